@@ -1,0 +1,140 @@
+// Package gpu holds the value types every other package speaks in: sizes,
+// shares of a GPU and the slice a function instance runs under.
+package gpu
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Bytes is an amount of memory.
+type Bytes int64
+
+// Sizes that Bytes prints in.
+const (
+	KiB Bytes = 1 << 10
+	MiB Bytes = 1 << 20
+	GiB Bytes = 1 << 30
+)
+
+// ParseBytes reads a size: plain bytes ("1048576") or a decimal number with
+// one of the units B, KiB, MiB, GiB and TiB ("1427MiB", "1.5GiB").
+func ParseBytes(s string) (Bytes, error) {
+	text := strings.TrimSpace(s)
+	unit := Bytes(1)
+	for _, u := range []struct {
+		suffix string
+		size   Bytes
+	}{{"KiB", KiB}, {"MiB", MiB}, {"GiB", GiB}, {"TiB", GiB << 10}, {"B", 1}} {
+		if rest, ok := strings.CutSuffix(text, u.suffix); ok {
+			text, unit = strings.TrimSpace(rest), u.size
+			break
+		}
+	}
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil || math.IsNaN(n) || n < 0 || n*float64(unit) >= math.MaxInt64 {
+		return 0, fmt.Errorf("%q is not a size: expected bytes or a number with KiB, MiB or GiB, like 1427MiB", s)
+	}
+	return Bytes(math.Round(n * float64(unit))), nil
+}
+
+// MiB is the size in mebibytes.
+func (b Bytes) MiB() float64 { return float64(b) / float64(MiB) }
+
+// FromMiB is the size of so many mebibytes.
+func FromMiB(mib float64) Bytes { return Bytes(math.Round(mib * float64(MiB))) }
+
+// String prints the size in the largest unit that keeps it whole.
+func (b Bytes) String() string {
+	switch {
+	case b == 0:
+		return "0"
+	case b%GiB == 0:
+		return fmt.Sprintf("%dGiB", b/GiB)
+	case b%MiB == 0:
+		return fmt.Sprintf("%dMiB", b/MiB)
+	case b%KiB == 0:
+		return fmt.Sprintf("%dKiB", b/KiB)
+	}
+	return strconv.FormatInt(int64(b), 10)
+}
+
+// UnmarshalText reads what ParseBytes reads.
+func (b *Bytes) UnmarshalText(text []byte) (err error) {
+	*b, err = ParseBytes(string(text))
+	return err
+}
+
+// MarshalText prints what String prints.
+func (b Bytes) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
+
+// Slice is the part of one GPU that an instance may use: a rectangle of
+// streaming multiprocessors × time, and memory (FaST-GShare, section 3.3).
+type Slice struct {
+	SMPct        float64 // share of the streaming multiprocessors, in percent: (0, 100]
+	QuotaRequest float64 // guaranteed fraction of each window: (0, 1]
+	QuotaLimit   float64 // most it may use of each window: [QuotaRequest, 1]
+	Mem          Bytes   // limit on GPU memory; 0 is no limit
+}
+
+// Validate says what is wrong with the slice, if anything.
+func (s Slice) Validate() error {
+	switch {
+	case !(s.SMPct > 0 && s.SMPct <= 100):
+		return fmt.Errorf("SM share %v is out of range: expected more than 0 and at most 100 percent", s.SMPct)
+	case !(s.QuotaRequest > 0 && s.QuotaRequest <= 1):
+		return fmt.Errorf("quota %v is out of range: expected more than 0 and at most 1", s.QuotaRequest)
+	case !(s.QuotaLimit > 0 && s.QuotaLimit <= 1):
+		return fmt.Errorf("quota limit %v is out of range: expected more than 0 and at most 1", s.QuotaLimit)
+	case s.QuotaLimit < s.QuotaRequest:
+		return fmt.Errorf("quota limit %v is below the request %v", s.QuotaLimit, s.QuotaRequest)
+	case s.Mem < 0:
+		return fmt.Errorf("memory limit %d is negative", s.Mem)
+	}
+	return nil
+}
+
+// ParseQuota reads REQUEST[:LIMIT], both fractions of a window; LIMIT is
+// REQUEST when it is not given.
+func ParseQuota(s string) (request, limit float64, err error) {
+	req, lim, both := strings.Cut(s, ":")
+	if request, err = strconv.ParseFloat(req, 64); err == nil {
+		limit = request
+		if both {
+			limit, err = strconv.ParseFloat(lim, 64)
+		}
+	}
+	if err != nil {
+		return 0, 0, fmt.Errorf("%q is not a quota: expected REQUEST or REQUEST:LIMIT, fractions like 0.3:0.8", s)
+	}
+	return request, limit, nil
+}
+
+// SimName names the simulated device of that index as commands and the token
+// daemon do: "sim", "sim:1", …
+func SimName(index int) string {
+	if index == 0 {
+		return "sim"
+	}
+	return fmt.Sprintf("sim:%d", index)
+}
+
+// ParseName splits a GPU's name into its index and whether it is simulated.
+func ParseName(name string) (index int, simulated bool, err error) {
+	if name == "sim" {
+		return 0, true, nil
+	}
+	digits, simulated := strings.CutPrefix(name, "sim:")
+	index, err = strconv.Atoi(digits)
+	if err != nil || index < 0 {
+		return 0, false, fmt.Errorf("%q is not a GPU: expected a device number, sim, or sim:NUMBER", name)
+	}
+	return index, simulated, nil
+}
+
+// Window is the length of a scheduling window when nothing else is asked for
+// (FaST-GShare, section 3.3.2, uses windows of 40 ms to 10 s).
+const Window = 100 * time.Millisecond
