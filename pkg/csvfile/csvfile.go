@@ -1,0 +1,207 @@
+// Package csvfile reads the project's CSV files: columns are found by name,
+// unknown ones are ignored, and every fault names its file, line and column
+// (contract: For every binary).
+package csvfile
+
+import (
+	"bytes"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// Stdin is the name that messages give to standard input.
+const Stdin = "<stdin>"
+
+// MaxLine is the longest line a file may have, in bytes. It is far above what
+// any of the formats needs and keeps a damaged file from being quoted back.
+const MaxLine = 1 << 20
+
+// Fault is what is wrong at one place of a file. Column is empty when the
+// fault is not one column's.
+type Fault struct {
+	File   string
+	Line   int
+	Column string
+	What   string // what is wrong, and what was expected
+}
+
+func (f *Fault) Error() string {
+	if f.Column == "" {
+		return fmt.Sprintf("%s:%d: %s", f.File, f.Line, f.What)
+	}
+	return fmt.Sprintf("%s:%d: %s: %s", f.File, f.Line, f.Column, f.What)
+}
+
+// Column says how one column of a file becomes part of a T.
+type Column[T any] struct {
+	Name     string
+	Required bool // the header must have it and no cell may be empty
+	// Set stores a cell that is not empty; its error says what is wrong and
+	// what was expected.
+	Set func(row *T, cell string) error
+}
+
+// Row is one line of a file as a T. Line is where the line begins; the header
+// is line 1.
+type Row[T any] struct {
+	Value T
+	Line  int
+}
+
+// Read reads a whole file, stopping at its first fault; name is what messages
+// call the file. A cell of an optional column that is empty or absent leaves
+// the row as blank made it.
+func Read[T any](r io.Reader, name string, columns []Column[T], blank func() T) ([]Row[T], error) {
+	data, err := io.ReadAll(r)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	data = bytes.TrimPrefix(data, []byte("\uFEFF"))
+	if err := checkText(data, name); err != nil {
+		return nil, err
+	}
+	in := csv.NewReader(bytes.NewReader(data))
+	in.FieldsPerRecord = -1
+	in.ReuseRecord = true
+	first, err := in.Read()
+	if errors.Is(err, io.EOF) {
+		return nil, &Fault{File: name, Line: 1, What: "the file is empty, expected the header " + required(columns)}
+	}
+	if err != nil {
+		return nil, syntaxFault(err, name, nil, data)
+	}
+	header := trimAll(first)
+	places, err := locate(header, columns, name)
+	if err != nil {
+		return nil, err
+	}
+	var rows []Row[T]
+	for {
+		record, err := in.Read()
+		if errors.Is(err, io.EOF) {
+			return rows, nil
+		}
+		if err != nil {
+			return nil, syntaxFault(err, name, header, data)
+		}
+		row := Row[T]{Value: blank()}
+		row.Line, _ = in.FieldPos(0)
+		if err := checkWidth(record, header, name, row.Line); err != nil {
+			return nil, err
+		}
+		for i, c := range columns {
+			if places[i] < 0 {
+				continue
+			}
+			if err := setCell(&row.Value, c, record[places[i]]); err != nil {
+				line, _ := in.FieldPos(places[i])
+				return nil, &Fault{File: name, Line: line, Column: c.Name, What: err.Error()}
+			}
+		}
+		rows = append(rows, row)
+	}
+}
+
+// Unique reports the second of two rows with the same key, naming both lines;
+// column is the one the message is about.
+func Unique[T any](rows []Row[T], name, column string, key func(T) string) error {
+	seen := make(map[string]int, len(rows))
+	for _, row := range rows {
+		k := key(row.Value)
+		if k == "" {
+			continue
+		}
+		if first, twice := seen[k]; twice {
+			return &Fault{File: name, Line: row.Line, Column: column,
+				What: fmt.Sprintf("%s is on line %d already, expected each only once", Quote(k), first)}
+		}
+		seen[k] = row.Line
+	}
+	return nil
+}
+
+func setCell[T any](row *T, c Column[T], cell string) error {
+	cell = strings.TrimSpace(cell)
+	if cell == "" {
+		if c.Required {
+			return errors.New("the cell is empty, expected a value")
+		}
+		return nil
+	}
+	return c.Set(row, cell)
+}
+
+// locate finds each column's place in the header, -1 for an optional one that
+// is not there.
+func locate[T any](header []string, columns []Column[T], name string) ([]int, error) {
+	places := make([]int, len(columns))
+	for i, c := range columns {
+		places[i] = slices.Index(header, c.Name)
+		if places[i] < 0 && c.Required {
+			return nil, &Fault{File: name, Line: 1, Column: c.Name,
+				What: "the header has no such column, expected " + required(columns)}
+		}
+		if places[i] >= 0 && slices.Contains(header[places[i]+1:], c.Name) {
+			return nil, &Fault{File: name, Line: 1, Column: c.Name, What: "the header has this column twice, expected once"}
+		}
+	}
+	return places, nil
+}
+
+func checkWidth(record, header []string, name string, line int) error {
+	switch {
+	case len(record) < len(header):
+		return &Fault{File: name, Line: line, Column: header[len(record)],
+			What: fmt.Sprintf("missing: the line has %d of %d fields, expected a value", len(record), len(header))}
+	case len(record) > len(header):
+		return &Fault{File: name, Line: line,
+			What: fmt.Sprintf("the line has %d fields, expected %d as in the header", len(record), len(header))}
+	}
+	return nil
+}
+
+// checkText refuses what cannot be a CSV file at all.
+func checkText(data []byte, name string) error {
+	if len(bytes.TrimSpace(data)) == 0 {
+		return nil // Read says what was expected instead
+	}
+	if bytes.IndexByte(data, 0) >= 0 || !utf8.Valid(data) {
+		return &Fault{File: name, Line: 1, What: "not a text file, expected CSV in UTF-8"}
+	}
+	line := 1
+	for rest := data; len(rest) > 0; line++ {
+		end := bytes.IndexByte(rest, '\n') + 1
+		if end == 0 {
+			end = len(rest)
+		}
+		if end > MaxLine {
+			return &Fault{File: name, Line: line,
+				What: fmt.Sprintf("the line has %d bytes, expected at most %d", end, MaxLine)}
+		}
+		rest = rest[end:]
+	}
+	return nil
+}
+
+func required[T any](columns []Column[T]) string {
+	var names []string
+	for _, c := range columns {
+		if c.Required {
+			names = append(names, c.Name)
+		}
+	}
+	return strings.Join(names, ",")
+}
+
+func trimAll(cells []string) []string {
+	out := make([]string, len(cells))
+	for i, cell := range cells {
+		out[i] = strings.TrimSpace(cell)
+	}
+	return out
+}

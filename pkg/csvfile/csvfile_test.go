@@ -1,0 +1,112 @@
+package csvfile
+
+import (
+	"strings"
+	"testing"
+)
+
+type pair struct {
+	name string
+	n    float64
+	note string
+}
+
+func read(text string) ([]Row[pair], error) {
+	return Read(strings.NewReader(text), "f.csv", []Column[pair]{
+		{Name: "name", Required: true, Set: func(p *pair, cell string) (err error) { p.name, err = Name(cell); return err }},
+		{Name: "n", Required: true, Set: func(p *pair, cell string) (err error) { p.n, err = Positive(cell); return err }},
+		{Name: "note", Set: func(p *pair, cell string) error { p.note = cell; return nil }},
+	}, func() pair { return pair{note: "none"} })
+}
+
+func TestRead(t *testing.T) {
+	for what, text := range map[string]string{
+		"plain":           "name,n,note\na,1,x\nb,2.5,\n",
+		"other order":     "extra,note,n,name\n,x,1,a\n9,,2.5,b\n",
+		"CRLF and BOM":    "\uFEFFname,n,note\r\na,1,x\r\nb,2.5,\r\n",
+		"quotes":          "\"name\",n,note\n\"a\",\"1\",x\n\"b\",2.5,\"\"\n",
+		"spaces":          " name , n,note\na , 1 ,x\nb,2.5, \n",
+		"no last newline": "name,n,note\na,1,x\nb,2.5,",
+	} {
+		t.Run(what, func(t *testing.T) {
+			rows, err := read(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(rows) != 2 || rows[0].Value != (pair{"a", 1, "x"}) || rows[1].Value != (pair{"b", 2.5, "none"}) || rows[1].Line != 3 {
+				t.Errorf("got %+v", rows)
+			}
+		})
+	}
+}
+
+func TestReadFaults(t *testing.T) {
+	for what, c := range map[string]struct{ text, want string }{
+		"empty":          {"", "f.csv:1: the file is empty, expected the header name,n"},
+		"blank":          {"\n\n", "f.csv:1: the file is empty"},
+		"binary":         {"\x00\x01\x02", "f.csv:1: not a text file"},
+		"not UTF-8":      {"name,n\na\xff,1\n", "f.csv:1: not a text file"},
+		"no column":      {"name,note\na,1\n", "f.csv:1: n: the header has no such column, expected name,n"},
+		"column twice":   {"name,n,n\na,1,2\n", "f.csv:1: n: the header has this column twice"},
+		"short":          {"name,n,note\na\n", "f.csv:2: n: missing: the line has 1 of 3 fields"},
+		"long":           {"name,n\na,1,2\n", "f.csv:2: the line has 3 fields, expected 2"},
+		"empty cell":     {"name,n\n,1\n", "f.csv:2: name: the cell is empty"},
+		"not a number":   {"name,n\na,1\n\nb,x\n", `f.csv:4: n: "x" is not a number, expected one like 12.5`},
+		"NaN":            {"name,n\na,NaN\n", `f.csv:2: n: "NaN" is not a number`},
+		"infinite":       {"name,n\na,Inf\n", `"Inf" is not a number`},
+		"hex":            {"name,n\na,0x10\n", `"0x10" is not a number`},
+		"huge":           {"name,n\na,1e300\n", `"1e300" is out of range`},
+		"overflow":       {"name,n\na,1e999\n", `"1e999" is out of range`},
+		"zero":           {"name,n\na,0\n", `f.csv:2: n: "0" is out of range, expected more than 0`},
+		"negative":       {"name,n\na,-1\n", `"-1" is out of range`},
+		"quote inside":   {"name,n\na\"b,1\n", "f.csv:2: name: a quote inside a field"},
+		"quote open":     {"name,n\na,1\nb,\"2\nc,3\n", "f.csv:3: n: a quoted field that does not end"},
+		"after quote":    {"name,n\n\"a\"b,3\n", "f.csv:2: name: a quoted field that does not end"},
+		"unprintable":    {"name,n\na\x01b,3\n", "f.csv:2: name: "},
+		"over two lines": {"name,note,n\na,\"x\ny\",0\n", "f.csv:3: n: "},
+		"long name":      {"name,n\n" + strings.Repeat("a", 300) + ",1\n", "f.csv:2: name: \"aaa"},
+		"long line":      {"name,n\na,1\n" + strings.Repeat("a", 10<<20) + ",1\n", "f.csv:3: the line has 10485763 bytes, expected at most"},
+		"long header":    {strings.Repeat("a", 10<<20), "f.csv:1: the line has"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			_, err := read(c.text)
+			if err == nil || !strings.Contains(err.Error(), c.want) || len(err.Error()) > 300 {
+				t.Errorf("got %.300v\nwant %s", err, c.want)
+			}
+		})
+	}
+}
+
+func TestUniqueNamesBothLines(t *testing.T) {
+	rows, err := read("name,n\na,1\nb,1\na,2\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = Unique(rows, "f.csv", "name", func(p pair) string { return p.name })
+	if want := `f.csv:4: name: "a" is on line 2 already, expected each only once`; err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+func TestCells(t *testing.T) {
+	for _, c := range []struct {
+		what  string
+		parse func(string) (float64, error)
+		cell  string
+		ok    bool
+	}{
+		{"percent", Percent, "100", true}, {"percent", Percent, "100.1", false}, {"percent", Percent, "0", false},
+		{"percent", Percent, "0.00001", false}, {"fraction", Fraction, "1", true}, {"fraction", Fraction, "1.01", false},
+		{"fraction", Fraction, "-0.5", false}, {"number", Number, "0", true}, {"number", Number, "-1", false},
+		{"number", Number, "1e3", true}, {"number", Number, "1_0", false}, {"number", Number, "", false},
+	} {
+		if _, err := c.parse(c.cell); (err == nil) != c.ok {
+			t.Errorf("%s %q: %v", c.what, c.cell, err)
+		}
+	}
+	for cell, ok := range map[string]bool{"1": true, "0": false, "-3": false, "1.5": false, "99999999999999999999": false, "x": false} {
+		if _, err := Count(cell, 1); (err == nil) != ok {
+			t.Errorf("count %q: %v", cell, err)
+		}
+	}
+}

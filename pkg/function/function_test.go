@@ -1,0 +1,142 @@
+package function
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/gpu"
+)
+
+const whole = `name: resnet
+image: registry/resnet:1
+command: ["./server", "--fast"]
+env: {MODEL: resnet50, BATCH: 8, EMPTY: ""}
+port: 9000
+contract: kserve-v2
+kind: training
+slo: 69ms
+gpu_mem: 1427MiB
+gpus: 2
+weight: 1.5
+tenant: team_a
+model: {name: resnet50, size: 98MiB}
+`
+
+func parse(t *testing.T, text string) []Function {
+	t.Helper()
+	functions, err := Parse(strings.NewReader(text), "dir/f.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return functions
+}
+
+func TestParseAllKeys(t *testing.T) {
+	fn := parse(t, whole)[0]
+	switch {
+	case fn.Name != "resnet", fn.Image != "registry/resnet:1", len(fn.Command) != 2, fn.Command[1] != "--fast":
+	case fn.Env["MODEL"] != "resnet50", fn.Env["BATCH"] != "8", fn.Port != 9000, fn.Contract != "kserve-v2":
+	case fn.Kind != "training", fn.SLO != 69*time.Millisecond, fn.GPUMem != 1427*gpu.MiB, fn.GPUs != 2:
+	case fn.Weight != 1.5, fn.Tenant != "team_a", *fn.Model != Model{"resnet50", 98 * gpu.MiB}, fn.Dir != "dir":
+	default:
+		if v, set := fn.Env["EMPTY"]; set && v == "" {
+			return
+		}
+	}
+	t.Errorf("got %+v", fn)
+}
+
+func TestParseDefaultsAndDocuments(t *testing.T) {
+	functions := parse(t, "---\nname: a\ncommand: [./a]\n---\n# nothing\n---\nname: 7b\nimage: x\n---\n")
+	if len(functions) != 2 {
+		t.Fatalf("got %d functions", len(functions))
+	}
+	a, b := functions[0], functions[1]
+	if a.Port != 8080 || a.Contract != "auto" || a.Kind != "inference" || a.GPUs != 1 || a.Weight != 1 || a.Tenant != "default" || a.Model != nil {
+		t.Errorf("defaults: %+v", a)
+	}
+	if b.Name != "7b" {
+		t.Errorf("second name %q", b.Name)
+	}
+}
+
+func TestParseAlias(t *testing.T) {
+	fn := parse(t, "name: a\ncommand: [&c ./a, *c]\nenv: {A: &v x, B: *v}\n")[0]
+	if fn.Command[1] != "./a" || fn.Env["B"] != "x" {
+		t.Errorf("got %+v", fn)
+	}
+}
+
+func TestParseFaults(t *testing.T) {
+	const ok = "name: a\nimage: x\n"
+	for what, c := range map[string]struct{ text, want string }{
+		"unknown key":       {ok + "gpumem: 3\n", "f.yaml:3: gpumem: unknown key, expected one of command, "},
+		"unknown model key": {ok + "model: {name: m, size: 1MiB, shape: 3}\n", "f.yaml:3: model.shape: unknown key, expected one of name, size"},
+		"repeated key":      {ok + "name: b\n", "f.yaml:3: name: the key is on line 1 already"},
+		"repeated variable": {ok + "env:\n  A: 1\n  A: 2\n", "f.yaml:5: env.A: the key is on line 4 already"},
+		"repeated function": {ok + "---\nimage: y\nname: a\n", `f.yaml:5: name: function "a" is on line 1 already`},
+		"no name":           {"image: x\n", "f.yaml:1: name: missing, expected"},
+		"neither":           {"name: a\n", "f.yaml:1: image: neither image nor command"},
+		"bad name":          {"image: x\nname: Res_net\n", `f.yaml:2: name: "Res_net" is not a name, expected`},
+		"long name":         {"image: x\nname: " + strings.Repeat("a", 64), "is not a name, expected at most 63"},
+		"dash at the end":   {"image: x\nname: a-\n", "is not a name"},
+		"command text":      {"name: a\ncommand: ./a\n", `f.yaml:2: command: "./a", expected a program and its arguments`},
+		"command empty":     {"name: a\ncommand: []\n", "f.yaml:2: command: a list, expected a program"},
+		"command nested":    {"name: a\ncommand:\n- a\n- [b]\n", "f.yaml:4: command[1]: a list, expected a text"},
+		"env list":          {ok + "env: [A=1]\n", "f.yaml:3: env: a list, expected variables"},
+		"env null":          {ok + "env:\n  A:\n", "f.yaml:4: env.A: no value, expected a text"},
+		"env name":          {ok + "env: {A=B: 1}\n", "f.yaml:3: env.A=B: not a variable's name"},
+		"port 0":            {ok + "port: 0\n", `f.yaml:3: port: "0", expected a whole number from 1 to 65535`},
+		"port 65536":        {ok + "port: 65536\n", "expected a whole number from 1 to 65535"},
+		"contract":          {ok + "contract: grpc\n", `f.yaml:3: contract: "grpc", expected one of auto, http`},
+		"kind":              {ok + "kind: batch\n", `"batch", expected one of inference, training`},
+		"slo number":        {ok + "slo: 69\n", `f.yaml:3: slo: "69", expected a duration above 0 like 69ms`},
+		"slo negative":      {ok + "slo: -1s\n", "expected a duration above 0"},
+		"size unit":         {ok + "gpu_mem: 5MB\n", `f.yaml:3: gpu_mem: "5MB", expected a size above 0`},
+		"size 0":            {ok + "gpu_mem: 0\n", "expected a size above 0"},
+		"gpus":              {ok + "gpus: 0\n", "expected a whole number from 1"},
+		"weight NaN":        {ok + "weight: .nan\n", `f.yaml:3: weight: ".nan" is not a number`},
+		"weight 0":          {ok + "weight: 0\n", "expected more than 0"},
+		"null":              {ok + "slo:\n", "f.yaml:3: slo: no value, expected a duration"},
+		"model text":        {ok + "model: resnet50\n", `f.yaml:3: model: "resnet50", expected keys and values: name, size`},
+		"model size":        {ok + "model: {name: m}\n", "f.yaml:3: model.size: missing"},
+		"merge":             {ok + "<<: {port: 1}\n", "f.yaml:3: <<: unknown key"},
+		"list":              {"- name: a\n", "f.yaml:1: a list, expected keys and values: command, "},
+		"text":              {"hello\n", `f.yaml:1: "hello", expected keys and values`},
+		"empty":             {"", "f.yaml:1: no function in it"},
+		"only comments":     {"# a\n", "f.yaml:1: no function in it"},
+		"binary":            {"\x7fELF\x00\x01", "f.yaml:1: not a text file"},
+		"not UTF-8":         {"name: \xff\n", "f.yaml:1: not a text file"},
+		"syntax":            {"name: a\nimage: [x\n", "f.yaml:"},
+		"tab":               {"name: a\n\timage: x\n", "f.yaml:2: "},
+		"long line":         {"name: a\nimage: " + strings.Repeat("x", 10<<20), "f.yaml:2: the line has"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			_, err := Parse(strings.NewReader(c.text), "f.yaml")
+			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "f.yaml:") {
+				t.Errorf("got %.300v\nwant %s", err, c.want)
+			}
+		})
+	}
+}
+
+func TestLoadGivesAbsoluteFolder(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "f.yaml")
+	if err := os.WriteFile(path, []byte(whole), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	functions, err := Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if functions[0].Dir != dir {
+		t.Errorf("folder %q, want %q", functions[0].Dir, dir)
+	}
+	if _, err := Load(filepath.Join(dir, "none.yaml")); err == nil {
+		t.Error("a file that is not there was read")
+	}
+}

@@ -1,0 +1,31 @@
+package function
+
+import (
+	"bytes"
+	"reflect"
+	"testing"
+)
+
+// FuzzParse holds that what parses prints as a file that parses to the same.
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(whole))
+	f.Add([]byte("name: a\ncommand: [&c ./a, *c, \"\\t\\x85\"]\n---\nname: b\nimage: x\nenv: {A: 0x1f, B: yes, C: \"\\r\\n\"}\n"))
+	f.Add([]byte("name: a\nimage: |\n  x\n<<: *x"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		first, err := Parse(bytes.NewReader(data), "f.yaml")
+		if err != nil {
+			return
+		}
+		text, err := Format(first)
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := Parse(bytes.NewReader(text), "f.yaml")
+		if err != nil {
+			t.Fatalf("%v\n%s", err, text)
+		}
+		if !reflect.DeepEqual(first, second) {
+			t.Errorf("%+v became %+v\n%s", first, second, text)
+		}
+	})
+}

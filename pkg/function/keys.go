@@ -1,0 +1,102 @@
+package function
+
+import (
+	"fmt"
+	"sort"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/gfaas/gfaas/pkg/csvfile"
+)
+
+// parser turns nodes into a Function and keeps the first fault it meets.
+type parser struct {
+	file  string
+	fault error
+}
+
+func (p *parser) fail(n *yaml.Node, key, format string, args ...any) {
+	if p.fault == nil {
+		p.fault = &Fault{File: p.file, Line: n.Line, Key: key, What: fmt.Sprintf(format, args...)}
+	}
+}
+
+// setter stores the value of one key.
+type setter func(p *parser, key string, value *yaml.Node)
+
+// mapping stores each key of a mapping by its setter, and fails on a key that
+// has none or comes twice. Path prefixes the keys in messages.
+func (p *parser) mapping(n *yaml.Node, path string, setters map[string]setter) map[string]int {
+	lines := map[string]int{}
+	n = follow(n)
+	if n.Kind != yaml.MappingNode {
+		p.fail(n, strings.TrimSuffix(path, "."), "%s, expected keys and values: %s", describe(n), keysOf(setters))
+		return lines
+	}
+	for i := 0; i+1 < len(n.Content) && p.fault == nil; i += 2 {
+		k, v := n.Content[i], n.Content[i+1]
+		if first, twice := lines[k.Value]; twice {
+			p.fail(k, path+k.Value, "the key is on line %d already, expected once", first)
+			continue
+		}
+		lines[k.Value] = k.Line
+		set, known := setters[k.Value]
+		if !known || k.Kind != yaml.ScalarNode {
+			p.fail(k, path+shorten(k.Value), "unknown key, expected one of %s", keysOf(setters))
+			continue
+		}
+		set(p, path+k.Value, follow(v))
+	}
+	return lines
+}
+
+// follow resolves an alias.
+func follow(n *yaml.Node) *yaml.Node {
+	if n.Kind == yaml.AliasNode && n.Alias != nil {
+		return n.Alias
+	}
+	return n
+}
+
+// text is the value of a scalar that is not null, as it is written.
+func (p *parser) text(n *yaml.Node, key, expected string) (string, bool) {
+	n = follow(n)
+	switch n.ShortTag() {
+	case "!!str", "!!int", "!!float", "!!bool", "!!timestamp":
+		if n.Kind == yaml.ScalarNode {
+			return n.Value, true
+		}
+	}
+	p.fail(n, key, "%s, expected %s", describe(n), expected)
+	return "", false
+}
+
+// describe says what a node is where something else was expected.
+func describe(n *yaml.Node) string {
+	switch {
+	case n.Kind == yaml.MappingNode:
+		return "keys and values"
+	case n.Kind == yaml.SequenceNode:
+		return "a list"
+	case n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null":
+		return "no value"
+	}
+	return csvfile.Quote(n.Value)
+}
+
+func shorten(key string) string {
+	if quoted := csvfile.Quote(key); quoted != `"`+key+`"` || key == "" {
+		return quoted
+	}
+	return key
+}
+
+func keysOf(setters map[string]setter) string {
+	names := make([]string, 0, len(setters))
+	for name := range setters {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,147 @@
+package function
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/gfaas/gfaas/pkg/csvfile"
+)
+
+// maxSize is the largest function file, in bytes.
+const maxSize = 16 << 20
+
+// Fault is what is wrong at one line of a function file. Key is empty when the
+// fault is not one key's.
+type Fault struct {
+	File string
+	Line int
+	Key  string
+	What string // what is wrong, and what was expected
+}
+
+func (f *Fault) Error() string {
+	if f.Key == "" {
+		return fmt.Sprintf("%s:%d: %s", f.File, f.Line, f.What)
+	}
+	return fmt.Sprintf("%s:%d: %s: %s", f.File, f.Line, f.Key, f.What)
+}
+
+// Load reads a function file, or standard input for "-". The functions' Dir is
+// absolute; for standard input it is the working directory.
+func Load(path string) ([]Function, error) {
+	functions, err := csvfile.Load(path, Parse)
+	if err != nil {
+		return nil, err
+	}
+	dir := "."
+	if path != "-" {
+		dir = filepath.Dir(path)
+	}
+	if dir, err = filepath.Abs(dir); err != nil {
+		return nil, fmt.Errorf("folder of %s: %w", path, err)
+	}
+	for i := range functions {
+		functions[i].Dir = dir
+	}
+	return functions, nil
+}
+
+// Parse reads one or more functions, as documents separated by ---; name is
+// what messages call the file, and its folder becomes the functions' Dir. Any
+// fault is an error of the form FILE:LINE: key: what is wrong, what was
+// expected: unknown and repeated keys, and two functions of one name, too.
+func Parse(r io.Reader, name string) ([]Function, error) {
+	data, err := io.ReadAll(io.LimitReader(r, maxSize+1))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	if err := checkText(data, name); err != nil {
+		return nil, err
+	}
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	var functions []Function
+	lines := map[string]int{}
+	for {
+		var doc yaml.Node
+		err := decode(dec, &doc)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, syntaxFault(err, name)
+		}
+		if empty(&doc) {
+			continue
+		}
+		p := parser{file: name}
+		fn, line := p.function(doc.Content[0])
+		if p.fault != nil {
+			return nil, p.fault
+		}
+		if first, twice := lines[fn.Name]; twice {
+			return nil, &Fault{File: name, Line: line, Key: "name",
+				What: fmt.Sprintf("function %q is on line %d already, expected each name once", fn.Name, first)}
+		}
+		lines[fn.Name] = line
+		fn.Dir = filepath.Dir(name)
+		functions = append(functions, fn)
+	}
+	if len(functions) == 0 {
+		return nil, &Fault{File: name, Line: 1, What: "no function in it, expected name and image or command"}
+	}
+	return functions, nil
+}
+
+// decode reads one document. The YAML scanner is known to panic on some
+// malformed input; that is a fault of the file like any other.
+func decode(dec *yaml.Decoder, doc *yaml.Node) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("yaml: %v", r)
+		}
+	}()
+	return dec.Decode(doc)
+}
+
+func checkText(data []byte, name string) error {
+	switch {
+	case len(data) > maxSize:
+		return &Fault{File: name, Line: 1, What: fmt.Sprintf("more than %d bytes, expected a function file", maxSize)}
+	case bytes.IndexByte(data, 0) >= 0 || !utf8.Valid(data):
+		return &Fault{File: name, Line: 1, What: "not a text file, expected YAML in UTF-8"}
+	}
+	for i, line := range bytes.Split(data, []byte("\n")) {
+		if len(line) > csvfile.MaxLine {
+			return &Fault{File: name, Line: i + 1, What: fmt.Sprintf("the line has %d bytes, expected at most %d", len(line), csvfile.MaxLine)}
+		}
+	}
+	return nil
+}
+
+// empty says that there is nothing between two ---.
+func empty(doc *yaml.Node) bool {
+	return len(doc.Content) == 0 || doc.Content[0].Kind == yaml.ScalarNode && doc.Content[0].Tag == "!!null"
+}
+
+var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
+
+func syntaxFault(err error, name string) error {
+	text := err.Error()
+	line := 1
+	if m := yamlLine.FindStringSubmatch(text); m != nil {
+		if n, err := strconv.Atoi(m[1]); err == nil && n > 0 {
+			line = n
+		}
+		text = text[len(m[0]):]
+	}
+	return &Fault{File: name, Line: line, What: strings.ReplaceAll(text, "\n", " ") + ", expected YAML"}
+}

@@ -1,0 +1,86 @@
+// Package jsonfile reads the project's JSON files strictly: unknown, repeated
+// and missing keys are errors, and every fault names its file and line.
+package jsonfile
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"unicode/utf8"
+)
+
+// Fault is what is wrong at one line of a file. Path says where, like
+// gpus[0].instances[2].sm_pct; it is empty when the whole file is meant.
+type Fault struct {
+	File string
+	Line int
+	Path string
+	What string // what is wrong, and what was expected
+}
+
+func (f *Fault) Error() string {
+	if f.Path == "" {
+		return fmt.Sprintf("%s:%d: %s", f.File, f.Line, f.What)
+	}
+	return fmt.Sprintf("%s:%d: %s: %s", f.File, f.Line, f.Path, f.What)
+}
+
+// File is a JSON file that was read, kept so that later faults find their line.
+type File struct {
+	name string
+	data []byte
+}
+
+// Read reads one JSON value into v, a pointer to a struct. A key is required
+// unless its field is tagged omitempty; null stands for an empty list only.
+func Read(r io.Reader, name string, v any) (*File, error) {
+	data, err := io.ReadAll(r)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	f := &File{name: name, data: data}
+	switch {
+	case len(bytes.TrimSpace(data)) == 0:
+		return nil, &Fault{File: name, Line: 1, What: "the file is empty, expected a JSON object"}
+	case !utf8.Valid(data):
+		return nil, &Fault{File: name, Line: 1, What: "not a text file, expected JSON in UTF-8"}
+	}
+	if err := f.checkSyntax(); err != nil {
+		return nil, err
+	}
+	if err := f.checkShape(v); err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(data, v); err != nil {
+		return nil, f.unmarshalFault(err)
+	}
+	return f, nil
+}
+
+// checkSyntax accepts exactly one JSON value.
+func (f *File) checkSyntax() error {
+	var raw json.RawMessage
+	err := json.Unmarshal(f.data, &raw)
+	var syntax *json.SyntaxError
+	if errors.As(err, &syntax) {
+		return &Fault{File: f.name, Line: f.line(syntax.Offset), What: syntax.Error() + ", expected one JSON object"}
+	}
+	return err
+}
+
+func (f *File) unmarshalFault(err error) error {
+	var kind *json.UnmarshalTypeError
+	if errors.As(err, &kind) {
+		return &Fault{File: f.name, Line: f.line(kind.Offset), Path: kind.Field,
+			What: fmt.Sprintf("%s, expected %s", kind.Value, kind.Type)}
+	}
+	return fmt.Errorf("%s: %w", f.name, err)
+}
+
+// line is the line of the byte before that offset.
+func (f *File) line(offset int64) int {
+	offset = min(max(offset-1, 0), int64(len(f.data)))
+	return 1 + bytes.Count(f.data[:offset], []byte("\n"))
+}

@@ -1,0 +1,38 @@
+// Package profile reads and writes profiles: what one instance of a function
+// sustains under each configuration (contract: Files, Profile).
+package profile
+
+// Config is one point of the profiling grid.
+type Config struct {
+	SMPct float64 // percent of the streaming multiprocessors
+	Quota float64 // fraction of each window
+	Batch int     // requests in one invocation
+}
+
+// Row is one configuration of one function and what was measured there. An
+// optional column that the file does not have reads as zero (Batch as 1).
+type Row struct {
+	Function string
+	GPU      string // model the row was measured on; empty if not given
+	Config
+	ThroughputRPS  float64 // requests a second that one instance sustains
+	P50MS          float64
+	P95MS          float64
+	P99MS          float64
+	GPUMemMiB      float64
+	ModelMemMiB    float64 // the part of GPUMemMiB that sharing saves
+	GPUUtilPct     float64
+	SMOccupancyPct float64
+	Errors         int64
+	Samples        int64
+	TrialS         float64
+	WarmMS         float64
+	ColdMS         float64
+	LoadMS         float64
+	Line           int // line in the file it came from
+}
+
+// Efficacy is the throughput of a whole GPU filled with this configuration,
+// in requests a second: throughput / (SM share × quota). It is RPR of
+// FaST-GShare (section 3.4.1) and TE of Dilu (section 3.2) up to a constant.
+func (r Row) Efficacy() float64 { return r.ThroughputRPS / (r.SMPct / 100 * r.Quota) }

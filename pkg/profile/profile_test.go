@@ -1,0 +1,107 @@
+package profile
+
+import (
+	"bytes"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+const small = `function,sm_pct,quota,batch,throughput_rps,p95_ms,gpu,gpu_mem_mib,note
+resnet,12,0.4,1,30.5,20.5,V100,1427,x
+resnet,24,0.4,1,40,15,V100,1427,
+resnet,24,0.4,1,60,15,A100,1427,
+`
+
+func TestRead(t *testing.T) {
+	rows, err := Read(strings.NewReader(small), "p.csv")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Row{Function: "resnet", GPU: "V100", Config: Config{SMPct: 12, Quota: 0.4, Batch: 1},
+		ThroughputRPS: 30.5, P95MS: 20.5, GPUMemMiB: 1427, Line: 2}
+	if len(rows) != 3 || rows[0] != want {
+		t.Errorf("got %+v", rows)
+	}
+}
+
+func TestBatchIsOneUnlessGiven(t *testing.T) {
+	rows, err := Read(strings.NewReader("function,sm_pct,quota,throughput_rps,p95_ms\na,1,1,1,1\n"), "p.csv")
+	if err != nil || rows[0].Batch != 1 {
+		t.Errorf("got %+v, %v", rows, err)
+	}
+}
+
+func TestReadFaults(t *testing.T) {
+	const head = "function,sm_pct,quota,batch,throughput_rps,p95_ms\n"
+	for what, c := range map[string]struct{ text, want string }{
+		"same configuration":  {head + "a,1,1,1,1,1\na,2,1,1,1,1\na,1.0,1,1,2,2\n", `p.csv:4: function: "a at sm_pct 1, quota 1, batch 1" is on line 2 already`},
+		"quota above 1":       {head + "a,1,1.5,1,1,1\n", `p.csv:2: quota: "1.5" is out of range, expected more than 0`},
+		"SM above 100":        {head + "a,101,1,1,1,1\n", `p.csv:2: sm_pct: "101" is out of range`},
+		"SM 0":                {head + "a,0,1,1,1,1\n", "p.csv:2: sm_pct: "},
+		"batch 0":             {head + "a,1,1,0,1,1\n", `p.csv:2: batch: "0" is out of range, expected a whole number from 1`},
+		"batch not whole":     {head + "a,1,1,1.5,1,1\n", `p.csv:2: batch: "1.5" is not a whole number`},
+		"batch too large":     {head + "a,1,1,9999999,1,1\n", "p.csv:2: batch: "},
+		"negative throughput": {head + "a,1,1,1,-1,1\n", "p.csv:2: throughput_rps: "},
+		"no latency":          {head + "a,1,1,1,1,0\n", "p.csv:2: p95_ms: 0 although throughput_rps is not"},
+		"no column":           {"function,sm_pct,quota,throughput_rps\n", "p.csv:1: p95_ms: the header has no such column"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			_, err := Read(strings.NewReader(c.text), "p.csv")
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %s", err, c.want)
+			}
+		})
+	}
+}
+
+func TestARowMaySustainNothing(t *testing.T) {
+	if _, err := Read(strings.NewReader("function,sm_pct,quota,throughput_rps,p95_ms,errors\na,1,1,0,0,12\n"), "p.csv"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRecordFollowsHeader(t *testing.T) {
+	if got, want := len(Record(Row{})), len(Header()); got != want {
+		t.Errorf("%d fields under %d columns", got, want)
+	}
+	known := map[string]bool{}
+	for _, c := range columns() {
+		known[c.Name] = true
+	}
+	for _, name := range Header() {
+		if !known[name] {
+			t.Errorf("column %s is written but not read", name)
+		}
+		delete(known, name)
+	}
+	if len(known) > 0 {
+		t.Errorf("columns %v are read but not written", known)
+	}
+}
+
+// FuzzRead holds that what reads writes as a file that reads as the same.
+func FuzzRead(f *testing.F) {
+	f.Add([]byte(small))
+	f.Add([]byte("function,sm_pct,quota,throughput_rps,p95_ms\n\"a,\"\"b\",1e-3,.5,1e-9,1e12\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		first, err := Read(bytes.NewReader(data), "p.csv")
+		if err != nil {
+			return
+		}
+		var text bytes.Buffer
+		if err := Write(&text, first); err != nil {
+			t.Fatal(err)
+		}
+		second, err := Read(&text, "p.csv")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range first {
+			first[i].Line = i + 2
+		}
+		if len(first) != len(second) || len(first) > 0 && !reflect.DeepEqual(first, second) {
+			t.Errorf("%+v became %+v", first, second)
+		}
+	})
+}

@@ -1,0 +1,45 @@
+package profile
+
+import (
+	"encoding/csv"
+	"io"
+	"strconv"
+
+	"github.com/gfaas/gfaas/pkg/csvfile"
+)
+
+// Header is the first line of a profile: every column of the format.
+func Header() []string {
+	return []string{
+		"function", "gpu", "sm_pct", "quota", "batch", "throughput_rps", "p50_ms", "p95_ms", "p99_ms",
+		"gpu_mem_mib", "model_mem_mib", "gpu_util_pct", "sm_occupancy_pct", "errors", "samples",
+		"trial_s", "warm_ms", "cold_ms", "load_ms",
+	}
+}
+
+// Record is the row as fields in the order of Header. Numbers read back as
+// they were.
+func Record(r Row) []string {
+	f := csvfile.Format
+	n := func(v int64) string { return strconv.FormatInt(v, 10) }
+	return []string{
+		r.Function, r.GPU, f(r.SMPct), f(r.Quota), n(int64(r.Batch)), f(r.ThroughputRPS), f(r.P50MS), f(r.P95MS), f(r.P99MS),
+		f(r.GPUMemMiB), f(r.ModelMemMiB), f(r.GPUUtilPct), f(r.SMOccupancyPct), n(r.Errors), n(r.Samples),
+		f(r.TrialS), f(r.WarmMS), f(r.ColdMS), f(r.LoadMS),
+	}
+}
+
+// Write writes a profile with all columns, header first.
+func Write(w io.Writer, rows []Row) error {
+	out := csv.NewWriter(w)
+	if err := out.Write(Header()); err != nil {
+		return err
+	}
+	for _, row := range rows {
+		if err := out.Write(Record(row)); err != nil {
+			return err
+		}
+	}
+	out.Flush()
+	return out.Error()
+}
