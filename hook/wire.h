@@ -1,0 +1,138 @@
+/* Generated from pkg/wire by go generate: do not edit.
+ * The client protocol of gfaas-tokend and the instance page. Little-endian;
+ * one message is one SEQPACKET record. */
+#ifndef GF_WIRE_H
+#define GF_WIRE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define GF_MAGIC 0x31544647u
+#define GF_VERSION 1
+#define GF_MAX_MESSAGE 512
+#define GF_MSG_HELLO 1
+#define GF_MSG_WELCOME 2
+#define GF_MSG_REFUSED 3
+#define GF_MSG_REQUEST 4
+#define GF_MSG_LEASE_END 5
+#define GF_MSG_RETURN 6
+#define GF_RETURN_WANTS_MORE 1
+#define GF_NAME_SIZE 64
+#define GF_REASON_SIZE 128
+#define GF_PAGE_SLOTS 64
+#define GF_PAGE_SLOTS_OFFSET 4096
+#define GF_PAGE_SLOT_SIZE 128
+#define GF_PAGE_SIZE 12288
+
+/* begins every message */
+struct gf_header {
+	uint32_t magic;
+	uint16_t type;
+	uint16_t version;
+	uint32_t size;
+	uint32_t reserved;
+};
+_Static_assert(sizeof(struct gf_header) == 16, "size of gf_header");
+_Static_assert(offsetof(struct gf_header, magic) == 0, "layout of gf_header");
+_Static_assert(offsetof(struct gf_header, type) == 4, "layout of gf_header");
+_Static_assert(offsetof(struct gf_header, version) == 6, "layout of gf_header");
+_Static_assert(offsetof(struct gf_header, size) == 8, "layout of gf_header");
+_Static_assert(offsetof(struct gf_header, reserved) == 12, "layout of gf_header");
+
+/* process to daemon, first */
+struct gf_hello {
+	struct gf_header h;
+	uint32_t pid;
+	uint32_t flags;
+	uint64_t mem_used;
+	char instance[64];
+	char secret[64];
+};
+_Static_assert(sizeof(struct gf_hello) == 160, "size of gf_hello");
+_Static_assert(offsetof(struct gf_hello, pid) == 16, "layout of gf_hello");
+_Static_assert(offsetof(struct gf_hello, flags) == 20, "layout of gf_hello");
+_Static_assert(offsetof(struct gf_hello, mem_used) == 24, "layout of gf_hello");
+_Static_assert(offsetof(struct gf_hello, instance) == 32, "layout of gf_hello");
+_Static_assert(offsetof(struct gf_hello, secret) == 96, "layout of gf_hello");
+
+/* daemon to process, with the page's descriptor in SCM_RIGHTS */
+struct gf_welcome {
+	struct gf_header h;
+	uint32_t slot;
+	uint32_t nslots;
+	uint64_t mem_limit;
+	uint64_t window_ns;
+};
+_Static_assert(sizeof(struct gf_welcome) == 40, "size of gf_welcome");
+_Static_assert(offsetof(struct gf_welcome, slot) == 16, "layout of gf_welcome");
+_Static_assert(offsetof(struct gf_welcome, nslots) == 20, "layout of gf_welcome");
+_Static_assert(offsetof(struct gf_welcome, mem_limit) == 24, "layout of gf_welcome");
+_Static_assert(offsetof(struct gf_welcome, window_ns) == 32, "layout of gf_welcome");
+
+/* daemon to process, then the connection ends */
+struct gf_refused {
+	struct gf_header h;
+	char reason[128];
+};
+_Static_assert(sizeof(struct gf_refused) == 144, "size of gf_refused");
+_Static_assert(offsetof(struct gf_refused, reason) == 16, "layout of gf_refused");
+
+/* process to daemon: it waits at its gate */
+struct gf_request {
+	struct gf_header h;
+};
+_Static_assert(sizeof(struct gf_request) == 16, "size of gf_request");
+
+/* daemon to process: the gate is closed, drain and return */
+struct gf_lease_end {
+	struct gf_header h;
+	uint32_t lease;
+	uint32_t reserved;
+};
+_Static_assert(sizeof(struct gf_lease_end) == 24, "size of gf_lease_end");
+_Static_assert(offsetof(struct gf_lease_end, lease) == 16, "layout of gf_lease_end");
+_Static_assert(offsetof(struct gf_lease_end, reserved) == 20, "layout of gf_lease_end");
+
+/* process to daemon: nothing of that lease is in flight */
+struct gf_return {
+	struct gf_header h;
+	uint32_t lease;
+	uint32_t flags;
+	uint64_t used_ns;
+};
+_Static_assert(sizeof(struct gf_return) == 32, "size of gf_return");
+_Static_assert(offsetof(struct gf_return, lease) == 16, "layout of gf_return");
+_Static_assert(offsetof(struct gf_return, flags) == 20, "layout of gf_return");
+_Static_assert(offsetof(struct gf_return, used_ns) == 24, "layout of gf_return");
+
+/* one process's part of the instance page */
+struct gf_slot {
+	uint32_t gate;
+	uint32_t reserved;
+	uint8_t pad[56];
+	uint64_t mem_used;
+	uint64_t launches;
+	uint64_t blocked_ns;
+	uint8_t tail[40];
+};
+_Static_assert(sizeof(struct gf_slot) == 128, "size of gf_slot");
+_Static_assert(offsetof(struct gf_slot, gate) == 0, "layout of gf_slot");
+_Static_assert(offsetof(struct gf_slot, reserved) == 4, "layout of gf_slot");
+_Static_assert(offsetof(struct gf_slot, pad) == 8, "layout of gf_slot");
+_Static_assert(offsetof(struct gf_slot, mem_used) == 64, "layout of gf_slot");
+_Static_assert(offsetof(struct gf_slot, launches) == 72, "layout of gf_slot");
+_Static_assert(offsetof(struct gf_slot, blocked_ns) == 80, "layout of gf_slot");
+_Static_assert(offsetof(struct gf_slot, tail) == 88, "layout of gf_slot");
+
+/* the instance page */
+struct gf_page {
+	uint32_t magic;
+	uint32_t nslots;
+	uint64_t mem_limit;
+	uint8_t pad[GF_PAGE_SLOTS_OFFSET - 16];
+	struct gf_slot slots[GF_PAGE_SLOTS];
+};
+_Static_assert(offsetof(struct gf_page, slots) == GF_PAGE_SLOTS_OFFSET, "layout of gf_page");
+_Static_assert(sizeof(struct gf_page) == GF_PAGE_SIZE, "size of gf_page");
+
+#endif

@@ -1,0 +1,199 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// Limits and constants of the client protocol: one message is one SEQPACKET
+// record, little-endian, with no padding.
+const (
+	Magic      uint32 = 0x31544647 // "GFT1"
+	Version    uint16 = 1
+	MaxMessage        = 512 // bytes; a longer record ends the connection
+	HeaderSize        = 16
+)
+
+// MsgType tells the client messages apart.
+type MsgType uint16
+
+// The client messages, in the direction they travel.
+const (
+	MsgHello    MsgType = 1 // process to daemon, first
+	MsgWelcome  MsgType = 2 // daemon to process, with the instance page's descriptor
+	MsgRefused  MsgType = 3 // daemon to process, then the connection ends
+	MsgRequest  MsgType = 4 // process to daemon: it waits at its gate
+	MsgLeaseEnd MsgType = 5 // daemon to process: its gate has been closed, drain and return
+	MsgReturn   MsgType = 6 // process to daemon: nothing of that lease is in flight any more
+)
+
+// ReturnWantsMore in Return.Flags says that the process still waits to launch.
+const ReturnWantsMore uint32 = 1 << 0
+
+// Header begins every message.
+type Header struct {
+	Magic    uint32
+	Type     uint16
+	Version  uint16
+	Size     uint32 // of the whole message, header included
+	Reserved uint32 // sent as 0, ignored when read
+}
+
+// Name is a NUL-padded instance id or secret.
+type Name [64]byte
+
+// Reason is a NUL-padded message to a person.
+type Reason [128]byte
+
+// Message is a client message: Hello, Welcome, Refused, Request, LeaseEnd or
+// Return.
+type Message interface{ Type() MsgType }
+
+// Hello says who connects. A process that had connected before tells how much
+// GPU memory it has already.
+type Hello struct {
+	PID      uint32 // as the process sees itself; the daemon trusts SO_PEERCRED instead
+	Flags    uint32 // none defined: 0
+	MemUsed  uint64 // bytes already allocated
+	Instance Name
+	Secret   Name
+}
+
+// Welcome lets a process in and carries the instance page's descriptor in
+// SCM_RIGHTS.
+type Welcome struct {
+	Slot     uint32 // the process's own slot in the page
+	NSlots   uint32
+	MemLimit uint64 // bytes for the whole instance; 0 is no limit
+	WindowNS uint64
+}
+
+// Refused says why a hello was not accepted.
+type Refused struct{ Reason Reason }
+
+// Request asks for a lease.
+type Request struct{}
+
+// LeaseEnd asks for a lease back; the gate is closed already.
+type LeaseEnd struct {
+	Lease    uint32
+	Reserved uint32
+}
+
+// Return gives a lease back with the GPU time it took.
+type Return struct {
+	Lease  uint32
+	Flags  uint32 // ReturnWantsMore
+	UsedNS uint64 // measured from grant to the end of the last launch
+}
+
+// Type implements Message.
+func (Hello) Type() MsgType { return MsgHello }
+
+// Type implements Message.
+func (Welcome) Type() MsgType { return MsgWelcome }
+
+// Type implements Message.
+func (Refused) Type() MsgType { return MsgRefused }
+
+// Type implements Message.
+func (Request) Type() MsgType { return MsgRequest }
+
+// Type implements Message.
+func (LeaseEnd) Type() MsgType { return MsgLeaseEnd }
+
+// Type implements Message.
+func (Return) Type() MsgType { return MsgReturn }
+
+// MakeName pads an instance id or a secret; it must leave room for one NUL.
+func MakeName(s string) (n Name, err error) {
+	if len(s) >= len(n) || bytes.IndexByte([]byte(s), 0) >= 0 {
+		return n, fmt.Errorf("%q does not fit: expected at most %d bytes and no NUL", s, len(n)-1)
+	}
+	copy(n[:], s)
+	return n, nil
+}
+
+// MakeReason pads a reason and cuts it to what fits.
+func MakeReason(s string) (r Reason) {
+	copy(r[:len(r)-1], s)
+	return r
+}
+
+// String is the text before the first NUL.
+func (n Name) String() string { return text(n[:]) }
+
+// String is the text before the first NUL.
+func (r Reason) String() string { return text(r[:]) }
+
+func text(b []byte) string {
+	before, _, _ := bytes.Cut(b, []byte{0})
+	return string(before)
+}
+
+// Append prints a message, header first.
+func Append(buf []byte, m Message) []byte {
+	h := Header{Magic: Magic, Type: uint16(m.Type()), Version: Version, Size: uint32(HeaderSize + binary.Size(m))}
+	buf = must(binary.Append(buf, binary.LittleEndian, h))
+	return must(binary.Append(buf, binary.LittleEndian, m))
+}
+
+// must unwraps what cannot fail: all messages have a fixed size.
+func must(buf []byte, err error) []byte {
+	if err != nil {
+		panic(err)
+	}
+	return buf
+}
+
+// ErrFrame is what every error of Parse wraps: the peer does not speak this
+// protocol and the connection must end.
+var ErrFrame = errors.New("not a client message")
+
+// Parse reads exactly one message.
+func Parse(frame []byte) (Message, error) {
+	if len(frame) > MaxMessage {
+		return nil, fmt.Errorf("%w: %d bytes, at most %d", ErrFrame, len(frame), MaxMessage)
+	}
+	var h Header
+	if _, err := binary.Decode(frame, binary.LittleEndian, &h); err != nil {
+		return nil, fmt.Errorf("%w: %d bytes are less than a header", ErrFrame, len(frame))
+	}
+	switch {
+	case h.Magic != Magic:
+		return nil, fmt.Errorf("%w: magic %#x, expected %#x", ErrFrame, h.Magic, Magic)
+	case h.Version != Version:
+		return nil, fmt.Errorf("%w: version %d, expected %d", ErrFrame, h.Version, Version)
+	case int(h.Size) != len(frame):
+		return nil, fmt.Errorf("%w: the header says %d bytes, the record has %d", ErrFrame, h.Size, len(frame))
+	}
+	body := frame[HeaderSize:]
+	switch MsgType(h.Type) {
+	case MsgHello:
+		return parseBody[Hello](body)
+	case MsgWelcome:
+		return parseBody[Welcome](body)
+	case MsgRefused:
+		return parseBody[Refused](body)
+	case MsgRequest:
+		return parseBody[Request](body)
+	case MsgLeaseEnd:
+		return parseBody[LeaseEnd](body)
+	case MsgReturn:
+		return parseBody[Return](body)
+	}
+	return nil, fmt.Errorf("%w: type %d is unknown", ErrFrame, h.Type)
+}
+
+func parseBody[M Message](body []byte) (Message, error) {
+	var m M
+	if want := binary.Size(m); len(body) != want {
+		return nil, fmt.Errorf("%w: type %d has a body of %d bytes, expected %d", ErrFrame, m.Type(), len(body), want)
+	}
+	if _, err := binary.Decode(body, binary.LittleEndian, &m); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrFrame, err)
+	}
+	return m, nil
+}

@@ -1,0 +1,136 @@
+package wire
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+)
+
+func sample(t testing.TB) []Message {
+	name, err := MakeName("resnet-0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []Message{
+		Hello{PID: 7, MemUsed: 1 << 30, Instance: name, Secret: name},
+		Welcome{Slot: 3, NSlots: PageSlots, MemLimit: 1 << 33, WindowNS: 1e8},
+		Refused{Reason: MakeReason("no such instance")},
+		Request{}, LeaseEnd{Lease: 9}, Return{Lease: 9, Flags: ReturnWantsMore, UsedNS: 12345},
+	}
+}
+
+func TestRoundTrip(t *testing.T) {
+	sizes := map[MsgType]int{MsgHello: 160, MsgWelcome: 40, MsgRefused: 144, MsgRequest: 16, MsgLeaseEnd: 24, MsgReturn: 32}
+	for _, m := range sample(t) {
+		frame := Append(nil, m)
+		if len(frame) != sizes[m.Type()] {
+			t.Errorf("%T has %d bytes, want %d", m, len(frame), sizes[m.Type()])
+		}
+		got, err := Parse(frame)
+		if err != nil || got != m {
+			t.Errorf("%T came back as %v, %v", m, got, err)
+		}
+	}
+}
+
+func TestParseRefuses(t *testing.T) {
+	good := Append(nil, Return{Lease: 1})
+	bend := func(at int, b byte) []byte {
+		out := bytes.Clone(good)
+		out[at] = b
+		return out
+	}
+	for _, tt := range []struct {
+		name  string
+		frame []byte
+		want  string
+	}{
+		{"empty", nil, "less than a header"},
+		{"short", good[:15], "less than a header"},
+		{"magic", bend(0, 'X'), "magic"},
+		{"version", bend(6, 2), "version 2"},
+		{"size", bend(8, 33), "the header says 33"},
+		{"cut", good[:31], "the record has 31"},
+		{"type 0", bend(4, 0), "type 0 is unknown"},
+		{"type 7", bend(4, 7), "type 7 is unknown"},
+		{"other type", bend(4, byte(MsgHello)), "has a body of 16 bytes"},
+		{"long", make([]byte, MaxMessage+1), "at most 512"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			m, err := Parse(tt.frame)
+			if m != nil || !errors.Is(err, ErrFrame) || !strings.Contains(err.Error(), tt.want) {
+				t.Fatalf("got %v, %v; want an error with %q", m, err, tt.want)
+			}
+		})
+	}
+}
+
+func TestMakeName(t *testing.T) {
+	for _, bad := range []string{strings.Repeat("x", 64), "a\x00b"} {
+		if _, err := MakeName(bad); err == nil {
+			t.Errorf("MakeName(%q) accepted", bad)
+		}
+	}
+	long := strings.Repeat("x", 63)
+	if n, err := MakeName(long); err != nil || n.String() != long {
+		t.Errorf("63 bytes: %q, %v", n, err)
+	}
+	if r := MakeReason(strings.Repeat("y", 500)); len(r.String()) != len(r)-1 {
+		t.Errorf("a long reason was cut to %d bytes", len(r.String()))
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, m := range sample(f) {
+		f.Add(Append(nil, m))
+	}
+	f.Fuzz(func(t *testing.T, frame []byte) {
+		m, err := Parse(frame)
+		if err != nil {
+			return
+		}
+		again, err := Parse(Append(nil, m))
+		if err != nil || again != m {
+			t.Fatalf("%v came back as %v, %v", m, again, err)
+		}
+	})
+}
+
+func TestHeaderIsCurrent(t *testing.T) {
+	got, err := os.ReadFile("../../hook/wire.h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != CHeader() {
+		t.Error("hook/wire.h is out of date: run go generate ./pkg/wire")
+	}
+}
+
+func TestRegistrationValidate(t *testing.T) {
+	good := Registration{Instance: "a.B-1_", Secret: "s", GPU: "sim", SMPct: 24, QuotaRequest: 0.3, QuotaLimit: 0.8}
+	if err := good.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for name, bend := range map[string]func(*Registration){
+		"instance empty":  func(r *Registration) { r.Instance = "" },
+		"instance path":   func(r *Registration) { r.Instance = "../x" },
+		"instance dots":   func(r *Registration) { r.Instance = ".." },
+		"instance long":   func(r *Registration) { r.Instance = strings.Repeat("a", 64) },
+		"secret empty":    func(r *Registration) { r.Secret = "" },
+		"secret long":     func(r *Registration) { r.Secret = strings.Repeat("s", 64) },
+		"gpu":             func(r *Registration) { r.GPU = "nvidia" },
+		"sm":              func(r *Registration) { r.SMPct = 101 },
+		"quota":           func(r *Registration) { r.QuotaRequest = 0 },
+		"limit":           func(r *Registration) { r.QuotaLimit = 0.1 },
+		"memory negative": func(r *Registration) { r.MemLimit = -1 },
+		"owner negative":  func(r *Registration) { r.OwnerPID = -1 },
+	} {
+		r := good
+		bend(&r)
+		if r.Validate() == nil {
+			t.Errorf("%s: accepted %+v", name, r)
+		}
+	}
+}

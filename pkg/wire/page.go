@@ -1,0 +1,30 @@
+package wire
+
+// The instance page is a memory file that all processes of an instance and
+// the daemon map. Its header fills one memory page; after it comes one slot a
+// process. Each slot spans two cache lines: the daemon writes the first, the
+// process the second.
+const (
+	PageSlots       = 64
+	PageSlotsOffset = 4096
+	PageSlotSize    = 128
+	PageSize        = PageSlotsOffset + PageSlots*PageSlotSize
+)
+
+// PageHeader is at offset 0 of the instance page.
+type PageHeader struct {
+	Magic    uint32
+	NSlots   uint32
+	MemLimit uint64 // bytes for all slots together; 0 is no limit
+}
+
+// PageSlot is one process's part of the instance page.
+type PageSlot struct {
+	Gate      uint32 // futex: 0 is closed, else the number of the lease that is held
+	Reserved  uint32
+	Pad       [56]byte
+	MemUsed   uint64 // bytes; written by the process
+	Launches  uint64 // written by the process
+	BlockedNS uint64 // time spent at a closed gate; written by the process
+	Tail      [40]byte
+}
