@@ -1,0 +1,108 @@
+package token
+
+import (
+	"reflect"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// drawWorkers draws clients, two of an instance at most, whose requests sum to
+// at most the given number of windows.
+func drawWorkers(t *rapid.T, w *world, requests float64) []*worker {
+	n := rapid.IntRange(1, 6).Draw(t, "instances")
+	var out []*worker
+	for i := range n {
+		request := min(requests/float64(n), 1) * rapid.Float64Range(0.3, 1).Draw(t, "request")
+		limit := request
+		if rapid.Bool().Draw(t, "elastic") {
+			limit = rapid.Float64Range(request, 1).Draw(t, "limit")
+		}
+		sl := slice(rapid.SampledFrom([]float64{6, 12, 24, 40, 50, 60, 100}).Draw(t, "sm"), request, limit)
+		for range rapid.IntRange(1, 2).Draw(t, "processes") {
+			out = append(out, &worker{
+				id: ClientID(len(out) + 1), instance: string(rune('a' + i)), slice: sl,
+				kernel: time.Duration(rapid.IntRange(0, 4).Draw(t, "kernel")) * ms,
+				loss:   time.Duration(rapid.IntRange(0, 300).Draw(t, "loss")) * time.Microsecond,
+			})
+		}
+	}
+	w.lag = time.Duration(rapid.IntRange(0, 1000).Draw(t, "lag")) * time.Microsecond
+	return out
+}
+
+// TestSharesHold: where the requests sum to less than the GPU, every instance
+// that never stops gets its request and never more than its limit.
+func TestSharesHold(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		w := newWorld(t, Config{}, rapid.Uint64().Draw(rt, "seed"))
+		workers := drawWorkers(rt, w, 0.85)
+		for _, c := range workers {
+			w.join(c)
+		}
+		w.run(6 * time.Second)
+		sums := map[string]float64{}
+		for _, c := range workers {
+			sums[c.instance] += w.total(c).Seconds() / 6
+		}
+		for _, c := range workers {
+			got := sums[c.instance]
+			if got < c.slice.QuotaRequest-0.01 || got > c.slice.QuotaLimit+0.02 {
+				rt.Fatalf("instance %s of %+v used %.4f", c.instance, c.slice, got)
+			}
+		}
+	})
+}
+
+// TestNobodyStarves: however overcommitted the GPU is and whoever comes and
+// goes, a waiting client gets a lease within a bounded number of windows, and
+// the SM limit holds at every step (world.check).
+func TestNobodyStarves(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		limit := rapid.SampledFrom([]float64{30, 80, 100}).Draw(rt, "sm limit")
+		w := newWorld(t, Config{SMLimit: limit}, rapid.Uint64().Draw(rt, "seed"))
+		workers := drawWorkers(rt, w, rapid.Float64Range(0.5, 6).Draw(rt, "requests"))
+		for _, c := range workers {
+			c.burst = time.Duration(rapid.SampledFrom([]int{0, 3, 30, 300}).Draw(rt, "burst")) * ms
+			c.gap = time.Duration(rapid.IntRange(0, 50).Draw(rt, "gap")) * ms
+			w.after(time.Duration(rapid.IntRange(0, 500).Draw(rt, "joins"))*ms, func() { w.join(c) })
+			if rapid.Bool().Draw(rt, "dies") {
+				w.after(time.Duration(rapid.IntRange(500, 3000).Draw(rt, "leaves"))*ms, func() { w.leave(c) })
+			}
+		}
+		w.run(4 * time.Second)
+		// Two windows until it is aged, one for debt, and for each of the
+		// others a window and a drain.
+		bound := time.Duration(len(workers)+3) * (100*ms + 6*ms)
+		for _, c := range workers {
+			waited := c.longest
+			if c.lease == 0 && !c.gone {
+				waited = max(waited, w.now-c.waits)
+			}
+			if waited > bound {
+				rt.Fatalf("client %d of %+v waited %v, at most %v expected", c.id, c.slice, waited, bound)
+			}
+		}
+	})
+}
+
+// TestReplay: the same events give the same actions.
+func TestReplay(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		w := newWorld(t, Config{FirstLease: 1<<32 - 3}, rapid.Uint64().Draw(rt, "seed"))
+		for _, c := range drawWorkers(rt, w, 2) {
+			c.burst = 20 * ms
+			w.join(c)
+		}
+		w.after(300*ms, func() { w.step(Configure{Window: 50 * ms, SMLimit: 100}) })
+		w.after(500*ms, func() { w.step(RemoveInstance{"zz"}) })
+		w.run(time.Second)
+		again := New(Config{FirstLease: 1<<32 - 3}, 0)
+		for n, l := range w.log {
+			if got := again.Step(l.at, l.ev); !reflect.DeepEqual(got, w.trace[n]) {
+				rt.Fatalf("event %d at %v, %+v: %+v, first time %+v", n, l.at, l.ev, got, w.trace[n])
+			}
+		}
+	})
+}

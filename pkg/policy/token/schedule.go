@@ -1,0 +1,234 @@
+package token
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+)
+
+const (
+	smEps = 1e-6                  // percent of SMs lost to rounding
+	crumb = 20 * time.Microsecond // less budget than this is none
+)
+
+// String is the client's number.
+func (id ClientID) String() string { return strconv.FormatUint(uint64(id), 10) }
+
+// reservation is what is kept for the head.
+type reservation struct {
+	head  *client
+	at    time.Duration // T: when planned ends let the head start
+	extra float64       // percent of SMs that the head leaves over at T
+}
+
+// schedule decides, in order, about all that wait with budget and all whose
+// lease has reached its planned end.
+func (s *Scheduler) schedule() {
+	s.tally()
+	queue, occupied := s.candidates()
+	var kept *reservation
+	for at, c := range queue {
+		switch {
+		case c.state == Running:
+			s.review(c, kept)
+		case kept == nil && s.fits(occupied, c):
+			s.grant(c, s.leaseEnd(c, 1), s.standing(c))
+			occupied += c.inst.slice.SMPct
+		case kept == nil:
+			kept = s.reserve(c, queue[at+1:])
+			c.why = fmt.Sprintf("first in order; its %v%% fit from %v", c.inst.slice.SMPct, kept.at)
+		case s.backfill(c, kept, occupied):
+			occupied += c.inst.slice.SMPct
+		}
+	}
+}
+
+// tally counts, for each instance, the leases that are out.
+func (s *Scheduler) tally() {
+	for _, i := range s.instances {
+		i.live, i.holding = 0, 0
+	}
+	for _, c := range s.clients {
+		if c.holds() {
+			c.inst.live += s.held(c)
+		}
+		if c.state == Running {
+			c.inst.holding++
+		}
+	}
+}
+
+// candidates asks back who has reached its planned end without budget, and
+// returns in order who is to be decided about, and the percent of SMs held.
+func (s *Scheduler) candidates() (queue []*client, occupied float64) {
+	for _, c := range s.clients {
+		if c.holds() {
+			occupied += c.inst.slice.SMPct
+		}
+		left := c.inst.budgetLeft()
+		switch {
+		case c.state == Running && c.end <= s.now && left <= crumb:
+			s.revoke(c, "the window's budget is used up")
+		case c.state == Running && c.end <= s.now,
+			c.state == Waiting && left >= s.worthwhile(c.inst):
+			queue = append(queue, c)
+		case c.state == Waiting:
+			c.why = fmt.Sprintf("the window's budget is used up: %v left", left)
+		}
+	}
+	slices.SortFunc(queue, s.order)
+	return queue, occupied
+}
+
+// worthwhile is the least time that is worth a switch. What is left below it
+// is not lost: it becomes credit.
+func (s *Scheduler) worthwhile(i *instance) time.Duration {
+	return max(min(s.window/100, i.request/2), crumb)
+}
+
+// order ranks candidates: who has waited two windows before all others, oldest
+// first; then by what the instance misses of its request, by how long they
+// wait, and by id. A holder at its planned end ranks as one that begins to
+// wait now.
+func (s *Scheduler) order(a, b *client) int {
+	sinceA, sinceB := s.waitingSince(a), s.waitingSince(b)
+	agedA, agedB := s.now-sinceA >= 2*s.window, s.now-sinceB >= 2*s.window
+	switch {
+	case agedA && !agedB:
+		return -1
+	case agedB && !agedA:
+		return 1
+	case agedA:
+		return cmp.Or(cmp.Compare(sinceA, sinceB), cmp.Compare(a.id, b.id))
+	}
+	return cmp.Or(
+		cmp.Compare(b.inst.guaranteed(), a.inst.guaranteed()),
+		cmp.Compare(sinceA, sinceB), cmp.Compare(a.id, b.id))
+}
+
+func (s *Scheduler) waitingSince(c *client) time.Duration {
+	if c.state == Running {
+		return s.now
+	}
+	return c.since
+}
+
+// fits says whether the client may hold its SMs beside so many occupied ones.
+// One whose share alone exceeds the limit fits only on an empty GPU.
+func (s *Scheduler) fits(occupied float64, c *client) bool {
+	return occupied < smEps || occupied+c.inst.slice.SMPct <= s.smLimit+smEps
+}
+
+// leaseEnd plans when a lease that starts or goes on now should end, with so
+// many more running clients of the instance than tally counted. Running
+// clients of one instance share its budget.
+func (s *Scheduler) leaseEnd(c *client, more int) time.Duration {
+	i := c.inst
+	slice := s.window / 10
+	length := i.guaranteed()
+	if length < s.worthwhile(i) {
+		length = i.budgetLeft()
+		if length > slice+s.worthwhile(i) {
+			length = slice
+		}
+	}
+	length /= time.Duration(max(1, i.holding+more))
+	return min(s.now+max(length, crumb), s.start+s.window)
+}
+
+// standing says in words how the instance stands in this window.
+func (s *Scheduler) standing(c *client) string {
+	if missing := c.inst.guaranteed(); missing > 0 {
+		return fmt.Sprintf("misses %v of its request", missing)
+	}
+	return fmt.Sprintf("has its request, %v left to its limit", c.inst.budgetLeft())
+}
+
+// reserve works out when the head can start: those still undecided after it
+// and those draining are taken to be gone by then.
+func (s *Scheduler) reserve(head *client, undecided []*client) *reservation {
+	var holders []*client
+	occupied := 0.0
+	for _, c := range s.clients {
+		if c.state == Running && !slices.Contains(undecided, c) {
+			holders = append(holders, c)
+			occupied += c.inst.slice.SMPct
+		}
+	}
+	slices.SortStableFunc(holders, func(a, b *client) int { return cmp.Compare(a.end, b.end) })
+	r := &reservation{head: head, at: s.now}
+	for _, c := range holders {
+		if s.fits(occupied, head) {
+			break
+		}
+		occupied -= c.inst.slice.SMPct
+		r.at = c.end
+	}
+	r.extra = s.smLimit - occupied - head.inst.slice.SMPct
+	return r
+}
+
+// passes says until when at most a client may hold its SMs without delaying
+// the head, if it may at all.
+func (s *Scheduler) passes(c *client, kept *reservation) (until time.Duration, beside, ok bool) {
+	switch {
+	case kept == nil:
+		return s.start + s.window, false, true
+	case c.inst.slice.SMPct <= kept.extra+smEps:
+		return s.start + s.window, true, true
+	}
+	return kept.at, false, kept.at-s.now >= s.worthwhile(c.inst)
+}
+
+// backfill grants a client after the head if that cannot delay the head.
+func (s *Scheduler) backfill(c *client, kept *reservation, occupied float64) bool {
+	until, beside, ok := s.passes(c, kept)
+	if !ok || !s.fits(occupied, c) {
+		c.why = fmt.Sprintf("client %v is before it and %v%% are occupied", kept.head.id, occupied)
+		return false
+	}
+	reason := fmt.Sprintf("%s; passes client %v, which fits from %v", s.standing(c), kept.head.id, kept.at)
+	if beside {
+		kept.extra -= c.inst.slice.SMPct
+		reason = fmt.Sprintf("%s; fits beside client %v, which is before it", s.standing(c), kept.head.id)
+	}
+	s.grant(c, min(until, s.leaseEnd(c, 1)), reason)
+	return true
+}
+
+// review lets a holder at its planned end go on, or asks it back for the head.
+func (s *Scheduler) review(c *client, kept *reservation) {
+	until, beside, ok := s.passes(c, kept)
+	if !ok {
+		s.revoke(c, fmt.Sprintf("client %v needs its SMs and %s", kept.head.id, s.standing(kept.head)))
+		return
+	}
+	if beside {
+		kept.extra -= c.inst.slice.SMPct
+	}
+	c.end = min(until, s.leaseEnd(c, 0))
+	c.why = s.standing(c)
+}
+
+func (s *Scheduler) grant(c *client, end time.Duration, reason string) {
+	s.stopWaiting(c)
+	c.state, c.since, c.settled, c.end, c.lease, c.why = Running, s.now, 0, end, s.lease, reason
+	if s.lease++; s.lease == 0 {
+		s.lease = 1
+	}
+	s.actions = append(s.actions, Grant{Client: c.id, Lease: c.lease, Reason: reason})
+	c.inst.holding++
+	for _, o := range s.clients {
+		if o != c && o.inst == c.inst && o.state == Running && o.end > s.now {
+			o.end = min(o.end, s.leaseEnd(o, 0))
+		}
+	}
+}
+
+func (s *Scheduler) revoke(c *client, reason string) {
+	c.state, c.why = Draining, reason
+	c.inst.holding--
+	s.actions = append(s.actions, Revoke{Client: c.id, Lease: c.lease, Reason: reason})
+}

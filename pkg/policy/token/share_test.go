@@ -1,0 +1,87 @@
+package token
+
+import (
+	"math"
+	"testing"
+	"time"
+)
+
+// TestShares runs saturating clients for ten seconds and compares what each
+// used of the GPU with what its quota says.
+func TestShares(t *testing.T) {
+	type who struct {
+		sm, request, limit, want float64
+	}
+	third := 1.0 / 3
+	for _, tt := range []struct {
+		name    string
+		kernel  time.Duration
+		loss    time.Duration
+		within  float64
+		clients []who
+	}{
+		{"whole GPU, no loss", 0, 0, 0.001, []who{{100, 0.2, 0.2, 0.2}, {100, 0.3, 0.3, 0.3}, {100, 0.5, 0.5, 0.5}}},
+		{"whole GPU, switches cost", ms / 2, 300 * time.Microsecond, 0.01, []who{{100, 0.2, 0.2, 0.2}, {100, 0.3, 0.3, 0.3}, {100, 0.5, 0.5, 0.5}}},
+		{"whole GPU, long kernels", 10 * ms, 300 * time.Microsecond, 0.01, []who{{100, 0.2, 0.2, 0.2}, {100, 0.3, 0.3, 0.3}, {100, 0.5, 0.5, 0.5}}},
+		{"whole GPU, long kernels, elastic", 10 * ms, 300 * time.Microsecond, 0.02, []who{{100, 0.2, 1, 0.2}, {100, 0.3, 1, 0.3}, {100, 0.5, 1, 0.5}}},
+		{"alone up to its limit", 5 * ms, 300 * time.Microsecond, 0.005, []who{{100, 0.3, 0.8, 0.8}}},
+		{"alone, equal quotas", 5 * ms, 300 * time.Microsecond, 0.005, []who{{24, 0.2, 0.2, 0.2}}},
+		{"alone, tiny quota", 10 * ms, 300 * time.Microsecond, 0.002, []who{{24, 0.02, 0.02, 0.02}}},
+		{"side by side", 5 * ms, 300 * time.Microsecond, 0.01, []who{{24, 1, 1, 1}, {24, 0.6, 0.6, 0.6}, {50, 0.4, 0.4, 0.4}}},
+		{"two of 60%", 5 * ms, 300 * time.Microsecond, 0.02, []who{{60, 0.5, 0.5, 0.5}, {60, 0.5, 0.5, 0.5}}},
+		{"rest goes to the elastic one", ms, 0, 0.02, []who{{100, 0.3, 0.3, 0.3}, {100, 0.2, 1, 0.68}}},
+		{"three of 40%", ms, 0, 0.03, []who{{40, 0.6, 0.6, 0.6}, {40, 0.6, 0.6, 0.6}, {40, 0.6, 0.6, 0.6}}},
+		{"overcommitted alike", ms, 0, 0.02, []who{{100, 0.5, 0.5, third}, {100, 0.5, 0.5, third}, {100, 0.5, 0.5, third}}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t, Config{}, 1)
+			w.lag = ms / 5
+			for n, c := range tt.clients {
+				w.join(&worker{
+					id: ClientID(n + 1), instance: string(rune('a' + n)), slice: slice(c.sm, c.request, c.limit),
+					kernel: tt.kernel, loss: tt.loss,
+				})
+			}
+			w.run(10 * time.Second)
+			for n, c := range tt.clients {
+				k := w.clients[ClientID(n+1)]
+				got := w.total(k).Seconds() / 10
+				t.Logf("sm %v quota %v:%v used %.4f, longest wait %v, asked back %d times", c.sm, c.request, c.limit, got, k.longest, k.revoked)
+				if math.Abs(got-c.want) > tt.within {
+					t.Errorf("client %d used %.4f of the GPU, want %.3f within %.3f", n+1, got, c.want, tt.within)
+				}
+			}
+		})
+	}
+}
+
+func TestLoneClientWithWholeQuotaIsNeverAskedBack(t *testing.T) {
+	w := newWorld(t, Config{}, 1)
+	w.lag = 3 * ms
+	c := w.join(&worker{id: 1, instance: "a", slice: slice(100, 1, 1), kernel: ms})
+	w.run(5 * time.Second)
+	if c.revoked != 0 || w.total(c) != 5*time.Second {
+		t.Errorf("asked back %d times, used %v of 5s: %q", c.revoked, w.total(c), c.reasons)
+	}
+}
+
+func TestTwoProcessesShareOneQuota(t *testing.T) {
+	w := newWorld(t, Config{}, 1)
+	a := w.join(&worker{id: 1, instance: "a", slice: slice(20, 0.5, 0.5), kernel: ms})
+	b := w.join(&worker{id: 2, instance: "a", slice: slice(20, 0.5, 0.5), kernel: ms})
+	w.run(10 * time.Second)
+	sum := (w.total(a) + w.total(b)).Seconds() / 10
+	if math.Abs(sum-0.5) > 0.005 || math.Abs((w.total(a)-w.total(b)).Seconds()) > 0.2 {
+		t.Errorf("the processes used %v and %v in 10s, want 5s together", w.total(a), w.total(b))
+	}
+}
+
+func TestProcessesThatDoNotFitTogetherTakeTurns(t *testing.T) {
+	w := newWorld(t, Config{}, 1)
+	a := w.join(&worker{id: 1, instance: "a", slice: slice(60, 1, 1), kernel: ms})
+	b := w.join(&worker{id: 2, instance: "a", slice: slice(60, 1, 1), kernel: ms})
+	w.run(10 * time.Second)
+	if d := (w.total(a) - w.total(b)).Seconds(); math.Abs(d) > 0.3 || w.total(a) < 4*time.Second {
+		t.Errorf("the processes used %v and %v", w.total(a), w.total(b))
+	}
+}

@@ -1,0 +1,147 @@
+package token
+
+import (
+	"slices"
+	"time"
+)
+
+// Step tells the scheduler what happened and when, and returns what to do
+// about it, in order. Time never goes back: an earlier now counts as the
+// latest one. Events about unknown clients or instances change nothing.
+func (s *Scheduler) Step(now time.Duration, ev Event) []Action {
+	s.now = max(s.now, now)
+	s.actions = nil
+	s.roll()
+	s.apply(ev)
+	s.schedule()
+	s.arm()
+	return s.actions
+}
+
+func (s *Scheduler) apply(ev Event) {
+	switch ev := ev.(type) {
+	case AddInstance:
+		s.addInstance(ev)
+	case RemoveInstance:
+		s.removeInstance(ev.Instance)
+	case AddClient:
+		s.addClient(ev)
+	case RemoveClient:
+		if at, ok := s.findClient(ev.Client); ok {
+			s.dropClient(at)
+		}
+	case Request:
+		if at, ok := s.findClient(ev.Client); ok {
+			s.request(s.clients[at])
+		}
+	case Return:
+		if at, ok := s.findClient(ev.Client); ok {
+			s.giveBack(s.clients[at], ev)
+		}
+	case Wake:
+		if s.now >= s.wake {
+			s.wake = 0
+		}
+	case Configure:
+		s.closeWindow(s.now)
+		s.set(ev.Window, ev.SMLimit)
+		for _, c := range s.clients {
+			c.end = s.now // every lease is planned anew
+		}
+	}
+}
+
+func (s *Scheduler) addInstance(ev AddInstance) {
+	at, ok := s.findInstance(ev.Instance)
+	if !ok {
+		s.instances = slices.Insert(s.instances, at, &instance{id: ev.Instance})
+	}
+	i := s.instances[at]
+	i.slice = ev.Slice
+	i.budget(s.window)
+}
+
+func (s *Scheduler) removeInstance(id string) {
+	at, ok := s.findInstance(id)
+	if !ok {
+		return
+	}
+	gone := s.instances[at]
+	s.instances = slices.Delete(s.instances, at, at+1)
+	s.clients = slices.DeleteFunc(s.clients, func(c *client) bool { return c.inst == gone })
+}
+
+func (s *Scheduler) addClient(ev AddClient) {
+	i, ok := s.findInstance(ev.Instance)
+	at, known := s.findClient(ev.Client)
+	if !ok || known {
+		return
+	}
+	s.clients = slices.Insert(s.clients, at, &client{id: ev.Client, inst: s.instances[i]})
+}
+
+// dropClient forgets a client and charges what it held until now.
+func (s *Scheduler) dropClient(at int) {
+	c := s.clients[at]
+	if c.holds() {
+		s.charge(c, s.held(c))
+	}
+	s.stopWaiting(c)
+	s.clients = slices.Delete(s.clients, at, at+1)
+}
+
+func (s *Scheduler) request(c *client) {
+	switch c.state {
+	case Idle:
+		c.state, c.since, c.why = Waiting, s.now, "just asked"
+	case Draining:
+		c.again = true
+	}
+}
+
+// giveBack ends a lease. The measured time replaces the time since the grant,
+// but what earlier windows were charged for it stays with them.
+func (s *Scheduler) giveBack(c *client, ev Return) {
+	if !c.holds() || ev.Lease != c.lease {
+		return
+	}
+	used := min(max(ev.Used, 0), s.now-c.since)
+	s.charge(c, max(0, used-c.settled))
+	more := ev.WantsMore || c.again
+	c.state, c.lease, c.settled, c.again, c.why = Idle, 0, 0, false, ""
+	if more {
+		s.request(c)
+	}
+}
+
+func (s *Scheduler) charge(c *client, d time.Duration) {
+	c.used += d
+	c.inst.used += d
+}
+
+// held is the part of the current window that the client's lease was out.
+func (s *Scheduler) held(c *client) time.Duration { return s.now - max(c.since, s.start) }
+
+// stopWaiting books how long the client waited in the current window.
+func (s *Scheduler) stopWaiting(c *client) {
+	if c.state == Waiting {
+		c.inst.waited += s.held(c)
+	}
+}
+
+// arm asks to be woken at the next planned end or the end of the window.
+func (s *Scheduler) arm() {
+	at, why := time.Duration(0), ""
+	for _, c := range s.clients {
+		if c.state != Idle && at == 0 {
+			at, why = s.start+s.window, "end of the window"
+		}
+		if c.state == Running && c.end < at {
+			at, why = c.end, "planned end of client "+c.id.String()
+		}
+	}
+	if at != 0 && at != s.wake {
+		s.wake = at
+		s.actions = append(s.actions, WakeAt{At: at, Reason: why})
+	}
+}

@@ -1,0 +1,264 @@
+// Package token decides who may use a GPU now: the multi-token scheduler of
+// FaST-GShare (section 3.3.2). A Scheduler is a value without I/O, clock or
+// timer: each Step takes the time and an event and returns what to do, so the
+// token daemon and a simulation run the same code and a recorded log of events
+// replays to the same actions.
+//
+// # Rules
+//
+// Time is cut into windows of length W. Each instance has a budget a window,
+// shared by its processes: request × W is guaranteed, limit × W is the most.
+// What an instance used beyond its limit is debt in the next windows.
+//
+// A lease holds its instance's SM share. Waiting clients whose instance has
+// budget are ordered by what the instance misses of its request, largest
+// first, then by how long they wait, then by id; and granted while the shares
+// of all leases, those just granted and those still draining included, sum to
+// at most the SM limit. A client whose share alone exceeds the limit is
+// granted only when nobody else holds a lease.
+//
+// Every lease has a planned end: when the guaranteed part of the budget is
+// used up, and no later than the window's end; for an instance that has its
+// request already, a tenth of a window. At the planned end the holder is
+// ranked among those who wait. If nobody ahead of it needs its SMs it goes on
+// without noticing, else it is asked back. A holder that is asked back keeps
+// its SMs until it has drained, and what it ran over is charged.
+//
+// # Backfill and starvation
+//
+// The first client in order that does not fit is the head. Those after it may
+// pass only if they cannot delay it (EASY backfill): let T be the earliest
+// time by which planned ends release enough SMs for the head. A later client
+// that fits now is granted if its lease ends by T, or if its share also fits
+// beside the head at T.
+//
+// No client that stays ready starves. (1) Backfill never moves T: a lease that
+// ends by T holds nothing then, and one that goes beyond it was only let in
+// on the share that the head leaves over, of which it is subtracted. (2) All
+// planned ends lie within the window, so T does too, and a holder at its
+// planned end that ranks after the head is not extended unless (1) allows it:
+// the head starts by the end of the window, plus the time holders take to
+// drain. (3) A client that has waited two windows is ranked before all that
+// have not, oldest first, and a holder at its planned end ranks as if it had
+// begun to wait only then. So of n clients at most n-1 come before an aged
+// one, each becomes the head in turn, and each takes at most a window.
+//
+// # Credit
+//
+// Switches lose time, and when requests sum to the whole GPU that loss would
+// always fall on whoever is last in order. So an instance that waited and
+// still misses part of its request when the window ends is owed it: at most
+// the time it waited, at most one window's request. What is owed comes from
+// those that ran over in its stead, and what nobody can pay back, because the
+// time is gone, is shared by all that contend for the same SMs in proportion
+// to their requests. Credit only returns time that was not used before, so the
+// average over windows never exceeds the limit.
+package token
+
+import (
+	"slices"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/gpu"
+)
+
+// ClientID names a client, one process of an instance. The caller chooses it.
+type ClientID uint64
+
+// Config is what a Scheduler goes by.
+type Config struct {
+	Window     time.Duration // W; 0 is gpu.Window
+	SMLimit    float64       // most percent of SMs that leases hold together; 0 is 100
+	FirstLease uint32        // number of the first lease
+}
+
+// State is what a client does.
+type State int
+
+// The states of a client.
+const (
+	Idle     State = iota // wants nothing
+	Waiting               // asked, has no lease
+	Running               // holds a lease
+	Draining              // was asked back and has not returned yet: still holds its SMs
+)
+
+// String is the state's name in a status.
+func (s State) String() string { return [...]string{"idle", "waiting", "running", "draining"}[s] }
+
+// Event is something that happened: AddInstance, RemoveInstance, AddClient,
+// RemoveClient, Request, Return, Wake or Configure.
+type Event interface{ event() }
+
+// AddInstance makes an instance known, or gives a known one another slice.
+type AddInstance struct {
+	Instance string
+	Slice    gpu.Slice
+}
+
+// RemoveInstance forgets an instance and its clients.
+type RemoveInstance struct{ Instance string }
+
+// AddClient makes a process of a known instance known. It starts idle.
+type AddClient struct {
+	Client   ClientID
+	Instance string
+}
+
+// RemoveClient forgets a client. What it held is free at once.
+type RemoveClient struct{ Client ClientID }
+
+// Request says that a client waits to launch.
+type Request struct{ Client ClientID }
+
+// Return gives a lease back. A lease that the client does not hold is ignored.
+type Return struct {
+	Client    ClientID
+	Lease     uint32
+	Used      time.Duration // measured GPU time, at most the time since the grant
+	WantsMore bool          // the client waits to launch again
+}
+
+// Wake says that the time of a WakeAt has come.
+type Wake struct{}
+
+// Configure changes the window and the SM limit: a new window starts.
+type Configure struct {
+	Window  time.Duration
+	SMLimit float64
+}
+
+func (AddInstance) event()    {}
+func (RemoveInstance) event() {}
+func (AddClient) event()      {}
+func (RemoveClient) event()   {}
+func (Request) event()        {}
+func (Return) event()         {}
+func (Wake) event()           {}
+func (Configure) event()      {}
+
+// Action is something to do: Grant, Revoke or WakeAt.
+type Action interface{ action() }
+
+// Grant opens a client's gate with that lease.
+type Grant struct {
+	Client ClientID
+	Lease  uint32 // never 0
+	Reason string
+}
+
+// Revoke closes a client's gate and asks the lease back.
+type Revoke struct {
+	Client ClientID
+	Lease  uint32
+	Reason string
+}
+
+// WakeAt asks for a Wake at that time. It replaces the one before.
+type WakeAt struct {
+	At     time.Duration
+	Reason string
+}
+
+func (Grant) action()  {}
+func (Revoke) action() {}
+func (WakeAt) action() {}
+
+// instance is the account of a slice. Times are of the current window.
+type instance struct {
+	id    string
+	slice gpu.Slice
+
+	request, limit time.Duration // budget a window
+	used           time.Duration // charged so far; leases now held come on top
+	last           time.Duration // charged in the last full window
+	debt           time.Duration // over-use carried in, 0 or more
+	credit         time.Duration // owed from before; negative is what it pays to others
+	waited         time.Duration // sum over its clients
+	over           time.Duration // used beyond its request in the window just closed
+
+	live    time.Duration // leases now held; set by tally
+	holding int           // running clients; set by tally
+}
+
+// client is one process.
+type client struct {
+	id    ClientID
+	inst  *instance
+	state State
+	since time.Duration // when it began to wait, or was granted
+	used  time.Duration // charged in the current window
+	last  time.Duration // charged in the last full window
+	why   string        // reason of the last decision about it
+
+	lease   uint32
+	settled time.Duration // of this lease, charged to windows that have ended
+	end     time.Duration // planned end
+	again   bool          // asked while draining
+}
+
+func (c *client) holds() bool { return c.state == Running || c.state == Draining }
+
+// Scheduler shares one GPU. Make one with New; it is not safe for concurrent
+// use.
+type Scheduler struct {
+	window    time.Duration
+	smLimit   float64
+	lease     uint32 // the next
+	now       time.Duration
+	start     time.Duration // of the current window
+	wake      time.Duration // time of the WakeAt that is out; 0 is none
+	instances []*instance   // by id
+	clients   []*client     // by id
+	actions   []Action
+}
+
+// New makes a scheduler whose first window starts at now.
+func New(c Config, now time.Duration) *Scheduler {
+	s := &Scheduler{now: now, start: now, lease: max(c.FirstLease, 1)}
+	s.set(c.Window, c.SMLimit)
+	return s
+}
+
+func (s *Scheduler) set(window time.Duration, smLimit float64) {
+	if window <= 0 {
+		window = gpu.Window
+	}
+	if smLimit <= 0 {
+		smLimit = 100
+	}
+	s.window, s.smLimit = window, smLimit
+	for _, i := range s.instances {
+		i.budget(window)
+	}
+}
+
+// budget works out what the slice gives in a window.
+func (i *instance) budget(window time.Duration) {
+	i.request = time.Duration(i.slice.QuotaRequest * float64(window))
+	i.limit = time.Duration(i.slice.QuotaLimit * float64(window))
+}
+
+func (s *Scheduler) findInstance(id string) (int, bool) {
+	return slices.BinarySearchFunc(s.instances, id, func(i *instance, id string) int {
+		switch {
+		case i.id < id:
+			return -1
+		case i.id > id:
+			return 1
+		}
+		return 0
+	})
+}
+
+func (s *Scheduler) findClient(id ClientID) (int, bool) {
+	return slices.BinarySearchFunc(s.clients, id, func(c *client, id ClientID) int {
+		switch {
+		case c.id < id:
+			return -1
+		case c.id > id:
+			return 1
+		}
+		return 0
+	})
+}

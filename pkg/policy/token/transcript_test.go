@@ -1,0 +1,136 @@
+package token
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+var update = flag.Bool("update", false, "rewrite the transcripts in testdata")
+
+// TestTranscripts replays testdata/*.txt: a line is a time and an event, the
+// lines indented under it are what the scheduler does about it.
+func TestTranscripts(t *testing.T) {
+	paths, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(paths) == 0 {
+		t.Fatal("no transcripts", err)
+	}
+	for _, path := range paths {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".txt"), func(t *testing.T) {
+			old, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := play(string(old))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if *update {
+				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			} else if got != string(old) {
+				t.Errorf("the scheduler does otherwise (go test -update rewrites):\n%s", got)
+			}
+		})
+	}
+}
+
+// play runs a transcript and prints it anew.
+func play(text string) (string, error) {
+	var out strings.Builder
+	s := New(Config{}, 0)
+	for n, line := range strings.Split(strings.TrimSuffix(text, "\n"), "\n") {
+		if strings.HasPrefix(line, "  ") {
+			continue
+		}
+		fmt.Fprintln(&out, line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		at, ev, err := parseEvent(line)
+		if err != nil {
+			return "", fmt.Errorf("line %d: %q: %w", n+1, line, err)
+		}
+		for _, a := range s.Step(at, ev) {
+			fmt.Fprintln(&out, "  "+describe(a))
+		}
+		if strings.HasSuffix(line, "?") {
+			for _, c := range s.Clients() {
+				fmt.Fprintf(&out, "  = client %v of %s %v used %.3f debt %v: %s\n", c.Client, c.Instance, c.State, c.Used, s.Debt(c.Instance), c.Why)
+			}
+		}
+	}
+	return out.String(), nil
+}
+
+func describe(a Action) string {
+	switch a := a.(type) {
+	case Grant:
+		return fmt.Sprintf("grant %v lease %d: %s", a.Client, a.Lease, a.Reason)
+	case Revoke:
+		return fmt.Sprintf("revoke %v lease %d: %s", a.Client, a.Lease, a.Reason)
+	case WakeAt:
+		return fmt.Sprintf("wake at %v: %s", a.At, a.Reason)
+	}
+	return fmt.Sprintf("%+v", a)
+}
+
+// parseEvent reads lines like `10ms request 1`.
+func parseEvent(line string) (at time.Duration, ev Event, err error) {
+	var when, verb, rest string
+	line = strings.TrimSuffix(line, "?")
+	parts := strings.SplitN(strings.TrimSpace(line), " ", 3)
+	when = parts[0]
+	if len(parts) > 1 {
+		verb = parts[1]
+	}
+	if len(parts) > 2 {
+		rest = parts[2]
+	}
+	if at, err = time.ParseDuration(when); err != nil {
+		return 0, nil, err
+	}
+	var id ClientID
+	var name string
+	switch verb {
+	case "instance":
+		a := AddInstance{}
+		_, err = fmt.Sscanf(rest, "%s sm %g quota %g %g", &a.Instance, &a.Slice.SMPct, &a.Slice.QuotaRequest, &a.Slice.QuotaLimit)
+		return at, a, err
+	case "client":
+		_, err = fmt.Sscanf(rest, "%d of %s", &id, &name)
+		return at, AddClient{id, name}, err
+	case "request":
+		_, err = fmt.Sscanf(rest, "%d", &id)
+		return at, Request{id}, err
+	case "return":
+		var lease uint32
+		var used, more string
+		_, err = fmt.Sscanf(rest, "%d lease %d used %s %s", &id, &lease, &used, &more)
+		d, bad := time.ParseDuration(used)
+		if err == nil {
+			err = bad
+		}
+		return at, Return{id, lease, d, more == "more"}, err
+	case "gone":
+		_, err = fmt.Sscanf(rest, "%d", &id)
+		return at, RemoveClient{id}, err
+	case "forget":
+		return at, RemoveInstance{rest}, nil
+	case "wake":
+		return at, Wake{}, nil
+	case "configure":
+		c := Configure{}
+		var window string
+		if _, err = fmt.Sscanf(rest, "%s sm %g", &window, &c.SMLimit); err == nil {
+			c.Window, err = time.ParseDuration(window)
+		}
+		return at, c, err
+	}
+	return 0, nil, fmt.Errorf("unknown event %q", verb)
+}

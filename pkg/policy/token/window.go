@@ -1,0 +1,142 @@
+package token
+
+import "time"
+
+// roll closes the windows that have ended by now.
+func (s *Scheduler) roll() {
+	for s.now >= s.start+s.window {
+		if s.quiet() {
+			s.start += (s.now - s.start) / s.window * s.window
+			s.forget()
+			return
+		}
+		s.closeWindow(s.start + s.window)
+	}
+}
+
+// quiet says that windows may pass without anything to account for.
+func (s *Scheduler) quiet() bool {
+	for _, c := range s.clients {
+		if c.state != Idle {
+			return false
+		}
+	}
+	for _, i := range s.instances {
+		if i.used != 0 || i.debt != 0 || i.credit != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// forget clears the last full window, in which nothing ran.
+func (s *Scheduler) forget() {
+	for _, i := range s.instances {
+		i.last, i.waited = 0, 0
+	}
+	for _, c := range s.clients {
+		c.last = 0
+	}
+}
+
+// closeWindow settles the accounts at the window's end and opens the next.
+func (s *Scheduler) closeWindow(end time.Duration) {
+	for _, c := range s.clients {
+		part := end - max(c.since, s.start)
+		switch {
+		case c.holds():
+			c.settled += part
+			s.charge(c, part)
+		case c.state == Waiting:
+			c.inst.waited += part
+		}
+	}
+	for _, i := range s.instances {
+		i.carry()
+	}
+	for _, i := range s.instances {
+		if i.credit > 0 {
+			s.spread(i)
+		}
+	}
+	for _, i := range s.instances {
+		i.credit = min(max(i.credit, -i.request/2), i.request)
+		i.last, i.used, i.waited, i.over = i.used, 0, 0, 0
+	}
+	for _, c := range s.clients {
+		c.last, c.used = c.used, 0
+	}
+	s.start = end
+}
+
+// guaranteed is what is left of the request, carried accounts included.
+func (i *instance) guaranteed() time.Duration {
+	return i.request + i.credit - i.debt - i.used - i.live
+}
+
+// budgetLeft is what is left of the limit, carried accounts included.
+func (i *instance) budgetLeft() time.Duration {
+	return i.limit + i.credit - i.debt - i.used - i.live
+}
+
+// carry works out what the instance takes into the next window: credit for
+// what it missed while it waited, or debt for what it used over its limit.
+func (i *instance) carry() {
+	i.live = 0 // closeWindow has charged what is held
+	missed, left := i.guaranteed(), i.budgetLeft()
+	i.credit, i.debt, i.over = 0, 0, 0
+	if missed > 0 {
+		i.credit = min(missed, i.waited)
+		return
+	}
+	i.debt = max(0, -left)
+	i.over = -missed - i.debt
+}
+
+// spread lets those that contend with a starved instance pay what they are
+// owed together: first who used more than its request, as far as that is not
+// debt already, then all in proportion to their requests. Afterwards the
+// accounts of the group sum to 0 or less. A starved instance that contends with
+// no single other one keeps its credit.
+func (s *Scheduler) spread(starved *instance) {
+	var group []*instance
+	var owed, over, request time.Duration
+	for _, i := range s.instances {
+		if i != starved && (i.slice.SMPct+starved.slice.SMPct <= s.smLimit+smEps || !s.backlogged(i)) {
+			continue
+		}
+		group = append(group, i)
+		owed += i.credit - i.debt
+		over += i.over
+		request += i.request
+	}
+	if owed <= 0 || len(group) == 1 {
+		return
+	}
+	if paid := min(owed, over); paid > 0 {
+		for _, i := range group {
+			part := scale(paid, i.over, over)
+			i.credit -= part
+			i.over -= part
+		}
+		owed -= paid
+	}
+	for _, i := range group {
+		i.credit -= scale(owed, i.request, request)
+	}
+}
+
+// backlogged says whether the instance wants the GPU now.
+func (s *Scheduler) backlogged(i *instance) bool {
+	for _, c := range s.clients {
+		if c.inst == i && c.state != Idle {
+			return true
+		}
+	}
+	return false
+}
+
+// scale is whole × part / of, without overflow.
+func scale(whole, part, of time.Duration) time.Duration {
+	return time.Duration(float64(whole) * (float64(part) / float64(of)))
+}

@@ -1,0 +1,232 @@
+package token
+
+import (
+	"container/heap"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/gpu"
+)
+
+const ms = time.Millisecond
+
+// logged is one event of a recorded run.
+type logged struct {
+	at time.Duration
+	ev Event
+}
+
+// world runs clients against a scheduler on a virtual clock.
+type world struct {
+	t       testing.TB
+	s       *Scheduler
+	limit   float64
+	now     time.Duration
+	rng     *rand.Rand
+	pending agenda
+	seq     int
+	log     []logged
+	trace   [][]Action
+	clients map[ClientID]*worker
+	wake    time.Duration
+	lag     time.Duration // timers fire up to this late
+}
+
+// worker is a process that launches kernels without end while it wants to.
+type worker struct {
+	id       ClientID
+	instance string
+	slice    gpu.Slice
+	kernel   time.Duration // longest kernel: what a drain takes at most
+	loss     time.Duration // from the end of the last kernel to the Return
+	burst    time.Duration // gives its lease back after so long; 0 is never
+	gap      time.Duration // then asks again after so long
+
+	lease    uint32
+	since    time.Duration // of the grant
+	draining bool
+	waits    time.Duration // since when, while it waits
+	longest  time.Duration // wait
+	used     time.Duration
+	gone     bool
+	revoked  int
+	reasons  []string
+}
+
+type job struct {
+	at  time.Duration
+	seq int
+	do  func()
+}
+
+type agenda []job
+
+func (a agenda) Len() int { return len(a) }
+func (a agenda) Less(i, j int) bool {
+	return a[i].at < a[j].at || a[i].at == a[j].at && a[i].seq < a[j].seq
+}
+func (a agenda) Swap(i, j int) { a[i], a[j] = a[j], a[i] }
+func (a *agenda) Push(x any)   { *a = append(*a, x.(job)) }
+func (a *agenda) Pop() any {
+	last := (*a)[len(*a)-1]
+	*a = (*a)[:len(*a)-1]
+	return last
+}
+
+func newWorld(t testing.TB, c Config, seed uint64) *world {
+	limit := c.SMLimit
+	if limit == 0 {
+		limit = 100
+	}
+	return &world{
+		t: t, s: New(c, 0), limit: limit, rng: rand.New(rand.NewPCG(seed, 1)),
+		clients: map[ClientID]*worker{}, wake: -1,
+	}
+}
+
+func (w *world) after(d time.Duration, do func()) {
+	w.seq++
+	heap.Push(&w.pending, job{w.now + d, w.seq, do})
+}
+
+// upTo is a random time between 0 and d.
+func (w *world) upTo(d time.Duration) time.Duration {
+	if d <= 0 {
+		return 0
+	}
+	return time.Duration(w.rng.Int64N(int64(d) + 1))
+}
+
+func (w *world) step(ev Event) {
+	actions := w.s.Step(w.now, ev)
+	w.log = append(w.log, logged{w.now, ev})
+	w.trace = append(w.trace, actions)
+	for _, a := range actions {
+		switch a := a.(type) {
+		case Grant:
+			w.granted(a)
+		case Revoke:
+			w.revoked(a)
+		case WakeAt:
+			if a.At <= w.now {
+				w.t.Fatalf("at %v: wake at %v has passed", w.now, a.At)
+			}
+			w.wake = a.At
+			w.after(a.At-w.now+w.upTo(w.lag), func() {
+				if w.wake == a.At {
+					w.wake = -1
+					w.step(Wake{})
+				}
+			})
+		}
+	}
+	w.check()
+}
+
+func (w *world) granted(a Grant) {
+	c := w.clients[a.Client]
+	if c == nil || c.gone || c.lease != 0 || a.Lease == 0 || a.Reason == "" {
+		w.t.Fatalf("at %v: wrong %+v", w.now, a)
+	}
+	c.longest = max(c.longest, w.now-c.waits)
+	c.lease, c.since, c.draining = a.Lease, w.now, false
+	if c.burst > 0 {
+		w.after(c.burst, func() {
+			if c.lease == a.Lease && !c.draining && !c.gone {
+				w.finish(c, false)
+			}
+		})
+	}
+}
+
+func (w *world) revoked(a Revoke) {
+	c := w.clients[a.Client]
+	if c == nil || c.lease != a.Lease || c.draining || a.Reason == "" {
+		w.t.Fatalf("at %v: wrong %+v", w.now, a)
+	}
+	c.draining = true
+	c.revoked++
+	c.reasons = append(c.reasons, a.Reason)
+	w.after(w.upTo(c.kernel), func() {
+		used := w.now - c.since
+		w.after(c.loss, func() {
+			if !c.gone && c.lease == a.Lease {
+				c.used += used
+				c.lease, c.waits = 0, w.now
+				w.step(Return{c.id, a.Lease, used, true})
+			}
+		})
+	})
+}
+
+// finish gives a lease back unasked.
+func (w *world) finish(c *worker, more bool) {
+	lease, used := c.lease, w.now-c.since
+	c.used += used
+	c.lease, c.waits = 0, w.now
+	if !more {
+		w.after(c.gap, func() {
+			if !c.gone {
+				c.waits = w.now
+				w.step(Request{c.id})
+			}
+		})
+	}
+	w.step(Return{c.id, lease, used, more})
+}
+
+// check holds the sum of SMs, counted from what the workers hold.
+func (w *world) check() {
+	sum, holders := 0.0, 0
+	for _, c := range w.clients {
+		if c.lease != 0 && !c.gone {
+			sum += c.slice.SMPct
+			holders++
+		}
+	}
+	if holders > 1 && sum > w.limit+smEps {
+		w.t.Fatalf("at %v: %d leases hold %v%% of SMs, limit %v%%", w.now, holders, sum, w.limit)
+	}
+}
+
+// join starts a worker at once.
+func (w *world) join(c *worker) *worker {
+	w.clients[c.id] = c
+	c.waits = w.now
+	w.step(AddInstance{c.instance, c.slice})
+	w.step(AddClient{c.id, c.instance})
+	w.step(Request{c.id})
+	return c
+}
+
+// leave kills a worker.
+func (w *world) leave(c *worker) {
+	if c.lease != 0 {
+		c.used += w.now - c.since
+	}
+	c.gone = true
+	w.step(RemoveClient{c.id})
+}
+
+// run lets time pass.
+func (w *world) run(until time.Duration) {
+	for len(w.pending) > 0 && w.pending[0].at <= until {
+		j := heap.Pop(&w.pending).(job)
+		w.now = j.at
+		j.do()
+	}
+	w.now = until
+}
+
+// total is what a worker has used until now, its open lease included.
+func (w *world) total(c *worker) time.Duration {
+	if c.lease != 0 && !c.gone {
+		return c.used + w.now - c.since
+	}
+	return c.used
+}
+
+func slice(sm, request, limit float64) gpu.Slice {
+	return gpu.Slice{SMPct: sm, QuotaRequest: request, QuotaLimit: limit}
+}
