@@ -1,0 +1,92 @@
+// Package load sends requests to one instance and measures what it sustains.
+//
+// Three loads are known. A closed loop keeps N requests outstanding, as N
+// patient clients do. An open loop sends at the times of a Poisson process,
+// whatever the instance does, as the world does; each latency counts from the
+// time the request was due, not from the time it could be sent, so that a
+// stall is charged to every request it delayed (no coordinated omission). The
+// third load, max, is the closed loop with the fewest workers that saturate
+// the instance.
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Target sends one request and waits for its whole answer. It is called from
+// many goroutines at once and returns soon after its context is done.
+type Target func(ctx context.Context) error
+
+// DefaultOutstanding bounds the requests under way at once where Options does
+// not.
+const DefaultOutstanding = 512
+
+// LeastDrain is the shortest time that Options leave for answers after the
+// measured period, unless they say otherwise.
+const LeastDrain = 10 * time.Second
+
+// Options says how to load a target.
+type Options struct {
+	Spec     Spec
+	Warmup   time.Duration // loaded but not measured; may be 0
+	Duration time.Duration // the measured period, right after the warm-up
+	// Drain is how long after the period requests that were due in it may
+	// still finish; 0 is the length of the period, and at least LeastDrain.
+	Drain time.Duration
+	Seed  uint64 // of the Poisson process
+	// MaxOutstanding bounds the requests under way at once in an open loop,
+	// and the workers that max tries; 0 is DefaultOutstanding.
+	MaxOutstanding int
+}
+
+// Result is what was measured. Requests belong to it by the time they were
+// due: those due in the measured period, and only those, give latencies and
+// errors. Throughput alone counts by the time of the answer.
+type Result struct {
+	Duration   time.Duration // the measured period
+	Completed  int64         // requests answered well within the period, whenever they were due
+	Samples    int64         // latencies below: well answered, or cut (see Cut)
+	Errors     int64         // requests that failed, Cut and Unsent among them
+	Cut        int64         // still unanswered when draining ended; their latency is at least what they had waited
+	Unsent     int64         // due, but never sent: all places were taken until draining ended; in Samples like Cut
+	Delayed    int64         // sent more than 10 ms late
+	Workers    int           // of the closed loop; 0 for an open loop
+	P50        time.Duration
+	P95        time.Duration
+	P99        time.Duration
+	LastFailed error // the last failure of a request, nil if none failed
+}
+
+// Throughput is the requests a second that were answered well within the
+// period.
+func (r Result) Throughput() float64 { return float64(r.Completed) / r.Duration.Seconds() }
+
+// Run loads the target as the options say. It fails when the context ends, and
+// when requests fail over and over with no success between.
+func Run(ctx context.Context, t Target, o Options) (Result, error) {
+	if o.Duration <= 0 || o.Warmup < 0 {
+		return Result{}, fmt.Errorf("load for %v after a warm-up of %v: expected more than 0 and at least 0", o.Duration, o.Warmup)
+	}
+	if o.MaxOutstanding == 0 {
+		o.MaxOutstanding = DefaultOutstanding
+	}
+	if o.Drain == 0 {
+		o.Drain = max(o.Duration, LeastDrain)
+	}
+	switch o.Spec.Kind {
+	case Closed:
+		return closed(ctx, t, o, o.Spec.Workers)
+	case Poisson:
+		return open(ctx, t, o)
+	case Max:
+		n, err := saturate(ctx, t, o)
+		if err != nil {
+			return Result{}, err
+		}
+		return closed(ctx, t, o, n)
+	}
+	return Result{}, errors.New("no load was named")
+}

@@ -1,0 +1,269 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"math"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// server answers one request after the other, each in the same time, as one
+// GPU does. It lives on the bubble's clock.
+type server struct {
+	busy    chan struct{}
+	service time.Duration
+}
+
+func newServer(parallel int, service time.Duration) *server {
+	return &server{busy: make(chan struct{}, parallel), service: service}
+}
+
+func (s *server) serve(ctx context.Context) error {
+	if !take(ctx, s.busy) {
+		return ctx.Err()
+	}
+	defer func() { <-s.busy }()
+	if !waitUntil(ctx, time.Now().Add(s.service)) {
+		return ctx.Err()
+	}
+	return nil
+}
+
+func near(t *testing.T, what string, got, want, tolerance float64) {
+	t.Helper()
+	if math.Abs(got-want) > tolerance*want {
+		t.Errorf("%s = %v, want %v within %v", what, got, want, tolerance)
+	}
+}
+
+func mustRun(t *testing.T, target Target, o Options) Result {
+	t.Helper()
+	res, err := Run(t.Context(), target, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res
+}
+
+func TestClosedLoopKeepsTheServerBusy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(1, 20*time.Millisecond)
+		res := mustRun(t, s.serve, Options{
+			Spec: Spec{Kind: Closed, Workers: 8}, Warmup: 2 * time.Second, Duration: 10 * time.Second,
+		})
+		near(t, "throughput", res.Throughput(), 50, 0.01)
+		near(t, "p95", res.P95.Seconds(), 8*0.020, 0.01)
+		near(t, "samples", float64(res.Samples), 500, 0.02)
+		if res.Errors != 0 || res.Workers != 8 {
+			t.Errorf("errors %d, workers %d", res.Errors, res.Workers)
+		}
+	})
+}
+
+func TestWarmupIsNotMeasured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		slowStart := func(ctx context.Context) error {
+			service := 10 * time.Millisecond
+			if time.Since(start) < time.Second {
+				service = 500 * time.Millisecond
+			}
+			waitUntil(ctx, time.Now().Add(service))
+			return nil
+		}
+		res := mustRun(t, slowStart, Options{
+			Spec: Spec{Kind: Closed, Workers: 1}, Warmup: 2 * time.Second, Duration: 4 * time.Second,
+		})
+		near(t, "throughput", res.Throughput(), 100, 0.01)
+		near(t, "p99", res.P99.Seconds(), 0.010, 0.01)
+	})
+}
+
+// A server that stalls for a second in the middle delays everything that was
+// due then. A generator that counts from the sending would see one slow
+// request; this one sees the whole stall.
+func TestOpenLoopCountsFromTheIntendedTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		stall, back := start.Add(4*time.Second), start.Add(5*time.Second)
+		target := func(ctx context.Context) error {
+			if now := time.Now(); now.After(stall) && now.Before(back) {
+				waitUntil(ctx, back)
+			}
+			waitUntil(ctx, time.Now().Add(time.Millisecond))
+			return nil
+		}
+		res := mustRun(t, target, Options{
+			Spec: Spec{Kind: Poisson, RPS: 200}, Duration: 10 * time.Second, Seed: 1,
+			MaxOutstanding: 1, // as a generator with one connection
+		})
+		// A tenth of all requests fell into the stall, half of them by more
+		// than half a second; the queue behind it drains at 800/s.
+		if res.P95 < 400*time.Millisecond || res.P99 < 850*time.Millisecond {
+			t.Errorf("p95 %v, p99 %v hide a stall of 1s in a trial of 10s", res.P95, res.P99)
+		}
+		if res.P50 > 50*time.Millisecond {
+			t.Errorf("p50 %v: the stall hit a tenth of the requests", res.P50)
+		}
+		if res.Delayed < 150 {
+			t.Errorf("%d requests were sent late, want about 200", res.Delayed)
+		}
+		near(t, "throughput", res.Throughput(), 200, 0.1)
+	})
+}
+
+func TestOverloadIsAccountedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(1, 100*time.Millisecond) // 10/s
+		res := mustRun(t, s.serve, Options{
+			Spec: Spec{Kind: Poisson, RPS: 100}, Duration: 10 * time.Second, Drain: time.Second,
+			Seed: 7, MaxOutstanding: 16,
+		})
+		near(t, "throughput", res.Throughput(), 10, 0.02)
+		near(t, "samples", float64(res.Samples), 1000, 0.1)
+		answered := res.Samples - res.Cut - res.Unsent
+		near(t, "answered", float64(answered), 110, 0.02) // in the period and while draining
+		if res.Cut != 16 || res.Errors != res.Cut+res.Unsent {
+			t.Errorf("cut %d, unsent %d, errors %d", res.Cut, res.Unsent, res.Errors)
+		}
+		if res.P95 < 5*time.Second {
+			t.Errorf("p95 %v hides a queue that only grows", res.P95)
+		}
+	})
+}
+
+// Every request that was due is accounted for exactly once, and what is
+// counted as answered never exceeds what the server could do.
+func TestAccountingProperty(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		service := time.Duration(rapid.IntRange(1, 400).Draw(rt, "service_ms")) * time.Millisecond
+		o := Options{
+			Warmup:         time.Duration(rapid.IntRange(0, 500).Draw(rt, "warmup_ms")) * time.Millisecond,
+			Duration:       time.Duration(rapid.IntRange(100, 3000).Draw(rt, "duration_ms")) * time.Millisecond,
+			Drain:          time.Duration(rapid.IntRange(1, 1000).Draw(rt, "drain_ms")) * time.Millisecond,
+			Seed:           rapid.Uint64().Draw(rt, "seed"),
+			MaxOutstanding: rapid.IntRange(1, 20).Draw(rt, "outstanding"),
+			Spec:           Spec{Kind: Poisson, RPS: float64(rapid.IntRange(1, 300).Draw(rt, "rps"))},
+		}
+		parallel := rapid.IntRange(1, 4).Draw(rt, "parallel")
+		synctest.Test(t, func(t *testing.T) {
+			var due int64
+			start := time.Now()
+			from, to := start.Add(o.Warmup), start.Add(o.Warmup+o.Duration)
+			plan := newArrivals(o.Spec.RPS, o.Seed, start)
+			for at := plan.next(); at.Before(to); at = plan.next() {
+				if !at.Before(from) {
+					due++
+				}
+			}
+			res := mustRun(t, newServer(parallel, service).serve, o)
+			if res.Samples != due {
+				rt.Fatalf("%d samples for %d requests that were due", res.Samples, due)
+			}
+			if res.Errors != res.Cut+res.Unsent {
+				rt.Fatalf("errors %d, cut %d, unsent %d", res.Errors, res.Cut, res.Unsent)
+			}
+			most := (int64(o.Duration/service) + 1) * int64(parallel)
+			if res.Completed > most {
+				rt.Fatalf("%d answers, the server has time for %d", res.Completed, most)
+			}
+			if res.P50 > res.P95 || res.P95 > res.P99 {
+				rt.Fatalf("p50 %v, p95 %v, p99 %v", res.P50, res.P95, res.P99)
+			}
+		})
+	})
+}
+
+func TestMaxFindsTheFewestWorkersThatSaturate(t *testing.T) {
+	for _, tc := range []struct {
+		parallel, want int
+		service        time.Duration
+	}{
+		{1, 1, 5 * time.Millisecond},
+		{4, 4, 20 * time.Millisecond},
+		{6, 8, 20 * time.Millisecond},
+		{1, 1, 900 * time.Millisecond}, // few answers in a trial
+		{512, 512, 20 * time.Millisecond},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			res := mustRun(t, newServer(tc.parallel, tc.service).serve, Options{
+				Spec: Spec{Kind: Max}, Warmup: 2 * time.Second, Duration: 20 * time.Second,
+			})
+			if res.Workers != tc.want {
+				t.Errorf("%d at a time: %d workers, want %d", tc.parallel, res.Workers, tc.want)
+			}
+			near(t, "throughput", res.Throughput(), float64(tc.parallel)/tc.service.Seconds(), 0.05)
+		})
+	}
+}
+
+func TestBrokenTargetEndsTheTrialEarly(t *testing.T) {
+	refused := errors.New("connection refused")
+	for _, spec := range []Spec{{Kind: Closed, Workers: 8}, {Kind: Poisson, RPS: 100}, {Kind: Max}} {
+		synctest.Test(t, func(t *testing.T) {
+			start := time.Now()
+			_, err := Run(t.Context(), func(context.Context) error { return refused }, Options{
+				Spec: spec, Duration: time.Minute,
+			})
+			if !errors.Is(err, refused) {
+				t.Errorf("%v: error %v", spec, err)
+			}
+			if took := time.Since(start); took > 10*time.Second {
+				t.Errorf("%v: took %v to notice", spec, took)
+			}
+		})
+	}
+}
+
+func TestSomeFailuresAreCountedNotFatal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		n := 0
+		flaky := func(ctx context.Context) error {
+			waitUntil(ctx, time.Now().Add(10*time.Millisecond))
+			mu.Lock()
+			defer mu.Unlock()
+			if n++; n%4 == 0 {
+				return errors.New("status 500")
+			}
+			return nil
+		}
+		res := mustRun(t, flaky, Options{Spec: Spec{Kind: Poisson, RPS: 100}, Duration: 10 * time.Second, Seed: 3})
+		near(t, "errors", float64(res.Errors), 250, 0.15)
+		near(t, "throughput", res.Throughput(), 75, 0.15)
+		if res.LastFailed == nil {
+			t.Error("no failure was kept")
+		}
+	})
+}
+
+func TestContextEndsTheTrial(t *testing.T) {
+	for _, spec := range []Spec{{Kind: Closed, Workers: 8}, {Kind: Poisson, RPS: 100}, {Kind: Max}} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+			defer cancel()
+			start := time.Now()
+			_, err := Run(ctx, newServer(1, 50*time.Millisecond).serve, Options{Spec: spec, Duration: time.Hour})
+			if !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > 4*time.Second {
+				t.Errorf("%v: %v after %v", spec, err, time.Since(start))
+			}
+		})
+	}
+}
+
+func TestRunRefusesNonsense(t *testing.T) {
+	for _, o := range []Options{
+		{Spec: Spec{Kind: Closed, Workers: 1}},
+		{Spec: Spec{Kind: Closed, Workers: 1}, Duration: time.Second, Warmup: -1},
+		{Duration: time.Second},
+	} {
+		if _, err := Run(t.Context(), func(context.Context) error { return nil }, o); err == nil {
+			t.Errorf("%+v was accepted", o)
+		}
+	}
+}
