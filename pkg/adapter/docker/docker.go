@@ -1,0 +1,101 @@
+// Package docker runs instances as containers of the Docker engine that
+// $DOCKER_HOST names, or of this machine's.
+//
+// The preload library, the simulated driver and the folder of the token
+// daemon's client socket are mounted read-only under /opt/gfaas. A container
+// runs as the image's user, who must be the one that gfaas runs as: sockets,
+// simulated memory and MPS serve one user.
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/docker/docker/client"
+
+	"github.com/gfaas/gfaas/pkg/adapter/preload"
+	"github.com/gfaas/gfaas/pkg/instance"
+)
+
+// Name is what Handle.Runtime says of these instances.
+const Name = "docker"
+
+// Labels of our containers.
+const (
+	LabelInstance = "gfaas.instance"
+	LabelFunction = "gfaas.function"
+)
+
+// cleanUp is how long tidying up may take after the caller has given up.
+const cleanUp = 30 * time.Second
+
+// Config is what a Runtime works with.
+type Config struct {
+	RunDir string // the daemons' run directory
+	Libs   preload.Libs
+}
+
+// Runtime starts and stops containers. It is safe for concurrent use.
+type Runtime struct {
+	config Config
+	engine *client.Client
+}
+
+var _ instance.Runtime = (*Runtime)(nil)
+
+// Error is a failure that says whether something needed is missing, and what
+// to do about it.
+type Error struct {
+	Err     error
+	Missing bool
+	Remedy  string
+}
+
+func (e *Error) Error() string { return e.Err.Error() }
+func (e *Error) Unwrap() error { return e.Err }
+
+// Unavailable reports whether something needed is missing.
+func (e *Error) Unavailable() bool { return e.Missing }
+
+// Hint is what to do about it.
+func (e *Error) Hint() string { return e.Remedy }
+
+// New connects to the engine. The error is Unavailable when none answers.
+func New(ctx context.Context, config Config) (*Runtime, error) {
+	engine, err := client.NewClientWithOpts(client.FromEnv, client.WithAPIVersionNegotiation())
+	if err != nil {
+		return nil, &Error{fmt.Errorf("Docker: %w", err), true, "correct DOCKER_HOST, or unset it"}
+	}
+	if _, err := engine.Ping(ctx); err != nil {
+		_ = engine.Close()
+		return nil, explain("reach the Docker engine", err)
+	}
+	return &Runtime{config: config, engine: engine}, nil
+}
+
+// Close gives the connection back.
+func (r *Runtime) Close() error { return r.engine.Close() }
+
+// Name is "docker".
+func (r *Runtime) Name() string { return Name }
+
+// explain names what was tried, and makes an engine that does not answer an
+// Unavailable error.
+func explain(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	err = fmt.Errorf("%s: %w", what, err)
+	if client.IsErrConnectionFailed(errors.Unwrap(err)) {
+		return &Error{err, true, "start Docker, or give the function a command: instead of an image:"}
+	}
+	return err
+}
+
+// detached is a context for tidying up that the caller's end does not cut
+// short.
+func detached(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), cleanUp)
+}

@@ -1,0 +1,210 @@
+package docker_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/filters"
+	"github.com/docker/docker/api/types/image"
+	"github.com/docker/docker/client"
+
+	"github.com/gfaas/gfaas/pkg/adapter/docker"
+	"github.com/gfaas/gfaas/pkg/adapter/preload"
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/instance/instancetest"
+)
+
+const patience = time.Minute
+
+// connect returns a client, or skips the test where no engine answers; where
+// CI is set, there must be one.
+func connect(t *testing.T) *client.Client {
+	t.Helper()
+	engine, err := client.NewClientWithOpts(client.FromEnv, client.WithAPIVersionNegotiation())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = engine.Close() })
+	if _, err := engine.Ping(t.Context()); err != nil {
+		if os.Getenv("CI") != "" {
+			t.Fatalf("no Docker engine: %v", err)
+		}
+		t.Skipf("no Docker engine, so containers are not tested: %v", err)
+	}
+	return engine
+}
+
+var sharedObject = regexp.MustCompile(`(/\S+) \(0x`)
+
+// importImage makes an image of a program and the libraries that ldd names,
+// which is removed when the test ends. It fails if the test left containers.
+func importImage(t *testing.T, engine *client.Client, name string, files map[string]string, changes ...string) {
+	t.Helper()
+	var root bytes.Buffer
+	archive := tar.NewWriter(&root)
+	for target, source := range files {
+		text, err := os.ReadFile(source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := archive.WriteHeader(&tar.Header{Name: target, Mode: 0o755, Size: int64(len(text))}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := archive.Write(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := archive.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: "bin/link", Linkname: "../probe", Mode: 0o777}); err != nil {
+		t.Fatal(err)
+	}
+	if err := archive.Close(); err != nil {
+		t.Fatal(err)
+	}
+	stream, err := engine.ImageImport(t.Context(), image.ImportSource{Source: &root, SourceName: "-"}, name, image.ImportOptions{Changes: changes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := io.ReadAll(stream)
+	_ = stream.Close()
+	if err != nil || bytes.Contains(answer, []byte(`"error"`)) {
+		t.Fatalf("import %s: %s, %v", name, answer, err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		left, err := engine.ContainerList(ctx, container.ListOptions{All: true, Filters: filters.NewArgs(filters.Arg("ancestor", name))})
+		if err != nil || len(left) > 0 {
+			t.Errorf("%d containers of %s are left, %v", len(left), name, err)
+		}
+		if _, err := engine.ImageRemove(ctx, name, image.RemoveOptions{Force: true, PruneChildren: true}); err != nil {
+			t.Errorf("remove image %s: %v", name, err)
+		}
+	})
+}
+
+// withLibraries lists a program and what it needs, by their paths in an image.
+func withLibraries(t *testing.T, program string) map[string]string {
+	t.Helper()
+	files := map[string]string{"probe": program}
+	listing, err := exec.Command("ldd", program).Output()
+	if err != nil {
+		t.Fatalf("ldd: %v", err)
+	}
+	for _, match := range sharedObject.FindAllStringSubmatch(string(listing), -1) {
+		files[strings.TrimPrefix(match[1], "/")] = match[1]
+	}
+	return files
+}
+
+func TestConformance(t *testing.T) {
+	engine := connect(t)
+	const name = "gfaas-conformance:test"
+	importImage(t, engine, name, withLibraries(t, instancetest.BuildProbe(t)), `ENTRYPOINT ["/bin/link"]`)
+	config := newConfig(t)
+	instancetest.Run(t, instancetest.Suite{
+		Patience: patience,
+		New:      func(t *testing.T) instance.Runtime { return newRuntime(t, config) },
+		Spec: func(*testing.T) instance.Spec {
+			return instance.Spec{Image: name, Port: 9000, GPUs: []string{"sim"}, Slice: gpu.Slice{SMPct: 24.5}}
+		},
+	})
+}
+
+// A start that is cut short at any moment leaves no container: importImage
+// looks for them in the end.
+func TestCancelledStart(t *testing.T) {
+	engine := connect(t)
+	const name = "gfaas-cancelled:test"
+	importImage(t, engine, name, withLibraries(t, instancetest.BuildProbe(t)), `ENTRYPOINT ["/probe"]`)
+	r := newRuntime(t, newConfig(t))
+	for _, limit := range []time.Duration{5, 15, 30, 60, 120, 240} {
+		ctx, cancel := context.WithTimeout(t.Context(), limit*time.Millisecond)
+		h, err := r.Start(ctx, instance.Spec{ID: "cut", Image: name, GPUs: []string{"sim"}, Slice: gpu.Slice{SMPct: 100}})
+		cancel()
+		if err == nil {
+			if err := r.Stop(t.Context(), h, 0); err != nil {
+				t.Errorf("Stop after %v: %v", limit, err)
+			}
+		} else if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Start within %v: %v, want deadline exceeded", limit*time.Millisecond, err)
+		}
+	}
+}
+
+func newConfig(t *testing.T) docker.Config {
+	t.Helper()
+	hook, simDir := instancetest.BuildLibs(t)
+	// Not the folder that other programs' simulated devices are in.
+	t.Setenv("GFAAS_SIM_DIR", filepath.Join(t.TempDir(), "sim"))
+	return docker.Config{RunDir: t.TempDir(), Libs: preload.Libs{Hook: hook, SimDir: simDir}}
+}
+
+func newRuntime(t *testing.T, config docker.Config) *docker.Runtime {
+	t.Helper()
+	r, err := docker.New(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Close() })
+	return r
+}
+
+func TestRefusals(t *testing.T) {
+	engine := connect(t)
+	static := filepath.Join(t.TempDir(), "static")
+	instancetest.Compile(t, static, []byte("int main(void) { return 0; }"), "-static")
+	importImage(t, engine, "gfaas-refused:static", map[string]string{"probe": static}, `ENTRYPOINT ["/probe"]`)
+	importImage(t, engine, "gfaas-refused:none", map[string]string{"probe": static})
+	importImage(t, engine, "gfaas-refused:user", map[string]string{"probe": static}, "USER 4321", `CMD ["/probe"]`)
+	r := newRuntime(t, newConfig(t))
+	for _, c := range []struct {
+		name    string
+		image   string
+		command []string
+		want    string
+	}{
+		{"static", "gfaas-refused:static", nil, "/probe is statically linked"},
+		{"no program", "gfaas-refused:none", nil, "names no program"},
+		{"not on PATH", "gfaas-refused:none", []string{"absent"}, "absent: command not found"},
+		{"another user", "gfaas-refused:user", nil, "runs as user 4321"},
+		{"no such image", "127.0.0.1:9/gfaas-absent:1", nil, "is not on this engine and cannot be pulled"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h, err := r.Start(t.Context(), instance.Spec{
+				ID: "refused", Image: c.image, Command: c.command, GPUs: []string{"sim"}, Slice: gpu.Slice{SMPct: 100},
+			})
+			if err == nil {
+				_ = r.Stop(context.Background(), h, 0)
+				t.Fatal("Start succeeded")
+			}
+			if !strings.Contains(err.Error(), c.want) {
+				t.Errorf("error = %v, want one with %q", err, c.want)
+			}
+			var u interface{ Unavailable() bool }
+			if !errors.As(err, &u) || !u.Unavailable() {
+				t.Errorf("error %v is not Unavailable", err)
+			}
+		})
+	}
+}
+
+func TestNoEngine(t *testing.T) {
+	t.Setenv("DOCKER_HOST", "unix://"+filepath.Join(t.TempDir(), "none.sock"))
+	_, err := docker.New(t.Context(), docker.Config{})
+	var missing *docker.Error
+	if !errors.As(err, &missing) || !missing.Unavailable() || missing.Hint() == "" {
+		t.Errorf("error = %v, want an Unavailable one with a hint", err)
+	}
+}

@@ -1,0 +1,93 @@
+package docker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/image"
+	dockerspec "github.com/moby/docker-image-spec/specs-go/v1"
+)
+
+// findImage looks an image up, and pulls it when the engine does not have it.
+func (r *Runtime) findImage(ctx context.Context, name string) (image.InspectResponse, error) {
+	img, err := r.engine.ImageInspect(ctx, name)
+	if cerrdefs.IsNotFound(err) {
+		if err := r.pull(ctx, name); err != nil {
+			return img, err
+		}
+		img, err = r.engine.ImageInspect(ctx, name)
+	}
+	if err != nil {
+		return img, explain("look up image "+name, err)
+	}
+	if img.Config == nil {
+		img.Config = &dockerspec.DockerOCIImageConfig{}
+	}
+	return img, nil
+}
+
+// pull fetches an image. The error is Unavailable unless ctx ended.
+func (r *Runtime) pull(ctx context.Context, name string) error {
+	stream, err := r.engine.ImagePull(ctx, name, image.PullOptions{})
+	if err == nil {
+		defer stream.Close()
+		err = pullResult(stream)
+	}
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return fmt.Errorf("pull image %s: %w", name, ctx.Err())
+	}
+	return &Error{
+		Err:     fmt.Errorf("image %s is not on this engine and cannot be pulled: %w", name, err),
+		Missing: true,
+		Remedy:  "build it, load it with docker load, or log in and docker pull " + name,
+	}
+}
+
+// pullResult reads the progress of a pull to its end, where an error is told.
+func pullResult(stream io.Reader) error {
+	for decoder := json.NewDecoder(stream); ; {
+		var message struct {
+			Error string `json:"error"`
+		}
+		err := decoder.Decode(&message)
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		case message.Error != "":
+			return errors.New(message.Error)
+		}
+	}
+}
+
+// remove removes a container, running or not; one that is gone is no error.
+func (r *Runtime) remove(ctx context.Context, id string) error {
+	err := r.engine.ContainerRemove(ctx, id, container.RemoveOptions{Force: true, RemoveVolumes: true})
+	switch {
+	case err == nil, cerrdefs.IsNotFound(err):
+		return nil
+	case cerrdefs.IsConflict(err): // somebody else is removing it
+		waiting, failed := r.engine.ContainerWait(ctx, id, container.WaitConditionRemoved)
+		select {
+		case <-waiting:
+			return nil
+		case err = <-failed:
+			if cerrdefs.IsNotFound(err) {
+				return nil
+			}
+		}
+	}
+	return explain("remove container "+short(id), err)
+}
+
+// short is how people name a container.
+func short(id string) string { return id[:min(len(id), 12)] }

@@ -1,0 +1,148 @@
+package docker
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/mount"
+
+	"github.com/gfaas/gfaas/pkg/adapter/preload"
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/instance"
+)
+
+// Where our files are in every container.
+const (
+	insideHook   = "/opt/gfaas/" + preload.HookFile
+	insideSim    = "/opt/gfaas/sim"
+	insideSocket = "/opt/gfaas/run"
+)
+
+// inside is what a container is given of this machine.
+type inside struct {
+	libs    preload.Libs // as the container sees them
+	gpus    []string     // as the container sees them
+	mounts  []mount.Mount
+	devices []container.DeviceRequest
+	ipc     container.IpcMode
+	env     map[string]string // further settings
+}
+
+func bind(source, target string, writable bool) mount.Mount {
+	return mount.Mount{Type: mount.TypeBind, Source: source, Target: target, ReadOnly: !writable}
+}
+
+// inside works out mounts and devices for an instance on these GPUs.
+func (r *Runtime) inside(gpus []string) (inside, error) {
+	var indexes []string
+	simulated := false
+	for _, name := range gpus {
+		index, sim, err := gpu.ParseName(name)
+		if err != nil {
+			return inside{}, err
+		}
+		simulated = simulated || sim
+		indexes = append(indexes, strconv.Itoa(index))
+	}
+	run, err := r.socketDir()
+	if err != nil {
+		return inside{}, fmt.Errorf("the token daemon's client folder: %w", err)
+	}
+	in := inside{gpus: gpus, env: map[string]string{}}
+	in.mounts = append(in.mounts, bind(run, insideSocket, false))
+	if r.config.Libs.Hook != "" {
+		in.libs.Hook = insideHook
+		in.mounts = append(in.mounts, bind(r.config.Libs.Hook, insideHook, false))
+	}
+	if simulated {
+		return in, in.addSimulated(r.config.Libs)
+	}
+	in.addNVIDIA(indexes)
+	return in, nil
+}
+
+// addSimulated mounts the driver and the memory of the simulated device,
+// which all processes of a user share.
+func (in *inside) addSimulated(libs preload.Libs) error {
+	if libs.SimDir != "" {
+		in.libs.SimDir = insideSim
+		in.mounts = append(in.mounts, bind(libs.SimDir, insideSim, false))
+	}
+	dir := os.Getenv("GFAAS_SIM_DIR")
+	if dir == "" {
+		dir = fmt.Sprintf("/dev/shm/gfaas-sim-%d", os.Getuid())
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("the simulated device's memory: %w", err)
+	}
+	in.mounts = append(in.mounts, bind(dir, dir, true))
+	in.env["GFAAS_SIM_DIR"] = dir
+	if shape := os.Getenv("GFAAS_SIM_GPU"); shape != "" {
+		in.env["GFAAS_SIM_GPU"] = shape
+	}
+	return nil
+}
+
+// addNVIDIA asks for devices, which the container then counts from 0, and
+// lets it reach the MPS daemon when there is one.
+func (in *inside) addNVIDIA(indexes []string) {
+	in.devices = []container.DeviceRequest{{
+		Driver: "nvidia", DeviceIDs: indexes, Capabilities: [][]string{{"gpu", "compute", "utility"}},
+	}}
+	in.gpus = nil
+	for i := range indexes {
+		in.gpus = append(in.gpus, strconv.Itoa(i))
+	}
+	pipes := os.Getenv("CUDA_MPS_PIPE_DIRECTORY")
+	if pipes == "" {
+		pipes = "/tmp/nvidia-mps"
+	}
+	if info, err := os.Stat(pipes); err != nil || !info.IsDir() {
+		return
+	}
+	in.mounts = append(in.mounts, bind(pipes, pipes, true))
+	in.ipc = container.IPCModeHost
+	in.env["CUDA_MPS_PIPE_DIRECTORY"] = pipes
+}
+
+// environ is what is added to the image's environment, and the whole of it.
+func environ(spec instance.Spec, image []string, in inside) (own []string, whole map[string]string, err error) {
+	whole = map[string]string{}
+	for _, entry := range image {
+		name, value, _ := strings.Cut(entry, "=")
+		whole[name] = value
+	}
+	added := maps.Clone(in.env)
+	maps.Copy(added, spec.Env)
+	// The device's memory is where it was mounted, whatever the function says.
+	for _, name := range []string{"GFAAS_SIM_DIR", "CUDA_MPS_PIPE_DIRECTORY"} {
+		if value, ok := in.env[name]; ok {
+			added[name] = value
+		}
+	}
+	added["PORT"] = strconv.Itoa(spec.Port)
+	maps.Copy(whole, added)
+	ours, err := preload.Environ(preload.Grant{
+		Socket: insideSocket + "/token.sock", Instance: spec.ID, Secret: spec.Secret,
+		GPU: in.gpus, SMPct: spec.Slice.SMPct, Libs: in.libs, Env: whole,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	maps.Copy(added, ours)
+	maps.Copy(whole, ours)
+	for _, name := range slices.Sorted(maps.Keys(added)) {
+		own = append(own, name+"="+added[name])
+	}
+	return own, whole, nil
+}

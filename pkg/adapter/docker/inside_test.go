@@ -1,0 +1,119 @@
+package docker
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/docker/docker/api/types/mount"
+
+	"github.com/gfaas/gfaas/pkg/adapter/preload"
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/instance"
+)
+
+func TestInsideNVIDIA(t *testing.T) {
+	pipes := t.TempDir()
+	t.Setenv("CUDA_MPS_PIPE_DIRECTORY", pipes)
+	r := &Runtime{config: Config{RunDir: t.TempDir(), Libs: preload.Libs{Hook: "/lib/libgfaas.so"}}}
+	in, err := r.inside([]string{"2", "3"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(in.devices) != 1 || in.devices[0].Driver != "nvidia" || !slices.Equal(in.devices[0].DeviceIDs, []string{"2", "3"}) {
+		t.Errorf("device requests = %+v, want NVIDIA devices 2 and 3", in.devices)
+	}
+	if !in.ipc.IsHost() || !mounted(in, pipes) || !mounted(in, insideSocket) || !mounted(in, insideHook) {
+		t.Errorf("ipc %q, mounts %+v", in.ipc, in.mounts)
+	}
+	own, whole, err := environ(instance.Spec{ID: "a", Port: 80, Slice: gpu.Slice{SMPct: 50}}, []string{"LD_PRELOAD=/theirs.so", "A=1"}, in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"CUDA_VISIBLE_DEVICES=0,1", "PORT=80", "LD_PRELOAD=/opt/gfaas/libgfaas.so:/theirs.so", "CUDA_MPS_PIPE_DIRECTORY=" + pipes} {
+		if !slices.Contains(own, want) {
+			t.Errorf("%s is not in %v", want, own)
+		}
+	}
+	if whole["A"] != "1" {
+		t.Errorf("the image's own settings are lost: %v", whole)
+	}
+}
+
+func TestInsideSimulated(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("GFAAS_SIM_DIR", dir)
+	t.Setenv("GFAAS_SIM_GPU", "sms=8")
+	r := &Runtime{config: Config{RunDir: t.TempDir(), Libs: preload.Libs{Hook: "/lib/libgfaas.so", SimDir: "/lib/sim"}}}
+	in, err := r.inside([]string{"sim:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(in.devices) != 0 || in.ipc != "" || !mounted(in, dir) || !mounted(in, insideSim) {
+		t.Errorf("devices %v, ipc %q, mounts %+v", in.devices, in.ipc, in.mounts)
+	}
+	for _, m := range in.mounts {
+		if m.ReadOnly == (m.Target == dir) {
+			t.Errorf("%s: read-only is %v", m.Target, m.ReadOnly)
+		}
+	}
+	own, _, err := environ(instance.Spec{ID: "a", Slice: gpu.Slice{SMPct: 50}, Env: map[string]string{"GFAAS_SIM_DIR": "/theirs", "GFAAS_SIM_GPU": "sms=4"}}, nil, in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"CUDA_VISIBLE_DEVICES=1", "LD_LIBRARY_PATH=/opt/gfaas/sim", "GFAAS_SIM_DIR=" + dir, "GFAAS_SIM_GPU=sms=4"} {
+		if !slices.Contains(own, want) {
+			t.Errorf("%s is not in %v", want, own)
+		}
+	}
+}
+
+func mounted(in inside, target string) bool {
+	return slices.ContainsFunc(in.mounts, func(m mount.Mount) bool { return m.Target == target })
+}
+
+func TestUserFor(t *testing.T) {
+	for _, c := range []struct {
+		wanted string
+		uid    int
+		want   string
+		ok     bool
+	}{
+		{"", 0, "", true},
+		{"root", 0, "root", true},
+		{"0:0", 0, "0:0", true},
+		{"", 1000, "1000:100", true},
+		{"root", 1000, "1000:100", true},
+		{"1000", 1000, "1000", true},
+		{"1000:5", 1000, "1000:5", true},
+		{"app", 0, "", false},
+		{"1000", 0, "", false},
+		{"1001", 1000, "", false},
+	} {
+		got, err := userFor("image", c.wanted, c.uid, 100)
+		if got != c.want || (err == nil) != c.ok {
+			t.Errorf("userFor(%q) as %d = %q, %v, want %q", c.wanted, c.uid, got, err, c.want)
+		}
+	}
+}
+
+func TestPullResult(t *testing.T) {
+	if err := pullResult(strings.NewReader(`{"status":"Pulling"}` + "\n" + `{"status":"Done"}`)); err != nil {
+		t.Error(err)
+	}
+	if err := pullResult(strings.NewReader(`{"status":"Pulling"}{"error":"no space"}`)); err == nil || err.Error() != "no space" {
+		t.Errorf("error = %v, want no space", err)
+	}
+	if err := pullResult(strings.NewReader(`{"status":`)); err == nil {
+		t.Error("a stream that breaks off is no error")
+	}
+}
+
+func TestExplainGPU(t *testing.T) {
+	err := explainStart("x", errors.New(`could not select device driver "nvidia" with capabilities: [[gpu]]`))
+	var missing *Error
+	if !errors.As(err, &missing) || !missing.Unavailable() || !strings.Contains(missing.Hint(), "NVIDIA Container Toolkit") {
+		t.Errorf("error = %v, want one that names the toolkit", err)
+	}
+}

@@ -1,0 +1,114 @@
+package docker
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+
+	cerrdefs "github.com/containerd/errdefs"
+
+	"github.com/gfaas/gfaas/pkg/adapter/preload"
+)
+
+// checkProgram checks the program that a container is going to run, in the
+// container's own file system, before it is started.
+func (r *Runtime) checkProgram(ctx context.Context, id string, plan plan) error {
+	err := preload.CheckProgramIn(&files{ctx, r, id, plan}, plan.program())
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return fmt.Errorf("image %s: %w", plan.config.Image, err)
+}
+
+// files are the files of a container.
+type files struct {
+	ctx     context.Context
+	runtime *Runtime
+	id      string
+	plan    plan
+}
+
+// Find looks a command up as the engine does: on the container's PATH, or
+// from its working directory.
+func (f *files) Find(command string) (string, error) {
+	if strings.Contains(command, "/") {
+		if !path.IsAbs(command) {
+			command = path.Join("/", f.plan.config.WorkingDir, command)
+		}
+		return f.resolve(command)
+	}
+	list := f.plan.env["PATH"]
+	if list == "" {
+		list = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	}
+	for dir := range strings.SplitSeq(list, ":") {
+		found, err := f.resolve(path.Join("/", dir, command))
+		if err == nil || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
+			return found, err
+		}
+	}
+	return "", fs.ErrNotExist
+}
+
+// resolve follows symbolic links to a file that can be executed.
+func (f *files) resolve(name string) (string, error) {
+	const mostLinks = 40
+	for range mostLinks {
+		stat, err := f.runtime.engine.ContainerStatPath(f.ctx, f.id, name)
+		switch {
+		case cerrdefs.IsNotFound(err):
+			return "", fs.ErrNotExist
+		case err != nil:
+			return "", err
+		case stat.Mode&fs.ModeSymlink != 0:
+			target := stat.LinkTarget
+			if !path.IsAbs(target) {
+				target = path.Join(path.Dir(name), target)
+			}
+			name = target
+		case !stat.Mode.IsRegular() || stat.Mode&0o111 == 0:
+			return "", fs.ErrPermission
+		default:
+			return name, nil
+		}
+	}
+	return "", fs.ErrNotExist
+}
+
+// Open copies a program out of the container to look at it.
+func (f *files) Open(name string) (preload.File, fs.FileMode, bool, error) {
+	stream, _, err := f.runtime.engine.CopyFromContainer(f.ctx, f.id, name)
+	if err != nil {
+		return nil, 0, false, err
+	}
+	defer stream.Close()
+	archive := tar.NewReader(stream)
+	head, err := archive.Next()
+	if err != nil {
+		return nil, 0, false, err
+	}
+	if head.Typeflag != tar.TypeReg {
+		return nil, 0, false, fmt.Errorf("%s is not a file", name)
+	}
+	copied, err := os.CreateTemp("", "gfaas-program-")
+	if err != nil {
+		return nil, 0, false, err
+	}
+	// It lives as long as it is open, and no longer whatever happens.
+	_ = os.Remove(copied.Name())
+	if _, err := io.Copy(copied, archive); err != nil {
+		_ = copied.Close()
+		return nil, 0, false, err
+	}
+	_, capable := head.PAXRecords["SCHILY.xattr.security.capability"]
+	return copied, head.FileInfo().Mode(), capable, nil
+}

@@ -1,0 +1,185 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/image"
+	"github.com/docker/go-connections/nat"
+
+	"github.com/gfaas/gfaas/pkg/adapter/preload"
+	"github.com/gfaas/gfaas/pkg/adapter/tokend"
+	"github.com/gfaas/gfaas/pkg/instance"
+)
+
+// defaultPort is where a container listens unless its function says otherwise.
+const defaultPort = 8080
+
+// Start creates a container of the instance's image, pulled when it is not
+// there, and starts it. What a failed start created is removed. A program of
+// the image that cannot be limited is refused as preload.CheckProgram says.
+func (r *Runtime) Start(ctx context.Context, spec instance.Spec) (instance.Handle, error) {
+	if err := ctx.Err(); err != nil {
+		return instance.Handle{}, err
+	}
+	if spec.Image == "" {
+		return instance.Handle{}, fmt.Errorf("instance %s has no image to run as a container", spec.ID)
+	}
+	if spec.Port == 0 {
+		spec.Port = defaultPort
+	}
+	img, err := r.findImage(ctx, spec.Image)
+	if err != nil {
+		return instance.Handle{}, err
+	}
+	plan, err := r.plan(spec, img)
+	if err != nil {
+		return instance.Handle{}, err
+	}
+	// Not under ctx: a creation that is cut short may still take place, and
+	// nobody would know its container.
+	create, cancel := detached(ctx)
+	created, err := r.engine.ContainerCreate(create, plan.config, plan.host, nil, nil, plan.name)
+	cancel()
+	if err != nil {
+		return instance.Handle{}, explain("create a container of "+spec.Image, err)
+	}
+	handle, err := r.launch(ctx, created.ID, plan)
+	if err != nil {
+		tidy, cancel := detached(ctx)
+		defer cancel()
+		return instance.Handle{}, errors.Join(err, r.remove(tidy, created.ID))
+	}
+	return handle, nil
+}
+
+// launch checks and starts a container that was created.
+func (r *Runtime) launch(ctx context.Context, id string, plan plan) (instance.Handle, error) {
+	if err := r.checkProgram(ctx, id, plan); err != nil {
+		return instance.Handle{}, err
+	}
+	if err := r.engine.ContainerStart(ctx, id, container.StartOptions{}); err != nil {
+		return instance.Handle{}, explainStart(plan.config.Image, err)
+	}
+	info, err := r.engine.ContainerInspect(ctx, id)
+	if err != nil {
+		return instance.Handle{}, explain("look at the container", err)
+	}
+	handle := instance.Handle{Runtime: Name, Container: id, Started: time.Now()}
+	bindings := info.NetworkSettings.Ports[plan.port]
+	switch {
+	case len(bindings) > 0:
+		handle.Address = net.JoinHostPort(bindings[0].HostIP, bindings[0].HostPort)
+	case info.State.Running:
+		return instance.Handle{}, fmt.Errorf("the engine did not publish port %s", plan.port.Port())
+	}
+	return handle, nil
+}
+
+// explainStart adds what to do when the engine cannot give a GPU.
+func explainStart(name string, err error) error {
+	text := err.Error()
+	if strings.Contains(text, "could not select device driver") || strings.Contains(text, "nvidia-container-cli") {
+		return &Error{fmt.Errorf("start a container of %s: %w", name, err), true,
+			"install the NVIDIA Container Toolkit and set it up for Docker: nvidia-ctk runtime configure"}
+	}
+	return explain("start a container of "+name, err)
+}
+
+// plan is how one container is to be created.
+type plan struct {
+	name   string
+	config *container.Config
+	host   *container.HostConfig
+	port   nat.Port
+	env    map[string]string // the whole environment, the image's included
+}
+
+func (r *Runtime) plan(spec instance.Spec, img image.InspectResponse) (plan, error) {
+	port, err := nat.NewPort("tcp", strconv.Itoa(spec.Port))
+	if err != nil {
+		return plan{}, err
+	}
+	inside, err := r.inside(spec.GPUs)
+	if err != nil {
+		return plan{}, err
+	}
+	user, err := userFor(spec.Image, img.Config.User, os.Getuid(), os.Getgid())
+	if err != nil {
+		return plan{}, err
+	}
+	own, whole, err := environ(spec, img.Config.Env, inside)
+	if err != nil {
+		return plan{}, err
+	}
+	p := plan{
+		name: fmt.Sprintf("gfaas-%s-%s", spec.ID, preload.NewSecret()[:8]),
+		port: port, env: whole,
+		config: &container.Config{
+			Image: spec.Image, Env: own, User: user,
+			ExposedPorts: nat.PortSet{port: {}},
+			Labels:       map[string]string{LabelInstance: spec.ID, LabelFunction: spec.Function},
+			Entrypoint:   img.Config.Entrypoint, Cmd: img.Config.Cmd, WorkingDir: img.Config.WorkingDir,
+		},
+		host: &container.HostConfig{
+			PortBindings:  nat.PortMap{port: {{HostIP: "127.0.0.1"}}},
+			RestartPolicy: container.RestartPolicy{Name: container.RestartPolicyDisabled},
+			Mounts:        inside.mounts,
+			IpcMode:       inside.ipc,
+			Resources:     container.Resources{DeviceRequests: inside.devices},
+		},
+	}
+	if len(spec.Command) > 0 {
+		p.config.Entrypoint, p.config.Cmd = spec.Command[:1], spec.Command[1:]
+	}
+	if p.program() == "" {
+		return plan{}, &Error{fmt.Errorf("image %s names no program", spec.Image), true, "give the function a command:"}
+	}
+	return p, nil
+}
+
+// program is what the container runs; empty when nothing says.
+func (p plan) program() string {
+	for _, words := range [][]string{p.config.Entrypoint, p.config.Cmd} {
+		if len(words) > 0 {
+			return words[0]
+		}
+	}
+	return ""
+}
+
+// userFor is the user that a container runs as: the one who runs gfaas. An
+// image that insists on another is refused.
+func userFor(name, wanted string, uid, gid int) (string, error) {
+	user, _, _ := strings.Cut(wanted, ":")
+	root := user == "" || user == "root" || user == "0"
+	switch {
+	case uid == 0 && root, user == strconv.Itoa(uid):
+		return wanted, nil
+	case root:
+		return fmt.Sprintf("%d:%d", uid, gid), nil
+	}
+	return "", &Error{
+		Err:     fmt.Errorf("image %s runs as user %s, who cannot use the GPU of user %d", name, user, uid),
+		Missing: true,
+		Remedy:  "build the image with another USER, or run gfaas as that user",
+	}
+}
+
+// socketDir makes sure that there is something to mount, even while the token
+// daemon is away.
+func (r *Runtime) socketDir() (string, error) {
+	dir, err := filepath.Abs(tokend.ClientSocketDir(r.config.RunDir))
+	if err != nil {
+		return "", err
+	}
+	return dir, os.MkdirAll(dir, 0o700)
+}

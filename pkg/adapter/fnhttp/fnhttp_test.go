@@ -1,0 +1,176 @@
+package fnhttp
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// server answers these paths with 200, and everything else with fallback.
+func server(t *testing.T, fallback int, paths ...string) string {
+	t.Helper()
+	known := map[string]bool{}
+	for _, path := range paths {
+		known[path] = true
+	}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !known[r.URL.Path] {
+			w.WriteHeader(fallback)
+		}
+	}))
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String()
+}
+
+func TestWaitReadyResolves(t *testing.T) {
+	for _, c := range []struct {
+		name, contract, want string
+		fallback             int
+		paths                []string
+	}{
+		{"http", Auto, HTTP, 404, []string{"/healthz"}},
+		{"openfaas", Auto, OpenFaaS, 404, []string{"/_/health"}},
+		{"kserve", Auto, KServeV2, 404, []string{"/v2/health/ready"}},
+		{"openai by models", Auto, OpenAI, 404, []string{"/v1/models"}},
+		{"openai by health", "", OpenAI, 404, []string{"/health"}},
+		{"answers everything", Auto, HTTP, 200, nil},
+		{"knows no path", Auto, HTTP, 404, nil},
+		{"POST only", Auto, HTTP, 405, nil},
+		{"asked for http, knows no path", HTTP, HTTP, 404, nil},
+		{"asked for openai", OpenAI, OpenAI, 404, []string{"/health"}},
+		{"asked for kserve", KServeV2, KServeV2, 404, []string{"/v2/health/ready", "/healthz"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := WaitReady(t.Context(), server(t, c.fallback, c.paths...), c.contract, nil)
+			if err != nil || got != c.want {
+				t.Errorf("WaitReady = %q, %v, want %q", got, err, c.want)
+			}
+		})
+	}
+}
+
+func TestWaitReadyGivesUp(t *testing.T) {
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody := closed.Addr().String()
+	_ = closed.Close()
+	for _, c := range []struct{ name, address, contract, want string }{
+		{"loading", server(t, 503), Auto, "GET /healthz: status 503"},
+		{"another contract", server(t, 404), OpenFaaS, "GET /_/health: status 404"},
+		{"nobody listens", nobody, Auto, "connection refused"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+			defer cancel()
+			_, err := WaitReady(ctx, c.address, c.contract, nil)
+			if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("error = %v, want deadline exceeded and %q", err, c.want)
+			}
+		})
+	}
+	if _, err := WaitReady(t.Context(), nobody, "soap", nil); err == nil || !strings.Contains(err.Error(), `"soap" is not a contract`) {
+		t.Errorf("error = %v, want one about the contract", err)
+	}
+	dead := errors.New("exited with status 3")
+	_, err = WaitReady(t.Context(), nobody, Auto, func(context.Context) error { return dead })
+	if !errors.Is(err, dead) {
+		t.Errorf("error = %v, want %v", err, dead)
+	}
+}
+
+func TestWaitReadyWaits(t *testing.T) {
+	var asked atomic.Int32
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if asked.Add(1) < 4 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}))
+	defer s.Close()
+	got, err := WaitReady(t.Context(), s.Listener.Addr().String(), Auto, func(context.Context) error { return nil })
+	if got != HTTP || err != nil || asked.Load() != 4 {
+		t.Errorf("WaitReady = %q, %v after %d questions, want http after 4", got, err, asked.Load())
+	}
+}
+
+func TestInvoke(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		w.Header().Set("Seen", strings.Join([]string{r.Method, r.URL.EscapedPath(), r.Host, r.Header.Get("Content-Type"), r.Header.Get("X-A")}, " "))
+		w.WriteHeader(http.StatusTeapot)
+		_, _ = w.Write(body)
+	}))
+	defer s.Close()
+	address := s.Listener.Addr().String()
+	for _, c := range []struct {
+		contract, function string
+		header             http.Header
+		seen               string
+	}{
+		{HTTP, "f", nil, "POST / " + address + "  "},
+		{Auto, "f", http.Header{"x-a": {"1"}, "Content-Type": {"text/plain"}}, "POST / " + address + " text/plain 1"},
+		{OpenFaaS, "f", http.Header{"Host": {"f.example"}}, "POST / f.example  "},
+		{KServeV2, "a/b", nil, "POST /v2/models/a%2Fb/infer " + address + " application/json "},
+		{OpenAI, "f", nil, "POST /v1/chat/completions " + address + " application/json "},
+	} {
+		response, err := Invoke(t.Context(), address, c.contract, c.function, Request{Header: c.header, Body: strings.NewReader("body")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(response.Body)
+		_ = response.Body.Close()
+		if err != nil || string(body) != "body" || response.StatusCode != http.StatusTeapot || response.Header.Get("Seen") != strings.TrimSpace(c.seen) {
+			t.Errorf("Invoke under %s: %d %q %q, %v; want 418, the body and %q", c.contract, response.StatusCode, body, response.Header.Get("Seen"), err, c.seen)
+		}
+	}
+	if _, err := Invoke(t.Context(), address, HTTP, "f", Request{Header: http.Header{"Content-Length": {"x"}}}); err == nil {
+		t.Error("a malformed Content-Length was accepted")
+	}
+	if _, err := Invoke(t.Context(), address, "soap", "f", Request{}); err == nil {
+		t.Error("an unknown contract was accepted")
+	}
+}
+
+// Both bodies stream: the answer to the first half of a body arrives before
+// the second half is sent.
+func TestInvokeStreams(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		control := http.NewResponseController(w)
+		if err := control.EnableFullDuplex(); err != nil {
+			t.Error(err)
+		}
+		part := make([]byte, 4)
+		for {
+			n, err := r.Body.Read(part)
+			_, _ = w.Write(part[:n])
+			_ = control.Flush()
+			if err != nil {
+				return
+			}
+		}
+	}))
+	defer s.Close()
+	reader, writer := io.Pipe()
+	go func() { _, _ = writer.Write([]byte("half")) }()
+	response, err := Invoke(t.Context(), s.Listener.Addr().String(), HTTP, "f", Request{Body: reader})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	part := make([]byte, 4)
+	if _, err := io.ReadFull(response.Body, part); err != nil || string(part) != "half" {
+		t.Fatalf("first half: %q, %v", part, err)
+	}
+	go func() { _, _ = writer.Write([]byte("rest")); _ = writer.Close() }()
+	if rest, err := io.ReadAll(response.Body); err != nil || string(rest) != "rest" {
+		t.Errorf("second half: %q, %v", rest, err)
+	}
+}

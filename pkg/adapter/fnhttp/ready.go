@@ -1,0 +1,100 @@
+package fnhttp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+)
+
+const (
+	firstPause   = 2 * time.Millisecond
+	longestPause = 200 * time.Millisecond
+	probeTimeout = 2 * time.Second // for one answer: a function that loads may accept and not answer
+)
+
+// WaitReady waits until the function at address (host:port) is ready and
+// returns its contract, which is never auto. It gives up with alive's error
+// when alive, which may be nil, reports that the instance is gone, and when
+// ctx ends; the error then says what the function answered last.
+func WaitReady(ctx context.Context, address, contract string, alive func(context.Context) error) (string, error) {
+	candidates, err := find(contract)
+	if err != nil {
+		return "", err
+	}
+	// A connection of its own for each question: an idle one that the
+	// function closes meanwhile would look like a failure.
+	transport := newTransport()
+	transport.DisableKeepAlives = true
+	client := &http.Client{Transport: transport, CheckRedirect: noRedirect}
+	pause := firstPause
+	for {
+		resolved, why := probe(ctx, client, address, candidates)
+		if resolved != "" {
+			return resolved, nil
+		}
+		if alive != nil && ctx.Err() == nil {
+			if err := alive(ctx); err != nil {
+				return "", err
+			}
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return "", fmt.Errorf("not ready (%w): %w", why, ctx.Err())
+		case <-timer.C:
+		}
+		pause = min(2*pause, longestPause)
+	}
+}
+
+// probe asks once for each contract that may apply. Empty is not ready, and
+// the error says why.
+func probe(ctx context.Context, client *http.Client, address string, candidates []convention) (string, error) {
+	why := errors.New("no answer")
+	strange := 0 // paths that the program does not know
+	paths := 0
+	for _, c := range candidates {
+		for _, path := range c.ready {
+			paths++
+			status, err := ask(ctx, client, "http://"+address+path)
+			switch {
+			case err != nil:
+				return "", err
+			case status < 400:
+				return c.name, nil
+			case status == http.StatusNotFound || status == http.StatusMethodNotAllowed || status == http.StatusNotImplemented:
+				strange++
+				why = fmt.Errorf("GET %s: status %d", path, status)
+			default:
+				return "", fmt.Errorf("GET %s: status %d", path, status)
+			}
+		}
+	}
+	if strange == paths && candidates[0].name == HTTP {
+		return HTTP, nil
+	}
+	return "", why
+}
+
+// ask returns the status of a GET.
+func ask(ctx context.Context, client *http.Client, url string) (int, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, probeTimeout, errors.New("no answer in time"))
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return 0, err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		// Without the error itself: its deadline is this question's, and
+		// would pass for the caller's.
+		return 0, errors.New(err.Error())
+	}
+	defer response.Body.Close()
+	_, _ = io.CopyN(io.Discard, response.Body, 1<<16)
+	return response.StatusCode, nil
+}

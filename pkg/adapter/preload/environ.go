@@ -1,0 +1,126 @@
+package preload
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gfaas/gfaas/pkg/gpu"
+)
+
+// Grant is what a program may use, and how it proves it.
+type Grant struct {
+	Socket   string   // the token daemon's client socket, as the program sees it
+	Instance string   // the instance's identity
+	Secret   string   // proves the identity; only ever in the environment
+	GPU      []string // names as in gpu.ParseName, all simulated or none
+	SMPct    float64  // share of the streaming multiprocessors, (0, 100]
+	Libs     Libs
+
+	// Env is the environment that the result will be added to; nil is this
+	// process's own. Library lists found in it are kept behind ours.
+	Env map[string]string
+}
+
+// Environ is what a program's environment needs so that the preload library
+// is loaded and finds its daemon, and the driver grants the SM share. An
+// error is Unavailable when a library is missing.
+func Environ(g Grant) (map[string]string, error) {
+	visible, simulated, err := visibleDevices(g.GPU)
+	if err != nil {
+		return nil, err
+	}
+	if !(g.SMPct > 0 && g.SMPct <= 100) {
+		return nil, fmt.Errorf("SM share %v is out of range: expected more than 0 and at most 100 percent", g.SMPct)
+	}
+	if err := usable(g.Libs, simulated); err != nil {
+		return nil, err
+	}
+	env := map[string]string{
+		"GFAAS_SOCKET":                      g.Socket,
+		"GFAAS_INSTANCE":                    g.Instance,
+		"GFAAS_SECRET":                      g.Secret,
+		"LD_PRELOAD":                        lead(g.Libs.Hook, g.get("LD_PRELOAD"), " :"),
+		"CUDA_VISIBLE_DEVICES":              visible,
+		"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": Percentage(g.SMPct),
+	}
+	if simulated {
+		env["LD_LIBRARY_PATH"] = lead(g.Libs.SimDir, g.get("LD_LIBRARY_PATH"), ":;")
+	} else {
+		// NVML and nvidia-smi count devices by bus; CUDA, unless told, by speed.
+		env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+	}
+	return env, nil
+}
+
+func (g Grant) get(name string) string {
+	if g.Env != nil {
+		return g.Env[name]
+	}
+	return os.Getenv(name)
+}
+
+// usable checks that the loader's lists, which know no quoting, can name the
+// libraries.
+func usable(libs Libs, simulated bool) error {
+	switch {
+	case libs.Hook == "":
+		return &LibError{HookFile + " is missing", "run make, or set GFAAS_LIB_DIR to the folder that holds it"}
+	case strings.ContainsAny(libs.Hook, " :\t\n"):
+		return &LibError{fmt.Sprintf("%q cannot be preloaded: LD_PRELOAD takes no blanks or colons", libs.Hook),
+			"install gfaas in a folder without blanks and colons in its path"}
+	case simulated && libs.SimDir == "":
+		return &LibError{fmt.Sprintf("the simulated %s is missing beside %s", DriverFile, libs.Hook),
+			"run make, or name a GPU with --gpu"}
+	case simulated && strings.ContainsAny(libs.SimDir, ":;"):
+		return &LibError{fmt.Sprintf("%q cannot be searched: LD_LIBRARY_PATH takes no colons", libs.SimDir),
+			"install gfaas in a folder without colons in its path"}
+	}
+	return nil
+}
+
+// visibleDevices is the value of CUDA_VISIBLE_DEVICES for these GPUs.
+func visibleDevices(names []string) (list string, simulated bool, err error) {
+	if len(names) == 0 {
+		return "", false, errors.New("no GPU is named")
+	}
+	var indexes []string
+	for i, name := range names {
+		index, sim, err := gpu.ParseName(name)
+		if err != nil {
+			return "", false, err
+		}
+		if i > 0 && sim != simulated {
+			return "", false, fmt.Errorf("%s and %s cannot be used together: one is simulated", names[0], name)
+		}
+		simulated = sim
+		indexes = append(indexes, strconv.Itoa(index))
+	}
+	return strings.Join(indexes, ","), simulated, nil
+}
+
+// Percentage prints an SM share for MPS: at most three decimals, never zero.
+func Percentage(pct float64) string {
+	rounded := max(math.Round(pct*1000)/1000, 0.001)
+	return strconv.FormatFloat(rounded, 'f', -1, 64)
+}
+
+// lead puts path at the head of a list and takes it out of the rest.
+func lead(path, list, separators string) string {
+	rest := strings.FieldsFunc(list, func(r rune) bool { return strings.ContainsRune(separators, r) })
+	rest = slices.DeleteFunc(rest, func(s string) bool { return s == path })
+	return strings.Join(append([]string{path}, rest...), ":")
+}
+
+// NewSecret is a new secret: 24 random bytes in hexadecimal.
+func NewSecret() string {
+	var b [24]byte
+	_, _ = rand.Read(b[:]) // never fails: the runtime ends the program instead
+	return hex.EncodeToString(b[:])
+}

@@ -1,0 +1,229 @@
+// Package process runs instances as detached processes of this machine.
+//
+// A process leads its own session, so that it outlives the command that
+// started it and everything it starts can be found and ended with it; only
+// what begins a session of its own escapes. It inherits the environment of
+// its starter except what belongs to the starter alone (gfaas's own identity,
+// systemd's notification and activation variables); the function's settings
+// come next, and $PORT and what gfaas needs last.
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/adapter/preload"
+	"github.com/gfaas/gfaas/pkg/instance"
+)
+
+// Name is what Handle.Runtime says of these instances.
+const Name = "process"
+
+// Config is what a Runtime works with.
+type Config struct {
+	RunDir string // the daemons' run directory
+	Libs   preload.Libs
+}
+
+// Runtime starts and stops processes. It is safe for concurrent use.
+type Runtime struct {
+	config Config
+
+	mu       sync.Mutex
+	children map[identity]*child
+	ports    map[int]bool // handed out to instances that have not ended
+}
+
+// identity tells a process from a later one with the same PID.
+type identity struct {
+	pid   int
+	start uint64
+}
+
+// child is a process that this one started and so must reap.
+type child struct {
+	done  chan struct{} // closed when it was reaped
+	state *os.ProcessState
+}
+
+var _ instance.Runtime = (*Runtime)(nil)
+
+// New returns a runtime. It does nothing yet.
+func New(config Config) *Runtime {
+	// Instances start elsewhere and must find its socket all the same.
+	if dir, err := filepath.Abs(config.RunDir); err == nil {
+		config.RunDir = dir
+	}
+	return &Runtime{config: config, children: map[identity]*child{}, ports: map[int]bool{}}
+}
+
+// Name is "process".
+func (r *Runtime) Name() string { return Name }
+
+// Start starts the instance's command with a free local port of ours in
+// $PORT; the instance's own port is for containers. A command that cannot run
+// under a slice is refused as preload.CheckProgram says.
+func (r *Runtime) Start(ctx context.Context, spec instance.Spec) (instance.Handle, error) {
+	if err := ctx.Err(); err != nil {
+		return instance.Handle{}, err
+	}
+	if len(spec.Command) == 0 {
+		return instance.Handle{}, fmt.Errorf("instance %s has no command to run as a process", spec.ID)
+	}
+	if err := preload.CheckProgram(spec.Command[0]); err != nil {
+		return instance.Handle{}, err
+	}
+	port, err := r.freePort()
+	if err != nil {
+		return instance.Handle{}, fmt.Errorf("find a free port: %w", err)
+	}
+	handle, err := r.launch(spec, port)
+	if err != nil {
+		r.release(port)
+	}
+	return handle, err
+}
+
+// launch starts the command and sees to it that it is reaped.
+func (r *Runtime) launch(spec instance.Spec, port int) (instance.Handle, error) {
+	env, err := r.environ(spec, port)
+	if err != nil {
+		return instance.Handle{}, err
+	}
+	logPath := spec.LogPath
+	if logPath == "" {
+		logPath = filepath.Join(r.config.RunDir, "logs", spec.ID+".log")
+	}
+	if logPath, err = filepath.Abs(logPath); err != nil {
+		return instance.Handle{}, err
+	}
+	log, err := openLog(logPath)
+	if err != nil {
+		return instance.Handle{}, err
+	}
+	defer log.Close()
+	program := spec.Command[0]
+	if strings.Contains(program, "/") {
+		// From here, not from the folder that it starts in.
+		if program, err = filepath.Abs(program); err != nil {
+			return instance.Handle{}, err
+		}
+	}
+	cmd := exec.Command(program, spec.Command[1:]...)
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = spec.Dir, env, log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return instance.Handle{}, fmt.Errorf("start %s: %w", spec.Command[0], err)
+	}
+	handle := instance.Handle{
+		Runtime: Name, PID: cmd.Process.Pid, LogPath: logPath, Started: time.Now(),
+		Address: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)),
+	}
+	// Nothing has reaped it yet, so its entry is there even if it has ended.
+	stat, err := readStat(handle.PID)
+	if err != nil {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		return instance.Handle{}, fmt.Errorf("look at process %d: %w", handle.PID, err)
+	}
+	handle.StartTime = stat.start
+	r.adopt(identity{handle.PID, handle.StartTime}, cmd, port)
+	return handle, nil
+}
+
+// adopt reaps the process when it ends.
+func (r *Runtime) adopt(id identity, cmd *exec.Cmd, port int) {
+	c := &child{done: make(chan struct{})}
+	r.mu.Lock()
+	r.children[id] = c
+	r.mu.Unlock()
+	go func() {
+		_ = cmd.Wait() // how it ended is in the state
+		c.state = cmd.ProcessState
+		r.release(port)
+		close(c.done)
+	}()
+}
+
+func (r *Runtime) child(h instance.Handle) *child {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.children[identity{h.PID, h.StartTime}]
+}
+
+// freePort finds a port that nobody listens on now.
+func (r *Runtime) freePort() (int, error) {
+	const attempts = 100
+	for range attempts {
+		l, err := net.Listen("tcp4", "127.0.0.1:0")
+		if err != nil {
+			return 0, err
+		}
+		port := l.Addr().(*net.TCPAddr).Port
+		if err := l.Close(); err != nil {
+			return 0, err
+		}
+		r.mu.Lock()
+		taken := r.ports[port]
+		r.ports[port] = true
+		r.mu.Unlock()
+		if !taken {
+			return port, nil
+		}
+	}
+	return 0, errors.New("every port that the system offered was handed out before")
+}
+
+func (r *Runtime) release(port int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.ports, port)
+}
+
+// openLog opens a log to append to, for its owner's eyes.
+func openLog(path string) (*os.File, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, err
+	}
+	return os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+}
+
+// State tells whether the process still runs. How it ended is known only to
+// the Runtime that started it.
+func (r *Runtime) State(_ context.Context, h instance.Handle) (instance.State, error) {
+	if c := r.child(h); c != nil {
+		select {
+		case <-c.done:
+			return ended(c.state), nil
+		default:
+			return instance.State{Running: true, ExitCode: -1, Detail: "running"}, nil
+		}
+	}
+	stat, err := readStat(h.PID)
+	if err == nil && stat.start == h.StartTime && !stat.dead() {
+		return instance.State{Running: true, ExitCode: -1, Detail: "running"}, nil
+	}
+	return instance.State{ExitCode: -1, Detail: "ended"}, nil
+}
+
+// ended describes how a process ended, as a shell would.
+func ended(state *os.ProcessState) instance.State {
+	status, ok := state.Sys().(syscall.WaitStatus)
+	switch {
+	case ok && status.Signaled():
+		return instance.State{ExitCode: 128 + int(status.Signal()), Detail: "ended by signal: " + status.Signal().String()}
+	case state.ExitCode() == 0:
+		return instance.State{Detail: "ended"}
+	}
+	return instance.State{ExitCode: state.ExitCode(), Detail: fmt.Sprintf("exited with status %d", state.ExitCode())}
+}

@@ -1,0 +1,132 @@
+package process_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/adapter/preload"
+	"github.com/gfaas/gfaas/pkg/adapter/process"
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/instance/instancetest"
+)
+
+func TestConformance(t *testing.T) {
+	program, libs, dir := instancetest.BuildProbe(t), buildLibs(t), t.TempDir()
+	instancetest.Run(t, instancetest.Suite{
+		New: func(*testing.T) instance.Runtime { return process.New(process.Config{RunDir: dir, Libs: libs}) },
+		Spec: func(t *testing.T) instance.Spec {
+			return instance.Spec{
+				Command: []string{program}, GPUs: []string{"sim"}, Slice: gpu.Slice{SMPct: 24.5},
+				LogPath: filepath.Join(t.TempDir(), "log"),
+			}
+		},
+	})
+}
+
+// A PID that belongs to somebody else by now must be left alone.
+func TestReusedPID(t *testing.T) {
+	program, libs, dir := instancetest.BuildProbe(t), buildLibs(t), t.TempDir()
+	r := process.New(process.Config{RunDir: dir, Libs: libs})
+	h := start(t, r, program)
+	stranger := h
+	stranger.StartTime--
+	if state, err := r.State(t.Context(), stranger); err != nil || state.Running {
+		t.Errorf("State of an earlier process with that PID = %+v, %v, want not running", state, err)
+	}
+	if err := r.Stop(t.Context(), stranger, 0); err != nil {
+		t.Errorf("Stop: %v", err)
+	}
+	if state, err := r.State(t.Context(), h); err != nil || !state.Running {
+		t.Errorf("State of the process = %+v, %v, want running", state, err)
+	}
+	if err := r.Stop(t.Context(), instance.Handle{PID: 1}, 0); err == nil {
+		t.Error("Stop of PID 1 succeeded")
+	}
+}
+
+func TestPrivateEnvironment(t *testing.T) {
+	t.Setenv("GFAAS_SECRET", "the starter's")
+	t.Setenv("NOTIFY_SOCKET", "/run/starter")
+	t.Setenv("LD_LIBRARY_PATH", "/opt/mine")
+	program, libs, dir := instancetest.BuildProbe(t), buildLibs(t), t.TempDir()
+	r := process.New(process.Config{RunDir: dir, Libs: libs})
+	h := start(t, r, program)
+	for name, want := range map[string]string{
+		"GFAAS_SECRET": "mine", "NOTIFY_SOCKET": "unset", "EXTRA": "1",
+		"LD_LIBRARY_PATH": libs.SimDir + ":/opt/mine",
+		"LD_PRELOAD":      libs.Hook + ":libc.so.6",
+		"GFAAS_SOCKET":    filepath.Join(dir, "client", "token.sock"),
+	} {
+		if got := ask(t, h.Address, name); got != want {
+			t.Errorf("%s = %q in the instance, want %q", name, got, want)
+		}
+	}
+}
+
+func TestStartErrors(t *testing.T) {
+	libs, dir := buildLibs(t), t.TempDir()
+	program := instancetest.BuildProbe(t)
+	slice := gpu.Slice{SMPct: 100}
+	for name, c := range map[string]struct {
+		libs preload.Libs
+		spec instance.Spec
+	}{
+		"no command":     {libs, instance.Spec{ID: "a", GPUs: []string{"sim"}, Slice: slice}},
+		"no GPU":         {libs, instance.Spec{ID: "a", Command: []string{program}, Slice: slice}},
+		"mixed GPUs":     {libs, instance.Spec{ID: "a", Command: []string{program}, GPUs: []string{"0", "sim"}, Slice: slice}},
+		"no hook":        {preload.Libs{}, instance.Spec{ID: "a", Command: []string{program}, GPUs: []string{"sim"}, Slice: slice}},
+		"no log folder":  {libs, instance.Spec{ID: "a", Command: []string{program}, GPUs: []string{"sim"}, Slice: slice, LogPath: "/dev/null/log"}},
+		"no simulation":  {preload.Libs{Hook: libs.Hook}, instance.Spec{ID: "a", Command: []string{program}, GPUs: []string{"sim"}, Slice: slice}},
+		"no share of SM": {libs, instance.Spec{ID: "a", Command: []string{program}, GPUs: []string{"sim"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := process.New(process.Config{RunDir: dir, Libs: c.libs})
+			if h, err := r.Start(t.Context(), c.spec); err == nil {
+				_ = r.Stop(context.Background(), h, 0)
+				t.Error("Start succeeded")
+			}
+		})
+	}
+}
+
+// A relative path of a command is from here, whatever folder it starts in.
+func TestFolder(t *testing.T) {
+	program, dir := instancetest.BuildProbe(t), t.TempDir()
+	t.Chdir(filepath.Dir(program))
+	r := process.New(process.Config{RunDir: "run", Libs: buildLibs(t)})
+	h, err := r.Start(t.Context(), instance.Spec{
+		ID: "folder", Command: []string{"./" + filepath.Base(program)}, Dir: dir,
+		GPUs: []string{"sim"}, Slice: gpu.Slice{SMPct: 100},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Stop(context.Background(), h, time.Second) })
+	if !filepath.IsAbs(h.LogPath) {
+		t.Errorf("LogPath = %q, want an absolute path", h.LogPath)
+	}
+	if socket := ask(t, h.Address, "GFAAS_SOCKET"); !filepath.IsAbs(socket) {
+		t.Errorf("GFAAS_SOCKET = %q, want an absolute path", socket)
+	}
+	if got, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", h.PID)); err != nil || got != dir {
+		t.Errorf("it runs in %q, %v, want %q", got, err, dir)
+	}
+}
+
+func start(t *testing.T, r *process.Runtime, program string) instance.Handle {
+	t.Helper()
+	h, err := r.Start(t.Context(), instance.Spec{
+		ID: "one", Secret: "mine", Command: []string{program}, GPUs: []string{"sim"}, Slice: gpu.Slice{SMPct: 100},
+		Env: map[string]string{"EXTRA": "1", "LD_PRELOAD": "libc.so.6"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Stop(context.Background(), h, time.Second) })
+	return h
+}

@@ -1,0 +1,130 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/instance"
+)
+
+const (
+	pollEvery = 10 * time.Millisecond
+	// killWait is how long the kernel may take to end what was killed.
+	killWait = 10 * time.Second
+)
+
+// Stop asks every process of the instance's session to end and kills what is
+// left after grace. When ctx is cancelled it kills at once. It returns when
+// all are gone and, if this Runtime started the instance, reaped.
+func (r *Runtime) Stop(ctx context.Context, h instance.Handle, grace time.Duration) error {
+	alive, err := r.members(h)
+	if err != nil {
+		return err
+	}
+	signal(alive, unix.SIGTERM)
+	giveUp := time.NewTimer(grace)
+	defer giveUp.Stop()
+	left, err := r.await(ctx.Done(), giveUp.C, h, alive)
+	if err != nil {
+		return err
+	}
+	dead := time.NewTimer(killWait)
+	defer dead.Stop()
+	for len(left) > 0 {
+		signal(left, unix.SIGKILL)
+		next := time.NewTimer(pollEvery)
+		if left, err = r.await(nil, next.C, h, left); err != nil {
+			return err
+		}
+		select {
+		case <-dead.C:
+			if len(left) > 0 {
+				return fmt.Errorf("process %d does not end after SIGKILL", left[0].pid)
+			}
+		default:
+		}
+	}
+	if c := r.child(h); c != nil {
+		<-c.done
+	}
+	return nil
+}
+
+// await polls until the instance has no process left or one of the channels
+// speaks, and returns the processes that are left.
+func (r *Runtime) await(cut <-chan struct{}, timeout <-chan time.Time, h instance.Handle, left []stat) ([]stat, error) {
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for len(left) > 0 {
+		var last bool
+		select {
+		case <-cut:
+			last = true
+		case <-timeout:
+			last = true
+		case <-tick.C:
+		}
+		var err error
+		if left, err = r.members(h); err != nil || last {
+			return left, err
+		}
+	}
+	return nil, nil
+}
+
+// members lists the living processes of the instance's session. While the
+// leader is there, its start time says whether the session is ours. After
+// that the number can be another session's by now, so only processes that
+// carry our socket in their environment count.
+func (r *Runtime) members(h instance.Handle) ([]stat, error) {
+	if h.PID <= 1 {
+		return nil, fmt.Errorf("%d is not the PID of an instance", h.PID)
+	}
+	leader, err := readStat(h.PID)
+	present := err == nil
+	if present && leader.start != h.StartTime {
+		return nil, nil
+	}
+	all, err := allStats()
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	mark := "GFAAS_SOCKET=" + r.socket()
+	var found []stat
+	for _, s := range all {
+		if s.session != h.PID || s.dead() || s.start < h.StartTime {
+			continue
+		}
+		if present || hasEnv(s.pid, mark) {
+			found = append(found, s)
+		}
+	}
+	return found, nil
+}
+
+// signal sends a signal to each of these processes, and never to a later one
+// that got the same PID.
+func signal(processes []stat, sig unix.Signal) {
+	for _, p := range processes {
+		fd, err := unix.PidfdOpen(p.pid, 0)
+		if errors.Is(err, unix.ENOSYS) { // before Linux 5.3
+			if now, err := readStat(p.pid); err == nil && now.start == p.start {
+				_ = unix.Kill(p.pid, sig)
+			}
+			continue
+		}
+		if err != nil {
+			continue // gone
+		}
+		// The descriptor holds on to whoever has the PID now: if that is
+		// still our process, the signal cannot reach anyone else.
+		if now, err := readStat(p.pid); err == nil && now.start == p.start {
+			_ = unix.PidfdSendSignal(fd, sig, nil, 0)
+		}
+		_ = unix.Close(fd)
+	}
+}

@@ -1,0 +1,164 @@
+// Package tokend speaks to the token daemon's control socket, and starts the
+// daemon where there is none.
+package tokend
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/wire"
+)
+
+// maxAnswer is the largest answer that is read, in bytes.
+const maxAnswer = 16 << 20
+
+// Socket is the control socket of a run directory.
+func Socket(runDir string) string { return filepath.Join(runDir, "token.sock") }
+
+// ClientSocketDir is the folder of the socket that processes under the preload
+// library connect to, token.sock. Mount the folder into a container, not the
+// socket: a restarted daemon makes a new one.
+func ClientSocketDir(runDir string) string { return filepath.Join(runDir, "client") }
+
+// Error is a failure to reach the daemon, or its refusal.
+type Error struct {
+	Err     error
+	Status  int // of the HTTP answer; 0 when there was none
+	Missing bool
+	Remedy  string
+}
+
+func (e *Error) Error() string { return e.Err.Error() }
+func (e *Error) Unwrap() error { return e.Err }
+
+// Unavailable says that there is no daemon.
+func (e *Error) Unavailable() bool { return e.Missing }
+
+// Hint says what to do about it.
+func (e *Error) Hint() string { return e.Remedy }
+
+// Client speaks to one daemon.
+type Client struct {
+	socket string
+	http   *http.Client
+	revive func(context.Context) error // starts the daemon again if it has left
+}
+
+// Dial is a client of the daemon of that run directory. Nothing is sent yet.
+func Dial(runDir string) *Client { return DialSocket(Socket(runDir)) }
+
+// DialSocket is a client of the daemon at that control socket.
+func DialSocket(socket string) *Client {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	}
+	return &Client{socket: socket, http: &http.Client{
+		Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true},
+	}}
+}
+
+// Register makes an instance known to the daemon.
+func (c *Client) Register(ctx context.Context, r wire.Registration) error {
+	err := c.do(ctx, http.MethodPost, "/v1/instances", r, nil)
+	var gone *Error
+	if c.revive != nil && errors.As(err, &gone) && gone.Missing {
+		if err := c.revive(ctx); err != nil {
+			return err
+		}
+		err = c.do(ctx, http.MethodPost, "/v1/instances", r, nil)
+	}
+	if err != nil {
+		return fmt.Errorf("register %s: %w", r.Instance, err)
+	}
+	return nil
+}
+
+// Unregister makes the daemon forget an instance and gate its processes for
+// good. An instance that is not known is no error.
+func (c *Client) Unregister(ctx context.Context, id string) error {
+	err := c.do(ctx, http.MethodDelete, "/v1/instances/"+url.PathEscape(id), nil, nil)
+	var refused *Error
+	if errors.As(err, &refused) && refused.Status == http.StatusNotFound {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("unregister %s: %w", id, err)
+	}
+	return nil
+}
+
+// Status asks how all GPUs and clients stand.
+func (c *Client) Status(ctx context.Context) (s wire.Status, err error) {
+	err = c.do(ctx, http.MethodGet, "/v1/status", nil, &s)
+	return s, err
+}
+
+func (c *Client) do(ctx context.Context, method, path string, in, out any) error {
+	var body io.Reader
+	if in != nil {
+		text, err := json.Marshal(in)
+		if err != nil {
+			return err
+		}
+		body = bytes.NewReader(text)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://tokend"+path, body)
+	if err != nil {
+		return err
+	}
+	answer, err := c.http.Do(req)
+	if err != nil {
+		return c.unreachable(ctx, err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswer))
+	if err != nil {
+		return c.unreachable(ctx, err)
+	}
+	if answer.StatusCode/100 != 2 {
+		problem := wire.Problem{}
+		if json.Unmarshal(text, &problem) != nil || problem.Message == "" {
+			problem.Message = answer.Status
+		}
+		return &Error{Err: errors.New(problem.Message), Status: answer.StatusCode}
+	}
+	if out == nil {
+		return nil
+	}
+	if err := json.Unmarshal(text, out); err != nil {
+		return fmt.Errorf("answer of the token daemon at %s: %w", c.socket, err)
+	}
+	return nil
+}
+
+// unreachable tells a daemon that is not there from a caller that gave up.
+func (c *Client) unreachable(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("token daemon at %s: %w", c.socket, ctx.Err())
+	}
+	var inner *url.Error
+	if errors.As(err, &inner) {
+		err = inner.Err
+	}
+	return &Error{
+		Err: fmt.Errorf("no token daemon at %s: %w", c.socket, err), Missing: true,
+		Remedy: "start one with 'gfaas-tokend', or start a program with 'gfaas run'",
+	}
+}
+
+// answers says whether a daemon serves the socket.
+func (c *Client) answers(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	_, err := c.Status(ctx)
+	return err == nil
+}

@@ -1,0 +1,179 @@
+package tokend
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	program   = "gfaas-tokend"
+	idleExit  = "5s"
+	startTime = 10 * time.Second
+	pollEvery = 5 * time.Millisecond
+)
+
+// Ensure finds the daemon of the run directory, or starts one that leaves when
+// it has been idle for 5 s. Of several starters at once one starts it; started
+// says whether it was this one. The daemon logs to runDir/tokend.log.
+func Ensure(ctx context.Context, runDir string) (c *Client, started bool, err error) {
+	if runDir, err = filepath.Abs(runDir); err != nil {
+		return nil, false, err
+	}
+	c = Dial(runDir)
+	c.revive = func(ctx context.Context) error {
+		_, err := c.ensure(ctx, runDir)
+		return err
+	}
+	started, err = c.ensure(ctx, runDir)
+	if err != nil {
+		return nil, false, err
+	}
+	return c, started, nil
+}
+
+func (c *Client) ensure(ctx context.Context, runDir string) (started bool, err error) {
+	if c.answers(ctx) {
+		return false, nil
+	}
+	if err := os.MkdirAll(runDir, 0o700); err != nil {
+		return false, &Error{Err: fmt.Errorf("run directory: %w", err), Missing: true, Remedy: "set GFAAS_RUN_DIR to a folder of yours"}
+	}
+	unlock, err := lockStart(ctx, filepath.Join(runDir, "tokend.start.lock"))
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	if c.answers(ctx) {
+		return false, nil
+	}
+	return true, c.start(ctx, runDir)
+}
+
+// lockStart lets one starter at a time go on.
+func lockStart(ctx context.Context, path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("start the token daemon: %w", err)
+	}
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { _ = f.Close() }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			_ = f.Close()
+			return nil, fmt.Errorf("start the token daemon: lock %s: %w", path, err)
+		}
+		select {
+		case <-ctx.Done():
+			_ = f.Close()
+			return nil, fmt.Errorf("start the token daemon: %w", ctx.Err())
+		case <-tick.C:
+		}
+	}
+}
+
+// start runs the daemon in a session of its own and waits until it answers.
+func (c *Client) start(ctx context.Context, runDir string) error {
+	path, err := findProgram()
+	if err != nil {
+		return err
+	}
+	logPath := filepath.Join(runDir, "tokend.log")
+	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return fmt.Errorf("start the token daemon: %w", err)
+	}
+	defer log.Close()
+	before, err := log.Seek(0, 2)
+	if err != nil {
+		return fmt.Errorf("start the token daemon: %w", err)
+	}
+	cmd := exec.Command(path, "--exit-when-idle", idleExit, "--socket", c.socket)
+	cmd.Env = daemonEnv(os.Environ(), runDir)
+	cmd.Dir = "/"
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return &Error{Err: fmt.Errorf("start the token daemon: %w", err), Missing: true}
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	return c.awaitStart(ctx, ended, func() string { return logTail(logPath, before) })
+}
+
+func (c *Client) awaitStart(ctx context.Context, ended <-chan error, tail func() string) error {
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for !c.answers(ctx) {
+		select {
+		case err := <-ended:
+			if c.answers(ctx) { // someone else's daemon was faster
+				return nil
+			}
+			return &Error{Err: fmt.Errorf("%s ended at once (%v): %s", program, err, tail()), Missing: true}
+		case <-ctx.Done():
+			return fmt.Errorf("%s does not answer at %s: %w", program, c.socket, ctx.Err())
+		case <-tick.C:
+		}
+	}
+	return nil
+}
+
+// findProgram looks beside this program, then on PATH.
+func findProgram() (string, error) {
+	if self, err := os.Executable(); err == nil {
+		if self, err = filepath.EvalSymlinks(self); err == nil {
+			beside := filepath.Join(filepath.Dir(self), program)
+			if info, err := os.Stat(beside); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+				return beside, nil
+			}
+		}
+	}
+	path, err := exec.LookPath(program)
+	if err != nil {
+		return "", &Error{
+			Err: fmt.Errorf("%s is neither beside this program nor on PATH", program), Missing: true,
+			Remedy: "install gfaas as a whole, or start the daemon yourself",
+		}
+	}
+	return filepath.Abs(path)
+}
+
+// daemonEnv takes out what would make the daemon a client of itself.
+func daemonEnv(env []string, runDir string) []string {
+	var out []string
+	for _, kv := range env {
+		name, _, _ := strings.Cut(kv, "=")
+		switch name {
+		case "GFAAS_SOCKET", "GFAAS_INSTANCE", "GFAAS_SECRET", "GFAAS_RUN_DIR", "LD_PRELOAD", "NOTIFY_SOCKET":
+		default:
+			out = append(out, kv)
+		}
+	}
+	return append(out, "GFAAS_RUN_DIR="+runDir)
+}
+
+// logTail is the last line that was logged since.
+func logTail(path string, since int64) string {
+	text, err := os.ReadFile(path)
+	if err != nil || int64(len(text)) <= since {
+		return "it logged nothing"
+	}
+	lines := bytes.Split(bytes.TrimSpace(text[since:]), []byte("\n"))
+	return string(lines[len(lines)-1])
+}

@@ -1,0 +1,53 @@
+package instancetest
+
+import (
+	_ "embed"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+//go:embed testdata/probe.c
+var probeSource []byte
+
+// BuildProbe compiles the suite's program with $CC or gcc and returns its path.
+func BuildProbe(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "probe")
+	Compile(t, path, probeSource, "-O1")
+	return path
+}
+
+// BuildLibs compiles stand-ins for the preload library and the simulated
+// driver: libraries that do nothing. It returns the path of the one and the
+// folder of the other.
+func BuildLibs(t *testing.T) (hook, simDir string) {
+	t.Helper()
+	dir := t.TempDir()
+	hook, simDir = filepath.Join(dir, "libgfaas.so"), filepath.Join(dir, "sim")
+	if err := os.Mkdir(simDir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	Compile(t, hook, nil, "-shared", "-fPIC")
+	Compile(t, filepath.Join(simDir, "libcuda.so.1"), nil, "-shared", "-fPIC")
+	return hook, simDir
+}
+
+// Compile compiles C source into a program or, with flags that say so, a
+// library.
+func Compile(t *testing.T, out string, source []byte, flags ...string) {
+	t.Helper()
+	cc := os.Getenv("CC")
+	if cc == "" {
+		cc = "gcc"
+	}
+	file := filepath.Join(t.TempDir(), "source.c")
+	if err := os.WriteFile(file, append(source, '\n'), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	args := append([]string{"-o", out, file}, flags...)
+	if text, err := exec.Command(cc, args...).CombinedOutput(); err != nil {
+		t.Fatalf("%s %v: %v\n%s", cc, args, err, text)
+	}
+}

@@ -1,0 +1,151 @@
+package instancetest
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+)
+
+// longGrace is more than any test waits: a stop that uses it up has failed.
+const longGrace = 5 * time.Minute
+
+func testServes(t *testing.T, p *probe) {
+	begin := time.Now()
+	h := p.serving(p.spec("serves"))
+	if h.Runtime != p.runtime.Name() {
+		t.Errorf("Handle.Runtime = %q, Name = %q", h.Runtime, p.runtime.Name())
+	}
+	if h.Started.Before(begin.Add(-time.Second)) || h.Started.After(time.Now().Add(time.Second)) {
+		t.Errorf("Started = %v, want about %v", h.Started, begin)
+	}
+	if !p.state(h).Running {
+		t.Errorf("State = %+v, want running", p.state(h))
+	}
+	p.eventually("its last lines are in the log", func() bool {
+		return p.logs(h, 2) == "line 20\nlistening\n"
+	})
+	if all := p.logs(h, 1000); !strings.HasPrefix(all, "line 1\n") {
+		t.Errorf("the whole log begins %q, want line 1", all)
+	}
+}
+
+func testEnvironment(t *testing.T, p *probe) {
+	spec := p.spec("environment")
+	h := p.serving(spec)
+	for name, want := range map[string]string{
+		"PROBE_GREETING":                    "hello there",
+		"GFAAS_INSTANCE":                    spec.ID,
+		"GFAAS_SECRET":                      spec.Secret,
+		"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "24.5",
+		"CUDA_VISIBLE_DEVICES":              "0",
+	} {
+		if got, _ := p.get(h, "/env/"+name); got != want {
+			t.Errorf("%s = %q in the instance, want %q", name, got, want)
+		}
+	}
+	for _, name := range []string{"PORT", "GFAAS_SOCKET", "LD_PRELOAD", "LD_LIBRARY_PATH"} {
+		if got, status := p.get(h, "/env/"+name); status != 200 || got == "" {
+			t.Errorf("%s is not set in the instance", name)
+		}
+	}
+}
+
+func testExitStatus(t *testing.T, p *probe) {
+	h := p.start(p.spec("exits", "PROBE_EXIT=3"))
+	p.eventually("it has ended", func() bool { return !p.state(h).Running })
+	state := p.state(h)
+	if state.ExitCode != 3 || !strings.Contains(state.Detail, "3") {
+		t.Errorf("State = %+v, want exit code 3 and a detail that says so", state)
+	}
+	p.eventually("its words can be read", func() bool { return strings.Contains(p.logs(h, 10), "exiting\n") })
+}
+
+func testStops(t *testing.T, p *probe) {
+	h := p.serving(p.spec("stops"))
+	if took := p.stop(p.ctx, h, longGrace); took > p.suite.Patience {
+		t.Errorf("Stop took %v", took)
+	}
+	p.gone(h)
+	if took := p.stop(p.ctx, h, longGrace); took > p.suite.Patience {
+		t.Errorf("Stop of what is gone took %v", took)
+	}
+}
+
+func testStubborn(t *testing.T, p *probe) {
+	h := p.serving(p.spec("stubborn", "PROBE_STUBBORN=1"))
+	const grace = time.Second
+	if took := p.stop(p.ctx, h, grace); took < grace || took > grace+p.suite.Patience {
+		t.Errorf("Stop took %v, want a little more than the grace of %v", took, grace)
+	}
+	p.gone(h)
+}
+
+func testCancelledStop(t *testing.T, p *probe) {
+	h := p.serving(p.spec("cancelled", "PROBE_STUBBORN=1"))
+	ctx, cancel := context.WithCancel(p.ctx)
+	cancel()
+	if took := p.stop(ctx, h, longGrace); took > p.suite.Patience {
+		t.Errorf("Stop took %v", took)
+	}
+	p.gone(h)
+}
+
+func testChildren(_ *testing.T, p *probe) {
+	h := p.serving(p.spec("children", "PROBE_CHILD=1"))
+	p.stop(p.ctx, h, 100*time.Millisecond)
+	p.gone(h)
+}
+
+func testOrphans(_ *testing.T, p *probe) {
+	h := p.start(p.spec("orphans", "PROBE_CHILD=1", "PROBE_EXIT=0"))
+	p.eventually("the parent has ended", func() bool { return !p.state(h).Running })
+	p.stop(p.ctx, h, 100*time.Millisecond)
+	p.gone(h)
+}
+
+func testAnother(t *testing.T, p *probe) {
+	h := forget(t, p.serving(p.spec("another")))
+	first := p.runtime
+	p.runtime = p.suite.New(t)
+	defer func() { p.runtime = first }()
+	if !p.state(h).Running {
+		t.Errorf("State = %+v, want running", p.state(h))
+	}
+	if text := p.logs(h, 1); text != "listening\n" {
+		t.Errorf("Logs = %q, want the last line", text)
+	}
+	p.stop(p.ctx, h, longGrace)
+	p.gone(h)
+}
+
+func testMissing(t *testing.T, p *probe) {
+	spec := p.spec("missing")
+	spec.Command = []string{"/nowhere/to/be/found"}
+	h, err := p.runtime.Start(p.ctx, spec)
+	if err == nil {
+		_ = p.runtime.Stop(p.ctx, h, 0)
+		t.Fatal("Start of a missing command succeeded")
+	}
+	if !strings.Contains(err.Error(), spec.Command[0]) {
+		t.Errorf("error %q does not name the command", err)
+	}
+	var u interface{ Unavailable() bool }
+	if !errors.As(err, &u) || !u.Unavailable() {
+		t.Errorf("error %q is not Unavailable", err)
+	}
+}
+
+func testCancelledStart(t *testing.T, p *probe) {
+	ctx, cancel := context.WithCancel(p.ctx)
+	cancel()
+	h, err := p.runtime.Start(ctx, p.spec("never"))
+	if err == nil {
+		_ = p.runtime.Stop(p.ctx, h, 0)
+		t.Fatal("Start with a cancelled context succeeded")
+	}
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("error %q is not context.Canceled", err)
+	}
+}

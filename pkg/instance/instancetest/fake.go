@@ -1,0 +1,209 @@
+package instancetest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/instance"
+)
+
+// Fake runs instances as HTTP servers of the test's own process. It passes
+// the suite. The zero value is not usable: see NewFake.
+type Fake struct {
+	// Handler makes the server of an instance; nil gives one that behaves as
+	// testdata/probe.c.
+	Handler func(instance.Spec) http.Handler
+	// FailStart, when set, can refuse a start.
+	FailStart func(instance.Spec) error
+
+	name string
+
+	mu        sync.Mutex
+	instances map[string]*fakeInstance // by Handle.Container
+	count     int
+}
+
+type fakeInstance struct {
+	spec   instance.Spec
+	server *httptest.Server
+	log    bytes.Buffer
+	state  instance.State
+}
+
+var _ instance.Runtime = (*Fake)(nil)
+
+// NewFake returns a Fake that answers to the name of the runtime it stands
+// for.
+func NewFake(name string) *Fake { return &Fake{name: name, instances: map[string]*fakeInstance{}} }
+
+// Name is the name given to NewFake.
+func (f *Fake) Name() string { return f.name }
+
+// errMissing is Unavailable, as a real runtime's error is.
+type errMissing string
+
+func (e errMissing) Error() string     { return string(e) + ": command not found" }
+func (e errMissing) Unavailable() bool { return true }
+
+// Start starts an HTTP server.
+func (f *Fake) Start(ctx context.Context, spec instance.Spec) (instance.Handle, error) {
+	if err := ctx.Err(); err != nil {
+		return instance.Handle{}, err
+	}
+	if len(spec.Command) > 0 && strings.HasPrefix(spec.Command[0], "/nowhere/") {
+		return instance.Handle{}, errMissing(spec.Command[0])
+	}
+	if f.FailStart != nil {
+		if err := f.FailStart(spec); err != nil {
+			return instance.Handle{}, err
+		}
+	}
+	in := &fakeInstance{spec: spec, state: instance.State{Running: true, ExitCode: -1, Detail: "running"}}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.count++
+	id := fmt.Sprintf("fake-%d", f.count)
+	f.instances[id] = in
+	handle := instance.Handle{Runtime: f.name, Container: id, LogPath: spec.LogPath, Started: time.Now()}
+	if status, ok := spec.Env["PROBE_EXIT"]; ok {
+		in.log.WriteString("exiting\n")
+		code, err := strconv.Atoi(status)
+		if err != nil {
+			return instance.Handle{}, err
+		}
+		in.state = instance.State{ExitCode: code, Detail: fmt.Sprintf("exited with status %d", code)}
+		handle.Address = "127.0.0.1:1"
+		return handle, nil
+	}
+	for i := range 20 {
+		fmt.Fprintf(&in.log, "line %d\n", i+1)
+	}
+	in.log.WriteString("listening\n")
+	in.server = httptest.NewServer(f.handler(spec))
+	handle.Address = in.server.Listener.Addr().String()
+	_, port, err := net.SplitHostPort(handle.Address)
+	if err != nil {
+		return instance.Handle{}, err
+	}
+	in.spec.Env = maps.Clone(spec.Env)
+	if in.spec.Env == nil {
+		in.spec.Env = map[string]string{}
+	}
+	in.spec.Env["PORT"] = port
+	return handle, nil
+}
+
+func (f *Fake) handler(spec instance.Spec) http.Handler {
+	if f.Handler != nil {
+		return f.Handler(spec)
+	}
+	env := maps.Clone(spec.Env)
+	if env == nil {
+		env = map[string]string{}
+	}
+	maps.Copy(env, map[string]string{
+		"GFAAS_INSTANCE": spec.ID, "GFAAS_SECRET": spec.Secret, "GFAAS_SOCKET": "/fake.sock",
+		"LD_PRELOAD": "fake", "LD_LIBRARY_PATH": "fake", "PORT": "1", "CUDA_VISIBLE_DEVICES": "0",
+		"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": strconv.FormatFloat(spec.Slice.SMPct, 'f', -1, 64),
+	})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name, asked := strings.CutPrefix(r.URL.Path, "/env/")
+		if value, ok := env[name]; asked && ok {
+			_, _ = io.WriteString(w, value)
+		} else if asked {
+			http.NotFound(w, r)
+		} else {
+			_, _ = io.WriteString(w, "ok")
+		}
+	})
+}
+
+// End makes an instance end by itself, with that exit status.
+func (f *Fake) End(h instance.Handle, status int) {
+	f.mu.Lock()
+	in := f.instances[h.Container]
+	f.mu.Unlock()
+	f.end(in, instance.State{ExitCode: status, Detail: fmt.Sprintf("exited with status %d", status)})
+}
+
+func (f *Fake) end(in *fakeInstance, state instance.State) {
+	f.mu.Lock()
+	server, running := in.server, in.state.Running
+	in.server = nil
+	if running {
+		in.state = state
+	}
+	f.mu.Unlock()
+	if server != nil {
+		server.CloseClientConnections()
+		server.Close()
+	}
+}
+
+// Running lists the IDs of the instances that have not ended.
+func (f *Fake) Running() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var ids []string
+	for _, in := range f.instances {
+		if in.state.Running {
+			ids = append(ids, in.spec.ID)
+		}
+	}
+	return ids
+}
+
+// State tells whether the server still runs.
+func (f *Fake) State(_ context.Context, h instance.Handle) (instance.State, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if in := f.instances[h.Container]; in != nil {
+		return in.state, nil
+	}
+	return instance.State{ExitCode: -1, Detail: "gone"}, nil
+}
+
+// Stop closes the server.
+func (f *Fake) Stop(ctx context.Context, h instance.Handle, grace time.Duration) error {
+	f.mu.Lock()
+	in := f.instances[h.Container]
+	stubborn := in != nil && in.state.Running && in.spec.Env["PROBE_STUBBORN"] != ""
+	f.mu.Unlock()
+	if in == nil {
+		return nil
+	}
+	if stubborn {
+		wait := time.NewTimer(grace)
+		defer wait.Stop()
+		select {
+		case <-wait.C:
+		case <-ctx.Done():
+		}
+	}
+	f.end(in, instance.State{Detail: "ended"})
+	return nil
+}
+
+// Logs returns the last lines of what a probe prints.
+func (f *Fake) Logs(_ context.Context, h instance.Handle, lines int) ([]byte, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	in := f.instances[h.Container]
+	if in == nil {
+		return nil, errors.New("no such instance")
+	}
+	all := strings.SplitAfter(in.log.String(), "\n")
+	all = all[:len(all)-1]
+	return []byte(strings.Join(all[max(0, len(all)-lines):], "")), nil
+}
