@@ -1,0 +1,129 @@
+package token
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/gfaas/gfaas/pkg/wire"
+)
+
+// maxBody is the largest registration, in bytes.
+const maxBody = 64 << 10
+
+// controlHandler serves the control socket.
+func (d *Daemon) controlHandler() http.Handler {
+	mux := http.NewServeMux()
+	d.observe(mux)
+	mux.HandleFunc("GET /v1/status", d.getStatus)
+	mux.HandleFunc("POST /v1/instances", d.postInstance)
+	mux.HandleFunc("DELETE /v1/instances/{id}", d.deleteInstance)
+	return mux
+}
+
+// webHandler serves --listen: what a monitor needs and nothing that changes
+// anything.
+func (d *Daemon) webHandler() http.Handler {
+	mux := http.NewServeMux()
+	d.observe(mux)
+	return mux
+}
+
+func (d *Daemon) observe(mux *http.ServeMux) {
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if d.draining.Load() {
+			http.Error(w, "draining", http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ready")
+	})
+	mux.Handle("GET /metrics", promhttp.HandlerFor(d.registry, promhttp.HandlerOpts{EnableOpenMetrics: true}))
+}
+
+func (d *Daemon) getStatus(w http.ResponseWriter, _ *http.Request) {
+	var s wire.Status
+	if err := d.call(func() { s, d.busy = d.status(), time.Now() }); err != nil {
+		problem(w, http.StatusServiceUnavailable, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(s)
+}
+
+func (d *Daemon) postInstance(w http.ResponseWriter, r *http.Request) {
+	var reg wire.Registration
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&reg); err != nil {
+		var long *http.MaxBytesError
+		if errors.As(err, &long) {
+			problem(w, http.StatusRequestEntityTooLarge, fmt.Errorf("a registration has at most %d bytes", long.Limit))
+			return
+		}
+		problem(w, http.StatusBadRequest, fmt.Errorf("not a registration: %w", err))
+		return
+	}
+	inst, err := newInstance(reg)
+	if err != nil {
+		problem(w, http.StatusBadRequest, err)
+		return
+	}
+	if status, err := d.register(inst); err != nil {
+		problem(w, status, err)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// register writes the file before the instance counts as known; the loop does
+// not wait for the disk.
+func (d *Daemon) register(inst *instance) (status int, err error) {
+	d.regMu.Lock()
+	defer d.regMu.Unlock()
+	var conflict error
+	if err := d.call(func() { conflict, d.busy = d.admits(inst), time.Now() }); err != nil {
+		return http.StatusServiceUnavailable, err
+	}
+	if conflict != nil {
+		return http.StatusConflict, conflict
+	}
+	if err := d.save(inst); err != nil {
+		return http.StatusInternalServerError, fmt.Errorf("keep registration: %w", err)
+	}
+	reg := inst.reg
+	if err := d.call(func() { d.add(inst) }); err != nil {
+		return http.StatusServiceUnavailable, err
+	}
+	d.log.Info("instance registered", "instance", reg.Instance, "gpu", reg.GPU, "sm_pct", reg.SMPct,
+		"quota_request", reg.QuotaRequest, "quota_limit", reg.QuotaLimit, "mem_limit", int64(reg.MemLimit), "owner_pid", reg.OwnerPID)
+	return 0, nil
+}
+
+func (d *Daemon) deleteInstance(w http.ResponseWriter, r *http.Request) {
+	id := r.PathValue("id")
+	d.regMu.Lock()
+	defer d.regMu.Unlock()
+	found := false
+	if err := d.call(func() {
+		if found = d.remove(id, "unregistered"); found {
+			d.forgetFile(id)
+		}
+	}); err != nil {
+		problem(w, http.StatusServiceUnavailable, err)
+		return
+	}
+	if !found {
+		problem(w, http.StatusNotFound, fmt.Errorf("no instance %q", id))
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func problem(w http.ResponseWriter, status int, err error) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(wire.Problem{Message: err.Error()})
+}

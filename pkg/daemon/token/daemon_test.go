@@ -1,0 +1,372 @@
+package token
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/gfaas/gfaas/pkg/daemon/token/tokentest"
+	"github.com/gfaas/gfaas/pkg/wire"
+)
+
+// patience is how long a test waits for what must happen.
+const patience = 10 * time.Second
+
+func TestMain(m *testing.M) {
+	if os.Getenv(helperEnv) != "" {
+		os.Exit(helper())
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// server is a daemon under test.
+type server struct {
+	t    testing.TB
+	d    *Daemon
+	stop func() error // asks it to end and waits
+	ends chan error
+}
+
+func runDir(t testing.TB) string {
+	dir, err := os.MkdirTemp("", "tokend") // t.TempDir may be too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+func serve(t testing.TB, cfg Config) *server {
+	t.Helper()
+	if cfg.Socket == "" {
+		cfg.Socket = filepath.Join(runDir(t), "token.sock")
+	}
+	if testing.Verbose() {
+		cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	d, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &server{t: t, d: d, ends: make(chan error, 1)}
+	go func() { s.ends <- d.Serve(ctx) }()
+	var result error
+	ended := false
+	s.stop = func() error {
+		cancel()
+		if !ended {
+			ended = true
+			select {
+			case result = <-s.ends:
+			case <-time.After(patience):
+				t.Fatal("the daemon does not end")
+			}
+		}
+		return result
+	}
+	t.Cleanup(func() {
+		if err := s.stop(); err != nil {
+			t.Error("serve:", err)
+		}
+	})
+	return s
+}
+
+func (s *server) http() *http.Client {
+	return &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", s.d.cfg.Socket)
+		},
+	}}
+}
+
+// do sends a control request and returns the status and the body.
+func (s *server) do(method, path, body string) (int, string) {
+	s.t.Helper()
+	req, err := http.NewRequest(method, "http://tokend"+path, strings.NewReader(body))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	answer, err := s.http().Do(req)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return answer.StatusCode, string(text)
+}
+
+func reg(id string, sm, request, limit float64) wire.Registration {
+	return wire.Registration{
+		Instance: id, Function: "f-" + id, Secret: "secret of " + id, GPU: "sim", SMPct: sm,
+		QuotaRequest: request, QuotaLimit: limit, MemLimit: 1 << 30,
+	}
+}
+
+func (s *server) register(r wire.Registration) {
+	s.t.Helper()
+	text, err := json.Marshal(r)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if status, body := s.do("POST", "/v1/instances", string(text)); status != http.StatusNoContent {
+		s.t.Fatalf("register %s: %d %s", r.Instance, status, body)
+	}
+}
+
+func (s *server) dial(id string, memUsed uint64) (*tokentest.Client, error) {
+	return tokentest.Dial(s.d.clientSocket(), id, "secret of "+id, memUsed)
+}
+
+// join registers an instance and connects a process of it.
+func (s *server) join(r wire.Registration) *tokentest.Client {
+	s.t.Helper()
+	s.register(r)
+	c, err := s.dial(r.Instance, 0)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(c.Close)
+	return c
+}
+
+// lease asks for a lease and waits for it.
+func (s *server) lease(c *tokentest.Client) uint32 {
+	s.t.Helper()
+	if err := c.Request(); err != nil {
+		s.t.Fatal(err)
+	}
+	return s.await(c)
+}
+
+func (s *server) await(c *tokentest.Client) uint32 {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	lease, err := c.Await(ctx)
+	if err != nil {
+		s.t.Fatal("no lease:", err)
+	}
+	return lease
+}
+
+func (s *server) status() wire.Status {
+	s.t.Helper()
+	code, body := s.do("GET", "/v1/status", "")
+	var out wire.Status
+	if err := json.NewDecoder(strings.NewReader(body)).Decode(&out); err != nil || code != 200 {
+		s.t.Fatalf("status: %d %s", code, body)
+	}
+	return out
+}
+
+// eventually polls until the condition holds.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(patience); ; <-tick.C {
+		if ok() {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal("never: ", what)
+		}
+	}
+}
+
+func TestGrantRevokeReturn(t *testing.T) {
+	s := serve(t, Config{})
+	a := s.join(reg("a", 60, 0.3, 0.3))
+	if a.Welcome.WindowNS != 1e8 || a.Welcome.NSlots != wire.PageSlots || a.Welcome.MemLimit != 1<<30 || a.MemLimit() != 1<<30 {
+		t.Errorf("welcome %+v, the page says %d", a.Welcome, a.MemLimit())
+	}
+	if a.Gate() != 0 {
+		t.Error("the gate is open before a request")
+	}
+	lease := s.lease(a)
+	if st := s.status(); st.GPUs[0].SMRunningPct != 60 || st.GPUs[0].Clients[0].State != "running" {
+		t.Errorf("status while running: %+v", st)
+	}
+	select { // its window's budget ends after 30 ms
+	case end := <-a.Ends:
+		if end != lease || a.Gate() != 0 {
+			t.Errorf("lease %d asked back, %d held, gate %d", end, lease, a.Gate())
+		}
+	case <-time.After(patience):
+		t.Fatal("never asked back")
+	}
+	if st := s.status(); st.GPUs[0].SMRunningPct != 60 || st.GPUs[0].Clients[0].State != "draining" {
+		t.Errorf("status while draining: %+v", st)
+	}
+	if err := a.Return(lease, 30*time.Millisecond, true); err != nil {
+		t.Fatal(err)
+	}
+	if again := s.await(a); again == lease {
+		t.Error("a lease number came twice")
+	}
+}
+
+func TestTwoThatDoNotFitTakeTurns(t *testing.T) {
+	s := serve(t, Config{})
+	a, b := s.join(reg("a", 60, 1, 1)), s.join(reg("b", 60, 1, 1))
+	first := s.lease(a)
+	if err := b.Request(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "b waits", func() bool { return s.status().GPUs[0].Clients[1].State == "waiting" })
+	if b.Gate() != 0 {
+		t.Fatal("both hold a lease")
+	}
+	if err := a.Return(first, time.Millisecond, false); err != nil {
+		t.Fatal(err)
+	}
+	s.await(b)
+}
+
+func TestThreeThatFitRunTogether(t *testing.T) {
+	s := serve(t, Config{})
+	for _, c := range []*tokentest.Client{s.join(reg("a", 24, 1, 1)), s.join(reg("b", 24, 1, 1)), s.join(reg("c", 50, 1, 1))} {
+		s.lease(c)
+	}
+	if got := s.status().GPUs[0].SMRunningPct; got != 98 {
+		t.Errorf("%v%% of SMs hold leases, want 98", got)
+	}
+}
+
+func TestShares(t *testing.T) {
+	s := serve(t, Config{})
+	want := map[string]float64{"a": 0.2, "b": 0.3, "c": 0.5}
+	const length = 3 * time.Second
+	ctx, cancel := context.WithTimeout(context.Background(), length)
+	defer cancel()
+	type result struct {
+		id   string
+		used time.Duration
+		err  error
+	}
+	results := make(chan result)
+	for id, quota := range want {
+		c := s.join(reg(id, 100, quota, quota))
+		go func() {
+			used, err := c.Saturate(ctx, time.Millisecond)
+			results <- result{id, used, err}
+		}()
+	}
+	for range want {
+		r := <-results
+		if r.err != nil {
+			t.Fatal(r.id, r.err)
+		}
+		got := r.used.Seconds() / length.Seconds()
+		t.Logf("%s used %.3f of the GPU", r.id, got)
+		if got < want[r.id]-0.03 || got > want[r.id]+0.03 {
+			t.Errorf("%s used %.3f, want %v", r.id, got, want[r.id])
+		}
+	}
+}
+
+func TestLoneClientKeepsItsLease(t *testing.T) {
+	s := serve(t, Config{Settings: Settings{Window: 5 * time.Millisecond}})
+	a := s.join(reg("a", 100, 1, 1))
+	lease := s.lease(a)
+	start := time.Now()
+	eventually(t, "20 windows pass", func() bool {
+		if a.Gate() != lease {
+			t.Fatalf("the gate closed after %v", time.Since(start))
+		}
+		return time.Since(start) > 100*time.Millisecond
+	})
+}
+
+func TestRefused(t *testing.T) {
+	s := serve(t, Config{HelloTimeout: 50 * time.Millisecond})
+	s.register(reg("a", 60, 1, 1))
+	for name, who := range map[string][2]string{"secret": {"a", "wrong"}, "instance": {"b", "secret of a"}, "nothing": {"", ""}} {
+		_, err := tokentest.Dial(s.d.clientSocket(), who[0], who[1], 0)
+		if !errors.Is(err, tokentest.ErrRefused) || !strings.Contains(err.Error(), "do not match") {
+			t.Errorf("wrong %s: %v", name, err)
+		}
+	}
+	long := append(wire.Append(nil, wire.Request{}), make([]byte, 600)...)
+	for name, tt := range map[string]struct {
+		frame  []byte
+		reason string // empty: the connection just ends
+	}{
+		"no hello":       {nil, "no hello within"},
+		"request first":  {wire.Append(nil, wire.Request{}), "before the hello"},
+		"garbage":        {[]byte("GET / HTTP/1.1\r\n\r\n"), ""},
+		"long message":   {long, ""},
+		"cut off header": {[]byte{1, 2, 3}, ""},
+	} {
+		conn, err := net.Dial("unixpacket", s.d.clientSocket())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tt.frame != nil {
+			if _, err := conn.Write(tt.frame); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_ = conn.SetReadDeadline(time.Now().Add(patience))
+		answer, err := io.ReadAll(conn)
+		if err != nil && !errors.Is(err, net.ErrClosed) && !strings.Contains(err.Error(), "reset") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if !bytes.Contains(answer, []byte(tt.reason)) || tt.reason == "" && len(answer) != 0 {
+			t.Errorf("%s: answer %q, want %q", name, answer, tt.reason)
+		}
+		_ = conn.Close()
+	}
+	if st := s.status(); st.GPUs[0].Clients[0].State != "absent" {
+		t.Errorf("somebody got in: %+v", st)
+	}
+}
+
+func TestClientThatBreaksTheProtocolLosesItsLease(t *testing.T) {
+	s := serve(t, Config{})
+	a, b := s.join(reg("a", 60, 1, 1)), s.join(reg("b", 60, 1, 1))
+	s.lease(a)
+	if err := b.Request(); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Send(wire.LeaseEnd{}); err != nil {
+		t.Fatal(err)
+	}
+	s.await(b)
+	if a.Gate() != 0 {
+		t.Error("the gate stayed open")
+	}
+}
+
+func TestSlotsAreLimited(t *testing.T) {
+	s := serve(t, Config{})
+	s.register(reg("a", 1, 1, 1))
+	for n := range wire.PageSlots {
+		c, err := s.dial("a", 0)
+		if err != nil {
+			t.Fatalf("process %d: %v", n, err)
+		}
+		defer c.Close()
+	}
+	if _, err := s.dial("a", 0); !errors.Is(err, tokentest.ErrRefused) {
+		t.Errorf("process %d: %v", wire.PageSlots+1, err)
+	}
+}

@@ -1,0 +1,114 @@
+package token
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/gfaas/gfaas/pkg/wire"
+)
+
+// metrics is what the loop counts. Gauges are read off the status instead.
+type metrics struct {
+	grants    *prometheus.CounterVec
+	revokes   *prometheus.CounterVec
+	refused   prometheus.Counter
+	waits     *prometheus.HistogramVec
+	leases    *prometheus.HistogramVec
+	gpuTime   *prometheus.CounterVec
+	launches  *prometheus.CounterVec
+	blocked   *prometheus.CounterVec
+	instances *prometheus.Desc
+	clients   *prometheus.Desc
+	smRunning *prometheus.Desc
+	memory    *prometheus.Desc
+	d         *Daemon
+}
+
+func newMetrics(d *Daemon) (*prometheus.Registry, *metrics) {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "gfaas_token_" + name, Help: help}, labels)
+	}
+	histogram := func(name, help string) *prometheus.HistogramVec {
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "gfaas_token_" + name, Help: help, Buckets: prometheus.ExponentialBuckets(1e-5, 4, 10),
+		}, []string{"gpu"})
+	}
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("gfaas_token_"+name, help, labels, nil)
+	}
+	m := &metrics{
+		d:         d,
+		grants:    counter("grants_total", "Leases granted.", "gpu"),
+		revokes:   counter("revokes_total", "Leases asked back.", "gpu"),
+		refused:   prometheus.NewCounter(prometheus.CounterOpts{Name: "gfaas_token_refused_total", Help: "Connections refused."}),
+		waits:     histogram("wait_seconds", "Time from a request to its grant."),
+		leases:    histogram("lease_seconds", "Time from a grant to its return."),
+		gpuTime:   counter("gpu_seconds_total", "GPU time that processes measured.", "gpu", "instance"),
+		launches:  counter("launches_total", "Launches of processes that have left.", "gpu", "instance"),
+		blocked:   counter("blocked_seconds_total", "Time at a closed gate of processes that have left.", "gpu", "instance"),
+		instances: desc("instances", "Registered instances.", "gpu"),
+		clients:   desc("clients", "Processes by state; absent counts instances without one.", "gpu", "state"),
+		smRunning: desc("sm_running_ratio", "Share of the SMs that leases hold.", "gpu"),
+		memory:    desc("memory_bytes", "GPU memory that an instance has allocated.", "gpu", "instance"),
+	}
+	r := prometheus.NewRegistry()
+	r.MustRegister(m.grants, m.revokes, m.refused, m.waits, m.leases, m.gpuTime, m.launches, m.blocked, m)
+	return r, m
+}
+
+func (m *metrics) granted(gpu string, waited time.Duration) {
+	m.grants.WithLabelValues(gpu).Inc()
+	m.waits.WithLabelValues(gpu).Observe(waited.Seconds())
+}
+
+func (m *metrics) returned(r wire.Registration, held, used time.Duration) {
+	m.leases.WithLabelValues(r.GPU).Observe(held.Seconds())
+	m.gpuTime.WithLabelValues(r.GPU, r.Instance).Add(max(0, min(used, held).Seconds()))
+}
+
+func (m *metrics) left(r wire.Registration, c counters) {
+	m.launches.WithLabelValues(r.GPU, r.Instance).Add(float64(c.launches))
+	m.blocked.WithLabelValues(r.GPU, r.Instance).Add(duration(c.blockedNS).Seconds())
+}
+
+// forget drops an instance's series.
+func (m *metrics) forget(r wire.Registration) {
+	for _, v := range []*prometheus.CounterVec{m.gpuTime, m.launches, m.blocked} {
+		v.DeleteLabelValues(r.GPU, r.Instance)
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{m.instances, m.clients, m.smRunning, m.memory} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *metrics) Collect(ch chan<- prometheus.Metric) {
+	var s wire.Status
+	if m.d.call(func() { s = m.d.status() }) != nil {
+		return
+	}
+	gauge := func(desc *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, labels...)
+	}
+	for _, g := range s.GPUs {
+		states := map[string]int{}
+		memory := map[string]float64{}
+		for _, c := range g.Clients {
+			states[c.State]++
+			memory[c.Instance] += c.MemUsedMiB * (1 << 20)
+		}
+		for _, state := range []string{"absent", "idle", "waiting", "running", "draining"} {
+			gauge(m.clients, float64(states[state]), g.GPU, state)
+		}
+		for id, bytes := range memory {
+			gauge(m.memory, bytes, g.GPU, id)
+		}
+		gauge(m.instances, float64(len(memory)), g.GPU)
+		gauge(m.smRunning, g.SMRunningPct/100, g.GPU)
+	}
+}

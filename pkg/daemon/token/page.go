@@ -1,0 +1,95 @@
+package token
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"os"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/wire"
+)
+
+// page is an instance page, mapped here and in the instance's processes.
+type page struct {
+	file *os.File
+	mem  []byte
+}
+
+// newPage makes a page whose size nobody can change: a process that cut it
+// short would kill the daemon with SIGBUS.
+func newPage(id string, limit gpu.Bytes) (*page, error) {
+	fd, err := unix.MemfdCreate("gfaas-"+id, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, fmt.Errorf("instance page: %w", err)
+	}
+	p := &page{file: os.NewFile(uintptr(fd), "gfaas-"+id)}
+	if err := unix.Ftruncate(fd, wire.PageSize); err != nil {
+		return nil, p.fail(err)
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
+		return nil, p.fail(err)
+	}
+	if p.mem, err = unix.Mmap(fd, 0, wire.PageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+		return nil, p.fail(err)
+	}
+	if _, err := binary.Encode(p.mem, binary.LittleEndian, wire.PageHeader{Magic: wire.Magic, NSlots: wire.PageSlots}); err != nil {
+		return nil, p.fail(err)
+	}
+	p.setLimit(limit)
+	return p, nil
+}
+
+func (p *page) fail(err error) error {
+	p.close()
+	return fmt.Errorf("instance page: %w", err)
+}
+
+func (p *page) close() {
+	if p.mem != nil {
+		_ = unix.Munmap(p.mem)
+		p.mem = nil
+	}
+	_ = p.file.Close()
+}
+
+func (p *page) setLimit(limit gpu.Bytes) {
+	header := (*wire.PageHeader)(unsafe.Pointer(&p.mem[0]))
+	atomic.StoreUint64(&header.MemLimit, uint64(limit))
+}
+
+// slot is a process's part of the page. Go's layout of PageSlot is C's.
+func (p *page) slot(n int) *wire.PageSlot {
+	return (*wire.PageSlot)(unsafe.Pointer(&p.mem[wire.PageSlotsOffset+n*wire.PageSlotSize]))
+}
+
+// setGate opens the gate with a lease, or closes it with 0, and wakes who
+// sleeps there.
+func (p *page) setGate(n int, lease uint32) {
+	gate := &p.slot(n).Gate
+	atomic.StoreUint32(gate, lease)
+	// FUTEX_WAKE without FUTEX_PRIVATE_FLAG: the sleepers are other processes.
+	const futexWake = 1
+	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(gate)), futexWake, math.MaxInt32, 0, 0, 0)
+}
+
+// clear closes the gate and takes what the process wrote out of the sums.
+func (p *page) clear(n int) {
+	p.setGate(n, 0)
+	s := p.slot(n)
+	atomic.StoreUint64(&s.MemUsed, 0)
+	atomic.StoreUint64(&s.Launches, 0)
+	atomic.StoreUint64(&s.BlockedNS, 0)
+}
+
+// counters is what a process wrote into its slot.
+type counters struct{ memUsed, launches, blockedNS uint64 }
+
+func (p *page) counters(n int) counters {
+	s := p.slot(n)
+	return counters{atomic.LoadUint64(&s.MemUsed), atomic.LoadUint64(&s.Launches), atomic.LoadUint64(&s.BlockedNS)}
+}

@@ -1,0 +1,131 @@
+package token
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/google/renameio/v2"
+
+	"github.com/gfaas/gfaas/pkg/wire"
+)
+
+// record is a registration on disk: the secret is kept as a hash only.
+type record struct {
+	wire.Registration
+	Secret     string `json:"secret,omitempty"` // shadows the one that is not kept
+	SecretHash string `json:"secret_sha256"`
+	OwnerStart uint64 `json:"owner_start,omitempty"`
+}
+
+// newInstance checks a registration and takes its secret out.
+func newInstance(reg wire.Registration) (*instance, error) {
+	if err := reg.Validate(); err != nil {
+		return nil, err
+	}
+	i := &instance{secret: sha256.Sum256([]byte(reg.Secret))}
+	if reg.OwnerPID != 0 {
+		if i.ownerStart = startTime(reg.OwnerPID); i.ownerStart == 0 {
+			return nil, fmt.Errorf("instance %s: owner_pid %d is no process", reg.Instance, reg.OwnerPID)
+		}
+	}
+	reg.Secret = ""
+	i.reg = reg
+	return i, nil
+}
+
+func (d *Daemon) recordPath(id string) string { return filepath.Join(d.instancesDir(), id+".json") }
+
+// save writes a registration so that the next daemon knows it.
+func (d *Daemon) save(i *instance) error {
+	r := record{Registration: i.reg, SecretHash: hex.EncodeToString(i.secret[:]), OwnerStart: i.ownerStart}
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	return renameio.WriteFile(d.recordPath(i.reg.Instance), append(text, '\n'), 0o600)
+}
+
+func (d *Daemon) forgetFile(id string) {
+	if err := os.Remove(d.recordPath(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		d.log.Error("cannot remove a registration", "instance", id, "err", err)
+	}
+}
+
+// parseRecord reads a registration file.
+func parseRecord(text []byte) (*instance, error) {
+	var r record
+	dec := json.NewDecoder(bytes.NewReader(text))
+	if err := dec.Decode(&r); err != nil {
+		return nil, err
+	}
+	hash, err := hex.DecodeString(r.SecretHash)
+	if err != nil || len(hash) != sha256.Size {
+		return nil, fmt.Errorf("secret_sha256 %q is no SHA-256", r.SecretHash)
+	}
+	i := &instance{reg: r.Registration, secret: [sha256.Size]byte(hash), ownerStart: r.OwnerStart}
+	i.reg.Secret = "kept as a hash"
+	if err := i.reg.Validate(); err != nil {
+		return nil, err
+	}
+	i.reg.Secret = ""
+	return i, nil
+}
+
+// loadRegistrations takes over what the daemon before knew. A file that
+// cannot be read is left alone and said.
+func (d *Daemon) loadRegistrations() error {
+	paths, err := filepath.Glob(filepath.Join(d.instancesDir(), "*.json"))
+	if err != nil {
+		return err
+	}
+	for _, path := range paths {
+		id := strings.TrimSuffix(filepath.Base(path), ".json")
+		if !wire.ValidInstance(id) {
+			continue
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			d.log.Error("cannot read a registration", "file", path, "err", err)
+			continue
+		}
+		inst, err := parseRecord(text)
+		if err == nil && inst.reg.Instance != id {
+			err = fmt.Errorf("it is of instance %q", inst.reg.Instance)
+		}
+		if err != nil {
+			d.log.Error("not a registration", "file", path, "err", err)
+			continue
+		}
+		d.add(inst)
+		d.log.Info("instance known from before", "instance", id, "gpu", inst.reg.GPU)
+	}
+	return nil
+}
+
+// startTime tells when a process started, in clock ticks since boot, or 0 if
+// there is no such process. A zombie counts as none.
+func startTime(pid int) uint64 {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return 0
+	}
+	// The second field is the name in parentheses and may hold anything.
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	if len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
+		return 0
+	}
+	start, err := strconv.ParseUint(fields[19], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return start
+}

@@ -1,0 +1,161 @@
+package token
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxSocketPath is what fits a unix socket's address, in bytes.
+const maxSocketPath = 107
+
+// takeDir makes the run directory and locks it against a second daemon.
+func (d *Daemon) takeDir() error {
+	if len(d.clientSocket()) > maxSocketPath {
+		return fmt.Errorf("the path %s is too long for a socket: %d bytes, at most %d", d.clientSocket(), len(d.clientSocket()), maxSocketPath)
+	}
+	if err := os.MkdirAll(d.runDir(), 0o700); err != nil {
+		return fmt.Errorf("run directory: %w", err)
+	}
+	if d.cfg.Private {
+		if err := os.Chmod(d.runDir(), 0o700); err != nil {
+			return fmt.Errorf("run directory: %w", err)
+		}
+	}
+	for dir, mode := range map[string]fs.FileMode{d.instancesDir(): 0o700, filepath.Dir(d.clientSocket()): 0o711} {
+		if err := os.MkdirAll(dir, mode); err != nil {
+			return fmt.Errorf("run directory: %w", err)
+		}
+		if err := os.Chmod(dir, mode); err != nil {
+			return fmt.Errorf("run directory: %w", err)
+		}
+	}
+	return d.takeLock()
+}
+
+// takeLock locks the run directory's lock file. Whoever holds it removes it at
+// the end, so a lock on a file that is gone by then counts for nothing.
+func (d *Daemon) takeLock() error {
+	path := filepath.Join(d.runDir(), "token.lock")
+	for {
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+		if err != nil {
+			return fmt.Errorf("run directory: %w", err)
+		}
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			_ = f.Close()
+			if errors.Is(err, unix.EWOULDBLOCK) {
+				return fmt.Errorf("another gfaas-tokend serves %s", d.runDir())
+			}
+			return fmt.Errorf("lock %s: %w", path, err)
+		}
+		mine, err := f.Stat()
+		there, err2 := os.Stat(path)
+		if err == nil && err2 == nil && os.SameFile(mine, there) {
+			d.lock = f
+			return nil
+		}
+		_ = f.Close()
+	}
+}
+
+func (d *Daemon) unlock() {
+	if d.lock != nil {
+		_ = os.Remove(d.lock.Name())
+		_ = d.lock.Close()
+		d.lock = nil
+	}
+}
+
+// listen opens the sockets. With the lock held a socket that is there is a
+// dead daemon's, unless someone answers.
+func (d *Daemon) listen() error {
+	control, err := listenUnix("unix", d.cfg.Socket, 0o600)
+	if err != nil {
+		return err
+	}
+	d.control = control
+	// Containers connect as any user, and what lets them in is the secret. On
+	// the host nobody else reaches the socket: the run directory is private.
+	mode := fs.FileMode(0o600)
+	if info, err := os.Stat(d.runDir()); err == nil && info.Mode().Perm()&0o077 == 0 {
+		mode = 0o666
+	}
+	if d.clients, err = listenUnix("unixpacket", d.clientSocket(), mode); err != nil {
+		return err
+	}
+	if d.cfg.Listen != "" {
+		if d.web, err = net.Listen("tcp", d.cfg.Listen); err != nil {
+			return fmt.Errorf("--listen: %w", err)
+		}
+	}
+	return nil
+}
+
+func listenUnix(network, path string, mode fs.FileMode) (*net.UnixListener, error) {
+	if conn, err := net.DialTimeout(network, path, time.Second); err == nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("another daemon answers at %s", path)
+	}
+	if info, err := os.Lstat(path); err == nil {
+		if info.Mode()&fs.ModeSocket == 0 {
+			return nil, fmt.Errorf("%s is there and is no socket", path)
+		}
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("dead socket: %w", err)
+		}
+	}
+	l, err := net.ListenUnix(network, &net.UnixAddr{Name: path, Net: network})
+	if err != nil {
+		return nil, fmt.Errorf("socket: %w", err)
+	}
+	if err := os.Chmod(path, mode); err != nil {
+		_ = l.Close()
+		return nil, fmt.Errorf("socket: %w", err)
+	}
+	return l, nil
+}
+
+// closeSockets stops listening and removes the sockets.
+func (d *Daemon) closeSockets() {
+	if d.control != nil {
+		_ = d.control.Close()
+	}
+	if d.clients != nil {
+		_ = d.clients.Close()
+	}
+	if d.web != nil {
+		_ = d.web.Close()
+	}
+}
+
+// accept starts a reader for each process that connects.
+func (d *Daemon) accept(ctx context.Context) error {
+	for {
+		conn, err := d.clients.AcceptUnix()
+		switch {
+		case err == nil:
+			d.conns.Add(1)
+			go d.greet(conn)
+		case ctx.Err() != nil || errors.Is(err, net.ErrClosed):
+			return nil
+		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ENOBUFS):
+			d.log.Error("cannot accept", "err", err)
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(100 * time.Millisecond):
+			}
+		case errors.Is(err, unix.ECONNABORTED):
+		default:
+			return fmt.Errorf("accept clients: %w", err)
+		}
+	}
+}

@@ -1,0 +1,209 @@
+// Package tokentest is a reference client of the token daemon in Go: what the
+// preload library does in C, for tests and for load.
+package tokentest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/wire"
+)
+
+// ErrRefused is what a refusal by the daemon wraps.
+var ErrRefused = errors.New("refused")
+
+// Client is one process as the daemon sees it.
+type Client struct {
+	Welcome wire.Welcome
+	Ends    chan uint32   // leases that the daemon asks back
+	Gone    chan struct{} // closed when the connection has ended
+	conn    *net.UnixConn
+	page    []byte
+	slot    *wire.PageSlot
+}
+
+// Dial connects a process of an instance that has that much GPU memory.
+func Dial(socket, instance, secret string, memUsed uint64) (*Client, error) {
+	hello := wire.Hello{PID: uint32(os.Getpid()), MemUsed: memUsed}
+	var err error
+	if hello.Instance, err = wire.MakeName(instance); err != nil {
+		return nil, err
+	}
+	if hello.Secret, err = wire.MakeName(secret); err != nil {
+		return nil, err
+	}
+	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
+	if err != nil {
+		return nil, err
+	}
+	c := &Client{conn: conn, Ends: make(chan uint32, 16), Gone: make(chan struct{})}
+	if err := c.greet(hello); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	go c.read()
+	return c, nil
+}
+
+// greet says hello and maps the page that comes with the welcome.
+func (c *Client) greet(hello wire.Hello) error {
+	if err := c.Send(hello); err != nil {
+		return err
+	}
+	buf, oob := make([]byte, wire.MaxMessage), make([]byte, unix.CmsgSpace(4))
+	n, oobn, _, _, err := c.conn.ReadMsgUnix(buf, oob)
+	if err != nil {
+		return err
+	}
+	msg, err := wire.Parse(buf[:n])
+	if err != nil {
+		return err
+	}
+	switch msg := msg.(type) {
+	case wire.Welcome:
+		c.Welcome = msg
+	case wire.Refused:
+		return fmt.Errorf("%w: %s", ErrRefused, msg.Reason)
+	default:
+		return fmt.Errorf("message type %d, expected a welcome", msg.Type())
+	}
+	fd, err := descriptor(oob[:oobn])
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if c.page, err = unix.Mmap(fd, 0, wire.PageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+		return fmt.Errorf("map the instance page: %w", err)
+	}
+	c.slot = (*wire.PageSlot)(unsafe.Pointer(&c.page[wire.PageSlotsOffset+int(c.Welcome.Slot)*wire.PageSlotSize]))
+	return nil
+}
+
+func descriptor(oob []byte) (int, error) {
+	msgs, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return -1, err
+	}
+	for _, m := range msgs {
+		if fds, err := unix.ParseUnixRights(&m); err == nil && len(fds) == 1 {
+			return fds[0], nil
+		}
+	}
+	return -1, errors.New("the welcome carries no descriptor")
+}
+
+func (c *Client) read() {
+	defer close(c.Gone)
+	buf := make([]byte, wire.MaxMessage)
+	for {
+		n, err := c.conn.Read(buf)
+		if err != nil {
+			return
+		}
+		msg, err := wire.Parse(buf[:n])
+		if err != nil {
+			return
+		}
+		if end, ok := msg.(wire.LeaseEnd); ok {
+			c.Ends <- end.Lease
+		}
+	}
+}
+
+// Send sends any message.
+func (c *Client) Send(m wire.Message) error {
+	_, err := c.conn.Write(wire.Append(nil, m))
+	return err
+}
+
+// Request asks for a lease.
+func (c *Client) Request() error { return c.Send(wire.Request{}) }
+
+// Return closes the own gate and gives a lease back.
+func (c *Client) Return(lease uint32, used time.Duration, more bool) error {
+	atomic.CompareAndSwapUint32(&c.slot.Gate, lease, 0)
+	m := wire.Return{Lease: lease, UsedNS: uint64(used)}
+	if more {
+		m.Flags = wire.ReturnWantsMore
+	}
+	return c.Send(m)
+}
+
+// Gate is the lease that is held, or 0.
+func (c *Client) Gate() uint32 { return atomic.LoadUint32(&c.slot.Gate) }
+
+// Slot is the process's own part of the instance page.
+func (c *Client) Slot() *wire.PageSlot { return c.slot }
+
+// MemLimit is the limit that the instance page says, in bytes.
+func (c *Client) MemLimit() uint64 {
+	return atomic.LoadUint64(&(*wire.PageHeader)(unsafe.Pointer(&c.page[0])).MemLimit)
+}
+
+// Await sleeps at the gate until it is open.
+func (c *Client) Await(ctx context.Context) (lease uint32, err error) {
+	const futexWait = 0
+	timeout := unix.NsecToTimespec(int64(20 * time.Millisecond)) // to notice the context
+	for {
+		if lease := c.Gate(); lease != 0 {
+			return lease, nil
+		}
+		select {
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		case <-c.Gone:
+			return 0, net.ErrClosed
+		default:
+		}
+		_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&c.slot.Gate)), futexWait, 0,
+			uintptr(unsafe.Pointer(&timeout)), 0, 0)
+	}
+}
+
+// Close ends the connection, as a process that dies does.
+func (c *Client) Close() {
+	_ = c.conn.Close()
+	<-c.Gone
+	_ = unix.Munmap(c.page)
+}
+
+// Saturate launches kernels of that length one after the other, whenever it
+// holds a lease, until the context ends. It returns the time they took.
+func (c *Client) Saturate(ctx context.Context, kernel time.Duration) (used time.Duration, err error) {
+	if err := c.Request(); err != nil {
+		return 0, err
+	}
+	for {
+		lease, err := c.Await(ctx)
+		if errors.Is(err, ctx.Err()) && ctx.Err() != nil {
+			return used, nil
+		}
+		if err != nil {
+			return used, err
+		}
+		start := time.Now()
+		for c.Gate() == lease && ctx.Err() == nil {
+			atomic.AddUint64(&c.slot.Launches, 1)
+			time.Sleep(kernel)
+		}
+		took := time.Since(start)
+		used += took
+		if ctx.Err() != nil {
+			return used, c.Return(lease, took, false)
+		}
+		if end := <-c.Ends; end != lease {
+			return used, fmt.Errorf("lease %d was asked back, lease %d is held", end, lease)
+		}
+		if err := c.Return(lease, took, true); err != nil {
+			return used, err
+		}
+	}
+}
