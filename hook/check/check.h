@@ -1,0 +1,54 @@
+/* check.h: what the programs in this folder share. They are ordinary programs
+ * of the CUDA driver API and run on the simulated driver and on a real one,
+ * with and without the preload library. */
+#ifndef GFAAS_CHECK_H
+#define GFAAS_CHECK_H
+
+#include <cuda.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define MUST(call) \
+    do { \
+        CUresult result_ = (call); \
+        if (result_ != CUDA_SUCCESS) { \
+            fprintf(stderr, "%s:%d: %s: error %d\n", __FILE__, __LINE__, #call, (int)result_); \
+            exit(1); \
+        } \
+    } while (0)
+
+#define ENSURE(condition) \
+    do { \
+        if (!(condition)) { \
+            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
+            exit(1); \
+        } \
+    } while (0)
+
+/* c[i] = a[i] + b[i] for i < n; and a kernel that does nothing but take time. */
+static const char check_ptx[] __attribute__((unused)) =
+    "// gfaas-sim: add op=vadd_f32 block_us=10\n"
+    "// gfaas-sim: nop block_us=1\n"
+    ".version 7.0\n.target sm_70\n.address_size 64\n"
+    ".visible .entry add(.param .u64 a, .param .u64 b, .param .u64 c, .param .u32 n)\n"
+    "{\n"
+    " .reg .pred %p<2>;\n .reg .f32 %f<4>;\n .reg .b32 %r<6>;\n .reg .b64 %rd<11>;\n"
+    " ld.param.u64 %rd1, [a];\n ld.param.u64 %rd2, [b];\n ld.param.u64 %rd3, [c];\n ld.param.u32 %r2, [n];\n"
+    " mov.u32 %r3, %ctaid.x;\n mov.u32 %r4, %ntid.x;\n mov.u32 %r5, %tid.x;\n"
+    " mad.lo.s32 %r1, %r3, %r4, %r5;\n setp.ge.u32 %p1, %r1, %r2;\n @%p1 bra DONE;\n"
+    " cvta.to.global.u64 %rd4, %rd1;\n cvta.to.global.u64 %rd5, %rd2;\n cvta.to.global.u64 %rd6, %rd3;\n"
+    " mul.wide.u32 %rd7, %r1, 4;\n add.s64 %rd8, %rd4, %rd7;\n add.s64 %rd9, %rd5, %rd7;\n add.s64 %rd10, %rd6, %rd7;\n"
+    " ld.global.f32 %f1, [%rd8];\n ld.global.f32 %f2, [%rd9];\n add.f32 %f3, %f1, %f2;\n st.global.f32 [%rd10], %f3;\n"
+    "DONE:\n ret;\n}\n"
+    ".visible .entry nop()\n{\n ret;\n}\n";
+
+static inline double now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+#endif

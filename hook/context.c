@@ -1,0 +1,98 @@
+/* context.c: the beginning of GPU use, and contexts and streams that go away. */
+#include "hook.h"
+
+GF_EXPORT CUresult cuInit(unsigned int flags)
+{
+    if (!gf_boot())
+        return CUDA_ERROR_SHARED_OBJECT_INIT_FAILED;
+    CUresult result = gf_real.cuInit(flags);
+    if (result == CUDA_SUCCESS)
+        gf_link_start();
+    return result;
+}
+
+/* Settles the accounts of a context before it is destroyed: its streams'
+ * time counts, its memory comes back when it is gone. */
+#define GF_DESTROY(symbol) \
+    GF_EXPORT CUresult symbol(CUcontext ctx) \
+    { \
+        if (!gf_boot()) \
+            return CUDA_ERROR_NOT_INITIALIZED; \
+        gf_meter_context_gone(ctx); \
+        CUresult result = gf_real.symbol(ctx); \
+        if (result == CUDA_SUCCESS) \
+            gf_mem_context_gone(ctx); \
+        gf_forget_thread(); \
+        return result; \
+    }
+GF_DESTROY(cuCtxDestroy)
+GF_DESTROY(cuCtxDestroy_v2)
+GF_DESTROY(cuCtxDetach)
+
+/* The device's primary context, or NULL when nobody holds it. */
+static CUcontext primary_context(CUdevice dev)
+{
+    unsigned int flags = 0;
+    int active = 0;
+    CUcontext context = NULL;
+    if (gf_real.cuDevicePrimaryCtxGetState(dev, &flags, &active) != CUDA_SUCCESS || !active)
+        return NULL;
+    if (gf_real.cuDevicePrimaryCtxRetain(&context, dev) != CUDA_SUCCESS)
+        return NULL;
+    gf_real.cuDevicePrimaryCtxRelease_v2(dev);
+    return context;
+}
+
+/* Before a call that may destroy the primary context, and after it: its memory
+ * is gone when the context is no longer active. */
+#define GF_PRIMARY(symbol) \
+    GF_EXPORT CUresult symbol(CUdevice dev) \
+    { \
+        if (!gf_boot()) \
+            return CUDA_ERROR_NOT_INITIALIZED; \
+        CUcontext context = primary_context(dev); \
+        gf_meter_context_gone(context); \
+        CUresult result = gf_real.symbol(dev); \
+        unsigned int flags = 0; \
+        int active = 0; \
+        gf_real.cuDevicePrimaryCtxGetState(dev, &flags, &active); \
+        if (context && !active) \
+            gf_mem_context_gone(context); \
+        gf_forget_thread(); \
+        return result; \
+    }
+GF_PRIMARY(cuDevicePrimaryCtxRelease)
+GF_PRIMARY(cuDevicePrimaryCtxRelease_v2)
+GF_PRIMARY(cuDevicePrimaryCtxReset)
+GF_PRIMARY(cuDevicePrimaryCtxReset_v2)
+
+#define GF_STREAM_DESTROY(symbol) \
+    GF_EXPORT CUresult symbol(CUstream stream) \
+    { \
+        if (!gf_boot()) \
+            return CUDA_ERROR_NOT_INITIALIZED; \
+        gf_meter_stream_gone(stream); \
+        return gf_real.symbol(stream); \
+    }
+GF_STREAM_DESTROY(cuStreamDestroy)
+GF_STREAM_DESTROY(cuStreamDestroy_v2)
+
+GF_EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned int flags)
+{
+    if (!gf_boot())
+        return CUDA_ERROR_NOT_INITIALIZED;
+    CUresult result = gf_real.cuStreamCreate(stream, flags);
+    if (result == CUDA_SUCCESS)
+        gf_meter_stream_made(*stream);
+    return result;
+}
+
+GF_EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority)
+{
+    if (!gf_boot())
+        return CUDA_ERROR_NOT_INITIALIZED;
+    CUresult result = gf_real.cuStreamCreateWithPriority(stream, flags, priority);
+    if (result == CUDA_SUCCESS)
+        gf_meter_stream_made(*stream);
+    return result;
+}

@@ -1,0 +1,26 @@
+# The preload library.
+HOOK_SRC := $(wildcard hook/*.c)
+HOOK_CFLAGS := -std=gnu11 -O2 -g -fPIC -fvisibility=hidden -Wall -Wextra -Werror -fno-plt
+
+# The two libraries are named for glibc before 2.34, where threads and dlopen
+# lived in them; later ones ship empty libraries of these names.
+$(BUILD)/lib/libgfaas.so: $(HOOK_SRC) $(wildcard hook/*.h) hook/symbols.def hook/gfaas.map
+	@mkdir -p $(@D)
+	$(CC) $(HOOK_CFLAGS) $(CFLAGS) -shared -Wl,-z,defs -Wl,-z,relro,-z,now -Wl,-soname,libgfaas.so \
+	  -Wl,--version-script=hook/gfaas.map -Wl,--no-as-needed -o $@ $(HOOK_SRC) \
+	  $$($(CC) -print-file-name=libpthread.so.0) $$($(CC) -print-file-name=libdl.so.2)
+
+# Programs that check the library and the driver under it.
+HOOK_CHECKS := $(patsubst hook/check/%.c,$(BUILD)/check/%,$(wildcard hook/check/*.c))
+checks: $(HOOK_CHECKS)
+.PHONY: checks c-check
+
+$(BUILD)/check/%: hook/check/%.c hook/check/check.h hook/cuda.h hook/symbols.def $(BUILD)/lib/sim/libcuda.so.1
+	@mkdir -p $(@D)
+	$(CC) -std=gnu11 -O2 -g -Wall -Wextra -Werror $(CFLAGS) -Ihook -o $@ $< -L$(BUILD)/lib/sim -l:libcuda.so.1 -ldl
+
+# What must be true of the built library: it needs no driver to load, no glibc
+# after 2.17 (2.31 on arm64, where that is the first that counts), and shows
+# nothing but the wrappers.
+c-check: libs
+	hook/check/library.sh $(BUILD)/lib/libgfaas.so

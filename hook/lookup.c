@@ -1,0 +1,241 @@
+/* lookup.c: answers dlsym and cuGetProcAddress with wrappers.
+ *
+ * The CUDA runtime asks the driver for its functions instead of linking to
+ * them, so exporting the names is not enough. The driver resolves name,
+ * version and stream flavour; the address it gives is then exchanged for the
+ * wrapper of the very function at that address. */
+#include "hook.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The wrappers, which the program may call by name too. */
+#define GF_HAS_LAUNCH(name, variant) GF_ENTRY(name, variant)
+#define GF_HAS_COPY(name, variant) GF_ENTRY(name, variant)
+#define GF_HAS_SYNC(name, variant) GF_ENTRY(name, variant)
+#define GF_HAS_SWITCH(name, variant) GF_ENTRY(name, variant)
+#define GF_HAS_HAND(name, variant) GF_ENTRY(name, variant)
+#define GF_HAS_PASS(name, variant)
+#define GF_HAS_NEXT(name, variant)
+#define GF_ENTRY(name, variant) GF_ROW(name) GF_ENTRY_##variant(name)
+#define GF_ENTRY_NONE(name)
+#define GF_ENTRY_PTSZ(name) GF_ROW(name##_ptsz)
+#define GF_ENTRY_PTDS(name) GF_ROW(name##_ptds)
+
+struct wrapped {
+    const char *name;
+    void *wrapper;
+    void *real;
+};
+
+static struct wrapped table[] = {
+#define GF_ROW(symbol) {#symbol, (void *)symbol, NULL},
+#define CU(name, since, variant, hook, sim, stream, params, args) GF_HAS_##hook(name, variant)
+#include "symbols.def"
+};
+enum { ROWS = sizeof table / sizeof *table };
+static struct wrapped *by_address[ROWS];
+static unsigned addresses;
+static pthread_once_t sorted = PTHREAD_ONCE_INIT;
+static pthread_once_t resolved = PTHREAD_ONCE_INIT;
+
+gf_dlsym_function *gf_real_dlsym;
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(((const struct wrapped *)a)->name, ((const struct wrapped *)b)->name);
+}
+
+static int compare_addresses(const void *a, const void *b)
+{
+    uintptr_t x = (uintptr_t)(*(struct wrapped *const *)a)->real;
+    uintptr_t y = (uintptr_t)(*(struct wrapped *const *)b)->real;
+    return x < y ? -1 : x > y;
+}
+
+static void find_dlsym_once(void)
+{
+    gf_real_dlsym = (gf_dlsym_function *)dlvsym(RTLD_NEXT, "dlsym", GF_OLD);
+    if (!gf_real_dlsym)
+        gf_real_dlsym = (gf_dlsym_function *)dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
+    qsort(table, ROWS, sizeof *table, compare_names);
+}
+
+void gf_lookup_init(void) { pthread_once(&sorted, find_dlsym_once); }
+
+static void resolve(void)
+{
+    for (unsigned i = 0; i < ROWS; i++) {
+        table[i].real = gf_real_find(table[i].name);
+        if (table[i].real)
+            by_address[addresses++] = &table[i];
+    }
+    qsort(by_address, addresses, sizeof *by_address, compare_addresses);
+}
+
+/* The row of that name once the driver is open; NULL if it is not wrapped. */
+static struct wrapped *row_named(const char *name)
+{
+    struct wrapped key = {.name = name};
+    return bsearch(&key, table, ROWS, sizeof *table, compare_names);
+}
+
+static bool ready(void)
+{
+    if (!gf_boot())
+        return false;
+    pthread_once(&resolved, resolve);
+    return true;
+}
+
+void *gf_wrapper_of(void *address)
+{
+    if (!ready())
+        return address;
+    struct wrapped key = {.real = address}, *wanted = &key;
+    struct wrapped **row = bsearch(&wanted, by_address, addresses, sizeof *by_address, compare_addresses);
+    return row ? (*row)->wrapper : address;
+}
+
+/* Called by dlsym below: the answer, or NULL to let the real dlsym answer. */
+__attribute__((used)) void *gf_dlsym_pick(void *handle, const char *name)
+{
+    gf_lookup_init();
+    /* While the driver is being opened it may look for functions itself. */
+    if (!name || name[0] != 'c' || name[1] != 'u' || gf_booting)
+        return NULL;
+    struct wrapped *row = row_named(name);
+    if (!row || !ready() || !row->real)
+        return NULL;
+    /* A handle that does not hold the function must go on saying so. The two
+     * pseudo-handles search by the caller's place; both find a wrapper first. */
+    if (handle != RTLD_DEFAULT && handle != RTLD_NEXT && !gf_real_dlsym(handle, name))
+        return NULL;
+    return row->wrapper;
+}
+
+/* The real dlsym answers RTLD_NEXT by who called it, so it must be jumped to,
+ * not called. */
+#if defined(__x86_64__)
+__asm__(".text\n"
+        ".globl dlsym\n"
+        ".type dlsym, @function\n"
+        "dlsym:\n"
+        "  .cfi_startproc\n"
+        "  endbr64\n"
+        "  pushq %rdi\n"
+        "  .cfi_adjust_cfa_offset 8\n"
+        "  pushq %rsi\n"
+        "  .cfi_adjust_cfa_offset 8\n"
+        "  subq $8, %rsp\n"
+        "  .cfi_adjust_cfa_offset 8\n"
+        "  call gf_dlsym_pick\n"
+        "  addq $8, %rsp\n"
+        "  .cfi_adjust_cfa_offset -8\n"
+        "  popq %rsi\n"
+        "  .cfi_adjust_cfa_offset -8\n"
+        "  popq %rdi\n"
+        "  .cfi_adjust_cfa_offset -8\n"
+        "  testq %rax, %rax\n"
+        "  jne 1f\n"
+        "  jmp *gf_real_dlsym(%rip)\n"
+        "1: ret\n"
+        "  .cfi_endproc\n"
+        ".size dlsym, .-dlsym\n");
+#elif defined(__aarch64__)
+__asm__(".text\n"
+        ".globl dlsym\n"
+        ".type dlsym, %function\n"
+        "dlsym:\n"
+        "  .cfi_startproc\n"
+        "  stp x29, x30, [sp, #-32]!\n"
+        "  .cfi_adjust_cfa_offset 32\n"
+        "  stp x0, x1, [sp, #16]\n"
+        "  bl gf_dlsym_pick\n"
+        "  mov x2, x0\n"
+        "  ldp x0, x1, [sp, #16]\n"
+        "  ldp x29, x30, [sp], #32\n"
+        "  .cfi_adjust_cfa_offset -32\n"
+        "  cbnz x2, 1f\n"
+        "  adrp x3, gf_real_dlsym\n"
+        "  ldr x3, [x3, #:lo12:gf_real_dlsym]\n"
+        "  br x3\n"
+        "1: mov x0, x2\n"
+        "  ret\n"
+        "  .cfi_endproc\n"
+        ".size dlsym, .-dlsym\n");
+#endif
+__asm__(".section .note.GNU-stack,\"\",@progbits\n.text\n");
+
+/* The driver gave an address that is none of its exports: choose by name,
+ * version and flavour as it would have. */
+static void *by_request(const char *symbol, int version, cuuint64_t flags)
+{
+    static const struct { const char *name; int since; bool twin; char suffix[6]; } all[] = {
+#define GF_SUFFIX_NONE false, ""
+#define GF_SUFFIX_PTSZ true, "_ptsz"
+#define GF_SUFFIX_PTDS true, "_ptds"
+#define CU(name, since, variant, hook, sim, stream, params, args) {#name, since, GF_SUFFIX_##variant},
+#include "symbols.def"
+    };
+    size_t length = strlen(symbol);
+    int best = -1;
+    for (unsigned i = 0; i < sizeof all / sizeof *all; i++) {
+        const char *rest = all[i].name + length;
+        if (strncmp(all[i].name, symbol, length) != 0 || (*rest && strncmp(rest, "_v", 2) != 0))
+            continue;
+        if (all[i].since <= version && (best < 0 || all[i].since >= all[best].since))
+            best = (int)i;
+    }
+    if (best < 0)
+        return NULL;
+    char full[128];
+    bool per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) && all[best].twin && version >= 7000;
+    size_t n = strlen(all[best].name);
+    if (n + sizeof all[best].suffix > sizeof full)
+        return NULL;
+    memcpy(full, all[best].name, n + 1);
+    if (per_thread)
+        memcpy(full + n, all[best].suffix, sizeof all[best].suffix);
+    struct wrapped *row = row_named(full);
+    return row ? row->wrapper : NULL;
+}
+
+static void exchange(const char *symbol, void **pfn, int version, cuuint64_t flags)
+{
+    if (!symbol || !pfn || !*pfn)
+        return;
+    void *wrapper = gf_wrapper_of(*pfn);
+    if (wrapper == *pfn) {
+        Dl_info info;
+        /* A wrapped function under its own name is settled; anything else the
+         * driver exports under another name is not ours to replace. */
+        bool exported = dladdr(*pfn, &info) && info.dli_saddr == *pfn;
+        void *chosen = exported ? NULL : by_request(symbol, version, flags);
+        if (chosen)
+            wrapper = chosen;
+    }
+    *pfn = wrapper;
+}
+
+GF_EXPORT CUresult cuGetProcAddress(const char *symbol, void **pfn, int version, cuuint64_t flags)
+{
+    if (!ready())
+        return CUDA_ERROR_NOT_INITIALIZED;
+    CUresult result = gf_real.cuGetProcAddress(symbol, pfn, version, flags);
+    if (result == CUDA_SUCCESS)
+        exchange(symbol, pfn, version, flags);
+    return result;
+}
+
+GF_EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, cuuint64_t flags,
+                                       CUdriverProcAddressQueryResult *status)
+{
+    if (!ready())
+        return CUDA_ERROR_NOT_INITIALIZED;
+    CUresult result = gf_real.cuGetProcAddress_v2(symbol, pfn, version, flags, status);
+    if (result == CUDA_SUCCESS)
+        exchange(symbol, pfn, version, flags);
+    return result;
+}

@@ -1,0 +1,77 @@
+/* real.c: finds the driver and the addresses of its functions. */
+#include "hook.h"
+
+#include <dlfcn.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <unistd.h>
+
+struct gf_driver gf_real;
+
+__thread bool gf_booting GF_TLS;
+
+static pthread_once_t booted = PTHREAD_ONCE_INIT;
+static void *driver;
+
+static CUresult missing(void) { return CUDA_ERROR_NOT_SUPPORTED; }
+
+void *gf_real_find(const char *symbol)
+{
+    return driver ? gf_real_dlsym(driver, symbol) : NULL;
+}
+
+static void *find_or_missing(const char *symbol)
+{
+    void *address = gf_real_find(symbol);
+    return address ? address : (void *)missing;
+}
+
+static void fill(void)
+{
+#define GF_FIND(name) *(void **)&gf_real.name = find_or_missing(#name);
+#define GF_FIND_NONE(name)
+#define GF_FIND_PTSZ(name) GF_FIND(name##_ptsz)
+#define GF_FIND_PTDS(name) GF_FIND(name##_ptds)
+#define CU(name, since, variant, hook, sim, stream, params, args) GF_FIND(name) GF_FIND_##variant(name)
+#include "symbols.def"
+}
+
+static void boot(void)
+{
+    gf_lookup_init();
+    gf_booting = true;
+    driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    gf_booting = false;
+    fill();
+    if (driver)
+        gf_gate_init();
+    else
+        gf_say(GF_SAY_DRIVER, "libcuda.so.1 is not here: there is no GPU driver to use");
+}
+
+bool gf_boot(void)
+{
+    pthread_once(&booted, boot);
+    return driver != NULL;
+}
+
+void gf_say(unsigned kind, const char *format, ...)
+{
+    static uint32_t said;
+    if (__atomic_fetch_or(&said, 1u << kind, __ATOMIC_RELAXED) & 1u << kind)
+        return;
+    char line[512] = "libgfaas: ";
+    const size_t start = sizeof "libgfaas: " - 1;
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(line + start, sizeof line - start - 1, format, args);
+    va_end(args);
+    if (n < 0)
+        return;
+    size_t end = start + (size_t)n;
+    if (end > sizeof line - 2)
+        end = sizeof line - 2;
+    line[end] = '\n';
+    if (write(STDERR_FILENO, line, end + 1) < 0)
+        return; /* nobody reads it: nothing to be done */
+}

@@ -1,0 +1,68 @@
+/* wrap.c: the wrappers that are alike, generated from symbols.def. */
+#include "hook.h"
+
+/* Stream 0 of an ordinary function is the legacy stream, of a _ptsz or _ptds
+ * twin the calling thread's own. */
+static inline CUstream ordinary(CUstream stream)
+{
+    return stream ? stream : CU_STREAM_LEGACY;
+}
+
+static inline CUstream per_thread(CUstream stream)
+{
+    return stream ? stream : CU_STREAM_PER_THREAD;
+}
+
+#define GF_WORK(symbol, real, flavour, stream, params, args, count) \
+    GF_EXPORT CUresult symbol params \
+    { \
+        struct gf_stream *entry = gf_enter(flavour(stream)); \
+        CUresult result = gf_real.real args; \
+        count; \
+        if (gf_unlikely(entry && entry->owner)) \
+            gf_meter_after(entry); \
+        gf_leave(); \
+        return result; \
+    }
+
+#define GF_BRIEF(symbol, params, args) \
+    GF_EXPORT CUresult symbol params \
+    { \
+        gf_enter_sync(); \
+        CUresult result = gf_real.symbol args; \
+        gf_leave(); \
+        return result; \
+    }
+
+#define GF_TURN(symbol, params, args) \
+    GF_EXPORT CUresult symbol params \
+    { \
+        if (!gf_boot()) \
+            return CUDA_ERROR_NOT_INITIALIZED; \
+        CUresult result = gf_real.symbol args; \
+        gf_forget_thread(); \
+        return result; \
+    }
+
+/* A function and, where there is one, its per-thread twin. */
+#define GF_BOTH_NONE(make, name, ...) make(name, name, ordinary, __VA_ARGS__)
+#define GF_BOTH_PTSZ(make, name, ...) \
+    make(name, name, ordinary, __VA_ARGS__) make(name##_ptsz, name##_ptsz, per_thread, __VA_ARGS__)
+#define GF_BOTH_PTDS(make, name, ...) \
+    make(name, name, ordinary, __VA_ARGS__) make(name##_ptds, name##_ptds, per_thread, __VA_ARGS__)
+
+#define GF_SYNC_TWIN(symbol, real, flavour, params, args) GF_BRIEF(symbol, params, args)
+
+#define GF_WRAP_LAUNCH(name, variant, stream, params, args) \
+    GF_BOTH_##variant(GF_WORK, name, stream, params, args, gf_count())
+#define GF_WRAP_COPY(name, variant, stream, params, args) \
+    GF_BOTH_##variant(GF_WORK, name, stream, params, args, (void)0)
+#define GF_WRAP_SYNC(name, variant, stream, params, args) GF_BOTH_##variant(GF_SYNC_TWIN, name, params, args)
+#define GF_WRAP_SWITCH(name, variant, stream, params, args) GF_TURN(name, params, args)
+#define GF_WRAP_HAND(name, variant, stream, params, args)
+#define GF_WRAP_PASS(name, variant, stream, params, args)
+#define GF_WRAP_NEXT(name, variant, stream, params, args)
+
+#define CU(name, since, variant, hook, sim, stream, params, args) \
+    GF_WRAP_##hook(name, variant, stream, params, args)
+#include "symbols.def"
