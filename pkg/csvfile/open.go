@@ -1,6 +1,7 @@
 package csvfile
 
 import (
+	"fmt"
 	"io"
 	"os"
 )
@@ -11,11 +12,14 @@ func Load[T any](path string, read func(r io.Reader, name string) (T, error)) (T
 	if path == "-" {
 		return read(os.Stdin, Stdin)
 	}
+	var none T
 	f, err := os.Open(path)
 	if err != nil {
-		var none T
 		return none, err
 	}
 	defer f.Close()
+	if info, err := f.Stat(); err == nil && info.IsDir() {
+		return none, fmt.Errorf("%s is a folder, expected a file", path)
+	}
 	return read(f, path)
 }

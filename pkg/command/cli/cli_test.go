@@ -1,0 +1,308 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+// program is a small tool to run: one command that fails as it is told to, and
+// two that print in forms whose defaults differ.
+type program struct {
+	fail  error
+	rps   float64
+	ran   string
+	form  string
+	seen  *Env
+	label string
+}
+
+func (p *program) build(env *Env) *cobra.Command {
+	p.seen = env
+	root := &cobra.Command{Use: "tool", Short: "A tool"}
+	work := &cobra.Command{Use: "work", Args: cobra.MaximumNArgs(1), RunE: func(*cobra.Command, []string) error {
+		p.ran, p.form = "work", env.Output
+		return p.fail
+	}}
+	env.Outputs(work, "table", "json", "csv")
+	work.Flags().Float64Var(&p.rps, "max-rps", 7, "")
+	work.Flags().StringVar(&p.label, "label", "none", "")
+	show := &cobra.Command{Use: "show", RunE: func(*cobra.Command, []string) error {
+		p.ran, p.form = "show", env.Output
+		return p.fail
+	}}
+	env.Outputs(show, "yaml", "json")
+	plain := &cobra.Command{Use: "plain", RunE: func(*cobra.Command, []string) error {
+		p.ran, p.form = "plain", env.Output
+		return p.fail
+	}}
+	root.AddCommand(work, show, plain)
+	return root
+}
+
+// execute runs the program and returns its status and both streams.
+func (p *program) execute(t *testing.T, sig syscall.Signal, args ...string) (status int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	env := &Env{Prog: "tool", In: strings.NewReader(""), Out: &out, Err: &errs}
+	status = env.run(t.Context(), env.Tree(p.build), args, func() syscall.Signal { return sig })
+	return status, out.String(), errs.String()
+}
+
+// isolate keeps the user's own settings out of a test.
+func isolate(t *testing.T) (configHome string) {
+	t.Helper()
+	dir := t.TempDir()
+	t.Setenv("XDG_CONFIG_HOME", dir)
+	for _, kv := range os.Environ() {
+		if name, _, _ := strings.Cut(kv, "="); strings.HasPrefix(name, "GFAAS_") || name == "NO_COLOR" {
+			t.Setenv(name, "")
+		}
+	}
+	return dir
+}
+
+// below are errors as lower layers make them.
+type below struct{ locked, missing bool }
+
+func (b *below) Error() string     { return "from below" }
+func (b *below) Locked() bool      { return b.locked }
+func (b *below) Unavailable() bool { return b.missing }
+func (b *below) Hint() string      { return "do this" }
+
+func TestExitStatus(t *testing.T) {
+	isolate(t)
+	for _, c := range []struct {
+		name   string
+		err    error
+		signal syscall.Signal
+		want   int
+		says   string
+	}{
+		{"nothing wrong", nil, 0, 0, ""},
+		{"any error", errors.New("broken"), 0, 1, "tool: error: broken\n"},
+		{"missing", fmt.Errorf("up: %w", &below{missing: true}), 0, 4, "tool: error: up: from below\ntool: hint: do this\n"},
+		{"locked", &below{locked: true}, 0, 6, "tool: error: from below\ntool: hint: do this\n"},
+		{"no claim", &below{}, 0, 1, "tool: error: from below\ntool: hint: do this\n"},
+		{"late", fmt.Errorf("wait: %w", context.DeadlineExceeded), 0, 5, "tool: error: wait: context deadline exceeded\n"},
+		{"usage", Usagef("--x %d", 3), 0, 2, "tool: error: --x 3\n"},
+		{"chosen", fmt.Errorf("plan: %w", Fail(3, "look", errors.New("no"))), 0, 3, "tool: error: plan: no\ntool: hint: look\n"},
+		{"chosen, hint from below", Fail(7, "", &below{locked: true}), 0, 7, "tool: error: from below\ntool: hint: do this\n"},
+		{"silent", Exit(3), 0, 3, ""},
+		{"interrupted", fmt.Errorf("stop: %w", context.Canceled), syscall.SIGINT, 130, ""},
+		{"terminated, with a mess", errors.New("left over"), syscall.SIGTERM, 143, "tool: error: left over\n"},
+		{"interrupted after it was done", nil, syscall.SIGINT, 0, ""},
+		{"a child's status wins", Exit(9), syscall.SIGINT, 9, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := program{fail: c.err}
+			status, stdout, stderr := p.execute(t, c.signal, "work")
+			if status != c.want || stderr != c.says || stdout != "" {
+				t.Errorf("status %d, stdout %q, stderr %q; want %d and %q", status, stdout, stderr, c.want, c.says)
+			}
+		})
+	}
+}
+
+func TestFailOfNothing(t *testing.T) {
+	if err := Fail(ExitUsage, "hint", nil); err != nil {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestUsage(t *testing.T) {
+	isolate(t)
+	for _, c := range []struct{ args, says string }{
+		{"frob", `unknown command "frob"`},
+		{"--frob", "unknown flag: --frob"},
+		{"work --frob", "unknown flag: --frob"},
+		{"work a b", "accepts at most 1 arg"},
+		{"show a", `unknown command "a"`},
+		{"work --max-rps x", "invalid argument"},
+		{"work -o yaml", `--output "yaml" is not offered here: expected table, json, csv`},
+		{"plain -o json", "unknown shorthand flag"},
+	} {
+		var p program
+		status, stdout, stderr := p.execute(t, 0, strings.Fields(c.args)...)
+		if status != ExitUsage || !strings.Contains(stderr, c.says) || p.ran != "" || stdout != "" {
+			t.Errorf("%s: status %d, stderr %q, ran %q; want 2 and %q", c.args, status, stderr, p.ran, c.says)
+		}
+	}
+}
+
+func TestHelpAndVersion(t *testing.T) {
+	isolate(t)
+	for _, c := range []struct{ args, says string }{
+		{"", "A tool"},
+		{"--help", "EXIT STATUS"},
+		{"work --help", "EXIT STATUS"},
+		{"--version", "tool version " + Version},
+	} {
+		var p program
+		status, stdout, stderr := p.execute(t, 0, strings.Fields(c.args)...)
+		if status != 0 || stderr != "" || !strings.Contains(stdout, c.says) || p.ran != "" {
+			t.Errorf("%q: status %d, stderr %q, stdout %q; want 0 and %q", c.args, status, stderr, stdout, c.says)
+		}
+	}
+}
+
+func TestErrorsInJSON(t *testing.T) {
+	isolate(t)
+	for _, c := range []struct {
+		args string
+		fail error
+		want map[string]string
+	}{
+		{"work -o json", Fail(4, "start it", errors.New("no daemon")), map[string]string{"code": "unavailable", "message": "no daemon", "hint": "start it"}},
+		{"work -o json", errors.New("bad \"file\"\nof two lines"), map[string]string{"code": "failed", "message": "bad \"file\"\nof two lines", "hint": ""}},
+		{"work -o json", &below{locked: true}, map[string]string{"code": "locked", "message": "from below", "hint": "do this"}},
+		{"work -o json", context.DeadlineExceeded, map[string]string{"code": "timeout", "message": "context deadline exceeded", "hint": ""}},
+		{"work -o json a b", nil, map[string]string{"code": "usage", "message": "accepts at most 1 arg(s), received 2", "hint": "see 'tool work --help'"}},
+		{"work -o json --frob", nil, map[string]string{"code": "usage", "message": "unknown flag: --frob", "hint": "see 'tool work --help'"}},
+	} {
+		p := program{fail: c.fail}
+		_, _, stderr := p.execute(t, 0, strings.Fields(c.args)...)
+		var got struct {
+			Error map[string]string `json:"error"`
+		}
+		if err := json.Unmarshal([]byte(stderr), &got); err != nil || fmt.Sprint(got.Error) != fmt.Sprint(c.want) {
+			t.Errorf("%s: stderr %q, %v; want %v", c.args, stderr, err, c.want)
+		}
+	}
+	p := program{fail: Fail(ExitNo, "", errors.New("infeasible"))}
+	if _, _, stderr := p.execute(t, 0, "work", "-o", "json"); strings.HasPrefix(stderr, "{") {
+		t.Errorf("exit 3 printed an error object: %q", stderr)
+	}
+}
+
+func TestFormDefaults(t *testing.T) {
+	isolate(t)
+	for args, want := range map[string]string{
+		"work": "table", "show": "yaml", "plain": "", "work -o csv": "csv", "show -o json": "json",
+	} {
+		var p program
+		if status, _, stderr := p.execute(t, 0, strings.Fields(args)...); status != 0 || p.form != want {
+			t.Errorf("%s: status %d, form %q, %s; want %q", args, status, p.form, stderr, want)
+		}
+	}
+}
+
+func TestSettingsPrecedence(t *testing.T) {
+	dir := isolate(t)
+	check := func(want float64, args ...string) {
+		t.Helper()
+		var p program
+		status, _, stderr := p.execute(t, 0, append([]string{"work"}, args...)...)
+		if status != 0 || p.rps != want {
+			t.Errorf("status %d, %q, max-rps %v; want %v", status, stderr, p.rps, want)
+		}
+	}
+	check(7)
+	config := filepath.Join(dir, "gfaas", "config.yaml")
+	write(t, config, "max-rps: 8\n")
+	check(8)
+	other := filepath.Join(dir, "other.yaml")
+	write(t, other, "max-rps: 9\n")
+	check(9, "--config", other)
+	t.Setenv("GFAAS_CONFIG", other)
+	check(9)
+	t.Setenv("GFAAS_MAX_RPS", "10")
+	check(10)
+	check(11, "--max-rps", "11")
+	t.Setenv("GFAAS_MAX_RPS", "many")
+	var p program
+	if status, _, stderr := p.execute(t, 0, "work"); status != ExitUsage || !strings.Contains(stderr, "max-rps") {
+		t.Errorf("a setting that is no number: status %d, %q", status, stderr)
+	}
+}
+
+func TestSettingsForAllCommands(t *testing.T) {
+	isolate(t)
+	t.Setenv("GFAAS_OUTPUT", "csv")
+	for args, want := range map[string]string{"work": "csv", "show": "yaml", "plain": "", "work -o json": "json"} {
+		var p program
+		if status, _, stderr := p.execute(t, 0, strings.Fields(args)...); status != 0 || p.form != want {
+			t.Errorf("%s: status %d, form %q, %s; want %q", args, status, p.form, stderr, want)
+		}
+	}
+	t.Setenv("GFAAS_OUTPUT", "cvs")
+	var p program
+	if status, _, _ := p.execute(t, 0, "work"); status != ExitUsage {
+		t.Errorf("an output form that nobody offers: status %d", status)
+	}
+	t.Setenv("GFAAS_OUTPUT", "")
+	t.Setenv("NO_COLOR", "1")
+	if p.execute(t, 0, "plain"); !p.seen.NoColor {
+		t.Error("NO_COLOR does nothing")
+	}
+	t.Setenv("GFAAS_QUIET", "true")
+	if p.execute(t, 0, "plain"); !p.seen.Quiet {
+		t.Error("GFAAS_QUIET does nothing")
+	}
+}
+
+func TestConfigFaults(t *testing.T) {
+	dir := isolate(t)
+	bad := filepath.Join(dir, "bad.yaml")
+	write(t, bad, "label: a\n\tmax-rps: 1\n")
+	for file, want := range map[string]string{
+		bad: bad + ":2: ", filepath.Join(dir, "absent.yaml"): "no such file",
+	} {
+		var p program
+		status, _, stderr := p.execute(t, 0, "work", "--config", file)
+		if status != ExitFailure || !strings.Contains(stderr, want) || p.ran != "" {
+			t.Errorf("%s: status %d, %q; want 1 and %q", file, status, stderr, want)
+		}
+	}
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestSignals(t *testing.T) {
+	ctx, caught, stop := withSignals(t.Context())
+	defer stop()
+	if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	<-ctx.Done()
+	if caught() != syscall.SIGTERM || signalExit(caught()) != 143 {
+		t.Errorf("caught %v", caught())
+	}
+}
+
+func TestDirectories(t *testing.T) {
+	for _, c := range []struct{ run, runtime, state, stateHome, wantRun, wantState string }{
+		{"/r", "/x", "/s.db", "/y", "/r", "/s.db"},
+		{"", "/x", "", "/y", "/x/gfaas", "/y/gfaas/state.db"},
+		{"", "", "", "", "/run/gfaas", "/h/.local/state/gfaas/state.db"},
+	} {
+		t.Setenv("HOME", "/h")
+		t.Setenv("GFAAS_RUN_DIR", c.run)
+		t.Setenv("XDG_RUNTIME_DIR", c.runtime)
+		t.Setenv("GFAAS_STATE", c.state)
+		t.Setenv("XDG_STATE_HOME", c.stateHome)
+		if got := RunDir(); got != c.wantRun {
+			t.Errorf("RunDir = %s, want %s", got, c.wantRun)
+		}
+		if got := StatePath(); got != c.wantState {
+			t.Errorf("StatePath = %s, want %s", got, c.wantState)
+		}
+	}
+}

@@ -1,0 +1,124 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+const exitStatusHelp = `
+EXIT STATUS
+  0 done; 1 failed (bad input included); 2 wrong usage; 3 the answer is no;
+  4 something needed is missing; 5 timed out; 6 state locked; 7 partly done,
+  can be resumed; 130, 143 ended by SIGINT, SIGTERM
+`
+
+// outputKey marks, in a command's annotations, the forms its -o takes.
+const outputKey = "gfaas-output"
+
+// anyForm are the forms that some command somewhere offers: a setting for all
+// commands may name any of them, and holds for those that offer it.
+var anyForm = []string{"table", "wide", "json", "jsonl", "csv", "yaml", "svg"}
+
+// form is the value of one command's -o. Commands differ in their defaults, so
+// the chosen form reaches the Env only when it is set, or when the command is
+// about to run.
+type form struct {
+	env   *Env
+	value string
+}
+
+func (f *form) String() string { return f.value }
+func (f *form) Type() string   { return "string" }
+func (f *form) Set(s string) error {
+	f.value, f.env.Output = s, s
+	return nil
+}
+
+// Outputs gives the command -o with these forms; the first is the default.
+func (env *Env) Outputs(cmd *cobra.Command, forms ...string) {
+	cmd.Annotations = map[string]string{outputKey: strings.Join(forms, "|")}
+	cmd.Flags().VarP(&form{env: env, value: forms[0]}, "output", "o", "form of the output: "+strings.Join(forms, ", "))
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(forms, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// adopt gives the whole tree what every binary has: the common flags,
+// settings from the environment and the config file, usage errors as such.
+func (env *Env) adopt(root *cobra.Command) {
+	root.Version = Version
+	root.SilenceErrors, root.SilenceUsage = true, true
+	root.CompletionOptions.HiddenDefaultCmd = true
+	pf := root.PersistentFlags()
+	pf.StringVar(&env.OutFile, "out-file", "", "write the output to this file, whole or not at all")
+	pf.BoolVarP(&env.Quiet, "quiet", "q", false, "say nothing but errors on standard error")
+	pf.BoolVarP(&env.Verbose, "verbose", "v", false, "say more on standard error")
+	pf.BoolVar(&env.NoColor, "no-color", false, "no colour in what is printed (also NO_COLOR)")
+	pf.StringVar(&env.Config, "config", "", "settings file (default $XDG_CONFIG_HOME/gfaas/config.yaml)")
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return env.settle(cmd) }
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return Fail(ExitUsage, seeHelp(cmd), err) })
+	root.SetUsageTemplate(root.UsageTemplate() + exitStatusHelp)
+	walk(root, func(cmd *cobra.Command) {
+		check := cmd.Args
+		if check == nil {
+			check = cobra.NoArgs
+		}
+		cmd.Args = func(c *cobra.Command, args []string) error {
+			return Fail(ExitUsage, seeHelp(c), check(c, args))
+		}
+		if cmd.RunE == nil && cmd.Run == nil {
+			cmd.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+		}
+	})
+}
+
+func walk(cmd *cobra.Command, visit func(*cobra.Command)) {
+	visit(cmd)
+	for _, sub := range cmd.Commands() {
+		walk(sub, visit)
+	}
+}
+
+func seeHelp(cmd *cobra.Command) string { return fmt.Sprintf("see '%s --help'", cmd.CommandPath()) }
+
+// settle fills the flags that were not given from the environment and the
+// config file, and checks the form of the output.
+func (env *Env) settle(cmd *cobra.Command) error {
+	output := cmd.Flags().Lookup("output")
+	chosen := output != nil && output.Changed
+	usual := ""
+	if output != nil {
+		usual = output.DefValue
+	}
+	if err := applySettings(cmd.Flags(), env.Config); err != nil {
+		return err
+	}
+	if os.Getenv("NO_COLOR") != "" {
+		env.NoColor = true
+	}
+	forms, ok := cmd.Annotations[outputKey]
+	if !ok {
+		return nil
+	}
+	env.Output = output.Value.String()
+	switch {
+	case slices.Contains(strings.Split(forms, "|"), env.Output):
+		return nil
+	case !chosen && slices.Contains(anyForm, env.Output):
+		return output.Value.Set(usual)
+	}
+	bad := env.Output
+	env.Output = ""
+	return Usagef("--output %q is not offered here: expected %s", bad, strings.ReplaceAll(forms, "|", ", "))
+}
+
+// Positive checks that a flag that must exceed zero does.
+func Positive(flags *pflag.FlagSet, name string, value float64) error {
+	if value > 0 {
+		return nil
+	}
+	return Usagef("--%s %s: expected more than 0", name, flags.Lookup(name).Value)
+}

@@ -1,0 +1,140 @@
+// Package cli is what all binaries share: streams, settings, printers,
+// progress, and how an error becomes a message and an exit status.
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/mattn/go-isatty"
+	"github.com/spf13/cobra"
+)
+
+// Version is what --version prints; releases set it at link time.
+var Version = "0.1.0-dev"
+
+// Env is what a command may touch of the world around it.
+type Env struct {
+	Prog string
+	In   io.Reader
+	Out  io.Writer
+	Err  io.Writer
+
+	// ErrTerminal says that standard error is a terminal: only then is
+	// progress shown.
+	ErrTerminal bool
+
+	// Set by the flags every command has.
+	Output  string // the chosen form; empty until the command offered some
+	OutFile string
+	Quiet   bool
+	Verbose bool
+	NoColor bool
+	Config  string
+}
+
+// Main builds the command tree and runs it on the process's own arguments and
+// streams. The result is the exit status.
+func Main(prog string, build func(*Env) *cobra.Command) int {
+	env := &Env{
+		Prog: prog, In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
+		ErrTerminal: isatty.IsTerminal(os.Stderr.Fd()),
+	}
+	ctx, caught, stop := withSignals(context.Background())
+	defer stop()
+	return env.run(ctx, env.Tree(build), os.Args[1:], caught)
+}
+
+// Tree is the whole command tree with what every binary has, for whoever wants
+// to look at it rather than run it.
+func (env *Env) Tree(build func(*Env) *cobra.Command) *cobra.Command {
+	root := build(env)
+	env.adopt(root)
+	return root
+}
+
+// run executes the tree and reports its error.
+func (env *Env) run(ctx context.Context, root *cobra.Command, args []string, caught func() syscall.Signal) int {
+	root.SetArgs(args)
+	root.SetIn(env.In)
+	root.SetOut(env.Out)
+	root.SetErr(env.Err)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return ExitOK
+	}
+	var chosen *Error
+	if sig := caught(); sig != 0 && !errors.As(err, &chosen) {
+		if !errors.Is(err, context.Canceled) {
+			env.report(classify(err))
+		}
+		return signalExit(sig)
+	}
+	e := classify(err)
+	env.report(e)
+	return e.Exit
+}
+
+// report prints an error as `prog: error: …` and `prog: hint: …`, and under
+// -o json as an object too.
+func (env *Env) report(e *Error) {
+	if e.Err == nil {
+		return
+	}
+	if env.Output == "json" && e.Exit != ExitNo && e.Exit != ExitPartial {
+		body := map[string]map[string]string{"error": {
+			"code": exitNames[e.Exit], "message": e.Err.Error(), "hint": e.Hint,
+		}}
+		_ = json.NewEncoder(env.Err).Encode(body)
+		return
+	}
+	fmt.Fprintf(env.Err, "%s: error: %v\n", env.Prog, e.Err)
+	if e.Hint != "" {
+		fmt.Fprintf(env.Err, "%s: hint: %s\n", env.Prog, e.Hint)
+	}
+}
+
+// Notef tells the user something on standard error unless --quiet.
+func (env *Env) Notef(format string, args ...any) {
+	if !env.Quiet {
+		fmt.Fprintf(env.Err, "%s: %s\n", env.Prog, fmt.Sprintf(format, args...))
+	}
+}
+
+// Debugf tells the user something on standard error under --verbose.
+func (env *Env) Debugf(format string, args ...any) {
+	if env.Verbose {
+		fmt.Fprintf(env.Err, "%s: %s\n", env.Prog, fmt.Sprintf(format, args...))
+	}
+}
+
+// withSignals cancels the context at the first SIGINT or SIGTERM and tells
+// which it was. A signal that the starter had us ignore, as shells do for what
+// runs in the background, stays ignored.
+func withSignals(parent context.Context) (context.Context, func() syscall.Signal, func()) {
+	ctx, cancel := context.WithCancel(parent)
+	var got atomic.Int32
+	ch := make(chan os.Signal, 1)
+	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		if !signal.Ignored(s) {
+			signal.Notify(ch, s)
+		}
+	}
+	go func() {
+		select {
+		case s := <-ch:
+			got.Store(int32(s.(syscall.Signal)))
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	stop := func() { signal.Stop(ch); cancel() }
+	return ctx, func() syscall.Signal { return syscall.Signal(got.Load()) }, stop
+}

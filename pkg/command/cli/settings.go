@@ -1,0 +1,150 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"github.com/spf13/viper"
+)
+
+// settingKey marks the flags whose value is a setting's.
+const settingKey = "gfaas-setting"
+
+// applySettings sets each flag that was not given on the command line from
+// GFAAS_<FLAG> or the config file.
+func applySettings(flags *pflag.FlagSet, config string) error {
+	v := viper.New()
+	v.SetEnvPrefix("GFAAS")
+	v.SetEnvKeyReplacer(strings.NewReplacer("-", "_"))
+	v.AutomaticEnv()
+	if err := readConfig(v, flags, config); err != nil {
+		return err
+	}
+	var first error
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Changed || first != nil || f.Name == "help" || f.Name == "version" || f.Name == "config" {
+			return
+		}
+		// Inside `gfaas run` this variable is the preload library's, not ours.
+		if f.Name == "socket" && os.Getenv("GFAAS_INSTANCE") != "" {
+			return
+		}
+		if !v.IsSet(f.Name) {
+			return
+		}
+		if err := flags.Set(f.Name, v.GetString(f.Name)); err != nil {
+			first = Usagef("setting %s: %w", f.Name, err)
+			return
+		}
+		if f.Annotations == nil {
+			f.Annotations = map[string][]string{}
+		}
+		f.Annotations[settingKey] = nil
+	})
+	return first
+}
+
+// Reread sets the flags that were not given on the command line from the
+// environment and the config file as they are now: what a daemon does on
+// SIGHUP.
+func (env *Env) Reread(flags *pflag.FlagSet) error {
+	var first error
+	flags.VisitAll(func(f *pflag.Flag) {
+		if _, ok := f.Annotations[settingKey]; !ok || first != nil {
+			return
+		}
+		first = f.Value.Set(f.DefValue)
+		f.Changed = false
+		delete(f.Annotations, settingKey)
+	})
+	if first != nil {
+		return first
+	}
+	return applySettings(flags, env.Config)
+}
+
+// readConfig reads the one config file that applies, if any.
+func readConfig(v *viper.Viper, flags *pflag.FlagSet, named string) error {
+	if named == "" && !flags.Changed("config") {
+		named = os.Getenv("GFAAS_CONFIG")
+	}
+	paths := []string{named}
+	if named == "" {
+		paths = []string{filepath.Join(configHome(), "gfaas", "config.yaml"), "/etc/gfaas/config.yaml"}
+	}
+	for _, path := range paths {
+		if _, err := os.Stat(path); named == "" && errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		v.SetConfigFile(path)
+		v.SetConfigType("yaml")
+		if err := v.ReadInConfig(); err != nil {
+			return configFault(path, err)
+		}
+		return nil
+	}
+	return nil
+}
+
+var yamlLine = regexp.MustCompile(`line (\d+): `)
+
+// configFault says what is wrong with the config file as for any other file:
+// FILE:LINE: what.
+func configFault(path string, err error) error {
+	var parse viper.ConfigParseError
+	if !errors.As(err, &parse) {
+		return Fail(ExitFailure, "", fmt.Errorf("config file: %w", err))
+	}
+	text := strings.TrimPrefix(parse.Unwrap().Error(), "yaml: ")
+	line := "1"
+	if m := yamlLine.FindStringSubmatchIndex(text); m != nil {
+		line = text[m[2]:m[3]]
+		text = text[:m[0]] + text[m[1]:]
+	}
+	return Fail(ExitFailure, "", fmt.Errorf("%s:%s: %s", path, line, text))
+}
+
+func configHome() string {
+	if dir := os.Getenv("XDG_CONFIG_HOME"); dir != "" {
+		return dir
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "/etc/xdg"
+	}
+	return filepath.Join(home, ".config")
+}
+
+// RunDir is the folder of the daemons' sockets: $GFAAS_RUN_DIR, else
+// $XDG_RUNTIME_DIR/gfaas, else /run/gfaas.
+func RunDir() string {
+	if dir := os.Getenv("GFAAS_RUN_DIR"); dir != "" {
+		return dir
+	}
+	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
+		return filepath.Join(dir, "gfaas")
+	}
+	return "/run/gfaas"
+}
+
+// StatePath is the state file: $GFAAS_STATE, else
+// $XDG_STATE_HOME/gfaas/state.db, else ~/.local/state/gfaas/state.db.
+func StatePath() string {
+	if path := os.Getenv("GFAAS_STATE"); path != "" {
+		return path
+	}
+	if dir := os.Getenv("XDG_STATE_HOME"); dir != "" {
+		return filepath.Join(dir, "gfaas", "state.db")
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "/var/lib/gfaas/state.db"
+	}
+	return filepath.Join(home, ".local", "state", "gfaas", "state.db")
+}

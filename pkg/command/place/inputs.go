@@ -1,0 +1,148 @@
+package place
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/plan"
+	policy "github.com/gfaas/gfaas/pkg/policy/place"
+	"github.com/gfaas/gfaas/pkg/profile"
+)
+
+// maxGPUs is the most GPUs that --gpus takes.
+const maxGPUs = 1_000_000
+
+// inputs are the files a plan is made from or checked against.
+type inputs struct{ profile, demand, inventory string }
+
+func (i *inputs) flags(f *pflag.FlagSet) {
+	f.StringVar(&i.profile, "profile", "", "what instances sustain (CSV)")
+	f.StringVar(&i.demand, "demand", "", "what is wanted: a file (CSV: function,rps,slo_ms) or a list like resnet=250,bert=40")
+	f.StringVar(&i.inventory, "inventory", "", "the GPUs there are (CSV: node,gpu,mem_mib)")
+}
+
+// checkStdin refuses to read standard input as two things.
+func checkStdin(paths ...string) error {
+	if len(slices.DeleteFunc(paths, func(p string) bool { return p != "-" })) > 1 {
+		return cli.Usagef("standard input (-) can be only one of the files")
+	}
+	return nil
+}
+
+// loadProfile reads the profile, nil when none was given.
+func (i *inputs) loadProfile() ([]profile.Row, error) {
+	if i.profile == "" {
+		return nil, nil
+	}
+	return profile.Load(i.profile)
+}
+
+// loadDemand reads the demand, nil when none was given. What has the form of a
+// list is one, unless there is a file of that name.
+func (i *inputs) loadDemand() ([]plan.Demand, error) {
+	if i.demand == "" {
+		return nil, nil
+	}
+	if strings.Contains(i.demand, "=") {
+		if _, err := os.Stat(i.demand); errors.Is(err, fs.ErrNotExist) {
+			d, err := plan.ParseDemand(i.demand)
+			if err != nil {
+				return nil, cli.Usagef("--demand: %w", err)
+			}
+			return d, nil
+		}
+	}
+	d, err := plan.LoadDemand(i.demand)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, cli.Fail(cli.ExitFailure, "a demand can also be a list like resnet=250,bert=40", err)
+	}
+	return d, err
+}
+
+// loadInventory reads the inventory, nil when none was given.
+func (i *inputs) loadInventory() ([]plan.Device, error) {
+	if i.inventory == "" {
+		return nil, nil
+	}
+	return plan.LoadInventory(i.inventory)
+}
+
+// input checks the flags and reads what they name.
+func (o *planOptions) input(cmd *cobra.Command) (in policy.Input, err error) {
+	if err := o.check(cmd); err != nil {
+		return in, err
+	}
+	if in.Profile, err = o.files.loadProfile(); err != nil {
+		return in, err
+	}
+	if in.Demand, err = o.files.loadDemand(); err != nil {
+		return in, err
+	}
+	if in.Devices, err = o.files.loadInventory(); err != nil {
+		return in, err
+	}
+	in.MemMiB = o.mem.MiB()
+	for i := range o.gpus {
+		in.Devices = append(in.Devices, plan.Device{Node: "node0", Index: i, MemMiB: in.MemMiB})
+	}
+	if o.files.inventory != "" && in.MemMiB > 0 {
+		for i := range in.Devices {
+			in.Devices[i].MemMiB = min(in.Devices[i].MemMiB, in.MemMiB)
+		}
+	}
+	return in, nil
+}
+
+func (o *planOptions) check(cmd *cobra.Command) error {
+	f := cmd.Flags()
+	switch {
+	case o.files.profile == "":
+		return cli.Fail(cli.ExitUsage, "gfaas-profile run FUNCTION.yaml measures one", errors.New("--profile is missing: expected a file"))
+	case o.files.demand == "":
+		return cli.Usagef("--demand is missing: expected a file or a list like resnet=250,bert=40")
+	case o.files.inventory != "" && f.Changed("gpus"):
+		return cli.Usagef("--inventory and --gpus both say which GPUs there are: expected one of them")
+	case f.Changed("gpus") && (o.gpus < 1 || o.gpus > maxGPUs):
+		return cli.Usagef("--gpus %d: expected a number from 1 to %d", o.gpus, maxGPUs)
+	case f.Changed("gpu-mem") && o.mem <= 0:
+		return cli.Usagef("--gpu-mem %s: expected more than 0, like 16GiB", o.mem)
+	}
+	return checkStdin(o.files.profile, o.files.demand, o.files.inventory)
+}
+
+// oneOf is the value of a flag that takes one of some words.
+type oneOf struct {
+	value *string
+	words []string
+}
+
+func (c oneOf) String() string {
+	if c.value == nil {
+		return ""
+	}
+	return *c.value
+}
+func (c oneOf) Type() string { return "string" }
+func (c oneOf) Set(s string) error {
+	if !slices.Contains(c.words, s) {
+		return fmt.Errorf("expected %s", strings.Join(c.words, " or "))
+	}
+	*c.value = s
+	return nil
+}
+
+// choice gives a command a flag that takes one of these words; the first is
+// the default.
+func choice(cmd *cobra.Command, value *string, name, usage string, words ...string) {
+	*value = words[0]
+	cmd.Flags().Var(oneOf{value, words}, name, usage+": "+strings.Join(words, ", "))
+	_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
+}

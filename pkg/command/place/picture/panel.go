@@ -1,0 +1,142 @@
+package picture
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/gfaas/gfaas/pkg/plan"
+)
+
+// panel draws a GPU with the upper left corner of its square at x, y+30.
+func (pg *page) panel(pn panel, x, y float64) {
+	w := &pg.out
+	name := fmt.Sprintf("%s · GPU %d", pn.gpu.Node, pn.gpu.Index)
+	if pn.count > 1 {
+		name = fmt.Sprintf("%d GPUs like this", pn.count)
+	}
+	use := percent(area(pn.gpu))
+	w.text(x, y+16, textSize, "start", ink, `font-weight="600"`, clip(name, pg.side-textWidth(use, textSize)-10, textSize))
+	w.text(x+pg.side, y+16, textSize, "end", grey, "", use)
+	y += 26
+	w.rect(x, y, pg.side, pg.side, "url(#free)", fmt.Sprintf(`stroke="%s"`, line))
+	for _, in := range pn.gpu.Instances {
+		pg.instance(in, x+at(in.X)*pg.side, y+pg.side*(1-(at(in.Y)+in.SMPct)/100), in.QuotaRequest*pg.side, in.SMPct/100*pg.side)
+	}
+	pg.axes(x, y)
+	pg.memory(pn.gpu, x, y+pg.side+24)
+}
+
+// instance draws one rectangle with as much of its label as fits.
+func (pg *page) instance(in plan.Instance, x, y, width, height float64) {
+	w := &pg.out
+	function := slices.Index(pg.functions, in.Function)
+	fmt.Fprintf(&w.b, "<g><title>%s</title>\n", escape.Replace(fmt.Sprintf("%s: %s%% of the SMs for %s of the window, batch %d, %s requests a second",
+		in.ID, decimal(in.SMPct, 2), decimal(in.QuotaRequest, 3), in.Batch, decimal(in.RPS, 1))))
+	w.tile(x, y, width, height, function, fmt.Sprintf(`stroke="%s" stroke-width="1.2"`, paper))
+	share := fmt.Sprintf("%s%%×%s", decimal(in.SMPct, 1), decimal(in.QuotaRequest, 2))
+	rate := decimal(in.RPS, 1) + " rps"
+	pg.label(x, y, width, height, function, [][]string{
+		{in.Function, share, rate}, {in.Function, share}, {in.Function + " " + share}, {in.Function}, {fmt.Sprint(function + 1)},
+	})
+	w.b.WriteString("</g>\n")
+}
+
+// label writes the first of some texts that fits the rectangle, upright or
+// turned; the last is tried down to the smallest size.
+func (pg *page) label(x, y, width, height float64, function int, choices [][]string) {
+	for i, lines := range choices {
+		least := 8.5
+		if i == len(choices)-1 {
+			least = 5
+		}
+		for _, turned := range []bool{false, true} {
+			w, h := width-6, height-2
+			if turned {
+				w, h = height-6, width-2
+			}
+			if size := fit(lines, w, h); size >= least && (!turned || height > 1.6*width) {
+				pg.write(x+width/2, y+height/2, min(size, 15), turned, function, lines)
+				return
+			}
+		}
+	}
+}
+
+// fit is the largest size at which the lines fit.
+func fit(lines []string, width, height float64) float64 {
+	size := height / (1.2 * float64(len(lines)))
+	for _, l := range lines {
+		size = min(size, width/textWidth(l, 1))
+	}
+	return size
+}
+
+func (pg *page) write(x, y, size float64, turned bool, function int, lines []string) {
+	w := &pg.out
+	if turned {
+		fmt.Fprintf(&w.b, "<g transform=\"rotate(-90 %s %s)\">\n", px(x), px(y))
+	}
+	top := y - 1.2*size*float64(len(lines)-1)/2 + 0.35*size
+	for i, l := range lines {
+		more := fmt.Sprintf(`stroke="%s" stroke-width="3" paint-order="stroke"`, palette[function%len(palette)])
+		if i == 0 {
+			more += ` font-weight="600"`
+		}
+		w.text(x, top+1.2*size*float64(i), size, "middle", pg.on(function), more, l)
+	}
+	if turned {
+		w.b.WriteString("</g>\n")
+	}
+}
+
+// on is the colour of text on a function's colour.
+func (pg *page) on(function int) string {
+	switch palette[function%len(palette)] {
+	case "#0072B2", "#009E73", "#D55E00":
+		return paper
+	}
+	return "#101828"
+}
+
+// axes draws the scales: SM percent up, the window across.
+func (pg *page) axes(x, y float64) {
+	w := &pg.out
+	for _, v := range []float64{0, 0.5, 1} {
+		w.text(x-6, y+pg.side*(1-v)+4, smallSize, "end", grey, "", decimal(100*v, 0))
+		w.text(x+pg.side*v, y+pg.side+14, smallSize, "middle", grey, "", decimal(v, 1))
+	}
+	w.text(x-6, y+pg.side*0.75+4, smallSize, "end", grey, "", "SM%")
+	w.text(x+pg.side*0.25, y+pg.side+14, smallSize, "middle", grey, "", "window")
+}
+
+// memory draws a bar of the memory in use where it is limited.
+func (pg *page) memory(g plan.GPU, x, y float64) {
+	if g.MemMiB <= 0 {
+		return
+	}
+	used := 0.0
+	for _, in := range g.Instances {
+		used += in.MemMiB
+	}
+	for _, m := range g.Models {
+		used += m.MemMiB
+	}
+	w := &pg.out
+	text := fmt.Sprintf("%s of %s GiB", gib(used), gib(g.MemMiB))
+	length := max(20, pg.side-textWidth(text, smallSize)-8)
+	w.rect(x, y, length, 8, "#e4e7ec", `rx="2"`)
+	w.rect(x, y, length*min(1, used/g.MemMiB), 8, grey, `rx="2"`)
+	w.text(x+pg.side, y+8, smallSize, "end", grey, "", text)
+}
+
+// clip shortens a text to a width.
+func clip(text string, width, size float64) string {
+	runes := []rune(text)
+	for len(runes) > 1 && textWidth(string(runes), size) > width {
+		runes = runes[:len(runes)-1]
+	}
+	if len(runes) < len([]rune(text)) {
+		return string(runes[:len(runes)-1]) + "…"
+	}
+	return text
+}

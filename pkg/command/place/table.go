@@ -1,0 +1,138 @@
+package place
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/plan"
+)
+
+// records are the instances of a plan, one a line: the form csv.
+func records(p plan.Plan) [][]string {
+	rows := [][]string{{"node", "gpu", "id", "function", "sm_pct", "quota_request", "quota_limit", "batch", "rps", "mem_mib", "x", "y"}}
+	n := csvfile.Format
+	for _, g := range p.GPUs {
+		for _, in := range g.Instances {
+			rows = append(rows, []string{g.Node, strconv.Itoa(g.Index), in.ID, in.Function, n(in.SMPct), n(in.QuotaRequest), n(in.QuotaLimit),
+				strconv.Itoa(in.Batch), n(in.RPS), n(in.MemMiB), number(in.X), number(in.Y)})
+		}
+	}
+	return rows
+}
+
+func number(v *float64) string {
+	if v == nil {
+		return ""
+	}
+	return csvfile.Format(*v)
+}
+
+// printTable prints a plan for people: its instances, its GPUs, its functions,
+// how near it is to the best possible, and what is missing.
+func printTable(w io.Writer, p plan.Plan) error {
+	tables := [][][]string{instanceTable(p), gpuTable(p), functionTable(p)}
+	for _, rows := range tables {
+		if len(rows) == 1 {
+			continue
+		}
+		if err := cli.Table(w, rows); err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintln(w); err != nil {
+			return err
+		}
+	}
+	if _, err := fmt.Fprintln(w, summary(p)); err != nil {
+		return err
+	}
+	if len(p.Unplaced) == 0 {
+		return nil
+	}
+	if _, err := fmt.Fprintln(w); err != nil {
+		return err
+	}
+	rows := [][]string{{"UNPLACED", "RPS", "REASON"}}
+	for _, u := range p.Unplaced {
+		rows = append(rows, []string{u.Function, csvfile.Format(u.RPS), u.Reason})
+	}
+	return cli.Table(w, rows)
+}
+
+func instanceTable(p plan.Plan) [][]string {
+	rows := [][]string{{"GPU", "INSTANCE", "FUNCTION", "SM %", "QUOTA", "BATCH", "RPS", "MEM MiB", "X", "Y"}}
+	n := csvfile.Format
+	for _, g := range p.GPUs {
+		for _, in := range g.Instances {
+			rows = append(rows, []string{gpuName(g), in.ID, in.Function, n(in.SMPct), n(in.QuotaRequest),
+				strconv.Itoa(in.Batch), n(in.RPS), size(in.MemMiB), number(in.X), number(in.Y)})
+		}
+	}
+	return rows
+}
+
+func gpuTable(p plan.Plan) [][]string {
+	rows := [][]string{{"GPU", "INSTANCES", "USED", "WASTE", "MEM USED MiB", "MEM MiB"}}
+	for _, g := range p.GPUs {
+		used, mem := 0.0, 0.0
+		for _, in := range g.Instances {
+			used += in.SMPct / 100 * in.QuotaRequest
+			mem += in.MemMiB
+		}
+		for _, m := range g.Models {
+			mem += m.MemMiB
+		}
+		rows = append(rows, []string{gpuName(g), strconv.Itoa(len(g.Instances)), percent(used), percent(1 - used), size(mem), size(g.MemMiB)})
+	}
+	return rows
+}
+
+func functionTable(p plan.Plan) [][]string {
+	instances, gpus := map[string]int{}, map[string]float64{}
+	for _, g := range p.GPUs {
+		for _, in := range g.Instances {
+			instances[in.Function]++
+			gpus[in.Function] += in.SMPct / 100 * in.QuotaRequest
+		}
+	}
+	rows := [][]string{{"FUNCTION", "RPS", "SERVED", "INSTANCES", "GPUS' WORTH"}}
+	for _, d := range p.Demand {
+		rows = append(rows, []string{d.Function, csvfile.Format(d.RPS), csvfile.Format(d.ServedRPS),
+			strconv.Itoa(instances[d.Function]), strconv.FormatFloat(gpus[d.Function], 'f', 2, 64)})
+	}
+	return rows
+}
+
+// summary says in a sentence how many GPUs a plan uses and how many it would
+// need at least.
+func summary(p plan.Plan) string {
+	text := fmt.Sprintf("%s used; at least %d needed (%s bound)", count(p.GPUsUsed, "GPU"), p.Bound, p.BoundMethod)
+	switch gap := p.GPUsUsed - p.Bound; {
+	case gap > 0:
+		return fmt.Sprintf("%s: gap at most %d, %.1f%%.", text, gap, 100*float64(gap)/float64(max(1, p.Bound)))
+	case gap == 0 && len(p.Unplaced) == 0:
+		return text + ": no plan uses fewer."
+	}
+	return text + "."
+}
+
+func count(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprintf("%d %s", n, what)
+}
+
+func gpuName(g plan.GPU) string { return fmt.Sprintf("%s/%d", g.Node, g.Index) }
+
+// size is memory in MiB; none where memory is not limited.
+func size(mib float64) string {
+	if mib == 0 {
+		return "-"
+	}
+	return csvfile.Format(mib)
+}
+
+func percent(fraction float64) string { return strconv.FormatFloat(100*fraction, 'f', 1, 64) + "%" }

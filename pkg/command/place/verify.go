@@ -1,0 +1,85 @@
+package place
+
+import (
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/plan"
+	"github.com/gfaas/gfaas/pkg/policy/place/verify"
+)
+
+// verdict is the answer of verify under -o json.
+type verdict struct {
+	OK         bool               `json:"ok"`
+	Violations []verify.Violation `json:"violations"`
+}
+
+func newVerify(env *cli.Env) *cobra.Command {
+	var files inputs
+	cmd := &cobra.Command{
+		Use:   "verify PLAN.json",
+		Short: "Check a plan and list all that is wrong with it",
+		Long: `Checks that a plan holds together: rectangles lie in their GPUs and do not
+overlap, memory suffices, demands are served or said to be unplaced, figures
+agree. With --profile, --demand and --inventory it is checked against what it
+was made from, too. It shares no code with the planner.
+
+It says nothing when the plan is right. Otherwise it lists every violation, and
+the exit status is 3.`,
+		Example: "  gfaas-place verify plan.json --profile profile.csv --demand demand.csv --inventory gpus.csv",
+		Args:    cobra.ExactArgs(1),
+	}
+	files.flags(cmd.Flags())
+	env.Outputs(cmd, "table", "json")
+	cmd.RunE = func(_ *cobra.Command, args []string) error { return runVerify(env, files, args[0]) }
+	return cmd
+}
+
+func runVerify(env *cli.Env, files inputs, path string) error {
+	if err := checkStdin(path, files.profile, files.demand, files.inventory); err != nil {
+		return err
+	}
+	p, err := plan.Load(path)
+	if err != nil {
+		return err
+	}
+	var in verify.Inputs
+	if in.Profile, err = files.loadProfile(); err != nil {
+		return err
+	}
+	if in.Demand, err = files.loadDemand(); err != nil {
+		return err
+	}
+	if in.Inventory, err = files.loadInventory(); err != nil {
+		return err
+	}
+	found := verify.Plan(p, in)
+	if len(found) == 0 && env.Output == "table" {
+		env.Debugf("%s: no violation", path)
+		return nil
+	}
+	if err := env.Show(verdict{len(found) == 0, found}, func() [][]string { return violationTable(found) }); err != nil {
+		return err
+	}
+	if len(found) > 0 {
+		return cli.Exit(cli.ExitNo)
+	}
+	return nil
+}
+
+func violationTable(found []verify.Violation) [][]string {
+	rows := [][]string{{"RULE", "GPU", "INSTANCES", "VIOLATION"}}
+	for _, v := range found {
+		rows = append(rows, []string{v.Rule, orDash(v.GPU), orDash(strings.Join(v.Instances, ",")), v.Message})
+	}
+	return rows
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}

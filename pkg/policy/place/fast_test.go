@@ -1,0 +1,217 @@
+package place
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/gfaas/gfaas/pkg/plan"
+	"github.com/gfaas/gfaas/pkg/policy/place/verify"
+	"github.com/gfaas/gfaas/pkg/profile"
+)
+
+// FaST-GShare, section 5.4: four ResNet, two RNNT and two BERT on one GPU.
+func TestThePapersExampleFitsOneGPU(t *testing.T) {
+	p := fast(t, Input{
+		Profile: []profile.Row{row("resnet", 12, 0.4, 10), row("rnnt", 24, 0.4, 10), row("bert", 50, 0.6, 10)},
+		Demand:  []plan.Demand{{Function: "resnet", RPS: 40}, {Function: "rnnt", RPS: 20}, {Function: "bert", RPS: 20}},
+	})
+	if p.GPUsUsed != 1 || len(p.GPUs[0].Instances) != 8 {
+		t.Errorf("got %d GPUs: %+v", p.GPUsUsed, p.GPUs)
+	}
+}
+
+// fast plans with the default options and verifies the plan.
+func fast(t *testing.T, in Input) plan.Plan {
+	t.Helper()
+	p, err := Fast(in, FastOptions{LargerQuota, Largest})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found := verify.Plan(p, verify.Inputs{Profile: in.Profile, Demand: in.Demand, Inventory: in.Devices}); len(found) > 0 {
+		t.Fatalf("%+v", found)
+	}
+	return p
+}
+
+func TestReasons(t *testing.T) {
+	one := []plan.Device{{Node: "n", MemMiB: 1500, Model: "V100"}}
+	slow := row("f", 100, 1, 50)
+	slow.P95MS = 11.3
+	nothing := row("f", 100, 1, 0)
+	big := row("f", 10, 0.5, 10)
+	big.GPUMemMiB = 20000
+	other := row("f", 10, 0.5, 10)
+	other.GPU = "A100"
+	small := row("f", 60, 0.6, 10)
+	for what, c := range map[string]struct {
+		rows    []profile.Row
+		devices []plan.Device
+		want    string
+	}{
+		"no row":       {nil, nil, "the profile has no row of this function"},
+		"SLO":          {[]profile.Row{slow}, nil, "no configuration has p95_ms <= 10.5: the best is 11.3 at sm_pct 100, quota 1, batch 1"},
+		"sustains":     {[]profile.Row{nothing}, nil, "no configuration of the profile sustains any request"},
+		"too large":    {[]profile.Row{big}, one, "no GPU is large enough: it needs at least 20000 MiB, the most a GPU has free is 1500 MiB"},
+		"model":        {[]profile.Row{other}, one, "no GPU is of a model it was measured on: it was on A100, the inventory has V100"},
+		"no GPU":       {[]profile.Row{small}, []plan.Device{}, "the inventory has no GPU"},
+		"memory":       {[]profile.Row{row("f", 10, 0.5, 10)}, one, "the GPU is full: sm_pct 10, quota 0.5, batch 1 has a free rectangle but not its 1000 MiB of memory"},
+		"no rectangle": {[]profile.Row{small}, []plan.Device{{Node: "n"}, {Node: "n", Index: 1}}, "the 2 GPUs are full: no free rectangle holds even sm_pct 60, quota 0.6, batch 1"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			p := fast(t, Input{Profile: c.rows, Devices: c.devices, Demand: []plan.Demand{{Function: "f", RPS: 25, SLOMS: 10.5}}})
+			if len(p.Unplaced) != 1 || p.Unplaced[0].Reason != c.want {
+				t.Errorf("got %+v, want %s", p.Unplaced, c.want)
+			}
+		})
+	}
+}
+
+func TestTheRestIsStillPlanned(t *testing.T) {
+	p := fast(t, Input{Profile: grid("f"), Demand: []plan.Demand{{Function: "g", RPS: 1}, {Function: "f", RPS: 30}}})
+	if p.GPUsUsed != 1 || p.Bound != 1 || p.Demand[1].ServedRPS < 30 || len(p.Unplaced) != 1 {
+		t.Errorf("got %+v", p)
+	}
+}
+
+func TestOtherConfigurationsFillWhatRoomThereIs(t *testing.T) {
+	// 100 × 1 sustains most but only one GPU is empty; the rest must come from
+	// rectangles beside the first function.
+	rows := []profile.Row{row("a", 60, 1, 60), row("b", 50, 1, 50), row("b", 40, 0.5, 19), row("b", 20, 0.5, 9)}
+	p := fast(t, Input{Profile: rows, Devices: []plan.Device{{Node: "n"}}, Demand: []plan.Demand{{Function: "a", RPS: 60}, {Function: "b", RPS: 50}}})
+	if p.Demand[1].ServedRPS != 38 || len(p.Unplaced) != 1 || p.Unplaced[0].RPS != 12 {
+		t.Errorf("got %+v, %+v", p.Demand, p.Unplaced)
+	}
+}
+
+func TestMemoryOnlyCountsWhereItIsLimited(t *testing.T) {
+	in := Input{Profile: []profile.Row{row("f", 20, 0.5, 10)}, Demand: []plan.Demand{{Function: "f", RPS: 100}}}
+	p := fast(t, in)
+	if p.GPUsUsed != 1 || p.GPUs[0].MemMiB != 0 || p.GPUs[0].Instances[0].MemMiB != 0 {
+		t.Errorf("without a limit: %+v", p)
+	}
+	in.MemMiB = 4000
+	if p = fast(t, in); p.GPUsUsed != 3 || p.Bound != 3 || p.BoundMethod != BoundMemory || p.GPUs[0].Instances[0].MemMiB != 1000 {
+		t.Errorf("with 4000 MiB a GPU: %+v", p)
+	}
+}
+
+func TestRowsGoToGPUsOfTheirModel(t *testing.T) {
+	a, v := row("f", 50, 1, 100), row("f", 50, 1, 40)
+	a.GPU, v.GPU = "A100", "V100"
+	p := fast(t, Input{Profile: []profile.Row{a, v}, Demand: []plan.Demand{{Function: "f", RPS: 270}},
+		Devices: []plan.Device{{Node: "n", Model: "V100"}, {Node: "n", Index: 1, Model: "A100"}}})
+	if len(p.Unplaced) > 0 || p.Demand[0].ServedRPS != 280 || p.GPUsUsed != 2 {
+		t.Errorf("got %+v", p)
+	}
+}
+
+func TestTooManyInstancesIsAnError(t *testing.T) {
+	_, err := Fast(Input{Profile: []profile.Row{row("f", 1, 1, 1e-6)}, Demand: []plan.Demand{{Function: "f", RPS: 1e12}}}, FastOptions{})
+	if err == nil || !strings.Contains(err.Error(), "f: 1000000000000 requests a second take more than") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// drawRows draws a profile of a function, on shares that FaST measures or on
+// any.
+func drawRows(t *rapid.T, function string) []profile.Row {
+	n := rapid.IntRange(1, 6).Draw(t, function+" rows")
+	var rows []profile.Row
+	for i := range n {
+		r := row(function, rapid.SampledFrom([]float64{6, 12, 24, 50, 60, 80, 100, 33.3333}).Draw(t, "sm"),
+			rapid.SampledFrom([]float64{0.2, 0.4, 0.6, 0.8, 1, 1.0 / 3}).Draw(t, "quota"), rapid.Float64Range(1, 100).Draw(t, "rps"))
+		r.Batch = i + 1
+		r.P95MS = rapid.Float64Range(1, 100).Draw(t, "p95")
+		r.GPUMemMiB = float64(rapid.IntRange(0, 3000).Draw(t, "mem"))
+		rows = append(rows, r)
+	}
+	return rows
+}
+
+func drawInput(t *rapid.T) Input {
+	var in Input
+	for i := range rapid.IntRange(0, 4).Draw(t, "functions") {
+		name := string(rune('a' + i))
+		in.Profile = append(in.Profile, drawRows(t, name)...)
+		d := plan.Demand{Function: name, RPS: rapid.Float64Range(0.1, 400).Draw(t, "demand")}
+		if rapid.Bool().Draw(t, "has SLO") {
+			d.SLOMS = rapid.Float64Range(1, 120).Draw(t, "SLO")
+		}
+		in.Demand = append(in.Demand, d)
+	}
+	switch rapid.IntRange(0, 3).Draw(t, "GPUs") {
+	case 0:
+		in.MemMiB = float64(rapid.IntRange(2000, 9000).Draw(t, "memory"))
+	case 1:
+		for i := range rapid.IntRange(0, 6).Draw(t, "devices") {
+			mem := float64(rapid.IntRange(1, 9000).Draw(t, "device"))
+			in.Devices = append(in.Devices, plan.Device{Node: "n", Index: i, MemMiB: mem, UsedMemMiB: min(mem, float64(rapid.IntRange(0, 2000).Draw(t, "used")))})
+		}
+	case 2:
+		in.Devices = make([]plan.Device, 0)
+		for i := range rapid.IntRange(0, 6).Draw(t, "GPUs") {
+			in.Devices = append(in.Devices, plan.Device{Node: "n", Index: i})
+		}
+	}
+	return in
+}
+
+func TestPlansVerifyAndKeepTheBound(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		in := drawInput(t)
+		o := FastOptions{
+			rapid.SampledFrom([]TieBreak{LargerQuota, SmallerQuota}).Draw(t, "tie"),
+			rapid.SampledFrom([]Order{Largest, Arrival}).Draw(t, "order"),
+		}
+		p, err := Fast(in, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found := verify.Plan(p, verify.Inputs{Profile: in.Profile, Demand: in.Demand, Inventory: in.Devices}); len(found) > 0 {
+			t.Fatalf("%+v\n%+v", found, p)
+		}
+		if len(p.Unplaced) == 0 && p.GPUsUsed < p.Bound {
+			t.Fatalf("%d GPUs are below the bound %d", p.GPUsUsed, p.Bound)
+		}
+		var once, twice bytes.Buffer
+		again, _ := Fast(in, o)
+		if p.WriteJSON(&once) != nil || again.WriteJSON(&twice) != nil || !bytes.Equal(once.Bytes(), twice.Bytes()) {
+			t.Fatal("the same input gave another plan")
+		}
+	})
+}
+
+// The bound holds against every plan, not only ours: here against the cheapest
+// choice of counts, found by trying all.
+func TestBoundAgainstAllChoices(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		rows := drawRows(t, "f")
+		rps := rapid.Float64Range(0.1, 120).Draw(t, "rps")
+		in := Input{Profile: rows, Demand: []plan.Demand{{Function: "f", RPS: rps}}}
+		bound, _ := in.bound(in.wants())
+		if least := leastArea(rows, rps); float64(bound) > least+1 {
+			t.Fatalf("bound %d, but an area of %v serves", bound, least)
+		}
+	})
+}
+
+// leastArea is the least total area of instances that sustain rps.
+func leastArea(rows []profile.Row, rps float64) float64 {
+	if rps <= 0 {
+		return 0
+	}
+	if len(rows) == 0 {
+		return 1e9
+	}
+	least, r := 1e9, rows[0]
+	for n := 0.0; ; n++ {
+		rest := rps - n*r.ThroughputRPS
+		least = min(least, n*r.SMPct/100*r.Quota+leastArea(rows[1:], rest))
+		if rest <= 0 {
+			return least
+		}
+	}
+}

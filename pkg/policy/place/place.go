@@ -1,0 +1,58 @@
+// Package place decides which instances of which configurations run where, so
+// that every function's demand is served. It does no I/O and its plans depend
+// on nothing but its arguments.
+package place
+
+import (
+	"math"
+
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/plan"
+	"github.com/gfaas/gfaas/pkg/profile"
+)
+
+// Input is what a plan is made from.
+type Input struct {
+	Profile []profile.Row
+	Demand  []plan.Demand
+	// Devices are the GPUs there are. None means as many as it takes, each
+	// with MemMiB of memory. A device of 0 MiB has memory without limit.
+	Devices []plan.Device
+	MemMiB  float64
+}
+
+// one is the whole window and all SMs of a GPU in the unit of rectangles: a
+// billionth, in which the shares of profiles are exact and areas fit 64 bits.
+const one = 1_000_000_000
+
+// share is a fraction in billionths.
+func share(fraction float64) int64 { return int64(math.Round(fraction * one)) }
+
+// limits says whether memory is limited at all.
+func (in Input) limits() bool {
+	if in.MemMiB > 0 {
+		return true
+	}
+	for _, d := range in.Devices {
+		if d.MemMiB > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// room is what a device has left for instances; unlimited when it has no
+// limit.
+func room(d plan.Device) gpu.Bytes {
+	if d.MemMiB == 0 {
+		return unlimited
+	}
+	return max(0, gpu.FromMiB(d.MemMiB)-gpu.FromMiB(d.UsedMemMiB))
+}
+
+const unlimited gpu.Bytes = math.MaxInt64
+
+// matches says whether a row measured on one model of GPU holds for a device.
+func matches(row profile.Row, d plan.Device) bool {
+	return row.GPU == "" || d.Model == "" || row.GPU == d.Model
+}

@@ -1,0 +1,113 @@
+package place
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/gfaas/gfaas/pkg/profile"
+)
+
+func row(function string, sm, quota, rps float64) profile.Row {
+	return profile.Row{Function: function, Config: profile.Config{SMPct: sm, Quota: quota, Batch: 1}, ThroughputRPS: rps, P95MS: 10, GPUMemMiB: 1000}
+}
+
+// grid is a function whose throughput grows with quota in proportion and with
+// SMs ever less, like those of the paper's figure 8.
+func grid(function string) []profile.Row {
+	var rows []profile.Row
+	for sm, full := range map[float64]float64{6: 20, 12: 60, 24: 80, 50: 90, 100: 95} {
+		for _, quota := range []float64{0.2, 0.4, 0.6, 0.8, 1} {
+			rows = append(rows, row(function, sm, quota, full*quota))
+		}
+	}
+	return rows
+}
+
+func TestScaleUp(t *testing.T) {
+	for _, c := range []struct {
+		what string
+		gap  float64
+		tie  TieBreak
+		want []Group
+	}{
+		{"whole and rest", 130, LargerQuota, []Group{{row("f", 12, 1, 60), 2}, {row("f", 12, 0.2, 12), 1}}},
+		{"exactly whole", 120, LargerQuota, []Group{{row("f", 12, 1, 60), 2}}},
+		{"only a rest", 3, LargerQuota, []Group{{row("f", 6, 0.2, 4), 1}}},
+		{"smaller quota", 25, SmallerQuota, []Group{{row("f", 12, 0.2, 12), 2}, {row("f", 6, 0.2, 4), 1}}},
+		{"nothing", 0, LargerQuota, nil},
+		{"less than nothing", -5, LargerQuota, nil},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			got := ScaleUp(grid("f"), c.gap, c.tie)
+			if len(got) != len(c.want) {
+				t.Fatalf("got %+v, want %+v", got, c.want)
+			}
+			for i := range got {
+				if got[i] != c.want[i] {
+					t.Errorf("got %+v, want %+v", got[i], c.want[i])
+				}
+			}
+		})
+	}
+}
+
+func TestScaleUpPassesOverWhatSustainsNothing(t *testing.T) {
+	if got := ScaleUp([]profile.Row{row("f", 6, 0.2, 0)}, 5, LargerQuota); got != nil {
+		t.Errorf("got %v", got)
+	}
+}
+
+func TestTiesDoNotDependOnTheLastDigit(t *testing.T) {
+	rows := []profile.Row{row("f", 14, 0.2, 14.882), row("f", 14, 0.4, 29.763), row("f", 14, 1, 74.408)}
+	if got := ScaleUp(rows, 80, LargerQuota); got[0].Row.Quota != 1 {
+		t.Errorf("larger quota: got %+v", got[0])
+	}
+	if got := ScaleUp(rows, 80, SmallerQuota); got[0].Row.Quota != 0.2 {
+		t.Errorf("smaller quota: got %+v", got[0])
+	}
+}
+
+func TestScaleUpCoversTheGapAndNoMore(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		rows := drawRows(t, "f")
+		gap := rapid.Float64Range(0.01, 500).Draw(t, "gap")
+		sum := 0.0
+		groups := ScaleUp(rows, gap, rapid.SampledFrom([]TieBreak{LargerQuota, SmallerQuota}).Draw(t, "tie"))
+		for _, g := range groups {
+			sum += g.Row.ThroughputRPS * float64(g.Count)
+		}
+		if sum < gap*(1-1e-6) {
+			t.Fatalf("%v covers %v of %v", groups, sum, gap)
+		}
+		last := groups[len(groups)-1].Row.ThroughputRPS
+		if sum-last > gap*(1+1e-6) {
+			t.Fatalf("%v would cover %v of %v without its last", groups, sum-last, gap)
+		}
+	})
+}
+
+func TestScaleDown(t *testing.T) {
+	running := []Running{{"good-0", row("f", 12, 1, 60)}, {"good-1", row("f", 12, 1, 60)}, {"poor", row("f", 100, 0.2, 19)}, {"fair", row("f", 24, 0.4, 32)}}
+	for _, c := range []struct {
+		excess float64
+		want   []string
+	}{
+		{0, nil}, {18, nil}, {19, []string{"poor"}}, {50, []string{"poor"}}, {51, []string{"poor", "fair"}},
+		{111, []string{"poor", "fair", "good-0"}}, {1000, []string{"poor", "fair", "good-0", "good-1"}},
+	} {
+		got := ScaleDown(running, c.excess)
+		if len(got) != len(c.want) {
+			t.Errorf("excess %v: got %v, want %v", c.excess, got, c.want)
+			continue
+		}
+		for i := range got {
+			if got[i].ID != c.want[i] {
+				t.Errorf("excess %v: got %v, want %v", c.excess, got, c.want)
+			}
+		}
+	}
+	if running[0].ID != "good-0" {
+		t.Error("the argument was reordered")
+	}
+}

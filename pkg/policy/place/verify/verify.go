@@ -1,0 +1,129 @@
+// Package verify checks plans. It shares no code with the planners, so that a
+// mistake of theirs cannot hide in it.
+package verify
+
+import (
+	"fmt"
+
+	"github.com/gfaas/gfaas/pkg/plan"
+	"github.com/gfaas/gfaas/pkg/profile"
+)
+
+// Eps is how far shares, rates and sizes may be off because decimal fractions
+// are not exact; rates and sizes relatively.
+const Eps = 1e-6
+
+// Inputs are what the plan was made from. What is nil is not checked against.
+type Inputs struct {
+	Profile   []profile.Row
+	Demand    []plan.Demand
+	Inventory []plan.Device
+}
+
+// Rules that a violation can be of.
+const (
+	RuleInside   = "inside"   // an instance exceeds its GPU, or has a share that no instance can have
+	RuleOverlap  = "overlap"  // two instances have a part of a GPU in common
+	RuleSchedule = "schedule" // a timetable does not give what it must
+	RuleMemory   = "memory"   // a GPU's memory is exceeded
+	RuleID       = "id"       // an id is not one instance's alone
+	RuleGPU      = "gpu"      // a GPU is listed twice or is not in the inventory
+	RuleProfile  = "profile"  // an instance is not as a row of the profile
+	RuleSLO      = "slo"      // a configuration misses the function's objective
+	RuleDemand   = "demand"   // a demand is not served, or not as the plan says
+	RuleUnplaced = "unplaced" // what is said to be unplaced makes no sense
+	RuleCount    = "count"    // gpus_used or bound cannot be right
+)
+
+// Violation is one thing wrong with a plan.
+type Violation struct {
+	Rule      string   `json:"rule"`
+	GPU       string   `json:"gpu"` // node/index, empty when no single GPU is meant
+	Function  string   `json:"function"`
+	Instances []string `json:"instances"` // ids
+	Message   string   `json:"message"`
+}
+
+// checker gathers violations in the order of the plan.
+type checker struct {
+	plan  plan.Plan
+	in    Inputs
+	found []Violation
+
+	devices   map[string]plan.Device
+	rows      map[config][]profile.Row
+	listed    map[string]int     // times a GPU is in the plan
+	objective map[string]float64 // slo_ms by function
+}
+
+// Plan lists everything that is wrong with a plan. Nothing is nil.
+func Plan(p plan.Plan, in Inputs) []Violation {
+	c := &checker{plan: p, in: in, found: []Violation{}}
+	c.index()
+	c.ids()
+	for _, g := range p.GPUs {
+		c.place(g)
+		c.shares(g)
+		switch p.Model {
+		case plan.ModelTokens:
+			c.schedule(g)
+		default:
+			c.rectangles(g)
+		}
+		c.memory(g)
+		for _, in := range g.Instances {
+			c.configuration(g, in)
+		}
+	}
+	c.demand()
+	c.unplaced()
+	c.counts()
+	return c.found
+}
+
+func (c *checker) index() {
+	c.devices = map[string]plan.Device{}
+	for _, d := range c.in.Inventory {
+		c.devices[name(d.Node, d.Index)] = d
+	}
+	c.rows = map[config][]profile.Row{}
+	for _, r := range c.in.Profile {
+		at := configOf(r.Function, r.SMPct, r.Quota, r.Batch)
+		c.rows[at] = append(c.rows[at], r)
+	}
+	c.listed = map[string]int{}
+	for _, g := range c.plan.GPUs {
+		c.listed[name(g.Node, g.Index)]++
+	}
+	c.objective = map[string]float64{}
+	for _, d := range c.in.Demand {
+		c.objective[d.Function] = d.SLOMS
+	}
+}
+
+func name(node string, index int) string { return fmt.Sprintf("%s/%d", node, index) }
+
+func (c *checker) add(v Violation, format string, args ...any) {
+	if v.Instances == nil {
+		v.Instances = []string{}
+	}
+	v.Message = fmt.Sprintf(format, args...)
+	c.found = append(c.found, v)
+}
+
+// onGPU is a violation of some instances of a GPU.
+func onGPU(rule string, g plan.GPU, instances ...plan.Instance) Violation {
+	v := Violation{Rule: rule, GPU: name(g.Node, g.Index)}
+	for _, in := range instances {
+		v.Instances = append(v.Instances, in.ID)
+	}
+	if len(instances) == 1 {
+		v.Function = instances[0].Function
+	}
+	return v
+}
+
+// exceeds compares with tolerance: relative for what is larger than 1.
+func exceeds(a, b float64) bool { return a > b+Eps*max(1, b) }
+
+func differs(a, b float64) bool { return exceeds(a, b) || exceeds(b, a) }
