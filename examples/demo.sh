@@ -1,0 +1,75 @@
+#!/bin/sh
+# demo.sh BUILD: the main job from beginning to end. A function is profiled,
+# planned, started under its slice of a GPU, invoked, and held to its quota.
+# Everything it makes lives in a folder of its own and is gone at the end.
+set -eu
+
+build=$(cd "$1" && pwd)
+PATH=$build/bin:$PATH
+work=$(mktemp -d /tmp/gfaas-demo.XXXXXX)
+export GFAAS_RUN_DIR=$work/run GFAAS_STATE=$work/state.db GFAAS_SIM_DIR=$work/sim GFAAS_LIB_DIR=$build/lib
+
+finish() {
+	status=$?
+	trap - EXIT INT TERM
+	gfaas down -q >/dev/null 2>&1 || true
+	rm -rf "$work"
+	exit $status
+}
+trap finish EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+say() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
+[ -t 1 ] && [ -z "${NO_COLOR-}" ] || say() { printf '\n== %s\n' "$*"; }
+show() { printf '$ %s\n' "$*"; "$@"; }
+
+say "What this machine offers"
+show gfaas doctor
+
+say "A function: an HTTP server that computes y = a*x + y with the CUDA driver API"
+example=$build/examples/saxpy
+function=$example/function.yaml
+if docker info >/dev/null 2>&1 && "$example/image.sh" >"$work/image.log" 2>&1; then
+	echo "A Docker engine answers: instances run as containers."
+	instances=$example/function-docker.yaml
+else
+	echo "No Docker engine answers: instances run as processes."
+	instances=$function
+fi
+show cat "$instances"
+
+say "Profile: throughput over SM share x time quota"
+show gfaas-profile run "$function" --sm 12,24,50 --quota 0.2,0.6,1 --duration 2s --warmup 500ms \
+	--load closed:8 --out-file "$work/profile.csv"
+cut -d, -f1-7 "$work/profile.csv" | column -s, -t 2>/dev/null || cat "$work/profile.csv"
+
+say "Plan: how many GPUs, which configurations, what goes where"
+rate=$(awk -F, 'NR > 1 && $5 > best { best = $5 } END { printf "%d", best * 1.2 }' "$work/profile.csv")
+[ "$rate" -gt 0 ] || rate=60
+show gfaas-place plan --profile "$work/profile.csv" --demand "saxpy=$rate" --gpus 1 -o json --out-file "$work/plan.json"
+show gfaas-place plan --profile "$work/profile.csv" --demand "saxpy=$rate" --gpus 1
+show gfaas-place verify "$work/plan.json" --profile "$work/profile.csv"
+gfaas-place plan -q --profile "$work/profile.csv" --demand "saxpy=$rate" --gpus 1 -o svg --out-file "$build/demo-plan.svg"
+echo "A picture of it: $build/demo-plan.svg"
+
+say "Start the plan's instances and invoke the function"
+show gfaas apply -f "$instances"
+show gfaas up "$work/plan.json"
+show gfaas ps
+echo '{"n": 4096, "a": 2}' | show gfaas invoke saxpy
+show "$example/check.sh" saxpy 50
+
+say "Stop them"
+show gfaas down
+show gfaas ps
+
+say "Any program under a slice: three that want the whole GPU, with quotas 0.2, 0.3 and 0.5"
+for quota in 0.2 0.3 0.5; do
+	gfaas run -q --quota $quota --name "quota-$quota" -- "$build/victim/saturate" 6 >"$work/$quota.json" &
+done
+sleep 4
+show gfaas-tokend status
+wait
+echo
+echo "Done. (Nothing is left running: $(find "$work/sim" -type f 2>/dev/null | wc -l) files of the simulated GPU, $(pgrep -f "$build/victim/saturate" | wc -l) programs.)"

@@ -1,0 +1,29 @@
+# The example functions, built into build/examples/NAME. The top Makefile
+# includes this; `all` builds what EXAMPLES names.
+BUILD ?= build
+CC ?= gcc
+EXAMPLE_CFLAGS ?= -std=gnu11 -O2 -g -Wall -Wextra -Werror -ffp-contract=off
+
+SAXPY_SRC := examples/saxpy
+SAXPY_OUT := $(BUILD)/examples/saxpy
+SAXPY_C := $(addprefix $(SAXPY_SRC)/,saxpy.c gpu.c http.c read.c json.c)
+SAXPY_FILES := $(addprefix $(SAXPY_OUT)/,function.yaml function-docker.yaml check.sh image.sh)
+
+EXAMPLES := $(SAXPY_OUT)/saxpy $(SAXPY_OUT)/saxpy-check $(SAXPY_FILES)
+
+# An ordinary CUDA program: it includes cuda.h, links with the driver and finds
+# it at run time where the loader looks. -Ihook because our cuda.h is there.
+$(SAXPY_OUT)/saxpy: $(SAXPY_C) $(wildcard $(SAXPY_SRC)/*.h) $(SAXPY_SRC)/saxpy.ptx hook/cuda.h hook/symbols.def $(BUILD)/lib/sim/libcuda.so.1
+	@mkdir -p $(@D)
+	$(CC) $(EXAMPLE_CFLAGS) -Ihook -Wa,-I$(SAXPY_SRC) -o $@ $(SAXPY_C) -pthread -lm -L$(BUILD)/lib/sim -l:libcuda.so.1
+
+$(SAXPY_OUT)/saxpy-check: $(SAXPY_SRC)/check.c $(SAXPY_SRC)/json.c $(SAXPY_SRC)/json.h $(SAXPY_SRC)/workload.h
+	@mkdir -p $(@D)
+	$(CC) $(EXAMPLE_CFLAGS) -o $@ $(SAXPY_SRC)/check.c $(SAXPY_SRC)/json.c
+
+$(SAXPY_FILES): $(SAXPY_OUT)/%: $(SAXPY_SRC)/%
+	@mkdir -p $(@D)
+	cp $< $@
+
+.PHONY: examples
+examples: $(EXAMPLES)

@@ -1,0 +1,174 @@
+/*
+ * saturate SECONDS [BLOCK_US [BLOCKS [SYNC_EVERY]]]: launches a kernel as fast
+ * as it can and prints, as one JSON object, what became of it. It is an
+ * ordinary CUDA driver program. SIGTERM ends it early.
+ *
+ *   SECONDS     how long to launch
+ *   BLOCK_US    time of one block (100)
+ *   BLOCKS      blocks of a kernel (80)
+ *   SYNC_EVERY  launches between two synchronisations (8); 0: only in the end
+ *
+ *   launches    kernels that were launched, and have completed
+ *   elapsed_s   from the first launch to the end of the last kernel
+ *   kernel_ms   the shortest time of a single kernel, by events on its stream
+ *   gpu_ms      launches times kernel_ms
+ *   share       gpu_ms of elapsed_s, 0 to 1
+ */
+#define _GNU_SOURCE
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include <cuda.h>
+
+#define PROBES 8
+
+/* A block spins until its time is over, by the GPU's own clock; on the
+ * simulated one the comment says how long that takes. */
+static const char module_text[] =
+	"// gfaas-sim: spin block_us=%lu\n"
+	".version 7.0\n"
+	".target sm_50\n"
+	".address_size 64\n"
+	".visible .entry spin(.param .u64 ns)\n"
+	"{\n"
+	".reg .pred %%p<2>;\n"
+	".reg .b64 %%rd<5>;\n"
+	"ld.param.u64 %%rd1, [ns];\n"
+	"mov.u64 %%rd2, %%globaltimer;\n"
+	"again:\n"
+	"mov.u64 %%rd3, %%globaltimer;\n"
+	"sub.s64 %%rd4, %%rd3, %%rd2;\n"
+	"setp.lt.u64 %%p1, %%rd4, %%rd1;\n"
+	"@%%p1 bra again;\n"
+	"ret;\n"
+	"}\n";
+
+static volatile sig_atomic_t stopped;
+
+static void on_term(int sig)
+{
+	(void)sig;
+	stopped = 1;
+}
+
+static void check(CUresult result, const char *what)
+{
+	const char *text = "unknown error";
+
+	if (!result)
+		return;
+	cuGetErrorString(result, &text);
+	fprintf(stderr, "saturate: %s: %s (%d)\n", what, text, (int)result);
+	exit(1);
+}
+
+#define CHECK(call) check(call, #call)
+
+static double now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static unsigned long number(int argc, char **argv, int i, unsigned long otherwise, unsigned long least)
+{
+	unsigned long value;
+	char *end;
+
+	if (i >= argc)
+		return otherwise;
+	value = strtoul(argv[i], &end, 10);
+	if (end == argv[i] || *end || *argv[i] == '-' || value < least || value > 1000000000) {
+		fprintf(stderr, "saturate: argument %d: %s: expected a whole number, at least %lu\n", i, argv[i], least);
+		exit(2);
+	}
+	return value;
+}
+
+/* One kernel, again and again, on a stream of its own. */
+static struct {
+	CUfunction kernel;
+	CUstream stream;
+	unsigned blocks;
+	unsigned long ns;
+} work;
+
+static void launch(void)
+{
+	void *args[] = {&work.ns};
+
+	CHECK(cuLaunchKernel(work.kernel, work.blocks, 1, 1, 32, 1, 1, 0, work.stream, args, NULL));
+}
+
+static void prepare(unsigned long block_us)
+{
+	char text[sizeof module_text + 32];
+	CUcontext context;
+	CUmodule module;
+	CUdevice device;
+
+	snprintf(text, sizeof text, module_text, block_us);
+	work.ns = block_us * 1000;
+	CHECK(cuInit(0));
+	CHECK(cuDeviceGet(&device, 0));
+	CHECK(cuDevicePrimaryCtxRetain(&context, device));
+	CHECK(cuCtxSetCurrent(context));
+	CHECK(cuModuleLoadData(&module, text));
+	CHECK(cuModuleGetFunction(&work.kernel, module, "spin"));
+	CHECK(cuStreamCreate(&work.stream, CU_STREAM_NON_BLOCKING));
+}
+
+/* The shortest of several: the others may have waited for their turn. */
+static double kernel_ms(void)
+{
+	CUevent begin, end;
+	float best = 0, ms;
+
+	CHECK(cuEventCreate(&begin, CU_EVENT_DEFAULT));
+	CHECK(cuEventCreate(&end, CU_EVENT_DEFAULT));
+	for (int i = 0; i < PROBES && !stopped; i++) {
+		CHECK(cuEventRecord(begin, work.stream));
+		launch();
+		CHECK(cuEventRecord(end, work.stream));
+		CHECK(cuEventSynchronize(end));
+		CHECK(cuEventElapsedTime(&ms, begin, end));
+		if (i == 0 || ms < best)
+			best = ms;
+	}
+	CHECK(cuEventDestroy(begin));
+	CHECK(cuEventDestroy(end));
+	return (double)best;
+}
+
+int main(int argc, char **argv)
+{
+	unsigned long seconds, block_us, sync_every, launches = 0;
+	double one, begin, elapsed;
+
+	if (argc < 2 || argc > 5) {
+		fprintf(stderr, "usage: saturate SECONDS [BLOCK_US [BLOCKS [SYNC_EVERY]]]\n");
+		return 2;
+	}
+	seconds = number(argc, argv, 1, 0, 1);
+	block_us = number(argc, argv, 2, 100, 1);
+	work.blocks = (unsigned)number(argc, argv, 3, 80, 1);
+	sync_every = number(argc, argv, 4, 8, 0);
+	signal(SIGTERM, on_term);
+	prepare(block_us);
+	one = kernel_ms();
+	begin = now();
+	while (!stopped && now() - begin < (double)seconds) {
+		launch();
+		if (++launches % (sync_every ? sync_every : -1ul) == 0)
+			CHECK(cuStreamSynchronize(work.stream));
+	}
+	CHECK(cuStreamSynchronize(work.stream));
+	elapsed = now() - begin;
+	printf("{\"launches\":%lu,\"elapsed_s\":%.6f,\"kernel_ms\":%.6f,\"gpu_ms\":%.3f,\"share\":%.5f}\n",
+	       launches, elapsed, one, (double)launches * one, (double)launches * one / 1000 / elapsed);
+	return 0;
+}
