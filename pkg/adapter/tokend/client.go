@@ -129,7 +129,8 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) error
 		if json.Unmarshal(text, &problem) != nil || problem.Message == "" {
 			problem.Message = answer.Status
 		}
-		return &Error{Err: errors.New(problem.Message), Status: answer.StatusCode}
+		leaving := answer.StatusCode == http.StatusServiceUnavailable
+		return &Error{Err: errors.New(problem.Message), Status: answer.StatusCode, Missing: leaving}
 	}
 	if out == nil {
 		return nil

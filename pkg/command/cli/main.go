@@ -115,18 +115,30 @@ func (env *Env) Debugf(format string, args ...any) {
 	}
 }
 
+// ignoredAtStart are the signals that end a command and that our starter had
+// us ignore, as shells do for what runs in the background of a script.
+var ignoredAtStart = map[syscall.Signal]bool{
+	syscall.SIGINT: signal.Ignored(syscall.SIGINT), syscall.SIGTERM: signal.Ignored(syscall.SIGTERM),
+}
+
+// IgnoredAtStart says whether our starter had us ignore a signal. Commands are
+// ended by SIGINT and SIGTERM all the same; one that runs another program
+// lets it ignore them.
+func IgnoredAtStart(s syscall.Signal) bool {
+	ignored, ours := ignoredAtStart[s]
+	if !ours {
+		return signal.Ignored(s)
+	}
+	return ignored
+}
+
 // withSignals cancels the context at the first SIGINT or SIGTERM and tells
-// which it was. A signal that the starter had us ignore, as shells do for what
-// runs in the background, stays ignored.
+// which it was.
 func withSignals(parent context.Context) (context.Context, func() syscall.Signal, func()) {
 	ctx, cancel := context.WithCancel(parent)
 	var got atomic.Int32
 	ch := make(chan os.Signal, 1)
-	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGTERM} {
-		if !signal.Ignored(s) {
-			signal.Notify(ch, s)
-		}
-	}
+	signal.Notify(ch, syscall.SIGINT, syscall.SIGTERM)
 	go func() {
 		select {
 		case s := <-ch:

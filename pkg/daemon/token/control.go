@@ -47,7 +47,7 @@ func (d *Daemon) observe(mux *http.ServeMux) {
 
 func (d *Daemon) getStatus(w http.ResponseWriter, _ *http.Request) {
 	var s wire.Status
-	if err := d.call(func() { s, d.busy = d.status(), time.Now() }); err != nil {
+	if err := d.call(func() { s = d.status() }); err != nil {
 		problem(w, http.StatusServiceUnavailable, err)
 		return
 	}

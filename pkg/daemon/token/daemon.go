@@ -67,7 +67,7 @@ type Daemon struct {
 	instances map[string]*instance
 	members   map[policy.ClientID]*member
 	lastID    policy.ClientID
-	busy      time.Time // when there last was an instance, a client or a caller
+	busy      time.Time // when there last was an instance, a client or a registration
 	open      map[net.Conn]bool
 	unknown   int // connections whose hello has not come
 }

@@ -4,18 +4,14 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/gfaas/gfaas/pkg/daemon/token/tokentest"
 	"github.com/gfaas/gfaas/pkg/wire"
@@ -175,28 +171,6 @@ func TestExitWhenIdle(t *testing.T) {
 	}
 }
 
-func TestUnregisterGatesProcesses(t *testing.T) {
-	s := serve(t, Config{})
-	a := s.join(reg("a", 60, 1, 1))
-	s.lease(a)
-	if code, _ := s.do("DELETE", "/v1/instances/a", ""); code != http.StatusNoContent {
-		t.Fatal("unregister:", code)
-	}
-	<-a.Gone
-	if a.Gate() != 0 {
-		t.Error("the gate stayed open")
-	}
-	if _, err := s.dial("a", 0); err == nil {
-		t.Error("a process of a removed instance got in")
-	}
-	if left, _ := filepath.Glob(filepath.Join(s.d.instancesDir(), "*")); len(left) != 0 {
-		t.Error("left on disk:", left)
-	}
-	if code, _ := s.do("DELETE", "/v1/instances/a", ""); code != http.StatusNotFound {
-		t.Error("unregister again:", code)
-	}
-}
-
 func TestOwnerDies(t *testing.T) {
 	owner := exec.Command("cat")
 	in, err := owner.StdinPipe()
@@ -266,143 +240,5 @@ func TestStaleRegistrations(t *testing.T) {
 	}
 	if got := second.status().GPUs[0].Clients[0].Instance; got != "keep" {
 		t.Errorf("%s was kept", got)
-	}
-}
-
-func TestControlRefuses(t *testing.T) {
-	s := serve(t, Config{})
-	s.join(reg("a", 60, 1, 1))
-	for name, tt := range map[string]struct {
-		body string
-		code int
-		want string
-	}{
-		"not JSON":   {"{", 400, "not a registration"},
-		"no id":      {`{"secret":"s","gpu":"sim","sm_pct":1,"quota_request":1,"quota_limit":1}`, 400, "instance"},
-		"path":       {`{"instance":"../x","secret":"s","gpu":"sim","sm_pct":1,"quota_request":1,"quota_limit":1}`, 400, "instance"},
-		"sm":         {`{"instance":"x","secret":"s","gpu":"sim","sm_pct":101,"quota_request":1,"quota_limit":1}`, 400, "SM share 101"},
-		"gpu":        {`{"instance":"x","secret":"s","gpu":"tpu","sm_pct":1,"quota_request":1,"quota_limit":1}`, 400, "is not a GPU"},
-		"new secret": {`{"instance":"a","secret":"s","gpu":"sim","sm_pct":1,"quota_request":1,"quota_limit":1}`, 409, "has 1 processes"},
-		"long":       {`{"instance":"` + strings.Repeat("x", maxBody) + `"}`, 413, "at most"},
-	} {
-		var p wire.Problem
-		code, body := s.do("POST", "/v1/instances", tt.body)
-		if err := json.Unmarshal([]byte(body), &p); err != nil || code != tt.code || !strings.Contains(p.Message, tt.want) {
-			t.Errorf("%s: %d %s, want %d with %q", name, code, body, tt.code, tt.want)
-		}
-	}
-}
-
-func TestReRegisterChangesTheSlice(t *testing.T) {
-	s := serve(t, Config{})
-	a := s.join(reg("a", 60, 1, 1))
-	r := reg("a", 30, 0.5, 0.5)
-	r.MemLimit = 2 << 30
-	s.register(r)
-	if got := s.status().GPUs[0].Clients[0]; got.SMPct != 30 || got.QuotaLimit != 0.5 || a.MemLimit() != 2<<30 {
-		t.Errorf("after: %+v, page limit %d", got, a.MemLimit())
-	}
-}
-
-func TestWeb(t *testing.T) {
-	s := serve(t, Config{Listen: "127.0.0.1:0"})
-	a := s.join(reg("a", 60, 1, 1))
-	if err := a.Return(s.lease(a), time.Millisecond, false); err != nil {
-		t.Fatal(err)
-	}
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	get := func(path string) (int, string, string) {
-		req, err := http.NewRequest("GET", "http://"+s.d.WebAddr().String()+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Accept", "application/openmetrics-text")
-		answer, err := client.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer answer.Body.Close()
-		text, err := io.ReadAll(answer.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return answer.StatusCode, answer.Header.Get("Content-Type"), string(text)
-	}
-	for path, want := range map[string]int{"/healthz": 200, "/readyz": 200, "/metrics": 200, "/v1/status": 404} {
-		if code, _, _ := get(path); code != want {
-			t.Errorf("%s: %d, want %d", path, code, want)
-		}
-	}
-	_, kind, text := get("/metrics")
-	if !strings.HasPrefix(kind, "application/openmetrics-text") {
-		t.Error("content type", kind)
-	}
-	for _, want := range []string{
-		`gfaas_token_grants_total{gpu="sim"} 1.0`, `gfaas_token_clients{gpu="sim",state="idle"} 1.0`,
-		`gfaas_token_instances{gpu="sim"} 1.0`, `gfaas_token_wait_seconds_count{gpu="sim"} 1`, "# EOF",
-	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("no %s in\n%s", want, text)
-		}
-	}
-}
-
-func TestReload(t *testing.T) {
-	s := serve(t, Config{})
-	a, b := s.join(reg("a", 60, 1, 1)), s.join(reg("b", 40, 1, 1))
-	lease := s.lease(a)
-	s.lease(b)
-	if err := s.d.Reload(Settings{Window: 20 * time.Millisecond, SMLimit: 70}); err != nil {
-		t.Fatal(err)
-	}
-	if got := s.status().WindowMS; got != 20 {
-		t.Errorf("window %v ms, want 20", got)
-	}
-	if err := a.Return(lease, time.Millisecond, true); err != nil {
-		t.Fatal(err)
-	}
-	<-b.Ends // 60 and 40 percent no longer fit together
-}
-
-func TestSendNeverWaits(t *testing.T) {
-	s := serve(t, Config{})
-	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: s.d.clientSocket(), Net: "unixpacket"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	var server net.Conn
-	eventually(t, "the daemon has the connection", func() bool {
-		_ = s.d.call(func() {
-			for c := range s.d.open {
-				server = c
-			}
-		})
-		return server != nil
-	})
-	for n := 0; ; n++ {
-		if n > 1e5 {
-			t.Fatal("a peer that reads nothing takes all messages")
-		}
-		if err := send(server.(*net.UnixConn), wire.LeaseEnd{Lease: 1}, nil); err != nil {
-			break
-		}
-	}
-}
-
-func TestPageCannotBeCutShort(t *testing.T) {
-	p, err := newPage("a", 5)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.close()
-	for _, size := range []int64{0, 4096, 1 << 20} {
-		if err := unix.Ftruncate(int(p.file.Fd()), size); err == nil {
-			t.Errorf("the page became %d bytes", size)
-		}
-	}
-	p.setGate(63, 9)
-	if got := atomic.LoadUint32(&p.slot(63).Gate); got != 9 {
-		t.Errorf("gate %d", got)
 	}
 }

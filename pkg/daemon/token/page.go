@@ -71,7 +71,9 @@ func (p *page) slot(n int) *wire.PageSlot {
 // sleeps there.
 func (p *page) setGate(n int, lease uint32) {
 	gate := &p.slot(n).Gate
-	atomic.StoreUint32(gate, lease)
+	if atomic.SwapUint32(gate, lease) == lease {
+		return
+	}
 	// FUTEX_WAKE without FUTEX_PRIVATE_FLAG: the sleepers are other processes.
 	const futexWake = 1
 	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(gate)), futexWake, math.MaxInt32, 0, 0, 0)

@@ -44,14 +44,20 @@ func newInstance(reg wire.Registration) (*instance, error) {
 
 func (d *Daemon) recordPath(id string) string { return filepath.Join(d.instancesDir(), id+".json") }
 
-// save writes a registration so that the next daemon knows it.
-func (d *Daemon) save(i *instance) error {
+// encode prints the instance as it is kept on disk.
+func (i *instance) encode() ([]byte, error) {
 	r := record{Registration: i.reg, SecretHash: hex.EncodeToString(i.secret[:]), OwnerStart: i.ownerStart}
 	text, err := json.MarshalIndent(r, "", "  ")
+	return append(text, '\n'), err
+}
+
+// save writes a registration so that the next daemon knows it.
+func (d *Daemon) save(i *instance) error {
+	text, err := i.encode()
 	if err != nil {
 		return err
 	}
-	return renameio.WriteFile(d.recordPath(i.reg.Instance), append(text, '\n'), 0o600)
+	return renameio.WriteFile(d.recordPath(i.reg.Instance), text, 0o600)
 }
 
 func (d *Daemon) forgetFile(id string) {

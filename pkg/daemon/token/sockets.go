@@ -8,6 +8,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -15,6 +17,9 @@ import (
 
 // maxSocketPath is what fits a unix socket's address, in bytes.
 const maxSocketPath = 107
+
+// lockPatience is how long a daemon that is ending may take.
+const lockPatience = 3 * time.Second
 
 // takeDir makes the run directory and locks it against a second daemon.
 func (d *Daemon) takeDir() error {
@@ -40,30 +45,66 @@ func (d *Daemon) takeDir() error {
 	return d.takeLock()
 }
 
-// takeLock locks the run directory's lock file. Whoever holds it removes it at
-// the end, so a lock on a file that is gone by then counts for nothing.
+// takeLock locks the run directory's lock file. A daemon that holds it without
+// answering is on its way in or out and gets a moment.
 func (d *Daemon) takeLock() error {
 	path := filepath.Join(d.runDir(), "token.lock")
-	for {
-		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-		if err != nil {
-			return fmt.Errorf("run directory: %w", err)
-		}
-		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-			_ = f.Close()
-			if errors.Is(err, unix.EWOULDBLOCK) {
-				return fmt.Errorf("another gfaas-tokend serves %s", d.runDir())
-			}
-			return fmt.Errorf("lock %s: %w", path, err)
-		}
-		mine, err := f.Stat()
-		there, err2 := os.Stat(path)
-		if err == nil && err2 == nil && os.SameFile(mine, there) {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(lockPatience); ; <-tick.C {
+		f, err := tryLock(path)
+		switch {
+		case f != nil:
 			d.lock = f
-			return nil
+			return noteHolder(f)
+		case err != nil && !errors.Is(err, unix.EWOULDBLOCK):
+			return fmt.Errorf("lock %s: %w", path, err)
+		case err != nil && (answers("unix", d.cfg.Socket) || time.Now().After(deadline)):
+			return fmt.Errorf("another gfaas-tokend serves %s%s", d.runDir(), holder(path))
 		}
-		_ = f.Close()
 	}
+}
+
+// tryLock locks a file that the holder of the lock removes at the end: a lock
+// on a file that is gone by then counts for nothing, and is neither file nor
+// error here.
+func tryLock(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	mine, err := f.Stat()
+	there, gone := os.Stat(path)
+	if err == nil && gone == nil && os.SameFile(mine, there) {
+		return f, nil
+	}
+	_ = f.Close()
+	return nil, err
+}
+
+// noteHolder writes who holds the lock, for people.
+func noteHolder(f *os.File) error {
+	if err := f.Truncate(0); err != nil {
+		return fmt.Errorf("lock: %w", err)
+	}
+	if _, err := fmt.Fprintln(f, os.Getpid()); err != nil {
+		return fmt.Errorf("lock: %w", err)
+	}
+	return nil
+}
+
+// holder says who holds the lock, if it says so.
+func holder(path string) string {
+	text, err := os.ReadFile(path)
+	pid, bad := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil || bad != nil {
+		return ""
+	}
+	return fmt.Sprintf(" (process %d)", pid)
 }
 
 func (d *Daemon) unlock() {
@@ -99,9 +140,16 @@ func (d *Daemon) listen() error {
 	return nil
 }
 
-func listenUnix(network, path string, mode fs.FileMode) (*net.UnixListener, error) {
-	if conn, err := net.DialTimeout(network, path, time.Second); err == nil {
+func answers(network, path string) bool {
+	conn, err := net.DialTimeout(network, path, time.Second)
+	if err == nil {
 		_ = conn.Close()
+	}
+	return err == nil
+}
+
+func listenUnix(network, path string, mode fs.FileMode) (*net.UnixListener, error) {
+	if answers(network, path) {
 		return nil, fmt.Errorf("another daemon answers at %s", path)
 	}
 	if info, err := os.Lstat(path); err == nil {

@@ -1,0 +1,143 @@
+package tokend
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/wire"
+)
+
+// fake serves a control socket that answers as told.
+func fake(t *testing.T, handler http.HandlerFunc) *Client {
+	dir, err := os.MkdirTemp("", "tokend")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", Socket(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &http.Server{Handler: handler}
+	go func() { _ = s.Serve(l) }()
+	t.Cleanup(func() { _ = s.Close(); _ = os.RemoveAll(dir) })
+	return Dial(dir)
+}
+
+func TestRequests(t *testing.T) {
+	reg := wire.Registration{Instance: "a", Secret: "s", GPU: "sim", SMPct: 24, QuotaRequest: 0.3, QuotaLimit: 0.8, MemLimit: 1 << 30}
+	var seen []string
+	c := fake(t, func(w http.ResponseWriter, r *http.Request) {
+		seen = append(seen, r.Method+" "+r.URL.Path)
+		switch r.Method {
+		case http.MethodGet:
+			_ = json.NewEncoder(w).Encode(wire.Status{WindowMS: 100, Policy: "multi-token"})
+		case http.MethodPost:
+			var got wire.Registration
+			if err := json.NewDecoder(r.Body).Decode(&got); err != nil || got != reg {
+				t.Errorf("got %+v, %v", got, err)
+			}
+			w.WriteHeader(http.StatusNoContent)
+		case http.MethodDelete:
+			w.WriteHeader(http.StatusNoContent)
+		}
+	})
+	ctx := context.Background()
+	if err := c.Register(ctx, reg); err != nil {
+		t.Error(err)
+	}
+	if err := c.Unregister(ctx, "a"); err != nil {
+		t.Error(err)
+	}
+	if s, err := c.Status(ctx); err != nil || s.WindowMS != 100 {
+		t.Error(s, err)
+	}
+	if got := strings.Join(seen, ", "); got != "POST /v1/instances, DELETE /v1/instances/a, GET /v1/status" {
+		t.Error(got)
+	}
+}
+
+func TestErrors(t *testing.T) {
+	for name, tt := range map[string]struct {
+		status      int
+		body        string
+		want        string
+		unavailable bool
+	}{
+		"refused":  {409, `{"message":"instance a belongs to process 7"}`, "register a: instance a belongs to process 7", false},
+		"no words": {500, `oops`, "500 Internal Server Error", false},
+		"leaving":  {503, `{"message":"shutting down"}`, "shutting down", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := fake(t, func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(tt.status)
+				_, _ = w.Write([]byte(tt.body))
+			})
+			err := c.Register(context.Background(), wire.Registration{Instance: "a"})
+			var e *Error
+			if !errors.As(err, &e) || !strings.Contains(err.Error(), tt.want) || e.Unavailable() != tt.unavailable {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+func TestUnregisterUnknown(t *testing.T) {
+	c := fake(t, func(w http.ResponseWriter, r *http.Request) { http.NotFound(w, r) })
+	if err := c.Unregister(context.Background(), "a"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNoDaemon(t *testing.T) {
+	_, err := Dial(filepath.Join(t.TempDir(), "none")).Status(context.Background())
+	var e *Error
+	if !errors.As(err, &e) || !e.Unavailable() || e.Hint() == "" {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestCallerGivesUp(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	stop := make(chan struct{})
+	defer close(stop)
+	c := fake(t, func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-r.Context().Done():
+		case <-stop:
+		}
+	})
+	if _, err := c.Status(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestEnsureWithoutProgram(t *testing.T) {
+	t.Setenv("PATH", "")
+	_, _, err := Ensure(context.Background(), t.TempDir())
+	var e *Error
+	if !errors.As(err, &e) || !e.Unavailable() || !strings.Contains(err.Error(), "gfaas-tokend") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestEnsureProgramThatFails(t *testing.T) {
+	bin := t.TempDir()
+	script := "#!/bin/sh\necho 'no luck today' >&2\nexit 1\n"
+	if err := os.WriteFile(filepath.Join(bin, program), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	_, _, err := Ensure(context.Background(), t.TempDir())
+	if err == nil || !strings.Contains(err.Error(), "no luck today") {
+		t.Errorf("got %v", err)
+	}
+}

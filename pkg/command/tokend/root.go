@@ -1,0 +1,49 @@
+// Package tokend is the gfaas-tokend command: the token daemon and what it can
+// be asked.
+package tokend
+
+import (
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gfaas/gfaas/pkg/command/cli"
+)
+
+// Main runs the command on the process's arguments. The result is its exit
+// status.
+func Main() int { return cli.Main("gfaas-tokend", NewRoot) }
+
+// NewRoot is the command tree.
+func NewRoot(env *cli.Env) *cobra.Command {
+	o := &serveOptions{env: env}
+	root := &cobra.Command{
+		Use:   "gfaas-tokend",
+		Short: "Share GPUs by time: hold every process to its slice",
+		Long: `Serve the token daemon of the run directory ($GFAAS_RUN_DIR, else
+$XDG_RUNTIME_DIR/gfaas, else /run/gfaas). It runs in the foreground.
+
+Processes under the gfaas preload library launch GPU work only while they hold
+a lease. The daemon gives leases out, in windows: every instance gets the
+fraction of each window that it requests, up to its limit where others leave
+time, and the SM shares of those that hold a lease sum to at most the SM limit.
+A process that was asked back keeps its SMs until its work has ended, and what
+it ran over is taken off its next windows. An instance whose SM share alone is
+above the SM limit runs only when nobody else does.
+
+SIGTERM ends it cleanly, with status 0: it closes all gates and removes its
+sockets. Programs then stall at their next launch, and go on when a daemon is
+back. SIGHUP reads the settings file again; a new --window or --sm-limit counts
+from then on.`,
+		Example: `  gfaas-tokend
+  gfaas-tokend --window 50ms --sm-limit 90 --listen 127.0.0.1:9400
+  gfaas-tokend status -o json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
+	}
+	root.PersistentFlags().StringVar(&o.socket, "socket", filepath.Join(cli.RunDir(), "token.sock"),
+		"control socket; its folder is the run directory")
+	o.flags(root.Flags())
+	root.AddCommand(newStatus(env, &o.socket))
+	return root
+}

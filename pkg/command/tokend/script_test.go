@@ -1,0 +1,212 @@
+package tokend
+
+import (
+	"context"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/adapter/tokend"
+	"github.com/gfaas/gfaas/pkg/wire"
+)
+
+// patience is how long a script waits for what must happen.
+const patience = 10 * time.Second
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"gfaas-tokend": func() { os.Exit(Main()) }})
+}
+
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata",
+		Setup: func(env *testscript.Env) error {
+			run, err := os.MkdirTemp("", "run") // the script's own folder may be too long for a socket
+			if err != nil {
+				return err
+			}
+			env.Defer(func() { _ = os.RemoveAll(run) })
+			env.Setenv("GFAAS_RUN_DIR", filepath.Join(run, "gfaas"))
+			env.Setenv("XDG_CONFIG_HOME", filepath.Join(env.WorkDir, "config"))
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits": exits, "await": await, "register": register, "unregister": unregister, "ensure": ensure,
+			"mode": mode, "window": window, "signal": send,
+			"revive": revive, "notify": notifySocket, "notified": notified,
+		},
+	})
+}
+
+// run runs a program of the script and returns its exit status.
+func run(ts *testscript.TestScript, args []string) int {
+	err := ts.Exec(args[0], args[1:]...)
+	if err == nil {
+		return 0
+	}
+	if exit, ok := err.(*exec.ExitError); ok {
+		return exit.ExitCode()
+	}
+	ts.Fatalf("%v: %v", args, err)
+	return -1
+}
+
+// exits STATUS PROGRAM ARGS… holds a program's exit status.
+func exits(ts *testscript.TestScript, _ bool, args []string) {
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	if got := run(ts, args[1:]); got != want {
+		ts.Fatalf("%v: exit status %d, want %d", args[1:], got, want)
+	}
+}
+
+// await PROGRAM ARGS… runs a program until it succeeds; with ! until it fails.
+func await(ts *testscript.TestScript, neg bool, args []string) {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(patience); (run(ts, args) == 0) == neg; <-tick.C {
+		if time.Now().After(end) {
+			ts.Fatalf("%v: not within %v", args, patience)
+		}
+	}
+}
+
+// register ID SM REQUEST LIMIT registers an instance on the simulated GPU.
+func register(ts *testscript.TestScript, neg bool, args []string) {
+	var n [3]float64
+	for i := range n {
+		var err error
+		n[i], err = strconv.ParseFloat(args[i+1], 64)
+		ts.Check(err)
+	}
+	err := tokend.Dial(ts.Getenv("GFAAS_RUN_DIR")).Register(context.Background(), wire.Registration{
+		Instance: args[0], Function: "f", Secret: "s", GPU: "sim", SMPct: n[0], QuotaRequest: n[1], QuotaLimit: n[2],
+	})
+	if (err != nil) != neg {
+		ts.Fatalf("register: %v", err)
+	}
+}
+
+// unregister ID removes it.
+func unregister(ts *testscript.TestScript, _ bool, args []string) {
+	ts.Check(tokend.Dial(ts.Getenv("GFAAS_RUN_DIR")).Unregister(context.Background(), args[0]))
+}
+
+// ensure started|found|race finds or starts the daemon as gfaas run does; with
+// race eight at once do, and one starts it.
+func ensure(ts *testscript.TestScript, _ bool, args []string) {
+	ts.Check(os.Setenv("PATH", ts.Getenv("PATH")))
+	callers, want := 1, 1
+	switch args[0] {
+	case "found":
+		want = 0
+	case "race":
+		callers = 8
+	}
+	var group errgroup.Group
+	var starts atomic.Int32
+	for range callers {
+		group.Go(func() error {
+			_, started, err := tokend.Ensure(context.Background(), ts.Getenv("GFAAS_RUN_DIR"))
+			if started {
+				starts.Add(1)
+			}
+			return err
+		})
+	}
+	ts.Check(group.Wait())
+	if int(starts.Load()) != want {
+		ts.Fatalf("started %d times, want %d", starts.Load(), want)
+	}
+}
+
+// revive registers an instance through a client whose daemon has just left: it
+// is started again.
+func revive(ts *testscript.TestScript, _ bool, args []string) {
+	dir := ts.Getenv("GFAAS_RUN_DIR")
+	c, _, err := tokend.Ensure(context.Background(), dir)
+	ts.Check(err)
+	text, err := os.ReadFile(filepath.Join(dir, "token.lock"))
+	ts.Check(err)
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	ts.Check(err)
+	ts.Check(unix.Kill(pid, unix.SIGTERM))
+	for end := time.Now().Add(patience); ; {
+		if _, err := os.Stat(tokend.Socket(dir)); err != nil {
+			break
+		}
+		if time.Now().After(end) {
+			ts.Fatalf("the daemon does not end")
+		}
+	}
+	ts.Check(c.Register(context.Background(), wire.Registration{
+		Instance: args[0], Secret: "s", GPU: "sim", SMPct: 1, QuotaRequest: 1, QuotaLimit: 1,
+	}))
+}
+
+// notifyConn is the socket that the script plays systemd on.
+var notifyConn *net.UnixConn
+
+// notify opens it.
+func notifySocket(ts *testscript.TestScript, _ bool, _ []string) {
+	path := ts.Getenv("GFAAS_RUN_DIR") + ".notify"
+	var err error
+	notifyConn, err = net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	ts.Check(err)
+	ts.Defer(func() { _ = notifyConn.Close() })
+	ts.Setenv("NOTIFY_SOCKET", path)
+}
+
+// notified TEXT waits for a message that begins so.
+func notified(ts *testscript.TestScript, _ bool, args []string) {
+	ts.Check(notifyConn.SetReadDeadline(time.Now().Add(patience)))
+	buf := make([]byte, 256)
+	n, err := notifyConn.Read(buf)
+	ts.Check(err)
+	if got := string(buf[:n]); !strings.HasPrefix(got, args[0]) {
+		ts.Fatalf("told %q, want %q", got, args[0])
+	}
+}
+
+// window MS waits until the daemon's windows have that length.
+func window(ts *testscript.TestScript, _ bool, args []string) {
+	want, err := strconv.ParseFloat(args[0], 64)
+	ts.Check(err)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(patience); ; <-tick.C {
+		s, err := tokend.Dial(ts.Getenv("GFAAS_RUN_DIR")).Status(context.Background())
+		if err == nil && s.WindowMS == want {
+			return
+		}
+		if time.Now().After(end) {
+			ts.Fatalf("the window is %v ms, %v", s.WindowMS, err)
+		}
+	}
+}
+
+// signal NAME sends a signal to what runs in the background.
+func send(ts *testscript.TestScript, _ bool, args []string) {
+	for _, cmd := range ts.BackgroundCmds() {
+		ts.Check(cmd.Process.Signal(unix.SignalNum("SIG" + args[0])))
+	}
+}
+
+// mode OCTAL FILE holds a file's permissions.
+func mode(ts *testscript.TestScript, _ bool, args []string) {
+	info, err := os.Stat(args[1])
+	ts.Check(err)
+	if got := strconv.FormatUint(uint64(info.Mode().Perm()), 8); got != args[0] {
+		ts.Fatalf("%s has mode %s, want %s", args[1], got, args[0])
+	}
+}

@@ -1,0 +1,164 @@
+package tokend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	systemd "github.com/coreos/go-systemd/v22/daemon"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/daemon/token"
+	"github.com/gfaas/gfaas/pkg/gpu"
+)
+
+// serveOptions are the daemon's flags.
+type serveOptions struct {
+	env          *cli.Env
+	socket       string
+	window       time.Duration
+	policy       string
+	smLimit      float64
+	listen       string
+	exitWhenIdle time.Duration
+}
+
+func (o *serveOptions) flags(f *pflag.FlagSet) {
+	f.DurationVar(&o.window, "window", gpu.Window, "length of a scheduling window")
+	f.StringVar(&o.policy, "policy", token.PolicyName, "who gets the GPU when: "+token.PolicyName)
+	f.Float64Var(&o.smLimit, "sm-limit", 100, "most percent of a GPU's SMs that leases hold together")
+	f.StringVar(&o.listen, "listen", "", "also serve /healthz, /readyz and /metrics on this TCP address")
+	f.DurationVar(&o.exitWhenIdle, "exit-when-idle", 0, "leave after so long without instances and clients (0: never)")
+}
+
+// check says what is wrong with the flags, if anything.
+func (o *serveOptions) check() error {
+	switch {
+	case o.policy != token.PolicyName:
+		return cli.Usagef("--policy %q is not available: expected %s", o.policy, token.PolicyName)
+	case o.window < time.Millisecond || o.window > time.Minute:
+		return cli.Usagef("--window %v: expected between 1ms and 1m", o.window)
+	case !(o.smLimit > 0 && o.smLimit <= 100):
+		return cli.Usagef("--sm-limit %v: expected more than 0 and at most 100 percent", o.smLimit)
+	case o.exitWhenIdle < 0:
+		return cli.Usagef("--exit-when-idle %v: expected 0 or more", o.exitWhenIdle)
+	}
+	return nil
+}
+
+func (o *serveOptions) settings() token.Settings {
+	return token.Settings{Window: o.window, SMLimit: o.smLimit}
+}
+
+func (o *serveOptions) run(cmd *cobra.Command) error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	socket, err := filepath.Abs(o.socket)
+	if err != nil {
+		return err
+	}
+	log := logger(o.env)
+	d, err := token.Open(token.Config{
+		Settings: o.settings(), Socket: socket, Listen: o.listen, ExitWhenIdle: o.exitWhenIdle,
+		Private: isRunDir(filepath.Dir(socket)), Log: log,
+	})
+	if errors.Is(err, fs.ErrPermission) {
+		return cli.Fail(cli.ExitFailure, "set GFAAS_RUN_DIR to a folder of yours", err)
+	}
+	if err != nil {
+		return err
+	}
+	attrs := []any{"socket", socket, "window", o.window.String(), "policy", o.policy, "sm_limit", o.smLimit}
+	if addr := d.WebAddr(); addr != nil {
+		attrs = append(attrs, "listen", addr.String())
+	}
+	log.Info("serving", attrs...)
+	ctx, stop := context.WithCancel(cmd.Context())
+	defer stop()
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP)
+	defer signal.Stop(hup)
+	reloaded := make(chan struct{})
+	go func() {
+		defer close(reloaded)
+		o.reload(ctx, hup, cmd.Flags(), d, log)
+	}()
+	notify(log, systemd.SdNotifyReady)
+	context.AfterFunc(ctx, func() { notify(log, systemd.SdNotifyStopping) })
+	err = d.Serve(ctx)
+	stop()
+	<-reloaded
+	log.Info("stopped")
+	return err
+}
+
+// reload reads the settings again at each SIGHUP.
+func (o *serveOptions) reload(ctx context.Context, hup <-chan os.Signal, flags *pflag.FlagSet, d *token.Daemon, log *slog.Logger) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hup:
+		}
+		notify(log, fmt.Sprintf("%s\nMONOTONIC_USEC=%d", systemd.SdNotifyReloading, monotonicUsec()))
+		before := *o
+		err := o.env.Reread(flags)
+		if err == nil {
+			err = o.check()
+		}
+		if err == nil {
+			err = d.Reload(o.settings())
+		}
+		if err != nil {
+			*o = before
+			log.Error("settings not reloaded", "err", err)
+		}
+		notify(log, systemd.SdNotifyReady)
+	}
+}
+
+// monotonicUsec is the clock that systemd compares reloads by.
+func monotonicUsec() int64 {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t)
+	return t.Nano() / 1000
+}
+
+func notify(log *slog.Logger, state string) {
+	if _, err := systemd.SdNotify(false, state); err != nil {
+		log.Warn("cannot tell systemd", "err", err)
+	}
+}
+
+// isRunDir says whether the folder is the run directory, which is ours to make
+// private, and not one that was merely named.
+func isRunDir(dir string) bool {
+	run, err := filepath.Abs(cli.RunDir())
+	return err == nil && run == dir
+}
+
+// logger writes text on a terminal and JSON otherwise.
+func logger(env *cli.Env) *slog.Logger {
+	o := &slog.HandlerOptions{Level: slog.LevelInfo}
+	switch {
+	case env.Quiet:
+		o.Level = slog.LevelError
+	case env.Verbose:
+		o.Level = slog.LevelDebug
+	}
+	if env.ErrTerminal {
+		return slog.New(slog.NewTextHandler(env.Err, o))
+	}
+	return slog.New(slog.NewJSONHandler(env.Err, o))
+}

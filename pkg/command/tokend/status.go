@@ -1,0 +1,120 @@
+package tokend
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gfaas/gfaas/pkg/adapter/tokend"
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/wire"
+)
+
+// statusTimeout is how long the daemon may take to answer.
+const statusTimeout = 5 * time.Second
+
+func newStatus(env *cli.Env, socket *string) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show every GPU, the processes on it and what they use",
+		Long: `Show every GPU that the daemon shares, with the processes on it. A state is
+absent (the instance is registered and has no process), idle (wants nothing),
+waiting, running (holds a lease) or draining (was asked back and still runs).
+USED is the share of the last full window; debt is what the instance used beyond
+its limit and has to make up for.
+
+JSON: {"window_ms","policy","gpus":[{"gpu","sm_running_pct","clients":[{"instance",
+"function","pid","sm_pct","quota_request","quota_limit","used","debt_ms","state",
+"mem_used_mib","mem_limit_mib","launches","blocked_ms"}]}]}. CSV has the same keys
+as columns, a row a process.`,
+		Example: `  gfaas-tokend status
+  gfaas-tokend status -o json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return status(cmd.Context(), env, *socket) },
+	}
+	env.Outputs(cmd, "table", "wide", "json", "yaml", "csv")
+	return cmd
+}
+
+func status(ctx context.Context, env *cli.Env, socket string) error {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	s, err := tokend.DialSocket(socket).Status(ctx)
+	if err != nil {
+		return err
+	}
+	return env.Show(s, func() [][]string {
+		switch env.Output {
+		case "csv":
+			return csvRows(s)
+		case "wide":
+			return tableRows(s, true)
+		}
+		return tableRows(s, false)
+	})
+}
+
+// tableRows are for people.
+func tableRows(s wire.Status, wide bool) [][]string {
+	header := []string{"GPU", "INSTANCE", "PID", "SM%", "QUOTA", "USED", "STATE", "MEMORY"}
+	if wide {
+		header = append(header, "FUNCTION", "DEBT", "LAUNCHES", "BLOCKED")
+	}
+	rows := [][]string{header}
+	for _, g := range s.GPUs {
+		for _, c := range g.Clients {
+			row := []string{
+				g.GPU, c.Instance, pid(c.PID), number(c.SMPct), quota(c), fmt.Sprintf("%.3f", c.Used), c.State, memory(c),
+			}
+			if wide {
+				row = append(row, c.Function, fmt.Sprintf("%.1fms", c.DebtMS), strconv.FormatUint(c.Launches, 10), fmt.Sprintf("%.0fms", c.BlockedMS))
+			}
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}
+
+// csvRows are for programs: the keys of the JSON form.
+func csvRows(s wire.Status) [][]string {
+	rows := [][]string{{
+		"gpu", "instance", "function", "pid", "sm_pct", "quota_request", "quota_limit", "used", "debt_ms", "state",
+		"mem_used_mib", "mem_limit_mib", "launches", "blocked_ms",
+	}}
+	for _, g := range s.GPUs {
+		for _, c := range g.Clients {
+			rows = append(rows, []string{
+				g.GPU, c.Instance, c.Function, strconv.Itoa(c.PID), number(c.SMPct), number(c.QuotaRequest), number(c.QuotaLimit),
+				number(c.Used), number(c.DebtMS), c.State, number(c.MemUsedMiB), number(c.MemLimitMiB),
+				strconv.FormatUint(c.Launches, 10), number(c.BlockedMS),
+			})
+		}
+	}
+	return rows
+}
+
+func number(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
+
+func pid(n int) string {
+	if n == 0 {
+		return "-"
+	}
+	return strconv.Itoa(n)
+}
+
+func quota(c wire.ClientStatus) string {
+	if c.QuotaRequest == c.QuotaLimit {
+		return number(c.QuotaRequest)
+	}
+	return number(c.QuotaRequest) + ":" + number(c.QuotaLimit)
+}
+
+func memory(c wire.ClientStatus) string {
+	if c.MemLimitMiB == 0 {
+		return fmt.Sprintf("%.0fMiB", c.MemUsedMiB)
+	}
+	return fmt.Sprintf("%.0f/%.0fMiB", c.MemUsedMiB, c.MemLimitMiB)
+}

@@ -1,0 +1,54 @@
+package token
+
+import (
+	"net"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/wire"
+)
+
+func TestSendNeverWaits(t *testing.T) {
+	s := serve(t, Config{})
+	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: s.d.clientSocket(), Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	var server net.Conn
+	eventually(t, "the daemon has the connection", func() bool {
+		_ = s.d.call(func() {
+			for c := range s.d.open {
+				server = c
+			}
+		})
+		return server != nil
+	})
+	for n := 0; ; n++ {
+		if n > 1e5 {
+			t.Fatal("a peer that reads nothing takes all messages")
+		}
+		if err := send(server.(*net.UnixConn), wire.LeaseEnd{Lease: 1}, nil); err != nil {
+			break
+		}
+	}
+}
+
+func TestPageCannotBeCutShort(t *testing.T) {
+	p, err := newPage("a", 5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.close()
+	for _, size := range []int64{0, 4096, 1 << 20} {
+		if err := unix.Ftruncate(int(p.file.Fd()), size); err == nil {
+			t.Errorf("the page became %d bytes", size)
+		}
+	}
+	p.setGate(63, 9)
+	if got := atomic.LoadUint32(&p.slot(63).Gate); got != 9 {
+		t.Errorf("gate %d", got)
+	}
+}

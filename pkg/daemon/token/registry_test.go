@@ -1,0 +1,44 @@
+package token
+
+import (
+	"encoding/json"
+	"os"
+	"testing"
+)
+
+func FuzzParseRecord(f *testing.F) {
+	inst, err := newInstance(reg("a", 24, 0.3, 0.8))
+	if err != nil {
+		f.Fatal(err)
+	}
+	text, err := inst.encode()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(text)
+	f.Add([]byte("{}"))
+	f.Add([]byte(`{"instance":"a","secret_sha256":"00"}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		inst, err := parseRecord(text)
+		if err != nil {
+			return
+		}
+		printed, err := inst.encode()
+		if err != nil || !json.Valid(printed) {
+			t.Fatalf("%s, %v", printed, err)
+		}
+		again, err := parseRecord(printed)
+		if err != nil || again.reg != inst.reg || again.secret != inst.secret || again.ownerStart != inst.ownerStart {
+			t.Fatalf("%+v came back as %+v, %v", inst, again, err)
+		}
+	})
+}
+
+func TestStartTime(t *testing.T) {
+	if a, b := startTime(os.Getpid()), startTime(os.Getpid()); a == 0 || a != b {
+		t.Errorf("this process started at %d and %d", a, b)
+	}
+	if got := startTime(1 << 30); got != 0 {
+		t.Errorf("no process started at %d", got)
+	}
+}
