@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -196,85 +195,6 @@ func TestFormDefaults(t *testing.T) {
 	}
 }
 
-func TestSettingsPrecedence(t *testing.T) {
-	dir := isolate(t)
-	check := func(want float64, args ...string) {
-		t.Helper()
-		var p program
-		status, _, stderr := p.execute(t, 0, append([]string{"work"}, args...)...)
-		if status != 0 || p.rps != want {
-			t.Errorf("status %d, %q, max-rps %v; want %v", status, stderr, p.rps, want)
-		}
-	}
-	check(7)
-	config := filepath.Join(dir, "gfaas", "config.yaml")
-	write(t, config, "max-rps: 8\n")
-	check(8)
-	other := filepath.Join(dir, "other.yaml")
-	write(t, other, "max-rps: 9\n")
-	check(9, "--config", other)
-	t.Setenv("GFAAS_CONFIG", other)
-	check(9)
-	t.Setenv("GFAAS_MAX_RPS", "10")
-	check(10)
-	check(11, "--max-rps", "11")
-	t.Setenv("GFAAS_MAX_RPS", "many")
-	var p program
-	if status, _, stderr := p.execute(t, 0, "work"); status != ExitUsage || !strings.Contains(stderr, "max-rps") {
-		t.Errorf("a setting that is no number: status %d, %q", status, stderr)
-	}
-}
-
-func TestSettingsForAllCommands(t *testing.T) {
-	isolate(t)
-	t.Setenv("GFAAS_OUTPUT", "csv")
-	for args, want := range map[string]string{"work": "csv", "show": "yaml", "plain": "", "work -o json": "json"} {
-		var p program
-		if status, _, stderr := p.execute(t, 0, strings.Fields(args)...); status != 0 || p.form != want {
-			t.Errorf("%s: status %d, form %q, %s; want %q", args, status, p.form, stderr, want)
-		}
-	}
-	t.Setenv("GFAAS_OUTPUT", "cvs")
-	var p program
-	if status, _, _ := p.execute(t, 0, "work"); status != ExitUsage {
-		t.Errorf("an output form that nobody offers: status %d", status)
-	}
-	t.Setenv("GFAAS_OUTPUT", "")
-	t.Setenv("NO_COLOR", "1")
-	if p.execute(t, 0, "plain"); !p.seen.NoColor {
-		t.Error("NO_COLOR does nothing")
-	}
-	t.Setenv("GFAAS_QUIET", "true")
-	if p.execute(t, 0, "plain"); !p.seen.Quiet {
-		t.Error("GFAAS_QUIET does nothing")
-	}
-}
-
-func TestConfigFaults(t *testing.T) {
-	dir := isolate(t)
-	bad := filepath.Join(dir, "bad.yaml")
-	write(t, bad, "label: a\n\tmax-rps: 1\n")
-	for file, want := range map[string]string{
-		bad: bad + ":2: ", filepath.Join(dir, "absent.yaml"): "no such file",
-	} {
-		var p program
-		status, _, stderr := p.execute(t, 0, "work", "--config", file)
-		if status != ExitFailure || !strings.Contains(stderr, want) || p.ran != "" {
-			t.Errorf("%s: status %d, %q; want 1 and %q", file, status, stderr, want)
-		}
-	}
-}
-
-func write(t *testing.T, path, text string) {
-	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestSignals(t *testing.T) {
 	ctx, caught, stop := withSignals(t.Context())
 	defer stop()
@@ -284,25 +204,5 @@ func TestSignals(t *testing.T) {
 	<-ctx.Done()
 	if caught() != syscall.SIGTERM || signalExit(caught()) != 143 {
 		t.Errorf("caught %v", caught())
-	}
-}
-
-func TestDirectories(t *testing.T) {
-	for _, c := range []struct{ run, runtime, state, stateHome, wantRun, wantState string }{
-		{"/r", "/x", "/s.db", "/y", "/r", "/s.db"},
-		{"", "/x", "", "/y", "/x/gfaas", "/y/gfaas/state.db"},
-		{"", "", "", "", "/run/gfaas", "/h/.local/state/gfaas/state.db"},
-	} {
-		t.Setenv("HOME", "/h")
-		t.Setenv("GFAAS_RUN_DIR", c.run)
-		t.Setenv("XDG_RUNTIME_DIR", c.runtime)
-		t.Setenv("GFAAS_STATE", c.state)
-		t.Setenv("XDG_STATE_HOME", c.stateHome)
-		if got := RunDir(); got != c.wantRun {
-			t.Errorf("RunDir = %s, want %s", got, c.wantRun)
-		}
-		if got := StatePath(); got != c.wantState {
-			t.Errorf("StatePath = %s, want %s", got, c.wantState)
-		}
 	}
 }

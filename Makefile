@@ -1,0 +1,84 @@
+# gfaas. `make` builds everything into build/; `make demo` shows it at work;
+# `make test` runs all tests. Needs Go, gcc and make.
+
+BUILD := build
+GO ?= go
+CC := gcc
+PREFIX ?= /usr/local
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo 0.1.0-dev)
+LDFLAGS_GO := -s -w -X github.com/gfaas/gfaas/pkg/command/cli.Version=$(VERSION)
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
+
+# Only doctor's view of NVIDIA devices needs cgo; the other binaries are static.
+STATIC_BINARIES := $(filter-out gfaas,$(notdir $(wildcard cmd/*)))
+GO_SRC = $(shell find cmd pkg -name '*.go' -not -name '*_test.go') go.mod go.sum
+BINARIES := $(addprefix $(BUILD)/bin/,$(notdir $(wildcard cmd/*)))
+
+.DEFAULT_GOAL := all
+include hook/hook.mk hook/sim/sim.mk testdata/victim/victim.mk examples/examples.mk
+
+.PHONY: all demo test race fuzz lint drift docs bench gpu-check install clean
+
+all: $(BINARIES) libs examples victims
+
+$(addprefix $(BUILD)/bin/,$(STATIC_BINARIES)): export CGO_ENABLED := 0
+$(BINARIES): $(BUILD)/bin/%: $(GO_SRC)
+	$(GO) build -trimpath -ldflags '$(LDFLAGS_GO)' -o $@ ./cmd/$*
+
+.PHONY: libs examples victims
+libs: $(BUILD)/lib/libgfaas.so $(BUILD)/lib/sim/libcuda.so.1
+
+demo: all
+	examples/demo.sh $(BUILD)
+
+# Tests run the built libraries and programs, so they are built first.
+test: all checks
+	$(GO) test -timeout 20m ./...
+
+race: all checks
+	$(GO) test -race -timeout 30m ./pkg/...
+
+# Each fuzz target for a short while; FUZZTIME=10m for a long one.
+FUZZTIME ?= 10s
+fuzz:
+	@set -e; for pkg in $$($(GO) list ./pkg/...); do \
+	  for f in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
+	    echo "$$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$pkg; done; done
+
+lint:
+	@test -z "$$(gofmt -l cmd pkg hook examples)" || { gofmt -l cmd pkg hook examples; echo 'gofmt: the files above differ'; exit 1; }
+	$(GO) vet ./...
+	$(GO) run $(STATICCHECK) ./...
+
+# man/ and completions/ come from the command trees.
+docs:
+	$(GO) run ./pkg/command/gendocs man completions
+
+drift:
+	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && mkdir $$dir/man $$dir/completions && \
+	  $(GO) run ./pkg/command/gendocs $$dir/man $$dir/completions && \
+	  diff -r man $$dir/man && diff -r completions $$dir/completions && $(GO) generate ./pkg/wire && git diff --exit-code -- hook/wire.h
+
+bench: all checks
+	$(GO) test -run '^$$' -bench . -benchtime 1s ./...
+
+# On a machine with an NVIDIA driver: the driver conformance suite and the
+# routes through the preload library, on the real device.
+gpu-check: all checks
+	hook/check/gpu-check.sh $(BUILD)
+
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/gfaas/sim $(DESTDIR)$(PREFIX)/share/man/man1 \
+	  $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions \
+	  $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+	install -m 755 $(BINARIES) $(DESTDIR)$(PREFIX)/bin
+	install -m 755 $(BUILD)/lib/libgfaas.so $(DESTDIR)$(PREFIX)/lib/gfaas
+	install -m 755 $(BUILD)/lib/sim/libcuda.so.1 $(DESTDIR)$(PREFIX)/lib/gfaas/sim
+	install -m 644 man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1
+	for b in $(notdir $(BINARIES)); do \
+	  install -m 644 completions/$$b.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/$$b; \
+	  install -m 644 completions/$$b.zsh $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_$$b; \
+	  install -m 644 completions/$$b.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/$$b.fish; done
+
+clean:
+	rm -rf $(BUILD)

@@ -1,0 +1,100 @@
+package simgpu
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// folder makes the files of two devices, and of something else.
+func folder(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	t.Setenv("GFAAS_SIM_DIR", dir)
+	for _, name := range []string{"gpu0.state", "gpu0.mem.0.1", "gpu0.mem.3.2", "gpu1.state", "gpu1.mem.0.1", "notes"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func names(t *testing.T, dir string) string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, e := range entries {
+		out = append(out, e.Name())
+	}
+	return strings.Join(out, " ")
+}
+
+func TestSweep(t *testing.T) {
+	dir := folder(t)
+	f, err := os.OpenFile(filepath.Join(dir, "gpu1.state"), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	// A lock of the open file stands for another process's: one's own would
+	// not be in the way.
+	slot := unix.Flock_t{Type: unix.F_WRLCK, Start: 1<<20 + 5, Len: 1}
+	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &slot); err != nil {
+		t.Fatal(err)
+	}
+	if err := Sweep(); err != nil {
+		t.Fatal(err)
+	}
+	if got := names(t, dir); got != "gpu1.mem.0.1 gpu1.state notes" {
+		t.Errorf("with somebody on GPU 1 there is left: %s", got)
+	}
+	slot.Type = unix.F_UNLCK
+	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &slot); err != nil {
+		t.Fatal(err)
+	}
+	if err := Sweep(); err != nil {
+		t.Fatal(err)
+	}
+	if got := names(t, dir); got != "notes" {
+		t.Errorf("with nobody there is left: %s", got)
+	}
+	if err := Sweep(); err != nil {
+		t.Errorf("of nothing: %v", err)
+	}
+}
+
+func TestKeep(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "a", "b")
+	t.Setenv("GFAAS_SIM_DIR", dir)
+	if err := Release("f-0"); err != nil {
+		t.Error(err)
+	}
+	if err := Keep("f-0"); err != nil {
+		t.Fatal(err)
+	}
+	if err := Sweep(); err != nil {
+		t.Fatal(err)
+	}
+	if got := names(t, dir); got != "keep.f-0" {
+		t.Errorf("there is %s", got)
+	}
+	if err := Release("f-0"); err != nil {
+		t.Fatal(err)
+	}
+	if got := names(t, dir); got != "" {
+		t.Errorf("there is %s", got)
+	}
+}
+
+func TestDir(t *testing.T) {
+	t.Setenv("GFAAS_SIM_DIR", "")
+	if got := Dir(); !strings.HasPrefix(got, "/dev/shm/gfaas-sim-") {
+		t.Errorf("got %s", got)
+	}
+}

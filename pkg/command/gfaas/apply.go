@@ -1,0 +1,78 @@
+package gfaas
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/function"
+)
+
+type applyOptions struct{ files []string }
+
+func newApply(t *tool) *cobra.Command {
+	var o applyOptions
+	cmd := &cobra.Command{
+		Use:   "apply -f FILE",
+		Short: "Add functions, or change them",
+		Long: `Reads function files and keeps what they describe, in place of functions of
+the same names. All files are applied, or none.
+
+Instances that run already stay as they are until they are started again.`,
+		Example: `  gfaas apply -f function.yaml
+  cat a.yaml b.yaml | gfaas apply -f -`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), t) },
+	}
+	cmd.Flags().StringArrayVarP(&o.files, "file", "f", nil, "function file, - for standard input; may be given several times")
+	return cmd
+}
+
+func (o *applyOptions) run(ctx context.Context, t *tool) error {
+	if len(o.files) == 0 {
+		return cli.Usagef("--file is missing: expected a function file, or - for standard input")
+	}
+	var all []function.Function
+	from := map[string]string{}
+	for _, file := range o.files {
+		list, err := function.Load(file)
+		if err != nil {
+			return err
+		}
+		for _, fn := range list {
+			if first, twice := from[fn.Name]; twice {
+				return fmt.Errorf("%s: function %q is in %s already: expected each name once", file, fn.Name, first)
+			}
+			from[fn.Name] = file
+		}
+		all = append(all, list...)
+	}
+	before, err := t.store.Functions(ctx)
+	if err != nil {
+		return err
+	}
+	if err := t.store.Apply(ctx, all...); err != nil {
+		return err
+	}
+	for _, fn := range all {
+		t.env.Debugf("function %s %s", fn.Name, change(before, fn))
+	}
+	return nil
+}
+
+// change says in a word what applying fn did.
+func change(before []function.Function, fn function.Function) string {
+	for _, old := range before {
+		switch {
+		case old.Name != fn.Name:
+		case reflect.DeepEqual(old, fn):
+			return "unchanged"
+		default:
+			return "changed"
+		}
+	}
+	return "added"
+}

@@ -1,0 +1,143 @@
+package gfaas
+
+import (
+	"fmt"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/plan"
+	"github.com/gfaas/gfaas/pkg/wire"
+
+	"github.com/gfaas/gfaas/pkg/command/launch"
+)
+
+// assignment is one instance of a plan, on this machine.
+type assignment struct {
+	function  function.Function
+	placement launch.Placement
+}
+
+// record is the instance before it is started.
+func (a assignment) record() instance.Record {
+	return instance.Record{
+		ID: a.placement.ID, Function: a.function.Name, Runtime: launch.RuntimeOf(a.function),
+		GPUs: a.placement.GPUs, Slice: a.placement.Slice, State: instance.Starting,
+		Registered: []string{a.placement.ID},
+	}
+}
+
+// chooseNode is the node whose part of the plan this machine runs: the one
+// that was asked for, or the only one that hosts anything.
+func chooseNode(p plan.Plan, asked string) (string, error) {
+	var nodes []string
+	for _, g := range p.GPUs {
+		if len(g.Instances) > 0 && !slices.Contains(nodes, g.Node) {
+			nodes = append(nodes, g.Node)
+		}
+	}
+	sort.Strings(nodes)
+	switch {
+	case asked != "" && !slices.Contains(nodes, asked):
+		return "", cli.Usagef("--node %q is not in the plan: expected one of %s", asked, strings.Join(nodes, ", "))
+	case asked != "":
+		return asked, nil
+	case len(nodes) > 1:
+		return "", cli.Fail(cli.ExitUsage, "name the one that is this machine with --node",
+			fmt.Errorf("the plan has instances on %d nodes: %s", len(nodes), strings.Join(nodes, ", ")))
+	case len(nodes) == 0:
+		return "", nil
+	}
+	return nodes[0], nil
+}
+
+// assign lists the instances of one node of a plan. An instance that is on
+// several GPUs becomes one assignment. GPUName names the device with an index.
+func assign(p plan.Plan, node string, functions []function.Function, gpuName func(int) string) ([]assignment, error) {
+	byName := map[string]function.Function{}
+	for _, fn := range functions {
+		byName[fn.Name] = fn
+	}
+	var out []assignment
+	var missing []string
+	at := map[string]int{}
+	for _, g := range p.GPUs {
+		if g.Node != node {
+			continue
+		}
+		for _, in := range g.Instances {
+			fn, applied := byName[in.Function]
+			if !applied {
+				if !slices.Contains(missing, in.Function) {
+					missing = append(missing, in.Function)
+				}
+				continue
+			}
+			if i, seen := at[in.ID]; seen {
+				out[i].placement.GPUs = append(out[i].placement.GPUs, gpuName(g.Index))
+				continue
+			}
+			a := assignment{function: fn, placement: launch.Placement{
+				ID: in.ID, GPUs: []string{gpuName(g.Index)}, Slice: slice(fn, g, in),
+			}}
+			if err := a.check(); err != nil {
+				return nil, fmt.Errorf("plan: instance %q: %w", in.ID, err)
+			}
+			at[in.ID] = len(out)
+			out = append(out, a)
+		}
+	}
+	if len(missing) > 0 {
+		return nil, cli.Fail(cli.ExitFailure, "apply them first: gfaas apply -f FILE",
+			fmt.Errorf("the plan needs functions that are not applied: %s", strings.Join(missing, ", ")))
+	}
+	return out, checkSpans(out)
+}
+
+// slice is what the plan grants an instance. Its memory limit is the plan's;
+// where the plan says nothing, the function's. Weights that the plan counts
+// once for all its instances are added, since each loads its own.
+func slice(fn function.Function, g plan.GPU, in plan.Instance) gpu.Slice {
+	s := gpu.Slice{SMPct: in.SMPct, QuotaRequest: in.QuotaRequest, QuotaLimit: in.QuotaLimit, Mem: fn.GPUMem}
+	if in.MemMiB > 0 {
+		s.Mem = gpu.FromMiB(in.MemMiB)
+		for _, m := range g.Models {
+			if fn.Model != nil && fn.Model.Name == m.Name {
+				s.Mem += gpu.FromMiB(m.MemMiB)
+			}
+		}
+	}
+	return s
+}
+
+func (a assignment) check() error {
+	if !wire.ValidInstance(a.placement.ID) {
+		return fmt.Errorf("not an id: expected at most 63 letters, digits, dots, dashes and underscores")
+	}
+	return a.placement.Slice.Validate()
+}
+
+// checkSpans finds instances on more or fewer GPUs than their function spans.
+func checkSpans(list []assignment) error {
+	for _, a := range list {
+		want := max(a.function.GPUs, 1)
+		if got := len(a.placement.GPUs); got != want {
+			return fmt.Errorf("plan: instance %q is on %d GPUs: function %s spans %d", a.placement.ID, got, a.function.Name, want)
+		}
+	}
+	return nil
+}
+
+// namer returns how the GPUs of this machine are named: by number, or as
+// simulated ones.
+func namer(simulated bool) func(int) string {
+	if simulated {
+		return gpu.SimName
+	}
+	return strconv.Itoa
+}

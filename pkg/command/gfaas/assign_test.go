@@ -1,0 +1,151 @@
+package gfaas
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/gfaas/gfaas/pkg/command/launch"
+	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/plan"
+)
+
+func onGPU(node string, index int, instances ...plan.Instance) plan.GPU {
+	return plan.GPU{Node: node, Index: index, Instances: instances}
+}
+
+func item(id, fn string, mem float64) plan.Instance {
+	return plan.Instance{ID: id, Function: fn, SMPct: 24, QuotaRequest: 0.3, QuotaLimit: 0.8, MemMiB: mem}
+}
+
+func TestAssign(t *testing.T) {
+	functions := []function.Function{
+		{Name: "one", Command: []string{"x"}, GPUMem: 100 * gpu.MiB, GPUs: 1},
+		{Name: "wide", Image: "x", GPUs: 2, Model: &function.Model{Name: "m", Size: 500 * gpu.MiB}},
+	}
+	shared := onGPU("n", 1, item("wide-0", "wide", 10), item("one-1", "one", 50))
+	shared.Models = []plan.Model{{Name: "m", MemMiB: 500}}
+	p := plan.Plan{GPUs: []plan.GPU{
+		onGPU("n", 0, item("one-0", "one", 0)), shared, onGPU("n", 2, item("wide-0", "wide", 10)), onGPU("other", 0, item("far-0", "far", 0)),
+	}}
+	list, err := assign(p, "n", functions, namer(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit := func(mem gpu.Bytes) gpu.Slice {
+		return gpu.Slice{SMPct: 24, QuotaRequest: 0.3, QuotaLimit: 0.8, Mem: mem}
+	}
+	want := []launch.Placement{
+		{ID: "one-0", GPUs: []string{"sim"}, Slice: limit(100 * gpu.MiB)},             // the function's limit
+		{ID: "wide-0", GPUs: []string{"sim:1", "sim:2"}, Slice: limit(510 * gpu.MiB)}, // the plan's, and the weights
+		{ID: "one-1", GPUs: []string{"sim:1"}, Slice: limit(50 * gpu.MiB)},
+	}
+	for i, a := range list {
+		if !reflect.DeepEqual(a.placement, want[i]) {
+			t.Errorf("got %+v, want %+v", a.placement, want[i])
+		}
+	}
+	record := list[1].record()
+	if record.Runtime != "docker" || record.State != instance.Starting || record.Registered[0] != "wide-0" || record.Function != "wide" {
+		t.Errorf("record %+v", record)
+	}
+	if real, err := assign(p, "n", functions, namer(false)); err != nil || real[1].placement.GPUs[1] != "2" {
+		t.Errorf("real GPUs: %+v, %v", real, err)
+	}
+}
+
+func TestAssignRefuses(t *testing.T) {
+	functions := []function.Function{{Name: "one", GPUs: 1}, {Name: "wide", GPUs: 2}}
+	low := item("one-0", "one", 0)
+	low.QuotaLimit = 0.1
+	for want, g := range map[string]plan.GPU{
+		"not applied: far, near": onGPU("n", 0, item("far-0", "far", 0), item("near-0", "near", 0), item("far-1", "far", 0)),
+		"spans 2":                onGPU("n", 0, item("wide-0", "wide", 0)),
+		"spans 1":                onGPU("n", 0, item("one-0", "one", 0), item("one-0", "one", 0)),
+		"not an id":              onGPU("n", 0, item("a b", "one", 0)),
+		"below the request":      onGPU("n", 0, low),
+	} {
+		_, err := assign(plan.Plan{GPUs: []plan.GPU{g}}, "n", functions, namer(true))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+}
+
+func TestChooseNode(t *testing.T) {
+	empty := onGPU("idle", 0)
+	a, b := onGPU("a", 0, item("x", "f", 0)), onGPU("b", 0, item("y", "f", 0))
+	for _, c := range []struct {
+		gpus        []plan.GPU
+		asked, want string
+		fails       bool
+	}{
+		{[]plan.GPU{empty, a, a}, "", "a", false},
+		{[]plan.GPU{a, b}, "b", "b", false},
+		{[]plan.GPU{b, a}, "", "", true},
+		{[]plan.GPU{a}, "c", "", true},
+		{nil, "", "", false},
+	} {
+		got, err := chooseNode(plan.Plan{GPUs: c.gpus}, c.asked)
+		if got != c.want || (err != nil) != c.fails {
+			t.Errorf("node %q of %v: %q, %v", c.asked, c.gpus, got, err)
+		}
+	}
+}
+
+func TestPick(t *testing.T) {
+	records := []instance.Record{{ID: "a-0", Function: "a"}, {ID: "a-1", Function: "a"}, {ID: "b-0", Function: "b"}}
+	applied := func(name string) bool { return name == "idle" }
+	for names, want := range map[string]string{
+		"a": "a-0 a-1", "a-1": "a-1", "b a-0": "a-0 b-0", "a a-0": "a-0 a-1", "idle": "", "a c d": "!c, d",
+	} {
+		list, err := pick(records, strings.Fields(names), applied)
+		var ids []string
+		for _, r := range list {
+			ids = append(ids, r.ID)
+		}
+		if missing, fails := strings.CutPrefix(want, "!"); fails {
+			if err == nil || !strings.HasSuffix(err.Error(), ": "+missing) {
+				t.Errorf("%s: %v", names, err)
+			}
+		} else if err != nil || strings.Join(ids, " ") != want {
+			t.Errorf("%s: %v, %v, want %s", names, ids, err, want)
+		}
+	}
+}
+
+func TestSimDevices(t *testing.T) {
+	for shape, want := range map[string]int{
+		"": 1, "sms=80,mem=16GiB,count=4": 4, "count=2": 2, "sms=80, count=3": 3, "count=0": 1, "count=x": 1,
+	} {
+		if got := simDevices(shape); got != want {
+			t.Errorf("%q: %d, want %d", shape, got, want)
+		}
+	}
+}
+
+func TestParseHeaders(t *testing.T) {
+	got, err := parseHeaders([]string{"content-type: text/plain", "X-A:1", "X-A: 2", "Empty:"})
+	if err != nil || got.Get("Content-Type") != "text/plain" || len(got["X-A"]) != 2 || got["X-A"][1] != "2" || len(got["Empty"]) != 1 {
+		t.Errorf("got %v, %v", got, err)
+	}
+	for _, bad := range []string{"", "none", ": v", "a b: v", "a: v\r\nX: y", "ä: v"} {
+		if got, err := parseHeaders([]string{bad}); err == nil {
+			t.Errorf("%q: got %v", bad, got)
+		}
+	}
+}
+
+func TestRunNames(t *testing.T) {
+	for command, want := range map[string]string{
+		"/usr/bin/python3.11": "python3-11-", "./[": "run-", "train me.py": "train-me-py-", strings.Repeat("x", 99): strings.Repeat("x", 32) + "-",
+	} {
+		a, err := (&runOptions{}).instance(command)
+		b, _ := (&runOptions{}).instance(command)
+		if err != nil || !strings.HasPrefix(a, want) || a == b {
+			t.Errorf("%s: %q and %q, %v; want %s… and two that differ", command, a, b, err, want)
+		}
+	}
+}

@@ -1,0 +1,101 @@
+package gfaas
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/gfaas/gfaas/pkg/adapter/preload"
+)
+
+// importImage makes an image of the place's function and the libraries it
+// needs, as the engine's own tool imports a root folder.
+func importImage(t *testing.T, p *place) (image string) {
+	t.Helper()
+	root := t.TempDir()
+	script := `set -e
+copy() { mkdir -p "$1$(dirname "$2")" && cp -L "$2" "$1$2"; }
+for lib in $(ldd "$FUNCTION" | grep -o '/[^ )]*'); do copy "$1" "$lib"; done
+cp "$FUNCTION" "$1/function"
+mkdir "$1/tmp" "$1/dev"
+tar -C "$1" -c . | docker import --change 'CMD ["/function"]' - "$2"`
+	image = "gfaas-test-" + preload.NewSecret()[:12]
+	cmd := exec.Command("sh", "-c", script, "sh", root, image)
+	cmd.Env = append(os.Environ(), p.env...)
+	if text, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("import an image: %v\n%s", err, text)
+	}
+	t.Cleanup(func() { _ = exec.Command("docker", "rmi", "-f", image).Run() })
+	return image
+}
+
+// The same plan on containers: started, invoked, and stopped without a trace.
+func TestUpOnDocker(t *testing.T) {
+	host, set := os.LookupEnv("DOCKER_HOST")
+	if err := exec.Command("docker", "version").Run(); err != nil {
+		t.Skip("no Docker engine answers")
+	}
+	p := newPlace(t)
+	p.env = append(p.env, "DOCKER_HOST="+host)
+	if !set {
+		p.env[len(p.env)-1] = "DOCKER_HOST=unix:///var/run/docker.sock"
+	}
+	image := importImage(t, p)
+	p.write("f.yaml", "{name: boxed, image: "+image+"}\n---\n{name: failing, image: "+image+", env: {FAIL: \"3\"}}\n")
+	p.output("apply", "-f", "f.yaml")
+	p.write("plan.json", planOf("boxed-0", "boxed-1"))
+	p.output("up", "plan.json")
+	var list []psEntry
+	if err := json.Unmarshal([]byte(p.output("ps", "-o", "json")), &list); err != nil {
+		t.Fatal(err)
+	}
+	if len(list) != 2 || list[0].Runtime != "docker" || len(list[0].Container) != 64 || list[0].PID != 0 || list[0].State != "ready" {
+		t.Errorf("ps: %+v", list)
+	}
+	for i := range 20 {
+		cmd := p.command("invoke", "boxed")
+		cmd.Stdin = strings.NewReader(fmt.Sprintf("body %d", i))
+		if text, err := cmd.Output(); err != nil || string(text) != fmt.Sprintf("body %d", i) {
+			t.Fatalf("answer %d: %q, %v", i, text, err)
+		}
+	}
+	p.write("half.json", planOf("boxed-2", "failing-0"))
+	text, err := p.command("up", "half.json").CombinedOutput()
+	if status(err) != 1 || !strings.Contains(string(text), "instance failing-0: ended before it was ready: exited with status 3") {
+		t.Errorf("up half-way failed: %v\n%s", err, text)
+	}
+	if n := containers(t, image); n != 2 {
+		t.Errorf("%d containers after up half-way failed, want the 2 from before", n)
+	}
+	forget(t, p, "boxed-1")
+	p.output("down")
+	p.nothing()
+	if n := containers(t, image); n != 0 {
+		t.Errorf("%d containers are left", n)
+	}
+}
+
+// containers counts an image's containers, running or not.
+func containers(t *testing.T, image string) int {
+	t.Helper()
+	text, err := exec.Command("docker", "ps", "-aq", "--filter", "ancestor="+image).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(strings.Fields(string(text)))
+}
+
+// planOf is a plan of small instances on one GPU; an id is FUNCTION-NUMBER.
+func planOf(ids ...string) string {
+	var instances []string
+	for i, id := range ids {
+		name, _, _ := strings.Cut(id, "-")
+		instances = append(instances, fmt.Sprintf(`{"id":%q,"function":%q,"sm_pct":10,"quota_request":0.1,"quota_limit":0.1,`+
+			`"batch":1,"rps":1,"mem_mib":0,"x":%v,"y":0}`, id, name, float64(i)/10))
+	}
+	return `{"version":1,"algorithm":"fast","model":"rect","gpus_used":1,"bound":1,"bound_method":"area","demand":[],"unplaced":[],` +
+		`"gpus":[{"node":"n","index":0,"mem_mib":0,"instances":[` + strings.Join(instances, ",") + `]}]}`
+}

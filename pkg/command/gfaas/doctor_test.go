@@ -1,0 +1,79 @@
+package gfaas
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/gfaas/gfaas/pkg/adapter/mps"
+	"github.com/gfaas/gfaas/pkg/adapter/nvml"
+	"github.com/gfaas/gfaas/pkg/adapter/preload"
+	"github.com/gfaas/gfaas/pkg/gpu"
+)
+
+func TestLadder(t *testing.T) {
+	libs := preload.Libs{Hook: "/lib/libgfaas.so", SimDir: "/lib/sim"}
+	for _, c := range []struct {
+		name string
+		m    machine
+		want string
+	}{
+		{"simulated", machine{libs: libs}, "SM share: simulated driver; GPU time: token leases; GPU memory: preload library"},
+		{"MPS", machine{driver: true, libs: libs, mps: mps.Status{PID: 1}}, "SM share: MPS thread percentage; GPU time: token leases; GPU memory: preload library"},
+		{"no MPS", machine{driver: true, libs: libs, mps: mps.Status{Program: "x"}}, "SM share: time only; GPU time: token leases; GPU memory: preload library"},
+		{"no library", machine{driver: true}, ""},
+	} {
+		var chosen []string
+		for _, r := range c.m.ladder() {
+			if r.Chosen && !r.Found || r.Purpose == "" || r.Detail == "" {
+				t.Errorf("%s: %+v", c.name, r)
+			}
+			if r.Chosen {
+				chosen = append(chosen, r.Purpose+": "+r.Mechanism)
+			}
+		}
+		if got := strings.Join(chosen, "; "); got != c.want {
+			t.Errorf("%s: chosen %s, want %s", c.name, got, c.want)
+		}
+	}
+	mig := machine{driver: true, libs: libs, devices: []nvml.Device{{}, {MIG: true}}}
+	if first := mig.ladder()[0]; !first.Found || first.Mechanism != "MIG instance" {
+		t.Errorf("MIG: %+v", first)
+	}
+}
+
+func TestProbeDriver(t *testing.T) {
+	h200 := nvml.Device{Name: "NVIDIA H200", Mem: 141 * gpu.GiB, Driver: "570.1"}
+	for _, c := range []struct {
+		name   string
+		m      machine
+		lib    nvml.Fake
+		status string
+		says   string
+	}{
+		{"none", machine{}, nvml.Fake{Err: errors.New("must not be asked")}, checkMissing, "simulated"},
+		{"one", machine{driver: true}, nvml.Fake{List: []nvml.Device{h200}}, checkOK, "version 570.1 | NVIDIA H200, 141GiB"},
+		{"no GPU", machine{driver: true}, nvml.Fake{}, checkBad, "no GPU"},
+		{"cannot ask", machine{driver: true}, nvml.Fake{Err: &nvml.UnavailableError{Err: errors.New("no tool")}}, checkOK, "no tool"},
+	} {
+		checks := c.m.probeDriver(t.Context(), c.lib)
+		var said []string
+		for _, k := range checks {
+			said = append(said, k.Detail)
+		}
+		if got := strings.Join(said, " | "); checks[0].Status != c.status || !strings.Contains(got, c.says) {
+			t.Errorf("%s: %s, %s; want %s, %s", c.name, checks[0].Status, got, c.status, c.says)
+		}
+	}
+}
+
+func TestWritable(t *testing.T) {
+	dir := t.TempDir()
+	for path, ok := range map[string]bool{
+		dir: true, dir + "/a/b/c": true, "/proc/version": false, "/proc/version/x": false,
+	} {
+		if err := writable(path); (err == nil) != ok {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}

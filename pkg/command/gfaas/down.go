@@ -1,0 +1,147 @@
+package gfaas
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gfaas/gfaas/pkg/adapter/bolt"
+	"github.com/gfaas/gfaas/pkg/adapter/simgpu"
+	"github.com/gfaas/gfaas/pkg/command/launch"
+	"github.com/gfaas/gfaas/pkg/instance"
+)
+
+// stopsAtOnce bounds how many instances are stopped at a time.
+const stopsAtOnce = 32
+
+func newDown(t *tool) *cobra.Command {
+	return &cobra.Command{
+		Use:   "down [NAME…]",
+		Short: "Stop instances",
+		Long: `Stops instances and leaves nothing of them: no process or container, no
+registration, no log, no shared memory. A NAME is a function, and stands for
+all its instances, or an instance's id. Without names all instances are stopped.
+
+What an interrupted gfaas up left behind is stopped too.`,
+		Example: "  gfaas down\n  gfaas down resnet bert-1",
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			return without(t.instanceNames(cmd.Context()), args), cobra.ShellCompDirectiveNoFileComp
+		},
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error { return runDown(cmd.Context(), t, args) },
+	}
+}
+
+func (t *tool) instanceNames(ctx context.Context) []string {
+	records, err := t.store.Instances(ctx)
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for _, r := range records {
+		names = append(names, r.ID)
+		if !slices.Contains(names, r.Function) {
+			names = append(names, r.Function)
+		}
+	}
+	return names
+}
+
+func runDown(ctx context.Context, t *tool, names []string) error {
+	records, err := t.store.Instances(ctx)
+	if err != nil {
+		return err
+	}
+	if len(names) > 0 {
+		functions, err := t.store.Functions(ctx)
+		if err != nil {
+			return err
+		}
+		applied := func(name string) bool {
+			for _, fn := range functions {
+				if fn.Name == name {
+					return true
+				}
+			}
+			return false
+		}
+		if records, err = pick(records, names, applied); err != nil {
+			return err
+		}
+	}
+	return t.stopAll(ctx, records)
+}
+
+// pick returns the records that the names stand for. A function that is
+// applied and has no instances stands for none.
+func pick(records []instance.Record, names []string, applied func(string) bool) ([]instance.Record, error) {
+	var out []instance.Record
+	known := map[string]bool{}
+	for _, r := range records {
+		if slices.Contains(names, r.ID) || slices.Contains(names, r.Function) {
+			out = append(out, r)
+		}
+		known[r.ID], known[r.Function] = true, true
+	}
+	var missing []string
+	for _, name := range names {
+		if !known[name] && !applied(name) && !slices.Contains(missing, name) {
+			missing = append(missing, name)
+		}
+	}
+	if len(missing) > 0 {
+		return nil, &bolt.NotFoundError{Kind: "function or instance", Names: missing}
+	}
+	return out, nil
+}
+
+// stopAll stops instances and forgets those that are gone. Those that could
+// not be stopped stay in the state. With nothing to stop it still removes what
+// killed programs left of the simulated device.
+func (t *tool) stopAll(ctx context.Context, records []instance.Record) error {
+	if len(records) == 0 {
+		return simgpu.Sweep()
+	}
+	launcher := launch.Open(t.env, t.launch)
+	bar := t.env.Progress(len(records), "stopping")
+	defer func() { _ = bar.Finish() }()
+	errs := make([]error, len(records))
+	slots := make(chan struct{}, stopsAtOnce)
+	var wg sync.WaitGroup
+	for i, r := range records {
+		wg.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			if errs[i] = ctx.Err(); errs[i] == nil {
+				errs[i] = launcher.Stop(ctx, started(r))
+			}
+			_ = bar.Add(1)
+		})
+	}
+	wg.Wait()
+	var gone []string
+	var failed []error
+	for i, r := range records {
+		if errs[i] != nil {
+			failed = append(failed, errs[i])
+			continue
+		}
+		gone = append(gone, r.ID)
+	}
+	// What is gone is forgotten even when the rest was interrupted.
+	if err := t.store.Forget(context.WithoutCancel(ctx), gone...); err != nil {
+		failed = append(failed, err)
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return errors.Join(failed...)
+}
+
+// started is a record as the launcher knows it.
+func started(r instance.Record) launch.Started {
+	return launch.Started{ID: r.ID, Function: r.Function, Handle: r.Handle, Contract: r.Contract, Registered: r.Registered}
+}

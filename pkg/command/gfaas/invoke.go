@@ -1,0 +1,185 @@
+package gfaas
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gfaas/gfaas/pkg/adapter/fnhttp"
+	"github.com/gfaas/gfaas/pkg/adapter/tokend"
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/instance"
+)
+
+type invokeOptions struct {
+	headers []string
+	timeout time.Duration
+}
+
+func newInvoke(t *tool) *cobra.Command {
+	var o invokeOptions
+	cmd := &cobra.Command{
+		Use:   "invoke NAME",
+		Short: "Call a function",
+		Long: `Sends standard input to a ready instance of the function and prints its answer
+on standard output as it comes. With a terminal on standard input the body is
+empty.
+
+A function that answers with an error status (400 and above) is exit 1, with
+its answer printed all the same; no ready instance is exit 4, no answer in time
+exit 5.`,
+		Example: `  gfaas invoke resnet < cat.jpg
+  echo '{"n": 3}' | gfaas invoke vadd -H 'Content-Type: application/json' --timeout 5s`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: t.completeFunctions,
+		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), t, args[0]) },
+	}
+	cmd.Flags().StringArrayVarP(&o.headers, "header", "H", nil, "a header of the request, 'K: V'; may be given several times")
+	cmd.Flags().DurationVar(&o.timeout, "timeout", 30*time.Second, "how long the whole answer may take")
+	return cmd
+}
+
+func (o *invokeOptions) run(ctx context.Context, t *tool, name string) error {
+	header, err := parseHeaders(o.headers)
+	if err != nil {
+		return err
+	}
+	if o.timeout <= 0 {
+		return cli.Usagef("--timeout %v: expected more than 0", o.timeout)
+	}
+	ready, err := t.ready(ctx, name)
+	if err != nil {
+		return err
+	}
+	body, err := readBody(ctx, t.env.In)
+	if err != nil {
+		return fmt.Errorf("read the body: %w", err)
+	}
+	limited, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	err = call(limited, t, ready, header, body)
+	if err != nil && ctx.Err() == nil && limited.Err() != nil {
+		return o.late(t, name, err)
+	}
+	return err
+}
+
+// late is the error of a call that ran out of time. Instances stall while no
+// token daemon is there, so its absence is worth a hint.
+func (o *invokeOptions) late(t *tool, name string, err error) error {
+	const patience = time.Second
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	hint := "--timeout gives it longer"
+	if _, asking := tokend.Dial(t.launch.RunDir).Status(ctx); asking != nil {
+		hint = "gfaas-tokend does not answer, and instances wait for it: start it"
+	}
+	return cli.Fail(cli.ExitTimeout, hint, fmt.Errorf("function %s did not answer within %v: %w", name, o.timeout, err))
+}
+
+// parseHeaders reads 'K: V' lines.
+func parseHeaders(lines []string) (http.Header, error) {
+	header := http.Header{}
+	for _, line := range lines {
+		name, value, ok := strings.Cut(line, ":")
+		if !ok || !validToken(name) || strings.ContainsAny(value, "\r\n\x00") {
+			return nil, cli.Usagef("--header %q: expected 'Name: value'", line)
+		}
+		header.Add(name, strings.TrimSpace(value))
+	}
+	return header, nil
+}
+
+// validToken says whether a header may have that name (RFC 9110, section 5.6.2).
+func validToken(name string) bool {
+	const marks = "!#$%&'*+-.^_`|~"
+	odd := func(r rune) bool {
+		letter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
+		return !letter && !strings.ContainsRune(marks, r)
+	}
+	return name != "" && !strings.ContainsFunc(name, odd)
+}
+
+// ready returns the function's instances that have been ready, in the order to
+// try them: any may come first, so that calls spread over them.
+func (t *tool) ready(ctx context.Context, name string) ([]instance.Record, error) {
+	records, err := t.store.Instances(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var out []instance.Record
+	starting := 0
+	for _, r := range records {
+		switch {
+		case r.Function != name:
+		case r.State == instance.Ready:
+			out = append(out, r)
+		default:
+			starting++
+		}
+	}
+	if len(out) == 0 {
+		return nil, t.noInstance(ctx, name, starting)
+	}
+	rand.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
+	return out, nil
+}
+
+func (t *tool) noInstance(ctx context.Context, name string, starting int) error {
+	if starting > 0 {
+		return cli.Fail(cli.ExitUnavailable, "'gfaas ps' shows how far they are",
+			fmt.Errorf("function %s has no ready instance: %d still starting", name, starting))
+	}
+	if _, err := t.function(ctx, name); err != nil {
+		return err
+	}
+	return cli.Fail(cli.ExitUnavailable, "start one: gfaas up PLAN.json",
+		fmt.Errorf("function %s has no instance", name))
+}
+
+// call invokes the first instance that takes the call and copies its answer.
+func call(ctx context.Context, t *tool, ready []instance.Record, header http.Header, body body) error {
+	var refused error
+	for _, r := range ready {
+		response, err := fnhttp.Invoke(ctx, r.Handle.Address, r.Contract, r.Function, fnhttp.Request{Header: header, Body: body.reader()})
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			refused = fmt.Errorf("instance %s does not listen: %w", r.ID, err)
+			t.env.Debugf("%v", refused)
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("instance %s: %w", r.ID, err)
+		}
+		defer response.Body.Close()
+		return answer(t, r, response)
+	}
+	return cli.Fail(cli.ExitUnavailable, "'gfaas ps' shows what runs; 'gfaas down' and 'gfaas up' start again", refused)
+}
+
+// answer prints what the function said; an error status is an error.
+func answer(t *tool, r instance.Record, response *http.Response) error {
+	if err := t.copyOut(response.Body); err != nil {
+		return fmt.Errorf("instance %s: answer cut off: %w", r.ID, err)
+	}
+	if response.StatusCode >= http.StatusBadRequest {
+		return fmt.Errorf("function %s (instance %s) answered %s", r.Function, r.ID, response.Status)
+	}
+	return nil
+}
+
+// copyOut streams to standard output; a file is written when it is whole.
+func (t *tool) copyOut(from io.Reader) error {
+	if t.env.OutFile == "" || t.env.OutFile == "-" {
+		_, err := io.Copy(t.env.Out, from)
+		return err
+	}
+	return t.env.Emit(func(w io.Writer) error { _, err := io.Copy(w, from); return err })
+}

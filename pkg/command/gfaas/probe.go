@@ -1,0 +1,237 @@
+package gfaas
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/adapter/docker"
+	"github.com/gfaas/gfaas/pkg/adapter/mps"
+	"github.com/gfaas/gfaas/pkg/adapter/nvml"
+	"github.com/gfaas/gfaas/pkg/adapter/preload"
+	"github.com/gfaas/gfaas/pkg/adapter/tokend"
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/gpu"
+)
+
+// askTime is how long a daemon may take to answer a probe.
+const askTime = 3 * time.Second
+
+// machine is what the probes of GPUs found; the ladder is built from it.
+type machine struct {
+	driver  bool // a real one
+	devices []nvml.Device
+	mps     mps.Status
+	libs    preload.Libs
+}
+
+// diagnose looks at this machine.
+func (t *tool) diagnose(ctx context.Context) diagnosis {
+	m := machine{driver: preload.HasNVIDIA(), mps: mps.Probe()}
+	var checks []check
+	checks = append(checks, m.probeDriver(ctx, nvml.SMI{})...)
+	checks = append(checks, m.probeLibs()...)
+	checks = append(checks, m.probeMPS(), t.probeTokend(), t.probeTokens(ctx), t.probeDocker(ctx),
+		t.probeRunDir(), t.probeState(ctx))
+	checks = append(checks, probeLimits()...)
+	d := diagnosis{OK: true, Simulated: !m.driver, Checks: checks, Ladder: m.ladder()}
+	for _, c := range checks {
+		if c.Required && c.Status != checkOK {
+			d.OK = false
+		}
+	}
+	return d
+}
+
+func hintOf(err error) string {
+	var h interface{ Hint() string }
+	if errors.As(err, &h) {
+		return h.Hint()
+	}
+	return ""
+}
+
+func (m *machine) probeDriver(ctx context.Context, lib nvml.Library) []check {
+	if !m.driver {
+		return []check{{Name: "NVIDIA driver", Status: checkMissing,
+			Detail: "no libcuda.so.1 and /dev/nvidiactl: functions run on the simulated GPU, whose figures are not a GPU's"}}
+	}
+	devices, err := lib.Devices(ctx)
+	if err != nil {
+		return []check{{Name: "NVIDIA driver", Status: checkOK, Detail: fmt.Sprintf("found; %v", err), Hint: hintOf(err)}}
+	}
+	m.devices = devices
+	if len(devices) == 0 {
+		return []check{{Name: "NVIDIA driver", Status: checkBad, Required: true, Detail: "found, with no GPU", Hint: "see nvidia-smi"}}
+	}
+	checks := []check{{Name: "NVIDIA driver", Status: checkOK, Required: true, Detail: "version " + devices[0].Driver}}
+	for _, d := range devices {
+		detail := fmt.Sprintf("%s, %s", d.Name, d.Mem)
+		if d.MIG {
+			detail += ", MIG enabled"
+		}
+		checks = append(checks, check{Name: fmt.Sprintf("GPU %d", d.Index), Status: checkOK, Detail: detail})
+	}
+	return checks
+}
+
+func (m *machine) probeLibs() []check {
+	libs, err := preload.FindLibs()
+	if err != nil {
+		return []check{{Name: "preload library", Status: checkMissing, Required: true, Detail: err.Error(), Hint: hintOf(err)}}
+	}
+	m.libs = libs
+	sim := check{Name: "simulated driver", Status: checkOK, Required: !m.driver, Detail: filepath.Join(libs.SimDir, preload.DriverFile)}
+	if libs.SimDir == "" {
+		sim.Status, sim.Detail, sim.Hint = checkMissing, "not beside "+libs.Hook, "run make"
+	}
+	return []check{{Name: "preload library", Status: checkOK, Required: true, Detail: libs.Hook}, sim}
+}
+
+func (m *machine) probeMPS() check {
+	c := check{Name: "MPS", Status: checkMissing}
+	switch {
+	case !m.driver:
+		c.Status, c.Detail = checkUnneeded, "the simulated driver knows SM shares itself"
+	case m.mps.Running():
+		c.Status, c.Detail = checkOK, fmt.Sprintf("control daemon %d serves %s", m.mps.PID, m.mps.PipeDir)
+	case m.mps.Program != "":
+		c.Detail = "no control daemon serves " + m.mps.PipeDir + ": SM shares are not enforced"
+		c.Hint = "start it: nvidia-cuda-mps-control -d"
+	default:
+		c.Detail = "nvidia-cuda-mps-control is not on PATH: SM shares are not enforced"
+		c.Hint = "install the NVIDIA driver's compute utilities"
+	}
+	return c
+}
+
+func (t *tool) probeTokend() check {
+	path, err := findPlugin("gfaas-tokend")
+	if err != nil {
+		return check{Name: "gfaas-tokend", Status: checkMissing, Required: true,
+			Detail: "neither beside gfaas nor on PATH", Hint: "run make, or add its folder to PATH"}
+	}
+	return check{Name: "gfaas-tokend", Status: checkOK, Required: true, Detail: path}
+}
+
+func (t *tool) probeTokens(ctx context.Context) check {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	status, err := tokend.Dial(t.launch.RunDir).Status(ctx)
+	if err != nil {
+		return check{Name: "token daemon", Status: checkMissing, Detail: "none runs; gfaas run and gfaas up start one"}
+	}
+	clients := 0
+	for _, g := range status.GPUs {
+		clients += len(g.Clients)
+	}
+	return check{Name: "token daemon", Status: checkOK,
+		Detail: fmt.Sprintf("policy %s, window %v ms, %d client(s)", status.Policy, status.WindowMS, clients)}
+}
+
+func (t *tool) probeDocker(ctx context.Context) check {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	engine, err := docker.New(ctx, docker.Config{RunDir: t.launch.RunDir})
+	if err != nil {
+		return check{Name: "Docker engine", Status: checkMissing, Detail: firstLine(err.Error()) + ": functions with an image cannot run", Hint: hintOf(err)}
+	}
+	detail := "answers"
+	if v, ok := any(engine).(interface {
+		Version(context.Context) (string, error)
+	}); ok {
+		if text, err := v.Version(ctx); err == nil {
+			detail = "version " + text
+		}
+	}
+	return check{Name: "Docker engine", Status: checkOK, Detail: detail}
+}
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(s, "\n")
+	return line
+}
+
+// probeRunDir looks at the run directory, or at where it would be made.
+func (t *tool) probeRunDir() check {
+	c := check{Name: "run directory", Required: true, Status: checkOK, Detail: t.launch.RunDir}
+	if err := writable(t.launch.RunDir); err != nil {
+		c.Status, c.Detail, c.Hint = checkBad, err.Error(), "set GFAAS_RUN_DIR to a folder of yours"
+		return c
+	}
+	if info, err := os.Stat(t.launch.RunDir); err == nil && info.Mode().Perm()&0o077 != 0 {
+		c.Status, c.Detail, c.Hint = checkBad, t.launch.RunDir+" is open to others", "chmod 700 "+t.launch.RunDir
+	}
+	return c
+}
+
+func (t *tool) probeState(ctx context.Context) check {
+	path := cli.StatePath()
+	c := check{Name: "state file", Required: true, Status: checkOK, Detail: path}
+	functions, err := t.store.Functions(ctx)
+	if err == nil {
+		err = writable(filepath.Dir(path))
+	}
+	if err != nil {
+		c.Status, c.Detail, c.Hint = checkBad, err.Error(), hintOf(err)
+		if c.Hint == "" {
+			c.Hint = "set GFAAS_STATE to a file of yours"
+		}
+		return c
+	}
+	c.Detail = fmt.Sprintf("%s, %d function(s)", path, len(functions))
+	return c
+}
+
+// writable says why files cannot be made in a folder; of one that is not
+// there yet, why it cannot be made.
+func writable(dir string) error {
+	for {
+		info, err := os.Stat(dir)
+		switch {
+		case err == nil && !info.IsDir():
+			return fmt.Errorf("%s is not a folder", dir)
+		case err == nil:
+			if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
+				return fmt.Errorf("%s: %w", dir, err)
+			}
+			return nil
+		case !errors.Is(err, os.ErrNotExist) || filepath.Dir(dir) == dir:
+			return err
+		}
+		dir = filepath.Dir(dir)
+	}
+}
+
+// probeLimits looks at what the system lets programs have.
+func probeLimits() []check {
+	var out []check
+	var shm unix.Statfs_t
+	const little = 256 * gpu.MiB
+	c := check{Name: "shared memory", Status: checkOK}
+	if err := unix.Statfs("/dev/shm", &shm); err != nil {
+		c.Status, c.Detail, c.Hint = checkMissing, fmt.Sprintf("/dev/shm: %v", err), "mount a tmpfs there"
+	} else {
+		free := gpu.Bytes(shm.Bavail * uint64(shm.Bsize))
+		c.Detail = fmt.Sprintf("%.0f MiB free in /dev/shm; the simulated GPU's memory is taken from it", free.MiB())
+		if free < little {
+			c.Status, c.Hint = checkBad, "in a container: --shm-size=1g"
+		}
+	}
+	out = append(out, c)
+	var lock unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &lock); err == nil {
+		detail := "unlimited"
+		if lock.Cur != unix.RLIM_INFINITY {
+			detail = gpu.Bytes(lock.Cur).String()
+		}
+		out = append(out, check{Name: "locked memory", Status: checkOK, Detail: detail + "; CUDA pins host memory within it"})
+	}
+	return out
+}

@@ -1,0 +1,178 @@
+package gfaas
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"github.com/gfaas/gfaas/pkg/command/launch"
+	"github.com/gfaas/gfaas/pkg/instance"
+)
+
+// looksAtOnce bounds how many runtimes' answers are awaited at a time.
+const looksAtOnce = 16
+
+// States of an instance that the state file does not know of itself.
+const (
+	stateExited  = "exited"  // its process or container has ended
+	stateUnknown = "unknown" // its runtime does not answer
+)
+
+// psEntry is one instance as ps prints it (contract: Commands, gfaas).
+type psEntry struct {
+	ID           string  `json:"id"`
+	Function     string  `json:"function"`
+	Runtime      string  `json:"runtime"`
+	GPU          string  `json:"gpu"` // several are joined by commas
+	PID          int     `json:"pid,omitempty"`
+	Container    string  `json:"container,omitempty"`
+	SMPct        float64 `json:"sm_pct"`
+	QuotaRequest float64 `json:"quota_request"`
+	QuotaLimit   float64 `json:"quota_limit"`
+	MemLimitMiB  float64 `json:"mem_limit_mib"` // 0 is no limit
+	Address      string  `json:"address"`
+	State        string  `json:"state"`   // starting, ready, exited or unknown
+	Started      string  `json:"started"` // RFC 3339; empty while it is only intended
+}
+
+func newPs(t *tool) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "ps",
+		Short: "List the instances",
+		Long: `Lists the instances that gfaas up started. STATE is starting until the instance
+has answered for the first time, then ready; exited when its process or
+container is gone; unknown when its runtime does not answer.
+
+JSON is a list of {"id", "function", "runtime", "gpu", "pid" or "container",
+"sm_pct", "quota_request", "quota_limit", "mem_limit_mib", "address", "state",
+"started"}.`,
+		Example: "  gfaas ps\n  gfaas ps -o json",
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return runPs(cmd.Context(), t) },
+	}
+	t.env.Outputs(cmd, "table", "wide", "json", "jsonl", "csv", "yaml")
+	return cmd
+}
+
+func runPs(ctx context.Context, t *tool) error {
+	records, err := t.store.Instances(ctx)
+	if err != nil {
+		return err
+	}
+	states, err := t.look(ctx, records)
+	if err != nil {
+		return err
+	}
+	entries := make([]psEntry, 0, len(records))
+	for i, r := range records {
+		entries = append(entries, entry(r, states[i]))
+	}
+	return t.env.Show(entries, func() [][]string {
+		if t.env.Output == "csv" {
+			return psRecords(entries)
+		}
+		return psRows(entries, t.env.Output == "wide")
+	})
+}
+
+// look asks the runtimes what became of the instances.
+func (t *tool) look(ctx context.Context, records []instance.Record) ([]string, error) {
+	launcher := launch.Open(t.env, t.launch)
+	states := make([]string, len(records))
+	slots := make(chan struct{}, looksAtOnce)
+	var wg sync.WaitGroup
+	var once sync.Once
+	for i, r := range records {
+		states[i] = r.State
+		if r.Handle.Runtime == "" {
+			continue
+		}
+		wg.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			now, err := launcher.State(ctx, r.Handle)
+			switch {
+			case err != nil:
+				states[i] = stateUnknown
+				once.Do(func() { t.env.Notef("note: %s: %v", r.Runtime, err) })
+			case !now.Running:
+				states[i] = stateExited
+			}
+		})
+	}
+	wg.Wait()
+	return states, ctx.Err()
+}
+
+func entry(r instance.Record, state string) psEntry {
+	e := psEntry{
+		ID: r.ID, Function: r.Function, Runtime: r.Runtime, GPU: strings.Join(r.GPUs, ","),
+		PID: r.Handle.PID, Container: r.Handle.Container,
+		SMPct: r.Slice.SMPct, QuotaRequest: r.Slice.QuotaRequest, QuotaLimit: r.Slice.QuotaLimit,
+		MemLimitMiB: r.Slice.Mem.MiB(), Address: r.Handle.Address, State: state,
+	}
+	if !r.Handle.Started.IsZero() {
+		e.Started = r.Handle.Started.Format(time.RFC3339)
+	}
+	return e
+}
+
+// psRecords is the CSV form; its columns keep their meaning.
+func psRecords(entries []psEntry) [][]string {
+	out := [][]string{{"id", "function", "runtime", "gpu", "pid", "container", "sm_pct", "quota_request", "quota_limit",
+		"mem_limit_mib", "address", "state", "started"}}
+	for _, e := range entries {
+		out = append(out, []string{e.ID, e.Function, e.Runtime, e.GPU, pidText(e.PID), e.Container, number(e.SMPct),
+			number(e.QuotaRequest), number(e.QuotaLimit), number(e.MemLimitMiB), e.Address, e.State, e.Started})
+	}
+	return out
+}
+
+func pidText(pid int) string {
+	if pid == 0 {
+		return ""
+	}
+	return strconv.Itoa(pid)
+}
+
+// psRows is the form for people.
+func psRows(entries []psEntry, wide bool) [][]string {
+	header := []string{"ID", "FUNCTION", "GPU", "SM%", "QUOTA", "MEM", "ADDRESS", "STATE", "STARTED"}
+	if wide {
+		header = append(header, "RUNTIME", "PID/CONTAINER")
+	}
+	out := [][]string{header}
+	for _, e := range entries {
+		row := []string{e.ID, e.Function, e.GPU, number(e.SMPct), quotaText(e), orDash(e.MemLimitMiB > 0, number(e.MemLimitMiB)+"MiB"),
+			orDash(e.Address != "", e.Address), e.State, ago(e.Started)}
+		if wide {
+			row = append(row, e.Runtime, orDash(e.PID != 0 || e.Container != "", pidText(e.PID)+shortID(e.Container)))
+		}
+		out = append(out, row)
+	}
+	return out
+}
+
+func quotaText(e psEntry) string {
+	if e.QuotaLimit == e.QuotaRequest {
+		return number(e.QuotaRequest)
+	}
+	return fmt.Sprintf("%s:%s", number(e.QuotaRequest), number(e.QuotaLimit))
+}
+
+func ago(started string) string {
+	at, err := time.Parse(time.RFC3339, started)
+	if err != nil {
+		return "-"
+	}
+	return humanize.Time(at)
+}
+
+// shortID is as much of a container's id as Docker's own tools show.
+func shortID(id string) string { return id[:min(len(id), 12)] }

@@ -1,0 +1,102 @@
+// Package gfaas is the command gfaas: functions are applied, started by a
+// plan, looked at, invoked and stopped; any program runs under a slice.
+package gfaas
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gfaas/gfaas/pkg/adapter/bolt"
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/command/launch"
+)
+
+// Main is the program: it runs the tool's own commands or a plugin, and
+// returns the exit status.
+func Main() int {
+	if status, ran := runPlugin(os.Args[1:]); ran {
+		return status
+	}
+	return cli.Main("gfaas", NewRoot)
+}
+
+// tool is what the commands share.
+type tool struct {
+	env    *cli.Env
+	store  bolt.Store
+	launch launch.Options
+}
+
+// NewRoot builds the command tree on the user's state and run directory.
+func NewRoot(env *cli.Env) *cobra.Command {
+	runDir := cli.RunDir()
+	if dir, err := filepath.Abs(runDir); err == nil {
+		runDir = dir
+	}
+	return newRoot(&tool{env: env, store: bolt.Open(cli.StatePath()), launch: launch.Options{RunDir: runDir}})
+}
+
+func newRoot(t *tool) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "gfaas",
+		Short: "Run functions on slices of GPUs",
+		Long: `gfaas runs functions on slices of GPUs: a share of the streaming
+multiprocessors, a quota of time, a limit on memory.
+
+Functions are described in files and applied; gfaas-profile measures them,
+gfaas-place plans where their instances go, gfaas up starts the plan, and
+gfaas invoke calls them. gfaas run puts any command under a slice.
+
+'gfaas NAME' runs the program gfaas-NAME when gfaas has no command NAME and
+such a program is beside it or on PATH.`,
+		Example: `  gfaas apply -f function.yaml
+  gfaas-place plan --profile profile.csv --demand resnet=100 -o json > plan.json
+  gfaas up plan.json
+  gfaas invoke resnet < image.jpg
+  gfaas down
+  gfaas run --sm 24 --quota 0.3:0.8 --mem 2GiB -- python train.py`,
+	}
+	for _, group := range []struct {
+		id, title string
+		commands  []*cobra.Command
+	}{
+		{"functions", "Functions:", []*cobra.Command{newApply(t), newLs(t), newShow(t), newRm(t)}},
+		{"instances", "Instances:", []*cobra.Command{newUp(t), newDown(t), newPs(t), newInvoke(t)}},
+		{"machine", "This machine:", []*cobra.Command{newRun(t), newDoctor(t), newVersion(t)}},
+	} {
+		root.AddGroup(&cobra.Group{ID: group.id, Title: group.title})
+		for _, cmd := range group.commands {
+			cmd.GroupID = group.id
+			root.AddCommand(cmd)
+		}
+	}
+	root.SetHelpCommandGroupID("machine")
+	root.SetCompletionCommandGroupID("machine")
+	return root
+}
+
+// completeFunctions offers the applied functions' names to a shell.
+func (t *tool) completeFunctions(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	list, err := t.store.Functions(cmd.Context())
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	var names []string
+	for _, fn := range list {
+		names = append(names, fn.Name)
+	}
+	return without(names, args), cobra.ShellCompDirectiveNoFileComp
+}
+
+func without(names, used []string) []string {
+	var out []string
+	for _, name := range names {
+		if !slices.Contains(used, name) {
+			out = append(out, name)
+		}
+	}
+	return out
+}

@@ -1,0 +1,106 @@
+/*
+ * The function that the scripts start: an HTTP server on $PORT, one request a
+ * connection. GET /healthz is answered 200, unless NEVER_READY is set: then
+ * 503. POST is answered with the body it came with and the status of the
+ * header "X-Status", after as many milliseconds as "X-Sleep" says.
+ *
+ * FAIL=N prints two lines and ends with status N instead of serving.
+ */
+#define _GNU_SOURCE
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* As the first process of a container it would not end at SIGTERM unasked. */
+static void on_term(int sig)
+{
+	(void)sig;
+	_exit(0);
+}
+
+static char request[1 << 22];
+
+static long header(const char *name, long otherwise)
+{
+	const char *at = strcasestr(request, name);
+
+	return at ? atol(at + strlen(name)) : otherwise;
+}
+
+/* Reads one request and returns where its body starts. */
+static char *receive(int fd, long *length)
+{
+	size_t have = 0;
+	char *body = NULL;
+
+	*length = 0;
+	while (have + 1 < sizeof request) {
+		ssize_t n = read(fd, request + have, sizeof request - 1 - have);
+
+		if (n <= 0)
+			return NULL;
+		have += (size_t)n;
+		request[have] = 0;
+		if (!body && (body = strstr(request, "\r\n\r\n"))) {
+			body += 4;
+			*length = header("\r\nContent-Length:", 0);
+		}
+		if (body && have - (size_t)(body - request) >= (size_t)*length)
+			return body;
+	}
+	return NULL;
+}
+
+static void answer(int fd)
+{
+	char head[256];
+	long length, status = 200;
+	char *body = receive(fd, &length);
+
+	if (!body)
+		return;
+	if (!strncmp(request, "GET ", 4)) {
+		status = getenv("NEVER_READY") ? 503 : 200;
+		length = 0;
+	} else {
+		status = header("\r\nX-Status:", 200);
+		usleep((useconds_t)header("\r\nX-Sleep:", 0) * 1000);
+	}
+	int n = snprintf(head, sizeof head, "HTTP/1.1 %ld %s\r\nContent-Length: %ld\r\nConnection: close\r\n\r\n",
+			 status, status < 400 ? "OK" : "Error", length);
+	if (write(fd, head, (size_t)n) == n)
+		while (length > 0 && (n = (int)write(fd, body, (size_t)length)) > 0) {
+			body += n;
+			length -= n;
+		}
+}
+
+int main(void)
+{
+	const char *port = getenv("PORT"), *fail = getenv("FAIL");
+	struct sockaddr_in addr = {.sin_family = AF_INET};
+	int listener = socket(AF_INET, SOCK_STREAM, 0), one = 1;
+
+	if (fail) {
+		fputs("loading the model\nno such model\n", stderr);
+		return atoi(fail);
+	}
+	signal(SIGTERM, on_term);
+	addr.sin_port = htons((unsigned short)atoi(port ? port : "8080"));
+	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+	if (bind(listener, (struct sockaddr *)&addr, sizeof addr) || listen(listener, 64)) {
+		perror("listen");
+		return 1;
+	}
+	for (;;) {
+		int fd = accept(listener, NULL, NULL);
+
+		answer(fd);
+		shutdown(fd, SHUT_WR);
+		close(fd);
+	}
+}

@@ -1,0 +1,215 @@
+package gfaas
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/command/launch"
+	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/plan"
+)
+
+// cleanupTime bounds the undoing of an up that failed or was interrupted.
+const cleanupTime = time.Minute
+
+type upOptions struct {
+	node     string
+	gpu      string
+	parallel int
+	timeout  time.Duration
+}
+
+func newUp(t *tool) *cobra.Command {
+	var o upOptions
+	cmd := &cobra.Command{
+		Use:   "up PLAN.json",
+		Short: "Start the instances of a plan",
+		Long: `Starts every instance that a plan places on this machine, each under its slice
+of its GPU, and returns when all are ready to answer. They live on until gfaas
+down. Functions with an image run as containers, the others as processes.
+
+When one instance fails to start, or on ^C, all that this call started are
+stopped again. The functions must have been applied.`,
+		Example: `  gfaas up plan.json
+  gfaas-place plan --profile profile.csv --demand resnet=100 -o json | gfaas up -`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), t, args[0]) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.node, "node", "", "the node of the plan that is this machine (default the only one)")
+	f.StringVar(&o.gpu, "gpu", "", "sim starts everything on simulated GPUs (default where there is no NVIDIA driver)")
+	f.IntVar(&o.parallel, "parallel", 8, "how many instances to start at a time")
+	f.DurationVar(&o.timeout, "timeout", launch.DefaultReady, "how long an instance may take to become ready")
+	return cmd
+}
+
+func (o *upOptions) run(ctx context.Context, t *tool, path string) error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	p, err := plan.Load(path)
+	if err != nil {
+		return err
+	}
+	list, err := o.assignments(ctx, t, p)
+	if err != nil {
+		return err
+	}
+	for _, u := range p.Unplaced {
+		t.env.Notef("note: the plan leaves %v requests a second of %s unplaced: %s", u.RPS, u.Function, u.Reason)
+	}
+	if len(list) == 0 {
+		t.env.Notef("note: the plan places no instance")
+		return nil
+	}
+	options := t.launch
+	options.Ready = o.timeout
+	launcher, err := launch.New(ctx, t.env, options)
+	if err != nil {
+		return err
+	}
+	up := &rollout{tool: t, launcher: launcher, list: list}
+	return up.run(ctx, o.parallel)
+}
+
+func (o *upOptions) check() error {
+	switch {
+	case o.gpu != "" && o.gpu != "sim":
+		return cli.Usagef("--gpu %q: expected sim; which real GPU an instance is on is for the plan to say", o.gpu)
+	case o.parallel < 1:
+		return cli.Usagef("--parallel %d: expected 1 or more", o.parallel)
+	case o.timeout <= 0:
+		return cli.Usagef("--timeout %v: expected more than 0", o.timeout)
+	}
+	return nil
+}
+
+func (o *upOptions) assignments(ctx context.Context, t *tool, p plan.Plan) ([]assignment, error) {
+	node, err := chooseNode(p, o.node)
+	if err != nil {
+		return nil, err
+	}
+	functions, err := t.store.Functions(ctx)
+	if err != nil {
+		return nil, err
+	}
+	simulated := o.gpu == "sim" || launch.DefaultGPU() == "sim"
+	list, err := assign(p, node, functions, namer(simulated))
+	if err != nil {
+		return nil, err
+	}
+	return list, checkDevices(p, node, simulated)
+}
+
+// rollout starts the instances of one call, all or none.
+type rollout struct {
+	tool     *tool
+	launcher *launch.Launcher
+	list     []assignment
+
+	mu      sync.Mutex
+	started []launch.Started
+	failed  []string // could not be undone: they stay in the state for down
+}
+
+func (u *rollout) run(ctx context.Context, parallel int) error {
+	var records []instance.Record
+	for _, a := range u.list {
+		records = append(records, a.record())
+	}
+	// The intent is written first: whatever kills this process, down knows
+	// what there is to stop.
+	if err := u.tool.store.Reserve(ctx, records...); err != nil {
+		return err
+	}
+	err := u.startAll(ctx, parallel)
+	if err == nil {
+		return nil
+	}
+	if left := u.undo(ctx); left != nil {
+		err = errors.Join(err, left)
+	}
+	return err
+}
+
+func (u *rollout) startAll(ctx context.Context, parallel int) error {
+	bar := u.tool.env.Progress(len(u.list), "starting")
+	defer func() { _ = bar.Finish() }()
+	group, inner := errgroup.WithContext(ctx)
+	group.SetLimit(parallel)
+	for _, a := range u.list {
+		group.Go(func() error {
+			if err := inner.Err(); err != nil {
+				return err
+			}
+			err := u.start(inner, a)
+			if err == nil {
+				_ = bar.Add(1)
+			}
+			return err
+		})
+	}
+	err := group.Wait()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+func (u *rollout) start(ctx context.Context, a assignment) error {
+	record := a.record()
+	a.placement.Note = func(s launch.Started) error {
+		record.Handle = s.Handle
+		return u.tool.store.Update(ctx, record)
+	}
+	s, err := u.launcher.Start(ctx, a.function, a.placement)
+	if err != nil {
+		var start *launch.StartError
+		if errors.As(err, &start) && start.Remains {
+			u.mu.Lock()
+			u.failed = append(u.failed, s.ID)
+			u.mu.Unlock()
+		}
+		return err
+	}
+	u.mu.Lock()
+	u.started = append(u.started, s)
+	u.mu.Unlock()
+	record.State, record.Contract = instance.Ready, s.Contract
+	if err := u.tool.store.Update(ctx, record); err != nil {
+		return fmt.Errorf("instance %s: %w", s.ID, err)
+	}
+	u.tool.env.Debugf("instance %s is ready at %s", s.ID, s.Handle.Address)
+	return nil
+}
+
+// undo stops what was started and forgets what is gone. It has its own time,
+// since the caller's may be up.
+func (u *rollout) undo(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
+	defer cancel()
+	errs := make([]error, len(u.started))
+	var wg sync.WaitGroup
+	for i, s := range u.started {
+		wg.Go(func() {
+			if errs[i] = u.launcher.Stop(ctx, s); errs[i] != nil {
+				u.mu.Lock()
+				u.failed = append(u.failed, s.ID)
+				u.mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	var gone []string
+	for _, a := range u.list {
+		gone = append(gone, a.placement.ID)
+	}
+	return errors.Join(append(errs, u.tool.store.Forget(ctx, without(gone, u.failed)...))...)
+}

@@ -1,0 +1,35 @@
+package gfaas
+
+import (
+	"runtime"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gfaas/gfaas/pkg/command/cli"
+)
+
+// versionInfo is what version prints.
+type versionInfo struct {
+	Version string `json:"version"`
+	Go      string `json:"go"`
+	OS      string `json:"os"`
+	Arch    string `json:"arch"`
+}
+
+func newVersion(t *tool) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "version",
+		Short:   "Print the version",
+		Long:    "Prints the version of gfaas, and what it was built with and for.",
+		Example: "  gfaas version -o json",
+		Args:    cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			v := versionInfo{Version: cli.Version, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
+			return t.env.Show(v, func() [][]string {
+				return [][]string{{"VERSION", "GO", "PLATFORM"}, {v.Version, v.Go, v.OS + "/" + v.Arch}}
+			})
+		},
+	}
+	t.env.Outputs(cmd, "table", "json", "yaml")
+	return cmd
+}

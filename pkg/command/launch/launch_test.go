@@ -1,0 +1,256 @@
+package launch
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/adapter/docker"
+	"github.com/gfaas/gfaas/pkg/adapter/preload"
+	"github.com/gfaas/gfaas/pkg/adapter/process"
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/instance/instancetest"
+	"github.com/gfaas/gfaas/pkg/wire"
+)
+
+// tokens is a token daemon that remembers.
+type tokens struct {
+	mu     sync.Mutex
+	known  map[string]wire.Registration
+	refuse error
+}
+
+func (d *tokens) Register(_ context.Context, r wire.Registration) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.refuse != nil {
+		return d.refuse
+	}
+	if _, taken := d.known[r.Instance]; taken {
+		return fmt.Errorf("%s is registered already", r.Instance)
+	}
+	d.known[r.Instance] = r
+	return nil
+}
+
+func (d *tokens) Unregister(_ context.Context, id string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.known, id)
+	return nil
+}
+
+// bench is a Launcher on fakes.
+type bench struct {
+	*Launcher
+	tokens  *tokens
+	process *instancetest.Fake
+	docker  *instancetest.Fake
+	runDir  string
+	errs    *bytes.Buffer
+}
+
+func newBench(t *testing.T, ready time.Duration) *bench {
+	t.Setenv("GFAAS_SIM_DIR", filepath.Join(t.TempDir(), "sim"))
+	b := &bench{
+		tokens:  &tokens{known: map[string]wire.Registration{}},
+		process: instancetest.NewFake(process.Name), docker: instancetest.NewFake(docker.Name),
+		runDir: t.TempDir(), errs: &bytes.Buffer{},
+	}
+	l, err := New(t.Context(), &cli.Env{Prog: "test", Err: b.errs}, Options{
+		RunDir: b.runDir, Ready: ready, Tokens: b.tokens, Libs: &preload.Libs{},
+		NewProcess: func(process.Config) instance.Runtime { return b.process },
+		NewDocker:  func(context.Context, docker.Config) (instance.Runtime, error) { return b.docker, nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Launcher = l
+	return b
+}
+
+// empty fails the test if anything of an instance is left.
+func (b *bench) empty(t *testing.T) {
+	t.Helper()
+	if running := append(b.process.Running(), b.docker.Running()...); len(running) > 0 {
+		t.Errorf("still running: %v", running)
+	}
+	if len(b.tokens.known) > 0 {
+		t.Errorf("still registered: %v", b.tokens.known)
+	}
+	if logs, _ := filepath.Glob(filepath.Join(b.runDir, "logs", "*")); len(logs) > 0 {
+		t.Errorf("logs are left: %v", logs)
+	}
+	if files, _ := filepath.Glob(filepath.Join(os.Getenv("GFAAS_SIM_DIR"), "*")); len(files) > 0 {
+		t.Errorf("of the simulated device is left: %v", files)
+	}
+}
+
+var (
+	whole = gpu.Slice{SMPct: 100, QuotaRequest: 1, QuotaLimit: 1}
+	place = Placement{ID: "f-0", GPUs: []string{"sim"}, Slice: gpu.Slice{SMPct: 24, QuotaRequest: 0.3, QuotaLimit: 0.8, Mem: gpu.GiB}}
+	serve = function.Function{Name: "f", Command: []string{"./serve"}, Contract: "auto", Dir: "/srv/f"}
+)
+
+func TestStartAndStop(t *testing.T) {
+	for _, c := range []struct {
+		fn      function.Function
+		runtime func(*bench) *instancetest.Fake
+	}{
+		{serve, func(b *bench) *instancetest.Fake { return b.process }},
+		{function.Function{Name: "f", Image: "f:1"}, func(b *bench) *instancetest.Fake { return b.docker }},
+	} {
+		b := newBench(t, time.Minute)
+		var noted Started
+		p := place
+		p.Note = func(s Started) error { noted = s; return nil }
+		s, err := b.Start(t.Context(), c.fn, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.Handle.Runtime != RuntimeOf(c.fn) || s.Contract != "http" || !slices.Equal(s.Registered, []string{"f-0"}) {
+			t.Errorf("started %+v", s)
+		}
+		if noted.Handle != s.Handle || noted.Contract != "" {
+			t.Errorf("noted %+v", noted)
+		}
+		got := b.tokens.known["f-0"]
+		if len(got.Secret) != 48 {
+			t.Errorf("secret %q", got.Secret)
+		}
+		got.Secret = ""
+		want := wire.Registration{Instance: "f-0", Function: "f", GPU: "sim", SMPct: 24, QuotaRequest: 0.3, QuotaLimit: 0.8, MemLimit: gpu.GiB}
+		if got != want {
+			t.Errorf("registered %+v, want %+v", got, want)
+		}
+		if state, err := b.State(t.Context(), s.Handle); err != nil || !state.Running {
+			t.Errorf("state %+v, %v", state, err)
+		}
+		kept, _ := filepath.Glob(filepath.Join(os.Getenv("GFAAS_SIM_DIR"), "keep.f-0"))
+		if (len(kept) == 1) != (s.Handle.Runtime == docker.Name) {
+			t.Errorf("%s: the simulated device's folder is kept by %v", s.Handle.Runtime, kept)
+		}
+		if running := c.runtime(b).Running(); !slices.Equal(running, []string{"f-0"}) {
+			t.Errorf("running %v", running)
+		}
+		for range 2 { // what is gone already is no error
+			if err := b.Stop(t.Context(), s); err != nil {
+				t.Error(err)
+			}
+		}
+		b.empty(t)
+	}
+}
+
+func TestSpec(t *testing.T) {
+	b := newBench(t, time.Minute)
+	var got []instance.Spec
+	b.process.FailStart = func(s instance.Spec) error { got = append(got, s); return errors.New("not now") }
+	for _, command := range []string{"./serve", "bin/serve", "serve", "/opt/serve"} {
+		fn := serve
+		fn.Command = []string{command, "./arg"}
+		if _, err := b.Start(t.Context(), fn, place); err == nil {
+			t.Fatal("started")
+		}
+	}
+	for i, want := range []string{"/srv/f/serve", "/srv/f/bin/serve", "serve", "/opt/serve"} {
+		if got[i].Command[0] != want || got[i].Command[1] != "./arg" || got[i].Dir != "/srv/f" {
+			t.Errorf("command %v in %s, want %s", got[i].Command, got[i].Dir, want)
+		}
+	}
+	if serve.Command[0] != "./serve" {
+		t.Error("the function was changed")
+	}
+	b.empty(t)
+}
+
+func TestFailuresLeaveNothing(t *testing.T) {
+	broken := errors.New("broken")
+	silent := func(instance.Spec) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
+	}
+	for _, c := range []struct {
+		name    string
+		prepare func(*bench, *function.Function, *Placement)
+		says    string
+		is      error
+	}{
+		{"refused by the daemon", func(b *bench, _ *function.Function, _ *Placement) { b.tokens.refuse = broken }, "instance f-0: broken", broken},
+		{"refused by the runtime", func(b *bench, _ *function.Function, _ *Placement) {
+			b.process.FailStart = func(instance.Spec) error { return broken }
+		}, "instance f-0: broken", broken},
+		{"ends at once", func(_ *bench, f *function.Function, _ *Placement) { f.Env = map[string]string{"PROBE_EXIT": "3"} },
+			"ended before it was ready: exited with status 3\nit printed last:\n  exiting", nil},
+		{"not noted", func(_ *bench, _ *function.Function, p *Placement) { p.Note = func(Started) error { return broken } }, "broken", broken},
+		{"never ready", func(b *bench, _ *function.Function, _ *Placement) { b.process.Handler = silent }, "not ready after 200ms", context.DeadlineExceeded},
+		{"no GPU", func(_ *bench, _ *function.Function, p *Placement) { p.GPUs = nil }, "no GPU", nil},
+		{"no such GPU", func(_ *bench, _ *function.Function, p *Placement) { p.GPUs = []string{"fast"} }, `"fast" is not a GPU`, nil},
+		{"no such slice", func(_ *bench, _ *function.Function, p *Placement) { p.Slice.SMPct = 0 }, "SM share 0", nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newBench(t, 200*time.Millisecond)
+			fn, p := serve, place
+			c.prepare(b, &fn, &p)
+			_, err := b.Start(t.Context(), fn, p)
+			var start *StartError
+			if !errors.As(err, &start) || start.Remains || !strings.Contains(err.Error(), c.says) || c.is != nil && !errors.Is(err, c.is) {
+				t.Errorf("error %v, want %q", err, c.says)
+			}
+			b.empty(t)
+		})
+	}
+}
+
+func TestTakenID(t *testing.T) {
+	b := newBench(t, time.Minute)
+	theirs := wire.Registration{Instance: "f-0", Secret: "theirs"}
+	if err := b.tokens.Register(t.Context(), theirs); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Start(t.Context(), serve, place); err == nil {
+		t.Fatal("started")
+	}
+	if b.tokens.known["f-0"] != theirs {
+		t.Error("somebody else's registration was removed")
+	}
+}
+
+func TestCancelled(t *testing.T) {
+	b := newBench(t, time.Minute)
+	ctx, cancel := context.WithCancel(t.Context())
+	b.process.Handler = func(instance.Spec) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			cancel()
+			w.WriteHeader(http.StatusServiceUnavailable)
+		})
+	}
+	if _, err := b.Start(ctx, serve, place); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	b.empty(t)
+}
+
+func TestSimulatedIsSaidOnce(t *testing.T) {
+	b := newBench(t, time.Minute)
+	for _, id := range []string{"a", "b"} {
+		p := Placement{ID: id, GPUs: []string{"sim"}, Slice: whole}
+		if _, err := b.Start(t.Context(), serve, p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := strings.Count(b.errs.String(), "its figures are not a GPU's"); n != 1 {
+		t.Errorf("said %d times: %s", n, b.errs)
+	}
+}

@@ -1,0 +1,92 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/adapter/docker"
+	"github.com/gfaas/gfaas/pkg/adapter/process"
+	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/instance/instancetest"
+	"github.com/gfaas/gfaas/pkg/wire"
+)
+
+// stuck is a runtime that cannot stop anything, and finds what was lost.
+type stuck struct {
+	*instancetest.Fake
+	lost    []instance.Handle
+	stopped []instance.Handle
+	err     error
+}
+
+func (s *stuck) Stop(_ context.Context, h instance.Handle, _ time.Duration) error {
+	s.stopped = append(s.stopped, h)
+	return s.err
+}
+
+func (s *stuck) Find(_ context.Context, id string) ([]instance.Handle, error) {
+	if id != "f-0" {
+		return nil, nil
+	}
+	return s.lost, nil
+}
+
+func TestCannotStop(t *testing.T) {
+	b := newBench(t, time.Minute)
+	rt := &stuck{Fake: b.process, err: errors.New("it hangs")}
+	b.options.NewProcess = func(process.Config) instance.Runtime { return rt }
+	fn := serve
+	fn.Env = map[string]string{"PROBE_EXIT": "3"}
+	s, err := b.Start(t.Context(), fn, place)
+	var start *StartError
+	if !errors.As(err, &start) || !start.Remains || !strings.Contains(err.Error(), "status 3") || !strings.Contains(err.Error(), "it hangs") {
+		t.Errorf("error %v", err)
+	}
+	if err := b.Stop(t.Context(), s); err == nil || !strings.Contains(err.Error(), "stop instance f-0: it hangs") {
+		t.Errorf("stop: %v", err)
+	}
+	if _, known := b.tokens.known["f-0"]; !known {
+		t.Error("unregistered, though it may still run")
+	}
+}
+
+func TestStopOfWhatWasLost(t *testing.T) {
+	b := newBench(t, time.Minute)
+	lost := []instance.Handle{{Runtime: process.Name, PID: 7}, {Runtime: process.Name, PID: 8}}
+	rt := &stuck{Fake: b.process, lost: lost}
+	b.options.NewProcess = func(process.Config) instance.Runtime { return rt }
+	b.options.NewDocker = func(context.Context, docker.Config) (instance.Runtime, error) {
+		return nil, &docker.Error{Err: errors.New("no engine"), Missing: true}
+	}
+	log := filepath.Join(b.runDir, "logs", "f-0.log")
+	if err := os.Mkdir(filepath.Dir(log), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(log, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.tokens.Register(t.Context(), wire.Registration{Instance: "f-0"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Stop(t.Context(), Started{ID: "f-0", Registered: []string{"f-0"}}); err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(rt.stopped, lost) {
+		t.Errorf("stopped %v, want %v", rt.stopped, lost)
+	}
+	b.empty(t)
+}
+
+func TestUnknownRuntime(t *testing.T) {
+	b := newBench(t, time.Minute)
+	err := b.Stop(t.Context(), Started{ID: "f-0", Handle: instance.Handle{Runtime: "vm"}})
+	if err == nil || !strings.Contains(err.Error(), `runtime "vm" is not known: expected process or docker`) {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,143 @@
+package profile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/spf13/cobra"
+)
+
+// fake is a machine whose instances answer one request at a time, each in a
+// time that the slice decides, and remembers what was asked of it. A
+// function's env steers it: FAKE_MS is the time of a request on the whole GPU.
+type fake struct {
+	mu      sync.Mutex
+	started []gpu.Slice
+	gpus    [][]string
+	running int
+	most    int // instances that ran at once
+	others  []string
+	bodies  map[string]int // "batch body" by number of requests
+}
+
+// errNoEngine is an error that every start would end in.
+type errNoEngine struct{}
+
+func (errNoEngine) Error() string     { return "no container engine answers" }
+func (errNoEngine) Unavailable() bool { return true }
+func (errNoEngine) Hint() string      { return "start it" }
+
+func (f *fake) Others(context.Context) []string { return f.others }
+
+func (f *fake) Start(ctx context.Context, fn function.Function, gpus []string, s gpu.Slice) (subject, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := s.Validate(); err != nil {
+		return nil, err
+	}
+	full, err := time.ParseDuration(fn.Env["FAKE_MS"] + "ms")
+	if err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.started = append(f.started, s)
+	f.gpus = append(f.gpus, gpus)
+	switch fn.Env["FAKE_FAULT"] {
+	case "engine":
+		return nil, fmt.Errorf("start: %w", errNoEngine{})
+	case "start":
+		if s.SMPct < 20 {
+			return nil, errors.New("ended before it was ready: exit status 3\nit printed last:\n  out of memory")
+		}
+	}
+	f.running++
+	f.most = max(f.most, f.running)
+	return &fakeSubject{
+		fake: f, fault: fn.Env["FAKE_FAULT"], slice: s, one: make(chan struct{}, 1),
+		service: time.Duration(float64(full) / (s.SMPct / 100) / s.QuotaLimit),
+	}, nil
+}
+
+type fakeSubject struct {
+	fake    *fake
+	fault   string
+	slice   gpu.Slice
+	one     chan struct{}
+	service time.Duration
+}
+
+func (s *fakeSubject) Invoke(ctx context.Context, r request) error {
+	select {
+	case s.one <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-s.one }()
+	s.fake.mu.Lock()
+	if s.fake.bodies == nil {
+		s.fake.bodies = map[string]int{}
+	}
+	s.fake.bodies[fmt.Sprintf("%d %s", r.Batch, r.Body)]++
+	s.fake.mu.Unlock()
+	timer := time.NewTimer(s.service)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if s.fault == "answer" && s.slice.SMPct < 20 {
+		return errors.New("status 500")
+	}
+	return nil
+}
+
+func (s *fakeSubject) GPUMemMiB(context.Context) float64 {
+	if s.fault == "memory" {
+		return 0
+	}
+	return 100 + s.slice.SMPct
+}
+
+func (s *fakeSubject) LastLines(context.Context) string { return "line one\nline two\n" }
+
+func (s *fakeSubject) Stop(ctx context.Context) error {
+	s.fake.mu.Lock()
+	defer s.fake.mu.Unlock()
+	s.fake.running--
+	if s.fault == "stop" {
+		return errors.New("it does not end")
+	}
+	// What a test asks about instances of a command it ran.
+	if path := os.Getenv("FAKE_STOPPED"); path != "" {
+		return os.WriteFile(path, []byte("stopped\n"), 0o644)
+	}
+	return ctx.Err()
+}
+
+// world is the fake's.
+func (f *fake) world() world {
+	return world{
+		DefaultGPU: func() string { return "sim" },
+		RunDir:     cli.RunDir,
+		Open: func(context.Context, []string, time.Duration) (machine, error) {
+			f.others = strings.Fields(os.Getenv("FAKE_OTHERS"))
+			return f, nil
+		},
+	}
+}
+
+// mainFake is gfaas-profile on a fake machine.
+func mainFake() {
+	os.Exit(cli.Main("gfaas-profile", func(env *cli.Env) *cobra.Command { return newRoot(env, (&fake{}).world()) }))
+}

@@ -1,0 +1,208 @@
+package profile
+
+import (
+	"bytes"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/gfaas/gfaas/pkg/profile"
+)
+
+// journal takes each row as soon as it is measured.
+type journal interface {
+	Append(profile.Row) error
+	Close() error
+}
+
+// discard is the journal of a run that prints its rows at the end only.
+type discard struct{}
+
+func (discard) Append(profile.Row) error { return nil }
+func (discard) Close() error             { return nil }
+
+// stream writes rows as CSV lines, the header before the first.
+type stream struct {
+	out   io.Writer
+	begun bool
+}
+
+func (s *stream) Append(row profile.Row) error {
+	text, err := csvLines(!s.begun, row)
+	if err != nil {
+		return err
+	}
+	s.begun = true
+	_, err = s.out.Write(text)
+	return err
+}
+
+func (s *stream) Close() error { return nil }
+
+// fileJournal appends rows to a CSV file and syncs each. A file that is begun
+// anew appears, and replaces an older one, with its first row: a run that
+// measures nothing destroys nothing.
+type fileJournal struct {
+	path string
+	size int64    // of what is kept of an older file
+	keep bool     // the older file is appended to
+	file *os.File // nil until the first row
+	raw  bool     // the path is a pipe or a device: nothing to replace or sync
+}
+
+func (j *fileJournal) Append(row profile.Row) error {
+	text, err := csvLines(j.file == nil && !j.keep, row)
+	if err != nil {
+		return err
+	}
+	if j.file == nil && !j.keep {
+		return j.create(text)
+	}
+	if j.file == nil {
+		if err := j.reopen(); err != nil {
+			return err
+		}
+	}
+	// One write, so that a kill tears at most the last line.
+	if _, err := j.file.Write(text); err != nil || j.raw {
+		return err
+	}
+	return j.file.Sync()
+}
+
+// create writes the first lines beside the file and moves them into place.
+func (j *fileJournal) create(text []byte) (err error) {
+	if there, err := os.Stat(j.path); err == nil && !there.Mode().IsRegular() {
+		j.raw = true
+		if j.file, err = os.OpenFile(j.path, os.O_WRONLY, 0); err == nil {
+			_, err = j.file.Write(text)
+		}
+		return err
+	}
+	dir := filepath.Dir(j.path)
+	f, err := os.CreateTemp(dir, "."+filepath.Base(j.path)+".*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.Close(), os.Remove(f.Name()))
+		}
+	}()
+	if err = f.Chmod(0o644); err != nil {
+		return err
+	}
+	if _, err = f.Write(text); err != nil {
+		return err
+	}
+	if err = f.Sync(); err != nil {
+		return err
+	}
+	if err = os.Rename(f.Name(), j.path); err != nil {
+		return err
+	}
+	j.file = f
+	return syncDir(dir)
+}
+
+// reopen continues the older file behind its last whole line.
+func (j *fileJournal) reopen() error {
+	f, err := os.OpenFile(j.path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	if err := f.Truncate(j.size); err != nil {
+		return errors.Join(err, f.Close())
+	}
+	if _, err := f.Seek(j.size, io.SeekStart); err != nil {
+		return errors.Join(err, f.Close())
+	}
+	j.file = f
+	return nil
+}
+
+func (j *fileJournal) Close() error {
+	if j.file == nil {
+		return nil
+	}
+	return j.file.Close()
+}
+
+func syncDir(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// csvLines is a row as a CSV line, with the header before it if asked for.
+func csvLines(header bool, row profile.Row) ([]byte, error) {
+	var buf bytes.Buffer
+	w := csv.NewWriter(&buf)
+	if header {
+		_ = w.Write(profile.Header())
+	}
+	_ = w.Write(record(row))
+	w.Flush()
+	return buf.Bytes(), w.Error()
+}
+
+// unmeasured are columns where an absent measurement must not read as 0.
+var unmeasured = map[string]bool{
+	"gpu_mem_mib": true, "model_mem_mib": true, "gpu_util_pct": true, "sm_occupancy_pct": true,
+	"warm_ms": true, "cold_ms": true, "load_ms": true,
+}
+
+// record is the row's fields in the order of profile.Header, with what was not
+// measured left empty.
+func record(row profile.Row) []string {
+	fields := profile.Record(row)
+	for i, name := range profile.Header() {
+		if unmeasured[name] && fields[i] == "0" {
+			fields[i] = ""
+		}
+	}
+	return fields
+}
+
+// past is what an earlier run left in the file to resume.
+type past struct {
+	rows []profile.Row
+	size int64 // of the whole lines
+	torn bool  // the file ended in a part of a line
+}
+
+// readPast reads the file of an earlier run. A file that does not exist, or
+// that was torn before its header was whole, has no rows.
+func readPast(path string) (past, error) {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return past{}, nil
+	}
+	if err != nil {
+		return past{}, err
+	}
+	if there, err := os.Stat(path); err == nil && !there.Mode().IsRegular() {
+		return past{}, fmt.Errorf("%s is not a file that can be gone on with", path)
+	}
+	whole := data[:bytes.LastIndexByte(data, '\n')+1]
+	p := past{size: int64(len(whole)), torn: len(whole) < len(data)}
+	if len(whole) == 0 {
+		return p, nil
+	}
+	var header bytes.Buffer
+	w := csv.NewWriter(&header)
+	_ = w.Write(profile.Header())
+	w.Flush()
+	first, _, _ := bytes.Cut(whole, []byte("\n"))
+	if want := bytes.TrimRight(header.Bytes(), "\n"); !bytes.Equal(bytes.TrimRight(first, "\r"), want) {
+		return p, fmt.Errorf("%s:1: the columns are not those that gfaas-profile writes: expected %s", path, want)
+	}
+	p.rows, err = profile.Read(bytes.NewReader(whole), path)
+	return p, err
+}

@@ -1,0 +1,47 @@
+package profile
+
+import (
+	"slices"
+	"testing"
+)
+
+func TestListFlag(t *testing.T) {
+	var sm []float64
+	flag := floats(&sm, 6, 12.5)
+	if flag.String() != "6,12.5" {
+		t.Errorf("standard %q", flag)
+	}
+	for text, want := range map[string][]float64{
+		"24": {24}, "0.2,1": {0.2, 1}, " 6, 7 ": {6, 7}, "": nil,
+	} {
+		if err := flag.Set(text); err != nil || !slices.Equal(sm, want) {
+			t.Errorf("%q: %v, %v", text, sm, err)
+		}
+	}
+	for _, text := range []string{"a", "1,,2", "1;2", "1,"} {
+		if err := flag.Set(text); err == nil {
+			t.Errorf("%q was read as %v", text, sm)
+		}
+	}
+	var batch []int
+	if err := ints(&batch, 1).Set("1.5"); err == nil {
+		t.Errorf("1.5 was read as %v", batch)
+	}
+}
+
+// What a list prints it reads again.
+func FuzzListFlag(f *testing.F) {
+	for _, s := range []string{"6,12,24", "", "0.2", "1e3,.5", "NaN", "1,,2"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		var first, second []float64
+		if floats(&first).Set(text) != nil || slices.ContainsFunc(first, func(v float64) bool { return v != v }) {
+			return
+		}
+		printed := (&list[float64]{&first, nil, formatFloat}).String()
+		if err := floats(&second).Set(printed); err != nil || !slices.Equal(first, second) {
+			t.Fatalf("%q read as %v, printed %q, read as %v, %v", text, first, printed, second, err)
+		}
+	})
+}

@@ -1,0 +1,88 @@
+package profile
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"golang.org/x/sys/unix"
+)
+
+// lockGPUs takes the GPUs for this run: two runs on one GPU would measure each
+// other. The locks go with the process, however it ends; release removes
+// their files too.
+func lockGPUs(runDir string, gpus []string) (release func(), err error) {
+	if err := os.MkdirAll(runDir, 0o700); err != nil {
+		return nil, cli.Fail(cli.ExitUnavailable, "name a run directory that can be written with GFAAS_RUN_DIR", err)
+	}
+	var held []*os.File
+	release = func() {
+		for _, f := range held {
+			_ = os.Remove(f.Name()) // while the lock is held: nobody else can have it
+			_ = f.Close()
+		}
+	}
+	// In one order everywhere, so that two runs never wait for each other's.
+	for _, name := range slices.Sorted(slices.Values(gpus)) {
+		f, err := lockFile(filepath.Join(runDir, "profile-"+strings.ReplaceAll(name, ":", "-")+".lock"), name)
+		if err != nil {
+			release()
+			return nil, err
+		}
+		held = append(held, f)
+	}
+	return release, nil
+}
+
+// lockFile locks a file that its holder may remove: the lock counts only if
+// the path still leads to what was locked.
+func lockFile(path, gpuName string) (*os.File, error) {
+	for {
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			holder, _ := os.ReadFile(path)
+			_ = f.Close()
+			return nil, busy(gpuName, strings.TrimSpace(string(holder)))
+		}
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
+		}
+		if current(f, path) {
+			err = errors.Join(f.Truncate(0), write(f, strconv.Itoa(os.Getpid())+"\n"))
+			return f, err
+		}
+		_ = f.Close()
+	}
+}
+
+func write(f *os.File, text string) error {
+	_, err := f.WriteAt([]byte(text), 0)
+	return err
+}
+
+func current(f *os.File, path string) bool {
+	open, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	there, err := os.Stat(path)
+	return err == nil && os.SameFile(open, there)
+}
+
+func busy(gpuName, holder string) error {
+	by := "another gfaas-profile run"
+	if holder != "" {
+		by += " (process " + holder + ")"
+	}
+	return cli.Fail(cli.ExitUnavailable, "wait until it is done, or choose another GPU with --gpu",
+		fmt.Errorf("%s measures on GPU %s: two at once would measure each other", by, gpuName))
+}

@@ -1,0 +1,127 @@
+package profile
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/adapter/fnhttp"
+	"github.com/gfaas/gfaas/pkg/adapter/tokend"
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/command/launch"
+	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/wire"
+)
+
+// lastLines is how much of an instance's output an error shows.
+const lastLines = 10
+
+// realWorld is this machine.
+func realWorld(env *cli.Env) world {
+	return world{
+		DefaultGPU: launch.DefaultGPU,
+		RunDir:     cli.RunDir,
+		Open: func(ctx context.Context, gpus []string, startTimeout time.Duration) (machine, error) {
+			l, err := launch.New(ctx, env, launch.Options{Ready: startTimeout})
+			if err != nil {
+				return nil, err
+			}
+			m := &local{launcher: l, tokens: tokend.Dial(cli.RunDir()), gpus: gpus, id: instanceID(gpus[0])}
+			// The GPU is locked by this run, so an instance of that name was
+			// left by one that was killed.
+			return m, l.Stop(ctx, launch.Started{ID: m.id, Registered: []string{m.id}})
+		},
+	}
+}
+
+// instanceID names the one instance that is under measurement on a GPU.
+func instanceID(gpuName string) string { return "profile-" + strings.ReplaceAll(gpuName, ":", "-") }
+
+// local starts instances as gfaas up does.
+type local struct {
+	launcher *launch.Launcher
+	tokens   *tokend.Client
+	gpus     []string
+	id       string
+}
+
+func (m *local) Start(ctx context.Context, fn function.Function, gpus []string, slice gpu.Slice) (subject, error) {
+	started, err := m.launcher.Start(ctx, fn, launch.Placement{ID: m.id, GPUs: gpus, Slice: slice})
+	if err != nil {
+		return nil, err
+	}
+	return &running{machine: m, started: started}, nil
+}
+
+func (m *local) Others(ctx context.Context) []string {
+	var ids []string
+	for _, g := range m.status(ctx).GPUs {
+		for _, c := range g.Clients {
+			if slices.Contains(m.gpus, g.GPU) && c.Instance != m.id {
+				ids = append(ids, c.Instance)
+			}
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
+// status is what the token daemon knows; nothing when it does not answer, for
+// what is asked of it here must not end a measurement.
+func (m *local) status(ctx context.Context) wire.Status {
+	s, err := m.tokens.Status(ctx)
+	if err != nil {
+		return wire.Status{}
+	}
+	return s
+}
+
+// running is an instance on this machine.
+type running struct {
+	machine *local
+	started launch.Started
+}
+
+func (r *running) Invoke(ctx context.Context, q request) error {
+	header := http.Header{BatchHeader: {strconv.Itoa(q.Batch)}}
+	answer, err := fnhttp.Invoke(ctx, r.started.Handle.Address, r.started.Contract, r.started.Function,
+		fnhttp.Request{Header: header, Body: bytes.NewReader(q.Body)})
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode/100 != 2 {
+		text, _ := io.ReadAll(io.LimitReader(answer.Body, 200))
+		return fmt.Errorf("status %s: %s", answer.Status, strings.TrimSpace(string(text)))
+	}
+	_, err = io.Copy(io.Discard, answer.Body)
+	return err
+}
+
+func (r *running) GPUMemMiB(ctx context.Context) float64 {
+	most := 0.0
+	for _, g := range r.machine.status(ctx).GPUs {
+		sum := 0.0
+		for _, c := range g.Clients {
+			if c.Instance == r.started.ID {
+				sum += c.MemUsedMiB
+			}
+		}
+		most = max(most, sum)
+	}
+	return most
+}
+
+func (r *running) LastLines(ctx context.Context) string {
+	text, _ := r.machine.launcher.Logs(ctx, r.started.Handle, lastLines)
+	return string(text)
+}
+
+func (r *running) Stop(ctx context.Context) error { return r.machine.launcher.Stop(ctx, r.started) }

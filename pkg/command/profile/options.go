@@ -1,0 +1,173 @@
+package profile
+
+import (
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/load"
+	"github.com/gfaas/gfaas/pkg/policy/search"
+)
+
+// runOptions are the flags of run, as given.
+type runOptions struct {
+	sm, quota    []float64
+	batch        []int
+	duration     time.Duration
+	warmup       time.Duration
+	startTimeout time.Duration
+	load         string
+	seed         uint64
+	search       string
+	resume       string
+	failIf       []string
+	gpu          string
+	body         string
+	function     string
+}
+
+// job is what run has been asked for, checked.
+type job struct {
+	functions []function.Function
+	space     search.Space
+	search    string
+	load      load.Options
+	gates     []gate
+	body      []byte
+}
+
+// check turns the flags into a job. Everything that can be wrong about them is
+// said before anything is started.
+func (o *runOptions) check(env *cli.Env, path string) (job, error) {
+	j := job{search: o.search, space: search.Space{SMPct: o.sm, Quota: o.quota, Batch: o.batch}}
+	if err := o.checkSpace(); err != nil {
+		return j, err
+	}
+	if err := o.checkFiles(env, path); err != nil {
+		return j, err
+	}
+	if _, err := search.New(o.search, j.space); err != nil {
+		return j, cli.Fail(cli.ExitUsage, "", err)
+	}
+	spec, err := load.ParseSpec(o.load)
+	if err != nil {
+		return j, cli.Usagef("--load: %w", err)
+	}
+	j.load = load.Options{Spec: spec, Warmup: o.warmup, Duration: o.duration, Seed: o.seed}
+	for _, text := range o.failIf {
+		g, err := parseGate(text)
+		if err != nil {
+			return j, cli.Usagef("--fail-if: %w", err)
+		}
+		j.gates = append(j.gates, g)
+	}
+	if j.functions, err = o.chooseFunctions(path); err != nil {
+		return j, err
+	}
+	for _, g := range j.gates {
+		if !g.reaches(j.functions, j.space) {
+			return j, cli.Usagef("--fail-if %q: no configuration to be measured is at %s", g, g.place())
+		}
+	}
+	j.body, err = readBody(env, o.body)
+	return j, err
+}
+
+// checkSpace checks the lists and durations.
+func (o *runOptions) checkSpace() error {
+	if err := checkList("sm", o.sm, formatFloat, func(v float64) bool { return v > 0 && v <= 100 },
+		"percentages above 0 and at most 100"); err != nil {
+		return err
+	}
+	if err := checkList("quota", o.quota, formatFloat, func(v float64) bool { return v > 0 && v <= 1 },
+		"fractions above 0 and at most 1"); err != nil {
+		return err
+	}
+	if err := checkList("batch", o.batch, strconv.Itoa, func(v int) bool { return v >= 1 && v <= maxBatch },
+		"whole numbers from 1 to "+strconv.Itoa(maxBatch)); err != nil {
+		return err
+	}
+	switch {
+	case o.duration <= 0:
+		return cli.Usagef("--duration %v: expected more than 0", o.duration)
+	case o.warmup < 0:
+		return cli.Usagef("--warmup %v: expected 0 or more", o.warmup)
+	case o.startTimeout <= 0:
+		return cli.Usagef("--start-timeout %v: expected more than 0", o.startTimeout)
+	}
+	return nil
+}
+
+// checkFiles checks where rows go and which GPU is meant.
+func (o *runOptions) checkFiles(env *cli.Env, path string) error {
+	switch {
+	case path == "-" && o.body == "-":
+		return cli.Usagef("the function file and --body cannot both be standard input")
+	case o.resume == "-":
+		return cli.Usagef("--resume -: expected a file, since rows are appended to it")
+	case o.resume != "" && env.Output == "csv" && env.OutFile != "" && env.OutFile != o.resume:
+		return cli.Usagef("--resume %s and --out-file %s both say where rows go: expected one of them", o.resume, env.OutFile)
+	case o.gpu != "":
+		if _, _, err := gpu.ParseName(o.gpu); err != nil {
+			return cli.Usagef("--gpu: %w", err)
+		}
+	}
+	return nil
+}
+
+// maxBatch is the largest batch size that a profile may hold.
+const maxBatch = 1 << 20
+
+func formatFloat(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
+
+// checkList checks the values of a flag that takes a list.
+func checkList[T int | float64](flag string, values []T, show func(T) string, ok func(T) bool, want string) error {
+	if len(values) == 0 {
+		return cli.Usagef("--%s is empty: expected %s", flag, want)
+	}
+	for i, v := range values {
+		if !ok(v) {
+			return cli.Usagef("--%s %s: expected %s", flag, show(v), want)
+		}
+		if slices.Contains(values[:i], v) {
+			return cli.Usagef("--%s %s is given twice: expected each only once", flag, show(v))
+		}
+	}
+	return nil
+}
+
+// chooseFunctions reads the functions to measure.
+func (o *runOptions) chooseFunctions(path string) ([]function.Function, error) {
+	all, err := function.Load(path)
+	if err != nil {
+		return nil, err
+	}
+	if o.function == "" {
+		return all, nil
+	}
+	names := make([]string, len(all))
+	for i, fn := range all {
+		if fn.Name == o.function {
+			return all[i : i+1], nil
+		}
+		names[i] = fn.Name
+	}
+	return nil, cli.Usagef("--function %s: %s has %s", o.function, path, strings.Join(names, ", "))
+}
+
+// readBody reads what every request carries.
+func readBody(env *cli.Env, path string) ([]byte, error) {
+	switch path {
+	case "":
+		return nil, nil
+	case "-":
+		return io.ReadAll(env.In)
+	}
+	return os.ReadFile(path)
+}

@@ -1,0 +1,134 @@
+package profile
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/gfaas/gfaas/pkg/profile"
+	"pgregory.net/rapid"
+)
+
+func aRow(t *rapid.T, sm float64) profile.Row {
+	return profile.Row{
+		Function: "f", GPU: "sim", Config: profile.Config{SMPct: sm, Quota: 1, Batch: 1},
+		ThroughputRPS: rapid.Float64Range(0.0001, 1e5).Draw(t, "rps"),
+		P50MS:         1, P95MS: rapid.Float64Range(0.001, 1e6).Draw(t, "p95"), P99MS: 3,
+		GPUMemMiB: rapid.SampledFrom([]float64{0, 12.5}).Draw(t, "mem"),
+		Errors:    rapid.Int64Range(0, 9).Draw(t, "errors"), Samples: 10, TrialS: 1,
+	}
+}
+
+// Whatever byte a crash stops the file at, going on keeps every whole row,
+// none twice, and what is appended reads back.
+func TestJournalSurvivesATearAnywhere(t *testing.T) {
+	dir := t.TempDir()
+	rapid.Check(t, func(rt *rapid.T) {
+		path := filepath.Join(dir, "p.csv")
+		_ = os.Remove(path)
+		var rows []profile.Row
+		first := &fileJournal{path: path}
+		for i := range rapid.IntRange(1, 5).Draw(rt, "rows") {
+			rows = append(rows, aRow(rt, float64(i+1)))
+			if err := first.Append(rows[i]); err != nil {
+				rt.Fatal(err)
+			}
+		}
+		if err := first.Close(); err != nil {
+			rt.Fatal(err)
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		cut := rapid.IntRange(0, len(data)).Draw(rt, "cut")
+		if err := os.Truncate(path, int64(cut)); err != nil {
+			rt.Fatal(err)
+		}
+		p, err := readPast(path)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		if p.torn != (cut > 0 && data[cut-1] != '\n') {
+			rt.Fatalf("cut at %d of %d: torn %v", cut, len(data), p.torn)
+		}
+		second := &fileJournal{path: path, size: p.size, keep: p.size > 0}
+		for _, row := range rows[len(p.rows):] {
+			if err := second.Append(row); err != nil {
+				rt.Fatal(err)
+			}
+		}
+		if err := second.Close(); err != nil {
+			rt.Fatal(err)
+		}
+		again, err := os.ReadFile(path)
+		if err != nil || len(p.rows) < len(rows) && string(again) != string(data) {
+			rt.Fatalf("cut at %d:\n%s\nwant\n%s (%v)", cut, again, data, err)
+		}
+		back, err := profile.Load(path)
+		if err != nil || len(back) != len(rows) {
+			rt.Fatalf("%d rows of %d, %v", len(back), len(rows), err)
+		}
+		for i := range back {
+			back[i].Line = 0
+		}
+		if !slices.Equal(back, rows) {
+			rt.Fatalf("%v\nwant\n%v", back, rows)
+		}
+	})
+	if left, _ := filepath.Glob(filepath.Join(dir, ".*")); len(left) > 0 {
+		t.Errorf("%v is left", left)
+	}
+}
+
+func TestJournalThatCannotBeWrittenSaysSo(t *testing.T) {
+	j := &fileJournal{path: filepath.Join(t.TempDir(), "absent", "p.csv")}
+	if err := j.Append(profile.Row{Function: "f"}); !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+}
+
+func TestModelOfTheDevice(t *testing.T) {
+	dir := t.TempDir()
+	if got := modelAt(dir, 0); got != "" {
+		t.Errorf("without devices: %q", got)
+	}
+	add := func(bus, model string) {
+		path := filepath.Join(dir, bus)
+		if err := os.Mkdir(path, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(path, "information"), []byte("Model: \t\t "+model+"\nIRQ: 7\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	add("0000:01:00.0", "NVIDIA H200")
+	add("0000:02:00.0", "NVIDIA H200")
+	if got := modelAt(dir, 1); got != "NVIDIA H200" {
+		t.Errorf("two alike: %q", got)
+	}
+	if got := modelAt(dir, 2); got != "" {
+		t.Errorf("a device that is not there: %q", got)
+	}
+	add("0000:03:00.0", "NVIDIA L4")
+	if got := modelAt(dir, 0); got != "" {
+		t.Errorf("different ones: %q", got)
+	}
+}
+
+func TestGPUNames(t *testing.T) {
+	for _, tc := range []struct {
+		first string
+		n     int
+		want  []string
+	}{
+		{"sim", 1, []string{"sim"}}, {"sim", 0, []string{"sim"}}, {"sim", 3, []string{"sim", "sim:1", "sim:2"}},
+		{"sim:2", 2, []string{"sim:2", "sim:3"}}, {"4", 2, []string{"4", "5"}},
+	} {
+		if got := gpuNames(tc.first, tc.n); !slices.Equal(got, tc.want) {
+			t.Errorf("%d from %s: %v", tc.n, tc.first, got)
+		}
+	}
+}

@@ -1,0 +1,180 @@
+package profile
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/adapter/tokend"
+	"github.com/gfaas/gfaas/pkg/profile"
+)
+
+// patience bounds every wait; nothing is decided by how long something took.
+const patience = 60 * time.Second
+
+// real is gfaas-profile as make built it, on the simulated GPU, with a run
+// directory of its own.
+type real struct {
+	t      *testing.T
+	build  string
+	runDir string
+	work   string
+}
+
+func newReal(t *testing.T) *real {
+	t.Helper()
+	build, err := filepath.Abs("../../../build")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"bin/gfaas-profile", "bin/gfaas-tokend", "lib/libgfaas.so", "lib/sim/libcuda.so.1", "examples/saxpy/saxpy"} {
+		if _, err := os.Stat(filepath.Join(build, path)); err != nil {
+			t.Fatalf("%v: this test runs what make builds", err)
+		}
+	}
+	runDir, err := os.MkdirTemp("", "gf") // a socket's path must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &real{t: t, build: build, runDir: runDir, work: t.TempDir()}
+	t.Cleanup(func() {
+		// The daemon that the run started leaves by itself.
+		r.eventually("the token daemon leaves", func() bool {
+			_, err := tokend.Dial(runDir).Status(context.Background())
+			return err != nil
+		})
+		os.RemoveAll(runDir)
+	})
+	return r
+}
+
+func (r *real) eventually(what string, ok func() bool) {
+	r.t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Millisecond) { // between two looks
+		if time.Now().After(deadline) {
+			r.t.Fatalf("not within %v: %s", patience, what)
+		}
+	}
+}
+
+// command is gfaas-profile run on the example function.
+func (r *real) command(args ...string) *exec.Cmd {
+	args = append([]string{"run", filepath.Join(r.build, "examples/saxpy/function.yaml"), "--gpu", "sim"}, args...)
+	cmd := exec.Command(filepath.Join(r.build, "bin/gfaas-profile"), args...)
+	cmd.Env = append(os.Environ(), "GFAAS_RUN_DIR="+r.runDir, "GFAAS_SIM_DIR="+filepath.Join(r.runDir, "sim"),
+		"GFAAS_LIB_DIR="+filepath.Join(r.build, "lib"), "XDG_CONFIG_HOME="+r.work)
+	cmd.Dir = r.work
+	return cmd
+}
+
+// pids are the processes that the token daemon knows.
+func (r *real) pids() (pids []int) {
+	status, err := tokend.Dial(r.runDir).Status(context.Background())
+	if err != nil {
+		return nil
+	}
+	for _, g := range status.GPUs {
+		for _, c := range g.Clients {
+			if c.PID > 0 {
+				pids = append(pids, c.PID)
+			}
+		}
+	}
+	return pids
+}
+
+func gone(pid int) bool {
+	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	_, rest, _ := strings.Cut(string(data), ") ")
+	return err != nil || strings.HasPrefix(rest, "Z") // a zombie waits for its parent, here perhaps for nobody
+}
+
+// Throughput grows with the quota in proportion, and with the SM share as the
+// block rule says: the example's 320 blocks take 32 rounds on 12% of 80 SMs
+// (10), and 8 on 50% (40).
+func TestProfileOfTheExample(t *testing.T) {
+	r := newReal(t)
+	cmd := r.command("--sm", "12,50", "--quota", "0.4,1", "--duration", "4s", "--warmup", "1s", "--out-file", "p.csv", "-v")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%v\n%s", err, &stderr)
+	}
+	if !strings.Contains(stderr.String(), "simulated") {
+		t.Errorf("nothing says that the GPU is simulated:\n%s", &stderr)
+	}
+	rows, err := profile.Load(filepath.Join(r.work, "p.csv"))
+	if err != nil || len(rows) != 4 {
+		t.Fatalf("%d rows, %v", len(rows), err)
+	}
+	for _, row := range rows {
+		if row.GPU != "sim" || row.Errors > 0 || row.GPUMemMiB <= 0 || row.ColdMS <= row.WarmMS {
+			t.Errorf("row %+v", row)
+		}
+	}
+	ratio := func(what string, a, b profile.Row, want float64) {
+		if got := a.ThroughputRPS / b.ThroughputRPS; math.Abs(got-want) > 0.1*want {
+			t.Errorf("%s: %v and %v rps are 1 to %.3f, want %.3f", what, b.ThroughputRPS, a.ThroughputRPS, got, want)
+		}
+	}
+	ratio("quota at 12%", rows[1], rows[0], 1/0.4)
+	ratio("quota at 50%", rows[3], rows[2], 1/0.4)
+	ratio("SM share at quota 1", rows[3], rows[1], 4)
+	if left, _ := filepath.Glob(filepath.Join(r.runDir, "profile-*")); len(left) > 0 {
+		t.Errorf("%v is left", left)
+	}
+}
+
+// A run that was killed leaves its instance behind; the next one ends it.
+func TestNextRunEndsWhatAKilledOneLeft(t *testing.T) {
+	r := newReal(t)
+	first := r.command("--sm", "50", "--quota", "1", "--duration", "60s")
+	first.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := first.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var pids []int
+	r.eventually("an instance runs", func() bool { pids = r.pids(); return len(pids) > 0 })
+	if err := first.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = first.Wait()
+	out, err := r.command("--sm", "50", "--quota", "1", "--duration", "1s", "--warmup", "0s").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, pid := range pids {
+		r.eventually("the old instance is gone", func() bool { return gone(pid) })
+	}
+}
+
+func TestInterruptLeavesNothing(t *testing.T) {
+	r := newReal(t)
+	cmd := r.command("--sm", "50", "--quota", "1", "--duration", "60s", "--out-file", "p.csv")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var pids []int
+	r.eventually("an instance runs", func() bool { pids = r.pids(); return len(pids) > 0 })
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	var exit *exec.ExitError
+	if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 130 {
+		t.Errorf("ended with %v, want 130", err)
+	}
+	for _, pid := range pids {
+		if !gone(pid) {
+			t.Errorf("process %d is left", pid)
+		}
+	}
+}

@@ -1,0 +1,27 @@
+// Package profile is the command tree of gfaas-profile, which measures what
+// one instance of a function sustains under each slice of a GPU.
+package profile
+
+import (
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/spf13/cobra"
+)
+
+// Main runs gfaas-profile and returns its exit status.
+func Main() int { return cli.Main("gfaas-profile", NewRoot) }
+
+// NewRoot is the command tree.
+func NewRoot(env *cli.Env) *cobra.Command { return newRoot(env, realWorld(env)) }
+
+func newRoot(env *cli.Env, w world) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "gfaas-profile",
+		Short: "Measure what a function sustains under slices of a GPU",
+		Long: `gfaas-profile starts a function under one slice of a GPU after the other, loads
+each instance with requests, and writes a profile: throughput and latency by
+SM share, quota and batch size. gfaas-place plans with it.`,
+		Example: "  gfaas-profile run function.yaml --out-file profile.csv",
+	}
+	root.AddCommand(newRun(env, w))
+	return root
+}

@@ -1,0 +1,114 @@
+package profile
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"gfaas-profile": mainFake})
+}
+
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata",
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("GFAAS_RUN_DIR", env.WorkDir+"/run")
+			env.Setenv("XDG_CONFIG_HOME", env.WorkDir+"/config")
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits": exits, "interrupt": interrupt, "lines": lines, "tear": tear, "hold": hold,
+		},
+	})
+}
+
+// command is a command in the script's world.
+func command(ts *testscript.TestScript, args []string) *exec.Cmd {
+	path, err := exec.LookPath(ts.Getenv("PATH")[:strings.IndexByte(ts.Getenv("PATH"), ':')] + "/" + args[0])
+	ts.Check(err)
+	cmd := exec.Command(path, args[1:]...)
+	cmd.Dir = ts.Getenv("WORK")
+	for _, name := range []string{"PATH", "WORK", "GFAAS_RUN_DIR", "XDG_CONFIG_HOME", "FAKE_STOPPED", "FAKE_OTHERS", "GFAAS_DURATION", "TMPDIR"} {
+		cmd.Env = append(cmd.Env, name+"="+ts.Getenv(name))
+	}
+	cmd.Stdout, cmd.Stderr = ts.Stdout(), ts.Stderr()
+	return cmd
+}
+
+// exits N COMMAND…: the command ends with that status.
+func exits(ts *testscript.TestScript, _ bool, args []string) {
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	check(ts, command(ts, args[1:]).Run(), want)
+}
+
+func check(ts *testscript.TestScript, err error, want int) {
+	got := 0
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		got = exit.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if got != want {
+		ts.Fatalf("exit status %d, want %d", got, want)
+	}
+}
+
+// interrupt FILE LINES N COMMAND…: the command is interrupted once the file
+// has so many lines, and ends with status N.
+func interrupt(ts *testscript.TestScript, _ bool, args []string) {
+	have, err := strconv.Atoi(args[1])
+	ts.Check(err)
+	want, err := strconv.Atoi(args[2])
+	ts.Check(err)
+	cmd := command(ts, args[3:])
+	ts.Check(cmd.Start())
+	deadline := time.Now().Add(20 * time.Second)
+	for count(ts.MkAbs(args[0])) < have {
+		if time.Now().After(deadline) {
+			_ = cmd.Process.Kill()
+			ts.Fatalf("%s does not get %d lines", args[0], have)
+		}
+		time.Sleep(5 * time.Millisecond) // between two looks
+	}
+	ts.Check(cmd.Process.Signal(syscall.SIGINT))
+	check(ts, cmd.Wait(), want)
+}
+
+// lines FILE N: the file has N lines.
+func lines(ts *testscript.TestScript, _ bool, args []string) {
+	if got := strconv.Itoa(count(ts.MkAbs(args[0]))); got != args[1] {
+		ts.Fatalf("%s has %s lines, want %s", args[0], got, args[1])
+	}
+}
+
+func count(path string) int {
+	data, _ := os.ReadFile(path)
+	return bytes.Count(data, []byte("\n"))
+}
+
+// tear FILE TEXT: the file ends in a line that a crash tore after TEXT.
+func tear(ts *testscript.TestScript, _ bool, args []string) {
+	f, err := os.OpenFile(ts.MkAbs(args[0]), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	ts.Check(err)
+	_, err = f.WriteString(args[1])
+	ts.Check(errors.Join(err, f.Close()))
+}
+
+// hold GPU: another run measures on the GPU until the script ends.
+func hold(ts *testscript.TestScript, _ bool, args []string) {
+	release, err := lockGPUs(ts.Getenv("GFAAS_RUN_DIR"), args)
+	ts.Check(err)
+	ts.Defer(release)
+}
