@@ -9,8 +9,6 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo 0.1.
 LDFLAGS_GO := -s -w -X github.com/gfaas/gfaas/pkg/command/cli.Version=$(VERSION)
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
 
-# Only doctor's view of NVIDIA devices needs cgo; the other binaries are static.
-STATIC_BINARIES := $(filter-out gfaas,$(notdir $(wildcard cmd/*)))
 GO_SRC = $(shell find cmd pkg -name '*.go' -not -name '*_test.go') go.mod go.sum
 BINARIES := $(addprefix $(BUILD)/bin/,$(notdir $(wildcard cmd/*)))
 
@@ -21,7 +19,8 @@ include hook/hook.mk hook/sim/sim.mk testdata/victim/victim.mk examples/examples
 
 all: $(BINARIES) libs examples victims
 
-$(addprefix $(BUILD)/bin/,$(STATIC_BINARIES)): export CGO_ENABLED := 0
+# No binary needs cgo: they are static and run on any Linux.
+$(BINARIES): export CGO_ENABLED := 0
 $(BINARIES): $(BUILD)/bin/%: $(GO_SRC)
 	$(GO) build -trimpath -ldflags '$(LDFLAGS_GO)' -o $@ ./cmd/$*
 

@@ -44,7 +44,7 @@ type Options struct {
 
 // Result is what was measured. Requests belong to it by the time they were
 // due: those due in the measured period, and only those, give latencies and
-// errors. Throughput alone counts by the time of the answer.
+// errors. Throughput alone counts work by when it was done.
 type Result struct {
 	Duration   time.Duration // the measured period
 	Completed  int64         // requests answered well within the period, whenever they were due
@@ -58,11 +58,22 @@ type Result struct {
 	P95        time.Duration
 	P99        time.Duration
 	LastFailed error // the last failure of a request, nil if none failed
+
+	served float64 // requests answered well, each by the part of its time that lay in the period
 }
 
-// Throughput is the requests a second that were answered well within the
-// period.
-func (r Result) Throughput() float64 { return float64(r.Completed) / r.Duration.Seconds() }
+// Throughput is the requests a second that were answered well. In a closed
+// loop a request counts by the part of its time that lies in the period: the
+// answers to requests that share a GPU come in bunches, and a bunch that falls
+// just inside or outside of the period would move the plain count by as many
+// requests as there are workers. In an open loop, where waiting can pile up
+// beyond the period, the answers within it count.
+func (r Result) Throughput() float64 {
+	if r.Workers > 0 {
+		return r.served / r.Duration.Seconds()
+	}
+	return float64(r.Completed) / r.Duration.Seconds()
+}
 
 // Run loads the target as the options say. It fails when the context ends, and
 // when requests fail over and over with no success between.

@@ -267,3 +267,18 @@ func TestRunRefusesNonsense(t *testing.T) {
 		}
 	}
 }
+
+// Requests that share a GPU finish together: wherever the period begins, the
+// throughput is the same.
+func TestThroughputOfBunches(t *testing.T) {
+	const workers, service = 8, 3 * time.Second
+	for _, warmup := range []time.Duration{0, time.Second, 2900 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer(workers, service)
+			res := mustRun(t, s.serve, Options{
+				Spec: Spec{Kind: Closed, Workers: workers}, Warmup: warmup, Duration: 10 * time.Second,
+			})
+			near(t, "throughput", res.Throughput(), workers/service.Seconds(), 0.001)
+		})
+	}
+}

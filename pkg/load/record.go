@@ -72,6 +72,7 @@ func (r *recorder) done(due, sent time.Time, err error) {
 		if r.measured(end) {
 			r.res.Completed++
 		}
+		r.res.served += r.within(sent, end)
 	} else if r.ctx.Err() == nil {
 		r.failed(end, err)
 	}
@@ -91,6 +92,21 @@ func (r *recorder) done(due, sent time.Time, err error) {
 	default:
 		r.res.Errors++
 	}
+}
+
+// within is the part of a request's time that lies in the measured period.
+func (r *recorder) within(sent, end time.Time) float64 {
+	if !end.After(sent) {
+		return 0
+	}
+	from, to := sent, end
+	if from.Before(r.from) {
+		from = r.from
+	}
+	if to.After(r.to) {
+		to = r.to
+	}
+	return max(0, float64(to.Sub(from))/float64(end.Sub(sent)))
 }
 
 // unsent records a request that was due but never sent.

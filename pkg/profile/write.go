@@ -18,14 +18,21 @@ func Header() []string {
 }
 
 // Record is the row as fields in the order of Header. Numbers read back as
-// they were.
+// they were. What was not measured is left empty: it must not look like a
+// measurement of 0.
 func Record(r Row) []string {
 	f := csvfile.Format
+	measured := func(v float64) string {
+		if v == 0 {
+			return ""
+		}
+		return f(v)
+	}
 	n := func(v int64) string { return strconv.FormatInt(v, 10) }
 	return []string{
 		r.Function, r.GPU, f(r.SMPct), f(r.Quota), n(int64(r.Batch)), f(r.ThroughputRPS), f(r.P50MS), f(r.P95MS), f(r.P99MS),
-		f(r.GPUMemMiB), f(r.ModelMemMiB), f(r.GPUUtilPct), f(r.SMOccupancyPct), n(r.Errors), n(r.Samples),
-		f(r.TrialS), f(r.WarmMS), f(r.ColdMS), f(r.LoadMS),
+		measured(r.GPUMemMiB), measured(r.ModelMemMiB), measured(r.GPUUtilPct), measured(r.SMOccupancyPct),
+		n(r.Errors), n(r.Samples), f(r.TrialS), measured(r.WarmMS), measured(r.ColdMS), measured(r.LoadMS),
 	}
 }
 

@@ -66,7 +66,7 @@ func (e *Error) Hint() string { return e.Remedy }
 func New(ctx context.Context, config Config) (*Runtime, error) {
 	engine, err := client.NewClientWithOpts(client.FromEnv, client.WithAPIVersionNegotiation())
 	if err != nil {
-		return nil, &Error{fmt.Errorf("Docker: %w", err), true, "correct DOCKER_HOST, or unset it"}
+		return nil, &Error{fmt.Errorf("connect to Docker: %w", err), true, "correct DOCKER_HOST, or unset it"}
 	}
 	if _, err := engine.Ping(ctx); err != nil {
 		_ = engine.Close()

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"reflect"
 	"strings"
 	"time"
@@ -24,6 +25,10 @@ func (env *Env) Write(data []byte) error {
 	if env.OutFile == "" || env.OutFile == "-" {
 		_, err := env.Out.Write(data)
 		return err
+	}
+	// Replacing a device or a pipe would destroy it: those are written to.
+	if there, err := os.Stat(env.OutFile); err == nil && !there.Mode().IsRegular() && !there.IsDir() {
+		return os.WriteFile(env.OutFile, data, 0o644)
 	}
 	return renameio.WriteFile(env.OutFile, data, 0o644)
 }

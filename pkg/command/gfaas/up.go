@@ -14,6 +14,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/launch"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/plan"
+	"github.com/gfaas/gfaas/pkg/policy/place/verify"
 )
 
 // cleanupTime bounds the undoing of an up that failed or was interrupted.
@@ -58,6 +59,7 @@ func (o *upOptions) run(ctx context.Context, t *tool, path string) error {
 	if err != nil {
 		return err
 	}
+	warn(t.env, p)
 	list, err := o.assignments(ctx, t, p)
 	if err != nil {
 		return err
@@ -77,6 +79,19 @@ func (o *upOptions) run(ctx context.Context, t *tool, path string) error {
 	}
 	up := &rollout{tool: t, launcher: launcher, list: list}
 	return up.run(ctx, o.parallel)
+}
+
+// warn tells what verify would find wrong. It does not stop the plan: the token
+// daemon holds every instance to its slice, promised twice or not.
+func warn(env *cli.Env, p plan.Plan) {
+	wrong := verify.Plan(p, verify.Inputs{})
+	if len(wrong) == 0 {
+		return
+	}
+	env.Notef("note: the plan promises what it cannot give: %s", wrong[0].Message)
+	if len(wrong) > 1 {
+		env.Notef("note: gfaas-place verify lists %d more faults", len(wrong)-1)
+	}
 }
 
 func (o *upOptions) check() error {

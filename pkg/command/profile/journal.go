@@ -147,27 +147,9 @@ func csvLines(header bool, row profile.Row) ([]byte, error) {
 	if header {
 		_ = w.Write(profile.Header())
 	}
-	_ = w.Write(record(row))
+	_ = w.Write(profile.Record(row))
 	w.Flush()
 	return buf.Bytes(), w.Error()
-}
-
-// unmeasured are columns where an absent measurement must not read as 0.
-var unmeasured = map[string]bool{
-	"gpu_mem_mib": true, "model_mem_mib": true, "gpu_util_pct": true, "sm_occupancy_pct": true,
-	"warm_ms": true, "cold_ms": true, "load_ms": true,
-}
-
-// record is the row's fields in the order of profile.Header, with what was not
-// measured left empty.
-func record(row profile.Row) []string {
-	fields := profile.Record(row)
-	for i, name := range profile.Header() {
-		if unmeasured[name] && fields[i] == "0" {
-			fields[i] = ""
-		}
-	}
-	return fields
 }
 
 // past is what an earlier run left in the file to resume.
