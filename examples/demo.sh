@@ -42,15 +42,19 @@ show cat "$instances"
 say "Profile: throughput over SM share x time quota"
 show gfaas-profile run "$function" --sm 12,24,50 --quota 0.2,0.6,1 --duration 2s --warmup 500ms \
 	--load closed:8 --out-file "$work/profile.csv"
-cut -d, -f1-7 "$work/profile.csv" | column -s, -t 2>/dev/null || cat "$work/profile.csv"
+show gfaas-profile run "$function" --sm 12,24,50 --quota 0.2,0.6,1 --duration 2s --warmup 500ms \
+	--load closed:8 --resume "$work/profile.csv" -q -o table
 
 say "Plan: how many GPUs, which configurations, what goes where"
-rate=$(awk -F, 'NR > 1 && $5 > best { best = $5 } END { printf "%d", best * 1.2 }' "$work/profile.csv")
-[ "$rate" -gt 0 ] || rate=60
-show gfaas-place plan --profile "$work/profile.csv" --demand "saxpy=$rate" --gpus 1 -o json --out-file "$work/plan.json"
-show gfaas-place plan --profile "$work/profile.csv" --demand "saxpy=$rate" --gpus 1
-show gfaas-place verify "$work/plan.json" --profile "$work/profile.csv"
-gfaas-place plan -q --profile "$work/profile.csv" --demand "saxpy=$rate" --gpus 1 -o svg --out-file "$build/demo-plan.svg"
+column() { awk -F, -v name="$1" 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == name) at = i; next } { print $at }' "$work/profile.csv"; }
+# More than the best single instance can do, less than the GPU can.
+rate=$(column throughput_rps | sort -n | tail -n 1 | awk '{ printf "%d", $1 * 1.6 }')
+printf 'function,rps,slo_ms\nsaxpy,%s,400\n' "$rate" >"$work/demand.csv"
+show cat "$work/demand.csv"
+show gfaas-place plan --profile "$work/profile.csv" --demand "$work/demand.csv" --gpu-mem 16GiB -o json --out-file "$work/plan.json"
+show gfaas-place plan --profile "$work/profile.csv" --demand "$work/demand.csv" --gpu-mem 16GiB
+show gfaas-place verify "$work/plan.json" --profile "$work/profile.csv" --demand "$work/demand.csv"
+gfaas-place plan -q --profile "$work/profile.csv" --demand "$work/demand.csv" --gpu-mem 16GiB -o svg --out-file "$build/demo-plan.svg"
 echo "A picture of it: $build/demo-plan.svg"
 
 say "Start the plan's instances and invoke the function"

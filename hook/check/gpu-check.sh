@@ -34,7 +34,7 @@ value() { # NAME COMMAND...
 }
 
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null
-for program in "$build"/check/driver-*; do
+for program in "$build"/check/sim_*; do
 	[ -x "$program" ] && check "bare $(basename "$program")" "$program"
 done
 for way in link dlsym default next proc proc2 proc-of-proc; do

@@ -99,11 +99,12 @@ func assign(p plan.Plan, node string, functions []function.Function, gpuName fun
 	return out, checkSpans(out)
 }
 
-// slice is what the plan grants an instance. Its memory limit is the plan's;
-// where the plan says nothing, the function's. Weights that the plan counts
-// once for all its instances are added, since each loads its own.
+// slice is what the plan grants an instance. Its memory limit is the one that
+// the function states, and at least what the plan counts on, which may be no
+// more than was in use while it was profiled. Weights that the plan counts once
+// for all its instances are added, since each loads its own.
 func slice(fn function.Function, g plan.GPU, in plan.Instance) gpu.Slice {
-	s := gpu.Slice{SMPct: in.SMPct, QuotaRequest: in.QuotaRequest, QuotaLimit: in.QuotaLimit, Mem: fn.GPUMem}
+	s := gpu.Slice{SMPct: in.SMPct, QuotaRequest: in.QuotaRequest, QuotaLimit: in.QuotaLimit}
 	if in.MemMiB > 0 {
 		s.Mem = gpu.FromMiB(in.MemMiB)
 		for _, m := range g.Models {
@@ -112,6 +113,7 @@ func slice(fn function.Function, g plan.GPU, in plan.Instance) gpu.Slice {
 			}
 		}
 	}
+	s.Mem = max(s.Mem, fn.GPUMem)
 	return s
 }
 

@@ -25,7 +25,7 @@ func TestAssign(t *testing.T) {
 		{Name: "one", Command: []string{"x"}, GPUMem: 100 * gpu.MiB, GPUs: 1},
 		{Name: "wide", Image: "x", GPUs: 2, Model: &function.Model{Name: "m", Size: 500 * gpu.MiB}},
 	}
-	shared := onGPU("n", 1, item("wide-0", "wide", 10), item("one-1", "one", 50))
+	shared := onGPU("n", 1, item("wide-0", "wide", 10), item("one-1", "one", 150))
 	shared.Models = []plan.Model{{Name: "m", MemMiB: 500}}
 	p := plan.Plan{GPUs: []plan.GPU{
 		onGPU("n", 0, item("one-0", "one", 0)), shared, onGPU("n", 2, item("wide-0", "wide", 10)), onGPU("other", 0, item("far-0", "far", 0)),
@@ -40,7 +40,7 @@ func TestAssign(t *testing.T) {
 	want := []launch.Placement{
 		{ID: "one-0", GPUs: []string{"sim"}, Slice: limit(100 * gpu.MiB)},             // the function's limit
 		{ID: "wide-0", GPUs: []string{"sim:1", "sim:2"}, Slice: limit(510 * gpu.MiB)}, // the plan's, and the weights
-		{ID: "one-1", GPUs: []string{"sim:1"}, Slice: limit(50 * gpu.MiB)},
+		{ID: "one-1", GPUs: []string{"sim:1"}, Slice: limit(150 * gpu.MiB)},           // the plan counts on more
 	}
 	for i, a := range list {
 		if !reflect.DeepEqual(a.placement, want[i]) {
