@@ -1,19 +1,13 @@
 // Package nvml asks NVIDIA's management library what GPUs this machine has.
-// It asks through nvidia-smi, the library's own tool, so that the commands
-// need neither cgo nor the driver to be built and to start.
+// The library comes with the driver and is opened when it is asked, so a
+// machine without either can run all of this.
 package nvml
 
 import (
-	"bytes"
 	"context"
-	"encoding/csv"
-	"errors"
 	"fmt"
-	"io"
-	"os/exec"
-	"strconv"
-	"strings"
-	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
 )
@@ -29,7 +23,7 @@ type Device struct {
 }
 
 // Library lists the GPUs; an error that is Unavailable says that there is no
-// way to ask. SMI is the real one, Fake one for tests.
+// way to ask. NVML is the real one, Fake one for tests.
 type Library interface {
 	Devices(ctx context.Context) ([]Device, error)
 }
@@ -45,62 +39,65 @@ func (e *UnavailableError) Unwrap() error { return e.Err }
 func (e *UnavailableError) Unavailable() bool { return true }
 
 // Hint is what to do about it.
-func (e *UnavailableError) Hint() string { return "install the NVIDIA driver, with nvidia-smi on PATH" }
+func (e *UnavailableError) Hint() string { return "install the NVIDIA driver, with its libnvidia-ml.so.1" }
 
-// SMI is the Library behind nvidia-smi.
-type SMI struct{ Program string } // empty is nvidia-smi on PATH
-
-// columns are what nvidia-smi is asked for, in the order of its answer.
-const columns = "index,name,uuid,memory.total,driver_version,mig.mode.current"
-
-// Devices asks nvidia-smi, for at most ten seconds.
-func (s SMI) Devices(ctx context.Context) ([]Device, error) {
-	const patience = 10 * time.Second
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	program := s.Program
-	if program == "" {
-		program = "nvidia-smi"
-	}
-	cmd := exec.CommandContext(ctx, program, "--query-gpu="+columns, "--format=csv,noheader,nounits")
-	cmd.WaitDelay = time.Second
-	var said bytes.Buffer
-	cmd.Stderr = &said
-	out, err := cmd.Output()
-	if err != nil {
-		text := strings.TrimSpace(string(out) + said.String())
-		if text != "" {
-			err = fmt.Errorf("%w: %s", err, text)
-		}
-		return nil, &UnavailableError{err}
-	}
-	return Parse(bytes.NewReader(out))
+// NVML is the Library of this machine.
+type NVML struct {
+	// API is what is called; nil is libnvidia-ml.so.1.
+	API nvml.Interface
 }
 
-// Parse reads nvidia-smi's answer: CSV without a header, one line a device.
-func Parse(r io.Reader) ([]Device, error) {
-	in := csv.NewReader(r)
-	in.TrimLeadingSpace = true
-	in.FieldsPerRecord = strings.Count(columns, ",") + 1
+// Devices opens the library, asks, and closes it.
+func (n NVML) Devices(context.Context) ([]Device, error) {
+	api := n.API
+	if api == nil {
+		api = nvml.New()
+	}
+	if ret := api.Init(); ret != nvml.SUCCESS {
+		return nil, &UnavailableError{ret}
+	}
+	defer api.Shutdown()
+	driver, ret := api.SystemGetDriverVersion()
+	if ret != nvml.SUCCESS {
+		return nil, fmt.Errorf("version of the NVIDIA driver: %w", ret)
+	}
+	count, ret := api.DeviceGetCount()
+	if ret != nvml.SUCCESS {
+		return nil, fmt.Errorf("number of GPUs: %w", ret)
+	}
 	var out []Device
-	for {
-		cells, err := in.Read()
-		if errors.Is(err, io.EOF) {
-			return out, nil
-		}
+	for i := range count {
+		d, err := device(api, i)
 		if err != nil {
-			return nil, fmt.Errorf("answer of nvidia-smi: %w", err)
+			return nil, fmt.Errorf("GPU %d: %w", i, err)
 		}
-		d := Device{Name: cells[1], UUID: cells[2], Driver: cells[4], MIG: cells[5] == "Enabled"}
-		if d.Index, err = strconv.Atoi(cells[0]); err != nil || d.Index < 0 {
-			return nil, fmt.Errorf("answer of nvidia-smi: device %q is not a number", cells[0])
-		}
-		// Devices that share the host's memory answer [N/A].
-		if mib, err := strconv.ParseUint(cells[3], 10, 40); err == nil {
-			d.Mem = gpu.Bytes(mib) * gpu.MiB
-		}
+		d.Driver = driver
 		out = append(out, d)
 	}
+	return out, nil
+}
+
+func device(api nvml.Interface, index int) (Device, error) {
+	d := Device{Index: index}
+	handle, ret := api.DeviceGetHandleByIndex(index)
+	if ret != nvml.SUCCESS {
+		return d, ret
+	}
+	if d.Name, ret = handle.GetName(); ret != nvml.SUCCESS {
+		return d, ret
+	}
+	if d.UUID, ret = handle.GetUUID(); ret != nvml.SUCCESS {
+		return d, ret
+	}
+	// Devices that share the host's memory, or know no MIG, say that these are
+	// not supported.
+	if mem, ret := handle.GetMemoryInfo(); ret == nvml.SUCCESS {
+		d.Mem = gpu.Bytes(mem.Total)
+	}
+	if mode, _, ret := handle.GetMigMode(); ret == nvml.SUCCESS {
+		d.MIG = mode == nvml.DEVICE_MIG_ENABLE
+	}
+	return d, nil
 }
 
 // Fake is a Library that answers what it is told to.

@@ -1,85 +1,76 @@
 package nvml
 
 import (
+	"errors"
 	"os"
-	"path/filepath"
 	"reflect"
-	"strings"
 	"testing"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
 )
 
-// answer is the form of nvidia-smi's, for two devices.
-const answer = `0, NVIDIA H200, GPU-1234, 143771, 570.86.15, Disabled
-1, Orin (nvgpu), GPU-5678, [N/A], 540.4.0, [N/A]
-`
-
 var devices = []Device{
-	{Index: 0, Name: "NVIDIA H200", UUID: "GPU-1234", Mem: 143771 * gpu.MiB, Driver: "570.86.15"},
-	{Index: 1, Name: "Orin (nvgpu)", UUID: "GPU-5678", Driver: "540.4.0"},
+	{Index: 0, Name: "NVIDIA H200", UUID: "GPU-1234", Mem: 143771 * gpu.MiB, Driver: "570.86.15", MIG: true},
+	{Index: 1, Name: "Orin (nvgpu)", UUID: "GPU-5678", Driver: "570.86.15"},
 }
 
-func TestParse(t *testing.T) {
-	got, err := Parse(strings.NewReader(answer))
-	if err != nil || !reflect.DeepEqual(got, devices) {
-		t.Errorf("got %+v, %v, want %+v", got, err, devices)
+// machine is a library that knows the devices above.
+func machine() *mock.Interface {
+	return &mock.Interface{
+		InitFunc:                   func() nvml.Return { return nvml.SUCCESS },
+		ShutdownFunc:               func() nvml.Return { return nvml.SUCCESS },
+		SystemGetDriverVersionFunc: func() (string, nvml.Return) { return devices[0].Driver, nvml.SUCCESS },
+		DeviceGetCountFunc:         func() (int, nvml.Return) { return len(devices), nvml.SUCCESS },
+		DeviceGetHandleByIndexFunc: func(i int) (nvml.Device, nvml.Return) {
+			d := devices[i]
+			return &mock.Device{
+				GetNameFunc: func() (string, nvml.Return) { return d.Name, nvml.SUCCESS },
+				GetUUIDFunc: func() (string, nvml.Return) { return d.UUID, nvml.SUCCESS },
+				GetMemoryInfoFunc: func() (nvml.Memory, nvml.Return) {
+					if d.Mem == 0 {
+						return nvml.Memory{}, nvml.ERROR_NOT_SUPPORTED
+					}
+					return nvml.Memory{Total: uint64(d.Mem)}, nvml.SUCCESS
+				},
+				GetMigModeFunc: func() (int, int, nvml.Return) {
+					if !d.MIG {
+						return 0, 0, nvml.ERROR_NOT_SUPPORTED
+					}
+					return nvml.DEVICE_MIG_ENABLE, nvml.DEVICE_MIG_ENABLE, nvml.SUCCESS
+				},
+			}, nvml.SUCCESS
+		},
 	}
-	for name, text := range map[string]string{
-		"no number":  "x, a, b, 1, 2, Enabled\n",
-		"negative":   "-1, a, b, 1, 2, Enabled\n",
-		"few cells":  "0, a, b\n",
-		"an apology": "No devices were found\n",
-	} {
-		if list, err := Parse(strings.NewReader(text)); err == nil {
-			t.Errorf("%s: got %+v, want an error", name, list)
-		}
-	}
-}
-
-// program writes a stand-in for nvidia-smi.
-func program(t *testing.T, script string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "nvidia-smi")
-	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	return path
 }
 
 func TestLibraries(t *testing.T) {
-	smi := SMI{Program: program(t, "test \"$1\" = --query-gpu="+columns+" || exit 2\ncat <<'END'\n"+answer+"END\n")}
-	for _, lib := range []Library{smi, Fake{List: devices}} {
+	api := machine()
+	for _, lib := range []Library{NVML{API: api}, Fake{List: devices}} {
 		got, err := lib.Devices(t.Context())
 		if err != nil || !reflect.DeepEqual(got, devices) {
 			t.Errorf("%T: got %+v, %v", lib, got, err)
 		}
 	}
-}
-
-func TestUnavailable(t *testing.T) {
-	failing := SMI{Program: program(t, "echo 'driver mismatch'\nexit 18\n")}
-	for want, lib := range map[string]Library{
-		"driver mismatch": failing,
-		"no such file":    SMI{Program: filepath.Join(t.TempDir(), "absent")},
-	} {
-		_, err := lib.Devices(t.Context())
-		u, ok := err.(interface{ Unavailable() bool })
-		if !ok || !u.Unavailable() || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want unavailable: %s", err, want)
-		}
+	if len(api.ShutdownCalls()) != 1 {
+		t.Errorf("closed %d times, want once", len(api.ShutdownCalls()))
 	}
 }
 
-func FuzzParse(f *testing.F) {
-	f.Add(answer)
-	f.Add("0, \"a, b\", c, 1, 2, Enabled")
-	f.Fuzz(func(t *testing.T, text string) {
-		list, err := Parse(strings.NewReader(text))
-		for _, d := range list {
-			if err != nil || d.Index < 0 || d.Mem < 0 {
-				t.Errorf("%q: %+v, %v", text, d, err)
-			}
+func TestUnavailable(t *testing.T) {
+	api := machine()
+	api.InitFunc = func() nvml.Return { return nvml.ERROR_LIBRARY_NOT_FOUND }
+	libraries := []Library{NVML{API: api}}
+	if _, err := os.Stat("/dev/nvidiactl"); err != nil {
+		libraries = append(libraries, NVML{}) // a machine without a driver: the real library is not there
+	}
+	for _, lib := range libraries {
+		_, err := lib.Devices(t.Context())
+		var missing *UnavailableError
+		if !errors.As(err, &missing) || !missing.Unavailable() || missing.Hint() == "" {
+			t.Errorf("%+v: got %v, want that the library is missing", lib, err)
 		}
-	})
+	}
 }

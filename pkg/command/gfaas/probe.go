@@ -35,7 +35,7 @@ type machine struct {
 func (t *tool) diagnose(ctx context.Context) diagnosis {
 	m := machine{driver: preload.HasNVIDIA(), mps: mps.Probe()}
 	var checks []check
-	checks = append(checks, m.probeDriver(ctx, nvml.SMI{})...)
+	checks = append(checks, m.probeDriver(ctx, nvml.NVML{})...)
 	checks = append(checks, m.probeLibs()...)
 	checks = append(checks, m.probeMPS(), t.probeTokend(), t.probeTokens(ctx), t.probeDocker(ctx),
 		t.probeRunDir(), t.probeState(ctx))

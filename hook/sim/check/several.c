@@ -1,0 +1,87 @@
+/* several.c: a program to run several of at once. It says on standard output
+ * what it sees, one line at a time, and stops when its standard input ends.
+ *
+ *   several burn          keeps the device busy; a line for each 20 ms of its own
+ *                          work: how long that took by events, and the free memory
+ *   several hold BYTES    allocates, says "held" or "oom", and keeps it
+ *   several long          launches a kernel of a minute, says "long", and waits
+ */
+#include "tap.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+static const char ptx[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
+                          "// gfaas-sim: tick block_us=1000\n"
+                          ".visible .entry tick()\n{\n ret;\n}\n";
+
+#define BATCH 20 /* kernels of 1 ms */
+#define RING 4
+
+static bool input_ended(void)
+{
+    struct pollfd p = {.fd = 0, .events = POLLIN};
+    char c;
+    return poll(&p, 1, 0) > 0 && read(0, &c, 1) <= 0;
+}
+
+static void wait_for_end(void)
+{
+    char c;
+    while (read(0, &c, 1) > 0)
+        ;
+}
+
+static void burn(CUfunction tick)
+{
+    CUevent e[RING];
+    size_t free_bytes, total;
+    for (int i = 0; i < RING; i++)
+        MUST(cuEventCreate(&e[i], 0));
+    MUST(cuLaunchKernel(tick, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    MUST(cuEventRecord(e[0], NULL));
+    for (unsigned n = 1; !input_ended(); n++) {
+        for (int i = 0; i < BATCH; i++)
+            MUST(cuLaunchKernel(tick, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+        MUST(cuEventRecord(e[n % RING], NULL));
+        if (n < RING - 1)
+            continue;
+        float ms;
+        MUST(cuEventSynchronize(e[(n + 2) % RING])); /* of batch n - 2 */
+        MUST(cuEventElapsedTime(&ms, e[(n + 1) % RING], e[(n + 2) % RING]));
+        MUST(cuMemGetInfo(&free_bytes, &total));
+        printf("batch %.4f %zu\n", ms, free_bytes);
+        fflush(stdout);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    CUcontext ctx;
+    CUmodule m;
+    CUfunction tick;
+    CUdeviceptr p;
+    if (argc < 2)
+        return 2;
+    CUdevice dev = first_device();
+    MUST(cuCtxCreate(&ctx, 0, dev));
+    MUST(cuModuleLoadData(&m, ptx));
+    MUST(cuModuleGetFunction(&tick, m, "tick"));
+    if (!strcmp(argv[1], "burn")) {
+        burn(tick);
+    } else if (!strcmp(argv[1], "hold") && argc > 2) {
+        CUresult r = cuMemAlloc(&p, strtoull(argv[2], NULL, 10));
+        puts(r == CUDA_SUCCESS ? "held" : r == CUDA_ERROR_OUT_OF_MEMORY ? "oom" : "error");
+        fflush(stdout);
+        wait_for_end();
+    } else if (!strcmp(argv[1], "long")) {
+        MUST(cuMemAlloc(&p, 1 << 20));
+        MUST(cuLaunchKernel(tick, 60000, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+        puts("long");
+        fflush(stdout);
+        wait_for_end();
+    } else {
+        return 2;
+    }
+    return 0; /* without tidying up: leaving is the driver's business */
+}

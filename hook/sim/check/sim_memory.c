@@ -1,0 +1,236 @@
+/* sim_memory.c: device and host memory, copies and sets of every shape. */
+#include "tap.h"
+
+#include <stdint.h>
+
+#define N 1000
+
+static void plain(void)
+{
+    CUdeviceptr p = 0, q = 0, base = 0;
+    size_t free0, free1, free2, total, size = 0;
+    GIVES(CUDA_SUCCESS, cuMemGetInfo(&free0, &total));
+    CHECK(free0 > 0 && free0 <= total);
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAlloc(&p, 0));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAlloc(NULL, 16));
+    GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&p, total + 1));
+    GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&p, SIZE_MAX));
+    GIVES(CUDA_SUCCESS, cuMemAlloc(&p, 8 << 20));
+    GIVES(CUDA_SUCCESS, cuMemAlloc(&q, 10));
+    CHECK(p % 256 == 0 && q % 256 == 0);
+    GIVES(CUDA_SUCCESS, cuMemGetInfo(&free1, &total));
+    CHECK(free1 <= free0 - (8 << 20));
+    GIVES(CUDA_SUCCESS, cuMemGetAddressRange(&base, &size, p + 4096));
+    CHECK(base == p && size == 8 << 20);
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(p + 256));
+    GIVES(CUDA_SUCCESS, cuMemFree(p));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(p));
+    GIVES(CUDA_SUCCESS, cuMemFree(q));
+    GIVES(CUDA_SUCCESS, cuMemFree(0));
+    GIVES(CUDA_SUCCESS, cuMemGetInfo(&free2, &total));
+    CHECK(free2 >= free1 + (8 << 20));
+}
+
+static void linear(void)
+{
+    uint32_t a[N], b[N];
+    CUdeviceptr p, q;
+    for (int i = 0; i < N; i++)
+        a[i] = (uint32_t)i * 2654435761u;
+    MUST(cuMemAlloc(&p, sizeof a));
+    MUST(cuMemAlloc(&q, sizeof a));
+    GIVES(CUDA_SUCCESS, cuMemcpyHtoD(p, a, sizeof a));
+    GIVES(CUDA_SUCCESS, cuMemcpyDtoD(q, p, sizeof a));
+    GIVES(CUDA_SUCCESS, cuMemcpyDtoH(b, q, sizeof a));
+    CHECK(!memcmp(a, b, sizeof a));
+    memset(b, 0, sizeof b);
+    GIVES(CUDA_SUCCESS, cuMemcpy((CUdeviceptr)(uintptr_t)b, p, sizeof a));
+    CHECK(!memcmp(a, b, sizeof a));
+    GIVES(CUDA_SUCCESS, cuMemcpyHtoDAsync(q, b, 64, NULL));
+    b[0] = ~b[0]; /* pageable memory is the caller's again at once */
+    GIVES(CUDA_SUCCESS, cuMemcpyDtoHAsync(b, q, sizeof a, NULL));
+    GIVES(CUDA_SUCCESS, cuCtxSynchronize());
+    CHECK(!memcmp(a, b, sizeof a));
+    GIVES(CUDA_SUCCESS, cuMemcpyHtoD(p, a, 0));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyHtoD(0, a, 4));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoH(b, 0, 4));
+    MUST(cuMemFree(p));
+    MUST(cuMemFree(q));
+}
+
+static void sets(void)
+{
+    CUdeviceptr p;
+    unsigned char b[64];
+    uint16_t h[8];
+    uint32_t w[4];
+    MUST(cuMemAlloc(&p, 64));
+    GIVES(CUDA_SUCCESS, cuMemsetD8(p, 0xab, 64));
+    GIVES(CUDA_SUCCESS, cuMemsetD16(p + 16, 0x1234, 8));
+    GIVES(CUDA_SUCCESS, cuMemsetD32Async(p + 32, 0xdeadbeef, 4, NULL));
+    MUST(cuMemcpyDtoH(b, p, 64));
+    memcpy(h, b + 16, sizeof h);
+    memcpy(w, b + 32, sizeof w);
+    CHECK(b[0] == 0xab && b[15] == 0xab && b[48] == 0xab && b[63] == 0xab);
+    CHECK(h[0] == 0x1234 && h[7] == 0x1234);
+    CHECK(w[0] == 0xdeadbeef && w[3] == 0xdeadbeef);
+    GIVES(CUDA_SUCCESS, cuMemsetD2D8(p, 16, 7, 4, 4));
+    MUST(cuMemcpyDtoH(b, p, 64));
+    CHECK(b[0] == 7 && b[3] == 7 && b[4] == 0xab && b[51] == 7 && b[52] == 0xab);
+    GIVES(CUDA_SUCCESS, cuMemsetD2D32(p, 32, 0x01020304, 2, 2));
+    MUST(cuMemcpyDtoH(b, p, 64));
+    CHECK(b[0] == 4 && b[7] == 1 && b[32] == 4 && b[8] == 0xab);
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemsetD32(p + 1, 0, 1));
+    MUST(cuMemFree(p));
+}
+
+static void boxes(void)
+{
+    enum { W = 10, H = 6, D = 3 };
+    unsigned char in[D][H][W], out[D][H][W];
+    CUdeviceptr p;
+    size_t pitch = 0;
+    for (int i = 0; i < D * H * W; i++)
+        ((unsigned char *)in)[i] = (unsigned char)i;
+    GIVES(CUDA_SUCCESS, cuMemAllocPitch(&p, &pitch, W, H * D, 4));
+    CHECK(pitch >= W && pitch % 4 == 0);
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAllocPitch(&p, &pitch, W, H, 3));
+    CUDA_MEMCPY2D c = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = in, .srcPitch = W, .WidthInBytes = W};
+    c.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+    c.dstDevice = p;
+    c.dstPitch = pitch;
+    c.Height = H;
+    GIVES(CUDA_SUCCESS, cuMemcpy2D(&c));
+    memset(out, 0, sizeof out);
+    CUDA_MEMCPY2D back = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = p, .srcPitch = pitch, .srcXInBytes = 2};
+    back.srcY = 1;
+    back.dstMemoryType = CU_MEMORYTYPE_HOST;
+    back.dstHost = out;
+    back.dstPitch = W;
+    back.WidthInBytes = 3;
+    back.Height = 2;
+    GIVES(CUDA_SUCCESS, cuMemcpy2DUnaligned(&back));
+    CHECK(out[0][0][0] == in[0][1][2] && out[0][0][2] == in[0][1][4] && out[0][1][0] == in[0][2][2] && !out[0][0][3]);
+    back.srcPitch = 1;
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpy2D(&back));
+    CUDA_MEMCPY3D v = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = in, .srcPitch = W, .srcHeight = H};
+    v.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+    v.dstDevice = p;
+    v.dstPitch = pitch;
+    v.dstHeight = H;
+    v.WidthInBytes = W;
+    v.Height = H;
+    v.Depth = D;
+    GIVES(CUDA_SUCCESS, cuMemcpy3D(&v));
+    CUDA_MEMCPY3D r = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = p, .srcPitch = pitch, .srcHeight = H};
+    r.dstMemoryType = CU_MEMORYTYPE_HOST;
+    r.dstHost = out;
+    r.dstPitch = W;
+    r.dstHeight = H;
+    r.WidthInBytes = W;
+    r.Height = H;
+    r.Depth = D;
+    memset(out, 0, sizeof out);
+    GIVES(CUDA_SUCCESS, cuMemcpy3DAsync(&r, NULL));
+    GIVES(CUDA_SUCCESS, cuCtxSynchronize());
+    CHECK(!memcmp(in, out, sizeof in));
+    MUST(cuMemFree(p));
+}
+
+static void host(CUcontext ctx)
+{
+    void *p = NULL;
+    static char page[8192] __attribute__((aligned(4096)));
+    CUdeviceptr d = 0, q;
+    CUcontext owner = NULL;
+    unsigned flags = 0, type = 0;
+    GIVES(CUDA_SUCCESS, cuMemHostAlloc(&p, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
+    GIVES(CUDA_SUCCESS, cuMemHostGetDevicePointer(&d, p, 0));
+    GIVES(CUDA_SUCCESS, cuMemHostGetFlags(&flags, p));
+    CHECK(flags & CU_MEMHOSTALLOC_DEVICEMAP);
+    GIVES(CUDA_SUCCESS, cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, d));
+    CHECK(type == CU_MEMORYTYPE_HOST);
+    MUST(cuMemAlloc(&q, 4096));
+    GIVES(CUDA_SUCCESS, cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, q));
+    CHECK(type == CU_MEMORYTYPE_DEVICE);
+    GIVES(CUDA_SUCCESS, cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, q));
+    CHECK(owner == ctx);
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (CUdeviceptr)(uintptr_t)&type));
+    memset(p, 42, 4096);
+    GIVES(CUDA_SUCCESS, cuMemcpyHtoDAsync(q, p, 4096, NULL));
+    GIVES(CUDA_SUCCESS, cuCtxSynchronize());
+    GIVES(CUDA_SUCCESS, cuMemsetD8(d, 1, 4096));
+    GIVES(CUDA_SUCCESS, cuMemcpyDtoHAsync(p, q, 100, NULL));
+    GIVES(CUDA_SUCCESS, cuCtxSynchronize());
+    CHECK(((char *)p)[99] == 42 && ((char *)p)[100] == 1);
+    GIVES(CUDA_SUCCESS, cuMemFreeHost(p));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFreeHost(page));
+    GIVES(CUDA_SUCCESS, cuMemHostRegister(page, sizeof page, 0));
+    GIVES(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, cuMemHostRegister(page, sizeof page, 0));
+    GIVES(CUDA_SUCCESS, cuMemHostUnregister(page));
+    GIVES(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, cuMemHostUnregister(page));
+    GIVES(CUDA_SUCCESS, cuMemAllocHost(&p, 16));
+    GIVES(CUDA_SUCCESS, cuMemFreeHost(p));
+    MUST(cuMemFree(q));
+}
+
+static void attributes(void)
+{
+    CUdeviceptr p, start = 0;
+    size_t size = 0;
+    unsigned type = 0;
+    CUpointer_attribute which[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                                   CU_POINTER_ATTRIBUTE_RANGE_SIZE};
+    void *out[] = {&type, &start, &size};
+    MUST(cuMemAlloc(&p, 12345));
+    GIVES(CUDA_SUCCESS, cuPointerGetAttributes(3, which, out, p + 100));
+    CHECK(type == CU_MEMORYTYPE_DEVICE && start == p && size == 12345);
+    GIVES(CUDA_SUCCESS, cuPointerGetAttributes(1, which, out, (CUdeviceptr)(uintptr_t)&type));
+    CHECK(type == 0);
+    MUST(cuMemFree(p));
+}
+
+/* Many sizes, freed in another order: what is written stays where it belongs. */
+static void churn(bool sim)
+{
+    enum { K = 200 };
+    CUdeviceptr p[K];
+    size_t size[K], free0, free1, total;
+    unsigned char b[20000];
+    bool ok = true;
+    MUST(cuMemGetInfo(&free0, &total));
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < K; i++) {
+            size[i] = (size_t)(i * 7919 + round * 104729) % sizeof b + 1;
+            MUST(cuMemAlloc(&p[i], size[i]));
+            MUST(cuMemsetD8(p[i], (unsigned char)(i + round), size[i]));
+        }
+        for (int i = 0; i < K; i++) {
+            int k = (i * 77 + 13) % K; /* 77 and 200 have no common divisor */
+            MUST(cuMemcpyDtoH(b, p[k], size[k]));
+            for (size_t j = 0; j < size[k]; j++)
+                ok &= b[j] == (unsigned char)(k + round);
+            MUST(cuMemFree(p[k]));
+        }
+    }
+    CHECK(ok);
+    MUST(cuMemGetInfo(&free1, &total));
+    if (sim) /* a real driver may keep some of it */
+        CHECK(free1 == free0);
+}
+
+int main(void)
+{
+    CUcontext ctx;
+    CUdevice dev = first_device();
+    MUST(cuCtxCreate(&ctx, 0, dev));
+    plain();
+    linear();
+    sets();
+    boxes();
+    host(ctx);
+    attributes();
+    churn(simulated(dev));
+    GIVES(CUDA_SUCCESS, cuCtxDestroy(ctx));
+    return tap_end();
+}

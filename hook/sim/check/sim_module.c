@@ -1,0 +1,220 @@
+/* sim_module.c: modules, their kernels and variables, every way to launch. */
+#include "kernels.h"
+#include "tap.h"
+
+#include <math.h>
+#include <stdint.h>
+
+#define N 1000
+static float x[N], y[N], z[N];
+static CUdeviceptr dx, dy, dz;
+
+static void loading(void)
+{
+    CUmodule m;
+    char log[256] = "";
+    CUjit_option options[] = {5, 6}; /* error log buffer, its size */
+    void *values[] = {log, (void *)(uintptr_t)sizeof log};
+    CHECK(cuModuleLoadDataEx(&m, ".version 7.0\n.target sm_70\n.visible .entry (", 2, options, values) != CUDA_SUCCESS);
+    CHECK(log[0] != 0);
+    GIVES(CUDA_ERROR_FILE_NOT_FOUND, cuModuleLoad(&m, "/nonexistent.ptx"));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuModuleLoadData(NULL, kernels_ptx));
+    char path[] = "/tmp/gfaas-check-XXXXXX.ptx";
+    int fd = mkstemps(path, 4);
+    FILE *f = fdopen(fd, "w");
+    fputs(kernels_ptx, f);
+    fclose(f);
+    GIVES(CUDA_SUCCESS, cuModuleLoad(&m, path));
+    remove(path);
+    GIVES(CUDA_SUCCESS, cuModuleUnload(m));
+}
+
+/* What only the simulator has to say about PTX. */
+static void refused(void)
+{
+    static const char *const bad[] = {
+        "hello, world",
+        ".version 7.0\n.target sm_70\n// gfaas-sim: nobody block_us=1\n",
+        ".version 7.0\n.visible .entry k() { ret; }\n// gfaas-sim: k block_us=soon\n",
+        ".version 7.0\n.visible .entry k() { ret; }\n// gfaas-sim: k op=divide\n",
+        ".version 7.0\n.visible .entry k() { ret; }\n// gfaas-sim: k op=vadd_f32\n",
+        ".version 7.0\n.visible .entry k() { ret; }\n// gfaas-sim: k color=red\n",
+        ".version 7.0\n.visible .entry k(.param .u64 a { ret; }\n",
+        ".version 7.0\n.visible .entry k() { ret;\n",
+        ".version 7.0\n.visible .entry",
+    };
+    CUmodule m;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        GIVES(CUDA_ERROR_INVALID_PTX, cuModuleLoadData(&m, bad[i]));
+    GIVES(CUDA_ERROR_NO_BINARY_FOR_GPU, cuModuleLoadData(&m, "\177ELF\2\1\1"));
+    GIVES(CUDA_ERROR_NO_BINARY_FOR_GPU, cuModuleLoadFatBinary(&m, "\x50\xed\x55\xba"));
+}
+
+static void contents(CUmodule m)
+{
+    CUfunction f, g;
+    CUdeviceptr p = 0;
+    CUmodule back;
+    size_t bytes = 0, offset = 0, size = 0;
+    unsigned value = 0, zero[6];
+    int v = 0;
+    GIVES(CUDA_SUCCESS, cuModuleGetFunction(&f, m, "mixed"));
+    GIVES(CUDA_ERROR_NOT_FOUND, cuModuleGetFunction(&g, m, "missing"));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuModuleGetFunction(&g, m, NULL));
+    GIVES(CUDA_SUCCESS, cuFuncGetParamInfo(f, 1, &offset, &size));
+    CHECK(offset == 8 && size == 12);
+    GIVES(CUDA_SUCCESS, cuFuncGetParamInfo(f, 2, &offset, &size));
+    CHECK(offset == 20 && size == 2);
+    GIVES(CUDA_SUCCESS, cuFuncGetParamInfo(f, 3, &offset, NULL));
+    CHECK(offset == 24);
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuFuncGetParamInfo(f, 4, &offset, &size));
+    GIVES(CUDA_SUCCESS, cuFuncGetModule(&back, f));
+    CHECK(back == m);
+    GIVES(CUDA_SUCCESS, cuFuncGetAttribute(&v, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, f));
+    CHECK(v >= 32 && v <= 1024);
+    GIVES(CUDA_SUCCESS, cuOccupancyMaxActiveBlocksPerMultiprocessor(&v, f, 256, 0));
+    CHECK(v >= 1);
+    GIVES(CUDA_SUCCESS, cuModuleGetGlobal(&p, &bytes, m, "counter"));
+    CHECK(bytes == 4);
+    MUST(cuMemcpyDtoH(&value, p, 4));
+    CHECK(value == 7);
+    GIVES(CUDA_SUCCESS, cuModuleGetGlobal(&p, &bytes, m, "table"));
+    CHECK(bytes == 24);
+    MUST(cuMemcpyDtoH(zero, p, 24));
+    CHECK(!zero[0] && !zero[5]);
+    GIVES(CUDA_ERROR_NOT_FOUND, cuModuleGetGlobal(&p, &bytes, m, "missing"));
+}
+
+static bool result_is(float k)
+{
+    MUST(cuMemcpyDtoH(z, dz, sizeof z));
+    for (int i = 0; i < N; i++)
+        if (z[i] != x[i] + k * y[i])
+            return false;
+    return true;
+}
+
+static void launches(CUmodule m)
+{
+    CUfunction vadd, saxpy, sgemm;
+    int n = N;
+    float k = 2;
+    MUST(cuModuleGetFunction(&vadd, m, "vadd"));
+    MUST(cuModuleGetFunction(&saxpy, m, "saxpy"));
+    MUST(cuModuleGetFunction(&sgemm, m, "sgemm"));
+    void *add[] = {&dx, &dy, &dz, &n}, *axpy[] = {&k, &dy, &dz, &n};
+    GIVES(CUDA_SUCCESS, cuLaunchKernel(vadd, 4, 1, 1, 256, 1, 1, 0, NULL, add, NULL));
+    CHECK(result_is(1));
+    GIVES(CUDA_SUCCESS, cuLaunchKernel(saxpy, 4, 1, 1, 256, 1, 1, 0, NULL, axpy, NULL));
+    CHECK(result_is(3));
+    struct {
+        CUdeviceptr a, b, c;
+        int n;
+    } packed = {dx, dy, dz, N};
+    size_t size = sizeof packed;
+    void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &packed, CU_LAUNCH_PARAM_BUFFER_SIZE, &size, CU_LAUNCH_PARAM_END};
+    MUST(cuMemsetD8(dz, 0, sizeof z));
+    GIVES(CUDA_SUCCESS, cuLaunchKernel(vadd, 4, 1, 1, 256, 1, 1, 0, NULL, NULL, extra));
+    CHECK(result_is(1));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuLaunchKernel(vadd, 4, 1, 1, 256, 1, 1, 0, NULL, add, extra));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuLaunchKernel(vadd, 0, 1, 1, 256, 1, 1, 0, NULL, add, NULL));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuLaunchKernel(vadd, 1, 1, 1, 2048, 1, 1, 0, NULL, add, NULL));
+    CUlaunchConfig config = {4, 1, 1, 256, 1, 1, 0, NULL, NULL, 0};
+    MUST(cuMemsetD8(dz, 0, sizeof z));
+    GIVES(CUDA_SUCCESS, cuLaunchKernelEx(&config, vadd, add, NULL));
+    CHECK(result_is(1));
+    GIVES(CUDA_SUCCESS, cuLaunchCooperativeKernel(saxpy, 4, 1, 1, 256, 1, 1, 0, NULL, axpy));
+    CHECK(result_is(3));
+    GIVES(CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE,
+          cuLaunchCooperativeKernel(saxpy, 1 << 20, 1, 1, 256, 1, 1, 0, NULL, axpy));
+    float a[6] = {1, 2, 3, 4, 5, 6}, b[6] = {7, 8, 9, 10, 11, 12}, c[4];
+    int rows = 2, cols = 2, inner = 3;
+    void *gemm[] = {&dx, &dy, &dz, &rows, &cols, &inner};
+    MUST(cuMemcpyHtoD(dx, a, sizeof a));
+    MUST(cuMemcpyHtoD(dy, b, sizeof b));
+    GIVES(CUDA_SUCCESS, cuLaunchKernel(sgemm, 1, 1, 1, 32, 1, 1, 0, NULL, gemm, NULL));
+    MUST(cuMemcpyDtoH(c, dz, sizeof c));
+    CHECK(c[0] == 58 && c[1] == 64 && c[2] == 139 && c[3] == 154);
+    MUST(cuMemcpyHtoD(dx, x, sizeof x));
+    MUST(cuMemcpyHtoD(dy, y, sizeof y));
+}
+
+/* The interface of CUDA 2, which drivers still have. */
+static void legacy(CUmodule m)
+{
+    CUfunction f;
+    MUST(cuModuleGetFunction(&f, m, "vadd"));
+    MUST(cuMemsetD8(dz, 0, sizeof z));
+    GIVES(CUDA_SUCCESS, cuFuncSetBlockShape(f, 256, 1, 1));
+    GIVES(CUDA_SUCCESS, cuParamSetSize(f, 28));
+    GIVES(CUDA_SUCCESS, cuParamSetv(f, 0, &dx, 8));
+    GIVES(CUDA_SUCCESS, cuParamSetv(f, 8, &dy, 8));
+    GIVES(CUDA_SUCCESS, cuParamSetv(f, 16, &dz, 8));
+    GIVES(CUDA_SUCCESS, cuParamSeti(f, 24, N));
+    GIVES(CUDA_SUCCESS, cuLaunchGrid(f, 4, 1));
+    CHECK(result_is(1));
+    GIVES(CUDA_SUCCESS, cuFuncSetBlockShape(f, 1024, 1, 1));
+    MUST(cuMemsetD8(dz, 0, sizeof z));
+    GIVES(CUDA_SUCCESS, cuLaunch(f));
+    CHECK(result_is(1));
+}
+
+/* A kernel that reads where nothing is: the context is lost, the process not. */
+static void stray(CUdevice dev)
+{
+    CUcontext ctx;
+    CUmodule m;
+    CUfunction f;
+    CUdeviceptr nowhere = 4096, p;
+    int n = N;
+    MUST(cuCtxCreate(&ctx, 0, dev));
+    MUST(cuModuleLoadData(&m, kernels_ptx));
+    MUST(cuModuleGetFunction(&f, m, "vadd"));
+    void *args[] = {&nowhere, &nowhere, &nowhere, &n};
+    GIVES(CUDA_SUCCESS, cuLaunchKernel(f, 4, 1, 1, 256, 1, 1, 0, NULL, args, NULL));
+    GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxSynchronize());
+    GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuMemAlloc(&p, 16));
+    GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuLaunchKernel(f, 4, 1, 1, 256, 1, 1, 0, NULL, args, NULL));
+    cuCtxDestroy(ctx);
+}
+
+static void handles(CUmodule m)
+{
+    CUfunction f;
+    char junk[512] = {0};
+    MUST(cuModuleGetFunction(&f, m, "tick"));
+    GIVES(CUDA_ERROR_INVALID_HANDLE, cuLaunchKernel((CUfunction)junk, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    GIVES(CUDA_ERROR_INVALID_HANDLE, cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, (CUstream)junk, NULL, NULL));
+    GIVES(CUDA_ERROR_INVALID_HANDLE, cuModuleUnload((CUmodule)junk));
+    GIVES(CUDA_ERROR_INVALID_HANDLE, cuModuleGetFunction(&f, (CUmodule)junk, "x"));
+}
+
+int main(void)
+{
+    CUcontext ctx;
+    CUmodule m;
+    CUdevice dev = first_device();
+    MUST(cuCtxCreate(&ctx, 0, dev));
+    for (int i = 0; i < N; i++) {
+        x[i] = (float)i;
+        y[i] = (float)(3 * i);
+    }
+    MUST(cuMemAlloc(&dx, sizeof x));
+    MUST(cuMemAlloc(&dy, sizeof y));
+    MUST(cuMemAlloc(&dz, sizeof z));
+    MUST(cuMemcpyHtoD(dx, x, sizeof x));
+    MUST(cuMemcpyHtoD(dy, y, sizeof y));
+    MUST(cuModuleLoadData(&m, kernels_ptx));
+    loading();
+    contents(m);
+    launches(m);
+    legacy(m);
+    if (simulated(dev)) { /* a real driver follows such pointers */
+        refused();
+        handles(m);
+    }
+    MUST(cuModuleUnload(m));
+    GIVES(CUDA_SUCCESS, cuCtxDestroy(ctx));
+    stray(dev); /* last: on a GPU the process is lost to CUDA then */
+    return tap_end();
+}

@@ -1,0 +1,103 @@
+/* sim_threads.c: many threads at once, each with streams, events, memory and
+ * callbacks of its own, in one context; the sums have to come out. */
+#include "kernels.h"
+#include "tap.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#define THREADS 6
+#define ROUNDS 40
+#define N 512
+
+static CUcontext ctx;
+static CUfunction vadd, tick;
+static atomic_int calls, wrong;
+
+static void count(void *data)
+{
+    (void)data;
+    atomic_fetch_add(&calls, 1);
+}
+
+/* c = c + a again and again, over two streams that hand on by event. */
+static void round_of(CUstream s[2], CUevent e[2], CUdeviceptr a, CUdeviceptr c, int adds)
+{
+    int n = N;
+    void *args[] = {&c, &a, &c, &n};
+    for (int i = 0; i < adds; i++) {
+        CUstream here = s[i % 2], there = s[(i + 1) % 2];
+        MUST(cuLaunchKernel(vadd, 2, 1, 1, 256, 1, 1, 0, here, args, NULL));
+        if (i % 3 == 0)
+            MUST(cuLaunchHostFunc(here, count, NULL));
+        MUST(cuEventRecord(e[i % 2], here));
+        MUST(cuStreamWaitEvent(there, e[i % 2], 0));
+    }
+}
+
+static void *work(void *arg)
+{
+    int seed = (int)(intptr_t)arg;
+    CUstream s[2];
+    CUevent e[2];
+    CUdeviceptr a, c;
+    float in[N], out[N];
+    MUST(cuCtxSetCurrent(ctx));
+    for (int i = 0; i < 2; i++) {
+        MUST(cuStreamCreate(&s[i], CU_STREAM_NON_BLOCKING));
+        MUST(cuEventCreate(&e[i], CU_EVENT_DISABLE_TIMING));
+    }
+    for (int r = 0; r < ROUNDS; r++) {
+        int adds = (seed + r) % 9 + 1;
+        for (int i = 0; i < N; i++)
+            in[i] = (float)(seed + i);
+        MUST(cuMemAlloc(&a, sizeof in));
+        MUST(cuMemAlloc(&c, sizeof in));
+        MUST(cuMemcpyHtoDAsync(a, in, sizeof in, s[0]));
+        MUST(cuMemsetD32Async(c, 0, N, s[0]));
+        round_of(s, e, a, c, adds);
+        if (r % 5 == 0)
+            MUST(cuLaunchKernel(tick, 1, 1, 1, 32, 1, 1, 0, CU_STREAM_PER_THREAD, NULL, NULL));
+        MUST(cuMemcpyDtoHAsync(out, c, sizeof out, s[adds % 2]));
+        MUST(cuStreamSynchronize(s[adds % 2]));
+        for (int i = 0; i < N; i++)
+            if (out[i] != (float)adds * in[i])
+                atomic_fetch_add(&wrong, 1);
+        MUST(cuMemFree(a));
+        MUST(cuMemFree(c));
+    }
+    for (int i = 0; i < 2; i++) {
+        MUST(cuStreamDestroy(s[i]));
+        MUST(cuEventDestroy(e[i]));
+    }
+    return NULL;
+}
+
+int main(void)
+{
+    pthread_t t[THREADS];
+    CUmodule m;
+    size_t before, after, total;
+    int expected = 0;
+    CUdevice dev = first_device();
+    MUST(cuCtxCreate(&ctx, 0, dev));
+    MUST(cuModuleLoadData(&m, kernels_ptx));
+    MUST(cuModuleGetFunction(&vadd, m, "vadd"));
+    MUST(cuModuleGetFunction(&tick, m, "tick"));
+    MUST(cuMemGetInfo(&before, &total));
+    for (int i = 0; i < THREADS; i++)
+        pthread_create(&t[i], NULL, work, (void *)(intptr_t)i);
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(t[i], NULL);
+    MUST(cuCtxSynchronize());
+    MUST(cuMemGetInfo(&after, &total));
+    for (int i = 0; i < THREADS; i++)
+        for (int r = 0; r < ROUNDS; r++)
+            expected += ((i + r) % 9 + 1 + 2) / 3;
+    CHECK(wrong == 0);
+    CHECK(calls == expected);
+    if (simulated(dev))
+        CHECK(before == after);
+    GIVES(CUDA_SUCCESS, cuCtxDestroy(ctx));
+    return tap_end();
+}

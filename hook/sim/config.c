@@ -1,0 +1,168 @@
+/* config.c: the shape of the simulated machine, from the environment. */
+#include "sim.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct config g_config;
+
+/* A size as the tools write them: 16GiB, 512MiB, plain bytes. 0 when it is not one. */
+static uint64_t parse_size(const char *s)
+{
+    static const struct {
+        const char *unit;
+        int shift;
+    } units[] = {{"", 0}, {"B", 0}, {"KiB", 10}, {"MiB", 20}, {"GiB", 30}, {"TiB", 40}};
+    char *end;
+    if (*s < '0' || *s > '9')
+        return 0;
+    errno = 0;
+    unsigned long long v = strtoull(s, &end, 10);
+    if (errno)
+        return 0;
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+        if (!strcmp(end, units[i].unit))
+            return v > (UINT64_MAX >> units[i].shift) ? 0 : (uint64_t)v << units[i].shift;
+    return 0;
+}
+
+static unsigned parse_count(const char *s, unsigned max)
+{
+    char *end;
+    if (*s < '0' || *s > '9')
+        return 0;
+    unsigned long v = strtoul(s, &end, 10);
+    return *end || v > max ? 0 : (unsigned)v;
+}
+
+static bool parse_field(struct config *c, const char *key, const char *value)
+{
+    if (!strcmp(key, "sms"))
+        return (c->sms = parse_count(value, 4096)) != 0;
+    if (!strcmp(key, "count"))
+        return (c->count = parse_count(value, SIM_MAX_DEVICES)) != 0;
+    if (!strcmp(key, "mem"))
+        return (c->mem = parse_size(value)) >= SIM_PAGE && c->mem <= (1ull << 44);
+    return false;
+}
+
+static bool parse_shape(struct config *c, const char *text)
+{
+    char buf[256], *rest = buf;
+    if (strlen(text) >= sizeof buf)
+        return false;
+    strcpy(buf, text);
+    for (char *f; *buf && (f = strsep(&rest, ","));) {
+        char *eq = strchr(f, '=');
+        if (!eq)
+            return false;
+        *eq = 0;
+        if (!parse_field(c, f, eq + 1))
+            return false;
+    }
+    c->mem &= ~(uint64_t)(SIM_PAGE - 1);
+    return true;
+}
+
+/* The device a word of CUDA_VISIBLE_DEVICES names, by index or by the beginning of
+ * its UUID; -1 when it names none, or more than one. */
+static int named(const struct config *c, const char *word, size_t n)
+{
+    int found = -1;
+    char uuid[48], *end;
+    if (n && word[0] >= '0' && word[0] <= '9') {
+        unsigned long i = strtoul(word, &end, 10);
+        return end == word + n && i < c->count ? (int)i : -1;
+    }
+    for (unsigned i = 0; n >= 4 && i < c->count; i++) {
+        snprintf(uuid, sizeof uuid, "GPU-67666161-732d-7369-6d75-6c61746564%02x", i);
+        if (strncmp(uuid, word, n))
+            continue;
+        if (found >= 0)
+            return -1;
+        found = (int)i;
+    }
+    return found;
+}
+
+/* As the driver reads it: up to the first that names no device; none at all when
+ * one is named twice. */
+static void parse_visible(struct config *c, const char *text)
+{
+    c->visible = 0;
+    for (unsigned i = 0; !text && i < c->count; i++)
+        c->visible_index[c->visible++] = (int)i;
+    while (text && *text) {
+        while (*text == ' ')
+            text++;
+        size_t n = strcspn(text, ",");
+        int i = named(c, text, n);
+        if (i < 0)
+            return;
+        for (unsigned k = 0; k < c->visible; k++)
+            if (c->visible_index[k] == i) {
+                c->visible = 0;
+                return;
+            }
+        c->visible_index[c->visible++] = i;
+        text += n + (text[n] == ',');
+    }
+}
+
+/* Kept, and kept absolute: the program may change directory and environment. */
+static bool find_dir(struct config *c)
+{
+    const char *given = getenv("GFAAS_SIM_DIR");
+    c->own_dir = !given || !*given;
+    size_t n = 0;
+    if (c->own_dir)
+        n = (size_t)snprintf(c->dir, sizeof c->dir, "/dev/shm/gfaas-sim-%u", (unsigned)geteuid());
+    else if (given[0] == '/')
+        n = (size_t)snprintf(c->dir, sizeof c->dir, "%s", given);
+    else if (getcwd(c->dir, sizeof c->dir)) {
+        n = strlen(c->dir);
+        n += (size_t)snprintf(c->dir + n, sizeof c->dir - n, "/%s", given);
+    }
+    return n && n < sizeof c->dir;
+}
+
+static unsigned parse_share(const char *text)
+{
+    char *end;
+    if (!text)
+        return 0;
+    double v = strtod(text, &end);
+    if (end == text || *end || !(v > 0) || v > 100)
+        return 0;
+    unsigned milli = (unsigned)(v * 1000 + 0.5);
+    return milli ? milli : 1;
+}
+
+/* Reads the environment; false, after one line on standard error, when
+ * GFAAS_SIM_GPU is malformed. */
+bool config_load(void)
+{
+    struct config c = {.sms = 80, .mem = 16ull << 30, .count = 1};
+    const char *shape = getenv("GFAAS_SIM_GPU");
+    if (shape && !parse_shape(&c, shape)) {
+        fprintf(stderr,
+                "libcuda (simulated): GFAAS_SIM_GPU=%.200s: expected sms=N,mem=SIZE,count=N\n", shape);
+        return false;
+    }
+    if (!find_dir(&c)) {
+        fprintf(stderr, "libcuda (simulated): GFAAS_SIM_DIR is too long\n");
+        return false;
+    }
+    parse_visible(&c, getenv("CUDA_VISIBLE_DEVICES"));
+    c.pct = parse_share(getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"));
+    c.granted = c.sms;
+    if (c.pct) {
+        uint64_t scaled = (uint64_t)c.sms * c.pct;
+        c.granted = (unsigned)((scaled + 99999) / 100000);
+    }
+    g_config = c;
+    return true;
+}

@@ -1,0 +1,284 @@
+/* context.c: contexts, created and primary. Programs hold pointers to struct ctx
+ * in many places, so a destroyed one is emptied, marked and kept. */
+#include "sim.h"
+
+#include <stdlib.h>
+
+struct ctx *g_contexts;
+static uint64_t last_id;
+
+static void set_defaults(struct ctx *c)
+{
+    c->limit[CU_LIMIT_STACK_SIZE] = 1024;
+    c->limit[CU_LIMIT_PRINTF_FIFO_SIZE] = 1 << 20;
+    c->limit[CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20;
+    c->limit[CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH] = 2;
+    c->limit[CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = 2048;
+    c->limit[CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 64;
+    c->cache = CU_FUNC_CACHE_PREFER_NONE;
+    c->banks = CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE;
+}
+
+/* Gives a context, new or the primary one coming back, what it needs to work. */
+static CUresult fill(struct ctx *c)
+{
+    CUresult r = shared_join(c->dev);
+    if (r != CUDA_SUCCESS)
+        return r;
+    set_defaults(c);
+    c->error = CUDA_SUCCESS;
+    c->legacy = stream_new(c, S_LEGACY, 0, 0);
+    if (!c->legacy || !handle_add(c, H_CTX))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    c->id = ++last_id;
+    c->created = true;
+    c->destroyed = false;
+    return CUDA_SUCCESS;
+}
+
+static struct ctx *ctx_new(int ordinal, unsigned flags)
+{
+    struct ctx *c = calloc(1, sizeof *c);
+    if (!c)
+        return NULL;
+    c->dev = &g_device[g_config.visible_index[ordinal]];
+    c->ordinal = ordinal;
+    c->flags = flags;
+    c->api_version = 3020;
+    c->attach = 1;
+    c->next = g_contexts;
+    g_contexts = c;
+    return c;
+}
+
+/* Waits for the context's work and takes away all that belongs to it. */
+static void empty(struct ctx *c)
+{
+    if (!c->created)
+        return;
+    handle_del(c);
+    c->created = false;
+    c->destroyed = true;
+    wait_context(c, false);
+    while (c->modules)
+        module_free(c->modules);
+    while (c->events)
+        event_free(c->events);
+    memory_free_ctx(c);
+    for (struct stream *s = c->streams, *next; s; s = next) {
+        next = s->next;
+        s->dying = true;
+        handle_del(s);
+        if (!s->waiters) /* else the last who waits for it drops it */
+            stream_drop(s);
+    }
+    c->legacy = NULL;
+}
+
+static bool bad_flags(unsigned flags)
+{
+    unsigned sched = flags & CU_CTX_SCHED_MASK;
+    return (flags & ~(unsigned)CU_CTX_FLAGS_MASK) || (sched & (sched - 1));
+}
+
+static CUresult create(CUcontext *pctx, unsigned flags, CUdevice dev)
+{
+    CUresult r = sim_begin(NULL);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!pctx || bad_flags(flags))
+        return sim_end(CUDA_ERROR_INVALID_VALUE);
+    if (dev < 0 || dev >= (int)g_config.visible)
+        return sim_end(CUDA_ERROR_INVALID_DEVICE);
+    struct ctx *c = ctx_new(dev, flags);
+    r = c ? fill(c) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (r == CUDA_SUCCESS && !thread_push(c))
+        r = CUDA_ERROR_OUT_OF_MEMORY;
+    if (r == CUDA_SUCCESS)
+        *pctx = (CUcontext)c;
+    else if (c)
+        empty(c);
+    return sim_end(r);
+}
+
+CUresult cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev)
+{
+    return create(pctx, flags, dev);
+}
+
+CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
+{
+    return create(pctx, flags, dev);
+}
+
+CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams, unsigned int flags,
+                        CUdevice dev)
+{
+    if (numParams < 0 || (numParams > 0) != (paramsArray != NULL))
+        return CUDA_ERROR_INVALID_VALUE;
+    return numParams ? CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY : create(pctx, flags, dev);
+}
+
+CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *p, unsigned int flags, CUdevice dev)
+{
+    if (p && p->cigParams)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    return cuCtxCreate_v3(pctx, p ? p->execAffinityParams : NULL, p ? p->numExecAffinityParams : 0, flags, dev);
+}
+
+CUresult cuCtxDestroy_v2(CUcontext ctx)
+{
+    struct ctx *c = (struct ctx *)ctx;
+    CUresult r = sim_begin(NULL);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!handle_is(c, H_CTX) || c->primary)
+        return sim_end(c && handle_is(c, H_CTX) ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_CONTEXT);
+    if (ctx_current() == c)
+        thread_pop();
+    empty(c);
+    return sim_end(CUDA_SUCCESS);
+}
+
+CUresult cuCtxDestroy(CUcontext ctx)
+{
+    return cuCtxDestroy_v2(ctx);
+}
+
+CUresult cuCtxAttach(CUcontext *pctx, unsigned int flags)
+{
+    struct ctx *c;
+    CUresult r = sim_begin(&c);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!pctx || flags)
+        return sim_end(CUDA_ERROR_INVALID_VALUE);
+    c->attach++;
+    *pctx = (CUcontext)c;
+    return sim_end(CUDA_SUCCESS);
+}
+
+CUresult cuCtxDetach(CUcontext ctx)
+{
+    struct ctx *c;
+    CUresult r = sim_begin(&c);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if ((struct ctx *)ctx != c || c->primary)
+        return sim_end(CUDA_ERROR_INVALID_CONTEXT);
+    if (--c->attach == 0) {
+        thread_pop();
+        empty(c);
+    }
+    return sim_end(CUDA_SUCCESS);
+}
+
+static CUresult begin_primary(CUdevice dev, struct device **d)
+{
+    *d = NULL;
+    CUresult r = sim_begin(NULL);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (dev < 0 || dev >= (int)g_config.visible)
+        return sim_end(CUDA_ERROR_INVALID_DEVICE);
+    *d = &g_device[g_config.visible_index[dev]];
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
+{
+    struct device *d;
+    CUresult r = begin_primary(dev, &d);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!pctx)
+        return sim_end(CUDA_ERROR_INVALID_VALUE);
+    if (!d->primary) {
+        d->primary = ctx_new(dev, d->primary_flags);
+        if (!d->primary)
+            return sim_end(CUDA_ERROR_OUT_OF_MEMORY);
+        d->primary->primary = true;
+    }
+    if (!d->primary->created) {
+        d->primary->flags = d->primary_flags;
+        r = fill(d->primary);
+    }
+    if (r == CUDA_SUCCESS) {
+        d->primary_refs++;
+        *pctx = (CUcontext)d->primary;
+    }
+    return sim_end(r);
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
+{
+    struct device *d;
+    CUresult r = begin_primary(dev, &d);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!d->primary_refs)
+        return sim_end(CUDA_ERROR_INVALID_CONTEXT);
+    if (--d->primary_refs == 0)
+        empty(d->primary);
+    return sim_end(CUDA_SUCCESS);
+}
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice dev)
+{
+    return cuDevicePrimaryCtxRelease_v2(dev);
+}
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
+{
+    struct device *d;
+    CUresult r = begin_primary(dev, &d);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (d->primary)
+        empty(d->primary);
+    d->primary_refs = 0;
+    return sim_end(CUDA_SUCCESS);
+}
+
+CUresult cuDevicePrimaryCtxReset(CUdevice dev)
+{
+    return cuDevicePrimaryCtxReset_v2(dev);
+}
+
+CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags)
+{
+    struct device *d;
+    CUresult r = begin_primary(dev, &d);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (bad_flags(flags))
+        return sim_end(CUDA_ERROR_INVALID_VALUE);
+    d->primary_flags = flags;
+    if (d->primary)
+        d->primary->flags = flags;
+    return sim_end(CUDA_SUCCESS);
+}
+
+CUresult cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned int flags)
+{
+    struct device *d;
+    CUresult r = begin_primary(dev, &d);
+    if (r != CUDA_SUCCESS)
+        return r;
+    r = d->primary && d->primary->created ? CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE : CUDA_SUCCESS;
+    sim_end(r);
+    return r == CUDA_SUCCESS ? cuDevicePrimaryCtxSetFlags_v2(dev, flags) : r;
+}
+
+CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *active)
+{
+    struct device *d;
+    CUresult r = begin_primary(dev, &d);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!flags || !active)
+        return sim_end(CUDA_ERROR_INVALID_VALUE);
+    *flags = d->primary_flags;
+    *active = d->primary && d->primary->created;
+    return sim_end(CUDA_SUCCESS);
+}

@@ -1,0 +1,134 @@
+/* copy3d.c: the calls that copy rectangles and boxes. */
+#include "transfer.h"
+
+/* One side of a box. */
+struct side {
+    CUmemorytype type;
+    const void *host;
+    CUdeviceptr device;
+    size_t x, y, z, lod, pitch, rows;
+};
+
+struct box {
+    struct side src, dst;
+    size_t width, height, depth;
+};
+
+static CUresult find(const struct side *a, const struct box *b, char **view, enum place *where, size_t *pitch,
+                     size_t *slice)
+{
+    if (a->type == CU_MEMORYTYPE_ARRAY)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if (a->type != CU_MEMORYTYPE_HOST && a->type != CU_MEMORYTYPE_DEVICE && a->type != CU_MEMORYTYPE_UNIFIED)
+        return CUDA_ERROR_INVALID_VALUE;
+    *pitch = a->pitch ? a->pitch : a->x + b->width;
+    size_t rows = a->rows ? a->rows : a->y + b->height;
+    if (a->lod || *pitch < a->x + b->width || (b->depth > 1 && rows < a->y + b->height))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (rows && *pitch > (SIZE_MAX >> 8) / rows)
+        return CUDA_ERROR_INVALID_VALUE;
+    *slice = *pitch * rows;
+    size_t skip = a->z * *slice + a->y * *pitch + a->x;
+    size_t span = (b->depth - 1) * *slice + (b->height - 1) * *pitch + b->width;
+    CUdeviceptr p = a->type == CU_MEMORYTYPE_HOST ? (CUdeviceptr)(uintptr_t)a->host : a->device;
+    if (!p)
+        return CUDA_ERROR_INVALID_VALUE;
+    return transfer_locate(p + skip, span, a->type == CU_MEMORYTYPE_DEVICE, view, where);
+}
+
+static CUresult submit(const struct box *b, CUstream h, bool sync)
+{
+    struct ctx *ctx;
+    struct copy c = {.width = b->width, .height = b->height, .depth = b->depth};
+    enum place from, to;
+    char *view;
+    CUresult r = sim_begin(&ctx);
+    if (r != CUDA_SUCCESS)
+        return r;
+    struct stream *s = stream_get(ctx, h, &r);
+    if (!s || !b->width || !b->height || !b->depth)
+        return sim_end(r);
+    r = find(&b->src, b, &view, &from, &c.src_pitch, &c.src_slice);
+    c.src = view;
+    if (r == CUDA_SUCCESS)
+        r = find(&b->dst, b, &c.dst, &to, &c.dst_pitch, &c.dst_slice);
+    if (r == CUDA_SUCCESS)
+        r = transfer_submit(s, &c, from, to, sync);
+    return sim_end(r);
+}
+
+#define SIDE(p, a)                                                                           \
+    {                                                                                        \
+        .type = (p)->a##MemoryType, .host = (p)->a##Host, .device = (p)->a##Device,          \
+        .x = (p)->a##XInBytes, .y = (p)->a##Y, .pitch = (p)->a##Pitch                        \
+    }
+
+static CUresult copy2d(const CUDA_MEMCPY2D *p, CUstream h, bool sync)
+{
+    if (!p)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct box b = {.src = SIDE(p, src), .dst = SIDE(p, dst), .width = p->WidthInBytes, .height = p->Height};
+    b.depth = 1;
+    return submit(&b, h, sync);
+}
+
+#define DEEP(b, p)                                                         \
+    do {                                                                   \
+        (b).src.z = (p)->srcZ, (b).src.lod = (p)->srcLOD;                  \
+        (b).dst.z = (p)->dstZ, (b).dst.lod = (p)->dstLOD;                  \
+        (b).src.rows = (p)->srcHeight, (b).dst.rows = (p)->dstHeight;      \
+        (b).depth = (p)->Depth;                                            \
+    } while (0)
+
+static CUresult copy3d(const CUDA_MEMCPY3D *p, CUstream h, bool sync)
+{
+    if (!p)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct box b = {.src = SIDE(p, src), .dst = SIDE(p, dst), .width = p->WidthInBytes, .height = p->Height};
+    DEEP(b, p);
+    return submit(&b, h, sync);
+}
+
+static CUresult copy3d_peer(const CUDA_MEMCPY3D_PEER *p, CUstream h, bool sync)
+{
+    if (!p)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct box b = {.src = SIDE(p, src), .dst = SIDE(p, dst), .width = p->WidthInBytes, .height = p->Height};
+    DEEP(b, p);
+    return submit(&b, h, sync);
+}
+
+CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *pCopy)
+{
+    return copy2d(pCopy, NULL, true);
+}
+
+CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *pCopy)
+{
+    return copy2d(pCopy, NULL, true);
+}
+
+CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *pCopy, CUstream hStream)
+{
+    return copy2d(pCopy, hStream, false);
+}
+
+CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *pCopy)
+{
+    return copy3d(pCopy, NULL, true);
+}
+
+CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *pCopy, CUstream hStream)
+{
+    return copy3d(pCopy, hStream, false);
+}
+
+CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER *pCopy)
+{
+    return copy3d_peer(pCopy, NULL, true);
+}
+
+CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStream)
+{
+    return copy3d_peer(pCopy, hStream, false);
+}

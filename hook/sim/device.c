@@ -1,0 +1,259 @@
+/* device.c: what the device says about itself: a plausible GPU of compute
+ * capability 8.0, with the SMs and the memory of GFAAS_SIM_GPU. */
+#include "sim.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static CUresult check(CUdevice dev)
+{
+    CUresult r = sim_begin(NULL);
+    if (r != CUDA_SUCCESS)
+        return r;
+    return sim_end(dev < 0 || dev >= (int)g_config.visible ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS);
+}
+
+CUresult cuDeviceGetCount(int *count)
+{
+    CUresult r = sim_begin(NULL);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (count)
+        *count = (int)g_config.visible;
+    return sim_end(count ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+}
+
+CUresult cuDeviceGet(CUdevice *device, int ordinal)
+{
+    CUresult r = check(ordinal);
+    if (r == CUDA_SUCCESS && !device)
+        r = CUDA_ERROR_INVALID_VALUE;
+    if (r == CUDA_SUCCESS)
+        *device = ordinal;
+    return r;
+}
+
+CUresult cuDeviceGetName(char *name, int len, CUdevice dev)
+{
+    CUresult r = check(dev);
+    if (r == CUDA_SUCCESS && (!name || len <= 0))
+        r = CUDA_ERROR_INVALID_VALUE;
+    if (r == CUDA_SUCCESS)
+        snprintf(name, (size_t)len, "%s", SIM_DEVICE_NAME);
+    return r;
+}
+
+CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice dev)
+{
+    CUresult r = check(dev);
+    if (r == CUDA_SUCCESS && !uuid)
+        r = CUDA_ERROR_INVALID_VALUE;
+    if (r == CUDA_SUCCESS) {
+        memcpy(uuid->bytes, "gfaas-simulated", 16);
+        uuid->bytes[15] = (char)g_config.visible_index[dev];
+    }
+    return r;
+}
+
+CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev)
+{
+    return cuDeviceGetUuid(uuid, dev);
+}
+
+CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
+{
+    CUresult r = check(dev);
+    if (r == CUDA_SUCCESS && !bytes)
+        r = CUDA_ERROR_INVALID_VALUE;
+    if (r == CUDA_SUCCESS)
+        *bytes = g_config.mem;
+    return r;
+}
+
+#define A(name) [CU_DEVICE_ATTRIBUTE_##name]
+static const int attribute[CU_DEVICE_ATTRIBUTE_MAX] = {
+    A(MAX_THREADS_PER_BLOCK) = 1024,
+    A(MAX_BLOCK_DIM_X) = 1024,
+    A(MAX_BLOCK_DIM_Y) = 1024,
+    A(MAX_BLOCK_DIM_Z) = 64,
+    A(MAX_GRID_DIM_X) = 2147483647,
+    A(MAX_GRID_DIM_Y) = 65535,
+    A(MAX_GRID_DIM_Z) = 65535,
+    A(MAX_SHARED_MEMORY_PER_BLOCK) = 49152,
+    A(TOTAL_CONSTANT_MEMORY) = 65536,
+    A(WARP_SIZE) = 32,
+    A(MAX_PITCH) = 2147483647,
+    A(MAX_REGISTERS_PER_BLOCK) = 65536,
+    A(CLOCK_RATE) = 1410000,
+    A(TEXTURE_ALIGNMENT) = 512,
+    A(GPU_OVERLAP) = 1,
+    A(CAN_MAP_HOST_MEMORY) = 1,
+    A(MAXIMUM_TEXTURE1D_WIDTH) = 131072,
+    A(MAXIMUM_TEXTURE2D_WIDTH) = 131072,
+    A(MAXIMUM_TEXTURE2D_HEIGHT) = 65536,
+    A(MAXIMUM_TEXTURE3D_WIDTH) = 16384,
+    A(MAXIMUM_TEXTURE3D_HEIGHT) = 16384,
+    A(MAXIMUM_TEXTURE3D_DEPTH) = 16384,
+    A(MAXIMUM_TEXTURE2D_LAYERED_WIDTH) = 32768,
+    A(MAXIMUM_TEXTURE2D_LAYERED_HEIGHT) = 32768,
+    A(MAXIMUM_TEXTURE2D_LAYERED_LAYERS) = 2048,
+    A(SURFACE_ALIGNMENT) = 512,
+    A(CONCURRENT_KERNELS) = 1,
+    A(PCI_BUS_ID) = 1,
+    A(MEMORY_CLOCK_RATE) = 1215000,
+    A(GLOBAL_MEMORY_BUS_WIDTH) = 5120,
+    A(L2_CACHE_SIZE) = 41943040,
+    A(MAX_THREADS_PER_MULTIPROCESSOR) = 2048,
+    A(ASYNC_ENGINE_COUNT) = 3,
+    A(UNIFIED_ADDRESSING) = 1,
+    A(TEXTURE_PITCH_ALIGNMENT) = 32,
+    A(MAXIMUM_TEXTURE1D_LINEAR_WIDTH) = 268435456,
+    A(MAXIMUM_TEXTURE2D_LINEAR_WIDTH) = 131072,
+    A(MAXIMUM_TEXTURE2D_LINEAR_HEIGHT) = 65000,
+    A(MAXIMUM_TEXTURE2D_LINEAR_PITCH) = 2097120,
+    A(MAXIMUM_SURFACE1D_WIDTH) = 32768,
+    A(MAXIMUM_SURFACE2D_WIDTH) = 131072,
+    A(MAXIMUM_SURFACE2D_HEIGHT) = 65536,
+    A(COMPUTE_CAPABILITY_MAJOR) = 8,
+    A(STREAM_PRIORITIES_SUPPORTED) = 1,
+    A(GLOBAL_L1_CACHE_SUPPORTED) = 1,
+    A(LOCAL_L1_CACHE_SUPPORTED) = 1,
+    A(MAX_SHARED_MEMORY_PER_MULTIPROCESSOR) = 167936,
+    A(MAX_REGISTERS_PER_MULTIPROCESSOR) = 65536,
+    A(SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO) = 2,
+    A(COMPUTE_PREEMPTION_SUPPORTED) = 1,
+    A(CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM) = 1,
+    A(COOPERATIVE_LAUNCH) = 1,
+    A(MAX_SHARED_MEMORY_PER_BLOCK_OPTIN) = 166912,
+    A(HOST_REGISTER_SUPPORTED) = 1,
+    A(MAX_BLOCKS_PER_MULTIPROCESSOR) = 32,
+    A(RESERVED_SHARED_MEMORY_PER_BLOCK) = 1024,
+    A(READ_ONLY_HOST_REGISTER_SUPPORTED) = 1,
+    A(NUMA_ID) = -1,
+    A(HOST_NUMA_ID) = -1,
+};
+
+CUresult cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev)
+{
+    CUresult r = check(dev);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!pi || attrib < 1 || attrib >= CU_DEVICE_ATTRIBUTE_MAX)
+        return CUDA_ERROR_INVALID_VALUE;
+    switch ((int)attrib) {
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+        *pi = (int)g_config.granted; /* MPS shows a client its portion */
+        break;
+    case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID:
+        *pi = g_config.visible_index[dev];
+        break;
+    case CU_DEVICE_ATTRIBUTE_MPS_ENABLED:
+        *pi = g_config.pct != 0;
+        break;
+    default:
+        *pi = attribute[attrib];
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice dev)
+{
+    CUresult r = check(dev);
+    if (r == CUDA_SUCCESS && (!major || !minor))
+        r = CUDA_ERROR_INVALID_VALUE;
+    if (r == CUDA_SUCCESS) {
+        *major = attribute[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR];
+        *minor = attribute[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR];
+    }
+    return r;
+}
+
+CUresult cuDeviceGetProperties(CUdevprop *prop, CUdevice dev)
+{
+    CUresult r = check(dev);
+    if (r == CUDA_SUCCESS && !prop)
+        r = CUDA_ERROR_INVALID_VALUE;
+    if (r != CUDA_SUCCESS)
+        return r;
+    for (int i = 0; i < 3; i++) {
+        prop->maxThreadsDim[i] = attribute[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X + i];
+        prop->maxGridSize[i] = attribute[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X + i];
+    }
+    prop->maxThreadsPerBlock = attribute[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK];
+    prop->sharedMemPerBlock = attribute[CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK];
+    prop->totalConstantMemory = attribute[CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY];
+    prop->SIMDWidth = attribute[CU_DEVICE_ATTRIBUTE_WARP_SIZE];
+    prop->memPitch = attribute[CU_DEVICE_ATTRIBUTE_MAX_PITCH];
+    prop->regsPerBlock = attribute[CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK];
+    prop->clockRate = attribute[CU_DEVICE_ATTRIBUTE_CLOCK_RATE];
+    prop->textureAlign = attribute[CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT];
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetExecAffinitySupport(int *pi, CUexecAffinityType type, CUdevice dev)
+{
+    CUresult r = check(dev);
+    if (r == CUDA_SUCCESS && (!pi || type != CU_EXEC_AFFINITY_TYPE_SM_COUNT))
+        r = CUDA_ERROR_INVALID_VALUE;
+    if (r == CUDA_SUCCESS)
+        *pi = 0;
+    return r;
+}
+
+CUresult cuDeviceGetPCIBusId(char *pciBusId, int len, CUdevice dev)
+{
+    CUresult r = check(dev);
+    if (r == CUDA_SUCCESS && (!pciBusId || len < 13))
+        r = CUDA_ERROR_INVALID_VALUE;
+    if (r == CUDA_SUCCESS)
+        snprintf(pciBusId, (size_t)len, "0000:01:%02x.0", (unsigned)g_config.visible_index[dev]);
+    return r;
+}
+
+CUresult cuDeviceGetByPCIBusId(CUdevice *dev, const char *pciBusId)
+{
+    unsigned domain = 0, bus, slot;
+    CUresult r = check(0);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!dev || !pciBusId)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (sscanf(pciBusId, "%x:%x:%x", &domain, &bus, &slot) != 3) {
+        domain = 0;
+        if (sscanf(pciBusId, "%x:%x", &bus, &slot) != 2)
+            return CUDA_ERROR_INVALID_VALUE;
+    }
+    for (unsigned i = 0; i < g_config.visible; i++)
+        if (domain == 0 && bus == 1 && (int)slot == g_config.visible_index[i]) {
+            *dev = (CUdevice)i;
+            return CUDA_SUCCESS;
+        }
+    return CUDA_ERROR_INVALID_DEVICE;
+}
+
+CUresult cuDeviceCanAccessPeer(int *canAccessPeer, CUdevice dev, CUdevice peerDev)
+{
+    CUresult r = check(dev);
+    if (r == CUDA_SUCCESS)
+        r = check(peerDev);
+    if (r == CUDA_SUCCESS && !canAccessPeer)
+        r = CUDA_ERROR_INVALID_VALUE;
+    if (r == CUDA_SUCCESS)
+        *canAccessPeer = 0;
+    return r;
+}
+
+CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attrib, CUdevice srcDevice, CUdevice dstDevice)
+{
+    CUresult r = check(srcDevice);
+    if (r == CUDA_SUCCESS)
+        r = check(dstDevice);
+    if (r == CUDA_SUCCESS && srcDevice == dstDevice)
+        r = CUDA_ERROR_INVALID_DEVICE;
+    if (r == CUDA_SUCCESS && (!value || attrib < 1 || attrib > 4))
+        r = CUDA_ERROR_INVALID_VALUE;
+    if (r == CUDA_SUCCESS)
+        *value = 0;
+    return r;
+}

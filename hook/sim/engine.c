@@ -1,0 +1,299 @@
+/* engine.c: the work of a process on a device. Items go through streams in
+ * order; kernels have the granted SMs one at a time. Nothing happens by itself:
+ * whoever looks (the worker, a thread that waits, one that launches) calls
+ * engine_advance, which carries out in order of simulated time what was due. So
+ * the times that come out do not depend on who looked when. */
+#include "sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static struct item *spare;
+
+uint64_t now_ns(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+struct item *item_new(enum item_kind kind)
+{
+    struct item *it = spare;
+    if (it)
+        spare = it->next;
+    else if (!(it = malloc(sizeof *it)))
+        return NULL;
+    it->next = it->xnext = NULL;
+    it->kind = kind;
+    it->sent = it->computing = false;
+    it->ns = it->computed_at = 0;
+    if (kind == I_KERNEL)
+        it->u.kernel.op = OP_NONE;
+    return it;
+}
+
+void item_free(struct item *it)
+{
+    if (it->kind == I_COPY || it->kind == I_SET)
+        free(it->u.copy.staged);
+    if (it->kind == I_RECORD || it->kind == I_WAIT)
+        record_unref(it->u.record);
+    it->next = spare;
+    spare = it;
+}
+
+struct record *record_new(void)
+{
+    struct record *r = calloc(1, sizeof *r);
+    if (r)
+        r->refs = 1;
+    return r;
+}
+
+void record_unref(struct record *r)
+{
+    if (r && --r->refs == 0)
+        free(r);
+}
+
+/* Whether a thread has to act on the item at its time, not just see it later. */
+static bool prompt(const struct item *it)
+{
+    return it->kind == I_KERNEL ? it->u.kernel.op != OP_NONE
+                                : it->kind != I_RECORD && it->kind != I_WAIT;
+}
+
+bool stream_blocking(const struct stream *s)
+{
+    return s->kind != S_LEGACY && !(s->flags & CU_STREAM_NON_BLOCKING);
+}
+
+static uint64_t later(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Whether the first item of a stream may start, and since when. */
+static bool ready(const struct item *it, uint64_t *since)
+{
+    const struct stream *s = it->stream;
+    uint64_t t = later(it->enqueued, s->done_at);
+    if (s->kind == S_LEGACY) {
+        for (const struct stream *o = s->ctx->streams; o; o = o->next) {
+            if (!stream_blocking(o))
+                continue;
+            if (o->head && o->head->seq < it->seq)
+                return false;
+            t = later(t, o->done_at);
+        }
+    } else if (stream_blocking(s)) {
+        const struct stream *o = s->ctx->legacy;
+        if (o->head && o->head->seq < it->seq)
+            return false;
+        t = later(t, o->done_at);
+    }
+    if (it->kind == I_WAIT) {
+        if (!it->u.record->done)
+            return false;
+        t = later(t, it->u.record->at);
+    }
+    *since = t;
+    return true;
+}
+
+static void finish_record(struct record *r, struct device *d, uint64_t at)
+{
+    r->done = true;
+    r->at = at;
+    r->stream = NULL;
+    if (!r->watched)
+        return;
+    d->n_prompt--;
+    for (int i = 0; i < SIM_MAX_DEVICES; i++)
+        if (&g_device[i] != d && g_device[i].busy)
+            threads_kick(&g_device[i]);
+}
+
+void engine_finish(struct item *it, uint64_t at)
+{
+    struct stream *s = it->stream;
+    struct device *d = s->ctx->dev;
+    bool wake = false;
+    s->head = it->next;
+    if (!s->head)
+        s->tail = NULL;
+    s->done++;
+    s->done_at = later(s->done_at, at);
+    if (s->done >= s->wake_at) {
+        s->wake_at = UINT64_MAX;
+        wake = true;
+    }
+    if (prompt(it))
+        d->n_prompt--;
+    if (it->kind == I_RECORD)
+        finish_record(it->u.record, d, at);
+    item_free(it);
+    if (wake && g_waiters)
+        pthread_cond_broadcast(&g_cond);
+    if (!s->head) {
+        *s->busy_prev = s->busy_next;
+        if (s->busy_next)
+            s->busy_next->busy_prev = s->busy_prev;
+        if (s->dying && !s->waiters)
+            stream_drop(s);
+    }
+}
+
+/* Which of two kernels has the SMs first when both could. */
+static bool before(const struct item *a, uint64_t ra, const struct item *b, uint64_t rb, uint64_t free_at)
+{
+    if ((ra > free_at || rb > free_at) && ra != rb)
+        return ra < rb;
+    if (a->stream->priority != b->stream->priority)
+        return a->stream->priority < b->stream->priority;
+    return a->seq < b->seq;
+}
+
+static void start_kernel(struct device *d, struct item *it, uint64_t since, uint64_t now)
+{
+    uint64_t at = later(d->free_at, since), begin;
+    if (!d->published) {
+        sched_publish(d, true, at, now);
+        begin = sched_progress(d, at);
+    } else if (at == d->free_at) {
+        begin = d->free_progress;
+    } else {
+        begin = later(d->free_progress, sched_progress(d, at));
+    }
+    d->run = it;
+    d->run_end = begin + it->ns;
+    d->pend_ns -= it->ns;
+    if (it->u.kernel.op != OP_NONE && !it->stream->ctx->error) {
+        it->computing = true;
+        threads_send(it);
+    }
+}
+
+static bool end_kernel(struct device *d, uint64_t now)
+{
+    struct item *it = d->run;
+    if (!it || it->computing)
+        return false;
+    uint64_t end = sched_when(d, d->run_end);
+    if (it->stream->ctx->error)
+        end = end < now ? end : now;
+    if (later(end, it->computed_at) > now)
+        return false;
+    d->free_progress = d->run_end;
+    if (it->computed_at > end) {
+        end = it->computed_at;
+        d->free_progress = later(d->run_end, sched_progress(d, end));
+    }
+    d->run = NULL;
+    d->free_at = end;
+    engine_finish(it, end);
+    return true;
+}
+
+/* Deals with the heads of all streams; true when one finished, and the list of
+ * busy streams may have changed. Leaves the kernel that should run next in *best. */
+static bool look_at_heads(struct device *d, struct item **best, uint64_t *best_since)
+{
+    *best = NULL;
+    *best_since = 0;
+    for (struct stream *s = d->busy; s; s = s->busy_next) {
+        struct item *it = s->head;
+        uint64_t since;
+        if (it == d->run || it->sent || !ready(it, &since))
+            continue;
+        bool skip = s->ctx->error && it->kind != I_CALLBACK;
+        if (it->kind == I_RECORD || it->kind == I_WAIT || skip) {
+            if (it->kind == I_KERNEL)
+                d->pend_ns -= it->ns;
+            engine_finish(it, since);
+            return true;
+        }
+        if (it->kind != I_KERNEL) {
+            it->sent = true;
+            threads_send(it);
+        } else if (!*best || before(it, since, *best, *best_since, d->free_at)) {
+            *best = it;
+            *best_since = since;
+        }
+    }
+    return false;
+}
+
+void engine_advance(struct device *d, uint64_t now)
+{
+    if (!d->joined || d->left)
+        return;
+    for (;;) {
+        struct item *best;
+        uint64_t since;
+        if (end_kernel(d, now))
+            continue;
+        if (look_at_heads(d, &best, &since))
+            continue;
+        if (d->run || !best)
+            break;
+        start_kernel(d, best, since, now);
+    }
+    if (!d->run && d->published)
+        sched_publish(d, false, d->free_at, now);
+}
+
+uint64_t engine_deadline(struct device *d, uint64_t more, uint64_t now)
+{
+    if (!d->run || d->left)
+        return 0;
+    uint64_t at = sched_when(d, d->run_end + (d->n_prompt ? 0 : more));
+    if (d->run->computing && at <= now)
+        at = 0; /* only the end of the computation counts now */
+    if (sched_contended(d) && (!at || at > d->next_reap))
+        at = d->next_reap > now ? d->next_reap : now; /* time to look for the dead */
+    return at;
+}
+
+CUresult engine_push(struct stream *s, struct item *it)
+{
+    struct device *d = s->ctx->dev;
+    if ((!d->worker_started && !threads_start_worker(d)) || !threads_start_for(it)) {
+        item_free(it);
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    }
+    if (s->enq - s->done >= SIM_QUEUE_DEPTH)
+        wait_room(s);
+    uint64_t now = now_ns();
+    it->stream = s;
+    it->seq = ++s->ctx->seq;
+    it->enqueued = now;
+    if (s->tail)
+        s->tail->next = it;
+    else
+        s->head = it;
+    s->tail = it;
+    if (s->enq++ == s->done) {
+        s->busy_next = d->busy;
+        s->busy_prev = &d->busy;
+        if (d->busy)
+            d->busy->busy_prev = &s->busy_next;
+        d->busy = s;
+    }
+    if (it->kind == I_RECORD) {
+        it->u.record->stream = s;
+        it->u.record->index = s->enq;
+    }
+    if (it->kind == I_KERNEL) {
+            d->pend_ns += it->ns;
+    }
+    bool kick = prompt(it) && d->n_prompt++ == 0 && d->run;
+    struct item *running = d->run;
+    if (!running || s->head == it)
+        engine_advance(d, now);
+    if (kick || (d->run && d->run != running))
+        threads_kick(d);
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,170 @@
+/* init.c: cuInit, versions, error names, and the door every call goes through. */
+#include "sim.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <time.h>
+
+enum { NOT_YET, READY, GONE, FORKED };
+
+pthread_mutex_t g_lock = PTHREAD_MUTEX_INITIALIZER;
+struct device g_device[SIM_MAX_DEVICES];
+__thread bool tls_in_callback;
+__thread bool tls_per_thread;
+
+static _Atomic int state = NOT_YET;
+static pthread_mutex_t init_lock = PTHREAD_MUTEX_INITIALIZER;
+static bool hooked_fork, hooked_exit;
+
+/* A forked child has the parent's memory but none of its threads, contexts or
+ * locks on the device: as with the real driver it can use nothing of them. */
+static void in_child(void)
+{
+    if (state != NOT_YET)
+        state = FORKED;
+}
+
+CUresult cuInit(unsigned int Flags)
+{
+    if (Flags)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (state == FORKED)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (state == GONE)
+        return CUDA_ERROR_DEINITIALIZED;
+    CUresult r = CUDA_SUCCESS;
+    pthread_mutex_lock(&init_lock);
+    if (state == NOT_YET) {
+        if (!config_load())
+            r = CUDA_ERROR_INVALID_VALUE;
+        else if (!g_config.visible)
+            r = CUDA_ERROR_NO_DEVICE;
+        else if (!wait_init())
+            r = CUDA_ERROR_OUT_OF_MEMORY;
+        if (r == CUDA_SUCCESS && !hooked_fork)
+            hooked_fork = pthread_atfork(NULL, NULL, in_child) == 0;
+        if (r == CUDA_SUCCESS) {
+            for (int i = 0; i < SIM_MAX_DEVICES; i++)
+                g_device[i].index = i;
+            state = READY;
+        }
+    }
+    pthread_mutex_unlock(&init_lock);
+    return r;
+}
+
+static CUresult refused(void)
+{
+    return state == GONE ? CUDA_ERROR_DEINITIALIZED : CUDA_ERROR_NOT_INITIALIZED;
+}
+
+/* Opens a call: takes the lock and, where c is given, finds the current context
+ * and its sticky error. */
+CUresult sim_begin(struct ctx **c)
+{
+    if (state != READY)
+        return refused();
+    if (tls_in_callback)
+        return CUDA_ERROR_NOT_PERMITTED;
+    pthread_mutex_lock(&g_lock);
+    if (!c)
+        return CUDA_SUCCESS;
+    *c = ctx_current();
+    CUresult r = !*c               ? CUDA_ERROR_INVALID_CONTEXT
+                 : (*c)->destroyed ? CUDA_ERROR_CONTEXT_IS_DESTROYED
+                                   : (*c)->error;
+    if (r != CUDA_SUCCESS)
+        pthread_mutex_unlock(&g_lock);
+    return r;
+}
+
+CUresult sim_end(CUresult r)
+{
+    pthread_mutex_unlock(&g_lock);
+    return r;
+}
+
+/* At exit the process gives its place on the devices back. Should a signal
+ * handler have called exit inside one of our calls, the lock never comes free
+ * and the next process on the device clears up instead. */
+static void at_exit(void)
+{
+    struct timespec ts;
+    if (state != READY)
+        return;
+    clock_gettime(CLOCK_REALTIME, &ts);
+    ts.tv_sec += 1;
+    if (pthread_mutex_timedlock(&g_lock, &ts))
+        return;
+    state = GONE;
+    for (int i = 0; i < SIM_MAX_DEVICES; i++) {
+        shared_leave(&g_device[i]);
+        if (g_device[i].worker_started)
+            shared_bell_ring(&g_device[i]);
+    }
+    pthread_mutex_unlock(&g_lock);
+}
+
+void sim_atexit_register(void)
+{
+    if (!hooked_exit)
+        hooked_exit = atexit(at_exit) == 0;
+}
+
+CUresult cuDriverGetVersion(int *driverVersion)
+{
+    if (!driverVersion)
+        return CUDA_ERROR_INVALID_VALUE;
+    *driverVersion = SIM_DRIVER_VERSION;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGetErrorName(CUresult error, const char **pStr)
+{
+    if (!pStr)
+        return CUDA_ERROR_INVALID_VALUE;
+    switch (error) {
+#define NAME_OF(name, code, text) \
+    case name:                    \
+        *pStr = #name;            \
+        return CUDA_SUCCESS;
+        CU_RESULTS(NAME_OF)
+    default:
+        *pStr = NULL;
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+}
+
+CUresult cuGetErrorString(CUresult error, const char **pStr)
+{
+    if (!pStr)
+        return CUDA_ERROR_INVALID_VALUE;
+    switch (error) {
+#define TEXT_OF(name, code, text) \
+    case name:                    \
+        *pStr = text;             \
+        return CUDA_SUCCESS;
+        CU_RESULTS(TEXT_OF)
+    default:
+        *pStr = NULL;
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+}
+
+CUresult cuProfilerStart(void)
+{
+    return CUDA_SUCCESS;
+}
+
+CUresult cuProfilerStop(void)
+{
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGetExportTable(const void **ppExportTable, const CUuuid *pExportTableId)
+{
+    if (!ppExportTable || !pExportTableId)
+        return CUDA_ERROR_INVALID_VALUE;
+    *ppExportTable = NULL;
+    return CUDA_ERROR_NOT_FOUND;
+}

@@ -1,0 +1,135 @@
+/* ipc.c: device memory of other processes. A handle names the exporter's memory
+ * file and a place in it, so it works wherever the shared directory is seen. */
+#include "sim.h"
+
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define IPC_MAGIC 0x43504947u
+
+struct ipc {
+    uint32_t magic;
+    int32_t device;
+    uint32_t slot, pad;
+    uint64_t serial, offset, size;
+};
+_Static_assert(sizeof(struct ipc) <= sizeof(CUipcMemHandle), "a handle is 64 bytes");
+
+CUresult cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
+{
+    struct ctx *c;
+    CUresult r = sim_begin(&c);
+    if (r != CUDA_SUCCESS)
+        return r;
+    struct range *g = range_find(dptr);
+    if (!pHandle || !g || g->kind != R_DEVICE)
+        return sim_end(CUDA_ERROR_INVALID_VALUE);
+    struct device *d = g->ctx->dev;
+    if (!shared_name_memory(d))
+        return sim_end(CUDA_ERROR_OPERATING_SYSTEM);
+    struct ipc h = {.magic = IPC_MAGIC, .device = d->index, .slot = (uint32_t)d->slot};
+    h.serial = g->serial;
+    h.offset = g->offset;
+    h.size = g->size;
+    memset(pHandle, 0, sizeof *pHandle);
+    memcpy(pHandle, &h, sizeof h);
+    return sim_end(CUDA_SUCCESS);
+}
+
+static struct range *already_open(const struct ipc *h)
+{
+    for (size_t i = 0; i < range_count(); i++) {
+        struct range *g = range_at(i);
+        if (g->kind == R_IPC && g->serial == h->serial && g->offset == h->offset && g->ctx->dev->index == h->device)
+            return g;
+    }
+    return NULL;
+}
+
+/* Maps the other process's bytes: the address programs see, and the view. */
+static CUresult map(struct range *g, const struct ipc *h)
+{
+    int fd = shared_open_memory(h->device, h->slot, h->serial);
+    if (fd < 0)
+        return CUDA_ERROR_INVALID_VALUE; /* the exporter is gone */
+    off_t size = lseek(fd, 0, SEEK_END);
+    if (size < 0 || h->offset > (uint64_t)size || g->span > (uint64_t)size - h->offset) {
+        close(fd);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    void *view = mmap(NULL, g->span, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, (off_t)h->offset);
+    close(fd);
+    if (view == MAP_FAILED)
+        return CUDA_ERROR_MAP_FAILED;
+    void *base = mmap(NULL, g->span, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base == MAP_FAILED) {
+        munmap(view, g->span);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    g->base = (CUdeviceptr)(uintptr_t)base;
+    g->view = view;
+    return CUDA_SUCCESS;
+}
+
+void ipc_release(struct range *r)
+{
+    munmap(r->view, r->span);
+    munmap((void *)(uintptr_t)r->base, r->span);
+    range_del(r);
+}
+
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags)
+{
+    struct ctx *c;
+    struct ipc h;
+    CUresult r = sim_begin(&c);
+    if (r != CUDA_SUCCESS)
+        return r;
+    memcpy(&h, &handle, sizeof h);
+    if (!pdptr || (Flags & ~(unsigned)CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS))
+        return sim_end(CUDA_ERROR_INVALID_VALUE);
+    if (h.magic != IPC_MAGIC || h.device != c->dev->index || !h.size || h.offset % SIM_PAGE)
+        return sim_end(CUDA_ERROR_INVALID_VALUE);
+    if (h.serial == c->dev->arena_serial)
+        return sim_end(CUDA_ERROR_INVALID_CONTEXT); /* our own: not for the exporting process */
+    struct range *open = already_open(&h);
+    if (open) {
+        open->refs++;
+        *pdptr = open->base;
+        return sim_end(CUDA_SUCCESS);
+    }
+    struct range g = {.size = h.size, .kind = R_IPC, .ctx = c, .refs = 1, .serial = h.serial, .offset = h.offset};
+    g.span = (h.size + SIM_PAGE - 1) & ~(size_t)(SIM_PAGE - 1);
+    r = map(&g, &h);
+    if (r != CUDA_SUCCESS)
+        return sim_end(r);
+    if (!range_add(&g)) {
+        munmap(g.view, g.span);
+        munmap((void *)(uintptr_t)g.base, g.span);
+        return sim_end(CUDA_ERROR_OUT_OF_MEMORY);
+    }
+    *pdptr = g.base;
+    return sim_end(CUDA_SUCCESS);
+}
+
+CUresult cuIpcOpenMemHandle(CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags)
+{
+    return cuIpcOpenMemHandle_v2(pdptr, handle, Flags);
+}
+
+CUresult cuIpcCloseMemHandle(CUdeviceptr dptr)
+{
+    struct ctx *c;
+    CUresult r = sim_begin(&c);
+    if (r != CUDA_SUCCESS)
+        return r;
+    struct range *g = range_find(dptr);
+    if (!g || g->kind != R_IPC || g->base != dptr)
+        return sim_end(CUDA_ERROR_INVALID_VALUE);
+    if (--g->refs == 0) {
+        wait_context(g->ctx, false);
+        ipc_release(g);
+    }
+    return sim_end(c->error);
+}

@@ -1,0 +1,256 @@
+/* launch.c: every way to launch a kernel. */
+#include "sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_NS 10000000000000000ull /* 115 days: sums of a full queue stay in 64 bits */
+
+struct launch {
+    struct func *f;
+    unsigned grid[3], block[3], shared;
+    bool cooperative;
+    void **params, **extra;
+};
+
+static uint64_t blocks_of(const struct launch *l)
+{
+    unsigned __int128 n = (unsigned __int128)l->grid[0] * l->grid[1] * l->grid[2];
+    return n > UINT64_MAX ? UINT64_MAX : (uint64_t)n;
+}
+
+/* A kernel of B blocks on S SMs takes ceil(B/S) times the time of a block. */
+static uint64_t duration(const struct launch *l)
+{
+    uint64_t b = blocks_of(l), s = g_config.granted;
+    uint64_t waves = b / s + (b % s != 0);
+    unsigned __int128 ns = (unsigned __int128)waves * l->f->block_ns;
+    return ns > MAX_NS ? MAX_NS : (uint64_t)ns;
+}
+
+static CUresult check(const struct launch *l)
+{
+    uint64_t threads = (uint64_t)l->block[0] * l->block[1] * l->block[2];
+    if (!blocks_of(l) || l->grid[0] > 2147483647u || l->grid[1] > 65535 || l->grid[2] > 65535)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!threads || l->block[0] > 1024 || l->block[1] > 1024 || l->block[2] > 64 || threads > 1024)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (l->shared > (unsigned)l->f->max_dynamic)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (l->params && l->extra)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (l->cooperative &&
+        blocks_of(l) > (uint64_t)g_config.granted * (unsigned)func_blocks_per_sm((int)threads, l->shared))
+        return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+    return CUDA_SUCCESS;
+}
+
+/* The parameter buffer among the extra options; NULL with *r set when it is not there
+ * or too small. */
+static const unsigned char *extra_buffer(const struct launch *l, CUresult *r)
+{
+    const unsigned char *buf = NULL;
+    size_t size = 0;
+    for (void **e = l->extra; *e != CU_LAUNCH_PARAM_END; e += 2) {
+        if (*e == CU_LAUNCH_PARAM_BUFFER_POINTER)
+            buf = e[1];
+        else if (*e == CU_LAUNCH_PARAM_BUFFER_SIZE && e[1])
+            size = *(const size_t *)e[1];
+        else
+            *r = CUDA_ERROR_INVALID_VALUE;
+    }
+    if (size < l->f->bytes || (!buf && size))
+        *r = CUDA_ERROR_INVALID_VALUE;
+    return buf;
+}
+
+/* Copies what the kernel's operation will read: the caller's memory is its own
+ * again when the launch returns. */
+static CUresult take_params(const struct launch *l, unsigned char *out)
+{
+    const struct func *f = l->f;
+    CUresult r = CUDA_SUCCESS;
+    if (l->extra) {
+        const unsigned char *buf = extra_buffer(l, &r);
+        if (r == CUDA_SUCCESS && f->op != OP_NONE && buf)
+            memcpy(out, buf, f->bytes < SIM_OP_BYTES ? f->bytes : SIM_OP_BYTES);
+        return r;
+    }
+    if (!l->params)
+        return f->nparams ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    for (unsigned i = 0; f->op != OP_NONE && i < f->nparams; i++) {
+        if (!l->params[i])
+            return CUDA_ERROR_INVALID_VALUE;
+        if (f->offset[i] + f->size[i] <= SIM_OP_BYTES)
+            memcpy(out + f->offset[i], l->params[i], f->size[i]);
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult launch(struct launch *l, CUfunction fn, CUstream h)
+{
+    struct ctx *c;
+    CUresult r = sim_begin(&c);
+    if (r != CUDA_SUCCESS)
+        return r;
+    struct stream *s = stream_get(c, h, &r);
+    if (!s)
+        return sim_end(r);
+    l->f = (struct func *)fn;
+    if (!handle_is(fn, H_FUNC) || l->f->module->ctx != s->ctx)
+        return sim_end(CUDA_ERROR_INVALID_HANDLE);
+    r = check(l);
+    if (r != CUDA_SUCCESS)
+        return sim_end(r);
+    struct item *it = item_new(I_KERNEL);
+    if (!it)
+        return sim_end(CUDA_ERROR_OUT_OF_MEMORY);
+    it->u.kernel.op = l->f->op;
+    it->u.kernel.layout = l->f;
+    it->ns = duration(l);
+    r = take_params(l, it->u.kernel.params);
+    if (r != CUDA_SUCCESS) {
+        item_free(it);
+        return sim_end(r);
+    }
+    return sim_end(engine_push(s, it));
+}
+
+CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ,
+                        unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
+                        unsigned int sharedMemBytes, CUstream hStream, void **kernelParams, void **extra)
+{
+    struct launch l = {.grid = {gridDimX, gridDimY, gridDimZ}, .block = {blockDimX, blockDimY, blockDimZ}};
+    l.shared = sharedMemBytes;
+    l.params = kernelParams;
+    l.extra = extra;
+    return launch(&l, f, hStream);
+}
+
+CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
+                                   unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY,
+                                   unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,
+                                   void **kernelParams)
+{
+    struct launch l = {.grid = {gridDimX, gridDimY, gridDimZ}, .block = {blockDimX, blockDimY, blockDimZ}};
+    l.shared = sharedMemBytes;
+    l.params = kernelParams;
+    l.cooperative = true;
+    return launch(&l, f, hStream);
+}
+
+CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra)
+{
+    if (!config || (config->numAttrs && !config->attrs))
+        return CUDA_ERROR_INVALID_VALUE;
+    struct launch l = {.grid = {config->gridDimX, config->gridDimY, config->gridDimZ},
+                       .block = {config->blockDimX, config->blockDimY, config->blockDimZ}};
+    l.shared = config->sharedMemBytes;
+    l.params = kernelParams;
+    l.extra = extra;
+    for (unsigned i = 0; i < config->numAttrs; i++)
+        if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
+            l.cooperative = config->attrs[i].value.cooperative != 0;
+    return launch(&l, f, config->hStream);
+}
+
+/* ---- the interface of CUDA 2: the function itself carries the launch ---- */
+
+static CUresult begin(CUfunction h, struct func **f)
+{
+    struct ctx *c;
+    CUresult r = sim_begin(&c);
+    *f = (struct func *)h;
+    if (r != CUDA_SUCCESS)
+        return r;
+    return handle_is(h, H_FUNC) ? CUDA_SUCCESS : sim_end(CUDA_ERROR_INVALID_HANDLE);
+}
+
+CUresult cuFuncSetBlockShape(CUfunction hfunc, int x, int y, int z)
+{
+    struct func *f;
+    CUresult r = begin(hfunc, &f);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (x <= 0 || y <= 0 || z <= 0)
+        return sim_end(CUDA_ERROR_INVALID_VALUE);
+    f->block[0] = x;
+    f->block[1] = y;
+    f->block[2] = z;
+    return sim_end(CUDA_SUCCESS);
+}
+
+CUresult cuFuncSetSharedSize(CUfunction hfunc, unsigned int bytes)
+{
+    struct func *f;
+    CUresult r = begin(hfunc, &f);
+    if (r != CUDA_SUCCESS)
+        return r;
+    f->shared = bytes;
+    return sim_end(CUDA_SUCCESS);
+}
+
+CUresult cuParamSetSize(CUfunction hfunc, unsigned int numbytes)
+{
+    struct func *f;
+    CUresult r = begin(hfunc, &f);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (numbytes > SIM_PARAM_BYTES)
+        return sim_end(CUDA_ERROR_INVALID_VALUE);
+    f->param_size = numbytes;
+    return sim_end(CUDA_SUCCESS);
+}
+
+CUresult cuParamSetv(CUfunction hfunc, int offset, void *ptr, unsigned int numbytes)
+{
+    struct func *f;
+    CUresult r = begin(hfunc, &f);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!ptr || offset < 0 || numbytes > SIM_PARAM_BYTES || (unsigned)offset > SIM_PARAM_BYTES - numbytes)
+        return sim_end(CUDA_ERROR_INVALID_VALUE);
+    if (!f->params && !(f->params = calloc(1, SIM_PARAM_BYTES)))
+        return sim_end(CUDA_ERROR_OUT_OF_MEMORY);
+    memcpy(f->params + offset, ptr, numbytes);
+    return sim_end(CUDA_SUCCESS);
+}
+
+CUresult cuParamSeti(CUfunction hfunc, int offset, unsigned int value)
+{
+    return cuParamSetv(hfunc, offset, &value, sizeof value);
+}
+
+CUresult cuParamSetf(CUfunction hfunc, int offset, float value)
+{
+    return cuParamSetv(hfunc, offset, &value, sizeof value);
+}
+
+CUresult cuLaunchGridAsync(CUfunction fn, int grid_width, int grid_height, CUstream hStream)
+{
+    struct func *f;
+    CUresult r = begin(fn, &f);
+    if (r != CUDA_SUCCESS)
+        return r;
+    size_t size = f->param_size;
+    void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, f->params, CU_LAUNCH_PARAM_BUFFER_SIZE, &size,
+                     CU_LAUNCH_PARAM_END};
+    struct launch l = {.grid = {(unsigned)grid_width, (unsigned)grid_height, 1}, .extra = extra};
+    for (int i = 0; i < 3; i++)
+        l.block[i] = (unsigned)f->block[i];
+    l.shared = f->shared;
+    sim_end(r);
+    if (grid_width <= 0 || grid_height <= 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    return launch(&l, fn, hStream);
+}
+
+CUresult cuLaunchGrid(CUfunction f, int grid_width, int grid_height)
+{
+    return cuLaunchGridAsync(f, grid_width, grid_height, NULL);
+}
+
+CUresult cuLaunch(CUfunction f)
+{
+    return cuLaunchGridAsync(f, 1, 1, NULL);
+}

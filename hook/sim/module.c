@@ -1,0 +1,270 @@
+/* module.c: modules and what is in them. */
+#include "sim.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { JIT_INFO_LOG = 3, JIT_INFO_LOG_SIZE = 4, JIT_ERROR_LOG = 5, JIT_ERROR_LOG_SIZE = 6 };
+
+static void free_funcs(struct module *m)
+{
+    while (m->funcs) {
+        struct func *f = m->funcs;
+        m->funcs = f->next;
+        handle_del(f);
+        free(f->params);
+        free(f->name);
+        free(f);
+    }
+}
+
+static void free_globals(struct module *m)
+{
+    while (m->globals) {
+        struct global *g = m->globals;
+        struct range *r = g->ptr ? range_find(g->ptr) : NULL;
+        m->globals = g->next;
+        if (r)
+            memory_release(r);
+        free(g->init);
+        free(g->name);
+        free(g);
+    }
+}
+
+/* Takes a module out of its context and frees it; its work must be done. */
+void module_free(struct module *m)
+{
+    for (struct module **p = &m->ctx->modules; *p; p = &(*p)->next)
+        if (*p == m) {
+            *p = m->next;
+            break;
+        }
+    handle_del(m);
+    free_funcs(m);
+    free_globals(m);
+    free(m);
+}
+
+static CUresult place_globals(struct module *m)
+{
+    for (struct global *g = m->globals; g; g = g->next) {
+        CUresult r = memory_alloc(m->ctx, &g->ptr, g->size);
+        if (r != CUDA_SUCCESS)
+            return r;
+        if (g->init)
+            memcpy(range_translate(g->ptr, g->size), g->init, g->size);
+    }
+    return CUDA_SUCCESS;
+}
+
+static bool is_binary(const void *image)
+{
+    static const unsigned char magic[][4] = {
+        {0x7f, 'E', 'L', 'F'}, {0x50, 0xed, 0x55, 0xba}, {0xb1, 0x43, 0x62, 0x46}};
+    for (size_t i = 0; i < sizeof magic / sizeof *magic; i++)
+        if (!strncmp(image, (const char *)magic[i], 4))
+            return true;
+    return false;
+}
+
+static CUresult load(struct ctx *c, CUmodule *out, const char *text, char *msg, size_t len)
+{
+    if (is_binary(text)) {
+        snprintf(msg, len, "the simulated GPU runs PTX text, not binaries");
+        return CUDA_ERROR_NO_BINARY_FOR_GPU;
+    }
+    struct module *m = calloc(1, sizeof *m);
+    if (!m)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    m->ctx = c;
+    CUresult r = ptx_parse(m, text, msg, len);
+    if (r == CUDA_SUCCESS)
+        r = place_globals(m);
+    bool known = handle_add(m, H_MODULE);
+    for (struct func *f = m->funcs; f; f = f->next)
+        known &= handle_add(f, H_FUNC);
+    if (r == CUDA_SUCCESS && !known)
+        r = CUDA_ERROR_OUT_OF_MEMORY;
+    if (r != CUDA_SUCCESS) {
+        module_free(m);
+        return r;
+    }
+    m->next = c->modules;
+    c->modules = m;
+    *out = (CUmodule)m;
+    return CUDA_SUCCESS;
+}
+
+/* Hands a message to the buffer whose option numbers are given. */
+static void write_log(unsigned n, const CUjit_option *options, void **values, int buffer, int size, const char *msg)
+{
+    char *out = NULL;
+    void **room = NULL;
+    for (unsigned i = 0; i < n; i++) {
+        if (options[i] == buffer)
+            out = values[i];
+        if (options[i] == size)
+            room = &values[i];
+    }
+    if (!room)
+        return;
+    size_t cap = (size_t)(unsigned)(uintptr_t)*room, len = strlen(msg);
+    if (len + 1 > cap)
+        len = cap ? cap - 1 : 0;
+    if (out && cap) {
+        memcpy(out, msg, len);
+        out[len] = 0;
+    }
+    *room = (void *)(uintptr_t)(out && cap && *msg ? len + 1 : 0);
+}
+
+CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int numOptions, CUjit_option *options,
+                            void **optionValues)
+{
+    struct ctx *c;
+    char msg[512] = "";
+    CUresult r = sim_begin(&c);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!module || !image || (numOptions && (!options || !optionValues)))
+        return sim_end(CUDA_ERROR_INVALID_VALUE);
+    r = load(c, module, image, msg, sizeof msg);
+    write_log(numOptions, options, optionValues, JIT_ERROR_LOG, JIT_ERROR_LOG_SIZE, msg);
+    write_log(numOptions, options, optionValues, JIT_INFO_LOG, JIT_INFO_LOG_SIZE, "");
+    return sim_end(r);
+}
+
+CUresult cuModuleLoadData(CUmodule *module, const void *image)
+{
+    return cuModuleLoadDataEx(module, image, 0, NULL, NULL);
+}
+
+CUresult cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin)
+{
+    return cuModuleLoadDataEx(module, fatCubin, 0, NULL, NULL);
+}
+
+CUresult cuModuleLoad(CUmodule *module, const char *fname)
+{
+    if (!module || !fname)
+        return CUDA_ERROR_INVALID_VALUE;
+    FILE *f = fopen(fname, "rbe");
+    if (!f)
+        return CUDA_ERROR_FILE_NOT_FOUND;
+    size_t n = 0, cap = 65536, got;
+    char *text = malloc(cap + 1), *more;
+    while (text && (got = fread(text + n, 1, cap - n, f)) > 0) {
+        n += got;
+        if (n == cap) {
+            more = realloc(text, 2 * cap + 1);
+            if (!more)
+                free(text);
+            text = more;
+            cap *= 2;
+        }
+    }
+    fclose(f);
+    if (!text)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    text[n] = 0;
+    CUresult r = cuModuleLoadDataEx(module, text, 0, NULL, NULL);
+    free(text);
+    return r;
+}
+
+/* Opens a call on a module: on success the lock is held. */
+static CUresult begin(CUmodule h, struct module **m)
+{
+    struct ctx *c;
+    CUresult r = sim_begin(&c);
+    *m = (struct module *)h;
+    if (r != CUDA_SUCCESS)
+        return r;
+    return handle_is(h, H_MODULE) ? CUDA_SUCCESS : sim_end(CUDA_ERROR_INVALID_HANDLE);
+}
+
+CUresult cuModuleUnload(CUmodule hmod)
+{
+    struct module *m;
+    CUresult r = begin(hmod, &m);
+    if (r != CUDA_SUCCESS)
+        return r;
+    wait_context(m->ctx, false);
+    if (!handle_is(m, H_MODULE))
+        return sim_end(CUDA_ERROR_INVALID_HANDLE);
+    module_free(m);
+    return sim_end(CUDA_SUCCESS);
+}
+
+CUresult cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name)
+{
+    struct module *m;
+    CUresult r = begin(hmod, &m);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!hfunc || !name)
+        return sim_end(CUDA_ERROR_INVALID_VALUE);
+    for (struct func *f = m->funcs; f; f = f->next)
+        if (!strcmp(f->name, name)) {
+            *hfunc = (CUfunction)f;
+            return sim_end(CUDA_SUCCESS);
+        }
+    return sim_end(CUDA_ERROR_NOT_FOUND);
+}
+
+CUresult cuModuleGetFunctionCount(unsigned int *count, CUmodule mod)
+{
+    struct module *m;
+    CUresult r = begin(mod, &m);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!count)
+        return sim_end(CUDA_ERROR_INVALID_VALUE);
+    *count = 0;
+    for (struct func *f = m->funcs; f; f = f->next)
+        ++*count;
+    return sim_end(CUDA_SUCCESS);
+}
+
+CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int numFunctions, CUmodule mod)
+{
+    struct module *m;
+    CUresult r = begin(mod, &m);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!functions || !numFunctions)
+        return sim_end(CUDA_ERROR_INVALID_VALUE);
+    unsigned i = 0;
+    for (struct func *f = m->funcs; f && i < numFunctions; f = f->next)
+        functions[i++] = (CUfunction)f;
+    return sim_end(CUDA_SUCCESS);
+}
+
+CUresult cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod, const char *name)
+{
+    struct module *m;
+    CUresult r = begin(hmod, &m);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!name)
+        return sim_end(CUDA_ERROR_INVALID_VALUE);
+    for (struct global *g = m->globals; g; g = g->next)
+        if (!strcmp(g->name, name)) {
+            if (dptr)
+                *dptr = g->ptr;
+            if (bytes)
+                *bytes = g->size;
+            return sim_end(CUDA_SUCCESS);
+        }
+    return sim_end(CUDA_ERROR_NOT_FOUND);
+}
+
+CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
+{
+    if (!mode)
+        return CUDA_ERROR_INVALID_VALUE;
+    *mode = CU_MODULE_EAGER_LOADING;
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,105 @@
+/* procaddr.c: cuGetProcAddress in both its forms, and the _ptsz and _ptds names,
+ * all from the list of symbols. */
+#include "sim.h"
+
+#include <string.h>
+
+/* A twin is the same call with stream 0 meaning the thread's own stream. */
+#define TWIN(twin, name, params, args) \
+    CUresult twin params               \
+    {                                  \
+        bool outer = tls_per_thread;   \
+        tls_per_thread = true;         \
+        CUresult r = name args;        \
+        tls_per_thread = outer;        \
+        return r;                      \
+    }
+
+#define YES_NONE(name, params, args)
+#define YES_PTSZ(name, params, args) TWIN(name##_ptsz, name, params, args)
+#define YES_PTDS(name, params, args) TWIN(name##_ptds, name, params, args)
+#define LATER_NONE(name, params, args)
+#define LATER_PTSZ(name, params, args)
+#define LATER_PTDS(name, params, args)
+#define CU(name, since, variant, hook, sim, stream, params, args) sim##_##variant(name, params, args)
+#include "../symbols.def"
+
+#undef YES_NONE
+#undef YES_PTSZ
+#undef YES_PTDS
+#undef LATER_NONE
+#undef LATER_PTSZ
+#undef LATER_PTDS
+
+struct symbol {
+    const char *name;
+    int since;
+    void *fn, *twin;
+};
+
+#define FN(f) ((void *)(uintptr_t)(f))
+#define YES_NONE(name, since) {#name, since, FN(name), NULL},
+#define YES_PTSZ(name, since) {#name, since, FN(name), FN(name##_ptsz)},
+#define YES_PTDS(name, since) {#name, since, FN(name), FN(name##_ptds)},
+#define LATER_NONE(name, since)
+#define LATER_PTSZ(name, since)
+#define LATER_PTDS(name, since)
+#define CU(name, since, variant, hook, sim, stream, params, args) sim##_##variant(name, since)
+static const struct symbol symbols[] = {
+#include "../symbols.def"
+};
+
+/* Whether base is the symbol's name without its _vN. */
+static bool is_base(const char *base, const char *name)
+{
+    size_t n = strlen(base);
+    if (strncmp(base, name, n))
+        return false;
+    return !name[n] || (name[n] == '_' && name[n + 1] == 'v' && name[n + 2] && !name[n + 3]);
+}
+
+/* The newest symbol of that name not newer than version. */
+static CUdriverProcAddressQueryResult resolve(const char *base, int version, bool per_thread, void **out)
+{
+    const struct symbol *best = NULL;
+    bool known = false;
+    for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
+        const struct symbol *s = &symbols[i];
+        if (!is_base(base, s->name))
+            continue;
+        known = true;
+        if (s->since <= version && (!best || s->since > best->since))
+            best = s;
+    }
+    *out = NULL;
+    if (!best)
+        return known ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    *out = per_thread && best->twin && version >= 7000 ? best->twin : best->fn;
+    return CU_GET_PROC_ADDRESS_SUCCESS;
+}
+
+static bool bad(const char *symbol, void **pfn, int version, cuuint64_t flags)
+{
+    return !symbol || !pfn || version < 2000 || version > SIM_DRIVER_VERSION || flags > 2;
+}
+
+CUresult cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags)
+{
+    if (bad(symbol, pfn, cudaVersion, flags))
+        return CUDA_ERROR_INVALID_VALUE;
+    bool per_thread = flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+    return resolve(symbol, cudaVersion, per_thread, pfn) == CU_GET_PROC_ADDRESS_SUCCESS ? CUDA_SUCCESS
+                                                                                    : CUDA_ERROR_NOT_FOUND;
+}
+
+CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags,
+                             CUdriverProcAddressQueryResult *symbolStatus)
+{
+    if (bad(symbol, pfn, cudaVersion, flags))
+        return CUDA_ERROR_INVALID_VALUE;
+    bool per_thread = flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+    CUdriverProcAddressQueryResult status = resolve(symbol, cudaVersion, per_thread, pfn);
+    if (symbolStatus)
+        *symbolStatus = status;
+    return CUDA_SUCCESS; /* a name that is not there is said by status and NULL */
+}

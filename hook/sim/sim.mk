@@ -1,0 +1,43 @@
+# sim.mk: the simulated driver and its conformance programs. Included by the top
+# Makefile; everything lands under $(BUILD).
+BUILD ?= build
+CC ?= gcc
+
+SIM_DIR := hook/sim
+SIM_OUT := $(BUILD)/lib/sim
+SIM_OBJ := $(BUILD)/obj/sim
+SIM_SRC := $(wildcard $(SIM_DIR)/*.c)
+SIM_HDR := $(wildcard $(SIM_DIR)/*.h) hook/cuda.h hook/symbols.def
+SIM_CFLAGS := -O2 -g -std=gnu11 -fPIC -fvisibility=hidden -ftls-model=initial-exec -Wall -Wextra -Werror
+# -Bsymbolic: its own calls never pass through a preloaded library. nodelete: its
+# threads outlive a dlclose.
+SIM_LDFLAGS := -shared -Wl,-soname,libcuda.so.1 -Wl,-Bsymbolic -Wl,-z,nodelete -Wl,-z,defs \
+	-Wl,--version-script=$(SIM_DIR)/sim.map
+
+.PHONY: sim
+sim: $(SIM_OUT)/libcuda.so.1 $(SIM_OUT)/libcuda.so
+
+$(SIM_OBJ)/%.o: $(SIM_DIR)/%.c $(SIM_HDR)
+	@mkdir -p $(@D)
+	$(CC) $(SIM_CFLAGS) $(CFLAGS) -c -o $@ $<
+
+# Vectorised: the only code here that computes in earnest.
+$(SIM_OBJ)/ops.o: SIM_CFLAGS += -O3
+
+$(SIM_OUT)/libcuda.so.1: $(patsubst $(SIM_DIR)/%.c,$(SIM_OBJ)/%.o,$(SIM_SRC)) $(SIM_DIR)/sim.map
+	@mkdir -p $(@D)
+	$(CC) $(SIM_LDFLAGS) $(LDFLAGS) -o $@.tmp $(filter %.o,$^) \
+	  -Wl,--no-as-needed $$($(CC) -print-file-name=libpthread.so.0)
+	mv $@.tmp $@
+
+$(SIM_OUT)/libcuda.so: $(SIM_OUT)/libcuda.so.1
+	ln -sfn libcuda.so.1 $@
+
+# Programs that check it, or a real driver; `make test` runs them.
+SIM_CHECKS := $(patsubst $(SIM_DIR)/check/%.c,$(BUILD)/check/%,$(wildcard $(SIM_DIR)/check/*.c))
+.PHONY: checks
+checks: sim $(SIM_CHECKS)
+
+$(SIM_CHECKS): $(BUILD)/check/%: $(SIM_DIR)/check/%.c $(wildcard $(SIM_DIR)/check/*.h) hook/cuda.h hook/symbols.def $(SIM_OUT)/libcuda.so.1
+	@mkdir -p $(@D)
+	$(CC) -O2 -g -std=gnu11 -Wall -Wextra -Werror -Ihook $(CFLAGS) -o $@ $< -L$(SIM_OUT) -l:libcuda.so.1 -lpthread -ldl

@@ -1,0 +1,3 @@
+// Package simtest runs ordinary programs of the CUDA driver API on the simulated
+// driver that make built, several at once, and looks at what they leave behind.
+package simtest

@@ -1,0 +1,213 @@
+package simtest
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// patience bounds every wait; nothing is decided by how long one took.
+const patience = 60 * time.Second
+
+// build is the folder make builds into.
+func build(t testing.TB) string {
+	t.Helper()
+	dir := os.Getenv("GFAAS_BUILD")
+	if dir == "" {
+		dir = "../../../build"
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "lib/sim/libcuda.so.1")); err != nil {
+		t.Fatalf("%v: run make first", err)
+	}
+	return dir
+}
+
+// host is a simulated machine of its own: a directory its processes share.
+type host struct {
+	t     testing.TB
+	dir   string
+	build string
+	shape string
+}
+
+func newHost(t testing.TB, shape string) *host {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "gfaas-simtest-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return &host{t: t, dir: dir, build: build(t), shape: shape}
+}
+
+// command is a conformance program on this host, with an SM share in percent or
+// without one ("").
+func (h *host) command(share, program string, args ...string) *exec.Cmd {
+	cmd := exec.Command(filepath.Join(h.build, "check", program), args...)
+	for _, kv := range os.Environ() {
+		key, _, _ := strings.Cut(kv, "=")
+		if !strings.HasPrefix(key, "GFAAS_") && !strings.HasPrefix(key, "CUDA_") && key != "LD_PRELOAD" {
+			cmd.Env = append(cmd.Env, kv)
+		}
+	}
+	cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH="+filepath.Join(h.build, "lib/sim"),
+		"GFAAS_SIM_DIR="+h.dir, "GFAAS_SIM_GPU="+h.shape)
+	if share != "" {
+		cmd.Env = append(cmd.Env, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="+share)
+	}
+	cmd.Stderr = os.Stderr
+	return cmd
+}
+
+// left lists what is in the shared directory.
+func (h *host) left() []string {
+	h.t.Helper()
+	entries, err := os.ReadDir(h.dir)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// process is a several that runs.
+type process struct {
+	t     testing.TB
+	cmd   *exec.Cmd
+	stdin io.Closer
+	lines chan string
+}
+
+func (h *host) start(share string, args ...string) *process {
+	h.t.Helper()
+	return startCommand(h.t, h.command(share, "several", args...))
+}
+
+func startCommand(t testing.TB, cmd *exec.Cmd) *process {
+	t.Helper()
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p := &process{t: t, cmd: cmd, stdin: stdin, lines: make(chan string, 1<<16)}
+	go func() {
+		defer close(p.lines)
+		for s := bufio.NewScanner(stdout); s.Scan(); {
+			p.lines <- s.Text()
+		}
+	}()
+	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	return p
+}
+
+// line is the next line the process prints.
+func (p *process) line() string {
+	p.t.Helper()
+	select {
+	case l, ok := <-p.lines:
+		if !ok {
+			p.t.Fatal("the program ended")
+		}
+		return l
+	case <-time.After(patience):
+		p.t.Fatal("the program is silent")
+	}
+	return ""
+}
+
+func (p *process) expect(want string) {
+	p.t.Helper()
+	if got := p.line(); got != want {
+		p.t.Fatalf("got %q, want %q", got, want)
+	}
+}
+
+// skip forgets the lines printed so far.
+func (p *process) skip() {
+	for {
+		select {
+		case _, ok := <-p.lines:
+			if !ok {
+				return
+			}
+		default:
+			return
+		}
+	}
+}
+
+// batch is what one batch of a burning process took, and the memory then free.
+func (p *process) batch() (ms float64, free uint64) {
+	p.t.Helper()
+	l := p.line()
+	if _, err := fmt.Sscanf(l, "batch %f %d", &ms, &free); err != nil {
+		p.t.Fatalf("%q: %v", l, err)
+	}
+	return ms, free
+}
+
+// mean skips the batches that began before now (three are in flight) and averages
+// what the following n took.
+func (p *process) mean(n int) float64 {
+	p.t.Helper()
+	p.skip()
+	for range 4 {
+		p.batch()
+	}
+	var sum float64
+	for range n {
+		ms, _ := p.batch()
+		sum += ms
+	}
+	return sum / float64(n)
+}
+
+// end lets the process finish and checks that it did so well.
+func (p *process) end() {
+	p.t.Helper()
+	p.stdin.Close()
+	done := make(chan error, 1)
+	go func() {
+		for range p.lines {
+		}
+		done <- p.cmd.Wait()
+	}()
+	select {
+	case err := <-done:
+		if err != nil {
+			p.t.Fatal(err)
+		}
+	case <-time.After(patience):
+		p.t.Fatal("the program does not end")
+	}
+}
+
+// kill ends the process without giving it a chance to tidy up.
+func (p *process) kill() {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(syscall.SIGKILL); err != nil {
+		p.t.Fatal(err)
+	}
+	p.cmd.Wait()
+}

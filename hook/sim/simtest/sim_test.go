@@ -1,0 +1,254 @@
+package simtest
+
+import (
+	"bytes"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+const small = "sms=8,mem=64MiB,count=1"
+
+// The programs say for themselves what was not as the driver documents it.
+func TestConformance(t *testing.T) {
+	for _, program := range []string{"device", "memory", "module", "stream", "lookup", "fork", "ipc", "threads"} {
+		for _, shape := range []string{"", "sms=3,mem=256MiB,count=2"} {
+			t.Run(program+" "+shape, func(t *testing.T) {
+				t.Parallel()
+				h := newHost(t, shape)
+				cmd := h.command("", "sim_"+program)
+				if shape == "" {
+					cmd.Env = without(cmd.Env, "GFAAS_SIM_GPU")
+				}
+				var out bytes.Buffer
+				cmd.Stdout = &out
+				if err := cmd.Run(); err != nil {
+					t.Errorf("%v\n%s", err, failures(out.String()))
+				}
+				if names := h.left(); len(names) != 0 {
+					t.Errorf("left behind: %v", names)
+				}
+			})
+		}
+	}
+}
+
+// The arithmetic of sharing against the same in small steps.
+func TestTurns(t *testing.T) {
+	h := newHost(t, small)
+	if out, err := h.command("", "turns").Output(); err != nil {
+		t.Errorf("%v\n%s", err, failures(string(out)))
+	}
+}
+
+func without(env []string, key string) []string {
+	var kept []string
+	for _, kv := range env {
+		if !strings.HasPrefix(kv, key+"=") {
+			kept = append(kept, kv)
+		}
+	}
+	return kept
+}
+
+// failures are the lines of a report that are not about success.
+func failures(report string) string {
+	var lines []string
+	for _, l := range strings.Split(report, "\n") {
+		if !strings.HasPrefix(l, "ok ") {
+			lines = append(lines, l)
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+func TestMalformedShape(t *testing.T) {
+	for _, shape := range []string{"sms=0", "sms=x", "mem=16", "mem=16GB", "memory=1GiB", "sms=8,,", "count=999", "8"} {
+		h := newHost(t, shape)
+		cmd := h.command("", "several", "hold", "1")
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		if err := cmd.Run(); err == nil {
+			t.Errorf("%q was accepted", shape)
+		}
+		if got := stderr.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "GFAAS_SIM_GPU") {
+			t.Errorf("%q: standard error %q", shape, got)
+		}
+	}
+}
+
+func TestVisibleDevices(t *testing.T) {
+	for visible, ok := range map[string]bool{"0": true, "1,0": true, "2": false, "": false, "-1": false, "0,0": false} {
+		h := newHost(t, "count=2")
+		cmd := h.command("", "several", "hold", "4096")
+		cmd.Env = append(cmd.Env, "CUDA_VISIBLE_DEVICES="+visible)
+		cmd.Stdin = bytes.NewReader(nil)
+		if err := cmd.Run(); (err == nil) != ok {
+			t.Errorf("CUDA_VISIBLE_DEVICES=%q: %v", visible, err)
+		}
+	}
+}
+
+func within(t *testing.T, what string, got, want float64) {
+	t.Helper()
+	t.Logf("%s: %.4f, expected %.4f", what, got, want)
+	if got < want*0.97 || got > want*1.03 {
+		t.Errorf("%s: %.4f, expected %.4f", what, got, want)
+	}
+}
+
+// Processes side by side: what each batch of a process takes compared with the
+// same process alone, all by the device's own clock.
+func TestSharing(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		shares []string // SM percentages; "" takes turns
+		slower []float64
+	}{
+		{"60 and 60 slow to 5/6", []string{"60", "60"}, []float64{1.2, 1.2}},
+		{"24, 24 and 50 do not meet", []string{"24", "24", "50"}, []float64{1, 1, 1}},
+		{"100, 60 and 40 halve", []string{"100", "60", "40"}, []float64{2, 2, 2}},
+		{"two take turns", []string{"", ""}, []float64{2, 2}},
+		{"three take turns", []string{"", "", ""}, []float64{3, 3, 3}},
+		{"MPS processes take turns as one", []string{"", "30", "30"}, []float64{2, 2, 2}},
+		{"and slow down in their turn", []string{"", "100", "100"}, []float64{2, 4, 4}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			h := newHost(t, small)
+			first := h.start(tc.shares[0], "burn")
+			alone := first.mean(5)
+			within(t, "alone, in ms", alone, 20)
+			all := []*process{first}
+			for _, share := range tc.shares[1:] {
+				p := h.start(share, "burn")
+				p.mean(1)
+				all = append(all, p)
+			}
+			for i, p := range all {
+				within(t, "process "+string(rune('a'+i)), p.mean(8)/alone, tc.slower[i])
+			}
+			for _, p := range all[1:] {
+				p.end()
+			}
+			within(t, "alone again", first.mean(5)/alone, 1)
+			first.end()
+			if names := h.left(); len(names) != 0 {
+				t.Errorf("left behind: %v", names)
+			}
+		})
+	}
+}
+
+// A process that is killed in the middle of a kernel gives its memory and its
+// place on the device to those who are left.
+func TestKilledInMidKernel(t *testing.T) {
+	h := newHost(t, small)
+	alive := h.start("", "burn")
+	alone := alive.mean(5)
+	_, free := alive.batch()
+	dead := h.start("", "long")
+	dead.expect("long")
+	within(t, "beside it", alive.mean(8)/alone, 2)
+	if _, now := alive.batch(); now != free-1<<20 {
+		t.Errorf("%d bytes free, expected 1 MiB less than %d", now, free)
+	}
+	dead.kill()
+	within(t, "after its death", alive.mean(8)/alone, 1)
+	if _, now := alive.batch(); now != free {
+		t.Errorf("%d bytes free after its death, expected %d", now, free)
+	}
+	alive.end()
+	if names := h.left(); len(names) != 0 {
+		t.Errorf("left behind: %v", names)
+	}
+}
+
+// The memory limit is of the device, over all processes, the dead not counted.
+func TestMemoryLimit(t *testing.T) {
+	h := newHost(t, small)
+	const mib = "1048576"
+	a := h.start("", "hold", "41943040") // 40 MiB
+	a.expect("held")
+	b := h.start("50", "hold", "33554432") // 32 MiB
+	b.expect("oom")
+	b.end()
+	c := h.start("", "hold", "25165824") // 24 MiB: exactly what is left
+	c.expect("held")
+	d := h.start("", "hold", mib)
+	d.expect("oom")
+	d.end()
+	a.kill()
+	e := h.start("", "hold", "41943040")
+	e.expect("held")
+	e.end()
+	c.end()
+	if names := h.left(); len(names) != 0 {
+		t.Errorf("left behind: %v", names)
+	}
+}
+
+// What the last process left when it was killed, the next one clears.
+func TestLeftoversOfTheDead(t *testing.T) {
+	h := newHost(t, small)
+	for range 3 {
+		p := h.start("", "long")
+		p.expect("long")
+		p.kill()
+	}
+	if len(h.left()) == 0 {
+		t.Fatal("nothing left by the dead: this test shows nothing")
+	}
+	p := h.start("", "hold", "67108864")
+	p.expect("held")
+	p.end()
+	if names := h.left(); len(names) != 0 {
+		t.Errorf("left behind: %v", names)
+	}
+}
+
+// Processes that cannot see each other's pids, as in containers, share the
+// device all the same, and one that dies is missed.
+func TestOwnPidNamespaces(t *testing.T) {
+	h := newHost(t, small)
+	attr := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+	if uid := syscall.Getuid(); uid != 0 {
+		attr.Cloneflags |= syscall.CLONE_NEWUSER
+		attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: uid, HostID: uid, Size: 1}}
+	}
+	probe := exec.Command("true")
+	probe.SysProcAttr = attr
+	if err := probe.Run(); err != nil {
+		t.Skipf("this machine gives no pid namespaces: %v", err)
+	}
+	inside := func(args ...string) *process {
+		cmd := h.command("", "several", args...)
+		cmd.SysProcAttr = attr
+		return startCommand(t, cmd)
+	}
+	a := inside("burn")
+	alone := a.mean(5)
+	b := inside("burn")
+	b.mean(1)
+	within(t, "beside another", a.mean(8)/alone, 2)
+	b.kill()
+	within(t, "after its death", a.mean(8)/alone, 1)
+	a.end()
+	if names := h.left(); len(names) != 0 {
+		t.Errorf("left behind: %v", names)
+	}
+}
+
+// The directory of its own choice is removed with the last file, one that was
+// given is not.
+func TestGivenDirectoryStays(t *testing.T) {
+	h := newHost(t, small)
+	h.dir = filepath.Join(h.dir, "made")
+	p := h.start("", "hold", "4096")
+	p.expect("held")
+	p.end()
+	if names := h.left(); len(names) != 0 {
+		t.Errorf("left behind: %v", names)
+	}
+}

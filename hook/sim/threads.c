@@ -1,0 +1,171 @@
+/* threads.c: the threads of the simulated driver. The worker of a device keeps
+ * its time when nobody waits for it; one thread copies and computes; one calls
+ * the program's callbacks. Each is started when first needed, with all signals
+ * blocked, and never ends. */
+#include "sim.h"
+
+#include <signal.h>
+#include <sys/prctl.h>
+
+struct lane { /* a thread and the items it has to do */
+    bool started;
+    struct item *head, *tail;
+    pthread_cond_t cond;
+};
+static struct lane copier = {.cond = PTHREAD_COND_INITIALIZER};
+static struct lane caller = {.cond = PTHREAD_COND_INITIALIZER};
+
+static bool start(void *(*fn)(void *), void *arg)
+{
+    sigset_t all, old;
+    pthread_t t;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int r = pthread_create(&t, NULL, fn, arg);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (r == 0)
+        pthread_detach(t);
+    return r == 0;
+}
+
+static void *worker(void *arg)
+{
+    struct device *d = arg;
+    uint32_t gen = 0;
+    prctl(PR_SET_NAME, "gfaas-sim-time");
+    prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
+    pthread_mutex_lock(&g_lock);
+    while (!d->left) {
+        uint32_t seen = shared_bell(d);
+        uint64_t now = now_ns();
+        if (d->run && sched_contended(d) && now >= d->next_reap)
+            shared_reap(d, now);
+        engine_advance(d, now);
+        uint64_t until = engine_deadline(d, d->pend_ns, now);
+        if (d->view.gen != gen && g_waiters)
+            pthread_cond_broadcast(&g_cond); /* the pattern changed: they sleep until the wrong moment */
+        gen = d->view.gen;
+        pthread_mutex_unlock(&g_lock);
+        if (!until || until > now)
+            shared_bell_wait(d, seen, until);
+        pthread_mutex_lock(&g_lock);
+    }
+    pthread_mutex_unlock(&g_lock);
+    return NULL;
+}
+
+bool threads_start_worker(struct device *d)
+{
+    return d->worker_started = start(worker, d);
+}
+
+void threads_kick(struct device *d)
+{
+    if (d->joined && !d->left)
+        shared_bell_ring(d);
+}
+
+static struct item *take(struct lane *l)
+{
+    while (!l->head)
+        pthread_cond_wait(&l->cond, &g_lock);
+    struct item *it = l->head;
+    l->head = it->xnext;
+    it->xnext = NULL;
+    return it;
+}
+
+static void settle(struct device *d)
+{
+    engine_advance(d, now_ns());
+    threads_kick(d);
+    if (g_waiters)
+        pthread_cond_broadcast(&g_cond);
+}
+
+static void compute(struct item *it)
+{
+    struct ctx *c = it->stream->ctx;
+    pthread_mutex_unlock(&g_lock);
+    CUresult r = ops_run(it->u.kernel.op, it->u.kernel.params, it->u.kernel.layout);
+    pthread_mutex_lock(&g_lock);
+    it->computing = false;
+    it->computed_at = now_ns();
+    if (r != CUDA_SUCCESS && c->error == CUDA_SUCCESS)
+        c->error = r;
+}
+
+static void *copier_main(void *arg)
+{
+    (void)arg;
+    prctl(PR_SET_NAME, "gfaas-sim-copy");
+    pthread_mutex_lock(&g_lock);
+    for (;;) {
+        struct item *it = take(&copier);
+        struct device *d = it->stream->ctx->dev;
+        if (it->kind == I_KERNEL) {
+            compute(it);
+        } else {
+            pthread_mutex_unlock(&g_lock);
+            copy_run(&it->u.copy);
+            pthread_mutex_lock(&g_lock);
+            engine_finish(it, now_ns());
+        }
+        settle(d);
+    }
+    return NULL;
+}
+
+static void *caller_main(void *arg)
+{
+    (void)arg;
+    prctl(PR_SET_NAME, "gfaas-sim-call");
+    tls_in_callback = true;
+    pthread_mutex_lock(&g_lock);
+    for (;;) {
+        struct item *it = take(&caller);
+        struct stream *s = it->stream;
+        struct device *d = s->ctx->dev;
+        CUresult status = s->ctx->error;
+        CUstream handle = s->kind == S_LEGACY ? NULL : (CUstream)s;
+        pthread_mutex_unlock(&g_lock);
+        if (it->kind == I_CALLBACK)
+            it->u.host.callback(handle, status, it->u.host.data);
+        else
+            it->u.host.fn(it->u.host.data);
+        pthread_mutex_lock(&g_lock);
+        engine_finish(it, now_ns());
+        settle(d);
+    }
+    return NULL;
+}
+
+static bool ensure(struct lane *l, void *(*fn)(void *))
+{
+    return l->started || (l->started = start(fn, NULL));
+}
+
+static bool is_call(const struct item *it)
+{
+    return it->kind == I_HOST || it->kind == I_CALLBACK;
+}
+
+bool threads_start_for(const struct item *it)
+{
+    if (is_call(it))
+        return ensure(&caller, caller_main);
+    if (it->kind == I_COPY || it->kind == I_SET || (it->kind == I_KERNEL && it->u.kernel.op != OP_NONE))
+        return ensure(&copier, copier_main);
+    return true;
+}
+
+void threads_send(struct item *it)
+{
+    struct lane *l = is_call(it) ? &caller : &copier;
+    if (l->head)
+        l->tail->xnext = it;
+    else
+        l->head = it;
+    l->tail = it;
+    pthread_cond_signal(&l->cond);
+}

@@ -1,0 +1,130 @@
+/* transfer.c: how a copy or a set becomes work: where its bytes are, whether the
+ * caller has to wait, and doing it. */
+#include "transfer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define STAGE_BYTES 65536u
+
+/* Finds where n bytes at an address are. Addresses the driver does not know are
+ * ordinary host memory, unless a device address is called for. */
+CUresult transfer_locate(CUdeviceptr p, size_t n, bool device, char **view, enum place *where)
+{
+    struct range *g = range_find(p);
+    if (!p || (!g && device))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!g) {
+        *view = (char *)(uintptr_t)p;
+        *where = P_PAGEABLE;
+        return CUDA_SUCCESS;
+    }
+    bool inside = n <= g->size && p - g->base <= g->size - n;
+    bool on_device = g->kind == R_DEVICE || g->kind == R_IPC;
+    if (on_device && !inside)
+        return CUDA_ERROR_INVALID_VALUE;
+    *view = g->view + (p - g->base);
+    *where = on_device ? P_DEVICE : inside ? P_PINNED : P_PAGEABLE;
+    return CUDA_SUCCESS;
+}
+
+static void fill(char *dst, uint32_t value, unsigned elem, size_t n)
+{
+    if (elem == 1) {
+        memset(dst, (int)value, n);
+    } else if (elem == 2) {
+        for (size_t i = 0; i < n / 2; i++)
+            ((uint16_t *)(void *)dst)[i] = (uint16_t)value;
+    } else {
+        for (size_t i = 0; i < n / 4; i++)
+            ((uint32_t *)(void *)dst)[i] = value;
+    }
+}
+
+void copy_run(const struct copy *c)
+{
+    const bool tight = c->dst_pitch == c->width && c->src_pitch == c->width && c->depth == 1;
+    if (tight && c->src) {
+        memmove(c->dst, c->src, c->width * c->height);
+        return;
+    }
+    for (size_t z = 0; z < c->depth; z++)
+        for (size_t y = 0; y < c->height; y++) {
+            char *dst = c->dst + z * c->dst_slice + y * c->dst_pitch;
+            if (c->src)
+                memmove(dst, c->src + z * c->src_slice + y * c->src_pitch, c->width);
+            else
+                fill(dst, c->value, c->elem, c->width);
+        }
+}
+
+/* Whether something put into the stream now could start at once. */
+static bool idle(struct stream *s, uint64_t now)
+{
+    struct ctx *c = s->ctx;
+    engine_advance(c->dev, now);
+    if (s->head)
+        return false;
+    if (s->kind != S_LEGACY)
+        return !stream_blocking(s) || !c->legacy->head;
+    for (struct stream *o = c->streams; o; o = o->next)
+        if (stream_blocking(o) && o->head)
+            return false;
+    return true;
+}
+
+/* Source bytes in pageable memory may change as soon as the call returns. */
+static bool stage(struct copy *c)
+{
+    char *p = malloc(c->width * c->height * c->depth);
+    if (!p)
+        return false;
+    struct copy in = *c;
+    in.dst = p;
+    in.dst_pitch = c->width;
+    in.dst_slice = c->width * c->height;
+    copy_run(&in);
+    c->src = c->staged = p;
+    c->src_pitch = in.dst_pitch;
+    c->src_slice = in.dst_slice;
+    return true;
+}
+
+/* Does the copy in stream order. With g_lock held, which it gives up meanwhile. */
+CUresult transfer_submit(struct stream *s, struct copy *c, enum place src, enum place dst, bool sync)
+{
+    struct ctx *ctx = s->ctx;
+    size_t bytes = c->width * c->height * c->depth;
+    bool wait = dst == P_PAGEABLE || (sync && (src != P_DEVICE || dst != P_DEVICE));
+    bool small = bytes <= STAGE_BYTES;
+    if (!bytes)
+        return CUDA_SUCCESS;
+    if (src == P_PAGEABLE && !small)
+        wait = true;
+    if ((wait || small) && idle(s, now_ns())) {
+        s->waiters++; /* keeps it from being freed while the lock is not held */
+        pthread_mutex_unlock(&g_lock);
+        copy_run(c);
+        pthread_mutex_lock(&g_lock);
+        s->waiters--;
+        if (!s->head)
+            s->done_at = now_ns();
+        if (s->dying && !s->head && !s->waiters)
+            stream_drop(s);
+        return ctx->error;
+    }
+    if (src == P_PAGEABLE && !wait && !stage(c))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    struct item *it = item_new(c->src ? I_COPY : I_SET);
+    if (!it) {
+        free(c->staged);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    it->u.copy = *c;
+    CUresult r = engine_push(s, it);
+    if (r == CUDA_SUCCESS && wait) {
+        wait_stream(s, s->enq);
+        r = ctx->error;
+    }
+    return r;
+}
