@@ -220,6 +220,9 @@ func TestOwnPidNamespaces(t *testing.T) {
 	probe := exec.Command("true")
 	probe.SysProcAttr = attr
 	if err := probe.Run(); err != nil {
+		if os.Getenv("CI") != "" {
+			t.Fatalf("this machine gives no pid namespaces: %v", err)
+		}
 		t.Skipf("this machine gives no pid namespaces: %v", err)
 	}
 	inside := func(args ...string) *process {
