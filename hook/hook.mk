@@ -7,17 +7,23 @@ HOOK_CFLAGS := -std=gnu11 -O2 -g -fPIC -fvisibility=hidden -Wall -Wextra -Werror
 $(BUILD)/lib/libgfaas.so: $(HOOK_SRC) $(wildcard hook/*.h) hook/symbols.def hook/gfaas.map
 	@mkdir -p $(@D)
 	$(CC) $(HOOK_CFLAGS) $(CFLAGS) -shared -Wl,-z,defs -Wl,-z,relro,-z,now -Wl,-soname,libgfaas.so \
-	  -Wl,--version-script=hook/gfaas.map -Wl,--no-as-needed -o $@ $(HOOK_SRC) \
+	  -Wl,--version-script=hook/gfaas.map -Wl,--no-as-needed -o $@.tmp $(HOOK_SRC) \
 	  $$($(CC) -print-file-name=libpthread.so.0) $$($(CC) -print-file-name=libdl.so.2)
+	mv $@.tmp $@
 
 # Programs that check the library and the driver under it.
 HOOK_CHECKS := $(patsubst hook/check/%.c,$(BUILD)/check/%,$(wildcard hook/check/*.c))
-checks: $(HOOK_CHECKS)
+HOOK_PLUGINS := $(patsubst hook/check/plugin/%.c,$(BUILD)/check/plugin/%.so,$(wildcard hook/check/plugin/*.c))
+checks: $(HOOK_CHECKS) $(HOOK_PLUGINS)
 .PHONY: checks c-check
 
 $(BUILD)/check/%: hook/check/%.c hook/check/check.h hook/cuda.h hook/symbols.def $(BUILD)/lib/sim/libcuda.so.1
 	@mkdir -p $(@D)
-	$(CC) -std=gnu11 -O2 -g -Wall -Wextra -Werror $(CFLAGS) -Ihook -o $@ $< -L$(BUILD)/lib/sim -l:libcuda.so.1 -ldl
+	$(CC) -std=gnu11 -O2 -g -Wall -Wextra -Werror $(CFLAGS) -Ihook -o $@ $< -L$(BUILD)/lib/sim -l:libcuda.so.1 -lpthread -ldl
+
+$(BUILD)/check/plugin/%.so: hook/check/plugin/%.c $(BUILD)/lib/sim/libcuda.so.1
+	@mkdir -p $(@D)
+	$(CC) -std=gnu11 -O2 -g -Wall -Wextra -Werror -fPIC -shared $(CFLAGS) -o $@ $< -Wl,--no-as-needed -L$(BUILD)/lib/sim -l:libcuda.so.1 -ldl
 
 # What must be true of the built library: it needs no driver to load, no glibc
 # after 2.17 (2.31 on arm64, where that is the first that counts), and shows

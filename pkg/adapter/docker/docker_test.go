@@ -208,3 +208,29 @@ func TestNoEngine(t *testing.T) {
 		t.Errorf("error = %v, want an Unavailable one with a hint", err)
 	}
 }
+
+// The number of a container's process tells whether the library is in it.
+func TestPID(t *testing.T) {
+	engine := connect(t)
+	const name = "gfaas-pid:test"
+	importImage(t, engine, name, withLibraries(t, instancetest.BuildProbe(t)), `ENTRYPOINT ["/probe"]`)
+	r := newRuntime(t, newConfig(t))
+	h, err := r.Start(t.Context(), instance.Spec{ID: "pid", Image: name, Port: 9000, GPUs: []string{"sim"}, Slice: gpu.Slice{SMPct: 100}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = r.Stop(context.WithoutCancel(t.Context()), h, 0) }()
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		pid, err := r.PID(t.Context(), h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		hooked, known := preload.Hooked(pid)
+		if known && hooked {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("process %d: hooked %v, known %v", pid, hooked, known)
+		}
+	}
+}

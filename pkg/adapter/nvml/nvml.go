@@ -39,7 +39,9 @@ func (e *UnavailableError) Unwrap() error { return e.Err }
 func (e *UnavailableError) Unavailable() bool { return true }
 
 // Hint is what to do about it.
-func (e *UnavailableError) Hint() string { return "install the NVIDIA driver, with its libnvidia-ml.so.1" }
+func (e *UnavailableError) Hint() string {
+	return "install the NVIDIA driver, with its libnvidia-ml.so.1"
+}
 
 // NVML is the Library of this machine.
 type NVML struct {

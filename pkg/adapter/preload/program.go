@@ -40,19 +40,25 @@ func CheckProgram(command string) error { return CheckProgramIn(host{}, command)
 
 // CheckProgramIn is CheckProgram for a program that lives elsewhere.
 func CheckProgramIn(files Files, command string) error {
+	_, err := resolve(files, command)
+	return err
+}
+
+// resolve checks a command and returns the path of the ELF program it comes to.
+func resolve(files Files, command string) (program string, err error) {
 	script := ""
 	for range maxScripts {
 		file, err := files.Find(command)
 		if err != nil {
-			return lookupError(command, script, err)
+			return "", lookupError(command, script, err)
 		}
 		next, err := checkFile(files, file)
 		if err != nil || next == "" {
-			return err
+			return file, err
 		}
 		script, command = file, next
 	}
-	return &ProgramError{script, "is a script whose interpreters are scripts too, without end", ""}
+	return "", &ProgramError{script, "is a script whose interpreters are scripts too, without end", ""}
 }
 
 // lookupError names what a failed look-up means.

@@ -72,7 +72,7 @@ func (r *Runtime) Name() string { return Name }
 
 // Start starts the instance's command with a free local port of ours in
 // $PORT; the instance's own port is for containers. A command that cannot run
-// under a slice is refused as preload.CheckProgram says.
+// under a slice is refused as preload.CheckLoads says.
 func (r *Runtime) Start(ctx context.Context, spec instance.Spec) (instance.Handle, error) {
 	if err := ctx.Err(); err != nil {
 		return instance.Handle{}, err
@@ -80,7 +80,7 @@ func (r *Runtime) Start(ctx context.Context, spec instance.Spec) (instance.Handl
 	if len(spec.Command) == 0 {
 		return instance.Handle{}, fmt.Errorf("instance %s has no command to run as a process", spec.ID)
 	}
-	if err := preload.CheckProgram(spec.Command[0]); err != nil {
+	if err := preload.CheckLoads(ctx, spec.Command[0], r.config.Libs.Hook); err != nil {
 		return instance.Handle{}, err
 	}
 	port, err := r.freePort()

@@ -55,7 +55,13 @@ leaves a few seconds after its last client.`,
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), t, args) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			// An empty variable in a script must not mean that there is no limit.
+			if cmd.Flags().Changed("mem") && o.mem == "" {
+				return cli.Usagef("--mem is empty: expected a size like 1GiB")
+			}
+			return o.run(cmd.Context(), t, args)
+		},
 	}
 	f := cmd.Flags()
 	f.SetInterspersed(false)
@@ -80,11 +86,11 @@ func (o *runOptions) run(ctx context.Context, t *tool, command []string) error {
 	if err != nil {
 		return err
 	}
-	if err := preload.CheckProgram(command[0]); err != nil {
-		return err
-	}
 	libs, err := preload.FindLibs()
 	if err != nil {
+		return err
+	}
+	if err := preload.CheckLoads(ctx, command[0], libs.Hook); err != nil {
 		return err
 	}
 	grant := preload.Grant{
@@ -142,12 +148,15 @@ func (o *runOptions) device() (string, error) {
 	if err != nil {
 		return "", cli.Usagef("--gpu: %w", err)
 	}
-	if simulated {
-		return gpu.SimName(index), nil
-	}
-	if !preload.HasNVIDIA() {
+	if !simulated && !preload.HasNVIDIA() {
 		return "", cli.Fail(cli.ExitUnavailable, "--gpu sim runs on the simulated GPU",
 			fmt.Errorf("GPU %s cannot be used: no NVIDIA driver found", o.gpu))
+	}
+	if err := checkDevice(o.gpu, index, simulated); err != nil {
+		return "", err
+	}
+	if simulated {
+		return gpu.SimName(index), nil
 	}
 	return strconv.Itoa(index), nil
 }

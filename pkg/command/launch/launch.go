@@ -174,6 +174,9 @@ func (l *Launcher) Start(ctx context.Context, fn function.Function, p Placement)
 	if s.Contract, err = l.waitReady(ctx, rt, fn, s.Handle); err != nil {
 		return s, l.undo(ctx, rt, s, err)
 	}
+	if err := checkHooked(ctx, rt, s.Handle); err != nil {
+		return s, l.undo(ctx, rt, s, err)
+	}
 	return s, nil
 }
 

@@ -1,0 +1,52 @@
+package preload
+
+import (
+	"context"
+	"debug/elf"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+)
+
+// CheckLoads is CheckProgram, and asks the program's own loader whether it
+// would put the preload library into it: a library that it cannot load costs
+// no more than a warning, and the program would run without limits.
+func CheckLoads(ctx context.Context, command, hook string) error {
+	program, err := resolve(host{}, command)
+	if err != nil {
+		return err
+	}
+	f, err := elf.Open(program)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", program, err)
+	}
+	defer f.Close()
+	cmd := exec.CommandContext(ctx, programLoader(f), "--list", program)
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "LD_") {
+			cmd.Env = append(cmd.Env, v)
+		}
+	}
+	cmd.Env = append(cmd.Env, "LD_PRELOAD="+hook)
+	// Its status also tells of libraries of the program that are missing here.
+	said, _ := cmd.CombinedOutput()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if strings.Contains(string(said), hook+" (") {
+		return nil
+	}
+	line, _, _ := strings.Cut(strings.TrimSpace(string(said)), "\n")
+	return &ProgramError{program, "does not take the preload library: " + line, "build gfaas's libraries anew for this machine: make"}
+}
+
+// Hooked tells whether a process has the preload library in it; known is false
+// when that cannot be seen from here.
+func Hooked(pid int) (hooked, known bool) {
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+	if err != nil || len(maps) == 0 {
+		return false, false
+	}
+	return strings.Contains(string(maps), "libgfaas.so"), true
+}

@@ -1,0 +1,75 @@
+package preload_test
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gfaas/gfaas/pkg/adapter/preload"
+	"github.com/gfaas/gfaas/pkg/instance/instancetest"
+)
+
+// A library that cannot be loaded costs the loader a warning; to us it is an
+// error, since the program would run without limits.
+func TestCheckLoads(t *testing.T) {
+	hook, _ := instancetest.BuildLibs(t)
+	script := filepath.Join(t.TempDir(), "script")
+	if err := os.WriteFile(script, []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range []string{"sleep", "/bin/sh", script} {
+		if err := preload.CheckLoads(t.Context(), command, hook); err != nil {
+			t.Errorf("%s: %v", command, err)
+		}
+	}
+	junk := filepath.Join(t.TempDir(), "libgfaas.so")
+	if err := os.WriteFile(junk, []byte("half a library"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for name, lib := range map[string]string{"junk": junk, "missing": junk + ".gone"} {
+		err := preload.CheckLoads(t.Context(), "sleep", lib)
+		var refused *preload.ProgramError
+		if !errors.As(err, &refused) || !refused.Unavailable() || !strings.Contains(err.Error(), "sleep") {
+			t.Errorf("%s: %v, want that sleep is refused", name, err)
+		}
+	}
+}
+
+func TestHooked(t *testing.T) {
+	hook, _ := instancetest.BuildLibs(t)
+	for _, want := range []bool{true, false} {
+		cmd := exec.Command("cat")
+		if want {
+			cmd.Env = append(os.Environ(), "LD_PRELOAD="+hook)
+		}
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		// What it echoes shows that the loader is done.
+		if _, err := in.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := out.Read(make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+		if hooked, known := preload.Hooked(cmd.Process.Pid); !known || hooked != want {
+			t.Errorf("with the library %v: hooked %v, known %v", want, hooked, known)
+		}
+		_ = in.Close()
+		_ = cmd.Wait()
+	}
+	if _, known := preload.Hooked(1 << 30); known {
+		t.Error("a process that is not there is known")
+	}
+}
