@@ -30,7 +30,7 @@ func CheckLoads(ctx context.Context, command, hook string) error {
 	}
 	cmd.Env = append(cmd.Env, "LD_PRELOAD="+hook)
 	// Its status also tells of libraries of the program that are missing here.
-	said, _ := cmd.CombinedOutput()
+	said, ended := cmd.CombinedOutput()
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -38,6 +38,9 @@ func CheckLoads(ctx context.Context, command, hook string) error {
 		return nil
 	}
 	line, _, _ := strings.Cut(strings.TrimSpace(string(said)), "\n")
+	if line == "" {
+		line = fmt.Sprintf("its loader ended with %v", ended)
+	}
 	return &ProgramError{program, "does not take the preload library: " + line, "build gfaas's libraries anew for this machine: make"}
 }
 
