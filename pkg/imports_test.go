@@ -17,7 +17,7 @@ const module = "github.com/gfaas/gfaas/pkg/"
 // gpu ← formats ← policy ← {daemon, sim} ← command, and adapters on gpu,
 // formats and wire alone.
 var (
-	formats = []string{"gpu", "function", "profile", "plan", "instance", "wire", "csvfile", "jsonfile"}
+	formats = []string{"gpu", "function", "profile", "plan", "instance", "wire", "csvfile", "jsonfile", "textfile"}
 	layers  = map[string][]string{
 		"gpu":     {},
 		"policy":  append([]string{"policy"}, formats...),

@@ -12,30 +12,9 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/gfaas/gfaas/pkg/textfile"
 )
-
-// Stdin is the name that messages give to standard input.
-const Stdin = "<stdin>"
-
-// MaxLine is the longest line a file may have, in bytes. It is far above what
-// any of the formats needs and keeps a damaged file from being quoted back.
-const MaxLine = 1 << 20
-
-// Fault is what is wrong at one place of a file. Column is empty when the
-// fault is not one column's.
-type Fault struct {
-	File   string
-	Line   int
-	Column string
-	What   string // what is wrong, and what was expected
-}
-
-func (f *Fault) Error() string {
-	if f.Column == "" {
-		return fmt.Sprintf("%s:%d: %s", f.File, f.Line, f.What)
-	}
-	return fmt.Sprintf("%s:%d: %s: %s", f.File, f.Line, f.Column, f.What)
-}
 
 // Column says how one column of a file becomes part of a T.
 type Column[T any] struct {
@@ -70,7 +49,7 @@ func Read[T any](r io.Reader, name string, columns []Column[T], blank func() T) 
 	in.ReuseRecord = true
 	first, err := in.Read()
 	if errors.Is(err, io.EOF) {
-		return nil, &Fault{File: name, Line: 1, What: "the file is empty, expected the header " + required(columns)}
+		return nil, &textfile.Fault{File: name, Line: 1, What: "the file is empty, expected the header " + required(columns)}
 	}
 	if err != nil {
 		return nil, syntaxFault(err, name, nil, data)
@@ -100,7 +79,7 @@ func Read[T any](r io.Reader, name string, columns []Column[T], blank func() T) 
 			}
 			if err := setCell(&row.Value, c, record[places[i]]); err != nil {
 				line, _ := in.FieldPos(places[i])
-				return nil, &Fault{File: name, Line: line, Column: c.Name, What: err.Error()}
+				return nil, &textfile.Fault{File: name, Line: line, Where: c.Name, What: err.Error()}
 			}
 		}
 		rows = append(rows, row)
@@ -117,7 +96,7 @@ func Unique[T any](rows []Row[T], name, column string, key func(T) string) error
 			continue
 		}
 		if first, twice := seen[k]; twice {
-			return &Fault{File: name, Line: row.Line, Column: column,
+			return &textfile.Fault{File: name, Line: row.Line, Where: column,
 				What: fmt.Sprintf("%s is on line %d already, expected each only once", Quote(k), first)}
 		}
 		seen[k] = row.Line
@@ -143,11 +122,11 @@ func locate[T any](header []string, columns []Column[T], name string) ([]int, er
 	for i, c := range columns {
 		places[i] = slices.Index(header, c.Name)
 		if places[i] < 0 && c.Required {
-			return nil, &Fault{File: name, Line: 1, Column: c.Name,
+			return nil, &textfile.Fault{File: name, Line: 1, Where: c.Name,
 				What: "the header has no such column, expected " + required(columns)}
 		}
 		if places[i] >= 0 && slices.Contains(header[places[i]+1:], c.Name) {
-			return nil, &Fault{File: name, Line: 1, Column: c.Name, What: "the header has this column twice, expected once"}
+			return nil, &textfile.Fault{File: name, Line: 1, Where: c.Name, What: "the header has this column twice, expected once"}
 		}
 	}
 	return places, nil
@@ -156,10 +135,10 @@ func locate[T any](header []string, columns []Column[T], name string) ([]int, er
 func checkWidth(record, header []string, name string, line int) error {
 	switch {
 	case len(record) < len(header):
-		return &Fault{File: name, Line: line, Column: header[len(record)],
+		return &textfile.Fault{File: name, Line: line, Where: header[len(record)],
 			What: fmt.Sprintf("missing: the line has %d of %d fields, expected a value", len(record), len(header))}
 	case len(record) > len(header):
-		return &Fault{File: name, Line: line,
+		return &textfile.Fault{File: name, Line: line,
 			What: fmt.Sprintf("the line has %d fields, expected %d as in the header", len(record), len(header))}
 	}
 	return nil
@@ -171,7 +150,7 @@ func checkText(data []byte, name string) error {
 		return nil // Read says what was expected instead
 	}
 	if bytes.IndexByte(data, 0) >= 0 || !utf8.Valid(data) {
-		return &Fault{File: name, Line: 1, What: "not a text file, expected CSV in UTF-8"}
+		return &textfile.Fault{File: name, Line: 1, What: "not a text file, expected CSV in UTF-8"}
 	}
 	line := 1
 	for rest := data; len(rest) > 0; line++ {
@@ -179,9 +158,9 @@ func checkText(data []byte, name string) error {
 		if end == 0 {
 			end = len(rest)
 		}
-		if end > MaxLine {
-			return &Fault{File: name, Line: line,
-				What: fmt.Sprintf("the line has %d bytes, expected at most %d", end, MaxLine)}
+		if end > textfile.MaxLine {
+			return &textfile.Fault{File: name, Line: line,
+				What: fmt.Sprintf("the line has %d bytes, expected at most %d", end, textfile.MaxLine)}
 		}
 		rest = rest[end:]
 	}

@@ -5,6 +5,8 @@ import (
 	"encoding/csv"
 	"errors"
 	"fmt"
+
+	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
 // syntaxFault turns the CSV reader's error into a Fault. It names the line the
@@ -15,7 +17,7 @@ func syntaxFault(err error, name string, header []string, data []byte) error {
 	if !errors.As(err, &parse) {
 		return fmt.Errorf("read %s: %w", name, err)
 	}
-	f := &Fault{File: name, Line: parse.StartLine}
+	f := &textfile.Fault{File: name, Line: parse.StartLine}
 	switch {
 	case errors.Is(parse.Err, csv.ErrBareQuote):
 		f.What = `a quote inside a field that is not quoted, expected "like ""this"""`
@@ -25,7 +27,7 @@ func syntaxFault(err error, name string, header []string, data []byte) error {
 		f.What = parse.Err.Error()
 	}
 	if field := fieldAt(data, parse); field < len(header) {
-		f.Column = header[field]
+		f.Where = header[field]
 	}
 	return f
 }

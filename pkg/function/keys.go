@@ -8,6 +8,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
 // parser turns nodes into a Function and keeps the first fault it meets.
@@ -18,7 +19,7 @@ type parser struct {
 
 func (p *parser) fail(n *yaml.Node, key, format string, args ...any) {
 	if p.fault == nil {
-		p.fault = &Fault{File: p.file, Line: n.Line, Key: key, What: fmt.Sprintf(format, args...)}
+		p.fault = &textfile.Fault{File: p.file, Line: n.Line, Where: key, What: fmt.Sprintf(format, args...)}
 	}
 }
 

@@ -13,32 +13,16 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
 // maxSize is the largest function file, in bytes.
 const maxSize = 16 << 20
 
-// Fault is what is wrong at one line of a function file. Key is empty when the
-// fault is not one key's.
-type Fault struct {
-	File string
-	Line int
-	Key  string
-	What string // what is wrong, and what was expected
-}
-
-func (f *Fault) Error() string {
-	if f.Key == "" {
-		return fmt.Sprintf("%s:%d: %s", f.File, f.Line, f.What)
-	}
-	return fmt.Sprintf("%s:%d: %s: %s", f.File, f.Line, f.Key, f.What)
-}
-
 // Load reads a function file, or standard input for "-". The functions' Dir is
 // absolute; for standard input it is the working directory.
 func Load(path string) ([]Function, error) {
-	functions, err := csvfile.Load(path, Parse)
+	functions, err := textfile.Load(path, Parse)
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +72,7 @@ func Parse(r io.Reader, name string) ([]Function, error) {
 			return nil, p.fault
 		}
 		if first, twice := lines[fn.Name]; twice {
-			return nil, &Fault{File: name, Line: line, Key: "name",
+			return nil, &textfile.Fault{File: name, Line: line, Where: "name",
 				What: fmt.Sprintf("function %q is on line %d already, expected each name once", fn.Name, first)}
 		}
 		lines[fn.Name] = line
@@ -96,7 +80,7 @@ func Parse(r io.Reader, name string) ([]Function, error) {
 		functions = append(functions, fn)
 	}
 	if len(functions) == 0 {
-		return nil, &Fault{File: name, Line: 1, What: "no function in it, expected name and image or command"}
+		return nil, &textfile.Fault{File: name, Line: 1, What: "no function in it, expected name and image or command"}
 	}
 	return functions, nil
 }
@@ -115,13 +99,13 @@ func decode(dec *yaml.Decoder, doc *yaml.Node) (err error) {
 func checkText(data []byte, name string) error {
 	switch {
 	case len(data) > maxSize:
-		return &Fault{File: name, Line: 1, What: fmt.Sprintf("more than %d bytes, expected a function file", maxSize)}
+		return &textfile.Fault{File: name, Line: 1, What: fmt.Sprintf("more than %d bytes, expected a function file", maxSize)}
 	case bytes.IndexByte(data, 0) >= 0 || !utf8.Valid(data):
-		return &Fault{File: name, Line: 1, What: "not a text file, expected YAML in UTF-8"}
+		return &textfile.Fault{File: name, Line: 1, What: "not a text file, expected YAML in UTF-8"}
 	}
 	for i, line := range bytes.Split(data, []byte("\n")) {
-		if len(line) > csvfile.MaxLine {
-			return &Fault{File: name, Line: i + 1, What: fmt.Sprintf("the line has %d bytes, expected at most %d", len(line), csvfile.MaxLine)}
+		if len(line) > textfile.MaxLine {
+			return &textfile.Fault{File: name, Line: i + 1, What: fmt.Sprintf("the line has %d bytes, expected at most %d", len(line), textfile.MaxLine)}
 		}
 	}
 	return nil
@@ -143,5 +127,5 @@ func syntaxFault(err error, name string) error {
 		}
 		text = text[len(m[0]):]
 	}
-	return &Fault{File: name, Line: line, What: strings.ReplaceAll(text, "\n", " ") + ", expected YAML"}
+	return &textfile.Fault{File: name, Line: line, What: strings.ReplaceAll(text, "\n", " ") + ", expected YAML"}
 }

@@ -9,23 +9,9 @@ import (
 	"fmt"
 	"io"
 	"unicode/utf8"
+
+	"github.com/gfaas/gfaas/pkg/textfile"
 )
-
-// Fault is what is wrong at one line of a file. Path says where, like
-// gpus[0].instances[2].sm_pct; it is empty when the whole file is meant.
-type Fault struct {
-	File string
-	Line int
-	Path string
-	What string // what is wrong, and what was expected
-}
-
-func (f *Fault) Error() string {
-	if f.Path == "" {
-		return fmt.Sprintf("%s:%d: %s", f.File, f.Line, f.What)
-	}
-	return fmt.Sprintf("%s:%d: %s: %s", f.File, f.Line, f.Path, f.What)
-}
 
 // File is a JSON file that was read, kept so that later faults find their line.
 type File struct {
@@ -40,12 +26,13 @@ func Read(r io.Reader, name string, v any) (*File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", name, err)
 	}
+	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
 	f := &File{name: name, data: data}
 	switch {
 	case len(bytes.TrimSpace(data)) == 0:
-		return nil, &Fault{File: name, Line: 1, What: "the file is empty, expected a JSON object"}
+		return nil, &textfile.Fault{File: name, Line: 1, What: "the file is empty, expected a JSON object"}
 	case !utf8.Valid(data):
-		return nil, &Fault{File: name, Line: 1, What: "not a text file, expected JSON in UTF-8"}
+		return nil, &textfile.Fault{File: name, Line: 1, What: "not a text file, expected JSON in UTF-8"}
 	}
 	if err := f.checkSyntax(); err != nil {
 		return nil, err
@@ -65,7 +52,7 @@ func (f *File) checkSyntax() error {
 	err := json.Unmarshal(f.data, &raw)
 	var syntax *json.SyntaxError
 	if errors.As(err, &syntax) {
-		return &Fault{File: f.name, Line: f.line(syntax.Offset), What: syntax.Error() + ", expected one JSON object"}
+		return &textfile.Fault{File: f.name, Line: f.line(syntax.Offset), What: syntax.Error() + ", expected one JSON object"}
 	}
 	return err
 }
@@ -73,7 +60,7 @@ func (f *File) checkSyntax() error {
 func (f *File) unmarshalFault(err error) error {
 	var kind *json.UnmarshalTypeError
 	if errors.As(err, &kind) {
-		return &Fault{File: f.name, Line: f.line(kind.Offset), Path: kind.Field,
+		return &textfile.Fault{File: f.name, Line: f.line(kind.Offset), Where: kind.Field,
 			What: fmt.Sprintf("%s, expected %s", kind.Value, kind.Type)}
 	}
 	return fmt.Errorf("%s: %w", f.name, err)

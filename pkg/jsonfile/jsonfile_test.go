@@ -4,6 +4,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
 type item struct {
@@ -24,6 +26,9 @@ func TestRead(t *testing.T) {
 	}
 	if d.Version != 1 || len(d.Items) != 2 || d.Items[0].SM != 1.5 || d.Items[0].X != nil || *d.Items[1].X != 0 {
 		t.Errorf("got %+v", d)
+	}
+	if _, err := Read(strings.NewReader("\uFEFF{\"items\":[],\r\n\"version\":1}\r\n"), "f.json", &d); err != nil {
+		t.Errorf("BOM and CRLF: %v", err)
 	}
 	if _, err := Read(strings.NewReader(`{"items":null,"version":1}`), "f.json", &d); err != nil || d.Items != nil {
 		t.Errorf("null as a list: %v, %v", err, d.Items)
@@ -66,8 +71,8 @@ func TestLaterFaultsFindTheirLine(t *testing.T) {
 		t.Fatal(err)
 	}
 	for path, line := range map[string]int{"version": 1, "items[1].sm": 4, "items[1]": 3, "items[1].x": 3, "items[0].x": 2, "none": 1} {
-		var fault *Fault
-		if err := f.Fault(&d, path, "wrong"); !errors.As(err, &fault) || fault.Line != line || fault.Path != path {
+		var fault *textfile.Fault
+		if err := f.Fault(&d, path, "wrong"); !errors.As(err, &fault) || fault.Line != line || fault.Where != path {
 			t.Errorf("%s: got %v, want line %d", path, err, line)
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
 // maxDepth is far deeper than any of the formats.
@@ -50,7 +52,7 @@ func (f *File) Fault(v any, path, what string) error {
 		w.dec.UseNumber()
 		_ = w.value(reflect.TypeOf(v).Elem())
 		if w.found > 0 || at == "" {
-			return &Fault{File: f.name, Line: max(w.found, 1), Path: path, What: what}
+			return &textfile.Fault{File: f.name, Line: max(w.found, 1), Where: path, What: what}
 		}
 	}
 }
@@ -60,7 +62,7 @@ func parent(path string) string {
 }
 
 func (w *walker) fault(format string, args ...any) error {
-	return &Fault{File: w.file.name, Line: w.line(), Path: string(w.path), What: fmt.Sprintf(format, args...)}
+	return &textfile.Fault{File: w.file.name, Line: w.line(), Where: string(w.path), What: fmt.Sprintf(format, args...)}
 }
 
 // value reads one value that should become a t.
@@ -136,7 +138,7 @@ func (w *walker) object(t reflect.Type) error {
 	w.path = w.path[:size]
 	for _, key := range keys(t, true) {
 		if lines[key] == 0 && w.find == "" {
-			return &Fault{File: w.file.name, Line: begin, Path: strings.TrimPrefix(string(w.path)+"."+key, "."),
+			return &textfile.Fault{File: w.file.name, Line: begin, Where: strings.TrimPrefix(string(w.path)+"."+key, "."),
 				What: "the key is missing, expected a value"}
 		}
 	}

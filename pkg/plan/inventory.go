@@ -5,10 +5,11 @@ import (
 	"io"
 
 	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
 // LoadInventory reads an inventory from a file, or from standard input for "-".
-func LoadInventory(path string) ([]Device, error) { return csvfile.Load(path, ReadInventory) }
+func LoadInventory(path string) ([]Device, error) { return textfile.Load(path, ReadInventory) }
 
 // ReadInventory reads an inventory (CSV: node, gpu, mem_mib, optionally uuid,
 // model, sms, used_mem_mib); gpu is the device's number on its node. Name is
@@ -23,7 +24,7 @@ func ReadInventory(r io.Reader, name string) ([]Device, error) {
 		devices[i] = row.Value
 		devices[i].Line = row.Line
 		if d := devices[i]; d.UsedMemMiB > d.MemMiB {
-			return nil, &csvfile.Fault{File: name, Line: row.Line, Column: "used_mem_mib",
+			return nil, &textfile.Fault{File: name, Line: row.Line, Where: "used_mem_mib",
 				What: fmt.Sprintf("%s of %s MiB are used, expected at most all of them",
 					csvfile.Format(d.UsedMemMiB), csvfile.Format(d.MemMiB))}
 		}

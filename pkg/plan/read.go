@@ -6,6 +6,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/jsonfile"
+	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
 // Version is the version of the plan format.
@@ -18,7 +19,7 @@ const (
 )
 
 // Load reads a plan from a file, or from standard input for "-".
-func Load(path string) (Plan, error) { return csvfile.Load(path, Read) }
+func Load(path string) (Plan, error) { return textfile.Load(path, Read) }
 
 // Read reads a plan; name is what messages call it. It accepts what has the
 // form of a plan: keys that are unknown, repeated or missing, and values

@@ -5,13 +5,14 @@ import (
 	"io"
 
 	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
 // maxBatch is the largest batch a row may have.
 const maxBatch = 1 << 20
 
 // Load reads a profile from a file, or from standard input for "-".
-func Load(path string) ([]Row, error) { return csvfile.Load(path, Read) }
+func Load(path string) ([]Row, error) { return textfile.Load(path, Read) }
 
 // Read reads a profile; name is what messages call it. Columns are found by
 // name, unknown ones are ignored. The first fault is an error of the form
@@ -27,7 +28,7 @@ func Read(r io.Reader, name string) ([]Row, error) {
 		rows[i] = line.Value
 		rows[i].Line = line.Line
 		if rows[i].P95MS == 0 && rows[i].ThroughputRPS > 0 {
-			return nil, &csvfile.Fault{File: name, Line: line.Line, Column: "p95_ms",
+			return nil, &textfile.Fault{File: name, Line: line.Line, Where: "p95_ms",
 				What: "0 although throughput_rps is not, expected more than 0"}
 		}
 	}

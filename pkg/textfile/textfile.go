@@ -1,0 +1,49 @@
+// Package textfile is what the readers of the project's files share: how a
+// file is opened and how a fault in it is told.
+package textfile
+
+import (
+	"fmt"
+	"io"
+	"os"
+)
+
+// Stdin is the name that messages give to standard input.
+const Stdin = "<stdin>"
+
+// MaxLine is the longest line a file may have, in bytes. It is far above what
+// any of the formats needs and keeps a damaged file from being quoted back.
+const MaxLine = 1 << 20
+
+// Fault is what is wrong at one place of a file.
+type Fault struct {
+	File  string
+	Line  int
+	Where string // the column, the key, or the path to it; empty when the fault is not one's
+	What  string // what is wrong, and what was expected
+}
+
+func (f *Fault) Error() string {
+	if f.Where == "" {
+		return fmt.Sprintf("%s:%d: %s", f.File, f.Line, f.What)
+	}
+	return fmt.Sprintf("%s:%d: %s: %s", f.File, f.Line, f.Where, f.What)
+}
+
+// Load opens a file, or standard input for "-", and has it read under the name
+// that messages give it.
+func Load[T any](path string, read func(r io.Reader, name string) (T, error)) (T, error) {
+	if path == "-" {
+		return read(os.Stdin, Stdin)
+	}
+	var none T
+	f, err := os.Open(path)
+	if err != nil {
+		return none, err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err == nil && info.IsDir() {
+		return none, fmt.Errorf("%s is a folder, expected a file", path)
+	}
+	return read(f, path)
+}
