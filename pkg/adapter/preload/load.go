@@ -22,13 +22,15 @@ func CheckLoads(ctx context.Context, command, hook string) error {
 		return fmt.Errorf("read %s: %w", program, err)
 	}
 	defer f.Close()
-	cmd := exec.CommandContext(ctx, programLoader(f), "--list", program)
+	// Traced as ldd does, it lists; under --list it gives up at a library of the
+	// program's that is not on this machine, like the simulated driver.
+	cmd := exec.CommandContext(ctx, programLoader(f), program)
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "LD_") {
 			cmd.Env = append(cmd.Env, v)
 		}
 	}
-	cmd.Env = append(cmd.Env, "LD_PRELOAD="+hook)
+	cmd.Env = append(cmd.Env, "LD_TRACE_LOADED_OBJECTS=1", "LD_PRELOAD="+hook)
 	// Its status also tells of libraries of the program that are missing here.
 	said, ended := cmd.CombinedOutput()
 	if err := ctx.Err(); err != nil {

@@ -20,7 +20,11 @@ func TestCheckLoads(t *testing.T) {
 	if err := os.WriteFile(script, []byte("#!/bin/sh\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for _, command := range []string{"sleep", "/bin/sh", script} {
+	// Linked with a driver that only the run itself will find.
+	driver, linked := filepath.Join(t.TempDir(), "libcuda.so.1"), filepath.Join(t.TempDir(), "linked")
+	instancetest.Compile(t, driver, []byte("int cuInit(unsigned f) { return (int)f; }"), "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1")
+	instancetest.Compile(t, linked, []byte("int cuInit(unsigned); int main(void) { return cuInit(0); }"), driver)
+	for _, command := range []string{"sleep", "/bin/sh", script, linked} {
 		if err := preload.CheckLoads(t.Context(), command, hook); err != nil {
 			t.Errorf("%s: %v", command, err)
 		}

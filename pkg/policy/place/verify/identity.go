@@ -2,6 +2,7 @@ package verify
 
 import (
 	"github.com/gfaas/gfaas/pkg/plan"
+	"github.com/gfaas/gfaas/pkg/wire"
 )
 
 // ids checks that an id is one instance's alone. An instance that spans
@@ -17,6 +18,8 @@ func (c *checker) ids() {
 		for _, in := range g.Instances {
 			was, twice := first[in.ID]
 			switch {
+			case !wire.ValidInstance(in.ID):
+				c.add(onGPU(RuleID, g, in), "%q is no id: expected at most 63 letters, digits, dots, dashes and underscores", in.ID)
 			case !twice:
 				first[in.ID] = seen{in, name(g.Node, g.Index)}
 			case here[in.ID]:

@@ -26,7 +26,7 @@ const (
 	RuleOverlap  = "overlap"  // two instances have a part of a GPU in common
 	RuleSchedule = "schedule" // a timetable does not give what it must
 	RuleMemory   = "memory"   // a GPU's memory is exceeded
-	RuleID       = "id"       // an id is not one instance's alone
+	RuleID       = "id"       // an id is not one instance's alone, or none
 	RuleGPU      = "gpu"      // a GPU is listed twice or is not in the inventory
 	RuleProfile  = "profile"  // an instance is not as a row of the profile
 	RuleSLO      = "slo"      // a configuration misses the function's objective

@@ -65,6 +65,7 @@ func TestEveryRule(t *testing.T) {
 		"memory of a row":     {func(p *plan.Plan, _ *Inputs) { p.GPUs[0].Instances[2].MemMiB = 1900 }, RuleMemory, []string{"b-0"}},
 		"models":              {func(p *plan.Plan, _ *Inputs) { p.GPUs[0].Models = []plan.Model{{Name: "m", MemMiB: 98}} }, RuleMemory, []string{"a-0", "a-1", "b-0"}},
 		"model twice":         {func(p *plan.Plan, _ *Inputs) { p.GPUs[0].Models = []plan.Model{{Name: "m"}, {Name: "m"}} }, RuleMemory, nil},
+		"no id":               {func(p *plan.Plan, _ *Inputs) { p.GPUs[0].Instances[1].ID = "../x" }, RuleID, []string{"../x"}},
 		"same id":             {func(p *plan.Plan, _ *Inputs) { p.GPUs[0].Instances[1].ID = "a-0" }, RuleID, []string{"a-0"}},
 		"GPU twice":           {func(p *plan.Plan, _ *Inputs) { p.GPUs = append(p.GPUs, plan.GPU{Node: "n"}) }, RuleGPU, nil},
 		"unknown GPU":         {func(p *plan.Plan, _ *Inputs) { p.GPUs[0].Index = 7 }, RuleGPU, nil},
