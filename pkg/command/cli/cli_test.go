@@ -128,7 +128,7 @@ func TestUsage(t *testing.T) {
 		{"show a", `unknown command "a"`},
 		{"work --max-rps x", "invalid argument"},
 		{"work -o yaml", `--output "yaml" is not offered here: expected table, json, csv`},
-		{"plain -o json", "unknown shorthand flag"},
+		{"plain -o yaml", `--output "yaml" is not offered here: expected table, json`},
 	} {
 		var p program
 		status, stdout, stderr := p.execute(t, 0, strings.Fields(c.args)...)
@@ -141,6 +141,7 @@ func TestUsage(t *testing.T) {
 func TestHelpAndVersion(t *testing.T) {
 	isolate(t)
 	for _, c := range []struct{ args, says string }{
+		{"work --version", "tool version " + Version},
 		{"", "A tool"},
 		{"--help", "EXIT STATUS"},
 		{"work --help", "EXIT STATUS"},
@@ -166,6 +167,9 @@ func TestErrorsInJSON(t *testing.T) {
 		{"work -o json", &below{locked: true}, map[string]string{"code": "locked", "message": "from below", "hint": "do this"}},
 		{"work -o json", context.DeadlineExceeded, map[string]string{"code": "timeout", "message": "context deadline exceeded", "hint": ""}},
 		{"work -o json a b", nil, map[string]string{"code": "usage", "message": "accepts at most 1 arg(s), received 2", "hint": "see 'tool work --help'"}},
+		{"work --frob -o json", nil, map[string]string{"code": "usage", "message": "unknown flag: --frob", "hint": "see 'tool work --help'"}},
+		{"frob --output=json", nil, map[string]string{"code": "usage", "message": "unknown flag: --output", "hint": "see 'tool --help'"}},
+		{"plain -ojson", errors.New("a < b"), map[string]string{"code": "failed", "message": "a < b", "hint": ""}},
 		{"work -o json --frob", nil, map[string]string{"code": "usage", "message": "unknown flag: --frob", "hint": "see 'tool work --help'"}},
 	} {
 		p := program{fail: c.fail}
@@ -186,7 +190,7 @@ func TestErrorsInJSON(t *testing.T) {
 func TestFormDefaults(t *testing.T) {
 	isolate(t)
 	for args, want := range map[string]string{
-		"work": "table", "show": "yaml", "plain": "", "work -o csv": "csv", "show -o json": "json",
+		"work": "table", "show": "yaml", "plain": "table", "work -o csv": "csv", "show -o json": "json",
 	} {
 		var p program
 		if status, _, stderr := p.execute(t, 0, strings.Fields(args)...); status != 0 || p.form != want {

@@ -41,15 +41,41 @@ func (f *form) Set(s string) error {
 
 // Outputs gives the command -o with these forms; the first is the default.
 func (env *Env) Outputs(cmd *cobra.Command, forms ...string) {
-	cmd.Annotations = map[string]string{outputKey: strings.Join(forms, "|")}
-	cmd.Flags().VarP(&form{env: env, value: forms[0]}, "output", "o", "form of the output: "+strings.Join(forms, ", "))
+	env.offer(cmd, "form of the output", forms)
+}
+
+func (env *Env) offer(cmd *cobra.Command, what string, forms []string) {
+	if cmd.Annotations == nil {
+		cmd.Annotations = map[string]string{}
+	}
+	cmd.Annotations[outputKey] = strings.Join(forms, "|")
+	cmd.Flags().VarP(&form{env: env, value: forms[0]}, "output", "o", what+": "+strings.Join(forms, ", "))
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(forms, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// askedForm is the form that the arguments, else the environment, ask for:
+// what holds for a fault found before flags are settled.
+func askedForm(args []string) string {
+	asked := os.Getenv("GFAAS_OUTPUT")
+	for i, arg := range args {
+		value, joined := strings.CutPrefix(arg, "--output=")
+		switch {
+		case arg == "--":
+			return asked
+		case joined:
+			asked = value
+		case arg == "-o" || arg == "--output":
+			asked = strings.Join(args[i+1:min(i+2, len(args))], "")
+		case strings.HasPrefix(arg, "-o"):
+			asked = strings.TrimPrefix(arg[len("-o"):], "=")
+		}
+	}
+	return asked
 }
 
 // adopt gives the whole tree what every binary has: the common flags,
 // settings from the environment and the config file, usage errors as such.
 func (env *Env) adopt(root *cobra.Command) {
-	root.Version = Version
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.CompletionOptions.HiddenDefaultCmd = true
 	pf := root.PersistentFlags()
@@ -61,7 +87,12 @@ func (env *Env) adopt(root *cobra.Command) {
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return env.settle(cmd) }
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return Fail(ExitUsage, seeHelp(cmd), err) })
 	root.SetUsageTemplate(root.UsageTemplate() + exitStatusHelp)
+	root.SetVersionTemplate(env.Prog + " version {{.Version}}\n")
 	walk(root, func(cmd *cobra.Command) {
+		cmd.Version = Version
+		if cmd.HasParent() && cmd.Runnable() && cmd.Flags().Lookup("output") == nil {
+			env.offer(cmd, "form of errors", []string{"table", "json"})
+		}
 		check := cmd.Args
 		if check == nil {
 			check = cobra.NoArgs

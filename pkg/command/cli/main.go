@@ -78,8 +78,22 @@ func (env *Env) run(ctx context.Context, root *cobra.Command, args []string, cau
 		return signalExit(sig)
 	}
 	e := classify(err)
+	if e.Exit == ExitUsage && env.Output == "" {
+		env.Output = askedForm(args)
+	}
 	env.report(e)
 	return e.Exit
+}
+
+// errorBody is an error under -o json.
+type errorBody struct {
+	Error errorText `json:"error"`
+}
+
+type errorText struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+	Hint    string `json:"hint"`
 }
 
 // report prints an error as `prog: error: …` and `prog: hint: …`, and under
@@ -89,10 +103,9 @@ func (env *Env) report(e *Error) {
 		return
 	}
 	if env.Output == "json" && e.Exit != ExitNo && e.Exit != ExitPartial {
-		body := map[string]map[string]string{"error": {
-			"code": exitNames[e.Exit], "message": e.Err.Error(), "hint": e.Hint,
-		}}
-		_ = json.NewEncoder(env.Err).Encode(body)
+		enc := json.NewEncoder(env.Err)
+		enc.SetEscapeHTML(false)
+		_ = enc.Encode(errorBody{errorText{exitNames[e.Exit], e.Err.Error(), e.Hint}})
 		return
 	}
 	fmt.Fprintf(env.Err, "%s: error: %v\n", env.Prog, e.Err)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"time"
@@ -26,11 +27,34 @@ func (env *Env) Write(data []byte) error {
 		_, err := env.Out.Write(data)
 		return err
 	}
-	// Replacing a device or a pipe would destroy it: those are written to.
-	if there, err := os.Stat(env.OutFile); err == nil && !there.Mode().IsRegular() && !there.IsDir() {
-		return os.WriteFile(env.OutFile, data, 0o644)
+	target, replace := outFile(env.OutFile)
+	if !replace {
+		return os.WriteFile(target, data, 0o644)
 	}
-	return renameio.WriteFile(env.OutFile, data, 0o644)
+	return renameio.WriteFile(target, data, 0o644)
+}
+
+// outFile follows links to the file that is to be written and says whether it
+// can be replaced: renaming over a device, a pipe, or what the system shows
+// under /dev and /proc would destroy it.
+func outFile(path string) (target string, replace bool) {
+	const mostLinks = 40
+	for range mostLinks {
+		full, err := filepath.Abs(path)
+		if err != nil || strings.HasPrefix(full, "/dev/") || strings.HasPrefix(full, "/proc/") {
+			return path, false
+		}
+		next, err := os.Readlink(path)
+		if err != nil {
+			there, err := os.Stat(path)
+			return path, err != nil || there.Mode().IsRegular() || there.IsDir()
+		}
+		if !filepath.IsAbs(next) {
+			next = filepath.Join(filepath.Dir(path), next)
+		}
+		path = next
+	}
+	return path, false // a loop: writing says so
 }
 
 // Emit writes what print prints, as Write does.

@@ -1,83 +1,46 @@
 package cli
 
 import (
-	"bytes"
-	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"testing"
 )
 
-type item struct {
-	Name string  `json:"name"`
-	Load float64 `json:"load"`
-}
-
-func TestShow(t *testing.T) {
-	list := []item{{"a<b", 0.5}, {"long name", 1}}
-	rows := func() [][]string {
-		return [][]string{{"NAME", "LOAD"}, {"a<b", "0.5"}, {"long name", ""}}
+func TestOutFile(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	if err := os.WriteFile(at("file"), nil, 0o644); err != nil {
+		t.Fatal(err)
 	}
-	for form, want := range map[string]string{
-		"json":  "[\n  {\n    \"name\": \"a<b\",\n    \"load\": 0.5\n  },\n  {\n    \"name\": \"long name\",\n    \"load\": 1\n  }\n]\n",
-		"jsonl": "{\"name\":\"a<b\",\"load\":0.5}\n{\"name\":\"long name\",\"load\":1}\n",
-		"yaml":  "- load: 0.5\n  name: a<b\n- load: 1\n  name: long name\n",
-		"csv":   "NAME,LOAD\na<b,0.5\nlong name,\n",
-		"table": "NAME       LOAD\na<b        0.5\nlong name\n",
-		"wide":  "NAME       LOAD\na<b        0.5\nlong name\n",
-	} {
-		var out bytes.Buffer
-		env := &Env{Out: &out, Output: form}
-		if err := env.Show(list, rows); err != nil || out.String() != want {
-			t.Errorf("%s: %v\n%q, want\n%q", form, err, out.String(), want)
+	for link, target := range map[string]string{"link": "file", "far": at("link"), "gone": "new", "null": "/dev/null", "out": "/proc/self/fd/1", "loop": "loop"} {
+		if err := os.Symlink(target, at(link)); err != nil {
+			t.Fatal(err)
 		}
 	}
-	var out bytes.Buffer
-	env := &Env{Out: &out, Output: "jsonl"}
-	if err := env.Show(list[0], rows); err != nil || out.String() != "{\"name\":\"a<b\",\"load\":0.5}\n" {
-		t.Errorf("one value as jsonl: %v, %q", err, out.String())
+	for name, want := range map[string]struct {
+		target  string
+		replace bool
+	}{
+		"file": {at("file"), true}, "new": {at("new"), true}, "link": {at("file"), true}, "far": {at("file"), true},
+		"gone": {at("new"), true}, "null": {"/dev/null", false}, "out": {"/proc/self/fd/1", false},
+	} {
+		target, replace := outFile(at(name))
+		if target != want.target || replace != want.replace {
+			t.Errorf("%s: %s, %v; want %v", name, target, replace, want)
+		}
 	}
-}
-
-func TestOutFile(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "out")
-	if err := os.WriteFile(path, []byte("before"), 0o600); err != nil {
+	if _, replace := outFile("/dev/null"); replace {
+		t.Error("/dev/null would be replaced")
+	}
+	env := &Env{OutFile: at("loop")}
+	if err := env.Write([]byte("x")); err == nil {
+		t.Error("a loop of links was written to")
+	}
+	env.OutFile = at("far")
+	if err := env.Write([]byte("text")); err != nil {
 		t.Fatal(err)
 	}
-	var out bytes.Buffer
-	env := &Env{Out: &out, OutFile: path}
-	broken := errors.New("broken")
-	err := env.Emit(func(w io.Writer) error { _, _ = w.Write([]byte("half")); return broken })
-	if text, _ := os.ReadFile(path); !errors.Is(err, broken) || string(text) != "before" {
-		t.Errorf("after a failure: %v, the file holds %q", err, text)
-	}
-	if err := env.Write([]byte("after")); err != nil {
-		t.Fatal(err)
-	}
-	if text, _ := os.ReadFile(path); string(text) != "after" || out.Len() != 0 {
-		t.Errorf("the file holds %q, standard output %q", text, out.String())
-	}
-	env.OutFile = "-"
-	if err := env.Write([]byte("x")); err != nil || out.String() != "x" {
-		t.Errorf("--out-file -: %v, %q", err, out.String())
-	}
-}
-
-func TestQuiet(t *testing.T) {
-	var errs bytes.Buffer
-	env := &Env{Prog: "tool", Err: &errs, ErrTerminal: true, Quiet: true}
-	env.Notef("note")
-	bar := env.Progress(2, "work")
-	_ = bar.Add(1)
-	env.Debugf("detail")
-	if errs.Len() != 0 {
-		t.Errorf("quiet, and said %q", errs.String())
-	}
-	env.Quiet, env.Verbose = false, true
-	env.Notef("note %d", 1)
-	env.Debugf("detail")
-	if got := errs.String(); got != "tool: note 1\ntool: detail\n" {
-		t.Errorf("said %q", got)
+	if text, err := os.ReadFile(at("file")); err != nil || string(text) != "text" {
+		t.Errorf("the file has %q, %v", text, err)
 	}
 }

@@ -38,6 +38,11 @@ func applySettings(flags *pflag.FlagSet, config string) error {
 		if !v.IsSet(f.Name) {
 			return
 		}
+		switch v.Get(f.Name).(type) {
+		case map[string]any, []any:
+			first = Usagef("setting %s: expected one value", f.Name)
+			return
+		}
 		if err := flags.Set(f.Name, v.GetString(f.Name)); err != nil {
 			first = Usagef("setting %s: %w", f.Name, err)
 			return
@@ -102,6 +107,7 @@ func configFault(path string, err error) error {
 		return Fail(ExitFailure, "", fmt.Errorf("config file: %w", err))
 	}
 	text := strings.TrimPrefix(parse.Unwrap().Error(), "yaml: ")
+	text = strings.TrimPrefix(text, "unmarshal errors:\n  ")
 	line := "1"
 	if m := yamlLine.FindStringSubmatchIndex(text); m != nil {
 		line = text[m[2]:m[3]]

@@ -39,7 +39,7 @@ func TestSettingsPrecedence(t *testing.T) {
 func TestSettingsForAllCommands(t *testing.T) {
 	isolate(t)
 	t.Setenv("GFAAS_OUTPUT", "csv")
-	for args, want := range map[string]string{"work": "csv", "show": "yaml", "plain": "", "work -o json": "json"} {
+	for args, want := range map[string]string{"work": "csv", "show": "yaml", "plain": "table", "work -o json": "json"} {
 		var p program
 		if status, _, stderr := p.execute(t, 0, strings.Fields(args)...); status != 0 || p.form != want {
 			t.Errorf("%s: status %d, form %q, %s; want %q", args, status, p.form, stderr, want)
@@ -65,14 +65,22 @@ func TestConfigFaults(t *testing.T) {
 	dir := isolate(t)
 	bad := filepath.Join(dir, "bad.yaml")
 	write(t, bad, "label: a\n\tmax-rps: 1\n")
+	twice := filepath.Join(dir, "twice.yaml")
+	write(t, twice, "label: a\nlabel: b\n")
 	for file, want := range map[string]string{
-		bad: bad + ":2: ", filepath.Join(dir, "absent.yaml"): "no such file",
+		bad: bad + ":2: ", twice: twice + ":2: mapping key", filepath.Join(dir, "absent.yaml"): "no such file",
 	} {
 		var p program
 		status, _, stderr := p.execute(t, 0, "work", "--config", file)
 		if status != ExitFailure || !strings.Contains(stderr, want) || p.ran != "" {
 			t.Errorf("%s: status %d, %q; want 1 and %q", file, status, stderr, want)
 		}
+	}
+	nested := filepath.Join(dir, "nested.yaml")
+	write(t, nested, "label: {a: b}\n")
+	var p program
+	if status, _, stderr := p.execute(t, 0, "work", "--config", nested); status != ExitUsage || !strings.Contains(stderr, "setting label: expected one value") {
+		t.Errorf("a setting of many values: status %d, %q", status, stderr)
 	}
 }
 

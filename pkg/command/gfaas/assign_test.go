@@ -116,16 +116,6 @@ func TestPick(t *testing.T) {
 	}
 }
 
-func TestSimDevices(t *testing.T) {
-	for shape, want := range map[string]int{
-		"": 1, "sms=80,mem=16GiB,count=4": 4, "count=2": 2, "sms=80, count=3": 3, "count=0": 1, "count=x": 1,
-	} {
-		if got := simDevices(shape); got != want {
-			t.Errorf("%q: %d, want %d", shape, got, want)
-		}
-	}
-}
-
 func TestParseHeaders(t *testing.T) {
 	got, err := parseHeaders([]string{"content-type: text/plain", "X-A:1", "X-A: 2", "Empty:"})
 	if err != nil || got.Get("Content-Type") != "text/plain" || len(got["X-A"]) != 2 || got["X-A"][1] != "2" || len(got["Empty"]) != 1 {

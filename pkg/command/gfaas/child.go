@@ -17,9 +17,20 @@ import (
 // forwarded are the signals that a person or a supervisor sends to a program.
 // Those that the kernel sends for a program's own deeds, and those that stop
 // it unasked, are not among them.
-var forwarded = []syscall.Signal{
+var forwarded = append([]syscall.Signal{
 	unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2,
-	unix.SIGALRM, unix.SIGWINCH, unix.SIGCONT, unix.SIGTSTP,
+	unix.SIGALRM, unix.SIGVTALRM, unix.SIGIO, unix.SIGPWR,
+	unix.SIGWINCH, unix.SIGCONT, unix.SIGTSTP,
+}, realTime()...)
+
+// realTime are the real-time signals that programs may use: the C library
+// keeps the first ones for itself.
+func realTime() (out []syscall.Signal) {
+	const first, last = 35, 64
+	for s := syscall.Signal(first); s <= last; s++ {
+		out = append(out, s)
+	}
+	return out
 }
 
 // runChild runs a command with this process's own standard streams, process

@@ -25,6 +25,8 @@ type check struct {
 	Required bool   `json:"required"` // without it nothing runs
 	Detail   string `json:"detail"`
 	Hint     string `json:"hint,omitempty"`
+
+	locked bool // another process holds it, for now
 }
 
 // rung is one mechanism of a ladder: the highest that is there is chosen.
@@ -52,7 +54,8 @@ func newDoctor(t *tool) *cobra.Command {
 and what to do about it; then which mechanism enforces each part of a slice
 here, the best that was found. It changes nothing.
 
-Exit 0 says that functions can run, exit 4 that something needed is missing.
+Exit 0 says that functions can run, exit 4 that something needed is missing,
+exit 6 that only the state file, locked by another process, stands in the way.
 
 JSON is {"ok", "simulated", "checks": [{"name", "status": "ok", "missing",
 "bad" or "unneeded", "required", "detail", "hint"}], "ladder": [{"purpose",
@@ -77,13 +80,17 @@ func runDoctor(ctx context.Context, t *tool) error {
 		return nil
 	}
 	var missing, hints []string
+	exit := cli.ExitLocked
 	for _, c := range d.Checks {
 		if c.Required && c.Status != checkOK {
 			missing = append(missing, c.Name)
 			hints = append(hints, c.Hint)
+			if !c.locked {
+				exit = cli.ExitUnavailable
+			}
 		}
 	}
-	return cli.Fail(cli.ExitUnavailable, strings.Join(hints, "; "),
+	return cli.Fail(exit, strings.Join(hints, "; "),
 		errors.New("functions cannot run here: "+strings.Join(missing, ", ")))
 }
 

@@ -180,6 +180,8 @@ func (t *tool) probeState(ctx context.Context) check {
 	}
 	if err != nil {
 		c.Status, c.Detail, c.Hint = checkBad, err.Error(), hintOf(err)
+		var held interface{ Locked() bool }
+		c.locked = errors.As(err, &held) && held.Locked()
 		if c.Hint == "" {
 			c.Hint = "set GFAAS_STATE to a file of yours"
 		}

@@ -148,11 +148,7 @@ func (o *runOptions) device() (string, error) {
 	if err != nil {
 		return "", cli.Usagef("--gpu: %w", err)
 	}
-	if !simulated && !preload.HasNVIDIA() {
-		return "", cli.Fail(cli.ExitUnavailable, "--gpu sim runs on the simulated GPU",
-			fmt.Errorf("GPU %s cannot be used: no NVIDIA driver found", o.gpu))
-	}
-	if err := checkDevice(o.gpu, index, simulated); err != nil {
+	if err := launch.CheckGPU(o.gpu); err != nil {
 		return "", err
 	}
 	if simulated {

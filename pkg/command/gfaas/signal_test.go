@@ -16,7 +16,7 @@ import (
 
 // trapping is a shell program that prints the signals it gets and ends with
 // status 5 at SIGTERM.
-const trapping = `for s in HUP INT QUIT USR1 USR2 ALRM WINCH CONT; do trap "echo $s" $s; done
+const trapping = `for s in HUP INT QUIT USR1 USR2 ALRM VTALRM PWR WINCH CONT; do trap "echo $s" $s; done
 trap "echo TERM; exit 5" TERM; echo ready; while :; do sleep 0.01; done`
 
 func TestRunPassesSignalsOn(t *testing.T) {
@@ -39,7 +39,8 @@ func TestRunPassesSignalsOn(t *testing.T) {
 	}
 	expect("ready")
 	for _, s := range []syscall.Signal{
-		unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGALRM, unix.SIGWINCH, unix.SIGCONT, unix.SIGTERM,
+		unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGALRM,
+		unix.SIGVTALRM, unix.SIGPWR, unix.SIGWINCH, unix.SIGCONT, unix.SIGTERM,
 	} {
 		if err := cmd.Process.Signal(s); err != nil {
 			t.Fatal(err)

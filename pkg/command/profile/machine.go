@@ -29,6 +29,11 @@ func realWorld(env *cli.Env) world {
 		DefaultGPU: launch.DefaultGPU,
 		RunDir:     cli.RunDir,
 		Open: func(ctx context.Context, gpus []string, startTimeout time.Duration) (machine, error) {
+			for _, name := range gpus {
+				if err := launch.CheckGPU(name); err != nil {
+					return nil, err
+				}
+			}
 			l, err := launch.New(ctx, env, launch.Options{Ready: startTimeout})
 			if err != nil {
 				return nil, err

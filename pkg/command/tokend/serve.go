@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -52,6 +53,23 @@ func (o *serveOptions) check() error {
 		return cli.Usagef("--sm-limit %v: expected more than 0 and at most 100 percent", o.smLimit)
 	case o.exitWhenIdle < 0:
 		return cli.Usagef("--exit-when-idle %v: expected 0 or more", o.exitWhenIdle)
+	case o.socket == "":
+		return cli.Usagef("--socket is empty: expected a path")
+	}
+	return checkAddress(o.listen)
+}
+
+// checkAddress wants HOST:PORT or nothing; whether it can be had shows later.
+func checkAddress(listen string) error {
+	if listen == "" {
+		return nil
+	}
+	_, port, err := net.SplitHostPort(listen)
+	if err == nil {
+		_, err = net.LookupPort("tcp", port)
+	}
+	if err != nil {
+		return cli.Usagef("--listen %q: expected HOST:PORT: %w", listen, err)
 	}
 	return nil
 }

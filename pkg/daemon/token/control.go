@@ -42,7 +42,16 @@ func (d *Daemon) observe(mux *http.ServeMux) {
 		}
 		fmt.Fprintln(w, "ready")
 	})
-	mux.Handle("GET /metrics", promhttp.HandlerFor(d.registry, promhttp.HandlerOpts{EnableOpenMetrics: true}))
+	mux.Handle("GET /metrics", openMetrics(promhttp.HandlerFor(d.registry, promhttp.HandlerOpts{EnableOpenMetrics: true})))
+}
+
+// openMetrics answers in OpenMetrics whatever the client says it accepts.
+func openMetrics(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r = r.Clone(r.Context())
+		r.Header.Set("Accept", "application/openmetrics-text; version=1.0.0")
+		next.ServeHTTP(w, r)
+	})
 }
 
 func (d *Daemon) getStatus(w http.ResponseWriter, _ *http.Request) {

@@ -59,7 +59,6 @@ func TestWeb(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		req.Header.Set("Accept", "application/openmetrics-text")
 		answer, err := client.Do(req)
 		if err != nil {
 			t.Fatal(err)

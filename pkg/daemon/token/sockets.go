@@ -34,11 +34,11 @@ func (d *Daemon) takeDir() error {
 			return fmt.Errorf("run directory: %w", err)
 		}
 	}
-	for dir, mode := range map[string]fs.FileMode{d.instancesDir(): 0o700, filepath.Dir(d.clientSocket()): 0o711} {
-		if err := os.MkdirAll(dir, mode); err != nil {
+	for _, dir := range []string{d.instancesDir(), filepath.Dir(d.clientSocket())} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return fmt.Errorf("run directory: %w", err)
 		}
-		if err := os.Chmod(dir, mode); err != nil {
+		if err := os.Chmod(dir, 0o700); err != nil {
 			return fmt.Errorf("run directory: %w", err)
 		}
 	}
@@ -118,18 +118,12 @@ func (d *Daemon) unlock() {
 // listen opens the sockets. With the lock held a socket that is there is a
 // dead daemon's, unless someone answers.
 func (d *Daemon) listen() error {
-	control, err := listenUnix("unix", d.cfg.Socket, 0o600)
+	control, err := listenUnix("unix", d.cfg.Socket)
 	if err != nil {
 		return err
 	}
 	d.control = control
-	// Containers connect as any user, and what lets them in is the secret. On
-	// the host nobody else reaches the socket: the run directory is private.
-	mode := fs.FileMode(0o600)
-	if info, err := os.Stat(d.runDir()); err == nil && info.Mode().Perm()&0o077 == 0 {
-		mode = 0o666
-	}
-	if d.clients, err = listenUnix("unixpacket", d.clientSocket(), mode); err != nil {
+	if d.clients, err = listenUnix("unixpacket", d.clientSocket()); err != nil {
 		return err
 	}
 	if d.cfg.Listen != "" {
@@ -148,7 +142,7 @@ func answers(network, path string) bool {
 	return err == nil
 }
 
-func listenUnix(network, path string, mode fs.FileMode) (*net.UnixListener, error) {
+func listenUnix(network, path string) (*net.UnixListener, error) {
 	if answers(network, path) {
 		return nil, fmt.Errorf("another daemon answers at %s", path)
 	}
@@ -164,7 +158,7 @@ func listenUnix(network, path string, mode fs.FileMode) (*net.UnixListener, erro
 	if err != nil {
 		return nil, fmt.Errorf("socket: %w", err)
 	}
-	if err := os.Chmod(path, mode); err != nil {
+	if err := os.Chmod(path, 0o600); err != nil {
 		_ = l.Close()
 		return nil, fmt.Errorf("socket: %w", err)
 	}

@@ -1,0 +1,62 @@
+package launch
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/gfaas/gfaas/pkg/adapter/preload"
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/gpu"
+)
+
+// SimShapeHint says how the simulated machine gets more GPUs.
+const SimShapeHint = `the shape of the simulated machine is set by GFAAS_SIM_GPU, as in "sms=80,mem=16GiB,count=4"`
+
+// CheckGPU refuses a GPU that this machine does not have: one that needs a
+// driver where there is none, or a number beyond the last (exit 4).
+func CheckGPU(name string) error {
+	index, simulated, err := gpu.ParseName(name)
+	if err != nil {
+		return cli.Usagef("--gpu: %w", err)
+	}
+	hint := SimShapeHint
+	if !simulated {
+		if !preload.HasNVIDIA() {
+			return cli.Fail(cli.ExitUnavailable, "--gpu sim runs on the simulated GPU",
+				fmt.Errorf("GPU %s cannot be used: no NVIDIA driver found", name))
+		}
+		hint = "nvidia-smi -L lists the GPUs that are there"
+	}
+	if have := Devices(simulated); index >= have {
+		return cli.Fail(cli.ExitUnavailable, hint,
+			fmt.Errorf("GPU %s cannot be used: this machine has %d GPU(s), counted from 0", name, have))
+	}
+	return nil
+}
+
+// Devices counts the GPUs of this machine, or of the simulated one.
+func Devices(simulated bool) int {
+	if simulated {
+		return simDevices(os.Getenv("GFAAS_SIM_GPU"))
+	}
+	found, err := filepath.Glob("/dev/nvidia[0-9]*")
+	if err != nil {
+		return 0
+	}
+	return len(found)
+}
+
+// simDevices is how many GPUs the simulated driver will show.
+func simDevices(shape string) int {
+	for part := range strings.SplitSeq(shape, ",") {
+		if text, ok := strings.CutPrefix(strings.TrimSpace(part), "count="); ok {
+			if n, err := strconv.Atoi(text); err == nil && n > 0 {
+				return n
+			}
+		}
+	}
+	return 1
+}
