@@ -16,6 +16,7 @@
 GF_OLD_VERSION(dlopen);
 GF_OLD_VERSION(dlvsym);
 GF_OLD_VERSION(dladdr);
+GF_OLD_VERSION(dlerror);
 GF_OLD_VERSION(pthread_create);
 GF_OLD_VERSION(pthread_detach);
 GF_OLD_VERSION(pthread_once);

@@ -11,23 +11,42 @@ GF_EXPORT CUresult cuInit(unsigned int flags)
     return result;
 }
 
-/* Settles the accounts of a context before it is destroyed: its streams'
- * time counts, its memory comes back when it is gone. */
+/* Settles the accounts of a context before it is destroyed: its streams' time
+ * counts, its memory comes back when it is gone. */
+static void leaves(CUcontext context, bool gone)
+{
+    gf_context_left(context, gone);
+    if (gone && context)
+        gf_mem_context_gone(context);
+    gf_forget_thread(); /* another context may be current now */
+}
+
 #define GF_DESTROY(symbol) \
     GF_EXPORT CUresult symbol(CUcontext ctx) \
     { \
         if (!gf_boot()) \
             return CUDA_ERROR_NOT_INITIALIZED; \
-        gf_meter_context_gone(ctx); \
+        gf_context_leaving(ctx); \
         CUresult result = gf_real.symbol(ctx); \
-        if (result == CUDA_SUCCESS) \
-            gf_mem_context_gone(ctx); \
-        gf_forget_thread(); \
+        leaves(ctx, result == CUDA_SUCCESS); \
         return result; \
     }
 GF_DESTROY(cuCtxDestroy)
 GF_DESTROY(cuCtxDestroy_v2)
-GF_DESTROY(cuCtxDetach)
+
+/* Destroys a context that was attached as often as it is detached; it was
+ * current, and stays so while it lives. */
+GF_EXPORT CUresult cuCtxDetach(CUcontext ctx)
+{
+    if (!gf_boot())
+        return CUDA_ERROR_NOT_INITIALIZED;
+    CUcontext now = NULL;
+    gf_context_leaving(ctx);
+    CUresult result = gf_real.cuCtxDetach(ctx);
+    gf_real.cuCtxGetCurrent(&now);
+    leaves(ctx, result == CUDA_SUCCESS && now != ctx);
+    return result;
+}
 
 /* The device's primary context, or NULL when nobody holds it. */
 static CUcontext primary_context(CUdevice dev)
@@ -43,22 +62,20 @@ static CUcontext primary_context(CUdevice dev)
     return context;
 }
 
-/* Before a call that may destroy the primary context, and after it: its memory
- * is gone when the context is no longer active. */
+/* Others may still hold the primary context when it is released: it is gone
+ * when it is no longer active. */
 #define GF_PRIMARY(symbol) \
     GF_EXPORT CUresult symbol(CUdevice dev) \
     { \
         if (!gf_boot()) \
             return CUDA_ERROR_NOT_INITIALIZED; \
-        CUcontext context = primary_context(dev); \
-        gf_meter_context_gone(context); \
-        CUresult result = gf_real.symbol(dev); \
         unsigned int flags = 0; \
         int active = 0; \
-        gf_real.cuDevicePrimaryCtxGetState(dev, &flags, &active); \
-        if (context && !active) \
-            gf_mem_context_gone(context); \
-        gf_forget_thread(); \
+        CUcontext context = primary_context(dev); \
+        gf_context_leaving(context); \
+        CUresult result = gf_real.symbol(dev); \
+        CUresult known = gf_real.cuDevicePrimaryCtxGetState(dev, &flags, &active); \
+        leaves(context, known == CUDA_SUCCESS && !active); \
         return result; \
     }
 GF_PRIMARY(cuDevicePrimaryCtxRelease)
@@ -71,7 +88,7 @@ GF_PRIMARY(cuDevicePrimaryCtxReset_v2)
     { \
         if (!gf_boot()) \
             return CUDA_ERROR_NOT_INITIALIZED; \
-        gf_meter_stream_gone(stream); \
+        gf_stream_gone(stream); \
         return gf_real.symbol(stream); \
     }
 GF_STREAM_DESTROY(cuStreamDestroy)
@@ -83,7 +100,7 @@ GF_EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned int flags)
         return CUDA_ERROR_NOT_INITIALIZED;
     CUresult result = gf_real.cuStreamCreate(stream, flags);
     if (result == CUDA_SUCCESS)
-        gf_meter_stream_made(*stream);
+        gf_stream_made(*stream);
     return result;
 }
 
@@ -93,6 +110,6 @@ GF_EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int fla
         return CUDA_ERROR_NOT_INITIALIZED;
     CUresult result = gf_real.cuStreamCreateWithPriority(stream, flags, priority);
     if (result == CUDA_SUCCESS)
-        gf_meter_stream_made(*stream);
+        gf_stream_made(*stream);
     return result;
 }

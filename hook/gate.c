@@ -16,10 +16,12 @@
 
 __thread struct gf_thread gf_self GF_TLS;
 
-/* Until the daemon answers, a page of our own whose gate stays closed. */
-static struct gf_page closed_page __attribute__((aligned(4096)));
-struct gf_page *gf_page = &closed_page;
-struct gf_slot *gf_slot = &closed_page.slots[0];
+/* Until the daemon answers. */
+static struct gf_page no_page __attribute__((aligned(4096)));
+static uint32_t closed;
+struct gf_page *gf_page = &no_page;
+struct gf_slot *gf_slot = &no_page.slots[0];
+uint32_t *gf_gate = &closed;
 uint32_t gf_waiting;
 
 static pthread_mutex_t threads_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -27,6 +29,8 @@ static struct gf_thread *threads;
 static struct gf_counts of_the_dead;
 static pthread_key_t at_thread_end;
 static bool have_membarrier;
+
+#define STUCK_NS 10000000000u /* a lease's work that takes longer may never end by itself */
 
 uint64_t gf_now_ns(void)
 {
@@ -46,13 +50,29 @@ void gf_futex_wake(uint32_t *word)
     syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 }
 
+void gf_pause_ns(long ns)
+{
+    const struct timespec t = {ns / 1000000000, ns % 1000000000};
+    syscall(SYS_nanosleep, &t, NULL); /* not the C library's: that is a place to be cancelled at */
+}
+
 static void forget(struct gf_thread *self)
 {
     for (unsigned i = 0; i < GF_CACHED; i++)
-        self->cache[i] = (struct gf_cached){.lease = GF_NO_LEASE};
+        gf_store(&self->cache[i].stream, NULL);
 }
 
 void gf_forget_thread(void) { forget(&gf_self); }
+
+/* A thread that is writing a cache line now may undo this: it looks at the
+ * entry itself afterwards (gf_enter_slow). */
+void gf_forget_all(void)
+{
+    pthread_mutex_lock(&threads_lock);
+    for (struct gf_thread *t = threads; t; t = t->next)
+        forget(t);
+    pthread_mutex_unlock(&threads_lock);
+}
 
 static void thread_ends(void *arg)
 {
@@ -68,6 +88,8 @@ static void thread_ends(void *arg)
     self->launches = self->works = 0;
     self->known = false;
     pthread_mutex_unlock(&threads_lock);
+    forget(self); /* a later destructor that launches makes it known again */
+    gf_stream_thread_gone(self);
 }
 
 static void know(struct gf_thread *self)
@@ -81,24 +103,39 @@ static void know(struct gf_thread *self)
     pthread_setspecific(at_thread_end, self);
 }
 
-void gf_gate_init(void)
+static void gate_init(void)
 {
     pthread_key_create(&at_thread_end, thread_ends);
     have_membarrier = syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
+}
+
+void gf_gate_init(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, gate_init);
+}
+
+void gf_move_gate(uint32_t *gate)
+{
+    uint32_t *before = gf_gate;
+    __atomic_store_n(&gf_gate, gate ? gate : &closed, __ATOMIC_SEQ_CST);
+    gf_futex_wake(before);
 }
 
 GF_COLD uint32_t gf_wait_gate(struct gf_thread *self)
 {
     if (!gf_boot())
         return GF_NO_LEASE; /* no driver: the call will say so */
-    gf_link_start();
     if (!self->known)
         know(self);
+    int saved = errno;
     uint64_t began = 0;
     uint32_t lease;
     for (;;) {
+        gf_link_start();
         __atomic_store_n(&self->busy, 1, __ATOMIC_SEQ_CST);
-        lease = __atomic_load_n(&gf_slot->gate, __ATOMIC_SEQ_CST);
+        uint32_t *gate = __atomic_load_n(&gf_gate, __ATOMIC_SEQ_CST);
+        lease = __atomic_load_n(gate, __ATOMIC_SEQ_CST);
         if (lease)
             break;
         __atomic_store_n(&self->busy, 0, __ATOMIC_RELEASE);
@@ -107,45 +144,62 @@ GF_COLD uint32_t gf_wait_gate(struct gf_thread *self)
             __atomic_add_fetch(&gf_waiting, 1, __ATOMIC_SEQ_CST);
         }
         gf_link_request();
-        gf_futex_wait(&gf_slot->gate, 0, 100);
+        gf_futex_wait(gate, 0, 100);
     }
     if (began) {
         __atomic_sub_fetch(&gf_waiting, 1, __ATOMIC_SEQ_CST);
         __atomic_add_fetch(&gf_slot->blocked_ns, gf_now_ns() - began, __ATOMIC_RELAXED);
         gf_link_kick();
     }
+    errno = saved;
     return lease;
 }
 
 GF_COLD void gf_enter_slow(struct gf_thread *self, CUstream stream, unsigned index)
 {
+    int saved = errno;
     uint32_t lease = gf_wait_gate(self);
     struct gf_cached *cached = &self->cache[index];
-    if (cached->lease != lease || cached->stream != stream)
-        *cached = (struct gf_cached){stream, lease, 0, gf_meter_use(stream, lease)};
-    if (cached->entry)
-        cached->left = gf_meter_mark(cached->entry);
-    else
-        cached->lease = GF_NO_LEASE; /* look at it again next time */
+    /* What follows may look at events while the program captures a stream. */
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    gf_real.cuThreadExchangeStreamCaptureMode(&mode);
+    if (cached->lease != lease || gf_load(&cached->stream) != stream) {
+        cached->entry = gf_stream_use(stream, lease);
+        cached->lease = lease;
+        gf_store(&cached->stream, stream);
+    }
+    cached->left = cached->entry ? gf_meter_mark(cached->entry) : -1;
+    if (cached->left < 0)
+        gf_store(&cached->stream, NULL); /* look at it again next time */
+    gf_real.cuThreadExchangeStreamCaptureMode(&mode);
+    errno = saved;
 }
 
-void gf_quiesce(void)
+bool gf_stuck(uint64_t began)
 {
-    if (!have_membarrier || syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) != 0) {
-        const struct timespec drained = {0, 1000000}; /* store buffers empty in far less */
-        nanosleep(&drained, NULL);
+    return gf_now_ns() - began > STUCK_NS && __atomic_load_n(&gf_waiting, __ATOMIC_SEQ_CST) > 0;
+}
+
+static bool any_busy(void)
+{
+    bool busy = false;
+    pthread_mutex_lock(&threads_lock);
+    for (struct gf_thread *t = threads; t; t = t->next)
+        busy |= __atomic_load_n(&t->busy, __ATOMIC_ACQUIRE);
+    pthread_mutex_unlock(&threads_lock);
+    return busy;
+}
+
+bool gf_quiesce(uint64_t began)
+{
+    if (!have_membarrier || syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) != 0)
+        gf_pause_ns(1000000); /* store buffers empty in far less */
+    while (any_busy()) {
+        if (gf_stuck(began))
+            return false;
+        gf_pause_ns(20000);
     }
-    for (;;) {
-        bool busy = false;
-        pthread_mutex_lock(&threads_lock);
-        for (struct gf_thread *t = threads; t; t = t->next)
-            busy |= __atomic_load_n(&t->busy, __ATOMIC_ACQUIRE);
-        pthread_mutex_unlock(&threads_lock);
-        if (!busy)
-            return;
-        const struct timespec pause = {0, 20000};
-        nanosleep(&pause, NULL);
-    }
+    return true;
 }
 
 struct gf_counts gf_count_all(void)
@@ -170,9 +224,10 @@ void gf_gate_fork_child(void)
     gf_self.busy = 0;
     gf_self.launches = gf_self.works = 0;
     forget(&gf_self);
-    closed_page = (struct gf_page){0};
-    gf_page = &closed_page;
-    gf_slot = &closed_page.slots[0];
+    no_page = (struct gf_page){0};
+    gf_page = &no_page;
+    gf_slot = &no_page.slots[0];
+    gf_gate = &closed;
     if (have_membarrier)
         syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0);
 }

@@ -5,10 +5,12 @@
  *   lookup.c  answers dlsym and cuGetProcAddress with wrappers
  *   wrap.c    the generated wrappers
  *   gate.c    lets work through while the gate word is open
- *   meter.c   measures the GPU time of a lease by events on the streams used
+ *   stream.c  the streams that work was sent to, until they go away
+ *   meter.c   measures the GPU time of a lease by events on those streams
  *   memory.c  the memory limit
  *   context.c contexts and streams that go away
- *   link.c    the helper thread and the connection to gfaas-tokend
+ *   link.c    the helper thread and what it does about leases
+ *   greet.c   the connection to gfaas-tokend and its first exchange
  */
 #ifndef GFAAS_HOOK_H
 #define GFAAS_HOOK_H
@@ -23,6 +25,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #define GF_EXPORT __attribute__((visibility("default")))
 #define GF_COLD __attribute__((cold, noinline))
@@ -53,7 +56,7 @@ void *gf_real_find(const char *symbol);
 /* A line on standard error, at most one of its kind (a small number) in the
  * life of the process. */
 void gf_say(unsigned kind, const char *format, ...) __attribute__((format(printf, 2, 3)));
-enum { GF_SAY_DRIVER, GF_SAY_SETUP, GF_SAY_REFUSED, GF_SAY_LOST, GF_SAY_VERSION };
+enum { GF_SAY_DRIVER, GF_SAY_SETUP, GF_SAY_REFUSED, GF_SAY_LOST, GF_SAY_THREAD };
 
 extern __thread bool gf_booting GF_TLS; /* this thread is inside the opening of the driver */
 
@@ -87,15 +90,25 @@ struct gf_thread {
     struct gf_thread *next;
 };
 extern __thread struct gf_thread gf_self GF_TLS;
-extern struct gf_slot *gf_slot; /* this process's slot of the instance page */
+extern struct gf_page *gf_page; /* the instance page; an empty one of our own until the daemon answers */
+extern struct gf_slot *gf_slot; /* this process's slot of it, for its counters */
+extern uint32_t *gf_gate;       /* the gate word: the slot's, or one of our own that stays closed */
+extern uint32_t gf_waiting;     /* threads that wait at the gate */
 
 GF_COLD void gf_enter_slow(struct gf_thread *self, CUstream stream, unsigned index);
 /* Waits until the gate is open, marks the thread busy and returns the lease. */
 GF_COLD uint32_t gf_wait_gate(struct gf_thread *self);
-/* Forgets what this thread knows of its context's streams. */
+/* Forgets what this thread, or every thread, knows of its context's streams. */
 void gf_forget_thread(void);
-/* Waits until no thread is inside a launch that began under an open gate. */
-void gf_quiesce(void);
+void gf_forget_all(void);
+/* From now on that gate is looked at: NULL is a closed one. */
+void gf_move_gate(uint32_t *gate);
+/* Waits until no thread is inside a launch that began under an open gate; gives
+ * up when that may wait for a thread at the gate (gf_stuck). */
+bool gf_quiesce(uint64_t began);
+/* Whether what began then hangs: a thread that waits at the gate may have to
+ * come through before it can end. */
+bool gf_stuck(uint64_t began);
 /* Kernels launched, and pieces of work sent to streams, by all threads since
  * the process began. */
 struct gf_counts { uint64_t launches, works; };
@@ -118,8 +131,8 @@ static inline struct gf_stream *gf_enter(CUstream stream)
     struct gf_cached *cached = &self->cache[index];
     gf_store(&self->busy, 1);
     __atomic_signal_fence(__ATOMIC_SEQ_CST); /* the closing side pays for the real fence: gf_quiesce */
-    uint32_t lease = __atomic_load_n(&gf_slot->gate, __ATOMIC_ACQUIRE);
-    if (gf_unlikely(cached->lease != lease || cached->stream != stream || --cached->left < 0))
+    uint32_t lease = __atomic_load_n(gf_load(&gf_gate), __ATOMIC_ACQUIRE);
+    if (gf_unlikely(cached->lease != lease || gf_load(&cached->stream) != stream || --cached->left < 0))
         gf_enter_slow(self, stream, index);
     gf_store(&self->works, self->works + 1);
     return cached->entry;
@@ -131,7 +144,7 @@ static inline void gf_enter_sync(void)
     struct gf_thread *self = &gf_self;
     gf_store(&self->busy, 1);
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
-    if (gf_unlikely(!self->known || !__atomic_load_n(&gf_slot->gate, __ATOMIC_ACQUIRE)))
+    if (gf_unlikely(!self->known || !__atomic_load_n(gf_load(&gf_gate), __ATOMIC_ACQUIRE)))
         gf_wait_gate(self);
 }
 
@@ -146,7 +159,7 @@ static inline void gf_count(void)
     gf_store(&gf_self.launches, gf_self.launches + 1);
 }
 
-/* ---- meter.c ---- */
+/* ---- stream.c ---- */
 
 #define GF_MARKS 8
 
@@ -157,7 +170,8 @@ struct gf_stream {
     struct gf_thread *owner; /* of a per-thread default stream: only that thread can record on it */
     bool gone;               /* destroyed by the program: its last event is recorded */
     bool dead;               /* its context is destroyed: there are no events any more */
-    uint32_t lease;          /* the lease it was last used under */
+    bool behind;             /* its marks do not come: it may wait for something the program has yet to do */
+    uint32_t lease;          /* the lease it was last used under, until that is settled; then GF_NO_LEASE */
     uint64_t ended_at;       /* works of the process when `end` was recorded, plus one; 0: not yet */
     CUevent begin, end;
     CUevent mark[GF_MARKS];  /* ring of events that bound the work in flight */
@@ -168,25 +182,49 @@ struct gf_stream {
     int32_t stride;          /* pieces of work between two marks */
     struct gf_stream *next;
 };
+extern struct gf_stream *gf_streams; /* guarded by gf_streams_lock */
+extern pthread_mutex_t gf_streams_lock;
 
-/* Finds or makes the entry of a stream of the current context and notes that
- * the lease uses it. NULL: it cannot be tracked (capture, no context). */
-struct gf_stream *gf_meter_use(CUstream stream, uint32_t lease);
+/* Whether an event may be recorded there: never while the stream is captured. */
+bool gf_recordable(CUstream stream);
+/* Finds or makes the entry of a stream and notes that the lease uses it. NULL:
+ * it cannot be tracked (capture, no context). */
+struct gf_stream *gf_stream_use(CUstream stream, uint32_t lease);
+/* The program is about to destroy a stream, has made one; a thread has ended. */
+void gf_stream_gone(CUstream stream);
+void gf_stream_made(CUstream stream);
+void gf_stream_thread_gone(struct gf_thread *thread);
+/* Around a call that may destroy a context: before it takes the lock and
+ * settles its time, after it says whether it is gone and drops the lock. */
+void gf_context_leaving(CUcontext context);
+void gf_context_left(CUcontext context, bool gone);
+/* Frees entries of streams and contexts that are gone. No thread may be inside
+ * a launch: the threads' caches lead nowhere, since their lease is over. */
+void gf_stream_sweep(void);
+void gf_stream_fork_child(void);
+
+/* ---- meter.c ---- */
+
 /* Records a mark and waits for an old one, so that little work is ever in
- * flight. Returns the pieces of work until the next mark. */
+ * flight. Returns the pieces of work until the next mark; -1: it is dead. */
 int32_t gf_meter_mark(struct gf_stream *entry);
+/* Waits for an event; false: it does not come. */
+bool gf_meter_await(CUevent event);
 /* Records the end on a per-thread stream: no other thread could. */
 void gf_meter_after(struct gf_stream *entry);
+/* Records the end of what was sent to the stream so far, unless that is done.
+ * Locked, the entry's context is current. */
+void gf_meter_end(struct gf_stream *entry, uint64_t works);
 /* Whether all work of the lease is over, given the count of works. */
-bool gf_meter_idle(uint32_t lease, uint64_t works);
-/* Waits for all work of the lease and returns the GPU time it took, in ns. */
-uint64_t gf_meter_drain(uint32_t lease, uint64_t works);
-/* The program is about to destroy a stream of the current context; has made
- * one; is about to destroy a context. */
-void gf_meter_stream_gone(CUstream stream);
-void gf_meter_stream_made(CUstream stream);
-void gf_meter_context_gone(CUcontext context);
-void gf_meter_fork_child(void);
+bool gf_meter_idle(uint64_t works);
+/* Waits for all work of the lease and returns the GPU time it took, in ns;
+ * UINT64_MAX: that is not known. */
+uint64_t gf_meter_drain(uint64_t works, uint64_t began);
+/* The GPU time from a context's first work under the lease to its last, in ns.
+ * Locked, the context is current. */
+uint64_t gf_meter_span(CUcontext context);
+/* Adds to the lease's time that of a context that is gone. Locked. */
+void gf_meter_carry(uint64_t ns);
 
 /* ---- memory.c ---- */
 
@@ -199,7 +237,7 @@ void gf_mem_fork_child(void);
 
 /* ---- link.c ---- */
 
-/* Starts the helper thread, once. */
+/* Starts the helper thread unless it runs. */
 void gf_link_start(void);
 /* Asks for a token unless that has been done. */
 void gf_link_request(void);
@@ -207,12 +245,31 @@ void gf_link_request(void);
 void gf_link_kick(void);
 /* Waits until the daemon has let this process in once. */
 void gf_link_wait_page(void);
-extern struct gf_page *gf_page; /* the instance page; a closed one of our own until the daemon answers */
-extern uint32_t gf_waiting;     /* threads that wait at the gate */
+
+/* ---- greet.c ---- */
+
+/* What the environment says of the daemon and of this process's instance. */
+struct gf_identity {
+    char socket[108], instance[GF_NAME_SIZE], secret[GF_NAME_SIZE];
+};
+/* Reads it. False: it is not all there. */
+bool gf_identify(struct gf_identity *who);
+/* Connects, says hello and moves to the page that comes back. Returns the
+ * connection or -1, having waited a while. */
+int gf_greet(const struct gf_identity *who);
+struct gf_header gf_header(uint16_t type, uint32_t size);
+bool gf_is(const void *message, ssize_t n, uint16_t type, size_t size);
+bool gf_transmit(int fd, const void *message, size_t size);
+/* Receives one message and, if it brings one, a descriptor. */
+ssize_t gf_receive(int fd, void *buffer, size_t size, int *passed);
+/* The descriptor, or one that does not stand where a program expects its
+ * standard streams. */
+int gf_clear_of_standard(int fd);
 
 /* Shared with the daemon: not the private kind. */
 void gf_futex_wait(uint32_t *word, uint32_t expected, unsigned timeout_ms);
 void gf_futex_wake(uint32_t *word);
 uint64_t gf_now_ns(void);
+void gf_pause_ns(long ns);
 
 #endif

@@ -37,8 +37,8 @@ static struct wrapped table[] = {
 enum { ROWS = sizeof table / sizeof *table };
 static struct wrapped *by_address[ROWS];
 static unsigned addresses;
-static pthread_once_t sorted = PTHREAD_ONCE_INIT;
-static pthread_once_t resolved = PTHREAD_ONCE_INIT;
+static pthread_once_t by_name_once = PTHREAD_ONCE_INIT;
+static pthread_once_t by_address_once = PTHREAD_ONCE_INIT;
 
 gf_dlsym_function *gf_real_dlsym;
 
@@ -54,38 +54,50 @@ static int compare_addresses(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-static void find_dlsym_once(void)
+/* Without a lock and without memory: an allocator may be looking for the next
+ * malloc when it comes here. */
+void gf_lookup_init(void)
 {
-    gf_real_dlsym = (gf_dlsym_function *)dlvsym(RTLD_NEXT, "dlsym", GF_OLD);
-    if (!gf_real_dlsym)
-        gf_real_dlsym = (gf_dlsym_function *)dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
-    qsort(table, ROWS, sizeof *table, compare_names);
+    if (gf_load(&gf_real_dlsym))
+        return;
+    void *found = dlvsym(RTLD_NEXT, "dlsym", GF_OLD);
+    if (!found)
+        found = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
+    gf_store(&gf_real_dlsym, (gf_dlsym_function *)found);
 }
 
-void gf_lookup_init(void) { pthread_once(&sorted, find_dlsym_once); }
+static void sort_by_name(void) { qsort(table, ROWS, sizeof *table, compare_names); }
 
-static void resolve(void)
+static void sort_by_address(void)
 {
-    for (unsigned i = 0; i < ROWS; i++) {
-        table[i].real = gf_real_find(table[i].name);
+    for (unsigned i = 0; i < ROWS; i++)
         if (table[i].real)
             by_address[addresses++] = &table[i];
-    }
     qsort(by_address, addresses, sizeof *by_address, compare_addresses);
 }
 
-/* The row of that name once the driver is open; NULL if it is not wrapped. */
+/* The row of that name, or NULL if it is not wrapped. */
 static struct wrapped *row_named(const char *name)
 {
+    pthread_once(&by_name_once, sort_by_name);
     struct wrapped key = {.name = name};
     return bsearch(&key, table, ROWS, sizeof *table, compare_names);
 }
 
+/* Like boot in real.c: what takes the loader's lock is outside of the onces. */
 static bool ready(void)
 {
+    static bool found;
     if (!gf_boot())
         return false;
-    pthread_once(&resolved, resolve);
+    pthread_once(&by_name_once, sort_by_name);
+    if (!__atomic_load_n(&found, __ATOMIC_ACQUIRE)) {
+        for (unsigned i = 0; i < ROWS; i++)
+            gf_store(&table[i].real, gf_real_find(table[i].name));
+        dlerror();
+        __atomic_store_n(&found, true, __ATOMIC_RELEASE);
+    }
+    pthread_once(&by_address_once, sort_by_address);
     return true;
 }
 
@@ -112,6 +124,7 @@ __attribute__((used)) void *gf_dlsym_pick(void *handle, const char *name)
      * pseudo-handles search by the caller's place; both find a wrapper first. */
     if (handle != RTLD_DEFAULT && handle != RTLD_NEXT && !gf_real_dlsym(handle, name))
         return NULL;
+    dlerror(); /* a dlsym that found something leaves no error */
     return row->wrapper;
 }
 

@@ -46,8 +46,8 @@ static void set_used(uint64_t bytes)
 /* Takes bytes from the limit, or says that they are too many. Locked. */
 static bool take(uint64_t bytes)
 {
-    if (bytes > UINT64_MAX - used)
-        return false;
+    if (bytes > UINT64_MAX - used || (limit() && bytes > limit()))
+        return false; /* not even for a moment: that would refuse its siblings */
     set_used(used + bytes);
     if (!limit() || used_by_all() <= limit())
         return true;

@@ -2,6 +2,7 @@
 #include "hook.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -10,14 +11,16 @@ struct gf_driver gf_real;
 
 __thread bool gf_booting GF_TLS;
 
-static pthread_once_t booted = PTHREAD_ONCE_INIT;
+enum { UNKNOWN, OPEN, NONE };
+static uint32_t booted;
 static void *driver;
 
 static CUresult missing(void) { return CUDA_ERROR_NOT_SUPPORTED; }
 
 void *gf_real_find(const char *symbol)
 {
-    return driver ? gf_real_dlsym(driver, symbol) : NULL;
+    void *handle = gf_load(&driver);
+    return handle ? gf_real_dlsym(handle, symbol) : NULL;
 }
 
 static void *find_or_missing(const char *symbol)
@@ -28,7 +31,7 @@ static void *find_or_missing(const char *symbol)
 
 static void fill(void)
 {
-#define GF_FIND(name) *(void **)&gf_real.name = find_or_missing(#name);
+#define GF_FIND(name) gf_store((void **)&gf_real.name, find_or_missing(#name));
 #define GF_FIND_NONE(name)
 #define GF_FIND_PTSZ(name) GF_FIND(name##_ptsz)
 #define GF_FIND_PTDS(name) GF_FIND(name##_ptds)
@@ -36,23 +39,35 @@ static void fill(void)
 #include "symbols.def"
 }
 
-static void boot(void)
+/* Threads that are here at once all do the same and store the same. A lock
+ * would deadlock: dlopen and dlsym take the loader's, which a thread in a
+ * library's constructor holds already when it comes here. */
+GF_COLD static uint32_t boot(void)
 {
+    int saved = errno;
     gf_lookup_init();
     gf_booting = true;
-    driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    void *handle = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     gf_booting = false;
+    gf_store(&driver, handle);
     fill();
-    if (driver)
+    dlerror(); /* what the driver lacks is not the program's error */
+    if (handle)
         gf_gate_init();
     else
         gf_say(GF_SAY_DRIVER, "libcuda.so.1 is not here: there is no GPU driver to use");
+    errno = saved;
+    uint32_t state = handle ? OPEN : NONE;
+    __atomic_store_n(&booted, state, __ATOMIC_RELEASE);
+    return state;
 }
 
 bool gf_boot(void)
 {
-    pthread_once(&booted, boot);
-    return driver != NULL;
+    uint32_t state = __atomic_load_n(&booted, __ATOMIC_ACQUIRE);
+    if (gf_unlikely(state == UNKNOWN))
+        state = boot();
+    return state == OPEN;
 }
 
 void gf_say(unsigned kind, const char *format, ...)

@@ -3,7 +3,8 @@
  *
  *   route WAY CALL COUNT
  *
- * WAY  link dlsym default next proc proc2 proc2-thread proc-of-proc
+ * WAY  link dlsym default next plugin-default plugin-next proc proc2
+ *      proc-of-proc
  * CALL kernel kernel-thread ex ex-thread cooperative cooperative-thread grid
  *      grid-async launch extra
  *
@@ -13,6 +14,7 @@
 #include "check.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 enum { N = 1000, THREADS = 128, BLOCKS = (N + THREADS - 1) / THREADS };
 
@@ -61,6 +63,23 @@ static void *linked(const char *name)
     return NULL;
 }
 
+/* By a library opened only now, which stands behind all others. */
+static void *by_plugin(const char *finder, const char *name)
+{
+    char path[4096];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 16);
+    ENSURE(n > 0);
+    path[n] = 0;
+    strcpy(strrchr(path, '/') + 1, "plugin/find.so");
+    void *plugin = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    void *(*find)(const char *) = NULL;
+    ENSURE(plugin && (*(void **)&find = dlsym(plugin, finder)));
+    dlerror();
+    void *found = find(name);
+    ENSURE(!found == !!dlerror()); /* an error exactly when it was not found */
+    return found;
+}
+
 static void *find(const char *way, const char *base, int thread, int version)
 {
     char name[64];
@@ -73,6 +92,10 @@ static void *find(const char *way, const char *base, int thread, int version)
         return dlsym(RTLD_DEFAULT, name);
     if (!strcmp(way, "next"))
         return dlsym(RTLD_NEXT, name);
+    if (!strcmp(way, "plugin-default"))
+        return by_plugin("find_default", name);
+    if (!strcmp(way, "plugin-next"))
+        return by_plugin("find_next", name);
     if (!strcmp(way, "proc")) {
         CUresult (*lookup)(const char *, void **, int, cuuint64_t) = NULL;
         *(void **)&lookup = from_driver("cuGetProcAddress");

@@ -108,8 +108,8 @@ void wait_context(struct ctx *c, bool blocking_only)
 {
     uint64_t seq = c->seq;
     for (;;) {
+        engine_advance(c->dev, now_ns()); /* may drop destroyed streams */
         struct stream *s = c->streams;
-        engine_advance(c->dev, now_ns());
         while (s && (!s->head || s->head->seq > seq || (blocking_only && s->kind != S_LEGACY && !stream_blocking(s))))
             s = s->next;
         if (!s)

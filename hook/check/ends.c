@@ -1,0 +1,181 @@
+/* ends: what programs may do with contexts and streams around their end.
+ *
+ *   ends CASE
+ *
+ * detach   attaches and detaches a context: its memory still counts
+ * release  one holder of the primary context releases it, another goes on:
+ *          prints "busy" while its last kernel of half a second runs, then "done"
+ * reset    the primary context is reset under threads that have used it
+ * foreign  a stream is destroyed while another context is current
+ * failed   a context that is none is destroyed
+ * ahead    launches behind a host function that waits for the program
+ */
+#include "check.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+static CUdevice device;
+static CUcontext context;
+static CUfunction nop, slow;
+
+static void load(void)
+{
+    CUmodule module;
+    MUST(cuModuleLoadData(&module, check_ptx));
+    MUST(cuModuleGetFunction(&nop, module, "nop"));
+    MUST(cuModuleLoadData(&module, "// gfaas-sim: slow block_us=500000\n.version 7.0\n.target sm_70\n.address_size 64\n"
+                                   ".visible .entry slow()\n{\n ret;\n}\n"));
+    MUST(cuModuleGetFunction(&slow, module, "slow"));
+}
+
+static void launch(CUfunction f, CUstream stream)
+{
+    MUST(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
+}
+
+static void detach(void)
+{
+    CUdeviceptr block;
+    CUcontext same;
+    size_t before, after, total;
+    MUST(cuCtxCreate(&context, 0, device));
+    MUST(cuMemAlloc(&block, 1 << 24));
+    MUST(cuMemGetInfo(&before, &total));
+    MUST(cuCtxAttach(&same, 0));
+    MUST(cuCtxDetach(same));
+    MUST(cuMemGetInfo(&after, &total));
+    ENSURE(before == after);
+    MUST(cuCtxDetach(context));
+    MUST(cuCtxCreate(&context, 0, device));
+    MUST(cuMemGetInfo(&after, &total));
+    ENSURE(after == before + (1 << 24));
+}
+
+/* Two threads take turns. */
+static pthread_barrier_t turn;
+
+static void *other(void *unused)
+{
+    (void)unused;
+    CUcontext mine;
+    MUST(cuDevicePrimaryCtxRetain(&mine, device));
+    MUST(cuCtxSetCurrent(mine));
+    launch(nop, CU_STREAM_LEGACY);
+    pthread_barrier_wait(&turn);
+    pthread_barrier_wait(&turn);
+    launch(slow, CU_STREAM_LEGACY);
+    printf("busy\n");
+    fflush(stdout);
+    MUST(cuCtxSynchronize());
+    MUST(cuDevicePrimaryCtxRelease(device));
+    return NULL;
+}
+
+static void primary_release(void)
+{
+    pthread_t thread;
+    pthread_barrier_init(&turn, NULL, 2);
+    MUST(cuDevicePrimaryCtxRetain(&context, device));
+    MUST(cuCtxSetCurrent(context));
+    load();
+    ENSURE(pthread_create(&thread, NULL, other, NULL) == 0);
+    pthread_barrier_wait(&turn);
+    MUST(cuDevicePrimaryCtxRelease(device));
+    pthread_barrier_wait(&turn);
+    pthread_join(thread, NULL);
+}
+
+static void *resets(void *unused)
+{
+    (void)unused;
+    MUST(cuDevicePrimaryCtxReset(device));
+    return NULL;
+}
+
+static void reset(void)
+{
+    for (int i = 0; i < 50; i++) {
+        pthread_t thread;
+        MUST(cuDevicePrimaryCtxRetain(&context, device));
+        MUST(cuCtxSetCurrent(context));
+        load();
+        launch(nop, CU_STREAM_LEGACY);
+        launch(nop, CU_STREAM_PER_THREAD);
+        MUST(cuCtxSynchronize());
+        ENSURE(pthread_create(&thread, NULL, resets, NULL) == 0);
+        pthread_join(thread, NULL);
+    }
+}
+
+static void foreign(void)
+{
+    CUcontext first, second;
+    MUST(cuCtxCreate(&first, 0, device));
+    load();
+    for (int i = 0; i < 50; i++) {
+        CUstream stream;
+        MUST(cuCtxSetCurrent(first));
+        MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+        for (int j = 0; j < 5; j++)
+            launch(nop, stream);
+        MUST(cuCtxCreate(&second, 0, device));
+        MUST(cuStreamDestroy(stream));
+        MUST(cuCtxDestroy(second));
+    }
+    MUST(cuCtxSetCurrent(first));
+    MUST(cuCtxSynchronize());
+}
+
+static void failed(void)
+{
+    CUcontext gone;
+    MUST(cuCtxCreate(&gone, 0, device));
+    MUST(cuCtxDestroy(gone));
+    MUST(cuCtxCreate(&context, 0, device));
+    load();
+    launch(nop, CU_STREAM_LEGACY);
+    ENSURE(cuCtxDestroy(NULL) != CUDA_SUCCESS);
+    launch(nop, CU_STREAM_LEGACY);
+    MUST(cuCtxSynchronize());
+}
+
+static int may_go;
+
+static void waits(void *unused)
+{
+    (void)unused;
+    while (!__atomic_load_n(&may_go, __ATOMIC_ACQUIRE))
+        usleep(1000);
+}
+
+static void ahead(void)
+{
+    CUstream stream;
+    MUST(cuCtxCreate(&context, 0, device));
+    load();
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(cuLaunchHostFunc(stream, waits, NULL));
+    for (int i = 0; i < 50; i++)
+        launch(nop, stream);
+    __atomic_store_n(&may_go, 1, __ATOMIC_RELEASE);
+    MUST(cuStreamSynchronize(stream));
+}
+
+int main(int argc, char **argv)
+{
+    static const struct { const char *name; void (*run)(void); } cases[] = {
+        {"detach", detach}, {"release", primary_release}, {"reset", reset}, {"foreign", foreign}, {"failed", failed}, {"ahead", ahead},
+    };
+    if (argc != 2)
+        return 2;
+    MUST(cuInit(0));
+    MUST(cuDeviceGet(&device, 0));
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++)
+        if (!strcmp(argv[1], cases[i].name)) {
+            cases[i].run();
+            printf("done\n");
+            return 0;
+        }
+    return 2;
+}

@@ -1,0 +1,139 @@
+/* fork: a program of several processes. In each CASE parent and child do what
+ * such programs do, and the parent's GPU work must go on.
+ *
+ *   fork CASE
+ *
+ * before  forks before the driver is used; both use it
+ * exec    forks after, the child executes another GPU program
+ * quiet   forks after, the child ends without using the GPU
+ * shell   popen and system while threads launch; no descriptor is passed on
+ *
+ * Prints how many kernels this process launched, then waits for the end of its
+ * standard input. */
+#include "check.h"
+
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static CUcontext context;
+static CUfunction nop;
+static unsigned long launches;
+
+static void begin(void)
+{
+    CUdevice device;
+    CUmodule module;
+    MUST(cuInit(0));
+    MUST(cuDeviceGet(&device, 0));
+    MUST(cuCtxCreate(&context, 0, device));
+    MUST(cuModuleLoadData(&module, check_ptx));
+    MUST(cuModuleGetFunction(&nop, module, "nop"));
+}
+
+static void launch(int times)
+{
+    for (int i = 0; i < times; i++)
+        MUST(cuLaunchKernel(nop, 1, 1, 1, 1, 1, 1, 0, CU_STREAM_PER_THREAD, NULL, NULL));
+    MUST(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+    __atomic_add_fetch(&launches, (unsigned long)times, __ATOMIC_RELAXED);
+}
+
+static void wait_for(pid_t child)
+{
+    int status;
+    ENSURE(child > 0 && waitpid(child, &status, 0) == child);
+    ENSURE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static void before(void)
+{
+    pid_t child = fork();
+    begin();
+    launch(10);
+    if (child == 0)
+        exit(0);
+    wait_for(child);
+}
+
+static void exec_other(const char *self)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%.*sroute", (int)(strrchr(self, '/') + 1 - self), self);
+    begin();
+    launch(10);
+    pid_t child = fork();
+    if (child == 0) {
+        close(0); /* it waits for the end of its input */
+        execl(path, path, "dlsym", "kernel", "3", (char *)NULL);
+        _exit(127);
+    }
+    launch(10);
+    wait_for(child);
+}
+
+static void quiet(void)
+{
+    begin();
+    launch(10);
+    for (int i = 0; i < 20; i++) {
+        pid_t child = fork();
+        if (child == 0)
+            exit(0); /* runs every handler and destructor */
+        launch(1);
+        wait_for(child);
+    }
+}
+
+static int stop;
+
+static void *launch_on(void *unused)
+{
+    (void)unused;
+    MUST(cuCtxSetCurrent(context));
+    while (!__atomic_load_n(&stop, __ATOMIC_RELAXED))
+        launch(1);
+    return NULL;
+}
+
+static void shell(void)
+{
+    begin();
+    pthread_t thread[3];
+    for (int i = 0; i < 3; i++)
+        ENSURE(pthread_create(&thread[i], NULL, launch_on, NULL) == 0);
+    for (int i = 0; i < 10; i++) {
+        char line[512];
+        ENSURE(system("exit 3") == 3 << 8);
+        FILE *list = popen("ls -l /proc/self/fd", "r");
+        ENSURE(list);
+        while (fgets(line, sizeof line, list))
+            ENSURE(!strstr(line, "socket:") && !strstr(line, "eventfd") && !strstr(line, "memfd"));
+        ENSURE(pclose(list) == 0);
+    }
+    __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
+    for (int i = 0; i < 3; i++)
+        pthread_join(thread[i], NULL);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 2)
+        return 2;
+    if (!strcmp(argv[1], "before"))
+        before();
+    else if (!strcmp(argv[1], "exec"))
+        exec_other(argv[0]);
+    else if (!strcmp(argv[1], "quiet"))
+        quiet();
+    else if (!strcmp(argv[1], "shell"))
+        shell();
+    else
+        return 2;
+    launch(5);
+    printf("launched %lu\n", launches);
+    fflush(stdout);
+    while (getchar() != EOF)
+        ;
+    return 0;
+}

@@ -1,0 +1,145 @@
+/* greet.c: the connection to gfaas-tokend and its first exchange. */
+#include "hook.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define RECONNECT_NS 100000000
+#define REFUSED_NS 1000000000
+
+static bool copy(char *to, size_t size, const char *name)
+{
+    const char *value = getenv(name);
+    if (!value)
+        return false;
+    strncpy(to, value, size - 1); /* what does not fit matches nothing */
+    return true;
+}
+
+bool gf_identify(struct gf_identity *who)
+{
+    if (*who->secret)
+        return true; /* the program may have changed its environment since */
+    return copy(who->socket, sizeof who->socket, "GFAAS_SOCKET") &&
+           copy(who->instance, sizeof who->instance, "GFAAS_INSTANCE") &&
+           copy(who->secret, sizeof who->secret, "GFAAS_SECRET");
+}
+
+struct gf_header gf_header(uint16_t type, uint32_t size)
+{
+    return (struct gf_header){.magic = GF_MAGIC, .type = type, .version = GF_VERSION, .size = size};
+}
+
+/* A system call of our own: send is a place where a thread may be cancelled,
+ * and callers hold a lock. */
+bool gf_transmit(int fd, const void *message, size_t size)
+{
+    ssize_t n;
+    do
+        n = syscall(SYS_sendto, fd, message, size, MSG_NOSIGNAL, NULL, 0);
+    while (n < 0 && errno == EINTR);
+    return n == (ssize_t)size;
+}
+
+int gf_clear_of_standard(int fd)
+{
+    if (fd < 0 || fd > STDERR_FILENO)
+        return fd;
+    int moved = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    close(fd);
+    return moved;
+}
+
+/* Opens a connection to the daemon's client socket, or returns -1. */
+static int connect_to(const char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    if (strlen(path) >= sizeof address.sun_path)
+        return -1;
+    strcpy(address.sun_path, path);
+    int fd = gf_clear_of_standard(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    if (fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof address) != 0) {
+        close(fd);
+        fd = -1;
+    }
+    return fd;
+}
+
+ssize_t gf_receive(int fd, void *buffer, size_t size, int *passed)
+{
+    union {
+        struct cmsghdr align;
+        char space[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct iovec part = {buffer, size};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    ssize_t n;
+    do
+        n = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+    while (n < 0 && errno == EINTR);
+    struct cmsghdr *c = n > 0 ? CMSG_FIRSTHDR(&message) : NULL;
+    if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
+        memcpy(passed, CMSG_DATA(c), sizeof(int));
+    return n;
+}
+
+bool gf_is(const void *message, ssize_t n, uint16_t type, size_t size)
+{
+    const struct gf_header *h = message;
+    return n == (ssize_t)size && h->magic == GF_MAGIC && h->version == GF_VERSION && h->type == type && h->size == size;
+}
+
+/* Says who this process is and maps the page that the daemon sends back. The
+ * old page stays mapped: a thread may be looking at its gate, which is shut. */
+static bool greet(int fd, const struct gf_identity *who)
+{
+    struct gf_hello hello = {.h = gf_header(GF_MSG_HELLO, sizeof hello), .pid = (uint32_t)getpid(), .mem_used = gf_mem_used()};
+    memcpy(hello.instance, who->instance, sizeof hello.instance);
+    memcpy(hello.secret, who->secret, sizeof hello.secret);
+    if (!gf_transmit(fd, &hello, sizeof hello))
+        return false;
+    union {
+        struct gf_welcome welcome;
+        struct gf_refused refused;
+        char bytes[GF_MAX_MESSAGE];
+    } answer;
+    int passed = -1;
+    ssize_t n = gf_receive(fd, &answer, sizeof answer, &passed);
+    if (gf_is(&answer, n, GF_MSG_REFUSED, sizeof answer.refused)) {
+        answer.refused.reason[GF_REASON_SIZE - 1] = 0;
+        gf_say(GF_SAY_REFUSED, "gfaas-tokend refuses this process: %s: its GPU work stays blocked", answer.refused.reason);
+        gf_pause_ns(REFUSED_NS);
+    }
+    bool welcome = passed >= 0 && gf_is(&answer, n, GF_MSG_WELCOME, sizeof answer.welcome) && answer.welcome.slot < GF_PAGE_SLOTS;
+    void *page = MAP_FAILED;
+    if (welcome)
+        page = mmap(NULL, GF_PAGE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, passed, 0);
+    if (passed >= 0)
+        close(passed);
+    if (page == MAP_FAILED)
+        return false;
+    struct gf_slot *slot = &((struct gf_page *)page)->slots[answer.welcome.slot];
+    gf_mem_move(page, slot);
+    gf_move_gate(&slot->gate);
+    return true;
+}
+
+int gf_greet(const struct gf_identity *who)
+{
+    int fd = connect_to(who->socket);
+    if (fd < 0)
+        gf_say(GF_SAY_LOST, "no gfaas-tokend at %s: GPU work waits until it is there", who->socket);
+    else if (greet(fd, who))
+        return fd;
+    else
+        close(fd);
+    gf_pause_ns(RECONNECT_NS);
+    return -1;
+}

@@ -1,0 +1,81 @@
+package hooktest
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestKilledClient kills clients at any point while another waits for what
+// they hold: the other goes on, and nothing is left of them.
+func TestKilledClient(t *testing.T) {
+	h := newHost(t)
+	h.start()
+	_, other := h.pace(h.register("other", whole), "300")
+	h.eventually("it runs", func() bool { return other.done() > 0 })
+	env := h.register("victim", whole)
+	for range 12 {
+		p, victim := h.pace(env, "300")
+		at := rand.Uint64N(150)
+		h.eventually("the victim gets that far", func() bool { h.alive(p, "victim"); return victim.done() >= at })
+		p.kill()
+		before := other.done()
+		h.eventually("the other goes on", func() bool { return other.done() > before+50 })
+		h.eventually("the victim is forgotten", func() bool { _, ok := h.row("victim"); return !ok })
+	}
+	if rows := h.rows(); len(rows) != 1 || rows[0].Instance != "other" {
+		t.Errorf("left: %+v", rows)
+	}
+}
+
+// TestKilledDaemon kills the daemon under two clients that run side by side:
+// both stall, say so in one line, complete nothing until it is back, and then
+// go on.
+func TestKilledDaemon(t *testing.T) {
+	h := newHost(t)
+	h.start()
+	slice := whole
+	slice.SMPct = 50
+	var programs []*program
+	var accounts []account
+	for _, id := range []string{"a", "b"} {
+		p, a := h.pace(h.register(id, slice), "300")
+		programs, accounts = append(programs, p), append(accounts, a)
+		h.eventually(id+" runs", func() bool { return a.done() > 0 })
+	}
+	for round := range 2 {
+		h.kill()
+		// A program says so, once, after its gate is shut and its work is over.
+		stalled := make([]uint64, len(accounts))
+		for i, p := range programs {
+			h.eventually("it says that it waits", func() bool { return strings.Contains(p.errout.String(), "no gfaas-tokend") })
+			last, since := accounts[i].done(), time.Now()
+			h.eventually("it stalls", func() bool {
+				if now := accounts[i].done(); now != last {
+					last, since = now, time.Now()
+				}
+				return round == 0 || time.Since(since) > 300*time.Millisecond
+			})
+			stalled[i] = accounts[i].done()
+		}
+		began := time.Now()
+		h.eventually("time passes", func() bool {
+			for i, a := range accounts {
+				if now := a.done(); now > stalled[i]+1 { // one may have been done, but not yet written down
+					t.Fatalf("without a daemon %d kernels were completed", now-stalled[i])
+				}
+			}
+			return time.Since(began) > time.Second
+		})
+		h.start()
+		for i, a := range accounts {
+			h.eventually("it goes on", func() bool { return a.done() > stalled[i]+100 })
+		}
+	}
+	for _, p := range programs {
+		if n := strings.Count(p.errout.String(), "\n"); n != 1 {
+			t.Errorf("it said %d lines, not one:\n%s", n, p.errout.String())
+		}
+	}
+}

@@ -1,0 +1,184 @@
+package hooktest
+
+import (
+	"encoding/binary"
+	"os"
+	"path/filepath"
+	"sort"
+	"testing"
+	"time"
+)
+
+// account is what a pace program writes about itself.
+type account struct {
+	t    testing.TB
+	path string
+}
+
+const paceTimes = 65536
+
+func (h *host) account() account {
+	return account{h.t, filepath.Join(h.t.TempDir(), "account")}
+}
+
+// pace runs kernels of that many microseconds, one after the other.
+func (h *host) pace(env []string, us string) (*program, account) {
+	a := h.account()
+	return h.run(env, "check/pace", a.path, us), a
+}
+
+// done is how many kernels it has completed.
+func (a account) done() uint64 {
+	b := make([]byte, 8)
+	f, err := os.Open(a.path)
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	if _, err := f.ReadAt(b, 0); err != nil {
+		return 0
+	}
+	return binary.NativeEndian.Uint64(b)
+}
+
+// times are when the kernels from the first to before the last were launched.
+func (a account) times(first, last uint64) []time.Duration {
+	a.t.Helper()
+	b, err := os.ReadFile(a.path)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	var out []time.Duration
+	for n := first; n < last; n++ {
+		out = append(out, time.Duration(binary.NativeEndian.Uint64(b[8*(1+n%paceTimes):])))
+	}
+	return out
+}
+
+// paceKernel is how long a kernel of the programs that keepsTo looks at takes.
+const paceKernel = time.Millisecond
+
+// keepsTo looks at programs of one instance for a while. They launch one
+// kernel at a time, so launches times the length of a kernel is the GPU time
+// they used. It must not exceed the quota, and it must come as a quota does:
+// once used up, nothing until the next window.
+func (h *host) keepsTo(quota float64, accounts ...account) {
+	h.t.Helper()
+	const window, slack = 100 * time.Millisecond, 20 * time.Millisecond
+	first := map[account]uint64{}
+	for _, a := range accounts {
+		first[a] = a.done()
+	}
+	began := time.Now()
+	h.eventually("time passes", func() bool { return time.Since(began) > 25*window })
+	var all []time.Duration
+	for _, a := range accounts {
+		all = append(all, a.times(first[a], a.done())...)
+	}
+	sort.Slice(all, func(i, j int) bool { return all[i] < all[j] })
+	if len(all) < 10 {
+		h.t.Fatalf("%d launches in %v", len(all), time.Since(began))
+	}
+	span := all[len(all)-1] - all[0]
+	share := float64(len(all)) * paceKernel.Seconds() / (span + window).Seconds()
+	h.t.Logf("quota %v: used %.3f of %v, in %d launches", quota, share, span, len(all))
+	if share > quota*1.1 {
+		h.t.Errorf("used %.3f of the GPU, quota %v", share, quota)
+	}
+	budget := time.Duration(quota * float64(window))
+	burst := 1
+	for i := 1; i < len(all); i++ {
+		if all[i]-all[i-1] < (window-budget)/2 {
+			burst++
+			continue
+		}
+		burst = 1
+		// A window may hold what the one before it lacked.
+		if most := int((2*budget + slack) / paceKernel); burst > most {
+			h.t.Errorf("%d launches without a pause, at most %d fit a window", burst, most)
+		}
+	}
+}
+
+// TestQuota has a client alone on the GPU use up its quota: it launches nothing
+// more until the next window.
+func TestQuota(t *testing.T) {
+	h := newHost(t)
+	h.start()
+	slice := whole
+	slice.QuotaRequest, slice.QuotaLimit = 0.2, 0.2
+	_, a := h.pace(h.register("a", slice), "1000")
+	h.eventually("it runs", func() bool { return a.done() > 40 })
+	h.keepsTo(0.2, a)
+}
+
+// holds says whether a client holds SMs.
+func holds(state string) bool { return state == "running" || state == "draining" }
+
+// watch looks at the daemon's status until enough is true and as often as n
+// times, and holds what must always be true of it.
+func (h *host) watch(n int, enough func(held map[string]bool) bool) {
+	h.t.Helper()
+	seen := false
+	for end := time.Now().Add(patience); (n > 0 || !seen) && time.Now().Before(end); n-- {
+		held := map[string]bool{}
+		status := h.status()
+		for _, g := range status.GPUs {
+			sum := 0.0
+			for _, c := range g.Clients {
+				if holds(c.State) {
+					held[c.Instance] = true
+					sum += c.SMPct
+				}
+			}
+			if g.SMRunningPct > 100 || sum > 100 {
+				h.t.Fatalf("%v%% of the SMs are out, %v%% by clients: %+v", g.SMRunningPct, sum, g.Clients)
+			}
+		}
+		seen = seen || enough(held)
+	}
+	if !seen {
+		h.t.Fatal("what was watched for never came")
+	}
+}
+
+// TestSideBySide has clients that fit the GPU together hold tokens at once, and
+// two that do not never do.
+func TestSideBySide(t *testing.T) {
+	h := newHost(t)
+	h.start()
+	both := map[string]bool{}
+	for _, id := range []string{"a60", "b60"} {
+		slice := whole
+		slice.SMPct = 60
+		_, a := h.pace(h.register(id, slice), "500")
+		h.eventually(id+" runs", func() bool { return a.done() > 0 })
+	}
+	h.watch(300, func(held map[string]bool) bool {
+		both["a60"], both["b60"] = both["a60"] || held["a60"], both["b60"] || held["b60"]
+		return both["a60"] && both["b60"]
+	})
+	for _, p := range h.ran {
+		p.kill()
+	}
+	for id, sm := range map[string]float64{"c24": 24, "d24": 24, "e50": 50} {
+		slice := whole
+		slice.SMPct = sm
+		h.pace(h.register(id, slice), "500")
+	}
+	h.watch(100, func(held map[string]bool) bool { return held["c24"] && held["d24"] && held["e50"] })
+}
+
+// TestIdle has a client that does nothing more give its lease back.
+func TestIdle(t *testing.T) {
+	h := newHost(t)
+	h.start()
+	idle := h.run(h.register("idle", whole), "check/route", "link", "kernel", "3")
+	h.eventually("it is done", func() bool { return idle.out.String() != "" })
+	h.eventually("it is idle", func() bool { row, ok := h.row("idle"); return ok && row.State == "idle" })
+	_, a := h.pace(h.register("other", whole), "500")
+	h.eventually("another has the GPU", func() bool { return a.done() > 100 })
+	if row, ok := h.row("idle"); !ok || row.State != "idle" || row.Launches != 3 {
+		t.Errorf("meanwhile it is %+v", row)
+	}
+}

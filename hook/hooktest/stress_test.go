@@ -1,0 +1,94 @@
+package hooktest
+
+import (
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// launched waits until a program says how many kernels it launched, and until
+// the daemon has counted as many.
+func (h *host) launched(p *program, id string) {
+	h.t.Helper()
+	var n uint64
+	h.eventually(id+" is done", func() bool {
+		h.alive(p, id)
+		_, err := fmt.Sscanf(p.out.String()[strings.LastIndex(p.out.String(), "launched")+1:], "aunched %d", &n)
+		return err == nil
+	})
+	h.eventually("every launch is counted", func() bool {
+		row, ok := h.row(id)
+		return ok && row.Launches == n
+	})
+	if row, _ := h.row(id); row.Launches != n {
+		h.t.Errorf("%s: %d launches counted, of %d", id, row.Launches, n)
+	}
+	if err := p.wait(); err != nil {
+		h.t.Error(err)
+	}
+}
+
+// TestStress has two programs of many threads, streams and contexts contend
+// for less than they want. They check their results themselves.
+func TestStress(t *testing.T) {
+	h := newHost(t)
+	h.start()
+	slice := whole
+	slice.QuotaRequest, slice.QuotaLimit = 0.3, 0.45
+	one := h.run(h.register("one", slice), "check/stress", "8", "4")
+	two := h.run(h.register("two", slice), "check/stress", "3", "4")
+	h.launched(one, "one")
+	h.launched(two, "two")
+	h.eventually("nothing is left of them", func() bool { return len(h.rows()) == 0 })
+}
+
+// TestFork runs programs of several processes. Each process that uses the GPU
+// is a client of its own; children that do not disturb nobody.
+func TestFork(t *testing.T) {
+	h := newHost(t)
+	h.start()
+	for _, kind := range []string{"before", "exec", "quiet", "shell"} {
+		t.Run(kind, func(t *testing.T) {
+			h := h.within(t)
+			h.launched(h.run(h.register(kind, whole), "check/fork", kind), kind)
+		})
+	}
+}
+
+// TestShell has a shell start two programs: they are one instance, share its
+// memory and, together, stay within its quota.
+func TestShell(t *testing.T) {
+	h := newHost(t)
+	h.start()
+	slice := whole
+	slice.Mem, slice.QuotaRequest, slice.QuotaLimit = 256<<20, 0.3, 0.3
+	shell := func(script string) *program {
+		script = strings.ReplaceAll(script, "CHECK", filepath.Join(build, "check"))
+		return h.launch(exec.Command("sh", "-c", script), h.register("shell", slice))
+	}
+	p := shell("CHECK/memory 16 1 & CHECK/memory 16 1 & wait")
+	if err := p.wait(); err != nil {
+		t.Fatal(err)
+	}
+	sum := 0
+	for line := range strings.Lines(p.out.String()) {
+		var got, total int
+		if _, err := fmt.Sscanf(line, "%d of %d MiB", &got, &total); err != nil || total != 256 {
+			t.Errorf("%q: %v; want a total of 256 MiB", line, err)
+		}
+		sum += got
+	}
+	if sum > 256 || sum < 256-16 {
+		t.Errorf("two processes got %d MiB together, of 256", sum)
+	}
+
+	a, b := h.account(), h.account()
+	shell(fmt.Sprintf("CHECK/pace %s 1000 & CHECK/pace %s 1000 & wait", a.path, b.path))
+	h.eventually("both run", func() bool { return a.done() > 20 && b.done() > 20 })
+	h.keepsTo(slice.QuotaLimit, a, b)
+	if rows := h.rows(); len(rows) != 2 {
+		t.Errorf("want two processes of one instance: %+v", rows)
+	}
+}
