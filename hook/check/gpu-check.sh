@@ -1,7 +1,8 @@
 #!/bin/sh
 # gpu-check.sh BUILD: on a machine with an NVIDIA driver, runs the programs of
-# build/check and build/victim on the real device, bare and under the preload
-# library, and prints one table. It needs nothing but the build folder.
+# build/check and build/victim, and PyTorch where it is there, on the real
+# device, bare and under the preload library, and prints one table. It needs
+# nothing but the build folder and this one.
 set -u
 
 build=$(cd "$1" && pwd)
@@ -53,4 +54,13 @@ wait
 for quota in 0.2 0.3 0.5; do
 	row "one of three, quota $quota" "$(tail -n 1 "$work/$quota")"
 done
+torch=$(dirname "$0")/torch_loop.py
+if python3 -c 'import torch' 2>/dev/null; then
+	for size in 512 4096; do
+		value "PyTorch $size, bare" python3 "$torch" 5 $size
+		value "PyTorch $size, under the library" "$build/bin/gfaas" run -q -- python3 "$torch" 5 $size
+		value "PyTorch $size, quota 0.3" "$build/bin/gfaas" run -q --quota 0.3 -- python3 "$torch" 5 $size
+	done
+	value "PyTorch, memory limit 8GiB" "$build/bin/gfaas" run -q --mem 8GiB -- python3 "$torch" 1
+fi
 exit $failed
