@@ -133,7 +133,7 @@ CUresult cuCtxDestroy_v2(CUcontext ctx)
     if (r != CUDA_SUCCESS)
         return r;
     if (!handle_is(c, H_CTX) || c->primary)
-        return sim_end(c && handle_is(c, H_CTX) ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_CONTEXT);
+        return sim_end(!c || handle_is(c, H_CTX) ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_CONTEXT);
     if (ctx_current() == c)
         thread_pop();
     empty(c);

@@ -71,7 +71,7 @@ static void no_context(void)
     GIVES(CUDA_ERROR_INVALID_CONTEXT, cuMemAlloc(&p, 16));
     GIVES(CUDA_ERROR_INVALID_CONTEXT, cuCtxSynchronize());
     GIVES(CUDA_ERROR_INVALID_CONTEXT, cuCtxPopCurrent(&ctx));
-    GIVES(CUDA_ERROR_INVALID_CONTEXT, cuCtxDestroy(NULL));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuCtxDestroy(NULL));
 }
 
 static void created(CUdevice dev)

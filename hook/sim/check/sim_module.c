@@ -1,4 +1,5 @@
 /* sim_module.c: modules, their kernels and variables, every way to launch. */
+#include <stddef.h>
 #include "kernels.h"
 #include "tap.h"
 
@@ -111,7 +112,7 @@ static void launches(CUmodule m)
         CUdeviceptr a, b, c;
         int n;
     } packed = {dx, dy, dz, N};
-    size_t size = sizeof packed;
+    size_t size = offsetof(__typeof__(packed), n) + sizeof n; /* a real driver refuses the padding: error 701 */
     void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &packed, CU_LAUNCH_PARAM_BUFFER_SIZE, &size, CU_LAUNCH_PARAM_END};
     MUST(cuMemsetD8(dz, 0, sizeof z));
     GIVES(CUDA_SUCCESS, cuLaunchKernel(vadd, 4, 1, 1, 256, 1, 1, 0, NULL, NULL, extra));

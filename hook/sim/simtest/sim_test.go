@@ -2,6 +2,7 @@ package simtest
 
 import (
 	"bytes"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
