@@ -94,8 +94,9 @@ static void boxes(void)
         ((unsigned char *)in)[i] = (unsigned char)i;
     GIVES(CUDA_SUCCESS, cuMemAllocPitch(&p, &pitch, W, H * D, 4));
     CHECK(pitch >= W && pitch % 4 == 0);
-    size_t spoilt; /* a real driver writes it before it refuses */
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAllocPitch(&p, &spoilt, W, H, 3));
+    CUdeviceptr none; /* a real driver writes both before it refuses */
+    size_t nothing;
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAllocPitch(&none, &nothing, W, H, 3));
     CUDA_MEMCPY2D c = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = in, .srcPitch = W, .WidthInBytes = W};
     c.dstMemoryType = CU_MEMORYTYPE_DEVICE;
     c.dstDevice = p;
