@@ -40,10 +40,10 @@ fi
 show cat "$instances"
 
 say "Profile: throughput over SM share x time quota"
-show gfaas-profile run "$function" --sm 12,24,50 --quota 0.2,0.6,1 --duration 2s --warmup 500ms \
-	--load closed:8 --out-file "$work/profile.csv"
-show gfaas-profile run "$function" --sm 12,24,50 --quota 0.2,0.6,1 --duration 2s --warmup 500ms \
-	--load closed:8 --resume "$work/profile.csv" -q -o table
+show gfaas-profile run "$function" --sm 12,24,50 --quota 0.2,0.6,1 --duration 3s --warmup 1s \
+	--load closed:4 --out-file "$work/profile.csv"
+show gfaas-profile run "$function" --sm 12,24,50 --quota 0.2,0.6,1 --duration 3s --warmup 1s \
+	--load closed:4 --resume "$work/profile.csv" -q -o table
 
 say "Plan: how many GPUs, which configurations, what goes where"
 column() { awk -F, -v name="$1" 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == name) at = i; next } { print $at }' "$work/profile.csv"; }
