@@ -34,8 +34,10 @@ demo: all
 test: all checks
 	$(GO) test -timeout 20m ./...
 
+# A program under the race detector sleeps a second before it ends, and the
+# scripts run hundreds.
 race: all checks
-	$(GO) test -race -timeout 30m ./pkg/...
+	GORACE=atexit_sleep_ms=0 $(GO) test -race -timeout 30m ./pkg/...
 
 # Each fuzz target for a short while; FUZZTIME=10m for a long one.
 FUZZTIME ?= 10s

@@ -70,7 +70,13 @@ func TestScripts(t *testing.T) {
 		Dir:                 "testdata",
 		RequireExplicitExec: true,
 		Setup: func(env *testscript.Env) error {
-			vars := w.environ(env.WorkDir)
+			// Scripts run side by side and look for processes of their own.
+			own := w
+			own.function = filepath.Join(env.WorkDir, ".function")
+			if err := os.Link(w.function, own.function); err != nil {
+				return err
+			}
+			vars := own.environ(env.WorkDir)
 			env.Vars = append(env.Vars, vars...)
 			env.Defer(func() { down(vars) })
 			return nil
