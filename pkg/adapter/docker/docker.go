@@ -68,10 +68,13 @@ func New(ctx context.Context, config Config) (*Runtime, error) {
 	if err != nil {
 		return nil, &Error{fmt.Errorf("connect to Docker: %w", err), true, "correct DOCKER_HOST, or unset it"}
 	}
-	if _, err := engine.Ping(ctx); err != nil {
+	ping, err := engine.Ping(ctx)
+	if err != nil {
 		_ = engine.Close()
 		return nil, explain("reach the Docker engine", err)
 	}
+	// Left to the first request, it would race with a second one beside it.
+	engine.NegotiateAPIVersionPing(ping)
 	return &Runtime{config: config, engine: engine}, nil
 }
 
