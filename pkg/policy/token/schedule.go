@@ -69,7 +69,7 @@ func (s *Scheduler) candidates() (queue []*client, occupied float64) {
 		}
 		left := c.inst.budgetLeft()
 		switch {
-		case c.state == Running && c.end <= s.now && left <= crumb:
+		case c.state == Running && c.end <= s.now && s.exhausted(c, left):
 			s.revoke(c, "the window's budget is used up")
 		case c.state == Running && c.end <= s.now,
 			c.state == Waiting && left >= s.worthwhile(c.inst):
@@ -80,6 +80,11 @@ func (s *Scheduler) candidates() (queue []*client, occupied float64) {
 	}
 	slices.SortFunc(queue, s.order)
 	return queue, occupied
+}
+
+// exhausted says whether a holder's budget is used up when it has drained.
+func (s *Scheduler) exhausted(c *client, left time.Duration) bool {
+	return left <= crumb || left <= c.drain && s.now+left < s.start+s.window-crumb
 }
 
 // worthwhile is the least time that is worth a switch. What is left below it
@@ -135,6 +140,9 @@ func (s *Scheduler) leaseEnd(c *client, more int) time.Duration {
 		}
 	}
 	length /= time.Duration(max(1, i.holding+more))
+	if s.now+length < s.start+s.window-crumb {
+		length -= min(c.drain, length/2)
+	}
 	return min(s.now+max(length, crumb), s.start+s.window)
 }
 
@@ -228,7 +236,7 @@ func (s *Scheduler) grant(c *client, end time.Duration, reason string) {
 }
 
 func (s *Scheduler) revoke(c *client, reason string) {
-	c.state, c.why = Draining, reason
+	c.state, c.why, c.revoked = Draining, reason, s.now
 	c.inst.holding--
 	s.actions = append(s.actions, Revoke{Client: c.id, Lease: c.lease, Reason: reason})
 }

@@ -107,6 +107,9 @@ func (s *Scheduler) giveBack(c *client, ev Return) {
 	}
 	used := min(max(ev.Used, 0), s.now-c.since)
 	s.charge(c, max(0, used-c.settled))
+	if c.state == Draining {
+		c.drain = (c.drain + s.now - c.revoked) / 2
+	}
 	more := ev.WantsMore || c.again
 	c.state, c.lease, c.settled, c.again, c.why = Idle, 0, 0, false, ""
 	if more {

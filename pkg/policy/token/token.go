@@ -22,7 +22,9 @@
 // request already, a tenth of a window. At the planned end the holder is
 // ranked among those who wait. If nobody ahead of it needs its SMs it goes on
 // without noticing, else it is asked back. A holder that is asked back keeps
-// its SMs until it has drained, and what it ran over is charged.
+// its SMs until it has drained, and what it ran over is charged. Who usually
+// takes long to drain is asked back that much earlier, so that its window comes
+// out and not just the average of many.
 //
 // # Backfill and starvation
 //
@@ -195,6 +197,8 @@ type client struct {
 	settled time.Duration // of this lease, charged to windows that have ended
 	end     time.Duration // planned end
 	again   bool          // asked while draining
+	revoked time.Duration // when it was last asked back
+	drain   time.Duration // what it usually takes to return when it is asked back
 }
 
 func (c *client) holds() bool { return c.state == Running || c.state == Draining }
