@@ -25,6 +25,11 @@ for lib in $libs; do
 	mkdir -p "$root$(dirname "$lib")"
 	cp -L "$lib" "$root$lib"
 done
+before=$(docker image ls -q "$name")
 tar -C "$root" --owner=0 --group=0 -cf - . |
 	docker import --change 'ENV HOST=0.0.0.0' --change 'EXPOSE 8080' \
 		--change 'ENTRYPOINT ["/saxpy"]' - "$name"
+# The image that had the name before would stay without one.
+if [ -n "$before" ]; then
+	docker rmi "$before" >/dev/null 2>&1 || true # a container may still use it
+fi
