@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -60,13 +61,31 @@ int shared_move_up(int fd)
     return high;
 }
 
+static int nameless_file(void)
+{
+    return open(g_config.dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+}
+
+int shared_new_file(void)
+{
+    char path[4096];
+    int fd = nameless_file();
+    if (fd < 0) { /* not every file system can do that */
+        snprintf(path, sizeof path, "%s/new.XXXXXX", g_config.dir);
+        fd = mkostemp(path, O_CLOEXEC);
+        if (fd >= 0)
+            unlink(path);
+    }
+    return shared_move_up(fd);
+}
+
 /* The file of this process's device memory. It gets its name only when memory is
  * handed to another process, so that the memory of one that is killed is free
  * at once. */
 static int open_arena(struct device *d)
 {
     char path[4096];
-    int fd = open(g_config.dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    int fd = nameless_file();
     d->arena_named = fd < 0;
     if (fd < 0) { /* not every file system can do that */
         memory_name(path, sizeof path, d->index, (unsigned)d->slot, d->arena_serial);

@@ -46,6 +46,10 @@ static bool parse_field(struct config *c, const char *key, const char *value)
         return (c->count = parse_count(value, SIM_MAX_DEVICES)) != 0;
     if (!strcmp(key, "mem"))
         return (c->mem = parse_size(value)) >= SIM_PAGE && c->mem <= (1ull << 44);
+    if (!strcmp(key, "context")) {
+        c->context = parse_size(value);
+        return (c->context || !strcmp(value, "0")) && c->context <= (1ull << 44);
+    }
     return false;
 }
 
@@ -64,6 +68,7 @@ static bool parse_shape(struct config *c, const char *text)
             return false;
     }
     c->mem &= ~(uint64_t)(SIM_PAGE - 1);
+    c->context &= ~(uint64_t)(SIM_PAGE - 1);
     return true;
 }
 
@@ -149,7 +154,7 @@ bool config_load(void)
     const char *shape = getenv("GFAAS_SIM_GPU");
     if (shape && !parse_shape(&c, shape)) {
         fprintf(stderr,
-                "libcuda (simulated): GFAAS_SIM_GPU=%.200s: expected sms=N,mem=SIZE,count=N\n", shape);
+                "libcuda (simulated): GFAAS_SIM_GPU=%.200s: expected sms=N,mem=SIZE,count=N,context=SIZE\n", shape);
         return false;
     }
     if (!find_dir(&c)) {

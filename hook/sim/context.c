@@ -1,6 +1,7 @@
 /* context.c: contexts, created and primary. Programs hold pointers to struct ctx
  * in many places, so a destroyed one is emptied, marked and kept. */
-#include "sim.h"
+#include "capture.h"
+#include "pool.h"
 
 #include <stdlib.h>
 
@@ -19,17 +20,40 @@ static void set_defaults(struct ctx *c)
     c->banks = CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE;
 }
 
+/* The first context of a process on a device takes memory there that no
+ * allocation shows, as contexts do. */
+static bool settle_in(struct device *d)
+{
+    if (!d->contexts && g_config.context && !shared_mem_take(d, g_config.context))
+        return false;
+    d->contexts++;
+    return true;
+}
+
+static void move_out(struct device *d)
+{
+    if (--d->contexts)
+        return;
+    mem_reset(d);
+    pool_reset(d);
+    shared_mem_give(d, g_config.context);
+}
+
 /* Gives a context, new or the primary one coming back, what it needs to work. */
 static CUresult fill(struct ctx *c)
 {
     CUresult r = shared_join(c->dev);
     if (r != CUDA_SUCCESS)
         return r;
+    if (!settle_in(c->dev))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     set_defaults(c);
     c->error = CUDA_SUCCESS;
     c->legacy = stream_new(c, S_LEGACY, 0, 0);
-    if (!c->legacy || !handle_add(c, H_CTX))
+    if (!c->legacy || !handle_add(c, H_CTX)) {
+        move_out(c->dev);
         return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     c->id = ++last_id;
     c->created = true;
     c->destroyed = false;
@@ -60,6 +84,9 @@ static void empty(struct ctx *c)
     c->created = false;
     c->destroyed = true;
     wait_context(c, false);
+    for (struct module *m = c->modules; m; m = m->next)
+        exec_forget(m);
+    exec_drain();
     while (c->modules)
         module_free(c->modules);
     while (c->events)
@@ -67,12 +94,14 @@ static void empty(struct ctx *c)
     memory_free_ctx(c);
     for (struct stream *s = c->streams, *next; s; s = next) {
         next = s->next;
+        capture_leave(s);
         s->dying = true;
         handle_del(s);
         if (!s->waiters) /* else the last who waits for it drops it */
             stream_drop(s);
     }
     c->legacy = NULL;
+    move_out(c->dev);
 }
 
 static bool bad_flags(unsigned flags)

@@ -1,7 +1,20 @@
 /* copy.c: the calls that copy runs of bytes. */
+#include "array.h"
+#include "capture.h"
 #include "transfer.h"
 
 enum { SYNC = 1, SRC_DEVICE = 2, DST_DEVICE = 4 };
+
+static CUresult capture(struct stream *s, CUdeviceptr dst, CUdeviceptr src, size_t n, int how)
+{
+    bool any = !(how & (SRC_DEVICE | DST_DEVICE));
+    CUDA_MEMCPY3D p = {.srcDevice = src, .dstDevice = dst, .WidthInBytes = n, .Height = 1, .Depth = 1};
+    p.srcMemoryType = any ? CU_MEMORYTYPE_UNIFIED : how & SRC_DEVICE ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+    p.dstMemoryType = any ? CU_MEMORYTYPE_UNIFIED : how & DST_DEVICE ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+    p.srcHost = (const void *)(uintptr_t)src;
+    p.dstHost = (void *)(uintptr_t)dst;
+    return how & SYNC ? capture_refuse(s) : capture_copy(s, &p);
+}
 
 static CUresult linear(CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream h, int how)
 {
@@ -15,6 +28,8 @@ static CUresult linear(CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream h, i
     struct stream *s = stream_get(ctx, h, &r);
     if (!s || !n)
         return sim_end(r);
+    if (s->capture)
+        return sim_end(capture(s, dst, src, n, how));
     r = transfer_locate(src, n, how & SRC_DEVICE, &view, &from);
     c.src = view;
     if (r == CUDA_SUCCESS)
@@ -89,4 +104,72 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdevice
 {
     CUresult r = check_contexts(dstContext, srcContext);
     return r != CUDA_SUCCESS ? r : linear(dstDevice, srcDevice, ByteCount, hStream, SRC_DEVICE | DST_DEVICE);
+}
+
+/* ---- arrays of one dimension ---- */
+
+/* The address of n bytes of an array. */
+static CUresult at(CUarray h, size_t offset, size_t n, CUdeviceptr *p)
+{
+    CUresult r = sim_begin(NULL);
+    if (r != CUDA_SUCCESS)
+        return r;
+    const struct array *a = array_of(h);
+    if (!a)
+        return sim_end(CUDA_ERROR_INVALID_HANDLE);
+    size_t size = a->pitch * a->rows * a->planes;
+    *p = a->base + offset;
+    return sim_end(offset > size || n > size - offset ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS);
+}
+
+static CUresult to_array(CUarray dst, size_t offset, CUdeviceptr src, size_t n, CUstream h, int how)
+{
+    CUdeviceptr p;
+    CUresult r = at(dst, offset, n, &p);
+    return r != CUDA_SUCCESS ? r : linear(p, src, n, h, how | DST_DEVICE);
+}
+
+static CUresult from_array(CUdeviceptr dst, CUarray src, size_t offset, size_t n, CUstream h, int how)
+{
+    CUdeviceptr p;
+    CUresult r = at(src, offset, n, &p);
+    return r != CUDA_SUCCESS ? r : linear(dst, p, n, h, how | SRC_DEVICE);
+}
+
+CUresult cuMemcpyDtoA_v2(CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice, size_t ByteCount)
+{
+    return to_array(dstArray, dstOffset, srcDevice, ByteCount, NULL, SYNC | SRC_DEVICE);
+}
+
+CUresult cuMemcpyAtoD_v2(CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount)
+{
+    return from_array(dstDevice, srcArray, srcOffset, ByteCount, NULL, SYNC | DST_DEVICE);
+}
+
+CUresult cuMemcpyHtoA_v2(CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount)
+{
+    return to_array(dstArray, dstOffset, host(srcHost), ByteCount, NULL, SYNC);
+}
+
+CUresult cuMemcpyAtoH_v2(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount)
+{
+    return from_array(host(dstHost), srcArray, srcOffset, ByteCount, NULL, SYNC);
+}
+
+CUresult cuMemcpyAtoA_v2(CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset, size_t ByteCount)
+{
+    CUdeviceptr src;
+    CUresult r = at(srcArray, srcOffset, ByteCount, &src);
+    return r != CUDA_SUCCESS ? r : to_array(dstArray, dstOffset, src, ByteCount, NULL, SYNC | SRC_DEVICE);
+}
+
+CUresult cuMemcpyHtoAAsync_v2(CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount,
+                              CUstream hStream)
+{
+    return to_array(dstArray, dstOffset, host(srcHost), ByteCount, hStream, 0);
+}
+
+CUresult cuMemcpyAtoHAsync_v2(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount, CUstream hStream)
+{
+    return from_array(host(dstHost), srcArray, srcOffset, ByteCount, hStream, 0);
 }

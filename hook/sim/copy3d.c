@@ -1,4 +1,6 @@
 /* copy3d.c: the calls that copy rectangles and boxes. */
+#include "array.h"
+#include "capture.h"
 #include "transfer.h"
 
 /* One side of a box. */
@@ -6,6 +8,7 @@ struct side {
     CUmemorytype type;
     const void *host;
     CUdeviceptr device;
+    CUarray array;
     size_t x, y, z, lod, pitch, rows;
 };
 
@@ -14,11 +17,27 @@ struct box {
     size_t width, height, depth;
 };
 
+static CUresult find_in_array(const struct side *a, const struct box *b, char **view, enum place *where,
+                              size_t *pitch, size_t *slice)
+{
+    const struct array *in = array_of(a->array);
+    if (!in)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (a->lod || a->x > in->pitch || b->width > in->pitch - a->x || a->y > in->rows || b->height > in->rows - a->y ||
+        a->z > in->planes || b->depth > in->planes - a->z)
+        return CUDA_ERROR_INVALID_VALUE;
+    *pitch = in->pitch;
+    *slice = in->pitch * in->rows;
+    size_t skip = a->z * *slice + a->y * *pitch + a->x;
+    size_t span = (b->depth - 1) * *slice + (b->height - 1) * *pitch + b->width;
+    return transfer_locate(in->base + skip, span, true, view, where);
+}
+
 static CUresult find(const struct side *a, const struct box *b, char **view, enum place *where, size_t *pitch,
                      size_t *slice)
 {
     if (a->type == CU_MEMORYTYPE_ARRAY)
-        return CUDA_ERROR_NOT_SUPPORTED;
+        return find_in_array(a, b, view, where, pitch, slice);
     if (a->type != CU_MEMORYTYPE_HOST && a->type != CU_MEMORYTYPE_DEVICE && a->type != CU_MEMORYTYPE_UNIFIED)
         return CUDA_ERROR_INVALID_VALUE;
     *pitch = a->pitch ? a->pitch : a->x + b->width;
@@ -36,22 +55,46 @@ static CUresult find(const struct side *a, const struct box *b, char **view, enu
     return transfer_locate(p + skip, span, a->type == CU_MEMORYTYPE_DEVICE, view, where);
 }
 
+static CUresult locate(const struct box *b, struct copy *c, enum place *from, enum place *to)
+{
+    char *view;
+    *c = (struct copy){.width = b->width, .height = b->height, .depth = b->depth};
+    CUresult r = find(&b->src, b, &view, from, &c->src_pitch, &c->src_slice);
+    c->src = view;
+    return r != CUDA_SUCCESS ? r : find(&b->dst, b, &c->dst, to, &c->dst_pitch, &c->dst_slice);
+}
+
+#define FROM_SIDE(a, s)                                                                                  \
+    .a##Array = (s).array, .a##XInBytes = (s).x, .a##Y = (s).y, .a##Z = (s).z, .a##LOD = (s).lod, .a##MemoryType = (s).type,    \
+    .a##Pitch = (s).pitch, .a##Height = (s).rows
+
+static CUresult capture(struct stream *s, const struct box *b)
+{
+    CUDA_MEMCPY3D p = {FROM_SIDE(src, b->src), FROM_SIDE(dst, b->dst)};
+    p.srcHost = b->src.host;
+    p.srcDevice = b->src.device;
+    p.dstHost = (void *)(uintptr_t)b->dst.host;
+    p.dstDevice = b->dst.device;
+    p.WidthInBytes = b->width;
+    p.Height = b->height;
+    p.Depth = b->depth;
+    return capture_copy(s, &p);
+}
+
 static CUresult submit(const struct box *b, CUstream h, bool sync)
 {
     struct ctx *ctx;
-    struct copy c = {.width = b->width, .height = b->height, .depth = b->depth};
+    struct copy c;
     enum place from, to;
-    char *view;
     CUresult r = sim_begin(&ctx);
     if (r != CUDA_SUCCESS)
         return r;
     struct stream *s = stream_get(ctx, h, &r);
     if (!s || !b->width || !b->height || !b->depth)
         return sim_end(r);
-    r = find(&b->src, b, &view, &from, &c.src_pitch, &c.src_slice);
-    c.src = view;
-    if (r == CUDA_SUCCESS)
-        r = find(&b->dst, b, &c.dst, &to, &c.dst_pitch, &c.dst_slice);
+    if (s->capture)
+        return sim_end(sync ? capture_refuse(s) : capture(s, b));
+    r = locate(b, &c, &from, &to);
     if (r == CUDA_SUCCESS)
         r = transfer_submit(s, &c, from, to, sync);
     return sim_end(r);
@@ -60,6 +103,7 @@ static CUresult submit(const struct box *b, CUstream h, bool sync)
 #define SIDE(p, a)                                                                           \
     {                                                                                        \
         .type = (p)->a##MemoryType, .host = (p)->a##Host, .device = (p)->a##Device,          \
+        .array = (p)->a##Array,                                                              \
         .x = (p)->a##XInBytes, .y = (p)->a##Y, .pitch = (p)->a##Pitch                        \
     }
 
@@ -79,6 +123,13 @@ static CUresult copy2d(const CUDA_MEMCPY2D *p, CUstream h, bool sync)
         (b).src.rows = (p)->srcHeight, (b).dst.rows = (p)->dstHeight;      \
         (b).depth = (p)->Depth;                                            \
     } while (0)
+
+CUresult copy3d_locate(const CUDA_MEMCPY3D *p, struct copy *c, enum place *src, enum place *dst)
+{
+    struct box b = {.src = SIDE(p, src), .dst = SIDE(p, dst), .width = p->WidthInBytes, .height = p->Height};
+    DEEP(b, p);
+    return b.width && b.height && b.depth ? locate(&b, c, src, dst) : CUDA_ERROR_INVALID_VALUE;
+}
 
 static CUresult copy3d(const CUDA_MEMCPY3D *p, CUstream h, bool sync)
 {

@@ -1,5 +1,6 @@
 /* current.c: which context a thread works in, and that context's settings. */
-#include "sim.h"
+#include "capture.h"
+#include "pool.h"
 
 CUresult cuCtxPushCurrent_v2(CUcontext ctx)
 {
@@ -55,10 +56,20 @@ CUresult cuCtxGetCurrent(CUcontext *pctx)
     return sim_end(pctx ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
 
-CUresult cuCtxGetDevice(CUdevice *device)
+/* Opens a call on a context, the current one when NULL: on success the lock is held. */
+static CUresult begin(CUcontext ctx, struct ctx **c)
+{
+    CUresult r = sim_begin(ctx ? NULL : c);
+    if (r != CUDA_SUCCESS || !ctx)
+        return r;
+    *c = (struct ctx *)ctx;
+    return handle_is(ctx, H_CTX) ? r : sim_end(CUDA_ERROR_INVALID_CONTEXT);
+}
+
+CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext ctx)
 {
     struct ctx *c;
-    CUresult r = sim_begin(&c);
+    CUresult r = begin(ctx, &c);
     if (r != CUDA_SUCCESS)
         return r;
     if (device)
@@ -66,14 +77,27 @@ CUresult cuCtxGetDevice(CUdevice *device)
     return sim_end(device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
 
-CUresult cuCtxSynchronize(void)
+CUresult cuCtxGetDevice(CUdevice *device)
+{
+    return cuCtxGetDevice_v2(device, NULL);
+}
+
+CUresult cuCtxSynchronize_v2(CUcontext ctx)
 {
     struct ctx *c;
-    CUresult r = sim_begin(&c);
+    CUresult r = begin(ctx, &c);
     if (r != CUDA_SUCCESS)
         return r;
+    if ((r = capture_sync(c)) != CUDA_SUCCESS)
+        return sim_end(r);
     wait_context(c, false);
+    pool_synced(c->dev);
     return sim_end(c->error);
+}
+
+CUresult cuCtxSynchronize(void)
+{
+    return cuCtxSynchronize_v2(NULL);
 }
 
 CUresult cuCtxGetFlags(unsigned int *flags)

@@ -3,7 +3,8 @@
  * whoever looks (the worker, a thread that waits, one that launches) calls
  * engine_advance, which carries out in order of simulated time what was due. So
  * the times that come out do not depend on who looked when. */
-#include "sim.h"
+#include "capture.h"
+#include "ipcevent.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +29,7 @@ struct item *item_new(enum item_kind kind)
     it->next = it->xnext = NULL;
     it->kind = kind;
     it->sent = it->computing = false;
+    it->run = NULL;
     it->ns = it->computed_at = 0;
     if (kind == I_KERNEL)
         it->u.kernel.op = OP_NONE;
@@ -40,6 +42,8 @@ void item_free(struct item *it)
         free(it->u.copy.staged);
     if (it->kind == I_RECORD || it->kind == I_WAIT)
         record_unref(it->u.record);
+    if (it->kind == I_GRAPH)
+        run_unref(it->u.graph);
     it->next = spare;
     spare = it;
 }
@@ -61,8 +65,9 @@ void record_unref(struct record *r)
 /* Whether a thread has to act on the item at its time, not just see it later. */
 static bool prompt(const struct item *it)
 {
-    return it->kind == I_KERNEL ? it->u.kernel.op != OP_NONE
-                                : it->kind != I_RECORD && it->kind != I_WAIT;
+    return it->kind == I_KERNEL  ? it->u.kernel.op != OP_NONE
+           : it->kind == I_GRAPH ? it->u.graph->prompt != 0
+                                 : it->kind != I_RECORD && it->kind != I_WAIT;
 }
 
 bool stream_blocking(const struct stream *s)
@@ -75,8 +80,9 @@ static uint64_t later(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* Whether the first item of a stream may start, and since when. */
-static bool ready(const struct item *it, uint64_t *since)
+/* Whether the streams that the first item of one comes after are that far, and
+ * since when. */
+static bool in_order(const struct item *it, uint64_t *since)
 {
     const struct stream *s = it->stream;
     uint64_t t = later(it->enqueued, s->done_at);
@@ -94,20 +100,39 @@ static bool ready(const struct item *it, uint64_t *since)
             return false;
         t = later(t, o->done_at);
     }
-    if (it->kind == I_WAIT) {
-        if (!it->u.record->done)
-            return false;
-        t = later(t, it->u.record->at);
-    }
     *since = t;
     return true;
 }
 
-static void finish_record(struct record *r, struct device *d, uint64_t at)
+/* Whether the first item of a stream, or a step of a graph whose turn it is, may
+ * start, and since when. */
+static bool ready(const struct item *it, uint64_t *since)
+{
+    *since = it->enqueued;
+    if (!it->run && !in_order(it, since))
+        return false;
+    if (it->kind == I_WAIT) {
+        if (!it->u.record->done)
+            return false;
+        *since = later(*since, it->u.record->at);
+    }
+    if (it->kind == I_GRAPH && it->u.graph->after) {
+        if (!it->u.graph->after->done)
+            return false;
+        *since = later(*since, it->u.graph->after->done_at);
+    }
+    return true;
+}
+
+void record_finish(struct record *r, struct device *d, uint64_t at)
 {
     r->done = true;
     r->at = at;
     r->stream = NULL;
+    if (r->inner && g_waiters)
+        pthread_cond_broadcast(&g_cond);
+    if (r->shared)
+        event_passed(r);
     if (!r->watched)
         return;
     d->n_prompt--;
@@ -121,6 +146,10 @@ void engine_finish(struct item *it, uint64_t at)
     struct stream *s = it->stream;
     struct device *d = s->ctx->dev;
     bool wake = false;
+    if (it->run) {
+        run_step_done(it, at);
+        return;
+    }
     s->head = it->next;
     if (!s->head)
         s->tail = NULL;
@@ -133,7 +162,7 @@ void engine_finish(struct item *it, uint64_t at)
     if (prompt(it))
         d->n_prompt--;
     if (it->kind == I_RECORD)
-        finish_record(it->u.record, d, at);
+        record_finish(it->u.record, d, at);
     item_free(it);
     if (wake && g_waiters)
         pthread_cond_broadcast(&g_cond);
@@ -151,8 +180,8 @@ static bool before(const struct item *a, uint64_t ra, const struct item *b, uint
 {
     if ((ra > free_at || rb > free_at) && ra != rb)
         return ra < rb;
-    if (a->stream->priority != b->stream->priority)
-        return a->stream->priority < b->stream->priority;
+    if (a->priority != b->priority)
+        return a->priority < b->priority;
     return a->seq < b->seq;
 }
 
@@ -170,6 +199,8 @@ static void start_kernel(struct device *d, struct item *it, uint64_t since, uint
     d->run = it;
     d->run_end = begin + it->ns;
     d->pend_ns -= it->ns;
+    if (it->run)
+        run_take(it);
     if (it->u.kernel.op != OP_NONE && !it->stream->ctx->error) {
         it->computing = true;
         threads_send(it);
@@ -197,32 +228,60 @@ static bool end_kernel(struct device *d, uint64_t now)
     return true;
 }
 
-/* Deals with the heads of all streams; true when one finished, and the list of
- * busy streams may have changed. Leaves the kernel that should run next in *best. */
+/* Deals with an item whose turn it may be; true when that changed what there is to
+ * look at. Leaves the kernel that should run next in *best. */
+static bool look_at(struct device *d, struct item *it, struct item **best, uint64_t *best_since)
+{
+    uint64_t since;
+    if (it == d->run || it->sent || !ready(it, &since))
+        return false;
+    if (it->kind == I_GRAPH) {
+        it->sent = true;
+        run_begin(it->u.graph, since);
+        return true;
+    }
+    bool skip = it->stream->ctx->error && it->kind != I_CALLBACK;
+    if (it->kind == I_RECORD || it->kind == I_WAIT || skip) {
+        if (it->kind == I_KERNEL)
+            d->pend_ns -= it->ns;
+        if (it->run)
+            run_take(it);
+        engine_finish(it, since);
+        return true;
+    }
+    if (it->kind != I_KERNEL) {
+        it->sent = true;
+        threads_send(it);
+    } else if (!*best || before(it, since, *best, *best_since, d->free_at)) {
+        *best = it;
+        *best_since = since;
+    }
+    return false;
+}
+
+static bool look_at_steps(struct device *d, struct run *r, struct item **best, uint64_t *best_since)
+{
+    for (struct item *it = r->waits; it; it = it->next)
+        if (look_at(d, it, best, best_since))
+            return true;
+    for (struct item *it = r->ready; it; it = run_look_further(r) ? it->next : NULL)
+        if (look_at(d, it, best, best_since))
+            return true;
+    return false;
+}
+
+/* Deals with the heads of all streams and with the graphs among them; true when one
+ * finished, and the list of busy streams may have changed. */
 static bool look_at_heads(struct device *d, struct item **best, uint64_t *best_since)
 {
     *best = NULL;
     *best_since = 0;
-    for (struct stream *s = d->busy; s; s = s->busy_next) {
-        struct item *it = s->head;
-        uint64_t since;
-        if (it == d->run || it->sent || !ready(it, &since))
-            continue;
-        bool skip = s->ctx->error && it->kind != I_CALLBACK;
-        if (it->kind == I_RECORD || it->kind == I_WAIT || skip) {
-            if (it->kind == I_KERNEL)
-                d->pend_ns -= it->ns;
-            engine_finish(it, since);
+    for (struct stream *s = d->busy; s; s = s->busy_next)
+        if (look_at(d, s->head, best, best_since))
             return true;
-        }
-        if (it->kind != I_KERNEL) {
-            it->sent = true;
-            threads_send(it);
-        } else if (!*best || before(it, since, *best, *best_since, d->free_at)) {
-            *best = it;
-            *best_since = since;
-        }
-    }
+    for (struct run *r = d->runs; r; r = r->next)
+        if (look_at_steps(d, r, best, best_since))
+            return true;
     return false;
 }
 
@@ -260,6 +319,10 @@ uint64_t engine_deadline(struct device *d, uint64_t more, uint64_t now)
 CUresult engine_push(struct stream *s, struct item *it)
 {
     struct device *d = s->ctx->dev;
+    if (s->capture) { /* whoever can be captured does not come here */
+        item_free(it);
+        return capture_refuse(s);
+    }
     if ((!d->worker_started && !threads_start_worker(d)) || !threads_start_for(it)) {
         item_free(it);
         return CUDA_ERROR_OPERATING_SYSTEM;
@@ -268,6 +331,7 @@ CUresult engine_push(struct stream *s, struct item *it)
         wait_room(s);
     uint64_t now = now_ns();
     it->stream = s;
+    it->priority = s->priority;
     it->seq = ++s->ctx->seq;
     it->enqueued = now;
     if (s->tail)
@@ -286,9 +350,10 @@ CUresult engine_push(struct stream *s, struct item *it)
         it->u.record->stream = s;
         it->u.record->index = s->enq;
     }
-    if (it->kind == I_KERNEL) {
-            d->pend_ns += it->ns;
-    }
+    if (it->kind == I_KERNEL)
+        d->pend_ns += it->ns;
+    if (it->kind == I_GRAPH)
+        d->pend_ns += it->u.graph->ns;
     bool kick = prompt(it) && d->n_prompt++ == 0 && d->run;
     struct item *running = d->run;
     if (!running || s->head == it)

@@ -1,8 +1,28 @@
 /* event.c: events. Each recording is an object of its own, so that recording an
  * event again leaves those alone who wait for the recording before. */
-#include "sim.h"
+#include "capture.h"
+#include "ipcevent.h"
+#include "pool.h"
 
 #include <stdlib.h>
+
+/* NULL: no memory for it. */
+struct event *event_new(struct ctx *c, unsigned flags)
+{
+    struct event *e = calloc(1, sizeof *e);
+    if (!e || !handle_add(e, H_EVENT)) {
+        free(e);
+        return NULL;
+    }
+    e->ctx = c;
+    e->flags = flags;
+    e->prev = &c->events;
+    e->next = c->events;
+    if (e->next)
+        e->next->prev = &e->next;
+    c->events = e;
+    return e;
+}
 
 CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)
 {
@@ -14,20 +34,10 @@ CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)
         return sim_end(CUDA_ERROR_INVALID_VALUE);
     if ((Flags & CU_EVENT_INTERPROCESS) && !(Flags & CU_EVENT_DISABLE_TIMING))
         return sim_end(CUDA_ERROR_INVALID_VALUE);
-    struct event *e = calloc(1, sizeof *e);
-    if (!e || !handle_add(e, H_EVENT)) {
-        free(e);
-        return sim_end(CUDA_ERROR_OUT_OF_MEMORY);
-    }
-    e->ctx = c;
-    e->flags = Flags;
-    e->prev = &c->events;
-    e->next = c->events;
-    if (e->next)
-        e->next->prev = &e->next;
-    c->events = e;
-    *phEvent = (CUevent)e;
-    return sim_end(CUDA_SUCCESS);
+    struct event *e = event_new(c, Flags);
+    if (e)
+        *phEvent = (CUevent)e;
+    return sim_end(e ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 void event_free(struct event *e)
@@ -36,7 +46,9 @@ void event_free(struct event *e)
     *e->prev = e->next;
     if (e->next)
         e->next->prev = e->prev;
+    event_closed(e);
     record_unref(e->last);
+    captured_free(e->captured);
     free(e);
 }
 
@@ -70,6 +82,10 @@ CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int f
         return sim_end(CUDA_ERROR_INVALID_HANDLE);
     if (flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL)
         return sim_end(CUDA_ERROR_INVALID_VALUE);
+    if (s->capture)
+        return sim_end(capture_record(s, e, flags & CU_EVENT_RECORD_EXTERNAL));
+    if (flags & CU_EVENT_RECORD_EXTERNAL) /* which says how to capture it */
+        return sim_end(CUDA_ERROR_INVALID_VALUE);
     struct item *it = item_new(I_RECORD);
     struct record *rec = record_new();
     if (!it || !rec) {
@@ -78,19 +94,35 @@ CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int f
     }
     it->u.record = rec;
     rec->refs++;
+    event_numbered(e, rec);
     r = engine_push(s, it);
-    if (r == CUDA_SUCCESS) {
-        record_unref(e->last);
-        e->last = rec;
-    } else {
+    if (r != CUDA_SUCCESS) {
+        if (rec->shared)
+            event_passed(rec);
         record_unref(rec);
+        return sim_end(r);
     }
+    if (e->shared)
+        event_recorded(e, rec);
+    record_unref(e->last);
+    e->last = rec;
+    captured_free(e->captured);
+    e->captured = NULL;
     return sim_end(r);
 }
 
 CUresult cuEventRecord(CUevent hEvent, CUstream hStream)
 {
     return cuEventRecordWithFlags(hEvent, hStream, CU_EVENT_RECORD_DEFAULT);
+}
+
+/* Whether the calling thread may ask how far an event is. */
+static CUresult check(const struct event *e)
+{
+    if (!e->captured)
+        return g_captures ? capture_unsafe() : CUDA_SUCCESS;
+    capture_spoil(e->captured->id);
+    return CUDA_ERROR_CAPTURED_EVENT;
 }
 
 /* Opens a call on an event, whichever context it is of: on success the lock is held. */
@@ -109,10 +141,12 @@ CUresult cuEventQuery(CUevent hEvent)
     CUresult r = begin(hEvent, &e);
     if (r != CUDA_SUCCESS)
         return r;
+    if ((r = check(e)) != CUDA_SUCCESS)
+        return sim_end(r);
     engine_advance(e->ctx->dev, now_ns());
     if (e->ctx->error)
         return sim_end(e->ctx->error);
-    return sim_end(!e->last || e->last->done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
+    return sim_end(event_latest(e) ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS);
 }
 
 CUresult cuEventSynchronize(CUevent hEvent)
@@ -122,8 +156,12 @@ CUresult cuEventSynchronize(CUevent hEvent)
     if (r != CUDA_SUCCESS)
         return r;
     struct ctx *c = e->ctx;
-    if (e->last)
-        wait_record(e->last);
+    if ((r = check(e)) != CUDA_SUCCESS)
+        return sim_end(r);
+    struct record *last = event_latest(e);
+    if (last)
+        wait_record(last);
+    pool_synced(c->dev);
     return sim_end(c->error);
 }
 

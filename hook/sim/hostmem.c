@@ -19,7 +19,7 @@ void hostmem_release(struct range *r)
 CUresult cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags)
 {
     struct ctx *c;
-    CUresult r = sim_begin(&c);
+    CUresult r = sim_begin_unsafe(&c);
     if (r != CUDA_SUCCESS)
         return r;
     if (!pp || !bytesize || (Flags & ~7u))
@@ -50,7 +50,7 @@ CUresult cuMemAllocHost_v2(void **pp, size_t bytesize)
 CUresult cuMemFreeHost(void *p)
 {
     struct ctx *c;
-    CUresult r = sim_begin(&c);
+    CUresult r = sim_begin_unsafe(&c);
     if (r != CUDA_SUCCESS)
         return r;
     CUdeviceptr at = (CUdeviceptr)(uintptr_t)p;
@@ -88,22 +88,16 @@ CUresult cuMemHostGetFlags(unsigned int *pFlags, void *p)
     return sim_end(CUDA_SUCCESS);
 }
 
-static bool overlaps(CUdeviceptr base, size_t size)
-{
-    size_t i = range_after(base + size - 1);
-    return i && range_at(i - 1)->base + range_at(i - 1)->span > base;
-}
-
 CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags)
 {
     struct ctx *c;
-    CUresult r = sim_begin(&c);
+    CUresult r = sim_begin_unsafe(&c);
     if (r != CUDA_SUCCESS)
         return r;
     CUdeviceptr base = (CUdeviceptr)(uintptr_t)p;
     if (!p || !bytesize || (Flags & ~15u) || base + bytesize < base)
         return sim_end(CUDA_ERROR_INVALID_VALUE);
-    if (overlaps(base, bytesize))
+    if (range_overlaps(base, bytesize))
         return sim_end(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
     struct range g = {.base = base, .size = bytesize, .span = bytesize, .kind = R_REGISTERED, .ctx = c};
     g.view = p;
@@ -119,7 +113,7 @@ CUresult cuMemHostRegister(void *p, size_t bytesize, unsigned int Flags)
 CUresult cuMemHostUnregister(void *p)
 {
     struct ctx *c;
-    CUresult r = sim_begin(&c);
+    CUresult r = sim_begin_unsafe(&c);
     if (r != CUDA_SUCCESS)
         return r;
     CUdeviceptr at = (CUdeviceptr)(uintptr_t)p;

@@ -1,5 +1,5 @@
 /* init.c: cuInit, versions, error names, and the door every call goes through. */
-#include "sim.h"
+#include "capture.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -44,8 +44,12 @@ CUresult cuInit(unsigned int Flags)
         if (r == CUDA_SUCCESS && !hooked_fork)
             hooked_fork = pthread_atfork(NULL, NULL, in_child) == 0;
         if (r == CUDA_SUCCESS) {
-            for (int i = 0; i < SIM_MAX_DEVICES; i++)
+            for (int i = 0; i < SIM_MAX_DEVICES; i++) {
                 g_device[i].index = i;
+                g_device[i].ordinal = -1;
+            }
+            for (unsigned i = 0; i < g_config.visible; i++)
+                g_device[g_config.visible_index[i]].ordinal = (int)i;
             state = READY;
         }
     }
@@ -76,6 +80,15 @@ CUresult sim_begin(struct ctx **c)
     if (r != CUDA_SUCCESS)
         pthread_mutex_unlock(&g_lock);
     return r;
+}
+
+CUresult sim_begin_unsafe(struct ctx **c)
+{
+    CUresult r = sim_begin(c);
+    if (r != CUDA_SUCCESS || !g_captures)
+        return r;
+    r = capture_unsafe();
+    return r == CUDA_SUCCESS ? r : sim_end(r);
 }
 
 CUresult sim_end(CUresult r)

@@ -41,24 +41,25 @@ static struct range *already_open(const struct ipc *h)
 {
     for (size_t i = 0; i < range_count(); i++) {
         struct range *g = range_at(i);
-        if (g->kind == R_IPC && g->serial == h->serial && g->offset == h->offset && g->ctx->dev->index == h->device)
+        if (g->kind == R_IPC && !g->flags && g->serial == h->serial && g->offset == h->offset && g->ctx->dev->index == h->device)
             return g;
     }
     return NULL;
 }
 
-/* Maps the other process's bytes: the address programs see, and the view. */
-static CUresult map(struct range *g, const struct ipc *h)
+/* Maps another process's bytes: the address programs see, and the view. g says
+ * which bytes of the memory file with its serial. */
+CUresult ipc_map(struct range *g, int device, unsigned slot)
 {
-    int fd = shared_open_memory(h->device, h->slot, h->serial);
+    int fd = shared_open_memory(device, slot, g->serial);
     if (fd < 0)
         return CUDA_ERROR_INVALID_VALUE; /* the exporter is gone */
     off_t size = lseek(fd, 0, SEEK_END);
-    if (size < 0 || h->offset > (uint64_t)size || g->span > (uint64_t)size - h->offset) {
+    if (size < 0 || g->offset > (uint64_t)size || g->span > (uint64_t)size - g->offset) {
         close(fd);
         return CUDA_ERROR_INVALID_VALUE;
     }
-    void *view = mmap(NULL, g->span, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, (off_t)h->offset);
+    void *view = mmap(NULL, g->span, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, (off_t)g->offset);
     close(fd);
     if (view == MAP_FAILED)
         return CUDA_ERROR_MAP_FAILED;
@@ -72,10 +73,17 @@ static CUresult map(struct range *g, const struct ipc *h)
     return CUDA_SUCCESS;
 }
 
+/* What a pool's pointer means may begin in the middle of a page. */
+void ipc_unmap(const struct range *r)
+{
+    size_t skip = r->base % SIM_PAGE;
+    munmap(r->view - skip, skip + r->span);
+    munmap((void *)(uintptr_t)(r->base - skip), skip + r->span);
+}
+
 void ipc_release(struct range *r)
 {
-    munmap(r->view, r->span);
-    munmap((void *)(uintptr_t)r->base, r->span);
+    ipc_unmap(r);
     range_del(r);
 }
 
@@ -83,7 +91,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pdptr, CUipcMemHandle handle, unsign
 {
     struct ctx *c;
     struct ipc h;
-    CUresult r = sim_begin(&c);
+    CUresult r = sim_begin_unsafe(&c);
     if (r != CUDA_SUCCESS)
         return r;
     memcpy(&h, &handle, sizeof h);
@@ -99,14 +107,13 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pdptr, CUipcMemHandle handle, unsign
         *pdptr = open->base;
         return sim_end(CUDA_SUCCESS);
     }
-    struct range g = {.size = h.size, .kind = R_IPC, .ctx = c, .refs = 1, .serial = h.serial, .offset = h.offset};
+    struct range g = {.size = h.size, .kind = R_IPC, .dev = c->dev, .ctx = c, .refs = 1, .serial = h.serial, .offset = h.offset};
     g.span = (h.size + SIM_PAGE - 1) & ~(size_t)(SIM_PAGE - 1);
-    r = map(&g, &h);
+    r = ipc_map(&g, h.device, h.slot);
     if (r != CUDA_SUCCESS)
         return sim_end(r);
     if (!range_add(&g)) {
-        munmap(g.view, g.span);
-        munmap((void *)(uintptr_t)g.base, g.span);
+        ipc_unmap(&g);
         return sim_end(CUDA_ERROR_OUT_OF_MEMORY);
     }
     *pdptr = g.base;
@@ -121,11 +128,11 @@ CUresult cuIpcOpenMemHandle(CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned 
 CUresult cuIpcCloseMemHandle(CUdeviceptr dptr)
 {
     struct ctx *c;
-    CUresult r = sim_begin(&c);
+    CUresult r = sim_begin_unsafe(&c);
     if (r != CUDA_SUCCESS)
         return r;
     struct range *g = range_find(dptr);
-    if (!g || g->kind != R_IPC || g->base != dptr)
+    if (!g || g->kind != R_IPC || g->flags || g->base != dptr)
         return sim_end(CUDA_ERROR_INVALID_VALUE);
     if (--g->refs == 0) {
         wait_context(g->ctx, false);

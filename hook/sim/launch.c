@@ -1,17 +1,11 @@
 /* launch.c: every way to launch a kernel. */
-#include "sim.h"
+#include "capture.h"
+#include "launch.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define MAX_NS 10000000000000000ull /* 115 days: sums of a full queue stay in 64 bits */
-
-struct launch {
-    struct func *f;
-    unsigned grid[3], block[3], shared;
-    bool cooperative;
-    void **params, **extra;
-};
 
 static uint64_t blocks_of(const struct launch *l)
 {
@@ -20,7 +14,7 @@ static uint64_t blocks_of(const struct launch *l)
 }
 
 /* A kernel of B blocks on S SMs takes ceil(B/S) times the time of a block. */
-static uint64_t duration(const struct launch *l)
+uint64_t launch_ns(const struct launch *l)
 {
     uint64_t b = blocks_of(l), s = g_config.granted;
     uint64_t waves = b / s + (b % s != 0);
@@ -28,7 +22,7 @@ static uint64_t duration(const struct launch *l)
     return ns > MAX_NS ? MAX_NS : (uint64_t)ns;
 }
 
-static CUresult check(const struct launch *l)
+CUresult launch_check(const struct launch *l)
 {
     uint64_t threads = (uint64_t)l->block[0] * l->block[1] * l->block[2];
     if (!blocks_of(l) || l->grid[0] > 2147483647u || l->grid[1] > 65535 || l->grid[2] > 65535)
@@ -64,24 +58,22 @@ static const unsigned char *extra_buffer(const struct launch *l, CUresult *r)
     return buf;
 }
 
-/* Copies what the kernel's operation will read: the caller's memory is its own
- * again when the launch returns. */
-static CUresult take_params(const struct launch *l, unsigned char *out)
+CUresult launch_params(const struct launch *l, unsigned char *out, size_t room)
 {
     const struct func *f = l->f;
     CUresult r = CUDA_SUCCESS;
     if (l->extra) {
         const unsigned char *buf = extra_buffer(l, &r);
-        if (r == CUDA_SUCCESS && f->op != OP_NONE && buf)
-            memcpy(out, buf, f->bytes < SIM_OP_BYTES ? f->bytes : SIM_OP_BYTES);
+        if (r == CUDA_SUCCESS && room && buf)
+            memcpy(out, buf, f->bytes < room ? f->bytes : room);
         return r;
     }
     if (!l->params)
         return f->nparams ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-    for (unsigned i = 0; f->op != OP_NONE && i < f->nparams; i++) {
+    for (unsigned i = 0; room && i < f->nparams; i++) {
         if (!l->params[i])
             return CUDA_ERROR_INVALID_VALUE;
-        if (f->offset[i] + f->size[i] <= SIM_OP_BYTES)
+        if ((size_t)f->offset[i] + f->size[i] <= room)
             memcpy(out + f->offset[i], l->params[i], f->size[i]);
     }
     return CUDA_SUCCESS;
@@ -99,16 +91,19 @@ static CUresult launch(struct launch *l, CUfunction fn, CUstream h)
     l->f = (struct func *)fn;
     if (!handle_is(fn, H_FUNC) || l->f->module->ctx != s->ctx)
         return sim_end(CUDA_ERROR_INVALID_HANDLE);
-    r = check(l);
+    r = launch_check(l);
     if (r != CUDA_SUCCESS)
         return sim_end(r);
+    if (s->capture)
+        return sim_end(capture_kernel(s, l));
     struct item *it = item_new(I_KERNEL);
     if (!it)
         return sim_end(CUDA_ERROR_OUT_OF_MEMORY);
     it->u.kernel.op = l->f->op;
     it->u.kernel.layout = l->f;
-    it->ns = duration(l);
-    r = take_params(l, it->u.kernel.params);
+    it->ns = launch_ns(l);
+    /* The caller's memory is its own again when the launch returns. */
+    r = launch_params(l, it->u.kernel.params, l->f->op == OP_NONE ? 0 : SIM_OP_BYTES);
     if (r != CUDA_SUCCESS) {
         item_free(it);
         return sim_end(r);
@@ -151,6 +146,8 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **ker
     for (unsigned i = 0; i < config->numAttrs; i++)
         if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
             l.cooperative = config->attrs[i].value.cooperative != 0;
+    l.attrs = config->attrs;
+    l.nattrs = config->numAttrs;
     return launch(&l, f, config->hStream);
 }
 

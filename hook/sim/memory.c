@@ -2,7 +2,9 @@
  * device so that it does not fragment, whose pages come from a file the device's
  * processes share; how much of it may be in use, over all processes, is counted
  * in shared.c. */
-#include "sim.h"
+#include "graph.h"
+#include "managed.h"
+#include "pool.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -38,35 +40,75 @@ static bool host_has_room(const struct device *d, size_t span)
     return fstatvfs(d->arena_fd, &fs) == 0 && (uint64_t)fs.f_bavail * fs.f_frsize >= span;
 }
 
+static bool take(struct device *d, size_t span)
+{
+    return host_has_room(d, span) && shared_mem_take(d, span);
+}
+
+/* Takes device memory, if need be from what this process's pools hold unused, or
+ * from managed memory that lies on the device: as the driver does, for this
+ * process; what others could do without it does not get. */
+static bool take_hard(struct device *d, size_t span)
+{
+    if (take(d, span))
+        return true;
+    pool_release_unused(d);
+    if (take(d, span))
+        return true;
+    while (managed_evict(d, span))
+        if (take(d, span))
+            return true;
+    return false;
+}
+
+CUresult memory_take(struct device *d, size_t bytes)
+{
+    return bytes <= g_config.mem && take_hard(d, bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult memory_hole(struct device *d, size_t span, struct range *r, struct range **out)
+{
+    CUdeviceptr at = d->arena_hint ? find_hole(d, d->arena_hint, span) : 0;
+    if (!at)
+        at = find_hole(d, d->arena_base, span);
+    r->base = at;
+    r->span = span;
+    r->dev = d;
+    r->offset = at - d->arena_base;
+    r->view = d->arena_view + r->offset;
+    r->serial = d->arena_serial;
+    if (!at || !(*out = range_add(r)))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    d->arena_hint = at + span;
+    return CUDA_SUCCESS;
+}
+
+CUresult memory_place(struct device *d, size_t span, struct range *r, struct range **out)
+{
+    if (memory_take(d, span) != CUDA_SUCCESS)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = memory_hole(d, span, r, out);
+    if (result != CUDA_SUCCESS)
+        shared_mem_give(d, span);
+    return result;
+}
+
 CUresult memory_alloc(struct ctx *c, CUdeviceptr *out, size_t size)
 {
-    struct device *d = c->dev;
+    struct range r = {.size = size, .kind = R_DEVICE, .ctx = c}, *own;
     if (!size)
         return CUDA_ERROR_INVALID_VALUE;
     if (size > g_config.mem)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    size_t span = round_up(size);
-    if (!host_has_room(d, span) || !shared_mem_take(d, span))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUdeviceptr at = d->arena_hint ? find_hole(d, d->arena_hint, span) : 0;
-    if (!at)
-        at = find_hole(d, d->arena_base, span);
-    struct range r = {.base = at, .size = size, .span = span, .kind = R_DEVICE, .ctx = c};
-    r.offset = at - d->arena_base;
-    r.view = d->arena_view + r.offset;
-    r.serial = d->arena_serial;
-    if (!at || !range_add(&r)) {
-        shared_mem_give(d, span);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    d->arena_hint = at + span;
-    *out = at;
-    return CUDA_SUCCESS;
+    CUresult result = memory_place(c->dev, round_up(size), &r, &own);
+    if (result == CUDA_SUCCESS)
+        *out = own->base;
+    return result;
 }
 
 void memory_release(struct range *r)
 {
-    struct device *d = r->ctx->dev;
+    struct device *d = r->dev;
     fallocate(d->arena_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)r->offset, (off_t)r->span);
     shared_mem_give(d, r->span);
     range_del(r);
@@ -78,19 +120,28 @@ void memory_free_ctx(struct ctx *c)
         struct range *r = range_at(i);
         if (r->ctx != c)
             continue;
-        if (r->kind == R_DEVICE)
+        if (r->kind == R_DEVICE || r->kind == R_ARRAY)
             memory_release(r);
         else if (r->kind == R_IPC)
             ipc_release(r);
+        else if (r->kind == R_MANAGED)
+            managed_release(r);
         else
             hostmem_release(r);
     }
 }
 
+void memory_wait(struct device *d)
+{
+    for (struct ctx *c = g_contexts; c; c = c->next)
+        if (c->dev == d && c->created)
+            wait_context(c, false);
+}
+
 CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 {
     struct ctx *c;
-    CUresult r = sim_begin(&c);
+    CUresult r = sim_begin_unsafe(&c);
     if (r != CUDA_SUCCESS)
         return r;
     return sim_end(dptr ? memory_alloc(c, dptr, bytesize) : CUDA_ERROR_INVALID_VALUE);
@@ -100,7 +151,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInByt
                             unsigned int ElementSizeBytes)
 {
     struct ctx *c;
-    CUresult r = sim_begin(&c);
+    CUresult r = sim_begin_unsafe(&c);
     if (r != CUDA_SUCCESS)
         return r;
     if (!dptr || !pPitch || !WidthInBytes || !Height || WidthInBytes > (1ull << 31) ||
@@ -115,23 +166,48 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInByt
     return sim_end(r);
 }
 
+static bool can_free(const struct range *g, CUdeviceptr p)
+{
+    if (g && g->base == p && g->kind == R_GRAPH)
+        return mem_can_free(g);
+    return g && g->base == p && (g->kind == R_DEVICE || g->kind == R_MANAGED || g->kind == R_POOL ||
+                                 (g->kind == R_IPC && g->flags)); /* from another process's pool */
+}
+
+static void free_now(struct range *g)
+{
+    if (g->kind == R_POOL)
+        pool_free_now(g);
+    else if (g->kind == R_GRAPH)
+        mem_free_now(g);
+    else if (g->kind == R_MANAGED)
+        managed_release(g);
+    else if (g->kind == R_IPC)
+        ipc_release(g);
+    else
+        memory_release(g);
+}
+
 /* Freeing waits for the work of the context, as the driver does where it must. */
 CUresult cuMemFree_v2(CUdeviceptr dptr)
 {
     struct ctx *c;
-    CUresult r = sim_begin(&c);
+    CUresult r = sim_begin_unsafe(&c);
     if (r != CUDA_SUCCESS)
         return r;
     if (!dptr)
         return sim_end(CUDA_SUCCESS);
     struct range *g = range_find(dptr);
-    if (!g || g->base != dptr || g->kind != R_DEVICE)
+    if (!can_free(g, dptr))
         return sim_end(CUDA_ERROR_INVALID_VALUE);
-    wait_context(g->ctx, false);
+    if (g->ctx)
+        wait_context(g->ctx, false);
+    else
+        memory_wait(g->dev);
     g = range_find(dptr);
-    if (!g || g->base != dptr || g->kind != R_DEVICE)
+    if (!can_free(g, dptr))
         return sim_end(CUDA_ERROR_INVALID_VALUE); /* freed by another thread meanwhile */
-    memory_release(g);
+    free_now(g);
     return sim_end(c->error);
 }
 

@@ -1,5 +1,5 @@
 /* module.c: modules and what is in them. */
-#include "sim.h"
+#include "capture.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,7 +54,7 @@ static CUresult place_globals(struct module *m)
         if (r != CUDA_SUCCESS)
             return r;
         if (g->init)
-            memcpy(range_translate(g->ptr, g->size), g->init, g->size);
+            memcpy(range_translate(m->ctx->dev, g->ptr, g->size), g->init, g->size);
     }
     return CUDA_SUCCESS;
 }
@@ -125,7 +125,7 @@ CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int nu
 {
     struct ctx *c;
     char msg[512] = "";
-    CUresult r = sim_begin(&c);
+    CUresult r = sim_begin_unsafe(&c);
     if (r != CUDA_SUCCESS)
         return r;
     if (!module || !image || (numOptions && (!options || !optionValues)))
@@ -191,7 +191,11 @@ CUresult cuModuleUnload(CUmodule hmod)
     CUresult r = begin(hmod, &m);
     if (r != CUDA_SUCCESS)
         return r;
+    if (g_captures && (r = capture_unsafe()) != CUDA_SUCCESS)
+        return sim_end(r);
     wait_context(m->ctx, false);
+    exec_forget(m);
+    exec_drain();
     if (!handle_is(m, H_MODULE))
         return sim_end(CUDA_ERROR_INVALID_HANDLE);
     module_free(m);

@@ -1,29 +1,56 @@
 /* pointer.c: what the driver knows of an address. */
-#include "sim.h"
+#include "pool.h"
+#include "vmm.h"
 
 #include <string.h>
 
-static bool on_device(const struct range *g)
+/* What programs can be told of an address: its range, and of reserved addresses
+ * with nothing there the reservation. */
+struct known {
+    const struct range *g;
+    const struct reservation *v;
+};
+
+static struct known look_up(CUdeviceptr p)
 {
-    return g->kind == R_DEVICE || g->kind == R_IPC;
+    struct known k = {range_find(p), NULL};
+    if (!k.g || k.g->kind == R_VMM)
+        k.v = vmm_reservation(p);
+    return k;
+}
+
+static unsigned type_of(const struct range *g)
+{
+    return !g ? 0 : g->dev ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+}
+
+static bool host_can_read(const struct range *g)
+{
+    return g && !range_on_device(g);
+}
+
+static unsigned long long handle_types(const struct range *g)
+{
+    return !g ? 0 : g->kind == R_VMM ? g->alloc->handle_types : g->kind == R_POOL ? g->chunk->pool->handle_types : 0;
 }
 
 /* Writes one attribute; with no range, what is said of ordinary host memory. */
-static CUresult get(void *data, CUpointer_attribute attribute, CUdeviceptr ptr, const struct range *g)
+static CUresult get(void *data, CUpointer_attribute attribute, CUdeviceptr ptr, struct known k)
 {
+    const struct range *g = k.g;
     switch ((int)attribute) {
-    case CU_POINTER_ATTRIBUTE_CONTEXT:
+    case CU_POINTER_ATTRIBUTE_CONTEXT: /* none of what belongs to no context: pools, mappings */
         *(CUcontext *)data = g ? (CUcontext)g->ctx : NULL;
         break;
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-        *(unsigned *)data = !g ? 0 : on_device(g) ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+        *(unsigned *)data = type_of(g);
         break;
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
         *(CUdeviceptr *)data = g ? ptr : 0;
         break;
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-        *(void **)data = g && !on_device(g) ? (void *)(uintptr_t)ptr : NULL;
-        return g && on_device(g) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+        *(void **)data = host_can_read(g) ? (void *)(uintptr_t)ptr : NULL;
+        return g && !host_can_read(g) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
         *(unsigned *)data = 0;
         break;
@@ -31,34 +58,35 @@ static CUresult get(void *data, CUpointer_attribute attribute, CUdeviceptr ptr, 
         *(unsigned long long *)data = g ? g->id : 0;
         break;
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-        *(unsigned *)data = 0;
+        *(unsigned *)data = g && g->kind == R_MANAGED;
         break;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-        *(int *)data = g ? g->ctx->ordinal : -2;
+        *(int *)data = !g ? -2 : g->ctx ? g->ctx->ordinal : g->dev->ordinal;
         break;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
         *(unsigned *)data = g && g->kind == R_DEVICE;
         break;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-        *(CUdeviceptr *)data = g ? g->base : 0;
+        *(CUdeviceptr *)data = k.v ? k.v->base : g ? g->base : 0;
         break;
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-        *(size_t *)data = g ? g->size : 0;
+        *(size_t *)data = k.v ? k.v->size : g ? g->size : 0;
         break;
     case CU_POINTER_ATTRIBUTE_MAPPED:
         *(unsigned *)data = g != NULL;
         break;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-        *(unsigned long long *)data = 0;
+        *(unsigned long long *)data = handle_types(g);
         break;
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
         *(unsigned *)data = 0;
         break;
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-        *(unsigned *)data = g ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+        *(unsigned *)data = !g ? CU_MEM_ACCESS_FLAGS_PROT_NONE
+                            : g->kind == R_VMM ? g->flags : CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
         break;
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-        *(CUmemoryPool *)data = NULL;
+        *(CUmemoryPool *)data = g && g->kind == R_POOL ? (CUmemoryPool)g->chunk->pool : NULL;
         break;
     default:
         return CUDA_ERROR_INVALID_VALUE;
@@ -72,10 +100,10 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdevi
     CUresult r = sim_begin(&c);
     if (r != CUDA_SUCCESS)
         return r;
-    struct range *g = range_find(ptr);
-    if (!data || !g)
+    struct known k = look_up(ptr);
+    if (!data || (!k.g && !k.v))
         return sim_end(CUDA_ERROR_INVALID_VALUE);
-    return sim_end(get(data, attribute, ptr, g));
+    return sim_end(get(data, attribute, ptr, k));
 }
 
 CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute *attributes, void **data,
@@ -87,13 +115,13 @@ CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute 
         return r;
     if (!numAttributes || !attributes || !data)
         return sim_end(CUDA_ERROR_INVALID_VALUE);
-    struct range *g = range_find(ptr);
+    struct known k = look_up(ptr);
     for (unsigned i = 0; i < numAttributes; i++) {
         if (!data[i])
             return sim_end(CUDA_ERROR_INVALID_VALUE);
         if (attributes[i] == CU_POINTER_ATTRIBUTE_HOST_POINTER)
-            get(data[i], attributes[i], ptr, g); /* of a device address: NULL, and no error here */
-        else if ((r = get(data[i], attributes[i], ptr, g)) != CUDA_SUCCESS)
+            get(data[i], attributes[i], ptr, k); /* of a device address: NULL, and no error here */
+        else if ((r = get(data[i], attributes[i], ptr, k)) != CUDA_SUCCESS)
             return sim_end(r);
     }
     return sim_end(CUDA_SUCCESS);

@@ -58,11 +58,20 @@ static bool is_base(const char *base, const char *name)
     return !name[n] || (name[n] == '_' && name[n + 1] == 'v' && name[n + 2] && !name[n + 3]);
 }
 
+/* Names that from some version on mean a function of another. */
+static const char *renamed(const char *base, int version)
+{
+    if (!strcmp(base, "cuGraphInstantiate") && version >= 12000)
+        return "cuGraphInstantiateWithFlags";
+    return base;
+}
+
 /* The newest symbol of that name not newer than version. */
 static CUdriverProcAddressQueryResult resolve(const char *base, int version, bool per_thread, void **out)
 {
     const struct symbol *best = NULL;
     bool known = false;
+    base = renamed(base, version);
     for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
         const struct symbol *s = &symbols[i];
         if (!is_base(base, s->name))

@@ -1,7 +1,10 @@
 /* range.c: the table of address ranges that mean something to the driver:
  * device allocations, memory of other processes, pinned and registered host
- * memory. Sorted by address; called under g_lock. */
-#include "sim.h"
+ * memory, and the parts of the arena that are taken without having addresses a
+ * program knows. Sorted by address; called under g_lock. */
+#include "managed.h"
+#include "pool.h"
+#include "vmm.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -24,12 +27,23 @@ static size_t after(CUdeviceptr p)
     return lo;
 }
 
-struct range *range_find(CUdeviceptr p)
+struct range *range_raw(CUdeviceptr p)
 {
     size_t i = after(p);
     if (!i || p - table[i - 1]->base >= table[i - 1]->span)
         return NULL;
     return table[i - 1];
+}
+
+struct range *range_find(CUdeviceptr p)
+{
+    struct range *r = range_raw(p);
+    return r && r->kind != R_HIDDEN ? r : NULL;
+}
+
+uint64_t range_new_id(void)
+{
+    return ++last_id;
 }
 
 struct range *range_add(const struct range *r)
@@ -46,7 +60,7 @@ struct range *range_add(const struct range *r)
     if (!own)
         return NULL;
     *own = *r;
-    own->id = ++last_id;
+    own->id = range_new_id();
     size_t i = after(r->base);
     memmove(table + i + 1, table + i, (count - i) * sizeof *table);
     table[i] = own;
@@ -77,10 +91,44 @@ size_t range_after(CUdeviceptr p)
     return after(p);
 }
 
-void *range_translate(CUdeviceptr p, size_t n)
+bool range_overlaps(CUdeviceptr base, size_t size)
 {
-    struct range *r = range_find(p);
-    if (!r || n > r->size || p - r->base > r->size - n)
+    size_t i = after(base + size - 1);
+    return i && table[i - 1]->base + table[i - 1]->span > base;
+}
+
+bool range_on_device(const struct range *r)
+{
+    return r->dev && r->kind != R_MANAGED;
+}
+
+size_t range_reach(const struct range *r, CUdeviceptr p)
+{
+    return r->kind == R_VMM ? vmm_reach(r, p) : r->size > p - r->base ? r->size - (p - r->base) : 0;
+}
+
+bool range_reserved(CUdeviceptr p)
+{
+    for (unsigned i = 0; i < g_config.visible; i++) {
+        const struct device *d = &g_device[g_config.visible_index[i]];
+        if (d->joined && p - d->arena_base < d->arena_size)
+            return true;
+    }
+    return vmm_reservation(p) != NULL;
+}
+
+/* A kernel that was launched before its memory was given back to the pool runs
+ * when the pool may have put something else there: to kernels, what a pool has
+ * is one piece. */
+void *range_translate(struct device *d, CUdeviceptr p, size_t n)
+{
+    struct range *r = range_raw(p);
+    if (!r)
         return NULL;
+    size_t reach = r->chunk ? r->chunk->size - (p - r->chunk->base) : range_reach(r, p);
+    if (n > reach || (r->kind == R_HIDDEN && !r->chunk))
+        return NULL;
+    if (r->kind == R_MANAGED)
+        managed_place(r, p, n, d->ordinal);
     return r->view + (p - r->base);
 }

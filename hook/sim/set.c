@@ -1,32 +1,44 @@
 /* set.c: the calls that fill memory. On the device they run like copies; the
  * synchronous ones too return before they are done, as the driver documents,
  * unless the memory is the host's. */
+#include "capture.h"
 #include "transfer.h"
+
+CUresult set_locate(const CUDA_MEMSET_NODE_PARAMS *p, struct copy *c, enum place *dst)
+{
+    const unsigned elem = p->elementSize;
+    if (p->dst % elem || p->width > SIZE_MAX / 4 ||
+        (p->height > 1 && (p->pitch < p->width * elem || p->pitch % elem)))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (p->height > 1 && p->pitch > (SIZE_MAX >> 8) / p->height)
+        return CUDA_ERROR_INVALID_VALUE;
+    *c = (struct copy){.value = p->value, .elem = elem, .width = p->width * elem, .height = p->height, .depth = 1};
+    c->dst_pitch = p->height > 1 ? p->pitch : c->width;
+    if (!p->width || !p->height)
+        return CUDA_SUCCESS;
+    return transfer_locate(p->dst, (p->height - 1) * c->dst_pitch + c->width, true, &c->dst, dst);
+}
 
 /* Width in elements, pitch in bytes. */
 static CUresult set(CUdeviceptr dst, size_t pitch, uint32_t value, unsigned elem, size_t width, size_t height,
                     CUstream h, bool sync)
 {
+    const CUDA_MEMSET_NODE_PARAMS p = {dst, pitch, value, elem, width, height};
     struct ctx *ctx;
-    enum place to;
+    struct copy c;
+    enum place to = P_DEVICE;
     CUresult r = sim_begin(&ctx);
     if (r != CUDA_SUCCESS)
         return r;
     struct stream *s = stream_get(ctx, h, &r);
     if (!s)
         return sim_end(r);
-    if (dst % elem || width > SIZE_MAX / 4 || (height > 1 && (pitch < width * elem || pitch % elem)))
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
-    if (!width || !height)
-        return sim_end(CUDA_SUCCESS);
-    if (height > 1 && pitch > (SIZE_MAX >> 8) / height)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
-    struct copy c = {.value = value, .elem = elem, .width = width * elem, .height = height, .depth = 1};
-    c.dst_pitch = height > 1 ? pitch : c.width;
-    r = transfer_locate(dst, (height - 1) * c.dst_pitch + c.width, true, &c.dst, &to);
-    if (r == CUDA_SUCCESS)
-        r = transfer_submit(s, &c, to, to, sync);
-    return sim_end(r);
+    if (s->capture && width && height)
+        return sim_end(sync ? capture_refuse(s) : capture_set(s, &p));
+    r = set_locate(&p, &c, &to);
+    if (r != CUDA_SUCCESS || !width || !height)
+        return sim_end(r);
+    return sim_end(transfer_submit(s, &c, to, to, sync));
 }
 
 #define SETS(bits, type, letter)                                                                                 \

@@ -23,7 +23,7 @@ static int lock_bytes(int fd, int cmd, short type, off_t start, off_t len)
     return r;
 }
 
-static bool slot_alive(const struct device *d, unsigned slot)
+bool shared_alive(const struct device *d, unsigned slot)
 {
     return lock_bytes(d->fd, F_GETLK, F_WRLCK, SIM_LOCK_SLOT + slot, 1);
 }
@@ -101,6 +101,8 @@ static void state_init(struct shared *sh)
     pthread_mutex_init(&sh->lock, &attr);
     pthread_mutexattr_destroy(&attr);
     sh->layout = SIM_LAYOUT;
+    sh->proc_at = offsetof(struct shared, proc);
+    sh->proc_size = sizeof sh->proc[0];
     sh->magic = SIM_MAGIC;
 }
 
@@ -138,6 +140,7 @@ static CUresult take_slot(struct device *d)
     sched_remove(&sh->sched[(gen + 1) & 1], (unsigned)d->slot, now_ns());
     sched_reset_slot(&sh->sched[(gen + 1) & 1], (unsigned)d->slot, g_config.pct);
     atomic_store(&sh->gen, gen + 1);
+    holders_forget(sh, (unsigned)d->slot);
     sh->proc[d->slot].mem = 0;
     sh->proc[d->slot].serial = d->arena_serial = ++sh->serial;
     shared_unlock(d);
@@ -184,8 +187,12 @@ void shared_leave(struct device *d)
     sched_publish(d, false, 0, now_ns());
     lock_bytes(d->fd, F_SETLKW, F_WRLCK, SIM_LOCK_SETUP, 1);
     arena_remove(d->index, (unsigned)d->slot, d->arena_serial);
-    d->sh->proc[d->slot].mem = 0;
-    d->sh->proc[d->slot].serial = 0;
+    if (shared_lock(d)) {
+        holders_forget(d->sh, (unsigned)d->slot);
+        d->sh->proc[d->slot].mem = 0;
+        d->sh->proc[d->slot].serial = 0;
+        shared_unlock(d);
+    }
     if (!lock_bytes(d->fd, F_GETLK, F_WRLCK, SIM_LOCK_SLOT, SIM_SLOTS)) {
         char path[4096];
         arena_remove_all(d->index);
@@ -203,15 +210,16 @@ void shared_reap(struct device *d, uint64_t now)
     struct shared *sh = d->sh;
     d->next_reap = now + SIM_REAP_NS;
     for (unsigned i = 0; i < SIM_SLOTS; i++) {
-        if (!sh->proc[i].serial || i == (unsigned)d->slot || slot_alive(d, i) || !shared_lock(d))
+        if (!sh->proc[i].serial || i == (unsigned)d->slot || shared_alive(d, i) || !shared_lock(d))
             continue;
         /* Again, now that no newcomer can be half-way into the slot. */
-        if (sh->proc[i].serial && !slot_alive(d, i)) {
+        if (sh->proc[i].serial && !shared_alive(d, i)) {
             uint32_t gen = sh->gen;
             sh->sched[(gen + 1) & 1] = sh->sched[gen & 1];
             sched_remove(&sh->sched[(gen + 1) & 1], i, now);
             atomic_store(&sh->gen, gen + 1);
             arena_remove(d->index, i, sh->proc[i].serial);
+            holders_forget(sh, i);
             sh->proc[i].mem = 0;
             sh->proc[i].serial = 0;
         }

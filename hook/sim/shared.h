@@ -32,13 +32,15 @@
 #include <stdatomic.h>
 
 #define SIM_MAGIC 0x47534d31u /* "GSM1" */
-#define SIM_LAYOUT 1u
+#define SIM_LAYOUT 2u
 #define SIM_SLOTS 128
 #define SIM_GROUP SIM_SLOTS /* in an order of turns: all MPS processes together */
 #define SIM_LOCK_SETUP (1 << 20)
 #define SIM_LOCK_SLOT ((1 << 20) + 1)
 #define SIM_SLICE_NS 1000000ull
 #define SIM_REAP_NS 10000000ull
+#define SIM_EXPORTS 1024
+#define SIM_EVENTS 256
 
 /* Who has work on the device and how far each has come, as of epoch. The device
  * time of a process at a later moment follows by arithmetic (sched.c), so nobody
@@ -56,8 +58,33 @@ struct sched {
     } slot[SIM_SLOTS];
 };
 
+/* Which processes hold a thing: one bit for each slot. */
+struct holders {
+    uint64_t bit[SIM_SLOTS / 64];
+};
+
+/* An allocation that has been handed to other processes. Its bytes count as the
+ * owner's; when the owner lets go of it or dies, another holder is made owner. */
+struct export {
+    uint64_t id; /* 0: entry not in use */
+    uint64_t bytes;
+    uint32_t owner;
+    struct holders holders;
+};
+
+/* An event that several processes know: its recordings are numbered. */
+struct shared_event {
+    uint64_t id; /* 0: entry not in use */
+    _Atomic uint32_t recorded; /* the latest recording; */
+    uint32_t slot;             /* who made it: the process in this slot, */
+    uint64_t serial;           /* as long as the slot has this serial */
+    _Atomic uint32_t done;     /* the latest that has come to pass; a futex */
+    struct holders holders;
+};
+
 struct shared {
     uint32_t magic, layout;
+    uint32_t proc_at, proc_size; /* where proc[0] is and how far proc[1] is from it, for other readers */
     pthread_mutex_t lock;   /* robust; guards what follows, the bells excepted */
     uint64_t serial;
     /* sched[gen & 1] is true; the next one is written into the other and then
@@ -66,20 +93,38 @@ struct shared {
     struct sched sched[2];
     struct {
         uint64_t serial;        /* of its memory file; 0: slot not in use */
-        _Atomic uint64_t mem;   /* bytes allocated; written by the process itself */
+        _Atomic uint64_t mem;   /* bytes it occupies, its contexts included */
         _Atomic uint32_t bell;  /* futex: its worker sleeps on it */
         _Atomic uint32_t asleep;
     } proc[SIM_SLOTS];
+    struct export exports[SIM_EXPORTS];
+    struct shared_event events[SIM_EVENTS];
+    _Atomic uint32_t events_bell; /* futex: rung when a recording of any of them is over */
 };
+_Static_assert(offsetof(struct shared, proc_at) == 8, "pkg/adapter/simgpu reads the beginning");
 
 void shared_file(char *buf, size_t len, int index, const char *rest); /* the path of gpuN.<rest> */
 int shared_move_up(int fd); /* away from the low numbers; takes fd over */
 CUresult arena_map(struct device *d);
 void arena_remove(int index, unsigned slot, uint64_t serial);
 void arena_remove_all(int index);
+int shared_new_file(void); /* one without a name; -1 when there can be none */
 bool shared_lock(struct device *d);
 void shared_unlock(struct device *d);
 void sched_remove(struct sched *s, unsigned slot, uint64_t at);
 void sched_reset_slot(struct sched *s, unsigned slot, uint32_t pct);
+
+/* exports.c. To hold: this process has the allocation. Its bytes are counted
+ * already or, when nobody has it, counted now if there is room. */
+uint64_t export_new_id(const struct device *d);
+bool export_hold(struct device *d, uint64_t id, uint64_t bytes, bool counted);
+void export_drop(struct device *d, uint64_t id);
+void holders_forget(struct shared *sh, unsigned slot); /* who was there is gone; under the lock */
+void event_leave(struct shared_event *e, unsigned slot); /* the same */
+bool shared_alive(const struct device *d, unsigned slot);
+void holders_add(struct holders *h, unsigned slot);
+void holders_del(struct holders *h, unsigned slot);
+bool holders_has(const struct holders *h, unsigned slot);
+int holders_any(const struct holders *h); /* one of them, -1 when there is none */
 
 #endif

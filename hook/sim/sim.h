@@ -18,7 +18,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-#define SIM_DRIVER_VERSION 12080
+#define SIM_DRIVER_VERSION 13000
 #define SIM_DEVICE_NAME "gfaas simulated GPU"
 #define SIM_MAX_DEVICES 16
 #define SIM_PAGE 4096u
@@ -29,6 +29,7 @@
 struct config {
     unsigned sms;       /* of the whole device */
     uint64_t mem;       /* bytes of one device */
+    uint64_t context;   /* bytes that a process with contexts takes beside its allocations */
     unsigned count;     /* devices there are */
     unsigned pct;       /* SM share in thousandths of a percent; 0: no MPS, takes turns */
     unsigned granted;   /* SMs of this process */
@@ -45,6 +46,7 @@ bool config_load(void);
 extern pthread_mutex_t g_lock;
 struct ctx;
 CUresult sim_begin(struct ctx **c); /* locks; on error the lock is not held; c may be NULL */
+CUresult sim_begin_unsafe(struct ctx **c); /* the same, for what a capture cannot see */
 CUresult sim_end(CUresult r);       /* unlocks, returns r */
 void sim_atexit_register(void);
 extern __thread bool tls_in_callback;
@@ -52,7 +54,10 @@ extern __thread bool tls_per_thread; /* inside a _ptsz or _ptds call */
 
 /* ---- handles (handle.c) ---- */
 
-enum handle_kind { H_NONE, H_CTX, H_STREAM, H_EVENT, H_MODULE, H_FUNC };
+enum handle_kind {
+    H_NONE, H_CTX, H_STREAM, H_EVENT, H_MODULE, H_FUNC, H_GRAPH, H_NODE, H_EXEC, H_OBJECT,
+    H_POOL, H_ALLOC, H_ARRAY, H_MIPMAP,
+};
 bool handle_add(const void *p, enum handle_kind kind);
 void handle_del(const void *p);
 bool handle_is(const void *p, enum handle_kind kind);
@@ -91,6 +96,7 @@ struct device {
     CUdeviceptr arena_hint;    /* where the next allocation is tried first */
 
     struct stream *busy;       /* streams with pending items */
+    struct run *runs;          /* graph launches whose turn has come, see graph.h */
     struct item *run;          /* the kernel that has the SMs */
     uint64_t run_end;          /* its end, in this process's device time */
     uint64_t free_at;          /* when the SMs became free */
@@ -99,6 +105,15 @@ struct device {
     unsigned n_prompt;         /* queued items that a thread of ours must act on in time */
     struct ctx *primary;
     unsigned primary_refs, primary_flags;
+    unsigned contexts; /* that this process has on it */
+    int ordinal;       /* as this process counts, -1 when it does not see it */
+
+    struct pool *pools;        /* all of them, and of these */
+    struct pool *default_pool; /* the one that is always there, */
+    struct pool *current_pool; /* the one cuMemAllocAsync takes from */
+    struct graph_memory {
+        uint64_t used, used_high, reserved, reserved_high;
+    } graph_memory;            /* see graph_memory.c */
 };
 extern struct device g_device[SIM_MAX_DEVICES];
 
@@ -145,31 +160,65 @@ bool thread_push(struct ctx *c);
 struct ctx *thread_pop(void);
 struct stream *thread_stream(struct ctx *c);
 
-/* ---- memory (range.c, memory.c, hostmem.c, ipc.c) ---- */
+/* ---- memory (range.c, memory.c, hostmem.c, ipc.c; pool.h, managed.h, vmm.h) ---- */
 
-enum range_kind { R_DEVICE, R_IPC, R_HOST, R_REGISTERED };
+enum range_kind {
+    R_DEVICE,     /* cuMemAlloc */
+    R_IPC,        /* another process's, by handle */
+    R_HOST,       /* pinned */
+    R_REGISTERED, /* the program's own, pinned */
+    R_POOL,       /* from a pool */
+    R_MANAGED,
+    R_VMM,        /* a mapping of a cuMemCreate allocation */
+    R_ARRAY,
+    R_GRAPH,      /* from an allocation node */
+    R_HIDDEN,     /* part of the arena, but no address of it means anything to programs */
+};
 struct range {
     CUdeviceptr base;
     size_t size;     /* as asked for */
     size_t span;     /* bytes taken */
     enum range_kind kind;
-    struct ctx *ctx;
-    char *view;      /* where the bytes are */
-    unsigned flags, refs;
+    struct device *dev; /* NULL: memory of the host */
+    struct ctx *ctx;    /* NULL: it belongs to no context */
+    char *view;         /* where the bytes are */
+    unsigned flags, refs; /* flags: of the host's or managed memory; R_VMM: what access there is; R_IPC: from a pool */
     uint64_t id, serial, offset;
+    struct chunk *chunk;        /* of a pool */
+    struct record *freed;       /* of a pool: when the stream gets to the freeing of it */
+    struct stretch *stretches;  /* of managed memory */
+    struct alloc *alloc;        /* what an R_VMM shows */
+    struct mem *mem;            /* of a graph's allocation, also while it has no memory */
 };
 struct range *range_find(CUdeviceptr p);
+struct range *range_raw(CUdeviceptr p); /* finds what is hidden too */
 struct range *range_add(const struct range *r); /* NULL: no memory for it */
 void range_del(struct range *r);
 size_t range_count(void);
 struct range *range_at(size_t i);
 size_t range_after(CUdeviceptr p); /* index of the first that begins after p */
-/* Where device or host-mapped bytes [p, p+n) are, or NULL when they are not all ours. */
-void *range_translate(CUdeviceptr p, size_t n);
+bool range_overlaps(CUdeviceptr base, size_t size);
+uint64_t range_new_id(void);
+bool range_on_device(const struct range *r);
+/* Bytes from p on, in the view of r, that one operation may reach. */
+size_t range_reach(const struct range *r, CUdeviceptr p);
+/* Whether the address is the simulated device's, in use or not. */
+bool range_reserved(CUdeviceptr p);
+/* Where the bytes [p, p+n) are for a kernel on d, or NULL when they are not all ours. */
+void *range_translate(struct device *d, CUdeviceptr p, size_t n);
+
 CUresult memory_alloc(struct ctx *c, CUdeviceptr *out, size_t size);
-void memory_release(struct range *r); /* of a device range no work uses */
+/* Takes a piece of the arena; r says the rest of what it is. memory_place counts it,
+ * memory_hole takes addresses only. */
+CUresult memory_hole(struct device *d, size_t span, struct range *r, struct range **out);
+CUresult memory_place(struct device *d, size_t span, struct range *r, struct range **out);
+CUresult memory_take(struct device *d, size_t bytes); /* only counts it */
+void memory_release(struct range *r); /* the opposite, of a range no work uses */
 void memory_free_ctx(struct ctx *c);
+void memory_wait(struct device *d);   /* for all work on the device */
 void hostmem_release(struct range *r);
+CUresult ipc_map(struct range *g, int device, unsigned slot);
+void ipc_unmap(const struct range *r);
 void ipc_release(struct range *r);
 
 /* ---- modules (ptx.c, module.c) ---- */
@@ -219,22 +268,32 @@ struct record { /* one recording of an event */
     unsigned refs;
     bool done;
     bool watched;          /* a stream of another device waits for it */
+    bool inner;            /* by a node of a graph: somewhere inside that item */
+    bool foreign;          /* made by another process: in no stream of ours */
+    unsigned shared;       /* of an event that other processes know: which, from 1, */
+    uint32_t number;       /* and as which recording of it, */
+    struct device *dev;    /* on which device */
     uint64_t at;
     struct stream *stream; /* while not done: where it is, */
     uint64_t index;        /* and as which item of that stream */
 };
 struct record *record_new(void);
 void record_unref(struct record *r);
+void record_finish(struct record *r, struct device *d, uint64_t at);
+void record_watch(struct record *r, const struct device *waiting);
 
 struct event {
     struct event *next, **prev;
     struct ctx *ctx;
     unsigned flags;
     struct record *last;
+    struct captured *captured; /* when it was last recorded in a capturing stream */
+    unsigned shared; /* when other processes know it: as which, from 1; see ipcevent.h */
 };
+struct event *event_new(struct ctx *c, unsigned flags);
 void event_free(struct event *e);
 
-enum item_kind { I_KERNEL, I_COPY, I_SET, I_RECORD, I_WAIT, I_HOST, I_CALLBACK };
+enum item_kind { I_KERNEL, I_COPY, I_SET, I_RECORD, I_WAIT, I_HOST, I_CALLBACK, I_GRAPH, I_DESTROY, I_TASK };
 
 struct copy { /* also a set: then src is NULL */
     char *dst;
@@ -252,6 +311,9 @@ struct item {
     enum item_kind kind;
     bool sent;       /* a thread of ours has it */
     bool computing;  /* a kernel whose effect is being computed */
+    int priority;
+    struct run *run; /* the graph launch that this is step number `step` of */
+    uint32_t step;
     uint64_t seq, enqueued, ns, computed_at;
     union {
         struct {
@@ -261,11 +323,18 @@ struct item {
         } kernel;
         struct copy copy;
         struct record *record;
+        struct task { /* something of our own, done under g_lock */
+            void (*run)(const struct task *t);
+            CUdeviceptr p;
+            size_t n;
+            int where;
+        } task;
         struct {
             CUhostFn fn;
             CUstreamCallback callback;
             void *data;
         } host;
+        struct run *graph;
     } u;
 };
 
@@ -279,16 +348,21 @@ struct stream {
     unsigned flags;
     int priority;
     uint64_t id;
+    struct capture *capture; /* see capture.h */
     struct item *head, *tail;
     uint64_t enq, done; /* items put in and finished, ever */
     uint64_t done_at;   /* when the last one finished */
     uint64_t wake_at;   /* the count of finished items a sleeper waits for */
     unsigned waiters;
     bool dying;
+    struct stream *captured_next; /* of the capture */
+    struct deps *deps;
 };
 struct stream *stream_new(struct ctx *c, enum stream_kind kind, unsigned flags, int priority);
 void stream_drop(struct stream *s);
-/* The stream a handle means in the current context; NULL with *r set when it means none. */
+/* The stream a handle means in the current context; NULL with *r set when it means
+ * none. To use it takes stream_get, to look at it stream_find will do. */
+struct stream *stream_find(struct ctx *c, CUstream h, CUresult *r);
 struct stream *stream_get(struct ctx *c, CUstream h, CUresult *r);
 bool stream_blocking(const struct stream *s);
 
@@ -313,6 +387,9 @@ void wait_record(struct record *r);
 bool wait_init(void);
 
 bool threads_start_worker(struct device *d);
+bool threads_start(void *(*fn)(void *)); /* one more thread of ours */
+void threads_name(const char *name);     /* of the calling one */
+void threads_settle(void);               /* after something that any device may have waited for */
 bool threads_start_for(const struct item *it); /* the thread this item needs, if any */
 void threads_kick(struct device *d);
 void threads_send(struct item *it);

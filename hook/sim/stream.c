@@ -1,5 +1,7 @@
 /* stream.c: streams, and waiting for them. */
-#include "sim.h"
+#include "capture.h"
+#include "ipcevent.h"
+#include "pool.h"
 
 #include <stdlib.h>
 
@@ -34,7 +36,7 @@ void stream_drop(struct stream *s)
     free(s);
 }
 
-struct stream *stream_get(struct ctx *c, CUstream h, CUresult *r)
+static inline struct stream *find(struct ctx *c, CUstream h, CUresult *r)
 {
     if (h == NULL && tls_per_thread)
         h = CU_STREAM_PER_THREAD;
@@ -51,6 +53,19 @@ struct stream *stream_get(struct ctx *c, CUstream h, CUresult *r)
         return (struct stream *)h;
     *r = CUDA_ERROR_INVALID_HANDLE;
     return NULL;
+}
+
+struct stream *stream_find(struct ctx *c, CUstream h, CUresult *r)
+{
+    return find(c, h, r);
+}
+
+struct stream *stream_get(struct ctx *c, CUstream h, CUresult *r)
+{
+    struct stream *s = find(c, h, r);
+    if (g_captures && s && s->kind == S_LEGACY && (*r = capture_legacy(s->ctx)) != CUDA_SUCCESS)
+        return NULL;
+    return s;
 }
 
 /* Opens a call on a stream: on success the lock is held. */
@@ -98,6 +113,7 @@ CUresult cuStreamDestroy_v2(CUstream hStream)
     struct stream *s = (struct stream *)hStream;
     if (!handle_is(s, H_STREAM))
         return sim_end(CUDA_ERROR_INVALID_HANDLE);
+    capture_leave(s);
     handle_del(s);
     s->dying = true;
     if (!s->head && !s->waiters)
@@ -186,10 +202,13 @@ CUresult cuStreamSynchronize(CUstream hStream)
     if (r != CUDA_SUCCESS)
         return r;
     c = s->ctx;
+    if (s->capture)
+        return sim_end(capture_refuse(s));
     if (s->kind == S_LEGACY)
         wait_context(c, true);
     else
         wait_stream(s, s->enq);
+    pool_synced(c->dev);
     return sim_end(c->error);
 }
 
@@ -200,6 +219,8 @@ CUresult cuStreamQuery(CUstream hStream)
     CUresult r = begin(hStream, &c, &s);
     if (r != CUDA_SUCCESS)
         return r;
+    if (s->capture)
+        return sim_end(capture_refuse(s));
     engine_advance(s->ctx->dev, now_ns());
     bool busy = s->head != NULL;
     for (struct stream *o = s->ctx->streams; o && s->kind == S_LEGACY; o = o->next)
@@ -208,11 +229,11 @@ CUresult cuStreamQuery(CUstream hStream)
 }
 
 /* Has the other device's worker see the end of a recording in time. */
-static void watch(struct record *r, const struct device *waiting)
+void record_watch(struct record *r, const struct device *waiting)
 {
-    struct device *d = r->stream->ctx->dev;
-    if (d == waiting || r->watched)
+    if (r->foreign || r->watched || r->stream->ctx->dev == waiting)
         return;
+    struct device *d = r->stream->ctx->dev;
     r->watched = true;
     d->n_prompt++;
     threads_kick(d);
@@ -230,14 +251,20 @@ CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
         return sim_end(CUDA_ERROR_INVALID_HANDLE);
     if (Flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL)
         return sim_end(CUDA_ERROR_INVALID_VALUE);
-    if (!e->last || e->last->done)
+    bool external = Flags & CU_EVENT_WAIT_EXTERNAL;
+    if (s->capture || (e->captured && !external))
+        return sim_end(capture_wait(s, e, external));
+    if (external) /* which says how to capture it */
+        return sim_end(CUDA_ERROR_INVALID_VALUE);
+    struct record *last = event_latest(e);
+    if (!last)
         return sim_end(CUDA_SUCCESS);
     struct item *it = item_new(I_WAIT);
     if (!it)
         return sim_end(CUDA_ERROR_OUT_OF_MEMORY);
-    it->u.record = e->last;
+    it->u.record = last;
     it->u.record->refs++;
-    watch(e->last, s->ctx->dev);
+    record_watch(last, s->ctx->dev);
     return sim_end(engine_push(s, it));
 }
 
@@ -248,6 +275,8 @@ static CUresult push_call(CUstream hStream, enum item_kind kind, CUhostFn fn, CU
     CUresult r = begin(hStream, &c, &s);
     if (r != CUDA_SUCCESS)
         return r;
+    if (s->capture)
+        return sim_end(fn ? capture_host(s, fn, data) : capture_refuse(s));
     struct item *it = item_new(kind);
     if (!it)
         return sim_end(CUDA_ERROR_OUT_OF_MEMORY);
@@ -267,28 +296,4 @@ CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void *
     if (!callback || flags)
         return CUDA_ERROR_INVALID_VALUE;
     return push_call(hStream, I_CALLBACK, NULL, callback, userData);
-}
-
-/* Nothing can be captured here yet. */
-CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *captureStatus)
-{
-    struct ctx *c;
-    struct stream *s;
-    CUresult r = begin(hStream, &c, &s);
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (captureStatus)
-        *captureStatus = CU_STREAM_CAPTURE_STATUS_NONE;
-    return sim_end(captureStatus ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
-}
-
-CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
-{
-    static __thread CUstreamCaptureMode own = CU_STREAM_CAPTURE_MODE_GLOBAL;
-    if (!mode || (unsigned)*mode > CU_STREAM_CAPTURE_MODE_RELAXED)
-        return CUDA_ERROR_INVALID_VALUE;
-    CUstreamCaptureMode old = own;
-    own = *mode;
-    *mode = old;
-    return CUDA_SUCCESS;
 }

@@ -1,6 +1,6 @@
 /* thread.c: what belongs to a thread: its stack of contexts and the streams it
  * sees as the per-thread default stream. */
-#include "sim.h"
+#include "capture.h"
 
 #include <stdlib.h>
 
@@ -20,6 +20,7 @@ static void drop_streams(const struct thread *t)
             next = s->next;
             if (s->kind != S_THREAD || s->owner != t)
                 continue;
+            capture_leave(s);
             s->dying = true;
             s->owner = NULL;
             if (!s->head && !s->waiters)

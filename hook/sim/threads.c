@@ -2,7 +2,7 @@
  * its time when nobody waits for it; one thread copies and computes; one calls
  * the program's callbacks. Each is started when first needed, with all signals
  * blocked, and never ends. */
-#include "sim.h"
+#include "graph.h"
 
 #include <signal.h>
 #include <sys/prctl.h>
@@ -26,6 +26,16 @@ static bool start(void *(*fn)(void *), void *arg)
     if (r == 0)
         pthread_detach(t);
     return r == 0;
+}
+
+bool threads_start(void *(*fn)(void *))
+{
+    return start(fn, NULL);
+}
+
+void threads_name(const char *name)
+{
+    prctl(PR_SET_NAME, name);
 }
 
 static void *worker(void *arg)
@@ -83,6 +93,15 @@ static void settle(struct device *d)
         pthread_cond_broadcast(&g_cond);
 }
 
+void threads_settle(void)
+{
+    for (int i = 0; i < SIM_MAX_DEVICES; i++)
+        if (g_device[i].busy)
+            settle(&g_device[i]);
+    if (g_waiters)
+        pthread_cond_broadcast(&g_cond);
+}
+
 static void compute(struct item *it)
 {
     struct ctx *c = it->stream->ctx;
@@ -105,6 +124,9 @@ static void *copier_main(void *arg)
         struct device *d = it->stream->ctx->dev;
         if (it->kind == I_KERNEL) {
             compute(it);
+        } else if (it->kind == I_TASK) {
+            it->u.task.run(&it->u.task);
+            engine_finish(it, now_ns());
         } else {
             pthread_mutex_unlock(&g_lock);
             copy_run(&it->u.copy);
@@ -116,6 +138,15 @@ static void *copier_main(void *arg)
     return NULL;
 }
 
+/* The end of a user object: of no stream, and nobody waits for it. */
+static void destroy(struct item *it)
+{
+    pthread_mutex_unlock(&g_lock);
+    it->u.host.fn(it->u.host.data);
+    pthread_mutex_lock(&g_lock);
+    item_free(it);
+}
+
 static void *caller_main(void *arg)
 {
     (void)arg;
@@ -124,6 +155,10 @@ static void *caller_main(void *arg)
     pthread_mutex_lock(&g_lock);
     for (;;) {
         struct item *it = take(&caller);
+        if (it->kind == I_DESTROY) {
+            destroy(it);
+            continue;
+        }
         struct stream *s = it->stream;
         struct device *d = s->ctx->dev;
         CUresult status = s->ctx->error;
@@ -147,14 +182,19 @@ static bool ensure(struct lane *l, void *(*fn)(void *))
 
 static bool is_call(const struct item *it)
 {
-    return it->kind == I_HOST || it->kind == I_CALLBACK;
+    return it->kind == I_HOST || it->kind == I_CALLBACK || it->kind == I_DESTROY;
 }
 
 bool threads_start_for(const struct item *it)
 {
+    if (it->kind == I_GRAPH) {
+        const struct plan *p = it->u.graph->plan;
+        return (!p->copies || ensure(&copier, copier_main)) && (!p->calls || ensure(&caller, caller_main));
+    }
     if (is_call(it))
         return ensure(&caller, caller_main);
-    if (it->kind == I_COPY || it->kind == I_SET || (it->kind == I_KERNEL && it->u.kernel.op != OP_NONE))
+    if (it->kind == I_COPY || it->kind == I_SET || it->kind == I_TASK ||
+        (it->kind == I_KERNEL && it->u.kernel.op != OP_NONE))
         return ensure(&copier, copier_main);
     return true;
 }

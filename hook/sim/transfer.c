@@ -1,5 +1,6 @@
 /* transfer.c: how a copy or a set becomes work: where its bytes are, whether the
  * caller has to wait, and doing it. */
+#include "capture.h"
 #include "transfer.h"
 
 #include <stdlib.h>
@@ -12,16 +13,15 @@
 CUresult transfer_locate(CUdeviceptr p, size_t n, bool device, char **view, enum place *where)
 {
     struct range *g = range_find(p);
-    if (!p || (!g && device))
+    if (!p || (!g && (device || range_reserved(p))))
         return CUDA_ERROR_INVALID_VALUE;
     if (!g) {
         *view = (char *)(uintptr_t)p;
         *where = P_PAGEABLE;
         return CUDA_SUCCESS;
     }
-    bool inside = n <= g->size && p - g->base <= g->size - n;
-    bool on_device = g->kind == R_DEVICE || g->kind == R_IPC;
-    if (on_device && !inside)
+    bool inside = n <= range_reach(g, p), on_device = range_on_device(g);
+    if (!inside && (on_device || g->kind == R_MANAGED))
         return CUDA_ERROR_INVALID_VALUE;
     *view = g->view + (p - g->base);
     *where = on_device ? P_DEVICE : inside ? P_PINNED : P_PAGEABLE;
@@ -58,8 +58,7 @@ void copy_run(const struct copy *c)
         }
 }
 
-/* Whether something put into the stream now could start at once. */
-static bool idle(struct stream *s, uint64_t now)
+bool transfer_idle(struct stream *s, uint64_t now)
 {
     struct ctx *c = s->ctx;
     engine_advance(c->dev, now);
@@ -71,6 +70,24 @@ static bool idle(struct stream *s, uint64_t now)
         if (stream_blocking(o) && o->head)
             return false;
     return true;
+}
+
+/* Does a thing of our own in stream order, which may be at once. */
+CUresult transfer_task(struct stream *s, const struct task *t)
+{
+    uint64_t now = now_ns();
+    if (s->capture)
+        return capture_refuse(s);
+    if (transfer_idle(s, now)) {
+        t->run(t);
+        s->done_at = now;
+        return CUDA_SUCCESS;
+    }
+    struct item *it = item_new(I_TASK);
+    if (!it)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    it->u.task = *t;
+    return engine_push(s, it);
 }
 
 /* Source bytes in pageable memory may change as soon as the call returns. */
@@ -101,7 +118,7 @@ CUresult transfer_submit(struct stream *s, struct copy *c, enum place src, enum 
         return CUDA_SUCCESS;
     if (src == P_PAGEABLE && !small)
         wait = true;
-    if ((wait || small) && idle(s, now_ns())) {
+    if ((wait || small) && transfer_idle(s, now_ns())) {
         s->waiters++; /* keeps it from being freed while the lock is not held */
         pthread_mutex_unlock(&g_lock);
         copy_run(c);

@@ -1,7 +1,7 @@
 /* wait.c: threads that wait for work. A thread that waits for simulated time
  * sleeps until the moment that time is up and sees to the rest itself; the
  * worker need not run for it. */
-#include "sim.h"
+#include "graph.h"
 
 #include <errno.h>
 #include <sys/prctl.h>
@@ -60,6 +60,8 @@ static uint64_t ahead(const struct stream *s, uint64_t until)
     for (const struct item *it = s->head; it && n < until; it = it->next, n++)
         if (it->kind == I_KERNEL && it != s->ctx->dev->run)
             ns += it->ns;
+        else if (it->kind == I_GRAPH)
+            ns += it->u.graph->ns;
     return ns;
 }
 
@@ -121,8 +123,39 @@ void wait_context(struct ctx *c, bool blocking_only)
     }
 }
 
+/* A node of a graph records somewhere between the beginning and the end of the item
+ * that the graph is in its stream. */
+static void wait_inside(struct record *r)
+{
+    struct stream *s = r->stream;
+    r->refs++;
+    s->waiters++;
+    while (!r->done) {
+        engine_advance(s->ctx->dev, now_ns());
+        if (!r->done)
+            pause_for(s, r->index - 1);
+    }
+    s->waiters--;
+    if (s->dying && !s->head && !s->waiters)
+        stream_drop(s);
+    record_unref(r);
+}
+
+/* The thread that watches other processes says when. */
+static void wait_foreign(struct record *r)
+{
+    r->refs++;
+    while (!r->done)
+        sleep_until(0);
+    record_unref(r);
+}
+
 void wait_record(struct record *r)
 {
-    if (!r->done)
+    if (r->foreign)
+        wait_foreign(r);
+    else if (!r->done && r->inner)
+        wait_inside(r);
+    else if (!r->done)
         wait_stream(r->stream, r->index);
 }

@@ -3,6 +3,7 @@
  *
  *   several burn          keeps the device busy; a line for each 20 ms of its own
  *                          work: how long that took by events, and the free memory
+ *   several graphs        the same, each time as one graph of parallel branches
  *   several hold BYTES    allocates, says "held" or "oom", and keeps it
  *   several long          launches a kernel of a minute, says "long", and waits
  */
@@ -32,7 +33,25 @@ static void wait_for_end(void)
         ;
 }
 
-static void burn(CUfunction tick)
+/* A batch as a graph: a first kernel, branches, and a last one that joins them. */
+static CUgraphExec batch_graph(CUfunction tick)
+{
+    CUgraph g;
+    CUgraphNode n[BATCH];
+    CUgraphExec e;
+    CUDA_KERNEL_NODE_PARAMS p = {.func = tick, .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1};
+    p.blockDimY = p.blockDimZ = 1;
+    MUST(cuGraphCreate(&g, 0));
+    for (size_t i = 0; i < BATCH; i++) {
+        bool last = i == BATCH - 1;
+        MUST(cuGraphAddKernelNode(&n[i], g, i ? n + last : NULL, last ? BATCH - 2 : i != 0, &p));
+    }
+    MUST(cuGraphInstantiate(&e, g, 0));
+    MUST(cuGraphDestroy(g));
+    return e;
+}
+
+static void burn(CUfunction tick, CUgraphExec graph)
 {
     CUevent e[RING];
     size_t free_bytes, total;
@@ -41,7 +60,9 @@ static void burn(CUfunction tick)
     MUST(cuLaunchKernel(tick, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
     MUST(cuEventRecord(e[0], NULL));
     for (unsigned n = 1; !input_ended(); n++) {
-        for (int i = 0; i < BATCH; i++)
+        if (graph)
+            MUST(cuGraphLaunch(graph, NULL));
+        for (int i = 0; i < BATCH && !graph; i++)
             MUST(cuLaunchKernel(tick, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
         MUST(cuEventRecord(e[n % RING], NULL));
         if (n < RING - 1)
@@ -68,7 +89,9 @@ int main(int argc, char **argv)
     MUST(cuModuleLoadData(&m, ptx));
     MUST(cuModuleGetFunction(&tick, m, "tick"));
     if (!strcmp(argv[1], "burn")) {
-        burn(tick);
+        burn(tick, NULL);
+    } else if (!strcmp(argv[1], "graphs")) {
+        burn(tick, batch_graph(tick));
     } else if (!strcmp(argv[1], "hold") && argc > 2) {
         CUresult r = cuMemAlloc(&p, strtoull(argv[2], NULL, 10));
         puts(r == CUDA_SUCCESS ? "held" : r == CUDA_ERROR_OUT_OF_MEMORY ? "oom" : "error");

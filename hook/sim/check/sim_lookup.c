@@ -29,6 +29,11 @@ static const struct {
     {"cuMemsetD8Async", 12000, 2, "cuMemsetD8Async_ptsz"},
     {"cuStreamSynchronize", 7000, 2, "cuStreamSynchronize_ptsz"},
     {"cuEventRecord", 2000, 0, "cuEventRecord"},
+    {"cuGraphInstantiate", 11000, 0, "cuGraphInstantiate_v2"},
+    {"cuGraphInstantiate", 12000, 0, "cuGraphInstantiateWithFlags"},
+    {"cuGraphLaunch", 10000, 0, "cuGraphLaunch"},
+    {"cuGraphLaunch", 10000, 2, "cuGraphLaunch_ptsz"},
+    {"cuStreamBeginCapture", 10010, 2, "cuStreamBeginCapture_v2_ptsz"},
     {"cuGetProcAddress", 11030, 0, "cuGetProcAddress"},
     {"cuGetProcAddress", 12000, 0, "cuGetProcAddress_v2"},
 };

@@ -139,6 +139,37 @@ static void boxes(void)
     MUST(cuMemFree(p));
 }
 
+/* Only drivers since CUDA 12.8 have it. */
+static void batch(void)
+{
+    __typeof__(&cuMemcpyBatchAsync) copy = NULL;
+    unsigned char a[3][64], b[3][64];
+    CUdeviceptr p, dst[3], src[3], back[3];
+    CUstream s;
+    CUmemcpyAttributes how = {.srcAccessOrder = 1}; /* as the stream gets there */
+    size_t sizes[3] = {64, 10, 1}, first = 0, failed = 7;
+    if (cuGetProcAddress("cuMemcpyBatchAsync", (void **)&copy, 12080, 0, NULL) != CUDA_SUCCESS || !copy)
+        return;
+    MUST(cuMemAlloc(&p, 3 * 64));
+    MUST(cuStreamCreate(&s, 0));
+    for (unsigned i = 0; i < 3; i++) {
+        memset(a[i], (int)i + 1, 64);
+        memset(b[i], 0, 64);
+        dst[i] = p + 64 * i;
+        src[i] = (CUdeviceptr)(uintptr_t)a[i];
+        back[i] = (CUdeviceptr)(uintptr_t)b[i];
+    }
+    GIVES(CUDA_SUCCESS, copy(dst, src, sizes, 3, &how, &first, 1, &failed, s));
+    GIVES(CUDA_SUCCESS, cuStreamSynchronize(s));
+    GIVES(CUDA_SUCCESS, copy(back, dst, sizes, 3, &how, &first, 1, &failed, s));
+    GIVES(CUDA_SUCCESS, cuStreamSynchronize(s));
+    CHECK(b[0][63] == 1 && b[1][9] == 2 && b[1][10] == 0 && b[2][0] == 3);
+    CHECK(copy(dst, src, sizes, 0, &how, &first, 1, &failed, s) != CUDA_SUCCESS);
+    CHECK(copy(dst, src, sizes, 3, NULL, &first, 1, &failed, s) != CUDA_SUCCESS);
+    MUST(cuStreamDestroy(s));
+    MUST(cuMemFree(p));
+}
+
 static void host(CUcontext ctx)
 {
     void *p = NULL;
@@ -230,6 +261,7 @@ int main(void)
     linear();
     sets();
     boxes();
+    batch();
     host(ctx);
     attributes();
     churn(simulated(dev));

@@ -2,11 +2,13 @@ package simtest
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -68,6 +70,48 @@ func (h *host) command(share, program string, args ...string) *exec.Cmd {
 	}
 	cmd.Stderr = os.Stderr
 	return cmd
+}
+
+// run runs a command to its end and returns what it printed. One that does not
+// end is killed, and what its threads were doing is in the error; so is what
+// keeps its standard output open after it.
+func run(cmd *exec.Cmd) (string, error) {
+	var out bytes.Buffer
+	cmd.Stdout = &out
+	cmd.WaitDelay = patience
+	if err := cmd.Start(); err != nil {
+		return "", err
+	}
+	stuck := make(chan string, 1)
+	timer := time.AfterFunc(2*patience, func() {
+		stuck <- threads(cmd.Process.Pid)
+		cmd.Process.Kill()
+	})
+	err := cmd.Wait()
+	if !timer.Stop() {
+		err = fmt.Errorf("it did not end in %v:\n%s", 2*patience, <-stuck)
+	}
+	return out.String(), err
+}
+
+// threads says of each thread of a process, and of its children, which system
+// call it is in.
+func threads(pid int) string {
+	var b strings.Builder
+	dirs, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
+	for _, dir := range dirs {
+		read := func(name string) string {
+			text, _ := os.ReadFile(filepath.Join(dir, name))
+			return strings.TrimSpace(string(text))
+		}
+		fmt.Fprintf(&b, "thread %s of %d: %s, system call %s, in %s\n", filepath.Base(dir), pid, read("comm"), read("syscall"), read("wchan"))
+		for child := range strings.FieldsSeq(read("children")) {
+			if id, err := strconv.Atoi(child); err == nil {
+				b.WriteString(threads(id))
+			}
+		}
+	}
+	return b.String()
 }
 
 // left lists what is in the shared directory.

@@ -2,6 +2,8 @@ package simtest
 
 import (
 	"bytes"
+	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,7 +16,9 @@ const small = "sms=8,mem=64MiB,count=1"
 
 // The programs say for themselves what was not as the driver documents it.
 func TestConformance(t *testing.T) {
-	for _, program := range []string{"device", "memory", "module", "stream", "lookup", "fork", "ipc", "threads"} {
+	for _, program := range []string{"device", "memory", "module", "stream", "lookup", "fork", "ipc", "threads",
+		"graph", "graph_update", "graph_threads", "graph_memory",
+		"capture", "pool", "managed", "vmm", "array", "ipc_event"} {
 		for _, shape := range []string{"", "sms=3,mem=256MiB,count=2"} {
 			t.Run(program+" "+shape, func(t *testing.T) {
 				t.Parallel()
@@ -23,10 +27,8 @@ func TestConformance(t *testing.T) {
 				if shape == "" {
 					cmd.Env = without(cmd.Env, "GFAAS_SIM_GPU")
 				}
-				var out bytes.Buffer
-				cmd.Stdout = &out
-				if err := cmd.Run(); err != nil {
-					t.Errorf("%v\n%s", err, failures(out.String()))
+				if out, err := run(cmd); err != nil {
+					t.Errorf("%v\n%s", err, failures(out))
 				}
 				if names := h.left(); len(names) != 0 {
 					t.Errorf("left behind: %v", names)
@@ -39,8 +41,8 @@ func TestConformance(t *testing.T) {
 // The arithmetic of sharing against the same in small steps.
 func TestTurns(t *testing.T) {
 	h := newHost(t, small)
-	if out, err := h.command("", "turns").Output(); err != nil {
-		t.Errorf("%v\n%s", err, failures(string(out)))
+	if out, err := run(h.command("", "turns")); err != nil {
+		t.Errorf("%v\n%s", err, failures(out))
 	}
 }
 
@@ -66,12 +68,12 @@ func failures(report string) string {
 }
 
 func TestMalformedShape(t *testing.T) {
-	for _, shape := range []string{"sms=0", "sms=x", "mem=16", "mem=16GB", "memory=1GiB", "sms=8,,", "count=999", "8"} {
+	for _, shape := range []string{"sms=0", "sms=x", "mem=16", "mem=16GB", "memory=1GiB", "sms=8,,", "count=999", "8", "context=x", "context=1GB"} {
 		h := newHost(t, shape)
 		cmd := h.command("", "several", "hold", "1")
 		var stderr bytes.Buffer
 		cmd.Stderr = &stderr
-		if err := cmd.Run(); err == nil {
+		if _, err := run(cmd); err == nil {
 			t.Errorf("%q was accepted", shape)
 		}
 		if got := stderr.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "GFAAS_SIM_GPU") {
@@ -86,7 +88,7 @@ func TestVisibleDevices(t *testing.T) {
 		cmd := h.command("", "several", "hold", "4096")
 		cmd.Env = append(cmd.Env, "CUDA_VISIBLE_DEVICES="+visible)
 		cmd.Stdin = bytes.NewReader(nil)
-		if err := cmd.Run(); (err == nil) != ok {
+		if _, err := run(cmd); (err == nil) != ok {
 			t.Errorf("CUDA_VISIBLE_DEVICES=%q: %v", visible, err)
 		}
 	}
@@ -119,8 +121,7 @@ func TestSharing(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			h := newHost(t, small)
 			first := h.start(tc.shares[0], "burn")
-			alone := first.mean(5)
-			within(t, "alone, in ms", alone, 20)
+			alone := settles(t, "alone, in ms", 20, func() float64 { return first.mean(5) })
 			all := []*process{first}
 			for _, share := range tc.shares[1:] {
 				p := h.start(share, "burn")
@@ -128,13 +129,52 @@ func TestSharing(t *testing.T) {
 				all = append(all, p)
 			}
 			for i, p := range all {
-				within(t, "process "+string(rune('a'+i)), p.mean(8)/alone, tc.slower[i])
+				settles(t, "process "+string(rune('a'+i)), tc.slower[i], func() float64 { return p.mean(8) / alone })
 			}
 			for _, p := range all[1:] {
 				p.end()
 			}
-			within(t, "alone again", first.mean(5)/alone, 1)
+			settles(t, "alone again", 1, func() float64 { return first.mean(5) / alone })
 			first.end()
+			if names := h.left(); len(names) != 0 {
+				t.Errorf("left behind: %v", names)
+			}
+		})
+	}
+}
+
+// settles measures up to three times: what is measured is simulated, and a host
+// that stalls meanwhile can spoil it, not bring it about.
+func settles(t *testing.T, what string, want float64, measure func() float64) float64 {
+	t.Helper()
+	got := measure()
+	for range 2 {
+		if math.Abs(got-want) <= 0.03*want {
+			break
+		}
+		got = measure()
+	}
+	within(t, what, got, want)
+	return got
+}
+
+// A process that launches graphs gets as much as one that launches kernels.
+func TestSharingGraphs(t *testing.T) {
+	for _, shares := range [][]string{{"", ""}, {"60", "60"}} {
+		t.Run(fmt.Sprintf("%q", shares), func(t *testing.T) {
+			h := newHost(t, small)
+			slower := 2.0
+			if shares[0] != "" {
+				slower = 1.2
+			}
+			graphs := h.start(shares[0], "graphs")
+			alone := settles(t, "alone, in ms", 20, func() float64 { return graphs.mean(5) })
+			kernels := h.start(shares[1], "burn")
+			kernels.mean(1)
+			settles(t, "graphs", slower, func() float64 { return graphs.mean(8) / alone })
+			settles(t, "kernels", slower, func() float64 { return kernels.mean(8) / alone })
+			kernels.end()
+			graphs.end()
 			if names := h.left(); len(names) != 0 {
 				t.Errorf("left behind: %v", names)
 			}
@@ -147,16 +187,16 @@ func TestSharing(t *testing.T) {
 func TestKilledInMidKernel(t *testing.T) {
 	h := newHost(t, small)
 	alive := h.start("", "burn")
-	alone := alive.mean(5)
+	alone := settles(t, "alone, in ms", 20, func() float64 { return alive.mean(5) })
 	_, free := alive.batch()
 	dead := h.start("", "long")
 	dead.expect("long")
-	within(t, "beside it", alive.mean(8)/alone, 2)
+	settles(t, "beside it", 2, func() float64 { return alive.mean(8) / alone })
 	if _, now := alive.batch(); now != free-1<<20 {
 		t.Errorf("%d bytes free, expected 1 MiB less than %d", now, free)
 	}
 	dead.kill()
-	within(t, "after its death", alive.mean(8)/alone, 1)
+	settles(t, "after its death", 1, func() float64 { return alive.mean(8) / alone })
 	if _, now := alive.batch(); now != free {
 		t.Errorf("%d bytes free after its death, expected %d", now, free)
 	}
@@ -232,12 +272,12 @@ func TestOwnPidNamespaces(t *testing.T) {
 		return startCommand(t, cmd)
 	}
 	a := inside("burn")
-	alone := a.mean(5)
+	alone := settles(t, "alone, in ms", 20, func() float64 { return a.mean(5) })
 	b := inside("burn")
 	b.mean(1)
-	within(t, "beside another", a.mean(8)/alone, 2)
+	settles(t, "beside another", 2, func() float64 { return a.mean(8) / alone })
 	b.kill()
-	within(t, "after its death", a.mean(8)/alone, 1)
+	settles(t, "after its death", 1, func() float64 { return a.mean(8) / alone })
 	a.end()
 	if names := h.left(); len(names) != 0 {
 		t.Errorf("left behind: %v", names)

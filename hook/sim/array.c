@@ -1,0 +1,323 @@
+/* array.c: arrays and mipmapped arrays, as memory that is copied to and from:
+ * nothing on the simulated GPU samples them. */
+#include "array.h"
+
+#include <stdlib.h>
+
+#define MAX_LEVELS 32u
+#define FLAGS_KNOWN (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_SURFACE_LDST | CUDA_ARRAY3D_CUBEMAP | \
+                     CUDA_ARRAY3D_TEXTURE_GATHER | CUDA_ARRAY3D_COLOR_ATTACHMENT)
+
+struct mipmap {
+    unsigned n;
+    struct array level[];
+};
+
+static struct range *memory_of(const struct array *a)
+{
+    struct range *r = range_find(a->base);
+    return r && r->id == a->range ? r : NULL;
+}
+
+struct array *array_of(CUarray h)
+{
+    struct array *a = handle_is(h, H_ARRAY) ? (struct array *)h : NULL;
+    return a && memory_of(a) ? a : NULL;
+}
+
+/* Bytes of one element; 0 when there is no such format here. */
+static size_t element(const CUDA_ARRAY3D_DESCRIPTOR *d)
+{
+    size_t n = d->NumChannels;
+    if (n != 1 && n != 2 && n != 4)
+        return 0;
+    switch (d->Format) {
+    case CU_AD_FORMAT_UNSIGNED_INT8:
+    case CU_AD_FORMAT_SIGNED_INT8:
+        return n;
+    case CU_AD_FORMAT_UNSIGNED_INT16:
+    case CU_AD_FORMAT_SIGNED_INT16:
+    case CU_AD_FORMAT_HALF:
+        return 2 * n;
+    case CU_AD_FORMAT_UNSIGNED_INT32:
+    case CU_AD_FORMAT_SIGNED_INT32:
+    case CU_AD_FORMAT_FLOAT:
+        return 4 * n;
+    default:
+        return 0;
+    }
+}
+
+/* The largest width, height and depth, by the number of dimensions. */
+static bool fits(const CUDA_ARRAY3D_DESCRIPTOR *d)
+{
+    bool layered = d->Flags & CUDA_ARRAY3D_LAYERED;
+    if (d->Flags & CUDA_ARRAY3D_CUBEMAP)
+        return d->Width == d->Height && d->Depth && d->Depth % 6 == 0 && d->Width <= 32768 && d->Depth <= 6 * 2046 &&
+               (layered || d->Depth == 6);
+    if (layered)
+        return d->Depth && d->Depth <= 2048 && d->Width <= 32768 && d->Height <= 32768;
+    if (d->Depth)
+        return d->Height && d->Width <= 16384 && d->Height <= 16384 && d->Depth <= 16384;
+    return d->Width <= 131072 && d->Height <= 65536;
+}
+
+static CUresult check(const CUDA_ARRAY3D_DESCRIPTOR *d)
+{
+    if (d->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if (!d->Width || !element(d) || (d->Flags & ~(unsigned)FLAGS_KNOWN) || !fits(d))
+        return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_SUCCESS;
+}
+
+static size_t smaller(size_t n, unsigned level)
+{
+    return n >> level ? n >> level : n != 0;
+}
+
+/* Level 0 of a mipmap is the array itself. Layers do not become fewer. */
+static void lay_out(struct array *a, const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned level)
+{
+    a->desc = *d;
+    a->desc.Width = smaller(d->Width, level);
+    a->desc.Height = smaller(d->Height, level);
+    if (!(d->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)))
+        a->desc.Depth = smaller(d->Depth, level);
+    a->pitch = a->desc.Width * element(d);
+    a->rows = a->desc.Height ? a->desc.Height : 1;
+    a->planes = a->desc.Depth ? a->desc.Depth : 1;
+}
+
+static size_t bytes_of(const struct array *a)
+{
+    return a->pitch * a->rows * a->planes; /* far from overflow: see fits */
+}
+
+/* Gives n arrays memory, one behind the other, and makes them known. */
+static CUresult place(struct ctx *c, struct array *a, unsigned n)
+{
+    struct range r = {.kind = R_ARRAY, .ctx = c}, *own;
+    bool known = true;
+    for (unsigned i = 0; i < n; i++)
+        r.size += bytes_of(&a[i]);
+    CUresult result = memory_place(c->dev, (r.size + SIM_PAGE - 1) & ~(size_t)(SIM_PAGE - 1), &r, &own);
+    if (result != CUDA_SUCCESS)
+        return result;
+    CUdeviceptr at = own->base;
+    for (unsigned i = 0; i < n; i++) {
+        a[i].base = at;
+        a[i].range = own->id;
+        at += bytes_of(&a[i]);
+        known &= handle_add(&a[i], H_ARRAY);
+    }
+    return known ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Gives the memory back when the work that may use it is done; the context may
+ * have taken it away before. */
+static void release(const struct array *a)
+{
+    struct range *r = memory_of(a);
+    if (r)
+        wait_context(r->ctx, false);
+    if ((r = memory_of(a)))
+        memory_release(r);
+}
+
+static void drop(struct array *a)
+{
+    handle_del(a);
+    release(a);
+    free(a);
+}
+
+static CUresult create(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *d)
+{
+    struct ctx *c;
+    CUresult r = sim_begin_unsafe(&c);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if ((r = check(d)) != CUDA_SUCCESS)
+        return sim_end(r);
+    struct array *a = calloc(1, sizeof *a);
+    if (!a)
+        return sim_end(CUDA_ERROR_OUT_OF_MEMORY);
+    lay_out(a, d, 0);
+    r = place(c, a, 1);
+    if (r == CUDA_SUCCESS)
+        *out = (CUarray)a;
+    else
+        drop(a);
+    return sim_end(r);
+}
+
+CUresult cuArray3DCreate_v2(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *pAllocateArray)
+{
+    return pHandle && pAllocateArray ? create(pHandle, pAllocateArray) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *pAllocateArray)
+{
+    const CUDA_ARRAY_DESCRIPTOR *p = pAllocateArray;
+    if (!pHandle || !p)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUDA_ARRAY3D_DESCRIPTOR d = {.Width = p->Width, .Height = p->Height, .Format = p->Format,
+                                 .NumChannels = p->NumChannels};
+    return create(pHandle, &d);
+}
+
+/* Opens a call on an array: on success the lock is held. */
+static CUresult begin(CUarray h, struct array **a)
+{
+    CUresult r = sim_begin(NULL);
+    if (r != CUDA_SUCCESS)
+        return r;
+    *a = (struct array *)h;
+    return handle_is(h, H_ARRAY) ? r : sim_end(CUDA_ERROR_INVALID_HANDLE);
+}
+
+CUresult cuArrayDestroy(CUarray hArray)
+{
+    struct array *a;
+    CUresult r = begin(hArray, &a);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (a->of) /* goes with its mipmapped array */
+        return sim_end(CUDA_ERROR_INVALID_HANDLE);
+    drop(a);
+    return sim_end(CUDA_SUCCESS);
+}
+
+CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *pArrayDescriptor, CUarray hArray)
+{
+    struct array *a;
+    CUresult r = begin(hArray, &a);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (pArrayDescriptor)
+        *pArrayDescriptor = a->desc;
+    return sim_end(pArrayDescriptor ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+}
+
+CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *pArrayDescriptor, CUarray hArray)
+{
+    CUDA_ARRAY3D_DESCRIPTOR d;
+    CUresult r = cuArray3DGetDescriptor_v2(&d, hArray);
+    if (r != CUDA_SUCCESS || !pArrayDescriptor)
+        return r != CUDA_SUCCESS ? r : CUDA_ERROR_INVALID_VALUE;
+    *pArrayDescriptor = (CUDA_ARRAY_DESCRIPTOR){d.Width, d.Height, d.Format, d.NumChannels};
+    return CUDA_SUCCESS;
+}
+
+/* Only arrays of several planes have planes, and only those whose mapping is
+ * deferred have requirements to be told; neither kind is made here. */
+CUresult cuArrayGetPlane(CUarray *pPlaneArray, CUarray hArray, unsigned int planeIdx)
+{
+    struct array *a;
+    (void)pPlaneArray, (void)planeIdx;
+    CUresult r = begin(hArray, &a);
+    return r != CUDA_SUCCESS ? r : sim_end(CUDA_ERROR_INVALID_VALUE);
+}
+
+CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements, CUarray array,
+                                      CUdevice device)
+{
+    struct array *a;
+    (void)memoryRequirements, (void)device;
+    CUresult r = begin(array, &a);
+    return r != CUDA_SUCCESS ? r : sim_end(CUDA_ERROR_INVALID_VALUE);
+}
+
+/* ---- mipmapped arrays ---- */
+
+static unsigned levels_of(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned want)
+{
+    size_t longest = d->Width > d->Height ? d->Width : d->Height;
+    if (!(d->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) && d->Depth > longest)
+        longest = d->Depth;
+    unsigned n = 1;
+    while (n < want && n < MAX_LEVELS && longest >> n)
+        n++;
+    return n;
+}
+
+static void drop_mipmap(struct mipmap *m)
+{
+    handle_del(m);
+    for (unsigned i = 0; i < m->n; i++)
+        handle_del(&m->level[i]);
+    release(&m->level[0]);
+    free(m);
+}
+
+CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *pMipmappedArrayDesc,
+                                unsigned int numMipmapLevels)
+{
+    const CUDA_ARRAY3D_DESCRIPTOR *d = pMipmappedArrayDesc;
+    struct ctx *c;
+    CUresult r = sim_begin_unsafe(&c);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!pHandle || !d || !numMipmapLevels)
+        return sim_end(CUDA_ERROR_INVALID_VALUE);
+    if ((r = check(d)) != CUDA_SUCCESS)
+        return sim_end(r);
+    unsigned n = levels_of(d, numMipmapLevels);
+    struct mipmap *m = calloc(1, sizeof *m + n * sizeof m->level[0]);
+    if (!m)
+        return sim_end(CUDA_ERROR_OUT_OF_MEMORY);
+    m->n = n;
+    for (unsigned i = 0; i < n; i++) {
+        lay_out(&m->level[i], d, i);
+        m->level[i].of = m;
+    }
+    r = place(c, m->level, n);
+    if (r == CUDA_SUCCESS && !handle_add(m, H_MIPMAP))
+        r = CUDA_ERROR_OUT_OF_MEMORY;
+    if (r == CUDA_SUCCESS)
+        *pHandle = (CUmipmappedArray)m;
+    else
+        drop_mipmap(m);
+    return sim_end(r);
+}
+
+static CUresult begin_mipmap(CUmipmappedArray h, struct mipmap **m)
+{
+    CUresult r = sim_begin(NULL);
+    *m = (struct mipmap *)h;
+    if (r != CUDA_SUCCESS)
+        return r;
+    return handle_is(h, H_MIPMAP) ? r : sim_end(CUDA_ERROR_INVALID_HANDLE);
+}
+
+CUresult cuMipmappedArrayGetLevel(CUarray *pLevelArray, CUmipmappedArray hMipmappedArray, unsigned int level)
+{
+    struct mipmap *m;
+    CUresult r = begin_mipmap(hMipmappedArray, &m);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!pLevelArray || level >= m->n)
+        return sim_end(CUDA_ERROR_INVALID_VALUE);
+    *pLevelArray = (CUarray)&m->level[level];
+    return sim_end(CUDA_SUCCESS);
+}
+
+CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements,
+                                               CUmipmappedArray mipmap, CUdevice device)
+{
+    struct mipmap *m;
+    (void)memoryRequirements, (void)device;
+    CUresult r = begin_mipmap(mipmap, &m);
+    return r != CUDA_SUCCESS ? r : sim_end(CUDA_ERROR_INVALID_VALUE);
+}
+
+CUresult cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray)
+{
+    struct mipmap *m;
+    CUresult r = begin_mipmap(hMipmappedArray, &m);
+    if (r != CUDA_SUCCESS)
+        return r;
+    drop_mipmap(m);
+    return sim_end(CUDA_SUCCESS);
+}

@@ -1,0 +1,209 @@
+/* sim_array.c: arrays, as memory that is copied to and from. */
+#include "tap.h"
+
+#include <stdint.h>
+
+enum { W = 20, H = 6, D = 3 };
+
+static CUarray make(size_t w, size_t h, size_t d, unsigned channels, unsigned flags)
+{
+    CUarray a = NULL;
+    CUDA_ARRAY3D_DESCRIPTOR desc = {.Width = w, .Height = h, .Depth = d, .Format = CU_AD_FORMAT_UNSIGNED_INT8};
+    desc.NumChannels = channels;
+    desc.Flags = flags;
+    MUST(cuArray3DCreate(&a, &desc));
+    return a;
+}
+
+static void describe(void)
+{
+    CUarray a;
+    CUDA_ARRAY_DESCRIPTOR d = {.Width = W, .Height = H, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 2}, back;
+    CUDA_ARRAY3D_DESCRIPTOR deep;
+    GIVES(CUDA_SUCCESS, cuArrayCreate(&a, &d));
+    GIVES(CUDA_SUCCESS, cuArrayGetDescriptor(&back, a));
+    CHECK(back.Width == W && back.Height == H && back.Format == CU_AD_FORMAT_FLOAT && back.NumChannels == 2);
+    GIVES(CUDA_SUCCESS, cuArray3DGetDescriptor(&deep, a));
+    CHECK(deep.Width == W && deep.Height == H && deep.Depth == 0 && deep.Flags == 0);
+    CHECK(cuArrayGetDescriptor(NULL, a) != CUDA_SUCCESS);
+    GIVES(CUDA_SUCCESS, cuArrayDestroy(a));
+}
+
+static void refused(CUdevice dev)
+{
+    CUarray a;
+    CUDA_ARRAY_DESCRIPTOR d = {.Width = W, .Height = H, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1};
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuArrayCreate(NULL, &d));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuArrayCreate(&a, NULL));
+    d.NumChannels = 3;
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuArrayCreate(&a, &d));
+    d.NumChannels = 1;
+    d.Format = 0x7f;
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuArrayCreate(&a, &d));
+    d.Format = CU_AD_FORMAT_FLOAT;
+    d.Width = 0;
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuArrayCreate(&a, &d));
+    d.Width = (size_t)1 << 40;
+    CHECK(cuArrayCreate(&a, &d) != CUDA_SUCCESS);
+    if (simulated(dev)) { /* a real driver may follow handles that are none */
+        a = make(4, 4, 0, 1, 0);
+        GIVES(CUDA_SUCCESS, cuArrayDestroy(a));
+        GIVES(CUDA_ERROR_INVALID_HANDLE, cuArrayDestroy(a));
+        GIVES(CUDA_ERROR_INVALID_HANDLE, cuArrayDestroy((CUarray)&d));
+        GIVES(CUDA_ERROR_INVALID_HANDLE, cuMipmappedArrayDestroy((CUmipmappedArray)&d));
+    }
+}
+
+static void flat(void)
+{
+    CUarray a = make(W, H, 0, 1, 0), b = make(W, H, 0, 1, 0);
+    CUdeviceptr p;
+    unsigned char in[H][W], out[H][W];
+    for (int i = 0; i < H * W; i++)
+        ((unsigned char *)in)[i] = (unsigned char)i;
+    MUST(cuMemAlloc(&p, sizeof in));
+    CUDA_MEMCPY2D c = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = in, .srcPitch = W, .WidthInBytes = W, .Height = H};
+    c.dstMemoryType = CU_MEMORYTYPE_ARRAY;
+    c.dstArray = a;
+    GIVES(CUDA_SUCCESS, cuMemcpy2D(&c));
+    CUDA_MEMCPY2D across = {.srcMemoryType = CU_MEMORYTYPE_ARRAY, .srcArray = a, .dstMemoryType = CU_MEMORYTYPE_ARRAY, .dstArray = b};
+    across.WidthInBytes = W;
+    across.Height = H;
+    GIVES(CUDA_SUCCESS, cuMemcpy2DAsync(&across, NULL));
+    CUDA_MEMCPY2D down = {.srcMemoryType = CU_MEMORYTYPE_ARRAY, .srcArray = b, .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = p};
+    down.dstPitch = W;
+    down.srcXInBytes = 3;
+    down.srcY = 1;
+    down.WidthInBytes = 4;
+    down.Height = 2;
+    MUST(cuMemsetD8(p, 0xee, sizeof in));
+    GIVES(CUDA_SUCCESS, cuMemcpy2D(&down));
+    MUST(cuMemcpyDtoH(out, p, sizeof out));
+    CHECK(out[0][0] == in[1][3] && out[0][3] == in[1][6] && out[0][4] == 0xee && out[1][0] == in[2][3]);
+    down.srcXInBytes = W - 3;
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpy2D(&down)); /* beyond the right edge */
+    down.srcXInBytes = 0;
+    down.srcY = H - 1;
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpy2D(&down));
+    MUST(cuMemFree(p));
+    GIVES(CUDA_SUCCESS, cuArrayDestroy(a));
+    GIVES(CUDA_SUCCESS, cuArrayDestroy(b));
+}
+
+static void deep(void)
+{
+    CUarray a = make(W, H, D, 1, 0);
+    unsigned char in[D][H][W], out[D][H][W];
+    for (int i = 0; i < D * H * W; i++)
+        ((unsigned char *)in)[i] = (unsigned char)(i * 7);
+    CUDA_MEMCPY3D up = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = in, .srcPitch = W, .srcHeight = H};
+    up.dstMemoryType = CU_MEMORYTYPE_ARRAY;
+    up.dstArray = a;
+    up.WidthInBytes = W;
+    up.Height = H;
+    up.Depth = D;
+    GIVES(CUDA_SUCCESS, cuMemcpy3D(&up));
+    CUDA_MEMCPY3D down = {.srcMemoryType = CU_MEMORYTYPE_ARRAY, .srcArray = a, .dstMemoryType = CU_MEMORYTYPE_HOST, .dstHost = out};
+    down.dstPitch = W;
+    down.dstHeight = H;
+    down.WidthInBytes = W;
+    down.Height = H;
+    down.Depth = D;
+    memset(out, 0, sizeof out);
+    GIVES(CUDA_SUCCESS, cuMemcpy3D(&down));
+    CHECK(!memcmp(in, out, sizeof in));
+    memset(out, 0, sizeof out);
+    down.srcZ = 2;
+    down.Depth = 1;
+    GIVES(CUDA_SUCCESS, cuMemcpy3DAsync(&down, NULL));
+    GIVES(CUDA_SUCCESS, cuCtxSynchronize());
+    CHECK(!memcmp(in[2], out[0], sizeof in[2]) && !out[1][0][0]);
+    down.Depth = 2;
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpy3D(&down));
+    GIVES(CUDA_SUCCESS, cuArrayDestroy(a));
+}
+
+static void lines(void)
+{
+    CUarray a = make(256, 0, 0, 4, 0), b = make(256, 0, 0, 4, 0);
+    CUdeviceptr p;
+    static unsigned char in[1024], out[1024];
+    for (size_t i = 0; i < sizeof in; i++)
+        in[i] = (unsigned char)(i * 3);
+    MUST(cuMemAlloc(&p, sizeof in));
+    GIVES(CUDA_SUCCESS, cuMemcpyHtoA(a, 0, in, sizeof in));
+    GIVES(CUDA_SUCCESS, cuMemcpyAtoA(b, 0, a, 0, sizeof in));
+    GIVES(CUDA_SUCCESS, cuMemcpyAtoD(p, b, 0, sizeof in));
+    GIVES(CUDA_SUCCESS, cuMemcpyDtoA(b, 512, p, 512));
+    GIVES(CUDA_SUCCESS, cuMemcpyAtoH(out, b, 0, sizeof out));
+    CHECK(!memcmp(out, in, 512) && !memcmp(out + 512, in, 512));
+    GIVES(CUDA_SUCCESS, cuMemcpyHtoAAsync(a, 16, in, 64, NULL));
+    GIVES(CUDA_SUCCESS, cuMemcpyAtoHAsync(out, a, 16, 64, NULL));
+    GIVES(CUDA_SUCCESS, cuCtxSynchronize());
+    CHECK(!memcmp(out, in, 64));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyAtoH(out, a, 1000, 64));
+    MUST(cuMemFree(p));
+    GIVES(CUDA_SUCCESS, cuArrayDestroy(a));
+    GIVES(CUDA_SUCCESS, cuArrayDestroy(b));
+}
+
+static void mipmaps(void)
+{
+    CUmipmappedArray m;
+    CUarray level, none;
+    CUDA_ARRAY3D_DESCRIPTOR d = {.Width = 64, .Height = 32, .Format = CU_AD_FORMAT_UNSIGNED_INT8, .NumChannels = 1}, back;
+    unsigned char in[16], out[16];
+    memset(in, 9, sizeof in);
+    GIVES(CUDA_SUCCESS, cuMipmappedArrayCreate(&m, &d, 4));
+    for (unsigned i = 0; i < 4; i++) {
+        GIVES(CUDA_SUCCESS, cuMipmappedArrayGetLevel(&level, m, i));
+        GIVES(CUDA_SUCCESS, cuArray3DGetDescriptor(&back, level));
+        CHECK(back.Width == 64u >> i && back.Height == 32u >> i);
+    }
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMipmappedArrayGetLevel(&none, m, 4));
+    CUDA_MEMCPY2D c = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = in, .srcPitch = 4, .WidthInBytes = 4, .Height = 4};
+    c.dstMemoryType = CU_MEMORYTYPE_ARRAY;
+    c.dstArray = level;
+    GIVES(CUDA_SUCCESS, cuMemcpy2D(&c));
+    CUDA_MEMCPY2D b = {.srcMemoryType = CU_MEMORYTYPE_ARRAY, .srcArray = level, .dstMemoryType = CU_MEMORYTYPE_HOST, .dstHost = out};
+    b.dstPitch = 4;
+    b.WidthInBytes = 4;
+    b.Height = 4;
+    memset(out, 0, sizeof out);
+    GIVES(CUDA_SUCCESS, cuMemcpy2D(&b));
+    CHECK(!memcmp(in, out, sizeof in));
+    GIVES(CUDA_SUCCESS, cuMipmappedArrayDestroy(m));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMipmappedArrayCreate(NULL, &d, 4));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMipmappedArrayCreate(&m, NULL, 4));
+}
+
+static void accounts(CUdevice dev)
+{
+    size_t free0, free1, total;
+    CUarray a;
+    MUST(cuMemGetInfo(&free0, &total));
+    a = make(4096, 4096, 0, 4, 0); /* 64 MiB */
+    MUST(cuMemGetInfo(&free1, &total));
+    CHECK(free1 <= free0 - (64 << 20));
+    MUST(cuArrayDestroy(a));
+    if (!simulated(dev))
+        return;
+    MUST(cuMemGetInfo(&free1, &total));
+    CHECK(free1 == free0);
+}
+
+int main(void)
+{
+    CUcontext ctx;
+    CUdevice dev = first_device();
+    MUST(cuCtxCreate(&ctx, 0, dev));
+    describe();
+    refused(dev);
+    flat();
+    deep();
+    lines();
+    mipmaps();
+    accounts(dev);
+    GIVES(CUDA_SUCCESS, cuCtxDestroy(ctx));
+    return tap_end();
+}

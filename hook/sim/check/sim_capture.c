@@ -1,0 +1,480 @@
+/* sim_capture.c: stream capture: what becomes part of a graph, how streams join and
+ * leave, and what may not be done meanwhile. */
+#include "kernels.h"
+#include "tap.h"
+
+#include <pthread.h>
+#include <stdint.h>
+
+#define N 256
+
+static CUcontext ctx;
+static CUfunction vadd, tick;
+static bool sim;
+
+static CUstream stream(void)
+{
+    CUstream s;
+    MUST(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    return s;
+}
+
+static CUevent event(void)
+{
+    CUevent e;
+    MUST(cuEventCreate(&e, CU_EVENT_DISABLE_TIMING));
+    return e;
+}
+
+static void run(CUstream s)
+{
+    MUST(cuLaunchKernel(tick, 1, 1, 1, 1, 1, 1, 0, s, NULL, NULL));
+}
+
+static size_t nodes_of(CUgraph g)
+{
+    size_t n = 0;
+    MUST(cuGraphGetNodes(g, NULL, &n));
+    return n;
+}
+
+static size_t edges_of(CUgraph g)
+{
+    size_t n = 0;
+    MUST(cuGraphGetEdges(g, NULL, NULL, &n));
+    return n;
+}
+
+static CUstreamCaptureStatus status(CUstream s)
+{
+    CUstreamCaptureStatus is = 99;
+    MUST(cuStreamIsCapturing(s, &is));
+    return is;
+}
+
+/* The capture must have been spoilt: no graph, and the stream is an ordinary one. */
+static void spoilt(CUstream s)
+{
+    CUgraph g = (CUgraph)(uintptr_t)1;
+    CHECK(status(s) == CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+    GIVES(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(s, &g));
+    CHECK(g == NULL);
+    CHECK(status(s) == CU_STREAM_CAPTURE_STATUS_NONE);
+    GIVES(CUDA_SUCCESS, cuStreamSynchronize(s));
+}
+
+static int calls;
+
+static void count(void *data)
+{
+    (void)data;
+    calls++;
+}
+
+static void callback(CUstream s, CUresult r, void *data)
+{
+    (void)s, (void)r, (void)data;
+}
+
+/* Every kind of work, in one stream; nothing of it happens before the launch. */
+static void everything(void)
+{
+    float *in, *out;
+    CUdeviceptr a, b, c;
+    CUgraph g = NULL;
+    CUgraphExec e;
+    CUstream s = stream();
+    int n = N;
+    bool right = true;
+    MUST(cuMemHostAlloc((void **)&in, N * 4, 0));
+    MUST(cuMemHostAlloc((void **)&out, N * 4, 0));
+    MUST(cuMemAlloc(&a, N * 4));
+    MUST(cuMemAlloc(&b, N * 4));
+    MUST(cuMemAlloc(&c, N * 4));
+    void *args[] = {&a, &b, &c, &n};
+    CUlaunchConfig config = {.gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = N, .blockDimY = 1};
+    config.blockDimZ = 1;
+    config.hStream = s;
+    GIVES(CUDA_SUCCESS, cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    CHECK(status(s) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+    GIVES(CUDA_SUCCESS, cuMemcpyHtoDAsync(a, in, N * 4, s));
+    GIVES(CUDA_SUCCESS, cuMemsetD32Async(b, 0x3f800000, N, s));
+    GIVES(CUDA_SUCCESS, cuLaunchKernel(vadd, 1, 1, 1, N, 1, 1, 0, s, args, NULL));
+    GIVES(CUDA_SUCCESS, cuMemcpyDtoDAsync(b, c, N * 4, s));
+    GIVES(CUDA_SUCCESS, cuLaunchKernelEx(&config, vadd, args, NULL));
+    GIVES(CUDA_SUCCESS, cuMemcpyDtoHAsync(out, c, N * 4, s));
+    GIVES(CUDA_SUCCESS, cuLaunchHostFunc(s, count, NULL));
+    GIVES(CUDA_SUCCESS, cuStreamEndCapture(s, &g));
+    CHECK(g != NULL && calls == 0);
+    CHECK(nodes_of(g) == 7);
+    CHECK(edges_of(g) == 6);
+    GIVES(CUDA_SUCCESS, cuGraphInstantiate(&e, g, 0));
+    for (int i = 0; i < N; i++)
+        in[i] = (float)i;
+    memset(out, 0, N * 4);
+    GIVES(CUDA_SUCCESS, cuGraphLaunch(e, s));
+    GIVES(CUDA_SUCCESS, cuStreamSynchronize(s));
+    for (int i = 0; i < N; i++)
+        right &= out[i] == (float)(2 * i + 1);
+    CHECK(right);
+    CHECK(calls == 1);
+    MUST(cuGraphExecDestroy(e));
+    MUST(cuGraphDestroy(g));
+    MUST(cuStreamDestroy(s));
+    MUST(cuMemFree(a));
+    MUST(cuMemFree(b));
+    MUST(cuMemFree(c));
+    MUST(cuMemFreeHost(in));
+    MUST(cuMemFreeHost(out));
+}
+
+/* A kernel's attributes are its node's. */
+static void attributes(void)
+{
+    int least, greatest;
+    CUgraph g;
+    CUgraphNode n;
+    CUstream s;
+    size_t one = 1;
+    CUkernelNodeAttrValue v;
+    CUlaunchAttribute a = {.id = CU_LAUNCH_ATTRIBUTE_PRIORITY};
+    MUST(cuCtxGetStreamPriorityRange(&least, &greatest));
+    MUST(cuStreamCreateWithPriority(&s, CU_STREAM_NON_BLOCKING, greatest));
+    CUlaunchConfig config = {1, 1, 1, 1, 1, 1, 0, s, &a, 0};
+    for (unsigned with = 0; with < 2; with++) {
+        config.numAttrs = with;
+        a.value.priority = least - 1;
+        MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+        MUST(cuLaunchKernelEx(&config, tick, NULL, NULL));
+        MUST(cuStreamEndCapture(s, &g));
+        MUST(cuGraphGetNodes(g, &n, &one));
+        GIVES(CUDA_SUCCESS, cuGraphKernelNodeGetAttribute(n, CU_LAUNCH_ATTRIBUTE_PRIORITY, &v));
+        CHECK(v.priority == (with ? least - 1 : greatest));
+        MUST(cuGraphDestroy(g));
+    }
+    MUST(cuStreamDestroy(s));
+}
+
+static void beginnings(void)
+{
+    CUgraph g = NULL;
+    CUstream s = stream(), other = stream();
+    CUevent e = event();
+    CUresult r;
+    GIVES(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuStreamBeginCapture(NULL, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    GIVES(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuStreamBeginCapture(CU_STREAM_LEGACY, CU_STREAM_CAPTURE_MODE_RELAXED));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamBeginCapture(s, (CUstreamCaptureMode)77));
+    CHECK(status(s) == CU_STREAM_CAPTURE_STATUS_NONE);
+    GIVES(CUDA_ERROR_ILLEGAL_STATE, cuStreamEndCapture(s, &g));
+    GIVES(CUDA_SUCCESS, cuStreamBeginCapture(CU_STREAM_PER_THREAD, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    run(CU_STREAM_PER_THREAD);
+    GIVES(CUDA_SUCCESS, cuStreamEndCapture(CU_STREAM_PER_THREAD, &g));
+    CHECK(nodes_of(g) == 1);
+    MUST(cuGraphDestroy(g));
+    GIVES(CUDA_SUCCESS, cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+    GIVES(CUDA_SUCCESS, cuStreamEndCapture(s, &g)); /* of nothing */
+    CHECK(nodes_of(g) == 0);
+    MUST(cuGraphDestroy(g));
+    MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    r = cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL);
+    CHECK(r == CUDA_ERROR_ILLEGAL_STATE);
+    MUST(cuEventRecord(e, s));
+    MUST(cuStreamWaitEvent(other, e, 0));
+    CHECK(status(other) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+    GIVES(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, cuStreamEndCapture(other, &g));
+    cuStreamEndCapture(s, &g);
+    CHECK(status(s) == CU_STREAM_CAPTURE_STATUS_NONE && status(other) == CU_STREAM_CAPTURE_STATUS_NONE);
+    if (g)
+        MUST(cuGraphDestroy(g));
+    MUST(cuEventDestroy(e));
+    MUST(cuStreamDestroy(s));
+    MUST(cuStreamDestroy(other));
+}
+
+/* One stream forks into another and back: a diamond. */
+static void fork_and_join(void)
+{
+    CUgraph g = NULL;
+    CUgraphNode roots[4];
+    CUstream s = stream(), t = stream();
+    CUevent fork = event(), join = event();
+    cuuint64_t id = 0, other_id = 1;
+    CUstreamCaptureStatus is;
+    const CUgraphNode *deps = NULL;
+    size_t n = 0;
+    CUgraph partial = NULL;
+    MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    run(s);
+    GIVES(CUDA_SUCCESS, cuEventRecord(fork, s));
+    GIVES(CUDA_SUCCESS, cuStreamWaitEvent(t, fork, 0));
+    run(s);
+    run(t);
+    GIVES(CUDA_SUCCESS, cuStreamGetCaptureInfo(s, &is, &id, &partial, &deps, &n));
+    CHECK(is == CU_STREAM_CAPTURE_STATUS_ACTIVE && n == 1 && nodes_of(partial) == 3);
+    GIVES(CUDA_SUCCESS, cuStreamGetCaptureInfo(t, &is, &other_id, NULL, NULL, NULL));
+    CHECK(id == other_id);
+    GIVES(CUDA_SUCCESS, cuEventRecord(join, t));
+    GIVES(CUDA_SUCCESS, cuStreamWaitEvent(s, join, 0));
+    GIVES(CUDA_SUCCESS, cuStreamGetCaptureInfo(s, &is, &id, NULL, &deps, &n));
+    CHECK(n == 2);
+    run(s);
+    GIVES(CUDA_SUCCESS, cuStreamEndCapture(s, &g));
+    CHECK(g == partial);
+    CHECK(nodes_of(g) == 4 && edges_of(g) == 4);
+    n = 4;
+    GIVES(CUDA_SUCCESS, cuGraphGetRootNodes(g, roots, &n));
+    CHECK(n == 1);
+    CHECK(status(t) == CU_STREAM_CAPTURE_STATUS_NONE);
+    MUST(cuGraphDestroy(g));
+    MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    MUST(cuEventRecord(fork, s));
+    MUST(cuStreamWaitEvent(t, fork, 0));
+    run(t);
+    GIVES(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, cuStreamEndCapture(s, &g));
+    CHECK(g == NULL && status(t) == CU_STREAM_CAPTURE_STATUS_NONE);
+    run(t);
+    GIVES(CUDA_SUCCESS, cuStreamSynchronize(t));
+    MUST(cuEventDestroy(fork));
+    MUST(cuEventDestroy(join));
+    MUST(cuStreamDestroy(s));
+    MUST(cuStreamDestroy(t));
+}
+
+static void crossing(void)
+{
+    CUgraph g = NULL;
+    CUstream s = stream(), t = stream();
+    CUevent e = event(), f = event();
+    MUST(cuEventRecord(e, t));
+    MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+    run(s);
+    GIVES(CUDA_ERROR_STREAM_CAPTURE_ISOLATION, cuStreamWaitEvent(s, e, 0));
+    spoilt(s);
+    MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+    MUST(cuStreamBeginCapture(t, CU_STREAM_CAPTURE_MODE_RELAXED));
+    run(s);
+    run(t);
+    MUST(cuEventRecord(e, s));
+    GIVES(CUDA_ERROR_STREAM_CAPTURE_MERGE, cuStreamWaitEvent(t, e, 0));
+    cuStreamEndCapture(s, &g);
+    if (g)
+        MUST(cuGraphDestroy(g));
+    g = NULL;
+    cuStreamEndCapture(t, &g);
+    if (g)
+        MUST(cuGraphDestroy(g));
+    /* the flag makes it a node, in either direction */
+    MUST(cuEventRecord(f, t));
+    MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+    GIVES(CUDA_SUCCESS, cuStreamWaitEvent(s, f, CU_EVENT_WAIT_EXTERNAL));
+    GIVES(CUDA_SUCCESS, cuEventRecordWithFlags(e, s, CU_EVENT_RECORD_EXTERNAL));
+    GIVES(CUDA_SUCCESS, cuStreamEndCapture(s, &g));
+    CHECK(nodes_of(g) == 2 && edges_of(g) == 1);
+    MUST(cuGraphDestroy(g));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuEventRecordWithFlags(e, s, CU_EVENT_RECORD_EXTERNAL));
+    MUST(cuEventDestroy(e));
+    MUST(cuEventDestroy(f));
+    MUST(cuStreamDestroy(s));
+    MUST(cuStreamDestroy(t));
+}
+
+/* Waiting for what only runs later. */
+static void waiting(void)
+{
+    CUstream s = stream();
+    CUevent e = event();
+    MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+    GIVES(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuStreamSynchronize(s));
+    GIVES(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuLaunchHostFunc(s, count, NULL));
+    spoilt(s);
+    MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+    GIVES(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuStreamQuery(s));
+    spoilt(s);
+    MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+    GIVES(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuCtxSynchronize());
+    spoilt(s);
+    MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+    GIVES(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuStreamAddCallback(s, callback, NULL, 0));
+    spoilt(s);
+    MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+    MUST(cuEventRecord(e, s));
+    GIVES(CUDA_ERROR_CAPTURED_EVENT, cuEventQuery(e));
+    cuStreamEndCapture(s, &(CUgraph){NULL});
+    MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+    MUST(cuEventRecord(e, s));
+    GIVES(CUDA_ERROR_CAPTURED_EVENT, cuEventSynchronize(e));
+    cuStreamEndCapture(s, &(CUgraph){NULL});
+    MUST(cuEventRecord(e, s));
+    GIVES(CUDA_SUCCESS, cuEventSynchronize(e)); /* recorded anew, it is an event again */
+    MUST(cuEventDestroy(e));
+    MUST(cuStreamDestroy(s));
+}
+
+/* The legacy stream stands for all blocking ones, also for those that capture. */
+static void legacy(void)
+{
+    CUstream s;
+    CUstreamCaptureStatus is;
+    CUdeviceptr p;
+    int v = 0;
+    CUgraph g = NULL;
+    MUST(cuMemAlloc(&p, 4));
+    MUST(cuStreamCreate(&s, CU_STREAM_DEFAULT));
+    MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+    run(s);
+    GIVES(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuStreamIsCapturing(NULL, &is));
+    CHECK(status(s) == CU_STREAM_CAPTURE_STATUS_ACTIVE); /* asking does no harm */
+    GIVES(CUDA_SUCCESS, cuStreamEndCapture(s, &g));
+    MUST(cuGraphDestroy(g));
+    MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+    GIVES(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuLaunchKernel(tick, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    spoilt(s);
+    MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+    GIVES(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuMemcpyDtoH(&v, p, 4));
+    spoilt(s);
+    MUST(cuStreamDestroy(s));
+    s = stream();
+    MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+    GIVES(CUDA_SUCCESS, cuStreamIsCapturing(NULL, &is));
+    CHECK(is == CU_STREAM_CAPTURE_STATUS_NONE);
+    GIVES(CUDA_SUCCESS, cuLaunchKernel(tick, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    GIVES(CUDA_SUCCESS, cuStreamEndCapture(s, &g));
+    MUST(cuGraphDestroy(g));
+    MUST(cuStreamDestroy(s));
+    MUST(cuMemFree(p));
+}
+
+/* Calls that a capture cannot see, in each mode of the capture. */
+static void unsafe(void)
+{
+    CUstream s = stream();
+    CUdeviceptr p = 0;
+    CUgraph g = NULL;
+    CUstreamCaptureMode mode;
+    for (int m = CU_STREAM_CAPTURE_MODE_GLOBAL; m <= CU_STREAM_CAPTURE_MODE_THREAD_LOCAL; m++) {
+        MUST(cuStreamBeginCapture(s, (CUstreamCaptureMode)m));
+        GIVES(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuMemAlloc(&p, 4));
+        spoilt(s);
+    }
+    MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+    GIVES(CUDA_SUCCESS, cuMemAlloc(&p, 4));
+    GIVES(CUDA_SUCCESS, cuStreamEndCapture(s, &g));
+    MUST(cuGraphDestroy(g));
+    MUST(cuMemFree(p));
+    mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    GIVES(CUDA_SUCCESS, cuThreadExchangeStreamCaptureMode(&mode));
+    CHECK(mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
+    GIVES(CUDA_SUCCESS, cuMemAlloc(&p, 4));
+    GIVES(CUDA_SUCCESS, cuThreadExchangeStreamCaptureMode(&mode));
+    CHECK(mode == CU_STREAM_CAPTURE_MODE_RELAXED);
+    GIVES(CUDA_SUCCESS, cuStreamEndCapture(s, &g));
+    MUST(cuGraphDestroy(g));
+    MUST(cuMemFree(p));
+    mode = (CUstreamCaptureMode)9;
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuThreadExchangeStreamCaptureMode(&mode));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuThreadExchangeStreamCaptureMode(NULL));
+    MUST(cuStreamDestroy(s));
+}
+
+struct other {
+    CUstream s;
+    CUresult alloc, end;
+    CUdeviceptr p;
+    CUgraph g;
+};
+
+static void *from_another(void *arg)
+{
+    struct other *o = arg;
+    MUST(cuCtxSetCurrent(ctx));
+    o->alloc = cuMemAlloc(&o->p, 4);
+    o->end = cuStreamEndCapture(o->s, &o->g);
+    return NULL;
+}
+
+/* What another thread may do while this one captures. */
+static void threads(void)
+{
+    static const struct {
+        CUstreamCaptureMode mode;
+        CUresult alloc, end;
+    } want[] = {
+        {CU_STREAM_CAPTURE_MODE_GLOBAL, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD},
+        {CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CUDA_SUCCESS, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD},
+        {CU_STREAM_CAPTURE_MODE_RELAXED, CUDA_SUCCESS, CUDA_SUCCESS},
+    };
+    for (int i = 0; i < 3; i++) {
+        struct other o = {.s = stream()};
+        pthread_t t;
+        CUgraph g = NULL;
+        MUST(cuStreamBeginCapture(o.s, want[i].mode));
+        pthread_create(&t, NULL, from_another, &o);
+        pthread_join(t, NULL);
+        CHECK(o.alloc == want[i].alloc);
+        CHECK(o.end == want[i].end);
+        if (o.end != CUDA_SUCCESS)
+            cuStreamEndCapture(o.s, &g);
+        if (o.g || g)
+            MUST(cuGraphDestroy(o.g ? o.g : g));
+        if (o.p)
+            MUST(cuMemFree(o.p));
+        MUST(cuStreamDestroy(o.s));
+    }
+}
+
+/* Nodes put in by hand, and a graph that is captured into. */
+static void by_hand(void)
+{
+    CUgraph g, got = NULL;
+    CUgraphNode first, extra;
+    CUstream s = stream();
+    CUstreamCaptureStatus is;
+    cuuint64_t id;
+    const CUgraphNode *deps;
+    size_t n = 0;
+    MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    run(s);
+    MUST(cuStreamGetCaptureInfo(s, &is, &id, &g, &deps, &n));
+    GIVES(CUDA_SUCCESS, cuGraphAddEmptyNode(&extra, g, deps, n));
+    GIVES(CUDA_SUCCESS, cuStreamUpdateCaptureDependencies(s, &extra, 1, CU_STREAM_SET_CAPTURE_DEPENDENCIES));
+    run(s);
+    GIVES(CUDA_SUCCESS, cuStreamEndCapture(s, &got));
+    CHECK(got == g && nodes_of(g) == 3 && edges_of(g) == 2);
+    n = 0;
+    GIVES(CUDA_SUCCESS, cuGraphNodeGetDependentNodes(extra, NULL, &n));
+    CHECK(n == 1);
+    GIVES(CUDA_ERROR_ILLEGAL_STATE, cuStreamUpdateCaptureDependencies(s, NULL, 0, CU_STREAM_SET_CAPTURE_DEPENDENCIES));
+    MUST(cuGraphDestroy(g));
+    MUST(cuGraphCreate(&g, 0));
+    MUST(cuGraphAddEmptyNode(&first, g, NULL, 0));
+    GIVES(CUDA_SUCCESS, cuStreamBeginCaptureToGraph(s, g, &first, NULL, 1, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    run(s);
+    GIVES(CUDA_SUCCESS, cuStreamEndCapture(s, &got));
+    CHECK(got == g && nodes_of(g) == 2 && edges_of(g) == 1);
+    MUST(cuGraphDestroy(g));
+    MUST(cuStreamDestroy(s));
+}
+
+int main(void)
+{
+    CUmodule m;
+    CUdevice dev = first_device();
+    sim = simulated(dev);
+    MUST(cuCtxCreate(&ctx, 0, dev));
+    MUST(cuModuleLoadData(&m, kernels_ptx));
+    MUST(cuModuleGetFunction(&vadd, m, "vadd"));
+    MUST(cuModuleGetFunction(&tick, m, "tick"));
+    everything();
+    attributes();
+    beginnings();
+    fork_and_join();
+    crossing();
+    waiting();
+    legacy();
+    unsafe();
+    threads();
+    by_hand();
+    GIVES(CUDA_SUCCESS, cuCtxDestroy(ctx));
+    return tap_end();
+}

@@ -1,0 +1,486 @@
+/* sim_graph.c: graphs made by hand: their nodes and edges, what a launch does, and
+ * in which order. */
+#include "kernels.h"
+#include "nodes.h"
+#include "tap.h"
+
+#include <stdint.h>
+
+#define N 256
+
+static CUcontext ctx;
+static CUmodule module;
+static CUfunction vadd, saxpy, tick, slow;
+static bool sim;
+static int sms;
+
+static CUDA_MEMCPY3D bytes(CUmemorytype from, const void *src, CUmemorytype to, const void *dst, size_t n)
+{
+    CUDA_MEMCPY3D p = {.srcMemoryType = from, .dstMemoryType = to, .WidthInBytes = n, .Height = 1, .Depth = 1};
+    if (from == CU_MEMORYTYPE_HOST)
+        p.srcHost = src;
+    else
+        p.srcDevice = *(const CUdeviceptr *)src;
+    if (to == CU_MEMORYTYPE_HOST)
+        p.dstHost = (void *)(uintptr_t)dst;
+    else
+        p.dstDevice = *(const CUdeviceptr *)dst;
+    p.srcPitch = p.dstPitch = n;
+    p.srcHeight = p.dstHeight = 1;
+    return p;
+}
+
+static int calls[4];
+
+static void count(void *data)
+{
+    ++*(int *)data;
+}
+
+static void launch_and_wait(CUgraphExec e, CUstream s)
+{
+    GIVES(CUDA_SUCCESS, cuGraphLaunch(e, s));
+    MUST(cuStreamSynchronize(s));
+}
+
+/* a = host; b = 2; c = a + b; host2 = c; then a call: in that order, again and again. */
+static void chain(void)
+{
+    float *in, *out;
+    CUdeviceptr a, b, c;
+    CUgraph g;
+    CUgraphNode copy_in, set, add, copy_out, call, none;
+    CUgraphExec e;
+    CUstream s;
+    int n = N;
+    MUST(cuMemHostAlloc((void **)&in, N * 4, 0));
+    MUST(cuMemHostAlloc((void **)&out, N * 4, 0));
+    MUST(cuMemAlloc(&a, N * 4));
+    MUST(cuMemAlloc(&b, N * 4));
+    MUST(cuMemAlloc(&c, N * 4));
+    MUST(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    void *args[] = {&a, &b, &c, &n};
+    CUDA_KERNEL_NODE_PARAMS k = kernel(vadd, 1, N, args);
+    CUDA_MEMCPY3D to = bytes(CU_MEMORYTYPE_HOST, in, CU_MEMORYTYPE_DEVICE, &a, N * 4);
+    CUDA_MEMCPY3D from = bytes(CU_MEMORYTYPE_DEVICE, &c, CU_MEMORYTYPE_HOST, out, N * 4);
+    CUDA_MEMSET_NODE_PARAMS two = fill(b, 0x40000000, N); /* 2.0f */
+    CUDA_HOST_NODE_PARAMS h = {count, &calls[0]};
+    GIVES(CUDA_SUCCESS, cuGraphCreate(&g, 0));
+    GIVES(CUDA_SUCCESS, cuGraphAddMemcpyNode(&copy_in, g, NULL, 0, &to, ctx));
+    GIVES(CUDA_SUCCESS, cuGraphAddMemsetNode(&set, g, NULL, 0, &two, ctx));
+    CUgraphNode both[] = {copy_in, set};
+    GIVES(CUDA_SUCCESS, cuGraphAddEmptyNode(&none, g, both, 2));
+    GIVES(CUDA_SUCCESS, cuGraphAddKernelNode(&add, g, &none, 1, &k));
+    GIVES(CUDA_SUCCESS, cuGraphAddMemcpyNode(&copy_out, g, &add, 1, &from, ctx));
+    GIVES(CUDA_SUCCESS, cuGraphAddHostNode(&call, g, &copy_out, 1, &h));
+    n = 0; /* the node has the values its parameters had */
+    GIVES(CUDA_SUCCESS, cuGraphInstantiate(&e, g, 0));
+    for (int round = 1; round <= 3; round++) {
+        for (int i = 0; i < N; i++)
+            in[i] = (float)(i * round);
+        launch_and_wait(e, s);
+        bool right = true;
+        for (int i = 0; i < N; i++)
+            right &= out[i] == (float)(i * round + 2);
+        CHECK(right);
+        CHECK(calls[0] == round);
+    }
+    GIVES(CUDA_SUCCESS, cuGraphUpload(e, s));
+    GIVES(CUDA_SUCCESS, cuGraphDestroy(g)); /* an instance lives without its graph */
+    launch_and_wait(e, s);
+    CHECK(calls[0] == 4);
+    GIVES(CUDA_SUCCESS, cuGraphLaunch(e, CU_STREAM_PER_THREAD));
+    GIVES(CUDA_SUCCESS, cuStreamSynchronize(CU_STREAM_PER_THREAD));
+    GIVES(CUDA_SUCCESS, cuGraphLaunch(e, NULL));
+    GIVES(CUDA_SUCCESS, cuCtxSynchronize());
+    CHECK(calls[0] == 6);
+    for (int i = 0; i < 5; i++)
+        MUST(cuGraphLaunch(e, s));
+    GIVES(CUDA_SUCCESS, cuGraphExecDestroy(e)); /* in flight */
+    GIVES(CUDA_SUCCESS, cuStreamSynchronize(s));
+    CHECK(calls[0] == 11);
+    MUST(cuStreamDestroy(s));
+    MUST(cuMemFree(a));
+    MUST(cuMemFree(b));
+    MUST(cuMemFree(c));
+    MUST(cuMemFreeHost(in));
+    MUST(cuMemFreeHost(out));
+}
+
+static CUgraphNode empty_after(CUgraph g, const CUgraphNode *deps, size_t n)
+{
+    CUgraphNode node = NULL;
+    MUST(cuGraphAddEmptyNode(&node, g, deps, n));
+    return node;
+}
+
+static void structure(void)
+{
+    CUgraph g;
+    CUgraphNode a, b, c, d, list[8], from[8], to[8];
+    CUgraphNodeType type;
+    size_t n = 0;
+    MUST(cuGraphCreate(&g, 0));
+    a = empty_after(g, NULL, 0);
+    b = empty_after(g, &a, 1);
+    c = empty_after(g, &a, 1);
+    d = empty_after(g, (CUgraphNode[]){b, c}, 2);
+    GIVES(CUDA_SUCCESS, cuGraphNodeGetType(a, &type));
+    CHECK(type == CU_GRAPH_NODE_TYPE_EMPTY);
+    GIVES(CUDA_SUCCESS, cuGraphGetNodes(g, NULL, &n));
+    CHECK(n == 4);
+    n = 8;
+    GIVES(CUDA_SUCCESS, cuGraphGetNodes(g, list, &n));
+    CHECK(n == 4 && list[4] == NULL && list[7] == NULL);
+    n = 0;
+    GIVES(CUDA_SUCCESS, cuGraphGetRootNodes(g, NULL, &n));
+    CHECK(n == 1);
+    GIVES(CUDA_SUCCESS, cuGraphGetRootNodes(g, list, &n));
+    CHECK(list[0] == a);
+    GIVES(CUDA_SUCCESS, cuGraphGetEdges(g, NULL, NULL, &n));
+    CHECK(n == 4);
+    GIVES(CUDA_SUCCESS, cuGraphGetEdges(g, from, to, &n));
+    n = 8;
+    GIVES(CUDA_SUCCESS, cuGraphNodeGetDependencies(d, list, &n));
+    CHECK(n == 2 && ((list[0] == b && list[1] == c) || (list[0] == c && list[1] == b)));
+    n = 8;
+    GIVES(CUDA_SUCCESS, cuGraphNodeGetDependentNodes(a, list, &n));
+    CHECK(n == 2);
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphAddDependencies(g, &a, &b, 1)); /* is there already */
+    GIVES(CUDA_SUCCESS, cuGraphAddDependencies(g, &a, &d, 1));
+    GIVES(CUDA_SUCCESS, cuGraphRemoveDependencies(g, &a, &d, 1));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphRemoveDependencies(g, &a, &d, 1));
+    GIVES(CUDA_SUCCESS, cuGraphDestroyNode(c));
+    n = 8;
+    GIVES(CUDA_SUCCESS, cuGraphNodeGetDependencies(d, list, &n));
+    CHECK(n == 1 && list[0] == b);
+    GIVES(CUDA_SUCCESS, cuGraphGetEdges(g, NULL, NULL, &n));
+    CHECK(n == 2);
+    GIVES(CUDA_SUCCESS, cuGraphDestroy(g));
+}
+
+/* Whether two nodes of two graphs are one another's in a clone. */
+static void clones(void)
+{
+    CUgraph g, copy, inner;
+    CUgraphNode a, b, child, found, other;
+    MUST(cuGraphCreate(&inner, 0));
+    empty_after(inner, NULL, 0);
+    MUST(cuGraphCreate(&g, 0));
+    a = empty_after(g, NULL, 0);
+    b = empty_after(g, &a, 1);
+    GIVES(CUDA_SUCCESS, cuGraphAddChildGraphNode(&child, g, &b, 1, inner));
+    GIVES(CUDA_SUCCESS, cuGraphDestroy(inner)); /* the node has a copy */
+    GIVES(CUDA_SUCCESS, cuGraphChildGraphNodeGetGraph(child, &inner));
+    size_t n = 0;
+    GIVES(CUDA_SUCCESS, cuGraphGetNodes(inner, NULL, &n));
+    CHECK(n == 1);
+    GIVES(CUDA_SUCCESS, cuGraphClone(&copy, g));
+    GIVES(CUDA_SUCCESS, cuGraphNodeFindInClone(&found, b, copy));
+    CHECK(found != b);
+    n = 1;
+    GIVES(CUDA_SUCCESS, cuGraphNodeGetDependencies(found, &other, &n));
+    GIVES(CUDA_SUCCESS, cuGraphNodeFindInClone(&found, a, copy));
+    CHECK(n == 1 && other == found);
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphNodeFindInClone(&found, other, copy));
+    GIVES(CUDA_SUCCESS, cuGraphDestroy(g));
+    GIVES(CUDA_SUCCESS, cuGraphGetNodes(copy, NULL, &n));
+    CHECK(n == 3);
+    GIVES(CUDA_SUCCESS, cuGraphDestroy(copy));
+}
+
+/* A child graph runs between what its node comes after and what comes after it. */
+static void children(void)
+{
+    CUdeviceptr p;
+    CUgraph g, inner;
+    CUgraphNode before, child, after, x, y;
+    CUgraphExec e;
+    CUstream s;
+    int v[3] = {0};
+    MUST(cuMemAlloc(&p, sizeof v));
+    MUST(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    MUST(cuGraphCreate(&g, 0));
+    MUST(cuGraphCreate(&inner, 0));
+    CUDA_MEMSET_NODE_PARAMS one = fill(p, 1, 3), two = fill(p, 2, 2), three = fill(p, 3, 1);
+    CUDA_HOST_NODE_PARAMS h = {count, &calls[1]};
+    MUST(cuGraphAddMemsetNode(&x, inner, NULL, 0, &two, ctx));
+    MUST(cuGraphAddHostNode(&y, inner, &x, 1, &h));
+    MUST(cuGraphAddMemsetNode(&before, g, NULL, 0, &one, ctx));
+    GIVES(CUDA_SUCCESS, cuGraphAddChildGraphNode(&child, g, &before, 1, inner));
+    MUST(cuGraphAddMemsetNode(&after, g, &child, 1, &three, ctx));
+    MUST(cuGraphDestroy(inner));
+    GIVES(CUDA_SUCCESS, cuGraphInstantiate(&e, g, 0));
+    launch_and_wait(e, s);
+    MUST(cuMemcpyDtoH(v, p, sizeof v));
+    CHECK(v[0] == 3 && v[1] == 2 && v[2] == 1);
+    CHECK(calls[1] == 1);
+    MUST(cuGraphExecDestroy(e));
+    MUST(cuGraphDestroy(g));
+    MUST(cuGraphCreate(&g, 0));
+    MUST(cuGraphCreate(&inner, 0));
+    MUST(cuGraphAddChildGraphNode(&child, g, NULL, 0, inner)); /* with nothing in it */
+    GIVES(CUDA_SUCCESS, cuGraphInstantiate(&e, g, 0));
+    launch_and_wait(e, s);
+    MUST(cuGraphExecDestroy(e));
+    MUST(cuGraphDestroy(g));
+    GIVES(CUDA_SUCCESS, cuGraphInstantiate(&e, inner, 0));
+    launch_and_wait(e, s);
+    MUST(cuGraphExecDestroy(e));
+    MUST(cuGraphDestroy(inner));
+    MUST(cuStreamDestroy(s));
+    MUST(cuMemFree(p));
+}
+
+static void cycles(void)
+{
+    CUgraph g;
+    CUgraphNode a, b;
+    CUgraphExec e = NULL;
+    CUDA_GRAPH_INSTANTIATE_PARAMS p = {0};
+    MUST(cuGraphCreate(&g, 0));
+    a = empty_after(g, NULL, 0);
+    b = empty_after(g, &a, 1);
+    CUresult r = cuGraphAddDependencies(g, &b, &a, 1);
+    CHECK(r == CUDA_SUCCESS || r == CUDA_ERROR_INVALID_VALUE); /* or found at once */
+    if (r == CUDA_SUCCESS) {
+        CHECK(cuGraphInstantiate(&e, g, 0) == CUDA_ERROR_INVALID_VALUE);
+        CHECK(cuGraphInstantiateWithParams(&e, g, &p) != CUDA_SUCCESS);
+        CHECK(p.result_out != CUDA_GRAPH_INSTANTIATE_SUCCESS);
+        if (sim)
+            CHECK(p.result_out == CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE && p.hErrNode_out != NULL);
+    }
+    MUST(cuGraphDestroy(g));
+}
+
+/* An event recorded inside a graph, and one waited for. */
+static void events(void)
+{
+    CUevent gate, mark, start;
+    CUgraph g;
+    CUgraphNode wait, work, record;
+    CUgraphExec e;
+    CUstream s, t;
+    CUevent got = NULL;
+    float ms = -1;
+    MUST(cuEventCreate(&gate, 0));
+    MUST(cuEventCreate(&mark, 0));
+    MUST(cuEventCreate(&start, 0));
+    MUST(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    MUST(cuStreamCreate(&t, CU_STREAM_NON_BLOCKING));
+    CUDA_KERNEL_NODE_PARAMS k = kernel(tick, 1, 1, NULL);
+    MUST(cuGraphCreate(&g, 0));
+    GIVES(CUDA_SUCCESS, cuGraphAddEventWaitNode(&wait, g, NULL, 0, gate));
+    MUST(cuGraphAddKernelNode(&work, g, &wait, 1, &k));
+    GIVES(CUDA_SUCCESS, cuGraphAddEventRecordNode(&record, g, &work, 1, mark));
+    GIVES(CUDA_SUCCESS, cuGraphEventRecordNodeGetEvent(record, &got));
+    CHECK(got == mark);
+    GIVES(CUDA_SUCCESS, cuGraphEventWaitNodeGetEvent(wait, &got));
+    CHECK(got == gate);
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphEventWaitNodeGetEvent(record, &got));
+    GIVES(CUDA_SUCCESS, cuGraphInstantiate(&e, g, 0));
+    launch_and_wait(e, s);
+    GIVES(CUDA_SUCCESS, cuEventQuery(mark));
+    MUST(cuLaunchKernel(slow, 10u * (unsigned)sms, 1, 1, 1, 1, 1, 0, t, NULL, NULL)); /* queue all behind it */
+    MUST(cuEventRecord(start, t));
+    MUST(cuLaunchKernel(slow, 1, 1, 1, 1, 1, 1, 0, t, NULL, NULL));
+    MUST(cuEventRecord(gate, t));
+    GIVES(CUDA_SUCCESS, cuGraphLaunch(e, s));
+    GIVES(CUDA_SUCCESS, cuEventSynchronize(mark));
+    GIVES(CUDA_SUCCESS, cuEventQuery(gate));
+    GIVES(CUDA_SUCCESS, cuEventElapsedTime(&ms, start, mark));
+    CHECK(ms >= 0);
+    if (sim)
+        CHECK(ms > 2.999 && ms < 3.5);
+    MUST(cuStreamSynchronize(s));
+    MUST(cuGraphExecDestroy(e));
+    MUST(cuGraphDestroy(g));
+    MUST(cuEventDestroy(gate));
+    MUST(cuEventDestroy(mark));
+    MUST(cuEventDestroy(start));
+    MUST(cuStreamDestroy(s));
+    MUST(cuStreamDestroy(t));
+}
+
+/* An instance does not run beside itself, in whatever streams it is launched. */
+static void one_at_a_time(void)
+{
+    CUdeviceptr x, y;
+    CUgraph g;
+    CUgraphNode node, last = NULL;
+    CUgraphExec e;
+    CUstream s[3];
+    int n = N;
+    float k = 1, *zeros, *got;
+    bool right = true;
+    MUST(cuMemAlloc(&x, N * 4));
+    MUST(cuMemAlloc(&y, N * 4));
+    MUST(cuMemHostAlloc((void **)&zeros, 2 * N * 4, 0));
+    got = zeros + N;
+    for (int i = 0; i < N; i++)
+        zeros[i] = 1;
+    MUST(cuMemcpyHtoD(x, zeros, N * 4));
+    MUST(cuMemcpyHtoD(y, zeros, N * 4));
+    void *args[] = {&k, &x, &y, &n};
+    CUDA_KERNEL_NODE_PARAMS p = kernel(saxpy, 1, N, args);
+    MUST(cuGraphCreate(&g, 0));
+    for (int i = 0; i < 4; i++) {
+        MUST(cuGraphAddKernelNode(&node, g, last ? &last : NULL, last != NULL, &p));
+        last = node;
+    }
+    MUST(cuGraphInstantiate(&e, g, 0));
+    for (int i = 0; i < 3; i++)
+        MUST(cuStreamCreate(&s[i], CU_STREAM_NON_BLOCKING));
+    for (int i = 0; i < 30; i++)
+        MUST(cuGraphLaunch(e, s[i % 3]));
+    for (int i = 0; i < 3; i++)
+        GIVES(CUDA_SUCCESS, cuStreamSynchronize(s[i]));
+    MUST(cuMemcpyDtoH(got, y, N * 4));
+    for (int i = 0; i < N; i++)
+        right &= got[i] == 1 + 30 * 4;
+    CHECK(right);
+    for (int i = 0; i < 3; i++)
+        MUST(cuStreamDestroy(s[i]));
+    MUST(cuGraphExecDestroy(e));
+    MUST(cuGraphDestroy(g));
+    MUST(cuMemFree(x));
+    MUST(cuMemFree(y));
+    MUST(cuMemFreeHost(zeros));
+}
+
+/* On the simulated GPU kernels of a graph cost what they cost elsewhere. */
+static void cost(void)
+{
+    CUgraph g;
+    CUgraphNode a, b, c;
+    CUgraphExec e;
+    CUevent from, to;
+    CUstream s;
+    float ms = 0;
+    MUST(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    MUST(cuEventCreate(&from, 0));
+    MUST(cuEventCreate(&to, 0));
+    CUDA_KERNEL_NODE_PARAMS k = kernel(tick, (unsigned)sms + 1, 1, NULL); /* 2 ms */
+    MUST(cuGraphCreate(&g, 0));
+    MUST(cuGraphAddKernelNode(&a, g, NULL, 0, &k));
+    MUST(cuGraphAddKernelNode(&b, g, &a, 1, &k));
+    MUST(cuGraphAddKernelNode(&c, g, &a, 1, &k)); /* beside b, but one has the SMs */
+    MUST(cuGraphInstantiate(&e, g, 0));
+    /* 100 ms, so that all is queued before the first graph begins, on a busy host too. */
+    MUST(cuLaunchKernel(tick, 100u * (unsigned)sms, 1, 1, 1, 1, 1, 0, s, NULL, NULL));
+    MUST(cuEventRecord(from, s));
+    for (int i = 0; i < 5; i++)
+        MUST(cuGraphLaunch(e, s));
+    MUST(cuEventRecord(to, s));
+    GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(s));
+    MUST(cuEventSynchronize(to));
+    MUST(cuEventElapsedTime(&ms, from, to));
+    CHECK(ms > 29.999 && ms < 30.001);
+    MUST(cuGraphExecDestroy(e));
+    MUST(cuGraphDestroy(g));
+    MUST(cuEventDestroy(from));
+    MUST(cuEventDestroy(to));
+    MUST(cuStreamDestroy(s));
+}
+
+static void wrong(void)
+{
+    CUgraph g, h;
+    CUgraphNode a, b, n;
+    CUgraphExec e;
+    CUstream s;
+    CUDA_KERNEL_NODE_PARAMS k = kernel(tick, 1, 1, NULL);
+    CUDA_HOST_NODE_PARAMS none = {NULL, NULL};
+    size_t count_out;
+    MUST(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    MUST(cuGraphCreate(&g, 0));
+    MUST(cuGraphCreate(&h, 0));
+    a = empty_after(g, NULL, 0);
+    b = empty_after(h, NULL, 0);
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphCreate(NULL, 0));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphCreate(&g, 1));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphDestroy(NULL));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphDestroyNode(NULL));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphExecDestroy(NULL));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphLaunch(NULL, s));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphClone(NULL, g));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphInstantiate(NULL, g, 0));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphInstantiate(&e, NULL, 0));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphGetNodes(g, NULL, NULL));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphGetNodes(NULL, NULL, &count_out));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphAddEmptyNode(NULL, g, NULL, 0));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphAddEmptyNode(&n, g, NULL, 1));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphAddEmptyNode(&n, g, &b, 1)); /* of another graph */
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphAddDependencies(g, &a, &b, 1));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphAddKernelNode(&n, g, NULL, 0, NULL));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphAddHostNode(&n, g, NULL, 0, &none));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphKernelNodeGetParams(a, &k)); /* not a kernel */
+    k.blockDimX = 4096;
+    CHECK(cuGraphAddKernelNode(&n, g, NULL, 0, &k) != CUDA_SUCCESS ||
+          cuGraphInstantiate(&e, g, 0) != CUDA_SUCCESS);
+    if (sim) { /* elsewhere a handle that never was one is the program's death */
+        CUgraph junk = (CUgraph)(uintptr_t)0x1234;
+        GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphDestroy(junk));
+        GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphInstantiate(&e, (CUgraph)(void *)s, 0));
+        GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphLaunch((CUgraphExec)(void *)g, s));
+        GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphDestroyNode((CUgraphNode)(void *)g));
+        MUST(cuGraphDestroy(h));
+        GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphDestroy(h));
+        GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphDestroyNode(b)); /* it went with its graph */
+    } else {
+        MUST(cuGraphDestroy(h));
+    }
+    MUST(cuGraphDestroy(g));
+    MUST(cuStreamDestroy(s));
+}
+
+/* A kernel that goes wrong inside a graph spoils the context, as anywhere. */
+static void faults(void)
+{
+    CUdeviceptr none = 0x10;
+    CUgraph g;
+    CUgraphNode n, m;
+    CUgraphExec e;
+    CUstream s;
+    int len = N;
+    void *args[] = {&none, &none, &none, &len};
+    CUDA_KERNEL_NODE_PARAMS bad = kernel(vadd, 1, N, args), good = kernel(tick, 1, 1, NULL);
+    CUDA_HOST_NODE_PARAMS h = {count, &calls[2]};
+    MUST(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    MUST(cuGraphCreate(&g, 0));
+    MUST(cuGraphAddKernelNode(&n, g, NULL, 0, &bad));
+    MUST(cuGraphAddKernelNode(&m, g, &n, 1, &good));
+    MUST(cuGraphAddHostNode(&n, g, &m, 1, &h));
+    MUST(cuGraphInstantiate(&e, g, 0));
+    GIVES(CUDA_SUCCESS, cuGraphLaunch(e, s));
+    GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuStreamSynchronize(s));
+    GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuGraphLaunch(e, s));
+    GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxSynchronize());
+    if (sim)
+        CHECK(calls[2] == 0);
+}
+
+int main(void)
+{
+    CUdevice dev = first_device();
+    sim = simulated(dev);
+    MUST(cuDeviceGetAttribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, dev));
+    MUST(cuCtxCreate(&ctx, 0, dev));
+    MUST(cuModuleLoadData(&module, kernels_ptx));
+    MUST(cuModuleGetFunction(&vadd, module, "vadd"));
+    MUST(cuModuleGetFunction(&saxpy, module, "saxpy"));
+    MUST(cuModuleGetFunction(&tick, module, "tick"));
+    MUST(cuModuleGetFunction(&slow, module, "slow"));
+    chain();
+    structure();
+    clones();
+    children();
+    cycles();
+    events();
+    one_at_a_time();
+    wrong();
+    if (sim)
+        cost();
+    faults(); /* after which nothing works */
+    return tap_end();
+}

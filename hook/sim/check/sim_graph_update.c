@@ -1,0 +1,499 @@
+/* sim_graph_update.c: changing graphs and their instances, node by node and all at
+ * once; attributes; nodes of any kind through one call; user objects. */
+#include "kernels.h"
+#include "nodes.h"
+#include "tap.h"
+
+#include <stdatomic.h>
+#include <stdint.h>
+#include <unistd.h>
+
+static CUcontext ctx;
+static CUfunction vadd, saxpy, tick;
+static CUstream stream;
+static CUdeviceptr words;
+static bool sim;
+
+static CUDA_MEMCPY3D copy(CUdeviceptr from, CUdeviceptr to, size_t n)
+{
+    CUDA_MEMCPY3D p = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .dstMemoryType = CU_MEMORYTYPE_DEVICE};
+    p.srcDevice = from;
+    p.dstDevice = to;
+    p.srcPitch = p.dstPitch = p.WidthInBytes = n;
+    p.srcHeight = p.dstHeight = p.Height = p.Depth = 1;
+    return p;
+}
+
+static int word(int i)
+{
+    int v = 0;
+    MUST(cuStreamSynchronize(stream));
+    MUST(cuMemcpyDtoH(&v, words + 4 * (unsigned)i, 4));
+    return v;
+}
+
+static void zero(void)
+{
+    MUST(cuMemsetD32(words, 0, 64));
+    MUST(cuCtxSynchronize());
+}
+
+static atomic_int called[4];
+
+static void count(void *data)
+{
+    atomic_fetch_add((atomic_int *)data, 1);
+}
+
+/* The values of an instance are its own: the graph's change does not reach it. */
+static void set_params(void)
+{
+    CUgraph g;
+    CUgraphNode set, cpy, call;
+    CUgraphExec e;
+    MUST(cuGraphCreate(&g, 0));
+    CUDA_MEMSET_NODE_PARAMS p = fill(words, 1, 1), q;
+    CUDA_MEMCPY3D c = copy(words, words + 4, 4), d;
+    CUDA_HOST_NODE_PARAMS h = {count, &called[0]}, i;
+    MUST(cuGraphAddMemsetNode(&set, g, NULL, 0, &p, ctx));
+    MUST(cuGraphAddMemcpyNode(&cpy, g, &set, 1, &c, ctx));
+    MUST(cuGraphAddHostNode(&call, g, &cpy, 1, &h));
+    MUST(cuGraphInstantiate(&e, g, 0));
+    p.value = 2;
+    GIVES(CUDA_SUCCESS, cuGraphMemsetNodeSetParams(set, &p));
+    GIVES(CUDA_SUCCESS, cuGraphMemsetNodeGetParams(set, &q));
+    CHECK(q.value == 2 && q.dst == words && q.width == 1 && q.elementSize == 4);
+    c.dstDevice = words + 8;
+    GIVES(CUDA_SUCCESS, cuGraphMemcpyNodeSetParams(cpy, &c));
+    GIVES(CUDA_SUCCESS, cuGraphMemcpyNodeGetParams(cpy, &d));
+    CHECK(d.dstDevice == words + 8 && d.WidthInBytes == 4);
+    h.userData = &called[1];
+    GIVES(CUDA_SUCCESS, cuGraphHostNodeSetParams(call, &h));
+    GIVES(CUDA_SUCCESS, cuGraphHostNodeGetParams(call, &i));
+    CHECK(i.fn == count && i.userData == &called[1]);
+    zero();
+    MUST(cuGraphLaunch(e, stream));
+    CHECK(word(0) == 1 && word(1) == 1 && word(2) == 0 && called[0] == 1 && called[1] == 0);
+    GIVES(CUDA_SUCCESS, cuGraphExecMemsetNodeSetParams(e, set, &p, ctx));
+    GIVES(CUDA_SUCCESS, cuGraphExecMemcpyNodeSetParams(e, cpy, &c, ctx));
+    GIVES(CUDA_SUCCESS, cuGraphExecHostNodeSetParams(e, call, &h));
+    zero();
+    MUST(cuGraphLaunch(e, stream));
+    CHECK(word(0) == 2 && word(1) == 0 && word(2) == 2 && called[0] == 1 && called[1] == 1);
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphExecMemsetNodeSetParams(e, cpy, &p, ctx)); /* another kind */
+    p.elementSize = 3;
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphExecMemsetNodeSetParams(e, set, &p, ctx));
+    c.srcMemoryType = CU_MEMORYTYPE_HOST;
+    c.srcHost = &p;
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphExecMemcpyNodeSetParams(e, cpy, &c, ctx)); /* from elsewhere */
+    MUST(cuGraphExecDestroy(e));
+    MUST(cuGraphDestroy(g));
+}
+
+/* What was launched is not changed by what comes after. */
+static void in_flight(void)
+{
+    CUgraph g;
+    CUgraphNode wait, set, up;
+    CUgraphExec e;
+    CUdeviceptr x;
+    float k = 1, got = 0;
+    int n = 1;
+    MUST(cuMemAlloc(&x, 8));
+    MUST(cuMemsetD32(x, 0x3f800000, 2)); /* 1.0f */
+    MUST(cuGraphCreate(&g, 0));
+    CUdeviceptr y = x + 4;
+    void *args[] = {&k, &x, &y, &n};
+    CUDA_KERNEL_NODE_PARAMS t = kernel(tick, 1, 1, NULL), p = kernel(saxpy, 1, 1, args);
+    MUST(cuGraphAddKernelNode(&wait, g, NULL, 0, &t));
+    MUST(cuGraphAddKernelNode(&up, g, &wait, 1, &p)); /* y += k x */
+    MUST(cuGraphInstantiate(&e, g, 0));
+    CUDA_MEMSET_NODE_PARAMS s = fill(words, 7, 1);
+    for (int i = 0; i < 6; i++) {
+        MUST(cuGraphLaunch(e, stream));
+        k += 1;
+        MUST(cuGraphExecKernelNodeSetParams(e, up, &p));
+    }
+    MUST(cuStreamSynchronize(stream));
+    MUST(cuMemcpyDtoH(&got, y, 4));
+    CHECK(got == 1 + 1 + 2 + 3 + 4 + 5 + 6);
+    MUST(cuGraphAddMemsetNode(&set, g, &up, 1, &s, ctx)); /* of the graph, not of the instance */
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphExecMemsetNodeSetParams(e, set, &s, ctx));
+    MUST(cuGraphExecDestroy(e));
+    MUST(cuGraphDestroy(g));
+    MUST(cuMemFree(x));
+}
+
+static void kernels(void)
+{
+    CUgraph g;
+    CUgraphNode n, m;
+    CUDA_KERNEL_NODE_PARAMS p, q;
+    CUdeviceptr a = words;
+    int len = 3;
+    void *args[] = {&a, &a, &a, &len};
+    unsigned char buf[28];
+    size_t size = sizeof buf;
+    void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, buf, CU_LAUNCH_PARAM_BUFFER_SIZE, &size, CU_LAUNCH_PARAM_END};
+    CUkernelNodeAttrValue v, w;
+    MUST(cuGraphCreate(&g, 0));
+    p = kernel(vadd, 2, 32, args);
+    MUST(cuGraphAddKernelNode(&n, g, NULL, 0, &p));
+    GIVES(CUDA_SUCCESS, cuGraphKernelNodeGetParams(n, &q));
+    CHECK(q.func == vadd && q.gridDimX == 2 && q.blockDimX == 32 && q.extra == NULL && q.kernelParams != NULL);
+    CHECK(*(CUdeviceptr *)q.kernelParams[0] == words && *(int *)q.kernelParams[3] == 3);
+    CHECK(q.kernelParams[0] != (void *)&a);
+    for (int i = 0; i < 3; i++)
+        memcpy(buf + 8 * i, &a, 8);
+    memcpy(buf + 24, &len, 4);
+    p.kernelParams = NULL;
+    p.extra = extra;
+    GIVES(CUDA_SUCCESS, cuGraphKernelNodeSetParams(n, &p));
+    GIVES(CUDA_SUCCESS, cuGraphKernelNodeGetParams(n, &q));
+    CHECK(q.kernelParams == NULL && q.extra != NULL);
+    p.kernelParams = args;
+    CHECK(cuGraphKernelNodeSetParams(n, &p) != CUDA_SUCCESS); /* one or the other */
+    p.extra = NULL;
+    MUST(cuGraphKernelNodeSetParams(n, &p));
+    memset(&v, 0, sizeof v);
+    GIVES(CUDA_SUCCESS, cuGraphKernelNodeGetAttribute(n, CU_LAUNCH_ATTRIBUTE_PRIORITY, &v));
+    CHECK(v.priority == 0);
+    v.priority = -1;
+    GIVES(CUDA_SUCCESS, cuGraphKernelNodeSetAttribute(n, CU_LAUNCH_ATTRIBUTE_PRIORITY, &v));
+    GIVES(CUDA_SUCCESS, cuGraphKernelNodeGetAttribute(n, CU_LAUNCH_ATTRIBUTE_PRIORITY, &w));
+    CHECK(w.priority == -1);
+    MUST(cuGraphAddKernelNode(&m, g, NULL, 0, &p));
+    GIVES(CUDA_SUCCESS, cuGraphKernelNodeCopyAttributes(m, n));
+    GIVES(CUDA_SUCCESS, cuGraphKernelNodeGetAttribute(m, CU_LAUNCH_ATTRIBUTE_PRIORITY, &w));
+    CHECK(w.priority == -1);
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphKernelNodeGetAttribute(m, (CUkernelNodeAttrID)900, &w));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphKernelNodeSetAttribute(m, CU_LAUNCH_ATTRIBUTE_PRIORITY, NULL));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphKernelNodeCopyAttributes(m, NULL));
+    MUST(cuGraphDestroy(g));
+}
+
+static void enabling(void)
+{
+    CUgraph g;
+    CUgraphNode one, two, none;
+    CUgraphExec e;
+    unsigned is = 7;
+    MUST(cuGraphCreate(&g, 0));
+    CUDA_MEMSET_NODE_PARAMS p = fill(words, 1, 1), q = fill(words, 2, 1);
+    MUST(cuGraphAddMemsetNode(&one, g, NULL, 0, &p, ctx));
+    MUST(cuGraphAddMemsetNode(&two, g, &one, 1, &q, ctx));
+    MUST(cuGraphAddEmptyNode(&none, g, &two, 1));
+    MUST(cuGraphInstantiate(&e, g, 0));
+    GIVES(CUDA_SUCCESS, cuGraphNodeGetEnabled(e, two, &is));
+    CHECK(is == 1);
+    GIVES(CUDA_SUCCESS, cuGraphNodeSetEnabled(e, two, 0));
+    GIVES(CUDA_SUCCESS, cuGraphNodeGetEnabled(e, two, &is));
+    CHECK(is == 0);
+    zero();
+    MUST(cuGraphLaunch(e, stream));
+    CHECK(word(0) == 1);
+    GIVES(CUDA_SUCCESS, cuGraphNodeSetEnabled(e, two, 1));
+    MUST(cuGraphLaunch(e, stream));
+    CHECK(word(0) == 2);
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphNodeSetEnabled(e, NULL, 0));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphNodeGetEnabled(e, two, NULL));
+    CHECK(cuGraphNodeSetEnabled(e, none, 0) != CUDA_SUCCESS); /* kernels, copies and sets only */
+    MUST(cuGraphExecDestroy(e));
+    MUST(cuGraphDestroy(g));
+}
+
+/* A set, then a kernel or another set, then perhaps more. */
+static CUgraph shape(unsigned value, int second, int nodes)
+{
+    CUgraph g;
+    CUgraphNode n, last;
+    MUST(cuGraphCreate(&g, 0));
+    CUDA_MEMSET_NODE_PARAMS p = fill(words, value, 1), q = fill(words + 4, value, 1);
+    CUDA_KERNEL_NODE_PARAMS k = kernel(tick, 1, 1, NULL);
+    MUST(cuGraphAddMemsetNode(&last, g, NULL, 0, &p, ctx));
+    if (second == CU_GRAPH_NODE_TYPE_KERNEL)
+        MUST(cuGraphAddKernelNode(&n, g, &last, 1, &k));
+    else
+        MUST(cuGraphAddMemsetNode(&n, g, &last, 1, &q, ctx));
+    for (int i = 2; i < nodes; i++) {
+        last = n;
+        MUST(cuGraphAddEmptyNode(&n, g, &last, 1));
+    }
+    return g;
+}
+
+static void update(void)
+{
+    CUgraph a = shape(1, CU_GRAPH_NODE_TYPE_KERNEL, 2), b = shape(5, CU_GRAPH_NODE_TYPE_KERNEL, 2);
+    CUgraph longer = shape(1, CU_GRAPH_NODE_TYPE_KERNEL, 3), other = shape(1, CU_GRAPH_NODE_TYPE_MEMSET, 2);
+    CUgraph loose = shape(1, CU_GRAPH_NODE_TYPE_KERNEL, 2);
+    CUgraphNode from, to;
+    CUgraphExec e;
+    CUgraphExecUpdateResultInfo info = {.result = CU_GRAPH_EXEC_UPDATE_ERROR};
+    size_t n = 1;
+    MUST(cuGraphInstantiate(&e, a, 0));
+    GIVES(CUDA_SUCCESS, cuGraphExecUpdate(e, b, &info));
+    CHECK(info.result == CU_GRAPH_EXEC_UPDATE_SUCCESS);
+    zero();
+    MUST(cuGraphLaunch(e, stream));
+    CHECK(word(0) == 5);
+    GIVES(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, cuGraphExecUpdate(e, longer, &info));
+    CHECK(info.result == CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED && info.errorNode == NULL);
+    GIVES(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, cuGraphExecUpdate(e, other, &info));
+    CHECK(info.result == CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED && info.errorNode != NULL);
+    MUST(cuGraphGetEdges(loose, &from, &to, &n));
+    MUST(cuGraphRemoveDependencies(loose, &from, &to, 1));
+    GIVES(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, cuGraphExecUpdate(e, loose, &info));
+    CHECK(info.result == CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED);
+    zero();
+    MUST(cuGraphLaunch(e, stream)); /* as it was */
+    CHECK(word(0) == 5);
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphExecUpdate(NULL, b, &info));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphExecUpdate(e, NULL, &info));
+    MUST(cuGraphExecDestroy(e));
+    MUST(cuGraphDestroy(a));
+    MUST(cuGraphDestroy(b));
+    MUST(cuGraphDestroy(longer));
+    MUST(cuGraphDestroy(other));
+    MUST(cuGraphDestroy(loose));
+}
+
+static void child(void)
+{
+    CUgraph g, a = shape(1, CU_GRAPH_NODE_TYPE_MEMSET, 2), b = shape(4, CU_GRAPH_NODE_TYPE_MEMSET, 2);
+    CUgraph longer = shape(4, CU_GRAPH_NODE_TYPE_MEMSET, 3);
+    CUgraphNode first, inner, last;
+    CUgraphExec e;
+    MUST(cuGraphCreate(&g, 0));
+    MUST(cuGraphAddEmptyNode(&first, g, NULL, 0));
+    MUST(cuGraphAddChildGraphNode(&inner, g, &first, 1, a));
+    MUST(cuGraphAddEmptyNode(&last, g, &inner, 1));
+    MUST(cuGraphInstantiate(&e, g, 0));
+    GIVES(CUDA_SUCCESS, cuGraphExecChildGraphNodeSetParams(e, inner, b));
+    zero();
+    MUST(cuGraphLaunch(e, stream));
+    CHECK(word(0) == 4 && word(1) == 4);
+    CHECK(cuGraphExecChildGraphNodeSetParams(e, inner, longer) != CUDA_SUCCESS);
+    CHECK(cuGraphExecChildGraphNodeSetParams(e, last, b) != CUDA_SUCCESS);
+    MUST(cuGraphExecDestroy(e));
+    MUST(cuGraphDestroy(g));
+    MUST(cuGraphDestroy(a));
+    MUST(cuGraphDestroy(b));
+    MUST(cuGraphDestroy(longer));
+}
+
+/* Nodes through the call that takes any. */
+static void generic(void)
+{
+    CUgraph g;
+    CUgraphNode set, run, host, none;
+    CUgraphNodeType type;
+    CUgraphExec e;
+    CUDA_GRAPH_INSTANTIATE_PARAMS how = {.flags = CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD, .hUploadStream = stream};
+    cuuint64_t flags = 9;
+    MUST(cuGraphCreate(&g, 0));
+    CUgraphNodeParams p = {.type = CU_GRAPH_NODE_TYPE_MEMSET};
+    p.memset.dst = words;
+    p.memset.value = 3;
+    p.memset.elementSize = 4;
+    p.memset.width = p.memset.height = 1;
+    p.memset.ctx = ctx;
+    GIVES(CUDA_SUCCESS, cuGraphAddNode(&set, g, NULL, 0, &p));
+    memset(&p, 0, sizeof p);
+    p.type = CU_GRAPH_NODE_TYPE_KERNEL;
+    p.kernel = kernel(tick, 1, 1, NULL);
+    GIVES(CUDA_SUCCESS, cuGraphAddNode(&run, g, &set, 1, &p));
+    memset(&p, 0, sizeof p);
+    p.type = CU_GRAPH_NODE_TYPE_HOST;
+    p.host.fn = count;
+    p.host.userData = &called[2];
+    GIVES(CUDA_SUCCESS, cuGraphAddNode(&host, g, &run, 1, &p));
+    p.host.userData = &called[3];
+    GIVES(CUDA_SUCCESS, cuGraphNodeSetParams(host, &p));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphNodeSetParams(run, &p));
+    memset(&p, 0, sizeof p);
+    p.type = CU_GRAPH_NODE_TYPE_EMPTY;
+    GIVES(CUDA_SUCCESS, cuGraphAddNode(&none, g, &host, 1, &p));
+    GIVES(CUDA_SUCCESS, cuGraphNodeGetType(host, &type));
+    CHECK(type == CU_GRAPH_NODE_TYPE_HOST);
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphAddNode(&none, g, NULL, 0, NULL));
+    p.type = (CUgraphNodeType)200;
+    CHECK(cuGraphAddNode(&none, g, NULL, 0, &p) != CUDA_SUCCESS);
+    GIVES(CUDA_SUCCESS, cuGraphInstantiateWithParams(&e, g, &how));
+    CHECK(how.result_out == CUDA_GRAPH_INSTANTIATE_SUCCESS && how.hErrNode_out == NULL);
+    GIVES(CUDA_SUCCESS, cuGraphExecGetFlags(e, &flags));
+    CHECK(flags == 0);
+    zero();
+    MUST(cuGraphLaunch(e, stream));
+    CHECK(word(0) == 3 && called[2] == 0 && called[3] == 1);
+    memset(&p, 0, sizeof p);
+    p.type = CU_GRAPH_NODE_TYPE_HOST;
+    p.host.fn = count;
+    p.host.userData = &called[2];
+    GIVES(CUDA_SUCCESS, cuGraphExecNodeSetParams(e, host, &p));
+    MUST(cuGraphLaunch(e, stream));
+    MUST(cuStreamSynchronize(stream));
+    CHECK(called[2] == 1);
+    MUST(cuGraphExecDestroy(e));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphInstantiate(&e, g, 1 << 20));
+    MUST(cuGraphDestroy(g));
+}
+
+static atomic_int ended;
+
+static void end(void *data)
+{
+    atomic_fetch_add(&ended, *(int *)data);
+}
+
+static bool becomes(int want)
+{
+    for (double until = seconds() + 20; ended != want && seconds() < until;)
+        usleep(1000);
+    return ended == want;
+}
+
+static void objects(void)
+{
+    static int one = 1, ten = 10;
+    CUgraph g, copy_of;
+    CUgraphExec e;
+    CUuserObject o, p;
+    CUgraphNode n;
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuUserObjectCreate(&o, &one, end, 1, 0));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuUserObjectCreate(&o, &one, NULL, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuUserObjectCreate(&o, &one, end, 0, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+    GIVES(CUDA_SUCCESS, cuUserObjectCreate(&o, &one, end, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+    GIVES(CUDA_SUCCESS, cuUserObjectRetain(o, 2));
+    GIVES(CUDA_SUCCESS, cuUserObjectRelease(o, 2));
+    CHECK(ended == 0);
+    GIVES(CUDA_SUCCESS, cuUserObjectRelease(o, 1));
+    CHECK(becomes(1));
+    MUST(cuUserObjectCreate(&p, &ten, end, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+    MUST(cuGraphCreate(&g, 0));
+    CUDA_KERNEL_NODE_PARAMS k = kernel(tick, 1, 1, NULL);
+    MUST(cuGraphAddKernelNode(&n, g, NULL, 0, &k));
+    GIVES(CUDA_SUCCESS, cuGraphRetainUserObject(g, p, 1, CU_GRAPH_USER_OBJECT_MOVE));
+    GIVES(CUDA_SUCCESS, cuGraphRetainUserObject(g, p, 2, 0));
+    GIVES(CUDA_SUCCESS, cuGraphReleaseUserObject(g, p, 1));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphRetainUserObject(g, p, 0, 0));
+    MUST(cuGraphClone(&copy_of, g));
+    MUST(cuGraphDestroy(g));
+    MUST(cuGraphInstantiate(&e, copy_of, 0));
+    MUST(cuGraphDestroy(copy_of));
+    MUST(cuGraphLaunch(e, stream));
+    CHECK(ended == 1);
+    MUST(cuGraphExecDestroy(e));
+    MUST(cuStreamSynchronize(stream));
+    CHECK(becomes(11));
+}
+
+static void dot(void)
+{
+    CUgraph g = shape(1, CU_GRAPH_NODE_TYPE_KERNEL, 2);
+    char path[] = "/tmp/sim_graph_XXXXXX", text[65536] = "";
+    int fd = mkstemp(path);
+    GIVES(CUDA_SUCCESS, cuGraphDebugDotPrint(g, path, 0));
+    ssize_t n = read(fd, text, sizeof text - 1);
+    CHECK(n > 0 && strstr(text, "digraph") && strstr(text, "->") && strstr(text, "tick"));
+    CHECK(cuGraphDebugDotPrint(g, "/nowhere/at/all", 0) != CUDA_SUCCESS);
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphDebugDotPrint(NULL, path, 0));
+    close(fd);
+    unlink(path);
+    MUST(cuGraphDestroy(g));
+}
+
+/* Work of two contexts. */
+static void contexts(void)
+{
+    CUcontext other;
+    CUmodule m;
+    CUfunction there;
+    CUgraph a = shape(1, CU_GRAPH_NODE_TYPE_KERNEL, 2), b;
+    CUgraphNode n, last;
+    CUgraphExec e;
+    CUgraphExecUpdateResultInfo info;
+    CUdeviceptr far;
+    MUST(cuGraphInstantiate(&e, a, 0));
+    MUST(cuCtxCreate(&other, 0, 0));
+    MUST(cuModuleLoadData(&m, kernels_ptx));
+    MUST(cuModuleGetFunction(&there, m, "tick"));
+    MUST(cuMemAlloc(&far, 4));
+    MUST(cuGraphCreate(&b, 0));
+    CUDA_MEMSET_NODE_PARAMS p = fill(words, 1, 1), q = fill(far, 1, 1);
+    CUDA_KERNEL_NODE_PARAMS k = kernel(there, 1, 1, NULL);
+    MUST(cuGraphAddMemsetNode(&last, b, NULL, 0, &p, ctx));
+    MUST(cuGraphAddKernelNode(&n, b, &last, 1, &k));
+    GIVES(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, cuGraphExecUpdate(e, b, &info));
+    CHECK(info.result == CU_GRAPH_EXEC_UPDATE_ERROR_UNSUPPORTED_FUNCTION_CHANGE ||
+          info.result == CU_GRAPH_EXEC_UPDATE_ERROR_FUNCTION_CHANGED);
+    MUST(cuGraphDestroy(b));
+    MUST(cuCtxSetCurrent(ctx));
+    size_t count_of = 1;
+    MUST(cuGraphGetRootNodes(a, &n, &count_of));
+    CHECK(cuGraphExecMemsetNodeSetParams(e, n, &q, other) != CUDA_SUCCESS);
+    MUST(cuGraphExecDestroy(e));
+    MUST(cuGraphDestroy(a));
+    MUST(cuCtxDestroy(other));
+}
+
+/* A module that is gone takes the instances with it that need it. */
+static void unloaded(void)
+{
+    CUmodule m;
+    CUfunction f;
+    CUgraph g;
+    CUgraphNode n;
+    CUgraphExec e, late;
+    CUgraphExecUpdateResultInfo info;
+    MUST(cuModuleLoadData(&m, kernels_ptx));
+    MUST(cuModuleGetFunction(&f, m, "tick"));
+    MUST(cuGraphCreate(&g, 0));
+    CUDA_KERNEL_NODE_PARAMS k = kernel(f, 1, 1, NULL);
+    MUST(cuGraphAddKernelNode(&n, g, NULL, 0, &k));
+    MUST(cuGraphInstantiate(&e, g, 0));
+    MUST(cuGraphLaunch(e, stream));
+    GIVES(CUDA_SUCCESS, cuModuleUnload(m));
+    GIVES(CUDA_ERROR_INVALID_HANDLE, cuGraphLaunch(e, stream));
+    GIVES(CUDA_ERROR_INVALID_HANDLE, cuGraphInstantiate(&late, g, 0));
+    GIVES(CUDA_SUCCESS, cuGraphNodeSetEnabled(e, n, 0)); /* of no use, and no harm */
+    GIVES(CUDA_ERROR_INVALID_HANDLE, cuGraphLaunch(e, stream));
+    MUST(cuModuleLoadData(&m, kernels_ptx));
+    MUST(cuModuleGetFunction(&f, m, "slow"));
+    k.func = f;
+    GIVES(CUDA_SUCCESS, cuGraphKernelNodeSetParams(n, &k));
+    GIVES(CUDA_SUCCESS, cuGraphExecUpdate(e, g, &info)); /* it has all it needs again */
+    GIVES(CUDA_SUCCESS, cuGraphLaunch(e, stream));
+    GIVES(CUDA_SUCCESS, cuModuleUnload(m));
+    GIVES(CUDA_ERROR_INVALID_HANDLE, cuGraphLaunch(e, stream));
+    MUST(cuGraphExecDestroy(e));
+    MUST(cuGraphDestroy(g));
+}
+
+int main(void)
+{
+    CUmodule m;
+    CUdevice dev = first_device();
+    sim = simulated(dev);
+    MUST(cuCtxCreate(&ctx, 0, dev));
+    MUST(cuModuleLoadData(&m, kernels_ptx));
+    MUST(cuModuleGetFunction(&vadd, m, "vadd"));
+    MUST(cuModuleGetFunction(&saxpy, m, "saxpy"));
+    MUST(cuModuleGetFunction(&tick, m, "tick"));
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(cuMemAlloc(&words, 256));
+    set_params();
+    in_flight();
+    kernels();
+    enabling();
+    update();
+    child();
+    generic();
+    objects();
+    dot();
+    contexts();
+    if (sim) /* elsewhere it is the program's own fault */
+        unloaded();
+    GIVES(CUDA_SUCCESS, cuCtxDestroy(ctx));
+    return tap_end();
+}

@@ -1,0 +1,156 @@
+/* sim_ipc_event.c: events recorded in one process and waited for in another. A
+ * host function that reads from a pipe holds a stream back as long as it is told. */
+#include "tap.h"
+#include "peer.h"
+
+#include <fcntl.h>
+#include <signal.h>
+
+static void hold(void *arg)
+{
+    char c;
+    while (read(*(int *)arg, &c, 1) < 0)
+        ;
+}
+
+struct side {
+    CUcontext ctx;
+    CUstream s;
+    CUdeviceptr p;
+    int gate[2]; /* what is written there lets the stream go on */
+};
+
+static struct side begin(CUdevice dev)
+{
+    struct side a;
+    if (pipe(a.gate) || fcntl(a.gate[0], F_SETFD, FD_CLOEXEC) || fcntl(a.gate[1], F_SETFD, FD_CLOEXEC))
+        exit(1);
+    MUST(cuCtxCreate(&a.ctx, 0, dev));
+    MUST(cuStreamCreate(&a.s, CU_STREAM_NON_BLOCKING));
+    MUST(cuMemAlloc(&a.p, 4096));
+    return a;
+}
+
+static void let_go(const struct side *a)
+{
+    if (write(a->gate[1], "g", 1) != 1)
+        exit(1);
+}
+
+/* Records an event behind a closed gate. */
+static void record_held(struct side *a, CUevent e)
+{
+    MUST(cuLaunchHostFunc(a->s, hold, &a->gate[0]));
+    MUST(cuEventRecord(e, a->s));
+}
+
+static int other(int sock)
+{
+    CUipcEventHandle h;
+    CUevent e;
+    CUdevice dev = first_device();
+    struct side me = begin(dev);
+    char b = 0;
+    if (!hear(sock, &h, sizeof h, NULL))
+        return 1;
+    MUST(cuIpcOpenEventHandle(&e, h));
+    /* the first process records, this one waits */
+    if (cuEventQuery(e) != CUDA_ERROR_NOT_READY)
+        return 2;
+    MUST(cuStreamWaitEvent(me.s, e, 0));
+    MUST(cuMemsetD8Async(me.p, 5, 16, me.s));
+    if (cuStreamQuery(me.s) != CUDA_ERROR_NOT_READY || !say_go(sock))
+        return 3;
+    MUST(cuEventSynchronize(e));
+    MUST(cuStreamSynchronize(me.s));
+    MUST(cuMemcpyDtoH(&b, me.p, 1));
+    if (b != 5 || cuEventQuery(e) != CUDA_SUCCESS)
+        return 4;
+    /* the other way round, once the first no longer waits for its own recording */
+    if (!hear_go(sock))
+        return 5;
+    record_held(&me, e);
+    if (cuEventQuery(e) != CUDA_ERROR_NOT_READY || !say_go(sock) || !hear_go(sock))
+        return 5;
+    let_go(&me);
+    MUST(cuStreamSynchronize(me.s));
+    if (!say_go(sock) || !hear_go(sock))
+        return 6;
+    if (!simulated(dev)) {
+        MUST(cuEventDestroy(e));
+        MUST(cuCtxDestroy(me.ctx));
+        return 0;
+    }
+    record_held(&me, e);
+    if (!say_go(sock))
+        return 7;
+    hear_go(sock); /* killed meanwhile */
+    return 8;
+}
+
+static void refused(CUdevice dev)
+{
+    CUevent e;
+    CUipcEventHandle h;
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuEventCreate(&e, CU_EVENT_INTERPROCESS)); /* not without the other flag */
+    MUST(cuEventCreate(&e, CU_EVENT_DISABLE_TIMING));
+    CHECK(cuIpcGetEventHandle(&h, e) != CUDA_SUCCESS);
+    MUST(cuEventDestroy(e));
+    memset(&h, 0x13, sizeof h);
+    CHECK(cuIpcOpenEventHandle(&e, h) != CUDA_SUCCESS);
+    if (simulated(dev))
+        GIVES(CUDA_ERROR_INVALID_HANDLE, cuIpcGetEventHandle(&h, (CUevent)&h));
+}
+
+int main(int argc, char **argv)
+{
+    CUipcEventHandle h;
+    CUevent e;
+    int can = 1;
+    char b = 0;
+    if (argc > 2)
+        return other(atoi(argv[2]));
+    struct peer peer = peer_start(argv[0], "other");
+    CUdevice dev = first_device();
+    MUST(cuDeviceGetAttribute(&can, CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, dev));
+    if (!can)
+        return 77;
+    struct side me = begin(dev);
+    refused(dev);
+    GIVES(CUDA_SUCCESS, cuEventCreate(&e, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+    CHECK(cuIpcGetEventHandle(NULL, e) != CUDA_SUCCESS);
+    record_held(&me, e);
+    GIVES(CUDA_SUCCESS, cuIpcGetEventHandle(&h, e));
+    CHECK(say(peer.sock, &h, sizeof h, -1));
+    CHECK(hear_go(peer.sock)); /* it waits */
+    GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(e));
+    let_go(&me);
+    GIVES(CUDA_SUCCESS, cuEventSynchronize(e));
+    CHECK(say_go(peer.sock) && hear_go(peer.sock)); /* it has recorded in its turn */
+    GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(e));
+    MUST(cuStreamWaitEvent(me.s, e, 0));
+    MUST(cuMemsetD8Async(me.p, 6, 16, me.s));
+    GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(me.s));
+    CHECK(say_go(peer.sock));
+    GIVES(CUDA_SUCCESS, cuStreamSynchronize(me.s));
+    GIVES(CUDA_SUCCESS, cuEventQuery(e));
+    MUST(cuMemcpyDtoH(&b, me.p, 1));
+    CHECK(b == 6);
+    CHECK(hear_go(peer.sock) && say_go(peer.sock));
+    if (simulated(dev)) { /* who dies keeps nobody waiting */
+        CHECK(hear_go(peer.sock));
+        GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(e));
+        MUST(cuStreamWaitEvent(me.s, e, 0));
+        kill(peer.pid, SIGKILL);
+        GIVES(CUDA_SUCCESS, cuEventSynchronize(e));
+        GIVES(CUDA_SUCCESS, cuStreamSynchronize(me.s));
+        CHECK(peer_end(peer) == 128);
+    } else {
+        CHECK(peer_end(peer) == 0);
+    }
+    GIVES(CUDA_SUCCESS, cuEventRecord(e, me.s));
+    GIVES(CUDA_SUCCESS, cuEventSynchronize(e));
+    GIVES(CUDA_SUCCESS, cuEventDestroy(e));
+    GIVES(CUDA_SUCCESS, cuCtxDestroy(me.ctx));
+    return tap_end();
+}

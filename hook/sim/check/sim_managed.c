@@ -1,0 +1,227 @@
+/* sim_managed.c: memory that host and device both see. */
+#include "kernels.h"
+#include "tap.h"
+
+#include <stdint.h>
+
+#define MIB (1u << 20)
+#define PAGE 4096u /* what the driver moves at least; larger pages divide by it */
+
+static void refused(CUdevice dev)
+{
+    CUdeviceptr p, q;
+    int v;
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAllocManaged(NULL, 16, CU_MEM_ATTACH_GLOBAL));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAllocManaged(&p, 0, CU_MEM_ATTACH_GLOBAL));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAllocManaged(&p, 16, CU_MEM_ATTACH_SINGLE));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAllocManaged(&p, 16, 0));
+    MUST(cuMemAllocManaged(&p, MIB, CU_MEM_ATTACH_GLOBAL));
+    MUST(cuMemAlloc(&q, MIB));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemPrefetchAsync(q, MIB, dev, NULL));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemPrefetchAsync(p, 0, dev, NULL));
+    GIVES(CUDA_ERROR_INVALID_DEVICE, cuMemPrefetchAsync(p, MIB, 99, NULL));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAdvise(q, MIB, CU_MEM_ADVISE_SET_READ_MOSTLY, dev));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAdvise(p, MIB, (CUmem_advise)99, dev));
+    GIVES(CUDA_ERROR_INVALID_DEVICE, cuMemAdvise(p, MIB, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, 99));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemRangeGetAttribute(&v, 1, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, p, MIB));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemRangeGetAttribute(NULL, 4, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, p, MIB));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemRangeGetAttribute(&v, 4, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, q, MIB));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(p + PAGE));
+    GIVES(CUDA_SUCCESS, cuMemFree(p));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(p));
+    GIVES(CUDA_SUCCESS, cuMemFree(q));
+}
+
+/* The host writes, a kernel computes, the host reads, all at one address. */
+static void both_sides(CUdevice dev, CUfunction vadd, bool prefetch)
+{
+    enum { N = 1 << 18 };
+    CUdeviceptr p[3];
+    float *h[3];
+    unsigned n = N;
+    void *args[] = {&p[0], &p[1], &p[2], &n};
+    bool right = true;
+    for (int k = 0; k < 3; k++) {
+        GIVES(CUDA_SUCCESS, cuMemAllocManaged(&p[k], N * sizeof(float), CU_MEM_ATTACH_GLOBAL));
+        h[k] = (float *)(uintptr_t)p[k];
+    }
+    for (int i = 0; i < N; i++) {
+        h[0][i] = (float)i;
+        h[1][i] = 1;
+    }
+    for (int k = 0; prefetch && k < 3; k++)
+        GIVES(CUDA_SUCCESS, cuMemPrefetchAsync(p[k], N * sizeof(float), dev, NULL));
+    GIVES(CUDA_SUCCESS, cuLaunchKernel(vadd, N / 256, 1, 1, 256, 1, 1, 0, NULL, args, NULL));
+    if (prefetch)
+        GIVES(CUDA_SUCCESS, cuMemPrefetchAsync(p[2], N * sizeof(float), -1, NULL)); /* CU_DEVICE_CPU */
+    GIVES(CUDA_SUCCESS, cuCtxSynchronize());
+    for (int i = 0; i < N; i++)
+        right &= h[2][i] == (float)i + 1;
+    CHECK(right);
+    for (int k = 0; k < 3; k++)
+        GIVES(CUDA_SUCCESS, cuMemFree(p[k]));
+}
+
+static void copies(void)
+{
+    CUdeviceptr p, q;
+    unsigned char *h;
+    MUST(cuMemAllocManaged(&p, MIB, CU_MEM_ATTACH_GLOBAL));
+    MUST(cuMemAlloc(&q, MIB));
+    h = (unsigned char *)(uintptr_t)p;
+    memset(h, 0x11, MIB);
+    GIVES(CUDA_SUCCESS, cuMemcpyDtoD(q, p, MIB));
+    GIVES(CUDA_SUCCESS, cuMemsetD8(p, 0x22, MIB / 2));
+    GIVES(CUDA_SUCCESS, cuCtxSynchronize());
+    CHECK(h[0] == 0x22 && h[MIB / 2 - 1] == 0x22 && h[MIB / 2] == 0x11);
+    GIVES(CUDA_SUCCESS, cuMemcpyDtoH(h, q, MIB));
+    CHECK(h[0] == 0x11);
+    GIVES(CUDA_SUCCESS, cuMemcpy(q, p, MIB));
+    MUST(cuMemFree(p));
+    MUST(cuMemFree(q));
+}
+
+static int attribute(CUmem_range_attribute what, CUdeviceptr p, size_t n)
+{
+    int v = -77;
+    GIVES(CUDA_SUCCESS, cuMemRangeGetAttribute(&v, sizeof v, what, p, n));
+    return v;
+}
+
+static void advice(CUdevice dev)
+{
+    CUdeviceptr p;
+    int by[4] = {-7, -7, -7, -7}, mostly = -7;
+    size_t half = 8 * MIB;
+    MUST(cuMemAllocManaged(&p, 2 * half, CU_MEM_ATTACH_GLOBAL));
+    CHECK(attribute(CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, p, 2 * half) == 0);
+    CHECK(attribute(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, p, 2 * half) == -2);
+    CHECK(attribute(CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, p, 2 * half) == -2);
+    GIVES(CUDA_SUCCESS, cuMemAdvise(p, half, CU_MEM_ADVISE_SET_READ_MOSTLY, dev));
+    CHECK(attribute(CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, p, half) == 1);
+    CHECK(attribute(CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, p, 2 * half) == 0); /* not all of it */
+    GIVES(CUDA_SUCCESS, cuMemAdvise(p, half, CU_MEM_ADVISE_UNSET_READ_MOSTLY, dev));
+    CHECK(attribute(CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, p, half) == 0);
+    GIVES(CUDA_SUCCESS, cuMemAdvise(p, 2 * half, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, dev));
+    CHECK(attribute(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, p, 2 * half) == dev);
+    GIVES(CUDA_SUCCESS, cuMemAdvise(p + half, half, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, -1));
+    CHECK(attribute(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, p + half, half) == -1);
+    CHECK(attribute(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, p, 2 * half) == -2);
+    GIVES(CUDA_SUCCESS, cuMemAdvise(p, 2 * half, CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION, dev));
+    GIVES(CUDA_SUCCESS, cuMemAdvise(p, 2 * half, CU_MEM_ADVISE_SET_ACCESSED_BY, dev));
+    GIVES(CUDA_SUCCESS, cuMemRangeGetAttribute(by, sizeof by, CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, p, 2 * half));
+    CHECK(by[0] == dev && by[1] == -2 && by[3] == -2);
+    GIVES(CUDA_SUCCESS, cuMemAdvise(p, 2 * half, CU_MEM_ADVISE_UNSET_ACCESSED_BY, dev));
+    GIVES(CUDA_SUCCESS, cuMemPrefetchAsync(p, half, dev, NULL));
+    GIVES(CUDA_SUCCESS, cuCtxSynchronize());
+    CHECK(attribute(CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, p, half) == dev);
+    CHECK(attribute(CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, p, 2 * half) == -2);
+    void *out[] = {&mostly, by};
+    size_t sizes[] = {sizeof mostly, sizeof by};
+    CUmem_range_attribute which[] = {CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY};
+    GIVES(CUDA_SUCCESS, cuMemRangeGetAttributes(out, sizes, which, 2, p, half));
+    CHECK(mostly == 0 && by[0] == -2);
+    MUST(cuMemFree(p));
+}
+
+static void pointers(CUcontext ctx)
+{
+    CUdeviceptr p, base = 0;
+    CUstream s;
+    CUcontext of = NULL;
+    unsigned managed = 0;
+    size_t size = 0;
+    void *host = NULL;
+    MUST(cuMemAllocManaged(&p, 12345, CU_MEM_ATTACH_HOST));
+    GIVES(CUDA_SUCCESS, cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, p + 100));
+    CHECK(managed == 1);
+    GIVES(CUDA_SUCCESS, cuPointerGetAttribute(&host, CU_POINTER_ATTRIBUTE_HOST_POINTER, p + 100));
+    CHECK(host == (void *)(uintptr_t)(p + 100));
+    GIVES(CUDA_SUCCESS, cuPointerGetAttribute(&of, CU_POINTER_ATTRIBUTE_CONTEXT, p));
+    CHECK(of == ctx);
+    GIVES(CUDA_SUCCESS, cuMemGetAddressRange(&base, &size, p + 100));
+    CHECK(base == p && size >= 12345);
+    MUST(cuStreamCreate(&s, 0));
+    GIVES(CUDA_SUCCESS, cuStreamAttachMemAsync(s, p, 0, CU_MEM_ATTACH_SINGLE));
+    GIVES(CUDA_SUCCESS, cuStreamSynchronize(s));
+    GIVES(CUDA_SUCCESS, cuStreamAttachMemAsync(s, p, 0, CU_MEM_ATTACH_GLOBAL));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamAttachMemAsync(s, p, 0, 99));
+    GIVES(CUDA_SUCCESS, cuStreamSynchronize(s));
+    MUST(cuMemAlloc(&base, 4096));
+    GIVES(CUDA_SUCCESS, cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, base));
+    CHECK(managed == 0);
+    CHECK(cuStreamAttachMemAsync(s, base, 0, CU_MEM_ATTACH_GLOBAL) != CUDA_SUCCESS);
+    MUST(cuMemFree(base));
+    MUST(cuStreamDestroy(s));
+    MUST(cuMemFree(p));
+}
+
+static size_t free_now(void)
+{
+    size_t free_bytes, total;
+    MUST(cuMemGetInfo(&free_bytes, &total));
+    return free_bytes;
+}
+
+/* What only the simulator promises: pages count as the device's from the prefetch
+ * on, there may be more than it has, and the least recently used leave. */
+static void residency(CUdevice dev)
+{
+    size_t total;
+    CUdeviceptr a, b, c, d;
+    MUST(cuDeviceTotalMem(&total, dev));
+    if (total > 1u << 30)
+        return; /* all that moves would take too long */
+    size_t before = free_now(), part = (total / 2 + total / 8) & ~(size_t)(PAGE - 1);
+    MUST(cuMemAllocManaged(&a, part, CU_MEM_ATTACH_GLOBAL));
+    MUST(cuMemAllocManaged(&b, part, CU_MEM_ATTACH_GLOBAL));
+    CHECK(free_now() == before);
+    MUST(cuMemPrefetchAsync(a, 10 * PAGE, dev, NULL));
+    CHECK(free_now() == before - 10 * PAGE);
+    MUST(cuMemPrefetchAsync(a + 5 * PAGE, 10 * PAGE, dev, NULL));
+    CHECK(free_now() == before - 15 * PAGE);
+    MUST(cuMemPrefetchAsync(a + 5 * PAGE, PAGE, -1, NULL));
+    CHECK(free_now() == before - 14 * PAGE);
+    MUST(cuMemPrefetchAsync(a, part, dev, NULL));
+    CHECK(free_now() == before - part);
+    MUST(cuMemPrefetchAsync(b, part, dev, NULL)); /* pushes out as much of a as it must */
+    CHECK(free_now() == 0);
+    MUST(cuMemPrefetchAsync(b, part, -1, NULL));
+    CHECK(free_now() == part);
+    MUST(cuMemPrefetchAsync(a, part, dev, NULL));
+    GIVES(CUDA_SUCCESS, cuMemAlloc(&c, before - PAGE)); /* room for it is made */
+    CHECK(free_now() <= PAGE);
+    MUST(cuMemPrefetchAsync(b, part, dev, NULL)); /* but not by cuMemAlloc's memory */
+    CHECK(free_now() == 0);
+    GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&d, 2 * PAGE));
+    MUST(cuMemFree(c));
+    MUST(cuMemFree(a));
+    MUST(cuMemFree(b));
+    CHECK(free_now() == before);
+}
+
+int main(void)
+{
+    CUcontext ctx;
+    CUmodule m;
+    CUfunction vadd;
+    int managed = 0, at_once = 0;
+    CUdevice dev = first_device();
+    MUST(cuDeviceGetAttribute(&managed, CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, dev));
+    MUST(cuDeviceGetAttribute(&at_once, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, dev));
+    if (!managed || !at_once)
+        return 77;
+    MUST(cuCtxCreate(&ctx, 0, dev));
+    MUST(cuModuleLoadData(&m, kernels_ptx));
+    MUST(cuModuleGetFunction(&vadd, m, "vadd"));
+    refused(dev);
+    both_sides(dev, vadd, false);
+    both_sides(dev, vadd, true);
+    copies();
+    advice(dev);
+    pointers(ctx);
+    if (simulated(dev))
+        residency(dev);
+    GIVES(CUDA_SUCCESS, cuCtxDestroy(ctx));
+    return tap_end();
+}

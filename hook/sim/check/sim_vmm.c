@@ -1,0 +1,297 @@
+/* sim_vmm.c: addresses and memory apart, and memory handed to another process by
+ * descriptor. */
+#include "kernels.h"
+#include "tap.h"
+#include "peer.h"
+
+#include <stdint.h>
+
+static size_t grain;
+
+static CUmemAllocationProp prop_of(CUdevice dev, CUmemAllocationHandleType handles)
+{
+    CUmemAllocationProp p = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .requestedHandleTypes = handles};
+    p.location = (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, dev};
+    return p;
+}
+
+static CUmemGenericAllocationHandle make(CUdevice dev, size_t size, CUmemAllocationHandleType handles)
+{
+    CUmemGenericAllocationHandle h = 0;
+    CUmemAllocationProp p = prop_of(dev, handles);
+    MUST(cuMemCreate(&h, size, &p, 0));
+    return h;
+}
+
+static void allow(CUdevice dev, CUdeviceptr p, size_t size)
+{
+    CUmemAccessDesc d = {{CU_MEM_LOCATION_TYPE_DEVICE, dev}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    MUST(cuMemSetAccess(p, size, &d, 1));
+}
+
+static bool all(CUdeviceptr p, size_t n, unsigned char value)
+{
+    unsigned char *b = malloc(n);
+    bool same = true;
+    MUST(cuMemcpyDtoH(b, p, n));
+    for (size_t i = 0; i < n; i++)
+        same &= b[i] == value;
+    free(b);
+    return same;
+}
+
+static void granularity(CUdevice dev)
+{
+    CUmemAllocationProp p = prop_of(dev, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    size_t recommended = 0;
+    GIVES(CUDA_SUCCESS, cuMemGetAllocationGranularity(&grain, &p, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+    GIVES(CUDA_SUCCESS, cuMemGetAllocationGranularity(&recommended, &p, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
+    CHECK(grain >= 4096 && (grain & (grain - 1)) == 0 && recommended % grain == 0);
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemGetAllocationGranularity(NULL, &p, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemGetAllocationGranularity(&grain, NULL, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+    GIVES(CUDA_SUCCESS, cuMemGetAllocationGranularity(&grain, &p, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+}
+
+static void reserve(void)
+{
+    CUdeviceptr p = 0, q = 0;
+    size_t large = 64 * grain;
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAddressReserve(NULL, grain, 0, 0, 0));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAddressReserve(&p, 0, 0, 0, 0));
+    CHECK(cuMemAddressReserve(&p, grain, 3, 0, 0) != CUDA_SUCCESS);
+    GIVES(CUDA_SUCCESS, cuMemAddressReserve(&p, grain, 0, 0, 0));
+    GIVES(CUDA_SUCCESS, cuMemAddressReserve(&q, grain, large, 0, 0));
+    CHECK(p % grain == 0 && q % large == 0 && p != q);
+    CHECK(cuMemAddressFree(p, 2 * grain) != CUDA_SUCCESS);
+    GIVES(CUDA_SUCCESS, cuMemAddressFree(p, grain));
+    CHECK(cuMemAddressFree(p, grain) != CUDA_SUCCESS);
+    GIVES(CUDA_SUCCESS, cuMemAddressFree(q, grain));
+}
+
+static void create(CUdevice dev)
+{
+    CUmemAllocationProp p = prop_of(dev, CU_MEM_HANDLE_TYPE_NONE), back;
+    CUmemGenericAllocationHandle h, none = 0;
+    size_t total;
+    int fd = -1;
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemCreate(NULL, grain, &p, 0));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemCreate(&h, grain, NULL, 0));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemCreate(&h, grain + 1, &p, 0));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuMemCreate(&h, 0, &p, 0));
+    MUST(cuDeviceTotalMem(&total, dev));
+    GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemCreate(&h, (total / grain + 1) * grain, &p, 0));
+    p.type = CU_MEM_ALLOCATION_TYPE_INVALID;
+    CHECK(cuMemCreate(&h, grain, &p, 0) != CUDA_SUCCESS);
+    p = prop_of(99, CU_MEM_HANDLE_TYPE_NONE);
+    CHECK(cuMemCreate(&h, grain, &p, 0) != CUDA_SUCCESS);
+    CHECK(cuMemRelease(none) != CUDA_SUCCESS);
+    h = make(dev, 2 * grain, CU_MEM_HANDLE_TYPE_NONE);
+    GIVES(CUDA_SUCCESS, cuMemGetAllocationPropertiesFromHandle(&back, h));
+    CHECK(back.type == CU_MEM_ALLOCATION_TYPE_PINNED && back.location.type == CU_MEM_LOCATION_TYPE_DEVICE && back.location.id == dev);
+    CHECK(cuMemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) != CUDA_SUCCESS);
+    GIVES(CUDA_SUCCESS, cuMemRelease(h));
+    if (simulated(dev)) { /* a real driver may follow handles that are none */
+        GIVES(CUDA_ERROR_INVALID_VALUE, cuMemRelease(h));
+        GIVES(CUDA_ERROR_INVALID_VALUE, cuMemMap(1 << 21, grain, 0, 0x1234, 0));
+    }
+}
+
+/* Two allocations side by side are one piece to copies and kernels. */
+static void map(CUdevice dev, CUfunction vadd)
+{
+    CUmemGenericAllocationHandle a = make(dev, 2 * grain, CU_MEM_HANDLE_TYPE_NONE);
+    CUmemGenericAllocationHandle b = make(dev, grain, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR), again = 0;
+    CUmemLocation here = {CU_MEM_LOCATION_TYPE_DEVICE, dev};
+    unsigned long long flags = 99;
+    CUdeviceptr p, x, start = 0;
+    size_t size = 0;
+    unsigned n = 1024, type = 0;
+    void *args[] = {&x, &x, &x, &n};
+    MUST(cuMemAddressReserve(&p, 4 * grain, 0, 0, 0));
+    CHECK(cuMemMap(p, 2 * grain, 0, 0, 0) != CUDA_SUCCESS);
+    CHECK(cuMemMap(p + 1, 2 * grain, 0, a, 0) != CUDA_SUCCESS);
+    CHECK(cuMemMap(p + 3 * grain, 2 * grain, 0, a, 0) != CUDA_SUCCESS); /* beyond the reservation */
+    GIVES(CUDA_SUCCESS, cuMemMap(p, 2 * grain, 0, a, 0));
+    GIVES(CUDA_SUCCESS, cuMemMap(p + 2 * grain, grain, 0, b, 0));
+    CHECK(cuMemMap(p, 2 * grain, 0, a, 0) != CUDA_SUCCESS); /* taken */
+    GIVES(CUDA_SUCCESS, cuMemGetAccess(&flags, &here, p));
+    CHECK(flags == CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    allow(dev, p, 3 * grain);
+    GIVES(CUDA_SUCCESS, cuMemGetAccess(&flags, &here, p + 2 * grain));
+    CHECK(flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    GIVES(CUDA_SUCCESS, cuMemsetD8(p, 0x42, 3 * grain));
+    CHECK(all(p, 3 * grain, 0x42));
+    x = p + 2 * grain - 2048; /* across the seam */
+    MUST(cuMemsetD32(x, 0x3f800000, n)); /* 1 */
+    GIVES(CUDA_SUCCESS, cuLaunchKernel(vadd, n / 256, 1, 1, 256, 1, 1, 0, NULL, args, NULL));
+    GIVES(CUDA_SUCCESS, cuCtxSynchronize());
+    CHECK(all(x + 3, 1, 0x40) && all(x + 4 * n - 1, 1, 0x40)); /* 2 */
+    GIVES(CUDA_SUCCESS, cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, x));
+    CHECK(type == CU_MEMORYTYPE_DEVICE);
+    GIVES(CUDA_SUCCESS, cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, x));
+    GIVES(CUDA_SUCCESS, cuPointerGetAttribute(&size, CU_POINTER_ATTRIBUTE_RANGE_SIZE, x));
+    CHECK(start <= x && x < start + size);
+    GIVES(CUDA_SUCCESS, cuMemRelease(a)); /* the mapping keeps the memory */
+    GIVES(CUDA_SUCCESS, cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)(p + grain)));
+    CHECK(again != 0);
+    CHECK(cuMemAddressFree(p, 4 * grain) != CUDA_SUCCESS); /* in use */
+    CHECK(cuMemUnmap(p, grain) != CUDA_SUCCESS);           /* half a mapping */
+    CHECK(cuMemFree(p) != CUDA_SUCCESS);
+    GIVES(CUDA_SUCCESS, cuMemUnmap(p, 3 * grain));
+    CHECK(cuMemUnmap(p, 3 * grain) != CUDA_SUCCESS);
+    GIVES(CUDA_SUCCESS, cuMemMap(p + grain, 2 * grain, 0, again, 0)); /* elsewhere, the bytes with it */
+    allow(dev, p + grain, 2 * grain);
+    CHECK(all(p + grain, grain, 0x42));
+    GIVES(CUDA_SUCCESS, cuMemUnmap(p + grain, 2 * grain));
+    GIVES(CUDA_SUCCESS, cuMemRelease(again));
+    GIVES(CUDA_SUCCESS, cuMemRelease(b));
+    GIVES(CUDA_SUCCESS, cuMemAddressFree(p, 4 * grain));
+}
+
+/* One allocation at two addresses. */
+static void twice(CUdevice dev)
+{
+    CUmemGenericAllocationHandle a = make(dev, grain, CU_MEM_HANDLE_TYPE_NONE);
+    CUdeviceptr p;
+    MUST(cuMemAddressReserve(&p, 2 * grain, 0, 0, 0));
+    GIVES(CUDA_SUCCESS, cuMemMap(p, grain, 0, a, 0));
+    GIVES(CUDA_SUCCESS, cuMemMap(p + grain, grain, 0, a, 0));
+    MUST(cuMemRelease(a));
+    allow(dev, p, 2 * grain);
+    MUST(cuMemsetD8(p, 7, grain));
+    MUST(cuCtxSynchronize());
+    CHECK(all(p + grain, grain, 7));
+    GIVES(CUDA_SUCCESS, cuMemUnmap(p, 2 * grain));
+    GIVES(CUDA_SUCCESS, cuMemAddressFree(p, 2 * grain));
+}
+
+static void accounts(CUdevice dev)
+{
+    CUmemGenericAllocationHandle a;
+    CUdeviceptr p;
+    size_t free0, free1, free2, total;
+    MUST(cuMemGetInfo(&free0, &total));
+    a = make(dev, 8 * grain, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    MUST(cuMemAddressReserve(&p, 8 * grain, 0, 0, 0));
+    MUST(cuMemMap(p, 8 * grain, 0, a, 0));
+    MUST(cuMemRelease(a));
+    MUST(cuMemGetInfo(&free1, &total));
+    CHECK(free1 <= free0 - 8 * grain);
+    MUST(cuMemUnmap(p, 8 * grain));
+    MUST(cuMemAddressFree(p, 8 * grain));
+    MUST(cuMemGetInfo(&free2, &total));
+    CHECK(free2 >= free1 + 8 * grain);
+    if (simulated(dev))
+        CHECK(free1 == free0 - 8 * grain && free2 == free0);
+}
+
+/* ---- another process ---- */
+
+static int importer(int sock)
+{
+    CUcontext ctx;
+    CUmemGenericAllocationHandle h, same;
+    CUdeviceptr p;
+    int fd;
+    CUdevice dev = first_device();
+    MUST(cuCtxCreate(&ctx, 0, dev));
+    if (!hear(sock, &grain, sizeof grain, &fd))
+        return 1;
+    MUST(cuMemImportFromShareableHandle(&h, (void *)(uintptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    MUST(cuMemImportFromShareableHandle(&same, (void *)(uintptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    MUST(cuMemRelease(same));
+    close(fd);
+    MUST(cuMemAddressReserve(&p, grain, 0, 0, 0));
+    MUST(cuMemMap(p, grain, 0, h, 0));
+    allow(dev, p, grain);
+    if (!all(p, grain, 0x5a))
+        return 1;
+    MUST(cuMemsetD8(p + 100, 0x77, 10));
+    MUST(cuCtxSynchronize());
+    if (!say_go(sock) || !hear_go(sock)) /* now the exporter has let go of it */
+        return 1;
+    if (!all(p + 100, 10, 0x77) || !all(p + 110, grain - 110, 0x5a))
+        return 1;
+    MUST(cuMemUnmap(p, grain));
+    MUST(cuMemRelease(h));
+    MUST(cuMemAddressFree(p, grain));
+    MUST(cuCtxDestroy(ctx));
+    return !say_go(sock);
+}
+
+static void shared(CUdevice dev, struct peer other)
+{
+    CUmemGenericAllocationHandle h = make(dev, grain, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR), q;
+    CUdeviceptr p;
+    int fd = -1, none[2];
+    MUST(cuMemAddressReserve(&p, grain, 0, 0, 0));
+    MUST(cuMemMap(p, grain, 0, h, 0));
+    allow(dev, p, grain);
+    MUST(cuMemsetD8(p, 0x5a, grain));
+    MUST(cuCtxSynchronize());
+    CHECK(cuMemExportToShareableHandle(NULL, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) != CUDA_SUCCESS);
+    CHECK(cuMemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_WIN32, 0) != CUDA_SUCCESS);
+    GIVES(CUDA_SUCCESS, cuMemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    CHECK(fd >= 0);
+    CHECK(say(other.sock, &grain, sizeof grain, fd));
+    close(fd);
+    CHECK(hear_go(other.sock));
+    CHECK(all(p + 100, 10, 0x77) && all(p + 110, 1, 0x5a));
+    GIVES(CUDA_SUCCESS, cuMemUnmap(p, grain));
+    GIVES(CUDA_SUCCESS, cuMemRelease(h));
+    CHECK(say_go(other.sock) && hear_go(other.sock));
+    CHECK(peer_end(other) == 0);
+    if (pipe(none) == 0)
+        CHECK(cuMemImportFromShareableHandle(&q, (void *)(uintptr_t)none[0], CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != CUDA_SUCCESS);
+    GIVES(CUDA_SUCCESS, cuMemAddressFree(p, grain));
+}
+
+static void unsupported(CUdevice dev)
+{
+    CUmulticastObjectProp mc = {.numDevices = 2, .size = grain};
+    CUmemGenericAllocationHandle h;
+    int has = 0;
+    MUST(cuDeviceGetAttribute(&has, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, dev));
+    if (!has)
+        CHECK(cuMulticastCreate(&h, &mc) != CUDA_SUCCESS);
+}
+
+/* Mapped is not yet allowed. Comes last: a real context may be lost over it. */
+static void not_allowed(CUdevice dev)
+{
+    CUmemGenericAllocationHandle a = make(dev, grain, CU_MEM_HANDLE_TYPE_NONE);
+    CUdeviceptr p;
+    char b[16];
+    MUST(cuMemAddressReserve(&p, grain, 0, 0, 0));
+    CHECK(cuMemcpyDtoH(b, p, sizeof b) != CUDA_SUCCESS); /* nothing there */
+    MUST(cuMemMap(p, grain, 0, a, 0));
+    CHECK(cuMemcpyDtoH(b, p, sizeof b) != CUDA_SUCCESS);
+}
+
+int main(int argc, char **argv)
+{
+    CUcontext ctx;
+    CUmodule m;
+    CUfunction vadd;
+    int vmm = 0;
+    if (argc > 2)
+        return importer(atoi(argv[2]));
+    struct peer other = peer_start(argv[0], "import");
+    CUdevice dev = first_device();
+    MUST(cuDeviceGetAttribute(&vmm, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, dev));
+    if (!vmm)
+        return 77;
+    MUST(cuCtxCreate(&ctx, 0, dev));
+    MUST(cuModuleLoadData(&m, kernels_ptx));
+    MUST(cuModuleGetFunction(&vadd, m, "vadd"));
+    granularity(dev);
+    reserve();
+    create(dev);
+    map(dev, vadd);
+    twice(dev);
+    accounts(dev);
+    shared(dev, other);
+    unsupported(dev);
+    not_allowed(dev);
+    return tap_end();
+}

@@ -1,0 +1,161 @@
+/* graph_object.c: user objects, which live as long as the program or a graph holds a
+ * reference to them. */
+#include "graph.h"
+
+#include <limits.h>
+#include <stdlib.h>
+
+struct object {
+    uint64_t refs;
+    struct item *end; /* the call of its destructor */
+};
+
+/* The destructor runs on a thread of the driver, later. */
+static void drop(struct object *o, uint64_t count)
+{
+    o->refs -= count;
+    if (o->refs)
+        return;
+    handle_del(o);
+    threads_send(o->end);
+    free(o);
+}
+
+static struct held *find(struct held *l, const struct object *o)
+{
+    while (l && l->object != o)
+        l = l->next;
+    return l;
+}
+
+bool held_add(struct held **list, struct object *o, uint64_t count)
+{
+    struct held *h = find(*list, o);
+    if (!h) {
+        h = calloc(1, sizeof *h);
+        if (!h)
+            return false;
+        h->object = o;
+        h->next = *list;
+        *list = h;
+    }
+    h->count += count;
+    return true;
+}
+
+bool held_copy(struct held **list, const struct held *from)
+{
+    for (; from; from = from->next) {
+        if (!held_add(list, from->object, from->count))
+            return false;
+        from->object->refs += from->count;
+    }
+    return true;
+}
+
+static void held_drop(struct held **list, struct held *h, uint64_t count)
+{
+    drop(h->object, count);
+    h->count -= count;
+    if (h->count)
+        return;
+    while (*list != h)
+        list = &(*list)->next;
+    *list = h->next;
+    free(h);
+}
+
+void held_clear(struct held **list)
+{
+    while (*list)
+        held_drop(list, *list, (*list)->count);
+}
+
+CUresult cuUserObjectCreate(CUuserObject *object_out, void *ptr, CUhostFn destroy, unsigned int initialRefcount,
+                            unsigned int flags)
+{
+    CUresult r = sim_begin(NULL);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!object_out || !destroy || !initialRefcount || initialRefcount > INT_MAX ||
+        flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC)
+        return sim_end(CUDA_ERROR_INVALID_VALUE);
+    struct object *o = calloc(1, sizeof *o);
+    struct item *end = o ? item_new(I_DESTROY) : NULL;
+    if (!end || !threads_start_for(end) || !handle_add(o, H_OBJECT)) {
+        if (end)
+            item_free(end);
+        free(o);
+        return sim_end(CUDA_ERROR_OUT_OF_MEMORY);
+    }
+    end->u.host.fn = destroy;
+    end->u.host.data = ptr;
+    o->end = end;
+    o->refs = initialRefcount;
+    *object_out = (CUuserObject)o;
+    return sim_end(CUDA_SUCCESS);
+}
+
+/* Opens a call that counts references: on success the lock is held. */
+static CUresult begin(CUuserObject h, unsigned count, struct object **o)
+{
+    CUresult r = sim_begin(NULL);
+    if (r != CUDA_SUCCESS)
+        return r;
+    *o = (struct object *)h;
+    bool ok = handle_is(h, H_OBJECT) && count && count <= INT_MAX;
+    return ok ? CUDA_SUCCESS : sim_end(CUDA_ERROR_INVALID_VALUE);
+}
+
+CUresult cuUserObjectRetain(CUuserObject object, unsigned int count)
+{
+    struct object *o;
+    CUresult r = begin(object, count, &o);
+    if (r != CUDA_SUCCESS)
+        return r;
+    o->refs += count;
+    return sim_end(CUDA_SUCCESS);
+}
+
+CUresult cuUserObjectRelease(CUuserObject object, unsigned int count)
+{
+    struct object *o;
+    CUresult r = begin(object, count, &o);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (count > o->refs)
+        return sim_end(CUDA_ERROR_INVALID_VALUE);
+    drop(o, count);
+    return sim_end(CUDA_SUCCESS);
+}
+
+/* With the flag the references are the caller's, and become the graph's. */
+CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned int count, unsigned int flags)
+{
+    struct object *o;
+    CUresult r = begin(object, count, &o);
+    if (r != CUDA_SUCCESS)
+        return r;
+    bool move = flags & CU_GRAPH_USER_OBJECT_MOVE;
+    if (!graph_is(graph) || (flags & ~(unsigned)CU_GRAPH_USER_OBJECT_MOVE) || (move && count > o->refs))
+        return sim_end(CUDA_ERROR_INVALID_VALUE);
+    if (!held_add(&((struct graph *)graph)->objects, o, count))
+        return sim_end(CUDA_ERROR_OUT_OF_MEMORY);
+    if (!move)
+        o->refs += count;
+    return sim_end(CUDA_SUCCESS);
+}
+
+CUresult cuGraphReleaseUserObject(CUgraph graph, CUuserObject object, unsigned int count)
+{
+    struct object *o;
+    CUresult r = begin(object, count, &o);
+    if (r != CUDA_SUCCESS)
+        return r;
+    struct held **list = graph_is(graph) ? &((struct graph *)graph)->objects : NULL;
+    struct held *h = list ? find(*list, o) : NULL;
+    if (!h || h->count < count)
+        return sim_end(CUDA_ERROR_INVALID_VALUE);
+    held_drop(list, h, count);
+    return sim_end(CUDA_SUCCESS);
+}

@@ -1,0 +1,244 @@
+/* pool.c: memory that is allocated and freed in stream order.
+ *
+ * A pool reserves the device's memory in chunks of 32 MiB (smaller ones when the
+ * device has no more) and cuts allocations out of them. All of a chunk is in the
+ * table of ranges: R_POOL what is allocated, R_HIDDEN what is not. A block that
+ * was freed carries the record of that: until the stream has come so far, only
+ * that stream can have it again; then, or at the next synchronisation if the pool
+ * may not reuse opportunistically, anybody. Reuse that follows from a stream's
+ * waiting for another one's event comes no earlier than that here. */
+#include "pool.h"
+
+#include <stdlib.h>
+
+static uint64_t last_id;
+
+struct pool *pool_new(struct device *d)
+{
+    struct pool *p = calloc(1, sizeof *p);
+    if (!p || !handle_add(p, H_POOL)) {
+        free(p);
+        return NULL;
+    }
+    p->dev = d;
+    p->id = ++last_id;
+    p->reuse[CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES] = 1;
+    p->reuse[CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC] = 1;
+    p->reuse[CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES] = 1;
+    p->next = d->pools;
+    d->pools = p;
+    return p;
+}
+
+struct pool *pool_default(struct device *d)
+{
+    if (!d->default_pool && (d->default_pool = pool_new(d)))
+        d->default_pool->fixed = true;
+    return d->default_pool;
+}
+
+static size_t first_block(const struct chunk *c)
+{
+    return range_after(c->base) - 1;
+}
+
+/* The i-th range, if it is still in the chunk. */
+static struct range *block(const struct chunk *c, size_t i)
+{
+    struct range *r = i < range_count() ? range_at(i) : NULL;
+    return r && r->chunk == c ? r : NULL;
+}
+
+static void unmark(struct range *r)
+{
+    record_unref(r->freed);
+    r->freed = NULL;
+}
+
+static bool same_state(const struct range *a, const struct range *b)
+{
+    if (!a->freed || !b->freed)
+        return a->freed == b->freed;
+    return !a->freed->done && !b->freed->done && a->freed->stream && a->freed->stream == b->freed->stream;
+}
+
+/* Joins neighbours of which the same is true. Of two that one stream frees, the
+ * later freeing counts. */
+static void join(const struct chunk *c)
+{
+    struct range *r, *next;
+    for (size_t i = first_block(c); (r = block(c, i)); i++)
+        while (r->kind == R_HIDDEN && (next = block(c, i + 1)) && next->kind == R_HIDDEN && same_state(r, next)) {
+            if (r->freed && next->freed->index > r->freed->index) {
+                struct record *later = next->freed;
+                next->freed = r->freed;
+                r->freed = later;
+            }
+            r->span += next->span;
+            record_unref(next->freed);
+            range_del(next);
+        }
+}
+
+/* Looks which freed blocks are free by now. */
+void pool_settle(struct pool *p, bool synced)
+{
+    struct range *r;
+    for (struct chunk *c = p->chunks; c; c = c->next) {
+        for (size_t i = first_block(c); (r = block(c, i)); i++)
+            if (r->freed && r->freed->done && (synced || p->reuse[CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC]))
+                unmark(r);
+        join(c);
+    }
+}
+
+static struct range *grow_by(struct pool *p, size_t size)
+{
+    struct chunk *c = calloc(1, sizeof *c);
+    struct range r = {.kind = R_HIDDEN, .chunk = c}, *own;
+    if (!c || (p->max && size > p->max - p->reserved) || memory_place(p->dev, size, &r, &own) != CUDA_SUCCESS) {
+        free(c);
+        return NULL;
+    }
+    *c = (struct chunk){p->chunks, p, own->base, size};
+    p->chunks = c;
+    p->reserved += size;
+    if (p->reserved > p->reserved_high)
+        p->reserved_high = p->reserved;
+    return own;
+}
+
+static struct range *grow(struct pool *p, size_t span)
+{
+    struct range *r = grow_by(p, (span + POOL_CHUNK - 1) & ~(size_t)(POOL_CHUNK - 1));
+    return r ? r : grow_by(p, (span + POOL_PAGE - 1) & ~(size_t)(POOL_PAGE - 1));
+}
+
+/* Whether a block is still to be freed by a stream. */
+static bool pending(const struct range *r)
+{
+    return r->freed && !r->freed->done && r->freed->stream;
+}
+
+/* The first block large enough that s may have now, or once it has waited for
+ * `after`. */
+static struct range *find(struct pool *p, const struct stream *s, size_t span, const struct record *after)
+{
+    struct range *r;
+    for (struct chunk *c = p->chunks; c; c = c->next)
+        for (size_t i = first_block(c); (r = block(c, i)); i++)
+            if (r->kind == R_HIDDEN && r->span >= span &&
+                (!r->freed || r->freed == after || (pending(r) && r->freed->stream == s)))
+                return r;
+    return NULL;
+}
+
+/* Makes s wait until another stream has freed a block that is large enough. */
+static struct range *find_and_wait(struct pool *p, struct stream *s, size_t span)
+{
+    struct range *r = NULL;
+    for (struct chunk *c = p->chunks; c && !r; c = c->next)
+        for (size_t i = first_block(c); (r = block(c, i)); i++)
+            if (r->kind == R_HIDDEN && r->span >= span && pending(r) && r->freed->stream->ctx->dev == s->ctx->dev)
+                break;
+    struct item *it = r ? item_new(I_WAIT) : NULL;
+    if (!it)
+        return NULL;
+    struct record *freed = it->u.record = r->freed;
+    freed->refs += 2;
+    bool pushed = engine_push(s, it) == CUDA_SUCCESS; /* in which the lock may be let go */
+    r = pushed && handle_is(p, H_POOL) ? find(p, s, span, freed) : NULL;
+    record_unref(freed);
+    return r;
+}
+
+/* Makes an allocation of the beginning of a block. */
+static bool carve(struct range *r, size_t size, size_t span)
+{
+    if (r->span > span) {
+        struct range rest = *r;
+        rest.base += span;
+        rest.span -= span;
+        rest.offset += span;
+        rest.view += span;
+        if (!range_add(&rest))
+            return false;
+        if (rest.freed)
+            rest.freed->refs++;
+    }
+    unmark(r);
+    r->kind = R_POOL;
+    r->span = span;
+    r->size = size;
+    r->id = range_new_id();
+    return true;
+}
+
+CUresult pool_alloc(struct pool *p, struct stream *s, size_t size, CUdeviceptr *out)
+{
+    if (!size)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (size > g_config.mem)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    size_t span = (size + POOL_GRAIN - 1) & ~(size_t)(POOL_GRAIN - 1);
+    engine_advance(s->ctx->dev, now_ns());
+    pool_settle(p, false);
+    struct range *r = find(p, s, span, NULL);
+    if (!r)
+        r = grow(p, span);
+    if (!r && p->reuse[CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES])
+        r = find_and_wait(p, s, span);
+    if (!r || !carve(r, size, span))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    p->used += span;
+    if (p->used > p->used_high)
+        p->used_high = p->used;
+    *out = r->base;
+    return CUDA_SUCCESS;
+}
+
+static void hide(struct range *r)
+{
+    r->chunk->pool->used -= r->span;
+    r->kind = R_HIDDEN;
+    r->size = 0;
+}
+
+CUresult pool_free(struct range *r, struct stream *s)
+{
+    struct item *it = item_new(I_RECORD);
+    struct record *rec = record_new();
+    if (!it || !rec) {
+        free(rec);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    size_t size = r->size;
+    struct chunk *c = r->chunk;
+    it->u.record = rec;
+    rec->refs++;
+    r->freed = rec;
+    hide(r); /* before the lock may be let go: nobody else shall free it */
+    CUresult result = engine_push(s, it);
+    if (result != CUDA_SUCCESS) {
+        unmark(r);
+        r->kind = R_POOL;
+        r->size = size;
+        c->pool->used += r->span;
+        return result;
+    }
+    if (c->pool->destroyed)
+        pool_trim(c->pool, 0);
+    else
+        join(c);
+    return CUDA_SUCCESS;
+}
+
+void pool_free_now(struct range *r)
+{
+    struct chunk *c = r->chunk;
+    hide(r);
+    if (c->pool->destroyed)
+        pool_trim(c->pool, 0);
+    else
+        join(c);
+}

@@ -1,0 +1,91 @@
+/* prefetch.c: bringing managed memory somewhere, in stream order. */
+#include "managed.h"
+#include "transfer.h"
+
+static void arrive(const struct task *t)
+{
+    struct range *g = managed_find(t->p, t->n);
+    if (g)
+        managed_place(g, t->p, t->n, t->where);
+}
+
+static CUresult prefetch(struct stream *s, CUdeviceptr p, size_t n, const CUmemLocation *l)
+{
+    struct range *g = managed_find(p, n);
+    struct task t = {.run = arrive, .p = p, .n = n};
+    if (!g)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult r = managed_where(l, &t.where);
+    if (r == CUDA_SUCCESS && t.where >= 0)
+        r = shared_join(&g_device[g_config.visible_index[t.where]]);
+    if (r != CUDA_SUCCESS)
+        return r;
+    for (struct stretch *st = managed_cut(g, p, n); st && st->base < p + n; st = st->next)
+        st->prefetched = t.where;
+    return transfer_task(s, &t);
+}
+
+CUresult cuMemPrefetchAsync_v2(CUdeviceptr devPtr, size_t count, CUmemLocation location, unsigned int flags,
+                               CUstream hStream)
+{
+    struct ctx *c;
+    CUresult r = sim_begin(&c);
+    if (r != CUDA_SUCCESS)
+        return r;
+    struct stream *s = stream_get(c, hStream, &r);
+    if (!s)
+        return sim_end(r);
+    return sim_end(flags ? CUDA_ERROR_INVALID_VALUE : prefetch(s, devPtr, count, &location));
+}
+
+CUresult cuMemPrefetchAsync(CUdeviceptr devPtr, size_t count, CUdevice dstDevice, CUstream hStream)
+{
+    return cuMemPrefetchAsync_v2(devPtr, count, managed_location(dstDevice), 0, hStream);
+}
+
+/* To discard is to say that the contents do not matter: nothing to do here. */
+static CUresult batch(CUdeviceptr *dptrs, size_t *sizes, size_t count, const CUmemLocation *to, const size_t *first,
+                      size_t places, unsigned long long flags, CUstream hStream)
+{
+    struct ctx *c;
+    CUresult r = sim_begin(&c);
+    if (r != CUDA_SUCCESS)
+        return r;
+    struct stream *s = stream_get(c, hStream, &r);
+    if (!s)
+        return sim_end(r);
+    if (!dptrs || !sizes || !count || flags || (to && (!first || !places || places > count || first[0])))
+        return sim_end(CUDA_ERROR_INVALID_VALUE);
+    for (size_t i = 0, k = 0; i < count && r == CUDA_SUCCESS; i++) {
+        if (to && k + 1 < places && first[k + 1] <= i)
+            k++;
+        if (!managed_find(dptrs[i], sizes[i]))
+            r = CUDA_ERROR_INVALID_VALUE;
+        else if (to)
+            r = prefetch(s, dptrs[i], sizes[i], &to[k]);
+    }
+    return sim_end(r);
+}
+
+CUresult cuMemPrefetchBatchAsync(CUdeviceptr *dptrs, size_t *sizes, size_t count, CUmemLocation *prefetchLocs,
+                                 size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags,
+                                 CUstream hStream)
+{
+    if (!prefetchLocs)
+        return CUDA_ERROR_INVALID_VALUE;
+    return batch(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream);
+}
+
+CUresult cuMemDiscardBatchAsync(CUdeviceptr *dptrs, size_t *sizes, size_t count, unsigned long long flags,
+                                CUstream hStream)
+{
+    return batch(dptrs, sizes, count, NULL, NULL, 0, flags, hStream);
+}
+
+CUresult cuMemDiscardAndPrefetchBatchAsync(CUdeviceptr *dptrs, size_t *sizes, size_t count,
+                                           CUmemLocation *prefetchLocs, size_t *prefetchLocIdxs,
+                                           size_t numPrefetchLocs, unsigned long long flags, CUstream hStream)
+{
+    return cuMemPrefetchBatchAsync(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags,
+                                   hStream);
+}

@@ -1,0 +1,42 @@
+package simtest
+
+import (
+	"maps"
+	"testing"
+
+	"github.com/gfaas/gfaas/pkg/adapter/simgpu"
+	"github.com/gfaas/gfaas/pkg/gpu"
+)
+
+// A context takes device memory of its own, and both are told by process.
+func TestContextMemory(t *testing.T) {
+	const mib = 1 << 20
+	h := newHost(t, "sms=8,mem=64MiB,context=10MiB")
+	told := func(want map[int]gpu.Bytes) {
+		t.Helper()
+		if got, err := simgpu.ProcessMemory(h.dir, 0); err != nil || !maps.Equal(got, want) {
+			t.Errorf("processes occupy %v, %v; expected %v", got, err, want)
+		}
+	}
+	told(map[int]gpu.Bytes{})
+	a := h.start("", "hold", "31457280") // 30 MiB
+	a.expect("held")
+	told(map[int]gpu.Bytes{a.cmd.Process.Pid: 40 * mib})
+	b := h.start("", "hold", "15728640") // 15 MiB: there would be room without the contexts
+	b.expect("oom")
+	told(map[int]gpu.Bytes{a.cmd.Process.Pid: 40 * mib, b.cmd.Process.Pid: 10 * mib})
+	b.end()
+	c := h.start("", "hold", "14680064") // 14 MiB: exactly what is left
+	c.expect("held")
+	d := h.command("", "several", "hold", "1")
+	if out, err := run(d); err == nil {
+		t.Errorf("a context on a full device: %s", out)
+	}
+	a.kill()
+	told(map[int]gpu.Bytes{c.cmd.Process.Pid: 24 * mib})
+	c.end()
+	told(map[int]gpu.Bytes{})
+	if names := h.left(); len(names) != 0 {
+		t.Errorf("left behind: %v", names)
+	}
+}

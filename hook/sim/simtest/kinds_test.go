@@ -1,0 +1,63 @@
+package simtest
+
+import (
+	"fmt"
+	"io"
+	"testing"
+
+	"github.com/gfaas/gfaas/pkg/adapter/simgpu"
+	"github.com/gfaas/gfaas/pkg/gpu"
+)
+
+// Processes that take memory of all kinds, some of which are killed at it: never
+// is there more in use than the device has, and nothing stays.
+func TestChurn(t *testing.T) {
+	h := newHost(t, "sms=8,mem=96MiB,context=4MiB")
+	var all []*process
+	for i := range 4 {
+		p := startCommand(t, h.command("", "churn", fmt.Sprint(i)))
+		p.expect("ready")
+		all = append(all, p)
+	}
+	for _, p := range all {
+		if _, err := io.WriteString(p.stdin.(io.Writer), "\n"); err != nil {
+			t.Fatal(err)
+		}
+		p.expect("churning")
+	}
+	for i := range 200 {
+		used, err := simgpu.ProcessMemory(h.dir, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for pid, n := range used { // each is of a moment of its own: their sum is no bound
+			if n < 4*gpu.MiB || n > 96*gpu.MiB {
+				t.Fatalf("process %d occupies %v", pid, n)
+			}
+		}
+		if i == 100 {
+			all[0].kill()
+			all[1].kill()
+		}
+	}
+	for _, p := range all[2:] {
+		p.end()
+	}
+	p := h.start("", "hold", fmt.Sprint(92<<20)) // all but its own context
+	p.expect("held")
+	p.end()
+	if names := h.left(); len(names) != 0 {
+		t.Errorf("left behind: %v", names)
+	}
+}
+
+// Memory that was handed on outlives its maker, and counts all the while.
+func TestHeirs(t *testing.T) {
+	h := newHost(t, small)
+	if out, err := run(h.command("", "heirs")); err != nil {
+		t.Errorf("%v\n%s", err, failures(out))
+	}
+	if names := h.left(); len(names) != 0 {
+		t.Errorf("left behind: %v", names)
+	}
+}
