@@ -23,6 +23,7 @@
 #define GF_PAGE_SLOTS_OFFSET 4096
 #define GF_PAGE_SLOT_SIZE 128
 #define GF_PAGE_SIZE 12288
+#define GF_PAGE_METERED 1
 
 /* begins every message */
 struct gf_header {
@@ -43,14 +44,14 @@ _Static_assert(offsetof(struct gf_header, reserved) == 12, "layout of gf_header"
 struct gf_hello {
 	struct gf_header h;
 	uint32_t pid;
-	uint32_t flags;
+	uint32_t device;
 	uint64_t mem_used;
 	char instance[64];
 	char secret[64];
 };
 _Static_assert(sizeof(struct gf_hello) == 160, "size of gf_hello");
 _Static_assert(offsetof(struct gf_hello, pid) == 16, "layout of gf_hello");
-_Static_assert(offsetof(struct gf_hello, flags) == 20, "layout of gf_hello");
+_Static_assert(offsetof(struct gf_hello, device) == 20, "layout of gf_hello");
 _Static_assert(offsetof(struct gf_hello, mem_used) == 24, "layout of gf_hello");
 _Static_assert(offsetof(struct gf_hello, instance) == 32, "layout of gf_hello");
 _Static_assert(offsetof(struct gf_hello, secret) == 96, "layout of gf_hello");
@@ -108,28 +109,36 @@ _Static_assert(offsetof(struct gf_return, used_ns) == 24, "layout of gf_return")
 /* one process's part of the instance page */
 struct gf_slot {
 	uint32_t gate;
-	uint32_t reserved;
-	uint8_t pad[56];
+	uint32_t refill;
+	uint64_t budget;
+	uint64_t mem_outside;
+	uint8_t pad[40];
 	uint64_t mem_used;
 	uint64_t launches;
 	uint64_t blocked_ns;
-	uint8_t tail[40];
+	uint64_t blocks;
+	uint8_t tail[32];
 };
 _Static_assert(sizeof(struct gf_slot) == 128, "size of gf_slot");
 _Static_assert(offsetof(struct gf_slot, gate) == 0, "layout of gf_slot");
-_Static_assert(offsetof(struct gf_slot, reserved) == 4, "layout of gf_slot");
-_Static_assert(offsetof(struct gf_slot, pad) == 8, "layout of gf_slot");
+_Static_assert(offsetof(struct gf_slot, refill) == 4, "layout of gf_slot");
+_Static_assert(offsetof(struct gf_slot, budget) == 8, "layout of gf_slot");
+_Static_assert(offsetof(struct gf_slot, mem_outside) == 16, "layout of gf_slot");
+_Static_assert(offsetof(struct gf_slot, pad) == 24, "layout of gf_slot");
 _Static_assert(offsetof(struct gf_slot, mem_used) == 64, "layout of gf_slot");
 _Static_assert(offsetof(struct gf_slot, launches) == 72, "layout of gf_slot");
 _Static_assert(offsetof(struct gf_slot, blocked_ns) == 80, "layout of gf_slot");
-_Static_assert(offsetof(struct gf_slot, tail) == 88, "layout of gf_slot");
+_Static_assert(offsetof(struct gf_slot, blocks) == 88, "layout of gf_slot");
+_Static_assert(offsetof(struct gf_slot, tail) == 96, "layout of gf_slot");
 
 /* the instance page */
 struct gf_page {
 	uint32_t magic;
 	uint32_t nslots;
 	uint64_t mem_limit;
-	uint8_t pad[GF_PAGE_SLOTS_OFFSET - 16];
+	uint32_t flags;
+	uint32_t reserved;
+	uint8_t pad[GF_PAGE_SLOTS_OFFSET - 24];
 	struct gf_slot slots[GF_PAGE_SLOTS];
 };
 _Static_assert(offsetof(struct gf_page, slots) == GF_PAGE_SLOTS_OFFSET, "layout of gf_page");

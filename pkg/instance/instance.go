@@ -18,10 +18,12 @@ type Spec struct {
 	Dir      string            // where a process starts; empty is where its starter is
 	Env      map[string]string // the function's own settings
 	Port     int               // the port inside a container; 0 lets the runtime choose
-	GPUs     []string          // names as in gpu.ParseName; several for an instance that spans GPUs
+	GPUs     []string          // names as in gpu.ParseDevice; several for an instance that spans GPUs
 	Slice    gpu.Slice
 	Secret   string // proves the instance to the token daemon; never on a command line
 	LogPath  string // where a process's output goes
+
+	MPSPipeDir string // where it finds the MPS daemon it runs under; empty without one
 }
 
 // Handle finds a started instance again, from another process too.

@@ -36,7 +36,7 @@ var cConstants = []struct {
 	{"GF_MSG_REQUEST", MsgRequest}, {"GF_MSG_LEASE_END", MsgLeaseEnd}, {"GF_MSG_RETURN", MsgReturn},
 	{"GF_RETURN_WANTS_MORE", ReturnWantsMore}, {"GF_NAME_SIZE", len(Name{})}, {"GF_REASON_SIZE", len(Reason{})},
 	{"GF_PAGE_SLOTS", PageSlots}, {"GF_PAGE_SLOTS_OFFSET", PageSlotsOffset},
-	{"GF_PAGE_SLOT_SIZE", PageSlotSize}, {"GF_PAGE_SIZE", PageSize},
+	{"GF_PAGE_SLOT_SIZE", PageSlotSize}, {"GF_PAGE_SIZE", PageSize}, {"GF_PAGE_METERED", PageMetered},
 }
 
 // CHeader is the text of hook/wire.h: the client protocol and the instance

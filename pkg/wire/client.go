@@ -55,7 +55,7 @@ type Message interface{ Type() MsgType }
 // GPU memory it has already.
 type Hello struct {
 	PID      uint32 // as the process sees itself; the daemon trusts SO_PEERCRED instead
-	Flags    uint32 // none defined: 0
+	Device   uint32 // which of the instance's GPUs: its place among the registration's seats
 	MemUsed  uint64 // bytes already allocated
 	Instance Name
 	Secret   Name

@@ -88,8 +88,14 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, frame []byte) {
 		m, err := Parse(frame)
+		if kind := Kind(frame); (kind == 0) != (err != nil) || err == nil && kind != m.Type() {
+			t.Fatalf("%v, %v is of kind %d", m, err, kind)
+		}
 		if err != nil {
 			return
+		}
+		if r, ok := m.(Return); ok && ReadReturn(frame) != r {
+			t.Fatalf("%+v is read by hand as %+v", r, ReadReturn(frame))
 		}
 		again, err := Parse(Append(nil, m))
 		if err != nil || again != m {
@@ -109,7 +115,10 @@ func TestHeaderIsCurrent(t *testing.T) {
 }
 
 func TestRegistrationValidate(t *testing.T) {
-	good := Registration{Instance: "a.B-1_", Secret: "s", GPU: "sim", SMPct: 24, QuotaRequest: 0.3, QuotaLimit: 0.8}
+	good := Registration{
+		Instance: "a.B-1_", Secret: "s",
+		Seat: Seat{GPU: "sim", SMPct: 24, QuotaRequest: 0.3, QuotaLimit: 0.8},
+	}
 	if err := good.Validate(); err != nil {
 		t.Fatal(err)
 	}
@@ -117,6 +126,7 @@ func TestRegistrationValidate(t *testing.T) {
 		"instance empty":  func(r *Registration) { r.Instance = "" },
 		"instance path":   func(r *Registration) { r.Instance = "../x" },
 		"instance dots":   func(r *Registration) { r.Instance = ".." },
+		"instance socket": func(r *Registration) { r.Instance = "token.sock" },
 		"instance long":   func(r *Registration) { r.Instance = strings.Repeat("a", 64) },
 		"secret empty":    func(r *Registration) { r.Secret = "" },
 		"secret long":     func(r *Registration) { r.Secret = strings.Repeat("s", 64) },

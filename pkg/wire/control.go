@@ -13,33 +13,68 @@ import (
 // Registration asks the token daemon to know an instance. It is the body of
 // POST /v1/instances on the control socket.
 type Registration struct {
-	Instance     string    `json:"instance"`
-	Function     string    `json:"function"`
-	Secret       string    `json:"secret"` // what the instance's processes must show in their hello
-	GPU          string    `json:"gpu"`    // "0", "1", … or "sim", "sim:1", …
-	SMPct        float64   `json:"sm_pct"`
-	QuotaRequest float64   `json:"quota_request"`
-	QuotaLimit   float64   `json:"quota_limit"`
-	MemLimit     gpu.Bytes `json:"mem_limit"`           // 0 is no limit
-	OwnerPID     int       `json:"owner_pid,omitempty"` // the instance goes when this process and all its own are gone
+	Instance string `json:"instance"`
+	Function string `json:"function"`
+	Secret   string `json:"secret"` // what the instance's processes must show in their hello
+	Seat
+	More     []Seat  `json:"more,omitempty"`      // of an instance that spans several GPUs, in the order its processes see them
+	SLOMS    float64 `json:"slo_ms,omitempty"`    // its latency objective; 0 is best effort (policy introspective)
+	OwnerPID int     `json:"owner_pid,omitempty"` // the instance goes when this process and all its own are gone
 }
 
-// Slice is the part of the GPU the registration asks for.
-func (r Registration) Slice() gpu.Slice {
-	return gpu.Slice{SMPct: r.SMPct, QuotaRequest: r.QuotaRequest, QuotaLimit: r.QuotaLimit, Mem: r.MemLimit}
+// Seat is an instance's part of one GPU.
+type Seat struct {
+	GPU          string     `json:"gpu"` // "0", "1", … or "sim", "sim:1", …
+	SMPct        float64    `json:"sm_pct"`
+	QuotaRequest float64    `json:"quota_request"`
+	QuotaLimit   float64    `json:"quota_limit"`
+	MemLimit     gpu.Bytes  `json:"mem_limit"`       // 0 is no limit
+	Turns        []gpu.Turn `json:"turns,omitempty"` // the plan's timetable: parts of each window that are its own
 }
+
+// Slice is the part of the GPU as others speak of it.
+func (s Seat) Slice() gpu.Slice {
+	return gpu.Slice{SMPct: s.SMPct, QuotaRequest: s.QuotaRequest, QuotaLimit: s.QuotaLimit, Mem: s.MemLimit}
+}
+
+// Device is the one name of a GPU that has several: "sim" for "sim:0".
+func (s Seat) Device() string {
+	d, err := gpu.ParseDevice(s.GPU)
+	if err != nil {
+		return s.GPU
+	}
+	return d.String()
+}
+
+// Validate says what is wrong with the seat, if anything.
+func (s Seat) Validate() error {
+	if _, err := gpu.ParseDevice(s.GPU); err != nil {
+		return fmt.Errorf("gpu: %w", err)
+	}
+	if err := s.Slice().Validate(); err != nil {
+		return err
+	}
+	return gpu.ValidateTurns(s.Turns)
+}
+
+// Seats are the instance's parts of all its GPUs, in the order in which its
+// processes see the devices.
+func (r Registration) Seats() []Seat { return append([]Seat{r.Seat}, r.More...) }
 
 // instanceID is what an instance may be called: it is also a file's name.
 var instanceID = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,62}$`)
 
+// socketName is a file beside the instances' folders.
+const socketName = "token.sock"
+
 // ValidInstance says whether an instance may be called so: at most 63 of the
-// characters [A-Za-z0-9._-], the first not a dot.
-func ValidInstance(id string) bool { return instanceID.MatchString(id) }
+// characters [A-Za-z0-9._-], the first not a dot, and not token.sock.
+func ValidInstance(id string) bool { return instanceID.MatchString(id) && id != socketName }
 
 // Validate says what is wrong with the registration, if anything.
 func (r Registration) Validate() error {
 	if !ValidInstance(r.Instance) {
-		return fmt.Errorf("instance %q: expected at most 63 of the characters A-Z a-z 0-9 . _ -, the first not a dot", r.Instance)
+		return fmt.Errorf("instance %q: expected at most 63 of the characters A-Z a-z 0-9 . _ -, the first not a dot, and not %s", r.Instance, socketName)
 	}
 	if r.Secret == "" {
 		return fmt.Errorf("instance %s: secret is empty", r.Instance)
@@ -47,16 +82,29 @@ func (r Registration) Validate() error {
 	if _, err := MakeName(r.Secret); err != nil {
 		return fmt.Errorf("instance %s: the secret is longer than %d bytes or has a NUL", r.Instance, len(Name{})-1)
 	}
-	if _, _, err := gpu.ParseName(r.GPU); err != nil {
-		return fmt.Errorf("instance %s: gpu: %w", r.Instance, err)
+	taken := map[string]bool{}
+	for _, s := range r.Seats() {
+		if err := s.Validate(); err != nil {
+			return fmt.Errorf("instance %s: %w", r.Instance, err)
+		}
+		if taken[s.Device()] {
+			return fmt.Errorf("instance %s: gpu %s is named twice", r.Instance, s.GPU)
+		}
+		taken[s.Device()] = true
 	}
-	if err := r.Slice().Validate(); err != nil {
-		return fmt.Errorf("instance %s: %w", r.Instance, err)
+	if r.SLOMS < 0 {
+		return fmt.Errorf("instance %s: slo_ms %v is negative", r.Instance, r.SLOMS)
 	}
 	if r.OwnerPID < 0 {
 		return fmt.Errorf("instance %s: owner_pid %d is negative", r.Instance, r.OwnerPID)
 	}
 	return nil
+}
+
+// Registered is the answer to a registration that was accepted.
+type Registered struct {
+	MPSPipeDir string `json:"mps_pipe_dir,omitempty"` // the instance's processes need it in CUDA_MPS_PIPE_DIRECTORY
+	Note       string `json:"note,omitempty"`         // what the instance will not have, and why: for people
 }
 
 // Status is what gfaas-tokend status prints.
@@ -84,11 +132,16 @@ type ClientStatus struct {
 	QuotaLimit   float64 `json:"quota_limit"`
 	Used         float64 `json:"used"` // share of the last full window, 0 to 1
 	DebtMS       float64 `json:"debt_ms"`
-	State        string  `json:"state"` // absent, idle, waiting, running or draining
+	State        string  `json:"state"` // absent, idle, waiting, running, draining or suspended
 	MemUsedMiB   float64 `json:"mem_used_mib"`
 	MemLimitMiB  float64 `json:"mem_limit_mib"`
+	ContextMiB   float64 `json:"context_mib"` // what the driver holds for the process beside its own allocations; 0 where that is not told
 	Launches     uint64  `json:"launches"`
 	BlockedMS    float64 `json:"blocked_ms"`
+
+	// With the policy introspective only.
+	Phase        string `json:"phase,omitempty"`         // NONE, EMERGENCY, RECOVERY or CONTENTION
+	BudgetBlocks uint64 `json:"budget_blocks,omitempty"` // blocks that it may have launched since it connected; left out when it is not metered
 }
 
 // Problem is the body of a control answer that is not 2xx.

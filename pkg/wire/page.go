@@ -16,15 +16,24 @@ type PageHeader struct {
 	Magic    uint32
 	NSlots   uint32
 	MemLimit uint64 // bytes for all slots together; 0 is no limit
+	Flags    uint32 // PageMetered
+	Reserved uint32
 }
+
+// PageMetered in PageHeader.Flags says that a process may launch only while
+// the blocks it has launched are fewer than its slot's budget.
+const PageMetered uint32 = 1 << 0
 
 // PageSlot is one process's part of the instance page.
 type PageSlot struct {
-	Gate      uint32 // futex: 0 is closed, else the number of the lease that is held
-	Reserved  uint32
-	Pad       [56]byte
-	MemUsed   uint64 // bytes; written by the process
-	Launches  uint64 // written by the process
-	BlockedNS uint64 // time spent at a closed gate; written by the process
-	Tail      [40]byte
+	Gate       uint32 // futex: 0 is closed, else the number of the lease that is held
+	Refill     uint32 // futex: counts the changes of Budget
+	Budget     uint64 // blocks the process may have launched since it connected (PageMetered)
+	MemOutside uint64 // bytes beyond MemUsed that count towards the limit: the driver's own, for contexts
+	Pad        [40]byte
+	MemUsed    uint64 // bytes; written by the process
+	Launches   uint64 // written by the process
+	BlockedNS  uint64 // time spent at a closed gate; written by the process
+	Blocks     uint64 // kernel blocks launched since it connected; written by the process
+	Tail       [32]byte
 }
