@@ -5,19 +5,23 @@ GF_EXPORT CUresult cuInit(unsigned int flags)
 {
     if (!gf_boot())
         return CUDA_ERROR_SHARED_OBJECT_INIT_FAILED;
+    gf_visible_read();
     CUresult result = gf_real.cuInit(flags);
-    if (result == CUDA_SUCCESS)
-        gf_link_start();
+    /* One device: it will be used, and the daemon can answer meanwhile. Of
+     * several a process may use only some. */
+    int count = 0;
+    if (result == CUDA_SUCCESS && gf_real.cuDeviceGetCount(&count) == CUDA_SUCCESS && count == 1)
+        gf_link_start(gf_devices);
     return result;
 }
 
 /* Settles the accounts of a context before it is destroyed: its streams' time
  * counts, its memory comes back when it is gone. */
-static void leaves(CUcontext context, bool gone)
+static void leaves(struct gf_device *device, CUcontext context, bool gone)
 {
-    gf_context_left(context, gone);
     if (gone && context)
-        gf_mem_context_gone(context);
+        gf_mem_context_gone(context); /* within the lock: who finds a block there finds its context alive */
+    gf_context_left(device, context, gone);
     gf_forget_thread(); /* another context may be current now */
 }
 
@@ -26,9 +30,10 @@ static void leaves(CUcontext context, bool gone)
     { \
         if (!gf_boot()) \
             return CUDA_ERROR_NOT_INITIALIZED; \
-        gf_context_leaving(ctx); \
+        struct gf_device *device = gf_device_of(ctx); \
+        gf_context_leaving(device, ctx); \
         CUresult result = gf_real.symbol(ctx); \
-        leaves(ctx, result == CUDA_SUCCESS); \
+        leaves(device, ctx, result == CUDA_SUCCESS); \
         return result; \
     }
 GF_DESTROY(cuCtxDestroy)
@@ -41,10 +46,11 @@ GF_EXPORT CUresult cuCtxDetach(CUcontext ctx)
     if (!gf_boot())
         return CUDA_ERROR_NOT_INITIALIZED;
     CUcontext now = NULL;
-    gf_context_leaving(ctx);
+    struct gf_device *device = gf_device_of(ctx);
+    gf_context_leaving(device, ctx);
     CUresult result = gf_real.cuCtxDetach(ctx);
     gf_real.cuCtxGetCurrent(&now);
-    leaves(ctx, result == CUDA_SUCCESS && now != ctx);
+    leaves(device, ctx, result == CUDA_SUCCESS && now != ctx);
     return result;
 }
 
@@ -72,10 +78,11 @@ static CUcontext primary_context(CUdevice dev)
         unsigned int flags = 0; \
         int active = 0; \
         CUcontext context = primary_context(dev); \
-        gf_context_leaving(context); \
+        struct gf_device *device = gf_device_at(dev); \
+        gf_context_leaving(device, context); \
         CUresult result = gf_real.symbol(dev); \
         CUresult known = gf_real.cuDevicePrimaryCtxGetState(dev, &flags, &active); \
-        leaves(context, known == CUDA_SUCCESS && !active); \
+        leaves(device, context, known == CUDA_SUCCESS && !active); \
         return result; \
     }
 GF_PRIMARY(cuDevicePrimaryCtxRelease)
@@ -111,5 +118,41 @@ GF_EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int fla
     CUresult result = gf_real.cuStreamCreateWithPriority(stream, flags, priority);
     if (result == CUDA_SUCCESS)
         gf_stream_made(*stream);
+    return result;
+}
+
+/* Green contexts are parts of a primary one, and hold it. */
+GF_EXPORT CUresult cuGreenCtxStreamCreate(CUstream *stream, CUgreenCtx green, unsigned int flags, int priority)
+{
+    if (!gf_boot())
+        return CUDA_ERROR_NOT_INITIALIZED;
+    CUresult result = gf_real.cuGreenCtxStreamCreate(stream, green, flags, priority);
+    if (result == CUDA_SUCCESS)
+        gf_stream_made(*stream);
+    return result;
+}
+
+/* The primary context may go with it. Streams of the green context stay, but
+ * answer with an error: nothing more can be recorded there. */
+GF_EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
+{
+    if (!gf_boot())
+        return CUDA_ERROR_NOT_INITIALIZED;
+    CUcontext context = NULL, primary = NULL;
+    struct gf_device *device = NULL;
+    unsigned int flags = 0;
+    int active = 1;
+    if (gf_real.cuCtxFromGreenCtx(&context, green) == CUDA_SUCCESS)
+        device = gf_device_of(context);
+    if (device) {
+        gf_context_leaving(device, context); /* some streams may be known as this one's */
+        gf_context_left(device, context, true);
+        primary = primary_context((CUdevice)gf_ordinal(device));
+    }
+    gf_context_leaving(device, primary);
+    CUresult result = gf_real.cuGreenCtxDestroy(green);
+    if (device)
+        gf_real.cuDevicePrimaryCtxGetState((CUdevice)gf_ordinal(device), &flags, &active);
+    leaves(device, primary, !active);
     return result;
 }

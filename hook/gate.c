@@ -1,6 +1,6 @@
 /* gate.c: lets work through while the gate word is open.
  *
- * A thread that launches sets its `busy` flag and then looks at the gate; who
+ * A thread that launches sets a `busy` flag and then looks at the gate; who
  * closes the gate then looks at the flags (gf_quiesce). The two stores would
  * need a fence each; since gates close some ten times a second and launches
  * happen a hundred thousand times, the closing side pays for both with
@@ -8,6 +8,7 @@
 #include "hook.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <linux/futex.h>
 #include <linux/membarrier.h>
 #include <sys/syscall.h>
@@ -16,21 +17,12 @@
 
 __thread struct gf_thread gf_self GF_TLS;
 
-/* Until the daemon answers. */
-static struct gf_page no_page __attribute__((aligned(4096)));
-static uint32_t closed;
-struct gf_page *gf_page = &no_page;
-struct gf_slot *gf_slot = &no_page.slots[0];
-uint32_t *gf_gate = &closed;
-uint32_t gf_waiting;
-
 static pthread_mutex_t threads_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct gf_thread *threads;
-static struct gf_counts of_the_dead;
 static pthread_key_t at_thread_end;
 static bool have_membarrier;
 
-#define STUCK_NS 10000000000u /* a lease's work that takes longer may never end by itself */
+#define STUCK_NS 10000000000u
 
 uint64_t gf_now_ns(void)
 {
@@ -58,8 +50,8 @@ void gf_pause_ns(long ns)
 
 static void forget(struct gf_thread *self)
 {
-    for (unsigned i = 0; i < GF_CACHED; i++)
-        gf_store(&self->cache[i].stream, NULL);
+    for (unsigned i = 0; i < GF_LINES; i++)
+        gf_store(&self->line[i].stream, NULL);
 }
 
 void gf_forget_thread(void) { forget(&gf_self); }
@@ -83,9 +75,12 @@ static void thread_ends(void *arg)
             *at = self->next;
             break;
         }
-    of_the_dead.launches += self->launches;
-    of_the_dead.works += self->works;
-    self->launches = self->works = 0;
+    for (gf_each_device(d)) {
+        struct gf_counts *own = &self->counts[gf_ordinal(d)];
+        d->dead.launches += own->launches;
+        d->dead.copies += own->copies;
+        *own = (struct gf_counts){0};
+    }
     self->known = false;
     pthread_mutex_unlock(&threads_lock);
     forget(self); /* a later destructor that launches makes it known again */
@@ -115,100 +110,206 @@ void gf_gate_init(void)
     pthread_once(&once, gate_init);
 }
 
-void gf_move_gate(uint32_t *gate)
+/* Waits until the gate of the line's device is open and, where they are
+ * metered, so many blocks may be launched; marks the line busy and returns the
+ * lease. */
+static uint32_t pass(struct gf_line *line, uint64_t blocks)
 {
-    uint32_t *before = gf_gate;
-    __atomic_store_n(&gf_gate, gate ? gate : &closed, __ATOMIC_SEQ_CST);
-    gf_futex_wake(before);
-}
-
-GF_COLD uint32_t gf_wait_gate(struct gf_thread *self)
-{
-    if (!gf_boot())
-        return GF_NO_LEASE; /* no driver: the call will say so */
-    if (!self->known)
-        know(self);
-    int saved = errno;
+    struct gf_device *device = line->device;
     uint64_t began = 0;
+    bool closed = false;
     uint32_t lease;
     for (;;) {
-        gf_link_start();
-        __atomic_store_n(&self->busy, 1, __ATOMIC_SEQ_CST);
-        uint32_t *gate = __atomic_load_n(&gf_gate, __ATOMIC_SEQ_CST);
-        lease = __atomic_load_n(gate, __ATOMIC_SEQ_CST);
-        if (lease)
-            break;
-        __atomic_store_n(&self->busy, 0, __ATOMIC_RELEASE);
+        gf_link_start(device);
+        __atomic_store_n(&line->busy, 1, __ATOMIC_SEQ_CST);
+        uint32_t *word = __atomic_load_n(&device->gate, __ATOMIC_SEQ_CST), seen = 0;
+        lease = __atomic_load_n(word, __ATOMIC_SEQ_CST);
+        if (lease) {
+            struct gf_slot *slot = gf_load(&device->slot);
+            word = &slot->refill;
+            seen = __atomic_load_n(word, __ATOMIC_SEQ_CST);
+            if (!blocks || !gf_metered(device) || gf_spend(slot, blocks))
+                break;
+        }
+        __atomic_store_n(&line->busy, 0, __ATOMIC_RELEASE);
         if (!began) {
             began = gf_now_ns();
-            __atomic_add_fetch(&gf_waiting, 1, __ATOMIC_SEQ_CST);
+            __atomic_add_fetch(&device->waiting, 1, __ATOMIC_SEQ_CST);
         }
-        gf_link_request();
-        gf_futex_wait(gate, 0, 100);
+        closed |= !lease;
+        if (!lease)
+            gf_link_request(device);
+        gf_futex_wait(word, seen, 100);
     }
     if (began) {
-        __atomic_sub_fetch(&gf_waiting, 1, __ATOMIC_SEQ_CST);
-        __atomic_add_fetch(&gf_slot->blocked_ns, gf_now_ns() - began, __ATOMIC_RELAXED);
-        gf_link_kick();
+        __atomic_sub_fetch(&device->waiting, 1, __ATOMIC_SEQ_CST);
+        __atomic_add_fetch(&gf_load(&device->slot)->blocked_ns, gf_now_ns() - began, __ATOMIC_RELAXED);
     }
-    errno = saved;
+    if (closed)
+        gf_link_kick(device);
     return lease;
 }
 
-GF_COLD void gf_enter_slow(struct gf_thread *self, CUstream stream, unsigned index)
+/* Whether work can be sent at all. No: there is no driver, as its absence will
+ * tell the program. */
+static bool usable(struct gf_thread *self)
+{
+    if (!gf_boot())
+        return false;
+    if (!self->known)
+        know(self);
+    return true;
+}
+
+/* A line's device, once it is known. Where there is none to be found the call
+ * should fail, but nothing goes ungated that is not understood. */
+static void choose(struct gf_line *line, struct gf_device *device)
+{
+    gf_store(&line->stream, NULL);
+    gf_store(&line->device, device ? device : gf_devices);
+}
+
+GF_COLD void gf_enter_sync_slow(struct gf_line *line)
 {
     int saved = errno;
-    uint32_t lease = gf_wait_gate(self);
-    struct gf_cached *cached = &self->cache[index];
-    /* What follows may look at events while the program captures a stream. */
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    gf_real.cuThreadExchangeStreamCaptureMode(&mode);
-    if (cached->lease != lease || gf_load(&cached->stream) != stream) {
-        cached->entry = gf_stream_use(stream, lease);
-        cached->lease = lease;
-        gf_store(&cached->stream, stream);
+    gf_store(&line->busy, 0);
+    if (usable(&gf_self)) {
+        if (!gf_load(&line->stream)) {
+            struct gf_device *device = gf_device_current();
+            choose(line, device);
+            if (device)
+                gf_store(&line->stream, CU_STREAM_LEGACY);
+        }
+        pass(line, 0);
     }
-    cached->left = cached->entry ? gf_meter_mark(cached->entry) : -1;
-    if (cached->left < 0)
-        gf_store(&cached->stream, NULL); /* look at it again next time */
-    gf_real.cuThreadExchangeStreamCaptureMode(&mode);
     errno = saved;
 }
 
-bool gf_stuck(uint64_t began)
+void gf_weigh(struct gf_line *line, int32_t pieces)
 {
-    return gf_now_ns() - began > STUCK_NS && __atomic_load_n(&gf_waiting, __ATOMIC_SEQ_CST) > 0;
+    int32_t *left = gf_metered(line->device) ? &line->marked : &line->left;
+    *left -= pieces - 1;
 }
 
-static bool any_busy(void)
+void gf_mark_next(CUstream stream)
 {
-    bool busy = false;
-    pthread_mutex_lock(&threads_lock);
-    for (struct gf_thread *t = threads; t; t = t->next)
-        busy |= __atomic_load_n(&t->busy, __ATOMIC_ACQUIRE);
-    pthread_mutex_unlock(&threads_lock);
+    struct gf_line *line = &gf_self.line[gf_line_index(stream)];
+    if (gf_load(&line->stream) != stream)
+        return;
+    line->left = line->left > 0 ? 0 : line->left;
+    line->marked = line->marked > 0 ? 0 : line->marked;
+}
+
+/* Says in a line what the thread may do under the lease. */
+static void update(struct gf_line *line, CUstream stream, uint32_t lease, uint64_t blocks)
+{
+    struct gf_device *device = line->device;
+    bool known = line->lease == lease && gf_load(&line->stream) == stream;
+    bool metered = gf_metered(device);
+    if (!known) {
+        line->entry = gf_stream_use(device, stream, lease);
+        line->counts = &gf_self.counts[gf_ordinal(device)];
+        line->lease = lease;
+        gf_store(&line->stream, stream);
+        gf_swap_in(device, stream);
+    }
+    line->spent = metered ? blocks : 0;
+    line->late = line->spent || (line->entry && line->entry->owner);
+    if (metered && known && line->marked-- > 0) {
+        line->left = 0; /* every launch comes by */
+        return;
+    }
+    int32_t left = metered ? line->marked : line->left;
+    int32_t over = known && left < 0 ? -1 - left : 0;
+    line->left = line->marked = line->entry ? gf_meter_mark(line->entry, over) : -1;
+    if (line->left < 0)
+        gf_store(&line->stream, NULL); /* look at it again next time */
+    else if (metered)
+        line->left = 0;
+}
+
+GF_COLD struct gf_line *gf_enter_slow(CUstream stream, uint64_t blocks)
+{
+    struct gf_thread *self = &gf_self;
+    struct gf_line *line = &self->line[gf_line_index(stream)];
+    int saved = errno;
+    gf_store(&line->busy, 0);
+    if (!usable(self) || gf_capturing(stream)) {
+        line = &self->line[GF_UNTRACKED];
+        line->counts = &self->uncounted;
+    } else {
+        if (gf_load(&line->stream) != stream)
+            choose(line, gf_device_of_stream(stream));
+        uint32_t lease = pass(line, blocks);
+        /* What follows may look at events while the program captures a stream. */
+        CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+        gf_real.cuThreadExchangeStreamCaptureMode(&mode);
+        update(line, stream, lease, blocks);
+        gf_real.cuThreadExchangeStreamCaptureMode(&mode);
+    }
+    errno = saved;
+    return line;
+}
+
+GF_COLD void gf_done_late(struct gf_line *line, CUresult result)
+{
+    if (result != CUDA_SUCCESS && line->spent)
+        gf_unspend(gf_load(&line->device->slot), line->spent);
+    if (line->entry && line->entry->owner)
+        gf_meter_after(line->entry);
+}
+
+bool gf_stuck(uint64_t *since)
+{
+    bool waits = false;
+    for (gf_each_device(d))
+        waits |= __atomic_load_n(&d->waiting, __ATOMIC_SEQ_CST) > 0;
+    uint64_t now = gf_now_ns();
+    if (!waits)
+        *since = now;
+    return now - *since > STUCK_NS;
+}
+
+static bool busy(struct gf_thread *t, struct gf_device *device)
+{
+    bool busy = __atomic_load_n(&t->everywhere, __ATOMIC_ACQUIRE);
+    for (unsigned i = 0; i < GF_LINES; i++)
+        busy |= __atomic_load_n(&t->line[i].busy, __ATOMIC_ACQUIRE) && gf_load(&t->line[i].device) == device;
     return busy;
 }
 
-bool gf_quiesce(uint64_t began)
+unsigned gf_busy(struct gf_device *device)
 {
+    unsigned count = 0;
+    pthread_mutex_lock(&threads_lock);
+    for (struct gf_thread *t = threads; t; t = t->next)
+        count += busy(t, device);
+    pthread_mutex_unlock(&threads_lock);
+    return count;
+}
+
+bool gf_quiesce(struct gf_device *device)
+{
+    uint64_t since = gf_now_ns();
     if (!have_membarrier || syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) != 0)
         gf_pause_ns(1000000); /* store buffers empty in far less */
-    while (any_busy()) {
-        if (gf_stuck(began))
+    for (unsigned before = UINT_MAX, now; (now = gf_busy(device)) > 0; before = now) {
+        if (now < before)
+            since = gf_now_ns();
+        if (gf_stuck(&since))
             return false;
         gf_pause_ns(20000);
     }
     return true;
 }
 
-struct gf_counts gf_count_all(void)
+struct gf_counts gf_count_all(struct gf_device *device)
 {
     pthread_mutex_lock(&threads_lock);
-    struct gf_counts sum = of_the_dead;
+    struct gf_counts sum = device->dead;
     for (struct gf_thread *t = threads; t; t = t->next) {
-        sum.launches += gf_load(&t->launches);
-        sum.works += gf_load(&t->works);
+        sum.launches += gf_load(&t->counts[gf_ordinal(device)].launches);
+        sum.copies += gf_load(&t->counts[gf_ordinal(device)].copies);
     }
     pthread_mutex_unlock(&threads_lock);
     return sum;
@@ -218,16 +319,7 @@ void gf_gate_fork_child(void)
 {
     pthread_mutex_init(&threads_lock, NULL);
     threads = NULL;
-    of_the_dead = (struct gf_counts){0};
-    gf_waiting = 0;
-    gf_self.known = false;
-    gf_self.busy = 0;
-    gf_self.launches = gf_self.works = 0;
-    forget(&gf_self);
-    no_page = (struct gf_page){0};
-    gf_page = &no_page;
-    gf_slot = &no_page.slots[0];
-    gf_gate = &closed;
+    gf_self = (struct gf_thread){0};
     if (have_membarrier)
         syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0);
 }

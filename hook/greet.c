@@ -11,6 +11,11 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#ifndef F_GET_SEALS /* glibc 2.17 */
+#define F_GET_SEALS 1034
+#define F_SEAL_SHRINK 0x0002
+#endif
+
 #define RECONNECT_NS 100000000
 #define REFUSED_NS 1000000000
 
@@ -85,8 +90,16 @@ ssize_t gf_receive(int fd, void *buffer, size_t size, int *passed)
         n = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
     while (n < 0 && errno == EINTR);
     struct cmsghdr *c = n > 0 ? CMSG_FIRSTHDR(&message) : NULL;
-    if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
-        memcpy(passed, CMSG_DATA(c), sizeof(int));
+    if (!c || c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+        return n;
+    for (size_t at = 0; CMSG_LEN(at + sizeof(int)) <= c->cmsg_len; at += sizeof(int)) {
+        int fd;
+        memcpy(&fd, CMSG_DATA(c) + at, sizeof fd);
+        if (*passed < 0)
+            *passed = fd;
+        else
+            close(fd); /* the room for one is padded, and takes two */
+    }
     return n;
 }
 
@@ -96,11 +109,27 @@ bool gf_is(const void *message, ssize_t n, uint16_t type, size_t size)
     return n == (ssize_t)size && h->magic == GF_MAGIC && h->version == GF_VERSION && h->type == type && h->size == size;
 }
 
-/* Says who this process is and maps the page that the daemon sends back. The
- * old page stays mapped: a thread may be looking at its gate, which is shut. */
-static bool greet(int fd, const struct gf_identity *who)
+/* Maps an instance page, or returns NULL: it must be as long as it should and
+ * stay so, or a look at it could kill the process. */
+static struct gf_page *map_page(int fd)
 {
-    struct gf_hello hello = {.h = gf_header(GF_MSG_HELLO, sizeof hello), .pid = (uint32_t)getpid(), .mem_used = gf_mem_used()};
+    int seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0 || !(seals & F_SEAL_SHRINK) || lseek(fd, 0, SEEK_END) < GF_PAGE_SIZE)
+        return NULL;
+    struct gf_page *page = mmap(NULL, GF_PAGE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (page == MAP_FAILED)
+        return NULL;
+    if (page->magic == GF_MAGIC && page->nslots == GF_PAGE_SLOTS)
+        return page;
+    munmap(page, GF_PAGE_SIZE);
+    return NULL;
+}
+
+/* Says who this process is and moves to the page that the daemon sends back. */
+static bool greet(struct gf_device *device, unsigned seat, int fd, const struct gf_identity *who)
+{
+    struct gf_hello hello = {.h = gf_header(GF_MSG_HELLO, sizeof hello), .pid = (uint32_t)getpid(),
+                             .device = seat, .mem_used = gf_mem_used(device)};
     memcpy(hello.instance, who->instance, sizeof hello.instance);
     memcpy(hello.secret, who->secret, sizeof hello.secret);
     if (!gf_transmit(fd, &hello, sizeof hello))
@@ -112,31 +141,38 @@ static bool greet(int fd, const struct gf_identity *who)
     } answer;
     int passed = -1;
     ssize_t n = gf_receive(fd, &answer, sizeof answer, &passed);
+    struct gf_page *page = NULL;
     if (gf_is(&answer, n, GF_MSG_REFUSED, sizeof answer.refused)) {
         answer.refused.reason[GF_REASON_SIZE - 1] = 0;
-        gf_say(GF_SAY_REFUSED, "gfaas-tokend refuses this process: %s: its GPU work stays blocked", answer.refused.reason);
+        gf_say(GF_SAY_REFUSED, "gfaas-tokend refuses this process on device %u: %s: its work there stays blocked",
+               gf_ordinal(device), answer.refused.reason);
         gf_pause_ns(REFUSED_NS);
+    } else if (n > 0) {
+        if (gf_is(&answer, n, GF_MSG_WELCOME, sizeof answer.welcome) && answer.welcome.slot < GF_PAGE_SLOTS && passed >= 0)
+            page = map_page(passed);
+        if (!page)
+            gf_say(GF_SAY_LOST, "what answers at %s is not gfaas-tokend: GPU work waits until it is there", who->socket);
     }
-    bool welcome = passed >= 0 && gf_is(&answer, n, GF_MSG_WELCOME, sizeof answer.welcome) && answer.welcome.slot < GF_PAGE_SLOTS;
-    void *page = MAP_FAILED;
-    if (welcome)
-        page = mmap(NULL, GF_PAGE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, passed, 0);
     if (passed >= 0)
         close(passed);
-    if (page == MAP_FAILED)
-        return false;
-    struct gf_slot *slot = &((struct gf_page *)page)->slots[answer.welcome.slot];
-    gf_mem_move(page, slot);
-    gf_move_gate(&slot->gate);
-    return true;
+    if (page)
+        gf_device_open(device, page, answer.welcome.slot);
+    return page;
 }
 
-int gf_greet(const struct gf_identity *who)
+int gf_greet(struct gf_device *device, const struct gf_identity *who)
 {
+    unsigned seat = gf_visible_seat(gf_ordinal(device));
+    if (seat == GF_DEVICES) {
+        gf_say(GF_SAY_REFUSED, "device %u is none of the GPUs that this instance was given: work there stays blocked",
+               gf_ordinal(device));
+        gf_pause_ns(REFUSED_NS);
+        return -1;
+    }
     int fd = connect_to(who->socket);
     if (fd < 0)
         gf_say(GF_SAY_LOST, "no gfaas-tokend at %s: GPU work waits until it is there", who->socket);
-    else if (greet(fd, who))
+    else if (greet(device, seat, fd, who))
         return fd;
     else
         close(fd);

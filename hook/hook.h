@@ -4,12 +4,19 @@
  *   real.c    finds the driver and the addresses of its functions
  *   lookup.c  answers dlsym and cuGetProcAddress with wrappers
  *   wrap.c    the generated wrappers
- *   gate.c    lets work through while the gate word is open
+ *   device.c  the devices, each with a gate, a page and a connection of its own
+ *   multi.c   the one call that launches on several devices
+ *   visible.c which of the instance's GPUs a device is
+ *   gate.c    lets work through while the gate word of its device is open
+ *   budget.c  how many blocks of kernels a process may launch
  *   stream.c  the streams that work was sent to, until they go away
+ *   capture.c streams that are captured
+ *   graph.c   graphs, and what launching one comes to
+ *   tally.c   the kernels of a graph
  *   meter.c   measures the GPU time of a lease by events on those streams
- *   memory.c  the memory limit
+ *   memory.c  the memory limit; memory.h says which kinds are where
  *   context.c contexts and streams that go away
- *   link.c    the helper thread and what it does about leases
+ *   link.c    a device's helper thread and what it does about leases
  *   greet.c   the connection to gfaas-tokend and its first exchange
  */
 #ifndef GFAAS_HOOK_H
@@ -26,6 +33,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
+
+#pragma GCC visibility push(hidden)
 
 #define GF_EXPORT __attribute__((visibility("default")))
 #define GF_COLD __attribute__((cold, noinline))
@@ -70,101 +79,220 @@ void gf_lookup_init(void);
 /* The wrapper of the driver's function at that address, or the address. */
 void *gf_wrapper_of(void *address);
 
+/* ---- device.c ---- */
+
+#define GF_DEVICES 16 /* as many as a machine has */
+#define GF_NO_LEASE 0
+
+struct gf_counts { uint64_t launches, copies; };
+
+/* A device as the process sees it: all that is asked of the daemon and said to
+ * it is asked and said for one device. */
+struct gf_device {
+    /* Looked at before every piece of work. */
+    uint32_t *gate;       /* the gate word: the slot's, or one of our own that stays closed */
+    struct gf_page *page; /* the instance page; an empty one of our own until the daemon answers */
+    struct gf_slot *slot; /* this process's slot of it */
+
+    uint32_t waiting __attribute__((aligned(64))); /* threads that wait at the gate */
+    struct gf_counts dead; /* what threads that have ended did; gate.c */
+
+    pthread_mutex_t lock;      /* stream.c: of the streams and times */
+    struct gf_stream *streams; /* that work was sent to */
+    uint64_t leaving_ns;       /* time under the lease of the context that is leaving */
+    uint64_t carried_ns;       /* this lease's time in contexts that are gone */
+
+    uint64_t mem_used;     /* memory.c: bytes this process has allocated there */
+    uint32_t pools_shrink; /* looks that are left at pools after something was freed in one */
+    uint32_t swapped_out;  /* memory_swap.c: managed memory was moved to the host */
+    uint64_t idle_since;   /* of the helper: ns; 0: it is not; UINT64_MAX: memory was moved since */
+
+    struct gf_link { /* link.c */
+        pthread_mutex_t lock; /* of sock and asked */
+        int sock, kick;
+        bool started;
+        bool asked;        /* a request is with the daemon, or a lease is running */
+        uint32_t let_in;   /* the daemon has answered once (futex) */
+        uint32_t returned; /* the last lease given back: the daemon's call for it may have crossed with that */
+    } link;
+} __attribute__((aligned(64)));
+
+/* By ordinal. Devices beyond them share the last, which no daemon serves. */
+extern struct gf_device gf_devices[GF_DEVICES + 1];
+#define gf_each_device(d) struct gf_device *d = gf_devices; d <= &gf_devices[GF_DEVICES]; d++
+static inline unsigned gf_ordinal(const struct gf_device *device) { return (unsigned)(device - gf_devices); }
+
+/* A driver's device; never NULL. */
+struct gf_device *gf_device_at(CUdevice ordinal);
+/* The device of a context, of the calling thread's current context, of a
+ * stream; NULL: there is none. */
+struct gf_device *gf_device_of(CUcontext context);
+struct gf_device *gf_device_current(void);
+struct gf_device *gf_device_of_stream(CUstream stream);
+/* From now on that page, just mapped, and the gate of that slot of it are the
+ * device's. */
+void gf_device_open(struct gf_device *device, struct gf_page *page, unsigned slot);
+/* From now on the gate is closed; page and slot stay. */
+void gf_device_close(struct gf_device *device);
+/* Puts the page where the device's last one is, if it has had one, and returns
+ * where that is. */
+struct gf_page *gf_device_lay(struct gf_device *device, struct gf_page *page);
+void gf_device_fork_child(void);
+
+/* ---- visible.c ---- */
+
+/* Called before the driver starts. */
+void gf_visible_read(void);
+/* The place of a device among the instance's GPUs; GF_DEVICES: it is none of
+ * them. */
+unsigned gf_visible_seat(unsigned ordinal);
+void gf_visible_fork_child(void);
+
 /* ---- gate.c ---- */
 
-#define GF_NO_LEASE UINT32_MAX
-#define GF_CACHED 8 /* streams a thread remembers as tracked */
+#define GF_CACHED 8 /* streams a thread remembers: as gf_line_index says */
 
-/* What a thread remembers of the lease it launches under. */
+/* What a thread remembers of a stream it sends work to: a line of the
+ * processor's cache. */
+struct gf_line {
+    CUstream stream __attribute__((aligned(64))); /* NULL: of none */
+    struct gf_device *device;
+    uint32_t lease; /* under which it was last found tracked */
+    int32_t left;   /* launches until the next mark, or until the next look at the budget */
+    uint32_t busy;  /* the thread is between the look at the gate and the end of the driver's call */
+    int32_t marked; /* where blocks are metered: launches until the next mark */
+    struct gf_counts *counts; /* of this thread on that device */
+    struct gf_stream *entry;
+    uint64_t spent; /* blocks of the last launch, where they are metered */
+    bool late;      /* gf_done_late has something to do */
+};
+enum { GF_SYNC = GF_CACHED, GF_UNTRACKED, GF_LINES }; /* for calls that are over when they return; for work that will not run */
+
 struct gf_thread {
-    uint32_t busy; /* set while it is between the look at the gate and the end of the driver's call */
-    bool known;    /* is in the list of threads */
-    uint64_t launches; /* kernels */
-    uint64_t works;    /* all that went to a stream */
-    struct gf_cached {
-        CUstream stream;
-        uint32_t lease;
-        int32_t left; /* launches until the next mark */
-        struct gf_stream *entry;
-    } cache[GF_CACHED];
+    struct gf_line line[GF_LINES];
+    struct gf_counts counts[GF_DEVICES + 1]; /* by device */
+    struct gf_counts uncounted;
+    bool known;          /* is in the list of threads */
+    uint32_t everywhere; /* is inside a call that sends work to all devices */
     struct gf_thread *next;
 };
 extern __thread struct gf_thread gf_self GF_TLS;
-extern struct gf_page *gf_page; /* the instance page; an empty one of our own until the daemon answers */
-extern struct gf_slot *gf_slot; /* this process's slot of it, for its counters */
-extern uint32_t *gf_gate;       /* the gate word: the slot's, or one of our own that stays closed */
-extern uint32_t gf_waiting;     /* threads that wait at the gate */
 
-GF_COLD void gf_enter_slow(struct gf_thread *self, CUstream stream, unsigned index);
-/* Waits until the gate is open, marks the thread busy and returns the lease. */
-GF_COLD uint32_t gf_wait_gate(struct gf_thread *self);
+GF_COLD struct gf_line *gf_enter_slow(CUstream stream, uint64_t blocks);
+GF_COLD void gf_done_late(struct gf_line *line, CUresult result);
+GF_COLD void gf_enter_sync_slow(struct gf_line *line);
+/* The last launch, or the next, is worth more than one piece of work: it counts
+ * for that many, or has a mark before it. */
+void gf_weigh(struct gf_line *line, int32_t pieces);
+void gf_mark_next(CUstream stream);
 /* Forgets what this thread, or every thread, knows of its context's streams. */
 void gf_forget_thread(void);
 void gf_forget_all(void);
-/* From now on that gate is looked at: NULL is a closed one. */
-void gf_move_gate(uint32_t *gate);
-/* Waits until no thread is inside a launch that began under an open gate; gives
- * up when that may wait for a thread at the gate (gf_stuck). */
-bool gf_quiesce(uint64_t began);
-/* Whether what began then hangs: a thread that waits at the gate may have to
- * come through before it can end. */
-bool gf_stuck(uint64_t began);
-/* Kernels launched, and pieces of work sent to streams, by all threads since
- * the process began. */
-struct gf_counts { uint64_t launches, works; };
-struct gf_counts gf_count_all(void);
+/* Waits until no thread is inside a call that began under an open gate of the
+ * device; gives up when it hangs. */
+bool gf_quiesce(struct gf_device *device);
+/* How many threads are inside a call that sends work to the device. */
+unsigned gf_busy(struct gf_device *device);
+/* Whether what has made no progress since then hangs. It may need a thread that
+ * waits at a gate: a host function or a kernel that waits for what that is about
+ * to send, here or on another device. That cannot be told from work that takes
+ * long; it is said when for ten seconds nothing has ended and all the while a
+ * thread has waited. If none does, it moves the time on. */
+bool gf_stuck(uint64_t *since);
+/* Kernels launched, and other pieces of work sent to streams, on a device by
+ * all threads since the process began. */
+struct gf_counts gf_count_all(struct gf_device *device);
+static inline uint64_t gf_works(struct gf_counts c) { return c.launches + c.copies; }
 void gf_gate_init(void);
 void gf_gate_fork_child(void);
 
-static inline unsigned gf_cache_index(CUstream stream)
+static inline unsigned gf_line_index(CUstream stream)
 {
-    uintptr_t bits = (uintptr_t)stream;
-    return (bits ^ bits >> 4 ^ bits >> 9) % GF_CACHED;
+    return (unsigned)((uintptr_t)stream * 0x9e3779b97f4a7c15u >> 61); /* Fibonacci hashing */
 }
 
-/* Called before work goes to a stream: returns once it may. While the lease
- * holds and the stream is known this is a load, a compare and counters. */
-static inline struct gf_stream *gf_enter(CUstream stream)
+/* Called before work of that many kernel blocks goes to a stream: returns once
+ * it may, with what gf_leave wants. While the lease holds, the stream is known
+ * and blocks are not metered this is a few loads and compares, and the blocks
+ * are not even counted: they may be an expression that is costly. */
+#define gf_enter(stream, blocks) \
+    ({ \
+        CUstream entered_stream_ = (stream); \
+        struct gf_line *entered_ = gf_enter_fast(entered_stream_); \
+        gf_likely(entered_) ? entered_ : gf_enter_slow(entered_stream_, (blocks)); \
+    })
+static inline __attribute__((always_inline)) struct gf_line *gf_enter_fast(CUstream stream)
 {
-    struct gf_thread *self = &gf_self;
-    unsigned index = gf_cache_index(stream);
-    struct gf_cached *cached = &self->cache[index];
-    gf_store(&self->busy, 1);
+    struct gf_line *line = &gf_self.line[gf_line_index(stream)];
+    __asm__("" : "+r"(line)); /* computed once */
+    if (!line)
+        __builtin_unreachable();
+    gf_store(&line->busy, 1);
     __atomic_signal_fence(__ATOMIC_SEQ_CST); /* the closing side pays for the real fence: gf_quiesce */
-    uint32_t lease = __atomic_load_n(gf_load(&gf_gate), __ATOMIC_ACQUIRE);
-    if (gf_unlikely(cached->lease != lease || gf_load(&cached->stream) != stream || --cached->left < 0))
-        gf_enter_slow(self, stream, index);
-    gf_store(&self->works, self->works + 1);
-    return cached->entry;
+    if (gf_unlikely(gf_load(&line->stream) != stream))
+        return NULL;
+    uint32_t lease = __atomic_load_n(gf_load(&line->device->gate), __ATOMIC_ACQUIRE);
+    if (gf_unlikely(line->lease != lease || --line->left < 0))
+        return NULL;
+    return line;
 }
 
 /* The same for work that is over when the call returns. */
-static inline void gf_enter_sync(void)
+static inline struct gf_line *gf_enter_sync(void)
 {
-    struct gf_thread *self = &gf_self;
-    gf_store(&self->busy, 1);
+    struct gf_line *line = &gf_self.line[GF_SYNC];
+    gf_store(&line->busy, 1);
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
-    if (gf_unlikely(!self->known || !__atomic_load_n(gf_load(&gf_gate), __ATOMIC_ACQUIRE)))
-        gf_wait_gate(self);
+    if (gf_unlikely(!gf_load(&line->stream) || !__atomic_load_n(gf_load(&line->device->gate), __ATOMIC_ACQUIRE)))
+        gf_enter_sync_slow(line);
+    return line;
 }
 
-static inline void gf_leave(void)
+/* Called when the driver has answered, with the kernels sent; 0: it was other
+ * work. Work is counted only now: who finds a count unchanged behind a closed
+ * gate knows that nothing was sent since. */
+static inline void gf_done(struct gf_line *line, uint64_t kernels, CUresult result)
 {
-    __atomic_signal_fence(__ATOMIC_SEQ_CST);
-    __atomic_store_n(&gf_self.busy, 0, __ATOMIC_RELEASE);
+    uint64_t *count = kernels ? &line->counts->launches : &line->counts->copies;
+    gf_store(count, *count + (kernels ? kernels : 1));
+    if (gf_unlikely(line->late))
+        gf_done_late(line, result);
 }
 
-static inline void gf_count(void)
+static inline void gf_leave_sync(struct gf_line *line)
 {
-    gf_store(&gf_self.launches, gf_self.launches + 1);
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    __atomic_store_n(&line->busy, 0, __ATOMIC_RELEASE);
 }
+
+static inline void gf_leave(struct gf_line *line, uint64_t kernels, CUresult result)
+{
+    gf_done(line, kernels, result);
+    gf_leave_sync(line);
+}
+
+/* ---- budget.c ---- */
+
+/* Whether blocks are metered on that device. */
+bool gf_metered(struct gf_device *device);
+/* Takes blocks from the budget; false: it is used up. */
+bool gf_spend(struct gf_slot *slot, uint64_t blocks);
+/* Puts blocks back that were not launched. */
+void gf_unspend(struct gf_slot *slot, uint64_t blocks);
 
 /* ---- stream.c ---- */
 
 #define GF_MARKS 8
 
+/* An instance of a graph whose time is to be known. */
+struct gf_timed {
+    CUgraphExec exec;
+    uint64_t serial; /* 0: none */
+};
+
 /* A stream that work was sent to. */
 struct gf_stream {
+    struct gf_device *device;
     CUcontext context;
     CUstream stream;
     struct gf_thread *owner; /* of a per-thread default stream: only that thread can record on it */
@@ -176,75 +304,122 @@ struct gf_stream {
     CUevent begin, end;
     CUevent mark[GF_MARKS];  /* ring of events that bound the work in flight */
     int32_t span[GF_MARKS];  /* pieces of work before each mark; 0: not recorded */
+    struct gf_timed graph[GF_MARKS + 1]; /* the graph that is the work before each mark; last, before the next one */
     int32_t since;           /* pieces of work since the last mark, when the next is recorded */
     unsigned turn;           /* marks recorded */
+    unsigned passed;         /* of them, those that are known to be over */
     unsigned depth;          /* marks that may be outstanding */
     int32_t stride;          /* pieces of work between two marks */
     struct gf_stream *next;
 };
-extern struct gf_stream *gf_streams; /* guarded by gf_streams_lock */
-extern pthread_mutex_t gf_streams_lock;
 
+/* The two default streams have no handle of their own: they are one a context. */
+bool gf_stream_is_default(CUstream stream);
+/* Whether what is sent there is captured: it does not run. */
+bool gf_capturing(CUstream stream);
 /* Whether an event may be recorded there: never while the stream is captured. */
 bool gf_recordable(CUstream stream);
 /* Finds or makes the entry of a stream and notes that the lease uses it. NULL:
  * it cannot be tracked (capture, no context). */
-struct gf_stream *gf_stream_use(CUstream stream, uint32_t lease);
+struct gf_stream *gf_stream_use(struct gf_device *device, CUstream stream, uint32_t lease);
+/* Around a call that begins a capture: records the end of the work on all
+ * streams while that is possible, and lets no event be recorded until it is
+ * known which must not be. */
+void gf_capture_begins(void);
+void gf_capture_has_begun(void);
 /* The program is about to destroy a stream, has made one; a thread has ended. */
 void gf_stream_gone(CUstream stream);
 void gf_stream_made(CUstream stream);
 void gf_stream_thread_gone(struct gf_thread *thread);
-/* Around a call that may destroy a context: before it takes the lock and
- * settles its time, after it says whether it is gone and drops the lock. */
-void gf_context_leaving(CUcontext context);
-void gf_context_left(CUcontext context, bool gone);
+/* Around a call that may destroy a context: before it takes the lock of its
+ * device and settles its time, after it says whether it is gone and drops the
+ * lock. No device: there is no context. */
+void gf_context_leaving(struct gf_device *device, CUcontext context);
+void gf_context_left(struct gf_device *device, CUcontext context, bool gone);
 /* Frees entries of streams and contexts that are gone. No thread may be inside
  * a launch: the threads' caches lead nowhere, since their lease is over. */
-void gf_stream_sweep(void);
-void gf_stream_fork_child(void);
+void gf_stream_sweep(struct gf_device *device);
 
 /* ---- meter.c ---- */
 
 /* Records a mark and waits for an old one, so that little work is ever in
- * flight. Returns the pieces of work until the next mark; -1: it is dead. */
-int32_t gf_meter_mark(struct gf_stream *entry);
-/* Waits for an event; false: it does not come. */
-bool gf_meter_await(CUevent event);
+ * flight. The last launch was worth that many pieces of work more than were to
+ * come before the mark. Returns the pieces until the next mark; -1: it is dead. */
+int32_t gf_meter_mark(struct gf_stream *entry, int32_t over);
+/* Whether a graph that takes so long (0: unknown) is launched between marks of
+ * its own; after such a launch says which it was, if its time is wanted. Returns
+ * the pieces of work that it counts for. */
+bool gf_meter_heavy(float ms);
+int32_t gf_meter_graph(struct gf_stream *entry, float ms, struct gf_timed graph);
 /* Records the end on a per-thread stream: no other thread could. */
 void gf_meter_after(struct gf_stream *entry);
+/* Waits for an event; false: it does not come. */
+bool gf_meter_await(CUevent event);
 /* Records the end of what was sent to the stream so far, unless that is done.
- * Locked, the entry's context is current. */
-void gf_meter_end(struct gf_stream *entry, uint64_t works);
-/* Whether all work of the lease is over, given the count of works. */
-bool gf_meter_idle(uint64_t works);
-/* Waits for all work of the lease and returns the GPU time it took, in ns;
- * UINT64_MAX: that is not known. */
-uint64_t gf_meter_drain(uint64_t works, uint64_t began);
+ * False: it cannot be. Locked, the entry's context is current. */
+bool gf_meter_end(struct gf_stream *entry, uint64_t works);
+/* Whether all work of the device's lease is over, given the count of works. */
+bool gf_meter_idle(struct gf_device *device, uint64_t works);
+/* Waits for all work of the lease and returns the GPU time it took, in ns.
+ * UINT64_MAX: it hangs (gf_stuck); its time then counts under the next lease. */
+uint64_t gf_meter_drain(struct gf_device *device, uint64_t works);
 /* The GPU time from a context's first work under the lease to its last, in ns.
  * Locked, the context is current. */
-uint64_t gf_meter_span(CUcontext context);
-/* Adds to the lease's time that of a context that is gone. Locked. */
-void gf_meter_carry(uint64_t ns);
+uint64_t gf_meter_span(struct gf_device *device, CUcontext context);
+
+/* ---- graph.c ---- */
+
+/* A launch of it took so long. */
+void gf_graph_took(struct gf_timed graph, float ms);
+void gf_graph_fork_child(void);
 
 /* ---- memory.c ---- */
 
-/* Bytes this process has allocated. */
-uint64_t gf_mem_used(void);
-/* From now on that page and slot are the ones in force. */
-void gf_mem_move(struct gf_page *page, struct gf_slot *slot);
+/* Bytes this process has allocated on the device. */
+uint64_t gf_mem_used(struct gf_device *device);
+/* From now on that page and slot are the ones in force. Returns the slot where
+ * it is to be found. */
+struct gf_slot *gf_mem_move(struct gf_device *device, struct gf_page *page, unsigned slot);
 void gf_mem_context_gone(CUcontext context);
+/* Counts again what pools hold on to: it shrinks without a call to say so. */
+void gf_mem_look(struct gf_device *device);
+/* Does what is to be done for a device without a lease; idle: and nobody waits
+ * for one. Returns in how many ms it wants to be called again; -1: when that
+ * changes. */
+int gf_mem_tend(struct gf_device *device, bool idle);
+/* Memory moves back to the device before the stream's next work. */
+GF_COLD void gf_swap_in_now(struct gf_device *device, CUstream stream);
+static inline void gf_swap_in(struct gf_device *device, CUstream stream)
+{
+    if (gf_unlikely(gf_load(&device->swapped_out)))
+        gf_swap_in_now(device, stream);
+}
 void gf_mem_fork_child(void);
+
+/* What the allocation nodes of an executable graph take, by device. */
+struct gf_graph_memory {
+    bool any;
+    uint64_t bytes[GF_DEVICES + 1];
+};
+/* Adds what the node of a graph allocates, if it does. */
+void gf_graph_memory_add(struct gf_graph_memory *m, CUgraphNode node);
+/* An executable graph was made; it is destroyed. */
+void gf_graph_memory_known(const struct gf_graph_memory *m, bool gone);
+/* Before and after a launch or upload of a graph that needs any. False: there
+ * is not as much left, and it must not be launched. */
+GF_COLD bool gf_graph_memory_take(const struct gf_graph_memory *m);
+GF_COLD void gf_graph_memory_settle(const struct gf_graph_memory *m);
 
 /* ---- link.c ---- */
 
-/* Starts the helper thread unless it runs. */
-void gf_link_start(void);
+/* Starts the device's helper thread unless it runs. */
+void gf_link_start(struct gf_device *device);
 /* Asks for a token unless that has been done. */
-void gf_link_request(void);
+void gf_link_request(struct gf_device *device);
 /* A gate has opened: watch for the end of its work. */
-void gf_link_kick(void);
+void gf_link_kick(struct gf_device *device);
 /* Waits until the daemon has let this process in once. */
-void gf_link_wait_page(void);
+void gf_link_wait_page(struct gf_device *device);
 
 /* ---- greet.c ---- */
 
@@ -256,7 +431,7 @@ struct gf_identity {
 bool gf_identify(struct gf_identity *who);
 /* Connects, says hello and moves to the page that comes back. Returns the
  * connection or -1, having waited a while. */
-int gf_greet(const struct gf_identity *who);
+int gf_greet(struct gf_device *device, const struct gf_identity *who);
 struct gf_header gf_header(uint16_t type, uint32_t size);
 bool gf_is(const void *message, ssize_t n, uint16_t type, size_t size);
 bool gf_transmit(int fd, const void *message, size_t size);
@@ -272,4 +447,5 @@ void gf_futex_wake(uint32_t *word);
 uint64_t gf_now_ns(void);
 void gf_pause_ns(long ns);
 
+#pragma GCC visibility pop
 #endif

@@ -17,13 +17,13 @@ HOOK_PLUGINS := $(patsubst hook/check/plugin/%.c,$(BUILD)/check/plugin/%.so,$(wi
 checks: $(HOOK_CHECKS) $(HOOK_PLUGINS)
 .PHONY: checks c-check
 
-$(BUILD)/check/%: hook/check/%.c hook/check/check.h hook/cuda.h hook/symbols.def $(BUILD)/lib/sim/libcuda.so.1
+$(BUILD)/check/%: hook/check/%.c $(wildcard hook/check/*.h) hook/cuda.h hook/symbols.def $(BUILD)/lib/sim/libcuda.so.1
 	@mkdir -p $(@D)
-	$(CC) -std=gnu11 -O2 -g -Wall -Wextra -Werror $(CFLAGS) -Ihook -o $@ $< -L$(BUILD)/lib/sim -l:libcuda.so.1 -lpthread -ldl
+	$(CC) -std=gnu11 -O2 -g -Wall -Wextra -Werror $(CFLAGS) -Ihook -o $@ $< -Wl,--no-as-needed -L$(BUILD)/lib/sim -l:libcuda.so.1 -lpthread -ldl
 
-$(BUILD)/check/plugin/%.so: hook/check/plugin/%.c $(BUILD)/lib/sim/libcuda.so.1
+$(BUILD)/check/plugin/%.so: hook/check/plugin/%.c hook/cuda.h hook/symbols.def $(BUILD)/lib/sim/libcuda.so.1
 	@mkdir -p $(@D)
-	$(CC) -std=gnu11 -O2 -g -Wall -Wextra -Werror -fPIC -shared $(CFLAGS) -o $@ $< -Wl,--no-as-needed -L$(BUILD)/lib/sim -l:libcuda.so.1 -ldl
+	$(CC) -std=gnu11 -O2 -g -Wall -Wextra -Werror -fPIC -shared $(CFLAGS) -Ihook -o $@ $< -Wl,--no-as-needed -L$(BUILD)/lib/sim -l:libcuda.so.1 -ldl
 
 # What must be true of the built library: it needs no driver to load, no glibc
 # after 2.17 (2.31 on arm64, where that is the first that counts), and shows

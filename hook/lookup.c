@@ -17,7 +17,6 @@
 #define GF_HAS_SWITCH(name, variant) GF_ENTRY(name, variant)
 #define GF_HAS_HAND(name, variant) GF_ENTRY(name, variant)
 #define GF_HAS_PASS(name, variant)
-#define GF_HAS_NEXT(name, variant)
 #define GF_ENTRY(name, variant) GF_ROW(name) GF_ENTRY_##variant(name)
 #define GF_ENTRY_NONE(name)
 #define GF_ENTRY_PTSZ(name) GF_ROW(name##_ptsz)
@@ -192,8 +191,12 @@ static void *by_request(const char *symbol, int version, cuuint64_t flags)
 #define CU(name, since, variant, hook, sim, stream, params, args) {#name, since, GF_SUFFIX_##variant},
 #include "symbols.def"
     };
+    int best = -1, newest = 0;
+    if (gf_real.cuDriverGetVersion(&newest) == CUDA_SUCCESS && newest < version)
+        version = newest;
+    if (version >= 12000 && strcmp(symbol, "cuGraphInstantiate") == 0)
+        symbol = "cuGraphInstantiateWithFlags"; /* what that name stands for since */
     size_t length = strlen(symbol);
-    int best = -1;
     for (unsigned i = 0; i < sizeof all / sizeof *all; i++) {
         const char *rest = all[i].name + length;
         if (strncmp(all[i].name, symbol, length) != 0 || (*rest && strncmp(rest, "_v", 2) != 0))

@@ -1,214 +1,149 @@
-/* memory.c: the memory limit of an instance, over the plain kinds of
- * allocation, shared by all its processes.
+/* memory.c: the memory limit of an instance: one limit a device over all kinds
+ * of allocation, shared by all its processes.
  *
- * Each process adds up what it holds in its slot of the instance page, adds
- * first and then sums all slots: two processes that race for the last bytes
- * may both be refused, but the limit is never exceeded. */
-#include "hook.h"
+ * Each process adds up what it holds in its slot of the instance page. It adds
+ * first and then sums all slots, so the limit is never exceeded; two processes
+ * that race for the last bytes may both be refused, but only if the two do not
+ * fit together. Threads of one process take turns, and one gets the bytes.
+ *
+ * Bytes are taken before the driver is asked and given back after it has freed,
+ * and no lock is held while the driver works (pools apart: memory_pool.c). */
+#include "memory.h"
 
-#include <stdlib.h>
+#define SHRINK_LOOK_MS 20 /* between looks at pools that something was freed in */
+#define SHRINK_LOOKS 10
 
-#define BUCKETS 4096
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the devices' mem_used */
 
-struct block {
-    CUdeviceptr address;
-    uint64_t size;
-    CUcontext context;
-    struct block *next;
-};
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct block *blocks[BUCKETS];
-static uint64_t used;
-
-static struct block **bucket(CUdeviceptr address)
+struct gf_device *gf_mem_of(CUdevice ordinal)
 {
-    return &blocks[(address >> 8 ^ address >> 20) % BUCKETS];
+    int count = 0;
+    if (gf_real.cuDeviceGetCount(&count) != CUDA_SUCCESS || ordinal < 0 || ordinal >= count)
+        return NULL;
+    struct gf_device *d = gf_device_at(ordinal);
+    gf_link_wait_page(d);
+    return d;
 }
 
-static uint64_t limit(void) { return gf_load(&gf_page->mem_limit); }
+struct gf_device *gf_mem_here(void)
+{
+    struct gf_device *d = gf_device_current();
+    if (d)
+        gf_link_wait_page(d);
+    return d;
+}
 
-/* What all processes of the instance hold. */
-static uint64_t used_by_all(void)
+uint64_t gf_mem_limit(struct gf_device *d) { return gf_load(&gf_load(&d->page)->mem_limit); }
+
+static uint64_t plus(uint64_t a, uint64_t b) { return b > UINT64_MAX - a ? UINT64_MAX : a + b; }
+
+uint64_t gf_mem_used_by_all(struct gf_device *d)
 {
     uint64_t sum = 0;
-    for (unsigned i = 0; i < GF_PAGE_SLOTS; i++)
-        sum += __atomic_load_n(&gf_page->slots[i].mem_used, __ATOMIC_SEQ_CST);
+    struct gf_page *page = gf_load(&d->page);
+    for (unsigned i = 0; i < GF_PAGE_SLOTS; i++) {
+        struct gf_slot *slot = &page->slots[i];
+        sum = plus(sum, __atomic_load_n(&slot->mem_used, __ATOMIC_SEQ_CST));
+        sum = plus(sum, gf_load(&slot->mem_outside));
+    }
     return sum;
 }
 
-static void set_used(uint64_t bytes)
+static void set_used(struct gf_device *d, uint64_t bytes)
 {
-    used = bytes;
-    __atomic_store_n(&gf_slot->mem_used, bytes, __ATOMIC_SEQ_CST);
+    d->mem_used = bytes;
+    __atomic_store_n(&d->slot->mem_used, bytes, __ATOMIC_SEQ_CST);
 }
 
-/* Takes bytes from the limit, or says that they are too many. Locked. */
-static bool take(uint64_t bytes)
+static bool take(struct gf_device *d, uint64_t bytes)
 {
-    if (bytes > UINT64_MAX - used || (limit() && bytes > limit()))
+    uint64_t most = gf_mem_limit(d), held = most ? gf_mem_used_by_all(d) : 0;
+    if (bytes > UINT64_MAX - d->mem_used)
+        return false;
+    if (most && (held > most || bytes > most - held))
         return false; /* not even for a moment: that would refuse its siblings */
-    set_used(used + bytes);
-    if (!limit() || used_by_all() <= limit())
+    set_used(d, d->mem_used + bytes);
+    if (!most || gf_mem_used_by_all(d) <= most)
         return true;
-    set_used(used - bytes);
+    set_used(d, d->mem_used - bytes);
     return false;
 }
 
-uint64_t gf_mem_used(void)
+bool gf_mem_take(struct gf_device *d, uint64_t bytes)
 {
     pthread_mutex_lock(&lock);
-    uint64_t bytes = used;
+    bool taken = !bytes || take(d, bytes);
+    pthread_mutex_unlock(&lock);
+    return taken;
+}
+
+bool gf_mem_take_hard(struct gf_device *d, uint64_t bytes)
+{
+    if (gf_mem_take(d, bytes))
+        return true;
+    gf_pools_look(d, true);
+    return gf_mem_take(d, bytes);
+}
+
+void gf_mem_give(struct gf_device *d, uint64_t bytes)
+{
+    pthread_mutex_lock(&lock);
+    set_used(d, d->mem_used - bytes);
+    pthread_mutex_unlock(&lock);
+}
+
+uint64_t gf_mem_used(struct gf_device *d)
+{
+    pthread_mutex_lock(&lock);
+    uint64_t bytes = d->mem_used;
     pthread_mutex_unlock(&lock);
     return bytes;
 }
 
-void gf_mem_move(struct gf_page *page, struct gf_slot *slot)
+struct gf_slot *gf_mem_move(struct gf_device *d, struct gf_page *page, unsigned slot)
 {
     pthread_mutex_lock(&lock);
-    gf_page = page;
-    __atomic_store_n(&gf_slot, slot, __ATOMIC_RELEASE);
-    set_used(used);
+    gf_store(&d->page, gf_device_lay(d, page));
+    __atomic_store_n(&d->slot, &d->page->slots[slot], __ATOMIC_RELEASE);
+    set_used(d, d->mem_used);
     pthread_mutex_unlock(&lock);
-}
-
-/* Notes an allocation whose bytes are taken. Locked. */
-static bool note(CUdeviceptr address, uint64_t size)
-{
-    struct block *b = malloc(sizeof *b);
-    if (!b)
-        return false;
-    *b = (struct block){.address = address, .size = size, .next = *bucket(address)};
-    gf_real.cuCtxGetCurrent(&b->context);
-    *bucket(address) = b;
-    return true;
-}
-
-/* Forgets an allocation and gives its bytes back. Locked. */
-static void forget(struct block **at)
-{
-    struct block *b = *at;
-    *at = b->next;
-    set_used(used - b->size);
-    free(b);
-}
-
-GF_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
-{
-    if (!gf_boot())
-        return CUDA_ERROR_NOT_INITIALIZED;
-    if (!dptr || !bytesize)
-        return gf_real.cuMemAlloc_v2(dptr, bytesize);
-    gf_link_wait_page();
-    pthread_mutex_lock(&lock);
-    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
-    if (take(bytesize)) {
-        result = gf_real.cuMemAlloc_v2(dptr, bytesize);
-        if (result == CUDA_SUCCESS && !note(*dptr, bytesize)) {
-            gf_real.cuMemFree_v2(*dptr);
-            result = CUDA_ERROR_OUT_OF_MEMORY;
-        }
-        if (result != CUDA_SUCCESS)
-            set_used(used - bytesize);
-    }
-    pthread_mutex_unlock(&lock);
-    return result;
-}
-
-GF_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width, size_t height, unsigned int element)
-{
-    if (!gf_boot())
-        return CUDA_ERROR_NOT_INITIALIZED;
-    if (!dptr || !pitch || !width || !height || width > SIZE_MAX / height)
-        return gf_real.cuMemAllocPitch_v2(dptr, pitch, width, height, element);
-    gf_link_wait_page();
-    pthread_mutex_lock(&lock);
-    /* The pitch is the driver's choice: known only afterwards. */
-    CUresult result = gf_real.cuMemAllocPitch_v2(dptr, pitch, width, height, element);
-    if (result == CUDA_SUCCESS) {
-        uint64_t bytes = (uint64_t)*pitch * height;
-        bool fits = take(bytes);
-        if (!fits || !note(*dptr, bytes)) {
-            if (fits)
-                set_used(used - bytes);
-            gf_real.cuMemFree_v2(*dptr);
-            result = CUDA_ERROR_OUT_OF_MEMORY;
-        }
-    }
-    pthread_mutex_unlock(&lock);
-    return result;
-}
-
-GF_EXPORT CUresult cuMemFree_v2(CUdeviceptr dptr)
-{
-    if (!gf_boot())
-        return CUDA_ERROR_NOT_INITIALIZED;
-    /* Held across the driver's call: the address may be given out again at once. */
-    pthread_mutex_lock(&lock);
-    CUresult result = gf_real.cuMemFree_v2(dptr);
-    if (result == CUDA_SUCCESS)
-        for (struct block **at = bucket(dptr); *at; at = &(*at)->next)
-            if ((*at)->address == dptr) {
-                forget(at);
-                break;
-            }
-    pthread_mutex_unlock(&lock);
-    return result;
-}
-
-GF_EXPORT CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
-{
-    if (!gf_boot())
-        return CUDA_ERROR_NOT_INITIALIZED;
-    size_t device_free = 0, device_total = 0;
-    CUresult result = gf_real.cuMemGetInfo_v2(&device_free, &device_total);
-    if (result != CUDA_SUCCESS)
-        return result;
-    gf_link_wait_page();
-    uint64_t most = limit(), held = used_by_all();
-    if (most && most < device_total)
-        device_total = most;
-    if (most) {
-        uint64_t left = held < most ? most - held : 0;
-        device_free = left < device_free ? left : device_free;
-    }
-    if (free_bytes)
-        *free_bytes = device_free;
-    if (total)
-        *total = device_total;
-    return CUDA_SUCCESS;
-}
-
-GF_EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
-{
-    if (!gf_boot())
-        return CUDA_ERROR_NOT_INITIALIZED;
-    CUresult result = gf_real.cuDeviceTotalMem_v2(bytes, dev);
-    if (result != CUDA_SUCCESS || !bytes)
-        return result;
-    gf_link_wait_page();
-    if (limit() && limit() < *bytes)
-        *bytes = limit();
-    return CUDA_SUCCESS;
+    return d->slot;
 }
 
 void gf_mem_context_gone(CUcontext context)
 {
-    pthread_mutex_lock(&lock);
-    for (unsigned i = 0; i < BUCKETS; i++)
-        for (struct block **at = &blocks[i]; *at;) {
-            if ((*at)->context == context)
-                forget(at);
-            else
-                at = &(*at)->next;
-        }
-    pthread_mutex_unlock(&lock);
+    for (struct gf_block *b = gf_blocks_of(context, NULL), *next; b; b = next) {
+        next = b->next;
+        gf_block_drop(b);
+    }
+    gf_pools_context_gone(context);
+}
+
+void gf_mem_look(struct gf_device *d) { gf_pools_look(d, false); }
+
+int gf_mem_tend(struct gf_device *d, bool idle)
+{
+    int swap = gf_swap_tend(d, idle);
+    if (!gf_load(&d->pools_shrink))
+        return swap;
+    __atomic_sub_fetch(&d->pools_shrink, 1, __ATOMIC_RELAXED);
+    gf_pools_look(d, false);
+    return swap < 0 || swap > SHRINK_LOOK_MS ? SHRINK_LOOK_MS : swap;
+}
+
+/* The program will synchronise, soon if at all. */
+void gf_mem_shrinks(struct gf_device *d)
+{
+    bool known = gf_load(&d->pools_shrink);
+    gf_store(&d->pools_shrink, SHRINK_LOOKS);
+    if (!known)
+        gf_link_kick(d);
 }
 
 void gf_mem_fork_child(void)
 {
     pthread_mutex_init(&lock, NULL);
-    for (unsigned i = 0; i < BUCKETS; i++)
-        blocks[i] = NULL; /* the parent's memory */
-    used = 0;
+    gf_blocks_fork_child();
+    gf_pools_fork_child();
+    gf_swap_fork_child();
 }

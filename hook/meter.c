@@ -9,20 +9,23 @@
  * A lease cannot end before what was launched under it, so a program that
  * launches far ahead would overrun by all it has queued. Marks, events in a
  * ring, keep about IN_FLIGHT_MS of work queued on each stream: enough to never
- * starve the GPU.
+ * starve the GPU. A graph counts for as many pieces of work as its time is
+ * worth; until that is known, for all that may be in flight.
  *
  * Events are waited for by looking at them, with pauses: the work before one
  * may itself wait for something that the program only does later (a host
  * function, a value in memory), so no wait here may be endless. */
 #include "hook.h"
 
+#include <limits.h>
+
 #define MARK_MS 2.0f       /* GPU time between marks */
 #define IN_FLIGHT_MS 12.0f /* GPU time queued before the program waits: 1,000 kernels of 10 us fit */
 #define MAX_STRIDE 256
 #define BEHIND_NS 1000000000u /* a mark that takes longer may wait for the program */
 #define LOOK_NS 50000         /* between two looks at what is in flight */
-
-static uint64_t carried_ns; /* this lease's time in contexts that are gone; guarded by gf_streams_lock */
+#define MAX_WEIGHT (1 << 20)
+#define CAPTURED_NS 50000000 /* for work before a capture: several times what is ever in flight */
 
 /* Chooses how often to mark and how many marks to leave outstanding from the
  * time between the two oldest marks. */
@@ -32,6 +35,10 @@ static void adapt(struct gf_stream *entry, unsigned older, unsigned newer)
     if (!entry->span[older] || !entry->span[newer] ||
         gf_real.cuEventElapsedTime(&ms, entry->mark[older], entry->mark[newer]) != CUDA_SUCCESS || ms <= 0)
         return;
+    if (entry->graph[newer].serial) {
+        gf_graph_took(entry->graph[newer], ms);
+        return;
+    }
     float each = ms / (float)entry->span[newer];
     float stride = MARK_MS / each;
     entry->stride = stride < 1 ? 1 : stride > MAX_STRIDE ? MAX_STRIDE : (int32_t)stride;
@@ -52,32 +59,56 @@ static bool await(CUevent event, uint64_t patience_ns)
 
 bool gf_meter_await(CUevent event) { return await(event, BEHIND_NS); }
 
-int32_t gf_meter_mark(struct gf_stream *entry)
+/* How many marks ago the work began that may still be in flight. */
+static unsigned reach(const struct gf_stream *entry)
 {
-    pthread_mutex_lock(&gf_streams_lock);
+    int64_t pieces = (int64_t)entry->depth * entry->stride;
+    unsigned back = 1;
+    while (back < GF_MARKS - 1 && (pieces -= entry->span[(entry->turn - back) % GF_MARKS]) > 0)
+        back++;
+    return back;
+}
+
+bool gf_meter_heavy(float ms) { return ms == 0 || ms >= MARK_MS; }
+
+int32_t gf_meter_graph(struct gf_stream *entry, float ms, struct gf_timed graph)
+{
+    pthread_mutex_lock(&entry->device->lock);
+    float pieces = (float)entry->stride * (ms > 0 ? ms / MARK_MS : (float)entry->depth);
+    entry->graph[GF_MARKS] = graph;
+    pthread_mutex_unlock(&entry->device->lock);
+    return pieces < 1 ? 1 : pieces > MAX_WEIGHT ? MAX_WEIGHT : (int32_t)pieces;
+}
+
+int32_t gf_meter_mark(struct gf_stream *entry, int32_t over)
+{
+    struct gf_device *device = entry->device;
+    pthread_mutex_lock(&device->lock);
     bool dead = entry->dead;
     if (dead || !gf_recordable(entry->stream)) {
-        pthread_mutex_unlock(&gf_streams_lock);
+        pthread_mutex_unlock(&device->lock);
         return dead ? -1 : 0;
     }
     unsigned turn = entry->turn;
-    unsigned oldest = (turn - entry->depth) % GF_MARKS;
+    unsigned oldest = (turn - reach(entry)) % GF_MARKS;
     CUevent old = entry->span[oldest] ? entry->mark[oldest] : NULL;
     uint64_t patience = entry->behind ? 0 : BEHIND_NS;
-    pthread_mutex_unlock(&gf_streams_lock);
+    pthread_mutex_unlock(&device->lock);
     bool behind = old && !await(old, patience);
-    pthread_mutex_lock(&gf_streams_lock);
+    pthread_mutex_lock(&device->lock);
     int32_t stride = 0;
-    if (!entry->dead) {
+    if (!entry->dead && gf_recordable(entry->stream)) { /* still */
         entry->behind = behind;
         adapt(entry, turn % GF_MARKS, (turn + 1) % GF_MARKS);
         unsigned at = entry->turn++ % GF_MARKS;
         stride = entry->stride;
         gf_real.cuEventRecord(entry->mark[at], entry->stream);
-        entry->span[at] = entry->since;
+        entry->span[at] = entry->since + over;
+        entry->graph[at] = entry->graph[GF_MARKS];
+        entry->graph[GF_MARKS].serial = 0;
         entry->since = stride;
     }
-    pthread_mutex_unlock(&gf_streams_lock);
+    pthread_mutex_unlock(&device->lock);
     return stride - 1;
 }
 
@@ -87,19 +118,21 @@ void gf_meter_after(struct gf_stream *entry)
         gf_real.cuEventRecord(entry->end, entry->stream);
 }
 
-void gf_meter_end(struct gf_stream *entry, uint64_t works)
+bool gf_meter_end(struct gf_stream *entry, uint64_t works)
 {
     if (entry->owner || entry->gone || entry->ended_at == works + 1)
-        return;
-    if (gf_recordable(entry->stream) && gf_real.cuEventRecord(entry->end, entry->stream) == CUDA_SUCCESS)
-        entry->ended_at = works + 1;
+        return true;
+    if (!gf_recordable(entry->stream) || gf_real.cuEventRecord(entry->end, entry->stream) != CUDA_SUCCESS)
+        return entry->ended_at == UINT64_MAX; /* done before it was captured */
+    entry->ended_at = works + 1;
+    return true;
 }
 
-bool gf_meter_idle(uint64_t works)
+bool gf_meter_idle(struct gf_device *device, uint64_t works)
 {
     bool idle = true;
-    pthread_mutex_lock(&gf_streams_lock);
-    for (struct gf_stream *s = gf_streams; s && idle; s = s->next) {
+    pthread_mutex_lock(&device->lock);
+    for (struct gf_stream *s = device->streams; s && idle; s = s->next) {
         if (s->lease == GF_NO_LEASE || s->dead || gf_real.cuCtxPushCurrent_v2(s->context) != CUDA_SUCCESS)
             continue;
         CUcontext popped;
@@ -107,15 +140,15 @@ bool gf_meter_idle(uint64_t works)
         idle = gf_real.cuEventQuery(s->end) != CUDA_ERROR_NOT_READY;
         gf_real.cuCtxPopCurrent_v2(&popped);
     }
-    pthread_mutex_unlock(&gf_streams_lock);
+    pthread_mutex_unlock(&device->lock);
     return idle;
 }
 
-uint64_t gf_meter_span(CUcontext context)
+uint64_t gf_meter_span(struct gf_device *device, CUcontext context)
 {
     CUevent base = NULL;
     float first = 0, last = 0;
-    for (struct gf_stream *s = gf_streams; s; s = s->next) {
+    for (struct gf_stream *s = device->streams; s; s = s->next) {
         if (s->context != context || s->lease == GF_NO_LEASE || s->dead)
             continue;
         float begin = 0, end = 0;
@@ -130,38 +163,67 @@ uint64_t gf_meter_span(CUcontext context)
     return (uint64_t)((double)(last - first) * 1e6);
 }
 
-void gf_meter_carry(uint64_t ns) { carried_ns += ns; }
-
 /* Adds up the contexts' spans and closes the account. */
-static uint64_t settle(void)
+static uint64_t settle(struct gf_device *device)
 {
-    pthread_mutex_lock(&gf_streams_lock);
-    uint64_t used = carried_ns;
-    carried_ns = 0;
-    for (struct gf_stream *s = gf_streams; s; s = s->next) {
+    pthread_mutex_lock(&device->lock);
+    uint64_t used = device->carried_ns;
+    device->carried_ns = 0;
+    for (struct gf_stream *s = device->streams; s; s = s->next) {
         CUcontext popped;
         if (s->lease == GF_NO_LEASE)
             continue;
         if (!s->dead && gf_real.cuCtxPushCurrent_v2(s->context) == CUDA_SUCCESS) {
-            used += gf_meter_span(s->context);
+            used += gf_meter_span(device, s->context);
             gf_real.cuCtxPopCurrent_v2(&popped);
         }
         for (struct gf_stream *t = s; t; t = t->next)
             if (t->context == s->context)
                 t->lease = GF_NO_LEASE;
     }
-    pthread_mutex_unlock(&gf_streams_lock);
+    pthread_mutex_unlock(&device->lock);
     return used;
 }
 
-uint64_t gf_meter_drain(uint64_t works, uint64_t began)
+/* How many of the stream's marks are still to come. */
+static unsigned marks_left(struct gf_stream *entry)
 {
-    while (!gf_meter_idle(works)) {
-        if (gf_stuck(began)) {
-            settle();
+    if (entry->turn - entry->passed > GF_MARKS)
+        entry->passed = entry->turn - GF_MARKS;
+    while (entry->passed != entry->turn &&
+           gf_real.cuEventQuery(entry->mark[entry->passed % GF_MARKS]) != CUDA_ERROR_NOT_READY)
+        entry->passed++;
+    return entry->turn - entry->passed;
+}
+
+/* What of the lease's work is not over: a number that falls as it goes on. With
+ * patience, also what is captured, which may have work before that. */
+static unsigned pending(struct gf_device *device, uint64_t works, bool patient)
+{
+    unsigned count = 0;
+    pthread_mutex_lock(&device->lock);
+    for (struct gf_stream *s = device->streams; s; s = s->next) {
+        CUcontext popped;
+        if (s->lease == GF_NO_LEASE || s->dead || gf_real.cuCtxPushCurrent_v2(s->context) != CUDA_SUCCESS)
+            continue;
+        bool ended = gf_meter_end(s, works);
+        if ((!ended && patient) || gf_real.cuEventQuery(s->end) == CUDA_ERROR_NOT_READY)
+            count += 1 + marks_left(s);
+        gf_real.cuCtxPopCurrent_v2(&popped);
+    }
+    pthread_mutex_unlock(&device->lock);
+    return count;
+}
+
+uint64_t gf_meter_drain(struct gf_device *device, uint64_t works)
+{
+    uint64_t began = gf_now_ns(), since = began;
+    for (unsigned before = UINT_MAX, left; (left = pending(device, works, gf_now_ns() - began < CAPTURED_NS)) > 0; before = left) {
+        if (left < before)
+            since = gf_now_ns();
+        if (gf_stuck(&since))
             return UINT64_MAX;
-        }
         gf_pause_ns(LOOK_NS);
     }
-    return settle();
+    return settle(device);
 }

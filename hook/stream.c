@@ -3,13 +3,7 @@
 
 #include <stdlib.h>
 
-pthread_mutex_t gf_streams_lock = PTHREAD_MUTEX_INITIALIZER;
-struct gf_stream *gf_streams;
-
-static uint64_t leaving_ns; /* time under the lease of the context that is leaving */
-
-/* The two default streams have no handle of their own: they are one a context. */
-static bool is_default(CUstream stream)
+bool gf_stream_is_default(CUstream stream)
 {
     return stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
 }
@@ -18,9 +12,15 @@ static bool is_default(CUstream stream)
 static CUcontext context_of(CUstream stream)
 {
     CUcontext context = NULL;
-    if (is_default(stream) || gf_real.cuStreamGetCtx(stream, &context) != CUDA_SUCCESS)
+    if (gf_stream_is_default(stream) || gf_real.cuStreamGetCtx(stream, &context) != CUDA_SUCCESS)
         gf_real.cuCtxGetCurrent(&context);
     return context;
+}
+
+bool gf_capturing(CUstream stream)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return gf_real.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 bool gf_recordable(CUstream stream)
@@ -30,10 +30,10 @@ bool gf_recordable(CUstream stream)
     return result == CUDA_ERROR_NOT_SUPPORTED || (result == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
-static struct gf_stream *find(CUcontext context, CUstream stream)
+static struct gf_stream *find(struct gf_device *device, CUcontext context, CUstream stream)
 {
     struct gf_thread *owner = stream == CU_STREAM_PER_THREAD ? &gf_self : NULL;
-    for (struct gf_stream *s = gf_streams; s; s = s->next)
+    for (struct gf_stream *s = device->streams; s; s = s->next)
         if (s->stream == stream && s->context == context && s->owner == owner && !s->gone && !s->dead)
             return s;
     return NULL;
@@ -52,7 +52,7 @@ static void destroy_events(struct gf_stream *entry)
 }
 
 /* Makes an entry; its context is current. */
-static struct gf_stream *make(CUcontext context, CUstream stream)
+static struct gf_stream *make(struct gf_device *device, CUcontext context, CUstream stream)
 {
     struct gf_stream *entry = calloc(1, sizeof *entry);
     if (!entry)
@@ -67,42 +67,67 @@ static struct gf_stream *make(CUcontext context, CUstream stream)
             free(entry);
             return NULL;
         }
+    entry->device = device;
     entry->context = context;
     entry->stream = stream;
     entry->owner = stream == CU_STREAM_PER_THREAD ? &gf_self : NULL;
     entry->lease = GF_NO_LEASE;
     entry->stride = entry->since = 1;
     entry->depth = 1;
-    entry->next = gf_streams;
-    gf_streams = entry;
+    entry->next = device->streams;
+    device->streams = entry;
     return entry;
 }
 
-struct gf_stream *gf_stream_use(CUstream stream, uint32_t lease)
+struct gf_stream *gf_stream_use(struct gf_device *device, CUstream stream, uint32_t lease)
 {
-    CUcontext popped, context = gf_recordable(stream) ? context_of(stream) : NULL;
+    struct gf_stream *entry = NULL;
+    CUcontext popped, context = context_of(stream);
     if (!context || gf_real.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
         return NULL;
-    pthread_mutex_lock(&gf_streams_lock);
-    struct gf_stream *entry = find(context, stream);
-    if (!entry)
-        entry = make(context, stream);
+    pthread_mutex_lock(&device->lock);
+    if (gf_recordable(stream) && !(entry = find(device, context, stream)))
+        entry = make(device, context, stream);
     if (entry && entry->lease != lease) {
+        if (entry->lease == GF_NO_LEASE) /* else it was left in flight, and counts now */
+            gf_real.cuEventRecord(entry->begin, stream);
         entry->lease = lease;
         entry->ended_at = 0;
-        gf_real.cuEventRecord(entry->begin, stream);
     }
-    pthread_mutex_unlock(&gf_streams_lock);
+    pthread_mutex_unlock(&device->lock);
     gf_real.cuCtxPopCurrent_v2(&popped);
     return entry;
 }
 
-void gf_stream_gone(CUstream stream)
+static void end_all(struct gf_device *device)
 {
-    if (is_default(stream))
-        return;
-    pthread_mutex_lock(&gf_streams_lock);
-    for (struct gf_stream *s = gf_streams; s; s = s->next) {
+    for (struct gf_stream *s = device->streams; s; s = s->next) {
+        CUcontext popped;
+        if (s->lease == GF_NO_LEASE || s->dead || gf_real.cuCtxPushCurrent_v2(s->context) != CUDA_SUCCESS)
+            continue;
+        gf_meter_end(s, UINT64_MAX - 1);
+        gf_real.cuCtxPopCurrent_v2(&popped);
+    }
+}
+
+void gf_capture_begins(void)
+{
+    for (gf_each_device(d)) {
+        pthread_mutex_lock(&d->lock);
+        end_all(d);
+    }
+}
+
+void gf_capture_has_begun(void)
+{
+    for (gf_each_device(d))
+        pthread_mutex_unlock(&d->lock);
+}
+
+static void stream_gone(struct gf_device *device, CUstream stream)
+{
+    pthread_mutex_lock(&device->lock);
+    for (struct gf_stream *s = device->streams; s; s = s->next) {
         CUcontext popped;
         if (s->stream != stream || s->gone || s->dead)
             continue;
@@ -112,24 +137,41 @@ void gf_stream_gone(CUstream stream)
         }
         s->gone = true;
     }
-    pthread_mutex_unlock(&gf_streams_lock);
+    pthread_mutex_unlock(&device->lock);
 }
 
-/* A new stream may have the handle of a destroyed one, and threads may still
- * hold that one's entry for this lease: it becomes the new one's if it can. */
-void gf_stream_made(CUstream stream)
+void gf_stream_gone(CUstream stream)
+{
+    if (!gf_stream_is_default(stream))
+        for (gf_each_device(d))
+            stream_gone(d, stream);
+}
+
+/* Makes the entry of a destroyed stream the new one's, if that is of the same
+ * context; whether there was one of another. */
+static bool take_over(struct gf_device *device, CUcontext context, CUstream stream)
 {
     bool other = false;
-    CUcontext context = context_of(stream);
-    pthread_mutex_lock(&gf_streams_lock);
-    for (struct gf_stream *s = gf_streams; s; s = s->next) {
+    pthread_mutex_lock(&device->lock);
+    for (struct gf_stream *s = device->streams; s; s = s->next) {
         if (s->stream != stream || !s->gone || s->dead)
             continue;
         s->gone = s->context != context;
         s->ended_at = 0;
         other |= s->gone;
     }
-    pthread_mutex_unlock(&gf_streams_lock);
+    pthread_mutex_unlock(&device->lock);
+    return other;
+}
+
+/* A new stream may have the handle of a destroyed one, and threads may still
+ * hold that one's entry for this lease. */
+void gf_stream_made(CUstream stream)
+{
+    bool other = false;
+    CUcontext context = context_of(stream);
+    for (gf_each_device(d))
+        other |= take_over(d, context, stream);
     if (other)
         gf_forget_all();
 }
@@ -137,49 +179,58 @@ void gf_stream_made(CUstream stream)
 /* The next thread may stand where this one stood, but has a stream of its own. */
 void gf_stream_thread_gone(struct gf_thread *thread)
 {
-    pthread_mutex_lock(&gf_streams_lock);
-    for (struct gf_stream *s = gf_streams; s; s = s->next)
-        s->gone |= s->owner == thread;
-    pthread_mutex_unlock(&gf_streams_lock);
+    for (gf_each_device(d)) {
+        pthread_mutex_lock(&d->lock);
+        for (struct gf_stream *s = d->streams; s; s = s->next)
+            s->gone |= s->owner == thread;
+        pthread_mutex_unlock(&d->lock);
+    }
 }
 
-void gf_context_leaving(CUcontext context)
+void gf_context_leaving(struct gf_device *device, CUcontext context)
 {
     CUcontext popped;
-    pthread_mutex_lock(&gf_streams_lock);
-    leaving_ns = 0;
+    if (!device)
+        return;
+    pthread_mutex_lock(&device->lock);
+    device->leaving_ns = 0;
     if (!context || gf_real.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
         return;
-    for (struct gf_stream *s = gf_streams; s; s = s->next)
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED; /* others may capture */
+    gf_real.cuThreadExchangeStreamCaptureMode(&mode);
+    for (struct gf_stream *s = device->streams; s; s = s->next)
         if (s->context == context && !s->dead && s->lease != GF_NO_LEASE) {
             gf_meter_end(s, UINT64_MAX - 1);
             gf_meter_await(s->end);
         }
-    leaving_ns = gf_meter_span(context);
+    device->leaving_ns = gf_meter_span(device, context);
+    gf_real.cuThreadExchangeStreamCaptureMode(&mode);
     gf_real.cuCtxPopCurrent_v2(&popped);
 }
 
-void gf_context_left(CUcontext context, bool gone)
+void gf_context_left(struct gf_device *device, CUcontext context, bool gone)
 {
+    if (!device)
+        return;
     if (gone && context) {
-        gf_meter_carry(leaving_ns);
-        for (struct gf_stream *s = gf_streams; s; s = s->next)
+        device->carried_ns += device->leaving_ns;
+        for (struct gf_stream *s = device->streams; s; s = s->next)
             if (s->context == context) {
                 s->dead = true; /* its events went with it */
                 s->lease = GF_NO_LEASE;
             }
     }
-    pthread_mutex_unlock(&gf_streams_lock);
+    pthread_mutex_unlock(&device->lock);
     if (gone)
         gf_forget_all();
 }
 
-void gf_stream_sweep(void)
+void gf_stream_sweep(struct gf_device *device)
 {
-    pthread_mutex_lock(&gf_streams_lock);
-    for (struct gf_stream **at = &gf_streams; *at;) {
+    pthread_mutex_lock(&device->lock);
+    for (struct gf_stream **at = &device->streams; *at;) {
         struct gf_stream *s = *at;
-        if (!s->gone && !s->dead) {
+        if ((!s->gone && !s->dead) || s->lease != GF_NO_LEASE) {
             at = &s->next;
             continue;
         }
@@ -188,11 +239,5 @@ void gf_stream_sweep(void)
             destroy_events(s);
         free(s);
     }
-    pthread_mutex_unlock(&gf_streams_lock);
-}
-
-void gf_stream_fork_child(void)
-{
-    pthread_mutex_init(&gf_streams_lock, NULL);
-    gf_streams = NULL; /* the parent's: no context outlives a fork */
+    pthread_mutex_unlock(&device->lock);
 }

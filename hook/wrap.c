@@ -13,24 +13,32 @@ static inline CUstream per_thread(CUstream stream)
     return stream ? stream : CU_STREAM_PER_THREAD;
 }
 
-#define GF_WORK(symbol, real, flavour, stream, params, args, count) \
+/* The blocks of each kind of launch. */
+#define GF_GRID ((uint64_t)gridDimX * gridDimY * gridDimZ)
+#define GF_AREA ((uint64_t)grid_width * (uint64_t)grid_height)
+#define GF_BLOCKS_cuLaunchKernel GF_GRID
+#define GF_BLOCKS_cuLaunchCooperativeKernel GF_GRID
+#define GF_BLOCKS_cuLaunchKernelEx \
+    (config ? (uint64_t)config->gridDimX * config->gridDimY * config->gridDimZ : 0)
+#define GF_BLOCKS_cuLaunch 1
+#define GF_BLOCKS_cuLaunchGrid GF_AREA
+#define GF_BLOCKS_cuLaunchGridAsync GF_AREA
+
+#define GF_WORK(symbol, real, flavour, stream, params, args, kernels, blocks) \
     GF_EXPORT CUresult symbol params \
     { \
-        struct gf_stream *entry = gf_enter(flavour(stream)); \
+        struct gf_line *entered = gf_enter(flavour(stream), blocks); \
         CUresult result = gf_real.real args; \
-        count; \
-        if (gf_unlikely(entry && entry->owner)) \
-            gf_meter_after(entry); \
-        gf_leave(); \
+        gf_leave(entered, kernels, result); \
         return result; \
     }
 
 #define GF_BRIEF(symbol, params, args) \
     GF_EXPORT CUresult symbol params \
     { \
-        gf_enter_sync(); \
+        struct gf_line *entered = gf_enter_sync(); \
         CUresult result = gf_real.symbol args; \
-        gf_leave(); \
+        gf_leave_sync(entered); \
         return result; \
     }
 
@@ -54,14 +62,13 @@ static inline CUstream per_thread(CUstream stream)
 #define GF_SYNC_TWIN(symbol, real, flavour, params, args) GF_BRIEF(symbol, params, args)
 
 #define GF_WRAP_LAUNCH(name, variant, stream, params, args) \
-    GF_BOTH_##variant(GF_WORK, name, stream, params, args, gf_count())
+    GF_BOTH_##variant(GF_WORK, name, stream, params, args, 1, GF_BLOCKS_##name)
 #define GF_WRAP_COPY(name, variant, stream, params, args) \
-    GF_BOTH_##variant(GF_WORK, name, stream, params, args, (void)0)
+    GF_BOTH_##variant(GF_WORK, name, stream, params, args, 0, 0)
 #define GF_WRAP_SYNC(name, variant, stream, params, args) GF_BOTH_##variant(GF_SYNC_TWIN, name, params, args)
 #define GF_WRAP_SWITCH(name, variant, stream, params, args) GF_TURN(name, params, args)
 #define GF_WRAP_HAND(name, variant, stream, params, args)
 #define GF_WRAP_PASS(name, variant, stream, params, args)
-#define GF_WRAP_NEXT(name, variant, stream, params, args)
 
 #define CU(name, since, variant, hook, sim, stream, params, args) \
     GF_WRAP_##hook(name, variant, stream, params, args)

@@ -9,6 +9,11 @@
  * foreign  a stream is destroyed while another context is current
  * failed   a context that is none is destroyed
  * ahead    launches behind a host function that waits for the program
+ * stuck    the same, and what that waits for waits itself for another launch:
+ *          prints "behind", goes on when there is a line on its input and
+ *          ends with that
+ * exit     ends, when there is a line on its input, while threads launch without
+ *          end, one on each device; that on the third has to allocate first
  */
 #include "check.h"
 
@@ -162,10 +167,57 @@ static void ahead(void)
     MUST(cuStreamSynchronize(stream));
 }
 
+static void *endless(void *ordinal)
+{
+    CUcontext mine;
+    CUmodule module;
+    CUfunction f;
+    CUdeviceptr block;
+    MUST(cuCtxCreate(&mine, 0, (CUdevice)(size_t)ordinal));
+    if (ordinal == (void *)2)
+        MUST(cuMemAlloc(&block, 1024));
+    MUST(cuModuleLoadData(&module, check_ptx));
+    MUST(cuModuleGetFunction(&f, module, "nop"));
+    while (cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, CU_STREAM_PER_THREAD, NULL, NULL) == CUDA_SUCCESS)
+        ;
+    return NULL; /* the driver is shut down */
+}
+
+static void exits(void)
+{
+    int count;
+    pthread_t thread;
+    MUST(cuDeviceGetCount(&count));
+    for (int i = 0; i < count; i++)
+        ENSURE(pthread_create(&thread, NULL, endless, (void *)(size_t)i) == 0);
+    ENSURE(getchar() != EOF);
+}
+
+static void stuck(void)
+{
+    CUstream stream, other;
+    MUST(cuCtxCreate(&context, 0, device));
+    load();
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    launch(nop, stream);
+    MUST(cuLaunchHostFunc(stream, waits, NULL));
+    launch(nop, stream);
+    printf("behind\n");
+    fflush(stdout);
+    ENSURE(getchar() != EOF);
+    launch(nop, other);
+    __atomic_store_n(&may_go, 1, __ATOMIC_RELEASE);
+    MUST(cuStreamSynchronize(stream));
+    MUST(cuStreamSynchronize(other));
+    while (getchar() != EOF)
+        ;
+}
+
 int main(int argc, char **argv)
 {
     static const struct { const char *name; void (*run)(void); } cases[] = {
-        {"detach", detach}, {"release", primary_release}, {"reset", reset}, {"foreign", foreign}, {"failed", failed}, {"ahead", ahead},
+        {"detach", detach}, {"release", primary_release}, {"reset", reset}, {"foreign", foreign}, {"failed", failed}, {"ahead", ahead}, {"stuck", stuck}, {"exit", exits},
     };
     if (argc != 2)
         return 2;

@@ -8,6 +8,7 @@
  * quiet   forks after, the child ends without using the GPU
  * shell   popen and system while threads launch; no descriptor is passed on
  *
+ * All work on all devices that there are.
  * Prints how many kernels this process launched, then waits for the end of its
  * standard input. */
 #include "check.h"
@@ -16,27 +17,35 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static CUcontext context;
-static CUfunction nop;
+enum { DEVICES = 16 };
+
+static int devices;
+static CUcontext context[DEVICES];
+static CUfunction nop[DEVICES];
 static unsigned long launches;
 
 static void begin(void)
 {
-    CUdevice device;
     CUmodule module;
     MUST(cuInit(0));
-    MUST(cuDeviceGet(&device, 0));
-    MUST(cuCtxCreate(&context, 0, device));
-    MUST(cuModuleLoadData(&module, check_ptx));
-    MUST(cuModuleGetFunction(&nop, module, "nop"));
+    MUST(cuDeviceGetCount(&devices));
+    ENSURE(devices > 0 && devices <= DEVICES);
+    for (int i = 0; i < devices; i++) {
+        MUST(cuCtxCreate(&context[i], 0, i));
+        MUST(cuModuleLoadData(&module, check_ptx));
+        MUST(cuModuleGetFunction(&nop[i], module, "nop"));
+    }
 }
 
 static void launch(int times)
 {
-    for (int i = 0; i < times; i++)
-        MUST(cuLaunchKernel(nop, 1, 1, 1, 1, 1, 1, 0, CU_STREAM_PER_THREAD, NULL, NULL));
-    MUST(cuStreamSynchronize(CU_STREAM_PER_THREAD));
-    __atomic_add_fetch(&launches, (unsigned long)times, __ATOMIC_RELAXED);
+    for (int i = 0; i < devices; i++) {
+        MUST(cuCtxSetCurrent(context[i]));
+        for (int j = 0; j < times; j++)
+            MUST(cuLaunchKernel(nop[i], 1, 1, 1, 1, 1, 1, 0, CU_STREAM_PER_THREAD, NULL, NULL));
+        MUST(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+        __atomic_add_fetch(&launches, (unsigned long)times, __ATOMIC_RELAXED);
+    }
 }
 
 static void wait_for(pid_t child)
@@ -65,7 +74,7 @@ static void exec_other(const char *self)
     pid_t child = fork();
     if (child == 0) {
         close(0); /* it waits for the end of its input */
-        execl(path, path, "dlsym", "kernel", "3", (char *)NULL);
+        execl(path, path, "dlsym", "cuLaunchKernel", "3", (char *)NULL);
         _exit(127);
     }
     launch(10);
@@ -90,7 +99,6 @@ static int stop;
 static void *launch_on(void *unused)
 {
     (void)unused;
-    MUST(cuCtxSetCurrent(context));
     while (!__atomic_load_n(&stop, __ATOMIC_RELAXED))
         launch(1);
     return NULL;

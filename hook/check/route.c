@@ -1,25 +1,39 @@
-/* route: launches COUNT kernels, having found the driver's function in one WAY
- * and launching by one CALL, and checks what they computed.
+/* route: sends work to the GPU by functions that it has found in one WAY, and
+ * checks what came of it.
  *
- *   route WAY CALL COUNT
+ *   route WAY CALL COUNT   one CALL, COUNT times; exit 77: the driver lacks it
+ *   route WAY all COUNT    each CALL that the driver has
+ *   route WAY step COUNT   the same; waits for a line of its input before each
+ *   route calls            lists the CALLs
  *
- * WAY  link dlsym default next plugin-default plugin-next proc proc2
- *      proc-of-proc
- * CALL kernel kernel-thread ex ex-thread cooperative cooperative-thread grid
- *      grid-async launch extra
- *
- * Then it waits for the end of its standard input, so that one can look at it.
- * Exit 77: the driver does not have that function. */
+ * WAY is link dlsym default next plugin-default plugin-next proc proc2 or
+ * proc-of-proc; a CALL is the name of a function, and after a '+' what is
+ * particular. In the end it waits for the end of its standard input, so that one
+ * can look at it. */
 #define _GNU_SOURCE
+#define CUDA_EXACT_NAMES
 #include "check.h"
 
 #include <dlfcn.h>
 #include <unistd.h>
 
-enum { N = 1000, THREADS = 128, BLOCKS = (N + THREADS - 1) / THREADS };
+/* A program may be linked to functions that the driver at hand lacks. */
+#define WEAK(name) _Pragma(#name)
+#define CU(name, since, variant, hook, sim, stream, params, args) WEAK(weak name) WEAK_##variant(name)
+#define WEAK_NONE(name)
+#define WEAK_PTSZ(name) WEAK(weak name##_ptsz)
+#define WEAK_PTDS(name) WEAK(weak name##_ptds)
+#include "symbols.def"
 
-static CUdeviceptr a, b, c;
-static CUfunction add;
+static const struct symbol { const char *name; void *linked; int since, thread; const char *row; } symbols[] = {
+#define LINKED_NONE(name, since)
+#define LINKED_PTSZ(name, since) {#name "_ptsz", (void *)name##_ptsz, since, 1, #name},
+#define LINKED_PTDS(name, since) {#name "_ptds", (void *)name##_ptds, since, 1, #name},
+#define CU(name, since, variant, hook, sim, stream, params, args) {#name, (void *)name, since, 0, #name}, LINKED_##variant(name, since)
+#include "symbols.def"
+};
+
+static const char *way;
 
 static void *from_driver(const char *name)
 {
@@ -30,37 +44,23 @@ static void *from_driver(const char *name)
     return dlsym(handle, name);
 }
 
-/* The driver's own lookup, itself found by dlsym and asked for its newer self. */
-static void *by_proc(const char *base, int version, cuuint64_t flags, int indirect)
+/* By the driver's own lookup, in its older form. */
+static void *by_proc(const char *base, int version, cuuint64_t flags)
 {
-    CUresult (*lookup)(const char *, void **, int, cuuint64_t, CUdriverProcAddressQueryResult *) = NULL;
-    *(void **)&lookup = from_driver("cuGetProcAddress_v2");
-    if (indirect) {
-        CUdriverProcAddressQueryResult status;
-        void *found = NULL;
-        MUST(lookup("cuGetProcAddress", &found, 12000, 0, &status));
-        *(void **)&lookup = found;
-    }
+    CUresult (*lookup)(const char *, void **, int, cuuint64_t) = NULL;
+    ENSURE(*(void **)&lookup = from_driver("cuGetProcAddress"));
     void *found = NULL;
-    CUdriverProcAddressQueryResult status;
-    if (lookup(base, &found, version, flags, &status) != CUDA_SUCCESS)
-        return NULL;
-    return found;
+    return lookup(base, &found, version, flags) == CUDA_SUCCESS ? found : NULL;
 }
 
-static void *linked(const char *name)
+/* In its newer form, which may itself be found by the older one. */
+static void *by_proc2(const char *base, int version, cuuint64_t flags, void *form)
 {
-    static const struct { const char *name; void *address; } all[] = {
-        {"cuLaunchKernel", (void *)cuLaunchKernel}, {"cuLaunchKernel_ptsz", (void *)cuLaunchKernel_ptsz},
-        {"cuLaunchKernelEx", (void *)cuLaunchKernelEx}, {"cuLaunchKernelEx_ptsz", (void *)cuLaunchKernelEx_ptsz},
-        {"cuLaunchCooperativeKernel", (void *)cuLaunchCooperativeKernel},
-        {"cuLaunchCooperativeKernel_ptsz", (void *)cuLaunchCooperativeKernel_ptsz},
-        {"cuLaunchGrid", (void *)cuLaunchGrid}, {"cuLaunchGridAsync", (void *)cuLaunchGridAsync}, {"cuLaunch", (void *)cuLaunch},
-    };
-    for (unsigned i = 0; i < sizeof all / sizeof *all; i++)
-        if (strcmp(all[i].name, name) == 0)
-            return all[i].address;
-    return NULL;
+    CUresult (*lookup)(const char *, void **, int, cuuint64_t, CUdriverProcAddressQueryResult *) = NULL;
+    ENSURE(*(void **)&lookup = form);
+    void *found = NULL;
+    CUdriverProcAddressQueryResult status;
+    return lookup(base, &found, version, flags, &status) == CUDA_SUCCESS ? found : NULL;
 }
 
 /* By a library opened only now, which stands behind all others. */
@@ -80,12 +80,23 @@ static void *by_plugin(const char *finder, const char *name)
     return found;
 }
 
-static void *find(const char *way, const char *base, int thread, int version)
+/* A function, in the way that was asked for; NULL: the driver lacks it. */
+static void *find(const char *name)
 {
-    char name[64];
-    snprintf(name, sizeof name, "%s%s", base, thread ? "_ptsz" : "");
+    const struct symbol *s = symbols;
+    while (strcmp(s->name, name) != 0)
+        ENSURE(++s < symbols + sizeof symbols / sizeof *symbols);
+    char base[128];
+    strcpy(base, s->row);
+    char *end = strrchr(base, '_');
+    if (end && end[1] == 'v' && !end[3])
+        *end = 0;
+    int version = s->thread && s->since < 7000 ? 7000 : s->since;
+    cuuint64_t flags = s->thread ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : CU_GET_PROC_ADDRESS_DEFAULT;
+    if (!from_driver(name))
+        return NULL;
     if (!strcmp(way, "link"))
-        return linked(name);
+        return s->linked;
     if (!strcmp(way, "dlsym"))
         return from_driver(name);
     if (!strcmp(way, "default"))
@@ -96,87 +107,31 @@ static void *find(const char *way, const char *base, int thread, int version)
         return by_plugin("find_default", name);
     if (!strcmp(way, "plugin-next"))
         return by_plugin("find_next", name);
-    if (!strcmp(way, "proc")) {
-        CUresult (*lookup)(const char *, void **, int, cuuint64_t) = NULL;
-        *(void **)&lookup = from_driver("cuGetProcAddress");
-        void *found = NULL;
-        return lookup(base, &found, version, thread ? 2 : 0) == CUDA_SUCCESS ? found : NULL;
-    }
+    if (!strcmp(way, "proc"))
+        return by_proc(base, version, flags);
     if (!strcmp(way, "proc2"))
-        return by_proc(base, version, thread ? 2 : 1, 0);
+        return by_proc2(base, version, s->thread ? flags : CU_GET_PROC_ADDRESS_LEGACY_STREAM, from_driver("cuGetProcAddress_v2"));
     if (!strcmp(way, "proc-of-proc"))
-        return by_proc(base, version, thread ? 2 : 0, 1);
+        return by_proc2(base, version, flags, by_proc("cuGetProcAddress", 12000, 0));
     fprintf(stderr, "route: unknown way %s\n", way);
     exit(2);
 }
 
-static void missing(void *f)
-{
-    if (!f) {
-        fprintf(stderr, "route: this driver does not have it\n");
-        exit(77);
-    }
-}
+#include "calls.h"
+#include "graphs.h"
 
-static void legacy(const char *way, const char *call)
-{
-    unsigned n = N;
-    MUST(cuFuncSetBlockShape(add, THREADS, 1, 1));
-    MUST(cuParamSetSize(add, 28));
-    MUST(cuParamSetv(add, 0, &a, 8));
-    MUST(cuParamSetv(add, 8, &b, 8));
-    MUST(cuParamSetv(add, 16, &c, 8));
-    MUST(cuParamSeti(add, 24, n));
-    if (!strcmp(call, "launch")) {
-        CUresult (*f)(CUfunction) = NULL;
-        missing(*(void **)&f = find(way, "cuLaunch", 0, 2000));
-        MUST(f(add));
-    } else if (!strcmp(call, "grid")) {
-        CUresult (*f)(CUfunction, int, int) = NULL;
-        missing(*(void **)&f = find(way, "cuLaunchGrid", 0, 2000));
-        MUST(f(add, BLOCKS, 1));
-    } else {
-        CUresult (*f)(CUfunction, int, int, CUstream) = NULL;
-        missing(*(void **)&f = find(way, "cuLaunchGridAsync", 0, 2000));
-        MUST(f(add, BLOCKS, 1, NULL));
-    }
-}
+static const struct call calls[] = {
+    CALLS(ROW)
+    {"cuLaunchKernel+extra", do_extra, SUM, 1, NULL},
+    {"cuLaunchKernel_ptsz+extra", do_extra, SUM, 1, NULL},
+    {"cuMemMapArrayAsync", do_refused, ANY, 0, NULL},
+    {"cuMemMapArrayAsync_ptsz", do_refused, ANY, 0, NULL},
+    GRAPHS
+};
+enum { COUNT = sizeof calls / sizeof *calls };
 
-static void launch(const char *way, const char *call)
+static void set_up(void)
 {
-    int n = N;
-    void *params[] = {&a, &b, &c, &n};
-    int thread = strstr(call, "-thread") != NULL;
-    if (!strncmp(call, "kernel", 6) || !strcmp(call, "extra")) {
-        CUresult (*f)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **) = NULL;
-        missing(*(void **)&f = find(way, "cuLaunchKernel", thread, thread ? 7000 : 4000));
-        struct { CUdeviceptr a, b, c; int n; } packed = {a, b, c, n};
-        size_t size = 28;
-        void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &packed, CU_LAUNCH_PARAM_BUFFER_SIZE, &size, CU_LAUNCH_PARAM_END};
-        int as_buffer = !strcmp(call, "extra");
-        MUST(f(add, BLOCKS, 1, 1, THREADS, 1, 1, 0, NULL, as_buffer ? NULL : params, as_buffer ? extra : NULL));
-    } else if (!strncmp(call, "ex", 2)) {
-        CUresult (*f)(const CUlaunchConfig *, CUfunction, void **, void **) = NULL;
-        missing(*(void **)&f = find(way, "cuLaunchKernelEx", thread, 11060));
-        CUlaunchConfig config = {.gridDimX = BLOCKS, .gridDimY = 1, .gridDimZ = 1, .blockDimX = THREADS, .blockDimY = 1, .blockDimZ = 1};
-        MUST(f(&config, add, params, NULL));
-    } else if (!strncmp(call, "cooperative", 11)) {
-        CUresult (*f)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **) = NULL;
-        missing(*(void **)&f = find(way, "cuLaunchCooperativeKernel", thread, 9000));
-        MUST(f(add, BLOCKS, 1, 1, THREADS, 1, 1, 0, NULL, params));
-    } else {
-        legacy(way, call);
-    }
-}
-
-int main(int argc, char **argv)
-{
-    if (argc != 4) {
-        fprintf(stderr, "usage: route WAY CALL COUNT\n");
-        return 2;
-    }
-    CUdevice device;
-    CUcontext context;
     CUmodule module;
     MUST(cuInit(0));
     MUST(cuDeviceGet(&device, 0));
@@ -184,23 +139,128 @@ int main(int argc, char **argv)
     MUST(cuCtxSetCurrent(context));
     MUST(cuModuleLoadData(&module, check_ptx));
     MUST(cuModuleGetFunction(&add, module, "add"));
-    static float x[N], y[N], z[N];
+    MUST(cuModuleGetFunction(&nop, module, "nop"));
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     for (int i = 0; i < N; i++) {
-        x[i] = (float)i;
+        x[i] = (float)(i + 1);
         y[i] = 2 * (float)i;
     }
-    CUdeviceptr *all[] = {&a, &b, &c};
-    for (int i = 0; i < 3; i++)
-        MUST(cuMemAlloc(all[i], sizeof x));
-    MUST(cuMemcpyHtoD(a, x, sizeof x));
-    MUST(cuMemcpyHtoD(b, y, sizeof y));
-    for (int i = atoi(argv[3]); i > 0; i--)
-        launch(argv[1], argv[2]);
+    CUdeviceptr *blocks[] = {&a, &b, &c, &other};
+    for (int i = 0; i < 4; i++)
+        MUST(cuMemAlloc_v2(blocks[i], SIZE));
+    MUST(cuMemcpyHtoD_v2(a, x, SIZE));
+    MUST(cuMemcpyHtoD_v2(b, y, SIZE));
+    if (cuMemAllocManaged && cuMemAllocManaged(&m, SIZE, CU_MEM_ATTACH_GLOBAL) == CUDA_SUCCESS)
+        memcpy((void *)m, x, SIZE);
+    CUDA_ARRAY_DESCRIPTOR floats = {.Width = N, .Format = 0x20, .NumChannels = 1};
+    if (cuArrayCreate_v2 && cuArrayCreate_v2(&from, &floats) == CUDA_SUCCESS && cuArrayCreate_v2(&to, &floats) == CUDA_SUCCESS)
+        MUST(cuMemcpyHtoA_v2(from, 0, x, SIZE));
+    copy2 = (CUDA_MEMCPY2D){.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = a, .srcPitch = WIDTH, .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                            .dstDevice = c, .dstPitch = WIDTH, .WidthInBytes = WIDTH, .Height = HEIGHT};
+    copy3 = (CUDA_MEMCPY3D){.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = a, .srcPitch = WIDTH, .srcHeight = HEIGHT,
+                            .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = c, .dstPitch = WIDTH, .dstHeight = HEIGHT,
+                            .WidthInBytes = WIDTH, .Height = HEIGHT, .Depth = 1};
+    peer3 = (CUDA_MEMCPY3D_PEER){.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = a, .srcContext = context, .srcPitch = WIDTH,
+                                 .srcHeight = HEIGHT, .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = c, .dstContext = context,
+                                 .dstPitch = WIDTH, .dstHeight = HEIGHT, .WidthInBytes = WIDTH, .Height = HEIGHT, .Depth = 1};
+    if (cuFuncSetBlockShape && cuFuncSetBlockShape(add, THREADS, 1, 1) == CUDA_SUCCESS) {
+        MUST(cuParamSetSize(add, 28));
+        MUST(cuParamSetv(add, 0, &a, 8));
+        MUST(cuParamSetv(add, 8, &b, 8));
+        MUST(cuParamSetv(add, 16, &c, 8));
+        MUST(cuParamSeti(add, 24, N));
+    }
+}
+
+/* Takes away what the last call left. */
+static void wipe(void)
+{
+    memset(z, 0, sizeof z);
+    MUST(cuMemsetD8_v2(c, 0, SIZE));
+    if (to)
+        MUST(cuMemcpyDtoA_v2(to, 0, c, SIZE));
     MUST(cuCtxSynchronize());
-    MUST(cuMemcpyDtoH(z, c, sizeof z));
-    for (int i = 0; i < N; i++)
-        ENSURE(z[i] == x[i] + y[i]);
-    printf("ok %s %s %s\n", argv[1], argv[2], argv[3]);
+}
+
+static void verify(enum check check)
+{
+    MUST(cuCtxSynchronize());
+    if (check == ARRAY)
+        MUST(cuMemcpyAtoH_v2(z, to, 0, SIZE));
+    else if (check == SHARED)
+        memcpy(z, (void *)m, SIZE);
+    else if (check != HOST)
+        MUST(cuMemcpyDtoH_v2(z, c, SIZE));
+    for (int i = 0; i < (check == PART ? THREADS : N); i++) {
+        const unsigned fill = FILL;
+        float want = check == SUM || check == PART ? x[i] + y[i] : x[i];
+        if (check == FILLED)
+            memcpy(&want, &fill, sizeof want);
+        ENSURE(check == ANY || memcmp(&z[i], &want, sizeof want) == 0);
+    }
+}
+
+/* The function that a call is of; NULL: it is not to be had. */
+static void *subject(const struct call *call)
+{
+    char name[128];
+    strcpy(name, call->name);
+    name[strcspn(name, "+")] = 0;
+    int managed = call->check == SHARED || strstr(name, "Discard");
+    int arrays = strstr(name, "toA") || strstr(name, "Ato");
+    return (managed && !m) || (arrays && !to) ? NULL : find(name);
+}
+
+/* Makes a call; false: the driver lacks it. */
+static int make(const struct call *call, int count, int step)
+{
+    void *address = subject(call);
+    if (!address)
+        return 0;
+    wipe();
+    if (call->build)
+        call->build();
+    if (step) {
+        MUST(cuCtxSynchronize());
+        printf("ready %s\n", call->name);
+        fflush(stdout);
+        ENSURE(getchar() == '\n');
+    }
+    for (int i = 0; i < count; i++)
+        MUST(call->run(address));
+    verify(call->check);
+    printf("ok %s %d\n", call->name, call->launches * count);
+    fflush(stdout);
+    return 1;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 2 && !strcmp(argv[1], "calls")) {
+        for (int i = 0; i < COUNT; i++)
+            printf("%s\n", calls[i].name);
+        return 0;
+    }
+    if (argc != 4) {
+        fprintf(stderr, "usage: route WAY CALL COUNT\n");
+        return 2;
+    }
+    way = argv[1];
+    int step = !strcmp(argv[2], "step"), all = step || !strcmp(argv[2], "all"), known = all;
+    set_up();
+    for (int i = 0; i < COUNT; i++) {
+        if (!all && strcmp(argv[2], calls[i].name) != 0)
+            continue;
+        known = 1;
+        if (make(&calls[i], atoi(argv[3]), step))
+            continue;
+        printf("absent %s\n", calls[i].name);
+        if (!all)
+            return 77;
+    }
+    if (!known)
+        return 2;
+    printf("done\n");
     fflush(stdout);
     while (getchar() != EOF)
         ;

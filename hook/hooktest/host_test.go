@@ -39,6 +39,7 @@ var build = func() string {
 type host struct {
 	t      testing.TB
 	runDir string
+	flags  []string // of the daemon
 	client *tokend.Client
 	daemon *exec.Cmd
 	ran    []*program
@@ -57,7 +58,7 @@ func newHost(t testing.TB) *host {
 
 func (h *host) start() {
 	h.t.Helper()
-	h.daemon = exec.Command(filepath.Join(build, "bin/gfaas-tokend"))
+	h.daemon = exec.Command(filepath.Join(build, "bin/gfaas-tokend"), h.flags...)
 	h.daemon.Env = append(os.Environ(), "GFAAS_RUN_DIR="+h.runDir)
 	if _, benchmark := h.t.(*testing.B); !benchmark {
 		h.daemon.Stderr = &logged{h.t, "tokend"}
@@ -98,9 +99,9 @@ var whole = gpu.Slice{SMPct: 100, QuotaRequest: 1, QuotaLimit: 1}
 func (h *host) register(id string, s gpu.Slice) []string {
 	h.t.Helper()
 	secret := preload.NewSecret()
-	err := h.client.Register(context.Background(), wire.Registration{
-		Instance: id, Function: id, Secret: secret, GPU: "sim",
-		SMPct: s.SMPct, QuotaRequest: s.QuotaRequest, QuotaLimit: s.QuotaLimit, MemLimit: s.Mem,
+	_, err := h.client.Register(context.Background(), wire.Registration{
+		Instance: id, Function: id, Secret: secret,
+		Seat: wire.Seat{GPU: "sim", SMPct: s.SMPct, QuotaRequest: s.QuotaRequest, QuotaLimit: s.QuotaLimit, MemLimit: s.Mem},
 	})
 	if err != nil {
 		h.t.Fatal(err)
@@ -108,11 +109,26 @@ func (h *host) register(id string, s gpu.Slice) []string {
 	return h.environ(id, secret, s)
 }
 
-func (h *host) environ(id, secret string, s gpu.Slice) []string {
+// registerTwo is register with the slice on each of two GPUs.
+func (h *host) registerTwo(id string, s gpu.Slice) []string {
+	h.t.Helper()
+	seat := wire.Seat{GPU: "sim", SMPct: s.SMPct, QuotaRequest: s.QuotaRequest, QuotaLimit: s.QuotaLimit, MemLimit: s.Mem}
+	second := seat
+	second.GPU = "sim:1"
+	r := wire.Registration{Instance: id, Function: id, Secret: preload.NewSecret(), Seat: seat, More: []wire.Seat{second}}
+	if _, err := h.client.Register(context.Background(), r); err != nil {
+		h.t.Fatal(err)
+	}
+	return append(h.environ(id, r.Secret, s, "sim:1"), "GFAAS_SIM_GPU=count=2")
+}
+
+// environ is the environment of an instance's processes; more are its GPUs
+// beside the first.
+func (h *host) environ(id, secret string, s gpu.Slice, more ...string) []string {
 	h.t.Helper()
 	set, err := preload.Environ(preload.Grant{
 		Socket: filepath.Join(tokend.ClientSocketDir(h.runDir), "token.sock"), Instance: id, Secret: secret,
-		GPU: []string{"sim"}, SMPct: s.SMPct,
+		GPU: append([]string{"sim"}, more...), SMPct: s.SMPct,
 		Libs: preload.Libs{Hook: filepath.Join(build, "lib/libgfaas.so"), SimDir: filepath.Join(build, "lib/sim")},
 	})
 	if err != nil {

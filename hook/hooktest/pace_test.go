@@ -173,7 +173,7 @@ func TestSideBySide(t *testing.T) {
 func TestIdle(t *testing.T) {
 	h := newHost(t)
 	h.start()
-	idle := h.run(h.register("idle", whole), "check/route", "link", "kernel", "3")
+	idle := h.run(h.register("idle", whole), "check/route", "link", "cuLaunchKernel", "3")
 	h.eventually("it is done", func() bool { return idle.out.String() != "" })
 	h.eventually("it is idle", func() bool { row, ok := h.row("idle"); return ok && row.State == "idle" })
 	_, a := h.pace(h.register("other", whole), "500")

@@ -18,12 +18,17 @@ func (h *host) launched(p *program, id string) {
 		_, err := fmt.Sscanf(p.out.String()[strings.LastIndex(p.out.String(), "launched")+1:], "aunched %d", &n)
 		return err == nil
 	})
-	h.eventually("every launch is counted", func() bool {
-		row, ok := h.row(id)
-		return ok && row.Launches == n
-	})
-	if row, _ := h.row(id); row.Launches != n {
-		h.t.Errorf("%s: %d launches counted, of %d", id, row.Launches, n)
+	counted := func() (sum uint64) {
+		for _, row := range h.rows() { // one a GPU
+			if row.Instance == id {
+				sum += row.Launches
+			}
+		}
+		return sum
+	}
+	h.eventually("every launch is counted", func() bool { return counted() == n })
+	if sum := counted(); sum != n {
+		h.t.Errorf("%s: %d launches counted, of %d", id, sum, n)
 	}
 	if err := p.wait(); err != nil {
 		h.t.Error(err)
@@ -44,8 +49,9 @@ func TestStress(t *testing.T) {
 	h.eventually("nothing is left of them", func() bool { return len(h.rows()) == 0 })
 }
 
-// TestFork runs programs of several processes. Each process that uses the GPU
-// is a client of its own; children that do not disturb nobody.
+// TestFork runs programs of several processes, on one GPU and on two. Each
+// process that uses a GPU is a client of its own there; children that do not
+// disturb nobody.
 func TestFork(t *testing.T) {
 	h := newHost(t)
 	h.start()
@@ -53,6 +59,11 @@ func TestFork(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			h := h.within(t)
 			h.launched(h.run(h.register(kind, whole), "check/fork", kind), kind)
+		})
+		t.Run(kind+" on two", func(t *testing.T) {
+			h := h.within(t)
+			id := kind + "-two"
+			h.launched(h.run(h.registerTwo(id, whole), "check/fork", kind), id)
 		})
 	}
 }
@@ -84,6 +95,7 @@ func TestShell(t *testing.T) {
 		t.Errorf("two processes got %d MiB together, of 256", sum)
 	}
 
+	h.eventually("both are gone", func() bool { return len(h.rows()) == 0 })
 	a, b := h.account(), h.account()
 	shell(fmt.Sprintf("CHECK/pace %s 1000 & CHECK/pace %s 1000 & wait", a.path, b.path))
 	h.eventually("both run", func() bool { return a.done() > 20 && b.done() > 20 })

@@ -1,5 +1,5 @@
 /*
- * saturate SECONDS [BLOCK_US [BLOCKS [SYNC_EVERY]]]: launches a kernel as fast
+ * saturate SECONDS [BLOCK_US [BLOCKS [SYNC_EVERY [GRAPH]]]]: launches a kernel as fast
  * as it can and prints, as one JSON object, what became of it. It is an
  * ordinary CUDA driver program. SIGTERM ends it early.
  *
@@ -7,12 +7,17 @@
  *   BLOCK_US    time of one block (100)
  *   BLOCKS      blocks of a kernel (80)
  *   SYNC_EVERY  launches between two synchronisations (8); 0: only in the end
+ *   GRAPH       kernels of a graph that is launched in place of one kernel (0)
  *
  *   launches    kernels that were launched, and have completed
  *   elapsed_s   from the first launch to the end of the last kernel
  *   kernel_ms   the shortest time of a single kernel, by events on its stream
  *   gpu_ms      launches times kernel_ms
  *   share       gpu_ms of elapsed_s, 0 to 1
+ *   settled_launches, settled_s
+ *               the launches after the first second, and the whole seconds they
+ *               took: what it had settled to, with as much in flight in the
+ *               beginning as in the end
  */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -23,6 +28,7 @@
 #include <cuda.h>
 
 #define PROBES 8
+#define SETTLE_S 1
 
 /* A block spins until its time is over, by the GPU's own clock; on the
  * simulated one the comment says how long that takes. */
@@ -95,6 +101,7 @@ static struct {
 	CUstream stream;
 	unsigned blocks;
 	unsigned long ns;
+	CUgraphExec graph; /* NULL: single kernels */
 } work;
 
 static void launch(void)
@@ -102,6 +109,18 @@ static void launch(void)
 	void *args[] = {&work.ns};
 
 	CHECK(cuLaunchKernel(work.kernel, work.blocks, 1, 1, 32, 1, 1, 0, work.stream, args, NULL));
+}
+
+static void prepare_graph(unsigned long kernels)
+{
+	CUgraph graph;
+
+	CHECK(cuStreamBeginCapture(work.stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+	while (kernels-- > 0)
+		launch();
+	CHECK(cuStreamEndCapture(work.stream, &graph));
+	CHECK(cuGraphInstantiate(&work.graph, graph, 0));
+	CHECK(cuGraphDestroy(graph));
 }
 
 static void prepare(unsigned long block_us)
@@ -146,29 +165,42 @@ static double kernel_ms(void)
 
 int main(int argc, char **argv)
 {
-	unsigned long seconds, block_us, sync_every, launches = 0;
-	double one, begin, elapsed;
+	unsigned long seconds, block_us, sync_every, in_graph, turns = 0, first = 0, settled, launches;
+	double one, begin, elapsed, at;
 
-	if (argc < 2 || argc > 5) {
-		fprintf(stderr, "usage: saturate SECONDS [BLOCK_US [BLOCKS [SYNC_EVERY]]]\n");
+	if (argc < 2 || argc > 6) {
+		fprintf(stderr, "usage: saturate SECONDS [BLOCK_US [BLOCKS [SYNC_EVERY [GRAPH]]]]\n");
 		return 2;
 	}
 	seconds = number(argc, argv, 1, 0, 1);
 	block_us = number(argc, argv, 2, 100, 1);
 	work.blocks = (unsigned)number(argc, argv, 3, 80, 1);
 	sync_every = number(argc, argv, 4, 8, 0);
+	in_graph = number(argc, argv, 5, 0, 0);
 	signal(SIGTERM, on_term);
 	prepare(block_us);
+	if (in_graph)
+		prepare_graph(in_graph);
 	one = kernel_ms();
 	begin = now();
-	while (!stopped && now() - begin < (double)seconds) {
-		launch();
-		if (++launches % (sync_every ? sync_every : -1ul) == 0)
+	while (!stopped && (at = now() - begin) < (double)seconds) {
+		if (at < SETTLE_S)
+			first = turns + 1;
+		if (work.graph)
+			CHECK(cuGraphLaunch(work.graph, work.stream));
+		else
+			launch();
+		if (++turns % (sync_every ? sync_every : -1ul) == 0)
 			CHECK(cuStreamSynchronize(work.stream));
 	}
+	settled = seconds > SETTLE_S && !stopped ? turns - first : 0;
 	CHECK(cuStreamSynchronize(work.stream));
 	elapsed = now() - begin;
-	printf("{\"launches\":%lu,\"elapsed_s\":%.6f,\"kernel_ms\":%.6f,\"gpu_ms\":%.3f,\"share\":%.5f}\n",
-	       launches, elapsed, one, (double)launches * one, (double)launches * one / 1000 / elapsed);
+	launches = turns * (in_graph ? in_graph : 1);
+	settled *= in_graph ? in_graph : 1;
+	printf("{\"launches\":%lu,\"elapsed_s\":%.6f,\"kernel_ms\":%.6f,\"gpu_ms\":%.3f,\"share\":%.5f,"
+	       "\"settled_launches\":%lu,\"settled_s\":%lu}\n",
+	       launches, elapsed, one, (double)launches * one, (double)launches * one / 1000 / elapsed,
+	       settled, settled ? seconds - SETTLE_S : 0);
 	return 0;
 }

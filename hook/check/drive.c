@@ -1,0 +1,98 @@
+/* drive: launches as it is told, line by line on its standard input:
+ *
+ *   THREAD DEVICE BLOCKS COUNT
+ *
+ * has that thread (0 to 7, made when first named) launch COUNT kernels of so
+ * many BLOCKS on that device. It prints "THREAD DEVICE" when a launch has
+ * returned, and waits for its kernels at the end of a line. BLOCKS 0 copies to
+ * the device instead, and a negative one launches what the driver refuses. Ends
+ * with its input, when all is done.
+ *
+ *   drive [BLOCK_US] */
+#include "check.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+enum { THREADS = 8, DEVICES = 16 };
+
+struct order { int device, blocks, count; };
+
+static char text[1024];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct { CUcontext context; CUfunction nop; } on[DEVICES];
+
+/* The device's primary context, made current. */
+static void turn_to(int device)
+{
+    CUmodule module;
+    pthread_mutex_lock(&lock);
+    if (!on[device].context) {
+        MUST(cuDevicePrimaryCtxRetain(&on[device].context, device));
+        MUST(cuCtxSetCurrent(on[device].context));
+        MUST(cuModuleLoadData(&module, text));
+        MUST(cuModuleGetFunction(&on[device].nop, module, "nop"));
+    }
+    pthread_mutex_unlock(&lock);
+    MUST(cuCtxSetCurrent(on[device].context));
+}
+
+static void obey(int thread, struct order o, CUstream *stream)
+{
+    char bytes[64] = "";
+    CUdeviceptr to = 0;
+    turn_to(o.device);
+    if (!*stream)
+        MUST(cuStreamCreate(stream, CU_STREAM_NON_BLOCKING));
+    if (o.blocks == 0)
+        MUST(cuMemAlloc(&to, sizeof bytes));
+    for (int i = 0; i < o.count; i++) {
+        if (o.blocks > 0)
+            MUST(cuLaunchKernel(on[o.device].nop, (unsigned)o.blocks, 1, 1, 1, 1, 1, 0, *stream, NULL, NULL));
+        else if (o.blocks < 0)
+            ENSURE(cuLaunchKernel(on[o.device].nop, (unsigned)o.blocks, 1, 1, 1, 1, 1, 0, *stream, NULL, NULL) != CUDA_SUCCESS);
+        else
+            MUST(cuMemcpyHtoD(to, bytes, sizeof bytes));
+        printf("%d %d\n", thread, o.device);
+        fflush(stdout);
+    }
+    MUST(cuStreamSynchronize(*stream));
+    if (to)
+        MUST(cuMemFree(to));
+}
+
+static int inbox[THREADS][2];
+
+static void *work(void *arg)
+{
+    int thread = (int)(size_t)arg;
+    CUstream stream[DEVICES] = {0};
+    struct order o;
+    while (read(inbox[thread][0], &o, sizeof o) == sizeof o)
+        obey(thread, o, &stream[o.device]);
+    return NULL;
+}
+
+int main(int argc, char **argv)
+{
+    pthread_t threads[THREADS];
+    int made[THREADS] = {0}, thread;
+    struct order o;
+    snprintf(text, sizeof text, "// gfaas-sim: nop block_us=%d\n.version 7.0\n.target sm_70\n.address_size 64\n"
+             ".visible .entry nop()\n{\n ret;\n}\n", argc > 1 ? atoi(argv[1]) : 10);
+    MUST(cuInit(0));
+    while (scanf("%d %d %d %d", &thread, &o.device, &o.blocks, &o.count) == 4) {
+        ENSURE(thread >= 0 && thread < THREADS && o.device >= 0 && o.device < DEVICES);
+        if (!made[thread]++) {
+            ENSURE(pipe(inbox[thread]) == 0);
+            ENSURE(pthread_create(&threads[thread], NULL, work, (void *)(size_t)thread) == 0);
+        }
+        ENSURE(write(inbox[thread][1], &o, sizeof o) == sizeof o);
+    }
+    for (thread = 0; thread < THREADS; thread++)
+        if (made[thread]) {
+            close(inbox[thread][1]);
+            pthread_join(threads[thread], NULL);
+        }
+    return 0;
+}

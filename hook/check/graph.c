@@ -1,0 +1,144 @@
+/* graph: instances of graphs that change. Launches each and prints what the
+ * launch comes to: STEP KERNELS BLOCKS. After each it waits for a line of its
+ * input. */
+#include "check.h"
+
+static CUfunction nop;
+static CUstream stream;
+static CUgraphExec instance;
+
+static CUDA_KERNEL_NODE_PARAMS kernel(unsigned blocks)
+{
+    return (CUDA_KERNEL_NODE_PARAMS){.func = nop, .gridDimX = blocks, .gridDimY = 1, .gridDimZ = 1,
+                                     .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1};
+}
+
+static CUgraphNode add(CUgraph graph, unsigned blocks)
+{
+    CUgraphNode node;
+    CUDA_KERNEL_NODE_PARAMS p = kernel(blocks);
+    MUST(cuGraphAddKernelNode(&node, graph, NULL, 0, &p));
+    return node;
+}
+
+/* A graph of two kernels. */
+static CUgraph pair(unsigned one, unsigned two)
+{
+    CUgraph graph;
+    MUST(cuGraphCreate(&graph, 0));
+    add(graph, one);
+    add(graph, two);
+    return graph;
+}
+
+static void launched(const char *step, int kernels, int blocks)
+{
+    MUST(cuGraphLaunch(instance, stream));
+    MUST(cuStreamSynchronize(stream));
+    printf("%s %d %d\n", step, kernels, blocks);
+    fflush(stdout);
+    ENSURE(getchar() == '\n');
+}
+
+static void instantiate(CUgraph graph)
+{
+    if (instance)
+        MUST(cuGraphExecDestroy(instance));
+    MUST(cuGraphInstantiate(&instance, graph, 0));
+}
+
+static void nodes(void)
+{
+    CUgraph graph;
+    CUgraphExecUpdateResultInfo info;
+    CUDA_KERNEL_NODE_PARAMS p = kernel(7);
+    MUST(cuGraphCreate(&graph, 0));
+    CUgraphNode one = add(graph, 3), two = add(graph, 5);
+    instantiate(graph);
+    launched("made", 2, 8);
+    launched("again", 2, 8);
+    MUST(cuGraphExecKernelNodeSetParams(instance, one, &p));
+    launched("parameters", 2, 12);
+    MUST(cuGraphNodeSetEnabled(instance, two, 0));
+    launched("off", 1, 7);
+    MUST(cuGraphNodeSetEnabled(instance, two, 1));
+    launched("on", 2, 12);
+    MUST(cuGraphExecUpdate(instance, pair(2, 4), &info));
+    launched("updated", 2, 6);
+    MUST(cuGraphExecKernelNodeSetParams(instance, two, &p));
+    launched("and-parameters", 2, 9);
+    CUgraphNodeParams generic = {.type = CU_GRAPH_NODE_TYPE_KERNEL, .kernel = kernel(100)};
+    MUST(cuGraphExecNodeSetParams(instance, one, &generic));
+    launched("generic", 2, 107);
+    ENSURE(cuGraphExecUpdate(instance, graph, NULL) != CUDA_SUCCESS);
+    launched("failed-update", 2, 107);
+    MUST(cuGraphKernelNodeSetParams(one, &p)); /* of the graph, not of the instance */
+    launched("template", 2, 107);
+    instantiate(graph);
+    launched("anew", 2, 12);
+}
+
+static void children(void)
+{
+    CUgraph graph;
+    CUgraphNode child, inner;
+    MUST(cuGraphCreate(&graph, 0));
+    add(graph, 1);
+    MUST(cuGraphAddChildGraphNode(&child, graph, NULL, 0, pair(3, 5)));
+    add(graph, 20);
+    instantiate(graph);
+    launched("child", 4, 29);
+    MUST(cuGraphExecChildGraphNodeSetParams(instance, child, pair(10, 20)));
+    launched("other-child", 4, 51);
+    MUST(cuGraphCreate(&graph, 0));
+    MUST(cuGraphAddChildGraphNode(&inner, graph, NULL, 0, pair(1, 1)));
+    CUgraph outer;
+    MUST(cuGraphCreate(&outer, 0));
+    MUST(cuGraphAddChildGraphNode(&child, outer, NULL, 0, graph));
+    MUST(cuGraphAddChildGraphNode(&child, outer, NULL, 0, pair(2, 2)));
+    instantiate(outer);
+    launched("grandchild", 4, 6);
+}
+
+/* A graph that launches one, and one without a kernel. */
+static void others(void)
+{
+    CUgraph graph;
+    CUgraphNode node;
+    CUgraphExec part;
+    CUdeviceptr memory;
+    CUcontext context;
+    MUST(cuGraphInstantiate(&part, pair(6, 6), 0));
+    MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    MUST(cuGraphLaunch(part, stream));
+    MUST(cuLaunchKernel(nop, 2, 2, 2, 1, 1, 1, 0, stream, NULL, NULL));
+    MUST(cuStreamEndCapture(stream, &graph));
+    instantiate(graph);
+    launched("captured-launch", 3, 20);
+    MUST(cuMemAlloc(&memory, 64));
+    MUST(cuCtxGetCurrent(&context));
+    CUDA_MEMSET_NODE_PARAMS set = {.dst = memory, .elementSize = 1, .width = 64, .height = 1};
+    MUST(cuGraphCreate(&graph, 0));
+    MUST(cuGraphAddMemsetNode(&node, graph, NULL, 0, &set, context));
+    instantiate(graph);
+    launched("no-kernel", 0, 0);
+}
+
+int main(void)
+{
+    CUdevice device;
+    CUcontext context;
+    CUmodule module;
+    MUST(cuInit(0));
+    MUST(cuDeviceGet(&device, 0));
+    MUST(cuDevicePrimaryCtxRetain(&context, device));
+    MUST(cuCtxSetCurrent(context));
+    MUST(cuModuleLoadData(&module, check_ptx));
+    MUST(cuModuleGetFunction(&nop, module, "nop"));
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    nodes();
+    children();
+    others();
+    printf("done\n");
+    return 0;
+}

@@ -1,0 +1,165 @@
+/* kinds: takes memory in each of the ways there are, up to the limit and no
+ * further, and in all of them at once.
+ *
+ *   kinds fill                     each kind alone, then all mixed
+ *   kinds race PROCESSES THREADS   all at once, over and over
+ *
+ * A line for each kind says that it is right or not in this driver. */
+#include "kinds.h"
+
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { ROUNDS = 60 };
+
+static const struct kind *kinds[KINDS];
+static unsigned there;
+
+static void begin(void)
+{
+    use_device();
+    for (unsigned i = 0; i < KINDS; i++)
+        if (driver_has(&all_kinds[i]))
+            kinds[there++] = &all_kinds[i];
+        else
+            printf("%s: not in this driver\n", all_kinds[i].name);
+    fflush(stdout);
+}
+
+static CUresult get(const struct kind *k, struct held *h)
+{
+    *h = (struct held){.bytes = the_chunk};
+    return k->get(h);
+}
+
+/* Fills the limit with what the kinds in turn give, from `first` on. */
+static void fill(unsigned first, unsigned count)
+{
+    struct held held[CHUNKS], extra;
+    const struct kind *of[CHUNKS];
+    for (unsigned i = 0; i < CHUNKS; i++) {
+        ENSURE(left() == the_limit - i * the_chunk);
+        of[i] = kinds[first + i % count];
+        MUST(get(of[i], &held[i]));
+    }
+    for (unsigned i = 0; i < count; i++) {
+        ENSURE(left() == 0);
+        ENSURE(get(kinds[first + i], &extra) == CUDA_ERROR_OUT_OF_MEMORY);
+    }
+    for (unsigned i = 0; i < CHUNKS; i++) {
+        of[i]->put(&held[i]);
+        ENSURE(left() == the_chunk);
+        of[i] = kinds[first + (i + 1) % count];
+        MUST(get(of[i], &held[i]));
+        ENSURE(left() == 0);
+    }
+    for (unsigned i = 0; i < CHUNKS; i++)
+        of[i]->put(&held[i]);
+    ENSURE(left() == the_limit);
+}
+
+/* A byte more than there is, and nonsense, change nothing. */
+static void refused(void)
+{
+    CUdeviceptr at = 7, rest;
+    size_t pitch = 7;
+    MUST(cuMemAlloc(&rest, the_limit - 1));
+    ENSURE(cuMemAlloc(&at, 2) == CUDA_ERROR_OUT_OF_MEMORY);
+    ENSURE(cuMemAlloc(&at, SIZE_MAX) == CUDA_ERROR_OUT_OF_MEMORY);
+    ENSURE(cuMemAllocPitch(&at, &pitch, 1, 2, 4) == CUDA_ERROR_OUT_OF_MEMORY);
+    ENSURE(at == 7 && pitch == 7);
+    ENSURE(cuMemAlloc(NULL, 1) == CUDA_ERROR_INVALID_VALUE && cuMemAlloc(&at, 0) == CUDA_ERROR_INVALID_VALUE);
+    ENSURE(cuMemFree(rest + 8) == CUDA_ERROR_INVALID_VALUE);
+    ENSURE(left() == 1);
+    MUST(cuMemAlloc(&at, 1));
+    ENSURE(left() == 0);
+    MUST(cuMemFree(at));
+    MUST(cuMemFree(rest));
+    ENSURE(left() == the_limit);
+    ENSURE(cuMemGetInfo(NULL, NULL) == CUDA_ERROR_INVALID_VALUE);
+    ENSURE(cuDeviceTotalMem(NULL, the_device) == CUDA_ERROR_INVALID_VALUE);
+}
+
+/* What goes with its context comes back with it. */
+static void contexts(void)
+{
+    CUcontext other;
+    CUdeviceptr at;
+    MUST(cuCtxCreate(&other, 0, the_device));
+    MUST(cuMemAlloc(&at, the_limit));
+    MUST(cuCtxDestroy(other));
+    ENSURE(left() == the_limit);
+}
+
+static void fill_all(void)
+{
+    refused();
+    contexts();
+    for (unsigned i = 0; i < there; i++) {
+        fill(i, 1);
+        printf("%s: right\n", kinds[i]->name);
+    }
+    fill(0, there);
+    printf("mixed: right\n");
+}
+
+static unsigned *holding; /* chunks held by all processes; at most, since it is counted late and uncounted early */
+
+static void *racer(void *arg)
+{
+    unsigned turn = (unsigned)(uintptr_t)arg, got = 0;
+    CUcontext context;
+    MUST(cuDevicePrimaryCtxRetain(&context, the_device));
+    MUST(cuCtxSetCurrent(context));
+    for (unsigned i = 0; i < ROUNDS || !got; i++) {
+        struct held held[3];
+        unsigned have = 0;
+        for (const struct kind *k = kinds[turn++ % there]; have < 3; have++) {
+            CUresult result = get(k, &held[have]);
+            if (result == CUDA_ERROR_OUT_OF_MEMORY)
+                break;
+            MUST(result);
+            ENSURE(__atomic_add_fetch(holding, 1, __ATOMIC_SEQ_CST) <= CHUNKS);
+        }
+        got += have;
+        for (const struct kind *k = kinds[(turn - 1) % there]; have > 0;) {
+            __atomic_sub_fetch(holding, 1, __ATOMIC_SEQ_CST);
+            k->put(&held[--have]);
+        }
+    }
+    return NULL;
+}
+
+static int race(int process, int threads)
+{
+    pthread_t all[64];
+    ENSURE(threads <= 64);
+    begin();
+    for (int i = 0; i < threads; i++)
+        ENSURE(pthread_create(&all[i], NULL, racer, (void *)(uintptr_t)(process * 3 + i)) == 0);
+    for (int i = 0; i < threads; i++)
+        pthread_join(all[i], NULL);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    int status, failed = 0;
+    if (argc == 2 && !strcmp(argv[1], "fill")) {
+        begin();
+        fill_all();
+        return 0;
+    }
+    if (argc != 4 || strcmp(argv[1], "race"))
+        return 2;
+    holding = mmap(NULL, sizeof *holding, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ENSURE(holding != MAP_FAILED);
+    for (int i = 0; i < atoi(argv[2]); i++)
+        if (fork() == 0)
+            exit(race(i, atoi(argv[3]))); /* the driver is first used after the fork */
+    while (wait(&status) > 0)
+        failed |= status;
+    return failed != 0;
+}

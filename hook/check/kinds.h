@@ -1,0 +1,258 @@
+/* kinds.h: the ways to get device memory, each as a pair of get and put. */
+#ifndef GFAAS_CHECK_KINDS_H
+#define GFAAS_CHECK_KINDS_H
+
+#include "check.h"
+
+#include <dlfcn.h>
+#include <stdbool.h>
+
+/* A function of the driver, by its exact name; NULL: it does not have it. */
+static inline void *driver_find(const char *name)
+{
+    static void *handle;
+    if (!handle)
+        handle = dlopen("libcuda.so.1", RTLD_NOW);
+    ENSURE(handle);
+    return dlsym(handle, name);
+}
+
+#define DRIVER(name) ((CUresult(*)(DRIVER_##name))driver_find(#name))
+#define DRIVER_cuMemAllocManaged CUdeviceptr *, size_t, unsigned
+#define DRIVER_cuMemAllocAsync CUdeviceptr *, size_t, CUstream
+#define DRIVER_cuMemAllocAsync_ptsz CUdeviceptr *, size_t, CUstream
+#define DRIVER_cuMemFreeAsync CUdeviceptr, CUstream
+#define DRIVER_cuMemFreeAsync_ptsz CUdeviceptr, CUstream
+#define DRIVER_cuMemAllocFromPoolAsync CUdeviceptr *, size_t, CUmemoryPool, CUstream
+#define DRIVER_cuMemPoolCreate CUmemoryPool *, const CUmemPoolProps *
+#define DRIVER_cuMemPoolDestroy CUmemoryPool
+#define DRIVER_cuMemPoolTrimTo CUmemoryPool, size_t
+#define DRIVER_cuMemPoolSetAttribute CUmemoryPool, CUmemPool_attribute, void *
+#define DRIVER_cuMemPoolGetAttribute CUmemoryPool, CUmemPool_attribute, void *
+#define DRIVER_cuDeviceGetDefaultMemPool CUmemoryPool *, CUdevice
+#define DRIVER_cuMemRetainAllocationHandle CUmemGenericAllocationHandle *, void *
+#define DRIVER_cuMemExportToShareableHandle void *, CUmemGenericAllocationHandle, CUmemAllocationHandleType, unsigned long long
+#define DRIVER_cuMemImportFromShareableHandle CUmemGenericAllocationHandle *, void *, CUmemAllocationHandleType
+#define DRIVER_cuMemCreate CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long
+#define DRIVER_cuMemRelease CUmemGenericAllocationHandle
+#define DRIVER_cuMemAddressReserve CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long
+#define DRIVER_cuMemAddressFree CUdeviceptr, size_t
+#define DRIVER_cuMemMap CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long
+#define DRIVER_cuMemUnmap CUdeviceptr, size_t
+#define DRIVER_cuArrayCreate_v2 CUarray *, const CUDA_ARRAY_DESCRIPTOR *
+#define DRIVER_cuArray3DCreate_v2 CUarray *, const CUDA_ARRAY3D_DESCRIPTOR *
+#define DRIVER_cuArrayDestroy CUarray
+#define DRIVER_cuMipmappedArrayCreate CUmipmappedArray *, const CUDA_ARRAY3D_DESCRIPTOR *, unsigned
+#define DRIVER_cuMipmappedArrayDestroy CUmipmappedArray
+#define DRIVER_cuGraphCreate CUgraph *, unsigned
+#define DRIVER_cuGraphDestroy CUgraph
+#define DRIVER_cuGraphAddMemAllocNode CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUDA_MEM_ALLOC_NODE_PARAMS *
+#define DRIVER_cuGraphAddMemFreeNode CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUdeviceptr
+#define DRIVER_cuStreamBeginCapture_v2 CUstream, CUstreamCaptureMode
+#define DRIVER_cuStreamEndCapture CUstream, CUgraph *
+#define DRIVER_cuGraphInstantiateWithFlags CUgraphExec *, CUgraph, unsigned long long
+#define DRIVER_cuGraphLaunch CUgraphExec, CUstream
+#define DRIVER_cuGraphExecDestroy CUgraphExec
+#define DRIVER_cuDeviceGraphMemTrim CUdevice
+
+/* A piece of memory that is held. */
+struct held {
+    CUdeviceptr at;
+    size_t bytes;
+    CUmemoryPool pool;
+    CUmemGenericAllocationHandle handle;
+    CUarray array;
+    CUmipmappedArray mipmap;
+    CUgraph graph;
+    CUgraphExec exec;
+};
+
+static CUdevice the_device;
+static size_t the_limit, the_chunk;
+
+static inline CUresult get_plain(struct held *h) { return cuMemAlloc(&h->at, h->bytes); }
+static inline void put_plain(struct held *h) { MUST(cuMemFree(h->at)); }
+
+enum { ROW = 4096 }; /* bytes, a pitch of any driver's */
+
+static inline CUresult get_pitch(struct held *h)
+{
+    size_t pitch = 0;
+    CUresult result = cuMemAllocPitch(&h->at, &pitch, ROW, h->bytes / ROW, 4);
+    ENSURE(result != CUDA_SUCCESS || pitch == ROW);
+    return result;
+}
+
+static inline CUresult get_managed(struct held *h) { return DRIVER(cuMemAllocManaged)(&h->at, h->bytes, CU_MEM_ATTACH_GLOBAL); }
+
+static inline CUresult get_async(struct held *h) { return DRIVER(cuMemAllocAsync)(&h->at, h->bytes, NULL); }
+
+static inline void put_async(struct held *h)
+{
+    MUST(DRIVER(cuMemFreeAsync)(h->at, NULL));
+    MUST(cuStreamSynchronize(NULL));
+}
+
+static inline void put_async_now(struct held *h)
+{
+    MUST(cuMemFree(h->at));
+    MUST(cuStreamSynchronize(NULL)); /* a pool lets go of what it does not need */
+}
+
+static inline CUresult get_thread(struct held *h) { return DRIVER(cuMemAllocAsync_ptsz)(&h->at, h->bytes, NULL); }
+
+static inline void put_thread(struct held *h)
+{
+    MUST(DRIVER(cuMemFreeAsync_ptsz)(h->at, NULL));
+    MUST(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+}
+
+/* A pool of its own. */
+static inline CUresult get_pool(struct held *h)
+{
+    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, the_device}};
+    MUST(DRIVER(cuMemPoolCreate)(&h->pool, &props));
+    CUresult result = DRIVER(cuMemAllocFromPoolAsync)(&h->at, h->bytes, h->pool, NULL);
+    if (result != CUDA_SUCCESS)
+        MUST(DRIVER(cuMemPoolDestroy)(h->pool));
+    return result;
+}
+
+/* The pool is destroyed first: it is gone with its last allocation. */
+static inline void put_pool(struct held *h)
+{
+    MUST(DRIVER(cuMemPoolDestroy)(h->pool));
+    put_async(h);
+}
+
+static inline CUresult get_vmm(struct held *h)
+{
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, the_device}};
+    CUresult result = DRIVER(cuMemCreate)(&h->handle, h->bytes, &prop, 0);
+    if (result != CUDA_SUCCESS)
+        return result;
+    MUST(DRIVER(cuMemAddressReserve)(&h->at, h->bytes, 0, 0, 0));
+    MUST(DRIVER(cuMemMap)(h->at, h->bytes, 0, h->handle, 0));
+    return result;
+}
+
+static inline void put_vmm(struct held *h)
+{
+    MUST(DRIVER(cuMemRelease)(h->handle)); /* before the unmap that ends it */
+    MUST(DRIVER(cuMemUnmap)(h->at, h->bytes));
+    MUST(DRIVER(cuMemAddressFree)(h->at, h->bytes));
+}
+
+enum { FLOAT = 0x20 };
+
+static inline CUresult get_array(struct held *h)
+{
+    CUDA_ARRAY_DESCRIPTOR d = {.Width = ROW / 4, .Height = h->bytes / ROW, .Format = FLOAT, .NumChannels = 1};
+    return DRIVER(cuArrayCreate_v2)(&h->array, &d);
+}
+
+static inline CUresult get_array3d(struct held *h)
+{
+    CUDA_ARRAY3D_DESCRIPTOR d = {.Width = 256, .Height = 16, .Depth = h->bytes / (256 * 16 * 16), .Format = FLOAT, .NumChannels = 4};
+    return DRIVER(cuArray3DCreate_v2)(&h->array, &d);
+}
+
+static inline void put_array(struct held *h) { MUST(DRIVER(cuArrayDestroy)(h->array)); }
+
+static inline CUresult get_mipmap(struct held *h)
+{
+    CUDA_ARRAY3D_DESCRIPTOR d = {.Width = ROW / 4, .Height = h->bytes / ROW, .Format = FLOAT, .NumChannels = 1};
+    return DRIVER(cuMipmappedArrayCreate)(&h->mipmap, &d, 1);
+}
+
+static inline void put_mipmap(struct held *h) { MUST(DRIVER(cuMipmappedArrayDestroy)(h->mipmap)); }
+
+/* A graph that allocates and does not free. */
+static inline CUresult get_graph(struct held *h)
+{
+    CUgraphNode node;
+    CUDA_MEM_ALLOC_NODE_PARAMS params = {
+        .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, the_device}},
+        .bytesize = h->bytes,
+    };
+    MUST(DRIVER(cuGraphCreate)(&h->graph, 0));
+    MUST(DRIVER(cuGraphAddMemAllocNode)(&node, h->graph, NULL, 0, &params));
+    MUST(DRIVER(cuGraphInstantiateWithFlags)(&h->exec, h->graph, 0));
+    h->at = params.dptr;
+    CUresult result = DRIVER(cuGraphLaunch)(h->exec, CU_STREAM_PER_THREAD);
+    if (result == CUDA_SUCCESS) {
+        MUST(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+    } else {
+        MUST(DRIVER(cuGraphExecDestroy)(h->exec));
+        MUST(DRIVER(cuGraphDestroy)(h->graph));
+    }
+    return result;
+}
+
+static inline void put_graph(struct held *h)
+{
+    MUST(DRIVER(cuMemFreeAsync)(h->at, CU_STREAM_PER_THREAD));
+    MUST(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+    MUST(DRIVER(cuGraphExecDestroy)(h->exec));
+    MUST(DRIVER(cuGraphDestroy)(h->graph));
+    MUST(DRIVER(cuDeviceGraphMemTrim)(the_device));
+}
+
+struct kind {
+    const char *name;
+    CUresult (*get)(struct held *h);
+    void (*put)(struct held *h);
+    const char *needs[7]; /* of the driver */
+};
+
+static const struct kind all_kinds[] = {
+    {"plain", get_plain, put_plain, {NULL}},
+    {"pitch", get_pitch, put_plain, {NULL}},
+    {"managed", get_managed, put_plain, {"cuMemAllocManaged"}},
+    {"async", get_async, put_async, {"cuMemAllocAsync", "cuMemFreeAsync", "cuMemPoolGetAttribute"}},
+    {"async-thread", get_thread, put_thread, {"cuMemAllocAsync_ptsz", "cuMemFreeAsync_ptsz", "cuMemPoolGetAttribute"}},
+    {"async-free", get_async, put_async_now, {"cuMemAllocAsync", "cuMemPoolGetAttribute"}},
+    {"plain-free-async", get_plain, put_async, {"cuMemFreeAsync"}},
+    {"pool", get_pool, put_pool, {"cuMemPoolCreate", "cuMemPoolDestroy", "cuMemAllocFromPoolAsync", "cuMemFreeAsync"}},
+    {"vmm", get_vmm, put_vmm, {"cuMemCreate", "cuMemRelease", "cuMemMap", "cuMemUnmap", "cuMemAddressReserve", "cuMemAddressFree"}},
+    {"array", get_array, put_array, {"cuArrayCreate_v2", "cuArrayDestroy"}},
+    {"array3d", get_array3d, put_array, {"cuArray3DCreate_v2", "cuArrayDestroy"}},
+    {"mipmap", get_mipmap, put_mipmap, {"cuMipmappedArrayCreate", "cuMipmappedArrayDestroy"}},
+    {"graph", get_graph, put_graph,
+     {"cuGraphAddMemAllocNode", "cuGraphInstantiateWithFlags", "cuGraphLaunch", "cuGraphExecDestroy", "cuDeviceGraphMemTrim", "cuMemFreeAsync"}},
+};
+enum { KINDS = sizeof all_kinds / sizeof *all_kinds };
+
+static inline bool driver_has(const struct kind *k)
+{
+    for (unsigned i = 0; i < 7 && k->needs[i]; i++)
+        if (!driver_find(k->needs[i]))
+            return false;
+    return true;
+}
+
+enum { CHUNKS = 8 };
+
+/* Begins to use the device: its memory is the limit. */
+static inline void use_device(void)
+{
+    CUcontext context;
+    MUST(cuInit(0));
+    MUST(cuDeviceGet(&the_device, 0));
+    MUST(cuDeviceTotalMem(&the_limit, the_device));
+    MUST(cuDevicePrimaryCtxRetain(&context, the_device));
+    MUST(cuCtxSetCurrent(context));
+    the_chunk = the_limit / CHUNKS;
+    ENSURE(the_limit && the_chunk % (32 << 20) == 0); /* by which pools grow; a multiple of all other pages */
+}
+
+/* What the program is told is free. */
+static inline size_t left(void)
+{
+    size_t unused, total;
+    MUST(cuMemGetInfo(&unused, &total));
+    ENSURE(total == the_limit && unused <= total);
+    return unused;
+}
+
+#endif

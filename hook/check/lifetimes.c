@@ -1,0 +1,348 @@
+/* lifetimes: how long memory counts that does not simply begin with a get and
+ * end with a put.
+ *
+ *   lifetimes [devices | import FD | sibling FD]
+ *
+ * A line for each case says that it is right or not in this driver. */
+#define _GNU_SOURCE
+#include "kinds.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char self[4096];
+
+/* Physical memory counts until it is released and unmapped, wherever it is
+ * mapped and however often its handle was given out. */
+static void mapped_twice(void)
+{
+    struct held h = {.bytes = the_chunk};
+    CUdeviceptr other;
+    CUmemGenericAllocationHandle again;
+    MUST(get_vmm(&h));
+    MUST(DRIVER(cuMemAddressReserve)(&other, h.bytes, 0, 0, 0));
+    MUST(DRIVER(cuMemMap)(other, h.bytes, 0, h.handle, 0));
+    MUST(DRIVER(cuMemRelease)(h.handle));
+    MUST(DRIVER(cuMemUnmap)(h.at, h.bytes));
+    ENSURE(left() == the_limit - the_chunk);
+    MUST(DRIVER(cuMemRetainAllocationHandle)(&again, (void *)(uintptr_t)(other + 4096)));
+    MUST(DRIVER(cuMemUnmap)(other, h.bytes));
+    ENSURE(left() == the_limit - the_chunk);
+    ENSURE(DRIVER(cuMemUnmap)(other, h.bytes) != CUDA_SUCCESS);
+    MUST(DRIVER(cuMemRelease)(again));
+    ENSURE(left() == the_limit);
+    MUST(DRIVER(cuMemAddressFree)(h.at, h.bytes));
+    MUST(DRIVER(cuMemAddressFree)(other, h.bytes));
+}
+
+/* One unmapping may end several mappings that lie side by side. */
+static void mapped_in_a_row(void)
+{
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, the_device}};
+    CUmemGenericAllocationHandle handle[3];
+    CUdeviceptr at;
+    MUST(DRIVER(cuMemAddressReserve)(&at, 3 * the_chunk, 0, 0, 0));
+    for (int i = 0; i < 3; i++) {
+        MUST(DRIVER(cuMemCreate)(&handle[i], the_chunk, &prop, 0));
+        MUST(DRIVER(cuMemMap)(at + (CUdeviceptr)i * the_chunk, the_chunk, 0, handle[i], 0));
+        MUST(DRIVER(cuMemRelease)(handle[i]));
+    }
+    ENSURE(left() == the_limit - 3 * the_chunk);
+    MUST(DRIVER(cuMemUnmap)(at, 3 * the_chunk));
+    ENSURE(left() == the_limit);
+    MUST(DRIVER(cuMemAddressFree)(at, 3 * the_chunk));
+}
+
+/* Starts this program anew, as another process of the instance. */
+static pid_t start(const char *part, int fd)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%d", fd);
+    pid_t child = fork();
+    if (child == 0) {
+        execl(self, self, part, text, (char *)NULL);
+        _exit(127);
+    }
+    return child;
+}
+
+static void ends_well(pid_t child)
+{
+    int status;
+    ENSURE(waitpid(child, &status, 0) == child && status == 0);
+}
+
+/* What another process imports counts once. */
+static void imported(void)
+{
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, the_device},
+                                .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
+    CUmemGenericAllocationHandle handle;
+    int fd;
+    MUST(DRIVER(cuMemCreate)(&handle, the_chunk, &prop, 0));
+    MUST(DRIVER(cuMemExportToShareableHandle)(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    int inherited = dup(fd); /* stays open in the child */
+    ends_well(start("import", inherited));
+    ENSURE(left() == the_limit - the_chunk);
+    MUST(DRIVER(cuMemRelease)(handle));
+    ENSURE(left() == the_limit);
+    close(fd);
+    close(inherited);
+}
+
+static int import(int fd)
+{
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr at;
+    use_device();
+    ENSURE(left() == the_limit - the_chunk);
+    MUST(DRIVER(cuMemImportFromShareableHandle)(&handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    MUST(DRIVER(cuMemAddressReserve)(&at, the_chunk, 0, 0, 0));
+    MUST(DRIVER(cuMemMap)(at, the_chunk, 0, handle, 0));
+    ENSURE(left() == the_limit - the_chunk);
+    MUST(DRIVER(cuMemUnmap)(at, the_chunk));
+    MUST(DRIVER(cuMemRelease)(handle));
+    ENSURE(left() == the_limit - the_chunk);
+    return 0;
+}
+
+static CUmemoryPool default_pool(uint64_t threshold)
+{
+    CUmemoryPool pool;
+    MUST(DRIVER(cuDeviceGetDefaultMemPool)(&pool, the_device));
+    MUST(DRIVER(cuMemPoolSetAttribute)(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
+    return pool;
+}
+
+/* What a pool keeps counts, until it is trimmed or somebody else needs it. */
+static void kept(void)
+{
+    struct held all = {.bytes = the_limit}, rest = {.bytes = the_limit};
+    CUmemoryPool pool = default_pool(UINT64_MAX);
+    MUST(get_async(&all));
+    put_async(&all);
+    ENSURE(left() == 0);
+    MUST(DRIVER(cuMemPoolTrimTo)(pool, 0));
+    ENSURE(left() == the_limit);
+    MUST(get_async(&all));
+    put_async(&all);
+    MUST(get_plain(&rest));
+    ENSURE(left() == 0);
+    put_plain(&rest);
+    MUST(get_async(&all));
+    put_async(&all);
+    MUST(get_pool(&rest));
+    put_pool(&rest);
+    default_pool(0);
+    MUST(DRIVER(cuMemPoolTrimTo)(pool, 0));
+    ENSURE(left() == the_limit);
+}
+
+/* A pool that grows by more than is left lets nothing of it be used. */
+static void grows_too_much(void)
+{
+    struct held most = {.bytes = the_limit - (1 << 20)}, little = {.bytes = 4096};
+    MUST(get_plain(&most));
+    CUresult result = get_async(&little);
+    ENSURE(result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY); /* as the driver's pages are */
+    if (result == CUDA_SUCCESS)
+        put_async(&little);
+    put_plain(&most);
+    MUST(cuStreamSynchronize(NULL));
+    MUST(get_async(&little));
+    put_async(&little);
+    ENSURE(left() == the_limit);
+}
+
+/* A pool that is destroyed lives with what was allocated from it. */
+static void destroyed(void)
+{
+    struct held h = {.bytes = the_chunk};
+    MUST(get_pool(&h));
+    MUST(DRIVER(cuMemPoolDestroy)(h.pool));
+    ENSURE(left() == the_limit - the_chunk);
+    put_async(&h);
+    ENSURE(left() == the_limit);
+}
+
+/* The memory of a stream whose context is not current is its device's. */
+static void elsewhere(void)
+{
+    struct held h = {.bytes = the_chunk};
+    CUcontext other, popped;
+    CUstream stream;
+    MUST(cuCtxCreate(&other, 0, the_device));
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(cuCtxPopCurrent(&popped));
+    MUST(DRIVER(cuMemAllocAsync)(&h.at, h.bytes, stream));
+    ENSURE(left() == the_limit - the_chunk);
+    MUST(DRIVER(cuMemFreeAsync)(h.at, stream));
+    MUST(cuStreamSynchronize(stream));
+    ENSURE(left() == the_limit);
+    MUST(cuCtxDestroy(other));
+}
+
+/* What is captured allocates nothing, and is refused when it is launched. */
+static void captured(void)
+{
+    struct held all = {.bytes = the_limit};
+    CUdeviceptr at;
+    CUgraph graph;
+    CUgraphExec exec;
+    CUstream stream;
+    MUST(get_plain(&all));
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(DRIVER(cuStreamBeginCapture_v2)(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    MUST(DRIVER(cuMemAllocAsync)(&at, the_chunk, stream));
+    MUST(DRIVER(cuMemFreeAsync)(at, stream));
+    MUST(DRIVER(cuStreamEndCapture)(stream, &graph));
+    MUST(DRIVER(cuGraphInstantiateWithFlags)(&exec, graph, 0));
+    ENSURE(DRIVER(cuGraphLaunch)(exec, stream) == CUDA_ERROR_OUT_OF_MEMORY);
+    put_plain(&all);
+    ENSURE(left() == the_limit);
+    for (int i = 0; i < 3; i++)
+        MUST(DRIVER(cuGraphLaunch)(exec, stream));
+    ENSURE(left() == the_limit - the_chunk); /* the driver keeps it, for the next launch */
+    MUST(cuStreamSynchronize(stream));
+    MUST(get_plain(&all)); /* unless somebody needs it */
+    put_plain(&all);
+    MUST(DRIVER(cuGraphExecDestroy)(exec));
+    MUST(DRIVER(cuGraphDestroy)(graph));
+    MUST(cuStreamDestroy(stream));
+}
+
+/* A graph that allocates and frees. */
+static CUgraphExec lender(size_t bytes)
+{
+    CUgraph graph;
+    CUgraphExec exec;
+    CUgraphNode node[2];
+    CUDA_MEM_ALLOC_NODE_PARAMS params = {
+        .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, the_device}},
+        .bytesize = bytes,
+    };
+    MUST(DRIVER(cuGraphCreate)(&graph, 0));
+    MUST(DRIVER(cuGraphAddMemAllocNode)(&node[0], graph, NULL, 0, &params));
+    MUST(DRIVER(cuGraphAddMemFreeNode)(&node[1], graph, node, 1, params.dptr));
+    MUST(DRIVER(cuGraphInstantiateWithFlags)(&exec, graph, 0));
+    MUST(DRIVER(cuGraphDestroy)(graph));
+    return exec;
+}
+
+/* Graphs whose memory does not fit together run one after the other. */
+static void graphs_in_turn(void)
+{
+    CUgraphExec exec[2] = {lender(5 * the_chunk), lender(6 * the_chunk)};
+    for (int i = 0; i < 6; i++) {
+        MUST(DRIVER(cuGraphLaunch)(exec[i % 2], CU_STREAM_PER_THREAD));
+        MUST(DRIVER(cuGraphLaunch)(exec[i % 2], CU_STREAM_PER_THREAD));
+        MUST(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+        ENSURE(left() >= 2 * the_chunk && left() <= 3 * the_chunk);
+    }
+    for (int i = 0; i < 2; i++)
+        MUST(DRIVER(cuGraphExecDestroy)(exec[i]));
+    MUST(DRIVER(cuDeviceGraphMemTrim)(the_device));
+}
+
+/* A pool of this process shrinks while it sleeps; its sibling hears of it. */
+static void siblings(void)
+{
+    struct held h = {.bytes = the_limit};
+    int ends[2];
+    char c;
+    ENSURE(pipe(ends) == 0);
+    MUST(get_async(&h));
+    pid_t child = start("sibling", ends[1]);
+    close(ends[1]);
+    ENSURE(read(ends[0], &c, 1) == 1);
+    close(ends[0]);
+    put_async(&h);
+    ends_well(child);
+}
+
+static int sibling(int fd)
+{
+    const double patience = 30;
+    CUdeviceptr at;
+    use_device();
+    ENSURE(left() == 0 && cuMemAlloc(&at, the_limit) == CUDA_ERROR_OUT_OF_MEMORY);
+    ENSURE(write(fd, "", 1) == 1);
+    for (double end = now_s() + patience; cuMemAlloc(&at, the_limit) == CUDA_ERROR_OUT_OF_MEMORY; usleep(5000))
+        ENSURE(now_s() < end);
+    MUST(cuMemFree(at));
+    return 0;
+}
+
+/* Each of two devices has a limit of its own. */
+static int devices(void)
+{
+    enum { PAGE = 2 << 20 };
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 1}};
+    CUmemGenericAllocationHandle handle, more;
+    CUcontext other, popped;
+    size_t limit, unused, total;
+    use_device();
+    struct held all = {.bytes = the_limit}, extra = {.bytes = 1};
+    MUST(get_plain(&all));
+    MUST(cuDeviceTotalMem(&limit, 1));
+    ENSURE(limit != the_limit);
+    MUST(DRIVER(cuMemCreate)(&handle, limit - PAGE, &prop, 0)); /* of a device that is not current */
+    ENSURE(DRIVER(cuMemCreate)(&more, 2 * PAGE, &prop, 0) == CUDA_ERROR_OUT_OF_MEMORY);
+    MUST(cuDevicePrimaryCtxRetain(&other, 1));
+    MUST(cuCtxPushCurrent(other));
+    MUST(cuMemGetInfo(&unused, &total));
+    ENSURE(unused == PAGE && total == limit);
+    MUST(get_plain(&extra));
+    MUST(cuDevicePrimaryCtxRelease(1));
+    MUST(cuCtxPopCurrent(&popped));
+    ENSURE(left() == 0);
+    put_plain(&all);
+    ENSURE(left() == the_limit);
+    MUST(DRIVER(cuMemCreate)(&more, PAGE, &prop, 0)); /* what went with the context is back */
+    MUST(DRIVER(cuMemRelease)(handle));
+    prop.location.id = 7;
+    ENSURE(DRIVER(cuMemCreate)(&handle, PAGE, &prop, 0) != CUDA_SUCCESS);
+    printf("devices: right\n");
+    return 0;
+}
+
+static const struct {
+    const char *name;
+    void (*test)(void);
+    const char *needs;
+} cases[] = {
+    {"mapped-twice", mapped_twice, "cuMemCreate"},
+    {"mapped-in-a-row", mapped_in_a_row, "cuMemCreate"},
+    {"imported", imported, "cuMemImportFromShareableHandle"},
+    {"kept", kept, "cuMemPoolTrimTo"},
+    {"grows-too-much", grows_too_much, "cuMemAllocAsync"},
+    {"destroyed", destroyed, "cuMemPoolDestroy"},
+    {"elsewhere", elsewhere, "cuMemAllocAsync"},
+    {"captured", captured, "cuGraphAddMemAllocNode"},
+    {"graphs-in-turn", graphs_in_turn, "cuGraphAddMemAllocNode"},
+    {"siblings", siblings, "cuMemAllocAsync"},
+};
+
+int main(int argc, char **argv)
+{
+    ENSURE(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
+    if (argc == 3 && !strcmp(argv[1], "import"))
+        return import(atoi(argv[2]));
+    if (argc == 3 && !strcmp(argv[1], "sibling"))
+        return sibling(atoi(argv[2]));
+    if (argc == 2 && !strcmp(argv[1], "devices"))
+        return devices();
+    if (argc != 1)
+        return 2;
+    use_device();
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        bool there = driver_find(cases[i].needs);
+        if (there) {
+            cases[i].test();
+            ENSURE(left() == the_limit);
+        }
+        printf("%s: %s\n", cases[i].name, there ? "right" : "not in this driver");
+        fflush(stdout);
+    }
+    return 0;
+}

@@ -1,0 +1,91 @@
+/* lookup: where the driver's functions are found. Prints, for each function of
+ * the list and each of its twins, what dlsym answers, and for each function,
+ * CUDA version and stream flavour what both forms of cuGetProcAddress answer:
+ *
+ *   dlsym NAME                    LIBRARY SYMBOL
+ *   cuGetProcAddress BASE VERSION FLAGS     LIBRARY SYMBOL
+ *   cuGetProcAddress_v2 BASE VERSION FLAGS  LIBRARY SYMBOL STATUS
+ *
+ * SYMBOL is the name that LIBRARY shows at that address, or "hidden". What is
+ * not found is "none none". It uses no GPU. */
+#define _GNU_SOURCE
+#define CUDA_EXACT_NAMES
+#include "check.h"
+
+#include <dlfcn.h>
+
+static const char *const names[] = {
+#define NAME_NONE(name) #name,
+#define NAME_PTSZ(name) #name, #name "_ptsz",
+#define NAME_PTDS(name) #name, #name "_ptds",
+#define CU(name, since, variant, hook, sim, stream, params, args) NAME_##variant(name)
+#include "symbols.def"
+};
+
+static const char *const rows[] = {
+#define CU(name, since, variant, hook, sim, stream, params, args) #name,
+#include "symbols.def"
+};
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+static void print_place(void *address)
+{
+    Dl_info info;
+    if (!address) {
+        printf(" none none");
+        return;
+    }
+    ENSURE(dladdr(address, &info));
+    const char *slash = strrchr(info.dli_fname, '/');
+    printf(" %s %s", slash ? slash + 1 : info.dli_fname, info.dli_saddr == address ? info.dli_sname : "hidden");
+}
+
+/* What cuGetProcAddress calls the function: its name without _vN. */
+static void base_of(const char *name, char *base)
+{
+    strcpy(base, name);
+    char *end = strrchr(base, '_');
+    if (end && end[1] == 'v' && end[2] && !end[3])
+        *end = 0;
+}
+
+static void ask(void *handle, const char *base, int version, cuuint64_t flags)
+{
+    CUresult (*four)(const char *, void **, int, cuuint64_t) = NULL;
+    CUresult (*five)(const char *, void **, int, cuuint64_t, CUdriverProcAddressQueryResult *) = NULL;
+    ENSURE(*(void **)&four = dlsym(handle, "cuGetProcAddress"));
+    void *found = NULL;
+    CUresult result = four(base, &found, version, flags);
+    printf("cuGetProcAddress %s %d %d", base, version, (int)flags);
+    print_place(result == CUDA_SUCCESS ? found : NULL);
+    printf("\n");
+    if (!(*(void **)&five = dlsym(handle, "cuGetProcAddress_v2")))
+        return;
+    CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SUCCESS;
+    found = NULL;
+    result = five(base, &found, version, flags, &status);
+    printf("cuGetProcAddress_v2 %s %d %d", base, version, (int)flags);
+    print_place(result == CUDA_SUCCESS ? found : NULL);
+    printf(" %d\n", (int)status);
+}
+
+int main(void)
+{
+    static const int versions[] = {3020, 7000, 10000, 11040, 11060, 11070, 12000, 12020, 12030, 12050, 12080, 13000, 13020};
+    void *handle = dlopen("libcuda.so.1", RTLD_NOW);
+    ENSURE(handle);
+    for (unsigned i = 0; i < COUNT(names); i++) {
+        printf("dlsym %s", names[i]);
+        print_place(dlsym(handle, names[i]));
+        printf("\n");
+    }
+    for (unsigned i = 0; i < COUNT(rows); i++) {
+        char base[128];
+        base_of(rows[i], base);
+        for (unsigned v = 0; v < COUNT(versions); v++)
+            for (cuuint64_t flags = 0; flags <= CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM; flags++)
+                ask(handle, base, versions[v], flags);
+    }
+    return 0;
+}

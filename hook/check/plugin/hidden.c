@@ -1,0 +1,90 @@
+/* hidden: a driver whose cuGetProcAddress answers with functions that it does
+ * not export, as a driver may. It passes all calls to the library that
+ * HIDDEN_DRIVER names, and must be called libcuda.so.1 where it is used. */
+#define _GNU_SOURCE
+#define CUDA_EXACT_NAMES
+#include "compat.h"
+#include "cuda.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+
+/* These two are written by hand, below; the generated ones get other names. */
+#define cuGetProcAddress passed4
+#define cuGetProcAddress_v2 passed5
+
+static struct {
+#define FIELD_NONE(name, params)
+#define FIELD_PTSZ(name, params) CUresult(*name##_ptsz) params;
+#define FIELD_PTDS(name, params) CUresult(*name##_ptds) params;
+#define CU(name, since, variant, hook, sim, stream, params, args) \
+    CUresult(*name) params; \
+    FIELD_##variant(name, params)
+#include "symbols.def"
+} real;
+
+/* Each function twice: as the driver shows it and as it hands it out. */
+#define BOTH(symbol, params, args) \
+    CUresult symbol params; \
+    CUresult symbol params { return real.symbol args; } \
+    static CUresult hidden_##symbol params { return real.symbol args; }
+#define TWIN_NONE(name, params, args)
+#define TWIN_PTSZ(name, params, args) BOTH(name##_ptsz, params, args)
+#define TWIN_PTDS(name, params, args) BOTH(name##_ptds, params, args)
+#define CU(name, since, variant, hook, sim, stream, params, args) BOTH(name, params, args) TWIN_##variant(name, params, args)
+#include "symbols.def"
+
+#define ENTRY(symbol) (void **)&real.symbol, (void *)hidden_##symbol, NULL
+static struct { const char *name; void **real; void *hidden, *address; } all[] = {
+#define ENTRY_NONE(name)
+#define ENTRY_PTSZ(name) {#name "_ptsz", ENTRY(name##_ptsz)},
+#define ENTRY_PTDS(name) {#name "_ptds", ENTRY(name##_ptds)},
+#define CU(name, since, variant, hook, sim, stream, params, args) {#name, ENTRY(name)}, ENTRY_##variant(name)
+#include "symbols.def"
+};
+enum { COUNT = sizeof all / sizeof *all };
+
+#undef cuGetProcAddress
+#undef cuGetProcAddress_v2
+
+static CUresult lacks(void) { return CUDA_ERROR_NOT_SUPPORTED; }
+
+/* The C library's dlsym: a preloaded one would send this driver to itself. */
+__attribute__((constructor)) static void open_driver(void)
+{
+    void *(*find)(void *, const char *) = NULL;
+    *(void **)&find = dlvsym(RTLD_DEFAULT, "dlsym", GF_OLD);
+    const char *path = getenv("HIDDEN_DRIVER");
+    void *handle = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+    if (!find || !handle)
+        abort();
+    for (int i = 0; i < COUNT; i++) {
+        all[i].address = find(handle, all[i].name);
+        *all[i].real = all[i].address ? all[i].address : (void *)lacks;
+    }
+}
+
+static void hide(void **pfn)
+{
+    for (int i = 0; pfn && *pfn && i < COUNT; i++)
+        if (all[i].address == *pfn) {
+            *pfn = all[i].hidden;
+            return;
+        }
+}
+
+CUresult cuGetProcAddress(const char *symbol, void **pfn, int version, cuuint64_t flags)
+{
+    CUresult result = real.passed4(symbol, pfn, version, flags);
+    if (result == CUDA_SUCCESS)
+        hide(pfn);
+    return result;
+}
+
+CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status)
+{
+    CUresult result = real.passed5(symbol, pfn, version, flags, status);
+    if (result == CUDA_SUCCESS)
+        hide(pfn);
+    return result;
+}

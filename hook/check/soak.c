@@ -1,0 +1,108 @@
+/* soak: what a restless program does, until it is killed: bursts of kernels,
+ * copies, memory, streams that come and go, pauses, a child now and then. It
+ * checks every result, and keeps account in FILE: the number of kernels done.
+ *
+ *   soak FILE SEED */
+#include "check.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdint.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { N = 256 };
+
+static unsigned seed;
+static uint64_t *done;
+static CUfunction add, nop;
+static CUstream stream;
+
+static int chance(int of) { return rand_r(&seed) % of; }
+
+static void burst(void)
+{
+    for (int n = 1 + chance(60); n > 0; n--) {
+        MUST(cuLaunchKernel(nop, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
+        if (chance(8) == 0)
+            MUST(cuStreamSynchronize(stream));
+        __atomic_add_fetch(done, 1, __ATOMIC_RELEASE);
+    }
+    MUST(cuStreamSynchronize(stream));
+}
+
+static void sum(void)
+{
+    float x[N], y[N], z[N];
+    CUdeviceptr p, q, r;
+    int n = N;
+    void *params[] = {&p, &q, &r, &n};
+    for (int i = 0; i < N; i++) {
+        x[i] = (float)chance(1000);
+        y[i] = (float)i;
+    }
+    MUST(cuMemAlloc(&p, sizeof x));
+    MUST(cuMemAlloc(&q, sizeof x));
+    MUST(cuMemAlloc(&r, sizeof x));
+    MUST(cuMemcpyHtoDAsync(p, x, sizeof x, stream));
+    MUST(cuMemcpyHtoD(q, y, sizeof y));
+    MUST(cuStreamSynchronize(stream));
+    MUST(cuLaunchKernel(add, 2, 1, 1, N / 2, 1, 1, 0, stream, params, NULL));
+    MUST(cuMemcpyDtoHAsync(z, r, sizeof z, stream));
+    MUST(cuStreamSynchronize(stream));
+    for (int i = 0; i < N; i++)
+        ENSURE(z[i] == x[i] + y[i]);
+    __atomic_add_fetch(done, 1, __ATOMIC_RELEASE);
+    MUST(cuMemFree(p));
+    MUST(cuMemFree(q));
+    MUST(cuMemFree(r));
+}
+
+static void another_stream(void)
+{
+    MUST(cuStreamDestroy(stream));
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+}
+
+static void child(void)
+{
+    pid_t pid = fork();
+    ENSURE(pid >= 0);
+    if (pid == 0)
+        _exit(0);
+    ENSURE(waitpid(pid, NULL, 0) == pid);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 3)
+        return 2;
+    seed = (unsigned)atoi(argv[2]);
+    int fd = open(argv[1], O_RDWR | O_CREAT, 0600);
+    ENSURE(fd >= 0 && ftruncate(fd, 8) == 0);
+    done = mmap(NULL, 8, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    ENSURE(done != MAP_FAILED);
+    char text[sizeof check_ptx + 64];
+    snprintf(text, sizeof text, "// gfaas-sim: nop block_us=200\n// gfaas-sim: add op=vadd_f32 block_us=50\n%s",
+             strchr(strchr(check_ptx, '\n') + 1, '\n') + 1);
+    CUdevice device;
+    CUcontext context;
+    CUmodule module;
+    MUST(cuInit(0));
+    MUST(cuDeviceGet(&device, 0));
+    MUST(cuCtxCreate(&context, 0, device));
+    MUST(cuModuleLoadData(&module, text));
+    MUST(cuModuleGetFunction(&nop, module, "nop"));
+    MUST(cuModuleGetFunction(&add, module, "add"));
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    for (;;) {
+        switch (chance(10)) {
+        case 0: another_stream(); break;
+        case 1: child(); break;
+        case 2: case 3: sum(); break;
+        case 4: case 5: usleep((useconds_t)chance(50000)); break;
+        default: burst();
+        }
+    }
+}

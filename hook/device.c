@@ -1,0 +1,81 @@
+/* device.c: the devices, each with a gate, a page and a connection of its own. */
+#include "hook.h"
+
+#include <sys/mman.h>
+
+/* Until the daemon answers. */
+static struct gf_page no_page __attribute__((aligned(4096)));
+static uint32_t closed;
+
+#define UNSERVED \
+    .gate = &closed, .page = &no_page, .slot = &no_page.slots[0], .lock = PTHREAD_MUTEX_INITIALIZER, \
+    .link = {.lock = PTHREAD_MUTEX_INITIALIZER, .sock = -1, .kick = -1}
+
+struct gf_device gf_devices[GF_DEVICES + 1] = {[0 ... GF_DEVICES] = {UNSERVED}};
+
+struct gf_device *gf_device_at(CUdevice ordinal)
+{
+    return &gf_devices[ordinal >= 0 && ordinal < GF_DEVICES ? ordinal : GF_DEVICES];
+}
+
+struct gf_device *gf_device_current(void)
+{
+    CUdevice ordinal;
+    return gf_real.cuCtxGetDevice(&ordinal) == CUDA_SUCCESS ? gf_device_at(ordinal) : NULL;
+}
+
+struct gf_device *gf_device_of(CUcontext context)
+{
+    CUcontext popped;
+    if (!context || gf_real.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
+        return NULL;
+    struct gf_device *device = gf_device_current();
+    gf_real.cuCtxPopCurrent_v2(&popped);
+    return device;
+}
+
+struct gf_device *gf_device_of_stream(CUstream stream)
+{
+    CUcontext context;
+    CUdevice ordinal;
+    if (gf_stream_is_default(stream))
+        return gf_device_current();
+    if (gf_real.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS)
+        return gf_device_of(context);
+    if (gf_real.cuStreamGetDevice(stream, &ordinal) == CUDA_SUCCESS) /* of a green context */
+        return gf_device_at(ordinal);
+    return gf_device_current();
+}
+
+static void move_gate(struct gf_device *device, uint32_t *gate)
+{
+    uint32_t *before = device->gate;
+    __atomic_store_n(&device->gate, gate, __ATOMIC_SEQ_CST);
+    gf_futex_wake(before);
+    gf_futex_wake(&device->slot->refill);
+}
+
+/* A thread may still look at the old page, whose gate nobody enters any more:
+ * what it looks at must stay there. */
+struct gf_page *gf_device_lay(struct gf_device *device, struct gf_page *page)
+{
+    if (device->page == &no_page)
+        return page;
+    void *laid = mremap(page, GF_PAGE_SIZE, GF_PAGE_SIZE, MREMAP_MAYMOVE | MREMAP_FIXED, device->page);
+    return laid == MAP_FAILED ? page : laid;
+}
+
+void gf_device_open(struct gf_device *device, struct gf_page *page, unsigned slot)
+{
+    gf_store(&page->slots[slot].blocks, 0); /* since it connected */
+    move_gate(device, &gf_mem_move(device, page, slot)->gate);
+}
+
+void gf_device_close(struct gf_device *device) { move_gate(device, &closed); }
+
+void gf_device_fork_child(void)
+{
+    no_page = (struct gf_page){0};
+    for (gf_each_device(d))
+        *d = (struct gf_device){UNSERVED};
+}

@@ -1,0 +1,291 @@
+/* graph.c: graphs. One that is launched is work like a kernel: gated on its
+ * stream, counted as the kernels it holds, and charged for their blocks where
+ * blocks are metered. So instances are read when they are made and followed
+ * through what may change them; what is only built is no work.
+ *
+ * Not followed: what runs on the GPU itself. Bodies of conditional nodes count
+ * once, kernels that a kernel changes count as they were, and graphs that a
+ * kernel launches do not count at all; like a kernel launched by a kernel, all
+ * of it is part of the launch that the program made, whose GPU time is measured
+ * and charged to its end. */
+#include "tally.h"
+
+#include <stdlib.h>
+
+#define BUCKETS 256
+
+/* An instance of a graph. */
+struct exec {
+    CUgraphExec handle;
+    uint64_t serial; /* handles are used again */
+    struct gf_tally tally;
+    uint64_t kernels, blocks;
+    float ms; /* what a launch takes; 0: not known yet */
+    struct exec *next;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct exec *execs[BUCKETS];
+static uint64_t serials;
+
+static struct exec **bucket(CUgraphExec handle)
+{
+    return &execs[(uintptr_t)handle * 0x9e3779b97f4a7c15u >> 56];
+}
+
+/* Where the instance's pointer is, or would be; locked. */
+static struct exec **place(CUgraphExec handle)
+{
+    struct exec **at = bucket(handle);
+    while (*at && (*at)->handle != handle)
+        at = &(*at)->next;
+    return at;
+}
+
+static void sum(struct exec *e) { e->kernels = gf_tally_kernels(&e->tally, &e->blocks); }
+
+static void drop(struct exec *e)
+{
+    if (!e)
+        return;
+    gf_graph_memory_known(&e->tally.memory, true);
+    gf_tally_free(&e->tally);
+    free(e);
+}
+
+static void forget(CUgraphExec handle)
+{
+    pthread_mutex_lock(&lock);
+    struct exec **at = place(handle), *gone = *at;
+    if (gone)
+        *at = gone->next;
+    pthread_mutex_unlock(&lock);
+    drop(gone);
+}
+
+/* What an instance of the graph will be; NULL: no memory. */
+static struct exec *read_graph(CUgraph graph)
+{
+    struct exec *e = calloc(1, sizeof *e);
+    if (!e)
+        return NULL;
+    gf_tally_read(&e->tally, graph);
+    gf_graph_memory_known(&e->tally.memory, false);
+    sum(e);
+    return e;
+}
+
+static void keep(struct exec *e, CUgraphExec handle)
+{
+    forget(handle); /* of an instance that went with its context */
+    if (!e)
+        return; /* it counts as one kernel of one block */
+    e->handle = handle;
+    pthread_mutex_lock(&lock);
+    e->serial = ++serials;
+    struct exec **at = bucket(handle);
+    e->next = *at;
+    *at = e;
+    pthread_mutex_unlock(&lock);
+}
+
+/* ---- instances ---- */
+
+#define GF_INSTANTIATE(symbol, params, args) \
+    GF_EXPORT CUresult symbol params \
+    { \
+        if (!gf_boot()) \
+            return CUDA_ERROR_NOT_INITIALIZED; \
+        CUresult result = gf_real.symbol args; \
+        if (result == CUDA_SUCCESS) \
+            keep(read_graph(graph), *exec); \
+        return result; \
+    }
+GF_INSTANTIATE(cuGraphInstantiate, (CUgraphExec * exec, CUgraph graph, CUgraphNode *error, char *log, size_t size),
+               (exec, graph, error, log, size))
+GF_INSTANTIATE(cuGraphInstantiate_v2, (CUgraphExec * exec, CUgraph graph, CUgraphNode *error, char *log, size_t size),
+               (exec, graph, error, log, size))
+GF_INSTANTIATE(cuGraphInstantiateWithFlags, (CUgraphExec * exec, CUgraph graph, unsigned long long flags),
+               (exec, graph, flags))
+
+typedef CUresult instantiates(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params);
+
+/* May upload as well, which is a copy. */
+static CUresult instantiate(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params, CUstream zero,
+                            instantiates **real)
+{
+    if (!gf_boot())
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (!params || !(params->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD)) {
+        CUresult result = (*real)(exec, graph, params);
+        if (result == CUDA_SUCCESS)
+            keep(read_graph(graph), *exec);
+        return result;
+    }
+    struct gf_line *entered = gf_enter(params->hUploadStream ? params->hUploadStream : zero, 0);
+    struct exec *e = read_graph(graph);
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (!e || !e->tally.memory.any) {
+        result = (*real)(exec, graph, params);
+    } else if (gf_graph_memory_take(&e->tally.memory)) {
+        result = (*real)(exec, graph, params);
+        gf_graph_memory_settle(&e->tally.memory);
+    }
+    gf_leave(entered, 0, result);
+    if (result == CUDA_SUCCESS)
+        keep(e, *exec);
+    else
+        drop(e);
+    return result;
+}
+
+#define GF_INSTANTIATE_WITH(symbol, zero) \
+    GF_EXPORT CUresult symbol(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params) \
+    { \
+        return instantiate(exec, graph, params, zero, &gf_real.symbol); \
+    }
+GF_INSTANTIATE_WITH(cuGraphInstantiateWithParams, CU_STREAM_LEGACY)
+GF_INSTANTIATE_WITH(cuGraphInstantiateWithParams_ptsz, CU_STREAM_PER_THREAD)
+
+GF_EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec)
+{
+    if (!gf_boot())
+        return CUDA_ERROR_NOT_INITIALIZED;
+    forget(exec); /* before another gets its handle */
+    return gf_real.cuGraphExecDestroy(exec);
+}
+
+/* ---- changes ---- */
+
+/* One node of an instance now is like this. */
+static void changed(CUgraphExec exec, CUgraphNode node, const uint64_t *blocks, const bool *off, CUgraph child)
+{
+    pthread_mutex_lock(&lock);
+    struct exec *e = *place(exec);
+    struct gf_tally_node *n = e ? gf_tally_find(&e->tally, node) : NULL;
+    if (n && blocks)
+        n->blocks = *blocks;
+    if (n && off)
+        n->off = *off;
+    if (n && child)
+        gf_tally_update_child(&e->tally, node, child);
+    if (n)
+        sum(e);
+    pthread_mutex_unlock(&lock);
+}
+
+static void updated(CUgraphExec exec, CUgraph graph)
+{
+    pthread_mutex_lock(&lock);
+    struct exec *e = *place(exec);
+    if (e) {
+        gf_tally_update(&e->tally, graph);
+        sum(e);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+#define GF_CHANGE(symbol, params, args, then) \
+    GF_EXPORT CUresult symbol params \
+    { \
+        if (!gf_boot()) \
+            return CUDA_ERROR_NOT_INITIALIZED; \
+        CUresult result = gf_real.symbol args; \
+        if (result == CUDA_SUCCESS) { \
+            then; \
+        } \
+        return result; \
+    }
+#define GF_GRID(p) ((uint64_t)(p)->gridDimX * (p)->gridDimY * (p)->gridDimZ)
+
+GF_CHANGE(cuGraphExecKernelNodeSetParams, (CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1 *p),
+          (exec, node, p), changed(exec, node, &(uint64_t){GF_GRID(p)}, NULL, NULL))
+GF_CHANGE(cuGraphExecKernelNodeSetParams_v2, (CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v2 *p),
+          (exec, node, p), changed(exec, node, &(uint64_t){GF_GRID(p)}, NULL, NULL))
+GF_CHANGE(cuGraphExecChildGraphNodeSetParams, (CUgraphExec exec, CUgraphNode node, CUgraph child), (exec, node, child),
+          changed(exec, node, NULL, NULL, child))
+GF_CHANGE(cuGraphExecNodeSetParams, (CUgraphExec exec, CUgraphNode node, CUgraphNodeParams *p), (exec, node, p),
+          if (p->type == CU_GRAPH_NODE_TYPE_KERNEL) changed(exec, node, &(uint64_t){GF_GRID(&p->kernel)}, NULL, NULL);
+          else if (p->type == CU_GRAPH_NODE_TYPE_GRAPH) changed(exec, node, NULL, NULL, p->graph.graph))
+GF_CHANGE(cuGraphNodeSetEnabled, (CUgraphExec exec, CUgraphNode node, unsigned int enabled), (exec, node, enabled),
+          changed(exec, node, NULL, &(bool){!enabled}, NULL))
+GF_CHANGE(cuGraphExecUpdate, (CUgraphExec exec, CUgraph graph, CUgraphNode *error, CUgraphExecUpdateResult *why),
+          (exec, graph, error, why), updated(exec, graph))
+GF_CHANGE(cuGraphExecUpdate_v2, (CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *info), (exec, graph, info),
+          updated(exec, graph))
+
+/* ---- launches ---- */
+
+/* What a launch of an instance comes to. */
+struct cost {
+    struct gf_graph_memory memory;
+    uint64_t kernels, blocks;
+    struct gf_timed graph;
+    float ms;
+};
+
+static struct cost cost_of(CUgraphExec exec)
+{
+    pthread_mutex_lock(&lock);
+    struct exec *e = *place(exec);
+    struct cost cost = {.kernels = 1, .blocks = 1, .graph.exec = exec};
+    if (e) {
+        cost.kernels = e->kernels;
+        cost.blocks = e->blocks;
+        cost.graph.serial = e->serial;
+        cost.ms = e->ms;
+        if (e->tally.memory.any)
+            cost.memory = e->tally.memory;
+    }
+    pthread_mutex_unlock(&lock);
+    return cost;
+}
+
+void gf_graph_took(struct gf_timed graph, float ms)
+{
+    pthread_mutex_lock(&lock);
+    struct exec *e = *place(graph.exec);
+    if (e && e->serial == graph.serial)
+        e->ms = ms;
+    pthread_mutex_unlock(&lock);
+}
+
+typedef CUresult sends(CUgraphExec exec, CUstream stream);
+
+/* Sends a graph to a stream, 0 being that one. */
+static CUresult send(CUgraphExec exec, CUstream stream, CUstream zero, sends **real, bool launch)
+{
+    CUstream on = stream ? stream : zero;
+    struct cost cost = cost_of(exec);
+    bool heavy = launch && gf_meter_heavy(cost.ms);
+    if (heavy)
+        gf_mark_next(on);
+    struct gf_line *entered = gf_enter(on, launch ? cost.blocks : 0);
+    bool runs = entered != &gf_self.line[GF_UNTRACKED];
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (!runs || !cost.memory.any) {
+        result = (*real)(exec, stream);
+    } else if (gf_graph_memory_take(&cost.memory)) {
+        result = (*real)(exec, stream);
+        gf_graph_memory_settle(&cost.memory);
+    }
+    if (launch && runs && entered->entry)
+        gf_weigh(entered, gf_meter_graph(entered->entry, cost.ms, heavy ? cost.graph : (struct gf_timed){0}));
+    gf_leave(entered, launch ? cost.kernels : 0, result);
+    return result;
+}
+
+#define GF_SEND(symbol, zero, launch) \
+    GF_EXPORT CUresult symbol(CUgraphExec exec, CUstream stream) { return send(exec, stream, zero, &gf_real.symbol, launch); }
+GF_SEND(cuGraphLaunch, CU_STREAM_LEGACY, true)
+GF_SEND(cuGraphLaunch_ptsz, CU_STREAM_PER_THREAD, true)
+GF_SEND(cuGraphUpload, CU_STREAM_LEGACY, false)
+GF_SEND(cuGraphUpload_ptsz, CU_STREAM_PER_THREAD, false)
+
+void gf_graph_fork_child(void)
+{
+    pthread_mutex_init(&lock, NULL);
+    for (unsigned i = 0; i < BUCKETS; i++)
+        execs[i] = NULL; /* the parent's */
+    gf_bodies_fork_child();
+}

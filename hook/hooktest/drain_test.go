@@ -1,0 +1,62 @@
+package hooktest
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/wire"
+)
+
+// TestDrainLong closes the gate on kernels that take longer together than a
+// hang, while a thread waits there: the lease lasts until they are over.
+func TestDrainLong(t *testing.T) {
+	t.Parallel()
+	const each = 6 * time.Second
+	f := newFake(t)
+	f.listen()
+	p := f.run(f.env(1), "check/drive", fmt.Sprint(each.Microseconds()))
+	p.order(0, 0, 1, 2)
+	m := f.member(0)
+	m.asked()
+	lease := m.open()
+	f.eventually("it has launched", func() bool { return p.launches(0, 0) == 2 })
+	m.close(lease)
+	p.order(1, 0, 1, 1)
+	back := m.returned(lease)
+	if used := time.Duration(back.UsedNS); used < 2*each || used > 3*each || back.Flags&wire.ReturnWantsMore == 0 {
+		t.Errorf("it gave back %+v, want more than %v", back, 2*each)
+	}
+	if p.launches(1, 0) != 0 {
+		t.Error("the thread that waits was let through")
+	}
+}
+
+// TestDrainHangs closes the gate on work that waits for the program, which
+// waits at the gate: after a while the lease comes back nevertheless, and what
+// was left in flight counts under the next.
+func TestDrainHangs(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	f.listen()
+	p := f.run(f.env(1), "check/ends", "stuck")
+	m := f.member(0)
+	m.asked()
+	began := time.Now()
+	lease := m.open()
+	f.eventually("it has launched", func() bool { return strings.Contains(p.out.String(), "behind") })
+	m.close(lease)
+	fmt.Fprintln(p.in)
+	if back := m.returned(lease); back.UsedNS != math.MaxUint64 || back.Flags&wire.ReturnWantsMore == 0 {
+		t.Errorf("it gave back %+v, want all its time", back)
+	}
+	lease = m.open()
+	if used := time.Duration(m.returned(lease).UsedNS); used < time.Second || used > time.Since(began) {
+		t.Errorf("its work has taken %v, of %v", used, time.Since(began))
+	}
+	if err := p.wait(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,281 @@
+package hooktest
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/adapter/tokend"
+	"github.com/gfaas/gfaas/pkg/wire"
+)
+
+// fake is a token daemon whose every move a test makes.
+type fake struct {
+	*host
+	listener *net.UnixListener
+	flags    uint32               // of the pages
+	page     func(m *member) bool // answers a hello, unless it says that it did not
+	mu       sync.Mutex
+	members  []*member
+	lease    uint32
+}
+
+// member is a connection of a process for one device.
+type member struct {
+	f        *fake
+	hello    wire.Hello
+	conn     *net.UnixConn
+	mem      []byte
+	requests atomic.Int64 // and returns that want more, since the gate was last opened
+	generous atomic.Bool  // opens the gate whenever asked
+	gone     atomic.Bool
+	mu       sync.Mutex
+	returns  []wire.Return
+}
+
+// newFake is a fake daemon with a simulated machine of that many GPUs.
+func newFake(t testing.TB) *fake {
+	t.Helper()
+	return &fake{host: newHost(t)}
+}
+
+// listen opens the socket, as a daemon that starts does.
+func (f *fake) listen() {
+	f.t.Helper()
+	dir := tokend.ClientSocketDir(f.runDir)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		f.t.Fatal(err)
+	}
+	var err error
+	f.listener, err = net.ListenUnix("unixpacket", &net.UnixAddr{Name: filepath.Join(dir, "token.sock"), Net: "unixpacket"})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	go f.accept(f.listener)
+	f.t.Cleanup(f.die)
+}
+
+// die ends the daemon: its connections break and its gates stay as they are.
+func (f *fake) die() {
+	f.listener.Close()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, m := range f.members {
+		m.conn.Close()
+	}
+	f.members = nil
+}
+
+func (f *fake) accept(l *net.UnixListener) {
+	for {
+		conn, err := l.AcceptUnix()
+		if err != nil {
+			return
+		}
+		go f.serve(conn)
+	}
+}
+
+func (f *fake) serve(conn *net.UnixConn) {
+	defer conn.Close()
+	buf := make([]byte, wire.MaxMessage)
+	n, err := conn.Read(buf)
+	if err != nil {
+		return
+	}
+	msg, err := wire.Parse(buf[:n])
+	hello, ok := msg.(wire.Hello)
+	if err != nil || !ok {
+		f.t.Errorf("the first message is %v, %v", msg, err)
+		return
+	}
+	m := &member{f: f, hello: hello, conn: conn}
+	if !m.welcome() {
+		return
+	}
+	defer m.gone.Store(true)
+	f.mu.Lock()
+	f.members = append(f.members, m)
+	f.mu.Unlock()
+	for {
+		n, err := conn.Read(buf)
+		if err != nil {
+			return
+		}
+		switch msg, err := wire.Parse(buf[:n]); msg := msg.(type) {
+		case wire.Request:
+			m.heard(true)
+		case wire.Return:
+			m.mu.Lock()
+			m.returns = append(m.returns, msg)
+			m.mu.Unlock()
+			m.heard(msg.Flags&wire.ReturnWantsMore != 0)
+		default:
+			f.t.Errorf("a client says %v, %v", msg, err)
+			return
+		}
+	}
+}
+
+// slotNumber is any that is not the first.
+const slotNumber = 5
+
+// welcome answers the hello. False: it was refused.
+func (m *member) welcome() bool {
+	if m.f.page != nil && m.f.page(m) {
+		return false
+	}
+	file := memfd(m.f.t, wire.PageSize, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW)
+	defer file.Close()
+	var err error
+	if m.mem, err = unix.Mmap(int(file.Fd()), 0, wire.PageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+		m.f.t.Error(err)
+		return false
+	}
+	header := wire.PageHeader{Magic: wire.Magic, NSlots: wire.PageSlots, Flags: m.f.flags}
+	if _, err := binary.Encode(m.mem, binary.LittleEndian, header); err != nil {
+		m.f.t.Error(err)
+	}
+	return m.send(wire.Welcome{Slot: slotNumber, NSlots: wire.PageSlots, WindowNS: 1e8}, file)
+}
+
+func (m *member) send(msg wire.Message, file *os.File) bool {
+	var rights []byte
+	if file != nil {
+		rights = unix.UnixRights(int(file.Fd()))
+	}
+	_, _, err := m.conn.WriteMsgUnix(wire.Append(nil, msg), rights, nil)
+	return err == nil
+}
+
+// env is the environment of a process that sees so many GPUs.
+func (f *fake) env(gpus int) []string {
+	var more []string
+	for n := 1; n < gpus; n++ {
+		more = append(more, fmt.Sprint("sim:", n))
+	}
+	return append(f.environ("fake", "secret", whole, more...), fmt.Sprintf("GFAAS_SIM_GPU=count=%d", gpus))
+}
+
+// memfd is a file in memory, of that size and with those seals.
+func memfd(t testing.TB, size int64, seals int) *os.File {
+	fd, err := unix.MemfdCreate("fake", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err == nil {
+		err = unix.Ftruncate(fd, size)
+	}
+	if err == nil {
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals)
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	return os.NewFile(uintptr(fd), "fake")
+}
+
+// member waits for the process's connection for that device.
+func (f *fake) member(device uint32) (found *member) {
+	f.t.Helper()
+	f.eventually(fmt.Sprintf("it says hello for device %d", device), func() bool {
+		found = f.find(device)
+		return found != nil
+	})
+	return found
+}
+
+func (f *fake) find(device uint32) *member {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, m := range f.members {
+		if m.hello.Device == device && !m.gone.Load() {
+			return m
+		}
+	}
+	return nil
+}
+
+func (m *member) slot() *wire.PageSlot {
+	return (*wire.PageSlot)(unsafe.Pointer(&m.mem[wire.PageSlotsOffset+slotNumber*wire.PageSlotSize]))
+}
+
+func (m *member) blocks() uint64 { return atomic.LoadUint64(&m.slot().Blocks) }
+
+// heard notes that the process wants a lease.
+func (m *member) heard(wants bool) {
+	if !wants {
+		return
+	}
+	m.requests.Add(1)
+	if m.generous.Load() {
+		m.open()
+	}
+}
+
+// give opens the gate now if it is asked for, and from now on whenever it is.
+func (m *member) give() {
+	m.generous.Store(true)
+	if m.requests.Load() > 0 {
+		m.open()
+	}
+}
+
+// asked waits until the process asks for a lease.
+func (m *member) asked() {
+	m.f.t.Helper()
+	m.f.eventually("it asks for a lease", func() bool { return m.requests.Load() > 0 })
+}
+
+// open opens the gate with a new lease.
+func (m *member) open() uint32 {
+	m.requests.Store(0)
+	lease := atomic.AddUint32(&m.f.lease, 1)
+	if lease == 0 { // is none
+		lease = atomic.AddUint32(&m.f.lease, 1)
+	}
+	atomic.StoreUint32(&m.slot().Gate, lease)
+	wake(&m.slot().Gate)
+	return lease
+}
+
+// close closes the gate and asks for the lease.
+func (m *member) close(lease uint32) {
+	atomic.StoreUint32(&m.slot().Gate, 0)
+	m.send(wire.LeaseEnd{Lease: lease}, nil)
+}
+
+// returned waits until the process gives the lease back.
+func (m *member) returned(lease uint32) (back wire.Return) {
+	m.f.t.Helper()
+	m.f.eventually("it gives the lease back", func() bool {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		for _, r := range m.returns {
+			if r.Lease == lease {
+				back = r
+				return true
+			}
+		}
+		return false
+	})
+	return back
+}
+
+// budget sets how many blocks may be launched.
+func (m *member) budget(blocks uint64) {
+	atomic.StoreUint64(&m.slot().Budget, blocks)
+	atomic.AddUint32(&m.slot().Refill, 1)
+	wake(&m.slot().Refill)
+}
+
+func wake(word *uint32) {
+	const futexWake = 1
+	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWake, math.MaxInt32, 0, 0, 0)
+}

@@ -1,0 +1,41 @@
+package hooktest
+
+import (
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// FuzzEnvironment gives a program an environment that says anything: it must
+// not crash, and prints at most a line of each kind there is.
+func FuzzEnvironment(f *testing.F) {
+	simDir := f.TempDir()
+	long := strings.Repeat("x", 5000)
+	f.Add("/run/gfaas/client/token.sock", "a-0", "secret", "", "24")
+	f.Add("", "", "", "sms=80,mem=16GiB,count=1", "100")
+	f.Add(long, long, long, long, long)
+	f.Add("/dev/null", "\x01\xff", "%s%n", "sms=-1,mem=1e99GiB,count=99999999999", "-1")
+	f.Add("/", "a", "b", "sms=,,mem==,count", "1e-300")
+	f.Fuzz(func(t *testing.T, socket, instance, secret, shape, percent string) {
+		env := []string{
+			"LD_PRELOAD=" + filepath.Join(build, "lib/libgfaas.so"), "LD_LIBRARY_PATH=" + filepath.Join(build, "lib/sim"),
+			"GFAAS_SIM_DIR=" + simDir,
+		}
+		for name, value := range map[string]string{
+			"GFAAS_SOCKET": socket, "GFAAS_INSTANCE": instance, "GFAAS_SECRET": secret,
+			"GFAAS_SIM_GPU": shape, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": percent,
+		} {
+			if strings.ContainsRune(value, 0) {
+				return // no environment has that
+			}
+			env = append(env, name+"="+value)
+		}
+		cmd := exec.Command(filepath.Join(build, "check/environ"))
+		cmd.Env = env
+		out, err := cmd.CombinedOutput()
+		if err != nil || strings.Count(string(out), "\n") > 5 {
+			t.Fatalf("%v: %s", err, out)
+		}
+	})
+}

@@ -1,0 +1,84 @@
+package hooktest
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/gfaas/gfaas/pkg/wire"
+)
+
+// meter has blocks metered from the beginning, with a budget that is never used up.
+func (k *keeper) meter() {
+	binary.NativeEndian.PutUint32(k.page[16:], wire.PageMetered)
+	k.slot().Budget = 1 << 60
+}
+
+// TestGraphCounts follows instances of graphs through everything that changes
+// them: a launch comes to the kernels that it runs and, metered, their blocks.
+func TestGraphCounts(t *testing.T) {
+	for _, metered := range []bool{false, true} {
+		t.Run(fmt.Sprintf("metered=%v", metered), func(t *testing.T) {
+			k := newKeeper(t)
+			if metered {
+				k.meter()
+			}
+			k.allow()
+			h := &host{t: t}
+			c := &talk{h: h, p: h.run(k.environ(), "check/graph")}
+			var launches, blocks uint64
+			for said := c.next(); said != "done"; said = c.next() {
+				k.shut()
+				n, _ := k.account()
+				b := atomic.LoadUint64(&k.slot().Blocks)
+				step, want, _ := strings.Cut(said, " ")
+				got := fmt.Sprint(n-launches, b-blocks)
+				if !metered {
+					want, got = strings.Fields(want)[0], fmt.Sprint(n-launches)
+				}
+				if got != want {
+					t.Errorf("%s: %s kernels and blocks, want %s", step, got, want)
+				}
+				launches, blocks = n, b
+				k.allow()
+				c.says()
+			}
+		})
+	}
+}
+
+// TestGraphsAhead launches graphs without waiting. Few long ones are ever in
+// flight, whatever came before them; short ones keep the GPU busy.
+func TestGraphsAhead(t *testing.T) {
+	for _, c := range []struct {
+		us, count, kernels string
+		least, most        int
+	}{
+		{us: "20000", count: "12", kernels: "0", least: 1, most: 4},
+		{us: "20000", count: "12", kernels: "2000", least: 1, most: 4},
+		{us: "200", count: "300", kernels: "0", least: 8, most: 150},
+	} {
+		for _, metered := range []bool{false, true} {
+			t.Run(fmt.Sprintf("us=%s,kernels=%s,metered=%v", c.us, c.kernels, metered), func(t *testing.T) {
+				k := newKeeper(t)
+				if metered {
+					k.meter()
+				}
+				k.allow()
+				h := &host{t: t}
+				p := h.run(k.environ(), "check/ahead", c.us, c.count, c.kernels)
+				if err := p.wait(); err != nil {
+					t.Fatal(err)
+				}
+				t.Log(p.errout.String())
+				most, err := strconv.Atoi(strings.TrimSpace(p.out.String()))
+				if err != nil || most < c.least || most > c.most {
+					t.Errorf("%d in flight, %v: want %d to %d", most, err, c.least, c.most)
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,87 @@
+package hooktest
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// lookup runs the program that looks every function up, and returns its lines.
+func lookup(t *testing.T, env ...string) []string {
+	t.Helper()
+	cmd := exec.Command(filepath.Join(build, "check/lookup"))
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Stderr = &logged{t, "lookup"}
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %v", env, err)
+	}
+	return strings.Split(strings.TrimSpace(string(out)), "\n")
+}
+
+// hidden is a folder with a driver whose cuGetProcAddress answers with
+// addresses that none of its exports has.
+func hidden(t *testing.T) []string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.Symlink(filepath.Join(build, "check/plugin/hidden.so"), filepath.Join(dir, "libcuda.so.1")); err != nil {
+		t.Fatal(err)
+	}
+	return []string{"LD_LIBRARY_PATH=" + dir, "HIDDEN_DRIVER=" + filepath.Join(build, "lib/sim/libcuda.so.1")}
+}
+
+// TestLookup compares, for every function, twin, CUDA version and flavour, what
+// a program finds with and without the library: the same function, and the
+// wrapper where there is one.
+func TestLookup(t *testing.T) {
+	rows, _ := symbols(t)
+	var wrapped []string
+	for _, s := range rows {
+		if s.wrapped() {
+			wrapped = append(wrapped, s.all()...)
+		}
+	}
+	slices.Sort(wrapped)
+	hook := "LD_PRELOAD=" + filepath.Join(build, "lib/libgfaas.so")
+	sim := "LD_LIBRARY_PATH=" + filepath.Join(build, "lib/sim")
+	bare, hooked := lookup(t, sim), lookup(t, sim, hook)
+	unseen := lookup(t, append(hidden(t), hook)...)
+	if len(bare) < 10000 || len(bare) != len(hooked) || len(bare) != len(unseen) {
+		t.Fatalf("%d, %d and %d lines", len(bare), len(hooked), len(unseen))
+	}
+	found := map[string]bool{}
+	for i, line := range bare {
+		how, name, ok := strings.Cut(line, " libcuda.so.1 ")
+		if !ok { // there is no such function
+			if hooked[i] != line {
+				t.Fatalf("bare %q, under the library %q", line, hooked[i])
+			}
+			continue
+		}
+		name, status, _ := strings.Cut(name, " ")
+		found[name] = true
+		want, wantUnseen := line, line
+		if _, mine := slices.BinarySearch(wrapped, name); mine {
+			want = strings.Replace(line, " libcuda.so.1 ", " libgfaas.so ", 1)
+			wantUnseen = want
+		} else if !strings.HasPrefix(line, "dlsym") {
+			wantUnseen = strings.TrimSpace(how + " libcuda.so.1 hidden " + status)
+		}
+		if hooked[i] != want {
+			t.Fatalf("under the library %q, want %q", hooked[i], want)
+		}
+		if unseen[i] != wantUnseen {
+			t.Fatalf("of a driver that hides its functions %q, want %q", unseen[i], wantUnseen)
+		}
+	}
+	for _, s := range rows {
+		for _, name := range s.all() {
+			if s.inSim && !found[name] {
+				t.Errorf("%s is found in no way", name)
+			}
+		}
+	}
+}

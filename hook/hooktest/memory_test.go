@@ -1,0 +1,152 @@
+package hooktest
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/gfaas/gfaas/pkg/adapter/preload"
+	"github.com/gfaas/gfaas/pkg/adapter/tokend"
+	"github.com/gfaas/gfaas/pkg/daemon/token/tokentest"
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/wire"
+)
+
+// kinds are the ways to get memory that the drivers have; each must be held to
+// the limit, alone and together with all the others.
+var kinds = []string{
+	"plain", "pitch", "managed", "async", "async-thread", "async-free", "plain-free-async", "pool", "vmm",
+	"array", "array3d", "mipmap", "graph",
+}
+
+var lifetimes = []string{
+	"mapped-twice", "mapped-in-a-row", "imported", "kept", "grows-too-much", "destroyed", "elsewhere", "siblings",
+	"captured", "graphs-in-turn",
+}
+
+// limited is the environment of an instance with that much memory.
+func (h *host) limited(id string, mem gpu.Bytes) []string {
+	h.t.Helper()
+	slice := whole
+	slice.Mem = mem
+	return h.register(id, slice)
+}
+
+// TestMemoryKinds fills the limit in each way that there is to get memory, and
+// in all of them together, to the last byte and no further.
+func TestMemoryKinds(t *testing.T) {
+	h := newHost(t)
+	h.start()
+	p := h.run(h.limited("kinds", 256*gpu.MiB), "check/kinds", "fill")
+	if err := p.wait(); err != nil {
+		t.Fatalf("%v\n%s", err, p.out.String())
+	}
+	for _, kind := range append(kinds, "mixed") {
+		if !strings.Contains(p.out.String(), kind+": right\n") {
+			t.Errorf("%s was not tried:\n%s", kind, p.out.String())
+		}
+	}
+	h.eventually("nothing is left", func() bool { return len(h.rows()) == 0 })
+}
+
+// TestMemoryLifetimes follows memory whose end is not where it seems: mapped,
+// pooled, imported.
+func TestMemoryLifetimes(t *testing.T) {
+	h := newHost(t)
+	h.start()
+	p := h.run(h.limited("lifetimes", 256*gpu.MiB), "check/lifetimes")
+	if err := p.wait(); err != nil {
+		t.Fatalf("%v\n%s", err, p.out.String())
+	}
+	for _, name := range lifetimes {
+		if !strings.Contains(p.out.String(), name+": right\n") {
+			t.Errorf("%s was not tried:\n%s", name, p.out.String())
+		}
+	}
+}
+
+// TestMemoryDevices gives an instance two GPUs, with a limit each.
+func TestMemoryDevices(t *testing.T) {
+	t.Setenv("GFAAS_SIM_GPU", "count=2")
+	h := newHost(t)
+	h.start()
+	secret := preload.NewSecret()
+	seat := wire.Seat{GPU: "sim:0", SMPct: 100, QuotaRequest: 1, QuotaLimit: 1, MemLimit: 256 * gpu.MiB}
+	other := seat
+	other.GPU, other.MemLimit = "sim:1", 64*gpu.MiB
+	_, err := h.client.Register(context.Background(), wire.Registration{
+		Instance: "devices", Function: "devices", Secret: secret, Seat: seat, More: []wire.Seat{other},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := append(h.environ("devices", secret, whole), "CUDA_VISIBLE_DEVICES=0,1", "GFAAS_DEVICES=0,1")
+	p := h.run(env, "check/lifetimes", "devices")
+	if err := p.wait(); err != nil || p.out.String() != "devices: right\n" {
+		t.Errorf("%v: %s", err, p.out.String())
+	}
+}
+
+// TestMemoryOutside has a process of the instance hold memory, and have some
+// that only the daemon sees: what its sibling gets is the rest.
+func TestMemoryOutside(t *testing.T) {
+	h := newHost(t)
+	h.start()
+	env := h.limited("outside", 256*gpu.MiB)
+	other, err := tokentest.Dial(filepath.Join(tokend.ClientSocketDir(h.runDir), "token.sock"), "outside", value(env, "GFAAS_SECRET"), 32<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	atomic.StoreUint64(&other.Slot().MemOutside, 96<<20)
+	p := h.run(env, "check/memory", "16", "1")
+	if err := p.wait(); err != nil || p.out.String() != "128 of 256 MiB\n" {
+		t.Errorf("%v: it got %s", err, p.out.String())
+	}
+}
+
+// value is that of a variable in an environment.
+func value(env []string, name string) string {
+	for _, entry := range env {
+		if v, ok := strings.CutPrefix(entry, name+"="); ok {
+			return v
+		}
+	}
+	return ""
+}
+
+// TestMemoryRace has threads of several processes of one instance take and give
+// all kinds of memory at once: together they never hold more than the limit.
+func TestMemoryRace(t *testing.T) {
+	h := newHost(t)
+	h.start()
+	for _, of := range [][2]string{{"1", "6"}, {"3", "2"}} {
+		id := "race" + of[0]
+		if err := h.run(h.limited(id, 256*gpu.MiB), "check/kinds", "race", of[0], of[1]).wait(); err != nil {
+			t.Errorf("%s processes of %s threads: %v", of[0], of[1], err)
+		}
+	}
+}
+
+// TestOversubscribe runs two instances whose memory does not fit on the GPU
+// together: each one's is moved to the host while it idles, and back.
+func TestOversubscribe(t *testing.T) {
+	t.Setenv("GFAAS_SIM_GPU", "sms=8,mem=384MiB")
+	h := newHost(t)
+	h.start()
+	var programs []*program
+	for _, id := range []string{"one", "two"} {
+		env := append(h.limited(id, 256*gpu.MiB), "GFAAS_OVERSUBSCRIBE=1")
+		programs = append(programs, h.run(env, "check/swap", "240", "3"))
+	}
+	for _, p := range programs {
+		if err := p.wait(); err != nil {
+			t.Error(err)
+		}
+		if n := strings.Count(p.out.String(), "out and in"); n != 3 {
+			t.Errorf("want 3 rounds:\n%s", p.out.String())
+		}
+	}
+}

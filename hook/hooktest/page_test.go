@@ -1,0 +1,166 @@
+package hooktest
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/wire"
+)
+
+// TestBadPages answers hellos with what is no page, or no answer: the process
+// says so once, lives, and goes on when it gets a good one.
+func TestBadPages(t *testing.T) {
+	const sealed = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
+	null := func() *os.File {
+		file, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+		if err != nil {
+			t.Error(err)
+		}
+		return file
+	}
+	page := func(size int64, seals int, header wire.PageHeader) func() *os.File {
+		return func() *os.File {
+			file := memfd(t, size, 0)
+			if size > 0 {
+				head, _ := binary.Append(nil, binary.LittleEndian, header)
+				if _, err := file.WriteAt(head, 0); err != nil {
+					t.Error(err)
+				}
+			}
+			if _, err := unix.FcntlInt(file.Fd(), unix.F_ADD_SEALS, seals); err != nil {
+				t.Error(err)
+			}
+			return file
+		}
+	}
+	good := wire.PageHeader{Magic: wire.Magic, NSlots: wire.PageSlots}
+	welcome := wire.Append(nil, wire.Welcome{Slot: 1, NSlots: wire.PageSlots})
+	bent := func(at int, b byte) []byte {
+		out := append([]byte(nil), welcome...)
+		out[at] = b
+		return out
+	}
+	bad := []struct {
+		name   string
+		answer []byte
+		file   func() *os.File
+	}{
+		{"no descriptor", welcome, nil},
+		{"no memory", welcome, null},
+		{"empty", welcome, page(0, sealed, good)},
+		{"short", welcome, page(wire.PageSize-1, sealed, good)},
+		{"unsealed", welcome, page(wire.PageSize, 0, good)},
+		{"no page", welcome, page(wire.PageSize, sealed, wire.PageHeader{})},
+		{"few slots", welcome, page(wire.PageSize, sealed, wire.PageHeader{Magic: wire.Magic, NSlots: 4})},
+		{"no such slot", wire.Append(nil, wire.Welcome{Slot: wire.PageSlots, NSlots: wire.PageSlots}), page(wire.PageSize, sealed, good)},
+		{"wrong magic", bent(0, 'X'), page(wire.PageSize, sealed, good)},
+		{"wrong version", bent(6, 9), page(wire.PageSize, sealed, good)},
+		{"wrong size", bent(8, 9), page(wire.PageSize, sealed, good)},
+		{"short message", welcome[:len(welcome)-1], page(wire.PageSize, sealed, good)},
+		{"long message", append(append([]byte(nil), welcome...), make([]byte, 4000)...), page(wire.PageSize, sealed, good)},
+		{"other message", wire.Append(nil, wire.LeaseEnd{Lease: 1}), page(wire.PageSize, sealed, good)},
+		{"nothing", nil, nil},
+	}
+	for _, tt := range bad {
+		t.Run(tt.name, func(t *testing.T) {
+			f := newFake(t)
+			var hellos atomic.Int64
+			f.page = func(m *member) bool {
+				if hellos.Add(1) > 3 {
+					return false
+				}
+				if tt.answer != nil {
+					var rights []byte
+					if tt.file != nil {
+						file := tt.file()
+						defer file.Close()
+						rights = unix.UnixRights(int(file.Fd()), int(file.Fd())) // one too many
+					}
+					if _, _, err := m.conn.WriteMsgUnix(tt.answer, rights, nil); err != nil {
+						t.Error(err)
+					}
+				}
+				return true
+			}
+			f.listen()
+			p := f.run(f.env(1), "check/drive", "10")
+			p.order(0, 0, 1, 10)
+			f.member(0).give()
+			f.eventually("it works", func() bool { f.alive(p, tt.name); return p.launches(0, 0) == 10 })
+			fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.cmd.Process.Pid))
+			for _, fd := range fds {
+				if to, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", p.cmd.Process.Pid, fd.Name())); strings.Contains(to, "memfd:fake") {
+					t.Errorf("it kept %s open", to)
+				}
+			}
+			if err != nil {
+				t.Error(err)
+			}
+			if err := p.wait(); err != nil {
+				t.Error(err)
+			}
+			said := p.errout.String()
+			if want := min(1, len(tt.answer)); strings.Count(said, "\n") != want || want == 1 && !strings.Contains(said, "is not gfaas-tokend") {
+				t.Errorf("it said:\n%s", said)
+			}
+		})
+	}
+}
+
+// TestRestarts has daemon after daemon welcome a process: it keeps no page of
+// those that are gone.
+func TestRestarts(t *testing.T) {
+	f := newFake(t)
+	f.listen()
+	p := f.run(f.env(1), "check/drive", "10")
+	for n := 1; n <= 20; n++ {
+		p.order(0, 0, 1, 10)
+		m := f.member(0)
+		m.give()
+		f.eventually("it works", func() bool { f.alive(p, "it"); return p.launches(0, 0) == 10*n })
+		f.die()
+		f.listen()
+	}
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", p.cmd.Process.Pid))
+	if n := strings.Count(string(maps), "memfd:fake"); err != nil || n != 1 {
+		t.Errorf("%v: it has %d pages mapped, want 1", err, n)
+	}
+}
+
+// TestLeaseEnds sends calls for leases that there are not, or that are back
+// already: none has the process give back what it was not asked for.
+func TestLeaseEnds(t *testing.T) {
+	f := newFake(t)
+	f.listen()
+	p := f.run(f.env(1), "check/drive", "10")
+	p.order(0, 0, 1, 10)
+	m := f.member(0)
+	atomic.StoreUint32(&f.lease, 1<<32-2) // the highest is a lease as any other
+	m.give()
+	f.eventually("it works", func() bool { return p.launches(0, 0) == 10 })
+	m.returned(1<<32 - 1)
+	for range 3 {
+		m.close(1<<32 - 1)
+		m.close(0)
+	}
+	m.send(wire.Welcome{}, nil)
+	m.send(wire.Refused{}, nil)
+	p.order(0, 0, 1, 10)
+	f.eventually("it goes on", func() bool { return p.launches(0, 0) == 20 })
+	if err := p.wait(); err != nil {
+		t.Error(err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, back := range m.returns[1:] {
+		if back.Lease == 0 || back.Lease == 1<<32-1 {
+			t.Errorf("it gave back %+v", back)
+		}
+	}
+}

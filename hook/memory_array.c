@@ -1,0 +1,142 @@
+/* memory_array.c: arrays and mipmapped arrays. What one takes on the device is
+ * the driver's choice: counted is what its elements need, or what the driver
+ * says where it answers. Sparse and deferred arrays have no memory of their own:
+ * what is mapped to them is counted where it is created. */
+#include "memory.h"
+
+enum { LAYERED = 0x01, CUBEMAP = 0x04, SPARSE = 0x40, DEFERRED = 0x80 };
+
+/* Bytes of one element. */
+static uint64_t element(unsigned format, unsigned channels)
+{
+    switch (format) {
+    case 0x01: /* unsigned and signed bytes */
+    case 0x08:
+        return channels;
+    case 0x02: /* two bytes, and half floats */
+    case 0x09:
+    case 0x10:
+        return 2ull * channels;
+    case 0xb0: /* NV12: four bytes of luma share two of chroma */
+        return 2;
+    default:
+        break;
+    }
+    if (format >= 0x91 && format <= 0x9e) /* blocks of 4 x 4, 8 or 16 bytes each */
+        return 1;
+    if (format >= 0xc0 && format <= 0xcb) { /* normalised: one, two, four channels of one, then of two bytes */
+        unsigned at = (format - 0xc0) % 6;
+        return (at < 3 ? 1ull : 2ull) << at % 3;
+    }
+    return 4ull * channels;
+}
+
+static uint64_t times(uint64_t a, uint64_t b)
+{
+    uint64_t product;
+    return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
+}
+
+/* Bytes of one level of the array; a dimension of 0 is one that it lacks. */
+static uint64_t level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned level)
+{
+    bool layers = d->Flags & (LAYERED | CUBEMAP); /* in Depth: they are as many in each level */
+    uint64_t width = d->Width >> level, height = d->Height >> level, depth = layers ? d->Depth : d->Depth >> level;
+    uint64_t texels = times(times(width ? width : 1, height ? height : 1), depth ? depth : 1);
+    return times(texels, element((unsigned)d->Format, d->NumChannels));
+}
+
+static uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels)
+{
+    uint64_t sum = 0;
+    for (unsigned i = 0; i < levels && i < 64; i++) {
+        uint64_t bytes = level_bytes(d, i);
+        sum = bytes > UINT64_MAX - sum ? UINT64_MAX : sum + bytes;
+    }
+    return d->Flags & (SPARSE | DEFERRED) ? 0 : sum;
+}
+
+/* The driver's word for what an array takes. */
+static uint64_t array_says(struct gf_block *b, CUdevice device)
+{
+    CUDA_ARRAY_MEMORY_REQUIREMENTS needs = {0};
+    CUresult result;
+    if (b->kind == GF_ARRAY)
+        result = gf_real.cuArrayGetMemoryRequirements(&needs, (CUarray)(uintptr_t)b->key, device);
+    else
+        result = gf_real.cuMipmappedArrayGetMemoryRequirements(&needs, (CUmipmappedArray)(uintptr_t)b->key, device);
+    return result == CUDA_SUCCESS ? needs.size : 0;
+}
+
+/* Takes what the array needs. False: it is too much; no block: nothing counts,
+ * or the driver will refuse. */
+static bool begin(struct gf_block **b, enum gf_block_kind kind, CUDA_ARRAY3D_DESCRIPTOR desc, unsigned levels)
+{
+    struct gf_device *here = gf_mem_here();
+    *b = here ? gf_block_reserve(kind, here, array_bytes(&desc, levels)) : NULL;
+    return *b || !here;
+}
+
+static CUresult destroy(enum gf_block_kind kind, uint64_t handle)
+{
+    if (kind == GF_ARRAY)
+        return gf_real.cuArrayDestroy((CUarray)(uintptr_t)handle);
+    return gf_real.cuMipmappedArrayDestroy((CUmipmappedArray)(uintptr_t)handle);
+}
+
+static CUresult end(struct gf_block *b, CUresult result, uint64_t handle)
+{
+    CUdevice device;
+    if (!b || result != CUDA_SUCCESS) {
+        gf_block_drop(b);
+        return result;
+    }
+    b->key = handle;
+    gf_real.cuCtxGetCurrent(&b->context);
+    uint64_t bytes = b->size && gf_real.cuCtxGetDevice(&device) == CUDA_SUCCESS ? array_says(b, device) : 0;
+    if (!gf_block_grow(b, bytes)) {
+        destroy(b->kind, handle);
+        gf_block_drop(b);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    gf_block_put(b, handle);
+    return CUDA_SUCCESS;
+}
+
+/* desc gives the descriptor in its widest form. */
+#define GF_CREATE(symbol, kind, type, params, desc, levels, args) \
+    GF_EXPORT CUresult symbol params \
+    { \
+        if (!gf_boot()) \
+            return CUDA_ERROR_NOT_INITIALIZED; \
+        type made = NULL, *out = handle && d ? &made : handle; \
+        struct gf_block *b = NULL; \
+        if (out == &made && !begin(&b, kind, desc, levels)) \
+            return CUDA_ERROR_OUT_OF_MEMORY; \
+        CUresult result = gf_real.symbol args; \
+        result = end(b, result, (uintptr_t)made); \
+        if (result == CUDA_SUCCESS && out == &made) \
+            *handle = made; \
+        return result; \
+    }
+#define GF_FLAT ((CUDA_ARRAY3D_DESCRIPTOR){d->Width, d->Height, 0, d->Format, d->NumChannels, 0})
+#define GF_DEEP ((CUDA_ARRAY3D_DESCRIPTOR){d->Width, d->Height, d->Depth, d->Format, d->NumChannels, d->Flags})
+GF_CREATE(cuArrayCreate, GF_ARRAY, CUarray, (CUarray *handle, const CUDA_ARRAY_DESCRIPTOR_v1 *d), GF_FLAT, 1, (out, d))
+GF_CREATE(cuArrayCreate_v2, GF_ARRAY, CUarray, (CUarray *handle, const CUDA_ARRAY_DESCRIPTOR *d), GF_FLAT, 1, (out, d))
+GF_CREATE(cuArray3DCreate, GF_ARRAY, CUarray, (CUarray *handle, const CUDA_ARRAY3D_DESCRIPTOR_v1 *d), GF_DEEP, 1, (out, d))
+GF_CREATE(cuArray3DCreate_v2, GF_ARRAY, CUarray, (CUarray *handle, const CUDA_ARRAY3D_DESCRIPTOR *d), GF_DEEP, 1, (out, d))
+GF_CREATE(cuMipmappedArrayCreate, GF_MIPMAP, CUmipmappedArray,
+          (CUmipmappedArray *handle, const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned int levels), *d, levels, (out, d, levels))
+
+#define GF_ARRAY_DESTROY(symbol, kind, type) \
+    GF_EXPORT CUresult symbol(type array) \
+    { \
+        if (!gf_boot()) \
+            return CUDA_ERROR_NOT_INITIALIZED; \
+        struct gf_block *b = gf_block_claim(kind, (uintptr_t)array); \
+        CUresult result = gf_real.symbol(array); \
+        gf_block_freed(b, result); \
+        return result; \
+    }
+GF_ARRAY_DESTROY(cuArrayDestroy, GF_ARRAY, CUarray)
+GF_ARRAY_DESTROY(cuMipmappedArrayDestroy, GF_MIPMAP, CUmipmappedArray)

@@ -1,0 +1,41 @@
+/* multi.c: the one call that launches on several devices. */
+#include "hook.h"
+
+static uint64_t blocks_of(const CUDA_LAUNCH_PARAMS *p) { return (uint64_t)p->gridDimX * p->gridDimY * p->gridDimZ; }
+
+/* Whether the leases that a thread entered under still hold. */
+static bool hold(const struct gf_line *entered, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++)
+        if (entered[i].device && __atomic_load_n(gf_load(&entered[i].device->gate), __ATOMIC_SEQ_CST) != entered[i].lease)
+            return false;
+    return true;
+}
+
+/* All devices' gates must be open at once. While a thread waits at one it is
+ * not inside of another: else each device could wait for the next. */
+GF_EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launchParamsList, unsigned int numDevices,
+                                                        unsigned int flags)
+{
+    struct gf_line entered[GF_DEVICES];
+    struct gf_thread *self = &gf_self;
+    /* More than there are: the driver will say so. */
+    unsigned n = launchParamsList && numDevices <= GF_DEVICES ? numDevices : 0;
+    bool spent = false;
+    do {
+        gf_store(&self->everywhere, 0);
+        for (unsigned i = 0; i < n; i++) {
+            CUstream stream = launchParamsList[i].hStream;
+            struct gf_line *line = gf_enter(stream ? stream : CU_STREAM_LEGACY, spent ? 0 : blocks_of(&launchParamsList[i]));
+            entered[i] = *line;
+            gf_leave_sync(line);
+        }
+        spent = true;
+        __atomic_store_n(&self->everywhere, n != 0, __ATOMIC_SEQ_CST);
+    } while (!hold(entered, n));
+    CUresult result = gf_real.cuLaunchCooperativeKernelMultiDevice(launchParamsList, numDevices, flags);
+    for (unsigned i = 0; i < n; i++)
+        gf_done(&entered[i], 1, result);
+    __atomic_store_n(&self->everywhere, 0, __ATOMIC_RELEASE);
+    return result;
+}

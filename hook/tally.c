@@ -1,0 +1,231 @@
+/* tally.c: counts the kernels of a graph.
+ *
+ * The bodies of a conditional node are known from when it was added; those of
+ * its copy in a clone or a child graph are not, and count for nothing. */
+#include "tally.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- nodes with bodies ---- */
+
+struct bodies {
+    CUgraph graph;
+    CUgraphNode node;
+    struct bodies *next;
+    unsigned count;
+    CUgraph body[];
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct bodies *all;
+
+static void add_bodies(CUgraph graph, CUgraphNode node, const CUgraph *bodies, unsigned count)
+{
+    struct bodies *b = malloc(sizeof *b + count * sizeof *bodies);
+    if (!b)
+        return; /* its kernels are not counted */
+    *b = (struct bodies){.graph = graph, .node = node, .count = count};
+    memcpy(b->body, bodies, count * sizeof *bodies);
+    pthread_mutex_lock(&lock);
+    b->next = all;
+    all = b;
+    pthread_mutex_unlock(&lock);
+}
+
+/* Frees what stands for a graph, and the graphs in it; locked. */
+static void forget(CUgraph graph)
+{
+    struct bodies *gone = NULL;
+    for (struct bodies **at = &all; *at;) {
+        struct bodies *b = *at;
+        if (b->graph != graph) {
+            at = &b->next;
+            continue;
+        }
+        *at = b->next;
+        b->next = gone;
+        gone = b;
+    }
+    while (gone) {
+        struct bodies *b = gone;
+        gone = b->next;
+        for (unsigned i = 0; i < b->count; i++)
+            forget(b->body[i]);
+        free(b);
+    }
+}
+
+static void added(CUgraphNode node, CUgraph graph, const CUgraphNodeParams *p)
+{
+    if (p->type == CU_GRAPH_NODE_TYPE_CONDITIONAL && p->conditional.phGraph_out)
+        add_bodies(graph, node, p->conditional.phGraph_out, p->conditional.size);
+}
+
+#define GF_ADD(symbol, params, args) \
+    GF_EXPORT CUresult symbol params \
+    { \
+        if (!gf_boot()) \
+            return CUDA_ERROR_NOT_INITIALIZED; \
+        CUresult result = gf_real.symbol args; \
+        if (result == CUDA_SUCCESS) \
+            added(*node, graph, p); \
+        return result; \
+    }
+GF_ADD(cuGraphAddNode, (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, size_t count, CUgraphNodeParams *p),
+       (node, graph, after, count, p))
+GF_ADD(cuGraphAddNode_v2,
+       (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, const CUgraphEdgeData *edges, size_t count,
+        CUgraphNodeParams *p),
+       (node, graph, after, edges, count, p))
+
+GF_EXPORT CUresult cuGraphDestroy(CUgraph graph)
+{
+    if (!gf_boot())
+        return CUDA_ERROR_NOT_INITIALIZED;
+    pthread_mutex_lock(&lock);
+    forget(graph);
+    pthread_mutex_unlock(&lock);
+    return gf_real.cuGraphDestroy(graph);
+}
+
+/* One of a node's bodies, or NULL. */
+static CUgraph body_of(CUgraphNode node, unsigned index)
+{
+    CUgraph body = NULL;
+    pthread_mutex_lock(&lock);
+    for (struct bodies *b = all; b; b = b->next)
+        if (b->node == node) {
+            body = index < b->count ? b->body[index] : NULL;
+            break;
+        }
+    pthread_mutex_unlock(&lock);
+    return body;
+}
+
+void gf_bodies_fork_child(void)
+{
+    pthread_mutex_init(&lock, NULL);
+    all = NULL; /* the parent's */
+}
+
+/* ---- the tally ---- */
+
+static struct gf_tally_node *add(struct gf_tally *t, CUgraphNode node)
+{
+    if (t->count == t->room) {
+        uint32_t room = t->room ? 2 * t->room : 16;
+        struct gf_tally_node *nodes = realloc(t->nodes, room * sizeof *nodes);
+        if (!nodes)
+            return NULL; /* it counts for less than it is */
+        t->nodes = nodes;
+        t->room = room;
+    }
+    struct gf_tally_node *n = &t->nodes[t->count++];
+    *n = (struct gf_tally_node){.node = node};
+    return n;
+}
+
+static uint64_t blocks_of(CUgraphNode node)
+{
+    CUDA_KERNEL_NODE_PARAMS_v2 p = {0};
+    if (gf_real.cuGraphKernelNodeGetParams_v2(node, &p) != CUDA_SUCCESS)
+        gf_real.cuGraphKernelNodeGetParams(node, (CUDA_KERNEL_NODE_PARAMS_v1 *)&p); /* the same, but for the end */
+    return (uint64_t)p.gridDimX * p.gridDimY * p.gridDimZ;
+}
+
+static void read_graph(struct gf_tally *t, CUgraph graph);
+
+/* A node that stands for one graph, or for the bodies that it may run. */
+static void read_inner(struct gf_tally *t, CUgraphNode node, CUgraphNodeType type)
+{
+    CUgraph inner;
+    uint32_t at = t->count;
+    if (!add(t, node))
+        return;
+    if (type == CU_GRAPH_NODE_TYPE_CONDITIONAL) {
+        for (unsigned i = 0; (inner = body_of(node, i)); i++)
+            read_graph(t, inner);
+    } else if (gf_real.cuGraphChildGraphNodeGetGraph(node, &inner) == CUDA_SUCCESS) {
+        read_graph(t, inner);
+    }
+    t->nodes[at].within = t->count - at - 1;
+}
+
+static void read_node(struct gf_tally *t, CUgraphNode node)
+{
+    CUgraphNodeType type;
+    if (gf_real.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS)
+        return;
+    if (type == CU_GRAPH_NODE_TYPE_GRAPH || type == CU_GRAPH_NODE_TYPE_CONDITIONAL) {
+        read_inner(t, node, type);
+    } else if (type == CU_GRAPH_NODE_TYPE_KERNEL) {
+        struct gf_tally_node *n = add(t, node);
+        if (n) {
+            n->kernel = true;
+            n->blocks = blocks_of(node);
+        }
+    } else if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
+        gf_graph_memory_add(&t->memory, node);
+    }
+}
+
+static void read_graph(struct gf_tally *t, CUgraph graph)
+{
+    size_t count = 0;
+    if (gf_real.cuGraphGetNodes(graph, NULL, &count) != CUDA_SUCCESS || !count)
+        return;
+    CUgraphNode *nodes = malloc(count * sizeof *nodes);
+    if (nodes && gf_real.cuGraphGetNodes(graph, nodes, &count) == CUDA_SUCCESS)
+        for (size_t i = 0; i < count; i++)
+            read_node(t, nodes[i]);
+    free(nodes);
+}
+
+void gf_tally_read(struct gf_tally *t, CUgraph graph)
+{
+    *t = (struct gf_tally){0};
+    read_graph(t, graph);
+}
+
+void gf_tally_free(struct gf_tally *t) { free(t->nodes); }
+
+uint64_t gf_tally_kernels(const struct gf_tally *t, uint64_t *blocks)
+{
+    uint64_t kernels = 0;
+    *blocks = 0;
+    for (uint32_t i = 0; i < t->count; i++)
+        if (t->nodes[i].kernel && !t->nodes[i].off) {
+            kernels++;
+            *blocks += t->nodes[i].blocks;
+        }
+    return kernels;
+}
+
+struct gf_tally_node *gf_tally_find(const struct gf_tally *t, CUgraphNode node)
+{
+    for (uint32_t i = 0; i < t->count; i++)
+        if (t->nodes[i].node == node)
+            return &t->nodes[i];
+    return NULL;
+}
+
+/* Nodes are known by the handles they had when the graph was instantiated, and
+ * those of an update stand in the same order. */
+static void take(struct gf_tally *t, uint32_t from, uint32_t count, CUgraph graph)
+{
+    struct gf_tally now;
+    gf_tally_read(&now, graph);
+    for (uint32_t i = 0; i < count && i < now.count; i++)
+        t->nodes[from + i].blocks = now.nodes[i].blocks;
+    gf_tally_free(&now);
+}
+
+void gf_tally_update(struct gf_tally *t, CUgraph graph) { take(t, 0, t->count, graph); }
+
+void gf_tally_update_child(struct gf_tally *t, CUgraphNode node, CUgraph graph)
+{
+    struct gf_tally_node *child = gf_tally_find(t, node);
+    if (child)
+        take(t, (uint32_t)(child - t->nodes) + 1, child->within, graph);
+}
