@@ -97,6 +97,29 @@ func (s Slice) Validate() error {
 	return nil
 }
 
+// Turn is a part of each window that is an instance's own, as fractions of the
+// window: from From, inclusive, to To.
+type Turn struct {
+	From float64 `json:"from"`
+	To   float64 `json:"to"`
+}
+
+// ValidateTurns says what is wrong with an instance's turns, if anything: they
+// lie in the window, in order, apart from each other.
+func ValidateTurns(turns []Turn) error {
+	last := 0.0
+	for i, t := range turns {
+		switch {
+		case !(t.From >= 0 && t.To <= 1 && t.From < t.To):
+			return fmt.Errorf("turn %v to %v: expected fractions of the window, the first below the second", t.From, t.To)
+		case i > 0 && t.From < last:
+			return fmt.Errorf("turn %v to %v begins before the one before it ends, at %v", t.From, t.To, last)
+		}
+		last = t.To
+	}
+	return nil
+}
+
 // ParseQuota reads REQUEST[:LIMIT], both fractions of a window; LIMIT is
 // REQUEST when it is not given.
 func ParseQuota(s string) (request, limit float64, err error) {
@@ -111,28 +134,6 @@ func ParseQuota(s string) (request, limit float64, err error) {
 		return 0, 0, fmt.Errorf("%q is not a quota: expected REQUEST or REQUEST:LIMIT, fractions like 0.3:0.8", s)
 	}
 	return request, limit, nil
-}
-
-// SimName names the simulated device of that index as commands and the token
-// daemon do: "sim", "sim:1", …
-func SimName(index int) string {
-	if index == 0 {
-		return "sim"
-	}
-	return fmt.Sprintf("sim:%d", index)
-}
-
-// ParseName splits a GPU's name into its index and whether it is simulated.
-func ParseName(name string) (index int, simulated bool, err error) {
-	if name == "sim" {
-		return 0, true, nil
-	}
-	digits, simulated := strings.CutPrefix(name, "sim:")
-	index, err = strconv.Atoi(digits)
-	if err != nil || index < 0 {
-		return 0, false, fmt.Errorf("%q is not a GPU: expected a device number, sim, or sim:NUMBER", name)
-	}
-	return index, simulated, nil
 }
 
 // Window is the length of a scheduling window when nothing else is asked for

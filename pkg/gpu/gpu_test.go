@@ -65,19 +65,27 @@ func TestSliceValidate(t *testing.T) {
 	}
 }
 
-func TestNames(t *testing.T) {
-	for i := range 3 {
-		index, simulated, err := ParseName(SimName(i))
-		if err != nil || index != i || !simulated {
-			t.Errorf("ParseName(%s) = %d, %v, %v", SimName(i), index, simulated, err)
+func TestDevice(t *testing.T) {
+	const mig = "MIG-41b4f8a8-9f1e-5bb5-8ed4-b1a4d1d2b8a0"
+	for name, want := range map[string]struct {
+		d             Device
+		name, visible string
+	}{
+		"0":     {Device{}, "0", "0"},
+		"02":    {Device{Index: 2}, "2", "2"},
+		"sim":   {Device{Simulated: true}, "sim", "0"},
+		"sim:0": {Device{Simulated: true}, "sim", "0"},
+		"sim:3": {Device{Index: 3, Simulated: true}, "sim:3", "3"},
+		mig:     {Device{MIG: mig}, mig, mig},
+	} {
+		d, err := ParseDevice(name)
+		if err != nil || d != want.d || d.String() != want.name || d.Visible() != want.visible {
+			t.Errorf("%s: %+v (%s, visible as %s), %v, want %+v", name, d, d, d.Visible(), err, want)
 		}
 	}
-	if index, simulated, err := ParseName("2"); err != nil || index != 2 || simulated {
-		t.Errorf("ParseName(2) = %d, %v, %v", index, simulated, err)
-	}
-	for _, bad := range []string{"", "-1", "simulated", "sim:", "sim:x", "0.5"} {
-		if _, _, err := ParseName(bad); err == nil {
-			t.Errorf("ParseName(%q) is no error", bad)
+	for _, bad := range []string{"", "-1", "x", "sim:", "sim:-1", "sim:x", "simx", "MIG-1", "MIG-GPU-1/0/0", mig + "0"} {
+		if d, err := ParseDevice(bad); err == nil {
+			t.Errorf("%q is %+v, want an error", bad, d)
 		}
 	}
 }

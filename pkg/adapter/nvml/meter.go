@@ -1,0 +1,112 @@
+package nvml
+
+import (
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/gfaas/gfaas/pkg/gpu"
+)
+
+// Figures are what a GPU did over the time of a measurement, everything that
+// ran on it together. What it does not tell is 0.
+type Figures struct {
+	UtilPct      float64 // of the time, a kernel ran: the mean of the looks
+	OccupancyPct float64 // of the warps that its SMs can hold, those that were active (Hopper and later)
+	PowerW       float64 // the mean of the looks
+}
+
+// Meter measures one GPU from NewMeter until Close. It is not safe for
+// concurrent use.
+type Meter struct {
+	api    nvml.Interface
+	device nvml.Device
+	first  nvml.GpmSample // nil when the GPU has no such counters
+	util   average
+	power  average
+}
+
+type average struct {
+	sum float64
+	n   int
+}
+
+func (a *average) add(v float64) { a.sum, a.n = a.sum+v, a.n+1 }
+
+func (a *average) mean() float64 {
+	if a.n == 0 {
+		return 0
+	}
+	return a.sum / float64(a.n)
+}
+
+// NewMeter begins to measure a GPU. A MIG instance has no figures of its own.
+func (n NVML) NewMeter(d gpu.Device) (*Meter, error) {
+	api := n.API
+	if api == nil {
+		api = nvml.New()
+	}
+	if d.Simulated || d.MIG != "" {
+		return nil, &UnavailableError{nvml.ERROR_NOT_SUPPORTED}
+	}
+	if ret := api.Init(); ret != nvml.SUCCESS {
+		return nil, &UnavailableError{ret}
+	}
+	device, ret := api.DeviceGetHandleByIndex(d.Index)
+	if ret != nvml.SUCCESS {
+		api.Shutdown()
+		return nil, ret
+	}
+	m := &Meter{api: api, device: device}
+	m.first = m.sample()
+	return m, nil
+}
+
+// sample reads the counters; nil where there are none. A driver from before
+// them lacks the functions, and calling one would end the process.
+func (m *Meter) sample() nvml.GpmSample {
+	if m.api.Extensions().LookupSymbol("nvmlGpmMetricsGet") != nil {
+		return nil
+	}
+	if support, ret := m.device.GpmQueryDeviceSupport(); ret != nvml.SUCCESS || support.IsSupportedDevice == 0 {
+		return nil
+	}
+	s, ret := m.api.GpmSampleAlloc()
+	if ret != nvml.SUCCESS {
+		return nil
+	}
+	if s.Get(m.device) != nvml.SUCCESS {
+		s.Free()
+		return nil
+	}
+	return s
+}
+
+// Look adds what the GPU does now.
+func (m *Meter) Look() {
+	if util, ret := m.device.GetUtilizationRates(); ret == nvml.SUCCESS {
+		m.util.add(float64(util.Gpu))
+	}
+	if milliwatts, ret := m.device.GetPowerUsage(); ret == nvml.SUCCESS {
+		m.power.add(float64(milliwatts) / 1000)
+	}
+}
+
+// Close ends the measurement and returns its figures.
+func (m *Meter) Close() Figures {
+	defer m.api.Shutdown()
+	f := Figures{UtilPct: m.util.mean(), PowerW: m.power.mean()}
+	if m.first == nil {
+		return f
+	}
+	defer m.first.Free()
+	last := m.sample()
+	if last == nil {
+		return f
+	}
+	defer last.Free()
+	metrics := nvml.GpmMetricsGetType{NumMetrics: 1, Sample1: m.first, Sample2: last}
+	metrics.Metrics[0].MetricId = uint32(nvml.GPM_METRIC_SM_OCCUPANCY)
+	if m.api.GpmMetricsGet(&metrics) == nvml.SUCCESS && metrics.Metrics[0].NvmlReturn == uint32(nvml.SUCCESS) {
+		f.OccupancyPct = metrics.Metrics[0].Value
+	}
+	return f
+}

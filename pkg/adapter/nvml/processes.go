@@ -1,0 +1,79 @@
+package nvml
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/gfaas/gfaas/pkg/gpu"
+)
+
+// Processes tells what processes occupy of GPUs. It opens the library when it
+// is first asked and keeps it open until Close. It is not safe for concurrent
+// use.
+type Processes struct {
+	// API is what is called; nil is libnvidia-ml.so.1.
+	API  nvml.Interface
+	open bool
+}
+
+// Memory is what each process occupies, in bytes, of a GPU or a MIG instance,
+// its context and what the driver keeps for it included, by the process's
+// number on the host. Those whose memory the driver does not tell are left out.
+func (p *Processes) Memory(d gpu.Device) (map[int]gpu.Bytes, error) {
+	if err := p.init(); err != nil {
+		return nil, err
+	}
+	handle, ret := p.handle(d)
+	if ret != nvml.SUCCESS {
+		return nil, fmt.Errorf("GPU %v: %w", d, ret)
+	}
+	used := map[int]gpu.Bytes{}
+	for _, list := range []func() ([]nvml.ProcessInfo, nvml.Return){
+		handle.GetComputeRunningProcesses, handle.GetMPSComputeRunningProcesses,
+	} {
+		found, ret := list()
+		if ret == nvml.ERROR_NOT_SUPPORTED {
+			continue
+		}
+		if ret != nvml.SUCCESS {
+			return nil, fmt.Errorf("processes on GPU %v: %w", d, ret)
+		}
+		for _, info := range found {
+			if info.UsedGpuMemory <= math.MaxInt64 { // else not available
+				used[int(info.Pid)] = max(used[int(info.Pid)], gpu.Bytes(info.UsedGpuMemory))
+			}
+		}
+	}
+	return used, nil
+}
+
+func (p *Processes) handle(d gpu.Device) (nvml.Device, nvml.Return) {
+	if d.MIG != "" {
+		return p.API.DeviceGetHandleByUUID(d.MIG)
+	}
+	return p.API.DeviceGetHandleByIndex(d.Index)
+}
+
+func (p *Processes) init() error {
+	if p.open {
+		return nil
+	}
+	if p.API == nil {
+		p.API = nvml.New()
+	}
+	if ret := p.API.Init(); ret != nvml.SUCCESS {
+		return &UnavailableError{ret}
+	}
+	p.open = true
+	return nil
+}
+
+// Close closes the library if it was opened.
+func (p *Processes) Close() {
+	if p.open {
+		p.API.Shutdown()
+		p.open = false
+	}
+}

@@ -1,0 +1,61 @@
+package nvml
+
+import (
+	"errors"
+	"maps"
+	"math"
+	"testing"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
+
+	"github.com/gfaas/gfaas/pkg/gpu"
+)
+
+func TestProcesses(t *testing.T) {
+	mig := gpu.Device{MIG: "MIG-12345678-1234-1234-1234-123456789abc"}
+	busy := &mock.Device{
+		GetComputeRunningProcessesFunc: func() ([]nvml.ProcessInfo, nvml.Return) {
+			return []nvml.ProcessInfo{{Pid: 7, UsedGpuMemory: 500 << 20}, {Pid: 8, UsedGpuMemory: math.MaxUint64}}, nvml.SUCCESS
+		},
+		GetMPSComputeRunningProcessesFunc: func() ([]nvml.ProcessInfo, nvml.Return) {
+			return []nvml.ProcessInfo{{Pid: 7, UsedGpuMemory: 400 << 20}, {Pid: 9, UsedGpuMemory: 1 << 20}}, nvml.SUCCESS
+		},
+	}
+	broken := &mock.Device{
+		GetComputeRunningProcessesFunc: func() ([]nvml.ProcessInfo, nvml.Return) { return nil, nvml.ERROR_GPU_IS_LOST },
+	}
+	api := machine()
+	api.DeviceGetHandleByIndexFunc = func(i int) (nvml.Device, nvml.Return) {
+		return []nvml.Device{busy, broken}[i], nvml.SUCCESS
+	}
+	api.DeviceGetHandleByUUIDFunc = func(uuid string) (nvml.Device, nvml.Return) {
+		if uuid != mig.MIG {
+			return nil, nvml.ERROR_NOT_FOUND
+		}
+		return busy, nvml.SUCCESS
+	}
+	p := Processes{API: api}
+	want := map[int]gpu.Bytes{7: 500 << 20, 9: 1 << 20}
+	for _, d := range []gpu.Device{{Index: 0}, mig} {
+		if got, err := p.Memory(d); err != nil || !maps.Equal(got, want) {
+			t.Errorf("%v: %v, %v, want %v", d, got, err, want)
+		}
+	}
+	if _, err := p.Memory(gpu.Device{Index: 1}); !errors.Is(err, nvml.ERROR_GPU_IS_LOST) {
+		t.Errorf("a broken GPU: %v", err)
+	}
+	if n := len(api.InitCalls()); n != 1 {
+		t.Errorf("opened %d times, want once", n)
+	}
+	p.Close()
+	p.Close()
+	if n := len(api.ShutdownCalls()); n != 1 {
+		t.Errorf("closed %d times, want once", n)
+	}
+	api.InitFunc = func() nvml.Return { return nvml.ERROR_LIBRARY_NOT_FOUND }
+	var missing *UnavailableError
+	if _, err := p.Memory(mig); !errors.As(err, &missing) {
+		t.Errorf("without a library: %v", err)
+	}
+}
