@@ -1,4 +1,4 @@
-// Package mps looks at NVIDIA's Multi-Process Service, which lets processes
+// Package mps speaks to NVIDIA's Multi-Process Service, which lets processes
 // run on a GPU side by side, each on its share of the multiprocessors.
 package mps
 
@@ -27,13 +27,19 @@ type Status struct {
 // Running says whether a control daemon serves PipeDir.
 func (s Status) Running() bool { return s.PID != 0 }
 
-// Probe looks for the control program on PATH and for its daemon in
-// $CUDA_MPS_PIPE_DIRECTORY, else in the default folder.
+// Probe looks for the control program on PATH and for the daemon of this
+// machine's owner: in $CUDA_MPS_PIPE_DIRECTORY, else in the default folder.
 func Probe() Status {
-	s := Status{PipeDir: os.Getenv("CUDA_MPS_PIPE_DIRECTORY")}
-	if s.PipeDir == "" {
-		s.PipeDir = defaultDir
+	dir := os.Getenv("CUDA_MPS_PIPE_DIRECTORY")
+	if dir == "" {
+		dir = defaultDir
 	}
+	return ProbeDir(dir)
+}
+
+// ProbeDir looks for the daemon of that folder.
+func ProbeDir(dir string) Status {
+	s := Status{PipeDir: dir}
 	if path, err := exec.LookPath(control); err == nil {
 		s.Program = path
 	}
@@ -50,3 +56,10 @@ func Probe() Status {
 	}
 	return s
 }
+
+// PrivateDir is where gfaas keeps an MPS daemon of its own: clients find it in
+// the folder pipe, its logs are in the folder log.
+func PrivateDir(runDir string) string { return filepath.Join(runDir, "mps") }
+
+// PipeDir is the folder in which clients find the private daemon.
+func PipeDir(runDir string) string { return filepath.Join(PrivateDir(runDir), "pipe") }

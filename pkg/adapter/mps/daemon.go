@@ -1,0 +1,176 @@
+package mps
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// askTime is how long the control daemon may take to answer.
+const askTime = 10 * time.Second
+
+// Fault is the state of a server one of whose clients met a fatal error: it
+// takes no new clients until all it has are gone.
+const Fault = "FAULT"
+
+// Server is an MPS server process: one for each user, started by the control
+// daemon when the first client comes.
+type Server struct {
+	PID   int
+	State string // INITIALIZING, ACTIVE or FAULT
+}
+
+// Daemon is a control daemon of our own, apart from any that the machine's
+// owner runs: nobody finds it who is not told its PipeDir.
+type Daemon struct {
+	Program string // nvidia-cuda-mps-control
+	Dir     string // its folders pipe and log are made as needed
+}
+
+// Private is the daemon of that run directory; ok is false when MPS is not
+// installed here.
+func Private(runDir string) (d Daemon, ok bool) {
+	program, err := exec.LookPath(control)
+	return Daemon{Program: program, Dir: PrivateDir(runDir)}, err == nil
+}
+
+// PipeDir is what clients need in CUDA_MPS_PIPE_DIRECTORY.
+func (d Daemon) PipeDir() string { return filepath.Join(d.Dir, "pipe") }
+
+func (d Daemon) logDir() string { return filepath.Join(d.Dir, "log") }
+
+// PID is the daemon's process, or 0 when it does not run.
+func (d Daemon) PID() int { return ProbeDir(d.PipeDir()).PID }
+
+// Start starts the daemon unless it runs. It lives on when this process ends:
+// its clients would not survive it.
+func (d Daemon) Start(ctx context.Context) error {
+	if d.PID() != 0 {
+		return nil
+	}
+	for _, dir := range []string{d.PipeDir(), d.logDir()} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("MPS: %w", err)
+		}
+	}
+	if out, err := d.run(ctx, "", "-d"); err != nil {
+		return fmt.Errorf("MPS: %s -d: %w: %s", d.Program, err, lastLine(out))
+	}
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	for d.PID() == 0 {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("MPS: %s did not start: %s", d.Program, d.Reason())
+		case <-tick.C:
+		}
+	}
+	return nil
+}
+
+// Stop ends the daemon and its servers. Clients that still run have so long to
+// end by themselves.
+func (d Daemon) Stop(ctx context.Context, grace time.Duration) error {
+	if d.PID() == 0 {
+		return nil
+	}
+	_, err := d.ask(ctx, fmt.Sprintf("quit -t %d", int(grace.Seconds())))
+	if err == nil || d.PID() == 0 {
+		return nil
+	}
+	return err
+}
+
+// Servers lists the servers and their states, of which FAULT is the one to act
+// on.
+func (d Daemon) Servers(ctx context.Context) ([]Server, error) {
+	pids, err := d.numbers(ctx, "get_server_list")
+	if err != nil {
+		return nil, err
+	}
+	var out []Server
+	for _, pid := range pids {
+		state, err := d.ask(ctx, fmt.Sprintf("get_server_status %d", pid))
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, Server{PID: pid, State: strings.ToUpper(lastLine(state))})
+	}
+	return out, nil
+}
+
+// Clients lists the processes connected to a server.
+func (d Daemon) Clients(ctx context.Context, server int) ([]int, error) {
+	return d.numbers(ctx, fmt.Sprintf("get_client_list %d", server))
+}
+
+// Reason is what the server's log, or else the daemon's, says last.
+func (d Daemon) Reason() string {
+	for _, name := range []string{"server.log", "control.log"} {
+		if text, err := os.ReadFile(filepath.Join(d.logDir(), name)); err == nil {
+			if line := lastLine(text); line != "" {
+				return line
+			}
+		}
+	}
+	return "it logged nothing"
+}
+
+// numbers asks for a list of process numbers, one a line.
+func (d Daemon) numbers(ctx context.Context, command string) ([]int, error) {
+	text, err := d.ask(ctx, command)
+	if err != nil {
+		return nil, err
+	}
+	var out []int
+	for _, word := range strings.Fields(string(text)) {
+		n, err := strconv.Atoi(word)
+		if err != nil {
+			return nil, fmt.Errorf("MPS: %s answers %q, expected process numbers", command, firstLine(text))
+		}
+		out = append(out, n)
+	}
+	return out, nil
+}
+
+// ask sends the daemon one command and returns its answer.
+func (d Daemon) ask(ctx context.Context, command string) ([]byte, error) {
+	out, err := d.run(ctx, command+"\n")
+	if err != nil {
+		return nil, fmt.Errorf("MPS: %s: %w: %s", command, err, lastLine(out))
+	}
+	return out, nil
+}
+
+func (d Daemon) run(ctx context.Context, input string, args ...string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, d.Program, args...)
+	cmd.Env = append(os.Environ(), "CUDA_MPS_PIPE_DIRECTORY="+d.PipeDir(), "CUDA_MPS_LOG_DIRECTORY="+d.logDir())
+	cmd.Stdin = strings.NewReader(input)
+	cmd.WaitDelay = time.Second // what it starts may keep its output open
+	out, err := cmd.CombinedOutput()
+	if errors.Is(err, exec.ErrWaitDelay) {
+		err = nil
+	}
+	return out, err
+}
+
+func lastLine(text []byte) string {
+	lines := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
+	return strings.TrimSpace(string(lines[len(lines)-1]))
+}
+
+func firstLine(text []byte) string {
+	line, _, _ := bytes.Cut(bytes.TrimSpace(text), []byte("\n"))
+	return string(line)
+}

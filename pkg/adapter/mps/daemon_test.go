@@ -1,0 +1,57 @@
+package mps_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gfaas/gfaas/pkg/adapter/mps"
+	"github.com/gfaas/gfaas/pkg/adapter/mps/mpstest"
+)
+
+func TestFake(t *testing.T) { mpstest.Suite(t, mpstest.Install(t)) }
+
+// TestReal runs where NVIDIA's program and a GPU are.
+func TestReal(t *testing.T) {
+	program, err := exec.LookPath("nvidia-cuda-mps-control")
+	if err != nil {
+		t.Skip("nvidia-cuda-mps-control is not on this machine")
+	}
+	mpstest.Suite(t, program)
+}
+
+func TestStartFails(t *testing.T) {
+	d := mps.Daemon{Program: mpstest.Install(t), Dir: t.TempDir()}
+	if err := os.MkdirAll(d.PipeDir(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(d.PipeDir(), "broken"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "Cannot bind") {
+		t.Errorf("error = %v, want what the program said", err)
+	}
+}
+
+func TestReason(t *testing.T) {
+	d := mps.Daemon{Dir: t.TempDir()}
+	if got := d.Reason(); got != "it logged nothing" {
+		t.Errorf("without logs: %q", got)
+	}
+	if err := os.MkdirAll(filepath.Join(d.Dir, "log"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []struct{ name, text, want string }{
+		{"control.log", "started\nno server\n", "no server"},
+		{"server.log", "up\nfatal exception\n\n", "fatal exception"},
+	} {
+		if err := os.WriteFile(filepath.Join(d.Dir, "log", file.name), []byte(file.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := d.Reason(); got != file.want {
+			t.Errorf("with %s: %q, want %q", file.name, got, file.want)
+		}
+	}
+}

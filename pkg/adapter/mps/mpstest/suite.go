@@ -1,0 +1,74 @@
+package mpstest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/adapter/mps"
+)
+
+// Suite checks a control daemon whose program is at that path: it is started,
+// started again, asked, and stopped.
+func Suite(t *testing.T, program string) {
+	d := mps.Daemon{Program: program, Dir: t.TempDir()}
+	ctx := t.Context()
+	t.Cleanup(func() { _ = d.Stop(t.Context(), 0) })
+	if d.PID() != 0 {
+		t.Fatal("a daemon runs in an empty folder")
+	}
+	if _, err := d.Servers(ctx); err == nil {
+		t.Error("no daemon, and it answers")
+	}
+	for range 2 {
+		if err := d.Start(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first := d.PID()
+	if first == 0 {
+		t.Fatal("started, and no PID")
+	}
+	if servers, err := d.Servers(ctx); err != nil || len(servers) != 0 {
+		t.Errorf("servers before any client = %v, %v", servers, err)
+	}
+	startServer(t, d)
+	servers, err := d.Servers(ctx)
+	if err != nil || len(servers) != 1 {
+		t.Fatalf("servers = %v, %v, want one", servers, err)
+	}
+	if state := servers[0].State; state != "ACTIVE" && state != "INITIALIZING" {
+		t.Errorf("a new server is %q", state)
+	}
+	if clients, err := d.Clients(ctx, servers[0].PID); err != nil || len(clients) != 0 {
+		t.Errorf("clients = %v, %v, want none", clients, err)
+	}
+	for range 2 {
+		if err := d.Stop(ctx, time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for deadline := time.Now().Add(10 * time.Second); d.PID() != 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("stopped, and it still runs")
+		}
+	}
+	if err := d.Start(ctx); err != nil || d.PID() == first {
+		t.Errorf("started anew: %v, PID %d", err, d.PID())
+	}
+}
+
+// startServer does by hand what a first client does.
+func startServer(t *testing.T, d mps.Daemon) {
+	t.Helper()
+	cmd := exec.Command(d.Program)
+	cmd.Env = append(os.Environ(), "CUDA_MPS_PIPE_DIRECTORY="+d.PipeDir())
+	cmd.Stdin = strings.NewReader(fmt.Sprintf("start_server -uid %d\n", os.Getuid()))
+	cmd.WaitDelay = time.Second
+	if out, err := cmd.CombinedOutput(); err != nil && len(out) > 0 {
+		t.Fatalf("start_server: %v: %s", err, out)
+	}
+}
