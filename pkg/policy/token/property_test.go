@@ -2,10 +2,13 @@ package token
 
 import (
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/gfaas/gfaas/pkg/gpu"
 )
 
 // drawWorkers draws clients, two of an instance at most, whose requests sum to
@@ -30,6 +33,28 @@ func drawWorkers(t *rapid.T, w *world, requests float64) []*worker {
 	}
 	w.lag = time.Duration(rapid.IntRange(0, 1000).Draw(t, "lag")) * time.Microsecond
 	return out
+}
+
+// drawTurns gives some instances turns, be they part of a plan or not, and says
+// whether there are any.
+func drawTurns(t *rapid.T, workers []*worker) (any bool) {
+	if rapid.Bool().Draw(t, "no turns") {
+		return false
+	}
+	turns := map[string][]gpu.Turn{}
+	for _, c := range workers {
+		if _, drawn := turns[c.instance]; !drawn {
+			turns[c.instance] = nil
+			ends := rapid.SliceOfNDistinct(rapid.IntRange(0, 20), 0, 6, rapid.ID).Draw(t, "turns")
+			slices.Sort(ends)
+			for ; len(ends) > 1; ends = ends[2:] {
+				turns[c.instance] = append(turns[c.instance], gpu.Turn{From: float64(ends[0]) / 20, To: float64(ends[1]) / 20})
+			}
+		}
+		c.turns = turns[c.instance]
+		any = any || len(c.turns) > 0
+	}
+	return any
 }
 
 // TestSharesHold: where the requests sum to less than the GPU, every instance
@@ -71,10 +96,13 @@ func TestNobodyStarves(t *testing.T) {
 				w.after(time.Duration(rapid.IntRange(500, 3000).Draw(rt, "leaves"))*ms, func() { w.leave(c) })
 			}
 		}
+		windows := 3 // two until it is aged, one for debt
+		if drawTurns(rt, workers) {
+			windows = patience + 1
+		}
 		w.run(4 * time.Second)
-		// Two windows until it is aged, one for debt, and for each of the
-		// others a window and a drain.
-		bound := time.Duration(len(workers)+3) * (100*ms + 6*ms)
+		// And for each of the others a window and a drain.
+		bound := time.Duration(len(workers)+windows) * (100*ms + 6*ms)
 		for _, c := range workers {
 			waited := c.longest
 			if c.lease == 0 && !c.gone {
@@ -91,7 +119,9 @@ func TestNobodyStarves(t *testing.T) {
 func TestReplay(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(t, Config{FirstLease: 1<<32 - 3}, rapid.Uint64().Draw(rt, "seed"))
-		for _, c := range drawWorkers(rt, w, 2) {
+		workers := drawWorkers(rt, w, 2)
+		drawTurns(rt, workers)
+		for _, c := range workers {
 			c.burst = 20 * ms
 			w.join(c)
 		}

@@ -33,29 +33,34 @@ func (s *Scheduler) schedule() {
 		switch {
 		case c.state == Running:
 			s.review(c, kept)
-		case kept == nil && s.fits(occupied, c):
-			s.grant(c, s.leaseEnd(c, 1), s.standing(c))
-			occupied += c.inst.slice.SMPct
-		case kept == nil:
+		case kept == nil && !s.fits(occupied, c):
 			kept = s.reserve(c, queue[at+1:])
-			c.why = fmt.Sprintf("first in order; its %v%% fit from %v", c.inst.slice.SMPct, kept.at)
-		case s.backfill(c, kept, occupied):
+			c.why = said("first in order; its %v%% fit from %v", c.inst.slice.SMPct, kept.at)
+		case s.admit(c, kept, occupied):
 			occupied += c.inst.slice.SMPct
+		case kept != nil && c.inst.owner == c:
+			kept.extra -= c.inst.slice.SMPct // those after it leave it its turn
 		}
 	}
 }
 
-// tally counts, for each instance, the leases that are out.
+// tally counts, for each instance, its clients and the leases that are out.
 func (s *Scheduler) tally() {
+	s.running = s.running[:0]
 	for _, i := range s.instances {
-		i.live, i.holding = 0, 0
+		i.live, i.holding, i.known, i.active, i.owner = 0, 0, 0, 0, nil
 	}
 	for _, c := range s.clients {
+		c.inst.known++
+		if c.state.active() {
+			c.inst.active++
+		}
 		if c.holds() {
 			c.inst.live += s.held(c)
 		}
 		if c.state == Running {
 			c.inst.holding++
+			s.running = append(s.running, c)
 		}
 	}
 }
@@ -72,13 +77,16 @@ func (s *Scheduler) candidates() (queue []*client, occupied float64) {
 		case c.state == Running && c.end <= s.now && s.exhausted(c, left):
 			s.revoke(c, "the window's budget is used up")
 		case c.state == Running && c.end <= s.now,
-			c.state == Waiting && left >= s.worthwhile(c.inst):
+			c.state == Waiting && left >= s.enough(c):
 			queue = append(queue, c)
 		case c.state == Waiting:
-			c.why = fmt.Sprintf("the window's budget is used up: %v left", left)
+			c.dry, c.why = s.now, func() string { return fmt.Sprintf("the window's budget is used up: %v left", left) }
 		}
 	}
 	slices.SortFunc(queue, s.order)
+	if len(s.timetable) > 0 {
+		queue = s.byTurns(queue, occupied)
+	}
 	return queue, occupied
 }
 
@@ -91,6 +99,16 @@ func (s *Scheduler) exhausted(c *client, left time.Duration) bool {
 // is not lost: it becomes credit.
 func (s *Scheduler) worthwhile(i *instance) time.Duration {
 	return max(min(s.window/100, i.request/2), crumb)
+}
+
+// enough is the least budget with which a client that waits is granted. Who
+// takes long to drain runs over by that, so it is left with more to wait for,
+// but for its turn.
+func (s *Scheduler) enough(c *client) time.Duration {
+	if c.inst.hasTurn(s.now - s.start) {
+		return s.worthwhile(c.inst)
+	}
+	return max(s.worthwhile(c.inst), min(c.drain, c.inst.request)/2)
 }
 
 // order ranks candidates: who has waited two windows before all others, oldest
@@ -178,54 +196,83 @@ func (s *Scheduler) reserve(head *client, undecided []*client) *reservation {
 	return r
 }
 
-// passes says until when at most a client may hold its SMs without delaying
-// the head, if it may at all.
-func (s *Scheduler) passes(c *client, kept *reservation) (until time.Duration, beside, ok bool) {
-	switch {
-	case kept == nil:
-		return s.start + s.window, false, true
-	case c.inst.slice.SMPct <= kept.extra+smEps:
-		return s.start + s.window, true, true
-	}
-	return kept.at, false, kept.at-s.now >= s.worthwhile(c.inst)
+// room is what a client that fits may have.
+type room struct {
+	until  time.Duration // the latest planned end
+	beside bool          // it fits beside the head
+	why    func() string // not nil: nothing, for that reason
 }
 
-// backfill grants a client after the head if that cannot delay the head.
-func (s *Scheduler) backfill(c *client, kept *reservation, occupied float64) bool {
-	until, beside, ok := s.passes(c, kept)
-	if !ok || !s.fits(occupied, c) {
-		c.why = fmt.Sprintf("client %v is before it and %v%% are occupied", kept.head.id, occupied)
+// passes says what a client may have without delaying the head and without
+// standing in the way of a turn.
+func (s *Scheduler) passes(c *client, kept *reservation) room {
+	r := room{until: s.start + s.window}
+	if s.pressing(c) {
+		r.until = min(r.until, s.now+s.window/10)
+	} else if at, owner := s.turnAhead(c); owner != nil && at < r.until+c.drain {
+		r.until = at - s.allowance(c, at)
+		r.why = func() string { return fmt.Sprintf("the turn of instance %s begins at %v", owner.id, at) }
+	}
+	if kept != nil {
+		r.beside = c.inst.slice.SMPct <= kept.extra+smEps
+	}
+	if kept != nil && !r.beside && kept.at <= r.until {
+		r.until = kept.at
+		r.why = func() string {
+			return fmt.Sprintf("client %v needs its SMs and %s", kept.head.id, s.standing(kept.head))
+		}
+	}
+	if r.until-s.now >= s.worthwhile(c.inst) {
+		r.why = nil
+	}
+	return r
+}
+
+// admit grants a client that waits if that delays neither head nor turn.
+func (s *Scheduler) admit(c *client, kept *reservation, occupied float64) bool {
+	r := s.passes(c, kept)
+	switch {
+	case kept != nil && (r.why != nil || !s.fits(occupied, c)):
+		head := kept.head.id
+		c.why = func() string { return fmt.Sprintf("client %v is before it and %v%% are occupied", head, occupied) }
+		return false
+	case r.why != nil:
+		c.why = r.why
 		return false
 	}
-	reason := fmt.Sprintf("%s; passes client %v, which fits from %v", s.standing(c), kept.head.id, kept.at)
-	if beside {
+	reason := s.standing(c)
+	switch {
+	case r.beside:
 		kept.extra -= c.inst.slice.SMPct
-		reason = fmt.Sprintf("%s; fits beside client %v, which is before it", s.standing(c), kept.head.id)
+		reason += fmt.Sprintf("; fits beside client %v, which is before it", kept.head.id)
+	case kept != nil:
+		reason += fmt.Sprintf("; passes client %v, which fits from %v", kept.head.id, kept.at)
 	}
-	s.grant(c, min(until, s.leaseEnd(c, 1)), reason)
+	s.grant(c, min(r.until, s.leaseEnd(c, 1)), reason)
 	return true
 }
 
-// review lets a holder at its planned end go on, or asks it back for the head.
+// review lets a holder at its planned end go on, or asks it back.
 func (s *Scheduler) review(c *client, kept *reservation) {
-	until, beside, ok := s.passes(c, kept)
-	if !ok {
-		s.revoke(c, fmt.Sprintf("client %v needs its SMs and %s", kept.head.id, s.standing(kept.head)))
+	r := s.passes(c, kept)
+	if r.why != nil {
+		s.revoke(c, r.why())
 		return
 	}
-	if beside {
+	if r.beside {
 		kept.extra -= c.inst.slice.SMPct
 	}
-	c.end = min(until, s.leaseEnd(c, 0))
-	c.why = s.standing(c)
+	c.urgent = false
+	c.end = min(r.until, s.leaseEnd(c, 0))
+	c.why = said("%s", s.standing(c))
 }
 
 func (s *Scheduler) grant(c *client, end time.Duration, reason string) {
 	s.stopWaiting(c)
-	c.state, c.since, c.settled, c.end, c.lease, c.why = Running, s.now, 0, end, s.lease, reason
-	if s.lease++; s.lease == 0 {
-		s.lease = 1
-	}
+	c.urgent = s.pressing(c)
+	c.state, c.since, c.settled, c.end, c.lease, c.why = Running, s.now, 0, end, s.lease, said("%s", reason)
+	s.lease = valid(s.lease + 1)
+	s.running = append(s.running, c)
 	s.actions = append(s.actions, Grant{Client: c.id, Lease: c.lease, Reason: reason})
 	c.inst.holding++
 	for _, o := range s.clients {
@@ -236,7 +283,8 @@ func (s *Scheduler) grant(c *client, end time.Duration, reason string) {
 }
 
 func (s *Scheduler) revoke(c *client, reason string) {
-	c.state, c.why, c.revoked = Draining, reason, s.now
+	c.state, c.why, c.revoked = Draining, said("%s", reason), min(s.now, c.end)
 	c.inst.holding--
+	s.running = slices.DeleteFunc(s.running, func(r *client) bool { return r == c })
 	s.actions = append(s.actions, Revoke{Client: c.id, Lease: c.lease, Reason: reason})
 }

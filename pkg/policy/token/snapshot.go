@@ -1,6 +1,9 @@
 package token
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // ClientStatus is how a client stands.
 type ClientStatus struct {
@@ -9,6 +12,16 @@ type ClientStatus struct {
 	State    State
 	Used     float64 // share of the last full window that it was charged, 0 to 1
 	Why      string  // reason of the last decision about it
+
+	// Of Introspective only.
+	Phase  string // of Algorithm 2: the instance's own if it is SLO-sensitive, else the GPU's
+	Budget uint64 // blocks that it may have launched since it connected
+}
+
+// said is a reason that is put in words when somebody asks for it: with hundreds
+// of clients that would be most of the work.
+func said(format string, args ...any) func() string {
+	return func() string { return fmt.Sprintf(format, args...) }
 }
 
 // Clients is how all clients stand, by id.
@@ -16,7 +29,7 @@ func (s *Scheduler) Clients() []ClientStatus {
 	out := make([]ClientStatus, len(s.clients))
 	for n, c := range s.clients {
 		out[n] = ClientStatus{
-			Client: c.id, Instance: c.inst.id, State: c.state, Why: c.why,
+			Client: c.id, Instance: c.inst.id, State: c.state, Why: c.why(),
 			Used: min(1, float64(c.last)/float64(s.window)),
 		}
 	}

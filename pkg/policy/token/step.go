@@ -38,6 +38,10 @@ func (s *Scheduler) apply(ev Event) {
 		if at, ok := s.findClient(ev.Client); ok {
 			s.giveBack(s.clients[at], ev)
 		}
+	case Suspend:
+		if at, ok := s.findClient(ev.Client); ok {
+			s.suspend(s.clients[at])
+		}
 	case Wake:
 		if s.now >= s.wake {
 			s.wake = 0
@@ -57,8 +61,9 @@ func (s *Scheduler) addInstance(ev AddInstance) {
 		s.instances = slices.Insert(s.instances, at, &instance{id: ev.Instance})
 	}
 	i := s.instances[at]
-	i.slice = ev.Slice
+	i.slice, i.given = ev.Slice, ev.Turns
 	i.budget(s.window)
+	s.tabulate()
 }
 
 func (s *Scheduler) removeInstance(id string) {
@@ -69,6 +74,7 @@ func (s *Scheduler) removeInstance(id string) {
 	gone := s.instances[at]
 	s.instances = slices.Delete(s.instances, at, at+1)
 	s.clients = slices.DeleteFunc(s.clients, func(c *client) bool { return c.inst == gone })
+	s.tabulate()
 }
 
 func (s *Scheduler) addClient(ev AddClient) {
@@ -77,7 +83,7 @@ func (s *Scheduler) addClient(ev AddClient) {
 	if !ok || known {
 		return
 	}
-	s.clients = slices.Insert(s.clients, at, &client{id: ev.Client, inst: s.instances[i]})
+	s.clients = slices.Insert(s.clients, at, &client{id: ev.Client, inst: s.instances[i], why: said("")})
 }
 
 // dropClient forgets a client and charges what it held until now.
@@ -93,8 +99,8 @@ func (s *Scheduler) dropClient(at int) {
 func (s *Scheduler) request(c *client) {
 	switch c.state {
 	case Idle:
-		c.state, c.since, c.why = Waiting, s.now, "just asked"
-	case Draining:
+		c.state, c.since, c.why = Waiting, s.now, said("just asked")
+	case Draining, Suspended:
 		c.again = true
 	}
 }
@@ -102,19 +108,43 @@ func (s *Scheduler) request(c *client) {
 // giveBack ends a lease. The measured time replaces the time since the grant,
 // but what earlier windows were charged for it stays with them.
 func (s *Scheduler) giveBack(c *client, ev Return) {
-	if !c.holds() || ev.Lease != c.lease {
+	if !c.holds() && c.state != Suspended || ev.Lease != c.lease {
 		return
 	}
 	used := min(max(ev.Used, 0), s.now-c.since)
+	if c.state == Suspended && ev.Used > used {
+		used = c.settled // it does not know: nobody was kept waiting meanwhile
+	}
 	s.charge(c, max(0, used-c.settled))
 	if c.state == Draining {
-		c.drain = (c.drain + s.now - c.revoked) / 2
+		c.drained(s.now - c.revoked)
 	}
 	more := ev.WantsMore || c.again
-	c.state, c.lease, c.settled, c.again, c.why = Idle, 0, 0, false, ""
+	c.state, c.lease, c.settled, c.again, c.why = Idle, 0, 0, false, said("")
 	if more {
 		s.request(c)
 	}
+}
+
+// suspend takes a client that drains for nobody knows how long out of the
+// count.
+func (s *Scheduler) suspend(c *client) {
+	if c.state != Draining {
+		return
+	}
+	part := s.held(c)
+	c.settled += part
+	s.charge(c, part)
+	c.state, c.why = Suspended, said("stopped: its SMs are free until it returns")
+}
+
+// drained learns how long the client takes to drain. One time counts for a
+// quarter, and one that is much longer for less: on a busy host some are.
+func (c *client) drained(took time.Duration) {
+	if c.drain == 0 {
+		c.drain = took
+	}
+	c.drain += min(took-c.drain, c.drain/4) / 4
 }
 
 func (s *Scheduler) charge(c *client, d time.Duration) {
@@ -132,15 +162,19 @@ func (s *Scheduler) stopWaiting(c *client) {
 	}
 }
 
-// arm asks to be woken at the next planned end or the end of the window.
+// arm asks to be woken at the next planned end, at the beginning of a turn that
+// somebody waits for, or at the end of the window.
 func (s *Scheduler) arm() {
 	at, why := time.Duration(0), ""
 	for _, c := range s.clients {
-		if c.state != Idle && at == 0 {
+		if c.state.active() && at == 0 {
 			at, why = s.start+s.window, "end of the window"
 		}
 		if c.state == Running && c.end < at {
 			at, why = c.end, "planned end of client "+c.id.String()
+		}
+		if turn, ok := s.nextTurn(c.inst); ok && c.state == Waiting && turn < at {
+			at, why = turn, "turn of instance "+c.inst.id
 		}
 	}
 	if at != 0 && at != s.wake {

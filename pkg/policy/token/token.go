@@ -45,6 +45,40 @@
 // begun to wait only then. So of n clients at most n-1 come before an aged
 // one, each becomes the head in turn, and each takes at most a window.
 //
+// # Turns
+//
+// The order cannot keep a promise that fills the GPU: that such requests fit is
+// proven by a timetable, and a greedy order need not find it. So an instance
+// may have turns, parts of each window that are its own. They say when; budgets
+// still say how much.
+//
+// An instance in its turn that misses part of its request claims the turn, for
+// one client at a time. A claim comes before all others in order, and what of
+// its SMs is lent is asked back at once: every holder without a claim is then
+// ranked as at its planned end, and goes if the claims leave it no place. All
+// that is not claimed is lent in the ordinary order. A lease outside its own
+// turn may not stand in the way of one ahead: at each time at which a turn
+// begins, the instances that then have theirs and the holders whose planned end
+// is later must fit beside it, or it ends by then, earlier by the time it takes
+// to drain. That counts owners that are idle now; but when it has to leave and
+// only idle ones would need its SMs, it stays until the next such time.
+//
+// So where turns never oversubscribe the GPU, every claim is met when its turn
+// begins or, if it was made later, when those who borrow have drained: whoever
+// else holds SMs then has a claim itself and fits beside it, or was planned to
+// be gone. What it comes short, because others drained late, is credit; and the
+// time between two turns shifts, by at most a twentieth of a window, towards the
+// one that is owed less, so that the loss of switches falls on all alike and on
+// nobody for ever. Where turns do oversubscribe the GPU, the ordinary order
+// decides among claims.
+//
+// Turns can leave nothing to those that have none. A client that has waited ten
+// windows with budget comes even before claims, oldest first, for a tenth of a
+// window: it is the head, which nobody is extended past, so it starts by the
+// window's end and the time to drain. Thus (3) holds with ten windows in place
+// of two, and each client that the plan does not know costs it at most one
+// hundredth of the GPU.
+//
 // # Credit
 //
 // Switches lose time, and when requests sum to the whole GPU that loss would
@@ -53,11 +87,14 @@
 // the time it waited, at most one window's request. What is owed comes from
 // those that ran over in its stead, and what nobody can pay back, because the
 // time is gone, is shared by all that contend for the same SMs in proportion
-// to their requests. Credit only returns time that was not used before, so the
-// average over windows never exceeds the limit.
+// to their requests. Who has turns pays nobody, since time that one gives up in
+// its turn is of no use in another's; its credit fades by an eighth a window.
+// Credit only returns time that was not used before, so the average over windows
+// never exceeds the limit.
 package token
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -79,23 +116,35 @@ type State int
 
 // The states of a client.
 const (
-	Idle     State = iota // wants nothing
-	Waiting               // asked, has no lease
-	Running               // holds a lease
-	Draining              // was asked back and has not returned yet: still holds its SMs
+	Idle      State = iota // wants nothing
+	Waiting                // asked, has no lease
+	Running                // holds a lease
+	Draining               // was asked back and has not returned yet: still holds its SMs
+	Suspended              // was stopped while it drained: holds nothing until it returns
 )
 
 // String is the state's name in a status.
-func (s State) String() string { return [...]string{"idle", "waiting", "running", "draining"}[s] }
+func (s State) String() string {
+	return [...]string{"idle", "waiting", "running", "draining", "suspended"}[s]
+}
+
+// active says whether it wants the GPU or has it.
+func (s State) active() bool { return s != Idle && s != Suspended }
 
 // Event is something that happened: AddInstance, RemoveInstance, AddClient,
-// RemoveClient, Request, Return, Wake or Configure.
+// RemoveClient, Request, Return, Sample, Wake or Configure.
 type Event interface{ event() }
 
 // AddInstance makes an instance known, or gives a known one another slice.
 type AddInstance struct {
 	Instance string
 	Slice    gpu.Slice
+	Turns    []gpu.Turn    // parts of each window that are its own; none leaves its place to the order
+	SLO      time.Duration // its latency objective; 0 is best effort
+
+	// Loose says that nothing holds it to its SM share, as MPS would: alone it
+	// has the whole GPU.
+	Loose bool
 }
 
 // RemoveInstance forgets an instance and its clients.
@@ -121,6 +170,20 @@ type Return struct {
 	WantsMore bool          // the client waits to launch again
 }
 
+// Sample tells what a client has launched since it connected. Only Introspective
+// looks at it.
+type Sample struct {
+	Client   ClientID
+	Launches uint64 // kernels
+	Blocks   uint64 // their blocks
+}
+
+// Suspend says that a client which was asked back has been stopped, by a
+// signal or a debugger. Its gate is closed and what it had in flight is over,
+// so nobody waits for it any longer: its SMs are free until it returns, and it
+// is charged for the time until now, or what it then says if that is more.
+type Suspend struct{ Client ClientID }
+
 // Wake says that the time of a WakeAt has come.
 type Wake struct{}
 
@@ -136,16 +199,18 @@ func (AddClient) event()      {}
 func (RemoveClient) event()   {}
 func (Request) event()        {}
 func (Return) event()         {}
+func (Sample) event()         {}
+func (Suspend) event()        {}
 func (Wake) event()           {}
 func (Configure) event()      {}
 
-// Action is something to do: Grant, Revoke or WakeAt.
+// Action is something to do: Grant, Revoke, Budget or WakeAt.
 type Action interface{ action() }
 
 // Grant opens a client's gate with that lease.
 type Grant struct {
 	Client ClientID
-	Lease  uint32 // never 0
+	Lease  uint32 // neither 0 nor the largest there is
 	Reason string
 }
 
@@ -156,6 +221,13 @@ type Revoke struct {
 	Reason string
 }
 
+// Budget says how many blocks a client may have launched since it connected. It
+// comes before the Grant it is for.
+type Budget struct {
+	Client ClientID
+	Blocks uint64 // Unlimited is no bound
+}
+
 // WakeAt asks for a Wake at that time. It replaces the one before.
 type WakeAt struct {
 	At     time.Duration
@@ -164,12 +236,17 @@ type WakeAt struct {
 
 func (Grant) action()  {}
 func (Revoke) action() {}
+func (Budget) action() {}
 func (WakeAt) action() {}
 
 // instance is the account of a slice. Times are of the current window.
 type instance struct {
 	id    string
 	slice gpu.Slice
+	given []gpu.Turn // as fractions of the window
+
+	planned []span // the same as time
+	turns   []span // in this window
 
 	request, limit time.Duration // budget a window
 	used           time.Duration // charged so far; leases now held come on top
@@ -179,8 +256,14 @@ type instance struct {
 	waited         time.Duration // sum over its clients
 	over           time.Duration // used beyond its request in the window just closed
 
-	live    time.Duration // leases now held; set by tally
-	holding int           // running clients; set by tally
+	// Set by tally.
+	live    time.Duration // leases now held
+	holding int           // running clients
+	known   int           // clients
+	active  int           // clients that are not idle
+	owner   *client       // who has its turn now; set by claim
+
+	beyond int // scratch of taker
 }
 
 // client is one process.
@@ -189,15 +272,17 @@ type client struct {
 	inst  *instance
 	state State
 	since time.Duration // when it began to wait, or was granted
+	dry   time.Duration // when it was last seen to wait without budget
 	used  time.Duration // charged in the current window
 	last  time.Duration // charged in the last full window
-	why   string        // reason of the last decision about it
+	why   func() string // reason of the last decision about it
 
 	lease   uint32
 	settled time.Duration // of this lease, charged to windows that have ended
 	end     time.Duration // planned end
+	urgent  bool          // of this lease: it goes before turns
 	again   bool          // asked while draining
-	revoked time.Duration // when it was last asked back
+	revoked time.Duration // when it was last to be asked back: timers are late
 	drain   time.Duration // what it usually takes to return when it is asked back
 }
 
@@ -214,12 +299,14 @@ type Scheduler struct {
 	wake      time.Duration // time of the WakeAt that is out; 0 is none
 	instances []*instance   // by id
 	clients   []*client     // by id
+	timetable []moment      // when turns begin, in order; empty without turns
+	running   []*client     // who holds a lease that is not asked back; set by tally
 	actions   []Action
 }
 
 // New makes a scheduler whose first window starts at now.
 func New(c Config, now time.Duration) *Scheduler {
-	s := &Scheduler{now: now, start: now, lease: max(c.FirstLease, 1)}
+	s := &Scheduler{now: now, start: now, lease: valid(c.FirstLease)}
 	s.set(c.Window, c.SMLimit)
 	return s
 }
@@ -235,12 +322,23 @@ func (s *Scheduler) set(window time.Duration, smLimit float64) {
 	for _, i := range s.instances {
 		i.budget(window)
 	}
+	s.tabulate()
+}
+
+// valid is the number if a lease may have it, else the first that may: the
+// preload library takes 0 for a closed gate and the largest for no lease.
+func valid(lease uint32) uint32 {
+	if lease == math.MaxUint32 {
+		return 1
+	}
+	return max(lease, 1)
 }
 
 // budget works out what the slice gives in a window.
 func (i *instance) budget(window time.Duration) {
 	i.request = time.Duration(i.slice.QuotaRequest * float64(window))
 	i.limit = time.Duration(i.slice.QuotaLimit * float64(window))
+	i.planned = spans(i.given, window)
 }
 
 func (s *Scheduler) findInstance(id string) (int, bool) {

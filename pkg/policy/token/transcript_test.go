@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gfaas/gfaas/pkg/gpu"
 )
 
 var update = flag.Bool("update", false, "rewrite the transcripts in testdata")
@@ -100,8 +102,18 @@ func parseEvent(line string) (at time.Duration, ev Event, err error) {
 	switch verb {
 	case "instance":
 		a := AddInstance{}
-		_, err = fmt.Sscanf(rest, "%s sm %g quota %g %g", &a.Instance, &a.Slice.SMPct, &a.Slice.QuotaRequest, &a.Slice.QuotaLimit)
-		return at, a, err
+		rest, turns, _ := strings.Cut(rest, " turns ")
+		if _, err = fmt.Sscanf(rest, "%s sm %g quota %g %g", &a.Instance, &a.Slice.SMPct, &a.Slice.QuotaRequest, &a.Slice.QuotaLimit); err != nil {
+			return at, nil, err
+		}
+		for part := range strings.FieldsSeq(turns) {
+			var t gpu.Turn
+			if _, err := fmt.Sscanf(part, "%g-%g", &t.From, &t.To); err != nil {
+				return at, nil, err
+			}
+			a.Turns = append(a.Turns, t)
+		}
+		return at, a, nil
 	case "client":
 		_, err = fmt.Sscanf(rest, "%d of %s", &id, &name)
 		return at, AddClient{id, name}, err
@@ -117,6 +129,9 @@ func parseEvent(line string) (at time.Duration, ev Event, err error) {
 			err = bad
 		}
 		return at, Return{id, lease, d, more == "more"}, err
+	case "suspend":
+		_, err = fmt.Sscanf(rest, "%d", &id)
+		return at, Suspend{id}, err
 	case "gone":
 		_, err = fmt.Sscanf(rest, "%d", &id)
 		return at, RemoveClient{id}, err

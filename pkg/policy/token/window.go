@@ -17,7 +17,7 @@ func (s *Scheduler) roll() {
 // quiet says that windows may pass without anything to account for.
 func (s *Scheduler) quiet() bool {
 	for _, c := range s.clients {
-		if c.state != Idle {
+		if c.state.active() {
 			return false
 		}
 	}
@@ -55,18 +55,24 @@ func (s *Scheduler) closeWindow(end time.Duration) {
 		i.carry()
 	}
 	for _, i := range s.instances {
-		if i.credit > 0 {
+		if i.credit > 0 && len(i.planned) == 0 {
 			s.spread(i)
 		}
 	}
 	for _, i := range s.instances {
 		i.credit = min(max(i.credit, -i.request/2), i.request)
+		if len(i.planned) > 0 {
+			i.credit -= i.credit / 8
+		}
 		i.last, i.used, i.waited, i.over = i.used, 0, 0, 0
 	}
 	for _, c := range s.clients {
 		c.last, c.used = c.used, 0
 	}
 	s.start = end
+	if len(s.timetable) > 0 {
+		s.tabulate()
+	}
 }
 
 // guaranteed is what is left of the request, carried accounts included.
@@ -97,12 +103,13 @@ func (i *instance) carry() {
 // owed together: first who used more than its request, as far as that is not
 // debt already, then all in proportion to their requests. Afterwards the
 // accounts of the group sum to 0 or less. A starved instance that contends with
-// no single other one keeps its credit.
+// no single other one keeps its credit. Who has turns has no part in this.
 func (s *Scheduler) spread(starved *instance) {
 	var group []*instance
 	var owed, over, request time.Duration
 	for _, i := range s.instances {
-		if i != starved && (i.slice.SMPct+starved.slice.SMPct <= s.smLimit+smEps || !s.backlogged(i)) {
+		beside := i.slice.SMPct+starved.slice.SMPct <= s.smLimit+smEps
+		if i != starved && (beside || len(i.planned) > 0 || !s.backlogged(i)) {
 			continue
 		}
 		group = append(group, i)
@@ -129,7 +136,7 @@ func (s *Scheduler) spread(starved *instance) {
 // backlogged says whether the instance wants the GPU now.
 func (s *Scheduler) backlogged(i *instance) bool {
 	for _, c := range s.clients {
-		if c.inst == i && c.state != Idle {
+		if c.inst == i && c.state.active() {
 			return true
 		}
 	}

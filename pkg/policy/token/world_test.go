@@ -31,6 +31,7 @@ type world struct {
 	clients map[ClientID]*worker
 	wake    time.Duration
 	lag     time.Duration // timers fire up to this late
+	checks  func([]Action)
 }
 
 // worker is a process that launches kernels without end while it wants to.
@@ -38,6 +39,7 @@ type worker struct {
 	id       ClientID
 	instance string
 	slice    gpu.Slice
+	turns    []gpu.Turn
 	kernel   time.Duration // longest kernel: what a drain takes at most
 	loss     time.Duration // from the end of the last kernel to the Return
 	burst    time.Duration // gives its lease back after so long; 0 is never
@@ -102,6 +104,9 @@ func (w *world) step(ev Event) {
 	actions := w.s.Step(w.now, ev)
 	w.log = append(w.log, logged{w.now, ev})
 	w.trace = append(w.trace, actions)
+	if w.checks != nil {
+		w.checks(actions)
+	}
 	for _, a := range actions {
 		switch a := a.(type) {
 		case Grant:
@@ -194,7 +199,7 @@ func (w *world) check() {
 func (w *world) join(c *worker) *worker {
 	w.clients[c.id] = c
 	c.waits = w.now
-	w.step(AddInstance{c.instance, c.slice})
+	w.step(AddInstance{Instance: c.instance, Slice: c.slice, Turns: c.turns})
 	w.step(AddClient{c.id, c.instance})
 	w.step(Request{c.id})
 	return c
