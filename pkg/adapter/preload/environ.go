@@ -19,9 +19,16 @@ type Grant struct {
 	Socket   string   // the token daemon's client socket, as the program sees it
 	Instance string   // the instance's identity
 	Secret   string   // proves the identity; only ever in the environment
-	GPU      []string // names as in gpu.ParseName, all simulated or none
+	GPU      []string // names as in gpu.ParseDevice, all simulated or none
 	SMPct    float64  // share of the streaming multiprocessors, (0, 100]
 	Libs     Libs
+
+	MPSPipeDir string    // the MPS daemon the program runs under; empty without one
+	Mem        gpu.Bytes // its memory limit, which MPS then watches over too; 0 is none
+
+	// Oversubscribe makes what it allocates managed memory, which is on the
+	// host while the program has no work.
+	Oversubscribe bool
 
 	// Env is the environment that the result will be added to; nil is this
 	// process's own. Library lists found in it are kept behind ours.
@@ -48,6 +55,7 @@ func Environ(g Grant) (map[string]string, error) {
 		"GFAAS_SECRET":                      g.Secret,
 		"LD_PRELOAD":                        lead(g.Libs.Hook, g.get("LD_PRELOAD"), " :"),
 		"CUDA_VISIBLE_DEVICES":              visible,
+		"GFAAS_DEVICES":                     visible, // stays, where a program narrows the list for its workers
 		"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": Percentage(g.SMPct),
 	}
 	if simulated {
@@ -56,7 +64,33 @@ func Environ(g Grant) (map[string]string, error) {
 		// NVML and nvidia-smi count devices by bus; CUDA, unless told, by speed.
 		env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
 	}
+	switch {
+	case g.Oversubscribe:
+		env["GFAAS_OVERSUBSCRIBE"] = "1"
+	case g.get("GFAAS_OVERSUBSCRIBE") != "":
+		env["GFAAS_OVERSUBSCRIBE"] = "" // a slice started within another's is its own
+	}
+	if g.MPSPipeDir != "" {
+		env["CUDA_MPS_PIPE_DIRECTORY"] = g.MPSPipeDir
+		if g.Mem > 0 {
+			env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = pinnedLimit(len(g.GPU), g.Mem)
+		}
+	}
 	return env, nil
+}
+
+// MPSRoom is what MPS lets a program have above its limit: it counts the
+// context too, which the limit leaves out.
+const MPSRoom = gpu.GiB
+
+// pinnedLimit is MPS's own limit on device memory: a second fence around the
+// preload library's, for what goes past that.
+func pinnedLimit(devices int, limit gpu.Bytes) string {
+	var parts []string
+	for i := range devices {
+		parts = append(parts, fmt.Sprintf("%d=%dM", i, (limit+MPSRoom)/gpu.MiB))
+	}
+	return strings.Join(parts, ",")
 }
 
 func (g Grant) get(name string) string {
@@ -90,19 +124,19 @@ func visibleDevices(names []string) (list string, simulated bool, err error) {
 	if len(names) == 0 {
 		return "", false, errors.New("no GPU is named")
 	}
-	var indexes []string
+	var ids []string
 	for i, name := range names {
-		index, sim, err := gpu.ParseName(name)
+		d, err := gpu.ParseDevice(name)
 		if err != nil {
 			return "", false, err
 		}
-		if i > 0 && sim != simulated {
+		if i > 0 && d.Simulated != simulated {
 			return "", false, fmt.Errorf("%s and %s cannot be used together: one is simulated", names[0], name)
 		}
-		simulated = sim
-		indexes = append(indexes, strconv.Itoa(index))
+		simulated = d.Simulated
+		ids = append(ids, d.Visible())
 	}
-	return strings.Join(indexes, ","), simulated, nil
+	return strings.Join(ids, ","), simulated, nil
 }
 
 // Percentage prints an SM share for MPS: at most three decimals, never zero.

@@ -25,9 +25,15 @@ const maxAnswer = 16 << 20
 func Socket(runDir string) string { return filepath.Join(runDir, "token.sock") }
 
 // ClientSocketDir is the folder of the socket that processes under the preload
-// library connect to, token.sock. Mount the folder into a container, not the
-// socket: a restarted daemon makes a new one.
+// library connect to, token.sock.
 func ClientSocketDir(runDir string) string { return filepath.Join(runDir, "client") }
+
+// InstanceSocketDir is the folder of an instance's own socket, token.sock, at
+// which nobody else comes in. Mount the folder into a container, not the
+// socket: a restarted daemon makes a new one.
+func InstanceSocketDir(runDir, instance string) string {
+	return filepath.Join(ClientSocketDir(runDir), instance)
+}
 
 // Error is a failure to reach the daemon, or its refusal.
 type Error struct {
@@ -66,20 +72,21 @@ func DialSocket(socket string) *Client {
 	}}
 }
 
-// Register makes an instance known to the daemon.
-func (c *Client) Register(ctx context.Context, r wire.Registration) error {
-	err := c.do(ctx, http.MethodPost, "/v1/instances", r, nil)
+// Register makes an instance known to the daemon, which says what else its
+// processes need.
+func (c *Client) Register(ctx context.Context, r wire.Registration) (answer wire.Registered, err error) {
+	err = c.do(ctx, http.MethodPost, "/v1/instances", r, &answer)
 	var gone *Error
 	if c.revive != nil && errors.As(err, &gone) && gone.Missing {
 		if err := c.revive(ctx); err != nil {
-			return err
+			return answer, err
 		}
-		err = c.do(ctx, http.MethodPost, "/v1/instances", r, nil)
+		err = c.do(ctx, http.MethodPost, "/v1/instances", r, &answer)
 	}
 	if err != nil {
-		return fmt.Errorf("register %s: %w", r.Instance, err)
+		return answer, fmt.Errorf("register %s: %w", r.Instance, err)
 	}
-	return nil
+	return answer, nil
 }
 
 // Unregister makes the daemon forget an instance and gate its processes for

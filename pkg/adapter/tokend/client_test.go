@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -32,7 +33,10 @@ func fake(t *testing.T, handler http.HandlerFunc) *Client {
 }
 
 func TestRequests(t *testing.T) {
-	reg := wire.Registration{Instance: "a", Secret: "s", GPU: "sim", SMPct: 24, QuotaRequest: 0.3, QuotaLimit: 0.8, MemLimit: 1 << 30}
+	reg := wire.Registration{
+		Instance: "a", Secret: "s",
+		Seat: wire.Seat{GPU: "sim", SMPct: 24, QuotaRequest: 0.3, QuotaLimit: 0.8, MemLimit: 1 << 30},
+	}
 	var seen []string
 	c := fake(t, func(w http.ResponseWriter, r *http.Request) {
 		seen = append(seen, r.Method+" "+r.URL.Path)
@@ -41,17 +45,17 @@ func TestRequests(t *testing.T) {
 			_ = json.NewEncoder(w).Encode(wire.Status{WindowMS: 100, Policy: "multi-token"})
 		case http.MethodPost:
 			var got wire.Registration
-			if err := json.NewDecoder(r.Body).Decode(&got); err != nil || got != reg {
+			if err := json.NewDecoder(r.Body).Decode(&got); err != nil || !reflect.DeepEqual(got, reg) {
 				t.Errorf("got %+v, %v", got, err)
 			}
-			w.WriteHeader(http.StatusNoContent)
+			_ = json.NewEncoder(w).Encode(wire.Registered{MPSPipeDir: "/pipes"})
 		case http.MethodDelete:
 			w.WriteHeader(http.StatusNoContent)
 		}
 	})
 	ctx := context.Background()
-	if err := c.Register(ctx, reg); err != nil {
-		t.Error(err)
+	if got, err := c.Register(ctx, reg); err != nil || got.MPSPipeDir != "/pipes" {
+		t.Error(got, err)
 	}
 	if err := c.Unregister(ctx, "a"); err != nil {
 		t.Error(err)
@@ -80,7 +84,7 @@ func TestErrors(t *testing.T) {
 				w.WriteHeader(tt.status)
 				_, _ = w.Write([]byte(tt.body))
 			})
-			err := c.Register(context.Background(), wire.Registration{Instance: "a"})
+			_, err := c.Register(context.Background(), wire.Registration{Instance: "a"})
 			var e *Error
 			if !errors.As(err, &e) || !strings.Contains(err.Error(), tt.want) || e.Unavailable() != tt.unavailable {
 				t.Errorf("got %v", err)

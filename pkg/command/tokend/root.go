@@ -31,12 +31,23 @@ A process that was asked back keeps its SMs until its work has ended, and what
 it ran over is taken off its next windows. An instance whose SM share alone is
 above the SM limit runs only when nobody else does.
 
+That is the policy multi-token (FaST-GShare). With --policy introspective (Dilu)
+everybody runs at once, time-shared, and what each may launch is metered: every
+5 ms an instance is issued kernel blocks, between its request and its limit as
+parts of the GPU (sm_pct/100 times the quota). Instances with a latency
+objective (slo) come first: when their launch cycles stretch they are issued
+their limit at once and all others are scaled down; while they idle the others
+grow to their limits. What the GPU does for an instance is measured now and then
+by letting it run alone for 20 to 100 ms. --sm-limit and a plan's turns do not
+count then.
+
 SIGTERM ends it cleanly, with status 0: it closes all gates and removes its
 sockets. Programs then stall at their next launch, and go on when a daemon is
 back. SIGHUP reads the settings file again; a new --window or --sm-limit counts
 from then on.`,
 		Example: `  gfaas-tokend
   gfaas-tokend --window 50ms --sm-limit 90 --listen 127.0.0.1:9400
+  gfaas-tokend --policy introspective
   gfaas-tokend status -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },

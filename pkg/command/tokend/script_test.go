@@ -89,8 +89,9 @@ func register(ts *testscript.TestScript, neg bool, args []string) {
 		n[i], err = strconv.ParseFloat(args[i+1], 64)
 		ts.Check(err)
 	}
-	err := tokend.Dial(ts.Getenv("GFAAS_RUN_DIR")).Register(context.Background(), wire.Registration{
-		Instance: args[0], Function: "f", Secret: "s", GPU: "sim", SMPct: n[0], QuotaRequest: n[1], QuotaLimit: n[2],
+	_, err := tokend.Dial(ts.Getenv("GFAAS_RUN_DIR")).Register(context.Background(), wire.Registration{
+		Instance: args[0], Function: "f", Secret: "s",
+		Seat: wire.Seat{GPU: "sim", SMPct: n[0], QuotaRequest: n[1], QuotaLimit: n[2]},
 	})
 	if (err != nil) != neg {
 		ts.Fatalf("register: %v", err)
@@ -149,9 +150,11 @@ func revive(ts *testscript.TestScript, _ bool, args []string) {
 			ts.Fatalf("the daemon does not end")
 		}
 	}
-	ts.Check(c.Register(context.Background(), wire.Registration{
-		Instance: args[0], Secret: "s", GPU: "sim", SMPct: 1, QuotaRequest: 1, QuotaLimit: 1,
-	}))
+	_, err = c.Register(context.Background(), wire.Registration{
+		Instance: args[0], Secret: "s",
+		Seat: wire.Seat{GPU: "sim", SMPct: 1, QuotaRequest: 1, QuotaLimit: 1},
+	})
+	ts.Check(err)
 }
 
 // notifyConn is the socket that the script plays systemd on.

@@ -6,10 +6,14 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math"
 	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -21,6 +25,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/daemon/token"
 	"github.com/gfaas/gfaas/pkg/gpu"
+	policy "github.com/gfaas/gfaas/pkg/policy/token"
 )
 
 // serveOptions are the daemon's flags.
@@ -30,29 +35,41 @@ type serveOptions struct {
 	window       time.Duration
 	policy       string
 	smLimit      float64
+	mps          string
 	listen       string
 	exitWhenIdle time.Duration
+	clientUIDs   []int
+	countContext bool
 }
 
 func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.DurationVar(&o.window, "window", gpu.Window, "length of a scheduling window")
-	f.StringVar(&o.policy, "policy", token.PolicyName, "who gets the GPU when: "+token.PolicyName)
+	f.StringVar(&o.policy, "policy", policy.MultiToken, "who gets the GPU when: "+strings.Join(policy.Names(), " or "))
 	f.Float64Var(&o.smLimit, "sm-limit", 100, "most percent of a GPU's SMs that leases hold together")
+	f.StringVar(&o.mps, "mps", "auto", "auto starts a private NVIDIA MPS daemon for instances below 100% of a real GPU's SMs; off never does")
 	f.StringVar(&o.listen, "listen", "", "also serve /healthz, /readyz and /metrics on this TCP address")
+	f.IntSliceVar(&o.clientUIDs, "client-uid", nil,
+		"also let processes of this user connect: the container engine's users, where it maps them (root and the daemon's own always may)")
+	f.BoolVar(&o.countContext, "count-context", false,
+		"count what the driver holds for a process, such as its context, against its memory limit")
 	f.DurationVar(&o.exitWhenIdle, "exit-when-idle", 0, "leave after so long without instances and clients (0: never)")
 }
 
 // check says what is wrong with the flags, if anything.
 func (o *serveOptions) check() error {
 	switch {
-	case o.policy != token.PolicyName:
-		return cli.Usagef("--policy %q is not available: expected %s", o.policy, token.PolicyName)
+	case !slices.Contains(policy.Names(), o.policy):
+		return cli.Usagef("--policy %q is not available: expected %s", o.policy, strings.Join(policy.Names(), " or "))
 	case o.window < time.Millisecond || o.window > time.Minute:
 		return cli.Usagef("--window %v: expected between 1ms and 1m", o.window)
 	case !(o.smLimit > 0 && o.smLimit <= 100):
 		return cli.Usagef("--sm-limit %v: expected more than 0 and at most 100 percent", o.smLimit)
+	case o.mps != "auto" && o.mps != "off":
+		return cli.Usagef("--mps %q: expected auto or off", o.mps)
 	case o.exitWhenIdle < 0:
 		return cli.Usagef("--exit-when-idle %v: expected 0 or more", o.exitWhenIdle)
+	case slices.ContainsFunc(o.clientUIDs, func(uid int) bool { return uid < 0 || uid > math.MaxUint32 }):
+		return cli.Usagef("--client-uid %v: expected numbers of users", o.clientUIDs)
 	case o.socket == "":
 		return cli.Usagef("--socket is empty: expected a path")
 	}
@@ -87,9 +104,13 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 		return err
 	}
 	log := logger(o.env)
+	keeper := newKeeper(filepath.Dir(socket), o.mps == "off", log)
+	var occupied occupancy
+	defer occupied.real.Close()
 	d, err := token.Open(token.Config{
-		Settings: o.settings(), Socket: socket, Listen: o.listen, ExitWhenIdle: o.exitWhenIdle,
-		Private: isRunDir(filepath.Dir(socket)), Log: log,
+		Settings: o.settings(), Policy: o.policy, Socket: socket, Listen: o.listen, ExitWhenIdle: o.exitWhenIdle, ClientUIDs: o.clientUIDs,
+		Private: isRunDir(filepath.Dir(socket)), Log: log, Prepare: keeper.prepare,
+		Memory: occupied.of, CountContext: o.countContext,
 	})
 	if errors.Is(err, fs.ErrPermission) {
 		return cli.Fail(cli.ExitFailure, "set GFAAS_RUN_DIR to a folder of yours", err)
@@ -107,16 +128,15 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)
-	reloaded := make(chan struct{})
-	go func() {
-		defer close(reloaded)
-		o.reload(ctx, hup, cmd.Flags(), d, log)
-	}()
+	var beside sync.WaitGroup
+	beside.Go(func() { o.reload(ctx, hup, cmd.Flags(), d, log) })
+	beside.Go(func() { keeper.watch(ctx) })
 	notify(log, systemd.SdNotifyReady)
 	context.AfterFunc(ctx, func() { notify(log, systemd.SdNotifyStopping) })
 	err = d.Serve(ctx)
 	stop()
-	<-reloaded
+	beside.Wait()
+	keeper.stop()
 	log.Info("stopped")
 	return err
 }

@@ -1,6 +1,7 @@
 package tokend
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	policy "github.com/gfaas/gfaas/pkg/policy/token"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
@@ -22,14 +24,22 @@ func newStatus(env *cli.Env, socket *string) *cobra.Command {
 		Short: "Show every GPU, the processes on it and what they use",
 		Long: `Show every GPU that the daemon shares, with the processes on it. A state is
 absent (the instance is registered and has no process), idle (wants nothing),
-waiting, running (holds a lease) or draining (was asked back and still runs).
+waiting, running (holds a lease), draining (was asked back and still runs) or
+suspended (is stopped, by a signal or a debugger, and nobody waits for it).
 USED is the share of the last full window; debt is what the instance used beyond
-its limit and has to make up for.
+its limit and has to make up for; context is what the driver holds for a process
+beside its own allocations, 0 where the driver does not tell.
+
+With --policy introspective USED is a share of what the process does alone, by
+the kernel blocks it launched, and there are two keys more: phase is NONE,
+EMERGENCY, RECOVERY or CONTENTION (of the instance if it has a latency objective,
+else of the GPU), and budget_blocks how many blocks the process may have launched
+since it connected, left out while it is not metered.
 
 JSON: {"window_ms","policy","gpus":[{"gpu","sm_running_pct","clients":[{"instance",
 "function","pid","sm_pct","quota_request","quota_limit","used","debt_ms","state",
-"mem_used_mib","mem_limit_mib","launches","blocked_ms"}]}]}. CSV has the same keys
-as columns, a row a process.`,
+"mem_used_mib","mem_limit_mib","launches","blocked_ms","context_mib"}]}]}. CSV has
+the same keys as columns, a row a process.`,
 		Example: `  gfaas-tokend status
   gfaas-tokend status -o json`,
 		Args: cobra.NoArgs,
@@ -61,7 +71,10 @@ func status(ctx context.Context, env *cli.Env, socket string) error {
 func tableRows(s wire.Status, wide bool) [][]string {
 	header := []string{"GPU", "INSTANCE", "PID", "SM%", "QUOTA", "USED", "STATE", "MEMORY"}
 	if wide {
-		header = append(header, "FUNCTION", "DEBT", "LAUNCHES", "BLOCKED")
+		header = append(header, "CONTEXT", "FUNCTION", "DEBT", "LAUNCHES", "BLOCKED")
+		if scales(s) {
+			header = append(header, "PHASE")
+		}
 	}
 	rows := [][]string{header}
 	for _, g := range s.GPUs {
@@ -70,7 +83,10 @@ func tableRows(s wire.Status, wide bool) [][]string {
 				g.GPU, c.Instance, pid(c.PID), number(c.SMPct), quota(c), fmt.Sprintf("%.3f", c.Used), c.State, memory(c),
 			}
 			if wide {
-				row = append(row, c.Function, fmt.Sprintf("%.1fms", c.DebtMS), strconv.FormatUint(c.Launches, 10), fmt.Sprintf("%.0fms", c.BlockedMS))
+				row = append(row, fmt.Sprintf("%.0fMiB", c.ContextMiB), c.Function, fmt.Sprintf("%.1fms", c.DebtMS), strconv.FormatUint(c.Launches, 10), fmt.Sprintf("%.0fms", c.BlockedMS))
+				if scales(s) {
+					row = append(row, cmp.Or(c.Phase, "-"))
+				}
 			}
 			rows = append(rows, row)
 		}
@@ -82,19 +98,29 @@ func tableRows(s wire.Status, wide bool) [][]string {
 func csvRows(s wire.Status) [][]string {
 	rows := [][]string{{
 		"gpu", "instance", "function", "pid", "sm_pct", "quota_request", "quota_limit", "used", "debt_ms", "state",
-		"mem_used_mib", "mem_limit_mib", "launches", "blocked_ms",
+		"mem_used_mib", "mem_limit_mib", "launches", "blocked_ms", "context_mib",
 	}}
+	if scales(s) {
+		rows[0] = append(rows[0], "phase", "budget_blocks")
+	}
 	for _, g := range s.GPUs {
 		for _, c := range g.Clients {
-			rows = append(rows, []string{
+			row := []string{
 				g.GPU, c.Instance, c.Function, strconv.Itoa(c.PID), number(c.SMPct), number(c.QuotaRequest), number(c.QuotaLimit),
 				number(c.Used), number(c.DebtMS), c.State, number(c.MemUsedMiB), number(c.MemLimitMiB),
-				strconv.FormatUint(c.Launches, 10), number(c.BlockedMS),
-			})
+				strconv.FormatUint(c.Launches, 10), number(c.BlockedMS), number(c.ContextMiB),
+			}
+			if scales(s) {
+				row = append(row, c.Phase, blocks(c))
+			}
+			rows = append(rows, row)
 		}
 	}
 	return rows
 }
+
+// scales says whether the policy is one with phases and budgets.
+func scales(s wire.Status) bool { return s.Policy == policy.Introspection }
 
 func number(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
 
@@ -103,6 +129,13 @@ func pid(n int) string {
 		return "-"
 	}
 	return strconv.Itoa(n)
+}
+
+func blocks(c wire.ClientStatus) string {
+	if c.BudgetBlocks == 0 {
+		return ""
+	}
+	return strconv.FormatUint(c.BudgetBlocks, 10)
 }
 
 func quota(c wire.ClientStatus) string {

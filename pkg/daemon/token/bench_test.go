@@ -1,64 +1,131 @@
 package token
 
 import (
-	"net"
+	"fmt"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
-
-	"github.com/gfaas/gfaas/pkg/wire"
+	"time"
 )
 
-// BenchmarkGrant is a lease asked for, granted, seen at the gate and given
-// back. BenchmarkEcho, in the same run, is a message there and back alone.
-func BenchmarkGrant(b *testing.B) {
-	s := serve(b, Config{})
-	c := s.join(reg("a", 100, 1, 1))
+// BenchmarkGrantRoundTrip is a lease asked for and seen at the gate, and one
+// given back with the next asked for, against a message there and back: of an
+// echo in Go as the daemon is, and of one in C, which is the least that such a
+// socket can cost. All are taken in turn, with one client's code, the other end
+// in a process of its own.
+func BenchmarkGrantRoundTrip(b *testing.B) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	dir := runDir(b)
+	s, _ := serveApart(b, filepath.Join(dir, "token.sock"))
+	s.register(reg("a", 100, 1, 1))
+	client := connectTo(b, s.clientSocket())
+	client.greet(b, "a")
+	role(b, roleEcho, filepath.Join(dir, "echo"), "serves")
+	echo := connectTo(b, filepath.Join(dir, "echo"))
+	bare := filepath.Join(dir, "bare")
+	if out, err := exec.Command("cc", "-O2", "-o", bare, "testdata/echo.c").CombinedOutput(); err != nil {
+		b.Fatalf("%v: %s", err, out)
+	}
+	start(b, exec.Command(bare, bare+".sock"), "serves")
+	bareEcho := connectTo(b, bare+".sock")
+	samples := map[string][]time.Duration{}
 	for b.Loop() {
-		if err := c.Return(s.lease(c), 0, false); err != nil {
-			b.Fatal(err)
+		took, _ := echo.roundTrip(b)
+		samples["go"] = append(samples["go"], took)
+		took, _ = bareEcho.roundTrip(b)
+		samples["c"] = append(samples["c"], took)
+		took, lease := client.roundTrip(b)
+		samples["grant"] = append(samples["grant"], took)
+		began := time.Now()
+		client.giveBack(b, lease, true)
+		lease = client.await(b)
+		samples["cycle"] = append(samples["cycle"], time.Since(began))
+		client.giveBack(b, lease, false)
+	}
+	p50, p99 := map[string]float64{}, map[string]float64{}
+	for what, all := range samples {
+		slices.Sort(all)
+		p50[what], p99[what] = float64(all[len(all)/2]), float64(all[len(all)*99/100])
+	}
+	for _, what := range []string{"grant", "cycle"} {
+		for _, echo := range []string{"go", "c"} {
+			b.ReportMetric(p50[what]/p50[echo], what+"/"+echo+"-echo-p50")
+			b.ReportMetric(p99[what]/p99[echo], what+"/"+echo+"-echo-p99")
 		}
+	}
+	b.ReportMetric(p50["grant"], "grant-p50-ns")
+	b.ReportMetric(p50["c"], "c-echo-p50-ns")
+	b.ReportMetric(0, "ns/op")
+}
+
+// BenchmarkGrants is how many leases a second so many clients get out of a
+// daemon, each an instance of its own.
+func BenchmarkGrants(b *testing.B) {
+	for _, n := range []int{1, 16, 256} {
+		b.Run(fmt.Sprintf("clients=%d", n), func(b *testing.B) {
+			s, _ := serveApart(b, filepath.Join(runDir(b), "token.sock"))
+			clients := make([]*caller, n)
+			for i := range clients {
+				id := fmt.Sprintf("i%d", i)
+				s.register(reg(id, 100/float64(n), 1, 1))
+				clients[i] = connectTo(b, s.clientSocket())
+				clients[i].greet(b, id)
+			}
+			var left atomic.Int64
+			left.Store(int64(b.N))
+			var done sync.WaitGroup
+			b.ResetTimer()
+			for _, c := range clients {
+				done.Go(func() {
+					for left.Add(-1) >= 0 {
+						_, lease := c.roundTrip(b)
+						c.giveBack(b, lease, false)
+					}
+				})
+			}
+			done.Wait()
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "grants/s")
+		})
 	}
 }
 
-func BenchmarkEcho(b *testing.B) {
-	path := filepath.Join(runDir(b), "echo")
-	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
-	if err != nil {
-		b.Fatal(err)
+// BenchmarkIdle is the share of a core that the daemon takes while 256 clients
+// are connected and want nothing.
+func BenchmarkIdle(b *testing.B) {
+	s, daemon := serveApart(b, filepath.Join(runDir(b), "token.sock"))
+	for i := range 256 {
+		id := fmt.Sprintf("i%d", i)
+		s.register(reg(id, 1, 0.01, 1))
+		connectTo(b, s.clientSocket()).greet(b, id)
 	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		conn, err := l.Accept()
-		if err != nil {
-			return
+	const length = 3 * time.Second
+	before := cpuTime(b, daemon.Process.Pid)
+	<-time.After(length)
+	b.ReportMetric(100*(cpuTime(b, daemon.Process.Pid)-before).Seconds()/length.Seconds(), "%core")
+	b.ReportMetric(0, "ns/op")
+}
+
+// cpuTime is what a process has used so far.
+func cpuTime(b *testing.B, pid int) time.Duration {
+	var sum time.Duration
+	for _, which := range []string{"schedstat"} {
+		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/%s", pid, which))
+		if err != nil || len(tasks) == 0 {
+			b.Fatal("no threads of", pid, err)
 		}
-		defer conn.Close()
-		buf := make([]byte, wire.MaxMessage)
-		for {
-			n, err := conn.Read(buf)
-			if err != nil {
-				return
+		for _, path := range tasks {
+			var ns int64
+			if text, err := os.ReadFile(path); err == nil {
+				_, _ = fmt.Sscan(string(text), &ns)
 			}
-			if _, err := conn.Write(buf[:n]); err != nil {
-				return
-			}
-		}
-	}()
-	conn, err := net.Dial("unixpacket", path)
-	if err != nil {
-		b.Fatal(err)
-	}
-	frame, buf := wire.Append(nil, wire.Request{}), make([]byte, wire.MaxMessage)
-	for b.Loop() {
-		if _, err := conn.Write(frame); err != nil {
-			b.Fatal(err)
-		}
-		if _, err := conn.Read(buf); err != nil {
-			b.Fatal(err)
+			sum += time.Duration(ns)
 		}
 	}
-	_ = conn.Close()
-	<-ended
-	_ = l.Close()
+	return sum
 }

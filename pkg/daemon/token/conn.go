@@ -6,54 +6,52 @@ import (
 	"io"
 	"net"
 	"os"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gfaas/gfaas/pkg/gpu"
 	policy "github.com/gfaas/gfaas/pkg/policy/token"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// maxUnknown is how many connections may be open before their hello.
-const maxUnknown = 256
-
-// member is a connected process, a client of its GPU's scheduler.
+// member is a process's connection for one GPU, a client of its scheduler.
 type member struct {
-	id      policy.ClientID
-	inst    *instance
-	conn    *net.UnixConn
-	slot    int
-	pid     int    // as this daemon sees it; 0 if it does not
-	lease   uint32 // held or draining; 0 is none
-	asked   time.Time
-	granted time.Time
+	id        policy.ClientID
+	seat      *seat
+	conn      *net.UnixConn
+	slot      int
+	pid       int    // as this daemon sees it; 0 if it does not
+	lease     uint32 // held or draining; 0 is none
+	waits     bool   // has asked and was not granted yet
+	asked     time.Time
+	granted   time.Time
+	revoked   time.Time // zero while it has not been asked back
+	suspended bool      // it is stopped, and nobody waits for it
+	launches  uint64    // that its slot told of when it last gave a lease back
+	outside   gpu.Bytes // of the GPU's memory, that it occupies beside its allocations
+	excess    int       // messages of this lease that a client need not send
 }
 
 // greet reads a connection from its hello to its end.
-func (d *Daemon) greet(conn *net.UnixConn) {
+func (d *Daemon) greet(conn *net.UnixConn, e *entrance) {
 	defer d.conns.Done()
 	var m *member
-	var full bool
-	if d.call(func() {
-		d.open[conn] = true
-		d.unknown++
-		full = d.unknown > maxUnknown
-	}) != nil {
-		_ = conn.Close()
-		return
+	cred, err := peer(conn)
+	if err == nil {
+		err = d.admitsUser(conn, cred)
 	}
-	err := errors.New("too many connections without a hello")
-	if !full {
-		m, err = d.awaitHello(conn)
+	if err == nil {
+		m, err = d.awaitHello(conn, e, cred)
 	}
-	_ = d.call(func() { d.unknown-- })
 	if m != nil {
 		err = d.read(m)
 	}
-	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
-		d.log.Warn("client connection ended", "pid", peerPID(conn), "err", err)
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) && !errors.Is(err, syscall.ECONNRESET) {
+		d.faults.warn("client connection ended", "pid", cred.Pid, "uid", cred.Uid, "err", err)
 	}
-	_ = d.call(func() {
+	_ = d.locked(func() {
 		if m != nil {
 			d.leave(m)
 		}
@@ -63,11 +61,15 @@ func (d *Daemon) greet(conn *net.UnixConn) {
 }
 
 // awaitHello lets a process in, or refuses it.
-func (d *Daemon) awaitHello(conn *net.UnixConn) (*member, error) {
+func (d *Daemon) awaitHello(conn *net.UnixConn, e *entrance, cred unix.Ucred) (*member, error) {
+	if err := d.locked(func() { e.wait(conn) }); err != nil {
+		return nil, err
+	}
+	defer func() { _ = d.locked(func() { e.done(conn) }) }()
 	if err := conn.SetReadDeadline(time.Now().Add(d.cfg.HelloTimeout)); err != nil {
 		return nil, err
 	}
-	msg, err := readMessage(conn, make([]byte, wire.MaxMessage+1))
+	msg, err := readMessage(conn)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = d.refuse(conn, fmt.Sprintf("no hello within %v", d.cfg.HelloTimeout))
 	}
@@ -83,8 +85,7 @@ func (d *Daemon) awaitHello(conn *net.UnixConn) (*member, error) {
 	}
 	var m *member
 	var refusal error
-	pid := peerPID(conn)
-	if err := d.call(func() { m, refusal = d.join(conn, hello, pid) }); err != nil {
+	if err := d.locked(func() { m, refusal = d.join(conn, e, hello, int(cred.Pid)) }); err != nil {
 		return nil, err
 	}
 	if refusal != nil {
@@ -96,42 +97,32 @@ func (d *Daemon) awaitHello(conn *net.UnixConn) (*member, error) {
 // refuse tells the peer why; the error says the same.
 func (d *Daemon) refuse(conn *net.UnixConn, why string) error {
 	d.metrics.refused.Inc()
-	_ = send(conn, wire.Refused{Reason: wire.MakeReason(why)}, nil)
+	_ = send(conn, wire.Append(nil, wire.Refused{Reason: wire.MakeReason(why)}), nil)
 	return fmt.Errorf("refused: %s", why)
 }
 
-// read turns a process's messages into events.
+// read hears a process until its connection ends. The buffer is longer than
+// any message, so that one that is too long shows.
 func (d *Daemon) read(m *member) error {
 	buf := make([]byte, wire.MaxMessage+1)
 	for {
-		msg, err := readMessage(m.conn, buf)
+		n, err := m.conn.Read(buf)
 		if err != nil {
 			return err
 		}
-		var ev policy.Event
-		switch msg := msg.(type) {
-		case wire.Request:
-			ev = policy.Request{Client: m.id}
-		case wire.Return:
-			ev = policy.Return{
-				Client: m.id, Lease: msg.Lease, Used: duration(msg.UsedNS),
-				WantsMore: msg.Flags&wire.ReturnWantsMore != 0,
-			}
-		default:
-			return fmt.Errorf("message type %d from a client", msg.Type())
+		rest, err := d.heard(m, buf[:n])
+		if err != nil {
+			return err
 		}
-		if !d.post(func() { d.heard(m, ev) }) {
-			return nil
+		if rest > 0 {
+			time.Sleep(rest)
 		}
 	}
 }
 
-// duration is a count of nanoseconds from outside, cut to what fits.
-func duration(ns uint64) time.Duration { return time.Duration(min(ns, 1<<62)) }
-
-// readMessage reads one record. The buffer is longer than any message, so that
-// one that is too long shows.
-func readMessage(conn *net.UnixConn, buf []byte) (wire.Message, error) {
+// readMessage reads one record of any kind.
+func readMessage(conn *net.UnixConn) (wire.Message, error) {
+	buf := make([]byte, wire.MaxMessage+1)
 	n, err := conn.Read(buf)
 	if err != nil {
 		return nil, err
@@ -139,9 +130,12 @@ func readMessage(conn *net.UnixConn, buf []byte) (wire.Message, error) {
 	return wire.Parse(buf[:n])
 }
 
+// duration is a count of nanoseconds from outside, cut to what fits.
+func duration(ns uint64) time.Duration { return time.Duration(min(ns, 1<<62)) }
+
 // send writes a message, with a descriptor if file is not nil, without ever
 // waiting: a process that does not read what it is sent is cut off.
-func send(conn *net.UnixConn, m wire.Message, file *os.File) error {
+func send(conn *net.UnixConn, frame []byte, file *os.File) error {
 	var rights []byte
 	if file != nil {
 		rights = unix.UnixRights(int(file.Fd()))
@@ -152,7 +146,7 @@ func send(conn *net.UnixConn, m wire.Message, file *os.File) error {
 	}
 	var sent error
 	if err := raw.Write(func(fd uintptr) bool {
-		sent = unix.Sendmsg(int(fd), wire.Append(nil, m), rights, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		sent = unix.Sendmsg(int(fd), frame, rights, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 		return true
 	}); err != nil {
 		return err
@@ -160,16 +154,35 @@ func send(conn *net.UnixConn, m wire.Message, file *os.File) error {
 	return sent
 }
 
-// peerPID is the process at the other end, or 0 if this daemon cannot see it.
-func peerPID(conn *net.UnixConn) (pid int) {
+// peer is who is at the other end: a process number of 0 is one that this
+// daemon cannot see.
+func peer(conn *net.UnixConn) (unix.Ucred, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
-		return 0
+		return unix.Ucred{}, err
 	}
-	_ = raw.Control(func(fd uintptr) {
-		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
-			pid = int(cred.Pid)
+	var cred *unix.Ucred
+	var failed error
+	if err := raw.Control(func(fd uintptr) {
+		cred, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil {
+		return unix.Ucred{}, err
+	}
+	if failed != nil {
+		return unix.Ucred{}, fmt.Errorf("who connects: %w", failed)
+	}
+	return *cred, nil
+}
+
+// admitsUser refuses other people's processes.
+func (d *Daemon) admitsUser(conn *net.UnixConn, cred unix.Ucred) error {
+	if cred.Uid == 0 || int(cred.Uid) == os.Geteuid() {
+		return nil
+	}
+	for _, uid := range d.cfg.ClientUIDs {
+		if cred.Uid == uint32(uid) {
+			return nil
 		}
-	})
-	return pid
+	}
+	return d.refuse(conn, fmt.Sprintf("user %d may not use this daemon", cred.Uid))
 }

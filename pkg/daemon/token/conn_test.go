@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,7 +18,7 @@ func TestRefused(t *testing.T) {
 	s := serve(t, Config{HelloTimeout: 50 * time.Millisecond})
 	s.register(reg("a", 60, 1, 1))
 	for name, who := range map[string][2]string{"secret": {"a", "wrong"}, "instance": {"b", "secret of a"}, "nothing": {"", ""}} {
-		_, err := tokentest.Dial(s.d.clientSocket(), who[0], who[1], 0)
+		_, err := tokentest.Dial(s.clientSocket(), who[0], who[1], 0)
 		if !errors.Is(err, tokentest.ErrRefused) || !strings.Contains(err.Error(), "do not match") {
 			t.Errorf("wrong %s: %v", name, err)
 		}
@@ -33,7 +34,7 @@ func TestRefused(t *testing.T) {
 		"long message":   {long, ""},
 		"cut off header": {[]byte{1, 2, 3}, ""},
 	} {
-		conn, err := net.Dial("unixpacket", s.d.clientSocket())
+		conn, err := net.Dial("unixpacket", s.clientSocket())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -68,7 +69,7 @@ func TestClientThatBreaksTheProtocolLosesItsLease(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.await(b)
-	if a.Gate() != 0 {
+	if atomic.LoadUint32(&a.Slot().Gate) != 0 {
 		t.Error("the gate stayed open")
 	}
 }

@@ -56,7 +56,7 @@ func openMetrics(next http.Handler) http.Handler {
 
 func (d *Daemon) getStatus(w http.ResponseWriter, _ *http.Request) {
 	var s wire.Status
-	if err := d.call(func() { s = d.status() }); err != nil {
+	if err := d.locked(func() { s = d.status() }); err != nil {
 		problem(w, http.StatusServiceUnavailable, err)
 		return
 	}
@@ -84,30 +84,53 @@ func (d *Daemon) postInstance(w http.ResponseWriter, r *http.Request) {
 		problem(w, status, err)
 		return
 	}
-	w.WriteHeader(http.StatusNoContent)
+	var answer wire.Registered
+	if d.cfg.Prepare != nil {
+		answer = d.cfg.Prepare(r.Context(), inst.reg)
+		d.prepared(inst, answer)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(answer)
 }
 
-// register writes the file before the instance counts as known; the loop does
-// not wait for the disk.
+// register writes the file before the instance counts as known; nobody
+// who launches waits for the disk.
 func (d *Daemon) register(inst *instance) (status int, err error) {
 	d.regMu.Lock()
 	defer d.regMu.Unlock()
 	var conflict error
-	if err := d.call(func() { conflict, d.busy = d.admits(inst), time.Now() }); err != nil {
+	hasDoor := false
+	if err := d.locked(func() {
+		conflict, d.busy = d.admits(inst), time.Now()
+		old := d.instances[inst.reg.Instance]
+		hasDoor = old != nil && old.door != nil
+	}); err != nil {
 		return http.StatusServiceUnavailable, err
 	}
 	if conflict != nil {
 		return http.StatusConflict, conflict
 	}
+	if !hasDoor {
+		if inst.door, err = d.openDoor(inst.reg.Instance); err != nil {
+			return http.StatusInternalServerError, err
+		}
+	}
 	if err := d.save(inst); err != nil {
+		inst.door.remove()
 		return http.StatusInternalServerError, fmt.Errorf("keep registration: %w", err)
 	}
 	reg := inst.reg
-	if err := d.call(func() { d.add(inst) }); err != nil {
+	if err := d.locked(func() { d.add(inst) }); err != nil {
+		inst.door.close()
 		return http.StatusServiceUnavailable, err
 	}
-	d.log.Info("instance registered", "instance", reg.Instance, "gpu", reg.GPU, "sm_pct", reg.SMPct,
-		"quota_request", reg.QuotaRequest, "quota_limit", reg.QuotaLimit, "mem_limit", int64(reg.MemLimit), "owner_pid", reg.OwnerPID)
+	if inst.door != nil {
+		d.enter(inst.door)
+	}
+	for _, s := range reg.Seats() {
+		d.log.Info("instance registered", "instance", reg.Instance, "gpu", s.GPU, "sm_pct", s.SMPct, "quota_request", s.QuotaRequest,
+			"quota_limit", s.QuotaLimit, "mem_limit", int64(s.MemLimit), "turns", len(s.Turns), "owner_pid", reg.OwnerPID)
+	}
 	return 0, nil
 }
 
@@ -116,7 +139,7 @@ func (d *Daemon) deleteInstance(w http.ResponseWriter, r *http.Request) {
 	d.regMu.Lock()
 	defer d.regMu.Unlock()
 	found := false
-	if err := d.call(func() {
+	if err := d.locked(func() {
 		if found = d.remove(id, "unregistered"); found {
 			d.forgetFile(id)
 		}

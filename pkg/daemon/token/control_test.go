@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -114,7 +115,7 @@ func TestUnregisterGatesProcesses(t *testing.T) {
 		t.Fatal("unregister:", code)
 	}
 	<-a.Gone
-	if a.Gate() != 0 {
+	if atomic.LoadUint32(&a.Slot().Gate) != 0 {
 		t.Error("the gate stayed open")
 	}
 	if _, err := s.dial("a", 0); err == nil {

@@ -1,6 +1,3 @@
-// Package token is the live token daemon: it turns sockets, timers and
-// processes into events for the schedulers of pkg/policy/token, one a GPU, and
-// their actions into opened and closed gates.
 package token
 
 import (
@@ -12,6 +9,8 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,11 +18,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/gfaas/gfaas/pkg/gpu"
 	policy "github.com/gfaas/gfaas/pkg/policy/token"
+	"github.com/gfaas/gfaas/pkg/wire"
 )
-
-// PolicyName is the scheduling policy that the daemon runs.
-const PolicyName = "multi-token"
 
 // Settings may change while the daemon runs.
 type Settings struct {
@@ -34,34 +32,50 @@ type Settings struct {
 // Config is what a daemon goes by.
 type Config struct {
 	Settings
+	Policy       string        // who gets the GPU when; empty is policy.MultiToken
 	Socket       string        // control socket; its folder is the run directory
 	Listen       string        // TCP address of /healthz, /readyz and /metrics; empty is none
 	ExitWhenIdle time.Duration // leave after so long without instance and client; 0 is never
 	Private      bool          // the run directory is ours alone: set its mode to 0700
 	HelloTimeout time.Duration // for the hello of a new connection; 0 is 5 s
+	ClientUIDs   []int         // users whose processes may connect, besides root and this process's own
 	Log          *slog.Logger
+
+	// Memory, if set, tells what each process occupies of a GPU, in bytes, by
+	// its number as this daemon sees it. It is never called concurrently.
+	// CountContext makes what that is beside a process's own allocations count
+	// against its instance's limit.
+	Memory       func(device string) (map[int]gpu.Bytes, error)
+	CountContext bool
+
+	// Prepare, if set, is told of each registration that was accepted and says
+	// what else the instance's processes need. It may be called concurrently.
+	Prepare func(ctx context.Context, r wire.Registration) wire.Registered
 }
 
-// Daemon is one running token daemon. Its loop owns all state: everything else
-// hands it functions to run.
+// Daemon is one running token daemon. One lock guards all state: whoever hears
+// something, a connection's reader or a timer, takes it and steps the scheduler
+// itself, so that between a message and the gate it opens no thread waits for
+// another.
 type Daemon struct {
 	cfg     Config
 	log     *slog.Logger
 	lock    *os.File
 	control net.Listener
-	clients *net.UnixListener
+	common  *entrance    // where processes of all instances come in
 	web     net.Listener // nil without Listen
 	epoch   time.Time
 
-	calls    chan func()
-	done     chan struct{} // closed when the loop has ended
-	regMu    sync.Mutex    // one registration or removal at a time
+	regMu    sync.Mutex // one registration or removal at a time
 	conns    sync.WaitGroup
 	draining atomic.Bool
+	faults   *ration // log of what clients do wrong
+	visits   *ration // log of their coming and going
 	metrics  *metrics
 	registry *prometheus.Registry
 
-	// Owned by the loop.
+	mu        sync.Mutex // guards what follows, and the devices, instances, seats and members
+	ended     bool
 	settings  Settings
 	gpus      map[string]*device
 	instances map[string]*instance
@@ -69,7 +83,6 @@ type Daemon struct {
 	lastID    policy.ClientID
 	busy      time.Time // when there last was an instance, a client or a registration
 	open      map[net.Conn]bool
-	unknown   int // connections whose hello has not come
 }
 
 // Open takes the run directory, reads the registrations left there and opens
@@ -79,15 +92,22 @@ func Open(cfg Config) (*Daemon, error) {
 	if cfg.HelloTimeout == 0 {
 		cfg.HelloTimeout = 5 * time.Second
 	}
+	if cfg.Policy == "" {
+		cfg.Policy = policy.MultiToken
+	}
+	if !slices.Contains(policy.Names(), cfg.Policy) {
+		return nil, fmt.Errorf("policy %q: expected %s", cfg.Policy, strings.Join(policy.Names(), " or "))
+	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	d := &Daemon{
 		cfg: cfg, log: cfg.Log, settings: cfg.Settings, epoch: time.Now(), busy: time.Now(),
-		calls: make(chan func(), 64), done: make(chan struct{}),
 		gpus: map[string]*device{}, instances: map[string]*instance{},
 		members: map[policy.ClientID]*member{}, open: map[net.Conn]bool{},
 	}
+	d.faults = &ration{log: d.log, lines: 20, period: 10 * time.Second}
+	d.visits = &ration{log: d.log, lines: 1000, period: 10 * time.Second}
 	d.registry, d.metrics = newMetrics(d)
 	err := d.takeDir()
 	if err == nil {
@@ -106,7 +126,8 @@ func Open(cfg Config) (*Daemon, error) {
 
 func (d *Daemon) runDir() string       { return filepath.Dir(d.cfg.Socket) }
 func (d *Daemon) instancesDir() string { return filepath.Join(d.runDir(), "instances") }
-func (d *Daemon) clientSocket() string { return filepath.Join(d.runDir(), "client", "token.sock") }
+func (d *Daemon) clientDir() string    { return filepath.Join(d.runDir(), "client") }
+func (d *Daemon) clientSocket() string { return filepath.Join(d.clientDir(), "token.sock") }
 
 // WebAddr is where Listen listens, or nil.
 func (d *Daemon) WebAddr() net.Addr {
@@ -123,14 +144,21 @@ func (d *Daemon) Serve(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	defer d.unlock()
+	_ = d.locked(d.openDoors)
 	group, ctx := errgroup.WithContext(ctx)
 	servers := []*http.Server{d.serveHTTP(group, d.control, d.controlHandler())}
 	if d.web != nil {
 		servers = append(servers, d.serveHTTP(group, d.web, d.webHandler()))
 	}
-	group.Go(func() error { return d.accept(ctx) })
+	group.Go(func() error { return d.accept(d.common) })
+	if d.cfg.Memory != nil {
+		group.Go(func() error {
+			d.watchOutside(ctx)
+			return nil
+		})
+	}
 	group.Go(func() error {
-		d.loop(ctx, stop)
+		d.watch(ctx, stop)
 		d.draining.Store(true)
 		d.closeSockets()
 		for _, s := range servers {
@@ -167,9 +195,8 @@ func (d *Daemon) serveHTTP(group *errgroup.Group, l net.Listener, h http.Handler
 	return s
 }
 
-// loop runs what others hand it, and looks after owners and idleness.
-func (d *Daemon) loop(ctx context.Context, stop func()) {
-	defer close(d.done)
+// watch looks after owners and idleness until the context ends.
+func (d *Daemon) watch(ctx context.Context, stop func()) {
 	every := time.Second
 	if idle := d.cfg.ExitWhenIdle; idle > 0 {
 		every = min(every, max(idle/10, time.Millisecond))
@@ -180,48 +207,35 @@ func (d *Daemon) loop(ctx context.Context, stop func()) {
 		select {
 		case <-ctx.Done():
 			return
-		case f := <-d.calls:
-			f()
 		case <-tick.C:
+		}
+		_ = d.locked(func() {
 			d.lookAfter()
 			if d.cfg.ExitWhenIdle > 0 && time.Since(d.busy) >= d.cfg.ExitWhenIdle {
 				d.log.Info("idle, leaving", "after", d.cfg.ExitWhenIdle.String())
 				stop()
 			}
-		}
-	}
-}
-
-// post hands the loop a function. It says false when the loop has ended.
-func (d *Daemon) post(f func()) bool {
-	select {
-	case d.calls <- f:
-		return true
-	case <-d.done:
-		return false
+		})
 	}
 }
 
 // errClosing is the answer of a daemon that is on its way out.
 var errClosing = errors.New("the token daemon is shutting down")
 
-// call runs a function on the loop and waits for it.
-func (d *Daemon) call(f func()) error {
-	ran := make(chan struct{})
-	if !d.post(func() { f(); close(ran) }) {
+// locked runs a function that reads or changes the daemon's state.
+func (d *Daemon) locked(f func()) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ended {
 		return errClosing
 	}
-	select {
-	case <-ran:
-		return nil
-	case <-d.done:
-		return errClosing
-	}
+	f()
+	return nil
 }
 
 // Reload takes new settings: every scheduler starts a new window.
 func (d *Daemon) Reload(s Settings) error {
-	return d.call(func() {
+	return d.locked(func() {
 		d.settings = s
 		for _, g := range d.devices() {
 			g.step(policy.Configure{Window: s.Window, SMLimit: s.SMLimit})
@@ -230,18 +244,24 @@ func (d *Daemon) Reload(s Settings) error {
 	})
 }
 
-// shutDown closes every gate and connection once the loop has ended.
+// shutDown closes every gate and connection: from now on nothing changes.
 func (d *Daemon) shutDown() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.ended = true
 	for _, g := range d.gpus {
 		g.timer.Stop()
+		g.seeker.Stop()
 	}
 	for _, m := range d.members {
-		m.inst.page.clear(m.slot)
+		m.seat.page.clear(m.slot)
 	}
 	for conn := range d.open {
 		_ = conn.Close()
 	}
 	for _, i := range d.instances {
-		i.dropPage()
+		for _, s := range i.seats {
+			s.dropPage()
+		}
 	}
 }

@@ -3,11 +3,13 @@ package token
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -23,18 +25,33 @@ import (
 const patience = 10 * time.Second
 
 func TestMain(m *testing.M) {
-	if os.Getenv(helperEnv) != "" {
-		os.Exit(helper())
+	if play := roles[os.Getenv(roleEnv)]; play != nil {
+		if err := play(os.Getenv(pathEnv)); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		os.Exit(0)
 	}
 	goleak.VerifyTestMain(m)
 }
 
 // server is a daemon under test.
 type server struct {
-	t    testing.TB
-	d    *Daemon
-	stop func() error // asks it to end and waits
-	ends chan error
+	t      testing.TB
+	socket string
+	d      *Daemon      // nil in a process of its own
+	stop   func() error // asks it to end and waits
+	ends   chan error
+}
+
+func (s *server) clientSocket() string {
+	return filepath.Join(filepath.Dir(s.socket), "client", "token.sock")
+}
+
+// serveApart is a daemon in a process of its own.
+func serveApart(t testing.TB, socket string) (*server, *exec.Cmd) {
+	t.Helper()
+	return &server{t: t, socket: socket}, role(t, roleDaemon, socket, "serves")
 }
 
 func runDir(t testing.TB) string {
@@ -59,7 +76,7 @@ func serve(t testing.TB, cfg Config) *server {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	s := &server{t: t, d: d, ends: make(chan error, 1)}
+	s := &server{t: t, socket: cfg.Socket, d: d, ends: make(chan error, 1)}
 	go func() { s.ends <- d.Serve(ctx) }()
 	var result error
 	ended := false
@@ -87,7 +104,7 @@ func (s *server) http() *http.Client {
 	return &http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", s.d.cfg.Socket)
+			return (&net.Dialer{}).DialContext(ctx, "unix", s.socket)
 		},
 	}}
 }
@@ -113,8 +130,8 @@ func (s *server) do(method, path, body string) (int, string) {
 
 func reg(id string, sm, request, limit float64) wire.Registration {
 	return wire.Registration{
-		Instance: id, Function: "f-" + id, Secret: "secret of " + id, GPU: "sim", SMPct: sm,
-		QuotaRequest: request, QuotaLimit: limit, MemLimit: 1 << 30,
+		Instance: id, Function: "f-" + id, Secret: "secret of " + id,
+		Seat: wire.Seat{GPU: "sim", SMPct: sm, QuotaRequest: request, QuotaLimit: limit, MemLimit: 1 << 30},
 	}
 }
 
@@ -124,13 +141,13 @@ func (s *server) register(r wire.Registration) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	if status, body := s.do("POST", "/v1/instances", string(text)); status != http.StatusNoContent {
+	if status, body := s.do("POST", "/v1/instances", string(text)); status != http.StatusOK {
 		s.t.Fatalf("register %s: %d %s", r.Instance, status, body)
 	}
 }
 
 func (s *server) dial(id string, memUsed uint64) (*tokentest.Client, error) {
-	return tokentest.Dial(s.d.clientSocket(), id, "secret of "+id, memUsed)
+	return tokentest.Dial(s.clientSocket(), id, "secret of "+id, memUsed)
 }
 
 // join registers an instance and connects a process of it.

@@ -1,10 +1,14 @@
 package token
 
 import (
+	"context"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	policy "github.com/gfaas/gfaas/pkg/policy/token"
 	"github.com/gfaas/gfaas/pkg/wire"
@@ -14,8 +18,17 @@ import (
 type device struct {
 	name  string
 	d     *Daemon
-	sched *policy.Scheduler
+	sched policy.Policy
 	timer *time.Timer
+	wakes time.Duration // when the scheduler wants to be woken; 0 is never
+	rings time.Duration // when the timer fires; 0 is not set
+
+	seeker  *time.Timer // looks for stopped clients
+	seeking bool        // it is set
+	blind   bool        // nobody tells what processes occupy of it
+
+	grants, revokes prometheus.Counter
+	waits           prometheus.Observer
 }
 
 // device finds or makes the GPU of that name. Leases start at a random number,
@@ -24,9 +37,17 @@ func (d *Daemon) device(name string) *device {
 	g := d.gpus[name]
 	if g == nil {
 		cfg := policy.Config{Window: d.settings.Window, SMLimit: d.settings.SMLimit, FirstLease: rand.Uint32()}
-		g = &device{name: name, d: d, sched: policy.New(cfg, time.Since(d.epoch))}
-		g.timer = time.AfterFunc(time.Hour, func() { d.post(func() { g.step(policy.Wake{}) }) })
+		sched, err := policy.Make(d.cfg.Policy, cfg, time.Since(d.epoch))
+		if err != nil {
+			panic(err) // Open has looked
+		}
+		g = &device{name: name, d: d, sched: sched}
+		g.timer = time.AfterFunc(time.Hour, func() { _ = d.locked(g.ring) })
 		g.timer.Stop()
+		g.seeker = time.AfterFunc(time.Hour, func() { _ = d.locked(g.seekStopped) })
+		g.seeker.Stop()
+		g.grants, g.revokes = d.metrics.grants.WithLabelValues(name), d.metrics.revokes.WithLabelValues(name)
+		g.waits = d.metrics.waits.WithLabelValues(name)
 		d.gpus[name] = g
 	}
 	return g
@@ -42,8 +63,7 @@ func (d *Daemon) devices() []*device {
 	return out
 }
 
-// step tells the scheduler what happened and does what it says. Only the loop
-// calls it.
+// step tells the scheduler what happened and does what it says. Locked.
 func (g *device) step(ev policy.Event) {
 	now := time.Since(g.d.epoch)
 	for _, a := range g.sched.Step(now, ev) {
@@ -52,9 +72,36 @@ func (g *device) step(ev policy.Event) {
 			g.grant(a)
 		case policy.Revoke:
 			g.revoke(a)
+		case policy.Budget:
+			g.budget(a)
 		case policy.WakeAt:
-			g.timer.Reset(a.At - now)
+			g.wakeAt(now, a.At)
 		}
+	}
+}
+
+// wakeAt sets the timer, unless it fires earlier as it is and can be set again
+// then: most grants put off a wake that is set, and setting a timer costs more
+// than they do.
+func (g *device) wakeAt(now, at time.Duration) {
+	g.wakes = at
+	if g.rings == 0 || at < g.rings {
+		g.rings = at
+		g.timer.Reset(at - now)
+	}
+}
+
+// ring wakes the scheduler if it is time. Locked.
+func (g *device) ring() {
+	now := time.Since(g.d.epoch)
+	g.rings = 0
+	switch at := g.wakes; {
+	case at == 0:
+	case now < at:
+		g.wakeAt(now, at)
+	default:
+		g.wakes = 0
+		g.wake()
 	}
 }
 
@@ -63,10 +110,11 @@ func (g *device) grant(a policy.Grant) {
 	if m == nil {
 		return
 	}
-	m.granted, m.lease = time.Now(), a.Lease
-	m.inst.page.setGate(m.slot, a.Lease)
-	g.d.metrics.granted(g.name, m.granted.Sub(m.asked))
-	g.d.log.Debug("grant", "gpu", g.name, "instance", m.inst.reg.Instance, "pid", m.pid, "lease", a.Lease, "reason", a.Reason)
+	m.granted, m.lease, m.waits, m.excess = time.Now(), a.Lease, false, 0
+	m.seat.page.setGate(m.slot, a.Lease)
+	g.grants.Inc()
+	g.waits.Observe(m.granted.Sub(m.asked).Seconds())
+	g.note("grant", m, a.Lease, a.Reason)
 }
 
 // revoke closes the gate first: once the process reads the message nothing
@@ -76,34 +124,23 @@ func (g *device) revoke(a policy.Revoke) {
 	if m == nil {
 		return
 	}
-	m.inst.page.setGate(m.slot, 0)
-	g.d.metrics.revokes.WithLabelValues(g.name).Inc()
-	g.d.log.Debug("revoke", "gpu", g.name, "instance", m.inst.reg.Instance, "pid", m.pid, "lease", a.Lease, "reason", a.Reason)
-	if err := send(m.conn, wire.LeaseEnd{Lease: a.Lease}, nil); err != nil {
-		g.d.log.Warn("client does not read its messages", "instance", m.inst.reg.Instance, "pid", m.pid, "err", err)
+	m.revoked = time.Now()
+	if !g.seeking {
+		g.seeking = true
+		g.seeker.Reset(g.patience())
+	}
+	m.seat.page.setGate(m.slot, 0)
+	g.revokes.Inc()
+	g.note("revoke", m, a.Lease, a.Reason)
+	if err := send(m.conn, wire.LeaseEnd{Lease: a.Lease}.Append(nil), nil); err != nil {
+		g.d.faults.warn("client does not read its messages", "instance", m.seat.inst.reg.Instance, "pid", m.pid, "err", err)
 		_ = m.conn.Close() // its reader ends and takes it out
 	}
 }
 
-// heard passes on what a process said.
-func (d *Daemon) heard(m *member, ev policy.Event) {
-	if d.members[m.id] != m {
-		return
+// note logs a decision where that is asked for.
+func (g *device) note(what string, m *member, lease uint32, reason string) {
+	if g.d.log.Enabled(context.Background(), slog.LevelDebug) {
+		g.d.log.Debug(what, "gpu", g.name, "instance", m.seat.inst.reg.Instance, "pid", m.pid, "lease", lease, "reason", reason)
 	}
-	now := time.Now()
-	switch ev := ev.(type) {
-	case policy.Request:
-		m.asked = now
-	case policy.Return:
-		if ev.Lease != m.lease {
-			break // it crossed a LeaseEnd
-		}
-		// A process that gives its lease back unasked has closed its gate
-		// itself; a careless one is gated here.
-		m.lease = 0
-		m.inst.page.setGate(m.slot, 0)
-		d.metrics.returned(m.inst.reg, now.Sub(m.granted), ev.Used)
-		m.asked = now
-	}
-	d.device(m.inst.reg.GPU).step(ev)
 }

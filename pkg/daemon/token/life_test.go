@@ -1,59 +1,26 @@
 package token
 
 import (
-	"bufio"
 	"encoding/json"
-	"fmt"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/gfaas/gfaas/pkg/daemon/token/tokentest"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
-
-// helperEnv makes the test binary a process that takes a lease and hangs.
-const helperEnv = "TOKENTEST_SOCKET"
-
-func helper() int {
-	c, err := tokentest.Dial(os.Getenv(helperEnv), "a", "secret of a", 7)
-	if err == nil {
-		err = c.Request()
-	}
-	if err != nil {
-		fmt.Println(err)
-		return 1
-	}
-	for c.Gate() == 0 {
-		<-time.After(time.Millisecond)
-	}
-	fmt.Println("holds")
-	select {}
-}
 
 // TestKilledHolderFreesItsLease kills a process that holds a lease while
 // another waits.
 func TestKilledHolderFreesItsLease(t *testing.T) {
 	s := serve(t, Config{})
 	s.register(reg("a", 60, 1, 1))
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), helperEnv+"="+s.d.clientSocket())
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = cmd.Process.Kill() }()
-	if line, err := bufio.NewReader(out).ReadString('\n'); line != "holds\n" {
-		t.Fatal(line, err)
-	}
+	cmd := role(t, roleHolder, s.clientSocket(), "holds")
 	got := s.status().GPUs[0].Clients[0]
 	if got.PID != cmd.Process.Pid || got.State != "running" || got.MemUsedMiB == 0 {
 		t.Errorf("status of process %d: %+v", cmd.Process.Pid, got)
@@ -69,7 +36,6 @@ func TestKilledHolderFreesItsLease(t *testing.T) {
 	killed := time.Now()
 	s.await(b)
 	t.Logf("the next lease came %v after the kill", time.Since(killed))
-	_ = cmd.Wait()
 	eventually(t, "a is absent", func() bool {
 		c := s.status().GPUs[0].Clients[0]
 		return c.State == "absent" && c.MemUsedMiB == 0
@@ -88,7 +54,7 @@ func TestRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-a.Gone
-	if a.Gate() != 0 {
+	if atomic.LoadUint32(&a.Slot().Gate) != 0 {
 		t.Error("the gate stayed open without a daemon")
 	}
 	left, err := filepath.Glob(filepath.Join(dir, "*"))
@@ -166,7 +132,7 @@ func TestExitWhenIdle(t *testing.T) {
 	case <-time.After(patience):
 		t.Fatal("it did not leave")
 	}
-	if _, err := os.Stat(s.d.cfg.Socket); err == nil {
+	if _, err := os.Stat(s.socket); err == nil {
 		t.Error("the socket is still there")
 	}
 }
@@ -187,7 +153,7 @@ func TestOwnerDies(t *testing.T) {
 	a := s.join(r)
 	_ = in.Close()
 	_ = owner.Wait()
-	if err := s.d.call(s.d.lookAfter); err != nil {
+	if err := s.d.locked(s.d.lookAfter); err != nil {
 		t.Fatal(err)
 	}
 	if len(s.status().GPUs[0].Clients) != 1 {
@@ -195,7 +161,7 @@ func TestOwnerDies(t *testing.T) {
 	}
 	a.Close()
 	eventually(t, "the instance goes", func() bool {
-		_ = s.d.call(s.d.lookAfter)
+		_ = s.d.locked(s.d.lookAfter)
 		return len(s.status().GPUs[0].Clients) == 0
 	})
 	bad, err := json.Marshal(r)
@@ -232,7 +198,7 @@ func TestStaleRegistrations(t *testing.T) {
 	}
 	second := serve(t, Config{Socket: socket})
 	eventually(t, "the stale one goes", func() bool {
-		_ = second.d.call(func() { second.d.epoch = second.d.epoch.Add(-rejoin); second.d.lookAfter() })
+		_ = second.d.locked(func() { second.d.epoch = second.d.epoch.Add(-rejoin); second.d.lookAfter() })
 		return len(second.status().GPUs[0].Clients) == 1
 	})
 	if _, err := os.Stat(path); err == nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// metrics is what the loop counts. Gauges are read off the status instead.
+// metrics is what the daemon counts. Gauges are read off the status instead.
 type metrics struct {
 	grants    *prometheus.CounterVec
 	revokes   *prometheus.CounterVec
@@ -21,6 +21,7 @@ type metrics struct {
 	instances *prometheus.Desc
 	clients   *prometheus.Desc
 	smRunning *prometheus.Desc
+	phase     *prometheus.Desc
 	memory    *prometheus.Desc
 	d         *Daemon
 }
@@ -50,6 +51,7 @@ func newMetrics(d *Daemon) (*prometheus.Registry, *metrics) {
 		instances: desc("instances", "Registered instances.", "gpu"),
 		clients:   desc("clients", "Processes by state; absent counts instances without one.", "gpu", "state"),
 		smRunning: desc("sm_running_ratio", "Share of the SMs that leases hold.", "gpu"),
+		phase:     desc("phase", "1 for the phase that an instance is in (policy introspective).", "gpu", "instance", "phase"),
 		memory:    desc("memory_bytes", "GPU memory that an instance has allocated.", "gpu", "instance"),
 	}
 	r := prometheus.NewRegistry()
@@ -57,31 +59,26 @@ func newMetrics(d *Daemon) (*prometheus.Registry, *metrics) {
 	return r, m
 }
 
-func (m *metrics) granted(gpu string, waited time.Duration) {
-	m.grants.WithLabelValues(gpu).Inc()
-	m.waits.WithLabelValues(gpu).Observe(waited.Seconds())
+func (m *metrics) returned(s *seat, held, used time.Duration) {
+	m.leases.WithLabelValues(s.gpu.name).Observe(held.Seconds())
+	m.gpuTime.WithLabelValues(s.gpu.name, s.inst.reg.Instance).Add(max(0, min(used, held).Seconds()))
 }
 
-func (m *metrics) returned(r wire.Registration, held, used time.Duration) {
-	m.leases.WithLabelValues(r.GPU).Observe(held.Seconds())
-	m.gpuTime.WithLabelValues(r.GPU, r.Instance).Add(max(0, min(used, held).Seconds()))
+func (m *metrics) left(s *seat, c counters) {
+	m.launches.WithLabelValues(s.gpu.name, s.inst.reg.Instance).Add(float64(c.launches))
+	m.blocked.WithLabelValues(s.gpu.name, s.inst.reg.Instance).Add(duration(c.blockedNS).Seconds())
 }
 
-func (m *metrics) left(r wire.Registration, c counters) {
-	m.launches.WithLabelValues(r.GPU, r.Instance).Add(float64(c.launches))
-	m.blocked.WithLabelValues(r.GPU, r.Instance).Add(duration(c.blockedNS).Seconds())
-}
-
-// forget drops an instance's series.
-func (m *metrics) forget(r wire.Registration) {
+// forget drops a seat's series.
+func (m *metrics) forget(s *seat) {
 	for _, v := range []*prometheus.CounterVec{m.gpuTime, m.launches, m.blocked} {
-		v.DeleteLabelValues(r.GPU, r.Instance)
+		v.DeleteLabelValues(s.gpu.name, s.inst.reg.Instance)
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.instances, m.clients, m.smRunning, m.memory} {
+	for _, d := range []*prometheus.Desc{m.instances, m.clients, m.smRunning, m.phase, m.memory} {
 		ch <- d
 	}
 }
@@ -89,21 +86,27 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	var s wire.Status
-	if m.d.call(func() { s = m.d.status() }) != nil {
+	if m.d.locked(func() { s = m.d.status() }) != nil {
 		return
 	}
 	gauge := func(desc *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, labels...)
 	}
 	for _, g := range s.GPUs {
-		states := map[string]int{}
+		states, phases := map[string]int{}, map[[2]string]bool{}
 		memory := map[string]float64{}
 		for _, c := range g.Clients {
 			states[c.State]++
 			memory[c.Instance] += c.MemUsedMiB * (1 << 20)
+			if c.Phase != "" {
+				phases[[2]string{c.Instance, c.Phase}] = true
+			}
 		}
-		for _, state := range []string{"absent", "idle", "waiting", "running", "draining"} {
+		for _, state := range []string{"absent", "idle", "waiting", "running", "draining", "suspended"} {
 			gauge(m.clients, float64(states[state]), g.GPU, state)
+		}
+		for of := range phases {
+			gauge(m.phase, 1, g.GPU, of[0], of[1])
 		}
 		for id, bytes := range memory {
 			gauge(m.memory, bytes, g.GPU, id)

@@ -67,11 +67,11 @@ func (p *page) slot(n int) *wire.PageSlot {
 	return (*wire.PageSlot)(unsafe.Pointer(&p.mem[wire.PageSlotsOffset+n*wire.PageSlotSize]))
 }
 
-// setGate opens the gate with a lease, or closes it with 0, and wakes who
-// sleeps there.
+// setGate opens the gate with a lease and wakes who sleeps there, or closes it
+// with 0: then nobody does.
 func (p *page) setGate(n int, lease uint32) {
 	gate := &p.slot(n).Gate
-	if atomic.SwapUint32(gate, lease) == lease {
+	if atomic.SwapUint32(gate, lease) == lease || lease == 0 {
 		return
 	}
 	// FUTEX_WAKE without FUTEX_PRIVATE_FLAG: the sleepers are other processes.
@@ -84,14 +84,19 @@ func (p *page) clear(n int) {
 	p.setGate(n, 0)
 	s := p.slot(n)
 	atomic.StoreUint64(&s.MemUsed, 0)
+	atomic.StoreUint64(&s.MemOutside, 0)
 	atomic.StoreUint64(&s.Launches, 0)
 	atomic.StoreUint64(&s.BlockedNS, 0)
+	atomic.StoreUint64(&s.Blocks, 0)
+	atomic.StoreUint64(&s.Budget, 0)
 }
 
 // counters is what a process wrote into its slot.
-type counters struct{ memUsed, launches, blockedNS uint64 }
+type counters struct{ memUsed, launches, blockedNS, blocks uint64 }
 
 func (p *page) counters(n int) counters {
 	s := p.slot(n)
-	return counters{atomic.LoadUint64(&s.MemUsed), atomic.LoadUint64(&s.Launches), atomic.LoadUint64(&s.BlockedNS)}
+	return counters{
+		atomic.LoadUint64(&s.MemUsed), atomic.LoadUint64(&s.Launches), atomic.LoadUint64(&s.BlockedNS), atomic.LoadUint64(&s.Blocks),
+	}
 }

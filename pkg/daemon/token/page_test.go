@@ -12,14 +12,14 @@ import (
 
 func TestSendNeverWaits(t *testing.T) {
 	s := serve(t, Config{})
-	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: s.d.clientSocket(), Net: "unixpacket"})
+	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: s.clientSocket(), Net: "unixpacket"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
 	var server net.Conn
 	eventually(t, "the daemon has the connection", func() bool {
-		_ = s.d.call(func() {
+		_ = s.d.locked(func() {
 			for c := range s.d.open {
 				server = c
 			}
@@ -30,7 +30,7 @@ func TestSendNeverWaits(t *testing.T) {
 		if n > 1e5 {
 			t.Fatal("a peer that reads nothing takes all messages")
 		}
-		if err := send(server.(*net.UnixConn), wire.LeaseEnd{Lease: 1}, nil); err != nil {
+		if err := send(server.(*net.UnixConn), wire.LeaseEnd{Lease: 1}.Append(nil), nil); err != nil {
 			break
 		}
 	}

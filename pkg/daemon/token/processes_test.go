@@ -2,8 +2,11 @@ package token
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // TestProcessesShareQuotaAndPage: two processes of an instance draw on one
@@ -25,21 +28,41 @@ func TestProcessesShareQuotaAndPage(t *testing.T) {
 		t.Errorf("status %+v", rows)
 	}
 	const length = time.Second
-	ctx, cancel := context.WithTimeout(context.Background(), length)
-	defer cancel()
-	sum := make(chan time.Duration)
-	go func() {
-		used, err := a.Saturate(ctx, time.Millisecond)
-		if err != nil {
-			t.Error(err)
+	undisturbed(t, func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), length)
+		defer cancel()
+		var used [2]time.Duration
+		var both errgroup.Group
+		for n := range used {
+			c, err := s.dial("a", 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			both.Go(func() (err error) {
+				used[n], err = c.Saturate(ctx, time.Millisecond)
+				return err
+			})
 		}
-		sum <- used
-	}()
-	used, err := b.Saturate(ctx, time.Millisecond)
-	if err != nil {
-		t.Error(err)
+		if err := both.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		if got := (used[0] + used[1]).Seconds() / length.Seconds(); got < 0.35 || got > 0.45 {
+			return fmt.Errorf("together they used %.3f of the GPU, want 0.4", got)
+		}
+		return nil
+	})
+}
+
+// undisturbed repeats what other programs on this machine can spoil.
+func undisturbed(t *testing.T, try func() error) {
+	t.Helper()
+	var err error
+	for range 5 {
+		if err = try(); err == nil {
+			return
+		}
+		t.Log(err)
 	}
-	if got := (used + <-sum).Seconds() / length.Seconds(); got < 0.35 || got > 0.45 {
-		t.Errorf("together they used %.3f of the GPU, want 0.4", got)
-	}
+	t.Error(err)
 }

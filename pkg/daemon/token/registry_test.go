@@ -3,6 +3,7 @@ package token
 import (
 	"encoding/json"
 	"os"
+	"reflect"
 	"testing"
 )
 
@@ -28,7 +29,7 @@ func FuzzParseRecord(f *testing.F) {
 			t.Fatalf("%s, %v", printed, err)
 		}
 		again, err := parseRecord(printed)
-		if err != nil || again.reg != inst.reg || again.secret != inst.secret || again.ownerStart != inst.ownerStart {
+		if err != nil || !reflect.DeepEqual(again.reg, inst.reg) || again.secret != inst.secret || again.ownerStart != inst.ownerStart {
 			t.Fatalf("%+v came back as %+v, %v", inst, again, err)
 		}
 	})

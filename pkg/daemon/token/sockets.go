@@ -1,7 +1,6 @@
 package token
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -34,7 +33,7 @@ func (d *Daemon) takeDir() error {
 			return fmt.Errorf("run directory: %w", err)
 		}
 	}
-	for _, dir := range []string{d.instancesDir(), filepath.Dir(d.clientSocket())} {
+	for _, dir := range []string{d.instancesDir(), d.clientDir()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return fmt.Errorf("run directory: %w", err)
 		}
@@ -118,14 +117,16 @@ func (d *Daemon) unlock() {
 // listen opens the sockets. With the lock held a socket that is there is a
 // dead daemon's, unless someone answers.
 func (d *Daemon) listen() error {
-	control, err := listenUnix("unix", d.cfg.Socket)
+	control, err := listenUnix("unix", d.cfg.Socket, 0o600)
 	if err != nil {
 		return err
 	}
 	d.control = control
-	if d.clients, err = listenUnix("unixpacket", d.clientSocket()); err != nil {
+	clients, err := listenUnix("unixpacket", d.clientSocket(), 0o600)
+	if err != nil {
 		return err
 	}
+	d.common = &entrance{listener: clients}
 	if d.cfg.Listen != "" {
 		if d.web, err = net.Listen("tcp", d.cfg.Listen); err != nil {
 			return fmt.Errorf("--listen: %w", err)
@@ -142,7 +143,7 @@ func answers(network, path string) bool {
 	return err == nil
 }
 
-func listenUnix(network, path string) (*net.UnixListener, error) {
+func listenUnix(network, path string, mode fs.FileMode) (*net.UnixListener, error) {
 	if answers(network, path) {
 		return nil, fmt.Errorf("another daemon answers at %s", path)
 	}
@@ -158,7 +159,7 @@ func listenUnix(network, path string) (*net.UnixListener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("socket: %w", err)
 	}
-	if err := os.Chmod(path, 0o600); err != nil {
+	if err := os.Chmod(path, mode); err != nil {
 		_ = l.Close()
 		return nil, fmt.Errorf("socket: %w", err)
 	}
@@ -170,34 +171,16 @@ func (d *Daemon) closeSockets() {
 	if d.control != nil {
 		_ = d.control.Close()
 	}
-	if d.clients != nil {
-		_ = d.clients.Close()
+	if d.common != nil {
+		_ = d.common.listener.Close()
 	}
 	if d.web != nil {
 		_ = d.web.Close()
 	}
-}
-
-// accept starts a reader for each process that connects.
-func (d *Daemon) accept(ctx context.Context) error {
-	for {
-		conn, err := d.clients.AcceptUnix()
-		switch {
-		case err == nil:
-			d.conns.Add(1)
-			go d.greet(conn)
-		case ctx.Err() != nil || errors.Is(err, net.ErrClosed):
-			return nil
-		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ENOBUFS):
-			d.log.Error("cannot accept", "err", err)
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-time.After(100 * time.Millisecond):
-			}
-		case errors.Is(err, unix.ECONNABORTED):
-		default:
-			return fmt.Errorf("accept clients: %w", err)
-		}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, i := range d.instances {
+		i.door.close()
+		i.door = nil
 	}
 }

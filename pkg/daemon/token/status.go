@@ -6,19 +6,18 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
-	policy "github.com/gfaas/gfaas/pkg/policy/token"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// status is how everything stands. Only the loop calls it.
+// status is how everything stands. Locked.
 func (d *Daemon) status() wire.Status {
 	window := d.settings.Window
 	if window <= 0 {
 		window = gpu.Window
 	}
-	out := wire.Status{WindowMS: millis(window), Policy: PolicyName, GPUs: []wire.GPUStatus{}}
+	out := wire.Status{WindowMS: millis(window), Policy: d.cfg.Policy, GPUs: []wire.GPUStatus{}}
 	for _, g := range d.devices() {
-		g.step(policy.Wake{}) // closes the windows that have ended
+		g.wake() // closes the windows that have ended
 		out.GPUs = append(out.GPUs, wire.GPUStatus{
 			GPU: g.name, SMRunningPct: g.sched.SMRunning(), Clients: d.clientsOf(g),
 		})
@@ -35,16 +34,18 @@ func (d *Daemon) clientsOf(g *device) []wire.ClientStatus {
 		if m == nil {
 			continue
 		}
-		row := d.row(g, m.inst)
-		n := m.inst.page.counters(m.slot)
+		row := m.seat.row()
+		n := m.seat.page.counters(m.slot)
 		row.PID, row.Used, row.State = m.pid, c.Used, c.State.String()
 		row.MemUsedMiB, row.Launches = gpu.Bytes(min(n.memUsed, 1<<62)).MiB(), n.launches
 		row.BlockedMS = millis(duration(n.blockedNS))
+		row.ContextMiB = m.outside.MiB()
+		scaling(&row, c)
 		out = append(out, row)
 	}
 	for _, inst := range d.instances {
-		if inst.reg.GPU == g.name && inst.connected == 0 {
-			out = append(out, d.row(g, inst))
+		if s := inst.on(g); s != nil && s.connected == 0 {
+			out = append(out, s.row())
 		}
 	}
 	slices.SortFunc(out, func(a, b wire.ClientStatus) int {
@@ -53,12 +54,12 @@ func (d *Daemon) clientsOf(g *device) []wire.ClientStatus {
 	return out
 }
 
-// row is what a status says about an instance that has no process.
-func (d *Daemon) row(g *device, inst *instance) wire.ClientStatus {
+// row is what a status says about a seat that no process has.
+func (s *seat) row() wire.ClientStatus {
 	return wire.ClientStatus{
-		Instance: inst.reg.Instance, Function: inst.reg.Function, State: "absent",
-		SMPct: inst.reg.SMPct, QuotaRequest: inst.reg.QuotaRequest, QuotaLimit: inst.reg.QuotaLimit,
-		DebtMS: millis(g.sched.Debt(inst.reg.Instance)), MemLimitMiB: inst.reg.MemLimit.MiB(),
+		Instance: s.inst.reg.Instance, Function: s.inst.reg.Function, State: "absent",
+		SMPct: s.SMPct, QuotaRequest: s.QuotaRequest, QuotaLimit: s.QuotaLimit,
+		DebtMS: millis(s.gpu.sched.Debt(s.inst.reg.Instance)), MemLimitMiB: s.MemLimit.MiB(),
 	}
 }
 

@@ -22,17 +22,25 @@ var ErrRefused = errors.New("refused")
 
 // Client is one process as the daemon sees it.
 type Client struct {
-	Welcome wire.Welcome
-	Ends    chan uint32   // leases that the daemon asks back
-	Gone    chan struct{} // closed when the connection has ended
-	conn    *net.UnixConn
-	page    []byte
-	slot    *wire.PageSlot
+	Welcome  wire.Welcome
+	Ends     chan uint32   // leases that the daemon asks back
+	Gone     chan struct{} // closed when the connection has ended
+	conn     *net.UnixConn
+	page     []byte
+	slot     *wire.PageSlot
+	returned uint32
+	shut     atomic.Bool // the connection has ended: the gate in the page means nothing any more
 }
 
-// Dial connects a process of an instance that has that much GPU memory.
+// Dial connects a process of an instance that has that much GPU memory, for
+// the first of its GPUs.
 func Dial(socket, instance, secret string, memUsed uint64) (*Client, error) {
-	hello := wire.Hello{PID: uint32(os.Getpid()), MemUsed: memUsed}
+	return DialDevice(socket, instance, secret, 0, memUsed)
+}
+
+// DialDevice is Dial for any of the instance's GPUs.
+func DialDevice(socket, instance, secret string, device uint32, memUsed uint64) (*Client, error) {
+	hello := wire.Hello{PID: uint32(os.Getpid()), Device: device, MemUsed: memUsed}
 	var err error
 	if hello.Instance, err = wire.MakeName(instance); err != nil {
 		return nil, err
@@ -102,6 +110,7 @@ func descriptor(oob []byte) (int, error) {
 
 func (c *Client) read() {
 	defer close(c.Gone)
+	defer c.shut.Store(true)
 	buf := make([]byte, wire.MaxMessage)
 	for {
 		n, err := c.conn.Read(buf)
@@ -125,20 +134,31 @@ func (c *Client) Send(m wire.Message) error {
 }
 
 // Request asks for a lease.
-func (c *Client) Request() error { return c.Send(wire.Request{}) }
+func (c *Client) Request() error {
+	_, err := c.conn.Write(wire.Request{}.Append(nil))
+	return err
+}
 
 // Return closes the own gate and gives a lease back.
 func (c *Client) Return(lease uint32, used time.Duration, more bool) error {
+	c.returned = lease
 	atomic.CompareAndSwapUint32(&c.slot.Gate, lease, 0)
 	m := wire.Return{Lease: lease, UsedNS: uint64(used)}
 	if more {
 		m.Flags = wire.ReturnWantsMore
 	}
-	return c.Send(m)
+	_, err := c.conn.Write(m.Append(nil))
+	return err
 }
 
-// Gate is the lease that is held, or 0.
-func (c *Client) Gate() uint32 { return atomic.LoadUint32(&c.slot.Gate) }
+// Gate is the lease that is held, or 0. Without the daemon it is closed,
+// whatever the page says.
+func (c *Client) Gate() uint32 {
+	if c.shut.Load() {
+		return 0
+	}
+	return atomic.LoadUint32(&c.slot.Gate)
+}
 
 // Slot is the process's own part of the instance page.
 func (c *Client) Slot() *wire.PageSlot { return c.slot }
@@ -148,7 +168,8 @@ func (c *Client) MemLimit() uint64 {
 	return atomic.LoadUint64(&(*wire.PageHeader)(unsafe.Pointer(&c.page[0])).MemLimit)
 }
 
-// Await sleeps at the gate until it is open.
+// Await sleeps at the gate until it is open. A lease that came and went while
+// it slept is given back.
 func (c *Client) Await(ctx context.Context) (lease uint32, err error) {
 	const futexWait = 0
 	timeout := unix.NsecToTimespec(int64(20 * time.Millisecond)) // to notice the context
@@ -161,6 +182,11 @@ func (c *Client) Await(ctx context.Context) (lease uint32, err error) {
 			return 0, ctx.Err()
 		case <-c.Gone:
 			return 0, net.ErrClosed
+		case end := <-c.Ends:
+			if end != c.returned {
+				_ = c.Return(end, 0, true) // else the daemon's call for it crossed
+			}
+			continue
 		default:
 		}
 		_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&c.slot.Gate)), futexWait, 0,
@@ -199,8 +225,13 @@ func (c *Client) Saturate(ctx context.Context, kernel time.Duration) (used time.
 		if ctx.Err() != nil {
 			return used, c.Return(lease, took, false)
 		}
-		if end := <-c.Ends; end != lease {
-			return used, fmt.Errorf("lease %d was asked back, lease %d is held", end, lease)
+		select {
+		case end := <-c.Ends:
+			if end != lease {
+				return used, fmt.Errorf("lease %d was asked back, lease %d is held", end, lease)
+			}
+		case <-c.Gone:
+			return used, net.ErrClosed
 		}
 		if err := c.Return(lease, took, true); err != nil {
 			return used, err

@@ -1,0 +1,89 @@
+package simgpu
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/gpu"
+)
+
+// What hook/sim/shared.h says of gpuN.state: the numbers it begins with, and
+// the bytes that are locked by who is on the device.
+const (
+	magic    = 0x47534d31 // "GSM1"
+	layout   = 2
+	slots    = 128
+	lockSlot = 1<<20 + 1
+)
+
+// ProcessMemory is what each process occupies, in bytes, of the device of that
+// index: allocations of every kind, resident managed memory and its contexts.
+// It is what NVML tells by process on a real one. A device that nobody is on
+// is no error; a process of a pid namespace that is not this one's or below
+// it cannot be named and is left out.
+//
+// To be called from a process that is not on the device itself: closing the
+// state file would drop its locks.
+func ProcessMemory(dir string, index int) (map[int]gpu.Bytes, error) {
+	path := filepath.Join(dir, fmt.Sprintf("gpu%d.state", index))
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return map[int]gpu.Bytes{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	used := map[int]gpu.Bytes{}
+	for slot := range slots {
+		pid, err := holder(f, slot)
+		if err != nil {
+			return nil, fmt.Errorf("locks of %s: %w", path, err)
+		}
+		if pid <= 0 {
+			continue
+		}
+		bytes, err := slotMemory(f, slot)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		used[pid] += bytes
+	}
+	return used, nil
+}
+
+// holder is the process in a slot; 0 for none, or one that has no pid here.
+func holder(f *os.File, slot int) (int, error) {
+	lock := unix.Flock_t{Type: unix.F_WRLCK, Start: lockSlot + int64(slot), Len: 1}
+	if err := unix.FcntlFlock(f.Fd(), unix.F_GETLK, &lock); err != nil {
+		return 0, err
+	}
+	if lock.Type == unix.F_UNLCK {
+		return 0, nil
+	}
+	return int(lock.Pid), nil
+}
+
+// slotMemory reads what a slot that is held counts.
+func slotMemory(f *os.File, slot int) (gpu.Bytes, error) {
+	var head [16]byte
+	if _, err := f.ReadAt(head[:], 0); err != nil {
+		return 0, err
+	}
+	word := func(i int) uint32 { return binary.NativeEndian.Uint32(head[4*i:]) }
+	if word(0) != magic || word(1) != layout {
+		return 0, errors.New("written by another version of the simulated driver")
+	}
+	var mem [8]byte
+	at := int64(word(2)) + int64(slot)*int64(word(3)) + 8 // behind the slot's serial
+	if _, err := f.ReadAt(mem[:], at); err != nil {
+		return 0, err
+	}
+	return gpu.Bytes(binary.NativeEndian.Uint64(mem[:])), nil
+}

@@ -1,0 +1,112 @@
+package simgpu
+
+import (
+	"encoding/binary"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/gpu"
+)
+
+// stateFile makes a gpu3.state as a driver of that layout would, with the
+// memory of slot 5.
+func stateFile(t *testing.T, layout uint32, mem uint64) string {
+	t.Helper()
+	const procAt, procSize = 64, 24
+	dir := t.TempDir()
+	b := make([]byte, procAt+slots*procSize)
+	for i, word := range []uint32{magic, layout, procAt, procSize} {
+		binary.NativeEndian.PutUint32(b[4*i:], word)
+	}
+	binary.NativeEndian.PutUint64(b[procAt+5*procSize+8:], mem)
+	if err := os.WriteFile(filepath.Join(dir, "gpu3.state"), b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// TestMain makes this program the process that is on the device, when asked to.
+func TestMain(m *testing.M) {
+	path := os.Getenv("SIMGPU_TEST_HOLD")
+	if path == "" {
+		os.Exit(m.Run())
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err == nil {
+		err = unix.FcntlFlock(f.Fd(), unix.F_SETLK, &unix.Flock_t{Type: unix.F_WRLCK, Start: lockSlot + 5, Len: 1})
+	}
+	if err != nil {
+		os.Stderr.WriteString(err.Error())
+		os.Exit(1)
+	}
+	os.Stdout.WriteString("held")
+	io.Copy(io.Discard, os.Stdin)
+}
+
+// hold puts a process into slot 5.
+func hold(t *testing.T, dir string) (pid int) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "SIMGPU_TEST_HOLD="+filepath.Join(dir, "gpu3.state"))
+	if _, err := cmd.StdinPipe(); err != nil { // its end is the process's, at the latest when we are gone
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	if _, err := io.ReadFull(out, make([]byte, len("held"))); err != nil {
+		t.Fatal(err)
+	}
+	return cmd.Process.Pid
+}
+
+func TestProcessMemory(t *testing.T) {
+	dir := stateFile(t, layout, 12345)
+	if got, err := ProcessMemory(dir, 3); err != nil || len(got) != 0 {
+		t.Errorf("with nobody there: %v, %v", got, err)
+	}
+	pid := hold(t, dir)
+	got, err := ProcessMemory(dir, 3)
+	if err != nil || len(got) != 1 || got[pid] != gpu.Bytes(12345) {
+		t.Errorf("got %v, %v; expected 12345 of process %d", got, err, pid)
+	}
+	if got, err := ProcessMemory(dir, 0); err != nil || got == nil || len(got) != 0 {
+		t.Errorf("of a device without a file: %v, %v", got, err)
+	}
+}
+
+func TestProcessMemoryOfAnotherVersion(t *testing.T) {
+	dir := stateFile(t, layout+1, 1)
+	hold(t, dir)
+	if got, err := ProcessMemory(dir, 3); err == nil || !strings.Contains(err.Error(), "version") {
+		t.Errorf("got %v, %v", got, err)
+	}
+}
+
+// A process that is on the device but has no pid that means something here.
+func TestProcessMemoryNameless(t *testing.T) {
+	dir := stateFile(t, layout, 1)
+	f, err := os.OpenFile(filepath.Join(dir, "gpu3.state"), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	// The kernel tells the pid -1 of the holder of such a lock.
+	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK, Start: lockSlot + 5, Len: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := ProcessMemory(dir, 3); err != nil || len(got) != 0 {
+		t.Errorf("got %v, %v", got, err)
+	}
+}

@@ -1,0 +1,147 @@
+package token
+
+import (
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gfaas/gfaas/pkg/daemon/token/tokentest"
+)
+
+// folder is where an instance's own socket is.
+func (s *server) folder(id string) string {
+	return filepath.Join(filepath.Dir(s.clientSocket()), id)
+}
+
+// TestDoor: at its own socket an instance comes in, and nobody else.
+func TestDoor(t *testing.T) {
+	s := serve(t, Config{})
+	s.register(reg("a", 60, 1, 1))
+	s.register(reg("b", 30, 1, 1))
+	socket := filepath.Join(s.folder("a"), "token.sock")
+	for path, mode := range map[string]os.FileMode{socket: 0o600, s.folder("a"): 0o700} {
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != mode {
+			t.Errorf("%s: %v, %v, want mode %o", path, info, err, mode)
+		}
+	}
+	c, err := tokentest.Dial(socket, "a", "secret of a", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	s.lease(c)
+	if _, err := tokentest.Dial(socket, "b", "secret of b", 0); !errors.Is(err, tokentest.ErrRefused) {
+		t.Errorf("instance b at the socket of a: %v", err)
+	}
+	s.register(reg("a", 50, 1, 1)) // again: its socket stays
+	again, err := tokentest.Dial(socket, "a", "secret of a", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.Close()
+	if code, _ := s.do("DELETE", "/v1/instances/a", ""); code != http.StatusNoContent {
+		t.Fatal("unregister:", code)
+	}
+	if _, err := os.Stat(s.folder("a")); err == nil {
+		t.Error("the folder of a removed instance is still there")
+	}
+}
+
+// TestDoorAfterRestart: where the folder is mounted the next daemon's socket
+// appears; folders of instances that are not known are removed.
+func TestDoorAfterRestart(t *testing.T) {
+	first := serve(t, Config{Socket: filepath.Join(runDir(t), "token.sock")})
+	first.register(reg("a", 60, 1, 1))
+	mounted, err := os.Open(first.folder("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mounted.Close()
+	if err := first.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(first.folder("a")); err != nil || len(left) != 0 {
+		t.Errorf("the daemon left %v, %v", left, err)
+	}
+	stale := first.folder("gone")
+	if err := os.Mkdir(stale, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s := serve(t, Config{Socket: first.socket})
+	eventually(t, "the socket is back in the same folder", func() bool {
+		names, err := mounted.Readdirnames(-1)
+		_, _ = mounted.Seek(0, 0)
+		return err == nil && len(names) == 1 && names[0] == "token.sock"
+	})
+	c, err := tokentest.Dial(filepath.Join(s.folder("a"), "token.sock"), "a", "secret of a", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	if _, err := os.Stat(stale); err == nil {
+		t.Error("a stale folder is still there")
+	}
+}
+
+// TestDoorOfLongPath: a container sees the socket under a short name, so its
+// own may be longer than an address.
+func TestDoorOfLongPath(t *testing.T) {
+	s := serve(t, Config{})
+	id := strings.Repeat("x", 50)
+	dir := filepath.Join(runDir(t), strings.Repeat("d", 60))
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	deep := serve(t, Config{Socket: filepath.Join(dir, "t.sock")})
+	for _, s := range []*server{s, deep} {
+		s.register(reg(id, 10, 1, 1))
+		short := filepath.Join(runDir(t), "s")
+		if err := os.Symlink(s.folder(id), short); err != nil {
+			t.Fatal(err)
+		}
+		c, err := tokentest.Dial(filepath.Join(short, "token.sock"), id, "secret of "+id, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Close()
+	}
+	_, err := Open(Config{Socket: filepath.Join(dir, strings.Repeat("e", 30), "t.sock")})
+	if err == nil || !strings.Contains(err.Error(), "is too long for a socket") {
+		t.Errorf("a path that processes cannot connect to: %v", err)
+	}
+}
+
+// TestDoorIsTaken: something else has the place of an instance's folder, and
+// the common socket stays.
+func TestDoorIsTaken(t *testing.T) {
+	s := serve(t, Config{})
+	if err := os.WriteFile(filepath.Join(filepath.Dir(s.clientSocket()), "taken"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for id, want := range map[string]int{"taken": http.StatusInternalServerError, "token.sock": http.StatusBadRequest} {
+		if code, body := s.do("POST", "/v1/instances", `{"instance":"`+id+`","secret":"s","gpu":"sim","sm_pct":1,"quota_request":1,"quota_limit":1}`); code != want {
+			t.Errorf("%s: %d %s, want %d", id, code, body, want)
+		}
+	}
+	conn, err := net.Dial("unixpacket", s.clientSocket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.Close()
+}
+
+func TestDoorForOtherUsers(t *testing.T) {
+	s := serve(t, Config{ClientUIDs: []int{12345}})
+	s.register(reg("a", 60, 1, 1))
+	for path, mode := range map[string]os.FileMode{
+		filepath.Join(s.folder("a"), "token.sock"): 0o666, s.folder("a"): 0o711, filepath.Dir(s.folder("a")): 0o700, s.clientSocket(): 0o600,
+	} {
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != mode {
+			t.Errorf("%s: %v, %v, want mode %o", path, info, err, mode)
+		}
+	}
+}

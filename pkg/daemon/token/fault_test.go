@@ -1,0 +1,234 @@
+package token
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/daemon/token/tokentest"
+	"github.com/gfaas/gfaas/pkg/wire"
+)
+
+// raw opens a connection that has said nothing.
+func (s *server) raw() *net.UnixConn {
+	s.t.Helper()
+	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: s.clientSocket(), Net: "unixpacket"})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// TestFloodEndsTheConnection: messages that the protocol gives no reason for
+// end the connection of who sends them, and nobody else's.
+func TestFloodEndsTheConnection(t *testing.T) {
+	for name, m := range map[string]wire.Message{
+		"requests": wire.Request{}, "returns": wire.Return{Lease: 12345, UsedNS: 1}, "lease 0": wire.Return{},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, Config{})
+			bad, good := s.join(reg("a", 60, 1, 1)), s.join(reg("b", 60, 1, 1))
+			lease := s.lease(good)
+			for range 10 * leniency {
+				if bad.Send(m) != nil {
+					break // cut off already
+				}
+			}
+			select {
+			case <-bad.Gone:
+			case <-time.After(patience):
+				t.Fatal("it is not cut off")
+			}
+			if err := good.Return(lease, time.Millisecond, true); err != nil {
+				t.Fatal(err)
+			}
+			s.await(good)
+		})
+	}
+}
+
+// TestNeedlessMessagesAreForgiven: as many as a hasty client may send, in each
+// of its leases.
+func TestNeedlessMessagesAreForgiven(t *testing.T) {
+	s := serve(t, Config{})
+	a := s.join(reg("a", 60, 1, 1))
+	for range 20 {
+		lease := s.lease(a)
+		for range leniency {
+			if err := a.Request(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := a.Return(lease, time.Millisecond, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestSilentConnectionsKeepNobodyOut: those that say hello come in while more
+// connections than there is place for say nothing.
+func TestSilentConnectionsKeepNobodyOut(t *testing.T) {
+	s := serve(t, Config{HelloTimeout: time.Minute})
+	s.register(reg("a", 60, 1, 1))
+	for range maxUnknown + 50 {
+		s.raw()
+	}
+	eventually(t, "the oldest are gone", func() bool {
+		open := 0
+		_ = s.d.locked(func() { open = len(s.d.open) })
+		return open == maxUnknown
+	})
+	c, err := s.dial("a", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	s.lease(c)
+}
+
+// TestStorms: connections and hellos as fast as they can be made, good and
+// bad, take nothing from an instance that works, and leave nothing.
+func TestStorms(t *testing.T) {
+	s := serve(t, Config{})
+	a := s.join(reg("a", 60, 0.5, 0.5))
+	s.register(reg("b", 30, 0.5, 0.5))
+	before := runtime.NumGoroutine()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var storm sync.WaitGroup
+	var visits atomic.Int64
+	for _, secret := range []string{"secret of b", "wrong"} {
+		storm.Go(func() {
+			for ctx.Err() == nil {
+				if c, err := tokentest.Dial(s.clientSocket(), "b", secret, 0); err == nil {
+					_ = c.Request()
+					c.Close()
+				}
+				visits.Add(1)
+			}
+		})
+	}
+	storm.Go(func() {
+		for ctx.Err() == nil {
+			conn, err := net.Dial("unixpacket", s.clientSocket())
+			if err == nil {
+				_, _ = conn.Write(bytes.Repeat([]byte{0xff}, 200))
+				_ = conn.Close()
+			}
+		}
+	})
+	saturates := make(chan error, 1)
+	go func() {
+		_, err := a.Saturate(ctx, time.Millisecond)
+		saturates <- err
+	}()
+	// The storms take their part of the processors too, and other programs
+	// theirs: one undisturbed window shows that the daemon is not in the way.
+	eventually(t, "a window with the instance's share", func() bool {
+		return visits.Load() > 100 && s.status().GPUs[0].Clients[0].Used > 0.4
+	})
+	t.Logf("its share after %d visits", visits.Load())
+	cancel()
+	if err := <-saturates; err != nil {
+		t.Error(err)
+	}
+	storm.Wait()
+	eventually(t, "the storms leave nothing", func() bool {
+		open := 0
+		_ = s.d.locked(func() { open = len(s.d.open) })
+		return open == 1 && runtime.NumGoroutine() <= before
+	})
+}
+
+// TestLies: a report of more than the time since the grant counts as that
+// time, and so does none at all of a process that has launched.
+func TestLies(t *testing.T) {
+	for name, lie := range map[string]func(*tokentest.Client) time.Duration{
+		"more than there was": func(*tokentest.Client) time.Duration { return 1<<63 - 1 },
+		"nothing":             func(c *tokentest.Client) time.Duration { c.Slot().Launches++; return 0 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, Config{Settings: Settings{Window: 500 * time.Millisecond}})
+			a, b := s.join(reg("a", 60, 0.5, 0.5)), s.join(reg("b", 60, 0.5, 0.5))
+			lease := s.lease(a)
+			if err := b.Request(); err != nil {
+				t.Fatal(err)
+			}
+			start := time.Now()
+			for time.Since(start) < 50*time.Millisecond {
+				runtime.Gosched()
+			}
+			if err := a.Return(lease, lie(a), false); err != nil {
+				t.Fatal(err)
+			}
+			s.await(b)
+			eventually(t, "a window with the lie ends", func() bool { return s.status().GPUs[0].Clients[0].Used > 0 })
+			if used := s.status().GPUs[0].Clients[0].Used; used < 0.09 || used > 0.6 {
+				t.Errorf("charged %v of a window, want the time it held the lease", used)
+			}
+		})
+	}
+}
+
+func TestOtherUsersAreRefused(t *testing.T) {
+	s := serve(t, Config{ClientUIDs: []int{777}})
+	conn := s.raw()
+	for uid, ok := range map[uint32]bool{0: true, uint32(unix.Geteuid()): true, 777: true, 778: false, 65534: false} {
+		err := s.d.admitsUser(conn, unix.Ucred{Uid: uid})
+		if (err == nil) != ok || err != nil && !strings.Contains(err.Error(), "may not use this daemon") {
+			t.Errorf("user %d: %v", uid, err)
+		}
+	}
+}
+
+// TestPace: a seat is not listened to beyond so many messages a period.
+func TestPace(t *testing.T) {
+	s, start := &seat{}, time.Now()
+	for n := range paceMessages - 1 {
+		if rest := s.pace(start.Add(time.Duration(n))); rest != 0 {
+			t.Fatalf("message %d is slowed by %v", n, rest)
+		}
+	}
+	if rest := s.pace(start.Add(30 * time.Millisecond)); rest != pacePeriod-30*time.Millisecond {
+		t.Errorf("rest %v", rest)
+	}
+	if rest := s.pace(start.Add(pacePeriod)); rest != 0 {
+		t.Errorf("rest %v in the next period", rest)
+	}
+}
+
+// TestSlowReaderIsCutOff: a client that takes its leases and reads nothing
+// loses its connection when its buffer is full.
+func TestSlowReaderIsCutOff(t *testing.T) {
+	s := serve(t, Config{Settings: Settings{Window: 20 * time.Millisecond}})
+	s.register(reg("a", 60, 0.5, 0.5))
+	c := connectTo(t, s.clientSocket())
+	c.greet(t, "a")
+	gone := func() bool {
+		fds := []unix.PollFd{{Fd: int32(c.fd)}}
+		_, _ = unix.Poll(fds, 0)
+		return fds[0].Revents&unix.POLLHUP != 0
+	}
+	eventually(t, "it is cut off", func() bool {
+		_, _ = unix.Write(c.fd, request)
+		for end := time.Now().Add(time.Second); time.Now().Before(end) && !gone(); runtime.Gosched() {
+			if lease := atomic.LoadUint32(c.gate); lease != 0 {
+				for atomic.LoadUint32(c.gate) == lease && !gone() {
+					runtime.Gosched()
+				}
+				_ = c.tryReturn(lease)
+				break
+			}
+		}
+		return gone()
+	})
+}

@@ -1,0 +1,118 @@
+package token
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/daemon/token/tokentest"
+	policy "github.com/gfaas/gfaas/pkg/policy/token"
+	"github.com/gfaas/gfaas/pkg/wire"
+)
+
+// row is what the status says of an instance's one process.
+func (s *server) row(instance string) wire.ClientStatus {
+	s.t.Helper()
+	for _, g := range s.status().GPUs {
+		for _, c := range g.Clients {
+			if c.Instance == instance {
+				return c
+			}
+		}
+	}
+	s.t.Fatalf("no instance %s", instance)
+	return wire.ClientStatus{}
+}
+
+// work lets a client launch for as long as the test runs.
+func work(t *testing.T, c *tokentest.Client, blocks uint64) {
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- c.Work(ctx, blocks, time.Millisecond) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func introspective(t *testing.T) *server {
+	return serve(t, Config{Policy: policy.Introspection})
+}
+
+// TestBudget holds a process of which nobody knows how fast it is to a limit
+// of 0.3: of what it launches alone and unhindered it launches that part.
+func TestBudget(t *testing.T) {
+	s := introspective(t)
+	c := s.join(reg("a", 100, 0.2, 0.3))
+	if !c.Metered() {
+		t.Fatal("the page is not metered")
+	}
+	work(t, c, 64)
+	eventually(t, "it is metered", func() bool { return s.row("a").BudgetBlocks > 0 })
+	// The speed is what a trial found in the same process on the same machine.
+	near := 0
+	eventually(t, "it is held to its limit", func() bool {
+		before := atomic.LoadUint64(&c.Slot().Blocks)
+		eventually(t, "it goes on", func() bool { return atomic.LoadUint64(&c.Slot().Blocks) > before })
+		if used := s.row("a").Used; used > 0.2 && used < 0.4 {
+			near++
+		} else {
+			near = 0
+		}
+		return near == 20
+	})
+	row := s.row("a")
+	if row.Phase != "NONE" || row.State != "running" || row.Launches == 0 {
+		t.Errorf("status %+v", row)
+	}
+	if _, text := s.do("GET", "/metrics", ""); !strings.Contains(text, `gfaas_token_phase{gpu="sim",instance="a",phase="NONE"} 1`) {
+		t.Errorf("no phase in\n%s", text)
+	}
+}
+
+// TestBudgetsSideBySide has two processes hold leases at once, and one come to
+// rest without a timer.
+func TestBudgetsSideBySide(t *testing.T) {
+	s := introspective(t)
+	a, b := s.join(reg("a", 100, 0.3, 0.8)), s.join(reg("b", 100, 0.5, 0.8))
+	work(t, a, 10)
+	work(t, b, 1000)
+	eventually(t, "both run", func() bool { return s.row("a").State == "running" && s.row("b").State == "running" })
+	if row := s.row("a"); row.SMPct != 100 || row.QuotaLimit != 0.8 {
+		t.Errorf("status %+v", row)
+	}
+}
+
+// TestMultiTokenIsNotMetered keeps the new keys out of the other policy's status.
+func TestMultiTokenIsNotMetered(t *testing.T) {
+	s := serve(t, Config{})
+	c := s.join(reg("a", 100, 1, 1))
+	s.lease(c)
+	_, text := s.do("GET", "/v1/status", "")
+	if c.Metered() || strings.Contains(text, "phase") || strings.Contains(text, "budget") {
+		t.Errorf("metered %v, status %s", c.Metered(), text)
+	}
+}
+
+// TestIdleNeedsNoTimer: once nobody wants anything nothing is woken any more.
+func TestIdleNeedsNoTimer(t *testing.T) {
+	s := introspective(t)
+	c := s.join(reg("a", 100, 0.5, 0.5))
+	lease := s.lease(c)
+	if err := c.Return(lease, 0, false); err != nil {
+		t.Fatal(err)
+	}
+	var g *device
+	eventually(t, "it is idle", func() bool { return s.row("a").State == "idle" })
+	_ = s.d.locked(func() { g = s.d.gpus["sim"] })
+	// The wake that was out comes and asks for no other: then the timer is stopped.
+	eventually(t, "no timer", func() bool {
+		stopped := false
+		_ = s.d.locked(func() { stopped = !g.timer.Stop() })
+		return stopped
+	})
+}

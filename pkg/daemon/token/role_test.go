@@ -1,0 +1,156 @@
+package token
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/daemon/token/tokentest"
+	"github.com/gfaas/gfaas/pkg/wire"
+)
+
+// The test binary is also the processes that tests need, by roleEnv: each works
+// on the socket in pathEnv, says a word when it is ready, and ends with its
+// standard input.
+const (
+	roleEnv = "TOKENTEST_ROLE"
+	pathEnv = "TOKENTEST_PATH"
+
+	roleHolder = "holder" // takes a lease and keeps it
+	roleLooper = "looper" // launches whenever it holds one
+	roleDaemon = "daemon"
+	roleEcho   = "echo" // sends back what it gets
+)
+
+var roles map[string]func(path string) error
+
+func init() {
+	roles = map[string]func(string) error{roleHolder: playHolder, roleLooper: playLooper, roleDaemon: playDaemon, roleEcho: playEcho}
+}
+
+// role starts a process and waits until it says the word; not if it is empty.
+func role(t testing.TB, name, path, word string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), roleEnv+"="+name, pathEnv+"="+path)
+	return start(t, cmd, word)
+}
+
+// start starts a process and waits until it says the word.
+func start(t testing.TB, cmd *exec.Cmd, word string) *exec.Cmd {
+	t.Helper()
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = in.Close()
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	if word == "" {
+		return cmd // without waiting
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != word+"\n" {
+		t.Fatalf("%v said %q, %v", cmd, line, err)
+	}
+	return cmd
+}
+
+// untilStdinEnds waits for whoever started this process.
+func untilStdinEnds() { _, _ = io.Copy(io.Discard, os.Stdin) }
+
+func playHolder(path string) error {
+	c, err := tokentest.Dial(path, "a", "secret of a", 7)
+	if err != nil {
+		return err
+	}
+	if err := c.Request(); err != nil {
+		return err
+	}
+	for c.Gate() == 0 {
+		<-time.After(time.Millisecond)
+	}
+	fmt.Println("holds")
+	untilStdinEnds()
+	return nil
+}
+
+func playLooper(path string) error {
+	c, err := tokentest.Dial(path, "a", "secret of a", 7)
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	go func() {
+		untilStdinEnds()
+		stop()
+	}()
+	go func() {
+		for atomic.LoadUint64(&c.Slot().Launches) == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		fmt.Println("holds")
+	}()
+	_, err = c.Saturate(ctx, time.Millisecond)
+	return err
+}
+
+func playDaemon(path string) error {
+	d, err := Open(Config{Socket: path})
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	go func() {
+		untilStdinEnds()
+		stop()
+	}()
+	fmt.Println("serves")
+	return d.Serve(ctx)
+}
+
+func playEcho(path string) error {
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err != nil {
+		return err
+	}
+	fmt.Println("serves")
+	go untilStdinEnds()
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return err
+		}
+		go func() {
+			buf := make([]byte, wire.MaxMessage)
+			for {
+				n, err := conn.Read(buf)
+				if err != nil {
+					return
+				}
+				if _, err := conn.Write(buf[:n]); err != nil {
+					return
+				}
+			}
+		}()
+	}
+}

@@ -1,0 +1,145 @@
+package token
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/daemon/token/tokentest"
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/wire"
+)
+
+// spanning is an instance on two GPUs with another slice on each.
+func spanning() wire.Registration {
+	r := reg("a", 60, 0.2, 0.2)
+	r.More = []wire.Seat{{GPU: "sim:1", SMPct: 30, QuotaRequest: 0.4, QuotaLimit: 0.9, MemLimit: 2 << 30, Turns: []gpu.Turn{{From: 0.1, To: 0.5}}}}
+	return r
+}
+
+func (s *server) dialDevice(id string, device uint32) (*tokentest.Client, error) {
+	return tokentest.DialDevice(s.clientSocket(), id, "secret of "+id, device, 0)
+}
+
+// TestSeats: on each of its GPUs an instance has a page, a slice and a lease of
+// its own.
+func TestSeats(t *testing.T) {
+	s := serve(t, Config{})
+	s.register(spanning())
+	other := reg("b", 60, 1, 1)
+	other.GPU = "sim:1"
+	b := s.join(other)
+	var a [2]*tokentest.Client
+	for device := range a {
+		var err error
+		if a[device], err = s.dialDevice("a", uint32(device)); err != nil {
+			t.Fatal(err)
+		}
+		defer a[device].Close()
+	}
+	if a[0].MemLimit() != 1<<30 || a[1].MemLimit() != 2<<30 || a[1].Welcome.MemLimit != 2<<30 {
+		t.Errorf("limits %d and %d", a[0].MemLimit(), a[1].MemLimit())
+	}
+	s.lease(a[1])
+	if a[0].Gate() != 0 {
+		t.Error("a lease on one GPU opened the gate of another")
+	}
+	s.lease(a[0])
+	s.lease(b) // 30 and 60 percent fit together
+	a[1].Slot().MemUsed = 3 << 20
+	st := s.status()
+	if len(st.GPUs) != 2 || st.GPUs[0].GPU != "sim" || st.GPUs[1].GPU != "sim:1" || st.GPUs[0].SMRunningPct != 60 || st.GPUs[1].SMRunningPct != 90 {
+		t.Fatalf("status %+v", st)
+	}
+	first, second := st.GPUs[0].Clients[0], st.GPUs[1].Clients[0]
+	if first.SMPct != 60 || first.MemUsedMiB != 0 || second.SMPct != 30 || second.QuotaLimit != 0.9 || second.MemUsedMiB != 3 {
+		t.Errorf("on the first %+v, on the second %+v", first, second)
+	}
+	select { // the budget on the first GPU ends after 20 ms; on the second nobody asks
+	case <-a[0].Ends:
+	case <-time.After(patience):
+		t.Fatal("never asked back")
+	}
+	a[1].Close()
+	eventually(t, "one connection ends, the other stays", func() bool {
+		st := s.status()
+		return st.GPUs[1].Clients[0].State == "absent" && st.GPUs[0].Clients[0].State == "draining"
+	})
+}
+
+func TestNoSuchSeat(t *testing.T) {
+	s := serve(t, Config{})
+	s.register(spanning())
+	for _, device := range []uint32{2, 1 << 31, 1<<32 - 1} {
+		if _, err := s.dialDevice("a", device); !errors.Is(err, tokentest.ErrRefused) || !strings.Contains(err.Error(), "instance a has 2 GPU(s): there is no device") {
+			t.Errorf("device %d: %v", device, err)
+		}
+	}
+}
+
+func TestOneGPUHasOneName(t *testing.T) {
+	s := serve(t, Config{})
+	for name, more := range map[string]string{"x": "sim:0", "y": "sim:00", "z": "sim"} {
+		r := reg(name, 1, 1, 1)
+		r.More = []wire.Seat{{GPU: more, SMPct: 1, QuotaRequest: 1, QuotaLimit: 1}}
+		text, err := json.Marshal(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if code, body := s.do("POST", "/v1/instances", string(text)); code != http.StatusBadRequest || !strings.Contains(body, "named twice") {
+			t.Errorf("sim and %s: %d %s", more, code, body)
+		}
+	}
+	a, b := reg("a", 1, 1, 1), reg("b", 1, 1, 1)
+	b.GPU = "sim:0"
+	s.register(a)
+	s.register(b)
+	if st := s.status(); len(st.GPUs) != 1 || len(st.GPUs[0].Clients) != 2 {
+		t.Errorf("status %+v", st)
+	}
+}
+
+// TestSeatsLast: the next daemon knows them all, and they change only while
+// nobody is connected.
+func TestSeatsLast(t *testing.T) {
+	socket := filepath.Join(runDir(t), "token.sock")
+	first := serve(t, Config{Socket: socket})
+	first.register(spanning())
+	if err := first.stop(); err != nil {
+		t.Fatal(err)
+	}
+	s := serve(t, Config{Socket: socket})
+	if st := s.status(); len(st.GPUs) != 2 || st.GPUs[1].Clients[0].QuotaLimit != 0.9 {
+		t.Fatalf("known from before: %+v", st)
+	}
+	c, err := s.dialDevice("a", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	moved, err := json.Marshal(reg("a", 60, 0.2, 0.2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if code, body := s.do("POST", "/v1/instances", string(moved)); code != http.StatusConflict {
+		t.Errorf("moved with a process on it: %d %s", code, body)
+	}
+	wider := spanning()
+	wider.More[0].MemLimit = 5 << 30
+	s.register(wider)
+	if c.MemLimit() != 5<<30 {
+		t.Errorf("limit %d after it was changed", c.MemLimit())
+	}
+	c.Close()
+	eventually(t, "it moves", func() bool {
+		code, _ := s.do("POST", "/v1/instances", string(moved))
+		return code == http.StatusOK
+	})
+	if st := s.status(); len(st.GPUs[0].Clients) != 1 || len(st.GPUs[1].Clients) != 0 {
+		t.Errorf("after it moved: %+v", st)
+	}
+}

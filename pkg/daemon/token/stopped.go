@@ -1,0 +1,87 @@
+package token
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	policy "github.com/gfaas/gfaas/pkg/policy/token"
+)
+
+// A process may be stopped, by a signal, a debugger or a frozen cgroup, while
+// it drains. Its gate is closed, but others would wait for its SMs until it
+// goes on.
+const (
+	leastPatience = 250 * time.Millisecond // and at least two windows, before a look
+	blindPatience = 10 * time.Second       // with a process that cannot be seen from here
+)
+
+// patience is how long a client may drain before it is looked at.
+func (g *device) patience() time.Duration { return max(leastPatience, 2*g.sched.Window()) }
+
+// seekStopped suspends the clients that were asked back long ago and are
+// stopped, and sees to it that it is called again while others drain. Locked.
+func (g *device) seekStopped() {
+	now, drains := time.Now(), false
+	for _, m := range g.d.members {
+		if m.seat.gpu != g || m.lease == 0 || m.revoked.IsZero() || m.suspended {
+			continue
+		}
+		took := now.Sub(m.revoked)
+		if took < g.patience() || m.pid != 0 && !stopped(m.pid) || m.pid == 0 && took < blindPatience {
+			drains = true
+			continue
+		}
+		m.suspended = true
+		g.d.faults.warn("client is stopped: nobody waits for it any longer", "gpu", g.name,
+			"instance", m.seat.inst.reg.Instance, "pid", m.pid, "asked_back_ms", took.Milliseconds())
+		g.step(policy.Suspend{Client: m.id})
+	}
+	if g.seeking = drains; drains {
+		g.seeker.Reset(g.patience())
+	}
+}
+
+// stopped says whether a process is stopped, traced or frozen.
+func stopped(pid int) bool {
+	dir := "/proc/" + strconv.Itoa(pid)
+	text, err := os.ReadFile(dir + "/stat")
+	if err != nil {
+		return false
+	}
+	// The second field is the name in parentheses and may hold anything.
+	state, _, _ := bytes.Cut(bytes.TrimSpace(text[bytes.LastIndexByte(text, ')')+1:]), []byte(" "))
+	switch string(state) {
+	case "T", "t":
+		return true
+	}
+	groups, err := os.ReadFile(dir + "/cgroup")
+	return err == nil && frozen("/sys/fs/cgroup", string(groups))
+}
+
+// frozen says whether one of the cgroups, as /proc/PID/cgroup lists them, is
+// frozen, by itself or with one above it.
+func frozen(root, groups string) bool {
+	for line := range strings.Lines(groups) {
+		fields := strings.SplitN(strings.TrimSpace(line), ":", 3) // number, controllers, path
+		if len(fields) != 3 {
+			continue
+		}
+		switch {
+		case fields[1] == "": // version 2
+			text, err := os.ReadFile(filepath.Join(root, fields[2], "cgroup.events"))
+			if err == nil && strings.Contains("\n"+string(text), "\nfrozen 1") {
+				return true
+			}
+		case fields[1] == "freezer":
+			text, err := os.ReadFile(filepath.Join(root, "freezer", fields[2], "freezer.state"))
+			if err == nil && strings.TrimSpace(string(text)) == "FROZEN" {
+				return true
+			}
+		}
+	}
+	return false
+}
