@@ -20,6 +20,7 @@ import (
 type Column[T any] struct {
 	Name     string
 	Required bool // the header must have it and no cell may be empty
+	Sparse   bool // with Required: cells may be empty all the same
 	// Set stores a cell that is not empty; its error says what is wrong and
 	// what was expected.
 	Set func(row *T, cell string) error
@@ -33,8 +34,8 @@ type Row[T any] struct {
 }
 
 // Read reads a whole file, stopping at its first fault; name is what messages
-// call the file. A cell of an optional column that is empty or absent leaves
-// the row as blank made it.
+// call the file. A cell that may be empty or absent, and is, leaves the row as
+// blank made it.
 func Read[T any](r io.Reader, name string, columns []Column[T], blank func() T) ([]Row[T], error) {
 	data, err := io.ReadAll(r)
 	if err != nil {
@@ -107,7 +108,7 @@ func Unique[T any](rows []Row[T], name, column string, key func(T) string) error
 func setCell[T any](row *T, c Column[T], cell string) error {
 	cell = strings.TrimSpace(cell)
 	if cell == "" {
-		if c.Required {
+		if c.Required && !c.Sparse {
 			return errors.New("the cell is empty, expected a value")
 		}
 		return nil

@@ -1,0 +1,134 @@
+package plan
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/textfile"
+)
+
+// Item is a rectangle to be packed: Quota across, SMPct up, in the units of
+// the bin.
+type Item struct {
+	ID           string
+	Quota, SMPct Decimal
+	MemMiB       float64
+	Count        int // how many of it
+	Line         int
+}
+
+// MaxItems is the most items that a file may stand for, copies counted.
+const MaxItems = 5_000_000
+
+// LoadItems reads items from a file, or from standard input for "-".
+func LoadItems(path string) ([]Item, error) { return textfile.Load(path, ReadItems) }
+
+// ReadItems reads items (CSV: id, quota, sm_pct, optionally mem_mib, count);
+// name is what messages call the file.
+func ReadItems(r io.Reader, name string) ([]Item, error) {
+	rows, err := csvfile.Read(r, name, itemColumns(), func() Item { return Item{Count: 1} })
+	if err != nil {
+		return nil, err
+	}
+	if err := csvfile.Unique(rows, name, "id", func(i Item) string { return i.ID }); err != nil {
+		return nil, err
+	}
+	items := make([]Item, len(rows))
+	total := 0
+	for i, row := range rows {
+		items[i] = row.Value
+		items[i].Line = row.Line
+		if total += row.Value.Count; total > MaxItems {
+			return nil, &textfile.Fault{File: name, Line: row.Line, Where: "count",
+				What: fmt.Sprintf("up to here the file stands for %d items, expected at most %d", total, MaxItems)}
+		}
+	}
+	return items, copiesUnique(items, name)
+}
+
+func itemColumns() []csvfile.Column[Item] {
+	side := func(of func(*Item) *Decimal) func(*Item, string) error {
+		return func(i *Item, cell string) error {
+			v, err := ParseDecimal(cell)
+			if err == nil && v.Unscaled == 0 {
+				err = fmt.Errorf("%s is out of range, expected more than 0", csvfile.Quote(cell))
+			}
+			*of(i) = v
+			return err
+		}
+	}
+	return []csvfile.Column[Item]{
+		{Name: "id", Required: true, Set: func(i *Item, cell string) (err error) {
+			i.ID, err = csvfile.Name(cell)
+			return err
+		}},
+		{Name: "quota", Required: true, Set: side(func(i *Item) *Decimal { return &i.Quota })},
+		{Name: "sm_pct", Required: true, Set: side(func(i *Item) *Decimal { return &i.SMPct })},
+		{Name: "mem_mib", Set: func(i *Item, cell string) (err error) {
+			i.MemMiB, err = csvfile.Number(cell)
+			return err
+		}},
+		{Name: "count", Set: func(i *Item, cell string) error {
+			n, err := csvfile.Count(cell, 1)
+			if err == nil && n > MaxItems {
+				err = fmt.Errorf("%s is out of range, expected a whole number from 1 to %d", csvfile.Quote(cell), MaxItems)
+			}
+			i.Count = int(n)
+			return err
+		}},
+	}
+}
+
+// CopyID is the id of the n-th copy of an item, from 1: that of an item alone
+// is its own.
+func (i Item) CopyID(n int) string {
+	if i.Count == 1 {
+		return i.ID
+	}
+	return i.ID + "#" + strconv.Itoa(n)
+}
+
+// copiesUnique reports an item whose id a copy of another takes.
+func copiesUnique(items []Item, name string) error {
+	var counted map[string]Item
+	for _, i := range items {
+		at := strings.LastIndexByte(i.ID, '#')
+		if at < 0 {
+			continue
+		}
+		if counted == nil {
+			counted = map[string]Item{}
+			for _, c := range items {
+				if c.Count > 1 {
+					counted[c.ID] = c
+				}
+			}
+		}
+		n, err := strconv.Atoi(i.ID[at+1:])
+		c, ok := counted[i.ID[:at]]
+		if err == nil && ok && n >= 1 && n <= c.Count && c.CopyID(n) == i.ID {
+			return &textfile.Fault{File: name, Line: i.Line, Where: "id",
+				What: fmt.Sprintf("%s is a copy of %s on line %d, expected each only once", csvfile.Quote(i.ID), csvfile.Quote(c.ID), c.Line)}
+		}
+	}
+	return nil
+}
+
+// ParseBin reads the size of a bin as given on a command line: QUOTAxSM.
+func ParseBin(text string) (quota, sm Decimal, err error) {
+	left, right, ok := strings.Cut(text, "x")
+	if ok {
+		quota, err = ParseDecimal(strings.TrimSpace(left))
+		if err == nil {
+			sm, err = ParseDecimal(strings.TrimSpace(right))
+		}
+	}
+	if !ok || err == nil && (quota.Unscaled == 0 || sm.Unscaled == 0) {
+		err = errors.New("expected QUOTAxSM, both more than 0, like 1x100")
+	}
+	return quota, sm, err
+}
