@@ -2,7 +2,6 @@ package place
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"slices"
@@ -12,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/plan"
 	policy "github.com/gfaas/gfaas/pkg/policy/place"
 	"github.com/gfaas/gfaas/pkg/profile"
@@ -21,12 +21,26 @@ import (
 const maxGPUs = 1_000_000
 
 // inputs are the files a plan is made from or checked against.
-type inputs struct{ profile, demand, inventory string }
+type inputs struct{ profile, demand, inventory, functions string }
 
 func (i *inputs) flags(f *pflag.FlagSet) {
 	f.StringVar(&i.profile, "profile", "", "what instances sustain (CSV)")
 	f.StringVar(&i.demand, "demand", "", "what is wanted: a file (CSV: function,rps,slo_ms) or a list like resnet=250,bert=40")
 	f.StringVar(&i.inventory, "inventory", "", "the GPUs there are (CSV: node,gpu,mem_mib)")
+}
+
+// functionsFlag is --functions, for the commands that need more of a function
+// than its name.
+func (i *inputs) functionsFlag(f *pflag.FlagSet, what string) {
+	f.StringVar(&i.functions, "functions", "", what)
+}
+
+// loadFunctions reads the functions, nil when none were given.
+func (i *inputs) loadFunctions() ([]function.Function, error) {
+	if i.functions == "" {
+		return nil, nil
+	}
+	return function.Load(i.functions)
 }
 
 // checkStdin refuses to read standard input as two things.
@@ -89,6 +103,9 @@ func (o *planOptions) input(cmd *cobra.Command) (in policy.Input, err error) {
 	if in.Devices, err = o.files.loadInventory(); err != nil {
 		return in, err
 	}
+	if in.Functions, err = o.files.loadFunctions(); err != nil {
+		return in, err
+	}
 	in.MemMiB = o.mem.MiB()
 	for i := range o.gpus {
 		in.Devices = append(in.Devices, plan.Device{Node: "node0", Index: i, MemMiB: in.MemMiB})
@@ -115,34 +132,14 @@ func (o *planOptions) check(cmd *cobra.Command) error {
 	case f.Changed("gpu-mem") && o.mem <= 0:
 		return cli.Usagef("--gpu-mem %s: expected more than 0, like 16GiB", o.mem)
 	}
-	return checkStdin(o.files.profile, o.files.demand, o.files.inventory)
-}
-
-// oneOf is the value of a flag that takes one of some words.
-type oneOf struct {
-	value *string
-	words []string
-}
-
-func (c oneOf) String() string {
-	if c.value == nil {
-		return ""
+	if err := o.current.check(cmd); err != nil {
+		return err
 	}
-	return *c.value
-}
-func (c oneOf) Type() string { return "string" }
-func (c oneOf) Set(s string) error {
-	if !slices.Contains(c.words, s) {
-		return fmt.Errorf("expected %s", strings.Join(c.words, " or "))
-	}
-	*c.value = s
-	return nil
+	return checkStdin(o.files.profile, o.files.demand, o.files.inventory, o.files.functions, o.current.path)
 }
 
 // choice gives a command a flag that takes one of these words; the first is
 // the default.
 func choice(cmd *cobra.Command, value *string, name, usage string, words ...string) {
-	*value = words[0]
-	cmd.Flags().Var(oneOf{value, words}, name, usage+": "+strings.Join(words, ", "))
-	_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
+	cli.Choice(cmd, value, name, usage, words...)
 }

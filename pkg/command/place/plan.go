@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/csv"
 	"io"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -13,6 +14,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/plan"
 	policy "github.com/gfaas/gfaas/pkg/policy/place"
+	"github.com/gfaas/gfaas/pkg/policy/place/diff"
+	"github.com/gfaas/gfaas/pkg/policy/place/online"
 )
 
 // planOptions are the flags of plan, as given.
@@ -25,56 +28,120 @@ type planOptions struct {
 	model     string
 	tieBreak  string
 	order     string
+	share     bool
+	seed      uint64
+	limit     time.Duration
+	diluted   online.DiluOptions
+	started   time.Time
+	current   currentOptions
+	sweep     string
 }
 
 func newPlan(env *cli.Env) *cobra.Command {
-	o := planOptions{env: env}
+	o := planOptions{env: env, diluted: online.DiluDefaults()}
 	cmd := &cobra.Command{
 		Use:   "plan",
 		Short: "Plan instances on GPUs for a demand",
 		Long: `Chooses for each function how many instances of which configurations of its
-profile serve its demand within its objective, and places them on GPUs. Every
-instance has a rectangle of its GPU for itself: a share of the SMs for a share
-of the scheduling window.
+profile serve its demand within its objective, and places them on GPUs. Under
+the model rect every instance has a rectangle of its GPU for itself: a share of
+the SMs for a share of the scheduling window. Under tokens it has its SMs at
+some moments of the window, as the plan's timetable says.
 
 Without --inventory or --gpus as many GPUs are taken as needed. Memory is
-limited only by --inventory or --gpu-mem. What cannot be placed is listed with
-the reason, and the exit status is 3; the rest is planned all the same.
+limited only by --inventory or --gpu-mem; with --share-models a model's weights
+(model_mem_mib of the profile) are counted once on each GPU that hosts its
+function. With --functions an instance of a function with more gpus than 1 is on
+so many GPUs of one node, and functions whose model has the same name share its
+weights. What cannot be placed is listed with the reason, and the exit status
+is 3; the rest is planned all the same.
 
-The algorithm is that of FaST-GShare: each function's configurations are chosen
-by heuristic scaling (the most efficient one, then the least that covers the
-rest) and packed by the maximal rectangles algorithm. The plan says how many
-GPUs are needed at least, whatever the choice of configurations.`,
+The algorithm joint chooses configurations and packs them together: a linear
+program over all that one GPU can host (column generation), rounded, and a
+search for fewer GPUs that ends at the proven bound, after a fixed amount of
+work, or at --time-limit. As long as the limit does not end it, the same input
+and seed give the same plan. When there are too few GPUs, as many requests a
+second as can be are served. -v says why each configuration was chosen.
+
+The algorithm fast is that of FaST-GShare: each function's configurations are
+chosen by heuristic scaling (the most efficient one, then the least that covers
+the rest) and packed by the maximal rectangles algorithm.
+
+The algorithm dilu is that of Dilu: each function's configuration of the best
+throughput for its SMs is placed instance by instance, in the order of the
+demand, where SM requests sum to at most --omega and limits, twice the requests,
+to at most --gamma: first beside what runs beside the function's other
+instances, then where least is left over. Of the profile only rows of the
+largest quota of a function count, since Dilu divides SMs and not time.
+
+fast and dilu know only rectangles: under tokens their plans are these as a
+timetable. They do not search, so a seed or a time limit changes nothing.
+
+--order arrival plans function by function without a look at those to come, as
+a cluster must whose functions arrive one by one; without --algorithm it means
+fast.
+
+Each plan says how many GPUs are needed at least, whatever the choice of
+configurations.
+
+With --current the plan starts from one that runs: what is still wanted keeps
+its id, GPU and place. A function that asks for less stops its least efficient
+instances; one that asks for more starts what heuristic scaling chooses, where
+the least room is left beside it, or what the algorithm plans on GPUs not in
+use, whichever takes fewer. An instance that cannot stay (its GPU is gone, its
+configuration misses the objective) stops whatever --max-moves says. The table
+lists what stops, starts and is kept; with other forms gfaas-place diff does.
+
+With --what-if the demand is planned for once with each pair of factors, of its
+rates and of its objectives; a line a pair says how many GPUs that takes (CSV
+unless -o says otherwise), and the exit status is 0 even where some is unplaced.`,
 		Example: `  gfaas-place plan --profile profile.csv --demand resnet=250,bert=40
   gfaas-place plan --profile profile.csv --demand demand.csv --gpu-mem 16GiB -o json > plan.json
-  gfaas-place plan --profile profile.csv --demand demand.csv --inventory gpus.csv -o svg --out-file plan.svg`,
+  gfaas-place plan --profile profile.csv --demand demand.csv --inventory gpus.csv -o svg --out-file plan.svg
+  gfaas-place plan --profile profile.csv --demand resnet=300 --current plan.json --max-moves 2
+  gfaas-place plan --profile profile.csv --demand demand.csv --gpus 8 --what-if 'rps=1,1.5,2 slo=0.8,1'`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
 	f := cmd.Flags()
 	o.files.flags(f)
+	o.files.functionsFlag(f, "the functions (YAML): how many GPUs an instance spans, what its weights are called")
 	f.IntVar(&o.gpus, "gpus", 0, "how many GPUs there are (default as many as it takes)")
 	f.TextVar(&o.mem, "gpu-mem", gpu.Bytes(0), "memory of each GPU, or the most to use of it, like `16GiB` (default no limit)")
-	choice(cmd, &o.algorithm, "algorithm", "how to plan", "fast")
-	choice(cmd, &o.model, "model", "what a GPU can host side by side", plan.ModelRect)
+	choice(cmd, &o.algorithm, "algorithm", "how to plan", algorithmNames()...)
+	choice(cmd, &o.model, "model", "what a GPU can host side by side", plan.ModelRect, plan.ModelTokens)
+	f.BoolVar(&o.share, "share-models", false, "keep the weights of a function's model once on a GPU")
+	f.Uint64Var(&o.seed, "seed", 0, "another seed may give another plan as good")
+	f.DurationVar(&o.limit, "time-limit", 2*time.Second, "how long to improve the plan")
 	choice(cmd, &o.tieBreak, "tie-break", "which of equally efficient configurations to take",
 		string(policy.LargerQuota), string(policy.SmallerQuota))
 	choice(cmd, &o.order, "order", "pack the largest rectangles first, or as they arrive by the demand",
 		string(policy.Largest), string(policy.Arrival))
+	o.current.flags(cmd)
+	o.diluFlags(f)
+	f.StringVar(&o.sweep, "what-if", "", "plan for the demand times factors, like `'rps=1,2,4 slo=0.5,1'`, and print a line for each")
 	env.Outputs(cmd, "table", "json", "csv", "svg")
 	return cmd
 }
 
 func (o *planOptions) run(cmd *cobra.Command) error {
+	o.started = time.Now()
+	if err := o.checkAlgorithm(cmd); err != nil {
+		return err
+	}
 	in, err := o.input(cmd)
 	if err != nil {
 		return err
 	}
-	o.notes(in)
-	p, err := policy.Fast(in, policy.FastOptions{TieBreak: policy.TieBreak(o.tieBreak), Order: policy.Order(o.order)})
+	if cmd.Flags().Changed("what-if") {
+		return o.whatIf(cmd, in)
+	}
+	p, changes, err := o.make(cmd, in)
 	if err != nil {
 		return err
 	}
-	if err := o.print(p); err != nil {
+	o.notes(in)
+	o.tell(changes)
+	if err := o.print(p, changes); err != nil {
 		return err
 	}
 	if len(p.Unplaced) > 0 {
@@ -85,7 +152,7 @@ func (o *planOptions) run(cmd *cobra.Command) error {
 
 // print writes the plan in the chosen form. What a form cannot hold goes to
 // standard error.
-func (o *planOptions) print(p plan.Plan) error {
+func (o *planOptions) print(p plan.Plan, changes []diff.Change) error {
 	if o.env.Output == "csv" {
 		for _, u := range p.Unplaced {
 			o.env.Notef("unplaced: %s requests a second of %s: %s", csvfile.Format(u.RPS), u.Function, u.Reason)
@@ -101,7 +168,10 @@ func (o *planOptions) print(p plan.Plan) error {
 			_, err := io.Copy(w, bytes.NewReader(picture.SVG(p)))
 			return err
 		}
-		return printTable(w, p)
+		if err := printTable(w, p); err != nil || o.current.path == "" {
+			return err
+		}
+		return printChanges(w, changes)
 	})
 }
 

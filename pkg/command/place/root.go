@@ -20,8 +20,10 @@ func NewRoot(env *cli.Env) *cobra.Command {
 profile) and how many requests a second are wanted (a demand) it makes a plan
 of instances on GPUs. It reads files and writes files, and needs no GPU.`,
 		Example: `  gfaas-place plan --profile profile.csv --demand resnet=250,bert=40
-  gfaas-place verify plan.json --profile profile.csv`,
+  gfaas-place pack --items items.csv
+  gfaas-place verify plan.json --profile profile.csv
+  gfaas-place export hami plan.json --functions functions.yaml | kubectl apply -f -`,
 	}
-	root.AddCommand(newPlan(env), newVerify(env))
+	root.AddCommand(newPlan(env), newPack(env), newVerify(env), newDiff(env), newExport(env))
 	return root
 }

@@ -21,7 +21,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("XDG_CONFIG_HOME", env.WorkDir+"/config")
 			return nil
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "long": long},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "long": long, "junk": junk},
 	})
 }
 
@@ -51,4 +51,15 @@ func long(ts *testscript.TestScript, _ bool, args []string) {
 		line[i] = 'a'
 	}
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), line, 0o600))
+}
+
+// junk FILE: the file is bytes that are no text.
+func junk(ts *testscript.TestScript, _ bool, args []string) {
+	data := make([]byte, 4096)
+	state := uint32(1)
+	for i := range data {
+		state = state*1664525 + 1013904223
+		data[i] = byte(state >> 24)
+	}
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), data, 0o600))
 }

@@ -3,7 +3,9 @@ package place
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/csvfile"
@@ -75,25 +77,38 @@ func instanceTable(p plan.Plan) [][]string {
 
 func gpuTable(p plan.Plan) [][]string {
 	rows := [][]string{{"GPU", "INSTANCES", "USED", "WASTE", "MEM USED MiB", "MEM MiB"}}
+	shared := slices.ContainsFunc(p.GPUs, func(g plan.GPU) bool { return len(g.Models) > 0 })
+	if shared {
+		rows[0] = append(rows[0], "OF IT SHARED WEIGHTS")
+	}
 	for _, g := range p.GPUs {
 		used, mem := 0.0, 0.0
 		for _, in := range g.Instances {
 			used += in.SMPct / 100 * in.QuotaRequest
 			mem += in.MemMiB
 		}
+		var weights []string
 		for _, m := range g.Models {
 			mem += m.MemMiB
+			weights = append(weights, m.Name+" "+csvfile.Format(m.MemMiB))
 		}
-		rows = append(rows, []string{gpuName(g), strconv.Itoa(len(g.Instances)), percent(used), percent(1 - used), size(mem), size(g.MemMiB)})
+		row := []string{gpuName(g), strconv.Itoa(len(g.Instances)), percent(used), percent(1 - used), size(mem), size(g.MemMiB)}
+		if shared {
+			row = append(row, strings.Join(weights, ", "))
+		}
+		rows = append(rows, row)
 	}
 	return rows
 }
 
 func functionTable(p plan.Plan) [][]string {
-	instances, gpus := map[string]int{}, map[string]float64{}
+	instances, gpus, seen := map[string]int{}, map[string]float64{}, map[string]bool{}
 	for _, g := range p.GPUs {
 		for _, in := range g.Instances {
-			instances[in.Function]++
+			if !seen[in.ID] { // an instance may span GPUs
+				instances[in.Function]++
+			}
+			seen[in.ID] = true
 			gpus[in.Function] += in.SMPct / 100 * in.QuotaRequest
 		}
 	}

@@ -23,8 +23,8 @@ func newVerify(env *cli.Env) *cobra.Command {
 		Short: "Check a plan and list all that is wrong with it",
 		Long: `Checks that a plan holds together: rectangles lie in their GPUs and do not
 overlap, memory suffices, demands are served or said to be unplaced, figures
-agree. With --profile, --demand and --inventory it is checked against what it
-was made from, too. It shares no code with the planner.
+agree. With --profile, --demand, --inventory and --functions it is checked
+against what it was made from, too. It shares no code with the planner.
 
 It says nothing when the plan is right. Otherwise it lists every violation, and
 the exit status is 3.`,
@@ -32,13 +32,14 @@ the exit status is 3.`,
 		Args:    cobra.ExactArgs(1),
 	}
 	files.flags(cmd.Flags())
+	files.functionsFlag(cmd.Flags(), "the functions (YAML): how many GPUs an instance spans, what its weights are called")
 	env.Outputs(cmd, "table", "json")
 	cmd.RunE = func(_ *cobra.Command, args []string) error { return runVerify(env, files, args[0]) }
 	return cmd
 }
 
 func runVerify(env *cli.Env, files inputs, path string) error {
-	if err := checkStdin(path, files.profile, files.demand, files.inventory); err != nil {
+	if err := checkStdin(path, files.profile, files.demand, files.inventory, files.functions); err != nil {
 		return err
 	}
 	p, err := plan.Load(path)
@@ -53,6 +54,9 @@ func runVerify(env *cli.Env, files inputs, path string) error {
 		return err
 	}
 	if in.Inventory, err = files.loadInventory(); err != nil {
+		return err
+	}
+	if in.Functions, err = files.loadFunctions(); err != nil {
 		return err
 	}
 	found := verify.Plan(p, in)

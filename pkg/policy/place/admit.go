@@ -1,6 +1,7 @@
 package place
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -58,7 +59,7 @@ func (in Input) fitting(rows []profile.Row) ([]profile.Row, string) {
 	}))
 	if len(fitting) == 0 {
 		least := slices.MinFunc(matching, byMemory)
-		most := slices.MaxFunc(devices, func(a, b plan.Device) int { return compare(room(a), room(b)) })
+		most := slices.MaxFunc(devices, func(a, b plan.Device) int { return cmp.Compare(room(a), room(b)) })
 		return nil, fmt.Sprintf("no GPU is large enough: it needs at least %s MiB, the most a GPU has free is %s MiB",
 			num(least.GPUMemMiB), num(room(most).MiB()))
 	}
@@ -67,22 +68,12 @@ func (in Input) fitting(rows []profile.Row) ([]profile.Row, string) {
 
 func byLatency(a, b profile.Row) int {
 	if a.P95MS != b.P95MS {
-		return compare(a.P95MS, b.P95MS)
+		return cmp.Compare(a.P95MS, b.P95MS)
 	}
-	return compare(area(a), area(b))
+	return cmp.Compare(area(a), area(b))
 }
 
-func byMemory(a, b profile.Row) int { return compare(a.GPUMemMiB, b.GPUMemMiB) }
-
-func compare[T int64 | float64 | gpu.Bytes](a, b T) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
-}
+func byMemory(a, b profile.Row) int { return cmp.Compare(a.GPUMemMiB, b.GPUMemMiB) }
 
 // describe names a configuration.
 func describe(r profile.Row) string {

@@ -20,7 +20,8 @@ const slack = 1e-9
 // bound is a number of GPUs below which no choice of configurations serves the
 // demand. Whatever the choice, a function that must serve R requests a second
 // takes at least R × min(SM share × quota / throughput) of area over its
-// configurations, and at least its smallest configuration's area; a GPU has an
+// configurations, and at least its smallest configuration's area (on each GPU
+// that an instance spans, where rows are of its part on one); a GPU has an
 // area of 1. Memory is counted alike.
 func (in Input) bound(wanted []want) (int, string) {
 	area := total(wanted, func(r profile.Row) float64 { return r.SMPct / 100 * r.Quota })
@@ -45,7 +46,7 @@ func total(wanted []want, cost func(profile.Row) float64) float64 {
 			rate = min(rate, cost(r)/r.ThroughputRPS)
 		}
 		if len(w.rows) > 0 {
-			sum += max(least, rate*w.demand.RPS)
+			sum += max(least*float64(max(1, w.span)), rate*w.demand.RPS)
 		}
 	}
 	return sum

@@ -18,6 +18,7 @@ const MaxInstances = 5_000_000
 type want struct {
 	demand plan.Demand
 	rows   []profile.Row
+	span   int    // instances' parts come in such numbers; 0 is 1
 	reason string // why there are no rows
 	served float64
 	count  int // instances placed
@@ -43,8 +44,9 @@ const (
 
 // FastOptions are what the paper leaves open.
 type FastOptions struct {
-	TieBreak TieBreak
-	Order    Order
+	TieBreak    TieBreak
+	Order       Order
+	ShareModels bool // a model's weights are kept once on a GPU (section 3.5)
 }
 
 // Fast plans as FaST-GShare does (sections 3.4.1 and 3.4.2): each function's
@@ -58,6 +60,9 @@ func Fast(in Input, o FastOptions) (plan.Plan, error) {
 	chosen, err := choose(wanted, o)
 	if err != nil && in.Devices == nil {
 		return plan.Plan{}, err
+	}
+	if o.ShareModels {
+		return shared(in, o, wanted), nil
 	}
 	f := newFleet(in)
 	for _, c := range chosen {
@@ -131,17 +136,7 @@ func (f *fleet) fallBack(w *want, tie TieBreak) {
 	if w.missing() == 0 {
 		return
 	}
-	rows := slices.Clone(w.rows)
-	slices.SortStableFunc(rows, func(a, b profile.Row) int {
-		if c := cmp.Compare(b.Efficacy(), a.Efficacy()); c != 0 {
-			return c
-		}
-		if tie.prefers(a, b) {
-			return -1
-		}
-		return 1
-	})
-	for _, row := range rows {
+	for _, row := range w.efficient(tie) {
 		for w.missing() > 0 && f.serve(w, row) {
 		}
 	}

@@ -2,6 +2,7 @@ package place
 
 import (
 	"bytes"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -26,7 +27,7 @@ func TestThePapersExampleFitsOneGPU(t *testing.T) {
 // fast plans with the default options and verifies the plan.
 func fast(t *testing.T, in Input) plan.Plan {
 	t.Helper()
-	p, err := Fast(in, FastOptions{LargerQuota, Largest})
+	p, err := Fast(in, FastOptions{TieBreak: LargerQuota, Order: Largest})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,8 +164,8 @@ func TestPlansVerifyAndKeepTheBound(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := drawInput(t)
 		o := FastOptions{
-			rapid.SampledFrom([]TieBreak{LargerQuota, SmallerQuota}).Draw(t, "tie"),
-			rapid.SampledFrom([]Order{Largest, Arrival}).Draw(t, "order"),
+			TieBreak: rapid.SampledFrom([]TieBreak{LargerQuota, SmallerQuota}).Draw(t, "tie"),
+			Order:    rapid.SampledFrom([]Order{Largest, Arrival}).Draw(t, "order"),
 		}
 		p, err := Fast(in, o)
 		if err != nil {
@@ -212,6 +213,28 @@ func leastArea(rows []profile.Row, rps float64) float64 {
 		least = min(least, n*r.SMPct/100*r.Quota+leastArea(rows[1:], rest))
 		if rest <= 0 {
 			return least
+		}
+	}
+}
+
+// Weights that take nothing leave the plan as it is when they are shared: the
+// same heuristic by another way.
+func TestFastSharedIsFast(t *testing.T) {
+	for _, order := range []Order{Largest, Arrival} {
+		in := Input{MemMiB: 16384, Demand: []plan.Demand{{Function: "a", RPS: 300}, {Function: "b", RPS: 90}}}
+		for _, sm := range []float64{12, 24, 50} {
+			in.Profile = append(in.Profile, row("a", sm, 0.4, 2*sm-1), row("b", sm, 0.6, sm/4))
+		}
+		plain, err := Fast(in, FastOptions{TieBreak: LargerQuota, Order: order})
+		if err != nil {
+			t.Fatal(err)
+		}
+		shared, err := Fast(in, FastOptions{TieBreak: LargerQuota, Order: order, ShareModels: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(plain.Demand, shared.Demand) || plain.GPUsUsed != shared.GPUsUsed || plain.Bound != shared.Bound {
+			t.Errorf("%s: shared\n%+v\nplain\n%+v", order, shared, plain)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 // host is a GPU that is being filled.
 type host struct {
+	number    int // in the fleet
 	device    plan.Device
 	room      gpu.Bytes
 	space     *maxrect.Space
@@ -20,7 +21,9 @@ type host struct {
 // fleet is all GPUs, in the order of the inventory.
 type fleet struct {
 	hosts   []*host
-	open    []*host // those with free rectangles, in the same order
+	open    []*host // those with free rectangles, and some without, in the same order
+	full    int     // how many of open have none
+	seek    seek
 	elastic bool    // more GPUs come as they are needed
 	limited bool    // memory counts
 	mem     float64 // of a GPU that comes, in MiB
@@ -36,7 +39,7 @@ func newFleet(in Input) *fleet {
 }
 
 func (f *fleet) add(d plan.Device) *host {
-	h := &host{device: d, room: room(d), space: maxrect.New(one, one, maxrect.DefaultThreshold)}
+	h := &host{number: len(f.hosts), device: d, room: room(d), space: maxrect.New(one, one, maxrect.DefaultThreshold)}
 	f.hosts = append(f.hosts, h)
 	f.open = append(f.open, h)
 	return h
@@ -47,42 +50,35 @@ func (f *fleet) add(d plan.Device) *host {
 // 3.4.2, Algorithm 2); a GPU in use is so preferred to an empty one. It says
 // whether there was room.
 func (f *fleet) place(id string, row profile.Row) bool {
-	w, h := share(row.Quota), share(row.SMPct/100)
-	mem := gpu.FromMiB(row.GPUMemMiB)
-	var best *host
-	var at maxrect.Rect
-	var least int64
-	for _, host := range f.open {
-		if host.room < mem || !matches(row, host.device) {
-			continue
-		}
-		r, slack, ok := host.space.Best(w, h)
-		if ok && (best == nil || slack < least) {
-			best, at, least = host, r, slack
-		}
-	}
-	if best == nil {
+	n := needOf(row)
+	best, ok := f.find(n)
+	if !ok {
 		if !f.elastic {
 			return false
 		}
-		best = f.add(plan.Device{Node: "node0", Index: len(f.hosts), MemMiB: f.mem})
-		at = maxrect.Rect{W: w, H: h}
+		best = offer{host: f.add(plan.Device{Node: "node0", Index: len(f.hosts), MemMiB: f.mem}), at: maxrect.Rect{W: n.w, H: n.h}}
 	}
-	best.space.Place(at)
-	if best.room != unlimited {
-		best.room -= mem
+	host := best.host
+	host.space.Place(best.at)
+	if host.room != unlimited {
+		host.room -= n.mem
 	}
-	best.instances = append(best.instances, f.instance(id, row, at))
-	f.close(best)
+	host.instances = append(host.instances, f.instance(id, row, best.at))
+	f.seek.changed(host)
+	f.close(host)
 	return true
 }
 
-// close stops looking at a GPU without free rectangles.
-func (f *fleet) close(full *host) {
-	if len(full.space.Free()) > 0 {
+// close stops looking at a GPU without free rectangles: when half of those
+// looked at have none, they are dropped.
+func (f *fleet) close(h *host) {
+	if len(h.space.Free()) > 0 {
 		return
 	}
-	f.open = slices.DeleteFunc(f.open, func(h *host) bool { return h == full })
+	if f.full++; 2*f.full > len(f.open) {
+		f.open = slices.DeleteFunc(f.open, func(h *host) bool { return len(h.space.Free()) == 0 })
+		f.full = 0
+	}
 }
 
 func (f *fleet) instance(id string, row profile.Row, at maxrect.Rect) plan.Instance {

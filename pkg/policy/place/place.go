@@ -5,7 +5,9 @@ package place
 
 import (
 	"math"
+	"slices"
 
+	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/profile"
@@ -19,6 +21,22 @@ type Input struct {
 	// with MemMiB of memory. A device of 0 MiB has memory without limit.
 	Devices []plan.Device
 	MemMiB  float64
+	// Functions say how many GPUs an instance spans and what its weights are
+	// called; those not among them span one, and are called as they are.
+	Functions []function.Function
+}
+
+// function is what is known of a function besides its profile.
+func (in Input) function(name string) function.Function {
+	fn := function.Function{Name: name, GPUs: 1}
+	if i := slices.IndexFunc(in.Functions, func(f function.Function) bool { return f.Name == name }); i >= 0 {
+		fn = in.Functions[i]
+	}
+	if fn.Model == nil {
+		fn.Model = &function.Model{Name: name}
+	}
+	fn.GPUs = max(1, fn.GPUs)
+	return fn
 }
 
 // one is the whole window and all SMs of a GPU in the unit of rectangles: a

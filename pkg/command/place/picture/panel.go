@@ -10,34 +10,60 @@ import (
 // panel draws a GPU with the upper left corner of its square at x, y+30.
 func (pg *page) panel(pn panel, x, y float64) {
 	w := &pg.out
-	name := fmt.Sprintf("%s · GPU %d", pn.gpu.Node, pn.gpu.Index)
-	if pn.count > 1 {
-		name = fmt.Sprintf("%d GPUs like this", pn.count)
+	size := textSize
+	if pg.small() {
+		size = smallSize
 	}
 	use := percent(area(pn.gpu))
-	w.text(x, y+16, textSize, "start", ink, `font-weight="600"`, clip(name, pg.side-textWidth(use, textSize)-10, textSize))
-	w.text(x+pg.side, y+16, textSize, "end", grey, "", use)
+	w.text(x, y+16, size, "start", ink, `font-weight="600"`, pn.name(pg.side-textWidth(use, size)-6, size))
+	w.text(x+pg.side, y+16, size, "end", grey, "", use)
 	y += 26
 	w.rect(x, y, pg.side, pg.side, "url(#free)", fmt.Sprintf(`stroke="%s"`, line))
+	all := tiles(pn.gpu)
 	for _, in := range pn.gpu.Instances {
-		pg.instance(in, x+at(in.X)*pg.side, y+pg.side*(1-(at(in.Y)+in.SMPct)/100), in.QuotaRequest*pg.side, in.SMPct/100*pg.side)
+		pg.instance(in, all[in.ID], x, y)
 	}
 	pg.axes(x, y)
-	pg.memory(pn.gpu, x, y+pg.side+24)
+	pg.memory(pn.gpu, x, y+pg.side+pg.below()-10)
 }
 
-// instance draws one rectangle with as much of its label as fits.
-func (pg *page) instance(in plan.Instance, x, y, width, height float64) {
+// name is what the panel is called in so much room.
+func (pn panel) name(width, size float64) string {
+	choices := []string{
+		fmt.Sprintf("%s · GPU %d", pn.gpu.Node, pn.gpu.Index),
+		fmt.Sprintf("%s/%d", pn.gpu.Node, pn.gpu.Index),
+		fmt.Sprintf("GPU %d", pn.gpu.Index),
+	}
+	if pn.count > 1 {
+		choices = []string{fmt.Sprintf("%d GPUs like this", pn.count), fmt.Sprintf("%d alike", pn.count)}
+	}
+	for _, c := range choices {
+		if textWidth(c, size) <= width {
+			return c
+		}
+	}
+	return clip(choices[0], width, size)
+}
+
+// instance draws what one instance has of the GPU whose corner is at x, y, and
+// in the largest part as much of its label as fits, in others its number.
+func (pg *page) instance(in plan.Instance, parts []tile, x, y float64) {
 	w := &pg.out
 	function := slices.Index(pg.functions, in.Function)
 	fmt.Fprintf(&w.b, "<g><title>%s</title>\n", escape.Replace(fmt.Sprintf("%s: %s%% of the SMs for %s of the window, batch %d, %s requests a second",
 		in.ID, decimal(in.SMPct, 2), decimal(in.QuotaRequest, 3), in.Batch, decimal(in.RPS, 1))))
-	w.tile(x, y, width, height, function, fmt.Sprintf(`stroke="%s" stroke-width="1.2"`, paper))
 	share := fmt.Sprintf("%s%%×%s", decimal(in.SMPct, 1), decimal(in.QuotaRequest, 2))
-	rate := decimal(in.RPS, 1) + " rps"
-	pg.label(x, y, width, height, function, [][]string{
-		{in.Function, share, rate}, {in.Function, share}, {in.Function + " " + share}, {in.Function}, {fmt.Sprint(function + 1)},
-	})
+	number := []string{fmt.Sprint(function + 1)}
+	whole := [][]string{{in.Function, share, decimal(in.RPS, 1) + " rps"}, {in.Function, share}, {in.Function + " " + share}, {in.Function}, number}
+	for i, t := range parts {
+		left, top, width, height := x+t.x*pg.side, y+pg.side*(1-(t.y+t.h)/100), t.w*pg.side, t.h/100*pg.side
+		w.tile(left, top, width, height, function, fmt.Sprintf(`stroke="%s" stroke-width="1.2"`, paper))
+		if i == largest(parts) {
+			pg.label(left, top, width, height, function, whole)
+		} else {
+			pg.label(left, top, width, height, function, [][]string{number})
+		}
+	}
 	w.b.WriteString("</g>\n")
 }
 
@@ -100,6 +126,9 @@ func (pg *page) on(function int) string {
 
 // axes draws the scales: SM percent up, the window across.
 func (pg *page) axes(x, y float64) {
+	if pg.small() {
+		return
+	}
 	w := &pg.out
 	for _, v := range []float64{0, 0.5, 1} {
 		w.text(x-6, y+pg.side*(1-v)+4, smallSize, "end", grey, "", decimal(100*v, 0))
@@ -109,24 +138,32 @@ func (pg *page) axes(x, y float64) {
 	w.text(x+pg.side*0.25, y+pg.side+14, smallSize, "middle", grey, "", "window")
 }
 
-// memory draws a bar of the memory in use where it is limited.
+// memory draws a bar of the memory in use where it is limited, darker for
+// weights that instances share.
 func (pg *page) memory(g plan.GPU, x, y float64) {
 	if g.MemMiB <= 0 {
 		return
 	}
-	used := 0.0
+	used, weights := 0.0, 0.0
 	for _, in := range g.Instances {
 		used += in.MemMiB
 	}
 	for _, m := range g.Models {
-		used += m.MemMiB
+		weights += m.MemMiB
 	}
 	w := &pg.out
-	text := fmt.Sprintf("%s of %s GiB", gib(used), gib(g.MemMiB))
-	length := max(20, pg.side-textWidth(text, smallSize)-8)
+	text := fmt.Sprintf("%s of %s GiB", gib(used+weights), gib(g.MemMiB))
+	length := pg.side
+	if !pg.small() {
+		length = max(20, pg.side-textWidth(text, smallSize)-8)
+		w.text(x+pg.side, y+8, smallSize, "end", grey, "", text)
+	}
+	part := func(mib float64) float64 { return length * min(1, mib/g.MemMiB) }
 	w.rect(x, y, length, 8, "#e4e7ec", `rx="2"`)
-	w.rect(x, y, length*min(1, used/g.MemMiB), 8, grey, `rx="2"`)
-	w.text(x+pg.side, y+8, smallSize, "end", grey, "", text)
+	w.rect(x, y, part(used+weights), 8, grey, `rx="2"`)
+	if weights > 0 {
+		w.rect(x, y, part(weights), 8, ink, `rx="2"`)
+	}
 }
 
 // clip shortens a text to a width.

@@ -1,5 +1,5 @@
 // Package picture draws plans: each GPU as a square of its window × its SMs,
-// each instance as the rectangle it has of it.
+// each instance as the rectangle it has of it, or the turns of its timetable.
 package picture
 
 import (
@@ -27,7 +27,19 @@ const (
 // once.
 const manyGPUs = 24
 
-const footnote = "Each square is one GPU: across, the scheduling window; up, its SMs. A rectangle is what one instance has for itself; hatched is free."
+// footnote says how to read the squares.
+func footnote(p plan.Plan) string {
+	text := "Each square is one GPU: across, the scheduling window; up, its SMs. A rectangle is what one instance has for itself; hatched is free."
+	if p.Model == plan.ModelTokens {
+		text = "Each square is one GPU: across, the scheduling window; up, the share of its SMs, whichever they are. An instance may have several turns; hatched is free."
+	}
+	for _, g := range p.GPUs {
+		if len(g.Models) > 0 && g.MemMiB > 0 {
+			return text + " The bar below is memory, its dark part weights that instances share."
+		}
+	}
+	return text
+}
 
 // panel is one square of the page: one GPU, or several that look alike.
 type panel struct {
@@ -46,7 +58,7 @@ type page struct {
 	out       writer
 }
 
-// SVG draws a plan of the model rect. The same plan gives the same bytes.
+// SVG draws a plan. The same plan gives the same bytes.
 func SVG(p plan.Plan) []byte {
 	pg := &page{plan: p, functions: functions(p), panels: panels(p.GPUs)}
 	pg.arrange()
@@ -104,6 +116,16 @@ func look(g plan.GPU) string {
 	for _, in := range g.Instances {
 		key += fmt.Sprintf("|%s %v %v %v %v", in.Function, in.SMPct, in.QuotaRequest, at(in.X), at(in.Y))
 	}
+	number := map[string]int{}
+	for i, in := range g.Instances {
+		number[in.ID] = i
+	}
+	for _, entry := range g.Schedule {
+		key += fmt.Sprint("|", entry.Duration)
+		for _, id := range entry.Instances {
+			key += fmt.Sprint(" ", number[id])
+		}
+	}
 	return key
 }
 
@@ -119,14 +141,43 @@ func (pg *page) arrange() {
 	n := max(1, len(pg.panels))
 	pg.columns, pg.side = n, 400
 	if n > 2 {
-		pg.columns = 3
-		if n > 6 {
+		switch pg.columns = 3; {
+		case n > 60:
+			pg.columns = 10
+		case n > manyGPUs:
+			pg.columns = 6
+		case n > 6:
 			pg.columns = 4
 		}
+		// What is left of a square's part of the row decides how it is drawn.
 		pg.side = (pageWidth-2*margin+gap)/float64(pg.columns) - axisLeft - gap
+		if pg.small() {
+			pg.side = (pageWidth-2*margin+gap)/float64(pg.columns) - gap
+		}
 	}
-	pg.width = max(860, 2*margin+float64(pg.columns)*(pg.side+axisLeft+gap)-gap)
+	pg.width = max(860, 2*margin+float64(pg.columns)*pg.pitch()-gap)
 }
+
+// small squares have no scales.
+func (pg *page) small() bool { return pg.columns > 4 }
+
+// left is the room for the scale beside a square, below for that below it.
+func (pg *page) left() float64 {
+	if pg.small() {
+		return 0
+	}
+	return axisLeft
+}
+
+func (pg *page) below() float64 {
+	if pg.small() {
+		return 14
+	}
+	return axisBottom
+}
+
+// pitch is how far apart squares are, across.
+func (pg *page) pitch() float64 { return pg.side + pg.left() + gap }
 
 // body draws from top to bottom.
 func (pg *page) body() {
@@ -141,13 +192,13 @@ func (pg *page) body() {
 	for i, pn := range pg.panels {
 		column := i % pg.columns
 		if column == 0 && i > 0 {
-			w.y += pg.side + axisBottom + 30 + gap
+			w.y += pg.side + pg.below() + 30 + gap
 		}
-		pg.panel(pn, margin+axisLeft+float64(column)*(pg.side+axisLeft+gap), w.y)
+		pg.panel(pn, margin+pg.left()+float64(column)*pg.pitch(), w.y)
 	}
 	if len(pg.panels) > 0 {
-		w.y += pg.side + axisBottom + 30 + gap
+		w.y += pg.side + pg.below() + 30 + gap
 	}
 	pg.unplaced()
-	w.paragraph(footnote, pg.width-2*margin, smallSize, grey)
+	w.paragraph(footnote(pg.plan), pg.width-2*margin, smallSize, grey)
 }

@@ -51,7 +51,7 @@ func fleet() plan.Plan {
 }
 
 func TestGolden(t *testing.T) {
-	for name, p := range map[string]plan.Plan{"example": example(), "empty": {BoundMethod: "area"}, "fleet": fleet()} {
+	for name, p := range map[string]plan.Plan{"example": example(), "empty": {BoundMethod: "area"}, "fleet": fleet(), "tokens": tokens()} {
 		t.Run(name, func(t *testing.T) {
 			got := SVG(p)
 			checkXML(t, got)

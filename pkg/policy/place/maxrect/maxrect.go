@@ -36,6 +36,7 @@ type Space struct {
 	threshold int
 	free      []Rect
 	used      []Rect
+	pieces    []Rect // of cut, kept for its memory
 }
 
 // New is an empty space. Threshold is how long the list of free rectangles may
@@ -98,7 +99,7 @@ func (s *Space) Place(r Rect) {
 // rectangle whose corner r was placed in, two remain: Algorithm 2's split.
 func (s *Space) cut(r Rect) {
 	kept := s.free[:0]
-	var pieces []Rect
+	pieces := s.pieces[:0]
 	for _, f := range s.free {
 		if f.Meets(r) {
 			pieces = around(pieces, f, r)
@@ -113,7 +114,7 @@ func (s *Space) cut(r Rect) {
 			kept = append(kept, p)
 		}
 	}
-	s.free = kept
+	s.free, s.pieces = kept, pieces
 }
 
 func around(out []Rect, f, r Rect) []Rect {

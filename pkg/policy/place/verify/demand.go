@@ -55,11 +55,8 @@ func (c *checker) against(row profile.Row, g plan.GPU, in plan.Instance) []Viola
 	if exceeds(in.RPS, row.ThroughputRPS) {
 		one.add(onGPU(RuleProfile, g, in), "%s is counted on for %v requests a second, its configuration sustains %v", in.ID, in.RPS, row.ThroughputRPS)
 	}
-	need := row.GPUMemMiB
-	if len(g.Models) > 0 {
-		need -= row.ModelMemMiB
-	}
-	if g.MemMiB > 0 && exceeds(need, in.MemMiB) {
+	need := c.needs(row, g)
+	if _, limited := c.room(g); limited && exceeds(need, in.MemMiB) {
 		one.add(onGPU(RuleMemory, g, in), "%s has %v MiB, its configuration needs %v", in.ID, in.MemMiB, need)
 	}
 	if slo := c.objective[in.Function]; slo > 0 && exceeds(row.P95MS, slo) {
@@ -92,6 +89,7 @@ func (c *checker) demand() {
 				d.Function, d.RPS, actual[d.Function], unplaced[d.Function])
 		}
 	}
+	c.unwanted(listed)
 	for _, d := range c.in.Demand {
 		v := Violation{Rule: RuleDemand, Function: d.Function}
 		switch planned, known := listed[d.Function]; {
@@ -99,6 +97,28 @@ func (c *checker) demand() {
 			c.add(v, "%s wants %v requests a second, the plan does not list it", d.Function, d.RPS)
 		case differs(planned.RPS, d.RPS):
 			c.add(v, "%s wants %v requests a second, the plan is for %v", d.Function, d.RPS, planned.RPS)
+		}
+	}
+}
+
+// unwanted finds what is in no demand: functions that only the plan lists, and
+// instances of functions that it does not.
+func (c *checker) unwanted(listed map[string]plan.Served) {
+	if c.in.Demand != nil {
+		for _, d := range c.plan.Demand {
+			if _, wanted := c.objective[d.Function]; !wanted {
+				c.add(Violation{Rule: RuleDemand, Function: d.Function}, "the plan serves %s, which is in no demand", d.Function)
+			}
+		}
+	}
+	if len(listed) == 0 && c.in.Demand == nil {
+		return // a plan written by hand need not repeat what it is for
+	}
+	for _, g := range c.plan.GPUs {
+		for _, in := range g.Instances {
+			if _, wanted := listed[in.Function]; !wanted {
+				c.add(onGPU(RuleDemand, g, in), "%s is of %s, which the plan's demand does not list", in.ID, in.Function)
+			}
 		}
 	}
 }
@@ -142,25 +162,5 @@ func (c *checker) unplaced() {
 			c.add(v, "%s is unplaced without a reason", u.Function)
 		}
 		seen[u.Function] = true
-	}
-}
-
-// counts checks the figures of the whole plan.
-func (c *checker) counts() {
-	used := 0
-	for _, g := range c.plan.GPUs {
-		if len(g.Instances) > 0 {
-			used++
-		}
-	}
-	v := Violation{Rule: RuleCount}
-	if used != c.plan.GPUsUsed {
-		c.add(v, "gpus_used is %d, there are instances on %d", c.plan.GPUsUsed, used)
-	}
-	if c.plan.Bound < 0 {
-		c.add(v, "bound is %d, expected 0 or more", c.plan.Bound)
-	}
-	if len(c.plan.Unplaced) == 0 && c.plan.Bound > used {
-		c.add(v, "bound is %d although %d GPUs serve all of the demand", c.plan.Bound, used)
 	}
 }

@@ -24,7 +24,7 @@ func (c *checker) shares(g plan.GPU) {
 		if !(in.QuotaLimit >= in.QuotaRequest && in.QuotaLimit <= 1) {
 			c.add(v, "%s has quota_limit %v, expected at least its quota_request %v and at most 1", in.ID, in.QuotaLimit, in.QuotaRequest)
 		}
-		if !(in.RPS >= 0) || !(in.MemMiB >= 0) {
+		if !finite(in.RPS) || in.RPS < 0 || !finite(in.MemMiB) || in.MemMiB < 0 {
 			c.add(v, "%s has rps %v and mem_mib %v, expected 0 or more", in.ID, in.RPS, in.MemMiB)
 		}
 	}
@@ -42,10 +42,10 @@ func (c *checker) rectangles(g plan.GPU) {
 			c.add(onGPU(RuleInside, g, in), "%s has no x and y", in.ID)
 			continue
 		}
-		if *in.X < -shareEps || *in.X+in.QuotaRequest > 1+shareEps {
+		if !(*in.X >= -shareEps && *in.X+in.QuotaRequest <= 1+shareEps) {
 			c.add(onGPU(RuleInside, g, in), "%s takes the window from %v to %v, expected within 0 to 1", in.ID, *in.X, *in.X+in.QuotaRequest)
 		}
-		if *in.Y < -100*shareEps || *in.Y+in.SMPct > 100+100*shareEps {
+		if !(*in.Y >= -100*shareEps && *in.Y+in.SMPct <= 100+100*shareEps) {
 			c.add(onGPU(RuleInside, g, in), "%s takes SMs from %v%% to %v%%, expected within 0 to 100", in.ID, *in.Y, *in.Y+in.SMPct)
 		}
 		placed = append(placed, in)
@@ -77,7 +77,7 @@ func (c *checker) schedule(g plan.GPU) {
 	for i, entry := range g.Schedule {
 		v := onGPU(RuleSchedule, g)
 		v.Instances = slices.Clone(entry.Instances)
-		if !(entry.Duration > 0) {
+		if !(entry.Duration > 0) || !finite(entry.Duration) {
 			c.add(v, "entry %d has duration %v, expected more than 0", i, entry.Duration)
 		}
 		total += entry.Duration
@@ -92,11 +92,11 @@ func (c *checker) schedule(g plan.GPU) {
 			sm += in.SMPct
 			given[id] += entry.Duration
 		}
-		if sm > 100+100*shareEps {
+		if !(sm <= 100+100*shareEps) {
 			c.add(v, "entry %d runs %v%% of the SMs at once, expected at most 100", i, sm)
 		}
 	}
-	if total > 1+shareEps {
+	if !(total <= 1+shareEps) {
 		c.add(onGPU(RuleSchedule, g), "durations sum to %v, expected at most 1", total)
 	}
 	for _, in := range g.Instances {

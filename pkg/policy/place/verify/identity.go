@@ -1,6 +1,8 @@
 package verify
 
 import (
+	"slices"
+
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
@@ -37,6 +39,38 @@ func alike(a, b plan.Instance) bool {
 	return a == b
 }
 
+// spans checks that an instance is on as many GPUs as its function spans, all
+// of one node: it is one process, or one container.
+func (c *checker) spans() {
+	type span struct {
+		function string
+		nodes    []string
+	}
+	var order []string
+	byID := map[string]*span{}
+	for _, g := range c.plan.GPUs {
+		for _, in := range g.Instances {
+			s, known := byID[in.ID]
+			if !known {
+				s = &span{function: in.Function}
+				byID[in.ID] = s
+				order = append(order, in.ID)
+			}
+			s.nodes = append(s.nodes, g.Node)
+		}
+	}
+	for _, id := range order {
+		s := byID[id]
+		v := Violation{Rule: RuleSpan, Function: s.function, Instances: []string{id}}
+		if fn, known := c.functions[s.function]; known && len(s.nodes) != max(1, fn.GPUs) {
+			c.add(v, "%s is on %d GPUs, its function spans %d", id, len(s.nodes), max(1, fn.GPUs))
+		}
+		if nodes := slices.Compact(slices.Sorted(slices.Values(s.nodes))); len(nodes) > 1 {
+			c.add(v, "%s is on GPUs of %d nodes, expected one", id, len(nodes))
+		}
+	}
+}
+
 // place checks that the GPU is listed once and is in the inventory.
 func (c *checker) place(g plan.GPU) {
 	times := c.listed[name(g.Node, g.Index)]
@@ -51,32 +85,7 @@ func (c *checker) place(g plan.GPU) {
 		c.add(onGPU(RuleGPU, g), "the inventory has no GPU %s", name(g.Node, g.Index))
 		return
 	}
-	if exceeds(g.MemMiB, device.MemMiB) {
+	if exceeds(g.MemMiB, device.MemMiB) && device.MemMiB > 0 {
 		c.add(onGPU(RuleMemory, g), "the plan gives the GPU %v MiB, the inventory %v", g.MemMiB, device.MemMiB)
-	}
-}
-
-// memory checks that what runs on a GPU, and the models kept for it, fit.
-func (c *checker) memory(g plan.GPU) {
-	sum, models := 0.0, map[string]bool{}
-	for _, in := range g.Instances {
-		sum += in.MemMiB
-	}
-	for _, m := range g.Models {
-		if models[m.Name] || !(m.MemMiB >= 0) || m.Name == "" {
-			c.add(onGPU(RuleMemory, g), "the model %q with %v MiB is kept twice, has no name or a negative size", m.Name, m.MemMiB)
-		}
-		models[m.Name] = true
-		sum += m.MemMiB
-	}
-	limit := g.MemMiB
-	device, known := c.devices[name(g.Node, g.Index)]
-	if known && (limit == 0 || device.MemMiB-device.UsedMemMiB < limit) {
-		limit = device.MemMiB - device.UsedMemMiB
-	} else if limit == 0 {
-		return
-	}
-	if exceeds(sum, limit) {
-		c.add(onGPU(RuleMemory, g, g.Instances...), "instances and models need %v MiB, the GPU has %v", sum, limit)
 	}
 }

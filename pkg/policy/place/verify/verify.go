@@ -5,6 +5,7 @@ package verify
 import (
 	"fmt"
 
+	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
@@ -18,6 +19,10 @@ type Inputs struct {
 	Profile   []profile.Row
 	Demand    []plan.Demand
 	Inventory []plan.Device
+	// Functions say how many GPUs an instance spans and what its weights are
+	// called. Of a function that is not among them the weights, where shared,
+	// bear the function's name.
+	Functions []function.Function
 }
 
 // Rules that a violation can be of.
@@ -27,6 +32,7 @@ const (
 	RuleSchedule = "schedule" // a timetable does not give what it must
 	RuleMemory   = "memory"   // a GPU's memory is exceeded
 	RuleID       = "id"       // an id is not one instance's alone, or none
+	RuleSpan     = "span"     // an instance is on more or fewer GPUs than its function spans, or on several nodes
 	RuleGPU      = "gpu"      // a GPU is listed twice or is not in the inventory
 	RuleProfile  = "profile"  // an instance is not as a row of the profile
 	RuleSLO      = "slo"      // a configuration misses the function's objective
@@ -54,6 +60,7 @@ type checker struct {
 	rows      map[config][]profile.Row
 	listed    map[string]int     // times a GPU is in the plan
 	objective map[string]float64 // slo_ms by function
+	functions map[string]function.Function
 }
 
 // Plan lists everything that is wrong with a plan. Nothing is nil.
@@ -61,6 +68,7 @@ func Plan(p plan.Plan, in Inputs) []Violation {
 	c := &checker{plan: p, in: in, found: []Violation{}}
 	c.index()
 	c.ids()
+	c.spans()
 	for _, g := range p.GPUs {
 		c.place(g)
 		c.shares(g)
@@ -99,6 +107,18 @@ func (c *checker) index() {
 	for _, d := range c.in.Demand {
 		c.objective[d.Function] = d.SLOMS
 	}
+	c.functions = map[string]function.Function{}
+	for _, fn := range c.in.Functions {
+		c.functions[fn.Name] = fn
+	}
+}
+
+// model is what the weights of a function are called.
+func (c *checker) model(function string) string {
+	if fn := c.functions[function]; fn.Model != nil {
+		return fn.Model.Name
+	}
+	return function
 }
 
 func name(node string, index int) string { return fmt.Sprintf("%s/%d", node, index) }

@@ -1,0 +1,102 @@
+package place
+
+import (
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/plan"
+	policy "github.com/gfaas/gfaas/pkg/policy/place"
+)
+
+// algorithm is a way to plan.
+type algorithm struct {
+	name  string
+	plan  func(o *planOptions, in policy.Input) (plan.Plan, error)
+	flags []string // those of special that it knows
+}
+
+// algorithms are the ways to plan, by the name that --algorithm takes; the
+// first is the default.
+var algorithms = []algorithm{
+	{"joint", (*planOptions).joint, []string{"share-models", "functions"}},
+	{"fast", (*planOptions).fast, []string{"share-models", "tie-break", "order"}},
+	{"dilu", (*planOptions).dilu, []string{"order", "omega", "gamma", "alpha", "beta", "functions"}},
+}
+
+// special are the flags that only some algorithms know. A seed and a time limit
+// are none: what does not search keeps both.
+func special() (flags []string) {
+	for _, a := range algorithms {
+		flags = append(flags, a.flags...)
+	}
+	slices.Sort(flags)
+	return slices.Compact(flags)
+}
+
+func algorithmNames() (names []string) {
+	for _, a := range algorithms {
+		names = append(names, a.name)
+	}
+	return names
+}
+
+func (o *planOptions) chosen() algorithm {
+	i := slices.IndexFunc(algorithms, func(a algorithm) bool { return a.name == o.algorithm })
+	return algorithms[i] // the flag takes no other name
+}
+
+// checkAlgorithm refuses flags that would change nothing.
+func (o *planOptions) checkAlgorithm(cmd *cobra.Command) error {
+	switch ordered := cmd.Flags().Changed("order"); {
+	case ordered && !cmd.Flags().Changed("algorithm"):
+		o.algorithm = "fast" // joint has no order
+	case !ordered && o.algorithm == "dilu":
+		o.order = string(policy.Arrival)
+	}
+	a := o.chosen()
+	for _, name := range special() {
+		if cmd.Flags().Changed(name) && !slices.Contains(a.flags, name) {
+			return cli.Usagef("--%s means nothing to --algorithm %s", name, a.name)
+		}
+	}
+	if o.limit < 0 {
+		return cli.Usagef("--time-limit %s: expected 0 or more, like 2s", o.limit)
+	}
+	if o.algorithm == "dilu" {
+		return o.checkDilu()
+	}
+	return nil
+}
+
+func (o *planOptions) joint(in policy.Input) (plan.Plan, error) {
+	p, why, err := policy.Joint(in, policy.JointOptions{
+		Model: o.model, ShareModels: o.share, Seed: o.seed,
+		Expired: func() bool { return time.Since(o.started) > o.limit },
+	})
+	for _, r := range why {
+		o.env.Debugf("%s", r)
+	}
+	return p, err
+}
+
+func (o *planOptions) fast(in policy.Input) (plan.Plan, error) {
+	return o.timetabled(policy.Fast(in, policy.FastOptions{
+		TieBreak: policy.TieBreak(o.tieBreak), Order: policy.Order(o.order), ShareModels: o.share,
+	}))
+}
+
+func (o *planOptions) dilu(in policy.Input) (plan.Plan, error) {
+	return o.timetabled(policy.Dilu(in, policy.DiluOptions{DiluOptions: o.diluted, Order: policy.Order(o.order)}))
+}
+
+// timetabled turns a plan of rectangles into one of the model that was asked
+// for.
+func (o *planOptions) timetabled(p plan.Plan, err error) (plan.Plan, error) {
+	if o.model == plan.ModelTokens {
+		p = policy.Timetabled(p)
+	}
+	return p, err
+}

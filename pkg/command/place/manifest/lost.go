@@ -1,0 +1,148 @@
+package manifest
+
+import (
+	"fmt"
+
+	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/plan"
+)
+
+// loss is a field of a plan that a format has no place for.
+type loss struct {
+	field string
+	why   string
+	of    func(*workload) bool // whether an instance loses it; nil is all
+}
+
+func shared(w *workload) bool  { return w.QuotaRequest < 1 }
+func limited(w *workload) bool { return w.QuotaLimit < 1 }
+func bursts(w *workload) bool  { return w.QuotaLimit > w.QuotaRequest }
+func batches(w *workload) bool { return w.Batch > 1 }
+func placed(w *workload) bool  { return w.X != nil || w.Y != nil }
+func both(w *workload) bool    { return w.QuotaRequest < 1 && w.SMPct < 100 }
+
+var (
+	composeLosses = []loss{
+		{"quota_request", "MPS shares SMs, not time: nothing keeps an instance from running all the time", shared},
+		{"quota_limit", "nothing limits an instance's time", limited},
+		{"x, y", "instances run when they have work, not at their place in the window", placed},
+	}
+	kubeLosses = []loss{
+		{"sm_pct", "cores are a share of time: only sm_pct × quota_request is held, as a mean", both},
+		{"quota_request", "cores are a share of time: only sm_pct × quota_request is held, as a mean", shared},
+		{"quota_limit", "there is one limit, that of the request", bursts},
+		{"x, y", "instances run when they have work, not at their place on the GPU", placed},
+	}
+	anyLosses = []loss{
+		{"batch", "what runs must make its batches itself", batches},
+		{"rps", "what an instance sustains is not enforced: spread requests accordingly", nil},
+	}
+)
+
+// aboutThePlan are the fields that describe a plan and nothing that runs.
+const aboutThePlan = "version, algorithm, model, gpus_used, bound, bound_method, demand, unplaced"
+
+// lost lists what the manifest does not say of the plan, and what was put in
+// place of what is not known.
+func lost(losses []loss, p plan.Plan, list []*workload, o Options) []string {
+	var out []string
+	add := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+	for _, l := range append(append([]loss{}, losses...), anyLosses...) {
+		n := 0
+		for _, w := range list {
+			if l.of == nil || l.of(w) {
+				n++
+			}
+		}
+		if n > 0 {
+			add("lost: %s of %s: %s", l.field, count(n, "instance"), l.why)
+		}
+	}
+	out = append(out, lostOfGPUs(p, list)...)
+	if !o.oneNode && o.Inventory == nil && len(list) > 0 {
+		add("lost: node, index: without --inventory the nodes may be made up, so Kubernetes chooses nodes and GPUs and may find no room where the plan does")
+	}
+	add("lost: %s: they describe the plan and nothing that runs", aboutThePlan)
+	if o.Functions == nil && len(list) > 0 {
+		add("images are the functions' names, and commands and environments are left out: --functions gives them")
+	}
+	return append(out, lostOfFunctions(list)...)
+}
+
+// crowded says where parts of less than a percent make a GPU's cores more than
+// it has.
+func crowded(p plan.Plan) []string {
+	n := 0
+	for _, g := range p.GPUs {
+		sum := 0
+		for _, cores := range shares(g) {
+			sum += cores
+		}
+		if sum > 100 {
+			n++
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("cores are whole percents of at least 1: those of %s sum to more than 100, and not all may start", count(n, "GPU"))}
+}
+
+func lostOfGPUs(p plan.Plan, list []*workload) []string {
+	var out []string
+	schedules, models, unlimited := 0, 0, 0
+	for _, g := range p.GPUs {
+		schedules += min(1, len(g.Schedule))
+		models += min(1, len(g.Models))
+	}
+	for _, w := range list {
+		if w.mem == 0 {
+			unlimited++
+		}
+	}
+	if schedules > 0 {
+		out = append(out, fmt.Sprintf("lost: schedule of %s: nothing keeps its turns, and more than all SMs may be wanted at once", count(schedules, "GPU")))
+	}
+	if models > 0 {
+		out = append(out, fmt.Sprintf("lost: models of %s: nothing shares weights, so each instance's memory includes its own", count(models, "GPU")))
+	}
+	if unlimited > 0 {
+		out = append(out, fmt.Sprintf("mem_mib is 0 for %s, so there is no limit on memory: plan with --gpu-mem or --inventory", count(unlimited, "instance")))
+	}
+	return out
+}
+
+// lostOfFunctions lists what functions state and only gfaas keeps.
+func lostOfFunctions(list []*workload) []string {
+	var out []string
+	seen := map[string]bool{}
+	for _, w := range list {
+		fn := w.fn
+		if seen[fn.Name] {
+			continue
+		}
+		seen[fn.Name] = true
+		for _, f := range []struct {
+			field string
+			set   bool
+		}{
+			{"contract", fn.Contract != "" && fn.Contract != function.DefaultContract},
+			{"kind", fn.Kind != "" && fn.Kind != function.DefaultKind},
+			{"slo", fn.SLO > 0},
+			{"weight", fn.Weight != 0 && fn.Weight != 1},
+			{"tenant", fn.Tenant != "" && fn.Tenant != function.DefaultTenant},
+		} {
+			if f.set {
+				out = append(out, fmt.Sprintf("lost: %s of function %s: only gfaas keeps it", f.field, fn.Name))
+			}
+		}
+	}
+	return out
+}
+
+func count(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprintf("%d %s", n, what)
+}

@@ -1,0 +1,71 @@
+// Package manifest writes plans as manifests of engines that run containers:
+// Compose, HAMi on Kubernetes, Kubernetes with dynamic resource allocation. It
+// says which fields of a plan the engine has no place for.
+package manifest
+
+import (
+	"bytes"
+	"fmt"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/plan"
+)
+
+// Options of a manifest.
+type Options struct {
+	// Functions give image, command and environment. Nil is none: then an
+	// instance's image is its function's name.
+	Functions []function.Function
+	// Inventory holds the GPUs' UUIDs and shows that the plan's nodes exist. Nil
+	// is none: then Kubernetes chooses nodes and GPUs itself.
+	Inventory []plan.Device
+	Node      string // the plan's node that a Compose file is for; empty is the only one
+	Class     string // device class of resource claims
+
+	oneNode bool // the manifest is for one machine: there is nothing to choose
+}
+
+// Manifest is a plan in an engine's form.
+type Manifest struct {
+	Text     []byte
+	Warnings []string // what is lost, or must be known; one sentence each
+}
+
+// NoImage is the error about a function that runs as a process.
+type NoImage struct{ Function string }
+
+func (e *NoImage) Error() string {
+	return fmt.Sprintf("function %s has a command and no image: the manifest can only run containers", e.Function)
+}
+
+// Hint is what to do about it.
+func (e *NoImage) Hint() string { return "give it an image:, or start the plan with gfaas up" }
+
+// document is one YAML document with a comment at its head.
+type document struct {
+	comment string
+	value   any
+}
+
+func write(docs []document) ([]byte, error) {
+	var out bytes.Buffer
+	for i, d := range docs {
+		if i > 0 {
+			out.WriteString("---\n")
+		}
+		if d.comment != "" {
+			out.WriteString("# " + d.comment + "\n")
+		}
+		enc := yaml.NewEncoder(&out)
+		enc.SetIndent(2)
+		if err := enc.Encode(d.value); err != nil {
+			return nil, fmt.Errorf("write manifest: %w", err)
+		}
+		if err := enc.Close(); err != nil {
+			return nil, fmt.Errorf("write manifest: %w", err)
+		}
+	}
+	return out.Bytes(), nil
+}

@@ -1,0 +1,148 @@
+package place
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/plan"
+	policy "github.com/gfaas/gfaas/pkg/policy/place"
+)
+
+// mostPoints is how many plans a sweep may make.
+const mostPoints = 10_000
+
+// sweep are the factors that demands are planned with.
+type sweep struct{ rps, slo []float64 }
+
+// parseSweep reads factors like "rps=1,2,4 slo=0.5,1"; what is not named stays
+// as it is.
+func parseSweep(text string) (sweep, error) {
+	s := sweep{[]float64{1}, []float64{1}}
+	seen := map[string]bool{}
+	for _, part := range strings.Fields(strings.ReplaceAll(text, ";", " ")) {
+		name, list, _ := strings.Cut(part, "=")
+		at := map[string]*[]float64{"rps": &s.rps, "slo": &s.slo}[name]
+		if at == nil || seen[name] {
+			return s, fmt.Errorf("%s: expected factors like rps=1,2,4 slo=0.5,1, each once", csvfile.Quote(part))
+		}
+		seen[name], *at = true, nil
+		for item := range strings.SplitSeq(list, ",") {
+			v, err := csvfile.Positive(strings.TrimSpace(item))
+			if err != nil {
+				return s, fmt.Errorf("%s: %w", name, err)
+			}
+			*at = append(*at, v)
+		}
+	}
+	if len(seen) == 0 {
+		return s, fmt.Errorf("no factor, expected some like rps=1,2,4 slo=0.5,1")
+	}
+	if n := len(s.rps) * len(s.slo); n > mostPoints {
+		return s, fmt.Errorf("%d plans, expected at most %d", n, mostPoints)
+	}
+	return s, nil
+}
+
+// outcome is one plan of a sweep.
+type outcome struct {
+	RPSFactor   float64 `json:"rps_factor"`
+	SLOFactor   float64 `json:"slo_factor"`
+	RPS         float64 `json:"rps"`
+	GPUsUsed    int     `json:"gpus_used"`
+	Bound       int     `json:"bound"`
+	BoundMethod string  `json:"bound_method"`
+	Instances   int     `json:"instances"`
+	Unplaced    int     `json:"unplaced"` // functions
+	UnplacedRPS float64 `json:"unplaced_rps"`
+}
+
+// whatIf plans for the demand times every pair of factors.
+func (o *planOptions) whatIf(cmd *cobra.Command, in policy.Input) error {
+	s, err := parseSweep(o.sweep)
+	if err != nil {
+		return cli.Usagef("--what-if: %w", err)
+	}
+	if o.current.path != "" {
+		return cli.Usagef("--what-if plans from nothing: it cannot be used with --current")
+	}
+	form := "csv"
+	if cmd.Flags().Changed("output") {
+		form = o.env.Output
+	}
+	if form == "svg" {
+		return cli.Usagef("--output svg is not offered with --what-if: expected table, json, csv")
+	}
+	o.env.Output = form
+	o.notes(in)
+	if len(s.slo) > 1 && !slices.ContainsFunc(in.Demand, func(d plan.Demand) bool { return d.SLOMS > 0 }) {
+		o.env.Notef("note: the demand has no slo_ms, so its factors change nothing")
+	}
+	bar := o.env.Progress(len(s.rps)*len(s.slo), "planning")
+	var out []outcome
+	for _, rps := range s.rps {
+		for _, slo := range s.slo {
+			if err := cmd.Context().Err(); err != nil {
+				return err
+			}
+			one, err := o.outcome(in, rps, slo)
+			if err != nil {
+				return fmt.Errorf("rps × %s, slo × %s: %w", csvfile.Format(rps), csvfile.Format(slo), err)
+			}
+			out = append(out, one)
+			_ = bar.Add(1)
+		}
+	}
+	_ = bar.Finish()
+	return o.env.Show(out, func() [][]string { return outcomeTable(out) })
+}
+
+// outcome plans for the demand times these factors.
+func (o *planOptions) outcome(in policy.Input, rps, slo float64) (outcome, error) {
+	o.started = time.Now()
+	in.Demand = slices.Clone(in.Demand)
+	out := outcome{RPSFactor: rps, SLOFactor: slo}
+	for i := range in.Demand {
+		in.Demand[i].RPS *= rps
+		in.Demand[i].SLOMS *= slo
+		out.RPS += in.Demand[i].RPS
+	}
+	p, err := o.chosen().plan(o, in)
+	if err != nil {
+		return out, err
+	}
+	out.GPUsUsed, out.Bound, out.BoundMethod, out.Unplaced = p.GPUsUsed, p.Bound, p.BoundMethod, len(p.Unplaced)
+	for _, u := range p.Unplaced {
+		out.UnplacedRPS += u.RPS
+	}
+	seen := map[string]bool{}
+	for _, g := range p.GPUs {
+		for _, in := range g.Instances {
+			seen[in.ID] = true
+		}
+	}
+	out.Instances = len(seen)
+	return out, nil
+}
+
+func outcomeTable(all []outcome) [][]string {
+	rows := [][]string{{"rps_factor", "slo_factor", "rps", "gpus_used", "bound", "bound_method", "instances", "unplaced", "unplaced_rps"}}
+	n := csvfile.Format
+	for _, o := range all {
+		rows = append(rows, []string{n(o.RPSFactor), n(o.SLOFactor), short(o.RPS), strconv.Itoa(o.GPUsUsed), strconv.Itoa(o.Bound),
+			o.BoundMethod, strconv.Itoa(o.Instances), strconv.Itoa(o.Unplaced), short(o.UnplacedRPS)})
+	}
+	return rows
+}
+
+// short prints a sum without the digits that summing left behind.
+func short(v float64) string {
+	text := strconv.FormatFloat(v, 'f', 6, 64)
+	return strings.TrimRight(strings.TrimRight(text, "0"), ".")
+}

@@ -1,0 +1,118 @@
+package place
+
+import (
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/plan"
+	"github.com/gfaas/gfaas/pkg/policy/place/online"
+	"github.com/gfaas/gfaas/pkg/policy/place/verify"
+	"github.com/gfaas/gfaas/pkg/profile"
+)
+
+// dilu plans with the paper's parameters and verifies the plan.
+func dilu(t testing.TB, in Input, order Order) plan.Plan {
+	t.Helper()
+	p, err := Dilu(in, DiluOptions{online.DiluDefaults(), order})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found := verify.Plan(p, verify.Inputs{Profile: in.Profile, Demand: in.Demand, Inventory: in.Devices, Functions: in.Functions}); len(found) > 0 {
+		t.Fatalf("%+v", found)
+	}
+	return p
+}
+
+// TestDiluFillsByRequestsAndLimits: limits, twice the requests, sum to at most
+// 1.5, so three of 24% share a GPU (1.44) and a fourth does not.
+func TestDiluFillsByRequestsAndLimits(t *testing.T) {
+	in := Input{Profile: []profile.Row{row("f", 24, 1, 10), row("f", 50, 1, 12), row("f", 24, 0.5, 9)}, Demand: []plan.Demand{{Function: "f", RPS: 40}}}
+	p := dilu(t, in, Arrival)
+	if p.GPUsUsed != 2 || len(p.GPUs[0].Instances) != 3 || p.GPUs[0].Instances[2].SMPct != 24 || *p.GPUs[0].Instances[2].Y != 48 {
+		t.Errorf("%+v", p)
+	}
+	if p.Algorithm != "dilu" || p.Demand[0].ServedRPS != 40 {
+		t.Errorf("%+v", p.Demand)
+	}
+}
+
+func TestDiluTakesFunctionsInOrder(t *testing.T) {
+	// γ alone limits here: 0.5 + 1, then 0.5 + 0.5 + 0.5.
+	in := Input{Profile: []profile.Row{row("small", 25, 1, 10), row("large", 70, 1, 10)}, Devices: []plan.Device{{Node: "n"}},
+		Demand: []plan.Demand{{Function: "small", RPS: 30}, {Function: "large", RPS: 10}}}
+	p := dilu(t, in, Arrival)
+	if len(p.Unplaced) != 1 || p.Unplaced[0].Function != "large" ||
+		p.Unplaced[0].Reason != "no node has a GPU with room for 0.7 of the SMs (limit 1)" {
+		t.Errorf("in the order of arrival: %+v", p.Unplaced)
+	}
+	if p = dilu(t, in, Largest); len(p.Unplaced) != 1 || p.Unplaced[0].Function != "small" || p.Unplaced[0].RPS != 20 {
+		t.Errorf("largest first: %+v", p.Unplaced)
+	}
+}
+
+func TestDiluUsesOtherRowsWhereTheBestHasNoGPU(t *testing.T) {
+	a, v := row("f", 50, 1, 100), row("f", 50, 1, 40)
+	a.GPU, v.GPU = "A100", "V100"
+	p := dilu(t, Input{Profile: []profile.Row{a, v}, Demand: []plan.Demand{{Function: "f", RPS: 140}},
+		Devices: []plan.Device{{Node: "n", Model: "V100"}, {Node: "n", Index: 1, Model: "A100"}}}, Arrival)
+	if len(p.Unplaced) > 0 || p.Demand[0].ServedRPS != 140 || p.GPUsUsed != 2 {
+		t.Errorf("got %+v", p)
+	}
+}
+
+// TestDiluSpansGPUsOfANode: an instance of several GPUs is on one node, and
+// where GPUs come as they are needed it takes those in use first.
+func TestDiluSpansGPUsOfANode(t *testing.T) {
+	in := Input{Profile: []profile.Row{row("small", 60, 1, 10), row("wide", 20, 1, 10)}, Functions: []function.Function{{Name: "wide", GPUs: 3}},
+		Demand: []plan.Demand{{Function: "small", RPS: 20}, {Function: "wide", RPS: 10}}}
+	if p := dilu(t, in, Arrival); p.GPUsUsed != 3 || len(p.GPUs[1].Instances) != 2 || p.GPUs[2].Instances[0].ID != "wide-0" {
+		t.Errorf("as many as it takes: %+v", p.GPUs)
+	}
+	for i := range 5 {
+		in.Devices = append(in.Devices, plan.Device{Node: string(rune('a' + i%2)), Index: i / 2})
+	}
+	if p := dilu(t, in, Arrival); p.GPUsUsed != 5 || p.GPUs[2].Node != "a" || p.GPUs[2].Instances[0].ID != "wide-0" || len(p.Unplaced) > 0 {
+		t.Errorf("small on b, which keeps a's three GPUs whole: %+v", p.GPUs)
+	}
+	in.Functions[0].GPUs = 4
+	if p := dilu(t, in, Arrival); len(p.Unplaced) != 1 || p.Unplaced[0].Reason != "no node has 4 GPUs: the largest has 3" {
+		t.Errorf("%+v", p.Unplaced)
+	}
+}
+
+func TestDiluTooManyInstances(t *testing.T) {
+	_, err := Dilu(Input{Profile: []profile.Row{row("f", 1, 1, 1e-6)}, Demand: []plan.Demand{{Function: "f", RPS: 1e12}}},
+		DiluOptions{online.DiluDefaults(), Arrival})
+	if err == nil || !strings.Contains(err.Error(), "f: 1000000000000 requests a second take more than 5000000 instances") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestDiluPlansVerify: whatever the input, a plan holds together and serves
+// all when GPUs come as they are needed and an instance fits one.
+func TestDiluPlansVerify(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		in := Input{MemMiB: rapid.SampledFrom([]float64{0, 16384}).Draw(rt, "mem")}
+		for _, f := range []string{"a", "b", "c"} {
+			in.Profile = append(in.Profile, drawRows(rt, f)...)
+			in.Demand = append(in.Demand, plan.Demand{Function: f, RPS: float64(rapid.IntRange(1, 200).Draw(rt, "rps"))})
+		}
+		for i := range rapid.IntRange(0, 3).Draw(rt, "GPUs") {
+			in.Devices = append(in.Devices, plan.Device{Node: "n", Index: i, MemMiB: in.MemMiB})
+		}
+		p := dilu(t, in, rapid.SampledFrom([]Order{Arrival, Largest}).Draw(rt, "order"))
+		if in.Devices == nil && len(p.Unplaced) > 0 {
+			for _, u := range p.Unplaced {
+				if !strings.Contains(u.Reason, "profile") && !strings.Contains(u.Reason, "large enough") {
+					rt.Errorf("%+v", u)
+				}
+			}
+		}
+		if p.GPUsUsed < p.Bound && len(p.Unplaced) == 0 {
+			rt.Errorf("%d GPUs, below the bound %d", p.GPUsUsed, p.Bound)
+		}
+	})
+}

@@ -1,0 +1,260 @@
+package place
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/plan"
+	"github.com/gfaas/gfaas/pkg/policy/place/diff"
+	"github.com/gfaas/gfaas/pkg/policy/place/maxrect"
+	"github.com/gfaas/gfaas/pkg/policy/place/verify"
+	"github.com/gfaas/gfaas/pkg/profile"
+)
+
+func fastPlanner(in Input) (plan.Plan, error) {
+	return Fast(in, FastOptions{TieBreak: LargerQuota, Order: Largest})
+}
+
+func incrementally(t fataler, current plan.Plan, in Input, o IncrementalOptions, planner Planner) (plan.Plan, map[string]string) {
+	o.TieBreak, o.Threshold = LargerQuota, maxrect.DefaultThreshold
+	p, why, err := Incremental(current, in, o, planner)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	if found := verify.Plan(p, verify.Inputs{Profile: in.Profile, Demand: in.Demand, Inventory: in.Devices, Functions: in.Functions}); len(found) > 0 {
+		t.Fatalf("%+v\n%+v", found, p)
+	}
+	return p, why
+}
+
+type fataler interface{ Fatalf(string, ...any) }
+
+func text(t fataler, p plan.Plan) string {
+	var b bytes.Buffer
+	if err := p.WriteJSON(&b); err != nil {
+		t.Fatalf("%v", err)
+	}
+	return b.String()
+}
+
+func demand(pairs ...any) []plan.Demand {
+	var out []plan.Demand
+	for i := 0; i < len(pairs); i += 2 {
+		out = append(out, plan.Demand{Function: pairs[i].(string), RPS: float64(pairs[i+1].(int))})
+	}
+	return out
+}
+
+// wants tells the changes of a kind as "id on gpu".
+func listed(changes []diff.Change, do string) []string {
+	var out []string
+	for _, c := range changes {
+		if c.Do == do {
+			out = append(out, c.ID+" on "+strings.Join(c.GPUs, ","))
+		}
+	}
+	return out
+}
+
+func TestIncremental(t *testing.T) {
+	rows := []profile.Row{row("a", 50, 1, 50), row("b", 50, 0.5, 20), row("b", 20, 0.5, 5), row("c", 100, 1, 90)}
+	for what, c := range map[string]struct {
+		from, to     []plan.Demand
+		devices      []plan.Device
+		moves        int
+		stop, start  []string
+		keeps, gpus  int
+		unplaced     string
+		whyStop      string
+		alternatives bool
+	}{
+		"same":         {from: demand("a", 100, "b", 40), to: demand("a", 100, "b", 40), keeps: 4, gpus: 2},
+		"up":           {from: demand("a", 50), to: demand("a", 140), start: []string{"a-1 on node0/0", "a-2 on node0/1"}, keeps: 1, gpus: 2},
+		"up in a hole": {from: demand("a", 50), to: demand("a", 50, "b", 20), start: []string{"b-0 on node0/0"}, keeps: 1, gpus: 1},
+		"down": {from: demand("a", 150), to: demand("a", 60), stop: []string{"a-2 on node0/1"}, keeps: 2, gpus: 1,
+			whyStop: "a asks for 60 requests a second, less than is served"},
+		"down a little": {from: demand("a", 150), to: demand("a", 149), keeps: 3, gpus: 2},
+		"gone":          {from: demand("a", 50, "b", 20), to: demand("b", 20), stop: []string{"a-0 on node0/0"}, keeps: 1, gpus: 1, whyStop: "the function is in the demand no more"},
+		"another":       {from: demand("a", 50), to: demand("c", 90), stop: []string{"a-0 on node0/0"}, start: []string{"c-0 on node0/0"}, gpus: 1},
+		"GPU gone": {from: demand("a", 100), to: demand("a", 100), devices: []plan.Device{{Node: "node1"}}, gpus: 1,
+			stop: []string{"a-0 on node0/0", "a-1 on node0/0"}, start: []string{"a-2 on node1/0", "a-3 on node1/0"}, whyStop: "a GPU it is on is in the inventory no more"},
+		"too few": {from: demand("a", 50), to: demand("a", 50, "c", 90), devices: []plan.Device{{Node: "node0"}}, keeps: 1, gpus: 1,
+			unplaced: "the GPU is full: none has room even for sm_pct 100, quota 1, batch 1 beside what stays where it is"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			current, err := fastPlanner(Input{Profile: rows, Demand: c.from})
+			if err != nil {
+				t.Fatal(err)
+			}
+			in := Input{Profile: rows, Demand: c.to, Devices: c.devices}
+			p, why := incrementally(t, current, in, IncrementalOptions{MaxMoves: c.moves}, fastPlanner)
+			changes := diff.Plans(current, p)
+			if got := listed(changes, diff.Stop); !slices.Equal(got, c.stop) {
+				t.Errorf("stops %v, want %v", got, c.stop)
+			}
+			if got := listed(changes, diff.Start); !slices.Equal(got, c.start) {
+				t.Errorf("starts %v, want %v", got, c.start)
+			}
+			if got := diff.Count(changes, diff.Keep); got != c.keeps || p.GPUsUsed != c.gpus {
+				t.Errorf("keeps %d on %d GPUs, want %d on %d", got, p.GPUsUsed, c.keeps, c.gpus)
+			}
+			for _, ch := range changes {
+				if ch.Do != diff.Keep && why[ch.ID] == "" {
+					t.Errorf("%s %s without a reason", ch.Do, ch.ID)
+				}
+				if ch.Do == diff.Stop && c.whyStop != "" && why[ch.ID] != c.whyStop {
+					t.Errorf("%s stops since %q", ch.ID, why[ch.ID])
+				}
+			}
+			if c.unplaced != "" && (len(p.Unplaced) != 1 || p.Unplaced[0].Reason != c.unplaced) {
+				t.Errorf("unplaced %+v", p.Unplaced)
+			}
+		})
+	}
+}
+
+// Two half empty GPUs become one when a move is allowed.
+func TestMovesFreeAGPU(t *testing.T) {
+	rows := []profile.Row{row("a", 50, 1, 50), row("b", 50, 1, 50), row("c", 50, 1, 50)}
+	current, _ := fastPlanner(Input{Profile: rows, Demand: demand("a", 50, "c", 50, "b", 50)})
+	in := Input{Profile: rows, Demand: demand("a", 50, "b", 50)}
+	if p, _ := incrementally(t, current, in, IncrementalOptions{}, fastPlanner); p.GPUsUsed != 2 {
+		t.Errorf("without moves %d GPUs", p.GPUsUsed)
+	}
+	p, why := incrementally(t, current, in, IncrementalOptions{MaxMoves: 1}, fastPlanner)
+	if p.GPUsUsed != 1 || why["b-0"] != "makes room: b-1 on node0/0 takes its place" && why["a-0"] != "makes room: a-1 on node0/1 takes its place" {
+		t.Errorf("got %d GPUs, %v", p.GPUsUsed, why)
+	}
+}
+
+// With the GPUs there are, a move makes the room that is missing.
+func TestMovesMakeRoom(t *testing.T) {
+	rows := []profile.Row{row("a", 50, 1, 50), row("b", 50, 1, 50), row("c", 50, 1, 50), row("d", 100, 1, 90)}
+	devices := []plan.Device{{Node: "n"}, {Node: "n", Index: 1}}
+	current, _ := fastPlanner(Input{Profile: rows, Demand: demand("a", 50, "c", 50, "b", 50), Devices: devices})
+	in := Input{Profile: rows, Demand: demand("a", 50, "b", 50, "d", 90), Devices: devices}
+	if p, _ := incrementally(t, current, in, IncrementalOptions{}, fastPlanner); len(p.Unplaced) != 1 {
+		t.Errorf("without moves: %+v", p)
+	}
+	if p, _ := incrementally(t, current, in, IncrementalOptions{MaxMoves: 1}, fastPlanner); len(p.Unplaced) != 0 {
+		t.Errorf("with a move: %+v", p)
+	}
+}
+
+// redraw changes a demand: some functions ask for more, some for less, one may
+// be new and one gone.
+func redraw(t *rapid.T, in Input) Input {
+	out := in
+	out.Demand = nil
+	for _, d := range in.Demand {
+		switch rapid.IntRange(0, 4).Draw(t, "change") {
+		case 0:
+			continue
+		case 1:
+			d.RPS *= rapid.Float64Range(0.1, 1).Draw(t, "less")
+		case 2:
+			d.RPS *= rapid.Float64Range(1, 4).Draw(t, "more")
+		}
+		out.Demand = append(out.Demand, d)
+	}
+	if rapid.Bool().Draw(t, "new") {
+		out.Profile = append(slices.Clone(out.Profile), drawRows(t, "z")...)
+		out.Demand = append(out.Demand, plan.Demand{Function: "z", RPS: rapid.Float64Range(1, 200).Draw(t, "rps")})
+	}
+	if rapid.IntRange(0, 3).Draw(t, "GPU gone") == 0 && len(out.Devices) > 0 {
+		out.Devices = slices.Clone(out.Devices[1:])
+	}
+	return out
+}
+
+// checkIncremental holds what every incremental plan keeps to.
+func checkIncremental(t *rapid.T, in Input, planner Planner) {
+	current, err := planner(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	moves := rapid.SampledFrom([]int{0, 0, 1, 3, 100}).Draw(t, "moves")
+	o := IncrementalOptions{MaxMoves: moves}
+	same, _ := incrementally(t, current, in, IncrementalOptions{}, planner)
+	if len(current.Unplaced) == 0 && text(t, same) != text(t, current) || diff.Count(diff.Plans(current, same), diff.Stop) > 0 {
+		t.Fatalf("the same demand gave\n%s\nafter\n%s", text(t, same), text(t, current))
+	}
+	next := redraw(t, in)
+	p, why := incrementally(t, current, next, o, planner)
+	changes := diff.Plans(current, p)
+	was, is := map[string]bool{}, map[string]bool{}
+	for _, c := range changes {
+		was[c.ID] = was[c.ID] || c.Do != diff.Start
+		if c.Do == diff.Start && is[c.ID] || c.Do != diff.Keep && why[c.ID] == "" {
+			t.Fatalf("%+v", c)
+		}
+		is[c.ID] = true
+	}
+	moved := 0
+	for _, c := range changes {
+		if c.Do == diff.Start && was[c.ID] {
+			t.Fatalf("%s was and starts elsewhere", c.ID)
+		}
+		if c.Do == diff.Stop && strings.HasPrefix(why[c.ID], "makes room") {
+			moved++
+		}
+	}
+	if moved > moves {
+		t.Fatalf("%d moves, at most %d are allowed", moved, moves)
+	}
+	again, _ := incrementally(t, current, next, o, planner)
+	if text(t, again) != text(t, p) {
+		t.Fatal("the same input gave another plan")
+	}
+	checkStops(t, in, next, changes, why)
+}
+
+// checkStops holds that nothing stops of a function that asks for as much or
+// more and could stay.
+func checkStops(t *rapid.T, before, after Input, changes []diff.Change, why map[string]string) {
+	rps := map[string]float64{}
+	for _, d := range before.Demand {
+		rps[d.Function] = d.RPS
+	}
+	for _, d := range after.Demand {
+		for _, c := range changes {
+			if c.Do == diff.Stop && c.Function == d.Function && d.RPS >= rps[d.Function] &&
+				!strings.HasPrefix(why[c.ID], "makes room") && !strings.HasPrefix(why[c.ID], "a GPU it is on") {
+				t.Fatalf("%s stops since %s", c.ID, why[c.ID])
+			}
+		}
+	}
+}
+
+func TestIncrementalProperties(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) { checkIncremental(t, drawInput(t), fastPlanner) })
+}
+
+// Joint plans have shared weights and timetables, too.
+func TestIncrementalFromJointPlans(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		o := JointOptions{Model: rapid.SampledFrom([]string{plan.ModelRect, plan.ModelTokens}).Draw(t, "model"), ShareModels: rapid.Bool().Draw(t, "share")}
+		in := drawInput(t)
+		for i := range in.Profile {
+			in.Profile[i].ModelMemMiB = float64(int(in.Profile[i].GPUMemMiB) / 2)
+		}
+		for _, name := range []string{"a", "b"} {
+			if rapid.Bool().Draw(t, "function") {
+				fn := function.Function{Name: name, GPUs: rapid.IntRange(1, 3).Draw(t, "span")}
+				if rapid.Bool().Draw(t, "model") {
+					fn.Model = &function.Model{Name: "m"}
+				}
+				in.Functions = append(in.Functions, fn)
+			}
+		}
+		checkIncremental(t, in, func(in Input) (plan.Plan, error) {
+			p, _, err := Joint(in, o)
+			return p, err
+		})
+	})
+}

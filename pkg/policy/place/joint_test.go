@@ -1,0 +1,129 @@
+package place
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/plan"
+	"github.com/gfaas/gfaas/pkg/policy/place/verify"
+	"github.com/gfaas/gfaas/pkg/profile"
+)
+
+// drawJoint is a random profile on FaST's grid with noise, a demand, and
+// perhaps an inventory.
+func drawJoint(t *rapid.T) Input {
+	var in Input
+	models := []string{"", "A100", "V100"}
+	seen := map[string]bool{}
+	for f := range rapid.IntRange(1, 5).Draw(t, "functions") {
+		name := fmt.Sprintf("f%d", f)
+		for range rapid.IntRange(1, 12).Draw(t, "rows") {
+			r := profile.Row{Function: name, GPU: rapid.SampledFrom(models).Draw(t, "model"), Config: profile.Config{
+				SMPct: rapid.SampledFrom([]float64{6, 12, 24, 33.3, 50, 60, 80, 100}).Draw(t, "sm"),
+				Quota: rapid.SampledFrom([]float64{0.2, 0.3, 1. / 3, 0.4, 0.6, 0.8, 1}).Draw(t, "quota"),
+				Batch: 1 << rapid.IntRange(0, 3).Draw(t, "batch"),
+			}}
+			key := fmt.Sprint(r.Function, r.GPU, r.Config)
+			if seen[key] {
+				continue
+			}
+			seen[key] = true
+			r.ThroughputRPS = r.SMPct / 100 * r.Quota * rapid.Float64Range(5, 50).Draw(t, "rps")
+			r.P95MS = rapid.Float64Range(1, 100).Draw(t, "p95")
+			r.GPUMemMiB = rapid.Float64Range(0, 6000).Draw(t, "mem")
+			r.ModelMemMiB = r.GPUMemMiB * rapid.Float64Range(0, 1).Draw(t, "weights")
+			in.Profile = append(in.Profile, r)
+		}
+		d := plan.Demand{Function: name, RPS: rapid.Float64Range(0.1, 300).Draw(t, "demand")}
+		if rapid.Bool().Draw(t, "objective") {
+			d.SLOMS = rapid.Float64Range(1, 120).Draw(t, "slo")
+		}
+		in.Demand = append(in.Demand, d)
+		if rapid.IntRange(0, 3).Draw(t, "described") == 0 {
+			fn := function.Function{Name: name, GPUs: rapid.IntRange(1, 3).Draw(t, "span")}
+			if rapid.Bool().Draw(t, "named") {
+				fn.Model = &function.Model{Name: "base"}
+			}
+			in.Functions = append(in.Functions, fn)
+		}
+	}
+	if rapid.Bool().Draw(t, "limited") {
+		in.MemMiB = rapid.Float64Range(2000, 20000).Draw(t, "gpu-mem")
+	}
+	if rapid.Bool().Draw(t, "inventory") {
+		for i := range rapid.IntRange(1, 12).Draw(t, "gpus") {
+			in.Devices = append(in.Devices, plan.Device{Node: rapid.SampledFrom([]string{"n", "m"}).Draw(t, "node"), Index: i, MemMiB: rapid.SampledFrom([]float64{8192, 16384}).Draw(t, "mem"),
+				Model: rapid.SampledFrom(models).Draw(t, "model"), UsedMemMiB: rapid.Float64Range(0, 4000).Draw(t, "used")})
+		}
+	}
+	return in
+}
+
+func TestJointPlansVerify(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		in := drawJoint(t)
+		o := JointOptions{Model: rapid.SampledFrom([]string{plan.ModelRect, plan.ModelTokens}).Draw(t, "model"),
+			ShareModels: rapid.Bool().Draw(t, "share"), Seed: rapid.Uint64().Draw(t, "seed"), Work: 5_000}
+		p, _, err := Joint(in, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found := verify.Plan(p, verify.Inputs{Profile: in.Profile, Demand: in.Demand, Inventory: in.Devices, Functions: in.Functions}); len(found) > 0 {
+			t.Fatalf("%+v", found)
+		}
+		again, _, err := Joint(in, o)
+		if a, b := written(t, p), written(t, again); err != nil || a != b {
+			t.Fatalf("%s\nand\n%s", a, b)
+		}
+	})
+}
+
+// written is a plan as it is written, which must read back.
+func written(t *rapid.T, p plan.Plan) string {
+	var b bytes.Buffer
+	if err := p.WriteJSON(&b); err != nil {
+		t.Fatal(err)
+	}
+	out := b.String()
+	if _, err := plan.Read(&b, "p.json"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return out
+}
+
+// TestSpanningPlans holds that plans of small instances that span GPUs verify,
+// and take no fewer GPUs than the bound.
+func TestSpanningPlans(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		in := Input{}
+		widest := 0
+		for f := range rapid.IntRange(1, 4).Draw(t, "functions") {
+			r := profile.Row{Function: fmt.Sprintf("f%d", f), ThroughputRPS: 1, P95MS: 1, GPUMemMiB: 100, ModelMemMiB: 50, Config: profile.Config{
+				SMPct: rapid.SampledFrom([]float64{6, 24, 50}).Draw(t, "sm"), Quota: rapid.SampledFrom([]float64{0.2, 0.4, 1}).Draw(t, "quota"), Batch: 1}}
+			fn := function.Function{Name: r.Function, GPUs: rapid.IntRange(1, 3).Draw(t, "span")}
+			widest = max(widest, fn.GPUs)
+			in.Profile, in.Functions = append(in.Profile, r), append(in.Functions, fn)
+			in.Demand = append(in.Demand, plan.Demand{Function: r.Function, RPS: float64(rapid.IntRange(1, 4).Draw(t, "demand"))})
+		}
+		if rapid.Bool().Draw(t, "inventory") {
+			for i := range rapid.IntRange(3, 8).Draw(t, "gpus") {
+				in.Devices = append(in.Devices, plan.Device{Node: fmt.Sprintf("n%d", i/4), Index: i, MemMiB: rapid.SampledFrom([]float64{150, 500}).Draw(t, "mem")})
+			}
+		}
+		p, _, err := Joint(in, JointOptions{Model: rapid.SampledFrom([]string{plan.ModelRect, plan.ModelTokens}).Draw(t, "model"),
+			ShareModels: rapid.Bool().Draw(t, "share"), Work: 100_000})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found := verify.Plan(p, verify.Inputs{Profile: in.Profile, Demand: in.Demand, Inventory: in.Devices, Functions: in.Functions}); len(found) > 0 {
+			t.Fatalf("%+v", found)
+		}
+		if p.Bound < widest || len(p.Unplaced) == 0 && p.GPUsUsed < p.Bound {
+			t.Fatalf("%d GPUs, bound %d, an instance spans %d", p.GPUsUsed, p.Bound, widest)
+		}
+	})
+}

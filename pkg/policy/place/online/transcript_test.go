@@ -1,0 +1,125 @@
+package online
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/plan"
+)
+
+var update = flag.Bool("update", false, "rewrite the transcripts in testdata")
+
+// TestTranscripts replays testdata/*.txt: the first word of a line says what
+// comes, the line indented under it what the scheduler decides.
+//
+//	dilu 2x4 40             a scheduler, nodes x GPUs, GiB of each
+//	place a-0 2 0.3:0.5 10  instance 0 of function a: GPUs, SMs, GiB
+//	llm a-0 2 0.3:0.5 10    the same, of a large model
+//	stop a-0
+func TestTranscripts(t *testing.T) {
+	paths, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(paths) == 0 {
+		t.Fatal("no transcripts", err)
+	}
+	for _, path := range paths {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".txt"), func(t *testing.T) {
+			old, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := play(string(old))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if *update {
+				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			} else if got != string(old) {
+				t.Errorf("the scheduler does otherwise (go test -update rewrites):\n%s", got)
+			}
+		})
+	}
+}
+
+func play(text string) (string, error) {
+	var out strings.Builder
+	var p Placer
+	perNode := 1
+	for n, line := range strings.Split(strings.TrimSuffix(text, "\n"), "\n") {
+		if strings.HasPrefix(line, "  ") {
+			continue
+		}
+		fmt.Fprintln(&out, line)
+		words := strings.Fields(line)
+		if len(words) == 0 || strings.HasPrefix(line, "#") {
+			continue
+		}
+		switch words[0] {
+		case "place", "llm":
+			r, err := parseRequest(words)
+			if err != nil {
+				return "", fmt.Errorf("line %d: %q: %w", n+1, line, err)
+			}
+			fmt.Fprintln(&out, "  "+describe(p.Place(r), perNode))
+		case "stop":
+			if !p.Remove(words[1]) {
+				fmt.Fprintln(&out, "  it does not run")
+			}
+		default:
+			var nodes int
+			var gib float64
+			if _, err := fmt.Sscanf(strings.Join(words[1:], " "), "%dx%d %g", &nodes, &perNode, &gib); err != nil {
+				return "", fmt.Errorf("line %d: %q: %w", n+1, line, err)
+			}
+			p = schedulers[words[0]](devices(nodes, perNode, gib))
+		}
+	}
+	return out.String(), nil
+}
+
+var schedulers = map[string]func([]plan.Device) *Fleet{
+	"dilu":      func(d []plan.Device) *Fleet { return Dilu(d, DiluDefaults()) },
+	"exclusive": Exclusive, "infless": INFless, "fast": FaST,
+}
+
+func devices(nodes, perNode int, gib float64) []plan.Device {
+	var out []plan.Device
+	for n := range nodes {
+		for g := range perNode {
+			out = append(out, plan.Device{Node: fmt.Sprintf("node%d", n), Index: g, MemMiB: gib * 1024})
+		}
+	}
+	return out
+}
+
+func parseRequest(words []string) (r Request, err error) {
+	r = Request{Instance: words[1], Large: words[0] == "llm"}
+	r.Function, _, _ = strings.Cut(words[1], "-")
+	if r.GPUs, err = strconv.Atoi(words[2]); err != nil {
+		return r, err
+	}
+	if r.SMRequest, r.SMLimit, err = gpu.ParseQuota(words[3]); err != nil {
+		return r, err
+	}
+	gib, err := strconv.ParseFloat(words[4], 64)
+	r.Mem = gpu.FromMiB(gib * 1024)
+	return r, err
+}
+
+func describe(d Decision, perNode int) string {
+	if len(d.GPUs) == 0 {
+		return "rejected: " + string(d.Reason)
+	}
+	var names []string
+	for _, g := range d.GPUs {
+		names = append(names, fmt.Sprintf("node%d/%d", g/perNode, g%perNode))
+	}
+	return fmt.Sprintf("%s (%d new): %s", strings.Join(names, " "), d.Fresh, d.Reason)
+}

@@ -1,0 +1,281 @@
+package online
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/plan"
+)
+
+// twin is Dilu's Algorithm 1 as one would write it down: it keeps nothing but
+// what runs where, and tries everything. Units: hundredths of the SMs; GiB.
+type twin struct {
+	mem     []int // of each GPU
+	perNode int
+	running []run
+	dilu    bool // else INFless: by limits, no affinity
+}
+
+type run struct {
+	ask  ask
+	gpus []int
+}
+
+type ask struct {
+	instance, function        string
+	gpus, request, limit, mem int
+	large                     bool
+}
+
+// on are the instances on a GPU.
+func (w *twin) on(g int) []ask {
+	var out []ask
+	for _, r := range w.running {
+		if slices.Contains(r.gpus, g) {
+			out = append(out, r.ask)
+		}
+	}
+	return out
+}
+
+func (w *twin) left(g int) (request, limit, mem int) {
+	request, limit, mem = 100, 150, w.mem[g]
+	if !w.dilu {
+		limit = 100
+	}
+	for _, a := range w.on(g) {
+		request, limit, mem = request-a.request, limit-a.limit, mem-a.mem
+	}
+	return request, limit, mem
+}
+
+// affine says whether on the GPU runs a function that runs beside some other
+// instance of this one.
+func (w *twin) affine(function string, g int) bool {
+	for other := range w.mem {
+		here := w.on(other)
+		if !slices.ContainsFunc(here, func(a ask) bool { return a.function == function }) {
+			continue
+		}
+		for _, neighbour := range here {
+			if neighbour.function != function && slices.ContainsFunc(w.on(g), func(a ask) bool { return a.function == neighbour.function }) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// price is what a set of GPUs costs, to be compared from the left: new GPUs,
+// GPUs without affinity, score, idle GPUs of the node. The score of a GPU is
+// 0.6 (1 - requests) + 0.4 (1 - memory / M) in units of a 40,000th.
+func (w *twin) price(a ask, set []int) [4]int {
+	var p [4]int
+	for _, g := range set {
+		if len(w.on(g)) == 0 {
+			p[0]++
+		}
+		if !w.dilu || !w.affine(a.function, g) {
+			p[1]++
+		}
+		request, _, mem := w.left(g)
+		if w.dilu && a.large && a.gpus > 1 {
+			p[2] -= mem
+		} else {
+			p[2] += 240*(request-a.request) + 400*40*(mem-a.mem)/w.mem[g]
+		}
+	}
+	if a.gpus == 1 && p[0] == 0 {
+		return p // ties of single GPUs in use go to the first, whatever its node
+	}
+	first := set[0] / w.perNode * w.perNode
+	for g := first; g < first+w.perNode; g++ {
+		if len(w.on(g)) == 0 {
+			p[3]++
+		}
+	}
+	return p
+}
+
+// choose tries every set of GPUs of every node.
+func (w *twin) choose(a ask) []int {
+	var best []int
+	var least [4]int
+	for first := 0; first < len(w.mem); first += w.perNode {
+		for _, set := range subsets(first, w.perNode, a.gpus) {
+			fits := !slices.ContainsFunc(set, func(g int) bool {
+				request, limit, mem := w.left(g)
+				return a.request > request || a.limit > limit || a.mem > mem
+			})
+			if p := w.price(a, set); fits && (best == nil || slices.Compare(p[:], least[:]) < 0) {
+				best, least = set, p
+			}
+		}
+	}
+	return best
+}
+
+// subsets are the sets of n of the GPUs first, first+1, … in lexical order.
+func subsets(first, count, n int) [][]int {
+	if n == 0 {
+		return [][]int{nil}
+	}
+	var out [][]int
+	for i := range count {
+		for _, rest := range subsets(first+i+1, count-i-1, n-1) {
+			out = append(out, append([]int{first + i}, rest...))
+		}
+	}
+	return out
+}
+
+func drawAsk(t *rapid.T, i int) ask {
+	a := ask{
+		instance: fmt.Sprintf("i%d", i), function: rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "function"),
+		gpus:    rapid.SampledFrom([]int{1, 1, 1, 2, 3, 4}).Draw(t, "gpus"),
+		request: 10 * rapid.IntRange(0, 8).Draw(t, "request"), mem: rapid.IntRange(0, 22).Draw(t, "mem"),
+		large: rapid.Bool().Draw(t, "large"),
+	}
+	a.limit = a.request + 10*rapid.IntRange(0, (100-a.request)/10).Draw(t, "limit")
+	return a
+}
+
+// TestSameDecisionsAsTheTwin plays random starts and stops to a scheduler and
+// its twin.
+func TestSameDecisionsAsTheTwin(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		perNode, nodes, events := rapid.IntRange(1, 4).Draw(t, "GPUs per node"), rapid.IntRange(1, 3).Draw(t, "nodes"), 25
+		if rapid.IntRange(0, 9).Draw(t, "many nodes") == 0 {
+			perNode, nodes, events = 1, 2*blockSize+5, 2*blockSize
+		}
+		w := twin{perNode: perNode, dilu: rapid.Bool().Draw(t, "dilu")}
+		var list []plan.Device
+		for n := range nodes {
+			for g := range perNode {
+				mem := rapid.SampledFrom([]int{20, 40}).Draw(t, "GiB")
+				w.mem = append(w.mem, mem)
+				list = append(list, plan.Device{Node: fmt.Sprint(n), Index: g, MemMiB: float64(mem) * 1024})
+			}
+		}
+		f := INFless(list)
+		if w.dilu {
+			f = Dilu(list, DiluDefaults())
+		}
+		for i := range rapid.IntRange(events/3, events).Draw(t, "events") {
+			if len(w.running) > 0 && rapid.IntRange(0, 3).Draw(t, "stop") == 0 {
+				at := rapid.IntRange(0, len(w.running)-1).Draw(t, "which")
+				if !f.Remove(w.running[at].ask.instance) {
+					t.Fatalf("%s does not run", w.running[at].ask.instance)
+				}
+				w.running = slices.Delete(w.running, at, at+1)
+				continue
+			}
+			a := drawAsk(t, i)
+			got := f.Place(Request{
+				Instance: a.instance, Function: a.function, GPUs: a.gpus, SMRequest: float64(a.request) / 100, SMLimit: float64(a.limit) / 100,
+				Mem: gpu.Bytes(a.mem) * gpu.GiB, Large: a.large,
+			})
+			counted := a
+			if !w.dilu {
+				counted.request = a.limit
+			}
+			want := w.choose(counted)
+			if !slices.Equal(got.GPUs, want) || got.Reason == "" {
+				t.Fatalf("%+v: got %+v, want %v", a, got, want)
+			}
+			if want != nil {
+				w.running = append(w.running, run{counted, want})
+			}
+		}
+	})
+}
+
+// TestEverythingIsGivenBack: after the last instance has gone the fleet is as
+// it was.
+func TestEverythingIsGivenBack(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f := Dilu(devices(3, 4, 40), DiluDefaults())
+		var names []string
+		for i := range rapid.IntRange(1, 30).Draw(t, "instances") {
+			a := drawAsk(t, i)
+			r := Request{Instance: a.instance, Function: a.function, GPUs: a.gpus, SMRequest: 0.1 / 3 * float64(i%7), SMLimit: 0.9, Mem: gpu.Bytes(a.mem)*gpu.GiB/7 + 1}
+			if len(f.Place(r).GPUs) > 0 {
+				names = append(names, a.instance)
+			}
+		}
+		for _, name := range rapid.Permutation(names).Draw(t, "order") {
+			f.Remove(name)
+		}
+		fresh := Dilu(devices(3, 4, 40), DiluDefaults())
+		for i := range f.gpus {
+			if f.gpus[i].free != fresh.gpus[i].free || len(f.gpus[i].functions) > 0 {
+				t.Errorf("GPU %d: %+v", i, f.gpus[i])
+			}
+		}
+		for i := range f.nodes {
+			if f.nodes[i] != fresh.nodes[i] {
+				t.Errorf("node %d: %+v", i, f.nodes[i])
+			}
+		}
+		for _, c := range f.classes {
+			if len(c.used) > 0 {
+				t.Errorf("still in use: %v", c.used)
+			}
+		}
+		for _, beside := range f.friends.beside {
+			if len(beside) > 0 {
+				t.Errorf("still beside: %v", beside)
+			}
+		}
+	})
+}
+
+func TestModelsAndMemoryWithoutLimit(t *testing.T) {
+	list := []plan.Device{{Node: "a", Model: "T4", MemMiB: 15360}, {Node: "b", Model: "A100"}, {Node: "c", MemMiB: 40960, UsedMemMiB: 1024}}
+	f := Dilu(list, DiluDefaults())
+	for _, c := range []struct {
+		models []string
+		gib    gpu.Bytes
+		want   []int
+	}{
+		{[]string{"A100", "V100"}, 500, []int{1}}, // memory of node b is not limited
+		{[]string{"V100"}, 30, []int{2}},          // a GPU of unknown model will do
+		{[]string{"V100"}, 10, nil},               // of which 39 GiB are free, 9 now
+		{[]string{"T4"}, 20, nil},
+		{nil, 15, []int{1}}, // the one in use
+	} {
+		r := Request{Instance: fmt.Sprint(c), Function: "f", GPUs: 1, SMRequest: 0.4, SMLimit: 0.5, Mem: c.gib * gpu.GiB, Models: c.models}
+		if d := f.Place(r); !slices.Equal(d.GPUs, c.want) {
+			t.Errorf("%v of %v: %+v, want %v", c.gib*gpu.GiB, c.models, d, c.want)
+		}
+	}
+}
+
+// TestSoughtModelsAreKept: what names no model leaves those that others named
+// alone while it can.
+func TestSoughtModelsAreKept(t *testing.T) {
+	f := INFless([]plan.Device{{Node: "a", Model: "A100"}, {Node: "b", Model: "T4"}, {Node: "b", Index: 1, Model: "T4"}})
+	place := func(name string, models ...string) []int {
+		return f.Place(Request{Instance: name, Function: name, GPUs: 1, SMRequest: 1, SMLimit: 1, Models: models}).GPUs
+	}
+	for i, c := range []struct {
+		models []string
+		want   []int
+	}{
+		{nil, []int{0}}, // nobody has named one yet
+		{[]string{"A100"}, nil},
+		{nil, []int{1}},
+		{nil, []int{2}},
+	} {
+		if got := place(fmt.Sprint(i), c.models...); !slices.Equal(got, c.want) {
+			t.Errorf("%d: %v, want %v", i, got, c.want)
+		}
+		if i == 1 {
+			f.Remove("0")
+		}
+	}
+}

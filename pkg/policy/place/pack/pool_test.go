@@ -1,0 +1,70 @@
+package pack
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// While classes are as many as widths, a pool finds what looking at every kind
+// finds, whatever was taken.
+func TestPoolFindsTheFirst(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		kinds, bin := draw(t, 60, 20)
+		p := newPool(kinds, bin)
+		o := rapid.SampledFrom([]order{byArea, bySides, byWidth, byLongSide}).Draw(t, "order")
+		for p.total > 0 {
+			w, h := rapid.Int64Range(1, bin.W).Draw(t, "w"), rapid.Int64Range(1, bin.H).Draw(t, "h")
+			mem := rapid.Int64Range(0, 8).Draw(t, "mem")
+			want := int64(-1)
+			for i, k := range kinds {
+				if p.left[i] > 0 && k.W <= w && k.H <= h && k.Mem <= mem {
+					want = max(want, o.key(k.W, k.H, bin))
+				}
+			}
+			kind, key := p.first(w, h, mem, o, p.most(w, h, o))
+			if key != want || kind >= 0 && (p.left[kind] == 0 || kinds[kind].W > w || kinds[kind].H > h || kinds[kind].Mem > mem) {
+				t.Fatalf("%d × %d, %d: kind %d, key %d, want %d", w, h, mem, kind, key, want)
+			}
+			if kind < 0 {
+				kind = rapid.IntRange(0, len(kinds)-1).Draw(t, "kind")
+			}
+			if n := p.left[kind]; n > 0 {
+				p.take(kind, rapid.IntRange(1, n).Draw(t, "n"))
+			}
+		}
+	})
+}
+
+// With more widths than classes what is found still fits, and is found when
+// anything is.
+func TestPoolOfManyWidths(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := random(rapid.Uint64().Draw(t, "seed"))
+		bin := Bin{W: 1000, H: 1000, Mem: 100}
+		var kinds []Kind
+		for range manyKinds + 500 {
+			kinds = append(kinds, Kind{int64(1 + r.below(1000)), int64(1 + r.below(1000)), int64(r.below(101)), 1})
+		}
+		p := newPool(kinds, bin)
+		for p.total > 0 {
+			w, h, mem := int64(1+r.below(1000)), int64(1+r.below(1000)), int64(r.below(101))
+			any := false
+			for i, k := range kinds {
+				any = any || p.left[i] > 0 && k.W <= w && k.H <= h && k.Mem <= mem
+			}
+			kind, _ := p.first(w, h, mem, byArea, p.most(w, h, byArea))
+			if any != (kind >= 0) || any && (p.left[kind] == 0 || kinds[kind].W > w || kinds[kind].H > h || kinds[kind].Mem > mem) {
+				t.Fatalf("%d × %d, %d: kind %d, any %v", w, h, mem, kind, any)
+			}
+			for range 50 {
+				if i := r.below(len(kinds)); p.left[i] > 0 {
+					p.take(i, 1)
+				}
+			}
+			if p.total < 100 {
+				return
+			}
+		}
+	})
+}

@@ -1,0 +1,90 @@
+package timetable
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// twin is the free share of every single moment.
+type twin []int64
+
+func (w twin) can(turns []Turn, share int64) bool {
+	for _, t := range turns {
+		for m := t.From; m < t.To; m++ {
+			if w[m] < share {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func (w twin) change(turns []Turn, by int64) {
+	for _, t := range turns {
+		for m := t.From; m < t.To; m++ {
+			w[m] += by
+		}
+	}
+}
+
+// fits says whether some turns can hold that much time.
+func (w twin) fits(time, share int64) bool {
+	n := int64(0)
+	for _, free := range w {
+		if free >= share {
+			n++
+		}
+	}
+	return n >= time
+}
+
+func TestAgainstEveryMoment(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const window, share = 20, 10
+		line, dumb := New(window, share), make(twin, window)
+		for i := range dumb {
+			dumb[i] = share
+		}
+		type held struct {
+			turns []Turn
+			share int64
+		}
+		var all []held
+		for range rapid.IntRange(1, 20).Draw(t, "steps") {
+			if len(all) > 0 && rapid.Bool().Draw(t, "give") {
+				h := all[0]
+				all = all[1:]
+				line.Give(h.turns, h.share)
+				dumb.change(h.turns, h.share)
+			}
+			want, part := int64(rapid.IntRange(1, window).Draw(t, "time")), int64(rapid.IntRange(1, share).Draw(t, "share"))
+			turns := line.Find(want, part)
+			if (turns != nil) != dumb.fits(want, part) {
+				t.Fatalf("%d of %d: %v in %v", want, part, turns, dumb)
+			}
+			if rapid.Bool().Draw(t, "fixed") {
+				from := int64(rapid.IntRange(0, window-1).Draw(t, "from"))
+				turns = []Turn{{from, from + int64(rapid.IntRange(1, 5).Draw(t, "length"))}}
+			}
+			if turns == nil {
+				continue
+			}
+			can := turns[len(turns)-1].To <= window && dumb.can(turns, part)
+			if line.Take(turns, part) != can {
+				t.Fatalf("%v of %d in %v, want %v", turns, part, dumb, can)
+			}
+			if can {
+				dumb.change(turns, -part)
+				all = append(all, held{turns, part})
+			}
+			free := int64(0)
+			for _, f := range dumb {
+				free += f
+			}
+			if line.Free() != free {
+				t.Fatalf("free %d, want %d", line.Free(), free)
+			}
+		}
+	})
+}
