@@ -1,0 +1,112 @@
+package queue
+
+// key orders functions: by A, then B, then C, least first.
+type key struct {
+	a int64
+	b float64
+	c int64
+}
+
+func (k key) less(o key) bool {
+	if k.a != o.a {
+		return k.a < o.a
+	}
+	if k.b != o.b {
+		return k.b < o.b
+	}
+	return k.c < o.c
+}
+
+// heap is functions by key, the least at the root, each to be found by its
+// number. Four children a node: half the depth, and the comparisons of one
+// level share their cache lines.
+type heap struct {
+	items []item
+	place []int32 // by function: where it is in items, plus 1
+}
+
+type item struct {
+	key      key
+	function int32
+}
+
+func newHeap(functions int) heap { return heap{place: make([]int32, functions)} }
+
+func (h *heap) len() int { return len(h.items) }
+
+func (h *heap) has(function int32) bool { return h.place[function] > 0 }
+
+func (h *heap) min() item { return h.items[0] }
+
+// set adds a function or changes its key.
+func (h *heap) set(function int32, k key) {
+	i := int(h.place[function]) - 1
+	if i < 0 {
+		i = len(h.items)
+		h.items = append(h.items, item{})
+		h.up(i, item{k, function})
+		return
+	}
+	if k.less(h.items[i].key) {
+		h.up(i, item{k, function})
+	} else {
+		h.down(i, item{k, function})
+	}
+}
+
+// remove takes a function out, if it is in.
+func (h *heap) remove(function int32) {
+	i := int(h.place[function]) - 1
+	if i < 0 {
+		return
+	}
+	h.place[function] = 0
+	last := len(h.items) - 1
+	moved := h.items[last]
+	h.items = h.items[:last]
+	if i == last {
+		return
+	}
+	if i > 0 && moved.key.less(h.items[(i-1)/4].key) {
+		h.up(i, moved)
+	} else {
+		h.down(i, moved)
+	}
+}
+
+func (h *heap) up(i int, it item) {
+	for i > 0 {
+		parent := (i - 1) / 4
+		if !it.key.less(h.items[parent].key) {
+			break
+		}
+		h.put(i, h.items[parent])
+		i = parent
+	}
+	h.put(i, it)
+}
+
+func (h *heap) down(i int, it item) {
+	for {
+		least := 4*i + 1
+		if least >= len(h.items) {
+			break
+		}
+		for c, end := least+1, min(least+4, len(h.items)); c < end; c++ {
+			if h.items[c].key.less(h.items[least].key) {
+				least = c
+			}
+		}
+		if !h.items[least].key.less(it.key) {
+			break
+		}
+		h.put(i, h.items[least])
+		i = least
+	}
+	h.put(i, it)
+}
+
+func (h *heap) put(i int, it item) {
+	h.items[i] = it
+	h.place[it.function] = int32(i) + 1
+}

@@ -1,0 +1,119 @@
+package queue
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// TestHeap compares the heap with sorting.
+func TestHeap(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const functions = 12
+		h, twin := newHeap(functions), map[int32]key{}
+		for range rapid.IntRange(1, 80).Draw(t, "steps") {
+			f := int32(rapid.IntRange(0, functions-1).Draw(t, "function"))
+			if rapid.IntRange(0, 3).Draw(t, "remove") == 0 {
+				h.remove(f)
+				delete(twin, f)
+			} else {
+				k := key{a: rapid.Int64Range(0, 3).Draw(t, "a"), b: float64(rapid.IntRange(0, 3).Draw(t, "b")), c: int64(f)}
+				h.set(f, k)
+				twin[f] = k
+			}
+			if h.len() != len(twin) {
+				t.Fatalf("%d in the heap, want %d", h.len(), len(twin))
+			}
+			if _, in := twin[f]; h.has(f) != in {
+				t.Fatalf("has %d: %v, want %v", f, h.has(f), in)
+			}
+			if len(twin) == 0 {
+				continue
+			}
+			var keys []key
+			for _, k := range twin {
+				keys = append(keys, k)
+			}
+			slices.SortFunc(keys, func(a, b key) int {
+				if a.less(b) {
+					return -1
+				}
+				return 1
+			})
+			if h.min().key != keys[0] {
+				t.Fatalf("least %+v, want %+v", h.min().key, keys[0])
+			}
+		}
+	})
+}
+
+// TestWaiting compares the queues with slices.
+func TestWaiting(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w, twin, id := newWaiting(3), [3][]int64{}, int64(0)
+		for range rapid.IntRange(1, 200).Draw(t, "steps") {
+			f := int32(rapid.IntRange(0, 2).Draw(t, "function"))
+			if len(twin[f]) > 0 && rapid.IntRange(0, 2).Draw(t, "pop") == 0 {
+				got, at := w.pop(f)
+				if got != twin[f][0] || at != time.Duration(got) {
+					t.Fatalf("popped %d of %v", got, at)
+				}
+				twin[f] = twin[f][1:]
+			} else {
+				w.push(f, id, time.Duration(id))
+				twin[f] = append(twin[f], id)
+				id++
+			}
+			if int(w.queues[f].len) != len(twin[f]) || w.total != len(twin[0])+len(twin[1])+len(twin[2]) {
+				t.Fatalf("%d wait, want %d", w.queues[f].len, len(twin[f]))
+			}
+			if len(twin[f]) > 0 && (w.oldest(f) != twin[f][0] || w.since(f) != time.Duration(twin[f][0])) {
+				t.Fatalf("oldest %d, want %d", w.oldest(f), twin[f][0])
+			}
+		}
+	})
+}
+
+// TestVisits compares marks on prefixes with a counter on each request.
+func TestVisits(t *testing.T) {
+	type counted struct {
+		id     int64
+		model  int32
+		visits int64
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		r, twin, id := newRequests(3), []counted(nil), int64(0)
+		for range rapid.IntRange(1, 100).Draw(t, "steps") {
+			model := int32(rapid.IntRange(0, 2).Draw(t, "model"))
+			first := slices.IndexFunc(twin, func(c counted) bool { return c.model == model })
+			switch rapid.IntRange(0, 2).Draw(t, "what") {
+			case 0:
+				r.push(request{id: id, model: model})
+				twin = append(twin, counted{id: id, model: model})
+				id++
+			case 1: // take the oldest of a model
+				if first >= 0 {
+					if got := r.take(r.models[model].head); got.id != twin[first].id {
+						t.Fatalf("took %d, want %d", got.id, twin[first].id)
+					}
+					twin = slices.Delete(twin, first, first+1)
+				}
+			case 2: // pass over all before the oldest of a model
+				r.visit(r.models[model].head)
+				for i := range twin {
+					if i < first || first < 0 {
+						twin[i].visits++
+					}
+				}
+			}
+			if r.total != len(twin) {
+				t.Fatalf("%d wait, want %d", r.total, len(twin))
+			}
+			if len(twin) > 0 && (r.nodes[r.head].id != twin[0].id || r.marks != twin[0].visits) {
+				t.Fatalf("first %d visited %d times, want %+v", r.nodes[r.head].id, r.marks, twin[0])
+			}
+		}
+	})
+}

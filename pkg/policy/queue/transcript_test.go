@@ -1,0 +1,187 @@
+package queue
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/policy/residency"
+)
+
+var update = flag.Bool("update", false, "rewrite the transcripts in testdata")
+
+// TestTranscripts replays testdata/*.txt. `policy` names the policy and the
+// machine, `function` what one costs, `arrive` when its invocations come; after
+// `play` everything runs to its end, and what the policy did is indented.
+func TestTranscripts(t *testing.T) {
+	paths, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(paths) == 0 {
+		t.Fatal("no transcripts", err)
+	}
+	for _, path := range paths {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".txt"), func(t *testing.T) {
+			old, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := replay(string(old))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if *update {
+				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			} else if got != string(old) {
+				t.Errorf("the policy does otherwise (go test -update rewrites):\n%s", got)
+			}
+		})
+	}
+}
+
+// script is a transcript as far as it was read.
+type script struct {
+	config Config
+	names  []string
+	events []timed
+	ids    int64
+	out    strings.Builder
+}
+
+// timed is an event and when it happens; completions come from the policy.
+type timed struct {
+	at    time.Duration
+	order int64
+	Event
+}
+
+func replay(text string) (string, error) {
+	s := &script{}
+	for n, line := range strings.Split(strings.TrimSuffix(text, "\n"), "\n") {
+		if strings.HasPrefix(line, "  ") {
+			continue
+		}
+		fmt.Fprintln(&s.out, line)
+		if err := s.line(strings.Fields(line)); err != nil {
+			return "", fmt.Errorf("line %d: %q: %w", n+1, line, err)
+		}
+	}
+	return s.out.String(), nil
+}
+
+func (s *script) line(words []string) (err error) {
+	if len(words) == 0 || strings.HasPrefix(words[0], "#") {
+		return nil
+	}
+	switch words[0] {
+	case "policy":
+		*s = script{out: s.out, config: Config{Policy: words[1], GPUs: 1, Concurrency: 1, Pool: residency.Unlimited, Options: Defaults()}}
+		return s.settings(words[2:], map[string]func(int64){
+			"gpus": func(v int64) { s.config.GPUs = int(v) }, "concurrency": func(v int64) { s.config.Concurrency = int(v) },
+			"pool": func(v int64) { s.config.Pool = int(v) }, "mem": func(v int64) { s.config.Mem = v },
+			"t": func(v int64) { s.config.T = time.Duration(v) }, "limit": func(v int64) { s.config.Limit = int(v) },
+			"starvation": func(v int64) { s.config.Starvation = float64(v) }, "penalty": func(v int64) { s.config.Penalty = float64(v) },
+		})
+	case "function":
+		f := Function{Weight: 1, Model: int32(len(s.names)), Cold: -1}
+		err = s.settings(words[2:], map[string]func(int64){
+			"warm": func(v int64) { f.Warm = time.Duration(v) }, "cold": func(v int64) { f.Cold = time.Duration(v) },
+			"load": func(v int64) { f.Load = time.Duration(v) }, "mem": func(v int64) { f.Mem = v },
+			"weight": func(v int64) { f.Weight = float64(v) },
+		})
+		if f.Cold < 0 {
+			f.Cold = f.Warm + f.Load
+		}
+		s.names, s.config.Functions = append(s.names, words[1]), append(s.config.Functions, f)
+		return err
+	case "arrive":
+		at, err := time.ParseDuration(words[1])
+		for _, name := range words[2:] {
+			s.events = append(s.events, timed{at, s.ids, Event{Kind: Arrived, Function: int32(slices.Index(s.names, name)), ID: s.ids, At: at}})
+			s.ids++
+		}
+		return err
+	case "play":
+		return s.play()
+	}
+	return fmt.Errorf("expected policy, function, arrive or play")
+}
+
+// settings reads KEY=VALUE words, whose values are durations or numbers.
+func (s *script) settings(words []string, to map[string]func(int64)) error {
+	for _, word := range words {
+		key, value, _ := strings.Cut(word, "=")
+		set := to[key]
+		if set == nil {
+			return fmt.Errorf("unknown setting %s", key)
+		}
+		if d, err := time.ParseDuration(value); err == nil {
+			set(int64(d))
+		} else if n, err := strconv.ParseInt(value, 10, 64); err == nil {
+			set(n)
+		} else {
+			return err
+		}
+	}
+	return nil
+}
+
+// play runs what arrives, each invocation as long as the policy expects.
+func (s *script) play() error {
+	p, err := New(s.config)
+	if err != nil {
+		return err
+	}
+	for starts := int64(0); len(s.events) > 0; {
+		slices.SortStableFunc(s.events, func(a, b timed) int {
+			if a.at != b.at {
+				return int(min(max(a.at-b.at, -1), 1))
+			}
+			if a.Kind != b.Kind {
+				return int(a.Kind) - int(b.Kind)
+			}
+			if a.GPU != b.GPU {
+				return int(a.GPU - b.GPU)
+			}
+			return int(min(max(a.order-b.order, -1), 1))
+		})
+		now, n := s.events[0].at, 0
+		var events []Event
+		for ; n < len(s.events) && s.events[n].at == now; n++ {
+			events = append(events, s.events[n].Event)
+		}
+		s.events = slices.Delete(s.events, 0, n)
+		for _, a := range p.Step(now, events, nil) {
+			fmt.Fprintf(&s.out, "  %v %s\n", now, s.describe(&a))
+			if a.Kind == Run {
+				s.events = append(s.events, timed{now + a.Expected, starts, Event{Kind: Completed, Function: a.Function, GPU: a.GPU,
+					Container: a.Container, ID: a.ID, Executed: min(a.Expected, s.config.Functions[a.Function].Warm)}})
+				starts++
+			}
+		}
+	}
+	return nil
+}
+
+func (s *script) describe(a *Action) string {
+	name := s.names[a.Function]
+	switch a.Kind {
+	case Run:
+		text := fmt.Sprintf("%s#%d on GPU %d, %v, %v", name, a.ID, a.GPU, a.Start, a.Expected)
+		if a.Elsewhere {
+			text += ", a false miss"
+		}
+		return fmt.Sprintf("%s: %s (%g)", text, a.Reason.Rule, a.Reason.Value)
+	case Assign:
+		return fmt.Sprintf("%s#%d waits for GPU %d: %s (%g ms)", name, a.ID, a.GPU, a.Reason.Rule, a.Reason.Value)
+	case Reject:
+		return fmt.Sprintf("%s#%d rejected: %s", name, a.ID, a.Reason.Rule)
+	}
+	return fmt.Sprintf("%v %s of GPU %d: %s", a.Kind, name, a.GPU, a.Reason.Rule)
+}

@@ -1,0 +1,110 @@
+package queue
+
+import "time"
+
+// waiting is the invocations that wait, a queue a function, all in one arena:
+// memory is what waits at most, plus a few words a function. A queue is a list
+// of chunks, so that a long one is read from memory in order.
+type waiting struct {
+	chunks []chunk
+	freed  int32 // head of the list of free chunks
+	queues []fifo
+	total  int // waiting in all queues
+}
+
+const chunkSize = 8
+
+type chunk struct {
+	members [chunkSize]member
+	next    int32
+}
+
+// member is one invocation that waits.
+type member struct {
+	id int64
+	at time.Duration
+}
+
+type fifo struct {
+	head, tail  int32 // chunks
+	first, last int8  // the oldest in the head; behind the newest in the tail
+	len         int32
+	inFlight    int32
+	oldest      int64 // number of the oldest
+}
+
+const none = int32(-1)
+
+func newWaiting(functions int) *waiting {
+	w := &waiting{freed: none, queues: make([]fifo, functions)}
+	for i := range w.queues {
+		w.queues[i] = fifo{head: none, tail: none}
+	}
+	return w
+}
+
+// push adds an invocation at the end of its function's queue.
+func (w *waiting) push(function int32, id int64, at time.Duration) {
+	q := &w.queues[function]
+	if q.tail == none || q.last == chunkSize {
+		w.grow(q)
+	}
+	w.chunks[q.tail].members[q.last] = member{id, at}
+	q.last++
+	if q.len == 0 {
+		q.oldest = id
+	}
+	q.len++
+	w.total++
+}
+
+// grow puts an empty chunk at the end of a queue.
+func (w *waiting) grow(q *fifo) {
+	n := w.freed
+	if n == none {
+		n = int32(len(w.chunks))
+		w.chunks = append(w.chunks, chunk{})
+	} else {
+		w.freed = w.chunks[n].next
+	}
+	w.chunks[n].next = none
+	if q.tail == none {
+		q.head, q.first = n, 0
+	} else {
+		w.chunks[q.tail].next = n
+	}
+	q.tail, q.last = n, 0
+}
+
+// pop takes the oldest invocation of a function.
+func (w *waiting) pop(function int32) (id int64, at time.Duration) {
+	q := &w.queues[function]
+	n := q.head
+	c := &w.chunks[n]
+	taken := c.members[q.first]
+	q.first++
+	q.len--
+	w.total--
+	if q.first == chunkSize || q.len == 0 {
+		q.head, q.first = c.next, 0
+		if q.head == none {
+			q.tail = none
+		}
+		c.next = w.freed
+		w.freed = n
+	}
+	if q.len > 0 {
+		q.oldest = w.chunks[q.head].members[q.first].id
+	}
+	return taken.id, taken.at
+}
+
+// oldest is the invocation at the head of a function's queue. Invocations are
+// numbered as they come, so that the least number is the oldest.
+func (w *waiting) oldest(function int32) int64 { return w.queues[function].oldest }
+
+// since is when the invocation at the head of a function's queue came.
+func (w *waiting) since(function int32) time.Duration {
+	q := &w.queues[function]
+	return w.chunks[q.head].members[q.first].at
+}
