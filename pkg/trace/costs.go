@@ -1,0 +1,130 @@
+package trace
+
+import (
+	"bytes"
+	"encoding/csv"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/textfile"
+)
+
+// LoadFunctions reads function costs from a file, or from standard input for
+// "-".
+func LoadFunctions(path string) ([]Function, error) { return textfile.Load(path, ReadFunctions) }
+
+// absent marks a duration that the file does not give.
+const absent = time.Duration(-1)
+
+// ReadFunctions reads function costs; name is what messages call the file.
+// What is missing is filled in by R3 of simulation.md.
+func ReadFunctions(r io.Reader, name string) ([]Function, error) {
+	data, err := io.ReadAll(r)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	blank := func() Function { return Function{Weight: 1, Cold: absent} }
+	lines, err := csvfile.Read(bytes.NewReader(data), name, costColumns(header(data)), blank)
+	if err != nil {
+		return nil, err
+	}
+	if len(lines) == 0 {
+		return nil, fault(name, 1, "", "the file has no functions, expected a line for each")
+	}
+	if err := csvfile.Unique(lines, name, "function", func(f Function) string { return f.Name }); err != nil {
+		return nil, err
+	}
+	functions := make([]Function, len(lines))
+	for i, line := range lines {
+		f := line.Value
+		f.Line = line.Line
+		if f.Cold == absent {
+			f.Cold = f.Warm + f.Load
+		}
+		if f.Model == "" {
+			f.Model = f.Name
+		}
+		functions[i] = f
+	}
+	return functions, nil
+}
+
+// header is the names of the first line that is not blank.
+func header(data []byte) []string {
+	in := csv.NewReader(bytes.NewReader(bytes.TrimPrefix(data, []byte("\uFEFF"))))
+	first, err := in.Read()
+	if err != nil {
+		return nil
+	}
+	for i := range first {
+		first[i] = strings.TrimSpace(first[i])
+	}
+	return first
+}
+
+// either is the name a column goes by in that header: another one only when
+// the contract's own is not there.
+func either(header []string, name, other string) string {
+	if !slices.Contains(header, name) && slices.Contains(header, other) {
+		return other
+	}
+	return name
+}
+
+func costColumns(header []string) []csvfile.Column[Function] {
+	text := func(name string, required bool, at func(*Function) *string) csvfile.Column[Function] {
+		return csvfile.Column[Function]{Name: name, Required: required, Set: func(f *Function, cell string) (err error) {
+			*at(f), err = csvfile.Name(cell)
+			return err
+		}}
+	}
+	duration := func(name string, required bool, at func(*Function) *time.Duration) csvfile.Column[Function] {
+		return csvfile.Column[Function]{Name: name, Required: required, Set: func(f *Function, cell string) (err error) {
+			*at(f), err = millis(cell)
+			return err
+		}}
+	}
+	return []csvfile.Column[Function]{
+		text(either(header, "function", "func_name"), true, func(f *Function) *string { return &f.Name }),
+		duration(either(header, "warm_ms", "warm_dur_ms"), true, func(f *Function) *time.Duration { return &f.Warm }),
+		duration(either(header, "cold_ms", "cold_dur_ms"), false, func(f *Function) *time.Duration { return &f.Cold }),
+		duration("load_ms", false, func(f *Function) *time.Duration { return &f.Load }),
+		{Name: either(header, "mem_mib", "mem_mb"), Set: func(f *Function, cell string) (err error) {
+			f.MemMiB, err = csvfile.Number(cell)
+			return err
+		}},
+		{Name: "weight", Set: func(f *Function, cell string) (err error) {
+			f.Weight, err = csvfile.Positive(cell)
+			return err
+		}},
+		text("tenant", false, func(f *Function) *string { return &f.Tenant }),
+		text("model", false, func(f *Function) *string { return &f.Model }),
+	}
+}
+
+// FunctionsHeader is the first line of function costs: every column of the
+// format.
+func FunctionsHeader() []string {
+	return []string{"function", "warm_ms", "cold_ms", "load_ms", "mem_mib", "weight", "tenant", "model"}
+}
+
+// WriteFunctions writes function costs with all columns, header first.
+func WriteFunctions(w io.Writer, functions []Function) error {
+	out := csv.NewWriter(w)
+	if err := out.Write(FunctionsHeader()); err != nil {
+		return err
+	}
+	for _, f := range functions {
+		record := []string{f.Name, Millis(f.Warm), Millis(f.Cold), Millis(f.Load),
+			csvfile.Format(f.MemMiB), csvfile.Format(f.Weight), f.Tenant, f.Model}
+		if err := out.Write(record); err != nil {
+			return err
+		}
+	}
+	out.Flush()
+	return out.Error()
+}

@@ -1,0 +1,154 @@
+package trace
+
+import (
+	"container/heap"
+	"errors"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// minutes is a trace in the layout of the Azure Functions data set: a line a
+// function, a column a minute, a cell the number of invocations. Memory is
+// what the cells above 0 take.
+type minutes struct {
+	cells  []cell  // in order of minute, then of the line
+	opened int     // cells whose minute has begun
+	open   streams // the current minute's functions, by their next invocation
+	seed   uint64
+}
+
+type cell struct {
+	minute   int32
+	function int32
+	count    int64
+}
+
+// stream is one function's invocations within one minute: the order statistics
+// of count uniform draws, one after another.
+type stream struct {
+	cell
+	at    time.Duration
+	rest  float64 // the part of the minute still ahead
+	state uint64
+}
+
+func readMinutes(in *Reader, seed uint64) (*minutes, error) {
+	m := &minutes{seed: seed}
+	name := slices.Index(in.header, "HashFunction")
+	columns, err := minuteColumns(in)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		fields, err := in.record()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		if len(fields[name]) == 0 {
+			return nil, in.fault("HashFunction", "the cell is empty, expected a value")
+		}
+		function, err := in.names.find(fields[name])
+		if err != nil {
+			return nil, in.fault("HashFunction", "%v", err)
+		}
+		for i, column := range columns {
+			n, err := count(fields[column])
+			if err != nil {
+				return nil, in.fault(in.header[column], "%v", err)
+			}
+			if n > 0 {
+				m.cells = append(m.cells, cell{minute: int32(i), function: function, count: n})
+			}
+		}
+	}
+	slices.SortStableFunc(m.cells, func(a, b cell) int { return int(a.minute - b.minute) })
+	return m, nil
+}
+
+// minuteColumns says where the header has each minute, wherever that is.
+func minuteColumns(in *Reader) ([]int, error) {
+	places := map[string]int{}
+	last := 1
+	for i, name := range in.header {
+		if n, err := strconv.Atoi(name); err == nil && n > 0 && strconv.Itoa(n) == name {
+			places[name] = i
+			last = max(last, n)
+		}
+	}
+	var columns []int
+	for n := 1; n <= last; n++ {
+		place, ok := places[strconv.Itoa(n)]
+		if !ok {
+			return nil, in.fault(strconv.Itoa(n), "the header has no such column, expected a column for each minute from 1")
+		}
+		columns = append(columns, place)
+	}
+	return columns, nil
+}
+
+func (m *minutes) next() (Row, error) {
+	if len(m.open) == 0 {
+		m.openMinute()
+	}
+	if len(m.open) == 0 {
+		return Row{}, io.EOF
+	}
+	s := &m.open[0]
+	row := Row{At: s.at, Function: s.function}
+	if s.count--; s.count == 0 {
+		heap.Pop(&m.open)
+	} else {
+		s.advance()
+		heap.Fix(&m.open, 0)
+	}
+	return row, nil
+}
+
+func (m *minutes) openMinute() {
+	for begin := m.opened; m.opened < len(m.cells) && m.cells[m.opened].minute == m.cells[begin].minute; m.opened++ {
+		c := m.cells[m.opened]
+		s := stream{cell: c, rest: 1, state: mix(m.seed ^ uint64(m.opened)*0x9e3779b97f4a7c15)}
+		s.advance()
+		m.open = append(m.open, s)
+	}
+	heap.Init(&m.open)
+}
+
+// advance draws the next of the remaining invocations: the least of count
+// uniform draws from the part of the minute that is left.
+func (s *stream) advance() {
+	s.state += 0x9e3779b97f4a7c15
+	u := (float64(mix(s.state)>>11) + 0.5) / (1 << 53)
+	s.rest *= math.Pow(u, 1/float64(s.count))
+	within := time.Duration((1 - s.rest) * float64(time.Minute))
+	s.at = time.Duration(s.minute)*time.Minute + min(within, time.Minute-1)
+}
+
+// mix is the output function of splitmix64.
+func mix(z uint64) uint64 {
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return z ^ z>>31
+}
+
+// streams is a heap by time, then by place in the file.
+type streams []stream
+
+func (s streams) Len() int { return len(s) }
+func (s streams) Less(i, j int) bool {
+	return s[i].at < s[j].at || s[i].at == s[j].at && s[i].function < s[j].function
+}
+func (s streams) Swap(i, j int) { s[i], s[j] = s[j], s[i] }
+func (s *streams) Push(x any)   { *s = append(*s, x.(stream)) }
+func (s *streams) Pop() any {
+	last := len(*s) - 1
+	x := (*s)[last]
+	*s = (*s)[:last]
+	return x
+}
