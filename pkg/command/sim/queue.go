@@ -1,0 +1,217 @@
+package sim
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/policy/queue"
+	"github.com/gfaas/gfaas/pkg/sim"
+	"github.com/gfaas/gfaas/pkg/trace"
+)
+
+// queueOptions are the flags of queue, as given.
+type queueOptions struct {
+	workload
+	policy   string
+	traceOut string
+}
+
+func newQueue(env *cli.Env) *cobra.Command {
+	o := queueOptions{workload: workload{env: env}}
+	cmd := &cobra.Command{
+		Use:   "queue",
+		Short: "Run a trace of invocations through a queueing policy",
+		Long: `Runs a trace of invocations through a queueing policy on simulated GPUs and tells
+latencies, starts, misses and fairness. docs/simulation.md has every rule.
+
+A GPU runs --concurrency invocations at once. An invocation needs a container of
+its function on that GPU: gpu-warm it takes warm_ms, with its memory on the host
+load_ms more, without a container cold_ms. --pool bounds the containers on a GPU,
+--gpu-mem the memory; what is least recently used goes first.
+
+  fcfs          the oldest invocation
+  fcfs-naive    the same without a pool: every start is cold
+  batch         all that waits for the function whose invocation is the oldest
+  sjf           the shortest function; one passed over too often before it
+                (starvation=25)
+  eevdf         the earliest deadline: arrival plus the duration to expect
+  mqfq          fair queueing: the function that executed least so far
+  mqfq-sticky   the same, but of the functions within t=10s of it the one with
+                fewest in flight, then the most waiting (alpha=2: how many mean
+                inter-arrival times an idle function keeps its containers)
+  lb            the oldest invocation on any idle GPU
+  lalb          on a GPU that has its model, even a busy one if that is faster
+  lalb-o3       the same, passing over invocations whose model the idle GPU does
+                not have, each at most limit=25 times
+  cfs-affinity  the function with the least GPU time; leaving a GPU costs
+                penalty=10 mean durations
+  exclusive     each GPU belongs to one function at a time
+  gfaas         ours: as fair as mqfq at the same t, but of the functions allowed
+                the one that takes least time an invocation; waits for a busy GPU
+                rather than start anew, and evicts what is missed least
+
+lb, lalb and lalb-o3 run one invocation at a time on a GPU and keep models there
+in place of containers: without the model an invocation takes load_ms more.
+More for --set: interference=X (an invocation that starts beside n others takes
+1 + X n times as long), correct=true (mqfq charges what was executed, not
+warm_ms), prefetch=true (mqfq-sticky brings memory back when invocations come to
+an idle function), utilization=90 (fewer than --concurrency at once while a GPU
+is busier than that, each invocation keeping it busy by demand=100 percent), and
+of each tenant at most tenant-slots=N invocations at once, of tenant-mem=8GiB,
+and tenant-time=50 percent of the GPUs' time in every 10 s.
+
+A function larger than a GPU has its invocations rejected and counted; the rest
+runs, and the exit status is 3. A trace that is not in order of time is sorted.
+Percentiles are by nearest rank: exact up to 262,144 invocations (512 of
+one function), within half a percent beyond.`,
+		Example: `  gfaas-sim queue --functions costs.csv --trace trace.csv --policy fcfs --pool 16
+  gfaas-sim queue --functions costs.csv --trace trace.csv --policy mqfq-sticky --gpus 2 --concurrency 2 --gpu-mem 16GiB --set t=5s -o json
+  zcat trace.csv.gz | gfaas-sim queue --functions costs.csv --trace - --policy lalb-o3 --gpus 12 --trace-out decisions.jsonl`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
+	}
+	o.flags(cmd)
+	cli.Choice(cmd, &o.policy, "policy", "which invocation goes next, and where", queue.Names()...)
+	cmd.Flags().StringVar(&o.traceOut, "trace-out", "", "write every decision with its reason to this file (JSON lines)")
+	env.Outputs(cmd, "table", "json", "jsonl", "csv", "yaml")
+	return cmd
+}
+
+func (o *queueOptions) run(ctx context.Context) error {
+	if err := o.env.Apart("trace-out", o.traceOut); err != nil {
+		return err
+	}
+	c, source, err := o.load()
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	c.Policy = o.policy
+	bar, shown := o.env.Progress(-1, "invocations"), int64(0)
+	c.Progress = func(arrived int64) error {
+		_ = bar.Add64(max(arrived-shown, 0))
+		shown = arrived
+		return ctx.Err()
+	}
+	begin := time.Now()
+	result, err := o.recorded(c, source)
+	_ = bar.Finish()
+	if err != nil {
+		return err
+	}
+	result.WallMS = float64(time.Since(begin).Microseconds()) / 1e3
+	if err := o.print(result); err != nil {
+		return err
+	}
+	if result.Rejected > 0 {
+		o.explain(c)
+		return cli.Exit(cli.ExitNo)
+	}
+	return nil
+}
+
+// recorded simulates, writing down every decision where that is asked for.
+func (o *queueOptions) recorded(c sim.Config, source *trace.Source) (*sim.Result, error) {
+	if o.traceOut == "" {
+		return o.simulate(c, source)
+	}
+	file, err := o.env.Create(o.traceOut)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Cleanup()
+	out := bufio.NewWriter(file)
+	log := sim.NewLog(out, c.Functions)
+	c.Decide = log.Decide
+	c.Restart = func() error {
+		out.Reset(file)
+		if _, err := file.Seek(0, io.SeekStart); err != nil {
+			return err
+		}
+		return file.Truncate(0)
+	}
+	result, err := o.simulate(c, source)
+	if err != nil {
+		return nil, err
+	}
+	if err := out.Flush(); err != nil {
+		return nil, err
+	}
+	return result, file.Commit()
+}
+
+// explain names the functions that no GPU can hold.
+func (o *workload) explain(c sim.Config) {
+	for _, f := range c.Functions {
+		if sim.TooLarge(c, f) {
+			o.env.Notef("note: rejected: %s", memory(c, f))
+		}
+	}
+}
+
+func (o *queueOptions) print(r *sim.Result) error {
+	if o.env.Output != "table" {
+		return o.env.Show(r, func() [][]string { return functionRows(r) })
+	}
+	return o.env.Emit(func(w io.Writer) error {
+		for _, line := range summary(r) {
+			if _, err := fmt.Fprintf(w, "%-18s%s\n", line[0], line[1]); err != nil {
+				return err
+			}
+		}
+		if _, err := fmt.Fprintln(w); err != nil {
+			return err
+		}
+		return cli.Table(w, functionRows(r))
+	})
+}
+
+// summary is a result without its functions.
+func summary(r *sim.Result) [][2]string {
+	lines := [][2]string{
+		{"policy", r.Policy},
+		{"invocations", fmt.Sprintf("%d, of which %d completed, %d rejected", r.Invocations, r.Completed, r.Rejected)},
+		{"makespan", human(r.MakespanMS)},
+		{"latency", fmt.Sprintf("mean %s, p50 %s, p95 %s, p99 %s, max %s", human(r.LatencyMS.Mean), human(r.LatencyMS.P50),
+			human(r.LatencyMS.P95), human(r.LatencyMS.P99), human(r.LatencyMS.Max))},
+		{"starts", fmt.Sprintf("%d cold, %d host-warm, %d gpu-warm", r.ColdStarts, r.HostWarmStarts, r.GPUWarmStarts)},
+		{"misses", fmt.Sprintf("%.1f%%", 100*r.MissRatio)},
+		{"GPUs busy", fmt.Sprintf("%.1f%%", 100*r.GPUUtilization)},
+		{"largest gap", fmt.Sprintf("%s (MQFQ allows %s)", human(r.Fairness.MaxGapMS), human(r.Fairness.BoundMS))},
+	}
+	if queue.OneAtATime(r.Policy) {
+		lines[5][1] += fmt.Sprintf(", %.1f%% of them cached on another GPU", 100*r.FalseMissRatio)
+	}
+	return lines
+}
+
+// functionRows are what functions got, under the names of the JSON form for
+// csv.
+func functionRows(r *sim.Result) [][]string {
+	n := csvfile.Format
+	rows := [][]string{{"function", "invocations", "mean_ms", "p99_ms", "variance", "service_ms"}}
+	if r != nil {
+		for _, f := range r.Functions {
+			rows = append(rows, []string{f.Function, integer(f.Invocations), n(f.MeanMS), n(f.P99MS), n(f.Variance), n(f.ServiceMS)})
+		}
+	}
+	return rows
+}
+
+// human prints milliseconds for people.
+func human(ms float64) string {
+	switch {
+	case ms >= 1e4:
+		return fmt.Sprintf("%.1f s", ms/1e3)
+	case ms >= 100:
+		return fmt.Sprintf("%.0f ms", ms)
+	}
+	return strings.TrimSuffix(fmt.Sprintf("%.2f", ms), ".00") + " ms"
+}

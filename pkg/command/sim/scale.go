@@ -1,0 +1,268 @@
+package sim
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/policy/scale"
+	"github.com/gfaas/gfaas/pkg/profile"
+	"github.com/gfaas/gfaas/pkg/sim/scaling"
+	"github.com/gfaas/gfaas/pkg/trace"
+)
+
+// scaleOptions are the flags of scale, as given.
+type scaleOptions struct {
+	env       *cli.Env
+	rps       string
+	scaler    string
+	profile   string
+	function  string
+	estimator string
+	traceOut  string
+	set       []string
+
+	lazy     scale.LazyOptions
+	estimate scale.EstimatorOptions
+}
+
+func newScale(env *cli.Env) *cobra.Command {
+	o := scaleOptions{env: env, lazy: scale.DefaultLazy(), estimate: scale.DefaultEstimator()}
+	cmd := &cobra.Command{
+		Use:   "scale",
+		Short: "Try a scaler on a series of loads",
+		Long: `Runs a scaler on a series of requests a second (CSV: second,rps) and counts cold
+starts, requests for which nothing served, and the seconds instances were
+deployed.
+
+  lazy       the number of instances changes only when the load was out of what
+             they sustain for most of a window; until then they rise from the
+             smallest quota of the profile to the largest of the same sm_pct
+             (Dilu). Parameters: window=40 (seconds kept), out=20 (at least so
+             many above), in=30 (more than so many below), surge=1 (so many in
+             a row beyond what even the largest quota sustains scale out at
+             once; 0 waits as the paper does)
+  eager      as many instances of the smallest quota as each second needs
+  heuristic  the most efficient configurations that cover the load, the least
+             efficient stopped first (FaST-GShare)
+
+eager and heuristic follow an estimate of the load: the last second (last), the
+largest of the last seconds (window; window=10), a moving average (ewma;
+alpha=0.3) or a Kalman filter (kalman; process=1, noise=10).
+
+The run begins with the instances that the first second needs. A scaler hears a
+second's load when the second ends; what it starts serves after the profile's
+cold_ms. A second that the series does not have had no requests.`,
+		Example: `  gfaas-sim scale --rps series.csv --scaler lazy --profile profile.csv --function resnet -o json
+  gfaas-sim generate rps --pattern bursty | gfaas-sim scale --rps - --scaler eager --profile profile.csv --function resnet`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run() },
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.rps, "rps", "", "the series of loads (CSV: second,rps)")
+	cli.Choice(cmd, &o.scaler, "scaler", "how the number of instances follows the load", "lazy", "eager", "heuristic")
+	f.StringVar(&o.profile, "profile", "", "what instances sustain (CSV)")
+	f.StringVar(&o.function, "function", "", "the function of the profile that is scaled")
+	cli.Choice(cmd, &o.estimator, "estimator", "what load eager and heuristic provide for", scale.Estimators()...)
+	f.StringArrayVar(&o.set, "set", nil, "a parameter of the scaler or its estimator, like `out=20`")
+	f.StringVar(&o.traceOut, "trace-out", "", "write every action with its reason to this file (JSON lines)")
+	env.Outputs(cmd, "table", "json", "jsonl", "csv", "yaml")
+	return cmd
+}
+
+func (o *scaleOptions) run() error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	rows, err := o.loadRows()
+	if err != nil {
+		return err
+	}
+	series, err := trace.LoadSeries(o.rps)
+	if err != nil {
+		return err
+	}
+	options, err := o.simulation(rows, series.RPS[0])
+	if err != nil {
+		return fmt.Errorf("%s: %w", o.rps, err)
+	}
+	var decisions bytes.Buffer
+	enc := json.NewEncoder(&decisions)
+	if o.traceOut != "" {
+		options.Decided = func(d scaling.Decision) { _ = enc.Encode(d) }
+	}
+	result, err := scaling.Run(series.RPS, options)
+	if err != nil {
+		return fmt.Errorf("%s: %w", o.rps, err)
+	}
+	result.Scaler = o.scaler
+	if o.traceOut != "" {
+		if err := o.env.WriteTo(o.traceOut, decisions.Bytes()); err != nil {
+			return err
+		}
+	}
+	return o.env.Show(result, func() [][]string { return o.table(result) })
+}
+
+func (o *scaleOptions) check() error {
+	switch {
+	case o.rps == "":
+		return cli.Fail(cli.ExitUsage, "gfaas-sim generate rps makes one", errors.New("--rps is missing: expected a file"))
+	case o.profile == "":
+		return cli.Fail(cli.ExitUsage, "gfaas-profile run FUNCTION.yaml measures one", errors.New("--profile is missing: expected a file"))
+	case o.function == "":
+		return cli.Usagef("--function is missing: expected a function of the profile")
+	case o.rps == "-" && o.profile == "-":
+		return cli.Usagef("standard input (-) can be only one of the files")
+	case o.scaler == "lazy" && o.estimator != "last":
+		return cli.Usagef("--estimator %s: lazy scaling looks at each load, expected eager or heuristic with it", o.estimator)
+	}
+	for _, text := range o.set {
+		if err := o.parameter(text); err != nil {
+			return err
+		}
+	}
+	if err := o.env.Apart("trace-out", o.traceOut); err != nil {
+		return err
+	}
+	if err := o.lazy.Check(); err != nil {
+		return cli.Usagef("--set %w", err)
+	}
+	if _, err := scale.NewEstimator(o.estimator, o.estimate); err != nil {
+		return cli.Usagef("--set %w", err)
+	}
+	return nil
+}
+
+// parameter stores one key=value of --set.
+func (o *scaleOptions) parameter(text string) error {
+	key, value, ok := strings.Cut(text, "=")
+	if !ok {
+		return cli.Usagef("--set %s: expected KEY=VALUE", csvfile.Quote(text))
+	}
+	counts, reals := map[string]*int{}, map[string]*float64{}
+	switch {
+	case o.scaler == "lazy":
+		counts = map[string]*int{"window": &o.lazy.Window, "out": &o.lazy.Out, "in": &o.lazy.In, "surge": &o.lazy.Surge}
+	case o.estimator == "window":
+		counts["window"] = &o.estimate.Window
+	case o.estimator == "ewma":
+		reals["alpha"] = &o.estimate.Alpha
+	case o.estimator == "kalman":
+		reals = map[string]*float64{"process": &o.estimate.Process, "noise": &o.estimate.Noise}
+	}
+	var err error
+	if at := counts[key]; at != nil {
+		*at, err = strconv.Atoi(value)
+	} else if at := reals[key]; at != nil {
+		*at, err = csvfile.Positive(value)
+	} else {
+		return cli.Usagef("--set %s: %s has no such parameter", csvfile.Quote(text), o.who())
+	}
+	if err != nil {
+		return cli.Usagef("--set %s: expected a number", csvfile.Quote(text))
+	}
+	return nil
+}
+
+func (o *scaleOptions) who() string {
+	if o.scaler == "lazy" {
+		return o.scaler
+	}
+	return fmt.Sprintf("%s with the estimator %s", o.scaler, o.estimator)
+}
+
+// loadRows are the function's configurations that sustain something.
+func (o *scaleOptions) loadRows() ([]profile.Row, error) {
+	all, err := profile.Load(o.profile)
+	if err != nil {
+		return nil, err
+	}
+	of := slices.DeleteFunc(all, func(r profile.Row) bool { return r.Function != o.function })
+	if len(of) == 0 {
+		return nil, fmt.Errorf("%s has no row of the function %s", o.profile, csvfile.Quote(o.function))
+	}
+	able := slices.DeleteFunc(of, func(r profile.Row) bool { return r.ThroughputRPS < csvfile.Smallest })
+	if len(able) == 0 {
+		return nil, fmt.Errorf("%s: no configuration of %s sustains any request", o.profile, csvfile.Quote(o.function))
+	}
+	return able, nil
+}
+
+// simulation sets the run up for a series that begins with that load.
+func (o *scaleOptions) simulation(rows []profile.Row, first float64) (scaling.Options, error) {
+	unit, err := scale.Unit(rows)
+	if err != nil {
+		return scaling.Options{}, err
+	}
+	load, err := scale.NewEstimator(o.estimator, o.estimate)
+	if err != nil {
+		return scaling.Options{}, err
+	}
+	out := scaling.Options{Cold: o.cold(rows)}
+	switch o.scaler {
+	case "lazy":
+		out.Scaler = scale.NewLazy(unit, o.lazy)
+	case "eager":
+		out.Scaler = scale.NewEager(unit, load)
+	default:
+		out.Scaler = scale.NewHeuristic(rows, load)
+	}
+	out.First, err = scaling.First(o.first(unit, rows), first)
+	return out, err
+}
+
+// first is a scaler that says what the first second needs, whatever the
+// estimator.
+func (o *scaleOptions) first(unit scale.Instance, rows []profile.Row) scale.Scaler {
+	switch o.scaler {
+	case "lazy":
+		return scale.NewLazy(unit, o.lazy)
+	case "eager":
+		return scale.NewEager(unit, scale.Last{})
+	}
+	return scale.NewHeuristic(rows, scale.Last{})
+}
+
+// cold is how long an instance takes until it serves: its row's cold_ms, or
+// where that is missing the largest of the function's.
+func (o *scaleOptions) cold(rows []profile.Row) func(profile.Row) time.Duration {
+	most := 0.0
+	for _, r := range rows {
+		most = max(most, r.ColdMS)
+	}
+	if most == 0 {
+		o.env.Notef("note: %s has no cold_ms of %s: a new instance serves at once", o.profile, o.function)
+	}
+	return func(r profile.Row) time.Duration {
+		if r.ColdMS == 0 {
+			r.ColdMS = most
+		}
+		return time.Duration(math.Round(r.ColdMS * float64(time.Millisecond)))
+	}
+}
+
+// table is a result as a row, under the names of the JSON form for csv.
+func (o *scaleOptions) table(r scaling.Result) [][]string {
+	n := csvfile.Format
+	if o.env.Output == "csv" {
+		return [][]string{
+			{"scaler", "cold_starts", "slo_violation_ratio", "instance_seconds", "max_instances"},
+			{r.Scaler, strconv.Itoa(r.ColdStarts), n(r.SLOViolationRatio), n(r.InstanceSeconds), strconv.Itoa(r.MaxInstances)},
+		}
+	}
+	return [][]string{
+		{"SCALER", "COLD STARTS", "VIOLATIONS", "INSTANCE SECONDS", "MAX INSTANCES"},
+		{r.Scaler, strconv.Itoa(r.ColdStarts), strconv.FormatFloat(100*r.SLOViolationRatio, 'f', 2, 64) + "%",
+			n(r.InstanceSeconds), strconv.Itoa(r.MaxInstances)},
+	}
+}

@@ -1,0 +1,127 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/policy/queue"
+	"github.com/gfaas/gfaas/pkg/policy/residency"
+	"github.com/gfaas/gfaas/pkg/sim"
+	"github.com/gfaas/gfaas/pkg/trace"
+)
+
+// workload is the flags that say what is simulated on what, as given: those of
+// every command that runs queueing policies.
+type workload struct {
+	env         *cli.Env
+	functions   string
+	trace       string
+	gpus        int
+	mem         gpu.Bytes
+	concurrency int
+	pool        int
+	set         []string
+	seed        uint64
+	unsorted    bool // the trace was found to be
+}
+
+func (o *workload) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&o.functions, "functions", "", "what functions cost (CSV: function,warm_ms and optionally cold_ms,load_ms,mem_mib,weight,tenant,model)")
+	f.StringVar(&o.trace, "trace", "", "the invocations (CSV: function,invoke_time_ms, or counts a minute)")
+	f.IntVar(&o.gpus, "gpus", 1, "how many GPUs there are")
+	f.TextVar(&o.mem, "gpu-mem", gpu.Bytes(0), "memory of each GPU, like `16GiB` (default no limit)")
+	f.IntVar(&o.concurrency, "concurrency", 1, "invocations that a GPU runs at once (D); lb, lalb and lalb-o3 run one")
+	f.IntVar(&o.pool, "pool", residency.Unlimited, "containers that exist on each GPU, running ones included; -1 is no limit")
+	f.StringArrayVar(&o.set, "set", nil, "a parameter of the policy or the model, like `t=10s`")
+	f.Uint64Var(&o.seed, "seed", 1, "what invocations that a trace counts by the minute are spread by")
+}
+
+// most are limits that keep a slip of the finger from taking all memory.
+const (
+	mostGPUs        = 1 << 16
+	mostConcurrency = 1 << 16
+)
+
+// check finds what is wrong with the flags themselves.
+func (o *workload) check() error {
+	switch {
+	case o.functions == "":
+		return cli.Usagef("--functions is missing: expected a file")
+	case o.trace == "":
+		return cli.Fail(cli.ExitUsage, "gfaas-sim generate makes one", errors.New("--trace is missing: expected a file"))
+	case o.functions == "-" && o.trace == "-":
+		return cli.Usagef("standard input (-) can be only one of the files")
+	case o.gpus < 1 || o.gpus > mostGPUs:
+		return cli.Usagef("--gpus %d is out of range, expected 1 to %d", o.gpus, mostGPUs)
+	case o.concurrency < 1 || o.concurrency > mostConcurrency:
+		return cli.Usagef("--concurrency %d is out of range, expected 1 to %d", o.concurrency, mostConcurrency)
+	case o.pool < residency.Unlimited:
+		return cli.Usagef("--pool %d is out of range, expected 0 or more, or -1 for no limit", o.pool)
+	case o.mem < 0:
+		return cli.Usagef("--gpu-mem %s is out of range, expected 0 or more", o.mem)
+	}
+	return nil
+}
+
+// load reads the functions and opens the trace.
+func (o *workload) load() (sim.Config, *trace.Source, error) {
+	c := sim.Config{Config: queue.Config{GPUs: o.gpus, Mem: int64(o.mem), Concurrency: o.concurrency, Pool: o.pool,
+		Options: queue.Defaults()}}
+	if err := o.check(); err != nil {
+		return c, nil, err
+	}
+	for _, text := range o.set {
+		if err := set(&c, text); err != nil {
+			return c, nil, err
+		}
+	}
+	var err error
+	if c.Functions, err = trace.LoadFunctions(o.functions); err != nil {
+		return c, nil, err
+	}
+	source, err := trace.OpenSource(o.trace)
+	return c, source, err
+}
+
+// simulate runs the trace under the config's policy. A trace that is not in
+// order is read whole and sorted first.
+func (o *workload) simulate(c sim.Config, source *trace.Source) (*sim.Result, error) {
+	names := trace.NamesOf(c.Functions, o.functions)
+	if o.unsorted {
+		return o.simulateSorted(c, source, names)
+	}
+	rows, err := source.Rows(names, o.seed)
+	if err != nil {
+		return nil, err
+	}
+	result, err := sim.Run(c, rows)
+	if !trace.IsUnsorted(err) {
+		return result, err
+	}
+	o.unsorted = true
+	o.env.Notef("note: %v: sorted by time", err)
+	if c.Restart != nil {
+		if err := c.Restart(); err != nil {
+			return nil, err
+		}
+	}
+	return o.simulateSorted(c, source, names)
+}
+
+func (o *workload) simulateSorted(c sim.Config, source *trace.Source, names *trace.Names) (*sim.Result, error) {
+	sorted, err := source.Sorted(names, o.seed)
+	if err != nil {
+		return nil, err
+	}
+	return sim.Run(c, sorted)
+}
+
+// memory says how much memory functions need that no GPU has.
+func memory(c sim.Config, f trace.Function) string {
+	return fmt.Sprintf("%s needs %s and a GPU has %s", f.Name, gpu.FromMiB(f.MemMiB), gpu.Bytes(c.Mem))
+}

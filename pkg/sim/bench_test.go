@@ -1,0 +1,62 @@
+package sim
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"sort"
+	"testing"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/policy/queue"
+	"github.com/gfaas/gfaas/pkg/policy/residency"
+	"github.com/gfaas/gfaas/pkg/trace"
+)
+
+// zipf is a workload of many functions: rates by Zipf's law, execution times
+// log-normal around 30 ms, arrivals Poisson at a part of what the slots could
+// execute.
+func zipf(functions, invocations, slots int, exponent, load float64) ([]trace.Function, []trace.Row) {
+	r := rand.New(rand.NewPCG(1, 2))
+	out := make([]trace.Function, functions)
+	sums := make([]float64, functions)
+	total, mean := 0.0, 0.0
+	for i := range out {
+		warm := time.Duration(math.Exp(r.NormFloat64()+3.5)+1) * time.Millisecond
+		out[i] = trace.Function{Name: fmt.Sprint(i), Warm: warm, Cold: warm + 2*time.Second, Load: warm / 4,
+			MemMiB: float64(100 + r.IntN(2000)), Weight: 1, Model: fmt.Sprint(i)}
+		p := math.Pow(float64(i+1), -exponent)
+		total += p
+		mean += p * float64(warm)
+		sums[i] = total
+	}
+	gap := mean / total / load / float64(slots)
+	rows := make([]trace.Row, invocations)
+	at := 0.0
+	for i := range rows {
+		at += r.ExpFloat64() * gap
+		rows[i] = trace.Row{At: time.Duration(at), Function: int32(sort.SearchFloat64s(sums, r.Float64()*total))}
+	}
+	return out, rows
+}
+
+// BenchmarkQueue simulates invocations of 10,000 functions on 8 GPUs; a
+// nanosecond an operation is one an invocation.
+func BenchmarkQueue(b *testing.B) {
+	functions, rows := zipf(10000, 1000000, 16, 0.9, 0.9)
+	for _, policy := range queue.Names() {
+		b.Run(policy, func(b *testing.B) {
+			if policy == "fcfs-naive" || policy == "exclusive" {
+				b.Skip("starts cold without end")
+			}
+			b.ReportAllocs()
+			for done := 0; done < b.N; done += len(rows) {
+				c := Config{Functions: functions, Config: queue.Config{Policy: policy, GPUs: 8, Concurrency: 2,
+					Pool: residency.Unlimited, Options: queue.Defaults()}}
+				if _, err := Run(c, trace.NewList(rows[:min(b.N-done, len(rows))])); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,94 @@
+package cluster
+
+import (
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/events"
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/plan"
+	"github.com/gfaas/gfaas/pkg/policy/place/online"
+)
+
+// play runs events on a scheduler for so many nodes of GPUs of that size. Its
+// clock goes on by a microsecond a reading.
+func play(all []events.Event, nodes, perNode int, gib float64, placer func([]plan.Device) *online.Fleet) Result {
+	var devices []plan.Device
+	w := World{}
+	for n := range nodes {
+		for g := range perNode {
+			devices = append(devices, plan.Device{Node: fmt.Sprint("n", n), Index: g, MemMiB: gib * 1024})
+			w.Mem = append(w.Mem, gpu.FromMiB(gib*1024))
+		}
+	}
+	w.Placer = placer(devices)
+	ticks := time.Duration(0)
+	w.Clock = func() time.Duration { ticks += time.Microsecond; return ticks }
+	return Run(w, all)
+}
+
+func dilu(d []plan.Device) *online.Fleet { return online.Dilu(d, online.DiluDefaults()) }
+
+// By hand: from 0 to 10 s one GPU holds 0.4 and 10 GiB, to 20 s it and another
+// hold 0.4 + 0.4 and 0.8 of 40 GiB each; then the first is empty.
+func TestFigures(t *testing.T) {
+	start := func(at float64, name string, sm, gib float64) events.Event {
+		return events.Event{Time: at, Start: true, Instance: name, Function: name, GPUs: 1, SMRequest: sm, SMLimit: sm, MemMiB: gib * 1024}
+	}
+	r := play([]events.Event{
+		start(0, "a", 0.4, 10), start(10, "b", 0.4, 10), start(10, "c", 0.8, 20), start(10, "big", 0.8, 50),
+		{Time: 20, Instance: "a"}, {Time: 20, Instance: "b"}, {Time: 30, Instance: "big"}, {Time: 40, Instance: "c"},
+	}, 1, 4, 40, dilu)
+	want := Result{
+		GPUs: 4, GPUsPeak: 2, GPUSeconds: 10 + 20 + 20, SMFragmentation: 1 - (4.0+16+16)/50, MemFragmentation: 1 - (100.0+400+400)/2000,
+		AllocatedPeak: 0.4, Placed: 3, Rejected: 1, Decision: Statistics{1, 1},
+	}
+	for _, d := range []*float64{&r.GPUSeconds, &r.SMFragmentation, &r.MemFragmentation} {
+		*d = math.Round(*d*1e9) / 1e9
+	}
+	if r != want {
+		t.Errorf("got  %+v\nwant %+v", r, want)
+	}
+}
+
+func TestNoEvents(t *testing.T) {
+	if r := play(nil, 1, 1, 40, dilu); r != (Result{GPUs: 1}) {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestDilusCluster holds the order of the paper's schedulers (section 5.5) and
+// the goal: a fifth fewer GPUs than exclusive, at the peak and over time.
+func TestDilusCluster(t *testing.T) {
+	for seed := range uint64(3) {
+		all := events.Mix(seed, 3200)
+		d, i, x := play(all, 1000, 4, 40, dilu), play(all, 1000, 4, 40, online.INFless), play(all, 1000, 4, 40, online.Exclusive)
+		if d.Rejected+i.Rejected+x.Rejected > 0 || d.Placed != 3200 {
+			t.Errorf("rejected: %+v %+v %+v", d, i, x)
+		}
+		if float64(d.GPUsPeak) > 0.8*float64(x.GPUsPeak) || d.GPUSeconds > 0.8*x.GPUSeconds {
+			t.Errorf("dilu takes %d GPUs, %.0f s; exclusive %d, %.0f s", d.GPUsPeak, d.GPUSeconds, x.GPUsPeak, x.GPUSeconds)
+		}
+		if !(d.GPUsPeak < i.GPUsPeak && i.GPUsPeak < x.GPUsPeak && d.SMFragmentation < i.SMFragmentation && d.MemFragmentation < i.MemFragmentation) {
+			t.Errorf("dilu %+v\ninfless %+v\nexclusive %+v", d, i, x)
+		}
+	}
+}
+
+// BenchmarkDecision plays Dilu's mix of 3,200 instances on 1,000 nodes of 4
+// GPUs: µs/decision is the figure (the paper's is 350).
+func BenchmarkDecision(b *testing.B) {
+	for name, placer := range map[string]func([]plan.Device) *online.Fleet{
+		"dilu": dilu, "exclusive": online.Exclusive, "infless": online.INFless, "fast": online.FaST,
+	} {
+		b.Run(name, func(b *testing.B) {
+			all := events.Mix(1, 3200)
+			for b.Loop() {
+				play(all, 1000, 4, 40, placer)
+			}
+			b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/3200, "µs/decision")
+		})
+	}
+}

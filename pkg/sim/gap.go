@@ -1,0 +1,158 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/trace"
+)
+
+// window is how long functions must wait to be compared.
+const window = 30 * time.Second
+
+// gap measures fairness: over tumbling windows from the first arrival, among
+// functions with invocations waiting during the whole window, the largest
+// difference of execution time over weight.
+type gap struct {
+	functions []gapFunction
+	waiting   []int32 // functions that wait, in no order
+	begin     time.Duration
+	window    int64 // number of the current window
+	begun     bool
+	most      float64 // ns
+	now       time.Duration
+}
+
+// gapFunction fits a cache line.
+type gapFunction struct {
+	weight  float64
+	waiting int32
+	place   int32 // in gap.waiting
+	since   time.Duration
+	window  int64 // that executed counts in
+	ran     time.Duration
+	longest time.Duration // execution so far
+	warm    time.Duration
+	service float64 // ns in a slot
+}
+
+func newGap(functions []trace.Function) *gap {
+	g := &gap{functions: make([]gapFunction, len(functions))}
+	for i := range functions {
+		g.functions[i].weight, g.functions[i].warm = functions[i].Weight, functions[i].Warm
+	}
+	return g
+}
+
+// to closes the windows that end by now; nothing has happened since the call
+// before. Running is what has run since.
+func (g *gap) to(now time.Duration, running []invocation) {
+	g.now = now
+	if !g.begun {
+		g.begin, g.begun = now, true
+	}
+	for now-g.begin >= window {
+		steady := true
+		for i := range running {
+			v := &running[i]
+			g.execute(v.function, overlap(v, g.begin, g.begin+window))
+			steady = steady && v.executes <= g.begin && v.begin <= g.begin
+		}
+		steady = g.close() && steady
+		skip := (now - g.begin) / window
+		if !steady && len(g.waiting) > 1 {
+			skip = 1
+		}
+		// The windows skipped are like the one closed, or compare nobody.
+		g.begin += skip * window
+		g.window += int64(skip)
+	}
+}
+
+// close compares the functions that waited all through the window, and says
+// whether all that wait did.
+func (g *gap) close() (all bool) {
+	least, most, some := 0.0, 0.0, 0
+	for _, i := range g.waiting {
+		f := &g.functions[i]
+		if f.since > g.begin {
+			continue
+		}
+		ran := 0.0
+		if f.window == g.window {
+			ran = float64(f.ran) / f.weight
+		}
+		if some == 0 || ran < least {
+			least = ran
+		}
+		if some == 0 || ran > most {
+			most = ran
+		}
+		some++
+	}
+	if some > 1 {
+		g.most = max(g.most, most-least)
+	}
+	return some == len(g.waiting)
+}
+
+// overlap is how long an invocation executes between two times.
+func overlap(v *invocation, from, to time.Duration) time.Duration {
+	return max(min(v.end, to)-max(v.executes, from), 0)
+}
+
+func (g *gap) execute(function int32, ran time.Duration) {
+	f := &g.functions[function]
+	if f.window != g.window {
+		f.window, f.ran = g.window, 0
+	}
+	f.ran += ran
+}
+
+func (g *gap) arrived(function int32) {
+	f := &g.functions[function]
+	if f.waiting++; f.waiting == 1 {
+		f.since = g.now
+		f.place = int32(len(g.waiting))
+		g.waiting = append(g.waiting, function)
+	}
+}
+
+// left notes that an invocation of the function waits no more.
+func (g *gap) left(function int32) {
+	f := &g.functions[function]
+	if f.waiting--; f.waiting > 0 {
+		return
+	}
+	last := g.waiting[len(g.waiting)-1]
+	g.waiting[f.place] = last
+	g.functions[last].place = f.place
+	g.waiting = g.waiting[:len(g.waiting)-1]
+}
+
+func (g *gap) started(function int32, executes time.Duration) {
+	g.left(function)
+	f := &g.functions[function]
+	f.longest = max(f.longest, executes)
+}
+
+func (g *gap) ended(v *invocation) {
+	g.functions[v.function].service += float64(v.end - v.begin)
+	g.execute(v.function, overlap(v, g.begin, v.end))
+}
+
+// bound is the most that the gap can be under MQFQ: between two instants two
+// backlogged queues' virtual times differ by at most 2T + l_i/w_i + l_j/w_j,
+// and what was executed differs from what was dispatched by what runs.
+func (g *gap) bound(c Config) float64 {
+	first, second := 0.0, 0.0
+	for i := range g.functions {
+		f := &g.functions[i]
+		l := float64(f.longest) / f.weight
+		if l > first {
+			first, second = l, first
+		} else {
+			second = max(second, l)
+		}
+	}
+	return 2*float64(c.T) + float64(slots(c)+1)*(first+second)
+}

@@ -1,0 +1,374 @@
+package sim
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/gfaas/gfaas/pkg/policy/queue"
+	"github.com/gfaas/gfaas/pkg/policy/residency"
+	"github.com/gfaas/gfaas/pkg/trace"
+)
+
+const milli = time.Millisecond
+
+// world is a random machine, its functions and a trace.
+type world struct {
+	config Config
+	rows   []trace.Row
+}
+
+func draw(t *rapid.T, policy string) world {
+	w := world{config: Config{Config: queue.Config{Policy: policy, Options: queue.Defaults(),
+		GPUs: rapid.IntRange(1, 3).Draw(t, "gpus"), Concurrency: rapid.IntRange(1, 3).Draw(t, "concurrency"),
+		Pool: rapid.SampledFrom([]int{residency.Unlimited, 0, 1, 2, 4}).Draw(t, "pool"),
+		Mem:  int64(rapid.SampledFrom([]int{0, 40, 100}).Draw(t, "memory")) << 20}}}
+	w.config.T = time.Duration(rapid.IntRange(0, 300).Draw(t, "T")) * milli
+	w.config.Limit = rapid.IntRange(0, 4).Draw(t, "limit")
+	w.config.Starvation = float64(rapid.IntRange(0, 5).Draw(t, "starvation"))
+	for i := range rapid.IntRange(1, 6).Draw(t, "functions") {
+		warm := time.Duration(rapid.IntRange(1, 50).Draw(t, "warm")) * milli
+		load := time.Duration(rapid.IntRange(0, 30).Draw(t, "load")) * milli
+		w.config.Functions = append(w.config.Functions, trace.Function{Name: fmt.Sprint("f", i), Warm: warm, Load: load,
+			Cold: warm + load + time.Duration(rapid.IntRange(0, 90).Draw(t, "cold"))*milli, MemMiB: float64(rapid.IntRange(0, 50).Draw(t, "mem")),
+			Weight: float64(rapid.IntRange(1, 3).Draw(t, "weight")), Model: fmt.Sprint("m", rapid.IntRange(0, i).Draw(t, "model"))})
+	}
+	at := time.Duration(0)
+	for range rapid.IntRange(0, 60).Draw(t, "invocations") {
+		at += time.Duration(rapid.IntRange(0, 20).Draw(t, "after")) * milli
+		w.rows = append(w.rows, trace.Row{At: at, Function: int32(rapid.IntRange(0, len(w.config.Functions)-1).Draw(t, "function"))})
+	}
+	return w
+}
+
+// box is one container as the decisions say it is.
+type box struct {
+	function int32
+	gpu      int32
+	resident bool
+	end      time.Duration
+}
+
+// checker follows decisions and holds them against what must always be so.
+type checker struct {
+	t       *rapid.T
+	w       world
+	boxes   map[int32]*box
+	running []box // where there are no containers
+	state   map[int64]string
+	now     time.Duration
+	arrived int // rows that have come
+}
+
+func (c *checker) decide(now time.Duration, a *queue.Action) error {
+	if now > c.now {
+		c.settled(now)
+		c.now = now
+	}
+	for ; c.arrived < len(c.w.rows) && c.w.rows[c.arrived].At <= now; c.arrived++ {
+	}
+	switch a.Kind {
+	case queue.Run:
+		if row := c.w.rows[a.ID]; row.Function != a.Function || row.At != a.Arrived || row.At > now {
+			c.t.Fatalf("%v: invocation %d runs as function %d that came at %v", now, a.ID, a.Function, a.Arrived)
+		}
+		if s := c.state[a.ID]; s != "" && s != "assigned" {
+			c.t.Fatalf("%v: invocation %d runs although it is %s", now, a.ID, s)
+		}
+		c.state[a.ID] = "done"
+		c.run(now, a)
+	case queue.Reject:
+		if !TooLarge(c.w.config, c.w.config.Functions[a.Function]) || c.state[a.ID] != "" {
+			c.t.Fatalf("%v: invocation %d is rejected although it fits", now, a.ID)
+		}
+		c.state[a.ID] = "rejected"
+	case queue.Assign:
+		c.state[a.ID] = "assigned"
+	case queue.Remove, queue.Offload:
+		if a.Container >= 0 {
+			c.leave(now, a)
+		}
+	}
+	return nil
+}
+
+func (c *checker) run(now time.Duration, a *queue.Action) {
+	f := c.w.config.Functions[a.Function]
+	want := [3]time.Duration{f.Cold, f.Warm + f.Load, f.Warm}[a.Start]
+	if a.Expected != want {
+		c.t.Fatalf("%v: a %v start is expected to take %v, want %v", now, a.Start, a.Expected, want)
+	}
+	it := box{function: a.Function, gpu: a.GPU, resident: true, end: now + a.Expected}
+	if a.Container < 0 {
+		c.running = append(slices.DeleteFunc(c.running, func(b box) bool { return b.end <= now }), it)
+		for i, b := range c.running[:len(c.running)-1] {
+			if b.gpu == a.GPU {
+				c.t.Fatalf("%v: GPU %d runs a second invocation beside %d", now, a.GPU, i)
+			}
+		}
+		return
+	}
+	b := c.boxes[a.Container]
+	start := residency.Cold
+	switch {
+	case b == nil:
+	case b.function != a.Function || b.gpu != a.GPU || b.end > now:
+		c.t.Fatalf("%v: container %d is %+v and gets %+v", now, a.Container, *b, a)
+	case b.resident:
+		start = residency.GPUWarm
+	default:
+		start = residency.HostWarm
+	}
+	if start != a.Start {
+		c.t.Fatalf("%v: a %v start that is %v", now, a.Start, start)
+	}
+	c.boxes[a.Container] = &it
+	running, exist, idle, mem := 0, 0, 0, 0.0
+	for _, b := range c.boxes {
+		if b.gpu != a.GPU {
+			continue
+		}
+		exist++
+		if b.end > now || b == c.boxes[a.Container] {
+			running++
+		} else {
+			idle++
+		}
+		if b.resident {
+			mem += c.w.config.Functions[b.function].MemMiB
+		}
+	}
+	pool := c.w.config.Pool
+	if c.w.config.Policy == "fcfs-naive" {
+		pool = 0
+	}
+	switch limit := float64(c.w.config.Mem >> 20); {
+	case running > c.w.config.Concurrency:
+		c.t.Fatalf("%v: %d invocations run on GPU %d", now, running, a.GPU)
+	case pool >= 0 && a.Start == residency.Cold && exist > pool && idle > 0:
+		c.t.Fatalf("%v: %d containers exist on GPU %d, %d idle, pool %d", now, exist, a.GPU, idle, pool)
+	case limit > 0 && mem > limit:
+		c.t.Fatalf("%v: %g MiB used of GPU %d, which has %g", now, mem, a.GPU, limit)
+	}
+}
+
+func (c *checker) leave(now time.Duration, a *queue.Action) {
+	b := c.boxes[a.Container]
+	if b == nil || b.function != a.Function || b.gpu != a.GPU || b.end > now || a.Kind == queue.Offload && !b.resident {
+		c.t.Fatalf("%v: %v of container %d, which is %+v", now, a.Kind, a.Container, b)
+	}
+	if a.Kind == queue.Remove {
+		delete(c.boxes, a.Container)
+	} else {
+		b.resident = false
+	}
+}
+
+// settled is called when all has been done at an instant: with memory enough,
+// nothing waits beside a free slot. What is in a batch waits for its container,
+// an exclusive GPU may be free for others
+// only, and what was assigned to a GPU waits for that one.
+func (c *checker) settled(time.Duration) {
+	if c.w.config.Mem > 0 || c.w.config.Policy == "exclusive" || c.w.config.Policy == "batch" || c.w.config.Policy == "gfaas" {
+		return
+	}
+	waits := 0
+	for id := range c.arrived {
+		if c.state[int64(id)] == "" {
+			waits++
+		}
+	}
+	busy, slots := 0, slots(c.w.config)
+	for _, b := range c.boxes {
+		if b.end > c.now {
+			busy++
+		}
+	}
+	for _, b := range c.running {
+		if b.end > c.now {
+			busy++
+		}
+	}
+	if waits > 0 && busy < slots {
+		c.t.Fatalf("%v: %d invocations wait and only %d of %d slots are busy", c.now, waits, busy, slots)
+	}
+}
+
+// TestAlways holds for every policy that each invocation runs once or is
+// rejected, that decisions keep the limits of the machine and are what they
+// say, that nothing waits in vain, and that the same input gives the same
+// output.
+func TestAlways(t *testing.T) {
+	for _, policy := range queue.Names() {
+		t.Run(policy, func(t *testing.T) {
+			rapid.Check(t, func(t *rapid.T) {
+				w := draw(t, policy)
+				c := &checker{t: t, w: w, boxes: map[int32]*box{}, state: map[int64]string{}}
+				w.config.Decide = c.decide
+				result, err := Run(w.config, trace.NewList(w.rows))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if n := int64(len(w.rows)); len(c.state) != len(w.rows) || result.Invocations != n || result.Completed+result.Rejected != n {
+					t.Fatalf("%d invocations: %d decided, %d completed, %d rejected", n, len(c.state), result.Completed, result.Rejected)
+				}
+				w.config.Decide = nil
+				again, _ := Run(w.config, trace.NewList(w.rows))
+				if a, b := text(result), text(again); !bytes.Equal(a, b) {
+					t.Fatalf("%s\nand again\n%s", a, b)
+				}
+			})
+		})
+	}
+}
+
+func text(r *Result) []byte {
+	out, _ := json.Marshal(r)
+	return out
+}
+
+// TestFairnessBound holds what MQFQ promises: functions that wait throughout a
+// window execute about as much over their weights as each other.
+func TestFairnessBound(t *testing.T) {
+	for _, policy := range []string{"mqfq", "mqfq-sticky", "gfaas"} {
+		t.Run(policy, func(t *testing.T) {
+			rapid.Check(t, func(t *rapid.T) {
+				w := draw(t, policy)
+				w.config.Mem = 0
+				w.config.T = time.Duration(rapid.IntRange(0, 4000).Draw(t, "T")) * milli
+				for i := range w.config.Functions {
+					f := &w.config.Functions[i]
+					f.Warm, f.Load, f.Cold = f.Warm*100, f.Load*100, f.Cold*100
+				}
+				w.rows = w.rows[:0]
+				at := time.Duration(0)
+				for range rapid.IntRange(50, 400).Draw(t, "backlog") {
+					at += time.Duration(rapid.IntRange(0, 500).Draw(t, "after")) * milli
+					w.rows = append(w.rows, trace.Row{At: at, Function: int32(rapid.IntRange(0, len(w.config.Functions)-1).Draw(t, "function"))})
+				}
+				r, err := Run(w.config, trace.NewList(w.rows))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if r.Fairness.MaxGapMS > r.Fairness.BoundMS {
+					t.Fatalf("gap %g ms, bound %g ms", r.Fairness.MaxGapMS, r.Fairness.BoundMS)
+				}
+			})
+		})
+	}
+}
+
+// TestNoStarvation runs one invocation of a function beside a flood of
+// another that never lets the GPU rest, under every policy that bounds how
+// long it may wait.
+func TestNoStarvation(t *testing.T) {
+	functions := []trace.Function{
+		{Name: "flood", Warm: 10 * milli, Cold: 10 * milli, Weight: 1, Model: "a"},
+		{Name: "lone", Warm: 500 * milli, Cold: 500 * milli, Load: 0, Weight: 1, Model: "b"},
+	}
+	rows := []trace.Row{}
+	for i := range 20000 {
+		rows = append(rows, trace.Row{At: time.Duration(i) * 5 * milli})
+		if i == 100 {
+			rows = append(rows, trace.Row{At: time.Duration(i) * 5 * milli, Function: 1})
+		}
+	}
+	for _, policy := range queue.Names() {
+		waited := time.Duration(-1)
+		c := Config{Functions: functions, Config: queue.Config{Policy: policy, GPUs: 1, Concurrency: 1,
+			Pool: residency.Unlimited, Options: queue.Defaults()}}
+		c.T = time.Second
+		c.Decide = func(now time.Duration, a *queue.Action) error {
+			if a.Kind == queue.Run && a.Function == 1 {
+				waited = now - a.Arrived
+			}
+			return nil
+		}
+		if _, err := Run(c, trace.NewList(rows)); err != nil {
+			t.Fatal(err)
+		}
+		if waited < 0 || waited > 15*time.Second {
+			t.Errorf("%s: the lone invocation waited %v", policy, waited)
+		}
+	}
+}
+
+// TestOvertaking holds R20: an invocation is passed over at most limit times
+// before it is sent somewhere.
+func TestOvertaking(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := draw(t, "lalb-o3")
+		gone := map[int64]bool{}
+		w.config.Decide = func(_ time.Duration, a *queue.Action) error {
+			if a.Kind != queue.Run && a.Kind != queue.Assign || gone[a.ID] {
+				return nil
+			}
+			gone[a.ID] = true
+			later := 0
+			for id := range gone {
+				if id > a.ID {
+					later++
+				}
+			}
+			if later > w.config.Limit {
+				t.Fatalf("invocation %d was overtaken %d times, limit %d", a.ID, later, w.config.Limit)
+			}
+			return nil
+		}
+		if _, err := Run(w.config, trace.NewList(w.rows)); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// TestOptions holds that nothing is lost whatever the options, and that a
+// tenant never has more invocations running than it may.
+func TestOptions(t *testing.T) {
+	for _, policy := range queue.Names() {
+		t.Run(policy, func(t *testing.T) {
+			rapid.Check(t, func(t *rapid.T) {
+				w := draw(t, policy)
+				c := &w.config
+				c.Prefetch = rapid.Bool().Draw(t, "prefetch")
+				c.Correct = rapid.Bool().Draw(t, "correct")
+				c.Interference = float64(rapid.IntRange(0, 2).Draw(t, "interference"))
+				c.Utilization = float64(rapid.IntRange(0, 1).Draw(t, "utilization")) / 2
+				c.Limits = queue.Limits{Slots: rapid.IntRange(0, 2).Draw(t, "slots"), Mem: int64(rapid.IntRange(0, 60).Draw(t, "mem")) << 20,
+					Time: float64(rapid.IntRange(0, 2).Draw(t, "time")) / 100}
+				for i := range c.Functions {
+					c.Functions[i].Tenant = fmt.Sprint(i % 2)
+					c.Functions[i].Warm *= time.Duration(rapid.SampledFrom([]int{1, 20}).Draw(t, "times"))
+				}
+				ends, runs := map[int64]time.Duration{}, map[int64]string{}
+				c.Decide = func(now time.Duration, a *queue.Action) error {
+					if a.Kind != queue.Run {
+						return nil
+					}
+					runs[a.ID], ends[a.ID] = c.Functions[a.Function].Tenant, now+a.Expected
+					together := 0
+					for id, tenant := range runs {
+						if tenant == runs[a.ID] && (ends[id] > now || id == a.ID) {
+							together++
+						}
+					}
+					if c.Limits.Slots > 0 && together > c.Limits.Slots {
+						t.Fatalf("%v: tenant %s runs %d at once, limit %d", now, runs[a.ID], together, c.Limits.Slots)
+					}
+					return nil
+				}
+				r, err := Run(w.config, trace.NewList(w.rows))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if n := int64(len(w.rows)); r.Completed+r.Rejected != n || len(runs) != int(r.Completed) {
+					t.Fatalf("%d invocations: %d completed, %d rejected, %d runs", n, r.Completed, r.Rejected, len(runs))
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,173 @@
+// Package scaling runs a scaler against a series of loads on a virtual clock:
+// how often it starts cold, how many requests find nothing that could serve
+// them, and what it costs.
+package scaling
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/policy/scale"
+	"github.com/gfaas/gfaas/pkg/profile"
+)
+
+// MaxInstances is the most instances a run may have deployed at once.
+const MaxInstances = 100_000
+
+// Result is what a run came to. Ratios are of requests.
+type Result struct {
+	Scaler            string  `json:"scaler"`
+	ColdStarts        int     `json:"cold_starts"`
+	SLOViolationRatio float64 `json:"slo_violation_ratio"`
+	InstanceSeconds   float64 `json:"instance_seconds"` // deployed, starting included
+	MaxInstances      int     `json:"max_instances"`
+}
+
+// Decision is one action of the scaler. Second is when, in whole seconds since
+// the first of the series; Instances how many are deployed after it.
+type Decision struct {
+	Second    int     `json:"second"`
+	RPS       float64 `json:"rps"`
+	Start     int     `json:"start"`
+	Stop      int     `json:"stop"`
+	Instances int     `json:"instances"`
+	Reason    string  `json:"reason"`
+}
+
+// Options say what is run. First are the instances there are to begin with;
+// Cold is how long an instance of a configuration takes until it serves;
+// Decided, when not nil, hears every action.
+type Options struct {
+	Scaler  scale.Scaler
+	First   []scale.Instance
+	Cold    func(profile.Row) time.Duration
+	Decided func(Decision)
+}
+
+// deployed is an instance and when it serves, counted from the first second.
+type deployed struct {
+	scale.Instance
+	ready time.Duration
+}
+
+type run struct {
+	Options
+	now    time.Duration // the end of the second that is being looked at
+	all    []deployed    // oldest first
+	serial int
+	result Result
+}
+
+// Run feeds the loads, one a second and evenly spread over it, to the scaler.
+// It hears a second's load when the second ends; what it then starts serves
+// after its cold start. A request beyond what serving instances sustain at
+// their limits violates the objective.
+func Run(loads []float64, o Options) (Result, error) {
+	r := run{Options: o}
+	for _, in := range o.First {
+		r.add(in, 0)
+	}
+	var asked, late float64
+	for second, rps := range loads {
+		r.now = time.Duration(second) * time.Second
+		asked += rps
+		late += r.violations(rps)
+		r.result.MaxInstances = max(r.result.MaxInstances, len(r.all))
+		r.result.InstanceSeconds += float64(len(r.all))
+		r.now += time.Second
+		if second == len(loads)-1 {
+			break // nothing comes after
+		}
+		for _, a := range o.Scaler.Step(rps, r.instances()) {
+			if err := r.apply(second, rps, a); err != nil {
+				return Result{}, err
+			}
+		}
+	}
+	if asked > 0 {
+		r.result.SLOViolationRatio = late / asked
+	}
+	return r.result, nil
+}
+
+// First are the instances that a scaler starts for a first load.
+func First(scaler scale.Scaler, rps float64) ([]scale.Instance, error) {
+	var out []scale.Instance
+	for _, a := range scaler.Step(rps, nil) {
+		if a.Start > MaxInstances-len(out) {
+			return nil, tooMany(rps)
+		}
+		out = append(out, slices.Repeat([]scale.Instance{a.Like}, a.Start)...)
+	}
+	return out, nil
+}
+
+func tooMany(rps float64) error {
+	return fmt.Errorf("%s rps need more than %d instances", strconv.FormatFloat(rps, 'f', -1, 64), MaxInstances)
+}
+
+// violations are the requests of the second that begins now for which nothing
+// serves. What becomes ready within the second serves the rest of it.
+func (r *run) violations(rps float64) float64 {
+	var capacity float64
+	var joining []deployed
+	for _, d := range r.all {
+		switch {
+		case d.ready <= r.now:
+			capacity += d.Limit.ThroughputRPS
+		case d.ready < r.now+time.Second:
+			joining = append(joining, d)
+		}
+	}
+	slices.SortStableFunc(joining, func(a, b deployed) int { return cmp.Compare(a.ready, b.ready) })
+	late, from := 0.0, r.now
+	for _, d := range joining {
+		late += beyond(rps, capacity) * (d.ready - from).Seconds()
+		capacity, from = capacity+d.Limit.ThroughputRPS, d.ready
+	}
+	return late + beyond(rps, capacity)*(r.now+time.Second-from).Seconds()
+}
+
+// beyond is the part of a load that is not served, rounding aside.
+func beyond(rps, capacity float64) float64 {
+	if rps <= capacity*(1+1e-9) {
+		return 0
+	}
+	return rps - capacity
+}
+
+func (r *run) apply(second int, rps float64, a scale.Action) error {
+	if a.Start > MaxInstances-len(r.all) {
+		return tooMany(rps)
+	}
+	for range a.Start {
+		r.add(a.Like, r.now+r.Cold(a.Like.Request))
+	}
+	r.result.ColdStarts += a.Start
+	gone := map[string]bool{}
+	for _, id := range a.Stop {
+		gone[id] = true
+	}
+	r.all = slices.DeleteFunc(r.all, func(d deployed) bool { return gone[d.ID] })
+	if r.Decided != nil {
+		r.Decided(Decision{Second: second + 1, RPS: rps, Start: a.Start, Stop: len(a.Stop), Instances: len(r.all), Reason: a.Reason})
+	}
+	return nil
+}
+
+func (r *run) add(in scale.Instance, ready time.Duration) {
+	in.ID = strconv.Itoa(r.serial)
+	r.serial++
+	r.all = append(r.all, deployed{in, ready})
+}
+
+func (r *run) instances() []scale.Instance {
+	out := make([]scale.Instance, len(r.all))
+	for i, d := range r.all {
+		out[i] = d.Instance
+	}
+	return out
+}

@@ -1,0 +1,164 @@
+package scaling
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/gfaas/gfaas/pkg/policy/scale"
+	"github.com/gfaas/gfaas/pkg/profile"
+)
+
+func row(quota, rps float64) profile.Row {
+	return profile.Row{Config: profile.Config{SMPct: 24, Quota: quota, Batch: 1}, ThroughputRPS: rps, P95MS: 10}
+}
+
+var rows = []profile.Row{row(0.2, 10), row(0.6, 30)}
+
+func unit(t interface{ Fatal(...any) }) scale.Instance {
+	u, err := scale.Unit(rows)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+func cold(d time.Duration) func(profile.Row) time.Duration {
+	return func(profile.Row) time.Duration { return d }
+}
+
+func repeat(unit scale.Instance, n int) []scale.Instance {
+	out := make([]scale.Instance, n)
+	for i := range out {
+		out[i] = unit
+	}
+	return out
+}
+
+// TestByHand: what is started at the end of a second serves after its cold
+// start, within a second too.
+func TestByHand(t *testing.T) {
+	u := unit(t)
+	eager := scale.NewEager(u, scale.Last{})
+	u.Limit = u.Request
+	var heard []Decision
+	got, err := Run([]float64{10, 30, 30, 30, 10, 10}, Options{Scaler: eager, First: repeat(u, 1), Cold: cold(1500 * time.Millisecond),
+		Decided: func(d Decision) { heard = append(heard, d) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Seconds 1 and 2 lack 20 rps, and so does half of second 3. Deployed: 1, 1, 3, 3, 3, 1.
+	if want := (Result{ColdStarts: 2, SLOViolationRatio: 50.0 / 120, InstanceSeconds: 12, MaxInstances: 3}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if len(heard) != 2 || heard[0].Second != 2 || heard[0].Instances != 3 || heard[1].Stop != 2 || heard[1].Second != 5 {
+		t.Errorf("decisions %+v", heard)
+	}
+}
+
+func TestLazyRises(t *testing.T) {
+	loads := []float64{10, 25, 25, 31, 10}
+	published := scale.LazyOptions{Window: 40, Out: 20, In: 30}
+	got, err := Run(loads, Options{Scaler: scale.NewLazy(unit(t), published), First: repeat(unit(t), 1), Cold: cold(0)})
+	if want := (Result{SLOViolationRatio: 1.0 / 101, InstanceSeconds: 5, MaxInstances: 1}); err != nil || got != want {
+		t.Errorf("got %+v, %v, want %+v", got, err, want)
+	}
+}
+
+func TestTooMany(t *testing.T) {
+	if _, err := Run([]float64{1, 1e9, 1e9}, Options{Scaler: scale.NewEager(unit(t), scale.Last{}), Cold: cold(0)}); err == nil {
+		t.Error("a hundred million instances are accepted")
+	}
+	if got, err := Run(nil, Options{Scaler: scale.NewEager(unit(t), scale.Last{})}); err != nil || got != (Result{}) {
+		t.Errorf("nothing comes to %+v, %v", got, err)
+	}
+}
+
+// slow is the same run in steps of a millisecond.
+func slow(loads []float64, o Options) (res Result) {
+	type unit struct {
+		scale.Instance
+		ready int
+	}
+	var all []unit
+	for i, in := range o.First {
+		in.ID = string(rune('A' + i))
+		all = append(all, unit{in, 0})
+	}
+	var asked, late float64
+	for s, rps := range loads {
+		for ms := s * 1000; ms < (s+1)*1000; ms++ {
+			capacity := 0.0
+			for _, u := range all {
+				if u.ready <= ms {
+					capacity += u.Limit.ThroughputRPS
+				}
+			}
+			asked += rps / 1000
+			late += max(0, rps-capacity) / 1000
+			res.InstanceSeconds += float64(len(all)) / 1000
+		}
+		res.MaxInstances = max(res.MaxInstances, len(all))
+		if s == len(loads)-1 {
+			break
+		}
+		var deployed []scale.Instance
+		for _, u := range all {
+			deployed = append(deployed, u.Instance)
+		}
+		for _, a := range o.Scaler.Step(rps, deployed) {
+			for range a.Start {
+				in := a.Like
+				in.ID = "n" + string(rune('A'+res.ColdStarts))
+				res.ColdStarts++
+				all = append(all, unit{in, (s+1)*1000 + int(o.Cold(in.Request).Milliseconds())})
+			}
+			var kept []unit
+			for _, u := range all {
+				stopped := false
+				for _, id := range a.Stop {
+					stopped = stopped || id == u.ID
+				}
+				if !stopped {
+					kept = append(kept, u)
+				}
+			}
+			all = kept
+		}
+	}
+	if asked > 0 {
+		res.SLOViolationRatio = late / asked
+	}
+	return res
+}
+
+func TestAgainstMilliseconds(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		loads := rapid.SliceOfN(rapid.SampledFrom([]float64{0, 5, 10, 15, 30, 45, 90}), 1, 20).Draw(t, "loads")
+		name := rapid.SampledFrom([]string{"lazy", "eager", "heuristic"}).Draw(t, "scaler")
+		options := Options{
+			First: repeat(unit(t), rapid.IntRange(0, 3).Draw(t, "first")),
+			Cold:  cold(time.Duration(rapid.SampledFrom([]int{0, 300, 1000, 2500}).Draw(t, "cold")) * time.Millisecond),
+		}
+		fresh := func() Options {
+			o := options
+			o.Scaler = map[string]scale.Scaler{
+				"lazy":      scale.NewLazy(unit(t), scale.LazyOptions{Window: 6, Out: 3, In: 4}),
+				"eager":     scale.NewEager(unit(t), scale.Last{}),
+				"heuristic": scale.NewHeuristic(rows, scale.Last{}),
+			}[name]
+			return o
+		}
+		got, err := Run(loads, fresh())
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := slow(loads, fresh())
+		if got.ColdStarts != want.ColdStarts || got.MaxInstances != want.MaxInstances ||
+			math.Abs(got.InstanceSeconds-want.InstanceSeconds) > 1e-6 || math.Abs(got.SLOViolationRatio-want.SLOViolationRatio) > 1e-9 {
+			t.Fatalf("got %+v, want %+v", got, want)
+		}
+	})
+}

@@ -1,0 +1,61 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/policy/queue"
+)
+
+// stats is what the result is made of. Its size does not grow with the trace.
+type stats struct {
+	functions   []functionStats
+	total       dist
+	first, last time.Duration // of arrivals, of completions
+	any         bool
+	starts      [3]int64 // by residency.Start
+	elsewhere   int64    // false misses
+	service     float64
+	rejected    int64
+	events      int64
+}
+
+// functionStats is in the cache lines of its distribution's beginning: memory
+// is what takes time with many functions.
+type functionStats struct {
+	dist
+	rejected int64
+}
+
+func newStats(functions int) *stats {
+	s := &stats{functions: make([]functionStats, functions), total: dist{exact: 1 << 18, bits: 11}}
+	for i := range s.functions {
+		s.functions[i].dist = dist{exact: 512, bits: 7}
+	}
+	return s
+}
+
+func (s *stats) arrived(now time.Duration) {
+	if !s.any {
+		s.first, s.any = now, true
+	}
+}
+
+func (s *stats) reject(function int32) {
+	s.rejected++
+	s.functions[function].rejected++
+}
+
+func (s *stats) started(a *queue.Action) {
+	s.starts[a.Start]++
+	if a.Elsewhere {
+		s.elsewhere++
+	}
+}
+
+func (s *stats) completed(v *invocation) {
+	latency := v.end - v.arrived
+	s.functions[v.function].add(latency)
+	s.total.add(latency)
+	s.service += float64(v.end - v.begin)
+	s.last = v.end
+}

@@ -1,0 +1,163 @@
+package workload
+
+import (
+	"math"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/trace"
+)
+
+func sorted(t *testing.T, w Workload, end time.Duration) {
+	t.Helper()
+	for i, row := range w.Rows {
+		if row.At < 0 || row.At >= end || i > 0 && row.At < w.Rows[i-1].At || int(row.Function) >= len(w.Functions) {
+			t.Fatalf("row %d: %+v", i, row)
+		}
+	}
+}
+
+// TestPatterns: every shape has the mean rate asked for, and scatters as it
+// should: counts of ten seconds vary least in a steady stream.
+func TestPatterns(t *testing.T) {
+	const rate, seconds = 10, 20_000
+	spread := map[string]float64{}
+	for _, shape := range Shapes() {
+		p := Defaults()
+		p.Shape = shape
+		if err := p.Check(); err != nil {
+			t.Fatal(err)
+		}
+		series := p.Series(rate, seconds, 7)
+		if !reflect.DeepEqual(series, p.Series(rate, seconds, 7)) {
+			t.Errorf("%s: the same seed gives another series", shape)
+		}
+		if reflect.DeepEqual(series, p.Series(rate, seconds, 8)) {
+			t.Errorf("%s: another seed gives the same series", shape)
+		}
+		sum, squares := 0.0, 0.0
+		for tens := range slices.Chunk(series, 10) {
+			n := 0.0
+			for _, v := range tens {
+				n += v
+			}
+			sum += n
+			squares += n * n
+		}
+		mean := sum / (seconds / 10)
+		if math.Abs(mean/(10*rate)-1) > 0.15 {
+			t.Errorf("%s: %g arrivals in ten seconds, want about %d", shape, mean, 10*rate)
+		}
+		spread[shape] = (squares/(seconds/10) - mean*mean) / mean // 1 for poisson
+	}
+	if s := spread["poisson"]; s < 0.9 || s > 1.1 {
+		t.Errorf("poisson: variance over mean is %g, want 1", s)
+	}
+	for shape, s := range spread {
+		if shape != "poisson" && s < 3 {
+			t.Errorf("%s: variance over mean is %g, want well above 1", shape, s)
+		}
+	}
+}
+
+func TestGaps(t *testing.T) {
+	for _, cv := range []float64{0.5, 1, 4} {
+		p := Pattern{Shape: "gamma", CV: cv}
+		times := p.arrivals(newRandom(3, 0), 5, 10_000)
+		sum, squares, last := 0.0, 0.0, 0.0
+		for _, at := range times {
+			sum += at - last
+			squares += (at - last) * (at - last)
+			last = at
+		}
+		n := float64(len(times))
+		mean := sum / n
+		if got := math.Sqrt(squares/n-mean*mean) / mean; math.Abs(got/cv-1) > 0.1 || math.Abs(mean*5-1) > 0.1 {
+			t.Errorf("coefficient of variation %g, mean %g: want %g, 0.2", got, mean, cv)
+		}
+	}
+}
+
+func TestPatternChecked(t *testing.T) {
+	for _, change := range []func(*Pattern){
+		func(p *Pattern) { p.CV = 0 }, func(p *Pattern) { p.CV = math.NaN() }, func(p *Pattern) { p.Period = 0 },
+		func(p *Pattern) { p.Burst = p.Period + 1 }, func(p *Pattern) { p.Burst = 0 }, func(p *Pattern) { p.Factor = 0.5 },
+	} {
+		p := Defaults()
+		change(&p)
+		if p.Check() == nil {
+			t.Errorf("%+v is accepted", p)
+		}
+	}
+}
+
+func TestMixed(t *testing.T) {
+	m := Mixed{Pattern: Defaults(), Functions: 10, Rate: 100, Duration: 100, Zipf: 1}
+	m.Shape = "poisson"
+	w := m.Make(1)
+	sorted(t, w, 100*time.Second)
+	var counts [10]float64
+	for _, row := range w.Rows {
+		counts[row.Function]++
+	}
+	if r := counts[0] / counts[9]; r < 7 || r > 14 {
+		t.Errorf("the first function has %g times the invocations of the tenth, want about 10", r)
+	}
+	for _, f := range w.Functions {
+		if f.Warm < 20*time.Millisecond || f.Warm > 2*time.Second || f.Cold < f.Warm+time.Second || f.MemMiB < 100 || f.MemMiB > 4096 || f.Load <= 0 {
+			t.Errorf("%+v", f)
+		}
+	}
+}
+
+// TestLALB: 325 requests every minute, a model of its own for every function,
+// sizes from the whole of the table.
+func TestLALB(t *testing.T) {
+	for _, n := range []int{15, 25, 35} {
+		l := DefaultLALB()
+		l.WorkingSet = n
+		w := l.Make(5)
+		sorted(t, w, 6*time.Minute)
+		perMinute, models := map[time.Duration]int{}, map[string]trace.Function{}
+		for _, row := range w.Rows {
+			perMinute[row.At/time.Minute]++
+		}
+		for minute := range time.Duration(6) {
+			if perMinute[minute] != 325 {
+				t.Errorf("working set %d, minute %d: %d requests", n, minute, perMinute[minute])
+			}
+		}
+		least, most := math.Inf(1), 0.0
+		for _, f := range w.Functions {
+			models[f.Model] = f
+			least, most = min(least, f.MemMiB), max(most, f.MemMiB)
+			if f.Cold != f.Warm+f.Load {
+				t.Errorf("%+v: a miss is not load and inference", f)
+			}
+		}
+		if len(models) != n || least != 1269 || most < 3900 {
+			t.Errorf("working set %d: %d models, %g to %g MiB", n, len(models), least, most)
+		}
+	}
+}
+
+// TestMQFQ: the mix has the requests a second and keeps the GPU as busy as the
+// paper prints.
+func TestMQFQ(t *testing.T) {
+	q := DefaultMQFQ()
+	q.Duration = 20_000
+	for seed := range uint64(5) {
+		w := q.Make(seed)
+		sorted(t, w, 20_000*time.Second)
+		busy := 0.0
+		for _, row := range w.Rows {
+			busy += w.Functions[row.Function].Warm.Seconds()
+		}
+		rate := float64(len(w.Rows)) / q.Duration
+		if u := busy / q.Duration; math.Abs(u-0.7) > 0.03 || math.Abs(rate-2.69) > 0.05 || len(w.Functions) != 19 {
+			t.Errorf("seed %d: %d functions keep the GPU busy for %g at %g requests a second", seed, len(w.Functions), u, rate)
+		}
+	}
+}
