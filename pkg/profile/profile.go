@@ -6,7 +6,7 @@ package profile
 type Config struct {
 	SMPct float64 // percent of the streaming multiprocessors
 	Quota float64 // fraction of each window
-	Batch int     // requests in one invocation
+	Batch int     // requests in one invocation: throughput counts requests, latency is of the invocation
 }
 
 // Row is one configuration of one function and what was measured there. An
@@ -29,7 +29,19 @@ type Row struct {
 	WarmMS         float64
 	ColdMS         float64
 	LoadMS         float64
-	Line           int // line in the file it came from
+
+	// Half the width of the 95% confidence intervals of ThroughputRPS and
+	// P95MS; 0 is not known. Two measurements a and b of the same figure
+	// differ by more than noise when |a-b| > sqrt(ci_a² + ci_b²); where either
+	// is not known, only a tolerance can tell.
+	ThroughputCIRPS float64
+	P95CIMS         float64
+	// Unstable is 1 when the figures should not be relied on: they kept
+	// changing, or are known less well than was asked for.
+	Unstable int64
+
+	PowerW float64 // of the whole GPU, mean over the trial
+	Line   int     // line in the file it came from
 }
 
 // Efficacy is the throughput of a whole GPU filled with this configuration,

@@ -92,6 +92,10 @@ func columns() []csvfile.Column[Row] {
 		number("warm_ms", false, n, func(r *Row) *float64 { return &r.WarmMS }),
 		number("cold_ms", false, n, func(r *Row) *float64 { return &r.ColdMS }),
 		number("load_ms", false, n, func(r *Row) *float64 { return &r.LoadMS }),
+		number("throughput_ci_rps", false, n, func(r *Row) *float64 { return &r.ThroughputCIRPS }),
+		number("p95_ci_ms", false, n, func(r *Row) *float64 { return &r.P95CIMS }),
+		count("unstable", func(r *Row) *int64 { return &r.Unstable }),
+		number("power_w", false, n, func(r *Row) *float64 { return &r.PowerW }),
 	}
 }
 

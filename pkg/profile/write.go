@@ -14,6 +14,7 @@ func Header() []string {
 		"function", "gpu", "sm_pct", "quota", "batch", "throughput_rps", "p50_ms", "p95_ms", "p99_ms",
 		"gpu_mem_mib", "model_mem_mib", "gpu_util_pct", "sm_occupancy_pct", "errors", "samples",
 		"trial_s", "warm_ms", "cold_ms", "load_ms",
+		"throughput_ci_rps", "p95_ci_ms", "unstable", "power_w",
 	}
 }
 
@@ -29,10 +30,18 @@ func Record(r Row) []string {
 		return f(v)
 	}
 	n := func(v int64) string { return strconv.FormatInt(v, 10) }
+	// A count of 0 means something only of a trial.
+	counted := func(v int64) string {
+		if v == 0 && r.TrialS == 0 {
+			return ""
+		}
+		return n(v)
+	}
 	return []string{
-		r.Function, r.GPU, f(r.SMPct), f(r.Quota), n(int64(r.Batch)), f(r.ThroughputRPS), f(r.P50MS), f(r.P95MS), f(r.P99MS),
+		r.Function, r.GPU, f(r.SMPct), f(r.Quota), n(int64(r.Batch)), f(r.ThroughputRPS), measured(r.P50MS), f(r.P95MS), measured(r.P99MS),
 		measured(r.GPUMemMiB), measured(r.ModelMemMiB), measured(r.GPUUtilPct), measured(r.SMOccupancyPct),
-		n(r.Errors), n(r.Samples), f(r.TrialS), measured(r.WarmMS), measured(r.ColdMS), measured(r.LoadMS),
+		counted(r.Errors), counted(r.Samples), measured(r.TrialS), measured(r.WarmMS), measured(r.ColdMS), measured(r.LoadMS),
+		measured(r.ThroughputCIRPS), measured(r.P95CIMS), counted(r.Unstable), measured(r.PowerW),
 	}
 }
 

@@ -1,0 +1,208 @@
+package search
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/gfaas/gfaas/pkg/profile"
+)
+
+// Space is the set of configurations to choose from: every SM share with every
+// quota and every batch size.
+type Space struct {
+	SMPct []float64 // percent, (0, 100]
+	Quota []float64 // fraction of a window, (0, 1]
+	Batch []int     // requests in one invocation, at least 1
+	// Only, unless nil, are the configurations that there are; the others of
+	// the space are holes.
+	Only []profile.Config
+}
+
+// Size is the number of configurations in the space.
+func (s Space) Size() int { return len(s.Configs()) }
+
+// Configs are the configurations of the space, each once: SM shares ascending,
+// for each the quotas ascending, for each the batch sizes ascending.
+func (s Space) Configs() []profile.Config {
+	if s.Only != nil {
+		return s.listed()
+	}
+	all := make([]profile.Config, 0, len(s.SMPct)*len(s.Quota)*len(s.Batch))
+	for _, sm := range ascending(s.SMPct) {
+		for _, quota := range ascending(s.Quota) {
+			for _, batch := range ascending(s.Batch) {
+				all = append(all, profile.Config{SMPct: sm, Quota: quota, Batch: batch})
+			}
+		}
+	}
+	return all
+}
+
+// listed are those of Only that are in the space.
+func (s Space) listed() []profile.Config {
+	all := slices.DeleteFunc(slices.Clone(s.Only), func(c profile.Config) bool {
+		return !slices.Contains(s.SMPct, c.SMPct) || !slices.Contains(s.Quota, c.Quota) || !slices.Contains(s.Batch, c.Batch)
+	})
+	slices.SortFunc(all, byConfig)
+	return slices.Compact(all)
+}
+
+func ascending[T int | float64](values []T) []T {
+	return slices.Compact(slices.Sorted(slices.Values(values)))
+}
+
+func byConfig(a, b profile.Config) int {
+	switch {
+	case a.SMPct != b.SMPct:
+		return cmp.Compare(a.SMPct, b.SMPct)
+	case a.Quota != b.Quota:
+		return cmp.Compare(a.Quota, b.Quota)
+	}
+	return a.Batch - b.Batch
+}
+
+// Goal is what a configuration must meet; among those that do, the search is
+// for the one with the best efficacy.
+type Goal struct {
+	SLOMS float64 // p95 latency objective in ms; 0 for none
+	// Error is how far below the best efficacy the chosen one is expected to
+	// be at most, as a fraction; 0 for DefaultError.
+	Error float64
+	// CheckQuota has fast try whether throughput at the chosen SM share and
+	// batch really is in proportion to the quota, by at least one more trial.
+	CheckQuota bool
+}
+
+// DefaultError is the error that a search allows itself unless told.
+const DefaultError = 0.02
+
+// allowed is the error.
+func (g Goal) allowed() float64 {
+	if g.Error > 0 {
+		return g.Error
+	}
+	return DefaultError
+}
+
+// maxErrorShare is the share of failed requests from which on a row misses any
+// objective: a failed request is later than any other, and p95 forgives 5%.
+const maxErrorShare = 0.05
+
+// Meets tells whether a row serves requests within the objective.
+func (g Goal) Meets(r profile.Row) bool {
+	if r.ThroughputRPS <= 0 || float64(r.Errors) > maxErrorShare*float64(r.Errors+r.Samples) {
+		return false
+	}
+	return g.SLOMS <= 0 || r.P95MS <= g.SLOMS
+}
+
+// book is what a strategy was told and what it may still ask.
+type book struct {
+	goal Goal
+	size int              // of the space
+	open []profile.Config // not told about, in order
+	rows []profile.Row    // measured, in the order of telling
+	dead []profile.Config // could not be measured, or sustain nothing
+}
+
+// tell enters a result; false when the configuration was not open.
+func (b *book) tell(c profile.Config, row profile.Row, ok bool) bool {
+	i := slices.Index(b.open, c)
+	if i < 0 {
+		return false
+	}
+	b.open = slices.Delete(b.open, i, i+1)
+	if ok {
+		row.Config = c
+		b.rows = append(b.rows, row)
+	}
+	if !ok || row.ThroughputRPS <= 0 {
+		b.dead = append(b.dead, c)
+	}
+	return true
+}
+
+// at is what was measured at a configuration.
+func (b *book) at(c profile.Config) (profile.Row, bool) {
+	for _, r := range b.rows {
+		if r.Config == c {
+			return r, true
+		}
+	}
+	return profile.Row{}, false
+}
+
+func (b *book) isOpen(c profile.Config) bool { return slices.Contains(b.open, c) }
+
+// rounding is the part of an efficacy that a file's decimals may hide.
+const rounding = 1e-4
+
+// best is the row with the best efficacy of those that meet the goal. Of those
+// that are equal but for rounding the larger quota wins (fewer, wider
+// instances), then the lower latency, then the smaller SM share.
+func (b *book) best() (best profile.Row, ok bool) {
+	most := 0.0
+	for _, r := range b.rows {
+		if b.goal.Meets(r) {
+			most = max(most, r.Efficacy())
+		}
+	}
+	for _, r := range b.rows {
+		if b.goal.Meets(r) && r.Efficacy() >= most*(1-rounding) && (!ok || wider(r, best)) {
+			best, ok = r, true
+		}
+	}
+	return best, ok
+}
+
+func wider(a, b profile.Row) bool {
+	switch {
+	case a.Quota != b.Quota:
+		return a.Quota > b.Quota
+	case a.P95MS != b.P95MS:
+		return a.P95MS < b.P95MS
+	}
+	return a.SMPct < b.SMPct
+}
+
+// none is the choice when no row meets the goal.
+func (b *book) none() Choice {
+	if len(b.rows) == 0 {
+		return Choice{Reason: "no configuration could be measured"}
+	}
+	var fastest *profile.Row
+	for i, r := range b.rows {
+		if r.ThroughputRPS > 0 && (fastest == nil || r.P95MS < fastest.P95MS) {
+			fastest = &b.rows[i]
+		}
+	}
+	if fastest == nil {
+		return Choice{Reason: fmt.Sprintf("none of the %d configurations measured sustains any request", len(b.rows))}
+	}
+	why := fmt.Sprintf("none of the %d configurations measured (of %d) has p95_ms <= %s: the least is %s at %s",
+		len(b.rows), b.size, num(b.goal.SLOMS), num(fastest.P95MS), name(fastest.Config))
+	if fastest.P95MS <= b.goal.SLOMS || b.goal.SLOMS <= 0 {
+		why = fmt.Sprintf("at each of the %d configurations measured (of %d) more than %s%% of the requests failed, or all",
+			len(b.rows), b.size, num(100*maxErrorShare))
+	}
+	return Choice{Reason: why}
+}
+
+// doubled is Dilu's limit of an inference function: twice the request, at most
+// the whole GPU (section 3.2).
+func doubled(smPct float64) float64 { return min(2*smPct, 100) }
+
+// name is how reasons call a configuration.
+func name(c profile.Config) string {
+	return fmt.Sprintf("sm_pct %s, quota %s, batch %d", num(c.SMPct), num(c.Quota), c.Batch)
+}
+
+// num prints a number with at most four significant digits, whole ones whole.
+func num(v float64) string {
+	if v == float64(int64(v)) {
+		return strconv.FormatInt(int64(v), 10)
+	}
+	return strconv.FormatFloat(v, 'g', 4, 64)
+}

@@ -1,0 +1,96 @@
+package search
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/gfaas/gfaas/pkg/profile"
+)
+
+var update = flag.Bool("update", false, "write the transcripts anew")
+
+// Each file of testdata is a table, a line with only dashes, and what the
+// searches do with it. The first line of the table is "search NAME..., slo MS,
+// error E"; a row may be "fails" where the numbers stand.
+func TestTranscripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	for _, path := range files {
+		t.Run(filepath.Base(path), func(t *testing.T) {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			input, want, _ := strings.Cut(string(text), "\n----\n")
+			got := transcript(t, input)
+			if *update {
+				if err := os.WriteFile(path, []byte(input+"\n----\n"+got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			} else if got != want {
+				t.Errorf("got\n%s\nwant\n%s", got, want)
+			}
+		})
+	}
+}
+
+func transcript(t *testing.T, input string) string {
+	var names []string
+	var goal Goal
+	space := Space{Only: []profile.Config{}}
+	table := map[profile.Config]profile.Row{}
+	for line := range strings.Lines(input) {
+		f := strings.Fields(strings.ReplaceAll(line, ",", " "))
+		switch {
+		case len(f) == 0 || f[0] == "#" || f[0] == "sm":
+		case f[0] == "search":
+			names = f[1:]
+		case f[0] == "slo":
+			goal.SLOMS = number(t, f[1])
+		case f[0] == "error":
+			goal.Error = number(t, f[1])
+		case f[0] == "check-quota":
+			goal.CheckQuota = true
+		default:
+			c := profile.Config{SMPct: number(t, f[0]), Quota: number(t, f[1]), Batch: int(number(t, f[2]))}
+			space.Only = append(space.Only, c)
+			space.SMPct, space.Quota, space.Batch = append(space.SMPct, c.SMPct), append(space.Quota, c.Quota), append(space.Batch, c.Batch)
+			if f[3] != "fails" {
+				table[c] = profile.Row{Config: c, ThroughputRPS: number(t, f[3]), P95MS: number(t, f[4])}
+			}
+		}
+	}
+	var out strings.Builder
+	for _, how := range names {
+		trials, choice := drive(t, how, space, goal, table)
+		fmt.Fprintf(&out, "%s\n", how)
+		for _, one := range trials {
+			result := "fails"
+			if one.ok {
+				result = fmt.Sprintf("%s rps, p95 %s ms, efficacy %s", num(one.row.ThroughputRPS), num(one.row.P95MS), num(one.row.Efficacy()))
+			}
+			fmt.Fprintf(&out, "  %s\n    because %s\n    %s\n", name(one.config), one.why, result)
+		}
+		if choice.OK {
+			fmt.Fprintf(&out, "  chosen after %d trials: %s, limit %s\n    because %s\n", len(trials), name(choice.Row.Config), num(choice.LimitSMPct), choice.Reason)
+		} else {
+			fmt.Fprintf(&out, "  nothing chosen after %d trials\n    because %s\n", len(trials), choice.Reason)
+		}
+	}
+	return out.String()
+}
+
+func number(t *testing.T, text string) float64 {
+	v, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
