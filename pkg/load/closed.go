@@ -26,15 +26,12 @@ func closed(ctx context.Context, t Target, o Options, n int) (Result, error) {
 
 // work is one client of a closed loop.
 func work(rec *recorder, t Target) {
-	for rec.ctx.Err() == nil {
+	for rec.sending.Err() == nil {
 		sent := time.Now()
-		if !sent.Before(rec.to) {
-			return
-		}
 		err := t(rec.ctx)
 		rec.done(sent, sent, err)
 		if err != nil {
-			waitUntil(rec.ctx, time.Now().Add(errorPause))
+			waitUntil(rec.sending, time.Now().Add(errorPause))
 		}
 	}
 }
@@ -84,6 +81,7 @@ func saturate(ctx context.Context, t Target, o Options) (int, error) {
 // probe is the throughput with n workers, measured just long enough.
 func probe(ctx context.Context, t Target, o Options, n int) (float64, error) {
 	short := o
+	short.Precision = 0
 	short.Duration = o.Duration / probesInTrial
 	short.Warmup = short.Duration / 4
 	for {

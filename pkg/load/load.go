@@ -31,8 +31,15 @@ const LeastDrain = 10 * time.Second
 // Options says how to load a target.
 type Options struct {
 	Spec     Spec
-	Warmup   time.Duration // loaded but not measured; may be 0
-	Duration time.Duration // the measured period, right after the warm-up
+	Warmup   time.Duration // loaded but not measured, at least; may be 0
+	Duration time.Duration // the measured period after the warm-up, at least
+	// Precision is how well the throughput must be known: half the width of
+	// its 95% confidence interval, over itself. Of an open loop, whose
+	// throughput is given, it is the p95, within four times this. The trial
+	// goes on until that is so and the front of the period is no warm-up any
+	// more, for at most four times Duration after Warmup. 0 measures Duration
+	// right after Warmup, whatever is seen.
+	Precision float64
 	// Drain is how long after the period requests that were due in it may
 	// still finish; 0 is the length of the period, and at least LeastDrain.
 	Drain time.Duration
@@ -46,7 +53,8 @@ type Options struct {
 // due: those due in the measured period, and only those, give latencies and
 // errors. Throughput alone counts work by when it was done.
 type Result struct {
-	Duration   time.Duration // the measured period
+	Warmup     time.Duration // what was not measured
+	Duration   time.Duration // the measured period, after it
 	Completed  int64         // requests answered well within the period, whenever they were due
 	Samples    int64         // latencies below: well answered, or cut (see Cut)
 	Errors     int64         // requests that failed, Cut and Unsent among them
@@ -58,6 +66,16 @@ type Result struct {
 	P95        time.Duration
 	P99        time.Duration
 	LastFailed error // the last failure of a request, nil if none failed
+
+	// Half the width of the 95% confidence intervals of Throughput, by the
+	// means of 10 batches (answers a second), and of P95; the latter is 0 when
+	// there are too few requests to tell.
+	ThroughputCI float64
+	P95CI        time.Duration
+	// Unstable says why the figures should not be relied on: the target kept
+	// changing, or they are not known well enough. It is empty when they may
+	// be, and without Options.Precision.
+	Unstable string
 
 	served float64 // requests answered well, each by the part of its time that lay in the period
 }
@@ -78,7 +96,7 @@ func (r Result) Throughput() float64 {
 // Run loads the target as the options say. It fails when the context ends, and
 // when requests fail over and over with no success between.
 func Run(ctx context.Context, t Target, o Options) (Result, error) {
-	if o.Duration <= 0 || o.Warmup < 0 {
+	if o.Duration <= 0 || o.Warmup < 0 || o.Precision < 0 {
 		return Result{}, fmt.Errorf("load for %v after a warm-up of %v: expected more than 0 and at least 0", o.Duration, o.Warmup)
 	}
 	if o.MaxOutstanding == 0 {

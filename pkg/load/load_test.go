@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -233,11 +234,17 @@ func TestSomeFailuresAreCountedNotFatal(t *testing.T) {
 			}
 			return nil
 		}
-		res := mustRun(t, flaky, Options{Spec: Spec{Kind: Poisson, RPS: 100}, Duration: 10 * time.Second, Seed: 3})
+		o := Options{Spec: Spec{Kind: Poisson, RPS: 100}, Duration: 10 * time.Second, Seed: 3}
+		res := mustRun(t, flaky, o)
 		near(t, "errors", float64(res.Errors), 250, 0.15)
 		near(t, "throughput", res.Throughput(), 75, 0.15)
-		if res.LastFailed == nil {
-			t.Error("no failure was kept")
+		if res.LastFailed == nil || res.Unstable != "" {
+			t.Errorf("last failure %v, unstable %q", res.LastFailed, res.Unstable)
+		}
+		n = 0
+		o.Precision = 0.05
+		if res = mustRun(t, flaky, o); !strings.HasSuffix(res.Unstable, " requests failed") {
+			t.Errorf("unstable %q", res.Unstable)
 		}
 	})
 }

@@ -16,9 +16,13 @@ func open(ctx context.Context, t Target, o Options) (Result, error) {
 	defer stop()
 	var sent sync.WaitGroup
 	places := make(chan struct{}, o.MaxOutstanding)
-	arrivals := newArrivals(o.Spec.RPS, o.Seed, rec.from.Add(-o.Warmup))
-	for due := arrivals.next(); due.Before(rec.to); due = arrivals.next() {
-		if !waitUntil(rec.ctx, due) || !take(rec.ctx, places) {
+	arrivals := newArrivals(o.Spec.RPS, o.Seed, rec.start)
+	for {
+		due := arrivals.next()
+		if !waitUntil(rec.sending, due) && rec.past(due) {
+			break
+		}
+		if !take(rec.ctx, places) {
 			rec.unsent(due)
 			continue
 		}

@@ -4,17 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
-
-	"github.com/HdrHistogram/hdrhistogram-go"
-)
-
-// The histogram's range in microseconds, and its precision.
-const (
-	lowestUS  = 1
-	highestUS = int64(10 * time.Minute / time.Microsecond)
-	digits    = 3
 )
 
 // A target counts as broken when so many requests failed in a row over so much
@@ -30,110 +22,126 @@ const lateBy = 10 * time.Millisecond
 
 var errCut = errors.New("not answered before the trial ended")
 
-// recorder collects the outcomes of requests. It is safe for concurrent use.
+// outcome is how a request ended.
+type outcome uint8
+
+const (
+	answered outcome = iota
+	failed
+	cut    // unanswered when draining ended
+	unsent // due, but all places were taken until draining ended
+)
+
+// request is one request; its times count from the start of the trial.
+type request struct {
+	due, sent, end time.Duration
+	how            outcome
+}
+
+// recorder collects the outcomes of requests and decides when there are
+// enough. It is safe for concurrent use.
 type recorder struct {
-	ctx      context.Context // of the requests
-	cancel   context.CancelCauseFunc
-	from, to time.Time // the measured period
+	ctx     context.Context // of the requests
+	cancel  context.CancelCauseFunc
+	sending context.Context // ends when no more are to be sent
+	options Options
+	start   time.Time
+	steered sync.WaitGroup
+	from    time.Duration // beginning of the measured period, once steered
 
 	mu     sync.Mutex
-	hist   *hdrhistogram.Histogram
-	res    Result
+	log    []request
+	last   error // the last failure
 	streak int
-	good   time.Time // last success, or the beginning
+	good   time.Duration // last success, or the beginning
+	to     time.Duration // end of the measured period; 0 until it is known
 }
 
 // newRecorder begins a trial now. The context it carries ends with the parent,
 // when the target proves broken, and when draining is over.
 func newRecorder(parent context.Context, o Options) (*recorder, func()) {
 	ctx, cancel := context.WithCancelCause(parent)
-	start := time.Now()
-	r := &recorder{
-		ctx: ctx, cancel: cancel,
-		from: start.Add(o.Warmup), to: start.Add(o.Warmup + o.Duration),
-		hist: hdrhistogram.New(lowestUS, highestUS, digits),
-		res:  Result{Duration: o.Duration},
-		good: start,
-	}
-	cut := time.AfterFunc(o.Warmup+o.Duration+o.Drain, func() { cancel(errCut) })
-	return r, func() { cut.Stop(); cancel(nil) }
+	sending, enough := context.WithCancel(ctx)
+	r := &recorder{ctx: ctx, cancel: cancel, sending: sending, options: o, start: time.Now(), from: o.Warmup}
+	r.steered.Go(func() {
+		defer enough()
+		r.steer()
+	})
+	return r, func() { cancel(nil); r.steered.Wait() }
 }
 
-// measured tells whether a time lies in the measured period.
-func (r *recorder) measured(t time.Time) bool { return !t.Before(r.from) && t.Before(r.to) }
+// steer looks at what was measured until that is enough, and then ends the
+// sending, and after a while the waiting for answers.
+func (r *recorder) steer() {
+	for look := r.options.Warmup + r.options.Duration; ; {
+		if !waitUntil(r.ctx, r.start.Add(look)) {
+			return
+		}
+		var next time.Duration
+		if r.options.Precision > 0 {
+			r.from, next = r.look(look, r.seen())
+		}
+		if next == 0 {
+			time.AfterFunc(time.Until(r.start.Add(look+r.options.Drain)), func() { r.cancel(errCut) })
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.to = look
+			return
+		}
+		look = next
+	}
+}
+
+// seen is what was recorded so far. It does not change when more is, so
+// looking at it keeps no request waiting.
+func (r *recorder) seen() []request {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.log
+}
+
+// past tells whether a time is behind the measured period, or the trial has
+// ended without one.
+func (r *recorder) past(due time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.to == 0 || due.Sub(r.start) >= r.to
+}
 
 // done records one request: when it was due, when it was sent, how it ended.
 func (r *recorder) done(due, sent time.Time, err error) {
-	end := time.Now()
+	q := request{due: due.Sub(r.start), sent: sent.Sub(r.start), end: time.Since(r.start)}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err == nil {
-		r.streak, r.good = 0, end
-		if r.measured(end) {
-			r.res.Completed++
-		}
-		r.res.served += r.within(sent, end)
-	} else if r.ctx.Err() == nil {
-		r.failed(end, err)
-	}
-	if !r.measured(due) {
-		return
-	}
-	if sent.Sub(due) > lateBy {
-		r.res.Delayed++
-	}
 	switch {
 	case err == nil:
-		r.sample(end.Sub(due))
+		r.streak, r.good = 0, q.end
 	case context.Cause(r.ctx) == errCut:
-		r.res.Cut++
-		r.res.Errors++
-		r.sample(end.Sub(due))
+		q.how = cut
 	default:
-		r.res.Errors++
+		q.how = failed
+		if r.ctx.Err() == nil {
+			r.failed(q.end, err)
+		}
 	}
-}
-
-// within is the part of a request's time that lies in the measured period.
-func (r *recorder) within(sent, end time.Time) float64 {
-	if !end.After(sent) {
-		return 0
-	}
-	from, to := sent, end
-	if from.Before(r.from) {
-		from = r.from
-	}
-	if to.After(r.to) {
-		to = r.to
-	}
-	return max(0, float64(to.Sub(from))/float64(end.Sub(sent)))
+	r.log = append(r.log, q)
 }
 
 // unsent records a request that was due but never sent.
 func (r *recorder) unsent(due time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.measured(due) {
-		r.res.Unsent++
-		r.res.Errors++
-		r.sample(time.Since(due))
-	}
+	now := time.Since(r.start)
+	r.log = append(r.log, request{due: due.Sub(r.start), sent: now, end: now, how: unsent})
 }
 
 // failed counts failures in a row and ends the trial of a broken target.
-func (r *recorder) failed(at time.Time, err error) {
-	r.res.LastFailed = err
+func (r *recorder) failed(at time.Duration, err error) {
+	r.last = err
 	r.streak++
-	if r.streak >= brokenStreak && at.Sub(r.good) >= brokenTime {
+	if r.streak >= brokenStreak && at-r.good >= brokenTime {
 		r.cancel(fmt.Errorf("%d requests in a row failed, the last with: %w", r.streak, err))
 	}
-}
-
-// sample adds a latency, the longest that the histogram holds standing for all
-// above it.
-func (r *recorder) sample(d time.Duration) {
-	r.res.Samples++
-	_ = r.hist.RecordValue(min(max(d.Microseconds(), lowestUS), highestUS))
 }
 
 // result is what was recorded, once no request is under way.
@@ -144,12 +152,37 @@ func (r *recorder) result(parent context.Context) (Result, error) {
 	if cause := context.Cause(r.ctx); cause != nil && cause != errCut {
 		return Result{}, cause
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	quantile := func(q float64) time.Duration {
-		return time.Duration(r.hist.ValueAtQuantile(q)) * time.Microsecond
+	r.steered.Wait()
+	w := r.window(r.seen(), r.from, r.to)
+	res := Result{Warmup: r.from, Duration: r.to - r.from, LastFailed: r.last}
+	w.count(&res)
+	res.P50, res.P95, res.P99 = quantile(w.latencies, 0.50), quantile(w.latencies, 0.95), quantile(w.latencies, 0.99)
+	if r.options.Spec.Kind != Poisson {
+		res.served, res.ThroughputCI = sum(w.served[:]), halfWidth(w.rates())
+	} else {
+		res.ThroughputCI = halfWidth(w.answers())
 	}
-	res := r.res
-	res.P50, res.P95, res.P99 = quantile(50), quantile(95), quantile(99)
+	res.P95CI, _ = w.p95()
+	if r.options.Precision > 0 {
+		res.Unstable = w.unstable()
+	}
 	return res, nil
+}
+
+// window is the trial between two times.
+func (r *recorder) window(log []request, from, to time.Duration) *window {
+	w := &window{options: r.options, log: log, from: from, to: to}
+	for _, q := range log {
+		if q.how == answered {
+			w.spread(q)
+		}
+		if q.due < from || q.due >= to || q.how == failed {
+			continue
+		}
+		w.latencies = append(w.latencies, q.end-q.due)
+		i := w.bin(q.due)
+		w.inBin[i] = append(w.inBin[i], q.end-q.due)
+	}
+	slices.Sort(w.latencies)
+	return w
 }

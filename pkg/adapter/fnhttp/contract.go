@@ -7,6 +7,8 @@
 //	kserve-v2   GET /v2/health/ready         POST /v2/models/NAME/infer
 //	openai      GET /health or /v1/models    POST /v1/chat/completions
 //
+// Batches: see Batched.
+//
 // auto is whichever answers first in that order. A program that answers HTTP
 // but knows none of those paths is taken for ready, under the contract http.
 package fnhttp
