@@ -9,9 +9,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/adapter/nvml"
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/load"
 	"github.com/spf13/cobra"
 )
 
@@ -35,7 +37,26 @@ func (errNoEngine) Error() string     { return "no container engine answers" }
 func (errNoEngine) Unavailable() bool { return true }
 func (errNoEngine) Hint() string      { return "start it" }
 
-func (f *fake) Others(context.Context) []string { return f.others }
+func (f *fake) Others(context.Context) []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.others
+}
+
+func (f *fake) Meter() meter { return &fakeMeter{} }
+
+// fakeMeter tells the looks it had.
+type fakeMeter struct{ looks int }
+
+func (m *fakeMeter) Look()               { m.looks++ }
+func (m *fakeMeter) Close() nvml.Figures { return nvml.Figures{PowerW: float64(m.looks)} }
+
+// meet has others run on the GPU from now on.
+func (f *fake) meet(others ...string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.others = others
+}
 
 func (f *fake) Start(ctx context.Context, fn function.Function, gpus []string, s gpu.Slice) (subject, error) {
 	if err := ctx.Err(); err != nil {
@@ -64,7 +85,7 @@ func (f *fake) Start(ctx context.Context, fn function.Function, gpus []string, s
 	f.most = max(f.most, f.running)
 	return &fakeSubject{
 		fake: f, fault: fn.Env["FAKE_FAULT"], slice: s, one: make(chan struct{}, 1),
-		service: time.Duration(float64(full) / (s.SMPct / 100) / s.QuotaLimit),
+		service: time.Duration(float64(full) / (s.SMPct / 100) / s.QuotaLimit), began: time.Now(),
 	}, nil
 }
 
@@ -74,9 +95,17 @@ type fakeSubject struct {
 	slice   gpu.Slice
 	one     chan struct{}
 	service time.Duration
+	began   time.Time
 }
 
-func (s *fakeSubject) Invoke(ctx context.Context, r request) error {
+func (s *fakeSubject) Target(_ context.Context, r request) (load.Target, error) {
+	if s.fault == "batch" && r.Batch > 1 {
+		return nil, &bodyError{errors.New("it takes one at a time")}
+	}
+	return func(ctx context.Context) error { return s.invoke(ctx, r) }, nil
+}
+
+func (s *fakeSubject) invoke(ctx context.Context, r request) error {
 	select {
 	case s.one <- struct{}{}:
 	case <-ctx.Done():
@@ -89,7 +118,11 @@ func (s *fakeSubject) Invoke(ctx context.Context, r request) error {
 	}
 	s.fake.bodies[fmt.Sprintf("%d %s", r.Batch, r.Body)]++
 	s.fake.mu.Unlock()
-	timer := time.NewTimer(s.service)
+	service := s.service
+	if s.fault == "tires" {
+		service += time.Since(s.began) / 1000
+	}
+	timer := time.NewTimer(service)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -103,10 +136,20 @@ func (s *fakeSubject) Invoke(ctx context.Context, r request) error {
 }
 
 func (s *fakeSubject) GPUMemMiB(context.Context) float64 {
-	if s.fault == "memory" {
+	switch s.fault {
+	case "memory":
 		return 0
+	case "leaks":
+		return 100 * (1 + time.Since(s.began).Seconds())
 	}
 	return 100 + s.slice.SMPct
+}
+
+func (s *fakeSubject) Ended(context.Context) error {
+	if s.fault == "ends" && time.Since(s.began) > 5*time.Second {
+		return errors.New("signal: segmentation fault")
+	}
+	return nil
 }
 
 func (s *fakeSubject) LastLines(context.Context) string { return "line one\nline two\n" }
@@ -130,9 +173,13 @@ func (f *fake) world() world {
 	return world{
 		DefaultGPU: func() string { return "sim" },
 		RunDir:     cli.RunDir,
-		Open: func(context.Context, []string, time.Duration) (machine, error) {
+		Open: func(_ context.Context, lanes [][]string, _ time.Duration) ([]machine, error) {
 			f.others = strings.Fields(os.Getenv("FAKE_OTHERS"))
-			return f, nil
+			machines := []machine{f}
+			for range lanes[1:] {
+				machines = append(machines, f)
+			}
+			return machines, nil
 		},
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/gfaas/gfaas/pkg/profile"
 )
@@ -48,19 +50,24 @@ func (s *stream) Close() error { return nil }
 // measures nothing destroys nothing.
 type fileJournal struct {
 	path string
-	size int64    // of what is kept of an older file
-	keep bool     // the older file is appended to
-	file *os.File // nil until the first row
-	raw  bool     // the path is a pipe or a device: nothing to replace or sync
+	size int64         // of what is kept of an older file
+	keep bool          // the older file is appended to
+	file *os.File      // nil until the first row
+	old  []profile.Row // of an older file with other columns, written anew with the first row
+	raw  bool          // the path is a pipe or a device: nothing to replace or sync
 }
 
 func (j *fileJournal) Append(row profile.Row) error {
-	text, err := csvLines(j.file == nil && !j.keep, row)
+	if j.file == nil && !j.keep {
+		text, err := csvLines(true, append(j.old, row)...)
+		if err != nil {
+			return err
+		}
+		return j.create(text)
+	}
+	text, err := csvLines(false, row)
 	if err != nil {
 		return err
-	}
-	if j.file == nil && !j.keep {
-		return j.create(text)
 	}
 	if j.file == nil {
 		if err := j.reopen(); err != nil {
@@ -140,14 +147,16 @@ func syncDir(path string) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// csvLines is a row as a CSV line, with the header before it if asked for.
-func csvLines(header bool, row profile.Row) ([]byte, error) {
+// csvLines are rows as CSV lines, with the header before them if asked for.
+func csvLines(header bool, rows ...profile.Row) ([]byte, error) {
 	var buf bytes.Buffer
 	w := csv.NewWriter(&buf)
 	if header {
 		_ = w.Write(profile.Header())
 	}
-	_ = w.Write(profile.Record(row))
+	for _, row := range rows {
+		_ = w.Write(profile.Record(row))
+	}
 	w.Flush()
 	return buf.Bytes(), w.Error()
 }
@@ -157,6 +166,7 @@ type past struct {
 	rows []profile.Row
 	size int64 // of the whole lines
 	torn bool  // the file ended in a part of a line
+	same bool  // its columns are those that rows are written with now
 }
 
 // readPast reads the file of an earlier run. A file that does not exist, or
@@ -177,14 +187,23 @@ func readPast(path string) (past, error) {
 	if len(whole) == 0 {
 		return p, nil
 	}
-	var header bytes.Buffer
-	w := csv.NewWriter(&header)
-	_ = w.Write(profile.Header())
-	w.Flush()
-	first, _, _ := bytes.Cut(whole, []byte("\n"))
-	if want := bytes.TrimRight(header.Bytes(), "\n"); !bytes.Equal(bytes.TrimRight(first, "\r"), want) {
-		return p, fmt.Errorf("%s:1: the columns are not those that gfaas-profile writes: expected %s", path, want)
+	header, err := csv.NewReader(bytes.NewReader(whole)).Read()
+	if err == nil {
+		p.same = slices.Equal(header, profile.Header())
+		if strange := slices.IndexFunc(header, func(name string) bool { return !slices.Contains(profile.Header(), name) }); strange >= 0 {
+			return p, fmt.Errorf("%s:1: %s: not a column that gfaas-profile writes, so going on would lose it: expected of %s",
+				path, header[strange], strings.Join(profile.Header(), ","))
+		}
 	}
 	p.rows, err = profile.Read(bytes.NewReader(whole), path)
 	return p, err
+}
+
+// journal goes on with the file.
+func (p past) journal(path string) *fileJournal {
+	j := &fileJournal{path: path, size: p.size, keep: p.size > 0 && p.same}
+	if !p.same {
+		j.old = p.rows
+	}
+	return j
 }

@@ -3,11 +3,10 @@ package profile
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/launch"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/load"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
@@ -28,8 +28,8 @@ func realWorld(env *cli.Env) world {
 	return world{
 		DefaultGPU: launch.DefaultGPU,
 		RunDir:     cli.RunDir,
-		Open: func(ctx context.Context, gpus []string, startTimeout time.Duration) (machine, error) {
-			for _, name := range gpus {
+		Open: func(ctx context.Context, lanes [][]string, startTimeout time.Duration) ([]machine, error) {
+			for _, name := range slices.Concat(lanes...) {
 				if err := launch.CheckGPU(name); err != nil {
 					return nil, err
 				}
@@ -38,10 +38,17 @@ func realWorld(env *cli.Env) world {
 			if err != nil {
 				return nil, err
 			}
-			m := &local{launcher: l, tokens: tokend.Dial(cli.RunDir()), gpus: gpus, id: instanceID(gpus[0])}
-			// The GPU is locked by this run, so an instance of that name was
-			// left by one that was killed.
-			return m, l.Stop(ctx, launch.Started{ID: m.id, Registered: []string{m.id}})
+			var machines []machine
+			for _, gpus := range lanes {
+				m := &local{launcher: l, tokens: tokend.Dial(cli.RunDir()), gpus: gpus, id: instanceID(gpus[0])}
+				// The GPU is locked by this run, so an instance of that name
+				// was left by one that was killed.
+				if err := l.Stop(ctx, launch.Started{ID: m.id, Registered: []string{m.id}}); err != nil {
+					return nil, err
+				}
+				machines = append(machines, m)
+			}
+			return machines, nil
 		},
 	}
 }
@@ -55,9 +62,11 @@ type local struct {
 	tokens   *tokend.Client
 	gpus     []string
 	id       string
+	busy     bool // an instance was started
 }
 
 func (m *local) Start(ctx context.Context, fn function.Function, gpus []string, slice gpu.Slice) (subject, error) {
+	m.busy = true
 	started, err := m.launcher.Start(ctx, fn, launch.Placement{ID: m.id, GPUs: gpus, Slice: slice})
 	if err != nil {
 		return nil, err
@@ -67,15 +76,21 @@ func (m *local) Start(ctx context.Context, fn function.Function, gpus []string, 
 
 func (m *local) Others(ctx context.Context) []string {
 	var ids []string
+	var known []int
 	for _, g := range m.status(ctx).GPUs {
 		for _, c := range g.Clients {
-			if slices.Contains(m.gpus, g.GPU) && c.Instance != m.id {
+			known = append(known, c.PID)
+			if slices.Contains(m.gpus, g.GPU) && c.Instance != m.id && c.PID > 0 {
 				ids = append(ids, c.Instance)
 			}
 		}
 	}
 	slices.Sort(ids)
-	return slices.Compact(ids)
+	ids = slices.Compact(ids)
+	if m.busy {
+		return ids // who is a stranger cannot be told from who is the instance's
+	}
+	return append(ids, m.strangers(known)...)
 }
 
 // status is what the token daemon knows; nothing when it does not answer, for
@@ -94,20 +109,32 @@ type running struct {
 	started launch.Started
 }
 
-func (r *running) Invoke(ctx context.Context, q request) error {
-	header := http.Header{BatchHeader: {strconv.Itoa(q.Batch)}}
-	answer, err := fnhttp.Invoke(ctx, r.started.Handle.Address, r.started.Contract, r.started.Function,
-		fnhttp.Request{Header: header, Body: bytes.NewReader(q.Body)})
+func (r *running) Target(ctx context.Context, q request) (load.Target, error) {
+	address, contract, fn := r.started.Handle.Address, r.started.Contract, r.started.Function
+	body := q.Body
+	if len(body) == 0 {
+		var err error
+		if body, err = fnhttp.DefaultBody(ctx, address, contract, fn); err != nil {
+			return nil, &bodyError{fmt.Errorf("no body was given, and under the contract %s none can be made up: %w", contract, err)}
+		}
+	}
+	header, body, err := fnhttp.Batched(contract, body, q.Batch)
 	if err != nil {
+		return nil, &bodyError{err}
+	}
+	return func(ctx context.Context) error {
+		answer, err := fnhttp.Invoke(ctx, address, contract, fn, fnhttp.Request{Header: header, Body: bytes.NewReader(body)})
+		if err != nil {
+			return err
+		}
+		defer answer.Body.Close()
+		if answer.StatusCode/100 != 2 {
+			text, _ := io.ReadAll(io.LimitReader(answer.Body, 200))
+			return fmt.Errorf("status %s: %s", answer.Status, strings.TrimSpace(string(text)))
+		}
+		_, err = io.Copy(io.Discard, answer.Body)
 		return err
-	}
-	defer answer.Body.Close()
-	if answer.StatusCode/100 != 2 {
-		text, _ := io.ReadAll(io.LimitReader(answer.Body, 200))
-		return fmt.Errorf("status %s: %s", answer.Status, strings.TrimSpace(string(text)))
-	}
-	_, err = io.Copy(io.Discard, answer.Body)
-	return err
+	}, nil
 }
 
 func (r *running) GPUMemMiB(ctx context.Context) float64 {
@@ -122,6 +149,15 @@ func (r *running) GPUMemMiB(ctx context.Context) float64 {
 		most = max(most, sum)
 	}
 	return most
+}
+
+// Ended passes a state that nobody knows for running.
+func (r *running) Ended(ctx context.Context) error {
+	state, err := r.machine.launcher.State(ctx, r.started.Handle)
+	if err != nil || state.Running {
+		return nil
+	}
+	return errors.New(state.Detail)
 }
 
 func (r *running) LastLines(ctx context.Context) string {

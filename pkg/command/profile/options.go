@@ -10,26 +10,34 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/function"
-	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/load"
 	"github.com/gfaas/gfaas/pkg/policy/search"
 )
 
 // runOptions are the flags of run, as given.
 type runOptions struct {
-	sm, quota    []float64
-	batch        []int
-	duration     time.Duration
-	warmup       time.Duration
-	startTimeout time.Duration
-	load         string
-	seed         uint64
-	search       string
-	resume       string
-	failIf       []string
-	gpu          string
-	body         string
-	function     string
+	sm, quota     []float64
+	batch         []int
+	duration      time.Duration
+	warmup        time.Duration
+	precision     float64
+	startTimeout  time.Duration
+	load          string
+	seed          uint64
+	search        string
+	slo           time.Duration
+	error         float64
+	checkQuota    bool
+	resume        string
+	failIf        []string
+	baseline      string
+	regression    float64 // fraction
+	junit         string
+	regressionSet bool
+	gpu           string
+	share         bool
+	body          string
+	function      string
 }
 
 // job is what run has been asked for, checked.
@@ -37,29 +45,34 @@ type job struct {
 	functions []function.Function
 	space     search.Space
 	search    string
-	load      load.Options
-	gates     []gate
-	body      []byte
+	slo       time.Duration // for every function; 0: each function's own
+	error     float64
+	// checkQuota has the search try whether throughput is in proportion to it.
+	checkQuota bool
+	load       load.Options
+	gates      []gate
+	baseline   *baseline // nil without
+	body       []byte
 }
 
 // check turns the flags into a job. Everything that can be wrong about them is
 // said before anything is started.
 func (o *runOptions) check(env *cli.Env, path string) (job, error) {
-	j := job{search: o.search, space: search.Space{SMPct: o.sm, Quota: o.quota, Batch: o.batch}}
+	j := job{search: o.search, slo: o.slo, error: o.error, checkQuota: o.checkQuota, space: search.Space{SMPct: o.sm, Quota: o.quota, Batch: o.batch}}
 	if err := o.checkSpace(); err != nil {
 		return j, err
 	}
 	if err := o.checkFiles(env, path); err != nil {
 		return j, err
 	}
-	if _, err := search.New(o.search, j.space); err != nil {
+	if _, err := search.New(o.search, j.space, search.Goal{}); err != nil {
 		return j, cli.Fail(cli.ExitUsage, "", err)
 	}
 	spec, err := load.ParseSpec(o.load)
 	if err != nil {
 		return j, cli.Usagef("--load: %w", err)
 	}
-	j.load = load.Options{Spec: spec, Warmup: o.warmup, Duration: o.duration, Seed: o.seed}
+	j.load = load.Options{Spec: spec, Warmup: o.warmup, Duration: o.duration, Precision: o.precision, Seed: o.seed}
 	for _, text := range o.failIf {
 		g, err := parseGate(text)
 		if err != nil {
@@ -98,6 +111,12 @@ func (o *runOptions) checkSpace() error {
 		return cli.Usagef("--duration %v: expected more than 0", o.duration)
 	case o.warmup < 0:
 		return cli.Usagef("--warmup %v: expected 0 or more", o.warmup)
+	case !(o.precision >= 0 && o.precision < 1):
+		return cli.Usagef("--precision %s: expected a fraction of at least 0 and below 1", formatFloat(o.precision))
+	case o.slo < 0:
+		return cli.Usagef("--slo %v: expected more than 0", o.slo)
+	case !(o.error > 0 && o.error < 1):
+		return cli.Usagef("--error %s: expected a fraction above 0 and below 1", formatFloat(o.error))
 	case o.startTimeout <= 0:
 		return cli.Usagef("--start-timeout %v: expected more than 0", o.startTimeout)
 	}
@@ -113,10 +132,13 @@ func (o *runOptions) checkFiles(env *cli.Env, path string) error {
 		return cli.Usagef("--resume -: expected a file, since rows are appended to it")
 	case o.resume != "" && env.Output == "csv" && env.OutFile != "" && env.OutFile != o.resume:
 		return cli.Usagef("--resume %s and --out-file %s both say where rows go: expected one of them", o.resume, env.OutFile)
+	case o.baseline == "-":
+		return cli.Usagef("--baseline -: expected a file")
+	case o.baseline == "" && o.regressionSet:
+		return cli.Usagef("--max-regression needs --baseline, which it is compared with")
 	case o.gpu != "":
-		if _, _, err := gpu.ParseName(o.gpu); err != nil {
-			return cli.Usagef("--gpu: %w", err)
-		}
+		_, err := lanes(o.gpu, nil)
+		return err
 	}
 	return nil
 }

@@ -33,7 +33,7 @@ func (o *runOptions) openOutput(env *cli.Env, j job, model string) (journal, map
 			env.Notef("%s ends in a part of a line: it is dropped", path)
 		}
 		old, err := sift(p.rows, path, j, model)
-		return &fileJournal{path: path, size: p.size, keep: p.size > 0}, old, err
+		return p.journal(path), old, err
 	case path != "":
 		return &fileJournal{path: path}, nil, nil
 	case env.Output == "csv":
@@ -47,16 +47,10 @@ func (o *runOptions) openOutput(env *cli.Env, j job, model string) (journal, map
 func sift(rows []profile.Row, path string, j job, model string) (map[cell]profile.Row, error) {
 	names := map[string]bool{}
 	wanted := map[cell]bool{}
-	strategies, err := j.strategies()
-	if err != nil {
-		return nil, err
-	}
-	for i, s := range strategies {
-		name := j.functions[i].Name
-		names[name] = true
-		for c, ok := s.Next(); ok; c, ok = s.Next() {
-			wanted[cell{name, c}] = true
-			s.Tell(c, profile.Row{}, false)
+	for _, fn := range j.functions {
+		names[fn.Name] = true
+		for _, c := range j.space.Configs() {
+			wanted[cell{fn.Name, c}] = true
 		}
 	}
 	old := map[cell]profile.Row{}
@@ -77,21 +71,29 @@ func sift(rows []profile.Row, path string, j job, model string) (map[cell]profil
 // jsonRow is a row under -o json: the columns of the profile by name, without
 // those that were not measured.
 type jsonRow struct {
-	Function      string  `json:"function"`
-	GPU           string  `json:"gpu,omitempty"`
-	SMPct         float64 `json:"sm_pct"`
-	Quota         float64 `json:"quota"`
-	Batch         int     `json:"batch"`
-	ThroughputRPS float64 `json:"throughput_rps"`
-	P50MS         float64 `json:"p50_ms"`
-	P95MS         float64 `json:"p95_ms"`
-	P99MS         float64 `json:"p99_ms"`
-	GPUMemMiB     float64 `json:"gpu_mem_mib,omitempty"`
-	Errors        int64   `json:"errors"`
-	Samples       int64   `json:"samples"`
-	TrialS        float64 `json:"trial_s"`
-	WarmMS        float64 `json:"warm_ms,omitempty"`
-	ColdMS        float64 `json:"cold_ms,omitempty"`
+	Function        string  `json:"function"`
+	GPU             string  `json:"gpu,omitempty"`
+	SMPct           float64 `json:"sm_pct"`
+	Quota           float64 `json:"quota"`
+	Batch           int     `json:"batch"`
+	ThroughputRPS   float64 `json:"throughput_rps"`
+	P50MS           float64 `json:"p50_ms"`
+	P95MS           float64 `json:"p95_ms"`
+	P99MS           float64 `json:"p99_ms"`
+	GPUMemMiB       float64 `json:"gpu_mem_mib,omitempty"`
+	Errors          int64   `json:"errors"`
+	Samples         int64   `json:"samples"`
+	TrialS          float64 `json:"trial_s"`
+	WarmMS          float64 `json:"warm_ms,omitempty"`
+	ColdMS          float64 `json:"cold_ms,omitempty"`
+	LoadMS          float64 `json:"load_ms,omitempty"`
+	ModelMemMiB     float64 `json:"model_mem_mib,omitempty"`
+	GPUUtilPct      float64 `json:"gpu_util_pct,omitempty"`
+	SMOccupancyPct  float64 `json:"sm_occupancy_pct,omitempty"`
+	PowerW          float64 `json:"power_w,omitempty"`
+	ThroughputCIRPS float64 `json:"throughput_ci_rps,omitempty"`
+	P95CIMS         float64 `json:"p95_ci_ms,omitempty"`
+	Unstable        int64   `json:"unstable"`
 }
 
 // show prints all rows, for -o json and -o table.
@@ -102,7 +104,9 @@ func show(env *cli.Env, rows []profile.Row) error {
 			Function: r.Function, GPU: r.GPU, SMPct: r.SMPct, Quota: r.Quota, Batch: r.Batch,
 			ThroughputRPS: r.ThroughputRPS, P50MS: r.P50MS, P95MS: r.P95MS, P99MS: r.P99MS,
 			GPUMemMiB: r.GPUMemMiB, Errors: r.Errors, Samples: r.Samples, TrialS: r.TrialS,
-			WarmMS: r.WarmMS, ColdMS: r.ColdMS,
+			WarmMS: r.WarmMS, ColdMS: r.ColdMS, LoadMS: r.LoadMS, ModelMemMiB: r.ModelMemMiB,
+			GPUUtilPct: r.GPUUtilPct, SMOccupancyPct: r.SMOccupancyPct, PowerW: r.PowerW,
+			ThroughputCIRPS: r.ThroughputCIRPS, P95CIMS: r.P95CIMS, Unstable: r.Unstable,
 		}
 	}
 	return env.Show(list, func() [][]string { return table(rows) })
@@ -110,7 +114,7 @@ func show(env *cli.Env, rows []profile.Row) error {
 
 // table is the rows for a person.
 func table(rows []profile.Row) [][]string {
-	lines := [][]string{{"FUNCTION", "GPU", "SM%", "QUOTA", "BATCH", "RPS", "P50 MS", "P95 MS", "P99 MS", "MEM MIB", "ERRORS", "RPS/GPU"}}
+	lines := [][]string{{"FUNCTION", "GPU", "SM%", "QUOTA", "BATCH", "RPS", "±95%", "P50 MS", "P95 MS", "P99 MS", "MEM MIB", "ERRORS", "RPS/GPU"}}
 	for _, r := range rows {
 		mem := "-"
 		if r.GPUMemMiB > 0 {
@@ -118,11 +122,23 @@ func table(rows []profile.Row) [][]string {
 		}
 		lines = append(lines, []string{
 			r.Function, r.GPU, formatFloat(r.SMPct), formatFloat(r.Quota), strconv.Itoa(r.Batch),
-			fmt.Sprintf("%.1f", r.ThroughputRPS), fmt.Sprintf("%.1f", r.P50MS), fmt.Sprintf("%.1f", r.P95MS),
+			fmt.Sprintf("%.1f", r.ThroughputRPS), spread(r), fmt.Sprintf("%.1f", r.P50MS), fmt.Sprintf("%.1f", r.P95MS),
 			fmt.Sprintf("%.1f", r.P99MS), mem, strconv.FormatInt(r.Errors, 10), fmt.Sprintf("%.1f", r.Efficacy()),
 		})
 	}
 	return lines
+}
+
+// spread is how well the throughput is known.
+func spread(r profile.Row) string {
+	text := "-"
+	if r.ThroughputCIRPS > 0 && r.ThroughputRPS > 0 {
+		text = fmt.Sprintf("%.1f%%", 100*r.ThroughputCIRPS/r.ThroughputRPS)
+	}
+	if r.Unstable > 0 {
+		text += " unstable"
+	}
+	return text
 }
 
 // hinted is an error with a hint, whose exit status stays its own.

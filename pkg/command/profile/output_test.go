@@ -2,11 +2,14 @@ package profile
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
+	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/profile"
 	"pgregory.net/rapid"
 )
@@ -129,6 +132,32 @@ func TestGPUNames(t *testing.T) {
 	} {
 		if got := gpuNames(tc.first, tc.n); !slices.Equal(got, tc.want) {
 			t.Errorf("%d from %s: %v", tc.n, tc.first, got)
+		}
+	}
+}
+
+func TestLanes(t *testing.T) {
+	pair := []function.Function{{Name: "a", GPUs: 1}, {Name: "b", GPUs: 2}}
+	for _, tc := range []struct {
+		list string
+		fns  []function.Function
+		want string
+	}{
+		{"0", nil, "[[0]]"},
+		{"sim:1", pair, "[[sim:1 sim:2]]"},
+		{"0, 2", pair[:1], "[[0] [2]]"},
+		{"0,1,2,3", pair, "[[0 1] [2 3]]"},
+		{"0,1,2", pair, "--gpu 0,1,2: 3 GPUs, expected a multiple of the 2 that an instance spans"},
+		{"0,00", nil, "--gpu 0,00: 0 is given twice"},
+		{"0,,1", nil, "--gpu: "},
+	} {
+		got, err := lanes(tc.list, tc.fns)
+		text := fmt.Sprint(got)
+		if err != nil {
+			text = err.Error()
+		}
+		if !strings.HasPrefix(text, tc.want) {
+			t.Errorf("%s: %s, want %s", tc.list, text, tc.want)
 		}
 	}
 }

@@ -61,6 +61,13 @@ func (p *progress) measuring(fn string, c profile.Config) {
 		fn, formatFloat(c.SMPct), formatFloat(c.Quota), c.Batch, p.last))
 }
 
+// why says why a configuration is measured next.
+func (p *progress) why(fn string, c profile.Config, reason string) {
+	if p.env.Verbose {
+		p.note("next " + cellName(fn, c) + ": " + reason)
+	}
+}
+
 // measured shows a result.
 func (p *progress) measured(r profile.Row) {
 	p.step(fmt.Sprintf(" (last %.4g rps, p95 %.4g ms)", r.ThroughputRPS, r.P95MS))

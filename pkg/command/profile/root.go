@@ -20,8 +20,11 @@ func newRoot(env *cli.Env, w world) *cobra.Command {
 		Long: `gfaas-profile starts a function under one slice of a GPU after the other, loads
 each instance with requests, and writes a profile: throughput and latency by
 SM share, quota and batch size. gfaas-place plans with it.`,
-		Example: "  gfaas-profile run function.yaml --out-file profile.csv",
+		Example: `  gfaas-profile run function.yaml --out-file profile.csv
+  gfaas-profile run function.yaml --search fast --batch 1,2,4,8
+  gfaas-profile search --table profile.csv --slo 69ms
+  gfaas-profile report profile.csv --slo 69ms -o html --out-file profile.html`,
 	}
-	root.AddCommand(newRun(env, w))
+	root.AddCommand(newRun(env, w), newSearch(env), newReport(env), newImport(env))
 	return root
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/load"
 	"github.com/gfaas/gfaas/pkg/policy/search"
-	"github.com/gfaas/gfaas/pkg/profile"
 	"github.com/spf13/cobra"
 )
 
@@ -29,11 +28,36 @@ requests are under way; what is due then waits. What is not answered one
 loop with the fewest workers, a power of two, that doubling does not improve
 by 5%.
 
-throughput_rps counts the answers within --duration, after --warmup. Latencies
-and errors are of the requests that were due within it. cold_ms is from the
-start of the instance to its first answer, warm_ms the median of 5 single
-requests before the load. What could not be measured is left empty. Every
-request carries its batch size as the header X-Gfaas-Batch.
+The measured period begins after --warmup and lasts for --duration. While its
+front differs from its end by more than --precision, the front counts as
+warm-up and the period begins later; while half the 95% confidence interval of
+the throughput is wider than --precision, it goes on. For poisson, whose
+throughput is given, that is the latency, and the p95 within 4 x --precision. A
+trial ends --warmup + 4 x --duration after its start at the latest; what was
+not steady then is reported and has 1 in the column unstable. --precision 0
+measures exactly --duration, right after --warmup.
+
+throughput_rps counts the requests answered within the period, an answer to a
+batch of 4 as 4. Latencies and errors are of the requests that were due within
+it. throughput_ci_rps and p95_ci_ms are half the width of the 95% confidence
+intervals, trial_s is the period's length. cold_ms is from the start of the
+instance to its first answer, warm_ms the median of 5 single requests before
+the load. model_mem_mib is the function file's model size. On an NVIDIA GPU
+gpu_util_pct, sm_occupancy_pct (Hopper and later) and power_w are the whole
+GPU's means under load, warm-up included; MIG instances have none. cold_ms is of
+a start whose files the page cache may hold, as it does from the second trial
+on. load_ms, for memory that was parked on the host, is not measured. What was
+not measured is left empty.
+
+Requests: --body is what one carries. Without it, kserve-v2 sends zeros of the
+shapes that the model's metadata names, openai a short conversation, the others
+nothing. A batch is the first dimension of every input under kserve-v2, n under
+openai, and always the header X-Gfaas-Batch, for http and openfaas to read.
+
+GPUs: one trial at a time on each, and nothing else: a GPU that others use is
+refused (status 4), and a trial during which others came has failed; --share-gpu
+measures all the same. With several GPUs, of one model, grid measures as many
+configurations at a time, the other searches as many functions.
 
 Rows: each is written as soon as it is measured, to standard output or, under
 --out-file or --resume, to that file, synced to the disk. --resume FILE skips
@@ -44,14 +68,29 @@ A configuration that cannot be measured is reported, has no row, and is tried
 again by --resume; the exit status is 1. Interrupted with rows in a file, the
 status is 7.
 
+--search grid measures every configuration. The others look for one to run the
+function in, the best efficacy within --slo, and say at the end which: binary
+and hybrid as Dilu does, fast with the least trials (see gfaas-profile search).
+When none that they measured meets it, the status is 3.
+
 --fail-if takes METRIC OP NUMBER, OP being > >= < <= == or !=, and optionally
 "at" with function, sm_pct, quota or batch; it may be repeated. METRIC is a
 column of the profile or efficacy (requests a second per whole GPU). When one
-holds at any row, the status is 3.`
+holds at any row, the status is 3.
+
+--baseline compares throughput_rps, p95_ms and errors with an older profile of
+the same configurations on the same model of GPU. A row fails when it is worse
+by more than --max-regression and, where both tell how well they are known
+(throughput_ci_rps, p95_ci_ms), by more than that noise; the status is 3.
+
+--junit writes a test case for each configuration (an error when it could not
+be measured), each --fail-if, each comparison and each search.`
 
 const runExample = `  gfaas-profile run function.yaml --out-file profile.csv
   gfaas-profile run function.yaml --resume profile.csv
   gfaas-profile run function.yaml --sm 12,24,50 --quota 0.2,0.6,1 --load max -o table
+  gfaas-profile run function.yaml --search fast --slo 69ms --batch 1,2,4,8
+  gfaas-profile run function.yaml --baseline old.csv --max-regression 5% --junit report.xml
   gfaas-profile run function.yaml --load poisson:40 --sm 24 --quota 0.4 \
       --fail-if 'p95_ms > 69' --fail-if 'errors > 0 at sm_pct=24,quota=0.4'`
 
@@ -60,7 +99,7 @@ func newRun(env *cli.Env, w world) *cobra.Command {
 	o := &runOptions{}
 	cmd := &cobra.Command{
 		Use:     "run FUNCTION.yaml",
-		Short:   "Measure a function over a grid of slices",
+		Short:   "Measure a function under slices of a GPU",
 		Long:    runLong,
 		Example: runExample,
 		Args:    cobra.ExactArgs(1),
@@ -70,16 +109,25 @@ func newRun(env *cli.Env, w world) *cobra.Command {
 	f.Var(floats(&o.sm, 6, 12, 24, 50, 60, 80, 100), "sm", "SM shares to measure, in percent")
 	f.Var(floats(&o.quota, 0.2, 0.4, 0.6, 0.8, 1), "quota", "quotas to measure, as fractions of a window")
 	f.Var(ints(&o.batch, 1), "batch", "batch sizes to measure")
-	f.DurationVar(&o.duration, "duration", 10*time.Second, "length of the measured period of a trial")
-	f.DurationVar(&o.warmup, "warmup", 2*time.Second, "time under load before the measured period")
+	f.DurationVar(&o.duration, "duration", 10*time.Second, "length of the measured period of a trial, at least")
+	f.DurationVar(&o.warmup, "warmup", 2*time.Second, "time under load before the measured period, at least")
+	f.Float64Var(&o.precision, "precision", 0.05, "how well a trial must know its throughput, as a fraction (0: whatever --duration gives)")
 	f.DurationVar(&o.startTimeout, "start-timeout", 2*time.Minute, "how long an instance may take to its first answer")
 	f.StringVar(&o.load, "load", "closed:8", "load of a trial: closed:N, poisson:RPS or max")
 	f.Uint64Var(&o.seed, "seed", 1, "seed of the Poisson process")
 	f.StringVar(&o.search, "search", "grid", "which configurations to measure: "+strings.Join(search.Names(), ", "))
+	f.DurationVar(&o.slo, "slo", 0, "p95 latency that the search keeps to (default the function's slo)")
+	f.Float64Var(&o.error, "error", search.DefaultError, "how far below the best efficacy --search fast may end, as a fraction")
+	f.BoolVar(&o.checkQuota, "check-quota", true, "have --search fast try at the end whether a smaller quota costs throughput in proportion")
 	f.StringVar(&o.resume, "resume", "", "go on with this profile: skip what it has, append the rest")
 	f.StringArrayVar(&o.failIf, "fail-if", nil, "exit with 3 when this holds at any row, like 'p95_ms > 69'")
-	f.StringVar(&o.gpu, "gpu", "", "GPU to measure on: a number or sim (default 0, without an NVIDIA driver sim)")
-	f.StringVar(&o.body, "body", "", "file that every request carries, - for standard input (default nothing)")
+	f.StringVar(&o.baseline, "baseline", "", "exit with 3 when a row is worse than that of this older profile")
+	o.regression = 0.05
+	f.Var(percentage{&o.regression, &o.regressionSet}, "max-regression", "how much worse than --baseline a row may be")
+	f.StringVar(&o.junit, "junit", "", "write what passed and what did not to this file, as JUnit XML")
+	f.StringVar(&o.gpu, "gpu", "", "GPU to measure on, a number or sim, or several like 0,1 (default 0, without an NVIDIA driver sim)")
+	f.BoolVar(&o.share, "share-gpu", false, "measure although others run on the GPU")
+	f.StringVar(&o.body, "body", "", "file that a request of one carries, - for standard input (default what the contract allows)")
 	f.StringVar(&o.function, "function", "", "the one function to measure of a file with several")
 	_ = cmd.RegisterFlagCompletionFunc("search", cobra.FixedCompletions(search.Names(), cobra.ShellCompDirectiveNoFileComp))
 	env.Outputs(cmd, "csv", "table", "json")
@@ -95,30 +143,41 @@ func (o *runOptions) run(ctx context.Context, env *cli.Env, w world, path string
 	if o.gpu == "" {
 		o.gpu = w.DefaultGPU()
 	}
-	model, err := gpuModel(o.gpu)
+	lanes, err := lanes(o.gpu, j.functions)
 	if err != nil {
 		return err
+	}
+	model, err := modelOf(lanes)
+	if err != nil {
+		return err
+	}
+	if o.baseline != "" {
+		if j.baseline, err = loadBaseline(o.baseline, o.regression, j, model); err != nil {
+			return err
+		}
 	}
 	out, old, err := o.openOutput(env, j, model)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = out.Close() }()
-	gpus := gpusOf(o.gpu, j.functions)
-	release, err := lockGPUs(w.RunDir(), gpus)
+	release, err := lockGPUs(w.RunDir(), slices.Concat(lanes...))
 	if err != nil {
 		return err
 	}
 	defer release()
-	m, err := w.Open(ctx, gpus, o.startTimeout)
+	machines, err := w.Open(ctx, lanes, o.startTimeout)
 	if err != nil {
 		return err
 	}
-	o.announce(ctx, env, j, m, old)
-	r := &runner{job: j, journal: out, old: old, progress: newProgress(env, j.cells()-len(old), j.each())}
-	r.trial = func(fn function.Function) trial {
+	if err := o.refuseOthers(ctx, env, machines); err != nil {
+		return err
+	}
+	o.announce(env, j, len(lanes), len(old))
+	r := &runner{job: j, lanes: len(lanes), journal: out, old: old, progress: newProgress(env, j.cells()-len(old), j.each())}
+	r.trial = func(fn function.Function, lane int) trial {
 		return trial{
-			machine: m, fn: fn, gpus: gpuNames(o.gpu, fn.GPUs), model: model,
+			machine: machines[lane], fn: fn, gpus: lanes[lane][:max(fn.GPUs, 1)], share: o.share, model: model,
 			body: j.body, load: j.load, startTimeout: o.startTimeout, note: r.progress.note,
 		}
 	}
@@ -133,18 +192,40 @@ func (j job) cells() int { return len(j.functions) * j.space.Size() }
 // each is how long one configuration is under load, at least.
 func (j job) each() time.Duration { return j.load.Warmup + j.load.Duration }
 
-// announce says what the run is about to do and what its figures are worth.
-func (o *runOptions) announce(ctx context.Context, env *cli.Env, j job, m machine, old map[cell]profile.Row) {
-	if others := m.Others(ctx); len(others) > 0 {
-		env.Notef("%s run on this GPU too: the figures will show their load", strings.Join(others, ", "))
+// refuseOthers refuses to measure beside others, unless it was asked to.
+func (o *runOptions) refuseOthers(ctx context.Context, env *cli.Env, machines []machine) error {
+	var others []string
+	for _, m := range machines {
+		others = append(others, m.Others(ctx)...)
 	}
-	left := j.cells() - len(old)
+	if len(others) == 0 {
+		return nil
+	}
+	text := strings.Join(others, ", ") + " run on this GPU too: the figures would show their load"
+	if o.share {
+		env.Notef("%s", text)
+		return nil
+	}
+	return cli.Fail(cli.ExitUnavailable, "stop them, choose another GPU with --gpu, or measure beside them with --share-gpu", errors.New(text))
+}
+
+// announce says what the run is about to do.
+func (o *runOptions) announce(env *cli.Env, j job, lanes, old int) {
+	left := j.cells() - old
 	about := "about"
 	if j.load.Spec.Kind == load.Max {
 		about = "at least"
 	}
-	env.Debugf("configurations: %d to measure, %d measured before; %v and a start each: %s %v",
-		left, len(old), j.each(), about, time.Duration(left)*j.each())
+	most := ""
+	if j.choosing() {
+		most, about = "at most ", "at most about"
+	}
+	at := ""
+	if lanes > 1 {
+		at = fmt.Sprintf(", %d at a time", lanes)
+	}
+	env.Debugf("configurations: %s%d to measure, %d measured before; %v and a start each%s: %s %v",
+		most, left, old, j.each(), at, about, time.Duration((left+lanes-1)/lanes)*j.each())
 }
 
 // conclude prints what is printed at the end and turns the outcome into an
@@ -152,6 +233,12 @@ func (o *runOptions) announce(ctx context.Context, env *cli.Env, j job, m machin
 func (o *runOptions) conclude(env *cli.Env, r *runner, interrupted bool, ended error) error {
 	if env.Output != "csv" {
 		if err := show(env, r.rows); err != nil {
+			return errors.Join(ended, err)
+		}
+	}
+	all := r.findings()
+	if o.junit != "" {
+		if err := writeJUnit(o.junit, all, ended); err != nil {
 			return errors.Join(ended, err)
 		}
 	}
@@ -173,33 +260,16 @@ func (o *runOptions) conclude(env *cli.Env, r *runner, interrupted bool, ended e
 	case ended != nil:
 		return ended
 	}
-	tripped, unknown := r.gates()
-	switch {
-	case r.failed > 0:
-		for _, text := range slices.Concat(tripped, unknown) {
-			env.Notef("--fail-if %s", text)
-		}
-		return cli.Fail(cli.ExitFailure, again, fmt.Errorf("%d of %d configurations could not be measured", r.failed, r.job.cells()))
-	case len(unknown) > 0:
-		return fmt.Errorf("--fail-if cannot be judged:\n  %s", strings.Join(slices.Concat(unknown, tripped), "\n  "))
-	case len(tripped) > 0:
-		return cli.Fail(cli.ExitNo, "", fmt.Errorf("--fail-if tripped:\n  %s", strings.Join(tripped, "\n  ")))
-	}
-	return nil
+	r.announceChoice(env)
+	return r.judge(env, all, again)
 }
 
-// gates judges every row by every gate.
-func (r *runner) gates() (tripped, unknown []string) {
-	for _, g := range r.job.gates {
-		for _, row := range r.rows {
-			trip, miss := g.judge(row)
-			if trip != "" {
-				tripped = append(tripped, trip)
-			}
-			if miss != "" {
-				unknown = append(unknown, miss)
-			}
+// announceChoice says what the search has chosen.
+func (r *runner) announceChoice(env *cli.Env) {
+	for _, o := range r.found {
+		if r.job.choosing() && o.choice.OK {
+			env.Notef("%s: chosen after %d trials: %s; limit sm_pct %s: %s", o.function.Name, o.trials,
+				trialLine(o.choice.Row, r.job.goal(o.function)), formatFloat(o.choice.LimitSMPct), o.choice.Reason)
 		}
 	}
-	return tripped, unknown
 }

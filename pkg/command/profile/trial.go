@@ -7,7 +7,6 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/function"
@@ -18,7 +17,6 @@ import (
 
 const (
 	stopTimeout = 30 * time.Second // for an instance to be gone
-	memPeriod   = time.Second      // between two looks at the memory
 	firstTries  = 3                // requests until the first answer
 	warmRequests,
 	warmLeast = 5, 3 // single requests for warm_ms: at most, and at least for it to count
@@ -29,6 +27,7 @@ type trial struct {
 	machine      machine
 	fn           function.Function
 	gpus         []string
+	share        bool   // others may run on the GPUs
 	model        string // of the GPU, for the row
 	body         []byte
 	load         load.Options
@@ -63,13 +62,37 @@ func (t trial) measure(ctx context.Context, c profile.Config) (row profile.Row, 
 			err = errors.Join(err, &stopError{e})
 		}
 	}()
-	return t.observe(ctx, s, c, begun)
+	row, err = t.observe(ctx, s, c, begun)
+	if ctx.Err() == nil {
+		err = ended(ctx, s, err)
+	}
+	if err != nil {
+		row = profile.Row{} // whatever it holds is of no use
+	}
+	return row, err
+}
+
+// ended says so when the instance did not live to the end of its trial: that
+// is why its requests failed, and whatever they tell before is not what it
+// sustains.
+func ended(ctx context.Context, s subject, err error) error {
+	how := s.Ended(ctx)
+	switch {
+	case how == nil:
+		return err
+	case err == nil:
+		return fmt.Errorf("the instance ended during the trial: %w", how)
+	}
+	return fmt.Errorf("the instance ended during the trial: %w (%w)", how, err)
 }
 
 // observe measures a ready instance that was started at begun.
 func (t trial) observe(ctx context.Context, s subject, c profile.Config, begun time.Time) (profile.Row, error) {
-	row := profile.Row{Function: t.fn.Name, GPU: t.model, Config: c, TrialS: round(t.load.Duration.Seconds(), 6)}
-	send := func(ctx context.Context) error { return s.Invoke(ctx, request{Batch: c.Batch, Body: t.body}) }
+	row := profile.Row{Function: t.fn.Name, GPU: t.model, Config: c}
+	send, err := s.Target(ctx, request{Batch: c.Batch, Body: t.body})
+	if err != nil {
+		return row, err
+	}
 	if err := t.firstAnswer(ctx, send); err != nil {
 		return row, err
 	}
@@ -79,22 +102,59 @@ func (t trial) observe(ctx context.Context, s subject, c profile.Config, begun t
 		return row, err
 	}
 	row.WarmMS = millis(warm)
-	peak := watchMemory(ctx, s)
+	figures := t.machine.Meter()
+	seen := watch(ctx, lookPeriod, func(ctx context.Context) sight {
+		figures.Look()
+		return sight{mem: s.GPUMemMiB(ctx), others: t.machine.Others(ctx)}
+	})
 	res, err := load.Run(ctx, send, t.load)
-	row.GPUMemMiB = round(peak(), 3)
+	used, others := split(seen())
+	did := figures.Close()
 	if err != nil {
 		return row, err
 	}
-	if res.Completed == 0 || res.Samples == 0 {
-		return row, nothingFinished(t.load.Duration, res)
+	if len(others) > 0 && !t.share {
+		return row, fmt.Errorf("%s ran on the GPU too during the trial", strings.Join(others, ", "))
 	}
-	if text := remark(res); text != "" {
+	row.GPUMemMiB = round(slices.Max(used), 3)
+	row.ModelMemMiB = modelMem(t.fn, row.GPUMemMiB)
+	if res.Completed == 0 || res.Samples == 0 {
+		return row, nothingFinished(res)
+	}
+	for _, text := range slices.Concat(remarks(res), leak(used)) {
 		t.note(cellName(t.fn.Name, c) + ": " + text)
 	}
-	row.ThroughputRPS = round(res.Throughput(), 4)
-	row.P50MS, row.P95MS, row.P99MS = millis(res.P50), millis(res.P95), millis(res.P99)
-	row.Errors, row.Samples = res.Errors, res.Samples
+	fill(&row, res)
+	row.GPUUtilPct, row.SMOccupancyPct, row.PowerW = round(did.UtilPct, 2), round(did.OccupancyPct, 2), round(did.PowerW, 1)
 	return row, nil
+}
+
+// fill puts what was measured under load into the row. An answer to a batch is
+// as many requests.
+func fill(row *profile.Row, res load.Result) {
+	batch := float64(row.Batch)
+	row.TrialS = round(res.Duration.Seconds(), 6)
+	row.ThroughputRPS = round(batch*res.Throughput(), 4)
+	row.ThroughputCIRPS = max(round(batch*res.ThroughputCI, 4), 1e-4) // 0 would say not known
+	row.P50MS, row.P95MS, row.P99MS = millis(res.P50), millis(res.P95), millis(res.P99)
+	row.P95CIMS = millis(res.P95CI)
+	row.Errors, row.Samples = res.Errors, res.Samples
+	if res.Unstable != "" {
+		row.Unstable = 1
+	}
+}
+
+// modelMem is the part of the memory that is the model's, in MiB, as the
+// function file says; all of it when that says more than was seen.
+func modelMem(fn function.Function, seen float64) float64 {
+	if fn.Model == nil {
+		return 0
+	}
+	size := round(fn.Model.Size.MiB(), 3)
+	if seen > 0 {
+		size = min(size, seen)
+	}
+	return size
 }
 
 // firstAnswer sends single requests until one is answered.
@@ -140,46 +200,24 @@ func (t trial) warm(ctx context.Context, send load.Target) (time.Duration, error
 	return took[len(took)/2], nil
 }
 
-// watchMemory looks at the instance's memory until the returned function is
-// called, which tells the most that was seen.
-func watchMemory(ctx context.Context, s subject) (peak func() float64) {
-	ctx, cancel := context.WithCancel(ctx)
-	var most float64
-	var looking sync.WaitGroup
-	looking.Go(func() {
-		tick := time.NewTicker(memPeriod)
-		defer tick.Stop()
-		for ctx.Err() == nil {
-			most = max(most, s.GPUMemMiB(ctx))
-			select {
-			case <-tick.C:
-			case <-ctx.Done():
-			}
-		}
-	})
-	return func() float64 {
-		last := s.GPUMemMiB(ctx)
-		cancel()
-		looking.Wait()
-		return max(most, last)
+// remarks are what the columns errors and unstable do not tell.
+func remarks(res load.Result) (texts []string) {
+	if res.Unstable != "" {
+		texts = append(texts, "unstable: "+res.Unstable)
 	}
-}
-
-// remark is what the column errors does not tell; empty without errors.
-func remark(res load.Result) string {
 	late := res.Cut + res.Unsent
 	switch {
 	case late > 0:
-		return fmt.Sprintf("%d requests had no answer when the trial ended, %d of them not sent yet: the load is more than the instance sustains",
-			late, res.Unsent)
+		texts = append(texts, fmt.Sprintf("%d requests had no answer when the trial ended, %d of them not sent yet: the load is more than the instance sustains",
+			late, res.Unsent))
 	case res.Errors > 0:
-		return fmt.Sprintf("%d requests failed, the last with: %v", res.Errors, res.LastFailed)
+		texts = append(texts, fmt.Sprintf("%d requests failed, the last with: %v", res.Errors, res.LastFailed))
 	}
-	return ""
+	return texts
 }
 
-func nothingFinished(d time.Duration, res load.Result) error {
-	err := fmt.Errorf("no request finished in %v", d)
+func nothingFinished(res load.Result) error {
+	err := fmt.Errorf("no request finished in %v", res.Duration)
 	if res.LastFailed != nil {
 		return fmt.Errorf("%w; %d failed, the last with: %w", err, res.Errors, res.LastFailed)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -36,7 +37,7 @@ func TestTrialMeasuresTheSlice(t *testing.T) {
 			}
 			service := 4 / (c.SMPct / 100 * c.Quota) // of one request, in ms
 			for what, pair := range map[string][2]float64{
-				"throughput": {row.ThroughputRPS, 1000 / service},
+				"throughput": {row.ThroughputRPS, float64(c.Batch) * 1000 / service},
 				"p95":        {row.P95MS, 8 * service}, "warm": {row.WarmMS, service}, "cold": {row.ColdMS, service},
 				"memory": {row.GPUMemMiB, 100 + c.SMPct}, "trial": {row.TrialS, 10},
 			} {
@@ -47,6 +48,9 @@ func TestTrialMeasuresTheSlice(t *testing.T) {
 			want := gpu.Slice{SMPct: c.SMPct, QuotaRequest: c.Quota, QuotaLimit: c.Quota, Mem: gpu.GiB}
 			if len(f.started) != 1 || f.started[0] != want || f.running != 0 {
 				t.Errorf("started %v, %d run", f.started, f.running)
+			}
+			if row.PowerW < 13 { // a look a second, says the fake
+				t.Errorf("%v: %v looks at the GPU in 12 s", c, row.PowerW)
 			}
 			if row.Function != "f" || row.GPU != "sim" || row.Config != c || row.Samples == 0 || row.Errors != 0 {
 				t.Errorf("row %+v", row)
@@ -92,13 +96,90 @@ func TestSmallSliceIsAnErrorNotARow(t *testing.T) {
 	})
 }
 
+func TestModelIsPartOfTheMemory(t *testing.T) {
+	model := &function.Model{Name: "m", Size: 98 * gpu.MiB}
+	for _, c := range []struct {
+		model      *function.Model
+		seen, want float64
+	}{{nil, 500, 0}, {model, 500, 98}, {model, 40, 40}, {model, 0, 98}} {
+		if got := modelMem(function.Function{Model: c.model}, c.seen); got != c.want {
+			t.Errorf("%v of %v MiB: %v, want %v", c.model, c.seen, got, c.want)
+		}
+	}
+}
+
+// A slice that slows down while it is measured is measured longer, and said to
+// be unstable.
+func TestUnstableTrialIsMarked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := aTrial(&fake{}, "tires")
+		tr.load.Precision = 0.05
+		var notes []string
+		tr.note = func(text string) { notes = append(notes, text) }
+		row, err := tr.measure(t.Context(), profile.Config{SMPct: 50, Quota: 1, Batch: 1})
+		if err != nil || row.Unstable != 1 || row.TrialS < 10 || row.ThroughputCIRPS <= 0 {
+			t.Errorf("%+v, %v", row, err)
+		}
+		if len(notes) != 1 || !strings.Contains(notes[0], "for f at sm_pct 50, quota 1, batch 1: unstable: the throughput still changed by -") {
+			t.Errorf("notes %q", notes)
+		}
+	})
+}
+
+func TestInstanceThatEndsHasNoRow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		_, err := aTrial(f, "ends").measure(t.Context(), profile.Config{SMPct: 50, Quota: 1, Batch: 1})
+		want := "the instance ended during the trial: signal: segmentation fault\nit printed last:\n  line one\n  line two"
+		if err == nil || err.Error() != want || f.running != 0 {
+			t.Errorf("%v; %d run", err, f.running)
+		}
+	})
+}
+
+func TestSharedGPUIsNoMeasurement(t *testing.T) {
+	for _, share := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			f := &fake{}
+			tr := aTrial(f, "")
+			tr.share = share
+			time.AfterFunc(5*time.Second, func() { f.meet("resnet-0") })
+			time.AfterFunc(8*time.Second, func() { f.meet() })
+			_, err := tr.measure(t.Context(), profile.Config{SMPct: 50, Quota: 1, Batch: 1})
+			if refused := err != nil && strings.HasPrefix(err.Error(), "resnet-0 ran on the GPU too during the trial"); refused == share {
+				t.Errorf("share %v: %v", share, err)
+			}
+		})
+	}
+}
+
+func TestLeakIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := aTrial(&fake{}, "leaks")
+		var notes []string
+		tr.note = func(text string) { notes = append(notes, text) }
+		row, err := tr.measure(t.Context(), profile.Config{SMPct: 50, Quota: 1, Batch: 1})
+		if err != nil || row.GPUMemMiB < 1300 || len(notes) != 1 || !strings.Contains(notes[0], "it may leak") {
+			t.Errorf("%+v, %v, notes %q", row, err, notes)
+		}
+	})
+	for _, used := range [][]float64{
+		nil, {1, 2, 3}, {100, 500, 500, 500, 500, 500, 500}, {100, 100, 101, 102, 103, 104}, {100, 200, 300, 200, 400, 500, 600},
+	} {
+		if got := leak(used); got != nil {
+			t.Errorf("%v: %q", used, got)
+		}
+	}
+}
+
 func TestRemarkNamesTheReason(t *testing.T) {
 	for want, res := range map[string]load.Result{
-		"": {Samples: 10},
+		"":              {Samples: 10},
+		"unstable: why": {Unstable: "why"},
 		"3 requests had no answer when the trial ended, 2 of them not sent yet: the load is more than the instance sustains": {Errors: 4, Cut: 1, Unsent: 2},
 		"4 requests failed, the last with: status 500": {Errors: 4, LastFailed: errors.New("status 500")},
 	} {
-		if got := remark(res); got != want {
+		if got := strings.Join(remarks(res), "; "); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}

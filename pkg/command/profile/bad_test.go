@@ -1,0 +1,80 @@
+package profile
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// Functions that go wrong: each is one configuration that failed, or a row
+// that says so, and nothing of it is left.
+func TestFunctionsThatGoWrong(t *testing.T) {
+	t.Parallel() // each has a run directory of its own
+	r := newReal(t)
+	for _, c := range []struct {
+		kind   string
+		args   []string
+		exit   int
+		stderr string // a pattern; . may be a line's end
+		rows   int
+	}{
+		{"never", []string{"--start-timeout", "300ms"}, 1, "not ready after 300ms: not ready \\(GET /healthz: status 503\\)", 0},
+		{"errors", nil, 1, "the instance is ready but does not answer: status 500 x", 0},
+		{"dies", nil, 1, "the instance ended during the trial: .*9.*it printed last:\\s+bad: the end", 0},
+		{"leaks", []string{"--load", "closed:1", "--duration", "3s"}, 1, "requests in a row failed, the last with: status 500.*it printed last:\\s+bad: out of GPU memory", 0},
+		{"slow", []string{"--start-timeout", "500ms"}, 1, "has not answered its first request after 500ms", 0},
+		{"deaf", nil, 0, "", 1},
+		{"loud", nil, 0, "", 1},
+	} {
+		t.Run(c.kind, func(t *testing.T) {
+			file := filepath.Join(r.work, c.kind+".yaml")
+			text := "name: bad\ncontract: http\ngpu_mem: 256MiB\ncommand: [" + filepath.Join(r.build, "victim/bad") + ", " + c.kind + "]\n"
+			if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			cmd := r.profile(file, append([]string{"--sm", "50", "--quota", "1", "--duration", "500ms", "--warmup", "0s"}, c.args...)...)
+			var stdout, stderr strings.Builder
+			cmd.Stdout, cmd.Stderr = &stdout, &stderr
+			err := cmd.Run()
+			exit := 0
+			var ended *exec.ExitError
+			if errors.As(err, &ended) {
+				exit = ended.ExitCode()
+			}
+			if exit != c.exit || !regexp.MustCompile("(?s)"+c.stderr).MatchString(stderr.String()) {
+				t.Errorf("exit %d, want %d and %q:\n%s", exit, c.exit, c.stderr, &stderr)
+			}
+			if rows := strings.Count(stdout.String(), "\nbad,"); rows != c.rows {
+				t.Errorf("%d rows, want %d:\n%s", rows, c.rows, &stdout)
+			}
+			if stderr.Len() > 10_000 {
+				t.Errorf("%d bytes of messages", stderr.Len())
+			}
+			if left := r.pids(); len(left) > 0 {
+				t.Errorf("processes %v are left", left)
+			}
+			if logs, _ := filepath.Glob(filepath.Join(r.runDir, "logs", "*")); len(logs) > 0 {
+				t.Errorf("%v is left", logs)
+			}
+		})
+	}
+}
+
+// What is missing for every configuration is said once.
+func TestProgramThatDoesNotExist(t *testing.T) {
+	t.Parallel() // each has a run directory of its own
+	r := newReal(t)
+	file := filepath.Join(r.work, "f.yaml")
+	if err := os.WriteFile(file, []byte("name: bad\ncommand: [./nothing]\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out, err := r.profile(file).CombinedOutput()
+	var ended *exec.ExitError
+	if !errors.As(err, &ended) || ended.ExitCode() != 4 || strings.Count(string(out), "nothing: command not found") != 1 {
+		t.Errorf("%v, want 4:\n%s", err, out)
+	}
+}

@@ -1,0 +1,52 @@
+package profile
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/gfaas/gfaas/pkg/profile"
+)
+
+func TestBaselineJudge(t *testing.T) {
+	at := profile.Config{SMPct: 24, Quota: 0.4, Batch: 1}
+	row := func(rps, rpsCI, p95, p95CI float64, errors int64) profile.Row {
+		return profile.Row{Function: "f", Config: at, ThroughputRPS: rps, ThroughputCIRPS: rpsCI, P95MS: p95, P95CIMS: p95CI, Errors: errors, Samples: 100 - errors}
+	}
+	for what, c := range map[string]struct {
+		old, now profile.Row
+		want     string // what trips; empty for nothing
+	}{
+		"the same":                    {row(100, 0, 10, 0, 0), row(100, 0, 10, 0, 0), ""},
+		"better":                      {row(100, 1, 10, 1, 0), row(150, 1, 5, 1, 0), ""},
+		"as much worse as allowed":    {row(100, 1, 10, 0.1, 0), row(95, 1, 10.5, 0.1, 0), ""},
+		"slower":                      {row(100, 1, 10, 1, 0), row(90, 1, 10, 1, 0), "throughput_rps is 10% worse for f at sm_pct 24, quota 0.4, batch 1: 90, was 100: more than 5% and than the noise of 1.41%"},
+		"slower, but noisy":           {row(100, 9, 10, 1, 0), row(90, 9, 10, 1, 0), ""},
+		"slower, noise unknown":       {row(100, 9, 10, 1, 0), row(90, 0, 10, 1, 0), "more than 5%; its noise is not known"},
+		"later":                       {row(100, 1, 10, 0.1, 0), row(100, 1, 12, 0.1, 0), "p95_ms is 20% worse"},
+		"failing":                     {row(100, 1, 10, 0.1, 1), row(100, 1, 10, 0.1, 9), "errors are 9% of the requests for f at sm_pct 24, quota 0.4, batch 1, were 1%: 8 points more than 5"},
+		"what sustained nothing once": {row(0, 0, 0, 0, 100), row(1, 0, 10, 0, 0), ""},
+	} {
+		b := &baseline{most: 0.05, rows: map[cell]profile.Row{{"f", at}: c.old}}
+		got := strings.Join(texts(b.judge(c.now), aboutBaseline, tripped), "; ")
+		if c.want == "" && got != "" || !strings.Contains(got, c.want) {
+			t.Errorf("%s: %q, want %q", what, got, c.want)
+		}
+	}
+}
+
+func TestPercentage(t *testing.T) {
+	for text, want := range map[string]float64{"5%": 0.05, "5": 0.05, "0": 0, "12.5%": 0.125} {
+		var v float64
+		var set bool
+		if err := (percentage{&v, &set}).Set(text); err != nil || v != want || !set {
+			t.Errorf("%s: %v, %v", text, v, err)
+		}
+	}
+	for _, text := range []string{"", "%", "-1%", "five", "NaN", "1001"} {
+		var v float64
+		var set bool
+		if err := (percentage{&v, &set}).Set(text); err == nil || set {
+			t.Errorf("%q is taken as %v", text, v)
+		}
+	}
+}

@@ -1,0 +1,164 @@
+package profile
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/profile"
+	"github.com/spf13/cobra"
+)
+
+const importLong = `Turns what another tool measured into a row of a profile. Such tools do not know
+which slice of a GPU the function had, so the flags say it.
+
+perf-analyzer is the report (-f) of Triton's perf_analyzer: a line for each
+concurrency or request rate. The one with the highest throughput is taken,
+under --slo of those whose p95 latency is within it; when none is, the status
+is 3. Inferences a second, which count a batch as its size, become
+throughput_rps. What the report does not tell is left empty.
+
+With --append the row goes to the end of that profile, which must not have the
+configuration yet, and nothing is printed.`
+
+// sources are the forms that can be imported.
+var sources = map[string]func(path string) ([]profile.Measurement, error){
+	"perf-analyzer": profile.LoadPerfAnalyzer,
+}
+
+// importOptions are the flags of import, as given.
+type importOptions struct {
+	from     string
+	function string
+	sm       float64
+	quota    float64
+	batch    int
+	gpu      string
+	slo      time.Duration
+	append   string
+}
+
+// newImport is gfaas-profile import.
+func newImport(env *cli.Env) *cobra.Command {
+	o := &importOptions{}
+	names := slices.Sorted(maps.Keys(sources))
+	cmd := &cobra.Command{
+		Use:   "import --from FORM REPORT",
+		Short: "Make a row of a profile of another tool's report",
+		Long:  importLong,
+		Example: `  gfaas-profile import --from perf-analyzer perf.csv --function resnet --sm 50 --quota 1 --gpu V100
+  gfaas-profile import --from perf-analyzer b8.csv --function resnet --sm 50 --quota 1 --batch 8 \
+      --slo 69ms --append profile.csv`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error { return o.run(env, args[0]) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.from, "from", "", "form of the report: "+strings.Join(names, ", "))
+	f.StringVar(&o.function, "function", "", "name of the function that was measured")
+	f.Float64Var(&o.sm, "sm", 0, "SM share that it had, in percent")
+	f.Float64Var(&o.quota, "quota", 0, "quota that it had, as a fraction of a window")
+	f.IntVar(&o.batch, "batch", 1, "batch size that it was measured with")
+	f.StringVar(&o.gpu, "gpu", "", "model of the GPU")
+	f.DurationVar(&o.slo, "slo", 0, "p95 latency to keep (default any)")
+	f.StringVar(&o.append, "append", "", "profile to append the row to")
+	_ = cmd.RegisterFlagCompletionFunc("from", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
+	env.Outputs(cmd, "csv", "table", "json")
+	return cmd
+}
+
+func (o *importOptions) check(env *cli.Env) error {
+	if sources[o.from] == nil {
+		return cli.Usagef("--from %q: expected one of %s", o.from, strings.Join(slices.Sorted(maps.Keys(sources)), ", "))
+	}
+	for flag, name := range map[string]string{"function": o.function, "gpu": o.gpu} {
+		if _, err := csvfile.Name(name); err != nil {
+			return cli.Usagef("--%s: %w", flag, err)
+		}
+	}
+	switch {
+	case o.function == "":
+		return cli.Usagef("--function is missing: expected a name")
+	case !(o.sm > 0 && o.sm <= 100):
+		return cli.Usagef("--sm %s: expected a percentage above 0 and at most 100", formatFloat(o.sm))
+	case !(o.quota > 0 && o.quota <= 1):
+		return cli.Usagef("--quota %s: expected a fraction above 0 and at most 1", formatFloat(o.quota))
+	case o.batch < 1 || o.batch > maxBatch:
+		return cli.Usagef("--batch %d: expected a whole number from 1 to %d", o.batch, maxBatch)
+	case o.slo < 0:
+		return cli.Usagef("--slo %v: expected more than 0", o.slo)
+	case o.append != "" && env.OutFile != "":
+		return cli.Usagef("--append %s and --out-file %s both say where the row goes: expected one of them", o.append, env.OutFile)
+	}
+	return nil
+}
+
+func (o *importOptions) run(env *cli.Env, path string) error {
+	if err := o.check(env); err != nil {
+		return err
+	}
+	report, err := sources[o.from](path)
+	if err != nil {
+		return err
+	}
+	row, err := o.row(path, report)
+	if err != nil {
+		return err
+	}
+	switch {
+	case o.append != "":
+		return o.appendRow(env, row)
+	case env.Output == "csv":
+		return env.Emit(func(w io.Writer) error { return profile.Write(w, []profile.Row{row}) })
+	}
+	return show(env, []profile.Row{row})
+}
+
+// row is the best of the report.
+func (o *importOptions) row(path string, report []profile.Measurement) (profile.Row, error) {
+	row := profile.Row{
+		Function: o.function, GPU: o.gpu, Config: profile.Config{SMPct: o.sm, Quota: o.quota, Batch: o.batch},
+	}
+	if len(report) == 0 {
+		return row, fmt.Errorf("%s:1: no line under the header, expected one for each load", path)
+	}
+	quickest := slices.MinFunc(report, func(a, b profile.Measurement) int { return cmp.Compare(a.P95MS, b.P95MS) })
+	if slo := millis(o.slo); slo > 0 {
+		report = slices.DeleteFunc(slices.Clone(report), func(m profile.Measurement) bool { return m.P95MS > slo })
+	}
+	if len(report) == 0 {
+		return row, cli.Fail(cli.ExitNo, "", fmt.Errorf("%s: no load has a p95 latency within %v: the best is %s ms, on line %d",
+			path, o.slo, formatFloat(quickest.P95MS), quickest.Line))
+	}
+	best := slices.MaxFunc(report, func(a, b profile.Measurement) int { return cmp.Compare(a.ThroughputRPS, b.ThroughputRPS) })
+	if best.ThroughputRPS == 0 {
+		return row, fmt.Errorf("%s:%d: Inferences/Second: 0 at the best load, expected more", path, best.Line)
+	}
+	row.ThroughputRPS, row.P50MS, row.P95MS, row.P99MS = best.ThroughputRPS, best.P50MS, best.P95MS, best.P99MS
+	return row, nil
+}
+
+// appendRow adds the row to a profile.
+func (o *importOptions) appendRow(env *cli.Env, row profile.Row) (err error) {
+	p, err := readPast(o.append)
+	if err != nil {
+		return err
+	}
+	for _, old := range p.rows {
+		if old.Function == row.Function && old.GPU == row.GPU && old.Config == row.Config {
+			return fmt.Errorf("%s:%d: the profile has this configuration already, %s", o.append, old.Line, cellName(row.Function, row.Config))
+		}
+	}
+	j := p.journal(o.append)
+	defer func() { err = errors.Join(err, j.Close()) }()
+	if p.torn {
+		env.Notef("%s ends in a part of a line: it is dropped", o.append)
+	}
+	return j.Append(row)
+}

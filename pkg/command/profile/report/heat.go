@@ -1,0 +1,130 @@
+package report
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/gfaas/gfaas/pkg/profile"
+)
+
+// scale maps a metric to a colour, by its logarithm: pale is bad, dark good.
+type scale struct {
+	low, high float64 // logs
+	metric    metric
+}
+
+func newScale(rows []profile.Row, m metric) scale {
+	s := scale{math.Inf(1), math.Inf(-1), m}
+	for _, r := range rows {
+		if v := m.of(r); v > 0 {
+			s.low, s.high = min(s.low, math.Log(v)), max(s.high, math.Log(v))
+		}
+	}
+	return s
+}
+
+// part is where a value lies between the worst (0) and the best (1).
+func (s scale) part(v float64) float64 {
+	part := 0.5
+	if s.high > s.low {
+		part = (math.Log(v) - s.low) / (s.high - s.low)
+	}
+	if s.metric.low {
+		part = 1 - part
+	}
+	return part
+}
+
+// stops are the colours from bad to good; they grow darker evenly, so that
+// they can be told apart without seeing hues.
+var stops = [][3]float64{{253, 247, 214}, {161, 218, 180}, {65, 166, 186}, {34, 94, 168}, {8, 29, 88}}
+
+func colour(part float64) string {
+	at := min(max(part, 0), 1) * float64(len(stops)-1)
+	i := min(int(at), len(stops)-2)
+	rest := at - float64(i)
+	var c [3]int
+	for k := range c {
+		c[k] = int(math.Round(stops[i][k] + rest*(stops[i+1][k]-stops[i][k])))
+	}
+	return fmt.Sprintf("#%02x%02x%02x", c[0], c[1], c[2])
+}
+
+const (
+	cellHigh  = 20.0
+	leftRoom  = 42.0 // for the quotas
+	lowerRoom = 34.0 // for the SM shares
+	upperRoom = 22.0 // for the title
+)
+
+// heat draws a metric over SM share (to the right) and quota (upwards) at a
+// batch. Configurations that miss the objective are crossed out, holes are
+// empty, the chosen one has a frame. With tips the pointer shows a cell's row.
+func (s Section) heat(m metric, batch int, tips bool) string {
+	sms, quotas, table := s.sms(), s.quotas(), s.table()
+	colours := newScale(s.Rows, m)
+	wide := min(max(math.Floor(400/float64(len(sms))), 18), 56)
+	width, height := leftRoom+wide*float64(len(sms))+8, upperRoom+cellHigh*float64(len(quotas))+lowerRoom
+	var b strings.Builder
+	open(&b, width, height, fmt.Sprintf("%s at batch %d", m.name, batch))
+	text(&b, leftRoom, 14, "start", "cap", fmt.Sprintf("batch %d", batch))
+	frame := ""
+	for j, q := range quotas {
+		y := upperRoom + cellHigh*float64(len(quotas)-1-j)
+		text(&b, leftRoom-6, y+14, "end", "", num(q))
+		for i, sm := range sms {
+			x := leftRoom + wide*float64(i)
+			r, ok := table[profile.Config{SMPct: sm, Quota: q, Batch: batch}]
+			if !ok || m.of(r) <= 0 {
+				fmt.Fprintf(&b, `<rect class="hole" x="%s" y="%s" width="%s" height="%s"/>`, px(x), px(y), px(wide-1), px(cellHigh-1))
+				continue
+			}
+			part := colours.part(m.of(r))
+			fmt.Fprintf(&b, `<rect x="%s" y="%s" width="%s" height="%s" fill="%s"`, px(x), px(y), px(wide-1), px(cellHigh-1), colour(part))
+			if tips {
+				fmt.Fprintf(&b, "><title>%s</title></rect>", escape(tip(r)))
+			} else {
+				b.WriteString("/>")
+			}
+			if !s.Goal.Meets(r) {
+				fmt.Fprintf(&b, `<path class="miss" d="M%s %sl%s %s"/>`, px(x+1), px(y+cellHigh-2), px(wide-3), px(3-cellHigh))
+			}
+			if wide >= 28 {
+				class := "dark"
+				if part > 0.55 {
+					class = "light"
+				}
+				text(&b, x+(wide-1)/2, y+13.5, "middle", class, short(m.of(r)))
+			}
+			if s.Choice.OK && s.Choice.Row.Config == r.Config {
+				frame = fmt.Sprintf(`<rect class="chosen" x="%s" y="%s" width="%s" height="%s"/>`, px(x-1), px(y-1), px(wide+1), px(cellHigh+1))
+			}
+		}
+	}
+	b.WriteString(frame)
+	under := height - lowerRoom
+	every := int(math.Ceil(26 / wide))
+	for i, sm := range sms {
+		if i%every == 0 || i == len(sms)-1 && i%every > every/2 {
+			text(&b, leftRoom+wide*float64(i)+wide/2, under+13, "middle", "", num(sm))
+		}
+	}
+	text(&b, leftRoom+wide*float64(len(sms))/2, under+29, "middle", "", "SM share, %")
+	fmt.Fprintf(&b, `<text transform="translate(11 %s) rotate(-90)" text-anchor="middle">quota</text>`, px(upperRoom+cellHigh*float64(len(quotas))/2))
+	b.WriteString("</svg>\n")
+	return b.String()
+}
+
+// tip is what the pointer shows of a cell.
+func tip(r profile.Row) string {
+	t := fmt.Sprintf("sm_pct %s, quota %s, batch %d: %s requests/s, p95 %s ms, efficacy %s", num(r.SMPct), num(r.Quota), r.Batch,
+		short(r.ThroughputRPS), short(r.P95MS), short(r.Efficacy()))
+	if r.Errors > 0 {
+		t += fmt.Sprintf(", %d errors", r.Errors)
+	}
+	if r.Unstable > 0 {
+		t += ", unstable"
+	}
+	return t
+}

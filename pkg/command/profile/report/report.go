@@ -1,0 +1,122 @@
+// Package report draws profiles: for each function heat maps and curves of
+// throughput, latency and efficacy over SM share, quota and batch, and the
+// configuration to run it in. A page stands alone: it loads nothing.
+package report
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+
+	"github.com/gfaas/gfaas/pkg/policy/search"
+	"github.com/gfaas/gfaas/pkg/profile"
+)
+
+// Section is one function on one model of GPU.
+type Section struct {
+	Function string
+	GPU      string
+	Rows     []profile.Row
+	Goal     search.Goal
+	Choice   search.Choice
+}
+
+// Title names the section.
+func (s Section) Title() string {
+	if s.GPU == "" {
+		return s.Function
+	}
+	return s.Function + " on " + s.GPU
+}
+
+// metric is a figure of a row.
+type metric struct {
+	name string
+	unit string
+	of   func(profile.Row) float64
+	low  bool // less is better
+}
+
+var metrics = []metric{
+	{"Throughput", "requests/s of one instance", func(r profile.Row) float64 { return r.ThroughputRPS }, false},
+	{"p95 latency", "ms", func(r profile.Row) float64 { return r.P95MS }, true},
+	{"Efficacy", "requests/s per whole GPU", profile.Row.Efficacy, false},
+}
+
+func (s Section) sms() []float64 {
+	return axis(s.Rows, func(r profile.Row) float64 { return r.SMPct })
+}
+
+func (s Section) quotas() []float64 {
+	return axis(s.Rows, func(r profile.Row) float64 { return r.Quota })
+}
+
+func (s Section) batches() []float64 {
+	return axis(s.Rows, func(r profile.Row) float64 { return float64(r.Batch) })
+}
+
+// axis are the values of a dimension, ascending.
+func axis(rows []profile.Row, of func(profile.Row) float64) []float64 {
+	var all []float64
+	for _, r := range rows {
+		all = append(all, of(r))
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// table finds rows by their configuration.
+func (s Section) table() map[profile.Config]profile.Row {
+	t := map[profile.Config]profile.Row{}
+	for _, r := range s.Rows {
+		t[r.Config] = r
+	}
+	return t
+}
+
+// summary says what the choice means, in sentences.
+func (s Section) summary() []string {
+	c := s.Choice
+	if !c.OK {
+		return []string{"No configuration to run it in: " + c.Reason + "."}
+	}
+	// Side by side in SM share and one after the other in time.
+	fit := math.Floor(100/c.Row.SMPct+1e-9) * math.Floor(1/c.Row.Quota+1e-9)
+	lines := []string{
+		fmt.Sprintf("Run it with sm_pct %s (limit %s), quota %s, batch %d: %s requests/s at p95 %s ms.",
+			num(c.Row.SMPct), num(c.LimitSMPct), num(c.Row.Quota), c.Row.Batch, short(c.Row.ThroughputRPS), short(c.Row.P95MS)),
+		fmt.Sprintf("A GPU holds %s such instances, which sustain %s requests/s together.", num(fit), short(fit*c.Row.ThroughputRPS)),
+		"It has " + c.Reason + ".",
+	}
+	met, unstable := 0, 0
+	for _, r := range s.Rows {
+		if s.Goal.Meets(r) {
+			met++
+		}
+		if r.Unstable > 0 {
+			unstable++
+		}
+	}
+	if s.Goal.SLOMS > 0 {
+		lines = append(lines, fmt.Sprintf("%d of %d configurations keep p95 within %s ms.", met, len(s.Rows), num(s.Goal.SLOMS)))
+	}
+	if unstable > 0 {
+		lines = append(lines, fmt.Sprintf("%d of %d configurations were measured while their figures kept changing: do not rely on those.", unstable, len(s.Rows)))
+	}
+	return lines
+}
+
+// num prints a number as a profile does.
+func num(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
+
+// short prints a number with three digits: 0.123, 12.3, 123, 1.23k.
+func short(v float64) string {
+	switch {
+	case v >= 999.5e3:
+		return strconv.FormatFloat(v/1e6, 'g', 3, 64) + "M"
+	case v >= 999.5:
+		return strconv.FormatFloat(v/1e3, 'g', 3, 64) + "k"
+	}
+	return strconv.FormatFloat(v, 'g', 3, 64)
+}

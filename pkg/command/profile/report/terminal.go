@@ -1,0 +1,79 @@
+package report
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/gfaas/gfaas/pkg/profile"
+)
+
+const (
+	barWide = 40
+	blocks  = " ▏▎▍▌▋▊▉█"
+)
+
+// Terminal is the report as text: what is chosen and, for each batch at the
+// chosen quota, throughput, latency and a bar of efficacy over the SM shares.
+func Terminal(sections []Section, simulated bool) []byte {
+	var b strings.Builder
+	if simulated {
+		b.WriteString("Measured on the simulated GPU: these figures are not a GPU's.\n\n")
+	}
+	for i, s := range sections {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		s.terminal(&b)
+	}
+	return []byte(b.String())
+}
+
+func (s Section) terminal(b *strings.Builder) {
+	fmt.Fprintln(b, s.Title())
+	for _, line := range s.summary() {
+		fmt.Fprintln(b, "  "+line)
+	}
+	quotas, table := s.quotas(), s.table()
+	quota := quotas[len(quotas)-1]
+	if s.Choice.OK {
+		quota = s.Choice.Row.Quota
+	}
+	most := 0.0
+	for _, r := range s.Rows {
+		if r.Quota == quota {
+			most = max(most, r.Efficacy())
+		}
+	}
+	for _, batch := range s.batches() {
+		fmt.Fprintf(b, "\n  batch %s, quota %s\n  %5s %9s %9s  %s\n", num(batch), num(quota), "SM%", "RPS", "P95 MS", "RPS/GPU (! misses the objective, < chosen)")
+		for _, sm := range s.sms() {
+			r, ok := table[profile.Config{SMPct: sm, Quota: quota, Batch: int(batch)}]
+			if !ok {
+				continue
+			}
+			mark := ""
+			if !s.Goal.Meets(r) {
+				mark = " !"
+			}
+			if s.Choice.OK && r.Config == s.Choice.Row.Config {
+				mark = " <"
+			}
+			fmt.Fprintf(b, "  %5s %9s %9s  %s %s%s\n", num(sm), short(r.ThroughputRPS), short(r.P95MS), bar(r.Efficacy()/most), short(r.Efficacy()), mark)
+		}
+	}
+}
+
+// bar is so many parts of the widest bar, in eighths of a letter.
+func bar(part float64) string {
+	if math.IsNaN(part) {
+		part = 0
+	}
+	eighths := int(math.Round(part * barWide * 8))
+	letters := []rune(blocks)
+	out := strings.Repeat("█", eighths/8)
+	if rest := eighths % 8; rest > 0 {
+		out += string(letters[rest])
+	}
+	return out
+}

@@ -1,0 +1,262 @@
+package profile
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/policy/search"
+	"github.com/gfaas/gfaas/pkg/profile"
+	"github.com/spf13/cobra"
+)
+
+const searchLong = `Runs a search against a recorded profile instead of a machine: which rows it
+would have measured, and which configuration it chooses. Efficacy is requests a
+second per whole GPU: throughput_rps / (sm_pct/100 x quota).
+
+  grid    every row; the best efficacy within the objective
+  binary  for training: the SM shares with 80% (sm_pct) and 100% (sm_limit_pct)
+          of the throughput of all SMs, at the smallest batch and largest quota
+  hybrid  for inference: Dilu's growth search
+  fast    the least trials: models the execution time over SM share and batch,
+          looks where the gain may be largest, and ends when no other
+          configuration is expected to be better by --error
+
+Without --slo any latency will do. Only rows that were looked at and meet the
+objective are chosen; a configuration that the table does not have is no trial.
+With -v each trial is told with its reason. When nothing meets the objective,
+the exit status is 3 and the reason is in the output.`
+
+// searchOptions are the flags of search, as given.
+type searchOptions struct {
+	table    string
+	function string
+	gpu      string
+	search   string
+	slo      time.Duration
+	error    float64
+	check    bool
+	sm       []float64
+	quota    []float64
+	batch    []int
+}
+
+// newSearch is gfaas-profile search.
+func newSearch(env *cli.Env) *cobra.Command {
+	o := &searchOptions{}
+	cmd := &cobra.Command{
+		Use:   "search --table PROFILE.csv",
+		Short: "Try a search on a recorded profile",
+		Long:  searchLong,
+		Example: `  gfaas-profile search --table profile.csv --function resnet --slo 100ms -o json
+  gfaas-profile search --table profile.csv --function resnet --slo 69ms --search hybrid -v
+  gfaas-profile search --table profile.csv --function bert-train --search binary --batch 8`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(env, cmd.Flags().Changed("slo")) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.table, "table", "", "the profile (CSV), - for standard input")
+	f.StringVar(&o.function, "function", "", "function to search for (default the only one of the table)")
+	f.StringVar(&o.gpu, "gpu", "", "model of GPU, where the table has several")
+	f.StringVar(&o.search, "search", "fast", "how to search: "+strings.Join(search.Names(), ", "))
+	f.DurationVar(&o.slo, "slo", 0, "p95 latency to keep, like 100ms (default any)")
+	f.Float64Var(&o.error, "error", search.DefaultError, "how far below the best efficacy fast may end, as a fraction")
+	f.BoolVar(&o.check, "check-quota", false, "have --search fast try at the end whether a smaller quota costs throughput in proportion")
+	f.Var(floats(&o.sm), "sm", "consider these SM shares only, in percent (default all of the table)")
+	f.Var(floats(&o.quota), "quota", "consider these quotas only, as fractions (default all of the table)")
+	f.Var(ints(&o.batch), "batch", "consider these batch sizes only (default all of the table)")
+	_ = cmd.RegisterFlagCompletionFunc("search", cobra.FixedCompletions(search.Names(), cobra.ShellCompDirectiveNoFileComp))
+	env.Outputs(cmd, "table", "json")
+	return cmd
+}
+
+func (o *searchOptions) run(env *cli.Env, objective bool) error {
+	if err := o.valid(objective); err != nil {
+		return err
+	}
+	rows, err := profile.Load(o.table)
+	if err != nil {
+		return err
+	}
+	if rows, err = o.pick(rows); err != nil {
+		return err
+	}
+	space, err := o.space(rows)
+	if err != nil {
+		return err
+	}
+	goal := search.Goal{SLOMS: millis(o.slo), Error: o.error, CheckQuota: o.check}
+	s, err := search.New(o.search, space, goal)
+	if err != nil {
+		return cli.Fail(cli.ExitUsage, "", err)
+	}
+	found := o.try(env, s, goal, rows)
+	if err := env.Show(found, found.table); err != nil {
+		return err
+	}
+	if found.SMPct == nil {
+		env.Notef("%s: %s", found.Function, found.Reason)
+		return cli.Exit(cli.ExitNo)
+	}
+	return nil
+}
+
+func (o *searchOptions) valid(objective bool) error {
+	switch {
+	case o.table == "":
+		return cli.Fail(cli.ExitUsage, "gfaas-profile run FUNCTION.yaml measures one", errors.New("--table is missing: expected a file"))
+	case objective && o.slo <= 0:
+		return cli.Usagef("--slo %v: expected more than 0", o.slo)
+	case !(o.error > 0 && o.error < 1):
+		return cli.Usagef("--error %s: expected a fraction above 0 and below 1", formatFloat(o.error))
+	}
+	return nil
+}
+
+// pick keeps the rows of the one function and GPU.
+func (o *searchOptions) pick(rows []profile.Row) ([]profile.Row, error) {
+	name, rows, err := only("function", o.table, o.function, rows, func(r profile.Row) string { return r.Function })
+	if err != nil {
+		return nil, err
+	}
+	o.function = name
+	_, rows, err = only("gpu", o.table, o.gpu, rows, func(r profile.Row) string { return r.GPU })
+	return rows, err
+}
+
+// only keeps the rows whose key is as wanted; when nothing is, they must all
+// have the same.
+func only(flag, file, want string, rows []profile.Row, key func(profile.Row) string) (string, []profile.Row, error) {
+	var known []string
+	for _, r := range rows {
+		known = append(known, key(r))
+	}
+	slices.Sort(known)
+	known = slices.Compact(known)
+	if want == "" && len(known) == 1 {
+		return known[0], rows, nil
+	}
+	if want == "" || !slices.Contains(known, want) {
+		has := "no rows"
+		if len(known) > 0 {
+			has = strings.Join(known, ", ")
+		}
+		return "", nil, cli.Usagef("--%s %q: %s has %s", flag, want, file, has)
+	}
+	return want, slices.DeleteFunc(slices.Clone(rows), func(r profile.Row) bool { return key(r) != want }), nil
+}
+
+// space is what there is to look at: the rows, as far as the lists allow.
+func (o *searchOptions) space(rows []profile.Row) (search.Space, error) {
+	s := allOf(rows)
+	var err error
+	if s.SMPct, err = restrict("sm", s.SMPct, o.sm, formatFloat); err != nil {
+		return s, err
+	}
+	if s.Quota, err = restrict("quota", s.Quota, o.quota, formatFloat); err != nil {
+		return s, err
+	}
+	if s.Batch, err = restrict("batch", s.Batch, o.batch, strconv.Itoa); err != nil {
+		return s, err
+	}
+	if len(s.Configs()) == 0 {
+		return s, cli.Usagef("the table has no row with such --sm, --quota and --batch together")
+	}
+	return s, nil
+}
+
+// allOf is the space of the rows' configurations.
+func allOf(rows []profile.Row) search.Space {
+	s := search.Space{Only: []profile.Config{}}
+	for _, r := range rows {
+		s.Only = append(s.Only, r.Config)
+		s.SMPct, s.Quota, s.Batch = append(s.SMPct, r.SMPct), append(s.Quota, r.Quota), append(s.Batch, r.Batch)
+	}
+	return s
+}
+
+// restrict is what of the table's values is wanted: all unless some are named.
+func restrict[T int | float64](flag string, has, want []T, show func(T) string) ([]T, error) {
+	has = slices.Compact(slices.Sorted(slices.Values(has)))
+	if len(want) == 0 {
+		return has, nil
+	}
+	for _, v := range want {
+		if !slices.Contains(has, v) {
+			texts := make([]string, len(has))
+			for i, h := range has {
+				texts[i] = show(h)
+			}
+			return nil, cli.Usagef("--%s %s: the table has %s", flag, show(v), strings.Join(texts, ", "))
+		}
+	}
+	return want, nil
+}
+
+// try runs the strategy on the rows.
+func (o *searchOptions) try(env *cli.Env, s search.Strategy, goal search.Goal, rows []profile.Row) found {
+	table := map[profile.Config]profile.Row{}
+	for _, r := range rows {
+		table[r.Config] = r
+	}
+	trials := 0
+	for c, ok := s.Next(); ok; c, ok = s.Next() {
+		row, there := table[c]
+		if there {
+			trials++
+			env.Debugf("trial %d %s: %s", trials, trialLine(row, goal), s.Why())
+		}
+		s.Tell(c, row, there)
+	}
+	return newFound(o.function, o.search, trials, s.Choice())
+}
+
+// trialLine tells a trial in short.
+func trialLine(r profile.Row, goal search.Goal) string {
+	verdict := "meets the objective"
+	if !goal.Meets(r) {
+		verdict = "misses the objective"
+	}
+	return fmt.Sprintf("at sm_pct %s, quota %s, batch %d: %.4g rps, p95 %.4g ms (%s), efficacy %.4g",
+		formatFloat(r.SMPct), formatFloat(r.Quota), r.Batch, r.ThroughputRPS, r.P95MS, verdict, r.Efficacy())
+}
+
+// found is what search prints. What there is not is null.
+type found struct {
+	Function      string   `json:"function"`
+	Search        string   `json:"search"`
+	Trials        int      `json:"trials"`
+	SMPct         *float64 `json:"sm_pct"`
+	Quota         *float64 `json:"quota"`
+	Batch         *int     `json:"batch"`
+	ThroughputRPS *float64 `json:"throughput_rps"`
+	P95MS         *float64 `json:"p95_ms"`
+	Efficacy      *float64 `json:"efficacy"`
+	SMLimitPct    *float64 `json:"sm_limit_pct"`
+	Reason        string   `json:"reason"`
+}
+
+func newFound(fn, how string, trials int, c search.Choice) found {
+	f := found{Function: fn, Search: how, Trials: trials, Reason: c.Reason}
+	if !c.OK {
+		return f
+	}
+	efficacy := round(c.Row.Efficacy(), 6)
+	f.SMPct, f.Quota, f.Batch = &c.Row.SMPct, &c.Row.Quota, &c.Row.Batch
+	f.ThroughputRPS, f.P95MS, f.Efficacy, f.SMLimitPct = &c.Row.ThroughputRPS, &c.Row.P95MS, &efficacy, &c.LimitSMPct
+	return f
+}
+
+func (f found) table() [][]string {
+	head := []string{"FUNCTION", "SEARCH", "TRIALS", "SM%", "LIMIT%", "QUOTA", "BATCH", "RPS", "P95 MS", "RPS/GPU"}
+	if f.SMPct == nil {
+		return [][]string{head, {f.Function, f.Search, strconv.Itoa(f.Trials), "-", "-", "-", "-", "-", "-", "-"}}
+	}
+	return [][]string{head, {
+		f.Function, f.Search, strconv.Itoa(f.Trials), formatFloat(*f.SMPct), formatFloat(*f.SMLimitPct), formatFloat(*f.Quota),
+		strconv.Itoa(*f.Batch), fmt.Sprintf("%.1f", *f.ThroughputRPS), fmt.Sprintf("%.1f", *f.P95MS), fmt.Sprintf("%.1f", *f.Efficacy),
+	}}
+}
