@@ -17,14 +17,15 @@ const module = "github.com/gfaas/gfaas/pkg/"
 // gpu ← formats ← policy ← {daemon, sim} ← command, and adapters on gpu,
 // formats and wire alone.
 var (
-	formats = []string{"gpu", "function", "profile", "plan", "instance", "wire", "csvfile", "jsonfile", "textfile"}
+	formats = []string{"gpu", "function", "profile", "plan", "trace", "events", "instance", "wire", "csvfile", "jsonfile", "textfile"}
 	layers  = map[string][]string{
 		"gpu":     {},
 		"policy":  append([]string{"policy"}, formats...),
 		"load":    {"gpu", "load"},
 		"daemon":  append([]string{"daemon", "policy"}, formats...),
+		"sim":     append([]string{"sim", "policy"}, formats...),
 		"adapter": append([]string{"adapter"}, formats...),
-		"command": append([]string{"command", "adapter", "daemon", "policy", "load"}, formats...),
+		"command": append([]string{"command", "adapter", "daemon", "policy", "sim", "load"}, formats...),
 	}
 )
 

@@ -15,7 +15,7 @@ import (
 // was killed before it wrote a handle down. They can be stopped; their address
 // is not known. Containers of another run directory are not ours.
 func (r *Runtime) Find(ctx context.Context, id string) ([]instance.Handle, error) {
-	socket, err := filepath.Abs(tokend.ClientSocketDir(r.config.RunDir))
+	socket, err := filepath.Abs(tokend.InstanceSocketDir(r.config.RunDir, id))
 	if err != nil {
 		return nil, err
 	}

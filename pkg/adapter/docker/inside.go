@@ -12,6 +12,7 @@ import (
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/mount"
 
+	"github.com/gfaas/gfaas/pkg/adapter/mps"
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
@@ -31,6 +32,7 @@ type inside struct {
 	mounts  []mount.Mount
 	devices []container.DeviceRequest
 	ipc     container.IpcMode
+	mps     string            // pipe directory of the MPS daemon; empty without one
 	env     map[string]string // further settings
 }
 
@@ -38,19 +40,19 @@ func bind(source, target string, writable bool) mount.Mount {
 	return mount.Mount{Type: mount.TypeBind, Source: source, Target: target, ReadOnly: !writable}
 }
 
-// inside works out mounts and devices for an instance on these GPUs.
-func (r *Runtime) inside(gpus []string) (inside, error) {
-	var indexes []string
+// inside works out mounts and devices for an instance of that id on these GPUs.
+func (r *Runtime) inside(instance string, gpus []string, mpsPipes string) (inside, error) {
+	var visible []string
 	simulated := false
 	for _, name := range gpus {
-		index, sim, err := gpu.ParseName(name)
+		d, err := gpu.ParseDevice(name)
 		if err != nil {
 			return inside{}, err
 		}
-		simulated = simulated || sim
-		indexes = append(indexes, strconv.Itoa(index))
+		simulated = simulated || d.Simulated
+		visible = append(visible, d.Visible())
 	}
-	run, err := r.socketDir()
+	run, err := r.socketDir(instance)
 	if err != nil {
 		return inside{}, fmt.Errorf("the token daemon's client folder: %w", err)
 	}
@@ -63,7 +65,8 @@ func (r *Runtime) inside(gpus []string) (inside, error) {
 	if simulated {
 		return in, in.addSimulated(r.config.Libs)
 	}
-	in.addNVIDIA(indexes)
+	in.addNVIDIA(visible)
+	in.addMPS(mpsPipes)
 	return in, nil
 }
 
@@ -93,26 +96,30 @@ func (in *inside) addSimulated(libs preload.Libs) error {
 	return nil
 }
 
-// addNVIDIA asks for devices, which the container then counts from 0, and
-// lets it reach the MPS daemon when there is one.
-func (in *inside) addNVIDIA(indexes []string) {
+// addNVIDIA asks for devices, which the container then counts from 0.
+func (in *inside) addNVIDIA(ids []string) {
 	in.devices = []container.DeviceRequest{{
-		Driver: "nvidia", DeviceIDs: indexes, Capabilities: [][]string{{"gpu", "compute", "utility"}},
+		Driver: "nvidia", DeviceIDs: ids, Capabilities: [][]string{{"gpu", "compute", "utility"}},
 	}}
 	in.gpus = nil
-	for i := range indexes {
+	for i := range ids {
 		in.gpus = append(in.gpus, strconv.Itoa(i))
 	}
-	pipes := os.Getenv("CUDA_MPS_PIPE_DIRECTORY")
+}
+
+// addMPS lets the container reach the MPS daemon it is to run under: the one
+// of that folder, else its owner's, where there is one.
+func (in *inside) addMPS(pipes string) {
 	if pipes == "" {
-		pipes = "/tmp/nvidia-mps"
-	}
-	if info, err := os.Stat(pipes); err != nil || !info.IsDir() {
-		return
+		status := mps.Probe()
+		if !status.Running() {
+			return
+		}
+		pipes = status.PipeDir
 	}
 	in.mounts = append(in.mounts, bind(pipes, pipes, true))
 	in.ipc = container.IPCModeHost
-	in.env["CUDA_MPS_PIPE_DIRECTORY"] = pipes
+	in.mps = pipes
 }
 
 // environ is what is added to the image's environment, and the whole of it.
@@ -125,16 +132,15 @@ func environ(spec instance.Spec, image []string, in inside) (own []string, whole
 	added := maps.Clone(in.env)
 	maps.Copy(added, spec.Env)
 	// The device's memory is where it was mounted, whatever the function says.
-	for _, name := range []string{"GFAAS_SIM_DIR", "CUDA_MPS_PIPE_DIRECTORY"} {
-		if value, ok := in.env[name]; ok {
-			added[name] = value
-		}
+	if dir, ok := in.env["GFAAS_SIM_DIR"]; ok {
+		added["GFAAS_SIM_DIR"] = dir
 	}
 	added["PORT"] = strconv.Itoa(spec.Port)
 	maps.Copy(whole, added)
 	ours, err := preload.Environ(preload.Grant{
 		Socket: insideSocket + "/token.sock", Instance: spec.ID, Secret: spec.Secret,
 		GPU: in.gpus, SMPct: spec.Slice.SMPct, Libs: in.libs, Env: whole,
+		MPSPipeDir: in.mps, Mem: spec.Slice.Mem,
 	})
 	if err != nil {
 		return nil, nil, err

@@ -2,6 +2,7 @@ package docker
 
 import (
 	"errors"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -15,9 +16,8 @@ import (
 
 func TestInsideNVIDIA(t *testing.T) {
 	pipes := t.TempDir()
-	t.Setenv("CUDA_MPS_PIPE_DIRECTORY", pipes)
 	r := &Runtime{config: Config{RunDir: t.TempDir(), Libs: preload.Libs{Hook: "/lib/libgfaas.so"}}}
-	in, err := r.inside([]string{"2", "3"})
+	in, err := r.inside("a", []string{"2", "3"}, pipes)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,13 +27,23 @@ func TestInsideNVIDIA(t *testing.T) {
 	if !in.ipc.IsHost() || !mounted(in, pipes) || !mounted(in, insideSocket) || !mounted(in, insideHook) {
 		t.Errorf("ipc %q, mounts %+v", in.ipc, in.mounts)
 	}
-	own, whole, err := environ(instance.Spec{ID: "a", Port: 80, Slice: gpu.Slice{SMPct: 50}}, []string{"LD_PRELOAD=/theirs.so", "A=1"}, in)
+	// Of the run directory it sees its own socket's folder and nothing else.
+	own := bind(filepath.Join(r.config.RunDir, "client", "a"), insideSocket, false)
+	if !slices.Contains(in.mounts, own) {
+		t.Errorf("no %+v in %+v", own, in.mounts)
+	}
+	for _, m := range in.mounts {
+		if m != own && strings.HasPrefix(m.Source, r.config.RunDir) {
+			t.Errorf("it sees %s", m.Source)
+		}
+	}
+	added, whole, err := environ(instance.Spec{ID: "a", Port: 80, Slice: gpu.Slice{SMPct: 50, Mem: gpu.GiB}}, []string{"LD_PRELOAD=/theirs.so", "A=1"}, in)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"CUDA_VISIBLE_DEVICES=0,1", "PORT=80", "LD_PRELOAD=/opt/gfaas/libgfaas.so:/theirs.so", "CUDA_MPS_PIPE_DIRECTORY=" + pipes} {
-		if !slices.Contains(own, want) {
-			t.Errorf("%s is not in %v", want, own)
+	for _, want := range []string{"CUDA_VISIBLE_DEVICES=0,1", "PORT=80", "LD_PRELOAD=/opt/gfaas/libgfaas.so:/theirs.so", "CUDA_MPS_PIPE_DIRECTORY=" + pipes, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=2048M,1=2048M"} {
+		if !slices.Contains(added, want) {
+			t.Errorf("%s is not in %v", want, added)
 		}
 	}
 	if whole["A"] != "1" {
@@ -46,7 +56,7 @@ func TestInsideSimulated(t *testing.T) {
 	t.Setenv("GFAAS_SIM_DIR", dir)
 	t.Setenv("GFAAS_SIM_GPU", "sms=8")
 	r := &Runtime{config: Config{RunDir: t.TempDir(), Libs: preload.Libs{Hook: "/lib/libgfaas.so", SimDir: "/lib/sim"}}}
-	in, err := r.inside([]string{"sim:1"})
+	in, err := r.inside("a", []string{"sim:1"}, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -108,7 +108,7 @@ func (r *Runtime) plan(spec instance.Spec, img image.InspectResponse) (plan, err
 	if err != nil {
 		return plan{}, err
 	}
-	inside, err := r.inside(spec.GPUs)
+	inside, err := r.inside(spec.ID, spec.GPUs, spec.MPSPipeDir)
 	if err != nil {
 		return plan{}, err
 	}
@@ -174,10 +174,11 @@ func userFor(name, wanted string, uid, gid int) (string, error) {
 	}
 }
 
-// socketDir makes sure that there is something to mount, even while the token
-// daemon is away.
-func (r *Runtime) socketDir() (string, error) {
-	dir, err := filepath.Abs(tokend.ClientSocketDir(r.config.RunDir))
+// socketDir is the folder of the instance's own socket, there to be mounted
+// even while the token daemon is away. Other instances' are not seen from
+// within.
+func (r *Runtime) socketDir(instance string) (string, error) {
+	dir, err := filepath.Abs(tokend.InstanceSocketDir(r.config.RunDir, instance))
 	if err != nil {
 		return "", err
 	}

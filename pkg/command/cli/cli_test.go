@@ -126,7 +126,9 @@ func TestUsage(t *testing.T) {
 		{"work --frob", "unknown flag: --frob"},
 		{"work a b", "accepts at most 1 arg"},
 		{"show a", `unknown command "a"`},
-		{"work --max-rps x", "invalid argument"},
+		{"work --max-rps x", `invalid argument "x" for "--max-rps" flag: expected a number like 12.5`},
+		{"work --max-rps 1e999", "expected a number like 12.5 nearer to 0"},
+		{"work --quiet=x", "expected true or false"},
 		{"work -o yaml", `--output "yaml" is not offered here: expected table, json, csv`},
 		{"plain -o yaml", `--output "yaml" is not offered here: expected table, json`},
 	} {

@@ -22,7 +22,7 @@ const outputKey = "gfaas-output"
 
 // anyForm are the forms that some command somewhere offers: a setting for all
 // commands may name any of them, and holds for those that offer it.
-var anyForm = []string{"table", "wide", "json", "jsonl", "csv", "yaml", "svg"}
+var anyForm = []string{"table", "wide", "json", "jsonl", "csv", "yaml", "svg", "html"}
 
 // form is the value of one command's -o. Commands differ in their defaults, so
 // the chosen form reaches the Env only when it is set, or when the command is
@@ -85,7 +85,7 @@ func (env *Env) adopt(root *cobra.Command) {
 	pf.BoolVar(&env.NoColor, "no-color", false, "no colour in what is printed (also NO_COLOR)")
 	pf.StringVar(&env.Config, "config", "", "settings file (default $XDG_CONFIG_HOME/gfaas/config.yaml)")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return env.settle(cmd) }
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return Fail(ExitUsage, seeHelp(cmd), err) })
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return Fail(ExitUsage, seeHelp(cmd), flagFault(err)) })
 	root.SetUsageTemplate(root.UsageTemplate() + exitStatusHelp)
 	root.SetVersionTemplate(env.Prog + " version {{.Version}}\n")
 	walk(root, func(cmd *cobra.Command) {

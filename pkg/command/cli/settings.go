@@ -31,8 +31,8 @@ func applySettings(flags *pflag.FlagSet, config string) error {
 		if f.Changed || first != nil || f.Name == "help" || f.Name == "version" || f.Name == "config" {
 			return
 		}
-		// Inside `gfaas run` this variable is the preload library's, not ours.
-		if f.Name == "socket" && os.Getenv("GFAAS_INSTANCE") != "" {
+		// Inside `gfaas run` these variables are the preload library's, not ours.
+		if (f.Name == "socket" || f.Name == "oversubscribe") && os.Getenv("GFAAS_INSTANCE") != "" {
 			return
 		}
 		if !v.IsSet(f.Name) {
@@ -44,7 +44,7 @@ func applySettings(flags *pflag.FlagSet, config string) error {
 			return
 		}
 		if err := flags.Set(f.Name, v.GetString(f.Name)); err != nil {
-			first = Usagef("setting %s: %w", f.Name, err)
+			first = Usagef("setting %s: %w", f.Name, flagFault(err))
 			return
 		}
 		if f.Annotations == nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/gfaas"
 	"github.com/gfaas/gfaas/pkg/command/place"
 	"github.com/gfaas/gfaas/pkg/command/profile"
+	"github.com/gfaas/gfaas/pkg/command/sim"
 	"github.com/gfaas/gfaas/pkg/command/tokend"
 )
 
@@ -26,7 +27,8 @@ func main() {
 	}
 	for name, build := range map[string]func(*cli.Env) *cobra.Command{
 		"gfaas": gfaas.NewRoot, "gfaas-place": place.NewRoot,
-		"gfaas-profile": profile.NewRoot, "gfaas-tokend": tokend.NewRoot,
+		"gfaas-profile": profile.NewRoot, "gfaas-sim": sim.NewRoot,
+		"gfaas-tokend": tokend.NewRoot,
 	} {
 		if err := generate(name, build, os.Args[1], os.Args[2]); err != nil {
 			fmt.Fprintln(os.Stderr, "gendocs:", err)

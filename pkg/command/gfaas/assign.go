@@ -58,7 +58,8 @@ func chooseNode(p plan.Plan, asked string) (string, error) {
 
 // assign lists the instances of one node of a plan. An instance that is on
 // several GPUs becomes one assignment. GPUName names the device with an index.
-func assign(p plan.Plan, node string, functions []function.Function, gpuName func(int) string) ([]assignment, error) {
+// Instances have their turns of the plan, but none on a GPU that is in unsound.
+func assign(p plan.Plan, node string, functions []function.Function, gpuName func(int) string, unsound []string) ([]assignment, error) {
 	byName := map[string]function.Function{}
 	for _, fn := range functions {
 		byName[fn.Name] = fn
@@ -70,6 +71,10 @@ func assign(p plan.Plan, node string, functions []function.Function, gpuName fun
 		if g.Node != node {
 			continue
 		}
+		turns := g.Turns()
+		if slices.Contains(unsound, planName(g)) {
+			turns = nil
+		}
 		for _, in := range g.Instances {
 			fn, applied := byName[in.Function]
 			if !applied {
@@ -80,10 +85,11 @@ func assign(p plan.Plan, node string, functions []function.Function, gpuName fun
 			}
 			if i, seen := at[in.ID]; seen {
 				out[i].placement.GPUs = append(out[i].placement.GPUs, gpuName(g.Index))
+				out[i].placement.Turns = append(out[i].placement.Turns, turns[in.ID])
 				continue
 			}
 			a := assignment{function: fn, placement: launch.Placement{
-				ID: in.ID, GPUs: []string{gpuName(g.Index)}, Slice: slice(fn, g, in),
+				ID: in.ID, GPUs: []string{gpuName(g.Index)}, Slice: slice(fn, g, in), Turns: [][]gpu.Turn{turns[in.ID]},
 			}}
 			if err := a.check(); err != nil {
 				return nil, fmt.Errorf("plan: instance %q: %w", in.ID, err)
@@ -98,6 +104,9 @@ func assign(p plan.Plan, node string, functions []function.Function, gpuName fun
 	}
 	return out, checkSpans(out)
 }
+
+// planName is how a verification calls the GPU.
+func planName(g plan.GPU) string { return fmt.Sprintf("%s/%d", g.Node, g.Index) }
 
 // slice is what the plan grants an instance. Its memory limit is the one that
 // the function states, and at least what the plan counts on, which may be no
@@ -139,7 +148,7 @@ func checkSpans(list []assignment) error {
 // simulated ones.
 func namer(simulated bool) func(int) string {
 	if simulated {
-		return gpu.SimName
+		return func(index int) string { return gpu.Device{Index: index, Simulated: true}.String() }
 	}
 	return strconv.Itoa
 }

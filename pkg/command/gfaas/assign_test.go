@@ -26,32 +26,37 @@ func TestAssign(t *testing.T) {
 		{Name: "wide", Image: "x", GPUs: 2, Model: &function.Model{Name: "m", Size: 500 * gpu.MiB}},
 	}
 	shared := onGPU("n", 1, item("wide-0", "wide", 10), item("one-1", "one", 150))
+	at := func(in plan.Instance, x float64) plan.Instance { in.X = &x; return in }
 	shared.Models = []plan.Model{{Name: "m", MemMiB: 500}}
 	p := plan.Plan{GPUs: []plan.GPU{
-		onGPU("n", 0, item("one-0", "one", 0)), shared, onGPU("n", 2, item("wide-0", "wide", 10)), onGPU("other", 0, item("far-0", "far", 0)),
+		onGPU("n", 0, item("one-0", "one", 0)), shared, onGPU("n", 2, at(item("wide-0", "wide", 10), 0.5)), onGPU("other", 0, item("far-0", "far", 0)),
 	}}
-	list, err := assign(p, "n", functions, namer(true))
+	list, err := assign(p, "n", functions, namer(true), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	limit := func(mem gpu.Bytes) gpu.Slice {
 		return gpu.Slice{SMPct: 24, QuotaRequest: 0.3, QuotaLimit: 0.8, Mem: mem}
 	}
+	none, half := []gpu.Turn(nil), []gpu.Turn{{From: 0.5, To: 0.8}}
 	want := []launch.Placement{
-		{ID: "one-0", GPUs: []string{"sim"}, Slice: limit(100 * gpu.MiB)},             // the function's limit
-		{ID: "wide-0", GPUs: []string{"sim:1", "sim:2"}, Slice: limit(510 * gpu.MiB)}, // the plan's, and the weights
-		{ID: "one-1", GPUs: []string{"sim:1"}, Slice: limit(150 * gpu.MiB)},           // the plan counts on more
+		{ID: "one-0", GPUs: []string{"sim"}, Slice: limit(100 * gpu.MiB), Turns: [][]gpu.Turn{none}},                   // the function's limit
+		{ID: "wide-0", GPUs: []string{"sim:1", "sim:2"}, Slice: limit(510 * gpu.MiB), Turns: [][]gpu.Turn{none, half}}, // the plan's, and the weights
+		{ID: "one-1", GPUs: []string{"sim:1"}, Slice: limit(150 * gpu.MiB), Turns: [][]gpu.Turn{none}},                 // the plan counts on more
 	}
 	for i, a := range list {
 		if !reflect.DeepEqual(a.placement, want[i]) {
 			t.Errorf("got %+v, want %+v", a.placement, want[i])
 		}
 	}
+	if list, err := assign(p, "n", functions, namer(true), []string{"n/2"}); err != nil || list[1].placement.Turns[1] != nil {
+		t.Errorf("turns where there is none to trust: %+v, %v", list, err)
+	}
 	record := list[1].record()
 	if record.Runtime != "docker" || record.State != instance.Starting || record.Registered[0] != "wide-0" || record.Function != "wide" {
 		t.Errorf("record %+v", record)
 	}
-	if real, err := assign(p, "n", functions, namer(false)); err != nil || real[1].placement.GPUs[1] != "2" {
+	if real, err := assign(p, "n", functions, namer(false), nil); err != nil || real[1].placement.GPUs[1] != "2" {
 		t.Errorf("real GPUs: %+v, %v", real, err)
 	}
 }
@@ -67,7 +72,7 @@ func TestAssignRefuses(t *testing.T) {
 		"not an id":              onGPU("n", 0, item("a b", "one", 0)),
 		"below the request":      onGPU("n", 0, low),
 	} {
-		_, err := assign(plan.Plan{GPUs: []plan.GPU{g}}, "n", functions, namer(true))
+		_, err := assign(plan.Plan{GPUs: []plan.GPU{g}}, "n", functions, namer(true), nil)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}

@@ -20,7 +20,8 @@ func TestLadder(t *testing.T) {
 	}{
 		{"simulated", machine{libs: libs}, "SM share: simulated driver; GPU time: token leases; GPU memory: preload library"},
 		{"MPS", machine{driver: true, libs: libs, mps: mps.Status{PID: 1}}, "SM share: MPS thread percentage; GPU time: token leases; GPU memory: preload library"},
-		{"no MPS", machine{driver: true, libs: libs, mps: mps.Status{Program: "x"}}, "SM share: time only; GPU time: token leases; GPU memory: preload library"},
+		{"MPS not started", machine{driver: true, libs: libs, mps: mps.Status{Program: "x"}}, "SM share: MPS thread percentage; GPU time: token leases; GPU memory: preload library"},
+		{"no MPS", machine{driver: true, libs: libs}, "SM share: time only; GPU time: token leases; GPU memory: preload library"},
 		{"no library", machine{driver: true}, ""},
 	} {
 		var chosen []string

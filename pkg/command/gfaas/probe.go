@@ -33,7 +33,7 @@ type machine struct {
 
 // diagnose looks at this machine.
 func (t *tool) diagnose(ctx context.Context) diagnosis {
-	m := machine{driver: preload.HasNVIDIA(), mps: mps.Probe()}
+	m := machine{driver: preload.HasNVIDIA(), mps: probeShared(t.launch.RunDir)}
 	var checks []check
 	checks = append(checks, m.probeDriver(ctx, nvml.NVML{})...)
 	checks = append(checks, m.probeLibs()...)
@@ -94,6 +94,19 @@ func (m *machine) probeLibs() []check {
 	return []check{{Name: "preload library", Status: checkOK, Required: true, Detail: libs.Hook}, sim}
 }
 
+// probeShared finds the MPS daemon that instances would use: its owner's, else
+// the token daemon's private one.
+func probeShared(runDir string) mps.Status {
+	if runDir == "" {
+		runDir = cli.RunDir()
+	}
+	owners := mps.Probe()
+	if owners.Running() {
+		return owners
+	}
+	return mps.ProbeDir(mps.PipeDir(runDir))
+}
+
 func (m *machine) probeMPS() check {
 	c := check{Name: "MPS", Status: checkMissing}
 	switch {
@@ -102,8 +115,7 @@ func (m *machine) probeMPS() check {
 	case m.mps.Running():
 		c.Status, c.Detail = checkOK, fmt.Sprintf("control daemon %d serves %s", m.mps.PID, m.mps.PipeDir)
 	case m.mps.Program != "":
-		c.Detail = "no control daemon serves " + m.mps.PipeDir + ": SM shares are not enforced"
-		c.Hint = "start it: nvidia-cuda-mps-control -d"
+		c.Status, c.Detail = checkOK, m.mps.Program+", started when an instance needs it, in "+m.mps.PipeDir
 	default:
 		c.Detail = "nvidia-cuda-mps-control is not on PATH: SM shares are not enforced"
 		c.Hint = "install the NVIDIA driver's compute utilities"

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
 	"time"
 
@@ -28,6 +27,8 @@ type runOptions struct {
 	quota string
 	mem   string
 	name  string
+	slo   time.Duration
+	over  bool
 }
 
 func newRun(t *tool) *cobra.Command {
@@ -39,15 +40,26 @@ func newRun(t *tool) *cobra.Command {
 tree shares: a share of the streaming multiprocessors, a quota of each time
 window, a limit on memory. The command need not know.
 
+A latency objective (--slo) only counts under a token daemon whose policy is
+introspective: there the quota is a fraction of what the command does alone in
+its share, REQUEST is kept for it, and LIMIT is issued at once when its launches
+take so long that the objective is in danger. The policy multi-token ignores it.
+
 The exit status is the command's, or 128+n when signal n ended it. Signals are
 passed on; the standard streams are the command's own. A program that the
 preload library cannot be loaded into (static, musl, setuid) is refused with
 exit 4.
 
+With --oversubscribe what the command allocates (cuMemAlloc and cudaMalloc) is
+managed memory, within the same limit. Slices whose limits sum to more than the
+GPU then fit on it one after the other: what a slice holds is moved to the host
+when it has had no work for half a second, and back before its next. It costs
+time, and memory of this kind cannot be handed to other processes (cudaIpc).
+
 The token daemon that hands out GPU time is started when there is none, and
 leaves a few seconds after its last client.`,
 		Example: `  gfaas run --sm 24 --quota 0.3 --mem 2GiB -- python train.py
-  gfaas run --quota 0.3:0.8 -- ./server --port 8080
+  gfaas run --quota 0.3:0.8 --slo 69ms -- ./server --port 8080
   gfaas run --gpu sim -- ./vadd`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 || args[0] == "" {
@@ -60,15 +72,20 @@ leaves a few seconds after its last client.`,
 			if cmd.Flags().Changed("mem") && o.mem == "" {
 				return cli.Usagef("--mem is empty: expected a size like 1GiB")
 			}
+			if o.slo < 0 || cmd.Flags().Changed("slo") && o.slo == 0 {
+				return cli.Usagef("--slo %v: expected more than 0", o.slo)
+			}
 			return o.run(cmd.Context(), t, args)
 		},
 	}
 	f := cmd.Flags()
 	f.SetInterspersed(false)
-	f.StringVar(&o.gpu, "gpu", "", "GPU: a device number, or sim (default 0; sim where there is no NVIDIA driver)")
+	f.StringVar(&o.gpu, "gpu", "", "GPU: a device number, MIG-UUID, or sim (default 0; sim where there is no NVIDIA driver)")
 	f.Float64Var(&o.sm, "sm", 100, "share of the streaming multiprocessors, in percent")
 	f.StringVar(&o.quota, "quota", "1", "REQUEST[:LIMIT]: guaranteed and largest fraction of each window")
 	f.StringVar(&o.mem, "mem", "", "limit on GPU memory, like 1GiB (default none)")
+	f.DurationVar(&o.slo, "slo", 0, "latency objective, like 69ms: with the policy introspective others make room when it is in danger (default none: best effort)")
+	f.BoolVar(&o.over, "oversubscribe", false, "keep its memory on the host while it has no work; needs --mem")
 	f.StringVar(&o.name, "name", "", "what the slice is called in gfaas-tokend status (default from COMMAND)")
 	return cmd
 }
@@ -96,21 +113,29 @@ func (o *runOptions) run(ctx context.Context, t *tool, command []string) error {
 	grant := preload.Grant{
 		Socket:   filepath.Join(tokend.ClientSocketDir(t.launch.RunDir), "token.sock"),
 		Instance: id, Secret: preload.NewSecret(), GPU: []string{device}, SMPct: slice.SMPct, Libs: libs,
+		Oversubscribe: o.over,
 	}
-	env, err := preload.Environ(grant)
-	if err != nil {
-		return err
+	if _, err := preload.Environ(grant); err != nil {
+		return err // before anybody hears of it
 	}
-	if _, simulated, _ := gpu.ParseName(device); simulated {
+	if d, _ := gpu.ParseDevice(device); d.Simulated {
 		launch.NoteSimulated(t.env)
 		// A program that is killed leaves its part of the device behind.
 		defer func() { _ = simgpu.Sweep() }()
 	}
-	leave, err := enter(ctx, t, grant, slice, command[0])
+	answer, leave, err := enter(ctx, t, grant, slice, o.slo, command[0])
 	if err != nil {
 		return err
 	}
 	defer leave()
+	if answer.Note != "" {
+		t.env.Notef("note: %s", answer.Note)
+	}
+	grant.MPSPipeDir, grant.Mem = answer.MPSPipeDir, slice.Mem
+	env, err := preload.Environ(grant)
+	if err != nil {
+		return err
+	}
 	status, err := runChild(ctx, command, environ(env))
 	if err != nil || status == 0 {
 		return err
@@ -133,6 +158,9 @@ func (o *runOptions) slice() (gpu.Slice, error) {
 			return s, cli.Usagef("--mem %s: expected more than 0", o.mem)
 		}
 	}
+	if o.over && s.Mem == 0 {
+		return s, cli.Usagef("--oversubscribe needs --mem: without a limit the command could take all of the host's memory")
+	}
 	if err := s.Validate(); err != nil {
 		return s, cli.Usagef("%w", err)
 	}
@@ -144,17 +172,11 @@ func (o *runOptions) device() (string, error) {
 	if o.gpu == "" {
 		return launch.DefaultGPU(), nil
 	}
-	index, simulated, err := gpu.ParseName(o.gpu)
+	d, err := gpu.ParseDevice(o.gpu)
 	if err != nil {
 		return "", cli.Usagef("--gpu: %w", err)
 	}
-	if err := launch.CheckGPU(o.gpu); err != nil {
-		return "", err
-	}
-	if simulated {
-		return gpu.SimName(index), nil
-	}
-	return strconv.Itoa(index), nil
+	return d.String(), launch.CheckGPU(o.gpu)
 }
 
 var oddRunes = regexp.MustCompile(`[^A-Za-z0-9_-]+`)
@@ -164,7 +186,7 @@ var oddRunes = regexp.MustCompile(`[^A-Za-z0-9_-]+`)
 func (o *runOptions) instance(command string) (string, error) {
 	if o.name != "" {
 		if !wire.ValidInstance(o.name) {
-			return "", cli.Usagef("--name %q: expected at most 63 of the characters A-Z a-z 0-9 . _ -, the first not a dot", o.name)
+			return "", cli.Usagef("--name %q: expected at most 63 of the characters A-Z a-z 0-9 . _ -, the first not a dot, and not token.sock", o.name)
 		}
 		return o.name, nil
 	}
@@ -178,19 +200,19 @@ func (o *runOptions) instance(command string) (string, error) {
 
 // enter makes the slice known to a token daemon, found or started. The
 // registration ends with this process even if leave is never called.
-func enter(ctx context.Context, t *tool, g preload.Grant, s gpu.Slice, command string) (leave func(), err error) {
+func enter(ctx context.Context, t *tool, g preload.Grant, s gpu.Slice, slo time.Duration, command string) (answer wire.Registered, leave func(), err error) {
 	client, started, err := tokend.Ensure(ctx, t.launch.RunDir)
 	if err != nil {
-		return nil, err
+		return answer, nil, err
 	}
 	if started {
 		t.env.Debugf("started gfaas-tokend for %s", t.launch.RunDir)
 	}
 	leave = func() { unregister(ctx, client, g.Instance) }
-	err = client.Register(ctx, wire.Registration{
-		Instance: g.Instance, Function: filepath.Base(command), Secret: g.Secret, GPU: g.GPU[0],
-		SMPct: s.SMPct, QuotaRequest: s.QuotaRequest, QuotaLimit: s.QuotaLimit, MemLimit: s.Mem,
-		OwnerPID: os.Getpid(),
+	answer, err = client.Register(ctx, wire.Registration{
+		Instance: g.Instance, Function: filepath.Base(command), Secret: g.Secret, OwnerPID: os.Getpid(),
+		SLOMS: float64(slo) / float64(time.Millisecond),
+		Seat:  wire.Seat{GPU: g.GPU[0], SMPct: s.SMPct, QuotaRequest: s.QuotaRequest, QuotaLimit: s.QuotaLimit, MemLimit: s.Mem},
 	})
 	if err == nil {
 		err = ctx.Err()
@@ -199,9 +221,9 @@ func enter(ctx context.Context, t *tool, g preload.Grant, s gpu.Slice, command s
 		if ctx.Err() != nil {
 			leave() // the daemon may have it all the same
 		}
-		return nil, err
+		return answer, nil, err
 	}
-	return leave, nil
+	return answer, leave, nil
 }
 
 // unregister ends the registration unless the command left processes behind

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,6 +23,9 @@ trap "echo TERM; exit 5" TERM; echo ready; while :; do sleep 0.01; done`
 
 func TestRunPassesSignalsOn(t *testing.T) {
 	p := newPlace(t)
+	heeded := make(chan os.Signal, 1)
+	signal.Notify(heeded, unix.SIGHUP, unix.SIGINT, unix.SIGQUIT) // else ignored where the tests run under nohup
+	defer signal.Stop(heeded)
 	cmd := p.command("run", "-q", "--", "sh", "-c", trapping)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -30,11 +35,22 @@ func TestRunPassesSignalsOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = cmd.Process.Kill() }()
-	lines := bufio.NewScanner(out)
+	lines := make(chan string)
+	go func() {
+		defer close(lines)
+		for s := bufio.NewScanner(out); s.Scan(); {
+			lines <- s.Text()
+		}
+	}()
 	expect := func(want string) {
 		t.Helper()
-		if !lines.Scan() || lines.Text() != want {
-			t.Fatalf("got %q, want %q", lines.Text(), want)
+		select {
+		case got := <-lines:
+			if got != want {
+				t.Fatalf("got %q, want %q", got, want)
+			}
+		case <-time.After(time.Minute):
+			t.Fatalf("nothing, want %q", want)
 		}
 	}
 	expect("ready")

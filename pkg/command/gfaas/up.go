@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -36,6 +38,9 @@ func newUp(t *tool) *cobra.Command {
 of its GPU, and returns when all are ready to answer. They live on until gfaas
 down. Functions with an image run as containers, the others as processes.
 
+The token daemon keeps the plan's timetable: in each window an instance has the
+part that the plan gives it, and what it leaves idle is lent to who waits.
+
 When one instance fails to start, or on ^C, all that this call started are
 stopped again. The functions must have been applied.`,
 		Example: `  gfaas up plan.json
@@ -59,8 +64,7 @@ func (o *upOptions) run(ctx context.Context, t *tool, path string) error {
 	if err != nil {
 		return err
 	}
-	warn(t.env, p)
-	list, err := o.assignments(ctx, t, p)
+	list, err := o.assignments(ctx, t, p, warn(t.env, p))
 	if err != nil {
 		return err
 	}
@@ -81,17 +85,31 @@ func (o *upOptions) run(ctx context.Context, t *tool, path string) error {
 	return up.run(ctx, o.parallel)
 }
 
-// warn tells what verify would find wrong. It does not stop the plan: the token
-// daemon holds every instance to its slice, promised twice or not.
-func warn(env *cli.Env, p plan.Plan) {
+// warn tells what verify would find wrong, and returns the GPUs whose timetable
+// nobody could keep. It does not stop the plan: the token daemon holds every
+// instance to its slice, promised twice or not.
+func warn(env *cli.Env, p plan.Plan) (unsound []string) {
 	wrong := verify.Plan(p, verify.Inputs{})
 	if len(wrong) == 0 {
-		return
+		return nil
 	}
-	env.Notef("note: the plan promises what it cannot give: %s", wrong[0].Message)
+	for _, v := range wrong {
+		switch v.Rule {
+		case verify.RuleInside, verify.RuleOverlap, verify.RuleSchedule, verify.RuleID, verify.RuleGPU:
+			if v.GPU != "" && !slices.Contains(unsound, v.GPU) {
+				unsound = append(unsound, v.GPU)
+			}
+		}
+	}
+	where := ""
+	if len(unsound) > 0 {
+		where = ", so quotas alone decide on " + strings.Join(unsound, ", ")
+	}
+	env.Notef("note: the plan promises what it cannot give%s: %s", where, wrong[0].Message)
 	if len(wrong) > 1 {
 		env.Notef("note: gfaas-place verify lists %d more faults", len(wrong)-1)
 	}
+	return unsound
 }
 
 func (o *upOptions) check() error {
@@ -106,7 +124,7 @@ func (o *upOptions) check() error {
 	return nil
 }
 
-func (o *upOptions) assignments(ctx context.Context, t *tool, p plan.Plan) ([]assignment, error) {
+func (o *upOptions) assignments(ctx context.Context, t *tool, p plan.Plan, unsound []string) ([]assignment, error) {
 	node, err := chooseNode(p, o.node)
 	if err != nil {
 		return nil, err
@@ -116,7 +134,7 @@ func (o *upOptions) assignments(ctx context.Context, t *tool, p plan.Plan) ([]as
 		return nil, err
 	}
 	simulated := o.gpu == "sim" || launch.DefaultGPU() == "sim"
-	list, err := assign(p, node, functions, namer(simulated))
+	list, err := assign(p, node, functions, namer(simulated), unsound)
 	if err != nil {
 		return nil, err
 	}

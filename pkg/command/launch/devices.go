@@ -18,19 +18,22 @@ const SimShapeHint = `the shape of the simulated machine is set by GFAAS_SIM_GPU
 // CheckGPU refuses a GPU that this machine does not have: one that needs a
 // driver where there is none, or a number beyond the last (exit 4).
 func CheckGPU(name string) error {
-	index, simulated, err := gpu.ParseName(name)
+	d, err := gpu.ParseDevice(name)
 	if err != nil {
 		return cli.Usagef("--gpu: %w", err)
 	}
 	hint := SimShapeHint
-	if !simulated {
+	if !d.Simulated {
 		if !preload.HasNVIDIA() {
 			return cli.Fail(cli.ExitUnavailable, "--gpu sim runs on the simulated GPU",
 				fmt.Errorf("GPU %s cannot be used: no NVIDIA driver found", name))
 		}
 		hint = "nvidia-smi -L lists the GPUs that are there"
 	}
-	if have := Devices(simulated); index >= have {
+	if d.MIG != "" {
+		return nil // the driver says whether it is there
+	}
+	if have := Devices(d.Simulated); d.Index >= have {
 		return cli.Fail(cli.ExitUnavailable, hint,
 			fmt.Errorf("GPU %s cannot be used: this machine has %d GPU(s), counted from 0", name, have))
 	}

@@ -35,7 +35,7 @@ const (
 // Tokens is the part of the token daemon's control interface that launching
 // needs.
 type Tokens interface {
-	Register(ctx context.Context, r wire.Registration) error
+	Register(ctx context.Context, r wire.Registration) (wire.Registered, error)
 	Unregister(ctx context.Context, id string) error
 }
 
@@ -65,8 +65,9 @@ type Launcher struct {
 // Placement is what a plan says of one instance.
 type Placement struct {
 	ID    string
-	GPUs  []string // names as in gpu.ParseName
+	GPUs  []string // names as in gpu.ParseDevice
 	Slice gpu.Slice
+	Turns [][]gpu.Turn // on each of the GPUs, parts of the window that are its own; nil is none
 
 	// Note, if set, is told of the instance as soon as there is something to
 	// stop: when its runtime has started it, before it is ready. Its error
@@ -129,9 +130,9 @@ func RuntimeOf(fn function.Function) string {
 
 // Start registers an instance with the token daemon, starts it on the runtime
 // that RuntimeOf names, and waits until it is ready. An instance that spans
-// several GPUs is registered on the first of them: its quota and memory limit
-// are enforced there. After an error, or when ctx is cancelled, nothing of the
-// instance is left; the error is a *StartError with the last lines it printed.
+// several GPUs has its slice on each of them. After an error, or when ctx is
+// cancelled, nothing of the instance is left; the error is a *StartError with
+// the last lines it printed.
 func (l *Launcher) Start(ctx context.Context, fn function.Function, p Placement) (s Started, err error) {
 	s = Started{ID: p.ID, Function: fn.Name}
 	if err := check(p); err != nil {
@@ -147,7 +148,8 @@ func (l *Launcher) Start(ctx context.Context, fn function.Function, p Placement)
 	}
 	l.noteSimulated(p.GPUs)
 	secret := preload.NewSecret()
-	if err := tokens.Register(ctx, registration(fn, p, secret)); err != nil {
+	answer, err := tokens.Register(ctx, registration(fn, p, secret))
+	if err != nil {
 		// Cancelled or cut off, the daemon may have it all the same; refused,
 		// the id is someone else's.
 		if ctx.Err() != nil {
@@ -156,12 +158,15 @@ func (l *Launcher) Start(ctx context.Context, fn function.Function, p Placement)
 		return s, l.undo(ctx, rt, s, err)
 	}
 	s.Registered = []string{p.ID}
+	if answer.Note != "" {
+		l.env.Notef("note: %s: %s", p.ID, answer.Note)
+	}
 	if simulated(p.GPUs) && rt.Name() == docker.Name {
 		if err := simgpu.Keep(p.ID); err != nil {
 			return s, l.undo(ctx, rt, s, fmt.Errorf("the simulated device's folder: %w", err))
 		}
 	}
-	s.Handle, err = rt.Start(ctx, l.spec(fn, p, secret))
+	s.Handle, err = rt.Start(ctx, l.spec(fn, p, secret, answer.MPSPipeDir))
 	if err != nil {
 		s.Handle = instance.Handle{}
 		return s, l.undo(ctx, rt, s, err)
@@ -185,27 +190,43 @@ func check(p Placement) error {
 		return errors.New("no GPU is named for it")
 	}
 	for _, name := range p.GPUs {
-		if _, _, err := gpu.ParseName(name); err != nil {
+		if _, err := gpu.ParseDevice(name); err != nil {
 			return err
 		}
+	}
+	if p.Turns != nil && len(p.Turns) != len(p.GPUs) {
+		return fmt.Errorf("turns on %d GPUs, of %d", len(p.Turns), len(p.GPUs))
 	}
 	return p.Slice.Validate()
 }
 
 func registration(fn function.Function, p Placement, secret string) wire.Registration {
-	return wire.Registration{
-		Instance: p.ID, Function: fn.Name, Secret: secret, GPU: p.GPUs[0],
-		SMPct: p.Slice.SMPct, QuotaRequest: p.Slice.QuotaRequest, QuotaLimit: p.Slice.QuotaLimit,
-		MemLimit: p.Slice.Mem,
+	r := wire.Registration{Instance: p.ID, Function: fn.Name, Secret: secret}
+	if fn.Kind == function.DefaultKind { // a training has no latency
+		r.SLOMS = float64(fn.SLO) / float64(time.Millisecond)
 	}
+	for n, name := range p.GPUs {
+		seat := wire.Seat{
+			GPU: name, SMPct: p.Slice.SMPct, QuotaRequest: p.Slice.QuotaRequest, QuotaLimit: p.Slice.QuotaLimit, MemLimit: p.Slice.Mem,
+		}
+		if p.Turns != nil {
+			seat.Turns = p.Turns[n]
+		}
+		if n == 0 {
+			r.Seat = seat
+		} else {
+			r.More = append(r.More, seat)
+		}
+	}
+	return r
 }
 
 // spec is what the runtime is asked for. A process starts in the folder of
 // its function file, and a command with a relative path is found there.
-func (l *Launcher) spec(fn function.Function, p Placement, secret string) instance.Spec {
+func (l *Launcher) spec(fn function.Function, p Placement, secret, mpsPipes string) instance.Spec {
 	spec := instance.Spec{
 		ID: p.ID, Function: fn.Name, Image: fn.Image, Command: append([]string(nil), fn.Command...),
-		Env: fn.Env, Port: fn.Port, GPUs: p.GPUs, Slice: p.Slice, Secret: secret,
+		Env: fn.Env, Port: fn.Port, GPUs: p.GPUs, Slice: p.Slice, Secret: secret, MPSPipeDir: mpsPipes,
 		LogPath: filepath.Join(l.options.RunDir, "logs", p.ID+".log"),
 	}
 	if fn.Image != "" {

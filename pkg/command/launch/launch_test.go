@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -25,6 +26,38 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
+// TestRegistration: an instance has a seat on each of its GPUs, with the turns
+// that it has there.
+func TestRegistration(t *testing.T) {
+	turns := []gpu.Turn{{From: 0.2, To: 0.5}}
+	p := Placement{
+		ID: "f-0", GPUs: []string{"sim", "sim:1"}, Turns: [][]gpu.Turn{nil, turns},
+		Slice: gpu.Slice{SMPct: 24, QuotaRequest: 0.3, QuotaLimit: 0.8, Mem: gpu.GiB},
+	}
+	got := registration(function.Function{Name: "f"}, p, "secret")
+	seat := wire.Seat{GPU: "sim", SMPct: 24, QuotaRequest: 0.3, QuotaLimit: 0.8, MemLimit: gpu.GiB}
+	second := seat
+	second.GPU, second.Turns = "sim:1", turns
+	want := wire.Registration{Instance: "f-0", Function: "f", Secret: "secret", Seat: seat, More: []wire.Seat{second}}
+	if !reflect.DeepEqual(got, want) || check(p) != nil {
+		t.Errorf("registered %+v, want %+v", got, want)
+	}
+	if p.Turns = p.Turns[1:]; check(p) == nil {
+		t.Error("turns on one of two GPUs pass")
+	}
+}
+
+// TestSLO: an inference is as fast as its objective says; a training has none.
+func TestSLO(t *testing.T) {
+	p := Placement{ID: "f-0", GPUs: []string{"sim"}}
+	for kind, want := range map[string]float64{"inference": 69, "training": 0} {
+		fn := function.Function{Name: "f", Kind: kind, SLO: 69 * time.Millisecond}
+		if got := registration(fn, p, "secret").SLOMS; got != want {
+			t.Errorf("%s: registered with slo_ms %v, want %v", kind, got, want)
+		}
+	}
+}
+
 // tokens is a token daemon that remembers.
 type tokens struct {
 	mu     sync.Mutex
@@ -32,17 +65,17 @@ type tokens struct {
 	refuse error
 }
 
-func (d *tokens) Register(_ context.Context, r wire.Registration) error {
+func (d *tokens) Register(_ context.Context, r wire.Registration) (wire.Registered, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.refuse != nil {
-		return d.refuse
+		return wire.Registered{}, d.refuse
 	}
 	if _, taken := d.known[r.Instance]; taken {
-		return fmt.Errorf("%s is registered already", r.Instance)
+		return wire.Registered{}, fmt.Errorf("%s is registered already", r.Instance)
 	}
 	d.known[r.Instance] = r
-	return nil
+	return wire.Registered{MPSPipeDir: "/pipes"}, nil
 }
 
 func (d *tokens) Unregister(_ context.Context, id string) error {
@@ -131,8 +164,11 @@ func TestStartAndStop(t *testing.T) {
 			t.Errorf("secret %q", got.Secret)
 		}
 		got.Secret = ""
-		want := wire.Registration{Instance: "f-0", Function: "f", GPU: "sim", SMPct: 24, QuotaRequest: 0.3, QuotaLimit: 0.8, MemLimit: gpu.GiB}
-		if got != want {
+		want := wire.Registration{
+			Instance: "f-0", Function: "f",
+			Seat: wire.Seat{GPU: "sim", SMPct: 24, QuotaRequest: 0.3, QuotaLimit: 0.8, MemLimit: gpu.GiB},
+		}
+		if !reflect.DeepEqual(got, want) {
 			t.Errorf("registered %+v, want %+v", got, want)
 		}
 		if state, err := b.State(t.Context(), s.Handle); err != nil || !state.Running {
@@ -152,6 +188,26 @@ func TestStartAndStop(t *testing.T) {
 		}
 		b.empty(t)
 	}
+}
+
+// TestSeats: an instance has its slice on every GPU that it spans.
+func TestSeats(t *testing.T) {
+	b := newBench(t, time.Minute)
+	p := place
+	p.GPUs = []string{"sim", "sim:2", "sim:1"}
+	s, err := b.Start(t.Context(), serve, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n, seat := range b.tokens.known["f-0"].Seats() {
+		if seat.GPU != p.GPUs[n] || seat.Slice() != p.Slice {
+			t.Errorf("seat %d: %+v, want the slice on %s", n, seat, p.GPUs[n])
+		}
+	}
+	if err := b.Stop(t.Context(), s); err != nil {
+		t.Error(err)
+	}
+	b.empty(t)
 }
 
 func TestSpec(t *testing.T) {
@@ -216,13 +272,13 @@ func TestFailuresLeaveNothing(t *testing.T) {
 func TestTakenID(t *testing.T) {
 	b := newBench(t, time.Minute)
 	theirs := wire.Registration{Instance: "f-0", Secret: "theirs"}
-	if err := b.tokens.Register(t.Context(), theirs); err != nil {
+	if _, err := b.tokens.Register(t.Context(), theirs); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := b.Start(t.Context(), serve, place); err == nil {
 		t.Fatal("started")
 	}
-	if b.tokens.known["f-0"] != theirs {
+	if !reflect.DeepEqual(b.tokens.known["f-0"], theirs) {
 		t.Error("somebody else's registration was removed")
 	}
 }

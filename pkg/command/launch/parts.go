@@ -99,7 +99,7 @@ func DefaultGPU() string {
 	if preload.HasNVIDIA() {
 		return "0"
 	}
-	return gpu.SimName(0)
+	return gpu.Device{Simulated: true}.String()
 }
 
 // NoteSimulated says on standard error that figures from now on are not a
@@ -114,8 +114,8 @@ func NoteSimulated(env *cli.Env) {
 
 // simulated says whether an instance's GPUs are.
 func simulated(gpus []string) bool {
-	_, sim, err := gpu.ParseName(gpus[0])
-	return err == nil && sim
+	d, err := gpu.ParseDevice(gpus[0])
+	return err == nil && d.Simulated
 }
 
 // noteSimulated says it once for each Launcher.

@@ -71,7 +71,7 @@ func TestStopOfWhatWasLost(t *testing.T) {
 	if err := os.WriteFile(log, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.tokens.Register(t.Context(), wire.Registration{Instance: "f-0"}); err != nil {
+	if _, err := b.tokens.Register(t.Context(), wire.Registration{Instance: "f-0"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := b.Stop(t.Context(), Started{ID: "f-0", Registered: []string{"f-0"}}); err != nil {

@@ -1,0 +1,84 @@
+package cli
+
+import (
+	"io"
+	"os"
+
+	"github.com/google/renameio/v2"
+)
+
+// Apart refuses a second output on standard output beside the result, where
+// nobody could tell the two apart. Flag is the second one's, without dashes.
+func (env *Env) Apart(flag, path string) error {
+	if path != "-" || env.OutFile != "" && env.OutFile != "-" {
+		return nil
+	}
+	return Usagef("--%s -: the result goes to standard output, expected another file, or --out-file for the result", flag)
+}
+
+// WriteTo writes a second output to a file, as Write does to --out-file.
+func (env *Env) WriteTo(path string, data []byte) error {
+	second := *env
+	second.OutFile = path
+	return second.Write(data)
+}
+
+// Pending is a second output too large for memory. Nothing is at its path
+// until it is committed.
+type Pending struct {
+	*os.File
+	commit, cleanup func() error
+}
+
+// Create begins a second output: whole or not at all, and what cannot be
+// replaced (standard output, a device) gets a copy at the end.
+func (env *Env) Create(path string) (*Pending, error) {
+	target, replace := "", false
+	if path != "-" {
+		target, replace = outFile(path)
+	}
+	if replace {
+		file, err := renameio.NewPendingFile(target, renameio.WithPermissions(0o644))
+		if err != nil {
+			return nil, err
+		}
+		return &Pending{File: file.File, commit: file.CloseAtomicallyReplace, cleanup: file.Cleanup}, nil
+	}
+	file, err := os.CreateTemp("", "gfaas-*")
+	if err != nil {
+		return nil, err
+	}
+	p := &Pending{File: file, commit: func() error { return env.copyTo(target, file) }}
+	p.cleanup = func() error {
+		_ = file.Close()
+		return os.Remove(file.Name())
+	}
+	return p, nil
+}
+
+// Commit puts the output in its place.
+func (p *Pending) Commit() error { return p.commit() }
+
+// Cleanup removes what was not committed.
+func (p *Pending) Cleanup() { _ = p.cleanup() }
+
+// copyTo copies a file from its beginning, to standard output if the target is
+// empty.
+func (env *Env) copyTo(target string, file *os.File) error {
+	if _, err := file.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	if target == "" {
+		_, err := io.Copy(env.Out, file)
+		return err
+	}
+	out, err := os.OpenFile(target, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(out, file); err != nil {
+		_ = out.Close()
+		return err
+	}
+	return out.Close()
+}
