@@ -19,8 +19,9 @@ include hook/hook.mk hook/sim/sim.mk testdata/victim/victim.mk examples/examples
 
 all: $(BINARIES) libs examples victims
 
-# Only gfaas needs cgo, for NVML; the others are static and run on any Linux.
-$(filter-out $(BUILD)/bin/gfaas,$(BINARIES)): export CGO_ENABLED := 0
+# gfaas, gfaas-profile and gfaas-tokend need cgo, for NVML; the others are static
+# and run on any Linux.
+$(filter-out $(addprefix $(BUILD)/bin/,gfaas gfaas-profile gfaas-tokend),$(BINARIES)): export CGO_ENABLED := 0
 $(BINARIES): $(BUILD)/bin/%: $(GO_SRC)
 	$(GO) build -trimpath -ldflags '$(LDFLAGS_GO)' -o $@ ./cmd/$*
 
@@ -41,8 +42,9 @@ race: all checks
 
 # Each fuzz target for a short while; FUZZTIME=10m for a long one.
 FUZZTIME ?= 10s
-fuzz:
-	@set -e; for pkg in $$($(GO) list ./pkg/...); do \
+FUZZED ?= ./pkg/... ./hook/...
+fuzz: all checks
+	@set -e; for pkg in $$($(GO) list $(FUZZED)); do \
 	  for f in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
 	    echo "$$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$pkg; done; done
 
@@ -63,10 +65,20 @@ drift:
 bench: all checks
 	$(GO) test -run '^$$' -bench . -benchtime 1s ./...
 
-# On a machine with an NVIDIA driver: the driver conformance suite and the
-# routes through the preload library, on the real device.
-gpu-check: all checks
-	hook/check/gpu-check.sh $(BUILD)
+# A folder to be copied to any machine with an NVIDIA GPU, and its run on this
+# one's.
+GPU_CHECK := $(BUILD)/gpu-check
+.PHONY: gpu-check-folder
+gpu-check-folder: all checks
+	rm -rf $(GPU_CHECK)
+	mkdir -p $(GPU_CHECK)/bin
+	cp $(BUILD)/bin/gfaas $(BUILD)/bin/gfaas-tokend $(GPU_CHECK)/bin
+	cp -r $(BUILD)/lib $(BUILD)/check $(BUILD)/victim $(GPU_CHECK)
+	cp hook/gpucheck/run.sh hook/gpucheck/torch_loop.py $(GPU_CHECK)
+	CGO_ENABLED=0 $(GO) test -c -o $(GPU_CHECK)/check/mps.test ./pkg/adapter/mps
+
+gpu-check: gpu-check-folder
+	$(GPU_CHECK)/run.sh
 
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/gfaas/sim $(DESTDIR)$(PREFIX)/share/man/man1 \
