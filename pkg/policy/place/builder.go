@@ -85,10 +85,7 @@ func (b *builder) plan(sol joint.Solution) plan.Plan {
 	}
 	p.GPUsUsed = len(p.GPUs)
 	for i, w := range b.wanted {
-		p.Demand = append(p.Demand, plan.Served{Function: w.demand.Function, RPS: w.demand.RPS, ServedRPS: tidy(w.served)})
-		if gap := w.missing(); gap > 0 {
-			p.Unplaced = append(p.Unplaced, plan.Unplaced{Function: w.demand.Function, RPS: tidy(gap), Reason: b.reason(&w, sol, i)})
-		}
+		account(&p, &w, func() string { return b.reason(&w, sol, i) })
 	}
 	return p
 }

@@ -174,14 +174,7 @@ func (d *dilution) plan() plan.Plan {
 	p.GPUsUsed = len(p.GPUs)
 	p.Bound, p.BoundMethod = d.in.bound(d.wanted)
 	for i, w := range d.wanted {
-		p.Demand = append(p.Demand, plan.Served{Function: w.demand.Function, RPS: w.demand.RPS, ServedRPS: tidy(w.served)})
-		if gap := w.missing(); gap > 0 {
-			u := plan.Unplaced{Function: w.demand.Function, RPS: tidy(gap), Reason: w.reason}
-			if u.Reason == "" {
-				u.Reason = string(d.lacking[i])
-			}
-			p.Unplaced = append(p.Unplaced, u)
-		}
+		account(&p, &w, func() string { return cmp.Or(w.reason, string(d.lacking[i])) })
 	}
 	return p
 }

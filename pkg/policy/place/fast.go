@@ -151,12 +151,24 @@ func (f *fleet) plan(in Input, wanted []want) plan.Plan {
 	p.GPUsUsed = len(p.GPUs)
 	p.Bound, p.BoundMethod = in.bound(wanted)
 	for _, w := range wanted {
-		p.Demand = append(p.Demand, plan.Served{Function: w.demand.Function, RPS: w.demand.RPS, ServedRPS: tidy(w.served)})
-		if gap := w.missing(); gap > 0 {
-			p.Unplaced = append(p.Unplaced, plan.Unplaced{Function: w.demand.Function, RPS: tidy(gap), Reason: f.reason(&w)})
-		}
+		account(&p, &w, func() string { return f.reason(&w) })
 	}
 	return p
+}
+
+// account writes down what a function asked for, gets and lacks. What it lacks
+// is counted from the figure that is shown as served, so that the two add up.
+func account(p *plan.Plan, w *want, reason func() string) {
+	d := plan.Served{Function: w.demand.Function, RPS: w.demand.RPS, ServedRPS: tidy(w.served)}
+	p.Demand = append(p.Demand, d)
+	gap := w.missing()
+	if gap == 0 {
+		return
+	}
+	if shown := d.RPS - d.ServedRPS; shown > 0 {
+		gap = shown
+	}
+	p.Unplaced = append(p.Unplaced, plan.Unplaced{Function: d.Function, RPS: tidy(gap), Reason: reason()})
 }
 
 // tidy drops the digits that summing left behind the sixth decimal.

@@ -111,10 +111,7 @@ func (s *site) plan(current, fresh plan.Plan) plan.Plan {
 	p.GPUsUsed = len(p.GPUs)
 	for i := range s.wanted {
 		w := &s.wanted[i]
-		p.Demand = append(p.Demand, plan.Served{Function: w.demand.Function, RPS: w.demand.RPS, ServedRPS: tidy(w.served)})
-		if gap := w.missing(); gap > 0 {
-			p.Unplaced = append(p.Unplaced, plan.Unplaced{Function: w.demand.Function, RPS: tidy(gap), Reason: s.reason(w)})
-		}
+		account(&p, w, func() string { return s.reason(w) })
 	}
 	sameGap := func(x, y plan.Unplaced) bool { return x.Function == y.Function && x.RPS == y.RPS }
 	if len(s.why) == 0 && slices.EqualFunc(p.Unplaced, current.Unplaced, sameGap) {
