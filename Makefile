@@ -15,7 +15,7 @@ BINARIES := $(addprefix $(BUILD)/bin/,$(notdir $(wildcard cmd/*)))
 .DEFAULT_GOAL := all
 include hook/hook.mk hook/sim/sim.mk testdata/victim/victim.mk examples/examples.mk
 
-.PHONY: all demo test race fuzz lint drift docs bench gpu-check install clean
+.PHONY: all demo test race explore fuzz lint drift docs bench gpu-check install clean
 
 all: $(BINARIES) libs examples victims
 
@@ -31,14 +31,26 @@ libs: $(BUILD)/lib/libgfaas.so $(BUILD)/lib/sim/libcuda.so.1
 demo: all
 	examples/demo.sh $(BUILD)
 
-# Tests run the built libraries and programs, so they are built first.
+# Tests run the built libraries and programs, so they are built first. Property
+# tests draw the same cases each time, so that a red test is the change's own;
+# `make explore` draws others, and many more.
 test: all checks
-	$(GO) test -timeout 20m ./...
+	$(GO) test -timeout 20m $$($(call packages,ne,./...))
+	$(GO) test -timeout 20m $$($(call packages,eq,./...)) -rapid.seed=1
 
 # A program under the race detector sleeps a second before it ends, and the
 # scripts run hundreds.
+race: export GORACE := atexit_sleep_ms=0
 race: all checks
-	GORACE=atexit_sleep_ms=0 $(GO) test -race -timeout 30m ./pkg/...
+	$(GO) test -race -timeout 30m $$($(call packages,ne,./pkg/...))
+	$(GO) test -race -timeout 30m $$($(call packages,eq,./pkg/...)) -rapid.seed=1
+
+CHECKS ?= 3000
+explore: all checks
+	$(GO) test -timeout 0 $$($(call packages,eq,./...)) -rapid.checks=$(CHECKS)
+
+# The packages of $(2) that have property tests (eq), or have none (ne).
+packages = $(GO) list -f '{{$$n := 0}}{{range .TestImports}}{{if eq . "pgregory.net/rapid"}}{{$$n = 1}}{{end}}{{end}}{{if $(1) $$n 1}}{{.ImportPath}}{{end}}' $(2)
 
 # Each fuzz target for a short while; FUZZTIME=10m for a long one.
 FUZZTIME ?= 10s
