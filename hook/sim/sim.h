@@ -325,6 +325,7 @@ struct item {
         struct record *record;
         struct task { /* something of our own, done under g_lock */
             void (*run)(const struct task *t);
+            uint64_t (*takes)(const struct task *t); /* ns before that, from when it is its turn; NULL: none */
             CUdeviceptr p;
             size_t n;
             int where;

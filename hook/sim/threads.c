@@ -1,11 +1,13 @@
 /* threads.c: the threads of the simulated driver. The worker of a device keeps
- * its time when nobody waits for it; one thread copies and computes; one calls
- * the program's callbacks. Each is started when first needed, with all signals
+ * its time when nobody waits for it; one thread copies and computes; one waits
+ * for what only takes time; one calls the program's callbacks. Each is started when first needed, with all signals
  * blocked, and never ends. */
 #include "graph.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <time.h>
 
 struct lane { /* a thread and the items it has to do */
     bool started;
@@ -13,6 +15,7 @@ struct lane { /* a thread and the items it has to do */
     pthread_cond_t cond;
 };
 static struct lane copier = {.cond = PTHREAD_COND_INITIALIZER};
+static struct lane mover = {.cond = PTHREAD_COND_INITIALIZER};
 static struct lane caller = {.cond = PTHREAD_COND_INITIALIZER};
 
 static bool start(void *(*fn)(void *), void *arg)
@@ -138,6 +141,33 @@ static void *copier_main(void *arg)
     return NULL;
 }
 
+static void sleep_until(uint64_t t)
+{
+    const struct timespec ts = {(time_t)(t / 1000000000u), (long)(t % 1000000000u)};
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &ts, NULL) == EINTR)
+        continue;
+}
+
+static void *mover_main(void *arg)
+{
+    (void)arg;
+    prctl(PR_SET_NAME, "gfaas-sim-move");
+    prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
+    pthread_mutex_lock(&g_lock);
+    for (;;) {
+        struct item *it = take(&mover);
+        struct device *d = it->stream->ctx->dev;
+        uint64_t until = now_ns() + it->u.task.takes(&it->u.task);
+        pthread_mutex_unlock(&g_lock);
+        sleep_until(until);
+        pthread_mutex_lock(&g_lock);
+        it->u.task.run(&it->u.task);
+        engine_finish(it, now_ns());
+        settle(d);
+    }
+    return NULL;
+}
+
 /* The end of a user object: of no stream, and nobody waits for it. */
 static void destroy(struct item *it)
 {
@@ -180,6 +210,11 @@ static bool ensure(struct lane *l, void *(*fn)(void *))
     return l->started || (l->started = start(fn, NULL));
 }
 
+static bool is_move(const struct item *it)
+{
+    return it->kind == I_TASK && it->u.task.takes;
+}
+
 static bool is_call(const struct item *it)
 {
     return it->kind == I_HOST || it->kind == I_CALLBACK || it->kind == I_DESTROY;
@@ -193,6 +228,8 @@ bool threads_start_for(const struct item *it)
     }
     if (is_call(it))
         return ensure(&caller, caller_main);
+    if (is_move(it))
+        return ensure(&mover, mover_main);
     if (it->kind == I_COPY || it->kind == I_SET || it->kind == I_TASK ||
         (it->kind == I_KERNEL && it->u.kernel.op != OP_NONE))
         return ensure(&copier, copier_main);
@@ -201,7 +238,7 @@ bool threads_start_for(const struct item *it)
 
 void threads_send(struct item *it)
 {
-    struct lane *l = is_call(it) ? &caller : &copier;
+    struct lane *l = is_call(it) ? &caller : is_move(it) ? &mover : &copier;
     if (l->head)
         l->tail->xnext = it;
     else

@@ -78,7 +78,7 @@ CUresult transfer_task(struct stream *s, const struct task *t)
     uint64_t now = now_ns();
     if (s->capture)
         return capture_refuse(s);
-    if (transfer_idle(s, now)) {
+    if (transfer_idle(s, now) && (!t->takes || !t->takes(t))) {
         t->run(t);
         s->done_at = now;
         return CUDA_SUCCESS;

@@ -163,8 +163,31 @@ static size_t free_now(void)
     return free_bytes;
 }
 
+static void place(CUdeviceptr p, size_t n, CUdevice to)
+{
+    MUST(cuMemPrefetchAsync(p, n, to, NULL));
+    MUST(cuCtxSynchronize());
+}
+
+static float placing_ms(CUdeviceptr p, size_t n, CUdevice to)
+{
+    CUevent begun, ended;
+    float ms = 0;
+    MUST(cuEventCreate(&begun, 0));
+    MUST(cuEventCreate(&ended, 0));
+    MUST(cuEventRecord(begun, NULL));
+    MUST(cuMemPrefetchAsync(p, n, to, NULL));
+    MUST(cuEventRecord(ended, NULL));
+    MUST(cuEventSynchronize(ended));
+    MUST(cuEventElapsedTime(&ms, begun, ended));
+    MUST(cuEventDestroy(begun));
+    MUST(cuEventDestroy(ended));
+    return ms;
+}
+
 /* What only the simulator promises: pages count as the device's from the prefetch
- * on, there may be more than it has, and the least recently used leave. */
+ * on, there may be more than it has, and the least recently used leave. What has
+ * to move goes at 16 GB/s. */
 static void residency(CUdevice dev)
 {
     size_t total;
@@ -176,22 +199,24 @@ static void residency(CUdevice dev)
     MUST(cuMemAllocManaged(&a, part, CU_MEM_ATTACH_GLOBAL));
     MUST(cuMemAllocManaged(&b, part, CU_MEM_ATTACH_GLOBAL));
     CHECK(free_now() == before);
-    MUST(cuMemPrefetchAsync(a, 10 * PAGE, dev, NULL));
+    place(a, 10 * PAGE, dev);
     CHECK(free_now() == before - 10 * PAGE);
-    MUST(cuMemPrefetchAsync(a + 5 * PAGE, 10 * PAGE, dev, NULL));
+    place(a + 5 * PAGE, 10 * PAGE, dev);
     CHECK(free_now() == before - 15 * PAGE);
-    MUST(cuMemPrefetchAsync(a + 5 * PAGE, PAGE, -1, NULL));
+    place(a + 5 * PAGE, PAGE, -1);
     CHECK(free_now() == before - 14 * PAGE);
-    MUST(cuMemPrefetchAsync(a, part, dev, NULL));
+    CHECK(placing_ms(a, part, dev) >= (float)(part - 14 * PAGE) / 16e6f);
     CHECK(free_now() == before - part);
-    MUST(cuMemPrefetchAsync(b, part, dev, NULL)); /* pushes out as much of a as it must */
-    CHECK(free_now() == 0);
-    MUST(cuMemPrefetchAsync(b, part, -1, NULL));
-    CHECK(free_now() == part);
     MUST(cuMemPrefetchAsync(a, part, dev, NULL));
+    CHECK(cuStreamQuery(NULL) == CUDA_SUCCESS); /* it was there */
+    place(b, part, dev); /* pushes out as much of a as it must */
+    CHECK(free_now() == 0);
+    place(b, part, -1);
+    CHECK(free_now() == part);
+    place(a, part, dev);
     GIVES(CUDA_SUCCESS, cuMemAlloc(&c, before - PAGE)); /* room for it is made */
     CHECK(free_now() <= PAGE);
-    MUST(cuMemPrefetchAsync(b, part, dev, NULL)); /* but not by cuMemAlloc's memory */
+    place(b, part, dev); /* but not by cuMemAlloc's memory */
     CHECK(free_now() == 0);
     GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&d, 2 * PAGE));
     MUST(cuMemFree(c));
