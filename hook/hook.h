@@ -103,6 +103,7 @@ struct gf_device {
     uint64_t carried_ns;       /* this lease's time in contexts that are gone */
 
     uint64_t mem_used;     /* memory.c: bytes this process has allocated there */
+    uint64_t mem_parked;   /* of them, what the driver has moved to the host */
     uint32_t pools_shrink; /* looks that are left at pools after something was freed in one */
     uint32_t swapped_out;  /* memory_swap.c: managed memory was moved to the host */
     uint64_t idle_since;   /* of the helper: ns; 0: it is not; UINT64_MAX: memory was moved since */

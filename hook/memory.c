@@ -100,12 +100,21 @@ uint64_t gf_mem_used(struct gf_device *d)
     return bytes;
 }
 
+void gf_mem_park(struct gf_device *d, uint64_t bytes)
+{
+    pthread_mutex_lock(&lock);
+    d->mem_parked = bytes;
+    gf_store(&d->slot->mem_parked, bytes);
+    pthread_mutex_unlock(&lock);
+}
+
 struct gf_slot *gf_mem_move(struct gf_device *d, struct gf_page *page, unsigned slot)
 {
     pthread_mutex_lock(&lock);
     gf_store(&d->page, gf_device_lay(d, page));
     __atomic_store_n(&d->slot, &d->page->slots[slot], __ATOMIC_RELEASE);
     set_used(d, d->mem_used);
+    gf_store(&d->slot->mem_parked, d->mem_parked);
     pthread_mutex_unlock(&lock);
     return d->slot;
 }

@@ -32,7 +32,9 @@ uint64_t gf_mem_used_by_all(struct gf_device *d);
 /* Takes bytes from the limit, or says that they are too many. */
 bool gf_mem_take(struct gf_device *d, uint64_t bytes);
 void gf_mem_give(struct gf_device *d, uint64_t bytes);
-/* The same, but first has the pools let go what they keep unused, if need be. */
+/* Says how much of what is held is on the host. */
+void gf_mem_park(struct gf_device *d, uint64_t bytes);
+/* Takes, but first has the pools let go what they keep unused, if need be. */
 bool gf_mem_take_hard(struct gf_device *d, uint64_t bytes);
 
 /* ---- blocks: the table of what was allocated ---- */

@@ -56,6 +56,7 @@ void gf_swap_in_now(struct gf_device *d, CUstream stream)
     pthread_mutex_lock(&moving);
     bool out = d->swapped_out;
     gf_store(&d->swapped_out, false);
+    gf_mem_park(d, 0);
     struct gf_range *all = out ? managed(d, &count) : NULL;
     for (unsigned i = 0; i < count; i++)
         prefetch(all[i], (CUdevice)gf_ordinal(d), stream);
@@ -93,9 +94,11 @@ static void move_out(struct gf_device *d, struct gf_range block)
         CUresult result;
         pthread_mutex_lock(&moving);
         gf_store(&d->swapped_out, true);
-        bool moves = within(d, &block, &piece, &result) && result == CUDA_SUCCESS;
-        while (moves && within(d, &block, NULL, &result) && result == CUDA_ERROR_NOT_READY)
+        bool moves = within(d, &block, &piece, &result) && result == CUDA_SUCCESS, there = moves;
+        while (there && (there = within(d, &block, NULL, &result)) && result == CUDA_ERROR_NOT_READY)
             gf_pause_ns(LOOK_NS);
+        if (there && result == CUDA_SUCCESS) /* says the driver, it is on the host */
+            gf_mem_park(d, d->mem_parked + piece.size);
         pthread_mutex_unlock(&moving);
         if (!moves)
             return;

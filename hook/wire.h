@@ -117,7 +117,8 @@ struct gf_slot {
 	uint64_t launches;
 	uint64_t blocked_ns;
 	uint64_t blocks;
-	uint8_t tail[32];
+	uint64_t mem_parked;
+	uint8_t tail[24];
 };
 _Static_assert(sizeof(struct gf_slot) == 128, "size of gf_slot");
 _Static_assert(offsetof(struct gf_slot, gate) == 0, "layout of gf_slot");
@@ -129,7 +130,8 @@ _Static_assert(offsetof(struct gf_slot, mem_used) == 64, "layout of gf_slot");
 _Static_assert(offsetof(struct gf_slot, launches) == 72, "layout of gf_slot");
 _Static_assert(offsetof(struct gf_slot, blocked_ns) == 80, "layout of gf_slot");
 _Static_assert(offsetof(struct gf_slot, blocks) == 88, "layout of gf_slot");
-_Static_assert(offsetof(struct gf_slot, tail) == 96, "layout of gf_slot");
+_Static_assert(offsetof(struct gf_slot, mem_parked) == 96, "layout of gf_slot");
+_Static_assert(offsetof(struct gf_slot, tail) == 104, "layout of gf_slot");
 
 /* the instance page */
 struct gf_page {

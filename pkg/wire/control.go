@@ -135,7 +135,8 @@ type ClientStatus struct {
 	State        string  `json:"state"` // absent, idle, waiting, running, draining or suspended
 	MemUsedMiB   float64 `json:"mem_used_mib"`
 	MemLimitMiB  float64 `json:"mem_limit_mib"`
-	ContextMiB   float64 `json:"context_mib"` // what the driver holds for the process beside its own allocations; 0 where that is not told
+	MemParkedMiB float64 `json:"mem_parked_mib"` // of mem_used_mib, what waits on the host for the next work
+	ContextMiB   float64 `json:"context_mib"`    // what the driver holds for the process beside its own allocations; 0 where that is not told
 	Launches     uint64  `json:"launches"`
 	BlockedMS    float64 `json:"blocked_ms"`
 

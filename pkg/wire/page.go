@@ -35,5 +35,6 @@ type PageSlot struct {
 	Launches   uint64 // written by the process
 	BlockedNS  uint64 // time spent at a closed gate; written by the process
 	Blocks     uint64 // kernel blocks launched since it connected; written by the process
-	Tail       [32]byte
+	MemParked  uint64 // bytes of MemUsed that the driver has moved to the host since the last work; written by the process
+	Tail       [24]byte
 }

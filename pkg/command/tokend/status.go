@@ -28,7 +28,8 @@ waiting, running (holds a lease), draining (was asked back and still runs) or
 suspended (is stopped, by a signal or a debugger, and nobody waits for it).
 USED is the share of the last full window; debt is what the instance used beyond
 its limit and has to make up for; context is what the driver holds for a process
-beside its own allocations, 0 where the driver does not tell.
+beside its own allocations, 0 where the driver does not tell; parked is what of
+the memory used waits on the host for the next work (gfaas run --oversubscribe).
 
 With --policy introspective USED is a share of what the process does alone, by
 the kernel blocks it launched, and there are two keys more: phase is NONE,
@@ -38,8 +39,8 @@ since it connected, left out while it is not metered.
 
 JSON: {"window_ms","policy","gpus":[{"gpu","sm_running_pct","clients":[{"instance",
 "function","pid","sm_pct","quota_request","quota_limit","used","debt_ms","state",
-"mem_used_mib","mem_limit_mib","launches","blocked_ms","context_mib"}]}]}. CSV has
-the same keys as columns, a row a process.`,
+"mem_used_mib","mem_limit_mib","launches","blocked_ms","context_mib",
+"mem_parked_mib"}]}]}. CSV has the same keys as columns, a row a process.`,
 		Example: `  gfaas-tokend status
   gfaas-tokend status -o json`,
 		Args: cobra.NoArgs,
@@ -98,7 +99,7 @@ func tableRows(s wire.Status, wide bool) [][]string {
 func csvRows(s wire.Status) [][]string {
 	rows := [][]string{{
 		"gpu", "instance", "function", "pid", "sm_pct", "quota_request", "quota_limit", "used", "debt_ms", "state",
-		"mem_used_mib", "mem_limit_mib", "launches", "blocked_ms", "context_mib",
+		"mem_used_mib", "mem_limit_mib", "launches", "blocked_ms", "context_mib", "mem_parked_mib",
 	}}
 	if scales(s) {
 		rows[0] = append(rows[0], "phase", "budget_blocks")
@@ -108,7 +109,7 @@ func csvRows(s wire.Status) [][]string {
 			row := []string{
 				g.GPU, c.Instance, c.Function, strconv.Itoa(c.PID), number(c.SMPct), number(c.QuotaRequest), number(c.QuotaLimit),
 				number(c.Used), number(c.DebtMS), c.State, number(c.MemUsedMiB), number(c.MemLimitMiB),
-				strconv.FormatUint(c.Launches, 10), number(c.BlockedMS), number(c.ContextMiB),
+				strconv.FormatUint(c.Launches, 10), number(c.BlockedMS), number(c.ContextMiB), number(c.MemParkedMiB),
 			}
 			if scales(s) {
 				row = append(row, c.Phase, blocks(c))

@@ -27,6 +27,12 @@ func TestProcessesShareQuotaAndPage(t *testing.T) {
 	if len(rows) != 2 || rows[0].MemUsedMiB+rows[1].MemUsedMiB != 8 {
 		t.Errorf("status %+v", rows)
 	}
+	// No more is parked than there is.
+	a.Slot().MemParked, b.Slot().MemParked = 2<<20, 64<<20
+	if rows := s.status().GPUs[0].Clients; rows[0].MemParkedMiB+rows[1].MemParkedMiB != 5 {
+		t.Errorf("status %+v", rows)
+	}
+	a.Slot().MemParked, b.Slot().MemParked = 0, 0
 	const length = time.Second
 	undisturbed(t, func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), length)

@@ -38,6 +38,7 @@ func (d *Daemon) clientsOf(g *device) []wire.ClientStatus {
 		n := m.seat.page.counters(m.slot)
 		row.PID, row.Used, row.State = m.pid, c.Used, c.State.String()
 		row.MemUsedMiB, row.Launches = gpu.Bytes(min(n.memUsed, 1<<62)).MiB(), n.launches
+		row.MemParkedMiB = gpu.Bytes(min(n.memParked, n.memUsed, 1<<62)).MiB()
 		row.BlockedMS = millis(duration(n.blockedNS))
 		row.ContextMiB = m.outside.MiB()
 		scaling(&row, c)
