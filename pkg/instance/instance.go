@@ -23,6 +23,9 @@ type Spec struct {
 	Secret   string // proves the instance to the token daemon; never on a command line
 	LogPath  string // where a process's output goes
 
+	// Oversubscribe has its memory wait on the host while it has no work.
+	Oversubscribe bool
+
 	MPSPipeDir string // where it finds the MPS daemon it runs under; empty without one
 }
 

@@ -140,7 +140,7 @@ func environ(spec instance.Spec, image []string, in inside) (own []string, whole
 	ours, err := preload.Environ(preload.Grant{
 		Socket: insideSocket + "/token.sock", Instance: spec.ID, Secret: spec.Secret,
 		GPU: in.gpus, SMPct: spec.Slice.SMPct, Libs: in.libs, Env: whole,
-		MPSPipeDir: in.mps, Mem: spec.Slice.Mem,
+		MPSPipeDir: in.mps, Mem: spec.Slice.Mem, Oversubscribe: spec.Oversubscribe,
 	})
 	if err != nil {
 		return nil, nil, err

@@ -69,6 +69,9 @@ type Placement struct {
 	Slice gpu.Slice
 	Turns [][]gpu.Turn // on each of the GPUs, parts of the window that are its own; nil is none
 
+	// Oversubscribe has its memory wait on the host while it has no work.
+	Oversubscribe bool
+
 	// Note, if set, is told of the instance as soon as there is something to
 	// stop: when its runtime has started it, before it is ready. Its error
 	// ends the start.
@@ -227,7 +230,8 @@ func (l *Launcher) spec(fn function.Function, p Placement, secret, mpsPipes stri
 	spec := instance.Spec{
 		ID: p.ID, Function: fn.Name, Image: fn.Image, Command: append([]string(nil), fn.Command...),
 		Env: fn.Env, Port: fn.Port, GPUs: p.GPUs, Slice: p.Slice, Secret: secret, MPSPipeDir: mpsPipes,
-		LogPath: filepath.Join(l.options.RunDir, "logs", p.ID+".log"),
+		Oversubscribe: p.Oversubscribe,
+		LogPath:       filepath.Join(l.options.RunDir, "logs", p.ID+".log"),
 	}
 	if fn.Image != "" {
 		return spec

@@ -33,6 +33,7 @@ func testServes(t *testing.T, p *probe) {
 
 func testEnvironment(t *testing.T, p *probe) {
 	spec := p.spec("environment")
+	spec.Oversubscribe = true
 	h := p.serving(spec)
 	for name, want := range map[string]string{
 		"PROBE_GREETING":                    "hello there",
@@ -40,6 +41,7 @@ func testEnvironment(t *testing.T, p *probe) {
 		"GFAAS_SECRET":                      spec.Secret,
 		"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "24.5",
 		"CUDA_VISIBLE_DEVICES":              "0",
+		"GFAAS_OVERSUBSCRIBE":               "1",
 	} {
 		if got, _ := p.get(h, "/env/"+name); got != want {
 			t.Errorf("%s = %q in the instance, want %q", name, got, want)

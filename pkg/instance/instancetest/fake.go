@@ -117,6 +117,9 @@ func (f *Fake) handler(spec instance.Spec) http.Handler {
 		"LD_PRELOAD": "fake", "LD_LIBRARY_PATH": "fake", "PORT": "1", "CUDA_VISIBLE_DEVICES": "0",
 		"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": strconv.FormatFloat(spec.Slice.SMPct, 'f', -1, 64),
 	})
+	if spec.Oversubscribe {
+		env["GFAAS_OVERSUBSCRIBE"] = "1"
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name, asked := strings.CutPrefix(r.URL.Path, "/env/")
 		if value, ok := env[name]; asked && ok {
