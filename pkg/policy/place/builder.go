@@ -9,6 +9,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/place/joint"
+	"github.com/gfaas/gfaas/pkg/policy/place/timetable"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
@@ -222,7 +223,7 @@ func schedule(items []joint.Item, instances []plan.Instance) []plan.Interval {
 	for i := 1; i < len(edges); i++ {
 		in := plan.Interval{Duration: float64(edges[i]-edges[i-1]) / one}
 		for k, it := range items {
-			if slices.ContainsFunc(it.Turns, func(t joint.Turn) bool { return t.From <= edges[i-1] && edges[i] <= t.To }) {
+			if slices.ContainsFunc(it.Turns, func(t timetable.Turn) bool { return t.From <= edges[i-1] && edges[i] <= t.To }) {
 				in.Instances = append(in.Instances, instances[k].ID)
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/gfaas/gfaas/pkg/policy/place/maxrect"
+	"github.com/gfaas/gfaas/pkg/policy/place/timetable"
 )
 
 // host is a GPU that is being filled.
@@ -15,7 +16,7 @@ type host struct {
 	pinned int   // items, the first, that stay: parts of spanning instances
 	used   int64 // bytes
 	space  *maxrect.Space
-	line   timeline // instead of space, under tokens
+	line   *timetable.Line // instead of space, under tokens
 }
 
 // hostWork is what placing an instance costs, in steps of the cutter.
@@ -26,7 +27,7 @@ func (s *solver) host(class int, items []Item) *host {
 	h := &host{class: class, node: AnyNode}
 	s.work += int64(hostWork * (1 + len(items)))
 	if s.p.Tokens {
-		h.line = newTimeline()
+		h.line = timetable.New(One, One)
 	} else {
 		h.space = maxrect.New(One, One, maxrect.DefaultThreshold)
 	}
@@ -42,7 +43,7 @@ func (h *host) add(p *Problem, it Item) {
 	if h.space != nil {
 		h.space.Place(it.At)
 	} else {
-		h.line = h.line.take(it.Turns, p.Funcs[it.Func].Options[it.Option].H)
+		h.line.Take(it.Turns, p.Funcs[it.Func].Options[it.Option].H)
 	}
 	h.items = append(h.items, it)
 }
@@ -69,7 +70,7 @@ func (h *host) free() []maxrect.Rect {
 	if h.space != nil {
 		return h.space.Free()
 	}
-	return h.line.rects()
+	return h.line.Rects()
 }
 
 // fill adds what is most valuable, until nothing that is wanted fits. A
@@ -163,7 +164,7 @@ func (s *solver) shrink(class int, it Item, left float64) Item {
 // given anew. Memory is not looked at.
 func (s *solver) spot(h *host, it *Item) bool {
 	o := &s.p.Funcs[it.Func].Options[it.Option]
-	return h.has(it, o) || s.p.Tokens && h.line.area() >= o.W*(o.H/scale) && s.level(h, it)
+	return h.has(it, o) || s.p.Tokens && h.line.Free() >= o.W*o.H && s.level(h, it)
 }
 
 // has finds where or when an item of an option goes, and moves nothing.
@@ -172,7 +173,7 @@ func (h *host) has(it *Item, o *Option) (ok bool) {
 		it.At, _, ok = h.space.Best(o.W, o.H)
 		return ok
 	}
-	it.Turns = h.line.turns(o.W, o.H)
+	it.Turns = h.line.Find(o.W, o.H)
 	return it.Turns != nil
 }
 
@@ -190,23 +191,19 @@ func (s *solver) level(h *host, more *Item) bool {
 		return cmp.Or(cmp.Compare(option(b).H, option(a).H), cmp.Compare(option(b).W, option(a).W))
 	})
 	s.work += int64(20 * len(items) * len(items))
-	line := newTimeline()
+	line := timetable.New(One, One)
 	for _, i := range order {
 		o := option(i)
-		if items[i].Turns = line.turns(o.W, o.H); items[i].Turns == nil {
+		if items[i].Turns = line.Find(o.W, o.H); items[i].Turns == nil {
 			return false
 		}
-		line = line.take(items[i].Turns, o.H)
+		line.Take(items[i].Turns, o.H)
 	}
 	last := len(items) - 1
 	more.Turns = items[last].Turns
 	h.items = items[:last]
-	h.line = h.line[:0]
-	again := newTimeline()
-	for _, it := range h.items {
-		again = again.take(it.Turns, s.p.Funcs[it.Func].Options[it.Option].H)
-	}
-	h.line = again
+	line.Give(more.Turns, option(last).H)
+	h.line = line
 	return true
 }
 
@@ -264,10 +261,13 @@ func (s *solver) byDensity(h *host, price, left []float64) []ranked {
 	return s.ranks
 }
 
+// scale keeps areas of many GPUs in 64 bits.
+const scale = 1000
+
 // area is at least what is free, in One × One / scale.
 func (h *host) area() int64 {
 	if h.line != nil {
-		return h.line.area() + scale
+		return h.line.Free()/scale + scale
 	}
 	area := int64(One * (One / scale))
 	for _, r := range h.space.Used() {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/policy/place/lp"
 	"github.com/gfaas/gfaas/pkg/policy/place/maxrect"
+	"github.com/gfaas/gfaas/pkg/policy/place/timetable"
 )
 
 // pattern is what one GPU of a class can host, and serves so.
@@ -136,7 +137,7 @@ func (s *solver) settle(class int, price, left []float64) pattern {
 // timed gives an item of a cut its turn, under tokens.
 func (s *solver) timed(it Item) Item {
 	if s.p.Tokens {
-		it.Turns = []Turn{{it.At.X, it.At.X + it.At.W}}
+		it.Turns = []timetable.Turn{{From: it.At.X, To: it.At.X + it.At.W}}
 	}
 	return it
 }

@@ -7,6 +7,7 @@ import (
 	"math"
 
 	"github.com/gfaas/gfaas/pkg/policy/place/maxrect"
+	"github.com/gfaas/gfaas/pkg/policy/place/timetable"
 )
 
 // One is the whole window, and all SMs of a GPU, in the unit of shares.
@@ -53,13 +54,10 @@ type Problem struct {
 // Item is an instance on a GPU.
 type Item struct {
 	Func, Option int
-	At           maxrect.Rect // where, under rectangles
-	Turns        []Turn       // when, under tokens
-	Gang         int          // tells a spanning function's instances apart; 0 for others
+	At           maxrect.Rect     // where, under rectangles
+	Turns        []timetable.Turn // when, under tokens, in billionths
+	Gang         int              // tells a spanning function's instances apart; 0 for others
 }
-
-// Turn is a part of the window, in billionths.
-type Turn struct{ From, To int64 }
 
 // GPU is what one GPU hosts.
 type GPU struct {

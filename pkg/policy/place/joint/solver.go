@@ -168,19 +168,11 @@ func (s *solver) lacking(sol Solution) []int {
 		h := s.host(g.GPU.Class, g.GPU.Items)
 		for f, left := range sol.Left {
 			for i, o := range s.p.Funcs[f].Options {
-				if left > 0 && out[f] < 0 && o.On[h.class] && s.hasRoom(h, o) {
+				if left > 0 && out[f] < 0 && o.On[h.class] && h.has(&Item{}, &o) {
 					out[f] = i
 				}
 			}
 		}
 	}
 	return out
-}
-
-func (s *solver) hasRoom(h *host, o Option) bool {
-	if s.p.Tokens {
-		return h.line.turns(o.W, o.H) != nil
-	}
-	_, _, ok := h.space.Best(o.W, o.H)
-	return ok
 }

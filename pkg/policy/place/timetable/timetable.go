@@ -5,6 +5,8 @@ package timetable
 import (
 	"cmp"
 	"slices"
+
+	"github.com/gfaas/gfaas/pkg/policy/place/maxrect"
 )
 
 // Turn is a part of the window, [From, To).
@@ -50,6 +52,29 @@ func (l *Line) Find(time, share int64) []Turn {
 		}
 	}
 	return nil
+}
+
+// Rects are the maximal free rectangles: X and W in time, H the share that is
+// free throughout.
+func (l *Line) Rects() []maxrect.Rect {
+	var out []maxrect.Rect
+	for i, s := range l.spans {
+		if s.free == 0 {
+			continue
+		}
+		a, b := i, i
+		for a > 0 && l.spans[a-1].free >= s.free {
+			a--
+		}
+		for b+1 < len(l.spans) && l.spans[b+1].free >= s.free {
+			b++
+		}
+		r := maxrect.Rect{X: l.spans[a].From, W: l.spans[b].To - l.spans[a].From, H: s.free}
+		if !slices.Contains(out, r) {
+			out = append(out, r)
+		}
+	}
+	return out
 }
 
 // Take makes a share busy during the turns, unless it is not free there.

@@ -1,9 +1,12 @@
 package timetable
 
 import (
+	"maps"
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/gfaas/gfaas/pkg/policy/place/maxrect"
 )
 
 // twin is the free share of every single moment.
@@ -37,6 +40,23 @@ func (w twin) fits(time, share int64) bool {
 		}
 	}
 	return n >= time
+}
+
+// rects are the runs of moments with a share free throughout, once for each
+// share that is the least of its run.
+func (w twin) rects() map[maxrect.Rect]bool {
+	out := map[maxrect.Rect]bool{}
+	for from := range w {
+		least := w[from]
+		for to := from; to < len(w); to++ {
+			least = min(least, w[to])
+			wider := from > 0 && w[from-1] >= least || to+1 < len(w) && w[to+1] >= least
+			if least > 0 && !wider {
+				out[maxrect.Rect{X: int64(from), W: int64(to + 1 - from), H: least}] = true
+			}
+		}
+	}
+	return out
 }
 
 func TestAgainstEveryMoment(t *testing.T) {
@@ -84,6 +104,14 @@ func TestAgainstEveryMoment(t *testing.T) {
 			}
 			if line.Free() != free {
 				t.Fatalf("free %d, want %d", line.Free(), free)
+			}
+			rects := line.Rects()
+			got := map[maxrect.Rect]bool{}
+			for _, r := range rects {
+				got[r] = true
+			}
+			if want := dumb.rects(); len(rects) != len(got) || !maps.Equal(got, want) {
+				t.Fatalf("rectangles %v, want %v", rects, want)
 			}
 		}
 	})
