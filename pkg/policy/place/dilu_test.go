@@ -78,7 +78,7 @@ func TestDiluSpansGPUsOfANode(t *testing.T) {
 		t.Errorf("small on b, which keeps a's three GPUs whole: %+v", p.GPUs)
 	}
 	in.Functions[0].GPUs = 4
-	if p := dilu(t, in, Arrival); len(p.Unplaced) != 1 || p.Unplaced[0].Reason != "no node has 4 GPUs: the largest has 3" {
+	if p := dilu(t, in, Arrival); len(p.Unplaced) != 1 || p.Unplaced[0].Reason != "an instance spans 4 GPUs of one node: the most that a node has is 3" {
 		t.Errorf("%+v", p.Unplaced)
 	}
 }

@@ -114,6 +114,9 @@ func (in Input) wants() []want {
 	wanted := make([]want, len(in.Demand))
 	for i, d := range in.Demand {
 		rows, reason := in.admissible(d, byFunction[d.Function])
+		if span, most := in.function(d.Function).GPUs, in.together(); rows != nil && span > most {
+			rows, reason = nil, fmt.Sprintf("an instance spans %d GPUs of one node: the most that a node has is %d", span, most)
+		}
 		wanted[i] = want{demand: d, rows: rows, reason: reason}
 	}
 	return wanted

@@ -258,3 +258,30 @@ func TestIncrementalFromJointPlans(t *testing.T) {
 		})
 	})
 }
+
+// TestIncrementalKeepsBesideWhatCannotBe: the weights of a function that no node
+// can host take no room from another that shares them.
+func TestIncrementalKeepsBesideWhatCannotBe(t *testing.T) {
+	shares := &function.Model{Name: "m"}
+	wide, narrow := row("wide", 12, 0.5, 1), row("narrow", 12, 0.5, 1)
+	wide.GPUMemMiB, wide.ModelMemMiB, narrow.GPUMemMiB = 2000, 1900, 100
+	in := Input{
+		Profile:   []profile.Row{wide, narrow},
+		Functions: []function.Function{{Name: "wide", GPUs: 2, Model: shares}, {Name: "narrow", GPUs: 1, Model: shares}},
+		Devices:   []plan.Device{{Node: "n", MemMiB: 3000, UsedMemMiB: 2500}, {Node: "o", MemMiB: 3000}},
+		Demand:    []plan.Demand{{Function: "wide", RPS: 1}, {Function: "narrow", RPS: 4}},
+	}
+	planner := func(in Input) (plan.Plan, error) {
+		p, _, err := Joint(in, JointOptions{ShareModels: true})
+		return p, err
+	}
+	current, err := planner(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	current.GPUs[0].Node = "n"
+	p, why, err := Incremental(current, in, IncrementalOptions{ShareModels: true}, planner)
+	if err != nil || p.Demand[1].ServedRPS != 4 || len(why) > 0 {
+		t.Errorf("%v: %+v, %v", err, p.Demand, why)
+	}
+}

@@ -31,9 +31,6 @@ func Joint(in Input, o JointOptions) (plan.Plan, []Reason, error) {
 		w := &b.wanted[i]
 		fn := in.function(w.demand.Function)
 		w.rows = undominated(w.rows)
-		if most := in.together(); w.rows != nil && fn.GPUs > most {
-			w.rows, w.reason = nil, fmt.Sprintf("an instance spans %d GPUs of one node: the most that a node has is %d", fn.GPUs, most)
-		}
 		b.functions = append(b.functions, fn)
 		b.count(w, fn)
 	}
