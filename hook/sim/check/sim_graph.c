@@ -5,6 +5,7 @@
 #include "tap.h"
 
 #include <stdint.h>
+#include <unistd.h>
 
 #define N 256
 
@@ -348,6 +349,12 @@ static void one_at_a_time(void)
     MUST(cuMemFreeHost(zeros));
 }
 
+static void wait_at_gate(void *open)
+{
+    while (!__atomic_load_n((int *)open, __ATOMIC_ACQUIRE))
+        usleep(200);
+}
+
 /* On the simulated GPU kernels of a graph cost what they cost elsewhere. */
 static void cost(void)
 {
@@ -366,13 +373,17 @@ static void cost(void)
     MUST(cuGraphAddKernelNode(&b, g, &a, 1, &k));
     MUST(cuGraphAddKernelNode(&c, g, &a, 1, &k)); /* beside b, but one has the SMs */
     MUST(cuGraphInstantiate(&e, g, 0));
-    /* 100 ms, so that all is queued before the first graph begins, on a busy host too. */
-    MUST(cuLaunchKernel(tick, 100u * (unsigned)sms, 1, 1, 1, 1, 1, 0, s, NULL, NULL));
+    /* All is queued before the first graph begins, however busy the host is; then
+     * it follows a kernel without a gap. */
+    int open = 0;
+    MUST(cuLaunchHostFunc(s, wait_at_gate, &open));
+    MUST(cuLaunchKernel(tick, (unsigned)sms, 1, 1, 1, 1, 1, 0, s, NULL, NULL));
     MUST(cuEventRecord(from, s));
     for (int i = 0; i < 5; i++)
         MUST(cuGraphLaunch(e, s));
     MUST(cuEventRecord(to, s));
     GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(s));
+    __atomic_store_n(&open, 1, __ATOMIC_RELEASE);
     MUST(cuEventSynchronize(to));
     MUST(cuEventElapsedTime(&ms, from, to));
     CHECK(ms > 29.999 && ms < 30.001);
