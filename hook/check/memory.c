@@ -1,14 +1,28 @@
 /* memory: allocates CHUNK MiB at a time until there is no more, in PROCESSES
  * processes at once, and prints how many MiB each got, then what the driver
- * says is there.
+ * says is there. Nobody gives anything back before all have taken theirs. With
+ * FILE it is one of the processes, which all name the same file.
  *
- *   memory CHUNK PROCESSES */
+ *   memory CHUNK PROCESSES [FILE] */
 #include "check.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-static int fill(size_t chunk)
+static int met; /* a file with a byte for each process that has come so far */
+
+static void meet(int processes)
+{
+    const double patience = 60;
+    struct stat s = {.st_size = 0};
+    ENSURE(write(met, "", 1) == 1);
+    for (double end = now_s() + patience; fstat(met, &s) == 0 && s.st_size < processes; usleep(1000))
+        ENSURE(now_s() < end);
+}
+
+static int fill(size_t chunk, int processes)
 {
     CUdevice device;
     CUcontext context;
@@ -32,7 +46,7 @@ static int fill(size_t chunk)
     MUST(cuMemGetInfo(&before, &total));
     printf("%zu of %zu MiB\n", got >> 20, total >> 20);
     fflush(stdout);
-    sleep(1); /* holds what it has while its siblings take theirs */
+    meet(processes);
     if (first) {
         MUST(cuMemFree(first));
         MUST(cuMemAlloc(&block, chunk / 2));
@@ -43,15 +57,17 @@ static int fill(size_t chunk)
 
 int main(int argc, char **argv)
 {
-    if (argc != 3)
+    if (argc != 3 && argc != 4)
         return 2;
     size_t chunk = (size_t)atoi(argv[1]) << 20;
     int processes = atoi(argv[2]), failed = 0, status;
-    if (processes == 1)
-        return fill(chunk);
+    met = argc == 4 ? open(argv[3], O_WRONLY | O_CREAT | O_APPEND, 0600) : fileno(tmpfile());
+    ENSURE(met >= 0);
+    if (processes == 1 || argc == 4)
+        return fill(chunk, processes);
     for (int i = 0; i < processes; i++)
         if (fork() == 0)
-            exit(fill(chunk)); /* the driver is first used after the fork */
+            exit(fill(chunk, processes)); /* the driver is first used after the fork */
     while (wait(&status) > 0)
         failed |= status;
     return failed != 0;

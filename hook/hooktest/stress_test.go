@@ -79,7 +79,8 @@ func TestShell(t *testing.T) {
 		script = strings.ReplaceAll(script, "CHECK", filepath.Join(build, "check"))
 		return h.launch(exec.Command("sh", "-c", script), h.register("shell", slice))
 	}
-	p := shell("CHECK/memory 16 1 & CHECK/memory 16 1 & wait")
+	met := filepath.Join(t.TempDir(), "met")
+	p := shell(fmt.Sprintf("CHECK/memory 16 2 %s & CHECK/memory 16 2 %s & wait", met, met))
 	if err := p.wait(); err != nil {
 		t.Fatal(err)
 	}
