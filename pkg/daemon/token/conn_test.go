@@ -15,7 +15,7 @@ import (
 )
 
 func TestRefused(t *testing.T) {
-	s := serve(t, Config{HelloTimeout: 50 * time.Millisecond})
+	s, hasty := serve(t, Config{}), serve(t, Config{HelloTimeout: 50 * time.Millisecond})
 	s.register(reg("a", 60, 1, 1))
 	for name, who := range map[string][2]string{"secret": {"a", "wrong"}, "instance": {"b", "secret of a"}, "nothing": {"", ""}} {
 		_, err := tokentest.Dial(s.clientSocket(), who[0], who[1], 0)
@@ -34,7 +34,11 @@ func TestRefused(t *testing.T) {
 		"long message":   {long, ""},
 		"cut off header": {[]byte{1, 2, 3}, ""},
 	} {
-		conn, err := net.Dial("unixpacket", s.clientSocket())
+		to := s
+		if tt.frame == nil {
+			to = hasty
+		}
+		conn, err := net.Dial("unixpacket", to.clientSocket())
 		if err != nil {
 			t.Fatal(err)
 		}

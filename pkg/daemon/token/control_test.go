@@ -76,6 +76,7 @@ func TestWeb(t *testing.T) {
 			t.Errorf("%s: %d, want %d", path, code, want)
 		}
 	}
+	eventually(t, "the lease is back", func() bool { return s.row("a").State == "idle" })
 	_, kind, text := get("/metrics")
 	if !strings.HasPrefix(kind, "application/openmetrics-text") {
 		t.Error("content type", kind)

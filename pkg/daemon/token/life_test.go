@@ -115,8 +115,19 @@ func TestOnlyOneDaemon(t *testing.T) {
 }
 
 func TestExitWhenIdle(t *testing.T) {
-	s := serve(t, Config{ExitWhenIdle: 30 * time.Millisecond})
-	a := s.join(reg("a", 60, 1, 1))
+	socket := filepath.Join(runDir(t), "token.sock")
+	first := serve(t, Config{Socket: socket})
+	first.register(reg("a", 60, 1, 1))
+	if err := first.stop(); err != nil {
+		t.Fatal(err)
+	}
+	// It knows the instance from the first moment, however late its client comes.
+	s := serve(t, Config{Socket: socket, ExitWhenIdle: 30 * time.Millisecond})
+	a, err := s.dial("a", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(a.Close)
 	select {
 	case <-s.ends:
 		t.Fatal("it left with a client")
