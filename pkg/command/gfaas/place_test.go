@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // place is a world that a test runs commands in.
 type place struct {

@@ -21,11 +21,17 @@ import (
 const trapping = `for s in HUP INT QUIT USR1 USR2 ALRM VTALRM PWR WINCH CONT; do trap "echo $s" $s; done
 trap "echo TERM; exit 5" TERM; echo ready; while :; do sleep 0.01; done`
 
+// heed keeps signals from being ignored by the commands of a test, as they are
+// where the tests themselves run under nohup or in the background of a script.
+func heed(t *testing.T) {
+	heeded := make(chan os.Signal, 1)
+	signal.Notify(heeded, unix.SIGHUP, unix.SIGINT, unix.SIGQUIT)
+	t.Cleanup(func() { signal.Stop(heeded) })
+}
+
 func TestRunPassesSignalsOn(t *testing.T) {
 	p := newPlace(t)
-	heeded := make(chan os.Signal, 1)
-	signal.Notify(heeded, unix.SIGHUP, unix.SIGINT, unix.SIGQUIT) // else ignored where the tests run under nohup
-	defer signal.Stop(heeded)
+	heed(t)
 	cmd := p.command("run", "-q", "--", "sh", "-c", trapping)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -112,6 +118,7 @@ func terminal(t *testing.T) (master, slave *os.File) {
 // A terminal's ^C reaches the command once: from the terminal, not from us.
 func TestRunOnTerminal(t *testing.T) {
 	p := newPlace(t)
+	heed(t)
 	master, slave := terminal(t)
 	cmd := p.command("run", "-q", "--", "sh", "-c", `tty; `+trapping)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
