@@ -256,7 +256,11 @@ func TestFailuresLeaveNothing(t *testing.T) {
 		{"no such slice", func(_ *bench, _ *function.Function, p *Placement) { p.Slice.SMPct = 0 }, "SM share 0", nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			b := newBench(t, 200*time.Millisecond)
+			ready := time.Minute
+			if c.is == context.DeadlineExceeded {
+				ready = 200 * time.Millisecond
+			}
+			b := newBench(t, ready)
 			fn, p := serve, place
 			c.prepare(b, &fn, &p)
 			_, err := b.Start(t.Context(), fn, p)
