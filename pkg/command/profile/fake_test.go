@@ -118,6 +118,10 @@ func (s *fakeSubject) invoke(ctx context.Context, r request) error {
 	}
 	s.fake.bodies[fmt.Sprintf("%d %s", r.Batch, r.Body)]++
 	s.fake.mu.Unlock()
+	if s.fault == "waits" && s.slice.SMPct > 25 {
+		<-ctx.Done()
+		return ctx.Err()
+	}
 	service := s.service
 	if s.fault == "tires" {
 		service += time.Since(s.began) / 1000

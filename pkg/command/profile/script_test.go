@@ -75,7 +75,7 @@ func interrupt(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(err)
 	cmd := command(ts, args[3:])
 	ts.Check(cmd.Start())
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(patience)
 	for count(ts.MkAbs(args[0])) < have {
 		if time.Now().After(deadline) {
 			_ = cmd.Process.Kill()
