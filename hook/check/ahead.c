@@ -16,29 +16,15 @@ static void CUDA_CB one_done(void *unused)
 
 int main(int argc, char **argv)
 {
-    CUdevice device;
-    CUcontext context;
-    CUmodule module;
-    CUfunction nop, kernel;
-    CUstream stream;
     CUgraph graph;
     CUgraphNode node;
     CUgraphExec instance;
-    char ptx[256];
     if (argc < 3)
         return 2;
-    MUST(cuInit(0));
-    MUST(cuDeviceGet(&device, 0));
-    MUST(cuDevicePrimaryCtxRetain(&context, device));
-    MUST(cuCtxSetCurrent(context));
-    MUST(cuModuleLoadData(&module, check_ptx));
-    MUST(cuModuleGetFunction(&nop, module, "nop"));
-    snprintf(ptx, sizeof ptx, "// gfaas-sim: timed block_us=%s\n.version 7.0\n.target sm_70\n.address_size 64\n"
-                              ".visible .entry timed()\n{\n ret;\n}\n", argv[1]);
-    MUST(cuModuleLoadData(&module, ptx));
-    MUST(cuModuleGetFunction(&kernel, module, "timed"));
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    CUDA_KERNEL_NODE_PARAMS p = {.func = kernel, .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1};
+    primary_context();
+    CUfunction nop = kernel(check_ptx, "nop"), timed = timed_kernel(atoi(argv[1]));
+    CUstream stream = new_stream();
+    CUDA_KERNEL_NODE_PARAMS p = {.func = timed, .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1};
     MUST(cuGraphCreate(&graph, 0));
     MUST(cuGraphAddKernelNode(&node, graph, NULL, 0, &p));
     MUST(cuGraphInstantiate(&instance, graph, 0));

@@ -31,20 +31,12 @@ static void say(const char *what)
 
 static void set_up(void)
 {
-    CUdevice device;
-    CUmodule module;
-    MUST(cuInit(0));
-    MUST(cuDeviceGet(&device, 0));
-    MUST(cuDevicePrimaryCtxRetain(&context, device));
-    MUST(cuCtxSetCurrent(context));
-    MUST(cuModuleLoadData(&module, check_ptx));
-    MUST(cuModuleGetFunction(&nop, module, "nop"));
-    MUST(cuModuleLoadData(&module, "// gfaas-sim: slow block_us=400000\n.version 7.0\n.target sm_70\n.address_size 64\n"
-                                   ".visible .entry slow()\n{\n ret;\n}\n"));
-    MUST(cuModuleGetFunction(&slow, module, "slow"));
-    CUstream *streams[] = {&first, &second, &third};
-    for (int i = 0; i < 3; i++)
-        MUST(cuStreamCreate(streams[i], CU_STREAM_NON_BLOCKING));
+    context = primary_context();
+    nop = kernel(check_ptx, "nop");
+    slow = timed_kernel(400000);
+    first = new_stream();
+    second = new_stream();
+    third = new_stream();
     MUST(cuEventCreate(&fork_event, CU_EVENT_DISABLE_TIMING));
     MUST(cuEventCreate(&join_event, CU_EVENT_DISABLE_TIMING));
     MUST(cuMemAlloc(&memory, 4096));

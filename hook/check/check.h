@@ -44,6 +44,54 @@ static const char check_ptx[] __attribute__((unused)) =
     "DONE:\n ret;\n}\n"
     ".visible .entry nop()\n{\n ret;\n}\n";
 
+/* The first device, with a context of the program's own. */
+static inline CUcontext own_context(void)
+{
+    CUdevice device;
+    CUcontext context;
+    MUST(cuInit(0));
+    MUST(cuDeviceGet(&device, 0));
+    MUST(cuCtxCreate(&context, 0, device));
+    return context;
+}
+
+/* The first device, with the context that all of a process share. */
+static inline CUcontext primary_context(void)
+{
+    CUdevice device;
+    CUcontext context;
+    MUST(cuInit(0));
+    MUST(cuDeviceGet(&device, 0));
+    MUST(cuDevicePrimaryCtxRetain(&context, device));
+    MUST(cuCtxSetCurrent(context));
+    return context;
+}
+
+static inline CUfunction kernel(const char *ptx, const char *name)
+{
+    CUmodule module;
+    CUfunction function;
+    MUST(cuModuleLoadData(&module, ptx));
+    MUST(cuModuleGetFunction(&function, module, name));
+    return function;
+}
+
+/* A kernel that does nothing; on the simulated GPU a block takes its time. */
+static inline CUfunction timed_kernel(int block_us)
+{
+    char ptx[256];
+    snprintf(ptx, sizeof ptx, "// gfaas-sim: timed block_us=%d\n.version 7.0\n.target sm_70\n.address_size 64\n"
+                              ".visible .entry timed()\n{\n ret;\n}\n", block_us);
+    return kernel(ptx, "timed");
+}
+
+static inline CUstream new_stream(void)
+{
+    CUstream stream;
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    return stream;
+}
+
 static inline double now_s(void)
 {
     struct timespec t;

@@ -7,17 +7,9 @@
 int main(int argc, char **argv)
 {
     enum { BURST = 100 };
-    CUdevice device;
-    CUcontext context;
-    CUmodule module;
-    CUfunction nop;
-    CUstream stream;
-    MUST(cuInit(0));
-    MUST(cuDeviceGet(&device, 0));
-    MUST(cuCtxCreate(&context, 0, device));
-    MUST(cuModuleLoadData(&module, check_ptx));
-    MUST(cuModuleGetFunction(&nop, module, "nop"));
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    own_context();
+    CUfunction nop = kernel(check_ptx, "nop");
+    CUstream stream = new_stream();
     double least = 1;
     for (int i = argc > 1 ? atoi(argv[1]) : 1000; i > 0; i--) {
         MUST(cuLaunchKernel(nop, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));

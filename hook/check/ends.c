@@ -26,12 +26,8 @@ static CUfunction nop, slow;
 
 static void load(void)
 {
-    CUmodule module;
-    MUST(cuModuleLoadData(&module, check_ptx));
-    MUST(cuModuleGetFunction(&nop, module, "nop"));
-    MUST(cuModuleLoadData(&module, "// gfaas-sim: slow block_us=500000\n.version 7.0\n.target sm_70\n.address_size 64\n"
-                                   ".visible .entry slow()\n{\n ret;\n}\n"));
-    MUST(cuModuleGetFunction(&slow, module, "slow"));
+    nop = kernel(check_ptx, "nop");
+    slow = timed_kernel(500000);
 }
 
 static void launch(CUfunction f, CUstream stream)
@@ -170,14 +166,11 @@ static void ahead(void)
 static void *endless(void *ordinal)
 {
     CUcontext mine;
-    CUmodule module;
-    CUfunction f;
     CUdeviceptr block;
     MUST(cuCtxCreate(&mine, 0, (CUdevice)(size_t)ordinal));
     if (ordinal == (void *)2)
         MUST(cuMemAlloc(&block, 1024));
-    MUST(cuModuleLoadData(&module, check_ptx));
-    MUST(cuModuleGetFunction(&f, module, "nop"));
+    CUfunction f = kernel(check_ptx, "nop");
     while (cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, CU_STREAM_PER_THREAD, NULL, NULL) == CUDA_SUCCESS)
         ;
     return NULL; /* the driver is shut down */

@@ -26,14 +26,12 @@ static unsigned long launches;
 
 static void begin(void)
 {
-    CUmodule module;
     MUST(cuInit(0));
     MUST(cuDeviceGetCount(&devices));
     ENSURE(devices > 0 && devices <= DEVICES);
     for (int i = 0; i < devices; i++) {
         MUST(cuCtxCreate(&context[i], 0, i));
-        MUST(cuModuleLoadData(&module, check_ptx));
-        MUST(cuModuleGetFunction(&nop[i], module, "nop"));
+        nop[i] = kernel(check_ptx, "nop");
     }
 }
 

@@ -7,7 +7,7 @@ static CUfunction nop;
 static CUstream stream;
 static CUgraphExec instance;
 
-static CUDA_KERNEL_NODE_PARAMS kernel(unsigned blocks)
+static CUDA_KERNEL_NODE_PARAMS nop_node(unsigned blocks)
 {
     return (CUDA_KERNEL_NODE_PARAMS){.func = nop, .gridDimX = blocks, .gridDimY = 1, .gridDimZ = 1,
                                      .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1};
@@ -16,7 +16,7 @@ static CUDA_KERNEL_NODE_PARAMS kernel(unsigned blocks)
 static CUgraphNode add(CUgraph graph, unsigned blocks)
 {
     CUgraphNode node;
-    CUDA_KERNEL_NODE_PARAMS p = kernel(blocks);
+    CUDA_KERNEL_NODE_PARAMS p = nop_node(blocks);
     MUST(cuGraphAddKernelNode(&node, graph, NULL, 0, &p));
     return node;
 }
@@ -51,7 +51,7 @@ static void nodes(void)
 {
     CUgraph graph;
     CUgraphExecUpdateResultInfo info;
-    CUDA_KERNEL_NODE_PARAMS p = kernel(7);
+    CUDA_KERNEL_NODE_PARAMS p = nop_node(7);
     MUST(cuGraphCreate(&graph, 0));
     CUgraphNode one = add(graph, 3), two = add(graph, 5);
     instantiate(graph);
@@ -67,7 +67,7 @@ static void nodes(void)
     launched("updated", 2, 6);
     MUST(cuGraphExecKernelNodeSetParams(instance, two, &p));
     launched("and-parameters", 2, 9);
-    CUgraphNodeParams generic = {.type = CU_GRAPH_NODE_TYPE_KERNEL, .kernel = kernel(100)};
+    CUgraphNodeParams generic = {.type = CU_GRAPH_NODE_TYPE_KERNEL, .kernel = nop_node(100)};
     MUST(cuGraphExecNodeSetParams(instance, one, &generic));
     launched("generic", 2, 107);
     ENSURE(cuGraphExecUpdate(instance, graph, NULL) != CUDA_SUCCESS);
@@ -126,16 +126,9 @@ static void others(void)
 
 int main(void)
 {
-    CUdevice device;
-    CUcontext context;
-    CUmodule module;
-    MUST(cuInit(0));
-    MUST(cuDeviceGet(&device, 0));
-    MUST(cuDevicePrimaryCtxRetain(&context, device));
-    MUST(cuCtxSetCurrent(context));
-    MUST(cuModuleLoadData(&module, check_ptx));
-    MUST(cuModuleGetFunction(&nop, module, "nop"));
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    primary_context();
+    nop = kernel(check_ptx, "nop");
+    stream = new_stream();
     nodes();
     children();
     others();

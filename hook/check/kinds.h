@@ -236,12 +236,9 @@ enum { CHUNKS = 8 };
 /* Begins to use the device: its memory is the limit. */
 static inline void use_device(void)
 {
-    CUcontext context;
-    MUST(cuInit(0));
-    MUST(cuDeviceGet(&the_device, 0));
+    primary_context();
+    MUST(cuCtxGetDevice(&the_device));
     MUST(cuDeviceTotalMem(&the_limit, the_device));
-    MUST(cuDevicePrimaryCtxRetain(&context, the_device));
-    MUST(cuCtxSetCurrent(context));
     the_chunk = the_limit / CHUNKS;
     ENSURE(the_limit && the_chunk % (32 << 20) == 0); /* by which pools grow; a multiple of all other pages */
 }

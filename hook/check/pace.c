@@ -23,21 +23,11 @@ int main(int argc, char **argv)
     ENSURE(fd >= 0 && ftruncate(fd, (1 + TIMES) * 8) == 0);
     uint64_t *account = mmap(NULL, (1 + TIMES) * 8, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     ENSURE(account != MAP_FAILED);
-    char text[sizeof check_ptx + 64];
-    snprintf(text, sizeof text, "// gfaas-sim: nop block_us=%d\n%s", atoi(argv[2]), strchr(strchr(check_ptx, '\n') + 1, '\n') + 1);
-    CUdevice device;
-    CUcontext context;
-    CUmodule module;
-    CUfunction nop;
-    CUstream stream;
-    MUST(cuInit(0));
-    MUST(cuDeviceGet(&device, 0));
-    MUST(cuCtxCreate(&context, 0, device));
-    MUST(cuModuleLoadData(&module, text));
-    MUST(cuModuleGetFunction(&nop, module, "nop"));
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    own_context();
+    CUfunction timed = timed_kernel(atoi(argv[2]));
+    CUstream stream = new_stream();
     for (uint64_t n = 0;; n++) {
-        MUST(cuLaunchKernel(nop, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
+        MUST(cuLaunchKernel(timed, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
         account[1 + n % TIMES] = (uint64_t)(now_s() * 1e9);
         MUST(cuStreamSynchronize(stream));
         __atomic_store_n(&account[0], n + 1, __ATOMIC_RELEASE);

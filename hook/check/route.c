@@ -133,10 +133,7 @@ enum { COUNT = sizeof calls / sizeof *calls };
 static void set_up(void)
 {
     CUmodule module;
-    MUST(cuInit(0));
-    MUST(cuDeviceGet(&device, 0));
-    MUST(cuDevicePrimaryCtxRetain(&context, device));
-    MUST(cuCtxSetCurrent(context));
+    context = primary_context();
     MUST(cuModuleLoadData(&module, check_ptx));
     MUST(cuModuleGetFunction(&add, module, "add"));
     MUST(cuModuleGetFunction(&nop, module, "nop"));

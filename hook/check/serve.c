@@ -23,26 +23,16 @@ int main(int argc, char **argv)
     int bursts = atoi(argv[1]), requests = atoi(argv[2]), kernels = atoi(argv[5]);
     double every = atof(argv[3]) / 1e3, lull = atof(argv[4]) / 1e3;
     unsigned blocks = (unsigned)atoi(argv[7]);
-    char text[sizeof check_ptx + 64];
-    snprintf(text, sizeof text, "// gfaas-sim: nop block_us=%d\n%s", atoi(argv[6]), strchr(strchr(check_ptx, '\n') + 1, '\n') + 1);
-    CUdevice device;
-    CUcontext context;
-    CUmodule module;
-    CUfunction nop;
-    CUstream stream;
-    MUST(cuInit(0));
-    MUST(cuDeviceGet(&device, 0));
-    MUST(cuCtxCreate(&context, 0, device));
-    MUST(cuModuleLoadData(&module, text));
-    MUST(cuModuleGetFunction(&nop, module, "nop"));
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    own_context();
+    CUfunction timed = timed_kernel(atoi(argv[6]));
+    CUstream stream = new_stream();
     for (int b = 0; b < bursts; b++) {
         double began = now_s();
         for (int r = 0; r < requests; r++) {
             double came = began + r * every;
             sleep_until(came);
             for (int k = 0; k < kernels; k++)
-                MUST(cuLaunchKernel(nop, blocks, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
+                MUST(cuLaunchKernel(timed, blocks, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
             MUST(cuStreamSynchronize(stream));
             printf("%.2f ", (now_s() - came) * 1e3);
         }

@@ -62,7 +62,7 @@ static void sum(void)
 static void another_stream(void)
 {
     MUST(cuStreamDestroy(stream));
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    stream = new_stream();
 }
 
 static void child(void)
@@ -83,19 +83,10 @@ int main(int argc, char **argv)
     ENSURE(fd >= 0 && ftruncate(fd, 8) == 0);
     done = mmap(NULL, 8, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     ENSURE(done != MAP_FAILED);
-    char text[sizeof check_ptx + 64];
-    snprintf(text, sizeof text, "// gfaas-sim: nop block_us=200\n// gfaas-sim: add op=vadd_f32 block_us=50\n%s",
-             strchr(strchr(check_ptx, '\n') + 1, '\n') + 1);
-    CUdevice device;
-    CUcontext context;
-    CUmodule module;
-    MUST(cuInit(0));
-    MUST(cuDeviceGet(&device, 0));
-    MUST(cuCtxCreate(&context, 0, device));
-    MUST(cuModuleLoadData(&module, text));
-    MUST(cuModuleGetFunction(&nop, module, "nop"));
-    MUST(cuModuleGetFunction(&add, module, "add"));
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    own_context();
+    nop = timed_kernel(200);
+    add = kernel(check_ptx, "add");
+    stream = new_stream();
     for (;;) {
         switch (chance(10)) {
         case 0: another_stream(); break;

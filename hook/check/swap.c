@@ -61,8 +61,6 @@ static void look(void)
 int main(int argc, char **argv)
 {
     const double patience = 60;
-    CUmodule module;
-    CUfunction add;
     if (argc != 3)
         return 2;
     if (!driver_find("cuMemAllocManaged"))
@@ -75,8 +73,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < 3; i++)
         MUST(cuMemAlloc(&vector[i], bytes));
     look();
-    MUST(cuModuleLoadData(&module, check_ptx));
-    MUST(cuModuleGetFunction(&add, module, "add"));
+    CUfunction add = kernel(check_ptx, "add");
     for (unsigned i = 0; i < n; i++)
         host[i] = 1;
     MUST(cuMemcpyHtoD(vector[0], host, bytes));
