@@ -1,0 +1,89 @@
+package residency
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestOrder tells what leaves a GPU, in a few words a case: "a+" starts an
+// invocation of function a, "a-" ends the one that began first, "a^" brings the
+// memory of a back, "clear" removes what idles. Each function has 10 bytes.
+func TestOrder(t *testing.T) {
+	const a = int32(0)
+	onlyA := func(function int32) bool { return function == a }
+	for _, c := range []struct {
+		name  string
+		shape Config
+		does  string
+		want  string
+	}{
+		{"least recently finished is removed first", Config{Pool: 2}, "a+ b+ b- a- c+", "-b"},
+		{"what began first is not what counts", Config{Pool: 2}, "a+ b+ a- b- c+", "-a"},
+		{"what runs stays, beyond the limit", Config{Pool: 1}, "a+ b+ c+", ""},
+		{"and the limit holds once something ends", Config{Pool: 1}, "a+ b+ a- c+ b-", "-a -b"},
+		{"an active function goes last", Config{Pool: 2, Keep: onlyA}, "a+ b+ a- b- c+", "-b"},
+		{"but goes when nothing else is idle", Config{Pool: 2, Keep: onlyA}, "a+ b+ a- c+", "-a"},
+		{"a pool of none keeps nothing", Config{Pool: 0}, "a+ a-", "-a"},
+		{"memory goes to the host, containers stay", Config{Pool: Unlimited, Mem: 20}, "a+ b+ b- a- c+", "~b"},
+		{"memory of active functions goes last", Config{Pool: Unlimited, Mem: 20, Keep: onlyA}, "a+ b+ a- b- c+", "~b"},
+		{"what went needs room to come back", Config{Pool: Unlimited, Mem: 20}, "a+ a- b+ b- c+ c- a+", "~a ~b"},
+		{"prefetching what is there changes nothing", Config{Pool: Unlimited, Mem: 20, Keep: onlyA}, "a+ a- b+ b- a^", ""},
+		{"prefetching an active function makes room", Config{Pool: Unlimited, Mem: 10, Keep: onlyA}, "a+ a- b+ b- a^ a+", "~a ~b"},
+		{"prefetching takes nothing from what is active", Config{Pool: Unlimited, Mem: 10, Keep: onlyA}, "b+ b- a+ a- b^", "~b"},
+		{"the least worth goes first", Config{Pool: 2, Worth: worthOf(3, 1, 2)}, "a+ b+ a- b- c+", "-b"},
+		{"worth of the memory that it frees", Config{Pool: Unlimited, Mem: 20, Worth: worthOf(1, 3, 2)}, "b+ a+ b- a- c+", "~a"},
+		{"clearing begins with the oldest", Config{Pool: Unlimited, Clears: true}, "a+ b+ b- a- clear", "-b -a"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.shape.GPUs, c.shape.Slots = 1, 3
+			for range 4 {
+				c.shape.Function = append(c.shape.Function, Function{Duration: [3]time.Duration{3, 2, 1}, Mem: 10})
+			}
+			if got := play(t, New(c.shape), c.does); got != c.want {
+				t.Errorf("%s: %s went, want %s", c.does, got, c.want)
+			}
+		})
+	}
+}
+
+// worthOf is a worth that does not depend on time.
+func worthOf(worth ...float64) func(int32, time.Duration) float64 {
+	return func(function int32, _ time.Duration) float64 { return worth[function] }
+}
+
+// play does what the words say and tells what left: "-a" a container, "~a" its
+// memory.
+func play(t *testing.T, p *Pool, does string) string {
+	t.Helper()
+	var out []string
+	begun := map[int32][]int32{}
+	for _, word := range strings.Fields(does) {
+		f := int32(word[0] - 'a')
+		switch {
+		case word == "clear":
+			p.Clear(0)
+		case word[1] == '+':
+			at, ok := p.Best(f, Any, Any)
+			if !ok {
+				t.Fatalf("%s: no room", word)
+			}
+			begun[f] = append(begun[f], p.Begin(f, at))
+		case word[1] == '-':
+			p.End(begun[f][0])
+			begun[f] = slices.Delete(begun[f], 0, 1)
+		case word[1] == '^':
+			p.Prefetch(f, 0)
+		}
+		for _, c := range p.Changes() {
+			mark := '~'
+			if c.Removed {
+				mark = '-'
+			}
+			out = append(out, fmt.Sprintf("%c%c", mark, 'a'+c.Function))
+		}
+	}
+	return strings.Join(out, " ")
+}
