@@ -58,7 +58,7 @@
 // ranked as at its planned end, and goes if the claims leave it no place. All
 // that is not claimed is lent in the ordinary order. A lease outside its own
 // turn may not stand in the way of one ahead: at each time at which a turn
-// begins, the instances that then have theirs and the holders whose planned end
+// begins or ends, the instances that then have theirs and the holders whose planned end
 // is later must fit beside it, or it ends by then, earlier by the time it takes
 // to drain. That counts owners that are idle now; but when it has to leave and
 // only idle ones would need its SMs, it stays until the next such time.

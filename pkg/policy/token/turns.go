@@ -38,7 +38,8 @@ func (i *instance) hasTurn(offset time.Duration) bool {
 	return slices.ContainsFunc(i.turns, func(t span) bool { return t.from <= offset && offset < t.to })
 }
 
-// moment is a time in each window at which a turn begins.
+// moment is a time in each window at which a turn begins, or ends, so that who
+// had it borrows from then on.
 type moment struct {
 	at     time.Duration // from the window's start
 	owners []*instance   // all that then have a turn, by id
@@ -51,6 +52,9 @@ func (s *Scheduler) tabulate() {
 	for _, i := range s.instances {
 		for _, t := range i.turns {
 			s.timetable = append(s.timetable, moment{at: t.from})
+			if t.to < s.window {
+				s.timetable = append(s.timetable, moment{at: t.to})
+			}
 		}
 	}
 	slices.SortFunc(s.timetable, func(a, b moment) int { return cmp.Compare(a.at, b.at) })
@@ -144,7 +148,7 @@ func (s *Scheduler) pressing(c *client) bool {
 	return c.state == Waiting && s.now-max(c.since, c.dry) >= patience*s.window
 }
 
-// turnAhead is the first time ahead, up to the window's end, at which a turn
+// turnAhead is the first moment ahead, up to the window's end, at which a turn
 // needs SMs that the client would then hold, and whose turn that is.
 func (s *Scheduler) turnAhead(c *client) (at time.Duration, owner *instance) {
 	for _, m := range s.timetable {
