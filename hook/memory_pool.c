@@ -58,16 +58,21 @@ static bool is_gone(const struct gf_pool *p)
     return !p->graphs && (!p->handle || p->handle == (CUmemoryPool)p);
 }
 
+/* Who asks for it while a stream is captured spoils the capture, unless it says
+ * that this is none of that capture's business. */
 static uint64_t reserved(struct gf_pool *p)
 {
     cuuint64_t bytes = 0;
     CUresult result;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     if (is_gone(p))
         return 0;
+    gf_real.cuThreadExchangeStreamCaptureMode(&mode);
     if (p->graphs)
         result = gf_real.cuDeviceGetGraphMemAttribute((CUdevice)gf_ordinal(p->device), CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &bytes);
     else
         result = gf_real.cuMemPoolGetAttribute(p->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes);
+    gf_real.cuThreadExchangeStreamCaptureMode(&mode);
     return result == CUDA_SUCCESS ? bytes : 0;
 }
 

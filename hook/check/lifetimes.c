@@ -211,6 +211,28 @@ static void captured(void)
     MUST(cuStreamDestroy(stream));
 }
 
+/* A capture is not spoilt by what is allocated beside it, unless the driver
+ * itself is of that opinion. */
+static void beside_a_capture(void)
+{
+    CUdeviceptr at;
+    CUgraph graph = NULL;
+    CUstream captured, stream;
+    MUST(cuStreamCreate(&captured, CU_STREAM_NON_BLOCKING));
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(DRIVER(cuStreamBeginCapture_v2)(captured, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    CUresult result = DRIVER(cuMemAllocAsync)(&at, the_chunk, stream);
+    if (result == CUDA_SUCCESS)
+        MUST(DRIVER(cuMemFreeAsync)(at, stream));
+    CUresult ended = DRIVER(cuStreamEndCapture)(captured, &graph);
+    ENSURE(result == CUDA_SUCCESS ? ended == CUDA_SUCCESS : result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    if (graph)
+        MUST(DRIVER(cuGraphDestroy)(graph));
+    MUST(cuStreamSynchronize(stream));
+    MUST(cuStreamDestroy(stream));
+    MUST(cuStreamDestroy(captured));
+}
+
 /* A graph that allocates and frees. */
 static CUgraphExec lender(size_t bytes)
 {
@@ -319,6 +341,7 @@ static const struct {
     {"destroyed", destroyed, "cuMemPoolDestroy"},
     {"elsewhere", elsewhere, "cuMemAllocAsync"},
     {"captured", captured, "cuGraphAddMemAllocNode"},
+    {"beside-a-capture", beside_a_capture, "cuGraphAddMemAllocNode"},
     {"graphs-in-turn", graphs_in_turn, "cuGraphAddMemAllocNode"},
     {"siblings", siblings, "cuMemAllocAsync"},
 };

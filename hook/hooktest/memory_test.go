@@ -23,7 +23,7 @@ var kinds = []string{
 
 var lifetimes = []string{
 	"mapped-twice", "mapped-in-a-row", "imported", "kept", "grows-too-much", "destroyed", "elsewhere", "siblings",
-	"captured", "graphs-in-turn",
+	"captured", "beside-a-capture", "graphs-in-turn",
 }
 
 // limited is the environment of an instance with that much memory.

@@ -13,6 +13,15 @@ static CUresult begin(CUmemoryPool h, struct pool **p)
     return handle_is(h, H_POOL) ? r : sim_end(CUDA_ERROR_INVALID_VALUE);
 }
 
+/* The same, of a call that a capture cannot see. */
+static CUresult begin_unsafe(CUmemoryPool h, struct pool **p)
+{
+    CUresult r = begin(h, p);
+    if (r == CUDA_SUCCESS && g_captures && (r = capture_unsafe()) != CUDA_SUCCESS)
+        sim_end(r);
+    return r;
+}
+
 /* Opens a call on a device: on success the lock is held and the device joined. */
 static CUresult begin_device(CUdevice dev, struct device **d)
 {
@@ -147,7 +156,7 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep)
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
 {
     struct pool *p;
-    CUresult r = begin(pool, &p);
+    CUresult r = begin_unsafe(pool, &p);
     if (r != CUDA_SUCCESS)
         return r;
     if (!value || p->imported)
@@ -178,7 +187,7 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
 {
     struct pool *p;
-    CUresult r = begin(pool, &p);
+    CUresult r = begin_unsafe(pool, &p);
     if (r != CUDA_SUCCESS)
         return r;
     if (!value)

@@ -350,13 +350,20 @@ static void unsafe(void)
     CUstream s = stream();
     CUdeviceptr p = 0;
     CUgraph g = NULL;
+    CUmemoryPool pool;
+    cuuint64_t bytes;
     CUstreamCaptureMode mode;
     for (int m = CU_STREAM_CAPTURE_MODE_GLOBAL; m <= CU_STREAM_CAPTURE_MODE_THREAD_LOCAL; m++) {
         MUST(cuStreamBeginCapture(s, (CUstreamCaptureMode)m));
         GIVES(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuMemAlloc(&p, 4));
         spoilt(s);
     }
+    MUST(cuDeviceGetDefaultMemPool(&pool, 0));
+    MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    GIVES(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes));
+    spoilt(s);
     MUST(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
+    GIVES(CUDA_SUCCESS, cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes));
     GIVES(CUDA_SUCCESS, cuMemAlloc(&p, 4));
     GIVES(CUDA_SUCCESS, cuStreamEndCapture(s, &g));
     MUST(cuGraphDestroy(g));
