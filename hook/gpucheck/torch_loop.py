@@ -1,11 +1,14 @@
-"""torch_loop: works the GPU as PyTorch programs do and prints one number.
+"""torch_loop: works the GPU as PyTorch programs do.
 
-torch_loop.py SECONDS SIZE eager|graph|compile  matrix products a second
-torch_loop.py SECONDS SIZE total                MiB of GPU memory there seem to be
-torch_loop.py SECONDS SIZE fill                 MiB it could allocate
+torch_loop.py SECONDS MODE:SIZE...  for each, a line MODE:SIZE and how many
+                                    matrix products a second; MODE is eager,
+                                    graph or compile
+torch_loop.py total                 MiB of GPU memory there seem to be
+torch_loop.py fill                  MiB it could allocate
 """
 import sys
 import time
+import traceback
 
 import torch
 
@@ -64,14 +67,24 @@ def rate(seconds, size, mode):
     return done / (time.monotonic() - began)
 
 
-def main(seconds, size, mode):
-    if mode == "total":
+def rates(seconds, wanted):
+    for what in wanted:
+        mode, size = what.split(":")
+        try:
+            print(f"{what} {rate(seconds, int(size), mode):.1f}", flush=True)
+        except Exception:  # one that does not work here must not take the others with it
+            traceback.print_exc()
+            print(f"{what} none", flush=True)
+
+
+def main(args):
+    if args == ["total"]:
         torch.zeros(1, device="cuda")
         print(torch.cuda.mem_get_info()[1] >> 20)
-    elif mode == "fill":
+    elif args == ["fill"]:
         print(fill())
     else:
-        print(f"{rate(float(seconds), int(size), mode):.1f}")
+        rates(float(args[0]), args[1:])
 
 
-main(*sys.argv[1:])
+main(sys.argv[1:])

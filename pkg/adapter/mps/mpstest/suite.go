@@ -1,6 +1,7 @@
 package mpstest
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -16,7 +17,12 @@ import (
 func Suite(t *testing.T, program string) {
 	d := mps.Daemon{Program: program, Dir: t.TempDir()}
 	ctx := t.Context()
-	t.Cleanup(func() { _ = d.Stop(t.Context(), 0) })
+	t.Cleanup(func() {
+		// The test's own context is over by now.
+		if err := d.Stop(context.WithoutCancel(ctx), 0); err != nil {
+			t.Errorf("left a daemon behind: %v", err)
+		}
+	})
 	if d.PID() != 0 {
 		t.Fatal("a daemon runs in an empty folder")
 	}
