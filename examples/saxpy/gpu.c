@@ -25,6 +25,7 @@ static struct {
 	CUcontext context;
 	CUmodule module;
 	CUfunction kernel;
+	CUdeviceptr held;
 	struct lane *all, *free;
 	pthread_mutex_t mutex;
 	pthread_cond_t freed;
@@ -64,6 +65,8 @@ static CUresult open_device(void)
 	TRY(cuCtxSetCurrent(gpu.context));
 	TRY(cuModuleLoadData(&gpu.module, gpu.settings.ptx));
 	TRY(cuModuleGetFunction(&gpu.kernel, gpu.module, "saxpy"));
+	if (gpu.settings.holds)
+		TRY(cuMemAlloc(&gpu.held, gpu.settings.holds));
 	for (int i = 0; i < gpu.settings.lanes; i++)
 		TRY(open_lane(&gpu.all[i]));
 	return CUDA_SUCCESS;
@@ -184,6 +187,8 @@ void gpu_close(void)
 		cuStreamDestroy(lane->stream);
 	}
 	free(gpu.all);
+	if (gpu.held)
+		cuMemFree(gpu.held);
 	cuModuleUnload(gpu.module);
 	cuDevicePrimaryCtxRelease(gpu.device);
 }

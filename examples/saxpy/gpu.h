@@ -9,6 +9,7 @@ struct gpu_settings {
 	int lanes;       /* requests on the device at once, each on its own stream */
 	int blocks;      /* blocks of each kernel, for a batch of one */
 	int launches;    /* kernels a request: y grows by a * x with each */
+	size_t holds;    /* bytes of device memory that are held besides */
 };
 
 struct gpu_result {

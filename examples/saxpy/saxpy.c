@@ -9,6 +9,8 @@
  *   SAXPY_BLOCKS    blocks of a kernel (320)
  *   SAXPY_LAUNCHES  kernels a request (5)
  *   SAXPY_STREAMS   requests on the device at once (2)
+ *   SAXPY_HOLDS     MiB of device memory that it holds besides, as weights of a
+ *                   model would be
  *   SAXPY_PTX       file of the kernel, instead of the one built in
  */
 #define _GNU_SOURCE
@@ -92,8 +94,8 @@ static void answer(const struct http_request *request, struct http_response *res
 	}
 }
 
-/* A whole number of the environment, between 1 and most. */
-static int setting(const char *name, int otherwise, int most)
+/* A whole number of the environment, between least and most. */
+static int setting(const char *name, int otherwise, int least, int most)
 {
 	const char *text = getenv(name);
 	char *end;
@@ -102,8 +104,8 @@ static int setting(const char *name, int otherwise, int most)
 	if (!text || !*text)
 		return otherwise;
 	value = strtol(text, &end, 10);
-	if (*end || value < 1 || value > most) {
-		fprintf(stderr, "saxpy: %s=%s: expected 1 to %d\n", name, text, most);
+	if (*end || value < least || value > most) {
+		fprintf(stderr, "saxpy: %s=%s: expected %d to %d\n", name, text, least, most);
 		exit(2);
 	}
 	return (int)value;
@@ -128,13 +130,14 @@ static const char *read_file(const char *path)
 int main(void)
 {
 	const char *host = getenv("HOST"), *file = getenv("SAXPY_PTX"), *problem;
-	int port = setting("PORT", 8080, 65535), left;
+	int port = setting("PORT", 8080, 1, 65535), left;
 	sigset_t ends;
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
-	settings.blocks = setting("SAXPY_BLOCKS", 320, INT_MAX / MOST_BATCH);
-	settings.launches = setting("SAXPY_LAUNCHES", 5, 100000);
-	settings.lanes = setting("SAXPY_STREAMS", 2, 64);
+	settings.blocks = setting("SAXPY_BLOCKS", 320, 1, INT_MAX / MOST_BATCH);
+	settings.launches = setting("SAXPY_LAUNCHES", 5, 1, 100000);
+	settings.lanes = setting("SAXPY_STREAMS", 2, 1, 64);
+	settings.holds = (size_t)setting("SAXPY_HOLDS", 0, 0, 1 << 20) << 20;
 	settings.ptx = file && *file ? read_file(file) : built_in_ptx;
 	/* Before the driver starts threads of its own: they must not get these. */
 	sigemptyset(&ends);

@@ -24,6 +24,7 @@ type fake struct {
 	mu      sync.Mutex
 	started []gpu.Slice
 	gpus    [][]string
+	parking int // instances started whose memory parks
 	running int
 	most    int // instances that ran at once
 	others  []string
@@ -43,6 +44,13 @@ func (f *fake) Others(context.Context) []string {
 	return f.others
 }
 
+// parks is how many instances were started whose memory parks.
+func (f *fake) parks() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.parking
+}
+
 func (f *fake) Meter() meter { return &fakeMeter{} }
 
 // fakeMeter tells the looks it had.
@@ -58,7 +66,8 @@ func (f *fake) meet(others ...string) {
 	f.others = others
 }
 
-func (f *fake) Start(ctx context.Context, fn function.Function, gpus []string, s gpu.Slice) (subject, error) {
+func (f *fake) Start(ctx context.Context, fn function.Function, gpus []string, how start) (subject, error) {
+	s := how.slice
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -71,7 +80,11 @@ func (f *fake) Start(ctx context.Context, fn function.Function, gpus []string, s
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.started = append(f.started, s)
+	if how.parks {
+		f.parking++
+	} else {
+		f.started = append(f.started, s)
+	}
 	f.gpus = append(f.gpus, gpus)
 	switch fn.Env["FAKE_FAULT"] {
 	case "engine":
@@ -81,11 +94,14 @@ func (f *fake) Start(ctx context.Context, fn function.Function, gpus []string, s
 			return nil, errors.New("ended before it was ready: exit status 3\nit printed last:\n  out of memory")
 		}
 	}
+	if fault := fn.Env["FAKE_FAULT"]; how.parks && fault == "parkless" {
+		return nil, errors.New("ended before it was ready: managed memory is not supported")
+	}
 	f.running++
 	f.most = max(f.most, f.running)
 	return &fakeSubject{
-		fake: f, fault: fn.Env["FAKE_FAULT"], slice: s, one: make(chan struct{}, 1),
-		service: time.Duration(float64(full) / (s.SMPct / 100) / s.QuotaLimit), began: time.Now(),
+		fake: f, fault: fn.Env["FAKE_FAULT"], slice: s, parks: how.parks, one: make(chan struct{}, 1),
+		service: time.Duration(float64(full) / (s.SMPct / 100) / s.QuotaLimit), began: time.Now(), worked: time.Now(),
 	}, nil
 }
 
@@ -96,6 +112,26 @@ type fakeSubject struct {
 	one     chan struct{}
 	service time.Duration
 	began   time.Time
+	parks   bool
+	worked  time.Time // when the last request ended
+}
+
+// An instance that parks does so 500 ms after its last request, and has its
+// memory back in reloadTime.
+const (
+	parkAfter  = 500 * time.Millisecond
+	reloadTime = 30 * time.Millisecond
+)
+
+func (s *fakeSubject) Parked(ctx context.Context) (used, parked float64) {
+	used = s.GPUMemMiB(ctx)
+	switch {
+	case s.parks && s.fault != "pools" && time.Since(s.worked) >= parkAfter:
+		return used, used
+	case s.parks && time.Since(s.worked) >= parkAfter:
+		return used, used / 4
+	}
+	return used, 0
 }
 
 func (s *fakeSubject) Target(_ context.Context, r request) (load.Target, error) {
@@ -126,6 +162,10 @@ func (s *fakeSubject) invoke(ctx context.Context, r request) error {
 	if s.fault == "tires" {
 		service += time.Since(s.began) / 1000
 	}
+	if _, parked := s.Parked(ctx); parked > 0 && s.fault != "quick" {
+		service += reloadTime
+	}
+	defer func() { s.worked = time.Now() }()
 	timer := time.NewTimer(service)
 	defer timer.Stop()
 	select {
@@ -162,7 +202,7 @@ func (s *fakeSubject) Stop(ctx context.Context) error {
 	s.fake.mu.Lock()
 	defer s.fake.mu.Unlock()
 	s.fake.running--
-	if s.fault == "stop" {
+	if s.fault == "stop" || s.fault == "lingers" && s.parks {
 		return errors.New("it does not end")
 	}
 	// What a test asks about instances of a command it ran.

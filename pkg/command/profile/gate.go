@@ -47,6 +47,7 @@ var metrics = map[string]func(profile.Row) (float64, bool){
 	"p95_ci_ms":         func(r profile.Row) (float64, bool) { return r.P95CIMS, r.P95CIMS > 0 },
 	"warm_ms":           func(r profile.Row) (float64, bool) { return r.WarmMS, r.WarmMS > 0 },
 	"cold_ms":           func(r profile.Row) (float64, bool) { return r.ColdMS, r.ColdMS > 0 },
+	"load_ms":           func(r profile.Row) (float64, bool) { return r.LoadMS, r.LoadMS > 0 },
 }
 
 var comparisons = map[string]func(a, b float64) bool{

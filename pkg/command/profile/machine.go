@@ -15,7 +15,6 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/launch"
 	"github.com/gfaas/gfaas/pkg/function"
-	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/load"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
@@ -65,9 +64,9 @@ type local struct {
 	busy     bool // an instance was started
 }
 
-func (m *local) Start(ctx context.Context, fn function.Function, gpus []string, slice gpu.Slice) (subject, error) {
+func (m *local) Start(ctx context.Context, fn function.Function, gpus []string, how start) (subject, error) {
 	m.busy = true
-	started, err := m.launcher.Start(ctx, fn, launch.Placement{ID: m.id, GPUs: gpus, Slice: slice})
+	started, err := m.launcher.Start(ctx, fn, launch.Placement{ID: m.id, GPUs: gpus, Slice: how.slice, Oversubscribe: how.parks})
 	if err != nil {
 		return nil, err
 	}
@@ -149,6 +148,18 @@ func (r *running) GPUMemMiB(ctx context.Context) float64 {
 		most = max(most, sum)
 	}
 	return most
+}
+
+func (r *running) Parked(ctx context.Context) (used, parked float64) {
+	for _, g := range r.machine.status(ctx).GPUs {
+		for _, c := range g.Clients {
+			if c.Instance == r.started.ID {
+				used += c.MemUsedMiB
+				parked += c.MemParkedMiB
+			}
+		}
+	}
+	return used, parked
 }
 
 // Ended passes a state that nobody knows for running.

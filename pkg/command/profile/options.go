@@ -36,6 +36,7 @@ type runOptions struct {
 	regressionSet bool
 	gpu           string
 	share         bool
+	park          bool
 	body          string
 	function      string
 }
@@ -50,6 +51,7 @@ type job struct {
 	// checkQuota has the search try whether throughput is in proportion to it.
 	checkQuota bool
 	load       load.Options
+	park       bool // load_ms too
 	gates      []gate
 	baseline   *baseline // nil without
 	body       []byte
@@ -58,7 +60,7 @@ type job struct {
 // check turns the flags into a job. Everything that can be wrong about them is
 // said before anything is started.
 func (o *runOptions) check(env *cli.Env, path string) (job, error) {
-	j := job{search: o.search, slo: o.slo, error: o.error, checkQuota: o.checkQuota, space: search.Space{SMPct: o.sm, Quota: o.quota, Batch: o.batch}}
+	j := job{search: o.search, slo: o.slo, error: o.error, checkQuota: o.checkQuota, park: o.park, space: search.Space{SMPct: o.sm, Quota: o.quota, Batch: o.batch}}
 	if err := o.checkSpace(); err != nil {
 		return j, err
 	}

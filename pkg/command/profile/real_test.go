@@ -78,7 +78,8 @@ func (r *real) profile(file string, args ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(r.build, "bin/gfaas-profile"), args...)
 	cmd.Env = append(os.Environ(), "GFAAS_RUN_DIR="+r.runDir, "GFAAS_SIM_DIR="+filepath.Join(r.runDir, "sim"),
 		"GFAAS_LIB_DIR="+filepath.Join(r.build, "lib"), "XDG_CONFIG_HOME="+r.work,
-		"GFAAS_PRECISION=0") // a busy host must not make trials longer
+		"GFAAS_PRECISION=0", // a busy host must not make trials longer
+		"GFAAS_PARK=false")
 	cmd.Dir = r.work
 	return cmd
 }
@@ -220,6 +221,34 @@ func TestInterruptLeavesNothing(t *testing.T) {
 	for _, pid := range pids {
 		if !gone(pid) {
 			t.Errorf("process %d is left", pid)
+		}
+	}
+}
+
+// What a function holds is moved to the host and back: on the simulated GPU at
+// 16 GB/s, so 512 MiB take 33.6 ms.
+func TestLoadTimeOfParkedMemory(t *testing.T) {
+	t.Parallel() // it has a run directory of its own
+	r := newReal(t)
+	file := filepath.Join(r.work, "holds.yaml")
+	text := "name: holds\ncontract: http\ngpu_mem: 1GiB\nenv: {SAXPY_HOLDS: '512', SAXPY_LAUNCHES: '1'}\ncommand: [" +
+		filepath.Join(r.build, "examples/saxpy/saxpy") + "]\n"
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cmd := r.profile(file, "--park", "--sm", "50", "--quota", "0.5,1", "--duration", "500ms", "--warmup", "0s", "--out-file", "p.csv")
+	if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), "load_ms") {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	rows, err := profile.Load(filepath.Join(r.work, "p.csv"))
+	if err != nil || len(rows) != 2 {
+		t.Fatalf("%d rows, %v", len(rows), err)
+	}
+	const least = 512 << 20 / 16e6 // ms; a busy host can only add to it, and to what it is compared with
+	for _, row := range rows {
+		t.Logf("load_ms %v, warm_ms %v, cold_ms %v", row.LoadMS, row.WarmMS, row.ColdMS)
+		if row.LoadMS < least/2 || row.LoadMS != rows[0].LoadMS || row.GPUMemMiB < 512 {
+			t.Errorf("row %+v", row)
 		}
 	}
 }

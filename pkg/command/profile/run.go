@@ -46,8 +46,16 @@ the load. model_mem_mib is the function file's model size. On an NVIDIA GPU
 gpu_util_pct, sm_occupancy_pct (Hopper and later) and power_w are the whole
 GPU's means under load, warm-up included; MIG instances have none. cold_ms is of
 a start whose files the page cache may hold, as it does from the second trial
-on. load_ms, for memory that was parked on the host, is not measured. What was
-not measured is left empty.
+on. What was not measured is left empty.
+
+load_ms is what a request takes longer when the memory of its instance waits on
+the host. It is measured once a function, after the first configuration, on one
+more instance: with the whole GPU, and with its memory moved to the host while
+it has no work (see gfaas run --oversubscribe). The median of 3 requests, each
+sent once all of the memory was seen to be there (mem_parked_mib of gfaas-tokend
+status), less the median of 5 that found it on the GPU; every row of the function
+has it. A note says why when there is none: the function has no gpu_mem, or holds
+memory that cannot be moved, as of pools. --park=false does without.
 
 Requests: --body is what one carries. Without it, kserve-v2 sends zeros of the
 shapes that the model's metadata names, openai a short conversation, the others
@@ -127,6 +135,7 @@ func newRun(env *cli.Env, w world) *cobra.Command {
 	f.StringVar(&o.junit, "junit", "", "write what passed and what did not to this file, as JUnit XML")
 	f.StringVar(&o.gpu, "gpu", "", "GPU to measure on, a number or sim, or several like 0,1 (default 0, without an NVIDIA driver sim)")
 	f.BoolVar(&o.share, "share-gpu", false, "measure although others run on the GPU")
+	f.BoolVar(&o.park, "park", true, "measure load_ms too, on one more instance of each function")
 	f.StringVar(&o.body, "body", "", "file that a request of one carries, - for standard input (default what the contract allows)")
 	f.StringVar(&o.function, "function", "", "the one function to measure of a file with several")
 	_ = cmd.RegisterFlagCompletionFunc("search", cobra.FixedCompletions(search.Names(), cobra.ShellCompDirectiveNoFileComp))

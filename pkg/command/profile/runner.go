@@ -27,6 +27,7 @@ type runner struct {
 	rows     []profile.Row // in the order of the search, old ones too
 	fresh    int           // measured by this run
 	found    []outcome
+	parkings map[string]*parking // by function
 	failures []failure
 }
 
@@ -77,7 +78,7 @@ func (r *runner) run(ctx context.Context) error {
 			})
 		}
 	}
-	r.found = make([]outcome, len(strategies))
+	r.found, r.parkings = make([]outcome, len(strategies)), map[string]*parking{}
 	err := r.drive(ctx, chains)
 	r.sort()
 	if err == nil && !r.job.choosing() {
@@ -173,7 +174,9 @@ func (r *runner) one(ctx context.Context, t trial, c profile.Config) (row profil
 		return row, false, err
 	}
 	r.progress.measuring(t.fn.Name, c)
-	row, err = t.measure(ctx, c)
+	if row, err = t.measure(ctx, c); err == nil {
+		row.LoadMS, err = r.loadMS(ctx, t, c.Batch)
+	}
 	var lingering *stopError
 	stuck := errors.As(err, &lingering)
 	r.mu.Lock()

@@ -42,15 +42,35 @@ type stopError struct{ err error }
 func (e *stopError) Error() string { return "stop the instance: " + e.err.Error() }
 func (e *stopError) Unwrap() error { return e.err }
 
+// start is how an instance is started.
+type start struct {
+	slice gpu.Slice
+	parks bool // its memory goes to the host while it has no work
+}
+
 // measure runs one trial (FaST-GShare, section 3.2). With a stopError the row
 // is good all the same.
 func (t trial) measure(ctx context.Context, c profile.Config) (row profile.Row, err error) {
 	begun := time.Now()
-	s, err := t.machine.Start(ctx, t.fn, t.gpus, gpu.Slice{
-		SMPct: c.SMPct, QuotaRequest: c.Quota, QuotaLimit: c.Quota, Mem: t.fn.GPUMem,
+	slice := gpu.Slice{SMPct: c.SMPct, QuotaRequest: c.Quota, QuotaLimit: c.Quota, Mem: t.fn.GPUMem}
+	err = t.during(ctx, start{slice: slice}, func(s subject) (err error) {
+		row, err = t.observe(ctx, s, c, begun)
+		if ctx.Err() == nil {
+			err = ended(ctx, s, err)
+		}
+		if err != nil {
+			row = profile.Row{} // whatever it holds is of no use
+		}
+		return err
 	})
+	return row, err
+}
+
+// during does something with a new instance and stops it.
+func (t trial) during(ctx context.Context, how start, do func(subject) error) (err error) {
+	s, err := t.machine.Start(ctx, t.fn, t.gpus, how)
 	if err != nil {
-		return row, err
+		return err
 	}
 	defer func() {
 		if err != nil && ctx.Err() == nil {
@@ -62,14 +82,7 @@ func (t trial) measure(ctx context.Context, c profile.Config) (row profile.Row, 
 			err = errors.Join(err, &stopError{e})
 		}
 	}()
-	row, err = t.observe(ctx, s, c, begun)
-	if ctx.Err() == nil {
-		err = ended(ctx, s, err)
-	}
-	if err != nil {
-		row = profile.Row{} // whatever it holds is of no use
-	}
-	return row, err
+	return do(s)
 }
 
 // ended says so when the instance did not live to the end of its trial: that

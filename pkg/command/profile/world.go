@@ -6,7 +6,6 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/adapter/nvml"
 	"github.com/gfaas/gfaas/pkg/function"
-	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/load"
 )
 
@@ -28,7 +27,7 @@ type machine interface {
 	// Start starts an instance on those GPUs and returns when it is ready; the
 	// one before must have been stopped. A failed Start leaves nothing behind,
 	// and its error shows the last log lines.
-	Start(ctx context.Context, fn function.Function, gpus []string, slice gpu.Slice) (subject, error)
+	Start(ctx context.Context, fn function.Function, gpus []string, how start) (subject, error)
 	// Others are what else runs on the machine's GPUs now, sorted.
 	Others(ctx context.Context) []string
 	// Meter begins to measure what the GPUs do.
@@ -50,6 +49,9 @@ type subject interface {
 	// GPUMemMiB is the memory the instance holds now, on the GPU where it
 	// holds most; 0 when nobody knows.
 	GPUMemMiB(ctx context.Context) float64
+	// Parked is the memory the instance holds, on all its GPUs together, and
+	// what of it waits on the host, in MiB; 0 when nobody knows.
+	Parked(ctx context.Context) (used, parked float64)
 	// Ended is nil while the instance runs, and says how it ended when it has.
 	Ended(ctx context.Context) error
 	// LastLines are the last lines the instance printed.

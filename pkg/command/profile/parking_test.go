@@ -1,0 +1,146 @@
+package profile
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/profile"
+)
+
+func TestLoadTimeIsThatOfParkedMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		tr := aTrial(f, "")
+		tr.note = func(text string) { t.Errorf("note %q", text) }
+		ms, err := tr.loadMS(t.Context(), 1)
+		if err != nil || ms != millis(reloadTime) {
+			t.Errorf("%v ms, %v; want %v", ms, err, reloadTime)
+		}
+		if f.parking != 1 || f.running != 0 || f.bodies["1 in"] != 1+warmRequests+parkRounds {
+			t.Errorf("%d instances, %d run, requests %v", f.parking, f.running, f.bodies)
+		}
+	})
+}
+
+// What cannot be measured has no figure but a reason.
+func TestNoLoadTimeHasAReason(t *testing.T) {
+	for _, c := range []struct {
+		fault string
+		mem   gpu.Bytes
+		want  string
+	}{
+		{"", 0, "load_ms of f is not measured: its file sets no gpu_mem"},
+		{"pools", gpu.GiB, "load_ms of f is not measured: of its 200 MiB only 50 went to the host while it had no work"},
+		{"memory", gpu.GiB, "load_ms of f is not measured: it holds no GPU memory between requests"},
+		{"parkless", gpu.GiB, "load_ms of f is not measured: ended before it was ready"},
+		{"quick", gpu.GiB, "load_ms of f is not measured: with its memory parked a request took 4 ms, without 4: too little is moved to tell"},
+		{"ends", gpu.GiB, "load_ms of f is not measured: the instance ended during the trial: signal: segmentation fault"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			f := &fake{}
+			tr := aTrial(f, c.fault)
+			tr.fn.GPUMem = c.mem
+			if c.fault == "ends" {
+				tr.fn.Env["FAKE_MS"] = "3000"
+			}
+			var notes []string
+			tr.note = func(text string) { notes = append(notes, text) }
+			ms, err := tr.loadMS(t.Context(), 1)
+			if ms != 0 || err != nil || f.running != 0 || len(notes) != 1 || !strings.HasPrefix(notes[0], c.want) {
+				t.Errorf("%s: %v ms, %v, %d run, notes %q", c.fault, ms, err, f.running, notes)
+			}
+		})
+	}
+}
+
+func TestOthersSpoilTheLoadTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		f.meet("resnet-0")
+		tr := aTrial(f, "")
+		var notes []string
+		tr.note = func(text string) { notes = append(notes, text) }
+		if ms, err := tr.loadMS(t.Context(), 1); ms != 0 || err != nil || len(notes) != 1 || !strings.Contains(notes[0], "resnet-0 ran on the GPU too") {
+			t.Errorf("%v ms, %v, notes %q", ms, err, notes)
+		}
+		tr.share = true
+		if ms, err := tr.loadMS(t.Context(), 1); ms != millis(reloadTime) || err != nil {
+			t.Errorf("%v ms, %v", ms, err)
+		}
+	})
+}
+
+// It is measured once a function, whichever lane is first, and stands in all of
+// its rows; what an earlier run measured is taken.
+func TestLoadTimeIsMeasuredOnceAFunction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lanes := []*fake{{}, {}}
+		a, b := named("a", ""), named("b", "")
+		a.GPUMem, b.GPUMem = gpu.GiB, gpu.GiB
+		r := aRunner(t, "grid", lanes, a, b)
+		r.job.park = true
+		old := profile.Row{Function: "b", Config: profile.Config{SMPct: 10, Quota: 1, Batch: 1}, LoadMS: 7}
+		r.old = map[cell]profile.Row{{"b", old.Config}: old}
+		err := r.run(t.Context())
+		r.progress.close()
+		if err != nil || lanes[0].parking+lanes[1].parking != 1 {
+			t.Errorf("%v, %d and %d instances", err, lanes[0].parking, lanes[1].parking)
+		}
+		want := map[string]float64{"a": millis(reloadTime), "b": 7}
+		for _, row := range r.rows {
+			if row.LoadMS != want[row.Function] {
+				t.Errorf("row %+v", row)
+			}
+		}
+	})
+}
+
+// An instance that cannot be stopped ends the run, but not before the row is kept.
+func TestLoadTimeThatCannotStopKeepsTheRow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := named("f", "lingers")
+		f.GPUMem = gpu.GiB
+		r := aRunner(t, "grid", []*fake{{}}, f)
+		r.job.park = true
+		err := r.run(t.Context())
+		r.progress.close()
+		var stuck *stopError
+		if !errors.As(err, &stuck) || len(r.rows) != 1 || r.rows[0].Samples == 0 {
+			t.Errorf("%v, rows %+v", err, r.rows)
+		}
+	})
+}
+
+// An interrupt while it is measured keeps the row too, without it.
+func TestInterruptedLoadTimeKeepsTheRow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := named("f", "")
+		f.GPUMem = gpu.GiB
+		lane := &fake{}
+		r := aRunner(t, "grid", []*fake{lane}, f)
+		r.job.park = true
+		ctx, cancel := contextUntil(t, func() bool { return lane.parks() > 0 })
+		defer cancel()
+		err := r.run(ctx)
+		r.progress.close()
+		if err == nil || len(r.rows) != 1 || r.rows[0].LoadMS != 0 || lane.running != 0 {
+			t.Errorf("%v, rows %+v, %d run", err, r.rows, lane.running)
+		}
+	})
+}
+
+// contextUntil ends when something holds.
+func contextUntil(t *testing.T, holds func() bool) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		for !holds() && sleep(ctx, 10*time.Millisecond) {
+		}
+		cancel()
+	}()
+	return ctx, cancel
+}
