@@ -18,13 +18,18 @@ func (pg *page) panel(pn panel, x, y float64) {
 	w.text(x, y+16, size, "start", ink, `font-weight="600"`, pn.name(pg.side-textWidth(use, size)-6, size))
 	w.text(x+pg.side, y+16, size, "end", grey, "", use)
 	y += 26
-	w.rect(x, y, pg.side, pg.side, "url(#free)", fmt.Sprintf(`stroke="%s"`, line))
-	all := tiles(pn.gpu)
-	for _, in := range pn.gpu.Instances {
-		pg.instance(in, all[in.ID], x, y)
-	}
+	pg.square(pn.gpu, x, y)
 	pg.axes(x, y)
 	pg.memory(pn.gpu, x, y+pg.side+pg.below()-10)
+}
+
+// square draws what a GPU hosts.
+func (pg *page) square(g plan.GPU, x, y float64) {
+	pg.out.rect(x, y, pg.side, pg.side, "url(#free)", fmt.Sprintf(`stroke="%s"`, line))
+	all := tiles(g)
+	for _, in := range g.Instances {
+		pg.instance(in, all[in.ID], x, y)
+	}
 }
 
 // name is what the panel is called in so much room.
@@ -108,7 +113,7 @@ func (pg *page) write(x, y, size float64, turned bool, function int, lines []str
 		if i == 0 {
 			more += ` font-weight="600"`
 		}
-		w.text(x, top+1.2*size*float64(i), size, "middle", pg.on(function), more, l)
+		w.text(x, top+1.2*size*float64(i), size, "middle", on(function), more, l)
 	}
 	if turned {
 		w.b.WriteString("</g>\n")
@@ -116,7 +121,7 @@ func (pg *page) write(x, y, size float64, turned bool, function int, lines []str
 }
 
 // on is the colour of text on a function's colour.
-func (pg *page) on(function int) string {
+func on(function int) string {
 	switch palette[function%len(palette)] {
 	case "#0072B2", "#009E73", "#D55E00":
 		return paper

@@ -5,6 +5,16 @@ import (
 	"strings"
 )
 
+// swatch is the side of a function's mark.
+const swatch = 20.0
+
+// swatch draws the mark of a function: its colour and number.
+func (w *writer) swatch(x, y float64, function int) {
+	w.tile(x, y, swatch, swatch, function, `rx="3"`)
+	w.text(x+swatch/2, y+14.5, smallSize, "middle", on(function),
+		fmt.Sprintf(`font-weight="600" stroke="%s" stroke-width="3" paint-order="stroke"`, palette[function%len(palette)]), fmt.Sprint(function+1))
+}
+
 // legend draws one entry a function: its number, colour, and rates.
 func (pg *page) legend() {
 	w := &pg.out
@@ -18,7 +28,6 @@ func (pg *page) legend() {
 			served[d.Function] = fmt.Sprintf("%s of %s rps", decimal(d.ServedRPS, 1), decimal(d.RPS, 1))
 		}
 	}
-	const swatch = 20.0
 	widest := 0.0
 	labels := make([]string, len(pg.functions))
 	for i, name := range pg.functions {
@@ -33,9 +42,7 @@ func (pg *page) legend() {
 			w.y += swatch + 8
 		}
 		x := margin + float64(column)*pitch
-		w.tile(x, w.y, swatch, swatch, i, `rx="3"`)
-		w.text(x+swatch/2, w.y+14.5, smallSize, "middle", pg.on(i),
-			fmt.Sprintf(`font-weight="600" stroke="%s" stroke-width="3" paint-order="stroke"`, palette[i%len(palette)]), fmt.Sprint(i+1))
+		w.swatch(x, w.y, i)
 		name := pg.functions[i]
 		fmt.Fprintf(&w.b, "<text x=\"%s\" y=\"%s\" font-size=\"%s\" fill=\"%s\"><tspan font-weight=\"600\">%s</tspan><tspan dx=\"8\" fill=\"%s\">%s</tspan></text>\n",
 			px(x+swatch+8), px(w.y+15), px(textSize), ink, escape.Replace(clip(name, pg.width, textSize)), grey, escape.Replace(strings.TrimSpace(strings.TrimPrefix(label, name))))

@@ -1,0 +1,46 @@
+package picture
+
+import (
+	"strings"
+	"testing"
+)
+
+// A fleet of 60 GPUs, 30 of them alike, has as many looks as functions.
+func TestLooks(t *testing.T) {
+	looks := Looks(fleet())
+	total := 0
+	for _, l := range looks {
+		total += l.Count
+	}
+	if looks[0].Count != 30 || looks[0].GPU.Index != 0 || len(looks) != 31 || total != 60 {
+		t.Errorf("%d looks of %d GPUs, the first %+v", len(looks), total, looks[0])
+	}
+}
+
+// A GPU on a page of others has every instance, the mark of its function, and
+// its memory where that is known.
+func TestGPU(t *testing.T) {
+	p := example()
+	for i, rects := range []int{4 + 1 + 2, 21 + 1 + 2} { // instances, what is free, memory
+		g := p.GPUs[i]
+		g.MemMiB = 16384
+		text := GPU(p, g, 200)
+		checkXML(t, []byte(text))
+		if got := strings.Count(text, "<rect"); got != rects {
+			t.Errorf("GPU %d: %d rectangles, want %d:\n%s", i, got, rects, text)
+		}
+		for k := range g.Instances {
+			g.Instances[k].MemMiB = 0
+		}
+		if got := strings.Count(GPU(p, g, 200), "<rect"); got != rects-2 {
+			t.Errorf("GPU %d without memory: %d rectangles", i, got)
+		}
+	}
+	for i := range 30 {
+		checkXML(t, []byte(Swatch(i)))
+	}
+	if !strings.Contains(Swatch(2), palette[2]) || !strings.Contains(Swatch(2), ">3</text>") {
+		t.Errorf("the third mark is %s", Swatch(2))
+	}
+	checkXML(t, []byte(Definitions()))
+}
