@@ -2,15 +2,13 @@ package place
 
 import (
 	"errors"
-	"io/fs"
-	"os"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/command/demand"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/plan"
 	policy "github.com/gfaas/gfaas/pkg/policy/place"
@@ -59,26 +57,12 @@ func (i *inputs) loadProfile() ([]profile.Row, error) {
 	return profile.Load(i.profile)
 }
 
-// loadDemand reads the demand, nil when none was given. What has the form of a
-// list is one, unless there is a file of that name.
+// loadDemand reads the demand, nil when none was given.
 func (i *inputs) loadDemand() ([]plan.Demand, error) {
 	if i.demand == "" {
 		return nil, nil
 	}
-	if strings.Contains(i.demand, "=") {
-		if _, err := os.Stat(i.demand); errors.Is(err, fs.ErrNotExist) {
-			d, err := plan.ParseDemand(i.demand)
-			if err != nil {
-				return nil, cli.Usagef("--demand: %w", err)
-			}
-			return d, nil
-		}
-	}
-	d, err := plan.LoadDemand(i.demand)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, cli.Fail(cli.ExitFailure, "a demand can also be a list like resnet=250,bert=40", err)
-	}
-	return d, err
+	return demand.Load(i.demand)
 }
 
 // loadInventory reads the inventory, nil when none was given.

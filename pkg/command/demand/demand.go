@@ -1,0 +1,31 @@
+// Package demand reads what a --demand flag names.
+package demand
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/plan"
+)
+
+// Load reads a demand. What has the form of a list like resnet=250,bert=40 is
+// one, unless there is a file of that name.
+func Load(arg string) ([]plan.Demand, error) {
+	if strings.Contains(arg, "=") {
+		if _, err := os.Stat(arg); errors.Is(err, fs.ErrNotExist) {
+			d, err := plan.ParseDemand(arg)
+			if err != nil {
+				return nil, cli.Usagef("--demand: %w", err)
+			}
+			return d, nil
+		}
+	}
+	d, err := plan.LoadDemand(arg)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, cli.Fail(cli.ExitFailure, "a demand can also be a list like resnet=250,bert=40", err)
+	}
+	return d, err
+}
