@@ -4,10 +4,12 @@ import (
 	"io"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/profile/report"
+	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/search"
 	"github.com/gfaas/gfaas/pkg/profile"
 	"github.com/spf13/cobra"
@@ -16,13 +18,23 @@ import (
 const reportLong = `Shows what a profile says: for each function throughput, p95 latency and
 efficacy over SM share, quota and batch, and the configuration to run it in, the
 best efficacy within --slo. -o html is one page with heat maps and curves that
-needs nothing beside it; -o table draws bars on the terminal.`
+needs nothing beside it; -o table draws bars on the terminal. In the page of a
+large profile the part of each function is packed, and a script in it draws that
+part when it is opened.
+
+It also says what the planner makes of the profile: how many GPUs the functions
+take for some demands, each alone and all together, how many any plan takes at
+least, the configurations and, in the page, what a GPU hosts. The demands are 1,
+10 and 100 times what the chosen configuration sustains, or those of --rps or
+--demand. The plans are those of gfaas-place plan, searched less long; the page
+has the command that makes them.`
 
 // reportOptions are the flags of report, as given.
 type reportOptions struct {
 	function string
 	gpu      string
 	slo      time.Duration
+	outlook  outlookOptions
 }
 
 // newReport is gfaas-profile report.
@@ -33,23 +45,29 @@ func newReport(env *cli.Env) *cobra.Command {
 		Short: "Show a profile as a page or on the terminal",
 		Long:  reportLong,
 		Example: `  gfaas-profile report profile.csv --slo 69ms
-  gfaas-profile report profile.csv --slo 69ms -o html --out-file profile.html`,
+  gfaas-profile report profile.csv --slo 69ms -o html --out-file profile.html
+  gfaas-profile report profile.csv --demand resnet=250,bert=40 --gpu-mem 16GiB`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return o.run(env, args[0], cmd.Flags().Changed("slo"))
+			return o.run(env, cmd, args[0])
 		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.function, "function", "", "the one function to show (default all)")
 	f.StringVar(&o.gpu, "gpu", "", "the one model of GPU to show (default all)")
 	f.DurationVar(&o.slo, "slo", 0, "p95 latency to keep, like 69ms (default any)")
+	o.outlook.flags(cmd)
 	env.Outputs(cmd, "table", "html")
 	return cmd
 }
 
-func (o *reportOptions) run(env *cli.Env, path string, objective bool) error {
-	if objective && o.slo <= 0 {
+func (o *reportOptions) run(env *cli.Env, cmd *cobra.Command, path string) error {
+	if cmd.Flags().Changed("slo") && o.slo <= 0 {
 		return cli.Usagef("--slo %v: expected more than 0", o.slo)
+	}
+	wanted, err := o.outlook.check(cmd, path)
+	if err != nil {
+		return err
 	}
 	rows, err := profile.Load(path)
 	if err != nil {
@@ -68,24 +86,48 @@ func (o *reportOptions) run(env *cli.Env, path string, objective bool) error {
 	if len(rows) == 0 {
 		return cli.Usagef("%s has no rows to show", path)
 	}
-	sections, err := o.sections(rows)
-	if err != nil {
+	page := report.Page{Title: "Profile " + filepath.Base(path), Notes: o.notes(rows, wanted),
+		Simulated: slices.ContainsFunc(rows, func(r profile.Row) bool { return r.GPU == "sim" })}
+	if page.Sections, err = o.sections(rows, wanted); err != nil {
 		return err
 	}
-	simulated := slices.ContainsFunc(rows, func(r profile.Row) bool { return r.GPU == "sim" })
+	if err := o.outlook.outlook(env, path, &page, wanted); err != nil {
+		return err
+	}
 	return env.Emit(func(w io.Writer) error {
-		text := report.Terminal(sections, simulated)
+		text := page.Terminal()
 		if env.Output == "html" {
-			text = report.HTML("Profile "+filepath.Base(path), sections, simulated)
+			text = page.HTML()
 		}
 		_, err := w.Write(text)
 		return err
 	})
 }
 
+// notes are what the reader of the plans should know.
+func (o *reportOptions) notes(rows []profile.Row, wanted []plan.Demand) (out []string) {
+	needs := slices.ContainsFunc(rows, func(r profile.Row) bool { return r.GPUMemMiB > 0 })
+	switch {
+	case o.outlook.mem == 0 && needs:
+		out = append(out, "GPUs are planned without a limit of memory: --gpu-mem gives one.")
+	case o.outlook.mem > 0 && !needs:
+		out = append(out, "The profile does not say how much memory instances need: the planner counts none.")
+	}
+	var absent []string
+	for _, d := range wanted {
+		if !slices.ContainsFunc(rows, func(r profile.Row) bool { return r.Function == d.Function }) {
+			absent = append(absent, d.Function)
+		}
+	}
+	if len(absent) > 0 {
+		out = append(out, "Nothing is planned for "+strings.Join(absent, ", ")+": it is in the demand but not in what is shown of the profile.")
+	}
+	return out
+}
+
 // sections are the rows by function and GPU, in the order of the file, each
 // with the best choice there is.
-func (o *reportOptions) sections(rows []profile.Row) ([]report.Section, error) {
+func (o *reportOptions) sections(rows []profile.Row, wanted []plan.Demand) ([]report.Section, error) {
 	type key struct{ function, gpu string }
 	var keys []key
 	groups := map[key][]profile.Row{}
@@ -98,7 +140,7 @@ func (o *reportOptions) sections(rows []profile.Row) ([]report.Section, error) {
 	}
 	var out []report.Section
 	for _, k := range keys {
-		goal := search.Goal{SLOMS: millis(o.slo)}
+		goal := search.Goal{SLOMS: objective(wanted, k.function, millis(o.slo))}
 		s, err := search.New("grid", allOf(groups[k]), goal)
 		if err != nil {
 			return nil, err
@@ -110,7 +152,7 @@ func (o *reportOptions) sections(rows []profile.Row) ([]report.Section, error) {
 		for c, ok := s.Next(); ok; c, ok = s.Next() {
 			s.Tell(c, table[c], true)
 		}
-		out = append(out, report.Section{Function: k.function, GPU: k.gpu, Rows: groups[k], Goal: goal, Choice: s.Choice()})
+		out = append(out, report.Section{Function: k.function, GPU: k.gpu, Rows: groups[k], Goal: goal, Choice: s.Choice(), MemMiB: o.outlook.mem.MiB()})
 	}
 	return out, nil
 }

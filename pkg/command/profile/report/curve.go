@@ -10,9 +10,6 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// lines are the colours of the batch sizes, told apart by markers too.
-var lines = []string{"#225ea8", "#d95f0e", "#238b45", "#88419d", "#c51b8a", "#636363"}
-
 const (
 	plotWide, plotHigh                       = 300.0, 190.0
 	plotLeft, plotTop, plotRight, plotBottom = 52.0, 22.0, 16.0, 34.0
@@ -106,14 +103,13 @@ func ticks(low, high float64) (out []float64) {
 }
 
 func (p plot) line(b *strings.Builder, i int, rows []profile.Row, m metric, over func(profile.Row) float64) {
-	stroke := lines[i%len(lines)]
 	var d strings.Builder
 	for k, r := range rows {
 		fmt.Fprintf(&d, "%s%s %s", []string{"M", "L"}[min(k, 1)], px(p.x(over(r))), px(p.y(m.of(r))))
 	}
-	fmt.Fprintf(b, `<path class="line" stroke="%s" d="%s"/>`, stroke, d.String())
+	fmt.Fprintf(b, `<path class="line %s" d="%s"/>`, line(i), d.String())
 	for _, r := range rows {
-		fmt.Fprintf(b, `<path fill="%s" d="%s"><title>%s</title></path>`, stroke, marker(i, p.x(over(r)), p.y(m.of(r))), escape(tip(r)))
+		fmt.Fprintf(b, `<path class="%s" d="%s"><title>%s</title></path>`, line(i), marker(i, p.x(over(r)), p.y(m.of(r))), escape(tip(r)))
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// scale maps a metric to a colour, by its logarithm: pale is bad, dark good.
+// scale maps a metric to a colour, by its logarithm.
 type scale struct {
 	low, high float64 // logs
 	metric    metric
@@ -34,21 +34,6 @@ func (s scale) part(v float64) float64 {
 		part = 1 - part
 	}
 	return part
-}
-
-// stops are the colours from bad to good; they grow darker evenly, so that
-// they can be told apart without seeing hues.
-var stops = [][3]float64{{253, 247, 214}, {161, 218, 180}, {65, 166, 186}, {34, 94, 168}, {8, 29, 88}}
-
-func colour(part float64) string {
-	at := min(max(part, 0), 1) * float64(len(stops)-1)
-	i := min(int(at), len(stops)-2)
-	rest := at - float64(i)
-	var c [3]int
-	for k := range c {
-		c[k] = int(math.Round(stops[i][k] + rest*(stops[i+1][k]-stops[i][k])))
-	}
-	return fmt.Sprintf("#%02x%02x%02x", c[0], c[1], c[2])
 }
 
 const (
@@ -81,7 +66,7 @@ func (s Section) heat(m metric, batch int, tips bool) string {
 				continue
 			}
 			part := colours.part(m.of(r))
-			fmt.Fprintf(&b, `<rect x="%s" y="%s" width="%s" height="%s" fill="%s"`, px(x), px(y), px(wide-1), px(cellHigh-1), colour(part))
+			fmt.Fprintf(&b, `<rect class="%s" x="%s" y="%s" width="%s" height="%s"`, level(part), px(x), px(y), px(wide-1), px(cellHigh-1))
 			if tips {
 				fmt.Fprintf(&b, "><title>%s</title></rect>", escape(tip(r)))
 			} else {
@@ -91,9 +76,9 @@ func (s Section) heat(m metric, batch int, tips bool) string {
 				fmt.Fprintf(&b, `<path class="miss" d="M%s %sl%s %s"/>`, px(x+1), px(y+cellHigh-2), px(wide-3), px(3-cellHigh))
 			}
 			if wide >= 28 {
-				class := "dark"
+				class := "low"
 				if part > 0.55 {
-					class = "light"
+					class = "high"
 				}
 				text(&b, x+(wide-1)/2, y+13.5, "middle", class, short(m.of(r)))
 			}

@@ -1,65 +1,135 @@
 package report
 
 import (
+	"bytes"
+	"compress/gzip"
+	_ "embed" // the style and the script of the page
+	"encoding/base64"
 	"fmt"
 	"html"
 	"math"
 	"strconv"
 	"strings"
 
+	"github.com/gfaas/gfaas/pkg/command/picture"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-const style = `
-body { font: 15px/1.45 system-ui, sans-serif; color: #1d2530; background: #fff; margin: 0 auto; padding: 24px; max-width: 1180px; }
-h1 { font-size: 24px; margin: 0 0 4px; } h2 { font-size: 20px; margin: 0; } h3 { font-size: 15px; margin: 22px 0 6px; }
-h3 small, .note { color: #5b6675; font-weight: normal; }
-.warn { background: #fff4d6; border-left: 4px solid #d9a400; padding: 8px 12px; margin: 12px 0; }
-section { border-top: 1px solid #d5dae1; margin-top: 28px; padding-top: 20px; }
-.said { margin: 8px 0 0; padding: 0; list-style: none; } .said li:first-child { font-weight: 600; }
-.row { display: flex; flex-wrap: wrap; gap: 10px 20px; }
-svg { font: 11px system-ui, sans-serif; fill: #3b4654; max-width: 100%; height: auto; }
-.cap { font-weight: 600; font-size: 12px; } .light { fill: #fff; } .dark { fill: #1d2530; }
-.hole { fill: #f1f3f5; } .miss { stroke: #b3261e; stroke-width: 1.2; opacity: .75; }
-.chosen { fill: none; stroke: #e8590c; stroke-width: 2.5; }
-.line { fill: none; stroke-width: 1.8; } .axis { fill: none; stroke: #7b8694; } .grid { stroke: #e4e8ed; }
-path.slo { stroke: #b3261e; stroke-dasharray: 5 4; } text.slo { fill: #b3261e; }
-.key { display: inline-flex; gap: 14px; flex-wrap: wrap; margin: 2px 0 6px; color: #3b4654; font-size: 13px; }
-table { border-collapse: collapse; font-size: 13px; } td, th { padding: 2px 10px; text-align: right; } tr:nth-child(even) { background: #f6f8fa; }
-tr.pick { outline: 2px solid #e8590c; } td.bad { color: #b3261e; } summary { cursor: pointer; margin-top: 14px; }
-`
+//go:embed page.css
+var style string
 
-// HTML is the page for some functions. Simulated says so at the top.
-func HTML(title string, sections []Section, simulated bool) []byte {
+//go:embed page.js
+var script string
+
+// mostInline is how large a page may get, in bytes, before the part of each
+// function is packed.
+const mostInline = 1 << 20
+
+// Page is what a report shows.
+type Page struct {
+	Title     string
+	Sections  []Section
+	Fleets    []Fleet
+	Notes     []string // what to know about the planning
+	Simulated bool
+}
+
+// HTML is a page that stands alone: it loads nothing. Of a large profile the
+// part of each function is packed, and drawn when it is opened.
+func (p Page) HTML() []byte {
 	var b strings.Builder
-	fmt.Fprintf(&b, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n<meta name=\"viewport\" content=\"width=device-width\"/>\n<title>%s</title>\n<style>%s</style>\n</head>\n<body>\n", escape(title), style)
-	fmt.Fprintf(&b, "<h1>%s</h1>\n<p class=\"note\">Orange frames the chosen configuration; red strokes cross out those that miss the objective; dark is good. Efficacy is throughput / (SM share × quota): what a whole GPU would sustain.</p>\n", escape(title))
-	if simulated {
+	fmt.Fprintf(&b, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n<meta name=\"viewport\" content=\"width=device-width\"/>\n<title>%s</title>\n<style>%s%s</style>\n</head>\n<body>\n",
+		escape(p.Title), style, colours())
+	b.WriteString(picture.Definitions())
+	fmt.Fprintf(&b, "<h1>%s</h1>\n<p class=\"note\">A frame marks the chosen configuration; strokes cross out those that miss the objective. Efficacy is throughput / (SM share × quota): what a whole GPU would sustain.</p>\n<p>%s</p>\n", escape(p.Title), key())
+	if p.Simulated {
 		b.WriteString("<p class=\"warn\">Measured on the simulated GPU: these figures are not a GPU's.</p>\n")
 	}
-	for _, s := range sections {
-		s.html(&b)
+	for _, n := range p.Notes {
+		fmt.Fprintf(&b, "<p class=\"note\">%s</p>\n", escape(n))
 	}
+	if len(p.Sections) > 1 {
+		p.overview(&b)
+	}
+	for _, f := range p.Fleets {
+		fmt.Fprintf(&b, "<section>\n<h2>%s</h2>\n", escape(f.Title()))
+		for _, n := range f.notes() {
+			fmt.Fprintf(&b, "<p>%s</p>\n", escape(n))
+		}
+		f.html(&b)
+		b.WriteString("</section>\n")
+	}
+	p.functions(&b)
 	b.WriteString("</body>\n</html>\n")
 	return []byte(b.String())
 }
 
-func (s Section) html(b *strings.Builder) {
-	fmt.Fprintf(b, "<section>\n<h2>%s</h2>\n<ul class=\"said\">\n", escape(s.Title()))
+// overview lists what is chosen for each function.
+func (p Page) overview(b *strings.Builder) {
+	b.WriteString("<section>\n<h2>Overview</h2>\n<div class=\"scroll\"><table>\n<tr><th class=\"word\">function</th><th>SM %</th><th>limit</th><th>quota</th><th>batch</th><th>requests/s</th><th>p95 ms</th><th>efficacy</th><th>GPUs</th></tr>\n")
+	for i, s := range p.Sections {
+		fmt.Fprintf(b, "<tr><td class=\"word\"><a href=\"#f%d\">%s</a></td>", i+1, escape(s.Title()))
+		if c := s.Choice; c.OK {
+			fmt.Fprintf(b, "<td>%s</td><td>%s</td><td>%s</td><td>%d</td><td>%s</td><td>%s</td><td>%s</td>", num(c.Row.SMPct), num(c.LimitSMPct), num(c.Row.Quota), c.Row.Batch,
+				short(c.Row.ThroughputRPS), short(c.Row.P95MS), short(c.Row.Efficacy()))
+		} else {
+			b.WriteString("<td colspan=\"7\" class=\"bad\">none meets the objective</td>")
+		}
+		fmt.Fprintf(b, "<td>%s</td></tr>\n", s.gpus())
+	}
+	b.WriteString("</table></div>\n<p class=\"note\">GPUs are those that each of the planner's demands takes, see below.</p>\n</section>\n")
+}
+
+// functions writes the part of each function; in a large page packed.
+func (p Page) functions(b *strings.Builder) {
+	bodies, size := make([]string, len(p.Sections)), 0
+	for i, s := range p.Sections {
+		bodies[i] = s.html()
+		size += len(bodies[i])
+	}
+	large := len(p.Sections) > 1 && size > mostInline
+	for i, s := range p.Sections {
+		open, body := ` open="open"`, bodies[i]
+		if large {
+			open, body = "", "<p class=\"note\">A script draws this part when it is opened; gfaas-profile report --function shows it without.</p>\n<script type=\"text/plain\">"+pack(bodies[i])+"</script>\n"
+		}
+		fmt.Fprintf(b, "<details class=\"function\"%s><summary><h2>%s</h2></summary>\n<div class=\"body\" id=\"f%d\">\n%s</div>\n</details>\n", open, escape(s.Title()), i+1, body)
+	}
+	if large {
+		fmt.Fprintf(b, "<script>\n%s</script>\n", script)
+	}
+}
+
+// pack compresses a part of the page as the script unpacks it.
+func pack(text string) string {
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	_, _ = z.Write([]byte(text)) // a buffer takes all
+	_ = z.Close()
+	return base64.StdEncoding.EncodeToString(packed.Bytes())
+}
+
+func (s Section) html() string {
+	var b strings.Builder
+	b.WriteString("<ul class=\"said\">\n")
 	for _, line := range s.summary() {
-		fmt.Fprintf(b, "<li>%s</li>\n", escape(line))
+		fmt.Fprintf(&b, "<li>%s</li>\n", escape(line))
 	}
 	b.WriteString("</ul>\n")
-	s.curves(b)
+	if len(s.Plans) > 0 {
+		b.WriteString("<h3>What the planner makes of it <small>the GPUs that demands take, and the least that any plan takes</small></h3>\n")
+		s.Outlook.html(&b)
+	}
+	s.curves(&b)
 	for i, m := range []metric{metrics[2], metrics[0], metrics[1]} {
-		fmt.Fprintf(b, "<h3>%s <small>%s, over SM share and quota</small></h3>\n<div class=\"row\">\n", m.name, m.unit)
+		fmt.Fprintf(&b, "<h3>%s <small>%s, over SM share and quota</small></h3>\n<div class=\"row\">\n", m.name, m.unit)
 		for _, batch := range s.batches() {
 			b.WriteString(s.heat(m, int(batch), i == 0))
 		}
 		b.WriteString("</div>\n")
 	}
-	s.rows(b)
-	b.WriteString("</section>\n")
+	s.rows(&b)
+	return b.String()
 }
 
 // curves draws what the heat maps show as lines: over SM share at the chosen
@@ -72,8 +142,8 @@ func (s Section) curves(b *strings.Builder) {
 	}
 	fmt.Fprintf(b, "<h3>Curves <small>over SM share at quota %s, and over quota at SM share %s%%</small></h3>\n<div class=\"key\">", num(quota), num(sm))
 	for i, batch := range s.batches() {
-		fmt.Fprintf(b, `<span><svg width="26" height="12"><path class="line" stroke="%s" d="M0 6H26"/><path fill="%s" d="%s"/></svg> batch %s</span>`,
-			lines[i%len(lines)], lines[i%len(lines)], marker(i, 13, 6), num(batch))
+		fmt.Fprintf(b, `<span><svg width="26" height="12"><path class="line %s" d="M0 6H26"/><path class="%s" d="%s"/></svg> batch %s</span>`,
+			line(i), line(i), marker(i, 13, 6), num(batch))
 	}
 	b.WriteString("</div>\n<div class=\"row\">\n")
 	for _, m := range metrics {
@@ -89,7 +159,7 @@ func (s Section) curves(b *strings.Builder) {
 
 // rows lists every measurement.
 func (s Section) rows(b *strings.Builder) {
-	fmt.Fprintf(b, "<details><summary>All %d rows</summary>\n<table>\n<tr><th>SM %%</th><th>quota</th><th>batch</th><th>requests/s</th><th>p50 ms</th><th>p95 ms</th><th>p99 ms</th><th>errors</th><th>memory MiB</th><th>efficacy</th></tr>\n", len(s.Rows))
+	fmt.Fprintf(b, "<details><summary>All %d rows</summary>\n<div class=\"scroll\"><table>\n<tr><th>SM %%</th><th>quota</th><th>batch</th><th>requests/s</th><th>p50 ms</th><th>p95 ms</th><th>p99 ms</th><th>errors</th><th>memory MiB</th><th>efficacy</th></tr>\n", len(s.Rows))
 	for _, r := range s.Rows {
 		pick, late := "", ""
 		if s.Choice.OK && s.Choice.Row.Config == r.Config {
@@ -101,7 +171,7 @@ func (s Section) rows(b *strings.Builder) {
 		fmt.Fprintf(b, "<tr%s><td>%s</td><td>%s</td><td>%d</td><td>%s</td><td>%s</td><td%s>%s</td><td>%s</td><td>%d</td><td>%s</td><td>%s</td></tr>\n",
 			pick, num(r.SMPct), num(r.Quota), r.Batch, num(r.ThroughputRPS), known(r.P50MS), late, num(r.P95MS), known(r.P99MS), r.Errors, known(r.GPUMemMiB), short(r.Efficacy()))
 	}
-	b.WriteString("</table>\n</details>\n")
+	b.WriteString("</table></div>\n</details>\n")
 }
 
 // known prints a figure, a dash when it was not measured.

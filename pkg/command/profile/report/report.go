@@ -20,6 +20,8 @@ type Section struct {
 	Rows     []profile.Row
 	Goal     search.Goal
 	Choice   search.Choice
+	MemMiB   float64 // of a GPU; 0 is without limit
+	Outlook
 }
 
 // Title names the section.
@@ -83,6 +85,9 @@ func (s Section) summary() []string {
 	}
 	// Side by side in SM share and one after the other in time.
 	fit := math.Floor(100/c.Row.SMPct+1e-9) * math.Floor(1/c.Row.Quota+1e-9)
+	if s.MemMiB > 0 && c.Row.GPUMemMiB > 0 {
+		fit = min(fit, math.Floor(s.MemMiB/c.Row.GPUMemMiB))
+	}
 	lines := []string{
 		fmt.Sprintf("Run it with sm_pct %s (limit %s), quota %s, batch %d: %s requests/s at p95 %s ms.",
 			num(c.Row.SMPct), num(c.LimitSMPct), num(c.Row.Quota), c.Row.Batch, short(c.Row.ThroughputRPS), short(c.Row.P95MS)),

@@ -2,13 +2,17 @@ package report
 
 import (
 	"bytes"
+	"compress/gzip"
+	"encoding/base64"
 	"encoding/xml"
 	"errors"
 	"io"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/search"
 	"github.com/gfaas/gfaas/pkg/profile"
 	"pgregory.net/rapid"
@@ -31,7 +35,6 @@ func row(sm, quota float64, batch int, rps, p95 float64) profile.Row {
 // A page is well formed, refers to nothing outside it, escapes what it shows,
 // and holds no figure that is none, whatever the profile.
 func TestPageProperty(t *testing.T) {
-	outside := regexp.MustCompile(`(?i)https?:|src=|href=|url\(|@import|<script`)
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 12).Draw(t, "rows")
 		seen := map[profile.Config]bool{}
@@ -46,17 +49,126 @@ func TestPageProperty(t *testing.T) {
 			seen[r.Config] = true
 		}
 		s := section(search.Goal{SLOMS: rapid.SampledFrom([]float64{0, 5}).Draw(t, "slo")}, rows...)
-		page := HTML("Profile <p>", []Section{s, s}, true)
+		n = rapid.IntRange(1, 4).Draw(t, "functions")
+		fleet := Fleet{Without: []string{"<g>"}, Outlook: outlook(rapid.IntRange(0, 5).Draw(t, "instances"), n, "a&b<script>"[:2+n])}
+		s.Outlook = outlook(rapid.IntRange(0, 5).Draw(t, "alone"), 1, "<b>")
+		if rapid.Bool().Draw(t, "known") {
+			fleet.Alone = []int{rapid.IntRange(0, 9).Draw(t, "apart")}
+		}
+		p := Page{Title: "Profile <p>", Sections: []Section{s, s}, Fleets: []Fleet{fleet}, Notes: []string{"a & b"}, Simulated: true}
+		page := p.HTML()
 		wellFormed(t, page)
-		for _, text := range [][]byte{page, Terminal([]Section{s}, true)} {
+		for _, text := range [][]byte{page, p.Terminal()} {
 			if bytes.Contains(text, []byte("NaN")) || bytes.Contains(text, []byte("Inf")) {
 				t.Fatalf("a figure is none:\n%s", text)
 			}
 		}
-		if found := outside.Find(page); found != nil {
+		if found := outside.Find(page); found != nil || bytes.Contains(page, []byte("<script")) {
 			t.Fatalf("the page has %s", found)
 		}
 	})
+}
+
+// outside is what would have a page load something.
+var outside = regexp.MustCompile(`(?i)https?:|src=|href="[^#]|url\([^#]|@import`)
+
+// outlook is one plan of so many instances of so many functions, on a GPU each.
+func outlook(instances, functions int, name string) Outlook {
+	p := plan.Plan{GPUsUsed: instances, Bound: 1}
+	for i := range functions {
+		p.Demand = append(p.Demand, plan.Served{Function: name + string(rune('a'+i)), RPS: 10})
+		p.Unplaced = append(p.Unplaced, plan.Unplaced{Function: name, RPS: 1, Reason: "a < b"})
+	}
+	for i := range instances {
+		at := 0.0
+		p.GPUs = append(p.GPUs, plan.GPU{Index: i, MemMiB: 100, Instances: []plan.Instance{{ID: name + string(rune('0'+i)), Function: p.Demand[i%functions].Function,
+			SMPct: 12.5, QuotaRequest: 0.5, Batch: 1 + i%2, MemMiB: 10 * float64(i), X: &at, Y: &at}}})
+	}
+	return Outlook{Plans: []plan.Plan{p}, Again: "x <<'END'\n"}
+}
+
+// A large profile makes a page of a sensible size, in which the part of each
+// function is all there.
+func TestLargePageIsPacked(t *testing.T) {
+	var rows []profile.Row
+	for sm := 5.0; sm <= 100; sm += 5 {
+		for quota := 0.1; quota <= 1; quota += 0.1 {
+			for _, batch := range []int{1, 2, 4, 8} {
+				rows = append(rows, row(sm, quota, batch, 1.2345*sm*quota/(sm+20), 1e4/sm/quota))
+			}
+		}
+	}
+	s := section(search.Goal{SLOMS: 500}, rows...)
+	p := Page{Title: "large", Sections: slices.Repeat([]Section{s}, 8)}
+	page := p.HTML()
+	wellFormed(t, page)
+	if len(page) > len(p.Sections)*60_000 { // 35 such functions: 2 MB
+		t.Errorf("the page has %d bytes", len(page))
+	}
+	if found := outside.Find(page); found != nil {
+		t.Errorf("the page has %s", found)
+	}
+	parts := regexp.MustCompile(`<script type="text/plain">([^<]*)</script>`).FindAllSubmatch(page, -1)
+	if len(parts) != len(p.Sections) {
+		t.Fatalf("%d parts are packed", len(parts))
+	}
+	packed, err := base64.StdEncoding.DecodeString(string(parts[7][1]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	z, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if part, err := io.ReadAll(z); err != nil || string(part) != s.html() {
+		t.Errorf("the part is not what a small page has: %v", err)
+	}
+	small := Page{Title: "small", Sections: []Section{s}}.HTML()
+	if !bytes.Contains(small, []byte(s.html())) || bytes.Contains(small, []byte("<script")) {
+		t.Error("the page of one function is packed")
+	}
+}
+
+// What of a plan is told: each function's configurations, most first.
+func TestOutlook(t *testing.T) {
+	o := outlook(5, 2, "f")
+	f := Fleet{GPU: "L4", Outlook: o}
+	f.Alone = []int{7}
+	text := string(Page{Fleets: []Fleet{f}}.Terminal())
+	want := `
+All 2 functions together on L4
+  Together they take 5 GPUs; each on GPUs of its own, 7.
+
+  RPS  GPUS  AT LEAST  NOT SHARED  IN USE
+   20     5         1           7  6%
+
+  FUNCTION  RPS  CONFIGURATIONS OF THE LAST PLAN
+  fa         10  3 × (sm 12.5, quota 0.5, batch 1)
+  fb         10  2 × (sm 12.5, quota 0.5, batch 2)
+  1 requests/s of f are not served: a < b.
+  1 requests/s of f are not served: a < b.
+`
+	if text != want {
+		t.Errorf("%s\nwant%s", text, want)
+	}
+	page := string(Page{Fleets: []Fleet{f}}.HTML())
+	for _, want := range []string{"<figcaption>2 of 5 GPUs of the last plan</figcaption>", "<pre>x &lt;&lt;&#39;END&#39;"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page has no %s:\n%s", want, page)
+		}
+	}
+}
+
+func TestMemoryLimitsInstances(t *testing.T) {
+	r := row(25, 0.5, 1, 10, 5)
+	r.GPUMemMiB = 400
+	s := section(search.Goal{}, r)
+	for mib, want := range map[float64]string{0: "A GPU holds 8 such", 1000: "A GPU holds 2 such", 1e6: "A GPU holds 8 such"} {
+		s.MemMiB = mib
+		if got := s.summary()[1]; !strings.HasPrefix(got, want) {
+			t.Errorf("%v MiB: %s", mib, got)
+		}
+	}
 }
 
 func wellFormed(t interface{ Fatalf(string, ...any) }, page []byte) {
@@ -75,7 +187,7 @@ func wellFormed(t interface{ Fatalf(string, ...any) }, page []byte) {
 
 func TestPageShowsTheChoice(t *testing.T) {
 	s := section(search.Goal{SLOMS: 20}, row(12, 0.5, 1, 10, 30), row(12, 1, 1, 20, 15), row(50, 0.5, 1, 25, 18), row(50, 1, 2, 80, 25))
-	page := string(HTML("p", []Section{s}, false))
+	page := string(Page{Title: "p", Sections: []Section{s}}.HTML())
 	for text, times := range map[string]int{
 		`<rect class="chosen"`:   3, // a heat map for each metric
 		`<circle class="chosen"`: 5, // three curves over SM share, two over quota

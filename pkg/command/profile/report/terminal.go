@@ -14,17 +14,32 @@ const (
 )
 
 // Terminal is the report as text: what is chosen and, for each batch at the
-// chosen quota, throughput, latency and a bar of efficacy over the SM shares.
-func Terminal(sections []Section, simulated bool) []byte {
+// chosen quota, throughput, latency and a bar of efficacy over the SM shares,
+// and what the planner makes of it.
+func (p Page) Terminal() []byte {
 	var b strings.Builder
-	if simulated {
+	if p.Simulated {
 		b.WriteString("Measured on the simulated GPU: these figures are not a GPU's.\n\n")
 	}
-	for i, s := range sections {
+	for i, s := range p.Sections {
 		if i > 0 {
 			b.WriteByte('\n')
 		}
 		s.terminal(&b)
+	}
+	for _, f := range p.Fleets {
+		fmt.Fprintf(&b, "\n%s\n", f.Title())
+		for _, n := range f.notes() {
+			fmt.Fprintln(&b, "  "+n)
+		}
+		b.WriteByte('\n')
+		f.terminal(&b)
+	}
+	if len(p.Notes) > 0 {
+		b.WriteByte('\n')
+	}
+	for _, n := range p.Notes {
+		fmt.Fprintln(&b, n)
 	}
 	return []byte(b.String())
 }
@@ -61,6 +76,10 @@ func (s Section) terminal(b *strings.Builder) {
 			}
 			fmt.Fprintf(b, "  %5s %9s %9s  %s %s%s\n", num(sm), short(r.ThroughputRPS), short(r.P95MS), bar(r.Efficacy()/most), short(r.Efficacy()), mark)
 		}
+	}
+	if len(s.Plans) > 0 {
+		b.WriteString("\n  What the planner makes of it:\n")
+		s.Outlook.terminal(b)
 	}
 }
 

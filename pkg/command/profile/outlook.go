@@ -1,0 +1,269 @@
+package profile
+
+import (
+	"encoding/csv"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/command/demand"
+	"github.com/gfaas/gfaas/pkg/command/profile/report"
+	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/plan"
+	"github.com/gfaas/gfaas/pkg/policy/place"
+	"github.com/gfaas/gfaas/pkg/profile"
+)
+
+// steps are how often the throughput of the chosen configuration is asked for
+// when nobody says what is.
+var steps = []float64{1, 10, 100}
+
+const (
+	maxRates = 10 // of --rps
+	// workPerPlan bounds the search for a plan. A report makes many, and they
+	// should not depend on how fast the machine is; a tenth of what gfaas-place
+	// searches reaches the bound of most.
+	workPerPlan = 1_000_000
+)
+
+// outlookOptions are the flags that say what is planned, as given.
+type outlookOptions struct {
+	rps    []float64
+	demand string
+	mem    gpu.Bytes
+	model  string
+	limit  time.Duration
+}
+
+func (o *outlookOptions) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.Var(floats(&o.rps), "rps", "plan for these requests a second of each function (default 1, 10 and 100 times what the chosen configuration sustains)")
+	f.StringVar(&o.demand, "demand", "", "plan for this instead: a file (CSV: function,rps,slo_ms) or a list like resnet=250,bert=40")
+	f.TextVar(&o.mem, "gpu-mem", gpu.Bytes(0), "memory of each GPU that is planned with, like `16GiB` (default no limit)")
+	cli.Choice(cmd, &o.model, "model", "what a GPU can host side by side", plan.ModelRect, plan.ModelTokens)
+	f.DurationVar(&o.limit, "time-limit", 5*time.Second, "how long to plan; when it is over, functions are left out")
+}
+
+// check says what is wrong with the flags, and reads the demand.
+func (o *outlookOptions) check(cmd *cobra.Command, path string) ([]plan.Demand, error) {
+	f := cmd.Flags()
+	if f.Changed("rps") {
+		if err := checkList("rps", o.rps, formatFloat, func(v float64) bool { return v >= csvfile.Smallest && v <= csvfile.Largest }, "rates above 0"); err != nil {
+			return nil, err
+		}
+	}
+	switch {
+	case len(o.rps) > maxRates:
+		return nil, cli.Usagef("--rps: %d rates, expected at most %d", len(o.rps), maxRates)
+	case len(o.rps) > 0 && o.demand != "":
+		return nil, cli.Usagef("--rps and --demand both say what is planned for: expected one of them")
+	case f.Changed("gpu-mem") && o.mem <= 0:
+		return nil, cli.Usagef("--gpu-mem %s: expected more than 0, like 16GiB", o.mem)
+	case o.limit < 0:
+		return nil, cli.Usagef("--time-limit %s: expected 0 or more, like 2s", o.limit)
+	case o.demand == "-" && path == "-":
+		return nil, cli.Usagef("standard input (-) can be only one of the files")
+	case o.demand == "":
+		return nil, nil
+	}
+	return demand.Load(o.demand)
+}
+
+// objective is a function's own of the demand, else slo, in ms.
+func objective(wanted []plan.Demand, function string, slo float64) float64 {
+	for _, d := range wanted {
+		if d.Function == function && d.SLOMS > 0 {
+			return d.SLOMS
+		}
+	}
+	return slo
+}
+
+// rates are what of a section is planned for; none when there is no telling.
+func (o *outlookOptions) rates(s report.Section, wanted []plan.Demand) (out []float64) {
+	switch {
+	case o.demand != "":
+		for _, d := range wanted {
+			if d.Function == s.Function {
+				out = append(out, d.RPS)
+			}
+		}
+	case len(o.rps) > 0:
+		return o.rps
+	case s.Choice.OK:
+		for _, k := range steps {
+			out = append(out, k*s.Choice.Row.ThroughputRPS)
+		}
+	}
+	return out
+}
+
+// outlook plans for the sections of each model of GPU together, then for each
+// section alone. When the time is over, what is left is not planned, and named.
+func (o *outlookOptions) outlook(env *cli.Env, path string, page *report.Page, wanted []plan.Demand) error {
+	p := planner{o: o, path: path, wanted: wanted, until: time.Now().Add(o.limit), oneModel: true}
+	var models []string
+	fleets := map[string][]*report.Section{}
+	for i := range page.Sections {
+		s := &page.Sections[i]
+		if fleets[s.GPU] == nil {
+			models = append(models, s.GPU)
+		}
+		fleets[s.GPU] = append(fleets[s.GPU], s)
+	}
+	p.oneModel = len(models) == 1
+	bar := env.Progress(len(page.Sections)+len(models), "planning")
+	for _, model := range models {
+		f, err := p.together(model, fleets[model])
+		if err != nil {
+			return err
+		}
+		_ = bar.Add(1)
+		for _, s := range fleets[model] {
+			if s.Outlook, err = p.alone(s); err != nil {
+				return err
+			}
+			_ = bar.Add(1)
+		}
+		if len(f.Plans) > 0 {
+			f.Alone = p.apart(fleets[model], len(f.Plans))
+			page.Fleets = append(page.Fleets, f)
+		}
+	}
+	_ = bar.Finish()
+	late := 0
+	for _, s := range page.Sections {
+		if len(s.Plans) < len(o.rates(s, wanted)) {
+			late++
+		}
+	}
+	if late > 0 {
+		page.Notes = append(page.Notes, fmt.Sprintf("%d of %d functions are not planned for all demands: the time was over (--time-limit %s).", late, len(page.Sections), o.limit))
+	}
+	return nil
+}
+
+// planner makes plans until its time is over.
+type planner struct {
+	o        *outlookOptions
+	path     string
+	wanted   []plan.Demand
+	until    time.Time
+	oneModel bool // all of the profile is of one model of GPU
+}
+
+func (p *planner) over() bool { return time.Now().After(p.until) }
+
+// together plans the sections as one fleet; nothing when it is of fewer than
+// two.
+func (p *planner) together(model string, all []*report.Section) (report.Fleet, error) {
+	f := report.Fleet{GPU: model}
+	var planned []*report.Section
+	for _, s := range all {
+		if len(p.o.rates(*s, p.wanted)) > 0 {
+			planned = append(planned, s)
+		} else if !s.Choice.OK {
+			f.Without = append(f.Without, s.Function)
+		}
+	}
+	if len(planned) < 2 {
+		return f, nil
+	}
+	var err error
+	f.Outlook, err = p.plan(planned)
+	return f, err
+}
+
+// alone plans one section, if there is time.
+func (p *planner) alone(s *report.Section) (report.Outlook, error) {
+	if p.over() {
+		return report.Outlook{}, nil
+	}
+	return p.plan([]*report.Section{s})
+}
+
+// apart sums the GPUs that the sections take alone, for each of n demands; nil
+// when they are not all planned.
+func (p *planner) apart(all []*report.Section, n int) []int {
+	out := make([]int, n)
+	for _, s := range all {
+		if len(p.o.rates(*s, p.wanted)) == 0 {
+			continue
+		}
+		if len(s.Plans) < n {
+			return nil
+		}
+		for i := range out {
+			out[i] += s.Plans[i].GPUsUsed
+		}
+	}
+	return out
+}
+
+// plan plans for the sections' rates: at least the first of them.
+func (p *planner) plan(sections []*report.Section) (out report.Outlook, err error) {
+	var rows []profile.Row
+	for _, s := range sections {
+		rows = append(rows, s.Rows...)
+	}
+	for i := range p.o.rates(*sections[0], p.wanted) {
+		var d []plan.Demand
+		for _, s := range sections {
+			d = append(d, plan.Demand{Function: s.Function, RPS: p.o.rates(*s, p.wanted)[i], SLOMS: s.Goal.SLOMS})
+		}
+		made, _, err := place.Joint(place.Input{Profile: rows, Demand: d, MemMiB: p.o.mem.MiB()}, place.JointOptions{
+			Model: p.o.model, Work: workPerPlan, Expired: p.over,
+		})
+		if err != nil {
+			return out, err
+		}
+		if i == 0 && p.oneModel {
+			out.Again = p.again(d)
+		}
+		out.Plans = append(out.Plans, made)
+		if p.over() {
+			break
+		}
+	}
+	return out, nil
+}
+
+// again is the shell command that plans for a demand. gfaas-place would mix
+// models of GPU, so there is none for a profile of several.
+func (p *planner) again(wanted []plan.Demand) string {
+	var file strings.Builder
+	w := csv.NewWriter(&file)
+	rows := [][]string{{"function", "rps", "slo_ms"}}
+	for _, d := range wanted {
+		slo := ""
+		if d.SLOMS > 0 {
+			slo = csvfile.Format(d.SLOMS)
+		}
+		rows = append(rows, []string{d.Function, csvfile.Format(d.RPS), slo})
+	}
+	_ = w.WriteAll(rows) // to memory
+	path := p.path
+	if path == "-" {
+		path = "PROFILE.csv" // the command's standard input is the demand
+	}
+	command := "gfaas-place plan --profile " + quote(path)
+	if p.o.model != plan.ModelRect {
+		command += " --model " + p.o.model
+	}
+	if p.o.mem > 0 {
+		command += " --gpu-mem " + p.o.mem.String()
+	}
+	return fmt.Sprintf("%s --demand - <<'END'\n%sEND\n", command, file.String())
+}
+
+// quote has a shell read a word as it is.
+func quote(word string) string {
+	if strings.Trim(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._/+-") == "" && word != "" {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}

@@ -1,0 +1,263 @@
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gfaas/gfaas/pkg/command/picture"
+	"github.com/gfaas/gfaas/pkg/plan"
+)
+
+// Outlook is what the planner makes of functions on one model of GPU.
+type Outlook struct {
+	Plans []plan.Plan // one a demand; none when there is nothing to plan
+	Alone []int       // of several functions: GPUs that each demand takes when none shares a GPU with another; nil if not known
+	Again string      // the shell command that makes the first plan
+}
+
+// several says that it is of more than one function.
+func (o Outlook) several() bool { return len(o.Plans[0].Demand) > 1 }
+
+// Fleet is several functions planned together.
+type Fleet struct {
+	GPU     string
+	Without []string // functions that no configuration of the profile will do for
+	Outlook
+}
+
+// Title names the fleet by how many functions it has.
+func (f Fleet) Title() string {
+	title := fmt.Sprintf("All %d functions together", len(f.Plans[0].Demand))
+	if f.GPU != "" {
+		title += " on " + f.GPU
+	}
+	return title
+}
+
+// notes are what to know about a fleet.
+func (f Fleet) notes() (out []string) {
+	alone := make([]string, len(f.Alone))
+	for i, n := range f.Alone {
+		alone[i] = num(float64(n))
+	}
+	if apart := strings.Join(alone, ", "); f.Alone != nil && apart != f.gpus() {
+		out = append(out, fmt.Sprintf("Together they take %s GPUs; each on GPUs of its own, %s.", f.gpus(), apart))
+	}
+	if len(f.Without) > 0 {
+		out = append(out, "Without "+strings.Join(f.Without, ", ")+": no configuration meets the objective.")
+	}
+	return out
+}
+
+// gpus are those of each plan.
+func (o Outlook) gpus() string {
+	texts := make([]string, len(o.Plans))
+	for i, p := range o.Plans {
+		texts[i] = num(float64(p.GPUsUsed))
+	}
+	return strings.Join(texts, ", ")
+}
+
+// head names the columns of a table of plans.
+func (o Outlook) head() []string {
+	head := []string{"RPS", "GPUS", "AT LEAST", "IN USE"}
+	if o.Alone != nil {
+		head = slices.Insert(head, 3, "NOT SHARED")
+	}
+	if o.several() {
+		return head
+	}
+	return append(head, "CONFIGURATIONS")
+}
+
+// line is a plan's line of the table.
+func (o Outlook) line(i int) []string {
+	p := o.Plans[i]
+	used, wanted := 0.0, 0.0
+	for _, g := range p.GPUs {
+		for _, in := range g.Instances {
+			used += in.SMPct / 100 * in.QuotaRequest
+		}
+	}
+	for _, d := range p.Demand {
+		wanted += d.RPS
+	}
+	row := []string{short(wanted), num(float64(p.GPUsUsed)), num(float64(p.Bound)), fmt.Sprintf("%.0f%%", 100*used/float64(max(1, p.GPUsUsed)))}
+	if o.Alone != nil {
+		row = slices.Insert(row, 3, num(float64(o.Alone[i])))
+	}
+	if o.several() {
+		return row
+	}
+	return append(row, mix(p)[p.Demand[0].Function])
+}
+
+// mix says for each function how many instances of which configurations the
+// plan has, most of them first.
+func mix(p plan.Plan) map[string]string {
+	type config struct {
+		sm, quota float64
+		batch     int
+	}
+	order, counts, seen := map[string][]config{}, map[string]map[config]int{}, map[string]bool{}
+	for _, g := range p.GPUs {
+		for _, in := range g.Instances {
+			if seen[in.ID] { // an instance may span GPUs
+				continue
+			}
+			seen[in.ID] = true
+			c := config{in.SMPct, in.QuotaRequest, in.Batch}
+			if counts[in.Function] == nil {
+				counts[in.Function] = map[config]int{}
+			}
+			if counts[in.Function][c] == 0 {
+				order[in.Function] = append(order[in.Function], c)
+			}
+			counts[in.Function][c]++
+		}
+	}
+	out := map[string]string{}
+	for name, configs := range order {
+		slices.SortStableFunc(configs, func(a, b config) int { return cmp.Compare(counts[name][b], counts[name][a]) })
+		var parts []string
+		for _, c := range configs {
+			parts = append(parts, fmt.Sprintf("%d × (sm %s, quota %s, batch %d)", counts[name][c], num(c.sm), num(c.quota), c.batch))
+		}
+		out[name] = strings.Join(parts, ", ")
+	}
+	return out
+}
+
+// unplaced are the reasons why something of the last demand is not served.
+func (o Outlook) unplaced() (out []string) {
+	for _, u := range o.Plans[len(o.Plans)-1].Unplaced {
+		out = append(out, fmt.Sprintf("%s requests/s of %s are not served: %s.", short(u.RPS), u.Function, u.Reason))
+	}
+	return out
+}
+
+// html draws the plans, and one GPU of the last.
+func (o Outlook) html(b *strings.Builder) {
+	b.WriteString("<div class=\"plan\">\n<div>\n")
+	table(b, o.head(), len(o.Plans), o.line)
+	last := o.Plans[len(o.Plans)-1]
+	if o.several() {
+		o.functions(b, last)
+	}
+	for _, text := range o.unplaced() {
+		fmt.Fprintf(b, "<p class=\"late\">%s</p>\n", escape(text))
+	}
+	if o.Again != "" {
+		fmt.Fprintf(b, "<details><summary>The command that makes the first of these plans</summary>\n<pre>%s</pre>\n</details>\n", escape(o.Again))
+	}
+	b.WriteString("</div>\n")
+	o.pictures(b, last)
+	b.WriteString("</div>\n")
+}
+
+const (
+	gpuSide  = 250 // of the picture of a GPU, in pixels
+	mostGPUs = 3   // that are drawn of several functions
+)
+
+// pictures draws the GPUs that most of a plan look like.
+func (o Outlook) pictures(b *strings.Builder, p plan.Plan) {
+	looks, most := picture.Looks(p), 1
+	if o.several() {
+		most = mostGPUs
+	}
+	b.WriteString("<div class=\"looks\">\n")
+	for _, look := range looks[:min(most, len(looks))] {
+		fmt.Fprintf(b, "<figure>%s<figcaption>%d of %s of the last plan</figcaption></figure>\n", picture.GPU(p, look.GPU, gpuSide), look.Count, count(p.GPUsUsed, "GPU"))
+	}
+	if len(looks) > 0 {
+		b.WriteString("<p class=\"note\">Across, the scheduling window; up, the SMs; hatched is free.</p>\n")
+	}
+	b.WriteString("</div>\n")
+}
+
+func count(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprintf("%d %s", n, what)
+}
+
+// functions lists what a plan gives each function, with its mark in the
+// picture.
+func (o Outlook) functions(b *strings.Builder, p plan.Plan) {
+	configs := mix(p)
+	b.WriteString("<details open=\"open\"><summary>Configurations of the last plan</summary>\n")
+	table(b, []string{"", "FUNCTION", "RPS", "CONFIGURATIONS"}, len(p.Demand), func(i int) []string {
+		d := p.Demand[i]
+		return []string{picture.Swatch(i), d.Function, short(d.RPS), configs[d.Function]}
+	})
+	b.WriteString("</details>\n")
+}
+
+// table writes rows; words are left, figures right. What is a picture already
+// is left as it is.
+func table(b *strings.Builder, head []string, n int, line func(int) []string) {
+	words := map[string]string{"FUNCTION": ` class="word"`, "CONFIGURATIONS": ` class="word"`}
+	b.WriteString("<div class=\"scroll\"><table>\n<tr>")
+	for _, h := range head {
+		fmt.Fprintf(b, "<th%s>%s</th>", words[h], strings.ToLower(h))
+	}
+	b.WriteString("</tr>\n")
+	for i := range n {
+		b.WriteString("<tr>")
+		for k, cell := range line(i) {
+			if head[k] != "" {
+				cell = escape(cell)
+			}
+			fmt.Fprintf(b, "<td%s>%s</td>", words[head[k]], cell)
+		}
+		b.WriteString("</tr>\n")
+	}
+	b.WriteString("</table></div>\n")
+}
+
+// terminal prints the plans.
+func (o Outlook) terminal(b *strings.Builder) {
+	rows := [][]string{o.head()}
+	for i := range o.Plans {
+		rows = append(rows, o.line(i))
+	}
+	columns(b, rows)
+	if last := o.Plans[len(o.Plans)-1]; o.several() {
+		configs := mix(last)
+		rows = [][]string{{"FUNCTION", "RPS", "CONFIGURATIONS OF THE LAST PLAN"}}
+		for _, d := range last.Demand {
+			rows = append(rows, []string{d.Function, short(d.RPS), configs[d.Function]})
+		}
+		b.WriteByte('\n')
+		columns(b, rows)
+	}
+	for _, text := range o.unplaced() {
+		fmt.Fprintf(b, "  %s\n", text)
+	}
+}
+
+// columns prints rows under each other; the last column is left.
+func columns(b *strings.Builder, rows [][]string) {
+	width := make([]int, len(rows[0]))
+	for _, row := range rows {
+		for k, cell := range row {
+			width[k] = max(width[k], len([]rune(cell)))
+		}
+	}
+	for _, row := range rows {
+		line := " "
+		for k, cell := range row {
+			pad := strings.Repeat(" ", width[k]-len([]rune(cell)))
+			if k == len(row)-1 || rows[0][k] == "FUNCTION" {
+				line += " " + cell + pad + " "
+			} else {
+				line += " " + pad + cell + " "
+			}
+		}
+		fmt.Fprintln(b, strings.TrimRight(line, " "))
+	}
+}
