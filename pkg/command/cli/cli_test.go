@@ -6,10 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 )
@@ -210,5 +212,36 @@ func TestSignals(t *testing.T) {
 	<-ctx.Done()
 	if caught() != syscall.SIGTERM || signalExit(caught()) != 143 {
 		t.Errorf("caught %v", caught())
+	}
+}
+
+// TestSignalEndsStuck has a command that nothing wakes, as a read of standard
+// input, ended by a signal, and one with something to leave in order waited for.
+func TestSignalEndsStuck(t *testing.T) {
+	isolate(t)
+	for _, careful := range []bool{false, true} {
+		stuck, left := make(chan struct{}), false
+		build := func(env *Env) *cobra.Command {
+			return &cobra.Command{Use: "tool", RunE: func(cmd *cobra.Command, _ []string) error {
+				if careful {
+					env.Careful()
+					time.AfterFunc(grace+grace/2, func() { close(stuck) })
+				}
+				<-stuck
+				left = true
+				return context.Cause(cmd.Context())
+			}}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		var errs bytes.Buffer
+		env := &Env{Prog: "tool", In: strings.NewReader(""), Out: io.Discard, Err: &errs}
+		status := env.run(ctx, env.Tree(build), nil, func() syscall.Signal { return syscall.SIGTERM })
+		if status != 143 || left != careful || errs.Len() > 0 {
+			t.Errorf("careful %v: status %d, ran to its end %v, said %q; want 143", careful, status, left, &errs)
+		}
+		if !careful {
+			close(stuck)
+		}
 	}
 }

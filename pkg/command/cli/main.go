@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/mattn/go-isatty"
 	"github.com/spf13/cobra"
@@ -38,7 +39,19 @@ type Env struct {
 	Verbose bool
 	NoColor bool
 	Config  string
+
+	careful int32 // atomic, see Careful
 }
+
+// grace is how long a command that is not careful may take to end by itself
+// once a signal came.
+const grace = 500 * time.Millisecond
+
+// Careful says that from here on the command has something to leave in order,
+// and ends by its context when a signal comes. One that only reads, computes
+// and writes is ended in the middle of that: a read of standard input, say,
+// cannot be called off.
+func (env *Env) Careful() { atomic.StoreInt32(&env.careful, 1) }
 
 // Main builds the command tree and runs it on the process's own arguments and
 // streams. The result is the exit status.
@@ -66,7 +79,12 @@ func (env *Env) run(ctx context.Context, root *cobra.Command, args []string, cau
 	root.SetIn(env.In)
 	root.SetOut(env.Out)
 	root.SetErr(env.Err)
-	err := root.ExecuteContext(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- root.ExecuteContext(ctx) }()
+	err, cut := env.wait(ctx, ended)
+	if cut && caught() != 0 {
+		return signalExit(caught())
+	}
 	if err == nil {
 		return ExitOK
 	}
@@ -83,6 +101,26 @@ func (env *Env) run(ctx context.Context, root *cobra.Command, args []string, cau
 	}
 	env.report(e)
 	return e.Exit
+}
+
+// wait returns how the command ended, or that it did not though it was told to.
+func (env *Env) wait(ctx context.Context, ended <-chan error) (err error, cut bool) {
+	select {
+	case err := <-ended:
+		return err, false
+	case <-ctx.Done():
+	}
+	late := time.NewTimer(grace)
+	defer late.Stop()
+	select {
+	case err := <-ended:
+		return err, false
+	case <-late.C:
+	}
+	if atomic.LoadInt32(&env.careful) != 0 {
+		return <-ended, false
+	}
+	return nil, true
 }
 
 // errorBody is an error under -o json.

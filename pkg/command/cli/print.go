@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/renameio/v2"
 	"github.com/olekukonko/tablewriter"
 	"github.com/olekukonko/tablewriter/renderer"
 	"github.com/olekukonko/tablewriter/tw"
@@ -22,17 +21,7 @@ import (
 
 // Write sends a command's output to standard output or, whole or not at all,
 // to --out-file.
-func (env *Env) Write(data []byte) error {
-	if env.OutFile == "" || env.OutFile == "-" {
-		_, err := env.Out.Write(data)
-		return err
-	}
-	target, replace := outFile(env.OutFile)
-	if !replace {
-		return os.WriteFile(target, data, 0o644)
-	}
-	return renameio.WriteFile(target, data, 0o644)
-}
+func (env *Env) Write(data []byte) error { return env.WriteTo(env.OutFile, data) }
 
 // outFile follows links to the file that is to be written and says whether it
 // can be replaced: renaming over a device, a pipe, or what the system shows

@@ -18,9 +18,15 @@ func (env *Env) Apart(flag, path string) error {
 
 // WriteTo writes a second output to a file, as Write does to --out-file.
 func (env *Env) WriteTo(path string, data []byte) error {
-	second := *env
-	second.OutFile = path
-	return second.Write(data)
+	if path == "" || path == "-" {
+		_, err := env.Out.Write(data)
+		return err
+	}
+	target, replace := outFile(path)
+	if !replace {
+		return os.WriteFile(target, data, 0o644)
+	}
+	return renameio.WriteFile(target, data, 0o644)
 }
 
 // Pending is a second output too large for memory. Nothing is at its path

@@ -51,6 +51,7 @@ func (t *tool) instanceNames(ctx context.Context) []string {
 }
 
 func runDown(ctx context.Context, t *tool, names []string) error {
+	t.env.Careful()
 	records, err := t.store.Instances(ctx)
 	if err != nil {
 		return err

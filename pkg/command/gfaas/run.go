@@ -91,6 +91,7 @@ leaves a few seconds after its last client.`,
 }
 
 func (o *runOptions) run(ctx context.Context, t *tool, command []string) error {
+	t.env.Careful()
 	slice, err := o.slice()
 	if err != nil {
 		return err

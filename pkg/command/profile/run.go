@@ -149,6 +149,7 @@ func (o *runOptions) run(ctx context.Context, env *cli.Env, w world, path string
 	if err != nil {
 		return err
 	}
+	env.Careful()
 	if o.gpu == "" {
 		o.gpu = w.DefaultGPU()
 	}
