@@ -36,7 +36,7 @@ func outFile(path string) (target string, replace bool) {
 		next, err := os.Readlink(path)
 		if err != nil {
 			there, err := os.Stat(path)
-			return path, err != nil || there.Mode().IsRegular() || there.IsDir()
+			return path, err != nil || there.Mode().IsRegular()
 		}
 		if !filepath.IsAbs(next) {
 			next = filepath.Join(filepath.Dir(path), next)

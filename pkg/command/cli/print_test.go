@@ -3,6 +3,7 @@ package cli
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -42,5 +43,24 @@ func TestOutFile(t *testing.T) {
 	}
 	if text, err := os.ReadFile(at("file")); err != nil || string(text) != "text" {
 		t.Errorf("the file has %q, %v", text, err)
+	}
+}
+
+// TestOutFileNamed has a file that cannot be written told by its name, not by
+// that of the file it would have been first, and none of those left.
+func TestOutFileNamed(t *testing.T) {
+	dir := t.TempDir()
+	for _, path := range []string{filepath.Join(dir, "none", "f"), dir} {
+		env := &Env{OutFile: path}
+		err := env.Write([]byte("x"))
+		if err == nil || !strings.Contains(err.Error(), " "+path+": ") {
+			t.Errorf("write %s: %v, want its name", path, err)
+		}
+	}
+	if _, err := (&Env{}).Create(filepath.Join(dir, "none", "f")); err == nil || !strings.Contains(err.Error(), "/none/f: ") {
+		t.Errorf("create: %v, want its name", err)
+	}
+	if left, _ := os.ReadDir(dir); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
 	}
 }

@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"errors"
 	"io"
+	"io/fs"
 	"os"
 
 	"github.com/google/renameio/v2"
@@ -26,7 +28,21 @@ func (env *Env) WriteTo(path string, data []byte) error {
 	if !replace {
 		return os.WriteFile(target, data, 0o644)
 	}
-	return renameio.WriteFile(target, data, 0o644)
+	return named(path, renameio.WriteFile(target, data, 0o644))
+}
+
+// named is the error of a write under the name the user gave: the file was
+// written under another, which is gone.
+func named(path string, err error) error {
+	var at *fs.PathError
+	var link *os.LinkError
+	switch {
+	case errors.As(err, &at):
+		return &fs.PathError{Op: "write", Path: path, Err: at.Err}
+	case errors.As(err, &link):
+		return &fs.PathError{Op: "write", Path: path, Err: link.Err}
+	}
+	return err
 }
 
 // Pending is a second output too large for memory. Nothing is at its path
@@ -46,7 +62,7 @@ func (env *Env) Create(path string) (*Pending, error) {
 	if replace {
 		file, err := renameio.NewPendingFile(target, renameio.WithPermissions(0o644))
 		if err != nil {
-			return nil, err
+			return nil, named(path, err)
 		}
 		return &Pending{File: file.File, commit: file.CloseAtomicallyReplace, cleanup: file.Cleanup}, nil
 	}
