@@ -1,8 +1,9 @@
 package hooktest
 
 import (
-	"strings"
+	"fmt"
 	"testing"
+	"time"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
 )
@@ -27,27 +28,32 @@ func TestEnds(t *testing.T) {
 }
 
 // TestReleased has one of two holders of the primary context release it while
-// the other computes: that one's lease holds as long as its kernel runs.
+// the other computes: that one's lease holds as long as its kernel runs, whether
+// it is asked back or not.
 func TestReleased(t *testing.T) {
-	h := newHost(t)
-	h.start()
-	p := h.run(h.register("released", whole), "check/ends", "release")
-	h.eventually("it computes", func() bool { return strings.Contains(p.out.String(), "busy") || p.over() })
-	looks, held := 0, 0
-	h.eventually("it ends", func() bool {
-		row, ok := h.row("released")
-		if ok && !strings.Contains(p.out.String(), "done") {
-			looks++
-			if holds(row.State) {
-				held++
+	const slow = 500 * time.Millisecond // its kernel
+	for _, asked := range []bool{false, true} {
+		t.Run(fmt.Sprintf("asked back %v", asked), func(t *testing.T) {
+			t.Parallel()
+			k := newKeeper(t)
+			k.allow()
+			h := &host{t: t}
+			c := &talk{h: h, p: h.run(k.environ(), "check/ends", "release")}
+			c.hears("busy")
+			if asked {
+				k.askBack()
 			}
-		}
-		return p.over()
-	})
-	if err := p.wait(); err != nil {
-		t.Fatal(err)
-	}
-	if looks == 0 || held < looks*9/10 {
-		t.Errorf("it held its lease at %d of %d looks", held, looks)
+			h.eventually("it ends", func() bool {
+				if idle := k.idle(); idle { // and what it used is known
+					if _, used := k.account(); used < slow {
+						t.Fatalf("it gave its lease back after %v", used)
+					}
+				}
+				return c.p.over()
+			})
+			if err := c.p.wait(); err != nil {
+				t.Fatal(err)
+			}
+		})
 	}
 }

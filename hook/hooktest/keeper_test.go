@@ -159,15 +159,21 @@ func (k *keeper) allow() {
 // shut closes the gate; it returns when the last lease is back.
 func (k *keeper) shut() {
 	k.t.Helper()
+	k.askBack()
+	(&host{t: k.t}).eventually("the lease is given back", k.idle)
+}
+
+// askBack closes the gate and asks for the lease that is out.
+func (k *keeper) askBack() {
+	k.t.Helper()
 	k.mu.Lock()
+	defer k.mu.Unlock()
 	k.open = false
 	if lease := atomic.SwapUint32(k.gate(), 0); lease != 0 {
 		if _, err := k.conn.Write(wire.Append(nil, wire.LeaseEnd{Lease: lease})); err != nil {
 			k.t.Error(err)
 		}
 	}
-	k.mu.Unlock()
-	(&host{t: k.t}).eventually("the lease is given back", k.idle)
 }
 
 // waits says whether somebody stands at the shut gate.
