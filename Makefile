@@ -58,7 +58,7 @@ FUZZED ?= ./pkg/... ./hook/...
 fuzz: all checks
 	@set -e; for pkg in $$($(GO) list $(FUZZED)); do \
 	  for f in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
-	    echo "$$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$pkg; done; done
+	    echo "$$pkg $$f"; GO='$(GO)' pkg/fuzz.sh $$pkg $$f $(FUZZTIME); done; done
 
 lint:
 	@test -z "$$(gofmt -l cmd pkg hook examples)" || { gofmt -l cmd pkg hook examples; echo 'gofmt: the files above differ'; exit 1; }
