@@ -181,12 +181,17 @@ func TestErrorsInJSON(t *testing.T) {
 		var got struct {
 			Error map[string]string `json:"error"`
 		}
-		if err := json.Unmarshal([]byte(stderr), &got); err != nil || fmt.Sprint(got.Error) != fmt.Sprint(c.want) {
-			t.Errorf("%s: stderr %q, %v; want %v", c.args, stderr, err, c.want)
+		text := "tool: error: " + c.want["message"] + "\n"
+		if c.want["hint"] != "" {
+			text += "tool: hint: " + c.want["hint"] + "\n"
+		}
+		object, also := strings.CutPrefix(stderr, text)
+		if err := json.Unmarshal([]byte(object), &got); err != nil || !also || fmt.Sprint(got.Error) != fmt.Sprint(c.want) {
+			t.Errorf("%s: stderr %q, %v; want %q and %v", c.args, stderr, err, text, c.want)
 		}
 	}
 	p := program{fail: Fail(ExitNo, "", errors.New("infeasible"))}
-	if _, _, stderr := p.execute(t, 0, "work", "-o", "json"); strings.HasPrefix(stderr, "{") {
+	if _, _, stderr := p.execute(t, 0, "work", "-o", "json"); strings.Contains(stderr, "{") {
 		t.Errorf("exit 3 printed an error object: %q", stderr)
 	}
 }

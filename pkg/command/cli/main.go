@@ -135,20 +135,20 @@ type errorText struct {
 }
 
 // report prints an error as `prog: error: …` and `prog: hint: …`, and under
-// -o json as an object too.
+// -o json on a last line as an object too. Where the answer is no, or part of
+// it is there, the result says so.
 func (env *Env) report(e *Error) {
 	if e.Err == nil {
-		return
-	}
-	if env.Output == "json" && e.Exit != ExitNo && e.Exit != ExitPartial {
-		enc := json.NewEncoder(env.Err)
-		enc.SetEscapeHTML(false)
-		_ = enc.Encode(errorBody{errorText{exitNames[e.Exit], e.Err.Error(), e.Hint}})
 		return
 	}
 	fmt.Fprintf(env.Err, "%s: error: %v\n", env.Prog, e.Err)
 	if e.Hint != "" {
 		fmt.Fprintf(env.Err, "%s: hint: %s\n", env.Prog, e.Hint)
+	}
+	if env.Output == "json" && e.Exit != ExitNo && e.Exit != ExitPartial {
+		enc := json.NewEncoder(env.Err)
+		enc.SetEscapeHTML(false)
+		_ = enc.Encode(errorBody{errorText{exitNames[e.Exit], e.Err.Error(), e.Hint}})
 	}
 }
 
