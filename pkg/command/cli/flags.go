@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 )
 
 const exitStatusHelp = `
@@ -144,12 +143,4 @@ func (env *Env) settle(cmd *cobra.Command) error {
 	bad := env.Output
 	env.Output = ""
 	return Usagef("--output %q is not offered here: expected %s", bad, strings.ReplaceAll(forms, "|", ", "))
-}
-
-// Positive checks that a flag that must exceed zero does.
-func Positive(flags *pflag.FlagSet, name string, value float64) error {
-	if value > 0 {
-		return nil
-	}
-	return Usagef("--%s %s: expected more than 0", name, flags.Lookup(name).Value)
 }

@@ -11,15 +11,10 @@ const (
 	BoundBars   = "bars"
 )
 
-// Bound is a number of bins below which the kinds, all of which must fit the
-// bin, cannot be packed, and which of the bounds it is: the largest of area,
-// memory, dual feasible functions and bars.
-func Bound(kinds []Kind, bin Bin) (bins int, method string) {
-	return boundBy(kinds, bin, barWork)
-}
-
-// boundBy is Bound with so much work for the bars.
-func boundBy(kinds []Kind, bin Bin, work int) (bins int, method string) {
+// lowerBound is a number of bins below which the kinds, all of which must fit
+// the bin, cannot be packed, and which of the bounds it is: the largest of area,
+// memory, dual feasible functions and bars, with so much work for the bars.
+func lowerBound(kinds []Kind, bin Bin, work int) (bins int, method string) {
 	bins, method = coarseBound(kinds, bin)
 	if n := dffBound(kinds, bin); n > bins {
 		bins, method = n, BoundDFF

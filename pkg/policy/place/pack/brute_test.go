@@ -130,7 +130,7 @@ func TestBounds(t *testing.T) {
 		// Beyond 64 bits: two of more than half each way.
 		"large": {[]Kind{{1<<30 + 1, 1<<29 + 1, 0, MaxItems}}, Bin{W: 1 << 31, H: 1 << 30}, MaxItems, BoundDFF},
 	} {
-		if n, method := Bound(c.kinds, c.bin); n != c.want || method != c.method {
+		if n, method := lowerBound(c.kinds, c.bin, barWork); n != c.want || method != c.method {
 			t.Errorf("%s: %d (%s), want %d (%s)", name, n, method, c.want, c.method)
 		}
 	}

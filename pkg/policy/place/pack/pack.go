@@ -87,7 +87,7 @@ func Pack(kinds []Kind, bin Bin, o Options) Packing {
 	p.Bound, p.BoundMethod = coarseBound(fitting, bin)
 	p.Bins, p.Used = fill(fitting, bin, methods[0])
 	if p.Used > p.Bound {
-		p.Bound, p.BoundMethod = boundBy(fitting, bin, barWork/3)
+		p.Bound, p.BoundMethod = lowerBound(fitting, bin, barWork/3)
 	}
 	for _, m := range methods[1:] {
 		if p.Used <= p.Bound || stop() {
