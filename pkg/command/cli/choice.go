@@ -34,5 +34,5 @@ func (c oneOf) Set(s string) error {
 func Choice(cmd *cobra.Command, value *string, name, usage string, words ...string) {
 	*value = words[0]
 	cmd.Flags().Var(oneOf{value, words}, name, usage+": "+strings.Join(words, ", "))
-	_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
+	Words(cmd, name, words...)
 }

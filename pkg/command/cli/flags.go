@@ -49,7 +49,7 @@ func (env *Env) offer(cmd *cobra.Command, what string, forms []string) {
 	}
 	cmd.Annotations[outputKey] = strings.Join(forms, "|")
 	cmd.Flags().VarP(&form{env: env, value: forms[0]}, "output", "o", what+": "+strings.Join(forms, ", "))
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(forms, cobra.ShellCompDirectiveNoFileComp))
+	Words(cmd, "output", forms...)
 }
 
 // askedForm is the form that the arguments, else the environment, ask for:
@@ -77,12 +77,15 @@ func askedForm(args []string) string {
 func (env *Env) adopt(root *cobra.Command) {
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.CompletionOptions.HiddenDefaultCmd = true
+	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
 	pf := root.PersistentFlags()
 	pf.StringVar(&env.OutFile, "out-file", "", "write the output to this file, whole or not at all")
 	pf.BoolVarP(&env.Quiet, "quiet", "q", false, "say nothing but errors on standard error")
 	pf.BoolVarP(&env.Verbose, "verbose", "v", false, "say more on standard error")
 	pf.BoolVar(&env.NoColor, "no-color", false, "no colour in what is printed (also NO_COLOR)")
 	pf.StringVar(&env.Config, "config", "", "settings file (default $XDG_CONFIG_HOME/gfaas/config.yaml)")
+	Files(root, "yaml yml", "config")
+	Files(root, "", "out-file")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return env.settle(cmd) }
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return Fail(ExitUsage, seeHelp(cmd), flagFault(err)) })
 	root.SetUsageTemplate(root.UsageTemplate() + exitStatusHelp)

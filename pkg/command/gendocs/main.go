@@ -20,16 +20,18 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/tokend"
 )
 
+// trees are the command trees of all binaries.
+var trees = map[string]func(*cli.Env) *cobra.Command{
+	"gfaas": gfaas.NewRoot, "gfaas-place": place.NewRoot, "gfaas-profile": profile.NewRoot,
+	"gfaas-sim": sim.NewRoot, "gfaas-tokend": tokend.NewRoot,
+}
+
 func main() {
 	if len(os.Args) != 3 {
 		fmt.Fprintln(os.Stderr, "usage: gendocs MAN COMPLETIONS")
 		os.Exit(cli.ExitUsage)
 	}
-	for name, build := range map[string]func(*cli.Env) *cobra.Command{
-		"gfaas": gfaas.NewRoot, "gfaas-place": place.NewRoot,
-		"gfaas-profile": profile.NewRoot, "gfaas-sim": sim.NewRoot,
-		"gfaas-tokend": tokend.NewRoot,
-	} {
+	for name, build := range trees {
 		if err := generate(name, build, os.Args[1], os.Args[2]); err != nil {
 			fmt.Fprintln(os.Stderr, "gendocs:", err)
 			os.Exit(cli.ExitFailure)

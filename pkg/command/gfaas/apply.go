@@ -28,6 +28,7 @@ Instances that run already stay as they are until they are started again.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), t) },
 	}
 	cmd.Flags().StringArrayVarP(&o.files, "file", "f", nil, "function file, - for standard input; may be given several times")
+	cli.Files(cmd, "yaml yml", "file")
 	return cmd
 }
 

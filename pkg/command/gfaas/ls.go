@@ -104,7 +104,7 @@ func functionRecords(functions []function.Function, records []instance.Record) [
 
 // functionRows is the form for people.
 func functionRows(functions []function.Function, records []instance.Record, wide bool) [][]string {
-	header := []string{"NAME", "RUNTIME", "CONTRACT", "SLO", "GPU-MEM", "INSTANCES"}
+	header := []string{"NAME", "RUNTIME", "CONTRACT", "SLO", "MEM", "INSTANCES"}
 	if wide {
 		header = append(header, "GPUS", "KIND", "TENANT", "WHAT")
 	}

@@ -81,6 +81,7 @@ leaves a few seconds after its last client.`,
 	f := cmd.Flags()
 	f.SetInterspersed(false)
 	f.StringVar(&o.gpu, "gpu", "", "GPU: a device number, MIG-UUID, or sim (default 0; sim where there is no NVIDIA driver)")
+	cli.Words(cmd, "gpu", "sim")
 	f.Float64Var(&o.sm, "sm", 100, "share of the streaming multiprocessors, in percent")
 	f.StringVar(&o.quota, "quota", "1", "REQUEST[:LIMIT]: guaranteed and largest fraction of each window")
 	f.StringVar(&o.mem, "mem", "", "limit on GPU memory, like 1GiB (default none)")

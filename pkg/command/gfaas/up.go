@@ -45,12 +45,14 @@ When one instance fails to start, or on ^C, all that this call started are
 stopped again. The functions must have been applied.`,
 		Example: `  gfaas up plan.json
   gfaas-place plan --profile profile.csv --demand resnet=100 -o json | gfaas up -`,
-		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), t, args[0]) },
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: cli.FileArgs("json"),
+		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), t, args[0]) },
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.node, "node", "", "the node of the plan that is this machine (default the only one)")
 	f.StringVar(&o.gpu, "gpu", "", "sim starts everything on simulated GPUs (default where there is no NVIDIA driver)")
+	cli.Words(cmd, "gpu", "sim")
 	f.IntVar(&o.parallel, "parallel", 8, "how many instances to start at a time")
 	f.DurationVar(&o.timeout, "timeout", launch.DefaultReady, "how long an instance may take to become ready")
 	return cmd

@@ -25,6 +25,7 @@ type currentOptions struct {
 func (c *currentOptions) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&c.path, "current", "", "the plan that runs (JSON): change it as little as the demand lets")
+	cli.Files(cmd, "json", "current")
 	f.IntVar(&c.moves, "max-moves", 0, "how many running instances may move where that serves more or frees a GPU; needs --current")
 	f.IntVar(&c.threshold, "restructure", maxrect.DefaultThreshold,
 		"how many free rectangles a GPU may list, as stopped instances leave them, before they are listed anew; needs --current")
@@ -111,7 +112,7 @@ func printChanges(w io.Writer, changes []diff.Change) error {
 }
 
 func changeTable(changes []diff.Change) [][]string {
-	rows := [][]string{{"CHANGE", "INSTANCE", "FUNCTION", "GPU", "SM %", "QUOTA", "RPS", "WHY"}}
+	rows := [][]string{{"CHANGE", "INSTANCE", "FUNCTION", "GPU", "SM%", "QUOTA", "RPS", "WHY"}}
 	n := csvfile.Format
 	for _, c := range changes {
 		rows = append(rows, []string{c.Do, c.ID, c.Function, strings.Join(c.GPUs, ","), n(c.SMPct), n(c.Quota), n(c.RPS), c.Why})

@@ -21,7 +21,8 @@ has the same slice at the same place of the same GPUs; all others stop or start.
 What is kept is only counted, unless -v or another form than the table asks.`,
 		Example: `  gfaas-place diff running.json plan.json
   gfaas-place diff running.json plan.json -o csv | grep ^stop,`,
-		Args: cobra.ExactArgs(2),
+		Args:              cobra.ExactArgs(2),
+		ValidArgsFunction: cli.FileArgs("json"),
 	}
 	env.Outputs(cmd, "table", "json", "jsonl", "csv")
 	cmd.RunE = func(_ *cobra.Command, args []string) error { return runDiff(env, args[0], args[1]) }

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/demand"
@@ -21,16 +20,19 @@ const maxGPUs = 1_000_000
 // inputs are the files a plan is made from or checked against.
 type inputs struct{ profile, demand, inventory, functions string }
 
-func (i *inputs) flags(f *pflag.FlagSet) {
+func (i *inputs) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
 	f.StringVar(&i.profile, "profile", "", "what instances sustain (CSV)")
 	f.StringVar(&i.demand, "demand", "", "what is wanted: a file (CSV: function,rps,slo_ms) or a list like resnet=250,bert=40")
 	f.StringVar(&i.inventory, "inventory", "", "the GPUs there are (CSV: node,gpu,mem_mib)")
+	cli.Files(cmd, "csv", "profile", "demand", "inventory")
 }
 
 // functionsFlag is --functions, for the commands that need more of a function
 // than its name.
-func (i *inputs) functionsFlag(f *pflag.FlagSet, what string) {
-	f.StringVar(&i.functions, "functions", "", what)
+func (i *inputs) functionsFlag(cmd *cobra.Command, what string) {
+	cmd.Flags().StringVar(&i.functions, "functions", "", what)
+	cli.Files(cmd, "yaml yml", "functions")
 }
 
 // loadFunctions reads the functions, nil when none were given.
@@ -120,10 +122,4 @@ func (o *planOptions) check(cmd *cobra.Command) error {
 		return err
 	}
 	return checkStdin(o.files.profile, o.files.demand, o.files.inventory, o.files.functions, o.current.path)
-}
-
-// choice gives a command a flag that takes one of these words; the first is
-// the default.
-func choice(cmd *cobra.Command, value *string, name, usage string, words ...string) {
-	cli.Choice(cmd, value, name, usage, words...)
 }

@@ -124,7 +124,7 @@ func packRows(header []string, c *cargo, p pack.Packing) [][]string {
 
 func printPacking(w io.Writer, c *cargo, p pack.Packing) error {
 	if p.Used > 0 {
-		if err := cli.Table(w, packRows([]string{"BIN", "ITEM", "X", "Y", "QUOTA", "SM %"}, c, p)); err != nil {
+		if err := cli.Table(w, packRows([]string{"BIN", "ITEM", "X", "Y", "QUOTA", "SM%"}, c, p)); err != nil {
 			return err
 		}
 		if _, err := fmt.Fprintln(w); err != nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/csv"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -37,12 +38,7 @@ type planOptions struct {
 	sweep     string
 }
 
-func newPlan(env *cli.Env) *cobra.Command {
-	o := planOptions{env: env, diluted: online.DiluDefaults()}
-	cmd := &cobra.Command{
-		Use:   "plan",
-		Short: "Plan instances on GPUs for a demand",
-		Long: `Chooses for each function how many instances of which configurations of its
+const planLong = `Chooses for each function how many instances of which configurations of its
 profile serve its demand within its objective, and places them on GPUs. Under
 the model rect every instance has a rectangle of its GPU for itself: a share of
 the SMs for a share of the scheduling window. Under tokens it has its SMs at
@@ -94,27 +90,36 @@ lists what stops, starts and is kept; with other forms gfaas-place diff does.
 
 With --what-if the demand is planned for once with each pair of factors, of its
 rates and of its objectives; a line a pair says how many GPUs that takes (CSV
-unless -o says otherwise), and the exit status is 0 even where some is unplaced.`,
-		Example: `  gfaas-place plan --profile profile.csv --demand resnet=250,bert=40
+unless -o says otherwise), and the exit status is 0 even where some is unplaced.`
+
+const planExample = `  gfaas-place plan --profile profile.csv --demand resnet=250,bert=40
   gfaas-place plan --profile profile.csv --demand demand.csv --gpu-mem 16GiB -o json > plan.json
   gfaas-place plan --profile profile.csv --demand demand.csv --inventory gpus.csv -o svg --out-file plan.svg
   gfaas-place plan --profile profile.csv --demand resnet=300 --current plan.json --max-moves 2
-  gfaas-place plan --profile profile.csv --demand demand.csv --gpus 8 --what-if 'rps=1,1.5,2 slo=0.8,1'`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
+  gfaas-place plan --profile profile.csv --demand demand.csv --gpus 8 --what-if 'rps=1,1.5,2 slo=0.8,1'`
+
+func newPlan(env *cli.Env) *cobra.Command {
+	o := planOptions{env: env, diluted: online.DiluDefaults()}
+	cmd := &cobra.Command{
+		Use:     "plan",
+		Short:   "Plan instances on GPUs for a demand",
+		Long:    planLong,
+		Example: planExample,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
 	f := cmd.Flags()
-	o.files.flags(f)
-	o.files.functionsFlag(f, "the functions (YAML): how many GPUs an instance spans, what its weights are called")
+	o.files.flags(cmd)
+	o.files.functionsFlag(cmd, "the functions (YAML): how many GPUs an instance spans, what its weights are called")
 	f.IntVar(&o.gpus, "gpus", 0, "how many GPUs there are (default as many as it takes)")
 	f.TextVar(&o.mem, "gpu-mem", gpu.Bytes(0), "memory of each GPU, or the most to use of it, like `16GiB` (default no limit)")
-	choice(cmd, &o.algorithm, "algorithm", "how to plan", algorithmNames()...)
-	choice(cmd, &o.model, "model", "what a GPU can host side by side", plan.ModelRect, plan.ModelTokens)
+	cli.Choice(cmd, &o.algorithm, "algorithm", "how to plan", algorithmNames()...)
+	cli.Choice(cmd, &o.model, "model", "what a GPU can host side by side", plan.ModelRect, plan.ModelTokens)
 	f.BoolVar(&o.share, "share-models", false, "keep the weights of a function's model once on a GPU")
 	f.Uint64Var(&o.seed, "seed", 0, "another seed may give another plan as good")
 	f.DurationVar(&o.limit, "time-limit", 2*time.Second, "how long to improve the plan")
-	choice(cmd, &o.tieBreak, "tie-break", "which of equally efficient configurations to take",
+	cli.Choice(cmd, &o.tieBreak, "tie-break", "which of equally efficient configurations to take",
 		string(policy.LargerQuota), string(policy.SmallerQuota))
-	choice(cmd, &o.order, "order", "pack the largest rectangles first, or as they arrive by the demand",
+	cli.Choice(cmd, &o.order, "order", "pack the largest rectangles first, or as they arrive by the demand",
 		string(policy.Largest), string(policy.Arrival))
 	o.current.flags(cmd)
 	o.diluFlags(f)
@@ -188,10 +193,14 @@ func (o *planOptions) notes(in policy.Input) {
 			models[r.GPU] = true
 		}
 	}
+	var unknown []string
 	for _, d := range in.Demand {
 		if without[d.Function] && (o.files.inventory != "" || in.MemMiB > 0) {
-			o.env.Notef("note: the profile does not say how much memory every configuration of %s needs: where it does not, none is counted", d.Function)
+			unknown = append(unknown, d.Function)
 		}
+	}
+	if len(unknown) > 0 {
+		o.env.Notef("note: the profile does not say how much memory every configuration of %s needs: where it does not, none is counted", strings.Join(unknown, ", "))
 	}
 	if len(models) > 1 && o.files.inventory == "" {
 		o.env.Notef("note: the profile is of %d models of GPU and no --inventory says which there are: configurations of all are mixed", len(models))

@@ -64,7 +64,7 @@ func printTable(w io.Writer, p plan.Plan) error {
 }
 
 func instanceTable(p plan.Plan) [][]string {
-	rows := [][]string{{"GPU", "INSTANCE", "FUNCTION", "SM %", "QUOTA", "BATCH", "RPS", "MEM MiB", "X", "Y"}}
+	rows := [][]string{{"GPU", "INSTANCE", "FUNCTION", "SM%", "QUOTA", "BATCH", "RPS", "MEM MIB", "X", "Y"}}
 	n := csvfile.Format
 	for _, g := range p.GPUs {
 		for _, in := range g.Instances {
@@ -76,7 +76,7 @@ func instanceTable(p plan.Plan) [][]string {
 }
 
 func gpuTable(p plan.Plan) [][]string {
-	rows := [][]string{{"GPU", "INSTANCES", "USED", "WASTE", "MEM USED MiB", "MEM MiB"}}
+	rows := [][]string{{"GPU", "INSTANCES", "USED", "WASTE", "MEM USED MIB", "MEM MIB"}}
 	shared := slices.ContainsFunc(p.GPUs, func(g plan.GPU) bool { return len(g.Models) > 0 })
 	if shared {
 		rows[0] = append(rows[0], "OF IT SHARED WEIGHTS")

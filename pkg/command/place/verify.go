@@ -28,11 +28,12 @@ against what it was made from, too. It shares no code with the planner.
 
 It says nothing when the plan is right. Otherwise it lists every violation, and
 the exit status is 3.`,
-		Example: "  gfaas-place verify plan.json --profile profile.csv --demand demand.csv --inventory gpus.csv",
-		Args:    cobra.ExactArgs(1),
+		Example:           "  gfaas-place verify plan.json --profile profile.csv --demand demand.csv --inventory gpus.csv",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: cli.FileArgs("json"),
 	}
-	files.flags(cmd.Flags())
-	files.functionsFlag(cmd.Flags(), "the functions (YAML): how many GPUs an instance spans, what its weights are called")
+	files.flags(cmd)
+	files.functionsFlag(cmd, "the functions (YAML): how many GPUs an instance spans, what its weights are called")
 	env.Outputs(cmd, "table", "json")
 	cmd.RunE = func(_ *cobra.Command, args []string) error { return runVerify(env, files, args[0]) }
 	return cmd

@@ -56,8 +56,9 @@ func newImport(env *cli.Env) *cobra.Command {
 		Example: `  gfaas-profile import --from perf-analyzer perf.csv --function resnet --sm 50 --quota 1 --gpu V100
   gfaas-profile import --from perf-analyzer b8.csv --function resnet --sm 50 --quota 1 --batch 8 \
       --slo 69ms --append profile.csv`,
-		Args: cobra.ExactArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error { return o.run(env, args[0]) },
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: cli.FileArgs(""),
+		RunE:              func(_ *cobra.Command, args []string) error { return o.run(env, args[0]) },
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.from, "from", "", "form of the report: "+strings.Join(names, ", "))
@@ -68,7 +69,8 @@ func newImport(env *cli.Env) *cobra.Command {
 	f.StringVar(&o.gpu, "gpu", "", "model of the GPU")
 	f.DurationVar(&o.slo, "slo", 0, "p95 latency to keep (default any)")
 	f.StringVar(&o.append, "append", "", "profile to append the row to")
-	_ = cmd.RegisterFlagCompletionFunc("from", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
+	cli.Words(cmd, "from", names...)
+	cli.Files(cmd, "csv", "append")
 	env.Outputs(cmd, "csv", "table", "json")
 	return cmd
 }

@@ -47,7 +47,8 @@ func newReport(env *cli.Env) *cobra.Command {
 		Example: `  gfaas-profile report profile.csv --slo 69ms
   gfaas-profile report profile.csv --slo 69ms -o html --out-file profile.html
   gfaas-profile report profile.csv --demand resnet=250,bert=40 --gpu-mem 16GiB`,
-		Args: cobra.ExactArgs(1),
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: cli.FileArgs("csv"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.run(env, cmd, args[0])
 		},

@@ -106,12 +106,13 @@ const runExample = `  gfaas-profile run function.yaml --out-file profile.csv
 func newRun(env *cli.Env, w world) *cobra.Command {
 	o := &runOptions{}
 	cmd := &cobra.Command{
-		Use:     "run FUNCTION.yaml",
-		Short:   "Measure a function under slices of a GPU",
-		Long:    runLong,
-		Example: runExample,
-		Args:    cobra.ExactArgs(1),
-		RunE:    func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), env, w, args[0]) },
+		Use:               "run FUNCTION.yaml",
+		Short:             "Measure a function under slices of a GPU",
+		Long:              runLong,
+		Example:           runExample,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: cli.FileArgs("yaml yml"),
+		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), env, w, args[0]) },
 	}
 	f := cmd.Flags()
 	f.Var(floats(&o.sm, 6, 12, 24, 50, 60, 80, 100), "sm", "SM shares to measure, in percent")
@@ -138,7 +139,12 @@ func newRun(env *cli.Env, w world) *cobra.Command {
 	f.BoolVar(&o.park, "park", true, "measure load_ms too, on one more instance of each function")
 	f.StringVar(&o.body, "body", "", "file that a request of one carries, - for standard input (default what the contract allows)")
 	f.StringVar(&o.function, "function", "", "the one function to measure of a file with several")
-	_ = cmd.RegisterFlagCompletionFunc("search", cobra.FixedCompletions(search.Names(), cobra.ShellCompDirectiveNoFileComp))
+	cli.Words(cmd, "search", search.Names()...)
+	cli.Words(cmd, "load", "closed:", "poisson:", "max")
+	cli.Words(cmd, "gpu", "sim")
+	cli.Files(cmd, "csv", "resume", "baseline")
+	cli.Files(cmd, "xml", "junit")
+	cli.Files(cmd, "", "body")
 	env.Outputs(cmd, "csv", "table", "json")
 	return cmd
 }

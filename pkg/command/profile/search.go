@@ -68,7 +68,8 @@ func newSearch(env *cli.Env) *cobra.Command {
 	f.Var(floats(&o.sm), "sm", "consider these SM shares only, in percent (default all of the table)")
 	f.Var(floats(&o.quota), "quota", "consider these quotas only, as fractions (default all of the table)")
 	f.Var(ints(&o.batch), "batch", "consider these batch sizes only (default all of the table)")
-	_ = cmd.RegisterFlagCompletionFunc("search", cobra.FixedCompletions(search.Names(), cobra.ShellCompDirectiveNoFileComp))
+	cli.Words(cmd, "search", search.Names()...)
+	cli.Files(cmd, "csv", "table")
 	env.Outputs(cmd, "table", "json")
 	return cmd
 }

@@ -79,7 +79,9 @@ whole cluster that was requested at once.`,
 	f.Float64Var(&o.dilu.Alpha, "alpha", o.dilu.Alpha, "dilu: weight of SMs left over, 0 to 1")
 	f.Float64Var(&o.dilu.Beta, "beta", o.dilu.Beta, "dilu: weight of memory left over, 0 to 1")
 	f.StringVar(&o.traceOut, "trace-out", "", "write every decision and its reason to this file (JSON lines)")
-	_ = cmd.RegisterFlagCompletionFunc("scheduler", cobra.FixedCompletions(schedulers, cobra.ShellCompDirectiveNoFileComp))
+	cli.Words(cmd, "scheduler", schedulers...)
+	cli.Files(cmd, "csv", "events", "inventory")
+	cli.Files(cmd, "jsonl", "trace-out")
 	env.Outputs(cmd, "table", "json", "csv")
 	return cmd
 }

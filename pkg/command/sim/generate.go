@@ -34,6 +34,7 @@ type generated struct {
 
 func (g *generated) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&g.costsOut, "costs-out", "", "write what the functions cost to this file (CSV)")
+	cli.Files(cmd, "csv", "costs-out")
 	seedFlag(cmd, &g.seed)
 }
 

@@ -80,6 +80,7 @@ one function), within half a percent beyond.`,
 	o.flags(cmd)
 	cli.Choice(cmd, &o.policy, "policy", "which invocation goes next, and where", queue.Names()...)
 	cmd.Flags().StringVar(&o.traceOut, "trace-out", "", "write every decision with its reason to this file (JSON lines)")
+	cli.Files(cmd, "jsonl", "trace-out")
 	env.Outputs(cmd, "table", "json", "jsonl", "csv", "yaml")
 	return cmd
 }

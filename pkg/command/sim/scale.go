@@ -75,6 +75,8 @@ cold_ms. A second that the series does not have had no requests.`,
 	cli.Choice(cmd, &o.estimator, "estimator", "what load eager and heuristic provide for", scale.Estimators()...)
 	f.StringArrayVar(&o.set, "set", nil, "a parameter of the scaler or its estimator, like `out=20`")
 	f.StringVar(&o.traceOut, "trace-out", "", "write every action with its reason to this file (JSON lines)")
+	cli.Files(cmd, "csv", "rps", "profile")
+	cli.Files(cmd, "jsonl", "trace-out")
 	env.Outputs(cmd, "table", "json", "jsonl", "csv", "yaml")
 	return cmd
 }

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -41,12 +42,8 @@ func set(c *sim.Config, text string) error {
 	}
 	apply, known := parameters[key]
 	if !known {
-		keys := make([]string, 0, len(parameters))
-		for k := range parameters {
-			keys = append(keys, k)
-		}
-		slices.Sort(keys)
-		return cli.Usagef("--set %s: there is no such parameter, expected one of %s", csvfile.Quote(text), strings.Join(keys, ", "))
+		keys := strings.Join(slices.Sorted(maps.Keys(parameters)), ", ")
+		return cli.Usagef("--set %s: there is no such parameter, expected one of %s", csvfile.Quote(text), keys)
 	}
 	if err := apply(c, value); err != nil {
 		return cli.Usagef("--set %s: %v", key, err)

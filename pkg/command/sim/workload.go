@@ -3,6 +3,8 @@ package sim
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -39,6 +41,8 @@ func (o *workload) flags(cmd *cobra.Command) {
 	f.IntVar(&o.pool, "pool", residency.Unlimited, "containers that exist on each GPU, running ones included; -1 is no limit")
 	f.StringArrayVar(&o.set, "set", nil, "a parameter of the policy or the model, like `t=10s`")
 	f.Uint64Var(&o.seed, "seed", 1, "what invocations that a trace counts by the minute are spread by")
+	cli.Files(cmd, "csv", "functions", "trace")
+	cli.Keys(cmd, "set", slices.Sorted(maps.Keys(parameters))...)
 }
 
 // most are limits that keep a slip of the finger from taking all memory.

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	policy "github.com/gfaas/gfaas/pkg/policy/token"
 )
 
 // Main runs the command on the process's arguments. The result is its exit
@@ -55,6 +56,9 @@ from then on.`,
 	root.PersistentFlags().StringVar(&o.socket, "socket", filepath.Join(cli.RunDir(), "token.sock"),
 		"control socket; its folder is the run directory")
 	o.flags(root.Flags())
+	cli.Files(root, "sock", "socket")
+	cli.Words(root, "policy", policy.Names()...)
+	cli.Words(root, "mps", "auto", "off")
 	root.AddCommand(newStatus(env, &o.socket))
 	return root
 }

@@ -70,7 +70,7 @@ func status(ctx context.Context, env *cli.Env, socket string) error {
 
 // tableRows are for people.
 func tableRows(s wire.Status, wide bool) [][]string {
-	header := []string{"GPU", "INSTANCE", "PID", "SM%", "QUOTA", "USED", "STATE", "MEMORY"}
+	header := []string{"GPU", "INSTANCE", "PID", "SM%", "QUOTA", "USED", "STATE", "MEM"}
 	if wide {
 		header = append(header, "CONTEXT", "FUNCTION", "DEBT", "LAUNCHES", "BLOCKED")
 		if scales(s) {

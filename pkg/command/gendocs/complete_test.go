@@ -1,0 +1,66 @@
+package main
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/gfaas/gfaas/pkg/command/cli"
+)
+
+// format finds the kind of file that a help text names, or a file at all.
+var format = regexp.MustCompile(`\((CSV|JSON|YAML)|\.(csv|json|yaml)\b|\bfile\b`)
+
+// TestFilesAreCompleted holds that what the help calls a file is completed as
+// one, by its usual ending, and that nothing else is.
+func TestFilesAreCompleted(t *testing.T) {
+	for name, build := range trees {
+		env := &cli.Env{Prog: name, Out: t.Output(), Err: t.Output()}
+		visit(env.Tree(build), func(cmd *cobra.Command) {
+			cmd.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
+				_, directive := completed(cmd, f)
+				files := directive == cobra.ShellCompDirectiveDefault || directive == cobra.ShellCompDirectiveFilterFileExt
+				told, odd := odd[f.Name]
+				if !odd {
+					told = format.MatchString(f.Usage)
+				}
+				if told != files {
+					t.Errorf("%s --%s (%s) completes files: %v", cmd.CommandPath(), f.Name, f.Usage, files)
+				}
+			})
+			if m := regexp.MustCompile(`\.(csv|json|yaml)\b`).FindStringSubmatch(cmd.Use); m != nil && !strings.Contains(cmd.Use, "--") {
+				if cmd.ValidArgsFunction == nil {
+					t.Fatalf("%s completes no files", cmd.Use)
+				}
+				if endings, _ := cmd.ValidArgsFunction(cmd, nil, ""); !slices.Contains(endings, m[1]) {
+					t.Errorf("%s completes %v", cmd.Use, endings)
+				}
+			}
+		})
+	}
+}
+
+// odd are flags that take a file and whose help does not say file, and flags
+// whose help says it of something else.
+var odd = map[string]bool{
+	"resume": true, "baseline": true, "append": true, "socket": true, "function": false, "node": false,
+}
+
+func completed(cmd *cobra.Command, f *pflag.Flag) ([]string, cobra.ShellCompDirective) {
+	complete, there := cmd.GetFlagCompletionFunc(f.Name)
+	if !there {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return complete(cmd, nil, "")
+}
+
+func visit(cmd *cobra.Command, do func(*cobra.Command)) {
+	do(cmd)
+	for _, sub := range cmd.Commands() {
+		visit(sub, do)
+	}
+}
