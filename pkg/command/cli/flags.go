@@ -9,13 +9,6 @@ import (
 	"github.com/spf13/cobra"
 )
 
-const exitStatusHelp = `
-EXIT STATUS
-  0 done; 1 failed (bad input included); 2 wrong usage; 3 the answer is no;
-  4 something needed is missing; 5 timed out; 6 state locked; 7 partly done,
-  can be resumed; 130, 143 ended by SIGINT, SIGTERM
-`
-
 // outputKey marks, in a command's annotations, the forms its -o takes.
 const outputKey = "gfaas-output"
 
@@ -88,7 +81,7 @@ func (env *Env) adopt(root *cobra.Command) {
 	Files(root, "", "out-file")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return env.settle(cmd) }
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return Fail(ExitUsage, seeHelp(cmd), flagFault(err)) })
-	root.SetUsageTemplate(root.UsageTemplate() + exitStatusHelp)
+	root.SetUsageTemplate(root.UsageTemplate() + notesHelp())
 	root.SetVersionTemplate(env.Prog + " version {{.Version}}\n")
 	walk(root, func(cmd *cobra.Command) {
 		cmd.Version = Version

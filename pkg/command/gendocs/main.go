@@ -3,10 +3,12 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -39,6 +41,35 @@ func main() {
 	}
 }
 
+// writePages writes the man pages of a command and of those below it.
+func writePages(cmd *cobra.Command, header *doc.GenManHeader, dir string) error {
+	for _, sub := range cmd.Commands() {
+		if !sub.IsAvailableCommand() || sub.IsAdditionalHelpTopicCommand() {
+			continue
+		}
+		if err := writePages(sub, header, dir); err != nil {
+			return err
+		}
+	}
+	var page bytes.Buffer
+	own := *header // which is filled with the command's name
+	if err := doc.GenMan(cmd, &own, &page); err != nil {
+		return err
+	}
+	var notes strings.Builder
+	for _, n := range cli.Notes {
+		notes.WriteString(".SH " + n.Title + "\n" + strings.ReplaceAll(n.Text, "-", "\\-") + "\n\n")
+	}
+	const last = ".SH SEE ALSO"
+	text, more, found := strings.Cut(page.String(), last)
+	text += notes.String()
+	if found {
+		text += last + more
+	}
+	name := strings.ReplaceAll(cmd.CommandPath(), " ", "-") + ".1"
+	return os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644)
+}
+
 // generate writes the pages and completions of one binary. The date is fixed:
 // the pages change when the commands do and at no other time.
 func generate(name string, build func(*cli.Env) *cobra.Command, man, completions string) error {
@@ -47,7 +78,7 @@ func generate(name string, build func(*cli.Env) *cobra.Command, man, completions
 	root.DisableAutoGenTag = true
 	date := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	header := &doc.GenManHeader{Section: "1", Source: "gfaas", Manual: "gfaas", Date: &date}
-	if err := doc.GenManTree(root, header, man); err != nil {
+	if err := writePages(root, header, man); err != nil {
 		return err
 	}
 	return errors.Join(
