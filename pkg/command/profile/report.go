@@ -58,6 +58,7 @@ func newReport(env *cli.Env) *cobra.Command {
 	f.StringVar(&o.gpu, "gpu", "", "the one model of GPU to show (default all)")
 	f.DurationVar(&o.slo, "slo", 0, "p95 latency to keep, like 69ms (default any)")
 	o.outlook.flags(cmd)
+	cli.Files(cmd, "csv", "demand")
 	env.Outputs(cmd, "table", "html")
 	return cmd
 }
