@@ -26,6 +26,11 @@ second per whole GPU: throughput_rps / (sm_pct/100 x quota).
           looks where the gain may be largest, and ends when no other
           configuration is expected to be better by --error
 
+Where the profile has confidence intervals (throughput_ci_rps), rows that differ
+from the best efficacy by no more than these explain, at most 5%, are as good:
+of them the largest quota, then the smallest SM share is chosen, so that a search
+that is repeated chooses the same. Binary's parts are within 2% and that noise.
+
 Without --slo any latency will do. Only rows that were looked at and meet the
 objective are chosen; a configuration that the table does not have is no trial.
 With -v each trial is told with its reason. When nothing meets the objective,

@@ -67,7 +67,7 @@ func (p binary) next() (step, bool) {
 		return step{}, false
 	}
 	for _, part := range []float64{requestPart, limitPart} {
-		_, ask := p.bisect(axis, part*whole.ThroughputRPS, part < 1)
+		_, ask := p.bisect(axis, part, whole)
 		if ask >= 0 {
 			return step{p.at(axis[ask]), fmt.Sprintf("halves where %s%% of %s requests a second are reached",
 				num(100*part), num(whole.ThroughputRPS))}, true
@@ -76,18 +76,20 @@ func (p binary) next() (step, bool) {
 	return step{}, false
 }
 
-// bisect finds the least of the axis that reaches the aim within the slack. It
-// returns its index, or in ask which to measure first, else -1. With early, one
-// that is within the slack to either side ends the search.
-func (p binary) bisect(axis []float64, aim float64, early bool) (found, ask int) {
+// bisect finds the least of the axis that reaches a part of the whole
+// throughput within the slack, and within what noise explains beyond that. It
+// returns its index, or in ask which to measure first, else -1. For the request
+// one that is within the slack to either side ends the search.
+func (p binary) bisect(axis []float64, part float64, whole profile.Row) (found, ask int) {
 	low, high := -1, len(axis)-1
+	aim, early := part*whole.ThroughputRPS, part < 1
 	for high-low > 1 {
 		mid := middle(axis, low, high)
 		row, ok := p.book.at(p.at(axis[mid]))
 		switch {
 		case !ok:
 			return high, mid
-		case row.ThroughputRPS < (1-slack)*aim || !p.book.goal.Meets(row):
+		case row.ThroughputRPS < (1-slack-noise(row, whole))*aim || !p.book.goal.Meets(row):
 			low = mid
 		default:
 			high = mid
@@ -126,8 +128,8 @@ func (p binary) choice() Choice {
 	if !ok || !p.book.goal.Meets(whole) {
 		return p.book.none()
 	}
-	request, _ := p.bisect(axis, requestPart*whole.ThroughputRPS, true)
-	limit, _ := p.bisect(axis, limitPart*whole.ThroughputRPS, false)
+	request, _ := p.bisect(axis, requestPart, whole)
+	limit, _ := p.bisect(axis, limitPart, whole)
 	row, ok := p.book.at(p.at(axis[request]))
 	if !ok {
 		row = whole

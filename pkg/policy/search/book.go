@@ -3,6 +3,7 @@ package search
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 
@@ -139,32 +140,62 @@ func (b *book) isOpen(c profile.Config) bool { return slices.Contains(b.open, c)
 // rounding is the part of an efficacy that a file's decimals may hide.
 const rounding = 1e-4
 
-// best is the row with the best efficacy of those that meet the goal. Of those
-// that are equal but for rounding the larger quota wins (fewer, wider
-// instances), then the lower latency, then the smaller SM share.
+// best is the row with the best efficacy of those that meet the goal, but for
+// noise: of those that differ from it by no more than their confidence
+// intervals explain, or by rounding, the larger quota wins (fewer, wider
+// instances), then the smaller SM share, then the lower latency. So a search
+// that is repeated chooses the same of several that are equally good.
 func (b *book) best() (best profile.Row, ok bool) {
-	most := 0.0
+	var top profile.Row
 	for _, r := range b.rows {
-		if b.goal.Meets(r) {
-			most = max(most, r.Efficacy())
+		if b.goal.Meets(r) && (top.ThroughputRPS == 0 || r.Efficacy() > top.Efficacy()) {
+			top = r
 		}
 	}
 	for _, r := range b.rows {
-		if b.goal.Meets(r) && r.Efficacy() >= most*(1-rounding) && (!ok || wider(r, best)) {
+		if b.goal.Meets(r) && equal(r, top) && (!ok || wider(r, best)) {
 			best, ok = r, true
 		}
 	}
 	return best, ok
 }
 
+const (
+	// certain is how much more than their joint 95% interval two figures must
+	// differ by: about three standard errors, since of many rows some are two
+	// off by chance.
+	certain = 1.5
+	// leastNoise and mostNoise bound the part of an efficacy that noise explains:
+	// two trials differ by more than each of them shows.
+	leastNoise, mostNoise = 0.01, 0.05
+)
+
+// equal tells whether a row's efficacy may be as good as the best one's.
+func equal(r, top profile.Row) bool {
+	allowed := rounding
+	if n := noise(r, top); n > 0 {
+		allowed = min(max(n, leastNoise), mostNoise)
+	}
+	return 1-r.Efficacy()/top.Efficacy() <= allowed
+}
+
+// noise is the part by which the throughputs of two rows, each as a part of
+// its own, differ by chance; 0 where nobody knows.
+func noise(a, b profile.Row) float64 {
+	if a.ThroughputCIRPS <= 0 || b.ThroughputCIRPS <= 0 || a.ThroughputRPS <= 0 || b.ThroughputRPS <= 0 {
+		return 0
+	}
+	return certain * math.Hypot(a.ThroughputCIRPS/a.ThroughputRPS, b.ThroughputCIRPS/b.ThroughputRPS)
+}
+
 func wider(a, b profile.Row) bool {
 	switch {
 	case a.Quota != b.Quota:
 		return a.Quota > b.Quota
-	case a.P95MS != b.P95MS:
-		return a.P95MS < b.P95MS
+	case a.SMPct != b.SMPct:
+		return a.SMPct < b.SMPct
 	}
-	return a.SMPct < b.SMPct
+	return a.P95MS < b.P95MS
 }
 
 // none is the choice when no row meets the goal.
