@@ -86,7 +86,7 @@ func (o *reportOptions) run(env *cli.Env, cmd *cobra.Command, path string) error
 		}
 	}
 	if len(rows) == 0 {
-		return cli.Usagef("%s has no rows to show", path)
+		return noRows(path)
 	}
 	page := report.Page{Title: "Profile " + filepath.Base(path), Notes: o.notes(rows, wanted),
 		Simulated: slices.ContainsFunc(rows, func(r profile.Row) bool { return r.GPU == "sim" })}

@@ -11,6 +11,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/policy/search"
 	"github.com/gfaas/gfaas/pkg/profile"
+	"github.com/gfaas/gfaas/pkg/textfile"
 	"github.com/spf13/cobra"
 )
 
@@ -133,6 +134,14 @@ func (o *searchOptions) pick(rows []profile.Row) ([]profile.Row, error) {
 	return rows, err
 }
 
+// noRows is the fault of a profile that measured nothing.
+func noRows(file string) error {
+	if file == "-" {
+		file = textfile.Stdin
+	}
+	return &textfile.Fault{File: file, Line: 1, What: "the file has a header only, expected at least one line"}
+}
+
 // only keeps the rows whose key is as wanted; when nothing is, they must all
 // have the same.
 func only(flag, file, want string, rows []profile.Row, key func(profile.Row) string) (string, []profile.Row, error) {
@@ -145,11 +154,13 @@ func only(flag, file, want string, rows []profile.Row, key func(profile.Row) str
 	if want == "" && len(known) == 1 {
 		return known[0], rows, nil
 	}
-	if want == "" || !slices.Contains(known, want) {
-		has := "no rows"
-		if len(known) > 0 {
-			has = strings.Join(known, ", ")
-		}
+	has := strings.Join(known, ", ")
+	switch {
+	case len(known) == 0:
+		return "", nil, noRows(file)
+	case want == "":
+		return "", nil, cli.Usagef("--%s is missing: %s has %s, expected one of them", flag, file, has)
+	case !slices.Contains(known, want):
 		return "", nil, cli.Usagef("--%s %q: %s has %s", flag, want, file, has)
 	}
 	return want, slices.DeleteFunc(slices.Clone(rows), func(r profile.Row) bool { return key(r) != want }), nil

@@ -201,7 +201,12 @@ func wider(a, b profile.Row) bool {
 // none is the choice when no row meets the goal.
 func (b *book) none() Choice {
 	if len(b.rows) == 0 {
-		return Choice{Reason: "no configuration could be measured"}
+		why := fmt.Sprintf("none of the %d configurations is where this search begins: at the largest quota and the smallest batch", b.size)
+		if len(b.dead) > 0 {
+			why = fmt.Sprintf("none of the %d configurations tried (of %d) could be measured: the first was %s",
+				len(b.dead), b.size, name(b.dead[0]))
+		}
+		return Choice{Reason: why}
 	}
 	var fastest *profile.Row
 	for i, r := range b.rows {
