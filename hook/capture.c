@@ -27,6 +27,9 @@ GF_BEGIN_TWINS(cuStreamBeginCaptureToGraph,
                (CUstream stream, CUgraph graph, const CUgraphNode *after, const CUgraphEdgeData *edges, size_t count,
                 CUstreamCaptureMode mode),
                (stream, graph, after, edges, count, mode))
+GF_BEGIN_TWINS(cuStreamBeginRecaptureToGraph,
+               (CUstream stream, CUstreamCaptureMode mode, CUgraph graph, CUgraphRecaptureCallback callback, void *data),
+               (stream, mode, graph, callback, data))
 GF_BEGIN_TWINS(cuStreamBeginCaptureToCig, (CUstream stream, CUstreamCigCaptureParams *params), (stream, params))
 
 #define GF_WAIT(symbol, zero) \

@@ -185,6 +185,7 @@ typedef size_t(CUDA_CB *CUoccupancyB2DSize)(int blockSize);
 typedef void(CUDA_CB *CUasyncCallback)(CUasyncNotificationInfo *info, void *userData,
                                        CUasyncCallbackHandle callback);
 typedef void(CUDA_CB *CUlogsCallback)(void *userData, int level, char *message, size_t length);
+typedef void(CUDA_CB *CUgraphRecaptureCallback)(void); /* of another type: passed on, never called */
 typedef void(CUDA_CB *CUcoredumpStatusCallback)(void *userData, int pid, CUdevice dev);
 
 /* ---- types used only through pointers, or as plain numbers ---- */

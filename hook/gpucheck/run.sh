@@ -160,7 +160,8 @@ run() {
 	return $status
 }
 
-# wrong NAME: a row that says so, and in the end all that it printed of use.
+# wrong NAME: a row that says so, and in the end all that it printed of use: what
+# its last pass did, where it began anew.
 wrong() {
 	if [ $status = 124 ] && [ -n "$cut" ]; then
 		skip "$1"
@@ -168,6 +169,8 @@ wrong() {
 	fi
 	failed=1
 	cat "$work/err" >>"$work/out"
+	awk '/^# again/ {all = ""; next} {all = all $0 "\n"} END {printf "%s", all}' "$work/out" >"$work/last"
+	mv "$work/last" "$work/out"
 	grep -A 2 '^not ok' "$work/out" | grep '^not ok\|^#' >"$work/why"
 	[ -s "$work/why" ] || tail -n 8 "$work/out" >"$work/why"
 	case $status in

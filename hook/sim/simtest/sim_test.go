@@ -2,11 +2,13 @@ package simtest
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -35,6 +37,28 @@ func TestConformance(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestCrashingChecks: checks that crash fail, and those after them are made all
+// the same.
+func TestCrashingChecks(t *testing.T) {
+	out, err := newHost(t, "").command("", "tap_crash").Output()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 1 {
+		t.Errorf("%v, want exit 1", err)
+	}
+	text := string(out)
+	last := text[strings.LastIndex(text, "# again")+1:]
+	var checks []string
+	for line := range strings.SplitSeq(last, "\n") {
+		if ok, _, found := strings.Cut(line, " - "); found {
+			checks = append(checks, ok)
+		}
+	}
+	want := []string{"ok 1", "not ok 2", "ok 3", "not ok 4", "ok 5"}
+	if !slices.Equal(checks, want) || strings.Count(text, "# again") != 2 || strings.Count(last, "it crashes") != 2 {
+		t.Errorf("%q, want %q:\n%s", checks, want, text)
 	}
 }
 
