@@ -194,9 +194,6 @@ static void shut(struct gf_device *device)
 static void *helper(void *arg)
 {
     struct gf_device *device = arg;
-    /* It looks at events while other threads may capture streams. */
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    gf_real.cuThreadExchangeStreamCaptureMode(&mode);
     prctl(PR_SET_TIMERSLACK, 1); /* every pause of its own is time at a switch in which the GPU idles */
     for (;;) {
         int fd = gf_greet(device, &identity);

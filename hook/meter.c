@@ -128,6 +128,17 @@ bool gf_meter_end(struct gf_stream *entry, uint64_t works)
     return true;
 }
 
+/* The helper looks at events while other threads may capture streams. It says so
+ * where a context is current: before the driver has been initialised, or, for
+ * all that is documented, without a context, the driver would not hear of it. */
+static void relax(void)
+{
+    static __thread bool relaxed GF_TLS;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    if (!relaxed)
+        relaxed = gf_real.cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS;
+}
+
 bool gf_meter_idle(struct gf_device *device, uint64_t works)
 {
     bool idle = true;
@@ -136,6 +147,7 @@ bool gf_meter_idle(struct gf_device *device, uint64_t works)
         if (s->lease == GF_NO_LEASE || s->dead || gf_real.cuCtxPushCurrent_v2(s->context) != CUDA_SUCCESS)
             continue;
         CUcontext popped;
+        relax();
         gf_meter_end(s, works);
         idle = gf_real.cuEventQuery(s->end) != CUDA_ERROR_NOT_READY;
         gf_real.cuCtxPopCurrent_v2(&popped);
@@ -206,6 +218,7 @@ static unsigned pending(struct gf_device *device, uint64_t works, bool patient)
         CUcontext popped;
         if (s->lease == GF_NO_LEASE || s->dead || gf_real.cuCtxPushCurrent_v2(s->context) != CUDA_SUCCESS)
             continue;
+        relax();
         bool ended = gf_meter_end(s, works);
         if ((!ended && patient) || gf_real.cuEventQuery(s->end) == CUDA_ERROR_NOT_READY)
             count += 1 + marks_left(s);

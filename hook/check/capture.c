@@ -2,8 +2,9 @@
  *
  *   capture HOW
  *
- * HOW is global, local, relaxed, graph (into a graph that exists) or thread (the
- * thread's own stream). It says where it is and waits for a line of its input:
+ * HOW is global, local, relaxed, graph (into a graph that exists), thread (the
+ * thread's own stream) or early (work was sent before the driver was
+ * initialised, and refused). It says where it is and waits for a line of its input:
  *
  *   warm       all streams were used, by 302 kernels, and two of them captured
  *   capturing  work was sent to two streams that are captured; another thread is
@@ -98,6 +99,8 @@ int main(int argc, char **argv)
     size_t nodes = 0;
     if (argc != 2)
         return 2;
+    if (!strcmp(argv[1], "early"))
+        ENSURE(cuMemsetD8Async(4096, 0, 1, NULL) == CUDA_ERROR_NOT_INITIALIZED);
     set_up();
     if (!strcmp(argv[1], "thread"))
         first = CU_STREAM_PER_THREAD;

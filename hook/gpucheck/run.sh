@@ -278,7 +278,7 @@ lines() {
 }
 
 life() {
-	for how in global local relaxed graph thread; do
+	for how in global local relaxed graph thread early; do
 		lines "life: capture $how" "$slice" -- "$here/check/capture" $how
 	done
 	lines "life: graphs that change" "$slice" -- "$here/check/graph"

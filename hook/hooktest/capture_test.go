@@ -11,7 +11,7 @@ import (
 // inserted, counted or charged until the graph is launched.
 func TestCapture(t *testing.T) {
 	const slow = 400 * time.Millisecond // the longest of the captured kernels
-	for _, how := range []string{"global", "local", "relaxed", "graph", "thread"} {
+	for _, how := range []string{"global", "local", "relaxed", "graph", "thread", "early"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			k := newKeeper(t)

@@ -396,7 +396,7 @@ static void cost(void)
 
 static void wrong(void)
 {
-    CUgraph g, h;
+    CUgraph g, h, none_made;
     CUgraphNode a, b, n;
     CUgraphExec e;
     CUstream s;
@@ -409,7 +409,7 @@ static void wrong(void)
     a = empty_after(g, NULL, 0);
     b = empty_after(h, NULL, 0);
     GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphCreate(NULL, 0));
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphCreate(&g, 1));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphCreate(&none_made, 1));
     GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphDestroy(NULL));
     GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphDestroyNode(NULL));
     GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphExecDestroy(NULL));
@@ -426,7 +426,7 @@ static void wrong(void)
     GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphAddKernelNode(&n, g, NULL, 0, NULL));
     GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphAddHostNode(&n, g, NULL, 0, &none));
     GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphKernelNodeGetParams(a, &k)); /* not a kernel */
-    k.blockDimX = 4096;
+    k = kernel(tick, 1, 4096, NULL);
     CHECK(cuGraphAddKernelNode(&n, g, NULL, 0, &k) != CUDA_SUCCESS ||
           cuGraphInstantiate(&e, g, 0) != CUDA_SUCCESS);
     if (sim) { /* elsewhere a handle that never was one is the program's death */
