@@ -37,6 +37,7 @@ static CUlaunchConfig config = {BLOCKS, 1, 1, THREADS, 1, 1, 0, NULL, NULL, 0};
 static CUDA_MEMCPY2D copy2;
 static CUDA_MEMCPY3D copy3;
 static CUDA_MEMCPY3D_PEER peer3;
+static CUDA_MEMCPY3D_BATCH_OP box;
 static size_t size = SIZE, zero;
 static CUmemcpyAttributes attributes = {.srcAccessOrder = 1};
 static CUmemLocation here = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
@@ -77,6 +78,9 @@ static CUmemLocation here = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
     CALL(cuMemcpyBatchAsync, PTSZ, COPIED, (&c, &a, &size, 1, &attributes, &zero, 1, NULL, stream)) \
     CALL(cuMemcpyBatchAsync_v2, PTSZ, COPIED, (&c, &a, &size, 1, &attributes, &zero, 1, stream)) \
     CALL(cuMemcpyWithAttributesAsync, PTSZ, COPIED, (c, a, SIZE, &attributes, stream)) \
+    CALL(cuMemcpy3DBatchAsync, PTSZ, COPIED, (1, &box, NULL, 0, stream)) \
+    CALL(cuMemcpy3DBatchAsync_v2, PTSZ, COPIED, (1, &box, 0, stream)) \
+    CALL(cuMemcpy3DWithAttributesAsync, PTSZ, COPIED, (&box, 0, stream)) \
     CALL(cuMemsetD8_v2, PTDS, FILLED, (c, (unsigned char)FILL, SIZE)) \
     CALL(cuMemsetD16_v2, PTDS, FILLED, (c, (unsigned short)FILL, SIZE / 2)) \
     CALL(cuMemsetD32_v2, PTDS, FILLED, (c, FILL, SIZE / 4)) \

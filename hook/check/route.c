@@ -160,6 +160,9 @@ static void set_up(void)
     peer3 = (CUDA_MEMCPY3D_PEER){.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = a, .srcContext = context, .srcPitch = WIDTH,
                                  .srcHeight = HEIGHT, .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = c, .dstContext = context,
                                  .dstPitch = WIDTH, .dstHeight = HEIGHT, .WidthInBytes = WIDTH, .Height = HEIGHT, .Depth = 1};
+    box = (CUDA_MEMCPY3D_BATCH_OP){.src = {.type = CU_MEMCPY_OPERAND_TYPE_POINTER, .op.ptr = {.ptr = a, .rowLength = WIDTH, .layerHeight = HEIGHT}},
+                                   .dst = {.type = CU_MEMCPY_OPERAND_TYPE_POINTER, .op.ptr = {.ptr = c, .rowLength = WIDTH, .layerHeight = HEIGHT}},
+                                   .extent = {WIDTH, HEIGHT, 1}, .srcAccessOrder = 1};
     if (cuFuncSetBlockShape && cuFuncSetBlockShape(add, THREADS, 1, 1) == CUDA_SUCCESS) {
         MUST(cuParamSetSize(add, 28));
         MUST(cuParamSetv(add, 0, &a, 8));

@@ -13,13 +13,6 @@ import (
 // ways are the ways to find a function of the driver.
 var ways = []string{"link", "dlsym", "default", "next", "plugin-default", "plugin-next", "proc", "proc2", "proc-of-proc"}
 
-// lacked are the calls of check/route whose function the simulated driver does
-// not have.
-var lacked = []string{
-	"cuMemcpyBatchAsync", "cuMemcpyBatchAsync_v2",
-	"cuMemcpyWithAttributesAsync", // of CUDA 13.2
-}
-
 // TestRoutes sends work by every function that there is, found in every way,
 // under a real daemon: the results are right, which the program checks, and
 // every kernel is counted.
@@ -43,9 +36,7 @@ func TestRoutes(t *testing.T) {
 				t.Errorf("%d launches counted, of %d", row.Launches, launches)
 			}
 			for name := range absent {
-				if !slices.Contains(lacked, strings.TrimSuffix(name, "_ptsz")) {
-					t.Errorf("the driver lacks %s", name)
-				}
+				t.Errorf("the driver lacks %s", name)
 			}
 			for _, s := range rows {
 				// The driver's own lookup knows nothing that is newer than it is.

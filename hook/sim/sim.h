@@ -18,7 +18,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-#define SIM_DRIVER_VERSION 13000
+#define SIM_DRIVER_VERSION 13020
 #define SIM_DEVICE_NAME "gfaas simulated GPU"
 #define SIM_MAX_DEVICES 16
 #define SIM_PAGE 4096u

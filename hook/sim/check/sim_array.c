@@ -123,6 +123,44 @@ static void deep(void)
     GIVES(CUDA_SUCCESS, cuArrayDestroy(a));
 }
 
+/* Boxes in elements, several with one call: in and out of an array. Drivers since
+ * CUDA 12.8 have it. */
+static void boxes(void)
+{
+    enum { PIXELS = W / 4 };
+    __typeof__(&cuMemcpy3DBatchAsync) copy = NULL;
+    static unsigned char in[H][W], out[H][W];
+    CUstream s;
+    size_t failed = 7;
+    if (cuGetProcAddress("cuMemcpy3DBatchAsync", (void **)&copy, 12080, 0, NULL) != CUDA_SUCCESS || !copy)
+        return;
+    CUarray a = make(PIXELS, H, 0, 4, 0);
+    CUdeviceptr p;
+    MUST(cuMemAlloc(&p, sizeof in));
+    MUST(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    for (int i = 0; i < H * W; i++)
+        ((unsigned char *)in)[i] = (unsigned char)(i * 5);
+    MUST(cuMemcpyHtoD(p, in, sizeof in));
+    CUmemcpy3DOperand plain = {.type = CU_MEMCPY_OPERAND_TYPE_POINTER, .op.ptr = {.ptr = p, .rowLength = PIXELS, .layerHeight = H}};
+    CUmemcpy3DOperand array = {.type = CU_MEMCPY_OPERAND_TYPE_ARRAY, .op.array = {.array = a}}, part = array;
+    CUDA_MEMCPY3D_BATCH_OP ops[] = {
+        {.src = plain, .dst = array, .extent = {PIXELS, H, 1}, .srcAccessOrder = 1},
+        {.src = part, .dst = plain, .extent = {2, 1, 1}, .srcAccessOrder = 1},
+    };
+    ops[1].src.op.array.offset = (CUoffset3D){3, 2, 0};
+    GIVES(CUDA_SUCCESS, copy(1, &ops[0], &failed, 0, s));
+    GIVES(CUDA_SUCCESS, copy(1, &ops[1], &failed, 0, s));
+    GIVES(CUDA_SUCCESS, cuStreamSynchronize(s));
+    MUST(cuMemcpyDtoH(out, p, sizeof out));
+    CHECK(!memcmp(out[0], &in[2][12], 8) && !memcmp(&out[0][8], &in[0][8], sizeof out - 8));
+    CHECK(copy(1, ops, &failed, 1, s) != CUDA_SUCCESS);
+    CHECK(copy(0, ops, &failed, 0, s) != CUDA_SUCCESS);
+    MUST(cuStreamSynchronize(s));
+    MUST(cuStreamDestroy(s));
+    MUST(cuMemFree(p));
+    GIVES(CUDA_SUCCESS, cuArrayDestroy(a));
+}
+
 static void lines(void)
 {
     CUarray a = make(256, 0, 0, 4, 0), b = make(256, 0, 0, 4, 0);
@@ -201,6 +239,7 @@ int main(void)
     refused(dev);
     flat();
     deep();
+    boxes();
     lines();
     mipmaps();
     accounts(dev);
