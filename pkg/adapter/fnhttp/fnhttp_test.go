@@ -3,14 +3,16 @@ package fnhttp
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // server answers these paths with 200, and everything else with fallback.
@@ -24,6 +26,39 @@ func server(t *testing.T, fallback int, paths ...string) string {
 		if !known[r.URL.Path] {
 			w.WriteHeader(fallback)
 		}
+	}))
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String()
+}
+
+// silent is an address that stays ours and that nobody listens on.
+func silent(t *testing.T) string {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	at, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("127.0.0.1:%d", at.(*unix.SockaddrInet4).Port)
+}
+
+// stalls is a function that is not ready when first asked and does not answer
+// again.
+func stalls(t *testing.T) string {
+	t.Helper()
+	var asked atomic.Bool
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if asked.Swap(true) {
+			<-r.Context().Done()
+		}
+		w.WriteHeader(http.StatusServiceUnavailable)
 	}))
 	t.Cleanup(s.Close)
 	return s.Listener.Addr().String()
@@ -57,19 +92,16 @@ func TestWaitReadyResolves(t *testing.T) {
 }
 
 func TestWaitReadyGivesUp(t *testing.T) {
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	nobody := closed.Addr().String()
-	_ = closed.Close()
+	nobody := silent(t)
 	for _, c := range []struct{ name, address, contract, want string }{
 		{"loading", server(t, 503), Auto, "GET /healthz: status 503"},
 		{"another contract", server(t, 404), OpenFaaS, "GET /_/health: status 404"},
 		{"nobody listens", nobody, Auto, "connection refused"},
+		{"stalls", stalls(t), Auto, "GET /healthz: status 503"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			_, err := WaitReady(ctx, c.address, c.contract, nil)
 			if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), c.want) {
@@ -81,7 +113,7 @@ func TestWaitReadyGivesUp(t *testing.T) {
 		t.Errorf("error = %v, want one about the contract", err)
 	}
 	dead := errors.New("exited with status 3")
-	_, err = WaitReady(t.Context(), nobody, Auto, func(context.Context) error { return dead })
+	_, err := WaitReady(t.Context(), nobody, Auto, func(context.Context) error { return dead })
 	if !errors.Is(err, dead) {
 		t.Errorf("error = %v, want %v", err, dead)
 	}

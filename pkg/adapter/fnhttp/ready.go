@@ -30,10 +30,14 @@ func WaitReady(ctx context.Context, address, contract string, alive func(context
 	transport.DisableKeepAlives = true
 	client := &http.Client{Transport: transport, CheckRedirect: noRedirect}
 	pause := firstPause
+	var last error
 	for {
 		resolved, why := probe(ctx, client, address, candidates)
 		if resolved != "" {
 			return resolved, nil
+		}
+		if last == nil || ctx.Err() == nil { // else it is our own end that cut the question short
+			last = why
 		}
 		if alive != nil && ctx.Err() == nil {
 			if err := alive(ctx); err != nil {
@@ -44,7 +48,7 @@ func WaitReady(ctx context.Context, address, contract string, alive func(context
 		select {
 		case <-ctx.Done():
 			timer.Stop()
-			return "", fmt.Errorf("not ready (%w): %w", why, ctx.Err())
+			return "", fmt.Errorf("not ready (%w): %w", last, ctx.Err())
 		case <-timer.C:
 		}
 		pause = min(2*pause, longestPause)
