@@ -69,7 +69,7 @@ func start(t *testing.T, settings ...string) *function {
 			t.Logf("it printed:\n%s", f.out)
 		}
 	})
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		response, err := http.Get(f.url + "/healthz")
 		if err == nil {
@@ -184,7 +184,7 @@ func TestProtocol(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+			_ = conn.SetDeadline(time.Now().Add(time.Minute))
 			if _, err := io.WriteString(conn, c.request); err != nil {
 				t.Fatal(err)
 			}

@@ -19,7 +19,7 @@ func buildLibs(t *testing.T) preload.Libs {
 // ask reads a variable of the probe's environment, once it answers.
 func ask(t *testing.T, address, name string) string {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		response, err := http.Get("http://" + address + "/env/" + name)
 		if err == nil {

@@ -27,7 +27,7 @@ func TestFind(t *testing.T) {
 		}
 	}()
 	// Until it has become sleep it shows the environment of this test.
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	found, err := later.Find(t.Context(), "lost-0")
 	for err == nil && len(found) == 0 && time.Now().Before(deadline) {
 		found, err = later.Find(t.Context(), "lost-0")

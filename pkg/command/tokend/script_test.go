@@ -21,7 +21,7 @@ import (
 )
 
 // patience is how long a script waits for what must happen.
-const patience = 10 * time.Second
+const patience = time.Minute
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"gfaas-tokend": func() { os.Exit(Main()) }})

@@ -24,14 +24,14 @@ type Suite struct {
 	// Spec returns what starts the program of testdata/probe.c, or something
 	// that behaves as its head says. The suite fills in the rest.
 	Spec func(t *testing.T) instance.Spec
-	// Patience is how long anything may take; 0 is 20 s.
+	// Patience is how long anything may take; 0 is a minute.
 	Patience time.Duration
 }
 
 // Run checks a runtime against what instance.Runtime promises.
 func Run(t *testing.T, s Suite) {
 	if s.Patience == 0 {
-		s.Patience = 20 * time.Second
+		s.Patience = time.Minute
 	}
 	for _, c := range []struct {
 		name string
