@@ -207,7 +207,7 @@ func (s *solver) barPattern(b *bars, class int, price, left []float64) pattern {
 		some = false
 		for n := range lanes {
 			it := &lanes[n]
-			if it.At.X+it.At.W <= One && it.At.Y+it.At.H <= One && h.remembers(s.p, *it) {
+			if left[it.Func] > 0 && it.At.X+it.At.W <= One && it.At.Y+it.At.H <= One && h.remembers(s.p, *it) {
 				s.serve(h, s.timed(*it), left)
 				it.At.X += it.At.W
 				some = true

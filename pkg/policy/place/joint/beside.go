@@ -76,6 +76,12 @@ func (s *solver) wide(n int) (out []int) {
 	return out
 }
 
+// ranked is an option and what it serves of what is wanted, by area.
+type ranked struct {
+	fn, opt int
+	dens    float64
+}
+
 // dense are the options of a function by what an instance serves of what is
 // left for its share of a GPU, most first.
 func (s *solver) dense(f int, left float64) (out []ranked) {

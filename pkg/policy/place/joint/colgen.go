@@ -29,7 +29,7 @@ const rootWork = 50_000_000
 // (Gilmore and Gomory 1961). It stops when the cutter knows no pattern worth
 // more than its GPU, or the proven bound is as close as makes no difference.
 func (s *solver) generate(left []float64, counts []int) relaxation {
-	m := s.master(left, counts, false)
+	m := s.master(left, counts, s.limited())
 	out := relaxation{}
 	for range rounds {
 		m.Solve(rounds * 10)
@@ -39,14 +39,13 @@ func (s *solver) generate(left []float64, counts []int) relaxation {
 			if counts[k] == 0 {
 				continue
 			}
-			var t pattern
-			t, most[k] = s.propose(k, price, left)
-			if t.worth(price, nil) <= 1-scarce[k]+1e-7 {
-				t, most[k] = s.closer(t, most[k], k, price, left)
-			}
-			if t.worth(price, nil) > 1-scarce[k]+1e-7 && s.keep(t) {
-				s.offer(m, len(s.pool)-1)
-				added = true
+			var found []pattern
+			found, most[k] = s.propose(k, price, left, 1-scarce[k]+1e-7)
+			for _, t := range found {
+				if t.worth(price, m.cap()) > 1-scarce[k]+1e-7 && s.keep(t) {
+					s.offer(m, len(s.pool)-1)
+					added = true
+				}
 			}
 		}
 		if proven := s.proven(price, left, most, counts); proven > out.proven {

@@ -51,12 +51,16 @@ func (h *host) add(p *Problem, it Item) {
 // cost is the memory that one more item takes: its own and, when it is the
 // first of its function, the keeper of shared weights.
 func (h *host) cost(p *Problem, it Item) int64 {
-	f := &p.Funcs[it.Func]
-	need := f.Options[it.Option].Mem
-	if f.Model != NoModel && !slices.ContainsFunc(h.items, func(o Item) bool { return p.Funcs[o.Func].Model == f.Model }) {
-		need += p.Keepers[f.Model]
+	return p.Funcs[it.Func].Options[it.Option].Mem + h.keeper(p, it.Func)
+}
+
+// keeper is the memory that the weights of a function's first instance take.
+func (h *host) keeper(p *Problem, f int) int64 {
+	model := p.Funcs[f].Model
+	if model == NoModel || slices.ContainsFunc(h.items, func(o Item) bool { return p.Funcs[o.Func].Model == model }) {
+		return 0
 	}
-	return need
+	return p.Keepers[model]
 }
 
 // remembers says whether there is memory for one more item.
@@ -93,6 +97,9 @@ func (s *solver) fill(h *host, price, left []float64) {
 func (s *solver) fillUp(h *host, price, left []float64) {
 	if s.p.Tokens || s.p.Classes[h.class].Room != Unlimited {
 		s.fillSingles(h, price, left)
+	}
+	if s.p.Classes[h.class].Room != Unlimited {
+		s.enlarge(h, price, left)
 	}
 }
 
@@ -205,60 +212,6 @@ func (s *solver) level(h *host, more *Item) bool {
 	line.Give(more.Turns, option(last).H)
 	h.line = line
 	return true
-}
-
-// fillSingles adds what is most valuable for its area, one by one, as long as
-// there is a spot for it.
-func (s *solver) fillSingles(h *host, price, left []float64) {
-	for some := true; some; {
-		some = false
-		before := slices.Clone(left)
-		for _, r := range s.byDensity(h, price, left) {
-			o := s.p.Funcs[r.fn].Options[r.opt]
-			// Once some of a function's rest is served, what serves more than
-			// remains waits for the next round, where it ranks lower.
-			for left[r.fn] > 0 && (o.Rate <= left[r.fn] || left[r.fn] == before[r.fn]) {
-				it := Item{Func: r.fn, Option: r.opt}
-				s.work += int64(1 + len(h.items))
-				if !h.remembers(s.p, it) || !s.spot(h, &it) {
-					break
-				}
-				s.serve(h, it, left)
-				some = true
-			}
-		}
-	}
-}
-
-// ranked is an option and what it serves of what is wanted, by area.
-type ranked struct {
-	fn, opt int
-	dens    float64
-}
-
-// byDensity are the options that are wanted and have room by area and memory,
-// most valuable for their area first.
-func (s *solver) byDensity(h *host, price, left []float64) []ranked {
-	s.ranks = s.ranks[:0]
-	room, area := s.p.Classes[h.class].Room, h.area()
-	for f, all := range s.cutters[h.class].choices {
-		s.work += int64(len(all))
-		if price[f] <= 0 || left[f] <= 0 {
-			continue
-		}
-		for _, ch := range all {
-			o := &s.p.Funcs[f].Options[ch.opt]
-			if o.W*(o.H/scale) <= area && (room == Unlimited || h.used+o.Mem <= room) {
-				v := (price[f]*min(o.Rate, left[f]) - s.perByte*float64(o.Mem)) / (float64(o.W) * float64(o.H))
-				s.ranks = append(s.ranks, ranked{f, ch.opt, v})
-			}
-		}
-	}
-	slices.SortFunc(s.ranks, func(a, b ranked) int {
-		return cmp.Or(cmp.Compare(b.dens, a.dens), cmp.Compare(a.fn, b.fn), cmp.Compare(a.opt, b.opt))
-	})
-	s.work += int64(20 * len(s.ranks))
-	return s.ranks
 }
 
 // scale keeps areas of many GPUs in 64 bits.

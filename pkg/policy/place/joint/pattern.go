@@ -71,48 +71,18 @@ func (s *solver) keep(t pattern) bool {
 }
 
 // propose finds a most valuable pattern of a class, as far as guillotine cuts
-// and filling find it, and a value that none exceeds. Where memory binds, a
-// byte gets a price (Lagrange): whatever the price, no pattern is worth more
-// than the best without a limit, plus the price of all memory.
-func (s *solver) propose(class int, price, left []float64) (pattern, float64) {
-	c, room := s.cutters[class], s.p.Classes[class].Room
-	c.solve(price, left, 0)
+// and filling find it, and a value that none exceeds.
+func (s *solver) propose(class int, price, left []float64, enough float64) ([]pattern, float64) {
+	s.cutters[class].solve(price, left, 0)
 	most := s.relaxed[class].bound()
 	best := s.settle(class, price, left)
-	if room == Unlimited || s.memory(c.cut(nil, s.p, wholeGPU)) <= room {
-		return best, most
+	if room := s.p.Classes[class].Room; room != Unlimited && room > 0 {
+		fuller := fuller{s: s, class: class, price: price, left: left, best: best, all: []pattern{best}, most: most}
+		fuller.propose(enough)
+		return fuller.all, fuller.most
 	}
-	if b := s.bars[class]; b != nil {
-		for _, part := range []float64{0, 0.02, 0.2, 0.5} {
-			most = min(most, b.solve(c, price, left, part/float64(room), s.relaxed[class].tall.across)+part)
-			if t := s.barPattern(b, class, price, left); t.worth(price, nil) > best.worth(price, nil) {
-				best = t
-			}
-		}
-	}
-	low, high := 0.0, 0.0
-	for mu, n := most/float64(room), 0; n < memorySteps; n++ {
-		c.solve(price, left, mu)
-		most = min(most, s.relaxed[class].bound()+mu*float64(room))
-		if s.memory(c.cut(nil, s.p, wholeGPU)) > room {
-			low = mu
-		} else {
-			high = mu
-		}
-		s.mu[class] = mu
-		if t := s.settle(class, price, left); t.worth(price, nil) > best.worth(price, nil) {
-			best = t
-		}
-		if mu = (low + high) / 2; high == 0 {
-			mu = 2 * low
-		}
-	}
-	s.mu[class] = high
-	return best, most
+	return []pattern{best}, most
 }
-
-// memorySteps is how often the price of memory is halved in on.
-const memorySteps = 12
 
 var wholeGPU = maxrect.Rect{W: One, H: One}
 
@@ -126,7 +96,7 @@ func (s *solver) settle(class int, price, left []float64) pattern {
 	}
 	h, left := s.host(class, nil), slices.Clone(left)
 	for _, it := range items {
-		if h.remembers(s.p, it) {
+		if (room == Unlimited || left[it.Func] > 0) && h.remembers(s.p, it) {
 			s.serve(h, s.timed(it), left)
 		}
 	}
@@ -193,6 +163,14 @@ func (s *solver) master(left []float64, counts []int, capped bool) *master {
 		s.offer(m, i)
 	}
 	return m
+}
+
+// cap is what patterns count for at most; nil if there is no such limit.
+func (m *master) cap() []float64 {
+	if m.capped {
+		return m.left
+	}
+	return nil
 }
 
 // offer adds a pattern of the pool as a column.

@@ -1,7 +1,6 @@
 package joint
 
 import (
-	"math"
 	"slices"
 )
 
@@ -9,68 +8,77 @@ import (
 const (
 	BoundLP  = "joint-lp"
 	BoundDFF = "dff"
+	// BoundCover is what whole instances take of area and memory together.
+	BoundCover = "cover"
 	// BoundSpan is the largest span: an instance is on so many GPUs.
 	BoundSpan = "span"
 )
 
-// scaleWork is about how many divisions dffBound takes.
+// scaleWork is about how many divisions sizeBound takes for area.
 const scaleWork = 500_000
 
-// dffBound is a number of GPUs that the demands take at least, whatever the
+// sizeBound is a number of GPUs that the demands take at least, whatever the
 // configurations. Dual feasible functions of quotas and of SM shares give
 // every instance a size such that those on one GPU never sum to more than 1
 // (Fekete and Schepers 1998; Carlier, Clautiaux and Moukrim 2007); a function
 // takes at least the least size that serves its demand. It is good where the
-// linear program's is not: where no configuration has the whole window.
-func (s *solver) dffBound() float64 {
+// linear program's is not: where no configuration has the whole window, where
+// memory is short, and where functions want little.
+func (s *solver) sizeBound() (gpus float64, method string) {
 	var rows []sized
 	for f := range s.p.Funcs {
 		for _, o := range s.p.Funcs[f].Options {
-			if s.unit[f] > 0 && slices.Contains(o.On, true) {
+			if s.unit[f] > 0 && s.wants[f] > 0 && slices.Contains(o.On, true) {
 				rows = append(rows, sized{f, o})
 			}
 		}
 	}
 	if len(rows) == 0 {
-		return 0
+		return 0, BoundDFF
 	}
 	most := 2
 	for most < 60 && (most+1)*(most+1)*len(rows) <= scaleWork {
 		most++
 	}
 	across := scales(rows, func(o Option) int64 { return o.W }, most)
+	up := scales(rows, func(o Option) int64 { return o.H }, most)
 	if s.p.Tokens { // at each moment shares are sized, and time is summed
 		across = across[:1]
 	}
-	best := 0.0
+	plain, best, area := product(across[0], up[0]), []float64(nil), make([]float64, len(rows))
 	for _, a := range across {
-		for _, u := range scales(rows, func(o Option) int64 { return o.H }, most) {
-			best = max(best, s.leastSize(rows, a, u))
+		for _, u := range up {
+			for i := range area {
+				area[i] = a[i] * u[i]
+			}
+			if total := s.leastSize(rows, area); total > gpus {
+				gpus, best = total, slices.Clone(area)
+			}
 		}
 	}
 	s.work += int64(len(across) * most * len(rows))
-	return best
+	areas := [][]float64{plain}
+	if best != nil && !slices.Equal(plain, best) {
+		areas = append(areas, best)
+	}
+	if n := s.coverBound(rows, areas); whole(n) > whole(gpus) {
+		return n, BoundCover
+	}
+	return gpus, BoundDFF
+}
+
+func product(a, b []float64) []float64 {
+	out := make([]float64, len(a))
+	for i := range out {
+		out[i] = a[i] * b[i]
+	}
+	return out
 }
 
 // sized is an option of a function.
 type sized struct {
 	fn int
 	o  Option
-}
-
-// leastSize sums over the functions the least size that serves each.
-func (s *solver) leastSize(rows []sized, across, up []float64) float64 {
-	total := 0.0
-	for i := 0; i < len(rows); {
-		f := rows[i].fn
-		one, rate := math.Inf(1), math.Inf(1)
-		for ; i < len(rows) && rows[i].fn == f; i++ {
-			size := across[i] * up[i]
-			one, rate = min(one, size), min(rate, size/rows[i].o.Rate)
-		}
-		total += max(one*float64(s.span(f)), rate*s.wants[f])
-	}
-	return total
 }
 
 // scales are at most most functions of the rows' sides along an axis, the side

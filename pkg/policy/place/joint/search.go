@@ -202,7 +202,11 @@ func (s *solver) fillVaried(h *host, price, left []float64) {
 		return
 	}
 	mu := s.mu[h.class]
-	s.mu[h.class], s.perByte = mu*2*s.rng.unit(), s.rng.unit()/float64(room)
-	s.fill(h, price, left)
-	s.mu[h.class], s.perByte = mu, 0
+	s.mu[h.class], s.heavy = mu*2*s.rng.unit(), s.rng.unit()
+	if s.rng.below(2) == 0 {
+		s.fill(h, price, left)
+	} else {
+		s.fillUp(h, price, left)
+	}
+	s.mu[h.class], s.heavy = mu, 0
 }

@@ -19,14 +19,14 @@ type solver struct {
 	least   float64   // of unit
 	pool    []pattern
 	seen    map[string]bool // patterns in pool
-	perByte float64         // price of memory in what is filled up
+	heavy   float64         // how much memory counts in an instance's size, against area, 0 to 1
 	gangs   int             // spanning instances so far
 	work    int64           // done so far, the cutters' aside
 	limit   int64           // of work, the cutters' too
 	closing int64           // of it, in looking longer for patterns
 
 	cutBuffer []Item
-	ranks     []ranked
+	picks     []pick
 }
 
 // Solve plans. It always gives a plan; what no GPU is there for, or no option
@@ -37,8 +37,8 @@ func Solve(p Problem, o Options) Solution {
 	root := s.generate(s.wants, s.counts())
 	s.limit += s.done() // which bounds rounding and search
 	bound, method := whole(root.proven), BoundLP
-	if n := whole(s.dffBound()); n > bound {
-		bound, method = n, BoundDFF
+	if gpus, by := s.sizeBound(); whole(gpus) > bound {
+		bound, method = whole(gpus), by
 	}
 	if n := s.widest(); n > bound {
 		bound, method = n, BoundSpan
@@ -73,9 +73,11 @@ func (s *solver) alone() {
 			if class.Count == 0 {
 				continue
 			}
-			t, _ := s.propose(k, price, s.wants)
-			if s.keep(t) {
-				s.unit[f] = max(s.unit[f], t.rates[0])
+			found, _ := s.propose(k, price, s.wants, 0)
+			for _, t := range found {
+				if s.keep(t) {
+					s.unit[f] = max(s.unit[f], t.rates[0])
+				}
 			}
 		}
 		price[f] = 0

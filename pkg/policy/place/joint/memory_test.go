@@ -1,0 +1,101 @@
+package joint
+
+import "testing"
+
+// batches is functions that want about a part of what a GPU serves, each with
+// batches that serve more and take more memory, of some 10 to 90% of a GPU's.
+func batches(functions int, part float64, seed uint64) Problem {
+	p := Problem{Classes: []Class{{Room: 8192, Count: Elastic}}}
+	rng := random{seed}
+	for range functions {
+		full, base := 20+200*rng.unit(), 800+3000*rng.unit()
+		f := Func{Model: NoModel, Demand: full * part * (0.2 + 1.6*rng.unit())}
+		for _, batch := range []float64{1, 2, 4, 8} {
+			for sm := 10.0; sm <= 100; sm += 10 {
+				for quota := 0.2; quota < 1.01; quota += 0.2 {
+					f.Options = append(f.Options, Option{
+						W: int64(quota*10+0.5) * One / 10, H: int64(sm) * One / 100, Mem: int64(base * (1 + 0.12*batch)),
+						Rate: full * quota * sm / (sm + 40) * batch / (batch + 1), On: []bool{true},
+					})
+				}
+			}
+		}
+		p.Funcs = append(p.Funcs, f)
+	}
+	return p
+}
+
+// Where memory is short and functions want little, plans and bounds stay close.
+func TestLittleInTightMemory(t *testing.T) {
+	used, bound := 0, 0
+	for seed := range uint64(3) {
+		for _, part := range []float64{0.1, 0.4} {
+			for _, tokens := range []bool{false, true} {
+				p := batches(15, part, seed)
+				p.Tokens = tokens
+				sol := Solve(p, Options{})
+				n := check(t, &p, sol)
+				t.Logf("seed %d, part %v, tokens %v: %d GPUs, bound %d (%s)", seed, part, tokens, n, sol.Bound, sol.Method)
+				used, bound = used+n, bound+sol.Bound
+			}
+		}
+	}
+	if float64(used) > 1.1*float64(bound) {
+		t.Errorf("%d GPUs, bounds %d", used, bound)
+	}
+}
+
+// A GPU hosts no more of a function than is wanted because it has room.
+func TestNoMoreThanWanted(t *testing.T) {
+	for _, tokens := range []bool{false, true} {
+		p := Problem{Tokens: tokens, Classes: []Class{{Room: 100, Count: Elastic}}}
+		p.Funcs = []Func{{Demand: 4, Model: NoModel, Options: []Option{{W: One / 5, H: One / 10, Mem: 1, Rate: 1, On: []bool{true}}}}}
+		sol := Solve(p, Options{})
+		if items := sol.Groups[0].GPU.Items; len(items) != 4 {
+			t.Errorf("tokens %v: %d instances where 4 serve all", tokens, len(items))
+		}
+	}
+}
+
+// What is left of a function once its instances are as large as their GPUs have
+// room for takes no memory of its own.
+func TestEnlarge(t *testing.T) {
+	p := Problem{Classes: []Class{{Room: 10, Count: Elastic}}}
+	small := Option{W: One / 2, H: One / 2, Mem: 5, Rate: 1, On: []bool{true}}
+	large := Option{W: One, H: One / 2, Mem: 5, Rate: 1.1, On: []bool{true}}
+	for range 6 {
+		p.Funcs = append(p.Funcs, Func{Demand: 1.1, Model: NoModel, Options: []Option{small, large}})
+	}
+	sol := Solve(p, Options{})
+	if used := check(t, &p, sol); used != 3 || sol.Bound != 3 {
+		t.Errorf("%d GPUs, bound %d: %+v", used, sol.Bound, sol.Groups)
+	}
+	s := newSolver(&p, Options{})
+	h, left := s.host(0, nil), []float64{1.1, 1.1, 0, 0, 0, 0}
+	for f := range 2 {
+		it := Item{Func: f, Option: 0}
+		s.spot(h, &it)
+		s.serve(h, it, left)
+	}
+	s.enlarge(h, []float64{1, 1, 1, 1, 1, 1}, left)
+	if sum(left) > 0 {
+		t.Errorf("%v is left beside %+v", left, h.items)
+	}
+}
+
+// Whole instances take more than the parts that would do: two GPUs do not serve
+// three functions of which each needs two instances with most of the memory of
+// one.
+func TestWholeInstancesCount(t *testing.T) {
+	p := Problem{Classes: []Class{{Room: 10, Count: Elastic}}}
+	for range 3 {
+		p.Funcs = append(p.Funcs, Func{Demand: 1.1, Model: NoModel, Options: []Option{
+			{W: One / 5, H: One / 5, Mem: 9, Rate: 1, On: []bool{true}},
+			{W: One / 5, H: One / 10, Mem: 6, Rate: 0.6, On: []bool{true}},
+		}})
+	}
+	sol := Solve(p, Options{})
+	if used := check(t, &p, sol); used != 6 || sol.Bound != 6 {
+		t.Errorf("%d GPUs, bound %d (%s), best possible 6", used, sol.Bound, sol.Method)
+	}
+}
