@@ -13,8 +13,7 @@ import (
 // Functions that go wrong: each is one configuration that failed, or a row
 // that says so, and nothing of it is left.
 func TestFunctionsThatGoWrong(t *testing.T) {
-	t.Parallel() // each has a run directory of its own
-	r := newReal(t)
+	t.Parallel()
 	for _, c := range []struct {
 		kind   string
 		args   []string
@@ -22,7 +21,7 @@ func TestFunctionsThatGoWrong(t *testing.T) {
 		stderr string // a pattern; . may be a line's end
 		rows   int
 	}{
-		{"never", []string{"--start-timeout", "300ms"}, 1, "not ready after 300ms: not ready \\(GET /healthz: status 503\\)", 0},
+		{"never", []string{"--start-timeout", "2s"}, 1, "not ready after 2s: not ready \\(GET /healthz: status 503\\)", 0},
 		{"errors", nil, 1, "the instance is ready but does not answer: status 500 x", 0},
 		{"dies", nil, 1, "the instance ended during the trial: .*9.*it printed last:\\s+bad: the end", 0},
 		{"leaks", []string{"--load", "closed:1", "--duration", "3s"}, 1, "requests in a row failed, the last with: status 500.*it printed last:\\s+bad: out of GPU memory", 0},
@@ -31,6 +30,8 @@ func TestFunctionsThatGoWrong(t *testing.T) {
 		{"loud", nil, 0, "", 1},
 	} {
 		t.Run(c.kind, func(t *testing.T) {
+			t.Parallel() // each has a run directory of its own
+			r := newReal(t).serve()
 			file := filepath.Join(r.work, c.kind+".yaml")
 			text := "name: bad\ncontract: http\ngpu_mem: 256MiB\ncommand: [" + filepath.Join(r.build, "victim/bad") + ", " + c.kind + "]\n"
 			if err := os.WriteFile(file, []byte(text), 0o644); err != nil {

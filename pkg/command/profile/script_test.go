@@ -3,6 +3,7 @@ package profile
 import (
 	"bytes"
 	"errors"
+	"flag"
 	"os"
 	"os/exec"
 	"strconv"
@@ -15,10 +16,14 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	// Those that run in parallel mostly wait, so there may be more of them than
+	// processors. The command line still decides.
+	_ = flag.Set("test.parallel", "8")
 	testscript.Main(m, map[string]func(){"gfaas-profile": mainFake})
 }
 
 func TestScripts(t *testing.T) {
+	t.Parallel()
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata",
 		Setup: func(env *testscript.Env) error {
