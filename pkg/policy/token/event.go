@@ -1,0 +1,115 @@
+package token
+
+import (
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/gpu"
+)
+
+// Event is something that happened: AddInstance, RemoveInstance, AddClient,
+// RemoveClient, Request, Return, Sample, Wake or Configure.
+type Event interface{ event() }
+
+// AddInstance makes an instance known, or gives a known one another slice.
+type AddInstance struct {
+	Instance string
+	Slice    gpu.Slice
+	Turns    []gpu.Turn    // parts of each window that are its own; none leaves its place to the order
+	SLO      time.Duration // its latency objective; 0 is best effort
+
+	// Loose says that nothing holds it to its SM share, as MPS would: alone it
+	// has the whole GPU.
+	Loose bool
+}
+
+// RemoveInstance forgets an instance and its clients.
+type RemoveInstance struct{ Instance string }
+
+// AddClient makes a process of a known instance known. It starts idle.
+type AddClient struct {
+	Client   ClientID
+	Instance string
+}
+
+// RemoveClient forgets a client. What it held is free at once.
+type RemoveClient struct{ Client ClientID }
+
+// Request says that a client waits to launch.
+type Request struct{ Client ClientID }
+
+// Return gives a lease back. A lease that the client does not hold is ignored.
+type Return struct {
+	Client    ClientID
+	Lease     uint32
+	Used      time.Duration // measured GPU time, at most the time since the grant
+	WantsMore bool          // the client waits to launch again
+}
+
+// Sample tells what a client has launched since it connected. Only Introspective
+// looks at it.
+type Sample struct {
+	Client   ClientID
+	Launches uint64 // kernels
+	Blocks   uint64 // their blocks
+}
+
+// Suspend says that a client which was asked back has been stopped, by a
+// signal or a debugger. Its gate is closed and what it had in flight is over,
+// so nobody waits for it any longer: its SMs are free until it returns, and it
+// is charged for the time until now, or what it then says if that is more.
+type Suspend struct{ Client ClientID }
+
+// Wake says that the time of a WakeAt has come.
+type Wake struct{}
+
+// Configure changes the window and the SM limit: a new window starts.
+type Configure struct {
+	Window  time.Duration
+	SMLimit float64
+}
+
+func (AddInstance) event()    {}
+func (RemoveInstance) event() {}
+func (AddClient) event()      {}
+func (RemoveClient) event()   {}
+func (Request) event()        {}
+func (Return) event()         {}
+func (Sample) event()         {}
+func (Suspend) event()        {}
+func (Wake) event()           {}
+func (Configure) event()      {}
+
+// Action is something to do: Grant, Revoke, Budget or WakeAt.
+type Action interface{ action() }
+
+// Grant opens a client's gate with that lease.
+type Grant struct {
+	Client ClientID
+	Lease  uint32 // neither 0 nor the largest there is
+	Reason string
+}
+
+// Revoke closes a client's gate and asks the lease back.
+type Revoke struct {
+	Client ClientID
+	Lease  uint32
+	Reason string
+}
+
+// Budget says how many blocks a client may have launched since it connected. It
+// comes before the Grant it is for.
+type Budget struct {
+	Client ClientID
+	Blocks uint64 // Unlimited is no bound
+}
+
+// WakeAt asks for a Wake at that time. It replaces the one before.
+type WakeAt struct {
+	At     time.Duration
+	Reason string
+}
+
+func (Grant) action()  {}
+func (Revoke) action() {}
+func (Budget) action() {}
+func (WakeAt) action() {}
