@@ -19,13 +19,14 @@ const module = "github.com/gfaas/gfaas/pkg/"
 var (
 	formats = []string{"gpu", "function", "profile", "plan", "trace", "events", "instance", "wire", "csvfile", "jsonfile", "textfile"}
 	layers  = map[string][]string{
-		"gpu":     {},
-		"policy":  append([]string{"policy"}, formats...),
-		"load":    {"gpu", "load"},
-		"daemon":  append([]string{"daemon", "policy"}, formats...),
-		"sim":     append([]string{"sim", "policy"}, formats...),
-		"adapter": append([]string{"adapter"}, formats...),
-		"command": append([]string{"command", "adapter", "daemon", "policy", "sim", "load"}, formats...),
+		"gpu":        {},
+		"transcript": {},
+		"policy":     append([]string{"policy"}, formats...),
+		"load":       {"gpu", "load"},
+		"daemon":     append([]string{"daemon", "policy"}, formats...),
+		"sim":        append([]string{"sim", "policy"}, formats...),
+		"adapter":    append([]string{"adapter"}, formats...),
+		"command":    append([]string{"command", "adapter", "daemon", "policy", "sim", "load"}, formats...),
 	}
 )
 

@@ -1,10 +1,7 @@
 package queue
 
 import (
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,37 +9,14 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/policy/residency"
+	"github.com/gfaas/gfaas/pkg/transcript"
 )
-
-var update = flag.Bool("update", false, "rewrite the transcripts in testdata")
 
 // TestTranscripts replays testdata/*.txt. `policy` names the policy and the
 // machine, `function` what one costs, `arrive` when its invocations come; after
 // `play` everything runs to its end, and what the policy did is indented.
 func TestTranscripts(t *testing.T) {
-	paths, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(paths) == 0 {
-		t.Fatal("no transcripts", err)
-	}
-	for _, path := range paths {
-		t.Run(strings.TrimSuffix(filepath.Base(path), ".txt"), func(t *testing.T) {
-			old, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got, err := replay(string(old))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if *update {
-				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			} else if got != string(old) {
-				t.Errorf("the policy does otherwise (go test -update rewrites):\n%s", got)
-			}
-		})
-	}
+	transcript.Test(t, "testdata/*.txt", replay)
 }
 
 // script is a transcript as far as it was read.

@@ -1,43 +1,18 @@
 package scale
 
 import (
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
-)
 
-var update = flag.Bool("update", false, "rewrite the transcripts in testdata")
+	"github.com/gfaas/gfaas/pkg/transcript"
+)
 
 // TestTranscripts replays testdata/*.txt: a line names the scaler, or a load
 // and for how many seconds it lasts; the lines indented under it are what the
 // scaler does about it. One instance sustains 10 rps; see profiled.
 func TestTranscripts(t *testing.T) {
-	paths, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(paths) == 0 {
-		t.Fatal("no transcripts", err)
-	}
-	for _, path := range paths {
-		t.Run(strings.TrimSuffix(filepath.Base(path), ".txt"), func(t *testing.T) {
-			old, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got, err := play(string(old))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if *update {
-				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			} else if got != string(old) {
-				t.Errorf("the scaler does otherwise (go test -update rewrites):\n%s", got)
-			}
-		})
-	}
+	transcript.Test(t, "testdata/*.txt", play)
 }
 
 func play(text string) (string, error) {

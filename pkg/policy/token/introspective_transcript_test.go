@@ -2,11 +2,11 @@ package token
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gfaas/gfaas/pkg/transcript"
 )
 
 // TestIntrospectiveTranscripts replays testdata/introspective/*.txt, which are
@@ -14,30 +14,10 @@ import (
 // periods of 5 ms in which clients launch so many kernels and blocks each; of
 // them only the last actions and the changes of a phase are printed.
 func TestIntrospectiveTranscripts(t *testing.T) {
-	paths, err := filepath.Glob("testdata/introspective/*.txt")
-	if err != nil || len(paths) == 0 {
-		t.Fatal("no transcripts", err)
-	}
-	for _, path := range paths {
-		t.Run(strings.TrimSuffix(filepath.Base(path), ".txt"), func(t *testing.T) {
-			old, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			s := &script{s: NewIntrospective(Config{}, Published, 0), phase: map[string]string{}, counts: map[ClientID]*Sample{}}
-			got, err := s.play(string(old))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if *update {
-				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			} else if got != string(old) {
-				t.Errorf("the policy does otherwise (go test -update rewrites):\n%s", got)
-			}
-		})
-	}
+	transcript.Test(t, "testdata/introspective/*.txt", func(text string) (string, error) {
+		s := &script{s: NewIntrospective(Config{}, Published, 0), phase: map[string]string{}, counts: map[ClientID]*Sample{}}
+		return s.play(text)
+	})
 }
 
 // script is a transcript that is played.

@@ -1,19 +1,15 @@
 package online
 
 import (
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/plan"
+	"github.com/gfaas/gfaas/pkg/transcript"
 )
-
-var update = flag.Bool("update", false, "rewrite the transcripts in testdata")
 
 // TestTranscripts replays testdata/*.txt: the first word of a line says what
 // comes, the line indented under it what the scheduler decides.
@@ -23,29 +19,7 @@ var update = flag.Bool("update", false, "rewrite the transcripts in testdata")
 //	llm a-0 2 0.3:0.5 10    the same, of a large model
 //	stop a-0
 func TestTranscripts(t *testing.T) {
-	paths, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(paths) == 0 {
-		t.Fatal("no transcripts", err)
-	}
-	for _, path := range paths {
-		t.Run(strings.TrimSuffix(filepath.Base(path), ".txt"), func(t *testing.T) {
-			old, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got, err := play(string(old))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if *update {
-				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			} else if got != string(old) {
-				t.Errorf("the scheduler does otherwise (go test -update rewrites):\n%s", got)
-			}
-		})
-	}
+	transcript.Test(t, "testdata/*.txt", play)
 }
 
 func play(text string) (string, error) {

@@ -1,0 +1,42 @@
+// Package transcript runs tests that are written down as transcripts: what
+// comes to a policy, and indented under it what the policy does.
+package transcript
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "rewrite the transcripts in testdata")
+
+// Test plays each file that the pattern names, as a test of its own. Play gets
+// a transcript and returns it as it should read; go test -update writes that.
+func Test(t *testing.T, pattern string, play func(text string) (string, error)) {
+	t.Helper()
+	paths, err := filepath.Glob(pattern)
+	if err != nil || len(paths) == 0 {
+		t.Fatal("no transcripts", err)
+	}
+	for _, path := range paths {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".txt"), func(t *testing.T) {
+			old, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := play(string(old))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if *update {
+				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			} else if got != string(old) {
+				t.Errorf("%s reads otherwise (go test -update rewrites it):\n%s", path, got)
+			}
+		})
+	}
+}
