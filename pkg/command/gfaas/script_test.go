@@ -1,16 +1,15 @@
 package gfaas
 
 import (
-	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"syscall"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/gfaas/gfaas/pkg/command/cli/clitest"
 	"github.com/gfaas/gfaas/pkg/command/tokend"
 	"github.com/gfaas/gfaas/pkg/instance/instancetest"
 )
@@ -81,28 +80,8 @@ func TestScripts(t *testing.T) {
 			env.Defer(func() { down(vars) })
 			return nil
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "lock": lock},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": clitest.Exits, "lock": lock},
 	})
-}
-
-// exits N COMMAND… runs a command and expects that exit status.
-func exits(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) < 2 {
-		ts.Fatalf("usage: exits N COMMAND…")
-	}
-	want, err := strconv.Atoi(args[0])
-	ts.Check(err)
-	got := 0
-	if err := ts.Exec(args[1], args[2:]...); err != nil {
-		var exit *exec.ExitError
-		if !errors.As(err, &exit) {
-			ts.Fatalf("%s: %v", args[1], err)
-		}
-		got = exit.ExitCode()
-	}
-	if got != want {
-		ts.Fatalf("%v: exit status %d, want %d", args[1:], got, want)
-	}
 }
 
 // lock FILE keeps a file locked until the script ends.

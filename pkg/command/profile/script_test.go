@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/gfaas/gfaas/pkg/command/cli/clitest"
 )
 
 func TestMain(m *testing.M) {
@@ -56,18 +58,7 @@ func command(ts *testscript.TestScript, args []string) *exec.Cmd {
 func exits(ts *testscript.TestScript, _ bool, args []string) {
 	want, err := strconv.Atoi(args[0])
 	ts.Check(err)
-	check(ts, command(ts, args[1:]).Run(), want)
-}
-
-func check(ts *testscript.TestScript, err error, want int) {
-	got := 0
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
-		got = exit.ExitCode()
-	} else {
-		ts.Check(err)
-	}
-	if got != want {
+	if got := clitest.Status(ts, command(ts, args[1:]).Run()); got != want {
 		ts.Fatalf("exit status %d, want %d", got, want)
 	}
 }
@@ -90,7 +81,9 @@ func interrupt(ts *testscript.TestScript, _ bool, args []string) {
 		time.Sleep(5 * time.Millisecond) // between two looks
 	}
 	ts.Check(cmd.Process.Signal(syscall.SIGINT))
-	check(ts, cmd.Wait(), want)
+	if got := clitest.Status(ts, cmd.Wait()); got != want {
+		ts.Fatalf("exit status %d, want %d", got, want)
+	}
 }
 
 // lines FILE N: the file has N lines.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
+	"github.com/gfaas/gfaas/pkg/command/cli/clitest"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
@@ -41,40 +41,18 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "await": await, "register": register, "unregister": unregister, "ensure": ensure,
+			"exits": clitest.Exits, "await": await, "register": register, "unregister": unregister, "ensure": ensure,
 			"mode": mode, "window": window, "signal": send,
 			"revive": revive, "notify": notifySocket, "notified": notified,
 		},
 	})
 }
 
-// run runs a program of the script and returns its exit status.
-func run(ts *testscript.TestScript, args []string) int {
-	err := ts.Exec(args[0], args[1:]...)
-	if err == nil {
-		return 0
-	}
-	if exit, ok := err.(*exec.ExitError); ok {
-		return exit.ExitCode()
-	}
-	ts.Fatalf("%v: %v", args, err)
-	return -1
-}
-
-// exits STATUS PROGRAM ARGS… holds a program's exit status.
-func exits(ts *testscript.TestScript, _ bool, args []string) {
-	want, err := strconv.Atoi(args[0])
-	ts.Check(err)
-	if got := run(ts, args[1:]); got != want {
-		ts.Fatalf("%v: exit status %d, want %d", args[1:], got, want)
-	}
-}
-
 // await PROGRAM ARGS… runs a program until it succeeds; with ! until it fails.
 func await(ts *testscript.TestScript, neg bool, args []string) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(patience); (run(ts, args) == 0) == neg; <-tick.C {
+	for end := time.Now().Add(patience); (clitest.Status(ts, ts.Exec(args[0], args[1:]...)) == 0) == neg; <-tick.C {
 		if time.Now().After(end) {
 			ts.Fatalf("%v: not within %v", args, patience)
 		}
