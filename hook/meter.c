@@ -139,19 +139,32 @@ static void relax(void)
         relaxed = gf_real.cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS;
 }
 
+/* Makes the stream's context current, if it has a part in the lease and is of
+ * those that are looked at first or last. What is recorded on the legacy stream
+ * waits for the blocking streams of its context and holds up what is sent to
+ * them afterwards: it is looked at last, and only when nothing else is left. */
+static bool look_at(const struct gf_stream *s, bool last)
+{
+    if ((s->stream == CU_STREAM_LEGACY) != last || s->lease == GF_NO_LEASE || s->dead ||
+        gf_real.cuCtxPushCurrent_v2(s->context) != CUDA_SUCCESS)
+        return false;
+    relax();
+    return true;
+}
+
 bool gf_meter_idle(struct gf_device *device, uint64_t works)
 {
     bool idle = true;
     pthread_mutex_lock(&device->lock);
-    for (struct gf_stream *s = device->streams; s && idle; s = s->next) {
-        if (s->lease == GF_NO_LEASE || s->dead || gf_real.cuCtxPushCurrent_v2(s->context) != CUDA_SUCCESS)
-            continue;
-        CUcontext popped;
-        relax();
-        gf_meter_end(s, works);
-        idle = gf_real.cuEventQuery(s->end) != CUDA_ERROR_NOT_READY;
-        gf_real.cuCtxPopCurrent_v2(&popped);
-    }
+    for (int last = 0; last < 2; last++)
+        for (struct gf_stream *s = device->streams; s && idle; s = s->next) {
+            CUcontext popped;
+            if (!look_at(s, last))
+                continue;
+            gf_meter_end(s, works);
+            idle = gf_real.cuEventQuery(s->end) != CUDA_ERROR_NOT_READY;
+            gf_real.cuCtxPopCurrent_v2(&popped);
+        }
     pthread_mutex_unlock(&device->lock);
     return idle;
 }
@@ -212,17 +225,21 @@ static unsigned marks_left(struct gf_stream *entry)
  * patience, also what is captured, which may have work before that. */
 static unsigned pending(struct gf_device *device, uint64_t works, bool patient)
 {
-    unsigned count = 0;
+    unsigned count = 0, running = 0;
     pthread_mutex_lock(&device->lock);
-    for (struct gf_stream *s = device->streams; s; s = s->next) {
-        CUcontext popped;
-        if (s->lease == GF_NO_LEASE || s->dead || gf_real.cuCtxPushCurrent_v2(s->context) != CUDA_SUCCESS)
-            continue;
-        relax();
-        bool ended = gf_meter_end(s, works);
-        if ((!ended && patient) || gf_real.cuEventQuery(s->end) == CUDA_ERROR_NOT_READY)
-            count += 1 + marks_left(s);
-        gf_real.cuCtxPopCurrent_v2(&popped);
+    for (int last = 0; last < 2; last++) {
+        const unsigned others = running;
+        for (struct gf_stream *s = device->streams; s; s = s->next) {
+            CUcontext popped;
+            if (!look_at(s, last))
+                continue;
+            bool ended = !others && gf_meter_end(s, works);
+            bool runs = gf_real.cuEventQuery(s->end) == CUDA_ERROR_NOT_READY;
+            running += runs;
+            if (runs || (!ended && (patient || others)))
+                count += 1 + marks_left(s);
+            gf_real.cuCtxPopCurrent_v2(&popped);
+        }
     }
     pthread_mutex_unlock(&device->lock);
     return count;

@@ -9,7 +9,8 @@
  * foreign  a stream is destroyed while another context is current
  * failed   a context that is none is destroyed
  * ahead    launches behind a host function that waits for the program
- * stuck    the same, and what that waits for waits itself for another launch:
+ * beside   a stream is held back, and another goes on beside it
+ * stuck    as ahead, and what that waits for waits itself for another launch:
  *          prints "behind", goes on when there is a line on its input and
  *          ends with that
  * exit     ends, when there is a line on its input, while threads launch without
@@ -163,6 +164,30 @@ static void ahead(void)
     MUST(cuStreamSynchronize(stream));
 }
 
+/* The legacy stream, used before, must not be made to wait for the one and so
+ * hold up the other. */
+static void beside(void)
+{
+    CUstream held, other;
+    CUdeviceptr memory;
+    MUST(cuCtxCreate(&context, 0, device));
+    load();
+    MUST(cuMemAlloc(&memory, 4096));
+    MUST(cuStreamCreate(&held, CU_STREAM_DEFAULT));
+    MUST(cuStreamCreate(&other, CU_STREAM_DEFAULT));
+    launch(nop, held);
+    launch(nop, CU_STREAM_LEGACY);
+    MUST(cuCtxSynchronize());
+    MUST(cuLaunchHostFunc(held, waits, NULL));
+    launch(nop, held);
+    usleep(100000); /* while nothing is launched the library looks whether all is over */
+    MUST(cuMemsetD8Async(memory, 1, 4096, other));
+    for (double end = now_s() + 10; cuStreamQuery(other) == CUDA_ERROR_NOT_READY; usleep(1000))
+        ENSURE(now_s() < end);
+    __atomic_store_n(&may_go, 1, __ATOMIC_RELEASE);
+    MUST(cuCtxSynchronize());
+}
+
 static void *endless(void *ordinal)
 {
     CUcontext mine;
@@ -210,7 +235,7 @@ static void stuck(void)
 int main(int argc, char **argv)
 {
     static const struct { const char *name; void (*run)(void); } cases[] = {
-        {"detach", detach}, {"release", primary_release}, {"reset", reset}, {"foreign", foreign}, {"failed", failed}, {"ahead", ahead}, {"stuck", stuck}, {"exit", exits},
+        {"detach", detach}, {"release", primary_release}, {"reset", reset}, {"foreign", foreign}, {"failed", failed}, {"ahead", ahead}, {"beside", beside}, {"stuck", stuck}, {"exit", exits},
     };
     if (argc != 2)
         return 2;

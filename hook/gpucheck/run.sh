@@ -283,7 +283,7 @@ life() {
 	done
 	lines "life: graphs that change" "$slice" -- "$here/check/graph"
 	check "life: 6 threads, contexts, streams" "$slice" -- "$here/check/stress" 6 3
-	for how in detach release reset foreign ahead; do
+	for how in detach release reset foreign ahead beside; do
 		check "life: contexts, $how" "$slice" --mem 1GiB -- "$here/check/ends" $how
 	done
 	for how in before exec; do

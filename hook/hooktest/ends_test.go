@@ -13,7 +13,7 @@ import (
 func TestEnds(t *testing.T) {
 	h := newHost(t)
 	h.start()
-	for _, name := range []string{"detach", "reset", "foreign", "failed", "ahead"} {
+	for _, name := range []string{"detach", "reset", "foreign", "failed", "ahead", "beside"} {
 		t.Run(name, func(t *testing.T) {
 			h := h.within(t)
 			slice := whole
