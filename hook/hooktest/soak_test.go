@@ -20,6 +20,7 @@ const (
 	soakClients = 50
 	soakTime    = 15 * time.Second // GFAAS_SOAK=30m for a long one
 	calm        = 400 * time.Millisecond
+	resting     = 6 // looks without progress; one that waits for a processor is not at rest
 )
 
 // restless is one program of the soak.
@@ -161,7 +162,13 @@ func (s *soak) restart() {
 	} else {
 		s.kill()
 	}
-	s.eventually("programs come to rest", func() bool { return !s.progress() })
+	still := 0
+	s.eventually("programs come to rest", func() bool {
+		if still++; s.progress() {
+			still = 0
+		}
+		return still == resting
+	})
 	for since := time.Now(); time.Since(since) < calm; time.Sleep(10 * time.Millisecond) {
 		if s.progress() {
 			s.t.Fatal("launched without a daemon")

@@ -64,7 +64,7 @@ func TestProcessesShareQuotaAndPage(t *testing.T) {
 func undisturbed(t *testing.T, try func() error) {
 	t.Helper()
 	var err error
-	for range 5 {
+	for range 10 {
 		if err = try(); err == nil {
 			return
 		}
