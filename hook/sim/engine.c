@@ -30,7 +30,7 @@ struct item *item_new(enum item_kind kind)
     it->kind = kind;
     it->sent = it->computing = false;
     it->run = NULL;
-    it->ns = it->computed_at = 0;
+    it->ns = it->began = it->computed_at = 0;
     if (kind == I_KERNEL)
         it->u.kernel.op = OP_NONE;
     return it;
@@ -197,6 +197,7 @@ static void start_kernel(struct device *d, struct item *it, uint64_t since, uint
         begin = later(d->free_progress, sched_progress(d, at));
     }
     d->run = it;
+    it->began = at;
     d->run_end = begin + it->ns;
     d->pend_ns -= it->ns;
     if (it->run)

@@ -314,7 +314,8 @@ struct item {
     int priority;
     struct run *run; /* the graph launch that this is step number `step` of */
     uint32_t step;
-    uint64_t seq, enqueued, ns, computed_at;
+    uint64_t seq, enqueued, ns;
+    uint64_t began, computed_at; /* of a kernel that has an effect */
     union {
         struct {
             enum op op;

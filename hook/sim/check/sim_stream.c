@@ -312,8 +312,47 @@ static void destroyed(void)
     MUST(cuMemFree(p));
 }
 
+/* What the host has to do for the device, here computing effects behind copies,
+ * may be late without the device's time being longer. */
+static void busy_host(CUfunction saxpy)
+{
+    enum { N = 1 << 21, COPIES = 10, KERNELS = 3 };
+    CUstream kernels, copies;
+    CUevent begun, ended;
+    CUdeviceptr x, y;
+    void *host;
+    float k = 2;
+    unsigned n = 32;
+    void *args[] = {&k, &x, &y, &n};
+    MUST(cuStreamCreate(&kernels, CU_STREAM_NON_BLOCKING));
+    MUST(cuStreamCreate(&copies, CU_STREAM_NON_BLOCKING));
+    MUST(cuEventCreate(&begun, 0));
+    MUST(cuEventCreate(&ended, 0));
+    MUST(cuMemAlloc(&x, N * sizeof(float)));
+    MUST(cuMemAlloc(&y, N * sizeof(float)));
+    MUST(cuMemAllocHost(&host, N * sizeof(float)));
+    hold(kernels);
+    MUST(cuEventRecord(begun, kernels));
+    for (int i = 0; i < KERNELS; i++)
+        MUST(cuLaunchKernel(saxpy, 20 * (unsigned)sms, 1, 1, 32, 1, 1, 0, kernels, args, NULL));
+    MUST(cuEventRecord(ended, kernels));
+    for (int i = 0; i < COPIES; i++)
+        MUST(cuMemcpyHtoDAsync(x, host, N * sizeof(float), copies));
+    go();
+    GIVES(CUDA_SUCCESS, cuCtxSynchronize());
+    CHECK(near(elapsed(begun, ended), KERNELS * 0.4));
+    MUST(cuMemFreeHost(host));
+    MUST(cuMemFree(x));
+    MUST(cuMemFree(y));
+    MUST(cuEventDestroy(begun));
+    MUST(cuEventDestroy(ended));
+    MUST(cuStreamDestroy(kernels));
+    MUST(cuStreamDestroy(copies));
+}
+
 int main(void)
 {
+    CUfunction saxpy;
     CUcontext ctx;
     CUmodule m;
     CUdevice dev = first_device();
@@ -333,6 +372,8 @@ int main(void)
         exactness();
         legacy();
         queue();
+        MUST(cuModuleGetFunction(&saxpy, m, "saxpy"));
+        busy_host(saxpy);
     }
     GIVES(CUDA_SUCCESS, cuCtxDestroy(ctx));
     return tap_end();
