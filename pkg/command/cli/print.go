@@ -150,3 +150,24 @@ func (env *Env) Progress(total int, what string) *progressbar.ProgressBar {
 		progressbar.OptionEnableColorCodes(false),
 	)
 }
+
+// Deadline is for work that ends at a limit of time at the latest: over says
+// whether it has come, and shows how long it has been since start, when that is
+// a second or more. Done ends what is shown.
+func (env *Env) Deadline(start time.Time, limit time.Duration, what string) (over func() bool, done func()) {
+	bar := env.Progress(max(int(limit/time.Second), 1), what+", seconds")
+	shown := 0
+	over = func() bool {
+		passed := time.Since(start)
+		if s := int(passed / time.Second); s > shown && passed < limit {
+			shown = s
+			_ = bar.Set(s)
+		}
+		return passed >= limit
+	}
+	return over, func() {
+		if shown > 0 {
+			_ = bar.Finish()
+		}
+	}
+}

@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestOutFile(t *testing.T) {
@@ -62,5 +64,32 @@ func TestOutFileNamed(t *testing.T) {
 	}
 	if left, _ := os.ReadDir(dir); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestDeadline(t *testing.T) {
+	var errs bytes.Buffer
+	for _, c := range []struct {
+		env    Env
+		passed time.Duration
+		over   bool
+		shows  bool
+	}{
+		{Env{ErrTerminal: true}, 0, false, false}, // nobody reads what is gone at once
+		{Env{ErrTerminal: true}, 30 * time.Second, false, true},
+		{Env{ErrTerminal: true}, time.Hour, true, false},
+		{Env{ErrTerminal: true, Quiet: true}, 30 * time.Second, false, false},
+		{Env{}, 30 * time.Second, false, false},
+	} {
+		errs.Reset()
+		c.env.Err = &errs
+		over, done := c.env.Deadline(time.Now().Add(-c.passed), time.Minute, "planning")
+		if over() != c.over {
+			t.Errorf("after %v: over %v", c.passed, !c.over)
+		}
+		if shows := strings.Contains(errs.String(), "planning, seconds"); shows != c.shows {
+			t.Errorf("%+v after %v shows %q", c.env, c.passed, errs.String())
+		}
+		done()
 	}
 }

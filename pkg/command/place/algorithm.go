@@ -2,7 +2,6 @@ package place
 
 import (
 	"slices"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -74,7 +73,7 @@ func (o *planOptions) checkAlgorithm(cmd *cobra.Command) error {
 func (o *planOptions) joint(in policy.Input) (plan.Plan, error) {
 	p, why, err := policy.Joint(in, policy.JointOptions{
 		Model: o.model, ShareModels: o.share, Seed: o.seed,
-		Expired: func() bool { return time.Since(o.started) > o.limit },
+		Expired: o.over,
 	})
 	for _, r := range why {
 		o.env.Debugf("%s", r)

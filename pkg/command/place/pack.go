@@ -78,10 +78,9 @@ func (o *packOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	packed := pack.Pack(c.kinds, c.bin, pack.Options{
-		Seed: o.seed, Steps: o.steps,
-		Stop: func() bool { return time.Since(start) >= o.limit },
-	})
+	over, done := o.env.Deadline(start, o.limit, "packing")
+	packed := pack.Pack(c.kinds, c.bin, pack.Options{Seed: o.seed, Steps: o.steps, Stop: over})
+	done()
 	if err := o.print(c, packed); err != nil {
 		return err
 	}

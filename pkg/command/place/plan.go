@@ -33,7 +33,7 @@ type planOptions struct {
 	seed      uint64
 	limit     time.Duration
 	diluted   online.DiluOptions
-	started   time.Time
+	over      func() bool // the time limit
 	current   currentOptions
 	sweep     string
 }
@@ -129,7 +129,7 @@ func newPlan(env *cli.Env) *cobra.Command {
 }
 
 func (o *planOptions) run(cmd *cobra.Command) error {
-	o.started = time.Now()
+	started := time.Now()
 	if err := o.checkAlgorithm(cmd); err != nil {
 		return err
 	}
@@ -140,7 +140,10 @@ func (o *planOptions) run(cmd *cobra.Command) error {
 	if cmd.Flags().Changed("what-if") {
 		return o.whatIf(cmd, in)
 	}
+	over, done := o.env.Deadline(started, o.limit, "planning")
+	o.over = over
 	p, changes, err := o.make(cmd, in)
+	done()
 	if err != nil {
 		return err
 	}

@@ -105,7 +105,8 @@ func (o *planOptions) whatIf(cmd *cobra.Command, in policy.Input) error {
 
 // outcome plans for the demand times these factors.
 func (o *planOptions) outcome(in policy.Input, rps, slo float64) (outcome, error) {
-	o.started = time.Now()
+	started := time.Now()
+	o.over = func() bool { return time.Since(started) >= o.limit }
 	in.Demand = slices.Clone(in.Demand)
 	out := outcome{RPSFactor: rps, SLOFactor: slo}
 	for i := range in.Demand {
