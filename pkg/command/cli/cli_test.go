@@ -124,6 +124,7 @@ func TestUsage(t *testing.T) {
 	isolate(t)
 	for _, c := range []struct{ args, says string }{
 		{"frob", `unknown command "frob"`},
+		{"frob --fast 3", `unknown command "frob"`},
 		{"--frob", "unknown flag: --frob"},
 		{"work --frob", "unknown flag: --frob"},
 		{"work a b", "accepts at most 1 arg"},
@@ -172,7 +173,7 @@ func TestErrorsInJSON(t *testing.T) {
 		{"work -o json", context.DeadlineExceeded, map[string]string{"code": "timeout", "message": "context deadline exceeded", "hint": ""}},
 		{"work -o json a b", nil, map[string]string{"code": "usage", "message": "accepts at most 1 arg(s), received 2", "hint": "see 'tool work --help'"}},
 		{"work --frob -o json", nil, map[string]string{"code": "usage", "message": "unknown flag: --frob", "hint": "see 'tool work --help'"}},
-		{"frob --output=json", nil, map[string]string{"code": "usage", "message": "unknown flag: --output", "hint": "see 'tool --help'"}},
+		{"frob --output=json", nil, map[string]string{"code": "usage", "message": "unknown command \"frob\" for \"tool\"", "hint": "see 'tool --help'"}},
 		{"plain -ojson", errors.New("a < b"), map[string]string{"code": "failed", "message": "a < b", "hint": ""}},
 		{"work -o json --frob", nil, map[string]string{"code": "usage", "message": "unknown flag: --frob", "hint": "see 'tool work --help'"}},
 	} {

@@ -80,7 +80,12 @@ func (env *Env) adopt(root *cobra.Command) {
 	Files(root, "yaml yml", "config")
 	Files(root, "", "out-file")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return env.settle(cmd) }
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return Fail(ExitUsage, seeHelp(cmd), flagFault(err)) })
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if first := cmd.Flags().Arg(0); first != "" && cmd.HasSubCommands() {
+			err = fmt.Errorf("unknown command %q for %q", first, cmd.CommandPath()) // whose flags nobody knows
+		}
+		return Fail(ExitUsage, seeHelp(cmd), flagFault(err))
+	})
 	root.SetUsageTemplate(root.UsageTemplate() + notesHelp())
 	root.SetVersionTemplate(env.Prog + " version {{.Version}}\n")
 	walk(root, func(cmd *cobra.Command) {
