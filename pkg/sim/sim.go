@@ -1,6 +1,6 @@
 // Package sim runs queueing policies on a virtual clock: a trace comes in, the
 // policy says what runs where, and a model of GPUs says how long it takes
-// (docs/simulation.md). The policies are the gateway's own.
+// (docs/simulation.md). Policies know of no clock: what runs live would be these.
 package sim
 
 import (

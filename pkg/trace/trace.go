@@ -80,12 +80,6 @@ func NamesOf(functions []Function, file string) *Names {
 // List is the names by number.
 func (n *Names) List() []string { return n.list }
 
-// Of is a function's number.
-func (n *Names) Of(name string) (int32, bool) {
-	i, known := n.index[name]
-	return i, known
-}
-
 func (n *Names) add(name string) int32 {
 	i, known := n.index[name]
 	if !known {

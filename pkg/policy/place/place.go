@@ -10,6 +10,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/plan"
+	"github.com/gfaas/gfaas/pkg/policy/place/joint"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
@@ -41,7 +42,7 @@ func (in Input) function(name string) function.Function {
 
 // one is the whole window and all SMs of a GPU in the unit of rectangles: a
 // billionth, in which the shares of profiles are exact and areas fit 64 bits.
-const one = 1_000_000_000
+const one = joint.One
 
 // share is a fraction in billionths.
 func share(fraction float64) int64 { return int64(math.Round(fraction * one)) }
