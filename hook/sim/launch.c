@@ -39,8 +39,8 @@ CUresult launch_check(const struct launch *l)
     return CUDA_SUCCESS;
 }
 
-/* The parameter buffer among the extra options; NULL with *r set when it is not there
- * or too small. */
+/* The parameter buffer among the extra options; *r is set when it is not there or not
+ * of the size of the parameters: what is too long is refused as NVIDIA's driver does. */
 static const unsigned char *extra_buffer(const struct launch *l, CUresult *r)
 {
     const unsigned char *buf = NULL;
@@ -55,6 +55,8 @@ static const unsigned char *extra_buffer(const struct launch *l, CUresult *r)
     }
     if (size < l->f->bytes || (!buf && size))
         *r = CUDA_ERROR_INVALID_VALUE;
+    else if (size > l->f->bytes && *r == CUDA_SUCCESS)
+        *r = CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
     return buf;
 }
 
@@ -229,7 +231,7 @@ CUresult cuLaunchGridAsync(CUfunction fn, int grid_width, int grid_height, CUstr
     CUresult r = begin(fn, &f);
     if (r != CUDA_SUCCESS)
         return r;
-    size_t size = f->param_size;
+    size_t size = f->param_size > f->bytes ? f->bytes : f->param_size;
     void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, f->params, CU_LAUNCH_PARAM_BUFFER_SIZE, &size,
                      CU_LAUNCH_PARAM_END};
     struct launch l = {.grid = {(unsigned)grid_width, (unsigned)grid_height, 1}, .extra = extra};

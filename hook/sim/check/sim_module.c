@@ -112,11 +112,14 @@ static void launches(CUmodule m)
         CUdeviceptr a, b, c;
         int n;
     } packed = {dx, dy, dz, N};
-    size_t size = offsetof(__typeof__(packed), n) + sizeof n; /* a real driver refuses the padding: error 701 */
+    size_t size = offsetof(__typeof__(packed), n) + sizeof n; /* without the padding */
     void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &packed, CU_LAUNCH_PARAM_BUFFER_SIZE, &size, CU_LAUNCH_PARAM_END};
     MUST(cuMemsetD8(dz, 0, sizeof z));
     GIVES(CUDA_SUCCESS, cuLaunchKernel(vadd, 4, 1, 1, 256, 1, 1, 0, NULL, NULL, extra));
     CHECK(result_is(1));
+    size_t padded = sizeof packed;
+    void *longer[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &packed, CU_LAUNCH_PARAM_BUFFER_SIZE, &padded, CU_LAUNCH_PARAM_END};
+    GIVES(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, cuLaunchKernel(vadd, 4, 1, 1, 256, 1, 1, 0, NULL, NULL, longer));
     GIVES(CUDA_ERROR_INVALID_VALUE, cuLaunchKernel(vadd, 4, 1, 1, 256, 1, 1, 0, NULL, add, extra));
     GIVES(CUDA_ERROR_INVALID_VALUE, cuLaunchKernel(vadd, 0, 1, 1, 256, 1, 1, 0, NULL, add, NULL));
     GIVES(CUDA_ERROR_INVALID_VALUE, cuLaunchKernel(vadd, 1, 1, 1, 2048, 1, 1, 0, NULL, add, NULL));
