@@ -70,7 +70,9 @@ static void nodes(void)
     CUgraphNodeParams generic = {.type = CU_GRAPH_NODE_TYPE_KERNEL, .kernel = nop_node(100)};
     MUST(cuGraphExecNodeSetParams(instance, one, &generic));
     launched("generic", 2, 107);
-    ENSURE(cuGraphExecUpdate(instance, graph, NULL) != CUDA_SUCCESS);
+    CUgraph longer = pair(1, 1);
+    add(longer, 1);
+    ENSURE(cuGraphExecUpdate(instance, longer, &info) != CUDA_SUCCESS);
     launched("failed-update", 2, 107);
     MUST(cuGraphKernelNodeSetParams(one, &p)); /* of the graph, not of the instance */
     launched("template", 2, 107);
