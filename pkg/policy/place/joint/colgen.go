@@ -32,7 +32,7 @@ func (s *solver) generate(left []float64, counts []int) relaxation {
 	m := s.master(left, counts, s.limited())
 	out := relaxation{}
 	for range rounds {
-		m.Solve(rounds * 10)
+		s.solve(m, rounds*10)
 		price, scarce := s.priced(m)
 		added, most := false, make([]float64, len(counts))
 		for k := range counts {
@@ -56,6 +56,8 @@ func (s *solver) generate(left []float64, counts []int) relaxation {
 			break
 		}
 	}
+	s.solve(m, rounds*10) // with what the last round found
+	out.price, _ = s.priced(m)
 	out.value = m.Value()
 	m.Solution(func(column int, value float64) {
 		out.use = append(out.use, use{m.of[column], value})

@@ -5,6 +5,8 @@ import "slices"
 const (
 	// balances is how many ways memory counts against area.
 	balances = 5
+	// fillWork is when filling one GPU after the other takes long, in steps.
+	fillWork = 1_000_000
 	// memorySteps is how often the price of memory is halved in on.
 	memorySteps = 12
 	// finer is in how many parts a GPU's worth is priced as memory.
@@ -52,19 +54,21 @@ func (f *fuller) propose(enough float64) {
 }
 
 // fill hosts what is worth most for its size, memory counting more or less; and
-// on other GPUs what that leaves, as long as it is worth it.
+// on other GPUs what that leaves, as long as it is worth it. Where that takes
+// long only one way of counting goes on, another the next time.
 func (f *fuller) fill(enough float64) {
+	s, before := f.s, f.s.done()
 	for n := range balances {
-		f.s.heavy = float64(n) / (balances - 1)
+		s.heavy = float64((n+s.balance)%balances) / (balances - 1)
 		for rest := slices.Clone(f.left); ; {
-			h := f.s.host(f.class, nil)
-			f.s.fillUp(h, f.price, rest)
-			if f.offer(f.s.pattern(GPU{f.class, AnyNode, h.items})) <= enough || enough <= 0 {
+			h := s.host(f.class, nil)
+			s.fillUp(h, f.price, rest)
+			if f.offer(s.pattern(GPU{f.class, AnyNode, h.items})) <= enough || enough <= 0 || n > 0 && s.done()-before > fillWork {
 				break
 			}
 		}
 	}
-	f.s.heavy = 0
+	s.heavy, s.balance = 0, (s.balance+1)%balances
 }
 
 // charge gives a byte a price (Lagrange): whatever the price, no pattern is

@@ -44,7 +44,7 @@ func (s *solver) fillSingles(h *host, price, left []float64) {
 			return
 		}
 		it := Item{Func: f, Option: g.picks[f].opt}
-		s.work += int64(1 + len(h.items))
+		s.work += int64(1 + len(h.items) + len(left)/8)
 		in := g.space(f)
 		if o := &s.p.Funcs[f].Options[it.Option]; in.fits(o) {
 			if s.spot(h, &it) {

@@ -99,3 +99,19 @@ func TestWholeInstancesCount(t *testing.T) {
 		t.Errorf("%d GPUs, bound %d (%s), best possible 6", used, sol.Bound, sol.Method)
 	}
 }
+
+// A program that ends before it is solved counts with what it found last.
+func TestUnsolvedProgram(t *testing.T) {
+	p := batches(20, 0.05, 1)
+	s := newSolver(&p, Options{})
+	s.alone()
+	s.work += rootWork
+	root := s.generate(s.wants, s.counts())
+	gpus := 0.0
+	for _, u := range root.use {
+		gpus += u.count
+	}
+	if alone := float64(len(p.Funcs)); gpus > 0.75*alone {
+		t.Errorf("%v GPUs after one round, as many as %v functions alone", gpus, alone)
+	}
+}

@@ -165,6 +165,13 @@ func (s *solver) master(left []float64, counts []int, capped bool) *master {
 	return m
 }
 
+// solve solves the program as far as its columns go, in at most limit pivots.
+func (s *solver) solve(m *master, limit int) {
+	before := m.Work()
+	m.Solve(limit)
+	s.work += m.Work() - before
+}
+
 // cap is what patterns count for at most; nil if there is no such limit.
 func (m *master) cap() []float64 {
 	if m.capped {

@@ -152,7 +152,7 @@ func (s *solver) join(d *draft, h *host) {
 func (s *solver) refine(left []float64, counts []int) []use {
 	m := s.master(left, counts, true)
 	for range refineRounds {
-		m.Solve(rounds)
+		s.solve(m, rounds)
 		if s.spent() {
 			break
 		}

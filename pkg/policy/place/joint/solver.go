@@ -20,6 +20,7 @@ type solver struct {
 	pool    []pattern
 	seen    map[string]bool // patterns in pool
 	heavy   float64         // how much memory counts in an instance's size, against area, 0 to 1
+	balance int             // the way of counting memory that comes first when GPUs are filled
 	gangs   int             // spanning instances so far
 	work    int64           // done so far, the cutters' aside
 	limit   int64           // of work, the cutters' too

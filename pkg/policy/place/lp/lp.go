@@ -32,6 +32,7 @@ type Master struct {
 	price   []float64
 	inBasis []bool // of each column
 	pivots  int
+	work    int64
 }
 
 const (
@@ -105,6 +106,9 @@ func (p *Master) Reduced(c Column) float64 {
 // Prices are the rows' dual values, for reading: what one unit more costs.
 func (p *Master) Prices() []float64 { return p.price }
 
+// Work is about how many steps were taken so far, some nanoseconds each.
+func (p *Master) Work() int64 { return p.work }
+
 // Value is the cost of the present solution.
 func (p *Master) Value() float64 {
 	sum := 0.0
@@ -137,6 +141,7 @@ func (p *Master) Solve(limit int) {
 // entering is the variable of the most negative reduced cost.
 func (p *Master) entering() (v int, ok bool) {
 	least := -tolerance
+	p.work += int64(len(p.columns))
 	for j, c := range p.columns {
 		if p.inBasis[j] {
 			continue
@@ -180,6 +185,7 @@ func (p *Master) enter(v int) bool {
 	if leaving < 0 {
 		return false
 	}
+	p.work += int64(m * m / 4)
 	reduced := p.cost(v)
 	p.each(v, func(row int, coef float64) { reduced -= p.price[row] * coef })
 	p.mark(p.basis[leaving], false)
