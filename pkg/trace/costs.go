@@ -21,11 +21,14 @@ func LoadFunctions(path string) ([]Function, error) { return textfile.Load(path,
 const absent = time.Duration(-1)
 
 // ReadFunctions reads function costs; name is what messages call the file.
-// What is missing is filled in by R3 of simulation.md.
+// What is missing is filled in by R3 of simulation.md. A profile will do too.
 func ReadFunctions(r io.Reader, name string) ([]Function, error) {
 	data, err := io.ReadAll(r)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	if isProfile(header(data)) {
+		return fromProfile(data, name)
 	}
 	blank := func() Function { return Function{Weight: 1, Cold: absent} }
 	lines, err := csvfile.Read(bytes.NewReader(data), name, costColumns(header(data)), blank)

@@ -170,6 +170,35 @@ func TestFunctions(t *testing.T) {
 	}
 }
 
+// A profile says what a function costs where it has most of the GPU.
+func TestFunctionsOfAProfile(t *testing.T) {
+	const head = "function,sm_pct,quota,batch,throughput_rps,p95_ms,gpu_mem_mib,warm_ms,cold_ms,load_ms,gpu\n"
+	got, err := ReadFunctions(strings.NewReader(head+
+		"b,50,1,1,9,9,30,20,,,\n"+
+		"a,50,1,1,9,9,12.5,11,101,5,\n"+
+		"a,100,0.4,1,9,9,12.5,14,104,5,\n"+
+		"a,100,1,2,9,9,13,12,102,5,\n"+
+		"a,100,1,1,9,9,12.5,10.25,100,5,\n"+
+		"b,100,1,1,9,9,30,,,,\n"), "p.csv")
+	want := []Function{
+		{Name: "b", Warm: 20 * ms, Cold: 20 * ms, MemMiB: 30, Weight: 1, Model: "b", Line: 2},
+		{Name: "a", Warm: 10250 * time.Microsecond, Cold: 100 * ms, Load: 5 * ms, MemMiB: 12.5, Weight: 1, Model: "a", Line: 6},
+	}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	for text, fault := range map[string]string{
+		"": "p.csv:1: the file has no functions",
+		"a,50,1,1,9,9,,1,,,V100\na,100,1,1,9,9,,1,,,T4\n": `p.csv:3: gpu: "T4" of function "a", which line 2 has on "V100": expected one model of GPU`,
+		"a,50,1,1,9,9,,,,,\n":                             `p.csv:2: warm_ms: no configuration of function "a" has it`,
+		"a,50,2,1,9,9,,1,,,\n":                            "p.csv:2: quota: ",
+	} {
+		if _, err := ReadFunctions(strings.NewReader(head+text), "p.csv"); err == nil || !strings.HasPrefix(err.Error(), fault) {
+			t.Errorf("%q: %v, want %s", text, err, fault)
+		}
+	}
+}
+
 func TestFunctionFaults(t *testing.T) {
 	for what, c := range map[string]struct{ text, want string }{
 		"empty":     {"", "c.csv:1: the file is empty, expected the header function,warm_ms"},

@@ -33,7 +33,7 @@ type workload struct {
 
 func (o *workload) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&o.functions, "functions", "", "what functions cost (CSV: function,warm_ms and optionally cold_ms,load_ms,mem_mib,weight,tenant,model)")
+	f.StringVar(&o.functions, "functions", "", "what functions cost (CSV: function,warm_ms and optionally cold_ms,load_ms,mem_mib,weight,tenant,model; or a profile)")
 	f.StringVar(&o.trace, "trace", "", "the invocations (CSV: function,invoke_time_ms, or counts a minute)")
 	f.IntVar(&o.gpus, "gpus", 1, "how many GPUs there are")
 	f.TextVar(&o.mem, "gpu-mem", gpu.Bytes(0), "memory of each GPU, like `16GiB` (default no limit)")
