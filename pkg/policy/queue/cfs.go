@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"math"
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/policy/residency"
@@ -62,7 +63,8 @@ func (o *cfs) place(f int32) {
 	c := &o.clients[f]
 	o.least.set(f, key{b: c.runtime})
 	if int(c.home) == len(o.leave) { // no container yet, wherever: R10 takes the shortest cold start
-		o.stay[c.home].set(f, key{b: c.runtime, c: int64(o.functions[f].Cold)})
+		// and then the oldest; a float's bits are ordered as it is from 0 up.
+		o.stay[c.home].set(f, key{a: int64(math.Float64bits(c.runtime)), b: float64(o.functions[f].Cold), c: o.queues.oldest(f)})
 	} else {
 		o.stay[c.home].set(f, key{b: c.runtime, c: c.turn})
 		o.leave[c.home].set(f, key{b: o.away(f), c: c.turn})
@@ -115,7 +117,10 @@ func (o *cfs) next(time.Duration) choice {
 	consider := func(h *heap, c candidate) {
 		if h.len() > 0 {
 			c.function = h.min().function
-			c.value, c.turn, c.oldest = h.min().key.b, o.clients[c.function].turn, o.queues.oldest(c.function)
+			c.value, c.turn, c.oldest = o.clients[c.function].runtime, o.clients[c.function].turn, o.queues.oldest(c.function)
+			if c.penalty {
+				c.value = o.away(c.function)
+			}
 			c.cold = o.functions[c.function].Cold
 			if c.before(&best) {
 				best = c
