@@ -1,4 +1,4 @@
-// Package picture draws plans: each GPU as a square of its window × its SMs,
+// Package picture draws plans and packings: of a plan each GPU as a square of its window × its SMs,
 // each instance as the rectangle it has of it, or the turns of its timetable.
 package picture
 

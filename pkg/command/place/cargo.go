@@ -78,9 +78,12 @@ func (h *hand) next(kind int) (plan.Item, string) {
 	return i, id
 }
 
+// size is a bin's, as --bin has it.
+func (c *cargo) size() string { return fmt.Sprintf("%sx%s", c.binQuota, c.binSM) }
+
 // tooLarge says why no bin holds an item.
 func (c *cargo) tooLarge(k pack.Kind, i plan.Item) string {
-	bin := fmt.Sprintf("a bin is %sx%s", c.binQuota, c.binSM)
+	bin := "a bin is " + c.size()
 	switch {
 	case k.W > c.bin.W && k.H > c.bin.H:
 		return fmt.Sprintf("quota %s and sm_pct %s are larger than the bin: %s", i.Quota, i.SMPct, bin)

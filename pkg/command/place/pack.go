@@ -45,7 +45,8 @@ that ends the search: then they differ only if the last bin saved came about
 that late.`,
 		Example: `  gfaas-place pack --items items.csv
   gfaas-place pack --items items.csv --bin 1x100 --bin-mem 16GiB -o json
-  gfaas-place pack --items boxes.csv --bin 300x300 --time-limit 1s -o csv`,
+  gfaas-place pack --items boxes.csv --bin 300x300 --time-limit 1s -o csv
+  gfaas-place pack --items items.csv -o svg --out-file bins.svg`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
@@ -57,7 +58,7 @@ that late.`,
 	f.DurationVar(&o.limit, "time-limit", 100*time.Millisecond, "how long to improve the packing")
 	f.IntVar(&o.steps, "steps", pack.DefaultSteps, "how often to try to improve the packing")
 	f.Uint64Var(&o.seed, "seed", 1, "what the search draws by")
-	env.Outputs(cmd, "table", "json", "csv")
+	env.Outputs(cmd, "table", "json", "csv", "svg")
 	return cmd
 }
 

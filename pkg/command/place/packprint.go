@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/command/picture"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/place/pack"
 )
@@ -23,6 +24,9 @@ func (o *packOptions) print(c *cargo, p pack.Packing) error {
 		switch o.env.Output {
 		case "json":
 			return writePacking(w, c, p)
+		case "svg":
+			_, err := w.Write(pictured(c, p).SVG())
+			return err
 		case "csv":
 			return csv.NewWriter(w).WriteAll(packRows([]string{"bin", "id", "x", "y", "quota", "sm_pct"}, c, p))
 		}
@@ -143,6 +147,37 @@ func printPacking(w io.Writer, c *cargo, p pack.Packing) error {
 		return err
 	}
 	return cli.Table(w, rows)
+}
+
+// pictured is the packing as it is drawn. Bins that are filled alike hold
+// different copies, so that their boxes have sizes only.
+func pictured(c *cargo, p pack.Packing) picture.Bins {
+	out := picture.Bins{Headline: count(p.Used, "bin") + " of " + c.size(), Summary: packSummary(p)}
+	h := c.hand()
+	for _, b := range p.Bins {
+		bin := picture.Bin{Times: b.Times}
+		for n := range b.Times {
+			for _, at := range b.Items {
+				i, id := h.next(at.Kind)
+				if n > 0 {
+					continue
+				}
+				k := c.kinds[at.Kind]
+				box := picture.Box{
+					X: float64(at.X) / float64(c.bin.W), Y: float64(at.Y) / float64(c.bin.H),
+					W: float64(k.W) / float64(c.bin.W), H: float64(k.H) / float64(c.bin.H),
+					Kind: at.Kind, Label: []string{i.Quota.String() + "×" + i.SMPct.String()},
+				}
+				if b.Times == 1 {
+					box.Label = append([]string{id}, box.Label...)
+				}
+				bin.Boxes = append(bin.Boxes, box)
+			}
+		}
+		out.Bins = append(out.Bins, bin)
+	}
+	c.eachOversize(p, func(_ plan.Item, id, reason string) { out.Unplaced = append(out.Unplaced, id+": "+reason) })
+	return out
 }
 
 // packSummary says in a sentence how good a packing is.

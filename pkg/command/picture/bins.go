@@ -1,0 +1,76 @@
+package picture
+
+import "fmt"
+
+// Bins is a packing: rectangles in bins of one size.
+type Bins struct {
+	Headline, Summary string
+	Bins              []Bin
+	Unplaced          []string // items that no bin holds, and why
+}
+
+// Bin is a bin, or several that are filled alike.
+type Bin struct {
+	Times int
+	Boxes []Box
+}
+
+// Box is a packed rectangle, in fractions of its bin. Boxes of a kind have one
+// colour.
+type Box struct {
+	X, Y, W, H float64
+	Kind       int
+	Label      []string
+}
+
+// SVG draws a packing. The same packing gives the same bytes.
+func (b Bins) SVG() []byte {
+	pg := &page{panels: make([]panel, len(b.Bins))}
+	pg.arrange()
+	w := &pg.out
+	w.y = margin + titleSize
+	w.text(margin, w.y, titleSize, "start", ink, `font-weight="700"`, b.Headline)
+	w.y += textSize + 10
+	w.paragraph(b.Summary, pg.width-2*margin, textSize, grey)
+	number := 1
+	for i, bin := range b.Bins {
+		column := i % pg.columns
+		if column == 0 && i > 0 {
+			w.y += pg.side + 26 + gap
+		}
+		name := fmt.Sprintf("bin %d", number)
+		if bin.Times > 1 {
+			name = fmt.Sprintf("%d bins like this", bin.Times)
+		}
+		number += bin.Times
+		pg.bin(bin, name, margin+float64(column)*pg.pitch(), w.y)
+	}
+	if len(b.Bins) > 0 {
+		w.y += pg.side + 26 + gap
+	}
+	for _, u := range b.Unplaced {
+		w.paragraph("Not placed: "+u, pg.width-2*margin, textSize, alarm)
+	}
+	w.paragraph("Across, quota; up, SMs. Hatched is free.", pg.width-2*margin, smallSize, grey)
+	return w.document(pg.width, w.y, b.Summary)
+}
+
+// bin draws a bin with the upper left corner of its square at x, y+26.
+func (pg *page) bin(b Bin, name string, x, y float64) {
+	w := &pg.out
+	used := 0.0
+	for _, box := range b.Boxes {
+		used += box.W * box.H
+	}
+	w.text(x, y+16, smallSize, "start", ink, `font-weight="600"`, clip(name, pg.side-40, smallSize))
+	w.text(x+pg.side, y+16, smallSize, "end", grey, "", percent(used))
+	y += 26
+	w.rect(x, y, pg.side, pg.side, "url(#free)", fmt.Sprintf(`stroke="%s"`, line))
+	for _, box := range b.Boxes {
+		left, top, width, height := x+box.X*pg.side, y+(1-box.Y-box.H)*pg.side, box.W*pg.side, box.H*pg.side
+		fmt.Fprintf(&w.b, "<g><title>%s</title>\n", escape.Replace(fmt.Sprint(box.Label)))
+		w.tile(left, top, width, height, box.Kind, fmt.Sprintf(`stroke="%s" stroke-width="1.2"`, paper))
+		pg.label(left, top, width, height, box.Kind, [][]string{box.Label, box.Label[:1]})
+		w.b.WriteString("</g>\n")
+	}
+}

@@ -1,0 +1,33 @@
+package picture
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+func TestBins(t *testing.T) {
+	b := Bins{Headline: "14 bins", Summary: "at least 14", Unplaced: []string{"wide: quota 2 is larger than <the> bin"}}
+	for i := range 5 {
+		b.Bins = append(b.Bins, Bin{Times: max(1, 10*(i%2)-5), Boxes: []Box{
+			{0, 0, 0.5, 1, 0, []string{fmt.Sprint("tall-", i), "0.5×100"}},
+			{0.5, 0.75, 0.5, 0.25, 1, []string{fmt.Sprint("flat-", i), "0.5×25"}},
+		}})
+	}
+	svg := b.SVG()
+	checkXML(t, svg)
+	text := string(svg)
+	for _, want := range []string{"14 bins", "bin 1<", "5 bins like this", "bin 7<", "<title>[flat-4 0.5×25]</title>", "62%", "Not placed: wide"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q", want)
+		}
+	}
+	// The flat box of the first bin lies in the upper right quarter of its square.
+	side := (pageWidth-2*margin+gap)/3 - axisLeft - gap
+	box := fmt.Sprintf(`<rect x="%s" y="%s" width="%s" height="%s" fill="%s"`,
+		px(margin+side/2), px(margin+titleSize+textSize+10+textSize*lineHeight+26), px(side/2), px(side/4), palette[1])
+	if !strings.Contains(text, box) {
+		t.Errorf("no %s", box)
+	}
+	checkXML(t, Bins{Headline: "0 bins"}.SVG())
+}
