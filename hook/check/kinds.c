@@ -1,7 +1,7 @@
 /* kinds: takes memory in each of the ways there are, up to the limit and no
  * further, and in all of them at once.
  *
- *   kinds fill                     each kind alone, then all mixed
+ *   kinds fill [KIND|mixed]        each kind alone, then all mixed; or one of these
  *   kinds race PROCESSES THREADS   all at once, over and over
  *
  * A line for each kind says that it is right or not in this driver. */
@@ -93,16 +93,26 @@ static void contexts(void)
     ENSURE(left() == the_limit);
 }
 
-static void fill_all(void)
+/* Only that part, or everything. */
+static int fill_all(const char *only)
 {
+    if (only && strcmp(only, "mixed") != 0) {
+        for (unsigned i = 0; i < there; i++)
+            if (!strcmp(kinds[i]->name, only)) {
+                fill(i, 1);
+                return 0;
+            }
+        return 77;
+    }
     refused();
     contexts();
-    for (unsigned i = 0; i < there; i++) {
+    for (unsigned i = 0; i < there && !only; i++) {
         fill(i, 1);
         printf("%s: right\n", kinds[i]->name);
     }
     fill(0, there);
     printf("mixed: right\n");
+    return 0;
 }
 
 static unsigned *holding; /* chunks held by all processes; at most, since it is counted late and uncounted early */
@@ -147,10 +157,9 @@ static int race(int process, int threads)
 int main(int argc, char **argv)
 {
     int status, failed = 0;
-    if (argc == 2 && !strcmp(argv[1], "fill")) {
+    if ((argc == 2 || argc == 3) && !strcmp(argv[1], "fill")) {
         begin();
-        fill_all();
-        return 0;
+        return fill_all(argv[2]);
     }
     if (argc != 4 || strcmp(argv[1], "race"))
         return 2;

@@ -1,7 +1,7 @@
 /* lifetimes: how long memory counts that does not simply begin with a get and
  * end with a put.
  *
- *   lifetimes [devices | import FD | sibling FD]
+ *   lifetimes [CASE | devices | import FD | sibling FD]
  *
  * A line for each case says that it is right or not in this driver. */
 #define _GNU_SOURCE
@@ -355,10 +355,12 @@ int main(int argc, char **argv)
         return sibling(atoi(argv[2]));
     if (argc == 2 && !strcmp(argv[1], "devices"))
         return devices();
-    if (argc != 1)
+    if (argc > 2)
         return 2;
     use_device();
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        if (argc == 2 && strcmp(argv[1], cases[i].name) != 0)
+            continue;
         bool there = driver_find(cases[i].needs);
         if (there) {
             cases[i].test();

@@ -311,9 +311,14 @@ cost() {
 
 memory() {
 	show "memory: of --mem 1GiB, 64 MiB at a time" "grep 1024.of.1024" "$slice" --mem 1GiB -- "$here/check/memory" 64 1
-	check "memory: every kind, to the limit and no further" "$slice" --mem 1GiB -- "$here/check/kinds" fill
+	for kind in plain pitch managed async async-thread async-free plain-free-async pool vmm array array3d mipmap graph mixed; do
+		check "memory: to the limit, $kind" "$slice" --mem 1GiB -- "$here/check/kinds" fill $kind
+	done
 	check "memory: all kinds at once, 2 processes" "$slice" --mem 1GiB -- "$here/check/kinds" race 2 4
-	check "memory: how long it counts" "$slice" --mem 1GiB -- "$here/check/lifetimes"
+	for case in mapped-twice mapped-in-a-row imported kept grows-too-much destroyed elsewhere captured beside-a-capture \
+		graphs-in-turn siblings; do
+		check "memory: how long it counts, $case" "$slice" --mem 1GiB -- "$here/check/lifetimes" $case
+	done
 	check "memory: oversubscribed, out and in again" "$slice" --oversubscribe --mem 1GiB -- "$here/check/swap" 64 2
 }
 
