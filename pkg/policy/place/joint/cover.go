@@ -16,20 +16,23 @@ const (
 // coverBound is a number of GPUs that the demands take at least. A size is a
 // mix of area and memory, either as it is or as dual feasible functions have
 // it, such that what is on one GPU never sums to more than 1. A function takes
-// no less than the least set of whole instances that serves it.
+// no less than the least set of whole instances that serves it; a model that is
+// hosted at all has its weights on a GPU.
 func (s *solver) coverBound(rows []sized, areas [][]float64) float64 {
 	type size struct {
-		of    []float64
-		total float64
+		of             []float64
+		weights, total float64
 	}
 	var sizes []size
-	add := func(of []float64) { sizes = append(sizes, size{of, s.leastSize(rows, of)}) }
-	memories := s.memories(rows)
+	add := func(of []float64, weights float64) {
+		sizes = append(sizes, size{of, weights, s.leastSize(rows, of) + weights})
+	}
 	for _, a := range areas {
-		add(a)
-		for _, m := range memories {
+		add(a, 0)
+		for _, m := range s.memories(rows) {
 			for n := range mixes {
-				add(mix(a, m, float64(n+1)/mixes))
+				heavy := float64(n+1) / mixes
+				add(mix(a, m.of, heavy), heavy*m.weights)
 			}
 		}
 	}
@@ -37,7 +40,7 @@ func (s *solver) coverBound(rows []sized, areas [][]float64) float64 {
 	slices.SortStableFunc(sizes, func(a, b size) int { return cmp.Compare(b.total, a.total) })
 	best := 0.0
 	for _, z := range sizes[:min(covered, len(sizes))] {
-		best = max(best, s.coverSize(rows, z.of))
+		best = max(best, s.coverSize(rows, z.of)+z.weights)
 	}
 	return best
 }
@@ -50,9 +53,15 @@ func mix(area, memory []float64, heavy float64) []float64 {
 	return out
 }
 
-// memories are the rows' memory as parts of the largest GPU's; none where
-// memory is without limit.
-func (s *solver) memories(rows []sized) [][]float64 {
+// memory is the rows' sizes by memory, and what the weights of all models take.
+type memory struct {
+	of      []float64
+	weights float64
+}
+
+// memories are the rows' memory as parts of the largest GPU's, as it is first;
+// none where memory is without limit.
+func (s *solver) memories(rows []sized) (out []memory) {
 	room := int64(0)
 	for _, c := range s.p.Classes {
 		if room = max(room, c.Room); c.Room == Unlimited {
@@ -62,7 +71,18 @@ func (s *solver) memories(rows []sized) [][]float64 {
 	if room <= 0 {
 		return nil
 	}
-	return scales(rows, func(o Option) int64 { return min(One, int64(float64(o.Mem)/float64(room)*One)) }, memoryScale)
+	part := func(bytes int64) int64 { return min(One, int64(float64(bytes)/float64(room)*One)) }
+	for _, of := range scales(rows, func(o Option) int64 { return part(o.Mem) }, memoryScale) {
+		out = append(out, memory{of: of})
+	}
+	hosted := make([]bool, len(s.p.Keepers))
+	for _, r := range rows {
+		if m := s.p.Funcs[r.fn].Model; m != NoModel && !hosted[m] {
+			hosted[m] = true
+			out[0].weights += float64(part(s.p.Keepers[m])) / One
+		}
+	}
+	return out
 }
 
 // leastSize sums over the functions the least size that serves each, in parts

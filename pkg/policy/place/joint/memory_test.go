@@ -100,6 +100,19 @@ func TestWholeInstancesCount(t *testing.T) {
 	}
 }
 
+// The weights of a model are on at least one GPU, besides what instances take.
+func TestWeightsCount(t *testing.T) {
+	p := Problem{Classes: []Class{{Room: 10, Count: Elastic}}}
+	for m := range 3 {
+		p.Funcs = append(p.Funcs, Func{Demand: 1, Model: m, Options: []Option{{W: One / 5, H: One / 5, Mem: 1, Rate: 1, On: []bool{true}}}})
+		p.Keepers = append(p.Keepers, 6)
+	}
+	sol := Solve(p, Options{})
+	if used := check(t, &p, sol); used != 3 || sol.Bound != 3 {
+		t.Errorf("%d GPUs, bound %d (%s), best possible 3", used, sol.Bound, sol.Method)
+	}
+}
+
 // A program that ends before it is solved counts with what it found last.
 func TestUnsolvedProgram(t *testing.T) {
 	p := batches(20, 0.05, 1)
