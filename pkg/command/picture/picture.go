@@ -1,5 +1,6 @@
-// Package picture draws plans and packings: of a plan each GPU as a square of its window × its SMs,
-// each instance as the rectangle it has of it, or the turns of its timetable.
+// Package picture draws plans and packings: each GPU as a square of its window ×
+// its SMs, each instance as the rectangle it has of it, or the turns of its
+// timetable.
 package picture
 
 import (
