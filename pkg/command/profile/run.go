@@ -78,7 +78,8 @@ status is 7.
 
 --search grid measures every configuration. The others look for one to run the
 function in, the best efficacy within --slo, and say at the end which: binary
-and hybrid as Dilu does, fast with the least trials (see gfaas-profile search).
+and hybrid as Dilu does, fast with the least trials and so that p95_ms +
+p95_ci_ms is within --slo where it finds such a one (see gfaas-profile search).
 When none that they measured meets it, the status is 3.
 
 --fail-if takes METRIC OP NUMBER, OP being > >= < <= == or !=, and optionally

@@ -25,7 +25,10 @@ second per whole GPU: throughput_rps / (sm_pct/100 x quota).
   hybrid  for inference: Dilu's growth search
   fast    the least trials: models the execution time over SM share and batch,
           looks where the gain may be largest, and ends when no other
-          configuration is expected to be better by --error
+          configuration is expected to be better by --error, or after 10
+          trials once one meets the objective; where rows tell how well
+          their p95 is known (p95_ci_ms), it chooses one that meets the
+          objective with that added, if it finds one
 
 Where the profile has confidence intervals (throughput_ci_rps), rows that differ
 from the best efficacy by no more than these explain, at most 5%, are as good:

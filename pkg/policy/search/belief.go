@@ -9,10 +9,12 @@ import (
 // prior is what functions are taken to be like before one is measured, and
 // when to stop. Sizes are standard deviations of natural logarithms: 0.1 is
 // about 10%. They were chosen on one half of a set of recorded models and on
-// made-up functions.
+// made-up functions; none of them matters much: half or twice as much of any
+// changes the regret after as many trials by less than other functions do.
 type prior struct {
 	Bend, BendSM, BendBatch   float64 // a function's deviation from its curve: size, and how far apart in log SM share and log batch it changes
 	Own, OwnSM                float64 // each batch size's own deviation (it runs kernels of its own): size, length in log SM share
+	Grain                     float64 // each SM share's own deviation: it is rounded to whole SMs, or to slices with memory bandwidth of their own
 	Noise                     float64 // each time's own deviation
 	Room, RoomSize            float64 // the objective over the least latency: mean, size
 	Tail, TailBend, TailNoise float64 // p95 over execution time: size as a whole, smooth deviation, own deviation
@@ -21,6 +23,7 @@ type prior struct {
 	Idle                      float64 // a smaller quota must be so much better in efficacy to count as better
 	Curves                    int     // how many are weighed against each other
 	Stop                      float64 // part of the error that may still be expected to be gained
+	Settled                   int     // after so many trials half of that: what is open then fits the curves badly, and its expectations are worth less
 	Trials                    int     // at most, once the objective is met
 	HopeTrials                int     // at least, before the objective is given up
 	Hope                      float64 // chance of meeting the objective below which it is
@@ -28,13 +31,14 @@ type prior struct {
 
 var usual = prior{
 	Bend: 0.1, BendSM: 0.7, BendBatch: 1,
-	Own: 0.1, OwnSM: 2,
+	Own: 0.05, OwnSM: 2,
+	Grain: 0.02,
 	Noise: 0.03,
 	Room:  0.8, RoomSize: 0.8,
 	Tail: 1, TailBend: 0.03, TailNoise: 0.02,
 	TailQuota: 0.7, TailQuotaSize: 0.4,
-	Trust: 4, Idle: 0.05, Curves: 512,
-	Stop: 0.8, Trials: 10, HopeTrials: 5, Hope: 0.005,
+	Trust: 4, Idle: 0.05, Curves: 1024,
+	Stop: 0.8, Settled: 5, Trials: 10, HopeTrials: 5, Hope: 0.005,
 }
 
 // seen is one measurement.
@@ -44,6 +48,8 @@ type seen struct {
 	quota float64 // log
 	time  float64 // log of the execution time in ms
 	tail  float64 // log of p95 over it
+	// Standard deviations that the measurement states itself; 0 is not known.
+	timeSD, p95SD float64
 }
 
 // candidate is a configuration that may be measured, and what is thought of it
@@ -55,6 +61,7 @@ type candidate struct {
 	cross  []float64 // covariance of its log time with each of the seen
 	sd     float64   // of its log time, under each curve
 	tail   normal    // log of p95 over execution time
+	runs   float64   // chance that it runs at all
 }
 
 // idea is what one curve says of the candidates, given what was seen.
@@ -67,13 +74,16 @@ type idea struct {
 
 // belief is what the measurements make of the curves.
 type belief struct {
-	slo        float64 // log ms; +Inf without
+	slo        float64 // log ms, less the margin; +Inf without
 	candidates []candidate
 	ideas      []idea
 }
 
 // normal is a normal distribution.
 type normal struct{ mean, sd float64 }
+
+// widths is half the width of a 95% confidence interval in standard deviations.
+const widths = 1.96
 
 func (f *fast) seen() (all []seen) {
 	for _, r := range f.book.rows {
@@ -82,7 +92,8 @@ func (f *fast) seen() (all []seen) {
 		}
 		p := pointOf(r.Config)
 		time := math.Log(1000 * p.batch * r.Quota / r.ThroughputRPS)
-		all = append(all, seen{f.index[p], p, math.Log(r.Quota), time, math.Log(r.P95MS) - time})
+		all = append(all, seen{f.index[p], p, math.Log(r.Quota), time, math.Log(r.P95MS) - time,
+			r.ThroughputCIRPS / r.ThroughputRPS / widths, r.P95CIMS / r.P95MS / widths})
 	}
 	return all
 }
@@ -92,10 +103,11 @@ func (f *fast) seen() (all []seen) {
 func (f *fast) believe(configs []profile.Config) *belief {
 	b := &belief{slo: math.Inf(1)}
 	if f.book.goal.SLOMS > 0 {
-		b.slo = math.Log(f.book.goal.SLOMS)
+		b.slo = math.Log(f.book.goal.SLOMS / (1 + f.book.uncertainty()))
 	}
 	all := f.seen()
-	times := factor(covariance(all, func(x, y seen) float64 { return timeCov(x.point, y.point) }, usual.Noise))
+	times := factor(covariance(all, func(x, y seen) float64 { return timeCov(x.point, y.point) },
+		func(x seen) float64 { return math.Hypot(usual.Noise, x.timeSD) }))
 	f.place(b, configs, all, times)
 	f.tails(b, all)
 	wide := candidate{at: f.wide, point: f.points[f.wide]}
@@ -154,6 +166,7 @@ func (f *fast) place(b *belief, configs []profile.Config, all []seen, times chol
 		c := candidate{config: config, point: pointOf(config)}
 		c.at = f.index[c.point]
 		c.cross = crossTime(c.point, all)
+		c.runs = f.book.runs(config)
 		left := timeCov(c.point, c.point) - dot(c.cross, times.solve(c.cross))
 		c.sd = math.Sqrt(max(left, 0) + usual.Noise*usual.Noise)
 		b.candidates = append(b.candidates, c)
@@ -162,7 +175,8 @@ func (f *fast) place(b *belief, configs []profile.Config, all []seen, times chol
 
 // tails fills in the candidates' tails.
 func (f *fast) tails(b *belief, all []seen) {
-	tails := factor(covariance(all, func(x, y seen) float64 { return tailCov(x.point, x.quota, y.point, y.quota) }, usual.TailNoise))
+	tails := factor(covariance(all, func(x, y seen) float64 { return tailCov(x.point, x.quota, y.point, y.quota) },
+		func(x seen) float64 { return math.Hypot(usual.TailNoise, x.p95SD) }))
 	rest := make([]float64, len(all))
 	for i, x := range all {
 		rest[i] = x.tail + usual.TailQuota*x.quota
@@ -181,14 +195,14 @@ func (f *fast) tails(b *belief, all []seen) {
 }
 
 // covariance is the matrix of what was seen, noise on the diagonal.
-func covariance(all []seen, of func(x, y seen) float64, noise float64) [][]float64 {
+func covariance(all []seen, of func(x, y seen) float64, noise func(x seen) float64) [][]float64 {
 	a := make([][]float64, len(all))
 	for i, x := range all {
 		a[i] = make([]float64, len(all))
 		for j, y := range all {
 			a[i][j] = of(x, y)
 		}
-		a[i][i] += noise * noise
+		a[i][i] += square(noise(x))
 	}
 	return a
 }
@@ -203,6 +217,9 @@ func crossTime(p point, all []seen) []float64 {
 
 func timeCov(a, b point) float64 {
 	v := square(usual.RoomSize) + square(usual.Bend)*like(a, b)
+	if a.sm == b.sm {
+		v += square(usual.Grain)
+	}
 	if a.batch == b.batch {
 		v += square(usual.Own) * math.Exp(-square(math.Log(a.sm/b.sm)/usual.OwnSM)/2)
 	}

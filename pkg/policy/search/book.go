@@ -99,6 +99,13 @@ func (g Goal) Meets(r profile.Row) bool {
 	return g.SLOMS <= 0 || r.P95MS <= g.SLOMS
 }
 
+// surely tells whether a row meets the goal even if its p95 is as high as its
+// confidence interval says it may be.
+func (g Goal) surely(r profile.Row) bool {
+	r.P95MS += r.P95CIMS
+	return g.Meets(r)
+}
+
 // book is what a strategy was told and what it may still ask.
 type book struct {
 	goal Goal
@@ -145,15 +152,18 @@ const rounding = 1e-4
 // intervals explain, or by rounding, the larger quota wins (fewer, wider
 // instances), then the smaller SM share, then the lower latency. So a search
 // that is repeated chooses the same of several that are equally good.
-func (b *book) best() (best profile.Row, ok bool) {
+func (b *book) best() (profile.Row, bool) { return b.bestBy(b.goal.Meets) }
+
+// bestBy is best with another sense of what meets the goal.
+func (b *book) bestBy(meets func(profile.Row) bool) (best profile.Row, ok bool) {
 	var top profile.Row
 	for _, r := range b.rows {
-		if b.goal.Meets(r) && (top.ThroughputRPS == 0 || r.Efficacy() > top.Efficacy()) {
+		if meets(r) && (top.ThroughputRPS == 0 || r.Efficacy() > top.Efficacy()) {
 			top = r
 		}
 	}
 	for _, r := range b.rows {
-		if b.goal.Meets(r) && equal(r, top) && (!ok || wider(r, best)) {
+		if meets(r) && equal(r, top) && (!ok || wider(r, best)) {
 			best, ok = r, true
 		}
 	}

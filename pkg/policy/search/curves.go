@@ -14,18 +14,24 @@ type point struct {
 //
 //	t(b, s) = |floor, serial·b + (fixed + b)/s|
 //
-// where |x, y| is the sharp-norm of the two. The floor is what launching and
+// where |x, y| is the sharp-norm of the two, and what follows the floor is
+// multiplied by single for a batch of one. The floor is what launching and
 // waiting take however little there is to compute; fixed is the part of the
 // divisible work that does not grow with the batch; serial is the part of each
-// request that more SMs do not speed up.
+// request that more SMs do not speed up. A single request has single of its
+// work: libraries run other kernels for it, which may be twice as fast.
 type curve struct {
 	floor, fixed, serial float64
 	sharp                float64
+	single               float64
 }
 
 // logTime is the logarithm of t(b, s).
 func (c curve) logTime(p point) float64 {
 	work := c.serial*p.batch + (c.fixed+p.batch)/p.sm
+	if p.batch == 1 {
+		work *= c.single
+	}
 	hi, lo := max(work, c.floor), min(work, c.floor)
 	return math.Log(hi) + math.Log1p(math.Pow(lo/hi, c.sharp))/c.sharp
 }
@@ -46,9 +52,19 @@ func priorCurves() []curve {
 			fixed:  fixed,
 			serial: logBetween(0.01, 2, halton(n, 5)),
 			sharp:  logBetween(2, 8, halton(n, 7)),
+			single: singleAt(halton(n, 11)),
 		}
 	}
 	return curves
+}
+
+// singleAt spreads single over part of the curves; in the others it is 1.
+func singleAt(part float64) float64 {
+	const odd = 0.4
+	if part >= odd {
+		return 1
+	}
+	return logBetween(0.5, 1.3, part/odd)
 }
 
 func logBetween(low, high, part float64) float64 { return low * math.Pow(high/low, part) }

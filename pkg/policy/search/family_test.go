@@ -40,6 +40,16 @@ var kinds = map[string]func(r *random) func(b, s float64) float64{
 		launch, enough := r.between(0.3, 60), r.between(0.1, 1)
 		return func(b, s float64) float64 { return launch + (0.2+b)/min(s, enough) }
 	},
+	// A single request runs other kernels, which take 0.6 of the time.
+	"other": func(r *random) func(b, s float64) float64 {
+		launch, fixed := r.between(0.3, 60), r.between(0.01, 1)
+		return func(b, s float64) float64 {
+			if b == 1 {
+				return launch + 0.6*(fixed+1)/s
+			}
+			return launch + (fixed+b)/s
+		}
+	},
 	// A batch saves nothing.
 	"singles": func(r *random) func(b, s float64) float64 {
 		serial := r.between(0.01, 2)
@@ -120,10 +130,10 @@ func TestFastOnMadeUpFunctions(t *testing.T) {
 				s.add(t, "fast", rows, 1.5)
 				s.add(t, "fast", rows, 3)
 			}
-			if m, most := quantile(s.trials, 0.5), slices.Max(s.trials); m > 8 || most > float64(usual.Trials) {
-				t.Errorf("%v trials at the median, %v at most", m, most)
+			if mean, most := mean(s.trials), slices.Max(s.trials); mean > 9 || most > float64(usual.Trials) {
+				t.Errorf("%.1f trials on average, %v at most", mean, most)
 			}
-			if m, mean := quantile(s.regret, 0.5), mean(s.regret); m > 0.03 || mean > 0.08 {
+			if m, mean := quantile(s.regret, 0.5), mean(s.regret); m > 0.03 || mean > 0.06 {
 				t.Errorf("regret %.3f at the median, %.3f on average", m, mean)
 			}
 		})

@@ -17,7 +17,9 @@ import (
 //
 // Throughput is taken as proportional to the quota, so the efficacy of a
 // configuration does not depend on it, while latency does: each SM share and
-// batch is measured at the largest quota first.
+// batch is measured at the largest quota first. Where rows tell how well their
+// p95 is known, all of that must be within the objective, unless no such
+// configuration is found.
 type fast struct {
 	book   *book
 	curves []curve
@@ -97,13 +99,22 @@ func (f *fast) next() (step, bool) {
 	return step{o.candidate.config, o.why}, true
 }
 
-// best is the best row, at the largest quota of its SM share and batch where
+// best is the best row that surely meets the objective, or else that does as
+// measured.
+func (f *fast) best() (row profile.Row, ok bool) {
+	if row, ok = f.bestBy(f.book.goal.surely); !ok {
+		row, ok = f.bestBy(f.book.goal.Meets)
+	}
+	return row, ok
+}
+
+// bestBy is the best row of those that meet the objective in one sense, at the largest quota of its SM share and batch where
 // efficacy is nearly as good: noise does not make a function idle.
-func (f *fast) best() (profile.Row, bool) {
-	best, ok := f.book.best()
+func (f *fast) bestBy(meets func(profile.Row) bool) (profile.Row, bool) {
+	best, ok := f.book.bestBy(meets)
 	least := (1 - usual.Idle) * best.Efficacy()
 	for _, r := range f.book.rows {
-		if ok && pointOf(r.Config) == pointOf(best.Config) && r.Quota > best.Quota && f.book.goal.Meets(r) && r.Efficacy() > least {
+		if ok && pointOf(r.Config) == pointOf(best.Config) && r.Quota > best.Quota && meets(r) && r.Efficacy() > least {
 			best = r
 		}
 	}
@@ -148,7 +159,7 @@ func (f *fast) look() outlook {
 		return outlook{over: true}
 	}
 	b := f.believe(configs)
-	best, met := f.best()
+	best, met := f.bestBy(f.book.goal.surely)
 	bar := 0.0
 	if met {
 		bar = math.Log(best.Efficacy())
@@ -164,10 +175,11 @@ func (f *fast) look() outlook {
 	chance, rps := b.outcome(top)
 	switch {
 	case met:
-		o.over = o.left < usual.Stop*f.book.goal.allowed() || len(f.book.rows) >= usual.Trials
+		o.over = f.enough(o.left) || len(f.book.rows) >= usual.Trials
 		o.why = fmt.Sprintf("%s%% may be gained over %s a second per GPU, here %s%%", percent(o.left), num(best.Efficacy()), percent(math.Expm1(gains[top])))
 	default:
-		o.over = len(f.book.rows) >= usual.HopeTrials && b.hope() < usual.Hope
+		_, measured := f.best()
+		o.over = measured && len(f.book.rows) >= usual.Trials || len(f.book.rows) >= usual.HopeTrials && b.hope() < usual.Hope
 		o.why = "nothing is known to meet the objective, here most is expected"
 	}
 	o.why += fmt.Sprintf(": about %s rps", num(rps*o.candidate.config.Quota))
@@ -175,6 +187,15 @@ func (f *fast) look() outlook {
 		o.why += fmt.Sprintf(", the objective met with a chance of %.0f%%", 100*chance)
 	}
 	return o
+}
+
+// enough tells whether so little is left to gain that no trial is worth it.
+func (f *fast) enough(left float64) bool {
+	stop := usual.Stop * f.book.goal.allowed()
+	if len(f.book.rows) > usual.Settled {
+		stop /= 2
+	}
+	return left < stop
 }
 
 // gains is how much log efficacy each candidate is expected to add to the bar,
@@ -205,7 +226,7 @@ func (b *belief) gain(c candidate, how idea, i int, bar float64) float64 {
 	at := func(x float64) float64 {
 		return below(from, min(from, b.slo-c.tail.mean-x*c.tail.sd), how.mean[i], c.sd*how.spread)
 	}
-	return at(0)*2/3 + (at(math.Sqrt(3))+at(-math.Sqrt(3)))/6
+	return c.runs * (at(0)*2/3 + (at(math.Sqrt(3))+at(-math.Sqrt(3)))/6)
 }
 
 // outcome is the chance that a candidate meets the objective, and the expected
@@ -242,6 +263,11 @@ func (f *fast) choice() Choice {
 		return f.book.none()
 	}
 	c := Choice{OK: true, Row: row, LimitSMPct: doubled(row.SMPct)}
+	if !f.book.goal.surely(row) {
+		c.Reason = fmt.Sprintf("the best efficacy of %d configurations measured, but its p95 of %s ms is known to %s ms only, and none was surely within the objective",
+			len(f.book.rows), num(row.P95MS), num(row.P95CIMS))
+		return c
+	}
 	left := f.look().left
 	c.Reason = fmt.Sprintf("the best efficacy of %d configurations measured; the others are expected to gain %s%% at most",
 		len(f.book.rows), percent(left))
