@@ -22,6 +22,7 @@ type builder struct {
 	functions []function.Function // of each want
 	models    []plan.Model        // with shared weights: the most that any configuration shares
 	devices   [][]plan.Device     // by class
+	most      bool                // GPUs of a class have the memory of its largest
 	ids       map[[2]int]string   // of spanning instances, by function and gang
 }
 
@@ -57,11 +58,39 @@ func (b *builder) function(w *want, fn function.Function) joint.Func {
 			need += int64(gpu.FromMiB(b.models[f.Model].MemMiB))
 		}
 		for _, d := range b.devices {
-			opt.On = append(opt.On, d == nil || matches(r, d[0]) && need <= int64(room(d[len(d)-1])))
+			opt.On = append(opt.On, d == nil || matches(r, d[0]) && need <= int64(room(d[b.standsFor(d)])))
 		}
 		f.Options = append(f.Options, opt)
 	}
 	return f
+}
+
+// standsFor is which of a class's GPUs, most free memory first, counts for all.
+func (b *builder) standsFor(class []plan.Device) int {
+	if b.most {
+		return 0
+	}
+	return len(class) - 1
+}
+
+// generous makes of a problem one whose GPUs all have the memory of the largest
+// that they count as alike with, and says whether any has more so: what is
+// needed then is needed whatever they have.
+func (b *builder) generous(p *joint.Problem) (more bool) {
+	p.Classes = slices.Clone(p.Classes)
+	for k, d := range b.devices {
+		if d != nil && int64(room(d[0])) > p.Classes[k].Room {
+			p.Classes[k].Room, more = int64(room(d[0])), true
+		}
+	}
+	if b.most = more; more {
+		p.Funcs = nil
+		for i := range b.wanted {
+			p.Funcs = append(p.Funcs, b.function(&b.wanted[i], b.functions[i]))
+		}
+	}
+	b.most = false
+	return more
 }
 
 // memory is what an instance takes on each GPU besides shared weights, in MiB.

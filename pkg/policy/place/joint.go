@@ -43,7 +43,11 @@ func Joint(in Input, o JointOptions) (plan.Plan, []Reason, error) {
 	if err := tooMany(b.wanted); err != nil && in.Devices == nil {
 		return plan.Plan{}, nil, err
 	}
-	sol := joint.Solve(p, joint.Options{Seed: o.Seed, Work: o.Work, Expired: o.Expired})
+	options := joint.Options{Seed: o.Seed, Work: o.Work, Expired: o.Expired}
+	sol := joint.Solve(p, options)
+	if b.generous(&p) {
+		sol.Bound, sol.Method = joint.Bound(p, options)
+	}
 	return b.plan(sol), b.reasons(sol), nil
 }
 

@@ -127,3 +127,18 @@ func TestSpanningPlans(t *testing.T) {
 		}
 	})
 }
+
+// GPUs that count as alike although some have more memory free make no bound
+// that one of them alone could beat.
+func TestBoundOfManyRooms(t *testing.T) {
+	r := row("f", 10, 0.2, 1)
+	r.GPUMemMiB = 1000
+	in := Input{Profile: []profile.Row{r}, Demand: []plan.Demand{{Function: "f", RPS: 10}}}
+	for i := range 12 {
+		in.Devices = append(in.Devices, plan.Device{Node: "n", Index: i, MemMiB: 10_000, UsedMemMiB: float64(90 * i)})
+	}
+	p, _, err := Joint(in, JointOptions{})
+	if err != nil || p.Bound != 1 {
+		t.Errorf("%v: bound %d (%s), and the first GPU has room for all", err, p.Bound, p.BoundMethod)
+	}
+}

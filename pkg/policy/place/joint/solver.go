@@ -34,19 +34,31 @@ type solver struct {
 // serves, is left.
 func Solve(p Problem, o Options) Solution {
 	s := newSolver(&p, o)
-	s.alone()
-	root := s.generate(s.wants, s.counts())
-	s.limit += s.done() // which bounds rounding and search
-	bound, method := whole(root.proven), BoundLP
-	if gpus, by := s.sizeBound(); whole(gpus) > bound {
-		bound, method = whole(gpus), by
-	}
-	if n := s.widest(); n > bound {
-		bound, method = n, BoundSpan
-	}
+	root, bound, method := s.bound()
 	out := s.solution(s.plan(root.use, s.wanted(root.price), bound), root.price)
 	out.Bound, out.Method = bound, method
 	return out
+}
+
+// Bound is only the bound of Solve.
+func Bound(p Problem, o Options) (gpus int, method string) {
+	_, gpus, method = newSolver(&p, o).bound()
+	return gpus, method
+}
+
+// bound solves the first program and proves what it can.
+func (s *solver) bound() (root relaxation, gpus int, method string) {
+	s.alone()
+	root = s.generate(s.wants, s.counts())
+	s.limit += s.done() // which bounds rounding and search
+	gpus, method = whole(root.proven), BoundLP
+	if size, by := s.sizeBound(); whole(size) > gpus {
+		gpus, method = whole(size), by
+	}
+	if n := s.widest(); n > gpus {
+		gpus, method = n, BoundSpan
+	}
+	return root, gpus, method
 }
 
 func newSolver(p *Problem, o Options) *solver {
