@@ -2,6 +2,7 @@ package token
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
 	policy "github.com/gfaas/gfaas/pkg/policy/token"
@@ -54,7 +56,7 @@ type Config struct {
 }
 
 // Daemon is one running token daemon. One lock guards all state: whoever hears
-// something, a connection's reader or a timer, takes it and steps the scheduler
+// something, the ear or a timer, takes it and steps the scheduler
 // itself, so that between a message and the gate it opens no thread waits for
 // another.
 type Daemon struct {
@@ -73,6 +75,7 @@ type Daemon struct {
 	visits   *ration // log of their coming and going
 	metrics  *metrics
 	registry *prometheus.Registry
+	ear      *ear
 
 	mu        sync.Mutex // guards what follows, and the devices, instances, seats and members
 	ended     bool
@@ -109,7 +112,11 @@ func Open(cfg Config) (*Daemon, error) {
 	d.faults = &ration{log: d.log, lines: 20, period: 10 * time.Second}
 	d.visits = &ration{log: d.log, lines: 1000, period: 10 * time.Second}
 	d.registry, d.metrics = newMetrics(d)
-	err := d.takeDir()
+	var err error
+	if d.ear, err = newEar(); err != nil {
+		return nil, err
+	}
+	err = d.takeDir()
 	if err == nil {
 		err = d.loadRegistrations()
 	}
@@ -119,6 +126,7 @@ func Open(cfg Config) (*Daemon, error) {
 	if err != nil {
 		d.closeSockets()
 		d.unlock()
+		d.ear.close()
 		return nil, err
 	}
 	return d, nil
@@ -144,6 +152,7 @@ func (d *Daemon) Serve(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	defer d.unlock()
+	defer d.ear.close()
 	_ = d.locked(d.openDoors)
 	group, ctx := errgroup.WithContext(ctx)
 	servers := []*http.Server{d.serveHTTP(group, d.control, d.controlHandler())}
@@ -151,6 +160,7 @@ func (d *Daemon) Serve(ctx context.Context) error {
 		servers = append(servers, d.serveHTTP(group, d.web, d.webHandler()))
 	}
 	group.Go(func() error { return d.accept(d.common) })
+	group.Go(d.hear)
 	if d.cfg.Memory != nil {
 		group.Go(func() error {
 			d.watchOutside(ctx)
@@ -259,6 +269,7 @@ func (d *Daemon) shutDown() {
 	for conn := range d.open {
 		_ = conn.Close()
 	}
+	_, _ = unix.Write(d.ear.bell, binary.NativeEndian.AppendUint64(nil, 1))
 	for _, i := range d.instances {
 		for _, s := range i.seats {
 			s.dropPage()

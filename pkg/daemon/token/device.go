@@ -132,9 +132,9 @@ func (g *device) revoke(a policy.Revoke) {
 	m.seat.page.setGate(m.slot, 0)
 	g.revokes.Inc()
 	g.note("revoke", m, a.Lease, a.Reason)
-	if err := send(m.conn, wire.LeaseEnd{Lease: a.Lease}.Append(nil), nil); err != nil {
+	if err := send(m.fd, wire.LeaseEnd{Lease: a.Lease}.Append(nil), nil); err != nil {
 		g.d.faults.warn("client does not read its messages", "instance", m.seat.inst.reg.Instance, "pid", m.pid, "err", err)
-		_ = m.conn.Close() // its reader ends and takes it out
+		m.hangUp()
 	}
 }
 

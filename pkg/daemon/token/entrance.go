@@ -25,7 +25,7 @@ type entrance struct {
 // wait notes a connection whose hello is awaited. Locked.
 func (e *entrance) wait(conn *net.UnixConn) {
 	if len(e.unknown) == maxUnknown {
-		_ = e.unknown[0].Close() // its reader ends
+		_ = e.unknown[0].Close() // its hello is awaited no longer
 		e.unknown = slices.Delete(e.unknown, 0, 1)
 	}
 	e.unknown = append(e.unknown, conn)
@@ -38,7 +38,7 @@ func (e *entrance) done(conn *net.UnixConn) {
 	}
 }
 
-// accept starts a reader for each process that connects.
+// accept awaits the hello of each process that connects.
 func (d *Daemon) accept(e *entrance) error {
 	for {
 		conn, err := e.listener.AcceptUnix()
@@ -61,7 +61,7 @@ func (d *Daemon) accept(e *entrance) error {
 // reads has at most a few messages there.
 const sendBuffer = 8 << 10
 
-// receive starts the reader of a connection.
+// receive awaits the hello of a connection.
 func (d *Daemon) receive(conn *net.UnixConn, e *entrance) {
 	_ = conn.SetWriteBuffer(sendBuffer)
 	if d.locked(func() {

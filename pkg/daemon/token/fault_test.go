@@ -75,6 +75,28 @@ func TestNeedlessMessagesAreForgiven(t *testing.T) {
 	}
 }
 
+// TestFastClientIsHeardAgain: a client that says more than it may is not heard
+// for a while, and then goes on.
+func TestFastClientIsHeardAgain(t *testing.T) {
+	s := serve(t, Config{})
+	a := s.join(reg("a", 60, 1, 1))
+	for range 3 {
+		began := time.Now()
+		_ = s.d.locked(func() {
+			for _, m := range s.d.ear.hears {
+				m.seat.period, m.seat.messages = began, paceMessages
+			}
+		})
+		if err := a.Return(s.lease(a), time.Millisecond, false); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the lease is back", func() bool { return s.status().GPUs[0].Clients[0].State == "idle" })
+		if took := time.Since(began); took < pacePeriod {
+			t.Errorf("it was heard after %v", took)
+		}
+	}
+}
+
 // TestSilentConnectionsKeepNobodyOut: those that say hello come in while more
 // connections than there is place for say nothing.
 func TestSilentConnectionsKeepNobodyOut(t *testing.T) {
@@ -144,9 +166,9 @@ func TestStorms(t *testing.T) {
 	}
 	storm.Wait()
 	eventually(t, "the storms leave nothing", func() bool {
-		open := 0
-		_ = s.d.locked(func() { open = len(s.d.open) })
-		return open == 1 && runtime.NumGoroutine() <= before
+		greeted, heard := 0, 0
+		_ = s.d.locked(func() { greeted, heard = len(s.d.open), len(s.d.ear.hears) })
+		return greeted == 0 && heard == 1 && runtime.NumGoroutine() <= before
 	})
 }
 

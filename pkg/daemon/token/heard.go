@@ -27,6 +27,7 @@ const (
 var errExcess = errors.New("it asks and gives back without reason")
 
 // heard acts on what a process said. It tells how long not to listen to it.
+// Locked.
 func (d *Daemon) heard(m *member, frame []byte) (rest time.Duration, err error) {
 	kind := wire.Kind(frame)
 	if kind != wire.MsgRequest && kind != wire.MsgReturn {
@@ -35,9 +36,7 @@ func (d *Daemon) heard(m *member, frame []byte) (rest time.Duration, err error) 
 		}
 		return 0, fmt.Errorf("message type %d from a client", kind)
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.ended || d.members[m.id] != m {
+	if d.members[m.id] != m {
 		return 0, net.ErrClosed
 	}
 	now := time.Now()

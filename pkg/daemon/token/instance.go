@@ -47,7 +47,7 @@ var errIdentity = errors.New("instance and secret do not match a registration")
 
 // join lets a process in: it checks who it is, whether it came in where it
 // may, and which of the instance's GPUs the connection is for.
-func (d *Daemon) join(conn *net.UnixConn, e *entrance, hello wire.Hello, pid int) (*member, error) {
+func (d *Daemon) join(conn *net.UnixConn, e *entrance, hello wire.Hello, cred unix.Ucred) error {
 	inst, known := d.instances[hello.Instance.String()]
 	want := [sha256.Size]byte{}
 	if known {
@@ -55,12 +55,12 @@ func (d *Daemon) join(conn *net.UnixConn, e *entrance, hello wire.Hello, pid int
 	}
 	got := sha256.Sum256([]byte(hello.Secret.String()))
 	if subtle.ConstantTimeCompare(got[:], want[:]) == 0 || !known || e.instance != "" && e.instance != inst.reg.Instance {
-		return nil, errIdentity
+		return errIdentity
 	}
 	if uint64(hello.Device) >= uint64(len(inst.seats)) {
-		return nil, fmt.Errorf("instance %s has %d GPU(s): there is no device %d", inst.reg.Instance, len(inst.seats), hello.Device)
+		return fmt.Errorf("instance %s has %d GPU(s): there is no device %d", inst.reg.Instance, len(inst.seats), hello.Device)
 	}
-	return inst.seats[hello.Device].admit(d, conn, hello.MemUsed, pid)
+	return inst.seats[hello.Device].admit(d, conn, hello.MemUsed, cred)
 }
 
 // add makes an instance known or replaces one that admits says may be.
@@ -101,7 +101,7 @@ func (d *Daemon) remove(id, why string) bool {
 	for _, s := range inst.seats {
 		for _, m := range s.members {
 			if m != nil {
-				_ = m.conn.Close()
+				m.hangUp()
 				d.leave(m)
 			}
 		}
@@ -119,7 +119,7 @@ func (d *Daemon) remove(id, why string) bool {
 func (d *Daemon) lookAfter() {
 	for _, m := range d.members {
 		if m.pid > 0 && errors.Is(unix.Kill(m.pid, 0), unix.ESRCH) {
-			_ = m.conn.Close() // its reader ends and takes it out
+			m.hangUp()
 		}
 	}
 	if d.regMu.TryLock() { // else its file may just be written anew

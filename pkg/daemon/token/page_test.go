@@ -30,7 +30,10 @@ func TestSendNeverWaits(t *testing.T) {
 		if n > 1e5 {
 			t.Fatal("a peer that reads nothing takes all messages")
 		}
-		if err := send(server.(*net.UnixConn), wire.LeaseEnd{Lease: 1}.Append(nil), nil); err != nil {
+		err := use(server.(*net.UnixConn), func(fd int) error {
+			return send(fd, wire.LeaseEnd{Lease: 1}.Append(nil), nil)
+		})
+		if err != nil {
 			break
 		}
 	}

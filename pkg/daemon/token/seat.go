@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	policy "github.com/gfaas/gfaas/pkg/policy/token"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
@@ -86,16 +88,16 @@ func (s *seat) dropPage() {
 	}
 }
 
-// admit gives a process a slot and sends the welcome.
-func (s *seat) admit(d *Daemon, conn *net.UnixConn, memUsed uint64, pid int) (*member, error) {
+// admit gives a process a slot, sends the welcome and has the process heard.
+func (s *seat) admit(d *Daemon, conn *net.UnixConn, memUsed uint64, cred unix.Ucred) error {
 	slot, ok := s.freeSlot()
 	if !ok {
-		return nil, fmt.Errorf("instance %s has %d processes on GPU %s, the most there can be", s.inst.reg.Instance, wire.PageSlots, s.GPU)
+		return fmt.Errorf("instance %s has %d processes on GPU %s, the most there can be", s.inst.reg.Instance, wire.PageSlots, s.GPU)
 	}
 	if s.page == nil {
 		p, err := newPage(s.inst.reg.Instance, s.MemLimit)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if s.page = p; d.metered() {
 			p.meter()
@@ -106,18 +108,18 @@ func (s *seat) admit(d *Daemon, conn *net.UnixConn, memUsed uint64, pid int) (*m
 	welcome := wire.Welcome{
 		Slot: uint32(slot), NSlots: wire.PageSlots, MemLimit: uint64(s.MemLimit), WindowNS: uint64(s.gpu.sched.Window()),
 	}
-	if err := send(conn, wire.Append(nil, welcome), s.page.file); err != nil {
-		s.page.clear(slot)
-		return nil, fmt.Errorf("welcome: %w", err)
-	}
 	d.lastID++
-	m := &member{id: d.lastID, seat: s, conn: conn, slot: slot, pid: pid}
+	m := &member{id: d.lastID, seat: s, slot: slot, pid: int(cred.Pid), uid: cred.Uid}
+	if err := d.ear.welcome(m, conn, welcome); err != nil {
+		s.page.clear(slot)
+		return fmt.Errorf("welcome: %w", err)
+	}
 	s.members[slot], s.next = m, (slot+1)%wire.PageSlots
 	s.connected++
 	d.members[m.id] = m
 	s.gpu.step(policy.AddClient{Client: m.id, Instance: s.inst.reg.Instance})
-	d.visits.info("client joined", "instance", s.inst.reg.Instance, "gpu", s.GPU, "pid", pid, "slot", slot, "mem_used", memUsed)
-	return m, nil
+	d.visits.info("client joined", "instance", s.inst.reg.Instance, "gpu", s.GPU, "pid", cred.Pid, "slot", slot, "mem_used", memUsed)
+	return nil
 }
 
 func (s *seat) freeSlot() (int, bool) {
