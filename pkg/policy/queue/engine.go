@@ -73,9 +73,6 @@ func (e *engine) Step(now time.Duration, events []Event, actions []Action) []Act
 			if e.adaptive != nil {
 				e.pool.SetSlots(ev.GPU, e.adaptive.sample(ev.GPU, ev.Busy))
 			}
-		case Gone:
-			e.pool.Remove(ev.Container)
-			actions = e.changed(actions)
 		}
 	}
 	if e.batches != nil {

@@ -57,9 +57,6 @@ func (x *exclusive) Step(now time.Duration, events []Event, actions []Action) []
 			}
 			x.queues.push(ev.Function, ev.ID, ev.At)
 			x.wait(ev.Function)
-		case Gone:
-			x.pool.Remove(ev.Container)
-			actions = appendChanges(actions, x.pool.Changes())
 		}
 	}
 	return x.dispatch(now, actions)

@@ -29,7 +29,6 @@ const (
 	Arrived                    // an invocation came
 	Woke                       // the time asked for with a Wake action
 	Used                       // how busy a GPU was, for policies that adapt D
-	Gone                       // an idle container is no more, though nobody removed it
 )
 
 // Event is something that happened.
@@ -37,7 +36,7 @@ type Event struct {
 	Kind      EventKind
 	Function  int32         // Arrived, Completed
 	GPU       int32         // Completed, Used
-	Container int32         // Completed, Gone: as the Run action said
+	Container int32         // Completed: as the Run action said
 	ID        int64         // Arrived, Completed: the invocation's; ids grow
 	At        time.Duration // Arrived: when, which may be earlier
 	// Executed is, of a Completed event, how long it ran, starting and loading

@@ -130,9 +130,6 @@ func (p *Pool) others(gpu, function int32) (sum float64) {
 	return sum
 }
 
-// Remove removes an idle container.
-func (p *Pool) Remove(c int32) { p.remove(c) }
-
 // Prefetch brings the memory of a function's idle container back to its GPU, if
 // it is on no other and fits there without what is to be kept. Ready is when it
 // will be there.
