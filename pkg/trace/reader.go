@@ -55,11 +55,8 @@ func Open(r io.Reader, name string, names *Names, seed uint64) (*Reader, error) 
 	return in, nil
 }
 
-// Line is where the row read last begins.
-func (r *Reader) Line() int { return r.lines.line }
-
 // Next is the next invocation, or io.EOF. A time before the last one is an
-// *Unsorted error.
+// error that IsUnsorted tells.
 func (r *Reader) Next() (Row, error) {
 	if r.minute != nil {
 		return r.minute.next()
@@ -87,7 +84,7 @@ func (r *Reader) Next() (Row, error) {
 		}
 	}
 	if row.At < r.last && !r.loose {
-		return Row{}, &Unsorted{File: r.lines.name, Line: r.lines.line}
+		return Row{}, &unsortedError{File: r.lines.name, Line: r.lines.line}
 	}
 	r.last = row.At
 	return row, nil

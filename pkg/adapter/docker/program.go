@@ -19,7 +19,7 @@ import (
 // checkProgram checks the program that a container is going to run, in the
 // container's own file system, before it is started.
 func (r *Runtime) checkProgram(ctx context.Context, id string, plan plan) error {
-	err := preload.CheckProgramIn(&files{ctx, r, id, plan}, plan.program())
+	err := preload.CheckProgram(&files{ctx, r, id, plan}, plan.program())
 	if err == nil {
 		return nil
 	}

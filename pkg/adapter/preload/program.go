@@ -36,10 +36,7 @@ const maxScripts = 5
 // command: the program is static, linked with another libc than glibc, setuid,
 // or for another machine. It follows #! lines. The error names the file and is
 // Unavailable, a *NotFoundError or a *ProgramError, unless looking it up failed.
-func CheckProgram(command string) error { return CheckProgramIn(host{}, command) }
-
-// CheckProgramIn is CheckProgram for a program that lives elsewhere.
-func CheckProgramIn(files Files, command string) error {
+func CheckProgram(files Files, command string) error {
 	_, err := resolve(files, command)
 	return err
 }

@@ -80,7 +80,7 @@ func TestCheckProgram(t *testing.T) {
 		{"text", script(t, "s", "hello\n"), "neither an ELF program nor a script"},
 		{"empty", script(t, "s", ""), "neither an ELF program nor a script"},
 	} {
-		t.Run(c.name, func(t *testing.T) { expect(t, CheckProgram(c.command), c.want) })
+		t.Run(c.name, func(t *testing.T) { expect(t, CheckProgram(host{}, c.command), c.want) })
 	}
 }
 
@@ -101,7 +101,7 @@ func TestScriptsWithoutEnd(t *testing.T) {
 	if err := os.WriteFile(path, []byte("#!"+path+"\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	expect(t, CheckProgram(path), "without end")
+	expect(t, CheckProgram(host{}, path), "without end")
 }
 
 func TestForeignMachine(t *testing.T) {
@@ -111,12 +111,12 @@ func TestForeignMachine(t *testing.T) {
 	}
 	const machineAt = 18
 	binary.LittleEndian.PutUint16(program[machineAt:], uint16(elf.EM_S390))
-	expect(t, CheckProgram(script(t, "foreign", string(program))), "built for another machine (ELFCLASS64, EM_S390)")
+	expect(t, CheckProgram(host{}, script(t, "foreign", string(program))), "built for another machine (ELFCLASS64, EM_S390)")
 }
 
 func TestNotFound(t *testing.T) {
 	var missing *NotFoundError
-	if err := CheckProgram("no-such-program-anywhere"); !errors.As(err, &missing) || missing.Hint() == "" {
+	if err := CheckProgram(host{}, "no-such-program-anywhere"); !errors.As(err, &missing) || missing.Hint() == "" {
 		t.Errorf("error %v is not a NotFoundError with a hint", err)
 	}
 }

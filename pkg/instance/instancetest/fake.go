@@ -132,14 +132,6 @@ func (f *Fake) handler(spec instance.Spec) http.Handler {
 	})
 }
 
-// End makes an instance end by itself, with that exit status.
-func (f *Fake) End(h instance.Handle, status int) {
-	f.mu.Lock()
-	in := f.instances[h.Container]
-	f.mu.Unlock()
-	f.end(in, instance.State{ExitCode: status, Detail: fmt.Sprintf("exited with status %d", status)})
-}
-
 func (f *Fake) end(in *fakeInstance, state instance.State) {
 	f.mu.Lock()
 	server, running := in.server, in.state.Running
