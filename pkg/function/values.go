@@ -27,16 +27,16 @@ const (
 // maxGPUs is the most GPUs one instance may span.
 const maxGPUs = 1024
 
-// Contracts and Kinds are the words the keys contract and kind know.
+// contracts and kinds are the words the keys contract and kind know.
 var (
-	Contracts = []string{"auto", "http", "openfaas", "kserve-v2", "openai"}
-	Kinds     = []string{"inference", "training"}
+	contracts = []string{"auto", "http", "openfaas", "kserve-v2", "openai"}
+	kinds     = []string{"inference", "training"}
 )
 
 var namePattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
 
-// CheckName says what is wrong with a function's name, if anything.
-func CheckName(name string) error {
+// checkName says what is wrong with a function's name, if anything.
+func checkName(name string) error {
 	if len(name) > 63 || !namePattern.MatchString(name) {
 		return fmt.Errorf("%s is not a name, expected at most 63 lower-case letters, digits and inner dashes, like resnet-50", csvfile.Quote(name))
 	}
@@ -54,8 +54,8 @@ func (p *parser) function(n *yaml.Node) (fn Function, line int) {
 		"command":  func(p *parser, key string, v *yaml.Node) { fn.Command = p.command(v, key) },
 		"env":      func(p *parser, key string, v *yaml.Node) { fn.Env = p.env(v, key) },
 		"port":     func(p *parser, key string, v *yaml.Node) { fn.Port = p.whole(v, key, 1, math.MaxUint16) },
-		"contract": func(p *parser, key string, v *yaml.Node) { fn.Contract = p.oneOf(v, key, Contracts) },
-		"kind":     func(p *parser, key string, v *yaml.Node) { fn.Kind = p.oneOf(v, key, Kinds) },
+		"contract": func(p *parser, key string, v *yaml.Node) { fn.Contract = p.oneOf(v, key, contracts) },
+		"kind":     func(p *parser, key string, v *yaml.Node) { fn.Kind = p.oneOf(v, key, kinds) },
 		"slo":      func(p *parser, key string, v *yaml.Node) { fn.SLO = p.duration(v, key) },
 		"gpu_mem":  func(p *parser, key string, v *yaml.Node) { fn.GPUMem = p.size(v, key) },
 		"gpus":     func(p *parser, key string, v *yaml.Node) { fn.GPUs = p.whole(v, key, 1, maxGPUs) },
@@ -91,7 +91,7 @@ func (p *parser) name(n *yaml.Node, key string) string {
 	if !ok {
 		return ""
 	}
-	if err := CheckName(text); err != nil {
+	if err := checkName(text); err != nil {
 		p.fail(n, key, "%v", err)
 	}
 	return text

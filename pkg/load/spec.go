@@ -19,8 +19,8 @@ const (
 
 // Limits of what ParseSpec accepts.
 const (
-	MaxWorkers = 10_000
-	MaxRPS     = 1_000_000
+	maxWorkers = 10_000
+	maxRPS     = 1_000_000
 )
 
 // Spec names a load.
@@ -38,14 +38,14 @@ func ParseSpec(s string) (Spec, error) {
 		return Spec{Kind: Max}, nil
 	case kind == "closed" && given:
 		n, err := strconv.Atoi(value)
-		if err != nil || n < 1 || n > MaxWorkers {
-			return Spec{}, fmt.Errorf("load %q: expected closed:N with N from 1 to %d", s, MaxWorkers)
+		if err != nil || n < 1 || n > maxWorkers {
+			return Spec{}, fmt.Errorf("load %q: expected closed:N with N from 1 to %d", s, maxWorkers)
 		}
 		return Spec{Kind: Closed, Workers: n}, nil
 	case kind == "poisson" && given:
 		rps, err := strconv.ParseFloat(value, 64)
-		if err != nil || math.IsNaN(rps) || rps <= 0 || rps > MaxRPS {
-			return Spec{}, fmt.Errorf("load %q: expected poisson:RPS with RPS above 0 and at most %d", s, MaxRPS)
+		if err != nil || math.IsNaN(rps) || rps <= 0 || rps > maxRPS {
+			return Spec{}, fmt.Errorf("load %q: expected poisson:RPS with RPS above 0 and at most %d", s, maxRPS)
 		}
 		return Spec{Kind: Poisson, RPS: rps}, nil
 	}

@@ -21,8 +21,8 @@ type Item struct {
 	Line         int
 }
 
-// MaxItems is the most items that a file may stand for, copies counted.
-const MaxItems = 5_000_000
+// maxItems is the most items that a file may stand for, copies counted.
+const maxItems = 5_000_000
 
 // LoadItems reads items from a file, or from standard input for "-".
 func LoadItems(path string) ([]Item, error) { return textfile.Load(path, ReadItems) }
@@ -42,9 +42,9 @@ func ReadItems(r io.Reader, name string) ([]Item, error) {
 	for i, row := range rows {
 		items[i] = row.Value
 		items[i].Line = row.Line
-		if total += row.Value.Count; total > MaxItems {
+		if total += row.Value.Count; total > maxItems {
 			return nil, &textfile.Fault{File: name, Line: row.Line, Where: "count",
-				What: fmt.Sprintf("up to here the file stands for %d items, expected at most %d", total, MaxItems)}
+				What: fmt.Sprintf("up to here the file stands for %d items, expected at most %d", total, maxItems)}
 		}
 	}
 	return items, copiesUnique(items, name)
@@ -74,8 +74,8 @@ func itemColumns() []csvfile.Column[Item] {
 		}},
 		{Name: "count", Set: func(i *Item, cell string) error {
 			n, err := csvfile.Count(cell, 1)
-			if err == nil && n > MaxItems {
-				err = fmt.Errorf("%s is out of range, expected a whole number from 1 to %d", csvfile.Quote(cell), MaxItems)
+			if err == nil && n > maxItems {
+				err = fmt.Errorf("%s is out of range, expected a whole number from 1 to %d", csvfile.Quote(cell), maxItems)
 			}
 			i.Count = int(n)
 			return err

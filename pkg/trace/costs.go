@@ -109,16 +109,16 @@ func costColumns(header []string) []csvfile.Column[Function] {
 	}
 }
 
-// FunctionsHeader is the first line of function costs: every column of the
+// functionsHeader is the first line of function costs: every column of the
 // format.
-func FunctionsHeader() []string {
+func functionsHeader() []string {
 	return []string{"function", "warm_ms", "cold_ms", "load_ms", "mem_mib", "weight", "tenant", "model"}
 }
 
 // WriteFunctions writes function costs with all columns, header first.
 func WriteFunctions(w io.Writer, functions []Function) error {
 	out := csv.NewWriter(w)
-	if err := out.Write(FunctionsHeader()); err != nil {
+	if err := out.Write(functionsHeader()); err != nil {
 		return err
 	}
 	for _, f := range functions {

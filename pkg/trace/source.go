@@ -64,8 +64,8 @@ func spool(from io.Reader) (*os.File, error) {
 // Close closes the file.
 func (s *Source) Close() error { return s.file.Close() }
 
-// Rows streams the trace from its beginning. It ends with an *Unsorted error
-// where times are not in order.
+// Rows streams the trace from its beginning. It ends with an error
+// that IsUnsorted tells where times are not in order.
 func (s *Source) Rows(names *Names, seed uint64) (*Reader, error) {
 	if _, err := s.file.Seek(0, io.SeekStart); err != nil {
 		return nil, err

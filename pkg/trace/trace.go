@@ -36,28 +36,29 @@ type Rows interface {
 	Next() (Row, error)
 }
 
-// Unsorted is the error of a streaming reader that met an invocation earlier
-// than the one before it.
-type Unsorted struct {
+// unsortedError is the error of a streaming reader that met an invocation
+// earlier than the one before it.
+type unsortedError struct {
 	File string
 	Line int
 }
 
-func (e *Unsorted) Error() string {
+func (e *unsortedError) Error() string {
 	return fmt.Sprintf("%s:%d: invoke_time_ms: earlier than on the line before, expected times in order", e.File, e.Line)
 }
 
-// IsUnsorted tells the error of a trace that has to be sorted first.
+// IsUnsorted says whether an error is that of a trace that has to be sorted
+// first: a streaming reader met an invocation earlier than the one before it.
 func IsUnsorted(err error) bool {
-	var unsorted *Unsorted
+	var unsorted *unsortedError
 	return errors.As(err, &unsorted)
 }
 
 // Names numbers functions by name.
 type Names struct {
 	index map[string]int32
-	list  []string
-	fixed string // the file that lists all there are; empty while names may be added
+	list  []string // names by number
+	fixed string   // the file that lists all there are; empty while names may be added
 }
 
 // NewNames is an empty numbering that a reader adds to.
@@ -76,9 +77,6 @@ func NamesOf(functions []Function, file string) *Names {
 	}
 	return n
 }
-
-// List is the names by number.
-func (n *Names) List() []string { return n.list }
 
 func (n *Names) add(name string) int32 {
 	i, known := n.index[name]

@@ -260,7 +260,7 @@ func FuzzRead(f *testing.F) {
 				return
 			}
 			rows = append(rows, row)
-			if err := out.Write(n.List()[row.Function], row.At); err != nil {
+			if err := out.Write(n.list[row.Function], row.At); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -273,7 +273,7 @@ func FuzzRead(f *testing.F) {
 			t.Fatalf("%d rows became %d, %v", len(rows), len(second), err)
 		}
 		for i, row := range rows {
-			if second[i].At != row.At || again.List()[second[i].Function] != n.List()[row.Function] {
+			if second[i].At != row.At || again.list[second[i].Function] != n.list[row.Function] {
 				t.Errorf("row %d: %v became %v", i, row, second[i])
 			}
 		}

@@ -24,8 +24,8 @@ const Name = "docker"
 
 // Labels of our containers.
 const (
-	LabelInstance = "gfaas.instance"
-	LabelFunction = "gfaas.function"
+	labelInstance = "gfaas.instance"
+	labelFunction = "gfaas.function"
 )
 
 // cleanUp is how long tidying up may take after the caller has given up.

@@ -20,7 +20,7 @@ func (r *Runtime) Find(ctx context.Context, id string) ([]instance.Handle, error
 		return nil, err
 	}
 	list, err := r.engine.ContainerList(ctx, container.ListOptions{
-		All: true, Filters: filters.NewArgs(filters.Arg("label", LabelInstance+"="+id)),
+		All: true, Filters: filters.NewArgs(filters.Arg("label", labelInstance+"="+id)),
 	})
 	if err != nil {
 		return nil, explain("list containers", err)

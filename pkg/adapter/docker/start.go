@@ -126,7 +126,7 @@ func (r *Runtime) plan(spec instance.Spec, img image.InspectResponse) (plan, err
 		config: &container.Config{
 			Image: spec.Image, Env: own, User: user,
 			ExposedPorts: nat.PortSet{port: {}},
-			Labels:       map[string]string{LabelInstance: spec.ID, LabelFunction: spec.Function},
+			Labels:       map[string]string{labelInstance: spec.ID, labelFunction: spec.Function},
 			Entrypoint:   img.Config.Entrypoint, Cmd: img.Config.Cmd, WorkingDir: img.Config.WorkingDir,
 		},
 		host: &container.HostConfig{

@@ -38,7 +38,7 @@ type Daemon struct {
 // installed here.
 func Private(runDir string) (d Daemon, ok bool) {
 	program, err := exec.LookPath(control)
-	return Daemon{Program: program, Dir: PrivateDir(runDir)}, err == nil
+	return Daemon{Program: program, Dir: privateDir(runDir)}, err == nil
 }
 
 // PipeDir is what clients need in CUDA_MPS_PIPE_DIRECTORY.

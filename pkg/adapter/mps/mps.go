@@ -57,9 +57,9 @@ func ProbeDir(dir string) Status {
 	return s
 }
 
-// PrivateDir is where gfaas keeps an MPS daemon of its own: clients find it in
+// privateDir is where gfaas keeps an MPS daemon of its own: clients find it in
 // the folder pipe, its logs are in the folder log.
-func PrivateDir(runDir string) string { return filepath.Join(runDir, "mps") }
+func privateDir(runDir string) string { return filepath.Join(runDir, "mps") }
 
 // PipeDir is the folder in which clients find the private daemon.
-func PipeDir(runDir string) string { return filepath.Join(PrivateDir(runDir), "pipe") }
+func PipeDir(runDir string) string { return filepath.Join(privateDir(runDir), "pipe") }

@@ -56,7 +56,7 @@ func Environ(g Grant) (map[string]string, error) {
 		"LD_PRELOAD":                        lead(g.Libs.Hook, g.get("LD_PRELOAD"), " :"),
 		"CUDA_VISIBLE_DEVICES":              visible,
 		"GFAAS_DEVICES":                     visible, // stays, where a program narrows the list for its workers
-		"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": Percentage(g.SMPct),
+		"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": percentage(g.SMPct),
 	}
 	if simulated {
 		env["LD_LIBRARY_PATH"] = lead(g.Libs.SimDir, g.get("LD_LIBRARY_PATH"), ":;")
@@ -105,15 +105,15 @@ func (g Grant) get(name string) string {
 func usable(libs Libs, simulated bool) error {
 	switch {
 	case libs.Hook == "":
-		return &LibError{HookFile + " is missing", "run make, or set GFAAS_LIB_DIR to the folder that holds it"}
+		return &libError{HookFile + " is missing", "run make, or set GFAAS_LIB_DIR to the folder that holds it"}
 	case strings.ContainsAny(libs.Hook, " :\t\n"):
-		return &LibError{fmt.Sprintf("%q cannot be preloaded: LD_PRELOAD takes no blanks or colons", libs.Hook),
+		return &libError{fmt.Sprintf("%q cannot be preloaded: LD_PRELOAD takes no blanks or colons", libs.Hook),
 			"install gfaas in a folder without blanks and colons in its path"}
 	case simulated && libs.SimDir == "":
-		return &LibError{fmt.Sprintf("the simulated %s is missing beside %s", DriverFile, libs.Hook),
+		return &libError{fmt.Sprintf("the simulated %s is missing beside %s", DriverFile, libs.Hook),
 			"run make, or name a GPU with --gpu"}
 	case simulated && strings.ContainsAny(libs.SimDir, ":;"):
-		return &LibError{fmt.Sprintf("%q cannot be searched: LD_LIBRARY_PATH takes no colons", libs.SimDir),
+		return &libError{fmt.Sprintf("%q cannot be searched: LD_LIBRARY_PATH takes no colons", libs.SimDir),
 			"install gfaas in a folder without colons in its path"}
 	}
 	return nil
@@ -139,8 +139,8 @@ func visibleDevices(names []string) (list string, simulated bool, err error) {
 	return strings.Join(ids, ","), simulated, nil
 }
 
-// Percentage prints an SM share for MPS: at most three decimals, never zero.
-func Percentage(pct float64) string {
+// percentage prints an SM share for MPS: at most three decimals, never zero.
+func percentage(pct float64) string {
 	rounded := max(math.Round(pct*1000)/1000, 0.001)
 	return strconv.FormatFloat(rounded, 'f', -1, 64)
 }

@@ -109,7 +109,7 @@ func equal(a, b []string) bool { return strings.Join(a, "\n") == strings.Join(b,
 
 func TestPercentage(t *testing.T) {
 	for pct, want := range map[float64]string{100: "100", 24: "24", 12.5: "12.5", 0.0001: "0.001", 99.9996: "100"} {
-		if got := Percentage(pct); got != want {
+		if got := percentage(pct); got != want {
 			t.Errorf("Percentage(%v) = %s, want %s", pct, got, want)
 		}
 	}

@@ -43,16 +43,16 @@ func (e *NotFoundError) Hint() string {
 	return "give the path of the program, or add its folder to PATH"
 }
 
-// LibError says that a library of ours is missing or cannot be used.
-type LibError struct {
+// libError says that a library of ours is missing or cannot be used.
+type libError struct {
 	Message string
 	Remedy  string
 }
 
-func (e *LibError) Error() string { return e.Message }
+func (e *libError) Error() string { return e.Message }
 
 // Unavailable reports true.
-func (e *LibError) Unavailable() bool { return true }
+func (e *libError) Unavailable() bool { return true }
 
 // Hint is what to do about it.
-func (e *LibError) Hint() string { return e.Remedy }
+func (e *libError) Hint() string { return e.Remedy }

@@ -58,7 +58,7 @@ func findLibs(dirs []string, remedy string) (Libs, error) {
 		}
 		return libs, nil
 	}
-	return Libs{}, &LibError{
+	return Libs{}, &libError{
 		Message: fmt.Sprintf("%s is missing: looked in %s", HookFile, strings.Join(dirs, ", ")),
 		Remedy:  remedy,
 	}

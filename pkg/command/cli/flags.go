@@ -75,8 +75,8 @@ func (env *Env) adopt(root *cobra.Command) {
 	pf.StringVar(&env.OutFile, "out-file", "", "write the output to this file, whole or not at all")
 	pf.BoolVarP(&env.Quiet, "quiet", "q", false, "say nothing but errors on standard error")
 	pf.BoolVarP(&env.Verbose, "verbose", "v", false, "say more on standard error")
-	pf.BoolVar(&env.NoColor, "no-color", false, "no colour in what is printed (also NO_COLOR)")
-	pf.StringVar(&env.Config, "config", "", "settings file (default $XDG_CONFIG_HOME/gfaas/config.yaml)")
+	pf.BoolVar(&env.noColor, "no-color", false, "no colour in what is printed (also NO_COLOR)")
+	pf.StringVar(&env.config, "config", "", "settings file (default $XDG_CONFIG_HOME/gfaas/config.yaml)")
 	Files(root, "yaml yml", "config")
 	Files(root, "", "out-file")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return env.settle(cmd) }
@@ -124,11 +124,11 @@ func (env *Env) settle(cmd *cobra.Command) error {
 	if output != nil {
 		usual = output.DefValue
 	}
-	if err := applySettings(cmd.Flags(), env.Config); err != nil {
+	if err := applySettings(cmd.Flags(), env.config); err != nil {
 		return err
 	}
 	if os.Getenv("NO_COLOR") != "" {
-		env.NoColor = true
+		env.noColor = true
 	}
 	forms, ok := cmd.Annotations[outputKey]
 	if !ok {

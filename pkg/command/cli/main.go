@@ -37,8 +37,8 @@ type Env struct {
 	OutFile string
 	Quiet   bool
 	Verbose bool
-	NoColor bool
-	Config  string
+	noColor bool
+	config  string
 
 	careful int32 // atomic, see Careful
 }

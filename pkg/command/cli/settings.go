@@ -71,7 +71,7 @@ func (env *Env) Reread(flags *pflag.FlagSet) error {
 	if first != nil {
 		return first
 	}
-	return applySettings(flags, env.Config)
+	return applySettings(flags, env.config)
 }
 
 // readConfig reads the one config file that applies, if any.

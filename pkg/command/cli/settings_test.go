@@ -52,7 +52,7 @@ func TestSettingsForAllCommands(t *testing.T) {
 	}
 	t.Setenv("GFAAS_OUTPUT", "")
 	t.Setenv("NO_COLOR", "1")
-	if p.execute(t, 0, "plain"); !p.seen.NoColor {
+	if p.execute(t, 0, "plain"); !p.seen.noColor {
 		t.Error("NO_COLOR does nothing")
 	}
 	t.Setenv("GFAAS_QUIET", "true")

@@ -32,9 +32,9 @@ const (
 	logLines     = 10               // of an instance's output, in the error about it
 )
 
-// Tokens is the part of the token daemon's control interface that launching
+// tokenDaemon is the part of the token daemon's control interface that launching
 // needs.
-type Tokens interface {
+type tokenDaemon interface {
 	Register(ctx context.Context, r wire.Registration) (wire.Registered, error)
 	Unregister(ctx context.Context, id string) error
 }
@@ -44,10 +44,10 @@ type Tokens interface {
 type Options struct {
 	RunDir     string        // empty is cli.RunDir()
 	Ready      time.Duration // longest wait until an instance is ready; 0 is DefaultReady
-	NewProcess func(process.Config) instance.Runtime
-	NewDocker  func(context.Context, docker.Config) (instance.Runtime, error)
-	Tokens     Tokens // in place of a token daemon that is found or started
-	Libs       *preload.Libs
+	newProcess func(process.Config) instance.Runtime
+	newDocker  func(context.Context, docker.Config) (instance.Runtime, error)
+	tokens     tokenDaemon // in place of a token daemon that is found or started
+	libs       *preload.Libs
 }
 
 // Launcher starts and stops instances. It is safe for concurrent use.
@@ -57,7 +57,7 @@ type Launcher struct {
 
 	mu       sync.Mutex
 	libs     *preload.Libs
-	tokens   Tokens
+	tokens   tokenDaemon
 	runtimes map[string]instance.Runtime
 	noted    bool
 }
@@ -113,13 +113,13 @@ func Open(env *cli.Env, o Options) *Launcher {
 	if o.Ready == 0 {
 		o.Ready = DefaultReady
 	}
-	if o.NewProcess == nil {
-		o.NewProcess = func(c process.Config) instance.Runtime { return process.New(c) }
+	if o.newProcess == nil {
+		o.newProcess = func(c process.Config) instance.Runtime { return process.New(c) }
 	}
-	if o.NewDocker == nil {
-		o.NewDocker = func(ctx context.Context, c docker.Config) (instance.Runtime, error) { return docker.New(ctx, c) }
+	if o.newDocker == nil {
+		o.newDocker = func(ctx context.Context, c docker.Config) (instance.Runtime, error) { return docker.New(ctx, c) }
 	}
-	return &Launcher{env: env, options: o, libs: o.Libs, tokens: o.Tokens, runtimes: map[string]instance.Runtime{}}
+	return &Launcher{env: env, options: o, libs: o.libs, tokens: o.tokens, runtimes: map[string]instance.Runtime{}}
 }
 
 // RuntimeOf names the runtime that runs a function: docker when it has an

@@ -103,9 +103,9 @@ func newBench(t *testing.T, ready time.Duration) *bench {
 		runDir: t.TempDir(), errs: &bytes.Buffer{},
 	}
 	l, err := New(t.Context(), &cli.Env{Prog: "test", Err: b.errs}, Options{
-		RunDir: b.runDir, Ready: ready, Tokens: b.tokens, Libs: &preload.Libs{},
-		NewProcess: func(process.Config) instance.Runtime { return b.process },
-		NewDocker:  func(context.Context, docker.Config) (instance.Runtime, error) { return b.docker, nil },
+		RunDir: b.runDir, Ready: ready, tokens: b.tokens, libs: &preload.Libs{},
+		newProcess: func(process.Config) instance.Runtime { return b.process },
+		newDocker:  func(context.Context, docker.Config) (instance.Runtime, error) { return b.docker, nil },
 	})
 	if err != nil {
 		t.Fatal(err)

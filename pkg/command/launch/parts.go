@@ -40,9 +40,9 @@ func (l *Launcher) runtime(ctx context.Context, name string) (instance.Runtime, 
 	var rt instance.Runtime
 	switch name {
 	case process.Name:
-		rt = l.options.NewProcess(process.Config{RunDir: l.options.RunDir, Libs: libs})
+		rt = l.options.newProcess(process.Config{RunDir: l.options.RunDir, Libs: libs})
 	case docker.Name:
-		if rt, err = l.options.NewDocker(ctx, docker.Config{RunDir: l.options.RunDir, Libs: libs}); err != nil {
+		if rt, err = l.options.newDocker(ctx, docker.Config{RunDir: l.options.RunDir, Libs: libs}); err != nil {
 			return nil, err
 		}
 	default:
@@ -66,7 +66,7 @@ func (l *Launcher) findLibs() (preload.Libs, error) {
 }
 
 // daemon is the token daemon, found or started.
-func (l *Launcher) daemon(ctx context.Context) (Tokens, error) {
+func (l *Launcher) daemon(ctx context.Context) (tokenDaemon, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.tokens != nil {
@@ -84,7 +84,7 @@ func (l *Launcher) daemon(ctx context.Context) (Tokens, error) {
 }
 
 // dial is the token daemon, there or not.
-func (l *Launcher) dial() Tokens {
+func (l *Launcher) dial() tokenDaemon {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.tokens != nil {

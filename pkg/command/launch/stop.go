@@ -84,7 +84,7 @@ func (l *Launcher) unregister(ctx context.Context, id string) error {
 	if !isUnavailable(err) {
 		return err
 	}
-	if l.options.Tokens == nil {
+	if l.options.tokens == nil {
 		l.mu.Lock()
 		l.tokens = nil
 		l.mu.Unlock()

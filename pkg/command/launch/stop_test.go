@@ -40,7 +40,7 @@ func (s *stuck) Find(_ context.Context, id string) ([]instance.Handle, error) {
 func TestCannotStop(t *testing.T) {
 	b := newBench(t, time.Minute)
 	rt := &stuck{Fake: b.process, err: errors.New("it hangs")}
-	b.options.NewProcess = func(process.Config) instance.Runtime { return rt }
+	b.options.newProcess = func(process.Config) instance.Runtime { return rt }
 	fn := serve
 	fn.Env = map[string]string{"PROBE_EXIT": "3"}
 	s, err := b.Start(t.Context(), fn, place)
@@ -60,8 +60,8 @@ func TestStopOfWhatWasLost(t *testing.T) {
 	b := newBench(t, time.Minute)
 	lost := []instance.Handle{{Runtime: process.Name, PID: 7}, {Runtime: process.Name, PID: 8}}
 	rt := &stuck{Fake: b.process, lost: lost}
-	b.options.NewProcess = func(process.Config) instance.Runtime { return rt }
-	b.options.NewDocker = func(context.Context, docker.Config) (instance.Runtime, error) {
+	b.options.newProcess = func(process.Config) instance.Runtime { return rt }
+	b.options.newDocker = func(context.Context, docker.Config) (instance.Runtime, error) {
 		return nil, &docker.Error{Err: errors.New("no engine"), Missing: true}
 	}
 	log := filepath.Join(b.runDir, "logs", "f-0.log")

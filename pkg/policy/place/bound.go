@@ -9,8 +9,8 @@ import (
 
 // Names of the lower bounds, for a plan's bound_method.
 const (
-	BoundArea   = "area"
-	BoundMemory = "memory"
+	boundArea   = "area"
+	boundMemory = "memory"
 )
 
 // slack keeps rounding from pushing a sum over a whole number: what is lost of
@@ -25,13 +25,13 @@ const slack = 1e-9
 // area of 1. Memory is counted alike.
 func (in Input) bound(wanted []want) (int, string) {
 	area := total(wanted, func(r profile.Row) float64 { return r.SMPct / 100 * r.Quota })
-	gpus, method := ceil(area), BoundArea
+	gpus, method := ceil(area), boundArea
 	if !in.limits() {
 		return gpus, method
 	}
 	mem := total(wanted, func(r profile.Row) float64 { return r.GPUMemMiB })
 	if byMem := in.devicesFor(mem); byMem > gpus {
-		return byMem, BoundMemory
+		return byMem, boundMemory
 	}
 	return gpus, method
 }

@@ -23,8 +23,8 @@ type DiluOptions struct {
 // those of its largest quota count, and of them the one of the best throughput
 // efficacy is its request; the limit is twice that (section 3.2). Where no GPU
 // has room for it the next best are tried. Inference that spans several GPUs
-// counts as a large model. It fails when the demand takes more
-// than MaxInstances.
+// counts as a large model. It fails when the demand takes more than 5 million
+// instances.
 func Dilu(in Input, o DiluOptions) (plan.Plan, error) {
 	d := dilution{in: in, wanted: in.wants()}
 	if in.Devices == nil {
@@ -51,7 +51,7 @@ func Dilu(in Input, o DiluOptions) (plan.Plan, error) {
 	return d.plan(), nil
 }
 
-// tooMany refuses a demand that takes more than MaxInstances of the best
+// tooMany refuses a demand that takes more than maxInstances of the best
 // configurations.
 func (d *dilution) tooMany() error {
 	count := 0.0
@@ -60,9 +60,9 @@ func (d *dilution) tooMany() error {
 			continue
 		}
 		best := d.rows[f][0]
-		if count += w.demand.RPS / best.ThroughputRPS; count > MaxInstances {
+		if count += w.demand.RPS / best.ThroughputRPS; count > maxInstances {
 			return fmt.Errorf("%s: %s requests a second take more than %d instances: the most efficient configuration sustains %s",
-				w.demand.Function, num(w.demand.RPS), MaxInstances, num(best.ThroughputRPS))
+				w.demand.Function, num(w.demand.RPS), maxInstances, num(best.ThroughputRPS))
 		}
 	}
 	return nil

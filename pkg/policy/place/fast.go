@@ -10,8 +10,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// MaxInstances is the most instances a plan may have.
-const MaxInstances = 5_000_000
+// maxInstances is the most instances a plan may have.
+const maxInstances = 5_000_000
 
 // want is a function's demand, the configurations that may serve it, and how
 // far it is served.
@@ -54,7 +54,7 @@ type FastOptions struct {
 // packed one by one by the maximal rectangles algorithm. Where the inventory
 // has no room for a configuration so chosen, the function's others are tried,
 // most efficient first; what is still missing is unplaced. It fails when the
-// demand would take more than MaxInstances.
+// demand would take more than 5 million instances.
 func Fast(in Input, o FastOptions) (plan.Plan, error) {
 	wanted := in.wants()
 	chosen, err := choose(wanted, o)
@@ -72,8 +72,8 @@ func Fast(in Input, o FastOptions) (plan.Plan, error) {
 	for i := range wanted {
 		f.fallBack(&wanted[i], o.TieBreak)
 	}
-	if f.count >= MaxInstances {
-		return plan.Plan{}, fmt.Errorf("the plan would have more than %d instances", MaxInstances)
+	if f.count >= maxInstances {
+		return plan.Plan{}, fmt.Errorf("the plan would have more than %d instances", maxInstances)
 	}
 	return f.plan(in, wanted), nil
 }
@@ -92,9 +92,9 @@ func choose(wanted []want, o FastOptions) ([]choice, error) {
 	for i := range wanted {
 		w := &wanted[i]
 		for _, g := range ScaleUp(w.rows, w.demand.RPS, o.TieBreak) {
-			if count += g.Count; count > MaxInstances && err == nil {
+			if count += g.Count; count > maxInstances && err == nil {
 				err = fmt.Errorf("%s: %s requests a second take more than %d instances: the best configuration sustains %s",
-					w.demand.Function, num(w.demand.RPS), MaxInstances, num(g.Row.ThroughputRPS))
+					w.demand.Function, num(w.demand.RPS), maxInstances, num(g.Row.ThroughputRPS))
 			}
 			out = append(out, choice{w, g})
 		}
@@ -124,7 +124,7 @@ func (in Input) wants() []want {
 
 // serve places one more instance for the function, if there is room.
 func (f *fleet) serve(w *want, row profile.Row) bool {
-	if f.count >= MaxInstances || !f.place(fmt.Sprintf("%s-%d", w.demand.Function, w.count), row) {
+	if f.count >= maxInstances || !f.place(fmt.Sprintf("%s-%d", w.demand.Function, w.count), row) {
 		return false
 	}
 	f.count++

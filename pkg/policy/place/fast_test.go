@@ -94,7 +94,7 @@ func TestMemoryOnlyCountsWhereItIsLimited(t *testing.T) {
 		t.Errorf("without a limit: %+v", p)
 	}
 	in.MemMiB = 4000
-	if p = fast(t, in); p.GPUsUsed != 3 || p.Bound != 3 || p.BoundMethod != BoundMemory || p.GPUs[0].Instances[0].MemMiB != 1000 {
+	if p = fast(t, in); p.GPUsUsed != 3 || p.Bound != 3 || p.BoundMethod != boundMemory || p.GPUs[0].Instances[0].MemMiB != 1000 {
 		t.Errorf("with 4000 MiB a GPU: %+v", p)
 	}
 }

@@ -51,7 +51,7 @@ func Joint(in Input, o JointOptions) (plan.Plan, []Reason, error) {
 	return b.plan(sol), b.reasons(sol), nil
 }
 
-// tooMany refuses a demand that would take more than MaxInstances.
+// tooMany refuses a demand that would take more than maxInstances.
 func tooMany(wanted []want) error {
 	count := 0.0
 	for _, w := range wanted {
@@ -62,9 +62,9 @@ func tooMany(wanted []want) error {
 		if most > 0 {
 			count += w.demand.RPS / most
 		}
-		if count > MaxInstances {
+		if count > maxInstances {
 			return fmt.Errorf("%s: %s requests a second take more than %d instances: the largest configuration sustains %s",
-				w.demand.Function, num(w.demand.RPS), MaxInstances, num(most))
+				w.demand.Function, num(w.demand.RPS), maxInstances, num(most))
 		}
 	}
 	return nil

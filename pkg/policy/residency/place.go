@@ -66,7 +66,7 @@ func (p *Pool) shortest(function int32) []int32 {
 	p.ties = p.ties[:0]
 	least := time.Duration(0)
 	for g := range p.gpus {
-		if !p.Room(int32(g), function) {
+		if !p.room(int32(g), function) {
 			continue
 		}
 		start, _ := p.lookUp(mine, g)

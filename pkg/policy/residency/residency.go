@@ -129,9 +129,9 @@ func (p *Pool) Fits(function int32) bool {
 	return p.config.Mem == 0 || p.config.Function[function].Mem <= p.config.Mem
 }
 
-// Room says whether the function could start on that GPU now: a slot is free
+// room says whether the function could start on that GPU now: a slot is free
 // and it fits beside what runs there.
-func (p *Pool) Room(gpu, function int32) bool {
+func (p *Pool) room(gpu, function int32) bool {
 	d := &p.gpus[gpu]
 	return d.running < d.slots && (p.config.Mem == 0 || d.memRunning+p.config.Function[function].Mem <= p.config.Mem)
 }

@@ -338,8 +338,8 @@ func compare(t *rapid.T, p *Pool, w *twin) {
 	for f := range int32(len(w.config.Function)) {
 		least := time.Duration(-1)
 		for g := range int32(len(w.slots)) {
-			if p.Room(g, f) != w.room(g, f) {
-				t.Fatalf("gpu %d has room for %d: %v", g, f, p.Room(g, f))
+			if p.room(g, f) != w.room(g, f) {
+				t.Fatalf("gpu %d has room for %d: %v", g, f, p.room(g, f))
 			}
 			start, _ := w.lookUp(f, g)
 			if d := w.config.Function[f].Duration[start]; least < 0 || d < least {

@@ -12,33 +12,33 @@ import (
 // made-up functions; none of them matters much: half or twice as much of any
 // changes the regret after as many trials by less than other functions do.
 type prior struct {
-	Bend, BendSM, BendBatch   float64 // a function's deviation from its curve: size, and how far apart in log SM share and log batch it changes
-	Own, OwnSM                float64 // each batch size's own deviation (it runs kernels of its own): size, length in log SM share
-	Grain                     float64 // each SM share's own deviation: it is rounded to whole SMs, or to slices with memory bandwidth of their own
-	Noise                     float64 // each time's own deviation
-	Room, RoomSize            float64 // the objective over the least latency: mean, size
-	Tail, TailBend, TailNoise float64 // p95 over execution time: size as a whole, smooth deviation, own deviation
-	TailQuota, TailQuotaSize  float64 // p95 grows as the quota to minus this power: mean, size
-	Trust                     float64 // the sizes count as if they had been measured so often
-	Idle                      float64 // a smaller quota must be so much better in efficacy to count as better
-	Curves                    int     // how many are weighed against each other
-	Stop                      float64 // part of the error that may still be expected to be gained
-	Settled                   int     // after so many trials half of that: what is open then fits the curves badly, and its expectations are worth less
-	Trials                    int     // at most, once the objective is met
-	HopeTrials                int     // at least, before the objective is given up
-	Hope                      float64 // chance of meeting the objective below which it is
+	bend, bendSM, bendBatch   float64 // a function's deviation from its curve: size, and how far apart in log SM share and log batch it changes
+	own, ownSM                float64 // each batch size's own deviation (it runs kernels of its own): size, length in log SM share
+	grain                     float64 // each SM share's own deviation: it is rounded to whole SMs, or to slices with memory bandwidth of their own
+	noise                     float64 // each time's own deviation
+	room, roomSize            float64 // the objective over the least latency: mean, size
+	tail, tailBend, tailNoise float64 // p95 over execution time: size as a whole, smooth deviation, own deviation
+	tailQuota, tailQuotaSize  float64 // p95 grows as the quota to minus this power: mean, size
+	trust                     float64 // the sizes count as if they had been measured so often
+	idle                      float64 // a smaller quota must be so much better in efficacy to count as better
+	curves                    int     // how many are weighed against each other
+	stop                      float64 // part of the error that may still be expected to be gained
+	settled                   int     // after so many trials half of that: what is open then fits the curves badly, and its expectations are worth less
+	trials                    int     // at most, once the objective is met
+	hopeTrials                int     // at least, before the objective is given up
+	hope                      float64 // chance of meeting the objective below which it is
 }
 
 var usual = prior{
-	Bend: 0.1, BendSM: 0.7, BendBatch: 1,
-	Own: 0.05, OwnSM: 2,
-	Grain: 0.02,
-	Noise: 0.03,
-	Room:  0.8, RoomSize: 0.8,
-	Tail: 1, TailBend: 0.03, TailNoise: 0.02,
-	TailQuota: 0.7, TailQuotaSize: 0.4,
-	Trust: 4, Idle: 0.05, Curves: 1024,
-	Stop: 0.8, Settled: 5, Trials: 10, HopeTrials: 5, Hope: 0.005,
+	bend: 0.1, bendSM: 0.7, bendBatch: 1,
+	own: 0.05, ownSM: 2,
+	grain: 0.02,
+	noise: 0.03,
+	room:  0.8, roomSize: 0.8,
+	tail: 1, tailBend: 0.03, tailNoise: 0.02,
+	tailQuota: 0.7, tailQuotaSize: 0.4,
+	trust: 4, idle: 0.05, curves: 1024,
+	stop: 0.8, settled: 5, trials: 10, hopeTrials: 5, hope: 0.005,
 }
 
 // seen is one measurement.
@@ -107,7 +107,7 @@ func (f *fast) believe(configs []profile.Config) *belief {
 	}
 	all := f.seen()
 	times := factor(covariance(all, func(x, y seen) float64 { return timeCov(x.point, y.point) },
-		func(x seen) float64 { return math.Hypot(usual.Noise, x.timeSD) }))
+		func(x seen) float64 { return math.Hypot(usual.noise, x.timeSD) }))
 	f.place(b, configs, all, times)
 	f.tails(b, all)
 	wide := candidate{at: f.wide, point: f.points[f.wide]}
@@ -125,8 +125,8 @@ func (f *fast) believe(configs []profile.Config) *belief {
 		}
 		pulls[k] = times.solve(rest)
 		misfit := dot(rest, pulls[k])
-		spread[k] = math.Sqrt((usual.Trust + misfit) / (usual.Trust + n))
-		logs[k] = -(usual.Trust + n) * math.Log(spread[k])
+		spread[k] = math.Sqrt((usual.trust + misfit) / (usual.trust + n))
+		logs[k] = -(usual.trust + n) * math.Log(spread[k])
 		most = max(most, logs[k])
 	}
 	sum := 0.0
@@ -155,7 +155,7 @@ func (f *fast) believe(configs []profile.Config) *belief {
 func (f *fast) expect(b *belief, k, at int) float64 {
 	t := f.time[k][at] - f.least[k]
 	if !math.IsInf(b.slo, 1) {
-		t += b.slo - usual.Room
+		t += b.slo - usual.room
 	}
 	return t
 }
@@ -168,7 +168,7 @@ func (f *fast) place(b *belief, configs []profile.Config, all []seen, times chol
 		c.cross = crossTime(c.point, all)
 		c.runs = f.book.runs(config)
 		left := timeCov(c.point, c.point) - dot(c.cross, times.solve(c.cross))
-		c.sd = math.Sqrt(max(left, 0) + usual.Noise*usual.Noise)
+		c.sd = math.Sqrt(max(left, 0) + usual.noise*usual.noise)
 		b.candidates = append(b.candidates, c)
 	}
 }
@@ -176,10 +176,10 @@ func (f *fast) place(b *belief, configs []profile.Config, all []seen, times chol
 // tails fills in the candidates' tails.
 func (f *fast) tails(b *belief, all []seen) {
 	tails := factor(covariance(all, func(x, y seen) float64 { return tailCov(x.point, x.quota, y.point, y.quota) },
-		func(x seen) float64 { return math.Hypot(usual.TailNoise, x.p95SD) }))
+		func(x seen) float64 { return math.Hypot(usual.tailNoise, x.p95SD) }))
 	rest := make([]float64, len(all))
 	for i, x := range all {
-		rest[i] = x.tail + usual.TailQuota*x.quota
+		rest[i] = x.tail + usual.tailQuota*x.quota
 	}
 	pull := tails.solve(rest)
 	cross := make([]float64, len(all))
@@ -190,7 +190,7 @@ func (f *fast) tails(b *belief, all []seen) {
 			cross[j] = tailCov(c.point, q, x.point, x.quota)
 		}
 		left := tailCov(c.point, q, c.point, q) - dot(cross, tails.solve(cross))
-		c.tail = normal{dot(cross, pull) - usual.TailQuota*q, math.Sqrt(max(left, 0) + usual.TailNoise*usual.TailNoise)}
+		c.tail = normal{dot(cross, pull) - usual.tailQuota*q, math.Sqrt(max(left, 0) + usual.tailNoise*usual.tailNoise)}
 	}
 }
 
@@ -216,23 +216,23 @@ func crossTime(p point, all []seen) []float64 {
 }
 
 func timeCov(a, b point) float64 {
-	v := square(usual.RoomSize) + square(usual.Bend)*like(a, b)
+	v := square(usual.roomSize) + square(usual.bend)*like(a, b)
 	if a.sm == b.sm {
-		v += square(usual.Grain)
+		v += square(usual.grain)
 	}
 	if a.batch == b.batch {
-		v += square(usual.Own) * math.Exp(-square(math.Log(a.sm/b.sm)/usual.OwnSM)/2)
+		v += square(usual.own) * math.Exp(-square(math.Log(a.sm/b.sm)/usual.ownSM)/2)
 	}
 	return v
 }
 
 func tailCov(a point, qa float64, b point, qb float64) float64 {
-	return square(usual.Tail) + square(usual.TailBend)*like(a, b) + square(usual.TailQuotaSize)*qa*qb
+	return square(usual.tail) + square(usual.tailBend)*like(a, b) + square(usual.tailQuotaSize)*qa*qb
 }
 
 // like is how alike two points are: 1 for the same, 0 for far apart.
 func like(a, b point) float64 {
-	return math.Exp(-(square(math.Log(a.sm/b.sm)/usual.BendSM) + square(math.Log(a.batch/b.batch)/usual.BendBatch)) / 2)
+	return math.Exp(-(square(math.Log(a.sm/b.sm)/usual.bendSM) + square(math.Log(a.batch/b.batch)/usual.bendBatch)) / 2)
 }
 
 func square(x float64) float64 { return x * x }

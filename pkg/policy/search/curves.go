@@ -39,7 +39,7 @@ func (c curve) logTime(p point) float64 {
 // priorCurves are ideas spread evenly over what functions are like, before any
 // of them is measured: the same ones for every function.
 func priorCurves() []curve {
-	curves := make([]curve, usual.Curves)
+	curves := make([]curve, usual.curves)
 	for i := range curves {
 		n := i + 1
 		fixed := logBetween(0.02, 3, halton(n, 3))

@@ -112,7 +112,7 @@ func (f *fast) best() (row profile.Row, ok bool) {
 // efficacy is nearly as good: noise does not make a function idle.
 func (f *fast) bestBy(meets func(profile.Row) bool) (profile.Row, bool) {
 	best, ok := f.book.bestBy(meets)
-	least := (1 - usual.Idle) * best.Efficacy()
+	least := (1 - usual.idle) * best.Efficacy()
 	for _, r := range f.book.rows {
 		if ok && pointOf(r.Config) == pointOf(best.Config) && r.Quota > best.Quota && meets(r) && r.Efficacy() > least {
 			best = r
@@ -175,11 +175,11 @@ func (f *fast) look() outlook {
 	chance, rps := b.outcome(top)
 	switch {
 	case met:
-		o.over = f.enough(o.left) || len(f.book.rows) >= usual.Trials
+		o.over = f.enough(o.left) || len(f.book.rows) >= usual.trials
 		o.why = fmt.Sprintf("%s%% may be gained over %s a second per GPU, here %s%%", percent(o.left), num(best.Efficacy()), percent(math.Expm1(gains[top])))
 	default:
 		_, measured := f.best()
-		o.over = measured && len(f.book.rows) >= usual.Trials || len(f.book.rows) >= usual.HopeTrials && b.hope() < usual.Hope
+		o.over = measured && len(f.book.rows) >= usual.trials || len(f.book.rows) >= usual.hopeTrials && b.hope() < usual.hope
 		o.why = "nothing is known to meet the objective, here most is expected"
 	}
 	o.why += fmt.Sprintf(": about %s rps", num(rps*o.candidate.config.Quota))
@@ -191,8 +191,8 @@ func (f *fast) look() outlook {
 
 // enough tells whether so little is left to gain that no trial is worth it.
 func (f *fast) enough(left float64) bool {
-	stop := usual.Stop * f.book.goal.allowed()
-	if len(f.book.rows) > usual.Settled {
+	stop := usual.stop * f.book.goal.allowed()
+	if len(f.book.rows) > usual.settled {
 		stop /= 2
 	}
 	return left < stop

@@ -186,7 +186,7 @@ func TestChoiceProperty(t *testing.T) {
 		}
 		best, tolerance := 0.0, rounding*1.01
 		if name == "fast" {
-			tolerance = usual.Idle + rounding
+			tolerance = usual.idle + rounding
 		}
 		for _, one := range trials {
 			if one.ok && goal.Meets(one.row) {

@@ -90,7 +90,7 @@ type account struct {
 	gauge          gauge
 	cycle          cycle
 
-	phase  Phase
+	phase  phase
 	want   float64 // what Algorithm 2 gives it: R_last
 	demand float64 // what it can be expected to use
 	kept   float64 // what is kept for it

@@ -2,19 +2,19 @@ package token
 
 import "time"
 
-// Phase is a state of Algorithm 2.
-type Phase int
+// phase is a state of Algorithm 2.
+type phase int
 
 // The phases of an instance, and the states of a GPU.
 const (
-	None       Phase = iota // no SLO-sensitive process is there
-	Emergency               // cycles stretch: SLO-sensitive to its limit, the others down
-	Recovery                // somebody is idle: the others grow
-	Contention              // all run as they should: everything stays
+	none       phase = iota // no SLO-sensitive process is there
+	emergency               // cycles stretch: SLO-sensitive to its limit, the others down
+	recovery                // somebody is idle: the others grow
+	contention              // all run as they should: everything stays
 )
 
 // String is the phase's name in a status.
-func (p Phase) String() string {
+func (p phase) String() string {
 	return [...]string{"NONE", "EMERGENCY", "RECOVERY", "CONTENTION"}[p]
 }
 
@@ -57,27 +57,27 @@ func (s *Introspective) scaleSensitive(a *account) {
 	back := c.stretch < p.Recovery && c.stretch*a.limit/a.request <= p.Violation
 	switch {
 	case s.empty(a):
-		a.phase, a.want, c.stretch = Recovery, a.request, 0
-	case c.stretch > p.Violation, a.phase == Emergency && !back:
-		a.phase, a.want = Emergency, a.limit
+		a.phase, a.want, c.stretch = recovery, a.request, 0
+	case c.stretch > p.Violation, a.phase == emergency && !back:
+		a.phase, a.want = emergency, a.limit
 	case s.othersEmpty(a):
-		a.phase, a.want = Recovery, min(a.want*p.Increase, a.limit)
+		a.phase, a.want = recovery, min(a.want*p.Increase, a.limit)
 	default:
-		a.phase, a.want = Contention, a.request
+		a.phase, a.want = contention, a.request
 	}
 }
 
 // state is the GPU's, and in an emergency the largest stretch that was measured
 // since the last issue, if one was.
-func (s *Introspective) state() (state Phase, stretch float64) {
+func (s *Introspective) state() (state phase, stretch float64) {
 	for _, a := range s.accounts {
 		if !a.sensitive || len(a.processes) == 0 {
 			continue
 		}
-		if a.phase == Emergency && a.cycle.fresh {
+		if a.phase == emergency && a.cycle.fresh {
 			stretch = max(stretch, a.cycle.stretch)
 		}
-		if state == None || a.phase == Emergency || a.phase == Contention && state != Emergency {
+		if state == none || a.phase == emergency || a.phase == contention && state != emergency {
 			state = a.phase
 		}
 	}
@@ -86,19 +86,19 @@ func (s *Introspective) state() (state Phase, stretch float64) {
 
 // scaleBestEffort is lines 23 to 31. Out of an emergency nobody is below its
 // request: that is what its placement promised.
-func (s *Introspective) scaleBestEffort(a *account, state Phase, stretch float64) {
+func (s *Introspective) scaleBestEffort(a *account, state phase, stretch float64) {
 	p := s.params
 	a.phase = state
 	switch {
-	case state == None:
+	case state == none:
 		a.want = a.limit
-	case state == Recovery:
+	case state == recovery:
 		a.want = min(max(a.want*p.Increase, a.request), a.limit)
-	case state == Contention:
+	case state == contention:
 		a.want = max(a.want, a.request)
-	case state == Emergency && stretch > p.Violation:
+	case state == emergency && stretch > p.Violation:
 		a.want = max(min(a.request, a.want)/stretch, a.request*p.Floor)
-	case state == Emergency && stretch > 0 && stretch < p.Recovery:
+	case state == emergency && stretch > 0 && stretch < p.Recovery:
 		a.want = min(a.want*p.Increase, a.request)
 	}
 }

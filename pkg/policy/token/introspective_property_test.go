@@ -87,13 +87,13 @@ func TestIntrospectiveIssues(t *testing.T) {
 
 func checkIssues(t *rapid.T, s *Introspective) {
 	kept, promised := 0.0, 0.0
-	emergency := false
+	squeezed := false
 	for _, a := range s.accounts {
 		if !s.empty(a) {
 			kept += a.kept
 			promised += a.request
 		}
-		emergency = emergency || a.phase == Emergency
+		squeezed = squeezed || a.phase == emergency
 	}
 	if kept > 1+shareEps {
 		t.Fatalf("%.4f of the GPU are kept", kept)
@@ -105,7 +105,7 @@ func checkIssues(t *rapid.T, s *Introspective) {
 		if a.issue > a.limit+shareEps || a.issue <= 0 {
 			t.Fatalf("instance %s is issued %.4f, limit %.4f", a.id, a.issue, a.limit)
 		}
-		if !emergency && promised <= 1-s.params.Floor && a.issue < a.request-shareEps {
+		if !squeezed && promised <= 1-s.params.Floor && a.issue < a.request-shareEps {
 			t.Fatalf("instance %s is issued %.4f in %v, request %.4f", a.id, a.issue, a.phase, a.request)
 		}
 	}

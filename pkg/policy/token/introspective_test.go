@@ -71,7 +71,7 @@ func late(p *prog) (most time.Duration) {
 // near what it is alone, and the training is squeezed but goes on.
 func TestBurst(t *testing.T) {
 	const burst, lull = 300 * ms, 700 * ms
-	serve := func(with bool) (inference *prog, busy, idle float64, phases map[Phase]int) {
+	serve := func(with bool) (inference *prog, busy, idle float64, phases map[phase]int) {
 		g := newPlant(t, 3)
 		g.lag = ms / 2
 		inference = g.join(&prog{inst: "inference", slice: slice(100, 0.3, 0.6), slo: 50 * ms, kernel: 100 * time.Microsecond, blocks: 50, kernels: 100})
@@ -79,7 +79,7 @@ func TestBurst(t *testing.T) {
 		if with {
 			training = g.join(&prog{inst: "training", slice: slice(100, 0.4, 0.9), kernel: 400 * time.Microsecond, blocks: 640})
 		}
-		phases = map[Phase]int{}
+		phases = map[phase]int{}
 		g.run(200 * ms)
 		had := func() time.Duration {
 			if training == nil {
@@ -121,7 +121,7 @@ func TestBurst(t *testing.T) {
 	if got > 20*ms {
 		t.Errorf("later in a burst a request took %v", got)
 	}
-	if phases[Emergency] == 0 || phases[Contention] == 0 {
+	if phases[emergency] == 0 || phases[contention] == 0 {
 		t.Errorf("phases at requests: %v", phases)
 	}
 }

@@ -94,7 +94,7 @@ func (b *bars) solve(c *cutter, price, cap []float64, mu float64, shares []float
 			}
 		}
 		for i := range b.k.raster.points {
-			c.Work += st.row(b.k, before, i)
+			c.work += st.row(b.k, before, i)
 		}
 		before = st.value
 	}

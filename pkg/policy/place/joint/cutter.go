@@ -33,7 +33,7 @@ type cutter struct {
 	how      []int32   // ≥ 0 cut at x, as cutY + y, item -2-shape, none -1
 	best     []float64 // value by shape
 	bestOf   []choice
-	Work     int64
+	work     int64
 	ofShapes []int32
 }
 
@@ -106,7 +106,7 @@ func (c *cutter) solve(price, cap []float64, mu float64) {
 				c.best[ch.shape], c.bestOf[ch.shape] = v, ch
 			}
 		}
-		c.Work += int64(len(all))
+		c.work += int64(len(all))
 	}
 	c.fill()
 }
@@ -142,7 +142,7 @@ func (c *cutter) fill() {
 					v, how = sum, int32(cutY+a)
 				}
 			}
-			c.Work += int64(len(c.fitX[i]) + len(c.fitY[j]))
+			c.work += int64(len(c.fitX[i]) + len(c.fitY[j]))
 			c.value[at], c.how[at] = v, how
 		}
 	}

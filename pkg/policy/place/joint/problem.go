@@ -90,7 +90,7 @@ type Solution struct {
 // Options are what the planner may spend.
 type Options struct {
 	Seed    uint64
-	Work    int64       // bounds the search, in steps of the planner's own; 0 is DefaultWork
+	Work    int64       // bounds the search, in steps of the planner's own; 0 is what ends well under a second
 	Expired func() bool // ends the search early; nil is never
 }
 

@@ -6,12 +6,12 @@ import (
 
 // Names of the bounds, for a plan's bound_method.
 const (
-	BoundLP  = "joint-lp"
-	BoundDFF = "dff"
-	// BoundCover is what whole instances take of area and memory together.
-	BoundCover = "cover"
-	// BoundSpan is the largest span: an instance is on so many GPUs.
-	BoundSpan = "span"
+	boundLP  = "joint-lp"
+	boundDFF = "dff"
+	// boundCover is what whole instances take of area and memory together.
+	boundCover = "cover"
+	// boundSpan is the largest span: an instance is on so many GPUs.
+	boundSpan = "span"
 )
 
 // scaleWork is about how many divisions sizeBound takes for area.
@@ -34,7 +34,7 @@ func (s *solver) sizeBound() (gpus float64, method string) {
 		}
 	}
 	if len(rows) == 0 {
-		return 0, BoundDFF
+		return 0, boundDFF
 	}
 	most := 2
 	for most < 60 && (most+1)*(most+1)*len(rows) <= scaleWork {
@@ -62,9 +62,9 @@ func (s *solver) sizeBound() (gpus float64, method string) {
 		areas = append(areas, best)
 	}
 	if n := s.coverBound(rows, areas); whole(n) > whole(gpus) {
-		return n, BoundCover
+		return n, boundCover
 	}
-	return gpus, BoundDFF
+	return gpus, boundDFF
 }
 
 func product(a, b []float64) []float64 {

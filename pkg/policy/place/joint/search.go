@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// DefaultWork bounds the rounding and the search so that a plan takes well under
+// defaultWork bounds the rounding and the search so that a plan takes well under
 // a second.
-const DefaultWork = 10_000_000
+const defaultWork = 10_000_000
 
 // minHosts is how many GPUs the search has to choose among, if there are so
 // many: it opens some that were decided.
@@ -51,7 +51,7 @@ func (s *solver) expired() bool { return s.o.Expired != nil && s.o.Expired() }
 func (s *solver) done() int64 {
 	work := s.work
 	for _, c := range s.cutters {
-		work += c.Work
+		work += c.work
 	}
 	return work
 }

@@ -51,12 +51,12 @@ func (s *solver) bound() (root relaxation, gpus int, method string) {
 	s.alone()
 	root = s.generate(s.wants, s.counts())
 	s.limit += s.done() // which bounds rounding and search
-	gpus, method = whole(root.proven), BoundLP
+	gpus, method = whole(root.proven), boundLP
 	if size, by := s.sizeBound(); whole(size) > gpus {
 		gpus, method = whole(size), by
 	}
 	if n := s.widest(); n > gpus {
-		gpus, method = n, BoundSpan
+		gpus, method = n, boundSpan
 	}
 	return root, gpus, method
 }
@@ -64,7 +64,7 @@ func (s *solver) bound() (root relaxation, gpus int, method string) {
 func newSolver(p *Problem, o Options) *solver {
 	s := &solver{p: p, o: o, wants: demands(p), rng: random{o.Seed}, mu: make([]float64, len(p.Classes)), seen: map[string]bool{}, limit: o.Work}
 	if s.limit == 0 {
-		s.limit = DefaultWork
+		s.limit = defaultWork
 	}
 	for k := range p.Classes {
 		c := newCutter(p, k)

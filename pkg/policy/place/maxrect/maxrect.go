@@ -8,8 +8,8 @@ import "slices"
 // Rect is [X, X+W) × [Y, Y+H).
 type Rect struct{ X, Y, W, H int64 }
 
-// Area is the rectangle's area.
-func (r Rect) Area() int64 { return r.W * r.H }
+// area is the rectangle's area.
+func (r Rect) area() int64 { return r.W * r.H }
 
 // Contains says whether all of o lies in r.
 func (r Rect) Contains(o Rect) bool {
@@ -73,13 +73,13 @@ func (s *Space) Best(w, h int64) (at Rect, slack int64, ok bool) {
 		return Rect{}, 0, false
 	}
 	r := s.free[best]
-	return Rect{X: r.X, Y: r.Y, W: w, H: h}, r.Area() - w*h, true
+	return Rect{X: r.X, Y: r.Y, W: w, H: h}, r.area() - w*h, true
 }
 
 func before(a, b Rect) bool {
 	switch {
-	case a.Area() != b.Area():
-		return a.Area() < b.Area()
+	case a.area() != b.area():
+		return a.area() < b.area()
 	case a.Y != b.Y:
 		return a.Y < b.Y
 	case a.X != b.X:

@@ -4,11 +4,11 @@ import "math/bits"
 
 // Names of the bounds, for bound_method.
 const (
-	BoundNone   = "none" // nothing to pack
-	BoundArea   = "area"
-	BoundMemory = "memory"
-	BoundDFF    = "dff"
-	BoundBars   = "bars"
+	boundNone   = "none" // nothing to pack
+	boundArea   = "area"
+	boundMemory = "memory"
+	boundDFF    = "dff"
+	boundBars   = "bars"
 )
 
 // lowerBound is a number of bins below which the kinds, all of which must fit
@@ -17,10 +17,10 @@ const (
 func lowerBound(kinds []Kind, bin Bin, work int) (bins int, method string) {
 	bins, method = coarseBound(kinds, bin)
 	if n := dffBound(kinds, bin); n > bins {
-		bins, method = n, BoundDFF
+		bins, method = n, boundDFF
 	}
 	if n := barBound(kinds, bin, bins, work); n > bins {
-		bins, method = n, BoundBars
+		bins, method = n, boundBars
 	}
 	return bins, method
 }
@@ -28,12 +28,12 @@ func lowerBound(kinds []Kind, bin Bin, work int) (bins int, method string) {
 // coarseBound is the larger of the bounds by area and by memory, which take no
 // time.
 func coarseBound(kinds []Kind, bin Bin) (bins int, method string) {
-	bins, method = areaBound(kinds, bin), BoundArea
+	bins, method = areaBound(kinds, bin), boundArea
 	if bins == 0 {
-		return 0, BoundNone
+		return 0, boundNone
 	}
 	if n := memoryBound(kinds, bin); n > bins {
-		bins, method = n, BoundMemory
+		bins, method = n, boundMemory
 	}
 	return bins, method
 }

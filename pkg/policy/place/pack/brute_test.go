@@ -120,15 +120,15 @@ func TestBounds(t *testing.T) {
 		want   int
 		method string
 	}{
-		"nothing": {nil, Bin{W: 5, H: 5}, 0, BoundNone},
-		"full":    {[]Kind{{5, 5, 0, 3}}, Bin{W: 5, H: 5}, 3, BoundArea},
-		"memory":  {[]Kind{{1, 1, 5, 4}}, Bin{W: 5, H: 5, Mem: 9}, 3, BoundMemory},
+		"nothing": {nil, Bin{W: 5, H: 5}, 0, boundNone},
+		"full":    {[]Kind{{5, 5, 0, 3}}, Bin{W: 5, H: 5}, 3, boundArea},
+		"memory":  {[]Kind{{1, 1, 5, 4}}, Bin{W: 5, H: 5, Mem: 9}, 3, boundMemory},
 		// Three quarters of a bin each way never lie two in a bin.
-		"over half": {[]Kind{{3, 3, 0, 7}}, Bin{W: 5, H: 5}, 7, BoundDFF},
+		"over half": {[]Kind{{3, 3, 0, 7}}, Bin{W: 5, H: 5}, 7, boundDFF},
 		// Of 60% of the height none lies above another: by width, 3 × 0.4.
-		"side by side": {[]Kind{{4, 60, 0, 3}}, Bin{W: 10, H: 100}, 2, BoundDFF},
+		"side by side": {[]Kind{{4, 60, 0, 3}}, Bin{W: 10, H: 100}, 2, boundDFF},
 		// Beyond 64 bits: two of more than half each way.
-		"large": {[]Kind{{1<<30 + 1, 1<<29 + 1, 0, MaxItems}}, Bin{W: 1 << 31, H: 1 << 30}, MaxItems, BoundDFF},
+		"large": {[]Kind{{1<<30 + 1, 1<<29 + 1, 0, MaxItems}}, Bin{W: 1 << 31, H: 1 << 30}, MaxItems, boundDFF},
 	} {
 		if n, method := lowerBound(c.kinds, c.bin, barWork); n != c.want || method != c.method {
 			t.Errorf("%s: %d (%s), want %d (%s)", name, n, method, c.want, c.method)

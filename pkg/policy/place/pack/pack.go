@@ -23,8 +23,8 @@ type Bin struct{ W, H, Mem int64 }
 // bits.
 const MaxArea = math.MaxInt64 / 4
 
-// Holds says whether an empty bin has room for one of the kind.
-func (b Bin) Holds(k Kind) bool {
+// holds says whether an empty bin has room for one of the kind.
+func (b Bin) holds(k Kind) bool {
 	return k.W <= b.W && k.H <= b.H && (b.Mem == 0 || k.Mem <= b.Mem)
 }
 
@@ -75,7 +75,7 @@ func Pack(kinds []Kind, bin Bin, o Options) Packing {
 	var p Packing
 	fitting := make([]Kind, len(kinds))
 	for i, k := range kinds {
-		if fitting[i] = k; !bin.Holds(k) {
+		if fitting[i] = k; !bin.holds(k) {
 			fitting[i].Count = 0
 			p.Oversize = append(p.Oversize, i)
 		}
@@ -102,7 +102,7 @@ func Pack(kinds []Kind, bin Bin, o Options) Packing {
 	}
 	if p.Used > p.Bound {
 		if n := barBound(fitting, bin, p.Bound, barWork); n > p.Bound {
-			p.Bound, p.BoundMethod = n, BoundBars
+			p.Bound, p.BoundMethod = n, boundBars
 		}
 	}
 	return p

@@ -12,7 +12,7 @@ import (
 func check(kinds []Kind, bin Bin, p Packing) error {
 	left := make([]int, len(kinds))
 	for i, k := range kinds {
-		if bin.Holds(k) {
+		if bin.holds(k) {
 			left[i] = k.Count
 		}
 	}

@@ -34,7 +34,7 @@ func (c *checker) memory(g plan.GPU) {
 		models[m.Name] = true
 		sum += m.MemMiB
 	}
-	if room, limited := c.room(g); limited && !(sum <= room+Eps*max(1, room)) {
+	if room, limited := c.room(g); limited && !(sum <= room+eps*max(1, room)) {
 		c.add(onGPU(RuleMemory, g, g.Instances...), "instances and models need %v MiB, the GPU has %v", sum, room)
 	}
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// Eps is how far shares, rates and sizes may be off because decimal fractions
+// eps is how far shares, rates and sizes may be off because decimal fractions
 // are not exact; rates and sizes relatively.
-const Eps = 1e-6
+const eps = 1e-6
 
 // Inputs are what the plan was made from. What is nil is not checked against.
 type Inputs struct {
@@ -144,6 +144,6 @@ func onGPU(rule string, g plan.GPU, instances ...plan.Instance) Violation {
 }
 
 // exceeds compares with tolerance: relative for what is larger than 1.
-func exceeds(a, b float64) bool { return a > b+Eps*max(1, b) }
+func exceeds(a, b float64) bool { return a > b+eps*max(1, b) }
 
 func differs(a, b float64) bool { return exceeds(a, b) || exceeds(b, a) }
