@@ -1,6 +1,6 @@
 // Package csvfile reads the project's CSV files: columns are found by name,
 // unknown ones are ignored, and every fault names its file, line and column
-// (contract: For every binary).
+// (docs/files.md).
 package csvfile
 
 import (

@@ -1,5 +1,5 @@
 // Package events reads and writes what happens in a cluster of GPUs: instances
-// of functions start and stop (contract: gfaas-sim cluster).
+// of functions start and stop (docs/files.md).
 package events
 
 import "strconv"

@@ -1,5 +1,5 @@
 // Package function reads and writes function.yaml, the description of a
-// function (contract: Files, Function).
+// function (docs/files.md).
 package function
 
 import (

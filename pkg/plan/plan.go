@@ -1,5 +1,5 @@
 // Package plan reads and writes what a placement is made from and what it
-// comes to: demand, inventory and plan (contract: Files).
+// comes to: demand, inventory, plan, and rectangles to be packed (docs/files.md).
 package plan
 
 // Plan says what runs where.

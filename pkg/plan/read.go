@@ -12,7 +12,7 @@ import (
 // Version is the version of the plan format.
 const Version = 1
 
-// Models of what a GPU can host side by side (contract: Files, Plan).
+// Models of what a GPU can host side by side (docs/files.md).
 const (
 	ModelRect   = "rect"   // each instance has a fixed rectangle of window × SMs
 	ModelTokens = "tokens" // a timetable says which instances may run together

@@ -1,5 +1,5 @@
 // Package profile reads and writes profiles: what one instance of a function
-// sustains under each configuration (contract: Files, Profile).
+// sustains under each configuration (docs/files.md).
 package profile
 
 // Config is one point of the profiling grid.

@@ -6,7 +6,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 )
 
-// Result is what came out, as gfaas-sim queue prints it (contract: Commands).
+// Result is what came out, as gfaas-sim queue prints it -o json.
 // Times are in milliseconds.
 type Result struct {
 	Policy         string           `json:"policy"`

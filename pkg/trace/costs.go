@@ -21,7 +21,8 @@ func LoadFunctions(path string) ([]Function, error) { return textfile.Load(path,
 const absent = time.Duration(-1)
 
 // ReadFunctions reads function costs; name is what messages call the file.
-// What is missing is filled in by R3 of simulation.md. A profile will do too.
+// What is missing is filled in by R3 of docs/simulation.md. A profile will do
+// too.
 func ReadFunctions(r io.Reader, name string) ([]Function, error) {
 	data, err := io.ReadAll(r)
 	if err != nil {
@@ -70,7 +71,7 @@ func header(data []byte) []string {
 }
 
 // either is the name a column goes by in that header: another one only when
-// the contract's own is not there.
+// the format's own is not there.
 func either(header []string, name, other string) string {
 	if !slices.Contains(header, name) && slices.Contains(header, other) {
 		return other

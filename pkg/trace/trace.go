@@ -1,6 +1,6 @@
 // Package trace reads and writes traces of invocations and what functions cost
-// (contract: Files, Trace and Function costs). Traces stream: a reader holds a
-// buffer and the names of the functions, however long the trace is.
+// (docs/files.md). Traces stream: a reader holds a buffer and the names of the
+// functions, however long the trace is.
 package trace
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
-// Function is what invocations of one function cost (simulation.md, R3).
+// Function is what invocations of one function cost (docs/simulation.md, R3).
 type Function struct {
 	Name   string
 	Warm   time.Duration // an invocation whose container is warm and whose memory is on the GPU

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// Exit statuses of every binary (contract: For every binary).
+// Exit statuses of every binary (Notes says them to users).
 const (
 	ExitOK          = 0
 	ExitFailure     = 1 // failed for another reason, bad input included

@@ -24,7 +24,7 @@ const (
 	stateUnknown = "unknown" // its runtime does not answer
 )
 
-// psEntry is one instance as ps prints it (contract: Commands, gfaas).
+// psEntry is one instance as ps -o json prints it.
 type psEntry struct {
 	ID           string  `json:"id"`
 	Function     string  `json:"function"`
