@@ -1,3 +1,4 @@
+// Command gfaas-tokend hands out the time and the multiprocessors of GPUs.
 package main
 
 import (

@@ -1,6 +1,9 @@
 // Package place decides which instances of which configurations run where, so
-// that every function's demand is served. It does no I/O and its plans depend
-// on nothing but its arguments.
+// that every function's demand is served. Joint, our own, chooses and packs
+// together and proves how few GPUs could do; Fast and Dilu plan as the papers
+// do; Incremental changes a plan that runs. Packages below it solve the parts,
+// and one, verify, checks plans without a line of code of theirs. It does no I/O
+// and its plans depend on nothing but its arguments.
 package place
 
 import (

@@ -3,8 +3,7 @@
 // CFS-affinity. A policy turns what happened into what to do; it does no I/O
 // and knows no clock, so that the simulator and a gateway run the same bytes.
 //
-// The rules R1 to R20 that comments name are those of the simulator's
-// description, which docs/simulation.md repeats.
+// The rules R1 to R20 that comments name are those of docs/simulation.md.
 package queue
 
 import (

@@ -1,6 +1,8 @@
 // Package scale decides how many instances a function has. A scaler hears, once
 // a second, how many requests came and what is deployed, and says what to
-// start and what to stop. It does no I/O and knows no clock.
+// start and what to stop: Lazy as Dilu does (section 3.4.2), Heuristic as
+// FaST-GShare does (section 3.4.1), Eager at once and both ways. It does no I/O
+// and knows no clock.
 package scale
 
 import (

@@ -1,7 +1,8 @@
 // Package search decides which configurations of a function to measure. A
 // strategy is told what was measured, names what to measure next and why, and
-// at the end says which configuration to run the function in. It does no I/O
-// and gives the same answers to the same measurements.
+// at the end says which configuration to run the function in: grid is
+// FaST-GShare's (section 5.2), binary and hybrid are Dilu's (section 3.2), fast
+// is ours. It does no I/O and gives the same answers to the same measurements.
 package search
 
 import (

@@ -1,10 +1,12 @@
-// Package token decides who may use a GPU now: the multi-token scheduler of
-// FaST-GShare (section 3.3.2). A Scheduler is a value without I/O, clock or
-// timer: each Step takes the time and an event and returns what to do, so the
-// token daemon and a simulation run the same code and a recorded log of events
-// replays to the same actions.
+// Package token decides who may use a GPU now. There are two policies behind
+// one interface: Scheduler, the multi-token scheduler of FaST-GShare (section
+// 3.3.2), whose rules follow, and Introspective, Dilu's fast vertical scaling
+// (section 3.4.1). A policy is a value without I/O, clock or timer: each Step
+// takes the time and an event and returns what to do, so that any program with
+// a clock can drive it and a recorded log of events replays to the same
+// actions.
 //
-// # Rules
+// # Rules of the multi-token scheduler
 //
 // Time is cut into windows of length W. Each instance has a budget a window,
 // shared by its processes: request × W is guaranteed, limit × W is the most.
