@@ -74,6 +74,8 @@ func TestParseFaults(t *testing.T) {
 	const ok = "name: a\nimage: x\n"
 	for what, c := range map[string]struct{ text, want string }{
 		"unknown key":       {ok + "gpumem: 3\n", "f.yaml:3: gpumem: unknown key, expected one of command, "},
+		"near key":          {ok + "gpumem: 3\n", ", weight: gpu_mem?"},
+		"far key":           {ok + "colour: 3\n", "tenant, weight"},
 		"unknown model key": {ok + "model: {name: m, size: 1MiB, shape: 3}\n", "f.yaml:3: model.shape: unknown key, expected one of name, size"},
 		"repeated key":      {ok + "name: b\n", "f.yaml:3: name: the key is on line 1 already"},
 		"repeated variable": {ok + "env:\n  A: 1\n  A: 2\n", "f.yaml:5: env.A: the key is on line 4 already"},

@@ -2,7 +2,8 @@ package function
 
 import (
 	"fmt"
-	"sort"
+	"maps"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -44,7 +45,7 @@ func (p *parser) mapping(n *yaml.Node, path string, setters map[string]setter) m
 		lines[k.Value] = k.Line
 		set, known := setters[k.Value]
 		if !known || k.Kind != yaml.ScalarNode {
-			p.fail(k, path+shorten(k.Value), "unknown key, expected one of %s", keysOf(setters))
+			p.fail(k, path+shorten(k.Value), "unknown key, expected one of %s%s", keysOf(setters), meant(k.Value, setters))
 			continue
 		}
 		set(p, path+k.Value, follow(v))
@@ -94,10 +95,13 @@ func shorten(key string) string {
 }
 
 func keysOf(setters map[string]setter) string {
-	names := make([]string, 0, len(setters))
-	for name := range setters {
-		names = append(names, name)
+	return strings.Join(slices.Sorted(maps.Keys(setters)), ", ")
+}
+
+// meant asks whether a key was meant that is near to what stands there.
+func meant(what string, setters map[string]setter) string {
+	if near := textfile.Near(what, slices.Sorted(maps.Keys(setters))); near != "" {
+		return ": " + near + "?"
 	}
-	sort.Strings(names)
-	return strings.Join(names, ", ")
+	return ""
 }

@@ -20,7 +20,8 @@ type File struct {
 }
 
 // Read reads one JSON value into v, a pointer to a struct. A key is required
-// unless its field is tagged omitempty; null stands for an empty list only.
+// unless its field is tagged omitempty; null stands for an empty list only. A
+// file whose keys or values are not v's is returned beside the error.
 func Read(r io.Reader, name string, v any) (*File, error) {
 	data, err := io.ReadAll(r)
 	if err != nil {
@@ -38,12 +39,21 @@ func Read(r io.Reader, name string, v any) (*File, error) {
 		return nil, err
 	}
 	if err := f.checkShape(v); err != nil {
-		return nil, err
+		return f, err
 	}
 	if err := json.Unmarshal(data, v); err != nil {
 		return nil, f.unmarshalFault(err)
 	}
 	return f, nil
+}
+
+// Version is the number under the key version, 0 when there is none.
+func (f *File) Version() float64 {
+	var head struct {
+		Version float64 `json:"version"`
+	}
+	_ = json.Unmarshal(f.data, &head) // what else is in the file is no matter here
+	return head.Version
 }
 
 // checkSyntax accepts exactly one JSON value.

@@ -125,7 +125,11 @@ func (w *walker) object(t reflect.Type) error {
 		w.path = append(w.path, shorten(key)...)
 		field, known := fieldNamed(t, key)
 		if !known {
-			return w.fault("unknown key, expected one of %s", strings.Join(keys(t, false), ", "))
+			near := textfile.Near(key, keys(t, false))
+			if near != "" {
+				near = ": " + near + "?"
+			}
+			return w.fault("unknown key, expected one of %s%s", strings.Join(keys(t, false), ", "), near)
 		}
 		if first, twice := lines[key]; twice {
 			return w.fault("the key is on line %d already, expected once", first)
