@@ -70,8 +70,10 @@ func checkRoundTrip(t *testing.T, first Plan) {
 func TestReadFaults(t *testing.T) {
 	for what, c := range map[string]struct{ old, new, want string }{
 		"version":         {`"version":1`, `"version":2`, "p.json:1: version: 2, expected 1"},
+		"later version":   {`"version":1,`, `"version":2,"colours":[],`, "p.json:1: version: 2, expected 1"},
 		"model":           {`"rect"`, `"grid"`, `p.json:1: model: "grid", expected rect or tokens`},
 		"unknown key":     {`"sm_pct":12`, `"sm_pct":12,"colour":1`, "p.json:4: gpus[0].instances[0].colour: unknown key"},
+		"misspelt key":    {`"x":0,`, `"x":0,"quota_limits":1,`, "x, y: quota_limit?"},
 		"missing key":     {`"sm_pct":12,`, ``, "p.json:4: gpus[0].instances[0].sm_pct: the key is missing"},
 		"no x":            {`"x":0,`, ``, "p.json:4: gpus[0].instances[0].x: the key is missing"},
 		"batch":           {`"batch":1`, `"batch":0`, "p.json:5: gpus[0].instances[0].batch: 0, expected 1 or more"},

@@ -28,6 +28,11 @@ func Load(path string) (Plan, error) { return textfile.Load(path, Read) }
 func Read(r io.Reader, name string) (Plan, error) {
 	var p Plan
 	file, err := jsonfile.Read(r, name, &p)
+	if file != nil && file.Version() > Version { // which is why it has other keys
+		p.Version = int(min(file.Version(), 1<<53))
+		_, what := p.fault()
+		return Plan{}, file.Fault(&p, "version", what)
+	}
 	if err != nil {
 		return Plan{}, err
 	}
