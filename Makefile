@@ -67,12 +67,12 @@ lint:
 
 # man/ and completions/ come from the command trees.
 docs:
-	$(GO) run ./pkg/command/gendocs man completions
+	$(GO) run ./pkg/command/gendocs man completions pkg/command/cli/settings.txt
 
 drift:
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && mkdir $$dir/man $$dir/completions && \
-	  $(GO) run ./pkg/command/gendocs $$dir/man $$dir/completions && \
-	  diff -r man $$dir/man && diff -r completions $$dir/completions && $(GO) generate ./pkg/wire && git diff --exit-code -- hook/wire.h
+	  $(GO) run ./pkg/command/gendocs $$dir/man $$dir/completions $$dir/settings.txt && \
+	  diff -r man $$dir/man && diff -r completions $$dir/completions && diff pkg/command/cli/settings.txt $$dir/settings.txt && $(GO) generate ./pkg/wire && git diff --exit-code -- hook/wire.h
 
 bench: all checks
 	$(GO) test -run '^$$' -bench . -benchtime 1s ./...

@@ -1,12 +1,8 @@
 package cli
 
 import (
-	"errors"
-	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -72,48 +68,6 @@ func (env *Env) Reread(flags *pflag.FlagSet) error {
 		return first
 	}
 	return applySettings(flags, env.config)
-}
-
-// readConfig reads the one config file that applies, if any.
-func readConfig(v *viper.Viper, flags *pflag.FlagSet, named string) error {
-	if named == "" && !flags.Changed("config") {
-		named = os.Getenv("GFAAS_CONFIG")
-	}
-	paths := []string{named}
-	if named == "" {
-		paths = []string{filepath.Join(configHome(), "gfaas", "config.yaml"), "/etc/gfaas/config.yaml"}
-	}
-	for _, path := range paths {
-		if _, err := os.Stat(path); named == "" && errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		v.SetConfigFile(path)
-		v.SetConfigType("yaml")
-		if err := v.ReadInConfig(); err != nil {
-			return configFault(path, err)
-		}
-		return nil
-	}
-	return nil
-}
-
-var yamlLine = regexp.MustCompile(`line (\d+): `)
-
-// configFault says what is wrong with the config file as for any other file:
-// FILE:LINE: what.
-func configFault(path string, err error) error {
-	var parse viper.ConfigParseError
-	if !errors.As(err, &parse) {
-		return Fail(ExitFailure, "", fmt.Errorf("config file: %w", err))
-	}
-	text := strings.TrimPrefix(parse.Unwrap().Error(), "yaml: ")
-	text = strings.TrimPrefix(text, "unmarshal errors:\n  ")
-	line := "1"
-	if m := yamlLine.FindStringSubmatchIndex(text); m != nil {
-		line = text[m[2]:m[3]]
-		text = text[:m[0]] + text[m[1]:]
-	}
-	return Fail(ExitFailure, "", fmt.Errorf("%s:%s: %s", path, line, text))
 }
 
 func configHome() string {

@@ -84,6 +84,32 @@ func TestConfigFaults(t *testing.T) {
 	}
 }
 
+// A misspelt setting would be ignored, and nobody would know.
+func TestUnknownSettings(t *testing.T) {
+	dir := isolate(t)
+	path := filepath.Join(dir, "c.yaml")
+	for text, want := range map[string]string{
+		"label: a\nmax-rsp: 1\n":   path + ":2: max-rsp: unknown setting in version " + Version + ", expected the long name of a flag: max-rps?",
+		"max_rps: 1\n":             path + ":1: max_rps: unknown setting in version " + Version + ", expected the long name of a flag: max-rps?",
+		"\ncolour-of-it: {a: 1}\n": path + ":2: colour-of-it: unknown setting in version " + Version + ", expected the long name of a flag\n",
+		"version: 2\n":             path + ":1: version: unknown setting",
+	} {
+		write(t, path, text)
+		var p program
+		status, _, stderr := p.execute(t, 0, "work", "--config", path)
+		if status != ExitFailure || !strings.Contains(stderr, want) || p.ran != "" {
+			t.Errorf("%q: status %d, %q; want 1 and %q", text, status, stderr, want)
+		}
+	}
+	for _, text := range []string{"", "# nothing\n", "Label: a\n", "gpus-per-node: 4 # of gfaas-sim\n", "{label: a, max-rps: 1}\n"} {
+		write(t, path, text)
+		var p program
+		if status, _, stderr := p.execute(t, 0, "work", "--config", path); status != ExitOK {
+			t.Errorf("%q: status %d, %q", text, status, stderr)
+		}
+	}
+}
+
 func write(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

@@ -20,7 +20,7 @@ var format = regexp.MustCompile(`\((CSV|JSON|YAML)|\.(csv|json|yaml)\b|\bfile\b`
 func TestFilesAreCompleted(t *testing.T) {
 	for name, build := range trees {
 		env := &cli.Env{Prog: name, Out: t.Output(), Err: t.Output()}
-		visit(env.Tree(build), func(cmd *cobra.Command) {
+		walk(env.Tree(build), func(cmd *cobra.Command) {
 			cmd.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
 				_, directive := completed(cmd, f)
 				files := directive == cobra.ShellCompDirectiveDefault || directive == cobra.ShellCompDirectiveFilterFileExt
@@ -58,9 +58,10 @@ func completed(cmd *cobra.Command, f *pflag.Flag) ([]string, cobra.ShellCompDire
 	return complete(cmd, nil, "")
 }
 
-func visit(cmd *cobra.Command, do func(*cobra.Command)) {
-	do(cmd)
-	for _, sub := range cmd.Commands() {
-		visit(sub, do)
+// TestSettingsAreListed: a flag that the list of settings lacks could not be
+// set in the config file.
+func TestSettingsAreListed(t *testing.T) {
+	if got := cli.Settings(); !slices.Equal(got, settings()) {
+		t.Errorf("pkg/command/cli/settings.txt is not up to date, run make docs: it has\n%v\nand the flags are\n%v", got, settings())
 	}
 }

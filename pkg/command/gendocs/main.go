@@ -1,13 +1,16 @@
 // Command gendocs writes the man pages and shell completions of every binary
-// into two folders: gendocs MAN COMPLETIONS.
+// into two folders, and the names of all settings into a file:
+// gendocs MAN COMPLETIONS SETTINGS.
 package main
 
 import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,8 +32,8 @@ var trees = map[string]func(*cli.Env) *cobra.Command{
 }
 
 func main() {
-	if len(os.Args) != 3 {
-		fmt.Fprintln(os.Stderr, "usage: gendocs MAN COMPLETIONS")
+	if len(os.Args) != 4 {
+		fmt.Fprintln(os.Stderr, "usage: gendocs MAN COMPLETIONS SETTINGS")
 		os.Exit(cli.ExitUsage)
 	}
 	for name, build := range trees {
@@ -38,6 +41,29 @@ func main() {
 			fmt.Fprintln(os.Stderr, "gendocs:", err)
 			os.Exit(cli.ExitFailure)
 		}
+	}
+	if err := os.WriteFile(os.Args[3], []byte(strings.Join(settings(), "\n")+"\n"), 0o644); err != nil {
+		fmt.Fprintln(os.Stderr, "gendocs:", err)
+		os.Exit(cli.ExitFailure)
+	}
+}
+
+// settings are the names of the flags of all commands, in order.
+func settings() (names []string) {
+	for name, build := range trees {
+		env := &cli.Env{Prog: name, Out: io.Discard, Err: io.Discard}
+		walk(env.Tree(build), func(cmd *cobra.Command) {
+			names = cli.SettingsOf(cmd.Flags(), cli.SettingsOf(cmd.PersistentFlags(), names))
+		})
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+func walk(cmd *cobra.Command, do func(*cobra.Command)) {
+	do(cmd)
+	for _, sub := range cmd.Commands() {
+		walk(sub, do)
 	}
 }
 
