@@ -9,7 +9,7 @@ type Note struct{ Title, Text string }
 var Notes = []Note{
 	{"SETTINGS", `Every flag can be given as GFAAS_FLAG in the environment (GFAAS_GPU_MEM is
 --gpu-mem), or as a line of the settings file (gpu-mem: 16GiB); a flag wins
-over the environment, the environment over the file. The file serves all
+over the environment, the environment over the file. The file is for all
 programs; a line that none of them knows is an error.`},
 	{"EXIT STATUS", `0 done; 1 failed (bad input included); 2 wrong usage; 3 the answer is no;
 4 something needed is missing; 5 timed out; 6 state locked; 7 partly done,
