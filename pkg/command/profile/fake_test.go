@@ -29,6 +29,8 @@ type fake struct {
 	most    int // instances that ran at once
 	others  []string
 	bodies  map[string]int // "batch body" by number of requests
+
+	measured time.Time // when an instance was stopped whose memory does not park
 }
 
 // errNoEngine is an error that every start would end in.
@@ -202,6 +204,9 @@ func (s *fakeSubject) Stop(ctx context.Context) error {
 	s.fake.mu.Lock()
 	defer s.fake.mu.Unlock()
 	s.fake.running--
+	if !s.parks {
+		s.fake.measured = time.Now()
+	}
 	if s.fault == "stop" || s.fault == "lingers" && s.parks {
 		return errors.New("it does not end")
 	}

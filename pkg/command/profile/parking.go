@@ -83,7 +83,7 @@ func (t trial) loadMS(ctx context.Context, batch int) (ms float64, err error) {
 	switch {
 	case errors.As(err, &stuck):
 		return ms, err
-	case err != nil && ctx.Err() == nil:
+	case err != nil && ctx.Err() == nil && !hopeless(err): // or else the trial that follows says so
 		t.note(fmt.Sprintf("load_ms of %s is not measured: %v", t.fn.Name, err))
 	}
 	return ms, nil

@@ -3,6 +3,7 @@ package profile
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -100,24 +101,64 @@ func TestLoadTimeIsMeasuredOnceAFunction(t *testing.T) {
 	})
 }
 
-// An instance that cannot be stopped ends the run, but not before the row is kept.
-func TestLoadTimeThatCannotStopKeepsTheRow(t *testing.T) {
+// prompt is a journal of rows that must be as old as the stop of an instance.
+type prompt struct {
+	*testing.T
+	lanes []*fake
+	rows  int
+}
+
+func (p *prompt) Append(row profile.Row) error {
+	p.rows++
+	if row.LoadMS == 0 || !slices.ContainsFunc(p.lanes, func(f *fake) bool { return f.measured.Equal(time.Now()) }) {
+		p.Errorf("row %+v is written at %v", row, time.Now())
+	}
+	return nil
+}
+
+func (p *prompt) Close() error { return nil }
+
+// A row is whole and written the moment it is measured: a kill while load_ms is
+// measured loses none.
+func TestNoRowWaitsForTheLoadTime(t *testing.T) {
+	for n := range 2 {
+		synctest.Test(t, func(t *testing.T) {
+			lanes := []*fake{{}, {}}[:n+1]
+			a, b := named("a", ""), named("b", "")
+			a.GPUMem, b.GPUMem = gpu.GiB, gpu.GiB
+			r := aRunner(t, "grid", lanes, a, b)
+			r.job.park = true
+			rows := &prompt{T: t, lanes: lanes}
+			r.journal = rows
+			err := r.run(t.Context())
+			r.progress.close()
+			if err != nil || rows.rows != r.job.cells() {
+				t.Errorf("%d lanes: %v, %d rows", len(lanes), err, rows.rows)
+			}
+		})
+	}
+}
+
+// An instance that cannot be stopped ends the run before anything is measured
+// beside it.
+func TestLoadTimeThatCannotStopEndsTheRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := named("f", "lingers")
 		f.GPUMem = gpu.GiB
-		r := aRunner(t, "grid", []*fake{{}}, f)
+		lane := &fake{}
+		r := aRunner(t, "grid", []*fake{lane}, f)
 		r.job.park = true
 		err := r.run(t.Context())
 		r.progress.close()
 		var stuck *stopError
-		if !errors.As(err, &stuck) || len(r.rows) != 1 || r.rows[0].Samples == 0 {
-			t.Errorf("%v, rows %+v", err, r.rows)
+		if !errors.As(err, &stuck) || len(lane.started) != 0 || len(r.rows)+len(r.failures) != 0 {
+			t.Errorf("%v, rows %+v, started %v", err, r.rows, lane.started)
 		}
 	})
 }
 
-// An interrupt while it is measured keeps the row too, without it.
-func TestInterruptedLoadTimeKeepsTheRow(t *testing.T) {
+// An interrupt while it is measured leaves nothing behind and no row without it.
+func TestInterruptedLoadTimeEndsTheRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := named("f", "")
 		f.GPUMem = gpu.GiB
@@ -128,8 +169,19 @@ func TestInterruptedLoadTimeKeepsTheRow(t *testing.T) {
 		defer cancel()
 		err := r.run(ctx)
 		r.progress.close()
-		if err == nil || len(r.rows) != 1 || r.rows[0].LoadMS != 0 || lane.running != 0 {
+		if err == nil || len(r.rows) != 0 || lane.running != 0 {
 			t.Errorf("%v, rows %+v, %d run", err, r.rows, lane.running)
+		}
+	})
+}
+
+// What every instance needs and is not there is told once, as the run's error.
+func TestNothingToMeasureTheLoadTimeOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := aTrial(&fake{}, "engine")
+		tr.note = func(text string) { t.Errorf("note %q", text) }
+		if ms, err := tr.loadMS(t.Context(), 1); ms != 0 || err != nil {
+			t.Errorf("%v ms, %v", ms, err)
 		}
 	})
 }

@@ -45,11 +45,12 @@ instance to its first answer, warm_ms the median of 5 single requests before
 the load. model_mem_mib is the function file's model size. On an NVIDIA GPU
 gpu_util_pct, sm_occupancy_pct (Hopper and later) and power_w are the whole
 GPU's means under load, warm-up included; MIG instances have none. cold_ms is of
-a start whose files the page cache may hold, as it does from the second trial
-on. What was not measured is left empty.
+a start whose files the page cache may hold, as it does from the second start
+on, of which the first may be that for load_ms. What was not measured is left
+empty.
 
 load_ms is what a request takes longer when the memory of its instance waits on
-the host. It is measured once a function, after the first configuration, on one
+the host. It is measured once a function, before the first configuration, on one
 more instance: with the whole GPU, and with its memory moved to the host while
 it has no work (see gfaas run --oversubscribe). The median of 3 requests, each
 sent once all of the memory was seen to be there (mem_parked_mib of gfaas-tokend

@@ -174,9 +174,13 @@ func (r *runner) one(ctx context.Context, t trial, c profile.Config) (row profil
 		return row, false, err
 	}
 	r.progress.measuring(t.fn.Name, c)
-	if row, err = t.measure(ctx, c); err == nil {
-		row.LoadMS, err = r.loadMS(ctx, t, c.Batch)
+	// First, so that a row is complete, and written, as soon as it is measured.
+	ms, err := r.loadMS(ctx, t, c.Batch)
+	if err != nil {
+		return row, false, err
 	}
+	row, err = t.measure(ctx, c)
+	row.LoadMS = ms
 	var lingering *stopError
 	stuck := errors.As(err, &lingering)
 	r.mu.Lock()
