@@ -113,7 +113,16 @@ func (o *clusterOptions) run(cmd *cobra.Command) error {
 	if o.traceOut != "" {
 		w.Decided = tracer(&trace, devices)
 	}
-	result := cluster.Run(w, log.Events)
+	bar := o.env.Progress(len(log.Events), "events")
+	w.Progress = func(played int) error {
+		_ = bar.Set(played)
+		return cmd.Context().Err()
+	}
+	result, err := cluster.Run(w, log.Events)
+	_ = bar.Finish()
+	if err != nil {
+		return err
+	}
 	result.Scheduler = o.scheduler
 	if o.traceOut != "" {
 		if err := o.env.WriteTo(o.traceOut, trace.Bytes()); err != nil {

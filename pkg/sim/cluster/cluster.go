@@ -40,7 +40,13 @@ type World struct {
 	Clock  func() time.Duration // measures decisions
 	// Decided is told every decision on a start, and why; it may be nil.
 	Decided func(events.Event, online.Decision)
+	// Progress is told now and then how many events were played, and ends the
+	// run by an error; it may be nil.
+	Progress func(played int) error
 }
+
+// often is after how many events progress is told: they take milliseconds.
+const often = 256
 
 // meter adds up what GPUs hold.
 type meter struct {
@@ -69,8 +75,9 @@ type held struct {
 // billion is a whole GPU: in billionths sums are exact.
 const billion = 1e9
 
-// Run plays the events, which are in the order of time.
-func Run(w World, all []events.Event) Result {
+// Run plays the events, which are in the order of time. The error is that of
+// Progress.
+func Run(w World, all []events.Event) (Result, error) {
 	m := meter{World: w, running: map[string]held{}, instances: make([]int, len(w.Mem))}
 	for i, e := range all {
 		if i > 0 {
@@ -82,8 +89,13 @@ func Run(w World, all []events.Event) Result {
 		} else {
 			m.stop(e.Instance)
 		}
+		if i%often == often-1 && w.Progress != nil {
+			if err := w.Progress(i + 1); err != nil {
+				return Result{}, err
+			}
+		}
 	}
-	return m.sum()
+	return m.sum(), nil
 }
 
 // pass lets time go by.

@@ -1,8 +1,10 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -26,7 +28,11 @@ func play(all []events.Event, nodes, perNode int, gib float64, placer func([]pla
 	w.Placer = placer(devices)
 	ticks := time.Duration(0)
 	w.Clock = func() time.Duration { ticks += time.Microsecond; return ticks }
-	return Run(w, all)
+	r, err := Run(w, all)
+	if err != nil {
+		panic(err) // there is no Progress to fail
+	}
+	return r
 }
 
 func dilu(d []plan.Device) *online.Fleet { return online.Dilu(d, online.DiluDefaults()) }
@@ -90,5 +96,20 @@ func BenchmarkDecision(b *testing.B) {
 			}
 			b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/3200, "µs/decision")
 		})
+	}
+}
+
+// Progress is told of what was played, and its error ends the run.
+func TestProgress(t *testing.T) {
+	var told []int
+	enough := errors.New("enough")
+	w := World{Placer: dilu(nil), Clock: func() time.Duration { return 0 }, Progress: func(played int) error {
+		if told = append(told, played); len(told) == 3 {
+			return enough
+		}
+		return nil
+	}}
+	if _, err := Run(w, make([]events.Event, 10*often)); !errors.Is(err, enough) || !slices.Equal(told, []int{often, 2 * often, 3 * often}) {
+		t.Errorf("told %v, %v", told, err)
 	}
 }
