@@ -99,15 +99,25 @@ struct gf_stream *gf_stream_use(struct gf_device *device, CUstream stream, uint3
     return entry;
 }
 
+/* The legacy stream last, and only if nothing else runs, as in meter.c: what is
+ * captured now would wait for all that does, when it is launched. Its end is
+ * then recorded when the lease ends, if the capture is over by then. */
 static void end_all(struct gf_device *device)
 {
-    for (struct gf_stream *s = device->streams; s; s = s->next) {
-        CUcontext popped;
-        if (s->lease == GF_NO_LEASE || s->dead || gf_real.cuCtxPushCurrent_v2(s->context) != CUDA_SUCCESS)
-            continue;
-        gf_meter_end(s, UINT64_MAX - 1);
-        gf_real.cuCtxPopCurrent_v2(&popped);
-    }
+    bool runs = false;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED; /* others may capture */
+    gf_real.cuThreadExchangeStreamCaptureMode(&mode);
+    for (int last = 0; last < 2; last++)
+        for (struct gf_stream *s = device->streams; s && !(last && runs); s = s->next) {
+            CUcontext popped;
+            if ((s->stream == CU_STREAM_LEGACY) != last || s->lease == GF_NO_LEASE || s->dead ||
+                gf_real.cuCtxPushCurrent_v2(s->context) != CUDA_SUCCESS)
+                continue;
+            gf_meter_end(s, UINT64_MAX - 1);
+            runs |= gf_real.cuEventQuery(s->end) == CUDA_ERROR_NOT_READY;
+            gf_real.cuCtxPopCurrent_v2(&popped);
+        }
+    gf_real.cuThreadExchangeStreamCaptureMode(&mode);
 }
 
 void gf_capture_begins(void)
