@@ -68,9 +68,19 @@ static CUcontext primary_context(CUdevice dev)
     return context;
 }
 
-/* Others may still hold the primary context when it is released: it is gone
- * when it is no longer active. */
-#define GF_PRIMARY(symbol) \
+GF_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
+{
+    if (!gf_boot())
+        return CUDA_ERROR_NOT_INITIALIZED;
+    CUresult result = gf_real.cuDevicePrimaryCtxRetain(pctx, dev);
+    if (result == CUDA_SUCCESS)
+        gf_primary_held(gf_device_at(dev));
+    return result;
+}
+
+/* Others may still hold the primary context when it is released, some of whom
+ * said so to the driver alone: it is gone when it is no longer active. */
+#define GF_PRIMARY(symbol, gone) \
     GF_EXPORT CUresult symbol(CUdevice dev) \
     { \
         if (!gf_boot()) \
@@ -79,16 +89,18 @@ static CUcontext primary_context(CUdevice dev)
         int active = 0; \
         CUcontext context = primary_context(dev); \
         struct gf_device *device = gf_device_at(dev); \
-        gf_context_leaving(device, context); \
+        gf_primary_leaving(device, context, gone); \
         CUresult result = gf_real.symbol(dev); \
         CUresult known = gf_real.cuDevicePrimaryCtxGetState(dev, &flags, &active); \
+        if (known == CUDA_SUCCESS && !active) \
+            device->holders = 0; \
         leaves(device, context, known == CUDA_SUCCESS && !active); \
         return result; \
     }
-GF_PRIMARY(cuDevicePrimaryCtxRelease)
-GF_PRIMARY(cuDevicePrimaryCtxRelease_v2)
-GF_PRIMARY(cuDevicePrimaryCtxReset)
-GF_PRIMARY(cuDevicePrimaryCtxReset_v2)
+GF_PRIMARY(cuDevicePrimaryCtxRelease, 1)
+GF_PRIMARY(cuDevicePrimaryCtxRelease_v2, 1)
+GF_PRIMARY(cuDevicePrimaryCtxReset, UINT32_MAX)
+GF_PRIMARY(cuDevicePrimaryCtxReset_v2, UINT32_MAX)
 
 #define GF_STREAM_DESTROY(symbol) \
     GF_EXPORT CUresult symbol(CUstream stream) \
@@ -149,7 +161,7 @@ GF_EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
         gf_context_left(device, context, true);
         primary = primary_context((CUdevice)gf_ordinal(device));
     }
-    gf_context_leaving(device, primary);
+    gf_primary_leaving(device, primary, 0);
     CUresult result = gf_real.cuGreenCtxDestroy(green);
     if (device)
         gf_real.cuDevicePrimaryCtxGetState((CUdevice)gf_ordinal(device), &flags, &active);

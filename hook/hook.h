@@ -101,6 +101,7 @@ struct gf_device {
     struct gf_stream *streams; /* that work was sent to */
     uint64_t leaving_ns;       /* time under the lease of the context that is leaving */
     uint64_t carried_ns;       /* this lease's time in contexts that are gone */
+    uint32_t holders;          /* of the primary context, as far as the program has said */
 
     uint64_t mem_used;     /* memory.c: bytes this process has allocated there */
     uint64_t mem_parked;   /* of them, what the driver has moved to the host */
@@ -336,6 +337,10 @@ void gf_stream_thread_gone(struct gf_thread *thread);
  * device and settles its time, after it says whether it is gone and drops the
  * lock. No device: there is no context. */
 void gf_context_leaving(struct gf_device *device, CUcontext context);
+/* The same for the primary context, of which so many holders let go that were
+ * counted. While others hold it nothing ends, and nothing is waited for. */
+void gf_primary_leaving(struct gf_device *device, CUcontext context, uint32_t holders);
+void gf_primary_held(struct gf_device *device);
 void gf_context_left(struct gf_device *device, CUcontext context, bool gone);
 /* Frees entries of streams and contexts that are gone. No thread may be inside
  * a launch: the threads' caches lead nowhere, since their lease is over. */

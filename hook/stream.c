@@ -197,13 +197,10 @@ void gf_stream_thread_gone(struct gf_thread *thread)
     }
 }
 
-void gf_context_leaving(struct gf_device *device, CUcontext context)
+/* Waits for the work of a context and adds up its time; locked. */
+static void settle(struct gf_device *device, CUcontext context)
 {
     CUcontext popped;
-    if (!device)
-        return;
-    pthread_mutex_lock(&device->lock);
-    device->leaving_ns = 0;
     if (!context || gf_real.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
         return;
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED; /* others may capture */
@@ -216,6 +213,33 @@ void gf_context_leaving(struct gf_device *device, CUcontext context)
     device->leaving_ns = gf_meter_span(device, context);
     gf_real.cuThreadExchangeStreamCaptureMode(&mode);
     gf_real.cuCtxPopCurrent_v2(&popped);
+}
+
+void gf_context_leaving(struct gf_device *device, CUcontext context)
+{
+    if (!device)
+        return;
+    pthread_mutex_lock(&device->lock);
+    device->leaving_ns = 0;
+    settle(device, context);
+}
+
+void gf_primary_held(struct gf_device *device)
+{
+    pthread_mutex_lock(&device->lock);
+    device->holders++;
+    pthread_mutex_unlock(&device->lock);
+}
+
+void gf_primary_leaving(struct gf_device *device, CUcontext context, uint32_t holders)
+{
+    if (!device)
+        return;
+    pthread_mutex_lock(&device->lock);
+    device->leaving_ns = 0;
+    device->holders -= holders < device->holders ? holders : device->holders;
+    if (!device->holders)
+        settle(device, context);
 }
 
 void gf_context_left(struct gf_device *device, CUcontext context, bool gone)

@@ -10,6 +10,9 @@
  * failed   a context that is none is destroyed
  * ahead    launches behind a host function that waits for the program
  * beside   a stream is held back, and another goes on beside it
+ * capture  the same, and the other is captured first
+ * retained one of the holders of the primary context, of a device that works,
+ *          lets go of it, and need not wait
  * stuck    as ahead, and what that waits for waits itself for another launch:
  *          prints "behind", goes on when there is a line on its input and
  *          ends with that
@@ -164,28 +167,85 @@ static void ahead(void)
     MUST(cuStreamSynchronize(stream));
 }
 
-/* The legacy stream, used before, must not be made to wait for the one and so
- * hold up the other. */
-static void beside(void)
+/* Two blocking streams, of which one is held back. The legacy stream was used
+ * before. */
+static CUstream held, other_stream;
+
+static void hold(void)
 {
-    CUstream held, other;
-    CUdeviceptr memory;
     MUST(cuCtxCreate(&context, 0, device));
     load();
-    MUST(cuMemAlloc(&memory, 4096));
     MUST(cuStreamCreate(&held, CU_STREAM_DEFAULT));
-    MUST(cuStreamCreate(&other, CU_STREAM_DEFAULT));
+    MUST(cuStreamCreate(&other_stream, CU_STREAM_DEFAULT));
     launch(nop, held);
     launch(nop, CU_STREAM_LEGACY);
     MUST(cuCtxSynchronize());
     MUST(cuLaunchHostFunc(held, waits, NULL));
     launch(nop, held);
-    usleep(100000); /* while nothing is launched the library looks whether all is over */
-    MUST(cuMemsetD8Async(memory, 1, 4096, other));
-    for (double end = now_s() + 10; cuStreamQuery(other) == CUDA_ERROR_NOT_READY; usleep(1000))
+}
+
+/* The other one goes on: the legacy stream must not have been made to wait for
+ * the one and so hold up the other. */
+static void let_go(void)
+{
+    for (double end = now_s() + 10; cuStreamQuery(other_stream) == CUDA_ERROR_NOT_READY; usleep(1000))
         ENSURE(now_s() < end);
     __atomic_store_n(&may_go, 1, __ATOMIC_RELEASE);
     MUST(cuCtxSynchronize());
+}
+
+static void beside(void)
+{
+    CUdeviceptr memory;
+    hold();
+    MUST(cuMemAlloc(&memory, 4096));
+    usleep(100000); /* while nothing is launched the library looks whether all is over */
+    MUST(cuMemsetD8Async(memory, 1, 4096, other_stream));
+    let_go();
+}
+
+static void capture(void)
+{
+    CUgraph graph;
+    CUgraphExec exec;
+    hold();
+    MUST(cuStreamBeginCapture(other_stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    launch(nop, other_stream);
+    MUST(cuStreamEndCapture(other_stream, &graph));
+    MUST(cuGraphInstantiate(&exec, graph, 0));
+    MUST(cuGraphLaunch(exec, other_stream));
+    let_go();
+}
+
+/* Whether a stream works still when a holder of the context has let go of it. */
+static int works_on(CUstream stream)
+{
+    CUcontext same;
+    MUST(cuDevicePrimaryCtxRetain(&same, device));
+    launch(slow, stream);
+    MUST(cuDevicePrimaryCtxRelease(device));
+    int works = cuStreamQuery(stream) == CUDA_ERROR_NOT_READY;
+    MUST(cuStreamSynchronize(stream));
+    return works;
+}
+
+static void retained(void)
+{
+    CUstream stream;
+    int tries = 10; /* the machine may be slow */
+    MUST(cuDevicePrimaryCtxRetain(&context, device));
+    MUST(cuCtxSetCurrent(context));
+    load();
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    while (!works_on(stream))
+        ENSURE(--tries);
+    launch(nop, stream);
+    MUST(cuDevicePrimaryCtxRelease(device)); /* the last, and a new one */
+    MUST(cuDevicePrimaryCtxRetain(&context, device));
+    MUST(cuCtxSetCurrent(context));
+    load();
+    launch(nop, CU_STREAM_LEGACY);
+    MUST(cuDevicePrimaryCtxReset(device));
 }
 
 static void *endless(void *ordinal)
@@ -235,7 +295,7 @@ static void stuck(void)
 int main(int argc, char **argv)
 {
     static const struct { const char *name; void (*run)(void); } cases[] = {
-        {"detach", detach}, {"release", primary_release}, {"reset", reset}, {"foreign", foreign}, {"failed", failed}, {"ahead", ahead}, {"beside", beside}, {"stuck", stuck}, {"exit", exits},
+        {"detach", detach}, {"release", primary_release}, {"reset", reset}, {"foreign", foreign}, {"failed", failed}, {"ahead", ahead}, {"beside", beside}, {"capture", capture}, {"retained", retained}, {"stuck", stuck}, {"exit", exits},
     };
     if (argc != 2)
         return 2;

@@ -13,7 +13,7 @@ import (
 func TestEnds(t *testing.T) {
 	h := newHost(t)
 	h.start()
-	for _, name := range []string{"detach", "reset", "foreign", "failed", "ahead", "beside"} {
+	for _, name := range []string{"detach", "reset", "foreign", "failed", "ahead", "beside", "capture", "retained"} {
 		t.Run(name, func(t *testing.T) {
 			h := h.within(t)
 			slice := whole
