@@ -13,7 +13,6 @@
 #endif
 
 #define GF_OLD_VERSION(f) __asm__(".symver " #f "," #f "@" GF_OLD)
-GF_OLD_VERSION(dlopen);
 GF_OLD_VERSION(dlvsym);
 GF_OLD_VERSION(dladdr);
 GF_OLD_VERSION(dlerror);

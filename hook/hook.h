@@ -2,7 +2,7 @@
  * to its slice of a GPU.
  *
  *   real.c    finds the driver and the addresses of its functions
- *   lookup.c  answers dlsym and cuGetProcAddress with wrappers
+ *   lookup.c  answers dlsym and cuGetProcAddress with wrappers; dlopen
  *   wrap.c    the generated wrappers
  *   device.c  the devices, each with a gate, a page and a connection of its own
  *   multi.c   the one call that launches on several devices
@@ -65,15 +65,18 @@ void *gf_real_find(const char *symbol);
 /* A line on standard error, at most one of its kind (a small number) in the
  * life of the process. */
 void gf_say(unsigned kind, const char *format, ...) __attribute__((format(printf, 2, 3)));
-enum { GF_SAY_DRIVER, GF_SAY_SETUP, GF_SAY_REFUSED, GF_SAY_LOST, GF_SAY_THREAD };
+enum { GF_SAY_DRIVER, GF_SAY_SETUP, GF_SAY_REFUSED, GF_SAY_LOST, GF_SAY_THREAD, GF_SAY_DEEP };
 
 extern __thread bool gf_booting GF_TLS; /* this thread is inside the opening of the driver */
 
 /* ---- lookup.c ---- */
 
-/* dlsym is one of ours: this is the C library's. Valid after gf_lookup_init. */
+/* dlsym and dlopen are of ours: these are the C library's. Valid after
+ * gf_lookup_init. */
 typedef void *gf_dlsym_function(void *handle, const char *name);
 extern gf_dlsym_function *gf_real_dlsym;
+typedef void *gf_dlopen_function(const char *file, int mode);
+extern gf_dlopen_function *gf_real_dlopen;
 void gf_lookup_init(void);
 
 /* The wrapper of the driver's function at that address, or the address. */

@@ -1,4 +1,5 @@
-/* lookup.c: answers dlsym and cuGetProcAddress with wrappers.
+/* lookup.c: answers dlsym and cuGetProcAddress with wrappers, and keeps dlopen
+ * from leading around them.
  *
  * The CUDA runtime asks the driver for its functions instead of linking to
  * them, so exporting the names is not enough. The driver resolves name,
@@ -40,6 +41,7 @@ static pthread_once_t by_name_once = PTHREAD_ONCE_INIT;
 static pthread_once_t by_address_once = PTHREAD_ONCE_INIT;
 
 gf_dlsym_function *gf_real_dlsym;
+gf_dlopen_function *gf_real_dlopen;
 
 static int compare_names(const void *a, const void *b)
 {
@@ -53,16 +55,20 @@ static int compare_addresses(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
+static void *libc_function(const char *name)
+{
+    void *found = dlvsym(RTLD_NEXT, name, GF_OLD);
+    return found ? found : dlvsym(RTLD_NEXT, name, "GLIBC_2.34");
+}
+
 /* Without a lock and without memory: an allocator may be looking for the next
  * malloc when it comes here. */
 void gf_lookup_init(void)
 {
     if (gf_load(&gf_real_dlsym))
         return;
-    void *found = dlvsym(RTLD_NEXT, "dlsym", GF_OLD);
-    if (!found)
-        found = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
-    gf_store(&gf_real_dlsym, (gf_dlsym_function *)found);
+    gf_store(&gf_real_dlopen, (gf_dlopen_function *)libc_function("dlopen"));
+    gf_store(&gf_real_dlsym, (gf_dlsym_function *)libc_function("dlsym"));
 }
 
 static void sort_by_name(void) { qsort(table, ROWS, sizeof *table, compare_names); }
@@ -127,56 +133,81 @@ __attribute__((used)) void *gf_dlsym_pick(void *handle, const char *name)
     return row->wrapper;
 }
 
-/* The real dlsym answers RTLD_NEXT by who called it, so it must be jumped to,
- * not called. */
+/* Called by dlopen below: how the library is to be opened. One that finds its
+ * functions in itself and its own needs first would find the driver's there, and
+ * the C library's dlsym. */
+__attribute__((used)) int gf_dlopen_mode(const char *file, int mode)
+{
+    gf_lookup_init();
+    if (mode & RTLD_DEEPBIND)
+        gf_say(GF_SAY_DEEP, "%s is opened without RTLD_DEEPBIND, by which its GPU work would go ungated", file ? file : "the program");
+    return mode & ~RTLD_DEEPBIND;
+}
+
+/* The real ones go by who called them, dlsym for RTLD_NEXT and dlopen for where
+ * it looks, so they must be jumped to, not called. */
 #if defined(__x86_64__)
+#define GF_CALL(function) \
+    "  .cfi_startproc\n" \
+    "  endbr64\n" \
+    "  pushq %rdi\n" \
+    "  .cfi_adjust_cfa_offset 8\n" \
+    "  pushq %rsi\n" \
+    "  .cfi_adjust_cfa_offset 8\n" \
+    "  subq $8, %rsp\n" \
+    "  .cfi_adjust_cfa_offset 8\n" \
+    "  call " #function "\n" \
+    "  addq $8, %rsp\n" \
+    "  .cfi_adjust_cfa_offset -8\n" \
+    "  popq %rsi\n" \
+    "  .cfi_adjust_cfa_offset -8\n" \
+    "  popq %rdi\n" \
+    "  .cfi_adjust_cfa_offset -8\n"
 __asm__(".text\n"
-        ".globl dlsym\n"
+        ".globl dlsym, dlopen\n"
         ".type dlsym, @function\n"
-        "dlsym:\n"
-        "  .cfi_startproc\n"
-        "  endbr64\n"
-        "  pushq %rdi\n"
-        "  .cfi_adjust_cfa_offset 8\n"
-        "  pushq %rsi\n"
-        "  .cfi_adjust_cfa_offset 8\n"
-        "  subq $8, %rsp\n"
-        "  .cfi_adjust_cfa_offset 8\n"
-        "  call gf_dlsym_pick\n"
-        "  addq $8, %rsp\n"
-        "  .cfi_adjust_cfa_offset -8\n"
-        "  popq %rsi\n"
-        "  .cfi_adjust_cfa_offset -8\n"
-        "  popq %rdi\n"
-        "  .cfi_adjust_cfa_offset -8\n"
+        ".type dlopen, @function\n"
+        "dlsym:\n" GF_CALL(gf_dlsym_pick)
         "  testq %rax, %rax\n"
         "  jne 1f\n"
         "  jmp *gf_real_dlsym(%rip)\n"
         "1: ret\n"
         "  .cfi_endproc\n"
-        ".size dlsym, .-dlsym\n");
+        ".size dlsym, .-dlsym\n"
+        "dlopen:\n" GF_CALL(gf_dlopen_mode)
+        "  movl %eax, %esi\n"
+        "  jmp *gf_real_dlopen(%rip)\n"
+        "  .cfi_endproc\n"
+        ".size dlopen, .-dlopen\n");
 #elif defined(__aarch64__)
+#define GF_CALL(function, pointer) \
+    "  .cfi_startproc\n" \
+    "  stp x29, x30, [sp, #-32]!\n" \
+    "  .cfi_adjust_cfa_offset 32\n" \
+    "  stp x0, x1, [sp, #16]\n" \
+    "  bl " #function "\n" \
+    "  mov x2, x0\n" \
+    "  ldp x0, x1, [sp, #16]\n" \
+    "  ldp x29, x30, [sp], #32\n" \
+    "  .cfi_adjust_cfa_offset -32\n" \
+    "  adrp x3, " #pointer "\n" \
+    "  ldr x3, [x3, #:lo12:" #pointer "]\n"
 __asm__(".text\n"
-        ".globl dlsym\n"
+        ".globl dlsym, dlopen\n"
         ".type dlsym, %function\n"
-        "dlsym:\n"
-        "  .cfi_startproc\n"
-        "  stp x29, x30, [sp, #-32]!\n"
-        "  .cfi_adjust_cfa_offset 32\n"
-        "  stp x0, x1, [sp, #16]\n"
-        "  bl gf_dlsym_pick\n"
-        "  mov x2, x0\n"
-        "  ldp x0, x1, [sp, #16]\n"
-        "  ldp x29, x30, [sp], #32\n"
-        "  .cfi_adjust_cfa_offset -32\n"
+        ".type dlopen, %function\n"
+        "dlsym:\n" GF_CALL(gf_dlsym_pick, gf_real_dlsym)
         "  cbnz x2, 1f\n"
-        "  adrp x3, gf_real_dlsym\n"
-        "  ldr x3, [x3, #:lo12:gf_real_dlsym]\n"
         "  br x3\n"
         "1: mov x0, x2\n"
         "  ret\n"
         "  .cfi_endproc\n"
-        ".size dlsym, .-dlsym\n");
+        ".size dlsym, .-dlsym\n"
+        "dlopen:\n" GF_CALL(gf_dlopen_mode, gf_real_dlopen)
+        "  mov w1, w2\n"
+        "  br x3\n"
+        "  .cfi_endproc\n"
+        ".size dlopen, .-dlopen\n");
 #endif
 __asm__(".section .note.GNU-stack,\"\",@progbits\n.text\n");
 

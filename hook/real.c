@@ -47,7 +47,7 @@ GF_COLD static uint32_t boot(void)
     int saved = errno;
     gf_lookup_init();
     gf_booting = true;
-    void *handle = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    void *handle = gf_real_dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     gf_booting = false;
     gf_store(&driver, handle);
     fill();

@@ -6,8 +6,8 @@
  *   route WAY step COUNT   the same; waits for a line of its input before each
  *   route calls            lists the CALLs
  *
- * WAY is link dlsym default next plugin-default plugin-next proc proc2 or
- * proc-of-proc; a CALL is the name of a function, and after a '+' what is
+ * WAY is link dlsym default next plugin-default plugin-next plugin-deep proc
+ * proc2 or proc-of-proc; a CALL is the name of a function, and after a '+' what is
  * particular. In the end it waits for the end of its standard input, so that one
  * can look at it. */
 #define _GNU_SOURCE
@@ -64,14 +64,14 @@ static void *by_proc2(const char *base, int version, cuuint64_t flags, void *for
 }
 
 /* By a library opened only now, which stands behind all others. */
-static void *by_plugin(const char *finder, const char *name)
+static void *by_plugin(const char *finder, int mode, const char *name)
 {
     char path[4096];
     ssize_t n = readlink("/proc/self/exe", path, sizeof path - 16);
     ENSURE(n > 0);
     path[n] = 0;
     strcpy(strrchr(path, '/') + 1, "plugin/find.so");
-    void *plugin = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    void *plugin = dlopen(path, RTLD_NOW | RTLD_LOCAL | mode);
     void *(*find)(const char *) = NULL;
     ENSURE(plugin && (*(void **)&find = dlsym(plugin, finder)));
     dlerror();
@@ -104,9 +104,11 @@ static void *find(const char *name)
     if (!strcmp(way, "next"))
         return dlsym(RTLD_NEXT, name);
     if (!strcmp(way, "plugin-default"))
-        return by_plugin("find_default", name);
+        return by_plugin("find_default", 0, name);
     if (!strcmp(way, "plugin-next"))
-        return by_plugin("find_next", name);
+        return by_plugin("find_next", 0, name);
+    if (!strcmp(way, "plugin-deep"))
+        return by_plugin("find_driver", RTLD_DEEPBIND, name);
     if (!strcmp(way, "proc"))
         return by_proc(base, version, flags);
     if (!strcmp(way, "proc2"))

@@ -259,10 +259,10 @@ driver() {
 }
 
 routes() {
-	for way in link dlsym default next plugin-default plugin-next proc proc2 proc-of-proc; do
+	for way in link dlsym default next plugin-default plugin-next plugin-deep proc proc2 proc-of-proc; do
 		run "$slice" -- "$here/check/route" $way all 5
-		absent=$(sed -n 's/^absent//p' "$work/out" | tr -d '\n')
 		if [ $status -eq 0 ]; then
+			absent=$(sed -n 's/^absent//p' "$work/out" | tr -d '\n')
 			row "routes: $way" "$(grep -c '^ok' "$work/out") ok${absent:+; not in this driver:$absent}"
 		else
 			verdict "routes: $way"

@@ -78,8 +78,8 @@ func TestGPUCheck(t *testing.T) {
 	g := newGPUCheck(t, nil)
 	out, err := g.command("routes").CombinedOutput()
 	g.ends(t, err, 0)
-	if n := strings.Count(string(out), "routes: "); n != 9 || strings.Contains(string(out), "FAILED") {
-		t.Errorf("%d rows, want 9:\n%s", n, out)
+	if n := strings.Count(string(out), "routes: "); n != len(ways) || strings.Contains(string(out), "FAILED") {
+		t.Errorf("%d rows, want %d:\n%s", n, len(ways), out)
 	}
 }
 
@@ -121,7 +121,7 @@ func TestGPUCheckTime(t *testing.T) {
 	cmd.Env = append(cmd.Env, "GPU_CHECK_SECONDS=0")
 	out, err := cmd.CombinedOutput()
 	g.ends(t, err, 7)
-	if rows := strings.Count(string(out), "not run: no time left"); rows != 1+9+4+3 || strings.Contains(string(out), "FAILED") {
+	if rows := strings.Count(string(out), "not run: no time left"); rows != 1+len(ways)+4+3 || strings.Contains(string(out), "FAILED") {
 		t.Errorf("%d rows:\n%s", rows, out)
 	}
 }
