@@ -11,38 +11,51 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli"
 )
 
-// On a terminal a long run of cluster shows how far it is, and leaves nothing
-// of it; elsewhere and under --quiet it says nothing.
-func TestClusterShowsProgress(t *testing.T) {
-	var text strings.Builder
-	text.WriteString("time_s,action,instance,function,kind,gpus,sm_request,sm_limit,mem_mib\n")
+// On a terminal long runs show how far they are; elsewhere and under --quiet
+// they say nothing.
+func TestLongRunsShowProgress(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("XDG_CONFIG_HOME", dir)
+	var events, series strings.Builder
+	events.WriteString("time_s,action,instance,function,kind,gpus,sm_request,sm_limit,mem_mib\n")
+	series.WriteString("second,rps\n")
 	for i := range 600 {
-		fmt.Fprintf(&text, "%d,start,i%d,f,inference,1,0.1,0.1,10\n", i, i)
+		fmt.Fprintf(&events, "%d,start,i%d,f,inference,1,0.1,0.1,10\n", i, i)
+		fmt.Fprintf(&series, "%d,5\n", i)
 	}
-	path := filepath.Join(t.TempDir(), "events.csv")
-	if err := os.WriteFile(path, []byte(text.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
-	for _, c := range []struct {
-		terminal bool
-		args     []string
-		shows    bool
-	}{
-		{true, nil, true}, {true, []string{"--quiet"}, false}, {false, nil, false},
-	} {
-		var out, errs bytes.Buffer
-		env := &cli.Env{Prog: "gfaas-sim", Out: &out, Err: &errs, ErrTerminal: c.terminal}
-		root := env.Tree(NewRoot)
-		root.SetArgs(append([]string{"cluster", "--events", path}, c.args...))
-		if err := root.Execute(); err != nil {
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if shows := strings.Contains(errs.String(), "/600"); shows != c.shows || !c.shows && errs.Len() > 0 {
-			t.Errorf("%+v shows %q", c, errs.String())
-		}
-		if !strings.Contains(out.String(), "600") {
-			t.Errorf("%+v prints %q", c, out.String())
+		return path
+	}
+	profile := file("profile.csv", "function,sm_pct,quota,throughput_rps,p95_ms,cold_ms\nf,10,1,10,5,100\n")
+	for _, run := range [][]string{
+		{"cluster", "--events", file("events.csv", events.String())},
+		{"scale", "--rps", file("series.csv", series.String()), "--profile", profile, "--function", "f", "--scaler", "eager"},
+	} {
+		for _, c := range []struct {
+			terminal bool
+			quiet    string
+			shows    bool
+		}{
+			{true, "--quiet=false", true}, {true, "--quiet", false}, {false, "--quiet=false", false},
+		} {
+			var out, errs bytes.Buffer
+			env := &cli.Env{Prog: "gfaas-sim", Out: &out, Err: &errs, ErrTerminal: c.terminal}
+			root := env.Tree(NewRoot)
+			root.SetArgs(append(run, c.quiet))
+			root.SetOut(&out)
+			if err := root.ExecuteContext(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if shows := strings.Contains(errs.String(), "/600"); shows != c.shows || !c.shows && errs.Len() > 0 {
+				t.Errorf("%s %+v shows %q", run[0], c, errs.String())
+			}
+			if out.Len() == 0 {
+				t.Errorf("%s %+v prints nothing", run[0], c)
+			}
 		}
 	}
 }

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -65,7 +66,7 @@ second's load when the second ends; what it starts serves after the profile's
 cold_ms. A second that the series does not have had no requests.`,
 		Example: `  gfaas-sim scale --rps series.csv --scaler lazy --profile profile.csv --function resnet -o json
   gfaas-sim generate rps --pattern bursty | gfaas-sim scale --rps - --scaler eager --profile profile.csv --function resnet`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.run() },
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.rps, "rps", "", "the series of loads (CSV: second,rps)")
@@ -81,7 +82,7 @@ cold_ms. A second that the series does not have had no requests.`,
 	return cmd
 }
 
-func (o *scaleOptions) run() error {
+func (o *scaleOptions) run(ctx context.Context) error {
 	if err := o.check(); err != nil {
 		return err
 	}
@@ -102,7 +103,13 @@ func (o *scaleOptions) run() error {
 	if o.traceOut != "" {
 		options.Decided = func(d scaling.Decision) { _ = enc.Encode(d) }
 	}
+	bar := o.env.Progress(len(series.RPS), "seconds")
+	options.Progress = func(second int) error {
+		_ = bar.Set(second)
+		return ctx.Err()
+	}
 	result, err := scaling.Run(series.RPS, options)
+	_ = bar.Finish()
 	if err != nil {
 		return fmt.Errorf("%s: %w", o.rps, err)
 	}

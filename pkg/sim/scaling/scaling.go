@@ -39,13 +39,19 @@ type Decision struct {
 
 // Options say what is run. First are the instances there are to begin with;
 // Cold is how long an instance of a configuration takes until it serves;
-// Decided, when not nil, hears every action.
+// Decided, when not nil, hears every action; Progress, when not nil, now and then
+// how many seconds have passed, and its error ends the run.
 type Options struct {
-	Scaler  scale.Scaler
-	First   []scale.Instance
-	Cold    func(profile.Row) time.Duration
-	Decided func(Decision)
+	Scaler   scale.Scaler
+	First    []scale.Instance
+	Cold     func(profile.Row) time.Duration
+	Decided  func(Decision)
+	Progress func(second int) error
 }
+
+// often is after how many seconds progress is told: with the most instances
+// they take less than one.
+const often = 64
 
 // deployed is an instance and when it serves, counted from the first second.
 type deployed struct {
@@ -78,6 +84,11 @@ func Run(loads []float64, o Options) (Result, error) {
 		r.result.MaxInstances = max(r.result.MaxInstances, len(r.all))
 		r.result.InstanceSeconds += float64(len(r.all))
 		r.now += time.Second
+		if r.Progress != nil && second%often == often-1 {
+			if err := r.Progress(second + 1); err != nil {
+				return Result{}, err
+			}
+		}
 		if second == len(loads)-1 {
 			break // nothing comes after
 		}
