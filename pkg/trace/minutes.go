@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/gfaas/gfaas/pkg/csvfile"
 )
 
 // minutes is a trace in the layout of the Azure Functions data set: a line a
@@ -18,6 +20,9 @@ type minutes struct {
 	opened int     // cells whose minute has begun
 	open   streams // the current minute's functions, by their next invocation
 	seed   uint64
+	lines  map[int32]int // of each function: its first
+	more   int           // lines of functions that have one already
+	again  string        // what the first of them is
 }
 
 type cell struct {
@@ -36,7 +41,7 @@ type stream struct {
 }
 
 func readMinutes(in *Reader, seed uint64) (*minutes, error) {
-	m := &minutes{seed: seed}
+	m := &minutes{seed: seed, lines: map[int32]int{}}
 	name := slices.Index(in.header, "HashFunction")
 	columns, err := minuteColumns(in)
 	if err != nil {
@@ -57,6 +62,7 @@ func readMinutes(in *Reader, seed uint64) (*minutes, error) {
 		if err != nil {
 			return nil, in.fault("HashFunction", "%v", err)
 		}
+		m.count(in, function, fields[name])
 		for i, column := range columns {
 			n, err := count(fields[column])
 			if err != nil {
@@ -69,6 +75,19 @@ func readMinutes(in *Reader, seed uint64) (*minutes, error) {
 	}
 	slices.SortStableFunc(m.cells, func(a, b cell) int { return int(a.minute - b.minute) })
 	return m, nil
+}
+
+// count notes a line of a function. Some days of the Azure data set have two of
+// one: that is no fault of the file, but their reader should know.
+func (m *minutes) count(in *Reader, function int32, name []byte) {
+	first, twice := m.lines[function]
+	if !twice {
+		m.lines[function] = in.lines.line
+		return
+	}
+	if m.more++; m.more == 1 {
+		m.again = in.fault("HashFunction", "%s is on line %d already", csvfile.Quote(string(name)), first).Error()
+	}
 }
 
 // minuteColumns says where the header has each minute, wherever that is.

@@ -2,6 +2,7 @@ package trace
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"time"
@@ -53,6 +54,18 @@ func Open(r io.Reader, name string, names *Names, seed uint64) (*Reader, error) 
 		}
 	}
 	return in, nil
+}
+
+// Repeated says that a trace of counts a minute has several lines of one
+// function, which are added; empty when it has not.
+func (r *Reader) Repeated() string {
+	switch {
+	case r.minute == nil || r.minute.more == 0:
+		return ""
+	case r.minute.more == 1:
+		return r.minute.again + ": the counts of both lines are added"
+	}
+	return fmt.Sprintf("%s: the counts of both lines are added, and so those of %d more", r.minute.again, r.minute.more-1)
 }
 
 // Next is the next invocation, or io.EOF. A time before the last one is an

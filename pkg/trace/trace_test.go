@@ -134,6 +134,24 @@ func TestMinutes(t *testing.T) {
 	}
 }
 
+// Two lines of a function are added, and it is told that they are.
+func TestRepeatedFunctions(t *testing.T) {
+	const head, first = "HashApp,HashFunction,1\np,a,2\n", `t.csv:4: HashFunction: "a" is on line 2 already: the counts of both lines are added`
+	for text, want := range map[string]string{
+		head + "p,b,1\n":                     "",
+		head + "p,b,1\nq,a,3\n":              first,
+		head + "p,b,1\np,a,3\np,a,\nq,b,1\n": first + ", and so those of 2 more",
+	} {
+		in, err := Open(strings.NewReader(text), "t.csv", names("a", "b"), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := in.Repeated(); got != want {
+			t.Errorf("%q: got %q, want %q", text, got, want)
+		}
+	}
+}
+
 func TestMinutesSpreadEvenly(t *testing.T) {
 	rows, err := all(t, "HashFunction,1\na,60000\n", names("a"))
 	if err != nil {

@@ -29,6 +29,7 @@ type workload struct {
 	set         []string
 	seed        uint64
 	unsorted    bool // the trace was found to be
+	repeated    bool // it was told that the trace has two lines of a function
 }
 
 func (o *workload) flags(cmd *cobra.Command) {
@@ -102,6 +103,10 @@ func (o *workload) simulate(c sim.Config, source *trace.Source) (*sim.Result, er
 	rows, err := source.Rows(names, o.seed)
 	if err != nil {
 		return nil, err
+	}
+	if text := rows.Repeated(); text != "" && !o.repeated {
+		o.repeated = true
+		o.env.Notef("note: %s", text)
 	}
 	result, err := sim.Run(c, rows)
 	if !trace.IsUnsorted(err) {
