@@ -3,11 +3,13 @@ package place
 import (
 	"errors"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/demand"
+	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/plan"
 	policy "github.com/gfaas/gfaas/pkg/policy/place"
@@ -18,13 +20,18 @@ import (
 const maxGPUs = 1_000_000
 
 // inputs are the files a plan is made from or checked against.
-type inputs struct{ profile, demand, inventory, functions string }
+type inputs struct {
+	profile, demand, inventory, functions string
+
+	model string // of GPU: the profile's rows that count, all if empty
+}
 
 func (i *inputs) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&i.profile, "profile", "", "what instances sustain (CSV)")
 	f.StringVar(&i.demand, "demand", "", "what is wanted: a file (CSV: function,rps,slo_ms) or a list like resnet=250,bert=40")
 	f.StringVar(&i.inventory, "inventory", "", "the GPUs there are (CSV: node,gpu,mem_mib)")
+	f.StringVar(&i.model, "gpu-model", "", "of a profile of several models of GPU the one to go by (default all)")
 	cli.Files(cmd, "csv", "profile", "demand", "inventory")
 }
 
@@ -51,12 +58,29 @@ func checkStdin(paths ...string) error {
 	return nil
 }
 
-// loadProfile reads the profile, nil when none was given.
+// loadProfile reads the profile, its rows of one model of GPU if one is chosen;
+// nil when none was given.
 func (i *inputs) loadProfile() ([]profile.Row, error) {
-	if i.profile == "" {
+	switch {
+	case i.profile == "" && i.model != "":
+		return nil, cli.Usagef("--gpu-model is of a profile: expected --profile with it")
+	case i.profile == "":
 		return nil, nil
 	}
-	return profile.Load(i.profile)
+	rows, err := profile.Load(i.profile)
+	if err != nil || i.model == "" || len(rows) == 0 {
+		return rows, err
+	}
+	var models []string
+	for _, r := range rows {
+		models = append(models, csvfile.Quote(r.GPU))
+	}
+	slices.Sort(models)
+	rows = slices.DeleteFunc(rows, func(r profile.Row) bool { return r.GPU != i.model })
+	if len(rows) == 0 {
+		return nil, cli.Usagef("--gpu-model %q: %s was measured on %s", i.model, i.profile, strings.Join(slices.Compact(models), ", "))
+	}
+	return rows, nil
 }
 
 // loadDemand reads the demand, nil when none was given.

@@ -44,7 +44,9 @@ the model rect every instance has a rectangle of its GPU for itself: a share of
 the SMs for a share of the scheduling window. Under tokens it has its SMs at
 some moments of the window, as the plan's timetable says.
 
-Without --inventory or --gpus as many GPUs are taken as needed. Memory is
+Without --inventory or --gpus as many GPUs are taken as needed. Where a profile
+is of several models of GPU and the inventory does not say which there are,
+--gpu-model chooses the rows of one. Memory is
 limited only by --inventory or --gpu-mem; with --share-models a model's weights
 (model_mem_mib of the profile) are counted once on each GPU that hosts its
 function. With --functions an instance of a function with more gpus than 1 is on
@@ -206,6 +208,6 @@ func (o *planOptions) notes(in policy.Input) {
 		o.env.Notef("note: the profile does not say how much memory every configuration of %s needs: where it does not, none is counted", strings.Join(unknown, ", "))
 	}
 	if len(models) > 1 && o.files.inventory == "" {
-		o.env.Notef("note: the profile is of %d models of GPU and no --inventory says which there are: configurations of all are mixed", len(models))
+		o.env.Notef("note: the profile is of %d models of GPU and no --inventory says which there are: configurations of all are mixed, unless --gpu-model chooses one", len(models))
 	}
 }

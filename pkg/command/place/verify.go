@@ -24,7 +24,8 @@ func newVerify(env *cli.Env) *cobra.Command {
 		Long: `Checks that a plan holds together: rectangles lie in their GPUs and do not
 overlap, memory suffices, demands are served or said to be unplaced, figures
 agree. With --profile, --demand, --inventory and --functions it is checked
-against what it was made from, too. It shares no code with the planner.
+against what it was made from, too, with --gpu-model if that was. It shares no
+code with the planner.
 
 It says nothing when the plan is right. Otherwise it lists every violation, and
 the exit status is 3.`,
