@@ -3,6 +3,7 @@ package profile
 import (
 	"encoding/csv"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/demand"
 	"github.com/gfaas/gfaas/pkg/command/profile/report"
 	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/place"
@@ -32,17 +34,21 @@ const (
 
 // outlookOptions are the flags that say what is planned, as given.
 type outlookOptions struct {
-	rps    []float64
-	demand string
-	mem    gpu.Bytes
-	model  string
-	limit  time.Duration
+	rps       []float64
+	demand    string
+	functions string
+	mem       gpu.Bytes
+	model     string
+	limit     time.Duration
+
+	mixed bool // the profile is of several models of GPU, shown or not
 }
 
 func (o *outlookOptions) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.Var(floats(&o.rps), "rps", "plan for these requests a second of each function (default 1, 10 and 100 times what the chosen configuration sustains)")
 	f.StringVar(&o.demand, "demand", "", "plan for this instead: a file (CSV: function,rps,slo_ms) or a list like resnet=250,bert=40")
+	f.StringVar(&o.functions, "functions", "", "the functions (YAML): how many GPUs an instance spans")
 	f.TextVar(&o.mem, "gpu-mem", gpu.Bytes(0), "memory of each GPU that is planned with, like `16GiB` (default no limit)")
 	cli.Choice(cmd, &o.model, "model", "what a GPU can host side by side", plan.ModelRect, plan.ModelTokens)
 	f.DurationVar(&o.limit, "time-limit", 5*time.Second, "how long to plan; when it is over, functions are left out")
@@ -65,7 +71,7 @@ func (o *outlookOptions) check(cmd *cobra.Command, path string) ([]plan.Demand, 
 		return nil, cli.Usagef("--gpu-mem %s: expected more than 0, like 16GiB", o.mem)
 	case o.limit < 0:
 		return nil, cli.Usagef("--time-limit %s: expected 0 or more, like 2s", o.limit)
-	case o.demand == "-" && path == "-":
+	case len(slices.DeleteFunc([]string{path, o.demand, o.functions}, func(p string) bool { return p != "-" })) > 1:
 		return nil, cli.Usagef("standard input (-) can be only one of the files")
 	case o.demand == "":
 		return nil, nil
@@ -105,7 +111,13 @@ func (o *outlookOptions) rates(s report.Section, wanted []plan.Demand) (out []fl
 // outlook plans for the sections of each model of GPU together, then for each
 // section alone. When the time is over, what is left is not planned, and named.
 func (o *outlookOptions) outlook(env *cli.Env, path string, page *report.Page, wanted []plan.Demand) error {
-	p := planner{o: o, path: path, wanted: wanted, until: time.Now().Add(o.limit), oneModel: true}
+	p := planner{o: o, path: path, wanted: wanted, until: time.Now().Add(o.limit)}
+	if o.functions != "" {
+		var err error
+		if p.functions, err = function.Load(o.functions); err != nil {
+			return err
+		}
+	}
 	var models []string
 	fleets := map[string][]*report.Section{}
 	for i := range page.Sections {
@@ -115,7 +127,6 @@ func (o *outlookOptions) outlook(env *cli.Env, path string, page *report.Page, w
 		}
 		fleets[s.GPU] = append(fleets[s.GPU], s)
 	}
-	p.oneModel = len(models) == 1
 	bar := env.Progress(len(page.Sections)+len(models), "planning")
 	for _, model := range models {
 		f, err := p.together(model, fleets[model])
@@ -149,11 +160,11 @@ func (o *outlookOptions) outlook(env *cli.Env, path string, page *report.Page, w
 
 // planner makes plans until its time is over.
 type planner struct {
-	o        *outlookOptions
-	path     string
-	wanted   []plan.Demand
-	until    time.Time
-	oneModel bool // all of the profile is of one model of GPU
+	o         *outlookOptions
+	path      string
+	wanted    []plan.Demand
+	functions []function.Function
+	until     time.Time
 }
 
 func (p *planner) over() bool { return time.Now().After(p.until) }
@@ -215,14 +226,14 @@ func (p *planner) plan(sections []*report.Section) (out report.Outlook, err erro
 		for _, s := range sections {
 			d = append(d, plan.Demand{Function: s.Function, RPS: p.o.rates(*s, p.wanted)[i], SLOMS: s.Goal.SLOMS})
 		}
-		made, _, err := place.Joint(place.Input{Profile: rows, Demand: d, MemMiB: p.o.mem.MiB()}, place.JointOptions{
+		made, _, err := place.Joint(place.Input{Profile: rows, Demand: d, Functions: p.functions, MemMiB: p.o.mem.MiB()}, place.JointOptions{
 			Model: p.o.model, Work: workPerPlan, Expired: p.over,
 		})
 		if err != nil {
 			return out, err
 		}
-		if i == 0 && p.oneModel {
-			out.Again = p.again(d)
+		if i == 0 {
+			out.Again = p.again(d, sections[0].GPU)
 		}
 		out.Plans = append(out.Plans, made)
 		if p.over() {
@@ -232,9 +243,13 @@ func (p *planner) plan(sections []*report.Section) (out report.Outlook, err erro
 	return out, nil
 }
 
-// again is the shell command that plans for a demand. gfaas-place would mix
-// models of GPU, so there is none for a profile of several.
-func (p *planner) again(wanted []plan.Demand) string {
+// again is the shell command that plans for a demand on a model of GPU; empty
+// when the rows of a mixed profile do not say of which they are, which no flag
+// of gfaas-place can ask for.
+func (p *planner) again(wanted []plan.Demand, gpu string) string {
+	if p.o.mixed && gpu == "" {
+		return ""
+	}
 	var file strings.Builder
 	w := csv.NewWriter(&file)
 	rows := [][]string{{"function", "rps", "slo_ms"}}
@@ -251,6 +266,16 @@ func (p *planner) again(wanted []plan.Demand) string {
 		path = "PROFILE.csv" // the command's standard input is the demand
 	}
 	command := "gfaas-place plan --profile " + quote(path)
+	if p.o.mixed {
+		command += " --gpu-model " + quote(gpu)
+	}
+	if p.o.functions != "" {
+		functions := p.o.functions
+		if functions == "-" {
+			functions = "FUNCTIONS.yaml" // as above
+		}
+		command += " --functions " + quote(functions)
+	}
 	if p.o.model != plan.ModelRect {
 		command += " --model " + p.o.model
 	}

@@ -26,7 +26,8 @@ It also says what the planner makes of the profile: how many GPUs the functions
 take for some demands, each alone and all together, how many any plan takes at
 least, the configurations and, in the page, what a GPU hosts. The demands are 1,
 10 and 100 times what the chosen configuration sustains, or those of --rps or
---demand. The plans are those of gfaas-place plan, searched less long; the page
+--demand. With --functions an instance of a function with more gpus than 1 is on
+so many. The plans are those of gfaas-place plan, searched less long; the page
 has the command that makes them.`
 
 // reportOptions are the flags of report, as given.
@@ -59,6 +60,7 @@ func newReport(env *cli.Env) *cobra.Command {
 	f.DurationVar(&o.slo, "slo", 0, "p95 latency to keep, like 69ms (default any)")
 	o.outlook.flags(cmd)
 	cli.Files(cmd, "csv", "demand")
+	cli.Files(cmd, "yaml yml", "functions")
 	env.Outputs(cmd, "table", "html")
 	return cmd
 }
@@ -75,6 +77,7 @@ func (o *reportOptions) run(env *cli.Env, cmd *cobra.Command, path string) error
 	if err != nil {
 		return err
 	}
+	o.outlook.mixed = slices.ContainsFunc(rows, func(r profile.Row) bool { return r.GPU != rows[0].GPU })
 	if o.function != "" {
 		if _, rows, err = only("function", path, o.function, rows, func(r profile.Row) string { return r.Function }); err != nil {
 			return err
