@@ -25,7 +25,8 @@ func newStatus(env *cli.Env, socket *string) *cobra.Command {
 		Long: `Show every GPU that the daemon shares, with the processes on it. A state is
 absent (the instance is registered and has no process), idle (wants nothing),
 waiting, running (holds a lease), draining (was asked back and still runs) or
-suspended (is stopped, by a signal or a debugger, and nobody waits for it).
+suspended (is stopped, by a signal or a debugger, or has not given its lease
+back for 30 s, and nobody waits for it).
 USED is the share of the last full window; debt is what the instance used beyond
 its limit and has to make up for; context is what the driver holds for a process
 beside its own allocations, 0 where the driver does not tell; parked is what of

@@ -27,7 +27,7 @@ type member struct {
 	asked     time.Time
 	granted   time.Time
 	revoked   time.Time // zero while it has not been asked back
-	suspended bool      // it is stopped, and nobody waits for it
+	suspended bool      // it does not drain, and nobody waits for it
 	launches  uint64    // that its slot told of when it last gave a lease back
 	outside   gpu.Bytes // of the GPU's memory, that it occupies beside its allocations
 	excess    int       // messages of this lease that a client need not send

@@ -12,18 +12,21 @@ import (
 )
 
 // A process may be stopped, by a signal, a debugger or a frozen cgroup, while
-// it drains. Its gate is closed, but others would wait for its SMs until it
-// goes on.
+// it drains, or never give its lease back for another reason. Its gate is closed,
+// but others would wait for its SMs until it goes on. Whose work is just long is
+// charged for all of it when it returns, whether or not others waited.
 const (
 	leastPatience = 250 * time.Millisecond // and at least two windows, before a look
 	blindPatience = 10 * time.Second       // with a process that cannot be seen from here
+	mostPatience  = 30 * time.Second       // with any: the preload library gives up on what hangs long before
 )
 
 // patience is how long a client may drain before it is looked at.
 func (g *device) patience() time.Duration { return max(leastPatience, 2*g.sched.Window()) }
 
 // seekStopped suspends the clients that were asked back long ago and are
-// stopped, and sees to it that it is called again while others drain. Locked.
+// stopped, or whom nobody waits for any longer, and sees to it that it is called
+// again while others drain. Locked.
 func (g *device) seekStopped() {
 	now, drains := time.Now(), false
 	for _, m := range g.d.members {
@@ -31,12 +34,12 @@ func (g *device) seekStopped() {
 			continue
 		}
 		took := now.Sub(m.revoked)
-		if took < g.patience() || m.pid != 0 && !stopped(m.pid) || m.pid == 0 && took < blindPatience {
+		if took < g.patience() || took < mostPatience && m.pid != 0 && !stopped(m.pid) || m.pid == 0 && took < blindPatience {
 			drains = true
 			continue
 		}
 		m.suspended = true
-		g.d.faults.warn("client is stopped: nobody waits for it any longer", "gpu", g.name,
+		g.d.faults.warn("client is stopped or does not drain: nobody waits for it any longer", "gpu", g.name,
 			"instance", m.seat.inst.reg.Instance, "pid", m.pid, "asked_back_ms", took.Milliseconds())
 		g.step(policy.Suspend{Client: m.id})
 	}

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -31,6 +32,40 @@ func TestStoppedHolder(t *testing.T) {
 	}
 	before := s.status().GPUs[0].Clients[0].Launches
 	eventually(t, "it goes on", func() bool { return s.status().GPUs[0].Clients[0].Launches > before+5 })
+}
+
+// TestStubbornHolder: who does not give a lease back, though nothing stops it,
+// keeps the GPU from others for a while only, and is charged for that.
+func TestStubbornHolder(t *testing.T) {
+	s := serve(t, Config{})
+	a, b := s.join(reg("a", 60, 0.6, 0.6)), s.join(reg("b", 60, 0.6, 0.6))
+	lease := s.lease(a)
+	if err := b.Request(); err != nil {
+		t.Fatal(err)
+	}
+	<-a.Ends
+	look := func(revoked time.Duration) (state string) {
+		_ = s.d.locked(func() {
+			for _, m := range s.d.members {
+				if m.lease == lease {
+					m.revoked = time.Now().Add(-revoked)
+				}
+			}
+			s.d.gpus["sim"].seekStopped()
+		})
+		return s.row("a").State
+	}
+	if state := look(mostPatience - time.Second); state != "draining" {
+		t.Errorf("it is %s: its work may be long", state)
+	}
+	if state := look(mostPatience); state != "suspended" {
+		t.Errorf("it is %s, and b waits", state)
+	}
+	s.await(b)
+	if err := a.Return(lease, time.Millisecond, true); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it takes part again", func() bool { return s.row("a").State == "waiting" })
 }
 
 func TestFrozen(t *testing.T) {

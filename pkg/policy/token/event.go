@@ -54,9 +54,10 @@ type Sample struct {
 }
 
 // Suspend says that a client which was asked back has been stopped, by a
-// signal or a debugger. Its gate is closed and what it had in flight is over,
-// so nobody waits for it any longer: its SMs are free until it returns, and it
-// is charged for the time until now, or what it then says if that is more.
+// signal or a debugger, or does not return for long. Its gate is closed and what
+// it had in flight is taken to be over, so nobody waits for it any longer: its
+// SMs are free until it returns, and it is charged for the time until now, or
+// what it then says if that is more.
 type Suspend struct{ Client ClientID }
 
 // Wake says that the time of a WakeAt has come.

@@ -201,7 +201,7 @@ func (s *Introspective) apply(ev Event) {
 		s.giveBack(p, ev)
 	case Suspend:
 		if p.state == Draining {
-			p.state, p.why = Suspended, "stopped: nobody waits for it"
+			p.state, p.why = Suspended, "does not drain: nobody waits for it"
 		}
 	}
 }

@@ -135,7 +135,7 @@ func (s *Scheduler) suspend(c *client) {
 	part := s.held(c)
 	c.settled += part
 	s.charge(c, part)
-	c.state, c.why = Suspended, said("stopped: its SMs are free until it returns")
+	c.state, c.why = Suspended, said("does not drain: its SMs are free until it returns")
 }
 
 // drained learns how long the client takes to drain. One time counts for a

@@ -122,7 +122,7 @@ const (
 	Waiting                // asked, has no lease
 	Running                // holds a lease
 	Draining               // was asked back and has not returned yet: still holds its SMs
-	Suspended              // was stopped while it drained: holds nothing until it returns
+	Suspended              // was stopped or stuck while it drained: holds nothing until it returns
 )
 
 // String is the state's name in a status.
