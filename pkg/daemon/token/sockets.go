@@ -1,6 +1,7 @@
 package token
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -155,7 +157,7 @@ func listenUnix(network, path string, mode fs.FileMode) (*net.UnixListener, erro
 			return nil, fmt.Errorf("dead socket: %w", err)
 		}
 	}
-	l, err := net.ListenUnix(network, &net.UnixAddr{Name: path, Net: network})
+	l, err := (&net.ListenConfig{Control: refuseRights}).Listen(context.Background(), network, path)
 	if err != nil {
 		return nil, fmt.Errorf("socket: %w", err)
 	}
@@ -163,7 +165,25 @@ func listenUnix(network, path string, mode fs.FileMode) (*net.UnixListener, erro
 		_ = l.Close()
 		return nil, fmt.Errorf("socket: %w", err)
 	}
-	return l, nil
+	return l.(*net.UnixListener), nil
+}
+
+// refuseRights has the kernel refuse descriptors that peers pass, on a socket
+// and on all connections that come in at it. Nobody here takes them, but whoever
+// drops the last reference to one closes it, and a TCP connection that lingers
+// makes that take as long as its owner wished, for everybody whom the same
+// thread hears. Kernels before 6.16 cannot refuse them.
+func refuseRights(_, _ string, raw syscall.RawConn) error {
+	var err error
+	if failed := raw.Control(func(fd uintptr) {
+		err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSRIGHTS, 0)
+	}); failed != nil {
+		return failed
+	}
+	if errors.Is(err, unix.ENOPROTOOPT) {
+		return nil
+	}
+	return err
 }
 
 // closeSockets stops listening and removes the sockets.
