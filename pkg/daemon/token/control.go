@@ -120,12 +120,14 @@ func (d *Daemon) register(inst *instance) (status int, err error) {
 		return http.StatusInternalServerError, fmt.Errorf("keep registration: %w", err)
 	}
 	reg := inst.reg
-	if err := d.locked(func() { d.add(inst) }); err != nil {
+	if err := d.locked(func() {
+		d.add(inst)
+		if inst.door != nil {
+			d.enter(inst.door)
+		}
+	}); err != nil {
 		inst.door.close()
 		return http.StatusServiceUnavailable, err
-	}
-	if inst.door != nil {
-		d.enter(inst.door)
 	}
 	for _, s := range reg.Seats() {
 		d.log.Info("instance registered", "instance", reg.Instance, "gpu", s.GPU, "sm_pct", s.SMPct, "quota_request", s.QuotaRequest,

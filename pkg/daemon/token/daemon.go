@@ -254,7 +254,8 @@ func (d *Daemon) Reload(s Settings) error {
 	})
 }
 
-// shutDown closes every gate and connection: from now on nothing changes.
+// shutDown closes every gate, connection and instance's socket: from now on
+// nothing changes.
 func (d *Daemon) shutDown() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -271,6 +272,7 @@ func (d *Daemon) shutDown() {
 	}
 	_, _ = unix.Write(d.ear.bell, binary.NativeEndian.AppendUint64(nil, 1))
 	for _, i := range d.instances {
+		i.door.close()
 		for _, s := range i.seats {
 			s.dropPage()
 		}

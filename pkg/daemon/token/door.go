@@ -46,7 +46,8 @@ func (d *Daemon) openDoor(id string) (*door, error) {
 	return o, nil
 }
 
-// enter accepts the processes that come to a door.
+// enter accepts the processes that come to a door. Locked, so that whoever ends
+// the daemon closes it.
 func (d *Daemon) enter(o *door) {
 	d.conns.Add(1)
 	go func() {

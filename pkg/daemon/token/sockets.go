@@ -186,7 +186,8 @@ func refuseRights(_, _ string, raw syscall.RawConn) error {
 	return err
 }
 
-// closeSockets stops listening and removes the sockets.
+// closeSockets stops listening and removes the sockets, but for those of
+// instances.
 func (d *Daemon) closeSockets() {
 	if d.control != nil {
 		_ = d.control.Close()
@@ -196,11 +197,5 @@ func (d *Daemon) closeSockets() {
 	}
 	if d.web != nil {
 		_ = d.web.Close()
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, i := range d.instances {
-		i.door.close()
-		i.door = nil
 	}
 }
