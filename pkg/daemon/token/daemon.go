@@ -205,7 +205,8 @@ func (d *Daemon) serveHTTP(group *errgroup.Group, l net.Listener, h http.Handler
 	return s
 }
 
-// watch looks after owners and idleness until the context ends.
+// watch looks after owners, idleness and the run directory until the context
+// ends.
 func (d *Daemon) watch(ctx context.Context, stop func()) {
 	every := time.Second
 	if idle := d.cfg.ExitWhenIdle; idle > 0 {
@@ -223,6 +224,10 @@ func (d *Daemon) watch(ctx context.Context, stop func()) {
 			d.lookAfter()
 			if d.cfg.ExitWhenIdle > 0 && time.Since(d.busy) >= d.cfg.ExitWhenIdle {
 				d.log.Info("idle, leaving", "after", d.cfg.ExitWhenIdle.String())
+				stop()
+			}
+			if d.orphaned() && len(d.members) == 0 {
+				d.log.Error("the run directory was taken away: nobody finds this daemon any more, leaving", "run_dir", d.runDir())
 				stop()
 			}
 		})

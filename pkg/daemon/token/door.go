@@ -93,8 +93,11 @@ func (o *door) remove() {
 	if o == nil {
 		return
 	}
+	mine, err := o.folder.Stat()
 	o.close()
-	removeFolder(o.dir)
+	if err == nil && isStill(o.dir, mine) {
+		removeFolder(o.dir)
+	}
 }
 
 // removeFolder removes what openDoor makes and nothing else.

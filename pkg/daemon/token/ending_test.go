@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -44,4 +46,38 @@ func TestRegistrationWhileEnding(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Fatal("the daemon does not end")
 	}
+}
+
+// TestRunDirectoryTakenAway: a daemon whose run directory was removed leaves
+// when its last process has, and takes nothing from the one that serves in its
+// place.
+func TestRunDirectoryTakenAway(t *testing.T) {
+	first := serve(t, Config{Socket: filepath.Join(runDir(t), "token.sock")})
+	a := first.join(reg("a", 60, 1, 1))
+	first.join(reg("b", 60, 1, 1)).Close()
+	if err := os.RemoveAll(filepath.Dir(first.socket)); err != nil {
+		t.Fatal(err)
+	}
+	second := serve(t, Config{Socket: first.socket})
+	second.register(reg("a", 60, 1, 1))
+	second.register(reg("b", 60, 1, 1))
+	first.lease(a) // it goes on
+	_ = first.d.locked(func() { first.d.remove("b", "a test") })
+	a.Close()
+	select {
+	case err := <-first.ends:
+		first.ends <- err
+	case <-time.After(patience):
+		t.Fatal("the first daemon stays, though nobody finds it")
+	}
+	for _, path := range []string{second.socket, second.clientSocket(), filepath.Join(second.folder("a"), "token.sock"), filepath.Join(second.folder("b"), "token.sock"), second.d.lock.Name()} {
+		if _, err := os.Stat(path); err != nil {
+			t.Error("the first daemon took away what is the second's:", err)
+		}
+	}
+	c, err := second.dial("a", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
 }

@@ -17,7 +17,7 @@ const maxUnknown = 256
 
 // entrance is a socket at which processes come in.
 type entrance struct {
-	listener *net.UnixListener
+	listener *bound
 	instance string          // whose processes may come in here; empty is anybody's
 	unknown  []*net.UnixConn // whose hello has not come, oldest first
 }

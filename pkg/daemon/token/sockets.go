@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -110,10 +111,44 @@ func holder(path string) string {
 
 func (d *Daemon) unlock() {
 	if d.lock != nil {
-		_ = os.Remove(d.lock.Name())
+		if !d.orphaned() {
+			_ = os.Remove(d.lock.Name())
+		}
 		_ = d.lock.Close()
 		d.lock = nil
 	}
+}
+
+// orphaned says whether the run directory was taken away under the daemon, as
+// happens at a logout: what is there now, if anything, is another daemon's.
+func (d *Daemon) orphaned() bool {
+	mine, err := d.lock.Stat()
+	return err == nil && !isStill(d.lock.Name(), mine)
+}
+
+// isStill says whether a path still names that file.
+func isStill(path string, file fs.FileInfo) bool {
+	there, err := os.Lstat(path)
+	return err == nil && os.SameFile(there, file)
+}
+
+// bound is a listener that removes its socket when it is closed, and never
+// another's that has the path by then.
+type bound struct {
+	*net.UnixListener
+	path string
+	file fs.FileInfo // while it listens no other file can be taken for it
+	once sync.Once
+}
+
+// Close stops listening.
+func (b *bound) Close() error {
+	b.once.Do(func() {
+		if isStill(b.path, b.file) {
+			_ = os.Remove(b.path)
+		}
+	})
+	return b.UnixListener.Close()
 }
 
 // listen opens the sockets. With the lock held a socket that is there is a
@@ -145,7 +180,7 @@ func answers(network, path string) bool {
 	return err == nil
 }
 
-func listenUnix(network, path string, mode fs.FileMode) (*net.UnixListener, error) {
+func listenUnix(network, path string, mode fs.FileMode) (*bound, error) {
 	if answers(network, path) {
 		return nil, fmt.Errorf("another daemon answers at %s", path)
 	}
@@ -161,11 +196,17 @@ func listenUnix(network, path string, mode fs.FileMode) (*net.UnixListener, erro
 	if err != nil {
 		return nil, fmt.Errorf("socket: %w", err)
 	}
-	if err := os.Chmod(path, mode); err != nil {
+	b := &bound{UnixListener: l.(*net.UnixListener), path: path}
+	err = os.Chmod(path, mode)
+	if err == nil {
+		b.file, err = os.Lstat(path)
+	}
+	if err != nil {
 		_ = l.Close()
 		return nil, fmt.Errorf("socket: %w", err)
 	}
-	return l.(*net.UnixListener), nil
+	b.SetUnlinkOnClose(false)
+	return b, nil
 }
 
 // refuseRights has the kernel refuse descriptors that peers pass, on a socket
