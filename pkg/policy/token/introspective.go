@@ -128,7 +128,7 @@ func (p *process) holds() bool { return p.state == Running || p.state == Drainin
 // NewIntrospective makes the policy; its first window starts at now.
 func NewIntrospective(c Config, p Params, now time.Duration) *Introspective {
 	s := &Introspective{
-		params: p, now: now, start: now, ticked: now, lease: max(c.FirstLease, 1),
+		params: p, now: now, start: now, ticked: now, lease: valid(c.FirstLease),
 	}
 	s.set(c.Window)
 	return s

@@ -52,9 +52,7 @@ func (s *Introspective) admit() {
 // grant opens a client's gate, with its budget.
 func (s *Introspective) grant(p *process, reason string) {
 	p.state, p.since, p.lease, p.why = Running, s.now, s.lease, reason
-	if s.lease++; s.lease == 0 {
-		s.lease = 1
-	}
+	s.lease = valid(s.lease + 1)
 	s.beginLease(p)
 	s.allot(p.acct)
 	s.actions = append(s.actions, Grant{Client: p.id, Lease: p.lease, Reason: reason})

@@ -2,6 +2,7 @@ package token
 
 import (
 	"math"
+	"slices"
 	"testing"
 	"time"
 )
@@ -123,5 +124,33 @@ func TestBurst(t *testing.T) {
 	}
 	if phases[emergency] == 0 || phases[contention] == 0 {
 		t.Errorf("phases at requests: %v", phases)
+	}
+}
+
+// TestLeaseNumbers: no policy gives a lease a number that the preload library
+// takes for a closed gate or for no lease.
+func TestLeaseNumbers(t *testing.T) {
+	for _, name := range Names() {
+		s, err := Make(name, Config{FirstLease: math.MaxUint32 - 1}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		now := time.Duration(0)
+		s.Step(now, AddInstance{Instance: "a", Slice: slice(100, 1, 1)})
+		s.Step(now, AddClient{1, "a"})
+		var leases []uint32
+		ev := Event(Request{1})
+		for len(leases) < 4 {
+			now += ms
+			for _, a := range s.Step(now, ev) {
+				if g, ok := a.(Grant); ok {
+					leases = append(leases, g.Lease)
+					ev = Return{Client: 1, Lease: g.Lease, WantsMore: true}
+				}
+			}
+		}
+		if want := []uint32{math.MaxUint32 - 1, 1, 2, 3}; !slices.Equal(leases, want) {
+			t.Errorf("%s: leases %v, want %v", name, leases, want)
+		}
 	}
 }
