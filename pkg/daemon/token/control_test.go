@@ -2,8 +2,11 @@ package token
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
+	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -88,6 +91,25 @@ func TestWeb(t *testing.T) {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %s in\n%s", want, text)
 		}
+	}
+}
+
+// TestWebReaderThatDoesNotRead asks again and again and takes no answer: its
+// connection ends, or a few of those would use up the daemon's descriptors.
+func TestWebReaderThatDoesNotRead(t *testing.T) {
+	s := serve(t, Config{Listen: "127.0.0.1:0", WebTimeout: 50 * time.Millisecond})
+	conn, err := net.Dial("tcp", s.d.WebAddr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.(*net.TCPConn).SetReadBuffer(4 << 10)
+	_ = conn.SetWriteDeadline(time.Now().Add(patience))
+	for err == nil {
+		_, err = conn.Write([]byte("GET /metrics HTTP/1.1\r\nHost: tokend\r\n\r\n"))
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error("its connection goes on")
 	}
 }
 

@@ -40,6 +40,7 @@ type Config struct {
 	ExitWhenIdle time.Duration // leave after so long without instance and client; 0 is never
 	Private      bool          // the run directory is ours alone: set its mode to 0700
 	HelloTimeout time.Duration // for the hello of a new connection; 0 is 5 s
+	WebTimeout   time.Duration // for whoever asks at Listen to take the answer; 0 is 10 s
 	ClientUIDs   []int         // users whose processes may connect, besides root and this process's own
 	Log          *slog.Logger
 
@@ -94,6 +95,9 @@ type Daemon struct {
 func Open(cfg Config) (*Daemon, error) {
 	if cfg.HelloTimeout == 0 {
 		cfg.HelloTimeout = 5 * time.Second
+	}
+	if cfg.WebTimeout == 0 {
+		cfg.WebTimeout = 10 * time.Second
 	}
 	if cfg.Policy == "" {
 		cfg.Policy = policy.MultiToken
@@ -155,9 +159,9 @@ func (d *Daemon) Serve(ctx context.Context) error {
 	defer d.ear.close()
 	_ = d.locked(d.openDoors)
 	group, ctx := errgroup.WithContext(ctx)
-	servers := []*http.Server{d.serveHTTP(group, d.control, d.controlHandler())}
+	servers := []*http.Server{d.serveHTTP(group, d.control, d.controlHandler(), 0)}
 	if d.web != nil {
-		servers = append(servers, d.serveHTTP(group, d.web, d.webHandler()))
+		servers = append(servers, d.serveHTTP(group, d.web, d.webHandler(), d.cfg.WebTimeout))
 	}
 	group.Go(func() error { return d.accept(d.common) })
 	group.Go(d.hear)
@@ -191,10 +195,13 @@ func shut(s *http.Server) {
 	}
 }
 
-func (d *Daemon) serveHTTP(group *errgroup.Group, l net.Listener, h http.Handler) *http.Server {
+// serveHTTP serves on a socket. An answer must be taken in that time, unless it
+// is 0: what MPS needs to start may take long.
+func (d *Daemon) serveHTTP(group *errgroup.Group, l net.Listener, h http.Handler, patience time.Duration) *http.Server {
 	s := &http.Server{
 		Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: 30 * time.Second,
-		ErrorLog: slog.NewLogLogger(d.log.Handler(), slog.LevelWarn),
+		WriteTimeout: patience,
+		ErrorLog:     slog.NewLogLogger(d.log.Handler(), slog.LevelWarn),
 	}
 	group.Go(func() error {
 		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
