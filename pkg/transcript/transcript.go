@@ -4,6 +4,7 @@ package transcript
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +12,30 @@ import (
 )
 
 var update = flag.Bool("update", false, "rewrite the transcripts in testdata")
+
+// Lines plays a transcript line by line and returns it as it should read. Lines
+// that begin with two blanks are what step said before: in their place comes
+// what it says now. Empty lines and comments (#) stay and are not played.
+func Lines(text string, step func(line string) (did []string, err error)) (string, error) {
+	var out strings.Builder
+	for n, line := range strings.Split(strings.TrimSuffix(text, "\n"), "\n") {
+		if strings.HasPrefix(line, "  ") {
+			continue
+		}
+		fmt.Fprintln(&out, line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		did, err := step(line)
+		if err != nil {
+			return "", fmt.Errorf("line %d: %q: %w", n+1, line, err)
+		}
+		for _, what := range did {
+			fmt.Fprintln(&out, "  "+what)
+		}
+	}
+	return out.String(), nil
+}
 
 // Test plays each file that the pattern names, as a test of its own. Play gets
 // a transcript and returns it as it should read; go test -update writes that.

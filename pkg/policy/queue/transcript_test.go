@@ -25,7 +25,6 @@ type script struct {
 	names  []string
 	events []timed
 	ids    int64
-	out    strings.Builder
 }
 
 // timed is an event and when it happens; completions come from the policy.
@@ -37,26 +36,14 @@ type timed struct {
 
 func replay(text string) (string, error) {
 	s := &script{}
-	for n, line := range strings.Split(strings.TrimSuffix(text, "\n"), "\n") {
-		if strings.HasPrefix(line, "  ") {
-			continue
-		}
-		fmt.Fprintln(&s.out, line)
-		if err := s.line(strings.Fields(line)); err != nil {
-			return "", fmt.Errorf("line %d: %q: %w", n+1, line, err)
-		}
-	}
-	return s.out.String(), nil
+	return transcript.Lines(text, func(line string) ([]string, error) { return s.line(strings.Fields(line)) })
 }
 
-func (s *script) line(words []string) (err error) {
-	if len(words) == 0 || strings.HasPrefix(words[0], "#") {
-		return nil
-	}
+func (s *script) line(words []string) (did []string, err error) {
 	switch words[0] {
 	case "policy":
-		*s = script{out: s.out, config: Config{Policy: words[1], GPUs: 1, Concurrency: 1, Pool: residency.Unlimited, Options: Defaults()}}
-		return s.settings(words[2:], map[string]func(int64){
+		*s = script{config: Config{Policy: words[1], GPUs: 1, Concurrency: 1, Pool: residency.Unlimited, Options: Defaults()}}
+		return nil, s.settings(words[2:], map[string]func(int64){
 			"gpus": func(v int64) { s.config.GPUs = int(v) }, "concurrency": func(v int64) { s.config.Concurrency = int(v) },
 			"pool": func(v int64) { s.config.Pool = int(v) }, "mem": func(v int64) { s.config.Mem = v },
 			"t": func(v int64) { s.config.T = time.Duration(v) }, "limit": func(v int64) { s.config.Limit = int(v) },
@@ -73,18 +60,18 @@ func (s *script) line(words []string) (err error) {
 			f.Cold = f.Warm + f.Load
 		}
 		s.names, s.config.Functions = append(s.names, words[1]), append(s.config.Functions, f)
-		return err
+		return nil, err
 	case "arrive":
 		at, err := time.ParseDuration(words[1])
 		for _, name := range words[2:] {
 			s.events = append(s.events, timed{at, s.ids, Event{Kind: Arrived, Function: int32(slices.Index(s.names, name)), ID: s.ids, At: at}})
 			s.ids++
 		}
-		return err
+		return nil, err
 	case "play":
 		return s.play()
 	}
-	return fmt.Errorf("expected policy, function, arrive or play")
+	return nil, fmt.Errorf("expected policy, function, arrive or play")
 }
 
 // settings reads KEY=VALUE words, whose values are durations or numbers.
@@ -107,10 +94,10 @@ func (s *script) settings(words []string, to map[string]func(int64)) error {
 }
 
 // play runs what arrives, each invocation as long as the policy expects.
-func (s *script) play() error {
+func (s *script) play() (did []string, err error) {
 	p, err := New(s.config)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for starts := int64(0); len(s.events) > 0; {
 		slices.SortStableFunc(s.events, func(a, b timed) int {
@@ -132,7 +119,7 @@ func (s *script) play() error {
 		}
 		s.events = slices.Delete(s.events, 0, n)
 		for _, a := range p.Step(now, events, nil) {
-			fmt.Fprintf(&s.out, "  %v %s\n", now, s.describe(&a))
+			did = append(did, fmt.Sprintf("%v %s", now, s.describe(&a)))
 			if a.Kind == Run {
 				s.events = append(s.events, timed{now + a.Expected, starts, Event{Kind: Completed, Function: a.Function, GPU: a.GPU,
 					Container: a.Container, ID: a.ID, Executed: min(a.Expected, s.config.Functions[a.Function].Warm)}})
@@ -140,7 +127,7 @@ func (s *script) play() error {
 			}
 		}
 	}
-	return nil
+	return did, nil
 }
 
 func (s *script) describe(a *Action) string {

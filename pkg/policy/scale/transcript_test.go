@@ -16,44 +16,32 @@ func TestTranscripts(t *testing.T) {
 }
 
 func play(text string) (string, error) {
-	var out strings.Builder
 	var scaler Scaler
 	var w world
 	second := 0
-	for line := range strings.Lines(text) {
-		if strings.HasPrefix(line, "  ") {
-			continue
-		}
-		out.WriteString(line)
-		line = strings.TrimSpace(line)
-		if line == "" || strings.HasPrefix(line, "#") {
-			continue
-		}
-		var rps float64
-		var times int
+	return transcript.Lines(text, func(line string) (did []string, err error) {
 		if name, ok := strings.CutPrefix(line, "scaler "); ok {
 			unit, err := Unit(profiled)
-			if err != nil {
-				return "", err
-			}
 			scaler = map[string]Scaler{
 				"lazy": NewLazy(unit, DefaultLazy()), "eager": NewEager(unit, Last{}), "heuristic": NewHeuristic(profiled, Last{}),
 			}[name]
 			w, second = world{}, 0
-			continue
+			return nil, err
 		}
+		var rps float64
+		var times int
 		if _, err := fmt.Sscanf(line, "%g rps for %d s", &rps, &times); err != nil || scaler == nil {
-			return "", fmt.Errorf("%q: %v", line, err)
+			return nil, fmt.Errorf("expected a scaler, then RPS rps for N s: %v", err)
 		}
 		for range times {
 			second++
 			for _, a := range scaler.Step(rps, w.deployed) {
 				w.apply([]Action{a})
-				fmt.Fprintf(&out, "  %ds: %s: %s\n", second, describe(a), a.Reason)
+				did = append(did, fmt.Sprintf("%ds: %s: %s", second, describe(a), a.Reason))
 			}
 		}
-	}
-	return out.String(), nil
+		return did, nil
+	})
 }
 
 func describe(a Action) string {

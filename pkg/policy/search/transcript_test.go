@@ -1,47 +1,27 @@
 package search
 
 import (
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/gfaas/gfaas/pkg/profile"
+	"github.com/gfaas/gfaas/pkg/transcript"
 )
-
-var update = flag.Bool("update", false, "write the transcripts anew")
 
 // Each file of testdata is a table, a line with only dashes, and what the
 // searches do with it. The first line of the table is "search NAME..., slo MS,
 // error E"; a row may be "fails" where the numbers stand.
 func TestTranscripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatal(files, err)
-	}
-	for _, path := range files {
-		t.Run(filepath.Base(path), func(t *testing.T) {
-			text, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			input, want, _ := strings.Cut(string(text), "\n----\n")
-			got := transcript(t, input)
-			if *update {
-				if err := os.WriteFile(path, []byte(input+"\n----\n"+got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			} else if got != want {
-				t.Errorf("got\n%s\nwant\n%s", got, want)
-			}
-		})
-	}
+	transcript.Test(t, "testdata/*.txt", func(text string) (string, error) {
+		const line = "\n----\n"
+		table, _, _ := strings.Cut(text, line)
+		return table + line + searches(t, table), nil
+	})
 }
 
-func transcript(t *testing.T, input string) string {
+func searches(t *testing.T, input string) string {
 	var names []string
 	var goal Goal
 	space := Space{Only: []profile.Config{}}

@@ -23,31 +23,27 @@ func TestIntrospectiveTranscripts(t *testing.T) {
 // script is a transcript that is played.
 type script struct {
 	s      *Introspective
-	out    strings.Builder
+	did    []string          // by the line that is played
 	phase  map[string]string // of each instance, as printed last
 	counts map[ClientID]*Sample
 }
 
 func (s *script) play(text string) (string, error) {
-	for n, line := range strings.Split(strings.TrimSuffix(text, "\n"), "\n") {
-		if strings.HasPrefix(line, "  ") {
-			continue
-		}
-		fmt.Fprintln(&s.out, line)
-		if line == "" || strings.HasPrefix(line, "#") {
-			continue
-		}
+	return transcript.Lines(text, func(line string) ([]string, error) {
+		s.did = nil
 		if err := s.line(strings.TrimSuffix(line, "?")); err != nil {
-			return "", fmt.Errorf("line %d: %q: %w", n+1, line, err)
+			return nil, err
 		}
 		if strings.HasSuffix(line, "?") {
 			for _, c := range s.s.Clients() {
-				fmt.Fprintf(&s.out, "  = client %v of %s %v used %.3f: %s\n", c.Client, c.Instance, c.State, c.Used, c.Why)
+				s.say("= client %v of %s %v used %.3f: %s", c.Client, c.Instance, c.State, c.Used, c.Why)
 			}
 		}
-	}
-	return s.out.String(), nil
+		return s.did, nil
+	})
 }
+
+func (s *script) say(format string, args ...any) { s.did = append(s.did, fmt.Sprintf(format, args...)) }
 
 func (s *script) line(line string) error {
 	when, rest, _ := strings.Cut(line, " ")
@@ -110,7 +106,7 @@ func (s *script) periods(from, to, work string) error {
 func (s *script) phases(at time.Duration) {
 	for _, a := range s.s.accounts {
 		if now := a.phase.String(); now != s.phase[a.id] {
-			fmt.Fprintf(&s.out, "  at %v %s: %v, issued %.3f\n", at, a.id, now, a.issue)
+			s.say("at %v %s: %v, issued %.3f", at, a.id, now, a.issue)
 			s.phase[a.id] = now
 		}
 	}
@@ -121,16 +117,16 @@ func (s *script) step(at time.Duration, ev Event, print bool) {
 		switch a := a.(type) {
 		case Budget:
 			if print && a.Blocks == Unlimited {
-				fmt.Fprintf(&s.out, "  budget %v unlimited\n", a.Client)
+				s.say("budget %v unlimited", a.Client)
 			} else if print {
-				fmt.Fprintf(&s.out, "  budget %v %d: %+d\n", a.Client, a.Blocks, int64(a.Blocks-s.s.find(a.Client).blocks))
+				s.say("budget %v %d: %+d", a.Client, a.Blocks, int64(a.Blocks-s.s.find(a.Client).blocks))
 			}
 		case WakeAt:
 			if a.Reason != "end of the period" {
-				fmt.Fprintln(&s.out, "  "+describe(a))
+				s.did = append(s.did, describe(a))
 			}
 		default:
-			fmt.Fprintln(&s.out, "  "+describe(a))
+			s.did = append(s.did, describe(a))
 		}
 	}
 }

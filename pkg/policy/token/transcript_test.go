@@ -18,30 +18,23 @@ func TestTranscripts(t *testing.T) {
 
 // play runs a transcript and prints it anew.
 func play(text string) (string, error) {
-	var out strings.Builder
 	s := New(Config{}, 0)
-	for n, line := range strings.Split(strings.TrimSuffix(text, "\n"), "\n") {
-		if strings.HasPrefix(line, "  ") {
-			continue
-		}
-		fmt.Fprintln(&out, line)
-		if line == "" || strings.HasPrefix(line, "#") {
-			continue
-		}
+	return transcript.Lines(text, func(line string) (did []string, err error) {
 		at, ev, err := parseEvent(line)
 		if err != nil {
-			return "", fmt.Errorf("line %d: %q: %w", n+1, line, err)
+			return nil, err
 		}
 		for _, a := range s.Step(at, ev) {
-			fmt.Fprintln(&out, "  "+describe(a))
+			did = append(did, describe(a))
 		}
 		if strings.HasSuffix(line, "?") {
 			for _, c := range s.Clients() {
-				fmt.Fprintf(&out, "  = client %v of %s %v used %.3f debt %v: %s\n", c.Client, c.Instance, c.State, c.Used, s.Debt(c.Instance), c.Why)
+				did = append(did, fmt.Sprintf("= client %v of %s %v used %.3f debt %v: %s",
+					c.Client, c.Instance, c.State, c.Used, s.Debt(c.Instance), c.Why))
 			}
 		}
-	}
-	return out.String(), nil
+		return did, nil
+	})
 }
 
 func describe(a Action) string {

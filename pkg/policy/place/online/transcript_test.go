@@ -23,39 +23,31 @@ func TestTranscripts(t *testing.T) {
 }
 
 func play(text string) (string, error) {
-	var out strings.Builder
 	var p Placer
 	perNode := 1
-	for n, line := range strings.Split(strings.TrimSuffix(text, "\n"), "\n") {
-		if strings.HasPrefix(line, "  ") {
-			continue
-		}
-		fmt.Fprintln(&out, line)
+	return transcript.Lines(text, func(line string) (did []string, err error) {
 		words := strings.Fields(line)
-		if len(words) == 0 || strings.HasPrefix(line, "#") {
-			continue
-		}
 		switch words[0] {
 		case "place", "llm":
 			r, err := parseRequest(words)
 			if err != nil {
-				return "", fmt.Errorf("line %d: %q: %w", n+1, line, err)
+				return nil, err
 			}
-			fmt.Fprintln(&out, "  "+describe(p.Place(r), perNode))
+			return []string{describe(p.Place(r), perNode)}, nil
 		case "stop":
 			if !p.Remove(words[1]) {
-				fmt.Fprintln(&out, "  it does not run")
+				return []string{"it does not run"}, nil
 			}
-		default:
-			var nodes int
-			var gib float64
-			if _, err := fmt.Sscanf(strings.Join(words[1:], " "), "%dx%d %g", &nodes, &perNode, &gib); err != nil {
-				return "", fmt.Errorf("line %d: %q: %w", n+1, line, err)
-			}
-			p = schedulers[words[0]](devices(nodes, perNode, gib))
+			return nil, nil
 		}
-	}
-	return out.String(), nil
+		var nodes int
+		var gib float64
+		if _, err := fmt.Sscanf(strings.Join(words[1:], " "), "%dx%d %g", &nodes, &perNode, &gib); err != nil {
+			return nil, err
+		}
+		p = schedulers[words[0]](devices(nodes, perNode, gib))
+		return nil, nil
+	})
 }
 
 var schedulers = map[string]func([]plan.Device) *Fleet{
