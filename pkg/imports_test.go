@@ -17,7 +17,7 @@ const module = "github.com/gfaas/gfaas/pkg/"
 // gpu ← formats ← policy ← {daemon, sim} ← command, and adapters on gpu,
 // formats and wire alone.
 var (
-	formats = []string{"gpu", "function", "profile", "plan", "trace", "events", "instance", "wire", "csvfile", "jsonfile", "textfile"}
+	formats = []string{"gpu", "function", "profile", "plan", "trace", "events", "instance", "wire", "csvfile", "jsonfile", "textfile", "splitmix"}
 	layers  = map[string][]string{
 		"gpu":        {},
 		"transcript": {},

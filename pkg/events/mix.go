@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"github.com/gfaas/gfaas/pkg/splitmix"
 )
 
 // Kinds of instances in Dilu's cluster.
@@ -25,14 +27,14 @@ const mixFunctions = 40
 // evenly from the ranges below, in hundredths of a GPU and whole MiB. The same
 // seed gives the same events.
 func Mix(seed uint64, instances int) []Event {
-	rng := generator(seed)
+	rng := generator{splitmix.Source(seed)}
 	var out []Event
 	for i := range instances {
 		e := rng.instance()
 		e.Time, e.Start, e.Instance = float64(i), true, fmt.Sprintf("i%d", i)
 		out = append(out, e)
 		stay := 0.0
-		switch p := rng.below(10); {
+		switch p := rng.Below(10); {
 		case p < 6:
 			stay = rng.between(60, 180)
 		case p < 7:
@@ -52,9 +54,9 @@ func (g *generator) instance() Event {
 	const gib = 1024
 	e := Event{GPUs: 1}
 	most := 0.0
-	switch p := g.below(10); {
+	switch p := g.Below(10); {
 	case p < 2:
-		e.Kind, e.GPUs, e.MemMiB, e.SMRequest, most = Training, 2+2*g.below(2), g.between(25*gib, 40*gib), g.between(40, 80), 100
+		e.Kind, e.GPUs, e.MemMiB, e.SMRequest, most = Training, 2+2*g.Below(2), g.between(25*gib, 40*gib), g.between(40, 80), 100
 	case p < 4:
 		e.Kind, e.MemMiB, e.SMRequest, most = LLM, g.between(20*gib, 30*gib), g.between(40, 60), 100
 	default:
@@ -62,24 +64,13 @@ func (g *generator) instance() Event {
 	}
 	e.SMLimit = min(most, e.SMRequest+20+g.between(0, 20)) / 100
 	e.SMRequest /= 100
-	e.Function = fmt.Sprintf("%s-%d", e.Kind, g.below(mixFunctions))
+	e.Function = fmt.Sprintf("%s-%d", e.Kind, g.Below(mixFunctions))
 	return e
 }
 
-// generator is splitmix64: small, and the same everywhere.
-type generator uint64
-
-func (g *generator) next() uint64 {
-	*g += 0x9e3779b97f4a7c15
-	z := uint64(*g)
-	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
-	z = (z ^ z>>27) * 0x94d049bb133111eb
-	return z ^ z>>31
-}
-
-func (g *generator) below(n int) int { return int(g.next() % uint64(n)) }
+type generator struct{ splitmix.Source }
 
 // between is a whole number from low to high, both included.
 func (g *generator) between(low, high float64) float64 {
-	return low + math.Floor(float64(g.next()>>11)/(1<<53)*(high-low+1))
+	return low + math.Floor(g.Unit()*(high-low+1))
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/splitmix"
 )
 
 // minutes is a trace in the layout of the Azure Functions data set: a line a
@@ -35,9 +36,9 @@ type cell struct {
 // of count uniform draws, one after another.
 type stream struct {
 	cell
-	at    time.Duration
-	rest  float64 // the part of the minute still ahead
-	state uint64
+	at   time.Duration
+	rest float64 // the part of the minute still ahead
+	rng  splitmix.Source
 }
 
 func readMinutes(in *Reader, seed uint64) (*minutes, error) {
@@ -132,7 +133,7 @@ func (m *minutes) next() (Row, error) {
 func (m *minutes) openMinute() {
 	for begin := m.opened; m.opened < len(m.cells) && m.cells[m.opened].minute == m.cells[begin].minute; m.opened++ {
 		c := m.cells[m.opened]
-		s := stream{cell: c, rest: 1, state: mix(m.seed ^ uint64(m.opened)*0x9e3779b97f4a7c15)}
+		s := stream{cell: c, rest: 1, rng: splitmix.Source(splitmix.Mix(m.seed ^ uint64(m.opened)*0x9e3779b97f4a7c15))}
 		s.advance()
 		m.open = append(m.open, s)
 	}
@@ -142,18 +143,10 @@ func (m *minutes) openMinute() {
 // advance draws the next of the remaining invocations: the least of count
 // uniform draws from the part of the minute that is left.
 func (s *stream) advance() {
-	s.state += 0x9e3779b97f4a7c15
-	u := (float64(mix(s.state)>>11) + 0.5) / (1 << 53)
+	u := (float64(s.rng.Uint64()>>11) + 0.5) / (1 << 53)
 	s.rest *= math.Pow(u, 1/float64(s.count))
 	within := time.Duration((1 - s.rest) * float64(time.Minute))
 	s.at = time.Duration(s.minute)*time.Minute + min(within, time.Minute-1)
-}
-
-// mix is the output function of splitmix64.
-func mix(z uint64) uint64 {
-	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
-	z = (z ^ z>>27) * 0x94d049bb133111eb
-	return z ^ z>>31
 }
 
 // streams is a heap by time, then by place in the file.

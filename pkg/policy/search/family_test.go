@@ -8,23 +8,15 @@ import (
 	"testing"
 
 	"github.com/gfaas/gfaas/pkg/profile"
+	"github.com/gfaas/gfaas/pkg/splitmix"
 )
 
-// random is a small generator with a seed (SplitMix64).
-type random uint64
+type random struct{ splitmix.Source }
 
-func (r *random) next() float64 {
-	*r += 0x9e3779b97f4a7c15
-	z := uint64(*r)
-	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
-	z = (z ^ z>>27) * 0x94d049bb133111eb
-	return float64((z^z>>31)>>11) / (1 << 53)
-}
-
-func (r *random) between(low, high float64) float64 { return logBetween(low, high, r.next()) }
+func (r *random) between(low, high float64) float64 { return logBetween(low, high, r.Unit()) }
 
 func (r *random) normal() float64 {
-	return math.Sqrt(-2*math.Log(1-r.next())) * math.Cos(2*math.Pi*r.next())
+	return math.Sqrt(-2*math.Log(1-r.Unit())) * math.Cos(2*math.Pi*r.Unit())
 }
 
 // kinds of made-up functions: how the execution time of a batch b on a share s
@@ -67,8 +59,8 @@ var kinds = map[string]func(r *random) func(b, s float64) float64{
 // makeUp is the table of a function of a kind: 3% noise in time, p95 growing
 // as some power of the inverse quota with 3% noise of its own.
 func makeUp(kind string, seed int) []profile.Row {
-	r := random(seed)
-	time, power := kinds[kind](&r), r.next()
+	r := random{splitmix.Source(seed)}
+	time, power := kinds[kind](&r), r.Unit()
 	var rows []profile.Row
 	for sm := 5.0; sm <= 100; sm += 5 {
 		for _, b := range []int{1, 2, 4, 8} {

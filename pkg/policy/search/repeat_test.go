@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/gfaas/gfaas/pkg/profile"
+	"github.com/gfaas/gfaas/pkg/splitmix"
 )
 
 // blockRule is a function on a device of 80 multiprocessors: kernels of so many
@@ -19,7 +20,7 @@ func (f blockRule) ms(smPct float64) float64 {
 // measured is a table of it under 8 outstanding requests, with noise of so
 // much in throughput and latency, which the confidence intervals tell.
 func (f blockRule) measured(space Space, noise float64, seed int) map[profile.Config]profile.Row {
-	r, table := random(seed), map[profile.Config]profile.Row{}
+	r, table := random{splitmix.Source(seed)}, map[profile.Config]profile.Row{}
 	for _, c := range space.Configs() {
 		ms := f.ms(c.SMPct) / c.Quota
 		rps := 1000 / ms * math.Exp(noise*r.normal())

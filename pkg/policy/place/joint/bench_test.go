@@ -3,6 +3,8 @@ package joint
 import (
 	"fmt"
 	"testing"
+
+	"github.com/gfaas/gfaas/pkg/splitmix"
 )
 
 // grid is FaST-GShare's grid of configurations for a number of functions, with
@@ -10,10 +12,10 @@ import (
 // many instances.
 func grid(functions, instances int, room int64) Problem {
 	p := Problem{Classes: []Class{{Room: room, Count: Elastic}}}
-	rng := random{7}
+	rng := splitmix.Source(7)
 	for range functions {
-		full, knee := 20+200*rng.unit(), 10+80*rng.unit()
-		f := Func{Model: NoModel, Demand: full * 0.4 * float64(instances) / float64(functions) * (0.5 + rng.unit())}
+		full, knee := 20+200*rng.Unit(), 10+80*rng.Unit()
+		f := Func{Model: NoModel, Demand: full * 0.4 * float64(instances) / float64(functions) * (0.5 + rng.Unit())}
 		for _, sm := range []float64{6, 12, 24, 50, 60, 80, 100} {
 			for _, quota := range []float64{0.2, 0.4, 0.6, 0.8, 1} {
 				f.Options = append(f.Options, Option{

@@ -129,13 +129,13 @@ func (s *solver) polish(t pattern, price, left []float64) pattern {
 	before := s.done()
 	for n := 0; n < polishTries && s.done()-before < polishWork/10; n++ {
 		h, rest := s.host(class, nil), slices.Clone(left)
-		drop := 0.2 + 0.6*s.rng.unit()
+		drop := 0.2 + 0.6*s.rng.Unit()
 		for _, it := range t.gpu.Items {
-			if s.rng.unit() >= drop {
+			if s.rng.Unit() >= drop {
 				s.serve(h, it, rest)
 			}
 		}
-		s.heavy = s.rng.unit()
+		s.heavy = s.rng.Unit()
 		s.fillUp(h, price, rest)
 		s.heavy = 0
 		now := s.pattern(GPU{class, AnyNode, h.items})

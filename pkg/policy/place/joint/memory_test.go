@@ -1,15 +1,19 @@
 package joint
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/gfaas/gfaas/pkg/splitmix"
+)
 
 // batches is functions that want about a part of what a GPU serves, each with
 // batches that serve more and take more memory, of some 10 to 90% of a GPU's.
 func batches(functions int, part float64, seed uint64) Problem {
 	p := Problem{Classes: []Class{{Room: 8192, Count: Elastic}}}
-	rng := random{seed}
+	rng := splitmix.Source(seed)
 	for range functions {
-		full, base := 20+200*rng.unit(), 800+3000*rng.unit()
-		f := Func{Model: NoModel, Demand: full * part * (0.2 + 1.6*rng.unit())}
+		full, base := 20+200*rng.Unit(), 800+3000*rng.Unit()
+		f := Func{Model: NoModel, Demand: full * part * (0.2 + 1.6*rng.Unit())}
 		for _, batch := range []float64{1, 2, 4, 8} {
 			for sm := 10.0; sm <= 100; sm += 10 {
 				for quota := 0.2; quota < 1.01; quota += 0.2 {

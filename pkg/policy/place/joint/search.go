@@ -59,7 +59,7 @@ func (s *solver) done() int64 {
 // reopen lets the search change decided GPUs, too, when there are few others.
 func (s *solver) reopen(d *draft) {
 	for len(d.hosts) < minHosts && len(d.groups) > 0 {
-		at := s.rng.below(len(d.groups))
+		at := s.rng.Below(len(d.groups))
 		g := &d.groups[at]
 		d.hosts = append(d.hosts, s.host(g.GPU.Class, g.GPU.Items))
 		if g.Count--; g.Count == 0 {
@@ -118,7 +118,7 @@ func (s *solver) repair(d *draft, price []float64) bool {
 		s.recreate(d, price, s.ruin(d))
 		since++
 		now := s.cost(s.rest(d.served), price)
-		if now > cost+heat*s.rng.unit() {
+		if now > cost+heat*s.rng.Unit() {
 			d.hosts, d.served = old, served
 			continue
 		}
@@ -155,19 +155,19 @@ func (s *solver) cost(left, price []float64) float64 {
 
 // ruin empties some GPUs, wholly or in part, and lists them.
 func (s *solver) ruin(d *draft) []int {
-	n := min(1+s.rng.below(3), len(d.hosts))
+	n := min(1+s.rng.Below(3), len(d.hosts))
 	var at []int
 	for len(at) < n {
-		if i := s.rng.below(len(d.hosts)); !slices.Contains(at, i) {
+		if i := s.rng.Below(len(d.hosts)); !slices.Contains(at, i) {
 			at = append(at, i)
 		}
 	}
 	for _, i := range at {
 		old := d.hosts[i]
 		keep := slices.Clone(old.items[:old.pinned])
-		if s.rng.below(2) == 0 {
+		if s.rng.Below(2) == 0 {
 			for _, it := range old.items[old.pinned:] {
-				if s.rng.below(2) == 0 {
+				if s.rng.Below(2) == 0 {
 					keep = append(keep, it)
 				}
 			}
@@ -183,9 +183,9 @@ func (s *solver) ruin(d *draft) []int {
 func (s *solver) recreate(d *draft, price []float64, at []int) {
 	left := s.rest(d.served)
 	varied := make([]float64, len(price))
-	spread := 0.5 * s.rng.unit()
+	spread := 0.5 * s.rng.Unit()
 	for f := range price {
-		varied[f] = price[f] * (1 + spread*(2*s.rng.unit()-1))
+		varied[f] = price[f] * (1 + spread*(2*s.rng.Unit()-1))
 	}
 	slices.SortFunc(at, func(a, b int) int { return cmp.Compare(len(d.hosts[b].items), len(d.hosts[a].items)) })
 	for _, i := range at {
@@ -202,8 +202,8 @@ func (s *solver) fillVaried(h *host, price, left []float64) {
 		return
 	}
 	mu := s.mu[h.class]
-	s.mu[h.class], s.heavy = mu*2*s.rng.unit(), s.rng.unit()
-	if s.rng.below(2) == 0 {
+	s.mu[h.class], s.heavy = mu*2*s.rng.Unit(), s.rng.Unit()
+	if s.rng.Below(2) == 0 {
 		s.fill(h, price, left)
 	} else {
 		s.fillUp(h, price, left)

@@ -3,13 +3,15 @@ package joint
 import (
 	"math"
 	"slices"
+
+	"github.com/gfaas/gfaas/pkg/splitmix"
 )
 
 // solver is the state of planning one problem.
 type solver struct {
 	p       *Problem
 	o       Options
-	rng     random
+	rng     splitmix.Source
 	cutters []*cutter // by class
 	relaxed []*relax
 	bars    []*bars   // by class: nil where memory is not limited, or SM shares are too many
@@ -62,7 +64,7 @@ func (s *solver) bound() (root relaxation, gpus int, method string) {
 }
 
 func newSolver(p *Problem, o Options) *solver {
-	s := &solver{p: p, o: o, wants: demands(p), rng: random{o.Seed}, mu: make([]float64, len(p.Classes)), seen: map[string]bool{}, limit: o.Work}
+	s := &solver{p: p, o: o, wants: demands(p), rng: splitmix.Source(o.Seed), mu: make([]float64, len(p.Classes)), seen: map[string]bool{}, limit: o.Work}
 	if s.limit == 0 {
 		s.limit = defaultWork
 	}

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/gfaas/gfaas/pkg/splitmix"
 )
 
 // fitsBrute says whether all the rectangles fit one bin, by trying every corner
@@ -138,7 +140,7 @@ func TestBounds(t *testing.T) {
 
 // Of very many kinds only a few functions are tried.
 func TestBoundOfManyKinds(t *testing.T) {
-	r := random(1)
+	r := random{splitmix.Source(1)}
 	var kinds []Kind
 	for range 150_000 {
 		kinds = append(kinds, Kind{int64(1 + r.below(1<<20)), int64(1 + r.below(1<<20)), 0, 1 + r.below(3)})

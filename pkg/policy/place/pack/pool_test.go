@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/gfaas/gfaas/pkg/splitmix"
 )
 
 // While classes are as many as widths, a pool finds what looking at every kind
@@ -40,7 +42,7 @@ func TestPoolFindsTheFirst(t *testing.T) {
 // anything is.
 func TestPoolOfManyWidths(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		r := random(rapid.Uint64().Draw(t, "seed"))
+		r := random{splitmix.Source(rapid.Uint64().Draw(t, "seed"))}
 		bin := Bin{W: 1000, H: 1000, Mem: 100}
 		var kinds []Kind
 		for range manyKinds + 500 {

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/gfaas/gfaas/pkg/policy/place/maxrect"
+	"github.com/gfaas/gfaas/pkg/splitmix"
 )
 
 // rectangle is one of a kind. Size is its area, in 2^-20 of a bin's, rounded up.
@@ -46,7 +47,7 @@ type search struct {
 }
 
 func newSearch(kinds []Kind, bin Bin, bins []Filled, seed uint64) *search {
-	s := &search{bin: bin, rng: random(seed)}
+	s := &search{bin: bin, rng: random{splitmix.Source(seed)}}
 	for _, b := range bins {
 		for range b.Times {
 			l := s.empty()
@@ -131,7 +132,7 @@ func (s *search) step() {
 // patience draws how much more may be left out than before: 1/400 of a bin half
 // of the time, and each more half as often.
 func (s *search) patience() int64 {
-	halvings := bits.LeadingZeros64(s.rng.next() | 1)
+	halvings := bits.LeadingZeros64(s.rng.Uint64() | 1)
 	return int64(halvings+1) * wholeBin / 400
 }
 
@@ -179,7 +180,7 @@ func (s *search) window(items int) maxrect.Rect {
 
 // within draws from 0 to n - 1.
 func (s *search) within(n int64) int64 {
-	hi, _ := bits.Mul64(s.rng.next(), uint64(n))
+	hi, _ := bits.Mul64(s.rng.Uint64(), uint64(n))
 	return int64(hi)
 }
 

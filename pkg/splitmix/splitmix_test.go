@@ -1,0 +1,34 @@
+package splitmix
+
+import (
+	"slices"
+	"testing"
+)
+
+// TestSequence: the numbers are those of the published generator, whose output
+// for this seed is quoted widely.
+func TestSequence(t *testing.T) {
+	s := Source(1234567)
+	var got []uint64
+	for range 5 {
+		got = append(got, s.Uint64())
+	}
+	want := []uint64{6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %d, want %d", got, want)
+	}
+}
+
+func TestRanges(t *testing.T) {
+	s := Source(0)
+	var seen [7]bool
+	for range 1000 {
+		if u := s.Unit(); u < 0 || u >= 1 {
+			t.Fatalf("%v is no fraction", u)
+		}
+		seen[s.Below(len(seen))] = true
+	}
+	if slices.Contains(seen[:], false) {
+		t.Errorf("of 1000 numbers below %d some never came: %v", len(seen), seen)
+	}
+}
