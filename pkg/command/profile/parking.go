@@ -141,6 +141,8 @@ func reloads(ctx context.Context, s subject, send load.Target) (time.Duration, e
 // error when that makes no progress.
 func parked(ctx context.Context, s subject) error {
 	most, since := 0.0, time.Now()
+	look := time.NewTicker(parkLook)
+	defer look.Stop()
 	for {
 		used, there := s.Parked(ctx)
 		switch {
@@ -154,20 +156,10 @@ func parked(ctx context.Context, s subject) error {
 		default:
 			return fmt.Errorf("of its %.4g MiB only %.4g went to the host while it had no work", used, there)
 		}
-		if !sleep(ctx, parkLook) {
+		select {
+		case <-look.C:
+		case <-ctx.Done():
 			return ctx.Err()
 		}
-	}
-}
-
-// sleep waits, and tells whether the context lasted.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
