@@ -171,3 +171,11 @@ func (env *Env) Deadline(start time.Time, limit time.Duration, what string) (ove
 		}
 	}
 }
+
+// Count is a number of things in words: 1 GPU, 2 GPUs.
+func Count(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprintf("%d %s", n, what)
+}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/plan"
 )
 
@@ -25,7 +26,7 @@ func GPU(p plan.Plan, g plan.GPU, side float64) string {
 		pg.memory(g, 1, side+6)
 		height += 14
 	}
-	return figure(side+2, height, fmt.Sprintf("%s on a GPU, %s of it in use", count(len(g.Instances), "instance"), percent(area(g))), pg.out.b.String())
+	return figure(side+2, height, fmt.Sprintf("%s on a GPU, %s of it in use", cli.Count(len(g.Instances), "instance"), percent(area(g))), pg.out.b.String())
 }
 
 // Swatch is the mark that GPU gives the function that is the i-th of the

@@ -4,19 +4,20 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/plan"
 )
 
 // headline says what the plan comes to.
 func headline(p plan.Plan) string {
-	text, verb := count(len(p.Demand), "function"), "serve"
+	text, verb := cli.Count(len(p.Demand), "function"), "serve"
 	if n := len(p.Unplaced); n > 0 {
 		text = fmt.Sprintf("%d of %s", len(p.Demand)-n, text)
 	}
 	if p.GPUsUsed == 1 {
 		verb = "serves"
 	}
-	return fmt.Sprintf("%s %s %s", count(p.GPUsUsed, "GPU"), verb, text)
+	return fmt.Sprintf("%s %s %s", cli.Count(p.GPUsUsed, "GPU"), verb, text)
 }
 
 // summary says how good the plan is.
@@ -26,9 +27,9 @@ func summary(p plan.Plan) string {
 		used += area(g)
 		instances += len(g.Instances)
 	}
-	text := fmt.Sprintf("The demand needs at least %s, however it is planned (%s bound)", count(p.Bound, "GPU"), p.BoundMethod)
+	text := fmt.Sprintf("The demand needs at least %s, however it is planned (%s bound)", cli.Count(p.Bound, "GPU"), p.BoundMethod)
 	if p.GPUsUsed > 0 {
-		text += fmt.Sprintf(" · %s · %s of SM time in use · algorithm %s", count(instances, "instance"), percent(used/float64(p.GPUsUsed)), p.Algorithm)
+		text += fmt.Sprintf(" · %s · %s of SM time in use · algorithm %s", cli.Count(instances, "instance"), percent(used/float64(p.GPUsUsed)), p.Algorithm)
 	}
 	return text
 }
@@ -39,13 +40,6 @@ func area(g plan.GPU) float64 {
 		sum += in.SMPct / 100 * in.QuotaRequest
 	}
 	return sum
-}
-
-func count(n int, what string) string {
-	if n != 1 {
-		what += "s"
-	}
-	return fmt.Sprintf("%d %s", n, what)
 }
 
 func percent(fraction float64) string { return strconv.FormatFloat(100*fraction, 'f', 0, 64) + "%" }

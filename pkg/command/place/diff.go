@@ -52,7 +52,7 @@ func runDiff(env *cli.Env, before, after string) error {
 		return env.Show(changes, nil)
 	}
 	return env.Emit(func(w io.Writer) error {
-		if _, err := fmt.Fprintf(w, "%s used before, %d after; %s.\n", count(was.GPUsUsed, "GPU"), is.GPUsUsed, totals(changes)); err != nil {
+		if _, err := fmt.Fprintf(w, "%s used before, %d after; %s.\n", cli.Count(was.GPUsUsed, "GPU"), is.GPUsUsed, totals(changes)); err != nil {
 			return err
 		}
 		var shown []diff.Change

@@ -152,7 +152,7 @@ func printPacking(w io.Writer, c *cargo, p pack.Packing) error {
 // pictured is the packing as it is drawn. Bins that are filled alike hold
 // different copies, so that their boxes have sizes only.
 func pictured(c *cargo, p pack.Packing) picture.Bins {
-	out := picture.Bins{Headline: count(p.Used, "bin") + " of " + c.size(), Summary: packSummary(p)}
+	out := picture.Bins{Headline: cli.Count(p.Used, "bin") + " of " + c.size(), Summary: packSummary(p)}
 	h := c.hand()
 	for _, b := range p.Bins {
 		bin := picture.Bin{Times: b.Times}
@@ -182,7 +182,7 @@ func pictured(c *cargo, p pack.Packing) picture.Bins {
 
 // packSummary says in a sentence how good a packing is.
 func packSummary(p pack.Packing) string {
-	text := fmt.Sprintf("%s used; at least %d needed (%s bound)", count(p.Used, "bin"), p.Bound, p.BoundMethod)
+	text := fmt.Sprintf("%s used; at least %d needed (%s bound)", cli.Count(p.Used, "bin"), p.Bound, p.BoundMethod)
 	if gap := p.Used - p.Bound; gap > 0 {
 		return fmt.Sprintf("%s: gap at most %d, %.1f%%.", text, gap, 100*float64(gap)/float64(p.Bound))
 	}

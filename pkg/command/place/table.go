@@ -123,7 +123,7 @@ func functionTable(p plan.Plan) [][]string {
 // summary says in a sentence how many GPUs a plan uses and how many it would
 // need at least.
 func summary(p plan.Plan) string {
-	text := fmt.Sprintf("%s used; at least %d needed (%s bound)", count(p.GPUsUsed, "GPU"), p.Bound, p.BoundMethod)
+	text := fmt.Sprintf("%s used; at least %d needed (%s bound)", cli.Count(p.GPUsUsed, "GPU"), p.Bound, p.BoundMethod)
 	switch gap := p.GPUsUsed - p.Bound; {
 	case gap > 0:
 		return fmt.Sprintf("%s: gap at most %d, %.1f%%.", text, gap, 100*float64(gap)/float64(max(1, p.Bound)))
@@ -131,13 +131,6 @@ func summary(p plan.Plan) string {
 		return text + ": no plan uses fewer."
 	}
 	return text + "."
-}
-
-func count(n int, what string) string {
-	if n != 1 {
-		what += "s"
-	}
-	return fmt.Sprintf("%d %s", n, what)
 }
 
 func gpuName(g plan.GPU) string { return fmt.Sprintf("%s/%d", g.Node, g.Index) }

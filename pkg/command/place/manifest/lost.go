@@ -3,6 +3,7 @@ package manifest
 import (
 	"fmt"
 
+	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/plan"
 )
@@ -55,7 +56,7 @@ func lost(losses []loss, p plan.Plan, list []*workload, o Options) []string {
 			}
 		}
 		if n > 0 {
-			add("lost: %s of %s: %s", l.field, count(n, "instance"), l.why)
+			add("lost: %s of %s: %s", l.field, cli.Count(n, "instance"), l.why)
 		}
 	}
 	out = append(out, lostOfGPUs(p, list)...)
@@ -85,7 +86,7 @@ func crowded(p plan.Plan) []string {
 	if n == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("cores are whole percents of at least 1: those of %s sum to more than 100, and not all may start", count(n, "GPU"))}
+	return []string{fmt.Sprintf("cores are whole percents of at least 1: those of %s sum to more than 100, and not all may start", cli.Count(n, "GPU"))}
 }
 
 func lostOfGPUs(p plan.Plan, list []*workload) []string {
@@ -101,13 +102,13 @@ func lostOfGPUs(p plan.Plan, list []*workload) []string {
 		}
 	}
 	if schedules > 0 {
-		out = append(out, fmt.Sprintf("lost: schedule of %s: nothing keeps its turns, and more than all SMs may be wanted at once", count(schedules, "GPU")))
+		out = append(out, fmt.Sprintf("lost: schedule of %s: nothing keeps its turns, and more than all SMs may be wanted at once", cli.Count(schedules, "GPU")))
 	}
 	if models > 0 {
-		out = append(out, fmt.Sprintf("lost: models of %s: nothing shares weights, so each instance's memory includes its own", count(models, "GPU")))
+		out = append(out, fmt.Sprintf("lost: models of %s: nothing shares weights, so each instance's memory includes its own", cli.Count(models, "GPU")))
 	}
 	if unlimited > 0 {
-		out = append(out, fmt.Sprintf("mem_mib is 0 for %s, so there is no limit on memory: plan with --gpu-mem or --inventory", count(unlimited, "instance")))
+		out = append(out, fmt.Sprintf("mem_mib is 0 for %s, so there is no limit on memory: plan with --gpu-mem or --inventory", cli.Count(unlimited, "instance")))
 	}
 	return out
 }
@@ -138,11 +139,4 @@ func lostOfFunctions(list []*workload) []string {
 		}
 	}
 	return out
-}
-
-func count(n int, what string) string {
-	if n != 1 {
-		what += "s"
-	}
-	return fmt.Sprintf("%d %s", n, what)
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/picture"
 	"github.com/gfaas/gfaas/pkg/plan"
 )
@@ -170,19 +171,12 @@ func (o Outlook) pictures(b *strings.Builder, p plan.Plan) {
 	}
 	b.WriteString("<div class=\"looks\">\n")
 	for _, look := range looks[:min(most, len(looks))] {
-		fmt.Fprintf(b, "<figure>%s<figcaption>%d of %s of the last plan</figcaption></figure>\n", picture.GPU(p, look.GPU, gpuSide), look.Count, count(p.GPUsUsed, "GPU"))
+		fmt.Fprintf(b, "<figure>%s<figcaption>%d of %s of the last plan</figcaption></figure>\n", picture.GPU(p, look.GPU, gpuSide), look.Count, cli.Count(p.GPUsUsed, "GPU"))
 	}
 	if len(looks) > 0 {
 		b.WriteString("<p class=\"note\">Across, the scheduling window; up, the SMs; hatched is free.</p>\n")
 	}
 	b.WriteString("</div>\n")
-}
-
-func count(n int, what string) string {
-	if n != 1 {
-		what += "s"
-	}
-	return fmt.Sprintf("%d %s", n, what)
 }
 
 // functions lists what a plan gives each function, with its mark in the
