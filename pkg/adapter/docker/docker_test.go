@@ -50,8 +50,10 @@ var sharedObject = regexp.MustCompile(`(/\S+) \(0x`)
 
 // importImage makes an image of a program and the libraries that ldd names,
 // which is removed when the test ends. It fails if the test left containers.
-func importImage(t *testing.T, engine *client.Client, name string, files map[string]string, changes ...string) {
+// No other run of the tests on this engine has an image of that name.
+func importImage(t *testing.T, engine *client.Client, what string, files map[string]string, changes ...string) (name string) {
 	t.Helper()
+	name = "gfaas-" + what + ":" + preload.NewSecret()[:12]
 	var root bytes.Buffer
 	archive := tar.NewWriter(&root)
 	for target, source := range files {
@@ -92,6 +94,7 @@ func importImage(t *testing.T, engine *client.Client, name string, files map[str
 			t.Errorf("remove image %s: %v", name, err)
 		}
 	})
+	return name
 }
 
 // withLibraries lists a program and what it needs, by their paths in an image.
@@ -110,8 +113,7 @@ func withLibraries(t *testing.T, program string) map[string]string {
 
 func TestConformance(t *testing.T) {
 	engine := connect(t)
-	const name = "gfaas-conformance:test"
-	importImage(t, engine, name, withLibraries(t, instancetest.BuildProbe(t)), `ENTRYPOINT ["/bin/link"]`)
+	name := importImage(t, engine, "conformance", withLibraries(t, instancetest.BuildProbe(t)), `ENTRYPOINT ["/bin/link"]`)
 	config := newConfig(t)
 	instancetest.Run(t, instancetest.Suite{
 		Patience: patience,
@@ -126,8 +128,7 @@ func TestConformance(t *testing.T) {
 // looks for them in the end.
 func TestCancelledStart(t *testing.T) {
 	engine := connect(t)
-	const name = "gfaas-cancelled:test"
-	importImage(t, engine, name, withLibraries(t, instancetest.BuildProbe(t)), `ENTRYPOINT ["/probe"]`)
+	name := importImage(t, engine, "cancelled", withLibraries(t, instancetest.BuildProbe(t)), `ENTRYPOINT ["/probe"]`)
 	r := newRuntime(t, newConfig(t))
 	for _, limit := range []time.Duration{5, 15, 30, 60, 120, 240} {
 		ctx, cancel := context.WithTimeout(t.Context(), limit*time.Millisecond)
@@ -165,9 +166,9 @@ func TestRefusals(t *testing.T) {
 	engine := connect(t)
 	static := filepath.Join(t.TempDir(), "static")
 	instancetest.Compile(t, static, []byte("int main(void) { return 0; }"), "-static")
-	importImage(t, engine, "gfaas-refused:static", map[string]string{"probe": static}, `ENTRYPOINT ["/probe"]`)
-	importImage(t, engine, "gfaas-refused:none", map[string]string{"probe": static})
-	importImage(t, engine, "gfaas-refused:user", map[string]string{"probe": static}, "USER 4321", `CMD ["/probe"]`)
+	linked := importImage(t, engine, "static", map[string]string{"probe": static}, `ENTRYPOINT ["/probe"]`)
+	none := importImage(t, engine, "none", map[string]string{"probe": static})
+	user := importImage(t, engine, "user", map[string]string{"probe": static}, "USER 4321", `CMD ["/probe"]`)
 	r := newRuntime(t, newConfig(t))
 	for _, c := range []struct {
 		name    string
@@ -175,10 +176,10 @@ func TestRefusals(t *testing.T) {
 		command []string
 		want    string
 	}{
-		{"static", "gfaas-refused:static", nil, "/probe is statically linked"},
-		{"no program", "gfaas-refused:none", nil, "names no program"},
-		{"not on PATH", "gfaas-refused:none", []string{"absent"}, "absent: command not found"},
-		{"another user", "gfaas-refused:user", nil, "runs as user 4321"},
+		{"static", linked, nil, "/probe is statically linked"},
+		{"no program", none, nil, "names no program"},
+		{"not on PATH", none, []string{"absent"}, "absent: command not found"},
+		{"another user", user, nil, "runs as user 4321"},
 		{"no such image", "127.0.0.1:9/gfaas-absent:1", nil, "is not on this engine and cannot be pulled"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -212,8 +213,7 @@ func TestNoEngine(t *testing.T) {
 // The number of a container's process tells whether the library is in it.
 func TestPID(t *testing.T) {
 	engine := connect(t)
-	const name = "gfaas-pid:test"
-	importImage(t, engine, name, withLibraries(t, instancetest.BuildProbe(t)), `ENTRYPOINT ["/probe"]`)
+	name := importImage(t, engine, "pid", withLibraries(t, instancetest.BuildProbe(t)), `ENTRYPOINT ["/probe"]`)
 	r := newRuntime(t, newConfig(t))
 	h, err := r.Start(t.Context(), instance.Spec{ID: "pid", Image: name, Port: 9000, GPUs: []string{"sim"}, Slice: gpu.Slice{SMPct: 100}})
 	if err != nil {

@@ -92,7 +92,9 @@ func TestDoorAfterRestart(t *testing.T) {
 func TestDoorOfLongPath(t *testing.T) {
 	s := serve(t, Config{})
 	id := strings.Repeat("x", 50)
-	dir := filepath.Join(runDir(t), strings.Repeat("d", 60))
+	dir := runDir(t)
+	const longest = 107 // bytes of an address
+	dir = filepath.Join(dir, strings.Repeat("d", longest-len(filepath.Join(dir, "d", "client", "token.sock"))+1))
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +111,7 @@ func TestDoorOfLongPath(t *testing.T) {
 		}
 		c.Close()
 	}
-	_, err := Open(Config{Socket: filepath.Join(dir, strings.Repeat("e", 30), "t.sock")})
+	_, err := Open(Config{Socket: filepath.Join(dir+"d", "t.sock")})
 	if err == nil || !strings.Contains(err.Error(), "is too long for a socket") {
 		t.Errorf("a path that processes cannot connect to: %v", err)
 	}
