@@ -5,6 +5,7 @@ package examples_test
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -17,6 +18,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // built returns the path of what make builds; without it the test is skipped,
@@ -44,15 +47,31 @@ type function struct {
 	out *bytes.Buffer
 }
 
-// start starts saxpy, with small kernels, on a device of its own.
-func start(t *testing.T, settings ...string) *function {
+// reserve returns a port that the system gives to nobody else until the test
+// ends: a socket has it, but does not listen, so that the program may.
+func reserve(t *testing.T) int {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	port := listener.Addr().(*net.TCPAddr).Port
-	_ = listener.Close()
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	err = errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
+		unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return name.(*unix.SockaddrInet4).Port
+}
+
+// start starts saxpy, with small kernels, on a device of its own.
+func start(t *testing.T, settings ...string) *function {
+	t.Helper()
+	port := reserve(t)
 	f := &function{t: t, url: fmt.Sprintf("http://127.0.0.1:%d", port), out: new(bytes.Buffer)}
 	f.cmd = exec.Command(built(t, "examples", "saxpy", "saxpy"))
 	f.cmd.Stdout, f.cmd.Stderr = f.out, f.out

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gfaas/gfaas/pkg/adapter/preload"
 )
 
 // profile is what gfaas-profile measured of saxpy on the simulated GPU.
@@ -65,19 +67,41 @@ func (u *user) do(name string, args ...string) string {
 // TestMainJob plans from a profile, starts the plan, has 200 answers checked
 // and stops it, on processes and on containers. Nothing may be left.
 func TestMainJob(t *testing.T) {
-	t.Run("process", func(t *testing.T) { mainJob(t, "function.yaml") })
+	t.Run("process", func(t *testing.T) {
+		t.Parallel()
+		mainJob(t, built(t, "examples", "saxpy", "function.yaml"))
+	})
 	t.Run("docker", func(t *testing.T) {
+		t.Parallel()
 		if err := exec.Command("docker", "info").Run(); err != nil {
 			if os.Getenv("CI") != "" {
 				t.Fatalf("no Docker engine answers: %v", err)
 			}
 			t.Skipf("no Docker engine answers: %v", err)
 		}
-		if text, err := exec.Command(built(t, "examples", "saxpy", "image.sh")).CombinedOutput(); err != nil {
-			t.Fatalf("image: %v\n%s", err, text)
-		}
-		mainJob(t, "function-docker.yaml")
+		mainJob(t, inImage(t))
 	})
+}
+
+// inImage makes the example's image and returns its function file. The image
+// has a name that no other run on this engine has, and goes with the test.
+func inImage(t *testing.T) (file string) {
+	t.Helper()
+	const usual = "image: gfaas-saxpy:latest\n"
+	text, err := os.ReadFile(built(t, "examples", "saxpy", "function-docker.yaml"))
+	if err != nil || strings.Count(string(text), usual) != 1 {
+		t.Fatalf("%v: %q is not once in\n%s", err, usual, text)
+	}
+	file = filepath.Join(t.TempDir(), "function.yaml")
+	name := "gfaas-saxpy:" + preload.NewSecret()[:12]
+	if err := os.WriteFile(file, []byte(strings.Replace(string(text), usual, "image: "+name+"\n", 1)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = exec.Command("docker", "rmi", name).Run() })
+	if text, err := exec.Command(built(t, "examples", "saxpy", "image.sh"), name).CombinedOutput(); err != nil {
+		t.Fatalf("image: %v\n%s", err, text)
+	}
+	return file
 }
 
 func mainJob(t *testing.T, file string) {
@@ -90,7 +114,7 @@ func mainJob(t *testing.T, file string) {
 	inputs := []string{"--profile", "profile.csv", "--demand", "demand.csv"}
 	u.do("gfaas-place", append([]string{"plan", "--gpus", "1", "-q", "-o", "json", "--out-file", "plan.json"}, inputs...)...)
 	u.do("gfaas-place", append([]string{"verify", "plan.json"}, inputs...)...)
-	u.do("gfaas", "apply", "-f", built(t, "examples", "saxpy", file))
+	u.do("gfaas", "apply", "-f", file)
 	u.do("gfaas", "up", "plan.json")
 	if answer := u.do(built(t, "examples", "saxpy", "check.sh"), "saxpy", "200"); !strings.Contains(answer, "200 right, 0 wrong") {
 		t.Errorf("answers: %s", answer)
