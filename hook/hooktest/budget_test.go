@@ -31,6 +31,7 @@ func (f *fake) stays(what string, n int, launches func() int) {
 // TestBudget has a process launch as many blocks as its budget allows, and at
 // most one launch more: what that is over, the next raise pays.
 func TestBudget(t *testing.T) {
+	t.Parallel()
 	f := metered(t)
 	p := f.run(f.env(1), "check/drive", "10")
 	p.order(0, 0, 8, 100)
@@ -83,6 +84,7 @@ func TestBudget(t *testing.T) {
 
 // TestBudgetThreads has many threads come for the last block at once: one gets it.
 func TestBudgetThreads(t *testing.T) {
+	t.Parallel()
 	f := metered(t)
 	p := f.run(f.env(1), "check/drive", "10")
 	for thread := range 8 {
@@ -104,6 +106,7 @@ func TestBudgetThreads(t *testing.T) {
 // TestBudgetDaemonDies kills the daemon while a process waits for a budget: it
 // stalls, says so, and goes on with the next daemon, whose count begins at 0.
 func TestBudgetDaemonDies(t *testing.T) {
+	t.Parallel()
 	f := metered(t)
 	p := f.run(f.env(1), "check/drive", "10")
 	p.order(0, 0, 1, 100)
@@ -130,6 +133,7 @@ func TestBudgetDaemonDies(t *testing.T) {
 // TestBudgetFork has a process fork before it uses the GPU: each has a budget
 // of its own.
 func TestBudgetFork(t *testing.T) {
+	t.Parallel()
 	f := metered(t)
 	p := f.run(f.env(1), "check/fork", "before")
 	f.eventually("both say hello", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return len(f.members) == 2 })

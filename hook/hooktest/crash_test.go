@@ -10,6 +10,7 @@ import (
 // TestKilledClient kills clients at any point while another waits for what
 // they hold: the other goes on, and nothing is left of them.
 func TestKilledClient(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	_, other := h.pace(h.register("other", whole), "300")

@@ -11,6 +11,7 @@ import (
 // TestEnds has programs do what they may with contexts and streams around
 // their end, and checks that nothing hangs and nothing is forgotten.
 func TestEnds(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	for _, name := range []string{"detach", "reset", "foreign", "failed", "ahead", "beside", "capture", "retained"} {

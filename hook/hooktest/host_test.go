@@ -43,6 +43,8 @@ type host struct {
 	client *tokend.Client
 	daemon *exec.Cmd
 	ran    []*program
+
+	settings []string // in the environment of the daemon and of programs
 }
 
 func newHost(t testing.TB) *host {
@@ -59,7 +61,7 @@ func newHost(t testing.TB) *host {
 func (h *host) start() {
 	h.t.Helper()
 	h.daemon = exec.Command(filepath.Join(build, "bin/gfaas-tokend"), h.flags...)
-	h.daemon.Env = append(os.Environ(), "GFAAS_RUN_DIR="+h.runDir)
+	h.daemon.Env = append(append(os.Environ(), "GFAAS_RUN_DIR="+h.runDir), h.settings...)
 	if _, benchmark := h.t.(*testing.B); !benchmark {
 		h.daemon.Stderr = &logged{h.t, "tokend"}
 	}
@@ -134,7 +136,7 @@ func (h *host) environ(id, secret string, s gpu.Slice, more ...string) []string 
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	env := append(os.Environ(), "GFAAS_SIM_DIR="+filepath.Join(h.runDir, "sim"))
+	env := append(append(os.Environ(), "GFAAS_SIM_DIR="+filepath.Join(h.runDir, "sim")), h.settings...)
 	for k, v := range set {
 		env = append(env, k+"="+v)
 	}
@@ -175,7 +177,7 @@ func (h *host) row(id string) (wire.ClientStatus, bool) {
 
 // within is the host as a subtest uses it.
 func (h *host) within(t *testing.T) *host {
-	return &host{t: t, runDir: h.runDir, client: h.client}
+	return &host{t: t, runDir: h.runDir, client: h.client, settings: h.settings}
 }
 
 // program is a running check program.

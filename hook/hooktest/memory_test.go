@@ -69,8 +69,8 @@ func TestMemoryLifetimes(t *testing.T) {
 
 // TestMemoryDevices gives an instance two GPUs, with a limit each.
 func TestMemoryDevices(t *testing.T) {
-	t.Setenv("GFAAS_SIM_GPU", "count=2")
 	h := newHost(t)
+	h.settings = []string{"GFAAS_SIM_GPU=count=2"}
 	h.start()
 	secret := preload.NewSecret()
 	seat := wire.Seat{GPU: "sim:0", SMPct: 100, QuotaRequest: 1, QuotaLimit: 1, MemLimit: 256 * gpu.MiB}
@@ -133,8 +133,9 @@ func TestMemoryRace(t *testing.T) {
 // TestOversubscribe runs two instances whose memory does not fit on the GPU
 // together: each one's is moved to the host while it idles, and back.
 func TestOversubscribe(t *testing.T) {
-	t.Setenv("GFAAS_SIM_GPU", "sms=8,mem=384MiB")
+	t.Parallel()
 	h := newHost(t)
+	h.settings = []string{"GFAAS_SIM_GPU=sms=8,mem=384MiB"}
 	h.start()
 	var programs []*program
 	for _, id := range []string{"one", "two"} {

@@ -16,6 +16,7 @@ import (
 // TestBadPages answers hellos with what is no page, or no answer: the process
 // says so once, lives, and goes on when it gets a good one.
 func TestBadPages(t *testing.T) {
+	t.Parallel()
 	const sealed = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
 	null := func() *os.File {
 		file, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
@@ -116,6 +117,7 @@ func TestBadPages(t *testing.T) {
 // TestRestarts has daemon after daemon welcome a process: it keeps no page of
 // those that are gone.
 func TestRestarts(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	f.listen()
 	p := f.run(f.env(1), "check/drive", "10")
@@ -136,6 +138,7 @@ func TestRestarts(t *testing.T) {
 // TestLeaseEnds sends calls for leases that there are not, or that are back
 // already: none has the process give back what it was not asked for.
 func TestLeaseEnds(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	f.listen()
 	p := f.run(f.env(1), "check/drive", "10")

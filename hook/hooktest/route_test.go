@@ -94,6 +94,7 @@ func routed(out string) (ok, absent map[string]bool, launches uint64) {
 // kernels are counted when they were launched. The last driver answers lookups
 // with addresses that none of its exports has.
 func TestGated(t *testing.T) {
+	t.Parallel()
 	for _, way := range ways {
 		t.Run(way, func(t *testing.T) {
 			t.Parallel()

@@ -124,6 +124,7 @@ var contests = map[string][]contender{
 func TestShares(t *testing.T) {
 	for name, list := range contests {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			best(t, func(h *host) bool {
 				shares := h.contend(list...)
 				o := compare(list, shares)
@@ -138,8 +139,9 @@ func TestShares(t *testing.T) {
 // or launched and went idle, a busy one gets its limit.
 func TestIdleCostsNothing(t *testing.T) {
 	for _, launched := range []bool{false, true} {
-		t.Run(fmt.Sprintf("launched %v", launched), func(t *testing.T) {
-			for _, limit := range []float64{0.5, 1} {
+		for _, limit := range []float64{0.5, 1} {
+			t.Run(fmt.Sprintf("launched %v, limit %v", launched, limit), func(t *testing.T) {
+				t.Parallel()
 				best(t, func(h *host) bool {
 					env := h.admit(want("idle", 100, 0.5, 0.5))
 					if launched {
@@ -147,11 +149,11 @@ func TestIdleCostsNothing(t *testing.T) {
 						h.eventually("it has launched", func() bool { return strings.Contains(idle.out.String(), "ok") })
 					}
 					share := h.contend(want("busy", 100, 0.5, limit))[0]
-					t.Logf("share with limit %v: %.4f", limit, share)
+					t.Logf("share: %.4f", share)
 					return math.Abs(share-limit) <= point
 				})
-			}
-		})
+			})
+		}
 	}
 }
 

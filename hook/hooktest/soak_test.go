@@ -45,6 +45,7 @@ type soak struct {
 // them. While the daemon is away nothing is launched; when it is back every
 // program goes on; at the end nothing of it all is left.
 func TestSoak(t *testing.T) {
+	t.Parallel()
 	length := soakTime
 	if text := os.Getenv("GFAAS_SOAK"); text != "" {
 		var err error

@@ -38,6 +38,7 @@ func (h *host) launched(p *program, id string) {
 // TestStress has two programs of many threads, streams and contexts contend
 // for less than they want. They check their results themselves.
 func TestStress(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	slice := whole
@@ -53,6 +54,7 @@ func TestStress(t *testing.T) {
 // process that uses a GPU is a client of its own there; children that do not
 // disturb nobody.
 func TestFork(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.start()
 	for _, kind := range []string{"before", "exec", "quiet", "shell"} {
