@@ -143,6 +143,7 @@ func TestSharing(t *testing.T) {
 		{"and slow down in their turn", []string{"", "100", "100"}, []float64{2, 4, 4}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
 			h := newHost(t, small)
 			first := h.start(tc.shares[0], "burn")
 			alone := settles(t, "alone, in ms", 20, func() float64 { return first.mean(5) })
