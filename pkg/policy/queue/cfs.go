@@ -17,6 +17,7 @@ type cfs struct {
 	queues    *waiting
 	pool      func() *residency.Pool
 	penalty   float64
+	unit      unit // of runtimes
 	clients   []client
 	least     heap   // all that wait, by runtime
 	stay      []heap // by the GPU a function ran on last, the last heap for none: by runtime
@@ -26,7 +27,7 @@ type cfs struct {
 }
 
 type client struct {
-	runtime float64 // ns of GPU time over weight
+	runtime float64 // GPU time over weight
 	spent   float64 // ns of GPU time
 	runs    int64
 	home    int32 // GPU it ran on last
@@ -35,7 +36,7 @@ type client struct {
 
 func newCFS(c Config, e *engine) *cfs {
 	n := len(c.Functions)
-	o := &cfs{functions: c.Functions, queues: e.queues, penalty: c.Penalty, pool: func() *residency.Pool { return e.pool },
+	o := &cfs{functions: c.Functions, queues: e.queues, penalty: c.Penalty, unit: unitOf(c.Functions), pool: func() *residency.Pool { return e.pool },
 		clients: make([]client, n), least: newHeap(n), stay: make([]heap, c.GPUs+1), leave: make([]heap, c.GPUs)}
 	for i := range o.clients {
 		o.clients[i].home = int32(c.GPUs)
@@ -78,7 +79,7 @@ func (o *cfs) away(f int32) float64 {
 	if c.runs > 0 {
 		mean = c.spent / float64(c.runs)
 	}
-	return c.runtime + o.penalty*mean
+	return c.runtime + o.unit.of(o.penalty*mean)
 }
 
 // candidate is a function on its GPU or another, as next compares them.
@@ -141,7 +142,7 @@ func (o *cfs) next(time.Duration) choice {
 	if !o.fits(&best) {
 		o.search(&best)
 	}
-	best.reason = Reason{Rule: "least GPU time, on the GPU it ran on last or new", Value: best.value / 1e6}
+	best.reason = Reason{Rule: "least GPU time, on the GPU it ran on last or new", Value: o.unit.ms(best.value)}
 	if best.penalty {
 		best.reason.Rule = "least GPU time, penalty for another GPU included"
 	}
@@ -185,7 +186,7 @@ func (o *cfs) left(_ time.Duration, f int32, at residency.Place, expected time.D
 	o.turns++
 	c.turn = o.turns
 	c.home = at.GPU
-	c.runtime += float64(expected) / o.functions[f].Weight
+	c.runtime += o.unit.over(float64(expected), o.functions[f].Weight)
 	c.spent += float64(expected)
 	c.runs++
 	if o.queues.queues[f].len > 0 {

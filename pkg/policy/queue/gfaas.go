@@ -89,7 +89,7 @@ func (o *gfaas) next(now time.Duration) choice {
 		for o.books[f] < o.queues.queues[f].len {
 			at, loss, ok := o.engine.pool.Cheapest(f)
 			if ok && !o.book(now, f, at, loss) {
-				best = anywhere(f, "least time an invocation, within T of Global_VT", it.key.b/1e6)
+				best = anywhere(f, "least time an invocation, within T of Global_VT", o.unit.ms(it.key.b))
 				best.placed, best.at = true, at
 			}
 			if !ok || best.placed {

@@ -14,10 +14,11 @@ type mqfq struct {
 	functions []Function
 	queues    *waiting
 	flows     []flow
-	charge    []float64 // by function: ns that an invocation adds to its VT
+	unit      unit      // of virtual times
+	charge    []float64 // by function: what an invocation adds to its VT
 	sticky    bool
-	spread    bool    // fewest in flight first: more than one invocation can run
-	t         float64 // ns
+	spread    bool // fewest in flight first: more than one invocation can run
+	t         float64
 	alpha     float64
 	correct   bool // charge what was executed, not what was expected
 	now       time.Duration
@@ -35,7 +36,7 @@ type mqfq struct {
 
 // flow is the state of one function's queue.
 type flow struct {
-	vt          float64 // ns of execution over weight
+	vt          float64 // execution over weight
 	first, last time.Duration
 	arrivals    int64
 	idle        time.Duration // since when it is empty with nothing in flight
@@ -44,11 +45,12 @@ type flow struct {
 func newMQFQ(c Config, queues *waiting, sticky bool) *mqfq {
 	n := len(c.Functions)
 	o := &mqfq{functions: c.Functions, queues: queues, flows: make([]flow, n), sticky: sticky,
-		spread: c.GPUs*c.Concurrency > 1, t: float64(c.T), alpha: c.Alpha, correct: c.Correct,
+		spread: c.GPUs*c.Concurrency > 1, unit: unitOf(c.Functions), alpha: c.Alpha, correct: c.Correct,
 		least: newHeap(n), ready: newHeap(n), held: newHeap(n)}
+	o.t = o.unit.of(float64(c.T))
 	o.charge = make([]float64, n)
 	for i, f := range c.Functions {
-		o.charge[i] = float64(f.Warm) / f.Weight
+		o.charge[i] = o.unit.over(float64(f.Warm), f.Weight)
 	}
 	o.rank, o.whose = o.key, [2]int32{none, none}
 	return o
@@ -170,7 +172,7 @@ func (o *mqfq) next(now time.Duration) choice {
 	if o.sticky {
 		rule = "fewest in flight, then longest queue, within T of Global_VT"
 	}
-	return anywhere(f, rule, (o.flows[f].vt-o.global)/1e6)
+	return anywhere(f, rule, o.unit.ms(o.flows[f].vt-o.global))
 }
 
 func (o *mqfq) left(now time.Duration, f int32, _ residency.Place, _ time.Duration) {
@@ -192,7 +194,7 @@ func (o *mqfq) ended(now time.Duration, f int32, executed time.Duration) {
 	o.now = now
 	w, q := &o.flows[f], &o.queues.queues[f]
 	if o.correct {
-		w.vt = max(w.vt+float64(executed-o.functions[f].Warm)/o.functions[f].Weight, 0)
+		w.vt = max(w.vt+o.unit.over(float64(executed-o.functions[f].Warm), o.functions[f].Weight), 0)
 	}
 	switch {
 	case q.len == 0 && q.inFlight == 0:

@@ -16,11 +16,9 @@ import (
 	"github.com/gfaas/gfaas/pkg/trace"
 )
 
-// drawFunctions makes costs of whole units and weights of powers of two, so
-// that virtual times are exact and ties are ties for both. A batch's next
-// invocation takes some time: the rules do not say whether one that takes none
-// ends before what arrives at the same instant.
-func drawFunctions(t *rapid.T, policy string, unit time.Duration) []trace.Function {
+// drawFunctions makes costs of whole units and weights that make many ties of
+// virtual times, of thirds and sevenths too.
+func drawFunctions(t *rapid.T, unit time.Duration) []trace.Function {
 	n := rapid.IntRange(1, 6).Draw(t, "functions")
 	var out []trace.Function
 	for i := range n {
@@ -28,13 +26,10 @@ func drawFunctions(t *rapid.T, policy string, unit time.Duration) []trace.Functi
 			return time.Duration(rapid.IntRange(0, most).Draw(t, label)) * unit
 		}
 		f := trace.Function{Name: fmt.Sprint("f", i), Warm: ms("warm", 30), Load: ms("load", 40)}
-		if policy == "batch" {
-			f.Warm += unit
-		}
 		f.Cold = f.Warm + f.Load + ms("starting", 100)
 		f.Cold += time.Duration(i) // no two of the same length: nothing says which goes first then
 		f.MemMiB = float64(rapid.SampledFrom([]int{0, 1, 2, 3, 5, 8, 20}).Draw(t, "mem"))
-		f.Weight = rapid.SampledFrom([]float64{0.5, 1, 1, 1, 2}).Draw(t, "weight")
+		f.Weight = rapid.SampledFrom([]float64{0.5, 1, 1, 1, 2, 3, 0.3, 0.7}).Draw(t, "weight")
 		f.Model = f.Name
 		if i > 0 && rapid.IntRange(0, 5).Draw(t, "shared") == 0 {
 			f.Model, f.MemMiB, f.Load = out[0].Model, out[0].MemMiB, out[0].Load
@@ -68,9 +63,6 @@ func drawSettings(t *rapid.T, policy string) settings {
 		penalty:      rapid.SampledFrom([]float64{0, 1, 10}).Draw(t, "penalty"),
 		interference: rapid.SampledFrom([]float64{0, 0, 0.5}).Draw(t, "interference"),
 	}
-	if policy == "batch" || policy == "cfs-affinity" {
-		s.interference = 0 // of a batch's first or of each? charged or not? no rule says
-	}
 	if policy == "fcfs-naive" {
 		s.pool = 0
 	}
@@ -102,7 +94,7 @@ func TestAgainstTwin(t *testing.T) {
 
 func compare(t *rapid.T, policy string) {
 	unit := rapid.SampledFrom([]time.Duration{time.Millisecond, 300 * time.Millisecond}).Draw(t, "unit")
-	functions := drawFunctions(t, policy, unit)
+	functions := drawFunctions(t, unit)
 	rows := drawRows(t, len(functions), unit)
 	s := drawSettings(t, policy)
 	t.Logf("%+v\n%+v\n%v", s, functions, rows)

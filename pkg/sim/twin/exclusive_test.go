@@ -17,7 +17,7 @@ import (
 // function new on a GPU starts cold there, and everything that fits is served.
 func TestExclusive(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		functions := drawFunctions(t, "batch", time.Millisecond)
+		functions := drawFunctions(t, time.Millisecond)
 		rows := drawRows(t, len(functions), time.Millisecond)
 		s := drawSettings(t, "batch")
 		s.policy, s.pool = "exclusive", rapid.SampledFrom([]int{-1, s.d, s.d + 1}).Draw(t, "containers")

@@ -3,8 +3,12 @@ package twin
 import (
 	"cmp"
 	"math"
+	"math/big"
 	"slices"
 	"time"
+
+	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/trace"
 )
 
 func rulesOf(w *world) rules {
@@ -17,12 +21,12 @@ func rulesOf(w *world) rules {
 		return &shortest{deficit: make([]float64, len(w.functions))}
 	case "mqfq", "mqfq-sticky":
 		return &fair{
-			vt: make([]float64, len(w.functions)), arrivals: make([][]time.Duration, len(w.functions)),
+			vt: zeros(len(w.functions)), global: new(big.Rat), arrivals: make([][]time.Duration, len(w.functions)),
 			since: make([]time.Duration, len(w.functions)),
 		}
 	case "cfs-affinity":
 		n := len(w.functions)
-		c := &affinity{runtime: make([]float64, n), last: make([]int, n), turn: make([]int, n), spent: make([]float64, n), runs: make([]int, n)}
+		c := &affinity{runtime: zeros(n), least: new(big.Rat), last: make([]int, n), turn: make([]int, n), spent: make([]time.Duration, n), runs: make([]int, n)}
 		for f := range c.last {
 			c.last[f] = -1
 		}
@@ -111,10 +115,33 @@ func (s *shortest) started(w *world, in *invocation, _ int, _ time.Duration) {
 	s.deficit[in.f]--
 }
 
+// Times over weights are fractions, which are exact: ties are ties.
+func zeros(n int) (out []*big.Rat) {
+	for range n {
+		out = append(out, new(big.Rat))
+	}
+	return out
+}
+
+func fraction(d time.Duration) *big.Rat { return new(big.Rat).SetInt64(int64(d)) }
+
+// plus adds a time over a function's weight, as the file has it.
+func plus(v *big.Rat, d time.Duration, f trace.Function) *big.Rat {
+	weight, _ := new(big.Rat).SetString(csvfile.Format(f.Weight))
+	return new(big.Rat).Add(v, new(big.Rat).Quo(fraction(d), weight))
+}
+
+func larger(a, b *big.Rat) *big.Rat {
+	if a.Cmp(b) < 0 {
+		return b
+	}
+	return a
+}
+
 // fair is R14 to R16, in nanoseconds.
 type fair struct {
-	vt       []float64
-	global   float64
+	vt       []*big.Rat
+	global   *big.Rat
 	arrivals [][]time.Duration
 	since    []time.Duration // when nothing of it waited or ran any more
 }
@@ -126,22 +153,26 @@ func (q *fair) arrived(w *world, in *invocation) {
 	}
 	q.arrivals[in.f] = append(q.arrivals[in.f], w.now)
 	if w.queued(in.f) == 0 {
-		q.vt[in.f] = max(q.vt[in.f], q.global)
+		q.vt[in.f] = larger(q.vt[in.f], q.global)
 	}
 }
 
 // follow lifts Global_VT to the least of the waiting queues.
 func (q *fair) follow(w *world) {
-	least := math.Inf(1)
+	var least *big.Rat
 	for _, f := range w.waits() {
-		least = min(least, q.vt[f])
+		if least == nil || q.vt[f].Cmp(least) < 0 {
+			least = q.vt[f]
+		}
 	}
-	if !math.IsInf(least, 1) {
-		q.global = max(q.global, least)
+	if least != nil {
+		q.global = larger(q.global, least)
 	}
 }
 
-func (q *fair) throttled(w *world, f int) bool { return q.vt[f]-q.global > float64(w.t) }
+func (q *fair) throttled(w *world, f int) bool {
+	return new(big.Rat).Sub(q.vt[f], q.global).Cmp(fraction(w.t)) > 0
+}
 
 func (q *fair) pick(w *world) (*invocation, int) {
 	candidates := slices.DeleteFunc(w.waits(), func(f int) bool { return q.throttled(w, f) })
@@ -149,7 +180,7 @@ func (q *fair) pick(w *world) (*invocation, int) {
 		return nil, -1
 	}
 	f := slices.MinFunc(candidates, func(a, b int) int {
-		byVT := cmp.Compare(q.vt[a], q.vt[b])
+		byVT := q.vt[a].Cmp(q.vt[b])
 		byAge := cmp.Compare(w.age(a), w.age(b))
 		if w.policy == "mqfq" {
 			return cmp.Or(byVT, byAge)
@@ -165,7 +196,7 @@ func (q *fair) pick(w *world) (*invocation, int) {
 
 func (q *fair) started(w *world, in *invocation, _ int, _ time.Duration) {
 	fn := w.functions[in.f]
-	q.vt[in.f] += float64(fn.Warm) / fn.Weight
+	q.vt[in.f] = plus(q.vt[in.f], fn.Warm, fn)
 	q.follow(w)
 }
 
@@ -190,32 +221,32 @@ func (q *fair) evictFirst(w *world, f int) bool { return w.policy == "mqfq-stick
 // affinity is R17.
 type affinity struct {
 	plain
-	runtime []float64
-	least   float64 // of those that waited when the last dispatch was decided
-	last    []int   // GPU it ran on last
-	turn    []int   // number of its last dispatch
+	runtime []*big.Rat
+	least   *big.Rat // of those that waited when the last dispatch was decided
+	last    []int    // GPU it ran on last
+	turn    []int    // number of its last dispatch
 	turns   int
-	spent   []float64
+	spent   []time.Duration
 	runs    []int
 }
 
 func (c *affinity) arrived(w *world, in *invocation) {
 	if in != nil && w.queued(in.f) == 0 {
-		c.runtime[in.f] = max(c.runtime[in.f], c.least)
+		c.runtime[in.f] = larger(c.runtime[in.f], c.least)
 	}
 }
 
-func (c *affinity) mean(w *world, f int) float64 {
+func (c *affinity) mean(w *world, f int) *big.Rat {
 	if c.runs[f] == 0 {
-		return float64(w.functions[f].Warm)
+		return fraction(w.functions[f].Warm)
 	}
-	return c.spent[f] / float64(c.runs[f])
+	return new(big.Rat).SetFrac64(int64(c.spent[f]), int64(c.runs[f]))
 }
 
 func (c *affinity) pick(w *world) (*invocation, int) {
 	type pair struct {
 		f, gpu  int
-		key     float64
+		key     *big.Rat
 		penalty int
 	}
 	var pairs []pair
@@ -226,7 +257,8 @@ func (c *affinity) pick(w *world) (*invocation, int) {
 			}
 			p := pair{f: f, gpu: g, key: c.runtime[f]}
 			if c.last[f] >= 0 && c.last[f] != g {
-				p.key, p.penalty = p.key+w.penalty*c.mean(w, f), 1
+				away := new(big.Rat).SetFloat64(w.penalty)
+				p.key, p.penalty = new(big.Rat).Add(p.key, away.Mul(away, c.mean(w, f))), 1
 			}
 			pairs = append(pairs, p)
 		}
@@ -237,7 +269,7 @@ func (c *affinity) pick(w *world) (*invocation, int) {
 	p := slices.MinFunc(pairs, func(a, b pair) int {
 		ad, _ := w.cost(a.f, a.gpu)
 		bd, _ := w.cost(b.f, b.gpu)
-		return cmp.Or(cmp.Compare(a.key, b.key), cmp.Compare(a.penalty, b.penalty), cmp.Compare(c.turn[a.f], c.turn[b.f]),
+		return cmp.Or(a.key.Cmp(b.key), cmp.Compare(a.penalty, b.penalty), cmp.Compare(c.turn[a.f], c.turn[b.f]),
 			cmp.Compare(ad, bd), cmp.Compare(w.onGPU(a.gpu), w.onGPU(b.gpu)), cmp.Compare(a.gpu, b.gpu))
 	})
 	return w.head(p.f), p.gpu
@@ -246,11 +278,13 @@ func (c *affinity) pick(w *world) (*invocation, int) {
 func (c *affinity) started(w *world, in *invocation, gpu int, d time.Duration) {
 	c.least = c.runtime[in.f]
 	for _, f := range w.waits() {
-		c.least = min(c.least, c.runtime[f])
+		if c.runtime[f].Cmp(c.least) < 0 {
+			c.least = c.runtime[f]
+		}
 	}
-	c.runtime[in.f] += float64(d) / w.functions[in.f].Weight
+	c.runtime[in.f] = plus(c.runtime[in.f], d, w.functions[in.f])
 	c.turns++
 	c.last[in.f], c.turn[in.f] = gpu, c.turns
-	c.spent[in.f] += float64(d)
+	c.spent[in.f] += d
 	c.runs[in.f]++
 }

@@ -148,8 +148,9 @@ func (w *world) complete() {
 		t.rest = t.rest[1:]
 		if len(t.rest) > 0 {
 			next := t.rest[0]
-			next.start, next.kind, next.gpu, next.ran = w.now, gpuWarm, t.gpu, w.functions[next.f].Warm
-			t.end, t.order = w.now+w.functions[next.f].Warm, w.order
+			took := longer(w.functions[next.f].Warm, w.slower(t.gpu))
+			next.start, next.kind, next.gpu, next.ran = w.now, gpuWarm, t.gpu, took
+			t.end, t.order = w.now+took, w.order
 			w.order++
 			w.running = append(w.running, t)
 			continue
@@ -300,7 +301,7 @@ func (w *world) dispatch() bool {
 		return false
 	}
 	d, k := w.cost(in.f, gpu)
-	slower := 1 + w.interference*float64(w.onGPU(gpu))
+	slower := w.slower(gpu)
 	t := &task{gpu: gpu, order: w.order, end: w.now + longer(d, slower), rest: []*invocation{in}}
 	w.order++
 	if w.policy == "batch" {
@@ -319,6 +320,10 @@ func (w *world) dispatch() bool {
 	w.running = append(w.running, t)
 	return true
 }
+
+// slower is how many times as long an invocation takes that starts beside what
+// runs on the GPU.
+func (w *world) slower(gpu int) float64 { return 1 + w.interference*float64(w.onGPU(gpu)) }
 
 func longer(d time.Duration, factor float64) time.Duration {
 	return time.Duration(math.Round(float64(d) * factor))

@@ -1,0 +1,36 @@
+package queue
+
+import "testing"
+
+func TestUnit(t *testing.T) {
+	for _, c := range []struct {
+		weights []float64
+		want    unit
+	}{
+		{[]float64{1, 2, 0.5}, 2}, {[]float64{1, 1}, 1}, {[]float64{3, 0.3, 0.7}, 21}, {[]float64{0.1, 0.02}, 1}, {[]float64{1.25, 2.5}, 5},
+		{[]float64{1e12, 3}, 1}, {[]float64{1.0 / 3}, 1}, {[]float64{1e-9}, 1}, {[]float64{999983, 999979}, 999983 * 999979}, {[]float64{999983, 999979, 999961}, 1}, {nil, 1},
+	} {
+		var functions []Function
+		for _, w := range c.weights {
+			functions = append(functions, Function{Weight: w})
+		}
+		if got := unitOf(functions); got != c.want {
+			t.Errorf("%v: %v, want %v", c.weights, got, c.want)
+		}
+	}
+}
+
+// Three times a third is a whole, and a tie.
+func TestSumsOverWeightsAreExact(t *testing.T) {
+	u := unitOf([]Function{{Weight: 3}, {Weight: 0.7}})
+	thirds, sevenths := 0.0, 0.0
+	for range 30_000 {
+		thirds += u.over(10_000_001, 3)
+	}
+	for range 7_000 {
+		sevenths += u.over(10_000_001, 0.7)
+	}
+	if want := u.of(10_000 * 10_000_001); thirds != want || sevenths != want {
+		t.Errorf("%v and %v, want %v", thirds, sevenths, want)
+	}
+}
