@@ -137,7 +137,7 @@ func (s *fakeSubject) Parked(ctx context.Context) (used, parked float64) {
 }
 
 func (s *fakeSubject) Target(_ context.Context, r request) (load.Target, error) {
-	if s.fault == "batch" && r.Batch > 1 {
+	if s.fault == "batch" && r.batch > 1 {
 		return nil, &bodyError{errors.New("it takes one at a time")}
 	}
 	return func(ctx context.Context) error { return s.invoke(ctx, r) }, nil
@@ -154,7 +154,7 @@ func (s *fakeSubject) invoke(ctx context.Context, r request) error {
 	if s.fake.bodies == nil {
 		s.fake.bodies = map[string]int{}
 	}
-	s.fake.bodies[fmt.Sprintf("%d %s", r.Batch, r.Body)]++
+	s.fake.bodies[fmt.Sprintf("%d %s", r.batch, r.body)]++
 	s.fake.mu.Unlock()
 	if s.fault == "waits" && s.slice.SMPct > 25 {
 		<-ctx.Done()
@@ -220,9 +220,9 @@ func (s *fakeSubject) Stop(ctx context.Context) error {
 // world is the fake's.
 func (f *fake) world() world {
 	return world{
-		DefaultGPU: func() string { return "sim" },
-		RunDir:     cli.RunDir,
-		Open: func(_ context.Context, lanes [][]string, _ time.Duration) ([]machine, error) {
+		defaultGPU: func() string { return "sim" },
+		runDir:     cli.RunDir,
+		open: func(_ context.Context, lanes [][]string, _ time.Duration) ([]machine, error) {
 			f.others = strings.Fields(os.Getenv("FAKE_OTHERS"))
 			machines := []machine{f}
 			for range lanes[1:] {

@@ -25,9 +25,9 @@ const lastLines = 10
 // realWorld is this machine.
 func realWorld(env *cli.Env) world {
 	return world{
-		DefaultGPU: launch.DefaultGPU,
-		RunDir:     cli.RunDir,
-		Open: func(ctx context.Context, lanes [][]string, startTimeout time.Duration) ([]machine, error) {
+		defaultGPU: launch.DefaultGPU,
+		runDir:     cli.RunDir,
+		open: func(ctx context.Context, lanes [][]string, startTimeout time.Duration) ([]machine, error) {
 			for _, name := range slices.Concat(lanes...) {
 				if err := launch.CheckGPU(name); err != nil {
 					return nil, err
@@ -110,14 +110,14 @@ type running struct {
 
 func (r *running) Target(ctx context.Context, q request) (load.Target, error) {
 	address, contract, fn := r.started.Handle.Address, r.started.Contract, r.started.Function
-	body := q.Body
+	body := q.body
 	if len(body) == 0 {
 		var err error
 		if body, err = fnhttp.DefaultBody(ctx, address, contract, fn); err != nil {
 			return nil, &bodyError{fmt.Errorf("no body was given, and under the contract %s none can be made up: %w", contract, err)}
 		}
 	}
-	header, body, err := fnhttp.Batched(contract, body, q.Batch)
+	header, body, err := fnhttp.Batched(contract, body, q.batch)
 	if err != nil {
 		return nil, &bodyError{err}
 	}

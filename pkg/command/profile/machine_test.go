@@ -37,7 +37,7 @@ func TestRequestsByContract(t *testing.T) {
 		{fnhttp.OpenAI, `{"messages":["a"]}`, `/v1/chat/completions 3 {"messages":["a"],"n":3}`, ""},
 	} {
 		r := &running{started: launch.Started{Function: "f", Contract: c.contract, Handle: instance.Handle{Address: s.Listener.Addr().String()}}}
-		send, err := r.Target(t.Context(), request{Batch: 3, Body: []byte(c.body)})
+		send, err := r.Target(t.Context(), request{batch: 3, body: []byte(c.body)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -46,7 +46,7 @@ func TestRequestsByContract(t *testing.T) {
 			t.Errorf("%s %q: %s, %q; want %s, %q", c.contract, c.body, seen, got, c.want, c.err)
 		}
 		var bad *bodyError
-		if _, err := r.Target(t.Context(), request{Batch: 3, Body: []byte("[")}); c.contract == fnhttp.OpenAI && !errors.As(err, &bad) {
+		if _, err := r.Target(t.Context(), request{batch: 3, body: []byte("[")}); c.contract == fnhttp.OpenAI && !errors.As(err, &bad) {
 			t.Errorf("%s took a body that is no JSON: %v", c.contract, err)
 		}
 	}

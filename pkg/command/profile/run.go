@@ -159,7 +159,7 @@ func (o *runOptions) run(ctx context.Context, env *cli.Env, w world, path string
 	}
 	env.Careful()
 	if o.gpu == "" {
-		o.gpu = w.DefaultGPU()
+		o.gpu = w.defaultGPU()
 	}
 	lanes, err := lanes(o.gpu, j.functions)
 	if err != nil {
@@ -179,12 +179,12 @@ func (o *runOptions) run(ctx context.Context, env *cli.Env, w world, path string
 		return err
 	}
 	defer func() { _ = out.Close() }()
-	release, err := lockGPUs(w.RunDir(), slices.Concat(lanes...))
+	release, err := lockGPUs(w.runDir(), slices.Concat(lanes...))
 	if err != nil {
 		return err
 	}
 	defer release()
-	machines, err := w.Open(ctx, lanes, o.startTimeout)
+	machines, err := w.open(ctx, lanes, o.startTimeout)
 	if err != nil {
 		return err
 	}

@@ -102,7 +102,7 @@ func ended(ctx context.Context, s subject, err error) error {
 // observe measures a ready instance that was started at begun.
 func (t trial) observe(ctx context.Context, s subject, c profile.Config, begun time.Time) (profile.Row, error) {
 	row := profile.Row{Function: t.fn.Name, GPU: t.model, Config: c}
-	send, err := s.Target(ctx, request{Batch: c.Batch, Body: t.body})
+	send, err := s.Target(ctx, request{batch: c.Batch, body: t.body})
 	if err != nil {
 		return row, err
 	}

@@ -12,14 +12,14 @@ import (
 // world is what the command needs of the machine it runs on. Tests put a fake
 // in its place.
 type world struct {
-	// DefaultGPU is the GPU to measure on when none was named.
-	DefaultGPU func() string
-	// RunDir holds the locks of GPUs under measurement.
-	RunDir func() string
-	// Open readies the machine to start instances on those GPUs, which this
+	// defaultGPU is the GPU to measure on when none was named.
+	defaultGPU func() string
+	// runDir holds the locks of GPUs under measurement.
+	runDir func() string
+	// open readies the machine to start instances on those GPUs, which this
 	// run has locked: a machine for each lane. An instance may take
 	// startTimeout to be ready.
-	Open func(ctx context.Context, lanes [][]string, startTimeout time.Duration) ([]machine, error)
+	open func(ctx context.Context, lanes [][]string, startTimeout time.Duration) ([]machine, error)
 }
 
 // machine starts instances to measure, on the GPUs of a lane.
@@ -62,8 +62,8 @@ type subject interface {
 
 // request is what every request of a trial carries.
 type request struct {
-	Batch int    // put where the function's contract wants it
-	Body  []byte // of one request; empty is one that the contract allows to make up
+	batch int    // put where the function's contract wants it
+	body  []byte // of one request; empty is one that the contract allows to make up
 }
 
 // bodyError says that requests cannot carry what they should: the whole run

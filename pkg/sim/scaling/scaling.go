@@ -14,8 +14,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// MaxInstances is the most instances a run may have deployed at once.
-const MaxInstances = 100_000
+// maxInstances is the most instances a run may have deployed at once.
+const maxInstances = 100_000
 
 // Result is what a run came to. Ratios are of requests.
 type Result struct {
@@ -108,7 +108,7 @@ func Run(loads []float64, o Options) (Result, error) {
 func First(scaler scale.Scaler, rps float64) ([]scale.Instance, error) {
 	var out []scale.Instance
 	for _, a := range scaler.Step(rps, nil) {
-		if a.Start > MaxInstances-len(out) {
+		if a.Start > maxInstances-len(out) {
 			return nil, tooMany(rps)
 		}
 		out = append(out, slices.Repeat([]scale.Instance{a.Like}, a.Start)...)
@@ -117,7 +117,7 @@ func First(scaler scale.Scaler, rps float64) ([]scale.Instance, error) {
 }
 
 func tooMany(rps float64) error {
-	return fmt.Errorf("%s rps need more than %d instances", strconv.FormatFloat(rps, 'f', -1, 64), MaxInstances)
+	return fmt.Errorf("%s rps need more than %d instances", strconv.FormatFloat(rps, 'f', -1, 64), maxInstances)
 }
 
 // violations are the requests of the second that begins now for which nothing
@@ -151,7 +151,7 @@ func beyond(rps, capacity float64) float64 {
 }
 
 func (r *run) apply(second int, rps float64, a scale.Action) error {
-	if a.Start > MaxInstances-len(r.all) {
+	if a.Start > maxInstances-len(r.all) {
 		return tooMany(rps)
 	}
 	for range a.Start {

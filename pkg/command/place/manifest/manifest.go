@@ -33,15 +33,15 @@ type Manifest struct {
 	Warnings []string // what is lost, or must be known; one sentence each
 }
 
-// NoImage is the error about a function that runs as a process.
-type NoImage struct{ Function string }
+// noImageError is the error about a function that runs as a process.
+type noImageError struct{ function string }
 
-func (e *NoImage) Error() string {
-	return fmt.Sprintf("function %s has a command and no image: the manifest can only run containers", e.Function)
+func (e *noImageError) Error() string {
+	return fmt.Sprintf("function %s has a command and no image: the manifest can only run containers", e.function)
 }
 
 // Hint is what to do about it.
-func (e *NoImage) Hint() string { return "give it an image:, or start the plan with gfaas up" }
+func (e *noImageError) Hint() string { return "give it an image:, or start the plan with gfaas up" }
 
 // document is one YAML document with a comment at its head.
 type document struct {

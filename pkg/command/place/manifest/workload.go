@@ -53,7 +53,7 @@ func workloads(p plan.Plan, o Options) ([]*workload, error) {
 			case !ok:
 				return nil, fmt.Errorf("the plan has instances of %s, which is not among the functions", in.Function)
 			case fn.Image == "":
-				return nil, &NoImage{fn.Name}
+				return nil, &noImageError{fn.Name}
 			}
 			if group[in.Function] == "" {
 				group[in.Function] = groups.label(in.Function)

@@ -28,8 +28,8 @@ type Fleet struct {
 	Outlook
 }
 
-// Title names the fleet by how many functions it has.
-func (f Fleet) Title() string {
+// title names the fleet by how many functions it has.
+func (f Fleet) title() string {
 	title := fmt.Sprintf("All %d functions together", len(f.Plans[0].Demand))
 	if f.GPU != "" {
 		title += " on " + f.GPU

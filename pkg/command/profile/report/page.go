@@ -52,7 +52,7 @@ func (p Page) HTML() []byte {
 		p.overview(&b)
 	}
 	for _, f := range p.Fleets {
-		fmt.Fprintf(&b, "<section>\n<h2>%s</h2>\n", escape(f.Title()))
+		fmt.Fprintf(&b, "<section>\n<h2>%s</h2>\n", escape(f.title()))
 		for _, n := range f.notes() {
 			fmt.Fprintf(&b, "<p>%s</p>\n", escape(n))
 		}
@@ -68,7 +68,7 @@ func (p Page) HTML() []byte {
 func (p Page) overview(b *strings.Builder) {
 	b.WriteString("<section>\n<h2>Overview</h2>\n<div class=\"scroll\"><table>\n<tr><th class=\"word\">function</th><th>SM %</th><th>limit</th><th>quota</th><th>batch</th><th>requests/s</th><th>p95 ms</th><th>efficacy</th><th>GPUs</th></tr>\n")
 	for i, s := range p.Sections {
-		fmt.Fprintf(b, "<tr><td class=\"word\"><a href=\"#f%d\">%s</a></td>", i+1, escape(s.Title()))
+		fmt.Fprintf(b, "<tr><td class=\"word\"><a href=\"#f%d\">%s</a></td>", i+1, escape(s.title()))
 		if c := s.Choice; c.OK {
 			fmt.Fprintf(b, "<td>%s</td><td>%s</td><td>%s</td><td>%d</td><td>%s</td><td>%s</td><td>%s</td>", num(c.Row.SMPct), num(c.LimitSMPct), num(c.Row.Quota), c.Row.Batch,
 				short(c.Row.ThroughputRPS), short(c.Row.P95MS), short(c.Row.Efficacy()))
@@ -93,7 +93,7 @@ func (p Page) functions(b *strings.Builder) {
 		if large {
 			open, body = "", "<p class=\"note\">A script draws this part when it is opened; gfaas-profile report --function shows it without.</p>\n<script type=\"text/plain\">"+pack(bodies[i])+"</script>\n"
 		}
-		fmt.Fprintf(b, "<details class=\"function\"%s><summary><h2>%s</h2></summary>\n<div class=\"body\" id=\"f%d\">\n%s</div>\n</details>\n", open, escape(s.Title()), i+1, body)
+		fmt.Fprintf(b, "<details class=\"function\"%s><summary><h2>%s</h2></summary>\n<div class=\"body\" id=\"f%d\">\n%s</div>\n</details>\n", open, escape(s.title()), i+1, body)
 	}
 	if large {
 		fmt.Fprintf(b, "<script>\n%s</script>\n", script)

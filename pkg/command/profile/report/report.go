@@ -24,8 +24,8 @@ type Section struct {
 	Outlook
 }
 
-// Title names the section.
-func (s Section) Title() string {
+// title names the section.
+func (s Section) title() string {
 	if s.GPU == "" {
 		return s.Function
 	}

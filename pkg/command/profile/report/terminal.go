@@ -28,7 +28,7 @@ func (p Page) Terminal() []byte {
 		s.terminal(&b)
 	}
 	for _, f := range p.Fleets {
-		fmt.Fprintf(&b, "\n%s\n", f.Title())
+		fmt.Fprintf(&b, "\n%s\n", f.title())
 		for _, n := range f.notes() {
 			fmt.Fprintln(&b, "  "+n)
 		}
@@ -45,7 +45,7 @@ func (p Page) Terminal() []byte {
 }
 
 func (s Section) terminal(b *strings.Builder) {
-	fmt.Fprintln(b, s.Title())
+	fmt.Fprintln(b, s.title())
 	for _, line := range s.summary() {
 		fmt.Fprintln(b, "  "+line)
 	}

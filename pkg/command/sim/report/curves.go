@@ -90,7 +90,7 @@ func grid(out *strings.Builder, a axis) {
 	}
 	for _, v := range a.ticks() {
 		fmt.Fprintf(out, `<line class="grid" x1="%.1f" x2="%.1f" y1="%g" y2="%g"/>`, a.x(v), a.x(v), top, height-base)
-		fmt.Fprintf(out, `<text x="%.1f" y="%g" text-anchor="middle">%s</text>`+"\n", a.x(v), height-base+18, Human(v))
+		fmt.Fprintf(out, `<text x="%.1f" y="%g" text-anchor="middle">%s</text>`+"\n", a.x(v), height-base+18, human(v))
 	}
 	fmt.Fprintf(out, `<text x="%g" y="%g" text-anchor="middle">latency (logarithmic)</text>`+"\n", (left+width-right)/2, height-6)
 }

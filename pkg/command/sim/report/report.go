@@ -76,12 +76,12 @@ func HTML(w io.Writer, c Comparison) error {
 func cells(r *sim.Result) []string {
 	percent := func(v float64) string { return fmt.Sprintf("%.1f%%", 100*v) }
 	l := r.LatencyMS
-	return []string{Human(l.Mean), Human(l.P50), Human(l.P95), Human(l.P99), Human(l.Max), fmt.Sprint(r.ColdStarts), fmt.Sprint(r.HostWarmStarts),
-		percent(r.MissRatio), percent(r.GPUUtilization), fmt.Sprint(r.Rejected), Human(r.Fairness.MaxGapMS)}
+	return []string{human(l.Mean), human(l.P50), human(l.P95), human(l.P99), human(l.Max), fmt.Sprint(r.ColdStarts), fmt.Sprint(r.HostWarmStarts),
+		percent(r.MissRatio), percent(r.GPUUtilization), fmt.Sprint(r.Rejected), human(r.Fairness.MaxGapMS)}
 }
 
-// Human prints milliseconds for people.
-func Human(ms float64) string {
+// human prints milliseconds for people.
+func human(ms float64) string {
 	switch {
 	case ms >= 1e5:
 		return fmt.Sprintf("%.0f s", ms/1e3)
@@ -132,7 +132,7 @@ func functions(results []*sim.Result, a axis) (out []functionView, left int) {
 		v := functionView{Name: f.Function, Invocations: f.Invocations}
 		for i, r := range results {
 			mean := means[i][f.Function]
-			v.Bars = append(v.Bars, bar{style: styleOf(i), Policy: r.Policy, Text: Human(mean), Width: 100 * a.part(mean)})
+			v.Bars = append(v.Bars, bar{style: styleOf(i), Policy: r.Policy, Text: human(mean), Width: 100 * a.part(mean)})
 		}
 		out = append(out, v)
 	}

@@ -85,7 +85,7 @@ func TestNothing(t *testing.T) {
 
 func TestHuman(t *testing.T) {
 	for ms, want := range map[float64]string{0: "0 ms", 1: "1 ms", 99.94: "99.9 ms", 250.4: "250 ms", 1000: "1 s", 12340: "12.3 s", 123456: "123 s"} {
-		if got := Human(ms); got != want {
+		if got := human(ms); got != want {
 			t.Errorf("%g ms: %s, want %s", ms, got, want)
 		}
 	}

@@ -20,9 +20,9 @@ func (c *Client) Metered() bool {
 	return atomic.LoadUint32(&header.Flags)&wire.PageMetered != 0
 }
 
-// Spend takes the blocks of one kernel off the budget, waiting for one. It
+// spend takes the blocks of one kernel off the budget, waiting for one. It
 // returns false when the gate closes meanwhile.
-func (c *Client) Spend(ctx context.Context, lease uint32, blocks uint64) (bool, error) {
+func (c *Client) spend(ctx context.Context, lease uint32, blocks uint64) (bool, error) {
 	const futexWait = 0
 	timeout := unix.NsecToTimespec(int64(20 * time.Millisecond)) // to notice the context
 	for {
@@ -60,7 +60,7 @@ func (c *Client) Work(ctx context.Context, blocks uint64, kernel time.Duration) 
 		}
 		start := time.Now()
 		for {
-			ok, err := c.Spend(ctx, lease, blocks)
+			ok, err := c.spend(ctx, lease, blocks)
 			if err != nil {
 				return ended(ctx, err)
 			}
