@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/docker/docker/client"
@@ -28,13 +29,19 @@ const (
 	labelFunction = "gfaas.function"
 )
 
-// cleanUp is how long tidying up may take after the caller has given up.
-const cleanUp = 30 * time.Second
+const (
+	// cleanUp is how long tidying up may take after the caller has given up.
+	cleanUp = 30 * time.Second
+	// patience is how long an engine may take to say that it is there: one that
+	// hangs accepts connections and never answers.
+	patience = 10 * time.Second
+)
 
 // Config is what a Runtime works with.
 type Config struct {
-	RunDir string // the daemons' run directory
-	Libs   preload.Libs
+	RunDir   string // the daemons' run directory
+	Libs     preload.Libs
+	Patience time.Duration // longest wait for the engine to say that it is there; 0 is 10 s
 }
 
 // Runtime starts and stops containers. It is safe for concurrent use.
@@ -62,15 +69,24 @@ func (e *Error) Unavailable() bool { return e.Missing }
 // Hint is what to do about it.
 func (e *Error) Hint() string { return e.Remedy }
 
-// New connects to the engine. The error is Unavailable when none answers.
+// New connects to the engine. The error is Unavailable when none answers, and
+// a context.DeadlineExceeded too when it is there and does not in time.
 func New(ctx context.Context, config Config) (*Runtime, error) {
 	engine, err := client.NewClientWithOpts(client.FromEnv, client.WithAPIVersionNegotiation())
 	if err != nil {
 		return nil, &Error{fmt.Errorf("connect to Docker: %w", err), true, "correct DOCKER_HOST, or unset it"}
 	}
-	ping, err := engine.Ping(ctx)
+	if config.Patience == 0 {
+		config.Patience = patience
+	}
+	asked, cancel := context.WithTimeout(ctx, config.Patience)
+	defer cancel()
+	ping, err := engine.Ping(asked)
 	if err != nil {
 		_ = engine.Close()
+		if ctx.Err() == nil && asked.Err() != nil {
+			return nil, silent(config.Patience, asked.Err())
+		}
 		return nil, explain("reach the Docker engine", err)
 	}
 	// Left to the first request, it would race with a second one beside it.
@@ -84,6 +100,11 @@ func (r *Runtime) Close() error { return r.engine.Close() }
 // Name is "docker".
 func (r *Runtime) Name() string { return Name }
 
+// silent is the error of an engine that does not answer in time.
+func silent(after time.Duration, cause error) error {
+	return &Error{fmt.Errorf("the Docker engine does not answer within %v: %w", after, cause), true, "restart Docker"}
+}
+
 // explain names what was tried, and makes an engine that does not answer an
 // Unavailable error.
 func explain(what string, err error) error {
@@ -91,7 +112,10 @@ func explain(what string, err error) error {
 		return nil
 	}
 	err = fmt.Errorf("%s: %w", what, err)
-	if client.IsErrConnectionFailed(errors.Unwrap(err)) {
+	switch {
+	case strings.Contains(err.Error(), "permission denied while trying to connect"):
+		return &Error{err, true, "join the group of Docker's socket, or give the function a command: instead of an image:"}
+	case client.IsErrConnectionFailed(errors.Unwrap(err)):
 		return &Error{err, true, "start Docker, or give the function a command: instead of an image:"}
 	}
 	return err

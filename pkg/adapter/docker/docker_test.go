@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -207,6 +208,22 @@ func TestNoEngine(t *testing.T) {
 	var missing *docker.Error
 	if !errors.As(err, &missing) || !missing.Unavailable() || missing.Hint() == "" {
 		t.Errorf("error = %v, want an Unavailable one with a hint", err)
+	}
+}
+
+// An engine that hangs, its socket still open, is one that is not there.
+func TestEngineHangs(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	t.Setenv("DOCKER_HOST", "unix://"+path)
+	_, err = docker.New(t.Context(), docker.Config{RunDir: t.TempDir(), Patience: 10 * time.Millisecond})
+	var missing *docker.Error
+	if !errors.As(err, &missing) || !missing.Unavailable() || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("error %v, want one of an engine that does not answer in time", err)
 	}
 }
 

@@ -148,12 +148,12 @@ func (t *tool) probeTokens(ctx context.Context) check {
 }
 
 func (t *tool) probeDocker(ctx context.Context) check {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
-	defer cancel()
-	engine, err := docker.New(ctx, docker.Config{RunDir: t.launch.RunDir})
+	engine, err := docker.New(ctx, docker.Config{RunDir: t.launch.RunDir, Patience: askTime})
 	if err != nil {
 		return check{Name: "Docker engine", Status: checkMissing, Detail: firstLine(err.Error()) + ": functions with an image cannot run", Hint: hintOf(err)}
 	}
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
 	detail := "answers"
 	if v, ok := any(engine).(interface {
 		Version(context.Context) (string, error)

@@ -59,6 +59,7 @@ type Launcher struct {
 	libs     *preload.Libs
 	tokens   tokenDaemon
 	runtimes map[string]instance.Runtime
+	silent   error // of a Docker engine that did not answer in time: it is waited for once
 	noted    bool
 }
 

@@ -2,6 +2,7 @@ package launch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -42,7 +43,13 @@ func (l *Launcher) runtime(ctx context.Context, name string) (instance.Runtime, 
 	case process.Name:
 		rt = l.options.newProcess(process.Config{RunDir: l.options.RunDir, Libs: libs})
 	case docker.Name:
+		if l.silent != nil {
+			return nil, l.silent
+		}
 		if rt, err = l.options.newDocker(ctx, docker.Config{RunDir: l.options.RunDir, Libs: libs}); err != nil {
+			if isUnavailable(err) && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+				l.silent = err
+			}
 			return nil, err
 		}
 	default:

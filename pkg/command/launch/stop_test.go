@@ -90,3 +90,21 @@ func TestUnknownRuntime(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// An engine that hangs is waited for once, not once an instance.
+func TestEngineHangs(t *testing.T) {
+	b := newBench(t, time.Minute)
+	asked := 0
+	b.options.newDocker = func(context.Context, docker.Config) (instance.Runtime, error) {
+		asked++
+		return nil, &docker.Error{Err: context.DeadlineExceeded, Missing: true}
+	}
+	for range 3 {
+		if _, err := b.State(t.Context(), instance.Handle{Runtime: docker.Name}); !isUnavailable(err) {
+			t.Errorf("state: %v", err)
+		}
+	}
+	if asked != 1 {
+		t.Errorf("asked %d times, want once", asked)
+	}
+}
