@@ -144,5 +144,5 @@ func (t *tool) stopAll(ctx context.Context, records []instance.Record) error {
 
 // started is a record as the launcher knows it.
 func started(r instance.Record) launch.Started {
-	return launch.Started{ID: r.ID, Function: r.Function, Handle: r.Handle, Contract: r.Contract, Registered: r.Registered}
+	return launch.Started{ID: r.ID, Function: r.Function, Runtime: r.Runtime, Handle: r.Handle, Contract: r.Contract, Registered: r.Registered}
 }

@@ -83,6 +83,7 @@ type Placement struct {
 type Started struct {
 	ID         string
 	Function   string
+	Runtime    string // asked to run it; empty is not known
 	Handle     instance.Handle
 	Contract   string   // resolved, never auto; empty until the instance is ready
 	Registered []string // ids the token daemon knows it by
@@ -170,6 +171,7 @@ func (l *Launcher) Start(ctx context.Context, fn function.Function, p Placement)
 			return s, l.undo(ctx, rt, s, fmt.Errorf("the simulated device's folder: %w", err))
 		}
 	}
+	s.Runtime = rt.Name()
 	s.Handle, err = rt.Start(ctx, l.spec(fn, p, secret, answer.MPSPipeDir))
 	if err != nil {
 		s.Handle = instance.Handle{}

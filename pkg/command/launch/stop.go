@@ -21,12 +21,12 @@ type finder interface {
 
 // Stop ends an instance and leaves nothing of it: no process or container, no
 // registration, no log, no shared memory. An instance that is gone already is no error. A
-// Started without a handle stands for one whose starter was killed: whatever
-// the runtimes find of it is ended.
+// Started without a handle stands for one whose starter was killed, or whose
+// runtime was: whatever the runtimes find of it is ended.
 func (l *Launcher) Stop(ctx context.Context, s Started) error {
 	var first error
 	if s.Handle.Runtime == "" {
-		first = l.stopLost(ctx, s.ID)
+		first = l.stopLost(ctx, s, stopGrace)
 	} else {
 		first = l.stopHandle(ctx, s.Handle, stopGrace)
 	}
@@ -49,12 +49,16 @@ func (l *Launcher) stopHandle(ctx context.Context, h instance.Handle, grace time
 	return rt.Stop(ctx, h, grace)
 }
 
-// stopLost ends what the runtimes find of an instance. A Docker engine that
-// does not answer has nothing of ours to find.
-func (l *Launcher) stopLost(ctx context.Context, id string) error {
+// stopLost ends what the runtimes find of an instance: the one that was asked
+// to run it, or all when that is not known. Then a Docker engine that does not
+// answer is taken to have nothing of ours; else it may have a container.
+func (l *Launcher) stopLost(ctx context.Context, s Started, grace time.Duration) error {
 	for _, name := range runtimeNames {
+		if s.Runtime != "" && s.Runtime != name {
+			continue
+		}
 		rt, err := l.runtime(ctx, name)
-		if isUnavailable(err) {
+		if isUnavailable(err) && s.Runtime == "" {
 			continue
 		}
 		if err != nil {
@@ -64,12 +68,12 @@ func (l *Launcher) stopLost(ctx context.Context, id string) error {
 		if !ok {
 			continue
 		}
-		handles, err := f.Find(ctx, id)
+		handles, err := f.Find(ctx, s.ID)
 		if err != nil {
 			return err
 		}
 		for _, h := range handles {
-			if err := rt.Stop(ctx, h, stopGrace); err != nil {
+			if err := rt.Stop(ctx, h, grace); err != nil {
 				return err
 			}
 		}
@@ -121,13 +125,18 @@ func (l *Launcher) undo(ctx context.Context, rt instance.Runtime, s Started, cau
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
 	defer cancel()
 	failed := &StartError{ID: s.ID, Err: cause}
-	if s.Handle.Runtime != "" {
+	var err error
+	switch {
+	case s.Handle.Runtime != "":
 		failed.Log, _ = rt.Logs(ctx, s.Handle, logLines) // its absence must not hide the cause
-		if err := rt.Stop(ctx, s.Handle, failGrace); err != nil {
-			failed.Err = errors.Join(cause, fmt.Errorf("and it could not be stopped: %w", err))
-			failed.Remains = true
-			return failed
-		}
+		err = rt.Stop(ctx, s.Handle, failGrace)
+	case s.Runtime != "":
+		err = l.stopLost(ctx, s, failGrace)
+	}
+	if err != nil {
+		failed.Err = errors.Join(cause, fmt.Errorf("and it could not be stopped: %w", err))
+		failed.Remains = true
+		return failed
 	}
 	for _, id := range s.Registered {
 		if err := l.unregister(ctx, id); err != nil {

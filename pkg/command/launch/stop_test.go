@@ -108,3 +108,48 @@ func TestEngineHangs(t *testing.T) {
 		t.Errorf("asked %d times, want once", asked)
 	}
 }
+
+// dying is an engine that dies while it starts a container.
+type dying struct{ *stuck }
+
+func (d *dying) Start(context.Context, instance.Spec) (instance.Handle, error) {
+	return instance.Handle{}, &docker.Error{Err: errors.New("connection reset"), Missing: true}
+}
+
+func (d *dying) Find(context.Context, string) ([]instance.Handle, error) {
+	if d.err != nil {
+		return nil, d.err
+	}
+	return d.lost, nil
+}
+
+// What an engine may have made before it died is not forgotten: it is stopped
+// once the engine is back.
+func TestEngineDies(t *testing.T) {
+	b := newBench(t, time.Minute)
+	gone := &docker.Error{Err: errors.New("no engine"), Missing: true}
+	engine := &dying{&stuck{Fake: b.docker, lost: []instance.Handle{{Runtime: docker.Name, Container: "c"}}, err: gone}}
+	there := true
+	b.options.newDocker = func(context.Context, docker.Config) (instance.Runtime, error) {
+		if !there {
+			return nil, gone
+		}
+		return engine, nil
+	}
+	fn := serve
+	fn.Image = "f:1"
+	s, err := b.Start(t.Context(), fn, place)
+	var start *StartError
+	if !errors.As(err, &start) || !start.Remains || !isUnavailable(err) {
+		t.Fatalf("error %v, want one that says that something may remain", err)
+	}
+	there, b.runtimes = false, map[string]instance.Runtime{} // the next command's
+	if err := b.Stop(t.Context(), s); !isUnavailable(err) {
+		t.Errorf("stop without an engine: %v", err)
+	}
+	there, engine.err = true, nil
+	if err := b.Stop(t.Context(), s); err != nil || len(engine.stopped) != 1 || engine.stopped[0].Container != "c" {
+		t.Errorf("stop once it is back: %v; stopped %v", err, engine.stopped)
+	}
+	b.empty(t)
+}
