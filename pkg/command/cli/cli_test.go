@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"strings"
 	"syscall"
 	"testing"
@@ -210,14 +211,36 @@ func TestFormDefaults(t *testing.T) {
 }
 
 func TestSignals(t *testing.T) {
-	ctx, caught, stop := withSignals(t.Context())
-	defer stop()
-	if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	<-ctx.Done()
-	if caught() != syscall.SIGTERM || signalExit(caught()) != 143 {
-		t.Errorf("caught %v", caught())
+	// As it is where the tests run under nohup, it would be ignored.
+	heeded := make(chan os.Signal, 1)
+	signal.Notify(heeded, syscall.SIGHUP)
+	defer signal.Stop(heeded)
+	for _, c := range []struct {
+		send    []syscall.Signal
+		reloads bool
+		want    syscall.Signal
+		status  int
+	}{
+		{[]syscall.Signal{syscall.SIGINT}, false, syscall.SIGINT, 130},
+		{[]syscall.Signal{syscall.SIGTERM}, false, syscall.SIGTERM, 143},
+		{[]syscall.Signal{syscall.SIGHUP}, false, syscall.SIGHUP, 129},
+		{[]syscall.Signal{syscall.SIGHUP, syscall.SIGTERM}, true, syscall.SIGTERM, 143},
+	} {
+		env := &Env{}
+		ctx, caught, stop := env.withSignals(t.Context())
+		if c.reloads {
+			env.Reloads()
+		}
+		for _, s := range c.send {
+			if err := syscall.Kill(os.Getpid(), s); err != nil {
+				t.Fatal(err)
+			}
+		}
+		<-ctx.Done()
+		if caught() != c.want || signalExit(caught()) != c.status {
+			t.Errorf("sent %v: caught %v", c.send, caught())
+		}
+		stop()
 	}
 }
 

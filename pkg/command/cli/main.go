@@ -41,6 +41,7 @@ type Env struct {
 	config  string
 
 	careful int32 // atomic, see Careful
+	reloads int32 // atomic, see Reloads
 }
 
 // grace is how long a command that is not careful may take to end by itself
@@ -53,6 +54,10 @@ const grace = 500 * time.Millisecond
 // cannot be called off.
 func (env *Env) Careful() { atomic.StoreInt32(&env.careful, 1) }
 
+// Reloads says that a SIGHUP is the command's own from here on: it does not end
+// the program.
+func (env *Env) Reloads() { atomic.StoreInt32(&env.reloads, 1) }
+
 // Main builds the command tree and runs it on the process's own arguments and
 // streams. The result is the exit status.
 func Main(prog string, build func(*Env) *cobra.Command) int {
@@ -60,7 +65,7 @@ func Main(prog string, build func(*Env) *cobra.Command) int {
 		Prog: prog, In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
 		ErrTerminal: isatty.IsTerminal(os.Stderr.Fd()),
 	}
-	ctx, caught, stop := withSignals(context.Background())
+	ctx, caught, stop := env.withSignals(context.Background())
 	defer stop()
 	return env.run(ctx, env.Tree(build), os.Args[1:], caught)
 }
@@ -183,21 +188,35 @@ func IgnoredAtStart(s syscall.Signal) bool {
 	return ignored
 }
 
-// withSignals cancels the context at the first SIGINT or SIGTERM and tells
-// which it was.
-func withSignals(parent context.Context) (context.Context, func() syscall.Signal, func()) {
+// withSignals cancels the context at the first SIGINT, SIGTERM or SIGHUP, which
+// is what a closed terminal sends, and tells which it was. Under nohup there is
+// no SIGHUP.
+func (env *Env) withSignals(parent context.Context) (context.Context, func() syscall.Signal, func()) {
 	ctx, cancel := context.WithCancel(parent)
 	var got atomic.Int32
-	ch := make(chan os.Signal, 1)
-	signal.Notify(ch, syscall.SIGINT, syscall.SIGTERM)
+	// Two channels: what is sent to a full one is lost.
+	end, hangUp := make(chan os.Signal, 1), make(chan os.Signal, 1)
+	signal.Notify(end, syscall.SIGINT, syscall.SIGTERM)
+	if !signal.Ignored(syscall.SIGHUP) {
+		signal.Notify(hangUp, syscall.SIGHUP)
+	}
 	go func() {
-		select {
-		case s := <-ch:
+		for {
+			var s os.Signal
+			select {
+			case s = <-end:
+			case s = <-hangUp:
+				if atomic.LoadInt32(&env.reloads) != 0 {
+					continue
+				}
+			case <-ctx.Done():
+				return
+			}
 			got.Store(int32(s.(syscall.Signal)))
 			cancel()
-		case <-ctx.Done():
+			return
 		}
 	}()
-	stop := func() { signal.Stop(ch); cancel() }
+	stop := func() { signal.Stop(end); signal.Stop(hangUp); cancel() }
 	return ctx, func() syscall.Signal { return syscall.Signal(got.Load()) }, stop
 }

@@ -41,8 +41,8 @@ down. Functions with an image run as containers, the others as processes.
 The token daemon keeps the plan's timetable: in each window an instance has the
 part that the plan gives it, and what it leaves idle is lent to who waits.
 
-When one instance fails to start, or on ^C, all that this call started are
-stopped again. The functions must have been applied.`,
+When one instance fails to start, on ^C, or when the terminal is closed, all
+that this call started are stopped again. The functions must have been applied.`,
 		Example: `  gfaas up plan.json
   gfaas-place plan --profile profile.csv --demand resnet=100 -o json | gfaas up -`,
 		Args:              cobra.ExactArgs(1),

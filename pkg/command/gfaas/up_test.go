@@ -52,8 +52,9 @@ func startSlowUp(t *testing.T, p *place) *exec.Cmd {
 }
 
 func TestUpInterrupted(t *testing.T) {
-	for sig, want := range map[syscall.Signal]int{unix.SIGINT: 130, unix.SIGTERM: 143} {
+	for sig, want := range map[syscall.Signal]int{unix.SIGINT: 130, unix.SIGTERM: 143, unix.SIGHUP: 129} {
 		p := newPlace(t)
+		heed(t)
 		cmd := startSlowUp(t, p)
 		if n := p.functions(); n != 2 {
 			t.Errorf("%d processes run, want 2", n)
