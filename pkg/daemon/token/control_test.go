@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -91,6 +92,53 @@ func TestWeb(t *testing.T) {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %s in\n%s", want, text)
 		}
+	}
+}
+
+// metric is the value of a series, and false if there is none.
+func (s *server) metric(series string) (float64, bool) {
+	s.t.Helper()
+	_, text := s.do("GET", "/metrics", "")
+	for line := range strings.Lines(text) {
+		if value, ok := strings.CutPrefix(line, series+" "); ok {
+			v, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+			if err != nil {
+				s.t.Fatal(line, err)
+			}
+			return v, true
+		}
+	}
+	return 0, false
+}
+
+// TestCountersOfWhoStays: what processes do counts while they do it, not when
+// they leave or give a lease back: one that nobody disturbs never does.
+func TestCountersOfWhoStays(t *testing.T) {
+	s := serve(t, Config{Settings: Settings{Window: 10 * time.Millisecond}})
+	a := s.join(reg("a", 60, 1, 1))
+	const of = `{gpu="sim",instance="a"}`
+	if v, ok := s.metric("gfaas_token_launches_total" + of); !ok || v != 0 {
+		t.Errorf("%v launches at first, %v", v, ok)
+	}
+	lease := s.lease(a)
+	a.Slot().Launches, a.Slot().BlockedNS = 5, 2e9
+	for series, want := range map[string]float64{"gpu_seconds_total": 0.05, "launches_total": 5, "blocked_seconds_total": 2} {
+		eventually(t, series, func() bool { v, _ := s.metric("gfaas_token_" + series + of); return v >= want })
+	}
+	if a.Gate() != lease {
+		t.Error("the lease was asked back")
+	}
+	charged, _ := s.metric("gfaas_token_gpu_seconds_total" + of)
+	a.Close()
+	b, err := s.dial("a", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	b.Slot().Launches = 2
+	eventually(t, "those of who has left", func() bool { v, _ := s.metric("gfaas_token_launches_total" + of); return v == 7 })
+	if v, _ := s.metric("gfaas_token_gpu_seconds_total" + of); v < charged {
+		t.Errorf("%v s of GPU time, %v before", v, charged)
 	}
 }
 

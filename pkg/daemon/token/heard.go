@@ -79,7 +79,7 @@ func (d *Daemon) heardReturn(m *member, msg wire.Return, now time.Time) error {
 	// careless one is gated here.
 	m.lease, m.revoked, m.suspended, m.waits, m.asked = 0, time.Time{}, false, ev.WantsMore, now
 	m.seat.page.setGate(m.slot, 0)
-	d.metrics.returned(m.seat, now.Sub(m.granted), ev.Used)
+	d.metrics.leases.WithLabelValues(m.seat.gpu.name).Observe(now.Sub(m.granted).Seconds())
 	m.seat.gpu.step(ev)
 	return nil
 }

@@ -1,23 +1,22 @@
 package token
 
 import (
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// metrics is what the daemon counts. Gauges are read off the status instead.
+// metrics is what the daemon counts. What is known of instances and clients is
+// read off when somebody asks.
 type metrics struct {
 	grants    *prometheus.CounterVec
 	revokes   *prometheus.CounterVec
 	refused   prometheus.Counter
 	waits     *prometheus.HistogramVec
 	leases    *prometheus.HistogramVec
-	gpuTime   *prometheus.CounterVec
-	launches  *prometheus.CounterVec
-	blocked   *prometheus.CounterVec
+	gpuTime   *prometheus.Desc
+	launches  *prometheus.Desc
+	blocked   *prometheus.Desc
 	instances *prometheus.Desc
 	clients   *prometheus.Desc
 	smRunning *prometheus.Desc
@@ -45,9 +44,9 @@ func newMetrics(d *Daemon) (*prometheus.Registry, *metrics) {
 		refused:   prometheus.NewCounter(prometheus.CounterOpts{Name: "gfaas_token_refused_total", Help: "Connections refused."}),
 		waits:     histogram("wait_seconds", "Time from a request to its grant."),
 		leases:    histogram("lease_seconds", "Time from a grant to its return."),
-		gpuTime:   counter("gpu_seconds_total", "GPU time that processes measured.", "gpu", "instance"),
-		launches:  counter("launches_total", "Launches of processes that have left.", "gpu", "instance"),
-		blocked:   counter("blocked_seconds_total", "Time at a closed gate of processes that have left.", "gpu", "instance"),
+		gpuTime:   desc("gpu_seconds_total", "GPU time that an instance was charged.", "gpu", "instance"),
+		launches:  desc("launches_total", "Launches of an instance's processes.", "gpu", "instance"),
+		blocked:   desc("blocked_seconds_total", "Time that an instance's processes spent at a closed gate.", "gpu", "instance"),
 		instances: desc("instances", "Registered instances.", "gpu"),
 		clients:   desc("clients", "Processes by state; absent counts instances without one.", "gpu", "state"),
 		smRunning: desc("sm_running_ratio", "Share of the SMs that leases hold.", "gpu"),
@@ -55,30 +54,39 @@ func newMetrics(d *Daemon) (*prometheus.Registry, *metrics) {
 		memory:    desc("memory_bytes", "GPU memory that an instance has allocated.", "gpu", "instance"),
 	}
 	r := prometheus.NewRegistry()
-	r.MustRegister(m.grants, m.revokes, m.refused, m.waits, m.leases, m.gpuTime, m.launches, m.blocked, m)
+	r.MustRegister(m.grants, m.revokes, m.refused, m.waits, m.leases, m)
 	return r, m
 }
 
-func (m *metrics) returned(s *seat, held, used time.Duration) {
-	m.leases.WithLabelValues(s.gpu.name).Observe(held.Seconds())
-	m.gpuTime.WithLabelValues(s.gpu.name, s.inst.reg.Instance).Add(max(0, min(used, held).Seconds()))
+// deeds are what a seat's processes have done since it was made, those that have
+// left included.
+type deeds struct {
+	gpu, instance    string
+	launches         float64
+	blocked, gpuTime float64 // seconds
 }
 
-func (m *metrics) left(s *seat, c counters) {
-	m.launches.WithLabelValues(s.gpu.name, s.inst.reg.Instance).Add(float64(c.launches))
-	m.blocked.WithLabelValues(s.gpu.name, s.inst.reg.Instance).Add(duration(c.blockedNS).Seconds())
+func (t *deeds) add(c counters) {
+	t.launches += float64(c.launches)
+	t.blocked += duration(c.blockedNS).Seconds()
 }
 
-// forget drops a seat's series.
-func (m *metrics) forget(s *seat) {
-	for _, v := range []*prometheus.CounterVec{m.gpuTime, m.launches, m.blocked} {
-		v.DeleteLabelValues(s.gpu.name, s.inst.reg.Instance)
+// done is what was done on the seat until now. Locked.
+func (s *seat) done() deeds {
+	out := s.left
+	out.gpu, out.instance = s.gpu.name, s.inst.reg.Instance
+	for _, m := range s.members {
+		if m != nil {
+			out.add(s.page.counters(m.slot))
+		}
 	}
+	out.gpuTime = s.gpu.sched.Charged(out.instance).Seconds()
+	return out
 }
 
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.instances, m.clients, m.smRunning, m.phase, m.memory} {
+	for _, d := range []*prometheus.Desc{m.gpuTime, m.launches, m.blocked, m.instances, m.clients, m.smRunning, m.phase, m.memory} {
 		ch <- d
 	}
 }
@@ -86,8 +94,21 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	var s wire.Status
-	if m.d.locked(func() { s = m.d.status() }) != nil {
+	var done []deeds
+	if m.d.locked(func() {
+		s = m.d.status()
+		for _, i := range m.d.instances {
+			for _, s := range i.seats {
+				done = append(done, s.done())
+			}
+		}
+	}) != nil {
 		return
+	}
+	for _, t := range done {
+		for desc, v := range map[*prometheus.Desc]float64{m.gpuTime: t.gpuTime, m.launches: t.launches, m.blocked: t.blocked} {
+			ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, v, t.gpu, t.instance)
+		}
 	}
 	gauge := func(desc *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, labels...)

@@ -22,6 +22,7 @@ type seat struct {
 	members   [wire.PageSlots]*member
 	next      int // slot to try first: a freed one rests as long as possible
 	connected int
+	left      deeds     // of processes that have left
 	period    time.Time // of pace
 	messages  int       // heard in it
 }
@@ -52,7 +53,6 @@ func (d *Daemon) seatsOf(i *instance) {
 func (d *Daemon) dropSeats(i *instance) {
 	for _, s := range i.seats {
 		s.dropPage()
-		d.metrics.forget(s)
 		s.gpu.step(policy.RemoveInstance{Instance: i.reg.Instance})
 	}
 	i.seats = nil
@@ -144,7 +144,7 @@ func (d *Daemon) leave(m *member) {
 	s.members[m.slot] = nil
 	s.connected--
 	d.busy = time.Now()
-	d.metrics.left(s, last)
+	s.left.add(last)
 	s.gpu.step(policy.RemoveClient{Client: m.id})
 	d.visits.info("client left", "instance", s.inst.reg.Instance, "gpu", s.GPU, "pid", m.pid, "launches", last.launches)
 }

@@ -102,6 +102,7 @@ type account struct {
 	blocks    float64       // launched since the last issue
 	rates     []float64     // rate window: shares used, newest first
 	launched  time.Duration // when it was last seen to launch
+	charged   time.Duration // time of all blocks, alone on the GPU
 	processes []*process
 	busy      int // of them that are not idle; set by count
 }

@@ -43,6 +43,15 @@ func (s *Introspective) Debt(instance string) time.Duration {
 	return 0
 }
 
+// Charged is the time that all blocks of the instance take alone on the GPU, but
+// for those launched before that was known.
+func (s *Introspective) Charged(instance string) time.Duration {
+	if at, ok := s.findAccount(instance); ok {
+		return s.accounts[at].charged
+	}
+	return 0
+}
+
 // SMRunning is the sum of the SM shares of the clients that hold leases, which
 // under this policy may exceed 100.
 func (s *Introspective) SMRunning() float64 {

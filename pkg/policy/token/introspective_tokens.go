@@ -52,6 +52,7 @@ func (s *Introspective) sample(p *process, ev Sample) {
 			a.level -= blocks
 		}
 		p.used += a.gauge.timeOf(blocks)
+		a.charged += a.gauge.timeOf(blocks)
 		if a.gauge.speed == 0 { // a trial before found nothing to measure
 			a.gauge.due = min(a.gauge.due, s.now+trialPatience)
 		}

@@ -17,6 +17,9 @@ type Policy interface {
 	Clients() []ClientStatus
 	// Debt is what the instance carried over its limit into this window.
 	Debt(instance string) time.Duration
+	// Charged is all the GPU time that the instance was charged since it was
+	// made known, up to the last window or the last lease that ended.
+	Charged(instance string) time.Duration
 	// SMRunning is the percent of SMs that leases hold now, those draining
 	// included.
 	SMRunning() float64

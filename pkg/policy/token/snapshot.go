@@ -44,6 +44,14 @@ func (s *Scheduler) Debt(instance string) time.Duration {
 	return 0
 }
 
+// Charged is all the GPU time that the instance was charged.
+func (s *Scheduler) Charged(instance string) time.Duration {
+	if at, ok := s.findInstance(instance); ok {
+		return s.instances[at].charged
+	}
+	return 0
+}
+
 // SMRunning is the percent of SMs that leases hold now, those draining
 // included.
 func (s *Scheduler) SMRunning() float64 {

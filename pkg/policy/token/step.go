@@ -150,6 +150,7 @@ func (c *client) drained(took time.Duration) {
 func (s *Scheduler) charge(c *client, d time.Duration) {
 	c.used += d
 	c.inst.used += d
+	c.inst.charged += d
 }
 
 // held is the part of the current window that the client's lease was out.

@@ -145,6 +145,7 @@ type instance struct {
 	request, limit time.Duration // budget a window
 	used           time.Duration // charged so far; leases now held come on top
 	last           time.Duration // charged in the last full window
+	charged        time.Duration // in all
 	debt           time.Duration // over-use carried in, 0 or more
 	credit         time.Duration // owed from before; negative is what it pays to others
 	waited         time.Duration // sum over its clients
