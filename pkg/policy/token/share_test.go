@@ -1,6 +1,7 @@
 package token
 
 import (
+	"fmt"
 	"math"
 	"testing"
 	"time"
@@ -52,6 +53,52 @@ func TestShares(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestWindowsAndOddQuotas: quotas that sum to the whole GPU in fractions that
+// no window divides by come out to a point, however long the window is, where
+// switches take a small part of it.
+func TestWindowsAndOddQuotas(t *testing.T) {
+	for window, kernel := range map[time.Duration]time.Duration{10 * ms: ms / 10, 100 * ms: ms, time.Second: 10 * ms} {
+		for _, quotas := range [][]float64{
+			{0.1, 0.9}, {0.01, 0.99}, {0.2, 0.3, 0.5}, {1. / 3, 1. / 3, 1. / 3}, {1. / 7, 2. / 7, 4. / 7}, {0.137, 0.263, 0.6},
+		} {
+			w := newWorld(t, Config{Window: window}, 1)
+			w.lag = kernel / 2
+			for n, q := range quotas {
+				w.join(&worker{
+					id: ClientID(n + 1), instance: string(rune('a' + n)), slice: slice(100, q, q), kernel: kernel, loss: kernel / 2,
+				})
+			}
+			w.run(100 * window)
+			for n, q := range quotas {
+				got := w.total(w.clients[ClientID(n+1)]).Seconds() / (100 * window).Seconds()
+				if math.Abs(got-q) > 0.01 {
+					t.Errorf("window %v, quotas %.3f: client %d used %.4f", window, quotas, n+1, got)
+				}
+			}
+		}
+	}
+}
+
+// TestManyOfWhomSomeSaturate: of 256 clients 32 want all they can get.
+func TestManyOfWhomSomeSaturate(t *testing.T) {
+	w := newWorld(t, Config{}, 1)
+	w.lag = ms / 5
+	for n := range 256 {
+		c := &worker{id: ClientID(n + 1), instance: fmt.Sprint("i", n), slice: slice(100, 0.03, 0.03), kernel: ms / 10, loss: ms / 20}
+		if n%8 > 0 {
+			c.burst, c.gap = ms/10, time.Duration(50+n)*ms // hardly ever at work
+			c.slice = slice(100, 0.001, 0.03)
+		}
+		w.join(c)
+	}
+	w.run(5 * time.Second)
+	for n := 0; n < 256; n += 8 {
+		if got := w.total(w.clients[ClientID(n+1)]).Seconds() / 5; math.Abs(got-0.03) > 0.01 {
+			t.Errorf("client %d used %.4f of the GPU, want 0.03", n+1, got)
+		}
 	}
 }
 
