@@ -24,7 +24,7 @@ func ParseDevice(name string) (Device, error) {
 		return Device{Simulated: true}, nil
 	}
 	if migUUID.MatchString(name) {
-		return Device{MIG: name}, nil
+		return Device{MIG: name[:4] + strings.ToLower(name[4:])}, nil
 	}
 	digits, simulated := strings.CutPrefix(name, "sim:")
 	index, err := strconv.Atoi(digits)
@@ -34,7 +34,8 @@ func ParseDevice(name string) (Device, error) {
 	return Device{Index: index, Simulated: simulated}, nil
 }
 
-// String is the device's one name: "sim" for "sim:0", "1" for "01".
+// String is the device's one name: "sim" for "sim:0", "1" for "01", and a UUID
+// in small letters.
 func (d Device) String() string {
 	switch {
 	case d.MIG != "":

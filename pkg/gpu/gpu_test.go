@@ -77,6 +77,8 @@ func TestDevice(t *testing.T) {
 		"sim:0": {Device{Simulated: true}, "sim", "0"},
 		"sim:3": {Device{Index: 3, Simulated: true}, "sim:3", "3"},
 		mig:     {Device{MIG: mig}, mig, mig},
+
+		"MIG-41B4F8A8-9F1E-5bb5-8ed4-b1a4d1d2b8a0": {Device{MIG: mig}, mig, mig},
 	} {
 		d, err := ParseDevice(name)
 		if err != nil || d != want.d || d.String() != want.name || d.Visible() != want.visible {
