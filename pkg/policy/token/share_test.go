@@ -82,6 +82,21 @@ func TestWindowsAndOddQuotas(t *testing.T) {
 	}
 }
 
+// TestQuotaBelowASwitch: who has less of a window than is worth a switch saves it
+// up, and is not forgotten.
+func TestQuotaBelowASwitch(t *testing.T) {
+	for _, window := range []time.Duration{ms, 10 * ms, 100 * ms} {
+		quota := (7 * time.Microsecond).Seconds() / window.Seconds()
+		w := newWorld(t, Config{Window: window}, 1)
+		small := w.join(&worker{id: 1, instance: "a", slice: slice(100, quota, quota), kernel: 5 * time.Microsecond})
+		w.join(&worker{id: 2, instance: "b", slice: slice(100, 0.9, 0.9), kernel: 5 * time.Microsecond})
+		w.run(1000 * window)
+		if got := w.total(small).Seconds() / (1000 * window).Seconds(); math.Abs(got/quota-1) > 0.1 {
+			t.Errorf("window %v: used %.6f of the GPU, want %.6f", window, got, quota)
+		}
+	}
+}
+
 // TestManyOfWhomSomeSaturate: of 256 clients 32 want all they can get.
 func TestManyOfWhomSomeSaturate(t *testing.T) {
 	w := newWorld(t, Config{}, 1)

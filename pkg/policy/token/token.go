@@ -86,7 +86,8 @@
 // Switches lose time, and when requests sum to the whole GPU that loss would
 // always fall on whoever is last in order. So an instance that waited and
 // still misses part of its request when the window ends is owed it: at most
-// the time it waited, at most one window's request. What is owed comes from
+// the time it waited, at most one window's request, or what is worth a switch if
+// that is more. What is owed comes from
 // those that ran over in its stead, and what nobody can pay back, because the
 // time is gone, is shared by all that contend for the same SMs in proportion
 // to their requests. Who has turns pays nobody, since time that one gives up in

@@ -60,7 +60,7 @@ func (s *Scheduler) closeWindow(end time.Duration) {
 		}
 	}
 	for _, i := range s.instances {
-		i.credit = min(max(i.credit, -i.request/2), i.request)
+		i.credit = min(max(i.credit, -i.request/2), max(i.request, crumb))
 		if len(i.planned) > 0 {
 			i.credit -= i.credit / 8
 		}
