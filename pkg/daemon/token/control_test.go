@@ -3,6 +3,7 @@ package token
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -146,6 +147,9 @@ func TestCountersOfWhoStays(t *testing.T) {
 // connection ends, or a few of those would use up the daemon's descriptors.
 func TestWebReaderThatDoesNotRead(t *testing.T) {
 	s := serve(t, Config{Listen: "127.0.0.1:0", WebTimeout: 50 * time.Millisecond})
+	for n := range 100 { // long answers fill the buffers soon
+		s.register(reg(fmt.Sprint("i", n), 1, 1, 1))
+	}
 	conn, err := net.Dial("tcp", s.d.WebAddr().String())
 	if err != nil {
 		t.Fatal(err)
