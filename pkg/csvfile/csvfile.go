@@ -56,6 +56,9 @@ func Read[T any](r io.Reader, name string, columns []Column[T], blank func() T) 
 		return nil, syntaxFault(err, name, nil, data)
 	}
 	header := trimAll(first)
+	if err := CheckLineEnds(header, name); err != nil {
+		return nil, err
+	}
 	places, err := locate(header, columns, name)
 	if err != nil {
 		return nil, err
@@ -85,6 +88,15 @@ func Read[T any](r io.Reader, name string, columns []Column[T], blank func() T) 
 		}
 		rows = append(rows, row)
 	}
+}
+
+// CheckLineEnds refuses a file whose lines have no line feeds: all of it would
+// be the header.
+func CheckLineEnds(header []string, name string) error {
+	if slices.ContainsFunc(header, func(cell string) bool { return strings.Contains(cell, "\r") }) {
+		return &textfile.Fault{File: name, Line: 1, What: "lines end in a carriage return alone, expected a line feed behind it"}
+	}
+	return nil
 }
 
 // Unique reports the second of two rows with the same key, naming both lines;

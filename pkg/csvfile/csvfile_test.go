@@ -44,6 +44,7 @@ func TestReadFaults(t *testing.T) {
 	for what, c := range map[string]struct{ text, want string }{
 		"empty":          {"", "f.csv:1: the file is empty, expected the header name,n"},
 		"blank":          {"\n\n", "f.csv:1: the file is empty"},
+		"old Mac":        {"name,n,note\ra,1,x\r", "f.csv:1: lines end in a carriage return alone"},
 		"binary":         {"\x00\x01\x02", "f.csv:1: not a text file"},
 		"not UTF-8":      {"name,n\na\xff,1\n", "f.csv:1: not a text file"},
 		"no column":      {"name,note\na,1\n", "f.csv:1: n: the header has no such column, expected name,n"},

@@ -38,6 +38,9 @@ func Open(r io.Reader, name string, names *Names, seed uint64) (*Reader, error) 
 	for _, cell := range first {
 		in.header = append(in.header, string(cell))
 	}
+	if err := csvfile.CheckLineEnds(in.header, name); err != nil {
+		return nil, err
+	}
 	if slices.Contains(in.header, "HashFunction") {
 		in.minute, err = readMinutes(in, seed)
 		return in, err
