@@ -152,12 +152,12 @@ static void primary(CUdevice dev)
 
 int main(void)
 {
-    before_init();
+    PART(before_init());
     CUdevice dev = first_device();
-    errors();
-    devices(dev);
-    no_context();
-    created(dev);
-    primary(dev);
+    PART(errors());
+    PART(devices(dev));
+    PART(no_context());
+    PART(created(dev));
+    PART(primary(dev));
     return tap_end();
 }

@@ -193,7 +193,7 @@ int main(void)
         MUST(cuCtxSynchronize());
     CHECK(ends == THREADS * ROUNDS);
     if (simulated(dev))
-        sharing();
+        PART(sharing());
     GIVES(CUDA_SUCCESS, cuCtxDestroy(ctx));
     return tap_end();
 }

@@ -257,14 +257,14 @@ int main(void)
     CUcontext ctx;
     CUdevice dev = first_device();
     MUST(cuCtxCreate(&ctx, 0, dev));
-    plain();
-    linear();
-    sets();
-    boxes();
-    batch();
-    host(ctx);
-    attributes();
-    churn(simulated(dev));
+    PART(plain());
+    PART(linear());
+    PART(sets());
+    PART(boxes());
+    PART(batch());
+    PART(host(ctx));
+    PART(attributes());
+    PART(churn(simulated(dev)));
     GIVES(CUDA_SUCCESS, cuCtxDestroy(ctx));
     return tap_end();
 }

@@ -209,16 +209,16 @@ int main(void)
     MUST(cuMemcpyHtoD(dx, x, sizeof x));
     MUST(cuMemcpyHtoD(dy, y, sizeof y));
     MUST(cuModuleLoadData(&m, kernels_ptx));
-    loading();
-    contents(m);
-    launches(m);
-    legacy(m);
+    PART(loading());
+    PART(contents(m));
+    PART(launches(m));
+    PART(legacy(m));
     if (simulated(dev)) { /* a real driver follows such pointers */
-        refused();
-        handles(m);
+        PART(refused());
+        PART(handles(m));
     }
     MUST(cuModuleUnload(m));
     GIVES(CUDA_SUCCESS, cuCtxDestroy(ctx));
-    stray(dev); /* last: on a GPU the process is lost to CUDA then */
+    PART(stray(dev)); /* last: on a GPU the process is lost to CUDA then */
     return tap_end();
 }

@@ -362,18 +362,18 @@ int main(void)
     MUST(cuModuleLoadData(&m, kernels_ptx));
     MUST(cuModuleGetFunction(&tick, m, "tick"));
     MUST(cuModuleGetFunction(&slow, m, "slow"));
-    events();
-    waiting();
-    callbacks();
-    kinds(ctx);
-    destroyed();
+    PART(events());
+    PART(waiting());
+    PART(callbacks());
+    PART(kinds(ctx));
+    PART(destroyed());
     if (sim) {
-        block_rule();
-        exactness();
-        legacy();
-        queue();
+        PART(block_rule());
+        PART(exactness());
+        PART(legacy());
+        PART(queue());
         MUST(cuModuleGetFunction(&saxpy, m, "saxpy"));
-        busy_host(saxpy);
+        PART(busy_host(saxpy));
     }
     GIVES(CUDA_SUCCESS, cuCtxDestroy(ctx));
     return tap_end();

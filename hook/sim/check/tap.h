@@ -21,15 +21,20 @@ static int tap_count, tap_failed;
 
 /* A driver may crash where another one refuses. The program then starts anew
  * without the checks that did, so that one run tells all; the last pass counts,
- * which begins behind the last line "# again". A program that is stopped because it
- * hangs says where. */
+ * which begins behind the last line "# again". It does the same without a PART
+ * that cannot go on, or that hangs, where TAP_PATIENCE says after how many
+ * seconds it does. A program that is stopped because it hangs says where. */
 static struct {
-    char skip[128]; /* "TAP_SKIP=" and their numbers, each with a comma */
+    char skip[128];   /* "TAP_SKIP=" and the checks, each with a comma */
+    char leave[4096]; /* "TAP_LEAVE=" and the parts, each "NUMBER why" and a line's end */
     char self[4096];
-    const char *doing;
+    const char *doing, *part_name;
+    int part, in_part; /* the number of the part, and of its checks so far */
     bool may_skip;
     pid_t pid;
-} tap_run = {.skip = "TAP_SKIP="};
+} tap_run = {.skip = "TAP_SKIP=", .leave = "TAP_LEAVE="};
+
+enum { TAP_PART = 1000 }; /* a check is its part's number times this, and its own */
 
 static inline void tap_print(const char *a, const char *b, const char *c)
 {
@@ -39,38 +44,65 @@ static inline void tap_print(const char *a, const char *b, const char *c)
             return;
 }
 
+/* Puts a number, and what follows it, at the end of a list. */
+static inline bool tap_note(char *list, size_t room, int number, const char *a, const char *b)
+{
+    char digits[16], *at = digits + sizeof digits - 1;
+    *at = 0;
+    for (int n = number; n > 0; n /= 10)
+        *--at = (char)('0' + n % 10);
+    if (strlen(list) + strlen(at) + strlen(a) + strlen(b) >= room)
+        return false;
+    strcat(strcat(strcat(list, at), a), b);
+    return true;
+}
+
+static inline void tap_again(const char *without)
+{
+    tap_print("# again without ", without, "\n");
+    execv(tap_run.self, (char *[]){tap_run.self, NULL});
+}
+
+/* Goes on without the part that this is; comes back if it cannot. */
+static inline void tap_leave(const char *why)
+{
+    char reason[512] = " ";
+    if (getpid() != tap_run.pid || !tap_run.part)
+        return;
+    strncat(strncat(reason, why, 200), tap_run.doing, 250);
+    if (tap_note(tap_run.leave, sizeof tap_run.leave, tap_run.part, reason, "\n"))
+        tap_again(tap_run.part_name);
+}
+
 static inline void tap_signal(int sig)
 {
-    char number[16], *at = number + sizeof number, *end = tap_run.skip + strlen(tap_run.skip);
     if (getpid() != tap_run.pid) {
         signal(sig, SIG_DFL);
         raise(sig);
         return;
     }
-    if (sig == SIGTERM)
+    if (sig == SIGTERM) {
         tap_print("not ok - stopped in ", tap_run.doing, "\n");
-    *--at = 0;
-    *--at = ',';
-    for (int n = tap_count + 1; n > 0; n /= 10)
-        *--at = (char)('0' + n % 10);
-    if (sig == SIGTERM || !tap_run.may_skip || end + strlen(at) >= tap_run.skip + sizeof tap_run.skip) {
-        if (sig != SIGTERM)
-            tap_print("not ok - crashed in ", tap_run.doing, "\n");
         _exit(128 + sig);
     }
-    strcpy(end, at);
-    tap_print("# again without ", tap_run.doing, "\n");
-    execv(tap_run.self, (char *[]){tap_run.self, NULL});
+    if (sig != SIGALRM && tap_run.may_skip &&
+        tap_note(tap_run.skip, sizeof tap_run.skip, tap_run.part * TAP_PART + tap_run.in_part + 1, ",", ""))
+        tap_again(tap_run.doing);
+    tap_leave(sig == SIGALRM ? "it hangs in " : "it crashes in ");
+    tap_print("not ok - crashed in ", tap_run.doing, "\n");
     _exit(128 + sig);
 }
 
 static inline void tap_begin(void)
 {
-    static const int signals[] = {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL, SIGTERM};
-    const char *skip = getenv("TAP_SKIP");
+    static const int signals[] = {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL, SIGTERM, SIGALRM};
+    const char *skip = getenv("TAP_SKIP"), *leave = getenv("TAP_LEAVE");
     if (skip)
         snprintf(tap_run.skip, sizeof tap_run.skip, "TAP_SKIP=%s", skip);
+    if (leave)
+        snprintf(tap_run.leave, sizeof tap_run.leave, "TAP_LEAVE=%s", leave);
     putenv(tap_run.skip);
+    putenv(tap_run.leave);
     tap_run.pid = getpid();
     if (readlink("/proc/self/exe", tap_run.self, sizeof tap_run.self - 1) < 0)
         return;
@@ -87,7 +119,7 @@ static inline bool tap_do(const char *what, bool may_skip)
     tap_run.doing = what;
     tap_run.may_skip = may_skip;
     for (const char *at = tap_run.skip + sizeof "TAP_SKIP=" - 1; may_skip && *at; at = strchr(at, ',') + 1)
-        if (atoi(at) == tap_count + 1)
+        if (atoi(at) == tap_run.part * TAP_PART + tap_run.in_part + 1)
             return false;
     return true;
 }
@@ -96,6 +128,7 @@ static inline bool tap_do(const char *what, bool may_skip)
 
 static inline bool tap(bool ok, const char *what, const char *file, int line)
 {
+    tap_run.in_part++;
     printf("%sok %d - %s\n", ok ? "" : "not ", ++tap_count, what);
     if (!ok) {
         printf("# %s:%d\n", file, line);
@@ -105,15 +138,38 @@ static inline bool tap(bool ok, const char *what, const char *file, int line)
     return ok;
 }
 
+static inline const char *tap_name(CUresult result)
+{
+    const char *name = NULL;
+    cuGetErrorName(result, &name);
+    return name ? name : "unknown";
+}
+
 static inline bool tap_result(CUresult got, CUresult want, const char *what, const char *file, int line)
 {
-    const char *name = "?";
     if (!tap(got == want, what, file, line)) {
-        cuGetErrorName(got, &name);
-        printf("# got %d (%s), expected %d\n", (int)got, name ? name : "unknown", (int)want);
+        printf("# got %d (%s), expected %d\n", (int)got, tap_name(got), (int)want);
         fflush(stdout);
     }
     return got == want;
+}
+
+static inline bool simulated(CUdevice dev);
+
+/* What no documentation promises: it must be so on the simulated driver, and
+ * another one that differs is to be told of, not blamed. */
+static inline bool tap_usual(bool ok, CUresult got, const char *what, const char *file, int line)
+{
+    CUdevice dev;
+    if (ok || cuInit(0) || cuDeviceGet(&dev, 0) || simulated(dev))
+        return tap(ok, what, file, line);
+    tap(true, what, file, line);
+    if (got == CUDA_SUCCESS)
+        printf("# differs: not so: %s\n", what);
+    else
+        printf("# differs: %s: %d (%s)\n", what, (int)got, tap_name(got));
+    fflush(stdout);
+    return false;
 }
 
 static inline bool tap_crash(const char *what, const char *file, int line)
@@ -124,23 +180,68 @@ static inline bool tap_crash(const char *what, const char *file, int line)
     return false;
 }
 
-/* CHECK: a condition. GIVES: a call and the result it should have. MUST: a call
- * without which the rest makes no sense. */
+/* CHECK: a condition. GIVES: a call and the result it should have. USUALLY,
+ * USUALLY_GIVES: the same where no documentation promises it. MUST: a call
+ * without which the rest of the PART makes no sense. */
 #define CHECK(condition)                                                                \
     (tap_do(#condition, true) ? tap((condition), #condition, __FILE__, __LINE__)        \
                               : tap_crash(#condition, __FILE__, __LINE__))
 #define GIVES(want, call)                                                               \
     (tap_do(#call, true) ? tap_result((call), (want), #call " gives " #want, __FILE__, __LINE__) \
                          : tap_crash(#call, __FILE__, __LINE__))
+#define USUALLY(condition)                                                              \
+    (tap_do(#condition, true) ? tap_usual((condition), CUDA_SUCCESS, #condition, __FILE__, __LINE__) \
+                              : tap_usual(false, CUDA_SUCCESS, #condition " (it crashes)", __FILE__, __LINE__))
+#define USUALLY_GIVES(want, call)                                                       \
+    ({                                                                                  \
+        bool done_ = tap_do(#call, true);                                               \
+        CUresult got_ = done_ ? (call) : CUDA_SUCCESS;                                  \
+        tap_usual(done_ && got_ == (want), got_, done_ ? #call " gives " #want : #call " (it crashes)", __FILE__, __LINE__); \
+    })
 #define MUST(call)                                                  \
     do {                                                            \
         tap_do(#call, false);                                       \
         CUresult must_ = (call);                                    \
         if (must_ != CUDA_SUCCESS) {                                \
             tap_result(must_, CUDA_SUCCESS, #call, __FILE__, __LINE__); \
+            tap_leave(tap_cannot(must_));                           \
             exit(1);                                                \
         }                                                           \
     } while (0)
+
+static inline const char *tap_cannot(CUresult result)
+{
+    static char text[128];
+    snprintf(text, sizeof text, "error %d (%s) of ", (int)result, tap_name(result));
+    return text;
+}
+
+/* PART: some checks that do without the others, so that one part that cannot go
+ * on does not hide the next. */
+#define PART(call) \
+    do {           \
+        if (tap_part(#call)) \
+            call;  \
+    } while (0)
+
+static inline bool tap_part(const char *name)
+{
+    const char *patience = getenv("TAP_PATIENCE");
+    tap_do(name, false);
+    tap_run.part++;
+    tap_run.in_part = 0;
+    tap_run.part_name = name;
+    for (const char *at = tap_run.leave + sizeof "TAP_LEAVE=" - 1; *at; at = strchr(at, '\n') + 1)
+        if (atoi(at) == tap_run.part) {
+            const char *why = strchr(at, ' ') + 1;
+            tap_failed++;
+            printf("not ok %d - %s: %.*s\n", ++tap_count, name, (int)strcspn(why, "\n"), why);
+            fflush(stdout);
+            return false;
+        }
+    alarm(patience ? (unsigned)atoi(patience) : 0);
+    return true;
+}
 
 static inline int tap_end(void)
 {

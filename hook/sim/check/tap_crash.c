@@ -1,7 +1,29 @@
-/* tap_crash: a driver that crashes, for tap.h: two of the five checks do. */
+/* tap_crash: a driver that crashes, hangs and refuses, for tap.h: two of the first
+ * five checks crash, and of the three parts after them only the last goes well. */
 #include "tap.h"
 
 static volatile int *volatile nowhere;
+
+static void refuses(void)
+{
+    GIVES(CUDA_SUCCESS, cuInit(0));
+    MUST(cuInit(1));
+    CHECK(nowhere != NULL);
+}
+
+static void hangs(void)
+{
+    CHECK(nowhere == NULL);
+    for (tap_do("a loop without end", false);;)
+        pause();
+}
+
+static void differs(void)
+{
+    USUALLY_GIVES(CUDA_SUCCESS, cuInit(1));
+    USUALLY(nowhere != NULL);
+    USUALLY(*nowhere == 0);
+}
 
 int main(void)
 {
@@ -10,5 +32,8 @@ int main(void)
     GIVES(CUDA_SUCCESS, cuInit(0));
     GIVES(CUDA_SUCCESS, cuDeviceGetCount((int *)(uintptr_t)nowhere[1]));
     CHECK(nowhere == NULL);
+    PART(refuses());
+    PART(hangs());
+    PART(differs());
     return tap_end();
 }

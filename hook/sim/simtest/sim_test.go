@@ -41,25 +41,83 @@ func TestConformance(t *testing.T) {
 }
 
 // TestCrashingChecks: checks that crash fail, and those after them are made all
-// the same.
+// the same; so are the parts after one that cannot go on, or that hangs. What
+// only the simulator promises fails on it, and on another driver is told of.
 func TestCrashingChecks(t *testing.T) {
-	out, err := newHost(t, "").command("", "tap_crash").Output()
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.ExitCode() != 1 {
-		t.Errorf("%v, want exit 1", err)
-	}
-	text := string(out)
-	last := text[strings.LastIndex(text, "# again")+1:]
-	var checks []string
-	for line := range strings.SplitSeq(last, "\n") {
-		if ok, _, found := strings.Cut(line, " - "); found {
-			checks = append(checks, ok)
+	failing := []string{"ok 1", "not ok 2", "ok 3", "not ok 4", "ok 5", "not ok 6", "not ok 7"}
+	for _, c := range []struct {
+		dir     string
+		want    []string
+		differs int
+	}{
+		{"", append(slices.Clone(failing), "not ok 8", "not ok 9", "not ok 10"), 0},
+		{posing(t), append(slices.Clone(failing), "ok 8", "ok 9", "ok 10"), 3},
+	} {
+		cmd := newHost(t, "").command("", "tap_crash")
+		cmd.Env = append(cmd.Env, "TAP_PATIENCE=1")
+		if c.dir != "" {
+			cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH="+c.dir)
+		}
+		out, err := cmd.Output()
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || exit.ExitCode() != 1 {
+			t.Errorf("%v, want exit 1", err)
+		}
+		text := string(out)
+		last := text[strings.LastIndex(text, "# again")+1:]
+		var checks []string
+		for line := range strings.SplitSeq(last, "\n") {
+			if ok, _, found := strings.Cut(line, " - "); found {
+				checks = append(checks, ok)
+			}
+		}
+		if !slices.Equal(checks, c.want) || strings.Count(text, "# again") != 5 || strings.Count(last, "# differs") != c.differs {
+			t.Errorf("%q, want %q:\n%s", checks, c.want, text)
+		}
+		for _, why := range []string{"# it crashes", "refuses(): error 1 (CUDA_ERROR_INVALID_VALUE) of cuInit(1)", "hangs(): it hangs in a loop without end"} {
+			if !strings.Contains(last, why) {
+				t.Errorf("%q is missing:\n%s", why, last)
+			}
 		}
 	}
-	want := []string{"ok 1", "not ok 2", "ok 3", "not ok 4", "ok 5"}
-	if !slices.Equal(checks, want) || strings.Count(text, "# again") != 2 || strings.Count(last, "it crashes") != 2 {
-		t.Errorf("%q, want %q:\n%s", checks, want, text)
+}
+
+// TestConformanceElsewhere: the programs go the way that they take on a driver
+// that is not the simulated one.
+func TestConformanceElsewhere(t *testing.T) {
+	dir := posing(t)
+	programs, _ := filepath.Glob(filepath.Join(build(t), "check/sim_*"))
+	if len(programs) < 18 {
+		t.Errorf("%d programs", len(programs))
 	}
+	for _, program := range programs {
+		t.Run(filepath.Base(program), func(t *testing.T) {
+			t.Parallel()
+			cmd := newHost(t, "").command("", filepath.Base(program))
+			cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH="+dir)
+			if out, err := run(cmd); err != nil || strings.Contains(out, "# differs") {
+				t.Errorf("%v\n%s", err, failures(out))
+			}
+		})
+	}
+}
+
+// posing is a folder with the simulated driver under another GPU's name.
+func posing(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(build(t), "lib/sim/libcuda.so.1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const name, other = "gfaas simulated GPU", "stand-in of another"
+	if bytes.Count(text, []byte(name)) != 1 || len(name) != len(other) {
+		t.Fatal("it has no such name")
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "libcuda.so.1"), bytes.Replace(text, []byte(name), []byte(other), 1), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }
 
 // The arithmetic of sharing against the same in small steps.
