@@ -2,8 +2,8 @@
  * of it whose result can be checked. Work goes to stream 0, which is the
  * thread's own in the _ptsz and _ptds twins; batches go to a stream. */
 
-enum { N = 1000, THREADS = 128, BLOCKS = (N + THREADS - 1) / THREADS };
-enum { WIDTH = 400, HEIGHT = 10 };
+enum { N = 1024, THREADS = 128, BLOCKS = (N + THREADS - 1) / THREADS };
+enum { WIDTH = 512, HEIGHT = 8 }; /* a pitch that every copy of boxes takes */
 #define SIZE ((size_t)N * 4)
 #define FILL 0x5a5a5a5au
 
@@ -38,7 +38,7 @@ static CUDA_MEMCPY2D copy2;
 static CUDA_MEMCPY3D copy3;
 static CUDA_MEMCPY3D_PEER peer3;
 static CUDA_MEMCPY3D_BATCH_OP box;
-static size_t size = SIZE, zero;
+static size_t size = SIZE, zero, at_fault;
 static CUmemcpyAttributes attributes = {.srcAccessOrder = 1};
 static CUmemLocation here = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
 
@@ -75,10 +75,10 @@ static CUmemLocation here = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
     CALL(cuMemcpy2DAsync_v2, PTSZ, COPIED, (&copy2, NULL)) \
     CALL(cuMemcpy3DAsync_v2, PTSZ, COPIED, (&copy3, NULL)) \
     CALL(cuMemcpy3DPeerAsync, PTSZ, COPIED, (&peer3, NULL)) \
-    CALL(cuMemcpyBatchAsync, PTSZ, COPIED, (&c, &a, &size, 1, &attributes, &zero, 1, NULL, stream)) \
+    CALL(cuMemcpyBatchAsync, PTSZ, COPIED, (&c, &a, &size, 1, &attributes, &zero, 1, &at_fault, stream)) \
     CALL(cuMemcpyBatchAsync_v2, PTSZ, COPIED, (&c, &a, &size, 1, &attributes, &zero, 1, stream)) \
     CALL(cuMemcpyWithAttributesAsync, PTSZ, COPIED, (c, a, SIZE, &attributes, stream)) \
-    CALL(cuMemcpy3DBatchAsync, PTSZ, COPIED, (1, &box, NULL, 0, stream)) \
+    CALL(cuMemcpy3DBatchAsync, PTSZ, COPIED, (1, &box, &at_fault, 0, stream)) \
     CALL(cuMemcpy3DBatchAsync_v2, PTSZ, COPIED, (1, &box, 0, stream)) \
     CALL(cuMemcpy3DWithAttributesAsync, PTSZ, COPIED, (&box, 0, stream)) \
     CALL(cuMemsetD8_v2, PTDS, FILLED, (c, (unsigned char)FILL, SIZE)) \

@@ -3,12 +3,14 @@
  *
  *   route WAY CALL COUNT   one CALL, COUNT times; exit 77: the driver lacks it
  *   route WAY all COUNT    each CALL that the driver has
+ *   route WAY after:CALL COUNT   the same, from the one after that on
  *   route WAY step COUNT   the same; waits for a line of its input before each
  *   route calls            lists the CALLs
  *
  * WAY is link dlsym default next plugin-default plugin-next plugin-deep proc
  * proc2 or proc-of-proc; a CALL is the name of a function, and after a '+' what is
- * particular. In the end it waits for the end of its standard input, so that one
+ * particular. With several, a line "call CALL" says which is next. In the end it
+ * waits for the end of its standard input, so that one
  * can look at it. */
 #define _GNU_SOURCE
 #define CUDA_EXACT_NAMES
@@ -182,6 +184,8 @@ static void wipe(void)
     if (to)
         MUST(cuMemcpyDtoA_v2(to, 0, c, SIZE));
     MUST(cuCtxSynchronize());
+    if (m) /* it may have been discarded */
+        memcpy((void *)m, x, SIZE);
 }
 
 /* Whether what should be there is. */
@@ -258,12 +262,22 @@ int main(int argc, char **argv)
         return 2;
     }
     way = argv[1];
-    int step = !strcmp(argv[2], "step"), all = step || !strcmp(argv[2], "all"), known = all;
+    const char *after = strncmp(argv[2], "after:", 6) ? NULL : argv[2] + 6;
+    int step = !strcmp(argv[2], "step"), all = step || after || !strcmp(argv[2], "all"), known = all && !after;
     set_up();
     for (int i = 0; i < COUNT; i++) {
+        if (after) {
+            known |= !strcmp(after, calls[i].name);
+            after = known ? NULL : after;
+            continue;
+        }
         if (!all && strcmp(argv[2], calls[i].name) != 0)
             continue;
         known = 1;
+        if (all && !step) {
+            printf("call %s\n", calls[i].name);
+            fflush(stdout);
+        }
         if (make(&calls[i], atoi(argv[3]), step))
             continue;
         printf("absent %s\n", calls[i].name);

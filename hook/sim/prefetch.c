@@ -5,6 +5,8 @@
 #include "managed.h"
 #include "transfer.h"
 
+#include <string.h>
+
 #define LINK_BYTES_PER_NS 16
 
 static void arrive(const struct task *t)
@@ -57,9 +59,16 @@ CUresult cuMemPrefetchAsync(CUdeviceptr devPtr, size_t count, CUdevice dstDevice
     return cuMemPrefetchAsync_v2(devPtr, count, managed_location(dstDevice), 0, hStream);
 }
 
-/* To discard is to say that the contents do not matter: nothing to do here. */
-static CUresult batch(CUdeviceptr *dptrs, size_t *sizes, size_t count, const CUmemLocation *to, const size_t *first,
-                      size_t places, unsigned long long flags, CUstream hStream)
+/* To discard is to say that the contents do not matter. Nobody shall rely on them
+ * all the same: they are lost. */
+static void lose(const struct task *t)
+{
+    if (managed_find(t->p, t->n))
+        memset((void *)(uintptr_t)t->p, 0xdd, t->n);
+}
+
+static CUresult batch(bool discard, CUdeviceptr *dptrs, size_t *sizes, size_t count, const CUmemLocation *to,
+                      const size_t *first, size_t places, unsigned long long flags, CUstream hStream)
 {
     struct ctx *c;
     CUresult r = sim_begin(&c);
@@ -73,9 +82,12 @@ static CUresult batch(CUdeviceptr *dptrs, size_t *sizes, size_t count, const CUm
     for (size_t i = 0, k = 0; i < count && r == CUDA_SUCCESS; i++) {
         if (to && k + 1 < places && first[k + 1] <= i)
             k++;
+        struct task t = {.run = lose, .p = dptrs[i], .n = sizes[i]};
         if (!managed_find(dptrs[i], sizes[i]))
             r = CUDA_ERROR_INVALID_VALUE;
-        else if (to)
+        else if (discard)
+            r = transfer_task(s, &t);
+        if (r == CUDA_SUCCESS && to)
             r = prefetch(s, dptrs[i], sizes[i], &to[k]);
     }
     return sim_end(r);
@@ -87,19 +99,20 @@ CUresult cuMemPrefetchBatchAsync(CUdeviceptr *dptrs, size_t *sizes, size_t count
 {
     if (!prefetchLocs)
         return CUDA_ERROR_INVALID_VALUE;
-    return batch(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream);
+    return batch(false, dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream);
 }
 
 CUresult cuMemDiscardBatchAsync(CUdeviceptr *dptrs, size_t *sizes, size_t count, unsigned long long flags,
                                 CUstream hStream)
 {
-    return batch(dptrs, sizes, count, NULL, NULL, 0, flags, hStream);
+    return batch(true, dptrs, sizes, count, NULL, NULL, 0, flags, hStream);
 }
 
 CUresult cuMemDiscardAndPrefetchBatchAsync(CUdeviceptr *dptrs, size_t *sizes, size_t count,
                                            CUmemLocation *prefetchLocs, size_t *prefetchLocIdxs,
                                            size_t numPrefetchLocs, unsigned long long flags, CUstream hStream)
 {
-    return cuMemPrefetchBatchAsync(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags,
-                                   hStream);
+    if (!prefetchLocs)
+        return CUDA_ERROR_INVALID_VALUE;
+    return batch(true, dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream);
 }
