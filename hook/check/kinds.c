@@ -40,24 +40,24 @@ static void fill(unsigned first, unsigned count)
     struct held held[CHUNKS], extra;
     const struct kind *of[CHUNKS];
     for (unsigned i = 0; i < CHUNKS; i++) {
-        ENSURE(left() == the_limit - i * the_chunk);
+        LEFT_IS(the_limit - i * the_chunk);
         of[i] = kinds[first + i % count];
         MUST(get(of[i], &held[i]));
     }
     for (unsigned i = 0; i < count; i++) {
-        ENSURE(left() == 0);
+        LEFT_IS(0);
         ENSURE(get(kinds[first + i], &extra) == CUDA_ERROR_OUT_OF_MEMORY);
     }
     for (unsigned i = 0; i < CHUNKS; i++) {
         of[i]->put(&held[i]);
-        ENSURE(left() == the_chunk);
+        LEFT_IS(the_chunk);
         of[i] = kinds[first + (i + 1) % count];
         MUST(get(of[i], &held[i]));
-        ENSURE(left() == 0);
+        LEFT_IS(0);
     }
     for (unsigned i = 0; i < CHUNKS; i++)
         of[i]->put(&held[i]);
-    ENSURE(left() == the_limit);
+    LEFT_IS(the_limit);
 }
 
 /* A byte more than there is, and nonsense, change nothing. */
@@ -72,12 +72,12 @@ static void refused(void)
     ENSURE(at == 7 && pitch == 7);
     ENSURE(cuMemAlloc(NULL, 1) == CUDA_ERROR_INVALID_VALUE && cuMemAlloc(&at, 0) == CUDA_ERROR_INVALID_VALUE);
     ENSURE(cuMemFree(rest + 8) == CUDA_ERROR_INVALID_VALUE);
-    ENSURE(left() == 1);
+    LEFT_IS(1);
     MUST(cuMemAlloc(&at, 1));
-    ENSURE(left() == 0);
+    LEFT_IS(0);
     MUST(cuMemFree(at));
     MUST(cuMemFree(rest));
-    ENSURE(left() == the_limit);
+    LEFT_IS(the_limit);
     ENSURE(cuMemGetInfo(NULL, NULL) == CUDA_ERROR_INVALID_VALUE);
     ENSURE(cuDeviceTotalMem(NULL, the_device) == CUDA_ERROR_INVALID_VALUE);
 }
@@ -90,7 +90,7 @@ static void contexts(void)
     MUST(cuCtxCreate(&other, 0, the_device));
     MUST(cuMemAlloc(&at, the_limit));
     MUST(cuCtxDestroy(other));
-    ENSURE(left() == the_limit);
+    LEFT_IS(the_limit);
 }
 
 /* Only that part, or everything. */

@@ -252,4 +252,14 @@ static inline size_t left(void)
     return unused;
 }
 
+/* That so much is left. */
+#define LEFT_IS(bytes) \
+    do { \
+        size_t left_ = left(), want_ = (bytes); \
+        if (left_ != want_) { \
+            fprintf(stderr, "%s:%d: left %zu bytes of %zu, expected %zu (%s)\n", __FILE__, __LINE__, left_, the_limit, want_, #bytes); \
+            exit(1); \
+        } \
+    } while (0)
+
 #endif

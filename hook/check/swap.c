@@ -86,6 +86,6 @@ int main(int argc, char **argv)
     }
     for (int i = 0; i < 3; i++)
         MUST(cuMemFree(vector[i]));
-    ENSURE(left() == the_limit);
+    LEFT_IS(the_limit);
     return 0;
 }
