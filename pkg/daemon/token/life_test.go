@@ -85,6 +85,38 @@ func TestRestart(t *testing.T) {
 	}
 }
 
+// TestFullDisk: where nothing can be written the next daemon serves all the
+// same those that are known, and says why it takes no others.
+func TestFullDisk(t *testing.T) {
+	socket := filepath.Join(runDir(t), "token.sock")
+	first := serve(t, Config{Socket: socket})
+	first.register(reg("a", 60, 1, 1))
+	if err := first.stop(); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("sh", "-c", `ulimit -f 0; exec "$0"`, os.Args[0])
+	cmd.Env = append(os.Environ(), roleEnv+"="+roleDaemon, pathEnv+"="+socket)
+	start(t, cmd, "serves")
+	s := &server{t: t, socket: socket}
+	if got := s.row("a").State; got != "absent" {
+		t.Error(got)
+	}
+	text, err := json.Marshal(reg("b", 60, 1, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if code, body := s.do("POST", "/v1/instances", string(text)); code != http.StatusInternalServerError || !strings.Contains(body, "keep registration") {
+		t.Errorf("%d %s", code, body)
+	}
+	left, err := os.ReadDir(filepath.Join(filepath.Dir(socket), "instances"))
+	if err != nil || len(left) != 1 {
+		t.Errorf("%v are left, %v", left, err)
+	}
+	if _, err := os.Stat(filepath.Join(filepath.Dir(socket), "client", "b")); err == nil {
+		t.Error("a folder of the other is left")
+	}
+}
+
 func TestOnlyOneDaemon(t *testing.T) {
 	dir := runDir(t)
 	socket := filepath.Join(dir, "token.sock")

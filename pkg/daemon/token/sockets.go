@@ -58,7 +58,10 @@ func (d *Daemon) takeLock() error {
 		switch {
 		case f != nil:
 			d.lock = f
-			return noteHolder(f)
+			if err := noteHolder(f); err != nil { // as on a full disk
+				d.log.Warn("cannot note who holds the run directory", "err", err)
+			}
+			return nil
 		case err != nil && !errors.Is(err, unix.EWOULDBLOCK):
 			return fmt.Errorf("lock %s: %w", path, err)
 		case err != nil && (answers("unix", d.cfg.Socket) || time.Now().After(deadline)):
@@ -91,12 +94,10 @@ func tryLock(path string) (*os.File, error) {
 // noteHolder writes who holds the lock, for people.
 func noteHolder(f *os.File) error {
 	if err := f.Truncate(0); err != nil {
-		return fmt.Errorf("lock: %w", err)
+		return err
 	}
-	if _, err := fmt.Fprintln(f, os.Getpid()); err != nil {
-		return fmt.Errorf("lock: %w", err)
-	}
-	return nil
+	_, err := fmt.Fprintln(f, os.Getpid())
+	return err
 }
 
 // holder says who holds the lock, if it says so.
