@@ -60,7 +60,7 @@ func (env *Env) Reread(flags *pflag.FlagSet) error {
 		if _, ok := f.Annotations[settingKey]; !ok || first != nil {
 			return
 		}
-		first = f.Value.Set(f.DefValue)
+		first = reset(f)
 		f.Changed = false
 		delete(f.Annotations, settingKey)
 	})
@@ -68,6 +68,20 @@ func (env *Env) Reread(flags *pflag.FlagSet) error {
 		return first
 	}
 	return applySettings(flags, env.config)
+}
+
+// reset gives a flag its default. What a list is set to, once it has been, is
+// added to it, and its default is printed as none is read.
+func reset(f *pflag.Flag) error {
+	list, ok := f.Value.(pflag.SliceValue)
+	if !ok {
+		return f.Value.Set(f.DefValue)
+	}
+	var words []string
+	if text := strings.Trim(f.DefValue, "[]"); text != "" {
+		words = strings.Split(text, ",")
+	}
+	return list.Replace(words)
 }
 
 func configHome() string {
