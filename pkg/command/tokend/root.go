@@ -45,7 +45,7 @@ count then.
 SIGTERM ends it cleanly, with status 0: it closes all gates and removes its
 sockets. Programs then stall at their next launch, and go on when a daemon is
 back. SIGHUP reads the settings file again; a new --window or --sm-limit counts
-from then on.`,
+from then on, any other after a restart.`,
 		Example: `  gfaas-tokend
   gfaas-tokend --window 50ms --sm-limit 90 --listen 127.0.0.1:9400
   gfaas-tokend --policy introspective

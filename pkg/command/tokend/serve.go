@@ -164,7 +164,30 @@ func (o *serveOptions) reload(ctx context.Context, hup <-chan os.Signal, flags *
 			*o = before
 			log.Error("settings not reloaded", "err", err)
 		}
+		o.keep(before, log)
 		notify(log, systemd.SdNotifyReady)
+	}
+}
+
+// keep goes on with the settings that the daemon cannot change while it runs,
+// and says which of them somebody wanted otherwise.
+func (o *serveOptions) keep(before serveOptions, log *slog.Logger) {
+	wanted := *o
+	*o = before
+	o.window, o.smLimit = wanted.window, wanted.smLimit
+	var names []string
+	for name, changed := range map[string]bool{
+		"policy": wanted.policy != before.policy, "mps": wanted.mps != before.mps, "listen": wanted.listen != before.listen,
+		"exit-when-idle": wanted.exitWhenIdle != before.exitWhenIdle, "count-context": wanted.countContext != before.countContext,
+		"client-uid": !slices.Equal(wanted.clientUIDs, before.clientUIDs),
+	} {
+		if changed {
+			names = append(names, name)
+		}
+	}
+	if len(names) > 0 {
+		slices.Sort(names)
+		log.Warn("these settings count after a restart only", "settings", names)
 	}
 }
 
