@@ -68,22 +68,22 @@ type Unplaced struct {
 	Reason   string  `json:"reason"`
 }
 
-// Demand is a function's wanted rate. SLOMS is 0 when there is no objective.
+// Demand is a function's wanted rate.
 type Demand struct {
 	Function string
-	RPS      float64
-	SLOMS    float64
-	Line     int
+	RPS      float64 // requests a second
+	SLOMS    float64 // objective for the p95 latency; 0 is none
+	Line     int     // line in the file it came from
 }
 
-// Device is one GPU of an inventory.
+// Device is one GPU of an inventory. What the file does not say is empty or 0.
 type Device struct {
 	Node       string
-	Index      int
-	MemMiB     float64
+	Index      int     // on its node, from 0
+	MemMiB     float64 // all of it
 	UUID       string
 	Model      string
-	SMs        int
-	UsedMemMiB float64
-	Line       int
+	SMs        int     // streaming multiprocessors
+	UsedMemMiB float64 // by others: not to be planned with
+	Line       int     // line in the file it came from
 }

@@ -6,8 +6,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 )
 
-// Result is what came out, as gfaas-sim queue prints it -o json.
-// Times are in milliseconds.
+// Result is what came out, as gfaas-sim queue -o json prints it. Times are in
+// milliseconds; docs/simulation.md (What is told) defines the rest.
 type Result struct {
 	Policy         string           `json:"policy"`
 	Invocations    int64            `json:"invocations"`
@@ -17,15 +17,15 @@ type Result struct {
 	ColdStarts     int64            `json:"cold_starts"`
 	HostWarmStarts int64            `json:"host_warm_starts"`
 	GPUWarmStarts  int64            `json:"gpu_warm_starts"`
-	MissRatio      float64          `json:"miss_ratio"`
-	FalseMissRatio float64          `json:"false_miss_ratio"`
-	GPUUtilization float64          `json:"gpu_utilization"`
+	MissRatio      float64          `json:"miss_ratio"`       // of the invocations
+	FalseMissRatio float64          `json:"false_miss_ratio"` // of the misses
+	GPUUtilization float64          `json:"gpu_utilization"`  // 0 to 1
 	Rejected       int64            `json:"rejected"`
 	Functions      []FunctionResult `json:"functions"`
 	Fairness       Fairness         `json:"fairness"`
 	Events         int64            `json:"events"`
-	WallMS         float64          `json:"wall_ms"`
-	Curve          []float64        `json:"-"` // latency at the quantiles asked for
+	WallMS         float64          `json:"wall_ms"` // that the run itself took
+	Curve          []float64        `json:"-"`       // latency at the quantiles asked for
 }
 
 // Latency is the distribution of completion minus arrival over all
@@ -45,8 +45,8 @@ type FunctionResult struct {
 	Invocations int64   `json:"invocations"`
 	MeanMS      float64 `json:"mean_ms"`
 	P99MS       float64 `json:"p99_ms"`
-	Variance    float64 `json:"variance"`
-	ServiceMS   float64 `json:"service_ms"`
+	Variance    float64 `json:"variance"`   // of the latency, in ms²
+	ServiceMS   float64 `json:"service_ms"` // in a slot, starting and loading included
 }
 
 // Fairness compares functions that wait throughout a window of 30 s: the
