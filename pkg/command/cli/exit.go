@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,37 +60,41 @@ func Usagef(format string, args ...any) error {
 // Exit ends the program with that status and no message.
 func Exit(status int) error { return &Error{Exit: status} }
 
-// hinter is an error from below that knows its own remedy.
-type hinter interface{ Hint() string }
+// HintOf is what an error from below says to do about it; empty when it says
+// nothing.
+func HintOf(err error) string {
+	var h interface{ Hint() string }
+	if errors.As(err, &h) {
+		return h.Hint()
+	}
+	return ""
+}
 
-// unavailable is an error from below that says something needed is missing.
-type unavailable interface{ Unavailable() bool }
+// Unavailable says whether an error from below is about something needed that
+// is missing.
+func Unavailable(err error) bool {
+	var u interface{ Unavailable() bool }
+	return errors.As(err, &u) && u.Unavailable()
+}
 
-// locked is an error from below that says another process holds the state.
-type locked interface{ Locked() bool }
+// locked says whether an error from below is about another process that holds
+// the state.
+func locked(err error) bool {
+	var l interface{ Locked() bool }
+	return errors.As(err, &l) && l.Locked()
+}
 
 // classify turns any error into an Error.
 func classify(err error) *Error {
 	var e *Error
-	var h hinter
-	errors.As(err, &h)
 	if errors.As(err, &e) {
-		out := &Error{Exit: e.Exit, Err: keepText(err, e), Hint: e.Hint}
-		if out.Hint == "" && h != nil {
-			out.Hint = h.Hint()
-		}
-		return out
+		return &Error{Exit: e.Exit, Err: keepText(err, e), Hint: cmp.Or(e.Hint, HintOf(err))}
 	}
-	out := &Error{Exit: ExitFailure, Err: err}
-	if h != nil {
-		out.Hint = h.Hint()
-	}
-	var u unavailable
-	var l locked
+	out := &Error{Exit: ExitFailure, Err: err, Hint: HintOf(err)}
 	switch {
-	case errors.As(err, &l) && l.Locked():
+	case locked(err):
 		out.Exit = ExitLocked
-	case errors.As(err, &u) && u.Unavailable():
+	case Unavailable(err):
 		out.Exit = ExitUnavailable
 	case errors.Is(err, context.DeadlineExceeded):
 		out.Exit = ExitTimeout

@@ -49,14 +49,6 @@ func (t *tool) diagnose(ctx context.Context) diagnosis {
 	return d
 }
 
-func hintOf(err error) string {
-	var h interface{ Hint() string }
-	if errors.As(err, &h) {
-		return h.Hint()
-	}
-	return ""
-}
-
 func (m *machine) probeDriver(ctx context.Context, lib nvml.Library) []check {
 	if !m.driver {
 		return []check{{Name: "NVIDIA driver", Status: checkMissing,
@@ -64,7 +56,7 @@ func (m *machine) probeDriver(ctx context.Context, lib nvml.Library) []check {
 	}
 	devices, err := lib.Devices(ctx)
 	if err != nil {
-		return []check{{Name: "NVIDIA driver", Status: checkOK, Detail: fmt.Sprintf("found; %v", err), Hint: hintOf(err)}}
+		return []check{{Name: "NVIDIA driver", Status: checkOK, Detail: fmt.Sprintf("found; %v", err), Hint: cli.HintOf(err)}}
 	}
 	m.devices = devices
 	if len(devices) == 0 {
@@ -84,7 +76,7 @@ func (m *machine) probeDriver(ctx context.Context, lib nvml.Library) []check {
 func (m *machine) probeLibs() []check {
 	libs, err := preload.FindLibs()
 	if err != nil {
-		return []check{{Name: "preload library", Status: checkMissing, Required: true, Detail: err.Error(), Hint: hintOf(err)}}
+		return []check{{Name: "preload library", Status: checkMissing, Required: true, Detail: err.Error(), Hint: cli.HintOf(err)}}
 	}
 	m.libs = libs
 	sim := check{Name: "simulated driver", Status: checkOK, Required: !m.driver, Detail: filepath.Join(libs.SimDir, preload.DriverFile)}
@@ -150,7 +142,7 @@ func (t *tool) probeTokens(ctx context.Context) check {
 func (t *tool) probeDocker(ctx context.Context) check {
 	engine, err := docker.New(ctx, docker.Config{RunDir: t.launch.RunDir, Patience: askTime})
 	if err != nil {
-		return check{Name: "Docker engine", Status: checkMissing, Detail: firstLine(err.Error()) + ": functions with an image cannot run", Hint: hintOf(err)}
+		return check{Name: "Docker engine", Status: checkMissing, Detail: firstLine(err.Error()) + ": functions with an image cannot run", Hint: cli.HintOf(err)}
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
@@ -191,7 +183,7 @@ func (t *tool) probeState(ctx context.Context) check {
 		err = writable(filepath.Dir(path))
 	}
 	if err != nil {
-		c.Status, c.Detail, c.Hint = checkBad, err.Error(), hintOf(err)
+		c.Status, c.Detail, c.Hint = checkBad, err.Error(), cli.HintOf(err)
 		var held interface{ Locked() bool }
 		c.locked = errors.As(err, &held) && held.Locked()
 		if c.Hint == "" {

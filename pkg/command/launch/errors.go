@@ -2,7 +2,6 @@ package launch
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -42,8 +41,3 @@ func (e *notReadyError) Error() string {
 
 // Unwrap makes it count as a timeout.
 func (e *notReadyError) Unwrap() error { return context.DeadlineExceeded }
-
-func isUnavailable(err error) bool {
-	var u interface{ Unavailable() bool }
-	return errors.As(err, &u) && u.Unavailable()
-}

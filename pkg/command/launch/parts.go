@@ -30,7 +30,7 @@ func (l *Launcher) State(ctx context.Context, h instance.Handle) (instance.State
 // runtime returns the runtime of that name, made at its first use.
 func (l *Launcher) runtime(ctx context.Context, name string) (instance.Runtime, error) {
 	libs, err := l.findLibs()
-	if err != nil && !isUnavailable(err) {
+	if err != nil && !cli.Unavailable(err) {
 		return nil, err
 	}
 	l.mu.Lock()
@@ -47,7 +47,7 @@ func (l *Launcher) runtime(ctx context.Context, name string) (instance.Runtime, 
 			return nil, l.silent
 		}
 		if rt, err = l.options.newDocker(ctx, docker.Config{RunDir: l.options.RunDir, Libs: libs}); err != nil {
-			if isUnavailable(err) && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+			if cli.Unavailable(err) && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 				l.silent = err
 			}
 			return nil, err

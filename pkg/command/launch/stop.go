@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/adapter/simgpu"
+	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/instance"
 )
 
@@ -58,7 +59,7 @@ func (l *Launcher) stopLost(ctx context.Context, s Started, grace time.Duration)
 			continue
 		}
 		rt, err := l.runtime(ctx, name)
-		if isUnavailable(err) && s.Runtime == "" {
+		if cli.Unavailable(err) && s.Runtime == "" {
 			continue
 		}
 		if err != nil {
@@ -85,7 +86,7 @@ func (l *Launcher) stopLost(ctx context.Context, s Started, grace time.Duration)
 // would know the id again when it comes back, so it is started to forget.
 func (l *Launcher) unregister(ctx context.Context, id string) error {
 	err := l.dial().Unregister(ctx, id)
-	if !isUnavailable(err) {
+	if !cli.Unavailable(err) {
 		return err
 	}
 	if l.options.tokens == nil {

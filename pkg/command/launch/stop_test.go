@@ -12,6 +12,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/adapter/docker"
 	"github.com/gfaas/gfaas/pkg/adapter/process"
+	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/instancetest"
 	"github.com/gfaas/gfaas/pkg/wire"
@@ -100,7 +101,7 @@ func TestEngineHangs(t *testing.T) {
 		return nil, &docker.Error{Err: context.DeadlineExceeded, Missing: true}
 	}
 	for range 3 {
-		if _, err := b.State(t.Context(), instance.Handle{Runtime: docker.Name}); !isUnavailable(err) {
+		if _, err := b.State(t.Context(), instance.Handle{Runtime: docker.Name}); !cli.Unavailable(err) {
 			t.Errorf("state: %v", err)
 		}
 	}
@@ -140,11 +141,11 @@ func TestEngineDies(t *testing.T) {
 	fn.Image = "f:1"
 	s, err := b.Start(t.Context(), fn, place)
 	var start *StartError
-	if !errors.As(err, &start) || !start.Remains || !isUnavailable(err) {
+	if !errors.As(err, &start) || !start.Remains || !cli.Unavailable(err) {
 		t.Fatalf("error %v, want one that says that something may remain", err)
 	}
 	there, b.runtimes = false, map[string]instance.Runtime{} // the next command's
-	if err := b.Stop(t.Context(), s); !isUnavailable(err) {
+	if err := b.Stop(t.Context(), s); !cli.Unavailable(err) {
 		t.Errorf("stop without an engine: %v", err)
 	}
 	there, engine.err = true, nil

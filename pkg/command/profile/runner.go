@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/policy/search"
 	"github.com/gfaas/gfaas/pkg/profile"
@@ -207,9 +208,5 @@ func (r *runner) one(ctx context.Context, t trial, c profile.Config) (row profil
 // requests carry.
 func hopeless(err error) bool {
 	var body *bodyError
-	if errors.As(err, &body) {
-		return true
-	}
-	var missing interface{ Unavailable() bool }
-	return errors.As(err, &missing) && missing.Unavailable()
+	return errors.As(err, &body) || cli.Unavailable(err)
 }
