@@ -10,10 +10,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/profile"
-	"github.com/spf13/cobra"
 )
 
 const importLong = `Turns what another tool measured into a row of a profile. Such tools do not know

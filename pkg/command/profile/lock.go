@@ -9,8 +9,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/gfaas/gfaas/pkg/command/cli"
 	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/command/cli"
 )
 
 // lockGPUs takes the GPUs for this run: two runs on one GPU would measure each

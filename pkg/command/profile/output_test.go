@@ -9,9 +9,10 @@ import (
 	"strings"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/profile"
-	"pgregory.net/rapid"
 )
 
 func aRow(t *rapid.T, sm float64) profile.Row {

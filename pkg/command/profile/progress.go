@@ -5,9 +5,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/schollz/progressbar/v3"
+
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/profile"
-	"github.com/schollz/progressbar/v3"
 )
 
 // progress shows where the run is: on a terminal a bar with the time left,

@@ -3,8 +3,9 @@
 package profile
 
 import (
-	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/spf13/cobra"
+
+	"github.com/gfaas/gfaas/pkg/command/cli"
 )
 
 // Main runs gfaas-profile and returns its exit status.

@@ -7,11 +7,12 @@ import (
 	"slices"
 	"sync"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/policy/search"
 	"github.com/gfaas/gfaas/pkg/profile"
-	"golang.org/x/sync/errgroup"
 )
 
 // runner measures what its job asks for, on several lanes at a time, and keeps

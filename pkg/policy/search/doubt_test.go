@@ -5,8 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gfaas/gfaas/pkg/profile"
 	"pgregory.net/rapid"
+
+	"github.com/gfaas/gfaas/pkg/profile"
 )
 
 // What only may be within the objective is chosen when nothing surely is, and

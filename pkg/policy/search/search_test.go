@@ -5,8 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gfaas/gfaas/pkg/profile"
 	"pgregory.net/rapid"
+
+	"github.com/gfaas/gfaas/pkg/profile"
 )
 
 func TestGridOrder(t *testing.T) {

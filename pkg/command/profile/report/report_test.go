@@ -12,10 +12,11 @@ import (
 	"strings"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/search"
 	"github.com/gfaas/gfaas/pkg/profile"
-	"pgregory.net/rapid"
 )
 
 func section(goal search.Goal, rows ...profile.Row) Section {
