@@ -23,10 +23,10 @@ import (
 // to --out-file.
 func (env *Env) Write(data []byte) error { return env.WriteTo(env.OutFile, data) }
 
-// outFile follows links to the file that is to be written and says whether it
+// Target follows links to the file that is to be written and says whether it
 // can be replaced: renaming over a device, a pipe, or what the system shows
 // under /dev and /proc would destroy it.
-func outFile(path string) (target string, replace bool) {
+func Target(path string) (target string, replace bool) {
 	const mostLinks = 40
 	for range mostLinks {
 		full, err := filepath.Abs(path)

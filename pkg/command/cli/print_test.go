@@ -27,12 +27,12 @@ func TestOutFile(t *testing.T) {
 		"file": {at("file"), true}, "new": {at("new"), true}, "link": {at("file"), true}, "far": {at("file"), true},
 		"gone": {at("new"), true}, "null": {"/dev/null", false}, "out": {"/proc/self/fd/1", false},
 	} {
-		target, replace := outFile(at(name))
+		target, replace := Target(at(name))
 		if target != want.target || replace != want.replace {
 			t.Errorf("%s: %s, %v; want %v", name, target, replace, want)
 		}
 	}
-	if _, replace := outFile("/dev/null"); replace {
+	if _, replace := Target("/dev/null"); replace {
 		t.Error("/dev/null would be replaced")
 	}
 	env := &Env{OutFile: at("loop")}

@@ -24,7 +24,7 @@ func (env *Env) WriteTo(path string, data []byte) error {
 		_, err := env.Out.Write(data)
 		return err
 	}
-	target, replace := outFile(path)
+	target, replace := Target(path)
 	if !replace {
 		return os.WriteFile(target, data, 0o644)
 	}
@@ -57,7 +57,7 @@ type Pending struct {
 func (env *Env) Create(path string) (*Pending, error) {
 	target, replace := "", false
 	if path != "-" {
-		target, replace = outFile(path)
+		target, replace = Target(path)
 	}
 	if replace {
 		file, err := renameio.NewPendingFile(target, renameio.WithPermissions(0o644))

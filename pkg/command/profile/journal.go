@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
@@ -81,17 +82,39 @@ func (j *fileJournal) Append(row profile.Row) error {
 	return j.file.Sync()
 }
 
+// creatable says whether a file that is written when something was measured can
+// be: better before that than after.
+func creatable(path string) error {
+	target, replace := cli.Target(path)
+	if there, err := os.Stat(target); err == nil && there.IsDir() {
+		return fmt.Errorf("%s is a folder, expected a file", path)
+	}
+	if !replace {
+		return nil
+	}
+	f, err := os.CreateTemp(filepath.Dir(target), "."+filepath.Base(target)+".*")
+	if err != nil {
+		var at *fs.PathError
+		if errors.As(err, &at) {
+			err = &fs.PathError{Op: "write", Path: path, Err: at.Err} // the file is another's name
+		}
+		return err
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
+}
+
 // create writes the first lines beside the file and moves them into place.
 func (j *fileJournal) create(text []byte) (err error) {
-	if there, err := os.Stat(j.path); err == nil && !there.Mode().IsRegular() {
+	path, replace := cli.Target(j.path)
+	if !replace {
 		j.raw = true
-		if j.file, err = os.OpenFile(j.path, os.O_WRONLY, 0); err == nil {
+		if j.file, err = os.OpenFile(path, os.O_WRONLY, 0); err == nil {
 			_, err = j.file.Write(text)
 		}
 		return err
 	}
-	dir := filepath.Dir(j.path)
-	f, err := os.CreateTemp(dir, "."+filepath.Base(j.path)+".*")
+	dir := filepath.Dir(path)
+	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*")
 	if err != nil {
 		return err
 	}
@@ -109,7 +132,7 @@ func (j *fileJournal) create(text []byte) (err error) {
 	if err = f.Sync(); err != nil {
 		return err
 	}
-	if err = os.Rename(f.Name(), j.path); err != nil {
+	if err = os.Rename(f.Name(), path); err != nil {
 		return err
 	}
 	j.file = f

@@ -4,7 +4,7 @@ import (
 	"encoding/xml"
 	"strings"
 
-	"github.com/google/renameio/v2"
+	"github.com/gfaas/gfaas/pkg/command/cli"
 )
 
 // junitSuites and below are the JUnit XML that CI systems read.
@@ -75,10 +75,10 @@ func junit(all []finding, ended error) ([]byte, error) {
 }
 
 // writeJUnit writes the findings to a file, whole or not at all.
-func writeJUnit(path string, all []finding, ended error) error {
+func writeJUnit(env *cli.Env, path string, all []finding, ended error) error {
 	text, err := junit(all, ended)
 	if err != nil {
 		return err
 	}
-	return renameio.WriteFile(path, text, 0o644)
+	return env.WriteTo(path, text)
 }

@@ -23,6 +23,14 @@ func (o *runOptions) file(env *cli.Env) string {
 // openOutput opens the journal and returns what it already has of the job.
 func (o *runOptions) openOutput(env *cli.Env, j job, model string) (journal, map[cell]profile.Row, error) {
 	path := o.file(env)
+	for _, file := range []string{path, o.junit, env.OutFile} {
+		if file == "" || file == "-" {
+			continue
+		}
+		if err := creatable(file); err != nil {
+			return nil, nil, err
+		}
+	}
 	switch {
 	case o.resume != "":
 		p, err := readPast(path)

@@ -257,7 +257,7 @@ func (o *runOptions) conclude(env *cli.Env, r *runner, interrupted bool, ended e
 	}
 	all := r.findings()
 	if o.junit != "" {
-		if err := writeJUnit(o.junit, all, ended); err != nil {
+		if err := writeJUnit(env, o.junit, all, ended); err != nil {
 			return errors.Join(ended, err)
 		}
 	}
