@@ -2,6 +2,7 @@ package tokend
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -35,8 +36,14 @@ func TestScripts(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			env.Defer(func() { _ = os.RemoveAll(run) })
 			env.Setenv("GFAAS_RUN_DIR", filepath.Join(run, "gfaas"))
+			env.Defer(func() {
+				// One that the script did not start itself would stay a while.
+				if err := end(filepath.Join(run, "gfaas")); err != nil {
+					t.Error(err)
+				}
+				_ = os.RemoveAll(run)
+			})
 			env.Setenv("XDG_CONFIG_HOME", filepath.Join(env.WorkDir, "config"))
 			return nil
 		},
@@ -115,24 +122,41 @@ func revive(ts *testscript.TestScript, _ bool, args []string) {
 	dir := ts.Getenv("GFAAS_RUN_DIR")
 	c, _, err := tokend.Ensure(context.Background(), dir)
 	ts.Check(err)
-	text, err := os.ReadFile(filepath.Join(dir, "token.lock"))
-	ts.Check(err)
-	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	ts.Check(err)
-	ts.Check(unix.Kill(pid, unix.SIGTERM))
-	for end := time.Now().Add(patience); ; {
-		if _, err := os.Stat(tokend.Socket(dir)); err != nil {
-			break
-		}
-		if time.Now().After(end) {
-			ts.Fatalf("the daemon does not end")
-		}
-	}
+	ts.Check(end(dir))
 	_, err = c.Register(context.Background(), wire.Registration{
 		Instance: args[0], Secret: "s",
 		Seat: wire.Seat{GPU: "sim", SMPct: 1, QuotaRequest: 1, QuotaLimit: 1},
 	})
 	ts.Check(err)
+}
+
+// end ends the daemon of a run directory, if there is one, and waits until its
+// socket is gone.
+func end(dir string) error {
+	text, err := os.ReadFile(filepath.Join(dir, "token.lock"))
+	if os.IsNotExist(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return err
+	}
+	if err := unix.Kill(pid, unix.SIGTERM); err != nil && err != unix.ESRCH {
+		return err
+	}
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(patience); ; <-tick.C {
+		if _, err := os.Stat(tokend.Socket(dir)); err != nil {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("daemon %d does not end", pid)
+		}
+	}
 }
 
 // notifyConn is the socket that the script plays systemd on.
