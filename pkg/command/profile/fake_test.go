@@ -54,6 +54,13 @@ func (f *fake) parks() int {
 	return f.parking
 }
 
+// justMeasured says that an instance whose memory does not park was stopped now.
+func (f *fake) justMeasured() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.measured.Equal(time.Now())
+}
+
 func (f *fake) Meter() meter { return &fakeMeter{} }
 
 // fakeMeter tells the looks it had.
