@@ -3,7 +3,7 @@
 // (MQFQ-Sticky, sections 4.2 and 4.3), and caches of models (LALB, section
 // III-D). It decides what to evict; it does no I/O.
 //
-// Rules R4 to R10 are those of the simulator's description: in short, a
+// Rules R4 to R10 are those of docs/simulation.md: in short, a
 // container belongs to one function and one GPU and runs one invocation at a
 // time; one whose memory went to the host needs it back before it runs.
 package residency

@@ -68,19 +68,8 @@ func parseEvent(line string) (at time.Duration, ev Event, err error) {
 	var name string
 	switch verb {
 	case "instance":
-		a := AddInstance{}
-		rest, turns, _ := strings.Cut(rest, " turns ")
-		if _, err = fmt.Sscanf(rest, "%s sm %g quota %g %g", &a.Instance, &a.Slice.SMPct, &a.Slice.QuotaRequest, &a.Slice.QuotaLimit); err != nil {
-			return at, nil, err
-		}
-		for part := range strings.FieldsSeq(turns) {
-			var t gpu.Turn
-			if _, err := fmt.Sscanf(part, "%g-%g", &t.From, &t.To); err != nil {
-				return at, nil, err
-			}
-			a.Turns = append(a.Turns, t)
-		}
-		return at, a, nil
+		ev, err := parseInstance(rest)
+		return at, ev, err
 	case "client":
 		_, err = fmt.Sscanf(rest, "%d of %s", &id, &name)
 		return at, AddClient{id, name}, err
@@ -115,4 +104,20 @@ func parseEvent(line string) (at time.Duration, ev Event, err error) {
 		return at, c, err
 	}
 	return 0, nil, fmt.Errorf("unknown event %q", verb)
+}
+
+// parseInstance reads a slice like `a sm 50 quota 0.3 0.8 turns 0-0.3`.
+func parseInstance(text string) (a AddInstance, err error) {
+	slice, turns, _ := strings.Cut(text, " turns ")
+	if _, err := fmt.Sscanf(slice, "%s sm %g quota %g %g", &a.Instance, &a.Slice.SMPct, &a.Slice.QuotaRequest, &a.Slice.QuotaLimit); err != nil {
+		return a, err
+	}
+	for part := range strings.FieldsSeq(turns) {
+		var t gpu.Turn
+		if _, err := fmt.Sscanf(part, "%g-%g", &t.From, &t.To); err != nil {
+			return a, err
+		}
+		a.Turns = append(a.Turns, t)
+	}
+	return a, nil
 }
