@@ -17,6 +17,8 @@ static bool hold(const struct gf_line *entered, unsigned n)
 GF_EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launchParamsList, unsigned int numDevices,
                                                         unsigned int flags)
 {
+    if (!gf_boot())
+        return CUDA_ERROR_NOT_INITIALIZED;
     struct gf_line entered[GF_DEVICES];
     struct gf_thread *self = &gf_self;
     /* More than there are: the driver will say so. */

@@ -1,0 +1,38 @@
+package hooktest
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestNulls calls every function with nothing but zeros, as the first call of a
+// process and in a context: the answer is the driver's own. Of what the driver
+// lacks, there is one.
+func TestNulls(t *testing.T) {
+	h := newHost(t)
+	h.start()
+	answers := func(env []string) []string {
+		p := h.run(env, "check/nulls")
+		if err := p.wait(); err != nil {
+			t.Fatal(err)
+		}
+		return strings.Split(strings.TrimSpace(p.out.String()), "\n")
+	}
+	bare := answers(append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Join(build, "lib/sim"), "GFAAS_SIM_DIR="+filepath.Join(h.runDir, "sim")))
+	hooked := answers(h.register("nulls", whole))
+	if len(bare) < 1000 || len(bare) != len(hooked) {
+		t.Fatalf("%d and %d answers", len(bare), len(hooked))
+	}
+	for i, line := range bare {
+		call, missing := strings.CutSuffix(line, " absent")
+		ok := hooked[i] == line
+		if missing {
+			ok = strings.HasPrefix(hooked[i], call) && !strings.Contains(hooked[i], "signal")
+		}
+		if !ok || strings.Contains(line, "signal") {
+			t.Errorf("bare %q, under the library %q", line, hooked[i])
+		}
+	}
+}
