@@ -307,6 +307,7 @@ struct gf_stream {
     uint32_t lease;          /* the lease it was last used under, until that is settled; then GF_NO_LEASE */
     uint64_t ended_at;       /* works of the process when `end` was recorded, plus one; 0: not yet */
     CUevent begin, end;
+    CUevent next_end;        /* the end is recorded here first: gf_meter_end */
     CUevent mark[GF_MARKS];  /* ring of events that bound the work in flight */
     int32_t span[GF_MARKS];  /* pieces of work before each mark; 0: not recorded */
     struct gf_timed graph[GF_MARKS + 1]; /* the graph that is the work before each mark; last, before the next one */

@@ -118,11 +118,30 @@ void gf_meter_after(struct gf_stream *entry)
         gf_real.cuEventRecord(entry->end, entry->stream);
 }
 
+/* Records the end. False: the stream is captured, or has come to be meanwhile, as
+ * another may join a capture at any moment: then the event may be part of that,
+ * and to look at it would spoil it. */
+static bool record_end(struct gf_stream *entry)
+{
+    CUevent event = entry->next_end;
+    if (!gf_recordable(entry->stream) || !event || gf_real.cuEventRecord(event, entry->stream) != CUDA_SUCCESS)
+        return false;
+    if (gf_recordable(entry->stream)) {
+        entry->next_end = entry->end;
+        entry->end = event;
+        return true;
+    }
+    gf_real.cuEventDestroy_v2(event);
+    if (gf_real.cuEventCreate(&entry->next_end, CU_EVENT_DEFAULT) != CUDA_SUCCESS)
+        entry->next_end = NULL;
+    return false;
+}
+
 bool gf_meter_end(struct gf_stream *entry, uint64_t works)
 {
     if (entry->owner || entry->gone || entry->ended_at == works + 1)
         return true;
-    if (!gf_recordable(entry->stream) || gf_real.cuEventRecord(entry->end, entry->stream) != CUDA_SUCCESS)
+    if (!record_end(entry))
         return entry->ended_at == UINT64_MAX; /* done before it was captured */
     entry->ended_at = works + 1;
     return true;

@@ -46,6 +46,7 @@ static void destroy_events(struct gf_stream *entry)
         return;
     gf_real.cuEventDestroy_v2(entry->begin);
     gf_real.cuEventDestroy_v2(entry->end);
+    gf_real.cuEventDestroy_v2(entry->next_end);
     for (unsigned i = 0; i < GF_MARKS; i++)
         gf_real.cuEventDestroy_v2(entry->mark[i]);
     gf_real.cuCtxPopCurrent_v2(&popped);
@@ -57,10 +58,10 @@ static struct gf_stream *make(struct gf_device *device, CUcontext context, CUstr
     struct gf_stream *entry = calloc(1, sizeof *entry);
     if (!entry)
         return NULL;
-    CUevent *events[2 + GF_MARKS] = {&entry->begin, &entry->end};
+    CUevent *events[3 + GF_MARKS] = {&entry->begin, &entry->end, &entry->next_end};
     for (unsigned i = 0; i < GF_MARKS; i++)
-        events[2 + i] = &entry->mark[i];
-    for (unsigned i = 0; i < 2 + GF_MARKS; i++)
+        events[3 + i] = &entry->mark[i];
+    for (unsigned i = 0; i < 3 + GF_MARKS; i++)
         if (gf_real.cuEventCreate(events[i], CU_EVENT_DEFAULT) != CUDA_SUCCESS) {
             while (i-- > 0)
                 gf_real.cuEventDestroy_v2(*events[i]);

@@ -11,6 +11,7 @@
  * ahead    launches behind a host function that waits for the program
  * beside   a stream is held back, and another goes on beside it
  * capture  the same, and the other is captured first
+ * joined   a stream joins a capture while the library looks at it
  * retained one of the holders of the primary context, of a device that works,
  *          lets go of it, and need not wait
  * stuck    as ahead, and what that waits for waits itself for another launch:
@@ -226,6 +227,33 @@ static void capture(void)
     let_go();
 }
 
+static void joined(void)
+{
+    CUevent fork_event, join_event;
+    CUgraph graph;
+    CUstream first, second;
+    MUST(cuCtxCreate(&context, 0, device));
+    load();
+    first = new_stream();
+    second = new_stream();
+    MUST(cuEventCreate(&fork_event, CU_EVENT_DISABLE_TIMING));
+    MUST(cuEventCreate(&join_event, CU_EVENT_DISABLE_TIMING));
+    for (int i = 0; i < 40; i++) {
+        launch(nop, second);
+        MUST(cuStreamBeginCapture(first, CU_STREAM_CAPTURE_MODE_GLOBAL));
+        MUST(cuEventRecord(fork_event, first));
+        usleep((useconds_t)(i * 500)); /* until it does */
+        MUST(cuStreamWaitEvent(second, fork_event, 0));
+        launch(nop, second);
+        MUST(cuEventRecord(join_event, second));
+        MUST(cuStreamWaitEvent(first, join_event, 0));
+        usleep(10000);
+        MUST(cuStreamEndCapture(first, &graph));
+        MUST(cuGraphDestroy(graph));
+        MUST(cuCtxSynchronize());
+    }
+}
+
 /* Whether a stream works still when a holder of the context has let go of it. */
 static int works_on(CUstream stream)
 {
@@ -304,7 +332,7 @@ static void stuck(void)
 int main(int argc, char **argv)
 {
     static const struct { const char *name; void (*run)(void); } cases[] = {
-        {"detach", detach}, {"release", primary_release}, {"reset", reset}, {"foreign", foreign}, {"failed", failed}, {"ahead", ahead}, {"beside", beside}, {"capture", capture}, {"retained", retained}, {"stuck", stuck}, {"exit", exits},
+        {"detach", detach}, {"release", primary_release}, {"reset", reset}, {"foreign", foreign}, {"failed", failed}, {"ahead", ahead}, {"beside", beside}, {"capture", capture}, {"joined", joined}, {"retained", retained}, {"stuck", stuck}, {"exit", exits},
     };
     if (argc != 2)
         return 2;

@@ -28,6 +28,19 @@ func TestEnds(t *testing.T) {
 	}
 }
 
+// TestJoined has streams join captures while the library looks whether their
+// work is over; the driver takes its time to say whether they are captured.
+func TestJoined(t *testing.T) {
+	h := newHost(t)
+	h.start()
+	env := append(h.register("joined", whole), hidden(t)...)
+	p := h.run(append(env, "HIDDEN_PAUSE_US=5000"), "check/ends", "joined")
+	h.eventually("it ends", p.over)
+	if err := p.wait(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestReleased has one of two holders of the primary context release it while
 // the other computes: that one's lease holds as long as its kernel runs, whether
 // it is asked back or not.

@@ -1,6 +1,8 @@
 /* hidden: a driver whose cuGetProcAddress answers with functions that it does
  * not export, as a driver may. It passes all calls to the library that
- * HIDDEN_DRIVER names, and must be called libcuda.so.1 where it is used. */
+ * HIDDEN_DRIVER names, and must be called libcuda.so.1 where it is used. With
+ * HIDDEN_PAUSE_US it takes so long after it has looked whether a stream is
+ * captured. */
 #define _GNU_SOURCE
 #define CUDA_EXACT_NAMES
 #include "compat.h"
@@ -8,6 +10,8 @@
 
 #include <dlfcn.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 /* These two are written by hand, below; the generated ones get other names. */
 #define cuGetProcAddress passed4
@@ -23,10 +27,19 @@ static struct {
 #include "symbols.def"
 } real;
 
+static useconds_t pause_us;
+
+static CUresult after(const char *symbol, CUresult result)
+{
+    if (pause_us && strcmp(symbol, "cuStreamIsCapturing") == 0)
+        usleep(pause_us);
+    return result;
+}
+
 /* Each function twice: as the driver shows it and as it hands it out. */
 #define BOTH(symbol, params, args) \
     CUresult symbol params; \
-    CUresult symbol params { return real.symbol args; } \
+    CUresult symbol params { return after(#symbol, real.symbol args); } \
     static CUresult hidden_##symbol params { return real.symbol args; }
 #define TWIN_NONE(name, params, args)
 #define TWIN_PTSZ(name, params, args) BOTH(name##_ptsz, params, args)
@@ -54,10 +67,11 @@ __attribute__((constructor)) static void open_driver(void)
 {
     void *(*find)(void *, const char *) = NULL;
     *(void **)&find = dlvsym(RTLD_DEFAULT, "dlsym", GF_OLD);
-    const char *path = getenv("HIDDEN_DRIVER");
+    const char *path = getenv("HIDDEN_DRIVER"), *pause = getenv("HIDDEN_PAUSE_US");
     void *handle = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
     if (!find || !handle)
         abort();
+    pause_us = pause ? (useconds_t)atoi(pause) : 0;
     for (int i = 0; i < COUNT; i++) {
         all[i].address = find(handle, all[i].name);
         *all[i].real = all[i].address ? all[i].address : (void *)lacks;
