@@ -103,6 +103,7 @@ struct gf_device {
     pthread_mutex_t lock;      /* stream.c: of the streams and times */
     struct gf_stream *streams; /* that work was sent to */
     uint64_t leaving_ns;       /* time under the lease of the context that is leaving */
+    uint64_t leaving_since;    /* when its first work was sent, if that does not end; 0: it does */
     uint64_t carried_ns;       /* this lease's time in contexts that are gone */
     uint32_t holders;          /* of the primary context, as far as the program has said */
 
@@ -305,6 +306,7 @@ struct gf_stream {
     bool dead;               /* its context is destroyed: there are no events any more */
     bool behind;             /* its marks do not come: it may wait for something the program has yet to do */
     uint32_t lease;          /* the lease it was last used under, until that is settled; then GF_NO_LEASE */
+    uint64_t begun_ns;       /* when `begin` was recorded */
     uint64_t ended_at;       /* works of the process when `end` was recorded, plus one; 0: not yet */
     CUevent begin, end;
     CUevent next_end;        /* the end is recorded here first: gf_meter_end */

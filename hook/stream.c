@@ -90,8 +90,10 @@ struct gf_stream *gf_stream_use(struct gf_device *device, CUstream stream, uint3
     if (gf_recordable(stream) && !(entry = find(device, context, stream)))
         entry = make(device, context, stream);
     if (entry && entry->lease != lease) {
-        if (entry->lease == GF_NO_LEASE) /* else it was left in flight, and counts now */
+        if (entry->lease == GF_NO_LEASE) { /* else it was left in flight, and counts now */
             gf_real.cuEventRecord(entry->begin, stream);
+            entry->begun_ns = gf_now_ns();
+        }
         entry->lease = lease;
         entry->ended_at = 0;
     }
@@ -198,20 +200,26 @@ void gf_stream_thread_gone(struct gf_thread *thread)
     }
 }
 
-/* Waits for the work of a context and adds up its time; locked. */
+/* Waits for the work of a context and adds up its time; locked. For what does not
+ * end the driver will wait, or not: its time then is what passes until that is
+ * done. */
 static void settle(struct gf_device *device, CUcontext context)
 {
     CUcontext popped;
     if (!context || gf_real.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
         return;
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED; /* others may capture */
+    uint64_t begun = UINT64_MAX;
+    bool over = true;
     gf_real.cuThreadExchangeStreamCaptureMode(&mode);
     for (struct gf_stream *s = device->streams; s; s = s->next)
         if (s->context == context && !s->dead && s->lease != GF_NO_LEASE) {
             gf_meter_end(s, UINT64_MAX - 1);
-            gf_meter_await(s->end);
+            over = over && gf_meter_await(s->end);
+            begun = s->begun_ns < begun ? s->begun_ns : begun;
         }
     device->leaving_ns = gf_meter_span(device, context);
+    device->leaving_since = over ? 0 : begun;
     gf_real.cuThreadExchangeStreamCaptureMode(&mode);
     gf_real.cuCtxPopCurrent_v2(&popped);
 }
@@ -221,7 +229,7 @@ void gf_context_leaving(struct gf_device *device, CUcontext context)
     if (!device)
         return;
     pthread_mutex_lock(&device->lock);
-    device->leaving_ns = 0;
+    device->leaving_ns = device->leaving_since = 0;
     settle(device, context);
 }
 
@@ -237,7 +245,7 @@ void gf_primary_leaving(struct gf_device *device, CUcontext context, uint32_t ho
     if (!device)
         return;
     pthread_mutex_lock(&device->lock);
-    device->leaving_ns = 0;
+    device->leaving_ns = device->leaving_since = 0;
     device->holders -= holders < device->holders ? holders : device->holders;
     if (!device->holders)
         settle(device, context);
@@ -248,7 +256,7 @@ void gf_context_left(struct gf_device *device, CUcontext context, bool gone)
     if (!device)
         return;
     if (gone && context) {
-        device->carried_ns += device->leaving_ns;
+        device->carried_ns += device->leaving_since ? gf_now_ns() - device->leaving_since : device->leaving_ns;
         for (struct gf_stream *s = device->streams; s; s = s->next)
             if (s->context == context) {
                 s->dead = true; /* its events went with it */

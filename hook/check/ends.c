@@ -5,6 +5,7 @@
  * detach   attaches and detaches a context: its memory still counts
  * release  one holder of the primary context releases it, another goes on:
  *          prints "busy" while its last kernel of half a second runs, then "done"
+ * inflight a context is destroyed under a kernel of two seconds: prints "gone"
  * reset    the primary context is reset under threads that have used it
  * foreign  a stream is destroyed while another context is current
  * failed   a context that is none is destroyed
@@ -91,6 +92,19 @@ static void primary_release(void)
     MUST(cuDevicePrimaryCtxRelease(device));
     pthread_barrier_wait(&turn);
     pthread_join(thread, NULL);
+}
+
+static void inflight(void)
+{
+    MUST(cuCtxCreate(&context, 0, device));
+    CUfunction longest = timed_kernel(2000000);
+    CUstream stream = new_stream();
+    launch(longest, stream);
+    MUST(cuCtxDestroy(context));
+    printf("gone\n");
+    fflush(stdout);
+    while (getchar() != EOF)
+        ;
 }
 
 static void *resets(void *unused)
@@ -332,7 +346,7 @@ static void stuck(void)
 int main(int argc, char **argv)
 {
     static const struct { const char *name; void (*run)(void); } cases[] = {
-        {"detach", detach}, {"release", primary_release}, {"reset", reset}, {"foreign", foreign}, {"failed", failed}, {"ahead", ahead}, {"beside", beside}, {"capture", capture}, {"joined", joined}, {"retained", retained}, {"stuck", stuck}, {"exit", exits},
+        {"detach", detach}, {"release", primary_release}, {"inflight", inflight}, {"reset", reset}, {"foreign", foreign}, {"failed", failed}, {"ahead", ahead}, {"beside", beside}, {"capture", capture}, {"joined", joined}, {"retained", retained}, {"stuck", stuck}, {"exit", exits},
     };
     if (argc != 2)
         return 2;

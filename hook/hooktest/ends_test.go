@@ -41,6 +41,24 @@ func TestJoined(t *testing.T) {
 	}
 }
 
+// TestDestroyed destroys a context under a kernel that takes longer than the
+// library waits for one: its time counts.
+func TestDestroyed(t *testing.T) {
+	const kernel = 2 * time.Second
+	k := newKeeper(t)
+	k.allow()
+	c := &talk{h: &host{t: t}, p: (&host{t: t}).run(k.environ(), "check/ends", "inflight")}
+	began := time.Now()
+	c.hears("gone")
+	k.shut()
+	if _, used := k.account(); used < kernel*9/10 || used > time.Since(began) {
+		t.Errorf("a kernel of %v took %v, of %v", kernel, used, time.Since(began))
+	}
+	if err := c.p.wait(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestReleased has one of two holders of the primary context release it while
 // the other computes: that one's lease holds as long as its kernel runs, whether
 // it is asked back or not.
