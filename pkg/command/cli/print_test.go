@@ -67,6 +67,29 @@ func TestOutFileNamed(t *testing.T) {
 	}
 }
 
+// Two outputs never go to one file, however it is named.
+func TestApart(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if err := os.WriteFile("there", nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("there", "link"); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		own, second string
+		ok          bool
+	}{
+		{"", "", true}, {"", "f", true}, {"", "-", false}, {"-", "-", false}, {"f", "-", true}, {"f", "", true}, {"f", "g", true},
+		{"f", "f", false}, {"f", "./f", false}, {"there", "link", false}, {"link", "there", false}, {"there", "f", true},
+		{"/dev/null", "/dev/null", true},
+	} {
+		if err := (&Env{OutFile: c.own}).Apart("trace-out", c.second); (err == nil) != c.ok {
+			t.Errorf("--out-file %q --trace-out %q: %v", c.own, c.second, err)
+		}
+	}
+}
+
 func TestDeadline(t *testing.T) {
 	var errs bytes.Buffer
 	for _, c := range []struct {

@@ -5,17 +5,40 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"github.com/google/renameio/v2"
 )
 
-// Apart refuses a second output on standard output beside the result, where
-// nobody could tell the two apart. Flag is the second one's, without dashes.
+// Apart refuses a second output where the result goes, where nobody could tell
+// the two apart, or the later would replace the earlier. Flag is the second
+// one's, without dashes.
 func (env *Env) Apart(flag, path string) error {
-	if path != "-" || env.OutFile != "" && env.OutFile != "-" {
+	own := env.OutFile
+	switch {
+	case path == "-" && (own == "" || own == "-"):
+		return Usagef("--%s -: the result goes to standard output, expected another file, or --out-file for the result", flag)
+	case path == "" || path == "-" || own == "" || own == "-":
 		return nil
 	}
-	return Usagef("--%s -: the result goes to standard output, expected another file, or --out-file for the result", flag)
+	first, replace := Target(own)
+	second, _ := Target(path)
+	if replace && same(first, second) {
+		return Usagef("--%s %s: the result goes to that file, expected another", flag, path)
+	}
+	return nil
+}
+
+// same tells whether two names are of one file, or would be of the same new one.
+func same(a, b string) bool {
+	one, err := os.Stat(a)
+	other, failed := os.Stat(b)
+	if err == nil && failed == nil {
+		return os.SameFile(one, other)
+	}
+	full, _ := filepath.Abs(a)
+	too, _ := filepath.Abs(b)
+	return err != nil && failed != nil && full == too
 }
 
 // WriteTo writes a second output to a file, as Write does to --out-file.

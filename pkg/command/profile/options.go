@@ -133,6 +133,8 @@ func (o *runOptions) checkFiles(env *cli.Env, path string) error {
 		}
 	}
 	switch {
+	case o.junit != "" && o.junit == o.resume:
+		return cli.Usagef("--junit %s: the rows go to that file, expected another", o.junit)
 	case path == "-" && o.body == "-":
 		return cli.Usagef("the function file and --body cannot both be standard input")
 	case o.resume == "-":
