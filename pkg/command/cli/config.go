@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -70,9 +71,13 @@ func readConfig(v *viper.Viper, flags *pflag.FlagSet, named string) error {
 // checkSettings refuses the first key that is no setting: nobody would see that
 // a misspelt one does nothing.
 func checkSettings(path string, data []byte, known []string) error {
-	var doc yaml.Node
-	if err := yaml.Unmarshal(data, &doc); err != nil || len(doc.Content) == 0 {
-		return err
+	var doc, second yaml.Node
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	if err := dec.Decode(&doc); err != nil || len(doc.Content) == 0 {
+		return nil // nothing in it: viper has read it
+	}
+	if err := dec.Decode(&second); !errors.Is(err, io.EOF) {
+		return &textfile.Fault{File: path, Line: max(second.Line, 1), What: "a second document, expected one"}
 	}
 	for i := 0; i+1 < len(doc.Content[0].Content); i += 2 {
 		key := doc.Content[0].Content[i]

@@ -101,6 +101,11 @@ func TestUnknownSettings(t *testing.T) {
 			t.Errorf("%q: status %d, %q; want 1 and %q", text, status, stderr, want)
 		}
 	}
+	write(t, path, "label: a\n---\nmax-rps: 1\n")
+	var p program
+	if status, _, stderr := p.execute(t, 0, "work", "--config", path); status != ExitFailure || !strings.Contains(stderr, path+":2: a second document") {
+		t.Errorf("two documents: status %d, %q", status, stderr)
+	}
 	for _, text := range []string{"", "# nothing\n", "Label: a\n", "gpus-per-node: 4 # of gfaas-sim\n", "{label: a, max-rps: 1}\n"} {
 		write(t, path, text)
 		var p program
