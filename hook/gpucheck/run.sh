@@ -2,8 +2,9 @@
 # run.sh [--sim] [SECTION...]: checks gfaas on this machine's NVIDIA GPU and prints one
 # table, and under it what was wrong. It needs nothing but the folder it is in,
 # which `make gpu-check` fills: no Go, no compiler, no Docker, no network. It
-# takes about seven minutes, a section at a time less:
+# takes about eight minutes, a section at a time less:
 #
+#   doctor   what gfaas finds here, and which mechanisms it chooses
 #   driver   the conformance programs of the simulated driver, on this one
 #   routes   every way to the GPU is gated, and its result right
 #   life     captures, graphs, contexts, threads and forks under the library
@@ -14,8 +15,10 @@
 #   torch    PyTorch: eager, CUDA graphs, torch.compile; what it loses, quotas
 #
 # It changes no setting of the GPU; its token daemon and its MPS daemon are its
-# own and end with it. GPU_CHECK_SECONDS is how long it may take (450): what does
-# not fit is left out, and said to be.
+# own and end with it. GPU_CHECK_SECONDS is how long it may take (540): what does
+# not fit is left out, and said to be. PyTorch is looked for in $GPU_CHECK_PYTHON,
+# else in the Python programs there are. Where $OUT is a folder, all that is
+# printed is also in gpu-check.md there, line by line as it comes.
 #
 # --sim runs it on the simulated GPU, to check this script; its figures say
 # nothing about a GPU. Exit 1: something failed. Exit 4: no NVIDIA driver. Exit
@@ -28,7 +31,7 @@ if [ "${1-}" = --sim ]; then
 	gpu=sim
 	shift
 fi
-all='driver routes life cost memory shares mps torch'
+all='doctor driver routes cost shares memory life mps torch'
 sections=${*:-$all}
 for section in $sections; do
 	case " $all " in
@@ -57,9 +60,19 @@ none() {
 if [ $gpu = sim ]; then
 	export LD_LIBRARY_PATH="$here/lib/sim"
 else
-	case ${CUDA_VISIBLE_DEVICES-} in [0-9]* | MIG-*) gpu=${CUDA_VISIBLE_DEVICES%%,*} ;; esac
-	export CUDA_VISIBLE_DEVICES="$gpu" CUDA_DEVICE_ORDER=PCI_BUS_ID
 	[ -e /dev/nvidiactl ] || none "no NVIDIA driver here (/dev/nvidiactl is missing)"
+	case ${CUDA_VISIBLE_DEVICES-} in
+	[0-9]* | MIG-*) gpu=${CUDA_VISIBLE_DEVICES%%,*} ;;
+	GPU-*)
+		gpu=$(timeout 20 nvidia-smi --query-gpu=index,uuid --format=csv,noheader 2>/dev/null |
+			awk -F ', ' -v u="${CUDA_VISIBLE_DEVICES%%,*}" 'index($2, u) == 1 {print $1; exit}')
+		[ -n "$gpu" ] || none "nvidia-smi does not say which GPU CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES is"
+		;;
+	esac
+	export CUDA_VISIBLE_DEVICES="$gpu" CUDA_DEVICE_ORDER=PCI_BUS_ID
+	case $(ldd "$here/check/cost" 2>&1) in
+	*GLIBC_*"not found"*) none "the C library here is older than the programs: $(ldd --version 2>&1 | head -n 1)" ;;
+	esac
 	found() { ldd "$here/check/cost" 2>/dev/null | sed -n 's/.*libcuda\.so\.1 => \(\/[^ ]*\).*/\1/p'; }
 	for dir in /usr/local/nvidia/lib64 /usr/local/nvidia/lib /usr/lib/x86_64-linux-gnu /usr/lib/aarch64-linux-gnu /usr/lib64 /usr/lib/wsl/lib; do
 		[ -z "$(found)" ] || break
@@ -73,6 +86,8 @@ fi
 work=$(mktemp -d "${TMPDIR:-/tmp}/gfaas-check.XXXXXX")
 export GFAAS_RUN_DIR=$work/run GFAAS_LIB_DIR=$here/lib GFAAS_STATE=$work/state.db
 export TMPDIR=$work/tmp TORCHINDUCTOR_CACHE_DIR=$work/inductor TRITON_CACHE_DIR=$work/triton
+export CUDA_CACHE_PATH=$work/nv PYTHONDONTWRITEBYTECODE=1
+ulimit -c 0 # a check that crashes leaves nothing behind
 mkdir -m 700 "$work/run" "$work/tmp"
 tokend= children=
 
@@ -117,14 +132,19 @@ failed=0 late=0
 slice=$work/slice # a program and not a function, so that timeout can run it
 printf '#!/bin/sh\nexec "%s/bin/gfaas" run -q --gpu %s "$@"\n' "$here" $gpu >"$slice"
 chmod +x "$slice"
-: >"$work/wrong"
+: >"$work/wrong" && : >"$work/failed" && : >"$work/differs"
+report=/dev/null
+if [ -n "${OUT-}" ] && [ -d "$OUT" ] && : 2>/dev/null >"$OUT/gpu-check.md"; then report=$OUT/gpu-check.md; fi
 
-row() { printf '%-48s %s\n' "$1" "$2"; }
+# told: prints its input, and keeps it where there is a place for that.
+told() { tee -a "$report"; }
+
+row() { printf '%-48s %s\n' "$1" "$2" | told; }
 
 # room MOST: the seconds that something may take, no more than MOST; cut when they
 # are fewer. Fails when there is no time for it.
 room() {
-	room=$((${GPU_CHECK_SECONDS:-450} - $(date +%s) + began))
+	room=$((${GPU_CHECK_SECONDS:-540} - $(date +%s) + began))
 	[ $room -ge 5 ] || return 1
 	cut=1
 	[ $room -le "$1" ] || { room=$1 && cut=; }
@@ -169,6 +189,7 @@ wrong() {
 	fi
 	failed=1
 	cat "$work/err" >>"$work/out"
+	grep '^# differs' "$work/out" | sed "s/^# differs/    $1/" >>"$work/differs"
 	awk '/^# again/ {all = ""; next} {all = all $0 "\n"} END {printf "%s", all}' "$work/out" >"$work/last"
 	mv "$work/last" "$work/out"
 	grep -A 2 '^not ok' "$work/out" | grep '^not ok\|^#' >"$work/why"
@@ -179,6 +200,7 @@ wrong() {
 	*) why=$(sed -n '1s/^not ok //p;q' "$work/why") ;;
 	esac
 	row "$1" "FAILED: ${why:-$(tail -n 1 "$work/why")}"
+	echo "$1" >>"$work/failed"
 	{
 		echo
 		echo "$1 (status $status)"
@@ -189,7 +211,11 @@ wrong() {
 # verdict NAME: of what was run last.
 verdict() {
 	case $status in
-	0) row "$1" ok ;;
+	0)
+		other=$(grep -c '^# differs' "$work/out")
+		row "$1" "ok$([ "$other" -eq 0 ] || echo ", $other not as simulated")"
+		[ "$other" -eq 0 ] || grep '^# differs' "$work/out" | sed "s/^# differs/    $1/" >>"$work/differs"
+		;;
 	75) skip "$1" ;;
 	77) row "$1" "not in this driver" ;;
 	*) wrong "$1" ;;
@@ -252,17 +278,43 @@ compare() {
 	esac
 }
 
+# doctor: its own words, and that it finds nothing missing that must be there.
+doctor() {
+	run "$here/bin/gfaas" doctor
+	[ ! -s "$work/out" ] || sed 's/^/    /' "$work/out" | told
+	verdict "doctor"
+}
+
 driver() {
 	for program in "$here"/check/sim_*; do
-		check "driver: $(basename "$program")" "$program"
+		check "driver: $(basename "$program")" env TAP_PATIENCE=20 "$program"
 	done
+}
+
+# route WAY: all calls, each only once. One that ends the program does not hide
+# those after it: those are made by another.
+route() {
+	: >"$work/calls" && : >"$work/calls.err"
+	from=all
+	while :; do
+		run "$slice" -- "$here/check/route" "$1" "$from" 5
+		cat "$work/out" >>"$work/calls"
+		cat "$work/err" >>"$work/calls.err"
+		last=$(sed -n 's/^call //p' "$work/out" | tail -n 1)
+		if [ $status -eq 75 ] || [ -z "$last" ] || grep -qx done "$work/out"; then break; fi
+		echo "not ok $last: ended the program (status $status): $(tail -n 1 "$work/err")" >>"$work/calls"
+		from=after:$last
+	done
+	mv "$work/calls" "$work/out"
+	mv "$work/calls.err" "$work/err"
+	[ $status -ne 0 ] || ! grep -q '^not ok' "$work/out" || status=1
 }
 
 routes() {
 	for way in link dlsym default next plugin-default plugin-next plugin-deep proc proc2 proc-of-proc; do
-		run "$slice" -- "$here/check/route" $way all 5
+		route $way
+		absent=$(sed -n 's/^absent//p' "$work/out" | tr -d '\n')
 		if [ $status -eq 0 ]; then
-			absent=$(sed -n 's/^absent//p' "$work/out" | tr -d '\n')
 			row "routes: $way" "$(grep -c '^ok' "$work/out") ok${absent:+; not in this driver:$absent}"
 		else
 			verdict "routes: $way"
@@ -283,7 +335,7 @@ life() {
 	done
 	lines "life: graphs that change" "$slice" -- "$here/check/graph"
 	check "life: 6 threads, contexts, streams" "$slice" -- "$here/check/stress" 6 3
-	for how in detach release reset foreign ahead beside; do
+	for how in detach release retained reset foreign ahead beside capture; do
 		check "life: contexts, $how" "$slice" --mem 1GiB -- "$here/check/ends" $how
 	done
 	for how in before exec; do
@@ -322,43 +374,56 @@ memory() {
 	check "memory: oversubscribed, out and in again" "$slice" --oversubscribe --mem 1GiB -- "$here/check/swap" 64 2
 }
 
-# parts: of each number, of their sum.
+# parts: of each number, its part of their sum.
 parts() {
-	awk '{v[NR] = $1; sum += $1} END {for (i = 1; i <= NR; i++) printf("%s%.4f", (i > 1 ? ", " : ""), (sum ? v[i] / sum : 0))}'
+	awk '{v[NR] = $1; sum += $1} END {for (i = 1; i <= NR; i++) printf("%.4f\n", sum ? v[i] / sum : 0)}'
 }
 
 # one_line: several numbers.
 one_line() { awk '{printf("%s%s", (NR > 1 ? ", " : ""), $1)}'; }
 
-# together NAME FIELD FILTER WHAT SECONDS EACH...: a program with each of these
-# for --WHAT, all at once.
+# together NAME FIELD ROUNDS WHAT SECONDS EACH...: a program with each of these
+# for --WHAT, all at once, and of each the median of the rounds. FIELD is what of
+# it is shown, or "parts" for its part of all the kernels that were launched.
 together() {
 	name=$1
 	field=$2
-	filter=$3
+	rounds=$3
 	what=$4
 	seconds=$5
 	shift 5
-	if ! room 60; then
-		skip "$name"
-		return
-	fi
-	n=0
-	for each in "$@"; do
-		n=$((n + 1))
-		start "$work/part.$n" "$work/part.$n.err" "$slice" --$what "$each" -- "$here/victim/saturate" "$seconds" 100 80 0
+	rm -f "$work"/part.*
+	while [ "$rounds" -gt 0 ]; do
+		rounds=$((rounds - 1))
+		room 60 || break
+		n=0
+		for each in "$@"; do
+			n=$((n + 1))
+			start "$work/part.$n" "$work/part.$n.err" "$slice" --$what "$each" -- "$here/victim/saturate" "$seconds" 100 80 0
+		done
+		reap
+		cat "$work"/part.[0-9] >"$work/out"
+		cat "$work"/part.[0-9].err >"$work/err"
+		[ $status -eq 0 ] || break
+		case $field in
+		parts) field launches <"$work/out" | parts ;;
+		*) field "$field" <"$work/out" ;;
+		esac | awk -v at="$work/part.of." '{print >>(at NR)}'
 	done
-	reap
-	cat "$work"/part.[0-9] >"$work/out"
-	cat "$work"/part.[0-9].err >"$work/err"
-	rm "$work"/part.*
-	if [ $status -eq 0 ]; then row "$name" "$(field "$field" <"$work/out" | $filter)"; else wrong "$name"; fi
+	if [ -n "${n-}" ] && [ "$status" -ne 0 ]; then
+		wrong "$name"
+	elif [ -s "$work/part.of.1" ]; then
+		row "$name" "$(for i in $(seq $#); do median "$work/part.of.$i"; done | one_line)"
+	else
+		skip "$name"
+	fi
+	n=
 }
 
 shares() {
 	show "shares: alone, quota 0.3:0.8" "field share" "$slice" --quota 0.3:0.8 -- "$here/victim/saturate" 5 100 80 0
-	together "shares: 0.1 and 0.9" launches parts quota 8 0.1 0.9
-	together "shares: 0.2, 0.3 and 0.5" launches parts quota 8 0.2 0.3 0.5
+	together "shares: 0.1 and 0.9" parts 3 quota 5 0.1 0.9
+	together "shares: 0.2, 0.3 and 0.5" parts 3 quota 5 0.2 0.3 0.5
 	show "shares: graphs of 50 kernels, quota 0.3" "field share" "$slice" --quota 0.3 -- "$here/victim/saturate" 5 100 80 0 50
 }
 
@@ -368,58 +433,120 @@ mps() {
 		return
 	fi
 	[ ! -x "$here/check/mps.test" ] || check "mps: control daemon suite" "$here/check/mps.test" -test.run Real
-	# Blocks that fill an SM each: time is inverse to the SMs there are.
+	# Blocks of 1024 threads, of which an SM has room for two: many rounds of them,
+	# so that time is inverse to the SMs there are.
+	whole=
 	for sm in 100 50 24 12; do
-		show "mps: ms a kernel of 1320 blocks at $sm%" "field kernel_ms" "$slice" --sm $sm -- "$here/victim/saturate" 3 100 1320 8
+		if figure "$slice" --sm $sm -- "$here/victim/saturate" 3 100 5280 8 0 1024; then
+			ms=$(echo "$figure" | field kernel_ms)
+			: "${whole:=$ms}"
+			row "mps: blocks that fill SMs at $sm%" "$ms ms, $(ratio "$whole" "$ms") of the throughput at 100%"
+		else
+			verdict "mps: blocks that fill SMs at $sm%"
+		fi
 	done
 	for sm in 24 60; do
-		together "mps: two at $sm%, time of kernels per time" share one_line sm 5 $sm $sm
+		together "mps: two at $sm%, time of kernels per time" share 1 sm 5 $sm $sm
 	done
 }
 
+# find_python: one that has PyTorch, in python.
+find_python() {
+	for python in ${GPU_CHECK_PYTHON:-python3 python /opt/*/bin/python3 /opt/*/*/bin/python3 /usr/local/bin/python3 \
+		/venv/bin/python3 /root/*/bin/python3 /root/.*/bin/python3 /root/*/envs/*/bin/python3 /home/*/*/bin/python3}; do
+		command -v "$python" >/dev/null || continue
+		run "$python" -c 'import torch; print(torch.__version__, "for CUDA", torch.version.cuda, "in", __import__("sys").executable)'
+		[ $status -ne 75 ] || return 0
+		[ $status -ne 0 ] || { row "torch" "$(tail -n 1 "$work/out")" && return 0; }
+	done
+	return 1
+}
+
+# loop FILE COMMAND...: products a second of each mode, a line each to the file;
+# what was measured counts even where what came after it fails.
+loop() {
+	file=$1
+	shift
+	run "$@"
+	[ $status -eq 75 ] || cat "$work/out" >>"$file"
+	if [ $status -ne 0 ] || grep -q ' none$' "$work/out"; then cp "$work/err" "$file.err"; fi
+}
+
+# rounds N MODE...: bare and under the library in turns.
+rounds() {
+	times=$1
+	shift
+	while [ "$times" -gt 0 ]; do
+		loop "$work/bare" "$python" "$here/torch_loop.py" 2 "$@"
+		grep -q ' [0-9]' "$work/bare" || break
+		loop "$work/hooked" "$slice" -- "$python" "$here/torch_loop.py" 2 "$@"
+		[ "$times" -gt 1 ] || loop "$work/third" "$slice" --quota 0.3 -- "$python" "$here/torch_loop.py" 2 "$@"
+		times=$((times - 1))
+	done
+}
+
+# lost MODE: its rows.
+lost() {
+	for file in bare hooked third; do
+		awk -v m="$1" '$1 == m && $2 + 0 > 0 {print $2}' "$work/$file" >"$work/$file.one"
+	done
+	bare=$(median "$work/bare.one")
+	if [ "$bare" = none ]; then
+		if room 5; then
+			why=$(grep -v '^ *$' "$work/bare.err" 2>/dev/null | grep 'Error\|error' | tail -n 1 | cut -c 1-120)
+			row "torch: $1" "does not work here, gfaas or not${why:+: $why}"
+		else
+			skip "torch: $1"
+		fi
+		return
+	fi
+	row "torch: $1, products a second, bare" "$bare"
+	cp "$work/hooked.err" "$work/err" 2>/dev/null || : >"$work/err"
+	compare "torch: $1, kept under the library" "$(ratio "$(median "$work/hooked.one")" "$bare")"
+	cp "$work/third.err" "$work/err" 2>/dev/null || : >"$work/err"
+	compare "torch: $1, at quota 0.3" "$(ratio "$(median "$work/third.one")" "$bare")"
+}
+
 torch() {
-	if ! python3 -c 'import torch' 2>/dev/null; then
+	if ! find_python; then
 		row "torch" "PyTorch is not installed"
 		return
 	fi
 	loop="$here/torch_loop.py"
-	modes="eager:512 eager:4096 graph:512 graph:4096 compile:512 compile:4096"
+	segments=PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True async=PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync
 	: >"$work/bare" && : >"$work/hooked" && : >"$work/third"
-	show "torch: MiB it sees of --mem 8GiB" "grep -x 8192" "$slice" --mem 8GiB -- python3 "$loop" total
-	show "torch: --mem 2GiB, expandable segments" "fits 2048" \
-		env PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "$slice" --mem 2GiB -- python3 "$loop" fill
-	show "torch: --mem 2GiB, cudaMallocAsync" "fits 2048" \
-		env PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync "$slice" --mem 2GiB -- python3 "$loop" fill
-	for i in 1 2 3; do
-		run python3 "$loop" 2 $modes && cat "$work/out" >>"$work/bare"
-		run "$slice" -- python3 "$loop" 2 $modes && cat "$work/out" >>"$work/hooked"
-		[ $i -gt 1 ] || { run "$slice" --quota 0.3 -- python3 "$loop" 2 $modes && cat "$work/out" >>"$work/third"; }
+	show "torch: MiB it sees of --mem 8GiB" "grep -x 8192" "$slice" --mem 8GiB -- "$python" "$loop" total
+	for conf in PYTORCH_CUDA_ALLOC_CONF= $segments $async; do
+		how=${conf#*=}
+		show "torch: --mem 4GiB, MiB until OutOfMemoryError, ${how:-default}" "fits 4096" \
+			env $conf "$slice" --mem 4GiB -- "$python" "$loop" fill
 	done
-	for mode in $modes; do
-		for file in bare hooked third; do
-			awk -v m="$mode" '$1 == m && $2 + 0 > 0 {print $2}' "$work/$file" >"$work/$file.one"
-		done
-		bare=$(median "$work/bare.one")
-		if [ "$bare" = none ]; then
-			if room 5; then row "torch: $mode" "does not work here, gfaas or not"; else skip "torch: $mode"; fi
-			continue
-		fi
-		row "torch: $mode, products a second, bare" "$bare"
-		compare "torch: $mode, kept under the library" "$(ratio "$(median "$work/hooked.one")" "$bare")"
-		compare "torch: $mode, at quota 0.3" "$(ratio "$(median "$work/third.one")" "$bare")"
-	done
+	check "torch: streams, graphs, pools: right" "$slice" --quota 0.5 -- "$python" "$loop" right
+	check "torch: the same, expandable segments" env $segments "$slice" --quota 0.5 -- "$python" "$loop" right
+	rounds 3 eager:512 eager:4096 graph:512 graph:4096
+	for mode in eager:512 eager:4096 graph:512 graph:4096; do lost $mode; done
+	rm -f "$work"/*.err
+	: >"$work/bare" && : >"$work/hooked" && : >"$work/third"
+	if ! command -v cc >/dev/null && ! command -v gcc >/dev/null && ! command -v clang >/dev/null; then
+		row "torch: compile" "not tried: Triton needs a C compiler, and there is none"
+		return
+	fi
+	rounds 2 compile:512 compile:4096
+	for mode in compile:512 compile:4096; do lost $mode; done
 }
 
 # fits MOST: a number on standard input, if it is near that and not above.
 fits() { awk -v most="$1" '$1 <= most && $1 > most / 2'; }
 
+[ "$report" = /dev/null ] || printf '# gpu-check\n\n```\n' >>"$report"
 if [ $gpu = sim ]; then
 	echo "on the simulated GPU: these are not a GPU's figures"
 else
 	echo "driver: $driver"
-fi
-nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null
-date -u +'%Y-%m-%d, %H:%M UTC'
+	timeout 20 nvidia-smi --query-gpu=name,driver_version,memory.total,compute_mode,persistence_mode --format=csv,noheader \
+		--id="$gpu" 2>/dev/null || echo "nvidia-smi says nothing of GPU $gpu"
+fi | told
+date -u +'%Y-%m-%d, %H:%M UTC' | told
 "$here/bin/gfaas-tokend" -q >"$work/tokend.log" 2>&1 &
 tokend=$!
 tries=100
@@ -434,15 +561,31 @@ until [ -S "$GFAAS_RUN_DIR/token.sock" ]; do
 done
 for section in $sections; do $section; done
 row "seconds" "$(($(date +%s) - began))"
-if [ -s "$work/wrong" ]; then
-	echo
-	echo "What was wrong:"
-	cat "$work/wrong"
-	if [ -s "$work/tokend.log" ]; then
+{
+	if [ -s "$work/differs" ]; then
 		echo
-		echo "The token daemon said last:"
-		tail -n 20 "$work/tokend.log" | sed 's/^/    /'
+		echo "What this driver does otherwise than the simulated one, and may:"
+		cat "$work/differs"
 	fi
-fi
+	if [ -s "$work/wrong" ]; then
+		echo
+		echo "What was wrong:"
+		cat "$work/wrong"
+		if [ -s "$work/tokend.log" ]; then
+			echo
+			echo "The token daemon said last:"
+			tail -n 20 "$work/tokend.log" | sed 's/^/    /'
+		fi
+	fi
+	echo
+	if [ $failed -ne 0 ]; then
+		echo "gpu-check: $(wc -l <"$work/failed") FAILED: $(paste -s -d ';' "$work/failed" | sed 's/;/; /g')"
+	elif [ $late -ne 0 ]; then
+		echo "gpu-check: nothing failed, but there was no time for all of it"
+	else
+		echo "gpu-check: nothing failed"
+	fi
+} | told
+[ "$report" = /dev/null ] || echo '```' >>"$report"
 [ $failed -eq 0 ] || exit 1
 [ $late -eq 0 ] || exit 7

@@ -4,8 +4,11 @@ torch_loop.py SECONDS MODE:SIZE...  for each, a line MODE:SIZE and how many
                                     matrix products a second; MODE is eager,
                                     graph or compile
 torch_loop.py total                 MiB of GPU memory there seem to be
-torch_loop.py fill                  MiB it could allocate
+torch_loop.py fill                  MiB it could allocate before it ran out of
+                                    memory, after which it has to go on
+torch_loop.py right                 checks the results of streams and graphs
 """
+import gc
 import sys
 import time
 import traceback
@@ -28,17 +31,27 @@ def chain(a, b):
     return c
 
 
+def captured(work, pool=None):
+    """A graph of the work and what it leaves, warmed up on a stream beside."""
+    beside = torch.cuda.Stream()
+    beside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(beside):
+        for _ in range(3):  # libraries initialise before the capture
+            work()
+    torch.cuda.current_stream().wait_stream(beside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool):
+        result = work()
+    return graph, result
+
+
 def step_of(mode, a, b):
     if mode == "eager":
         return lambda: products(a, b)
     if mode == "compile":
         compiled = torch.compile(chain)
         return lambda: compiled(a, b)
-    products(a, b)  # libraries initialise before the capture
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        products(a, b)
+    graph, _ = captured(lambda: products(a, b))
     return graph.replay
 
 
@@ -47,9 +60,62 @@ def fill():
     try:
         while len(held) < 4096:
             held.append(torch.empty(piece, dtype=torch.uint8, device="cuda"))
-    except torch.OutOfMemoryError:
+        raise AssertionError("there is no limit")
+    except torch.cuda.OutOfMemoryError:
         pass
-    return len(held) * piece >> 20
+    most = len(held) * piece >> 20
+    del held[len(held) // 2:]
+    gc.collect()
+    torch.cuda.empty_cache()
+    sums(256)
+    held.append(torch.ones(piece, dtype=torch.uint8, device="cuda"))
+    assert held[-1].sum(dtype=torch.int64).item() == piece
+    return most
+
+
+def sums(size):
+    """A product whose result is known."""
+    a = torch.ones(size, size, device="cuda")
+    assert bool(((a @ a) == size).all())
+
+
+def streams():
+    """Copies from pinned memory beside products, handed on by events."""
+    host = torch.arange(1 << 20, dtype=torch.float32).pin_memory()
+    back = torch.empty_like(host).pin_memory()
+    one, two, done = torch.cuda.Stream(), torch.cuda.Stream(), torch.cuda.Event(enable_timing=True)
+    for _ in range(20):
+        with torch.cuda.stream(one):
+            x = host.to("cuda", non_blocking=True) * 2
+            x.record_stream(two)
+            done.record()
+        two.wait_event(done)
+        with torch.cuda.stream(two):
+            back.copy_(x, non_blocking=True)
+        two.synchronize()
+        assert torch.equal(back, host * 2)
+
+
+def graphs():
+    """Two graphs with one pool, replayed with other inputs than captured."""
+    x = torch.zeros(512, 512, device="cuda")
+    first, y = captured(lambda: x @ x + 1)
+    second, z = captured(lambda: torch.relu(y) * 2, pool=first.pool())
+    for i in range(1, 30):
+        x.fill_(i)
+        first.replay()
+        second.replay()
+        assert bool((z == (512.0 * i * i + 1) * 2).all()), i
+        sums(64)
+
+
+def right():
+    sums(1024)
+    streams()
+    graphs()
+    torch.cuda.empty_cache()
+    streams()
+    return "right"
 
 
 def rate(seconds, size, mode):
@@ -83,6 +149,8 @@ def main(args):
         print(torch.cuda.mem_get_info()[1] >> 20)
     elif args == ["fill"]:
         print(fill())
+    elif args == ["right"]:
+        print(right())
     else:
         rates(float(args[0]), args[1:])
 

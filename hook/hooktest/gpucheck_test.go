@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -31,12 +32,15 @@ func newGPUCheck(t *testing.T, programs map[string]string) gpuCheck {
 	if programs != nil {
 		delete(links, "check")
 	}
+	if programs["../victim/saturate"] != "" {
+		delete(links, "victim")
+	}
 	for name, to := range links {
 		if err := os.Symlink(filepath.Join(build, to), filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, folder := range []string{g.temp, filepath.Join(dir, "check")} {
+	for _, folder := range []string{g.temp, filepath.Join(dir, "check"), filepath.Join(dir, "victim")} {
 		if err := os.MkdirAll(folder, 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -92,15 +96,105 @@ func TestGPUCheckSaysWhy(t *testing.T) {
 		"sim_good":   "exit 0\n",
 		"sim_lacks":  "exit 77\n",
 		"sim_silent": "echo nothing works >&2; exit 3\n",
+		"sim_other":  "echo 'ok 1 - cuX() gives 1'; echo '# differs: cuX() gives 1: 2 (TWO)'\n",
 	})
-	out, err := g.command("driver").CombinedOutput()
+	report := t.TempDir()
+	cmd := g.command("driver")
+	cmd.Env = append(cmd.Env, "OUT="+report)
+	out, err := cmd.CombinedOutput()
 	g.ends(t, err, 1)
+	if text, err := os.ReadFile(filepath.Join(report, "gpu-check.md")); err != nil || string(text) != "# gpu-check\n\n```\n"+string(out)+"```\n" {
+		t.Errorf("the report differs: %v\n%s", err, text)
+	}
+	if last := "\n\ngpu-check: 3 FAILED: driver: sim_bad; driver: sim_crash; driver: sim_silent\n"; !strings.HasSuffix(string(out), last) {
+		t.Errorf("want %q at the end:\n%s", last, out)
+	}
 	for _, want := range []string{
 		"driver: sim_bad FAILED: 2 - the sky is green\n", "driver: sim_crash FAILED: crashed\n", "driver: sim_good ok\n",
 		"driver: sim_lacks not in this driver\n", "driver: sim_silent FAILED: nothing works\n",
+		"driver: sim_other ok, 1 not as simulated\n", "may:\n driver: sim_other: cuX() gives 1: 2 (TWO)\n",
 		"What was wrong:\n", "(status 1)\n not ok 2 - the sky is green\n # sky.c:7\n\n", "(status 139)\n ok 1 - so far\n",
 	} {
 		if !strings.Contains(squeezed(string(out)), want) {
+			t.Errorf("%q is missing:\n%s", want, out)
+		}
+	}
+}
+
+// TestGPUCheckRoutes: a call that ends the program does not hide those after it,
+// whatever way it ends it.
+func TestGPUCheckRoutes(t *testing.T) {
+	g := newGPUCheck(t, map[string]string{"route": `
+		[ "$1" = link ] || { echo done; exit 0; }
+		case $2 in
+		all) echo call one; echo ok one 5; echo call two; kill -SEGV $$ ;;
+		after:two) echo call three; echo three is broken >&2; exit 1 ;;
+		after:three) echo call four; echo not ok four: refused, error 9; echo call five; echo ok five 5; echo done; exit 1 ;;
+		esac
+	`})
+	out, err := g.command("routes").CombinedOutput()
+	g.ends(t, err, 1)
+	text := squeezed(string(out))
+	for _, want := range []string{
+		"routes: link FAILED: two: ended the program (status 139): \n", "not ok two: ended the program (status 139)",
+		"not ok three: ended the program (status 1): three is broken\n", "not ok four: refused, error 9\n", "routes: dlsym 0 ok\n",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is missing:\n%s", want, out)
+		}
+	}
+}
+
+// TestGPUCheckFigures: of shares the medians of three rounds, and of SM shares
+// what of the throughput is left.
+func TestGPUCheckFigures(t *testing.T) {
+	mpstest.Install(t)
+	g := newGPUCheck(t, map[string]string{"../victim/saturate": `
+		[ $# -eq 6 ] && ms=$((200 / CUDA_MPS_ACTIVE_THREAD_PERCENTAGE)) || ms=1
+		n=$(ls "$0".turn.* 2>/dev/null | wc -l)
+		: >"$0.turn.$$"
+		echo "{\"launches\":$((n + 100)),\"kernel_ms\":$ms.000,\"share\":0.25000}"
+	`})
+	out, err := g.command("shares", "mps").CombinedOutput()
+	g.ends(t, err, 0)
+	for _, want := range []string{
+		`shares: alone, quota 0.3:0.8 +0.25000`, `shares: 0.1 and 0.9 +0\.(49|50)\d\d, 0\.(49|50)\d\d\n`,
+		`shares: 0.2, 0.3 and 0.5 +0\.3\d\d\d, 0\.3\d\d\d, 0\.3\d\d\d\n`,
+		`fill SMs at 100% +2.000 ms, 1.0000 of`, `fill SMs at 24% +8.000 ms, 0.2500 of`, `two at 60%, time of kernels per time +0.25000, 0.25000\n`,
+	} {
+		if !regexp.MustCompile(want).Match(out) {
+			t.Errorf("%q is missing:\n%s", want, out)
+		}
+	}
+	if turns, _ := filepath.Glob(filepath.Join(g.dir, "victim/saturate.turn.*")); len(turns) != 2+3*(2+3)+4+2*2 {
+		t.Errorf("%d runs", len(turns))
+	}
+}
+
+// TestGPUCheckTorch: what PyTorch measured counts although something after it
+// failed, and what does not work without gfaas either is not its fault.
+func TestGPUCheckTorch(t *testing.T) {
+	g := newGPUCheck(t, map[string]string{"python": `
+		case $* in
+		*print*) echo 2.11 ;;
+		*total) echo 8192 ;;
+		*fill) [ -z "$PYTORCH_CUDA_ALLOC_CONF" ] && echo 4096 || echo 4097 ;;
+		*right) echo right ;;
+		*compile*) echo "RuntimeError: no Triton" >&2; echo compile:512 none ;;
+		*) echo eager:512 100.0; echo graph:512 none; [ -z "$LD_PRELOAD" ] || exit 1 ;;
+		esac
+	`})
+	cmd := g.command("torch")
+	cmd.Env = append(cmd.Env, "GPU_CHECK_PYTHON=/nowhere/python "+filepath.Join(g.dir, "check/python"))
+	out, err := cmd.CombinedOutput()
+	g.ends(t, err, 1)
+	text := squeezed(string(out))
+	for _, want := range []string{
+		"torch 2.11\n", "OutOfMemoryError, default 4096\n", "OutOfMemoryError, expandable_segments:True FAILED", "pools: right ok\n",
+		"torch: eager:512, products a second, bare 100.0\n", "torch: eager:512, kept under the library 1.0000\n",
+		"torch: graph:512 does not work here, gfaas or not\n",
+	} {
+		if !strings.Contains(text, want) {
 			t.Errorf("%q is missing:\n%s", want, out)
 		}
 	}

@@ -1,13 +1,14 @@
 /*
- * saturate SECONDS [BLOCK_US [BLOCKS [SYNC_EVERY [GRAPH]]]]: launches a kernel as fast
- * as it can and prints, as one JSON object, what became of it. It is an
- * ordinary CUDA driver program. SIGTERM ends it early.
+ * saturate SECONDS [BLOCK_US [BLOCKS [SYNC_EVERY [GRAPH [THREADS]]]]]: launches a
+ * kernel as fast as it can and prints, as one JSON object, what became of it. It
+ * is an ordinary CUDA driver program. SIGTERM ends it early.
  *
  *   SECONDS     how long to launch
  *   BLOCK_US    time of one block (100)
  *   BLOCKS      blocks of a kernel (80)
  *   SYNC_EVERY  launches between two synchronisations (8); 0: only in the end
  *   GRAPH       kernels of a graph that is launched in place of one kernel (0)
+ *   THREADS     of a block (32): with 1024 an SM has room for few blocks at once
  *
  *   launches    kernels that were launched, and have completed
  *   elapsed_s   from the first launch to the end of the last kernel
@@ -99,7 +100,7 @@ static unsigned long number(int argc, char **argv, int i, unsigned long otherwis
 static struct {
 	CUfunction kernel;
 	CUstream stream;
-	unsigned blocks;
+	unsigned blocks, threads;
 	unsigned long ns;
 	CUgraphExec graph; /* NULL: single kernels */
 } work;
@@ -108,7 +109,7 @@ static void launch(void)
 {
 	void *args[] = {&work.ns};
 
-	CHECK(cuLaunchKernel(work.kernel, work.blocks, 1, 1, 32, 1, 1, 0, work.stream, args, NULL));
+	CHECK(cuLaunchKernel(work.kernel, work.blocks, 1, 1, work.threads, 1, 1, 0, work.stream, args, NULL));
 }
 
 static void prepare_graph(unsigned long kernels)
@@ -168,8 +169,8 @@ int main(int argc, char **argv)
 	unsigned long seconds, block_us, sync_every, in_graph, turns = 0, first = 0, settled, launches;
 	double one, begin, elapsed, at;
 
-	if (argc < 2 || argc > 6) {
-		fprintf(stderr, "usage: saturate SECONDS [BLOCK_US [BLOCKS [SYNC_EVERY [GRAPH]]]]\n");
+	if (argc < 2 || argc > 7) {
+		fprintf(stderr, "usage: saturate SECONDS [BLOCK_US [BLOCKS [SYNC_EVERY [GRAPH [THREADS]]]]]\n");
 		return 2;
 	}
 	seconds = number(argc, argv, 1, 0, 1);
@@ -177,6 +178,7 @@ int main(int argc, char **argv)
 	work.blocks = (unsigned)number(argc, argv, 3, 80, 1);
 	sync_every = number(argc, argv, 4, 8, 0);
 	in_graph = number(argc, argv, 5, 0, 0);
+	work.threads = (unsigned)number(argc, argv, 6, 32, 1);
 	signal(SIGTERM, on_term);
 	prepare(block_us);
 	if (in_graph)
