@@ -25,7 +25,8 @@ func newDown(t *tool) *cobra.Command {
 registration, no log, no shared memory. A NAME is a function, and stands for
 all its instances, or an instance's id. Without names all instances are stopped.
 
-What an interrupted gfaas up left behind is stopped too.`,
+What an interrupted gfaas up left behind is stopped too and, without names, what
+a gfaas-profile that was killed did.`,
 		Example: "  gfaas down\n  gfaas down resnet bert-1",
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			return without(t.instanceNames(cmd.Context()), args), cobra.ShellCompDirectiveNoFileComp
@@ -73,7 +74,11 @@ func runDown(ctx context.Context, t *tool, names []string) error {
 			return err
 		}
 	}
-	return t.stopAll(ctx, records)
+	err = t.stopAll(ctx, records)
+	if len(names) > 0 || ctx.Err() != nil {
+		return err
+	}
+	return errors.Join(err, launch.Open(t.env, t.launch).StopMeasured(ctx))
 }
 
 // pick returns the records that the names stand for. A function that is

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/command/launch"
 )
 
 // lockGPUs takes the GPUs for this run: two runs on one GPU would measure each
@@ -30,7 +30,7 @@ func lockGPUs(runDir string, gpus []string) (release func(), err error) {
 	}
 	// In one order everywhere, so that two runs never wait for each other's.
 	for _, name := range slices.Sorted(slices.Values(gpus)) {
-		f, err := lockFile(filepath.Join(runDir, "profile-"+strings.ReplaceAll(name, ":", "-")+".lock"), name)
+		f, err := lockFile(launch.MeasuredLock(runDir, name), name)
 		if err != nil {
 			release()
 			return nil, err

@@ -39,7 +39,7 @@ func realWorld(env *cli.Env) world {
 			}
 			var machines []machine
 			for _, gpus := range lanes {
-				m := &local{launcher: l, tokens: tokend.Dial(cli.RunDir()), gpus: gpus, id: instanceID(gpus[0])}
+				m := &local{launcher: l, tokens: tokend.Dial(cli.RunDir()), gpus: gpus, id: launch.MeasuredID(gpus[0])}
 				// The GPU is locked by this run, so an instance of that name
 				// was left by one that was killed.
 				if err := l.Stop(ctx, launch.Started{ID: m.id, Registered: []string{m.id}}); err != nil {
@@ -51,9 +51,6 @@ func realWorld(env *cli.Env) world {
 		},
 	}
 }
-
-// instanceID names the one instance that is under measurement on a GPU.
-func instanceID(gpuName string) string { return "profile-" + strings.ReplaceAll(gpuName, ":", "-") }
 
 // local starts instances as gfaas up does.
 type local struct {

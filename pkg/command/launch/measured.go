@@ -1,0 +1,65 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	measuredPrefix = "profile-"
+	lockSuffix     = ".lock"
+)
+
+// MeasuredID names the one instance that gfaas-profile measures on a GPU.
+func MeasuredID(gpuName string) string {
+	return measuredPrefix + strings.ReplaceAll(gpuName, ":", "-")
+}
+
+// MeasuredLock is the file that gfaas-profile keeps locked while it measures on
+// a GPU, and removes when it ends in order.
+func MeasuredLock(runDir, gpuName string) string {
+	return filepath.Join(runDir, MeasuredID(gpuName)+lockSuffix)
+}
+
+// StopMeasured ends the instances of every gfaas-profile that was killed: its
+// lock is there, and nobody holds it.
+func (l *Launcher) StopMeasured(ctx context.Context) error {
+	locks, err := filepath.Glob(filepath.Join(l.options.RunDir, measuredPrefix+"*"+lockSuffix))
+	if err != nil {
+		return err
+	}
+	var failed []error
+	for _, path := range locks {
+		failed = append(failed, l.stopMeasured(ctx, path))
+	}
+	return errors.Join(failed...)
+}
+
+func (l *Launcher) stopMeasured(ctx context.Context, path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // its holder ended just now
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return nil // it measures
+	}
+	if err != nil {
+		return fmt.Errorf("lock %s: %w", path, err)
+	}
+	id := strings.TrimSuffix(filepath.Base(path), lockSuffix)
+	if err := l.Stop(ctx, Started{ID: id, Registered: []string{id}}); err != nil {
+		return err
+	}
+	return os.Remove(path) // while it is locked, as its next holder expects
+}
