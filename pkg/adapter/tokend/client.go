@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/url"
@@ -156,6 +157,9 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 	var inner *url.Error
 	if errors.As(err, &inner) {
 		err = inner.Err
+	}
+	if errors.Is(err, fs.ErrPermission) {
+		return &Error{Err: fmt.Errorf("token daemon at %s: %w", c.socket, err), Missing: true, Remedy: ownRunDir}
 	}
 	return &Error{
 		Err: fmt.Errorf("no token daemon at %s: %w", c.socket, err), Missing: true,

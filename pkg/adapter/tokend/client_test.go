@@ -4,14 +4,20 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gfaas/gfaas/pkg/wire"
 )
@@ -144,4 +150,37 @@ func TestEnsureProgramThatFails(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "no luck today") {
 		t.Errorf("got %v", err)
 	}
+}
+
+// Another user's run directory cannot be used, and there is no daemon to start
+// in it.
+func TestForeignRunDir(t *testing.T) {
+	dir := t.TempDir()
+	if err := errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0)); err != nil {
+		t.Fatal(err)
+	}
+	asNobody(t)
+	_, _, err := Ensure(context.Background(), dir)
+	var e *Error
+	if !errors.As(err, &e) || !e.Unavailable() || e.Hint() != ownRunDir || !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("ensure: %v", err)
+	}
+	denied := &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.EACCES)}
+	err = Dial(dir).unreachable(context.Background(), &url.Error{Op: "Get", Err: denied})
+	if !errors.As(err, &e) || !e.Unavailable() || e.Hint() != ownRunDir {
+		t.Errorf("unreachable: %v", err)
+	}
+}
+
+// asNobody takes root's way with files from this thread until the test ends.
+func asNobody(t *testing.T) {
+	if os.Geteuid() != 0 {
+		return
+	}
+	const nobody = 65534
+	runtime.LockOSThread()
+	if err := unix.Setfsuid(nobody); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Setfsuid(0); runtime.UnlockOSThread() })
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +21,7 @@ const (
 	idleExit  = "5s"
 	startTime = 10 * time.Second
 	pollEvery = 5 * time.Millisecond
+	ownRunDir = "set GFAAS_RUN_DIR to a folder of yours"
 )
 
 // Ensure finds the daemon of the run directory, or starts one that leaves when
@@ -46,9 +48,13 @@ func (c *Client) ensure(ctx context.Context, runDir string) (started bool, err e
 		return false, nil
 	}
 	if err := os.MkdirAll(runDir, 0o700); err != nil {
-		return false, &Error{Err: fmt.Errorf("run directory: %w", err), Missing: true, Remedy: "set GFAAS_RUN_DIR to a folder of yours"}
+		return false, &Error{Err: fmt.Errorf("run directory: %w", err), Missing: true, Remedy: ownRunDir}
 	}
 	unlock, err := lockStart(ctx, filepath.Join(runDir, "tokend.start.lock"))
+	if errors.Is(err, fs.ErrPermission) {
+		// Somebody else's, as root's /run/gfaas is to who has no $XDG_RUNTIME_DIR.
+		return false, &Error{Err: err, Missing: true, Remedy: ownRunDir}
+	}
 	if err != nil {
 		return false, err
 	}

@@ -3,6 +3,7 @@ package profile
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"strconv"
@@ -19,7 +20,7 @@ import (
 // their files too.
 func lockGPUs(runDir string, gpus []string) (release func(), err error) {
 	if err := os.MkdirAll(runDir, 0o700); err != nil {
-		return nil, cli.Fail(cli.ExitUnavailable, "name a run directory that can be written with GFAAS_RUN_DIR", err)
+		return nil, noRunDir(err)
 	}
 	var held []*os.File
 	release = func() {
@@ -40,11 +41,18 @@ func lockGPUs(runDir string, gpus []string) (release func(), err error) {
 	return release, nil
 }
 
+func noRunDir(err error) error {
+	return cli.Fail(cli.ExitUnavailable, "set GFAAS_RUN_DIR to a folder of yours", fmt.Errorf("run directory: %w", err))
+}
+
 // lockFile locks a file that its holder may remove: the lock counts only if
 // the path still leads to what was locked.
 func lockFile(path, gpuName string) (*os.File, error) {
 	for {
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+		if errors.Is(err, fs.ErrPermission) {
+			return nil, noRunDir(err)
+		}
 		if err != nil {
 			return nil, err
 		}
