@@ -16,8 +16,12 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/fnhttp"
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/command/launch"
 	"github.com/gfaas/gfaas/pkg/instance"
 )
+
+// lastLines is how much of an ended instance's output an error shows.
+const lastLines = 10
 
 type invokeOptions struct {
 	headers []string
@@ -149,30 +153,50 @@ func (t *tool) noInstance(ctx context.Context, name string, starting int) error 
 func call(ctx context.Context, t *tool, ready []instance.Record, header http.Header, body body) error {
 	var refused error
 	for _, r := range ready {
-		response, err := fnhttp.Invoke(ctx, r.Handle.Address, r.Contract, r.Function, fnhttp.Request{Header: header, Body: body.reader()})
+		response, err := fnhttp.Invoke(ctx, r.Handle.Address, r.Contract, r.Function, body.request(header))
 		if errors.Is(err, syscall.ECONNREFUSED) {
-			refused = fmt.Errorf("instance %s does not listen: %w", r.ID, err)
+			refused = t.ended(ctx, r, 0, fmt.Errorf("instance %s does not listen: %w", r.ID, err))
 			t.env.Debugf("%v", refused)
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("instance %s: %w", r.ID, err)
+			return t.ended(ctx, r, slow, fmt.Errorf("instance %s: %w", r.ID, err))
 		}
 		defer response.Body.Close()
-		return answer(t, r, response)
+		return answer(ctx, t, r, response)
 	}
-	return cli.Fail(cli.ExitUnavailable, "'gfaas ps' shows what runs; 'gfaas down' and 'gfaas up' start again", refused)
+	return cli.Fail(cli.ExitUnavailable, restart, refused)
 }
 
+// restart is what to do about instances that have ended.
+const restart = "'gfaas ps' shows what runs; 'gfaas down' and 'gfaas up' start again"
+
 // answer prints what the function said; an error status is an error.
-func answer(t *tool, r instance.Record, response *http.Response) error {
-	if err := t.copyOut(response.Body); err != nil {
-		return fmt.Errorf("instance %s: answer cut off: %w", r.ID, err)
+func answer(ctx context.Context, t *tool, r instance.Record, response *http.Response) error {
+	from := &source{Reader: response.Body}
+	if err := t.copyOut(from); from.err != nil {
+		return t.ended(ctx, r, slow, fmt.Errorf("instance %s: answer cut off: %w", r.ID, from.err))
+	} else if err != nil {
+		return fmt.Errorf("write the answer: %w", err)
 	}
 	if response.StatusCode >= http.StatusBadRequest {
 		return fmt.Errorf("function %s (instance %s) answered %s", r.Function, r.ID, response.Status)
 	}
 	return nil
+}
+
+// source remembers why reading failed: then writing did not.
+type source struct {
+	io.Reader
+	err error
+}
+
+func (s *source) Read(p []byte) (int, error) {
+	n, err := s.Reader.Read(p)
+	if err != nil && err != io.EOF {
+		s.err = err
+	}
+	return n, err
 }
 
 // copyOut streams to standard output; a file is written when it is whole.
@@ -182,4 +206,32 @@ func (t *tool) copyOut(from io.Reader) error {
 		return err
 	}
 	return t.env.Emit(func(w io.Writer) error { _, err := io.Copy(w, from); return err })
+}
+
+// slow is how much later a runtime may learn of an end than who had a
+// connection to the instance.
+const slow = 500 * time.Millisecond
+
+// ended says of a call that failed that its instance has ended, and how, if the
+// runtime says so within patience.
+func (t *tool) ended(ctx context.Context, r instance.Record, patience time.Duration, cause error) error {
+	const pause = 20 * time.Millisecond
+	launcher := launch.Open(t.env, t.launch)
+	late := time.Now().Add(patience)
+	for ctx.Err() == nil {
+		state, err := launcher.State(ctx, r.Handle)
+		if err != nil || state.Running && !time.Now().Before(late) {
+			break
+		}
+		if !state.Running {
+			how := ""
+			if state.Detail != "ended" {
+				how = " (" + state.Detail + ")"
+			}
+			log, _ := launcher.Logs(ctx, r.Handle, lastLines) // its absence must not hide the cause
+			return cli.Fail(cli.ExitFailure, restart, fmt.Errorf("instance %s has ended%s without an answer%s", r.ID, how, launch.Printed(log)))
+		}
+		time.Sleep(pause)
+	}
+	return cause
 }

@@ -19,12 +19,16 @@ type StartError struct {
 }
 
 func (e *StartError) Error() string {
-	text := fmt.Sprintf("instance %s: %v", e.ID, e.Err)
-	log := strings.TrimRight(string(e.Log), "\n")
-	if log == "" {
-		return text
+	return fmt.Sprintf("instance %s: %v%s", e.ID, e.Err, Printed(e.Log))
+}
+
+// Printed is the end of a message about an instance that printed log last.
+func Printed(log []byte) string {
+	text := strings.TrimRight(string(log), "\n")
+	if text == "" {
+		return ""
 	}
-	return text + "\nit printed last:\n  " + strings.ReplaceAll(log, "\n", "\n  ")
+	return "\nit printed last:\n  " + strings.ReplaceAll(text, "\n", "\n  ")
 }
 
 func (e *StartError) Unwrap() error { return e.Err }

@@ -2,7 +2,8 @@
  * The function that the scripts start: an HTTP server on $PORT, one request a
  * connection. GET /healthz is answered 200, unless NEVER_READY is set: then
  * 503. POST is answered with the body it came with and the status of the
- * header "X-Status", after as many milliseconds as "X-Sleep" says.
+ * header "X-Status", after as many milliseconds as "X-Sleep" says; "X-Die: N"
+ * has it say so and end with status N.
  *
  * FAIL=N prints two lines and ends with status N instead of serving.
  */
@@ -68,6 +69,10 @@ static void answer(int fd)
 		length = 0;
 	} else {
 		status = header("\r\nX-Status:", 200);
+		if (header("\r\nX-Die:", 0)) {
+			fputs("no memory left\n", stderr);
+			_exit((int)header("\r\nX-Die:", 0));
+		}
 		usleep((useconds_t)header("\r\nX-Sleep:", 0) * 1000);
 	}
 	int n = snprintf(head, sizeof head, "HTTP/1.1 %ld %s\r\nContent-Length: %ld\r\nConnection: close\r\n\r\n",
