@@ -51,6 +51,40 @@ func applySettings(flags *pflag.FlagSet, config string) error {
 	return first
 }
 
+func isSetting(f *pflag.Flag) bool {
+	_, ok := f.Annotations[settingKey]
+	return ok
+}
+
+// putAside has a flag as if there were no setting for it.
+func putAside(f *pflag.Flag) error {
+	f.Changed = false
+	delete(f.Annotations, settingKey)
+	return f.Value.Set(f.DefValue)
+}
+
+// Given says whether a flag is on the command line. A setting, which is for
+// all commands, is no reason to refuse one to which it means nothing.
+func Given(flags *pflag.FlagSet, name string) bool {
+	f := flags.Lookup(name)
+	return f != nil && f.Changed && !isSetting(f)
+}
+
+// Both says whether two flags are given that exclude each other. A setting
+// gives way to a flag on the command line.
+func Both(flags *pflag.FlagSet, one, other string) bool {
+	a, b := flags.Lookup(one), flags.Lookup(other)
+	switch {
+	case !a.Changed || !b.Changed:
+		return false
+	case isSetting(a) == isSetting(b):
+		return true
+	case isSetting(b):
+		a = b
+	}
+	return putAside(a) != nil
+}
+
 // Reread sets the flags that were not given on the command line from the
 // environment and the config file as they are now: what a daemon does on
 // SIGHUP.

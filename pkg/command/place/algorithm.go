@@ -57,7 +57,7 @@ func (o *planOptions) checkAlgorithm(cmd *cobra.Command) error {
 	}
 	a := o.chosen()
 	for _, name := range special() {
-		if cmd.Flags().Changed(name) && !slices.Contains(a.flags, name) {
+		if cli.Given(cmd.Flags(), name) && !slices.Contains(a.flags, name) {
 			return cli.Usagef("--%s means nothing to --algorithm %s", name, a.name)
 		}
 	}

@@ -35,7 +35,7 @@ func (c *currentOptions) check(cmd *cobra.Command) error {
 	for _, name := range []string{"max-moves", "restructure"} {
 		if value, _ := cmd.Flags().GetInt(name); value < 0 {
 			return cli.Usagef("--%s %d: expected 0 or more", name, value)
-		} else if c.path == "" && cmd.Flags().Changed(name) {
+		} else if c.path == "" && cli.Given(cmd.Flags(), name) {
 			return cli.Usagef("--%s means nothing without --current", name)
 		}
 	}

@@ -147,7 +147,7 @@ func (o *clusterOptions) check(cmd *cobra.Command) error {
 		return cli.Usagef("standard input (-) can be only one of the files")
 	case !slices.Contains(schedulers, o.scheduler):
 		return cli.Usagef("--scheduler %q: expected %s", o.scheduler, strings.Join(schedulers, ", "))
-	case o.inventory != "" && (f.Changed("nodes") || f.Changed("gpus-per-node") || f.Changed("gpu-mem")):
+	case cli.Both(f, "inventory", "nodes") || cli.Both(f, "inventory", "gpus-per-node") || cli.Both(f, "inventory", "gpu-mem"):
 		return cli.Usagef("--inventory says which GPUs there are: expected no --nodes, --gpus-per-node or --gpu-mem beside it")
 	case o.nodes < 1 || o.nodes > maxCluster:
 		return cli.Usagef("--nodes %d: expected a number from 1 to %d", o.nodes, maxCluster)
