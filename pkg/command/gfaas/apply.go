@@ -21,6 +21,12 @@ func newApply(t *tool) *cobra.Command {
 		Long: `Reads function files and keeps what they describe, in place of functions of
 the same names. All files are applied, or none.
 
+A function has a name and a command, which starts in the file's folder, or an
+image. It may have env, port (8080), contract (auto, http, openfaas, kserve-v2 or
+openai), kind (inference or training), slo (69ms), gpu_mem (1427MiB), gpus (1),
+weight (1), tenant and model ({name: resnet50, size: 98MiB}). docs/files.md of the
+source says more of each.
+
 Instances that run already stay as they are until they are started again.`,
 		Example: `  gfaas apply -f function.yaml
   cat a.yaml b.yaml | gfaas apply -f -`,
