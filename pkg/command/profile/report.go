@@ -84,7 +84,7 @@ func (o *reportOptions) run(env *cli.Env, cmd *cobra.Command, path string) error
 			return err
 		}
 	}
-	if o.gpu != "" {
+	if o.gpu = modelAsked(cmd, o.gpu, rows); o.gpu != "" {
 		if _, rows, err = only("gpu", path, o.gpu, rows, func(r profile.Row) string { return r.GPU }); err != nil {
 			return err
 		}

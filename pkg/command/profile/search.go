@@ -65,7 +65,7 @@ func newSearch(env *cli.Env) *cobra.Command {
 		Example: `  gfaas-profile search --table profile.csv --function resnet --slo 100ms -o json
   gfaas-profile search --table profile.csv --function resnet --slo 69ms --search hybrid -v
   gfaas-profile search --table profile.csv --function bert-train --search binary --batch 8`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(env, cmd.Flags().Changed("slo")) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(env, cmd) },
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.table, "table", "", "the profile (CSV), - for standard input")
@@ -84,14 +84,15 @@ func newSearch(env *cli.Env) *cobra.Command {
 	return cmd
 }
 
-func (o *searchOptions) run(env *cli.Env, objective bool) error {
-	if err := o.valid(objective); err != nil {
+func (o *searchOptions) run(env *cli.Env, cmd *cobra.Command) error {
+	if err := o.valid(cmd.Flags().Changed("slo")); err != nil {
 		return err
 	}
 	rows, err := profile.Load(o.table)
 	if err != nil {
 		return err
 	}
+	o.gpu = modelAsked(cmd, o.gpu, rows)
 	if rows, err = o.pick(rows); err != nil {
 		return err
 	}
@@ -136,6 +137,15 @@ func (o *searchOptions) pick(rows []profile.Row) ([]profile.Row, error) {
 	o.function = name
 	_, rows, err = only("gpu", o.table, o.gpu, rows, func(r profile.Row) string { return r.GPU })
 	return rows, err
+}
+
+// modelAsked is the model of GPU that --gpu asks for. As a setting it may be
+// the GPU that gfaas run and gfaas-profile run take, of which no row is.
+func modelAsked(cmd *cobra.Command, gpu string, rows []profile.Row) string {
+	if cli.Given(cmd.Flags(), "gpu") || slices.ContainsFunc(rows, func(r profile.Row) bool { return r.GPU == gpu }) {
+		return gpu
+	}
+	return ""
 }
 
 // noRows is the fault of a profile that measured nothing.
