@@ -159,7 +159,8 @@ type instance struct {
 	active  int           // clients that are not idle
 	owner   *client       // who has its turn now; set by claim
 
-	beyond int // scratch of taker
+	backlog bool // it wants the GPU at the window's end; set by closeWindow
+	beyond  int  // scratch of taker
 }
 
 // client is one process.
@@ -197,6 +198,7 @@ type Scheduler struct {
 	clients   []*client     // by id
 	timetable []moment      // when turns begin, in order; empty without turns
 	running   []*client     // who holds a lease that is not asked back; set by tally
+	group     []*instance   // scratch of spread
 	actions   []Action
 }
 

@@ -41,7 +41,11 @@ func (s *Scheduler) forget() {
 
 // closeWindow settles the accounts at the window's end and opens the next.
 func (s *Scheduler) closeWindow(end time.Duration) {
+	for _, i := range s.instances {
+		i.backlog = false
+	}
 	for _, c := range s.clients {
+		c.inst.backlog = c.inst.backlog || c.state.active()
 		part := end - max(c.since, s.start)
 		switch {
 		case c.holds():
@@ -105,11 +109,11 @@ func (i *instance) carry() {
 // accounts of the group sum to 0 or less. A starved instance that contends with
 // no single other one keeps its credit. Who has turns has no part in this.
 func (s *Scheduler) spread(starved *instance) {
-	var group []*instance
+	group := s.group[:0]
 	var owed, over, request time.Duration
 	for _, i := range s.instances {
 		beside := i.slice.SMPct+starved.slice.SMPct <= s.smLimit+smEps
-		if i != starved && (beside || len(i.planned) > 0 || !s.backlogged(i)) {
+		if i != starved && (beside || len(i.planned) > 0 || !i.backlog) {
 			continue
 		}
 		group = append(group, i)
@@ -117,6 +121,7 @@ func (s *Scheduler) spread(starved *instance) {
 		over += i.over
 		request += i.request
 	}
+	s.group = group
 	if owed <= 0 || len(group) == 1 {
 		return
 	}
@@ -131,16 +136,6 @@ func (s *Scheduler) spread(starved *instance) {
 	for _, i := range group {
 		i.credit -= scale(owed, i.request, request)
 	}
-}
-
-// backlogged says whether the instance wants the GPU now.
-func (s *Scheduler) backlogged(i *instance) bool {
-	for _, c := range s.clients {
-		if c.inst == i && c.state.active() {
-			return true
-		}
-	}
-	return false
 }
 
 // scale is whole × part / of, without overflow.
