@@ -210,7 +210,7 @@ func readPast(path string) (past, error) {
 	if len(whole) == 0 {
 		return p, nil
 	}
-	header, err := csv.NewReader(bytes.NewReader(whole)).Read()
+	header, err := csv.NewReader(bytes.NewReader(bytes.TrimPrefix(whole, []byte("\uFEFF")))).Read()
 	if err == nil {
 		p.same = slices.Equal(header, profile.Header())
 		if strange := slices.IndexFunc(header, func(name string) bool { return !slices.Contains(profile.Header(), name) }); strange >= 0 {

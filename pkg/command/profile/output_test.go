@@ -162,3 +162,28 @@ func TestLanes(t *testing.T) {
 		}
 	}
 }
+
+// What a spreadsheet makes of a profile can be gone on with.
+func TestResumeWithMarkAndCRLF(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "p.csv")
+	row := profile.Row{Function: "f", GPU: "sim", Config: profile.Config{SMPct: 10, Quota: 1, Batch: 1}, ThroughputRPS: 5, P95MS: 9, Samples: 10, TrialS: 1}
+	text, err := csvLines(true, row)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte("\uFEFF"+strings.ReplaceAll(string(text), "\n", "\r\n")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p, err := readPast(path)
+	if err != nil || len(p.rows) != 1 || !p.same {
+		t.Fatalf("%+v, %v", p, err)
+	}
+	j := p.journal(path)
+	row.SMPct = 20
+	if err := errors.Join(j.Append(row), j.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if rows, err := profile.Load(path); err != nil || len(rows) != 2 || rows[1].SMPct != 20 {
+		t.Errorf("%+v, %v", rows, err)
+	}
+}
