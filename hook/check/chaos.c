@@ -1,0 +1,170 @@
+/* chaos: makes random calls on streams, events, captures, graphs and memory, right
+ * and wrong ones, and prints what each answers: what came out of the same SEED
+ * must be the same whatever library is loaded.
+ *
+ *   chaos SEED CALLS */
+#include "check.h"
+
+#include <unistd.h>
+
+enum { MANY = 5 };
+
+static CUfunction nop;
+static CUstream streams[MANY]; /* two are default streams */
+static CUevent events[MANY];
+static CUgraph graphs[MANY];
+static CUgraphExec execs[MANY];
+static CUdeviceptr memory[MANY], async[MANY];
+static unsigned seed;
+
+static unsigned below(unsigned n) { return (unsigned)rand_r(&seed) / 7 % n; }
+
+/* Whether something has come to its end by now is chance. */
+static CUresult settled(CUresult result) { return result == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : result; }
+
+static CUresult stream_new(unsigned i)
+{
+    if (i < 2 || streams[i])
+        return CUDA_SUCCESS;
+    return cuStreamCreate(&streams[i], below(2) ? CU_STREAM_NON_BLOCKING : CU_STREAM_DEFAULT);
+}
+
+static CUresult stream_end(unsigned i)
+{
+    CUstream old = streams[i];
+    if (i < 2 || !old)
+        return CUDA_SUCCESS;
+    streams[i] = NULL;
+    return cuStreamDestroy(old);
+}
+
+static CUresult begin(unsigned i) { return cuStreamBeginCapture(streams[i], (CUstreamCaptureMode)below(3)); }
+
+static CUresult end(unsigned i)
+{
+    CUgraph graph = NULL;
+    unsigned to = below(MANY);
+    CUresult result = cuStreamEndCapture(streams[i], &graph);
+    if (result != CUDA_SUCCESS || !graph)
+        return result;
+    if (graphs[to])
+        MUST(cuGraphDestroy(graphs[to]));
+    graphs[to] = graph;
+    return result;
+}
+
+static CUresult launch(unsigned i) { return cuLaunchKernel(nop, 1, 1, 1, 1, 1, 1, 0, streams[i], NULL, NULL); }
+static CUresult set(unsigned i) { return cuMemsetD8Async(memory[0], 1, 4096, streams[i]); }
+static CUresult record(unsigned i) { return cuEventRecord(events[below(MANY)], streams[i]); }
+static CUresult wait(unsigned i) { return cuStreamWaitEvent(streams[i], events[below(MANY)], 0); }
+static CUresult event_query(unsigned i) { return settled(cuEventQuery(events[i])); }
+static CUresult stream_query(unsigned i) { return settled(cuStreamQuery(streams[i])); }
+static CUresult stream_sync(unsigned i) { return cuStreamSynchronize(streams[i]); }
+static CUresult sync_all(unsigned i) { return i ? CUDA_SUCCESS : cuCtxSynchronize(); }
+
+static CUresult capturing(unsigned i)
+{
+    CUstreamCaptureStatus status = 0;
+    CUresult result = cuStreamIsCapturing(streams[i], &status);
+    printf("(%d) ", result == CUDA_SUCCESS ? (int)status : -1);
+    return result;
+}
+
+static CUresult copy(unsigned i)
+{
+    char here[64] = {0};
+    return i % 2 ? cuMemcpyHtoD(memory[0], here, sizeof here) : cuMemcpy(memory[0], memory[0] + 64, 64);
+}
+
+static CUresult swap_memory(unsigned i)
+{
+    if (!i)
+        return CUDA_SUCCESS;
+    CUdeviceptr old = memory[i];
+    memory[i] = 0;
+    return old ? cuMemFree(old) : cuMemAlloc(&memory[i], 1 << 16);
+}
+
+static CUresult swap_async(unsigned i)
+{
+    CUdeviceptr old = async[i];
+    async[i] = 0;
+    CUstream stream = streams[below(MANY)];
+    return old ? cuMemFreeAsync(old, stream) : cuMemAllocAsync(&async[i], 1 << 16, stream);
+}
+
+static CUresult mode(unsigned i)
+{
+    CUstreamCaptureMode next = (CUstreamCaptureMode)(i % 3);
+    CUresult result = cuThreadExchangeStreamCaptureMode(&next);
+    printf("(%d) ", (int)next);
+    return result;
+}
+
+static CUresult instantiate(unsigned i)
+{
+    CUgraph graph = graphs[below(MANY)];
+    if (!graph)
+        return CUDA_SUCCESS;
+    if (execs[i])
+        MUST(cuGraphExecDestroy(execs[i]));
+    execs[i] = NULL;
+    return cuGraphInstantiate(&execs[i], graph, 0);
+}
+
+static CUresult update(unsigned i)
+{
+    CUgraph graph = graphs[below(MANY)];
+    CUgraphExecUpdateResultInfo info;
+    return execs[i] && graph ? cuGraphExecUpdate(execs[i], graph, &info) : CUDA_SUCCESS;
+}
+
+static CUresult graph_launch(unsigned i)
+{
+    CUgraphExec exec = execs[below(MANY)];
+    return exec ? cuGraphLaunch(exec, streams[i]) : CUDA_SUCCESS;
+}
+
+static CUresult rest(unsigned i)
+{
+    usleep(i * 500); /* the library looks at what is in flight, and gives leases back */
+    return CUDA_SUCCESS;
+}
+
+static const struct { const char *name; CUresult (*call)(unsigned i); unsigned weight; } calls[] = {
+    {"stream-new", stream_new, 3}, {"stream-end", stream_end, 1}, {"begin", begin, 3}, {"end", end, 4},
+    {"launch", launch, 8}, {"set", set, 3}, {"record", record, 6}, {"wait", wait, 6}, {"event-query", event_query, 1},
+    {"stream-query", stream_query, 1}, {"stream-sync", stream_sync, 1}, {"sync", sync_all, 1}, {"capturing", capturing, 2},
+    {"copy", copy, 1}, {"memory", swap_memory, 1}, {"async", swap_async, 2}, {"mode", mode, 1},
+    {"instantiate", instantiate, 2}, {"update", update, 1}, {"graph-launch", graph_launch, 2}, {"rest", rest, 2},
+};
+enum { CALLS = sizeof calls / sizeof *calls };
+
+static void any(void)
+{
+    unsigned total = 0, at = 0;
+    for (unsigned i = 0; i < CALLS; i++)
+        total += calls[i].weight;
+    unsigned chosen = below(total), i = below(MANY);
+    while (chosen >= calls[at].weight)
+        chosen -= calls[at++].weight;
+    printf("%s %u ", calls[at].name, i);
+    printf("%d\n", (int)calls[at].call(i));
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 3)
+        return 2;
+    seed = (unsigned)atoi(argv[1]);
+    own_context();
+    nop = kernel(check_ptx, "nop");
+    streams[0] = CU_STREAM_LEGACY;
+    streams[1] = CU_STREAM_PER_THREAD;
+    MUST(cuMemAlloc(&memory[0], 4096));
+    for (int i = 0; i < MANY; i++)
+        MUST(cuEventCreate(&events[i], CU_EVENT_DISABLE_TIMING));
+    for (int i = atoi(argv[2]); i > 0; i--)
+        any();
+    return 0;
+}
