@@ -10,7 +10,7 @@ import (
 
 // script answers the commands that pkg/adapter/mps sends. A server is a
 // process that sleeps; the file server.PID holds its state, clients.PID its
-// clients.
+// clients. As with the real one, it takes a while until a server is there.
 const script = `#!/bin/sh
 dir=$CUDA_MPS_PIPE_DIRECTORY
 pidfile=$dir/nvidia-cuda-mps-control.pid
@@ -30,7 +30,7 @@ while read -r command arg more; do
 	get_client_list) cat "$dir/clients.$arg" 2>/dev/null ;;
 	start_server)
 		setsid sleep 600 </dev/null >/dev/null 2>&1 &
-		echo ACTIVE >"$dir/server.$!" ;;
+		(sleep 0.2; echo ACTIVE >"$dir/server.$!") </dev/null >/dev/null 2>&1 & ;;
 	quit)
 		for f in "$dir"/server.*; do [ -e "$f" ] && kill "${f##*.}" && rm "$f"; done
 		rm -f "$dir"/clients.*

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -18,10 +19,13 @@ func Suite(t *testing.T, program string) {
 	d := mps.Daemon{Program: program, Dir: t.TempDir()}
 	ctx := t.Context()
 	t.Cleanup(func() {
+		pid := d.PID()
 		// The test's own context is over by now.
 		if err := d.Stop(context.WithoutCancel(ctx), 0); err != nil {
 			t.Errorf("left a daemon behind: %v", err)
 		}
+		// What it writes last must not be in the way when its folder goes.
+		eventually(t, "the daemon is gone", func() bool { return pid == 0 || syscall.Kill(pid, 0) != nil })
 	})
 	if d.PID() != 0 {
 		t.Fatal("a daemon runs in an empty folder")
@@ -42,13 +46,17 @@ func Suite(t *testing.T, program string) {
 		t.Errorf("servers before any client = %v, %v", servers, err)
 	}
 	startServer(t, d)
-	servers, err := d.Servers(ctx)
-	if err != nil || len(servers) != 1 {
-		t.Fatalf("servers = %v, %v, want one", servers, err)
-	}
-	if state := servers[0].State; state != "ACTIVE" && state != "INITIALIZING" {
-		t.Errorf("a new server is %q", state)
-	}
+	var servers []mps.Server
+	eventually(t, "one server, and active", func() bool {
+		var err error
+		if servers, err = d.Servers(ctx); err != nil || len(servers) > 1 {
+			t.Fatalf("servers = %v, %v, want one", servers, err)
+		}
+		if len(servers) == 1 && servers[0].State != "ACTIVE" && servers[0].State != "INITIALIZING" {
+			t.Fatalf("a new server is %q", servers[0].State)
+		}
+		return len(servers) == 1 && servers[0].State == "ACTIVE"
+	})
 	if clients, err := d.Clients(ctx, servers[0].PID); err != nil || len(clients) != 0 {
 		t.Errorf("clients = %v, %v, want none", clients, err)
 	}
@@ -57,13 +65,19 @@ func Suite(t *testing.T, program string) {
 			t.Fatal(err)
 		}
 	}
-	for deadline := time.Now().Add(10 * time.Second); d.PID() != 0; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("stopped, and it still runs")
-		}
-	}
+	eventually(t, "stopped, it no longer runs", func() bool { return d.PID() == 0 })
 	if err := d.Start(ctx); err != nil || d.PID() == first {
 		t.Errorf("started anew: %v, PID %d", err, d.PID())
+	}
+}
+
+// eventually waits until it is so: starting and ending take a real one seconds.
+func eventually(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !so(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not so: %s", what)
+		}
 	}
 }
 
