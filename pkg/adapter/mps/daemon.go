@@ -155,7 +155,7 @@ func (d Daemon) run(ctx context.Context, input string, args ...string) ([]byte, 
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, d.Program, args...)
-	cmd.Env = append(os.Environ(), "CUDA_MPS_PIPE_DIRECTORY="+d.PipeDir(), "CUDA_MPS_LOG_DIRECTORY="+d.logDir())
+	cmd.Env = append(environ(os.Environ()), "CUDA_MPS_PIPE_DIRECTORY="+d.PipeDir(), "CUDA_MPS_LOG_DIRECTORY="+d.logDir())
 	cmd.Stdin = strings.NewReader(input)
 	cmd.WaitDelay = time.Second // what it starts may keep its output open
 	out, err := cmd.CombinedOutput()
@@ -163,6 +163,21 @@ func (d Daemon) run(ctx context.Context, input string, args ...string) ([]byte, 
 		err = nil
 	}
 	return out, err
+}
+
+// environ is what the daemon gets of our environment. It serves all GPUs, and
+// counts them as its clients do: of those that it is told of it would make
+// devices with other numbers. Shares and limits are its clients' own.
+func environ(ours []string) []string {
+	kept := []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID"}
+	for _, kv := range ours {
+		switch name, _, _ := strings.Cut(kv, "="); {
+		case name == "CUDA_VISIBLE_DEVICES", name == "CUDA_DEVICE_ORDER", name == "LD_PRELOAD", strings.HasPrefix(name, "CUDA_MPS_"):
+		default:
+			kept = append(kept, kv)
+		}
+	}
+	return kept
 }
 
 func lastLine(text []byte) string {

@@ -1,9 +1,11 @@
 package mps_test
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -32,6 +34,36 @@ func TestStartFails(t *testing.T) {
 	}
 	if err := d.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "Cannot bind") {
 		t.Errorf("error = %v, want what the program said", err)
+	}
+}
+
+// TestEnvironment: the daemon is for all GPUs and all clients, whoever started it.
+func TestEnvironment(t *testing.T) {
+	for name, value := range map[string]string{
+		"CUDA_VISIBLE_DEVICES": "3", "CUDA_DEVICE_ORDER": "FASTEST_FIRST", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "5",
+		"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1G", "CUDA_MPS_PIPE_DIRECTORY": "/nowhere", "KEPT": "yes",
+	} {
+		t.Setenv(name, value)
+	}
+	d := mps.Daemon{Program: mpstest.Install(t), Dir: t.TempDir()}
+	if err := d.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(d.PipeDir(), "environ"))
+	if err := errors.Join(err, d.Stop(t.Context(), 0)); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "CUDA_") || strings.HasPrefix(line, "KEPT") {
+			got = append(got, strings.TrimSpace(line))
+		}
+	}
+	slices.Sort(got)
+	want := []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_MPS_LOG_DIRECTORY=" + filepath.Join(d.Dir, "log"),
+		"CUDA_MPS_PIPE_DIRECTORY=" + d.PipeDir(), "KEPT=yes"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

@@ -10,7 +10,8 @@ import (
 
 // script answers the commands that pkg/adapter/mps sends. A server is a
 // process that sleeps; the file server.PID holds its state, clients.PID its
-// clients. As with the real one, it takes a while until a server is there.
+// clients. As with the real one, it takes a while until a server is there. What it
+// was started with is in the file environ.
 const script = `#!/bin/sh
 dir=$CUDA_MPS_PIPE_DIRECTORY
 pidfile=$dir/nvidia-cuda-mps-control.pid
@@ -19,6 +20,7 @@ if [ "$1" = -d ]; then
 	alive && { echo "An instance of this daemon is already running"; exit 1; }
 	[ -e "$dir/broken" ] && { echo "Cannot bind"; exit 1; }
 	setsid sleep 600 </dev/null >/dev/null 2>&1 &
+	env >"$dir/environ"
 	echo $! >"$pidfile"
 	exit 0
 fi
