@@ -445,6 +445,7 @@ mps() {
 			verdict "mps: blocks that fill SMs at $sm%"
 		fi
 	done
+	show "mps: of --mem 1GiB at 50%, 64 MiB at a time" "grep 1024.of.1024" "$slice" --sm 50 --mem 1GiB -- "$here/check/memory" 64 1
 	for sm in 24 60; do
 		together "mps: two at $sm%, time of kernels per time" share 1 sm 5 $sm $sm
 	done

@@ -154,7 +154,7 @@ func TestGPUCheckFigures(t *testing.T) {
 		n=$(ls "$0".turn.* 2>/dev/null | wc -l)
 		: >"$0.turn.$$"
 		echo "{\"launches\":$((n + 100)),\"kernel_ms\":$ms.000,\"share\":0.25000}"
-	`})
+	`, "memory": "echo 1024 of 1024 MiB\n"})
 	out, err := g.command("shares", "mps").CombinedOutput()
 	g.ends(t, err, 0)
 	for _, want := range []string{
