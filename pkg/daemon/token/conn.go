@@ -46,6 +46,9 @@ func (d *Daemon) greet(conn *net.UnixConn, e *entrance) {
 	}
 	d.ends(int(cred.Pid), cred.Uid, err)
 	_ = d.locked(func() { delete(d.open, conn) })
+	if err != nil && !d.ear.safe.Load() {
+		_ = use(conn, func(fd int) error { drain(fd); return nil })
+	}
 	_ = conn.Close()
 }
 
@@ -93,10 +96,14 @@ func (d *Daemon) refuse(conn *net.UnixConn, why string) error {
 
 // readMessage reads one record of any kind.
 func readMessage(conn *net.UnixConn) (wire.Message, error) {
-	buf := make([]byte, wire.MaxMessage+1)
-	n, err := conn.Read(buf)
+	buf, oob := make([]byte, wire.MaxMessage+1), make([]byte, unix.CmsgSpace(4*mostRights))
+	n, passed, _, _, err := conn.ReadMsgUnix(buf, oob)
 	if err != nil {
 		return nil, err
+	}
+	if passed > 0 {
+		discard(oob[:passed])
+		return nil, errRights
 	}
 	return wire.Parse(buf[:n])
 }

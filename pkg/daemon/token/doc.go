@@ -23,8 +23,8 @@
 // it but counters that it prints. A client that dies, however it does, frees
 // what it held with its connection; one that is stopped while it drains, or does
 // not give its lease back for half a minute, is no longer waited for. Descriptors
-// that it passes the kernel refuses, from 6.16 on: before that they are closed
-// here, and one whose last close takes long holds everybody up.
+// that it passes the kernel refuses, or they end its connection and are closed
+// where nobody waits for that.
 //
 // A client is trusted with its own instance's share, because nothing here could
 // hold a program that is out to cheat: the preload library is a fence for honest

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -22,6 +23,7 @@ type ear struct {
 	epoll int
 	bell  int               // becomes readable when the daemon ends
 	hears map[int32]*member // by descriptor; guarded by the daemon's lock
+	safe  atomic.Bool       // the kernel refuses descriptors that come with records
 }
 
 func newEar() (*ear, error) {
@@ -35,7 +37,13 @@ func newEar() (*ear, error) {
 		return nil, fmt.Errorf("eventfd: %w", err)
 	}
 	e := &ear{epoll: epoll, bell: bell, hears: map[int32]*member{}}
-	if err := unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, bell, listens(bell)); err != nil {
+	err = unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, bell, listens(bell))
+	safe := false
+	if err == nil {
+		safe, err = rightsAreRefused()
+	}
+	e.safe.Store(safe)
+	if err != nil {
 		e.close()
 		return nil, fmt.Errorf("epoll: %w", err)
 	}
@@ -78,7 +86,11 @@ func (e *ear) welcome(m *member, conn *net.UnixConn, welcome wire.Welcome) error
 func (e *ear) drop(m *member) {
 	delete(e.hears, int32(m.fd))
 	_ = unix.EpollCtl(e.epoll, unix.EPOLL_CTL_DEL, m.fd, nil)
-	_ = unix.Close(m.fd)
+	if e.safe.Load() {
+		_ = unix.Close(m.fd)
+		return
+	}
+	go discardAll(m.fd)
 }
 
 // rest does not listen to a process for a while.
@@ -97,6 +109,7 @@ func (e *ear) rest(d *Daemon, m *member, length time.Duration) {
 // message, so that one that is too long shows.
 func (d *Daemon) hear() error {
 	buf := make([]byte, wire.MaxMessage+1)
+	oob := make([]byte, unix.CmsgSpace(4*mostRights))
 	events := make([]unix.EpollEvent, 64)
 	for {
 		n, err := unix.EpollWait(d.ear.epoll, events, -1)
@@ -104,12 +117,20 @@ func (d *Daemon) hear() error {
 			return fmt.Errorf("hear clients: %w", err)
 		}
 		for _, ev := range events[:max(n, 0)] {
-			n, err := unix.Read(int(ev.Fd), buf)
+			n, err := d.ear.read(int(ev.Fd), buf, oob)
 			if !d.heardFrom(ev.Fd, buf[:max(n, 0)], err) {
 				return nil
 			}
 		}
 	}
+}
+
+// read reads a record of a process, or the bell.
+func (e *ear) read(fd int, buf, oob []byte) (int, error) {
+	if e.safe.Load() || fd == e.bell {
+		return unix.Read(fd, buf)
+	}
+	return receive(fd, buf, oob)
 }
 
 // heardFrom acts on one record of a process, or on its end; the daemon's end is

@@ -25,7 +25,7 @@ type entrance struct {
 // wait notes a connection whose hello is awaited. Locked.
 func (e *entrance) wait(conn *net.UnixConn) {
 	if len(e.unknown) == maxUnknown {
-		_ = e.unknown[0].Close() // its hello is awaited no longer
+		go e.unknown[0].Close() // its hello is awaited no longer
 		e.unknown = slices.Delete(e.unknown, 0, 1)
 	}
 	e.unknown = append(e.unknown, conn)

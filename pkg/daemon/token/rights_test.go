@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -34,23 +35,85 @@ func lingerer(t *testing.T) int {
 	return fd
 }
 
-// TestDescriptorsAreRefused: a client that passes a descriptor whose last close
-// takes long would have the daemon close it, and everybody wait for that.
+// canRefuse says whether this kernel can refuse descriptors.
+func canRefuse(t *testing.T) bool {
+	t.Helper()
+	can, err := rightsAreRefused()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return can
+}
+
+// TestDescriptorsAreRefused: where the kernel can, nothing that clients pass
+// comes here.
 func TestDescriptorsAreRefused(t *testing.T) {
+	if !canRefuse(t) {
+		t.Skip("kernels before 6.16 cannot refuse descriptors: TestDescriptorsAreDiscarded")
+	}
 	s := serve(t, Config{})
 	s.register(reg("a", 60, 1, 1))
-	good := s.join(reg("b", 30, 1, 1))
 	bad := connectTo(t, s.clientSocket())
 	bad.greet(t, "a")
-	if _, err := unix.GetsockoptInt(bad.fd, unix.SOL_SOCKET, unix.SO_PASSRIGHTS); errors.Is(err, unix.ENOPROTOOPT) {
-		t.Skip("kernels before 6.16 cannot refuse descriptors")
-	}
-	fd := lingerer(t)
 	for name, to := range map[string]int{"before the hello": connectTo(t, s.clientSocket()).fd, "after it": bad.fd} {
-		err := unix.Sendmsg(to, request, unix.UnixRights(fd), nil, 0)
-		if !errors.Is(err, unix.EPERM) {
+		if err := unix.Sendmsg(to, request, unix.UnixRights(0), nil, 0); !errors.Is(err, unix.EPERM) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	s.lease(good)
+}
+
+// TestDescriptorsAreDiscarded: where the kernel cannot refuse them, whoever
+// passes a descriptor of which the last close takes long is cut off, and nobody
+// waits for that.
+func TestDescriptorsAreDiscarded(t *testing.T) {
+	s := serve(t, Config{})
+	s.d.ear.safe.Store(false)
+	if canRefuse(t) {
+		raw, err := s.d.common.listener.SyscallConn()
+		if err == nil {
+			err = raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSRIGHTS, 1) })
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.register(reg("a", 60, 1, 1))
+	good := s.join(reg("b", 30, 1, 1))
+	began := time.Now()
+	for name, records := range map[string][]bool{"heard": {true}, "unheard": {false, true}, "many": {true, true, true}, "after nonsense": {false, false, true}} {
+		for _, greets := range []bool{true, false} {
+			bad := connectTo(t, s.clientSocket())
+			if greets {
+				bad.greet(t, "a")
+			}
+			s.d.mu.Lock() // so that all has been said before anything is heard
+			for _, passes := range records {
+				if !passes {
+					bad.send(t, []byte("nonsense"))
+					continue
+				}
+				fd := lingerer(t)
+				if err := unix.Sendmsg(bad.fd, request, unix.UnixRights(fd), nil, 0); err != nil {
+					t.Fatal(name, err)
+				}
+				if err := abandon(fd); err != nil { // the daemon's is the last
+					t.Fatal(err)
+				}
+				_ = unix.Close(fd)
+			}
+			s.d.mu.Unlock()
+			if err := good.Return(s.lease(good), 0, false); err != nil {
+				t.Fatal(err)
+			}
+			_ = unix.Shutdown(bad.fd, unix.SHUT_WR)
+		}
+	}
+	eventually(t, "nothing is left but the good one", func() bool {
+		heard := 0
+		_ = s.d.locked(func() { heard = len(s.d.ear.hears) + len(s.d.open) })
+		return heard == 1
+	})
+	if took := time.Since(began); took > 50*time.Second {
+		t.Errorf("it took %v, as if somebody had waited", took)
+	}
 }

@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -208,24 +207,6 @@ func listenUnix(network, path string, mode fs.FileMode) (*bound, error) {
 	}
 	b.SetUnlinkOnClose(false)
 	return b, nil
-}
-
-// refuseRights has the kernel refuse descriptors that peers pass, on a socket
-// and on all connections that come in at it. Nobody here takes them, but whoever
-// drops the last reference to one closes it, and a TCP connection that lingers
-// makes that take as long as its owner wished, for everybody whom the same
-// thread hears. Kernels before 6.16 cannot refuse them.
-func refuseRights(_, _ string, raw syscall.RawConn) error {
-	var err error
-	if failed := raw.Control(func(fd uintptr) {
-		err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSRIGHTS, 0)
-	}); failed != nil {
-		return failed
-	}
-	if errors.Is(err, unix.ENOPROTOOPT) {
-		return nil
-	}
-	return err
 }
 
 // closeSockets stops listening and removes the sockets, but for those of
