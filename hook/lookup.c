@@ -139,8 +139,8 @@ __attribute__((used)) void *gf_dlsym_pick(void *handle, const char *name)
 __attribute__((used)) int gf_dlopen_mode(const char *file, int mode)
 {
     gf_lookup_init();
-    if (mode & RTLD_DEEPBIND)
-        gf_say(GF_SAY_DEEP, "%s is opened without RTLD_DEEPBIND, by which its GPU work would go ungated", file ? file : "the program");
+    if (file && mode & RTLD_DEEPBIND)
+        gf_say(GF_SAY_DEEP, "%s is opened without RTLD_DEEPBIND, by which its GPU work would go ungated", file);
     return mode & ~RTLD_DEEPBIND;
 }
 
