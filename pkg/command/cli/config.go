@@ -42,8 +42,9 @@ func SettingsOf(flags *pflag.FlagSet, to []string) []string {
 // Settings are the settings of all programs, in order.
 func Settings() []string { return strings.Fields(settings) }
 
-// readConfig reads the one config file that applies, if any.
-func readConfig(v *viper.Viper, flags *pflag.FlagSet, named string) error {
+// readConfig reads the one config file that applies, if any, and returns where
+// it has each setting, as FILE:LINE.
+func readConfig(v *viper.Viper, flags *pflag.FlagSet, named string) (map[string]string, error) {
 	if named == "" && !flags.Changed("config") {
 		named = os.Getenv("GFAAS_CONFIG")
 	}
@@ -57,37 +58,40 @@ func readConfig(v *viper.Viper, flags *pflag.FlagSet, named string) error {
 			continue
 		}
 		if err != nil {
-			return Fail(ExitFailure, "", fmt.Errorf("config file: %w", err))
+			return nil, Fail(ExitFailure, "", fmt.Errorf("config file: %w", err))
 		}
 		v.SetConfigType("yaml")
 		if err := v.ReadConfig(bytes.NewReader(data)); err != nil {
-			return configFault(path, err)
+			return nil, configFault(path, err)
 		}
-		return Fail(ExitFailure, "", checkSettings(path, data, SettingsOf(flags, Settings())))
+		places, err := checkSettings(path, data, SettingsOf(flags, Settings()))
+		return places, Fail(ExitFailure, "", err)
 	}
-	return nil
+	return nil, nil
 }
 
-// checkSettings refuses the first key that is no setting: nobody would see that
-// a misspelt one does nothing.
-func checkSettings(path string, data []byte, known []string) error {
+// checkSettings returns where each setting is. It refuses the first key that is
+// none: nobody would see that a misspelt one does nothing.
+func checkSettings(path string, data []byte, known []string) (map[string]string, error) {
 	var doc, second yaml.Node
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	if err := dec.Decode(&doc); err != nil || len(doc.Content) == 0 {
-		return nil // nothing in it: viper has read it
+		return nil, nil // nothing in it: viper has read it
 	}
 	if err := dec.Decode(&second); !errors.Is(err, io.EOF) {
-		return &textfile.Fault{File: path, Line: max(second.Line, 1), What: "a second document, expected one"}
+		return nil, &textfile.Fault{File: path, Line: max(second.Line, 1), What: "a second document, expected one"}
 	}
+	places := map[string]string{}
 	for i := 0; i+1 < len(doc.Content[0].Content); i += 2 {
 		key := doc.Content[0].Content[i]
 		if name := strings.ToLower(key.Value); slices.Contains(known, name) {
+			places[name] = fmt.Sprintf("%s:%d", path, key.Line)
 			continue
 		}
-		return &textfile.Fault{File: path, Line: key.Line, Where: key.Value,
+		return nil, &textfile.Fault{File: path, Line: key.Line, Where: key.Value,
 			What: fmt.Sprintf("unknown setting in version %s, expected the long name of a flag%s", Version, meant(key.Value, known))}
 	}
-	return nil
+	return places, nil
 }
 
 // meant asks whether a word was meant that is near to what stands there.

@@ -19,7 +19,8 @@ func applySettings(flags *pflag.FlagSet, config string) error {
 	v.SetEnvPrefix("GFAAS")
 	v.SetEnvKeyReplacer(strings.NewReplacer("-", "_"))
 	v.AutomaticEnv()
-	if err := readConfig(v, flags, config); err != nil {
+	places, err := readConfig(v, flags, config)
+	if err != nil {
 		return err
 	}
 	var first error
@@ -36,11 +37,15 @@ func applySettings(flags *pflag.FlagSet, config string) error {
 		}
 		switch v.Get(f.Name).(type) {
 		case map[string]any, []any:
-			first = Usagef("setting %s: expected one value", f.Name)
+			first = Usagef("%s: setting %s: expected one value", places[f.Name], f.Name)
 			return
 		}
 		if err := flags.Set(f.Name, v.GetString(f.Name)); err != nil {
-			first = Usagef("setting %s: %w", f.Name, flagFault(err))
+			place := places[f.Name]
+			if name := "GFAAS_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_")); os.Getenv(name) != "" {
+				place = name
+			}
+			first = Usagef("%s: setting %s: %w", place, f.Name, flagFault(err))
 			return
 		}
 		if f.Annotations == nil {

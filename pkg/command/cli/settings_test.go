@@ -31,7 +31,7 @@ func TestSettingsPrecedence(t *testing.T) {
 	check(11, "--max-rps", "11")
 	t.Setenv("GFAAS_MAX_RPS", "many")
 	var p program
-	if status, _, stderr := p.execute(t, 0, "work"); status != ExitUsage || !strings.Contains(stderr, "max-rps") {
+	if status, _, stderr := p.execute(t, 0, "work"); status != ExitUsage || !strings.Contains(stderr, "error: GFAAS_MAX_RPS: setting max-rps: ") {
 		t.Errorf("a setting that is no number: status %d, %q", status, stderr)
 	}
 }
@@ -79,7 +79,7 @@ func TestConfigFaults(t *testing.T) {
 	nested := filepath.Join(dir, "nested.yaml")
 	write(t, nested, "label: {a: b}\n")
 	var p program
-	if status, _, stderr := p.execute(t, 0, "work", "--config", nested); status != ExitUsage || !strings.Contains(stderr, "setting label: expected one value") {
+	if status, _, stderr := p.execute(t, 0, "work", "--config", nested); status != ExitUsage || !strings.Contains(stderr, nested+":1: setting label: expected one value") {
 		t.Errorf("a setting of many values: status %d, %q", status, stderr)
 	}
 }
@@ -112,6 +112,16 @@ func TestUnknownSettings(t *testing.T) {
 		if status, _, stderr := p.execute(t, 0, "work", "--config", path); status != ExitOK {
 			t.Errorf("%q: status %d, %q", text, status, stderr)
 		}
+	}
+}
+
+// A setting that is wrong is told where it is.
+func TestBadSettingsHaveAPlace(t *testing.T) {
+	path := filepath.Join(isolate(t), "c.yaml")
+	write(t, path, "label: a\nMax-RPS: many\n")
+	var p program
+	if status, _, stderr := p.execute(t, 0, "work", "--config", path); status != ExitUsage || !strings.Contains(stderr, path+":2: setting max-rps: ") {
+		t.Errorf("status %d, %q", status, stderr)
 	}
 }
 
