@@ -82,6 +82,31 @@ func TestWindowsAndOddQuotas(t *testing.T) {
 	}
 }
 
+// TestNewSliceWhileItRuns: a slice that changes under a lease counts within a
+// window, up or down, and so does a new window.
+func TestNewSliceWhileItRuns(t *testing.T) {
+	w := newWorld(t, Config{}, 1)
+	w.lag = ms / 5
+	a := w.join(&worker{id: 1, instance: "a", slice: slice(100, 0.9, 0.9), kernel: ms})
+	b := w.join(&worker{id: 2, instance: "b", slice: slice(100, 0.1, 0.1), kernel: ms})
+	for _, change := range []struct {
+		a, b   float64
+		window time.Duration
+	}{{0.9, 0.1, 100 * ms}, {0.2, 0.7, 100 * ms}, {0.6, 0.3, 50 * ms}, {0.1, 0.9, 200 * ms}} {
+		w.step(Configure{Window: change.window})
+		w.step(AddInstance{Instance: "a", Slice: slice(100, change.a, change.a)})
+		w.step(AddInstance{Instance: "b", Slice: slice(100, change.b, change.b)})
+		beforeA, beforeB := w.total(a), w.total(b)
+		w.run(w.now + 10*time.Second)
+		for n, got := range []time.Duration{w.total(a) - beforeA, w.total(b) - beforeB} {
+			want := []float64{change.a, change.b}[n]
+			if off := got.Seconds() - 10*want; math.Abs(off) > change.window.Seconds() {
+				t.Errorf("%+v: client %d used %v in 10s, want %v", change, n+1, got, want)
+			}
+		}
+	}
+}
+
 // TestQuotaBelowASwitch: who has less of a window than is worth a switch saves it
 // up, and is not forgotten.
 func TestQuotaBelowASwitch(t *testing.T) {
