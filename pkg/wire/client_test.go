@@ -136,6 +136,8 @@ func TestRegistrationValidate(t *testing.T) {
 		"limit":           func(r *Registration) { r.QuotaLimit = 0.1 },
 		"memory negative": func(r *Registration) { r.MemLimit = -1 },
 		"owner negative":  func(r *Registration) { r.OwnerPID = -1 },
+		"slo negative":    func(r *Registration) { r.SLOMS = -1 },
+		"slo too long":    func(r *Registration) { r.SLOMS = 1e300 },
 	} {
 		r := good
 		bend(&r)

@@ -64,6 +64,9 @@ func (r Registration) Seats() []Seat { return append([]Seat{r.Seat}, r.More...) 
 // instanceID is what an instance may be called: it is also a file's name.
 var instanceID = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,62}$`)
 
+// maxSLOMS is a latency objective of 30 years: more nanoseconds might be none.
+const maxSLOMS = 1e12
+
 // socketName is a file beside the instances' folders.
 const socketName = "token.sock"
 
@@ -92,8 +95,8 @@ func (r Registration) Validate() error {
 		}
 		taken[s.Device()] = true
 	}
-	if r.SLOMS < 0 {
-		return fmt.Errorf("instance %s: slo_ms %v is negative", r.Instance, r.SLOMS)
+	if !(r.SLOMS >= 0 && r.SLOMS <= maxSLOMS) {
+		return fmt.Errorf("instance %s: slo_ms %v: expected 0 to %.0g", r.Instance, r.SLOMS, maxSLOMS)
 	}
 	if r.OwnerPID < 0 {
 		return fmt.Errorf("instance %s: owner_pid %d is negative", r.Instance, r.OwnerPID)
