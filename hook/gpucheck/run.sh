@@ -473,14 +473,15 @@ loop() {
 	if [ $status -ne 0 ] || grep -q ' none$' "$work/out"; then cp "$work/err" "$file.err"; fi
 }
 
-# rounds N MODE...: bare and under the library in turns.
+# rounds N MODE...: a second bare and one under the library in turns; a quota is
+# of many windows, and takes two.
 rounds() {
 	times=$1
 	shift
 	while [ "$times" -gt 0 ]; do
-		loop "$work/bare" "$python" "$here/torch_loop.py" 2 "$@"
+		loop "$work/bare" "$python" "$here/torch_loop.py" 1 "$@"
 		grep -q ' [0-9]' "$work/bare" || break
-		loop "$work/hooked" "$slice" -- "$python" "$here/torch_loop.py" 2 "$@"
+		loop "$work/hooked" "$slice" -- "$python" "$here/torch_loop.py" 1 "$@"
 		[ "$times" -gt 1 ] || loop "$work/third" "$slice" --quota 0.3 -- "$python" "$here/torch_loop.py" 2 "$@"
 		times=$((times - 1))
 	done

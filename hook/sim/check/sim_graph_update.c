@@ -150,14 +150,14 @@ static void kernels(void)
     p.extra = extra;
     GIVES(CUDA_SUCCESS, cuGraphKernelNodeSetParams(n, &p));
     GIVES(CUDA_SUCCESS, cuGraphKernelNodeGetParams(n, &q));
-    CHECK(q.kernelParams == NULL && q.extra != NULL);
+    USUALLY(q.kernelParams == NULL && q.extra != NULL);
     p.kernelParams = args;
     USUALLY(cuGraphKernelNodeSetParams(n, &p) != CUDA_SUCCESS); /* one or the other */
     p.extra = NULL;
     MUST(cuGraphKernelNodeSetParams(n, &p));
     memset(&v, 0, sizeof v);
     GIVES(CUDA_SUCCESS, cuGraphKernelNodeGetAttribute(n, CU_LAUNCH_ATTRIBUTE_PRIORITY, &v));
-    CHECK(v.priority == 0);
+    USUALLY(v.priority == 0);
     v.priority = -1;
     GIVES(CUDA_SUCCESS, cuGraphKernelNodeSetAttribute(n, CU_LAUNCH_ATTRIBUTE_PRIORITY, &v));
     GIVES(CUDA_SUCCESS, cuGraphKernelNodeGetAttribute(n, CU_LAUNCH_ATTRIBUTE_PRIORITY, &w));
@@ -395,7 +395,8 @@ static void dot(void)
     int fd = mkstemp(path);
     GIVES(CUDA_SUCCESS, cuGraphDebugDotPrint(g, path, 0));
     ssize_t n = read(fd, text, sizeof text - 1);
-    CHECK(n > 0 && strstr(text, "digraph") && strstr(text, "->") && strstr(text, "tick"));
+    CHECK(n > 0 && strstr(text, "digraph"));
+    USUALLY(strstr(text, "->") && strstr(text, "tick"));
     USUALLY(cuGraphDebugDotPrint(g, "/nowhere/at/all", 0) != CUDA_SUCCESS);
     USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphDebugDotPrint(NULL, path, 0));
     close(fd);
