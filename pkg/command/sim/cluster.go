@@ -55,9 +55,10 @@ fast       the same, by SMs alone
 exclusive  whole GPUs
 
 EVENTS.csv has the columns time_s, action (start or stop), instance, function,
-kind (training, inference, llm), gpus, sm_request, sm_limit (fractions of a
-GPU) and mem_mib; the last three are per GPU. A column gpu may name the models
-of GPU that will do, as in V100|A100. A stop needs no more than its instance.
+kind (training, inference, llm or any other word, of which dilu looks for llm),
+gpus, sm_request, sm_limit (fractions of a GPU) and mem_mib; the last three are
+per GPU. A column gpu may name the models of GPU that will do, as in V100|A100.
+A stop needs no more than its instance.
 
 What has no room is rejected, not queued; then the exit status is 3. In the
 result sm_fragmentation and mem_fragmentation are the part of the GPUs in use
