@@ -63,31 +63,44 @@ func (d Daemon) Start(ctx context.Context) error {
 	if out, err := d.run(ctx, "", "-d"); err != nil {
 		return fmt.Errorf("MPS: %s -d: %w: %s", d.Program, err, lastLine(out))
 	}
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	for d.PID() == 0 {
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("MPS: %s did not start: %s", d.Program, d.Reason())
-		case <-tick.C:
-		}
+	if !until(ctx, func() bool { return d.PID() != 0 }) {
+		return fmt.Errorf("MPS: %s did not start: %s", d.Program, d.Reason())
 	}
 	return nil
 }
 
-// Stop ends the daemon and its servers. Clients that still run have so long to
-// end by themselves.
+// Stop ends the daemon and its servers, and returns when it has ended. Clients
+// that still run have so long to end by themselves.
 func (d Daemon) Stop(ctx context.Context, grace time.Duration) error {
-	if d.PID() == 0 {
+	pid := d.PID()
+	if pid == 0 {
 		return nil
 	}
-	_, err := d.ask(ctx, fmt.Sprintf("quit -t %d", int(grace.Seconds())))
-	if err == nil || d.PID() == 0 {
-		return nil
+	if _, err := d.ask(ctx, fmt.Sprintf("quit -t %d", int(grace.Seconds()))); err != nil && d.PID() != 0 {
+		return err
 	}
-	return err
+	ctx, cancel := context.WithTimeout(ctx, grace+askTime)
+	defer cancel()
+	if !until(ctx, func() bool { return !alive(pid) }) {
+		return fmt.Errorf("MPS: the control daemon %d was told to quit and still runs: %s", pid, d.Reason())
+	}
+	return nil
+}
+
+// until waits until it is so; false: the context ended first.
+func until(ctx context.Context, so func() bool) bool {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for !so() {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-tick.C:
+		}
+	}
+	return true
 }
 
 // Servers lists the servers and their states, of which FAULT is the one to act

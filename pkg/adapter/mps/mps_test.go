@@ -2,9 +2,11 @@ package mps
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"testing"
+	"time"
 )
 
 func TestProbe(t *testing.T) {
@@ -31,6 +33,24 @@ func TestProbe(t *testing.T) {
 		s := Probe()
 		if s.Program != program || s.PID != want || s.Running() != (want != 0) {
 			t.Errorf("PID file %q: %+v, want PID %d", text, s, want)
+		}
+	}
+}
+
+// TestProbeZombie: what has ended does not run, though nobody asked how.
+func TestProbeZombie(t *testing.T) {
+	cmd := exec.Command("true")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, control+".pid"), []byte(strconv.Itoa(cmd.Process.Pid)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(20 * time.Second); ProbeDir(dir).Running(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("it runs still")
 		}
 	}
 }

@@ -10,7 +10,8 @@ import (
 
 // script answers the commands that pkg/adapter/mps sends. A server is a
 // process that sleeps; the file server.PID holds its state, clients.PID its
-// clients. As with the real one, it takes a while until a server is there. What it
+// clients. As with the real one, it takes a while until a server
+// is there, and until the daemon has ended. What it
 // was started with is in the file environ.
 const script = `#!/bin/sh
 dir=$CUDA_MPS_PIPE_DIRECTORY
@@ -36,8 +37,7 @@ while read -r command arg more; do
 	quit)
 		for f in "$dir"/server.*; do [ -e "$f" ] && kill "${f##*.}" && rm "$f"; done
 		rm -f "$dir"/clients.*
-		kill "$(cat "$pidfile")"
-		rm "$pidfile" ;;
+		(sleep 0.2; kill "$(cat "$pidfile")"; rm "$pidfile") </dev/null >/dev/null 2>&1 & ;;
 	*) echo "unknown command $command" ;;
 	esac
 done
