@@ -77,6 +77,7 @@ func writePages(cmd *cobra.Command, header *doc.GenManHeader, dir string) error 
 			return err
 		}
 	}
+	cmd.InitDefaultVersionFlag() // as --help does
 	var page bytes.Buffer
 	own := *header // which is filled with the command's name
 	if err := doc.GenMan(cmd, &own, &page); err != nil {
