@@ -49,6 +49,9 @@ func newPs(t *tool) *cobra.Command {
 has answered for the first time, then ready; exited when its process or
 container is gone; unknown when its runtime does not answer.
 
+What an instance prints is in the file logs/ID.log of the run directory until
+gfaas down; a container's is shown by docker logs.
+
 JSON is a list of {"id", "function", "runtime", "gpu", "pid" or "container",
 "sm_pct", "quota_request", "quota_limit", "mem_limit_mib", "address", "state",
 "started"}.`,
