@@ -152,6 +152,30 @@ func TestEnsureProgramThatFails(t *testing.T) {
 	}
 }
 
+// Daemons that come and go do not fill the memory that run directories are in.
+func TestLogIsBounded(t *testing.T) {
+	bin, dir := t.TempDir(), t.TempDir()
+	script := "#!/bin/sh\nhead -c 1000000 /dev/zero\nexit 1\n"
+	if err := os.WriteFile(filepath.Join(bin, program), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	for range 5 {
+		if _, _, err := Ensure(context.Background(), dir); err == nil {
+			t.Fatal("started, want it to fail")
+		}
+	}
+	logs, err := filepath.Glob(filepath.Join(dir, "tokend.log*"))
+	if err != nil || len(logs) != 2 {
+		t.Fatalf("logs %v, %v; want the last and the one before", logs, err)
+	}
+	for _, path := range logs {
+		if info, err := os.Stat(path); err != nil || info.Size() > maxLog+1_000_000 {
+			t.Errorf("%s: %v, %v", path, info.Size(), err)
+		}
+	}
+}
+
 // Another user's run directory cannot be used, and there is no daemon to start
 // in it.
 func TestForeignRunDir(t *testing.T) {

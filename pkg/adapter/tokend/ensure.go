@@ -21,12 +21,14 @@ const (
 	idleExit  = "5s"
 	startTime = 10 * time.Second
 	pollEvery = 5 * time.Millisecond
+	maxLog    = 1 << 20 // bytes that a log may have and be appended to: run directories are in memory
 	ownRunDir = "set GFAAS_RUN_DIR to a folder of yours"
 )
 
 // Ensure finds the daemon of the run directory, or starts one that leaves when
 // it has been idle for 5 s. Of several starters at once one starts it; started
-// says whether it was this one. The daemon logs to runDir/tokend.log.
+// says whether it was this one. The daemon logs to runDir/tokend.log; one longer
+// than 1 MiB is first put aside as tokend.log.old.
 func Ensure(ctx context.Context, runDir string) (c *Client, started bool, err error) {
 	if runDir, err = filepath.Abs(runDir); err != nil {
 		return nil, false, err
@@ -98,6 +100,9 @@ func (c *Client) start(ctx context.Context, runDir string) error {
 		return err
 	}
 	logPath := filepath.Join(runDir, "tokend.log")
+	if info, err := os.Stat(logPath); err == nil && info.Size() > maxLog {
+		_ = os.Rename(logPath, logPath+".old") // or else it goes on
+	}
 	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return fmt.Errorf("start the token daemon: %w", err)
