@@ -265,7 +265,7 @@ func TestSignalEndsStuck(t *testing.T) {
 		cancel()
 		var errs bytes.Buffer
 		env := &Env{Prog: "tool", In: strings.NewReader(""), Out: io.Discard, Err: &errs}
-		status := env.run(ctx, env.Tree(build), nil, func() syscall.Signal { return syscall.SIGTERM })
+		status := env.run(ctx, env.Tree(build), []string{}, func() syscall.Signal { return syscall.SIGTERM })
 		if status != 143 || left != careful || errs.Len() > 0 {
 			t.Errorf("careful %v: status %d, ran to its end %v, said %q; want 143", careful, status, left, &errs)
 		}
