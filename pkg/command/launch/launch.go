@@ -153,11 +153,16 @@ func (l *Launcher) Start(ctx context.Context, fn function.Function, p Placement)
 	}
 	l.noteSimulated(p.GPUs)
 	secret := preload.NewSecret()
-	answer, err := tokens.Register(ctx, registration(fn, p, secret))
+	// Not under ctx: one that is cut short may still take place, and after it
+	// was taken back.
+	registering, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
+	answer, err := tokens.Register(registering, registration(fn, p, secret))
+	late := registering.Err() != nil
+	cancel()
 	if err != nil {
-		// Cancelled or cut off, the daemon may have it all the same; refused,
-		// the id is someone else's.
-		if ctx.Err() != nil {
+		// Late, the daemon may have it all the same; refused, the id is someone
+		// else's.
+		if late {
 			s.Registered = []string{p.ID}
 		}
 		return s, l.undo(ctx, rt, s, err)

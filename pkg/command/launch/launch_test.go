@@ -62,10 +62,21 @@ func TestSLO(t *testing.T) {
 type tokens struct {
 	mu     sync.Mutex
 	known  map[string]wire.Registration
+	late   []wire.Registration // of those who did not wait
 	refuse error
+	asked  func() // called before a registration takes place
 }
 
-func (d *tokens) Register(_ context.Context, r wire.Registration) (wire.Registered, error) {
+// Register takes place even for somebody who does not wait for the answer, as
+// it does in a daemon, and then when nobody expects it.
+func (d *tokens) Register(ctx context.Context, r wire.Registration) (wire.Registered, error) {
+	if d.asked != nil {
+		d.asked()
+	}
+	if err := ctx.Err(); err != nil {
+		d.late = append(d.late, r)
+		return wire.Registered{}, err
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.refuse != nil {
@@ -298,6 +309,20 @@ func TestCancelled(t *testing.T) {
 	}
 	if _, err := b.Start(ctx, serve, place); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
+	}
+	b.empty(t)
+}
+
+// A registration that was cut short would take place after it was taken back.
+func TestCancelledWhileItRegisters(t *testing.T) {
+	b := newBench(t, time.Minute)
+	ctx, cancel := context.WithCancel(t.Context())
+	b.tokens.asked = cancel
+	if _, err := b.Start(ctx, serve, place); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if len(b.tokens.late) > 0 {
+		t.Errorf("registered after all: %v", b.tokens.late)
 	}
 	b.empty(t)
 }
