@@ -22,7 +22,8 @@ func unitOf(functions []Function) unit {
 	return unit(least)
 }
 
-// mostUnits leaves room for years of execution where whole numbers end.
+// mostUnits is where to stop looking. With a unit this small long sums are beyond
+// the whole numbers of a float64, and rounded as thirds would be.
 const mostUnits = 1 << 40
 
 // numerator is p of a weight p/q in lowest terms, where q divides a power of
