@@ -86,6 +86,9 @@ void gf_say(unsigned kind, const char *format, ...)
     size_t end = start + (size_t)n;
     if (end > sizeof line - 2)
         end = sizeof line - 2;
+    for (char *c = line + start; c < line + end; c++)
+        if ((unsigned char)*c < ' ' || *c == 0x7f)
+            *c = '?'; /* of a value that came from outside: one message is one line */
     line[end] = '\n';
     if (write(STDERR_FILENO, line, end + 1) < 0)
         return; /* nobody reads it: nothing to be done */

@@ -17,6 +17,7 @@ func FuzzEnvironment(f *testing.F) {
 	f.Add(long, long, long, long, long)
 	f.Add("/dev/null", "\x01\xff", "%s%n", "sms=-1,mem=1e99GiB,count=99999999999", "-1")
 	f.Add("/", "a", "b", "sms=,,mem==,count", "1e-300")
+	f.Add("/\n\n\n\n\n", "\n", "\n", "\n\n\n\x1b[2J\n\n", "\n")
 	f.Fuzz(func(t *testing.T, socket, instance, secret, shape, percent string) {
 		env := []string{
 			"LD_PRELOAD=" + filepath.Join(build, "lib/libgfaas.so"), "LD_LIBRARY_PATH=" + filepath.Join(build, "lib/sim"),

@@ -2,6 +2,7 @@
 #include "sim.h"
 
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -146,6 +147,20 @@ static unsigned parse_share(const char *text)
     return milli ? milli : 1;
 }
 
+/* Prints one line on standard error, whatever the values in it hold. */
+void sim_say(const char *format, ...)
+{
+    char line[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    for (char *c = line; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 0x7f)
+            *c = '?';
+    fprintf(stderr, "libcuda (simulated): %s\n", line);
+}
+
 /* Reads the environment; false, after one line on standard error, when
  * GFAAS_SIM_GPU is malformed. */
 bool config_load(void)
@@ -153,12 +168,11 @@ bool config_load(void)
     struct config c = {.sms = 80, .mem = 16ull << 30, .count = 1};
     const char *shape = getenv("GFAAS_SIM_GPU");
     if (shape && !parse_shape(&c, shape)) {
-        fprintf(stderr,
-                "libcuda (simulated): GFAAS_SIM_GPU=%.200s: expected sms=N,mem=SIZE,count=N,context=SIZE\n", shape);
+        sim_say("GFAAS_SIM_GPU=%.200s: expected sms=N,mem=SIZE,count=N,context=SIZE", shape);
         return false;
     }
     if (!find_dir(&c)) {
-        fprintf(stderr, "libcuda (simulated): GFAAS_SIM_DIR is too long\n");
+        sim_say("GFAAS_SIM_DIR is too long");
         return false;
     }
     parse_visible(&c, getenv("CUDA_VISIBLE_DEVICES"));

@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -154,7 +153,7 @@ CUresult shared_join(struct device *d)
         return CUDA_SUCCESS;
     d->fd = open_state(d->index);
     if (d->fd < 0) {
-        fprintf(stderr, "libcuda (simulated): %.200s: %s\n", g_config.dir, strerror(errno));
+        sim_say("%.200s: %s", g_config.dir, strerror(errno));
         return CUDA_ERROR_OPERATING_SYSTEM;
     }
     CUresult r = map_state(d);

@@ -40,6 +40,7 @@ struct config {
 };
 extern struct config g_config;
 bool config_load(void);
+void sim_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* ---- process state (init.c) ---- */
 
