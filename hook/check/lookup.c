@@ -11,16 +11,9 @@
 #define _GNU_SOURCE
 #define CUDA_EXACT_NAMES
 #include "check.h"
+#include "names.h"
 
 #include <dlfcn.h>
-
-static const char *const names[] = {
-#define NAME_NONE(name) #name,
-#define NAME_PTSZ(name) #name, #name "_ptsz",
-#define NAME_PTDS(name) #name, #name "_ptds",
-#define CU(name, since, variant, hook, sim, stream, params, args) NAME_##variant(name)
-#include "symbols.def"
-};
 
 static const char *const rows[] = {
 #define CU(name, since, variant, hook, sim, stream, params, args) #name,

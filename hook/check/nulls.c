@@ -9,18 +9,11 @@
 #define CUDA_EXACT_NAMES
 #include "check.h"
 #include "compat.h"
+#include "names.h"
 
 #include <dlfcn.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-static const char *const names[] = {
-#define NAME_NONE(name) #name,
-#define NAME_PTSZ(name) #name, #name "_ptsz",
-#define NAME_PTDS(name) #name, #name "_ptds",
-#define CU(name, since, variant, hook, sim, stream, params, args) NAME_##variant(name)
-#include "symbols.def"
-};
 
 /* What a program is linked to. The C library's dlsym finds it: a preloaded one
  * would open the driver before the first call. */

@@ -21,8 +21,8 @@ var pluginName = regexp.MustCompile(`^[a-z0-9][-a-z0-9]*$`)
 
 // runPlugin becomes the program gfaas-X for `gfaas X …`, unless X is a command
 // of gfaas itself or there is no such program. Flags before X are the program's
-// too, and `gfaas help X` is `gfaas X --help`. When it returns ran, the program could not be started and status is the
-// exit status.
+// too, and `gfaas help X` is `gfaas X --help`. When it returns ran, the program
+// could not be started and status is the exit status.
 func runPlugin(args []string) (status int, ran bool) {
 	root := (&cli.Env{Prog: "gfaas", Out: io.Discard, Err: io.Discard}).Tree(NewRoot)
 	at := firstWord(root, args)
