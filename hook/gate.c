@@ -66,6 +66,15 @@ void gf_forget_all(void)
     pthread_mutex_unlock(&threads_lock);
 }
 
+/* Moves what a line has counted to where it stays. Locked: who adds the two up
+ * finds it once. */
+static void keep_count(struct gf_thread *self, struct gf_line *line)
+{
+    if (line->launches)
+        self->counts[gf_ordinal(line->device)].launches += (uint64_t)line->launches;
+    line->launches = 0;
+}
+
 static void thread_ends(void *arg)
 {
     struct gf_thread *self = arg;
@@ -75,6 +84,8 @@ static void thread_ends(void *arg)
             *at = self->next;
             break;
         }
+    for (unsigned i = 0; i < GF_CACHED; i++)
+        keep_count(self, &self->line[i]);
     for (gf_each_device(d)) {
         struct gf_counts *own = &self->counts[gf_ordinal(d)];
         d->dead.launches += own->launches;
@@ -165,8 +176,15 @@ static bool usable(struct gf_thread *self)
  * should fail, but nothing goes ungated that is not understood. */
 static void choose(struct gf_line *line, struct gf_device *device)
 {
+    if (!device)
+        device = gf_devices;
     gf_store(&line->stream, NULL);
-    gf_store(&line->device, device ? device : gf_devices);
+    if (line->device == device)
+        return;
+    pthread_mutex_lock(&threads_lock);
+    keep_count(&gf_self, line);
+    gf_store(&line->device, device);
+    pthread_mutex_unlock(&threads_lock);
 }
 
 GF_COLD void gf_enter_sync_slow(struct gf_line *line)
@@ -187,8 +205,10 @@ GF_COLD void gf_enter_sync_slow(struct gf_line *line)
 
 void gf_weigh(struct gf_line *line, int32_t pieces)
 {
-    int32_t *left = gf_metered(line->device) ? &line->marked : &line->left;
-    *left -= pieces - 1;
+    if (gf_metered(line->device))
+        line->marked -= pieces - 1;
+    else
+        line->until -= pieces - 1;
 }
 
 void gf_mark_next(CUstream stream)
@@ -196,7 +216,7 @@ void gf_mark_next(CUstream stream)
     struct gf_line *line = &gf_self.line[gf_line_index(stream)];
     if (gf_load(&line->stream) != stream)
         return;
-    line->left = line->left > 0 ? 0 : line->left;
+    line->until = line->until < line->launches ? line->until : line->launches;
     line->marked = line->marked > 0 ? 0 : line->marked;
 }
 
@@ -215,17 +235,15 @@ static void update(struct gf_line *line, CUstream stream, uint32_t lease, uint64
     }
     line->spent = metered ? blocks : 0;
     line->late = line->spent || (line->entry && line->entry->owner);
-    if (metered && known && line->marked-- > 0) {
-        line->left = 0; /* every launch comes by */
-        return;
-    }
-    int32_t left = metered ? line->marked : line->left;
-    int32_t over = known && left < 0 ? -1 - left : 0;
-    line->left = line->marked = line->entry ? gf_meter_mark(line->entry, over) : -1;
-    if (line->left < 0)
+    int64_t over = metered ? -line->marked : line->launches - line->until;
+    line->until = line->launches;
+    if (metered && known && line->marked-- > 0)
+        return; /* every launch comes by */
+    line->marked = line->entry ? gf_meter_mark(line->entry, known && over > 0 ? (int32_t)over : 0) : -1;
+    if (line->marked < 0)
         gf_store(&line->stream, NULL); /* look at it again next time */
-    else if (metered)
-        line->left = 0;
+    else if (!metered)
+        line->until += 1 + line->marked;
 }
 
 GF_COLD struct gf_line *gf_enter_slow(CUstream stream, uint64_t blocks)
@@ -310,6 +328,9 @@ struct gf_counts gf_count_all(struct gf_device *device)
     for (struct gf_thread *t = threads; t; t = t->next) {
         sum.launches += gf_load(&t->counts[gf_ordinal(device)].launches);
         sum.copies += gf_load(&t->counts[gf_ordinal(device)].copies);
+        for (unsigned i = 0; i < GF_CACHED; i++)
+            if (gf_load(&t->line[i].device) == device)
+                sum.launches += (uint64_t)gf_load(&t->line[i].launches);
     }
     pthread_mutex_unlock(&threads_lock);
     return sum;

@@ -158,19 +158,20 @@ void gf_visible_fork_child(void);
 
 #define GF_CACHED 8 /* streams a thread remembers: as gf_line_index says */
 
-/* What a thread remembers of a stream it sends work to: a line of the
- * processor's cache. */
+/* What a thread remembers of a stream it sends work to. What every launch looks
+ * at is in one line of the processor's cache. */
 struct gf_line {
     CUstream stream __attribute__((aligned(64))); /* NULL: of none */
     struct gf_device *device;
-    uint32_t lease; /* under which it was last found tracked */
-    int32_t left;   /* launches until the next mark, or until the next look at the budget */
-    uint32_t busy;  /* the thread is between the look at the gate and the end of the driver's call */
-    int32_t marked; /* where blocks are metered: launches until the next mark */
-    struct gf_counts *counts; /* of this thread on that device */
+    int64_t launches; /* kernels launched from here since it is of that device */
+    int64_t until;    /* so many launches: the next mark, or the next look at the budget */
+    uint32_t lease;   /* under which it was last found tracked */
+    uint32_t busy;    /* the thread is between the look at the gate and the end of the driver's call */
+    bool late;        /* gf_done_late has something to do */
+    struct gf_counts *counts; /* of this thread on that device: what is not in `launches` */
     struct gf_stream *entry;
     uint64_t spent; /* blocks of the last launch, where they are metered */
-    bool late;      /* gf_done_late has something to do */
+    int32_t marked; /* where blocks are metered: launches until the next mark */
 };
 enum { GF_SYNC = GF_CACHED, GF_UNTRACKED, GF_LINES }; /* for calls that are over when they return; for work that will not run */
 
@@ -238,7 +239,7 @@ static inline __attribute__((always_inline)) struct gf_line *gf_enter_fast(CUstr
     if (gf_unlikely(gf_load(&line->stream) != stream))
         return NULL;
     uint32_t lease = __atomic_load_n(gf_load(&line->device->gate), __ATOMIC_ACQUIRE);
-    if (gf_unlikely(line->lease != lease || --line->left < 0))
+    if (gf_unlikely(line->lease != lease || line->launches >= line->until))
         return NULL;
     return line;
 }
@@ -259,8 +260,11 @@ static inline struct gf_line *gf_enter_sync(void)
  * gate knows that nothing was sent since. */
 static inline void gf_done(struct gf_line *line, uint64_t kernels, CUresult result)
 {
-    uint64_t *count = kernels ? &line->counts->launches : &line->counts->copies;
-    gf_store(count, *count + (kernels ? kernels : 1));
+    if (kernels)
+        gf_store(&line->launches, line->launches + (int64_t)kernels);
+    else
+        gf_store(&line->counts->copies, line->counts->copies + 1);
+    line->until += (int64_t)kernels - 1; /* it is one piece of work */
     if (gf_unlikely(line->late))
         gf_done_late(line, result);
 }

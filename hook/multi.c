@@ -29,15 +29,19 @@ GF_EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *laun
         for (unsigned i = 0; i < n; i++) {
             CUstream stream = launchParamsList[i].hStream;
             struct gf_line *line = gf_enter(stream ? stream : CU_STREAM_LEGACY, spent ? 0 : blocks_of(&launchParamsList[i]));
-            entered[i] = *line;
+            line->until--;
+            entered[i] = *line; /* the next device's stream may take its place */
             gf_leave_sync(line);
         }
         spent = true;
         __atomic_store_n(&self->everywhere, n != 0, __ATOMIC_SEQ_CST);
     } while (!hold(entered, n));
     CUresult result = gf_real.cuLaunchCooperativeKernelMultiDevice(launchParamsList, numDevices, flags);
-    for (unsigned i = 0; i < n; i++)
-        gf_done(&entered[i], 1, result);
+    for (unsigned i = 0; i < n; i++) {
+        gf_store(&entered[i].counts->launches, entered[i].counts->launches + 1);
+        if (entered[i].late)
+            gf_done_late(&entered[i], result);
+    }
     __atomic_store_n(&self->everywhere, 0, __ATOMIC_RELEASE);
     return result;
 }
