@@ -319,6 +319,7 @@ struct gf_stream {
     struct gf_timed graph[GF_MARKS + 1]; /* the graph that is the work before each mark; last, before the next one */
     int32_t since;           /* pieces of work since the last mark, when the next is recorded */
     unsigned turn;           /* marks recorded */
+    unsigned learned;        /* of them, those up to which times are known */
     unsigned passed;         /* of them, those that are known to be over */
     unsigned depth;          /* marks that may be outstanding */
     int32_t stride;          /* pieces of work between two marks */

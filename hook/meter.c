@@ -21,14 +21,15 @@
 
 #define MARK_MS 2.0f       /* GPU time between marks */
 #define IN_FLIGHT_MS 12.0f /* GPU time queued before the program waits: 1,000 kernels of 10 us fit */
-#define MAX_STRIDE 256
+#define MAX_STRIDE 512 /* pieces of work between marks, as the next may take longer */
+#define MAX_AHEAD 1792 /* pieces of work queued before the program waits, likewise */
 #define BEHIND_NS 1000000000u /* a mark that takes longer may wait for the program */
 #define LOOK_NS 50000         /* between two looks at what is in flight */
 #define MAX_WEIGHT (1 << 20)
 #define CAPTURED_NS 50000000 /* for work before a capture: several times what is ever in flight */
 
 /* Chooses how often to mark and how many marks to leave outstanding from the
- * time between the two oldest marks. */
+ * time between two marks that are over. */
 static void adapt(struct gf_stream *entry, unsigned older, unsigned newer)
 {
     float ms = 0;
@@ -42,8 +43,9 @@ static void adapt(struct gf_stream *entry, unsigned older, unsigned newer)
     float each = ms / (float)entry->span[newer];
     float stride = MARK_MS / each;
     entry->stride = stride < 1 ? 1 : stride > MAX_STRIDE ? MAX_STRIDE : (int32_t)stride;
+    int32_t most = MAX_AHEAD / entry->stride < GF_MARKS - 1 ? MAX_AHEAD / entry->stride : GF_MARKS - 1;
     float depth = IN_FLIGHT_MS / (each * (float)entry->stride);
-    entry->depth = depth < 1 ? 1 : depth > GF_MARKS - 1 ? GF_MARKS - 1 : (unsigned)depth;
+    entry->depth = depth < 1 ? 1 : depth > (float)most ? (unsigned)most : (unsigned)depth;
 }
 
 static bool await(CUevent event, uint64_t patience_ns)
@@ -80,26 +82,37 @@ int32_t gf_meter_graph(struct gf_stream *entry, float ms, struct gf_timed graph)
     return pieces < 1 ? 1 : pieces > MAX_WEIGHT ? MAX_WEIGHT : (int32_t)pieces;
 }
 
+/* Waits until no more is in flight than may be, and learns from what is over.
+ * The lock is not held meanwhile: the entry may be dead afterwards. */
+static void hold_back(struct gf_stream *entry)
+{
+    unsigned last = entry->turn - reach(entry);
+    CUevent event = entry->mark[last % GF_MARKS];
+    bool behind = false;
+    if (entry->span[last % GF_MARKS] && gf_real.cuEventQuery(event) == CUDA_ERROR_NOT_READY) {
+        uint64_t patience = entry->behind ? 0 : BEHIND_NS;
+        pthread_mutex_unlock(&entry->device->lock);
+        behind = !await(event, patience);
+        pthread_mutex_lock(&entry->device->lock);
+    }
+    entry->behind = behind;
+    if (entry->dead || behind)
+        return;
+    if (entry->turn - entry->learned > GF_MARKS)
+        entry->learned = entry->turn - GF_MARKS; /* older marks are recorded anew */
+    for (; (int)(last - entry->learned) > 0; entry->learned++)
+        adapt(entry, entry->learned % GF_MARKS, (entry->learned + 1) % GF_MARKS);
+}
+
 int32_t gf_meter_mark(struct gf_stream *entry, int32_t over)
 {
     struct gf_device *device = entry->device;
-    pthread_mutex_lock(&device->lock);
-    bool dead = entry->dead;
-    if (dead || !gf_recordable(entry->stream)) {
-        pthread_mutex_unlock(&device->lock);
-        return dead ? -1 : 0;
-    }
-    unsigned turn = entry->turn;
-    unsigned oldest = (turn - reach(entry)) % GF_MARKS;
-    CUevent old = entry->span[oldest] ? entry->mark[oldest] : NULL;
-    uint64_t patience = entry->behind ? 0 : BEHIND_NS;
-    pthread_mutex_unlock(&device->lock);
-    bool behind = old && !await(old, patience);
-    pthread_mutex_lock(&device->lock);
     int32_t stride = 0;
-    if (!entry->dead && gf_recordable(entry->stream)) { /* still */
-        entry->behind = behind;
-        adapt(entry, turn % GF_MARKS, (turn + 1) % GF_MARKS);
+    pthread_mutex_lock(&device->lock);
+    if (!entry->dead)
+        hold_back(entry);
+    bool dead = entry->dead;
+    if (!dead && gf_recordable(entry->stream)) {
         unsigned at = entry->turn++ % GF_MARKS;
         stride = entry->stride;
         gf_real.cuEventRecord(entry->mark[at], entry->stream);
@@ -109,7 +122,7 @@ int32_t gf_meter_mark(struct gf_stream *entry, int32_t over)
         entry->since = stride;
     }
     pthread_mutex_unlock(&device->lock);
-    return stride - 1;
+    return dead ? -1 : stride ? stride - 1 : 0;
 }
 
 void gf_meter_after(struct gf_stream *entry)

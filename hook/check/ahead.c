@@ -1,10 +1,13 @@
-/* ahead: launches graphs far ahead and prints how many were ever in flight.
+/* ahead: launches far ahead and prints how many were in flight, at most ever
+ * and at most in the last quarter.
  *
- *   ahead US COUNT [KERNELS]
+ *   ahead graph|kernel US COUNT [KERNELS]
  *
- * Launches a graph of one kernel of US microseconds COUNT times without waiting,
- * after as many KERNELS of a microsecond. */
+ * Launches a graph of one kernel of US microseconds, or such a kernel, COUNT
+ * times without waiting, after as many KERNELS of a microsecond. */
 #include "check.h"
+
+#include <stdbool.h>
 
 static int done;
 
@@ -19,25 +22,30 @@ int main(int argc, char **argv)
     CUgraph graph;
     CUgraphNode node;
     CUgraphExec instance;
-    if (argc < 3)
+    if (argc < 4)
         return 2;
     primary_context();
-    CUfunction nop = kernel(check_ptx, "nop"), timed = timed_kernel(atoi(argv[1]));
+    CUfunction nop = kernel(check_ptx, "nop"), timed = timed_kernel(atoi(argv[2]));
     CUstream stream = new_stream();
     CUDA_KERNEL_NODE_PARAMS p = {.func = timed, .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1};
     MUST(cuGraphCreate(&graph, 0));
     MUST(cuGraphAddKernelNode(&node, graph, NULL, 0, &p));
     MUST(cuGraphInstantiate(&instance, graph, 0));
-    for (int i = argc > 3 ? atoi(argv[3]) : 0; i > 0; i--)
+    for (int i = argc > 4 ? atoi(argv[4]) : 0; i > 0; i--)
         MUST(cuLaunchKernel(nop, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
-    int most = 0, count = atoi(argv[2]);
+    bool graphs = !strcmp(argv[1], "graph");
+    int most = 0, late = 0, count = atoi(argv[3]);
     for (int i = 1; i <= count; i++) {
-        MUST(cuGraphLaunch(instance, stream));
+        if (graphs)
+            MUST(cuGraphLaunch(instance, stream));
+        else
+            MUST(cuLaunchKernel(timed, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
         MUST(cuLaunchHostFunc(stream, one_done, NULL));
         int ahead = i - __atomic_load_n(&done, __ATOMIC_RELAXED);
         most = ahead > most ? ahead : most;
+        late = i > count - count / 4 && ahead > late ? ahead : late;
     }
     MUST(cuStreamSynchronize(stream));
-    printf("%d\n", most);
+    printf("%d %d\n", most, late);
     return 0;
 }
