@@ -10,6 +10,9 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 )
 
+// MaxSocketPath is what fits a unix socket's address, in bytes.
+const MaxSocketPath = 107
+
 // Registration asks the token daemon to know an instance. It is the body of
 // POST /v1/instances on the control socket.
 type Registration struct {

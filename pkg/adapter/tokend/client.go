@@ -36,6 +36,23 @@ func InstanceSocketDir(runDir, instance string) string {
 	return filepath.Join(ClientSocketDir(runDir), instance)
 }
 
+// CheckRunDir says whether sockets fit into a run directory: the system bounds
+// their paths.
+func CheckRunDir(runDir string) error {
+	runDir, err := filepath.Abs(runDir)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(ClientSocketDir(runDir), "token.sock")
+	if len(path) <= wire.MaxSocketPath {
+		return nil
+	}
+	return &Error{
+		Err:     fmt.Errorf("the path %s is too long for a socket: %d bytes, at most %d", path, len(path), wire.MaxSocketPath),
+		Missing: true, Remedy: "set GFAAS_RUN_DIR to a shorter path",
+	}
+}
+
 // Error is a failure to reach the daemon, or its refusal.
 type Error struct {
 	Err     error
@@ -160,6 +177,9 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 	}
 	if errors.Is(err, fs.ErrPermission) {
 		return &Error{Err: fmt.Errorf("token daemon at %s: %w", c.socket, err), Missing: true, Remedy: ownRunDir}
+	}
+	if err := CheckRunDir(filepath.Dir(c.socket)); err != nil {
+		return err
 	}
 	return &Error{
 		Err: fmt.Errorf("no token daemon at %s: %w", c.socket, err), Missing: true,

@@ -196,6 +196,24 @@ func TestForeignRunDir(t *testing.T) {
 	}
 }
 
+// A run directory too deep for sockets is found out before anything is made or
+// started, and whoever asks for the daemon hears the same.
+func TestDeepRunDir(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), strings.Repeat("d", wire.MaxSocketPath))
+	_, _, ensured := Ensure(context.Background(), dir)
+	_, asked := Dial(dir).Status(context.Background())
+	for what, err := range map[string]error{"check": CheckRunDir(dir), "ensure": ensured, "status": asked} {
+		var e *Error
+		if !errors.As(err, &e) || !e.Unavailable() || !strings.Contains(err.Error(), "too long for a socket") ||
+			!strings.Contains(e.Hint(), "GFAAS_RUN_DIR") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the run directory: %v, want it not made", err)
+	}
+}
+
 // asNobody takes root's way with files from this thread until the test ends.
 func asNobody(t *testing.T) {
 	if os.Geteuid() != 0 {

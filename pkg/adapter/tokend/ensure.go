@@ -49,6 +49,9 @@ func (c *Client) ensure(ctx context.Context, runDir string) (started bool, err e
 	if c.answers(ctx) {
 		return false, nil
 	}
+	if err := CheckRunDir(runDir); err != nil {
+		return false, err
+	}
 	if err := os.MkdirAll(runDir, 0o700); err != nil {
 		return false, &Error{Err: fmt.Errorf("run directory: %w", err), Missing: true, Remedy: ownRunDir}
 	}

@@ -165,6 +165,10 @@ func firstLine(s string) string {
 // probeRunDir looks at the run directory, or at where it would be made.
 func (t *tool) probeRunDir() check {
 	c := check{Name: "run directory", Required: true, Status: checkOK, Detail: t.launch.RunDir}
+	if err := tokend.CheckRunDir(t.launch.RunDir); err != nil {
+		c.Status, c.Detail, c.Hint = checkBad, err.Error(), cli.HintOf(err)
+		return c
+	}
 	if err := writable(t.launch.RunDir); err != nil {
 		c.Status, c.Detail, c.Hint = checkBad, err.Error(), "set GFAAS_RUN_DIR to a folder of yours"
 		return c

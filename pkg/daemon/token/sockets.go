@@ -14,18 +14,17 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-)
 
-// maxSocketPath is what fits a unix socket's address, in bytes.
-const maxSocketPath = 107
+	"github.com/gfaas/gfaas/pkg/wire"
+)
 
 // lockPatience is how long a daemon that is ending may take.
 const lockPatience = 3 * time.Second
 
 // takeDir makes the run directory and locks it against a second daemon.
 func (d *Daemon) takeDir() error {
-	if len(d.clientSocket()) > maxSocketPath {
-		return fmt.Errorf("the path %s is too long for a socket: %d bytes, at most %d", d.clientSocket(), len(d.clientSocket()), maxSocketPath)
+	if path := d.clientSocket(); len(path) > wire.MaxSocketPath {
+		return fmt.Errorf("the path %s is too long for a socket: %d bytes, at most %d", path, len(path), wire.MaxSocketPath)
 	}
 	if err := os.MkdirAll(d.runDir(), 0o700); err != nil {
 		return fmt.Errorf("run directory: %w", err)
