@@ -54,7 +54,31 @@ static void forget(struct gf_thread *self)
         gf_store(&self->line[i].stream, NULL);
 }
 
-void gf_forget_thread(void) { forget(&gf_self); }
+/* How many pieces of work may go before the next mark is due. */
+static int64_t left(const struct gf_line *line)
+{
+    return gf_metered(line->device) ? line->marked : line->until - line->launches;
+}
+
+/* This thread forgets a stream, and leaves what it might have sent there before
+ * the next mark to whoever is next. The entry is there while the lease holds. */
+static void turn_from(struct gf_line *line)
+{
+    if (!gf_load(&line->stream))
+        return;
+    __atomic_store_n(&line->busy, 1, __ATOMIC_SEQ_CST);
+    uint32_t lease = __atomic_load_n(gf_load(&line->device->gate), __ATOMIC_SEQ_CST);
+    if (line->entry && line->lease == lease && gf_load(&line->stream))
+        gf_meter_left(line->entry, left(line));
+    gf_store(&line->stream, NULL);
+    __atomic_store_n(&line->busy, 0, __ATOMIC_RELEASE);
+}
+
+void gf_forget_thread(void)
+{
+    for (unsigned i = 0; i < GF_LINES; i++)
+        turn_from(&gf_self.line[i]);
+}
 
 /* A thread that is writing a cache line now may undo this: it looks at the
  * entry itself afterwards (gf_enter_slow). */
@@ -78,6 +102,7 @@ static void keep_count(struct gf_thread *self, struct gf_line *line)
 static void thread_ends(void *arg)
 {
     struct gf_thread *self = arg;
+    gf_forget_thread(); /* a later destructor that launches makes it known again */
     pthread_mutex_lock(&threads_lock);
     for (struct gf_thread **at = &threads; *at; at = &(*at)->next)
         if (*at == self) {
@@ -94,7 +119,6 @@ static void thread_ends(void *arg)
     }
     self->known = false;
     pthread_mutex_unlock(&threads_lock);
-    forget(self); /* a later destructor that launches makes it known again */
     gf_stream_thread_gone(self);
 }
 
@@ -178,7 +202,7 @@ static void choose(struct gf_line *line, struct gf_device *device)
 {
     if (!device)
         device = gf_devices;
-    gf_store(&line->stream, NULL);
+    turn_from(line);
     if (line->device == device)
         return;
     pthread_mutex_lock(&threads_lock);
@@ -214,10 +238,9 @@ void gf_weigh(struct gf_line *line, int32_t pieces)
 void gf_mark_next(CUstream stream)
 {
     struct gf_line *line = &gf_self.line[gf_line_index(stream)];
-    if (gf_load(&line->stream) != stream)
-        return;
-    line->until = line->until < line->launches ? line->until : line->launches;
-    line->marked = line->marked > 0 ? 0 : line->marked;
+    if (gf_load(&line->stream) == stream)
+        turn_from(line);
+    gf_self.marks = true;
 }
 
 /* Says in a line what the thread may do under the lease. */
@@ -235,11 +258,13 @@ static void update(struct gf_line *line, CUstream stream, uint32_t lease, uint64
     }
     line->spent = metered ? blocks : 0;
     line->late = line->spent || (line->entry && line->entry->owner);
-    int64_t over = metered ? -line->marked : line->launches - line->until;
+    int64_t rest = known ? left(line) : 0;
     line->until = line->launches;
-    if (metered && known && line->marked-- > 0)
-        return; /* every launch comes by */
-    line->marked = line->entry ? gf_meter_mark(line->entry, known && over > 0 ? (int32_t)over : 0) : -1;
+    if (metered && rest > 0) {
+        line->marked--; /* every launch comes by */
+        return;
+    }
+    line->marked = line->entry ? gf_meter_mark(line->entry, rest, gf_self.marks) : -1;
     if (line->marked < 0)
         gf_store(&line->stream, NULL); /* look at it again next time */
     else if (!metered)
@@ -265,6 +290,7 @@ GF_COLD struct gf_line *gf_enter_slow(CUstream stream, uint64_t blocks)
         update(line, stream, lease, blocks);
         gf_real.cuThreadExchangeStreamCaptureMode(&mode);
     }
+    self->marks = false;
     errno = saved;
     return line;
 }

@@ -180,6 +180,7 @@ struct gf_thread {
     struct gf_counts counts[GF_DEVICES + 1]; /* by device */
     struct gf_counts uncounted;
     bool known;          /* is in the list of threads */
+    bool marks;          /* the next work is to have a mark before it */
     uint32_t everywhere; /* is inside a call that sends work to all devices */
     struct gf_thread *next;
 };
@@ -188,8 +189,8 @@ extern __thread struct gf_thread gf_self GF_TLS;
 GF_COLD struct gf_line *gf_enter_slow(CUstream stream, uint64_t blocks);
 GF_COLD void gf_done_late(struct gf_line *line, CUresult result);
 GF_COLD void gf_enter_sync_slow(struct gf_line *line);
-/* The last launch, or the next, is worth more than one piece of work: it counts
- * for that many, or has a mark before it. */
+/* The last launch, or the next on that stream, is worth more than one piece of
+ * work: it counts for that many, or has a mark before it. */
 void gf_weigh(struct gf_line *line, int32_t pieces);
 void gf_mark_next(CUstream stream);
 /* Forgets what this thread, or every thread, knows of its context's streams. */
@@ -317,7 +318,8 @@ struct gf_stream {
     CUevent mark[GF_MARKS];  /* ring of events that bound the work in flight */
     int32_t span[GF_MARKS];  /* pieces of work before each mark; 0: not recorded */
     struct gf_timed graph[GF_MARKS + 1]; /* the graph that is the work before each mark; last, before the next one */
-    int32_t since;           /* pieces of work since the last mark, when the next is recorded */
+    int32_t since;           /* pieces of work since the last mark, when the next is due */
+    int64_t left;            /* of them, those left that no thread has taken; negative: so many more were sent */
     unsigned turn;           /* marks recorded */
     unsigned learned;        /* of them, those up to which times are known */
     unsigned passed;         /* of them, those that are known to be over */
@@ -359,10 +361,13 @@ void gf_stream_sweep(struct gf_device *device);
 
 /* ---- meter.c ---- */
 
-/* Records a mark and waits for an old one, so that little work is ever in
- * flight. The last launch was worth that many pieces of work more than were to
- * come before the mark. Returns the pieces until the next mark; -1: it is dead. */
-int32_t gf_meter_mark(struct gf_stream *entry, int32_t over);
+/* Of the pieces of work that a thread might send before the next mark so many are
+ * left; negative: it has sent that many more. */
+void gf_meter_left(struct gf_stream *entry, int64_t left);
+/* The same, and it is about to send more. Where a mark is due, or wanted now,
+ * records it and waits for an old one, so that little work is ever in flight.
+ * Returns the pieces until the next mark; -1: it is dead. */
+int32_t gf_meter_mark(struct gf_stream *entry, int64_t left, bool now);
 /* Whether a graph that takes so long (0: unknown) is launched between marks of
  * its own; after such a launch says which it was, if its time is wanted. Returns
  * the pieces of work that it counts for. */

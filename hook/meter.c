@@ -104,25 +104,50 @@ static void hold_back(struct gf_stream *entry)
         adapt(entry, entry->learned % GF_MARKS, (entry->learned + 1) % GF_MARKS);
 }
 
-int32_t gf_meter_mark(struct gf_stream *entry, int32_t over)
+/* Several threads may each leave some; no more goes unmarked for that. Locked. */
+static void give(struct gf_stream *entry, int64_t left)
+{
+    left += entry->left;
+    entry->left = left < entry->stride ? left : entry->stride;
+}
+
+void gf_meter_left(struct gf_stream *entry, int64_t left)
+{
+    pthread_mutex_lock(&entry->device->lock);
+    give(entry, left);
+    pthread_mutex_unlock(&entry->device->lock);
+}
+
+/* Locked. */
+static void record_mark(struct gf_stream *entry)
+{
+    unsigned at = entry->turn++ % GF_MARKS;
+    int64_t span = entry->since - entry->left;
+    gf_real.cuEventRecord(entry->mark[at], entry->stream);
+    entry->span[at] = span < 1 ? 1 : span > INT32_MAX ? INT32_MAX : (int32_t)span;
+    entry->graph[at] = entry->graph[GF_MARKS];
+    entry->graph[GF_MARKS].serial = 0;
+    entry->left = entry->since = entry->stride;
+}
+
+int32_t gf_meter_mark(struct gf_stream *entry, int64_t left, bool now)
 {
     struct gf_device *device = entry->device;
-    int32_t stride = 0;
+    int32_t pieces = 0;
     pthread_mutex_lock(&device->lock);
-    if (!entry->dead)
+    give(entry, left);
+    bool due = now || entry->left <= 0;
+    if (due && !entry->dead)
         hold_back(entry);
     bool dead = entry->dead;
     if (!dead && gf_recordable(entry->stream)) {
-        unsigned at = entry->turn++ % GF_MARKS;
-        stride = entry->stride;
-        gf_real.cuEventRecord(entry->mark[at], entry->stream);
-        entry->span[at] = entry->since + over;
-        entry->graph[at] = entry->graph[GF_MARKS];
-        entry->graph[GF_MARKS].serial = 0;
-        entry->since = stride;
+        if (due)
+            record_mark(entry);
+        pieces = (int32_t)entry->left;
+        entry->left = 0;
     }
     pthread_mutex_unlock(&device->lock);
-    return dead ? -1 : stride ? stride - 1 : 0;
+    return dead ? -1 : pieces ? pieces - 1 : 0;
 }
 
 void gf_meter_after(struct gf_stream *entry)

@@ -96,6 +96,8 @@ struct gf_stream *gf_stream_use(struct gf_device *device, CUstream stream, uint3
         }
         entry->lease = lease;
         entry->ended_at = 0;
+        if (entry->left > 0)
+            entry->left = 0; /* a mark begins it: before, the GPU did nothing */
     }
     pthread_mutex_unlock(&device->lock);
     gf_real.cuCtxPopCurrent_v2(&popped);

@@ -52,7 +52,8 @@ func TestGraphCounts(t *testing.T) {
 // TestAhead launches without waiting. Few pieces of work that take long are ever
 // in flight, whatever came before them, while short ones keep the GPU busy. What
 // kernels take is learned from them: until then no more are in flight than were
-// thought to be short, and afterwards as many as take 12 ms.
+// thought to be short, and afterwards as many as take 12 ms: also where a thread
+// turns to more streams than it remembers, or to another context and back.
 func TestAhead(t *testing.T) {
 	for _, c := range []struct {
 		what, us, count, kernels string
@@ -62,6 +63,8 @@ func TestAhead(t *testing.T) {
 		{what: "graph", us: "20000", count: "12", kernels: "2000", least: 1, most: 4, late: 4},
 		{what: "graph", us: "200", count: "300", kernels: "0", least: 8, most: 150, late: 150},
 		{what: "kernel", us: "100", count: "3000", kernels: "8000", least: 60, most: 1200, late: 200},
+		{what: "switch", us: "100", count: "2000", kernels: "0", least: 60, most: 1200, late: 200},
+		{what: "turns", us: "100", count: "2000", kernels: "0", least: 100, most: 1200, late: 400},
 	} {
 		for _, metered := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s,us=%s,kernels=%s,metered=%v", c.what, c.us, c.kernels, metered), func(t *testing.T) {
