@@ -31,7 +31,7 @@ type program struct {
 func (p *program) build(env *Env) *cobra.Command {
 	p.seen = env
 	root := &cobra.Command{Use: "tool", Short: "A tool"}
-	work := &cobra.Command{Use: "work", Args: cobra.MaximumNArgs(1), RunE: func(*cobra.Command, []string) error {
+	work := &cobra.Command{Use: "work [FILE]", Args: cobra.MaximumNArgs(1), RunE: func(*cobra.Command, []string) error {
 		p.ran, p.form = "work", env.Output
 		return p.fail
 	}}
@@ -128,7 +128,7 @@ func TestUsage(t *testing.T) {
 		{"frob --fast 3", `unknown command "frob"`},
 		{"--frob", "unknown flag: --frob"},
 		{"work --frob", "unknown flag: --frob"},
-		{"work a b", "accepts at most 1 arg"},
+		{"work a b", "accepts at most 1 arg(s), received 2: expected [FILE]"},
 		{"show a", `unknown command "a"`},
 		{"work --max-rps x", `invalid argument "x" for "--max-rps" flag: expected a number like 12.5`},
 		{"work --max-rps 1e999", "expected a number like 12.5 nearer to 0"},
@@ -172,7 +172,7 @@ func TestErrorsInJSON(t *testing.T) {
 		{"work -o json", errors.New("bad \"file\"\nof two lines"), map[string]string{"code": "failed", "message": "bad \"file\"\nof two lines", "hint": ""}},
 		{"work -o json", &below{locked: true}, map[string]string{"code": "locked", "message": "from below", "hint": "do this"}},
 		{"work -o json", context.DeadlineExceeded, map[string]string{"code": "timeout", "message": "context deadline exceeded", "hint": ""}},
-		{"work -o json a b", nil, map[string]string{"code": "usage", "message": "accepts at most 1 arg(s), received 2", "hint": "see 'tool work --help'"}},
+		{"work -o json a b", nil, map[string]string{"code": "usage", "message": "accepts at most 1 arg(s), received 2: expected [FILE]", "hint": "see 'tool work --help'"}},
 		{"work --frob -o json", nil, map[string]string{"code": "usage", "message": "unknown flag: --frob", "hint": "see 'tool work --help'"}},
 		{"frob --output=json", nil, map[string]string{"code": "usage", "message": "unknown command \"frob\" for \"tool\"", "hint": "see 'tool --help'"}},
 		{"plain -ojson", errors.New("a < b"), map[string]string{"code": "failed", "message": "a < b", "hint": ""}},

@@ -98,7 +98,7 @@ func (env *Env) adopt(root *cobra.Command) {
 			check = cobra.NoArgs
 		}
 		cmd.Args = func(c *cobra.Command, args []string) error {
-			return Fail(ExitUsage, seeHelp(c), check(c, args))
+			return Fail(ExitUsage, seeHelp(c), argsFault(c, check(c, args)))
 		}
 		if cmd.RunE == nil && cmd.Run == nil {
 			cmd.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }

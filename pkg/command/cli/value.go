@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
 
@@ -30,4 +32,14 @@ func flagFault(err error) error {
 		want += " nearer to 0"
 	}
 	return fmt.Errorf("invalid argument %q for \"--%s\" flag: expected %s", bad.GetValue(), bad.GetFlag().Name, want)
+}
+
+// argsFault is an error of counting arguments, with those that the command's
+// usage line names.
+func argsFault(cmd *cobra.Command, err error) error {
+	_, expected, some := strings.Cut(cmd.Use, " ")
+	if err == nil || !some {
+		return err
+	}
+	return fmt.Errorf("%w: expected %s", err, expected)
 }
