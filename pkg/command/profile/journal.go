@@ -195,15 +195,15 @@ type past struct {
 // readPast reads the file of an earlier run. A file that does not exist, or
 // that was torn before its header was whole, has no rows.
 func readPast(path string) (past, error) {
+	if there, err := os.Stat(path); err == nil && !there.Mode().IsRegular() {
+		return past{}, fmt.Errorf("%s is not a file that can be gone on with", path) // and a device may have no end
+	}
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return past{}, nil
 	}
 	if err != nil {
 		return past{}, err
-	}
-	if there, err := os.Stat(path); err == nil && !there.Mode().IsRegular() {
-		return past{}, fmt.Errorf("%s is not a file that can be gone on with", path)
 	}
 	whole := data[:bytes.LastIndexByte(data, '\n')+1]
 	p := past{size: int64(len(whole)), torn: len(whole) < len(data)}

@@ -8,7 +8,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
 	"github.com/gfaas/gfaas/pkg/function"
@@ -160,6 +162,24 @@ func TestLanes(t *testing.T) {
 		if !strings.HasPrefix(text, tc.want) {
 			t.Errorf("%s: %s, want %s", tc.list, text, tc.want)
 		}
+	}
+}
+
+// A pipe or a device is refused unread: it may have no end.
+func TestResumeOfNoFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pipe")
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	refused := make(chan error, 1)
+	go func() { _, err := readPast(path); refused <- err }()
+	select {
+	case err := <-refused:
+		if err == nil || !strings.Contains(err.Error(), "is not a file that can be gone on with") {
+			t.Errorf("got %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("it is read")
 	}
 }
 
