@@ -12,6 +12,16 @@ static bool hold(const struct gf_line *entered, unsigned n)
     return true;
 }
 
+/* What a line says of the launch, for which so much was spent before: the next
+ * device's stream may take its place. */
+static struct gf_line note(const struct gf_line *line, uint64_t spent)
+{
+    struct gf_line noted = {.device = line->device, .lease = line->lease, .counts = line->counts, .entry = line->entry};
+    noted.spent = line->device ? line->spent + spent : 0; /* or it is captured now */
+    noted.late = line->late || noted.spent;
+    return noted;
+}
+
 /* All devices' gates must be open at once. While a thread waits at one it is
  * not inside of another: else each device could wait for the next. */
 GF_EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launchParamsList, unsigned int numDevices,
@@ -19,7 +29,7 @@ GF_EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *laun
 {
     if (!gf_boot())
         return CUDA_ERROR_NOT_INITIALIZED;
-    struct gf_line entered[GF_DEVICES];
+    struct gf_line entered[GF_DEVICES] = {0};
     struct gf_thread *self = &gf_self;
     /* More than there are: the driver will say so. */
     unsigned n = launchParamsList && numDevices <= GF_DEVICES ? numDevices : 0;
@@ -30,7 +40,7 @@ GF_EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *laun
             CUstream stream = launchParamsList[i].hStream;
             struct gf_line *line = gf_enter(stream ? stream : CU_STREAM_LEGACY, spent ? 0 : blocks_of(&launchParamsList[i]));
             line->until--;
-            entered[i] = *line; /* the next device's stream may take its place */
+            entered[i] = note(line, entered[i].spent);
             gf_leave_sync(line);
         }
         spent = true;

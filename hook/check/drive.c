@@ -5,7 +5,8 @@
  * has that thread (0 to 7, made when first named) launch COUNT kernels of so
  * many BLOCKS on that device. It prints "THREAD DEVICE" when a launch has
  * returned, and waits for its kernels at the end of a line. BLOCKS 0 copies to
- * the device instead, and a negative one launches what the driver refuses. Ends
+ * the device instead, and a negative one launches what the driver refuses. On
+ * DEVICE -1 it launches on all at once, which the simulated driver refuses. Ends
  * with its input, when all is done.
  *
  *   drive [BLOCK_US] */
@@ -14,6 +15,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#pragma weak cuLaunchCooperativeKernelMultiDevice
 enum { THREADS = 8, DEVICES = 16 };
 
 struct order { int device, blocks, count; };
@@ -35,26 +37,52 @@ static void turn_to(int device)
     MUST(cuCtxSetCurrent(on[device].context));
 }
 
-static void obey(int thread, struct order o, CUstream *stream)
+/* Turns to a device and a stream of this thread there. */
+static CUstream stream_on(int device, CUstream *streams)
+{
+    turn_to(device);
+    if (!streams[device])
+        MUST(cuStreamCreate(&streams[device], CU_STREAM_NON_BLOCKING));
+    return streams[device];
+}
+
+static void obey_everywhere(int thread, struct order o, CUstream *streams)
+{
+    CUDA_LAUNCH_PARAMS p[DEVICES] = {0};
+    int devices;
+    MUST(cuDeviceGetCount(&devices));
+    ENSURE(devices <= DEVICES && cuLaunchCooperativeKernelMultiDevice);
+    for (int d = 0; d < devices; d++) {
+        p[d].hStream = stream_on(d, streams);
+        p[d].function = on[d].kernel;
+        p[d].gridDimX = (unsigned)o.blocks;
+        p[d].gridDimY = p[d].gridDimZ = p[d].blockDimX = p[d].blockDimY = p[d].blockDimZ = 1;
+    }
+    for (int i = 0; i < o.count; i++) {
+        cuLaunchCooperativeKernelMultiDevice(p, (unsigned)devices, 0);
+        printf("%d -1\n", thread);
+        fflush(stdout);
+    }
+}
+
+static void obey(int thread, struct order o, CUstream *streams)
 {
     char bytes[64] = "";
     CUdeviceptr to = 0;
-    turn_to(o.device);
-    if (!*stream)
-        MUST(cuStreamCreate(stream, CU_STREAM_NON_BLOCKING));
+    CUstream stream = stream_on(o.device, streams);
     if (o.blocks == 0)
         MUST(cuMemAlloc(&to, sizeof bytes));
     for (int i = 0; i < o.count; i++) {
         if (o.blocks > 0)
-            MUST(cuLaunchKernel(on[o.device].kernel, (unsigned)o.blocks, 1, 1, 1, 1, 1, 0, *stream, NULL, NULL));
+            MUST(cuLaunchKernel(on[o.device].kernel, (unsigned)o.blocks, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
         else if (o.blocks < 0)
-            ENSURE(cuLaunchKernel(on[o.device].kernel, (unsigned)o.blocks, 1, 1, 1, 1, 1, 0, *stream, NULL, NULL) != CUDA_SUCCESS);
+            ENSURE(cuLaunchKernel(on[o.device].kernel, (unsigned)o.blocks, 1, 1, 1, 1, 1, 0, stream, NULL, NULL) != CUDA_SUCCESS);
         else
             MUST(cuMemcpyHtoD(to, bytes, sizeof bytes));
         printf("%d %d\n", thread, o.device);
         fflush(stdout);
     }
-    MUST(cuStreamSynchronize(*stream));
+    MUST(cuStreamSynchronize(stream));
     if (to)
         MUST(cuMemFree(to));
 }
@@ -67,7 +95,7 @@ static void *work(void *arg)
     CUstream stream[DEVICES] = {0};
     struct order o;
     while (read(inbox[thread][0], &o, sizeof o) == sizeof o)
-        obey(thread, o, &stream[o.device]);
+        (o.device < 0 ? obey_everywhere : obey)(thread, o, stream);
     return NULL;
 }
 
@@ -79,7 +107,7 @@ int main(int argc, char **argv)
     block_us = argc > 1 ? atoi(argv[1]) : 10;
     MUST(cuInit(0));
     while (scanf("%d %d %d %d", &thread, &o.device, &o.blocks, &o.count) == 4) {
-        ENSURE(thread >= 0 && thread < THREADS && o.device >= 0 && o.device < DEVICES);
+        ENSURE(thread >= 0 && thread < THREADS && o.device >= -1 && o.device < DEVICES);
         if (!made[thread]++) {
             ENSURE(pipe(inbox[thread]) == 0);
             ENSURE(pthread_create(&threads[thread], NULL, work, (void *)(size_t)thread) == 0);

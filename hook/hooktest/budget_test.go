@@ -130,6 +130,44 @@ func TestBudgetDaemonDies(t *testing.T) {
 	}
 }
 
+// TestBudgetEverywhere has a process launch on two devices at once. While it
+// waits at the gate of one it gives the lease of the other back when asked, and
+// goes when both are open. What the driver refuses then is put back on both.
+func TestBudgetEverywhere(t *testing.T) {
+	t.Parallel()
+	f := metered(t)
+	p := f.run(f.env(2), "check/drive", "10")
+	p.order(0, -1, 8, 1)
+	zero := f.member(0)
+	zero.budget(100)
+	zero.asked()
+	lease := zero.open()
+	one := f.member(1)
+	one.budget(100)
+	one.asked()
+	if zero.blocks() != 8 {
+		t.Errorf("%d blocks, want 8", zero.blocks())
+	}
+	zero.close(lease)
+	zero.returned(lease)
+	one.give()
+	zero.asked()
+	if n := p.launches(0, -1); n != 0 {
+		t.Errorf("%d launches went by a closed gate", n)
+	}
+	zero.give()
+	f.eventually("it launches", func() bool { return p.launches(0, -1) == 1 })
+	for device, m := range []*member{zero, one} {
+		if m.blocks() != 0 {
+			t.Errorf("device %d: %d blocks were not put back", device, m.blocks())
+		}
+		f.eventually("its launch is told", func() bool { return atomic.LoadUint64(&m.slot().Launches) == 1 })
+	}
+	if err := p.wait(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestBudgetFork has a process fork before it uses the GPU: each has a budget
 // of its own.
 func TestBudgetFork(t *testing.T) {
