@@ -55,13 +55,13 @@ func keepPath(id string) string { return filepath.Join(Dir(), "keep."+id) }
 // nobody is any more, and the folder when nothing else is in it and it is the
 // usual one.
 func Sweep() error {
-	states, err := filepath.Glob(filepath.Join(Dir(), "gpu*.state"))
+	states, err := fs.Glob(os.DirFS(Dir()), "gpu*.state")
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, state := range states {
-		errs = append(errs, sweepDevice(state))
+		errs = append(errs, sweepDevice(Dir(), state))
 	}
 	if os.Getenv("GFAAS_SIM_DIR") == "" {
 		_ = os.Remove(Dir()) // fails unless it is empty, as it should
@@ -71,7 +71,8 @@ func Sweep() error {
 
 // sweepDevice removes a device's files if it gets the lock on all of its state
 // at once: whoever is on the device, joins or leaves holds a part of it.
-func sweepDevice(state string) error {
+func sweepDevice(dir, name string) error {
+	state := filepath.Join(dir, name)
 	f, err := os.OpenFile(state, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -96,13 +97,13 @@ func sweepDevice(state string) error {
 	if there, err := os.Stat(state); err != nil || !os.SameFile(opened, there) {
 		return nil
 	}
-	memory, err := filepath.Glob(strings.TrimSuffix(state, "state") + "mem.*")
+	files, err := fs.Glob(os.DirFS(dir), strings.TrimSuffix(name, "state")+"mem.*")
 	if err != nil {
 		return err
 	}
 	var errs []error
-	for _, path := range append(memory, state) { // whoever waits for the state finds the rest gone
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	for _, file := range append(files, name) { // whoever waits for the state finds the rest gone
+		if err := os.Remove(filepath.Join(dir, file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
 	}

@@ -12,7 +12,10 @@ import (
 // folder makes the files of two devices, and of something else.
 func folder(t *testing.T) string {
 	t.Helper()
-	dir := t.TempDir()
+	dir := filepath.Join(t.TempDir(), "a[b]") // no pattern
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	t.Setenv("GFAAS_SIM_DIR", dir)
 	for _, name := range []string{"gpu0.state", "gpu0.mem.0.1", "gpu0.mem.3.2", "gpu1.state", "gpu1.mem.0.1", "notes"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte("x"), 0o600); err != nil {

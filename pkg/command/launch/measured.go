@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -30,13 +31,13 @@ func MeasuredLock(runDir, gpuName string) string {
 // StopMeasured ends the instances of every gfaas-profile that was killed: its
 // lock is there, and nobody holds it.
 func (l *Launcher) StopMeasured(ctx context.Context) error {
-	locks, err := filepath.Glob(filepath.Join(l.options.RunDir, measuredPrefix+"*"+lockSuffix))
+	locks, err := fs.Glob(os.DirFS(l.options.RunDir), measuredPrefix+"*"+lockSuffix)
 	if err != nil {
 		return err
 	}
 	var failed []error
-	for _, path := range locks {
-		failed = append(failed, l.stopMeasured(ctx, path))
+	for _, name := range locks {
+		failed = append(failed, l.stopMeasured(ctx, filepath.Join(l.options.RunDir, name)))
 	}
 	return errors.Join(failed...)
 }

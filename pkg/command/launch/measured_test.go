@@ -3,6 +3,7 @@ package launch
 import (
 	"context"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -32,6 +33,11 @@ func (s seeing) Find(_ context.Context, id string) ([]instance.Handle, error) {
 // not.
 func TestStopMeasured(t *testing.T) {
 	b := newBench(t, time.Minute)
+	b.runDir = filepath.Join(b.runDir, "a[b]") // no pattern
+	if err := os.Mkdir(b.runDir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	b.options.RunDir = b.runDir
 	id, lock := MeasuredID("sim:1"), MeasuredLock(b.runDir, "sim:1")
 	p := place
 	p.ID = id

@@ -89,12 +89,12 @@ func parseRecord(text []byte) (*instance, error) {
 // loadRegistrations takes over what the daemon before knew. A file that
 // cannot be read is left alone and said.
 func (d *Daemon) loadRegistrations() error {
-	paths, err := filepath.Glob(filepath.Join(d.instancesDir(), "*.json"))
+	files, err := fs.Glob(os.DirFS(d.instancesDir()), "*.json")
 	if err != nil {
 		return err
 	}
-	for _, path := range paths {
-		id := strings.TrimSuffix(filepath.Base(path), ".json")
+	for _, file := range files {
+		path, id := filepath.Join(d.instancesDir(), file), strings.TrimSuffix(file, ".json")
 		if !wire.ValidInstance(id) {
 			continue
 		}
