@@ -195,8 +195,9 @@ type past struct {
 // readPast reads the file of an earlier run. A file that does not exist, or
 // that was torn before its header was whole, has no rows.
 func readPast(path string) (past, error) {
+	// Looked at first: a device or a pipe may have no end.
 	if there, err := os.Stat(path); err == nil && !there.Mode().IsRegular() {
-		return past{}, fmt.Errorf("%s is not a file that can be gone on with", path) // and a device may have no end
+		return past{}, cli.Usagef("%s is not a regular file: rows cannot be read back from it and appended", path)
 	}
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -158,7 +158,6 @@ func (o *runOptions) run(ctx context.Context, env *cli.Env, w world, path string
 	if err != nil {
 		return err
 	}
-	env.Careful()
 	if o.gpu == "" {
 		o.gpu = w.defaultGPU()
 	}
@@ -180,6 +179,7 @@ func (o *runOptions) run(ctx context.Context, env *cli.Env, w world, path string
 		return err
 	}
 	defer func() { _ = out.Close() }()
+	env.Careful()
 	release, err := lockGPUs(w.runDir(), slices.Concat(lanes...))
 	if err != nil {
 		return err
