@@ -175,7 +175,7 @@ func TestResumeOfNoFile(t *testing.T) {
 	go func() { _, err := readPast(path); refused <- err }()
 	select {
 	case err := <-refused:
-		if err == nil || !strings.Contains(err.Error(), "is not a file that can be gone on with") {
+		if err == nil || !strings.Contains(err.Error(), "is not a regular file") {
 			t.Errorf("got %v", err)
 		}
 	case <-time.After(10 * time.Second):
