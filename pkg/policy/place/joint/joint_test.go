@@ -246,3 +246,20 @@ func TestLooksChangeNothing(t *testing.T) {
 		}
 	}
 }
+
+// TestHopelessCostsNothing: of functions that nothing can serve, however many,
+// none is looked at alone, which would take work for each pair of them.
+func TestHopelessCostsNothing(t *testing.T) {
+	p := Problem{
+		Classes: []Class{{Room: Unlimited, Count: Elastic}},
+		Funcs:   []Func{{Demand: 1, Span: 1, Model: NoModel, Options: []Option{{W: One / 2, H: One, Rate: 1, On: []bool{true}}}}},
+	}
+	served := testing.AllocsPerRun(1, func() { Solve(p, Options{}) })
+	const more = 2000
+	for range more {
+		p.Funcs = append(p.Funcs, Func{Demand: 1, Span: 1, Model: NoModel})
+	}
+	if all := testing.AllocsPerRun(1, func() { Solve(p, Options{}) }); all > served+more/2 {
+		t.Errorf("%d functions without a configuration take %v allocations more", more, all-served)
+	}
+}

@@ -83,6 +83,9 @@ func (s *solver) alone() {
 	s.least = math.Inf(1)
 	price := make([]float64, len(s.p.Funcs))
 	for f := range s.p.Funcs {
+		if len(s.p.Funcs[f].Options) == 0 {
+			continue
+		}
 		price[f] = 1
 		for k, class := range s.p.Classes {
 			if class.Count == 0 {
