@@ -155,7 +155,7 @@ func TestEnsureProgramThatFails(t *testing.T) {
 // Daemons that come and go do not fill the memory that run directories are in.
 func TestLogIsBounded(t *testing.T) {
 	bin, dir := t.TempDir(), t.TempDir()
-	script := "#!/bin/sh\nhead -c 1000000 /dev/zero\nexit 1\n"
+	script := "#!/bin/sh\nhead -c 1000000 /dev/zero >&2\nexit 1\n"
 	if err := os.WriteFile(filepath.Join(bin, program), []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +170,7 @@ func TestLogIsBounded(t *testing.T) {
 		t.Fatalf("logs %v, %v; want the last and the one before", logs, err)
 	}
 	for _, path := range logs {
-		if info, err := os.Stat(path); err != nil || info.Size() > maxLog+1_000_000 {
+		if info, err := os.Stat(path); err != nil || info.Size() > MaxLog+1_000_000 {
 			t.Errorf("%s: %v, %v", path, info.Size(), err)
 		}
 	}

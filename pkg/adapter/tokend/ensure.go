@@ -21,14 +21,12 @@ const (
 	idleExit  = "5s"
 	startTime = 10 * time.Second
 	pollEvery = 5 * time.Millisecond
-	maxLog    = 1 << 20 // bytes that a log may have and be appended to: run directories are in memory
 	ownRunDir = "set GFAAS_RUN_DIR to a folder of yours"
 )
 
 // Ensure finds the daemon of the run directory, or starts one that leaves when
 // it has been idle for 5 s. Of several starters at once one starts it; started
-// says whether it was this one. The daemon logs to runDir/tokend.log; one longer
-// than 1 MiB is first put aside as tokend.log.old.
+// says whether it was this one. The daemon's log is that of OpenLog.
 func Ensure(ctx context.Context, runDir string) (c *Client, started bool, err error) {
 	if runDir, err = filepath.Abs(runDir); err != nil {
 		return nil, false, err
@@ -102,11 +100,7 @@ func (c *Client) start(ctx context.Context, runDir string) error {
 	if err != nil {
 		return err
 	}
-	logPath := filepath.Join(runDir, "tokend.log")
-	if info, err := os.Stat(logPath); err == nil && info.Size() > maxLog {
-		_ = os.Rename(logPath, logPath+".old") // or else it goes on
-	}
-	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	log, err := OpenLog(runDir)
 	if err != nil {
 		return fmt.Errorf("start the token daemon: %w", err)
 	}
@@ -118,14 +112,14 @@ func (c *Client) start(ctx context.Context, runDir string) error {
 	cmd := exec.Command(path, "--exit-when-idle", idleExit, "--socket", c.socket)
 	cmd.Env = daemonEnv(os.Environ(), runDir)
 	cmd.Dir = "/"
-	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Stderr = log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return &Error{Err: fmt.Errorf("start the token daemon: %w", err), Missing: true}
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	return c.awaitStart(ctx, ended, func() string { return logTail(logPath, before) })
+	return c.awaitStart(ctx, ended, func() string { return logTail(log.Name(), before) })
 }
 
 func (c *Client) awaitStart(ctx context.Context, ended <-chan error, tail func() string) error {

@@ -105,7 +105,7 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	log := logger(o.env)
+	log := logger(o.env, filepath.Dir(socket))
 	keeper := newKeeper(filepath.Dir(socket), o.mps == "off", log)
 	var occupied occupancy
 	defer occupied.real.Close()
@@ -209,19 +209,4 @@ func notify(log *slog.Logger, state string) {
 func isRunDir(dir string) bool {
 	run, err := filepath.Abs(cli.RunDir())
 	return err == nil && run == dir
-}
-
-// logger writes text on a terminal and JSON otherwise.
-func logger(env *cli.Env) *slog.Logger {
-	o := &slog.HandlerOptions{Level: slog.LevelInfo}
-	switch {
-	case env.Quiet:
-		o.Level = slog.LevelError
-	case env.Verbose:
-		o.Level = slog.LevelDebug
-	}
-	if env.ErrTerminal {
-		return slog.New(slog.NewTextHandler(env.Err, o))
-	}
-	return slog.New(slog.NewJSONHandler(env.Err, o))
 }
