@@ -10,7 +10,6 @@ package process
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -41,7 +40,6 @@ type Runtime struct {
 
 	mu       sync.Mutex
 	children map[identity]*child
-	ports    map[int]bool // handed out to instances that have not ended
 }
 
 // identity tells a process from a later one with the same PID.
@@ -64,7 +62,7 @@ func New(config Config) *Runtime {
 	if dir, err := filepath.Abs(config.RunDir); err == nil {
 		config.RunDir = dir
 	}
-	return &Runtime{config: config, children: map[identity]*child{}, ports: map[int]bool{}}
+	return &Runtime{config: config, children: map[identity]*child{}}
 }
 
 // Name is "process".
@@ -83,20 +81,20 @@ func (r *Runtime) Start(ctx context.Context, spec instance.Spec) (instance.Handl
 	if err := preload.CheckLoads(ctx, spec.Command[0], r.config.Libs.Hook); err != nil {
 		return instance.Handle{}, err
 	}
-	port, err := r.freePort()
+	port, err := freePort()
 	if err != nil {
 		return instance.Handle{}, fmt.Errorf("find a free port: %w", err)
 	}
 	handle, err := r.launch(spec, port)
 	if err != nil {
-		r.release(port)
+		port.release()
 	}
 	return handle, err
 }
 
 // launch starts the command and sees to it that it is reaped.
-func (r *Runtime) launch(spec instance.Spec, port int) (instance.Handle, error) {
-	env, err := r.environ(spec, port)
+func (r *Runtime) launch(spec instance.Spec, port port) (instance.Handle, error) {
+	env, err := r.environ(spec, port.number)
 	if err != nil {
 		return instance.Handle{}, err
 	}
@@ -127,7 +125,7 @@ func (r *Runtime) launch(spec instance.Spec, port int) (instance.Handle, error) 
 	}
 	handle := instance.Handle{
 		Runtime: Name, PID: cmd.Process.Pid, LogPath: logPath, Started: time.Now(),
-		Address: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)),
+		Address: net.JoinHostPort("127.0.0.1", strconv.Itoa(port.number)),
 	}
 	// Nothing has reaped it yet, so its entry is there even if it has ended.
 	stat, err := readStat(handle.PID)
@@ -142,7 +140,7 @@ func (r *Runtime) launch(spec instance.Spec, port int) (instance.Handle, error) 
 }
 
 // adopt reaps the process when it ends.
-func (r *Runtime) adopt(id identity, cmd *exec.Cmd, port int) {
+func (r *Runtime) adopt(id identity, cmd *exec.Cmd, port port) {
 	c := &child{done: make(chan struct{})}
 	r.mu.Lock()
 	r.children[id] = c
@@ -150,7 +148,7 @@ func (r *Runtime) adopt(id identity, cmd *exec.Cmd, port int) {
 	go func() {
 		_ = cmd.Wait() // how it ended is in the state
 		c.state = cmd.ProcessState
-		r.release(port)
+		port.release()
 		close(c.done)
 	}()
 }
@@ -159,35 +157,6 @@ func (r *Runtime) child(h instance.Handle) *child {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.children[identity{h.PID, h.StartTime}]
-}
-
-// freePort finds a port that nobody listens on now.
-func (r *Runtime) freePort() (int, error) {
-	const attempts = 100
-	for range attempts {
-		l, err := net.Listen("tcp4", "127.0.0.1:0")
-		if err != nil {
-			return 0, err
-		}
-		port := l.Addr().(*net.TCPAddr).Port
-		if err := l.Close(); err != nil {
-			return 0, err
-		}
-		r.mu.Lock()
-		taken := r.ports[port]
-		r.ports[port] = true
-		r.mu.Unlock()
-		if !taken {
-			return port, nil
-		}
-	}
-	return 0, errors.New("every port that the system offered was handed out before")
-}
-
-func (r *Runtime) release(port int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.ports, port)
 }
 
 // openLog opens a log to append to, for its owner's eyes.
