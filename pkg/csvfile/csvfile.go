@@ -56,13 +56,14 @@ func Read[T any](r io.Reader, name string, columns []Column[T], blank func() T) 
 		return nil, syntaxFault(err, name, nil, data)
 	}
 	header := trimAll(first)
-	if err := CheckLineEnds(header, name); err != nil {
+	if err := CheckHeader(header, name); err != nil {
 		return nil, err
 	}
 	places, err := locate(header, columns, name)
 	if err != nil {
 		return nil, err
 	}
+	noteSlips(r, header, columns, name)
 	var rows []Row[T]
 	for {
 		record, err := in.Read()
@@ -90,13 +91,53 @@ func Read[T any](r io.Reader, name string, columns []Column[T], blank func() T) 
 	}
 }
 
-// CheckLineEnds refuses a file whose lines have no line feeds: all of it would
-// be the header.
-func CheckLineEnds(header []string, name string) error {
+// CheckHeader refuses a file whose lines have no line feeds, so that all of it
+// would be the header, and one whose cells have no commas between them.
+func CheckHeader(header []string, name string) error {
 	if slices.ContainsFunc(header, func(cell string) bool { return strings.Contains(cell, "\r") }) {
 		return &textfile.Fault{File: name, Line: 1, What: "lines end in a carriage return alone, expected a line feed behind it"}
 	}
+	if len(header) == 1 && strings.ContainsAny(header[0], ";\t") {
+		return &textfile.Fault{File: name, Line: 1, What: "there are semicolons or tabs between the cells, expected commas"}
+	}
 	return nil
+}
+
+// Lacks says that a header has no such column, and what it has that may be meant
+// to be it.
+func Lacks(header []string, column string) string {
+	what := "the header has no such column"
+	for _, cell := range header {
+		if textfile.Slip(cell, []string{column}) != "" {
+			return what + " but " + Quote(cell)
+		}
+	}
+	return what
+}
+
+// noteSlips tells of each column that is none and looks like one that is not
+// there: it is ignored, as every unknown column is, and perhaps should not be.
+func noteSlips[T any](file io.Reader, header []string, columns []Column[T], name string) {
+	known := func(cell string) bool {
+		return slices.ContainsFunc(columns, func(c Column[T]) bool { return c.Name == cell })
+	}
+	missing := absent(header, columns)
+	for _, cell := range header {
+		if meant := textfile.Slip(cell, missing); meant != "" && !known(cell) {
+			textfile.Notef(file, "%s:1: %s: not a column of this file, so it is ignored: %s?", name, Quote(cell), meant)
+		}
+	}
+}
+
+// absent are the names of the columns that the header has not.
+func absent[T any](header []string, columns []Column[T]) []string {
+	var names []string
+	for _, c := range columns {
+		if !slices.Contains(header, c.Name) {
+			names = append(names, c.Name)
+		}
+	}
+	return names
 }
 
 // Unique reports the second of two rows with the same key, naming both lines;
@@ -135,8 +176,7 @@ func locate[T any](header []string, columns []Column[T], name string) ([]int, er
 	for i, c := range columns {
 		places[i] = slices.Index(header, c.Name)
 		if places[i] < 0 && c.Required {
-			return nil, &textfile.Fault{File: name, Line: 1, Where: c.Name,
-				What: "the header has no such column, expected " + required(columns)}
+			return nil, &textfile.Fault{File: name, Line: 1, Where: c.Name, What: Lacks(header, c.Name) + ", expected " + required(columns)}
 		}
 		if places[i] >= 0 && slices.Contains(header[places[i]+1:], c.Name) {
 			return nil, &textfile.Fault{File: name, Line: 1, Where: c.Name, What: "the header has this column twice, expected once"}

@@ -1,8 +1,11 @@
 package csvfile
 
 import (
+	"io"
 	"strings"
 	"testing"
+
+	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
 type pair struct {
@@ -11,8 +14,10 @@ type pair struct {
 	note string
 }
 
-func read(text string) ([]Row[pair], error) {
-	return Read(strings.NewReader(text), "f.csv", []Column[pair]{
+func read(text string) ([]Row[pair], error) { return readFrom(strings.NewReader(text)) }
+
+func readFrom(file io.Reader) ([]Row[pair], error) {
+	return Read(file, "f.csv", []Column[pair]{
 		{Name: "name", Required: true, Set: func(p *pair, cell string) (err error) { p.name, err = Name(cell); return err }},
 		{Name: "n", Required: true, Set: func(p *pair, cell string) (err error) { p.n, err = Positive(cell); return err }},
 		{Name: "note", Set: func(p *pair, cell string) error { p.note = cell; return nil }},
@@ -47,6 +52,9 @@ func TestReadFaults(t *testing.T) {
 		"old Mac":        {"name,n,note\ra,1,x\r", "f.csv:1: lines end in a carriage return alone"},
 		"binary":         {"\x00\x01\x02", "f.csv:1: not a text file"},
 		"not UTF-8":      {"name,n\na\xff,1\n", "f.csv:1: not a text file"},
+		"semicolons":     {"name;n;note\na;1;x\n", "f.csv:1: there are semicolons or tabs between the cells, expected commas"},
+		"tabs":           {"name\tn\na\t1\n", "f.csv:1: there are semicolons or tabs between the cells, expected commas"},
+		"other case":     {"Name,N\na,1\n", `f.csv:1: name: the header has no such column but "Name", expected name,n`},
 		"no column":      {"name,note\na,1\n", "f.csv:1: n: the header has no such column, expected name,n"},
 		"column twice":   {"name,n,n\na,1,2\n", "f.csv:1: n: the header has this column twice"},
 		"short":          {"name,n,note\na\n", "f.csv:2: n: missing: the line has 1 of 3 fields"},
@@ -108,6 +116,24 @@ func TestCells(t *testing.T) {
 	for cell, ok := range map[string]bool{"1": true, "0": false, "-3": false, "1.5": false, "99999999999999999999": false, "x": false} {
 		if _, err := Count(cell, 1); (err == nil) != ok {
 			t.Errorf("count %q: %v", cell, err)
+		}
+	}
+}
+
+// TestSlipsAreNoted: a column whose name looks like one that is not there is
+// ignored, and whoever listens is told.
+func TestSlipsAreNoted(t *testing.T) {
+	for header, want := range map[string]string{
+		"name,n,nota":      `f.csv:1: "nota": not a column of this file, so it is ignored: note?`,
+		"name,n,NOTE":      `f.csv:1: "NOTE": not a column of this file, so it is ignored: note?`,
+		"name,n,note,nota": "", // note is there
+		"name,n,remark":    "",
+		"name,n,note":      "",
+	} {
+		var notes []string
+		file := textfile.Noting(strings.NewReader(header+"\n"), func(text string) { notes = append(notes, text) })
+		if _, err := readFrom(file); err != nil || strings.Join(notes, "; ") != want {
+			t.Errorf("%s: %q, %v; want %q", header, notes, err, want)
 		}
 	}
 }

@@ -15,9 +15,6 @@ import (
 // MaxGPUs is the most GPUs an instance may span.
 const MaxGPUs = 1024
 
-// Load reads events from a file, or from standard input for "-".
-func Load(path string) (Log, error) { return textfile.Load(path, Read) }
-
 // Read reads events (CSV: time_s, action, instance, function, kind, gpus,
 // sm_request, sm_limit, mem_mib, optionally gpu) and puts them in the order of
 // time. A start of what runs and a stop of what does not are faults. Name is

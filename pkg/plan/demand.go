@@ -6,11 +6,7 @@ import (
 	"strings"
 
 	"github.com/gfaas/gfaas/pkg/csvfile"
-	"github.com/gfaas/gfaas/pkg/textfile"
 )
-
-// LoadDemand reads a demand from a file, or from standard input for "-".
-func LoadDemand(path string) ([]Demand, error) { return textfile.Load(path, ReadDemand) }
 
 // ReadDemand reads a demand (CSV: function, rps, optionally slo_ms); name is
 // what messages call it.

@@ -8,9 +8,6 @@ import (
 	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
-// LoadInventory reads an inventory from a file, or from standard input for "-".
-func LoadInventory(path string) ([]Device, error) { return textfile.Load(path, ReadInventory) }
-
 // ReadInventory reads an inventory (CSV: node, gpu, mem_mib, optionally uuid,
 // model, sms, used_mem_mib); gpu is the device's number on its node. Name is
 // what messages call the file.

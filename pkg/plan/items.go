@@ -24,9 +24,6 @@ type Item struct {
 // maxItems is the most items that a file may stand for, copies counted.
 const maxItems = 5_000_000
 
-// LoadItems reads items from a file, or from standard input for "-".
-func LoadItems(path string) ([]Item, error) { return textfile.Load(path, ReadItems) }
-
 // ReadItems reads items (CSV: id, quota, sm_pct, optionally mem_mib, count);
 // name is what messages call the file.
 func ReadItems(r io.Reader, name string) ([]Item, error) {

@@ -13,10 +13,6 @@ import (
 	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
-// LoadFunctions reads function costs from a file, or from standard input for
-// "-".
-func LoadFunctions(path string) ([]Function, error) { return textfile.Load(path, ReadFunctions) }
-
 // absent marks a duration that the file does not give.
 const absent = time.Duration(-1)
 
@@ -28,11 +24,12 @@ func ReadFunctions(r io.Reader, name string) ([]Function, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", name, err)
 	}
+	file := textfile.Instead(r, bytes.NewReader(data))
 	if isProfile(header(data)) {
-		return fromProfile(data, name)
+		return fromProfile(file, name)
 	}
 	blank := func() Function { return Function{Weight: 1, Cold: absent} }
-	lines, err := csvfile.Read(bytes.NewReader(data), name, costColumns(header(data)), blank)
+	lines, err := csvfile.Read(file, name, costColumns(header(data)), blank)
 	if err != nil {
 		return nil, err
 	}

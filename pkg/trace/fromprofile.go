@@ -1,8 +1,8 @@
 package trace
 
 import (
-	"bytes"
 	"cmp"
+	"io"
 	"math"
 	"slices"
 	"time"
@@ -20,8 +20,8 @@ func isProfile(header []string) bool {
 // row that is most like having the GPU to itself, as invocations have it in a
 // simulation. That is, of those with warm_ms, the one with the most SMs, then
 // the largest quota, then the smallest batch.
-func fromProfile(data []byte, name string) ([]Function, error) {
-	rows, err := profile.Read(bytes.NewReader(data), name)
+func fromProfile(file io.Reader, name string) ([]Function, error) {
+	rows, err := profile.Read(file, name)
 	if err != nil {
 		return nil, err
 	}

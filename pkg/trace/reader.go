@@ -38,7 +38,7 @@ func Open(r io.Reader, name string, names *Names, seed uint64) (*Reader, error) 
 	for _, cell := range first {
 		in.header = append(in.header, string(cell))
 	}
-	if err := csvfile.CheckLineEnds(in.header, name); err != nil {
+	if err := csvfile.CheckHeader(in.header, name); err != nil {
 		return nil, err
 	}
 	if slices.Contains(in.header, "HashFunction") {
@@ -50,7 +50,7 @@ func Open(r io.Reader, name string, names *Names, seed uint64) (*Reader, error) 
 		in.place[i] = slices.Index(in.header, column)
 		if in.place[i] < 0 {
 			return nil, fault(name, in.lines.line, column,
-				"the header has no such column, expected function,invoke_time_ms or the per-minute layout (HashFunction,1,2,…)")
+				"%s, expected function,invoke_time_ms or the per-minute layout (HashFunction,1,2,…)", csvfile.Lacks(in.header, column))
 		}
 		if slices.Contains(in.header[in.place[i]+1:], column) {
 			return nil, fault(name, in.lines.line, column, "the header has this column twice, expected once")

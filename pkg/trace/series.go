@@ -27,9 +27,6 @@ type point struct {
 	rps    float64
 }
 
-// LoadSeries reads a series from a file, or from standard input for "-".
-func LoadSeries(path string) (Series, error) { return textfile.Load(path, ReadSeries) }
-
 // ReadSeries reads a series (CSV: second,rps); name is what messages call it.
 // Seconds are whole, in any order; one that is not there had no requests.
 func ReadSeries(r io.Reader, name string) (Series, error) {

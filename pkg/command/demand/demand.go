@@ -13,7 +13,7 @@ import (
 
 // Load reads a demand. What has the form of a list like resnet=250,bert=40 is
 // one, unless there is a file of that name.
-func Load(arg string) ([]plan.Demand, error) {
+func Load(env *cli.Env, arg string) ([]plan.Demand, error) {
 	if strings.Contains(arg, "=") {
 		if _, err := os.Stat(arg); errors.Is(err, fs.ErrNotExist) {
 			d, err := plan.ParseDemand(arg)
@@ -23,7 +23,7 @@ func Load(arg string) ([]plan.Demand, error) {
 			return d, nil
 		}
 	}
-	d, err := plan.LoadDemand(arg)
+	d, err := cli.Load(env, arg, plan.ReadDemand)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, cli.Fail(cli.ExitFailure, "a demand can also be a list like resnet=250,bert=40", err)
 	}

@@ -112,7 +112,7 @@ func (o *exportOptions) run(path string) error {
 	if m.Functions, err = o.files.loadFunctions(); err != nil {
 		return err
 	}
-	if m.Inventory, err = o.files.loadInventory(); err != nil {
+	if m.Inventory, err = o.files.loadInventory(o.env); err != nil {
 		return err
 	}
 	out, err := o.write(p, m)

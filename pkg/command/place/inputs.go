@@ -60,14 +60,14 @@ func checkStdin(paths ...string) error {
 
 // loadProfile reads the profile, its rows of one model of GPU if one is chosen;
 // nil when none was given.
-func (i *inputs) loadProfile() ([]profile.Row, error) {
+func (i *inputs) loadProfile(env *cli.Env) ([]profile.Row, error) {
 	switch {
 	case i.profile == "" && i.model != "":
 		return nil, cli.Usagef("--gpu-model is of a profile: expected --profile with it")
 	case i.profile == "":
 		return nil, nil
 	}
-	rows, err := profile.Load(i.profile)
+	rows, err := cli.Load(env, i.profile, profile.Read)
 	if err != nil || i.model == "" || len(rows) == 0 {
 		return rows, err
 	}
@@ -84,19 +84,19 @@ func (i *inputs) loadProfile() ([]profile.Row, error) {
 }
 
 // loadDemand reads the demand, nil when none was given.
-func (i *inputs) loadDemand() ([]plan.Demand, error) {
+func (i *inputs) loadDemand(env *cli.Env) ([]plan.Demand, error) {
 	if i.demand == "" {
 		return nil, nil
 	}
-	return demand.Load(i.demand)
+	return demand.Load(env, i.demand)
 }
 
 // loadInventory reads the inventory, nil when none was given.
-func (i *inputs) loadInventory() ([]plan.Device, error) {
+func (i *inputs) loadInventory(env *cli.Env) ([]plan.Device, error) {
 	if i.inventory == "" {
 		return nil, nil
 	}
-	return plan.LoadInventory(i.inventory)
+	return cli.Load(env, i.inventory, plan.ReadInventory)
 }
 
 // input checks the flags and reads what they name.
@@ -104,13 +104,13 @@ func (o *planOptions) input(cmd *cobra.Command) (in policy.Input, err error) {
 	if err := o.check(cmd); err != nil {
 		return in, err
 	}
-	if in.Profile, err = o.files.loadProfile(); err != nil {
+	if in.Profile, err = o.files.loadProfile(o.env); err != nil {
 		return in, err
 	}
-	if in.Demand, err = o.files.loadDemand(); err != nil {
+	if in.Demand, err = o.files.loadDemand(o.env); err != nil {
 		return in, err
 	}
-	if in.Devices, err = o.files.loadInventory(); err != nil {
+	if in.Devices, err = o.files.loadInventory(o.env); err != nil {
 		return in, err
 	}
 	if in.Functions, err = o.files.loadFunctions(); err != nil {

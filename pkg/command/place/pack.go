@@ -71,7 +71,7 @@ func (o *packOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return cli.Usagef("--bin %s: %w", o.bin, err)
 	}
-	items, err := plan.LoadItems(o.items)
+	items, err := cli.Load(o.env, o.items, plan.ReadItems)
 	if err != nil {
 		return err
 	}

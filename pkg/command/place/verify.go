@@ -49,13 +49,13 @@ func runVerify(env *cli.Env, files inputs, path string) error {
 		return err
 	}
 	var in verify.Inputs
-	if in.Profile, err = files.loadProfile(); err != nil {
+	if in.Profile, err = files.loadProfile(env); err != nil {
 		return err
 	}
-	if in.Demand, err = files.loadDemand(); err != nil {
+	if in.Demand, err = files.loadDemand(env); err != nil {
 		return err
 	}
-	if in.Inventory, err = files.loadInventory(); err != nil {
+	if in.Inventory, err = files.loadInventory(env); err != nil {
 		return err
 	}
 	if in.Functions, err = files.loadFunctions(); err != nil {

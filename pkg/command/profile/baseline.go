@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
@@ -19,8 +20,8 @@ type baseline struct {
 
 // loadBaseline reads the rows that the job will measure again. It is an error
 // when there are none: the gate could never trip.
-func loadBaseline(path string, most float64, j job, model string) (*baseline, error) {
-	rows, err := profile.Load(path)
+func loadBaseline(env *cli.Env, path string, most float64, j job, model string) (*baseline, error) {
+	rows, err := cli.Load(env, path, profile.Read)
 	if err != nil {
 		return nil, err
 	}

@@ -55,7 +55,7 @@ func (o *outlookOptions) flags(cmd *cobra.Command) {
 }
 
 // check says what is wrong with the flags, and reads the demand.
-func (o *outlookOptions) check(cmd *cobra.Command, path string) ([]plan.Demand, error) {
+func (o *outlookOptions) check(env *cli.Env, cmd *cobra.Command, path string) ([]plan.Demand, error) {
 	f := cmd.Flags()
 	if f.Changed("rps") {
 		if err := checkList("rps", o.rps, formatFloat, func(v float64) bool { return v >= csvfile.Smallest && v <= csvfile.Largest }, "rates above 0"); err != nil {
@@ -76,7 +76,7 @@ func (o *outlookOptions) check(cmd *cobra.Command, path string) ([]plan.Demand, 
 	case o.demand == "":
 		return nil, nil
 	}
-	return demand.Load(o.demand)
+	return demand.Load(env, o.demand)
 }
 
 // objective is a function's own of the demand, else slo, in ms.

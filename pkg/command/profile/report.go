@@ -70,11 +70,11 @@ func (o *reportOptions) run(env *cli.Env, cmd *cobra.Command, path string) error
 	if cmd.Flags().Changed("slo") && o.slo <= 0 {
 		return cli.Usagef("--slo %v: expected more than 0", o.slo)
 	}
-	wanted, err := o.outlook.check(cmd, path)
+	wanted, err := o.outlook.check(env, cmd, path)
 	if err != nil {
 		return err
 	}
-	rows, err := profile.Load(path)
+	rows, err := cli.Load(env, path, profile.Read)
 	if err != nil {
 		return err
 	}

@@ -170,7 +170,7 @@ func (o *runOptions) run(ctx context.Context, env *cli.Env, w world, path string
 		return err
 	}
 	if o.baseline != "" {
-		if j.baseline, err = loadBaseline(o.baseline, o.regression, j, model); err != nil {
+		if j.baseline, err = loadBaseline(env, o.baseline, o.regression, j, model); err != nil {
 			return err
 		}
 	}

@@ -88,7 +88,7 @@ func (o *searchOptions) run(env *cli.Env, cmd *cobra.Command) error {
 	if err := o.valid(cmd.Flags().Changed("slo")); err != nil {
 		return err
 	}
-	rows, err := profile.Load(o.table)
+	rows, err := cli.Load(env, o.table, profile.Read)
 	if err != nil {
 		return err
 	}

@@ -91,7 +91,7 @@ func (o *clusterOptions) run(cmd *cobra.Command) error {
 	if err := o.check(cmd); err != nil {
 		return err
 	}
-	log, err := events.Load(o.events)
+	log, err := cli.Load(o.env, o.events, events.Read)
 	if err != nil {
 		return err
 	}
@@ -169,7 +169,7 @@ func (o *clusterOptions) check(cmd *cobra.Command) error {
 // devices are the GPUs of the cluster, node by node.
 func (o *clusterOptions) devices() ([]plan.Device, error) {
 	if o.inventory != "" {
-		list, err := plan.LoadInventory(o.inventory)
+		list, err := cli.Load(o.env, o.inventory, plan.ReadInventory)
 		return online.Grouped(list), err
 	}
 	out := make([]plan.Device, 0, o.nodes*o.perNode)

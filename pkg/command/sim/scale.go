@@ -90,7 +90,7 @@ func (o *scaleOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	series, err := trace.LoadSeries(o.rps)
+	series, err := cli.Load(o.env, o.rps, trace.ReadSeries)
 	if err != nil {
 		return err
 	}
@@ -192,7 +192,7 @@ func (o *scaleOptions) who() string {
 
 // loadRows are the function's configurations that sustain something.
 func (o *scaleOptions) loadRows() ([]profile.Row, error) {
-	all, err := profile.Load(o.profile)
+	all, err := cli.Load(o.env, o.profile, profile.Read)
 	if err != nil {
 		return nil, err
 	}

@@ -86,7 +86,7 @@ func (o *workload) load() (sim.Config, *trace.Source, error) {
 		}
 	}
 	var err error
-	if c.Functions, err = trace.LoadFunctions(o.functions); err != nil {
+	if c.Functions, err = cli.Load(o.env, o.functions, trace.ReadFunctions); err != nil {
 		return c, nil, err
 	}
 	source, err := trace.OpenSource(o.trace)
