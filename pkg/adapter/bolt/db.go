@@ -78,7 +78,7 @@ func (d *DB) update(ctx context.Context, f func(*bbolt.Tx) error) (err error) {
 		return err
 	}
 	if err := os.MkdirAll(filepath.Dir(d.path), 0o700); err != nil {
-		return fmt.Errorf("state file: %w", err)
+		return &FileError{Path: d.path, Err: err}
 	}
 	db, err := d.open(false)
 	if err != nil {
@@ -111,7 +111,7 @@ func (d *DB) open(readOnly bool) (*bbolt.DB, error) {
 	case errors.Is(err, bberrors.ErrTimeout):
 		return nil, &LockedError{Path: d.path}
 	case err != nil:
-		return nil, fmt.Errorf("state file %s: %w", d.path, err)
+		return nil, &FileError{Path: d.path, Err: err}
 	}
 	return db, nil
 }
@@ -123,7 +123,7 @@ func (d *DB) checkSchema(tx *bbolt.Tx) error {
 		return nil
 	}
 	if got := meta.Get(schemaKey); got != nil && !bytes.Equal(got, []byte(schema)) {
-		return fmt.Errorf("state file %s: schema %q, expected %q: it belongs to another version of gfaas", d.path, got, schema)
+		return &FileError{Path: d.path, Err: fmt.Errorf("schema %q, expected %q: it belongs to another version of gfaas", got, schema)}
 	}
 	return nil
 }

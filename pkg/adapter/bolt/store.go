@@ -49,6 +49,18 @@ func (e *LockedError) Locked() bool { return true }
 // Hint says what to do about it.
 func (e *LockedError) Hint() string { return "try again; 'fuser " + e.Path + "' tells who holds it" }
 
+// FileError is a state file that cannot be used.
+type FileError struct {
+	Path string
+	Err  error
+}
+
+func (e *FileError) Error() string { return fmt.Sprintf("state file %s: %v", e.Path, e.Err) }
+func (e *FileError) Unwrap() error { return e.Err }
+
+// Hint says what to do about it.
+func (e *FileError) Hint() string { return "set GFAAS_STATE to a file of yours" }
+
 // NotFoundError names what is not in the state.
 type NotFoundError struct {
 	Kind  string // function or instance
