@@ -161,6 +161,25 @@ func TestHelpAndVersion(t *testing.T) {
 	}
 }
 
+// Help that could not be written, as to a full disk, is no success.
+func TestHelpToFullDisk(t *testing.T) {
+	isolate(t)
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	for _, arg := range []string{"--help", "--version"} {
+		var p program
+		var errs bytes.Buffer
+		env := &Env{Prog: "tool", Out: full, Err: &errs}
+		status := env.run(t.Context(), env.Tree(p.build), []string{arg}, func() syscall.Signal { return 0 })
+		if status != ExitFailure || !strings.Contains(errs.String(), "no space left") {
+			t.Errorf("%s: status %d, %q", arg, status, errs.String())
+		}
+	}
+}
+
 func TestErrorsInJSON(t *testing.T) {
 	isolate(t)
 	for _, c := range []struct {

@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -82,10 +83,14 @@ func (env *Env) Tree(build func(*Env) *cobra.Command) *cobra.Command {
 func (env *Env) run(ctx context.Context, root *cobra.Command, args []string, caught func() syscall.Signal) int {
 	root.SetArgs(args)
 	root.SetIn(env.In)
-	root.SetOut(env.Out)
+	help := &remembering{Writer: env.Out}
+	root.SetOut(help)
 	root.SetErr(env.Err)
 	ended := make(chan error, 1)
-	go func() { ended <- root.ExecuteContext(ctx) }()
+	go func() {
+		err := root.ExecuteContext(ctx)
+		ended <- cmp.Or(err, help.failed)
+	}()
 	err, cut := env.wait(ctx, ended)
 	if cut && caught() != 0 {
 		return signalExit(caught())
@@ -106,6 +111,18 @@ func (env *Env) run(ctx context.Context, root *cobra.Command, args []string, cau
 	}
 	env.report(e)
 	return e.Exit
+}
+
+// remembering is a writer for who looks at no errors, as what prints help does.
+type remembering struct {
+	io.Writer
+	failed error // the first error
+}
+
+func (w *remembering) Write(p []byte) (int, error) {
+	n, err := w.Writer.Write(p)
+	w.failed = cmp.Or(w.failed, err)
+	return n, err
 }
 
 // wait returns how the command ended, or that it did not though it was told to.
