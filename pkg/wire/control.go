@@ -111,6 +111,7 @@ func (r Registration) Validate() error {
 type Registered struct {
 	MPSPipeDir string `json:"mps_pipe_dir,omitempty"` // the instance's processes need it in CUDA_MPS_PIPE_DIRECTORY
 	Note       string `json:"note,omitempty"`         // what the instance will not have, and why: for people
+	IdleExit   bool   `json:"idle_exit,omitempty"`    // the daemon leaves when it is idle: nobody looks after it but its clients
 }
 
 // Status is what gfaas-tokend status prints.

@@ -226,3 +226,19 @@ func asNobody(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = unix.Setfsuid(0); runtime.UnlockOSThread() })
 }
+
+// Where the run directory was taken away no daemon is started: it would know
+// nobody, leave, and be started again.
+func TestKeepWithoutRegistration(t *testing.T) {
+	dir := t.TempDir()
+	kept := make(chan struct{})
+	go func() {
+		defer close(kept)
+		Dial(dir).Keep(t.Context(), "a", time.Millisecond, func(err error) { t.Errorf("started: %v", err) })
+	}()
+	select {
+	case <-kept:
+	case <-time.After(time.Minute):
+		t.Error("it goes on looking")
+	}
+}

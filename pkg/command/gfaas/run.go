@@ -57,7 +57,9 @@ when it has had no work for half a second, and back before its next. It costs
 time, and memory of this kind cannot be handed to other processes (cudaIpc).
 
 The token daemon that hands out GPU time is started when there is none, and
-leaves a few seconds after its last client.`,
+leaves a few seconds after its last client. Should such a one be killed, the
+command stalls at its next launch, and goes on when gfaas run has started it
+again after 10 s.`,
 		Example: `  gfaas run --sm 24 --quota 0.3 --mem 2GiB -- python train.py
   gfaas run --quota 0.3:0.8 --slo 69ms -- ./server --port 8080
   gfaas run --gpu sim -- ./vadd`,
@@ -225,7 +227,22 @@ func enter(ctx context.Context, t *tool, g preload.Grant, s gpu.Slice, slo time.
 		}
 		return answer, nil, err
 	}
-	return answer, leave, nil
+	if !answer.IdleExit {
+		return answer, leave, nil // whoever runs it looks after it
+	}
+	// Not under ctx: a command may go on after a signal.
+	keep, stop := context.WithCancel(context.WithoutCancel(ctx))
+	go client.Keep(keep, g.Instance, time.Second, func(failed error) { noteAgain(t.env, failed) })
+	return answer, func() { stop(); unregister(ctx, client, g.Instance) }, nil
+}
+
+// noteAgain says that the daemon was started again, or could not be.
+func noteAgain(env *cli.Env, failed error) {
+	if failed != nil {
+		env.Debugf("the token daemon is gone and cannot be started: %v", failed)
+		return
+	}
+	env.Notef("note: the token daemon was gone: started it again")
 }
 
 // unregister ends the registration unless the command left processes behind

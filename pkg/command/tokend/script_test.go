@@ -50,7 +50,7 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": clitest.Exits, "await": await, "register": register, "unregister": unregister, "ensure": ensure,
 			"mode": mode, "window": window, "signal": send,
-			"revive": revive, "notify": notifySocket, "notified": notified,
+			"revive": revive, "kept": kept, "notify": notifySocket, "notified": notified,
 		},
 	})
 }
@@ -130,17 +130,51 @@ func revive(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(err)
 }
 
+// kept ID registers an instance and kills the daemon, which is looked after: the
+// next one knows the instance.
+func kept(ts *testscript.TestScript, _ bool, args []string) {
+	dir := ts.Getenv("GFAAS_RUN_DIR")
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	c, _, err := tokend.Ensure(ctx, dir)
+	ts.Check(err)
+	answer, err := c.Register(ctx, wire.Registration{
+		Instance: args[0], Secret: "s",
+		Seat: wire.Seat{GPU: "sim", SMPct: 1, QuotaRequest: 1, QuotaLimit: 1},
+	})
+	ts.Check(err)
+	if !answer.IdleExit {
+		ts.Fatalf("the daemon does not say that it leaves when it is idle: %+v", answer)
+	}
+	told := make(chan error, 1)
+	go c.Keep(ctx, args[0], 10*time.Millisecond, func(err error) { told <- err })
+	pid, err := daemonOf(dir)
+	ts.Check(err)
+	ts.Check(unix.Kill(pid, unix.SIGKILL))
+	select {
+	case err := <-told:
+		ts.Check(err)
+	case <-time.After(patience):
+		ts.Fatalf("it is not started again")
+	}
+}
+
+// daemonOf is the process that serves a run directory.
+func daemonOf(dir string) (int, error) {
+	text, err := os.ReadFile(filepath.Join(dir, "token.lock"))
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(string(text)))
+}
+
 // end ends the daemon of a run directory, if there is one, and waits until its
 // socket is gone.
 func end(dir string) error {
-	text, err := os.ReadFile(filepath.Join(dir, "token.lock"))
+	pid, err := daemonOf(dir)
 	if os.IsNotExist(err) {
 		return nil
 	}
-	if err != nil {
-		return err
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	if err != nil {
 		return err
 	}

@@ -89,6 +89,7 @@ func (d *Daemon) postInstance(w http.ResponseWriter, r *http.Request) {
 		answer = d.cfg.Prepare(r.Context(), inst.reg)
 		d.prepared(inst, answer)
 	}
+	answer.IdleExit = d.cfg.ExitWhenIdle > 0
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(answer)
 }
