@@ -19,6 +19,7 @@ import (
 // scaling is a host whose daemon scales.
 func scaling(t *testing.T) *host {
 	h := newHost(t)
+	h.first = true
 	h.flags = []string{"--policy", policy.Introspection}
 	h.start()
 	return h

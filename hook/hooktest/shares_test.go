@@ -76,13 +76,14 @@ func (h *host) contend(list ...contender) (shares []float64) {
 	return shares
 }
 
-// best runs something until it comes out as it should. A busy host does not give
-// the programs themselves the processor in time, and only takes from what they
-// compute: one good run of a few shows what the scheduler does.
+// best runs something until it comes out as it should. A busy host may not give
+// the programs themselves the processor in time, though they go first, and only
+// takes from what they compute: one good run of a few shows what the scheduler does.
 func best(t *testing.T, run func(h *host) (ok bool)) {
 	t.Helper()
 	for range attempts {
 		h := newHost(t)
+		h.first = true
 		h.start()
 		if run(h) {
 			return
