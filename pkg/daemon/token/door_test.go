@@ -77,11 +77,13 @@ func TestDoorAfterRestart(t *testing.T) {
 		_, _ = mounted.Seek(0, 0)
 		return err == nil && len(names) == 1 && names[0] == "token.sock"
 	})
-	c, err := tokentest.Dial(filepath.Join(s.folder("a"), "token.sock"), "a", "secret of a", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.Close()
+	eventually(t, "the instance comes in", func() bool { // a socket has its name before it listens
+		c, err := tokentest.Dial(filepath.Join(s.folder("a"), "token.sock"), "a", "secret of a", 0)
+		if err == nil {
+			c.Close()
+		}
+		return err == nil
+	})
 	if _, err := os.Stat(stale); err == nil {
 		t.Error("a stale folder is still there")
 	}
