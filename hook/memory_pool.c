@@ -31,24 +31,46 @@ struct gf_pool *gf_pool_of_graphs(struct gf_device *d)
     return p;
 }
 
+/* Takes a pool of the device that is out of use, or returns NULL. Whose memory a
+ * pool is never changes: that is looked at without its lock. */
+static struct gf_pool *reuse(const struct gf_pool *like)
+{
+    for (struct gf_pool *p = first(); p; p = p->next) {
+        if (p->graphs || p->device != like->device || gf_load(&p->handle))
+            continue;
+        pthread_mutex_lock(&p->lock); /* who destroys it may yet be refused */
+        bool free = !p->handle;
+        if (free)
+            gf_store(&p->handle, like->handle);
+        pthread_mutex_unlock(&p->lock);
+        if (free)
+            return p;
+    }
+    return NULL;
+}
+
+static struct gf_pool *add(const struct gf_pool *like)
+{
+    struct gf_pool *p = calloc(1, sizeof *p);
+    if (!p)
+        return NULL;
+    pthread_mutex_init(&p->lock, NULL);
+    p->device = like->device;
+    p->graphs = like->graphs;
+    p->handle = like->handle;
+    p->next = pools;
+    __atomic_store_n(&pools, p, __ATOMIC_RELEASE);
+    return p;
+}
+
 struct gf_pool *gf_pool_make(const struct gf_pool *like)
 {
     pthread_mutex_lock(&list_lock);
     struct gf_pool *p = like->graphs ? gf_pool_of_graphs(like->device) : gf_pool_find(like->handle);
     if (!p && !like->graphs)
-        p = gf_pool_find(NULL);
-    bool fresh = !p;
-    if (fresh && (p = calloc(1, sizeof *p)))
-        pthread_mutex_init(&p->lock, NULL);
-    if (p) {
-        p->device = like->device;
-        p->graphs = like->graphs;
-        gf_store(&p->handle, like->handle);
-    }
-    if (p && fresh) {
-        p->next = pools;
-        __atomic_store_n(&pools, p, __ATOMIC_RELEASE);
-    }
+        p = reuse(like);
+    if (!p)
+        p = add(like);
     pthread_mutex_unlock(&list_lock);
     return p;
 }

@@ -130,6 +130,20 @@ func TestMemoryRace(t *testing.T) {
 	}
 }
 
+// TestMemoryPools has a pool destroyed while its last block is freed, and another
+// one imported in its place: the one is this process's to count, the other not.
+func TestMemoryPools(t *testing.T) {
+	h := newHost(t)
+	h.start()
+	slice := whole
+	slice.Mem = gpu.GiB
+	p := h.run(h.register("pools", slice), "check/pools", "40000")
+	h.eventually("it ends", p.over)
+	if err := p.wait(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestOversubscribe runs two instances whose memory does not fit on the GPU
 // together: each one's is moved to the host while it idles, and back.
 func TestOversubscribe(t *testing.T) {

@@ -1,0 +1,83 @@
+/* pools: COUNT times threads free the last blocks of pools while others destroy
+ * these and import pools, which may get their place.
+ *
+ *   pools COUNT */
+#include "check.h"
+
+#include <pthread.h>
+
+enum { PAIRS = 4 };
+
+static const CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+static CUcontext context;
+static void *shared;
+static int count;
+
+/* Two threads that take turns with one pool. */
+static struct pair {
+    pthread_barrier_t turn;
+    CUdeviceptr block;
+} pairs[PAIRS];
+
+static void *frees(void *arg)
+{
+    struct pair *p = arg;
+    MUST(cuCtxSetCurrent(context));
+    for (int i = 0; i < count; i++) {
+        pthread_barrier_wait(&p->turn);
+        MUST(cuMemFreeAsync(p->block, CU_STREAM_PER_THREAD));
+        pthread_barrier_wait(&p->turn);
+    }
+    return NULL;
+}
+
+static void *destroys(void *arg)
+{
+    struct pair *p = arg;
+    CUmemoryPool pool, imported;
+    unsigned seed = (unsigned)(p - pairs);
+    MUST(cuCtxSetCurrent(context));
+    for (int i = 0; i < count; i++) {
+        MUST(cuMemPoolCreate(&pool, &props));
+        MUST(cuMemAllocFromPoolAsync(&p->block, 4096, pool, CU_STREAM_PER_THREAD));
+        pthread_barrier_wait(&p->turn);
+        for (volatile unsigned pause = (unsigned)rand_r(&seed) % 3000; pause > 0; pause--)
+            ;
+        MUST(cuMemPoolDestroy(pool));
+        MUST(cuMemPoolImportFromShareableHandle(&imported, shared, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+        MUST(cuMemPoolDestroy(imported));
+        pthread_barrier_wait(&p->turn);
+        MUST(cuCtxSynchronize());
+    }
+    return NULL;
+}
+
+/* A pool that can be imported, as often as one likes. */
+static void *shared_pool(void)
+{
+    CUmemPoolProps shareable = props;
+    CUmemoryPool pool;
+    int fd;
+    shareable.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    MUST(cuMemPoolCreate(&pool, &shareable));
+    MUST(cuMemPoolExportToShareableHandle(&fd, pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    return (void *)(size_t)fd;
+}
+
+int main(int argc, char **argv)
+{
+    pthread_t thread[2 * PAIRS];
+    if (argc != 2)
+        return 2;
+    count = atoi(argv[1]);
+    context = primary_context();
+    shared = shared_pool();
+    for (int i = 0; i < PAIRS; i++) {
+        pthread_barrier_init(&pairs[i].turn, NULL, 2);
+        ENSURE(pthread_create(&thread[2 * i], NULL, frees, &pairs[i]) == 0);
+        ENSURE(pthread_create(&thread[2 * i + 1], NULL, destroys, &pairs[i]) == 0);
+    }
+    for (int i = 0; i < 2 * PAIRS; i++)
+        pthread_join(thread[i], NULL);
+    return 0;
+}
