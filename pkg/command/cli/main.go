@@ -188,23 +188,6 @@ func (env *Env) Debugf(format string, args ...any) {
 	}
 }
 
-// ignoredAtStart are the signals that end a command and that our starter had
-// us ignore, as shells do for what runs in the background of a script.
-var ignoredAtStart = map[syscall.Signal]bool{
-	syscall.SIGINT: signal.Ignored(syscall.SIGINT), syscall.SIGTERM: signal.Ignored(syscall.SIGTERM),
-}
-
-// IgnoredAtStart says whether our starter had us ignore a signal. Commands are
-// ended by SIGINT and SIGTERM all the same; one that runs another program
-// lets it ignore them.
-func IgnoredAtStart(s syscall.Signal) bool {
-	ignored, ours := ignoredAtStart[s]
-	if !ours {
-		return signal.Ignored(s)
-	}
-	return ignored
-}
-
 // withSignals cancels the context at the first SIGINT, SIGTERM or SIGHUP, which
 // is what a closed terminal sends, and tells which it was. Under nohup there is
 // no SIGHUP.

@@ -7,11 +7,10 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/gfaas/gfaas/pkg/command/cli"
 )
 
 // forwarded are the signals that a person or a supervisor sends to a program.
@@ -32,6 +31,9 @@ func realTime() (out []syscall.Signal) {
 	}
 	return out
 }
+
+// inherited are others that starters have commands ignore.
+var inherited = []syscall.Signal{unix.SIGPIPE, unix.SIGTTIN, unix.SIGTTOU, unix.SIGXCPU, unix.SIGXFSZ}
 
 // runChild runs a command with this process's own standard streams, process
 // group and signals, and returns its exit status: 128+n when signal n ended
@@ -67,15 +69,18 @@ func runChild(ctx context.Context, command, env []string) (int, error) {
 	}
 }
 
-// catch takes the signals to forward, except those that our starter had us
-// ignore: the command ignores them too.
+// catch takes the signals to forward. Those that our starter had us ignore are
+// ignored from here on, and by the command too.
 func catch(to chan os.Signal) {
 	for _, s := range forwarded {
-		if cli.IgnoredAtStart(s) {
-			signal.Ignore(s)
-			continue
+		if !ignoredAtStart(s) {
+			signal.Notify(to, s)
 		}
-		signal.Notify(to, s)
+	}
+	for _, s := range slices.Concat(forwarded, inherited) {
+		if ignoredAtStart(s) {
+			signal.Ignore(s)
+		}
 	}
 }
 

@@ -74,18 +74,20 @@ func TestRunPassesSignalsOn(t *testing.T) {
 	}
 }
 
-// Under nohup and in the background of scripts some signals are ignored: by
-// the command too.
+// Under nohup, in the background of scripts and under systemd some signals are
+// ignored: by the command too.
 func TestRunKeepsIgnoredSignals(t *testing.T) {
 	p := newPlace(t)
 	cmd := p.command()
-	cmd.Path, cmd.Args = p.look("sh"), []string{"sh", "-c", `trap "" HUP INT; gfaas run -q -- grep SigIgn /proc/self/status`}
+	cmd.Path, cmd.Args = p.look("sh"), []string{"sh", "-c", `trap "" HUP INT QUIT TERM USR1 PIPE TTOU; gfaas run -q -- grep SigIgn /proc/self/status`}
 	text, err := cmd.Output()
 	var mask uint64
 	if _, scan := fmt.Sscanf(string(text), "SigIgn: %x", &mask); err != nil || scan != nil {
 		t.Fatalf("%q: %v, %v", text, err, scan)
 	}
-	for _, s := range []syscall.Signal{unix.SIGHUP, unix.SIGINT} {
+	for _, s := range []syscall.Signal{
+		unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGPIPE, unix.SIGTTOU,
+	} {
 		if mask&(1<<(s-1)) == 0 {
 			t.Errorf("%v is not ignored: %s", s, text)
 		}
