@@ -18,7 +18,7 @@ var machines = map[string]elf.Machine{
 func checkELF(name string, r io.ReaderAt) error {
 	f, err := elf.NewFile(r)
 	if err != nil {
-		return &ProgramError{name, "is neither an ELF program nor a script with a #! line", ""}
+		return &ProgramError{name, "is neither an ELF program nor a script with a #! line", "name its interpreter in such a line, or before it: sh " + name}
 	}
 	defer f.Close()
 	if f.Class != elf.ELFCLASS64 || f.Machine != machines[runtime.GOARCH] {

@@ -63,6 +63,8 @@ func lookupError(command, script string, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, exec.ErrNotFound), errors.Is(err, unix.ENOTDIR):
 		return &NotFoundError{Command: command, By: script, Err: err}
+	case errors.Is(err, unix.EISDIR):
+		return &ProgramError{command, "is a folder, expected a program", "give the path of a program in it"}
 	case errors.Is(err, fs.ErrPermission):
 		return &ProgramError{command, "cannot be executed: permission denied", "check its mode: chmod +x"}
 	}
@@ -95,13 +97,24 @@ func checkFile(files Files, name string) (next string, err error) {
 	return "", checkELF(name, f)
 }
 
-// interpreter reads the #! line at the head of a script.
+// interpreter reads the #! line at the head of a script. Blanks are what the
+// kernel takes for them: a carriage return is part of a name.
 func interpreter(name string, head []byte) (string, error) {
 	line, _, _ := strings.Cut(string(head[2:]), "\n")
-	words := strings.Fields(line)
+	words := strings.FieldsFunc(line, func(r rune) bool { return r == ' ' || r == '\t' })
 	if len(words) == 0 {
 		return "", &ProgramError{name, "has a #! line that names no interpreter", ""}
 	}
+	found, err := named(name, words)
+	if strings.HasSuffix(found, "\r") {
+		return "", &ProgramError{name, "has a carriage return behind the interpreter in its #! line", "end its lines in line feeds alone: dos2unix " + name}
+	}
+	return found, err
+}
+
+// named is the interpreter that the words of a #! line name, behind env if it
+// is that.
+func named(name string, words []string) (string, error) {
 	if path.Base(words[0]) != "env" {
 		return words[0], nil
 	}
@@ -130,6 +143,8 @@ func (host) Find(command string) (string, error) {
 	switch {
 	case err != nil:
 		return "", err
+	case info.IsDir():
+		return "", unix.EISDIR
 	case !info.Mode().IsRegular() || unix.Access(command, unix.X_OK) != nil:
 		return "", fs.ErrPermission
 	}

@@ -76,7 +76,10 @@ func TestCheckProgram(t *testing.T) {
 		{"missing interpreter", script(t, "s", "#!/no/such/sh\n"), "/no/such/sh: command not found (interpreter of "},
 		{"no interpreter", script(t, "s", "#!\n"), "names no interpreter"},
 		{"not executable", unmoded, "permission denied"},
-		{"a folder", t.TempDir(), "permission denied"},
+		{"a folder", t.TempDir(), "is a folder, expected a program"},
+		{"script with carriage returns", script(t, "s", "#!/bin/sh\r\ntrue\r\n"), "has a carriage return behind the interpreter"},
+		{"env with carriage returns", script(t, "s", "#!/usr/bin/env sh\r\n"), "has a carriage return behind the interpreter"},
+		{"carriage return behind a flag", script(t, "s", "#!/bin/sh -e\r\n"), ""},
 		{"text", script(t, "s", "hello\n"), "neither an ELF program nor a script"},
 		{"empty", script(t, "s", ""), "neither an ELF program nor a script"},
 	} {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -224,6 +225,10 @@ func enter(ctx context.Context, t *tool, g preload.Grant, s gpu.Slice, slo time.
 	if err != nil {
 		if ctx.Err() != nil {
 			leave() // the daemon may have it all the same
+		}
+		var refused *tokend.Error
+		if errors.As(err, &refused) && refused.Status == http.StatusConflict {
+			err = cli.Fail(cli.ExitFailure, "give the slice another --name", err)
 		}
 		return answer, nil, err
 	}
