@@ -43,5 +43,10 @@ func (e *notReadyError) Error() string {
 	return fmt.Sprintf("not ready after %v: %v", e.after, e.last)
 }
 
+// Hint says what to do about it.
+func (e *notReadyError) Hint() string {
+	return "give it longer (--timeout of gfaas up, --start-timeout of gfaas-profile run), or see whether it serves $PORT by its contract"
+}
+
 // Unwrap makes it count as a timeout.
 func (e *notReadyError) Unwrap() error { return context.DeadlineExceeded }
