@@ -35,8 +35,15 @@ type keeper struct {
 func newKeeper(runDir string, off bool, log *slog.Logger) *keeper {
 	k := &keeper{off: off, log: log, faulted: map[int]time.Time{}}
 	k.daemon, k.found = mps.Private(runDir)
-	k.wanted = k.found && !off && k.daemon.PID() != 0 // of the daemon before us
 	return k
+}
+
+// takeOver keeps the MPS daemon that the token daemon before us has left, if it
+// has. To be called once that one is gone.
+func (k *keeper) takeOver() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.wanted = k.wanted || k.found && !k.off && k.daemon.PID() != 0
 }
 
 // shares says whether the instance wants part of a real GPU's multiprocessors.
@@ -77,6 +84,7 @@ func (k *keeper) prepare(ctx context.Context, r wire.Registration) wire.Register
 
 // watch looks after the MPS daemon until the context ends.
 func (k *keeper) watch(ctx context.Context) {
+	k.takeOver()
 	tick := time.NewTicker(mpsLook)
 	defer tick.Stop()
 	for {

@@ -123,7 +123,7 @@ func TestKeeperOutlivesDaemon(t *testing.T) {
 		t.Fatal("stopped under its clients")
 	}
 	next := newKeeper(filepath.Dir(k.daemon.Dir), false, k.log)
-	if !next.wanted {
+	if next.takeOver(); !next.wanted {
 		t.Error("the next daemon does not take it over")
 	}
 	if err := os.Remove(filepath.Join(k.daemon.PipeDir(), fmt.Sprintf("server.%d", os.Getpid()))); err != nil {

@@ -109,9 +109,17 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 	keeper := newKeeper(filepath.Dir(socket), o.mps == "off", log)
 	var occupied occupancy
 	defer occupied.real.Close()
+	ctx, stop := context.WithCancel(cmd.Context())
+	defer stop()
+	var beside sync.WaitGroup
+	leave := func() {
+		stop()
+		beside.Wait()
+		keeper.stop()
+	}
 	d, err := token.Open(token.Config{
 		Settings: o.settings(), Policy: o.policy, Socket: socket, Listen: o.listen, ExitWhenIdle: o.exitWhenIdle, ClientUIDs: o.clientUIDs,
-		Private: isRunDir(filepath.Dir(socket)), Log: log, Prepare: keeper.prepare,
+		Private: isRunDir(filepath.Dir(socket)), Log: log, Prepare: keeper.prepare, Leave: leave,
 		Memory: occupied.of, CountContext: o.countContext,
 	})
 	if errors.Is(err, fs.ErrPermission) {
@@ -125,20 +133,14 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 		attrs = append(attrs, "listen", addr.String())
 	}
 	log.Info("serving", attrs...)
-	ctx, stop := context.WithCancel(cmd.Context())
-	defer stop()
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)
-	var beside sync.WaitGroup
 	beside.Go(func() { o.reload(ctx, hup, cmd.Flags(), d, log) })
 	beside.Go(func() { keeper.watch(ctx) })
 	notify(log, systemd.SdNotifyReady)
 	context.AfterFunc(ctx, func() { notify(log, systemd.SdNotifyStopping) })
 	err = d.Serve(ctx)
-	stop()
-	beside.Wait()
-	keeper.stop()
 	log.Info("stopped")
 	return err
 }

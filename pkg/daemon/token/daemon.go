@@ -54,6 +54,10 @@ type Config struct {
 	// Prepare, if set, is told of each registration that was accepted and says
 	// what else the instance's processes need. It may be called concurrently.
 	Prepare func(ctx context.Context, r wire.Registration) wire.Registered
+
+	// Leave, if set, puts away what Prepare has made, at the end: the run
+	// directory is the next daemon's only when it returns.
+	Leave func()
 }
 
 // Daemon is one running token daemon. One lock guards all state: whoever hears
@@ -156,6 +160,9 @@ func (d *Daemon) Serve(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	defer d.unlock()
+	if d.cfg.Leave != nil {
+		defer d.cfg.Leave()
+	}
 	defer d.ear.close()
 	_ = d.locked(d.openDoors)
 	group, ctx := errgroup.WithContext(ctx)

@@ -81,3 +81,22 @@ func TestRunDirectoryTakenAway(t *testing.T) {
 	}
 	c.Close()
 }
+
+// TestLeaveBeforeTheNext: what the daemon has started beside itself ends before
+// another daemon can have the run directory, and take it over.
+func TestLeaveBeforeTheNext(t *testing.T) {
+	socket := filepath.Join(runDir(t), "token.sock")
+	left := false
+	s := serve(t, Config{Socket: socket, Leave: func() {
+		left = true
+		if f, err := tryLock(filepath.Join(filepath.Dir(socket), "token.lock")); f != nil || err == nil {
+			t.Errorf("the run directory is free: %v, %v", f, err)
+		}
+		if answers("unix", socket) {
+			t.Error("it still answers")
+		}
+	}})
+	if err := s.stop(); err != nil || !left {
+		t.Errorf("stopped: %v, left: %v", err, left)
+	}
+}

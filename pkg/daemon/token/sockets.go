@@ -18,8 +18,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// lockPatience is how long a daemon that is ending may take.
-const lockPatience = 3 * time.Second
+// lockPatience is how long a daemon that is ending may take, MPS included.
+const lockPatience = 8 * time.Second
 
 // takeDir makes the run directory and locks it against a second daemon.
 func (d *Daemon) takeDir() error {
