@@ -51,12 +51,25 @@ func (l *Launcher) stopMeasured(ctx context.Context, path string) error {
 		return err
 	}
 	defer f.Close()
-	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	return l.stopUnlocked(ctx, f)
+}
+
+// stopUnlocked ends what a lock file is of, if nobody holds the lock.
+func (l *Launcher) stopUnlocked(ctx context.Context, f *os.File) error {
+	path := f.Name()
+	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		return nil // it measures
 	}
 	if err != nil {
 		return fmt.Errorf("lock %s: %w", path, err)
+	}
+	opened, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if there, err := os.Stat(path); err != nil || !os.SameFile(opened, there) {
+		return nil // its holder ended since, and the next one may measure by now
 	}
 	id := strings.TrimSuffix(filepath.Base(path), lockSuffix)
 	if err := l.Stop(ctx, Started{ID: id, Registered: []string{id}}); err != nil {

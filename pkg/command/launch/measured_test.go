@@ -75,3 +75,40 @@ func TestStopMeasured(t *testing.T) {
 		t.Errorf("without a lock: %v, %v known, want it left alone", err, b.tokens.known)
 	}
 }
+
+// A lock that was removed after it was opened says nothing of the one that has
+// its name by now.
+func TestStopMeasuredLeavesTheNext(t *testing.T) {
+	b := newBench(t, time.Minute)
+	id, lock := MeasuredID("sim:1"), MeasuredLock(b.runDir, "sim:1")
+	p := place
+	p.ID = id
+	if _, err := b.Start(t.Context(), serve, p); err != nil {
+		t.Fatal(err)
+	}
+	old, err := os.Create(lock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer old.Close()
+	if err := os.Remove(lock); err != nil {
+		t.Fatal(err)
+	}
+	next, err := os.Create(lock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer next.Close()
+	if err := unix.Flock(int(next.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.stopUnlocked(t.Context(), old); err != nil {
+		t.Fatal(err)
+	}
+	if b.tokens.known[id].Instance != id {
+		t.Error("stopped, though the next one measures")
+	}
+	if _, err := os.Stat(lock); err != nil {
+		t.Errorf("its lock is gone: %v", err)
+	}
+}
