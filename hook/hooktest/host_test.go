@@ -10,17 +10,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
+	"github.com/gfaas/gfaas/pkg/daemon/token/tokentest"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
@@ -78,19 +76,9 @@ func (h *host) start() {
 	})
 }
 
-// begin starts a command; that of a host that goes first with a real-time
-// priority, where that is allowed: a program has its thread's. The simulated GPU
-// takes its own time whatever else the machine does, so who launches too late
-// loses some of it, and what a scheduler gives cannot be told from what that takes.
 func (h *host) begin(cmd *exec.Cmd) error {
 	if h.first {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		before, err := unix.SchedGetAttr(0, 0)
-		first := unix.SchedAttr{Policy: unix.SCHED_RR, Priority: 1}
-		if err == nil && unix.SchedSetAttr(0, &first, 0) == nil {
-			defer unix.SchedSetAttr(0, before, 0)
-		}
+		return tokentest.StartFirst(cmd)
 	}
 	return cmd.Start()
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
+	"github.com/gfaas/gfaas/pkg/daemon/token/tokentest"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
@@ -72,7 +73,7 @@ func (r *real) serve() *real {
 	r.t.Helper()
 	r.daemon = exec.Command(filepath.Join(r.build, "bin/gfaas-tokend"))
 	r.daemon.Env = r.env()
-	if err := r.daemon.Start(); err != nil {
+	if err := tokentest.StartFirst(r.daemon); err != nil {
 		r.t.Fatal(err)
 	}
 	r.eventually("the token daemon answers", r.served)
@@ -173,7 +174,11 @@ func (r *real) profileExample() []profile.Row {
 	cmd := r.command("--sm", "24,50", "--quota", "0.4,1", "--duration", "2s", "--warmup", "500ms", "--out-file", "p.csv", "-v")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
-	if err := cmd.Run(); err != nil {
+	err := tokentest.StartFirst(cmd)
+	if err == nil {
+		err = cmd.Wait()
+	}
+	if err != nil {
 		r.t.Fatalf("%v\n%s", err, &stderr)
 	}
 	if !strings.Contains(stderr.String(), "simulated") {
