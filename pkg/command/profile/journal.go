@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
@@ -56,6 +58,8 @@ type fileJournal struct {
 	file *os.File      // nil until the first row
 	old  []profile.Row // of an older file with other columns, written anew with the first row
 	raw  bool          // the path is a pipe or a device: nothing to replace or sync
+	held *os.File      // the older file that is gone on with, locked; nil if there is none
+	anew bool          // there was none to go on with, and nobody else's is replaced
 }
 
 func (j *fileJournal) Append(row profile.Row) error {
@@ -132,11 +136,28 @@ func (j *fileJournal) create(text []byte) (err error) {
 	if err = f.Sync(); err != nil {
 		return err
 	}
-	if err = os.Rename(f.Name(), path); err != nil {
+	if err = j.place(f, path); err != nil {
 		return err
 	}
 	j.file = f
 	return syncDir(dir)
+}
+
+// place gives the file that was begun its name, locked like the one that it
+// replaces.
+func (j *fileJournal) place(f *os.File, path string) error {
+	_ = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) // nobody else knows it
+	if !j.anew {
+		return os.Rename(f.Name(), path)
+	}
+	err := unix.Renameat2(unix.AT_FDCWD, f.Name(), unix.AT_FDCWD, path, unix.RENAME_NOREPLACE)
+	switch {
+	case errors.Is(err, unix.EEXIST):
+		return inUse(path)
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS): // not on this file system
+		return os.Rename(f.Name(), path)
+	}
+	return err
 }
 
 // reopen continues the older file behind its last whole line.
@@ -156,10 +177,13 @@ func (j *fileJournal) reopen() error {
 }
 
 func (j *fileJournal) Close() error {
-	if j.file == nil {
-		return nil
+	var errs []error
+	for _, f := range []*os.File{j.file, j.held} {
+		if f != nil {
+			errs = append(errs, f.Close())
+		}
 	}
-	return j.file.Close()
+	return errors.Join(errs...)
 }
 
 func syncDir(path string) error {
@@ -221,6 +245,23 @@ func readPast(path string) (past, error) {
 	}
 	p.rows, err = profile.Read(bytes.NewReader(whole), path)
 	return p, err
+}
+
+// goOn locks the file of an earlier run, so that no other goes on with it too, and
+// reads what is in it. The caller closes the journal.
+func goOn(path string) (past, *fileJournal, error) {
+	held, err := lockResults(path)
+	if err != nil {
+		return past{}, nil, err
+	}
+	p, err := readPast(path)
+	j := p.journal(path)
+	j.held, j.anew = held, held == nil
+	if err != nil {
+		_ = j.Close()
+		return past{}, nil, err
+	}
+	return p, j, nil
 }
 
 // journal goes on with the file.

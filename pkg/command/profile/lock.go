@@ -73,6 +73,37 @@ func lockFile(path, gpuName string) (*os.File, error) {
 	}
 }
 
+// lockResults locks the file of an earlier run, if there is one, until it is
+// closed: of two that append to it neither would see where the other is.
+func lockResults(path string) (*os.File, error) {
+	for {
+		if there, err := os.Stat(path); err != nil || !there.Mode().IsRegular() {
+			return nil, nil // reading it says what is wrong, if anything
+		}
+		f, err := os.Open(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		// Not every file system has locks.
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
+			_ = f.Close()
+			return nil, inUse(path)
+		}
+		if current(f, path) {
+			return f, nil
+		}
+		_ = f.Close()
+	}
+}
+
+func inUse(path string) error {
+	return cli.Fail(cli.ExitLocked, "wait until it is done, or name another file",
+		fmt.Errorf("another gfaas-profile writes to %s: their rows would be lost", path))
+}
+
 func write(f *os.File, text string) error {
 	_, err := f.WriteAt([]byte(text), 0)
 	return err

@@ -33,7 +33,7 @@ func (o *runOptions) openOutput(env *cli.Env, j job, model string) (journal, map
 	}
 	switch {
 	case o.resume != "":
-		p, err := readPast(path)
+		p, out, err := goOn(path)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -41,7 +41,7 @@ func (o *runOptions) openOutput(env *cli.Env, j job, model string) (journal, map
 			env.Notef("%s ends in a part of a line: it is dropped", path)
 		}
 		old, err := sift(p.rows, path, j, model)
-		return p.journal(path), old, err
+		return out, old, err
 	case path != "":
 		return &fileJournal{path: path}, nil, nil
 	case env.Output == "csv":

@@ -72,7 +72,8 @@ configurations at a time, the other searches as many functions.
 Rows: each is written as soon as it is measured, to standard output or, under
 --out-file or --resume, to that file, synced to the disk. --resume FILE skips
 the configurations that FILE has and appends the others; a last line that was
-torn by a crash is dropped. -o table and -o json print at the end.
+torn by a crash is dropped. A FILE that another run writes to is refused (status
+6). -o table and -o json print at the end.
 
 A configuration that cannot be measured is reported, has no row, and is tried
 again by --resume; the exit status is 1. Interrupted with rows in a file, the
