@@ -126,7 +126,12 @@ func TestUsage(t *testing.T) {
 	for _, c := range []struct{ args, says string }{
 		{"frob", `unknown command "frob"`},
 		{"frob --fast 3", `unknown command "frob"`},
+		{"wokr", `unknown command "wokr" for "tool": work?`},
+		{"wokr --fast 3", `unknown command "wokr" for "tool": work?`},
 		{"--frob", "unknown flag: --frob"},
+		{"work --max_rps 3", "unknown flag: --max_rps: --max-rps?"},
+		{"work --quite", "unknown flag: --quite: --quiet?"},
+		{"work -x", "unknown shorthand flag: 'x' in -x"},
 		{"work --frob", "unknown flag: --frob"},
 		{"work a b", "accepts at most 1 arg(s), received 2: expected [FILE]"},
 		{"show a", `unknown command "a"`},

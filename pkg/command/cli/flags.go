@@ -82,9 +82,9 @@ func (env *Env) adopt(root *cobra.Command) {
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return env.settle(cmd) }
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		if first := cmd.Flags().Arg(0); first != "" && cmd.HasSubCommands() {
-			err = fmt.Errorf("unknown command %q for %q", first, cmd.CommandPath()) // whose flags nobody knows
+			err = fmt.Errorf("unknown command %q for %q%s", first, cmd.CommandPath(), meant(first, verbs(cmd))) // whose flags nobody knows
 		}
-		return Fail(ExitUsage, seeHelp(cmd), flagFault(err))
+		return Fail(ExitUsage, seeHelp(cmd), flagFault(unknownFlag(cmd, err)))
 	})
 	root.SetUsageTemplate(root.UsageTemplate() + notesHelp())
 	root.SetVersionTemplate(env.Prog + " version {{.Version}}\n")
@@ -98,7 +98,7 @@ func (env *Env) adopt(root *cobra.Command) {
 			check = cobra.NoArgs
 		}
 		cmd.Args = func(c *cobra.Command, args []string) error {
-			return Fail(ExitUsage, seeHelp(c), argsFault(c, check(c, args)))
+			return Fail(ExitUsage, seeHelp(c), argsFault(c, args, check(c, args)))
 		}
 		if cmd.RunE == nil && cmd.Run == nil {
 			cmd.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }

@@ -34,12 +34,40 @@ func flagFault(err error) error {
 	return fmt.Errorf("invalid argument %q for \"--%s\" flag: expected %s", bad.GetValue(), bad.GetFlag().Name, want)
 }
 
-// argsFault is an error of counting arguments, with those that the command's
-// usage line names.
-func argsFault(cmd *cobra.Command, err error) error {
-	_, expected, some := strings.Cut(cmd.Use, " ")
-	if err == nil || !some {
+// unknownFlag adds to the error of a flag that a command has not the one that was
+// meant.
+func unknownFlag(cmd *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	if !errors.As(err, &unknown) || len(unknown.GetSpecifiedName()) < 2 {
 		return err
 	}
-	return fmt.Errorf("%w: expected %s", err, expected)
+	var flags []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { flags = append(flags, "--"+f.Name) })
+	return fmt.Errorf("%w%s", err, meant("--"+unknown.GetSpecifiedName(), flags))
+}
+
+// argsFault is an error of counting arguments, with those that the command's
+// usage line names, or the command that was meant.
+func argsFault(cmd *cobra.Command, args []string, err error) error {
+	_, expected, some := strings.Cut(cmd.Use, " ")
+	switch {
+	case err == nil:
+		return nil
+	case some:
+		return fmt.Errorf("%w: expected %s", err, expected)
+	case len(args) > 0:
+		return fmt.Errorf("%w%s", err, meant(args[0], verbs(cmd)))
+	}
+	return err
+}
+
+// verbs are the names of a command's own commands.
+func verbs(cmd *cobra.Command) []string {
+	var names []string
+	for _, sub := range cmd.Commands() {
+		if sub.IsAvailableCommand() {
+			names = append(names, sub.Name())
+		}
+	}
+	return names
 }
