@@ -11,7 +11,7 @@
 #include <string.h>
 
 static char given[2048], visible[2048];
-static bool is_read;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void copy(char *to, size_t size, const char *name)
 {
@@ -19,17 +19,16 @@ static void copy(char *to, size_t size, const char *name)
     snprintf(to, size, "%s", value ? value : "");
 }
 
-/* The driver reads its list once, when it starts. */
-void gf_visible_read(void)
+static void read_lists(void)
 {
-    if (is_read)
-        return;
-    is_read = true;
     copy(given, sizeof given, "GFAAS_DEVICES");
     copy(visible, sizeof visible, "CUDA_VISIBLE_DEVICES");
 }
 
-void gf_visible_fork_child(void) { is_read = false; }
+/* The driver reads its list once, when it starts. */
+void gf_visible_read(void) { pthread_once(&once, read_lists); }
+
+void gf_visible_fork_child(void) { once = (pthread_once_t)PTHREAD_ONCE_INIT; }
 
 /* Finds a word of a list by its place, and its length. */
 static const char *word_at(const char *list, unsigned place, size_t *length)

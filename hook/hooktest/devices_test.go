@@ -170,3 +170,28 @@ func TestDevicesNarrowed(t *testing.T) {
 		})
 	}
 }
+
+// TestDevicesTogether has two threads be the first that come: the one that finds
+// the other still reading which GPUs there are works on the right one too.
+func TestDevicesTogether(t *testing.T) {
+	f := newFake(t)
+	f.listen()
+	env := slices.DeleteFunc(f.env(2), func(v string) bool { return strings.HasPrefix(v, "CUDA_VISIBLE_DEVICES=") })
+	p := f.run(append(env, "CUDA_VISIBLE_DEVICES=1"), "check/together")
+	var m *member
+	f.eventually("it says hello", func() bool {
+		for seat := range uint32(2) {
+			if m = f.find(seat); m != nil {
+				return true
+			}
+		}
+		return false
+	})
+	if m.hello.Device != 1 {
+		t.Fatalf("it works on device %d, not 1", m.hello.Device)
+	}
+	m.give()
+	if err := p.wait(); err != nil {
+		t.Error(err)
+	}
+}
