@@ -143,3 +143,17 @@ func gated(t *testing.T, way string, env ...string) {
 		t.Error(err)
 	}
 }
+
+// TestSaysUncancelled has the library say something in a thread that is to be
+// cancelled at the next occasion: that is none.
+func TestSaysUncancelled(t *testing.T) {
+	k := newKeeper(t)
+	h := &host{t: t}
+	p := h.run(k.environ(), "check/cancelled")
+	if err := p.wait(); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(p.errout.String(), "RTLD_DEEPBIND") {
+		t.Errorf("it said %q", p.errout.String())
+	}
+}
