@@ -21,6 +21,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/adapter/detach"
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 	"github.com/gfaas/gfaas/pkg/instance"
 )
@@ -119,7 +120,9 @@ func (r *Runtime) launch(spec instance.Spec, port port) (instance.Handle, error)
 	}
 	cmd := exec.Command(program, spec.Command[1:]...)
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = spec.Dir, env, log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := detach.Command(cmd); err != nil {
+		return instance.Handle{}, err
+	}
 	if err := cmd.Start(); err != nil {
 		return instance.Handle{}, fmt.Errorf("start %s: %w", spec.Command[0], err)
 	}

@@ -10,10 +10,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/adapter/detach"
 )
 
 const (
@@ -113,7 +114,9 @@ func (c *Client) start(ctx context.Context, runDir string) error {
 	cmd.Env = daemonEnv(os.Environ(), runDir)
 	cmd.Dir = "/"
 	cmd.Stderr = log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := detach.Command(cmd); err != nil {
+		return fmt.Errorf("start the token daemon: %w", err)
+	}
 	if err := cmd.Start(); err != nil {
 		return &Error{Err: fmt.Errorf("start the token daemon: %w", err), Missing: true}
 	}
