@@ -248,6 +248,8 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
     if (!d->primary_refs)
         return sim_end(CUDA_ERROR_INVALID_CONTEXT);
     if (--d->primary_refs == 0)
+        wait_context(d->primary, false); /* meanwhile another may retain it, and goes on with it */
+    if (d->primary_refs == 0)
         empty(d->primary);
     return sim_end(CUDA_SUCCESS);
 }

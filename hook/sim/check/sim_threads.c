@@ -1,10 +1,12 @@
 /* sim_threads.c: many threads at once, each with streams, events, memory and
- * callbacks of its own, in one context; the sums have to come out. */
+ * callbacks of its own, in one context; the sums have to come out. And two that
+ * share the primary context one after the other. */
 #include "kernels.h"
 #include "tap.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <unistd.h>
 
 #define THREADS 6
 #define ROUNDS 40
@@ -73,6 +75,47 @@ static void *work(void *arg)
     return NULL;
 }
 
+static atomic_bool letting_go;
+
+static void slow(void *unused)
+{
+    (void)unused;
+    usleep(200000);
+}
+
+/* The only holder, whose work is not over. */
+static void *lets_go(void *unused)
+{
+    CUcontext primary;
+    MUST(cuDevicePrimaryCtxRetain(&primary, first_device()));
+    MUST(cuCtxSetCurrent(primary));
+    MUST(cuLaunchHostFunc(CU_STREAM_LEGACY, slow, NULL));
+    letting_go = true;
+    MUST(cuDevicePrimaryCtxRelease(first_device()));
+    return unused;
+}
+
+/* What a thread makes in the primary context while another lets go of it is
+ * there for as long as it holds the context itself. */
+static void takes_over(CUdevice dev)
+{
+    CUcontext primary;
+    CUstream s;
+    pthread_t t;
+    pthread_create(&t, NULL, lets_go, NULL);
+    while (!letting_go)
+        usleep(1000);
+    usleep(50000);
+    MUST(cuDevicePrimaryCtxRetain(&primary, dev));
+    MUST(cuCtxSetCurrent(primary));
+    MUST(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    pthread_join(t, NULL);
+    GIVES(CUDA_SUCCESS, cuLaunchHostFunc(s, count, NULL));
+    GIVES(CUDA_SUCCESS, cuStreamSynchronize(s));
+    GIVES(CUDA_SUCCESS, cuStreamDestroy(s));
+    GIVES(CUDA_SUCCESS, cuDevicePrimaryCtxRelease(dev));
+}
+
 int main(void)
 {
     pthread_t t[THREADS];
@@ -99,5 +142,6 @@ int main(void)
     if (simulated(dev))
         CHECK(before == after);
     GIVES(CUDA_SUCCESS, cuCtxDestroy(ctx));
+    takes_over(dev);
     return tap_end();
 }
