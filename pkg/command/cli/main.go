@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/mattn/go-isatty"
+	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 )
 
@@ -40,6 +41,8 @@ type Env struct {
 	Verbose bool
 	noColor bool
 	config  string
+
+	bar *progressbar.ProgressBar // the last that is shown; set before there is anybody to note things
 
 	careful int32 // atomic, see Careful
 	reloads int32 // atomic, see Reloads
@@ -177,6 +180,7 @@ func (env *Env) report(e *Error) {
 // Notef tells the user something on standard error unless --quiet.
 func (env *Env) Notef(format string, args ...any) {
 	if !env.Quiet {
+		env.clear()
 		fmt.Fprintf(env.Err, "%s: %s\n", env.Prog, fmt.Sprintf(format, args...))
 	}
 }
@@ -184,6 +188,7 @@ func (env *Env) Notef(format string, args ...any) {
 // Debugf tells the user something on standard error under --verbose.
 func (env *Env) Debugf(format string, args ...any) {
 	if env.Verbose {
+		env.clear()
 		fmt.Fprintf(env.Err, "%s: %s\n", env.Prog, fmt.Sprintf(format, args...))
 	}
 }

@@ -139,7 +139,7 @@ func (env *Env) Progress(total int, what string) *progressbar.ProgressBar {
 	if env.ErrTerminal && !env.Quiet {
 		out = env.Err
 	}
-	return progressbar.NewOptions(total,
+	bar := progressbar.NewOptions(total,
 		progressbar.OptionSetWriter(out),
 		progressbar.OptionSetDescription(what),
 		progressbar.OptionShowCount(),
@@ -149,6 +149,17 @@ func (env *Env) Progress(total int, what string) *progressbar.ProgressBar {
 		progressbar.OptionClearOnFinish(),
 		progressbar.OptionEnableColorCodes(false),
 	)
+	if out != io.Discard {
+		env.bar = bar
+	}
+	return bar
+}
+
+// clear takes away what a bar shows, for a message to have the line.
+func (env *Env) clear() {
+	if env.bar != nil {
+		_ = env.bar.Clear()
+	}
 }
 
 // Deadline is for work that ends at a limit of time at the latest: over says

@@ -116,3 +116,18 @@ func TestDeadline(t *testing.T) {
 		done()
 	}
 }
+
+// A note does not begin behind the bar that is shown, but in its place.
+func TestNoteTakesTheBarsLine(t *testing.T) {
+	var errs bytes.Buffer
+	env := &Env{Prog: "tool", Err: &errs, ErrTerminal: true}
+	bar := env.Progress(4, "work")
+	if err := bar.RenderBlank(); err != nil {
+		t.Fatal(err)
+	}
+	env.Notef("note: %s", "hear")
+	before, _, said := strings.Cut(errs.String(), "tool: note: hear\n")
+	if !said || !strings.Contains(before, "work") || !strings.HasSuffix(before, "\r") {
+		t.Errorf("%q, want the bar, its line cleared, and the note", errs.String())
+	}
+}
