@@ -159,12 +159,21 @@ void gf_visible_fork_child(void);
 #define GF_CACHED 8 /* streams a thread remembers: as gf_line_index says */
 
 /* What a thread remembers of a stream it sends work to. What every launch looks
- * at is in one line of the processor's cache. */
+ * at is in one line of the processor's cache.
+ *
+ * A launch goes the fast way while `launches` is below `until`: other work than
+ * one kernel moves `until` towards it or away, so that what lies between the two
+ * is pieces of work. Where blocks are metered `until` is never above: every
+ * launch goes the slow way, and `marked` counts down to the mark.
+ *
+ * `entry` may be followed while `busy` is set and the lease in the gate is
+ * `lease`: entries are freed only after the gate was closed and no thread was
+ * busy (gf_quiesce). */
 struct gf_line {
     CUstream stream __attribute__((aligned(64))); /* NULL: of none */
     struct gf_device *device;
     int64_t launches; /* kernels launched from here since it is of that device */
-    int64_t until;    /* so many launches: the next mark, or the next look at the budget */
+    int64_t until;    /* the number of launches at which the next has to go the slow way */
     uint32_t lease;   /* under which it was last found tracked */
     uint32_t busy;    /* the thread is between the look at the gate and the end of the driver's call */
     bool late;        /* gf_done_late has something to do */

@@ -65,10 +65,10 @@ static void *libc_function(const char *name)
  * malloc when it comes here. */
 void gf_lookup_init(void)
 {
-    if (gf_load(&gf_real_dlsym))
+    if (__atomic_load_n(&gf_real_dlsym, __ATOMIC_ACQUIRE))
         return;
     gf_store(&gf_real_dlopen, (gf_dlopen_function *)libc_function("dlopen"));
-    gf_store(&gf_real_dlsym, (gf_dlsym_function *)libc_function("dlsym"));
+    __atomic_store_n(&gf_real_dlsym, (gf_dlsym_function *)libc_function("dlsym"), __ATOMIC_RELEASE);
 }
 
 static void sort_by_name(void) { qsort(table, ROWS, sizeof *table, compare_names); }

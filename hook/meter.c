@@ -83,7 +83,10 @@ int32_t gf_meter_graph(struct gf_stream *entry, float ms, struct gf_timed graph)
 }
 
 /* Waits until no more is in flight than may be, and learns from what is over.
- * The lock is not held meanwhile: the entry may be dead afterwards. */
+ * The lock is not held meanwhile: the entry may be dead afterwards, and others may
+ * have recorded marks. If that was this one, what is waited for is more than had
+ * to be; and nothing is learned from it, as it is then older than the ring goes
+ * back. */
 static void hold_back(struct gf_stream *entry)
 {
     unsigned last = entry->turn - reach(entry);
