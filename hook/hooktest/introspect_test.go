@@ -99,6 +99,7 @@ func TestIntrospectiveAlone(t *testing.T) {
 // which leaves the other more: then they are looked at again. More than its
 // limit neither ever has.
 func TestIntrospectiveTwo(t *testing.T) {
+	t.Parallel()
 	for range attempts {
 		h := scaling(t)
 		a := h.run(h.register("a", elastic(0.3, 0.8)), "victim/saturate", "6", "100", "80", "0")
@@ -159,6 +160,7 @@ func percentile(of [][]float64, p int) float64 {
 // with one that has its request and no more. A host that stalls delays the
 // scaled one more, so the best of six comparisons counts.
 func TestIntrospectiveBursts(t *testing.T) {
+	t.Parallel()
 	for range 6 {
 		fixed, trainingFixed := latencies(t, scaling(t), elastic(0.3, 0.3))
 		scaled, trainingScaled := latencies(t, scaling(t), elastic(0.3, 0.6))
