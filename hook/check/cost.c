@@ -1,11 +1,14 @@
 /* cost: prints the nanoseconds one asynchronous launch takes the program, and
- * those the preload library adds to it.
+ * those the preload library adds to it, marks included.
  *
- *   cost PAIRS
+ *   cost ROUNDS
  *
- * The driver's own function and the one the program is linked to take turns:
- * short bursts that no work of the GPU holds up. Of both figures it is the
- * median: of the driver's bursts, and of what the burst beside it took more. */
+ * In a round the GPU is kept busy, so that launches queue and nothing looks at
+ * them, while the driver's own function and the one the program is linked to
+ * take turns: own, linked, linked, own, so that what drifts falls on both. Of
+ * both figures it is the mean of the rounds, without the twentieth at either
+ * end, in which the program was interrupted: a median would not count a mark
+ * that is in fewer than half of them. */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -14,7 +17,7 @@
 #include <link.h>
 #include <stdbool.h>
 
-enum { BURST = 100 };
+enum { BURST = 250, BUSY_US = 400 }; /* four bursts are within what a stream takes, and time */
 typedef __typeof__(cuLaunchKernel) launcher;
 
 /* The function as the driver exports it. No loader's call tells: a preload
@@ -39,15 +42,21 @@ static launcher *drivers_own(const char *name)
     exit(1);
 }
 
+/* In nanoseconds a launch. */
 static double burst(launcher *launch, CUfunction nop, CUstream stream)
 {
-    MUST(launch(nop, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
     double began = now_s();
     for (int i = 0; i < BURST; i++)
         launch(nop, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
-    double each = (now_s() - began) / BURST;
-    MUST(cuStreamSynchronize(stream));
-    return each * 1e9;
+    return (now_s() - began) / BURST * 1e9;
+}
+
+/* Gives the GPU work, and whoever starts it a moment. */
+static void occupy(launcher *launch, CUfunction busy, CUstream stream)
+{
+    MUST(launch(busy, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
+    for (double began = now_s(); now_s() - began < BUSY_US * 1e-6 / 5;)
+        ;
 }
 
 static int in_order(const void *a, const void *b)
@@ -56,30 +65,35 @@ static int in_order(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static double median(double *of, int n)
+static double mean(double *of, int n)
 {
+    double sum = 0;
+    int cut = n / 20;
     qsort(of, (size_t)n, sizeof *of, in_order);
-    return of[n / 2];
+    for (int i = cut; i < n - cut; i++)
+        sum += of[i];
+    return sum / (n - 2 * cut);
 }
 
 int main(int argc, char **argv)
 {
-    int pairs = argc > 1 ? atoi(argv[1]) : 1000;
-    if (pairs < 1)
+    int rounds = argc > 1 ? atoi(argv[1]) : 1000;
+    if (rounds < 1)
         return 2;
     own_context();
-    CUfunction nop = kernel(check_ptx, "nop");
+    CUfunction busy = timed_kernel(BUSY_US), nop = timed_kernel(0);
     CUstream stream = new_stream();
     launcher *own = drivers_own("cuLaunchKernel");
-    double *bare = calloc((size_t)pairs, sizeof *bare), *added = calloc((size_t)pairs, sizeof *added);
+    double *bare = calloc((size_t)rounds, sizeof *bare), *added = calloc((size_t)rounds, sizeof *added);
     ENSURE(bare && added);
-    for (int i = 0; i < pairs; i++) {
-        bool first = i % 2 == 0;
-        double before = first ? burst(own, nop, stream) : 0;
-        added[i] = burst(cuLaunchKernel, nop, stream);
-        bare[i] = first ? before : burst(own, nop, stream);
-        added[i] -= bare[i];
+    for (int i = 0; i < rounds; i++) {
+        occupy(own, busy, stream);
+        double first = burst(own, nop, stream);
+        double linked = burst(cuLaunchKernel, nop, stream) + burst(cuLaunchKernel, nop, stream);
+        bare[i] = (first + burst(own, nop, stream)) / 2;
+        added[i] = linked / 2 - bare[i];
+        MUST(cuStreamSynchronize(stream));
     }
-    printf("%.1f %.1f\n", median(bare, pairs), median(added, pairs));
+    printf("%.1f %.1f\n", mean(bare, rounds), mean(added, rounds));
     return 0;
 }

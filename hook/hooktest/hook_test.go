@@ -74,8 +74,8 @@ func TestMemoryLimit(t *testing.T) {
 }
 
 // BenchmarkLaunch compares a launch with and without the library while a lease
-// is held: the two take turns in one process. Of several processes the median
-// counts; with each, a burst in five includes a mark (meter.c).
+// is held, marks included (meter.c): the two take turns in one process. Of
+// several processes the median counts.
 func BenchmarkLaunch(b *testing.B) {
 	h := newHost(b)
 	h.start()
