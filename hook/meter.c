@@ -21,8 +21,8 @@
 
 #define MARK_MS 2.0f       /* GPU time between marks */
 #define IN_FLIGHT_MS 12.0f /* GPU time queued before the program waits: 1,000 kernels of 10 us fit */
-#define MAX_STRIDE 512 /* pieces of work between marks, as the next may take longer */
-#define MAX_AHEAD 1792 /* pieces of work queued before the program waits, likewise */
+#define MAX_STRIDE 1024 /* pieces of work between marks, as the next may take longer */
+#define MAX_AHEAD 1536 /* pieces of work queued before the program waits, likewise */
 #define BEHIND_NS 1000000000u /* a mark that takes longer may wait for the program */
 #define LOOK_NS 50000         /* between two looks at what is in flight */
 #define MAX_WEIGHT (1 << 20)

@@ -52,7 +52,7 @@ func TestGraphCounts(t *testing.T) {
 // TestAhead launches without waiting. Few pieces of work that take long are ever
 // in flight, whatever came before them, while short ones keep the GPU busy. What
 // kernels take is learned from them: until then no more are in flight than were
-// thought to be short, which may be 1,792 and those of a mark before and after,
+// thought to be short, which may be 1,536 and those of a mark before and after,
 // and afterwards as many as take 12 ms: also where a thread turns to more streams
 // than it remembers, or to another context and back.
 func TestAhead(t *testing.T) {
