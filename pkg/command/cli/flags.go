@@ -104,6 +104,24 @@ func (env *Env) adopt(root *cobra.Command) {
 			cmd.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
 		}
 	})
+	refuseHelp(root)
+}
+
+// refuseHelp has the help command refuse what it has no help about: of itself
+// it prints the root's, and all is well.
+func refuseHelp(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	help, _, err := root.Find([]string{"help"})
+	if err != nil || help == root {
+		return // a program without commands
+	}
+	help.Args = func(_ *cobra.Command, args []string) error {
+		cmd, rest, err := root.Find(args)
+		if err == nil && len(rest) > 0 {
+			err = fmt.Errorf("unknown command %q for %q%s", rest[0], cmd.CommandPath(), meant(rest[0], verbs(cmd)))
+		}
+		return Fail(ExitUsage, seeHelp(cmd), err)
+	}
 }
 
 func walk(cmd *cobra.Command, visit func(*cobra.Command)) {
