@@ -3,7 +3,10 @@ package process
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
+	"os"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -23,25 +26,38 @@ func (p port) release() { _ = p.claim.Close() }
 func freePort() (p port, err error) {
 	const attempts = 100
 	for range attempts {
-		if p, err = takePort("127.0.0.1:0"); !errors.Is(err, unix.EADDRINUSE) {
+		if p, err = takePort(quietPort()); !errors.Is(err, unix.EADDRINUSE) {
 			return p, err
 		}
 	}
 	return p, err
 }
 
-// takePort takes the port of an address, if nobody listens on it or has taken it.
+// quietPort is a port beyond those that the system gives to whoever asks for
+// any, as all do that connect: such a one could be gone before its instance
+// listens. Where there are none it is 0, for any.
+func quietPort() int {
+	const last = 65535
+	var low, high int
+	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
+	if _, scan := fmt.Sscan(string(text), &low, &high); err != nil || scan != nil || high >= last {
+		return 0
+	}
+	return high + 1 + rand.IntN(last-high)
+}
+
+// takePort takes a port, if nobody listens on it, at any address, or has taken it.
 // It is free again before its instance listens, and the system may offer it to
 // whoever else starts instances; so the taking is by a name of abstract sockets:
 // they are of the same network namespace as ports, whoever starts instances there
 // sees them, and they are gone when their process is.
-func takePort(address string) (port, error) {
-	l, err := net.Listen("tcp4", address)
+func takePort(number int) (port, error) {
+	l, err := net.Listen("tcp4", ":"+strconv.Itoa(number))
 	if err != nil {
 		return port{}, err
 	}
 	defer l.Close()
-	number := l.Addr().(*net.TCPAddr).Port
+	number = l.Addr().(*net.TCPAddr).Port
 	claim, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: fmt.Sprintf("@gfaas/port/%d", number)})
 	return port{number, claim}, err
 }
