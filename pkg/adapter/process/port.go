@@ -25,8 +25,12 @@ func (p port) release() { _ = p.claim.Close() }
 // going to listen on either.
 func freePort() (p port, err error) {
 	const attempts = 100
-	for range attempts {
-		if p, err = takePort(quietPort()); !errors.Is(err, unix.EADDRINUSE) {
+	for i := range attempts {
+		number := 0 // any
+		if i < attempts/2 {
+			number = quietPort()
+		}
+		if p, err = takePort(number); !errors.Is(err, unix.EADDRINUSE) {
 			return p, err
 		}
 	}
