@@ -82,7 +82,7 @@ func (env *Env) adopt(root *cobra.Command) {
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return env.settle(cmd) }
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		if first := cmd.Flags().Arg(0); first != "" && cmd.HasSubCommands() {
-			err = fmt.Errorf("unknown command %q for %q%s", first, cmd.CommandPath(), meant(first, verbs(cmd))) // whose flags nobody knows
+			err = unknownCommand(cmd, first) // whose flags nobody knows
 		}
 		return Fail(ExitUsage, seeHelp(cmd), flagFault(unknownFlag(cmd, err)))
 	})
@@ -118,10 +118,14 @@ func refuseHelp(root *cobra.Command) {
 	help.Args = func(_ *cobra.Command, args []string) error {
 		cmd, rest, err := root.Find(args)
 		if err == nil && len(rest) > 0 {
-			err = fmt.Errorf("unknown command %q for %q%s", rest[0], cmd.CommandPath(), meant(rest[0], verbs(cmd)))
+			err = unknownCommand(cmd, rest[0])
 		}
 		return Fail(ExitUsage, seeHelp(cmd), err)
 	}
+}
+
+func unknownCommand(parent *cobra.Command, name string) error {
+	return fmt.Errorf("unknown command %q for %q%s", name, parent.CommandPath(), meant(name, verbs(parent)))
 }
 
 func walk(cmd *cobra.Command, visit func(*cobra.Command)) {
