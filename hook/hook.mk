@@ -36,13 +36,13 @@ c-check: libs
 # starts itself anew is emulated too.
 ARM64 := $(abspath $(BUILD))/arm64
 ARM64_ROOT ?= /usr/aarch64-linux-gnu
-ARM64_WAYS := link dlsym default next plugin-default plugin-next plugin-deep proc proc2 proc-of-proc
+ARM64_WAYS = $(shell sed -n 's/^\tfor way in \(.*\); do$$/\1/p' hook/gpucheck/run.sh)
 ARM64_RUN := qemu-aarch64 -L $(ARM64_ROOT) -E LD_LIBRARY_PATH=$(ARM64)/lib/sim
 .PHONY: arm64-check
 arm64-check: $(BINARIES) libs
 	$(MAKE) BUILD=$(ARM64) CC=aarch64-linux-gnu-gcc libs checks
 	@test -e /proc/sys/fs/binfmt_misc/qemu-aarch64 || { echo 'arm64-check: qemu-user-binfmt has registered no qemu-aarch64'; exit 1; }
 	@set -e; export QEMU_LD_PREFIX=$(ARM64_ROOT); for check in $(ARM64)/check/sim_*; do echo $$check; $(ARM64_RUN) $$check >/dev/null; done
-	@set -e; for way in $(ARM64_WAYS); do echo $$way; \
+	@set -e; ways='$(ARM64_WAYS)'; test -n "$$ways"; for way in $$ways; do echo $$way; \
 	  $(BUILD)/bin/gfaas run -q -- env -u LD_PRELOAD -u LD_LIBRARY_PATH \
 	  $(ARM64_RUN) -E LD_PRELOAD=$(ARM64)/lib/libgfaas.so $(ARM64)/check/route $$way all 3 >/dev/null; done
