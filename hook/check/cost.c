@@ -17,7 +17,7 @@
 #include <link.h>
 #include <stdbool.h>
 
-enum { BURST = 250, BUSY_US = 400 }; /* four bursts are within what a stream takes, and time */
+enum { BURST = 250, BUSY_US = 400 }; /* four bursts fit in a stream's queue and into that time */
 typedef __typeof__(cuLaunchKernel) launcher;
 
 /* The function as the driver exports it. No loader's call tells: a preload

@@ -345,7 +345,6 @@ life() {
 
 cost() {
 	show "cost: ns a launch, and ns that the library adds" cat "$slice" -- "$here/check/cost" 1000
-	# The two take turns; marks are counted in.
 	for us in 10 1000; do
 		: >"$work/bare" && : >"$work/hooked"
 		for i in 1 2 3; do
