@@ -95,33 +95,39 @@ func (d *Daemon) postInstance(w http.ResponseWriter, r *http.Request) {
 }
 
 // register writes the file before the instance counts as known; nobody
-// who launches waits for the disk.
+// who launches waits for the disk. Processes may join meanwhile, so whether it
+// may be registered is looked at again then, and what it was is put back if not.
 func (d *Daemon) register(inst *instance) (status int, err error) {
 	d.regMu.Lock()
 	defer d.regMu.Unlock()
 	var conflict error
-	hasDoor := false
+	var old *instance
 	if err := d.locked(func() {
 		conflict, d.busy = d.admits(inst), time.Now()
-		old := d.instances[inst.reg.Instance]
-		hasDoor = old != nil && old.door != nil
+		old = d.instances[inst.reg.Instance]
 	}); err != nil {
 		return http.StatusServiceUnavailable, err
 	}
 	if conflict != nil {
 		return http.StatusConflict, conflict
 	}
-	if !hasDoor {
+	if old == nil || old.door == nil {
 		if inst.door, err = d.openDoor(inst.reg.Instance); err != nil {
 			return http.StatusInternalServerError, err
 		}
 	}
 	if err := d.save(inst); err != nil {
-		inst.door.remove()
+		if old == nil {
+			inst.door.remove()
+		}
+		inst.door.close()
 		return http.StatusInternalServerError, fmt.Errorf("keep registration: %w", err)
 	}
 	reg := inst.reg
 	if err := d.locked(func() {
+		if conflict = d.admits(inst); conflict != nil {
+			return
+		}
 		d.add(inst)
 		if inst.door != nil {
 			d.enter(inst.door)
@@ -129,6 +135,13 @@ func (d *Daemon) register(inst *instance) (status int, err error) {
 	}); err != nil {
 		inst.door.close()
 		return http.StatusServiceUnavailable, err
+	}
+	if conflict != nil { // who joined is of the instance as it was
+		inst.door.close()
+		if err := d.save(old); err != nil {
+			d.log.Error("cannot put back a registration", "instance", reg.Instance, "err", err)
+		}
+		return http.StatusConflict, conflict
 	}
 	for _, s := range reg.Seats() {
 		d.log.Info("instance registered", "instance", reg.Instance, "gpu", s.GPU, "sm_pct", s.SMPct, "quota_request", s.QuotaRequest,

@@ -1,6 +1,7 @@
 package token
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,10 +12,12 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/daemon/token/tokentest"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
@@ -50,6 +53,64 @@ func TestReRegisterChangesTheSlice(t *testing.T) {
 	s.register(r)
 	if got := s.status().GPUs[0].Clients[0]; got.SMPct != 30 || got.QuotaLimit != 0.5 || a.MemLimit() != 2<<30 {
 		t.Errorf("after: %+v, page limit %d", got, a.MemLimit())
+	}
+}
+
+// TestReRegisterWhileProcessesJoin registers an instance on another GPU again and
+// again while processes of it come: whether one has joined is looked at once the
+// registration is on disk too, and who has keeps its page.
+func TestReRegisterWhileProcessesJoin(t *testing.T) {
+	s := serve(t, Config{})
+	s.register(reg("a", 60, 1, 1))
+	var dialing sync.WaitGroup
+	ctx, stop := context.WithCancel(context.Background())
+	for range 4 {
+		dialing.Go(func() {
+			for ctx.Err() == nil {
+				c, err := s.dial("a", 0)
+				switch {
+				case err == nil:
+					c.Close()
+				case !errors.Is(err, tokentest.ErrRefused): // those before may have all slots
+					t.Error("dial:", err)
+					return
+				}
+			}
+		})
+	}
+	taken, kept := 0, 0
+	for n := 0; (taken < 20 || kept < 20) && !t.Failed() && n < 20000; n++ {
+		r := reg("a", 60, 1, 1)
+		r.GPU = fmt.Sprint("sim:", n%2)
+		text, err := json.Marshal(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch code, body := s.do("POST", "/v1/instances", string(text)); code {
+		case http.StatusOK:
+			taken++
+		case http.StatusConflict:
+			kept++
+		default:
+			t.Fatal(code, body)
+		}
+	}
+	stop()
+	dialing.Wait()
+	t.Logf("taken %d times, not taken %d times", taken, kept)
+	known := s.status()
+	text, err := os.ReadFile(s.d.recordPath("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	record, err := parseRecord(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range known.GPUs {
+		if is, want := len(g.Clients) > 0, g.GPU == record.reg.Device(); is != want {
+			t.Errorf("gpu %s has the instance: %v; on disk it is on %s", g.GPU, is, record.reg.Device())
+		}
 	}
 }
 
