@@ -119,6 +119,10 @@ CUresult arena_map(struct device *d)
     if (ftruncate(d->arena_fd, (off_t)d->arena_size) == 0)
         view = mmap(NULL, d->arena_size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, d->arena_fd, 0);
     if (base == MAP_FAILED || view == MAP_FAILED) {
+        if (base != MAP_FAILED)
+            munmap(base, d->arena_size);
+        if (view != MAP_FAILED)
+            munmap(view, d->arena_size);
         arena_remove(d->index, (unsigned)d->slot, d->arena_serial);
         close(d->arena_fd);
         return CUDA_ERROR_OUT_OF_MEMORY;

@@ -332,6 +332,18 @@ func TestLeftoversOfTheDead(t *testing.T) {
 	}
 }
 
+// A process without the address space for a device's memory keeps none of it, and
+// has the device when there is room again.
+func TestNoAddressSpace(t *testing.T) {
+	h := newHost(t, small)
+	if out, err := run(h.command("", "unmapped")); err != nil {
+		t.Errorf("%v\n%s", err, failures(out))
+	}
+	if names := h.left(); len(names) != 0 {
+		t.Errorf("left behind: %v", names)
+	}
+}
+
 // Processes that cannot see each other's pids, as in containers, share the
 // device all the same, and one that dies is missed.
 func TestOwnPidNamespaces(t *testing.T) {
