@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -161,7 +162,12 @@ func TestIdleCostsNothing(t *testing.T) {
 // planned are the instances of a plan's first GPU, as gfaas up registers them.
 func planned(t testing.TB, path string) (list []contender) {
 	t.Helper()
-	p, err := plan.Load(path)
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	p, err := plan.Read(file, path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,8 +1,6 @@
 package function
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -122,23 +120,5 @@ func TestParseFaults(t *testing.T) {
 				t.Errorf("got %.300v\nwant %s", err, c.want)
 			}
 		})
-	}
-}
-
-func TestLoadGivesAbsoluteFolder(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "f.yaml")
-	if err := os.WriteFile(path, []byte(whole), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	functions, err := Load(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if functions[0].Dir != dir {
-		t.Errorf("folder %q, want %q", functions[0].Dir, dir)
-	}
-	if _, err := Load(filepath.Join(dir, "none.yaml")); err == nil {
-		t.Error("a file that is not there was read")
 	}
 }

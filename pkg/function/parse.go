@@ -19,26 +19,6 @@ import (
 // maxSize is the largest function file, in bytes.
 const maxSize = 16 << 20
 
-// Load reads a function file, or standard input for "-". The functions' Dir is
-// absolute; for standard input it is the working directory.
-func Load(path string) ([]Function, error) {
-	functions, err := textfile.Load(path, Parse)
-	if err != nil {
-		return nil, err
-	}
-	dir := "."
-	if path != "-" {
-		dir = filepath.Dir(path)
-	}
-	if dir, err = filepath.Abs(dir); err != nil {
-		return nil, fmt.Errorf("folder of %s: %w", path, err)
-	}
-	for i := range functions {
-		functions[i].Dir = dir
-	}
-	return functions, nil
-}
-
 // Parse reads one or more functions, as documents separated by ---; name is
 // what messages call the file, and its folder becomes the functions' Dir. Any
 // fault is an error of the form FILE:LINE: key: what is wrong, what was

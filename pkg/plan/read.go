@@ -6,7 +6,6 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/jsonfile"
-	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
 // Version is the version of the plan format.
@@ -17,9 +16,6 @@ const (
 	ModelRect   = "rect"   // each instance has a fixed rectangle of window × SMs
 	ModelTokens = "tokens" // a timetable says which instances may run together
 )
-
-// Load reads a plan from a file, or from standard input for "-".
-func Load(path string) (Plan, error) { return textfile.Load(path, Read) }
 
 // Read reads a plan; name is what messages call it. It accepts what has the
 // form of a plan: keys that are unknown, repeated or missing, and values

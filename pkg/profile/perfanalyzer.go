@@ -4,7 +4,6 @@ import (
 	"io"
 
 	"github.com/gfaas/gfaas/pkg/csvfile"
-	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
 // Measurement is one load of one configuration, as a tool that knows nothing
@@ -16,12 +15,6 @@ type Measurement struct {
 	P95MS         float64
 	P99MS         float64
 	Line          int
-}
-
-// LoadPerfAnalyzer reads the report (-f) of Triton's perf_analyzer from a file,
-// or from standard input for "-".
-func LoadPerfAnalyzer(path string) ([]Measurement, error) {
-	return textfile.Load(path, ReadPerfAnalyzer)
 }
 
 // ReadPerfAnalyzer reads the report of Triton's perf_analyzer (CSV): a line for

@@ -11,9 +11,6 @@ import (
 // maxBatch is the largest batch a row may have.
 const maxBatch = 1 << 20
 
-// Load reads a profile from a file, or from standard input for "-".
-func Load(path string) ([]Row, error) { return textfile.Load(path, Read) }
-
 // Read reads a profile; name is what messages call it. Columns are found by
 // name, unknown ones are ignored. The first fault is an error of the form
 // FILE:LINE: COLUMN: what is wrong, what was expected. A row may sustain

@@ -1,12 +1,8 @@
 // Package textfile is what the readers of the project's files share: how a
-// file is opened and how a fault in it is told.
+// fault in a file is told. Nothing here or in the formats opens one.
 package textfile
 
-import (
-	"fmt"
-	"io"
-	"os"
-)
+import "fmt"
 
 // Stdin is the name that messages give to standard input.
 const Stdin = "<stdin>"
@@ -28,22 +24,4 @@ func (f *Fault) Error() string {
 		return fmt.Sprintf("%s:%d: %s", f.File, f.Line, f.What)
 	}
 	return fmt.Sprintf("%s:%d: %s: %s", f.File, f.Line, f.Where, f.What)
-}
-
-// Load opens a file, or standard input for "-", and has it read under the name
-// that messages give it.
-func Load[T any](path string, read func(r io.Reader, name string) (T, error)) (T, error) {
-	if path == "-" {
-		return read(os.Stdin, Stdin)
-	}
-	var none T
-	f, err := os.Open(path)
-	if err != nil {
-		return none, err
-	}
-	defer f.Close()
-	if info, err := f.Stat(); err == nil && info.IsDir() {
-		return none, fmt.Errorf("%s is a folder, expected a file", path)
-	}
-	return read(f, path)
 }

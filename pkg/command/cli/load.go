@@ -1,15 +1,47 @@
 package cli
 
 import (
+	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 
+	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
-// Load opens a file, or standard input for "-", has it read, and tells the user
-// what its reader notes.
+// Load opens a file, or standard input for "-", has it read under the name that
+// messages give it, and tells the user what its reader notes.
 func Load[T any](env *Env, path string, read func(r io.Reader, name string) (T, error)) (T, error) {
-	return textfile.Load(path, func(r io.Reader, name string) (T, error) {
-		return read(textfile.Noting(r, func(text string) { env.Notef("note: %s", text) }), name)
-	})
+	noting := func(r io.Reader) io.Reader {
+		return textfile.Noting(r, func(text string) { env.Notef("note: %s", text) })
+	}
+	if path == "-" {
+		return read(noting(env.In), textfile.Stdin)
+	}
+	var none T
+	f, err := os.Open(path)
+	if err != nil {
+		return none, err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err == nil && info.IsDir() {
+		return none, fmt.Errorf("%s is a folder, expected a file", path)
+	}
+	return read(noting(f), path)
+}
+
+// LoadFunctions is Load for a function file. The functions' Dir is absolute; for
+// standard input it is the working directory.
+func LoadFunctions(env *Env, path string) ([]function.Function, error) {
+	functions, err := Load(env, path, function.Parse)
+	if err != nil {
+		return nil, err
+	}
+	for i, fn := range functions {
+		if functions[i].Dir, err = filepath.Abs(fn.Dir); err != nil {
+			return nil, fmt.Errorf("folder of %s: %w", path, err)
+		}
+	}
+	return functions, nil
 }

@@ -45,7 +45,7 @@ func (o *applyOptions) run(ctx context.Context, t *tool) error {
 	var all []function.Function
 	from := map[string]string{}
 	for _, file := range o.files {
-		list, err := function.Load(file)
+		list, err := cli.LoadFunctions(t.env, file)
 		if err != nil {
 			return err
 		}

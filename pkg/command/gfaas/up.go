@@ -62,7 +62,7 @@ func (o *upOptions) run(ctx context.Context, t *tool, path string) error {
 	if err := o.check(); err != nil {
 		return err
 	}
-	p, err := plan.Load(path)
+	p, err := cli.Load(t.env, path, plan.Read)
 	if err != nil {
 		return err
 	}

@@ -48,7 +48,7 @@ func (o *planOptions) make(cmd *cobra.Command, in policy.Input) (plan.Plan, []di
 		p, err := o.chosen().plan(o, in)
 		return policy.ValidIDs(p), nil, err
 	}
-	current, err := plan.Load(o.current.path)
+	current, err := cli.Load(o.env, o.current.path, plan.Read)
 	if err != nil {
 		return plan.Plan{}, nil, err
 	}

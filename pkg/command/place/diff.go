@@ -33,11 +33,11 @@ func runDiff(env *cli.Env, before, after string) error {
 	if err := checkStdin(before, after); err != nil {
 		return err
 	}
-	was, err := plan.Load(before)
+	was, err := cli.Load(env, before, plan.Read)
 	if err != nil {
 		return err
 	}
-	is, err := plan.Load(after)
+	is, err := cli.Load(env, after, plan.Read)
 	if err != nil {
 		return err
 	}

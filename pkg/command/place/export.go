@@ -104,12 +104,12 @@ func (o *exportOptions) run(path string) error {
 	if err := checkStdin(path, o.files.functions, o.files.inventory); err != nil {
 		return err
 	}
-	p, err := plan.Load(path)
+	p, err := cli.Load(o.env, path, plan.Read)
 	if err != nil {
 		return err
 	}
 	m := manifest.Options{Node: o.node, Class: o.class}
-	if m.Functions, err = o.files.loadFunctions(); err != nil {
+	if m.Functions, err = o.files.loadFunctions(o.env); err != nil {
 		return err
 	}
 	if m.Inventory, err = o.files.loadInventory(o.env); err != nil {

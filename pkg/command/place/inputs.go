@@ -43,11 +43,11 @@ func (i *inputs) functionsFlag(cmd *cobra.Command, what string) {
 }
 
 // loadFunctions reads the functions, nil when none were given.
-func (i *inputs) loadFunctions() ([]function.Function, error) {
+func (i *inputs) loadFunctions(env *cli.Env) ([]function.Function, error) {
 	if i.functions == "" {
 		return nil, nil
 	}
-	return function.Load(i.functions)
+	return cli.LoadFunctions(env, i.functions)
 }
 
 // checkStdin refuses to read standard input as two things.
@@ -113,7 +113,7 @@ func (o *planOptions) input(cmd *cobra.Command) (in policy.Input, err error) {
 	if in.Devices, err = o.files.loadInventory(o.env); err != nil {
 		return in, err
 	}
-	if in.Functions, err = o.files.loadFunctions(); err != nil {
+	if in.Functions, err = o.files.loadFunctions(o.env); err != nil {
 		return in, err
 	}
 	in.MemMiB = o.mem.MiB()

@@ -44,7 +44,7 @@ func runVerify(env *cli.Env, files inputs, path string) error {
 	if err := checkStdin(path, files.profile, files.demand, files.inventory, files.functions); err != nil {
 		return err
 	}
-	p, err := plan.Load(path)
+	p, err := cli.Load(env, path, plan.Read)
 	if err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func runVerify(env *cli.Env, files inputs, path string) error {
 	if in.Inventory, err = files.loadInventory(env); err != nil {
 		return err
 	}
-	if in.Functions, err = files.loadFunctions(); err != nil {
+	if in.Functions, err = files.loadFunctions(env); err != nil {
 		return err
 	}
 	found := verify.Plan(p, in)

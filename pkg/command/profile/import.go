@@ -30,8 +30,8 @@ With --append the row goes to the end of that profile, which must not have the
 configuration yet, and nothing is printed.`
 
 // sources are the forms that can be imported.
-var sources = map[string]func(path string) ([]profile.Measurement, error){
-	"perf-analyzer": profile.LoadPerfAnalyzer,
+var sources = map[string]func(r io.Reader, name string) ([]profile.Measurement, error){
+	"perf-analyzer": profile.ReadPerfAnalyzer,
 }
 
 // importOptions are the flags of import, as given.
@@ -106,7 +106,7 @@ func (o *importOptions) run(env *cli.Env, path string) error {
 	if err := o.check(env); err != nil {
 		return err
 	}
-	report, err := sources[o.from](path)
+	report, err := cli.Load(env, path, sources[o.from])
 	if err != nil {
 		return err
 	}

@@ -82,7 +82,7 @@ func (o *runOptions) check(env *cli.Env, path string) (job, error) {
 		}
 		j.gates = append(j.gates, g)
 	}
-	if j.functions, err = o.chooseFunctions(path); err != nil {
+	if j.functions, err = o.chooseFunctions(env, path); err != nil {
 		return j, err
 	}
 	for _, g := range j.gates {
@@ -174,8 +174,8 @@ func checkList[T int | float64](flag string, values []T, show func(T) string, ok
 }
 
 // chooseFunctions reads the functions to measure.
-func (o *runOptions) chooseFunctions(path string) ([]function.Function, error) {
-	all, err := function.Load(path)
+func (o *runOptions) chooseFunctions(env *cli.Env, path string) ([]function.Function, error) {
+	all, err := cli.LoadFunctions(env, path)
 	if err != nil {
 		return nil, err
 	}

@@ -114,7 +114,7 @@ func (o *outlookOptions) outlook(env *cli.Env, path string, page *report.Page, w
 	p := planner{o: o, path: path, wanted: wanted, until: time.Now().Add(o.limit)}
 	if o.functions != "" {
 		var err error
-		if p.functions, err = function.Load(o.functions); err != nil {
+		if p.functions, err = cli.LoadFunctions(env, o.functions); err != nil {
 			return err
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
+	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
@@ -73,7 +74,7 @@ func TestJournalSurvivesATearAnywhere(t *testing.T) {
 		if err != nil || len(p.rows) < len(rows) && string(again) != string(data) {
 			rt.Fatalf("cut at %d:\n%s\nwant\n%s (%v)", cut, again, data, err)
 		}
-		back, err := profile.Load(path)
+		back, err := cli.Load(&cli.Env{}, path, profile.Read)
 		if err != nil || len(back) != len(rows) {
 			rt.Fatalf("%d rows of %d, %v", len(back), len(rows), err)
 		}
@@ -203,7 +204,7 @@ func TestResumeWithMarkAndCRLF(t *testing.T) {
 	if err := errors.Join(j.Append(row), j.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if rows, err := profile.Load(path); err != nil || len(rows) != 2 || rows[1].SMPct != 20 {
+	if rows, err := cli.Load(&cli.Env{}, path, profile.Read); err != nil || len(rows) != 2 || rows[1].SMPct != 20 {
 		t.Errorf("%+v, %v", rows, err)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
+	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/daemon/token/tokentest"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
@@ -184,7 +185,7 @@ func (r *real) profileExample() []profile.Row {
 	if !strings.Contains(stderr.String(), "simulated") {
 		r.t.Errorf("nothing says that the GPU is simulated:\n%s", &stderr)
 	}
-	rows, err := profile.Load(filepath.Join(r.work, "p.csv"))
+	rows, err := cli.Load(&cli.Env{}, filepath.Join(r.work, "p.csv"), profile.Read)
 	if err != nil || len(rows) != 4 {
 		r.t.Fatalf("%d rows, %v", len(rows), err)
 	}
@@ -281,7 +282,7 @@ func TestLoadTimeOfParkedMemory(t *testing.T) {
 	if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), "load_ms") {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	rows, err := profile.Load(filepath.Join(r.work, "p.csv"))
+	rows, err := cli.Load(&cli.Env{}, filepath.Join(r.work, "p.csv"), profile.Read)
 	if err != nil || len(rows) != 2 {
 		t.Fatalf("%d rows, %v", len(rows), err)
 	}

@@ -150,7 +150,12 @@ func BenchmarkSearch(b *testing.B) {
 		}
 	}
 	if path := os.Getenv("GFAAS_PROFILE"); path != "" {
-		rows, err := profile.Load(path)
+		file, err := os.Open(path)
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer file.Close()
+		rows, err := profile.Read(file, path)
 		if err != nil {
 			b.Fatal(err)
 		}
