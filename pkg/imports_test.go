@@ -4,9 +4,17 @@ package pkg_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"io"
+	"maps"
 	"os/exec"
+	"path"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -32,8 +40,18 @@ var (
 
 type pkgInfo struct {
 	ImportPath string
+	Dir        string
+	Standard   bool
+	GoFiles    []string
+	CgoFiles   []string
 	Imports    []string
+
+	uses []name // of one that a test made up
 }
+
+// name is a name of another package, such as time.Now; * where a file has all of
+// its names without saying whose they are.
+type name struct{ from, what string }
 
 func TestImportDirection(t *testing.T) {
 	for _, p := range list(t) {
@@ -54,23 +72,200 @@ func TestImportDirection(t *testing.T) {
 	}
 }
 
-// TestPoliciesArePure holds rule 1 of the design: a policy imports value types
-// and what of the standard library does no I/O.
+// The standard library as far as rule 1 of the design lets policies use it. What
+// is on no list is refused.
+var (
+	// computing is for policies: nothing in it can read, write, wait or guess.
+	computing = []string{
+		"bytes", "cmp", "container/heap", "encoding/binary", "errors", "fmt", "iter", "maps", "math", "math/bits",
+		"slices", "sort", "strconv", "strings", "time", "unicode", "unicode/utf8",
+	}
+	// parsing is, besides, for the formats that a policy has its types from, and
+	// for the libraries under those. They read from an io.Reader that a command
+	// has opened; none of them opens anything itself.
+	parsing = append([]string{
+		"bufio", "encoding", "encoding/base64", "encoding/csv", "encoding/json", "io", "path/filepath", "reflect", "regexp", "sync",
+	}, computing...)
+	// restricted says what of a package on these lists may not be used all the
+	// same: the clock, standard streams, and what asks the file system.
+	restricted = map[string]func(name string) bool{
+		"time": among("Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker", "Local", "LoadLocation"),
+		"fmt":  among("Print", "Printf", "Println", "Scan", "Scanf", "Scanln"),
+		"path/filepath": func(name string) bool {
+			return !among("Base", "Clean", "Dir", "Ext", "IsAbs", "Join")(name)
+		},
+	}
+	// excused is what libraries use all the same, to no effect.
+	excused = map[string]name{"go.yaml.in/yaml/v3": {"fmt", "Println"}} // in a trace of its scanner that nothing calls
+)
+
+func among(names ...string) func(name string) bool {
+	return func(name string) bool { return slices.Contains(names, name) }
+}
+
+// TestPoliciesArePure holds rule 1 of the design: no policy does I/O, knows the
+// time or throws dice, and nor does what it imports, however far down.
 func TestPoliciesArePure(t *testing.T) {
-	impure := []string{"os", "net", "syscall", "log", "io/ioutil", "math/rand", "context"}
-	for _, p := range list(t) {
-		if layer(p.ImportPath) != "policy" {
-			continue
+	for _, fault := range impurities(list(t), func(p pkgInfo) []name { return usesOf(t, p) }) {
+		t.Error(fault)
+	}
+}
+
+// impurities is what breaks rule 1 in the packages that policies reach.
+func impurities(packages map[string]pkgInfo, uses func(pkgInfo) []name) (faults []string) {
+	way := map[string]string{} // how a policy came to import a package
+	var next []string
+	for _, at := range slices.Sorted(maps.Keys(packages)) {
+		if layer(at) == "policy" {
+			way[at] = at
+			next = append(next, at)
+		}
+	}
+	for len(next) > 0 {
+		p := packages[next[0]]
+		next = next[1:]
+		policy := layer(p.ImportPath) == "policy"
+		allowed := parsing
+		if policy {
+			allowed = computing
+		}
+		tell := func(what, why string) {
+			faults = append(faults, fmt.Sprintf("%s %s: %s", way[p.ImportPath], what, why))
 		}
 		for _, imported := range p.Imports {
-			first, _, _ := strings.Cut(imported, "/")
-			if strings.Contains(first, ".") && layer(imported) == "" {
-				t.Errorf("%s imports %s: a policy imports the standard library and value types only", p.ImportPath, imported)
-			}
-			if slices.Contains(impure, first) || slices.Contains(impure, imported) {
-				t.Errorf("%s imports %s: a policy does no I/O", p.ImportPath, imported)
+			switch _, seen := way[imported]; {
+			case packages[imported].Standard || imported == "C" || imported == "unsafe":
+				if !slices.Contains(allowed, imported) {
+					tell("imports "+imported, "that is not on the list of what cannot do I/O")
+				}
+			case policy && layer(imported) == "":
+				tell("imports "+imported, "a policy imports the standard library and value types only")
+			case !seen:
+				way[imported] = way[p.ImportPath] + " imports " + imported
+				next = append(next, imported)
 			}
 		}
+		for _, n := range uses(p) {
+			if not := restricted[n.from]; not != nil && (n.what == "*" || not(n.what)) && n != excused[p.ImportPath] {
+				tell("uses "+n.from+"."+n.what, "time is an argument, a timer is an action, and nothing is read or written")
+			}
+		}
+	}
+	return faults
+}
+
+// usesOf is what the files of a package use of others.
+func usesOf(t *testing.T, p pkgInfo) (names []name) {
+	t.Helper()
+	for _, file := range append(p.GoFiles, p.CgoFiles...) {
+		for _, n := range usesIn(t, filepath.Join(p.Dir, file), nil) {
+			if !slices.Contains(names, n) {
+				names = append(names, n)
+			}
+		}
+	}
+	return names
+}
+
+// usesIn is usesOf for one file; text is what is in it, nil to read it. It goes by
+// the names of the imports, so no variable may be called like one.
+func usesIn(t *testing.T, file string, text any) (names []name) {
+	t.Helper()
+	f, err := parser.ParseFile(token.NewFileSet(), file, text, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	called := map[string]string{}
+	for _, spec := range f.Imports {
+		from, err := strconv.Unquote(spec.Path.Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch {
+		case spec.Name == nil:
+			called[path.Base(from)] = from
+		case spec.Name.Name == ".":
+			names = append(names, name{from, "*"})
+		default:
+			called[spec.Name.Name] = from
+		}
+	}
+	ast.Inspect(f, func(n ast.Node) bool {
+		if s, ok := n.(*ast.SelectorExpr); ok {
+			if x, ok := s.X.(*ast.Ident); ok && called[x.Name] != "" {
+				names = append(names, name{called[x.Name], s.Sel.Name})
+			}
+		}
+		return true
+	})
+	return names
+}
+
+// TestImpurities: what breaks rule 1 is found, wherever it hides.
+func TestImpurities(t *testing.T) {
+	const policy, format, library = module + "policy/p", module + "plan", "example.com/library"
+	std := func(imported ...string) []string { return append([]string{"fmt", "math", "time"}, imported...) }
+	for what, c := range map[string]struct {
+		policy, format, library pkgInfo
+		want                    string // how the only fault begins; empty: there is none
+	}{
+		"pure": {policy: pkgInfo{Imports: std(format), uses: []name{{"time", "Duration"}, {"fmt", "Sprintf"}}},
+			format: pkgInfo{Imports: std("io", "path/filepath", library), uses: []name{{"path/filepath", "Dir"}}}, library: pkgInfo{Imports: std("sync")}},
+		"not reached":        {policy: pkgInfo{Imports: std()}, format: pkgInfo{Imports: std("os", library), uses: []name{{"time", "Now"}}}, library: pkgInfo{Imports: std("net")}},
+		"os":                 {policy: pkgInfo{Imports: std("os")}, want: policy + " imports os: "},
+		"net/http":           {policy: pkgInfo{Imports: std("net/http")}, want: policy + " imports net/http: "},
+		"math/rand/v2":       {policy: pkgInfo{Imports: std("math/rand/v2")}, want: policy + " imports math/rand/v2: "},
+		"cgo":                {policy: pkgInfo{Imports: std("C")}, want: policy + " imports C: "},
+		"io is for formats":  {policy: pkgInfo{Imports: std("io")}, want: policy + " imports io: "},
+		"a library":          {policy: pkgInfo{Imports: std(library)}, want: policy + " imports " + library + ": "},
+		"os in a format":     {policy: pkgInfo{Imports: std(format)}, format: pkgInfo{Imports: std("os")}, want: policy + " imports " + format + " imports os: "},
+		"net in a library":   {policy: pkgInfo{Imports: std(format)}, format: pkgInfo{Imports: std(library)}, library: pkgInfo{Imports: std("net")}, want: policy + " imports " + format + " imports " + library + " imports net: "},
+		"time.Now":           {policy: pkgInfo{uses: []name{{"time", "Now"}}}, want: policy + " uses time.Now: "},
+		"fmt.Println":        {policy: pkgInfo{uses: []name{{"fmt", "Println"}}}, want: policy + " uses fmt.Println: "},
+		"all of time":        {policy: pkgInfo{uses: []name{{"time", "*"}}}, want: policy + " uses time.*: "},
+		"a format's clock":   {policy: pkgInfo{Imports: std(format)}, format: pkgInfo{uses: []name{{"time", "Since"}}}, want: policy + " imports " + format + " uses time.Since: "},
+		"a format's folders": {policy: pkgInfo{Imports: std(format)}, format: pkgInfo{uses: []name{{"path/filepath", "Glob"}}}, want: policy + " imports " + format + " uses path/filepath.Glob: "},
+	} {
+		t.Run(what, func(t *testing.T) {
+			packages := map[string]pkgInfo{policy: c.policy, format: c.format, library: c.library}
+			for path, p := range packages {
+				p.ImportPath = path
+				packages[path] = p
+				for _, imported := range p.Imports {
+					if _, ours := packages[imported]; !ours {
+						packages[imported] = pkgInfo{ImportPath: imported, Standard: true}
+					}
+				}
+			}
+			faults := impurities(packages, func(p pkgInfo) []name { return p.uses })
+			if c.want == "" && len(faults) > 0 || c.want != "" && (len(faults) != 1 || !strings.HasPrefix(faults[0], c.want)) {
+				t.Errorf("%q, want %q", faults, c.want)
+			}
+		})
+	}
+}
+
+// TestUses: a use is found under whatever name a file gives the package.
+func TestUses(t *testing.T) {
+	const text = `package p
+import (
+	"time"
+	clock "time"
+	. "math"
+	"os"
+)
+type own struct{ Now int }
+var now, begin = clock.Now, time.Time{}
+func f(o own) int { defer func() { go time.AfterFunc(0, nil) }(); return o.Now }
+`
+	got := usesIn(t, "p.go", text)
+	for _, want := range []name{{"time", "Now"}, {"time", "Time"}, {"time", "AfterFunc"}, {"math", "*"}} {
+		if !slices.Contains(got, want) {
+			t.Errorf("%v is not among %v", want, got)
+		}
+	}
+	if len(got) != 4 {
+		t.Errorf("%v, want four", got)
 	}
 }
 
@@ -84,13 +279,14 @@ func layer(path string) string {
 	return first
 }
 
-func list(t *testing.T) []pkgInfo {
+// list is every package here and all that they import, by path.
+func list(t *testing.T) map[string]pkgInfo {
 	t.Helper()
-	out, err := exec.Command("go", "list", "-json=ImportPath,Imports", "./...").Output()
+	out, err := exec.Command("go", "list", "-deps", "-json=ImportPath,Dir,Standard,GoFiles,CgoFiles,Imports", "./...").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var all []pkgInfo
+	all := map[string]pkgInfo{}
 	dec := json.NewDecoder(strings.NewReader(string(out)))
 	for {
 		var p pkgInfo
@@ -101,6 +297,6 @@ func list(t *testing.T) []pkgInfo {
 		if err != nil {
 			t.Fatal(err)
 		}
-		all = append(all, p)
+		all[p.ImportPath] = p
 	}
 }
