@@ -19,6 +19,7 @@ type device struct {
 	name  string
 	d     *Daemon
 	sched policy.Policy
+	did   []policy.Action // scratch of step
 	timer *time.Timer
 	wakes time.Duration // when the scheduler wants to be woken; 0 is never
 	rings time.Duration // when the timer fires; 0 is not set
@@ -64,9 +65,10 @@ func (d *Daemon) devices() []*device {
 }
 
 // step tells the scheduler what happened and does what it says. Locked.
-func (g *device) step(ev policy.Event) {
+func (g *device) step(events ...policy.Event) {
 	now := time.Since(g.d.epoch)
-	for _, a := range g.sched.Step(now, ev) {
+	g.did = g.sched.Step(now, events, g.did[:0])
+	for _, a := range g.did {
 		switch a := a.(type) {
 		case policy.Grant:
 			g.grant(a)

@@ -74,13 +74,16 @@ func (d *Daemon) heardReturn(m *member, msg wire.Return, now time.Time) error {
 		ev.Used = now.Sub(m.granted)
 	}
 	m.launches = launches
-	m.seat.gpu.sample(m)
 	// A process that gives its lease back unasked has closed its gate itself; a
 	// careless one is gated here.
 	m.lease, m.revoked, m.suspended, m.waits, m.asked = 0, time.Time{}, false, ev.WantsMore, now
 	m.seat.page.setGate(m.slot, 0)
 	d.metrics.leases.WithLabelValues(m.seat.gpu.name).Observe(now.Sub(m.granted).Seconds())
-	m.seat.gpu.step(ev)
+	if d.metered() {
+		m.seat.gpu.step(m.sample(), ev)
+	} else {
+		m.seat.gpu.step(ev)
+	}
 	return nil
 }
 

@@ -22,22 +22,21 @@ func (d *Daemon) metered() bool { return d.cfg.Policy == policy.Introspection }
 // wake tells the scheduler what its clients have launched, and wakes it.
 // Locked.
 func (g *device) wake() {
+	var events []policy.Event
 	if g.d.metered() {
 		for _, m := range g.d.members {
 			if m.seat.gpu == g && m.lease != 0 {
-				g.sample(m)
+				events = append(events, m.sample())
 			}
 		}
 	}
-	g.step(policy.Wake{})
+	g.step(append(events, policy.Wake{})...)
 }
 
-// sample tells the scheduler what a process has launched.
-func (g *device) sample(m *member) {
-	if g.d.metered() {
-		n := m.seat.page.counters(m.slot)
-		g.step(policy.Sample{Client: m.id, Launches: n.launches, Blocks: n.blocks})
-	}
+// sample is what a process has launched.
+func (m *member) sample() policy.Event {
+	n := m.seat.page.counters(m.slot)
+	return policy.Sample{Client: m.id, Launches: n.launches, Blocks: n.blocks}
 }
 
 func (g *device) budget(a policy.Budget) {
@@ -78,9 +77,10 @@ func (p *page) setBudget(n int, blocks uint64) {
 	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&s.Refill)), futexWake, math.MaxInt32, 0, 0, 0)
 }
 
-// scaling adds to a row of the status what the policy says of a client.
-func scaling(row *wire.ClientStatus, c policy.ClientStatus) {
-	row.Phase = c.Phase
+// scaling adds to a row of the status what the policy says of a client and its
+// instance.
+func scaling(row *wire.ClientStatus, c policy.ClientStatus, i policy.InstanceStatus) {
+	row.Phase = i.Phase
 	if c.Budget != policy.Unlimited {
 		row.BudgetBlocks = c.Budget
 	}

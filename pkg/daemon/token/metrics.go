@@ -3,6 +3,7 @@ package token
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	policy "github.com/gfaas/gfaas/pkg/policy/token"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
@@ -72,7 +73,7 @@ func (t *deeds) add(c counters) {
 }
 
 // done is what was done on the seat until now. Locked.
-func (s *seat) done() deeds {
+func (s *seat) done(now policy.Snapshot) deeds {
 	out := s.left
 	out.gpu, out.instance = s.gpu.name, s.inst.reg.Instance
 	for _, m := range s.members {
@@ -80,7 +81,7 @@ func (s *seat) done() deeds {
 			out.add(s.page.counters(m.slot))
 		}
 	}
-	out.gpuTime = s.gpu.sched.Charged(out.instance).Seconds()
+	out.gpuTime = now.Instance(out.instance).Charged.Seconds()
 	return out
 }
 
@@ -97,9 +98,12 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	var done []deeds
 	if m.d.locked(func() {
 		s = m.d.status()
-		for _, i := range m.d.instances {
-			for _, s := range i.seats {
-				done = append(done, s.done())
+		for _, g := range m.d.devices() {
+			now := g.sched.Snapshot()
+			for _, i := range m.d.instances {
+				if s := i.on(g); s != nil {
+					done = append(done, s.done(now))
+				}
 			}
 		}
 	}) != nil {

@@ -106,7 +106,7 @@ func (s *seat) admit(d *Daemon, conn *net.UnixConn, memUsed uint64, cred unix.Uc
 	s.page.clear(slot)
 	atomic.StoreUint64(&s.page.slot(slot).MemUsed, memUsed)
 	welcome := wire.Welcome{
-		Slot: uint32(slot), NSlots: wire.PageSlots, MemLimit: uint64(s.MemLimit), WindowNS: uint64(s.gpu.sched.Window()),
+		Slot: uint32(slot), NSlots: wire.PageSlots, MemLimit: uint64(s.MemLimit), WindowNS: uint64(d.window()),
 	}
 	d.lastID++
 	m := &member{id: d.lastID, seat: s, slot: slot, pid: int(cred.Pid), uid: cred.Uid}

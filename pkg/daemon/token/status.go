@@ -6,47 +6,54 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
+	policy "github.com/gfaas/gfaas/pkg/policy/token"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
 // status is how everything stands. Locked.
 func (d *Daemon) status() wire.Status {
-	window := d.settings.Window
-	if window <= 0 {
-		window = gpu.Window
-	}
-	out := wire.Status{WindowMS: millis(window), Policy: d.cfg.Policy, GPUs: []wire.GPUStatus{}}
+	out := wire.Status{WindowMS: millis(d.window()), Policy: d.cfg.Policy, GPUs: []wire.GPUStatus{}}
 	for _, g := range d.devices() {
 		g.wake() // closes the windows that have ended
+		now := g.sched.Snapshot()
 		out.GPUs = append(out.GPUs, wire.GPUStatus{
-			GPU: g.name, SMRunningPct: g.sched.SMRunning(), Clients: d.clientsOf(g),
+			GPU: g.name, SMRunningPct: now.SMRunning, Clients: d.clientsOf(g, now),
 		})
 	}
 	return out
 }
 
+// window is the length of a scheduling window.
+func (d *Daemon) window() time.Duration {
+	if d.settings.Window <= 0 {
+		return gpu.Window
+	}
+	return d.settings.Window
+}
+
 // clientsOf are the processes on a GPU, and its instances without any, by
 // instance and process.
-func (d *Daemon) clientsOf(g *device) []wire.ClientStatus {
+func (d *Daemon) clientsOf(g *device, now policy.Snapshot) []wire.ClientStatus {
 	out := []wire.ClientStatus{}
-	for _, c := range g.sched.Clients() {
+	for _, c := range now.Clients {
 		m := d.members[c.Client]
 		if m == nil {
 			continue
 		}
-		row := m.seat.row()
+		i := now.Instance(c.Instance)
+		row := m.seat.row(i)
 		n := m.seat.page.counters(m.slot)
 		row.PID, row.Used, row.State = m.pid, c.Used, c.State.String()
 		row.MemUsedMiB, row.Launches = gpu.Bytes(min(n.memUsed, 1<<62)).MiB(), n.launches
 		row.MemParkedMiB = gpu.Bytes(min(n.memParked, n.memUsed, 1<<62)).MiB()
 		row.BlockedMS = millis(duration(n.blockedNS))
 		row.ContextMiB = m.outside.MiB()
-		scaling(&row, c)
+		scaling(&row, c, i)
 		out = append(out, row)
 	}
 	for _, inst := range d.instances {
 		if s := inst.on(g); s != nil && s.connected == 0 {
-			out = append(out, s.row())
+			out = append(out, s.row(now.Instance(inst.reg.Instance)))
 		}
 	}
 	slices.SortFunc(out, func(a, b wire.ClientStatus) int {
@@ -56,11 +63,11 @@ func (d *Daemon) clientsOf(g *device) []wire.ClientStatus {
 }
 
 // row is what a status says about a seat that no process has.
-func (s *seat) row() wire.ClientStatus {
+func (s *seat) row(i policy.InstanceStatus) wire.ClientStatus {
 	return wire.ClientStatus{
 		Instance: s.inst.reg.Instance, Function: s.inst.reg.Function, State: "absent",
 		SMPct: s.SMPct, QuotaRequest: s.QuotaRequest, QuotaLimit: s.QuotaLimit,
-		DebtMS: millis(s.gpu.sched.Debt(s.inst.reg.Instance)), MemLimitMiB: s.MemLimit.MiB(),
+		DebtMS: millis(i.Debt), MemLimitMiB: s.MemLimit.MiB(),
 	}
 }
 

@@ -22,7 +22,7 @@ const (
 )
 
 // patience is how long a client may drain before it is looked at.
-func (g *device) patience() time.Duration { return max(leastPatience, 2*g.sched.Window()) }
+func (g *device) patience() time.Duration { return max(leastPatience, 2*g.d.window()) }
 
 // seekStopped suspends the clients that were asked back long ago and are
 // stopped, or whom nobody waits for any longer, and sees to it that it is called

@@ -24,17 +24,18 @@ func BenchmarkStep(b *testing.B) {
 				}
 				w.run(time.Second)
 				var s *Scheduler
+				var actions []Action
 				next := len(w.log)
 				for b.Loop() {
 					if next == len(w.log) {
 						b.StopTimer()
 						s = New(Config{}, 0)
-						for next = 0; next < 3*n; next++ { // until all have joined
-							s.Step(w.log[next].at, w.log[next].ev)
+						for next = 0; next < n; next++ { // until all have joined
+							actions = s.Step(w.log[next].at, w.log[next].events, actions[:0])
 						}
 						b.StartTimer()
 					}
-					s.Step(w.log[next].at, w.log[next].ev)
+					actions = s.Step(w.log[next].at, w.log[next].events, actions[:0])
 					next++
 				}
 			})

@@ -7,10 +7,13 @@ import (
 )
 
 // Event is something that happened: AddInstance, RemoveInstance, AddClient,
-// RemoveClient, Request, Return, Sample, Wake or Configure.
+// RemoveClient, Request, Return, Sample, Suspend, Wake or Configure. One about
+// an instance or a client that is not known changes nothing.
 type Event interface{ event() }
 
-// AddInstance makes an instance known, or gives a known one another slice.
+// AddInstance makes an instance known, or says anew how a known one is to be
+// treated. Scheduler looks at the slice and the turns, Introspective at all but
+// the turns.
 type AddInstance struct {
 	Instance string
 	Slice    gpu.Slice
@@ -34,19 +37,22 @@ type AddClient struct {
 // RemoveClient forgets a client. What it held is free at once.
 type RemoveClient struct{ Client ClientID }
 
-// Request says that a client waits to launch.
+// Request says that a client waits to launch. Of one that was asked back it
+// counts once that has returned; of one that waits already or holds a lease it
+// changes nothing.
 type Request struct{ Client ClientID }
 
-// Return gives a lease back. A lease that the client does not hold is ignored.
+// Return gives a lease back. A lease that the client does not hold changes
+// nothing.
 type Return struct {
 	Client    ClientID
 	Lease     uint32
-	Used      time.Duration // measured GPU time, at most the time since the grant
+	Used      time.Duration // measured GPU time; what exceeds the time since the grant does not count
 	WantsMore bool          // the client waits to launch again
 }
 
-// Sample tells what a client has launched since it connected. Only Introspective
-// looks at it.
+// Sample tells what a client has launched since it connected. It leads to no
+// action by itself; only Introspective looks at it.
 type Sample struct {
 	Client   ClientID
 	Launches uint64 // kernels
@@ -56,14 +62,17 @@ type Sample struct {
 // Suspend says that a client which was asked back has been stopped, by a
 // signal or a debugger, or does not return for long. Its gate is closed and what
 // it had in flight is taken to be over, so nobody waits for it any longer: its
-// SMs are free until it returns, and it is charged for the time until now, or
-// what it then says if that is more.
+// SMs are free until it returns. Scheduler charges it for the time until now, or
+// for what it has measured when it returns if that is more. A client that was
+// not asked back is not suspended.
 type Suspend struct{ Client ClientID }
 
-// Wake says that the time of a WakeAt has come.
+// Wake says that the time of a WakeAt has come. One that comes early changes
+// nothing but what time has.
 type Wake struct{}
 
-// Configure changes the window and the SM limit: a new window starts.
+// Configure changes the window and the SM limit, which are as in Config: a new
+// window starts. Introspective has no SM limit.
 type Configure struct {
 	Window  time.Duration
 	SMLimit float64
@@ -102,9 +111,11 @@ type Revoke struct {
 type Budget struct {
 	Client ClientID
 	Blocks uint64 // Unlimited is no bound
+	Reason string
 }
 
-// WakeAt asks for a Wake at that time. It replaces the one before.
+// WakeAt asks for a Wake at that time, which lies ahead. It replaces the one
+// before.
 type WakeAt struct {
 	At     time.Duration
 	Reason string

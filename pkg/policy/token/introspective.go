@@ -73,11 +73,12 @@ type Introspective struct {
 	start     time.Duration // of the current window
 	ticked    time.Duration // last issue of tokens
 	wake      time.Duration // time of the WakeAt that is out; 0 is none
+	woken     bool          // by an event of the Step under way
 	trial     *trial        // under way, or nil
 	nextTrial time.Duration // none of a known instance before
 	accounts  []*account    // by id
 	processes []*process    // by id
-	actions   []Action
+	actions   []Action      // of the Step under way
 }
 
 // account is an instance. Shares are of the whole GPU, 0 to 1.
@@ -142,25 +143,32 @@ func (s *Introspective) set(window time.Duration) {
 	s.window, s.start = window, s.now
 }
 
-// Step tells the policy what happened and when, and returns what to do about
-// it, in order. Time never goes back: an earlier now counts as the latest one.
-// Events about unknown clients or instances change nothing. Before a Wake there
-// should be a Sample of every client that holds a lease, before a Return one of
-// the client.
-func (s *Introspective) Step(now time.Duration, ev Event) []Action {
+// Step applies what happened at an instant and then decides, once. An earlier
+// now counts as the latest one. Before a Wake there should be a Sample of every
+// client that holds a lease, before a Return one of the client; what follows
+// from samples alone is decided with the next other event.
+func (s *Introspective) Step(now time.Duration, events []Event, actions []Action) []Action {
 	s.now = max(s.now, now)
-	s.actions = nil
+	s.actions, s.woken = actions, false
 	s.roll()
 	s.skip()
-	s.apply(ev)
-	if _, ok := ev.(Sample); ok {
-		return nil // what follows from it the next event brings
+	sampled := len(events) > 0
+	for _, ev := range events {
+		s.apply(ev)
+		_, ok := ev.(Sample)
+		sampled = sampled && ok
 	}
-	s.count()
-	s.stepTrial()
-	s.admit()
-	s.arm()
-	return s.actions
+	if !sampled {
+		if s.woken && s.now >= s.ticked+s.params.Period {
+			s.tick()
+		}
+		s.count()
+		s.stepTrial()
+		s.admit()
+		s.arm()
+	}
+	actions, s.actions = s.actions, nil
+	return actions
 }
 
 func (s *Introspective) apply(ev Event) {
@@ -181,9 +189,7 @@ func (s *Introspective) apply(ev Event) {
 		if s.now >= s.wake {
 			s.wake = 0
 		}
-		if s.now >= s.ticked+s.params.Period {
-			s.tick()
-		}
+		s.woken = true
 		return
 	}
 	p := s.find(clientOf(ev))

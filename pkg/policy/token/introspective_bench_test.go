@@ -18,25 +18,28 @@ func BenchmarkIntrospectiveTick(b *testing.B) {
 				id := ClientID(i + 1)
 				counts[i].Client = id
 				name := fmt.Sprint("i", i)
-				s.Step(now, AddInstance{Instance: name, Slice: slice(100, 0.9/float64(n), 1)})
-				s.Step(now, AddClient{id, name})
-				s.Step(now, Request{id})
+				s.Step(now, []Event{AddInstance{Instance: name, Slice: slice(100, 0.9/float64(n), 1)}, AddClient{id, name}, Request{id}}, nil)
 			}
 			for i := range counts { // each is measured in turn
 				now += trialShort
 				counts[i].Launches, counts[i].Blocks = 100, 1000
-				s.Step(now, counts[i])
-				s.Step(now, Wake{})
-				s.Step(now, Return{Client: counts[i].Client, Lease: uint32(i + 1), Used: trialShort, WantsMore: true})
+				s.Step(now, []Event{counts[i], Wake{}}, nil)
+				s.Step(now, []Event{Return{Client: counts[i].Client, Lease: uint32(i + 1), Used: trialShort, WantsMore: true}}, nil)
 			}
+			var events []Event
+			var actions []Action
 			b.ReportAllocs()
 			for b.Loop() {
+				b.StopTimer() // the events are the caller's
 				now += 5 * ms
+				events = events[:0]
 				for i := range counts {
 					counts[i].Launches, counts[i].Blocks = counts[i].Launches+1, counts[i].Blocks+1
-					s.Step(now, counts[i])
+					events = append(events, counts[i])
 				}
-				s.Step(now, Wake{})
+				events = append(events, Wake{})
+				b.StartTimer()
+				actions = s.Step(now, events, actions[:0])
 			}
 		})
 	}

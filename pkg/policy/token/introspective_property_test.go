@@ -130,8 +130,8 @@ func TestIntrospectiveReplay(t *testing.T) {
 		}
 		again := NewIntrospective(Config{}, Published, 0)
 		for n, l := range g.log {
-			if got := again.Step(l.at, l.ev); !reflect.DeepEqual(got, g.trace[n]) {
-				rt.Fatalf("event %d at %v, %+v: %+v, first time %+v", n, l.at, l.ev, got, g.trace[n])
+			if got := again.Step(l.at, l.events, nil); !reflect.DeepEqual(got, g.trace[n]) {
+				rt.Fatalf("step %d at %v, %+v: %+v, first time %+v", n, l.at, l.events, got, g.trace[n])
 			}
 		}
 	})

@@ -1,26 +1,36 @@
 package token
 
-import (
-	"fmt"
-	"time"
-)
+import "fmt"
 
-// Clients is how all clients stand, by id.
-func (s *Introspective) Clients() []ClientStatus {
-	out := make([]ClientStatus, len(s.processes))
+// Snapshot is how all stand.
+func (s *Introspective) Snapshot() Snapshot {
+	out := Snapshot{Instances: make([]InstanceStatus, len(s.accounts)), Clients: make([]ClientStatus, len(s.processes))}
+	for n, a := range s.accounts {
+		out.Instances[n] = InstanceStatus{
+			Instance: a.id, Debt: a.gauge.timeOf(max(0, -a.level)), Charged: a.charged, Phase: a.phase.String(),
+		}
+	}
 	for n, p := range s.processes {
-		out[n] = ClientStatus{
+		out.Clients[n] = ClientStatus{
 			Client: p.id, Instance: p.acct.id, State: p.state, Why: s.why(p),
-			Used: min(1, float64(p.last)/float64(s.window)), Phase: p.acct.phase.String(), Budget: p.budget,
+			Used: min(1, float64(p.last)/float64(s.window)), Budget: p.budget,
+		}
+		if p.holds() {
+			out.SMRunning += p.acct.sm
 		}
 	}
 	return out
 }
 
-// why says what a client is issued, and on what grounds.
+// why says why a client waits, or what it is issued and on what grounds.
 func (s *Introspective) why(p *process) string {
 	a := p.acct
-	if p.state != Running || s.trial != nil {
+	switch t := s.trial; {
+	case p.state == Waiting && t != nil && t.p != p:
+		return "client " + t.p.id.String() + " is measured alone"
+	case p.state == Waiting && t != nil:
+		return "is measured alone when the others have drained"
+	case p.state != Running || t != nil:
 		return p.why
 	}
 	if !s.metered(a) {
@@ -32,37 +42,3 @@ func (s *Introspective) why(p *process) string {
 	}
 	return text
 }
-
-// Debt is how long the instance has to wait for what it launched beyond its
-// tokens: in time alone on the GPU.
-func (s *Introspective) Debt(instance string) time.Duration {
-	if at, ok := s.findAccount(instance); ok {
-		a := s.accounts[at]
-		return a.gauge.timeOf(max(0, -a.level))
-	}
-	return 0
-}
-
-// Charged is the time that all blocks of the instance take alone on the GPU, but
-// for those launched before that was known.
-func (s *Introspective) Charged(instance string) time.Duration {
-	if at, ok := s.findAccount(instance); ok {
-		return s.accounts[at].charged
-	}
-	return 0
-}
-
-// SMRunning is the sum of the SM shares of the clients that hold leases, which
-// under this policy may exceed 100.
-func (s *Introspective) SMRunning() float64 {
-	sum := 0.0
-	for _, p := range s.processes {
-		if p.holds() {
-			sum += p.acct.sm
-		}
-	}
-	return sum
-}
-
-// Window is the length of a window.
-func (s *Introspective) Window() time.Duration { return s.window }

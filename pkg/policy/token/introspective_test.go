@@ -136,13 +136,12 @@ func TestLeaseNumbers(t *testing.T) {
 			t.Fatal(err)
 		}
 		now := time.Duration(0)
-		s.Step(now, AddInstance{Instance: "a", Slice: slice(100, 1, 1)})
-		s.Step(now, AddClient{1, "a"})
+		s.Step(now, []Event{AddInstance{Instance: "a", Slice: slice(100, 1, 1)}, AddClient{1, "a"}}, nil)
 		var leases []uint32
 		ev := Event(Request{1})
 		for len(leases) < 4 {
 			now += ms
-			for _, a := range s.Step(now, ev) {
+			for _, a := range s.Step(now, []Event{ev}, nil) {
 				if g, ok := a.(Grant); ok {
 					leases = append(leases, g.Lease)
 					ev = Return{Client: 1, Lease: g.Lease, WantsMore: true}

@@ -128,8 +128,9 @@ func (s *Introspective) allot(a *account) {
 	if len(running) == 0 {
 		return
 	}
-	each, odd := Unlimited, 0
+	each, odd, reason := Unlimited, 0, a.unmetered(s.trial)
 	if s.metered(a) {
+		reason = [...]string{"its tokens in NONE", "its tokens in EMERGENCY", "its tokens in RECOVERY", "its tokens in CONTENTION"}[a.phase]
 		tokens := uint64(max(a.level, 0))
 		each, odd = tokens/uint64(len(running)), int(tokens%uint64(len(running)))
 	}
@@ -143,9 +144,20 @@ func (s *Introspective) allot(a *account) {
 		}
 		if budget != p.budget {
 			p.budget = budget
-			s.actions = append(s.actions, Budget{Client: p.id, Blocks: budget})
+			s.actions = append(s.actions, Budget{Client: p.id, Blocks: budget, Reason: reason})
 		}
 	}
+}
+
+// unmetered says why the instance is not held to tokens, if it is not.
+func (a *account) unmetered(t *trial) string {
+	switch {
+	case t != nil && t.p.acct == a:
+		return "it is measured alone"
+	case a.gauge.speed == 0:
+		return "it has not been measured"
+	}
+	return "it may have all that it could have alone"
 }
 
 // rank is how many of them have launched less than that one.

@@ -35,7 +35,7 @@ func (s *script) play(text string) (string, error) {
 			return nil, err
 		}
 		if strings.HasSuffix(line, "?") {
-			for _, c := range s.s.Clients() {
+			for _, c := range s.s.Snapshot().Clients {
 				s.say("= client %v of %s %v used %.3f: %s", c.Client, c.Instance, c.State, c.Used, c.Why)
 			}
 		}
@@ -113,7 +113,7 @@ func (s *script) phases(at time.Duration) {
 }
 
 func (s *script) step(at time.Duration, ev Event, print bool) {
-	for _, a := range s.s.Step(at, ev) {
+	for _, a := range s.s.Step(at, []Event{ev}, nil) {
 		switch a := a.(type) {
 		case Budget:
 			if print && a.Blocks == Unlimited {

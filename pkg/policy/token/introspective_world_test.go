@@ -64,8 +64,7 @@ func newPlant(t testing.TB, seed uint64) *plant {
 func (g *plant) join(p *prog) *prog {
 	p.id = ClientID(len(g.progs) + 1)
 	g.progs = append(g.progs, p)
-	g.step(AddInstance{Instance: p.inst, Slice: p.slice, SLO: p.slo, Loose: true})
-	g.step(AddClient{p.id, p.inst})
+	g.step(AddInstance{Instance: p.inst, Slice: p.slice, SLO: p.slo, Loose: true}, AddClient{p.id, p.inst})
 	return p
 }
 
@@ -74,9 +73,9 @@ func (g *plant) leave(p *prog) {
 	g.step(RemoveClient{p.id})
 }
 
-func (g *plant) step(ev Event) {
-	actions := g.s.Step(g.now, ev)
-	g.log, g.trace = append(g.log, logged{g.now, ev}), append(g.trace, actions)
+func (g *plant) step(events ...Event) {
+	actions := g.s.Step(g.now, events, nil)
+	g.log, g.trace = append(g.log, logged{g.now, events}), append(g.trace, actions)
 	for _, a := range actions {
 		switch a := a.(type) {
 		case Budget:
@@ -105,8 +104,8 @@ func (g *plant) step(ev Event) {
 	}
 }
 
-// sample tells the policy what the process's counters are.
-func (g *plant) sample(p *prog) { g.step(Sample{p.id, p.launches, p.made}) }
+// sample is what the process's counters are.
+func (p *prog) sample() Sample { return Sample{p.id, p.launches, p.made} }
 
 // run lets time pass.
 func (g *plant) run(d time.Duration) {
@@ -120,12 +119,13 @@ func (g *plant) run(d time.Duration) {
 		}
 		if g.wake >= 0 && g.now >= g.wake {
 			g.wake = -1
+			var events []Event
 			for _, p := range g.progs {
 				if p.held != 0 && !p.gone {
-					g.sample(p)
+					events = append(events, p.sample())
 				}
 			}
-			g.step(Wake{})
+			g.step(append(events, Wake{})...)
 			if g.issued != nil && g.s.ticked == g.now && g.s.trial == nil {
 				g.issued()
 			}
@@ -218,10 +218,9 @@ func (g *plant) mind(p *prog) {
 	if p.first >= 0 {
 		used = p.last - p.first
 	}
-	g.sample(p)
 	lease := p.held
 	p.held, p.asked = 0, waits
-	g.step(Return{Client: p.id, Lease: lease, Used: used, WantsMore: waits})
+	g.step(p.sample(), Return{Client: p.id, Lease: lease, Used: used, WantsMore: waits})
 }
 
 // shares runs for a while and returns the part of the GPU that each had.

@@ -5,27 +5,13 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/gfaas/gfaas/pkg/policy"
 )
 
-// Policy decides who may use one GPU now. A policy is a value without I/O,
-// clock or timer; it is not safe for concurrent use.
-type Policy interface {
-	// Step tells what happened and when, and returns what to do about it, in
-	// order.
-	Step(now time.Duration, ev Event) []Action
-	// Clients is how all clients stand, by id.
-	Clients() []ClientStatus
-	// Debt is what the instance carried over its limit into this window.
-	Debt(instance string) time.Duration
-	// Charged is all the GPU time that the instance was charged since it was
-	// made known, up to the last window or the last lease that ended.
-	Charged(instance string) time.Duration
-	// SMRunning is the percent of SMs that leases hold now, those draining
-	// included.
-	SMRunning() float64
-	// Window is the length of a window.
-	Window() time.Duration
-}
+// Policy decides who may use one GPU now. Its Step decides once, after all of
+// the events; a Snapshot is as of the last Step.
+type Policy = policy.Live[Event, Action, Snapshot]
 
 // The names of the policies: of a Scheduler, and of an Introspective.
 const (

@@ -130,8 +130,8 @@ func TestReplay(t *testing.T) {
 		w.run(time.Second)
 		again := New(Config{FirstLease: 1<<32 - 3}, 0)
 		for n, l := range w.log {
-			if got := again.Step(l.at, l.ev); !reflect.DeepEqual(got, w.trace[n]) {
-				rt.Fatalf("event %d at %v, %+v: %+v, first time %+v", n, l.at, l.ev, got, w.trace[n])
+			if got := again.Step(l.at, l.events, nil); !reflect.DeepEqual(got, w.trace[n]) {
+				rt.Fatalf("step %d at %v, %+v: %+v, first time %+v", n, l.at, l.events, got, w.trace[n])
 			}
 		}
 	})

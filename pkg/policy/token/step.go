@@ -5,17 +5,19 @@ import (
 	"time"
 )
 
-// Step tells the scheduler what happened and when, and returns what to do
-// about it, in order. Time never goes back: an earlier now counts as the
-// latest one. Events about unknown clients or instances change nothing.
-func (s *Scheduler) Step(now time.Duration, ev Event) []Action {
+// Step applies what happened at an instant and then decides, once. An earlier
+// now counts as the latest one.
+func (s *Scheduler) Step(now time.Duration, events []Event, actions []Action) []Action {
 	s.now = max(s.now, now)
-	s.actions = nil
+	s.actions = actions
 	s.roll()
-	s.apply(ev)
+	for _, ev := range events {
+		s.apply(ev)
+	}
 	s.schedule()
 	s.arm()
-	return s.actions
+	actions, s.actions = s.actions, nil
+	return actions
 }
 
 func (s *Scheduler) apply(ev Event) {

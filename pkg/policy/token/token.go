@@ -1,10 +1,7 @@
 // Package token decides who may use a GPU now. There are two policies behind
-// one interface: Scheduler, the multi-token scheduler of FaST-GShare (section
-// 3.3.2), whose rules follow, and Introspective, Dilu's fast vertical scaling
-// (section 3.4.1). A policy is a value without I/O, clock or timer: each Step
-// takes the time and an event and returns what to do, so that any program with
-// a clock can drive it and a recorded log of events replays to the same
-// actions.
+// one contract, that of package policy: Scheduler, the multi-token scheduler of
+// FaST-GShare (section 3.3.2), whose rules follow, and Introspective, Dilu's
+// fast vertical scaling (section 3.4.1).
 //
 // # Rules of the multi-token scheduler
 //
@@ -199,7 +196,7 @@ type Scheduler struct {
 	timetable []moment      // when turns begin, in order; empty without turns
 	running   []*client     // who holds a lease that is not asked back; set by tally
 	group     []*instance   // scratch of spread
-	actions   []Action
+	actions   []Action      // of the Step under way
 }
 
 // New makes a scheduler whose first window starts at now.

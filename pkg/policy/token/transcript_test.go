@@ -24,13 +24,14 @@ func play(text string) (string, error) {
 		if err != nil {
 			return nil, err
 		}
-		for _, a := range s.Step(at, ev) {
+		for _, a := range s.Step(at, []Event{ev}, nil) {
 			did = append(did, describe(a))
 		}
 		if strings.HasSuffix(line, "?") {
-			for _, c := range s.Clients() {
+			all := s.Snapshot()
+			for _, c := range all.Clients {
 				did = append(did, fmt.Sprintf("= client %v of %s %v used %.3f debt %v: %s",
-					c.Client, c.Instance, c.State, c.Used, s.Debt(c.Instance), c.Why))
+					c.Client, c.Instance, c.State, c.Used, all.Instance(c.Instance).Debt, c.Why))
 			}
 		}
 		return did, nil

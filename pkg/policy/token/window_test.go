@@ -12,9 +12,7 @@ func closing(n int) time.Duration {
 	s := New(Config{}, 0)
 	for k := range n {
 		id, name := ClientID(k+1), fmt.Sprint("i", k)
-		s.Step(0, AddInstance{Instance: name, Slice: slice(100, 1/float64(n), 1)})
-		s.Step(0, AddClient{id, name})
-		s.Step(0, Request{id})
+		s.Step(0, []Event{AddInstance{Instance: name, Slice: slice(100, 1/float64(n), 1)}, AddClient{id, name}, Request{id}}, nil)
 	}
 	best := time.Hour
 	for range 10 {

@@ -11,10 +11,10 @@ import (
 
 const ms = time.Millisecond
 
-// logged is one event of a recorded run.
+// logged is what happened at one instant of a recorded run.
 type logged struct {
-	at time.Duration
-	ev Event
+	at     time.Duration
+	events []Event
 }
 
 // world runs clients against a scheduler on a virtual clock.
@@ -100,9 +100,9 @@ func (w *world) upTo(d time.Duration) time.Duration {
 	return time.Duration(w.rng.Int64N(int64(d) + 1))
 }
 
-func (w *world) step(ev Event) {
-	actions := w.s.Step(w.now, ev)
-	w.log = append(w.log, logged{w.now, ev})
+func (w *world) step(events ...Event) {
+	actions := w.s.Step(w.now, events, nil)
+	w.log = append(w.log, logged{w.now, events})
 	w.trace = append(w.trace, actions)
 	if w.checks != nil {
 		w.checks(actions)
@@ -199,9 +199,7 @@ func (w *world) check() {
 func (w *world) join(c *worker) *worker {
 	w.clients[c.id] = c
 	c.waits = w.now
-	w.step(AddInstance{Instance: c.instance, Slice: c.slice, Turns: c.turns})
-	w.step(AddClient{c.id, c.instance})
-	w.step(Request{c.id})
+	w.step(AddInstance{Instance: c.instance, Slice: c.slice, Turns: c.turns}, AddClient{c.id, c.instance}, Request{c.id})
 	return c
 }
 
