@@ -23,18 +23,21 @@ const module = "github.com/gfaas/gfaas/pkg/"
 
 // layers says, for each folder of pkg, which others its packages may import:
 // gpu ← formats ← policy ← {daemon, sim} ← command, and adapters on gpu,
-// formats and wire alone.
+// formats and wire alone. Daemons, adapters and commands also see the machine.
 var (
+	machine = []string{"procfs", "lockfile"} // what Linux shows and keeps
 	formats = []string{"gpu", "function", "profile", "plan", "trace", "events", "instance", "wire", "csvfile", "jsonfile", "textfile", "splitmix"}
 	layers  = map[string][]string{
 		"gpu":        {},
+		"procfs":     {},
+		"lockfile":   {},
 		"transcript": {},
 		"policy":     append([]string{"policy"}, formats...),
 		"load":       {"gpu", "load"},
-		"daemon":     append([]string{"daemon", "policy"}, formats...),
+		"daemon":     slices.Concat([]string{"daemon", "policy"}, formats, machine),
 		"sim":        append([]string{"sim", "policy"}, formats...),
-		"adapter":    append([]string{"adapter"}, formats...),
-		"command":    append([]string{"command", "adapter", "daemon", "policy", "sim", "load"}, formats...),
+		"adapter":    slices.Concat([]string{"adapter"}, formats, machine),
+		"command":    slices.Concat([]string{"command", "adapter", "daemon", "policy", "sim", "load"}, formats, machine),
 	}
 )
 

@@ -3,13 +3,12 @@ package launch
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/sys/unix"
+	"github.com/gfaas/gfaas/pkg/lockfile"
 )
 
 const (
@@ -43,37 +42,17 @@ func (l *Launcher) StopMeasured(ctx context.Context) error {
 }
 
 func (l *Launcher) stopMeasured(ctx context.Context, path string) error {
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil // its holder ended just now
+	lock, err := lockfile.TakeExisting(path)
+	var measures *lockfile.HeldError
+	if errors.As(err, &measures) || errors.Is(err, fs.ErrNotExist) { // or has ended just now
+		return nil
 	}
 	if err != nil {
 		return err
-	}
-	defer f.Close()
-	return l.stopUnlocked(ctx, f)
-}
-
-// stopUnlocked ends what a lock file is of, if nobody holds the lock.
-func (l *Launcher) stopUnlocked(ctx context.Context, f *os.File) error {
-	path := f.Name()
-	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		return nil // it measures
-	}
-	if err != nil {
-		return fmt.Errorf("lock %s: %w", path, err)
-	}
-	opened, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	if there, err := os.Stat(path); err != nil || !os.SameFile(opened, there) {
-		return nil // its holder ended since, and the next one may measure by now
 	}
 	id := strings.TrimSuffix(filepath.Base(path), lockSuffix)
 	if err := l.Stop(ctx, Started{ID: id, Registered: []string{id}}); err != nil {
-		return err
+		return errors.Join(err, lock.Close())
 	}
-	return os.Remove(path) // while it is locked, as its next holder expects
+	return lock.Remove()
 }

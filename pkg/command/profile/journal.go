@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/lockfile"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
@@ -53,13 +54,13 @@ func (s *stream) Close() error { return nil }
 // measures nothing destroys nothing.
 type fileJournal struct {
 	path string
-	size int64         // of what is kept of an older file
-	keep bool          // the older file is appended to
-	file *os.File      // nil until the first row
-	old  []profile.Row // of an older file with other columns, written anew with the first row
-	raw  bool          // the path is a pipe or a device: nothing to replace or sync
-	held *os.File      // the older file that is gone on with, locked; nil if there is none
-	anew bool          // there was none to go on with, and nobody else's is replaced
+	size int64          // of what is kept of an older file
+	keep bool           // the older file is appended to
+	file *os.File       // nil until the first row
+	old  []profile.Row  // of an older file with other columns, written anew with the first row
+	raw  bool           // the path is a pipe or a device: nothing to replace or sync
+	held *lockfile.Lock // on the older file that is gone on with; nil if there is none
+	anew bool           // there was none to go on with, and nobody else's is replaced
 }
 
 func (j *fileJournal) Append(row profile.Row) error {
@@ -146,7 +147,7 @@ func (j *fileJournal) create(text []byte) (err error) {
 // place gives the file that was begun its name, locked like the one that it
 // replaces.
 func (j *fileJournal) place(f *os.File, path string) error {
-	_ = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) // nobody else knows it
+	_ = lockfile.Hold(f) // nobody else knows it
 	if !j.anew {
 		return os.Rename(f.Name(), path)
 	}
@@ -178,10 +179,11 @@ func (j *fileJournal) reopen() error {
 
 func (j *fileJournal) Close() error {
 	var errs []error
-	for _, f := range []*os.File{j.file, j.held} {
-		if f != nil {
-			errs = append(errs, f.Close())
-		}
+	if j.file != nil {
+		errs = append(errs, j.file.Close())
+	}
+	if j.held != nil {
+		errs = append(errs, j.held.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -250,13 +252,13 @@ func readPast(path string) (past, error) {
 // goOn locks the file of an earlier run, so that no other goes on with it too, and
 // reads what is in it. The caller closes the journal.
 func goOn(path string) (past, *fileJournal, error) {
-	held, err := lockResults(path)
+	held, there, err := lockResults(path)
 	if err != nil {
 		return past{}, nil, err
 	}
 	p, err := readPast(path)
 	j := p.journal(path)
-	j.held, j.anew = held, held == nil
+	j.held, j.anew = held, !there
 	if err != nil {
 		_ = j.Close()
 		return past{}, nil, err

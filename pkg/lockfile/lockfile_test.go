@@ -1,0 +1,124 @@
+package lockfile
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+func TestTake(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	if _, err := TakeExisting(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("of no file: %v", err)
+	}
+	l, err := Take(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, take := range map[string]func(string) (*Lock, error){"Take": Take, "TakeExisting": TakeExisting} {
+		var held *HeldError
+		if _, err := take(path); !errors.As(err, &held) || held.PID != os.Getpid() || held.Path != path {
+			t.Errorf("%s of what is held: %v", name, err)
+		}
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if l, err = TakeExisting(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Remove(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the file is left: %v", err)
+	}
+}
+
+func TestAwait(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	first, err := Await(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Await(ctx, path); !errors.Is(err, context.Canceled) {
+		t.Errorf("given up: %v", err)
+	}
+	got := make(chan error, 1)
+	go func() {
+		_, err := Await(t.Context(), path)
+		got <- err
+	}()
+	_ = first.Close()
+	if err := <-got; err != nil {
+		t.Errorf("once it is free: %v", err)
+	}
+}
+
+// A lock that was removed after it was opened says nothing of the one that has
+// its name by now.
+func TestRemovedSince(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	first, err := Take(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	late, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer late.Close()
+	if err := first.Remove(); err != nil {
+		t.Fatal(err)
+	}
+	next, err := Take(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l, err := take(late); l != nil || err != nil {
+		t.Errorf("took what was removed: %v, %v", l, err)
+	}
+	old := &Lock{late}
+	if old.Current() || !next.Current() {
+		t.Error("the path leads to the wrong one")
+	}
+	if err := old.Remove(); err != nil || !next.Current() {
+		t.Errorf("its removal took the next one's file: %v", err)
+	}
+}
+
+// Holders that remove the file while others open it never hold it together.
+func TestHoldersAreAlone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	var holders, held atomic.Int64
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 300 {
+				l, err := Take(path)
+				if err != nil {
+					continue
+				}
+				if holders.Add(1) != 1 {
+					t.Error("two hold the lock")
+				}
+				held.Add(1)
+				holders.Add(-1)
+				if err := l.Remove(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if held.Load() == 0 {
+		t.Error("nobody ever held it")
+	}
+}
