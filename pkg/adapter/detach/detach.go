@@ -4,10 +4,11 @@ package detach
 import (
 	"os"
 	"os/exec"
-	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
 // Command has a command lead a session of its own, and keeps from it what our own
@@ -26,16 +27,12 @@ func Command(cmd *exec.Cmd) error {
 // lastInherited is the highest descriptor that a program started from here would
 // have; at least 2.
 func lastInherited() (int, error) {
-	dir, err := os.ReadDir("/proc/self/fd")
+	files, err := procfs.OpenFiles()
 	if err != nil {
 		return 0, err
 	}
 	last := 2
-	for _, entry := range dir {
-		fd, err := strconv.Atoi(entry.Name())
-		if err != nil {
-			continue
-		}
+	for _, fd := range files {
 		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC == 0 {
 			last = max(last, fd)
 		}

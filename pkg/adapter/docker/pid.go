@@ -2,11 +2,11 @@ package docker
 
 import (
 	"context"
-	"fmt"
-	"os"
+	"slices"
 	"strings"
 
 	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
 // PID is the container's first process as this machine numbers it; 0 when it
@@ -17,8 +17,8 @@ func (r *Runtime) PID(ctx context.Context, h instance.Handle) (int, error) {
 	if err != nil {
 		return 0, explain("look at the container", err)
 	}
-	groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", info.State.Pid))
-	if err != nil || !strings.Contains(string(groups), h.Container) {
+	groups, err := procfs.Cgroups(info.State.Pid)
+	if err != nil || !slices.ContainsFunc(groups, func(g procfs.Cgroup) bool { return strings.Contains(g.Path, h.Container) }) {
 		return 0, nil
 	}
 	return info.State.Pid, nil

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
 // askTime is how long the control daemon may take to answer.
@@ -83,7 +85,7 @@ func (d Daemon) Stop(ctx context.Context, grace time.Duration) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, grace+askTime)
 	defer cancel()
-	if !until(ctx, func() bool { return !alive(pid) }) {
+	if !until(ctx, func() bool { return !procfs.Alive(pid) }) {
 		return fmt.Errorf("MPS: the control daemon %d was told to quit and still runs: %s", pid, d.Reason())
 	}
 	return nil

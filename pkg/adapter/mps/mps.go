@@ -3,14 +3,13 @@
 package mps
 
 import (
-	"bytes"
-	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
+
+	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
 const (
@@ -52,21 +51,10 @@ func ProbeDir(dir string) Status {
 	if err != nil || pid <= 0 {
 		return s
 	}
-	if alive(pid) {
+	if procfs.Alive(pid) {
 		s.PID = pid
 	}
 	return s
-}
-
-// alive says whether there is such a process that has not ended. In a container
-// nobody may ask how a daemon ended, and it stays there as a zombie.
-func alive(pid int) bool {
-	if err := syscall.Kill(pid, 0); err != nil && !errors.Is(err, syscall.EPERM) {
-		return false
-	}
-	stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
-	name := bytes.LastIndex(stat, []byte(") "))
-	return err != nil || name < 0 || !bytes.HasPrefix(stat[name:], []byte(") Z"))
 }
 
 // privateDir is where gfaas keeps an MPS daemon of its own: clients find it in

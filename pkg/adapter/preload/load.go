@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+
+	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
 // CheckLoads is CheckProgram, and asks the program's own loader whether it
@@ -49,9 +51,9 @@ func CheckLoads(ctx context.Context, command, hook string) error {
 // Hooked tells whether a process has the preload library in it; known is false
 // when that cannot be seen from here.
 func Hooked(pid int) (hooked, known bool) {
-	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+	maps, err := procfs.Maps(pid)
 	if err != nil || len(maps) == 0 {
 		return false, false
 	}
-	return strings.Contains(string(maps), "libgfaas.so"), true
+	return strings.Contains(maps, "libgfaas.so"), true
 }

@@ -5,10 +5,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
-	"os"
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
 // port is one that an instance is going to listen on.
@@ -42,9 +43,8 @@ func freePort() (p port, err error) {
 // listens. Where there are none it is 0, for any.
 func quietPort() int {
 	const last = 65535
-	var low, high int
-	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
-	if _, scan := fmt.Sscan(string(text), &low, &high); err != nil || scan != nil || high >= last {
+	_, high, err := procfs.LocalPorts()
+	if err != nil || high >= last {
 		return 0
 	}
 	return high + 1 + rand.IntN(last-high)

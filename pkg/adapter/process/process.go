@@ -24,6 +24,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/detach"
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
 // Name is what Handle.Runtime says of these instances.
@@ -131,13 +132,13 @@ func (r *Runtime) launch(spec instance.Spec, port port) (instance.Handle, error)
 		Address: net.JoinHostPort("127.0.0.1", strconv.Itoa(port.number)),
 	}
 	// Nothing has reaped it yet, so its entry is there even if it has ended.
-	stat, err := readStat(handle.PID)
+	stat, err := procfs.Read(handle.PID)
 	if err != nil {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 		return instance.Handle{}, fmt.Errorf("look at process %d: %w", handle.PID, err)
 	}
-	handle.StartTime = stat.start
+	handle.StartTime = stat.Start
 	r.adopt(identity{handle.PID, handle.StartTime}, cmd, port)
 	return handle, nil
 }
@@ -181,8 +182,8 @@ func (r *Runtime) State(_ context.Context, h instance.Handle) (instance.State, e
 			return instance.State{Running: true, ExitCode: -1, Detail: "running"}, nil
 		}
 	}
-	stat, err := readStat(h.PID)
-	if err == nil && stat.start == h.StartTime && !stat.dead() {
+	stat, err := procfs.Read(h.PID)
+	if err == nil && stat.Start == h.StartTime && !stat.Ended() {
 		return instance.State{Running: true, ExitCode: -1, Detail: "running"}, nil
 	}
 	return instance.State{ExitCode: -1, Detail: "ended"}, nil

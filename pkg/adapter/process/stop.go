@@ -2,13 +2,13 @@ package process
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
 const (
@@ -43,7 +43,7 @@ func (r *Runtime) Stop(ctx context.Context, h instance.Handle, grace time.Durati
 		select {
 		case <-dead.C:
 			if len(left) > 0 {
-				return fmt.Errorf("process %d does not end after SIGKILL", left[0].pid)
+				return fmt.Errorf("process %d does not end after SIGKILL", left[0].PID)
 			}
 		default:
 		}
@@ -56,7 +56,7 @@ func (r *Runtime) Stop(ctx context.Context, h instance.Handle, grace time.Durati
 
 // await polls until the instance has no process left or one of the channels
 // speaks, and returns the processes that are left.
-func (r *Runtime) await(cut <-chan struct{}, timeout <-chan time.Time, h instance.Handle, left []stat) ([]stat, error) {
+func (r *Runtime) await(cut <-chan struct{}, timeout <-chan time.Time, h instance.Handle, left []procfs.Stat) ([]procfs.Stat, error) {
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
 	for len(left) > 0 {
@@ -80,51 +80,38 @@ func (r *Runtime) await(cut <-chan struct{}, timeout <-chan time.Time, h instanc
 // leader is there, its start time says whether the session is ours. After
 // that the number can be another session's by now, so only processes that
 // carry our socket in their environment count.
-func (r *Runtime) members(h instance.Handle) ([]stat, error) {
+func (r *Runtime) members(h instance.Handle) ([]procfs.Stat, error) {
 	if h.PID <= 1 {
 		return nil, fmt.Errorf("%d is not the PID of an instance", h.PID)
 	}
-	leader, err := readStat(h.PID)
+	leader, err := procfs.Read(h.PID)
 	present := err == nil
-	if present && leader.start != h.StartTime {
+	if present && leader.Start != h.StartTime {
 		return nil, nil
 	}
-	all, err := allStats()
+	all, err := procfs.All()
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
 	}
 	mark := "GFAAS_SOCKET=" + r.socket()
-	var found []stat
+	var found []procfs.Stat
 	for _, s := range all {
-		if s.session != h.PID || s.dead() || s.start < h.StartTime {
+		if s.Session != h.PID || s.Ended() || s.Start < h.StartTime {
 			continue
 		}
-		if present || hasEnv(s.pid, mark) {
+		if present || procfs.HasEnv(s.PID, mark) {
 			found = append(found, s)
 		}
 	}
 	return found, nil
 }
 
-// signal sends a signal to each of these processes, and never to a later one
-// that got the same PID.
-func signal(processes []stat, sig unix.Signal) {
-	for _, p := range processes {
-		fd, err := unix.PidfdOpen(p.pid, 0)
-		if errors.Is(err, unix.ENOSYS) { // before Linux 5.3
-			if now, err := readStat(p.pid); err == nil && now.start == p.start {
-				_ = unix.Kill(p.pid, sig)
-			}
-			continue
+// signal sends a signal to each of these processes.
+func signal(processes []procfs.Stat, sig unix.Signal) {
+	for _, s := range processes {
+		if p, err := procfs.Open(s.PID, s.Start); err == nil {
+			_ = p.Signal(sig) // one that ends meanwhile needs none
+			_ = p.Close()
 		}
-		if err != nil {
-			continue // gone
-		}
-		// The descriptor holds on to whoever has the PID now: if that is
-		// still our process, the signal cannot reach anyone else.
-		if now, err := readStat(p.pid); err == nil && now.start == p.start {
-			_ = unix.PidfdSendSignal(fd, sig, nil, 0)
-		}
-		_ = unix.Close(fd)
 	}
 }

@@ -152,6 +152,3 @@ func wait(pid int) result {
 		}
 	}
 }
-
-// alive says whether a process is there and has not ended.
-func alive(pid int) bool { return !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }

@@ -19,6 +19,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/launch"
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/procfs"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
@@ -263,7 +264,7 @@ func unregister(ctx context.Context, client *tokend.Client, id string) {
 	}
 	for _, g := range status.GPUs {
 		for _, c := range g.Clients {
-			if c.Instance == id && c.PID != 0 && alive(c.PID) {
+			if c.Instance == id && c.PID != 0 && procfs.Alive(c.PID) {
 				return
 			}
 		}

@@ -2,12 +2,12 @@ package profile
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
 	"github.com/gfaas/gfaas/pkg/adapter/nvml"
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
 // meters measures several GPUs; none when nothing can be asked.
@@ -61,10 +61,9 @@ func (m *local) strangers(known []int) (names []string) {
 			continue
 		}
 		for pid := range used {
-			program, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
-			text := strings.TrimSpace(string(program))
-			if !slices.Contains(known, pid) && !strings.HasPrefix(text, "nvidia-cuda-mps") {
-				names = append(names, strings.TrimSpace(fmt.Sprintf("process %d %s", pid, text)))
+			process, _ := procfs.Read(pid)
+			if !slices.Contains(known, pid) && !strings.HasPrefix(process.Name, "nvidia-cuda-mps") {
+				names = append(names, strings.TrimSpace(fmt.Sprintf("process %d %s", pid, process.Name)))
 			}
 		}
 	}

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,6 +17,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/daemon/token/tokentest"
+	"github.com/gfaas/gfaas/pkg/procfs"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
@@ -129,11 +129,7 @@ func (r *real) pids() (pids []int) {
 	return pids
 }
 
-func gone(pid int) bool {
-	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	_, rest, _ := strings.Cut(string(data), ") ")
-	return err != nil || strings.HasPrefix(rest, "Z") // a zombie waits for its parent, here perhaps for nobody
-}
+func gone(pid int) bool { return !procfs.Alive(pid) }
 
 // Throughput grows with the quota in proportion, and with the SM share as the
 // block rule says: the example's 320 blocks take 16 rounds on 24% of 80 SMs

@@ -1,0 +1,173 @@
+// Package procfs reads what Linux shows of processes under /proc (proc(5)),
+// and signals and waits for a process without ever meaning a later one that got
+// its number.
+package procfs
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Stat is a part of /proc/PID/stat. PID and Start together name a process for
+// as long as the machine is up; the PID alone may be another's by now.
+type Stat struct {
+	PID     int
+	Name    string // of the program, at most 15 bytes
+	State   byte   // R, S, D, T, t, Z, X, …
+	Session int
+	Start   uint64 // clock ticks since boot
+}
+
+// Ended reports whether the process only waits to be reaped.
+func (s Stat) Ended() bool { return s.State == 'Z' || s.State == 'X' }
+
+// Stopped reports whether a signal or a debugger has stopped it.
+func (s Stat) Stopped() bool { return s.State == 'T' || s.State == 't' }
+
+// Read looks at one process. One that is not there is an fs.ErrNotExist or,
+// when it ended meanwhile, unix.ESRCH.
+func Read(pid int) (Stat, error) {
+	text, err := os.ReadFile(path(pid, "stat"))
+	if err != nil {
+		return Stat{}, err
+	}
+	return parse(text)
+}
+
+// All looks at every process that this one can see.
+func All() ([]Stat, error) {
+	pids, err := numbers("/proc")
+	if err != nil {
+		return nil, err
+	}
+	var all []Stat
+	for _, pid := range pids {
+		if s, err := Read(pid); err == nil { // one that ended since is no loss
+			all = append(all, s)
+		}
+	}
+	return all, nil
+}
+
+// Alive reports whether there is such a process that has not ended. A zombie
+// whose parent never asks, as happens in containers, has.
+func Alive(pid int) bool {
+	if err := unix.Kill(pid, 0); err != nil && !errors.Is(err, unix.EPERM) {
+		return false
+	}
+	s, err := Read(pid)
+	return err != nil || !s.Ended() // unreadable: another user's, where /proc hides those
+}
+
+// HasEnv reports whether a process was started with that NAME=VALUE in its
+// environment.
+func HasEnv(pid int, entry string) bool {
+	text, err := os.ReadFile(path(pid, "environ"))
+	if err != nil {
+		return false
+	}
+	for part := range bytes.SplitSeq(text, []byte{0}) {
+		if string(part) == entry {
+			return true
+		}
+	}
+	return false
+}
+
+// Maps is the list of what a process has mapped. It is empty for one that has
+// ended.
+func Maps(pid int) (string, error) {
+	text, err := os.ReadFile(path(pid, "maps"))
+	return string(text), err
+}
+
+// Cgroup is a control group that a process is in.
+type Cgroup struct {
+	Controllers string // of version 1, separated by commas; empty in version 2
+	Path        string // below where the hierarchy is mounted
+}
+
+// Cgroups lists those of a process.
+func Cgroups(pid int) ([]Cgroup, error) {
+	text, err := os.ReadFile(path(pid, "cgroup"))
+	if err != nil {
+		return nil, err
+	}
+	return parseCgroups(string(text)), nil
+}
+
+func parseCgroups(text string) (out []Cgroup) {
+	for line := range strings.Lines(text) {
+		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3) // number, controllers, path
+		if len(fields) == 3 {
+			out = append(out, Cgroup{fields[1], fields[2]})
+		}
+	}
+	return out
+}
+
+// OpenFiles lists the numbers of this process's own open descriptors, that of
+// the list itself, which is closed again, among them.
+func OpenFiles() ([]int, error) { return numbers("/proc/self/fd") }
+
+// OpenFile is a path to what one of this process's own descriptors is of.
+func OpenFile(fd uintptr) string { return fmt.Sprintf("/proc/self/fd/%d", fd) }
+
+// LocalPorts is the range, both ends included, from which the system gives a
+// port to who connects or asks for any.
+func LocalPorts() (low, high int, err error) {
+	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
+	if err == nil {
+		_, err = fmt.Sscan(string(text), &low, &high)
+	}
+	return low, high, err
+}
+
+func path(pid int, file string) string { return fmt.Sprintf("/proc/%d/%s", pid, file) }
+
+// numbers are the names in a folder that are numbers.
+func numbers(dir string) ([]int, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	names, err := f.Readdirnames(-1)
+	if err != nil {
+		return nil, err
+	}
+	var out []int
+	for _, name := range names {
+		if n, err := strconv.Atoi(name); err == nil {
+			out = append(out, n)
+		}
+	}
+	return out, nil
+}
+
+// parse reads one line of proc(5). The program's name, field 2, is in
+// parentheses and may itself hold blanks and parentheses.
+func parse(text []byte) (Stat, error) {
+	open, shut := bytes.IndexByte(text, '('), bytes.LastIndexByte(text, ')')
+	if open < 1 || shut < open {
+		return Stat{}, fmt.Errorf("%q is not a process status", text)
+	}
+	fields := strings.Fields(string(text[shut+1:]))
+	const firstField, sessionField, startField = 3, 6, 22
+	if len(fields) <= startField-firstField || len(fields[0]) != 1 {
+		return Stat{}, fmt.Errorf("%q is too short for a process status", text)
+	}
+	pid, err1 := strconv.Atoi(strings.TrimSpace(string(text[:open])))
+	session, err2 := strconv.Atoi(fields[sessionField-firstField])
+	start, err3 := strconv.ParseUint(fields[startField-firstField], 10, 64)
+	if err1 != nil || err2 != nil || err3 != nil {
+		return Stat{}, fmt.Errorf("%q is not a process status", text)
+	}
+	return Stat{PID: pid, Name: string(text[open+1 : shut]), State: fields[0][0], Session: session, Start: start}, nil
+}

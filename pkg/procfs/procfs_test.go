@@ -1,0 +1,150 @@
+package procfs
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestParse(t *testing.T) {
+	const tail = " S 1 7 42 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 987654 2453504 178\n"
+	for _, c := range []struct {
+		text string
+		want Stat
+		ok   bool
+	}{
+		{"42 (sh)" + tail, Stat{42, "sh", 'S', 42, 987654}, true},
+		{"42 (a) Z (b)" + tail, Stat{42, "a) Z (b", 'S', 42, 987654}, true},
+		{"42 (a\nb)" + tail, Stat{42, "a\nb", 'S', 42, 987654}, true},
+		{"42 (sh) S 1 7 42", Stat{}, false},
+		{"42 sh S", Stat{}, false},
+		{"x (sh)" + tail, Stat{}, false},
+		{"", Stat{}, false},
+		{")(", Stat{}, false},
+	} {
+		got, err := parse([]byte(c.text))
+		if got != c.want || (err == nil) != c.ok {
+			t.Errorf("parse(%q) = %+v, %v, want %+v", c.text, got, err, c.want)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte("1 (x) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 5 0 0"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		if s, err := parse(text); err != nil && s != (Stat{}) {
+			t.Errorf("parse(%q) = %+v with error %v", text, s, err)
+		}
+	})
+}
+
+func TestSelf(t *testing.T) {
+	own, err := Read(os.Getpid())
+	if err != nil || own.PID != os.Getpid() || own.Ended() || own.Stopped() || own.Start == 0 || !Alive(own.PID) {
+		t.Errorf("this process is %+v, %v", own, err)
+	}
+	all, err := All()
+	if err != nil || !slices.ContainsFunc(all, func(s Stat) bool { return s.PID == own.PID && s.Start == own.Start }) {
+		t.Errorf("it is not among %v, %v", all, err)
+	}
+	if _, err := Read(1 << 30); !errors.Is(err, fs.ErrNotExist) || Alive(1<<30) {
+		t.Errorf("of no process: %v", err)
+	}
+	files, err := OpenFiles()
+	if err != nil || !slices.Contains(files, 1) {
+		t.Errorf("open files %v, %v", files, err)
+	}
+	if low, high, err := LocalPorts(); err != nil || low < 1 || high <= low {
+		t.Errorf("local ports %d to %d, %v", low, high, err)
+	}
+}
+
+func TestParseCgroups(t *testing.T) {
+	got := parseCgroups("12:cpu,cpuacct:/a\n3:freezer:/docker/x:y\n0::/user.slice\nnonsense\n")
+	want := []Cgroup{{"cpu,cpuacct", "/a"}, {"freezer", "/docker/x:y"}, {"", "/user.slice"}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func child(t *testing.T) (*exec.Cmd, Stat) {
+	t.Helper()
+	cmd := exec.Command("sleep", "600")
+	cmd.Env = []string{"PROCFS_TEST=here"}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	s, err := Read(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cmd, s
+}
+
+// Both ways of holding on to a process: by a descriptor, and by its number and
+// start on kernels that have none.
+func TestProcess(t *testing.T) {
+	for name, open := range map[string]func(int, uint64) (*Process, error){
+		"descriptor": Open,
+		"number":     func(pid int, start uint64) (*Process, error) { return &Process{pid: pid, start: start}, nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd, s := child(t)
+			if !HasEnv(s.PID, "PROCFS_TEST=here") || HasEnv(s.PID, "PROCFS_TEST=her") {
+				t.Error("its environment is not seen")
+			}
+			p, err := open(s.PID, s.Start)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Close()
+			soon, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+			defer cancel()
+			if err := p.Wait(soon); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("Wait while it runs: %v", err)
+			}
+			waited := make(chan error, 1)
+			go func() { waited <- p.Wait(t.Context()) }()
+			if err := p.Signal(unix.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-waited; err != nil {
+				t.Errorf("Wait: %v", err)
+			}
+			if Alive(s.PID) {
+				t.Error("a zombie passes for alive")
+			}
+			_ = cmd.Wait()
+			if err := p.Signal(unix.SIGTERM); !errors.Is(err, os.ErrProcessDone) {
+				t.Errorf("Signal once it is reaped: %v", err)
+			}
+			if err := p.Wait(t.Context()); err != nil {
+				t.Errorf("Wait once it is reaped: %v", err)
+			}
+		})
+	}
+}
+
+// Who has the number of another that ended is left alone.
+func TestOpenAnother(t *testing.T) {
+	_, s := child(t)
+	if _, err := Open(s.PID, s.Start-1); !errors.Is(err, os.ErrProcessDone) {
+		t.Errorf("Open of an earlier process with that number: %v", err)
+	}
+	if _, err := Open(1<<30, 1); !errors.Is(err, os.ErrProcessDone) {
+		t.Errorf("Open of none: %v", err)
+	}
+	stranger := Process{pid: s.PID, start: s.Start - 1}
+	if err := stranger.Signal(unix.SIGKILL); !errors.Is(err, os.ErrProcessDone) || !Alive(s.PID) {
+		t.Errorf("Signal: %v", err)
+	}
+}
