@@ -278,12 +278,12 @@ func TestSignals(t *testing.T) {
 // input, ended by a signal, and one with something to leave in order waited for.
 func TestSignalEndsStuck(t *testing.T) {
 	isolate(t)
-	for _, careful := range []bool{false, true} {
+	for _, cleansUp := range []bool{false, true} {
 		stuck, left := make(chan struct{}), false
 		build := func(env *Env) *cobra.Command {
 			return &cobra.Command{Use: "tool", RunE: func(cmd *cobra.Command, _ []string) error {
-				if careful {
-					env.Careful()
+				if cleansUp {
+					env.CleansUp()
 					time.AfterFunc(grace+grace/2, func() { close(stuck) })
 				}
 				<-stuck
@@ -296,10 +296,10 @@ func TestSignalEndsStuck(t *testing.T) {
 		var errs bytes.Buffer
 		env := &Env{Prog: "tool", In: strings.NewReader(""), Out: io.Discard, Err: &errs}
 		status := env.run(ctx, env.Tree(build), []string{}, func() syscall.Signal { return syscall.SIGTERM })
-		if status != 143 || left != careful || errs.Len() > 0 {
-			t.Errorf("careful %v: status %d, ran to its end %v, said %q; want 143", careful, status, left, &errs)
+		if status != 143 || left != cleansUp || errs.Len() > 0 {
+			t.Errorf("cleansUp %v: status %d, ran to its end %v, said %q; want 143", cleansUp, status, left, &errs)
 		}
-		if !careful {
+		if !cleansUp {
 			close(stuck)
 		}
 	}

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -9,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// outputKey marks, in a command's annotations, the forms its -o takes.
+// outputKey is the annotation of a command that lists the forms its -o takes.
 const outputKey = "gfaas-output"
 
 // anyForm are the forms that some command somewhere offers: a setting for all
@@ -33,10 +32,10 @@ func (f *form) Set(s string) error {
 
 // Outputs gives the command -o with these forms; the first is the default.
 func (env *Env) Outputs(cmd *cobra.Command, forms ...string) {
-	env.offer(cmd, "form of the output", forms)
+	env.addOutput(cmd, "form of the output", forms)
 }
 
-func (env *Env) offer(cmd *cobra.Command, what string, forms []string) {
+func (env *Env) addOutput(cmd *cobra.Command, what string, forms []string) {
 	if cmd.Annotations == nil {
 		cmd.Annotations = map[string]string{}
 	}
@@ -45,9 +44,9 @@ func (env *Env) offer(cmd *cobra.Command, what string, forms []string) {
 	Words(cmd, "output", forms...)
 }
 
-// askedForm is the form that the arguments, else the environment, ask for:
-// what holds for a fault found before flags are settled.
-func askedForm(args []string) string {
+// outputBefore is the form of the output that the arguments, else the
+// environment, name: for errors from before the flags are parsed.
+func outputBefore(args []string) string {
 	asked := os.Getenv("GFAAS_OUTPUT")
 	for i, arg := range args {
 		value, joined := strings.CutPrefix(arg, "--output=")
@@ -65,9 +64,10 @@ func askedForm(args []string) string {
 	return asked
 }
 
-// adopt gives the whole tree what every binary has: the common flags,
-// settings from the environment and the config file, usage errors as such.
-func (env *Env) adopt(root *cobra.Command) {
+// addCommon gives the whole tree what every binary has: the common flags,
+// settings from the environment and the config file, and usage errors with
+// their exit status and hint.
+func (env *Env) addCommon(root *cobra.Command) {
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
@@ -79,7 +79,7 @@ func (env *Env) adopt(root *cobra.Command) {
 	pf.StringVar(&env.config, "config", "", "settings file (default $XDG_CONFIG_HOME/gfaas/config.yaml)")
 	Files(root, "yaml yml", "config")
 	Files(root, "", "out-file")
-	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return env.settle(cmd) }
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return env.settleFlags(cmd) }
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		if first := cmd.Flags().Arg(0); first != "" && cmd.HasSubCommands() {
 			err = unknownCommand(cmd, first) // whose flags nobody knows
@@ -91,7 +91,7 @@ func (env *Env) adopt(root *cobra.Command) {
 	walk(root, func(cmd *cobra.Command) {
 		cmd.Version = Version
 		if cmd.HasParent() && cmd.Runnable() && cmd.Flags().Lookup("output") == nil {
-			env.offer(cmd, "form of errors", []string{"table", "json"})
+			env.addOutput(cmd, "form of errors", []string{"table", "json"})
 		}
 		check := cmd.Args
 		if check == nil {
@@ -107,27 +107,6 @@ func (env *Env) adopt(root *cobra.Command) {
 	refuseHelp(root)
 }
 
-// refuseHelp has the help command refuse what it has no help about: of itself
-// it prints the root's, and all is well.
-func refuseHelp(root *cobra.Command) {
-	root.InitDefaultHelpCmd()
-	help, _, err := root.Find([]string{"help"})
-	if err != nil || help == root {
-		return // a program without commands
-	}
-	help.Args = func(_ *cobra.Command, args []string) error {
-		cmd, rest, err := root.Find(args)
-		if err == nil && len(rest) > 0 {
-			err = unknownCommand(cmd, rest[0])
-		}
-		return Fail(ExitUsage, seeHelp(cmd), err)
-	}
-}
-
-func unknownCommand(parent *cobra.Command, name string) error {
-	return fmt.Errorf("unknown command %q for %q%s", name, parent.CommandPath(), meant(name, verbs(parent)))
-}
-
 func walk(cmd *cobra.Command, visit func(*cobra.Command)) {
 	visit(cmd)
 	for _, sub := range cmd.Commands() {
@@ -135,11 +114,9 @@ func walk(cmd *cobra.Command, visit func(*cobra.Command)) {
 	}
 }
 
-func seeHelp(cmd *cobra.Command) string { return fmt.Sprintf("see '%s --help'", cmd.CommandPath()) }
-
-// settle fills the flags that were not given from the environment and the
+// settleFlags fills the flags that were not given from the environment and the
 // config file, and checks the form of the output.
-func (env *Env) settle(cmd *cobra.Command) error {
+func (env *Env) settleFlags(cmd *cobra.Command) error {
 	output := cmd.Flags().Lookup("output")
 	chosen := output != nil && output.Changed
 	usual := ""

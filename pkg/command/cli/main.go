@@ -44,19 +44,20 @@ type Env struct {
 
 	bar *progressbar.ProgressBar // the last that is shown; set before there is anybody to note things
 
-	careful int32 // atomic, see Careful
-	reloads int32 // atomic, see Reloads
+	cleansUp int32 // atomic, see CleansUp
+	reloads  int32 // atomic, see Reloads
 }
 
-// grace is how long a command that is not careful may take to end by itself
+// grace is how long a command that does not clean up may take to end by itself
 // once a signal came.
 const grace = 500 * time.Millisecond
 
-// Careful says that from here on the command has something to leave in order,
-// and ends by its context when a signal comes. One that only reads, computes
-// and writes is ended in the middle of that: a read of standard input, say,
-// cannot be called off.
-func (env *Env) Careful() { atomic.StoreInt32(&env.careful, 1) }
+// CleansUp says that from here on the command has something to clean up: when a
+// signal comes its context is cancelled and Main waits for it to return. Without
+// that, Main waits for no longer than grace: a command that only reads,
+// computes and writes may be in a read of standard input, which no context
+// cancels.
+func (env *Env) CleansUp() { atomic.StoreInt32(&env.cleansUp, 1) }
 
 // Reloads says that a SIGHUP is the command's own from here on: it does not end
 // the program.
@@ -78,7 +79,7 @@ func Main(prog string, build func(*Env) *cobra.Command) int {
 // to look at it rather than run it.
 func (env *Env) Tree(build func(*Env) *cobra.Command) *cobra.Command {
 	root := build(env)
-	env.adopt(root)
+	env.addCommon(root)
 	return root
 }
 
@@ -86,16 +87,16 @@ func (env *Env) Tree(build func(*Env) *cobra.Command) *cobra.Command {
 func (env *Env) run(ctx context.Context, root *cobra.Command, args []string, caught func() syscall.Signal) int {
 	root.SetArgs(args)
 	root.SetIn(env.In)
-	help := &remembering{Writer: env.Out}
+	help := &firstError{Writer: env.Out}
 	root.SetOut(help)
 	root.SetErr(env.Err)
 	ended := make(chan error, 1)
 	go func() {
 		err := root.ExecuteContext(ctx)
-		ended <- cmp.Or(err, help.failed)
+		ended <- cmp.Or(err, help.err)
 	}()
-	err, cut := env.wait(ctx, ended)
-	if cut && caught() != 0 {
+	err, late := env.wait(ctx, ended)
+	if late && caught() != 0 {
 		return signalExit(caught())
 	}
 	if err == nil {
@@ -110,39 +111,41 @@ func (env *Env) run(ctx context.Context, root *cobra.Command, args []string, cau
 	}
 	e := classify(err)
 	if e.Exit == ExitUsage && env.Output == "" {
-		env.Output = askedForm(args)
+		env.Output = outputBefore(args)
 	}
 	env.report(e)
 	return e.Exit
 }
 
-// remembering is a writer for who looks at no errors, as what prints help does.
-type remembering struct {
+// firstError keeps the first error of a writer: cobra, which prints the help,
+// drops them.
+type firstError struct {
 	io.Writer
-	failed error // the first error
+	err error
 }
 
-func (w *remembering) Write(p []byte) (int, error) {
+func (w *firstError) Write(p []byte) (int, error) {
 	n, err := w.Writer.Write(p)
-	w.failed = cmp.Or(w.failed, err)
+	w.err = cmp.Or(w.err, err)
 	return n, err
 }
 
-// wait returns how the command ended, or that it did not though it was told to.
-func (env *Env) wait(ctx context.Context, ended <-chan error) (err error, cut bool) {
+// wait returns the command's error, or late when the context was cancelled and
+// the command still runs after the grace.
+func (env *Env) wait(ctx context.Context, ended <-chan error) (err error, late bool) {
 	select {
 	case err := <-ended:
 		return err, false
 	case <-ctx.Done():
 	}
-	late := time.NewTimer(grace)
-	defer late.Stop()
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
 	select {
 	case err := <-ended:
 		return err, false
-	case <-late.C:
+	case <-timer.C:
 	}
-	if atomic.LoadInt32(&env.careful) != 0 {
+	if atomic.LoadInt32(&env.cleansUp) != 0 {
 		return <-ended, false
 	}
 	return nil, true
@@ -174,22 +177,6 @@ func (env *Env) report(e *Error) {
 		enc := json.NewEncoder(env.Err)
 		enc.SetEscapeHTML(false)
 		_ = enc.Encode(errorBody{errorText{exitNames[e.Exit], e.Err.Error(), e.Hint}})
-	}
-}
-
-// Notef tells the user something on standard error unless --quiet.
-func (env *Env) Notef(format string, args ...any) {
-	if !env.Quiet {
-		env.clear()
-		fmt.Fprintf(env.Err, "%s: %s\n", env.Prog, fmt.Sprintf(format, args...))
-	}
-}
-
-// Debugf tells the user something on standard error under --verbose.
-func (env *Env) Debugf(format string, args ...any) {
-	if env.Verbose {
-		env.clear()
-		fmt.Fprintf(env.Err, "%s: %s\n", env.Prog, fmt.Sprintf(format, args...))
 	}
 }
 

@@ -1,15 +1,119 @@
 package cli
 
 import (
+	"bytes"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
 	"github.com/spf13/viper"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
-// settingKey marks the flags whose value is a setting's.
+// settings.txt has the settings of all programs, which share a config file:
+// what one of them does not know may be another's. Gendocs writes it.
+//
+//go:embed settings.txt
+var settings string
+
+// unsettable are flags that no setting stands for.
+var unsettable = []string{"help", "version", "config"}
+
+// SettingsOf adds the names of a command's settings to a list.
+func SettingsOf(flags *pflag.FlagSet, to []string) []string {
+	flags.VisitAll(func(f *pflag.Flag) {
+		if !slices.Contains(unsettable, f.Name) {
+			to = append(to, f.Name)
+		}
+	})
+	return to
+}
+
+// Settings are the settings of all programs, in order.
+func Settings() []string { return strings.Fields(settings) }
+
+// readConfig reads the one config file that applies, if any, and returns where
+// it has each setting, as FILE:LINE.
+func readConfig(v *viper.Viper, flags *pflag.FlagSet, named string) (map[string]string, error) {
+	if named == "" && !flags.Changed("config") {
+		named = os.Getenv("GFAAS_CONFIG")
+	}
+	paths := []string{named}
+	if named == "" {
+		paths = []string{filepath.Join(configHome(), "gfaas", "config.yaml"), "/etc/gfaas/config.yaml"}
+	}
+	for _, path := range paths {
+		data, err := os.ReadFile(path)
+		if named == "" && errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, Fail(ExitFailure, "", fmt.Errorf("config file: %w", err))
+		}
+		v.SetConfigType("yaml")
+		if err := v.ReadConfig(bytes.NewReader(data)); err != nil {
+			return nil, configFault(path, err)
+		}
+		places, err := checkSettings(path, data, SettingsOf(flags, Settings()))
+		return places, Fail(ExitFailure, "", err)
+	}
+	return nil, nil
+}
+
+// checkSettings returns where each setting is. It refuses the first key that is
+// none: nobody would see that a misspelt one does nothing.
+func checkSettings(path string, data []byte, known []string) (map[string]string, error) {
+	var doc, second yaml.Node
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	if err := dec.Decode(&doc); err != nil || len(doc.Content) == 0 {
+		return nil, nil // nothing in it: viper has read it
+	}
+	if err := dec.Decode(&second); !errors.Is(err, io.EOF) {
+		return nil, &textfile.Fault{File: path, Line: max(second.Line, 1), What: "a second document, expected one"}
+	}
+	places := map[string]string{}
+	for i := 0; i+1 < len(doc.Content[0].Content); i += 2 {
+		key := doc.Content[0].Content[i]
+		if name := strings.ToLower(key.Value); slices.Contains(known, name) {
+			places[name] = fmt.Sprintf("%s:%d", path, key.Line)
+			continue
+		}
+		return nil, &textfile.Fault{File: path, Line: key.Line, Where: key.Value,
+			What: fmt.Sprintf("unknown setting in version %s, expected the long name of a flag%s", Version, suggestion(key.Value, known))}
+	}
+	return places, nil
+}
+
+var yamlLine = regexp.MustCompile(`line (\d+): `)
+
+// configFault says what is wrong with the config file as for any other file:
+// FILE:LINE: what.
+func configFault(path string, err error) error {
+	var parse viper.ConfigParseError
+	if !errors.As(err, &parse) {
+		return Fail(ExitFailure, "", fmt.Errorf("config file: %w", err))
+	}
+	text := strings.TrimPrefix(parse.Unwrap().Error(), "yaml: ")
+	text = strings.TrimPrefix(text, "unmarshal errors:\n  ")
+	line := "1"
+	if m := yamlLine.FindStringSubmatchIndex(text); m != nil {
+		line = text[m[2]:m[3]]
+		text = text[:m[0]] + text[m[1]:]
+	}
+	return Fail(ExitFailure, "", fmt.Errorf("%s:%s: %s", path, line, text))
+}
+
+// settingKey is the annotation of flags whose value came from a setting.
 const settingKey = "gfaas-setting"
 
 // applySettings sets each flag that was not given on the command line from
@@ -25,7 +129,7 @@ func applySettings(flags *pflag.FlagSet, config string) error {
 	}
 	var first error
 	flags.VisitAll(func(f *pflag.Flag) {
-		if f.Changed || first != nil || f.Name == "help" || f.Name == "version" || f.Name == "config" {
+		if f.Changed || first != nil || slices.Contains(unsettable, f.Name) {
 			return
 		}
 		// Inside `gfaas run` these variables are the preload library's, not ours.
@@ -61,8 +165,8 @@ func isSetting(f *pflag.Flag) bool {
 	return ok
 }
 
-// putAside has a flag as if there were no setting for it.
-func putAside(f *pflag.Flag) error {
+// dropSetting gives a flag its default again, as if there were no setting for it.
+func dropSetting(f *pflag.Flag) error {
 	f.Changed = false
 	delete(f.Annotations, settingKey)
 	return f.Value.Set(f.DefValue)
@@ -75,9 +179,9 @@ func Given(flags *pflag.FlagSet, name string) bool {
 	return f != nil && f.Changed && !isSetting(f)
 }
 
-// Both says whether two flags are given that exclude each other. A setting
-// gives way to a flag on the command line.
-func Both(flags *pflag.FlagSet, one, other string) bool {
+// Conflict says whether two flags that exclude each other are both set. Where
+// only one of them is on the command line, the other, a setting, is dropped.
+func Conflict(flags *pflag.FlagSet, one, other string) bool {
 	a, b := flags.Lookup(one), flags.Lookup(other)
 	switch {
 	case !a.Changed || !b.Changed:
@@ -87,7 +191,7 @@ func Both(flags *pflag.FlagSet, one, other string) bool {
 	case isSetting(b):
 		a = b
 	}
-	return putAside(a) != nil
+	return dropSetting(a) != nil
 }
 
 // Reread sets the flags that were not given on the command line from the

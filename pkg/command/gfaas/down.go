@@ -52,7 +52,7 @@ func (t *tool) instanceNames(ctx context.Context) []string {
 }
 
 func runDown(ctx context.Context, t *tool, names []string) error {
-	t.env.Careful()
+	t.env.CleansUp()
 	records, err := t.store.Instances(ctx)
 	if err != nil {
 		return err

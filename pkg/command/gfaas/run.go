@@ -96,7 +96,7 @@ again after 10 s.`,
 }
 
 func (o *runOptions) run(ctx context.Context, t *tool, command []string) error {
-	t.env.Careful()
+	t.env.CleansUp()
 	slice, err := o.slice()
 	if err != nil {
 		return err

@@ -66,7 +66,7 @@ func (o *upOptions) run(ctx context.Context, t *tool, path string) error {
 	if err != nil {
 		return err
 	}
-	t.env.Careful()
+	t.env.CleansUp()
 	list, err := o.assignments(ctx, t, p, warn(t.env, p))
 	if err != nil {
 		return err

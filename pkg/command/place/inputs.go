@@ -135,7 +135,7 @@ func (o *planOptions) check(cmd *cobra.Command) error {
 		return cli.Fail(cli.ExitUsage, "gfaas-profile run FUNCTION.yaml measures one", errors.New("--profile is missing: expected a file"))
 	case o.files.demand == "":
 		return cli.Usagef("--demand is missing: expected a file or a list like resnet=250,bert=40")
-	case cli.Both(f, "inventory", "gpus"):
+	case cli.Conflict(f, "inventory", "gpus"):
 		return cli.Usagef("--inventory and --gpus both say which GPUs there are: expected one of them")
 	case f.Changed("gpus") && (o.gpus < 1 || o.gpus > maxGPUs):
 		return cli.Usagef("--gpus %d: expected a number from 1 to %d", o.gpus, maxGPUs)

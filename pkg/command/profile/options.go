@@ -128,7 +128,7 @@ func (o *runOptions) checkSpace() error {
 // checkFiles checks where rows go and which GPU is meant.
 func (o *runOptions) checkFiles(env *cli.Env, path string) error {
 	if env.Output != "csv" || o.resume == "" { // or else the rows are in that file
-		if err := env.Apart("junit", o.junit); err != nil {
+		if err := env.CheckOutput("junit", o.junit); err != nil {
 			return err
 		}
 	}

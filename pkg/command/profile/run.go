@@ -180,7 +180,7 @@ func (o *runOptions) run(ctx context.Context, env *cli.Env, w world, path string
 		return err
 	}
 	defer func() { _ = out.Close() }()
-	env.Careful()
+	env.CleansUp()
 	release, err := lockGPUs(w.runDir(), slices.Concat(lanes...))
 	if err != nil {
 		return err

@@ -148,7 +148,7 @@ func (o *clusterOptions) check(cmd *cobra.Command) error {
 		return cli.Usagef("standard input (-) can be only one of the files")
 	case !slices.Contains(schedulers, o.scheduler):
 		return cli.Usagef("--scheduler %q: expected %s", o.scheduler, strings.Join(schedulers, ", "))
-	case cli.Both(f, "inventory", "nodes") || cli.Both(f, "inventory", "gpus-per-node") || cli.Both(f, "inventory", "gpu-mem"):
+	case cli.Conflict(f, "inventory", "nodes") || cli.Conflict(f, "inventory", "gpus-per-node") || cli.Conflict(f, "inventory", "gpu-mem"):
 		return cli.Usagef("--inventory says which GPUs there are: expected no --nodes, --gpus-per-node or --gpu-mem beside it")
 	case o.nodes < 1 || o.nodes > maxCluster:
 		return cli.Usagef("--nodes %d: expected a number from 1 to %d", o.nodes, maxCluster)
@@ -157,7 +157,7 @@ func (o *clusterOptions) check(cmd *cobra.Command) error {
 	case o.mem <= 0:
 		return cli.Usagef("--gpu-mem %s: expected more than 0, like 40GiB", o.mem)
 	}
-	if err := o.env.Apart("trace-out", o.traceOut); err != nil {
+	if err := o.env.CheckOutput("trace-out", o.traceOut); err != nil {
 		return err
 	}
 	if err := o.dilu.Validate(); err != nil {

@@ -44,7 +44,7 @@ func seedFlag(cmd *cobra.Command, seed *uint64) {
 
 // print writes the trace, and the costs where they were asked for.
 func (g *generated) print(w gen.Workload) error {
-	if err := g.env.Apart("costs-out", g.costsOut); err != nil {
+	if err := g.env.CheckOutput("costs-out", g.costsOut); err != nil {
 		return err
 	}
 	if g.costsOut != "" {

@@ -86,7 +86,7 @@ one function), within half a percent beyond.`,
 }
 
 func (o *queueOptions) run(ctx context.Context) error {
-	if err := o.env.Apart("trace-out", o.traceOut); err != nil {
+	if err := o.env.CheckOutput("trace-out", o.traceOut); err != nil {
 		return err
 	}
 	c, source, err := o.load()

@@ -140,7 +140,7 @@ func (o *scaleOptions) check() error {
 			return err
 		}
 	}
-	if err := o.env.Apart("trace-out", o.traceOut); err != nil {
+	if err := o.env.CheckOutput("trace-out", o.traceOut); err != nil {
 		return err
 	}
 	if err := o.lazy.Check(); err != nil {

@@ -96,7 +96,7 @@ func (o *serveOptions) settings() token.Settings {
 }
 
 func (o *serveOptions) run(cmd *cobra.Command) error {
-	o.env.Careful()
+	o.env.CleansUp()
 	o.env.Reloads()
 	if err := o.check(); err != nil {
 		return err

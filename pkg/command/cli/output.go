@@ -1,45 +1,20 @@
 package cli
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/google/renameio/v2"
 )
 
-// Apart refuses a second output where the result goes, where nobody could tell
-// the two apart, or the later would replace the earlier. Flag is the second
-// one's, without dashes.
-func (env *Env) Apart(flag, path string) error {
-	own := env.OutFile
-	switch {
-	case path == "-" && (own == "" || own == "-"):
-		return Usagef("--%s -: the result goes to standard output, expected another file, or --out-file for the result", flag)
-	case path == "" || path == "-" || own == "" || own == "-":
-		return nil
-	}
-	first, replace := Target(own)
-	second, _ := Target(path)
-	if replace && same(first, second) {
-		return Usagef("--%s %s: the result goes to that file, expected another", flag, path)
-	}
-	return nil
-}
-
-// same tells whether two names are of one file, or would be of the same new one.
-func same(a, b string) bool {
-	one, err := os.Stat(a)
-	other, failed := os.Stat(b)
-	if err == nil && failed == nil {
-		return os.SameFile(one, other)
-	}
-	full, _ := filepath.Abs(a)
-	too, _ := filepath.Abs(b)
-	return err != nil && failed != nil && full == too
-}
+// Write sends a command's output to standard output or, whole or not at all,
+// to --out-file.
+func (env *Env) Write(data []byte) error { return env.WriteTo(env.OutFile, data) }
 
 // WriteTo writes a second output to a file, as Write does to --out-file.
 func (env *Env) WriteTo(path string, data []byte) error {
@@ -51,12 +26,76 @@ func (env *Env) WriteTo(path string, data []byte) error {
 	if !replace {
 		return os.WriteFile(target, data, 0o644)
 	}
-	return named(path, renameio.WriteFile(target, data, 0o644))
+	return withPath(path, renameio.WriteFile(target, data, 0o644))
 }
 
-// named is the error of a write under the name the user gave: the file was
-// written under another, which is gone.
-func named(path string, err error) error {
+// Emit writes what print prints, as Write does.
+func (env *Env) Emit(print func(io.Writer) error) error {
+	var buf bytes.Buffer
+	if err := print(&buf); err != nil {
+		return err
+	}
+	return env.Write(buf.Bytes())
+}
+
+// Target follows links to the file that is to be written and says whether it
+// can be replaced: renaming over a device, a pipe, or what the system shows
+// under /dev and /proc would destroy it.
+func Target(path string) (target string, replace bool) {
+	const mostLinks = 40
+	for range mostLinks {
+		full, err := filepath.Abs(path)
+		if err != nil || strings.HasPrefix(full, "/dev/") || strings.HasPrefix(full, "/proc/") {
+			return path, false
+		}
+		next, err := os.Readlink(path)
+		if err != nil {
+			there, err := os.Stat(path)
+			return path, err != nil || there.Mode().IsRegular()
+		}
+		if !filepath.IsAbs(next) {
+			next = filepath.Join(filepath.Dir(path), next)
+		}
+		path = next
+	}
+	return path, false // a loop: writing says so
+}
+
+// CheckOutput refuses a second output that would go where the result goes:
+// standard output, or the file of --out-file by whatever name. Flag is the
+// second output's, without dashes. The error is one of usage.
+func (env *Env) CheckOutput(flag, path string) error {
+	own := env.OutFile
+	switch {
+	case path == "-" && (own == "" || own == "-"):
+		return Usagef("--%s -: the result goes to standard output, expected another file, or --out-file for the result", flag)
+	case path == "" || path == "-" || own == "" || own == "-":
+		return nil
+	}
+	first, replace := Target(own)
+	second, _ := Target(path)
+	if replace && sameFile(first, second) {
+		return Usagef("--%s %s: the result goes to that file, expected another", flag, path)
+	}
+	return nil
+}
+
+// sameFile says whether two paths lead to one file; of files that do not exist
+// yet, whether they are one path.
+func sameFile(a, b string) bool {
+	infoA, errA := os.Stat(a)
+	infoB, errB := os.Stat(b)
+	if errA == nil && errB == nil {
+		return os.SameFile(infoA, infoB)
+	}
+	absA, _ := filepath.Abs(a)
+	absB, _ := filepath.Abs(b)
+	return errA != nil && errB != nil && absA == absB
+}
+
+// withPath gives the error of a write the path that the user gave: it names a
+// temporary file, which is gone.
+func withPath(path string, err error) error {
 	var at *fs.PathError
 	var link *os.LinkError
 	switch {
@@ -85,7 +124,7 @@ func (env *Env) Create(path string) (*Pending, error) {
 	if replace {
 		file, err := renameio.NewPendingFile(target, renameio.WithPermissions(0o644))
 		if err != nil {
-			return nil, named(path, err)
+			return nil, withPath(path, err)
 		}
 		return &Pending{File: file.File, commit: file.CloseAtomicallyReplace, cleanup: file.Cleanup}, nil
 	}

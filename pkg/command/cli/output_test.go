@@ -1,12 +1,10 @@
 package cli
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 )
 
 func TestOutFile(t *testing.T) {
@@ -68,7 +66,7 @@ func TestOutFileNamed(t *testing.T) {
 }
 
 // Two outputs never go to one file, however it is named.
-func TestApart(t *testing.T) {
+func TestCheckOutput(t *testing.T) {
 	t.Chdir(t.TempDir())
 	if err := os.WriteFile("there", nil, 0o644); err != nil {
 		t.Fatal(err)
@@ -84,50 +82,8 @@ func TestApart(t *testing.T) {
 		{"f", "f", false}, {"f", "./f", false}, {"there", "link", false}, {"link", "there", false}, {"there", "f", true},
 		{"/dev/null", "/dev/null", true},
 	} {
-		if err := (&Env{OutFile: c.own}).Apart("trace-out", c.second); (err == nil) != c.ok {
+		if err := (&Env{OutFile: c.own}).CheckOutput("trace-out", c.second); (err == nil) != c.ok {
 			t.Errorf("--out-file %q --trace-out %q: %v", c.own, c.second, err)
 		}
-	}
-}
-
-func TestDeadline(t *testing.T) {
-	var errs bytes.Buffer
-	for _, c := range []struct {
-		env    Env
-		passed time.Duration
-		over   bool
-		shows  bool
-	}{
-		{Env{ErrTerminal: true}, 0, false, false}, // nobody reads what is gone at once
-		{Env{ErrTerminal: true}, 30 * time.Second, false, true},
-		{Env{ErrTerminal: true}, time.Hour, true, false},
-		{Env{ErrTerminal: true, Quiet: true}, 30 * time.Second, false, false},
-		{Env{}, 30 * time.Second, false, false},
-	} {
-		errs.Reset()
-		c.env.Err = &errs
-		over, done := c.env.Deadline(time.Now().Add(-c.passed), time.Minute, "planning")
-		if over() != c.over {
-			t.Errorf("after %v: over %v", c.passed, !c.over)
-		}
-		if shows := strings.Contains(errs.String(), "planning, seconds"); shows != c.shows {
-			t.Errorf("%+v after %v shows %q", c.env, c.passed, errs.String())
-		}
-		done()
-	}
-}
-
-// A note does not begin behind the bar that is shown, but in its place.
-func TestNoteTakesTheBarsLine(t *testing.T) {
-	var errs bytes.Buffer
-	env := &Env{Prog: "tool", Err: &errs, ErrTerminal: true}
-	bar := env.Progress(4, "work")
-	if err := bar.RenderBlank(); err != nil {
-		t.Fatal(err)
-	}
-	env.Notef("note: %s", "hear")
-	before, _, said := strings.Cut(errs.String(), "tool: note: hear\n")
-	if !said || !strings.Contains(before, "work") || !strings.HasSuffix(before, "\r") {
-		t.Errorf("%q, want the bar, its line cleared, and the note", errs.String())
 	}
 }

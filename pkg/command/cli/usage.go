@@ -1,0 +1,130 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/gfaas/gfaas/pkg/textfile"
+)
+
+// expected is what the flags of each type take, as messages say it. Types of
+// our own say it themselves.
+var expected = map[string]string{
+	"bool": "true or false", "duration": "a duration like 1.5s", "float64": "a number like 12.5",
+	"int": "a whole number", "int64": "a whole number", "uint": "a whole number from 0", "uint64": "a whole number from 0",
+}
+
+// flagFault is an error of parsing flags in the words of the command line, not
+// those of the library that parsed the value.
+func flagFault(err error) error {
+	var bad *pflag.InvalidValueError
+	if !errors.As(err, &bad) {
+		return err
+	}
+	want, known := expected[bad.GetFlag().Value.Type()]
+	if !known {
+		return err
+	}
+	if errors.Is(err, strconv.ErrRange) {
+		want += " nearer to 0"
+	}
+	return fmt.Errorf("invalid argument %q for \"--%s\" flag: expected %s", bad.GetValue(), bad.GetFlag().Name, want)
+}
+
+// unknownFlag adds a suggestion to the error of a flag that a command does not
+// have.
+func unknownFlag(cmd *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	if !errors.As(err, &unknown) || len(unknown.GetSpecifiedName()) < 2 {
+		return err
+	}
+	var flags []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { flags = append(flags, "--"+f.Name) })
+	return fmt.Errorf("%w%s", err, suggestion("--"+unknown.GetSpecifiedName(), flags))
+}
+
+// argsFault adds to the error of a wrong number of arguments those that the
+// command's usage line names, or a suggestion of a subcommand.
+func argsFault(cmd *cobra.Command, args []string, err error) error {
+	_, expected, some := strings.Cut(cmd.Use, " ")
+	switch {
+	case err == nil:
+		return nil
+	case some:
+		return fmt.Errorf("%w: expected %s", err, expected)
+	case len(args) > 0:
+		return fmt.Errorf("%w%s", err, suggestion(args[0], subcommands(cmd)))
+	}
+	return err
+}
+
+// subcommands are the names of a command's own commands.
+func subcommands(cmd *cobra.Command) []string {
+	var names []string
+	for _, sub := range cmd.Commands() {
+		if sub.IsAvailableCommand() {
+			names = append(names, sub.Name())
+		}
+	}
+	return names
+}
+
+// refuseHelp has the help command fail on what it has no help about. Cobra's own
+// prints the help of the root and exits 0.
+func refuseHelp(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	help, _, err := root.Find([]string{"help"})
+	if err != nil || help == root {
+		return // a program without commands
+	}
+	help.Args = func(_ *cobra.Command, args []string) error {
+		cmd, rest, err := root.Find(args)
+		if err == nil && len(rest) > 0 {
+			err = unknownCommand(cmd, rest[0])
+		}
+		return Fail(ExitUsage, seeHelp(cmd), err)
+	}
+}
+
+func unknownCommand(parent *cobra.Command, name string) error {
+	return fmt.Errorf("unknown command %q for %q%s", name, parent.CommandPath(), suggestion(name, subcommands(parent)))
+}
+
+func seeHelp(cmd *cobra.Command) string { return fmt.Sprintf("see '%s --help'", cmd.CommandPath()) }
+
+// suggestion is ": WORD?" with the word that is nearest to what the user wrote;
+// empty when none is near.
+func suggestion(what string, words []string) string {
+	if near := textfile.Near(strings.ToLower(what), words); near != "" {
+		return ": " + near + "?"
+	}
+	return ""
+}
+
+// Note is a section that every help text and man page ends with.
+type Note struct{ Title, Text string }
+
+// Notes are all of them.
+var Notes = []Note{
+	{"SETTINGS", `Every flag can be given as GFAAS_FLAG in the environment (GFAAS_GPU_MEM is
+--gpu-mem), or as a line of the settings file (gpu-mem: 16GiB); a flag wins
+over the environment, the environment over the file. The file is for all
+programs; a line that none of them knows is an error.`},
+	{"EXIT STATUS", `0 done; 1 failed (bad input included); 2 wrong usage; 3 the answer is no;
+4 something needed is missing; 5 timed out; 6 state locked; 7 partly done,
+can be resumed; 130, 143 ended by SIGINT, SIGTERM`},
+}
+
+// notesHelp is the notes as a help text has them.
+func notesHelp() string {
+	var b strings.Builder
+	for _, n := range Notes {
+		b.WriteString("\n" + n.Title + "\n  " + strings.ReplaceAll(n.Text, "\n", "\n  ") + "\n")
+	}
+	return b.String()
+}
