@@ -160,12 +160,14 @@ func (l *Launcher) Start(ctx context.Context, fn function.Function, p Placement)
 	late := registering.Err() != nil
 	cancel()
 	if err != nil {
-		// Late, the daemon may have it all the same; refused, the id is someone
-		// else's.
+		// Refused, the id is someone else's, and so is what there is of it. Late,
+		// the daemon may have it all the same.
+		failed := &StartError{ID: p.ID, Err: err}
 		if late {
 			s.Registered = []string{p.ID}
+			l.undoRegistration(ctx, s, failed)
 		}
-		return s, l.undo(ctx, rt, s, err)
+		return s, failed
 	}
 	s.Registered = []string{p.ID}
 	if answer.Note != "" {

@@ -18,6 +18,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/docker"
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 	"github.com/gfaas/gfaas/pkg/adapter/process"
+	"github.com/gfaas/gfaas/pkg/adapter/simgpu"
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
@@ -284,10 +285,15 @@ func TestFailuresLeaveNothing(t *testing.T) {
 	}
 }
 
+// Of somebody else's instance of that id everything stays.
 func TestTakenID(t *testing.T) {
 	b := newBench(t, time.Minute)
 	theirs := wire.Registration{Instance: "f-0", Secret: "theirs"}
 	if _, err := b.tokens.Register(t.Context(), theirs); err != nil {
+		t.Fatal(err)
+	}
+	log := filepath.Join(b.runDir, "logs", "f-0.log")
+	if err := errors.Join(os.Mkdir(filepath.Dir(log), 0o700), os.WriteFile(log, []byte("theirs"), 0o600), simgpu.Keep("f-0")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := b.Start(t.Context(), serve, place); err == nil {
@@ -295,6 +301,12 @@ func TestTakenID(t *testing.T) {
 	}
 	if !reflect.DeepEqual(b.tokens.known["f-0"], theirs) {
 		t.Error("somebody else's registration was removed")
+	}
+	if _, err := os.Stat(log); err != nil {
+		t.Errorf("somebody else's log was removed: %v", err)
+	}
+	if kept, _ := filepath.Glob(filepath.Join(os.Getenv("GFAAS_SIM_DIR"), "*")); len(kept) != 1 {
+		t.Errorf("somebody else's part of the simulated device was removed: %v is left", kept)
 	}
 }
 

@@ -139,13 +139,21 @@ func (l *Launcher) undo(ctx context.Context, rt instance.Runtime, s Started, cau
 		failed.Remains = true
 		return failed
 	}
+	l.undoRegistration(ctx, s, failed)
+	if err := l.removeFiles(s); err != nil {
+		failed.Err, failed.Remains = errors.Join(failed.Err, err), true
+	}
+	return failed
+}
+
+// undoRegistration makes the token daemon forget the instance, and adds to the
+// error of its start if that fails.
+func (l *Launcher) undoRegistration(ctx context.Context, s Started, failed *StartError) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
+	defer cancel()
 	for _, id := range s.Registered {
 		if err := l.unregister(ctx, id); err != nil {
 			failed.Err, failed.Remains = errors.Join(failed.Err, err), true
 		}
 	}
-	if err := l.removeFiles(s); err != nil {
-		failed.Err, failed.Remains = errors.Join(failed.Err, err), true
-	}
-	return failed
 }
