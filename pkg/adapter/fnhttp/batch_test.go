@@ -120,6 +120,8 @@ func TestDefaultBody(t *testing.T) {
 		"/v2/models/f": `{"name":"f","inputs":[{"name":"a","datatype":"FP32","shape":[-1,2,-1]},{"name":"b","datatype":"BYTES","shape":[1]},{"name":"c","datatype":"BOOL","shape":[-1]}]}`,
 		"/v2/models/g": `{"name":"g"}`,
 		"/v2/models/h": `{"inputs":[{"name":"a","datatype":"FP32","shape":[-1,100000,100000]}]}`,
+		"/v2/models/w": `{"inputs":[{"name":"a","datatype":"FP32","shape":[4,4611686018427387905]}]}`, // 4 modulo 2^64
+		"/v2/models/z": `{"inputs":[{"name":"a","datatype":"FP32","shape":[4,0]}]}`,
 		"/v1/models":   `{"data":[{"id":"llama"}]}`,
 	}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -147,6 +149,7 @@ func TestDefaultBody(t *testing.T) {
 	}
 	for function, want := range map[string]string{
 		"g": "GET /v2/models/g: the model names no inputs", "h": "no data can be made up for input a of shape [1 100000 100000]",
+		"w": "no data can be made up for input a of shape [4 4611686018427387905]", "z": "of shape [4 0]",
 		"i": "GET /v2/models/i: status 404 Not Found",
 	} {
 		if _, err := DefaultBody(t.Context(), address, KServeV2, function); err == nil || !strings.Contains(err.Error(), want) {

@@ -105,9 +105,10 @@ func zeros(inputs []tensor) ([]byte, error) {
 			if size < 0 {
 				input.Shape[d] = 1
 			}
-			if elements *= input.Shape[d]; elements > maxElements || elements < 1 {
+			if size = input.Shape[d]; size < 1 || size > maxElements/elements {
 				return nil, fmt.Errorf("no data can be made up for input %s of shape %v", input.Name, input.Shape)
 			}
+			elements *= size
 		}
 		list := strings.Repeat(zeroOf(input.Datatype)+",", int(elements))
 		inputs[i].Data = json.RawMessage("[" + strings.TrimSuffix(list, ",") + "]")
