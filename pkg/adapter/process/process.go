@@ -172,7 +172,7 @@ func openLog(path string) (*os.File, error) {
 }
 
 // State tells whether the process still runs. How it ended is known only to
-// the Runtime that started it.
+// the Runtime that started it, until it is stopped.
 func (r *Runtime) State(_ context.Context, h instance.Handle) (instance.State, error) {
 	if c := r.child(h); c != nil {
 		select {

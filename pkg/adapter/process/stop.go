@@ -19,7 +19,8 @@ const (
 
 // Stop asks every process of the instance's session to end and kills what is
 // left after grace. When ctx is cancelled it kills at once. It returns when
-// all are gone and, if this Runtime started the instance, reaped.
+// all are gone and, if this Runtime started the instance, reaped; how it ended
+// is then forgotten.
 func (r *Runtime) Stop(ctx context.Context, h instance.Handle, grace time.Duration) error {
 	alive, err := r.members(h)
 	if err != nil {
@@ -50,6 +51,9 @@ func (r *Runtime) Stop(ctx context.Context, h instance.Handle, grace time.Durati
 	}
 	if c := r.child(h); c != nil {
 		<-c.done
+		r.mu.Lock()
+		delete(r.children, identity{h.PID, h.StartTime})
+		r.mu.Unlock()
 	}
 	return nil
 }

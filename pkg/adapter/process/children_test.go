@@ -1,0 +1,39 @@
+package process
+
+import (
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/adapter/preload"
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/instance/instancetest"
+)
+
+// How an instance ended is known until it is stopped, and nothing of it
+// afterwards: a daemon starts any number of them.
+func TestStoppedIsForgotten(t *testing.T) {
+	hook, simDir := instancetest.BuildLibs(t)
+	r := New(Config{RunDir: t.TempDir(), Libs: preload.Libs{Hook: hook, SimDir: simDir}})
+	for _, command := range [][]string{{"sleep", "600"}, {"sh", "-c", "exit 3"}} {
+		h, err := r.Start(t.Context(), instance.Spec{
+			ID: "f-0", Command: command, LogPath: filepath.Join(t.TempDir(), "log"), GPUs: []string{"sim"}, Slice: gpu.Slice{SMPct: 100},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if command[0] == "sh" {
+			<-r.child(h).done
+			if state, err := r.State(t.Context(), h); err != nil || state.ExitCode != 3 {
+				t.Errorf("State = %+v, %v, want exit code 3", state, err)
+			}
+		}
+		if err := r.Stop(t.Context(), h, time.Minute); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(r.children) != 0 {
+		t.Errorf("%d children are remembered", len(r.children))
+	}
+}
