@@ -57,12 +57,17 @@ func runChild(ctx context.Context, command, env []string) (int, error) {
 		return 0, fmt.Errorf("%s: %w", path, err)
 	}
 	pass(pid, drain(signals), false)
-	exited := make(chan result, 1)
-	go func() { exited <- wait(pid) }()
+	// It is reaped when no signal will be sent any more: until then nobody else
+	// gets its number.
+	ended := make(chan error, 1)
+	go func() { ended <- await(pid) }()
 	for {
 		select {
-		case r := <-exited:
-			return r.status, r.err
+		case err := <-ended:
+			if err != nil {
+				return 0, err
+			}
+			return reap(pid)
 		case s := <-signals:
 			pass(pid, []os.Signal{s}, inForeground())
 		}
@@ -96,13 +101,15 @@ func drain(from chan os.Signal) (out []os.Signal) {
 	}
 }
 
+var kill = syscall.Kill // for tests to see
+
 // pass forwards signals to the command. What a terminal sends reaches its
 // whole foreground group, and so the command, without our doing.
 func pass(pid int, signals []os.Signal, fromTerminal bool) {
 	for _, s := range signals {
 		sig := s.(syscall.Signal)
 		if !fromTerminal || !ofTerminal(sig) {
-			_ = syscall.Kill(pid, sig) // it may have ended just now
+			_ = kill(pid, sig) // it may have ended just now
 		}
 		if sig == syscall.SIGTSTP {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
@@ -131,24 +138,26 @@ func inForeground() bool {
 	return err == nil && group == unix.Getpgrp()
 }
 
-// result is how a command ended.
-type result struct {
-	status int
-	err    error
+// await returns when a child has ended, and leaves it to be reaped.
+func await(pid int) error {
+	err := error(unix.EINTR)
+	for errors.Is(err, unix.EINTR) {
+		err = unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+	}
+	if err != nil {
+		return fmt.Errorf("wait for process %d: %w", pid, err)
+	}
+	return nil
 }
 
-func wait(pid int) result {
-	var status syscall.WaitStatus
-	for {
-		_, err := syscall.Wait4(pid, &status, 0, nil)
-		switch {
-		case errors.Is(err, syscall.EINTR):
-		case err != nil:
-			return result{0, fmt.Errorf("wait for process %d: %w", pid, err)}
-		case status.Signaled():
-			return result{128 + int(status.Signal()), nil}
-		case status.Exited():
-			return result{status.ExitStatus(), nil}
-		}
+// reap returns the exit status of a child that has ended.
+func reap(pid int) (int, error) {
+	var status unix.WaitStatus
+	if _, err := unix.Wait4(pid, &status, 0, nil); err != nil {
+		return 0, fmt.Errorf("wait for process %d: %w", pid, err)
 	}
+	if status.Signaled() {
+		return 128 + int(status.Signal()), nil
+	}
+	return status.ExitStatus(), nil
 }
