@@ -144,15 +144,12 @@ func (t *tool) probeDocker(ctx context.Context) check {
 	if err != nil {
 		return check{Name: "Docker engine", Status: checkMissing, Detail: firstLine(err.Error()) + ": functions with an image cannot run", Hint: cli.HintOf(err)}
 	}
+	defer engine.Close()
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	detail := "answers"
-	if v, ok := any(engine).(interface {
-		Version(context.Context) (string, error)
-	}); ok {
-		if text, err := v.Version(ctx); err == nil {
-			detail = "version " + text
-		}
+	if text, err := engine.Version(ctx); err == nil {
+		detail = "version " + text
 	}
 	return check{Name: "Docker engine", Status: checkOK, Detail: detail}
 }
