@@ -26,14 +26,14 @@ const module = "github.com/gfaas/gfaas/pkg/"
 // formats and wire alone. Daemons, adapters and commands also see the machine.
 var (
 	machine = []string{"procfs", "lockfile"} // what Linux shows and keeps
-	formats = []string{"gpu", "function", "profile", "plan", "trace", "events", "instance", "wire", "csvfile", "jsonfile", "textfile", "splitmix"}
+	formats = []string{"gpu", "function", "profile", "plan", "trace", "events", "instance", "wire", "csvfile", "jsonfile", "textfile", "splitmix", "number"}
 	layers  = map[string][]string{
 		"gpu":        {},
 		"procfs":     {},
 		"lockfile":   {},
 		"transcript": {},
 		"policy":     append([]string{"policy"}, formats...),
-		"load":       {"gpu", "load"},
+		"load":       {"gpu", "load", "number"},
 		"daemon":     slices.Concat([]string{"daemon", "policy"}, formats, machine),
 		"sim":        append([]string{"sim", "policy"}, formats...),
 		"adapter":    slices.Concat([]string{"adapter"}, formats, machine),

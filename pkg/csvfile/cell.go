@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
+
+	"github.com/gfaas/gfaas/pkg/number"
 )
 
 // Largest is the largest number a file may hold: far above any rate, latency
@@ -90,9 +92,9 @@ func parse(cell string) (float64, error) {
 // Format prints a number so that reading it gives the same number.
 func Format(v float64) string {
 	if v != 0 && (math.Abs(v) < 1e-6 || math.Abs(v) >= 1e15) {
-		return strconv.FormatFloat(v, 'g', -1, 64)
+		return number.Significant(v, -1)
 	}
-	return strconv.FormatFloat(v, 'f', -1, 64)
+	return number.Plain(v)
 }
 
 // Quote quotes what a file said, shortened when it is long.

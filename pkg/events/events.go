@@ -2,8 +2,6 @@
 // of functions start and stop (docs/files.md).
 package events
 
-import "strconv"
-
 // Event is the start or the stop of an instance. What it needs, it needs of
 // each of its GPUs; a stop says nothing of it.
 type Event struct {
@@ -32,6 +30,3 @@ type Log struct {
 	Events []Event
 	Sorted bool // the file was in another order
 }
-
-// format is a number as files have it.
-func format(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
@@ -55,7 +56,7 @@ func columns() []csvfile.Column[Event] {
 		return csvfile.Column[Event]{Name: column, Required: true, Sparse: sparse, Set: func(e *Event, cell string) error {
 			v, err := csvfile.Number(cell)
 			if err == nil && v > most {
-				err = fmt.Errorf("%s is out of range, expected 0 to %s", csvfile.Quote(cell), format(most))
+				err = fmt.Errorf("%s is out of range, expected 0 to %s", csvfile.Quote(cell), number.Plain(most))
 			}
 			*at(e) = v
 			return err
@@ -110,7 +111,7 @@ func (e *Event) check() (column string, err error) {
 	case e.GPUs < 1:
 		return "gpus", errors.New("there is none, expected 1 or more at a start")
 	case e.SMLimit < e.SMRequest:
-		return "sm_limit", fmt.Errorf("%s is below sm_request %s, expected at least as much", format(e.SMLimit), format(e.SMRequest))
+		return "sm_limit", fmt.Errorf("%s is below sm_request %s, expected at least as much", number.Plain(e.SMLimit), number.Plain(e.SMRequest))
 	}
 	return "", nil
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/gfaas/gfaas/pkg/number"
 )
 
 // Write writes events as Read reads them. The column gpu is there when an
@@ -21,10 +23,10 @@ func Write(w io.Writer, all []Event) error {
 		return err
 	}
 	for _, e := range all {
-		row := []string{format(e.Time), stop, e.Instance, e.Function, e.Kind, "", "", "", ""}
+		row := []string{number.Plain(e.Time), stop, e.Instance, e.Function, e.Kind, "", "", "", ""}
 		if e.Start {
-			row = []string{format(e.Time), start, e.Instance, e.Function, e.Kind, strconv.Itoa(e.GPUs),
-				format(e.SMRequest), format(e.SMLimit), format(e.MemMiB)}
+			row = []string{number.Plain(e.Time), start, e.Instance, e.Function, e.Kind, strconv.Itoa(e.GPUs),
+				number.Plain(e.SMRequest), number.Plain(e.SMLimit), number.Plain(e.MemMiB)}
 		}
 		if named {
 			row = append(row, strings.Join(e.Models, "|"))

@@ -5,6 +5,8 @@ import (
 	"math"
 	"strconv"
 	"strings"
+
+	"github.com/gfaas/gfaas/pkg/number"
 )
 
 // Kind is a way to load an instance.
@@ -58,7 +60,7 @@ func (s Spec) String() string {
 	case Closed:
 		return "closed:" + strconv.Itoa(s.Workers)
 	case Poisson:
-		return "poisson:" + strconv.FormatFloat(s.RPS, 'g', -1, 64)
+		return "poisson:" + number.Significant(s.RPS, -1)
 	case Max:
 		return "max"
 	}

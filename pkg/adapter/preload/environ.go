@@ -8,10 +8,10 @@ import (
 	"math"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/number"
 )
 
 // Grant is what a program may use, and how it proves it.
@@ -142,7 +142,7 @@ func visibleDevices(names []string) (list string, simulated bool, err error) {
 // percentage prints an SM share for MPS: at most three decimals, never zero.
 func percentage(pct float64) string {
 	rounded := max(math.Round(pct*1000)/1000, 0.001)
-	return strconv.FormatFloat(rounded, 'f', -1, 64)
+	return number.Plain(rounded)
 }
 
 // lead puts path at the head of a list and takes it out of the rest.

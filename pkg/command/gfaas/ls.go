@@ -14,6 +14,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/launch"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/number"
 )
 
 func newLs(t *tool) *cobra.Command {
@@ -94,8 +95,8 @@ func functionRecords(functions []function.Function, records []instance.Record) [
 	out := [][]string{{"function", "runtime", "image", "contract", "kind", "slo_ms", "gpu_mem_mib", "gpus", "weight", "tenant", "instances"}}
 	for _, fn := range functions {
 		out = append(out, []string{
-			fn.Name, launch.RuntimeOf(fn), fn.Image, fn.Contract, fn.Kind, number(float64(fn.SLO) / float64(time.Millisecond)),
-			number(fn.GPUMem.MiB()), strconv.Itoa(fn.GPUs), number(fn.Weight), fn.Tenant,
+			fn.Name, launch.RuntimeOf(fn), fn.Image, fn.Contract, fn.Kind, number.Plain(float64(fn.SLO) / float64(time.Millisecond)),
+			number.Plain(fn.GPUMem.MiB()), strconv.Itoa(fn.GPUs), number.Plain(fn.Weight), fn.Tenant,
 			strconv.Itoa(instancesOf(fn.Name, records)),
 		})
 	}
@@ -128,6 +129,3 @@ func orDash(given bool, text string) string {
 	}
 	return text
 }
-
-// number prints a number as short as it can be read back.
-func number(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }

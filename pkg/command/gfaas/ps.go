@@ -13,6 +13,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/command/launch"
 	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/number"
 )
 
 // looksAtOnce bounds how many runtimes' answers are awaited at a time.
@@ -131,8 +132,8 @@ func psRecords(entries []psEntry) [][]string {
 	out := [][]string{{"id", "function", "runtime", "gpu", "pid", "container", "sm_pct", "quota_request", "quota_limit",
 		"mem_limit_mib", "address", "state", "started"}}
 	for _, e := range entries {
-		out = append(out, []string{e.ID, e.Function, e.Runtime, e.GPU, pidText(e.PID), e.Container, number(e.SMPct),
-			number(e.QuotaRequest), number(e.QuotaLimit), number(e.MemLimitMiB), e.Address, e.State, e.Started})
+		out = append(out, []string{e.ID, e.Function, e.Runtime, e.GPU, pidText(e.PID), e.Container, number.Plain(e.SMPct),
+			number.Plain(e.QuotaRequest), number.Plain(e.QuotaLimit), number.Plain(e.MemLimitMiB), e.Address, e.State, e.Started})
 	}
 	return out
 }
@@ -152,7 +153,7 @@ func psRows(entries []psEntry, wide bool) [][]string {
 	}
 	out := [][]string{header}
 	for _, e := range entries {
-		row := []string{e.ID, e.Function, e.GPU, number(e.SMPct), quotaText(e), orDash(e.MemLimitMiB > 0, number(e.MemLimitMiB)+"MiB"),
+		row := []string{e.ID, e.Function, e.GPU, number.Plain(e.SMPct), quotaText(e), orDash(e.MemLimitMiB > 0, number.Plain(e.MemLimitMiB)+"MiB"),
 			orDash(e.Address != "", e.Address), e.State, ago(e.Started)}
 		if wide {
 			row = append(row, e.Runtime, orDash(e.PID != 0 || e.Container != "", pidText(e.PID)+shortID(e.Container)))
@@ -164,9 +165,9 @@ func psRows(entries []psEntry, wide bool) [][]string {
 
 func quotaText(e psEntry) string {
 	if e.QuotaLimit == e.QuotaRequest {
-		return number(e.QuotaRequest)
+		return number.Plain(e.QuotaRequest)
 	}
-	return fmt.Sprintf("%s:%s", number(e.QuotaRequest), number(e.QuotaLimit))
+	return fmt.Sprintf("%s:%s", number.Plain(e.QuotaRequest), number.Plain(e.QuotaLimit))
 }
 
 func ago(started string) string {

@@ -1,6 +1,10 @@
 package picture
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/gfaas/gfaas/pkg/number"
+)
 
 // Bins is a packing: rectangles in bins of one size.
 type Bins struct {
@@ -63,7 +67,7 @@ func (pg *page) bin(b Bin, name string, x, y float64) {
 		used += box.W * box.H
 	}
 	w.text(x, y+16, smallSize, "start", ink, `font-weight="600"`, clip(name, pg.side-40, smallSize))
-	w.text(x+pg.side, y+16, smallSize, "end", grey, "", percent(used))
+	w.text(x+pg.side, y+16, smallSize, "end", grey, "", number.Percent(used, 0))
 	y += 26
 	w.rect(x, y, pg.side, pg.side, "url(#free)", fmt.Sprintf(`stroke="%s"`, line))
 	for _, box := range b.Boxes {

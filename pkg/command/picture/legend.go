@@ -3,6 +3,8 @@ package picture
 import (
 	"fmt"
 	"strings"
+
+	"github.com/gfaas/gfaas/pkg/number"
 )
 
 // swatch is the side of a function's mark.
@@ -23,9 +25,9 @@ func (pg *page) legend() {
 	}
 	served := map[string]string{}
 	for _, d := range pg.plan.Demand {
-		served[d.Function] = decimal(d.RPS, 1) + " rps"
+		served[d.Function] = number.Trimmed(d.RPS, 1) + " rps"
 		if d.ServedRPS < d.RPS*(1-1e-6) {
-			served[d.Function] = fmt.Sprintf("%s of %s rps", decimal(d.ServedRPS, 1), decimal(d.RPS, 1))
+			served[d.Function] = fmt.Sprintf("%s of %s rps", number.Trimmed(d.ServedRPS, 1), number.Trimmed(d.RPS, 1))
 		}
 	}
 	widest := 0.0
@@ -59,7 +61,7 @@ func (pg *page) unplaced() {
 	w.text(margin, w.y, textSize, "start", alarm, `font-weight="700"`, "Not placed")
 	w.y += 22
 	for _, u := range pg.plan.Unplaced {
-		for i, row := range wrap(fmt.Sprintf("%s, %s rps: %s", u.Function, decimal(u.RPS, 1), u.Reason), pg.width-2*margin-16, textSize) {
+		for i, row := range wrap(fmt.Sprintf("%s, %s rps: %s", u.Function, number.Trimmed(u.RPS, 1), u.Reason), pg.width-2*margin-16, textSize) {
 			x := margin
 			if i > 0 {
 				x += 16

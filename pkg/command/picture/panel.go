@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/plan"
 )
 
@@ -14,7 +15,7 @@ func (pg *page) panel(pn panel, x, y float64) {
 	if pg.small() {
 		size = smallSize
 	}
-	use := percent(area(pn.gpu))
+	use := number.Percent(area(pn.gpu), 0)
 	w.text(x, y+16, size, "start", ink, `font-weight="600"`, pn.name(pg.side-textWidth(use, size)-6, size))
 	w.text(x+pg.side, y+16, size, "end", grey, "", use)
 	y += 26
@@ -56,17 +57,17 @@ func (pg *page) instance(in plan.Instance, parts []tile, x, y float64) {
 	w := &pg.out
 	function := slices.Index(pg.functions, in.Function)
 	fmt.Fprintf(&w.b, "<g><title>%s</title>\n", escape.Replace(fmt.Sprintf("%s: %s%% of the SMs for %s of the window, batch %d, %s requests a second",
-		in.ID, decimal(in.SMPct, 2), decimal(in.QuotaRequest, 3), in.Batch, decimal(in.RPS, 1))))
-	share := fmt.Sprintf("%s%%×%s", decimal(in.SMPct, 1), decimal(in.QuotaRequest, 2))
-	number := []string{fmt.Sprint(function + 1)}
-	whole := [][]string{{in.Function, share, decimal(in.RPS, 1) + " rps"}, {in.Function, share}, {in.Function + " " + share}, {in.Function}, number}
+		in.ID, number.Trimmed(in.SMPct, 2), number.Trimmed(in.QuotaRequest, 3), in.Batch, number.Trimmed(in.RPS, 1))))
+	share := fmt.Sprintf("%s%%×%s", number.Trimmed(in.SMPct, 1), number.Trimmed(in.QuotaRequest, 2))
+	place := []string{fmt.Sprint(function + 1)}
+	whole := [][]string{{in.Function, share, number.Trimmed(in.RPS, 1) + " rps"}, {in.Function, share}, {in.Function + " " + share}, {in.Function}, place}
 	for i, t := range parts {
 		left, top, width, height := x+t.x*pg.side, y+pg.side*(1-(t.y+t.h)/100), t.w*pg.side, t.h/100*pg.side
 		w.tile(left, top, width, height, function, fmt.Sprintf(`stroke="%s" stroke-width="1.2"`, paper))
 		if i == largest(parts) {
 			pg.label(left, top, width, height, function, whole)
 		} else {
-			pg.label(left, top, width, height, function, [][]string{number})
+			pg.label(left, top, width, height, function, [][]string{place})
 		}
 	}
 	w.b.WriteString("</g>\n")
@@ -136,8 +137,8 @@ func (pg *page) axes(x, y float64) {
 	}
 	w := &pg.out
 	for _, v := range []float64{0, 0.5, 1} {
-		w.text(x-6, y+pg.side*(1-v)+4, smallSize, "end", grey, "", decimal(100*v, 0))
-		w.text(x+pg.side*v, y+pg.side+14, smallSize, "middle", grey, "", decimal(v, 1))
+		w.text(x-6, y+pg.side*(1-v)+4, smallSize, "end", grey, "", number.Trimmed(100*v, 0))
+		w.text(x+pg.side*v, y+pg.side+14, smallSize, "middle", grey, "", number.Trimmed(v, 1))
 	}
 	w.text(x-6, y+pg.side*0.75+4, smallSize, "end", grey, "", "SM%")
 	w.text(x+pg.side*0.25, y+pg.side+14, smallSize, "middle", grey, "", "window")

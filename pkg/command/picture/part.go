@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/plan"
 )
 
@@ -26,7 +27,7 @@ func GPU(p plan.Plan, g plan.GPU, side float64) string {
 		pg.memory(g, 1, side+6)
 		height += 14
 	}
-	return figure(side+2, height, fmt.Sprintf("%s on a GPU, %s of it in use", cli.Count(len(g.Instances), "instance"), percent(area(g))), pg.out.b.String())
+	return figure(side+2, height, fmt.Sprintf("%s on a GPU, %s of it in use", cli.Count(len(g.Instances), "instance"), number.Percent(area(g), 0)), pg.out.b.String())
 }
 
 // Swatch is the mark that GPU gives the function that is the i-th of the

@@ -2,9 +2,9 @@ package picture
 
 import (
 	"fmt"
-	"strconv"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/plan"
 )
 
@@ -29,7 +29,7 @@ func summary(p plan.Plan) string {
 	}
 	text := fmt.Sprintf("The demand needs at least %s, however it is planned (%s bound)", cli.Count(p.Bound, "GPU"), p.BoundMethod)
 	if p.GPUsUsed > 0 {
-		text += fmt.Sprintf(" · %s · %s of SM time in use · algorithm %s", cli.Count(instances, "instance"), percent(used/float64(p.GPUsUsed)), p.Algorithm)
+		text += fmt.Sprintf(" · %s · %s of SM time in use · algorithm %s", cli.Count(instances, "instance"), number.Percent(used/float64(p.GPUsUsed), 0), p.Algorithm)
 	}
 	return text
 }
@@ -42,14 +42,5 @@ func area(g plan.GPU) float64 {
 	return sum
 }
 
-func percent(fraction float64) string { return strconv.FormatFloat(100*fraction, 'f', 0, 64) + "%" }
-
-// decimal prints with at most that many digits after the point.
-func decimal(v float64, digits int) string {
-	text := strconv.FormatFloat(v, 'f', digits, 64)
-	v, _ = strconv.ParseFloat(text, 64)
-	return strconv.FormatFloat(v, 'f', -1, 64)
-}
-
 // gib prints an amount of memory.
-func gib(mib float64) string { return decimal(mib/1024, 1) }
+func gib(mib float64) string { return number.Trimmed(mib/1024, 1) }

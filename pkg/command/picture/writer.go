@@ -3,6 +3,8 @@ package picture
 import (
 	"fmt"
 	"strings"
+
+	"github.com/gfaas/gfaas/pkg/number"
 )
 
 // Colours of everything that is no instance.
@@ -38,7 +40,7 @@ type writer struct {
 
 var escape = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&quot;")
 
-func px(v float64) string { return decimal(v, 2) }
+func px(v float64) string { return number.Trimmed(v, 2) }
 
 func (w *writer) text(x, y, size float64, anchor, colour, more, text string) {
 	fmt.Fprintf(&w.b, "<text x=\"%s\" y=\"%s\" font-size=\"%s\" text-anchor=\"%s\" fill=\"%s\" %s>%s</text>\n",

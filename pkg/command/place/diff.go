@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/place/diff"
 )
@@ -73,7 +74,7 @@ func changeRecords(changes []diff.Change) [][]string {
 	rows := [][]string{{"change", "id", "function", "gpu", "sm_pct", "quota_request", "rps"}}
 	for _, c := range changes {
 		for _, g := range c.GPUs {
-			rows = append(rows, []string{c.Do, c.ID, c.Function, g, number(&c.SMPct), number(&c.Quota), number(&c.RPS)})
+			rows = append(rows, []string{c.Do, c.ID, c.Function, g, csvfile.Format(c.SMPct), csvfile.Format(c.Quota), csvfile.Format(c.RPS)})
 		}
 	}
 	return rows

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/picture"
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/place/pack"
 )
@@ -184,7 +185,7 @@ func pictured(c *cargo, p pack.Packing) picture.Bins {
 func packSummary(p pack.Packing) string {
 	text := fmt.Sprintf("%s used; at least %d needed (%s bound)", cli.Count(p.Used, "bin"), p.Bound, p.BoundMethod)
 	if gap := p.Used - p.Bound; gap > 0 {
-		return fmt.Sprintf("%s: gap at most %d, %.1f%%.", text, gap, 100*float64(gap)/float64(p.Bound))
+		return fmt.Sprintf("%s: gap at most %d, %s.", text, gap, number.Percent(float64(gap)/float64(p.Bound), 1))
 	}
 	return text + ": no packing uses fewer."
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/plan"
 )
 
@@ -19,13 +20,14 @@ func records(p plan.Plan) [][]string {
 	for _, g := range p.GPUs {
 		for _, in := range g.Instances {
 			rows = append(rows, []string{g.Node, strconv.Itoa(g.Index), in.ID, in.Function, n(in.SMPct), n(in.QuotaRequest), n(in.QuotaLimit),
-				strconv.Itoa(in.Batch), n(in.RPS), n(in.MemMiB), number(in.X), number(in.Y)})
+				strconv.Itoa(in.Batch), n(in.RPS), n(in.MemMiB), optional(in.X), optional(in.Y)})
 		}
 	}
 	return rows
 }
 
-func number(v *float64) string {
+// optional prints a figure that a plan may not have.
+func optional(v *float64) string {
 	if v == nil {
 		return ""
 	}
@@ -69,7 +71,7 @@ func instanceTable(p plan.Plan) [][]string {
 	for _, g := range p.GPUs {
 		for _, in := range g.Instances {
 			rows = append(rows, []string{gpuName(g), in.ID, in.Function, n(in.SMPct), n(in.QuotaRequest),
-				strconv.Itoa(in.Batch), n(in.RPS), size(in.MemMiB), number(in.X), number(in.Y)})
+				strconv.Itoa(in.Batch), n(in.RPS), size(in.MemMiB), optional(in.X), optional(in.Y)})
 		}
 	}
 	return rows
@@ -92,7 +94,7 @@ func gpuTable(p plan.Plan) [][]string {
 			mem += m.MemMiB
 			weights = append(weights, m.Name+" "+csvfile.Format(m.MemMiB))
 		}
-		row := []string{gpuName(g), strconv.Itoa(len(g.Instances)), percent(used), percent(1 - used), size(mem), size(g.MemMiB)}
+		row := []string{gpuName(g), strconv.Itoa(len(g.Instances)), number.Percent(used, 1), number.Percent(1-used, 1), size(mem), size(g.MemMiB)}
 		if shared {
 			row = append(row, strings.Join(weights, ", "))
 		}
@@ -115,7 +117,7 @@ func functionTable(p plan.Plan) [][]string {
 	rows := [][]string{{"FUNCTION", "RPS", "SERVED", "INSTANCES", "GPUS' WORTH"}}
 	for _, d := range p.Demand {
 		rows = append(rows, []string{d.Function, csvfile.Format(d.RPS), csvfile.Format(d.ServedRPS),
-			strconv.Itoa(instances[d.Function]), strconv.FormatFloat(gpus[d.Function], 'f', 2, 64)})
+			strconv.Itoa(instances[d.Function]), number.Fixed(gpus[d.Function], 2)})
 	}
 	return rows
 }
@@ -126,7 +128,7 @@ func summary(p plan.Plan) string {
 	text := fmt.Sprintf("%s used; at least %d needed (%s bound)", cli.Count(p.GPUsUsed, "GPU"), p.Bound, p.BoundMethod)
 	switch gap := p.GPUsUsed - p.Bound; {
 	case gap > 0:
-		return fmt.Sprintf("%s: gap at most %d, %.1f%%.", text, gap, 100*float64(gap)/float64(max(1, p.Bound)))
+		return fmt.Sprintf("%s: gap at most %d, %s.", text, gap, number.Percent(float64(gap)/float64(max(1, p.Bound)), 1))
 	case gap == 0 && len(p.Unplaced) == 0:
 		return text + ": no plan uses fewer."
 	}
@@ -142,5 +144,3 @@ func size(mib float64) string {
 	}
 	return csvfile.Format(mib)
 }
-
-func percent(fraction float64) string { return strconv.FormatFloat(100*fraction, 'f', 1, 64) + "%" }

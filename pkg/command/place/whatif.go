@@ -11,6 +11,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/plan"
 	policy "github.com/gfaas/gfaas/pkg/policy/place"
 )
@@ -136,14 +137,8 @@ func outcomeTable(all []outcome) [][]string {
 	rows := [][]string{{"rps_factor", "slo_factor", "rps", "gpus_used", "bound", "bound_method", "instances", "unplaced", "unplaced_rps"}}
 	n := csvfile.Format
 	for _, o := range all {
-		rows = append(rows, []string{n(o.RPSFactor), n(o.SLOFactor), short(o.RPS), strconv.Itoa(o.GPUsUsed), strconv.Itoa(o.Bound),
-			o.BoundMethod, strconv.Itoa(o.Instances), strconv.Itoa(o.Unplaced), short(o.UnplacedRPS)})
+		rows = append(rows, []string{n(o.RPSFactor), n(o.SLOFactor), number.Trimmed(o.RPS, 6), strconv.Itoa(o.GPUsUsed), strconv.Itoa(o.Bound),
+			o.BoundMethod, strconv.Itoa(o.Instances), strconv.Itoa(o.Unplaced), number.Trimmed(o.UnplacedRPS, 6)})
 	}
 	return rows
-}
-
-// short prints a sum without the digits that summing left behind.
-func short(v float64) string {
-	text := strconv.FormatFloat(v, 'f', 6, 64)
-	return strings.TrimRight(strings.TrimRight(text, "0"), ".")
 }

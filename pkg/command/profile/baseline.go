@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
@@ -83,7 +84,7 @@ func (b *baseline) metric(name string, row profile.Row, worse, before, after, ci
 	}
 	f.outcome = tripped
 	f.text = fmt.Sprintf("%s is %s%% worse %s: %s, was %s: more than %s%%%s", name, percent(by),
-		cellName(row.Function, row.Config), formatFloat(after), formatFloat(before), percent(b.most), margin)
+		cellName(row.Function, row.Config), number.Plain(after), number.Plain(before), percent(b.most), margin)
 	return f
 }
 
@@ -100,7 +101,7 @@ func (b *baseline) errors(row, old profile.Row) finding {
 }
 
 // percent prints a fraction as a percentage, with three digits.
-func percent(v float64) string { return strconv.FormatFloat(100*v, 'g', 3, 64) }
+func percent(v float64) string { return number.Significant(100*v, 3) }
 
 // percentage is a flag that takes a percentage, with or without its sign, and
 // keeps it as a fraction.

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/policy/search"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
@@ -104,7 +105,7 @@ func parsePin(text string) (pin, error) {
 		return p, nil
 	}
 	n, err := parseNumber(p.value)
-	p.value = formatFloat(n)
+	p.value = number.Plain(n)
 	return p, err
 }
 
@@ -127,7 +128,7 @@ func (g gate) place() string {
 
 // String prints the gate as parseGate reads it.
 func (g gate) String() string {
-	s := fmt.Sprintf("%s %s %s", g.metric, g.op, formatFloat(g.bound))
+	s := fmt.Sprintf("%s %s %s", g.metric, g.op, number.Plain(g.bound))
 	if len(g.pins) > 0 {
 		s += " at " + g.place()
 	}
@@ -137,7 +138,7 @@ func (g gate) String() string {
 // covers tells whether the gate looks at a configuration of a function.
 func (g gate) covers(name string, c profile.Config) bool {
 	have := map[string]string{
-		"function": name, "sm_pct": formatFloat(c.SMPct), "quota": formatFloat(c.Quota), "batch": strconv.Itoa(c.Batch),
+		"function": name, "sm_pct": number.Plain(c.SMPct), "quota": number.Plain(c.Quota), "batch": strconv.Itoa(c.Batch),
 	}
 	return !slices.ContainsFunc(g.pins, func(p pin) bool { return have[p.key] != p.value })
 }
@@ -164,12 +165,12 @@ func (g gate) judge(r profile.Row) (trip, unknown string) {
 	case !measured:
 		return "", fmt.Sprintf("%s: %s was not measured %s", g, g.metric, cellName(r.Function, r.Config))
 	case comparisons[g.op](value, g.bound):
-		return fmt.Sprintf("%s: it is %s %s", g, formatFloat(value), cellName(r.Function, r.Config)), ""
+		return fmt.Sprintf("%s: it is %s %s", g, number.Plain(value), cellName(r.Function, r.Config)), ""
 	}
 	return "", ""
 }
 
 // cellName is how messages call a configuration.
 func cellName(fn string, c profile.Config) string {
-	return fmt.Sprintf("for %s at sm_pct %s, quota %s, batch %d", fn, formatFloat(c.SMPct), formatFloat(c.Quota), c.Batch)
+	return fmt.Sprintf("for %s at sm_pct %s, quota %s, batch %d", fn, number.Plain(c.SMPct), number.Plain(c.Quota), c.Batch)
 }

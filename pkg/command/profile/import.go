@@ -14,6 +14,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
@@ -89,9 +90,9 @@ func (o *importOptions) check(env *cli.Env) error {
 	case o.function == "":
 		return cli.Usagef("--function is missing: expected a name")
 	case !(o.sm > 0 && o.sm <= 100):
-		return cli.Usagef("--sm %s: expected a percentage above 0 and at most 100", formatFloat(o.sm))
+		return cli.Usagef("--sm %s: expected a percentage above 0 and at most 100", number.Plain(o.sm))
 	case !(o.quota > 0 && o.quota <= 1):
-		return cli.Usagef("--quota %s: expected a fraction above 0 and at most 1", formatFloat(o.quota))
+		return cli.Usagef("--quota %s: expected a fraction above 0 and at most 1", number.Plain(o.quota))
 	case o.batch < 1 || o.batch > maxBatch:
 		return cli.Usagef("--batch %d: expected a whole number from 1 to %d", o.batch, maxBatch)
 	case o.slo < 0:
@@ -137,7 +138,7 @@ func (o *importOptions) row(path string, report []profile.Measurement) (profile.
 	}
 	if len(report) == 0 {
 		return row, cli.Fail(cli.ExitNo, "", fmt.Errorf("%s: no load has a p95 latency within %v: the best is %s ms, on line %d",
-			path, o.slo, formatFloat(quickest.P95MS), quickest.Line))
+			path, o.slo, number.Plain(quickest.P95MS), quickest.Line))
 	}
 	best := slices.MaxFunc(report, func(a, b profile.Measurement) int { return cmp.Compare(a.ThroughputRPS, b.ThroughputRPS) })
 	if best.ThroughputRPS == 0 {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/gfaas/gfaas/pkg/number"
 )
 
 // list is a flag that takes numbers separated by commas. Given again, it is
@@ -16,7 +18,7 @@ type list[T int | float64] struct {
 
 func floats(values *[]float64, standard ...float64) *list[float64] {
 	*values = standard
-	return &list[float64]{values, func(s string) (float64, error) { return strconv.ParseFloat(s, 64) }, formatFloat}
+	return &list[float64]{values, func(s string) (float64, error) { return strconv.ParseFloat(s, 64) }, number.Plain}
 }
 
 func ints(values *[]int, standard ...int) *list[int] {

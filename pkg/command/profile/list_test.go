@@ -3,6 +3,8 @@ package profile
 import (
 	"slices"
 	"testing"
+
+	"github.com/gfaas/gfaas/pkg/number"
 )
 
 func TestListFlag(t *testing.T) {
@@ -39,7 +41,7 @@ func FuzzListFlag(f *testing.F) {
 		if floats(&first).Set(text) != nil || slices.ContainsFunc(first, func(v float64) bool { return v != v }) {
 			return
 		}
-		printed := (&list[float64]{&first, nil, formatFloat}).String()
+		printed := (&list[float64]{&first, nil, number.Plain}).String()
 		if err := floats(&second).Set(printed); err != nil || !slices.Equal(first, second) {
 			t.Fatalf("%q read as %v, printed %q, read as %v, %v", text, first, printed, second, err)
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/load"
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/policy/search"
 )
 
@@ -96,11 +97,11 @@ func (o *runOptions) check(env *cli.Env, path string) (job, error) {
 
 // checkSpace checks the lists and durations.
 func (o *runOptions) checkSpace() error {
-	if err := checkList("sm", o.sm, formatFloat, func(v float64) bool { return v > 0 && v <= 100 },
+	if err := checkList("sm", o.sm, number.Plain, func(v float64) bool { return v > 0 && v <= 100 },
 		"percentages above 0 and at most 100"); err != nil {
 		return err
 	}
-	if err := checkList("quota", o.quota, formatFloat, func(v float64) bool { return v > 0 && v <= 1 },
+	if err := checkList("quota", o.quota, number.Plain, func(v float64) bool { return v > 0 && v <= 1 },
 		"fractions above 0 and at most 1"); err != nil {
 		return err
 	}
@@ -114,11 +115,11 @@ func (o *runOptions) checkSpace() error {
 	case o.warmup < 0:
 		return cli.Usagef("--warmup %v: expected 0 or more", o.warmup)
 	case !(o.precision >= 0 && o.precision < 1):
-		return cli.Usagef("--precision %s: expected a fraction of at least 0 and below 1", formatFloat(o.precision))
+		return cli.Usagef("--precision %s: expected a fraction of at least 0 and below 1", number.Plain(o.precision))
 	case o.slo < 0:
 		return cli.Usagef("--slo %v: expected more than 0", o.slo)
 	case !(o.error > 0 && o.error < 1):
-		return cli.Usagef("--error %s: expected a fraction above 0 and below 1", formatFloat(o.error))
+		return cli.Usagef("--error %s: expected a fraction above 0 and below 1", number.Plain(o.error))
 	case o.startTimeout <= 0:
 		return cli.Usagef("--start-timeout %v: expected more than 0", o.startTimeout)
 	}
@@ -154,8 +155,6 @@ func (o *runOptions) checkFiles(env *cli.Env, path string) error {
 
 // maxBatch is the largest batch size that a profile may hold.
 const maxBatch = 1 << 20
-
-func formatFloat(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
 
 // checkList checks the values of a flag that takes a list.
 func checkList[T int | float64](flag string, values []T, show func(T) string, ok func(T) bool, want string) error {

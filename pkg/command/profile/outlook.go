@@ -15,6 +15,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/place"
 	"github.com/gfaas/gfaas/pkg/profile"
@@ -58,7 +59,7 @@ func (o *outlookOptions) flags(cmd *cobra.Command) {
 func (o *outlookOptions) check(env *cli.Env, cmd *cobra.Command, path string) ([]plan.Demand, error) {
 	f := cmd.Flags()
 	if f.Changed("rps") {
-		if err := checkList("rps", o.rps, formatFloat, func(v float64) bool { return v >= csvfile.Smallest && v <= csvfile.Largest }, "rates above 0"); err != nil {
+		if err := checkList("rps", o.rps, number.Plain, func(v float64) bool { return v >= csvfile.Smallest && v <= csvfile.Largest }, "rates above 0"); err != nil {
 			return nil, err
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
@@ -126,12 +127,12 @@ func table(rows []profile.Row) [][]string {
 	for _, r := range rows {
 		mem := "-"
 		if r.GPUMemMiB > 0 {
-			mem = fmt.Sprintf("%.1f", r.GPUMemMiB)
+			mem = number.Fixed(r.GPUMemMiB, 1)
 		}
 		lines = append(lines, []string{
-			r.Function, r.GPU, formatFloat(r.SMPct), formatFloat(r.Quota), strconv.Itoa(r.Batch),
-			fmt.Sprintf("%.1f", r.ThroughputRPS), spread(r), fmt.Sprintf("%.1f", r.P50MS), fmt.Sprintf("%.1f", r.P95MS),
-			fmt.Sprintf("%.1f", r.P99MS), mem, strconv.FormatInt(r.Errors, 10), fmt.Sprintf("%.1f", r.Efficacy()),
+			r.Function, r.GPU, number.Plain(r.SMPct), number.Plain(r.Quota), strconv.Itoa(r.Batch),
+			number.Fixed(r.ThroughputRPS, 1), spread(r), number.Fixed(r.P50MS, 1), number.Fixed(r.P95MS, 1),
+			number.Fixed(r.P99MS, 1), mem, strconv.FormatInt(r.Errors, 10), number.Fixed(r.Efficacy(), 1),
 		})
 	}
 	return lines
@@ -141,7 +142,7 @@ func table(rows []profile.Row) [][]string {
 func spread(r profile.Row) string {
 	text := "-"
 	if r.ThroughputCIRPS > 0 && r.ThroughputRPS > 0 {
-		text = fmt.Sprintf("%.1f%%", 100*r.ThroughputCIRPS/r.ThroughputRPS)
+		text = number.Percent(r.ThroughputCIRPS/r.ThroughputRPS, 1)
 	}
 	if r.Unstable > 0 {
 		text += " unstable"

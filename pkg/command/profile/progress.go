@@ -8,6 +8,7 @@ import (
 	"github.com/schollz/progressbar/v3"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
@@ -59,7 +60,7 @@ func (p *progress) measuring(fn string, c profile.Config) {
 	defer p.mu.Unlock()
 	p.begun = time.Now()
 	p.bar.Describe(fmt.Sprintf("%d of %d: %s sm_pct %s quota %s batch %d%s", p.done+1, p.cells,
-		fn, formatFloat(c.SMPct), formatFloat(c.Quota), c.Batch, p.last))
+		fn, number.Plain(c.SMPct), number.Plain(c.Quota), c.Batch, p.last))
 }
 
 // why says why a configuration is measured next.
@@ -73,7 +74,7 @@ func (p *progress) why(fn string, c profile.Config, reason string) {
 func (p *progress) measured(r profile.Row) {
 	p.step(fmt.Sprintf(" (last %.4g rps, p95 %.4g ms)", r.ThroughputRPS, r.P95MS))
 	p.env.Debugf("%s: %s rps, p95 %s ms, %d requests, %d errors", cellName(r.Function, r.Config),
-		formatFloat(r.ThroughputRPS), formatFloat(r.P95MS), r.Samples, r.Errors)
+		number.Plain(r.ThroughputRPS), number.Plain(r.P95MS), r.Samples, r.Errors)
 }
 
 // note tells of something beside the result.

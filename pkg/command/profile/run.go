@@ -13,6 +13,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/load"
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/policy/search"
 )
 
@@ -289,7 +290,7 @@ func (r *runner) announceChoice(env *cli.Env) {
 	for _, o := range r.found {
 		if r.job.choosing() && o.choice.OK {
 			env.Notef("%s: chosen after %d trials: %s; limit sm_pct %s: %s", o.function.Name, o.trials,
-				trialLine(o.choice.Row, r.job.goal(o.function)), formatFloat(o.choice.LimitSMPct), o.choice.Reason)
+				trialLine(o.choice.Row, r.job.goal(o.function)), number.Plain(o.choice.LimitSMPct), o.choice.Reason)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/policy/search"
 	"github.com/gfaas/gfaas/pkg/profile"
 	"github.com/gfaas/gfaas/pkg/textfile"
@@ -123,7 +124,7 @@ func (o *searchOptions) valid(objective bool) error {
 	case objective && o.slo <= 0:
 		return cli.Usagef("--slo %v: expected more than 0", o.slo)
 	case !(o.error > 0 && o.error < 1):
-		return cli.Usagef("--error %s: expected a fraction above 0 and below 1", formatFloat(o.error))
+		return cli.Usagef("--error %s: expected a fraction above 0 and below 1", number.Plain(o.error))
 	}
 	return nil
 }
@@ -184,10 +185,10 @@ func only(flag, file, want string, rows []profile.Row, key func(profile.Row) str
 func (o *searchOptions) space(rows []profile.Row) (search.Space, error) {
 	s := allOf(rows)
 	var err error
-	if s.SMPct, err = restrict("sm", s.SMPct, o.sm, formatFloat); err != nil {
+	if s.SMPct, err = restrict("sm", s.SMPct, o.sm, number.Plain); err != nil {
 		return s, err
 	}
-	if s.Quota, err = restrict("quota", s.Quota, o.quota, formatFloat); err != nil {
+	if s.Quota, err = restrict("quota", s.Quota, o.quota, number.Plain); err != nil {
 		return s, err
 	}
 	if s.Batch, err = restrict("batch", s.Batch, o.batch, strconv.Itoa); err != nil {
@@ -252,7 +253,7 @@ func trialLine(r profile.Row, goal search.Goal) string {
 		verdict = "misses the objective"
 	}
 	return fmt.Sprintf("at sm_pct %s, quota %s, batch %d: %.4g rps, p95 %.4g ms (%s), efficacy %.4g",
-		formatFloat(r.SMPct), formatFloat(r.Quota), r.Batch, r.ThroughputRPS, r.P95MS, verdict, r.Efficacy())
+		number.Plain(r.SMPct), number.Plain(r.Quota), r.Batch, r.ThroughputRPS, r.P95MS, verdict, r.Efficacy())
 }
 
 // found is what search prints. What there is not is null.
@@ -287,7 +288,7 @@ func (f found) table() [][]string {
 		return [][]string{head, {f.Function, f.Search, strconv.Itoa(f.Trials), "-", "-", "-", "-", "-", "-", "-"}}
 	}
 	return [][]string{head, {
-		f.Function, f.Search, strconv.Itoa(f.Trials), formatFloat(*f.SMPct), formatFloat(*f.SMLimitPct), formatFloat(*f.Quota),
-		strconv.Itoa(*f.Batch), fmt.Sprintf("%.1f", *f.ThroughputRPS), fmt.Sprintf("%.1f", *f.P95MS), fmt.Sprintf("%.1f", *f.Efficacy),
+		f.Function, f.Search, strconv.Itoa(f.Trials), number.Plain(*f.SMPct), number.Plain(*f.SMLimitPct), number.Plain(*f.Quota),
+		strconv.Itoa(*f.Batch), number.Fixed(*f.ThroughputRPS, 1), number.Fixed(*f.P95MS, 1), number.Fixed(*f.Efficacy, 1),
 	}}
 }

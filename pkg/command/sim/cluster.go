@@ -14,6 +14,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/events"
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/place/online"
 	"github.com/gfaas/gfaas/pkg/sim/cluster"
@@ -228,11 +229,10 @@ func (o *clusterOptions) table(r cluster.Result) [][]string {
 				n(r.AllocatedPeak), fmt.Sprint(r.Placed), fmt.Sprint(r.Rejected), n(r.Decision.Mean), n(r.Decision.P99)},
 		}
 	}
-	percent := func(v float64) string { return fmt.Sprintf("%.1f%%", 100*v) }
 	return [][]string{
 		{"SCHEDULER", "GPUS", "PEAK", "GPU SECONDS", "SM FRAGMENTATION", "MEM FRAGMENTATION", "SM ALLOCATED", "PLACED", "REJECTED", "MEAN µs", "P99 µs"},
-		{r.Scheduler, fmt.Sprint(r.GPUs), fmt.Sprint(r.GPUsPeak), fmt.Sprintf("%.0f", r.GPUSeconds), percent(r.SMFragmentation),
-			percent(r.MemFragmentation), percent(r.AllocatedPeak), fmt.Sprint(r.Placed), fmt.Sprint(r.Rejected),
-			fmt.Sprintf("%.2f", r.Decision.Mean), fmt.Sprintf("%.2f", r.Decision.P99)},
+		{r.Scheduler, fmt.Sprint(r.GPUs), fmt.Sprint(r.GPUsPeak), number.Fixed(r.GPUSeconds, 0), number.Percent(r.SMFragmentation, 1),
+			number.Percent(r.MemFragmentation, 1), number.Percent(r.AllocatedPeak, 1), fmt.Sprint(r.Placed), fmt.Sprint(r.Rejected),
+			number.Fixed(r.Decision.Mean, 2), number.Fixed(r.Decision.P99, 2)},
 	}
 }

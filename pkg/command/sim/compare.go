@@ -13,6 +13,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/sim/report"
 	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 	"github.com/gfaas/gfaas/pkg/sim"
 	"github.com/gfaas/gfaas/pkg/trace"
@@ -121,7 +122,7 @@ func (o *compareOptions) print(c sim.Config, results []*sim.Result) error {
 		return o.env.Show(results, func() [][]string { return compareRows(results, csvfile.Format, csvfile.Format) })
 	}
 	return o.env.Show(results, func() [][]string {
-		rows := compareRows(results, human, func(v float64) string { return fmt.Sprintf("%.1f%%", 100*v) })
+		rows := compareRows(results, human, func(v float64) string { return number.Percent(v, 1) })
 		rows[0] = columns
 		return rows
 	})

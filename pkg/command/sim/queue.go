@@ -12,6 +12,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 	"github.com/gfaas/gfaas/pkg/sim"
 	"github.com/gfaas/gfaas/pkg/trace"
@@ -183,12 +184,12 @@ func summary(r *sim.Result) [][2]string {
 		{"latency", fmt.Sprintf("mean %s, p50 %s, p95 %s, p99 %s, max %s", human(r.LatencyMS.Mean), human(r.LatencyMS.P50),
 			human(r.LatencyMS.P95), human(r.LatencyMS.P99), human(r.LatencyMS.Max))},
 		{"starts", fmt.Sprintf("%d cold, %d host-warm, %d gpu-warm", r.ColdStarts, r.HostWarmStarts, r.GPUWarmStarts)},
-		{"misses", fmt.Sprintf("%.1f%%", 100*r.MissRatio)},
-		{"GPUs busy", fmt.Sprintf("%.1f%%", 100*r.GPUUtilization)},
+		{"misses", number.Percent(r.MissRatio, 1)},
+		{"GPUs busy", number.Percent(r.GPUUtilization, 1)},
 		{"largest gap", fmt.Sprintf("%s (MQFQ allows %s)", human(r.Fairness.MaxGapMS), human(r.Fairness.BoundMS))},
 	}
 	if queue.OneAtATime(r.Policy) {
-		lines[5][1] += fmt.Sprintf(", %.1f%% of them cached on another GPU", 100*r.FalseMissRatio)
+		lines[5][1] += fmt.Sprintf(", %s of them cached on another GPU", number.Percent(r.FalseMissRatio, 1))
 	}
 	return lines
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/policy/scale"
 	"github.com/gfaas/gfaas/pkg/profile"
 	"github.com/gfaas/gfaas/pkg/sim/scaling"
@@ -271,7 +272,7 @@ func (o *scaleOptions) table(r scaling.Result) [][]string {
 	}
 	return [][]string{
 		{"SCALER", "COLD STARTS", "VIOLATIONS", "INSTANCE SECONDS", "MAX INSTANCES"},
-		{r.Scaler, strconv.Itoa(r.ColdStarts), strconv.FormatFloat(100*r.SLOViolationRatio, 'f', 2, 64) + "%",
+		{r.Scaler, strconv.Itoa(r.ColdStarts), number.Percent(r.SLOViolationRatio, 2),
 			n(r.InstanceSeconds), strconv.Itoa(r.MaxInstances)},
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/number"
 	policy "github.com/gfaas/gfaas/pkg/policy/token"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
@@ -82,7 +83,7 @@ func tableRows(s wire.Status, wide bool) [][]string {
 	for _, g := range s.GPUs {
 		for _, c := range g.Clients {
 			row := []string{
-				g.GPU, c.Instance, pid(c.PID), number(c.SMPct), quota(c), fmt.Sprintf("%.3f", c.Used), c.State, memory(c),
+				g.GPU, c.Instance, pid(c.PID), number.Plain(c.SMPct), quota(c), fmt.Sprintf("%.3f", c.Used), c.State, memory(c),
 			}
 			if wide {
 				row = append(row, fmt.Sprintf("%.0fMiB", c.ContextMiB), c.Function, fmt.Sprintf("%.1fms", c.DebtMS), strconv.FormatUint(c.Launches, 10), fmt.Sprintf("%.0fms", c.BlockedMS))
@@ -108,9 +109,9 @@ func csvRows(s wire.Status) [][]string {
 	for _, g := range s.GPUs {
 		for _, c := range g.Clients {
 			row := []string{
-				g.GPU, c.Instance, c.Function, strconv.Itoa(c.PID), number(c.SMPct), number(c.QuotaRequest), number(c.QuotaLimit),
-				number(c.Used), number(c.DebtMS), c.State, number(c.MemUsedMiB), number(c.MemLimitMiB),
-				strconv.FormatUint(c.Launches, 10), number(c.BlockedMS), number(c.ContextMiB), number(c.MemParkedMiB),
+				g.GPU, c.Instance, c.Function, strconv.Itoa(c.PID), number.Plain(c.SMPct), number.Plain(c.QuotaRequest), number.Plain(c.QuotaLimit),
+				number.Plain(c.Used), number.Plain(c.DebtMS), c.State, number.Plain(c.MemUsedMiB), number.Plain(c.MemLimitMiB),
+				strconv.FormatUint(c.Launches, 10), number.Plain(c.BlockedMS), number.Plain(c.ContextMiB), number.Plain(c.MemParkedMiB),
 			}
 			if scales(s) {
 				row = append(row, c.Phase, blocks(c))
@@ -123,8 +124,6 @@ func csvRows(s wire.Status) [][]string {
 
 // scales says whether the policy is one with phases and budgets.
 func scales(s wire.Status) bool { return s.Policy == policy.Introspection }
-
-func number(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
 
 func pid(n int) string {
 	if n == 0 {
@@ -142,9 +141,9 @@ func blocks(c wire.ClientStatus) string {
 
 func quota(c wire.ClientStatus) string {
 	if c.QuotaRequest == c.QuotaLimit {
-		return number(c.QuotaRequest)
+		return number.Plain(c.QuotaRequest)
 	}
-	return number(c.QuotaRequest) + ":" + number(c.QuotaLimit)
+	return number.Plain(c.QuotaRequest) + ":" + number.Plain(c.QuotaLimit)
 }
 
 func memory(c wire.ClientStatus) string {

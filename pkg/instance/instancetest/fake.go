@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/number"
 )
 
 // Fake runs instances as HTTP servers of the test's own process. It passes
@@ -115,7 +116,7 @@ func (f *Fake) handler(spec instance.Spec) http.Handler {
 	maps.Copy(env, map[string]string{
 		"GFAAS_INSTANCE": spec.ID, "GFAAS_SECRET": spec.Secret, "GFAAS_SOCKET": "/fake.sock",
 		"LD_PRELOAD": "fake", "LD_LIBRARY_PATH": "fake", "PORT": "1", "CUDA_VISIBLE_DEVICES": "0",
-		"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": strconv.FormatFloat(spec.Slice.SMPct, 'f', -1, 64),
+		"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": number.Plain(spec.Slice.SMPct),
 	})
 	if spec.Oversubscribe {
 		env["GFAAS_OVERSUBSCRIBE"] = "1"

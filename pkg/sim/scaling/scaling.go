@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/policy/scale"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
@@ -117,7 +118,7 @@ func First(scaler scale.Scaler, rps float64) ([]scale.Instance, error) {
 }
 
 func tooMany(rps float64) error {
-	return fmt.Errorf("%s rps need more than %d instances", strconv.FormatFloat(rps, 'f', -1, 64), maxInstances)
+	return fmt.Errorf("%s rps need more than %d instances", number.Plain(rps), maxInstances)
 }
 
 // violations are the requests of the second that begins now for which nothing

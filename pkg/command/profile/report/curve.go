@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
@@ -71,12 +72,12 @@ func (p plot) axes(b *strings.Builder, values []float64) {
 	text(b, plotLeft+plotWide/2, plotTop+plotHigh+30, "middle", "", p.label)
 	for _, v := range ticks(math.Exp(p.low), math.Exp(p.high)) {
 		fmt.Fprintf(b, `<path class="grid" d="M%s %sH%s"/>`, px(plotLeft), px(p.y(v)), px(plotLeft+plotWide))
-		text(b, plotLeft-6, p.y(v)+4, "end", "", short(v))
+		text(b, plotLeft-6, p.y(v)+4, "end", "", number.Metric(v))
 	}
 	last := math.Inf(-1)
 	for _, v := range values {
 		if x := p.x(v); x-last >= 26 {
-			text(b, x, plotTop+plotHigh+14, "middle", "", num(v))
+			text(b, x, plotTop+plotHigh+14, "middle", "", number.Plain(v))
 			last = x
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"math"
 	"strings"
 
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
@@ -57,7 +58,7 @@ func (s Section) heat(m metric, batch int, tips bool) string {
 	frame := ""
 	for j, q := range quotas {
 		y := upperRoom + cellHigh*float64(len(quotas)-1-j)
-		text(&b, leftRoom-6, y+14, "end", "", num(q))
+		text(&b, leftRoom-6, y+14, "end", "", number.Plain(q))
 		for i, sm := range sms {
 			x := leftRoom + wide*float64(i)
 			r, ok := table[profile.Config{SMPct: sm, Quota: q, Batch: batch}]
@@ -80,7 +81,7 @@ func (s Section) heat(m metric, batch int, tips bool) string {
 				if part > 0.55 {
 					class = "high"
 				}
-				text(&b, x+(wide-1)/2, y+13.5, "middle", class, short(m.of(r)))
+				text(&b, x+(wide-1)/2, y+13.5, "middle", class, number.Metric(m.of(r)))
 			}
 			if s.Choice.OK && s.Choice.Row.Config == r.Config {
 				frame = fmt.Sprintf(`<rect class="chosen" x="%s" y="%s" width="%s" height="%s"/>`, px(x-1), px(y-1), px(wide+1), px(cellHigh+1))
@@ -92,7 +93,7 @@ func (s Section) heat(m metric, batch int, tips bool) string {
 	every := int(math.Ceil(26 / wide))
 	for i, sm := range sms {
 		if i%every == 0 || i == len(sms)-1 && i%every > every/2 {
-			text(&b, leftRoom+wide*float64(i)+wide/2, under+13, "middle", "", num(sm))
+			text(&b, leftRoom+wide*float64(i)+wide/2, under+13, "middle", "", number.Plain(sm))
 		}
 	}
 	text(&b, leftRoom+wide*float64(len(sms))/2, under+29, "middle", "", "SM share, %")
@@ -103,8 +104,8 @@ func (s Section) heat(m metric, batch int, tips bool) string {
 
 // tip is what the pointer shows of a cell.
 func tip(r profile.Row) string {
-	t := fmt.Sprintf("sm_pct %s, quota %s, batch %d: %s requests/s, p95 %s ms, efficacy %s", num(r.SMPct), num(r.Quota), r.Batch,
-		short(r.ThroughputRPS), short(r.P95MS), short(r.Efficacy()))
+	t := fmt.Sprintf("sm_pct %s, quota %s, batch %d: %s requests/s, p95 %s ms, efficacy %s", number.Plain(r.SMPct), number.Plain(r.Quota), r.Batch,
+		number.Metric(r.ThroughputRPS), number.Metric(r.P95MS), number.Metric(r.Efficacy()))
 	if r.Errors > 0 {
 		t += fmt.Sprintf(", %d errors", r.Errors)
 	}

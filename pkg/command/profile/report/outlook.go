@@ -8,6 +8,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/picture"
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/plan"
 )
 
@@ -41,7 +42,7 @@ func (f Fleet) title() string {
 func (f Fleet) notes() (out []string) {
 	alone := make([]string, len(f.Alone))
 	for i, n := range f.Alone {
-		alone[i] = num(float64(n))
+		alone[i] = number.Plain(float64(n))
 	}
 	if apart := strings.Join(alone, ", "); f.Alone != nil && apart != f.gpus() {
 		out = append(out, fmt.Sprintf("Together they take %s GPUs; each on GPUs of its own, %s.", f.gpus(), apart))
@@ -56,7 +57,7 @@ func (f Fleet) notes() (out []string) {
 func (o Outlook) gpus() string {
 	texts := make([]string, len(o.Plans))
 	for i, p := range o.Plans {
-		texts[i] = num(float64(p.GPUsUsed))
+		texts[i] = number.Plain(float64(p.GPUsUsed))
 	}
 	return strings.Join(texts, ", ")
 }
@@ -85,9 +86,9 @@ func (o Outlook) line(i int) []string {
 	for _, d := range p.Demand {
 		wanted += d.RPS
 	}
-	row := []string{short(wanted), num(float64(p.GPUsUsed)), num(float64(p.Bound)), fmt.Sprintf("%.0f%%", 100*used/float64(max(1, p.GPUsUsed)))}
+	row := []string{number.Metric(wanted), number.Plain(float64(p.GPUsUsed)), number.Plain(float64(p.Bound)), number.Percent(used/float64(max(1, p.GPUsUsed)), 0)}
 	if o.Alone != nil {
-		row = slices.Insert(row, 3, num(float64(o.Alone[i])))
+		row = slices.Insert(row, 3, number.Plain(float64(o.Alone[i])))
 	}
 	if o.several() {
 		return row
@@ -124,7 +125,7 @@ func mix(p plan.Plan) map[string]string {
 		slices.SortStableFunc(configs, func(a, b config) int { return cmp.Compare(counts[name][b], counts[name][a]) })
 		var parts []string
 		for _, c := range configs {
-			parts = append(parts, fmt.Sprintf("%d × (sm %s, quota %s, batch %d)", counts[name][c], num(c.sm), num(c.quota), c.batch))
+			parts = append(parts, fmt.Sprintf("%d × (sm %s, quota %s, batch %d)", counts[name][c], number.Plain(c.sm), number.Plain(c.quota), c.batch))
 		}
 		out[name] = strings.Join(parts, ", ")
 	}
@@ -134,7 +135,7 @@ func mix(p plan.Plan) map[string]string {
 // unplaced are the reasons why something of the last demand is not served.
 func (o Outlook) unplaced() (out []string) {
 	for _, u := range o.Plans[len(o.Plans)-1].Unplaced {
-		out = append(out, fmt.Sprintf("%s requests/s of %s are not served: %s.", short(u.RPS), u.Function, u.Reason))
+		out = append(out, fmt.Sprintf("%s requests/s of %s are not served: %s.", number.Metric(u.RPS), u.Function, u.Reason))
 	}
 	return out
 }
@@ -186,7 +187,7 @@ func (o Outlook) functions(b *strings.Builder, p plan.Plan) {
 	b.WriteString("<details open=\"open\"><summary>Configurations of the last plan</summary>\n")
 	table(b, []string{"", "FUNCTION", "RPS", "CONFIGURATIONS"}, len(p.Demand), func(i int) []string {
 		d := p.Demand[i]
-		return []string{picture.Swatch(i), d.Function, short(d.RPS), configs[d.Function]}
+		return []string{picture.Swatch(i), d.Function, number.Metric(d.RPS), configs[d.Function]}
 	})
 	b.WriteString("</details>\n")
 }
@@ -224,7 +225,7 @@ func (o Outlook) terminal(b *strings.Builder) {
 		configs := mix(last)
 		rows = [][]string{{"FUNCTION", "RPS", "CONFIGURATIONS OF THE LAST PLAN"}}
 		for _, d := range last.Demand {
-			rows = append(rows, []string{d.Function, short(d.RPS), configs[d.Function]})
+			rows = append(rows, []string{d.Function, number.Metric(d.RPS), configs[d.Function]})
 		}
 		b.WriteByte('\n')
 		columns(b, rows)

@@ -8,10 +8,10 @@ import (
 	"fmt"
 	"html"
 	"math"
-	"strconv"
 	"strings"
 
 	"github.com/gfaas/gfaas/pkg/command/picture"
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
@@ -70,8 +70,8 @@ func (p Page) overview(b *strings.Builder) {
 	for i, s := range p.Sections {
 		fmt.Fprintf(b, "<tr><td class=\"word\"><a href=\"#f%d\">%s</a></td>", i+1, escape(s.title()))
 		if c := s.Choice; c.OK {
-			fmt.Fprintf(b, "<td>%s</td><td>%s</td><td>%s</td><td>%d</td><td>%s</td><td>%s</td><td>%s</td>", num(c.Row.SMPct), num(c.LimitSMPct), num(c.Row.Quota), c.Row.Batch,
-				short(c.Row.ThroughputRPS), short(c.Row.P95MS), short(c.Row.Efficacy()))
+			fmt.Fprintf(b, "<td>%s</td><td>%s</td><td>%s</td><td>%d</td><td>%s</td><td>%s</td><td>%s</td>", number.Plain(c.Row.SMPct), number.Plain(c.LimitSMPct), number.Plain(c.Row.Quota), c.Row.Batch,
+				number.Metric(c.Row.ThroughputRPS), number.Metric(c.Row.P95MS), number.Metric(c.Row.Efficacy()))
 		} else {
 			b.WriteString("<td colspan=\"7\" class=\"bad\">none meets the objective</td>")
 		}
@@ -140,10 +140,10 @@ func (s Section) curves(b *strings.Builder) {
 	if s.Choice.OK {
 		quota, sm = s.Choice.Row.Quota, s.Choice.Row.SMPct
 	}
-	fmt.Fprintf(b, "<h3>Curves <small>over SM share at quota %s, and over quota at SM share %s%%</small></h3>\n<div class=\"key\">", num(quota), num(sm))
+	fmt.Fprintf(b, "<h3>Curves <small>over SM share at quota %s, and over quota at SM share %s%%</small></h3>\n<div class=\"key\">", number.Plain(quota), number.Plain(sm))
 	for i, batch := range s.batches() {
 		fmt.Fprintf(b, `<span><svg width="26" height="12"><path class="line %s" d="M0 6H26"/><path class="%s" d="%s"/></svg> batch %s</span>`,
-			line(i), line(i), marker(i, 13, 6), num(batch))
+			line(i), line(i), marker(i, 13, 6), number.Plain(batch))
 	}
 	b.WriteString("</div>\n<div class=\"row\">\n")
 	for _, m := range metrics {
@@ -169,7 +169,7 @@ func (s Section) rows(b *strings.Builder) {
 			late = ` class="bad"`
 		}
 		fmt.Fprintf(b, "<tr%s><td>%s</td><td>%s</td><td>%d</td><td>%s</td><td>%s</td><td%s>%s</td><td>%s</td><td>%d</td><td>%s</td><td>%s</td></tr>\n",
-			pick, num(r.SMPct), num(r.Quota), r.Batch, num(r.ThroughputRPS), known(r.P50MS), late, num(r.P95MS), known(r.P99MS), r.Errors, known(r.GPUMemMiB), short(r.Efficacy()))
+			pick, number.Plain(r.SMPct), number.Plain(r.Quota), r.Batch, number.Plain(r.ThroughputRPS), known(r.P50MS), late, number.Plain(r.P95MS), known(r.P99MS), r.Errors, known(r.GPUMemMiB), number.Metric(r.Efficacy()))
 	}
 	b.WriteString("</table></div>\n</details>\n")
 }
@@ -179,7 +179,7 @@ func known(v float64) string {
 	if v == 0 {
 		return "–"
 	}
-	return num(v)
+	return number.Plain(v)
 }
 
 func open(b *strings.Builder, width, height float64, label string) {
@@ -194,6 +194,6 @@ func text(b *strings.Builder, x, y float64, anchor, class, what string) {
 }
 
 // px prints a length with a tenth of a pixel.
-func px(v float64) string { return strconv.FormatFloat(math.Round(v*10)/10, 'f', -1, 64) }
+func px(v float64) string { return number.Plain(math.Round(v*10) / 10) }
 
 func escape(s string) string { return html.EscapeString(s) }

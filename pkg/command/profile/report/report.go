@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/policy/search"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
@@ -90,8 +90,8 @@ func (s Section) summary() []string {
 	}
 	lines := []string{
 		fmt.Sprintf("Run it with sm_pct %s (limit %s), quota %s, batch %d: %s requests/s at p95 %s ms.",
-			num(c.Row.SMPct), num(c.LimitSMPct), num(c.Row.Quota), c.Row.Batch, short(c.Row.ThroughputRPS), short(c.Row.P95MS)),
-		fmt.Sprintf("A GPU holds %s such instances, which sustain %s requests/s together.", num(fit), short(fit*c.Row.ThroughputRPS)),
+			number.Plain(c.Row.SMPct), number.Plain(c.LimitSMPct), number.Plain(c.Row.Quota), c.Row.Batch, number.Metric(c.Row.ThroughputRPS), number.Metric(c.Row.P95MS)),
+		fmt.Sprintf("A GPU holds %s such instances, which sustain %s requests/s together.", number.Plain(fit), number.Metric(fit*c.Row.ThroughputRPS)),
 		"It has " + c.Reason + ".",
 	}
 	met, unstable := 0, 0
@@ -104,24 +104,10 @@ func (s Section) summary() []string {
 		}
 	}
 	if s.Goal.SLOMS > 0 {
-		lines = append(lines, fmt.Sprintf("%d of %d configurations keep p95 within %s ms.", met, len(s.Rows), num(s.Goal.SLOMS)))
+		lines = append(lines, fmt.Sprintf("%d of %d configurations keep p95 within %s ms.", met, len(s.Rows), number.Plain(s.Goal.SLOMS)))
 	}
 	if unstable > 0 {
 		lines = append(lines, fmt.Sprintf("%d of %d configurations were measured while their figures kept changing: do not rely on those.", unstable, len(s.Rows)))
 	}
 	return lines
-}
-
-// num prints a number as a profile does.
-func num(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
-
-// short prints a number with three digits: 0.123, 12.3, 123, 1.23k.
-func short(v float64) string {
-	switch {
-	case v >= 999.5e3:
-		return strconv.FormatFloat(v/1e6, 'g', 3, 64) + "M"
-	case v >= 999.5:
-		return strconv.FormatFloat(v/1e3, 'g', 3, 64) + "k"
-	}
-	return strconv.FormatFloat(v, 'g', 3, 64)
 }

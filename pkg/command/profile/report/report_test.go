@@ -14,6 +14,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/search"
 	"github.com/gfaas/gfaas/pkg/profile"
@@ -210,7 +211,7 @@ func TestPageShowsTheChoice(t *testing.T) {
 
 func TestShort(t *testing.T) {
 	for v, want := range map[float64]string{0: "0", 0.1234: "0.123", 12.34: "12.3", 999.4: "999", 999.6: "1k", 12345: "12.3k", 1.5e6: "1.5M"} {
-		if got := short(v); got != want {
+		if got := number.Metric(v); got != want {
 			t.Errorf("%v prints as %s, want %s", v, got, want)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"math"
 	"strings"
 
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
@@ -61,7 +62,7 @@ func (s Section) terminal(b *strings.Builder) {
 		}
 	}
 	for _, batch := range s.batches() {
-		fmt.Fprintf(b, "\n  batch %s, quota %s\n  %5s %9s %9s  %s\n", num(batch), num(quota), "SM%", "RPS", "P95 MS", "RPS/GPU (! misses the objective, < chosen)")
+		fmt.Fprintf(b, "\n  batch %s, quota %s\n  %5s %9s %9s  %s\n", number.Plain(batch), number.Plain(quota), "SM%", "RPS", "P95 MS", "RPS/GPU (! misses the objective, < chosen)")
 		for _, sm := range s.sms() {
 			r, ok := table[profile.Config{SMPct: sm, Quota: quota, Batch: int(batch)}]
 			if !ok {
@@ -74,7 +75,7 @@ func (s Section) terminal(b *strings.Builder) {
 			if s.Choice.OK && r.Config == s.Choice.Row.Config {
 				mark = " <"
 			}
-			fmt.Fprintf(b, "  %5s %9s %9s  %s %s%s\n", num(sm), short(r.ThroughputRPS), short(r.P95MS), bar(r.Efficacy()/most), short(r.Efficacy()), mark)
+			fmt.Fprintf(b, "  %5s %9s %9s  %s %s%s\n", number.Plain(sm), number.Metric(r.ThroughputRPS), number.Metric(r.P95MS), bar(r.Efficacy()/most), number.Metric(r.Efficacy()), mark)
 		}
 	}
 	if len(s.Plans) > 0 {

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 	"github.com/gfaas/gfaas/pkg/sim"
 )
@@ -74,10 +75,9 @@ func HTML(w io.Writer, c Comparison) error {
 }
 
 func cells(r *sim.Result) []string {
-	percent := func(v float64) string { return fmt.Sprintf("%.1f%%", 100*v) }
 	l := r.LatencyMS
 	return []string{human(l.Mean), human(l.P50), human(l.P95), human(l.P99), human(l.Max), fmt.Sprint(r.ColdStarts), fmt.Sprint(r.HostWarmStarts),
-		percent(r.MissRatio), percent(r.GPUUtilization), fmt.Sprint(r.Rejected), human(r.Fairness.MaxGapMS)}
+		number.Percent(r.MissRatio, 1), number.Percent(r.GPUUtilization, 1), fmt.Sprint(r.Rejected), human(r.Fairness.MaxGapMS)}
 }
 
 // human prints milliseconds for people.

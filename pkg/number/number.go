@@ -1,0 +1,45 @@
+// Package number prints numbers, in the files that programs read and in what
+// people do.
+package number
+
+import (
+	"strconv"
+	"strings"
+)
+
+// Plain prints all digits of a number and no exponent, so that reading it gives
+// the same number: 0.4, 1200.
+func Plain(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
+
+// Fixed prints that many decimals: Fixed(2, 1) is 2.0.
+func Fixed(v float64, decimals int) string { return strconv.FormatFloat(v, 'f', decimals, 64) }
+
+// Trimmed prints at most that many decimals, and none that end in zeros:
+// Trimmed(2.04, 1) is 2.
+func Trimmed(v float64, decimals int) string {
+	text := Fixed(v, decimals)
+	if !strings.Contains(text, ".") {
+		return text
+	}
+	return strings.TrimRight(strings.TrimRight(text, "0"), ".")
+}
+
+// Significant prints at most that many significant digits: Significant(1234, 3)
+// is 1.23e+03.
+func Significant(v float64, digits int) string { return strconv.FormatFloat(v, 'g', digits, 64) }
+
+// Metric prints three significant digits and the prefix of thousands or
+// millions: 0.123, 12.3, 1.23k, 4M.
+func Metric(v float64) string {
+	switch {
+	case v >= 999.5e3:
+		return Significant(v/1e6, 3) + "M"
+	case v >= 999.5:
+		return Significant(v/1e3, 3) + "k"
+	}
+	return Significant(v, 3)
+}
+
+// Percent prints a fraction as a percentage with that many decimals:
+// Percent(0.345, 1) is 34.5%.
+func Percent(fraction float64, decimals int) string { return Fixed(100*fraction, decimals) + "%" }

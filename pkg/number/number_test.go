@@ -1,0 +1,21 @@
+package number
+
+import (
+	"math"
+	"testing"
+)
+
+func TestPrint(t *testing.T) {
+	for got, want := range map[string]string{
+		Plain(0.4): "0.4", Plain(1e9): "1000000000", Plain(1e-7): "0.0000001", Plain(math.Inf(1)): "+Inf",
+		Fixed(2, 1): "2.0", Fixed(0.125, 2): "0.12",
+		Trimmed(2.04, 1): "2", Trimmed(2.06, 1): "2.1", Trimmed(1200, 0): "1200", Trimmed(0.1+0.2, 6): "0.3", Trimmed(100.0004, 3): "100",
+		Significant(1234, 3): "1.23e+03", Significant(0.5, 3): "0.5",
+		Metric(0.1234): "0.123", Metric(123.4): "123", Metric(999.4): "999", Metric(999.6): "1k", Metric(1234): "1.23k", Metric(999.6e3): "1M", Metric(4e6): "4M",
+		Percent(0.345, 1): "34.5%", Percent(1, 0): "100%",
+	} {
+		if got != want {
+			t.Errorf("printed %q, want %q", got, want)
+		}
+	}
+}
