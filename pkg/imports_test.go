@@ -33,7 +33,7 @@ var (
 		"lockfile":   {},
 		"transcript": {},
 		"policy":     append([]string{"policy"}, formats...),
-		"load":       {"gpu", "load", "number"},
+		"load":       {"gpu", "load", "number", "splitmix"},
 		"daemon":     slices.Concat([]string{"daemon", "policy"}, formats, machine),
 		"sim":        append([]string{"sim", "policy"}, formats...),
 		"adapter":    slices.Concat([]string{"adapter"}, formats, machine),
@@ -104,6 +104,21 @@ var (
 
 func among(names ...string) func(name string) bool {
 	return func(name string) bool { return slices.Contains(names, name) }
+}
+
+// differing are the packages that draw what should differ each time; workload
+// keeps the generator of its published traces. All else that is drawn follows
+// from a seed, by pkg/splitmix.
+var differing = []string{"adapter/process", "command/gfaas", "daemon/token", "sim/workload"}
+
+func TestOneRandomSource(t *testing.T) {
+	for _, p := range list(t) {
+		name, ours := strings.CutPrefix(p.ImportPath, module)
+		drawn := slices.ContainsFunc(p.Imports, func(path string) bool { return strings.HasPrefix(path, "math/rand") })
+		if ours && drawn && !slices.Contains(differing, name) {
+			t.Errorf("%s draws by math/rand, want pkg/splitmix", p.ImportPath)
+		}
+	}
 }
 
 // TestPoliciesArePure holds rule 1 of the design: no policy does I/O, knows the

@@ -3,9 +3,10 @@ package load
 import (
 	"context"
 	"math"
-	"math/rand/v2"
 	"sync"
 	"time"
+
+	"github.com/gfaas/gfaas/pkg/splitmix"
 )
 
 // open sends at the times of a Poisson process. When all places are taken a
@@ -51,18 +52,18 @@ func take(ctx context.Context, places chan<- struct{}) bool {
 
 // arrivals are the times of a Poisson process.
 type arrivals struct {
-	rng  *rand.Rand
+	rng  splitmix.Source
 	mean float64 // nanoseconds between two arrivals
 	last time.Time
 }
 
 func newArrivals(rps float64, seed uint64, start time.Time) *arrivals {
-	return &arrivals{rng: rand.New(rand.NewPCG(seed, 0)), mean: float64(time.Second) / rps, last: start}
+	return &arrivals{rng: splitmix.Source(seed), mean: float64(time.Second) / rps, last: start}
 }
 
 func (a *arrivals) next() time.Time {
 	// A rate near zero must not overflow a duration.
-	gap := min(a.rng.ExpFloat64()*a.mean, math.MaxInt64/2)
+	gap := min(a.rng.Exponential()*a.mean, math.MaxInt64/2)
 	a.last = a.last.Add(time.Duration(gap))
 	return a.last
 }

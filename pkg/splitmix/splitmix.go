@@ -1,8 +1,14 @@
 // Package splitmix is the generator SplitMix64 (Steele, Lea and Flood 2014, Fast
-// splittable pseudorandom number generators). Plans, traces and loads are drawn
-// with it, so that a seed gives the same ones on every machine and with every
-// version of Go.
+// splittable pseudorandom number generators). What a seed decides is drawn with
+// it, so that the seed decides the same on every machine and with every version
+// of Go: the distributions of math/rand/v2 may change. What should differ each
+// time, such as a port, is drawn with math/rand/v2.
+//
+// The exception is pkg/sim/workload: its traces are compared with published
+// figures, and stay those of the generator PCG that they were first drawn with.
 package splitmix
+
+import "math"
 
 // Source is a sequence of numbers. Its value is the seed at first, and all of
 // its state later.
@@ -19,6 +25,10 @@ func (s *Source) Below(n int) int { return int(s.Uint64() % uint64(n)) }
 
 // Unit is a number from 0, inclusive, to 1.
 func (s *Source) Unit() float64 { return float64(s.Uint64()>>11) / (1 << 53) }
+
+// Exponential is a time between two events of a Poisson process, the mean being
+// 1: 0 to 36.8.
+func (s *Source) Exponential() float64 { return -math.Log1p(-s.Unit()) }
 
 // Mix scrambles a number, so that the seeds of sequences beside each other have
 // nothing in common.

@@ -1,6 +1,7 @@
 package splitmix
 
 import (
+	"math"
 	"slices"
 	"testing"
 )
@@ -30,5 +31,24 @@ func TestRanges(t *testing.T) {
 	}
 	if slices.Contains(seen[:], false) {
 		t.Errorf("of 1000 numbers below %d some never came: %v", len(seen), seen)
+	}
+}
+
+func TestExponential(t *testing.T) {
+	s := Source(1)
+	const n = 100_000
+	sum, late := 0.0, 0
+	for range n {
+		v := s.Exponential()
+		if !(v >= 0 && v < 37) {
+			t.Fatalf("%v is out of range", v)
+		}
+		sum += v
+		if v > 2 {
+			late++
+		}
+	}
+	if mean, part := sum/n, float64(late)/n; math.Abs(mean-1) > 0.02 || math.Abs(part-math.Exp(-2)) > 0.005 {
+		t.Errorf("mean %v, above 2 %v; want 1 and %v", mean, part, math.Exp(-2))
 	}
 }

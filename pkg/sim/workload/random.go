@@ -6,7 +6,8 @@ import (
 )
 
 // random draws numbers that depend on nothing but the seed: the source is
-// fixed, and every distribution is made from it here.
+// fixed, and every distribution is made from it here. It is not splitmix because
+// the traces that were published are drawn with PCG.
 type random struct{ source *rand.PCG }
 
 // newRandom gives each stream of a seed numbers of its own.
