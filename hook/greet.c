@@ -18,6 +18,7 @@
 
 #define RECONNECT_NS 100000000
 #define REFUSED_NS 1000000000
+#define HANGUPS 5 /* in a row, without a word: a daemon that ends does that once */
 
 static bool copy(char *to, size_t size, const char *name)
 {
@@ -147,6 +148,9 @@ static bool greet(struct gf_device *device, unsigned seat, int fd, const struct 
         gf_say(GF_SAY_REFUSED, "gfaas-tokend refuses this process on device %u: %s: its work there stays blocked",
                gf_ordinal(device), answer.refused.reason);
         gf_pause_ns(REFUSED_NS);
+    } else if (n <= 0 && ++device->link.hangups == HANGUPS) {
+        gf_say(GF_SAY_LOST, "what answers at %s hangs up: GPU work waits for a gfaas-tokend that speaks version %d of the protocol",
+               who->socket, GF_VERSION);
     } else if (n > 0) {
         if (gf_is(&answer, n, GF_MSG_WELCOME, sizeof answer.welcome) && answer.welcome.slot < GF_PAGE_SLOTS && passed >= 0)
             page = map_page(passed);
@@ -155,8 +159,10 @@ static bool greet(struct gf_device *device, unsigned seat, int fd, const struct 
     }
     if (passed >= 0)
         close(passed);
-    if (page)
+    if (page) {
+        device->link.hangups = 0;
         gf_device_open(device, page, answer.welcome.slot);
+    }
     return page;
 }
 

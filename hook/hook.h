@@ -119,6 +119,7 @@ struct gf_device {
         bool started;
         bool asked;        /* a request is with the daemon, or a lease is running */
         uint32_t let_in;   /* the daemon has answered once (futex) */
+        unsigned hangups;  /* of the daemon in place of a welcome, in a row */
         uint32_t returned; /* the last lease given back: the daemon's call for it may have crossed with that */
     } link;
 } __attribute__((aligned(64)));

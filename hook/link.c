@@ -2,9 +2,9 @@
  *
  * Each device that the process uses has one, since it may wait long for what is
  * in flight there. The helper connects to the daemon, ends leases when the
- * daemon or idleness asks for it, and when the daemon is gone keeps the gate
- * closed and comes back to it. Threads that launch never touch the socket but to
- * ask for a token. */
+ * daemon or idleness asks for it or nobody renews them, and when the daemon is
+ * gone keeps the gate closed and comes back to it. Threads that launch never
+ * touch the socket but to ask for a token. */
 #include "hook.h"
 
 #include <errno.h>
@@ -97,23 +97,46 @@ struct watch {
     uint32_t lease;
     uint64_t works;
     uint64_t quiet_since; /* 0: it was not */
+    uint32_t renewals;    /* that the page had counted */
+    uint64_t renewed;     /* when that was first seen */
 };
 
-/* Looks at a running lease once: nothing launched, nothing in flight and nobody
- * waiting for a budget for a while means that it is given back early. */
+/* Whether the lease is over because the daemon, which stands still or is not
+ * there to say so, has not renewed it. */
+static bool expired(struct gf_device *device, struct watch *w, bool same, uint64_t now)
+{
+    struct gf_page *page = gf_load(&device->page);
+    uint32_t renewals = gf_load(&page->renewals);
+    uint64_t length = gf_load(&page->lease_ns);
+    if (!same || w->renewals != renewals) {
+        w->renewals = renewals;
+        w->renewed = now;
+    }
+    return length && now - w->renewed >= length;
+}
+
+/* Looks at a running lease once: it ends when it was not renewed in time, and
+ * early when for a while nothing was launched, nothing is in flight and nobody
+ * waits for a budget. */
 static void look(struct gf_device *device, struct watch *w, uint32_t lease)
 {
     struct gf_counts counts = gf_count_all(device);
     uint64_t works = gf_works(counts), now = gf_now_ns();
     gf_store(&device->slot->launches, counts.launches);
-    bool still = w->lease == lease && w->works == works && !gf_load(&device->waiting) && !gf_busy(device) &&
-                 gf_meter_idle(device, works);
-    *w = (struct watch){lease, works, !still ? 0 : w->quiet_since ? w->quiet_since : now};
-    if (!still || now - w->quiet_since < IDLE_NS)
+    bool same = w->lease == lease;
+    bool over = expired(device, w, same, now);
+    bool still = same && w->works == works && !gf_load(&device->waiting) && !gf_busy(device) && gf_meter_idle(device, works);
+    w->lease = lease;
+    w->works = works;
+    w->quiet_since = !still ? 0 : w->quiet_since ? w->quiet_since : now;
+    if (!over && (!still || now - w->quiet_since < IDLE_NS))
         return;
     w->quiet_since = 0;
-    if (__atomic_compare_exchange_n(device->gate, &lease, 0, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-        give_back(device, w->lease);
+    if (!__atomic_compare_exchange_n(device->gate, &lease, 0, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+        return;
+    if (over)
+        gf_say(GF_SAY_LOST, "gfaas-tokend at %s does not answer: GPU work waits until it does", identity.socket);
+    give_back(device, w->lease);
 }
 
 /* Does what a message of the daemon asks for. False: the connection is over. */

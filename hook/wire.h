@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #define GF_MAGIC 0x31544647u
-#define GF_VERSION 1
+#define GF_VERSION 2
 #define GF_MAX_MESSAGE 512
 #define GF_MSG_HELLO 1
 #define GF_MSG_WELCOME 2
@@ -139,8 +139,9 @@ struct gf_page {
 	uint32_t nslots;
 	uint64_t mem_limit;
 	uint32_t flags;
-	uint32_t reserved;
-	uint8_t pad[GF_PAGE_SLOTS_OFFSET - 24];
+	uint32_t renewals;
+	uint64_t lease_ns;
+	uint8_t pad[GF_PAGE_SLOTS_OFFSET - 32];
 	struct gf_slot slots[GF_PAGE_SLOTS];
 };
 _Static_assert(offsetof(struct gf_page, slots) == GF_PAGE_SLOTS_OFFSET, "layout of gf_page");

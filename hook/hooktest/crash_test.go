@@ -1,10 +1,14 @@
 package hooktest
 
 import (
+	"encoding/json"
 	"math/rand/v2"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/gfaas/gfaas/pkg/gpu"
 )
 
 // TestKilledClient kills clients at any point while another waits for what
@@ -77,6 +81,62 @@ func TestKilledDaemon(t *testing.T) {
 	for _, p := range programs {
 		if n := strings.Count(p.errout.String(), "\n"); n != 1 {
 			t.Errorf("it said %d lines, not one:\n%s", n, p.errout.String())
+		}
+	}
+}
+
+// TestStoppedDaemon stops the daemon under two clients that take turns at all
+// they can get: the lease of whoever has one then ends by itself, with one line
+// said, and both stand still until the daemon goes on. What is charged is what
+// was used: who is charged for the pause owes seconds.
+func TestStoppedDaemon(t *testing.T) {
+	const pause = 4 * time.Second
+	h := newHost(t)
+	h.start()
+	quotas := map[string]float64{"fifth": 0.2, "most": 0.8}
+	programs := map[string]*program{}
+	for id, quota := range quotas {
+		slice := gpu.Slice{SMPct: 100, QuotaRequest: quota, QuotaLimit: quota}
+		programs[id] = h.run(h.register(id, slice), "victim/saturate", "8", "100", "80", "0")
+	}
+	h.eventually("both have run, and one does", func() bool {
+		a, _ := h.row("fifth")
+		b, _ := h.row("most")
+		return a.Launches > 1000 && b.Launches > 1000 && (a.State == "running" || b.State == "running")
+	})
+	signal := func(s syscall.Signal) {
+		if err := h.daemon.Process.Signal(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	signal(syscall.SIGSTOP)
+	stopped := time.Now()
+	h.eventually("time passes", func() bool { return time.Since(stopped) > pause })
+	signal(syscall.SIGCONT)
+	for _, row := range h.rows() {
+		t.Logf("%s owes %.0f ms", row.Instance, row.DebtMS)
+		if row.DebtMS > 1000 {
+			t.Errorf("%s was charged for the pause: it owes %.0f ms", row.Instance, row.DebtMS)
+		}
+	}
+	for id, p := range programs {
+		if err := p.wait(); err != nil {
+			t.Fatal(err)
+		}
+		if text := p.errout.String(); text != "" && (strings.Count(text, "\n") != 1 || !strings.Contains(text, "does not answer")) {
+			t.Errorf("it said:\n%s", text)
+		}
+		var said struct {
+			Launches uint64
+			S        float64 `json:"elapsed_s"`
+		}
+		if err := json.Unmarshal([]byte(p.out.String()), &said); err != nil {
+			t.Fatal(p.out.String(), err)
+		}
+		used := time.Duration(said.Launches) * 100 * time.Microsecond
+		t.Logf("%s used %v of %.3f s", id, used, said.S)
+		if most := time.Duration((said.S - pause.Seconds()) * quotas[id] * float64(time.Second)); used > most+time.Second {
+			t.Errorf("%s used %v: more than a lease while the daemon stood still", id, used)
 		}
 	}
 }

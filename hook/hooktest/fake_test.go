@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -23,6 +24,7 @@ type fake struct {
 	*host
 	listener *net.UnixListener
 	flags    uint32               // of the pages
+	length   time.Duration        // of a lease that is not renewed; 0 is for ever
 	page     func(m *member) bool // answers a hello, unless it says that it did not
 	mu       sync.Mutex
 	members  []*member
@@ -141,7 +143,7 @@ func (m *member) welcome() bool {
 		m.f.t.Error(err)
 		return false
 	}
-	header := wire.PageHeader{Magic: wire.Magic, NSlots: wire.PageSlots, Flags: m.f.flags}
+	header := wire.PageHeader{Magic: wire.Magic, NSlots: wire.PageSlots, Flags: m.f.flags, LeaseNS: uint64(m.f.length)}
 	if _, err := binary.Encode(m.mem, binary.LittleEndian, header); err != nil {
 		m.f.t.Error(err)
 	}
@@ -273,6 +275,11 @@ func (m *member) budget(blocks uint64) {
 	atomic.StoreUint64(&m.slot().Budget, blocks)
 	atomic.AddUint32(&m.slot().Refill, 1)
 	wake(&m.slot().Refill)
+}
+
+// renew renews the leases of the page.
+func (m *member) renew() {
+	atomic.AddUint32(&(*wire.PageHeader)(unsafe.Pointer(&m.mem[0])).Renewals, 1)
 }
 
 func wake(word *uint32) {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -165,5 +166,69 @@ func TestLeaseEnds(t *testing.T) {
 		if back.Lease == 0 || back.Lease == 1<<32-1 {
 			t.Errorf("it gave back %+v", back)
 		}
+	}
+}
+
+// TestLeaseNotRenewed has a process hold a lease for as long as it is renewed: when it
+// is not, the gate closes, what was launched is over and the lease comes back,
+// with one line said.
+func TestLeaseNotRenewed(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	f.length = time.Second
+	f.listen()
+	p := f.run(f.env(1), "check/drive", "1000")
+	p.order(0, 0, 1, 6000)
+	m := f.member(0)
+	m.asked()
+	lease := m.open()
+	began := time.Now()
+	f.eventually("three times its length passes", func() bool {
+		m.renew()
+		if gate := atomic.LoadUint32(&m.slot().Gate); gate != lease {
+			t.Fatalf("the gate closed after %v", time.Since(began))
+		}
+		return time.Since(began) > 3*f.length
+	})
+	if text := p.errout.String(); text != "" {
+		t.Errorf("it said:\n%s", text)
+	}
+	m.returned(lease)
+	done := p.launches(0, 0)
+	if took := time.Since(began); took < 4*f.length-f.length/10 {
+		t.Errorf("it ended after %v", took)
+	}
+	began = time.Now()
+	f.eventually("time passes", func() bool { return time.Since(began) > 200*time.Millisecond })
+	if now := p.launches(0, 0); now != done || done == 6000 {
+		t.Errorf("%d launches after it ended, %d before", now, done)
+	}
+	if text := p.errout.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "does not answer") {
+		t.Errorf("it said:\n%s", text)
+	}
+	m.asked()
+	m.open()
+	f.eventually("it goes on", func() bool { m.renew(); return p.launches(0, 0) == 6000 })
+	if err := p.wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestOtherVersion has the library find a daemon that hangs up, as one of an older
+// version of the protocol does: it says so and goes on trying.
+func TestOtherVersion(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	var hellos atomic.Int64
+	f.page = func(*member) bool { hellos.Add(1); return true }
+	f.listen()
+	p := f.run(f.env(1), "check/drive", "10")
+	p.order(0, 0, 1, 10)
+	f.eventually("it tries again", func() bool { return hellos.Load() > 10 })
+	if text := p.errout.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, fmt.Sprintf("version %d", wire.Version)) {
+		t.Errorf("it said:\n%s", text)
+	}
+	if n := p.launches(0, 0); n != 0 {
+		t.Errorf("%d launches", n)
 	}
 }

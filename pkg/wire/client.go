@@ -11,7 +11,7 @@ import (
 // record, little-endian, with no padding.
 const (
 	Magic      uint32 = 0x31544647 // "GFT1"
-	Version    uint16 = 1
+	Version    uint16 = 2
 	MaxMessage        = 512 // bytes; a longer record ends the connection
 	HeaderSize        = 16
 )
@@ -70,7 +70,8 @@ type Welcome struct {
 	WindowNS uint64
 }
 
-// Refused says why a hello was not accepted.
+// Refused says why a hello was not accepted. It is the same in every version of
+// the protocol, and sent in the version of the hello.
 type Refused struct{ Reason Reason }
 
 // Request asks for a lease.
@@ -148,6 +149,25 @@ func must(buf []byte, err error) []byte {
 	return buf
 }
 
+// For is the record for a peer that speaks that version of the protocol.
+func (r Refused) For(version uint16) []byte {
+	frame := Append(nil, r)
+	binary.LittleEndian.PutUint16(frame[6:], version)
+	return frame
+}
+
+// A VersionError is a message in another version of the protocol. It wraps
+// ErrFrame.
+type VersionError struct{ Version uint16 }
+
+// Error says both versions.
+func (e VersionError) Error() string {
+	return fmt.Sprintf("%v: version %d, expected %d", ErrFrame, e.Version, Version)
+}
+
+// Unwrap is ErrFrame.
+func (VersionError) Unwrap() error { return ErrFrame }
+
 // ErrFrame is what every error of Parse wraps: the peer does not speak this
 // protocol and the connection must end.
 var ErrFrame = errors.New("not a client message")
@@ -165,7 +185,7 @@ func Parse(frame []byte) (Message, error) {
 	case h.Magic != Magic:
 		return nil, fmt.Errorf("%w: magic %#x, expected %#x", ErrFrame, h.Magic, Magic)
 	case h.Version != Version:
-		return nil, fmt.Errorf("%w: version %d, expected %d", ErrFrame, h.Version, Version)
+		return nil, VersionError{h.Version}
 	case int(h.Size) != len(frame):
 		return nil, fmt.Errorf("%w: the header says %d bytes, the record has %d", ErrFrame, h.Size, len(frame))
 	}

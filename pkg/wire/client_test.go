@@ -50,7 +50,7 @@ func TestParseRefuses(t *testing.T) {
 		{"empty", nil, "less than a header"},
 		{"short", good[:15], "less than a header"},
 		{"magic", bend(0, 'X'), "magic"},
-		{"version", bend(6, 2), "version 2"},
+		{"version", bend(6, 1), "version 1, expected 2"},
 		{"size", bend(8, 33), "the header says 33"},
 		{"cut", good[:31], "the record has 31"},
 		{"type 0", bend(4, 0), "type 0 is unknown"},

@@ -12,12 +12,18 @@ const (
 )
 
 // PageHeader is at offset 0 of the instance page.
+//
+// A process takes the time of a lease by its own clock, from when it saw the
+// gate open or Renewals change. An end by the daemon's clock would mean another
+// time in a container with a time namespace of its own, and would have to be
+// written into each slot, beside the gate that every launch looks at.
 type PageHeader struct {
 	Magic    uint32
 	NSlots   uint32
 	MemLimit uint64 // bytes for all slots together; 0 is no limit
 	Flags    uint32 // PageMetered
-	Reserved uint32
+	Renewals uint32 // counts; each renews the leases of all slots
+	LeaseNS  uint64 // a lease ends by itself when so long after its grant or the last renewal there was none; 0 is never
 }
 
 // PageMetered in PageHeader.Flags says that a process may launch only while

@@ -26,11 +26,11 @@ type member struct {
 	waits     bool   // has asked and was not granted yet
 	asked     time.Time
 	granted   time.Time
-	revoked   time.Time // zero while it has not been asked back
-	suspended bool      // it does not drain, and nobody waits for it
-	launches  uint64    // that its slot told of when it last gave a lease back
-	outside   gpu.Bytes // of the GPU's memory, that it occupies beside its allocations
-	excess    int       // messages of this lease that a client need not send
+	revoked   time.Duration // on the schedulers' clock; 0 while it has not been asked back
+	suspended bool          // it does not drain, and nobody waits for it
+	launches  uint64        // that its slot told of when it last gave a lease back
+	outside   gpu.Bytes     // of the GPU's memory, that it occupies beside its allocations
+	excess    int           // messages of this lease that a client need not send
 }
 
 // greet awaits a connection's hello. Of a process that is let in the ear has a
@@ -62,6 +62,11 @@ func (d *Daemon) awaitHello(conn *net.UnixConn, e *entrance, cred unix.Ucred) er
 		return err
 	}
 	msg, err := readMessage(conn)
+	var other wire.VersionError
+	if errors.As(err, &other) {
+		return d.refuseIn(other.Version, conn, fmt.Sprintf(
+			"its library speaks version %d of the protocol, this daemon version %d: start the program again", other.Version, wire.Version))
+	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = d.refuse(conn, fmt.Sprintf("no hello within %v", d.cfg.HelloTimeout))
 	}
@@ -87,10 +92,13 @@ func (d *Daemon) awaitHello(conn *net.UnixConn, e *entrance, cred unix.Ucred) er
 
 // refuse tells the peer why; the error says the same.
 func (d *Daemon) refuse(conn *net.UnixConn, why string) error {
+	return d.refuseIn(wire.Version, conn, why)
+}
+
+// refuseIn does it in a version of the protocol that the peer speaks.
+func (d *Daemon) refuseIn(version uint16, conn *net.UnixConn, why string) error {
 	d.metrics.refused.Inc()
-	_ = use(conn, func(fd int) error {
-		return send(fd, wire.Append(nil, wire.Refused{Reason: wire.MakeReason(why)}), nil)
-	})
+	_ = use(conn, func(fd int) error { return send(fd, wire.Refused{Reason: wire.MakeReason(why)}.For(version), nil) })
 	return fmt.Errorf("refused: %s", why)
 }
 

@@ -91,6 +91,7 @@ type Daemon struct {
 	lastID    policy.ClientID
 	busy      time.Time // when there last was an instance, a client or a registration
 	open      map[net.Conn]bool
+	leases    leases
 }
 
 // Open takes the run directory, reads the registrations left there and opens
@@ -120,6 +121,8 @@ func Open(cfg Config) (*Daemon, error) {
 	d.faults = &ration{log: d.log, lines: 20, period: 10 * time.Second}
 	d.visits = &ration{log: d.log, lines: 1000, period: 10 * time.Second}
 	d.registry, d.metrics = newMetrics(d)
+	d.leases.timer = time.AfterFunc(time.Hour, func() { _ = d.locked(d.renewLeases) })
+	d.leases.timer.Stop()
 	var err error
 	if d.ear, err = newEar(); err != nil {
 		return nil, err
@@ -279,6 +282,7 @@ func (d *Daemon) shutDown() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.ended = true
+	d.leases.timer.Stop()
 	for _, g := range d.gpus {
 		g.timer.Stop()
 		g.seeker.Stop()

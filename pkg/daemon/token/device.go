@@ -38,7 +38,7 @@ func (d *Daemon) device(name string) *device {
 	g := d.gpus[name]
 	if g == nil {
 		cfg := policy.Config{Window: d.settings.Window, SMLimit: d.settings.SMLimit, FirstLease: rand.Uint32()}
-		sched, err := policy.Make(d.cfg.Policy, cfg, time.Since(d.epoch))
+		sched, err := policy.Make(d.cfg.Policy, cfg, d.now())
 		if err != nil {
 			panic(err) // Open has looked
 		}
@@ -66,7 +66,7 @@ func (d *Daemon) devices() []*device {
 
 // step tells the scheduler what happened and does what it says. Locked.
 func (g *device) step(events ...policy.Event) {
-	now := time.Since(g.d.epoch)
+	now := g.d.now()
 	g.did = g.sched.Step(now, events, g.did[:0])
 	for _, a := range g.did {
 		switch a := a.(type) {
@@ -95,7 +95,7 @@ func (g *device) wakeAt(now, at time.Duration) {
 
 // ring wakes the scheduler if it is time. Locked.
 func (g *device) ring() {
-	now := time.Since(g.d.epoch)
+	now := g.d.now()
 	g.rings = 0
 	switch at := g.wakes; {
 	case at == 0:
@@ -114,6 +114,7 @@ func (g *device) grant(a policy.Grant) {
 	}
 	m.granted, m.lease, m.waits, m.excess = time.Now(), a.Lease, false, 0
 	m.seat.page.setGate(m.slot, a.Lease)
+	g.d.leaseOut()
 	g.grants.Inc()
 	g.waits.Observe(m.granted.Sub(m.asked).Seconds())
 	g.note("grant", m, a.Lease, a.Reason)
@@ -126,7 +127,7 @@ func (g *device) revoke(a policy.Revoke) {
 	if m == nil {
 		return
 	}
-	m.revoked = time.Now()
+	m.revoked = g.d.now()
 	if !g.seeking {
 		g.seeking = true
 		g.seeker.Reset(g.patience())

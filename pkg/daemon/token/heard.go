@@ -76,7 +76,7 @@ func (d *Daemon) heardReturn(m *member, msg wire.Return, now time.Time) error {
 	m.launches = launches
 	// A process that gives its lease back unasked has closed its gate itself; a
 	// careless one is gated here.
-	m.lease, m.revoked, m.suspended, m.waits, m.asked = 0, time.Time{}, false, ev.WantsMore, now
+	m.lease, m.revoked, m.suspended, m.waits, m.asked = 0, 0, false, ev.WantsMore, now
 	m.seat.page.setGate(m.slot, 0)
 	d.metrics.leases.WithLabelValues(m.seat.gpu.name).Observe(now.Sub(m.granted).Seconds())
 	if d.metered() {

@@ -37,7 +37,7 @@ func newPage(id string, limit gpu.Bytes) (*page, error) {
 	if p.mem, err = unix.Mmap(fd, 0, wire.PageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
 		return nil, p.fail(err)
 	}
-	if _, err := binary.Encode(p.mem, binary.LittleEndian, wire.PageHeader{Magic: wire.Magic, NSlots: wire.PageSlots}); err != nil {
+	if _, err := binary.Encode(p.mem, binary.LittleEndian, wire.PageHeader{Magic: wire.Magic, NSlots: wire.PageSlots, LeaseNS: uint64(leaseLength)}); err != nil {
 		return nil, p.fail(err)
 	}
 	p.setLimit(limit)

@@ -28,12 +28,12 @@ func (g *device) patience() time.Duration { return max(leastPatience, 2*g.d.wind
 // stopped, or whom nobody waits for any longer, and sees to it that it is called
 // again while others drain. Locked.
 func (g *device) seekStopped() {
-	now, drains := time.Now(), false
+	now, drains := g.d.now(), false
 	for _, m := range g.d.members {
-		if m.seat.gpu != g || m.lease == 0 || m.revoked.IsZero() || m.suspended {
+		if m.seat.gpu != g || m.lease == 0 || m.revoked == 0 || m.suspended {
 			continue
 		}
-		took := now.Sub(m.revoked)
+		took := now - m.revoked
 		if took < g.patience() || took < mostPatience && m.pid != 0 && !stopped(m.pid) || m.pid == 0 && took < blindPatience {
 			drains = true
 			continue

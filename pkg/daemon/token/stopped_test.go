@@ -48,7 +48,7 @@ func TestStubbornHolder(t *testing.T) {
 		_ = s.d.locked(func() {
 			for _, m := range s.d.members {
 				if m.lease == lease {
-					m.revoked = time.Now().Add(-revoked)
+					m.revoked = s.d.now() - revoked
 				}
 			}
 			s.d.gpus["sim"].seekStopped()

@@ -163,10 +163,14 @@ func (c *Client) Gate() uint32 {
 // Slot is the process's own part of the instance page.
 func (c *Client) Slot() *wire.PageSlot { return c.slot }
 
+// Header is the head of the instance page.
+func (c *Client) Header() *wire.PageHeader { return (*wire.PageHeader)(unsafe.Pointer(&c.page[0])) }
+
 // MemLimit is the limit that the instance page says, in bytes.
-func (c *Client) MemLimit() uint64 {
-	return atomic.LoadUint64(&(*wire.PageHeader)(unsafe.Pointer(&c.page[0])).MemLimit)
-}
+func (c *Client) MemLimit() uint64 { return atomic.LoadUint64(&c.Header().MemLimit) }
+
+// Renewals is how often leases were renewed.
+func (c *Client) Renewals() uint32 { return atomic.LoadUint32(&c.Header().Renewals) }
 
 // Await sleeps at the gate until it is open. A lease that came and went while
 // it slept is given back.

@@ -16,8 +16,7 @@ import (
 // Metered says whether the instance page holds its processes to budgets of
 // blocks.
 func (c *Client) Metered() bool {
-	header := (*wire.PageHeader)(unsafe.Pointer(&c.page[0]))
-	return atomic.LoadUint32(&header.Flags)&wire.PageMetered != 0
+	return atomic.LoadUint32(&c.Header().Flags)&wire.PageMetered != 0
 }
 
 // spend takes the blocks of one kernel off the budget, waiting for one. It
