@@ -36,6 +36,8 @@ type scaleOptions struct {
 
 	lazy     scale.LazyOptions
 	estimate scale.EstimatorOptions
+	bounds   scale.Bounds
+	idle     int // seconds
 }
 
 func newScale(env *cli.Env) *cobra.Command {
@@ -61,6 +63,11 @@ deployed.
 eager and heuristic follow an estimate of the load: the last second (last), the
 largest of the last seconds (window; window=10), a moving average (ewma;
 alpha=0.3) or a Kalman filter (kalman; process=1, noise=10).
+
+Whatever the load, min=0 instances are kept and max=0 (no bound) are not exceeded.
+With idle=N seconds the last instance stays while anything came within that time,
+and all beyond min stop when nothing did; without (idle=0) lazy keeps one for ever,
+eager and heuristic none through a second that brings nothing.
 
 The run begins with the instances that the first second needs. A scaler hears a
 second's load when the second ends; what it starts serves after the profile's
@@ -147,6 +154,10 @@ func (o *scaleOptions) check() error {
 	if err := o.lazy.Check(); err != nil {
 		return cli.Usagef("--set %w", err)
 	}
+	o.bounds.Idle = time.Duration(min(o.idle, math.MaxInt32)) * time.Second
+	if err := o.bounds.Check(); err != nil {
+		return cli.Usagef("--set %w", err)
+	}
 	if _, err := scale.NewEstimator(o.estimator, o.estimate); err != nil {
 		return cli.Usagef("--set %w", err)
 	}
@@ -159,10 +170,11 @@ func (o *scaleOptions) parameter(text string) error {
 	if !ok {
 		return cli.Usagef("--set %s: expected KEY=VALUE", csvfile.Quote(text))
 	}
-	counts, reals := map[string]*int{}, map[string]*float64{}
+	counts := map[string]*int{"min": &o.bounds.Min, "max": &o.bounds.Max, "idle": &o.idle}
+	reals := map[string]*float64{}
 	switch {
 	case o.scaler == "lazy":
-		counts = map[string]*int{"window": &o.lazy.Window, "out": &o.lazy.Out, "in": &o.lazy.In, "surge": &o.lazy.Surge}
+		counts["window"], counts["out"], counts["in"], counts["surge"] = &o.lazy.Window, &o.lazy.Out, &o.lazy.In, &o.lazy.Surge
 	case o.estimator == "window":
 		counts["window"] = &o.estimate.Window
 	case o.estimator == "ewma":
@@ -219,28 +231,21 @@ func (o *scaleOptions) simulation(rows []profile.Row, first float64) (scaling.Op
 		return scaling.Options{}, err
 	}
 	out := scaling.Options{Cold: o.cold(rows)}
-	switch o.scaler {
-	case "lazy":
-		out.Scaler = scale.NewLazy(unit, o.lazy)
-	case "eager":
-		out.Scaler = scale.NewEager(unit, load)
-	default:
-		out.Scaler = scale.NewHeuristic(rows, load)
-	}
-	out.First, err = scaling.First(o.first(unit, rows), first)
+	out.Scaler = o.make(unit, rows, load)
+	// What the first second needs, whatever the estimator.
+	out.First, err = scaling.First(o.make(unit, rows, scale.Last{}), first)
 	return out, err
 }
 
-// first is a scaler that says what the first second needs, whatever the
-// estimator.
-func (o *scaleOptions) first(unit scale.Instance, rows []profile.Row) scale.Scaler {
+// make makes the scaler.
+func (o *scaleOptions) make(unit scale.Instance, rows []profile.Row, load scale.Estimator) *scale.Scaler {
 	switch o.scaler {
 	case "lazy":
-		return scale.NewLazy(unit, o.lazy)
+		return scale.NewLazy(unit, o.lazy, o.bounds)
 	case "eager":
-		return scale.NewEager(unit, scale.Last{})
+		return scale.NewEager(unit, load, o.bounds)
 	}
-	return scale.NewHeuristic(rows, scale.Last{})
+	return scale.NewHeuristic(rows, load, o.bounds)
 }
 
 // cold is how long an instance takes until it serves: its row's cold_ms, or

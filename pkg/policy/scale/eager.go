@@ -2,75 +2,101 @@ package scale
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 
 	"github.com/gfaas/gfaas/pkg/policy/place"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// Eager keeps as many instances as the estimated load needs, at once and both
-// ways; instances never rise above their request.
-type Eager struct {
+// eager keeps as many instances as the estimated load needs, at once and both
+// ways.
+type eager struct {
 	unit Instance
 	load Estimator
+	last float64 // estimate
 }
 
-// NewEager scales in steps of unit.
-func NewEager(unit Instance, load Estimator) *Eager {
+// NewEager makes a Scaler that keeps as many instances of unit as the estimated
+// load needs, at once and both ways; they never rise above their request.
+func NewEager(unit Instance, load Estimator, b Bounds) *Scaler {
 	unit.Limit = unit.Request
-	return &Eager{unit, load}
+	return newScaler(&eager{unit: unit, load: load}, b)
 }
 
-// Step implements Scaler.
-func (e *Eager) Step(rps float64, deployed []Instance) []Action {
-	load := e.load.Observe(rps)
-	wanted, n := need(load, e.unit.Request.ThroughputRPS), len(deployed)
-	reason := fmt.Sprintf("%s rps need %d", num(load), wanted)
+func (e *eager) observe(rps float64)                       { e.last = e.load.Observe(rps) }
+func (e *eager) acted()                                    {}
+func (e *eager) spare(deployed []Instance, n int) []string { return newest(deployed, n) }
+func (e *eager) another() (Instance, bool)                 { return e.unit, true }
+
+func (e *eager) decide(deployed []Instance) decision {
+	wanted, n := need(e.last, e.unit.Request.ThroughputRPS), len(deployed)
+	d := decision{why: fmt.Sprintf("%s rps need %d", num(e.last), wanted)}
 	switch {
 	case wanted > n:
-		return []Action{{Start: wanted - n, Like: e.unit, Reason: reason}}
+		d.start = []Start{{Count: wanted - n, Like: e.unit}}
 	case wanted < n:
-		return []Action{{Stop: newest(deployed, n-wanted), Reason: reason}}
+		d.stop = newest(deployed, n-wanted)
 	}
-	return nil
+	return d
 }
 
-// Heuristic is FaST-GShare's heuristic scaling (section 3.4.1, Algorithm 1):
-// what is missing is filled with the most efficient configuration and one that
-// just covers the rest; what is too much is taken from the least efficient
-// instances, of equally efficient ones from the newest.
-type Heuristic struct {
+// heuristic is FaST-GShare's Algorithm 1.
+type heuristic struct {
 	rows []profile.Row
 	load Estimator
+	last float64 // estimate
 }
 
-// NewHeuristic scales with any of a function's configurations.
-func NewHeuristic(rows []profile.Row, load Estimator) *Heuristic { return &Heuristic{rows, load} }
+// NewHeuristic makes a Scaler by FaST-GShare's heuristic scaling (section 3.4.1,
+// Algorithm 1): what is missing is filled with the most efficient configuration
+// of the rows and one that just covers the rest; what is too much is taken from
+// the least efficient instances, of equally efficient ones from the newest.
+func NewHeuristic(rows []profile.Row, load Estimator, b Bounds) *Scaler {
+	return newScaler(&heuristic{rows: rows, load: load}, b)
+}
 
-// Step implements Scaler.
-func (h *Heuristic) Step(rps float64, deployed []Instance) []Action {
-	load := h.load.Observe(rps)
-	gap := load - sustained(deployed)
-	if gap > slack*load {
-		var out []Action
-		for _, g := range place.ScaleUp(h.rows, gap, place.LargerQuota) {
-			out = append(out, Action{Start: g.Count, Like: Instance{Request: g.Row, Limit: g.Row},
-				Reason: fmt.Sprintf("%s rps lack %s", num(load), num(gap))})
-		}
-		return out
+func (h *heuristic) observe(rps float64) { h.last = h.load.Observe(rps) }
+func (h *heuristic) acted()              {}
+
+func (h *heuristic) spare(deployed []Instance, n int) []string {
+	return h.inefficient(deployed, math.Inf(1))[:n]
+}
+
+// another is the configuration that sustains least.
+func (h *heuristic) another() (Instance, bool) {
+	least := place.ScaleUp(h.rows, math.SmallestNonzeroFloat64, place.LargerQuota)
+	if len(least) == 0 {
+		return Instance{}, false
 	}
+	return Instance{Request: least[0].Row, Limit: least[0].Row}, true
+}
+
+func (h *heuristic) decide(deployed []Instance) (d decision) {
+	gap := h.last - sustained(deployed)
+	if gap > slack*h.last {
+		for _, g := range place.ScaleUp(h.rows, gap, place.LargerQuota) {
+			d.start = append(d.start, Start{Count: g.Count, Like: Instance{Request: g.Row, Limit: g.Row}})
+		}
+		d.why = fmt.Sprintf("%s rps lack %s", num(h.last), num(gap))
+		return d
+	}
+	d.stop = h.inefficient(deployed, -gap)
+	d.why = fmt.Sprintf("%s rps leave %s over", num(h.last), num(-gap))
+	return d
+}
+
+// inefficient names the instances that can be missed when so much is over, the
+// least efficient first.
+func (h *heuristic) inefficient(deployed []Instance, excess float64) (names []string) {
 	running := make([]place.Running, 0, len(deployed))
 	for i := len(deployed) - 1; i >= 0; i-- {
 		running = append(running, place.Running{ID: deployed[i].ID, Row: deployed[i].Request})
 	}
-	var stop []string
-	for _, r := range place.ScaleDown(running, -gap) {
-		stop = append(stop, r.ID)
+	for _, r := range place.ScaleDown(running, excess) {
+		names = append(names, r.ID)
 	}
-	if stop == nil {
-		return nil
-	}
-	return []Action{{Stop: stop, Reason: fmt.Sprintf("%s rps leave %s over", num(load), num(-gap))}}
+	return names
 }
 
 // num prints a rate to four digits.

@@ -18,53 +18,53 @@ type Last struct{}
 // Observe implements Estimator.
 func (Last) Observe(rps float64) float64 { return rps }
 
-// Window is the largest load of the last Size seconds.
-type Window struct {
-	Size int
+// window is the largest load of the last size seconds.
+type window struct {
+	size int
 	seen []float64
 }
 
 // Observe implements Estimator.
-func (w *Window) Observe(rps float64) float64 {
+func (w *window) Observe(rps float64) float64 {
 	w.seen = append(w.seen, rps)
-	if len(w.seen) > w.Size {
+	if len(w.seen) > w.size {
 		w.seen = w.seen[1:]
 	}
 	return slices.Max(w.seen)
 }
 
-// EWMA is the mean of all loads, each counting 1 - Alpha as much as the next.
-type EWMA struct {
-	Alpha   float64 // above 0, at most 1: how much the newest load counts
+// ewma is the mean of all loads, each counting 1 - alpha as much as the next.
+type ewma struct {
+	alpha   float64 // above 0, at most 1: how much the newest load counts
 	mean    float64
 	started bool
 }
 
 // Observe implements Estimator.
-func (e *EWMA) Observe(rps float64) float64 {
+func (e *ewma) Observe(rps float64) float64 {
 	if !e.started {
 		e.mean, e.started = rps, true
 	}
-	e.mean += e.Alpha * (rps - e.mean)
+	e.mean += e.alpha * (rps - e.mean)
 	return e.mean
 }
 
-// Kalman estimates a load that wanders: each second it moves by a step of
-// variance Process, and is seen with an error of variance Noise.
-type Kalman struct {
-	Process, Noise float64
+// kalman estimates a load that wanders: each second it moves by a step of
+// variance process, and is seen with an error of variance noise.
+type kalman struct {
+	process, noise float64
 	mean, variance float64
 	started        bool
 }
 
 // Observe implements Estimator.
-func (k *Kalman) Observe(rps float64) float64 {
+func (k *kalman) Observe(rps float64) float64 {
 	if !k.started {
-		k.mean, k.variance, k.started = rps, k.Noise, true
+		k.mean, k.variance, k.started = rps, k.noise, true
 		return rps
 	}
-	k.variance += k.Process
-	gain := k.variance / (k.variance + k.Noise)
+	k.variance += k.process
+	gain := k.variance / (k.variance + k.noise)
 	k.mean += gain * (rps - k.mean)
 	k.variance *= 1 - gain
 	return max(0, k.mean)
@@ -75,9 +75,9 @@ func Estimators() []string { return []string{"last", "window", "ewma", "kalman"}
 
 // EstimatorOptions are the parameters of all estimators.
 type EstimatorOptions struct {
-	Window         int
-	Alpha          float64
-	Process, Noise float64
+	Window         int     // seconds
+	Alpha          float64 // how much the newest load counts
+	Process, Noise float64 // variances, in (requests a second)²
 }
 
 // DefaultEstimator are parameters that forget within some ten seconds.
@@ -93,15 +93,15 @@ func NewEstimator(name string, o EstimatorOptions) (Estimator, error) {
 	case name == "window" && (o.Window < 1 || o.Window > 1e6):
 		return nil, fmt.Errorf("window %d: expected a number from 1 to 1000000", o.Window)
 	case name == "window":
-		return &Window{Size: o.Window}, nil
+		return &window{size: o.Window}, nil
 	case name == "ewma" && !(o.Alpha > 0 && o.Alpha <= 1):
 		return nil, fmt.Errorf("alpha %g: expected more than 0 and at most 1", o.Alpha)
 	case name == "ewma":
-		return &EWMA{Alpha: o.Alpha}, nil
+		return &ewma{alpha: o.Alpha}, nil
 	case name == "kalman" && !(o.Process > 0 && o.Noise > 0 && o.Process <= 1e12 && o.Noise <= 1e12):
 		return nil, fmt.Errorf("process %g, noise %g: expected variances more than 0", o.Process, o.Noise)
 	case name == "kalman":
-		return &Kalman{Process: o.Process, Noise: o.Noise}, nil
+		return &kalman{process: o.Process, noise: o.Noise}, nil
 	}
 	return nil, fmt.Errorf("no estimator %q", name)
 }

@@ -34,63 +34,75 @@ func (o LazyOptions) Check() error {
 	return nil
 }
 
-// Lazy is Dilu's lazy scaling (section 3.4.2): instances rise and fall fast
-// between request and limit, and their number changes only when the load has
-// been out of what their requests sustain for most of a window. The window is
-// emptied after each action.
+// lazy is Dilu's lazy scaling.
+type lazy struct {
+	unit    Instance
+	options LazyOptions
+	window  []float64
+	last    float64 // of the window, also once it is emptied
+	beyond  int     // values in a row beyond the limits
+}
+
+// NewLazy makes a Scaler by Dilu's lazy scaling (section 3.4.2): instances like
+// unit rise and fall fast between request and limit, and their number changes
+// only when the load has been out of what their requests sustain for most of a
+// window. The window is emptied after each action.
 //
 // The paper does not say how many instances an action starts or stops: as few
 // as end the condition, and as many as the condition allows. Nor what happens
 // to a load beyond all limits, which nothing can rise to: waiting gains nothing
 // then, and as many are started as serve it at their limits. When none is
 // deployed the first load starts what it needs.
-type Lazy struct {
-	unit    Instance
-	options LazyOptions
-	window  []float64
-	beyond  int // values in a row beyond the limits
+func NewLazy(unit Instance, options LazyOptions, b Bounds) *Scaler {
+	return newScaler(&lazy{unit: unit, options: options}, b)
 }
 
-// NewLazy scales in steps of unit.
-func NewLazy(unit Instance, options LazyOptions) *Lazy { return &Lazy{unit: unit, options: options} }
-
-// Step implements Scaler.
-func (l *Lazy) Step(rps float64, deployed []Instance) []Action {
+func (l *lazy) observe(rps float64) {
+	l.last = rps
 	l.window = append(l.window, rps)
 	if len(l.window) > l.options.Window {
 		l.window = l.window[1:]
 	}
+}
+
+// acted empties the window.
+func (l *lazy) acted()                                    { l.window, l.beyond = nil, 0 }
+func (l *lazy) spare(deployed []Instance, n int) []string { return newest(deployed, n) }
+func (l *lazy) another() (Instance, bool)                 { return l.unit, true }
+
+func (l *lazy) decide(deployed []Instance) decision {
 	one, n := l.unit.Request.ThroughputRPS, len(deployed)
+	start := func(wanted int, why string) decision {
+		return decision{start: []Start{{Count: wanted - n, Like: l.unit}}, why: why}
+	}
 	if n == 0 {
-		if rps <= 0 {
-			return nil
+		why := num(l.last) + " rps and no instance"
+		if l.last <= 0 {
+			return decision{why: why}
 		}
-		return l.act(Action{Start: need(rps, one), Like: l.unit, Reason: fmt.Sprintf("%s rps and no instance", num(rps))})
+		return start(need(l.last, one), why)
 	}
 	if wanted := l.out(one); wanted > n {
-		reason := fmt.Sprintf("%d of the last %d values exceed %s rps", l.above(one*float64(n)), len(l.window), num(one*float64(n)))
-		return l.act(Action{Start: wanted - n, Like: l.unit, Reason: reason})
+		return start(wanted, l.exceed(one*float64(n)))
 	}
-	if wanted := l.surge(rps, n); wanted > n {
-		return l.act(Action{Start: wanted - n, Like: l.unit, Reason: fmt.Sprintf("%s rps are beyond the limits of %d", num(rps), n)})
+	if wanted := l.surge(n); wanted > n {
+		return start(wanted, fmt.Sprintf("%s rps are beyond the limits of %d", num(l.last), n))
 	}
 	if wanted := l.in(one, n); wanted < n {
-		reason := fmt.Sprintf("%d of the last %d values are below %s rps", l.below(one*float64(wanted)), len(l.window), num(one*float64(wanted)))
-		return l.act(Action{Stop: newest(deployed, n-wanted), Reason: reason})
+		why := fmt.Sprintf("%d of the last %d values are below %s rps", l.below(one*float64(wanted)), len(l.window), num(one*float64(wanted)))
+		return decision{stop: newest(deployed, n-wanted), why: why}
 	}
-	return nil
+	return decision{why: l.exceed(one * float64(n))}
 }
 
-// act empties the window for an action.
-func (l *Lazy) act(a Action) []Action {
-	l.window, l.beyond = nil, 0
-	return []Action{a}
+func (l *lazy) exceed(rps float64) string {
+	return fmt.Sprintf("%d of the last %d values exceed %s rps", l.above(rps), len(l.window), num(rps))
 }
 
-// surge is the number of instances that serve a load at their limits, if it
+// surge is the number of instances that serve the load at their limits, if it
 // has been beyond those of n for long enough.
-func (l *Lazy) surge(rps float64, n int) int {
-	wanted := need(rps, l.unit.Limit.ThroughputRPS)
+func (l *lazy) surge(n int) int {
+	wanted := need(l.last, l.unit.Limit.ThroughputRPS)
 	if wanted <= n {
 		l.beyond = 0
 		return n
@@ -103,7 +115,7 @@ func (l *Lazy) surge(rps float64, n int) int {
 
 // out is the least number of instances that fewer than Out values exceed: it
 // must sustain the Out-th largest.
-func (l *Lazy) out(one float64) int {
+func (l *lazy) out(one float64) int {
 	if len(l.window) < l.options.Out {
 		return 0
 	}
@@ -113,18 +125,18 @@ func (l *Lazy) out(one float64) int {
 
 // in is the least number of instances, n at most, that more than In values
 // stay below.
-func (l *Lazy) in(one float64, n int) int {
+func (l *lazy) in(one float64, n int) int {
 	for n > 1 && l.below(one*float64(n-1)) > l.options.In {
 		n--
 	}
 	return n
 }
 
-func (l *Lazy) above(level float64) int {
+func (l *lazy) above(level float64) int {
 	return count(l.window, func(v float64) bool { return v*(1-slack) > level })
 }
 
-func (l *Lazy) below(level float64) int {
+func (l *lazy) below(level float64) int {
 	return count(l.window, func(v float64) bool { return v < level })
 }
 

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -34,22 +35,42 @@ func TestUnit(t *testing.T) {
 	}
 }
 
-// world keeps what is deployed while a scaler acts.
-type world struct {
+// host does at once what a scaler says: what is started serves.
+type host struct {
+	s        *Scaler
+	now      time.Duration
 	deployed []Instance
 	serial   int
 }
 
-func (w *world) apply(actions []Action) {
+// second passes with a load, and what the scaler says about it is done.
+func (h *host) second(rps float64) []Action {
+	h.now += time.Second
+	actions := h.s.Step(h.now, []Event{Load{rps}}, nil)
+	var events []Event
 	for _, a := range actions {
-		for range a.Start {
-			in := a.Like
-			in.ID = strconv.Itoa(w.serial)
-			w.serial++
-			w.deployed = append(w.deployed, in)
+		switch a := a.(type) {
+		case Start:
+			for range a.Count {
+				in := a.Like
+				in.ID = strconv.Itoa(h.serial)
+				h.serial++
+				h.deployed = append(h.deployed, in)
+				events = append(events, Deployed{in}, Ready{in.ID})
+			}
+		case Stop:
+			for _, id := range a.IDs {
+				h.drop(id)
+				events = append(events, Gone{id})
+			}
 		}
-		w.deployed = slices.DeleteFunc(w.deployed, func(in Instance) bool { return slices.Contains(a.Stop, in.ID) })
 	}
+	h.s.Step(h.now, events, nil)
+	return actions
+}
+
+func (h *host) drop(id string) {
+	h.deployed = slices.DeleteFunc(h.deployed, func(in Instance) bool { return in.ID == id })
 }
 
 func loads() *rapid.Generator[[]float64] {
@@ -60,11 +81,11 @@ func loads() *rapid.Generator[[]float64] {
 func TestEagerFollows(t *testing.T) {
 	unit, _ := Unit(profiled)
 	rapid.Check(t, func(t *rapid.T) {
-		s, w := NewEager(unit, Last{}), world{}
+		h := host{s: NewEager(unit, Last{}, Bounds{})}
 		for _, rps := range loads().Draw(t, "loads") {
-			w.apply(s.Step(rps, w.deployed))
-			if want := int(math.Ceil(rps / 10)); len(w.deployed) != want {
-				t.Fatalf("%d instances at %g rps, want %d", len(w.deployed), rps, want)
+			h.second(rps)
+			if want := int(math.Ceil(rps / 10)); len(h.deployed) != want {
+				t.Fatalf("%d instances at %g rps, want %d", len(h.deployed), rps, want)
 			}
 		}
 	})
@@ -74,17 +95,17 @@ func TestEagerFollows(t *testing.T) {
 // least efficient instance would not.
 func TestHeuristicCovers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s, w := NewHeuristic(profiled, Last{}), world{}
+		h := host{s: NewHeuristic(profiled, Last{}, Bounds{})}
 		for _, rps := range loads().Draw(t, "loads") {
-			w.apply(s.Step(rps, w.deployed))
-			if got := sustained(w.deployed); got < rps*(1-2*slack) {
+			h.second(rps)
+			if got := sustained(h.deployed); got < rps*(1-2*slack) {
 				t.Fatalf("%g rps sustained, %g wanted", got, rps)
 			}
 			for range 2 {
-				if again := s.Step(rps, w.deployed); again != nil && again[0].Start > 0 {
-					t.Fatalf("starts more for the same load: %+v", again)
-				} else if again != nil {
-					w.apply(again)
+				for _, a := range h.second(rps) {
+					if _, start := a.(Start); start {
+						t.Fatalf("starts more for the same load: %+v", a)
+					}
 				}
 			}
 		}
@@ -155,12 +176,12 @@ func TestLazyAgainstCounting(t *testing.T) {
 		if err := o.Check(); err != nil {
 			t.Fatal(err)
 		}
-		s, twin, w := NewLazy(unit, o), slowLazy{LazyOptions: o}, world{}
+		h, twin := host{s: NewLazy(unit, o, Bounds{})}, slowLazy{LazyOptions: o}
 		for i, rps := range loads().Draw(t, "loads") {
-			want := twin.wanted(rps, len(w.deployed))
-			w.apply(s.Step(rps, w.deployed))
-			if len(w.deployed) != want {
-				t.Fatalf("value %d, %g rps: %d instances, want %d", i, rps, len(w.deployed), want)
+			want := twin.wanted(rps, len(h.deployed))
+			h.second(rps)
+			if len(h.deployed) != want {
+				t.Fatalf("value %d, %g rps: %d instances, want %d", i, rps, len(h.deployed), want)
 			}
 		}
 	})
@@ -174,6 +195,16 @@ func TestOptionsChecked(t *testing.T) {
 	}
 	if err := DefaultLazy().Check(); err != nil {
 		t.Error(err)
+	}
+	for _, b := range []Bounds{{Min: -1}, {Max: -1}, {Min: 2, Max: 1}, {Idle: -1}} {
+		if b.Check() == nil {
+			t.Errorf("%+v is accepted", b)
+		}
+	}
+	for _, b := range []Bounds{{}, {Min: 2}, {Min: 2, Max: 2, Idle: time.Minute}} {
+		if err := b.Check(); err != nil {
+			t.Errorf("%+v: %v", b, err)
+		}
 	}
 }
 

@@ -20,9 +20,9 @@ func TestLazyBeatsEager(t *testing.T) {
 				p := workload.Defaults()
 				p.Shape = shape
 				series := p.Series(rate, 600, seed)
-				for i, scaler := range []func() scale.Scaler{
-					func() scale.Scaler { return scale.NewLazy(u, scale.DefaultLazy()) },
-					func() scale.Scaler { return scale.NewEager(u, scale.Last{}) },
+				for i, scaler := range []func() *scale.Scaler{
+					func() *scale.Scaler { return scale.NewLazy(u, scale.DefaultLazy(), scale.Bounds{}) },
+					func() *scale.Scaler { return scale.NewEager(u, scale.Last{}, scale.Bounds{}) },
 				} {
 					first, err := First(scaler(), series[0])
 					if err != nil {

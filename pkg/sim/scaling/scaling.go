@@ -43,7 +43,7 @@ type Decision struct {
 // Decided, when not nil, hears every action; Progress, when not nil, now and then
 // how many seconds have passed, and its error ends the run.
 type Options struct {
-	Scaler   scale.Scaler
+	Scaler   *scale.Scaler
 	First    []scale.Instance
 	Cold     func(profile.Row) time.Duration
 	Decided  func(Decision)
@@ -58,6 +58,7 @@ const often = 64
 type deployed struct {
 	scale.Instance
 	ready time.Duration
+	told  bool // the scaler knows that it is ready
 }
 
 type run struct {
@@ -65,18 +66,20 @@ type run struct {
 	now    time.Duration // the end of the second that is being looked at
 	all    []deployed    // oldest first
 	serial int
+	events []scale.Event // that the scaler is yet to be told
 	result Result
 }
 
 // Run feeds the loads, one a second and evenly spread over it, to the scaler.
-// It hears a second's load when the second ends; what it then starts serves
-// after its cold start. A request beyond what serving instances sustain at
-// their limits violates the objective.
+// It hears a second's load when the second ends, and at once what becomes of
+// instances; what it starts serves after its cold start. A request beyond what
+// serving instances sustain at their limits violates the objective.
 func Run(loads []float64, o Options) (Result, error) {
 	r := run{Options: o}
 	for _, in := range o.First {
 		r.add(in, 0)
 	}
+	r.tell()
 	var asked, late float64
 	for second, rps := range loads {
 		r.now = time.Duration(second) * time.Second
@@ -85,6 +88,7 @@ func Run(loads []float64, o Options) (Result, error) {
 		r.result.MaxInstances = max(r.result.MaxInstances, len(r.all))
 		r.result.InstanceSeconds += float64(len(r.all))
 		r.now += time.Second
+		r.serve()
 		if r.Progress != nil && second%often == often-1 {
 			if err := r.Progress(second + 1); err != nil {
 				return Result{}, err
@@ -93,11 +97,12 @@ func Run(loads []float64, o Options) (Result, error) {
 		if second == len(loads)-1 {
 			break // nothing comes after
 		}
-		for _, a := range o.Scaler.Step(rps, r.instances()) {
+		for _, a := range o.Scaler.Step(r.now, []scale.Event{scale.Load{RPS: rps}}, nil) {
 			if err := r.apply(second, rps, a); err != nil {
 				return Result{}, err
 			}
 		}
+		r.tell()
 	}
 	if asked > 0 {
 		r.result.SLOViolationRatio = late / asked
@@ -106,13 +111,14 @@ func Run(loads []float64, o Options) (Result, error) {
 }
 
 // First are the instances that a scaler starts for a first load.
-func First(scaler scale.Scaler, rps float64) ([]scale.Instance, error) {
+func First(scaler *scale.Scaler, rps float64) ([]scale.Instance, error) {
 	var out []scale.Instance
-	for _, a := range scaler.Step(rps, nil) {
-		if a.Start > maxInstances-len(out) {
+	for _, a := range scaler.Step(0, []scale.Event{scale.Load{RPS: rps}}, nil) {
+		start, _ := a.(scale.Start) // there is nothing to stop
+		if start.Count > maxInstances-len(out) {
 			return nil, tooMany(rps)
 		}
-		out = append(out, slices.Repeat([]scale.Instance{a.Like}, a.Start)...)
+		out = append(out, slices.Repeat([]scale.Instance{start.Like}, start.Count)...)
 	}
 	return out, nil
 }
@@ -152,20 +158,28 @@ func beyond(rps, capacity float64) float64 {
 }
 
 func (r *run) apply(second int, rps float64, a scale.Action) error {
-	if a.Start > maxInstances-len(r.all) {
-		return tooMany(rps)
+	d := Decision{Second: second + 1, RPS: rps}
+	switch a := a.(type) {
+	case scale.Start:
+		if a.Count > maxInstances-len(r.all) {
+			return tooMany(rps)
+		}
+		for range a.Count {
+			r.add(a.Like, r.now+r.Cold(a.Like.Request))
+		}
+		r.result.ColdStarts += a.Count
+		d.Start, d.Reason = a.Count, a.Reason
+	case scale.Stop:
+		gone := map[string]bool{}
+		for _, id := range a.IDs {
+			gone[id] = true
+			r.events = append(r.events, scale.Gone{ID: id})
+		}
+		r.all = slices.DeleteFunc(r.all, func(d deployed) bool { return gone[d.ID] })
+		d.Stop, d.Reason = len(a.IDs), a.Reason
 	}
-	for range a.Start {
-		r.add(a.Like, r.now+r.Cold(a.Like.Request))
-	}
-	r.result.ColdStarts += a.Start
-	gone := map[string]bool{}
-	for _, id := range a.Stop {
-		gone[id] = true
-	}
-	r.all = slices.DeleteFunc(r.all, func(d deployed) bool { return gone[d.ID] })
-	if r.Decided != nil {
-		r.Decided(Decision{Second: second + 1, RPS: rps, Start: a.Start, Stop: len(a.Stop), Instances: len(r.all), Reason: a.Reason})
+	if d.Instances = len(r.all); r.Decided != nil {
+		r.Decided(d)
 	}
 	return nil
 }
@@ -173,13 +187,32 @@ func (r *run) apply(second int, rps float64, a scale.Action) error {
 func (r *run) add(in scale.Instance, ready time.Duration) {
 	in.ID = strconv.Itoa(r.serial)
 	r.serial++
-	r.all = append(r.all, deployed{in, ready})
+	d := deployed{Instance: in, ready: ready, told: ready <= r.now}
+	r.all = append(r.all, d)
+	r.events = append(r.events, scale.Deployed{Instance: in})
+	if d.told {
+		r.events = append(r.events, scale.Ready{ID: in.ID})
+	}
 }
 
-func (r *run) instances() []scale.Instance {
-	out := make([]scale.Instance, len(r.all))
+// tell tells the scaler what has just become of instances: it decides about
+// nothing but a load.
+func (r *run) tell() {
+	r.Scaler.Step(r.now, r.events, nil)
+	r.events = r.events[:0]
+}
+
+// serve tells the scaler what has become ready by now, each at its time.
+func (r *run) serve() {
+	var ready []deployed
 	for i, d := range r.all {
-		out[i] = d.Instance
+		if !d.told && d.ready <= r.now {
+			r.all[i].told = true
+			ready = append(ready, d)
+		}
 	}
-	return out
+	slices.SortStableFunc(ready, func(a, b deployed) int { return cmp.Compare(a.ready, b.ready) })
+	for _, d := range ready {
+		r.Scaler.Step(d.ready, []scale.Event{scale.Ready{ID: d.ID}}, nil)
+	}
 }

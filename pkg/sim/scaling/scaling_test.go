@@ -2,6 +2,7 @@ package scaling
 
 import (
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -41,7 +42,7 @@ func repeat(unit scale.Instance, n int) []scale.Instance {
 // start, within a second too.
 func TestByHand(t *testing.T) {
 	u := unit(t)
-	eager := scale.NewEager(u, scale.Last{})
+	eager := scale.NewEager(u, scale.Last{}, scale.Bounds{})
 	u.Limit = u.Request
 	var heard []Decision
 	got, err := Run([]float64{10, 30, 30, 30, 10, 10}, Options{Scaler: eager, First: repeat(u, 1), Cold: cold(1500 * time.Millisecond),
@@ -61,17 +62,17 @@ func TestByHand(t *testing.T) {
 func TestLazyRises(t *testing.T) {
 	loads := []float64{10, 25, 25, 31, 10}
 	published := scale.LazyOptions{Window: 40, Out: 20, In: 30}
-	got, err := Run(loads, Options{Scaler: scale.NewLazy(unit(t), published), First: repeat(unit(t), 1), Cold: cold(0)})
+	got, err := Run(loads, Options{Scaler: scale.NewLazy(unit(t), published, scale.Bounds{}), First: repeat(unit(t), 1), Cold: cold(0)})
 	if want := (Result{SLOViolationRatio: 1.0 / 101, InstanceSeconds: 5, MaxInstances: 1}); err != nil || got != want {
 		t.Errorf("got %+v, %v, want %+v", got, err, want)
 	}
 }
 
 func TestTooMany(t *testing.T) {
-	if _, err := Run([]float64{1, 1e9, 1e9}, Options{Scaler: scale.NewEager(unit(t), scale.Last{}), Cold: cold(0)}); err == nil {
+	if _, err := Run([]float64{1, 1e9, 1e9}, Options{Scaler: scale.NewEager(unit(t), scale.Last{}, scale.Bounds{}), Cold: cold(0)}); err == nil {
 		t.Error("a hundred million instances are accepted")
 	}
-	if got, err := Run(nil, Options{Scaler: scale.NewEager(unit(t), scale.Last{})}); err != nil || got != (Result{}) {
+	if got, err := Run(nil, Options{Scaler: scale.NewEager(unit(t), scale.Last{}, scale.Bounds{})}); err != nil || got != (Result{}) {
 		t.Errorf("nothing comes to %+v, %v", got, err)
 	}
 }
@@ -86,12 +87,16 @@ func slow(loads []float64, o Options) (res Result) {
 	for i, in := range o.First {
 		in.ID = string(rune('A' + i))
 		all = append(all, unit{in, 0})
+		o.Scaler.Step(0, []scale.Event{scale.Deployed{Instance: in}, scale.Ready{ID: in.ID}}, nil)
 	}
 	var asked, late float64
 	for s, rps := range loads {
 		for ms := s * 1000; ms < (s+1)*1000; ms++ {
 			capacity := 0.0
 			for _, u := range all {
+				if u.ready == ms {
+					o.Scaler.Step(time.Duration(ms)*time.Millisecond, []scale.Event{scale.Ready{ID: u.ID}}, nil)
+				}
 				if u.ready <= ms {
 					capacity += u.Limit.ThroughputRPS
 				}
@@ -104,28 +109,25 @@ func slow(loads []float64, o Options) (res Result) {
 		if s == len(loads)-1 {
 			break
 		}
-		var deployed []scale.Instance
+		now := time.Duration(s+1) * time.Second
 		for _, u := range all {
-			deployed = append(deployed, u.Instance)
+			if u.ready == (s+1)*1000 {
+				o.Scaler.Step(now, []scale.Event{scale.Ready{ID: u.ID}}, nil)
+			}
 		}
-		for _, a := range o.Scaler.Step(rps, deployed) {
-			for range a.Start {
-				in := a.Like
-				in.ID = "n" + string(rune('A'+res.ColdStarts))
-				res.ColdStarts++
-				all = append(all, unit{in, (s+1)*1000 + int(o.Cold(in.Request).Milliseconds())})
-			}
-			var kept []unit
-			for _, u := range all {
-				stopped := false
-				for _, id := range a.Stop {
-					stopped = stopped || id == u.ID
+		for _, a := range o.Scaler.Step(now, []scale.Event{scale.Load{RPS: rps}}, nil) {
+			switch a := a.(type) {
+			case scale.Start:
+				for range a.Count {
+					in := a.Like
+					in.ID = "n" + string(rune('A'+res.ColdStarts))
+					res.ColdStarts++
+					all = append(all, unit{in, (s+1)*1000 + int(o.Cold(in.Request).Milliseconds())})
+					o.Scaler.Step(now, []scale.Event{scale.Deployed{Instance: in}}, nil)
 				}
-				if !stopped {
-					kept = append(kept, u)
-				}
+			case scale.Stop:
+				all = slices.DeleteFunc(all, func(u unit) bool { return slices.Contains(a.IDs, u.ID) })
 			}
-			all = kept
 		}
 	}
 	if asked > 0 {
@@ -138,16 +140,18 @@ func TestAgainstMilliseconds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		loads := rapid.SliceOfN(rapid.SampledFrom([]float64{0, 5, 10, 15, 30, 45, 90}), 1, 20).Draw(t, "loads")
 		name := rapid.SampledFrom([]string{"lazy", "eager", "heuristic"}).Draw(t, "scaler")
+		bounds := scale.Bounds{Min: rapid.IntRange(0, 2).Draw(t, "min"), Max: rapid.SampledFrom([]int{0, 2, 5}).Draw(t, "max")}
+		bounds.Idle = time.Duration(rapid.IntRange(0, 4).Draw(t, "idle")) * time.Second
 		options := Options{
 			First: repeat(unit(t), rapid.IntRange(0, 3).Draw(t, "first")),
 			Cold:  cold(time.Duration(rapid.SampledFrom([]int{0, 300, 1000, 2500}).Draw(t, "cold")) * time.Millisecond),
 		}
 		fresh := func() Options {
 			o := options
-			o.Scaler = map[string]scale.Scaler{
-				"lazy":      scale.NewLazy(unit(t), scale.LazyOptions{Window: 6, Out: 3, In: 4}),
-				"eager":     scale.NewEager(unit(t), scale.Last{}),
-				"heuristic": scale.NewHeuristic(rows, scale.Last{}),
+			o.Scaler = map[string]*scale.Scaler{
+				"lazy":      scale.NewLazy(unit(t), scale.LazyOptions{Window: 6, Out: 3, In: 4}, bounds),
+				"eager":     scale.NewEager(unit(t), scale.Last{}, bounds),
+				"heuristic": scale.NewHeuristic(rows, scale.Last{}, bounds),
 			}[name]
 			return o
 		}
