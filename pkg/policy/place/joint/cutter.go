@@ -14,32 +14,41 @@ const maxCuts = 100
 // choice is a configuration as the cutter sees it.
 type choice struct {
 	fn, opt int
-	shape   int
+	shape   int // its sides on the rasters, of cutter.shapes
 	rate    float64
 	mem     float64
 }
 
 // cutter finds the most valuable way to cut a GPU by guillotine cuts into
 // rectangles of configurations, by dynamic programming over all rectangles
-// [0, xs[i]) × [0, ys[j]) (Gilmore and Gomory 1965: unconstrained copies).
+// [0, xs[i]) × [0, ys[j]) (Gilmore and Gomory 1965, Multistage cutting stock
+// problems of two and more dimensions; of each configuration there may be any
+// number).
 type cutter struct {
 	xs, ys   raster
 	nx, ny   int
 	choices  [][]choice // by function
 	shapes   [][2]int   // distinct (x, y) of choices
-	fitX     [][]int    // fitX[i][a] is the place that remains of i after a
-	fitY     [][]int
-	value    []float64 // nx × ny
-	how      []int32   // ≥ 0 cut at x, as cutY + y, item -2-shape, none -1
+	shapeAt  []int32    // nx × ny: the shape of these sides, -1 if none
+	restX    [][]int    // restX[i][a] is the point that remains of i after a
+	restY    [][]int
 	best     []float64 // value by shape
 	bestOf   []choice
-	work     int64
-	ofShapes []int32
+	value    []float64 // nx × ny: of the best in the rectangle
+	decision []int32   // nx × ny: how value is reached
+	work     *int64    // counted here: sums in the program
 }
 
-const cutY = 1 << 20
+// How the best of a rectangle is reached, besides by a cut at the raster point
+// x, which is x itself.
+const (
+	nothing = -1            // nothing fits
+	shapes  = -2            // shape s is shapes - s
+	cutY    = 1 << 20       // a cut at the raster point y is cutY + y
+	smaller = math.MinInt32 // as that of a rectangle one point less wide or high
+)
 
-func newCutter(p *Problem, class int) *cutter {
+func newCutter(p *Problem, class int, work *int64) *cutter {
 	var ws, hs []int64
 	for f := range p.Funcs {
 		for _, o := range p.Funcs[f].Options {
@@ -48,17 +57,17 @@ func newCutter(p *Problem, class int) *cutter {
 			}
 		}
 	}
-	c := &cutter{xs: newRaster(ws, maxCuts, false), ys: newRaster(hs, maxCuts, false)}
+	c := &cutter{xs: newRaster(ws, maxCuts, false), ys: newRaster(hs, maxCuts, false), work: work}
 	c.nx, c.ny = len(c.xs.points), len(c.ys.points)
-	c.fitX, c.fitY = rests(c.xs), rests(c.ys)
-	c.value, c.how = make([]float64, c.nx*c.ny), make([]int32, c.nx*c.ny)
+	c.restX, c.restY = remainders(c.xs), remainders(c.ys)
+	c.value, c.decision = make([]float64, c.nx*c.ny), make([]int32, c.nx*c.ny)
 	c.index(p, class)
 	return c
 }
 
-// rests lists for each point where cuts can be (up to the half) and what then
-// remains.
-func rests(r raster) [][]int {
+// remainders lists for each point where cuts can be (up to the half) and what
+// then remains.
+func remainders(r raster) [][]int {
 	out := make([][]int, len(r.points))
 	for i, p := range r.points {
 		out[i] = []int{i}
@@ -69,10 +78,11 @@ func rests(r raster) [][]int {
 	return out
 }
 
+// index finds the shapes of all configurations that the class can host.
 func (c *cutter) index(p *Problem, class int) {
-	c.ofShapes = make([]int32, c.nx*c.ny)
-	for i := range c.ofShapes {
-		c.ofShapes[i] = -1
+	c.shapeAt = make([]int32, c.nx*c.ny)
+	for i := range c.shapeAt {
+		c.shapeAt[i] = -1
 	}
 	c.choices = make([][]choice, len(p.Funcs))
 	for f := range p.Funcs {
@@ -82,11 +92,11 @@ func (c *cutter) index(p *Problem, class int) {
 			}
 			x, y := c.xs.side(o.W), c.ys.side(o.H)
 			at := x*c.ny + y
-			if c.ofShapes[at] < 0 {
-				c.ofShapes[at] = int32(len(c.shapes))
+			if c.shapeAt[at] < 0 {
+				c.shapeAt[at] = int32(len(c.shapes))
 				c.shapes = append(c.shapes, [2]int{x, y})
 			}
-			c.choices[f] = append(c.choices[f], choice{f, i, int(c.ofShapes[at]), o.Rate, float64(o.Mem)})
+			c.choices[f] = append(c.choices[f], choice{f, i, int(c.shapeAt[at]), o.Rate, float64(o.Mem)})
 		}
 	}
 	c.best, c.bestOf = make([]float64, len(c.shapes)), make([]choice, len(c.shapes))
@@ -106,53 +116,46 @@ func (c *cutter) solve(price, cap []float64, mu float64) {
 				c.best[ch.shape], c.bestOf[ch.shape] = v, ch
 			}
 		}
-		c.work += int64(len(all))
+		*c.work += int64(len(all))
 	}
 	c.fill()
 }
 
+// fill runs the dynamic program, smaller rectangles first.
 func (c *cutter) fill() {
-	ny := c.ny
+	ny, work := c.ny, 0
 	for i := 1; i < c.nx; i++ {
 		for j := 1; j < ny; j++ {
 			at := i*ny + j
-			v, how := 0.0, int32(-1)
-			if left := c.value[at-ny]; left > v {
-				v, how = left, c.how[at-ny]
-			}
+			v, how := 0.0, int32(nothing)
 			// What fits a smaller rectangle fits here; the trace finds it there.
-			if below := c.value[at-1]; below > v {
-				v, how = below, c.how[at-1]
+			if less := max(c.value[at-ny], c.value[at-1]); less > v {
+				v, how = less, smaller
 			}
-			if how != -1 {
-				how = stay
-			}
-			if s := c.ofShapes[at]; s >= 0 && c.best[s] > v {
-				v, how = c.best[s], -2-s
+			if s := c.shapeAt[at]; s >= 0 && c.best[s] > v {
+				v, how = c.best[s], shapes-s
 			}
 			eps := 1e-12 * (1 + v)
-			for a, fit := 1, c.fitX[i]; a < len(fit); a++ {
-				if sum := c.value[a*ny+j] + c.value[fit[a]*ny+j]; sum > v+eps {
+			for a, rest := 1, c.restX[i]; a < len(rest); a++ {
+				if sum := c.value[a*ny+j] + c.value[rest[a]*ny+j]; sum > v+eps {
 					v, how = sum, int32(a)
 				}
 			}
 			row := c.value[i*ny : i*ny+ny]
-			for a, fit := 1, c.fitY[j]; a < len(fit); a++ {
-				if sum := row[a] + row[fit[a]]; sum > v+eps {
+			for a, rest := 1, c.restY[j]; a < len(rest); a++ {
+				if sum := row[a] + row[rest[a]]; sum > v+eps {
 					v, how = sum, int32(cutY+a)
 				}
 			}
-			c.work += int64(len(c.fitX[i]) + len(c.fitY[j]))
-			c.value[at], c.how[at] = v, how
+			work += len(c.restX[i]) + len(c.restY[j])
+			c.value[at], c.decision[at] = v, how
 		}
 	}
+	*c.work += int64(work)
 }
 
-// stay says that the best of a rectangle is that of a smaller one.
-const stay = math.MinInt32
-
-// within is the value of the best that a w × h rectangle can be cut into.
-func (c *cutter) within(w, h int64) float64 {
+// valueOf is the value of the best that a w × h rectangle can be cut into.
+func (c *cutter) valueOf(w, h int64) float64 {
 	return c.value[c.xs.floor(w)*c.ny+c.ys.floor(h)]
 }
 
@@ -161,38 +164,110 @@ func (c *cutter) within(w, h int64) float64 {
 func (c *cutter) cut(out []Item, p *Problem, in maxrect.Rect) []Item {
 	from := len(out)
 	out = c.trace(out, p, c.xs.floor(in.W), c.ys.floor(in.H), in.X, in.Y)
-	dens := func(it Item) float64 {
-		o := p.Funcs[it.Func].Options[it.Option]
-		s := c.ofShapes[c.xs.side(o.W)*c.ny+c.ys.side(o.H)]
+	density := func(it Item) float64 {
+		o := p.option(it)
+		s := c.shapeAt[c.xs.side(o.W)*c.ny+c.ys.side(o.H)]
 		return c.best[s] / (float64(o.W) * float64(o.H))
 	}
-	slices.SortStableFunc(out[from:], func(a, b Item) int { return cmp.Compare(dens(b), dens(a)) })
+	slices.SortStableFunc(out[from:], func(a, b Item) int { return cmp.Compare(density(b), density(a)) })
 	return out
 }
 
+// trace follows the decisions from the rectangle of i × j points at (x, y).
 func (c *cutter) trace(out []Item, p *Problem, i, j int, x, y int64) []Item {
 	ny := c.ny
-	for c.how[i*ny+j] == stay {
+	for c.decision[i*ny+j] == smaller {
 		if c.value[(i-1)*ny+j] == c.value[i*ny+j] {
 			i--
 		} else {
 			j--
 		}
 	}
-	switch how := c.how[i*ny+j]; {
-	case i == 0 || j == 0 || how == -1:
+	switch how := c.decision[i*ny+j]; {
+	case i == 0 || j == 0 || how == nothing:
 	case how >= cutY:
 		a := int(how - cutY)
 		out = c.trace(out, p, i, a, x, y)
-		out = c.trace(out, p, i, c.fitY[j][a], x, y+c.ys.points[a])
+		out = c.trace(out, p, i, c.restY[j][a], x, y+c.ys.points[a])
 	case how >= 0:
 		a := int(how)
 		out = c.trace(out, p, a, j, x, y)
-		out = c.trace(out, p, c.fitX[i][a], j, x+c.xs.points[a], y)
+		out = c.trace(out, p, c.restX[i][a], j, x+c.xs.points[a], y)
 	default:
-		ch := c.bestOf[-2-how]
+		ch := c.bestOf[shapes-how]
 		o := p.Funcs[ch.fn].Options[ch.opt]
 		out = append(out, Item{Func: ch.fn, Option: ch.opt, At: maxrect.Rect{X: x, Y: y, W: o.W, H: o.H}})
 	}
 	return out
+}
+
+// raster is the points along one side of a GPU where an edge can lie when
+// everything is pushed to one end: the sums of sides, which are enough to look
+// at (normal patterns: Herz 1972; Christofides and Whitlock 1977). Where there
+// would be too many, points are evenly spaced and sides are rounded to them.
+type raster struct {
+	points []int64 // ascending, from 0 to One
+	exact  bool
+	down   bool // sides are rounded down, not up
+}
+
+// newRaster is the raster of these sides with at most limit points. Rounding
+// sides up keeps what is packed packable; rounding them down keeps a bound.
+func newRaster(sides []int64, limit int, down bool) raster {
+	sides = slices.Clone(sides)
+	slices.Sort(sides)
+	sides = slices.Compact(sides)
+	if points := sums(sides, limit); points != nil {
+		return raster{points: points, exact: true, down: down}
+	}
+	even := make([]int64, limit)
+	for i := range even {
+		even[i] = int64(i) * One / int64(limit-1)
+	}
+	return raster{points: even, down: down}
+}
+
+// sums are all sums of sides up to One, and One; nil when there are more than
+// limit.
+func sums(sides []int64, limit int) []int64 {
+	seen := map[int64]bool{0: true}
+	queue := []int64{0}
+	for len(queue) > 0 {
+		at := queue[len(queue)-1]
+		queue = queue[:len(queue)-1]
+		for _, s := range sides {
+			if next := at + s; next <= One && !seen[next] {
+				if len(seen) >= limit {
+					return nil
+				}
+				seen[next] = true
+				queue = append(queue, next)
+			}
+		}
+	}
+	seen[One] = true
+	points := make([]int64, 0, len(seen))
+	for p := range seen {
+		points = append(points, p)
+	}
+	slices.Sort(points)
+	return points
+}
+
+// floor is the last point that is at most v.
+func (r raster) floor(v int64) int {
+	i, found := slices.BinarySearch(r.points, v)
+	if found {
+		return i
+	}
+	return i - 1
+}
+
+// side is the point that stands for a side.
+func (r raster) side(v int64) int {
+	i, found := slices.BinarySearch(r.points, v)
+	if found || !r.down {
+		return i
+	}
+	return i - 1
 }

@@ -75,10 +75,10 @@ func TestEnlarge(t *testing.T) {
 		t.Errorf("%d GPUs, bound %d: %+v", used, sol.Bound, sol.Groups)
 	}
 	s := newSolver(&p, Options{})
-	h, left := s.host(0, nil), []float64{1.1, 1.1, 0, 0, 0, 0}
+	h, left := s.newHost(0, nil), []float64{1.1, 1.1, 0, 0, 0, 0}
 	for f := range 2 {
 		it := Item{Func: f, Option: 0}
-		s.spot(h, &it)
+		s.makeRoom(h, &it)
 		s.serve(h, it, left)
 	}
 	s.enlarge(h, []float64{1, 1, 1, 1, 1, 1}, left)
@@ -121,9 +121,9 @@ func TestWeightsCount(t *testing.T) {
 func TestUnsolvedProgram(t *testing.T) {
 	p := batches(20, 0.05, 1)
 	s := newSolver(&p, Options{})
-	s.alone()
+	s.findSolo()
 	s.work += rootWork
-	root := s.generate(s.wants, s.counts())
+	root := s.generate(s.demand, s.counts())
 	gpus := 0.0
 	for _, u := range root.use {
 		gpus += u.count

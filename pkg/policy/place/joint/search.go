@@ -5,33 +5,30 @@ import (
 	"slices"
 )
 
-// defaultWork bounds the rounding and the search so that a plan takes well under
-// a second.
-const defaultWork = 10_000_000
-
 // minHosts is how many GPUs the search has to choose among, if there are so
 // many: it opens some that were decided.
 const minHosts = 8
 
 // search lowers the number of GPUs towards target, or what is left when there
-// are no more of them, by ruin and recreate (Schrimpf et al. 2000): a few GPUs
-// are emptied and filled anew at prices that vary.
-func (s *solver) search(d *draft, price []float64, target int) {
+// are no more of them, by ruin and recreate (Schrimpf et al. 2000, Record
+// breaking optimization results using the ruin and recreate principle): a few
+// GPUs are emptied and filled anew at prices that vary.
+func (s *solver) search(d *draft, price []float64, target int, until int64) {
 	s.reopen(d)
 	best := slices.Clone(d.hosts)
 	decided := 0
 	for _, g := range d.groups {
 		decided += g.Count
 	}
-	short := sum(s.rest(d.served)) > 0
-	for len(d.hosts) > 0 && !s.spent() {
+	short := sum(s.unservedSingle(d.served)) > 0
+	for len(d.hosts) > 0 && !s.spent(until) {
 		if !short {
-			if decided+len(d.hosts) <= target || !loose(d) {
+			if decided+len(d.hosts) <= target || !slices.ContainsFunc(d.hosts, func(h *host) bool { return h.pinned == 0 }) {
 				break
 			}
 			s.drop(d, price)
 		}
-		if !s.repair(d, price) {
+		if !s.repair(d, price, until) {
 			break
 		}
 		best, short = slices.Clone(d.hosts), false
@@ -43,25 +40,12 @@ func (s *solver) search(d *draft, price []float64, target int) {
 	s.recount(d)
 }
 
-func (s *solver) spent() bool { return s.done() >= s.limit || s.expired() }
-
-func (s *solver) expired() bool { return s.o.Expired != nil && s.o.Expired() }
-
-// done is the work done so far.
-func (s *solver) done() int64 {
-	work := s.work
-	for _, c := range s.cutters {
-		work += c.work
-	}
-	return work
-}
-
 // reopen lets the search change decided GPUs, too, when there are few others.
 func (s *solver) reopen(d *draft) {
 	for len(d.hosts) < minHosts && len(d.groups) > 0 {
 		at := s.rng.Below(len(d.groups))
 		g := &d.groups[at]
-		d.hosts = append(d.hosts, s.host(g.GPU.Class, g.GPU.Items))
+		d.hosts = append(d.hosts, s.newHost(g.GPU.Class, g.GPU.Items))
 		if g.Count--; g.Count == 0 {
 			d.groups = slices.Delete(d.groups, at, at+1)
 		}
@@ -73,24 +57,21 @@ func (s *solver) recount(d *draft) {
 	clear(d.served)
 	for _, g := range d.groups {
 		for _, it := range g.GPU.Items {
-			d.served[it.Func] += float64(g.Count) * s.rate(it)
+			d.served[it.Func] += float64(g.Count) * s.p.option(it).Rate
 		}
 	}
 	for _, h := range d.hosts {
-		for _, it := range h.items {
-			d.served[it.Func] += s.rate(it)
-		}
+		d.serve(h.items, s.p)
 	}
 }
 
-func (s *solver) rate(it Item) float64 { return s.p.Funcs[it.Func].Options[it.Option].Rate }
-
-// drop closes the GPU that serves the least, of those that may be.
+// drop closes the GPU that serves the least, of those without spanning
+// instances.
 func (s *solver) drop(d *draft, price []float64) {
 	worth := func(h *host) float64 {
 		total := 0.0
 		for _, it := range h.items {
-			total += price[it.Func] * s.rate(it)
+			total += price[it.Func] * s.p.option(it).Rate
 		}
 		return total
 	}
@@ -107,17 +88,27 @@ func (s *solver) drop(d *draft, price []float64) {
 	s.recount(d)
 }
 
+// patience is how often the search tries without leaving less.
+const patience = 4000
+
+// A worse plan is taken if it leaves at most so much more, in GPUs, times a
+// random number: at first, and what each plan taken makes of that.
+const (
+	startHeat = 0.05
+	cooling   = 0.9995
+)
+
 // repair ruins and recreates until nothing is left. It says whether it came to
 // that before its work was spent; otherwise the least that was left stays.
-func (s *solver) repair(d *draft, price []float64) bool {
-	cost := s.cost(s.rest(d.served), price)
+func (s *solver) repair(d *draft, price []float64, until int64) bool {
+	cost := s.costLeft(d, price)
 	least, best := cost, slices.Clone(d.hosts)
 	heat, since := startHeat, 0
-	for cost > 0 && len(d.hosts) > 0 && since < patience && !s.spent() {
+	for cost > 0 && len(d.hosts) > 0 && since < patience && !s.spent(until) {
 		old, served := slices.Clone(d.hosts), slices.Clone(d.served)
 		s.recreate(d, price, s.ruin(d))
 		since++
-		now := s.cost(s.rest(d.served), price)
+		now := s.costLeft(d, price)
 		if now > cost+heat*s.rng.Unit() {
 			d.hosts, d.served = old, served
 			continue
@@ -136,18 +127,10 @@ func (s *solver) repair(d *draft, price []float64) bool {
 	return true
 }
 
-// patience is how often the search tries without leaving less.
-const patience = 4000
-
-// A worse plan is taken if it leaves at most so much more, in GPUs.
-const (
-	startHeat = 0.05
-	cooling   = 0.9995
-)
-
-func (s *solver) cost(left, price []float64) float64 {
+// costLeft is what is left of functions that span one GPU, in GPUs.
+func (s *solver) costLeft(d *draft, price []float64) float64 {
 	total := 0.0
-	for f, v := range left {
+	for f, v := range s.unservedSingle(d.served) {
 		total += v * price[f]
 	}
 	return total
@@ -164,16 +147,15 @@ func (s *solver) ruin(d *draft) []int {
 	}
 	for _, i := range at {
 		old := d.hosts[i]
-		keep := slices.Clone(old.items[:old.pinned])
+		stay := slices.Clone(old.items[:old.pinned])
 		if s.rng.Below(2) == 0 {
 			for _, it := range old.items[old.pinned:] {
 				if s.rng.Below(2) == 0 {
-					keep = append(keep, it)
+					stay = append(stay, it)
 				}
 			}
 		}
-		d.hosts[i] = s.host(old.class, keep)
-		d.hosts[i].node, d.hosts[i].pinned = old.node, old.pinned
+		d.hosts[i] = s.reopened(old, stay)
 	}
 	s.recount(d)
 	return at
@@ -181,7 +163,7 @@ func (s *solver) ruin(d *draft) []int {
 
 // recreate fills the GPUs again, at prices that vary.
 func (s *solver) recreate(d *draft, price []float64, at []int) {
-	left := s.rest(d.served)
+	left := s.unservedSingle(d.served)
 	varied := make([]float64, len(price))
 	spread := 0.5 * s.rng.Unit()
 	for f := range price {
@@ -194,19 +176,19 @@ func (s *solver) recreate(d *draft, price []float64, at []int) {
 	s.recount(d)
 }
 
-// fillVaried fills a GPU at a price of memory that varies, too.
+// fillVaried fills a GPU; where memory is limited, at a price and weight of
+// memory that vary, too.
 func (s *solver) fillVaried(h *host, price, left []float64) {
-	room := s.p.Classes[h.class].Room
-	if room == Unlimited || room <= 0 {
-		s.fill(h, price, left)
+	at := s.prices(h.class, price)
+	if room := s.p.Classes[h.class].Room; room == Unlimited || room <= 0 {
+		s.fill(h, at, left)
 		return
 	}
-	mu := s.mu[h.class]
-	s.mu[h.class], s.heavy = mu*2*s.rng.Unit(), s.rng.Unit()
+	at.mem *= 2 * s.rng.Unit()
+	at.memWeight = s.rng.Unit()
 	if s.rng.Below(2) == 0 {
-		s.fill(h, price, left)
+		s.fill(h, at, left)
 	} else {
-		s.fillUp(h, price, left)
+		s.topUp(h, at, left)
 	}
-	s.mu[h.class], s.heavy = mu, 0
 }

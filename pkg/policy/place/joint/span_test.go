@@ -32,7 +32,7 @@ func (w *spanTwin) least(most int) int {
 // serve says whether what is left of function f and those after it can be
 // served besides what the GPUs host, f by options from on.
 func (w *spanTwin) serve(gpus [][]Item, f, from int, left float64) bool {
-	if left <= none {
+	if left <= tolerance {
 		if f++; f == len(w.p.Funcs) {
 			return true
 		}
