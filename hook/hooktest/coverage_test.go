@@ -35,7 +35,7 @@ func (s symbol) wrapped() bool { return s.hook != "PASS" }
 const streamless = "((CUstream)0)"
 
 var (
-	rowHead  = regexp.MustCompile(`(?m)^CU\((\w+), (\d+), (NONE|PTSZ|PTDS), ([A-Z]+), (YES|LATER), (.*),`)
+	rowHead  = regexp.MustCompile(`(?m)^CU\((\w+), (\d+), (NONE|PTSZ|PTDS), ([A-Z]+), ([A-Z]+), (.*),`)
 	nameOnly = regexp.MustCompile(`(?m)^CU_NAME\((\w+)\)$`)
 	rowWork  = []string{"LAUNCH", "COPY", "SYNC"}
 )
@@ -53,7 +53,7 @@ func symbols(t *testing.T) (rows []symbol, names []string) {
 			t.Fatal(err)
 		}
 		stream, _, _ := strings.Cut(m[6], ", (")
-		rows = append(rows, symbol{m[1], since, m[3], m[4], m[5] == "YES", stream})
+		rows = append(rows, symbol{m[1], since, m[3], m[4], m[5] != "LATER", stream})
 	}
 	if n := strings.Count(string(list), "\nCU("); n != len(rows) || n < 480 {
 		t.Fatalf("%d rows understood of %d", len(rows), n)

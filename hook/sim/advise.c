@@ -2,15 +2,11 @@
  * changes nothing: the simulated memory has one speed. */
 #include "managed.h"
 
-CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags)
+CUresult sim_cuMemAllocManaged(struct ctx *c, CUdeviceptr *dptr, size_t bytesize, unsigned int flags)
 {
-    struct ctx *c;
-    CUresult r = sim_begin_unsafe(&c);
-    if (r != CUDA_SUCCESS)
-        return r;
     if (!dptr || !bytesize || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
-    return sim_end(managed_alloc(c, dptr, bytesize, flags));
+        return CUDA_ERROR_INVALID_VALUE;
+    return managed_alloc(c, dptr, bytesize, flags);
 }
 
 static void advise(struct stretch *st, CUmem_advise advice, int where)
@@ -41,29 +37,27 @@ static bool needs_place(CUmem_advise advice)
            advice == CU_MEM_ADVISE_UNSET_ACCESSED_BY;
 }
 
-CUresult cuMemAdvise_v2(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUmemLocation location)
+CUresult sim_cuMemAdvise_v2(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUmemLocation location)
 {
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
     struct range *g = managed_find(devPtr, count);
     int where = NOWHERE;
     if (!g || advice < CU_MEM_ADVISE_SET_READ_MOSTLY || advice > CU_MEM_ADVISE_UNSET_ACCESSED_BY)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult r = CUDA_SUCCESS;
     if (needs_place(advice) && (r = managed_where(&location, &where)) != CUDA_SUCCESS)
-        return sim_end(r);
+        return r;
     struct stretch *st = managed_cut(g, devPtr, count);
     if (!st)
-        return sim_end(CUDA_ERROR_OUT_OF_MEMORY);
+        return CUDA_ERROR_OUT_OF_MEMORY;
     for (; st && st->base < devPtr + count; st = st->next)
         advise(st, advice, where);
     managed_join(g);
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuMemAdvise(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUdevice device)
+CUresult sim_cuMemAdvise(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUdevice device)
 {
-    return cuMemAdvise_v2(devPtr, count, advice, managed_location(device));
+    return sim_cuMemAdvise_v2(devPtr, count, advice, managed_location(device));
 }
 
 /* ---- what is known of a range ---- */
@@ -142,42 +136,34 @@ static CUresult tell(void *data, size_t size, CUmem_range_attribute attribute, s
     }
 }
 
-CUresult cuMemRangeGetAttributes(void **data, size_t *dataSizes, CUmem_range_attribute *attributes,
-                                 size_t numAttributes, CUdeviceptr devPtr, size_t count)
+CUresult sim_cuMemRangeGetAttributes(void **data, size_t *dataSizes, CUmem_range_attribute *attributes,
+                                     size_t numAttributes, CUdeviceptr devPtr, size_t count)
 {
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
     struct range *g = managed_find(devPtr, count);
     if (!g || !data || !dataSizes || !attributes || !numAttributes)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult r = CUDA_SUCCESS;
     for (size_t i = 0; i < numAttributes && r == CUDA_SUCCESS; i++)
         r = tell(data[i], dataSizes[i], attributes[i], g, devPtr, count);
     managed_join(g);
-    return sim_end(r);
+    return r;
 }
 
-CUresult cuMemRangeGetAttribute(void *data, size_t dataSize, CUmem_range_attribute attribute, CUdeviceptr devPtr,
-                                size_t count)
+CUresult sim_cuMemRangeGetAttribute(void *data, size_t dataSize, CUmem_range_attribute attribute, CUdeviceptr devPtr,
+                                    size_t count)
 {
-    return cuMemRangeGetAttributes(&data, &dataSize, &attribute, 1, devPtr, count);
+    return sim_cuMemRangeGetAttributes(&data, &dataSize, &attribute, 1, devPtr, count);
 }
 
-CUresult cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size_t length, unsigned int flags)
+CUresult sim_cuStreamAttachMemAsync(struct stream *s, CUstream hStream, CUdeviceptr dptr, size_t length,
+                                    unsigned int flags)
 {
-    struct ctx *c;
-    CUresult r = sim_begin(&c);
-    if (r != CUDA_SUCCESS)
-        return r;
-    struct stream *s = stream_get(c, hStream, &r);
-    if (!s)
-        return sim_end(r);
     struct range *g = range_find(dptr);
     if (!g || g->kind != R_MANAGED || g->base != dptr || (length && length != g->size))
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST && flags != CU_MEM_ATTACH_SINGLE)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     if (flags == CU_MEM_ATTACH_SINGLE && s->kind == S_LEGACY)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
-    return sim_end(CUDA_SUCCESS); /* everybody may touch it at any time: concurrentManagedAccess */
+        return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_SUCCESS; /* everybody may touch it at any time: concurrentManagedAccess */
 }

@@ -132,101 +132,67 @@ static void drop(struct array *a)
     free(a);
 }
 
-static CUresult create(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *d)
+static CUresult create(struct ctx *c, CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *d)
 {
-    struct ctx *c;
-    CUresult r = sim_begin_unsafe(&c);
+    CUresult r = check(d);
     if (r != CUDA_SUCCESS)
         return r;
-    if ((r = check(d)) != CUDA_SUCCESS)
-        return sim_end(r);
     struct array *a = calloc(1, sizeof *a);
     if (!a)
-        return sim_end(CUDA_ERROR_OUT_OF_MEMORY);
+        return CUDA_ERROR_OUT_OF_MEMORY;
     lay_out(a, d, 0);
     r = place(c, a, 1);
     if (r == CUDA_SUCCESS)
         *out = (CUarray)a;
     else
         drop(a);
-    return sim_end(r);
+    return r;
 }
 
-CUresult cuArray3DCreate_v2(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *pAllocateArray)
+CUresult sim_cuArray3DCreate_v2(struct ctx *c, CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *pAllocateArray)
 {
-    return pHandle && pAllocateArray ? create(pHandle, pAllocateArray) : CUDA_ERROR_INVALID_VALUE;
+    return pHandle && pAllocateArray ? create(c, pHandle, pAllocateArray) : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *pAllocateArray)
+CUresult sim_cuArrayCreate_v2(struct ctx *c, CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *pAllocateArray)
 {
     const CUDA_ARRAY_DESCRIPTOR *p = pAllocateArray;
     if (!pHandle || !p)
         return CUDA_ERROR_INVALID_VALUE;
     CUDA_ARRAY3D_DESCRIPTOR d = {.Width = p->Width, .Height = p->Height, .Format = p->Format,
                                  .NumChannels = p->NumChannels};
-    return create(pHandle, &d);
+    return create(c, pHandle, &d);
 }
 
-/* Opens a call on an array: on success the lock is held. */
-static CUresult begin(CUarray h, struct array **a)
+CUresult sim_cuArrayDestroy(CUarray hArray)
 {
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
-    *a = (struct array *)h;
-    return handle_is(h, H_ARRAY) ? r : sim_end(CUDA_ERROR_INVALID_HANDLE);
-}
-
-CUresult cuArrayDestroy(CUarray hArray)
-{
-    struct array *a;
-    CUresult r = begin(hArray, &a);
-    if (r != CUDA_SUCCESS)
-        return r;
+    struct array *a = handle_of(hArray, H_ARRAY);
+    if (!a)
+        return CUDA_ERROR_INVALID_HANDLE;
     if (a->of) /* goes with its mipmapped array */
-        return sim_end(CUDA_ERROR_INVALID_HANDLE);
+        return CUDA_ERROR_INVALID_HANDLE;
     drop(a);
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *pArrayDescriptor, CUarray hArray)
+CUresult sim_cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *pArrayDescriptor, CUarray hArray)
 {
-    struct array *a;
-    CUresult r = begin(hArray, &a);
-    if (r != CUDA_SUCCESS)
-        return r;
+    struct array *a = handle_of(hArray, H_ARRAY);
+    if (!a)
+        return CUDA_ERROR_INVALID_HANDLE;
     if (pArrayDescriptor)
         *pArrayDescriptor = a->desc;
-    return sim_end(pArrayDescriptor ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+    return pArrayDescriptor ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *pArrayDescriptor, CUarray hArray)
+CUresult sim_cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *pArrayDescriptor, CUarray hArray)
 {
     CUDA_ARRAY3D_DESCRIPTOR d;
-    CUresult r = cuArray3DGetDescriptor_v2(&d, hArray);
+    CUresult r = sim_cuArray3DGetDescriptor_v2(&d, hArray);
     if (r != CUDA_SUCCESS || !pArrayDescriptor)
         return r != CUDA_SUCCESS ? r : CUDA_ERROR_INVALID_VALUE;
     *pArrayDescriptor = (CUDA_ARRAY_DESCRIPTOR){d.Width, d.Height, d.Format, d.NumChannels};
     return CUDA_SUCCESS;
-}
-
-/* Only arrays of several planes have planes, and only those whose mapping is
- * deferred have requirements to be told; neither kind is made here. */
-CUresult cuArrayGetPlane(CUarray *pPlaneArray, CUarray hArray, unsigned int planeIdx)
-{
-    struct array *a;
-    (void)pPlaneArray, (void)planeIdx;
-    CUresult r = begin(hArray, &a);
-    return r != CUDA_SUCCESS ? r : sim_end(CUDA_ERROR_INVALID_VALUE);
-}
-
-CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements, CUarray array,
-                                      CUdevice device)
-{
-    struct array *a;
-    (void)memoryRequirements, (void)device;
-    CUresult r = begin(array, &a);
-    return r != CUDA_SUCCESS ? r : sim_end(CUDA_ERROR_INVALID_VALUE);
 }
 
 /* ---- mipmapped arrays ---- */
@@ -251,22 +217,19 @@ static void drop_mipmap(struct mipmap *m)
     free(m);
 }
 
-CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *pMipmappedArrayDesc,
-                                unsigned int numMipmapLevels)
+CUresult sim_cuMipmappedArrayCreate(struct ctx *c, CUmipmappedArray *pHandle,
+                                    const CUDA_ARRAY3D_DESCRIPTOR *pMipmappedArrayDesc, unsigned int numMipmapLevels)
 {
     const CUDA_ARRAY3D_DESCRIPTOR *d = pMipmappedArrayDesc;
-    struct ctx *c;
-    CUresult r = sim_begin_unsafe(&c);
+    if (!pHandle || !d || !numMipmapLevels)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult r = check(d);
     if (r != CUDA_SUCCESS)
         return r;
-    if (!pHandle || !d || !numMipmapLevels)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
-    if ((r = check(d)) != CUDA_SUCCESS)
-        return sim_end(r);
     unsigned n = levels_of(d, numMipmapLevels);
     struct mipmap *m = calloc(1, sizeof *m + n * sizeof m->level[0]);
     if (!m)
-        return sim_end(CUDA_ERROR_OUT_OF_MEMORY);
+        return CUDA_ERROR_OUT_OF_MEMORY;
     m->n = n;
     for (unsigned i = 0; i < n; i++) {
         lay_out(&m->level[i], d, i);
@@ -279,45 +242,25 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle, const CUDA_ARRAY3D_DE
         *pHandle = (CUmipmappedArray)m;
     else
         drop_mipmap(m);
-    return sim_end(r);
+    return r;
 }
 
-static CUresult begin_mipmap(CUmipmappedArray h, struct mipmap **m)
+CUresult sim_cuMipmappedArrayGetLevel(CUarray *pLevelArray, CUmipmappedArray hMipmappedArray, unsigned int level)
 {
-    CUresult r = sim_begin(NULL);
-    *m = (struct mipmap *)h;
-    if (r != CUDA_SUCCESS)
-        return r;
-    return handle_is(h, H_MIPMAP) ? r : sim_end(CUDA_ERROR_INVALID_HANDLE);
-}
-
-CUresult cuMipmappedArrayGetLevel(CUarray *pLevelArray, CUmipmappedArray hMipmappedArray, unsigned int level)
-{
-    struct mipmap *m;
-    CUresult r = begin_mipmap(hMipmappedArray, &m);
-    if (r != CUDA_SUCCESS)
-        return r;
+    struct mipmap *m = handle_of(hMipmappedArray, H_MIPMAP);
+    if (!m)
+        return CUDA_ERROR_INVALID_HANDLE;
     if (!pLevelArray || level >= m->n)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     *pLevelArray = (CUarray)&m->level[level];
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements,
-                                               CUmipmappedArray mipmap, CUdevice device)
+CUresult sim_cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray)
 {
-    struct mipmap *m;
-    (void)memoryRequirements, (void)device;
-    CUresult r = begin_mipmap(mipmap, &m);
-    return r != CUDA_SUCCESS ? r : sim_end(CUDA_ERROR_INVALID_VALUE);
-}
-
-CUresult cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray)
-{
-    struct mipmap *m;
-    CUresult r = begin_mipmap(hMipmappedArray, &m);
-    if (r != CUDA_SUCCESS)
-        return r;
+    struct mipmap *m = handle_of(hMipmappedArray, H_MIPMAP);
+    if (!m)
+        return CUDA_ERROR_INVALID_HANDLE;
     drop_mipmap(m);
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }

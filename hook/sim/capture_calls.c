@@ -6,18 +6,6 @@
 struct capture *g_captures;
 static uint64_t last_id;
 
-/* Opens a call on a stream: on success the lock is held. These calls look at the
- * legacy stream too, which no others may use while a blocking stream captures. */
-static CUresult begin(CUstream h, struct stream **s)
-{
-    struct ctx *c;
-    CUresult r = sim_begin(&c);
-    if (r != CUDA_SUCCESS)
-        return r;
-    *s = stream_find(c, h, &r);
-    return *s ? CUDA_SUCCESS : sim_end(r);
-}
-
 static bool join_at(struct stream *s, const CUgraphNode *deps, const CUgraphEdgeData *data, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -61,32 +49,32 @@ static CUresult can_start(const struct stream *s, CUstreamCaptureMode mode)
     return s->capture ? CUDA_ERROR_ILLEGAL_STATE : CUDA_SUCCESS;
 }
 
-CUresult cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode)
+CUresult sim_cuStreamBeginCapture_v2(struct ctx *c, CUstream hStream, CUstreamCaptureMode mode)
 {
-    struct stream *s;
-    CUresult r = begin(hStream, &s);
-    if (r != CUDA_SUCCESS)
+    CUresult r;
+    struct stream *s = stream_find(c, hStream, &r);
+    if (!s)
         return r;
     r = can_start(s, mode);
-    return sim_end(r != CUDA_SUCCESS ? r : start(s, NULL, mode));
+    return r != CUDA_SUCCESS ? r : start(s, NULL, mode);
 }
 
-CUresult cuStreamBeginCapture(CUstream hStream)
+CUresult sim_cuStreamBeginCapture(struct ctx *c, CUstream hStream)
 {
-    return cuStreamBeginCapture_v2(hStream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+    return sim_cuStreamBeginCapture_v2(c, hStream, CU_STREAM_CAPTURE_MODE_GLOBAL);
 }
 
-CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph, const CUgraphNode *dependencies,
-                                     const CUgraphEdgeData *dependencyData, size_t numDependencies,
-                                     CUstreamCaptureMode mode)
+CUresult sim_cuStreamBeginCaptureToGraph(struct ctx *c, CUstream hStream, CUgraph hGraph,
+                                         const CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData,
+                                         size_t numDependencies, CUstreamCaptureMode mode)
 {
-    struct stream *s;
     struct graph *g = (struct graph *)hGraph;
-    CUresult r = begin(hStream, &s);
-    if (r != CUDA_SUCCESS)
+    CUresult r;
+    struct stream *s = stream_find(c, hStream, &r);
+    if (!s)
         return r;
     if (!graph_is(g) || g->capture || !edges_valid(g, dependencies, numDependencies))
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     r = can_start(s, mode);
     if (r == CUDA_SUCCESS)
         r = start(s, g, mode);
@@ -94,7 +82,7 @@ CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph, const CUg
         capture_end(s->capture);
         r = CUDA_ERROR_OUT_OF_MEMORY;
     }
-    return sim_end(r);
+    return r;
 }
 
 /* Marks all that a stream's next node would come after. */
@@ -157,90 +145,90 @@ static CUresult finish(struct stream *s, CUgraph *out)
     return r;
 }
 
-CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
+CUresult sim_cuStreamEndCapture(struct ctx *c, CUstream hStream, CUgraph *phGraph)
 {
-    struct stream *s;
-    CUresult r = begin(hStream, &s);
-    if (r != CUDA_SUCCESS)
+    CUresult r;
+    struct stream *s = stream_find(c, hStream, &r);
+    if (!s)
         return r;
     if (!phGraph)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     *phGraph = NULL;
-    return sim_end(finish(s, phGraph));
+    return finish(s, phGraph);
 }
 
-CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *captureStatus)
+CUresult sim_cuStreamIsCapturing(struct ctx *c, CUstream hStream, CUstreamCaptureStatus *captureStatus)
 {
-    return cuStreamGetCaptureInfo(hStream, captureStatus, NULL);
+    return sim_cuStreamGetCaptureInfo(c, hStream, captureStatus, NULL);
 }
 
-CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out,
-                                   CUgraph *graph_out, const CUgraphNode **dependencies_out,
-                                   const CUgraphEdgeData **edgeData_out, size_t *numDependencies_out)
+CUresult sim_cuStreamGetCaptureInfo_v3(struct ctx *c, CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
+                                       cuuint64_t *id_out, CUgraph *graph_out, const CUgraphNode **dependencies_out,
+                                       const CUgraphEdgeData **edgeData_out, size_t *numDependencies_out)
 {
-    struct stream *s;
-    CUresult r = begin(hStream, &s);
-    if (r != CUDA_SUCCESS)
+    CUresult r;
+    struct stream *s = stream_find(c, hStream, &r);
+    if (!s)
         return r;
     if (!captureStatus_out)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     if (s->kind == S_LEGACY && capture_blocks_legacy(s->ctx))
-        return sim_end(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
-    const struct capture *c = s->capture;
-    *captureStatus_out = !c           ? CU_STREAM_CAPTURE_STATUS_NONE
-                         : c->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
-                                      : CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    if (!c || c->invalid)
-        return sim_end(CUDA_SUCCESS);
+        return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    const struct capture *capture = s->capture;
+    *captureStatus_out = !capture           ? CU_STREAM_CAPTURE_STATUS_NONE
+                         : capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
+                                            : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    if (!capture || capture->invalid)
+        return CUDA_SUCCESS;
     if (id_out)
-        *id_out = c->id;
+        *id_out = capture->id;
     if (graph_out)
-        *graph_out = (CUgraph)c->graph;
+        *graph_out = (CUgraph)capture->graph;
     if (dependencies_out)
         *dependencies_out = (const CUgraphNode *)(const void *)s->deps->v;
     if (edgeData_out)
         *edgeData_out = s->deps->data;
     if (numDependencies_out)
         *numDependencies_out = s->deps->n;
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuStreamGetCaptureInfo_v2(CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out,
-                                   CUgraph *graph_out, const CUgraphNode **dependencies_out,
-                                   size_t *numDependencies_out)
+CUresult sim_cuStreamGetCaptureInfo_v2(struct ctx *c, CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
+                                       cuuint64_t *id_out, CUgraph *graph_out, const CUgraphNode **dependencies_out,
+                                       size_t *numDependencies_out)
 {
-    return cuStreamGetCaptureInfo_v3(hStream, captureStatus_out, id_out, graph_out, dependencies_out, NULL,
+    return sim_cuStreamGetCaptureInfo_v3(c, hStream, captureStatus_out, id_out, graph_out, dependencies_out, NULL,
                                      numDependencies_out);
 }
 
-CUresult cuStreamGetCaptureInfo(CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out)
+CUresult sim_cuStreamGetCaptureInfo(struct ctx *c, CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
+                                    cuuint64_t *id_out)
 {
-    return cuStreamGetCaptureInfo_v3(hStream, captureStatus_out, id_out, NULL, NULL, NULL, NULL);
+    return sim_cuStreamGetCaptureInfo_v3(c, hStream, captureStatus_out, id_out, NULL, NULL, NULL, NULL);
 }
 
-CUresult cuStreamUpdateCaptureDependencies_v2(CUstream hStream, CUgraphNode *dependencies,
-                                              const CUgraphEdgeData *dependencyData, size_t numDependencies,
-                                              unsigned int flags)
+CUresult sim_cuStreamUpdateCaptureDependencies_v2(struct ctx *c, CUstream hStream, CUgraphNode *dependencies,
+                                                  const CUgraphEdgeData *dependencyData, size_t numDependencies,
+                                                  unsigned int flags)
 {
-    struct stream *s;
-    CUresult r = begin(hStream, &s);
-    if (r != CUDA_SUCCESS)
+    CUresult r;
+    struct stream *s = stream_find(c, hStream, &r);
+    if (!s)
         return r;
     if (!s->capture)
-        return sim_end(CUDA_ERROR_ILLEGAL_STATE);
+        return CUDA_ERROR_ILLEGAL_STATE;
     if (s->capture->invalid)
-        return sim_end(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     if (flags > CU_STREAM_SET_CAPTURE_DEPENDENCIES ||
         !edges_valid(s->capture->graph, dependencies, numDependencies))
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     if (flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES)
         s->deps->n = 0;
-    return sim_end(join_at(s, dependencies, dependencyData, numDependencies) ? CUDA_SUCCESS
-                                                                         : CUDA_ERROR_OUT_OF_MEMORY);
+    return join_at(s, dependencies, dependencyData, numDependencies) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CUresult cuStreamUpdateCaptureDependencies(CUstream hStream, CUgraphNode *dependencies, size_t numDependencies,
-                                           unsigned int flags)
+CUresult sim_cuStreamUpdateCaptureDependencies(struct ctx *c, CUstream hStream, CUgraphNode *dependencies,
+                                               size_t numDependencies, unsigned int flags)
 {
-    return cuStreamUpdateCaptureDependencies_v2(hStream, dependencies, NULL, numDependencies, flags);
+    return sim_cuStreamUpdateCaptureDependencies_v2(c, hStream, dependencies, NULL, numDependencies, flags);
 }

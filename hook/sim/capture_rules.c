@@ -10,12 +10,8 @@ const void *capture_thread(void)
     return &own_mode;
 }
 
-CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
+CUresult sim_cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
 {
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
-    sim_end(r);
     if (!mode || (unsigned)*mode > CU_STREAM_CAPTURE_MODE_RELAXED)
         return CUDA_ERROR_INVALID_VALUE;
     CUstreamCaptureMode old = own_mode;

@@ -65,7 +65,7 @@ static struct ctx *ctx_new(int ordinal, unsigned flags)
     struct ctx *c = calloc(1, sizeof *c);
     if (!c)
         return NULL;
-    c->dev = &g_device[g_config.visible_index[ordinal]];
+    c->dev = device_of(ordinal);
     c->ordinal = ordinal;
     c->flags = flags;
     c->api_version = 3020;
@@ -112,120 +112,94 @@ static bool bad_flags(unsigned flags)
 
 static CUresult create(CUcontext *pctx, unsigned flags, CUdevice dev)
 {
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
     if (!pctx || bad_flags(flags))
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
-    if (dev < 0 || dev >= (int)g_config.visible)
-        return sim_end(CUDA_ERROR_INVALID_DEVICE);
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!device_of(dev))
+        return CUDA_ERROR_INVALID_DEVICE;
     struct ctx *c = ctx_new(dev, flags);
-    r = c ? fill(c) : CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult r = c ? fill(c) : CUDA_ERROR_OUT_OF_MEMORY;
     if (r == CUDA_SUCCESS && !thread_push(c))
         r = CUDA_ERROR_OUT_OF_MEMORY;
     if (r == CUDA_SUCCESS)
         *pctx = (CUcontext)c;
     else if (c)
         empty(c);
-    return sim_end(r);
+    return r;
 }
 
-CUresult cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev)
+CUresult sim_cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev)
 {
     return create(pctx, flags, dev);
 }
 
-CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
+CUresult sim_cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
 {
     return create(pctx, flags, dev);
 }
 
-CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams, unsigned int flags,
-                        CUdevice dev)
+CUresult sim_cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams, unsigned int flags,
+                            CUdevice dev)
 {
     if (numParams < 0 || (numParams > 0) != (paramsArray != NULL))
         return CUDA_ERROR_INVALID_VALUE;
     return numParams ? CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY : create(pctx, flags, dev);
 }
 
-CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *p, unsigned int flags, CUdevice dev)
+CUresult sim_cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *p, unsigned int flags, CUdevice dev)
 {
     if (p && p->cigParams)
         return CUDA_ERROR_NOT_SUPPORTED;
-    return cuCtxCreate_v3(pctx, p ? p->execAffinityParams : NULL, p ? p->numExecAffinityParams : 0, flags, dev);
+    return sim_cuCtxCreate_v3(pctx, p ? p->execAffinityParams : NULL, p ? p->numExecAffinityParams : 0, flags, dev);
 }
 
-CUresult cuCtxDestroy_v2(CUcontext ctx)
+CUresult sim_cuCtxDestroy_v2(CUcontext ctx)
 {
     struct ctx *c = (struct ctx *)ctx;
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
     if (!handle_is(c, H_CTX) || c->primary)
-        return sim_end(!c || handle_is(c, H_CTX) ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_CONTEXT);
+        return !c || handle_is(c, H_CTX) ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_CONTEXT;
     if (ctx_current() == c)
         thread_pop();
     empty(c);
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuCtxDestroy(CUcontext ctx)
+CUresult sim_cuCtxDestroy(CUcontext ctx)
 {
-    return cuCtxDestroy_v2(ctx);
+    return sim_cuCtxDestroy_v2(ctx);
 }
 
-CUresult cuCtxAttach(CUcontext *pctx, unsigned int flags)
+CUresult sim_cuCtxAttach(struct ctx *c, CUcontext *pctx, unsigned int flags)
 {
-    struct ctx *c;
-    CUresult r = sim_begin(&c);
-    if (r != CUDA_SUCCESS)
-        return r;
     if (!pctx || flags)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     c->attach++;
     *pctx = (CUcontext)c;
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuCtxDetach(CUcontext ctx)
+CUresult sim_cuCtxDetach(struct ctx *c, CUcontext ctx)
 {
-    struct ctx *c;
-    CUresult r = sim_begin(&c);
-    if (r != CUDA_SUCCESS)
-        return r;
     if ((struct ctx *)ctx != c || c->primary)
-        return sim_end(CUDA_ERROR_INVALID_CONTEXT);
+        return CUDA_ERROR_INVALID_CONTEXT;
     if (--c->attach == 0) {
         thread_pop();
         empty(c);
     }
-    return sim_end(CUDA_SUCCESS);
-}
-
-static CUresult begin_primary(CUdevice dev, struct device **d)
-{
-    *d = NULL;
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (dev < 0 || dev >= (int)g_config.visible)
-        return sim_end(CUDA_ERROR_INVALID_DEVICE);
-    *d = &g_device[g_config.visible_index[dev]];
     return CUDA_SUCCESS;
 }
 
-CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
+CUresult sim_cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 {
-    struct device *d;
-    CUresult r = begin_primary(dev, &d);
-    if (r != CUDA_SUCCESS)
-        return r;
+    struct device *d = device_of(dev);
+    if (!d)
+        return CUDA_ERROR_INVALID_DEVICE;
     if (!pctx)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult r = CUDA_SUCCESS;
     if (!d->primary) {
         d->primary = ctx_new(dev, d->primary_flags);
         if (!d->primary)
-            return sim_end(CUDA_ERROR_OUT_OF_MEMORY);
+            return CUDA_ERROR_OUT_OF_MEMORY;
         d->primary->primary = true;
     }
     if (!d->primary->created) {
@@ -236,80 +210,75 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
         d->primary_refs++;
         *pctx = (CUcontext)d->primary;
     }
-    return sim_end(r);
+    return r;
 }
 
-CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
+CUresult sim_cuDevicePrimaryCtxRelease_v2(CUdevice dev)
 {
-    struct device *d;
-    CUresult r = begin_primary(dev, &d);
-    if (r != CUDA_SUCCESS)
-        return r;
+    struct device *d = device_of(dev);
+    if (!d)
+        return CUDA_ERROR_INVALID_DEVICE;
     if (!d->primary_refs)
-        return sim_end(CUDA_ERROR_INVALID_CONTEXT);
+        return CUDA_ERROR_INVALID_CONTEXT;
     if (--d->primary_refs == 0)
         wait_context(d->primary, false); /* meanwhile another may retain it, and goes on with it */
     if (d->primary_refs == 0)
         empty(d->primary);
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuDevicePrimaryCtxRelease(CUdevice dev)
+CUresult sim_cuDevicePrimaryCtxRelease(CUdevice dev)
 {
-    return cuDevicePrimaryCtxRelease_v2(dev);
+    return sim_cuDevicePrimaryCtxRelease_v2(dev);
 }
 
-CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
+CUresult sim_cuDevicePrimaryCtxReset_v2(CUdevice dev)
 {
-    struct device *d;
-    CUresult r = begin_primary(dev, &d);
-    if (r != CUDA_SUCCESS)
-        return r;
+    struct device *d = device_of(dev);
+    if (!d)
+        return CUDA_ERROR_INVALID_DEVICE;
     if (d->primary)
         empty(d->primary);
     d->primary_refs = 0;
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuDevicePrimaryCtxReset(CUdevice dev)
+CUresult sim_cuDevicePrimaryCtxReset(CUdevice dev)
 {
-    return cuDevicePrimaryCtxReset_v2(dev);
+    return sim_cuDevicePrimaryCtxReset_v2(dev);
 }
 
-CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags)
+CUresult sim_cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags)
 {
-    struct device *d;
-    CUresult r = begin_primary(dev, &d);
-    if (r != CUDA_SUCCESS)
-        return r;
+    struct device *d = device_of(dev);
+    if (!d)
+        return CUDA_ERROR_INVALID_DEVICE;
     if (bad_flags(flags))
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     d->primary_flags = flags;
     if (d->primary)
         d->primary->flags = flags;
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned int flags)
+CUresult sim_cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned int flags)
 {
-    struct device *d;
-    CUresult r = begin_primary(dev, &d);
-    if (r != CUDA_SUCCESS)
-        return r;
-    r = d->primary && d->primary->created ? CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE : CUDA_SUCCESS;
-    sim_end(r);
-    return r == CUDA_SUCCESS ? cuDevicePrimaryCtxSetFlags_v2(dev, flags) : r;
+    struct device *d = device_of(dev);
+    if (!d)
+        return CUDA_ERROR_INVALID_DEVICE;
+    if (d->primary && d->primary->created)
+        return CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE;
+    return sim_cuDevicePrimaryCtxSetFlags_v2(dev, flags);
 }
 
-CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *active)
+CUresult sim_cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *active)
 {
-    struct device *d;
-    CUresult r = begin_primary(dev, &d);
-    if (r != CUDA_SUCCESS)
-        return r;
+    struct device *d = device_of(dev);
+    if (!d)
+        return CUDA_ERROR_INVALID_DEVICE;
     if (!flags || !active)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     *flags = d->primary_flags;
     *active = d->primary && d->primary->created;
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }

@@ -16,27 +16,22 @@ static CUresult capture(struct stream *s, CUdeviceptr dst, CUdeviceptr src, size
     return how & SYNC ? capture_refuse(s) : capture_copy(s, &p);
 }
 
-static CUresult linear(CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream h, int how)
+/* Copies n bytes. `how` says what kinds of addresses the call's name promises, and
+ * whether it returns only when the copy is done. */
+static CUresult linear(struct stream *s, CUdeviceptr dst, CUdeviceptr src, size_t n, int how)
 {
-    struct ctx *ctx;
     struct copy c = {.width = n, .height = 1, .depth = 1, .dst_pitch = n, .src_pitch = n};
     enum place from, to;
     char *view;
-    CUresult r = sim_begin(&ctx);
-    if (r != CUDA_SUCCESS)
-        return r;
-    struct stream *s = stream_get(ctx, h, &r);
-    if (!s || !n)
-        return sim_end(r);
+    if (!n)
+        return CUDA_SUCCESS;
     if (s->capture)
-        return sim_end(capture(s, dst, src, n, how));
-    r = transfer_locate(src, n, how & SRC_DEVICE, &view, &from);
+        return capture(s, dst, src, n, how);
+    CUresult r = transfer_locate(src, n, how & SRC_DEVICE, &view, &from);
     c.src = view;
     if (r == CUDA_SUCCESS)
         r = transfer_locate(dst, n, how & DST_DEVICE, &c.dst, &to);
-    if (r == CUDA_SUCCESS)
-        r = transfer_submit(s, &c, from, to, how & SYNC);
-    return sim_end(r);
+    return r == CUDA_SUCCESS ? transfer_submit(s, &c, from, to, how & SYNC) : r;
 }
 
 static CUdeviceptr host(const void *p)
@@ -44,66 +39,68 @@ static CUdeviceptr host(const void *p)
     return (CUdeviceptr)(uintptr_t)p;
 }
 
-CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount)
+CUresult sim_cuMemcpy(struct stream *s, CUdeviceptr dst, CUdeviceptr src, size_t ByteCount)
 {
-    return linear(dst, src, ByteCount, NULL, SYNC);
+    return linear(s, dst, src, ByteCount, SYNC);
 }
 
-CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream)
+CUresult sim_cuMemcpyAsync(struct stream *s, CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream)
 {
-    return linear(dst, src, ByteCount, hStream, 0);
+    return linear(s, dst, src, ByteCount, 0);
 }
 
-CUresult cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount)
+CUresult sim_cuMemcpyHtoD_v2(struct stream *s, CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount)
 {
-    return linear(dstDevice, host(srcHost), ByteCount, NULL, SYNC | DST_DEVICE);
+    return linear(s, dstDevice, host(srcHost), ByteCount, SYNC | DST_DEVICE);
 }
 
-CUresult cuMemcpyDtoH_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount)
+CUresult sim_cuMemcpyDtoH_v2(struct stream *s, void *dstHost, CUdeviceptr srcDevice, size_t ByteCount)
 {
-    return linear(host(dstHost), srcDevice, ByteCount, NULL, SYNC | SRC_DEVICE);
+    return linear(s, host(dstHost), srcDevice, ByteCount, SYNC | SRC_DEVICE);
 }
 
-CUresult cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount)
+CUresult sim_cuMemcpyDtoD_v2(struct stream *s, CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount)
 {
-    return linear(dstDevice, srcDevice, ByteCount, NULL, SYNC | SRC_DEVICE | DST_DEVICE);
+    return linear(s, dstDevice, srcDevice, ByteCount, SYNC | SRC_DEVICE | DST_DEVICE);
 }
 
-CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount, CUstream hStream)
+CUresult sim_cuMemcpyHtoDAsync_v2(struct stream *s, CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount,
+                                  CUstream hStream)
 {
-    return linear(dstDevice, host(srcHost), ByteCount, hStream, DST_DEVICE);
+    return linear(s, dstDevice, host(srcHost), ByteCount, DST_DEVICE);
 }
 
-CUresult cuMemcpyDtoHAsync_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream)
+CUresult sim_cuMemcpyDtoHAsync_v2(struct stream *s, void *dstHost, CUdeviceptr srcDevice, size_t ByteCount,
+                                  CUstream hStream)
 {
-    return linear(host(dstHost), srcDevice, ByteCount, hStream, SRC_DEVICE);
+    return linear(s, host(dstHost), srcDevice, ByteCount, SRC_DEVICE);
 }
 
-CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream)
+CUresult sim_cuMemcpyDtoDAsync_v2(struct stream *s, CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount,
+                                  CUstream hStream)
 {
-    return linear(dstDevice, srcDevice, ByteCount, hStream, SRC_DEVICE | DST_DEVICE);
+    return linear(s, dstDevice, srcDevice, ByteCount, SRC_DEVICE | DST_DEVICE);
 }
 
-static CUresult check_contexts(CUcontext a, CUcontext b)
+static bool contexts(CUcontext a, CUcontext b)
 {
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
-    return sim_end(handle_is(a, H_CTX) && handle_is(b, H_CTX) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT);
+    return handle_is(a, H_CTX) && handle_is(b, H_CTX);
 }
 
-CUresult cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext,
-                      size_t ByteCount)
+CUresult sim_cuMemcpyPeer(struct stream *s, CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
+                          CUcontext srcContext, size_t ByteCount)
 {
-    CUresult r = check_contexts(dstContext, srcContext);
-    return r != CUDA_SUCCESS ? r : linear(dstDevice, srcDevice, ByteCount, NULL, SYNC | SRC_DEVICE | DST_DEVICE);
+    if (!contexts(dstContext, srcContext))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    return linear(s, dstDevice, srcDevice, ByteCount, SYNC | SRC_DEVICE | DST_DEVICE);
 }
 
-CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext,
-                           size_t ByteCount, CUstream hStream)
+CUresult sim_cuMemcpyPeerAsync(struct stream *s, CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
+                               CUcontext srcContext, size_t ByteCount, CUstream hStream)
 {
-    CUresult r = check_contexts(dstContext, srcContext);
-    return r != CUDA_SUCCESS ? r : linear(dstDevice, srcDevice, ByteCount, hStream, SRC_DEVICE | DST_DEVICE);
+    if (!contexts(dstContext, srcContext))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    return linear(s, dstDevice, srcDevice, ByteCount, SRC_DEVICE | DST_DEVICE);
 }
 
 /* ---- arrays of one dimension ---- */
@@ -111,65 +108,67 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdevice
 /* The address of n bytes of an array. */
 static CUresult at(CUarray h, size_t offset, size_t n, CUdeviceptr *p)
 {
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
     const struct array *a = array_of(h);
     if (!a)
-        return sim_end(CUDA_ERROR_INVALID_HANDLE);
+        return CUDA_ERROR_INVALID_HANDLE;
     size_t size = a->pitch * a->rows * a->planes;
     *p = a->base + offset;
-    return sim_end(offset > size || n > size - offset ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS);
+    return offset > size || n > size - offset ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-static CUresult to_array(CUarray dst, size_t offset, CUdeviceptr src, size_t n, CUstream h, int how)
+static CUresult to_array(struct stream *s, CUarray dst, size_t offset, CUdeviceptr src, size_t n, int how)
 {
     CUdeviceptr p;
     CUresult r = at(dst, offset, n, &p);
-    return r != CUDA_SUCCESS ? r : linear(p, src, n, h, how | DST_DEVICE);
+    return r != CUDA_SUCCESS ? r : linear(s, p, src, n, how | DST_DEVICE);
 }
 
-static CUresult from_array(CUdeviceptr dst, CUarray src, size_t offset, size_t n, CUstream h, int how)
+static CUresult from_array(struct stream *s, CUdeviceptr dst, CUarray src, size_t offset, size_t n, int how)
 {
     CUdeviceptr p;
     CUresult r = at(src, offset, n, &p);
-    return r != CUDA_SUCCESS ? r : linear(dst, p, n, h, how | SRC_DEVICE);
+    return r != CUDA_SUCCESS ? r : linear(s, dst, p, n, how | SRC_DEVICE);
 }
 
-CUresult cuMemcpyDtoA_v2(CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice, size_t ByteCount)
+CUresult sim_cuMemcpyDtoA_v2(struct stream *s, CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice,
+                             size_t ByteCount)
 {
-    return to_array(dstArray, dstOffset, srcDevice, ByteCount, NULL, SYNC | SRC_DEVICE);
+    return to_array(s, dstArray, dstOffset, srcDevice, ByteCount, SYNC | SRC_DEVICE);
 }
 
-CUresult cuMemcpyAtoD_v2(CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount)
+CUresult sim_cuMemcpyAtoD_v2(struct stream *s, CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset,
+                             size_t ByteCount)
 {
-    return from_array(dstDevice, srcArray, srcOffset, ByteCount, NULL, SYNC | DST_DEVICE);
+    return from_array(s, dstDevice, srcArray, srcOffset, ByteCount, SYNC | DST_DEVICE);
 }
 
-CUresult cuMemcpyHtoA_v2(CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount)
+CUresult sim_cuMemcpyHtoA_v2(struct stream *s, CUarray dstArray, size_t dstOffset, const void *srcHost,
+                             size_t ByteCount)
 {
-    return to_array(dstArray, dstOffset, host(srcHost), ByteCount, NULL, SYNC);
+    return to_array(s, dstArray, dstOffset, host(srcHost), ByteCount, SYNC);
 }
 
-CUresult cuMemcpyAtoH_v2(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount)
+CUresult sim_cuMemcpyAtoH_v2(struct stream *s, void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount)
 {
-    return from_array(host(dstHost), srcArray, srcOffset, ByteCount, NULL, SYNC);
+    return from_array(s, host(dstHost), srcArray, srcOffset, ByteCount, SYNC);
 }
 
-CUresult cuMemcpyAtoA_v2(CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset, size_t ByteCount)
+CUresult sim_cuMemcpyAtoA_v2(struct stream *s, CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset,
+                             size_t ByteCount)
 {
     CUdeviceptr src;
     CUresult r = at(srcArray, srcOffset, ByteCount, &src);
-    return r != CUDA_SUCCESS ? r : to_array(dstArray, dstOffset, src, ByteCount, NULL, SYNC | SRC_DEVICE);
+    return r != CUDA_SUCCESS ? r : to_array(s, dstArray, dstOffset, src, ByteCount, SYNC | SRC_DEVICE);
 }
 
-CUresult cuMemcpyHtoAAsync_v2(CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount,
-                              CUstream hStream)
+CUresult sim_cuMemcpyHtoAAsync_v2(struct stream *s, CUarray dstArray, size_t dstOffset, const void *srcHost,
+                                  size_t ByteCount, CUstream hStream)
 {
-    return to_array(dstArray, dstOffset, host(srcHost), ByteCount, hStream, 0);
+    return to_array(s, dstArray, dstOffset, host(srcHost), ByteCount, 0);
 }
 
-CUresult cuMemcpyAtoHAsync_v2(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount, CUstream hStream)
+CUresult sim_cuMemcpyAtoHAsync_v2(struct stream *s, void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount,
+                                  CUstream hStream)
 {
-    return from_array(host(dstHost), srcArray, srcOffset, ByteCount, hStream, 0);
+    return from_array(s, host(dstHost), srcArray, srcOffset, ByteCount, 0);
 }

@@ -81,23 +81,16 @@ static CUresult capture(struct stream *s, const struct box *b)
     return capture_copy(s, &p);
 }
 
-static CUresult submit(const struct box *b, CUstream h, bool sync)
+static CUresult submit(struct stream *s, const struct box *b, bool sync)
 {
-    struct ctx *ctx;
     struct copy c;
     enum place from, to;
-    CUresult r = sim_begin(&ctx);
-    if (r != CUDA_SUCCESS)
-        return r;
-    struct stream *s = stream_get(ctx, h, &r);
-    if (!s || !b->width || !b->height || !b->depth)
-        return sim_end(r);
+    if (!b->width || !b->height || !b->depth)
+        return CUDA_SUCCESS;
     if (s->capture)
-        return sim_end(sync ? capture_refuse(s) : capture(s, b));
-    r = locate(b, &c, &from, &to);
-    if (r == CUDA_SUCCESS)
-        r = transfer_submit(s, &c, from, to, sync);
-    return sim_end(r);
+        return sync ? capture_refuse(s) : capture(s, b);
+    CUresult r = locate(b, &c, &from, &to);
+    return r == CUDA_SUCCESS ? transfer_submit(s, &c, from, to, sync) : r;
 }
 
 #define SIDE(p, a)                                                                           \
@@ -107,13 +100,13 @@ static CUresult submit(const struct box *b, CUstream h, bool sync)
         .x = (p)->a##XInBytes, .y = (p)->a##Y, .pitch = (p)->a##Pitch                        \
     }
 
-static CUresult copy2d(const CUDA_MEMCPY2D *p, CUstream h, bool sync)
+static CUresult copy2d(struct stream *s, const CUDA_MEMCPY2D *p, bool sync)
 {
     if (!p)
         return CUDA_ERROR_INVALID_VALUE;
     struct box b = {.src = SIDE(p, src), .dst = SIDE(p, dst), .width = p->WidthInBytes, .height = p->Height};
     b.depth = 1;
-    return submit(&b, h, sync);
+    return submit(s, &b, sync);
 }
 
 #define DEEP(b, p)                                                         \
@@ -131,55 +124,55 @@ CUresult copy3d_locate(const CUDA_MEMCPY3D *p, struct copy *c, enum place *src, 
     return b.width && b.height && b.depth ? locate(&b, c, src, dst) : CUDA_ERROR_INVALID_VALUE;
 }
 
-static CUresult copy3d(const CUDA_MEMCPY3D *p, CUstream h, bool sync)
+static CUresult copy3d(struct stream *s, const CUDA_MEMCPY3D *p, bool sync)
 {
     if (!p)
         return CUDA_ERROR_INVALID_VALUE;
     struct box b = {.src = SIDE(p, src), .dst = SIDE(p, dst), .width = p->WidthInBytes, .height = p->Height};
     DEEP(b, p);
-    return submit(&b, h, sync);
+    return submit(s, &b, sync);
 }
 
-static CUresult copy3d_peer(const CUDA_MEMCPY3D_PEER *p, CUstream h, bool sync)
+static CUresult copy3d_peer(struct stream *s, const CUDA_MEMCPY3D_PEER *p, bool sync)
 {
     if (!p)
         return CUDA_ERROR_INVALID_VALUE;
     struct box b = {.src = SIDE(p, src), .dst = SIDE(p, dst), .width = p->WidthInBytes, .height = p->Height};
     DEEP(b, p);
-    return submit(&b, h, sync);
+    return submit(s, &b, sync);
 }
 
-CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *pCopy)
+CUresult sim_cuMemcpy2D_v2(struct stream *s, const CUDA_MEMCPY2D *pCopy)
 {
-    return copy2d(pCopy, NULL, true);
+    return copy2d(s, pCopy, true);
 }
 
-CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *pCopy)
+CUresult sim_cuMemcpy2DUnaligned_v2(struct stream *s, const CUDA_MEMCPY2D *pCopy)
 {
-    return copy2d(pCopy, NULL, true);
+    return copy2d(s, pCopy, true);
 }
 
-CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *pCopy, CUstream hStream)
+CUresult sim_cuMemcpy2DAsync_v2(struct stream *s, const CUDA_MEMCPY2D *pCopy, CUstream hStream)
 {
-    return copy2d(pCopy, hStream, false);
+    return copy2d(s, pCopy, false);
 }
 
-CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *pCopy)
+CUresult sim_cuMemcpy3D_v2(struct stream *s, const CUDA_MEMCPY3D *pCopy)
 {
-    return copy3d(pCopy, NULL, true);
+    return copy3d(s, pCopy, true);
 }
 
-CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *pCopy, CUstream hStream)
+CUresult sim_cuMemcpy3DAsync_v2(struct stream *s, const CUDA_MEMCPY3D *pCopy, CUstream hStream)
 {
-    return copy3d(pCopy, hStream, false);
+    return copy3d(s, pCopy, false);
 }
 
-CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER *pCopy)
+CUresult sim_cuMemcpy3DPeer(struct stream *s, const CUDA_MEMCPY3D_PEER *pCopy)
 {
-    return copy3d_peer(pCopy, NULL, true);
+    return copy3d_peer(s, pCopy, true);
 }
 
-CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStream)
+CUresult sim_cuMemcpy3DPeerAsync(struct stream *s, const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStream)
 {
-    return copy3d_peer(pCopy, hStream, false);
+    return copy3d_peer(s, pCopy, false);
 }

@@ -40,10 +40,11 @@ CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *siz
     return cuMemcpyBatchAsync(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, NULL, hStream);
 }
 
-CUresult cuMemcpyWithAttributesAsync(CUdeviceptr dst, CUdeviceptr src, size_t size, CUmemcpyAttributes *attr, CUstream hStream)
+CUresult sim_cuMemcpyWithAttributesAsync(struct stream *s, CUdeviceptr dst, CUdeviceptr src, size_t size,
+                                         CUmemcpyAttributes *attr, CUstream hStream)
 {
     CUresult r = check(&dst, &src, &size, 1, attr, &(size_t){0}, 1);
-    return r == CUDA_SUCCESS ? cuMemcpyAsync(dst, src, size, hStream) : r;
+    return r == CUDA_SUCCESS ? sim_cuMemcpyAsync(s, dst, src, size, hStream) : r;
 }
 
 /* ---- boxes ---- */
@@ -90,14 +91,12 @@ static CUresult box(const CUDA_MEMCPY3D_BATCH_OP *op, CUDA_MEMCPY3D *p)
     return CUDA_SUCCESS;
 }
 
-CUresult cuMemcpy3DWithAttributesAsync(CUDA_MEMCPY3D_BATCH_OP *op, unsigned long long flags, CUstream hStream)
+CUresult sim_cuMemcpy3DWithAttributesAsync(struct stream *s, CUDA_MEMCPY3D_BATCH_OP *op, unsigned long long flags,
+                                           CUstream hStream)
 {
     CUDA_MEMCPY3D p;
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
-    r = sim_end(!op || flags ? CUDA_ERROR_INVALID_VALUE : box(op, &p));
-    return r == CUDA_SUCCESS ? cuMemcpy3DAsync_v2(&p, hStream) : r;
+    CUresult r = !op || flags ? CUDA_ERROR_INVALID_VALUE : box(op, &p);
+    return r == CUDA_SUCCESS ? sim_cuMemcpy3DAsync_v2(s, &p, hStream) : r;
 }
 
 CUresult cuMemcpy3DBatchAsync(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, size_t *failIdx, unsigned long long flags,

@@ -6,69 +6,68 @@
 #include <stdlib.h>
 #include <string.h>
 
-static CUresult check(CUdevice dev)
+struct device *device_of(int ordinal)
 {
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
-    return sim_end(dev < 0 || dev >= (int)g_config.visible ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS);
+    return ordinal >= 0 && ordinal < (int)g_config.visible ? &g_device[g_config.visible_index[ordinal]] : NULL;
 }
 
-CUresult cuDeviceGetCount(int *count)
+CUresult device_joined(int ordinal, struct device **d)
 {
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
+    *d = device_of(ordinal);
+    return *d ? shared_join(*d) : CUDA_ERROR_INVALID_DEVICE;
+}
+
+CUresult sim_cuDeviceGetCount(int *count)
+{
     if (count)
         *count = (int)g_config.visible;
-    return sim_end(count ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+    return count ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuDeviceGet(CUdevice *device, int ordinal)
+CUresult sim_cuDeviceGet(CUdevice *device, int ordinal)
 {
-    CUresult r = check(ordinal);
-    if (r == CUDA_SUCCESS && !device)
-        r = CUDA_ERROR_INVALID_VALUE;
-    if (r == CUDA_SUCCESS)
-        *device = ordinal;
-    return r;
+    if (!device_of(ordinal))
+        return CUDA_ERROR_INVALID_DEVICE;
+    if (!device)
+        return CUDA_ERROR_INVALID_VALUE;
+    *device = ordinal;
+    return CUDA_SUCCESS;
 }
 
-CUresult cuDeviceGetName(char *name, int len, CUdevice dev)
+CUresult sim_cuDeviceGetName(char *name, int len, CUdevice dev)
 {
-    CUresult r = check(dev);
-    if (r == CUDA_SUCCESS && (!name || len <= 0))
-        r = CUDA_ERROR_INVALID_VALUE;
-    if (r == CUDA_SUCCESS)
-        snprintf(name, (size_t)len, "%s", SIM_DEVICE_NAME);
-    return r;
+    if (!device_of(dev))
+        return CUDA_ERROR_INVALID_DEVICE;
+    if (!name || len <= 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    snprintf(name, (size_t)len, "%s", SIM_DEVICE_NAME);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice dev)
+CUresult sim_cuDeviceGetUuid(CUuuid *uuid, CUdevice dev)
 {
-    CUresult r = check(dev);
-    if (r == CUDA_SUCCESS && !uuid)
-        r = CUDA_ERROR_INVALID_VALUE;
-    if (r == CUDA_SUCCESS) {
-        memcpy(uuid->bytes, "gfaas-simulated", 16);
-        uuid->bytes[15] = (char)g_config.visible_index[dev];
-    }
-    return r;
+    if (!device_of(dev))
+        return CUDA_ERROR_INVALID_DEVICE;
+    if (!uuid)
+        return CUDA_ERROR_INVALID_VALUE;
+    memcpy(uuid->bytes, "gfaas-simulated", 16);
+    uuid->bytes[15] = (char)g_config.visible_index[dev];
+    return CUDA_SUCCESS;
 }
 
-CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev)
+CUresult sim_cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev)
 {
-    return cuDeviceGetUuid(uuid, dev);
+    return sim_cuDeviceGetUuid(uuid, dev);
 }
 
-CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
+CUresult sim_cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
 {
-    CUresult r = check(dev);
-    if (r == CUDA_SUCCESS && !bytes)
-        r = CUDA_ERROR_INVALID_VALUE;
-    if (r == CUDA_SUCCESS)
-        *bytes = g_config.mem;
-    return r;
+    if (!device_of(dev))
+        return CUDA_ERROR_INVALID_DEVICE;
+    if (!bytes)
+        return CUDA_ERROR_INVALID_VALUE;
+    *bytes = g_config.mem;
+    return CUDA_SUCCESS;
 }
 
 #define A(name) [CU_DEVICE_ATTRIBUTE_##name]
@@ -141,11 +140,10 @@ static const int attribute[CU_DEVICE_ATTRIBUTE_MAX] = {
     A(HOST_NUMA_ID) = -1,
 };
 
-CUresult cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev)
+CUresult sim_cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev)
 {
-    CUresult r = check(dev);
-    if (r != CUDA_SUCCESS)
-        return r;
+    if (!device_of(dev))
+        return CUDA_ERROR_INVALID_DEVICE;
     if (!pi || attrib < 1 || attrib >= CU_DEVICE_ATTRIBUTE_MAX)
         return CUDA_ERROR_INVALID_VALUE;
     switch ((int)attrib) {
@@ -164,66 +162,30 @@ CUresult cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev)
     return CUDA_SUCCESS;
 }
 
-CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice dev)
+CUresult sim_cuDeviceComputeCapability(int *major, int *minor, CUdevice dev)
 {
-    CUresult r = check(dev);
-    if (r == CUDA_SUCCESS && (!major || !minor))
-        r = CUDA_ERROR_INVALID_VALUE;
-    if (r == CUDA_SUCCESS) {
-        *major = attribute[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR];
-        *minor = attribute[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR];
-    }
-    return r;
-}
-
-CUresult cuDeviceGetProperties(CUdevprop *prop, CUdevice dev)
-{
-    CUresult r = check(dev);
-    if (r == CUDA_SUCCESS && !prop)
-        r = CUDA_ERROR_INVALID_VALUE;
-    if (r != CUDA_SUCCESS)
-        return r;
-    for (int i = 0; i < 3; i++) {
-        prop->maxThreadsDim[i] = attribute[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X + i];
-        prop->maxGridSize[i] = attribute[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X + i];
-    }
-    prop->maxThreadsPerBlock = attribute[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK];
-    prop->sharedMemPerBlock = attribute[CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK];
-    prop->totalConstantMemory = attribute[CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY];
-    prop->SIMDWidth = attribute[CU_DEVICE_ATTRIBUTE_WARP_SIZE];
-    prop->memPitch = attribute[CU_DEVICE_ATTRIBUTE_MAX_PITCH];
-    prop->regsPerBlock = attribute[CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK];
-    prop->clockRate = attribute[CU_DEVICE_ATTRIBUTE_CLOCK_RATE];
-    prop->textureAlign = attribute[CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT];
+    if (!device_of(dev))
+        return CUDA_ERROR_INVALID_DEVICE;
+    if (!major || !minor)
+        return CUDA_ERROR_INVALID_VALUE;
+    *major = attribute[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR];
+    *minor = attribute[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR];
     return CUDA_SUCCESS;
 }
 
-CUresult cuDeviceGetExecAffinitySupport(int *pi, CUexecAffinityType type, CUdevice dev)
+CUresult sim_cuDeviceGetPCIBusId(char *pciBusId, int len, CUdevice dev)
 {
-    CUresult r = check(dev);
-    if (r == CUDA_SUCCESS && (!pi || type != CU_EXEC_AFFINITY_TYPE_SM_COUNT))
-        r = CUDA_ERROR_INVALID_VALUE;
-    if (r == CUDA_SUCCESS)
-        *pi = 0;
-    return r;
+    if (!device_of(dev))
+        return CUDA_ERROR_INVALID_DEVICE;
+    if (!pciBusId || len < 13)
+        return CUDA_ERROR_INVALID_VALUE;
+    snprintf(pciBusId, (size_t)len, "0000:01:%02x.0", (unsigned)g_config.visible_index[dev]);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuDeviceGetPCIBusId(char *pciBusId, int len, CUdevice dev)
-{
-    CUresult r = check(dev);
-    if (r == CUDA_SUCCESS && (!pciBusId || len < 13))
-        r = CUDA_ERROR_INVALID_VALUE;
-    if (r == CUDA_SUCCESS)
-        snprintf(pciBusId, (size_t)len, "0000:01:%02x.0", (unsigned)g_config.visible_index[dev]);
-    return r;
-}
-
-CUresult cuDeviceGetByPCIBusId(CUdevice *dev, const char *pciBusId)
+CUresult sim_cuDeviceGetByPCIBusId(CUdevice *dev, const char *pciBusId)
 {
     unsigned domain = 0, bus, slot;
-    CUresult r = check(0);
-    if (r != CUDA_SUCCESS)
-        return r;
     if (!dev || !pciBusId)
         return CUDA_ERROR_INVALID_VALUE;
     if (sscanf(pciBusId, "%x:%x:%x", &domain, &bus, &slot) != 3) {
@@ -239,28 +201,22 @@ CUresult cuDeviceGetByPCIBusId(CUdevice *dev, const char *pciBusId)
     return CUDA_ERROR_INVALID_DEVICE;
 }
 
-CUresult cuDeviceCanAccessPeer(int *canAccessPeer, CUdevice dev, CUdevice peerDev)
+CUresult sim_cuDeviceCanAccessPeer(int *canAccessPeer, CUdevice dev, CUdevice peerDev)
 {
-    CUresult r = check(dev);
-    if (r == CUDA_SUCCESS)
-        r = check(peerDev);
-    if (r == CUDA_SUCCESS && !canAccessPeer)
-        r = CUDA_ERROR_INVALID_VALUE;
-    if (r == CUDA_SUCCESS)
-        *canAccessPeer = 0;
-    return r;
+    if (!device_of(dev) || !device_of(peerDev))
+        return CUDA_ERROR_INVALID_DEVICE;
+    if (!canAccessPeer)
+        return CUDA_ERROR_INVALID_VALUE;
+    *canAccessPeer = 0;
+    return CUDA_SUCCESS;
 }
 
-CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attrib, CUdevice srcDevice, CUdevice dstDevice)
+CUresult sim_cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attrib, CUdevice srcDevice, CUdevice dstDevice)
 {
-    CUresult r = check(srcDevice);
-    if (r == CUDA_SUCCESS)
-        r = check(dstDevice);
-    if (r == CUDA_SUCCESS && srcDevice == dstDevice)
-        r = CUDA_ERROR_INVALID_DEVICE;
-    if (r == CUDA_SUCCESS && (!value || attrib < 1 || attrib > 4))
-        r = CUDA_ERROR_INVALID_VALUE;
-    if (r == CUDA_SUCCESS)
-        *value = 0;
-    return r;
+    if (!device_of(srcDevice) || !device_of(dstDevice) || srcDevice == dstDevice)
+        return CUDA_ERROR_INVALID_DEVICE;
+    if (!value || attrib < 1 || attrib > 4)
+        return CUDA_ERROR_INVALID_VALUE;
+    *value = 0;
+    return CUDA_SUCCESS;
 }

@@ -8,25 +8,13 @@
 #define SM_SHARED 167936
 #define BLOCK_RESERVED 1024
 
-/* Opens a call on a kernel: on success the lock is held. */
-static CUresult begin(CUfunction h, struct func **f)
+CUresult sim_cuFuncGetAttribute(struct ctx *c, int *pi, CUfunction_attribute attrib, CUfunction hfunc)
 {
-    struct ctx *c;
-    CUresult r = sim_begin(&c);
-    *f = (struct func *)h;
-    if (r != CUDA_SUCCESS)
-        return r;
-    return handle_is(h, H_FUNC) ? CUDA_SUCCESS : sim_end(CUDA_ERROR_INVALID_HANDLE);
-}
-
-CUresult cuFuncGetAttribute(int *pi, CUfunction_attribute attrib, CUfunction hfunc)
-{
-    struct func *f;
-    CUresult r = begin(hfunc, &f);
-    if (r != CUDA_SUCCESS)
-        return r;
+    struct func *f = handle_of(hfunc, H_FUNC);
+    if (!f)
+        return CUDA_ERROR_INVALID_HANDLE;
     if (!pi || (unsigned)attrib >= CU_FUNC_ATTRIBUTE_MAX)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     switch ((int)attrib) {
     case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
         *pi = MAX_THREADS;
@@ -47,98 +35,89 @@ CUresult cuFuncGetAttribute(int *pi, CUfunction_attribute attrib, CUfunction hfu
     default:
         *pi = 0;
     }
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value)
+CUresult sim_cuFuncSetAttribute(struct ctx *c, CUfunction hfunc, CUfunction_attribute attrib, int value)
 {
-    struct func *f;
-    CUresult r = begin(hfunc, &f);
-    if (r != CUDA_SUCCESS)
-        return r;
+    struct func *f = handle_of(hfunc, H_FUNC);
+    if (!f)
+        return CUDA_ERROR_INVALID_HANDLE;
     if (attrib == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES && value >= 0 && value <= MAX_DYNAMIC)
         f->max_dynamic = value;
     else if (attrib == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT && value >= -1 && value <= 100)
         f->carveout = value;
     else
-        r = CUDA_ERROR_INVALID_VALUE;
-    return sim_end(r);
+        return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_SUCCESS;
 }
 
-CUresult cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config)
+CUresult sim_cuFuncSetCacheConfig(struct ctx *c, CUfunction hfunc, CUfunc_cache config)
 {
-    struct func *f;
-    CUresult r = begin(hfunc, &f);
-    if (r != CUDA_SUCCESS)
-        return r;
+    struct func *f = handle_of(hfunc, H_FUNC);
+    if (!f)
+        return CUDA_ERROR_INVALID_HANDLE;
     if ((unsigned)config > CU_FUNC_CACHE_PREFER_EQUAL)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     f->cache = (int)config;
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuFuncSetSharedMemConfig(CUfunction hfunc, CUsharedconfig config)
+CUresult sim_cuFuncSetSharedMemConfig(struct ctx *c, CUfunction hfunc, CUsharedconfig config)
 {
-    struct func *f;
-    CUresult r = begin(hfunc, &f);
-    if (r != CUDA_SUCCESS)
-        return r;
-    return sim_end((unsigned)config > CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE ? CUDA_ERROR_INVALID_VALUE
-                                                                              : CUDA_SUCCESS);
+    struct func *f = handle_of(hfunc, H_FUNC);
+    if (!f)
+        return CUDA_ERROR_INVALID_HANDLE;
+    return (unsigned)config > CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-CUresult cuFuncGetModule(CUmodule *hmod, CUfunction hfunc)
+CUresult sim_cuFuncGetModule(struct ctx *c, CUmodule *hmod, CUfunction hfunc)
 {
-    struct func *f;
-    CUresult r = begin(hfunc, &f);
-    if (r != CUDA_SUCCESS)
-        return r;
+    struct func *f = handle_of(hfunc, H_FUNC);
+    if (!f)
+        return CUDA_ERROR_INVALID_HANDLE;
     if (hmod)
         *hmod = (CUmodule)f->module;
-    return sim_end(hmod ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+    return hmod ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuFuncGetName(const char **name, CUfunction hfunc)
+CUresult sim_cuFuncGetName(struct ctx *c, const char **name, CUfunction hfunc)
 {
-    struct func *f;
-    CUresult r = begin(hfunc, &f);
-    if (r != CUDA_SUCCESS)
-        return r;
+    struct func *f = handle_of(hfunc, H_FUNC);
+    if (!f)
+        return CUDA_ERROR_INVALID_HANDLE;
     if (name)
         *name = f->name;
-    return sim_end(name ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+    return name ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t *paramOffset, size_t *paramSize)
+CUresult sim_cuFuncGetParamInfo(struct ctx *c, CUfunction func, size_t paramIndex, size_t *paramOffset,
+                                size_t *paramSize)
 {
-    struct func *f;
-    CUresult r = begin(func, &f);
-    if (r != CUDA_SUCCESS)
-        return r;
+    struct func *f = handle_of(func, H_FUNC);
+    if (!f)
+        return CUDA_ERROR_INVALID_HANDLE;
     if (!paramOffset || paramIndex >= f->nparams)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     *paramOffset = f->offset[paramIndex];
     if (paramSize)
         *paramSize = f->size[paramIndex];
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuFuncIsLoaded(CUfunctionLoadingState *state, CUfunction function)
+CUresult sim_cuFuncIsLoaded(struct ctx *c, CUfunctionLoadingState *state, CUfunction function)
 {
-    struct func *f;
-    CUresult r = begin(function, &f);
-    if (r != CUDA_SUCCESS)
-        return r;
+    struct func *f = handle_of(function, H_FUNC);
+    if (!f)
+        return CUDA_ERROR_INVALID_HANDLE;
     if (state)
         *state = CU_FUNCTION_LOADING_STATE_LOADED;
-    return sim_end(state ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+    return state ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuFuncLoad(CUfunction function)
+CUresult sim_cuFuncLoad(struct ctx *c, CUfunction function)
 {
-    struct func *f;
-    CUresult r = begin(function, &f);
-    return r != CUDA_SUCCESS ? r : sim_end(CUDA_SUCCESS);
+    return handle_is(function, H_FUNC) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
 /* Blocks of that many threads and that much shared memory that one SM holds. */
@@ -152,34 +131,36 @@ int func_blocks_per_sm(int threads, size_t dynamic)
     return by_shared < (size_t)n ? (int)by_shared : n;
 }
 
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *numBlocks, CUfunction func, int blockSize,
-                                                              size_t dynamicSMemSize, unsigned int flags)
+CUresult sim_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(struct ctx *c, int *numBlocks, CUfunction func,
+                                                                  int blockSize, size_t dynamicSMemSize,
+                                                                  unsigned int flags)
 {
-    struct func *f;
-    CUresult r = begin(func, &f);
-    if (r != CUDA_SUCCESS)
-        return r;
+    struct func *f = handle_of(func, H_FUNC);
+    if (!f)
+        return CUDA_ERROR_INVALID_HANDLE;
     if (!numBlocks || blockSize <= 0 || (flags & ~1u))
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     *numBlocks = blockSize > MAX_THREADS ? 0 : func_blocks_per_sm(blockSize, dynamicSMemSize);
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, CUfunction func, int blockSize,
-                                                     size_t dynamicSMemSize)
+CUresult sim_cuOccupancyMaxActiveBlocksPerMultiprocessor(struct ctx *c, int *numBlocks, CUfunction func, int blockSize,
+                                                         size_t dynamicSMemSize)
 {
-    return cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(numBlocks, func, blockSize, dynamicSMemSize, 0);
+    return sim_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(c, numBlocks, func, blockSize, dynamicSMemSize, 0);
 }
 
 CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *minGridSize, int *blockSize, CUfunction func,
                                                    CUoccupancyB2DSize blockSizeToDynamicSMemSize,
                                                    size_t dynamicSMemSize, int blockSizeLimit, unsigned int flags)
 {
-    struct func *f;
-    CUresult r = begin(func, &f);
+    struct ctx *c;
+    CUresult r = sim_begin(&c);
     if (r != CUDA_SUCCESS)
         return r;
-    sim_end(r);
+    r = sim_end(handle_is(func, H_FUNC) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE);
+    if (r != CUDA_SUCCESS)
+        return r;
     if (!minGridSize || !blockSize || blockSizeLimit < 0 || (flags & ~1u))
         return CUDA_ERROR_INVALID_VALUE;
     int limit = blockSizeLimit && blockSizeLimit < MAX_THREADS ? blockSizeLimit : MAX_THREADS;
@@ -206,19 +187,18 @@ CUresult cuOccupancyMaxPotentialBlockSize(int *minGridSize, int *blockSize, CUfu
                                                      dynamicSMemSize, blockSizeLimit, 0);
 }
 
-CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *dynamicSmemSize, CUfunction func, int numBlocks,
-                                                 int blockSize)
+CUresult sim_cuOccupancyAvailableDynamicSMemPerBlock(struct ctx *c, size_t *dynamicSmemSize, CUfunction func,
+                                                     int numBlocks, int blockSize)
 {
-    struct func *f;
-    CUresult r = begin(func, &f);
-    if (r != CUDA_SUCCESS)
-        return r;
+    struct func *f = handle_of(func, H_FUNC);
+    if (!f)
+        return CUDA_ERROR_INVALID_HANDLE;
     if (!dynamicSmemSize || numBlocks <= 0 || blockSize <= 0 || blockSize > MAX_THREADS)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     size_t each = SM_SHARED / (size_t)numBlocks;
     *dynamicSmemSize = numBlocks > func_blocks_per_sm(blockSize, 0) || each < BLOCK_RESERVED ? 0
                                                                                           : each - BLOCK_RESERVED;
     if (*dynamicSmemSize > MAX_DYNAMIC)
         *dynamicSmemSize = MAX_DYNAMIC;
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }

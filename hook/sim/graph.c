@@ -123,77 +123,58 @@ CUresult graph_order(struct graph *g, struct node **out, struct node **bad)
     return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* Opens a call on a graph: on success the lock is held. */
-static CUresult begin(CUgraph h, struct graph **g)
+CUresult sim_cuGraphCreate(CUgraph *phGraph, unsigned int flags)
 {
-    CUresult r = sim_begin(NULL);
-    *g = (struct graph *)h;
-    if (r != CUDA_SUCCESS)
-        return r;
-    return graph_is(h) ? CUDA_SUCCESS : sim_end(CUDA_ERROR_INVALID_VALUE);
-}
-
-CUresult cuGraphCreate(CUgraph *phGraph, unsigned int flags)
-{
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
     if (!phGraph || flags)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     *phGraph = (CUgraph)graph_new();
-    return sim_end(*phGraph ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
+    return *phGraph ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 /* The graph of a child node goes with its node, that of a capture with the capture. */
-CUresult cuGraphDestroy(CUgraph hGraph)
+CUresult sim_cuGraphDestroy(CUgraph hGraph)
 {
-    struct graph *g;
-    CUresult r = begin(hGraph, &g);
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (g->parent || g->capture)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+    struct graph *g = handle_of(hGraph, H_GRAPH);
+    if (!g || g->parent || g->capture)
+        return CUDA_ERROR_INVALID_VALUE;
     graph_free(g);
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuGraphClone(CUgraph *phGraphClone, CUgraph originalGraph)
+CUresult sim_cuGraphClone(CUgraph *phGraphClone, CUgraph originalGraph)
 {
-    struct graph *g;
-    CUresult r = begin(originalGraph, &g);
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (!phGraphClone)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+    struct graph *g = handle_of(originalGraph, H_GRAPH);
+    if (!g || !phGraphClone)
+        return CUDA_ERROR_INVALID_VALUE;
     if (g->mems)
-        return sim_end(CUDA_ERROR_NOT_SUPPORTED);
+        return CUDA_ERROR_NOT_SUPPORTED;
     *phGraphClone = (CUgraph)graph_clone(g);
-    return sim_end(*phGraphClone ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
+    return *phGraphClone ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CUresult cuGraphNodeFindInClone(CUgraphNode *phNode, CUgraphNode hOriginalNode, CUgraph hClonedGraph)
+CUresult sim_cuGraphNodeFindInClone(CUgraphNode *phNode, CUgraphNode hOriginalNode, CUgraph hClonedGraph)
 {
-    struct graph *g;
-    CUresult r = begin(hClonedGraph, &g);
-    if (r != CUDA_SUCCESS)
-        return r;
+    struct graph *g = handle_of(hClonedGraph, H_GRAPH);
+    if (!g)
+        return CUDA_ERROR_INVALID_VALUE;
     const struct node *n = (const struct node *)hOriginalNode;
     if (!phNode || !node_is(n) || n->graph->id != g->origin)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < g->n; i++)
         if (g->nodes[i]->origin == n->id) {
             *phNode = (CUgraphNode)g->nodes[i];
-            return sim_end(CUDA_SUCCESS);
+            return CUDA_SUCCESS;
         }
-    return sim_end(CUDA_ERROR_INVALID_VALUE);
+    return CUDA_ERROR_INVALID_VALUE;
 }
 
 /* Fills a list of the program's, which may be NULL to ask for its length. What is
  * left over of a longer one is set to NULL. */
-static CUresult list(struct graph *g, bool roots, CUgraphNode *out, size_t *count)
+static CUresult list(CUgraph h, bool roots, CUgraphNode *out, size_t *count)
 {
+    const struct graph *g = handle_of(h, H_GRAPH);
     size_t n = 0;
-    if (!count)
+    if (!g || !count)
         return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < g->n; i++) {
         if (roots && g->nodes[i]->in.n)
@@ -209,16 +190,12 @@ static CUresult list(struct graph *g, bool roots, CUgraphNode *out, size_t *coun
     return CUDA_SUCCESS;
 }
 
-CUresult cuGraphGetNodes(CUgraph hGraph, CUgraphNode *nodes, size_t *numNodes)
+CUresult sim_cuGraphGetNodes(CUgraph hGraph, CUgraphNode *nodes, size_t *numNodes)
 {
-    struct graph *g;
-    CUresult r = begin(hGraph, &g);
-    return r != CUDA_SUCCESS ? r : sim_end(list(g, false, nodes, numNodes));
+    return list(hGraph, false, nodes, numNodes);
 }
 
-CUresult cuGraphGetRootNodes(CUgraph hGraph, CUgraphNode *rootNodes, size_t *numRootNodes)
+CUresult sim_cuGraphGetRootNodes(CUgraph hGraph, CUgraphNode *rootNodes, size_t *numRootNodes)
 {
-    struct graph *g;
-    CUresult r = begin(hGraph, &g);
-    return r != CUDA_SUCCESS ? r : sim_end(list(g, true, rootNodes, numRootNodes));
+    return list(hGraph, true, rootNodes, numRootNodes);
 }

@@ -79,22 +79,18 @@ bool edges_valid(const struct graph *g, const CUgraphNode *deps, size_t n)
     return true;
 }
 
-/* Opens a call on edges of a graph: on success the lock is held, and all of the
- * nodes are the graph's. */
-static CUresult begin(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t n)
+/* Whether edges could be between these nodes: all of them the graph's, and no edge
+ * from a node to itself. */
+static bool possible(const struct graph *g, const CUgraphNode *from, const CUgraphNode *to, size_t n)
 {
-    const struct graph *g = (const struct graph *)graph;
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (!graph_is(g) || (n && (!from || !to)))
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+    if (!g || (n && (!from || !to)))
+        return false;
     for (size_t i = 0; i < n; i++) {
-        const struct node *a = (const struct node *)from[i], *b = (const struct node *)to[i];
-        if (!node_is(a) || !node_is(b) || a->graph != g || b->graph != g || a == b)
-            return sim_end(CUDA_ERROR_INVALID_VALUE);
+        const struct node *a = handle_of(from[i], H_NODE), *b = handle_of(to[i], H_NODE);
+        if (!a || !b || a->graph != g || b->graph != g || a == b)
+            return false;
     }
-    return CUDA_SUCCESS;
+    return true;
 }
 
 static void unlink_first(const CUgraphNode *from, const CUgraphNode *to, size_t n)
@@ -108,12 +104,13 @@ static void unlink_first(const CUgraphNode *from, const CUgraphNode *to, size_t 
 
 /* All or nothing. An edge that is there already is an error, a cycle is found when
  * the graph is instantiated. */
-CUresult cuGraphAddDependencies_v2(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
-                                   const CUgraphEdgeData *edgeData, size_t numDependencies)
+CUresult sim_cuGraphAddDependencies_v2(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
+                                       const CUgraphEdgeData *edgeData, size_t numDependencies)
 {
-    CUresult r = begin(hGraph, from, to, numDependencies);
-    if (r != CUDA_SUCCESS)
-        return r;
+    const struct graph *g = handle_of(hGraph, H_GRAPH);
+    if (!possible(g, from, to, numDependencies))
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult r = CUDA_SUCCESS;
     for (size_t i = 0; i < numDependencies; i++) {
         struct node *a = (struct node *)from[i], *b = (struct node *)to[i];
         r = edge_find(a, b)                                  ? CUDA_ERROR_INVALID_VALUE
@@ -124,37 +121,37 @@ CUresult cuGraphAddDependencies_v2(CUgraph hGraph, const CUgraphNode *from, cons
             break;
         }
     }
-    return sim_end(r);
+    return r;
 }
 
-CUresult cuGraphAddDependencies(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
-                                size_t numDependencies)
+CUresult sim_cuGraphAddDependencies(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
+                                    size_t numDependencies)
 {
-    return cuGraphAddDependencies_v2(hGraph, from, to, NULL, numDependencies);
+    return sim_cuGraphAddDependencies_v2(hGraph, from, to, NULL, numDependencies);
 }
 
-CUresult cuGraphRemoveDependencies_v2(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
-                                      const CUgraphEdgeData *edgeData, size_t numDependencies)
+CUresult sim_cuGraphRemoveDependencies_v2(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
+                                          const CUgraphEdgeData *edgeData, size_t numDependencies)
 {
-    CUresult r = begin(hGraph, from, to, numDependencies);
-    if (r != CUDA_SUCCESS)
-        return r;
+    const struct graph *g = handle_of(hGraph, H_GRAPH);
+    if (!possible(g, from, to, numDependencies))
+        return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < numDependencies; i++) {
         static const CUgraphEdgeData plain;
         const struct edge *e = find(&((struct node *)to[i])->in, (const struct node *)from[i]);
         if (!e || memcmp(&e->data, edgeData ? &edgeData[i] : &plain, sizeof plain))
-            return sim_end(CUDA_ERROR_INVALID_VALUE);
+            return CUDA_ERROR_INVALID_VALUE;
     }
-    if (numDependencies && ((const struct graph *)hGraph)->mems)
-        return sim_end(CUDA_ERROR_NOT_SUPPORTED);
+    if (numDependencies && g->mems)
+        return CUDA_ERROR_NOT_SUPPORTED;
     unlink_first(from, to, numDependencies);
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuGraphRemoveDependencies(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
-                                   size_t numDependencies)
+CUresult sim_cuGraphRemoveDependencies(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
+                                       size_t numDependencies)
 {
-    return cuGraphRemoveDependencies_v2(hGraph, from, to, NULL, numDependencies);
+    return sim_cuGraphRemoveDependencies_v2(hGraph, from, to, NULL, numDependencies);
 }
 
 static bool is_plain(const CUgraphEdgeData *d)
@@ -162,23 +159,20 @@ static bool is_plain(const CUgraphEdgeData *d)
     return !d->from_port && !d->to_port && !d->type;
 }
 
-CUresult cuGraphGetEdges_v2(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, CUgraphEdgeData *edgeData,
-                            size_t *numEdges)
+CUresult sim_cuGraphGetEdges_v2(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, CUgraphEdgeData *edgeData,
+                                size_t *numEdges)
 {
     const struct graph *g = (const struct graph *)hGraph;
     size_t n = 0;
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
     if (!graph_is(g) || !numEdges || !from != !to || (edgeData && !from))
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < g->n; i++)
         for (size_t k = 0; k < g->nodes[i]->in.n; k++, n++) {
             const struct edge *e = &g->nodes[i]->in.v[k];
             if (!from || n >= *numEdges)
                 continue;
             if (!edgeData && !is_plain(&e->data))
-                return sim_end(CUDA_ERROR_LOSSY_QUERY);
+                return CUDA_ERROR_LOSSY_QUERY;
             from[n] = (CUgraphNode)e->node;
             to[n] = (CUgraphNode)g->nodes[i];
             if (edgeData)
@@ -188,53 +182,50 @@ CUresult cuGraphGetEdges_v2(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, 
         from[i] = to[i] = NULL;
     if (!from || n < *numEdges)
         *numEdges = n;
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuGraphGetEdges(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, size_t *numEdges)
+CUresult sim_cuGraphGetEdges(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, size_t *numEdges)
 {
-    return cuGraphGetEdges_v2(hGraph, from, to, NULL, numEdges);
+    return sim_cuGraphGetEdges_v2(hGraph, from, to, NULL, numEdges);
 }
 
 static CUresult neighbours(CUgraphNode h, bool before, CUgraphNode *out, CUgraphEdgeData *data, size_t *count)
 {
-    const struct node *n = (const struct node *)h;
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (!node_is(n) || !count || (data && !out))
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+    const struct node *n = handle_of(h, H_NODE);
+    if (!n || !count || (data && !out))
+        return CUDA_ERROR_INVALID_VALUE;
     const struct edges *l = before ? &n->in : &n->out;
     for (size_t i = 0; out && i < *count; i++) {
         if (i < l->n && !data && !is_plain(&l->v[i].data))
-            return sim_end(CUDA_ERROR_LOSSY_QUERY);
+            return CUDA_ERROR_LOSSY_QUERY;
         out[i] = i < l->n ? (CUgraphNode)l->v[i].node : NULL;
         if (data && i < l->n)
             data[i] = l->v[i].data;
     }
     if (!out || l->n < *count)
         *count = l->n;
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuGraphNodeGetDependencies_v2(CUgraphNode hNode, CUgraphNode *dependencies, CUgraphEdgeData *edgeData,
-                                       size_t *numDependencies)
+CUresult sim_cuGraphNodeGetDependencies_v2(CUgraphNode hNode, CUgraphNode *dependencies, CUgraphEdgeData *edgeData,
+                                           size_t *numDependencies)
 {
     return neighbours(hNode, true, dependencies, edgeData, numDependencies);
 }
 
-CUresult cuGraphNodeGetDependencies(CUgraphNode hNode, CUgraphNode *dependencies, size_t *numDependencies)
+CUresult sim_cuGraphNodeGetDependencies(CUgraphNode hNode, CUgraphNode *dependencies, size_t *numDependencies)
 {
     return neighbours(hNode, true, dependencies, NULL, numDependencies);
 }
 
-CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode hNode, CUgraphNode *dependentNodes, CUgraphEdgeData *edgeData,
-                                         size_t *numDependentNodes)
+CUresult sim_cuGraphNodeGetDependentNodes_v2(CUgraphNode hNode, CUgraphNode *dependentNodes, CUgraphEdgeData *edgeData,
+                                             size_t *numDependentNodes)
 {
     return neighbours(hNode, false, dependentNodes, edgeData, numDependentNodes);
 }
 
-CUresult cuGraphNodeGetDependentNodes(CUgraphNode hNode, CUgraphNode *dependentNodes, size_t *numDependentNodes)
+CUresult sim_cuGraphNodeGetDependentNodes(CUgraphNode hNode, CUgraphNode *dependentNodes, size_t *numDependentNodes)
 {
     return neighbours(hNode, false, dependentNodes, NULL, numDependentNodes);
 }

@@ -103,94 +103,68 @@ static CUresult instantiate(CUgraphExec *out, CUgraph graph, uint64_t flags, str
     return r;
 }
 
-CUresult cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph, unsigned long long flags)
+CUresult sim_cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph, unsigned long long flags)
 {
     struct node *bad;
     CUgraphInstantiateResult why;
-    CUresult r = sim_begin(NULL);
-    return r != CUDA_SUCCESS ? r : sim_end(instantiate(phGraphExec, hGraph, flags, &bad, &why));
+    return instantiate(phGraphExec, hGraph, flags, &bad, &why);
 }
 
-CUresult cuGraphInstantiate_v2(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer,
-                               size_t bufferSize)
+CUresult sim_cuGraphInstantiate_v2(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer,
+                                   size_t bufferSize)
 {
     struct node *bad;
     CUgraphInstantiateResult why;
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
-    r = instantiate(phGraphExec, hGraph, 0, &bad, &why);
+    CUresult r = instantiate(phGraphExec, hGraph, 0, &bad, &why);
     if (phErrorNode)
         *phErrorNode = (CUgraphNode)bad;
     if (logBuffer && bufferSize)
         *logBuffer = 0;
-    return sim_end(r);
+    return r;
 }
 
-CUresult cuGraphInstantiate(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer,
-                            size_t bufferSize)
+CUresult sim_cuGraphInstantiate(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer,
+                                size_t bufferSize)
 {
-    return cuGraphInstantiate_v2(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
+    return sim_cuGraphInstantiate_v2(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
 }
 
-CUresult cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS *p)
+CUresult sim_cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS *p)
 {
     struct node *bad;
     struct ctx *c;
+    CUresult r = CUDA_SUCCESS;
     if (!p)
         return CUDA_ERROR_INVALID_VALUE;
-    bool upload = p->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
-    CUresult r = sim_begin(upload ? &c : NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
     p->hErrNode_out = NULL;
     p->result_out = CUDA_GRAPH_INSTANTIATE_ERROR;
-    if (upload && !stream_get(c, p->hUploadStream, &r))
-        return sim_end(r);
+    if ((p->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) &&
+        ((r = ctx_usable(&c)) != CUDA_SUCCESS || !stream_get(c, p->hUploadStream, &r)))
+        return r;
     r = instantiate(phGraphExec, hGraph, p->flags & ~(cuuint64_t)CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD, &bad,
                     &p->result_out);
     p->hErrNode_out = (CUgraphNode)bad;
-    return sim_end(r);
+    return r;
 }
 
-CUresult cuGraphExecGetFlags(CUgraphExec hGraphExec, cuuint64_t *flags)
+CUresult sim_cuGraphExecGetFlags(CUgraphExec hGraphExec, cuuint64_t *flags)
 {
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
     if (!exec_is(hGraphExec) || !flags)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     *flags = ((const struct exec *)hGraphExec)->flags;
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 /* The handle is gone at once, the instance when it has run for the last time. */
-CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
+CUresult sim_cuGraphExecDestroy(CUgraphExec hGraphExec)
 {
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
     if (!exec_is(hGraphExec))
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     struct exec *e = (struct exec *)hGraphExec;
     handle_del(e);
     mem_unclaim(e->plan);
     exec_unref(e);
-    return sim_end(CUDA_SUCCESS);
-}
-
-/* Opens a call that uses an instance on a stream: on success the lock is held. */
-static CUresult begin(CUgraphExec h, CUstream hStream, struct exec **e, struct stream **s)
-{
-    struct ctx *c;
-    CUresult r = sim_begin(&c);
-    if (r != CUDA_SUCCESS)
-        return r;
-    *e = (struct exec *)h;
-    if (!exec_is(h))
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
-    *s = stream_get(c, hStream, &r);
-    return *s ? CUDA_SUCCESS : sim_end(r);
+    return CUDA_SUCCESS;
 }
 
 /* Whether a launch would find what it needs. */
@@ -264,32 +238,28 @@ static CUresult launch(struct exec *e, struct stream *s)
     return CUDA_SUCCESS;
 }
 
-CUresult cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream)
+CUresult sim_cuGraphLaunch(struct stream *s, CUgraphExec hGraphExec, CUstream hStream)
 {
-    struct exec *e;
-    struct stream *s;
-    CUresult r = begin(hGraphExec, hStream, &e, &s);
-    if (r != CUDA_SUCCESS)
-        return r;
+    struct exec *e = handle_of(hGraphExec, H_EXEC);
+    if (!e)
+        return CUDA_ERROR_INVALID_VALUE;
     if (s->capture)
-        return sim_end(capture_graph(s, e));
+        return capture_graph(s, e);
     e->refs++; /* others may destroy it while this one waits */
     wait_room(s);
-    r = check(e, s);
+    CUresult r = check(e, s);
     if (r == CUDA_SUCCESS)
         r = launch(e, s);
     exec_unref(e);
-    return sim_end(r);
+    return r;
 }
 
 /* There is nothing to be uploaded, but the call must be one that could. */
-CUresult cuGraphUpload(CUgraphExec hGraphExec, CUstream hStream)
+CUresult sim_cuGraphUpload(struct stream *s, CUgraphExec hGraphExec, CUstream hStream)
 {
-    struct exec *e;
-    struct stream *s;
-    CUresult r = begin(hGraphExec, hStream, &e, &s);
-    if (r != CUDA_SUCCESS)
-        return r;
-    r = s->capture ? capture_refuse(s) : check(e, s);
-    return sim_end(r == CUDA_SUCCESS ? mem_upload(e->plan) : r);
+    struct exec *e = handle_of(hGraphExec, H_EXEC);
+    if (!e)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult r = s->capture ? capture_refuse(s) : check(e, s);
+    return r == CUDA_SUCCESS ? mem_upload(e->plan) : r;
 }

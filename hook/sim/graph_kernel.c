@@ -151,17 +151,11 @@ void kernel_params(const struct work *w, CUDA_KERNEL_NODE_PARAMS_v2 *p)
     p->ctx = (CUcontext)w->ctx;
 }
 
-/* Opens a call on a kernel node: on success the lock is held. */
-static CUresult begin(CUgraphNode h, struct work **w)
+/* What a kernel node does; NULL when the handle means none. */
+static struct work *kernel_of(CUgraphNode h)
 {
-    CUresult r = sim_begin(NULL);
-    *w = NULL;
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (!node_is(h) || ((struct node *)h)->work.type != CU_GRAPH_NODE_TYPE_KERNEL)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
-    *w = &((struct node *)h)->work;
-    return CUDA_SUCCESS;
+    struct node *n = handle_of(h, H_NODE);
+    return n && n->work.type == CU_GRAPH_NODE_TYPE_KERNEL ? &n->work : NULL;
 }
 
 static CUDA_KERNEL_NODE_PARAMS_v2 widen(const CUDA_KERNEL_NODE_PARAMS_v1 *p)
@@ -171,117 +165,101 @@ static CUDA_KERNEL_NODE_PARAMS_v2 widen(const CUDA_KERNEL_NODE_PARAMS_v1 *p)
     return q;
 }
 
-CUresult cuGraphAddKernelNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                                 size_t numDependencies, const CUDA_KERNEL_NODE_PARAMS_v2 *nodeParams)
+CUresult sim_cuGraphAddKernelNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
+                                     size_t numDependencies, const CUDA_KERNEL_NODE_PARAMS_v2 *nodeParams)
 {
     struct work w;
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
-    r = work_kernel(&w, nodeParams);
+    CUresult r = work_kernel(&w, nodeParams);
     if (r == CUDA_SUCCESS)
         r = node_add(phGraphNode, hGraph, dependencies, NULL, numDependencies, &w);
-    return sim_end(r);
+    return r;
 }
 
-CUresult cuGraphAddKernelNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                              size_t numDependencies, const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
+CUresult sim_cuGraphAddKernelNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
+                                  size_t numDependencies, const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
 {
     CUDA_KERNEL_NODE_PARAMS_v2 p;
     if (nodeParams)
         p = widen(nodeParams);
-    return cuGraphAddKernelNode_v2(phGraphNode, hGraph, dependencies, numDependencies, nodeParams ? &p : NULL);
+    return sim_cuGraphAddKernelNode_v2(phGraphNode, hGraph, dependencies, numDependencies, nodeParams ? &p : NULL);
 }
 
-CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAMS_v2 *nodeParams)
+CUresult sim_cuGraphKernelNodeGetParams_v2(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAMS_v2 *nodeParams)
 {
-    struct work *w;
-    CUresult r = begin(hNode, &w);
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (!nodeParams)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+    struct work *w = kernel_of(hNode);
+    if (!w || !nodeParams)
+        return CUDA_ERROR_INVALID_VALUE;
     kernel_params(w, nodeParams);
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuGraphKernelNodeGetParams(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
+CUresult sim_cuGraphKernelNodeGetParams(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
 {
     CUDA_KERNEL_NODE_PARAMS_v2 p;
     if (!nodeParams)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult r = cuGraphKernelNodeGetParams_v2(hNode, &p);
+    CUresult r = sim_cuGraphKernelNodeGetParams_v2(hNode, &p);
     if (r == CUDA_SUCCESS)
         memcpy(nodeParams, &p, sizeof *nodeParams);
     return r;
 }
 
 /* Changes what the node does and leaves its attributes. */
-CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS_v2 *nodeParams)
+CUresult sim_cuGraphKernelNodeSetParams_v2(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS_v2 *nodeParams)
 {
-    struct work *w, fresh;
-    CUresult r = begin(hNode, &w);
-    if (r != CUDA_SUCCESS)
-        return r;
-    r = work_kernel(&fresh, nodeParams);
+    struct work fresh, *w = kernel_of(hNode);
+    if (!w)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult r = work_kernel(&fresh, nodeParams);
     if (r == CUDA_SUCCESS) {
         fresh.u.kernel.attrs = w->u.kernel.attrs;
         w->u.kernel.attrs = NULL;
         work_clear(w);
         *w = fresh;
     }
-    return sim_end(r);
+    return r;
 }
 
-CUresult cuGraphKernelNodeSetParams(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
+CUresult sim_cuGraphKernelNodeSetParams(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
 {
     if (!nodeParams)
         return CUDA_ERROR_INVALID_VALUE;
     CUDA_KERNEL_NODE_PARAMS_v2 p = widen(nodeParams);
-    return cuGraphKernelNodeSetParams_v2(hNode, &p);
+    return sim_cuGraphKernelNodeSetParams_v2(hNode, &p);
 }
 
 /* ---- attributes ---- */
 
-CUresult cuGraphKernelNodeGetAttribute(CUgraphNode hNode, CUkernelNodeAttrID attr, CUkernelNodeAttrValue *value_out)
+CUresult sim_cuGraphKernelNodeGetAttribute(CUgraphNode hNode, CUkernelNodeAttrID attr, CUkernelNodeAttrValue *value_out)
 {
-    struct work *w;
-    CUresult r = begin(hNode, &w);
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (!value_out || !known(attr))
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+    struct work *w = kernel_of(hNode);
+    if (!w || !value_out || !known(attr))
+        return CUDA_ERROR_INVALID_VALUE;
     memset(value_out, 0, sizeof *value_out);
     if (w->u.kernel.attrs)
         *value_out = w->u.kernel.attrs->value[attr];
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuGraphKernelNodeSetAttribute(CUgraphNode hNode, CUkernelNodeAttrID attr, const CUkernelNodeAttrValue *value)
+CUresult sim_cuGraphKernelNodeSetAttribute(CUgraphNode hNode, CUkernelNodeAttrID attr,
+                                           const CUkernelNodeAttrValue *value)
 {
-    struct work *w;
-    CUresult r = begin(hNode, &w);
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (!value || !known(attr))
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
-    return sim_end(set_attr(w, attr, value) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
+    struct work *w = kernel_of(hNode);
+    if (!w || !value || !known(attr))
+        return CUDA_ERROR_INVALID_VALUE;
+    return set_attr(w, attr, value) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CUresult cuGraphKernelNodeCopyAttributes(CUgraphNode dst, CUgraphNode src)
+CUresult sim_cuGraphKernelNodeCopyAttributes(CUgraphNode dst, CUgraphNode src)
 {
-    struct work *from;
-    CUresult r = begin(src, &from);
-    if (r != CUDA_SUCCESS)
-        return r;
-    struct work *to = node_is(dst) ? &((struct node *)dst)->work : NULL;
-    if (!to || to->type != CU_GRAPH_NODE_TYPE_KERNEL || to->ctx != from->ctx)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+    struct work *from = kernel_of(src), *to = kernel_of(dst);
+    if (!from || !to || to->ctx != from->ctx)
+        return CUDA_ERROR_INVALID_VALUE;
     struct attrs *old = to->u.kernel.attrs;
     to->u.kernel.attrs = from->u.kernel.attrs;
     if (to->u.kernel.attrs)
         to->u.kernel.attrs->refs++;
     if (old && --old->refs == 0)
         free(old);
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }

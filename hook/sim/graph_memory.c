@@ -157,60 +157,54 @@ void mem_reset(struct device *d)
     trim(d);
 }
 
-static CUresult begin_device(CUdevice dev, struct device **d)
+/* A device whose memory for graphs is asked about, as it is now. */
+static CUresult look_at(CUdevice dev, struct device **d)
 {
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (dev < 0 || dev >= (int)g_config.visible)
-        return sim_end(CUDA_ERROR_INVALID_DEVICE);
-    *d = &g_device[g_config.visible_index[dev]];
-    r = shared_join(*d);
-    if (r != CUDA_SUCCESS)
-        return sim_end(r);
-    engine_advance(*d, now_ns());
-    return CUDA_SUCCESS;
+    CUresult r = device_joined(dev, d);
+    if (r == CUDA_SUCCESS)
+        engine_advance(*d, now_ns());
+    return r;
 }
 
-CUresult cuDeviceGraphMemTrim(CUdevice device)
+CUresult sim_cuDeviceGraphMemTrim(CUdevice device)
 {
     struct device *d;
-    CUresult r = begin_device(device, &d);
+    CUresult r = look_at(device, &d);
     if (r != CUDA_SUCCESS)
         return r;
     trim(d);
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void *value)
+CUresult sim_cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void *value)
 {
     struct device *d;
-    CUresult r = begin_device(device, &d);
+    CUresult r = look_at(device, &d);
     if (r != CUDA_SUCCESS)
         return r;
     const struct graph_memory *g = &d->graph_memory;
     const uint64_t numbers[] = {g->used, g->used_high, g->reserved, g->reserved_high};
     if (!value || (unsigned)attr > CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     *(cuuint64_t *)value = numbers[attr];
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 /* A high-water mark can only be set back. */
-CUresult cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void *value)
+CUresult sim_cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void *value)
 {
     struct device *d;
-    CUresult r = begin_device(device, &d);
+    CUresult r = look_at(device, &d);
     if (r != CUDA_SUCCESS)
         return r;
     struct graph_memory *g = &d->graph_memory;
     if (!value || *(const cuuint64_t *)value)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     if (attr == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH)
         g->used_high = g->used;
     else if (attr == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH)
         g->reserved_high = g->reserved;
     else
         r = CUDA_ERROR_INVALID_VALUE;
-    return sim_end(r);
+    return r;
 }

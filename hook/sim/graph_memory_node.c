@@ -3,23 +3,21 @@
 
 #include <stdlib.h>
 
-static struct device *device_of(const CUmemLocation *l)
+static struct device *device_at(const CUmemLocation *l)
 {
-    if (l->type != CU_MEM_LOCATION_TYPE_DEVICE || l->id < 0 || l->id >= (int)g_config.visible)
-        return NULL;
-    return &g_device[g_config.visible_index[l->id]];
+    return l->type == CU_MEM_LOCATION_TYPE_DEVICE ? device_of(l->id) : NULL;
 }
 
 static CUresult check(const CUDA_MEM_ALLOC_NODE_PARAMS *p)
 {
-    if (!p || !p->bytesize || !device_of(&p->poolProps.location))
+    if (!p || !p->bytesize || !device_at(&p->poolProps.location))
         return CUDA_ERROR_INVALID_VALUE;
     if (p->poolProps.allocType != CU_MEM_ALLOCATION_TYPE_PINNED || p->poolProps.handleTypes)
         return CUDA_ERROR_INVALID_VALUE;
     if (p->accessDescCount > SIM_MAX_DEVICES || (p->accessDescCount && !p->accessDescs))
         return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < p->accessDescCount; i++)
-        if (!device_of(&p->accessDescs[i].location))
+        if (!device_at(&p->accessDescs[i].location))
             return CUDA_ERROR_INVALID_VALUE;
     return p->bytesize > g_config.mem ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
@@ -30,7 +28,7 @@ CUresult work_alloc(struct work *w, CUDA_MEM_ALLOC_NODE_PARAMS *p, const struct 
     CUresult result = check(p);
     if (result == CUDA_SUCCESS && (!graph_is(g) || g->parent)) /* not into a child graph */
         result = CUDA_ERROR_INVALID_VALUE;
-    struct device *d = result == CUDA_SUCCESS ? device_of(&p->poolProps.location) : NULL;
+    struct device *d = result == CUDA_SUCCESS ? device_at(&p->poolProps.location) : NULL;
     if (d)
         result = shared_join(d);
     if (result != CUDA_SUCCESS)
@@ -93,62 +91,47 @@ void mem_freed_by(struct mem *m, const struct graph *g)
         m->freed_outside = true;
 }
 
-CUresult cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                                size_t numDependencies, CUDA_MEM_ALLOC_NODE_PARAMS *nodeParams)
+CUresult sim_cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
+                                    size_t numDependencies, CUDA_MEM_ALLOC_NODE_PARAMS *nodeParams)
 {
     struct work w;
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
-    r = work_alloc(&w, nodeParams, (const struct graph *)hGraph);
+    CUresult r = work_alloc(&w, nodeParams, (const struct graph *)hGraph);
     if (r == CUDA_SUCCESS)
         r = node_add(phGraphNode, hGraph, dependencies, NULL, numDependencies, &w);
-    return sim_end(r);
+    return r;
 }
 
-CUresult cuGraphAddMemFreeNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                               size_t numDependencies, CUdeviceptr dptr)
+CUresult sim_cuGraphAddMemFreeNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
+                                   size_t numDependencies, CUdeviceptr dptr)
 {
     struct work w;
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
-    r = work_free(&w, dptr, (const struct graph *)hGraph);
+    CUresult r = work_free(&w, dptr, (const struct graph *)hGraph);
     if (r == CUDA_SUCCESS)
         r = node_add(phGraphNode, hGraph, dependencies, NULL, numDependencies, &w);
-    return sim_end(r);
+    return r;
 }
 
-/* Opens a call on a node of that type: on success the lock is held. */
-static CUresult begin(CUgraphNode h, CUgraphNodeType type, const void *out, struct mem **m)
+/* The memory of a node of that type; NULL when the handle means none. */
+static struct mem *mem_of(CUgraphNode h, CUgraphNodeType type)
 {
-    const struct node *n = (const struct node *)h;
-    CUresult r = sim_begin(NULL);
-    *m = NULL;
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (!out || !node_is(n) || n->work.type != type)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
-    *m = n->work.u.mem;
+    const struct node *n = handle_of(h, H_NODE);
+    return n && n->work.type == type ? n->work.u.mem : NULL;
+}
+
+CUresult sim_cuGraphMemAllocNodeGetParams(CUgraphNode hNode, CUDA_MEM_ALLOC_NODE_PARAMS *params_out)
+{
+    const struct mem *m = mem_of(hNode, CU_GRAPH_NODE_TYPE_MEM_ALLOC);
+    if (!m || !params_out)
+        return CUDA_ERROR_INVALID_VALUE;
+    *params_out = m->params;
     return CUDA_SUCCESS;
 }
 
-CUresult cuGraphMemAllocNodeGetParams(CUgraphNode hNode, CUDA_MEM_ALLOC_NODE_PARAMS *params_out)
+CUresult sim_cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr *dptr_out)
 {
-    struct mem *m;
-    CUresult r = begin(hNode, CU_GRAPH_NODE_TYPE_MEM_ALLOC, params_out, &m);
-    if (r != CUDA_SUCCESS)
-        return r;
-    *params_out = m->params;
-    return sim_end(CUDA_SUCCESS);
-}
-
-CUresult cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr *dptr_out)
-{
-    struct mem *m;
-    CUresult r = begin(hNode, CU_GRAPH_NODE_TYPE_MEM_FREE, dptr_out, &m);
-    if (r != CUDA_SUCCESS)
-        return r;
+    const struct mem *m = mem_of(hNode, CU_GRAPH_NODE_TYPE_MEM_FREE);
+    if (!m || !dptr_out)
+        return CUDA_ERROR_INVALID_VALUE;
     *dptr_out = m->range->base;
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }

@@ -74,16 +74,11 @@ CUresult node_add(CUgraphNode *out, CUgraph graph, const CUgraphNode *deps, cons
     return CUDA_SUCCESS;
 }
 
-/* Opens a call on a node; with a type, on one of that type. On success the lock is
- * held. */
-static CUresult begin(CUgraphNode h, int type, struct node **n)
+/* The node of that type a handle means; NULL when it means none. */
+static struct node *node_of(CUgraphNode h, CUgraphNodeType type)
 {
-    CUresult r = sim_begin(NULL);
-    *n = (struct node *)h;
-    if (r != CUDA_SUCCESS)
-        return r;
-    bool ok = node_is(h) && (type < 0 || (*n)->work.type == (CUgraphNodeType)type);
-    return ok ? CUDA_SUCCESS : sim_end(CUDA_ERROR_INVALID_VALUE);
+    struct node *n = handle_of(h, H_NODE);
+    return n && n->work.type == type ? n : NULL;
 }
 
 /* Gives a node other work of its kind. Takes w over if r is success. */
@@ -96,93 +91,79 @@ static CUresult replace(struct node *n, struct work *w, CUresult r)
     return CUDA_SUCCESS;
 }
 
-CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type)
+CUresult sim_cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type)
 {
-    struct node *n;
-    CUresult r = begin(hNode, -1, &n);
-    if (r != CUDA_SUCCESS)
-        return r;
+    struct node *n = handle_of(hNode, H_NODE);
+    if (!n)
+        return CUDA_ERROR_INVALID_VALUE;
     if (type)
         *type = n->work.type;
-    return sim_end(type ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+    return type ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuGraphDestroyNode(CUgraphNode hNode)
+CUresult sim_cuGraphDestroyNode(CUgraphNode hNode)
 {
-    struct node *n;
-    CUresult r = begin(hNode, -1, &n);
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (n->graph->capture)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+    struct node *n = handle_of(hNode, H_NODE);
+    if (!n || n->graph->capture)
+        return CUDA_ERROR_INVALID_VALUE;
     if (n->graph->mems)
-        return sim_end(CUDA_ERROR_NOT_SUPPORTED);
+        return CUDA_ERROR_NOT_SUPPORTED;
     node_free(n);
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 /* ---- adding ---- */
 
+/* Adds the node of a graph whose work `make` puts into w. */
 #define ADD(make)                                                                        \
     do {                                                                                 \
         struct work w;                                                                   \
-        CUresult r = sim_begin(NULL);                                                    \
-        if (r != CUDA_SUCCESS)                                                           \
-            return r;                                                                    \
-        r = make;                                                                        \
+        CUresult r = make;                                                               \
         if (r == CUDA_SUCCESS)                                                           \
             r = node_add(phGraphNode, hGraph, dependencies, NULL, numDependencies, &w);  \
-        return sim_end(r);                                                               \
+        return r;                                                                        \
     } while (0)
 
-CUresult cuGraphAddMemcpyNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                              size_t numDependencies, const CUDA_MEMCPY3D *copyParams, CUcontext ctx)
+CUresult sim_cuGraphAddMemcpyNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
+                                  size_t numDependencies, const CUDA_MEMCPY3D *copyParams, CUcontext ctx)
 {
     ADD(work_memcpy(&w, copyParams, (struct ctx *)ctx));
 }
 
-CUresult cuGraphAddMemsetNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                              size_t numDependencies, const CUDA_MEMSET_NODE_PARAMS *memsetParams, CUcontext ctx)
+CUresult sim_cuGraphAddMemsetNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
+                                  size_t numDependencies, const CUDA_MEMSET_NODE_PARAMS *memsetParams, CUcontext ctx)
 {
     ADD(work_memset(&w, memsetParams, (struct ctx *)ctx));
 }
 
-CUresult cuGraphAddHostNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                            size_t numDependencies, const CUDA_HOST_NODE_PARAMS *nodeParams)
+CUresult sim_cuGraphAddHostNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
+                                size_t numDependencies, const CUDA_HOST_NODE_PARAMS *nodeParams)
 {
     ADD(work_host(&w, nodeParams));
 }
 
-CUresult cuGraphAddChildGraphNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                                  size_t numDependencies, CUgraph childGraph)
+CUresult sim_cuGraphAddChildGraphNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
+                                      size_t numDependencies, CUgraph childGraph)
 {
     ADD(work_child(&w, childGraph));
 }
 
-CUresult cuGraphAddEmptyNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                             size_t numDependencies)
+CUresult sim_cuGraphAddEmptyNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
+                                 size_t numDependencies)
 {
     ADD((w = (struct work){.type = CU_GRAPH_NODE_TYPE_EMPTY}, CUDA_SUCCESS));
 }
 
-CUresult cuGraphAddEventRecordNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                                   size_t numDependencies, CUevent event)
+CUresult sim_cuGraphAddEventRecordNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
+                                       size_t numDependencies, CUevent event)
 {
     ADD(work_event(&w, CU_GRAPH_NODE_TYPE_EVENT_RECORD, event));
 }
 
-CUresult cuGraphAddEventWaitNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                                 size_t numDependencies, CUevent event)
+CUresult sim_cuGraphAddEventWaitNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
+                                     size_t numDependencies, CUevent event)
 {
     ADD(work_event(&w, CU_GRAPH_NODE_TYPE_WAIT_EVENT, event));
-}
-
-/* Writes to and waits for words of memory are nothing the simulated GPU does. */
-CUresult cuGraphAddBatchMemOpNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                                  size_t numDependencies, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams)
-{
-    (void)dependencies, (void)numDependencies;
-    return phGraphNode && hGraph && nodeParams ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
 }
 
 static CUresult work_any(struct work *w, CUgraphNodeParams *p, const struct graph *g)
@@ -194,140 +175,108 @@ static CUresult work_any(struct work *w, CUgraphNodeParams *p, const struct grap
     return work_params(w, p);
 }
 
-CUresult cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                           const CUgraphEdgeData *dependencyData, size_t numDependencies, CUgraphNodeParams *nodeParams)
+CUresult sim_cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
+                               const CUgraphEdgeData *dependencyData, size_t numDependencies,
+                               CUgraphNodeParams *nodeParams)
 {
     struct work w;
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
-    r = nodeParams ? work_any(&w, nodeParams, (const struct graph *)hGraph) : CUDA_ERROR_INVALID_VALUE;
+    CUresult r = nodeParams ? work_any(&w, nodeParams, (const struct graph *)hGraph) : CUDA_ERROR_INVALID_VALUE;
     if (r == CUDA_SUCCESS)
         r = node_add(phGraphNode, hGraph, dependencies, dependencyData, numDependencies, &w);
-    return sim_end(r);
+    return r;
 }
 
-CUresult cuGraphAddNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                        size_t numDependencies, CUgraphNodeParams *nodeParams)
+CUresult sim_cuGraphAddNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
+                            size_t numDependencies, CUgraphNodeParams *nodeParams)
 {
-    return cuGraphAddNode_v2(phGraphNode, hGraph, dependencies, NULL, numDependencies, nodeParams);
-}
-
-CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle *pHandle_out, CUgraph hGraph, CUcontext ctx,
-                                        unsigned int defaultLaunchValue, unsigned int flags)
-{
-    (void)ctx, (void)defaultLaunchValue;
-    if (!pHandle_out || !hGraph || (flags & ~(unsigned)CU_GRAPH_COND_ASSIGN_DEFAULT))
-        return CUDA_ERROR_INVALID_VALUE;
-    return CUDA_ERROR_NOT_SUPPORTED;
+    return sim_cuGraphAddNode_v2(phGraphNode, hGraph, dependencies, NULL, numDependencies, nodeParams);
 }
 
 /* ---- parameters ---- */
 
-#define GET(type, out, value)                                              \
-    do {                                                                   \
-        struct node *n;                                                    \
-        CUresult r = begin(hNode, CU_GRAPH_NODE_TYPE_##type, &n);          \
-        if (r != CUDA_SUCCESS)                                             \
-            return r;                                                      \
-        if (out)                                                           \
-            *(out) = value;                                                \
-        return sim_end((out) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);   \
+/* Tells what a node of that type has; gives it other work, which `make` puts into w. */
+#define GET(type, out, value)                                         \
+    do {                                                              \
+        const struct node *n = node_of(hNode, CU_GRAPH_NODE_TYPE_##type); \
+        if (!n || !(out))                                             \
+            return CUDA_ERROR_INVALID_VALUE;                          \
+        *(out) = value;                                               \
+        return CUDA_SUCCESS;                                          \
     } while (0)
 
-#define SET(type, make)                                           \
-    do {                                                          \
-        struct node *n;                                           \
-        struct work w;                                            \
-        CUresult r = begin(hNode, CU_GRAPH_NODE_TYPE_##type, &n); \
-        return r != CUDA_SUCCESS ? r : sim_end(replace(n, &w, make)); \
+#define SET(type, make)                                               \
+    do {                                                              \
+        struct node *n = node_of(hNode, CU_GRAPH_NODE_TYPE_##type);   \
+        struct work w;                                                \
+        return n ? replace(n, &w, make) : CUDA_ERROR_INVALID_VALUE;   \
     } while (0)
 
-CUresult cuGraphMemcpyNodeGetParams(CUgraphNode hNode, CUDA_MEMCPY3D *nodeParams)
+CUresult sim_cuGraphMemcpyNodeGetParams(CUgraphNode hNode, CUDA_MEMCPY3D *nodeParams)
 {
     GET(MEMCPY, nodeParams, n->work.u.copy);
 }
 
-CUresult cuGraphMemcpyNodeSetParams(CUgraphNode hNode, const CUDA_MEMCPY3D *nodeParams)
+CUresult sim_cuGraphMemcpyNodeSetParams(CUgraphNode hNode, const CUDA_MEMCPY3D *nodeParams)
 {
     SET(MEMCPY, work_memcpy(&w, nodeParams, n->work.ctx));
 }
 
-CUresult cuGraphMemsetNodeGetParams(CUgraphNode hNode, CUDA_MEMSET_NODE_PARAMS *nodeParams)
+CUresult sim_cuGraphMemsetNodeGetParams(CUgraphNode hNode, CUDA_MEMSET_NODE_PARAMS *nodeParams)
 {
     GET(MEMSET, nodeParams, n->work.u.set);
 }
 
-CUresult cuGraphMemsetNodeSetParams(CUgraphNode hNode, const CUDA_MEMSET_NODE_PARAMS *nodeParams)
+CUresult sim_cuGraphMemsetNodeSetParams(CUgraphNode hNode, const CUDA_MEMSET_NODE_PARAMS *nodeParams)
 {
     SET(MEMSET, work_memset(&w, nodeParams, n->work.ctx));
 }
 
-CUresult cuGraphHostNodeGetParams(CUgraphNode hNode, CUDA_HOST_NODE_PARAMS *nodeParams)
+CUresult sim_cuGraphHostNodeGetParams(CUgraphNode hNode, CUDA_HOST_NODE_PARAMS *nodeParams)
 {
     GET(HOST, nodeParams, n->work.u.host);
 }
 
-CUresult cuGraphHostNodeSetParams(CUgraphNode hNode, const CUDA_HOST_NODE_PARAMS *nodeParams)
+CUresult sim_cuGraphHostNodeSetParams(CUgraphNode hNode, const CUDA_HOST_NODE_PARAMS *nodeParams)
 {
     SET(HOST, work_host(&w, nodeParams));
 }
 
-CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph *phGraph)
+CUresult sim_cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph *phGraph)
 {
     GET(GRAPH, phGraph, (CUgraph)n->work.u.child);
 }
 
-CUresult cuGraphEventRecordNodeGetEvent(CUgraphNode hNode, CUevent *event_out)
+CUresult sim_cuGraphEventRecordNodeGetEvent(CUgraphNode hNode, CUevent *event_out)
 {
     GET(EVENT_RECORD, event_out, (CUevent)n->work.u.event);
 }
 
-CUresult cuGraphEventRecordNodeSetEvent(CUgraphNode hNode, CUevent event)
+CUresult sim_cuGraphEventRecordNodeSetEvent(CUgraphNode hNode, CUevent event)
 {
     SET(EVENT_RECORD, work_event(&w, CU_GRAPH_NODE_TYPE_EVENT_RECORD, event));
 }
 
-CUresult cuGraphEventWaitNodeGetEvent(CUgraphNode hNode, CUevent *event_out)
+CUresult sim_cuGraphEventWaitNodeGetEvent(CUgraphNode hNode, CUevent *event_out)
 {
     GET(WAIT_EVENT, event_out, (CUevent)n->work.u.event);
 }
 
-CUresult cuGraphEventWaitNodeSetEvent(CUgraphNode hNode, CUevent event)
+CUresult sim_cuGraphEventWaitNodeSetEvent(CUgraphNode hNode, CUevent event)
 {
     SET(WAIT_EVENT, work_event(&w, CU_GRAPH_NODE_TYPE_WAIT_EVENT, event));
 }
 
-CUresult cuGraphBatchMemOpNodeGetParams(CUgraphNode hNode, CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams_out)
-{
-    (void)nodeParams_out;
-    struct node *n;
-    CUresult r = begin(hNode, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, &n);
-    return r != CUDA_SUCCESS ? r : sim_end(CUDA_ERROR_NOT_SUPPORTED);
-}
-
-CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode hNode, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams)
-{
-    (void)nodeParams;
-    struct node *n;
-    CUresult r = begin(hNode, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, &n);
-    return r != CUDA_SUCCESS ? r : sim_end(CUDA_ERROR_NOT_SUPPORTED);
-}
-
 /* The type cannot change, and a child graph not at all. */
-CUresult cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
+CUresult sim_cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
 {
-    struct node *n;
     struct work w;
-    CUresult r = begin(hNode, -1, &n);
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (!nodeParams || nodeParams->type != n->work.type || n->work.type == CU_GRAPH_NODE_TYPE_GRAPH)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
-    r = work_params(&w, nodeParams);
+    struct node *n = handle_of(hNode, H_NODE);
+    if (!n || !nodeParams || nodeParams->type != n->work.type || n->work.type == CU_GRAPH_NODE_TYPE_GRAPH)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult r = work_params(&w, nodeParams);
     if (r == CUDA_SUCCESS && n->work.type == CU_GRAPH_NODE_TYPE_KERNEL) {
         w.u.kernel.attrs = n->work.u.kernel.attrs;
         n->work.u.kernel.attrs = NULL;
     }
-    return sim_end(replace(n, &w, r));
+    return replace(n, &w, r);
 }

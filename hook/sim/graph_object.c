@@ -71,91 +71,78 @@ void held_clear(struct held **list)
         held_drop(list, *list, (*list)->count);
 }
 
-CUresult cuUserObjectCreate(CUuserObject *object_out, void *ptr, CUhostFn destroy, unsigned int initialRefcount,
-                            unsigned int flags)
+CUresult sim_cuUserObjectCreate(CUuserObject *object_out, void *ptr, CUhostFn destroy, unsigned int initialRefcount,
+                                unsigned int flags)
 {
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
     if (!object_out || !destroy || !initialRefcount || initialRefcount > INT_MAX ||
         flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     struct object *o = calloc(1, sizeof *o);
     struct item *end = o ? item_new(I_DESTROY) : NULL;
     if (!end || !threads_start_for(end) || !handle_add(o, H_OBJECT)) {
         if (end)
             item_free(end);
         free(o);
-        return sim_end(CUDA_ERROR_OUT_OF_MEMORY);
+        return CUDA_ERROR_OUT_OF_MEMORY;
     }
     end->u.host.fn = destroy;
     end->u.host.data = ptr;
     o->end = end;
     o->refs = initialRefcount;
     *object_out = (CUuserObject)o;
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
-/* Opens a call that counts references: on success the lock is held. */
-static CUresult begin(CUuserObject h, unsigned count, struct object **o)
+/* The object of a call that counts references; NULL when there is none, or the
+ * count cannot be right. */
+static struct object *object_of(CUuserObject h, unsigned count)
 {
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
-    *o = (struct object *)h;
-    bool ok = handle_is(h, H_OBJECT) && count && count <= INT_MAX;
-    return ok ? CUDA_SUCCESS : sim_end(CUDA_ERROR_INVALID_VALUE);
+    return count && count <= INT_MAX ? handle_of(h, H_OBJECT) : NULL;
 }
 
-CUresult cuUserObjectRetain(CUuserObject object, unsigned int count)
+CUresult sim_cuUserObjectRetain(CUuserObject object, unsigned int count)
 {
-    struct object *o;
-    CUresult r = begin(object, count, &o);
-    if (r != CUDA_SUCCESS)
-        return r;
+    struct object *o = object_of(object, count);
+    if (!o)
+        return CUDA_ERROR_INVALID_VALUE;
     o->refs += count;
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuUserObjectRelease(CUuserObject object, unsigned int count)
+CUresult sim_cuUserObjectRelease(CUuserObject object, unsigned int count)
 {
-    struct object *o;
-    CUresult r = begin(object, count, &o);
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (count > o->refs)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+    struct object *o = object_of(object, count);
+    if (!o || count > o->refs)
+        return CUDA_ERROR_INVALID_VALUE;
     drop(o, count);
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 /* With the flag the references are the caller's, and become the graph's. */
-CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned int count, unsigned int flags)
+CUresult sim_cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned int count, unsigned int flags)
 {
-    struct object *o;
-    CUresult r = begin(object, count, &o);
-    if (r != CUDA_SUCCESS)
-        return r;
+    struct object *o = object_of(object, count);
+    if (!o)
+        return CUDA_ERROR_INVALID_VALUE;
     bool move = flags & CU_GRAPH_USER_OBJECT_MOVE;
     if (!graph_is(graph) || (flags & ~(unsigned)CU_GRAPH_USER_OBJECT_MOVE) || (move && count > o->refs))
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     if (!held_add(&((struct graph *)graph)->objects, o, count))
-        return sim_end(CUDA_ERROR_OUT_OF_MEMORY);
+        return CUDA_ERROR_OUT_OF_MEMORY;
     if (!move)
         o->refs += count;
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuGraphReleaseUserObject(CUgraph graph, CUuserObject object, unsigned int count)
+CUresult sim_cuGraphReleaseUserObject(CUgraph graph, CUuserObject object, unsigned int count)
 {
-    struct object *o;
-    CUresult r = begin(object, count, &o);
-    if (r != CUDA_SUCCESS)
-        return r;
+    struct object *o = object_of(object, count);
+    if (!o)
+        return CUDA_ERROR_INVALID_VALUE;
     struct held **list = graph_is(graph) ? &((struct graph *)graph)->objects : NULL;
     struct held *h = list ? find(*list, o) : NULL;
     if (!h || h->count < count)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     held_drop(list, h, count);
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }

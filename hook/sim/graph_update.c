@@ -27,17 +27,14 @@ static size_t step_of(const struct exec *e, CUgraphNode h)
     return SIZE_MAX;
 }
 
-/* Opens a call on a step of some type (-1: any): on success the lock is held. */
-static CUresult begin(CUgraphExec h, CUgraphNode node, int type, struct exec **e, size_t *i)
+/* Finds the step of an instance that a node became; with a type (-1: any), only one
+ * of that type. */
+static bool find_step(CUgraphExec h, CUgraphNode node, int type, struct exec **e, size_t *i)
 {
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
-    *e = (struct exec *)h;
-    if (!exec_is(h) || (*i = step_of(*e, node)) == SIZE_MAX)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
-    bool ok = type < 0 || (*e)->plan->steps[*i].work.type == (CUgraphNodeType)type;
-    return ok ? CUDA_SUCCESS : sim_end(CUDA_ERROR_INVALID_VALUE);
+    *e = handle_of(h, H_EXEC);
+    if (!*e || (*i = step_of(*e, node)) == SIZE_MAX)
+        return false;
+    return type < 0 || (*e)->plan->steps[*i].work.type == (CUgraphNodeType)type;
 }
 
 static void keep_attrs(struct work *to, struct work *from)
@@ -72,63 +69,58 @@ static CUresult replace(struct exec *e, size_t i, struct work *w, CUresult r)
     return CUDA_SUCCESS;
 }
 
+/* Gives a step of that type other work, which `make` puts into w. */
 #define CHANGE(type, make)                                                       \
     do {                                                                         \
         struct exec *e;                                                          \
         struct work w;                                                           \
         size_t i;                                                                \
-        CUresult r = begin(hGraphExec, hNode, CU_GRAPH_NODE_TYPE_##type, &e, &i); \
-        return r != CUDA_SUCCESS ? r : sim_end(replace(e, i, &w, make));         \
+        bool found = find_step(hGraphExec, hNode, CU_GRAPH_NODE_TYPE_##type, &e, &i); \
+        return found ? replace(e, i, &w, make) : CUDA_ERROR_INVALID_VALUE;       \
     } while (0)
 
-CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                           const CUDA_KERNEL_NODE_PARAMS_v2 *nodeParams)
+CUresult sim_cuGraphExecKernelNodeSetParams_v2(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                               const CUDA_KERNEL_NODE_PARAMS_v2 *nodeParams)
 {
     CHANGE(KERNEL, work_kernel(&w, nodeParams));
 }
 
-CUresult cuGraphExecKernelNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                        const CUDA_KERNEL_NODE_PARAMS_v1 *p)
+CUresult sim_cuGraphExecKernelNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                            const CUDA_KERNEL_NODE_PARAMS_v1 *p)
 {
     CUDA_KERNEL_NODE_PARAMS_v2 q = {0};
     if (!p)
         return CUDA_ERROR_INVALID_VALUE;
     __builtin_memcpy(&q, p, sizeof *p);
-    return cuGraphExecKernelNodeSetParams_v2(hGraphExec, hNode, &q);
+    return sim_cuGraphExecKernelNodeSetParams_v2(hGraphExec, hNode, &q);
 }
 
-CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_MEMCPY3D *copyParams,
-                                        CUcontext ctx)
+CUresult sim_cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_MEMCPY3D *copyParams,
+                                            CUcontext ctx)
 {
     CHANGE(MEMCPY, work_memcpy(&w, copyParams, (struct ctx *)ctx));
 }
 
-CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                        const CUDA_MEMSET_NODE_PARAMS *memsetParams, CUcontext ctx)
+CUresult sim_cuGraphExecMemsetNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                            const CUDA_MEMSET_NODE_PARAMS *memsetParams, CUcontext ctx)
 {
     CHANGE(MEMSET, work_memset(&w, memsetParams, (struct ctx *)ctx));
 }
 
-CUresult cuGraphExecHostNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                      const CUDA_HOST_NODE_PARAMS *nodeParams)
+CUresult sim_cuGraphExecHostNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                          const CUDA_HOST_NODE_PARAMS *nodeParams)
 {
     CHANGE(HOST, work_host(&w, nodeParams));
 }
 
-CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event)
+CUresult sim_cuGraphExecEventRecordNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event)
 {
     CHANGE(EVENT_RECORD, work_event(&w, CU_GRAPH_NODE_TYPE_EVENT_RECORD, event));
 }
 
-CUresult cuGraphExecEventWaitNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event)
+CUresult sim_cuGraphExecEventWaitNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event)
 {
     CHANGE(WAIT_EVENT, work_event(&w, CU_GRAPH_NODE_TYPE_WAIT_EVENT, event));
-}
-
-CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                            const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams)
-{
-    CHANGE(BATCH_MEM_OP, nodeParams ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE);
 }
 
 /* ---- whole graphs ---- */
@@ -219,23 +211,21 @@ static CUresult adopt(struct exec *e, size_t from, struct plan *q)
     return CUDA_SUCCESS;
 }
 
-CUresult cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphExecUpdateResultInfo *resultInfo)
+CUresult sim_cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphExecUpdateResultInfo *resultInfo)
 {
     CUgraphExecUpdateResultInfo info = {.result = CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED};
     CUgraphInstantiateResult why;
     struct node *bad;
     struct exec *e = (struct exec *)hGraphExec;
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
     if (!exec_is(e) || !graph_is(hGraph) || !resultInfo)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult r = CUDA_SUCCESS;
     struct plan *q = plan_new((struct graph *)hGraph, &bad, &r, &why);
     if (!q) {
         resultInfo->result = CU_GRAPH_EXEC_UPDATE_ERROR;
         resultInfo->errorNode = (CUgraphNode)bad;
         resultInfo->errorFromNode = NULL;
-        return sim_end(r);
+        return r;
     }
     if (q->memory || e->plan->memory)
         info.result = CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED;
@@ -244,16 +234,16 @@ CUresult cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphExe
     *resultInfo = info;
     r = info.result == CU_GRAPH_EXEC_UPDATE_SUCCESS ? adopt(e, 0, q) : CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
     plan_unref(q);
-    return sim_end(r);
+    return r;
 }
 
-CUresult cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphNode *hErrorNode_out,
-                           CUgraphExecUpdateResult *updateResult_out)
+CUresult sim_cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphNode *hErrorNode_out,
+                               CUgraphExecUpdateResult *updateResult_out)
 {
     CUgraphExecUpdateResultInfo info = {.result = CU_GRAPH_EXEC_UPDATE_ERROR};
     if (!updateResult_out)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult r = cuGraphExecUpdate_v2(hGraphExec, hGraph, &info);
+    CUresult r = sim_cuGraphExecUpdate_v2(hGraphExec, hGraph, &info);
     *updateResult_out = info.result;
     if (hErrorNode_out)
         *hErrorNode_out = info.errorNode;
@@ -291,17 +281,16 @@ static CUresult set_child(struct exec *e, size_t i, struct graph *g)
     return r;
 }
 
-CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUgraph childGraph)
+CUresult sim_cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUgraph childGraph)
 {
     struct exec *e;
     size_t i;
-    CUresult r = begin(hGraphExec, hNode, CU_GRAPH_NODE_TYPE_GRAPH, &e, &i);
-    if (r != CUDA_SUCCESS)
-        return r;
-    return sim_end(graph_is(childGraph) ? set_child(e, i, (struct graph *)childGraph) : CUDA_ERROR_INVALID_VALUE);
+    if (!find_step(hGraphExec, hNode, CU_GRAPH_NODE_TYPE_GRAPH, &e, &i))
+        return CUDA_ERROR_INVALID_VALUE;
+    return graph_is(childGraph) ? set_child(e, i, (struct graph *)childGraph) : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUgraphNodeParams *nodeParams)
+CUresult sim_cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUgraphNodeParams *nodeParams)
 {
     struct exec *e;
     struct work w;
@@ -309,11 +298,12 @@ CUresult cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUg
     if (!nodeParams)
         return CUDA_ERROR_INVALID_VALUE;
     if (nodeParams->type == CU_GRAPH_NODE_TYPE_GRAPH)
-        return cuGraphExecChildGraphNodeSetParams(hGraphExec, hNode, nodeParams->graph.graph);
-    CUresult r = begin(hGraphExec, hNode, (int)nodeParams->type, &e, &i);
-    if (r == CUDA_SUCCESS && work_is_mem(&e->plan->steps[i].work))
-        return sim_end(CUDA_ERROR_NOT_SUPPORTED);
-    return r != CUDA_SUCCESS ? r : sim_end(replace(e, i, &w, work_params(&w, nodeParams)));
+        return sim_cuGraphExecChildGraphNodeSetParams(hGraphExec, hNode, nodeParams->graph.graph);
+    if (!find_step(hGraphExec, hNode, (int)nodeParams->type, &e, &i))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (work_is_mem(&e->plan->steps[i].work))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    return replace(e, i, &w, work_params(&w, nodeParams));
 }
 
 /* ---- disabling ---- */
@@ -324,32 +314,30 @@ static bool can_disable(const struct step *s)
            s->work.type == CU_GRAPH_NODE_TYPE_MEMSET;
 }
 
-CUresult cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int isEnabled)
+CUresult sim_cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int isEnabled)
 {
     struct exec *e;
     size_t i;
-    CUresult r = begin(hGraphExec, hNode, -1, &e, &i);
-    if (r != CUDA_SUCCESS)
-        return r;
+    if (!find_step(hGraphExec, hNode, -1, &e, &i))
+        return CUDA_ERROR_INVALID_VALUE;
     if (!can_disable(&e->plan->steps[i]))
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     struct plan *p = own_plan(e);
     if (!p)
-        return sim_end(CUDA_ERROR_OUT_OF_MEMORY);
+        return CUDA_ERROR_OUT_OF_MEMORY;
     p->steps[i].enabled = isEnabled != 0;
     plan_sum(p);
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int *isEnabled)
+CUresult sim_cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int *isEnabled)
 {
     struct exec *e;
     size_t i;
-    CUresult r = begin(hGraphExec, hNode, -1, &e, &i);
-    if (r != CUDA_SUCCESS)
-        return r;
+    if (!find_step(hGraphExec, hNode, -1, &e, &i))
+        return CUDA_ERROR_INVALID_VALUE;
     if (!isEnabled || !can_disable(&e->plan->steps[i]))
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     *isEnabled = e->plan->steps[i].enabled;
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }

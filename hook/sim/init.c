@@ -62,8 +62,15 @@ static CUresult refused(void)
     return state == GONE ? CUDA_ERROR_DEINITIALIZED : CUDA_ERROR_NOT_INITIALIZED;
 }
 
-/* Opens a call: takes the lock and, where c is given, finds the current context
- * and its sticky error. */
+CUresult ctx_usable(struct ctx **c)
+{
+    *c = ctx_current();
+    return !*c               ? CUDA_ERROR_INVALID_CONTEXT
+           : (*c)->destroyed ? CUDA_ERROR_CONTEXT_IS_DESTROYED
+                             : (*c)->error;
+}
+
+/* Begins a call: takes the lock and, where c is given, finds the context. */
 CUresult sim_begin(struct ctx **c)
 {
     if (state != READY)
@@ -71,24 +78,10 @@ CUresult sim_begin(struct ctx **c)
     if (tls_in_callback)
         return CUDA_ERROR_NOT_PERMITTED;
     pthread_mutex_lock(&g_lock);
-    if (!c)
-        return CUDA_SUCCESS;
-    *c = ctx_current();
-    CUresult r = !*c               ? CUDA_ERROR_INVALID_CONTEXT
-                 : (*c)->destroyed ? CUDA_ERROR_CONTEXT_IS_DESTROYED
-                                   : (*c)->error;
+    CUresult r = c ? ctx_usable(c) : CUDA_SUCCESS;
     if (r != CUDA_SUCCESS)
         pthread_mutex_unlock(&g_lock);
     return r;
-}
-
-CUresult sim_begin_unsafe(struct ctx **c)
-{
-    CUresult r = sim_begin(c);
-    if (r != CUDA_SUCCESS || !g_captures)
-        return r;
-    r = capture_unsafe();
-    return r == CUDA_SUCCESS ? r : sim_end(r);
 }
 
 CUresult sim_end(CUresult r)

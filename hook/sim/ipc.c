@@ -16,25 +16,21 @@ struct ipc {
 };
 _Static_assert(sizeof(struct ipc) <= sizeof(CUipcMemHandle), "a handle is 64 bytes");
 
-CUresult cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
+CUresult sim_cuIpcGetMemHandle(struct ctx *c, CUipcMemHandle *pHandle, CUdeviceptr dptr)
 {
-    struct ctx *c;
-    CUresult r = sim_begin(&c);
-    if (r != CUDA_SUCCESS)
-        return r;
     struct range *g = range_find(dptr);
     if (!pHandle || !g || g->kind != R_DEVICE)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     struct device *d = g->ctx->dev;
     if (!shared_name_memory(d))
-        return sim_end(CUDA_ERROR_OPERATING_SYSTEM);
+        return CUDA_ERROR_OPERATING_SYSTEM;
     struct ipc h = {.magic = IPC_MAGIC, .device = d->index, .slot = (uint32_t)d->slot};
     h.serial = g->serial;
     h.offset = g->offset;
     h.size = g->size;
     memset(pHandle, 0, sizeof *pHandle);
     memcpy(pHandle, &h, sizeof h);
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 static struct range *already_open(const struct ipc *h)
@@ -87,56 +83,48 @@ void ipc_release(struct range *r)
     range_del(r);
 }
 
-CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags)
+CUresult sim_cuIpcOpenMemHandle_v2(struct ctx *c, CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags)
 {
-    struct ctx *c;
     struct ipc h;
-    CUresult r = sim_begin_unsafe(&c);
-    if (r != CUDA_SUCCESS)
-        return r;
     memcpy(&h, &handle, sizeof h);
     if (!pdptr || (Flags & ~(unsigned)CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS))
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     if (h.magic != IPC_MAGIC || h.device != c->dev->index || !h.size || h.offset % SIM_PAGE)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     if (h.serial == c->dev->arena_serial)
-        return sim_end(CUDA_ERROR_INVALID_CONTEXT); /* our own: not for the exporting process */
+        return CUDA_ERROR_INVALID_CONTEXT; /* our own: not for the exporting process */
     struct range *open = already_open(&h);
     if (open) {
         open->refs++;
         *pdptr = open->base;
-        return sim_end(CUDA_SUCCESS);
+        return CUDA_SUCCESS;
     }
     struct range g = {.size = h.size, .kind = R_IPC, .dev = c->dev, .ctx = c, .refs = 1, .serial = h.serial, .offset = h.offset};
     g.span = (h.size + SIM_PAGE - 1) & ~(size_t)(SIM_PAGE - 1);
-    r = ipc_map(&g, h.device, h.slot);
-    if (r != CUDA_SUCCESS)
-        return sim_end(r);
-    if (!range_add(&g)) {
-        ipc_unmap(&g);
-        return sim_end(CUDA_ERROR_OUT_OF_MEMORY);
-    }
-    *pdptr = g.base;
-    return sim_end(CUDA_SUCCESS);
-}
-
-CUresult cuIpcOpenMemHandle(CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags)
-{
-    return cuIpcOpenMemHandle_v2(pdptr, handle, Flags);
-}
-
-CUresult cuIpcCloseMemHandle(CUdeviceptr dptr)
-{
-    struct ctx *c;
-    CUresult r = sim_begin_unsafe(&c);
+    CUresult r = ipc_map(&g, h.device, h.slot);
     if (r != CUDA_SUCCESS)
         return r;
+    if (!range_add(&g)) {
+        ipc_unmap(&g);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *pdptr = g.base;
+    return CUDA_SUCCESS;
+}
+
+CUresult sim_cuIpcOpenMemHandle(struct ctx *c, CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags)
+{
+    return sim_cuIpcOpenMemHandle_v2(c, pdptr, handle, Flags);
+}
+
+CUresult sim_cuIpcCloseMemHandle(struct ctx *c, CUdeviceptr dptr)
+{
     struct range *g = range_find(dptr);
     if (!g || g->kind != R_IPC || g->flags || g->base != dptr)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     if (--g->refs == 0) {
         wait_context(g->ctx, false);
         ipc_release(g);
     }
-    return sim_end(c->error);
+    return c->error;
 }

@@ -248,24 +248,22 @@ static CUresult share(struct event *e)
     return CUDA_SUCCESS;
 }
 
-CUresult cuIpcGetEventHandle(CUipcEventHandle *pHandle, CUevent event)
+CUresult sim_cuIpcGetEventHandle(CUipcEventHandle *pHandle, CUevent event)
 {
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
     struct event *e = (struct event *)event;
     if (!handle_is(e, H_EVENT))
-        return sim_end(CUDA_ERROR_INVALID_HANDLE);
+        return CUDA_ERROR_INVALID_HANDLE;
     if (!pHandle || !(e->flags & CU_EVENT_INTERPROCESS))
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult r = CUDA_SUCCESS;
     if (!e->shared && (r = share(e)) != CUDA_SUCCESS)
-        return sim_end(r);
+        return r;
     struct device *d = e->ctx->dev;
     struct handle h = {MAGIC, d->index, (uint32_t)d->slot, e->shared - 1, d->arena_serial,
                        d->sh->events[e->shared - 1].id};
     memset(pHandle, 0, sizeof *pHandle);
     memcpy(pHandle, &h, sizeof h);
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 /* Joins those who hold the entry, if it is still there. */
@@ -283,27 +281,23 @@ static bool hold(struct device *d, const struct handle *h)
     return there;
 }
 
-CUresult cuIpcOpenEventHandle(CUevent *phEvent, CUipcEventHandle handle)
+CUresult sim_cuIpcOpenEventHandle(struct ctx *c, CUevent *phEvent, CUipcEventHandle handle)
 {
-    struct ctx *c;
     struct handle h;
-    CUresult r = sim_begin(&c);
-    if (r != CUDA_SUCCESS)
-        return r;
     memcpy(&h, &handle, sizeof h);
     struct device *d = c->dev;
     if (!phEvent || h.magic != MAGIC || h.device != d->index || h.index >= SIM_EVENTS || !h.id)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     if (h.slot == (uint32_t)d->slot && h.serial == d->arena_serial)
-        return sim_end(CUDA_ERROR_INVALID_CONTEXT); /* our own: not for the process that made it */
+        return CUDA_ERROR_INVALID_CONTEXT; /* our own: not for the process that made it */
     struct event *e = event_new(c, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING);
     if (!e)
-        return sim_end(CUDA_ERROR_OUT_OF_MEMORY);
+        return CUDA_ERROR_OUT_OF_MEMORY;
     if (!hold(d, &h)) {
         event_free(e);
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     }
     e->shared = h.index + 1;
     *phEvent = (CUevent)e;
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }

@@ -81,26 +81,19 @@ CUresult launch_params(const struct launch *l, unsigned char *out, size_t room)
     return CUDA_SUCCESS;
 }
 
-static CUresult launch(struct launch *l, CUfunction fn, CUstream h)
+static CUresult launch(struct stream *s, struct launch *l, CUfunction fn)
 {
-    struct ctx *c;
-    CUresult r = sim_begin(&c);
+    l->f = handle_of(fn, H_FUNC);
+    if (!l->f || l->f->module->ctx != s->ctx)
+        return CUDA_ERROR_INVALID_HANDLE;
+    CUresult r = launch_check(l);
     if (r != CUDA_SUCCESS)
         return r;
-    struct stream *s = stream_get(c, h, &r);
-    if (!s)
-        return sim_end(r);
-    l->f = (struct func *)fn;
-    if (!handle_is(fn, H_FUNC) || l->f->module->ctx != s->ctx)
-        return sim_end(CUDA_ERROR_INVALID_HANDLE);
-    r = launch_check(l);
-    if (r != CUDA_SUCCESS)
-        return sim_end(r);
     if (s->capture)
-        return sim_end(capture_kernel(s, l));
+        return capture_kernel(s, l);
     struct item *it = item_new(I_KERNEL);
     if (!it)
-        return sim_end(CUDA_ERROR_OUT_OF_MEMORY);
+        return CUDA_ERROR_OUT_OF_MEMORY;
     it->u.kernel.op = l->f->op;
     it->u.kernel.layout = l->f;
     it->ns = launch_ns(l);
@@ -108,35 +101,37 @@ static CUresult launch(struct launch *l, CUfunction fn, CUstream h)
     r = launch_params(l, it->u.kernel.params, l->f->op == OP_NONE ? 0 : SIM_OP_BYTES);
     if (r != CUDA_SUCCESS) {
         item_free(it);
-        return sim_end(r);
+        return r;
     }
-    return sim_end(engine_push(s, it));
+    return engine_push(s, it);
 }
 
-CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ,
-                        unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
-                        unsigned int sharedMemBytes, CUstream hStream, void **kernelParams, void **extra)
+CUresult sim_cuLaunchKernel(struct stream *s, CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
+                            unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY,
+                            unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream, void **kernelParams,
+                            void **extra)
 {
     struct launch l = {.grid = {gridDimX, gridDimY, gridDimZ}, .block = {blockDimX, blockDimY, blockDimZ}};
     l.shared = sharedMemBytes;
     l.params = kernelParams;
     l.extra = extra;
-    return launch(&l, f, hStream);
+    return launch(s, &l, f);
 }
 
-CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
-                                   unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY,
-                                   unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,
-                                   void **kernelParams)
+CUresult sim_cuLaunchCooperativeKernel(struct stream *s, CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
+                                       unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY,
+                                       unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,
+                                       void **kernelParams)
 {
     struct launch l = {.grid = {gridDimX, gridDimY, gridDimZ}, .block = {blockDimX, blockDimY, blockDimZ}};
     l.shared = sharedMemBytes;
     l.params = kernelParams;
     l.cooperative = true;
-    return launch(&l, f, hStream);
+    return launch(s, &l, f);
 }
 
-CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra)
+CUresult sim_cuLaunchKernelEx(struct stream *s, const CUlaunchConfig *config, CUfunction f, void **kernelParams,
+                              void **extra)
 {
     if (!config || (config->numAttrs && !config->attrs))
         return CUDA_ERROR_INVALID_VALUE;
@@ -150,87 +145,72 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **ker
             l.cooperative = config->attrs[i].value.cooperative != 0;
     l.attrs = config->attrs;
     l.nattrs = config->numAttrs;
-    return launch(&l, f, config->hStream);
+    return launch(s, &l, f);
 }
 
 /* ---- the interface of CUDA 2: the function itself carries the launch ---- */
 
-static CUresult begin(CUfunction h, struct func **f)
+CUresult sim_cuFuncSetBlockShape(struct ctx *c, CUfunction hfunc, int x, int y, int z)
 {
-    struct ctx *c;
-    CUresult r = sim_begin(&c);
-    *f = (struct func *)h;
-    if (r != CUDA_SUCCESS)
-        return r;
-    return handle_is(h, H_FUNC) ? CUDA_SUCCESS : sim_end(CUDA_ERROR_INVALID_HANDLE);
-}
-
-CUresult cuFuncSetBlockShape(CUfunction hfunc, int x, int y, int z)
-{
-    struct func *f;
-    CUresult r = begin(hfunc, &f);
-    if (r != CUDA_SUCCESS)
-        return r;
+    struct func *f = handle_of(hfunc, H_FUNC);
+    if (!f)
+        return CUDA_ERROR_INVALID_HANDLE;
     if (x <= 0 || y <= 0 || z <= 0)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     f->block[0] = x;
     f->block[1] = y;
     f->block[2] = z;
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuFuncSetSharedSize(CUfunction hfunc, unsigned int bytes)
+CUresult sim_cuFuncSetSharedSize(struct ctx *c, CUfunction hfunc, unsigned int bytes)
 {
-    struct func *f;
-    CUresult r = begin(hfunc, &f);
-    if (r != CUDA_SUCCESS)
-        return r;
+    struct func *f = handle_of(hfunc, H_FUNC);
+    if (!f)
+        return CUDA_ERROR_INVALID_HANDLE;
     f->shared = bytes;
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuParamSetSize(CUfunction hfunc, unsigned int numbytes)
+CUresult sim_cuParamSetSize(struct ctx *c, CUfunction hfunc, unsigned int numbytes)
 {
-    struct func *f;
-    CUresult r = begin(hfunc, &f);
-    if (r != CUDA_SUCCESS)
-        return r;
+    struct func *f = handle_of(hfunc, H_FUNC);
+    if (!f)
+        return CUDA_ERROR_INVALID_HANDLE;
     if (numbytes > SIM_PARAM_BYTES)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     f->param_size = numbytes;
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuParamSetv(CUfunction hfunc, int offset, void *ptr, unsigned int numbytes)
+CUresult sim_cuParamSetv(struct ctx *c, CUfunction hfunc, int offset, void *ptr, unsigned int numbytes)
 {
-    struct func *f;
-    CUresult r = begin(hfunc, &f);
-    if (r != CUDA_SUCCESS)
-        return r;
+    struct func *f = handle_of(hfunc, H_FUNC);
+    if (!f)
+        return CUDA_ERROR_INVALID_HANDLE;
     if (!ptr || offset < 0 || numbytes > SIM_PARAM_BYTES || (unsigned)offset > SIM_PARAM_BYTES - numbytes)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     if (!f->params && !(f->params = calloc(1, SIM_PARAM_BYTES)))
-        return sim_end(CUDA_ERROR_OUT_OF_MEMORY);
+        return CUDA_ERROR_OUT_OF_MEMORY;
     memcpy(f->params + offset, ptr, numbytes);
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuParamSeti(CUfunction hfunc, int offset, unsigned int value)
+CUresult sim_cuParamSeti(struct ctx *c, CUfunction hfunc, int offset, unsigned int value)
 {
-    return cuParamSetv(hfunc, offset, &value, sizeof value);
+    return sim_cuParamSetv(c, hfunc, offset, &value, sizeof value);
 }
 
-CUresult cuParamSetf(CUfunction hfunc, int offset, float value)
+CUresult sim_cuParamSetf(struct ctx *c, CUfunction hfunc, int offset, float value)
 {
-    return cuParamSetv(hfunc, offset, &value, sizeof value);
+    return sim_cuParamSetv(c, hfunc, offset, &value, sizeof value);
 }
 
-CUresult cuLaunchGridAsync(CUfunction fn, int grid_width, int grid_height, CUstream hStream)
+CUresult sim_cuLaunchGridAsync(struct stream *s, CUfunction fn, int grid_width, int grid_height, CUstream hStream)
 {
-    struct func *f;
-    CUresult r = begin(fn, &f);
-    if (r != CUDA_SUCCESS)
-        return r;
+    struct func *f = handle_of(fn, H_FUNC);
+    if (!f)
+        return CUDA_ERROR_INVALID_HANDLE;
     size_t size = f->param_size > f->bytes ? f->bytes : f->param_size;
     void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, f->params, CU_LAUNCH_PARAM_BUFFER_SIZE, &size,
                      CU_LAUNCH_PARAM_END};
@@ -238,18 +218,17 @@ CUresult cuLaunchGridAsync(CUfunction fn, int grid_width, int grid_height, CUstr
     for (int i = 0; i < 3; i++)
         l.block[i] = (unsigned)f->block[i];
     l.shared = f->shared;
-    sim_end(r);
     if (grid_width <= 0 || grid_height <= 0)
         return CUDA_ERROR_INVALID_VALUE;
-    return launch(&l, fn, hStream);
+    return launch(s, &l, fn);
 }
 
-CUresult cuLaunchGrid(CUfunction f, int grid_width, int grid_height)
+CUresult sim_cuLaunchGrid(struct stream *s, CUfunction f, int grid_width, int grid_height)
 {
-    return cuLaunchGridAsync(f, grid_width, grid_height, NULL);
+    return sim_cuLaunchGridAsync(s, f, grid_width, grid_height, NULL);
 }
 
-CUresult cuLaunch(CUfunction f)
+CUresult sim_cuLaunch(struct stream *s, CUfunction f)
 {
-    return cuLaunchGridAsync(f, 1, 1, NULL);
+    return sim_cuLaunchGridAsync(s, f, 1, 1, NULL);
 }

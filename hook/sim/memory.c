@@ -138,32 +138,24 @@ void memory_wait(struct device *d)
             wait_context(c, false);
 }
 
-CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
+CUresult sim_cuMemAlloc_v2(struct ctx *c, CUdeviceptr *dptr, size_t bytesize)
 {
-    struct ctx *c;
-    CUresult r = sim_begin_unsafe(&c);
-    if (r != CUDA_SUCCESS)
-        return r;
-    return sim_end(dptr ? memory_alloc(c, dptr, bytesize) : CUDA_ERROR_INVALID_VALUE);
+    return dptr ? memory_alloc(c, dptr, bytesize) : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height,
-                            unsigned int ElementSizeBytes)
+CUresult sim_cuMemAllocPitch_v2(struct ctx *c, CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height,
+                                unsigned int ElementSizeBytes)
 {
-    struct ctx *c;
-    CUresult r = sim_begin_unsafe(&c);
-    if (r != CUDA_SUCCESS)
-        return r;
     if (!dptr || !pPitch || !WidthInBytes || !Height || WidthInBytes > (1ull << 31) ||
         (ElementSizeBytes != 4 && ElementSizeBytes != 8 && ElementSizeBytes != 16))
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     size_t pitch = (WidthInBytes + 511) & ~(size_t)511;
     if (Height > SIZE_MAX / pitch)
-        return sim_end(CUDA_ERROR_OUT_OF_MEMORY);
-    r = memory_alloc(c, dptr, pitch * Height);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult r = memory_alloc(c, dptr, pitch * Height);
     if (r == CUDA_SUCCESS)
         *pPitch = pitch;
-    return sim_end(r);
+    return r;
 }
 
 static bool can_free(const struct range *g, CUdeviceptr p)
@@ -189,57 +181,45 @@ static void free_now(struct range *g)
 }
 
 /* Freeing waits for the work of the context, as the driver does where it must. */
-CUresult cuMemFree_v2(CUdeviceptr dptr)
+CUresult sim_cuMemFree_v2(struct ctx *c, CUdeviceptr dptr)
 {
-    struct ctx *c;
-    CUresult r = sim_begin_unsafe(&c);
-    if (r != CUDA_SUCCESS)
-        return r;
     if (!dptr)
-        return sim_end(CUDA_SUCCESS);
+        return CUDA_SUCCESS;
     struct range *g = range_find(dptr);
     if (!can_free(g, dptr))
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     if (g->ctx)
         wait_context(g->ctx, false);
     else
         memory_wait(g->dev);
     g = range_find(dptr);
     if (!can_free(g, dptr))
-        return sim_end(CUDA_ERROR_INVALID_VALUE); /* freed by another thread meanwhile */
+        return CUDA_ERROR_INVALID_VALUE; /* freed by another thread meanwhile */
     free_now(g);
-    return sim_end(c->error);
+    return c->error;
 }
 
-CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
+CUresult sim_cuMemGetInfo_v2(struct ctx *c, size_t *free, size_t *total)
 {
-    struct ctx *c;
-    CUresult r = sim_begin(&c);
-    if (r != CUDA_SUCCESS)
-        return r;
     if (!free && !total)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     shared_reap(c->dev, now_ns());
     uint64_t used = shared_mem_used(c->dev);
     if (free)
         *free = used < g_config.mem ? g_config.mem - used : 0;
     if (total)
         *total = g_config.mem;
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr)
+CUresult sim_cuMemGetAddressRange_v2(struct ctx *c, CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr)
 {
-    struct ctx *c;
-    CUresult r = sim_begin(&c);
-    if (r != CUDA_SUCCESS)
-        return r;
     struct range *g = range_find(dptr);
     if (!g)
-        return sim_end(CUDA_ERROR_NOT_FOUND);
+        return CUDA_ERROR_NOT_FOUND;
     if (pbase)
         *pbase = g->base;
     if (psize)
         *psize = g->size;
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }

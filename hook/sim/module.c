@@ -120,30 +120,26 @@ static void write_log(unsigned n, const CUjit_option *options, void **values, in
     *room = (void *)(uintptr_t)(out && cap && *msg ? len + 1 : 0);
 }
 
-CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int numOptions, CUjit_option *options,
-                            void **optionValues)
+CUresult sim_cuModuleLoadDataEx(struct ctx *c, CUmodule *module, const void *image, unsigned int numOptions,
+                                CUjit_option *options, void **optionValues)
 {
-    struct ctx *c;
     char msg[512] = "";
-    CUresult r = sim_begin_unsafe(&c);
-    if (r != CUDA_SUCCESS)
-        return r;
     if (!module || !image || (numOptions && (!options || !optionValues)))
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
-    r = load(c, module, image, msg, sizeof msg);
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult r = load(c, module, image, msg, sizeof msg);
     write_log(numOptions, options, optionValues, JIT_ERROR_LOG, JIT_ERROR_LOG_SIZE, msg);
     write_log(numOptions, options, optionValues, JIT_INFO_LOG, JIT_INFO_LOG_SIZE, "");
-    return sim_end(r);
+    return r;
 }
 
-CUresult cuModuleLoadData(CUmodule *module, const void *image)
+CUresult sim_cuModuleLoadData(struct ctx *c, CUmodule *module, const void *image)
 {
-    return cuModuleLoadDataEx(module, image, 0, NULL, NULL);
+    return sim_cuModuleLoadDataEx(c, module, image, 0, NULL, NULL);
 }
 
-CUresult cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin)
+CUresult sim_cuModuleLoadFatBinary(struct ctx *c, CUmodule *module, const void *fatCubin)
 {
-    return cuModuleLoadDataEx(module, fatCubin, 0, NULL, NULL);
+    return sim_cuModuleLoadDataEx(c, module, fatCubin, 0, NULL, NULL);
 }
 
 CUresult cuModuleLoad(CUmodule *module, const char *fname)
@@ -174,95 +170,80 @@ CUresult cuModuleLoad(CUmodule *module, const char *fname)
     return r;
 }
 
-/* Opens a call on a module: on success the lock is held. */
-static CUresult begin(CUmodule h, struct module **m)
+CUresult sim_cuModuleUnload(struct ctx *c, CUmodule hmod)
 {
-    struct ctx *c;
-    CUresult r = sim_begin(&c);
-    *m = (struct module *)h;
-    if (r != CUDA_SUCCESS)
-        return r;
-    return handle_is(h, H_MODULE) ? CUDA_SUCCESS : sim_end(CUDA_ERROR_INVALID_HANDLE);
-}
-
-CUresult cuModuleUnload(CUmodule hmod)
-{
-    struct module *m;
-    CUresult r = begin(hmod, &m);
-    if (r != CUDA_SUCCESS)
-        return r;
+    struct module *m = handle_of(hmod, H_MODULE);
+    if (!m)
+        return CUDA_ERROR_INVALID_HANDLE;
+    CUresult r = CUDA_SUCCESS;
     if (g_captures && (r = capture_unsafe()) != CUDA_SUCCESS)
-        return sim_end(r);
+        return r;
     wait_context(m->ctx, false);
     exec_forget(m);
     exec_drain();
     if (!handle_is(m, H_MODULE))
-        return sim_end(CUDA_ERROR_INVALID_HANDLE);
+        return CUDA_ERROR_INVALID_HANDLE;
     module_free(m);
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name)
+CUresult sim_cuModuleGetFunction(struct ctx *c, CUfunction *hfunc, CUmodule hmod, const char *name)
 {
-    struct module *m;
-    CUresult r = begin(hmod, &m);
-    if (r != CUDA_SUCCESS)
-        return r;
+    struct module *m = handle_of(hmod, H_MODULE);
+    if (!m)
+        return CUDA_ERROR_INVALID_HANDLE;
     if (!hfunc || !name)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     for (struct func *f = m->funcs; f; f = f->next)
         if (!strcmp(f->name, name)) {
             *hfunc = (CUfunction)f;
-            return sim_end(CUDA_SUCCESS);
+            return CUDA_SUCCESS;
         }
-    return sim_end(CUDA_ERROR_NOT_FOUND);
+    return CUDA_ERROR_NOT_FOUND;
 }
 
-CUresult cuModuleGetFunctionCount(unsigned int *count, CUmodule mod)
+CUresult sim_cuModuleGetFunctionCount(struct ctx *c, unsigned int *count, CUmodule mod)
 {
-    struct module *m;
-    CUresult r = begin(mod, &m);
-    if (r != CUDA_SUCCESS)
-        return r;
+    struct module *m = handle_of(mod, H_MODULE);
+    if (!m)
+        return CUDA_ERROR_INVALID_HANDLE;
     if (!count)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     *count = 0;
     for (struct func *f = m->funcs; f; f = f->next)
         ++*count;
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int numFunctions, CUmodule mod)
+CUresult sim_cuModuleEnumerateFunctions(struct ctx *c, CUfunction *functions, unsigned int numFunctions, CUmodule mod)
 {
-    struct module *m;
-    CUresult r = begin(mod, &m);
-    if (r != CUDA_SUCCESS)
-        return r;
+    struct module *m = handle_of(mod, H_MODULE);
+    if (!m)
+        return CUDA_ERROR_INVALID_HANDLE;
     if (!functions || !numFunctions)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     unsigned i = 0;
     for (struct func *f = m->funcs; f && i < numFunctions; f = f->next)
         functions[i++] = (CUfunction)f;
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod, const char *name)
+CUresult sim_cuModuleGetGlobal_v2(struct ctx *c, CUdeviceptr *dptr, size_t *bytes, CUmodule hmod, const char *name)
 {
-    struct module *m;
-    CUresult r = begin(hmod, &m);
-    if (r != CUDA_SUCCESS)
-        return r;
+    struct module *m = handle_of(hmod, H_MODULE);
+    if (!m)
+        return CUDA_ERROR_INVALID_HANDLE;
     if (!name)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     for (struct global *g = m->globals; g; g = g->next)
         if (!strcmp(g->name, name)) {
             if (dptr)
                 *dptr = g->ptr;
             if (bytes)
                 *bytes = g->size;
-            return sim_end(CUDA_SUCCESS);
+            return CUDA_SUCCESS;
         }
-    return sim_end(CUDA_ERROR_NOT_FOUND);
+    return CUDA_ERROR_NOT_FOUND;
 }
 
 CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)

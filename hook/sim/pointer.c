@@ -94,46 +94,35 @@ static CUresult get(void *data, CUpointer_attribute attribute, CUdeviceptr ptr, 
     return CUDA_SUCCESS;
 }
 
-CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
+CUresult sim_cuPointerGetAttribute(struct ctx *c, void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
-    struct ctx *c;
-    CUresult r = sim_begin(&c);
-    if (r != CUDA_SUCCESS)
-        return r;
     struct known k = look_up(ptr);
     if (!data || (!k.g && !k.v))
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
-    return sim_end(get(data, attribute, ptr, k));
+        return CUDA_ERROR_INVALID_VALUE;
+    return get(data, attribute, ptr, k);
 }
 
-CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute *attributes, void **data,
-                                CUdeviceptr ptr)
+CUresult sim_cuPointerGetAttributes(struct ctx *c, unsigned int numAttributes, CUpointer_attribute *attributes,
+                                    void **data, CUdeviceptr ptr)
 {
-    struct ctx *c;
-    CUresult r = sim_begin(&c);
-    if (r != CUDA_SUCCESS)
-        return r;
     if (!numAttributes || !attributes || !data)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     struct known k = look_up(ptr);
+    CUresult r = CUDA_SUCCESS;
     for (unsigned i = 0; i < numAttributes; i++) {
         if (!data[i])
-            return sim_end(CUDA_ERROR_INVALID_VALUE);
+            return CUDA_ERROR_INVALID_VALUE;
         if (attributes[i] == CU_POINTER_ATTRIBUTE_HOST_POINTER)
             get(data[i], attributes[i], ptr, k); /* of a device address: NULL, and no error here */
         else if ((r = get(data[i], attributes[i], ptr, k)) != CUDA_SUCCESS)
-            return sim_end(r);
+            return r;
     }
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr)
+CUresult sim_cuPointerSetAttribute(struct ctx *c, const void *value, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
-    struct ctx *c;
-    CUresult r = sim_begin(&c);
-    if (r != CUDA_SUCCESS)
-        return r;
     if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || !range_find(ptr))
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
-    return sim_end(CUDA_SUCCESS);
+        return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_SUCCESS;
 }

@@ -3,36 +3,13 @@
 #include "pool.h"
 #include "transfer.h"
 
-/* Opens a call on a pool: on success the lock is held. */
-static CUresult begin(CUmemoryPool h, struct pool **p)
+/* The pool of a call that a capture cannot see. */
+static CUresult find_unsafe(CUmemoryPool h, struct pool **p)
 {
-    CUresult r = sim_begin(NULL);
-    *p = (struct pool *)h;
-    if (r != CUDA_SUCCESS)
-        return r;
-    return handle_is(h, H_POOL) ? r : sim_end(CUDA_ERROR_INVALID_VALUE);
-}
-
-/* The same, of a call that a capture cannot see. */
-static CUresult begin_unsafe(CUmemoryPool h, struct pool **p)
-{
-    CUresult r = begin(h, p);
-    if (r == CUDA_SUCCESS && g_captures && (r = capture_unsafe()) != CUDA_SUCCESS)
-        sim_end(r);
-    return r;
-}
-
-/* Opens a call on a device: on success the lock is held and the device joined. */
-static CUresult begin_device(CUdevice dev, struct device **d)
-{
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (dev < 0 || dev >= (int)g_config.visible)
-        return sim_end(CUDA_ERROR_INVALID_DEVICE);
-    *d = &g_device[g_config.visible_index[dev]];
-    r = shared_join(*d);
-    return r == CUDA_SUCCESS ? r : sim_end(r);
+    *p = handle_of(h, H_POOL);
+    if (!*p)
+        return CUDA_ERROR_INVALID_VALUE;
+    return g_captures ? capture_unsafe() : CUDA_SUCCESS;
 }
 
 static struct pool *current(struct device *d)
@@ -42,33 +19,28 @@ static struct pool *current(struct device *d)
 
 /* ---- allocating and freeing ---- */
 
-static CUresult alloc(CUdeviceptr *dptr, size_t bytesize, bool from, CUmemoryPool pool, CUstream hStream)
+/* From the pool, or from the device's current one if that is NULL. */
+static CUresult alloc(struct stream *s, CUdeviceptr *dptr, size_t bytesize, struct pool *p)
 {
-    struct ctx *c;
-    CUresult r = sim_begin(&c);
-    if (r != CUDA_SUCCESS)
-        return r;
-    struct stream *s = stream_get(c, hStream, &r);
-    if (!s)
-        return sim_end(r);
-    if (!dptr || (from && !handle_is(pool, H_POOL)))
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+    if (!dptr)
+        return CUDA_ERROR_INVALID_VALUE;
     if (s->capture) /* the graph has its own */
-        return sim_end(capture_alloc(s, bytesize, dptr));
-    struct pool *p = from ? (struct pool *)pool : current(s->ctx->dev);
-    if (!p)
-        return sim_end(CUDA_ERROR_OUT_OF_MEMORY);
-    return sim_end(p->imported ? CUDA_ERROR_INVALID_VALUE : pool_alloc(p, s, bytesize, dptr));
+        return capture_alloc(s, bytesize, dptr);
+    if (!p && !(p = current(s->ctx->dev)))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    return p->imported ? CUDA_ERROR_INVALID_VALUE : pool_alloc(p, s, bytesize, dptr);
 }
 
-CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
+CUresult sim_cuMemAllocAsync(struct stream *s, CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 {
-    return alloc(dptr, bytesize, false, NULL, hStream);
+    return alloc(s, dptr, bytesize, NULL);
 }
 
-CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream)
+CUresult sim_cuMemAllocFromPoolAsync(struct stream *s, CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
+                                     CUstream hStream)
 {
-    return alloc(dptr, bytesize, true, pool, hStream);
+    struct pool *p = handle_of(pool, H_POOL);
+    return p ? alloc(s, dptr, bytesize, p) : CUDA_ERROR_INVALID_VALUE;
 }
 
 static void release(const struct task *t)
@@ -81,33 +53,26 @@ static void release(const struct task *t)
 }
 
 /* Memory of cuMemAlloc may be freed so too, and what was imported from a pool. */
-CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
+CUresult sim_cuMemFreeAsync(struct stream *s, CUdeviceptr dptr, CUstream hStream)
 {
-    struct ctx *c;
-    CUresult r = sim_begin(&c);
-    if (r != CUDA_SUCCESS)
-        return r;
-    struct stream *s = stream_get(c, hStream, &r);
-    if (!s)
-        return sim_end(r);
     if (s->capture)
-        return sim_end(capture_free(s, dptr));
+        return capture_free(s, dptr);
     struct range *g = range_find(dptr);
     if (!g || g->base != dptr)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     if (g->kind == R_GRAPH)
-        return sim_end(mem_free(g, s));
+        return mem_free(g, s);
     if (g->kind == R_POOL)
-        return sim_end(pool_free(g, s));
+        return pool_free(g, s);
     if (g->kind != R_DEVICE && !(g->kind == R_IPC && g->flags))
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     struct task t = {.run = release, .p = dptr};
-    return sim_end(transfer_task(s, &t));
+    return transfer_task(s, &t);
 }
 
 /* ---- pools ---- */
 
-CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
+CUresult sim_cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
 {
     struct device *d;
     if (!pool || !poolProps || poolProps->allocType != CU_MEM_ALLOCATION_TYPE_PINNED)
@@ -118,80 +83,76 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
                                                                         : CUDA_ERROR_NOT_SUPPORTED;
     if (poolProps->handleTypes & ~(unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
         return CUDA_ERROR_NOT_SUPPORTED;
-    CUresult r = begin_device(poolProps->location.id, &d);
+    CUresult r = device_joined(poolProps->location.id, &d);
     if (r != CUDA_SUCCESS)
         return r;
     struct pool *p = pool_new(d);
     if (!p)
-        return sim_end(CUDA_ERROR_OUT_OF_MEMORY);
+        return CUDA_ERROR_OUT_OF_MEMORY;
     p->handle_types = poolProps->handleTypes;
     p->max = (poolProps->maxSize + POOL_PAGE - 1) & ~(uint64_t)(POOL_PAGE - 1);
     *pool = (CUmemoryPool)p;
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuMemPoolDestroy(CUmemoryPool pool)
+CUresult sim_cuMemPoolDestroy(CUmemoryPool pool)
 {
-    struct pool *p;
-    CUresult r = begin(pool, &p);
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (p->fixed)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+    struct pool *p = handle_of(pool, H_POOL);
+    if (!p || p->fixed)
+        return CUDA_ERROR_INVALID_VALUE;
     pool_destroy(p);
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep)
+CUresult sim_cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep)
 {
-    struct pool *p;
-    CUresult r = begin(pool, &p);
-    if (r != CUDA_SUCCESS)
-        return r;
+    struct pool *p = handle_of(pool, H_POOL);
+    if (!p)
+        return CUDA_ERROR_INVALID_VALUE;
     engine_advance(p->dev, now_ns());
     pool_trim(p, minBytesToKeep);
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
+CUresult sim_cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
 {
     struct pool *p;
-    CUresult r = begin_unsafe(pool, &p);
+    CUresult r = find_unsafe(pool, &p);
     if (r != CUDA_SUCCESS)
         return r;
     if (!value || p->imported)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     switch ((int)attr) {
     case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
     case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
     case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
         p->reuse[attr] = *(const int *)value != 0;
-        return sim_end(CUDA_SUCCESS);
+        return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
         p->threshold = *(const cuuint64_t *)value;
-        return sim_end(CUDA_SUCCESS);
+        return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
     case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
         if (*(const cuuint64_t *)value) /* a high-water mark can only be set back */
-            return sim_end(CUDA_ERROR_INVALID_VALUE);
+            return CUDA_ERROR_INVALID_VALUE;
         if (attr == CU_MEMPOOL_ATTR_USED_MEM_HIGH)
             p->used_high = p->used;
         else
             p->reserved_high = p->reserved;
-        return sim_end(CUDA_SUCCESS);
+        return CUDA_SUCCESS;
     default:
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     }
 }
 
-CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
+CUresult sim_cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
 {
     struct pool *p;
-    CUresult r = begin_unsafe(pool, &p);
+    CUresult r = find_unsafe(pool, &p);
     if (r != CUDA_SUCCESS)
         return r;
     if (!value)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     const uint64_t numbers[] = {p->threshold, p->reserved, p->reserved_high, p->used, p->used_high};
     if (attr >= CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES &&
         attr <= CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES)
@@ -200,41 +161,37 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void
         *(cuuint64_t *)value = numbers[attr - CU_MEMPOOL_ATTR_RELEASE_THRESHOLD];
     else
         r = CUDA_ERROR_INVALID_VALUE;
-    return sim_end(r);
+    return r;
 }
 
 /* Devices here are no peers: only a pool's own can have access, and cannot lose it. */
-CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count)
+CUresult sim_cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count)
 {
-    struct pool *p;
-    CUresult r = begin(pool, &p);
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (!map && count)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+    struct pool *p = handle_of(pool, H_POOL);
+    if (!p || (!map && count))
+        return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < count; i++) {
         const CUmemLocation *l = &map[i].location;
         if (l->type != CU_MEM_LOCATION_TYPE_DEVICE)
-            return sim_end(CUDA_ERROR_INVALID_VALUE);
+            return CUDA_ERROR_INVALID_VALUE;
         if (l->id < 0 || l->id >= (int)g_config.visible || (l->id != p->dev->ordinal && map[i].flags))
-            return sim_end(CUDA_ERROR_INVALID_DEVICE);
+            return CUDA_ERROR_INVALID_DEVICE;
         if (l->id == p->dev->ordinal && map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
-            return sim_end(CUDA_ERROR_INVALID_VALUE);
+            return CUDA_ERROR_INVALID_VALUE;
     }
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool memPool, CUmemLocation *location)
+CUresult sim_cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool memPool, CUmemLocation *location)
 {
-    struct pool *p;
-    CUresult r = begin(memPool, &p);
-    if (r != CUDA_SUCCESS)
-        return r;
+    struct pool *p = handle_of(memPool, H_POOL);
+    if (!p)
+        return CUDA_ERROR_INVALID_VALUE;
     if (!flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE || location->id < 0 ||
         location->id >= (int)g_config.visible)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     *flags = location->id == p->dev->ordinal ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 /* ---- the pools of a device ---- */
@@ -244,36 +201,36 @@ static CUresult get(CUmemoryPool *pool, CUdevice dev, struct pool *(*which)(stru
     struct device *d;
     if (!pool)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult r = begin_device(dev, &d);
+    CUresult r = device_joined(dev, &d);
     if (r != CUDA_SUCCESS)
         return r;
     struct pool *p = which(d);
     if (p)
         *pool = (CUmemoryPool)p;
-    return sim_end(p ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
+    return p ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool_out, CUdevice dev)
+CUresult sim_cuDeviceGetDefaultMemPool(CUmemoryPool *pool_out, CUdevice dev)
 {
     return get(pool_out, dev, pool_default);
 }
 
-CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev)
+CUresult sim_cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev)
 {
     return get(pool, dev, current);
 }
 
-CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
+CUresult sim_cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
 {
     struct device *d;
-    CUresult r = begin_device(dev, &d);
+    CUresult r = device_joined(dev, &d);
     if (r != CUDA_SUCCESS)
         return r;
     struct pool *p = (struct pool *)pool;
     if (!handle_is(p, H_POOL) || p->dev != d || p->imported)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     d->current_pool = p;
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 /* The same by place: only devices have pools here. */
@@ -285,20 +242,20 @@ static CUresult check_place(const CUmemLocation *l, CUmemAllocationType type)
                                                                                           : CUDA_ERROR_NOT_SUPPORTED;
 }
 
-CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location, CUmemAllocationType type)
+CUresult sim_cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location, CUmemAllocationType type)
 {
     CUresult r = check_place(location, type);
-    return r != CUDA_SUCCESS ? r : cuDeviceGetDefaultMemPool(pool_out, location->id);
+    return r != CUDA_SUCCESS ? r : sim_cuDeviceGetDefaultMemPool(pool_out, location->id);
 }
 
-CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type)
+CUresult sim_cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type)
 {
     CUresult r = check_place(location, type);
-    return r != CUDA_SUCCESS ? r : cuDeviceGetMemPool(pool, location->id);
+    return r != CUDA_SUCCESS ? r : sim_cuDeviceGetMemPool(pool, location->id);
 }
 
-CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool)
+CUresult sim_cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool)
 {
     CUresult r = check_place(location, type);
-    return r != CUDA_SUCCESS ? r : cuDeviceSetMemPool(location->id, pool);
+    return r != CUDA_SUCCESS ? r : sim_cuDeviceSetMemPool(location->id, pool);
 }

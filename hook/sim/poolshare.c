@@ -35,16 +35,13 @@ static bool is_pool(CUmemoryPool h)
     return handle_is(h, H_POOL);
 }
 
-CUresult cuMemPoolExportToShareableHandle(void *handle_out, CUmemoryPool pool, CUmemAllocationHandleType handleType,
-                                          unsigned long long flags)
+CUresult sim_cuMemPoolExportToShareableHandle(void *handle_out, CUmemoryPool pool, CUmemAllocationHandleType handleType,
+                                              unsigned long long flags)
 {
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
     struct pool *p = (struct pool *)pool;
     if (!handle_out || !is_pool(pool) || flags || p->imported ||
         handleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !(p->handle_types & handleType))
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     struct card card = card_of(p, POOL_MAGIC);
     int high = shared_new_file(), fd = -1;
     if (high >= 0 && shared_name_memory(p->dev) && write(high, &card, sizeof card) == sizeof card)
@@ -53,47 +50,42 @@ CUresult cuMemPoolExportToShareableHandle(void *handle_out, CUmemoryPool pool, C
         close(high);
     if (fd >= 0)
         *(int *)handle_out = fd;
-    return sim_end(fd >= 0 ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM);
+    return fd >= 0 ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
 }
 
-CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool_out, void *handle,
-                                            CUmemAllocationHandleType handleType, unsigned long long flags)
+CUresult sim_cuMemPoolImportFromShareableHandle(CUmemoryPool *pool_out, void *handle,
+                                                CUmemAllocationHandleType handleType, unsigned long long flags)
 {
     struct card card;
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
     int fd = (int)(intptr_t)handle;
     if (!pool_out || flags || handleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || fd < 0 ||
         pread(fd, &card, sizeof card, 0) != sizeof card || card.magic != POOL_MAGIC || card.device < 0 ||
         card.device >= SIM_MAX_DEVICES || g_device[card.device].ordinal < 0)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     struct device *d = &g_device[card.device];
-    if ((r = shared_join(d)) != CUDA_SUCCESS)
-        return sim_end(r);
+    CUresult r = shared_join(d);
+    if (r != CUDA_SUCCESS)
+        return r;
     struct pool *p = pool_new(d);
     if (!p)
-        return sim_end(CUDA_ERROR_OUT_OF_MEMORY);
+        return CUDA_ERROR_OUT_OF_MEMORY;
     p->imported = true;
     p->slot = card.slot;
     p->serial = card.serial;
     p->id = card.id;
     *pool_out = (CUmemoryPool)p;
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *shareData_out, CUdeviceptr ptr)
+CUresult sim_cuMemPoolExportPointer(CUmemPoolPtrExportData *shareData_out, CUdeviceptr ptr)
 {
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
     struct range *g = range_find(ptr);
     if (!shareData_out || !g || g->kind != R_POOL || !g->chunk->pool->handle_types)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     struct pointer out = {card_of(g->chunk->pool, POINTER_MAGIC), g->offset, g->size};
     memset(shareData_out, 0, sizeof *shareData_out);
     memcpy(shareData_out, &out, sizeof out);
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 /* Pages are what can be mapped; allocations are smaller. */
@@ -117,19 +109,16 @@ static CUresult map(struct ctx *c, struct pool *p, const struct pointer *in, CUd
     return CUDA_SUCCESS;
 }
 
-CUresult cuMemPoolImportPointer(CUdeviceptr *ptr_out, CUmemoryPool pool, CUmemPoolPtrExportData *shareData)
+CUresult sim_cuMemPoolImportPointer(struct ctx *c, CUdeviceptr *ptr_out, CUmemoryPool pool,
+                                    CUmemPoolPtrExportData *shareData)
 {
-    struct ctx *c;
     struct pointer in;
-    CUresult r = sim_begin(&c);
-    if (r != CUDA_SUCCESS)
-        return r;
     struct pool *p = (struct pool *)pool;
     if (!ptr_out || !shareData || !is_pool(pool) || !p->imported)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     memcpy(&in, shareData, sizeof in);
     if (in.pool.magic != POINTER_MAGIC || in.pool.device != p->dev->index || in.pool.serial != p->serial ||
         in.pool.slot != p->slot || in.pool.id != p->id || !in.size || in.size > g_config.mem)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
-    return sim_end(map(c, p, &in, ptr_out));
+        return CUDA_ERROR_INVALID_VALUE;
+    return map(c, p, &in, ptr_out);
 }

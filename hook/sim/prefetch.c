@@ -41,22 +41,16 @@ static CUresult prefetch(struct stream *s, CUdeviceptr p, size_t n, const CUmemL
     return transfer_task(s, &t);
 }
 
-CUresult cuMemPrefetchAsync_v2(CUdeviceptr devPtr, size_t count, CUmemLocation location, unsigned int flags,
-                               CUstream hStream)
+CUresult sim_cuMemPrefetchAsync_v2(struct stream *s, CUdeviceptr devPtr, size_t count, CUmemLocation location,
+                                   unsigned int flags, CUstream hStream)
 {
-    struct ctx *c;
-    CUresult r = sim_begin(&c);
-    if (r != CUDA_SUCCESS)
-        return r;
-    struct stream *s = stream_get(c, hStream, &r);
-    if (!s)
-        return sim_end(r);
-    return sim_end(flags ? CUDA_ERROR_INVALID_VALUE : prefetch(s, devPtr, count, &location));
+    return flags ? CUDA_ERROR_INVALID_VALUE : prefetch(s, devPtr, count, &location);
 }
 
-CUresult cuMemPrefetchAsync(CUdeviceptr devPtr, size_t count, CUdevice dstDevice, CUstream hStream)
+CUresult sim_cuMemPrefetchAsync(struct stream *s, CUdeviceptr devPtr, size_t count, CUdevice dstDevice,
+                                CUstream hStream)
 {
-    return cuMemPrefetchAsync_v2(devPtr, count, managed_location(dstDevice), 0, hStream);
+    return sim_cuMemPrefetchAsync_v2(s, devPtr, count, managed_location(dstDevice), 0, hStream);
 }
 
 /* To discard is to say that the contents do not matter. Nobody shall rely on them
@@ -67,18 +61,12 @@ static void lose(const struct task *t)
         memset((void *)(uintptr_t)t->p, 0xdd, t->n);
 }
 
-static CUresult batch(bool discard, CUdeviceptr *dptrs, size_t *sizes, size_t count, const CUmemLocation *to,
-                      const size_t *first, size_t places, unsigned long long flags, CUstream hStream)
+static CUresult batch(struct stream *s, bool discard, CUdeviceptr *dptrs, size_t *sizes, size_t count,
+                      const CUmemLocation *to, const size_t *first, size_t places, unsigned long long flags)
 {
-    struct ctx *c;
-    CUresult r = sim_begin(&c);
-    if (r != CUDA_SUCCESS)
-        return r;
-    struct stream *s = stream_get(c, hStream, &r);
-    if (!s)
-        return sim_end(r);
+    CUresult r = CUDA_SUCCESS;
     if (!dptrs || !sizes || !count || flags || (to && (!first || !places || places > count || first[0])))
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0, k = 0; i < count && r == CUDA_SUCCESS; i++) {
         if (to && k + 1 < places && first[k + 1] <= i)
             k++;
@@ -90,29 +78,29 @@ static CUresult batch(bool discard, CUdeviceptr *dptrs, size_t *sizes, size_t co
         if (r == CUDA_SUCCESS && to)
             r = prefetch(s, dptrs[i], sizes[i], &to[k]);
     }
-    return sim_end(r);
+    return r;
 }
 
-CUresult cuMemPrefetchBatchAsync(CUdeviceptr *dptrs, size_t *sizes, size_t count, CUmemLocation *prefetchLocs,
-                                 size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags,
-                                 CUstream hStream)
+CUresult sim_cuMemPrefetchBatchAsync(struct stream *s, CUdeviceptr *dptrs, size_t *sizes, size_t count,
+                                     CUmemLocation *prefetchLocs, size_t *prefetchLocIdxs, size_t numPrefetchLocs,
+                                     unsigned long long flags, CUstream hStream)
 {
     if (!prefetchLocs)
         return CUDA_ERROR_INVALID_VALUE;
-    return batch(false, dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream);
+    return batch(s, false, dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags);
 }
 
-CUresult cuMemDiscardBatchAsync(CUdeviceptr *dptrs, size_t *sizes, size_t count, unsigned long long flags,
-                                CUstream hStream)
+CUresult sim_cuMemDiscardBatchAsync(struct stream *s, CUdeviceptr *dptrs, size_t *sizes, size_t count,
+                                    unsigned long long flags, CUstream hStream)
 {
-    return batch(true, dptrs, sizes, count, NULL, NULL, 0, flags, hStream);
+    return batch(s, true, dptrs, sizes, count, NULL, NULL, 0, flags);
 }
 
-CUresult cuMemDiscardAndPrefetchBatchAsync(CUdeviceptr *dptrs, size_t *sizes, size_t count,
-                                           CUmemLocation *prefetchLocs, size_t *prefetchLocIdxs,
-                                           size_t numPrefetchLocs, unsigned long long flags, CUstream hStream)
+CUresult sim_cuMemDiscardAndPrefetchBatchAsync(struct stream *s, CUdeviceptr *dptrs, size_t *sizes, size_t count,
+                                               CUmemLocation *prefetchLocs, size_t *prefetchLocIdxs,
+                                               size_t numPrefetchLocs, unsigned long long flags, CUstream hStream)
 {
     if (!prefetchLocs)
         return CUDA_ERROR_INVALID_VALUE;
-    return batch(true, dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream);
+    return batch(s, true, dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags);
 }

@@ -1,35 +1,7 @@
-/* procaddr.c: cuGetProcAddress in both its forms, and the _ptsz and _ptds names,
- * all from the list of symbols. */
+/* procaddr.c: cuGetProcAddress in both its forms. */
 #include "sim.h"
 
 #include <string.h>
-
-/* A twin is the same call with stream 0 meaning the thread's own stream. */
-#define TWIN(twin, name, params, args) \
-    CUresult twin params               \
-    {                                  \
-        bool outer = tls_per_thread;   \
-        tls_per_thread = true;         \
-        CUresult r = name args;        \
-        tls_per_thread = outer;        \
-        return r;                      \
-    }
-
-#define YES_NONE(name, params, args)
-#define YES_PTSZ(name, params, args) TWIN(name##_ptsz, name, params, args)
-#define YES_PTDS(name, params, args) TWIN(name##_ptds, name, params, args)
-#define LATER_NONE(name, params, args)
-#define LATER_PTSZ(name, params, args)
-#define LATER_PTDS(name, params, args)
-#define CU(name, since, variant, hook, sim, stream, params, args) sim##_##variant(name, params, args)
-#include "../symbols.def"
-
-#undef YES_NONE
-#undef YES_PTSZ
-#undef YES_PTDS
-#undef LATER_NONE
-#undef LATER_PTSZ
-#undef LATER_PTDS
 
 struct symbol {
     const char *name;
@@ -38,13 +10,12 @@ struct symbol {
 };
 
 #define FN(f) ((void *)(uintptr_t)(f))
-#define YES_NONE(name, since) {#name, since, FN(name), NULL},
-#define YES_PTSZ(name, since) {#name, since, FN(name), FN(name##_ptsz)},
-#define YES_PTDS(name, since) {#name, since, FN(name), FN(name##_ptds)},
-#define LATER_NONE(name, since)
-#define LATER_PTSZ(name, since)
-#define LATER_PTDS(name, since)
-#define CU(name, since, variant, hook, sim, stream, params, args) sim##_##variant(name, since)
+#define TWIN_NONE(name) NULL
+#define TWIN_PTSZ(name) FN(name##_ptsz)
+#define TWIN_PTDS(name) FN(name##_ptds)
+#define ROW(name, since, twin) {#name, since, FN(name), twin},
+#define CU(name, since, variant, hook, sim, stream, params, args) \
+    SIM_EXPORTS_##sim(ROW(name, since, TWIN_##variant(name)))
 static const struct symbol symbols[] = {
 #include "../symbols.def"
 };

@@ -20,45 +20,37 @@ CUresult set_locate(const CUDA_MEMSET_NODE_PARAMS *p, struct copy *c, enum place
 }
 
 /* Width in elements, pitch in bytes. */
-static CUresult set(CUdeviceptr dst, size_t pitch, uint32_t value, unsigned elem, size_t width, size_t height,
-                    CUstream h, bool sync)
+static CUresult set(struct stream *s, CUdeviceptr dst, size_t pitch, uint32_t value, unsigned elem, size_t width,
+                    size_t height, bool sync)
 {
     const CUDA_MEMSET_NODE_PARAMS p = {dst, pitch, value, elem, width, height};
-    struct ctx *ctx;
     struct copy c;
     enum place to = P_DEVICE;
-    CUresult r = sim_begin(&ctx);
-    if (r != CUDA_SUCCESS)
-        return r;
-    struct stream *s = stream_get(ctx, h, &r);
-    if (!s)
-        return sim_end(r);
     if (s->capture && width && height)
-        return sim_end(sync ? capture_refuse(s) : capture_set(s, &p));
-    r = set_locate(&p, &c, &to);
-    if (r != CUDA_SUCCESS || !width || !height)
-        return sim_end(r);
-    return sim_end(transfer_submit(s, &c, to, to, sync));
+        return sync ? capture_refuse(s) : capture_set(s, &p);
+    CUresult r = set_locate(&p, &c, &to);
+    return r == CUDA_SUCCESS && width && height ? transfer_submit(s, &c, to, to, sync) : r;
 }
 
-#define SETS(bits, type, letter)                                                                                 \
-    CUresult cuMemsetD##bits##_v2(CUdeviceptr dstDevice, type letter, size_t N)                                  \
-    {                                                                                                            \
-        return set(dstDevice, 0, letter, bits / 8, N, 1, NULL, true);                                            \
-    }                                                                                                            \
-    CUresult cuMemsetD##bits##Async(CUdeviceptr dstDevice, type letter, size_t N, CUstream hStream)              \
-    {                                                                                                            \
-        return set(dstDevice, 0, letter, bits / 8, N, 1, hStream, false);                                        \
-    }                                                                                                            \
-    CUresult cuMemsetD2D##bits##_v2(CUdeviceptr dstDevice, size_t dstPitch, type letter, size_t Width,           \
-                                    size_t Height)                                                               \
-    {                                                                                                            \
-        return set(dstDevice, dstPitch, letter, bits / 8, Width, Height, NULL, true);                            \
-    }                                                                                                            \
-    CUresult cuMemsetD2D##bits##Async(CUdeviceptr dstDevice, size_t dstPitch, type letter, size_t Width,         \
-                                      size_t Height, CUstream hStream)                                           \
-    {                                                                                                            \
-        return set(dstDevice, dstPitch, letter, bits / 8, Width, Height, hStream, false);                        \
+#define SETS(bits, type, letter)                                                                                    \
+    CUresult sim_cuMemsetD##bits##_v2(struct stream *s, CUdeviceptr dstDevice, type letter, size_t N)               \
+    {                                                                                                               \
+        return set(s, dstDevice, 0, letter, bits / 8, N, 1, true);                                                  \
+    }                                                                                                               \
+    CUresult sim_cuMemsetD##bits##Async(struct stream *s, CUdeviceptr dstDevice, type letter, size_t N,             \
+                                        CUstream hStream)                                                           \
+    {                                                                                                               \
+        return set(s, dstDevice, 0, letter, bits / 8, N, 1, false);                                                 \
+    }                                                                                                               \
+    CUresult sim_cuMemsetD2D##bits##_v2(struct stream *s, CUdeviceptr dstDevice, size_t dstPitch, type letter,      \
+                                        size_t Width, size_t Height)                                                \
+    {                                                                                                               \
+        return set(s, dstDevice, dstPitch, letter, bits / 8, Width, Height, true);                                  \
+    }                                                                                                               \
+    CUresult sim_cuMemsetD2D##bits##Async(struct stream *s, CUdeviceptr dstDevice, size_t dstPitch, type letter,    \
+                                          size_t Width, size_t Height, CUstream hStream)                            \
+    {                                                                                                               \
+        return set(s, dstDevice, dstPitch, letter, bits / 8, Width, Height, false);                                 \
     }
 
 SETS(8, unsigned char, uc)

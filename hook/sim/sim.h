@@ -47,8 +47,8 @@ void sim_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 extern pthread_mutex_t g_lock;
 struct ctx;
 CUresult sim_begin(struct ctx **c); /* locks; on error the lock is not held; c may be NULL */
-CUresult sim_begin_unsafe(struct ctx **c); /* the same, for what a capture cannot see */
 CUresult sim_end(CUresult r);       /* unlocks, returns r */
+CUresult ctx_usable(struct ctx **c); /* the calling thread's context, if work may go to it */
 void sim_atexit_register(void);
 extern __thread bool tls_in_callback;
 extern __thread bool tls_per_thread; /* inside a _ptsz or _ptds call */
@@ -62,6 +62,11 @@ enum handle_kind {
 bool handle_add(const void *p, enum handle_kind kind);
 void handle_del(const void *p);
 bool handle_is(const void *p, enum handle_kind kind);
+/* What a program's handle means, NULL when it is not a live one of that kind. */
+static inline void *handle_of(const void *p, enum handle_kind kind)
+{
+    return handle_is(p, kind) ? (void *)(uintptr_t)p : NULL;
+}
 
 /* ---- the state that processes share (shared.c, sched.c) ---- */
 
@@ -117,6 +122,8 @@ struct device {
     } graph_memory;            /* see graph_memory.c */
 };
 extern struct device g_device[SIM_MAX_DEVICES];
+struct device *device_of(int ordinal); /* NULL: the process sees no such device */
+CUresult device_joined(int ordinal, struct device **d); /* and this process is on it */
 
 CUresult shared_join(struct device *d);
 void shared_leave(struct device *d);
@@ -397,5 +404,27 @@ bool threads_start_for(const struct item *it); /* the thread this item needs, if
 void threads_kick(struct device *d);
 void threads_send(struct item *it);
 void copy_run(const struct copy *c);
+
+/* ---- the calls: what entry.c enters, by the column `sim` of the list ---- */
+
+#define SIM_LIST(...) __VA_ARGS__
+#define SIM_BODY_LATER(name, params)
+#define SIM_BODY_STUB(name, params)
+#define SIM_BODY_OWN(name, params)
+#define SIM_BODY_LOCKED(name, params) CUresult sim_##name params;
+#define SIM_BODY_CONTEXT(name, params) CUresult sim_##name(struct ctx *c, SIM_LIST params);
+#define SIM_BODY_UNSAFE(name, params) CUresult sim_##name(struct ctx *c, SIM_LIST params);
+#define SIM_BODY_STREAM(name, params) CUresult sim_##name(struct stream *s, SIM_LIST params);
+#define CU(name, since, variant, hook, sim, stream, params, args) SIM_BODY_##sim(name, params)
+#include "../symbols.def"
+
+/* x for what is exported, nothing for what is not. */
+#define SIM_EXPORTS_LATER(x)
+#define SIM_EXPORTS_STUB(x) x
+#define SIM_EXPORTS_OWN(x) x
+#define SIM_EXPORTS_LOCKED(x) x
+#define SIM_EXPORTS_CONTEXT(x) x
+#define SIM_EXPORTS_UNSAFE(x) x
+#define SIM_EXPORTS_STREAM(x) x
 
 #endif

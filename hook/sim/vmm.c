@@ -58,14 +58,11 @@ static char *space(size_t size, size_t align, CUdeviceptr hint)
     return p + skip;
 }
 
-CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr,
-                             unsigned long long flags)
+CUresult sim_cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr,
+                                 unsigned long long flags)
 {
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
     if (!ptr || !size || !aligned(size) || flags || (alignment & (alignment - 1)))
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     if (alignment < VMM_GRAIN)
         alignment = VMM_GRAIN;
     struct reservation *v = calloc(1, sizeof *v);
@@ -74,22 +71,19 @@ CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CU
         if (base)
             munmap(base, size);
         free(v);
-        return sim_end(CUDA_ERROR_OUT_OF_MEMORY);
+        return CUDA_ERROR_OUT_OF_MEMORY;
     }
     *v = (struct reservation){reservations, (CUdeviceptr)(uintptr_t)base, size, view};
     reservations = v;
     *ptr = v->base;
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
+CUresult sim_cuMemAddressFree(CUdeviceptr ptr, size_t size)
 {
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
     struct reservation *v = vmm_reservation(ptr);
     if (!v || v->base != ptr || v->size != size || range_overlaps(ptr, size))
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     struct reservation **at = &reservations;
     while (*at != v)
         at = &(*at)->next;
@@ -97,7 +91,7 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
     munmap((void *)(uintptr_t)v->base, v->size);
     munmap(v->view, v->size);
     free(v);
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 /* The reservation that holds all of [ptr, ptr+size), or NULL. */
@@ -107,25 +101,22 @@ static struct reservation *around(CUdeviceptr ptr, size_t size)
     return v && size && aligned(ptr) && aligned(size) && size <= v->size - (ptr - v->base) ? v : NULL;
 }
 
-CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
-                  unsigned long long flags)
+CUresult sim_cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                      unsigned long long flags)
 {
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
     struct alloc *a = (struct alloc *)(uintptr_t)handle;
     struct reservation *v = around(ptr, size);
     if (!handle_is(a, H_ALLOC) || !v || flags || offset || size > a->size || range_overlaps(ptr, size))
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     uint64_t at;
     int fd = alloc_file(a, &at);
     struct range g = {.base = ptr, .size = size, .span = size, .kind = R_VMM, .dev = a->dev, .alloc = a};
     g.view = v->view + (ptr - v->base);
     void *p = mmap(g.view, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, (off_t)at);
     if (p == MAP_FAILED || !range_add(&g))
-        return sim_end(CUDA_ERROR_OUT_OF_MEMORY);
+        return CUDA_ERROR_OUT_OF_MEMORY;
     a->maps++;
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 /* Whether [ptr, ptr+size) is mapped from end to end by whole mappings. */
@@ -142,16 +133,13 @@ static bool whole_mappings(CUdeviceptr ptr, size_t size)
 
 /* What is taken away is replaced by other memory, not by nothing: a copy of the
  * program's own fault may still be at it. */
-CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
+CUresult sim_cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
     if (!around(ptr, size) || !whole_mappings(ptr, size))
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     memory_wait(range_find(ptr)->dev);
     if (!around(ptr, size) || !whole_mappings(ptr, size))
-        return sim_end(CUDA_ERROR_INVALID_VALUE); /* another thread was faster */
+        return CUDA_ERROR_INVALID_VALUE; /* another thread was faster */
     for (CUdeviceptr at = ptr; at < ptr + size;) {
         struct range *g = range_find(at);
         struct alloc *a = g->alloc;
@@ -161,7 +149,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
         a->maps--;
         alloc_unref(a);
     }
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 /* Devices here are no peers, and the host does not reach device memory. */
@@ -177,13 +165,11 @@ static CUresult check_access(const CUmemAccessDesc *d, const struct range *g)
                : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count)
+CUresult sim_cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count)
 {
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
     if (!around(ptr, size) || !desc || !count || !whole_mappings(ptr, size))
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult r = CUDA_SUCCESS;
     for (size_t i = 0; i < count && r == CUDA_SUCCESS; i++)
         r = check_access(&desc[i], range_find(ptr));
     for (CUdeviceptr at = ptr; r == CUDA_SUCCESS && at < ptr + size;) {
@@ -191,65 +177,17 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *des
         g->flags = desc[count - 1].flags;
         at += g->size;
     }
-    return sim_end(r);
+    return r;
 }
 
-CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr ptr)
+CUresult sim_cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr ptr)
 {
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
     struct range *g = range_find(ptr);
     if (!flags || !location || !g || g->kind != R_VMM || location->type != CU_MEM_LOCATION_TYPE_DEVICE ||
         location->id < 0 || location->id >= (int)g_config.visible)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     *flags = location->id == g->dev->ordinal ? g->flags : CU_MEM_ACCESS_FLAGS_PROT_NONE;
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 /* ---- what a device without sparse arrays and without multicast says ---- */
-
-CUresult cuMemMapArrayAsync(CUarrayMapInfo *mapInfoList, unsigned int count, CUstream hStream)
-{
-    (void)hStream;
-    return mapInfoList && count ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult cuMulticastCreate(CUmemGenericAllocationHandle *mcHandle, const CUmulticastObjectProp *prop)
-{
-    return mcHandle && prop ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle mcHandle, CUdevice dev)
-{
-    (void)mcHandle, (void)dev;
-    return CUDA_ERROR_NOT_SUPPORTED;
-}
-
-CUresult cuMulticastBindMem(CUmemGenericAllocationHandle mcHandle, size_t mcOffset,
-                            CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size,
-                            unsigned long long flags)
-{
-    (void)mcHandle, (void)mcOffset, (void)memHandle, (void)memOffset, (void)size, (void)flags;
-    return CUDA_ERROR_NOT_SUPPORTED;
-}
-
-CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOffset, CUdeviceptr memptr, size_t size,
-                             unsigned long long flags)
-{
-    (void)mcHandle, (void)mcOffset, (void)memptr, (void)size, (void)flags;
-    return CUDA_ERROR_NOT_SUPPORTED;
-}
-
-CUresult cuMulticastUnbind(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset, size_t size)
-{
-    (void)mcHandle, (void)dev, (void)mcOffset, (void)size;
-    return CUDA_ERROR_NOT_SUPPORTED;
-}
-
-CUresult cuMulticastGetGranularity(size_t *granularity, const CUmulticastObjectProp *prop,
-                                   CUmulticastGranularity_flags option)
-{
-    (void)option;
-    return granularity && prop ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
-}

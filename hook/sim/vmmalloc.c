@@ -50,18 +50,15 @@ static CUresult check_prop(const CUmemAllocationProp *prop)
     return CUDA_SUCCESS;
 }
 
-CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop,
-                                       CUmemAllocationGranularity_flags option)
+CUresult sim_cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop,
+                                           CUmemAllocationGranularity_flags option)
 {
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
-    r = check_prop(prop);
+    CUresult r = check_prop(prop);
     if (!granularity || (unsigned)option > CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)
         r = CUDA_ERROR_INVALID_VALUE;
     if (r == CUDA_SUCCESS)
         *granularity = VMM_GRAIN;
-    return sim_end(r);
+    return r;
 }
 
 int alloc_file(const struct alloc *a, uint64_t *offset)
@@ -94,34 +91,32 @@ static CUresult in_file(struct alloc *a)
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
-                     unsigned long long flags)
+CUresult sim_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
+                         unsigned long long flags)
 {
-    CUresult r = sim_begin(NULL);
+    if (!handle || !size || size % VMM_GRAIN || flags)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult r = check_prop(prop);
     if (r != CUDA_SUCCESS)
         return r;
-    if (!handle || !size || size % VMM_GRAIN || flags)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
-    if ((r = check_prop(prop)) != CUDA_SUCCESS)
-        return sim_end(r);
     struct device *d = &g_device[g_config.visible_index[prop->location.id]];
     if ((r = shared_join(d)) != CUDA_SUCCESS)
-        return sim_end(r);
+        return r;
     struct alloc *a = calloc(1, sizeof *a);
     if (!a)
-        return sim_end(CUDA_ERROR_OUT_OF_MEMORY);
+        return CUDA_ERROR_OUT_OF_MEMORY;
     *a = (struct alloc){.dev = d, .size = size, .handle_types = prop->requestedHandleTypes, .refs = 1, .fd = -1};
     r = a->handle_types ? in_file(a) : in_arena(a);
     if (r == CUDA_SUCCESS && !handle_add(a, H_ALLOC)) {
         a->refs = 0;
         alloc_unref(a);
-        return sim_end(CUDA_ERROR_OUT_OF_MEMORY);
+        return CUDA_ERROR_OUT_OF_MEMORY;
     }
     if (r == CUDA_SUCCESS)
         *handle = (CUmemGenericAllocationHandle)(uintptr_t)a;
     else
         free(a);
-    return sim_end(r);
+    return r;
 }
 
 void alloc_unref(struct alloc *a)
@@ -142,79 +137,61 @@ void alloc_unref(struct alloc *a)
     free(a);
 }
 
-/* Opens a call on an allocation: on success the lock is held. */
-static CUresult begin(CUmemGenericAllocationHandle h, struct alloc **a)
+CUresult sim_cuMemRelease(CUmemGenericAllocationHandle handle)
 {
-    CUresult r = sim_begin(NULL);
-    *a = (struct alloc *)(uintptr_t)h;
-    if (r != CUDA_SUCCESS)
-        return r;
-    return handle_is(*a, H_ALLOC) ? r : sim_end(CUDA_ERROR_INVALID_VALUE);
-}
-
-CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
-{
-    struct alloc *a;
-    CUresult r = begin(handle, &a);
-    if (r != CUDA_SUCCESS)
-        return r;
+    struct alloc *a = handle_of((void *)(uintptr_t)handle, H_ALLOC);
+    if (!a)
+        return CUDA_ERROR_INVALID_VALUE;
     a->refs--;
     alloc_unref(a);
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
+CUresult sim_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
 {
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
     struct range *g = range_find((CUdeviceptr)(uintptr_t)addr);
     if (!handle || !g || g->kind != R_VMM)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     if (!g->alloc->refs && !handle_add(g->alloc, H_ALLOC))
-        return sim_end(CUDA_ERROR_OUT_OF_MEMORY);
+        return CUDA_ERROR_OUT_OF_MEMORY;
     g->alloc->refs++;
     *handle = (CUmemGenericAllocationHandle)(uintptr_t)g->alloc;
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
-CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle)
+CUresult sim_cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle)
 {
-    struct alloc *a;
-    CUresult r = begin(handle, &a);
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (!prop)
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+    struct alloc *a = handle_of((void *)(uintptr_t)handle, H_ALLOC);
+    if (!a || !prop)
+        return CUDA_ERROR_INVALID_VALUE;
     memset(prop, 0, sizeof *prop);
     prop->type = CU_MEM_ALLOCATION_TYPE_PINNED;
     prop->requestedHandleTypes = a->handle_types;
     prop->location = (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, a->dev->ordinal};
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 /* ---- between processes ---- */
 
-CUresult cuMemExportToShareableHandle(void *shareableHandle, CUmemGenericAllocationHandle handle,
-                                      CUmemAllocationHandleType handleType, unsigned long long flags)
+CUresult sim_cuMemExportToShareableHandle(void *shareableHandle, CUmemGenericAllocationHandle handle,
+                                          CUmemAllocationHandleType handleType, unsigned long long flags)
 {
-    struct alloc *a;
-    CUresult r = begin(handle, &a);
-    if (r != CUDA_SUCCESS)
-        return r;
+    struct alloc *a = handle_of((void *)(uintptr_t)handle, H_ALLOC);
+    if (!a)
+        return CUDA_ERROR_INVALID_VALUE;
     if (!shareableHandle || flags || handleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
         !(a->handle_types & handleType))
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     int fd = fcntl(a->fd, F_DUPFD_CLOEXEC, 0);
     if (fd < 0)
-        return sim_end(CUDA_ERROR_OPERATING_SYSTEM);
+        return CUDA_ERROR_OPERATING_SYSTEM;
     if (!a->shared && !export_hold(a->dev, a->id, a->size, true)) {
         close(fd);
-        return sim_end(CUDA_ERROR_OUT_OF_MEMORY);
+        return CUDA_ERROR_OUT_OF_MEMORY;
     }
     a->shared = true;
     *(int *)shareableHandle = fd;
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }
 
 /* Whether a descriptor is of an allocation's file, and of which. */
@@ -267,25 +244,22 @@ static CUresult take_over(int fd, const struct card *card, struct alloc **out)
     return CUDA_SUCCESS;
 }
 
-CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *osHandle,
-                                        CUmemAllocationHandleType shHandleType)
+CUresult sim_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *osHandle,
+                                            CUmemAllocationHandleType shHandleType)
 {
     struct card card;
     struct alloc *a = NULL;
-    CUresult r = sim_begin(NULL);
-    if (r != CUDA_SUCCESS)
-        return r;
     int fd = (int)(intptr_t)osHandle;
     if (!handle || shHandleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || fd < 0 || !read_card(fd, &card))
-        return sim_end(CUDA_ERROR_INVALID_VALUE);
-    r = take_over(fd, &card, &a);
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult r = take_over(fd, &card, &a);
     if (r != CUDA_SUCCESS)
-        return sim_end(r);
+        return r;
     if (!a->refs++ && !handle_add(a, H_ALLOC)) {
         a->refs--;
         alloc_unref(a);
-        return sim_end(CUDA_ERROR_OUT_OF_MEMORY);
+        return CUDA_ERROR_OUT_OF_MEMORY;
     }
     *handle = (CUmemGenericAllocationHandle)(uintptr_t)a;
-    return sim_end(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
 }

@@ -388,22 +388,6 @@ static void objects(void)
     CHECK(becomes(11));
 }
 
-static void dot(void)
-{
-    CUgraph g = shape(1, CU_GRAPH_NODE_TYPE_KERNEL, 2);
-    char path[] = "/tmp/sim_graph_XXXXXX", text[65536] = "";
-    int fd = mkstemp(path);
-    GIVES(CUDA_SUCCESS, cuGraphDebugDotPrint(g, path, 0));
-    ssize_t n = read(fd, text, sizeof text - 1);
-    CHECK(n > 0 && strstr(text, "digraph"));
-    USUALLY(strstr(text, "->") && strstr(text, "tick"));
-    USUALLY(cuGraphDebugDotPrint(g, "/nowhere/at/all", 0) != CUDA_SUCCESS);
-    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphDebugDotPrint(NULL, path, 0));
-    close(fd);
-    unlink(path);
-    MUST(cuGraphDestroy(g));
-}
-
 /* Work of two contexts. */
 static void contexts(void)
 {
@@ -491,7 +475,6 @@ int main(void)
     PART(child());
     PART(generic());
     PART(objects());
-    PART(dot());
     PART(contexts());
     if (sim) /* elsewhere it is the program's own fault */
         PART(unloaded());
