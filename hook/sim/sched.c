@@ -33,6 +33,8 @@ static uint64_t turn_time(uint64_t x, uint64_t n)
     return x / period * SIM_SLICE_NS + (rest < SIM_SLICE_NS ? rest : SIM_SLICE_NS);
 }
 
+/* Of dt after the epoch, the turn time of entity k of n; phase is how much of its
+ * slice entity 0 had used by then. */
 static uint64_t share_of(uint64_t dt, uint64_t phase, unsigned n, unsigned k)
 {
     if (n == 1)
@@ -42,18 +44,10 @@ static uint64_t share_of(uint64_t dt, uint64_t phase, unsigned n, unsigned k)
     return x <= skip ? 0 : turn_time(x - skip, n) - had;
 }
 
+/* What an MPS process gets of its group's turn when the percentages sum to sum. */
 static uint64_t slowed(uint64_t share, uint64_t sum)
 {
     return sum > FULL ? (uint64_t)((unsigned __int128)share * FULL / sum) : share;
-}
-
-static unsigned place_of(const struct sched *s, unsigned slot)
-{
-    unsigned id = s->slot[slot].pct ? SIM_GROUP : slot;
-    for (unsigned k = 0; k < s->n; k++)
-        if (s->order[k] == id)
-            return k;
-    return 0;
 }
 
 /* Brings s to a later moment: credits everybody, passes the turn on. */
@@ -62,11 +56,13 @@ static void step(struct sched *s, uint64_t at)
     if (at <= s->epoch)
         return;
     uint64_t dt = at - s->epoch;
-    for (unsigned i = 0; s->n && i < SIM_SLOTS; i++) {
-        if (!s->slot[i].busy)
-            continue;
-        uint64_t share = share_of(dt, s->phase, s->n, place_of(s, i));
-        s->slot[i].progress += s->slot[i].pct ? slowed(share, s->sum) : share;
+    for (unsigned k = 0; k < s->n; k++) {
+        uint64_t share = share_of(dt, s->phase, s->n, k);
+        if (s->order[k] != SIM_GROUP)
+            s->slot[s->order[k]].progress += share;
+        for (unsigned i = 0; s->order[k] == SIM_GROUP && i < SIM_SLOTS; i++)
+            if (s->slot[i].busy && s->slot[i].pct)
+                s->slot[i].progress += slowed(share, s->sum);
     }
     s->epoch = at;
     if (!s->n)
