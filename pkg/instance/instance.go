@@ -1,13 +1,23 @@
-// Package instance describes running instances of functions and the runtimes
-// that run them.
+// Package instance describes running instances of functions. What starts, calls
+// and remembers them is in pkg/instance/ports.
 package instance
 
 import (
-	"context"
+	"regexp"
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
 )
+
+// socketName is what the token daemon calls its sockets: one lies beside the
+// folders of instances, so no instance may be called so.
+const socketName = "token.sock"
+
+var ids = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,62}$`)
+
+// ValidID says whether an instance may be called so, and its files too: at most
+// 63 of the characters [A-Za-z0-9._-], the first not a dot, and not token.sock.
+func ValidID(id string) bool { return ids.MatchString(id) && id != socketName }
 
 // Spec is everything a runtime needs to start one instance.
 type Spec struct {
@@ -47,18 +57,23 @@ type State struct {
 	Detail   string // what a person would want to read: "exited with status 3"
 }
 
-// Runtime starts and stops instances. Implementations are safe for concurrent
-// use; each passes the suite in pkg/instance/instancetest.
-type Runtime interface {
-	// Name is "process" or "docker".
-	Name() string
-	// Start starts the instance and returns without waiting for it to be ready.
-	Start(ctx context.Context, spec Spec) (Handle, error)
-	// State tells whether the instance still runs.
-	State(ctx context.Context, h Handle) (State, error)
-	// Stop asks the instance to end, ends it after grace, and leaves nothing
-	// of it behind. Stopping what is gone already is no error.
-	Stop(ctx context.Context, h Handle, grace time.Duration) error
-	// Logs returns the last lines the instance printed.
-	Logs(ctx context.Context, h Handle, lines int) ([]byte, error)
+// What the state file says of an instance. Whether it still runs is for its
+// runtime to say.
+const (
+	Starting = "starting" // intended or started, not seen ready yet
+	Ready    = "ready"    // has answered on its ready path
+)
+
+// Record is what the state file keeps of an instance, from the intent to start
+// it until nothing of it is left.
+type Record struct {
+	ID         string    `json:"id"`
+	Function   string    `json:"function"`
+	Runtime    string    `json:"runtime"` // known before there is a handle
+	GPUs       []string  `json:"gpus"`
+	Slice      gpu.Slice `json:"slice"`
+	State      string    `json:"state"`
+	Contract   string    `json:"contract,omitempty"` // resolved, never auto
+	Registered []string  `json:"registered,omitempty"`
+	Handle     Handle    `json:"handle"`
 }

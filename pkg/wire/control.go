@@ -5,9 +5,9 @@ package wire
 
 import (
 	"fmt"
-	"regexp"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/instance"
 )
 
 // MaxSocketPath is what fits a unix socket's address, in bytes.
@@ -64,23 +64,13 @@ func (s Seat) Validate() error {
 // processes see the devices.
 func (r Registration) Seats() []Seat { return append([]Seat{r.Seat}, r.More...) }
 
-// instanceID is what an instance may be called: it is also a file's name.
-var instanceID = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,62}$`)
-
 // maxSLOMS is a latency objective of 30 years: more nanoseconds might be none.
 const maxSLOMS = 1e12
 
-// socketName is a file beside the instances' folders.
-const socketName = "token.sock"
-
-// ValidInstance says whether an instance may be called so: at most 63 of the
-// characters [A-Za-z0-9._-], the first not a dot, and not token.sock.
-func ValidInstance(id string) bool { return instanceID.MatchString(id) && id != socketName }
-
 // Validate says what is wrong with the registration, if anything.
 func (r Registration) Validate() error {
-	if !ValidInstance(r.Instance) {
-		return fmt.Errorf("instance %q: expected at most 63 of the characters A-Z a-z 0-9 . _ -, the first not a dot, and not %s", r.Instance, socketName)
+	if !instance.ValidID(r.Instance) {
+		return fmt.Errorf("instance %q: expected at most 63 of the characters A-Z a-z 0-9 . _ -, the first not a dot, and not token.sock", r.Instance)
 	}
 	if r.Secret == "" {
 		return fmt.Errorf("instance %s: secret is empty", r.Instance)

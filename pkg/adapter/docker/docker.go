@@ -17,7 +17,7 @@ import (
 	"github.com/docker/docker/client"
 
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
-	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
 // Name is what Handle.Runtime says of these instances.
@@ -50,7 +50,7 @@ type Runtime struct {
 	engine *client.Client
 }
 
-var _ instance.Runtime = (*Runtime)(nil)
+var _ ports.Runtime = (*Runtime)(nil)
 
 // Error is a failure that says whether something needed is missing, and what
 // to do about it.

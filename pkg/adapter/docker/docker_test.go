@@ -25,6 +25,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/instancetest"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
 const patience = time.Minute
@@ -118,7 +119,7 @@ func TestConformance(t *testing.T) {
 	config := newConfig(t)
 	instancetest.Run(t, instancetest.Suite{
 		Patience: patience,
-		New:      func(t *testing.T) instance.Runtime { return newRuntime(t, config) },
+		New:      func(t *testing.T) ports.Runtime { return newRuntime(t, config) },
 		Spec: func(*testing.T) instance.Spec {
 			return instance.Spec{Image: name, Port: 9000, GPUs: []string{"sim"}, Slice: gpu.Slice{SMPct: 24.5}}
 		},
@@ -238,7 +239,7 @@ func TestPID(t *testing.T) {
 	}
 	defer func() { _ = r.Stop(context.WithoutCancel(t.Context()), h, 0) }()
 	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
-		pid, err := r.PID(t.Context(), h)
+		pid, err := docker.PID(r, t.Context(), h)
 		if err != nil {
 			t.Fatal(err)
 		}

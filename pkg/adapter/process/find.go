@@ -8,9 +8,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
-// Find returns the sessions in which an instance of that id runs, for when
-// its starter was killed before it wrote a handle down. They can be stopped;
-// their address is not known.
+// Find returns the sessions in which an instance of that id runs. Their address
+// is not known.
 func (r *Runtime) Find(_ context.Context, id string) ([]instance.Handle, error) {
 	all, err := procfs.All()
 	if err != nil {

@@ -10,6 +10,7 @@ package process
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -24,6 +25,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/detach"
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
@@ -56,7 +58,7 @@ type child struct {
 	state *os.ProcessState
 }
 
-var _ instance.Runtime = (*Runtime)(nil)
+var _ ports.Runtime = (*Runtime)(nil)
 
 // New returns a runtime. It does nothing yet.
 func New(config Config) *Runtime {
@@ -188,6 +190,35 @@ func (r *Runtime) State(_ context.Context, h instance.Handle) (instance.State, e
 	}
 	return instance.State{ExitCode: -1, Detail: "ended"}, nil
 }
+
+// Wait returns when the process has ended. As with State, how is known only to
+// the Runtime that started it.
+func (r *Runtime) Wait(ctx context.Context, h instance.Handle) (instance.State, error) {
+	if c := r.child(h); c != nil {
+		select {
+		case <-c.done:
+			return ended(c.state), nil
+		case <-ctx.Done():
+			return instance.State{}, ctx.Err()
+		}
+	}
+	p, err := procfs.Open(h.PID, h.StartTime)
+	switch {
+	case errors.Is(err, os.ErrProcessDone):
+		return r.State(ctx, h)
+	case err != nil:
+		return instance.State{}, err
+	}
+	defer p.Close()
+	if err := p.Wait(ctx); err != nil {
+		return instance.State{}, err
+	}
+	return r.State(ctx, h)
+}
+
+// Unlimited is nil: a program that does not take the preload library does not
+// start.
+func (r *Runtime) Unlimited(context.Context, instance.Handle) error { return nil }
 
 // ended describes how a process ended, as a shell would.
 func ended(state *os.ProcessState) instance.State {

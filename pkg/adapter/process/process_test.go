@@ -13,12 +13,13 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/instancetest"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
 func TestConformance(t *testing.T) {
 	program, libs, dir := instancetest.BuildProbe(t), buildLibs(t), t.TempDir()
 	instancetest.Run(t, instancetest.Suite{
-		New: func(*testing.T) instance.Runtime { return process.New(process.Config{RunDir: dir, Libs: libs}) },
+		New: func(*testing.T) ports.Runtime { return process.New(process.Config{RunDir: dir, Libs: libs}) },
 		Spec: func(t *testing.T) instance.Spec {
 			return instance.Spec{
 				Command: []string{program}, GPUs: []string{"sim"}, Slice: gpu.Slice{SMPct: 24.5},

@@ -13,7 +13,6 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/plan"
-	"github.com/gfaas/gfaas/pkg/wire"
 )
 
 // assignment is one instance of a plan, on this machine.
@@ -126,7 +125,7 @@ func slice(fn function.Function, g plan.GPU, in plan.Instance) gpu.Slice {
 }
 
 func (a assignment) check() error {
-	if !wire.ValidInstance(a.placement.ID) {
+	if !instance.ValidID(a.placement.ID) {
 		return fmt.Errorf("not an id: expected at most 63 letters, digits, dots, dashes and underscores")
 	}
 	return a.placement.Slice.Validate()

@@ -19,6 +19,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/launch"
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/procfs"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
@@ -191,7 +192,7 @@ var oddRunes = regexp.MustCompile(`[^A-Za-z0-9_-]+`)
 // other run has.
 func (o *runOptions) instance(command string) (string, error) {
 	if o.name != "" {
-		if !wire.ValidInstance(o.name) {
+		if !instance.ValidID(o.name) {
 			return "", cli.Usagef("--name %q: expected at most 63 of the characters A-Z a-z 0-9 . _ -, the first not a dot, and not token.sock", o.name)
 		}
 		return o.name, nil

@@ -19,6 +19,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
@@ -44,8 +45,8 @@ type tokenDaemon interface {
 type Options struct {
 	RunDir     string        // empty is cli.RunDir()
 	Ready      time.Duration // longest wait until an instance is ready; 0 is DefaultReady
-	newProcess func(process.Config) instance.Runtime
-	newDocker  func(context.Context, docker.Config) (instance.Runtime, error)
+	newProcess func(process.Config) ports.Runtime
+	newDocker  func(context.Context, docker.Config) (ports.Runtime, error)
 	tokens     tokenDaemon // in place of a token daemon that is found or started
 	libs       *preload.Libs
 }
@@ -58,7 +59,7 @@ type Launcher struct {
 	mu       sync.Mutex
 	libs     *preload.Libs
 	tokens   tokenDaemon
-	runtimes map[string]instance.Runtime
+	runtimes map[string]ports.Runtime
 	silent   error // of a Docker engine that did not answer in time: it is waited for once
 	noted    bool
 }
@@ -116,12 +117,12 @@ func Open(env *cli.Env, o Options) *Launcher {
 		o.Ready = DefaultReady
 	}
 	if o.newProcess == nil {
-		o.newProcess = func(c process.Config) instance.Runtime { return process.New(c) }
+		o.newProcess = func(c process.Config) ports.Runtime { return process.New(c) }
 	}
 	if o.newDocker == nil {
-		o.newDocker = func(ctx context.Context, c docker.Config) (instance.Runtime, error) { return docker.New(ctx, c) }
+		o.newDocker = func(ctx context.Context, c docker.Config) (ports.Runtime, error) { return docker.New(ctx, c) }
 	}
-	return &Launcher{env: env, options: o, libs: o.libs, tokens: o.tokens, runtimes: map[string]instance.Runtime{}}
+	return &Launcher{env: env, options: o, libs: o.libs, tokens: o.tokens, runtimes: map[string]ports.Runtime{}}
 }
 
 // RuntimeOf names the runtime that runs a function: docker when it has an
@@ -192,7 +193,7 @@ func (l *Launcher) Start(ctx context.Context, fn function.Function, p Placement)
 	if s.Contract, err = l.waitReady(ctx, rt, fn, s.Handle); err != nil {
 		return s, l.undo(ctx, rt, s, err)
 	}
-	if err := checkHooked(ctx, rt, s.Handle); err != nil {
+	if err := rt.Unlimited(ctx, s.Handle); err != nil {
 		return s, l.undo(ctx, rt, s, err)
 	}
 	return s, nil
@@ -254,7 +255,7 @@ func (l *Launcher) spec(fn function.Function, p Placement, secret, mpsPipes stri
 }
 
 // waitReady waits until the instance answers, has ended, or had its time.
-func (l *Launcher) waitReady(ctx context.Context, rt instance.Runtime, fn function.Function, h instance.Handle) (string, error) {
+func (l *Launcher) waitReady(ctx context.Context, rt ports.Runtime, fn function.Function, h instance.Handle) (string, error) {
 	ready, cancel := context.WithTimeout(ctx, l.options.Ready)
 	defer cancel()
 	alive := func(ctx context.Context) error {

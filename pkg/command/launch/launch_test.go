@@ -24,6 +24,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/instancetest"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
@@ -116,8 +117,8 @@ func newBench(t *testing.T, ready time.Duration) *bench {
 	}
 	l, err := New(t.Context(), &cli.Env{Prog: "test", Err: b.errs}, Options{
 		RunDir: b.runDir, Ready: ready, tokens: b.tokens, libs: &preload.Libs{},
-		newProcess: func(process.Config) instance.Runtime { return b.process },
-		newDocker:  func(context.Context, docker.Config) (instance.Runtime, error) { return b.docker, nil },
+		newProcess: func(process.Config) ports.Runtime { return b.process },
+		newDocker:  func(context.Context, docker.Config) (ports.Runtime, error) { return b.docker, nil },
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
 // runtimeNames are the runtimes there are.
@@ -28,7 +29,7 @@ func (l *Launcher) State(ctx context.Context, h instance.Handle) (instance.State
 }
 
 // runtime returns the runtime of that name, made at its first use.
-func (l *Launcher) runtime(ctx context.Context, name string) (instance.Runtime, error) {
+func (l *Launcher) runtime(ctx context.Context, name string) (ports.Runtime, error) {
 	libs, err := l.findLibs()
 	if err != nil && !cli.Unavailable(err) {
 		return nil, err
@@ -38,7 +39,7 @@ func (l *Launcher) runtime(ctx context.Context, name string) (instance.Runtime, 
 	if rt := l.runtimes[name]; rt != nil {
 		return rt, nil
 	}
-	var rt instance.Runtime
+	var rt ports.Runtime
 	switch name {
 	case process.Name:
 		rt = l.options.newProcess(process.Config{RunDir: l.options.RunDir, Libs: libs})

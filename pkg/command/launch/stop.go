@@ -12,13 +12,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/simgpu"
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
-
-// finder is a runtime that finds instances whose handle was never written
-// down, because their starter was killed.
-type finder interface {
-	Find(ctx context.Context, id string) ([]instance.Handle, error)
-}
 
 // Stop ends an instance and leaves nothing of it: no process or container, no
 // registration, no log, no shared memory. An instance that is gone already is no error. A
@@ -65,11 +60,7 @@ func (l *Launcher) stopLost(ctx context.Context, s Started, grace time.Duration)
 		if err != nil {
 			return err
 		}
-		f, ok := rt.(finder)
-		if !ok {
-			continue
-		}
-		handles, err := f.Find(ctx, s.ID)
+		handles, err := rt.Find(ctx, s.ID)
 		if err != nil {
 			return err
 		}
@@ -122,7 +113,7 @@ func (l *Launcher) logPath(id string) string {
 
 // undo takes back what Start did so far and returns the error to report. It
 // has its own time, since the caller's may be up.
-func (l *Launcher) undo(ctx context.Context, rt instance.Runtime, s Started, cause error) error {
+func (l *Launcher) undo(ctx context.Context, rt ports.Runtime, s Started, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
 	defer cancel()
 	failed := &StartError{ID: s.ID, Err: cause}

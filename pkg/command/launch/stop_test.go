@@ -15,6 +15,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/instancetest"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
@@ -41,7 +42,7 @@ func (s *stuck) Find(_ context.Context, id string) ([]instance.Handle, error) {
 func TestCannotStop(t *testing.T) {
 	b := newBench(t, time.Minute)
 	rt := &stuck{Fake: b.process, err: errors.New("it hangs")}
-	b.options.newProcess = func(process.Config) instance.Runtime { return rt }
+	b.options.newProcess = func(process.Config) ports.Runtime { return rt }
 	fn := serve
 	fn.Env = map[string]string{"PROBE_EXIT": "3"}
 	s, err := b.Start(t.Context(), fn, place)
@@ -61,8 +62,8 @@ func TestStopOfWhatWasLost(t *testing.T) {
 	b := newBench(t, time.Minute)
 	lost := []instance.Handle{{Runtime: process.Name, PID: 7}, {Runtime: process.Name, PID: 8}}
 	rt := &stuck{Fake: b.process, lost: lost}
-	b.options.newProcess = func(process.Config) instance.Runtime { return rt }
-	b.options.newDocker = func(context.Context, docker.Config) (instance.Runtime, error) {
+	b.options.newProcess = func(process.Config) ports.Runtime { return rt }
+	b.options.newDocker = func(context.Context, docker.Config) (ports.Runtime, error) {
 		return nil, &docker.Error{Err: errors.New("no engine"), Missing: true}
 	}
 	log := filepath.Join(b.runDir, "logs", "f-0.log")
@@ -96,7 +97,7 @@ func TestUnknownRuntime(t *testing.T) {
 func TestEngineHangs(t *testing.T) {
 	b := newBench(t, time.Minute)
 	asked := 0
-	b.options.newDocker = func(context.Context, docker.Config) (instance.Runtime, error) {
+	b.options.newDocker = func(context.Context, docker.Config) (ports.Runtime, error) {
 		asked++
 		return nil, &docker.Error{Err: context.DeadlineExceeded, Missing: true}
 	}
@@ -131,7 +132,7 @@ func TestEngineDies(t *testing.T) {
 	gone := &docker.Error{Err: errors.New("no engine"), Missing: true}
 	engine := &dying{&stuck{Fake: b.docker, lost: []instance.Handle{{Runtime: docker.Name, Container: "c"}}, err: gone}}
 	there := true
-	b.options.newDocker = func(context.Context, docker.Config) (instance.Runtime, error) {
+	b.options.newDocker = func(context.Context, docker.Config) (ports.Runtime, error) {
 		if !there {
 			return nil, gone
 		}
@@ -144,7 +145,7 @@ func TestEngineDies(t *testing.T) {
 	if !errors.As(err, &start) || !start.Remains || !cli.Unavailable(err) {
 		t.Fatalf("error %v, want one that says that something may remain", err)
 	}
-	there, b.runtimes = false, map[string]instance.Runtime{} // the next command's
+	there, b.runtimes = false, map[string]ports.Runtime{} // the next command's
 	if err := b.Stop(t.Context(), s); !cli.Unavailable(err) {
 		t.Errorf("stop without an engine: %v", err)
 	}

@@ -7,7 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/gfaas/gfaas/pkg/wire"
+	instances "github.com/gfaas/gfaas/pkg/instance"
 )
 
 // door is an instance's own entrance, client/INSTANCE/token.sock. Its folder is
@@ -66,7 +66,7 @@ func (d *Daemon) openDoors() {
 		d.log.Error("cannot look for folders of instances", "err", err)
 	}
 	for _, f := range folders {
-		if f.IsDir() && wire.ValidInstance(f.Name()) && d.instances[f.Name()] == nil {
+		if f.IsDir() && instances.ValidID(f.Name()) && d.instances[f.Name()] == nil {
 			removeFolder(filepath.Join(d.clientDir(), f.Name()))
 		}
 	}

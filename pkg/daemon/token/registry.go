@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/renameio/v2"
 
+	instances "github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
@@ -95,7 +96,7 @@ func (d *Daemon) loadRegistrations() error {
 	}
 	for _, file := range files {
 		path, id := filepath.Join(d.instancesDir(), file), strings.TrimSuffix(file, ".json")
-		if !wire.ValidInstance(id) {
+		if !instances.ValidID(id) {
 			continue
 		}
 		text, err := os.ReadFile(path)

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gfaas/gfaas/pkg/instance"
 )
 
 // longGrace is more than any test waits: a stop that uses it up has failed.
@@ -120,6 +122,73 @@ func testAnother(t *testing.T, p *probe) {
 	}
 	p.stop(p.ctx, h, longGrace)
 	p.gone(h)
+}
+
+// waiting waits for the end of an instance beside the test.
+func (p *probe) waiting(ctx context.Context, h instance.Handle) <-chan ended {
+	out := make(chan ended, 1)
+	rt := p.runtime
+	go func() {
+		state, err := rt.Wait(ctx, h)
+		out <- ended{state, err}
+	}()
+	return out
+}
+
+type ended struct {
+	state instance.State
+	err   error
+}
+
+func testWait(t *testing.T, p *probe) {
+	h := p.start(p.spec("waits", "PROBE_EXIT=3"))
+	for range 2 { // once it has ended, too
+		if got := <-p.waiting(p.ctx, h); got.err != nil || got.state.Running || got.state.ExitCode != 3 {
+			t.Errorf("Wait = %+v, want exit code 3", got)
+		}
+	}
+	h = p.serving(p.spec("waits-long"))
+	ctx, cancel := context.WithCancel(p.ctx)
+	given, first, second := p.waiting(ctx, h), p.waiting(p.ctx, h), p.waiting(p.ctx, h)
+	cancel()
+	if got := <-given; !errors.Is(got.err, context.Canceled) {
+		t.Errorf("Wait that was given up = %+v", got)
+	}
+	select {
+	case got := <-first:
+		t.Errorf("Wait while it runs = %+v", got)
+	default:
+	}
+	p.stop(p.ctx, h, longGrace)
+	for _, wait := range []<-chan ended{first, second, p.waiting(p.ctx, h)} {
+		if got := <-wait; got.err != nil || got.state.Running {
+			t.Errorf("Wait = %+v, want ended", got)
+		}
+	}
+}
+
+func testWaitAnother(t *testing.T, p *probe) {
+	h := forget(t, p.serving(p.spec("waits-another")))
+	first := p.runtime
+	p.runtime = p.suite.New(t)
+	wait := p.waiting(p.ctx, h)
+	p.runtime = first
+	p.stop(p.ctx, h, longGrace)
+	if got := <-wait; got.err != nil || got.state.Running {
+		t.Errorf("Wait = %+v, want ended", got)
+	}
+}
+
+func testFind(t *testing.T, p *probe) {
+	h := p.serving(p.spec("finds"))
+	found, err := p.runtime.Find(p.ctx, "finds")
+	if err != nil || len(found) != 1 || found[0].PID != h.PID || found[0].Container != h.Container {
+		t.Errorf("Find = %+v, %v, want %+v", found, err, h)
+	}
+	p.stop(p.ctx, h, longGrace)
+	if found, err := p.runtime.Find(p.ctx, "finds"); err != nil || len(found) != 0 {
+		t.Errorf("Find of what is gone = %+v, %v", found, err)
+	}
 }
 
 func testMissing(t *testing.T, p *probe) {

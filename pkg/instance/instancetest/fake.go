@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/number"
 )
 
@@ -40,9 +41,10 @@ type fakeInstance struct {
 	server *httptest.Server
 	log    bytes.Buffer
 	state  instance.State
+	ended  chan struct{} // closed when it is not running
 }
 
-var _ instance.Runtime = (*Fake)(nil)
+var _ ports.Runtime = (*Fake)(nil)
 
 // NewFake returns a Fake that answers to the name of the runtime it stands
 // for.
@@ -70,7 +72,7 @@ func (f *Fake) Start(ctx context.Context, spec instance.Spec) (instance.Handle, 
 			return instance.Handle{}, err
 		}
 	}
-	in := &fakeInstance{spec: spec, state: instance.State{Running: true, ExitCode: -1, Detail: "running"}}
+	in := &fakeInstance{spec: spec, state: instance.State{Running: true, ExitCode: -1, Detail: "running"}, ended: make(chan struct{})}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.count++
@@ -84,6 +86,7 @@ func (f *Fake) Start(ctx context.Context, spec instance.Spec) (instance.Handle, 
 			return instance.Handle{}, err
 		}
 		in.state = instance.State{ExitCode: code, Detail: fmt.Sprintf("exited with status %d", code)}
+		close(in.ended)
 		handle.Address = "127.0.0.1:1"
 		return handle, nil
 	}
@@ -139,6 +142,7 @@ func (f *Fake) end(in *fakeInstance, state instance.State) {
 	in.server = nil
 	if running {
 		in.state = state
+		close(in.ended)
 	}
 	f.mu.Unlock()
 	if server != nil {
@@ -168,6 +172,53 @@ func (f *Fake) State(_ context.Context, h instance.Handle) (instance.State, erro
 		return in.state, nil
 	}
 	return instance.State{ExitCode: -1, Detail: "gone"}, nil
+}
+
+// Wait returns when the server is closed.
+func (f *Fake) Wait(ctx context.Context, h instance.Handle) (instance.State, error) {
+	f.mu.Lock()
+	in := f.instances[h.Container]
+	f.mu.Unlock()
+	if in == nil {
+		return instance.State{ExitCode: -1, Detail: "gone"}, nil
+	}
+	select {
+	case <-in.ended:
+		return f.State(ctx, h)
+	case <-ctx.Done():
+		return instance.State{}, ctx.Err()
+	}
+}
+
+// Find returns the servers of that id that run.
+func (f *Fake) Find(_ context.Context, id string) ([]instance.Handle, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []instance.Handle
+	for container, in := range f.instances {
+		if in.spec.ID == id && in.state.Running {
+			out = append(out, instance.Handle{Runtime: f.name, Container: container})
+		}
+	}
+	return out, nil
+}
+
+// Unlimited is nil.
+func (f *Fake) Unlimited(context.Context, instance.Handle) error { return nil }
+
+// Kill has every instance of that id end by itself, with an exit status.
+func (f *Fake) Kill(id string, status int) {
+	f.mu.Lock()
+	var all []*fakeInstance
+	for _, in := range f.instances {
+		if in.spec.ID == id {
+			all = append(all, in)
+		}
+	}
+	f.mu.Unlock()
+	for _, in := range all {
+		f.end(in, instance.State{ExitCode: status, Detail: fmt.Sprintf("exited with status %d", status)})
+	}
 }
 
 // Stop closes the server.

@@ -6,12 +6,13 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/instancetest"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
 func TestFake(t *testing.T) {
 	fake := instancetest.NewFake("process")
 	instancetest.Run(t, instancetest.Suite{
-		New: func(*testing.T) instance.Runtime { return fake },
+		New: func(*testing.T) ports.Runtime { return fake },
 		Spec: func(*testing.T) instance.Spec {
 			return instance.Spec{Command: []string{"probe"}, Slice: gpu.Slice{SMPct: 24.5}}
 		},

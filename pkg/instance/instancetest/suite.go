@@ -1,5 +1,5 @@
 // Package instancetest holds the conformance suite that every
-// instance.Runtime passes, and a Fake that passes it too.
+// ports.Runtime passes, and a Fake that passes it too.
 package instancetest
 
 import (
@@ -14,13 +14,14 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
 // Suite is what a runtime's test gives to Run.
 type Suite struct {
 	// New returns a runtime. Two of them stand for two commands on the same
 	// machine: what one starts, the other stops.
-	New func(t *testing.T) instance.Runtime
+	New func(t *testing.T) ports.Runtime
 	// Spec returns what starts the program of testdata/probe.c, or something
 	// that behaves as its head says. The suite fills in the rest.
 	Spec func(t *testing.T) instance.Spec
@@ -28,7 +29,7 @@ type Suite struct {
 	Patience time.Duration
 }
 
-// Run checks a runtime against what instance.Runtime promises.
+// Run checks a runtime against what ports.Runtime promises.
 func Run(t *testing.T, s Suite) {
 	if s.Patience == 0 {
 		s.Patience = time.Minute
@@ -46,6 +47,9 @@ func Run(t *testing.T, s Suite) {
 		{"ends children", testChildren},
 		{"ends orphans", testOrphans},
 		{"found by another command", testAnother},
+		{"its end is told", testWait},
+		{"its end is told to another command", testWaitAnother},
+		{"found by its id", testFind},
 		{"refuses a missing command", testMissing},
 		{"starts nothing when cancelled", testCancelledStart},
 		{"many at once", testMany},
@@ -63,7 +67,7 @@ type probe struct {
 	t       *testing.T
 	suite   Suite
 	ctx     context.Context
-	runtime instance.Runtime
+	runtime ports.Runtime
 }
 
 // spec is a spec of that name with these settings of the probe.

@@ -4,8 +4,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/plan"
-	"github.com/gfaas/gfaas/pkg/wire"
 )
 
 // maxID is the longest id, in bytes.
@@ -34,7 +34,7 @@ func (i *ids) next(function string) string {
 
 // idName is a function's name in the letters that ids have.
 func idName(function string) string {
-	if wire.ValidInstance(function) {
+	if instance.ValidID(function) {
 		return function
 	}
 	name := strings.Map(func(r rune) rune {
@@ -59,7 +59,7 @@ func ValidIDs(p plan.Plan) plan.Plan {
 	for _, g := range p.GPUs {
 		for _, in := range g.Instances {
 			made.taken[in.ID] = true
-			bad = bad || !wire.ValidInstance(in.ID)
+			bad = bad || !instance.ValidID(in.ID)
 		}
 	}
 	if !bad {
@@ -69,7 +69,7 @@ func ValidIDs(p plan.Plan) plan.Plan {
 	for _, g := range p.GPUs {
 		for i := range g.Instances {
 			in := &g.Instances[i]
-			if !wire.ValidInstance(in.ID) {
+			if !instance.ValidID(in.ID) {
 				if names[in.ID] == "" {
 					names[in.ID] = made.next(in.Function)
 				}

@@ -3,8 +3,8 @@ package verify
 import (
 	"slices"
 
+	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/plan"
-	"github.com/gfaas/gfaas/pkg/wire"
 )
 
 // ids checks that an id is one instance's alone. An instance that spans
@@ -20,7 +20,7 @@ func (c *checker) ids() {
 		for _, in := range g.Instances {
 			was, twice := first[in.ID]
 			switch {
-			case !wire.ValidInstance(in.ID):
+			case !instance.ValidID(in.ID):
 				c.add(onGPU(RuleID, g, in), "%q is no id: expected at most 63 letters, digits, dots, dashes and underscores", in.ID)
 			case !twice:
 				first[in.ID] = seen{in, name(g.Node, g.Index)}

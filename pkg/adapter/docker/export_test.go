@@ -1,0 +1,4 @@
+package docker
+
+// PID is for tests to see.
+var PID = (*Runtime).pid

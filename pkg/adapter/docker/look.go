@@ -1,0 +1,162 @@
+package docker
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/filters"
+	"github.com/docker/docker/pkg/stdcopy"
+
+	"github.com/gfaas/gfaas/pkg/adapter/preload"
+	"github.com/gfaas/gfaas/pkg/adapter/tokend"
+	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/procfs"
+)
+
+// Pauses before an engine that went away is asked again.
+const (
+	firstPause   = 100 * time.Millisecond
+	longestPause = 5 * time.Second
+)
+
+// State tells whether the container still runs.
+func (r *Runtime) State(ctx context.Context, h instance.Handle) (instance.State, error) {
+	info, err := r.engine.ContainerInspect(ctx, h.Container)
+	if cerrdefs.IsNotFound(err) {
+		return instance.State{ExitCode: -1, Detail: "gone"}, nil
+	}
+	if err != nil {
+		return instance.State{}, explain("look at container "+short(h.Container), err)
+	}
+	state := info.State
+	switch {
+	case state.Running:
+		return instance.State{Running: true, ExitCode: -1, Detail: state.Status}, nil
+	case state.OOMKilled:
+		return instance.State{ExitCode: state.ExitCode, Detail: "killed: out of host memory"}, nil
+	case state.Error != "":
+		return instance.State{ExitCode: state.ExitCode, Detail: state.Error}, nil
+	case state.ExitCode == 0:
+		return instance.State{Detail: "ended"}, nil
+	}
+	return instance.State{ExitCode: state.ExitCode, Detail: fmt.Sprintf("exited with status %d", state.ExitCode)}, nil
+}
+
+// Wait returns when the engine says that the container has ended. An engine that
+// goes away meanwhile is waited for: its containers may live on.
+func (r *Runtime) Wait(ctx context.Context, h instance.Handle) (instance.State, error) {
+	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+		answered, failed := r.engine.ContainerWait(ctx, h.Container, container.WaitConditionNotRunning)
+		select {
+		case <-answered:
+		case <-failed: // also of a container that is gone
+		}
+		if state, err := r.State(ctx, h); err == nil && !state.Running {
+			return state, nil
+		}
+		again := time.NewTimer(pause)
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			again.Stop()
+			return instance.State{}, ctx.Err()
+		}
+	}
+}
+
+// Logs returns the last lines that the container printed; none when it is
+// gone.
+func (r *Runtime) Logs(ctx context.Context, h instance.Handle, lines int) ([]byte, error) {
+	if lines <= 0 {
+		return nil, nil
+	}
+	stream, err := r.engine.ContainerLogs(ctx, h.Container, container.LogsOptions{
+		ShowStdout: true, ShowStderr: true, Tail: strconv.Itoa(lines),
+	})
+	if cerrdefs.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, explain("read the log of container "+short(h.Container), err)
+	}
+	defer stream.Close()
+	var text bytes.Buffer
+	if _, err := stdcopy.StdCopy(&text, &text, stream); err != nil {
+		return nil, fmt.Errorf("read the log of container %s: %w", short(h.Container), err)
+	}
+	return text.Bytes(), nil
+}
+
+// Find returns the containers of an instance of that id. Their address is not
+// known.
+func (r *Runtime) Find(ctx context.Context, id string) ([]instance.Handle, error) {
+	socket, err := filepath.Abs(tokend.InstanceSocketDir(r.config.RunDir, id))
+	if err != nil {
+		return nil, err
+	}
+	list, err := r.engine.ContainerList(ctx, container.ListOptions{
+		All: true, Filters: filters.NewArgs(filters.Arg("label", labelInstance+"="+id)),
+	})
+	if err != nil {
+		return nil, explain("list containers", err)
+	}
+	var out []instance.Handle
+	for _, c := range list {
+		for _, m := range c.Mounts {
+			if m.Source == socket {
+				out = append(out, instance.Handle{Runtime: Name, Container: c.ID})
+				break
+			}
+		}
+	}
+	return out, nil
+}
+
+// Version is the engine's.
+func (r *Runtime) Version(ctx context.Context) (string, error) {
+	v, err := r.engine.ServerVersion(ctx)
+	return v.Version, explain("ask the Docker engine", err)
+}
+
+// errUnlimited is of an instance that nothing limits.
+var errUnlimited = errors.New("runs without the preload library, so nothing would limit it: " +
+	"the loader in its image could not load libgfaas.so")
+
+// Unlimited is an error when the container's process does not have the preload
+// library in it: one that the loader cannot load costs no more than a warning in
+// the instance's log. What cannot be seen from here passes; such a process never
+// says hello to the token daemon, which gfaas-tokend status shows.
+func (r *Runtime) Unlimited(ctx context.Context, h instance.Handle) error {
+	pid, err := r.pid(ctx, h)
+	if err != nil || pid == 0 {
+		return err
+	}
+	if hooked, known := preload.Hooked(pid); known && !hooked {
+		return errUnlimited
+	}
+	return nil
+}
+
+// pid is the container's first process as this machine numbers it; 0 when it
+// has none, or when the engine numbers its processes otherwise, as one on
+// another machine or in a virtual machine does.
+func (r *Runtime) pid(ctx context.Context, h instance.Handle) (int, error) {
+	info, err := r.engine.ContainerInspect(ctx, h.Container)
+	if err != nil {
+		return 0, explain("look at the container", err)
+	}
+	groups, err := procfs.Cgroups(info.State.Pid)
+	if err != nil || !slices.ContainsFunc(groups, func(g procfs.Cgroup) bool { return strings.Contains(g.Path, h.Container) }) {
+		return 0, nil
+	}
+	return info.State.Pid, nil
+}

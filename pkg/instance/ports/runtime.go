@@ -1,0 +1,37 @@
+// Package ports says what launching, calling and remembering instances needs of
+// the outside. Each port has a fake and a conformance suite, for the fake and for
+// the real thing, in pkg/instance/instancetest.
+package ports
+
+import (
+	"context"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/instance"
+)
+
+// Runtime starts and stops programs as instances. Implementations are safe for
+// concurrent use.
+type Runtime interface {
+	// Name is "process" or "docker".
+	Name() string
+	// Start starts the instance and returns without waiting for it to be ready.
+	Start(ctx context.Context, spec instance.Spec) (instance.Handle, error)
+	// State tells whether the instance still runs.
+	State(ctx context.Context, h instance.Handle) (instance.State, error)
+	// Wait returns how the instance ended, as soon as it has, or ctx's error.
+	// Any number may wait for one.
+	Wait(ctx context.Context, h instance.Handle) (instance.State, error)
+	// Find returns the instances of that id that run, for when their starter was
+	// killed before it wrote a handle down. They can be stopped; their address
+	// need not be known. Those of another run directory are not found.
+	Find(ctx context.Context, id string) ([]instance.Handle, error)
+	// Unlimited says why nothing would hold an instance that is ready to its
+	// slice, nil if something does or it cannot be seen from here.
+	Unlimited(ctx context.Context, h instance.Handle) error
+	// Stop asks the instance to end, ends it after grace, and leaves nothing
+	// of it behind. Stopping what is gone already is no error.
+	Stop(ctx context.Context, h instance.Handle, grace time.Duration) error
+	// Logs returns the last lines the instance printed.
+	Logs(ctx context.Context, h instance.Handle, lines int) ([]byte, error)
+}
