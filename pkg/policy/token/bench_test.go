@@ -12,7 +12,7 @@ func BenchmarkStep(b *testing.B) {
 	for _, n := range []int{16, 256} {
 		for _, turns := range []bool{false, true} {
 			b.Run(fmt.Sprintf("clients=%d/turns=%v", n, turns), func(b *testing.B) {
-				w := newWorld(b, Config{}, 1)
+				w := newLeasedGPU(b, Config{}, 1)
 				for i := range n {
 					columns := float64((n + 7) / 8)
 					r := rect{x: float64(i/8) / columns, w: 1 / columns, h: 12}
@@ -23,13 +23,13 @@ func BenchmarkStep(b *testing.B) {
 					w.join(c)
 				}
 				w.run(time.Second)
-				var s *Scheduler
+				var s *multiToken
 				var actions []Action
 				next := len(w.log)
 				for b.Loop() {
 					if next == len(w.log) {
 						b.StopTimer()
-						s = New(Config{}, 0)
+						s = newMultiToken(Config{}, 0)
 						for next = 0; next < n; next++ { // until all have joined
 							actions = s.Step(w.log[next].at, w.log[next].events, actions[:0])
 						}
@@ -52,7 +52,7 @@ func BenchmarkLost(b *testing.B) {
 			b.Run(fmt.Sprintf("window=%v/turns=%v", window, turns), func(b *testing.B) {
 				lost := 0.0
 				for n := range b.N {
-					w := newWorld(b, Config{Window: window}, uint64(n))
+					w := newLeasedGPU(b, Config{Window: window}, uint64(n))
 					w.lag = 100 * time.Microsecond
 					var sum time.Duration
 					for i, r := range []rect{{0, 0, 0.5, 100}, {0.5, 0, 0.5, 100}} {
@@ -72,5 +72,44 @@ func BenchmarkLost(b *testing.B) {
 				b.ReportMetric(100*lost/float64(b.N), "%lost")
 			})
 		}
+	}
+}
+
+// BenchmarkIntrospectiveTick is one period, samples included: there are 200 a
+// second while anybody is active.
+func BenchmarkIntrospectiveTick(b *testing.B) {
+	for _, n := range []int{1, 16, 256} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			s := newIntrospective(Config{}, published, 0)
+			now := time.Duration(0)
+			counts := make([]Sample, n)
+			for i := range counts {
+				id := ClientID(i + 1)
+				counts[i].Client = id
+				name := fmt.Sprint("i", i)
+				s.Step(now, []Event{AddInstance{Instance: name, Slice: slice(100, 0.9/float64(n), 1)}, AddClient{id, name}, Request{id}}, nil)
+			}
+			for i := range counts { // each is measured in turn
+				now += trialShort
+				counts[i].Launches, counts[i].Blocks = 100, 1000
+				s.Step(now, []Event{counts[i], Wake{}}, nil)
+				s.Step(now, []Event{Return{Client: counts[i].Client, Lease: uint32(i + 1), Used: trialShort, WantsMore: true}}, nil)
+			}
+			var events []Event
+			var actions []Action
+			b.ReportAllocs()
+			for b.Loop() {
+				b.StopTimer() // the events are the caller's
+				now += 5 * ms
+				events = events[:0]
+				for i := range counts {
+					counts[i].Launches, counts[i].Blocks = counts[i].Launches+1, counts[i].Blocks+1
+					events = append(events, counts[i])
+				}
+				events = append(events, Wake{})
+				b.StartTimer()
+				actions = s.Step(now, events, actions[:0])
+			}
+		})
 	}
 }

@@ -12,8 +12,8 @@ import (
 type Event interface{ event() }
 
 // AddInstance makes an instance known, or says anew how a known one is to be
-// treated. Scheduler looks at the slice and the turns, Introspective at all but
-// the turns.
+// treated. Multi-token looks at the slice and the turns, introspective at all but the
+// turns.
 type AddInstance struct {
 	Instance string
 	Slice    gpu.Slice
@@ -52,7 +52,7 @@ type Return struct {
 }
 
 // Sample tells what a client has launched since it connected. It leads to no
-// action by itself; only Introspective looks at it.
+// action by itself; only introspective looks at it.
 type Sample struct {
 	Client   ClientID
 	Launches uint64 // kernels
@@ -62,7 +62,7 @@ type Sample struct {
 // Suspend says that a client which was asked back has been stopped, by a
 // signal or a debugger, or does not return for long. Its gate is closed and what
 // it had in flight is taken to be over, so nobody waits for it any longer: its
-// SMs are free until it returns. Scheduler charges it for the time until now, or
+// SMs are free until it returns. Multi-token charges it for the time until now, or
 // for what it has measured when it returns if that is more. A client that was
 // not asked back is not suspended.
 type Suspend struct{ Client ClientID }

@@ -2,9 +2,12 @@ package token
 
 import (
 	"math"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
+
+	"pgregory.net/rapid"
 )
 
 // TestIntrospectiveShares runs saturating best-effort clients of very different
@@ -36,10 +39,10 @@ func TestIntrospectiveShares(t *testing.T) {
 	} {
 		for _, returns := range []bool{false, true} {
 			t.Run(tt.name, func(t *testing.T) {
-				g := newPlant(t, 1)
+				g := newSlicedGPU(t, 1)
 				g.lag = ms
 				for n, c := range tt.clients {
-					g.join(&prog{
+					g.join(&program{
 						inst: string(rune('a' + n)), slice: slice(c.sm, c.request, c.limit),
 						kernel: c.kernel, blocks: c.blocks, host: c.host, returns: returns,
 					})
@@ -58,7 +61,7 @@ func TestIntrospectiveShares(t *testing.T) {
 }
 
 // late is the longest latency of the fourth and later requests of bursts of ten.
-func late(p *prog) (most time.Duration) {
+func late(p *program) (most time.Duration) {
 	for n, l := range p.latency {
 		if n%10 >= 3 {
 			most = max(most, l)
@@ -72,13 +75,13 @@ func late(p *prog) (most time.Duration) {
 // near what it is alone, and the training is squeezed but goes on.
 func TestBurst(t *testing.T) {
 	const burst, lull = 300 * ms, 700 * ms
-	serve := func(with bool) (inference *prog, busy, idle float64, phases map[phase]int) {
-		g := newPlant(t, 3)
+	serve := func(with bool) (inference *program, busy, idle float64, phases map[phase]int) {
+		g := newSlicedGPU(t, 3)
 		g.lag = ms / 2
-		inference = g.join(&prog{inst: "inference", slice: slice(100, 0.3, 0.6), slo: 50 * ms, kernel: 100 * time.Microsecond, blocks: 50, kernels: 100})
-		var training *prog
+		inference = g.join(&program{inst: "inference", slice: slice(100, 0.3, 0.6), slo: 50 * ms, kernel: 100 * time.Microsecond, blocks: 50, kernels: 100})
+		var training *program
 		if with {
-			training = g.join(&prog{inst: "training", slice: slice(100, 0.4, 0.9), kernel: 400 * time.Microsecond, blocks: 640})
+			training = g.join(&program{inst: "training", slice: slice(100, 0.4, 0.9), kernel: 400 * time.Microsecond, blocks: 640})
 		}
 		phases = map[phase]int{}
 		g.run(200 * ms)
@@ -93,7 +96,7 @@ func TestBurst(t *testing.T) {
 			for at := time.Duration(0); at < burst; at += 30 * ms {
 				g.arrive(inference)
 				g.run(30 * ms)
-				phases[g.s.accounts[0].phase]++
+				phases[g.s.instances[0].phase]++
 			}
 			if n > 0 {
 				busy += (had() - before).Seconds() / burst.Seconds() / 19
@@ -152,4 +155,158 @@ func TestLeaseNumbers(t *testing.T) {
 			t.Errorf("%s: leases %v, want %v", name, leases, want)
 		}
 	}
+}
+
+// TestIntrospectiveStatus holds what a status shows of a running client.
+func TestIntrospectiveStatus(t *testing.T) {
+	g := newSlicedGPU(t, 1)
+	p := g.join(&program{inst: "a", slice: slice(50, 0.4, 0.8), kernel: ms, blocks: 7})
+	g.run(350 * ms)
+	got := g.s.Snapshot().Clients[0]
+	if got.Client != p.id || got.Instance != "a" || got.State != Running || got.Budget == 0 || got.Why == "" {
+		t.Errorf("status %+v", got)
+	}
+	// Alone it has the whole GPU, of which its limit is 0.8 of 50%.
+	if got.Used < 0.3 || got.Used > 0.5 {
+		t.Errorf("used %v of the last window", got.Used)
+	}
+	s := g.s.Snapshot()
+	if a := s.Instance("a"); s.SMRunning != 50 || a.Phase != "NONE" || a.Charged == 0 || a.Debt > 20*ms {
+		t.Errorf("SMs %v, instance %+v", s.SMRunning, a)
+	}
+	if b := s.Instance("b"); b != (InstanceStatus{Instance: "b"}) {
+		t.Errorf("an instance that is not known: %+v", b)
+	}
+}
+
+// drawPrograms draws programs of which the requests sum to so much; some are
+// SLO-sensitive and serve requests if any may be.
+func drawPrograms(t *rapid.T, requests float64, sensitive bool) []*program {
+	n := rapid.IntRange(1, 5).Draw(t, "instances")
+	var out []*program
+	for i := range n {
+		request := min(requests/float64(n), 1) * rapid.Float64Range(0.4, 1).Draw(t, "request")
+		limit := rapid.Float64Range(request, 1).Draw(t, "limit")
+		p := program{
+			inst: string(rune('a' + i)), slice: slice(100, request, limit),
+			kernel: time.Duration(rapid.IntRange(1, 60).Draw(t, "kernel")) * 50 * time.Microsecond,
+			blocks: rapid.Uint64Range(1, 5000).Draw(t, "blocks"), returns: rapid.Bool().Draw(t, "returns"),
+		}
+		if sensitive && rapid.Bool().Draw(t, "sensitive") {
+			p.slo = 50 * ms
+			p.kernels = rapid.IntRange(1, 20).Draw(t, "kernels")
+		}
+		for range rapid.IntRange(1, 2).Draw(t, "processes") {
+			twin := p
+			out = append(out, &twin)
+		}
+	}
+	return out
+}
+
+// TestIntrospectiveSharesHold: where the requests sum to less than the GPU,
+// every best-effort instance that never stops gets its request and never more
+// than its limit.
+func TestIntrospectiveSharesHold(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		g := newSlicedGPU(t, rapid.Uint64().Draw(rt, "seed"))
+		g.lag = time.Duration(rapid.IntRange(0, 2000).Draw(rt, "lag")) * time.Microsecond
+		for _, p := range drawPrograms(rt, 0.9, false) {
+			g.join(p)
+		}
+		g.run(time.Second)
+		sums := map[string]float64{}
+		for n, share := range g.shares(4 * time.Second) {
+			sums[g.programs[n].inst] += share
+		}
+		for _, p := range g.programs {
+			if got := sums[p.inst]; got < p.slice.QuotaRequest-0.02 || got > p.slice.QuotaLimit+0.02 {
+				rt.Fatalf("instance %s of %+v had %.4f", p.inst, p.slice, got)
+			}
+		}
+	})
+}
+
+// TestIntrospectiveIssues: whatever comes and goes, what is issued lies between
+// the bounds that it should, its sum fits the GPU, and nobody who wants to run
+// has nothing.
+func TestIntrospectiveIssues(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		requests := rapid.Float64Range(0.3, 3).Draw(rt, "requests")
+		g := newSlicedGPU(t, rapid.Uint64().Draw(rt, "seed"))
+		for _, p := range drawPrograms(rt, requests, true) {
+			g.join(p)
+		}
+		g.issued = func() {
+			checkIssues(rt, g.s)
+			checkReasons(rt, g.s)
+		}
+		for range 60 {
+			if n := rapid.IntRange(0, len(g.programs)-1).Draw(rt, "who"); g.programs[n].kernels > 0 && !g.programs[n].gone {
+				for range rapid.IntRange(1, 4).Draw(rt, "requests") {
+					g.arrive(g.programs[n])
+				}
+			} else if len(g.programs) > 3 && rapid.IntRange(0, 20).Draw(rt, "dies") == 0 {
+				g.leave(g.programs[n])
+			}
+			g.run(time.Duration(rapid.IntRange(1, 60).Draw(rt, "ms")) * ms)
+		}
+		g.run(500 * ms) // each is measured alone first: 20 ms, and what those before it take to drain
+		for _, p := range g.programs {
+			if !p.gone && p.kernels == 0 && p.done == 0 {
+				rt.Fatalf("client %d of %+v never ran", p.id, p.slice)
+			}
+		}
+	})
+}
+
+func checkIssues(t *rapid.T, s *introspective) {
+	kept, promised := 0.0, 0.0
+	squeezed := false
+	for _, a := range s.instances {
+		if !s.empty(a) {
+			kept += a.reserved
+			promised += a.request
+		}
+		squeezed = squeezed || a.phase == emergency
+	}
+	if kept > 1+shareEps {
+		t.Fatalf("%.4f of the GPU are kept", kept)
+	}
+	for _, a := range s.instances {
+		if a.busy == 0 {
+			continue
+		}
+		if a.issued > a.limit+shareEps || a.issued <= 0 {
+			t.Fatalf("instance %s is issued %.4f, limit %.4f", a.id, a.issued, a.limit)
+		}
+		if !squeezed && promised <= 1-s.params.floor && a.issued < a.request-shareEps {
+			t.Fatalf("instance %s is issued %.4f in %v, request %.4f", a.id, a.issued, a.phase, a.request)
+		}
+	}
+}
+
+// TestIntrospectiveReplay: the same events give the same actions.
+func TestIntrospectiveReplay(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		g := newSlicedGPU(t, rapid.Uint64().Draw(rt, "seed"))
+		g.lag = ms
+		for _, p := range drawPrograms(rt, 1.5, true) {
+			g.join(p)
+		}
+		for range 10 {
+			for _, p := range g.programs {
+				if p.kernels > 0 {
+					g.arrive(p)
+				}
+			}
+			g.run(70 * ms)
+		}
+		again := newIntrospective(Config{}, published, 0)
+		for n, l := range g.log {
+			if got := again.Step(l.at, l.events, nil); !reflect.DeepEqual(got, g.trace[n]) {
+				rt.Fatalf("step %d at %v, %+v: %+v, first time %+v", n, l.at, l.events, got, g.trace[n])
+			}
+		}
+	})
 }

@@ -13,7 +13,7 @@ import (
 
 // drawWorkers draws clients, two of an instance at most, whose requests sum to
 // at most the given number of windows.
-func drawWorkers(t *rapid.T, w *world, requests float64) []*worker {
+func drawWorkers(t *rapid.T, w *leasedGPU, requests float64) []*worker {
 	n := rapid.IntRange(1, 6).Draw(t, "instances")
 	var out []*worker
 	for i := range n {
@@ -61,7 +61,7 @@ func drawTurns(t *rapid.T, workers []*worker) (any bool) {
 // that never stops gets its request and never more than its limit.
 func TestSharesHold(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		w := newWorld(t, Config{}, rapid.Uint64().Draw(rt, "seed"))
+		w := newLeasedGPU(t, Config{}, rapid.Uint64().Draw(rt, "seed"))
 		workers := drawWorkers(rt, w, 0.85)
 		for _, c := range workers {
 			w.join(c)
@@ -82,11 +82,17 @@ func TestSharesHold(t *testing.T) {
 
 // TestNobodyStarves: however overcommitted the GPU is and whoever comes and
 // goes, a waiting client gets a lease within a bounded number of windows, and
-// the SM limit holds at every step (world.check).
+// the SM limit holds at every step (leasedGPU.check).
 func TestNobodyStarves(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		limit := rapid.SampledFrom([]float64{30, 80, 100}).Draw(rt, "sm limit")
-		w := newWorld(t, Config{SMLimit: limit}, rapid.Uint64().Draw(rt, "seed"))
+		w := newLeasedGPU(t, Config{SMLimit: limit}, rapid.Uint64().Draw(rt, "seed"))
+		w.batched = rapid.Bool().Draw(rt, "batched")
+		w.checks = func([]Action) {
+			if len(w.log)%16 == 0 {
+				checkReasons(rt, w.s)
+			}
+		}
 		workers := drawWorkers(rt, w, rapid.Float64Range(0.5, 6).Draw(rt, "requests"))
 		for _, c := range workers {
 			c.burst = time.Duration(rapid.SampledFrom([]int{0, 3, 30, 300}).Draw(rt, "burst")) * ms
@@ -115,10 +121,20 @@ func TestNobodyStarves(t *testing.T) {
 	})
 }
 
+// checkReasons holds that of all that wait it is known why.
+func checkReasons(t *rapid.T, s Policy) {
+	for _, c := range s.Snapshot().Clients {
+		if c.State == Waiting && (c.Why == "" || c.Why == "just asked") {
+			t.Fatalf("client %v waits: %q", c.Client, c.Why)
+		}
+	}
+}
+
 // TestReplay: the same events give the same actions.
 func TestReplay(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		w := newWorld(t, Config{FirstLease: 1<<32 - 3}, rapid.Uint64().Draw(rt, "seed"))
+		w := newLeasedGPU(t, Config{FirstLease: 1<<32 - 3}, rapid.Uint64().Draw(rt, "seed"))
+		w.batched = rapid.Bool().Draw(rt, "batched")
 		workers := drawWorkers(rt, w, 2)
 		drawTurns(rt, workers)
 		for _, c := range workers {
@@ -128,7 +144,7 @@ func TestReplay(t *testing.T) {
 		w.after(300*ms, func() { w.step(Configure{Window: 50 * ms, SMLimit: 100}) })
 		w.after(500*ms, func() { w.step(RemoveInstance{"zz"}) })
 		w.run(time.Second)
-		again := New(Config{FirstLease: 1<<32 - 3}, 0)
+		again := newMultiToken(Config{FirstLease: 1<<32 - 3}, 0)
 		for n, l := range w.log {
 			if got := again.Step(l.at, l.events, nil); !reflect.DeepEqual(got, w.trace[n]) {
 				rt.Fatalf("step %d at %v, %+v: %+v, first time %+v", n, l.at, l.events, got, w.trace[n])

@@ -35,7 +35,7 @@ func TestShares(t *testing.T) {
 		{"overcommitted alike", ms, 0, 0.02, []who{{100, 0.5, 0.5, third}, {100, 0.5, 0.5, third}, {100, 0.5, 0.5, third}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			w := newWorld(t, Config{}, 1)
+			w := newLeasedGPU(t, Config{}, 1)
 			w.lag = ms / 5
 			for n, c := range tt.clients {
 				w.join(&worker{
@@ -64,7 +64,7 @@ func TestWindowsAndOddQuotas(t *testing.T) {
 		for _, quotas := range [][]float64{
 			{0.1, 0.9}, {0.01, 0.99}, {0.2, 0.3, 0.5}, {1. / 3, 1. / 3, 1. / 3}, {1. / 7, 2. / 7, 4. / 7}, {0.137, 0.263, 0.6},
 		} {
-			w := newWorld(t, Config{Window: window}, 1)
+			w := newLeasedGPU(t, Config{Window: window}, 1)
 			w.lag = kernel / 2
 			for n, q := range quotas {
 				w.join(&worker{
@@ -85,7 +85,7 @@ func TestWindowsAndOddQuotas(t *testing.T) {
 // TestNewSliceWhileItRuns: a slice that changes under a lease counts within a
 // window, up or down, and so does a new window.
 func TestNewSliceWhileItRuns(t *testing.T) {
-	w := newWorld(t, Config{}, 1)
+	w := newLeasedGPU(t, Config{}, 1)
 	w.lag = ms / 5
 	a := w.join(&worker{id: 1, instance: "a", slice: slice(100, 0.9, 0.9), kernel: ms})
 	b := w.join(&worker{id: 2, instance: "b", slice: slice(100, 0.1, 0.1), kernel: ms})
@@ -112,7 +112,7 @@ func TestNewSliceWhileItRuns(t *testing.T) {
 func TestQuotaBelowASwitch(t *testing.T) {
 	for _, window := range []time.Duration{ms, 10 * ms, 100 * ms} {
 		quota := (7 * time.Microsecond).Seconds() / window.Seconds()
-		w := newWorld(t, Config{Window: window}, 1)
+		w := newLeasedGPU(t, Config{Window: window}, 1)
 		small := w.join(&worker{id: 1, instance: "a", slice: slice(100, quota, quota), kernel: 5 * time.Microsecond})
 		w.join(&worker{id: 2, instance: "b", slice: slice(100, 0.9, 0.9), kernel: 5 * time.Microsecond})
 		w.run(1000 * window)
@@ -124,7 +124,7 @@ func TestQuotaBelowASwitch(t *testing.T) {
 
 // TestManyOfWhomSomeSaturate: of 256 clients 32 want all they can get.
 func TestManyOfWhomSomeSaturate(t *testing.T) {
-	w := newWorld(t, Config{}, 1)
+	w := newLeasedGPU(t, Config{}, 1)
 	w.lag = ms / 5
 	for n := range 256 {
 		c := &worker{id: ClientID(n + 1), instance: fmt.Sprint("i", n), slice: slice(100, 0.03, 0.03), kernel: ms / 10, loss: ms / 20}
@@ -143,7 +143,7 @@ func TestManyOfWhomSomeSaturate(t *testing.T) {
 }
 
 func TestLoneClientWithWholeQuotaIsNeverAskedBack(t *testing.T) {
-	w := newWorld(t, Config{}, 1)
+	w := newLeasedGPU(t, Config{}, 1)
 	w.lag = 3 * ms
 	c := w.join(&worker{id: 1, instance: "a", slice: slice(100, 1, 1), kernel: ms})
 	w.run(5 * time.Second)
@@ -153,7 +153,7 @@ func TestLoneClientWithWholeQuotaIsNeverAskedBack(t *testing.T) {
 }
 
 func TestTwoProcessesShareOneQuota(t *testing.T) {
-	w := newWorld(t, Config{}, 1)
+	w := newLeasedGPU(t, Config{}, 1)
 	a := w.join(&worker{id: 1, instance: "a", slice: slice(20, 0.5, 0.5), kernel: ms})
 	b := w.join(&worker{id: 2, instance: "a", slice: slice(20, 0.5, 0.5), kernel: ms})
 	w.run(10 * time.Second)
@@ -164,11 +164,39 @@ func TestTwoProcessesShareOneQuota(t *testing.T) {
 }
 
 func TestProcessesThatDoNotFitTogetherTakeTurns(t *testing.T) {
-	w := newWorld(t, Config{}, 1)
+	w := newLeasedGPU(t, Config{}, 1)
 	a := w.join(&worker{id: 1, instance: "a", slice: slice(60, 1, 1), kernel: ms})
 	b := w.join(&worker{id: 2, instance: "a", slice: slice(60, 1, 1), kernel: ms})
 	w.run(10 * time.Second)
 	if d := (w.total(a) - w.total(b)).Seconds(); math.Abs(d) > 0.3 || w.total(a) < 4*time.Second {
 		t.Errorf("the processes used %v and %v", w.total(a), w.total(b))
+	}
+}
+
+// closing is how long it takes to close a window in which so many clients have
+// waited: the best of some.
+func closing(n int) time.Duration {
+	s := newMultiToken(Config{}, 0)
+	for k := range n {
+		id, name := ClientID(k+1), fmt.Sprint("i", k)
+		s.Step(0, []Event{AddInstance{Instance: name, Slice: slice(100, 1/float64(n), 1)}, AddClient{id, name}, Request{id}}, nil)
+	}
+	best := time.Hour
+	for range 10 {
+		began := time.Now()
+		s.closeWindow(s.start + s.window)
+		best = min(best, time.Since(began))
+	}
+	return best
+}
+
+// TestClosingManyBacklogged: with four times as many clients that wait a window
+// takes 16 times as long to close, and not 64: then with some hundreds it would
+// take longer than it lasts.
+func TestClosingManyBacklogged(t *testing.T) {
+	few, many := closing(100), closing(400)
+	t.Logf("%v with 100, %v with 400", few, many)
+	if ratio := float64(many) / float64(few); ratio > 40 {
+		t.Errorf("%.0f times as long", ratio)
 	}
 }

@@ -4,17 +4,13 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strconv"
 	"time"
 )
 
 const (
-	smEps = 1e-6                  // percent of SMs lost to rounding
-	crumb = 20 * time.Microsecond // less budget than this is none
+	smEps      = 1e-6                  // percent of SMs lost to rounding
+	negligible = 20 * time.Microsecond // less budget than this is none
 )
-
-// String is the client's number.
-func (id ClientID) String() string { return strconv.FormatUint(uint64(id), 10) }
 
 // reservation is what is kept for the head.
 type reservation struct {
@@ -25,30 +21,30 @@ type reservation struct {
 
 // schedule decides, in order, about all that wait with budget and all whose
 // lease has reached its planned end.
-func (s *Scheduler) schedule() {
+func (s *multiToken) schedule() {
 	s.tally()
 	queue, occupied := s.candidates()
-	var kept *reservation
+	var reserved *reservation
 	for at, c := range queue {
 		switch {
 		case c.state == Running:
-			s.review(c, kept)
-		case kept == nil && !s.fits(occupied, c):
-			kept = s.reserve(c, queue[at+1:])
-			c.why = said("first in order; its %v%% fit from %v", c.inst.slice.SMPct, kept.at)
-		case s.admit(c, kept, occupied):
+			s.review(c, reserved)
+		case reserved == nil && !s.fits(occupied, c):
+			reserved = s.reserve(c, queue[at+1:])
+			c.why = reasonf("first in order; its %v%% fit from %v", c.inst.slice.SMPct, reserved.at)
+		case s.admit(c, reserved, occupied):
 			occupied += c.inst.slice.SMPct
-		case kept != nil && c.inst.owner == c:
-			kept.extra -= c.inst.slice.SMPct // those after it leave it its turn
+		case reserved != nil && c.inst.claimant == c:
+			reserved.extra -= c.inst.slice.SMPct // those after it leave it its turn
 		}
 	}
 }
 
 // tally counts, for each instance, its clients and the leases that are out.
-func (s *Scheduler) tally() {
+func (s *multiToken) tally() {
 	s.running = s.running[:0]
 	for _, i := range s.instances {
-		i.live, i.holding, i.known, i.active, i.owner = 0, 0, 0, 0, nil
+		i.live, i.holding, i.known, i.active, i.claimant = 0, 0, 0, 0, nil
 	}
 	for _, c := range s.clients {
 		c.inst.known++
@@ -67,7 +63,7 @@ func (s *Scheduler) tally() {
 
 // candidates asks back who has reached its planned end without budget, and
 // returns in order who is to be decided about, and the percent of SMs held.
-func (s *Scheduler) candidates() (queue []*client, occupied float64) {
+func (s *multiToken) candidates() (queue []*client, occupied float64) {
 	for _, c := range s.clients {
 		if c.holds() {
 			occupied += c.inst.slice.SMPct
@@ -80,7 +76,7 @@ func (s *Scheduler) candidates() (queue []*client, occupied float64) {
 			c.state == Waiting && left >= s.enough(c):
 			queue = append(queue, c)
 		case c.state == Waiting:
-			c.dry, c.why = s.now, func() string { return fmt.Sprintf("the window's budget is used up: %v left", left) }
+			c.broke, c.why = s.now, func() string { return fmt.Sprintf("the window's budget is used up: %v left", left) }
 		}
 	}
 	slices.SortFunc(queue, s.order)
@@ -91,20 +87,20 @@ func (s *Scheduler) candidates() (queue []*client, occupied float64) {
 }
 
 // exhausted says whether a holder's budget is used up when it has drained.
-func (s *Scheduler) exhausted(c *client, left time.Duration) bool {
-	return left <= crumb || left <= c.drain && s.now+left < s.start+s.window-crumb
+func (s *multiToken) exhausted(c *client, left time.Duration) bool {
+	return left <= negligible || left <= c.drain && s.now+left < s.start+s.window-negligible
 }
 
 // worthwhile is the least time that is worth a switch. What is left below it
 // is not lost: it becomes credit.
-func (s *Scheduler) worthwhile(i *instance) time.Duration {
-	return max(min(s.window/100, i.request/2), crumb)
+func (s *multiToken) worthwhile(i *instance) time.Duration {
+	return max(min(s.window/100, i.request/2), negligible)
 }
 
 // enough is the least budget with which a client that waits is granted. Who
 // takes long to drain runs over by that, so it is left with more to wait for,
 // but for its turn.
-func (s *Scheduler) enough(c *client) time.Duration {
+func (s *multiToken) enough(c *client) time.Duration {
 	if c.inst.hasTurn(s.now - s.start) {
 		return s.worthwhile(c.inst)
 	}
@@ -115,7 +111,7 @@ func (s *Scheduler) enough(c *client) time.Duration {
 // first; then by what the instance misses of its request, by how long they
 // wait, and by id. A holder at its planned end ranks as one that begins to
 // wait now.
-func (s *Scheduler) order(a, b *client) int {
+func (s *multiToken) order(a, b *client) int {
 	sinceA, sinceB := s.waitingSince(a), s.waitingSince(b)
 	agedA, agedB := s.now-sinceA >= 2*s.window, s.now-sinceB >= 2*s.window
 	switch {
@@ -131,7 +127,7 @@ func (s *Scheduler) order(a, b *client) int {
 		cmp.Compare(sinceA, sinceB), cmp.Compare(a.id, b.id))
 }
 
-func (s *Scheduler) waitingSince(c *client) time.Duration {
+func (s *multiToken) waitingSince(c *client) time.Duration {
 	if c.state == Running {
 		return s.now
 	}
@@ -140,14 +136,14 @@ func (s *Scheduler) waitingSince(c *client) time.Duration {
 
 // fits says whether the client may hold its SMs beside so many occupied ones.
 // One whose share alone exceeds the limit fits only on an empty GPU.
-func (s *Scheduler) fits(occupied float64, c *client) bool {
+func (s *multiToken) fits(occupied float64, c *client) bool {
 	return occupied < smEps || occupied+c.inst.slice.SMPct <= s.smLimit+smEps
 }
 
 // leaseEnd plans when a lease that starts or goes on now should end, with so
 // many more running clients of the instance than tally counted. Running
 // clients of one instance share its budget.
-func (s *Scheduler) leaseEnd(c *client, more int) time.Duration {
+func (s *multiToken) leaseEnd(c *client, more int) time.Duration {
 	i := c.inst
 	slice := s.window / 10
 	length := i.guaranteed()
@@ -158,14 +154,14 @@ func (s *Scheduler) leaseEnd(c *client, more int) time.Duration {
 		}
 	}
 	length /= time.Duration(max(1, i.holding+more))
-	if s.now+length < s.start+s.window-crumb {
+	if s.now+length < s.start+s.window-negligible {
 		length -= min(c.drain, length/2)
 	}
-	return min(s.now+max(length, crumb), s.start+s.window)
+	return min(s.now+max(length, negligible), s.start+s.window)
 }
 
 // standing says in words how the instance stands in this window.
-func (s *Scheduler) standing(c *client) string {
+func (s *multiToken) standing(c *client) string {
 	if missing := c.inst.guaranteed(); missing > 0 {
 		return fmt.Sprintf("misses %v of its request", missing)
 	}
@@ -174,7 +170,7 @@ func (s *Scheduler) standing(c *client) string {
 
 // reserve works out when the head can start: those still undecided after it
 // and those draining are taken to be gone by then.
-func (s *Scheduler) reserve(head *client, undecided []*client) *reservation {
+func (s *multiToken) reserve(head *client, undecided []*client) *reservation {
 	var holders []*client
 	occupied := 0.0
 	for _, c := range s.clients {
@@ -203,23 +199,23 @@ type room struct {
 	why    func() string // not nil: nothing, for that reason
 }
 
-// passes says what a client may have without delaying the head and without
+// roomFor says what a client may have without delaying the head and without
 // standing in the way of a turn.
-func (s *Scheduler) passes(c *client, kept *reservation) room {
+func (s *multiToken) roomFor(c *client, reserved *reservation) room {
 	r := room{until: s.start + s.window}
-	if s.pressing(c) {
+	if s.outOfPatience(c) {
 		r.until = min(r.until, s.now+s.window/10)
 	} else if at, owner := s.turnAhead(c); owner != nil && at < r.until+c.drain {
 		r.until = at - s.allowance(c, at)
 		r.why = func() string { return fmt.Sprintf("the turn of instance %s begins at %v", owner.id, at) }
 	}
-	if kept != nil {
-		r.beside = c.inst.slice.SMPct <= kept.extra+smEps
+	if reserved != nil {
+		r.beside = c.inst.slice.SMPct <= reserved.extra+smEps
 	}
-	if kept != nil && !r.beside && kept.at <= r.until {
-		r.until = kept.at
+	if reserved != nil && !r.beside && reserved.at <= r.until {
+		r.until = reserved.at
 		r.why = func() string {
-			return fmt.Sprintf("client %v needs its SMs and %s", kept.head.id, s.standing(kept.head))
+			return fmt.Sprintf("client %v needs its SMs and %s", reserved.head.id, s.standing(reserved.head))
 		}
 	}
 	if r.until-s.now >= s.worthwhile(c.inst) {
@@ -229,11 +225,11 @@ func (s *Scheduler) passes(c *client, kept *reservation) room {
 }
 
 // admit grants a client that waits if that delays neither head nor turn.
-func (s *Scheduler) admit(c *client, kept *reservation, occupied float64) bool {
-	r := s.passes(c, kept)
+func (s *multiToken) admit(c *client, reserved *reservation, occupied float64) bool {
+	r := s.roomFor(c, reserved)
 	switch {
-	case kept != nil && (r.why != nil || !s.fits(occupied, c)):
-		head := kept.head.id
+	case reserved != nil && (r.why != nil || !s.fits(occupied, c)):
+		head := reserved.head.id
 		c.why = func() string { return fmt.Sprintf("client %v is before it and %v%% are occupied", head, occupied) }
 		return false
 	case r.why != nil:
@@ -243,35 +239,35 @@ func (s *Scheduler) admit(c *client, kept *reservation, occupied float64) bool {
 	reason := s.standing(c)
 	switch {
 	case r.beside:
-		kept.extra -= c.inst.slice.SMPct
-		reason += fmt.Sprintf("; fits beside client %v, which is before it", kept.head.id)
-	case kept != nil:
-		reason += fmt.Sprintf("; passes client %v, which fits from %v", kept.head.id, kept.at)
+		reserved.extra -= c.inst.slice.SMPct
+		reason += fmt.Sprintf("; fits beside client %v, which is before it", reserved.head.id)
+	case reserved != nil:
+		reason += fmt.Sprintf("; passes client %v, which fits from %v", reserved.head.id, reserved.at)
 	}
 	s.grant(c, min(r.until, s.leaseEnd(c, 1)), reason)
 	return true
 }
 
 // review lets a holder at its planned end go on, or asks it back.
-func (s *Scheduler) review(c *client, kept *reservation) {
-	r := s.passes(c, kept)
+func (s *multiToken) review(c *client, reserved *reservation) {
+	r := s.roomFor(c, reserved)
 	if r.why != nil {
 		s.revoke(c, r.why())
 		return
 	}
 	if r.beside {
-		kept.extra -= c.inst.slice.SMPct
+		reserved.extra -= c.inst.slice.SMPct
 	}
 	c.urgent = false
 	c.end = min(r.until, s.leaseEnd(c, 0))
-	c.why = said("%s", s.standing(c))
+	c.why = reasonf("%s", s.standing(c))
 }
 
-func (s *Scheduler) grant(c *client, end time.Duration, reason string) {
+func (s *multiToken) grant(c *client, end time.Duration, reason string) {
 	s.stopWaiting(c)
-	c.urgent = s.pressing(c)
-	c.state, c.since, c.settled, c.end, c.lease, c.why = Running, s.now, 0, end, s.lease, said("%s", reason)
-	s.lease = valid(s.lease + 1)
+	c.urgent = s.outOfPatience(c)
+	c.state, c.since, c.settled, c.end, c.lease, c.why = Running, s.now, 0, end, s.lease, reasonf("%s", reason)
+	s.lease = validLease(s.lease + 1)
 	s.running = append(s.running, c)
 	s.actions = append(s.actions, Grant{Client: c.id, Lease: c.lease, Reason: reason})
 	c.inst.holding++
@@ -282,8 +278,8 @@ func (s *Scheduler) grant(c *client, end time.Duration, reason string) {
 	}
 }
 
-func (s *Scheduler) revoke(c *client, reason string) {
-	c.state, c.why, c.revoked = Draining, said("%s", reason), min(s.now, c.end)
+func (s *multiToken) revoke(c *client, reason string) {
+	c.state, c.why, c.revoked = Draining, reasonf("%s", reason), min(s.now, c.end)
 	c.inst.holding--
 	s.running = slices.DeleteFunc(s.running, func(r *client) bool { return r == c })
 	s.actions = append(s.actions, Revoke{Client: c.id, Lease: c.lease, Reason: reason})

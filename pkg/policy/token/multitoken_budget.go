@@ -3,7 +3,7 @@ package token
 import "time"
 
 // roll closes the windows that have ended by now.
-func (s *Scheduler) roll() {
+func (s *multiToken) roll() {
 	for s.now >= s.start+s.window {
 		if s.quiet() {
 			s.start += (s.now - s.start) / s.window * s.window
@@ -15,7 +15,7 @@ func (s *Scheduler) roll() {
 }
 
 // quiet says that windows may pass without anything to account for.
-func (s *Scheduler) quiet() bool {
+func (s *multiToken) quiet() bool {
 	for _, c := range s.clients {
 		if c.state.active() {
 			return false
@@ -30,7 +30,7 @@ func (s *Scheduler) quiet() bool {
 }
 
 // forget clears the last full window, in which nothing ran.
-func (s *Scheduler) forget() {
+func (s *multiToken) forget() {
 	for _, i := range s.instances {
 		i.last, i.waited = 0, 0
 	}
@@ -39,8 +39,9 @@ func (s *Scheduler) forget() {
 	}
 }
 
-// closeWindow settles the accounts at the window's end and opens the next.
-func (s *Scheduler) closeWindow(end time.Duration) {
+// closeWindow charges what leases have used by the window's end, works out what
+// each instance takes into the next, and opens that.
+func (s *multiToken) closeWindow(end time.Duration) {
 	for _, i := range s.instances {
 		i.backlog = false
 	}
@@ -60,11 +61,11 @@ func (s *Scheduler) closeWindow(end time.Duration) {
 	}
 	for _, i := range s.instances {
 		if i.credit > 0 && len(i.planned) == 0 {
-			s.spread(i)
+			s.shareCredit(i)
 		}
 	}
 	for _, i := range s.instances {
-		i.credit = min(max(i.credit, -i.request/2), max(i.request, crumb))
+		i.credit = min(max(i.credit, -i.request/2), max(i.request, negligible))
 		if len(i.planned) > 0 {
 			i.credit -= i.credit / 8
 		}
@@ -75,16 +76,18 @@ func (s *Scheduler) closeWindow(end time.Duration) {
 	}
 	s.start = end
 	if len(s.timetable) > 0 {
-		s.tabulate()
+		s.makeTimetable()
 	}
 }
 
-// guaranteed is what is left of the request, carried accounts included.
+// guaranteed is what is left of the request, with what was carried into this
+// window.
 func (i *instance) guaranteed() time.Duration {
 	return i.request + i.credit - i.debt - i.used - i.live
 }
 
-// budgetLeft is what is left of the limit, carried accounts included.
+// budgetLeft is what is left of the limit, with what was carried into this
+// window.
 func (i *instance) budgetLeft() time.Duration {
 	return i.limit + i.credit - i.debt - i.used - i.live
 }
@@ -103,12 +106,13 @@ func (i *instance) carry() {
 	i.over = -missed - i.debt
 }
 
-// spread lets those that contend with a starved instance pay what they are
-// owed together: first who used more than its request, as far as that is not
-// debt already, then all in proportion to their requests. Afterwards the
-// accounts of the group sum to 0 or less. A starved instance that contends with
-// no single other one keeps its credit. Who has turns has no part in this.
-func (s *Scheduler) spread(starved *instance) {
+// shareCredit has a starved instance and those that contend with it for SMs pay
+// together for the credit that they have: first who used more than its request,
+// as far as that is not debt already, then all in proportion to their requests.
+// Afterwards credit less debt sums to 0 or less among them. A starved instance
+// that contends with no single other one keeps its credit. Who has turns has no
+// part in this.
+func (s *multiToken) shareCredit(starved *instance) {
 	group := s.group[:0]
 	var owed, over, request time.Duration
 	for _, i := range s.instances {

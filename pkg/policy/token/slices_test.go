@@ -15,24 +15,24 @@ const (
 	idleAfter = 2 * ms                // a process returns its lease (hook/link.c)
 )
 
-// plant is a GPU that its processes share in equal time slices, on a virtual
-// clock, under an Introspective.
-type plant struct {
-	t      testing.TB
-	s      *Introspective
-	now    time.Duration
-	wake   time.Duration
-	rng    *rand.Rand
-	lag    time.Duration // wakes come up to this late
-	progs  []*prog
-	log    []logged
-	trace  [][]Action
-	issued func() // is called when tokens have been issued
+// slicedGPU is a GPU that its processes share in equal time slices, on a virtual
+// clock, under introspective.
+type slicedGPU struct {
+	t        testing.TB
+	s        *introspective
+	now      time.Duration
+	wake     time.Duration
+	rng      *rand.Rand
+	lag      time.Duration // wakes come up to this late
+	programs []*program
+	log      []logged
+	trace    [][]Action
+	issued   func() // is called when tokens have been issued
 }
 
-// prog is a process: it saturates the GPU, or serves requests of some kernels
+// program is a process: it saturates the GPU, or serves requests of some kernels
 // each.
-type prog struct {
+type program struct {
 	id      ClientID
 	inst    string
 	slice   gpu.Slice
@@ -57,37 +57,37 @@ type prog struct {
 	gone                   bool
 }
 
-func newPlant(t testing.TB, seed uint64) *plant {
-	return &plant{t: t, s: NewIntrospective(Config{}, Published, 0), rng: rand.New(rand.NewPCG(seed, 2)), wake: -1}
+func newSlicedGPU(t testing.TB, seed uint64) *slicedGPU {
+	return &slicedGPU{t: t, s: newIntrospective(Config{}, published, 0), rng: rand.New(rand.NewPCG(seed, 2)), wake: -1}
 }
 
-func (g *plant) join(p *prog) *prog {
-	p.id = ClientID(len(g.progs) + 1)
-	g.progs = append(g.progs, p)
+func (g *slicedGPU) join(p *program) *program {
+	p.id = ClientID(len(g.programs) + 1)
+	g.programs = append(g.programs, p)
 	g.step(AddInstance{Instance: p.inst, Slice: p.slice, SLO: p.slo, Loose: true}, AddClient{p.id, p.inst})
 	return p
 }
 
-func (g *plant) leave(p *prog) {
+func (g *slicedGPU) leave(p *program) {
 	p.gone = true
 	g.step(RemoveClient{p.id})
 }
 
-func (g *plant) step(events ...Event) {
+func (g *slicedGPU) step(events ...Event) {
 	actions := g.s.Step(g.now, events, nil)
 	g.log, g.trace = append(g.log, logged{g.now, events}), append(g.trace, actions)
 	for _, a := range actions {
 		switch a := a.(type) {
 		case Budget:
-			g.progs[a.Client-1].budget = a.Blocks
+			g.programs[a.Client-1].budget = a.Blocks
 		case Grant:
-			p := g.progs[a.Client-1]
+			p := g.programs[a.Client-1]
 			if p.gone || p.held != 0 || a.Lease == 0 || a.Reason == "" {
 				g.t.Fatalf("at %v: wrong %+v", g.now, a)
 			}
 			p.held, p.asked, p.draining, p.active, p.first, p.last = a.Lease, false, false, g.now, -1, 0
 		case Revoke:
-			p := g.progs[a.Client-1]
+			p := g.programs[a.Client-1]
 			if p.held != a.Lease || p.draining || a.Reason == "" {
 				g.t.Fatalf("at %v: wrong %+v", g.now, a)
 			}
@@ -105,13 +105,13 @@ func (g *plant) step(events ...Event) {
 }
 
 // sample is what the process's counters are.
-func (p *prog) sample() Sample { return Sample{p.id, p.launches, p.made} }
+func (p *program) sample() Sample { return Sample{p.id, p.launches, p.made} }
 
 // run lets time pass.
-func (g *plant) run(d time.Duration) {
+func (g *slicedGPU) run(d time.Duration) {
 	for end := g.now + d; g.now < end; g.now += tick {
 		g.compute()
-		for _, p := range g.progs {
+		for _, p := range g.programs {
 			if !p.gone {
 				g.launch(p)
 				g.mind(p)
@@ -120,7 +120,7 @@ func (g *plant) run(d time.Duration) {
 		if g.wake >= 0 && g.now >= g.wake {
 			g.wake = -1
 			var events []Event
-			for _, p := range g.progs {
+			for _, p := range g.programs {
 				if p.held != 0 && !p.gone {
 					events = append(events, p.sample())
 				}
@@ -134,14 +134,14 @@ func (g *plant) run(d time.Duration) {
 }
 
 // compute gives each process with work in flight its slice of a tick.
-func (g *plant) compute() {
+func (g *slicedGPU) compute() {
 	busy := 0
-	for _, p := range g.progs {
+	for _, p := range g.programs {
 		if len(p.queue) > 0 && !p.gone {
 			busy++
 		}
 	}
-	for _, p := range g.progs {
+	for _, p := range g.programs {
 		if p.gone {
 			continue
 		}
@@ -164,20 +164,20 @@ func (g *plant) compute() {
 }
 
 // arrive brings the process a request.
-func (g *plant) arrive(p *prog) {
+func (g *slicedGPU) arrive(p *program) {
 	if p.arrivals = append(p.arrivals, g.now); len(p.arrivals) == 1 {
 		p.next()
 	}
 }
 
-func (p *prog) next() {
+func (p *program) next() {
 	if len(p.arrivals) > 0 {
 		p.left = p.kernels
 	}
 }
 
 // wants says whether the process would launch now.
-func (g *plant) wants(p *prog) bool {
+func (g *slicedGPU) wants(p *program) bool {
 	ahead := time.Duration(len(p.queue)) * p.kernel
 	if p.host > 0 && (ahead > 0 || g.now < p.rest) {
 		return false
@@ -185,7 +185,7 @@ func (g *plant) wants(p *prog) bool {
 	return (p.kernels == 0 || p.left > 0) && ahead < inFlight
 }
 
-func (g *plant) launch(p *prog) {
+func (g *slicedGPU) launch(p *program) {
 	for g.wants(p) {
 		if p.held == 0 && !p.asked {
 			p.asked = true
@@ -208,7 +208,7 @@ func (g *plant) launch(p *prog) {
 }
 
 // mind gives the lease back when that is due.
-func (g *plant) mind(p *prog) {
+func (g *slicedGPU) mind(p *program) {
 	waits := g.wants(p)
 	idle := len(p.queue) == 0 && g.now-p.active >= idleAfter && (p.returns || !waits)
 	if p.held == 0 || len(p.queue) > 0 || !p.draining && !idle {
@@ -224,20 +224,20 @@ func (g *plant) mind(p *prog) {
 }
 
 // shares runs for a while and returns the part of the GPU that each had.
-func (g *plant) shares(d time.Duration) []float64 {
-	before := make([]time.Duration, len(g.progs))
-	for n, p := range g.progs {
+func (g *slicedGPU) shares(d time.Duration) []float64 {
+	before := make([]time.Duration, len(g.programs))
+	for n, p := range g.programs {
 		before[n] = p.done
 	}
 	g.run(d)
 	var out []float64
-	for n, p := range g.progs {
+	for n, p := range g.programs {
 		out = append(out, (p.done-before[n]).Seconds()/d.Seconds())
 	}
 	return out
 }
 
-func (p *prog) p95() time.Duration {
+func (p *program) p95() time.Duration {
 	if len(p.latency) == 0 {
 		return 0
 	}

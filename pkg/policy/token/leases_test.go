@@ -17,10 +17,11 @@ type logged struct {
 	events []Event
 }
 
-// world runs clients against a scheduler on a virtual clock.
-type world struct {
+// leasedGPU is a GPU whose clients ask for leases and drain when they are asked
+// back, on a virtual clock, under multi-token.
+type leasedGPU struct {
 	t       testing.TB
-	s       *Scheduler
+	s       *multiToken
 	limit   float64
 	now     time.Duration
 	rng     *rand.Rand
@@ -32,6 +33,8 @@ type world struct {
 	wake    time.Duration
 	lag     time.Duration // timers fire up to this late
 	checks  func([]Action)
+	batched bool    // what happens at one instant is told together
+	events  []Event // that are not told yet
 }
 
 // worker is a process that launches kernels without end while it wants to.
@@ -76,31 +79,40 @@ func (a *agenda) Pop() any {
 	return last
 }
 
-func newWorld(t testing.TB, c Config, seed uint64) *world {
+func newLeasedGPU(t testing.TB, c Config, seed uint64) *leasedGPU {
 	limit := c.SMLimit
 	if limit == 0 {
 		limit = 100
 	}
-	return &world{
-		t: t, s: New(c, 0), limit: limit, rng: rand.New(rand.NewPCG(seed, 1)),
+	return &leasedGPU{
+		t: t, s: newMultiToken(c, 0), limit: limit, rng: rand.New(rand.NewPCG(seed, 1)),
 		clients: map[ClientID]*worker{}, wake: -1,
 	}
 }
 
-func (w *world) after(d time.Duration, do func()) {
+func (w *leasedGPU) after(d time.Duration, do func()) {
 	w.seq++
 	heap.Push(&w.pending, job{w.now + d, w.seq, do})
 }
 
 // upTo is a random time between 0 and d.
-func (w *world) upTo(d time.Duration) time.Duration {
+func (w *leasedGPU) upTo(d time.Duration) time.Duration {
 	if d <= 0 {
 		return 0
 	}
 	return time.Duration(w.rng.Int64N(int64(d) + 1))
 }
 
-func (w *world) step(events ...Event) {
+func (w *leasedGPU) step(events ...Event) {
+	if w.events = append(w.events, events...); !w.batched {
+		w.tell()
+	}
+}
+
+// tell has the policy decide about what has happened.
+func (w *leasedGPU) tell() {
+	events := w.events
+	w.events = nil
 	actions := w.s.Step(w.now, events, nil)
 	w.log = append(w.log, logged{w.now, events})
 	w.trace = append(w.trace, actions)
@@ -129,7 +141,7 @@ func (w *world) step(events ...Event) {
 	w.check()
 }
 
-func (w *world) granted(a Grant) {
+func (w *leasedGPU) granted(a Grant) {
 	c := w.clients[a.Client]
 	if c == nil || c.gone || c.lease != 0 || a.Lease == 0 || a.Reason == "" {
 		w.t.Fatalf("at %v: wrong %+v", w.now, a)
@@ -145,7 +157,7 @@ func (w *world) granted(a Grant) {
 	}
 }
 
-func (w *world) revoked(a Revoke) {
+func (w *leasedGPU) revoked(a Revoke) {
 	c := w.clients[a.Client]
 	if c == nil || c.lease != a.Lease || c.draining || a.Reason == "" {
 		w.t.Fatalf("at %v: wrong %+v", w.now, a)
@@ -166,7 +178,7 @@ func (w *world) revoked(a Revoke) {
 }
 
 // finish gives a lease back unasked.
-func (w *world) finish(c *worker, more bool) {
+func (w *leasedGPU) finish(c *worker, more bool) {
 	lease, used := c.lease, w.now-c.since
 	c.used += used
 	c.lease, c.waits = 0, w.now
@@ -182,7 +194,7 @@ func (w *world) finish(c *worker, more bool) {
 }
 
 // check holds the sum of SMs, counted from what the workers hold.
-func (w *world) check() {
+func (w *leasedGPU) check() {
 	sum, holders := 0.0, 0
 	for _, c := range w.clients {
 		if c.lease != 0 && !c.gone {
@@ -196,7 +208,7 @@ func (w *world) check() {
 }
 
 // join starts a worker at once.
-func (w *world) join(c *worker) *worker {
+func (w *leasedGPU) join(c *worker) *worker {
 	w.clients[c.id] = c
 	c.waits = w.now
 	w.step(AddInstance{Instance: c.instance, Slice: c.slice, Turns: c.turns}, AddClient{c.id, c.instance}, Request{c.id})
@@ -204,7 +216,7 @@ func (w *world) join(c *worker) *worker {
 }
 
 // leave kills a worker.
-func (w *world) leave(c *worker) {
+func (w *leasedGPU) leave(c *worker) {
 	if c.lease != 0 {
 		c.used += w.now - c.since
 	}
@@ -213,8 +225,12 @@ func (w *world) leave(c *worker) {
 }
 
 // run lets time pass.
-func (w *world) run(until time.Duration) {
-	for len(w.pending) > 0 && w.pending[0].at <= until {
+func (w *leasedGPU) run(until time.Duration) {
+	for len(w.pending) > 0 && w.pending[0].at <= until || len(w.events) > 0 {
+		if len(w.events) > 0 && (len(w.pending) == 0 || w.pending[0].at > w.now) {
+			w.tell()
+			continue
+		}
 		j := heap.Pop(&w.pending).(job)
 		w.now = j.at
 		j.do()
@@ -223,7 +239,7 @@ func (w *world) run(until time.Duration) {
 }
 
 // total is what a worker has used until now, its open lease included.
-func (w *world) total(c *worker) time.Duration {
+func (w *leasedGPU) total(c *worker) time.Duration {
 	if c.lease != 0 && !c.gone {
 		return c.used + w.now - c.since
 	}

@@ -1,0 +1,407 @@
+package token
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/gpu"
+)
+
+// instance is what is known of one. Times are of the current window.
+type instance struct {
+	id    string
+	slice gpu.Slice
+	given []gpu.Turn // its turns, as fractions of the window
+
+	planned []span // the same as time
+	turns   []span // the same, shifted for this window
+
+	request, limit time.Duration // budget a window
+	used           time.Duration // charged so far; leases now held come on top
+	last           time.Duration // charged in the last full window
+	charged        time.Duration // in all
+	debt           time.Duration // over-use carried in, 0 or more
+	credit         time.Duration // owed from before; negative is what it pays to others
+	waited         time.Duration // sum over its clients
+	over           time.Duration // used beyond its request in the window just closed
+
+	// Set by tally.
+	live     time.Duration // leases now held
+	holding  int           // running clients
+	known    int           // clients
+	active   int           // clients that want the GPU or have it
+	claimant *client       // who has its turn now; set by claim
+
+	backlog bool // it wants the GPU at the window's end; set by closeWindow
+	later   int  // clients whose lease is to end after some time; scratch of displaced
+}
+
+// client is one process.
+type client struct {
+	id    ClientID
+	inst  *instance
+	state State
+	since time.Duration // when it began to wait, or was granted
+	broke time.Duration // when it last waited without budget
+	used  time.Duration // charged in the current window
+	last  time.Duration // charged in the last full window
+	why   func() string // reason of the last decision about it, see reasonf
+
+	lease   uint32
+	settled time.Duration // of this lease, charged to windows that have ended
+	end     time.Duration // planned end
+	urgent  bool          // this lease goes before turns
+	again   bool          // it asked while it drained
+	revoked time.Duration // when the lease was due to be asked back: the timer for that may have come late
+	drain   time.Duration // what it usually takes to return when it is asked back
+}
+
+func (c *client) holds() bool { return c.state == Running || c.state == Draining }
+
+// multiToken shares one GPU as the multi-token scheduler of FaST-GShare does
+// (section 3.3.2).
+//
+// Time is cut into windows of length W. Each instance has a budget a window,
+// shared by its clients: request × W is guaranteed, limit × W is the most.
+// What an instance used beyond its limit is debt in the next windows.
+//
+// A lease holds its instance's SM share. Waiting clients whose instance has
+// budget are ordered by what the instance misses of its request, largest
+// first, then by how long they wait, then by id; and granted while the shares
+// of all leases, those just granted and those still draining included, sum to
+// at most the SM limit. A client whose share alone exceeds the limit is
+// granted only when nobody else holds a lease.
+//
+// Every lease has a planned end: when the guaranteed part of the budget is
+// used up, and no later than the window's end; for an instance that has its
+// request already, a tenth of a window. At the planned end the holder is
+// ranked among those who wait. If nobody ahead of it needs its SMs it goes on
+// without noticing, else it is asked back. A holder that is asked back keeps
+// its SMs until it has drained, and what it ran over is charged. Who usually
+// takes long to drain is asked back that much earlier, so that its window comes
+// out and not just the average of many.
+//
+// # Backfill and starvation
+//
+// The first client in order that does not fit is the head. Those after it may
+// pass only if they cannot delay it (EASY backfill): let T be the earliest
+// time by which planned ends release enough SMs for the head. A later client
+// that fits now is granted if its lease ends by T, or if its share also fits
+// beside the head at T.
+//
+// No client that stays ready starves. (1) Backfill never moves T: a lease that
+// ends by T holds nothing then, and one that goes beyond it was only let in
+// on the share that the head leaves over, of which it is subtracted. (2) All
+// planned ends lie within the window, so T does too, and a holder at its
+// planned end that ranks after the head is not extended unless (1) allows it:
+// the head starts by the end of the window, plus the time holders take to
+// drain. (3) A client that has waited two windows is ranked before all that
+// have not, oldest first, and a holder at its planned end ranks as if it had
+// begun to wait only then. So of n clients at most n-1 come before an aged
+// one, each becomes the head in turn, and each takes at most a window.
+//
+// # Turns
+//
+// The order cannot keep a promise that fills the GPU: that such requests fit is
+// proven by a timetable, and a greedy order need not find it. So an instance
+// may have turns, parts of each window that are its own. They say when; budgets
+// still say how much.
+//
+// An instance in its turn that misses part of its request claims the turn, for
+// one client at a time. A claim comes before all others in order, and what of
+// its SMs is lent is asked back at once: every holder without a claim is then
+// ranked as at its planned end, and goes if the claims leave it no place. All
+// that is not claimed is lent in the ordinary order. A lease outside its own
+// turn may not stand in the way of one ahead: at each time at which a turn
+// begins or ends, the instances that then have theirs and the holders whose planned end
+// is later must fit beside it, or it ends by then, earlier by the time it takes
+// to drain. That counts owners that are idle now; but when it has to leave and
+// only idle ones would need its SMs, it stays until the next such time.
+//
+// So where turns never oversubscribe the GPU, every claim is met when its turn
+// begins or, if it was made later, when those who borrow have drained: whoever
+// else holds SMs then has a claim itself and fits beside it, or was planned to
+// be gone. What it comes short, because others drained late, is credit; and the
+// time between two turns shifts, by at most a twentieth of a window, towards the
+// one that is owed less, so that the loss of switches falls on all alike and on
+// nobody for ever. Where turns do oversubscribe the GPU, the ordinary order
+// decides among claims.
+//
+// Turns can leave nothing to those that have none. A client that has waited ten
+// windows with budget comes even before claims, oldest first, for a tenth of a
+// window: it is the head, which nobody is extended past, so it starts by the
+// window's end and the time to drain. Thus (3) holds with ten windows in place
+// of two, and each client that the plan does not know costs it at most one
+// hundredth of the GPU.
+//
+// # Credit
+//
+// Switches lose time, and when requests sum to the whole GPU that loss would
+// always fall on whoever is last in order. So an instance that waited and
+// still misses part of its request when the window ends is owed it: at most
+// the time it waited, at most one window's request, or what is worth a switch if
+// that is more. What is owed comes from
+// those that ran over in its stead, and what nobody can pay back, because the
+// time is gone, is shared by all that contend for the same SMs in proportion
+// to their requests. Who has turns pays nobody, since time that one gives up in
+// its turn is of no use in another's; its credit fades by an eighth a window.
+// Credit only returns time that was not used before, so the average over windows
+// never exceeds the limit.
+type multiToken struct {
+	window    time.Duration
+	smLimit   float64
+	lease     uint32 // the next
+	now       time.Duration
+	start     time.Duration // of the current window
+	wake      time.Duration // time of the WakeAt that is out; 0 is none
+	instances []*instance   // by id
+	clients   []*client     // by id
+	timetable []moment      // when turns begin, in order; empty without turns
+	running   []*client     // who holds a lease that is not asked back; set by tally
+	group     []*instance   // scratch of shareCredit
+	actions   []Action      // of the Step under way
+}
+
+// newMultiToken makes the policy; its first window starts at now.
+func newMultiToken(c Config, now time.Duration) *multiToken {
+	s := &multiToken{now: now, start: now, lease: validLease(c.FirstLease)}
+	s.set(c.Window, c.SMLimit)
+	return s
+}
+
+func (s *multiToken) set(window time.Duration, smLimit float64) {
+	if window <= 0 {
+		window = gpu.Window
+	}
+	if smLimit <= 0 {
+		smLimit = 100
+	}
+	s.window, s.smLimit = window, smLimit
+	for _, i := range s.instances {
+		i.budget(window)
+	}
+	s.makeTimetable()
+}
+
+// budget works out what the slice gives in a window.
+func (i *instance) budget(window time.Duration) {
+	i.request = time.Duration(i.slice.QuotaRequest * float64(window))
+	i.limit = time.Duration(i.slice.QuotaLimit * float64(window))
+	i.planned = spans(i.given, window)
+}
+
+func (s *multiToken) findInstance(id string) (int, bool) {
+	return slices.BinarySearchFunc(s.instances, id, func(i *instance, id string) int { return strings.Compare(i.id, id) })
+}
+
+func (s *multiToken) findClient(id ClientID) (int, bool) {
+	return slices.BinarySearchFunc(s.clients, id, func(c *client, id ClientID) int { return cmp.Compare(c.id, id) })
+}
+
+// Step applies what happened at an instant and then decides, once. An earlier
+// now counts as the latest one.
+func (s *multiToken) Step(now time.Duration, events []Event, actions []Action) []Action {
+	s.now = max(s.now, now)
+	s.actions = actions
+	s.roll()
+	for _, ev := range events {
+		s.apply(ev)
+	}
+	s.schedule()
+	s.arm()
+	actions, s.actions = s.actions, nil
+	return actions
+}
+
+func (s *multiToken) apply(ev Event) {
+	switch ev := ev.(type) {
+	case AddInstance:
+		s.addInstance(ev)
+	case RemoveInstance:
+		s.removeInstance(ev.Instance)
+	case AddClient:
+		s.addClient(ev)
+	case RemoveClient:
+		if at, ok := s.findClient(ev.Client); ok {
+			s.dropClient(at)
+		}
+	case Request:
+		if at, ok := s.findClient(ev.Client); ok {
+			s.request(s.clients[at])
+		}
+	case Return:
+		if at, ok := s.findClient(ev.Client); ok {
+			s.giveBack(s.clients[at], ev)
+		}
+	case Suspend:
+		if at, ok := s.findClient(ev.Client); ok {
+			s.suspend(s.clients[at])
+		}
+	case Wake:
+		if s.now >= s.wake {
+			s.wake = 0
+		}
+	case Configure:
+		s.closeWindow(s.now)
+		s.set(ev.Window, ev.SMLimit)
+		for _, c := range s.clients {
+			c.end = s.now // every lease is planned anew
+		}
+	}
+}
+
+func (s *multiToken) addInstance(ev AddInstance) {
+	at, ok := s.findInstance(ev.Instance)
+	if !ok {
+		s.instances = slices.Insert(s.instances, at, &instance{id: ev.Instance})
+	}
+	i := s.instances[at]
+	i.slice, i.given = ev.Slice, ev.Turns
+	i.budget(s.window)
+	s.makeTimetable()
+}
+
+func (s *multiToken) removeInstance(id string) {
+	at, ok := s.findInstance(id)
+	if !ok {
+		return
+	}
+	gone := s.instances[at]
+	s.instances = slices.Delete(s.instances, at, at+1)
+	s.clients = slices.DeleteFunc(s.clients, func(c *client) bool { return c.inst == gone })
+	s.makeTimetable()
+}
+
+func (s *multiToken) addClient(ev AddClient) {
+	i, ok := s.findInstance(ev.Instance)
+	at, known := s.findClient(ev.Client)
+	if !ok || known {
+		return
+	}
+	s.clients = slices.Insert(s.clients, at, &client{id: ev.Client, inst: s.instances[i], why: reasonf("")})
+}
+
+// dropClient forgets a client and charges it for the lease it held until now.
+func (s *multiToken) dropClient(at int) {
+	c := s.clients[at]
+	if c.holds() {
+		s.charge(c, s.held(c))
+	}
+	s.stopWaiting(c)
+	s.clients = slices.Delete(s.clients, at, at+1)
+}
+
+func (s *multiToken) request(c *client) {
+	switch c.state {
+	case Idle:
+		c.state, c.since, c.why = Waiting, s.now, reasonf("just asked")
+	case Draining, Suspended:
+		c.again = true
+	}
+}
+
+// giveBack ends a lease. The measured time replaces the time since the grant,
+// but what earlier windows were charged for it stays with them.
+func (s *multiToken) giveBack(c *client, ev Return) {
+	if !c.holds() && c.state != Suspended || ev.Lease != c.lease {
+		return
+	}
+	used := min(max(ev.Used, 0), s.now-c.since)
+	if c.state == Suspended && ev.Used > used {
+		used = c.settled // more than can be: it has not measured, and nobody waited for it since
+	}
+	s.charge(c, max(0, used-c.settled))
+	if c.state == Draining {
+		c.drained(s.now - c.revoked)
+	}
+	more := ev.WantsMore || c.again
+	c.state, c.lease, c.settled, c.again, c.why = Idle, 0, 0, false, reasonf("")
+	if more {
+		s.request(c)
+	}
+}
+
+// suspend takes a client that drains for nobody knows how long out of the
+// count.
+func (s *multiToken) suspend(c *client) {
+	if c.state != Draining {
+		return
+	}
+	part := s.held(c)
+	c.settled += part
+	s.charge(c, part)
+	c.state, c.why = Suspended, reasonf("does not drain: its SMs are free until it returns")
+}
+
+// drained learns how long the client takes to drain. One time counts for a
+// quarter, and one that is much longer for less: on a busy host some are.
+func (c *client) drained(took time.Duration) {
+	if c.drain == 0 {
+		c.drain = took
+	}
+	c.drain += min(took-c.drain, c.drain/4) / 4
+}
+
+func (s *multiToken) charge(c *client, d time.Duration) {
+	c.used += d
+	c.inst.used += d
+	c.inst.charged += d
+}
+
+// held is the part of the current window that the client's lease was out.
+func (s *multiToken) held(c *client) time.Duration { return s.now - max(c.since, s.start) }
+
+// stopWaiting books how long the client waited in the current window.
+func (s *multiToken) stopWaiting(c *client) {
+	if c.state == Waiting {
+		c.inst.waited += s.held(c)
+	}
+}
+
+// arm asks to be woken at the next planned end, at the beginning of a turn that
+// somebody waits for, or at the end of the window.
+func (s *multiToken) arm() {
+	at, why := time.Duration(0), ""
+	for _, c := range s.clients {
+		if c.state.active() && at == 0 {
+			at, why = s.start+s.window, "end of the window"
+		}
+		if c.state == Running && c.end < at {
+			at, why = c.end, "planned end of client "+c.id.String()
+		}
+		if turn, ok := s.nextTurn(c.inst); ok && c.state == Waiting && turn < at {
+			at, why = turn, "turn of instance "+c.inst.id
+		}
+	}
+	if at != 0 && at != s.wake {
+		s.wake = at
+		s.actions = append(s.actions, WakeAt{At: at, Reason: why})
+	}
+}
+
+// reasonf is a reason that is put in words when somebody asks for it: with
+// hundreds of clients that would be most of the work.
+func reasonf(format string, args ...any) func() string {
+	return func() string { return fmt.Sprintf(format, args...) }
+}
+
+// Snapshot is how all stand.
+func (s *multiToken) Snapshot() Snapshot {
+	out := Snapshot{Instances: make([]InstanceStatus, len(s.instances)), Clients: make([]ClientStatus, len(s.clients))}
+	for n, i := range s.instances {
+		out.Instances[n] = InstanceStatus{Instance: i.id, Debt: i.debt, Charged: i.charged}
+	}
+	for n, c := range s.clients {
+		out.Clients[n] = ClientStatus{
+			Client: c.id, Instance: c.inst.id, State: c.state, Why: c.why(),
+			Used: min(1, float64(c.last)/float64(s.window)),
+		}
+		if c.holds() {
+			out.SMRunning += c.inst.slice.SMPct
+		}
+	}
+	return out
+}
