@@ -26,7 +26,7 @@ func TestBaselineJudge(t *testing.T) {
 		"failing":                     {row(100, 1, 10, 0.1, 1), row(100, 1, 10, 0.1, 9), "errors are 9% of the requests for f at sm_pct 24, quota 0.4, batch 1, were 1%: 8 points more than 5"},
 		"what sustained nothing once": {row(0, 0, 0, 0, 100), row(1, 0, 10, 0, 0), ""},
 	} {
-		b := &baseline{most: 0.05, rows: map[cell]profile.Row{{"f", at}: c.old}}
+		b := &baseline{most: 0.05, rows: map[point]profile.Row{{"f", at}: c.old}}
 		got := strings.Join(texts(b.judge(c.now), aboutBaseline, tripped), "; ")
 		if c.want == "" && got != "" || !strings.Contains(got, c.want) {
 			t.Errorf("%s: %q, want %q", what, got, c.want)

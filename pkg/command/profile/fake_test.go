@@ -24,7 +24,6 @@ import (
 type fake struct {
 	mu      sync.Mutex
 	started []gpu.Slice
-	gpus    [][]string
 	parking int // instances started whose memory parks
 	running int
 	most    int // instances that ran at once
@@ -76,7 +75,7 @@ func (f *fake) meet(others ...string) {
 	f.others = others
 }
 
-func (f *fake) Start(ctx context.Context, fn function.Function, gpus []string, how start) (subject, error) {
+func (f *fake) Start(ctx context.Context, fn function.Function, how start) (subject, error) {
 	s := how.slice
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -95,7 +94,6 @@ func (f *fake) Start(ctx context.Context, fn function.Function, gpus []string, h
 	} else {
 		f.started = append(f.started, s)
 	}
-	f.gpus = append(f.gpus, gpus)
 	switch fn.Env["FAKE_FAULT"] {
 	case "engine":
 		return nil, fmt.Errorf("start: %w", errNoEngine{})
@@ -225,15 +223,15 @@ func (s *fakeSubject) Stop(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// world is the fake's.
-func (f *fake) world() world {
-	return world{
+// platform has the fake as its machines.
+func (f *fake) platform() platform {
+	return platform{
 		defaultGPU: func() string { return "sim" },
 		runDir:     cli.RunDir,
-		open: func(_ context.Context, lanes [][]string, _ time.Duration) ([]machine, error) {
+		open: func(_ context.Context, groups [][]string, _ time.Duration) ([]machine, error) {
 			f.others = strings.Fields(os.Getenv("FAKE_OTHERS"))
 			machines := []machine{f}
-			for range lanes[1:] {
+			for range groups[1:] {
 				machines = append(machines, f)
 			}
 			return machines, nil
@@ -243,5 +241,5 @@ func (f *fake) world() world {
 
 // mainFake is gfaas-profile on a fake machine.
 func mainFake() {
-	os.Exit(cli.Main("gfaas-profile", func(env *cli.Env) *cobra.Command { return newRoot(env, (&fake{}).world()) }))
+	os.Exit(cli.Main("gfaas-profile", func(env *cli.Env) *cobra.Command { return newRoot(env, (&fake{}).platform()) }))
 }

@@ -21,11 +21,11 @@ type gate struct {
 	metric string
 	op     string
 	bound  float64
-	pins   []pin // the row must have all of these
+	where  []selector // looks at rows that match all of these
 }
 
-// pin is KEY=VALUE after "at".
-type pin struct {
+// selector is KEY=VALUE after "at": the rows that a gate looks at have it.
+type selector struct {
 	key   string
 	value string
 }
@@ -60,13 +60,13 @@ var comparisons = map[string]func(a, b float64) bool{
 	"!=": func(a, b float64) bool { return a != b },
 }
 
-var pinKeys = []string{"function", "sm_pct", "quota", "batch"}
+var selectorKeys = []string{"function", "sm_pct", "quota", "batch"}
 
-var gateForm = regexp.MustCompile(`^\s*([A-Za-z0-9_]+)\s*(>=|<=|==|!=|>|<)\s*(\S+)(?:\s+at\s+(\S.*?))?\s*$`)
+var gateSyntax = regexp.MustCompile(`^\s*([A-Za-z0-9_]+)\s*(>=|<=|==|!=|>|<)\s*(\S+)(?:\s+at\s+(\S.*?))?\s*$`)
 
 // parseGate reads METRIC OP NUMBER [at KEY=VALUE[,KEY=VALUE]…].
 func parseGate(text string) (gate, error) {
-	parts := gateForm.FindStringSubmatch(text)
+	parts := gateSyntax.FindStringSubmatch(text)
 	if parts == nil {
 		return gate{}, fmt.Errorf("%q is no condition: expected one like 'p95_ms > 69' or 'p95_ms > 69 at sm_pct=24,quota=0.4'", text)
 	}
@@ -83,30 +83,30 @@ func parseGate(text string) (gate, error) {
 		return g, nil
 	}
 	for one := range strings.SplitSeq(parts[4], ",") {
-		p, err := parsePin(one)
+		s, err := parseSelector(one)
 		if err != nil {
 			return gate{}, fmt.Errorf("%q: %w", text, err)
 		}
-		if slices.ContainsFunc(g.pins, func(q pin) bool { return q.key == p.key }) {
-			return gate{}, fmt.Errorf("%q: %s is given twice", text, p.key)
+		if slices.ContainsFunc(g.where, func(q selector) bool { return q.key == s.key }) {
+			return gate{}, fmt.Errorf("%q: %s is given twice", text, s.key)
 		}
-		g.pins = append(g.pins, p)
+		g.where = append(g.where, s)
 	}
 	return g, nil
 }
 
-func parsePin(text string) (pin, error) {
+func parseSelector(text string) (selector, error) {
 	key, value, ok := strings.Cut(text, "=")
-	p := pin{key: strings.TrimSpace(key), value: strings.TrimSpace(value)}
-	if !ok || !slices.Contains(pinKeys, p.key) || p.value == "" {
-		return p, fmt.Errorf("%q after at: expected KEY=VALUE with a key of %s", text, strings.Join(pinKeys, ", "))
+	s := selector{key: strings.TrimSpace(key), value: strings.TrimSpace(value)}
+	if !ok || !slices.Contains(selectorKeys, s.key) || s.value == "" {
+		return s, fmt.Errorf("%q after at: expected KEY=VALUE with a key of %s", text, strings.Join(selectorKeys, ", "))
 	}
-	if p.key == "function" {
-		return p, nil
+	if s.key == "function" {
+		return s, nil
 	}
-	n, err := parseNumber(p.value)
-	p.value = number.Plain(n)
-	return p, err
+	n, err := parseNumber(s.value)
+	s.value = number.Plain(n)
+	return s, err
 }
 
 func parseNumber(text string) (float64, error) {
@@ -117,37 +117,37 @@ func parseNumber(text string) (float64, error) {
 	return n, nil
 }
 
-// place prints the pins: sm_pct=24,quota=0.4.
-func (g gate) place() string {
-	pins := make([]string, len(g.pins))
-	for i, p := range g.pins {
-		pins[i] = p.key + "=" + p.value
+// selectors prints them: sm_pct=24,quota=0.4.
+func (g gate) selectors() string {
+	texts := make([]string, len(g.where))
+	for i, s := range g.where {
+		texts[i] = s.key + "=" + s.value
 	}
-	return strings.Join(pins, ",")
+	return strings.Join(texts, ",")
 }
 
 // String prints the gate as parseGate reads it.
 func (g gate) String() string {
 	s := fmt.Sprintf("%s %s %s", g.metric, g.op, number.Plain(g.bound))
-	if len(g.pins) > 0 {
-		s += " at " + g.place()
+	if len(g.where) > 0 {
+		s += " at " + g.selectors()
 	}
 	return s
 }
 
-// covers tells whether the gate looks at a configuration of a function.
-func (g gate) covers(name string, c profile.Config) bool {
+// matches says whether the gate looks at a configuration of a function.
+func (g gate) matches(name string, c profile.Config) bool {
 	have := map[string]string{
 		"function": name, "sm_pct": number.Plain(c.SMPct), "quota": number.Plain(c.Quota), "batch": strconv.Itoa(c.Batch),
 	}
-	return !slices.ContainsFunc(g.pins, func(p pin) bool { return have[p.key] != p.value })
+	return !slices.ContainsFunc(g.where, func(s selector) bool { return have[s.key] != s.value })
 }
 
-// reaches tells whether the gate looks at anything that will be measured. One
+// matchesAny says whether the gate looks at anything that will be measured. One
 // that does not can never trip, so it must be a mistake.
-func (g gate) reaches(fns []function.Function, space search.Space) bool {
+func (g gate) matchesAny(fns []function.Function, space search.Space) bool {
 	for _, fn := range fns {
-		if slices.ContainsFunc(space.Configs(), func(c profile.Config) bool { return g.covers(fn.Name, c) }) {
+		if slices.ContainsFunc(space.Configs(), func(c profile.Config) bool { return g.matches(fn.Name, c) }) {
 			return true
 		}
 	}
@@ -157,20 +157,15 @@ func (g gate) reaches(fns []function.Function, space search.Space) bool {
 // judge says why the gate trips at the row, if it does, or that the row does
 // not tell.
 func (g gate) judge(r profile.Row) (trip, unknown string) {
-	if !g.covers(r.Function, r.Config) {
+	if !g.matches(r.Function, r.Config) {
 		return "", ""
 	}
 	value, measured := metrics[g.metric](r)
 	switch {
 	case !measured:
-		return "", fmt.Sprintf("%s: %s was not measured %s", g, g.metric, cellName(r.Function, r.Config))
+		return "", fmt.Sprintf("%s: %s was not measured for %s", g, g.metric, pointOf(r))
 	case comparisons[g.op](value, g.bound):
-		return fmt.Sprintf("%s: it is %s %s", g, number.Plain(value), cellName(r.Function, r.Config)), ""
+		return fmt.Sprintf("%s: it is %s for %s", g, number.Plain(value), pointOf(r)), ""
 	}
 	return "", ""
-}
-
-// cellName is how messages call a configuration.
-func cellName(fn string, c profile.Config) string {
-	return fmt.Sprintf("for %s at sm_pct %s, quota %s, batch %d", fn, number.Plain(c.SMPct), number.Plain(c.Quota), c.Batch)
 }

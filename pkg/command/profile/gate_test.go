@@ -91,7 +91,7 @@ func TestGateReaches(t *testing.T) {
 		"p95_ms > 1 at batch=2":             false,
 	} {
 		g, err := parseGate(text)
-		if err != nil || g.reaches(fns, space) != want {
+		if err != nil || g.matchesAny(fns, space) != want {
 			t.Errorf("%s: reaches is not %v (%v)", text, want, err)
 		}
 	}

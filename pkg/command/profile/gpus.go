@@ -3,14 +3,18 @@ package profile
 import (
 	"bufio"
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/command/launch"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/lockfile"
 )
 
 // gpuNames are n GPUs from the named one on: what an instance that spans
@@ -28,10 +32,10 @@ func gpuNames(first string, n int) []string {
 	return names
 }
 
-// lanes are the GPUs to measure on, by trial: on each lane one at a time. One
-// GPU is a lane, with those after it when an instance spans several; of a
-// list, so many together as the largest instance spans.
-func lanes(list string, fns []function.Function) ([][]string, error) {
+// gpuGroups are the GPUs to measure on, in groups of which each has one trial at
+// a time: as many GPUs as the largest instance spans. Of one GPU that is named,
+// it and those after it are the one group.
+func gpuGroups(list string, fns []function.Function) ([][]string, error) {
 	span := 1
 	for _, fn := range fns {
 		span = max(span, fn.GPUs)
@@ -55,10 +59,10 @@ func lanes(list string, fns []function.Function) ([][]string, error) {
 	return slices.Collect(slices.Chunk(names, span)), nil
 }
 
-// modelOf is what the column gpu says of all lanes. Rows of several models
+// modelOf is what the column gpu says of all groups. Rows of several models
 // cannot be compared, so one profile is of one.
-func modelOf(lanes [][]string) (string, error) {
-	names := slices.Concat(lanes...)
+func modelOf(groups [][]string) (string, error) {
+	names := slices.Concat(groups...)
 	first, err := gpuModel(names[0])
 	for _, name := range names[1:] {
 		model, e := gpuModel(name)
@@ -116,4 +120,49 @@ func modelIn(path string) string {
 		}
 	}
 	return ""
+}
+
+// lockGPUs takes the GPUs for this run: two runs on one GPU would measure each
+// other. The locks go with the process, however it ends; release removes
+// their files too.
+func lockGPUs(runDir string, gpus []string) (release func(), err error) {
+	if err := os.MkdirAll(runDir, 0o700); err != nil {
+		return nil, noRunDir(err)
+	}
+	var held []*lockfile.Lock
+	release = func() {
+		for _, l := range held {
+			_ = l.Remove()
+		}
+	}
+	// In one order everywhere, so that two runs never wait for each other's.
+	for _, name := range slices.Sorted(slices.Values(gpus)) {
+		l, err := lockfile.Take(launch.MeasuredLock(runDir, name))
+		var other *lockfile.HeldError
+		switch {
+		case errors.As(err, &other):
+			err = busy(name, other.PID)
+		case errors.Is(err, fs.ErrPermission):
+			err = noRunDir(err)
+		}
+		if err != nil {
+			release()
+			return nil, err
+		}
+		held = append(held, l)
+	}
+	return release, nil
+}
+
+func noRunDir(err error) error {
+	return cli.Fail(cli.ExitUnavailable, "set GFAAS_RUN_DIR to a folder of yours", fmt.Errorf("run directory: %w", err))
+}
+
+func busy(gpuName string, holder int) error {
+	by := "another gfaas-profile run"
+	if holder != 0 {
+		by += fmt.Sprintf(" (process %d)", holder)
+	}
+	return cli.Fail(cli.ExitUnavailable, "wait until it is done, or choose another GPU with --gpu",
+		fmt.Errorf("%s measures on GPU %s: two at once would measure each other", by, gpuName))
 }

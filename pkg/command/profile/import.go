@@ -150,14 +150,14 @@ func (o *importOptions) row(path string, report []profile.Measurement) (profile.
 
 // appendRow adds the row to a profile.
 func (o *importOptions) appendRow(env *cli.Env, row profile.Row) (err error) {
-	p, j, err := goOn(o.append)
+	p, j, err := resume(o.append)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, j.Close()) }()
 	for _, old := range p.rows {
 		if old.Function == row.Function && old.GPU == row.GPU && old.Config == row.Config {
-			return fmt.Errorf("%s:%d: the profile has this configuration already, %s", o.append, old.Line, cellName(row.Function, row.Config))
+			return fmt.Errorf("%s:%d: the profile has this configuration already, for %s", o.append, old.Line, pointOf(row))
 		}
 	}
 	if p.torn {

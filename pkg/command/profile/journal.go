@@ -15,9 +15,58 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/lockfile"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
+
+// openOutput opens the journal and returns what it already has of the job.
+func (o *runOptions) openOutput() (journal, map[point]profile.Row, error) {
+	path := o.file()
+	for _, file := range []string{path, o.junit, o.env.OutFile} {
+		if file == "" || file == "-" {
+			continue
+		}
+		if err := creatable(file); err != nil {
+			return nil, nil, err
+		}
+	}
+	switch {
+	case o.resume != "":
+		p, out, err := resume(path)
+		if err != nil {
+			return nil, nil, err
+		}
+		if p.torn {
+			o.env.Notef("%s ends in a part of a line: it is dropped", path)
+		}
+		old, err := o.rowsOf(p.rows, path)
+		return out, old, err
+	case path != "":
+		return &fileJournal{path: path}, nil, nil
+	case o.env.Output == "csv":
+		return &stream{out: o.env.Out}, nil, nil
+	}
+	return discard{}, nil, nil
+}
+
+// rowsOf checks that the rows of an earlier run are of this job's functions and
+// GPU, and returns those of its configurations.
+func (j job) rowsOf(rows []profile.Row, path string) (map[point]profile.Row, error) {
+	wanted, old := j.wanted(), map[point]profile.Row{}
+	for _, row := range rows {
+		if !slices.ContainsFunc(j.functions, func(fn function.Function) bool { return fn.Name == row.Function }) {
+			return nil, fmt.Errorf("%s:%d: function: %q, expected a function of this run", path, row.Line, row.Function)
+		}
+		if row.GPU != j.model {
+			return nil, fmt.Errorf("%s:%d: gpu: %q, expected %q, on which this run measures", path, row.Line, row.GPU, j.model)
+		}
+		if at := pointOf(row); wanted[at] {
+			old[at] = row
+		}
+	}
+	return old, nil
+}
 
 // journal takes each row as soon as it is measured.
 type journal interface {
@@ -49,18 +98,18 @@ func (s *stream) Append(row profile.Row) error {
 
 func (s *stream) Close() error { return nil }
 
-// fileJournal appends rows to a CSV file and syncs each. A file that is begun
-// anew appears, and replaces an older one, with its first row: a run that
-// measures nothing destroys nothing.
+// fileJournal appends rows to a CSV file and syncs each. A new file is created,
+// and replaces an older one, with its first row: a run that measures nothing
+// destroys nothing.
 type fileJournal struct {
 	path string
 	size int64          // of what is kept of an older file
 	keep bool           // the older file is appended to
 	file *os.File       // nil until the first row
-	old  []profile.Row  // of an older file with other columns, written anew with the first row
+	old  []profile.Row  // of an older file with other columns, written again with the first row
 	raw  bool           // the path is a pipe or a device: nothing to replace or sync
-	held *lockfile.Lock // on the older file that is gone on with; nil if there is none
-	anew bool           // there was none to go on with, and nobody else's is replaced
+	lock *lockfile.Lock // on the older file that is resumed; nil if there is none
+	none bool           // there was no file to resume, so none that another run made is replaced
 }
 
 func (j *fileJournal) Append(row profile.Row) error {
@@ -148,7 +197,7 @@ func (j *fileJournal) create(text []byte) (err error) {
 // replaces.
 func (j *fileJournal) place(f *os.File, path string) error {
 	_ = lockfile.Hold(f) // nobody else knows it
-	if !j.anew {
+	if !j.none {
 		return os.Rename(f.Name(), path)
 	}
 	err := unix.Renameat2(unix.AT_FDCWD, f.Name(), unix.AT_FDCWD, path, unix.RENAME_NOREPLACE)
@@ -182,8 +231,8 @@ func (j *fileJournal) Close() error {
 	if j.file != nil {
 		errs = append(errs, j.file.Close())
 	}
-	if j.held != nil {
-		errs = append(errs, j.held.Close())
+	if j.lock != nil {
+		errs = append(errs, j.lock.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -210,30 +259,30 @@ func csvLines(header bool, rows ...profile.Row) ([]byte, error) {
 	return buf.Bytes(), w.Error()
 }
 
-// past is what an earlier run left in the file to resume.
-type past struct {
+// earlier is what an earlier run left in the file to resume.
+type earlier struct {
 	rows []profile.Row
 	size int64 // of the whole lines
 	torn bool  // the file ended in a part of a line
 	same bool  // its columns are those that rows are written with now
 }
 
-// readPast reads the file of an earlier run. A file that does not exist, or
+// readEarlier reads the file of an earlier run. A file that does not exist, or
 // that was torn before its header was whole, has no rows.
-func readPast(path string) (past, error) {
+func readEarlier(path string) (earlier, error) {
 	// Looked at first: a device or a pipe may have no end.
 	if there, err := os.Stat(path); err == nil && !there.Mode().IsRegular() {
-		return past{}, cli.Usagef("%s is not a regular file: rows cannot be read back from it and appended", path)
+		return earlier{}, cli.Usagef("%s is not a regular file: rows cannot be read back from it and appended", path)
 	}
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return past{}, nil
+		return earlier{}, nil
 	}
 	if err != nil {
-		return past{}, err
+		return earlier{}, err
 	}
 	whole := data[:bytes.LastIndexByte(data, '\n')+1]
-	p := past{size: int64(len(whole)), torn: len(whole) < len(data)}
+	p := earlier{size: int64(len(whole)), torn: len(whole) < len(data)}
 	if len(whole) == 0 {
 		return p, nil
 	}
@@ -249,28 +298,51 @@ func readPast(path string) (past, error) {
 	return p, err
 }
 
-// goOn locks the file of an earlier run, so that no other goes on with it too, and
+// resume locks the file of an earlier run against others that append to it, and
 // reads what is in it. The caller closes the journal.
-func goOn(path string) (past, *fileJournal, error) {
-	held, there, err := lockResults(path)
+func resume(path string) (earlier, *fileJournal, error) {
+	lock, there, err := lockResults(path)
 	if err != nil {
-		return past{}, nil, err
+		return earlier{}, nil, err
 	}
-	p, err := readPast(path)
+	p, err := readEarlier(path)
 	j := p.journal(path)
-	j.held, j.anew = held, !there
+	j.lock, j.none = lock, !there
 	if err != nil {
 		_ = j.Close()
-		return past{}, nil, err
+		return earlier{}, nil, err
 	}
 	return p, j, nil
 }
 
-// journal goes on with the file.
-func (p past) journal(path string) *fileJournal {
+// journal appends to the file.
+func (p earlier) journal(path string) *fileJournal {
 	j := &fileJournal{path: path, size: p.size, keep: p.size > 0 && p.same}
 	if !p.same {
 		j.old = p.rows
 	}
 	return j
+}
+
+// lockResults locks the file of an earlier run, if there is one, until it is
+// closed: of two that append to it neither would see where the other is. Not
+// every file system has locks: without, there is a file and no lock.
+func lockResults(path string) (l *lockfile.Lock, there bool, err error) {
+	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
+		return nil, false, nil // reading it says what is wrong, if anything
+	}
+	l, err = lockfile.TakeExisting(path)
+	var other *lockfile.HeldError
+	switch {
+	case errors.As(err, &other):
+		return nil, true, inUse(path)
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, false, nil
+	}
+	return l, true, nil
+}
+
+func inUse(path string) error {
+	return cli.Fail(cli.ExitLocked, "wait until it is done, or name another file",
+		fmt.Errorf("another gfaas-profile writes to %s: their rows would be lost", path))
 }

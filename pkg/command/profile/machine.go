@@ -11,24 +11,92 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/adapter/fnhttp"
+	"github.com/gfaas/gfaas/pkg/adapter/nvml"
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/launch"
 	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/load"
+	"github.com/gfaas/gfaas/pkg/procfs"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
+
+// platform is what the command needs of the system it runs on. Tests put a fake
+// in its place.
+type platform struct {
+	// defaultGPU is the GPU to measure on when none was named.
+	defaultGPU func() string
+	// runDir holds the locks of GPUs under measurement.
+	runDir func() string
+	// open makes a machine of each group of GPUs, which this run has locked. An
+	// instance may take startTimeout to be ready.
+	open func(ctx context.Context, groups [][]string, startTimeout time.Duration) ([]machine, error)
+}
+
+// machine is a group of GPUs and starts instances to measure on them, one at a
+// time.
+type machine interface {
+	// Start starts an instance and returns when it is ready; the one before
+	// must have been stopped. A failed Start leaves nothing behind, and its
+	// error shows the last log lines.
+	Start(ctx context.Context, fn function.Function, how start) (subject, error)
+	// Others are what else runs on the machine's GPUs now, sorted.
+	Others(ctx context.Context) []string
+	// Meter begins to measure what the GPUs do.
+	Meter() meter
+}
+
+// meter measures GPUs until it is closed.
+type meter interface {
+	Look() // adds what they do now
+	Close() nvml.Figures
+}
+
+// subject is an instance under measurement.
+type subject interface {
+	// Target readies what every request of a trial carries and returns what
+	// sends one and reads the whole answer; anything but success is an error.
+	// A *bodyError says that no instance would take it.
+	Target(ctx context.Context, r request) (load.Target, error)
+	// GPUMemMiB is the memory the instance holds now, on the GPU where it
+	// holds most; 0 when nobody knows.
+	GPUMemMiB(ctx context.Context) float64
+	// Parked is the memory the instance holds, on all its GPUs together, and
+	// what of it waits on the host, in MiB; 0 when nobody knows.
+	Parked(ctx context.Context) (used, parked float64)
+	// Ended is nil while the instance runs, and says how it ended when it has.
+	Ended(ctx context.Context) error
+	// LastLines are the last lines the instance printed.
+	LastLines(ctx context.Context) string
+	// Stop ends the instance and leaves nothing of it behind.
+	Stop(ctx context.Context) error
+}
+
+// request is what every request of a trial carries.
+type request struct {
+	batch int    // put where the function's contract wants it
+	body  []byte // of one request; empty is one that the contract allows to make up
+}
+
+// bodyError says that requests cannot carry what they should: the whole run
+// would fail.
+type bodyError struct{ err error }
+
+func (e *bodyError) Error() string { return e.err.Error() }
+func (e *bodyError) Unwrap() error { return e.err }
+func (e *bodyError) Hint() string  { return "--body names a file with the body of one request" }
 
 // lastLines is how much of an instance's output an error shows.
 const lastLines = 10
 
-// realWorld is this machine.
-func realWorld(env *cli.Env) world {
-	return world{
+// realPlatform is this system.
+func realPlatform(env *cli.Env) platform {
+	return platform{
 		defaultGPU: launch.DefaultGPU,
 		runDir:     cli.RunDir,
-		open: func(ctx context.Context, lanes [][]string, startTimeout time.Duration) ([]machine, error) {
-			for _, name := range slices.Concat(lanes...) {
+		open: func(ctx context.Context, groups [][]string, startTimeout time.Duration) ([]machine, error) {
+			for _, name := range slices.Concat(groups...) {
 				if err := launch.CheckGPU(name); err != nil {
 					return nil, err
 				}
@@ -38,7 +106,7 @@ func realWorld(env *cli.Env) world {
 				return nil, err
 			}
 			var machines []machine
-			for _, gpus := range lanes {
+			for _, gpus := range groups {
 				m := &local{launcher: l, tokens: tokend.Dial(cli.RunDir()), gpus: gpus, id: launch.MeasuredID(gpus[0])}
 				// The GPU is locked by this run, so an instance of that name
 				// was left by one that was killed.
@@ -61,9 +129,9 @@ type local struct {
 	busy     bool // an instance was started
 }
 
-func (m *local) Start(ctx context.Context, fn function.Function, gpus []string, how start) (subject, error) {
+func (m *local) Start(ctx context.Context, fn function.Function, how start) (subject, error) {
 	m.busy = true
-	started, err := m.launcher.Start(ctx, fn, launch.Placement{ID: m.id, GPUs: gpus, Slice: how.slice, Oversubscribe: how.parks})
+	started, err := m.launcher.Start(ctx, fn, launch.Placement{ID: m.id, GPUs: m.gpus[:max(fn.GPUs, 1)], Slice: how.slice, Oversubscribe: how.parks})
 	if err != nil {
 		return nil, err
 	}
@@ -84,9 +152,9 @@ func (m *local) Others(ctx context.Context) []string {
 	slices.Sort(ids)
 	ids = slices.Compact(ids)
 	if m.busy {
-		return ids // who is a stranger cannot be told from who is the instance's
+		return ids // of the other processes some may be the instance's
 	}
-	return append(ids, m.strangers(known)...)
+	return append(ids, m.foreign(known)...)
 }
 
 // status is what the token daemon knows; nothing when it does not answer, for
@@ -174,3 +242,64 @@ func (r *running) LastLines(ctx context.Context) string {
 }
 
 func (r *running) Stop(ctx context.Context) error { return r.machine.launcher.Stop(ctx, r.started) }
+
+// meters measures several GPUs; none when nothing can be asked.
+type meters []*nvml.Meter
+
+func (m *local) Meter() meter {
+	var all meters
+	for _, name := range m.gpus {
+		d, err := gpu.ParseDevice(name)
+		if err != nil || d.Simulated {
+			continue
+		}
+		// A GPU that cannot be asked has no figures: that ends no measurement.
+		if one, err := (nvml.NVML{}).NewMeter(d); err == nil {
+			all = append(all, one)
+		}
+	}
+	return all
+}
+
+func (m meters) Look() {
+	for _, one := range m {
+		one.Look()
+	}
+}
+
+// Close returns the mean over the GPUs.
+func (m meters) Close() (mean nvml.Figures) {
+	for _, one := range m {
+		f, n := one.Close(), float64(len(m))
+		mean.UtilPct += f.UtilPct / n
+		mean.OccupancyPct += f.OccupancyPct / n
+		mean.PowerW += f.PowerW / n
+	}
+	return mean
+}
+
+// foreign are the processes on the machine's GPUs, before an instance of ours
+// runs there, that the token daemon does not know. What serves them all, MPS,
+// is none.
+func (m *local) foreign(known []int) (names []string) {
+	var library nvml.Processes
+	defer library.Close()
+	for _, name := range m.gpus {
+		d, err := gpu.ParseDevice(name)
+		if err != nil || d.Simulated {
+			continue
+		}
+		used, err := library.Memory(d)
+		if err != nil {
+			continue
+		}
+		for pid := range used {
+			process, _ := procfs.Read(pid)
+			if !slices.Contains(known, pid) && !strings.HasPrefix(process.Name, "nvidia-cuda-mps") {
+				names = append(names, strings.TrimSpace(fmt.Sprintf("process %d %s", pid, process.Name)))
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}

@@ -35,6 +35,9 @@ const (
 
 // outlookOptions are the flags that say what is planned, as given.
 type outlookOptions struct {
+	env  *cli.Env
+	path string // of the profile
+
 	rps       []float64
 	demand    string
 	functions string
@@ -42,7 +45,8 @@ type outlookOptions struct {
 	model     string
 	limit     time.Duration
 
-	mixed bool // the profile is of several models of GPU, shown or not
+	wanted []plan.Demand // of --demand
+	mixed  bool          // the profile is of several models of GPU, shown or not
 }
 
 func (o *outlookOptions) flags(cmd *cobra.Command) {
@@ -56,33 +60,34 @@ func (o *outlookOptions) flags(cmd *cobra.Command) {
 }
 
 // check says what is wrong with the flags, and reads the demand.
-func (o *outlookOptions) check(env *cli.Env, cmd *cobra.Command, path string) ([]plan.Demand, error) {
+func (o *outlookOptions) check(cmd *cobra.Command) (err error) {
 	f := cmd.Flags()
 	if f.Changed("rps") {
 		if err := checkList("rps", o.rps, number.Plain, func(v float64) bool { return v >= csvfile.Smallest && v <= csvfile.Largest }, "rates above 0"); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	switch {
 	case len(o.rps) > maxRates:
-		return nil, cli.Usagef("--rps: %d rates, expected at most %d", len(o.rps), maxRates)
+		return cli.Usagef("--rps: %d rates, expected at most %d", len(o.rps), maxRates)
 	case len(o.rps) > 0 && o.demand != "":
-		return nil, cli.Usagef("--rps and --demand both say what is planned for: expected one of them")
+		return cli.Usagef("--rps and --demand both say what is planned for: expected one of them")
 	case f.Changed("gpu-mem") && o.mem <= 0:
-		return nil, cli.Usagef("--gpu-mem %s: expected more than 0, like 16GiB", o.mem)
+		return cli.Usagef("--gpu-mem %s: expected more than 0, like 16GiB", o.mem)
 	case o.limit < 0:
-		return nil, cli.Usagef("--time-limit %s: expected 0 or more, like 2s", o.limit)
-	case len(slices.DeleteFunc([]string{path, o.demand, o.functions}, func(p string) bool { return p != "-" })) > 1:
-		return nil, cli.Usagef("standard input (-) can be only one of the files")
+		return cli.Usagef("--time-limit %s: expected 0 or more, like 2s", o.limit)
+	case len(slices.DeleteFunc([]string{o.path, o.demand, o.functions}, func(p string) bool { return p != "-" })) > 1:
+		return cli.Usagef("standard input (-) can be only one of the files")
 	case o.demand == "":
-		return nil, nil
+		return nil
 	}
-	return demand.Load(env, o.demand)
+	o.wanted, err = demand.Load(o.env, o.demand)
+	return err
 }
 
 // objective is a function's own of the demand, else slo, in ms.
-func objective(wanted []plan.Demand, function string, slo float64) float64 {
-	for _, d := range wanted {
+func (o *outlookOptions) objective(function string, slo float64) float64 {
+	for _, d := range o.wanted {
 		if d.Function == function && d.SLOMS > 0 {
 			return d.SLOMS
 		}
@@ -91,10 +96,10 @@ func objective(wanted []plan.Demand, function string, slo float64) float64 {
 }
 
 // rates are what of a section is planned for; none when there is no telling.
-func (o *outlookOptions) rates(s report.Section, wanted []plan.Demand) (out []float64) {
+func (o *outlookOptions) rates(s report.Section) (out []float64) {
 	switch {
 	case o.demand != "":
-		for _, d := range wanted {
+		for _, d := range o.wanted {
 			if d.Function == s.Function {
 				out = append(out, d.RPS)
 			}
@@ -111,11 +116,11 @@ func (o *outlookOptions) rates(s report.Section, wanted []plan.Demand) (out []fl
 
 // outlook plans for the sections of each model of GPU together, then for each
 // section alone. When the time is over, what is left is not planned, and named.
-func (o *outlookOptions) outlook(env *cli.Env, path string, page *report.Page, wanted []plan.Demand) error {
-	p := planner{o: o, path: path, wanted: wanted, until: time.Now().Add(o.limit)}
+func (o *outlookOptions) outlook(page *report.Page) error {
+	p := planner{outlookOptions: o, until: time.Now().Add(o.limit)}
 	if o.functions != "" {
 		var err error
-		if p.functions, err = cli.LoadFunctions(env, o.functions); err != nil {
+		if p.loaded, err = cli.LoadFunctions(o.env, o.functions); err != nil {
 			return err
 		}
 	}
@@ -128,7 +133,7 @@ func (o *outlookOptions) outlook(env *cli.Env, path string, page *report.Page, w
 		}
 		fleets[s.GPU] = append(fleets[s.GPU], s)
 	}
-	bar := env.Progress(len(page.Sections)+len(models), "planning")
+	bar := o.env.Progress(len(page.Sections)+len(models), "planning")
 	for _, model := range models {
 		f, err := p.together(model, fleets[model])
 		if err != nil {
@@ -149,7 +154,7 @@ func (o *outlookOptions) outlook(env *cli.Env, path string, page *report.Page, w
 	_ = bar.Finish()
 	late := 0
 	for _, s := range page.Sections {
-		if len(s.Plans) < len(o.rates(s, wanted)) {
+		if len(s.Plans) < len(o.rates(s)) {
 			late++
 		}
 	}
@@ -161,11 +166,9 @@ func (o *outlookOptions) outlook(env *cli.Env, path string, page *report.Page, w
 
 // planner makes plans until its time is over.
 type planner struct {
-	o         *outlookOptions
-	path      string
-	wanted    []plan.Demand
-	functions []function.Function
-	until     time.Time
+	*outlookOptions
+	loaded []function.Function // of --functions
+	until  time.Time
 }
 
 func (p *planner) over() bool { return time.Now().After(p.until) }
@@ -176,7 +179,7 @@ func (p *planner) together(model string, all []*report.Section) (report.Fleet, e
 	f := report.Fleet{GPU: model}
 	var planned []*report.Section
 	for _, s := range all {
-		if len(p.o.rates(*s, p.wanted)) > 0 {
+		if len(p.rates(*s)) > 0 {
 			planned = append(planned, s)
 		} else if !s.Choice.OK {
 			f.Without = append(f.Without, s.Function)
@@ -203,7 +206,7 @@ func (p *planner) alone(s *report.Section) (report.Outlook, error) {
 func (p *planner) apart(all []*report.Section, n int) []int {
 	out := make([]int, n)
 	for _, s := range all {
-		if len(p.o.rates(*s, p.wanted)) == 0 {
+		if len(p.rates(*s)) == 0 {
 			continue
 		}
 		if len(s.Plans) < n {
@@ -222,13 +225,13 @@ func (p *planner) plan(sections []*report.Section) (out report.Outlook, err erro
 	for _, s := range sections {
 		rows = append(rows, s.Rows...)
 	}
-	for i := range p.o.rates(*sections[0], p.wanted) {
+	for i := range p.rates(*sections[0]) {
 		var d []plan.Demand
 		for _, s := range sections {
-			d = append(d, plan.Demand{Function: s.Function, RPS: p.o.rates(*s, p.wanted)[i], SLOMS: s.Goal.SLOMS})
+			d = append(d, plan.Demand{Function: s.Function, RPS: p.rates(*s)[i], SLOMS: s.Goal.SLOMS})
 		}
-		made, _, err := place.Joint(place.Input{Profile: rows, Demand: d, Functions: p.functions, MemMiB: p.o.mem.MiB()}, place.JointOptions{
-			Model: p.o.model, Work: workPerPlan, Expired: p.over,
+		made, _, err := place.Joint(place.Input{Profile: rows, Demand: d, Functions: p.loaded, MemMiB: p.mem.MiB()}, place.JointOptions{
+			Model: p.model, Work: workPerPlan, Expired: p.over,
 		})
 		if err != nil {
 			return out, err
@@ -248,7 +251,7 @@ func (p *planner) plan(sections []*report.Section) (out report.Outlook, err erro
 // when the rows of a mixed profile do not say of which they are, which no flag
 // of gfaas-place can ask for.
 func (p *planner) again(wanted []plan.Demand, gpu string) string {
-	if p.o.mixed && gpu == "" {
+	if p.mixed && gpu == "" {
 		return ""
 	}
 	var file strings.Builder
@@ -267,21 +270,21 @@ func (p *planner) again(wanted []plan.Demand, gpu string) string {
 		path = "PROFILE.csv" // the command's standard input is the demand
 	}
 	command := "gfaas-place plan --profile " + quote(path)
-	if p.o.mixed {
+	if p.mixed {
 		command += " --gpu-model " + quote(gpu)
 	}
-	if p.o.functions != "" {
-		functions := p.o.functions
+	if p.functions != "" {
+		functions := p.functions
 		if functions == "-" {
 			functions = "FUNCTIONS.yaml" // as above
 		}
 		command += " --functions " + quote(functions)
 	}
-	if p.o.model != plan.ModelRect {
-		command += " --model " + p.o.model
+	if p.model != plan.ModelRect {
+		command += " --model " + p.model
 	}
-	if p.o.mem > 0 {
-		command += " --gpu-mem " + p.o.mem.String()
+	if p.mem > 0 {
+		command += " --gpu-mem " + p.mem.String()
 	}
 	return fmt.Sprintf("%s --demand - <<'END'\n%sEND\n", command, file.String())
 }

@@ -30,7 +30,7 @@ type parking struct {
 // or else what the first that asks here measures. Only what must end the whole
 // run is an error.
 func (r *runner) loadMS(ctx context.Context, t trial, batch int) (float64, error) {
-	if !r.job.park {
+	if !r.park {
 		return 0, nil
 	}
 	r.mu.Lock()
@@ -72,7 +72,7 @@ func (t trial) loadMS(ctx context.Context, batch int) (ms float64, err error) {
 		defer cancel()
 		ms, err = t.reload(limited, s, batch)
 		if ctx.Err() == nil {
-			err = ended(ctx, s, err)
+			err = checkAlive(ctx, s, err)
 		}
 		if err != nil {
 			ms = 0
@@ -83,7 +83,7 @@ func (t trial) loadMS(ctx context.Context, batch int) (ms float64, err error) {
 	switch {
 	case errors.As(err, &stuck):
 		return ms, err
-	case err != nil && ctx.Err() == nil && !hopeless(err): // or else the trial that follows says so
+	case err != nil && ctx.Err() == nil && !endsRun(err): // or else the trial that follows says so
 		t.note(fmt.Sprintf("load_ms of %s is not measured: %v", t.fn.Name, err))
 	}
 	return ms, nil

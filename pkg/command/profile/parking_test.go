@@ -76,21 +76,21 @@ func TestOthersSpoilTheLoadTime(t *testing.T) {
 	})
 }
 
-// It is measured once a function, whichever lane is first, and stands in all of
+// It is measured once a function, whichever machine is first, and stands in all of
 // its rows; what an earlier run measured is taken.
 func TestLoadTimeIsMeasuredOnceAFunction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		lanes := []*fake{{}, {}}
+		machines := []*fake{{}, {}}
 		a, b := named("a", ""), named("b", "")
 		a.GPUMem, b.GPUMem = gpu.GiB, gpu.GiB
-		r := aRunner(t, "grid", lanes, a, b)
-		r.job.park = true
+		r := aRunner(t, "grid", machines, a, b)
+		r.park = true
 		old := profile.Row{Function: "b", Config: profile.Config{SMPct: 10, Quota: 1, Batch: 1}, LoadMS: 7}
-		r.old = map[cell]profile.Row{{"b", old.Config}: old}
+		r.old = map[point]profile.Row{{"b", old.Config}: old}
 		err := r.run(t.Context())
 		r.progress.close()
-		if err != nil || lanes[0].parking+lanes[1].parking != 1 {
-			t.Errorf("%v, %d and %d instances", err, lanes[0].parking, lanes[1].parking)
+		if err != nil || machines[0].parking+machines[1].parking != 1 {
+			t.Errorf("%v, %d and %d instances", err, machines[0].parking, machines[1].parking)
 		}
 		want := map[string]float64{"a": millis(reloadTime), "b": 7}
 		for _, row := range r.rows {
@@ -104,13 +104,13 @@ func TestLoadTimeIsMeasuredOnceAFunction(t *testing.T) {
 // prompt is a journal of rows that must be as old as the stop of an instance.
 type prompt struct {
 	*testing.T
-	lanes []*fake
-	rows  int
+	machines []*fake
+	rows     int
 }
 
 func (p *prompt) Append(row profile.Row) error {
 	p.rows++
-	if row.LoadMS == 0 || !slices.ContainsFunc(p.lanes, (*fake).justMeasured) {
+	if row.LoadMS == 0 || !slices.ContainsFunc(p.machines, (*fake).justMeasured) {
 		p.Errorf("row %+v is written at %v", row, time.Now())
 	}
 	return nil
@@ -123,17 +123,17 @@ func (p *prompt) Close() error { return nil }
 func TestNoRowWaitsForTheLoadTime(t *testing.T) {
 	for n := range 2 {
 		synctest.Test(t, func(t *testing.T) {
-			lanes := []*fake{{}, {}}[:n+1]
+			machines := []*fake{{}, {}}[:n+1]
 			a, b := named("a", ""), named("b", "")
 			a.GPUMem, b.GPUMem = gpu.GiB, gpu.GiB
-			r := aRunner(t, "grid", lanes, a, b)
-			r.job.park = true
-			rows := &prompt{T: t, lanes: lanes}
+			r := aRunner(t, "grid", machines, a, b)
+			r.park = true
+			rows := &prompt{T: t, machines: machines}
 			r.journal = rows
 			err := r.run(t.Context())
 			r.progress.close()
-			if err != nil || rows.rows != r.job.cells() {
-				t.Errorf("%d lanes: %v, %d rows", len(lanes), err, rows.rows)
+			if err != nil || rows.rows != r.points() {
+				t.Errorf("%d machines: %v, %d rows", len(machines), err, rows.rows)
 			}
 		})
 	}
@@ -145,14 +145,14 @@ func TestLoadTimeThatCannotStopEndsTheRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := named("f", "lingers")
 		f.GPUMem = gpu.GiB
-		lane := &fake{}
-		r := aRunner(t, "grid", []*fake{lane}, f)
-		r.job.park = true
+		machine := &fake{}
+		r := aRunner(t, "grid", []*fake{machine}, f)
+		r.park = true
 		err := r.run(t.Context())
 		r.progress.close()
 		var stuck *stopError
-		if !errors.As(err, &stuck) || len(lane.started) != 0 || len(r.rows)+len(r.failures) != 0 {
-			t.Errorf("%v, rows %+v, started %v", err, r.rows, lane.started)
+		if !errors.As(err, &stuck) || len(machine.started) != 0 || len(r.rows)+len(r.failures) != 0 {
+			t.Errorf("%v, rows %+v, started %v", err, r.rows, machine.started)
 		}
 	})
 }
@@ -162,15 +162,15 @@ func TestInterruptedLoadTimeEndsTheRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := named("f", "")
 		f.GPUMem = gpu.GiB
-		lane := &fake{}
-		r := aRunner(t, "grid", []*fake{lane}, f)
-		r.job.park = true
-		ctx, cancel := contextUntil(t, func() bool { return lane.parks() > 0 })
+		machine := &fake{}
+		r := aRunner(t, "grid", []*fake{machine}, f)
+		r.park = true
+		ctx, cancel := contextUntil(t, func() bool { return machine.parks() > 0 })
 		defer cancel()
 		err := r.run(ctx)
 		r.progress.close()
-		if err == nil || len(r.rows) != 0 || lane.running != 0 {
-			t.Errorf("%v, rows %+v, %d run", err, r.rows, lane.running)
+		if err == nil || len(r.rows) != 0 || machine.running != 0 {
+			t.Errorf("%v, rows %+v, %d run", err, r.rows, machine.running)
 		}
 	})
 }

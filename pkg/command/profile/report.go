@@ -11,7 +11,6 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/profile/report"
-	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/search"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
@@ -41,7 +40,7 @@ type reportOptions struct {
 
 // newReport is gfaas-profile report.
 func newReport(env *cli.Env) *cobra.Command {
-	o := &reportOptions{}
+	o := &reportOptions{outlook: outlookOptions{env: env}}
 	cmd := &cobra.Command{
 		Use:   "report PROFILE.csv",
 		Short: "Show a profile as a page or on the terminal",
@@ -52,7 +51,8 @@ func newReport(env *cli.Env) *cobra.Command {
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cli.FileArgs("csv"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return o.run(env, cmd, args[0])
+			o.outlook.path = args[0]
+			return o.run(env, cmd)
 		},
 	}
 	f := cmd.Flags()
@@ -66,12 +66,12 @@ func newReport(env *cli.Env) *cobra.Command {
 	return cmd
 }
 
-func (o *reportOptions) run(env *cli.Env, cmd *cobra.Command, path string) error {
+func (o *reportOptions) run(env *cli.Env, cmd *cobra.Command) error {
+	path := o.outlook.path
 	if cmd.Flags().Changed("slo") && o.slo <= 0 {
 		return cli.Usagef("--slo %v: expected more than 0", o.slo)
 	}
-	wanted, err := o.outlook.check(env, cmd, path)
-	if err != nil {
+	if err := o.outlook.check(cmd); err != nil {
 		return err
 	}
 	rows, err := cli.Load(env, path, profile.Read)
@@ -92,12 +92,12 @@ func (o *reportOptions) run(env *cli.Env, cmd *cobra.Command, path string) error
 	if len(rows) == 0 {
 		return noRows(path)
 	}
-	page := report.Page{Title: "Profile " + filepath.Base(path), Notes: o.notes(rows, wanted),
+	page := report.Page{Title: "Profile " + filepath.Base(path), Notes: o.notes(rows),
 		Simulated: slices.ContainsFunc(rows, func(r profile.Row) bool { return r.GPU == "sim" })}
-	if page.Sections, err = o.sections(rows, wanted); err != nil {
+	if page.Sections, err = o.sections(rows); err != nil {
 		return err
 	}
-	if err := o.outlook.outlook(env, path, &page, wanted); err != nil {
+	if err := o.outlook.outlook(&page); err != nil {
 		return err
 	}
 	return env.Emit(func(w io.Writer) error {
@@ -111,7 +111,7 @@ func (o *reportOptions) run(env *cli.Env, cmd *cobra.Command, path string) error
 }
 
 // notes are what the reader of the plans should know.
-func (o *reportOptions) notes(rows []profile.Row, wanted []plan.Demand) (out []string) {
+func (o *reportOptions) notes(rows []profile.Row) (out []string) {
 	needs := slices.ContainsFunc(rows, func(r profile.Row) bool { return r.GPUMemMiB > 0 })
 	switch {
 	case o.outlook.mem == 0 && needs:
@@ -120,7 +120,7 @@ func (o *reportOptions) notes(rows []profile.Row, wanted []plan.Demand) (out []s
 		out = append(out, "The profile does not say how much memory instances need: the planner counts none.")
 	}
 	var absent []string
-	for _, d := range wanted {
+	for _, d := range o.outlook.wanted {
 		if !slices.ContainsFunc(rows, func(r profile.Row) bool { return r.Function == d.Function }) {
 			absent = append(absent, d.Function)
 		}
@@ -133,7 +133,7 @@ func (o *reportOptions) notes(rows []profile.Row, wanted []plan.Demand) (out []s
 
 // sections are the rows by function and GPU, in the order of the file, each
 // with the best choice there is.
-func (o *reportOptions) sections(rows []profile.Row, wanted []plan.Demand) ([]report.Section, error) {
+func (o *reportOptions) sections(rows []profile.Row) ([]report.Section, error) {
 	type key struct{ function, gpu string }
 	var keys []key
 	groups := map[key][]profile.Row{}
@@ -146,7 +146,7 @@ func (o *reportOptions) sections(rows []profile.Row, wanted []plan.Demand) ([]re
 	}
 	var out []report.Section
 	for _, k := range keys {
-		goal := search.Goal{SLOMS: objective(wanted, k.function, millis(o.slo))}
+		goal := search.Goal{SLOMS: o.outlook.objective(k.function, millis(o.slo))}
 		s, err := search.New("grid", allOf(groups[k]), goal)
 		if err != nil {
 			return nil, err

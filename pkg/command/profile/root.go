@@ -12,9 +12,9 @@ import (
 func Main() int { return cli.Main("gfaas-profile", NewRoot) }
 
 // NewRoot is the command tree.
-func NewRoot(env *cli.Env) *cobra.Command { return newRoot(env, realWorld(env)) }
+func NewRoot(env *cli.Env) *cobra.Command { return newRoot(env, realPlatform(env)) }
 
-func newRoot(env *cli.Env, w world) *cobra.Command {
+func newRoot(env *cli.Env, p platform) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "gfaas-profile",
 		Short: "Measure what a function sustains under slices of a GPU",
@@ -26,6 +26,6 @@ SM share, quota and batch size. gfaas-place plans with it.`,
   gfaas-profile search --table profile.csv --slo 69ms
   gfaas-profile report profile.csv --slo 69ms -o html --out-file profile.html`,
 	}
-	root.AddCommand(newRun(env, w), newSearch(env), newReport(env), newImport(env))
+	root.AddCommand(newRun(env, p), newSearch(env), newReport(env), newImport(env))
 	return root
 }

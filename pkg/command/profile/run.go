@@ -1,10 +1,14 @@
 package profile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -107,9 +111,46 @@ const runExample = `  gfaas-profile run function.yaml --out-file profile.csv
   gfaas-profile run function.yaml --load poisson:40 --sm 24 --quota 0.4 \
       --fail-if 'p95_ms > 69' --fail-if 'errors > 0 at sm_pct=24,quota=0.4'`
 
+// job is what a run is asked to do. Its flags are put in it as they are given;
+// check and run add the rest.
+type job struct {
+	functions    []function.Function
+	space        search.Space
+	search       string
+	slo          time.Duration // for every function; 0: each function's own
+	goal         search.Goal   // without the objective of latency, which is a function's
+	load         load.Options
+	startTimeout time.Duration
+	share        bool // others may run on the GPUs
+	park         bool // measure load_ms too
+	gates        []gate
+	baseline     *baseline // nil without
+	body         []byte    // of one request; empty is what the contract allows
+	model        string    // of the GPUs, for the rows
+}
+
+// runOptions are the flags of run that a job is made of, and where it runs.
+type runOptions struct {
+	job
+	env      *cli.Env
+	platform platform
+	path     string // of the function file
+
+	loadSpec      string
+	failIf        []string
+	baselinePath  string
+	regression    float64 // fraction
+	regressionSet bool
+	resume        string
+	junit         string
+	gpu           string
+	bodyPath      string
+	function      string
+}
+
 // newRun is gfaas-profile run.
-func newRun(env *cli.Env, w world) *cobra.Command {
-	o := &runOptions{}
+func newRun(env *cli.Env, p platform) *cobra.Command {
+	o := &runOptions{env: env, platform: p}
 	cmd := &cobra.Command{
 		Use:               "run FUNCTION.yaml",
 		Short:             "Measure a function under slices of a GPU",
@@ -117,32 +158,35 @@ func newRun(env *cli.Env, w world) *cobra.Command {
 		Example:           runExample,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cli.FileArgs("yaml yml"),
-		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), env, w, args[0]) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.path = args[0]
+			return o.run(cmd.Context())
+		},
 	}
 	f := cmd.Flags()
-	f.Var(floats(&o.sm, 6, 12, 24, 50, 60, 80, 100), "sm", "SM shares to measure, in percent")
-	f.Var(floats(&o.quota, 0.2, 0.4, 0.6, 0.8, 1), "quota", "quotas to measure, as fractions of a window")
-	f.Var(ints(&o.batch, 1), "batch", "batch sizes to measure")
-	f.DurationVar(&o.duration, "duration", 10*time.Second, "length of the measured period of a trial, at least")
-	f.DurationVar(&o.warmup, "warmup", 2*time.Second, "time under load before the measured period, at least")
-	f.Float64Var(&o.precision, "precision", 0.05, "how well a trial must know its throughput, as a fraction (0: whatever --duration gives)")
+	f.Var(floats(&o.space.SMPct, 6, 12, 24, 50, 60, 80, 100), "sm", "SM shares to measure, in percent")
+	f.Var(floats(&o.space.Quota, 0.2, 0.4, 0.6, 0.8, 1), "quota", "quotas to measure, as fractions of a window")
+	f.Var(ints(&o.space.Batch, 1), "batch", "batch sizes to measure")
+	f.DurationVar(&o.load.Duration, "duration", 10*time.Second, "length of the measured period of a trial, at least")
+	f.DurationVar(&o.load.Warmup, "warmup", 2*time.Second, "time under load before the measured period, at least")
+	f.Float64Var(&o.load.Precision, "precision", 0.05, "how well a trial must know its throughput, as a fraction (0: whatever --duration gives)")
 	f.DurationVar(&o.startTimeout, "start-timeout", 2*time.Minute, "how long an instance may take to its first answer")
-	f.StringVar(&o.load, "load", "closed:8", "load of a trial: closed:N, poisson:RPS or max")
-	f.Uint64Var(&o.seed, "seed", 1, "seed of the Poisson process")
+	f.StringVar(&o.loadSpec, "load", "closed:8", "load of a trial: closed:N, poisson:RPS or max")
+	f.Uint64Var(&o.load.Seed, "seed", 1, "seed of the Poisson process")
 	f.StringVar(&o.search, "search", "grid", "which configurations to measure: "+strings.Join(search.Names(), ", "))
 	f.DurationVar(&o.slo, "slo", 0, "p95 latency that the search keeps to (default the function's slo)")
-	f.Float64Var(&o.error, "error", search.DefaultError, "how far below the best efficacy --search fast may end, as a fraction")
-	f.BoolVar(&o.checkQuota, "check-quota", true, "have --search fast try at the end whether a smaller quota costs throughput in proportion")
+	f.Float64Var(&o.goal.Error, "error", search.DefaultError, "how far below the best efficacy --search fast may end, as a fraction")
+	f.BoolVar(&o.goal.CheckQuota, "check-quota", true, "have --search fast try at the end whether a smaller quota costs throughput in proportion")
 	f.StringVar(&o.resume, "resume", "", "go on with this profile: skip what it has, append the rest")
 	f.StringArrayVar(&o.failIf, "fail-if", nil, "exit with 3 when this holds at any row, like 'p95_ms > 69'")
-	f.StringVar(&o.baseline, "baseline", "", "exit with 3 when a row is worse than that of this older profile")
+	f.StringVar(&o.baselinePath, "baseline", "", "exit with 3 when a row is worse than that of this older profile")
 	o.regression = 0.05
 	f.Var(percentage{&o.regression, &o.regressionSet}, "max-regression", "how much worse than --baseline a row may be")
 	f.StringVar(&o.junit, "junit", "", "write what passed and what did not to this file, as JUnit XML")
 	f.StringVar(&o.gpu, "gpu", "", "GPU to measure on, a number or sim, or several like 0,1 (default 0, without an NVIDIA driver sim)")
 	f.BoolVar(&o.share, "share-gpu", false, "measure although others run on the GPU")
 	f.BoolVar(&o.park, "park", true, "measure load_ms too, on one more instance of each function")
-	f.StringVar(&o.body, "body", "", "file that a request of one carries, - for standard input (default what the contract allows)")
+	f.StringVar(&o.bodyPath, "body", "", "file that a request of one carries, - for standard input (default what the contract allows)")
 	f.StringVar(&o.function, "function", "", "the one function to measure of a file with several")
 	cli.Words(cmd, "search", search.Names()...)
 	cli.Words(cmd, "load", "closed:", "poisson:", "max")
@@ -154,67 +198,215 @@ func newRun(env *cli.Env, w world) *cobra.Command {
 	return cmd
 }
 
-// run does what the flags ask for.
-func (o *runOptions) run(ctx context.Context, env *cli.Env, w world, path string) error {
-	j, err := o.check(env, path)
-	if err != nil {
+// check completes the job. Everything that can be wrong about the flags is said
+// before anything is started.
+func (o *runOptions) check() error {
+	if err := o.checkSpace(); err != nil {
 		return err
 	}
-	if o.gpu == "" {
-		o.gpu = w.defaultGPU()
-	}
-	lanes, err := lanes(o.gpu, j.functions)
-	if err != nil {
+	if err := o.checkFiles(); err != nil {
 		return err
 	}
-	model, err := modelOf(lanes)
-	if err != nil {
+	if _, err := search.New(o.search, o.space, search.Goal{}); err != nil {
+		return cli.Fail(cli.ExitUsage, "", err)
+	}
+	var err error
+	if o.load.Spec, err = load.ParseSpec(o.loadSpec); err != nil {
+		return cli.Usagef("--load: %w", err)
+	}
+	for _, text := range o.failIf {
+		g, err := parseGate(text)
+		if err != nil {
+			return cli.Usagef("--fail-if: %w", err)
+		}
+		o.gates = append(o.gates, g)
+	}
+	if err := o.chooseFunctions(); err != nil {
 		return err
 	}
-	if o.baseline != "" {
-		if j.baseline, err = loadBaseline(env, o.baseline, o.regression, j, model); err != nil {
+	for _, g := range o.gates {
+		if !g.matchesAny(o.functions, o.space) {
+			return cli.Usagef("--fail-if %q: no configuration to be measured is at %s", g, g.selectors())
+		}
+	}
+	return o.readBody()
+}
+
+// checkSpace checks the lists and durations.
+func (o *runOptions) checkSpace() error {
+	if err := checkList("sm", o.space.SMPct, number.Plain, func(v float64) bool { return v > 0 && v <= 100 },
+		"percentages above 0 and at most 100"); err != nil {
+		return err
+	}
+	if err := checkList("quota", o.space.Quota, number.Plain, func(v float64) bool { return v > 0 && v <= 1 },
+		"fractions above 0 and at most 1"); err != nil {
+		return err
+	}
+	if err := checkList("batch", o.space.Batch, strconv.Itoa, func(v int) bool { return v >= 1 && v <= maxBatch },
+		"whole numbers from 1 to "+strconv.Itoa(maxBatch)); err != nil {
+		return err
+	}
+	switch {
+	case o.load.Duration <= 0:
+		return cli.Usagef("--duration %v: expected more than 0", o.load.Duration)
+	case o.load.Warmup < 0:
+		return cli.Usagef("--warmup %v: expected 0 or more", o.load.Warmup)
+	case !(o.load.Precision >= 0 && o.load.Precision < 1):
+		return cli.Usagef("--precision %s: expected a fraction of at least 0 and below 1", number.Plain(o.load.Precision))
+	case o.slo < 0:
+		return cli.Usagef("--slo %v: expected more than 0", o.slo)
+	case !(o.goal.Error > 0 && o.goal.Error < 1):
+		return cli.Usagef("--error %s: expected a fraction above 0 and below 1", number.Plain(o.goal.Error))
+	case o.startTimeout <= 0:
+		return cli.Usagef("--start-timeout %v: expected more than 0", o.startTimeout)
+	}
+	return nil
+}
+
+// checkFiles checks where rows go and which GPU is meant.
+func (o *runOptions) checkFiles() error {
+	env := o.env
+	if env.Output != "csv" || o.resume == "" { // or else the rows are in that file
+		if err := env.CheckOutput("junit", o.junit); err != nil {
 			return err
 		}
 	}
-	out, old, err := o.openOutput(env, j, model)
+	switch {
+	case o.junit != "" && o.junit == o.resume:
+		return cli.Usagef("--junit %s: the rows go to that file, expected another", o.junit)
+	case o.path == "-" && o.bodyPath == "-":
+		return cli.Usagef("the function file and --body cannot both be standard input")
+	case o.resume == "-":
+		return cli.Usagef("--resume -: expected a file, since rows are appended to it")
+	case o.resume != "" && env.Output == "csv" && env.OutFile != "" && env.OutFile != o.resume:
+		return cli.Usagef("--resume %s and --out-file %s both say where rows go: expected one of them", o.resume, env.OutFile)
+	case o.baselinePath == "-":
+		return cli.Usagef("--baseline -: expected a file")
+	case o.baselinePath == "" && o.regressionSet:
+		return cli.Usagef("--max-regression needs --baseline, which it is compared with")
+	case o.gpu != "":
+		_, err := gpuGroups(o.gpu, nil)
+		return err
+	}
+	return nil
+}
+
+// chooseFunctions reads the functions to measure.
+func (o *runOptions) chooseFunctions() error {
+	all, err := cli.LoadFunctions(o.env, o.path)
+	if err != nil {
+		return err
+	}
+	o.functions = all
+	if o.function == "" {
+		return nil
+	}
+	names := make([]string, len(all))
+	for i, fn := range all {
+		if fn.Name == o.function {
+			o.functions = all[i : i+1]
+			return nil
+		}
+		names[i] = fn.Name
+	}
+	return cli.Usagef("--function %s: %s has %s", o.function, o.path, strings.Join(names, ", "))
+}
+
+// readBody reads what every request carries.
+func (o *runOptions) readBody() (err error) {
+	switch o.bodyPath {
+	case "":
+	case "-":
+		o.body, err = io.ReadAll(o.env.In)
+	default:
+		o.body, err = os.ReadFile(o.bodyPath)
+	}
+	return err
+}
+
+// file is where rows are written as they are measured; empty if not to a file.
+func (o *runOptions) file() string {
+	if o.resume != "" {
+		return o.resume
+	}
+	if o.env.Output == "csv" && o.env.OutFile != "-" {
+		return o.env.OutFile
+	}
+	return ""
+}
+
+// run does what the flags ask for.
+func (o *runOptions) run(ctx context.Context) error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	if o.gpu == "" {
+		o.gpu = o.platform.defaultGPU()
+	}
+	groups, err := gpuGroups(o.gpu, o.functions)
+	if err != nil {
+		return err
+	}
+	if o.model, err = modelOf(groups); err != nil {
+		return err
+	}
+	if err := o.loadBaseline(); err != nil {
+		return err
+	}
+	out, old, err := o.openOutput()
 	if err != nil {
 		return err
 	}
 	defer func() { _ = out.Close() }()
-	env.CleansUp()
-	release, err := lockGPUs(w.runDir(), slices.Concat(lanes...))
+	o.env.CleansUp()
+	release, err := lockGPUs(o.platform.runDir(), slices.Concat(groups...))
 	if err != nil {
 		return err
 	}
 	defer release()
-	machines, err := w.open(ctx, lanes, o.startTimeout)
+	machines, err := o.platform.open(ctx, groups, o.startTimeout)
 	if err != nil {
 		return err
 	}
-	if err := o.refuseOthers(ctx, env, machines); err != nil {
+	if err := o.refuseOthers(ctx, machines); err != nil {
 		return err
 	}
-	o.announce(env, j, len(lanes), len(old))
-	r := &runner{job: j, lanes: len(lanes), journal: out, old: old, progress: newProgress(env, j.cells()-len(old), j.each())}
-	r.trial = func(fn function.Function, lane int) trial {
-		return trial{
-			machine: machines[lane], fn: fn, gpus: lanes[lane][:max(fn.GPUs, 1)], share: o.share, model: model,
-			body: j.body, load: j.load, startTimeout: o.startTimeout, note: r.progress.note,
-		}
-	}
+	o.announce(len(machines), len(old))
+	r := &runner{job: o.job, machines: machines, journal: out, old: old, progress: newProgress(o.env, o.points()-len(old), o.each())}
 	err = r.run(ctx)
 	r.progress.close()
-	return o.conclude(env, r, ctx.Err() != nil, err)
+	return o.conclude(r, ctx.Err() != nil, err)
 }
 
-// cells is how many configurations the job has at most.
-func (j job) cells() int { return len(j.functions) * j.space.Size() }
+// goalOf is what configurations of the function must meet.
+func (j job) goalOf(fn function.Function) search.Goal {
+	g := j.goal
+	g.SLOMS = millis(cmp.Or(j.slo, fn.SLO))
+	return g
+}
+
+// choosing tells whether the search is for one configuration, not for all.
+func (j job) choosing() bool { return j.search != "grid" }
+
+// wanted are all that the job may measure.
+func (j job) wanted() map[point]bool {
+	all := map[point]bool{}
+	for _, fn := range j.functions {
+		for _, c := range j.space.Configs() {
+			all[point{fn.Name, c}] = true
+		}
+	}
+	return all
+}
+
+// points is how many configurations the job has at most.
+func (j job) points() int { return len(j.functions) * j.space.Size() }
 
 // each is how long one configuration is under load, at least.
 func (j job) each() time.Duration { return j.load.Warmup + j.load.Duration }
 
 // refuseOthers refuses to measure beside others, unless it was asked to.
-func (o *runOptions) refuseOthers(ctx context.Context, env *cli.Env, machines []machine) error {
+func (o *runOptions) refuseOthers(ctx context.Context, machines []machine) error {
 	var others []string
 	for _, m := range machines {
 		others = append(others, m.Others(ctx)...)
@@ -224,34 +416,35 @@ func (o *runOptions) refuseOthers(ctx context.Context, env *cli.Env, machines []
 	}
 	text := strings.Join(others, ", ") + " run on this GPU too: the figures would show their load"
 	if o.share {
-		env.Notef("%s", text)
+		o.env.Notef("%s", text)
 		return nil
 	}
 	return cli.Fail(cli.ExitUnavailable, "stop them, choose another GPU with --gpu, or measure beside them with --share-gpu", errors.New(text))
 }
 
 // announce says what the run is about to do.
-func (o *runOptions) announce(env *cli.Env, j job, lanes, old int) {
-	left := j.cells() - old
+func (o *runOptions) announce(machines, old int) {
+	left := o.points() - old
 	about := "about"
-	if j.load.Spec.Kind == load.Max {
+	if o.load.Spec.Kind == load.Max {
 		about = "at least"
 	}
 	most := ""
-	if j.choosing() {
+	if o.choosing() {
 		most, about = "at most ", "at most about"
 	}
 	at := ""
-	if lanes > 1 {
-		at = fmt.Sprintf(", %d at a time", lanes)
+	if machines > 1 {
+		at = fmt.Sprintf(", %d at a time", machines)
 	}
-	env.Debugf("configurations: %s%d to measure, %d measured before; %v and a start each%s: %s %v",
-		most, left, old, j.each(), at, about, time.Duration((left+lanes-1)/lanes)*j.each())
+	o.env.Debugf("configurations: %s%d to measure, %d measured before; %v and a start each%s: %s %v",
+		most, left, old, o.each(), at, about, time.Duration((left+machines-1)/machines)*o.each())
 }
 
 // conclude prints what is printed at the end and turns the outcome into an
 // exit status.
-func (o *runOptions) conclude(env *cli.Env, r *runner, interrupted bool, ended error) error {
+func (o *runOptions) conclude(r *runner, interrupted bool, ended error) error {
+	env := o.env
 	if env.Output != "csv" {
 		if err := show(env, r.rows); err != nil {
 			return errors.Join(ended, err)
@@ -263,7 +456,7 @@ func (o *runOptions) conclude(env *cli.Env, r *runner, interrupted bool, ended e
 			return errors.Join(ended, err)
 		}
 	}
-	file := o.file(env)
+	file := o.file()
 	again := ""
 	if file != "" {
 		again = "go on with: --resume " + file
@@ -275,7 +468,7 @@ func (o *runOptions) conclude(env *cli.Env, r *runner, interrupted bool, ended e
 			env.Notef("%v", stuck)
 		}
 		return cli.Fail(cli.ExitPartial, again, fmt.Errorf("interrupted: %d of %d configurations are in %s",
-			len(r.rows), r.job.cells(), file))
+			len(r.rows), r.points(), file))
 	case ended != nil && len(r.rows) > 0:
 		return withHint(ended, again)
 	case ended != nil:
@@ -287,10 +480,29 @@ func (o *runOptions) conclude(env *cli.Env, r *runner, interrupted bool, ended e
 
 // announceChoice says what the search has chosen.
 func (r *runner) announceChoice(env *cli.Env) {
-	for _, o := range r.found {
-		if r.job.choosing() && o.choice.OK {
-			env.Notef("%s: chosen after %d trials: %s; limit sm_pct %s: %s", o.function.Name, o.trials,
-				trialLine(o.choice.Row, r.job.goal(o.function)), number.Plain(o.choice.LimitSMPct), o.choice.Reason)
+	for _, s := range r.selections {
+		if r.choosing() && s.choice.OK {
+			env.Notef("%s: chosen after %d trials: %s; limit sm_pct %s: %s", s.function.Name, s.trials,
+				trialLine(s.choice.Row, r.goalOf(s.function)), number.Plain(s.choice.LimitSMPct), s.choice.Reason)
 		}
 	}
+}
+
+// hinted is an error with a hint, whose exit status stays its own.
+type hinted struct {
+	error
+	hint string
+}
+
+func (h hinted) Hint() string  { return h.hint }
+func (h hinted) Unwrap() error { return h.error }
+
+// withHint adds a hint to an error that has none.
+func withHint(err error, hint string) error {
+	var known interface{ Hint() string }
+	var chosen *cli.Error
+	if hint == "" || errors.As(err, &known) || errors.As(err, &chosen) {
+		return err
+	}
+	return hinted{err, hint}
 }

@@ -6,144 +6,133 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
+	"github.com/schollz/progressbar/v3"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/policy/search"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// runner measures what its job asks for, on several lanes at a time, and keeps
-// the books.
+// runner measures what its job asks for, one trial at a time on each machine,
+// and gathers what was measured and what was not.
 type runner struct {
-	job      job
-	lanes    int
+	job
+	machines []machine
 	progress *progress
-	trial    func(fn function.Function, lane int) trial
-	old      map[cell]profile.Row // measured by an earlier run
+	old      map[point]profile.Row // measured by an earlier run
 
-	mu       sync.Mutex
-	journal  journal
-	rows     []profile.Row // in the order of the search, old ones too
-	fresh    int           // measured by this run
-	found    []outcome
-	parkings map[string]*parking // by function
-	failures []failure
+	mu         sync.Mutex
+	journal    journal
+	rows       []profile.Row // in the order of the search, old ones too
+	failures   []failure
+	selections []selection         // a function each; that of no name was not searched to the end
+	parkings   map[string]*parking // by function
 }
 
-// cell is a configuration of a function.
-type cell struct {
-	function string
-	config   profile.Config
-}
-
-// outcome is what a search has chosen for a function.
-type outcome struct {
+// selection is what a search has chosen for a function.
+type selection struct {
 	function function.Function
 	trials   int
 	choice   search.Choice
 }
 
-// goal is what configurations of the function must meet.
-func (j job) goal(fn function.Function) search.Goal {
-	slo := j.slo
-	if slo == 0 {
-		slo = fn.SLO
-	}
-	return search.Goal{SLOMS: millis(slo), Error: j.error, CheckQuota: j.checkQuota}
-}
-
-// choosing tells whether the search is for one configuration, not for all.
-func (j job) choosing() bool { return j.search != "grid" }
-
 // run measures function by function. It stops early when the context ends and
 // when nothing that follows could be measured or kept.
 func (r *runner) run(ctx context.Context) error {
-	var chains []chain
+	var tasks []task
 	var strategies []search.Strategy
-	for i, fn := range r.job.functions {
-		s, err := search.New(r.job.search, r.job.space, r.job.goal(fn))
+	for i, fn := range r.functions {
+		s, err := search.New(r.job.search, r.space, r.goalOf(fn))
 		if err != nil {
 			return err
 		}
 		strategies = append(strategies, s)
-		if r.job.choosing() {
-			chains = append(chains, func(ctx context.Context, lane int) error { return r.search(ctx, r.trial(fn, lane), s, i) })
+		if r.choosing() {
+			tasks = append(tasks, func(ctx context.Context, m machine) error { return r.search(ctx, r.trial(fn, m), s, i) })
 			continue
 		}
-		for _, c := range r.job.space.Configs() {
-			chains = append(chains, func(ctx context.Context, lane int) error {
-				_, _, err := r.one(ctx, r.trial(fn, lane), c)
+		for _, c := range r.space.Configs() {
+			tasks = append(tasks, func(ctx context.Context, m machine) error {
+				_, _, err := r.measure(ctx, r.trial(fn, m), c)
 				return err
 			})
 		}
 	}
-	r.found, r.parkings = make([]outcome, len(strategies)), map[string]*parking{}
-	err := r.drive(ctx, chains)
+	r.selections, r.parkings = make([]selection, len(strategies)), map[string]*parking{}
+	err := r.runTasks(ctx, tasks)
 	r.sort()
-	if err == nil && !r.job.choosing() {
-		r.retell(strategies)
+	if err == nil && !r.choosing() {
+		r.replay(strategies)
 	}
 	return err
 }
 
-// chain is trials that must follow each other, on one lane.
-type chain func(ctx context.Context, lane int) error
+// trial is one of a function on a machine.
+func (r *runner) trial(fn function.Function, m machine) trial {
+	return trial{job: r.job, machine: m, fn: fn, note: r.progress.note}
+}
 
-// drive runs the chains, on each lane one at a time; the first error ends all.
-func (r *runner) drive(ctx context.Context, chains []chain) error {
-	waiting := make(chan chain, len(chains))
-	for _, c := range chains {
-		waiting <- c
+// task is trials that must follow each other, on one machine.
+type task func(ctx context.Context, m machine) error
+
+// runTasks runs the tasks, on each machine one at a time; the first error ends all.
+func (r *runner) runTasks(ctx context.Context, tasks []task) error {
+	waiting := make(chan task, len(tasks))
+	for _, t := range tasks {
+		waiting <- t
 	}
 	close(waiting)
-	driven, ctx := errgroup.WithContext(ctx)
-	for lane := range r.lanes {
-		driven.Go(func() error {
-			for c := range waiting {
-				if err := c(ctx, lane); err != nil {
+	workers, ctx := errgroup.WithContext(ctx)
+	for _, m := range r.machines {
+		workers.Go(func() error {
+			for t := range waiting {
+				if err := t(ctx, m); err != nil {
 					return err
 				}
 			}
 			return nil
 		})
 	}
-	return driven.Wait()
+	return workers.Wait()
 }
 
-// sort puts rows that lanes measured side by side in the order of the job.
+// sort puts rows that several machines measured in the order of the job.
 func (r *runner) sort() {
-	rank := map[cell]int{}
-	for i, fn := range r.job.functions {
-		for k, c := range r.job.space.Configs() {
-			if r.job.choosing() {
+	rank := map[point]int{}
+	for i, fn := range r.functions {
+		for k, c := range r.space.Configs() {
+			if r.choosing() {
 				k = 0 // as it was measured
 			}
-			rank[cell{fn.Name, c}] = i*r.job.space.Size() + k
+			rank[point{fn.Name, c}] = i*r.space.Size() + k
 		}
 	}
 	slices.SortStableFunc(r.rows, func(a, b profile.Row) int {
-		return rank[cell{a.Function, a.Config}] - rank[cell{b.Function, b.Config}]
+		return rank[pointOf(a)] - rank[pointOf(b)]
 	})
-	slices.SortStableFunc(r.failures, func(a, b failure) int { return rank[a.cell] - rank[b.cell] })
+	slices.SortStableFunc(r.failures, func(a, b failure) int { return rank[a.at] - rank[b.at] })
 }
 
-// retell tells strategies what was measured without asking them.
-func (r *runner) retell(strategies []search.Strategy) {
-	rows := map[cell]profile.Row{}
+// replay gives the strategies the rows that were measured without them, for what
+// they choose.
+func (r *runner) replay(strategies []search.Strategy) {
+	rows := map[point]profile.Row{}
 	for _, row := range r.rows {
-		rows[cell{row.Function, row.Config}] = row
+		rows[pointOf(row)] = row
 	}
-	for i, fn := range r.job.functions {
+	for i, fn := range r.functions {
 		s, trials := strategies[i], 0
 		for c, ok := s.Next(); ok; c, ok = s.Next() {
-			row, measured := rows[cell{fn.Name, c}]
+			row, measured := rows[point{fn.Name, c}]
 			s.Tell(c, row, measured)
 			trials++
 		}
-		r.found[i] = outcome{fn, trials, s.Choice()}
+		r.selections[i] = selection{fn, trials, s.Choice()}
 	}
 }
 
@@ -151,22 +140,23 @@ func (r *runner) retell(strategies []search.Strategy) {
 func (r *runner) search(ctx context.Context, t trial, s search.Strategy, i int) error {
 	trials := 0
 	for c, ok := s.Next(); ok; c, ok = s.Next() {
-		r.progress.why(t.fn.Name, c, s.Why())
-		row, measured, err := r.one(ctx, t, c)
+		r.progress.why(point{t.fn.Name, c}, s.Why())
+		row, measured, err := r.measure(ctx, t, c)
 		if err != nil {
 			return err
 		}
 		s.Tell(c, row, measured)
 		trials++
 	}
-	r.found[i] = outcome{t.fn, trials, s.Choice()}
+	r.selections[i] = selection{t.fn, trials, s.Choice()}
 	return nil
 }
 
-// one measures one configuration, or takes what an earlier run measured. An
+// measure measures one configuration, or takes what an earlier run measured. An
 // error ends the whole run; a configuration that cannot be measured does not.
-func (r *runner) one(ctx context.Context, t trial, c profile.Config) (row profile.Row, measured bool, err error) {
-	if row, ok := r.old[cell{t.fn.Name, c}]; ok {
+func (r *runner) measure(ctx context.Context, t trial, c profile.Config) (row profile.Row, measured bool, err error) {
+	at := point{t.fn.Name, c}
+	if row, ok := r.old[at]; ok {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.rows = append(r.rows, row)
@@ -175,7 +165,7 @@ func (r *runner) one(ctx context.Context, t trial, c profile.Config) (row profil
 	if err := ctx.Err(); err != nil {
 		return row, false, err
 	}
-	r.progress.measuring(t.fn.Name, c)
+	r.progress.measuring(at)
 	// First, so that a row is complete, and written, as soon as it is measured.
 	ms, err := r.loadMS(ctx, t, c.Batch)
 	if err != nil {
@@ -190,24 +180,119 @@ func (r *runner) one(ctx context.Context, t trial, c profile.Config) (row profil
 	switch {
 	case err == nil, stuck && row.Samples > 0:
 		r.rows = append(r.rows, row)
-		r.fresh++
 		r.progress.measured(row)
 		if e := r.journal.Append(row); e != nil {
-			return row, false, fmt.Errorf("keep the row measured %s: %w", cellName(t.fn.Name, c), e)
+			return row, false, fmt.Errorf("keep the row measured for %s: %w", at, e)
 		}
 		return row, true, err
-	case stuck, ctx.Err() != nil, hopeless(err):
+	case stuck, ctx.Err() != nil, endsRun(err):
 		return row, false, err
 	}
-	r.failures = append(r.failures, failure{cell{t.fn.Name, c}, err})
-	r.progress.failed(t.fn.Name, c, err)
+	r.failures = append(r.failures, failure{at, err})
+	r.progress.failed(at, err)
 	return row, false, nil
 }
 
-// hopeless tells whether the next configuration would fail in the same way:
+// endsRun says whether the next configuration would fail in the same way:
 // something that every instance needs is not there, or no instance takes what
 // requests carry.
-func hopeless(err error) bool {
+func endsRun(err error) bool {
 	var body *bodyError
 	return errors.As(err, &body) || cli.Unavailable(err)
+}
+
+// progress shows where the run is: on a terminal a bar with the time left,
+// under --verbose a line for each configuration. The bar is as long as the run
+// is expected to take, in seconds, so that its reckoning is right from the
+// first second on.
+type progress struct {
+	env    *cli.Env
+	bar    *progressbar.ProgressBar
+	points int
+	each   int // seconds of one configuration
+	stop   chan struct{}
+	ended  sync.WaitGroup
+
+	mu    sync.Mutex
+	done  int       // configurations
+	begun time.Time // of the one that is measured now
+	last  string    // the last result
+}
+
+func newProgress(env *cli.Env, points int, each time.Duration) *progress {
+	p := &progress{env: env, points: points, each: int(each/time.Second) + 1, stop: make(chan struct{}), begun: time.Now()}
+	p.bar = env.Progress(max(points*p.each, 1), "")
+	p.ended.Go(p.tick)
+	return p
+}
+
+// tick moves the bar while a configuration is measured.
+func (p *progress) tick() {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			p.mu.Lock()
+			// Until the configuration is done, its part of the bar is not full.
+			_ = p.bar.Set(p.done*p.each + min(int(time.Since(p.begun)/time.Second), p.each-1))
+			p.mu.Unlock()
+		case <-p.stop:
+			return
+		}
+	}
+}
+
+// measuring shows the configuration that is measured from now on.
+func (p *progress) measuring(at point) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.begun = time.Now()
+	p.bar.Describe(fmt.Sprintf("%d of %d: %s sm_pct %s quota %s batch %d%s", p.done+1, p.points,
+		at.function, number.Plain(at.config.SMPct), number.Plain(at.config.Quota), at.config.Batch, p.last))
+}
+
+// why says why a configuration is measured next.
+func (p *progress) why(at point, reason string) {
+	if p.env.Verbose {
+		p.note(fmt.Sprintf("next for %s: %s", at, reason))
+	}
+}
+
+// measured shows a result.
+func (p *progress) measured(r profile.Row) {
+	p.step(fmt.Sprintf(" (last %.4g rps, p95 %.4g ms)", r.ThroughputRPS, r.P95MS))
+	p.env.Debugf("for %s: %s rps, p95 %s ms, %d requests, %d errors", pointOf(r),
+		number.Plain(r.ThroughputRPS), number.Plain(r.P95MS), r.Samples, r.Errors)
+}
+
+// note tells of something beside the result.
+func (p *progress) note(text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_ = p.bar.Clear()
+	p.env.Notef("%s", text)
+}
+
+// failed says that a configuration could not be measured, even when quiet.
+func (p *progress) failed(at point, err error) {
+	p.step(" (last failed)")
+	fmt.Fprintf(p.env.Err, "%s: failed for %s: %v\n", p.env.Prog, at, err)
+}
+
+// step counts a configuration and clears the line for what is said of it.
+func (p *progress) step(last string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.done++
+	p.last, p.begun = last, time.Now()
+	_ = p.bar.Set(p.done * p.each)
+	_ = p.bar.Clear()
+}
+
+// close takes the bar away.
+func (p *progress) close() {
+	close(p.stop)
+	p.ended.Wait()
+	_ = p.bar.Clear()
 }

@@ -41,7 +41,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// command is a command in the script's world.
+// command is a command in the script's environment.
 func command(ts *testscript.TestScript, args []string) *exec.Cmd {
 	path, err := exec.LookPath(ts.Getenv("PATH")[:strings.IndexByte(ts.Getenv("PATH"), ':')] + "/" + args[0])
 	ts.Check(err)

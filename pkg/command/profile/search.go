@@ -49,11 +49,8 @@ type searchOptions struct {
 	gpu      string
 	search   string
 	slo      time.Duration
-	error    float64
-	check    bool
-	sm       []float64
-	quota    []float64
-	batch    []int
+	goal     search.Goal
+	only     search.Space // consider no others; what is empty has all
 }
 
 // newSearch is gfaas-profile search.
@@ -74,11 +71,11 @@ func newSearch(env *cli.Env) *cobra.Command {
 	f.StringVar(&o.gpu, "gpu", "", "model of GPU, where the table has several")
 	f.StringVar(&o.search, "search", "fast", "how to search: "+strings.Join(search.Names(), ", "))
 	f.DurationVar(&o.slo, "slo", 0, "p95 latency to keep, like 100ms (default any)")
-	f.Float64Var(&o.error, "error", search.DefaultError, "how far below the best efficacy fast may end, as a fraction")
-	f.BoolVar(&o.check, "check-quota", false, "have --search fast try at the end whether a smaller quota costs throughput in proportion")
-	f.Var(floats(&o.sm), "sm", "consider these SM shares only, in percent (default all of the table)")
-	f.Var(floats(&o.quota), "quota", "consider these quotas only, as fractions (default all of the table)")
-	f.Var(ints(&o.batch), "batch", "consider these batch sizes only (default all of the table)")
+	f.Float64Var(&o.goal.Error, "error", search.DefaultError, "how far below the best efficacy fast may end, as a fraction")
+	f.BoolVar(&o.goal.CheckQuota, "check-quota", false, "have --search fast try at the end whether a smaller quota costs throughput in proportion")
+	f.Var(floats(&o.only.SMPct), "sm", "consider these SM shares only, in percent (default all of the table)")
+	f.Var(floats(&o.only.Quota), "quota", "consider these quotas only, as fractions (default all of the table)")
+	f.Var(ints(&o.only.Batch), "batch", "consider these batch sizes only (default all of the table)")
 	cli.Words(cmd, "search", search.Names()...)
 	cli.Files(cmd, "csv", "table")
 	env.Outputs(cmd, "table", "json")
@@ -101,17 +98,17 @@ func (o *searchOptions) run(env *cli.Env, cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	goal := search.Goal{SLOMS: millis(o.slo), Error: o.error, CheckQuota: o.check}
-	s, err := search.New(o.search, space, goal)
+	o.goal.SLOMS = millis(o.slo)
+	s, err := search.New(o.search, space, o.goal)
 	if err != nil {
 		return cli.Fail(cli.ExitUsage, "", err)
 	}
-	found := o.try(env, s, goal, rows)
-	if err := env.Show(found, found.table); err != nil {
+	result := o.try(env, s, rows)
+	if err := env.Show(result, result.table); err != nil {
 		return err
 	}
-	if found.SMPct == nil {
-		env.Notef("%s: %s", found.Function, found.Reason)
+	if result.SMPct == nil {
+		env.Notef("%s: %s", result.Function, result.Reason)
 		return cli.Exit(cli.ExitNo)
 	}
 	return nil
@@ -123,8 +120,8 @@ func (o *searchOptions) valid(objective bool) error {
 		return cli.Fail(cli.ExitUsage, "gfaas-profile run FUNCTION.yaml measures one", errors.New("--table is missing: expected a file"))
 	case objective && o.slo <= 0:
 		return cli.Usagef("--slo %v: expected more than 0", o.slo)
-	case !(o.error > 0 && o.error < 1):
-		return cli.Usagef("--error %s: expected a fraction above 0 and below 1", number.Plain(o.error))
+	case !(o.goal.Error > 0 && o.goal.Error < 1):
+		return cli.Usagef("--error %s: expected a fraction above 0 and below 1", number.Plain(o.goal.Error))
 	}
 	return nil
 }
@@ -185,13 +182,13 @@ func only(flag, file, want string, rows []profile.Row, key func(profile.Row) str
 func (o *searchOptions) space(rows []profile.Row) (search.Space, error) {
 	s := allOf(rows)
 	var err error
-	if s.SMPct, err = restrict("sm", s.SMPct, o.sm, number.Plain); err != nil {
+	if s.SMPct, err = restrict("sm", s.SMPct, o.only.SMPct, number.Plain); err != nil {
 		return s, err
 	}
-	if s.Quota, err = restrict("quota", s.Quota, o.quota, number.Plain); err != nil {
+	if s.Quota, err = restrict("quota", s.Quota, o.only.Quota, number.Plain); err != nil {
 		return s, err
 	}
-	if s.Batch, err = restrict("batch", s.Batch, o.batch, strconv.Itoa); err != nil {
+	if s.Batch, err = restrict("batch", s.Batch, o.only.Batch, strconv.Itoa); err != nil {
 		return s, err
 	}
 	if len(s.Configs()) == 0 {
@@ -229,7 +226,7 @@ func restrict[T int | float64](flag string, has, want []T, show func(T) string) 
 }
 
 // try runs the strategy on the rows.
-func (o *searchOptions) try(env *cli.Env, s search.Strategy, goal search.Goal, rows []profile.Row) found {
+func (o *searchOptions) try(env *cli.Env, s search.Strategy, rows []profile.Row) searchResult {
 	table := map[profile.Config]profile.Row{}
 	for _, r := range rows {
 		table[r.Config] = r
@@ -239,11 +236,11 @@ func (o *searchOptions) try(env *cli.Env, s search.Strategy, goal search.Goal, r
 		row, there := table[c]
 		if there {
 			trials++
-			env.Debugf("trial %d %s: %s", trials, trialLine(row, goal), s.Why())
+			env.Debugf("trial %d %s: %s", trials, trialLine(row, o.goal), s.Why())
 		}
 		s.Tell(c, row, there)
 	}
-	return newFound(o.function, o.search, trials, s.Choice())
+	return newSearchResult(o.function, o.search, trials, s.Choice())
 }
 
 // trialLine tells a trial in short.
@@ -256,8 +253,8 @@ func trialLine(r profile.Row, goal search.Goal) string {
 		number.Plain(r.SMPct), number.Plain(r.Quota), r.Batch, r.ThroughputRPS, r.P95MS, verdict, r.Efficacy())
 }
 
-// found is what search prints. What there is not is null.
-type found struct {
+// searchResult is what search prints. What there is not is null.
+type searchResult struct {
 	Function      string   `json:"function"`
 	Search        string   `json:"search"`
 	Trials        int      `json:"trials"`
@@ -271,8 +268,8 @@ type found struct {
 	Reason        string   `json:"reason"`
 }
 
-func newFound(fn, how string, trials int, c search.Choice) found {
-	f := found{Function: fn, Search: how, Trials: trials, Reason: c.Reason}
+func newSearchResult(fn, how string, trials int, c search.Choice) searchResult {
+	f := searchResult{Function: fn, Search: how, Trials: trials, Reason: c.Reason}
 	if !c.OK {
 		return f
 	}
@@ -282,7 +279,7 @@ func newFound(fn, how string, trials int, c search.Choice) found {
 	return f
 }
 
-func (f found) table() [][]string {
+func (f searchResult) table() [][]string {
 	head := []string{"FUNCTION", "SEARCH", "TRIALS", "SM%", "LIMIT%", "QUOTA", "BATCH", "RPS", "P95 MS", "RPS/GPU"}
 	if f.SMPct == nil {
 		return [][]string{head, {f.Function, f.Search, strconv.Itoa(f.Trials), "-", "-", "-", "-", "-", "-", "-"}}

@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/function"
@@ -24,15 +25,10 @@ const (
 
 // trial measures configurations of one function, each on a new instance.
 type trial struct {
-	machine      machine
-	fn           function.Function
-	gpus         []string
-	share        bool   // others may run on the GPUs
-	model        string // of the GPU, for the row
-	body         []byte
-	load         load.Options
-	startTimeout time.Duration
-	note         func(string) // is told what to know about a row
+	job
+	machine machine
+	fn      function.Function
+	note    func(string) // is told what to know about a row
 }
 
 // stopError says that an instance could not be stopped: it may still use the
@@ -56,7 +52,7 @@ func (t trial) measure(ctx context.Context, c profile.Config) (row profile.Row, 
 	err = t.during(ctx, start{slice: slice}, func(s subject) (err error) {
 		row, err = t.observe(ctx, s, c, begun)
 		if ctx.Err() == nil {
-			err = ended(ctx, s, err)
+			err = checkAlive(ctx, s, err)
 		}
 		if err != nil {
 			row = profile.Row{} // whatever it holds is of no use
@@ -68,7 +64,7 @@ func (t trial) measure(ctx context.Context, c profile.Config) (row profile.Row, 
 
 // during does something with a new instance and stops it.
 func (t trial) during(ctx context.Context, how start, do func(subject) error) (err error) {
-	s, err := t.machine.Start(ctx, t.fn, t.gpus, how)
+	s, err := t.machine.Start(ctx, t.fn, how)
 	if err != nil {
 		return err
 	}
@@ -85,10 +81,10 @@ func (t trial) during(ctx context.Context, how start, do func(subject) error) (e
 	return do(s)
 }
 
-// ended says so when the instance did not live to the end of its trial: that
-// is why its requests failed, and whatever they tell before is not what it
-// sustains.
-func ended(ctx context.Context, s subject, err error) error {
+// checkAlive is the error of a trial: that the instance ended, when it did, for
+// that is why its requests failed, and what it did before is not what it
+// sustains; else err.
+func checkAlive(ctx context.Context, s subject, err error) error {
 	how := s.Ended(ctx)
 	switch {
 	case how == nil:
@@ -116,9 +112,9 @@ func (t trial) observe(ctx context.Context, s subject, c profile.Config, begun t
 	}
 	row.WarmMS = millis(warm)
 	figures := t.machine.Meter()
-	seen := watch(ctx, lookPeriod, func(ctx context.Context) sight {
+	seen := watch(ctx, lookPeriod, func(ctx context.Context) sample {
 		figures.Look()
-		return sight{mem: s.GPUMemMiB(ctx), others: t.machine.Others(ctx)}
+		return sample{mem: s.GPUMemMiB(ctx), others: t.machine.Others(ctx)}
 	})
 	res, err := load.Run(ctx, send, t.load)
 	used, others := split(seen())
@@ -135,7 +131,7 @@ func (t trial) observe(ctx context.Context, s subject, c profile.Config, begun t
 		return row, nothingFinished(res)
 	}
 	for _, text := range slices.Concat(remarks(res), leak(used)) {
-		t.note(cellName(t.fn.Name, c) + ": " + text)
+		t.note(fmt.Sprintf("for %s: %s", point{t.fn.Name, c}, text))
 	}
 	fill(&row, res)
 	row.GPUUtilPct, row.SMOccupancyPct, row.PowerW = round(did.UtilPct, 2), round(did.OccupancyPct, 2), round(did.PowerW, 1)
@@ -252,4 +248,65 @@ func millis(d time.Duration) float64 { return round(float64(d)/float64(time.Mill
 func round(v float64, digits int) float64 {
 	scale := math.Pow10(digits)
 	return math.Round(v*scale) / scale
+}
+
+const (
+	lookPeriod = time.Second // between two looks at the GPU
+	leakLooks  = 6           // looks at the memory that tell a leak
+	leakGrowth = 1.05        // and what it must have grown by
+)
+
+// sample is what was seen of the GPU at one time during a trial.
+type sample struct {
+	mem    float64 // of the instance, in MiB
+	others []string
+}
+
+// split returns the memory seen, look by look, and all others that were seen,
+// sorted.
+func split(seen []sample) (mem []float64, others []string) {
+	for _, s := range seen {
+		mem = append(mem, s.mem)
+		others = append(others, s.others...)
+	}
+	slices.Sort(others)
+	return mem, slices.Compact(others)
+}
+
+// watch looks at something now and then until the returned function is called,
+// which looks once more and returns all that was seen.
+func watch[T any](ctx context.Context, every time.Duration, look func(context.Context) T) (seen func() []T) {
+	watching, cancel := context.WithCancel(ctx)
+	var all []T
+	var looking sync.WaitGroup
+	looking.Go(func() {
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for watching.Err() == nil {
+			all = append(all, look(watching))
+			select {
+			case <-tick.C:
+			case <-watching.Done():
+			}
+		}
+	})
+	return func() []T {
+		cancel()
+		looking.Wait()
+		return append(all, look(ctx))
+	}
+}
+
+// leak says when memory, seen at regular times, only grows, after what the
+// first requests needed.
+func leak(used []float64) []string {
+	if len(used) < leakLooks {
+		return nil
+	}
+	third := len(used) / 3
+	early, middle, last := used[third], used[2*third], used[len(used)-1]
+	if middle <= early || last <= middle || last < leakGrowth*early || !slices.IsSorted(used) {
+		return nil
+	}
+	return []string{fmt.Sprintf("its GPU memory grew from %.0f to %.0f MiB under load and went on growing: it may leak", early, last)}
 }

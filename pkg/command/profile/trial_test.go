@@ -17,11 +17,11 @@ import (
 
 func aTrial(f *fake, fault string) trial {
 	return trial{
-		machine: f, model: "sim", gpus: []string{"sim"}, body: []byte("in"), startTimeout: time.Minute, note: func(string) {},
-		fn: function.Function{Name: "f", GPUMem: gpu.GiB, Env: map[string]string{"FAKE_MS": "4", "FAKE_FAULT": fault}},
-		load: load.Options{
+		job: job{model: "sim", body: []byte("in"), startTimeout: time.Minute, load: load.Options{
 			Spec: load.Spec{Kind: load.Closed, Workers: 8}, Warmup: 2 * time.Second, Duration: 10 * time.Second,
-		},
+		}},
+		machine: f, note: func(string) {},
+		fn: function.Function{Name: "f", GPUMem: gpu.GiB, Env: map[string]string{"FAKE_MS": "4", "FAKE_FAULT": fault}},
 	}
 }
 

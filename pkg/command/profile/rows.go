@@ -1,7 +1,6 @@
 package profile
 
 import (
-	"errors"
 	"fmt"
 	"strconv"
 
@@ -9,73 +8,6 @@ import (
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
-
-// file is where rows are written as they are measured; empty if not to a file.
-func (o *runOptions) file(env *cli.Env) string {
-	if o.resume != "" {
-		return o.resume
-	}
-	if env.Output == "csv" && env.OutFile != "-" {
-		return env.OutFile
-	}
-	return ""
-}
-
-// openOutput opens the journal and returns what it already has of the job.
-func (o *runOptions) openOutput(env *cli.Env, j job, model string) (journal, map[cell]profile.Row, error) {
-	path := o.file(env)
-	for _, file := range []string{path, o.junit, env.OutFile} {
-		if file == "" || file == "-" {
-			continue
-		}
-		if err := creatable(file); err != nil {
-			return nil, nil, err
-		}
-	}
-	switch {
-	case o.resume != "":
-		p, out, err := goOn(path)
-		if err != nil {
-			return nil, nil, err
-		}
-		if p.torn {
-			env.Notef("%s ends in a part of a line: it is dropped", path)
-		}
-		old, err := sift(p.rows, path, j, model)
-		return out, old, err
-	case path != "":
-		return &fileJournal{path: path}, nil, nil
-	case env.Output == "csv":
-		return &stream{out: env.Out}, nil, nil
-	}
-	return discard{}, nil, nil
-}
-
-// sift checks that the rows of an earlier run are of this job's functions and
-// GPU, and keeps those of its configurations.
-func sift(rows []profile.Row, path string, j job, model string) (map[cell]profile.Row, error) {
-	names := map[string]bool{}
-	wanted := map[cell]bool{}
-	for _, fn := range j.functions {
-		names[fn.Name] = true
-		for _, c := range j.space.Configs() {
-			wanted[cell{fn.Name, c}] = true
-		}
-	}
-	old := map[cell]profile.Row{}
-	for _, row := range rows {
-		if !names[row.Function] {
-			return nil, fmt.Errorf("%s:%d: function: %q, expected a function of this run", path, row.Line, row.Function)
-		}
-		if row.GPU != model {
-			return nil, fmt.Errorf("%s:%d: gpu: %q, expected %q, on which this run measures", path, row.Line, row.GPU, model)
-		}
-		if c := (cell{row.Function, row.Config}); wanted[c] {
-			old[c] = row
-		}
-	}
-	return old, nil
-}
 
 // jsonRow is a row under -o json: the columns of the profile by name, without
 // those that were not measured.
@@ -150,21 +82,14 @@ func spread(r profile.Row) string {
 	return text
 }
 
-// hinted is an error with a hint, whose exit status stays its own.
-type hinted struct {
-	error
-	hint string
+// point is a configuration of a function: what one trial measures.
+type point struct {
+	function string
+	config   profile.Config
 }
 
-func (h hinted) Hint() string  { return h.hint }
-func (h hinted) Unwrap() error { return h.error }
+func pointOf(r profile.Row) point { return point{r.Function, r.Config} }
 
-// withHint adds a hint to an error that has none.
-func withHint(err error, hint string) error {
-	var known interface{ Hint() string }
-	var chosen *cli.Error
-	if hint == "" || errors.As(err, &known) || errors.As(err, &chosen) {
-		return err
-	}
-	return hinted{err, hint}
+func (p point) String() string {
+	return fmt.Sprintf("%s at sm_pct %s, quota %s, batch %d", p.function, number.Plain(p.config.SMPct), number.Plain(p.config.Quota), p.config.Batch)
 }

@@ -2,7 +2,6 @@ package profile
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,7 +13,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
-	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
@@ -54,7 +52,7 @@ func TestJournalSurvivesATearAnywhere(t *testing.T) {
 		if err := os.Truncate(path, int64(cut)); err != nil {
 			rt.Fatal(err)
 		}
-		p, err := readPast(path)
+		p, err := readEarlier(path)
 		if err != nil {
 			rt.Fatal(err)
 		}
@@ -97,75 +95,6 @@ func TestJournalThatCannotBeWrittenSaysSo(t *testing.T) {
 	}
 }
 
-func TestModelOfTheDevice(t *testing.T) {
-	dir := t.TempDir()
-	if got := modelAt(dir, 0); got != "" {
-		t.Errorf("without devices: %q", got)
-	}
-	add := func(bus, model string) {
-		path := filepath.Join(dir, bus)
-		if err := os.Mkdir(path, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(path, "information"), []byte("Model: \t\t "+model+"\nIRQ: 7\n"), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	add("0000:01:00.0", "NVIDIA H200")
-	add("0000:02:00.0", "NVIDIA H200")
-	if got := modelAt(dir, 1); got != "NVIDIA H200" {
-		t.Errorf("two alike: %q", got)
-	}
-	if got := modelAt(dir, 2); got != "" {
-		t.Errorf("a device that is not there: %q", got)
-	}
-	add("0000:03:00.0", "NVIDIA L4")
-	if got := modelAt(dir, 0); got != "" {
-		t.Errorf("different ones: %q", got)
-	}
-}
-
-func TestGPUNames(t *testing.T) {
-	for _, tc := range []struct {
-		first string
-		n     int
-		want  []string
-	}{
-		{"sim", 1, []string{"sim"}}, {"sim", 0, []string{"sim"}}, {"sim", 3, []string{"sim", "sim:1", "sim:2"}},
-		{"sim:2", 2, []string{"sim:2", "sim:3"}}, {"4", 2, []string{"4", "5"}},
-	} {
-		if got := gpuNames(tc.first, tc.n); !slices.Equal(got, tc.want) {
-			t.Errorf("%d from %s: %v", tc.n, tc.first, got)
-		}
-	}
-}
-
-func TestLanes(t *testing.T) {
-	pair := []function.Function{{Name: "a", GPUs: 1}, {Name: "b", GPUs: 2}}
-	for _, tc := range []struct {
-		list string
-		fns  []function.Function
-		want string
-	}{
-		{"0", nil, "[[0]]"},
-		{"sim:1", pair, "[[sim:1 sim:2]]"},
-		{"0, 2", pair[:1], "[[0] [2]]"},
-		{"0,1,2,3", pair, "[[0 1] [2 3]]"},
-		{"0,1,2", pair, "--gpu 0,1,2: 3 GPUs, expected a multiple of the 2 that an instance spans"},
-		{"0,00", nil, "--gpu 0,00: 0 is given twice"},
-		{"0,,1", nil, "--gpu: "},
-	} {
-		got, err := lanes(tc.list, tc.fns)
-		text := fmt.Sprint(got)
-		if err != nil {
-			text = err.Error()
-		}
-		if !strings.HasPrefix(text, tc.want) {
-			t.Errorf("%s: %s, want %s", tc.list, text, tc.want)
-		}
-	}
-}
-
 // A pipe or a device is refused unread: it may have no end.
 func TestResumeOfNoFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pipe")
@@ -173,7 +102,7 @@ func TestResumeOfNoFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused := make(chan error, 1)
-	go func() { _, err := readPast(path); refused <- err }()
+	go func() { _, err := readEarlier(path); refused <- err }()
 	select {
 	case err := <-refused:
 		if err == nil || !strings.Contains(err.Error(), "is not a regular file") {
@@ -195,7 +124,7 @@ func TestResumeWithMarkAndCRLF(t *testing.T) {
 	if err := os.WriteFile(path, []byte("\uFEFF"+strings.ReplaceAll(string(text), "\n", "\r\n")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p, err := readPast(path)
+	p, err := readEarlier(path)
 	if err != nil || len(p.rows) != 1 || !p.same {
 		t.Fatalf("%+v, %v", p, err)
 	}
@@ -206,5 +135,54 @@ func TestResumeWithMarkAndCRLF(t *testing.T) {
 	}
 	if rows, err := cli.Load(&cli.Env{}, path, profile.Read); err != nil || len(rows) != 2 || rows[1].SMPct != 20 {
 		t.Errorf("%+v, %v", rows, err)
+	}
+}
+
+// Of two runs that go on with one file, or begin it, one is refused: neither
+// would see the rows of the other.
+func TestResultsAreOneRunsAtATime(t *testing.T) {
+	for name, before := range map[string]string{
+		"new": "", "whole": strings.Join(profile.Header(), ",") + "\n",
+		"other columns": "function,sm_pct,quota,throughput_rps,p95_ms\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "p.csv")
+			if before != "" {
+				if err := os.WriteFile(path, []byte(before), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			row := profile.Row{Function: "f", GPU: "sim", Config: profile.Config{SMPct: 10, Quota: 1, Batch: 1}, ThroughputRPS: 5, P95MS: 9, Samples: 10, TrialS: 1}
+			_, first, err := resume(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, early, refused := resume(path)
+			if err := first.Append(row); err != nil {
+				t.Fatal(err)
+			}
+			if refused == nil {
+				refused = early.Append(row)
+				_ = early.Close()
+			}
+			_, _, late := resume(path)
+			for when, err := range map[string]error{"before a row": refused, "after it": late} {
+				var e *cli.Error
+				if !errors.As(err, &e) || e.Exit != cli.ExitLocked || !strings.Contains(err.Error(), path) {
+					t.Errorf("the second, %s: %v", when, err)
+				}
+			}
+			if err := first.Close(); err != nil {
+				t.Fatal(err)
+			}
+			p, again, err := resume(path)
+			if err != nil || len(p.rows) != 1 {
+				t.Fatalf("%+v, %v; want the row of the first", p, err)
+			}
+			_ = again.Close()
+			if left, err := os.ReadDir(filepath.Dir(path)); err != nil || len(left) != 1 {
+				t.Errorf("left: %v, %v", left, err)
+			}
+		})
 	}
 }

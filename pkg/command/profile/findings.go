@@ -1,0 +1,234 @@
+package profile
+
+import (
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gfaas/gfaas/pkg/command/cli"
+)
+
+// finding is the verdict on one thing that a run is judged by.
+type finding struct {
+	about   string // a trial, or the flag that asks
+	name    string // what is asked
+	verdict verdict
+	text    string // what is wrong; empty when passed
+}
+
+type verdict int
+
+const (
+	passed  verdict = iota
+	tripped         // the answer is no
+	unknown         // it cannot be judged
+	failed          // it could not be measured
+)
+
+// What findings are about.
+const (
+	aboutTrials   = "trial"
+	aboutGates    = "--fail-if"
+	aboutBaseline = "--baseline"
+	aboutSearch   = "--search"
+)
+
+// failure is a configuration that could not be measured.
+type failure struct {
+	at  point
+	err error
+}
+
+// findings are what the run is judged by, in a fixed order.
+func (r *runner) findings() []finding {
+	return slices.Concat(r.trials(), r.gates(), r.compare(), r.searches())
+}
+
+func (r *runner) trials() (out []finding) {
+	for _, row := range r.rows {
+		out = append(out, finding{about: aboutTrials, name: pointOf(row).String()})
+	}
+	for _, f := range r.failures {
+		out = append(out, finding{aboutTrials, f.at.String(), failed, f.err.Error()})
+	}
+	return out
+}
+
+// gates judges every row by every gate. A gate for a configuration that was
+// not measured cannot be judged.
+func (r *runner) gates() (out []finding) {
+	for _, g := range r.job.gates {
+		matched := false
+		for _, row := range r.rows {
+			if !g.matches(row.Function, row.Config) {
+				continue
+			}
+			matched = true
+			one := finding{about: aboutGates, name: g.String() + " for " + pointOf(row).String()}
+			if trip, miss := g.judge(row); trip != "" {
+				one.verdict, one.text = tripped, trip
+			} else if miss != "" {
+				one.verdict, one.text = unknown, miss
+			}
+			out = append(out, one)
+		}
+		if !matched {
+			out = append(out, finding{aboutGates, g.String(), unknown, fmt.Sprintf("%s: no such configuration was measured", g)})
+		}
+	}
+	return out
+}
+
+// compare judges every row by the baseline.
+func (r *runner) compare() (out []finding) {
+	if r.job.baseline == nil {
+		return nil
+	}
+	for _, row := range r.rows {
+		out = append(out, r.job.baseline.judge(row)...)
+	}
+	if len(out) == 0 {
+		out = append(out, finding{aboutBaseline, r.job.baseline.path, unknown, "it has none of the configurations that were measured"})
+	}
+	return out
+}
+
+// searches tells of the searches for one configuration.
+func (r *runner) searches() (out []finding) {
+	for _, o := range r.selections {
+		if !r.choosing() || o.function.Name == "" { // not searched to the end
+			continue
+		}
+		one := finding{about: aboutSearch, name: o.function.Name}
+		if !o.choice.OK {
+			one.verdict, one.text = tripped, o.function.Name+": "+o.choice.Reason
+		}
+		out = append(out, one)
+	}
+	return out
+}
+
+// texts are those of the findings about one thing with that verdict.
+func texts(all []finding, about string, want verdict) (out []string) {
+	for _, f := range all {
+		if f.about == about && f.verdict == want {
+			out = append(out, f.text)
+		}
+	}
+	return out
+}
+
+// judge turns the findings into an error. That something could not be measured
+// outweighs that something could not be judged, and both the answer no: a run
+// of which a part is missing has no answer.
+func (r *runner) judge(env *cli.Env, all []finding, again string) error {
+	formats := map[verdict]string{
+		unknown: "%s cannot be judged:\n  %s",
+		tripped: "%s tripped:\n  %s",
+	}
+	messages := map[verdict][]string{}
+	for _, v := range []verdict{unknown, tripped} {
+		for _, about := range []string{aboutGates, aboutBaseline, aboutSearch} {
+			lines := texts(all, about, v)
+			switch {
+			case len(lines) == 0:
+			case about == aboutSearch:
+				messages[v] = append(messages[v], strings.Join(lines, "\n"))
+			default:
+				messages[v] = append(messages[v], fmt.Sprintf(formats[v], about, strings.Join(lines, "\n  ")))
+			}
+		}
+	}
+	lines := slices.Concat(messages[unknown], messages[tripped])
+	switch {
+	case len(r.failures) > 0:
+		for _, text := range lines {
+			env.Notef("%s", text)
+		}
+		return cli.Fail(cli.ExitFailure, again, fmt.Errorf("%d of %d configurations could not be measured",
+			len(r.failures), len(r.rows)+len(r.failures)))
+	case len(messages[unknown]) > 0:
+		return errors.New(strings.Join(lines, "\n"))
+	case len(lines) > 0:
+		return cli.Fail(cli.ExitNo, "", errors.New(strings.Join(lines, "\n")))
+	}
+	return nil
+}
+
+// junitSuites and below are the JUnit XML that CI systems read.
+type junitSuites struct {
+	XMLName  xml.Name     `xml:"testsuites"`
+	Name     string       `xml:"name,attr"`
+	Tests    int          `xml:"tests,attr"`
+	Failures int          `xml:"failures,attr"`
+	Errors   int          `xml:"errors,attr"`
+	Suites   []junitSuite `xml:"testsuite"`
+}
+
+type junitSuite struct {
+	Name     string      `xml:"name,attr"`
+	Tests    int         `xml:"tests,attr"`
+	Failures int         `xml:"failures,attr"`
+	Errors   int         `xml:"errors,attr"`
+	Cases    []junitCase `xml:"testcase"`
+}
+
+type junitCase struct {
+	Class   string     `xml:"classname,attr"`
+	Name    string     `xml:"name,attr"`
+	Failure *junitText `xml:"failure,omitempty"`
+	Error   *junitText `xml:"error,omitempty"`
+}
+
+type junitText struct {
+	Message string `xml:"message,attr"`
+	Text    string `xml:",chardata"`
+}
+
+// junit is the findings as JUnit XML: a suite for each thing they are about. A
+// tripped finding is a failure, one without an answer an error. With ended the
+// run stopped early, which is an error too.
+func junit(all []finding, ended error) ([]byte, error) {
+	if ended != nil {
+		all = append(all, finding{aboutTrials, "the whole run", failed, ended.Error()})
+	}
+	out := junitSuites{Name: "gfaas-profile"}
+	for _, about := range []string{aboutTrials, aboutGates, aboutBaseline, aboutSearch} {
+		s := junitSuite{Name: strings.TrimPrefix(about, "--")}
+		for _, f := range all {
+			if f.about != about {
+				continue
+			}
+			c := junitCase{Class: "gfaas-profile." + s.Name, Name: f.name}
+			first, _, _ := strings.Cut(f.text, "\n")
+			switch f.verdict {
+			case tripped:
+				c.Failure = &junitText{first, f.text}
+				s.Failures++
+			case unknown, failed:
+				c.Error = &junitText{first, f.text}
+				s.Errors++
+			}
+			s.Cases = append(s.Cases, c)
+		}
+		s.Tests = len(s.Cases)
+		if s.Tests == 0 {
+			continue
+		}
+		out.Tests, out.Failures, out.Errors = out.Tests+s.Tests, out.Failures+s.Failures, out.Errors+s.Errors
+		out.Suites = append(out.Suites, s)
+	}
+	text, err := xml.MarshalIndent(out, "", "  ")
+	return append([]byte(xml.Header), append(text, '\n')...), err
+}
+
+// writeJUnit writes the findings to a file, whole or not at all.
+func writeJUnit(env *cli.Env, path string, all []finding, ended error) error {
+	text, err := junit(all, ended)
+	if err != nil {
+		return err
+	}
+	return env.WriteTo(path, text)
+}

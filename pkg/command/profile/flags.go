@@ -1,0 +1,107 @@
+package profile
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/number"
+)
+
+// list is a flag that takes numbers separated by commas. Given again, it is
+// set anew.
+type list[T int | float64] struct {
+	values *[]T
+	parse  func(string) (T, error)
+	show   func(T) string
+}
+
+func floats(values *[]float64, standard ...float64) *list[float64] {
+	*values = standard
+	return &list[float64]{values, func(s string) (float64, error) { return strconv.ParseFloat(s, 64) }, number.Plain}
+}
+
+func ints(values *[]int, standard ...int) *list[int] {
+	*values = standard
+	return &list[int]{values, strconv.Atoi, strconv.Itoa}
+}
+
+// Set reads 6,12,24.
+func (l *list[T]) Set(text string) error {
+	*l.values = nil
+	if strings.TrimSpace(text) == "" {
+		return nil
+	}
+	for field := range strings.SplitSeq(text, ",") {
+		v, err := l.parse(strings.TrimSpace(field))
+		if err != nil {
+			return fmt.Errorf("%q is not such a number", field)
+		}
+		*l.values = append(*l.values, v)
+	}
+	return nil
+}
+
+// String prints the numbers as Set reads them.
+func (l *list[T]) String() string {
+	if l.values == nil {
+		return ""
+	}
+	texts := make([]string, len(*l.values))
+	for i, v := range *l.values {
+		texts[i] = l.show(v)
+	}
+	return strings.Join(texts, ",")
+}
+
+// Type is how the help calls the value.
+func (l *list[T]) Type() string { return "list" }
+
+// checkList checks the values of a flag that takes a list.
+func checkList[T int | float64](flag string, values []T, show func(T) string, ok func(T) bool, want string) error {
+	if len(values) == 0 {
+		return cli.Usagef("--%s is empty: expected %s", flag, want)
+	}
+	for i, v := range values {
+		if !ok(v) {
+			return cli.Usagef("--%s %s: expected %s", flag, show(v), want)
+		}
+		if slices.Contains(values[:i], v) {
+			return cli.Usagef("--%s %s is given twice: expected each only once", flag, show(v))
+		}
+	}
+	return nil
+}
+
+// maxBatch is the largest batch size that a profile may hold.
+const maxBatch = 1 << 20
+
+// percentage is a flag that takes a percentage, with or without its sign, and
+// keeps it as a fraction.
+type percentage struct {
+	value *float64
+	set   *bool
+}
+
+func (p percentage) Set(text string) error {
+	v, err := strconv.ParseFloat(strings.TrimSuffix(text, "%"), 64)
+	if err != nil || !(v >= 0 && v <= 1000) {
+		return fmt.Errorf("expected a percentage from 0 to 1000, like 5%%")
+	}
+	*p.value, *p.set = v/100, true
+	return nil
+}
+
+func (p percentage) String() string {
+	if p.value == nil {
+		return ""
+	}
+	return percent(*p.value) + "%"
+}
+
+func (p percentage) Type() string { return "percentage" }
+
+// percent prints a fraction as a percentage, with three digits.
+func percent(v float64) string { return number.Significant(100*v, 3) }
