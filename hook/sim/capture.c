@@ -1,18 +1,112 @@
-/* capture.c: what capturing streams do with what is put into them. A stream in
- * capture carries the set of nodes that the next one will depend on; an event
+/* capture.c: stream capture.
+ *
+ * What goes into a capturing stream becomes nodes of a graph instead of work. The
+ * stream carries the set of nodes that the next one will depend on; an event
  * recorded there carries a copy of it, and a stream that waits for that event joins
- * the capture. */
+ * the capture.
+ *
+ * Who does meanwhile what a capture cannot see is told so, and the captures
+ * concerned are invalid from then on: they yield no graph. */
 #include "capture.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- what may not be done while a stream captures ---- */
+
+static __thread CUstreamCaptureMode own_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+
+static const void *capture_thread(void)
+{
+    return &own_mode;
+}
+
+CUresult sim_cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
+{
+    if (!mode || (unsigned)*mode > CU_STREAM_CAPTURE_MODE_RELAXED)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUstreamCaptureMode old = own_mode;
+    own_mode = *mode;
+    *mode = old;
+    return CUDA_SUCCESS;
+}
+
+/* A thread is held to the captures it began itself, and in global mode to those of
+ * others in global mode. */
+static bool forbids(const struct capture *c)
+{
+    if (c->owner == capture_thread())
+        return c->mode != CU_STREAM_CAPTURE_MODE_RELAXED;
+    return own_mode == CU_STREAM_CAPTURE_MODE_GLOBAL && c->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+}
+
+CUresult capture_unsafe(void)
+{
+    CUresult r = CUDA_SUCCESS;
+    if (own_mode == CU_STREAM_CAPTURE_MODE_RELAXED)
+        return r;
+    for (struct capture *c = g_captures; c; c = c->next)
+        if (forbids(c)) {
+            c->invalid = true;
+            r = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        }
+    return r;
+}
+
+/* A captured event was asked how far it is. */
+void capture_invalidate(uint64_t id)
+{
+    for (struct capture *c = g_captures; c; c = c->next)
+        if (c->id == id)
+            c->invalid = true;
+}
+
+/* Whether one of the context's capturing streams is of a kind. */
+static bool concerns(const struct capture *c, const struct ctx *ctx, bool blocking)
+{
+    for (const struct stream *s = c->streams; s; s = s->captured_next)
+        if (s->ctx == ctx && (!blocking || stream_blocking(s)))
+            return true;
+    return false;
+}
+
+static bool capture_blocks_legacy(const struct ctx *ctx)
+{
+    for (const struct capture *c = g_captures; c; c = c->next)
+        if (concerns(c, ctx, true))
+            return true;
+    return false;
+}
+
+static CUresult invalidate_all(struct ctx *ctx, bool blocking, CUresult why)
+{
+    CUresult r = CUDA_SUCCESS;
+    for (struct capture *c = g_captures; c; c = c->next)
+        if (concerns(c, ctx, blocking)) {
+            c->invalid = true;
+            r = why;
+        }
+    return r;
+}
+
+CUresult capture_legacy(struct ctx *ctx)
+{
+    return invalidate_all(ctx, true, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+}
+
+CUresult capture_sync(struct ctx *ctx)
+{
+    return invalidate_all(ctx, false, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+}
+
+/* ---- what is put into capturing streams ---- */
 
 static CUresult state_of(const struct stream *s)
 {
     return s->capture->invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
 }
 
-static CUresult spoil(struct capture *c, CUresult why)
+static CUresult invalidate(struct capture *c, CUresult why)
 {
     c->invalid = true;
     return why;
@@ -33,7 +127,7 @@ void captured_free(struct captured *c)
     free(c);
 }
 
-bool deps_add(struct deps *d, struct node *n, const CUgraphEdgeData *data)
+static bool deps_add(struct deps *d, struct node *n, const CUgraphEdgeData *data)
 {
     for (size_t i = 0; i < d->n; i++)
         if (d->v[i] == n)
@@ -62,7 +156,7 @@ static bool deps_merge(struct deps *to, const struct deps *from)
 }
 
 /* Takes a stream into a capture, with nothing to depend on yet. */
-bool capture_join(struct capture *c, struct stream *s)
+static bool capture_join(struct capture *c, struct stream *s)
 {
     struct deps *d = calloc(1, sizeof *d);
     if (!d)
@@ -83,7 +177,7 @@ static void release(struct stream *s)
 }
 
 /* Takes all streams out of the capture. The graph stays. */
-void capture_end(struct capture *c)
+static void capture_end(struct capture *c)
 {
     while (c->streams) {
         struct stream *s = c->streams;
@@ -98,7 +192,7 @@ void capture_end(struct capture *c)
     free(c);
 }
 
-/* A stream that is destroyed in mid-capture spoils it; if the capture began there
+/* A stream that is destroyed in mid-capture invalidates it; if the capture began there
  * nobody can end it any more. */
 void capture_leave(struct stream *s)
 {
@@ -123,10 +217,11 @@ void capture_leave(struct stream *s)
 CUresult capture_refuse(struct stream *s)
 {
     CUresult r = state_of(s);
-    return r != CUDA_SUCCESS ? r : spoil(s->capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    return r != CUDA_SUCCESS ? r : invalidate(s->capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 }
 
-CUresult capture_work(struct stream *s, struct work *w)
+/* Adds a node to a stream's capture. Takes w over. */
+static CUresult capture_work(struct stream *s, struct work *w)
 {
     CUresult r = state_of(s);
     struct deps *d = s->deps;
@@ -142,7 +237,7 @@ CUresult capture_work(struct stream *s, struct work *w)
         d->n = 0;
         ok = deps_add(d, n, NULL);
     }
-    return ok ? CUDA_SUCCESS : spoil(s->capture, CUDA_ERROR_OUT_OF_MEMORY);
+    return ok ? CUDA_SUCCESS : invalidate(s->capture, CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 /* An error in what is to be captured is the call's own and leaves the capture as it
@@ -241,18 +336,18 @@ static CUresult fork_join(struct stream *s, const struct captured *e)
 {
     struct capture *c = find(e->id);
     if (!c) /* it is over: nothing will ever happen to that event */
-        return s->capture ? spoil(s->capture, CUDA_ERROR_STREAM_CAPTURE_ISOLATION) : CUDA_ERROR_CAPTURED_EVENT;
+        return s->capture ? invalidate(s->capture, CUDA_ERROR_STREAM_CAPTURE_ISOLATION) : CUDA_ERROR_CAPTURED_EVENT;
     if (s->capture && s->capture != c) {
-        spoil(c, CUDA_ERROR_STREAM_CAPTURE_MERGE);
-        return spoil(s->capture, CUDA_ERROR_STREAM_CAPTURE_MERGE);
+        invalidate(c, CUDA_ERROR_STREAM_CAPTURE_MERGE);
+        return invalidate(s->capture, CUDA_ERROR_STREAM_CAPTURE_MERGE);
     }
     if (c->invalid)
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     if (s->kind == S_LEGACY)
-        return spoil(c, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+        return invalidate(c, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
     if (!s->capture && !capture_join(c, s))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    return deps_merge(s->deps, &e->deps) ? CUDA_SUCCESS : spoil(c, CUDA_ERROR_OUT_OF_MEMORY);
+    return deps_merge(s->deps, &e->deps) ? CUDA_SUCCESS : invalidate(c, CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 CUresult capture_wait(struct stream *s, struct event *e, bool external)
@@ -265,7 +360,7 @@ CUresult capture_wait(struct stream *s, struct event *e, bool external)
         return add(s, &w, work_event(&w, CU_GRAPH_NODE_TYPE_WAIT_EVENT, (CUevent)e));
     if (e->captured)
         return fork_join(s, e->captured);
-    return spoil(s->capture, CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
+    return invalidate(s->capture, CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
 }
 
 /* ---- graphs ---- */
@@ -302,4 +397,236 @@ CUresult capture_graph(struct stream *s, const struct exec *e)
         return capture_refuse(s);
     w.u.child = unfold(e->plan);
     return w.u.child ? capture_work(s, &w) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* ---- beginning a capture, ending it, looking into it ---- */
+
+struct capture *g_captures;
+static uint64_t last_id;
+
+static bool join_at(struct stream *s, const CUgraphNode *deps, const CUgraphEdgeData *data, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!deps_add(s->deps, (struct node *)deps[i], data ? &data[i] : NULL))
+            return false;
+    return true;
+}
+
+/* Begins a capture into a graph, or into one of its own if g is NULL. */
+static CUresult start_capture(struct stream *s, struct graph *g, CUstreamCaptureMode mode)
+{
+    struct capture *c = calloc(1, sizeof *c);
+    if (c)
+        c->graph = g ? g : graph_new();
+    if (!c || !c->graph || !capture_join(c, s)) {
+        if (c && c->graph && !g)
+            graph_free(c->graph);
+        free(c);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    c->borrowed = g != NULL;
+    c->graph->capture = c;
+    c->id = ++last_id;
+    c->owner = capture_thread();
+    c->mode = mode;
+    c->origin = s;
+    c->prev = &g_captures;
+    c->next = g_captures;
+    if (c->next)
+        c->next->prev = &c->next;
+    g_captures = c;
+    return CUDA_SUCCESS;
+}
+
+static CUresult can_start(const struct stream *s, CUstreamCaptureMode mode)
+{
+    if ((unsigned)mode > CU_STREAM_CAPTURE_MODE_RELAXED)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (s->kind == S_LEGACY)
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    return s->capture ? CUDA_ERROR_ILLEGAL_STATE : CUDA_SUCCESS;
+}
+
+CUresult sim_cuStreamBeginCapture_v2(struct ctx *c, CUstream hStream, CUstreamCaptureMode mode)
+{
+    CUresult r;
+    struct stream *s = stream_find(c, hStream, &r);
+    if (!s)
+        return r;
+    r = can_start(s, mode);
+    return r != CUDA_SUCCESS ? r : start_capture(s, NULL, mode);
+}
+
+CUresult sim_cuStreamBeginCapture(struct ctx *c, CUstream hStream)
+{
+    return sim_cuStreamBeginCapture_v2(c, hStream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+}
+
+CUresult sim_cuStreamBeginCaptureToGraph(struct ctx *c, CUstream hStream, CUgraph hGraph,
+                                         const CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData,
+                                         size_t numDependencies, CUstreamCaptureMode mode)
+{
+    struct graph *g = (struct graph *)hGraph;
+    CUresult r;
+    struct stream *s = stream_find(c, hStream, &r);
+    if (!s)
+        return r;
+    if (!graph_is(g) || g->capture || !edges_valid(g, dependencies, numDependencies))
+        return CUDA_ERROR_INVALID_VALUE;
+    r = can_start(s, mode);
+    if (r == CUDA_SUCCESS)
+        r = start_capture(s, g, mode);
+    if (r == CUDA_SUCCESS && !join_at(s, dependencies, dependencyData, numDependencies)) {
+        capture_end(s->capture);
+        r = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return r;
+}
+
+/* Marks all that a stream's next node would come after. */
+static void mark(const struct deps *d, struct node **stack)
+{
+    size_t depth = 0;
+    for (size_t i = 0; i < d->n; i++)
+        if (!d->v[i]->mark) {
+            d->v[i]->mark = 1;
+            stack[depth++] = d->v[i];
+        }
+    while (depth) {
+        const struct node *n = stack[--depth];
+        for (size_t i = 0; i < n->in.n; i++) {
+            struct node *m = n->in.v[i].node;
+            if (!m->mark) {
+                m->mark = 1;
+                stack[depth++] = m;
+            }
+        }
+    }
+}
+
+/* Whether all that was captured in other streams leads back to the first. */
+static bool joined(const struct capture *c)
+{
+    struct graph *g = c->graph;
+    struct node **stack = malloc((g->n + 1) * sizeof *stack);
+    bool ok = stack != NULL;
+    for (size_t i = 0; i < g->n; i++)
+        g->nodes[i]->mark = 0;
+    if (ok)
+        mark(c->origin->deps, stack);
+    for (const struct stream *s = c->streams; ok && s; s = s->captured_next)
+        for (size_t i = 0; ok && i < s->deps->n; i++)
+            ok = s->deps->v[i]->mark;
+    free(stack);
+    return ok;
+}
+
+static CUresult end_capture(struct stream *s, CUgraph *out)
+{
+    struct capture *c = s->capture;
+    if (!c)
+        return CUDA_ERROR_ILLEGAL_STATE;
+    if (c->origin != s)
+        return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
+    if (c->mode != CU_STREAM_CAPTURE_MODE_RELAXED && c->owner != capture_thread())
+        return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+    CUresult r = c->invalid   ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+                 : !joined(c) ? CUDA_ERROR_STREAM_CAPTURE_UNJOINED
+                              : CUDA_SUCCESS;
+    struct graph *g = c->graph;
+    bool borrowed = c->borrowed;
+    capture_end(c);
+    if (r == CUDA_SUCCESS)
+        *out = (CUgraph)g;
+    else if (!borrowed)
+        graph_free(g);
+    return r;
+}
+
+CUresult sim_cuStreamEndCapture(struct ctx *c, CUstream hStream, CUgraph *phGraph)
+{
+    CUresult r;
+    struct stream *s = stream_find(c, hStream, &r);
+    if (!s)
+        return r;
+    if (!phGraph)
+        return CUDA_ERROR_INVALID_VALUE;
+    *phGraph = NULL;
+    return end_capture(s, phGraph);
+}
+
+CUresult sim_cuStreamIsCapturing(struct ctx *c, CUstream hStream, CUstreamCaptureStatus *captureStatus)
+{
+    return sim_cuStreamGetCaptureInfo(c, hStream, captureStatus, NULL);
+}
+
+CUresult sim_cuStreamGetCaptureInfo_v3(struct ctx *c, CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
+                                       cuuint64_t *id_out, CUgraph *graph_out, const CUgraphNode **dependencies_out,
+                                       const CUgraphEdgeData **edgeData_out, size_t *numDependencies_out)
+{
+    CUresult r;
+    struct stream *s = stream_find(c, hStream, &r);
+    if (!s)
+        return r;
+    if (!captureStatus_out)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (s->kind == S_LEGACY && capture_blocks_legacy(s->ctx))
+        return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    const struct capture *capture = s->capture;
+    *captureStatus_out = !capture           ? CU_STREAM_CAPTURE_STATUS_NONE
+                         : capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
+                                            : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    if (!capture || capture->invalid)
+        return CUDA_SUCCESS;
+    if (id_out)
+        *id_out = capture->id;
+    if (graph_out)
+        *graph_out = (CUgraph)capture->graph;
+    if (dependencies_out)
+        *dependencies_out = (const CUgraphNode *)(const void *)s->deps->v;
+    if (edgeData_out)
+        *edgeData_out = s->deps->data;
+    if (numDependencies_out)
+        *numDependencies_out = s->deps->n;
+    return CUDA_SUCCESS;
+}
+
+CUresult sim_cuStreamGetCaptureInfo_v2(struct ctx *c, CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
+                                       cuuint64_t *id_out, CUgraph *graph_out, const CUgraphNode **dependencies_out,
+                                       size_t *numDependencies_out)
+{
+    return sim_cuStreamGetCaptureInfo_v3(c, hStream, captureStatus_out, id_out, graph_out, dependencies_out, NULL,
+                                     numDependencies_out);
+}
+
+CUresult sim_cuStreamGetCaptureInfo(struct ctx *c, CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
+                                    cuuint64_t *id_out)
+{
+    return sim_cuStreamGetCaptureInfo_v3(c, hStream, captureStatus_out, id_out, NULL, NULL, NULL, NULL);
+}
+
+CUresult sim_cuStreamUpdateCaptureDependencies_v2(struct ctx *c, CUstream hStream, CUgraphNode *dependencies,
+                                                  const CUgraphEdgeData *dependencyData, size_t numDependencies,
+                                                  unsigned int flags)
+{
+    CUresult r;
+    struct stream *s = stream_find(c, hStream, &r);
+    if (!s)
+        return r;
+    if (!s->capture)
+        return CUDA_ERROR_ILLEGAL_STATE;
+    if (s->capture->invalid)
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    if (flags > CU_STREAM_SET_CAPTURE_DEPENDENCIES ||
+        !edges_valid(s->capture->graph, dependencies, numDependencies))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES)
+        s->deps->n = 0;
+    return join_at(s, dependencies, dependencyData, numDependencies) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult sim_cuStreamUpdateCaptureDependencies(struct ctx *c, CUstream hStream, CUgraphNode *dependencies,
+                                               size_t numDependencies, unsigned int flags)
+{
+    return sim_cuStreamUpdateCaptureDependencies_v2(c, hStream, dependencies, NULL, numDependencies, flags);
 }

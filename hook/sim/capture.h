@@ -1,6 +1,5 @@
 /* capture.h: stream capture. What goes into a capturing stream becomes nodes of a
- * graph instead of work (capture.c); see also capture_rules.c for what other calls
- * may not do meanwhile. */
+ * graph instead of work, and other calls are refused meanwhile; see capture.c. */
 #ifndef GFAAS_SIM_CAPTURE_H
 #define GFAAS_SIM_CAPTURE_H
 
@@ -29,12 +28,9 @@ struct captured {
     uint64_t id; /* of the capture */
     struct deps deps;
 };
-bool deps_add(struct deps *d, struct node *n, const CUgraphEdgeData *data);
-bool capture_join(struct capture *c, struct stream *s);
 void captured_free(struct captured *c);
 
-/* Adds what a call would have put into a capturing stream. Takes w over. */
-CUresult capture_work(struct stream *s, struct work *w);
+/* Each adds what a call would have put into a capturing stream. */
 CUresult capture_kernel(struct stream *s, const struct launch *l);
 CUresult capture_copy(struct stream *s, const CUDA_MEMCPY3D *p);
 CUresult capture_set(struct stream *s, const CUDA_MEMSET_NODE_PARAMS *p);
@@ -46,15 +42,12 @@ CUresult capture_record(struct stream *s, struct event *e, bool external);
 CUresult capture_wait(struct stream *s, struct event *e, bool external);
 CUresult capture_refuse(struct stream *s); /* what cannot be captured */
 void capture_leave(struct stream *s); /* the stream goes */
-void capture_end(struct capture *c);
 
 /* May the calling thread do what a capture cannot see? If not, the captures that
  * forbid it are invalid from now on. */
 CUresult capture_unsafe(void);
-void capture_spoil(uint64_t id);
+void capture_invalidate(uint64_t id);
 CUresult capture_legacy(struct ctx *c); /* use the legacy stream */
 CUresult capture_sync(struct ctx *c);   /* wait for the whole context */
-bool capture_blocks_legacy(const struct ctx *c);
-const void *capture_thread(void);
 
 #endif

@@ -1,5 +1,6 @@
-/* context.c: contexts, created and primary. Programs hold pointers to struct ctx
- * in many places, so a destroyed one is emptied, marked and kept. */
+/* context.c: contexts, created and primary, which of them a thread works in, and
+ * their settings. Programs hold pointers to struct ctx in many places, so a
+ * destroyed one is emptied, marked and kept. */
 #include "capture.h"
 #include "pool.h"
 
@@ -22,7 +23,7 @@ static void set_defaults(struct ctx *c)
 
 /* The first context of a process on a device takes memory there that no
  * allocation shows, as contexts do. */
-static bool settle_in(struct device *d)
+static bool count_in(struct device *d)
 {
     if (!d->contexts && g_config.context && !shared_mem_take(d, g_config.context))
         return false;
@@ -30,7 +31,7 @@ static bool settle_in(struct device *d)
     return true;
 }
 
-static void move_out(struct device *d)
+static void count_out(struct device *d)
 {
     if (--d->contexts)
         return;
@@ -40,18 +41,18 @@ static void move_out(struct device *d)
 }
 
 /* Gives a context, new or the primary one coming back, what it needs to work. */
-static CUresult fill(struct ctx *c)
+static CUresult set_up(struct ctx *c)
 {
     CUresult r = shared_join(c->dev);
     if (r != CUDA_SUCCESS)
         return r;
-    if (!settle_in(c->dev))
+    if (!count_in(c->dev))
         return CUDA_ERROR_OUT_OF_MEMORY;
     set_defaults(c);
     c->error = CUDA_SUCCESS;
     c->legacy = stream_new(c, S_LEGACY, 0, 0);
     if (!c->legacy || !handle_add(c, H_CTX)) {
-        move_out(c->dev);
+        count_out(c->dev);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     c->id = ++last_id;
@@ -76,7 +77,7 @@ static struct ctx *ctx_new(int ordinal, unsigned flags)
 }
 
 /* Waits for the context's work and takes away all that belongs to it. */
-static void empty(struct ctx *c)
+static void tear_down(struct ctx *c)
 {
     if (!c->created)
         return;
@@ -101,7 +102,7 @@ static void empty(struct ctx *c)
             stream_drop(s);
     }
     c->legacy = NULL;
-    move_out(c->dev);
+    count_out(c->dev);
 }
 
 static bool bad_flags(unsigned flags)
@@ -117,13 +118,13 @@ static CUresult create(CUcontext *pctx, unsigned flags, CUdevice dev)
     if (!device_of(dev))
         return CUDA_ERROR_INVALID_DEVICE;
     struct ctx *c = ctx_new(dev, flags);
-    CUresult r = c ? fill(c) : CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult r = c ? set_up(c) : CUDA_ERROR_OUT_OF_MEMORY;
     if (r == CUDA_SUCCESS && !thread_push(c))
         r = CUDA_ERROR_OUT_OF_MEMORY;
     if (r == CUDA_SUCCESS)
         *pctx = (CUcontext)c;
     else if (c)
-        empty(c);
+        tear_down(c);
     return r;
 }
 
@@ -159,7 +160,7 @@ CUresult sim_cuCtxDestroy_v2(CUcontext ctx)
         return !c || handle_is(c, H_CTX) ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_CONTEXT;
     if (ctx_current() == c)
         thread_pop();
-    empty(c);
+    tear_down(c);
     return CUDA_SUCCESS;
 }
 
@@ -183,7 +184,7 @@ CUresult sim_cuCtxDetach(struct ctx *c, CUcontext ctx)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (--c->attach == 0) {
         thread_pop();
-        empty(c);
+        tear_down(c);
     }
     return CUDA_SUCCESS;
 }
@@ -204,7 +205,7 @@ CUresult sim_cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
     }
     if (!d->primary->created) {
         d->primary->flags = d->primary_flags;
-        r = fill(d->primary);
+        r = set_up(d->primary);
     }
     if (r == CUDA_SUCCESS) {
         d->primary_refs++;
@@ -223,7 +224,7 @@ CUresult sim_cuDevicePrimaryCtxRelease_v2(CUdevice dev)
     if (--d->primary_refs == 0)
         wait_context(d->primary, false); /* meanwhile another may retain it, and goes on with it */
     if (d->primary_refs == 0)
-        empty(d->primary);
+        tear_down(d->primary);
     return CUDA_SUCCESS;
 }
 
@@ -238,7 +239,7 @@ CUresult sim_cuDevicePrimaryCtxReset_v2(CUdevice dev)
     if (!d)
         return CUDA_ERROR_INVALID_DEVICE;
     if (d->primary)
-        empty(d->primary);
+        tear_down(d->primary);
     d->primary_refs = 0;
     return CUDA_SUCCESS;
 }
@@ -281,4 +282,200 @@ CUresult sim_cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *
     *flags = d->primary_flags;
     *active = d->primary && d->primary->created;
     return CUDA_SUCCESS;
+}
+
+/* ---- the current context of a thread, and its settings ---- */
+
+CUresult sim_cuCtxPushCurrent_v2(CUcontext ctx)
+{
+    if (!handle_is(ctx, H_CTX))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    return thread_push((struct ctx *)ctx) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult sim_cuCtxPushCurrent(CUcontext ctx)
+{
+    return sim_cuCtxPushCurrent_v2(ctx);
+}
+
+CUresult sim_cuCtxPopCurrent_v2(CUcontext *pctx)
+{
+    struct ctx *c = thread_pop();
+    if (c && pctx)
+        *pctx = (CUcontext)c;
+    return c ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+CUresult sim_cuCtxPopCurrent(CUcontext *pctx)
+{
+    return sim_cuCtxPopCurrent_v2(pctx);
+}
+
+CUresult sim_cuCtxSetCurrent(CUcontext ctx)
+{
+    if (ctx && !handle_is(ctx, H_CTX))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    thread_pop();
+    return ctx && !thread_push((struct ctx *)ctx) ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+CUresult sim_cuCtxGetCurrent(CUcontext *pctx)
+{
+    if (pctx)
+        *pctx = (CUcontext)ctx_current();
+    return pctx ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* The context that a call names; NULL means the current one. */
+static CUresult find_context(CUcontext ctx, struct ctx **c)
+{
+    if (!ctx)
+        return ctx_usable(c);
+    *c = handle_of(ctx, H_CTX);
+    return *c ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+CUresult sim_cuCtxGetDevice_v2(CUdevice *device, CUcontext ctx)
+{
+    struct ctx *c;
+    CUresult r = find_context(ctx, &c);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (device)
+        *device = c->ordinal;
+    return device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult sim_cuCtxGetDevice(CUdevice *device)
+{
+    return sim_cuCtxGetDevice_v2(device, NULL);
+}
+
+CUresult sim_cuCtxSynchronize_v2(CUcontext ctx)
+{
+    struct ctx *c;
+    CUresult r = find_context(ctx, &c);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if ((r = capture_sync(c)) != CUDA_SUCCESS)
+        return r;
+    wait_context(c, false);
+    pool_synced(c->dev);
+    return c->error;
+}
+
+CUresult sim_cuCtxSynchronize(void)
+{
+    return sim_cuCtxSynchronize_v2(NULL);
+}
+
+CUresult sim_cuCtxGetFlags(struct ctx *c, unsigned int *flags)
+{
+    if (flags)
+        *flags = c->flags;
+    return flags ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult sim_cuCtxSetFlags(struct ctx *c, unsigned int flags)
+{
+    if (flags & ~(unsigned)CU_CTX_FLAGS_MASK)
+        return CUDA_ERROR_INVALID_VALUE;
+    c->flags = flags;
+    return CUDA_SUCCESS;
+}
+
+/* The context an API names; NULL means the current one. */
+static struct ctx *named(CUcontext ctx)
+{
+    struct ctx *c = ctx ? (struct ctx *)ctx : ctx_current();
+    return handle_is(c, H_CTX) ? c : NULL;
+}
+
+CUresult sim_cuCtxGetId(CUcontext ctx, unsigned long long *ctxId)
+{
+    struct ctx *c = named(ctx);
+    if (!c || !ctxId)
+        return c ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    *ctxId = c->id;
+    return CUDA_SUCCESS;
+}
+
+CUresult sim_cuCtxGetApiVersion(CUcontext ctx, unsigned int *version)
+{
+    struct ctx *c = named(ctx);
+    if (!c || !version)
+        return c ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_CONTEXT;
+    *version = c->api_version;
+    return CUDA_SUCCESS;
+}
+
+static bool known_limit(CUlimit limit)
+{
+    return (int)limit >= 0 && limit <= CU_LIMIT_PERSISTING_L2_CACHE_SIZE;
+}
+
+CUresult sim_cuCtxSetLimit(struct ctx *c, CUlimit limit, size_t value)
+{
+    if (!known_limit(limit))
+        return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    c->limit[limit] = value;
+    return CUDA_SUCCESS;
+}
+
+CUresult sim_cuCtxGetLimit(struct ctx *c, size_t *pvalue, CUlimit limit)
+{
+    if (!pvalue)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!known_limit(limit))
+        return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    *pvalue = c->limit[limit];
+    return CUDA_SUCCESS;
+}
+
+CUresult sim_cuCtxGetCacheConfig(struct ctx *c, CUfunc_cache *pconfig)
+{
+    if (pconfig)
+        *pconfig = c->cache;
+    return pconfig ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult sim_cuCtxSetCacheConfig(struct ctx *c, CUfunc_cache config)
+{
+    if ((unsigned)config > CU_FUNC_CACHE_PREFER_EQUAL)
+        return CUDA_ERROR_INVALID_VALUE;
+    c->cache = config;
+    return CUDA_SUCCESS;
+}
+
+/* Accepted and, as on every device since compute capability 5, of no effect. */
+CUresult sim_cuCtxSetSharedMemConfig(struct ctx *c, CUsharedconfig config)
+{
+    return (unsigned)config > CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+CUresult sim_cuCtxGetStreamPriorityRange(struct ctx *c, int *leastPriority, int *greatestPriority)
+{
+    if (leastPriority)
+        *leastPriority = 0;
+    if (greatestPriority)
+        *greatestPriority = -5;
+    return CUDA_SUCCESS;
+}
+
+CUresult sim_cuCtxResetPersistingL2Cache(void)
+{
+    struct ctx *c;
+    return ctx_usable(&c);
+}
+
+CUresult sim_cuCtxEnablePeerAccess(struct ctx *c, CUcontext peerContext, unsigned int Flags)
+{
+    if (!handle_is(peerContext, H_CTX) || (struct ctx *)peerContext == c)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    return Flags ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+}
+
+CUresult sim_cuCtxDisablePeerAccess(struct ctx *c, CUcontext peerContext)
+{
+    return handle_is(peerContext, H_CTX) ? CUDA_ERROR_PEER_ACCESS_NOT_ENABLED : CUDA_ERROR_INVALID_CONTEXT;
 }

@@ -1,11 +1,13 @@
-/* copy.c: the calls that copy runs of bytes. */
+/* copy.c: the calls that copy memory and fill it. */
 #include "array.h"
 #include "capture.h"
 #include "transfer.h"
 
+/* ---- runs of bytes ---- */
+
 enum { SYNC = 1, SRC_DEVICE = 2, DST_DEVICE = 4 };
 
-static CUresult capture(struct stream *s, CUdeviceptr dst, CUdeviceptr src, size_t n, int how)
+static CUresult capture_linear(struct stream *s, CUdeviceptr dst, CUdeviceptr src, size_t n, int how)
 {
     bool any = !(how & (SRC_DEVICE | DST_DEVICE));
     CUDA_MEMCPY3D p = {.srcDevice = src, .dstDevice = dst, .WidthInBytes = n, .Height = 1, .Depth = 1};
@@ -26,7 +28,7 @@ static CUresult linear(struct stream *s, CUdeviceptr dst, CUdeviceptr src, size_
     if (!n)
         return CUDA_SUCCESS;
     if (s->capture)
-        return capture(s, dst, src, n, how);
+        return capture_linear(s, dst, src, n, how);
     CUresult r = transfer_locate(src, n, how & SRC_DEVICE, &view, &from);
     c.src = view;
     if (r == CUDA_SUCCESS)
@@ -106,7 +108,7 @@ CUresult sim_cuMemcpyPeerAsync(struct stream *s, CUdeviceptr dstDevice, CUcontex
 /* ---- arrays of one dimension ---- */
 
 /* The address of n bytes of an array. */
-static CUresult at(CUarray h, size_t offset, size_t n, CUdeviceptr *p)
+static CUresult array_address(CUarray h, size_t offset, size_t n, CUdeviceptr *p)
 {
     const struct array *a = array_of(h);
     if (!a)
@@ -119,14 +121,14 @@ static CUresult at(CUarray h, size_t offset, size_t n, CUdeviceptr *p)
 static CUresult to_array(struct stream *s, CUarray dst, size_t offset, CUdeviceptr src, size_t n, int how)
 {
     CUdeviceptr p;
-    CUresult r = at(dst, offset, n, &p);
+    CUresult r = array_address(dst, offset, n, &p);
     return r != CUDA_SUCCESS ? r : linear(s, p, src, n, how | DST_DEVICE);
 }
 
 static CUresult from_array(struct stream *s, CUdeviceptr dst, CUarray src, size_t offset, size_t n, int how)
 {
     CUdeviceptr p;
-    CUresult r = at(src, offset, n, &p);
+    CUresult r = array_address(src, offset, n, &p);
     return r != CUDA_SUCCESS ? r : linear(s, dst, p, n, how | SRC_DEVICE);
 }
 
@@ -157,7 +159,7 @@ CUresult sim_cuMemcpyAtoA_v2(struct stream *s, CUarray dstArray, size_t dstOffse
                              size_t ByteCount)
 {
     CUdeviceptr src;
-    CUresult r = at(srcArray, srcOffset, ByteCount, &src);
+    CUresult r = array_address(srcArray, srcOffset, ByteCount, &src);
     return r != CUDA_SUCCESS ? r : to_array(s, dstArray, dstOffset, src, ByteCount, SYNC | SRC_DEVICE);
 }
 
@@ -172,3 +174,354 @@ CUresult sim_cuMemcpyAtoHAsync_v2(struct stream *s, void *dstHost, CUarray srcAr
 {
     return from_array(s, host(dstHost), srcArray, srcOffset, ByteCount, 0);
 }
+
+/* ---- rectangles and boxes ---- */
+
+/* One side of a box. */
+struct side {
+    CUmemorytype type;
+    const void *host;
+    CUdeviceptr device;
+    CUarray array;
+    size_t x, y, z, lod, pitch, rows;
+};
+
+struct box {
+    struct side src, dst;
+    size_t width, height, depth;
+};
+
+static CUresult find_in_array(const struct side *a, const struct box *b, char **view, enum place *where,
+                              size_t *pitch, size_t *slice)
+{
+    const struct array *in = array_of(a->array);
+    if (!in)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (a->lod || a->x > in->pitch || b->width > in->pitch - a->x || a->y > in->rows || b->height > in->rows - a->y ||
+        a->z > in->planes || b->depth > in->planes - a->z)
+        return CUDA_ERROR_INVALID_VALUE;
+    *pitch = in->pitch;
+    *slice = in->pitch * in->rows;
+    size_t skip = a->z * *slice + a->y * *pitch + a->x;
+    size_t span = (b->depth - 1) * *slice + (b->height - 1) * *pitch + b->width;
+    return transfer_locate(in->base + skip, span, true, view, where);
+}
+
+static CUresult find_side(const struct side *a, const struct box *b, char **view, enum place *where, size_t *pitch,
+                     size_t *slice)
+{
+    if (a->type == CU_MEMORYTYPE_ARRAY)
+        return find_in_array(a, b, view, where, pitch, slice);
+    if (a->type != CU_MEMORYTYPE_HOST && a->type != CU_MEMORYTYPE_DEVICE && a->type != CU_MEMORYTYPE_UNIFIED)
+        return CUDA_ERROR_INVALID_VALUE;
+    *pitch = a->pitch ? a->pitch : a->x + b->width;
+    size_t rows = a->rows ? a->rows : a->y + b->height;
+    if (a->lod || *pitch < a->x + b->width || (b->depth > 1 && rows < a->y + b->height))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (rows && *pitch > (SIZE_MAX >> 8) / rows)
+        return CUDA_ERROR_INVALID_VALUE;
+    *slice = *pitch * rows;
+    size_t skip = a->z * *slice + a->y * *pitch + a->x;
+    size_t span = (b->depth - 1) * *slice + (b->height - 1) * *pitch + b->width;
+    CUdeviceptr p = a->type == CU_MEMORYTYPE_HOST ? (CUdeviceptr)(uintptr_t)a->host : a->device;
+    if (!p)
+        return CUDA_ERROR_INVALID_VALUE;
+    return transfer_locate(p + skip, span, a->type == CU_MEMORYTYPE_DEVICE, view, where);
+}
+
+static CUresult locate_box(const struct box *b, struct copy *c, enum place *from, enum place *to)
+{
+    char *view;
+    *c = (struct copy){.width = b->width, .height = b->height, .depth = b->depth};
+    CUresult r = find_side(&b->src, b, &view, from, &c->src_pitch, &c->src_slice);
+    c->src = view;
+    return r != CUDA_SUCCESS ? r : find_side(&b->dst, b, &c->dst, to, &c->dst_pitch, &c->dst_slice);
+}
+
+#define FROM_SIDE(a, s)                                                                                  \
+    .a##Array = (s).array, .a##XInBytes = (s).x, .a##Y = (s).y, .a##Z = (s).z, .a##LOD = (s).lod, .a##MemoryType = (s).type,    \
+    .a##Pitch = (s).pitch, .a##Height = (s).rows
+
+static CUresult capture_box(struct stream *s, const struct box *b)
+{
+    CUDA_MEMCPY3D p = {FROM_SIDE(src, b->src), FROM_SIDE(dst, b->dst)};
+    p.srcHost = b->src.host;
+    p.srcDevice = b->src.device;
+    p.dstHost = (void *)(uintptr_t)b->dst.host;
+    p.dstDevice = b->dst.device;
+    p.WidthInBytes = b->width;
+    p.Height = b->height;
+    p.Depth = b->depth;
+    return capture_copy(s, &p);
+}
+
+static CUresult submit_box(struct stream *s, const struct box *b, bool sync)
+{
+    struct copy c;
+    enum place from, to;
+    if (!b->width || !b->height || !b->depth)
+        return CUDA_SUCCESS;
+    if (s->capture)
+        return sync ? capture_refuse(s) : capture_box(s, b);
+    CUresult r = locate_box(b, &c, &from, &to);
+    return r == CUDA_SUCCESS ? transfer_submit(s, &c, from, to, sync) : r;
+}
+
+#define SIDE(p, a)                                                                           \
+    {                                                                                        \
+        .type = (p)->a##MemoryType, .host = (p)->a##Host, .device = (p)->a##Device,          \
+        .array = (p)->a##Array,                                                              \
+        .x = (p)->a##XInBytes, .y = (p)->a##Y, .pitch = (p)->a##Pitch                        \
+    }
+
+static CUresult copy2d(struct stream *s, const CUDA_MEMCPY2D *p, bool sync)
+{
+    if (!p)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct box b = {.src = SIDE(p, src), .dst = SIDE(p, dst), .width = p->WidthInBytes, .height = p->Height};
+    b.depth = 1;
+    return submit_box(s, &b, sync);
+}
+
+#define DEEP(b, p)                                                         \
+    do {                                                                   \
+        (b).src.z = (p)->srcZ, (b).src.lod = (p)->srcLOD;                  \
+        (b).dst.z = (p)->dstZ, (b).dst.lod = (p)->dstLOD;                  \
+        (b).src.rows = (p)->srcHeight, (b).dst.rows = (p)->dstHeight;      \
+        (b).depth = (p)->Depth;                                            \
+    } while (0)
+
+CUresult copy3d_locate(const CUDA_MEMCPY3D *p, struct copy *c, enum place *src, enum place *dst)
+{
+    struct box b = {.src = SIDE(p, src), .dst = SIDE(p, dst), .width = p->WidthInBytes, .height = p->Height};
+    DEEP(b, p);
+    return b.width && b.height && b.depth ? locate_box(&b, c, src, dst) : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult copy3d(struct stream *s, const CUDA_MEMCPY3D *p, bool sync)
+{
+    if (!p)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct box b = {.src = SIDE(p, src), .dst = SIDE(p, dst), .width = p->WidthInBytes, .height = p->Height};
+    DEEP(b, p);
+    return submit_box(s, &b, sync);
+}
+
+static CUresult copy3d_peer(struct stream *s, const CUDA_MEMCPY3D_PEER *p, bool sync)
+{
+    if (!p)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct box b = {.src = SIDE(p, src), .dst = SIDE(p, dst), .width = p->WidthInBytes, .height = p->Height};
+    DEEP(b, p);
+    return submit_box(s, &b, sync);
+}
+
+CUresult sim_cuMemcpy2D_v2(struct stream *s, const CUDA_MEMCPY2D *pCopy)
+{
+    return copy2d(s, pCopy, true);
+}
+
+CUresult sim_cuMemcpy2DUnaligned_v2(struct stream *s, const CUDA_MEMCPY2D *pCopy)
+{
+    return copy2d(s, pCopy, true);
+}
+
+CUresult sim_cuMemcpy2DAsync_v2(struct stream *s, const CUDA_MEMCPY2D *pCopy, CUstream hStream)
+{
+    return copy2d(s, pCopy, false);
+}
+
+CUresult sim_cuMemcpy3D_v2(struct stream *s, const CUDA_MEMCPY3D *pCopy)
+{
+    return copy3d(s, pCopy, true);
+}
+
+CUresult sim_cuMemcpy3DAsync_v2(struct stream *s, const CUDA_MEMCPY3D *pCopy, CUstream hStream)
+{
+    return copy3d(s, pCopy, false);
+}
+
+CUresult sim_cuMemcpy3DPeer(struct stream *s, const CUDA_MEMCPY3D_PEER *pCopy)
+{
+    return copy3d_peer(s, pCopy, true);
+}
+
+CUresult sim_cuMemcpy3DPeerAsync(struct stream *s, const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStream)
+{
+    return copy3d_peer(s, pCopy, false);
+}
+
+/* ---- several copies with one call ---- */
+
+enum { ORDER_STREAM = 1, ORDER_ANY = 3 }; /* what CUmemcpyAttributes may say of the source */
+
+static CUresult check_batch(const CUdeviceptr *dsts, const CUdeviceptr *srcs, const size_t *sizes, size_t count,
+                      const CUmemcpyAttributes *attrs, const size_t *first, size_t n)
+{
+    if (!dsts || !srcs || !sizes || !count || !attrs || !first || !n || n > count || first[0])
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < n; i++)
+        if (attrs[i].srcAccessOrder < ORDER_STREAM || attrs[i].srcAccessOrder > ORDER_ANY || first[i] >= count ||
+            (i && first[i] <= first[i - 1]))
+            return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_SUCCESS;
+}
+
+/* Sources that the call must have read when it returns are read by then anyway. */
+CUresult cuMemcpyBatchAsync(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
+                            CUmemcpyAttributes *attrs, size_t *attrsIdxs, size_t numAttrs, size_t *failIdx,
+                            CUstream hStream)
+{
+    if (failIdx)
+        *failIdx = SIZE_MAX; /* of no copy in particular */
+    if ((!hStream && !tls_per_thread) || hStream == CU_STREAM_LEGACY)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult r = check_batch(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs);
+    for (size_t i = 0; i < count && r == CUDA_SUCCESS; i++) {
+        r = sizes[i] ? cuMemcpyAsync(dsts[i], srcs[i], sizes[i], hStream) : CUDA_ERROR_INVALID_VALUE;
+        if (r != CUDA_SUCCESS && failIdx)
+            *failIdx = i;
+    }
+    return r;
+}
+
+CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
+                               CUmemcpyAttributes *attrs, size_t *attrsIdxs, size_t numAttrs, CUstream hStream)
+{
+    return cuMemcpyBatchAsync(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, NULL, hStream);
+}
+
+CUresult sim_cuMemcpyWithAttributesAsync(struct stream *s, CUdeviceptr dst, CUdeviceptr src, size_t size,
+                                         CUmemcpyAttributes *attr, CUstream hStream)
+{
+    CUresult r = check_batch(&dst, &src, &size, 1, attr, &(size_t){0}, 1);
+    return r == CUDA_SUCCESS ? sim_cuMemcpyAsync(s, dst, src, size, hStream) : r;
+}
+
+/* ---- boxes ---- */
+
+static size_t element_size(const struct array *a)
+{
+    return a ? a->pitch / a->desc.Width : 0;
+}
+
+/* One side of a box, in bytes; a row or layer of 0 is as long as the box. */
+#define OPERAND(p, a, o, e)                                                \
+    do {                                                                \
+        if ((o)->type == CU_MEMCPY_OPERAND_TYPE_ARRAY) {                \
+            (p)->a##MemoryType = CU_MEMORYTYPE_ARRAY;                   \
+            (p)->a##Array = (o)->op.array.array;                        \
+            (p)->a##XInBytes = (o)->op.array.offset.x * (e);            \
+            (p)->a##Y = (o)->op.array.offset.y;                         \
+            (p)->a##Z = (o)->op.array.offset.z;                         \
+        } else {                                                        \
+            (p)->a##MemoryType = CU_MEMORYTYPE_UNIFIED;                 \
+            (p)->a##Device = (o)->op.ptr.ptr;                           \
+            (p)->a##Pitch = (o)->op.ptr.rowLength * (e);                \
+            (p)->a##Height = (o)->op.ptr.layerHeight;                   \
+        }                                                               \
+    } while (0)
+
+static bool known_operand(const CUmemcpy3DOperand *o, const struct array **a)
+{
+    *a = o->type == CU_MEMCPY_OPERAND_TYPE_ARRAY ? array_of(o->op.array.array) : NULL;
+    return *a || o->type == CU_MEMCPY_OPERAND_TYPE_POINTER;
+}
+
+static CUresult box_of(const CUDA_MEMCPY3D_BATCH_OP *op, CUDA_MEMCPY3D *p)
+{
+    const struct array *from, *to;
+    if (op->srcAccessOrder < ORDER_STREAM || op->srcAccessOrder > ORDER_ANY || !known_operand(&op->src, &from) || !known_operand(&op->dst, &to))
+        return CUDA_ERROR_INVALID_VALUE;
+    size_t bytes = from ? element_size(from) : to ? element_size(to) : 1;
+    if (from && to && element_size(from) != element_size(to))
+        return CUDA_ERROR_INVALID_VALUE;
+    *p = (CUDA_MEMCPY3D){.WidthInBytes = op->extent.width * bytes, .Height = op->extent.height, .Depth = op->extent.depth};
+    OPERAND(p, src, &op->src, bytes);
+    OPERAND(p, dst, &op->dst, bytes);
+    return CUDA_SUCCESS;
+}
+
+CUresult sim_cuMemcpy3DWithAttributesAsync(struct stream *s, CUDA_MEMCPY3D_BATCH_OP *op, unsigned long long flags,
+                                           CUstream hStream)
+{
+    CUDA_MEMCPY3D p;
+    CUresult r = !op || flags ? CUDA_ERROR_INVALID_VALUE : box_of(op, &p);
+    return r == CUDA_SUCCESS ? sim_cuMemcpy3DAsync_v2(s, &p, hStream) : r;
+}
+
+CUresult cuMemcpy3DBatchAsync(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, size_t *failIdx, unsigned long long flags,
+                              CUstream hStream)
+{
+    if (failIdx)
+        *failIdx = SIZE_MAX;
+    if (!numOps || !opList || (!hStream && !tls_per_thread) || hStream == CU_STREAM_LEGACY)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult r = CUDA_SUCCESS;
+    for (size_t i = 0; i < numOps && r == CUDA_SUCCESS; i++) {
+        r = cuMemcpy3DWithAttributesAsync(&opList[i], flags, hStream);
+        if (r != CUDA_SUCCESS && failIdx)
+            *failIdx = i;
+    }
+    return r;
+}
+
+CUresult cuMemcpy3DBatchAsync_v2(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, unsigned long long flags, CUstream hStream)
+{
+    return cuMemcpy3DBatchAsync(numOps, opList, NULL, flags, hStream);
+}
+
+/* ---- fills ---- */
+
+CUresult set_locate(const CUDA_MEMSET_NODE_PARAMS *p, struct copy *c, enum place *dst)
+{
+    const unsigned elem = p->elementSize;
+    if (p->dst % elem || p->width > SIZE_MAX / 4 ||
+        (p->height > 1 && (p->pitch < p->width * elem || p->pitch % elem)))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (p->height > 1 && p->pitch > (SIZE_MAX >> 8) / p->height)
+        return CUDA_ERROR_INVALID_VALUE;
+    *c = (struct copy){.value = p->value, .elem = elem, .width = p->width * elem, .height = p->height, .depth = 1};
+    c->dst_pitch = p->height > 1 ? p->pitch : c->width;
+    if (!p->width || !p->height)
+        return CUDA_SUCCESS;
+    return transfer_locate(p->dst, (p->height - 1) * c->dst_pitch + c->width, true, &c->dst, dst);
+}
+
+/* Width in elements, pitch in bytes. */
+static CUresult set(struct stream *s, CUdeviceptr dst, size_t pitch, uint32_t value, unsigned elem, size_t width,
+                    size_t height, bool sync)
+{
+    const CUDA_MEMSET_NODE_PARAMS p = {dst, pitch, value, elem, width, height};
+    struct copy c;
+    enum place to = P_DEVICE;
+    if (s->capture && width && height)
+        return sync ? capture_refuse(s) : capture_set(s, &p);
+    CUresult r = set_locate(&p, &c, &to);
+    return r == CUDA_SUCCESS && width && height ? transfer_submit(s, &c, to, to, sync) : r;
+}
+
+#define SETS(bits, type, letter)                                                                                    \
+    CUresult sim_cuMemsetD##bits##_v2(struct stream *s, CUdeviceptr dstDevice, type letter, size_t N)               \
+    {                                                                                                               \
+        return set(s, dstDevice, 0, letter, bits / 8, N, 1, true);                                                  \
+    }                                                                                                               \
+    CUresult sim_cuMemsetD##bits##Async(struct stream *s, CUdeviceptr dstDevice, type letter, size_t N,             \
+                                        CUstream hStream)                                                           \
+    {                                                                                                               \
+        return set(s, dstDevice, 0, letter, bits / 8, N, 1, false);                                                 \
+    }                                                                                                               \
+    CUresult sim_cuMemsetD2D##bits##_v2(struct stream *s, CUdeviceptr dstDevice, size_t dstPitch, type letter,      \
+                                        size_t Width, size_t Height)                                                \
+    {                                                                                                               \
+        return set(s, dstDevice, dstPitch, letter, bits / 8, Width, Height, true);                                  \
+    }                                                                                                               \
+    CUresult sim_cuMemsetD2D##bits##Async(struct stream *s, CUdeviceptr dstDevice, size_t dstPitch, type letter,    \
+                                          size_t Width, size_t Height, CUstream hStream)                            \
+    {                                                                                                               \
+        return set(s, dstDevice, dstPitch, letter, bits / 8, Width, Height, false);                                 \
+    }
+
+SETS(8, unsigned char, uc)
+SETS(16, unsigned short, us)
+SETS(32, unsigned int, ui)

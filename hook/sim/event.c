@@ -107,7 +107,7 @@ static CUresult check(const struct event *e)
 {
     if (!e->captured)
         return g_captures ? capture_unsafe() : CUDA_SUCCESS;
-    capture_spoil(e->captured->id);
+    capture_invalidate(e->captured->id);
     return CUDA_ERROR_CAPTURED_EVENT;
 }
 

@@ -9,17 +9,18 @@ void holders_add(struct holders *h, unsigned slot)
     h->bit[slot / 64] |= 1ull << slot % 64;
 }
 
-void holders_del(struct holders *h, unsigned slot)
+static void holders_del(struct holders *h, unsigned slot)
 {
     h->bit[slot / 64] &= ~(1ull << slot % 64);
 }
 
-bool holders_has(const struct holders *h, unsigned slot)
+static bool holders_has(const struct holders *h, unsigned slot)
 {
     return h->bit[slot / 64] >> slot % 64 & 1;
 }
 
-int holders_any(const struct holders *h)
+/* One of them, -1 when there is none. */
+static int holders_any(const struct holders *h)
 {
     for (int i = 0; i < SIM_SLOTS; i++)
         if (holders_has(h, (unsigned)i))

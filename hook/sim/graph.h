@@ -1,9 +1,8 @@
 /* graph.h: CUDA graphs. A graph is nodes and edges as the program made them
- * (graph.c, graph_edge.c, graph_node.c, graph_kernel.c). Instantiating it writes
- * them down as a plan, an array of steps in an order in which they could run
- * (graph_plan.c); a launch is one run through a plan (graph_run.c). A plan is
- * never changed while a run uses it: who changes it takes a copy first, so that
- * launches already made are not affected.
+ * (graph.c, graph_work.c). Instantiating it writes them down as a plan, an array of
+ * steps in an order in which they could run (graph_exec.c); a launch is one run
+ * through a plan (graph_run.c). A plan is never changed while a run uses it: who
+ * changes it takes a copy first, so that launches already made are not affected.
  */
 #ifndef GFAAS_SIM_GRAPH_H
 #define GFAAS_SIM_GRAPH_H
@@ -53,7 +52,6 @@ struct work {
 void work_copy(struct work *to, const struct work *from); /* a child graph is not copied */
 void work_clear(struct work *w);
 bool work_is_mem(const struct work *w);
-bool work_cooperative(const struct work *w);
 int work_priority(const struct work *w);
 bool work_prioritise(struct work *w, int priority);
 
@@ -81,7 +79,6 @@ struct held {
     struct object *object;
     uint64_t count;
 };
-bool held_add(struct held **list, struct object *o, uint64_t count);
 bool held_copy(struct held **list, const struct held *from);
 void held_clear(struct held **list);
 
@@ -105,11 +102,8 @@ bool graph_is(const void *g);
 CUresult graph_order(struct graph *g, struct node **out, struct node **bad);
 
 struct node *node_new(struct graph *g, struct work *w); /* takes w over, also when it fails */
-void node_free(struct node *n);
 bool node_is(const void *n);
-void edges_clear(struct node *n);
 bool edge_add(struct node *from, struct node *to, const CUgraphEdgeData *data);
-bool edge_find(const struct node *from, const struct node *to);
 /* Whether these can be what a new node of g depends on. */
 bool edges_valid(const struct graph *g, const CUgraphNode *deps, size_t n);
 CUresult node_add(CUgraphNode *out, CUgraph graph, const CUgraphNode *deps, const CUgraphEdgeData *data, size_t n,
@@ -131,7 +125,6 @@ CUresult work_fits(const struct work *old, const struct work *new);
 bool work_flat(const struct work *w); /* one row of bytes */
 /* Where the bytes of a copy or a set are now. */
 CUresult work_locate(const struct work *w, struct copy *c);
-void kernel_params(const struct work *w, CUDA_KERNEL_NODE_PARAMS_v2 *p);
 
 /* ---- instances ---- */
 
@@ -156,10 +149,7 @@ struct plan {
     size_t prompt;          /* steps that a thread of ours must act on in time */
     bool copies, calls, memory;
 };
-struct plan *plan_new(struct graph *g, struct node **bad, CUresult *r, CUgraphInstantiateResult *why);
-struct plan *plan_copy(const struct plan *p);
 void plan_unref(struct plan *p);
-void plan_sum(struct plan *p); /* after a step was changed */
 bool step_prompt(const struct step *s);
 
 struct exec {
@@ -174,7 +164,6 @@ struct exec {
 void exec_unref(struct exec *e);
 void exec_forget(struct module *m); /* before a module goes; then exec_drain */
 void exec_drain(void);
-bool exec_is(const void *e);
 
 /* One launch of an instance. */
 struct run {

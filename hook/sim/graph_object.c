@@ -28,7 +28,7 @@ static struct held *find(struct held *l, const struct object *o)
     return l;
 }
 
-bool held_add(struct held **list, struct object *o, uint64_t count)
+static bool held_add(struct held **list, struct object *o, uint64_t count)
 {
     struct held *h = find(*list, o);
     if (!h) {

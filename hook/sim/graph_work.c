@@ -1,4 +1,5 @@
-/* graph_work.c: what nodes do, kernels excepted: checked, copied, compared. */
+/* graph_work.c: what a node of a graph does: checked when it is given, copied,
+ * compared, and told again. */
 #include "graph.h"
 #include "transfer.h"
 
@@ -171,6 +172,11 @@ bool work_flat(const struct work *w)
     return w->type != CU_GRAPH_NODE_TYPE_MEMCPY || (w->u.copy.Height == 1 && w->u.copy.Depth == 1);
 }
 
+static bool work_cooperative(const struct work *w)
+{
+    return w->u.kernel.attrs && w->u.kernel.attrs->value[CU_LAUNCH_ATTRIBUTE_COOPERATIVE].cooperative;
+}
+
 CUresult work_fits(const struct work *old, const struct work *new)
 {
     if (old->type != new->type)
@@ -191,4 +197,261 @@ CUresult work_fits(const struct work *old, const struct work *new)
         break;
     }
     return fits ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* ---- kernels: parameters and attributes ---- */
+
+/* Takes all of the parameters: the node hands them out again. */
+static CUresult take_args(const struct launch *l, struct args **out)
+{
+    const struct func *f = l->f;
+    struct args *a = calloc(1, sizeof *a + f->bytes + (f->nparams + 1) * sizeof(void *) + sizeof(void *));
+    if (!a)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    a->refs = 1;
+    a->size = f->bytes;
+    CUresult r = launch_params(l, a->bytes, f->bytes);
+    if (r != CUDA_SUCCESS) {
+        free(a);
+        return r;
+    }
+    if (l->extra) {
+        void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, a->bytes, CU_LAUNCH_PARAM_BUFFER_SIZE, &a->size,
+                         CU_LAUNCH_PARAM_END};
+        memcpy(a->extra, extra, sizeof extra);
+    } else if (f->nparams) {
+        size_t at = (sizeof *a + f->bytes + sizeof(void *) - 1) / sizeof(void *) * sizeof(void *);
+        a->params = (void **)(void *)((char *)a + at);
+        for (unsigned i = 0; i < f->nparams; i++)
+            a->params[i] = a->bytes + f->offset[i];
+    }
+    *out = a;
+    return CUDA_SUCCESS;
+}
+
+static struct attrs *own_attrs(struct work *w)
+{
+    struct attrs *a = w->u.kernel.attrs;
+    if (a && a->refs == 1)
+        return a;
+    struct attrs *fresh = calloc(1, sizeof *fresh);
+    if (!fresh)
+        return NULL;
+    if (a) {
+        *fresh = *a;
+        a->refs--;
+    }
+    fresh->refs = 1;
+    return w->u.kernel.attrs = fresh;
+}
+
+int work_priority(const struct work *w)
+{
+    if (w->type != CU_GRAPH_NODE_TYPE_KERNEL || !w->u.kernel.attrs)
+        return 0;
+    return w->u.kernel.attrs->value[CU_LAUNCH_ATTRIBUTE_PRIORITY].priority;
+}
+
+static bool known_attr(CUkernelNodeAttrID attr)
+{
+    switch ((int)attr) {
+    case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
+    case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
+    case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
+    case CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
+    case CU_LAUNCH_ATTRIBUTE_PRIORITY:
+    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:
+    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
+    case CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION:
+    case CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE:
+    case CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static bool set_attr(struct work *w, CUkernelNodeAttrID id, const CUlaunchAttributeValue *v)
+{
+    struct attrs *a = own_attrs(w);
+    if (a)
+        a->value[id] = *v;
+    return a != NULL;
+}
+
+/* Of a launch's attributes, those that a node can have. */
+static bool take_attrs(struct work *w, const struct launch *l)
+{
+    CUlaunchAttributeValue v = {.cooperative = 1};
+    bool ok = !l->cooperative || set_attr(w, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &v);
+    for (unsigned i = 0; ok && i < l->nattrs; i++)
+        if (known_attr(l->attrs[i].id))
+            ok = set_attr(w, l->attrs[i].id, &l->attrs[i].value);
+    return ok;
+}
+
+/* A captured kernel has its stream's priority, unless it brought one. */
+bool work_prioritise(struct work *w, int priority)
+{
+    CUlaunchAttributeValue v = {.priority = priority};
+    return !priority || work_priority(w) || set_attr(w, CU_LAUNCH_ATTRIBUTE_PRIORITY, &v);
+}
+
+CUresult work_launch(struct work *w, const struct launch *l)
+{
+    CUresult r = l->cooperative && l->extra ? CUDA_ERROR_INVALID_VALUE : launch_check(l);
+    if (r != CUDA_SUCCESS)
+        return r;
+    *w = (struct work){.type = CU_GRAPH_NODE_TYPE_KERNEL, .ctx = l->f->module->ctx};
+    w->u.kernel.f = l->f;
+    w->u.kernel.module = l->f->module;
+    w->u.kernel.op = l->f->op;
+    memcpy(w->u.kernel.grid, l->grid, sizeof l->grid);
+    memcpy(w->u.kernel.block, l->block, sizeof l->block);
+    w->u.kernel.shared = l->shared;
+    w->u.kernel.ns = launch_ns(l);
+    r = take_args(l, &w->u.kernel.args);
+    if (r == CUDA_SUCCESS && !take_attrs(w, l)) {
+        work_clear(w);
+        r = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return r;
+}
+
+CUresult work_kernel(struct work *w, const CUDA_KERNEL_NODE_PARAMS_v2 *p)
+{
+    if (!p || (!p->func && !p->kern))
+        return CUDA_ERROR_INVALID_VALUE;
+    struct launch l = {.f = (struct func *)p->func, .shared = p->sharedMemBytes};
+    if (!handle_is(l.f, H_FUNC) || (p->ctx && !handle_is(p->ctx, H_CTX)))
+        return CUDA_ERROR_INVALID_HANDLE;
+    memcpy(l.grid, (unsigned[]){p->gridDimX, p->gridDimY, p->gridDimZ}, sizeof l.grid);
+    memcpy(l.block, (unsigned[]){p->blockDimX, p->blockDimY, p->blockDimZ}, sizeof l.block);
+    l.params = p->kernelParams;
+    l.extra = p->extra;
+    return work_launch(w, &l);
+}
+
+static void kernel_params(const struct work *w, CUDA_KERNEL_NODE_PARAMS_v2 *p)
+{
+    const unsigned *g = w->u.kernel.grid, *b = w->u.kernel.block;
+    *p = (CUDA_KERNEL_NODE_PARAMS_v2){
+        (CUfunction)w->u.kernel.f, g[0], g[1], g[2], b[0], b[1], b[2], w->u.kernel.shared, NULL, NULL, NULL, NULL};
+    p->kernelParams = w->u.kernel.args->params;
+    if (w->u.kernel.args->extra[0])
+        p->extra = w->u.kernel.args->extra;
+    p->ctx = (CUcontext)w->ctx;
+}
+
+/* What a kernel node does; NULL when the handle means none. */
+static struct work *kernel_of(CUgraphNode h)
+{
+    struct node *n = handle_of(h, H_NODE);
+    return n && n->work.type == CU_GRAPH_NODE_TYPE_KERNEL ? &n->work : NULL;
+}
+
+static CUDA_KERNEL_NODE_PARAMS_v2 widen(const CUDA_KERNEL_NODE_PARAMS_v1 *p)
+{
+    CUDA_KERNEL_NODE_PARAMS_v2 q = {0};
+    memcpy(&q, p, sizeof *p);
+    return q;
+}
+
+CUresult sim_cuGraphAddKernelNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
+                                     size_t numDependencies, const CUDA_KERNEL_NODE_PARAMS_v2 *nodeParams)
+{
+    struct work w;
+    CUresult r = work_kernel(&w, nodeParams);
+    if (r == CUDA_SUCCESS)
+        r = node_add(phGraphNode, hGraph, dependencies, NULL, numDependencies, &w);
+    return r;
+}
+
+CUresult sim_cuGraphAddKernelNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
+                                  size_t numDependencies, const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
+{
+    CUDA_KERNEL_NODE_PARAMS_v2 p;
+    if (nodeParams)
+        p = widen(nodeParams);
+    return sim_cuGraphAddKernelNode_v2(phGraphNode, hGraph, dependencies, numDependencies, nodeParams ? &p : NULL);
+}
+
+CUresult sim_cuGraphKernelNodeGetParams_v2(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAMS_v2 *nodeParams)
+{
+    struct work *w = kernel_of(hNode);
+    if (!w || !nodeParams)
+        return CUDA_ERROR_INVALID_VALUE;
+    kernel_params(w, nodeParams);
+    return CUDA_SUCCESS;
+}
+
+CUresult sim_cuGraphKernelNodeGetParams(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
+{
+    CUDA_KERNEL_NODE_PARAMS_v2 p;
+    if (!nodeParams)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult r = sim_cuGraphKernelNodeGetParams_v2(hNode, &p);
+    if (r == CUDA_SUCCESS)
+        memcpy(nodeParams, &p, sizeof *nodeParams);
+    return r;
+}
+
+/* Changes what the node does and leaves its attributes. */
+CUresult sim_cuGraphKernelNodeSetParams_v2(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS_v2 *nodeParams)
+{
+    struct work fresh, *w = kernel_of(hNode);
+    if (!w)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult r = work_kernel(&fresh, nodeParams);
+    if (r == CUDA_SUCCESS) {
+        fresh.u.kernel.attrs = w->u.kernel.attrs;
+        w->u.kernel.attrs = NULL;
+        work_clear(w);
+        *w = fresh;
+    }
+    return r;
+}
+
+CUresult sim_cuGraphKernelNodeSetParams(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
+{
+    if (!nodeParams)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUDA_KERNEL_NODE_PARAMS_v2 p = widen(nodeParams);
+    return sim_cuGraphKernelNodeSetParams_v2(hNode, &p);
+}
+
+/* ---- attributes ---- */
+
+CUresult sim_cuGraphKernelNodeGetAttribute(CUgraphNode hNode, CUkernelNodeAttrID attr, CUkernelNodeAttrValue *value_out)
+{
+    struct work *w = kernel_of(hNode);
+    if (!w || !value_out || !known_attr(attr))
+        return CUDA_ERROR_INVALID_VALUE;
+    memset(value_out, 0, sizeof *value_out);
+    if (w->u.kernel.attrs)
+        *value_out = w->u.kernel.attrs->value[attr];
+    return CUDA_SUCCESS;
+}
+
+CUresult sim_cuGraphKernelNodeSetAttribute(CUgraphNode hNode, CUkernelNodeAttrID attr,
+                                           const CUkernelNodeAttrValue *value)
+{
+    struct work *w = kernel_of(hNode);
+    if (!w || !value || !known_attr(attr))
+        return CUDA_ERROR_INVALID_VALUE;
+    return set_attr(w, attr, value) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult sim_cuGraphKernelNodeCopyAttributes(CUgraphNode dst, CUgraphNode src)
+{
+    struct work *from = kernel_of(src), *to = kernel_of(dst);
+    if (!from || !to || to->ctx != from->ctx)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct attrs *old = to->u.kernel.attrs;
+    to->u.kernel.attrs = from->u.kernel.attrs;
+    if (to->u.kernel.attrs)
+        to->u.kernel.attrs->refs++;
+    if (old && --old->refs == 0)
+        free(old);
+    return CUDA_SUCCESS;
 }

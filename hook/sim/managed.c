@@ -3,15 +3,37 @@
  * from the time it is prefetched there or a kernel's operation uses it until it
  * is prefetched elsewhere or pushed out, least recently used first, to make room.
  * A host that touches a page does not bring it back, since nothing here would
- * notice. Only memory of this process is pushed out. */
-#include "managed.h"
+ * notice. Only memory of this process is pushed out.
+ *
+ * Advice is kept and told, and changes nothing: the simulated memory has one
+ * speed. A prefetch takes the time of a link to the host of 16 GB/s (PCIe 3.0 with
+ * 16 lanes at its best), whatever else moves and computes meanwhile; pages that
+ * kernels bring, and those pushed out to make room, take none. */
+#include "transfer.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
+
+#define ON_HOST (-1) /* CU_DEVICE_CPU */
+#define NOWHERE (-2) /* CU_DEVICE_INVALID */
+
+/* A part of a managed allocation of which the same is true. */
+struct stretch {
+    struct stretch *next;
+    CUdeviceptr base;
+    size_t size;
+    int on;          /* the device where it is, as this process counts, or ON_HOST */
+    uint64_t used;   /* when it was last used there, by a counter */
+    int preferred, prefetched; /* a device, ON_HOST or NOWHERE */
+    bool read_mostly;
+    uint32_t accessed; /* bit N: by device N; HOST_BIT: by the host */
+};
+#define HOST_BIT (1u << 31)
 
 static uint64_t clock_now; /* counts uses */
 
-CUresult managed_alloc(struct ctx *c, CUdeviceptr *out, size_t size, unsigned flags)
+static CUresult allocate(struct ctx *c, CUdeviceptr *out, size_t size, unsigned flags)
 {
     size_t span = (size + SIM_PAGE - 1) & ~(size_t)(SIM_PAGE - 1);
     if (span < size)
@@ -69,7 +91,7 @@ static bool cut_at(struct range *r, CUdeviceptr p)
     return true;
 }
 
-struct stretch *managed_cut(struct range *r, CUdeviceptr p, size_t n)
+static struct stretch *cut(struct range *r, CUdeviceptr p, size_t n)
 {
     CUdeviceptr first = p & ~(CUdeviceptr)(SIM_PAGE - 1), end = (p + n + SIM_PAGE - 1) & ~(CUdeviceptr)(SIM_PAGE - 1);
     if (!cut_at(r, first) || !cut_at(r, end))
@@ -86,7 +108,9 @@ static bool alike(const struct stretch *a, const struct stretch *b)
            a->read_mostly == b->read_mostly && a->accessed == b->accessed;
 }
 
-void managed_join(struct range *r)
+/* The first stretch of [p, p+n), cut so that stretches begin and end there with
+ * the pages; NULL when there is no memory for that. */
+static void join(struct range *r)
 {
     for (struct stretch *st = r->stretches, *next; st && (next = st->next);) {
         if (!alike(st, next)) {
@@ -155,7 +179,7 @@ static void bring(struct range *r, struct stretch *st, int where)
 void managed_place(struct range *r, CUdeviceptr p, size_t n, int where)
 {
     clock_now++;
-    struct stretch *first = managed_cut(r, p, n);
+    struct stretch *first = cut(r, p, n);
     for (struct stretch *st = first; st && st->base < p + n; st = st->next)
         st->used = clock_now; /* of all first, so that none pushes out another */
     for (struct stretch *st = first; st && st->base < p + n; st = st->next) {
@@ -164,16 +188,18 @@ void managed_place(struct range *r, CUdeviceptr p, size_t n, int where)
         else if (st->on != where)
             bring(r, st, where);
     }
-    managed_join(r);
+    join(r);
 }
 
-struct range *managed_find(CUdeviceptr p, size_t n)
+/* The managed range that holds all of [p, p+n), or NULL. */
+static struct range *find(CUdeviceptr p, size_t n)
 {
     struct range *g = range_find(p);
     return g && g->kind == R_MANAGED && n && n <= g->span && p - g->base <= g->span - n ? g : NULL;
 }
 
-CUresult managed_where(const CUmemLocation *l, int *where)
+/* Where a location is: a device or ON_HOST. */
+static CUresult where_is(const CUmemLocation *l, int *where)
 {
     bool host = l->type == CU_MEM_LOCATION_TYPE_HOST || l->type == CU_MEM_LOCATION_TYPE_HOST_NUMA ||
                 l->type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
@@ -185,8 +211,277 @@ CUresult managed_where(const CUmemLocation *l, int *where)
     return CUDA_SUCCESS;
 }
 
-CUmemLocation managed_location(CUdevice dev)
+/* The location that the calls before CUDA 13 gave as a number. */
+static CUmemLocation location_of(CUdevice dev)
 {
     return (CUmemLocation){dev == ON_HOST ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE,
                            dev == ON_HOST ? 0 : dev};
+}
+
+/* ---- allocating, and advice ---- */
+
+CUresult sim_cuMemAllocManaged(struct ctx *c, CUdeviceptr *dptr, size_t bytesize, unsigned int flags)
+{
+    if (!dptr || !bytesize || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
+        return CUDA_ERROR_INVALID_VALUE;
+    return allocate(c, dptr, bytesize, flags);
+}
+
+static void advise(struct stretch *st, CUmem_advise advice, int where)
+{
+    uint32_t bit = where < 0 ? HOST_BIT : 1u << where;
+    switch ((int)advice) {
+    case CU_MEM_ADVISE_SET_READ_MOSTLY:
+    case CU_MEM_ADVISE_UNSET_READ_MOSTLY:
+        st->read_mostly = advice == CU_MEM_ADVISE_SET_READ_MOSTLY;
+        break;
+    case CU_MEM_ADVISE_SET_PREFERRED_LOCATION:
+        st->preferred = where;
+        break;
+    case CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION:
+        st->preferred = NOWHERE;
+        break;
+    case CU_MEM_ADVISE_SET_ACCESSED_BY:
+        st->accessed |= bit;
+        break;
+    default:
+        st->accessed &= ~bit;
+    }
+}
+
+static bool needs_place(CUmem_advise advice)
+{
+    return advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION || advice == CU_MEM_ADVISE_SET_ACCESSED_BY ||
+           advice == CU_MEM_ADVISE_UNSET_ACCESSED_BY;
+}
+
+CUresult sim_cuMemAdvise_v2(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUmemLocation location)
+{
+    struct range *g = find(devPtr, count);
+    int where = NOWHERE;
+    if (!g || advice < CU_MEM_ADVISE_SET_READ_MOSTLY || advice > CU_MEM_ADVISE_UNSET_ACCESSED_BY)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult r = CUDA_SUCCESS;
+    if (needs_place(advice) && (r = where_is(&location, &where)) != CUDA_SUCCESS)
+        return r;
+    struct stretch *st = cut(g, devPtr, count);
+    if (!st)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    for (; st && st->base < devPtr + count; st = st->next)
+        advise(st, advice, where);
+    join(g);
+    return CUDA_SUCCESS;
+}
+
+CUresult sim_cuMemAdvise(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUdevice device)
+{
+    return sim_cuMemAdvise_v2(devPtr, count, advice, location_of(device));
+}
+
+/* ---- what is known of a range ---- */
+
+/* Where all of the range has it, or NOWHERE. */
+static int common(const struct stretch *st, CUdeviceptr end, bool prefetched)
+{
+    int where = prefetched ? st->prefetched : st->preferred;
+    for (; st && st->base < end; st = st->next)
+        if ((prefetched ? st->prefetched : st->preferred) != where)
+            return NOWHERE;
+    return where;
+}
+
+static int kind_of(int where)
+{
+    return where == NOWHERE   ? CU_MEM_LOCATION_TYPE_INVALID
+           : where == ON_HOST ? CU_MEM_LOCATION_TYPE_HOST
+                              : CU_MEM_LOCATION_TYPE_DEVICE;
+}
+
+static void list_accessed(int *out, size_t n, uint32_t mask)
+{
+    size_t k = 0;
+    for (int i = 0; i < (int)g_config.visible && k < n; i++)
+        if (mask & 1u << i)
+            out[k++] = i;
+    if ((mask & HOST_BIT) && k < n)
+        out[k++] = ON_HOST;
+    while (k < n)
+        out[k++] = NOWHERE;
+}
+
+static CUresult tell_attribute(void *data, size_t size, CUmem_range_attribute attribute, struct range *g, CUdeviceptr p, size_t n)
+{
+    bool several = attribute == CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY;
+    if (!data || !size || (several ? size % sizeof(int) : size != sizeof(int)))
+        return CUDA_ERROR_INVALID_VALUE;
+    struct stretch *first = cut(g, p, n);
+    if (!first)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    uint32_t accessed = UINT32_MAX;
+    bool read_mostly = true;
+    for (struct stretch *st = first; st && st->base < p + n; st = st->next) {
+        accessed &= st->accessed;
+        read_mostly &= st->read_mostly;
+    }
+    int preferred = common(first, p + n, false), prefetched = common(first, p + n, true);
+    switch ((int)attribute) {
+    case CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY:
+        *(int *)data = read_mostly;
+        return CUDA_SUCCESS;
+    case CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY:
+        list_accessed(data, size / sizeof(int), accessed);
+        return CUDA_SUCCESS;
+    case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION:
+        *(int *)data = preferred;
+        return CUDA_SUCCESS;
+    case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION:
+        *(int *)data = prefetched;
+        return CUDA_SUCCESS;
+    case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE:
+        *(int *)data = kind_of(preferred);
+        return CUDA_SUCCESS;
+    case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID:
+        *(int *)data = preferred < 0 ? 0 : preferred;
+        return CUDA_SUCCESS;
+    case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE:
+        *(int *)data = kind_of(prefetched);
+        return CUDA_SUCCESS;
+    case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID:
+        *(int *)data = prefetched < 0 ? 0 : prefetched;
+        return CUDA_SUCCESS;
+    default:
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+}
+
+CUresult sim_cuMemRangeGetAttributes(void **data, size_t *dataSizes, CUmem_range_attribute *attributes,
+                                     size_t numAttributes, CUdeviceptr devPtr, size_t count)
+{
+    struct range *g = find(devPtr, count);
+    if (!g || !data || !dataSizes || !attributes || !numAttributes)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult r = CUDA_SUCCESS;
+    for (size_t i = 0; i < numAttributes && r == CUDA_SUCCESS; i++)
+        r = tell_attribute(data[i], dataSizes[i], attributes[i], g, devPtr, count);
+    join(g);
+    return r;
+}
+
+CUresult sim_cuMemRangeGetAttribute(void *data, size_t dataSize, CUmem_range_attribute attribute, CUdeviceptr devPtr,
+                                    size_t count)
+{
+    return sim_cuMemRangeGetAttributes(&data, &dataSize, &attribute, 1, devPtr, count);
+}
+
+CUresult sim_cuStreamAttachMemAsync(struct stream *s, CUstream hStream, CUdeviceptr dptr, size_t length,
+                                    unsigned int flags)
+{
+    struct range *g = range_find(dptr);
+    if (!g || g->kind != R_MANAGED || g->base != dptr || (length && length != g->size))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST && flags != CU_MEM_ATTACH_SINGLE)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (flags == CU_MEM_ATTACH_SINGLE && s->kind == S_LEGACY)
+        return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_SUCCESS; /* everybody may touch it at any time: concurrentManagedAccess */
+}
+
+/* ---- prefetching ---- */
+
+#define LINK_BYTES_PER_NS 16
+
+static void arrive(const struct task *t)
+{
+    struct range *g = find(t->p, t->n);
+    if (g)
+        managed_place(g, t->p, t->n, t->where);
+}
+
+static uint64_t on_the_way(const struct task *t)
+{
+    uint64_t bytes = 0;
+    struct range *g = find(t->p, t->n);
+    for (struct stretch *st = g ? cut(g, t->p, t->n) : NULL; st && st->base < t->p + t->n; st = st->next)
+        bytes += st->on != t->where ? st->size : 0;
+    return bytes / LINK_BYTES_PER_NS;
+}
+
+static CUresult prefetch(struct stream *s, CUdeviceptr p, size_t n, const CUmemLocation *l)
+{
+    struct range *g = find(p, n);
+    struct task t = {.run = arrive, .takes = on_the_way, .p = p, .n = n};
+    if (!g)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult r = where_is(l, &t.where);
+    if (r == CUDA_SUCCESS && t.where >= 0)
+        r = shared_join(&g_device[g_config.visible_index[t.where]]);
+    if (r != CUDA_SUCCESS)
+        return r;
+    for (struct stretch *st = cut(g, p, n); st && st->base < p + n; st = st->next)
+        st->prefetched = t.where;
+    return transfer_task(s, &t);
+}
+
+CUresult sim_cuMemPrefetchAsync_v2(struct stream *s, CUdeviceptr devPtr, size_t count, CUmemLocation location,
+                                   unsigned int flags, CUstream hStream)
+{
+    return flags ? CUDA_ERROR_INVALID_VALUE : prefetch(s, devPtr, count, &location);
+}
+
+CUresult sim_cuMemPrefetchAsync(struct stream *s, CUdeviceptr devPtr, size_t count, CUdevice dstDevice,
+                                CUstream hStream)
+{
+    return sim_cuMemPrefetchAsync_v2(s, devPtr, count, location_of(dstDevice), 0, hStream);
+}
+
+/* To discard is to say that the contents do not matter. Nobody shall rely on them
+ * all the same: they are lost. */
+static void lose(const struct task *t)
+{
+    if (find(t->p, t->n))
+        memset((void *)(uintptr_t)t->p, 0xdd, t->n);
+}
+
+static CUresult batch(struct stream *s, bool discard, CUdeviceptr *dptrs, size_t *sizes, size_t count,
+                      const CUmemLocation *to, const size_t *first, size_t places, unsigned long long flags)
+{
+    CUresult r = CUDA_SUCCESS;
+    if (!dptrs || !sizes || !count || flags || (to && (!first || !places || places > count || first[0])))
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0, k = 0; i < count && r == CUDA_SUCCESS; i++) {
+        if (to && k + 1 < places && first[k + 1] <= i)
+            k++;
+        struct task t = {.run = lose, .p = dptrs[i], .n = sizes[i]};
+        if (!find(dptrs[i], sizes[i]))
+            r = CUDA_ERROR_INVALID_VALUE;
+        else if (discard)
+            r = transfer_task(s, &t);
+        if (r == CUDA_SUCCESS && to)
+            r = prefetch(s, dptrs[i], sizes[i], &to[k]);
+    }
+    return r;
+}
+
+CUresult sim_cuMemPrefetchBatchAsync(struct stream *s, CUdeviceptr *dptrs, size_t *sizes, size_t count,
+                                     CUmemLocation *prefetchLocs, size_t *prefetchLocIdxs, size_t numPrefetchLocs,
+                                     unsigned long long flags, CUstream hStream)
+{
+    if (!prefetchLocs)
+        return CUDA_ERROR_INVALID_VALUE;
+    return batch(s, false, dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags);
+}
+
+CUresult sim_cuMemDiscardBatchAsync(struct stream *s, CUdeviceptr *dptrs, size_t *sizes, size_t count,
+                                    unsigned long long flags, CUstream hStream)
+{
+    return batch(s, true, dptrs, sizes, count, NULL, NULL, 0, flags);
+}
+
+CUresult sim_cuMemDiscardAndPrefetchBatchAsync(struct stream *s, CUdeviceptr *dptrs, size_t *sizes, size_t count,
+                                               CUmemLocation *prefetchLocs, size_t *prefetchLocIdxs,
+                                               size_t numPrefetchLocs, unsigned long long flags, CUstream hStream)
+{
+    if (!prefetchLocs)
+        return CUDA_ERROR_INVALID_VALUE;
+    return batch(s, true, dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags);
 }

@@ -3,7 +3,6 @@
  * processes share; how much of it may be in use, over all processes, is counted
  * in shared.c. */
 #include "graph.h"
-#include "managed.h"
 #include "pool.h"
 
 #include <fcntl.h>

@@ -81,7 +81,7 @@ static void join(const struct chunk *c)
 }
 
 /* Looks which freed blocks are free by now. */
-void pool_settle(struct pool *p, bool synced)
+static void settle(struct pool *p, bool synced)
 {
     struct range *r;
     for (struct chunk *c = p->chunks; c; c = c->next) {
@@ -182,7 +182,7 @@ CUresult pool_alloc(struct pool *p, struct stream *s, size_t size, CUdeviceptr *
         return CUDA_ERROR_OUT_OF_MEMORY;
     size_t span = (size + POOL_GRAIN - 1) & ~(size_t)(POOL_GRAIN - 1);
     engine_advance(s->ctx->dev, now_ns());
-    pool_settle(p, false);
+    settle(p, false);
     struct range *r = find(p, s, span, NULL);
     if (!r)
         r = grow(p, span);
@@ -241,4 +241,98 @@ void pool_free_now(struct range *r)
         pool_trim(c->pool, 0);
     else
         join(c);
+}
+
+/* ---- giving back ---- */
+
+static bool unused(const struct chunk *c)
+{
+    const struct range *r = range_raw(c->base);
+    return r->kind == R_HIDDEN && !r->freed && r->span == c->size; /* blocks are joined where they can be */
+}
+
+static void pool_drop(struct pool *p)
+{
+    struct device *d = p->dev;
+    for (struct pool **at = &d->pools; *at; at = &(*at)->next)
+        if (*at == p) {
+            *at = p->next;
+            break;
+        }
+    free(p);
+}
+
+/* Gives back what is unused, but keeps that much reserved; drops a pool that was
+ * destroyed and has nothing left. Returns whether the pool is still there. */
+static bool trim(struct pool *p, uint64_t keep, bool synced)
+{
+    settle(p, synced);
+    for (struct chunk **at = &p->chunks, *c; (c = *at);) {
+        if (!unused(c) || p->reserved - c->size < keep) {
+            at = &c->next;
+            continue;
+        }
+        memory_release(range_raw(c->base));
+        p->reserved -= c->size;
+        *at = c->next;
+        free(c);
+    }
+    bool gone = p->destroyed && !p->chunks;
+    if (gone)
+        pool_drop(p);
+    return !gone;
+}
+
+void pool_trim(struct pool *p, uint64_t keep)
+{
+    trim(p, keep, true);
+}
+
+void pool_destroy(struct pool *p)
+{
+    struct device *d = p->dev;
+    handle_del(p);
+    if (d->current_pool == p)
+        d->current_pool = NULL;
+    p->destroyed = true;
+    trim(p, 0, false);
+}
+
+void pool_synced(struct device *d)
+{
+    for (struct pool *p = d->pools, *next; p; p = next) {
+        next = p->next;
+        trim(p, p->destroyed ? 0 : p->threshold, true);
+    }
+}
+
+void pool_release_unused(struct device *d)
+{
+    for (struct pool *p = d->pools, *next; p; p = next) {
+        next = p->next;
+        trim(p, 0, false);
+    }
+}
+
+/* Forgets all allocations. */
+static void forget(struct pool *p)
+{
+    for (struct chunk *c = p->chunks; c; c = c->next)
+        for (size_t i = range_after(c->base) - 1; i < range_count() && range_at(i)->chunk == c; i++) {
+            struct range *r = range_at(i);
+            record_unref(r->freed);
+            r->freed = NULL;
+            r->kind = R_HIDDEN;
+            r->size = 0;
+        }
+    p->used = 0;
+}
+
+void pool_reset(struct device *d)
+{
+    for (struct pool *p = d->pools, *next; p; p = next) {
+        next = p->next;
+        forget(p);
+        trim(p, 0, true);
+    }
 }

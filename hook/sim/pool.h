@@ -38,7 +38,6 @@ CUresult pool_alloc(struct pool *p, struct stream *s, size_t size, CUdeviceptr *
 /* Frees an R_POOL range when the stream gets there. */
 CUresult pool_free(struct range *r, struct stream *s);
 void pool_free_now(struct range *r);
-void pool_settle(struct pool *p, bool synced);
 void pool_trim(struct pool *p, uint64_t keep);
 void pool_destroy(struct pool *p);
 /* What synchronising does: all that is unused above the thresholds goes back. */

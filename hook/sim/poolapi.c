@@ -1,7 +1,18 @@
-/* poolapi.c: the calls on pools, and those that allocate and free in stream order. */
+/* poolapi.c: the calls on pools, those that allocate and free in stream order, and
+ * pools between processes.
+ *
+ * A pool's handle is a descriptor of a file that says whose pool it is; a pointer
+ * says where in that process's memory file the allocation is. The memory counts as
+ * its owner's, and is gone for new importers when the owner is; what is imported
+ * then stays readable. */
 #include "capture.h"
 #include "pool.h"
+#include "shared.h"
 #include "transfer.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
 
 /* The pool of a call that a capture cannot see. */
 static CUresult find_unsafe(CUmemoryPool h, struct pool **p)
@@ -258,4 +269,115 @@ CUresult sim_cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, 
 {
     CUresult r = check_place(location, type);
     return r != CUDA_SUCCESS ? r : sim_cuDeviceSetMemPool(location->id, pool);
+}
+
+/* ---- pools between processes ---- */
+
+#define POOL_MAGIC 0x50534d47u
+#define POINTER_MAGIC 0x52504d47u
+
+struct pool_ref {
+    uint32_t magic;
+    int32_t device;
+    uint32_t slot, pad;
+    uint64_t serial, id;
+};
+
+struct pointer {
+    struct pool_ref pool;
+    uint64_t offset, size;
+};
+_Static_assert(sizeof(struct pointer) <= sizeof(CUmemPoolPtrExportData), "64 bytes");
+
+static struct pool_ref ref_of(const struct pool *p, uint32_t magic)
+{
+    return (struct pool_ref){magic, p->dev->index, (uint32_t)p->dev->slot, 0, p->dev->arena_serial, p->id};
+}
+
+CUresult sim_cuMemPoolExportToShareableHandle(void *handle_out, CUmemoryPool pool, CUmemAllocationHandleType handleType,
+                                              unsigned long long flags)
+{
+    struct pool *p = (struct pool *)pool;
+    if (!handle_out || !handle_is(pool, H_POOL) || flags || p->imported ||
+        handleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !(p->handle_types & handleType))
+        return CUDA_ERROR_INVALID_VALUE;
+    struct pool_ref ref = ref_of(p, POOL_MAGIC);
+    int high = shared_new_file(), fd = -1;
+    if (high >= 0 && shared_name_memory(p->dev) && write(high, &ref, sizeof ref) == sizeof ref)
+        fd = fcntl(high, F_DUPFD_CLOEXEC, 0);
+    if (high >= 0)
+        close(high);
+    if (fd >= 0)
+        *(int *)handle_out = fd;
+    return fd >= 0 ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
+}
+
+CUresult sim_cuMemPoolImportFromShareableHandle(CUmemoryPool *pool_out, void *handle,
+                                                CUmemAllocationHandleType handleType, unsigned long long flags)
+{
+    struct pool_ref ref;
+    int fd = (int)(intptr_t)handle;
+    if (!pool_out || flags || handleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || fd < 0 ||
+        pread(fd, &ref, sizeof ref, 0) != sizeof ref || ref.magic != POOL_MAGIC || ref.device < 0 ||
+        ref.device >= SIM_MAX_DEVICES || g_device[ref.device].ordinal < 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct device *d = &g_device[ref.device];
+    CUresult r = shared_join(d);
+    if (r != CUDA_SUCCESS)
+        return r;
+    struct pool *p = pool_new(d);
+    if (!p)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    p->imported = true;
+    p->slot = ref.slot;
+    p->serial = ref.serial;
+    p->id = ref.id;
+    *pool_out = (CUmemoryPool)p;
+    return CUDA_SUCCESS;
+}
+
+CUresult sim_cuMemPoolExportPointer(CUmemPoolPtrExportData *shareData_out, CUdeviceptr ptr)
+{
+    struct range *g = range_find(ptr);
+    if (!shareData_out || !g || g->kind != R_POOL || !g->chunk->pool->handle_types)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct pointer out = {ref_of(g->chunk->pool, POINTER_MAGIC), g->offset, g->size};
+    memset(shareData_out, 0, sizeof *shareData_out);
+    memcpy(shareData_out, &out, sizeof out);
+    return CUDA_SUCCESS;
+}
+
+/* Pages are what can be mapped; allocations are smaller. */
+static CUresult map_pointer(struct ctx *c, struct pool *p, const struct pointer *in, CUdeviceptr *out)
+{
+    size_t skip = in->offset % SIM_PAGE;
+    struct range g = {.kind = R_IPC, .dev = p->dev, .ctx = c, .refs = 1, .flags = 1, .serial = in->pool.serial};
+    g.offset = in->offset - skip;
+    g.span = (skip + in->size + SIM_PAGE - 1) & ~(size_t)(SIM_PAGE - 1);
+    CUresult r = ipc_map(&g, p->dev->index, in->pool.slot);
+    if (r != CUDA_SUCCESS)
+        return r;
+    g.base += skip;
+    g.view += skip;
+    g.size = g.span = in->size;
+    if (!range_add(&g)) {
+        ipc_unmap(&g);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *out = g.base;
+    return CUDA_SUCCESS;
+}
+
+CUresult sim_cuMemPoolImportPointer(struct ctx *c, CUdeviceptr *ptr_out, CUmemoryPool pool,
+                                    CUmemPoolPtrExportData *shareData)
+{
+    struct pointer in;
+    struct pool *p = (struct pool *)pool;
+    if (!ptr_out || !shareData || !handle_is(pool, H_POOL) || !p->imported)
+        return CUDA_ERROR_INVALID_VALUE;
+    memcpy(&in, shareData, sizeof in);
+    if (in.pool.magic != POINTER_MAGIC || in.pool.device != p->dev->index || in.pool.serial != p->serial ||
+        in.pool.slot != p->slot || in.pool.id != p->id || !in.size || in.size > g_config.mem)
+        return CUDA_ERROR_INVALID_VALUE;
+    return map_pointer(c, p, &in, ptr_out);
 }

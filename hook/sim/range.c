@@ -2,7 +2,6 @@
  * device allocations, memory of other processes, pinned and registered host
  * memory, and the parts of the arena that are taken without having addresses a
  * program knows. Sorted by address; called under g_lock. */
-#include "managed.h"
 #include "pool.h"
 #include "vmm.h"
 

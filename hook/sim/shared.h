@@ -103,11 +103,7 @@ struct shared {
 };
 _Static_assert(offsetof(struct shared, proc_at) == 8, "pkg/adapter/simgpu reads the beginning");
 
-void shared_file(char *buf, size_t len, int index, const char *rest); /* the path of gpuN.<rest> */
 int shared_move_up(int fd); /* away from the low numbers; takes fd over */
-CUresult arena_map(struct device *d);
-void arena_remove(int index, unsigned slot, uint64_t serial);
-void arena_remove_all(int index);
 int shared_new_file(void); /* one without a name; -1 when there can be none */
 bool shared_lock(struct device *d);
 void shared_unlock(struct device *d);
@@ -123,8 +119,5 @@ void holders_forget(struct shared *sh, unsigned slot); /* who was there is gone;
 void event_leave(struct shared_event *e, unsigned slot); /* the same */
 bool shared_alive(const struct device *d, unsigned slot);
 void holders_add(struct holders *h, unsigned slot);
-void holders_del(struct holders *h, unsigned slot);
-bool holders_has(const struct holders *h, unsigned slot);
-int holders_any(const struct holders *h); /* one of them, -1 when there is none */
 
 #endif

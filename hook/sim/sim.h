@@ -225,6 +225,11 @@ void memory_release(struct range *r); /* the opposite, of a range no work uses *
 void memory_free_ctx(struct ctx *c);
 void memory_wait(struct device *d);   /* for all work on the device */
 void hostmem_release(struct range *r);
+/* Brings [p, p+n) of managed memory to a device or to the host, as far as there is room. */
+void managed_place(struct range *r, CUdeviceptr p, size_t n, int where);
+/* Makes room for that much on a device, or for less; false when it cannot. */
+bool managed_evict(struct device *d, size_t bytes);
+void managed_release(struct range *r);
 CUresult ipc_map(struct range *g, int device, unsigned slot);
 void ipc_unmap(const struct range *r);
 void ipc_release(struct range *r);

@@ -9,14 +9,14 @@
 #include <sys/prctl.h>
 #include <time.h>
 
-struct lane { /* a thread and the items it has to do */
+struct executor { /* a thread and the items it has to do */
     bool started;
     struct item *head, *tail;
     pthread_cond_t cond;
 };
-static struct lane copier = {.cond = PTHREAD_COND_INITIALIZER};
-static struct lane mover = {.cond = PTHREAD_COND_INITIALIZER};
-static struct lane caller = {.cond = PTHREAD_COND_INITIALIZER};
+static struct executor copier = {.cond = PTHREAD_COND_INITIALIZER};
+static struct executor mover = {.cond = PTHREAD_COND_INITIALIZER};
+static struct executor caller = {.cond = PTHREAD_COND_INITIALIZER};
 
 static bool start(void *(*fn)(void *), void *arg)
 {
@@ -78,7 +78,7 @@ void threads_kick(struct device *d)
         shared_bell_ring(d);
 }
 
-static struct item *take(struct lane *l)
+static struct item *take(struct executor *l)
 {
     while (!l->head)
         pthread_cond_wait(&l->cond, &g_lock);
@@ -217,7 +217,7 @@ static void *caller_main(void *arg)
     return NULL;
 }
 
-static bool ensure(struct lane *l, void *(*fn)(void *))
+static bool ensure(struct executor *l, void *(*fn)(void *))
 {
     return l->started || (l->started = start(fn, NULL));
 }
@@ -250,7 +250,7 @@ bool threads_start_for(const struct item *it)
 
 void threads_send(struct item *it)
 {
-    struct lane *l = is_call(it) ? &caller : is_move(it) ? &mover : &copier;
+    struct executor *l = is_call(it) ? &caller : is_move(it) ? &mover : &copier;
     if (l->head)
         l->tail->xnext = it;
     else

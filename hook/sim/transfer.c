@@ -58,7 +58,8 @@ void copy_run(const struct copy *c)
         }
 }
 
-bool transfer_idle(struct stream *s, uint64_t now)
+/* Something put into it now could start at once. */
+static bool idle(struct stream *s, uint64_t now)
 {
     struct ctx *c = s->ctx;
     engine_advance(c->dev, now);
@@ -78,7 +79,7 @@ CUresult transfer_task(struct stream *s, const struct task *t)
     uint64_t now = now_ns();
     if (s->capture)
         return capture_refuse(s);
-    if (transfer_idle(s, now) && (!t->takes || !t->takes(t))) {
+    if (idle(s, now) && (!t->takes || !t->takes(t))) {
         t->run(t);
         s->done_at = now;
         return CUDA_SUCCESS;
@@ -118,7 +119,7 @@ CUresult transfer_submit(struct stream *s, struct copy *c, enum place src, enum 
         return CUDA_SUCCESS;
     if (src == P_PAGEABLE && !small)
         wait = true;
-    if ((wait || small) && transfer_idle(s, now_ns())) {
+    if ((wait || small) && idle(s, now_ns())) {
         s->waiters++; /* keeps it from being freed while the lock is not held */
         pthread_mutex_unlock(&g_lock);
         copy_run(c);

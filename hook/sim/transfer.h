@@ -7,10 +7,9 @@
 enum place { P_PAGEABLE, P_PINNED, P_DEVICE };
 
 CUresult transfer_locate(CUdeviceptr p, size_t n, bool device, char **view, enum place *where);
-/* Where the bytes of a box are (copy3d.c), and of what is to be filled (set.c). */
+/* Where the bytes of a box are, and of what is to be filled (copy.c). */
 CUresult copy3d_locate(const CUDA_MEMCPY3D *p, struct copy *c, enum place *src, enum place *dst);
 CUresult set_locate(const CUDA_MEMSET_NODE_PARAMS *p, struct copy *c, enum place *dst);
-bool transfer_idle(struct stream *s, uint64_t now); /* something put into it now could start at once */
 CUresult transfer_task(struct stream *s, const struct task *t);
 CUresult transfer_submit(struct stream *s, struct copy *c, enum place src, enum place dst, bool sync);
 

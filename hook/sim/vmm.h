@@ -1,4 +1,4 @@
-/* vmm.h: memory and addresses apart; see vmm.c and vmmalloc.c. */
+/* vmm.h: memory and addresses apart; see vmm.c. */
 #ifndef GFAAS_SIM_VMM_H
 #define GFAAS_SIM_VMM_H
 
@@ -29,10 +29,8 @@ struct alloc {
     bool shared;          /* and whether it is among the exports */
 };
 
-struct reservation *vmm_reservation(CUdeviceptr p);
+struct reservation *vmm_reservation(CUdeviceptr p); /* that holds the address, or NULL */
+/* Bytes from p on that one operation may reach. */
 size_t vmm_reach(const struct range *r, CUdeviceptr p);
-/* The bytes of an allocation: a place in a file. */
-int alloc_file(const struct alloc *a, uint64_t *offset);
-void alloc_unref(struct alloc *a); /* when it has lost a handle or a mapping */
 
 #endif
