@@ -7,6 +7,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/plan"
+	"github.com/gfaas/gfaas/pkg/policy/place/maxrect"
 	"github.com/gfaas/gfaas/pkg/policy/place/online"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
@@ -26,7 +27,7 @@ type DiluOptions struct {
 // counts as a large model. It fails when the demand takes more than 5 million
 // instances.
 func Dilu(in Input, o DiluOptions) (plan.Plan, error) {
-	d := dilution{in: in, wanted: in.wants()}
+	d := diluPlanner{in: in, wanted: in.wants()}
 	if in.Devices == nil {
 		d.fleet = online.DiluElastic(plan.Device{Node: "node0", MemMiB: in.MemMiB}, o.DiluOptions)
 	} else {
@@ -37,7 +38,7 @@ func Dilu(in Input, o DiluOptions) (plan.Plan, error) {
 	order := make([]int, len(d.wanted))
 	for i := range d.wanted {
 		order[i] = i
-		d.rows = append(d.rows, byEfficacy(d.wanted[i].rows))
+		d.rows = append(d.rows, ofLargestQuota(d.wanted[i].rows))
 	}
 	if o.Order == Largest {
 		slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(d.size(b), d.size(a)) })
@@ -53,42 +54,27 @@ func Dilu(in Input, o DiluOptions) (plan.Plan, error) {
 
 // tooMany refuses a demand that takes more than maxInstances of the best
 // configurations.
-func (d *dilution) tooMany() error {
-	count := 0.0
-	for f, w := range d.wanted {
-		if len(d.rows[f]) == 0 {
-			continue
-		}
-		best := d.rows[f][0]
-		if count += w.demand.RPS / best.ThroughputRPS; count > maxInstances {
-			return fmt.Errorf("%s: %s requests a second take more than %d instances: the most efficient configuration sustains %s",
-				w.demand.Function, num(w.demand.RPS), maxInstances, num(best.ThroughputRPS))
+func (d *diluPlanner) tooMany() error {
+	rate := make([]float64, len(d.wanted))
+	for f, rows := range d.rows {
+		if len(rows) > 0 {
+			rate[f] = rows[0].ThroughputRPS
 		}
 	}
-	return nil
+	return tooMany(d.wanted, rate, "most efficient")
 }
 
-// byEfficacy are the rows of the largest quota, the most efficient first.
-func byEfficacy(rows []profile.Row) []profile.Row {
+// ofLargestQuota are the rows of the largest quota, the most efficient first.
+func ofLargestQuota(rows []profile.Row) []profile.Row {
 	widest := 0.0
 	for _, r := range rows {
 		widest = max(widest, r.Quota)
 	}
-	rows = filter(rows, func(r profile.Row) bool { return r.Quota == widest })
-	slices.SortStableFunc(rows, func(a, b profile.Row) int {
-		if c := cmp.Compare(b.Efficacy(), a.Efficacy()); c != 0 {
-			return c
-		}
-		if LargerQuota.prefers(a, b) {
-			return -1
-		}
-		return 1
-	})
-	return rows
+	return efficient(filter(rows, func(r profile.Row) bool { return r.Quota == widest }), LargerQuota)
 }
 
-// dilution is a plan that Dilu's scheduler is making.
-type dilution struct {
+// diluPlanner is a plan that Dilu's scheduler is making.
+type diluPlanner struct {
 	in      Input
 	wanted  []want
 	rows    [][]profile.Row // by function, best first
@@ -100,7 +86,7 @@ type dilution struct {
 }
 
 // size is the request of a function's best configuration.
-func (d *dilution) size(f int) float64 {
+func (d *diluPlanner) size(f int) float64 {
 	if len(d.rows[f]) == 0 {
 		return 0
 	}
@@ -108,7 +94,7 @@ func (d *dilution) size(f int) float64 {
 }
 
 // serve places instances of a function until its demand is served.
-func (d *dilution) serve(f int) {
+func (d *diluPlanner) serve(f int) {
 	w := &d.wanted[f]
 	fn := d.in.function(w.demand.Function)
 	for _, row := range d.rows[f] {
@@ -132,15 +118,14 @@ func (d *dilution) serve(f int) {
 			for _, g := range at.GPUs {
 				d.host(g, r.Instance, row)
 			}
-			w.count++
-			w.served += row.ThroughputRPS
+			w.add(row)
 		}
 	}
 }
 
 // host lists an instance on its GPU: for its quota of the window, on the SMs
 // above those that are taken.
-func (d *dilution) host(g int, id string, row profile.Row) {
+func (d *diluPlanner) host(g int, id string, row profile.Row) {
 	for len(d.gpus) <= g {
 		device := plan.Device{Node: "node0", Index: len(d.gpus), MemMiB: d.in.MemMiB}
 		if d.devices != nil {
@@ -149,30 +134,21 @@ func (d *dilution) host(g int, id string, row profile.Row) {
 		d.gpus = append(d.gpus, plan.GPU{Node: device.Node, Index: device.Index, MemMiB: device.MemMiB})
 		d.tops = append(d.tops, 0)
 	}
-	x, y := 0.0, float64(d.tops[g])/(one/100)
+	in := newInstance(id, row, d.in.limits())
+	setCorner(&in, maxrect.Rect{Y: d.tops[g]})
 	d.tops[g] += share(row.SMPct / 100)
-	in := plan.Instance{
-		ID: id, Function: row.Function, SMPct: row.SMPct, QuotaRequest: row.Quota, QuotaLimit: row.Quota,
-		Batch: row.Batch, RPS: row.ThroughputRPS, X: &x, Y: &y,
-	}
-	if d.in.limits() {
-		in.MemMiB = row.GPUMemMiB
-	}
 	d.gpus[g].Instances = append(d.gpus[g].Instances, in)
 }
 
-func (d *dilution) plan() plan.Plan {
-	p := plan.Plan{
-		Version: plan.Version, Algorithm: "dilu", Model: plan.ModelRect,
-		GPUs: []plan.GPU{}, Demand: []plan.Served{}, Unplaced: []plan.Unplaced{},
-	}
+func (d *diluPlanner) plan() plan.Plan {
+	bound, method := d.in.bound(d.wanted)
+	p := empty("dilu", plan.ModelRect, bound, method)
 	for _, g := range d.gpus {
 		if len(g.Instances) > 0 {
 			p.GPUs = append(p.GPUs, g)
 		}
 	}
 	p.GPUsUsed = len(p.GPUs)
-	p.Bound, p.BoundMethod = d.in.bound(d.wanted)
 	for i, w := range d.wanted {
 		account(&p, &w, func() string { return cmp.Or(w.reason, string(d.lacking[i])) })
 	}

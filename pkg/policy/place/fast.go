@@ -2,44 +2,14 @@ package place
 
 import (
 	"cmp"
+	"container/heap"
 	"fmt"
-	"math"
 	"slices"
 
+	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/plan"
+	"github.com/gfaas/gfaas/pkg/policy/place/maxrect"
 	"github.com/gfaas/gfaas/pkg/profile"
-)
-
-// maxInstances is the most instances a plan may have.
-const maxInstances = 5_000_000
-
-// want is a function's demand, the configurations that may serve it, and how
-// far it is served.
-type want struct {
-	demand plan.Demand
-	rows   []profile.Row
-	span   int    // instances' parts come in such numbers; 0 is 1
-	reason string // why there are no rows
-	served float64
-	count  int // instances placed
-}
-
-func (w *want) missing() float64 {
-	if gap := w.demand.RPS - w.served; gap > served*w.demand.RPS {
-		return gap
-	}
-	return 0
-}
-
-// Order says in which order instances are packed.
-type Order string
-
-// Packing the largest rectangles first needs fewer GPUs, and can be done since
-// a plan knows them all. Functions that arrive one by one, as in the paper's
-// cluster, are packed in the order of the demand.
-const (
-	Largest Order = "largest"
-	Arrival Order = "arrival"
 )
 
 // FastOptions are what the paper leaves open.
@@ -57,15 +27,15 @@ type FastOptions struct {
 // demand would take more than 5 million instances.
 func Fast(in Input, o FastOptions) (plan.Plan, error) {
 	wanted := in.wants()
-	chosen, err := choose(wanted, o)
-	if err != nil && in.Devices == nil {
+	chosen := choose(wanted, o.TieBreak)
+	if err := countable(chosen); err != nil && in.Devices == nil {
 		return plan.Plan{}, err
 	}
 	if o.ShareModels {
 		return shared(in, o, wanted), nil
 	}
 	f := newFleet(in)
-	for _, c := range chosen {
+	for _, c := range ordered(chosen, o.Order) {
 		for n := 0; n < c.group.Count && f.serve(c.want, c.group.Row); n++ {
 		}
 	}
@@ -84,42 +54,152 @@ type choice struct {
 	group Group
 }
 
-// choose scales every function up and puts the choices in the order of packing.
-func choose(wanted []want, o FastOptions) ([]choice, error) {
-	var out []choice
-	var err error
-	count := 0
+// choose scales every function up to what it lacks.
+func choose(wanted []want, tie TieBreak) (out []choice) {
 	for i := range wanted {
 		w := &wanted[i]
-		for _, g := range ScaleUp(w.rows, w.demand.RPS, o.TieBreak) {
-			if count += g.Count; count > maxInstances && err == nil {
-				err = fmt.Errorf("%s: %s requests a second take more than %d instances: the best configuration sustains %s",
-					w.demand.Function, num(w.demand.RPS), maxInstances, num(g.Row.ThroughputRPS))
-			}
+		for _, g := range ScaleUp(w.rows, w.missing(), tie) {
 			out = append(out, choice{w, g})
 		}
 	}
-	if o.Order != Arrival {
-		slices.SortStableFunc(out, func(a, b choice) int { return cmp.Compare(area(b.group.Row), area(a.group.Row)) })
-	}
-	return out, err
+	return out
 }
 
-// wants are the demands with the configurations that may serve them.
-func (in Input) wants() []want {
-	byFunction := map[string][]profile.Row{}
-	for _, r := range in.Profile {
-		byFunction[r.Function] = append(byFunction[r.Function], r)
+// ordered puts choices in the order of packing.
+func ordered(choices []choice, o Order) []choice {
+	if o != Arrival {
+		slices.SortStableFunc(choices, func(a, b choice) int { return cmp.Compare(area(b.group.Row), area(a.group.Row)) })
 	}
-	wanted := make([]want, len(in.Demand))
-	for i, d := range in.Demand {
-		rows, reason := in.admissible(d, byFunction[d.Function])
-		if span, most := in.function(d.Function).GPUs, in.together(); rows != nil && span > most {
-			rows, reason = nil, fmt.Sprintf("an instance spans %d GPUs of one node: the most that a node has is %d", span, most)
+	return choices
+}
+
+// countable refuses more than maxInstances.
+func countable(choices []choice) error {
+	count := 0
+	for _, c := range choices {
+		if count += c.group.Count; count > maxInstances {
+			return fmt.Errorf("%s: %s requests a second take more than %d instances: the best configuration sustains %s",
+				c.want.demand.Function, num(c.want.demand.RPS), maxInstances, num(c.group.Row.ThroughputRPS))
 		}
-		wanted[i] = want{demand: d, rows: rows, reason: reason}
 	}
-	return wanted
+	return nil
+}
+
+// shared is Fast where a model's weights are kept once on a GPU (FaST-GShare,
+// section 3.5): a plan of nothing that grows.
+func shared(in Input, o FastOptions, wanted []want) plan.Plan {
+	none := plan.Plan{Model: plan.ModelRect}
+	s := newRevision(none, in, IncrementalOptions{TieBreak: o.TieBreak, Threshold: maxrect.DefaultThreshold, ShareModels: true, order: o.Order})
+	s.grow()
+	fresh := plan.Plan{Algorithm: "fast"}
+	for i := range wanted { // the weights aside, which some GPU keeps
+		rows := slices.Clone(wanted[i].rows)
+		for k := range rows {
+			rows[k].GPUMemMiB = s.private(rows[k]).MiB()
+		}
+		wanted[i].rows = rows
+	}
+	fresh.Bound, fresh.BoundMethod = in.bound(wanted)
+	return s.plan(none, fresh)
+}
+
+// bin is a GPU that is being filled.
+type bin struct {
+	number    int // in the fleet
+	device    plan.Device
+	room      gpu.Bytes
+	space     *maxrect.Space
+	instances []plan.Instance
+}
+
+// fleet is all GPUs, in the order of the inventory.
+type fleet struct {
+	bins    []*bin
+	open    []*bin // those with free rectangles, and some without, in the same order
+	full    int    // how many of open have none
+	search  search
+	elastic bool    // more GPUs come as they are needed
+	limited bool    // memory counts
+	mem     float64 // of a GPU that comes, in MiB
+	count   int     // instances placed
+}
+
+func newFleet(in Input) *fleet {
+	f := &fleet{elastic: in.Devices == nil, limited: in.limits(), mem: in.MemMiB}
+	for _, d := range in.Devices {
+		f.add(d)
+	}
+	return f
+}
+
+func (f *fleet) add(d plan.Device) *bin {
+	b := &bin{number: len(f.bins), device: d, room: room(d), space: maxrect.New(one, one, maxrect.DefaultThreshold)}
+	f.bins = append(f.bins, b)
+	f.open = append(f.open, b)
+	return b
+}
+
+// place puts one instance of the configuration where the least free area is
+// left beside it, over all free rectangles of all GPUs (FaST-GShare, section
+// 3.4.2, Algorithm 2); a GPU in use is so preferred to an empty one. It says
+// whether there was room.
+func (f *fleet) place(id string, row profile.Row) bool {
+	n := needOf(row)
+	best, ok := f.find(n)
+	if !ok {
+		if !f.elastic {
+			return false
+		}
+		best = offer{bin: f.add(plan.Device{Node: "node0", Index: len(f.bins), MemMiB: f.mem}), at: maxrect.Rect{W: n.w, H: n.h}}
+	}
+	b := best.bin
+	b.space.Place(best.at)
+	if b.room != unlimited {
+		b.room -= n.mem
+	}
+	in := newInstance(id, row, f.limited)
+	setCorner(&in, best.at)
+	b.instances = append(b.instances, in)
+	f.search.changed(b)
+	f.close(b)
+	return true
+}
+
+// close stops looking at a GPU without free rectangles: when half of those
+// looked at have none, they are dropped.
+func (f *fleet) close(b *bin) {
+	if len(b.space.Free()) > 0 {
+		return
+	}
+	if f.full++; 2*f.full > len(f.open) {
+		f.open = slices.DeleteFunc(f.open, func(b *bin) bool { return len(b.space.Free()) == 0 })
+		f.full = 0
+	}
+}
+
+// fits says whether the configuration's rectangle has room on some GPU, its
+// memory aside.
+func (f *fleet) fits(row profile.Row) bool {
+	for _, b := range f.open {
+		if !matches(row, b.device) {
+			continue
+		}
+		if _, _, ok := b.space.Best(share(row.Quota), share(row.SMPct/100)); ok {
+			return true
+		}
+	}
+	return false
+}
+
+// used are the GPUs with instances, as a plan lists them.
+func (f *fleet) used() []plan.GPU {
+	gpus := []plan.GPU{}
+	for _, b := range f.bins {
+		if len(b.instances) > 0 {
+			gpus = append(gpus, plan.GPU{Node: b.device.Node, Index: b.device.Index, MemMiB: b.device.MemMiB, Instances: b.instances})
+		}
+	}
+	return gpus
 }
 
 // serve places one more instance for the function, if there is room.
@@ -128,8 +208,7 @@ func (f *fleet) serve(w *want, row profile.Row) bool {
 		return false
 	}
 	f.count++
-	w.count++
-	w.served += row.ThroughputRPS
+	w.add(row)
 	return true
 }
 
@@ -139,7 +218,7 @@ func (f *fleet) fallBack(w *want, tie TieBreak) {
 	if w.missing() == 0 {
 		return
 	}
-	for _, row := range w.efficient(tie) {
+	for _, row := range efficient(w.rows, tie) {
 		for w.missing() > 0 && f.serve(w, row) {
 		}
 	}
@@ -147,39 +226,14 @@ func (f *fleet) fallBack(w *want, tie TieBreak) {
 
 // plan is the fleet as a plan.
 func (f *fleet) plan(in Input, wanted []want) plan.Plan {
-	p := plan.Plan{
-		Version: plan.Version, Algorithm: "fast", Model: plan.ModelRect,
-		GPUs: f.used(), Demand: []plan.Served{}, Unplaced: []plan.Unplaced{},
-	}
+	bound, method := in.bound(wanted)
+	p := empty("fast", plan.ModelRect, bound, method)
+	p.GPUs = f.used()
 	p.GPUsUsed = len(p.GPUs)
-	p.Bound, p.BoundMethod = in.bound(wanted)
 	for _, w := range wanted {
 		account(&p, &w, func() string { return f.reason(&w) })
 	}
 	return p
-}
-
-// account writes down what a function asked for, gets and lacks. What it lacks
-// is counted from the figure that is shown as served, so that the two add up.
-func account(p *plan.Plan, w *want, reason func() string) {
-	d := plan.Served{Function: w.demand.Function, RPS: w.demand.RPS, ServedRPS: tidy(w.served)}
-	p.Demand = append(p.Demand, d)
-	gap := w.missing()
-	if gap == 0 {
-		return
-	}
-	if shown := d.RPS - d.ServedRPS; shown > 0 {
-		gap = shown
-	}
-	p.Unplaced = append(p.Unplaced, plan.Unplaced{Function: d.Function, RPS: tidy(gap), Reason: reason()})
-}
-
-// tidy drops the digits that summing left behind the sixth decimal.
-func tidy(v float64) float64 {
-	if t := math.Round(v*1e6) / 1e6; t > 0 {
-		return t
-	}
-	return v
 }
 
 // reason says what keeps the rest of a function's demand from being placed.
@@ -187,21 +241,116 @@ func (f *fleet) reason(w *want) string {
 	if w.reason != "" {
 		return w.reason
 	}
-	least := slices.MinFunc(w.rows, func(a, b profile.Row) int {
-		if c := cmp.Compare(area(a), area(b)); c != 0 {
-			return c
-		}
-		return byMemory(a, b)
-	})
-	gpus := fmt.Sprintf("the %d GPUs are full", len(f.hosts))
-	if len(f.hosts) == 1 {
-		gpus = "the GPU is full"
-	}
 	for _, row := range w.rows {
 		if f.fits(row) {
 			return fmt.Sprintf("%s: %s has a free rectangle but not its %s MiB of memory",
-				gpus, describe(row), num(row.GPUMemMiB))
+				full(len(f.bins)), describe(row), num(row.GPUMemMiB))
 		}
 	}
-	return fmt.Sprintf("%s: no free rectangle holds even %s", gpus, describe(least))
+	return fmt.Sprintf("%s: no free rectangle holds even %s", full(len(f.bins)), describe(w.smallest()))
+}
+
+// need is all of a configuration that decides where it fits.
+type need struct {
+	w, h int64
+	mem  gpu.Bytes
+	gpu  string
+}
+
+func needOf(row profile.Row) need {
+	return need{share(row.Quota), share(row.SMPct / 100), gpu.FromMiB(row.GPUMemMiB), row.GPU}
+}
+
+// offer is the best place for a need on one GPU.
+type offer struct {
+	bin   *bin
+	at    maxrect.Rect
+	slack int64
+}
+
+func (n need) of(b *bin) (offer, bool) {
+	if b.room < n.mem || n.gpu != "" && b.device.Model != "" && n.gpu != b.device.Model {
+		return offer{}, false
+	}
+	at, slack, ok := b.space.Best(n.w, n.h)
+	return offer{b, at, slack}, ok
+}
+
+// search finds the best offer for one need after the other. Instances of one
+// configuration mostly come in a row, so that from the second on the offers of
+// all GPUs are kept, and only that of the GPU that changed is asked again:
+// looking at every GPU for every instance would make large plans take the
+// square of their size.
+type search struct {
+	need   need
+	asked  int // how often in a row
+	offers offers
+}
+
+// find is the offer of least slack for a need; of several as good, that of the
+// first GPU.
+func (f *fleet) find(n need) (best offer, ok bool) {
+	s := &f.search
+	if s.asked == 0 || s.need != n {
+		*s = search{need: n, offers: s.offers[:0]}
+	}
+	if s.asked++; s.asked == 1 {
+		return f.scan(n)
+	}
+	if s.asked == 2 {
+		for _, b := range f.open {
+			if o, ok := n.of(b); ok {
+				s.offers = append(s.offers, o)
+			}
+		}
+		heap.Init(&s.offers)
+	}
+	if len(s.offers) == 0 {
+		return offer{}, false
+	}
+	return s.offers[0], true
+}
+
+// scan finds the same by looking at every GPU.
+func (f *fleet) scan(n need) (best offer, found bool) {
+	for _, b := range f.open {
+		if o, ok := n.of(b); ok && (!found || o.slack < best.slack) {
+			best, found = o, true
+		}
+	}
+	return best, found
+}
+
+// changed renews the offer of the GPU that the instance was placed on: the best
+// one, or one that has just come.
+func (s *search) changed(b *bin) {
+	if s.asked < 2 {
+		return
+	}
+	o, ok := s.need.of(b)
+	switch known := len(s.offers) > 0 && s.offers[0].bin == b; {
+	case known && ok:
+		s.offers[0] = o
+		heap.Fix(&s.offers, 0)
+	case known:
+		heap.Pop(&s.offers)
+	case ok:
+		heap.Push(&s.offers, o)
+	}
+}
+
+// offers is a heap, the best on top.
+type offers []offer
+
+func (o offers) Len() int      { return len(o) }
+func (o offers) Swap(i, j int) { o[i], o[j] = o[j], o[i] }
+func (o offers) Less(i, j int) bool {
+	return cmp.Or(cmp.Compare(o[i].slack, o[j].slack), cmp.Compare(o[i].bin.number, o[j].bin.number)) < 0
+}
+func (o *offers) Push(x any) { *o = append(*o, x.(offer)) }
+func (o *offers) Pop() any {
+	last := len(*o) - 1
+	x := (*o)[last]
+	*o = (*o)[:last]
+	return x
 }

@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/plan"
+	"github.com/gfaas/gfaas/pkg/policy/place/maxrect"
+	"github.com/gfaas/gfaas/pkg/policy/place/timetable"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
@@ -41,12 +44,12 @@ func Incremental(current plan.Plan, in Input, o IncrementalOptions, planner Plan
 	if err != nil {
 		return plan.Plan{}, nil, err
 	}
-	best := newSite(current, in, o)
+	best := newRevision(current, in, o)
 	best.shrink(current)
 	best.raise()
 	if best.short() {
 		best.grow()
-		other := newSite(current, in, o)
+		other := newRevision(current, in, o)
 		other.shrink(current)
 		other.raise()
 		if err := other.growBy(planner); err == nil && other.betterThan(best) {
@@ -60,171 +63,335 @@ func Incremental(current plan.Plan, in Input, o IncrementalOptions, planner Plan
 }
 
 // short says whether any function is not served.
-func (s *site) short() bool {
-	return slices.ContainsFunc(s.wanted, func(w want) bool { return len(w.rows) > 0 && w.missing() > 0 })
+func (v *revision) short() bool {
+	return slices.ContainsFunc(v.wanted, func(w want) bool { return len(w.rows) > 0 && w.missing() > 0 })
 }
 
 // betterThan prefers what serves more, then what takes fewer GPUs, then what
 // starts less.
-func (s *site) betterThan(o *site) bool {
-	a, b := s.unserved(), o.unserved()
+func (v *revision) betterThan(o *revision) bool {
+	a, b := v.unserved(), o.unserved()
 	switch {
 	case a != b:
 		return a < b
-	case s.inUse() != o.inUse():
-		return s.inUse() < o.inUse()
+	case v.inUse() != o.inUse():
+		return v.inUse() < o.inUse()
 	}
-	return len(s.why) < len(o.why)
+	return len(v.why) < len(o.why)
 }
 
 // unserved is the part of each demand that is missing, summed.
-func (s *site) unserved() float64 {
+func (v *revision) unserved() float64 {
 	sum := 0.0
-	for _, w := range s.wanted {
+	for _, w := range v.wanted {
 		sum += w.missing() / w.demand.RPS
 	}
 	return sum
 }
 
-func (s *site) inUse() int {
+func (v *revision) inUse() int {
 	n := 0
-	for _, b := range s.berths {
-		if used(b) {
+	for _, h := range v.hosts {
+		if used(h) {
 			n++
 		}
 	}
 	return n
 }
 
-// plan is the site as a plan. The bound is that of a plan from nothing: what
+// plan is the revision as a plan. The bound is that of a plan from nothing: what
 // runs already does not lower what is needed at least.
-func (s *site) plan(current, fresh plan.Plan) plan.Plan {
-	p := plan.Plan{
-		Version: plan.Version, Algorithm: fresh.Algorithm, Model: current.Model, Bound: fresh.Bound, BoundMethod: fresh.BoundMethod,
-		GPUs: []plan.GPU{}, Demand: []plan.Served{}, Unplaced: []plan.Unplaced{},
-	}
-	for _, b := range s.berths {
-		if used(b) {
-			p.GPUs = append(p.GPUs, s.gpu(b))
+func (v *revision) plan(current, fresh plan.Plan) plan.Plan {
+	p := empty(fresh.Algorithm, current.Model, fresh.Bound, fresh.BoundMethod)
+	for _, h := range v.hosts {
+		if used(h) {
+			p.GPUs = append(p.GPUs, v.gpu(h))
 		}
 	}
 	p.GPUsUsed = len(p.GPUs)
-	for i := range s.wanted {
-		w := &s.wanted[i]
-		account(&p, w, func() string { return s.reason(w) })
+	for i := range v.wanted {
+		w := &v.wanted[i]
+		account(&p, w, func() string { return v.reason(w) })
 	}
 	sameGap := func(x, y plan.Unplaced) bool { return x.Function == y.Function && x.RPS == y.RPS }
-	if len(s.why) == 0 && slices.EqualFunc(p.Unplaced, current.Unplaced, sameGap) {
+	if len(v.why) == 0 && slices.EqualFunc(p.Unplaced, current.Unplaced, sameGap) {
 		p.Unplaced = current.Unplaced
 	}
 	return p
 }
 
 // gpu is one GPU of the plan.
-func (s *site) gpu(b *berth) plan.GPU {
-	g := plan.GPU{Node: b.device.Node, Index: b.device.Index, MemMiB: b.device.MemMiB}
-	slices.SortFunc(b.tenants, func(x, y *tenant) int { return cmp.Compare(b.order(x), b.order(y)) })
-	for _, t := range b.tenants {
+func (v *revision) gpu(h *host) plan.GPU {
+	g := plan.GPU{Node: h.device.Node, Index: h.device.Index, MemMiB: h.device.MemMiB}
+	slices.SortFunc(h.residents, func(x, y *resident) int { return cmp.Compare(h.order(x), h.order(y)) })
+	for _, t := range h.residents {
 		in := t.Instance
 		in.X, in.Y = nil, nil
-		for _, p := range t.spots {
-			if p.on == b && b.space != nil {
-				x, y := float64(p.at.X)/one, float64(p.at.Y)/(one/100)
-				in.X, in.Y = &x, &y
+		for _, p := range t.parts {
+			if p.on == h && h.space != nil {
+				setCorner(&in, p.at)
 			}
 		}
 		g.Instances = append(g.Instances, in)
 	}
 	sameID := func(x, y plan.Instance) bool { return x.ID == y.ID }
-	if b.was != nil && slices.EqualFunc(g.Instances, b.was.Instances, sameID) {
-		g.Models, g.Schedule = b.was.Models, b.was.Schedule
+	if h.was != nil && slices.EqualFunc(g.Instances, h.was.Instances, sameID) {
+		g.Models, g.Schedule = h.was.Models, h.was.Schedule
 		return g
 	}
-	if s.shared && s.limited {
-		g.Models = s.models(b)
+	if v.shared && v.limited {
+		g.Models = v.models(h)
 	}
-	if b.line != nil {
-		g.Schedule = b.schedule()
+	if h.table != nil {
+		turns := make([][]timetable.Turn, len(h.residents))
+		for k, t := range h.residents {
+			turns[k] = t.turnsOn(h)
+		}
+		g.Schedule = schedule(g.Instances, turns, true)
 	}
 	return g
 }
 
 // order is where an instance is in the list of its GPU: those that ran before
 // as they were, then others as they came.
-func (b *berth) order(t *tenant) int {
-	if b.was != nil {
-		if i := slices.IndexFunc(b.was.Instances, func(in plan.Instance) bool { return in.ID == t.ID }); i >= 0 {
-			return i - len(b.was.Instances)
+func (h *host) order(t *resident) int {
+	if h.was != nil {
+		if i := slices.IndexFunc(h.was.Instances, func(in plan.Instance) bool { return in.ID == t.ID }); i >= 0 {
+			return i - len(h.was.Instances)
 		}
 	}
 	return t.place
 }
 
 // models are the weights kept on a GPU, in the order of what needs them.
-func (s *site) models(b *berth) []plan.Model {
-	out := slices.Clone(b.fixed)
-	for _, t := range b.tenants {
-		name := s.model[t.Function]
+func (v *revision) models(h *host) []plan.Model {
+	out := slices.Clone(h.fixed)
+	for _, t := range h.residents {
+		name := v.model[t.Function]
 		named := func(m plan.Model) bool { return m.Name == name }
-		if size := s.keepers[name]; size > 0 && !slices.ContainsFunc(out, named) {
+		if size := v.keepers[name]; size > 0 && !slices.ContainsFunc(out, named) {
 			out = append(out, plan.Model{Name: name, MemMiB: size.MiB()})
 		}
 	}
 	return out
 }
 
-// schedule is the timetable in which every instance has its turns.
-func (b *berth) schedule() []plan.Interval {
-	var edges []int64
-	for _, t := range b.tenants {
-		for _, turn := range t.turnsOn(b) {
-			edges = append(edges, turn.From, turn.To)
-		}
-	}
-	slices.Sort(edges)
-	edges = slices.Compact(edges)
-	var out []plan.Interval
-	for i, to := range edges {
-		if i == 0 {
-			continue
-		}
-		entry := plan.Interval{Duration: float64(to-edges[i-1]) / one, Instances: []string{}}
-		for _, t := range b.tenants {
-			for _, turn := range t.turnsOn(b) {
-				if turn.From <= edges[i-1] && to <= turn.To {
-					entry.Instances = append(entry.Instances, t.ID)
-				}
-			}
-		}
-		// A moment without instances keeps the turns after it where they are.
-		out = append(out, entry)
-	}
-	if len(edges) > 0 && edges[0] > 0 {
-		out = slices.Insert(out, 0, plan.Interval{Duration: float64(edges[0]) / one, Instances: []string{}})
-	}
-	return out
-}
-
 // reason says what keeps the rest of a function's demand from being placed.
-func (s *site) reason(w *want) string {
+func (v *revision) reason(w *want) string {
 	if w.reason != "" {
 		return w.reason
 	}
-	gpus := fmt.Sprintf("the %d GPUs are full", len(s.berths))
-	if len(s.berths) == 1 {
-		gpus = "the GPU is full"
-	}
-	least := slices.MinFunc(w.rows, func(a, b profile.Row) int {
-		if c := cmp.Compare(area(a), area(b)); c != 0 {
-			return c
-		}
-		return byMemory(a, b)
-	})
-	text := fmt.Sprintf("%s: none has room even for %s", gpus, describe(least))
-	for _, b := range s.berths {
-		if slices.ContainsFunc(b.tenants, func(t *tenant) bool { return t.old }) {
+	text := fmt.Sprintf("%s: none has room even for %s", full(len(v.hosts)), describe(w.smallest()))
+	for _, h := range v.hosts {
+		if slices.ContainsFunc(h.residents, func(t *resident) bool { return t.old }) {
 			return text + " beside what stays where it is"
 		}
 	}
 	return text
+}
+
+// newRevision is the GPUs there are, with those instances of the current plan
+// that can stay. Of the others it says why they stop.
+func newRevision(current plan.Plan, in Input, o IncrementalOptions) *revision {
+	v := &revision{
+		in: in, o: o, limited: in.limits(), shared: o.ShareModels, wanted: in.wants(), of: map[string]*want{},
+		keepers: map[string]gpu.Bytes{}, model: map[string]string{}, running: map[string][]*resident{}, why: map[string]string{},
+		ids: ids{map[string]bool{}, map[string]int{}},
+	}
+	for i := range v.wanted {
+		name := v.wanted[i].demand.Function
+		v.of[name] = &v.wanted[i]
+		v.model[name] = in.function(name).Model.Name
+	}
+	for _, g := range current.GPUs {
+		v.shared = v.shared || len(g.Models) > 0
+		for _, in := range g.Instances {
+			v.ids.taken[in.ID] = true
+		}
+	}
+	v.share(current)
+	v.openGPUs(current)
+	for _, t := range v.residents(current) {
+		v.keep(t)
+	}
+	return v
+}
+
+// share finds the size of each model's weights: as the current plan keeps them,
+// else the most that sharing saves any configuration. A configuration that
+// would need more is none.
+func (v *revision) share(current plan.Plan) {
+	if !v.shared {
+		return
+	}
+	for _, w := range v.wanted {
+		for _, r := range undominated(w.rows) { // what planners choose among
+			model := v.model[r.Function]
+			v.keepers[model] = max(v.keepers[model], gpu.FromMiB(r.ModelMemMiB))
+		}
+	}
+	for _, g := range current.GPUs {
+		for _, m := range g.Models {
+			if v.keepers[m.Name] > 0 {
+				v.keepers[m.Name] = gpu.FromMiB(m.MemMiB)
+			}
+		}
+	}
+	for i := range v.wanted {
+		w := &v.wanted[i]
+		w.rows = filter(w.rows, func(r profile.Row) bool { return gpu.FromMiB(r.ModelMemMiB) <= v.keepers[v.model[r.Function]] })
+	}
+}
+
+// openGPUs opens the GPUs of the inventory, or without one those of the current
+// plan.
+func (v *revision) openGPUs(current plan.Plan) {
+	was := map[[2]any]*plan.GPU{}
+	for i := range current.GPUs {
+		g := &current.GPUs[i]
+		if _, twice := was[[2]any{g.Node, g.Index}]; twice {
+			continue
+		}
+		was[[2]any{g.Node, g.Index}] = g
+		if v.elastic() {
+			v.open(plan.Device{Node: g.Node, Index: g.Index, MemMiB: v.in.MemMiB})
+			if g.Node == "node0" {
+				v.next = max(v.next, g.Index+1)
+			}
+		}
+	}
+	for _, d := range v.in.Devices {
+		v.open(d)
+	}
+	for _, h := range v.hosts {
+		if h.was = was[[2]any{h.device.Node, h.device.Index}]; h.was == nil {
+			continue
+		}
+		for _, m := range h.was.Models {
+			if v.keepers[m.Name] == 0 {
+				h.fixed = append(h.fixed, m)
+				h.used += gpu.FromMiB(m.MemMiB)
+			}
+		}
+	}
+}
+
+// residents are the instances of the current plan, once each, with the parts they
+// have. A part on a GPU that is gone has no host.
+func (v *revision) residents(current plan.Plan) []*resident {
+	at := map[[2]any]*host{}
+	for _, h := range v.hosts {
+		at[[2]any{h.device.Node, h.device.Index}] = h
+	}
+	byID := map[string]*resident{}
+	var out []*resident
+	for i := range current.GPUs {
+		g := &current.GPUs[i]
+		turns := scheduled(*g)
+		for _, in := range g.Instances {
+			t, known := byID[in.ID]
+			if !known {
+				v.came++
+				t = &resident{Instance: in, old: true, place: v.came}
+				byID[in.ID] = t
+				out = append(out, t)
+			}
+			p := part{on: at[[2]any{g.Node, g.Index}], turns: turns[in.ID]}
+			if in.X != nil && in.Y != nil {
+				p.at = maxrect.Rect{X: share(*in.X), Y: share(*in.Y / 100), W: t.width(), H: t.height()}
+			}
+			t.parts = append(t.parts, p)
+		}
+	}
+	return out
+}
+
+// keep leaves an instance of the current plan where it is, or says why it must
+// stop.
+func (v *revision) keep(t *resident) {
+	if v.why[t.ID] = v.obstacle(t); v.why[t.ID] != "" {
+		return
+	}
+	delete(v.why, t.ID)
+	t.RPS = min(t.RPS, t.row.ThroughputRPS)
+	v.occupy(t)
+	v.running[t.Function] = append(v.running[t.Function], t)
+	v.of[t.Function].served += t.RPS
+}
+
+// obstacle says why an instance cannot stay as it is, and finds its row and its
+// memory if it can.
+func (v *revision) obstacle(t *resident) string {
+	w := v.of[t.Function]
+	switch {
+	case w == nil:
+		return "the function is in the demand no more"
+	case slices.ContainsFunc(t.parts, func(p part) bool { return p.on == nil }):
+		return "a GPU it is on is in the inventory no more"
+	case w.reason != "":
+		return w.reason
+	}
+	if span, known := v.knownSpan(t.Function); known && span != len(t.parts) {
+		return fmt.Sprintf("it is on %d GPUs, its function spans %d", len(t.parts), span)
+	}
+	found := slices.IndexFunc(w.rows, func(r profile.Row) bool { return v.runs(t, r) })
+	if found < 0 {
+		return v.mismatch(t, w)
+	}
+	t.row = w.rows[found]
+	t.mem = 0
+	if v.limited {
+		t.mem = max(v.private(t.row), gpu.FromMiB(t.MemMiB))
+	}
+	if t.mem != gpu.FromMiB(t.MemMiB) {
+		t.MemMiB = t.mem.MiB()
+	}
+	for _, p := range t.parts {
+		if !v.hasMemory(p.on, t.Function, t.mem) {
+			return "its GPU has not the memory for it"
+		}
+		if !v.vacant(t, p) {
+			return "its place is not free"
+		}
+	}
+	return ""
+}
+
+// mismatch says why no admissible row is the instance's.
+func (v *revision) mismatch(t *resident, w *want) string {
+	name := fmt.Sprintf("sm_pct %s, quota %s, batch %d", num(t.SMPct), num(t.QuotaRequest), t.Batch)
+	for _, r := range v.in.Profile {
+		if r.Function == t.Function && v.runs(t, r) && w.demand.SLOMS > 0 && r.P95MS > w.demand.SLOMS {
+			return fmt.Sprintf("p95_ms is %s at %s, expected at most %s", num(r.P95MS), name, num(w.demand.SLOMS))
+		}
+	}
+	return name + " is no configuration of the profile that its GPU can host"
+}
+
+// runs says whether the instance runs as the row says, on its GPUs.
+func (v *revision) runs(t *resident, r profile.Row) bool {
+	if share(r.SMPct/100) != t.height() || share(r.Quota) != t.width() || r.Batch != t.Batch || t.QuotaLimit < t.QuotaRequest || t.QuotaLimit > 1 {
+		return false
+	}
+	return !slices.ContainsFunc(t.parts, func(p part) bool { return !matches(r, p.on.device) })
+}
+
+// vacant says whether a part of the current plan is within its GPU and nobody
+// else's.
+func (v *revision) vacant(t *resident, p part) bool {
+	if p.on.table != nil {
+		time := int64(0)
+		for _, turn := range p.turns {
+			time += turn.To - turn.From
+		}
+		// Each turn may have lost a billionth when it was written.
+		taken := time >= t.width()-int64(len(p.turns)) && p.on.table.Take(p.turns, t.height())
+		if taken {
+			p.on.table.Give(p.turns, t.height())
+		}
+		return taken
+	}
+	whole := maxrect.Rect{W: one, H: one}
+	return whole.Contains(p.at) && p.at.W > 0 && p.at.H > 0 &&
+		!slices.ContainsFunc(p.on.space.Used(), p.at.Meets) && !slices.ContainsFunc(t.parts, func(o part) bool { return o.on == p.on && o.at != p.at })
 }

@@ -12,38 +12,38 @@ import (
 // has no room, then on freeing GPUs, fewest moves first. A move stops an
 // instance and starts one alike elsewhere; what was only about to start goes
 // elsewhere for nothing.
-func (s *site) move(budget int) {
-	s.relist()
-	for budget > 0 && s.short() {
-		if !s.makeRoom() {
+func (v *revision) move(budget int) {
+	v.relist()
+	for budget > 0 && v.short() {
+		if !v.makeRoom() {
 			break
 		}
 		budget--
 	}
-	s.free(budget)
+	v.freeGPUs(budget)
 }
 
 // relist lists the free rectangles of all GPUs anew.
-func (s *site) relist() {
-	for _, b := range s.berths {
-		if b.space != nil {
-			b.space.Restructure()
+func (v *revision) relist() {
+	for _, h := range v.hosts {
+		if h.space != nil {
+			h.space.Restructure()
 		}
-		b.released = false
+		h.released = false
 	}
 }
 
 // makeRoom moves one running instance so that one more can start that a
 // function lacks.
-func (s *site) makeRoom() bool {
-	for i := range s.wanted {
-		w := &s.wanted[i]
-		if len(w.rows) == 0 || w.missing() == 0 || s.span(w.demand.Function) > 1 {
+func (v *revision) makeRoom() bool {
+	for i := range v.wanted {
+		w := &v.wanted[i]
+		if len(w.rows) == 0 || w.missing() == 0 || v.span(w.demand.Function) > 1 {
 			continue
 		}
-		for _, row := range w.efficient(s.o.TieBreak) {
-			for _, b := range s.berths {
-				if matches(row, b.device) && s.makeRoomOn(b, w, row) {
+		for _, row := range efficient(w.rows, v.o.TieBreak) {
+			for _, h := range v.hosts {
+				if matches(row, h.device) && v.makeRoomOn(h, w, row) {
 					return true
 				}
 			}
@@ -54,34 +54,34 @@ func (s *site) makeRoom() bool {
 
 // makeRoomOn starts an instance of the row on the GPU in place of one that runs
 // there and finds room elsewhere, the smallest first.
-func (s *site) makeRoomOn(b *berth, w *want, row profile.Row) bool {
-	movable := slices.Clone(b.tenants)
-	movable = slices.DeleteFunc(movable, func(t *tenant) bool { return len(t.spots) > 1 })
-	slices.SortStableFunc(movable, func(x, y *tenant) int { return cmp.Compare(x.w()*(x.h()/1000), y.w()*(y.h()/1000)) })
+func (v *revision) makeRoomOn(h *host, w *want, row profile.Row) bool {
+	movable := slices.Clone(h.residents)
+	movable = slices.DeleteFunc(movable, func(t *resident) bool { return len(t.parts) > 1 })
+	slices.SortStableFunc(movable, func(x, y *resident) int { return cmp.Compare(x.area(), y.area()) })
 	for _, t := range movable {
-		s.take(t)
-		at, _, ok := s.find(b, row)
+		v.remove(t)
+		at, _, ok := v.fit(h, row)
 		if ok {
-			in := &tenant{Instance: t.Instance, row: row, mem: s.private(row), spots: []spot{at}}
+			in := &resident{Instance: t.Instance, row: row, mem: v.private(row), parts: []part{at}}
 			in.Function, in.SMPct, in.QuotaRequest = row.Function, row.SMPct, row.Quota
-			s.settle(in)
-			spots, found := s.put(t.row, 1, anywhere)
-			s.take(in)
+			v.occupy(in)
+			parts, found := v.bestFit(t.row, 1, anywhere)
+			v.remove(in)
 			if found {
-				s.enter(w, row, []spot{at}, w.lack())
-				s.resettle(t, spots)
+				v.add(w, row, []part{at}, w.lacks())
+				v.relocate(t, parts)
 				return true
 			}
 		}
-		s.settle(t)
+		v.occupy(t)
 	}
 	return false
 }
 
-// take removes an instance and lists the free rectangles of its GPUs anew.
-func (s *site) take(t *tenant) {
-	s.leave(t)
-	for _, p := range t.spots {
+// remove removes an instance and lists the free rectangles of its GPUs anew.
+func (v *revision) remove(t *resident) {
+	v.vacate(t)
+	for _, p := range t.parts {
 		if p.on.space != nil {
 			p.on.space.Restructure()
 		}
@@ -89,87 +89,78 @@ func (s *site) take(t *tenant) {
 	}
 }
 
-// resettle puts an instance that was taken at other spots; one that ran is
+// relocate puts an instance that was taken at other parts; one that ran is
 // stopped, and one alike starts there.
-func (s *site) resettle(t *tenant, spots []spot) {
+func (v *revision) relocate(t *resident, parts []part) {
 	if !t.old {
-		t.spots = spots
-		s.settle(t)
+		t.parts = parts
+		v.occupy(t)
 		return
 	}
-	w := s.of[t.Function]
-	s.running[t.Function] = slices.DeleteFunc(s.running[t.Function], func(o *tenant) bool { return o == t })
+	w := v.of[t.Function]
+	v.running[t.Function] = slices.DeleteFunc(v.running[t.Function], func(o *resident) bool { return o == t })
 	w.served -= t.RPS
-	from := t.spots[0].on.device
-	in := s.enter(w, t.row, spots, fmt.Sprintf("in place of %s on %s/%d", t.ID, from.Node, from.Index))
-	to := spots[0].on.device
-	s.why[t.ID] = fmt.Sprintf("makes room: %s on %s/%d takes its place", in.ID, to.Node, to.Index)
+	from := t.parts[0].on.device
+	in := v.add(w, t.row, parts, fmt.Sprintf("in place of %s on %s/%d", t.ID, from.Node, from.Index))
+	to := parts[0].on.device
+	v.why[t.ID] = fmt.Sprintf("makes room: %s on %s/%d takes its place", in.ID, to.Node, to.Index)
 }
 
-// free empties GPUs, those that take the fewest moves first, as long as there
+// freeGPUs empties GPUs, those that take the fewest moves first, as long as there
 // are moves left. One that cannot be emptied cannot be later: what is free
 // elsewhere only shrinks.
-func (s *site) free(budget int) {
+func (v *revision) freeGPUs(budget int) {
 	type candidate struct {
-		b     *berth
+		h     *host
 		moves int
 	}
 	var all []candidate
-	for _, b := range s.berths {
-		c := candidate{b: b}
-		for _, t := range b.tenants {
+	for _, h := range v.hosts {
+		c := candidate{h: h}
+		for _, t := range h.residents {
 			if t.old {
 				c.moves++
 			}
 		}
-		if used(b) && !slices.ContainsFunc(b.tenants, func(t *tenant) bool { return len(t.spots) > 1 }) {
+		if used(h) && !slices.ContainsFunc(h.residents, func(t *resident) bool { return len(t.parts) > 1 }) {
 			all = append(all, c)
 		}
 	}
 	slices.SortStableFunc(all, func(x, y candidate) int {
-		return cmp.Or(cmp.Compare(x.moves, y.moves), cmp.Compare(x.b.load(), y.b.load()))
+		return cmp.Or(cmp.Compare(x.moves, y.moves), cmp.Compare(x.h.load(), y.h.load()))
 	})
 	for _, c := range all {
-		if c.moves <= budget && s.empty(c.b) {
+		if c.moves <= budget && v.emptyHost(c.h) {
 			budget -= c.moves
 		}
 	}
 }
 
-// load is the area in use on the GPU.
-func (b *berth) load() int64 {
-	sum := int64(0)
-	for _, t := range b.tenants {
-		sum += t.w() * (t.h() / 1000)
-	}
-	return sum
-}
-
-// empty moves all instances of a GPU to others in use, largest first, or
+// emptyHost moves all instances of a GPU to others in use, largest first, or
 // changes nothing.
-func (s *site) empty(b *berth) bool {
-	going := slices.Clone(b.tenants)
-	slices.SortStableFunc(going, func(x, y *tenant) int { return cmp.Compare(y.w()*(y.h()/1000), x.w()*(x.h()/1000)) })
-	var trial []*tenant
+func (v *revision) emptyHost(h *host) bool {
+	going := slices.Clone(h.residents)
+	slices.SortStableFunc(going, func(x, y *resident) int { return cmp.Compare(y.area(), x.area()) })
+	var trial []*resident
 	ok := true
 	for _, t := range going {
-		spots, found := s.put(t.row, 1, func(o *berth) bool { return o != b && used(o) })
+		parts, found := v.bestFit(t.row, 1, func(o *host) bool { return o != h && used(o) })
 		if ok = found; !ok {
 			break
 		}
-		copied := &tenant{Instance: t.Instance, row: t.row, mem: s.private(t.row), spots: spots}
-		s.settle(copied)
+		copied := &resident{Instance: t.Instance, row: t.row, mem: v.private(t.row), parts: parts}
+		v.occupy(copied)
 		trial = append(trial, copied)
 	}
 	for _, t := range trial {
-		s.take(t)
+		v.remove(t)
 	}
 	if !ok {
 		return false
 	}
 	for i, t := range going {
-		s.take(t)
-		s.resettle(t, trial[i].spots)
+		v.remove(t)
+		v.relocate(t, trial[i].parts)
 	}
 	return true
 }

@@ -7,6 +7,7 @@
 package place
 
 import (
+	"fmt"
 	"math"
 	"slices"
 
@@ -14,6 +15,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/place/joint"
+	"github.com/gfaas/gfaas/pkg/policy/place/maxrect"
+	"github.com/gfaas/gfaas/pkg/policy/place/timetable"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
@@ -30,6 +33,20 @@ type Input struct {
 	Functions []function.Function
 }
 
+// maxInstances is the most instances a plan may have.
+const maxInstances = 5_000_000
+
+// Order says in which order instances are packed.
+type Order string
+
+// Packing the largest rectangles first needs fewer GPUs, and can be done since
+// a plan knows them all. Functions that arrive one by one, as in the paper's
+// cluster, are packed in the order of the demand.
+const (
+	Largest Order = "largest"
+	Arrival Order = "arrival"
+)
+
 // function is what is known of a function besides its profile.
 func (in Input) function(name string) function.Function {
 	fn := function.Function{Name: name, GPUs: 1}
@@ -41,6 +58,30 @@ func (in Input) function(name string) function.Function {
 	}
 	fn.GPUs = max(1, fn.GPUs)
 	return fn
+}
+
+// nodes numbers the nodes of the inventory.
+func (in Input) nodes() map[string]int {
+	out := map[string]int{}
+	for _, d := range in.Devices {
+		if _, known := out[d.Node]; !known {
+			out[d.Node] = len(out)
+		}
+	}
+	return out
+}
+
+// largestNode is the most GPUs that one node has.
+func (in Input) largestNode() int {
+	if in.Devices == nil {
+		return math.MaxInt
+	}
+	count, most := map[string]int{}, 0
+	for _, d := range in.Devices {
+		count[d.Node]++
+		most = max(most, count[d.Node])
+	}
+	return most
 }
 
 // one is the whole window and all SMs of a GPU in the unit of rectangles: a
@@ -77,4 +118,101 @@ const unlimited gpu.Bytes = math.MaxInt64
 // matches says whether a row measured on one model of GPU holds for a device.
 func matches(row profile.Row, d plan.Device) bool {
 	return row.GPU == "" || d.Model == "" || row.GPU == d.Model
+}
+
+// empty is a plan without GPUs.
+func empty(algorithm, model string, bound int, method string) plan.Plan {
+	return plan.Plan{
+		Version: plan.Version, Algorithm: algorithm, Model: model, Bound: bound, BoundMethod: method,
+		GPUs: []plan.GPU{}, Demand: []plan.Served{}, Unplaced: []plan.Unplaced{},
+	}
+}
+
+// newInstance is an instance of a configuration, its place aside. Where memory
+// is limited it has what was measured.
+func newInstance(id string, row profile.Row, limited bool) plan.Instance {
+	in := plan.Instance{
+		ID: id, Function: row.Function, SMPct: row.SMPct, QuotaRequest: row.Quota, QuotaLimit: row.Quota,
+		Batch: row.Batch, RPS: row.ThroughputRPS,
+	}
+	if limited {
+		in.MemMiB = row.GPUMemMiB
+	}
+	return in
+}
+
+// setCorner gives an instance the corner of its rectangle.
+func setCorner(in *plan.Instance, at maxrect.Rect) {
+	x, y := float64(at.X)/one, float64(at.Y)/(one/100)
+	in.X, in.Y = &x, &y
+}
+
+// rectOf is an instance's rectangle, which it must have.
+func rectOf(in plan.Instance) maxrect.Rect {
+	return maxrect.Rect{X: share(*in.X), Y: share(*in.Y / 100), W: share(in.QuotaRequest), H: share(in.SMPct / 100)}
+}
+
+// schedule is the timetable in which each instance has its turns. A moment
+// without instances is an entry, which keeps the turns after it where they are,
+// or left out.
+func schedule(instances []plan.Instance, turns [][]timetable.Turn, withGaps bool) []plan.Interval {
+	var edges []int64
+	if withGaps {
+		edges = []int64{0}
+	}
+	for _, all := range turns {
+		for _, t := range all {
+			edges = append(edges, t.From, t.To)
+		}
+	}
+	slices.Sort(edges)
+	edges = slices.Compact(edges)
+	var out []plan.Interval
+	for i := 1; i < len(edges); i++ {
+		entry := plan.Interval{Duration: float64(edges[i]-edges[i-1]) / one, Instances: []string{}}
+		for k, all := range turns {
+			if slices.ContainsFunc(all, func(t timetable.Turn) bool { return t.From <= edges[i-1] && edges[i] <= t.To }) {
+				entry.Instances = append(entry.Instances, instances[k].ID)
+			}
+		}
+		if withGaps || len(entry.Instances) > 0 {
+			out = append(out, entry)
+		}
+	}
+	return out
+}
+
+// Timetabled is a plan of rectangles as one of the model tokens: every instance
+// has its turns where its rectangle is, and the bound, of area or memory, holds
+// for both models.
+func Timetabled(p plan.Plan) plan.Plan {
+	p.Model = plan.ModelTokens
+	for i := range p.GPUs {
+		g := &p.GPUs[i]
+		turns := make([][]timetable.Turn, len(g.Instances))
+		for k := range g.Instances {
+			at := rectOf(g.Instances[k])
+			turns[k] = []timetable.Turn{{From: at.X, To: at.X + at.W}}
+			g.Instances[k].X, g.Instances[k].Y = nil, nil
+		}
+		g.Schedule = schedule(g.Instances, turns, true)
+	}
+	return p
+}
+
+// tooMany refuses a demand that takes more than maxInstances of what an instance
+// of each function sustains, in the configuration so called; 0 is of a function
+// without any.
+func tooMany(wanted []want, rate []float64, name string) error {
+	count := 0.0
+	for f, w := range wanted {
+		if rate[f] == 0 {
+			continue
+		}
+		if count += w.demand.RPS / rate[f]; count > maxInstances {
+			return fmt.Errorf("%s: %s requests a second take more than %d instances: the %s configuration sustains %s",
+				w.demand.Function, num(w.demand.RPS), maxInstances, name, num(rate[f]))
+		}
+	}
+	return nil
 }

@@ -1,6 +1,7 @@
 package place
 
 import (
+	"cmp"
 	"math"
 	"slices"
 
@@ -97,6 +98,7 @@ func leastCovering(rows []profile.Row, rest float64, tie TieBreak) (profile.Row,
 	return out, found
 }
 
+// area is a configuration's rectangle, in billionths by billionths.
 func area(r profile.Row) int64 { return share(r.SMPct/100) * share(r.Quota) }
 
 // prefers orders equally efficient rows totally, so that the order of a file
@@ -113,6 +115,21 @@ func (t TieBreak) prefers(a, b profile.Row) bool {
 	return a.GPU < b.GPU
 }
 
+// efficient are the rows, the most efficient first.
+func efficient(rows []profile.Row, tie TieBreak) []profile.Row {
+	rows = slices.Clone(rows)
+	slices.SortStableFunc(rows, func(a, b profile.Row) int {
+		if c := cmp.Compare(b.Efficacy(), a.Efficacy()); c != 0 {
+			return c
+		}
+		if tie.prefers(a, b) {
+			return -1
+		}
+		return 1
+	})
+	return rows
+}
+
 // Running is an instance as scaling down sees it.
 type Running struct {
 	ID  string
@@ -125,15 +142,7 @@ type Running struct {
 // that is needed; the loop as printed would never end there.
 func ScaleDown(running []Running, excess float64) []Running {
 	queue := slices.Clone(running)
-	slices.SortStableFunc(queue, func(a, b Running) int {
-		switch ea, eb := a.Row.Efficacy(), b.Row.Efficacy(); {
-		case ea < eb:
-			return -1
-		case ea > eb:
-			return 1
-		}
-		return 0
-	})
+	slices.SortStableFunc(queue, func(a, b Running) int { return cmp.Compare(a.Row.Efficacy(), b.Row.Efficacy()) })
 	for i, r := range queue {
 		if r.Row.ThroughputRPS > excess {
 			return queue[:i]

@@ -3,14 +3,43 @@ package place
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
+
+// want is a function's demand, the configurations that may serve it, and how
+// far it is served.
+type want struct {
+	demand plan.Demand
+	rows   []profile.Row
+	span   int    // instances' parts come in such numbers; 0 is 1
+	reason string // why there are no rows
+	served float64
+	count  int // instances placed
+}
+
+// wants are the demands with the configurations that may serve them.
+func (in Input) wants() []want {
+	byFunction := map[string][]profile.Row{}
+	for _, r := range in.Profile {
+		byFunction[r.Function] = append(byFunction[r.Function], r)
+	}
+	wanted := make([]want, len(in.Demand))
+	for i, d := range in.Demand {
+		rows, reason := in.admissible(d, byFunction[d.Function])
+		if span, most := in.function(d.Function).GPUs, in.largestNode(); rows != nil && span > most {
+			rows, reason = nil, fmt.Sprintf("an instance spans %d GPUs of one node: the most that a node has is %d", span, most)
+		}
+		wanted[i] = want{demand: d, rows: rows, reason: reason}
+	}
+	return wanted
+}
 
 // admissible are the configurations of a function that meet its SLO and fit
 // some GPU. When there is none, reason says what stands in the way.
@@ -66,11 +95,57 @@ func (in Input) fitting(rows []profile.Row) ([]profile.Row, string) {
 	return fitting, ""
 }
 
-func byLatency(a, b profile.Row) int {
-	if a.P95MS != b.P95MS {
-		return cmp.Compare(a.P95MS, b.P95MS)
+func (w *want) missing() float64 {
+	if gap := w.demand.RPS - w.served; gap > served*w.demand.RPS {
+		return gap
 	}
-	return cmp.Compare(area(a), area(b))
+	return 0
+}
+
+// add counts one more instance of the row.
+func (w *want) add(row profile.Row) {
+	w.count++
+	w.served += row.ThroughputRPS
+}
+
+// account writes down what a function asked for, gets and lacks. What it lacks
+// is counted from the figure that is shown as served, so that the two add up.
+func account(p *plan.Plan, w *want, reason func() string) {
+	d := plan.Served{Function: w.demand.Function, RPS: w.demand.RPS, ServedRPS: tidy(w.served)}
+	p.Demand = append(p.Demand, d)
+	gap := w.missing()
+	if gap == 0 {
+		return
+	}
+	if shown := d.RPS - d.ServedRPS; shown > 0 {
+		gap = shown
+	}
+	p.Unplaced = append(p.Unplaced, plan.Unplaced{Function: d.Function, RPS: tidy(gap), Reason: reason()})
+}
+
+// tidy drops the digits that summing left behind the sixth decimal.
+func tidy(v float64) float64 {
+	if t := math.Round(v*1e6) / 1e6; t > 0 {
+		return t
+	}
+	return v
+}
+
+// full says that GPUs have no more room.
+func full(gpus int) string {
+	if gpus == 1 {
+		return "the GPU is full"
+	}
+	return fmt.Sprintf("the %d GPUs are full", gpus)
+}
+
+// smallest is the configuration of the least area, then the least memory.
+func (w *want) smallest() profile.Row {
+	return slices.MinFunc(w.rows, func(a, b profile.Row) int { return cmp.Or(cmp.Compare(area(a), area(b)), byMemory(a, b)) })
+}
+
+func byLatency(a, b profile.Row) int {
+	return cmp.Or(cmp.Compare(a.P95MS, b.P95MS), cmp.Compare(area(a), area(b)))
 }
 
 func byMemory(a, b profile.Row) int { return cmp.Compare(a.GPUMemMiB, b.GPUMemMiB) }
@@ -85,7 +160,7 @@ func describe(r profile.Row) string {
 }
 
 // num prints a number as profiles do.
-func num(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
+func num(v float64) string { return number.Plain(v) }
 
 // names lists the different names of items, sorted.
 func names[T any](items []T, name func(T) string) string {
