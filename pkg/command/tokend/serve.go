@@ -3,24 +3,18 @@ package tokend
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"log/slog"
 	"math"
 	"net"
-	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
-	systemd "github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/sys/unix"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/daemon/token"
@@ -111,16 +105,17 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 	defer occupied.real.Close()
 	ctx, stop := context.WithCancel(cmd.Context())
 	defer stop()
-	var beside sync.WaitGroup
+	var watching sync.WaitGroup
 	leave := func() {
 		stop()
-		beside.Wait()
+		watching.Wait()
 		keeper.stop()
 	}
 	d, err := token.Open(token.Config{
 		Settings: o.settings(), Policy: o.policy, Socket: socket, Listen: o.listen, ExitWhenIdle: o.exitWhenIdle, ClientUIDs: o.clientUIDs,
 		Private: isRunDir(filepath.Dir(socket)), Log: log, Prepare: keeper.prepare, Leave: leave,
 		Memory: occupied.of, CountContext: o.countContext,
+		Reload: func() (token.Settings, error) { return o.reload(cmd.Flags(), log) },
 	})
 	if errors.Is(err, fs.ErrPermission) {
 		return cli.Fail(cli.ExitFailure, "set GFAAS_RUN_DIR to a folder of yours", err)
@@ -133,42 +128,25 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 		attrs = append(attrs, "listen", addr.String())
 	}
 	log.Info("serving", attrs...)
-	hup := make(chan os.Signal, 1)
-	signal.Notify(hup, syscall.SIGHUP)
-	defer signal.Stop(hup)
-	beside.Go(func() { o.reload(ctx, hup, cmd.Flags(), d, log) })
-	beside.Go(func() { keeper.watch(ctx) })
-	notify(log, systemd.SdNotifyReady)
-	context.AfterFunc(ctx, func() { notify(log, systemd.SdNotifyStopping) })
+	watching.Go(func() { keeper.watch(ctx) })
 	err = d.Serve(ctx)
 	log.Info("stopped")
 	return err
 }
 
-// reload reads the settings again at each SIGHUP.
-func (o *serveOptions) reload(ctx context.Context, hup <-chan os.Signal, flags *pflag.FlagSet, d *token.Daemon, log *slog.Logger) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-hup:
-		}
-		notify(log, fmt.Sprintf("%s\nMONOTONIC_USEC=%d", systemd.SdNotifyReloading, monotonicUsec()))
-		before := *o
-		err := o.env.Reread(flags)
-		if err == nil {
-			err = o.check()
-		}
-		if err == nil {
-			err = d.Reload(o.settings())
-		}
-		if err != nil {
-			*o = before
-			log.Error("settings not reloaded", "err", err)
-		}
-		o.keep(before, log)
-		notify(log, systemd.SdNotifyReady)
+// reload reads the settings again.
+func (o *serveOptions) reload(flags *pflag.FlagSet, log *slog.Logger) (token.Settings, error) {
+	before := *o
+	err := o.env.Reread(flags)
+	if err == nil {
+		err = o.check()
 	}
+	if err != nil {
+		*o = before
+		return token.Settings{}, err
+	}
+	o.keep(before, log)
+	return o.settings(), nil
 }
 
 // keep goes on with the settings that the daemon cannot change while it runs,
@@ -190,19 +168,6 @@ func (o *serveOptions) keep(before serveOptions, log *slog.Logger) {
 	if len(names) > 0 {
 		slices.Sort(names)
 		log.Warn("these settings count after a restart only", "settings", names)
-	}
-}
-
-// monotonicUsec is the clock that systemd compares reloads by.
-func monotonicUsec() int64 {
-	var t unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t)
-	return t.Nano() / 1000
-}
-
-func notify(log *slog.Logger, state string) {
-	if _, err := systemd.SdNotify(false, state); err != nil {
-		log.Warn("cannot tell systemd", "err", err)
 	}
 }
 

@@ -45,7 +45,7 @@ func (d *Daemon) greet(conn *net.UnixConn, e *entrance) {
 		err = d.awaitHello(conn, e, cred)
 	}
 	d.ends(int(cred.Pid), cred.Uid, err)
-	_ = d.locked(func() { delete(d.open, conn) })
+	_ = d.locked(func() { delete(d.greeting, conn) })
 	if err != nil && !d.ear.safe.Load() {
 		_ = use(conn, func(fd int) error { drain(fd); return nil })
 	}

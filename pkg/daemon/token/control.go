@@ -7,51 +7,19 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/promhttp"
-
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
 // maxBody is the largest registration, in bytes.
 const maxBody = 64 << 10
 
-// controlHandler serves the control socket.
+// controlHandler answers on the control socket.
 func (d *Daemon) controlHandler() http.Handler {
 	mux := http.NewServeMux()
-	d.observe(mux)
 	mux.HandleFunc("GET /v1/status", d.getStatus)
 	mux.HandleFunc("POST /v1/instances", d.postInstance)
 	mux.HandleFunc("DELETE /v1/instances/{id}", d.deleteInstance)
 	return mux
-}
-
-// webHandler serves --listen: what a monitor needs and nothing that changes
-// anything.
-func (d *Daemon) webHandler() http.Handler {
-	mux := http.NewServeMux()
-	d.observe(mux)
-	return mux
-}
-
-func (d *Daemon) observe(mux *http.ServeMux) {
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if d.draining.Load() {
-			http.Error(w, "draining", http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, "ready")
-	})
-	mux.Handle("GET /metrics", openMetrics(promhttp.HandlerFor(d.registry, promhttp.HandlerOpts{EnableOpenMetrics: true})))
-}
-
-// openMetrics answers in OpenMetrics whatever the client says it accepts.
-func openMetrics(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r = r.Clone(r.Context())
-		r.Header.Set("Accept", "application/openmetrics-text; version=1.0.0")
-		next.ServeHTTP(w, r)
-	})
 }
 
 func (d *Daemon) getStatus(w http.ResponseWriter, _ *http.Request) {

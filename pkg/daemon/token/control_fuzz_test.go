@@ -26,12 +26,11 @@ func FuzzControl(f *testing.F) {
 	}
 	f.Add("DELETE", "/v1/instances/a", "")
 	f.Add("GET", "/v1/status", "x")
-	f.Add("GET", "/metrics", "")
 	d, err := Open(Config{Socket: filepath.Join(runDir(f), "token.sock")})
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Cleanup(func() { d.closeSockets(); d.shutDown(); d.conns.Wait(); d.unlock() })
+	f.Cleanup(func() { d.chassis.Close(); _ = d.common.listener.Close(); d.shutDown(); d.conns.Wait() })
 	handler := d.controlHandler()
 	do := func(method, path, body string) *httptest.ResponseRecorder {
 		r, err := http.NewRequest(method, "http://tokend"+path, strings.NewReader(body))

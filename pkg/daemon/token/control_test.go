@@ -231,7 +231,7 @@ func TestReload(t *testing.T) {
 	a, b := s.join(reg("a", 60, 1, 1)), s.join(reg("b", 40, 1, 1))
 	lease := s.lease(a)
 	s.lease(b)
-	if err := s.d.Reload(Settings{Window: 20 * time.Millisecond, SMLimit: 70}); err != nil {
+	if err := s.d.reload(Settings{Window: 20 * time.Millisecond, SMLimit: 70}); err != nil {
 		t.Fatal(err)
 	}
 	if got := s.status().WindowMS; got != 20 {

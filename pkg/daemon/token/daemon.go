@@ -7,19 +7,18 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/gfaas/gfaas/pkg/daemon/chassis"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	policy "github.com/gfaas/gfaas/pkg/policy/token"
 	"github.com/gfaas/gfaas/pkg/wire"
@@ -38,11 +37,15 @@ type Config struct {
 	Socket       string        // control socket; its folder is the run directory
 	Listen       string        // TCP address of /healthz, /readyz and /metrics; empty is none
 	ExitWhenIdle time.Duration // leave after so long without instance and client; 0 is never
-	Private      bool          // the run directory is ours alone: set its mode to 0700
+	Private      bool          // the run directory is ours alone: its mode becomes 0700
 	HelloTimeout time.Duration // for the hello of a new connection; 0 is 5 s
 	WebTimeout   time.Duration // for whoever asks at Listen to take the answer; 0 is 10 s
 	ClientUIDs   []int         // users whose processes may connect, besides root and this process's own
 	Log          *slog.Logger
+
+	// Reload, if set, reads the settings again, at SIGHUP: every scheduler then
+	// starts a new window.
+	Reload func() (Settings, error)
 
 	// Memory, if set, tells what each process occupies of a GPU, in bytes, by
 	// its number as this daemon sees it. It is never called concurrently.
@@ -67,15 +70,12 @@ type Config struct {
 type Daemon struct {
 	cfg     Config
 	log     *slog.Logger
-	lock    *os.File
-	control net.Listener
-	common  *entrance    // where processes of all instances come in
-	web     net.Listener // nil without Listen
+	chassis *chassis.Chassis
+	common  *entrance // where processes of all instances come in
 	epoch   time.Time
 
 	regMu    sync.Mutex // one registration or removal at a time
 	conns    sync.WaitGroup
-	draining atomic.Bool
 	faults   *ration // log of what clients do wrong
 	visits   *ration // log of their coming and going
 	metrics  *metrics
@@ -89,8 +89,8 @@ type Daemon struct {
 	instances map[string]*instance
 	members   map[policy.ClientID]*member
 	lastID    policy.ClientID
-	busy      time.Time // when there last was an instance, a client or a registration
-	open      map[net.Conn]bool
+	busy      time.Time         // when there last was an instance, a client or a registration
+	greeting  map[net.Conn]bool // connections whose hello has not come
 	leases    leases
 }
 
@@ -100,9 +100,6 @@ type Daemon struct {
 func Open(cfg Config) (*Daemon, error) {
 	if cfg.HelloTimeout == 0 {
 		cfg.HelloTimeout = 5 * time.Second
-	}
-	if cfg.WebTimeout == 0 {
-		cfg.WebTimeout = 10 * time.Second
 	}
 	if cfg.Policy == "" {
 		cfg.Policy = policy.MultiToken
@@ -116,7 +113,7 @@ func Open(cfg Config) (*Daemon, error) {
 	d := &Daemon{
 		cfg: cfg, log: cfg.Log, settings: cfg.Settings, epoch: time.Now(), busy: time.Now(),
 		gpus: map[string]*device{}, instances: map[string]*instance{},
-		members: map[policy.ClientID]*member{}, open: map[net.Conn]bool{},
+		members: map[policy.ClientID]*member{}, greeting: map[net.Conn]bool{},
 	}
 	d.faults = &ration{log: d.log, lines: 20, period: 10 * time.Second}
 	d.visits = &ration{log: d.log, lines: 1000, period: 10 * time.Second}
@@ -127,20 +124,42 @@ func Open(cfg Config) (*Daemon, error) {
 	if d.ear, err = newEar(); err != nil {
 		return nil, err
 	}
-	err = d.takeDir()
-	if err == nil {
-		err = d.loadRegistrations()
-	}
-	if err == nil {
-		err = d.listen()
-	}
-	if err != nil {
-		d.closeSockets()
-		d.unlock()
+	if err = d.open(); err != nil {
+		if d.chassis != nil {
+			d.chassis.Close()
+		}
 		d.ear.close()
 		return nil, err
 	}
 	return d, nil
+}
+
+// open takes the run directory and what is in it.
+func (d *Daemon) open() (err error) {
+	if path := d.clientSocket(); len(path) > wire.MaxSocketPath {
+		return fmt.Errorf("the path %s is too long for a socket: %d bytes, at most %d", path, len(path), wire.MaxSocketPath)
+	}
+	d.chassis, err = chassis.Open(chassis.Config{
+		Program: "gfaas-tokend", Socket: d.cfg.Socket, Lock: "token.lock", Private: d.cfg.Private, Listen: d.cfg.Listen,
+		WebTimeout: d.cfg.WebTimeout, ExitWhenIdle: d.cfg.ExitWhenIdle, Sockets: refuseRights, Log: d.log,
+	})
+	if err != nil {
+		return err
+	}
+	for _, dir := range []string{d.instancesDir(), d.clientDir()} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("run directory: %w", err)
+		}
+		if err := os.Chmod(dir, 0o700); err != nil {
+			return fmt.Errorf("run directory: %w", err)
+		}
+	}
+	if err := d.loadRegistrations(); err != nil {
+		return err
+	}
+	clients, err := chassis.Listen("unixpacket", d.clientSocket(), 0o600, refuseRights)
+	d.common = &entrance{listener: clients}
+	return err
 }
 
 func (d *Daemon) runDir() string       { return filepath.Dir(d.cfg.Socket) }
@@ -149,45 +168,42 @@ func (d *Daemon) clientDir() string    { return filepath.Join(d.runDir(), "clien
 func (d *Daemon) clientSocket() string { return filepath.Join(d.clientDir(), "token.sock") }
 
 // WebAddr is where Listen listens, or nil.
-func (d *Daemon) WebAddr() net.Addr {
-	if d.web == nil {
-		return nil
-	}
-	return d.web.Addr()
-}
+func (d *Daemon) WebAddr() net.Addr { return d.chassis.WebAddr() }
 
 // Serve runs until the context ends or the daemon has been idle for long
 // enough, then removes its sockets, closes all gates and connections and
 // returns. Registrations stay on disk for the next daemon.
 func (d *Daemon) Serve(ctx context.Context) error {
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	defer d.unlock()
+	_ = d.locked(d.openDoors)
+	service := chassis.Service{Run: d.run, Control: d.controlHandler(), Metrics: d.registry, Use: d.use}
+	if d.cfg.Reload != nil {
+		service.Reload = func() error {
+			s, err := d.cfg.Reload()
+			if err != nil {
+				return err
+			}
+			return d.reload(s)
+		}
+	}
+	return d.chassis.Serve(ctx, service)
+}
+
+// run serves the processes of instances until the context ends.
+func (d *Daemon) run(ctx context.Context) error {
 	if d.cfg.Leave != nil {
 		defer d.cfg.Leave()
 	}
 	defer d.ear.close()
-	_ = d.locked(d.openDoors)
 	group, ctx := errgroup.WithContext(ctx)
-	servers := []*http.Server{d.serveHTTP(group, d.control, d.controlHandler(), 0)}
-	if d.web != nil {
-		servers = append(servers, d.serveHTTP(group, d.web, d.webHandler(), d.cfg.WebTimeout))
-	}
 	group.Go(func() error { return d.accept(d.common) })
 	group.Go(d.hear)
+	group.Go(func() error { return d.watch(ctx, time.Second, func() { _ = d.locked(d.lookAfter) }) })
 	if d.cfg.Memory != nil {
-		group.Go(func() error {
-			d.watchOutside(ctx)
-			return nil
-		})
+		group.Go(func() error { return d.watch(ctx, outsideEvery, d.lookOutside) })
 	}
 	group.Go(func() error {
-		d.watch(ctx, stop)
-		d.draining.Store(true)
-		d.closeSockets()
-		for _, s := range servers {
-			shut(s)
-		}
+		<-ctx.Done()
+		_ = d.common.listener.Close()
 		d.shutDown()
 		return nil
 	})
@@ -196,59 +212,29 @@ func (d *Daemon) Serve(ctx context.Context) error {
 	return err
 }
 
-// shut lets a server finish what it is answering.
-func shut(s *http.Server) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	if s.Shutdown(ctx) != nil {
-		_ = s.Close()
-	}
-}
-
-// serveHTTP serves on a socket. An answer must be taken in that time, unless it
-// is 0: what MPS needs to start may take long.
-func (d *Daemon) serveHTTP(group *errgroup.Group, l net.Listener, h http.Handler, patience time.Duration) *http.Server {
-	s := &http.Server{
-		Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: 30 * time.Second,
-		WriteTimeout: patience,
-		ErrorLog:     slog.NewLogLogger(d.log.Handler(), slog.LevelWarn),
-	}
-	group.Go(func() error {
-		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
-			return fmt.Errorf("serve %s: %w", l.Addr(), err)
-		}
-		return nil
-	})
-	return s
-}
-
-// watch looks after owners, idleness and the run directory until the context
-// ends.
-func (d *Daemon) watch(ctx context.Context, stop func()) {
-	every := time.Second
-	if idle := d.cfg.ExitWhenIdle; idle > 0 {
-		every = min(every, max(idle/10, time.Millisecond))
-	}
+// watch has something done at times, until the context ends.
+func (d *Daemon) watch(ctx context.Context, every time.Duration, do func()) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return
+			return nil
 		case <-tick.C:
+			do()
 		}
-		_ = d.locked(func() {
-			d.lookAfter()
-			if d.cfg.ExitWhenIdle > 0 && time.Since(d.busy) >= d.cfg.ExitWhenIdle {
-				d.log.Info("idle, leaving", "after", d.cfg.ExitWhenIdle.String())
-				stop()
-			}
-			if d.orphaned() && len(d.members) == 0 {
-				d.log.Error("the run directory was taken away: nobody finds this daemon any more, leaving", "run_dir", d.runDir())
-				stop()
-			}
-		})
 	}
+}
+
+// use says when the daemon was last of use, and whether processes are connected.
+func (d *Daemon) use() (last time.Time, connected bool) {
+	_ = d.locked(func() {
+		if len(d.instances) > 0 || len(d.members) > 0 {
+			d.busy = time.Now()
+		}
+		last, connected = d.busy, len(d.members) > 0
+	})
+	return last, connected
 }
 
 // errClosing is the answer of a daemon that is on its way out.
@@ -265,8 +251,8 @@ func (d *Daemon) locked(f func()) error {
 	return nil
 }
 
-// Reload takes new settings: every scheduler starts a new window.
-func (d *Daemon) Reload(s Settings) error {
+// reload takes new settings: every scheduler starts a new window.
+func (d *Daemon) reload(s Settings) error {
 	return d.locked(func() {
 		d.settings = s
 		for _, g := range d.devices() {
@@ -290,7 +276,7 @@ func (d *Daemon) shutDown() {
 	for _, m := range d.members {
 		m.seat.page.clear(m.slot)
 	}
-	for conn := range d.open {
+	for conn := range d.greeting {
 		_ = conn.Close()
 	}
 	_, _ = unix.Write(d.ear.bell, binary.NativeEndian.AppendUint64(nil, 1))

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/gfaas/gfaas/pkg/daemon/chassis"
 	instances "github.com/gfaas/gfaas/pkg/instance"
 )
 
@@ -39,7 +40,7 @@ func (d *Daemon) openDoor(id string) (*door, error) {
 		return nil, fmt.Errorf("instance's folder: %w", err)
 	}
 	socket := fmt.Sprintf("/proc/self/fd/%d/token.sock", o.folder.Fd())
-	if o.listener, err = listenUnix("unixpacket", socket, mode); err != nil {
+	if o.listener, err = chassis.Listen("unixpacket", socket, mode, refuseRights); err != nil {
 		_ = o.folder.Close()
 		return nil, fmt.Errorf("instance's folder %s: %w", o.dir, err)
 	}
@@ -95,7 +96,7 @@ func (o *door) remove() {
 	}
 	mine, err := o.folder.Stat()
 	o.close()
-	if err == nil && isStill(o.dir, mine) {
+	if there, gone := os.Lstat(o.dir); err == nil && gone == nil && os.SameFile(mine, there) {
 		removeFolder(o.dir)
 	}
 }

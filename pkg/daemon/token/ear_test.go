@@ -61,7 +61,7 @@ func TestEnds(t *testing.T) {
 			b.Close()
 			eventually(t, "nothing is left", func() bool {
 				heard := 0
-				_ = s.d.locked(func() { heard = len(s.d.ear.hears) + len(s.d.open) + len(s.d.members) })
+				_ = s.d.locked(func() { heard = len(s.d.ear.hears) + len(s.d.greeting) + len(s.d.members) })
 				return heard == 0
 			})
 		})

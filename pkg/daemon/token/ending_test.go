@@ -11,6 +11,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gfaas/gfaas/pkg/daemon/chassis"
+	"github.com/gfaas/gfaas/pkg/lockfile"
 )
 
 // TestRegistrationWhileEnding: a registration that is on its way when the
@@ -36,7 +39,7 @@ func TestRegistrationWhileEnding(t *testing.T) {
 	}
 	stopped := make(chan error, 1)
 	go func() { stopped <- s.stop() }()
-	eventually(t, "the sockets are closed", func() bool { return !answers("unix", s.socket) })
+	eventually(t, "the sockets are closed", func() bool { return !chassis.Answers("unix", s.socket) })
 	_, _ = conn.Write(text)
 	answer, _ := io.ReadAll(conn)
 	t.Logf("answer: %q", answer)
@@ -70,7 +73,7 @@ func TestRunDirectoryTakenAway(t *testing.T) {
 	case <-time.After(patience):
 		t.Fatal("the first daemon stays, though nobody finds it")
 	}
-	for _, path := range []string{second.socket, second.clientSocket(), filepath.Join(second.folder("a"), "token.sock"), filepath.Join(second.folder("b"), "token.sock"), second.d.lock.Name()} {
+	for _, path := range []string{second.socket, second.clientSocket(), filepath.Join(second.folder("a"), "token.sock"), filepath.Join(second.folder("b"), "token.sock"), filepath.Join(filepath.Dir(second.socket), "token.lock")} {
 		if _, err := os.Stat(path); err != nil {
 			t.Error("the first daemon took away what is the second's:", err)
 		}
@@ -89,10 +92,10 @@ func TestLeaveBeforeTheNext(t *testing.T) {
 	left := false
 	s := serve(t, Config{Socket: socket, Leave: func() {
 		left = true
-		if f, err := tryLock(filepath.Join(filepath.Dir(socket), "token.lock")); f != nil || err == nil {
+		if f, err := lockfile.Take(filepath.Join(filepath.Dir(socket), "token.lock")); err == nil {
 			t.Errorf("the run directory is free: %v, %v", f, err)
 		}
-		if answers("unix", socket) {
+		if chassis.Answers("unix", socket) {
 			t.Error("it still answers")
 		}
 	}})

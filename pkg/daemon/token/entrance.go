@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/daemon/chassis"
 )
 
 // maxUnknown is how many connections of an entrance may be open before their
@@ -17,7 +19,7 @@ const maxUnknown = 256
 
 // entrance is a socket at which processes come in.
 type entrance struct {
-	listener *bound
+	listener *chassis.Listener
 	instance string          // whose processes may come in here; empty is anybody's
 	unknown  []*net.UnixConn // whose hello has not come, oldest first
 }
@@ -65,7 +67,7 @@ const sendBuffer = 8 << 10
 func (d *Daemon) receive(conn *net.UnixConn, e *entrance) {
 	_ = conn.SetWriteBuffer(sendBuffer)
 	if d.locked(func() {
-		d.open[conn] = true
+		d.greeting[conn] = true
 		d.conns.Add(1)
 	}) != nil {
 		_ = conn.Close()

@@ -107,7 +107,7 @@ func TestSilentConnectionsKeepNobodyOut(t *testing.T) {
 	}
 	eventually(t, "the oldest are gone", func() bool {
 		open := 0
-		_ = s.d.locked(func() { open = len(s.d.open) })
+		_ = s.d.locked(func() { open = len(s.d.greeting) })
 		return open == maxUnknown
 	})
 	c, err := s.dial("a", 0)
@@ -167,7 +167,7 @@ func TestStorms(t *testing.T) {
 	storm.Wait()
 	eventually(t, "the storms leave nothing", func() bool {
 		greeted, heard := 0, 0
-		_ = s.d.locked(func() { greeted, heard = len(s.d.open), len(s.d.ear.hears) })
+		_ = s.d.locked(func() { greeted, heard = len(s.d.greeting), len(s.d.ear.hears) })
 		return greeted == 0 && heard == 1 && runtime.NumGoroutine() <= before
 	})
 }

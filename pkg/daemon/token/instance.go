@@ -131,9 +131,6 @@ func (d *Daemon) lookAfter() {
 		}
 		d.regMu.Unlock()
 	}
-	if len(d.instances) > 0 || len(d.members) > 0 {
-		d.busy = time.Now()
-	}
 }
 
 func (d *Daemon) sortedInstances() []*instance {

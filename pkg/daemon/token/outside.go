@@ -1,7 +1,6 @@
 package token
 
 import (
-	"context"
 	"sync/atomic"
 	"time"
 
@@ -14,20 +13,6 @@ import (
 
 // outsideEvery is how often it is asked, while there are clients.
 const outsideEvery = time.Second
-
-// watchOutside asks until the context ends.
-func (d *Daemon) watchOutside(ctx context.Context) {
-	tick := time.NewTicker(outsideEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			d.lookOutside()
-		}
-	}
-}
 
 // lookOutside asks once for each GPU that somebody is on. The lock is not held
 // meanwhile: the driver may take its time.

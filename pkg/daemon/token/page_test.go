@@ -20,7 +20,7 @@ func TestSendNeverWaits(t *testing.T) {
 	var server net.Conn
 	eventually(t, "the daemon has the connection", func() bool {
 		_ = s.d.locked(func() {
-			for c := range s.d.open {
+			for c := range s.d.greeting {
 				server = c
 			}
 		})

@@ -110,7 +110,7 @@ func TestDescriptorsAreDiscarded(t *testing.T) {
 	}
 	eventually(t, "nothing is left but the good one", func() bool {
 		heard := 0
-		_ = s.d.locked(func() { heard = len(s.d.ear.hears) + len(s.d.open) })
+		_ = s.d.locked(func() { heard = len(s.d.ear.hears) + len(s.d.greeting) })
 		return heard == 1
 	})
 	if took := time.Since(began); took > 50*time.Second {

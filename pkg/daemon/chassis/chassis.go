@@ -1,0 +1,286 @@
+// Package chassis is what every daemon stands on: a run directory that it alone
+// serves, a control socket and a TCP address for monitors, health and metrics
+// on both, settings that are read again, an end in order, and what systemd is
+// told of all that.
+//
+// Open takes the run directory and opens the sockets, so that whoever is told
+// that the daemon has started can connect; Serve runs what the daemon does:
+//
+//	c, err := chassis.Open(chassis.Config{Program: "gfaas-tokend", Socket: socket, Lock: "token.lock"})
+//	…
+//	err = c.Serve(ctx, chassis.Service{Run: run, Control: handler, Metrics: registry})
+//
+// Serve ends when its context does, as by SIGTERM; when the daemon has been of no
+// use for long enough, or nobody can find it any more; or with an error of its
+// own or of Run. It then goes in this order: /readyz says no and systemd is told;
+// Drain ends what is under way while the sockets still answer; the sockets are
+// closed and removed, and requests that are being answered get a second; Run's
+// context ends and Run returns; the run directory is free for the next daemon.
+package chassis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	systemd "github.com/coreos/go-systemd/v22/daemon"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/lockfile"
+)
+
+// Config says where a daemon serves.
+type Config struct {
+	Program      string        // what it is called, in messages
+	Socket       string        // control socket, which speaks HTTP; its folder is the run directory
+	Lock         string        // file of the run directory that its one daemon holds
+	Private      bool          // the run directory is ours alone: its mode becomes 0700
+	Listen       string        // TCP address of /healthz, /readyz and /metrics; empty is none
+	WebTimeout   time.Duration // for whoever asks at Listen to take the answer; 0 is 10 s
+	ExitWhenIdle time.Duration // leave after so long without use; 0 is never
+	Sockets      SocketOption  // of the control socket
+	Log          *slog.Logger  // nil is none
+}
+
+// Service is what a daemon does. Only Run must be there.
+type Service struct {
+	// Run does it until its context ends. When it returns earlier the daemon
+	// ends, with its error.
+	Run func(ctx context.Context) error
+
+	// Control answers on the control socket what is not health or metrics.
+	Control http.Handler
+	// Metrics are those of /metrics, in OpenMetrics.
+	Metrics prometheus.Gatherer
+	// Ready says what the daemon still waits for, if anything: then /readyz is 503.
+	Ready func() error
+	// Reload reads the settings again, at SIGHUP. An error is logged: the old
+	// ones go on.
+	Reload func() error
+	// Drain ends what is under way, at the daemon's end.
+	Drain func()
+	// Use says when the daemon was last of use, for ExitWhenIdle, and whether
+	// somebody is connected, whom a daemon that nobody finds any more still
+	// serves. It is asked at least once a second.
+	Use func() (last time.Time, connected bool)
+}
+
+// Chassis has the run directory and the sockets of a daemon.
+type Chassis struct {
+	cfg      Config
+	log      *slog.Logger
+	lock     *lockfile.Lock
+	control  *Listener
+	web      net.Listener // nil without Listen
+	draining atomic.Bool
+}
+
+// lockPatience is how long a daemon that is ending may take.
+const lockPatience = 8 * time.Second
+
+// ServedError says that another daemon serves the run directory.
+type ServedError struct {
+	Program, RunDir string
+	PID             int // 0 if that is not known
+}
+
+func (e *ServedError) Error() string {
+	text := fmt.Sprintf("another %s serves %s", e.Program, e.RunDir)
+	if e.PID != 0 {
+		text += fmt.Sprintf(" (process %d)", e.PID)
+	}
+	return text
+}
+
+// Open makes the run directory, takes it for this daemon and opens the sockets.
+// Serve or Close must follow. Where another daemon serves, the error is a
+// *ServedError.
+func Open(cfg Config) (*Chassis, error) {
+	if cfg.WebTimeout == 0 {
+		cfg.WebTimeout = 10 * time.Second
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	c := &Chassis{cfg: cfg, log: cfg.Log}
+	if err := os.MkdirAll(c.RunDir(), 0o700); err != nil {
+		return nil, fmt.Errorf("run directory: %w", err)
+	}
+	if cfg.Private {
+		if err := os.Chmod(c.RunDir(), 0o700); err != nil {
+			return nil, fmt.Errorf("run directory: %w", err)
+		}
+	}
+	err := c.takeLock()
+	if err == nil {
+		err = c.listen()
+	}
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// RunDir is the run directory.
+func (c *Chassis) RunDir() string { return filepath.Dir(c.cfg.Socket) }
+
+// WebAddr is where Listen listens, or nil.
+func (c *Chassis) WebAddr() net.Addr {
+	if c.web == nil {
+		return nil
+	}
+	return c.web.Addr()
+}
+
+// takeLock takes the run directory. A daemon that has it without answering is on
+// its way in or out, and gets a moment.
+func (c *Chassis) takeLock() (err error) {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(lockPatience); ; <-tick.C {
+		var held *lockfile.HeldError
+		c.lock, err = lockfile.Take(filepath.Join(c.RunDir(), c.cfg.Lock))
+		switch {
+		case err == nil:
+			return nil
+		case !errors.As(err, &held):
+			return fmt.Errorf("run directory: %w", err)
+		case Answers("unix", c.cfg.Socket) || time.Now().After(deadline):
+			return &ServedError{c.cfg.Program, c.RunDir(), held.PID}
+		}
+	}
+}
+
+func (c *Chassis) listen() (err error) {
+	if c.control, err = Listen("unix", c.cfg.Socket, 0o600, c.cfg.Sockets); err != nil {
+		return err
+	}
+	if c.cfg.Listen == "" {
+		return nil
+	}
+	if c.web, err = net.Listen("tcp", c.cfg.Listen); err != nil {
+		return fmt.Errorf("--listen: %w", err)
+	}
+	return nil
+}
+
+// closeSockets stops listening and removes the control socket.
+func (c *Chassis) closeSockets() {
+	if c.control != nil {
+		_ = c.control.Close()
+	}
+	if c.web != nil {
+		_ = c.web.Close()
+	}
+}
+
+// Close gives up what Open took, where Serve does not follow.
+func (c *Chassis) Close() {
+	c.closeSockets()
+	if c.lock != nil {
+		_ = c.lock.Remove()
+	}
+}
+
+// Serve runs the daemon, once.
+func (c *Chassis) Serve(ctx context.Context, s Service) error {
+	defer c.Close()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	group, ctx := errgroup.WithContext(ctx)
+	servers := []*http.Server{c.serveHTTP(group, c.control, c.handler(s, s.Control), 0)}
+	if c.web != nil {
+		servers = append(servers, c.serveHTTP(group, c.web, c.handler(s, nil), c.cfg.WebTimeout))
+	}
+	running, end := context.WithCancel(context.WithoutCancel(ctx))
+	group.Go(func() error {
+		defer stop()
+		return s.Run(running)
+	})
+	group.Go(func() error {
+		c.attend(ctx, stop, s)
+		c.notify(systemd.SdNotifyStopping)
+		c.draining.Store(true)
+		if s.Drain != nil {
+			s.Drain()
+		}
+		c.closeSockets()
+		for _, server := range servers {
+			shut(server)
+		}
+		end()
+		return nil
+	})
+	return group.Wait()
+}
+
+// attend reads the settings again when it is told to, and calls stop when it is
+// time to leave, until the context ends.
+func (c *Chassis) attend(ctx context.Context, stop func(), s Service) {
+	hup := make(chan os.Signal, 1)
+	if s.Reload != nil {
+		signal.Notify(hup, syscall.SIGHUP)
+		defer signal.Stop(hup)
+	}
+	every := time.Second
+	if idle := c.cfg.ExitWhenIdle; idle > 0 {
+		every = min(every, max(idle/10, time.Millisecond))
+	}
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	c.notify(systemd.SdNotifyReady)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hup:
+			c.reload(s.Reload)
+		case <-tick.C:
+			if s.Use != nil && c.useless(s.Use()) {
+				stop()
+			}
+		}
+	}
+}
+
+// useless says whether it is time to leave.
+func (c *Chassis) useless(last time.Time, connected bool) bool {
+	switch idle := c.cfg.ExitWhenIdle; {
+	case idle > 0 && time.Since(last) >= idle:
+		c.log.Info("idle, leaving", "after", idle.String())
+		return true
+	case !connected && !c.lock.Current(): // as at a logout
+		c.log.Error("the run directory was taken away: nobody finds this daemon any more, leaving", "run_dir", c.RunDir())
+		return true
+	}
+	return false
+}
+
+func (c *Chassis) reload(read func() error) {
+	var now unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // by which systemd tells reloads apart
+	c.notify(fmt.Sprintf("%s\nMONOTONIC_USEC=%d", systemd.SdNotifyReloading, now.Nano()/1000))
+	if err := read(); err != nil {
+		c.log.Error("settings not reloaded", "err", err)
+	}
+	c.notify(systemd.SdNotifyReady)
+}
+
+// notify tells systemd, if it asks to be told.
+func (c *Chassis) notify(state string) {
+	if _, err := systemd.SdNotify(false, state); err != nil {
+		c.log.Warn("cannot tell systemd", "err", err)
+	}
+}

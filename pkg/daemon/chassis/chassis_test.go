@@ -1,0 +1,358 @@
+package chassis
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+
+	"github.com/gfaas/gfaas/pkg/lockfile"
+)
+
+// patience is how long a test waits for what must happen.
+const patience = time.Minute
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// runDir is a folder whose name is short enough for sockets.
+func runDir(t *testing.T) string {
+	dir, err := os.MkdirTemp("", "chassis")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+func config(dir string) Config {
+	return Config{Program: "testd", Socket: filepath.Join(dir, "test.sock"), Lock: "test.lock"}
+}
+
+// daemon is one that serves.
+type daemon struct {
+	*Chassis
+	t    *testing.T
+	stop context.CancelFunc
+	ends chan error
+}
+
+func serve(t *testing.T, cfg Config, s Service) *daemon {
+	t.Helper()
+	c, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Run == nil {
+		s.Run = func(ctx context.Context) error {
+			<-ctx.Done()
+			return nil
+		}
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	d := &daemon{Chassis: c, t: t, stop: stop, ends: make(chan error, 1)}
+	go func() { d.ends <- c.Serve(ctx, s) }()
+	t.Cleanup(func() { stop(); d.end() })
+	return d
+}
+
+// end waits for the daemon to end.
+func (d *daemon) end() error {
+	d.t.Helper()
+	select {
+	case err := <-d.ends:
+		d.ends <- err
+		return err
+	case <-time.After(patience):
+		d.t.Fatal("the daemon does not end")
+		return nil
+	}
+}
+
+// get asks the control socket, or the TCP address if web is set. The status is 0
+// where nobody answers.
+func (d *daemon) get(web bool, path string) (status int, body string) {
+	client := &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			if web {
+				return (&net.Dialer{}).DialContext(ctx, "tcp", d.WebAddr().String())
+			}
+			return (&net.Dialer{}).DialContext(ctx, "unix", d.cfg.Socket)
+		},
+	}}
+	answer, err := client.Get("http://testd" + path)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer answer.Body.Close()
+	text, _ := io.ReadAll(answer.Body)
+	return answer.StatusCode, string(text)
+}
+
+func TestHealthAndMetrics(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "gfaas_test"}, func() float64 { return 7 }))
+	waits := errors.New("instances are adopted")
+	ready, draining, drained := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	cfg := config(runDir(t))
+	cfg.Listen = "127.0.0.1:0"
+	own := http.NewServeMux()
+	own.HandleFunc("GET /v1/own", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "own") })
+	d := serve(t, cfg, Service{
+		Control: own, Metrics: registry,
+		Ready: func() error {
+			select {
+			case <-ready:
+				return nil
+			default:
+				return waits
+			}
+		},
+		Drain: func() { close(draining); <-drained },
+	})
+	asks := func(when string, want map[string]int) {
+		t.Helper()
+		for path, status := range want {
+			for _, web := range []bool{false, true} {
+				wanted := status
+				if web && path == "/v1/own" {
+					wanted = 404
+				}
+				if got, body := d.get(web, path); got != wanted {
+					t.Errorf("%s: %s (TCP: %v): %d %s, want %d", when, path, web, got, body, wanted)
+				}
+			}
+		}
+	}
+	asks("at first", map[string]int{"/healthz": 200, "/readyz": 503, "/metrics": 200, "/v1/own": 200, "/v1/other": 404})
+	close(ready)
+	asks("ready", map[string]int{"/healthz": 200, "/readyz": 200})
+	if _, text := d.get(true, "/metrics"); !strings.Contains(text, "gfaas_test 7.0") || !strings.Contains(text, "# EOF") {
+		t.Errorf("no OpenMetrics: %s", text)
+	}
+	d.stop()
+	<-draining
+	asks("draining", map[string]int{"/healthz": 200, "/readyz": 503, "/v1/own": 200})
+	close(drained)
+	if err := d.end(); err != nil {
+		t.Error(err)
+	}
+	if status, _ := d.get(false, "/healthz"); status != 0 {
+		t.Errorf("it answers when it has ended: %d", status)
+	}
+	if left, err := os.ReadDir(d.RunDir()); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// TestOneDaemon: a run directory has one daemon, which finds a dead one's socket
+// in its way but never takes away what is none.
+func TestOneDaemon(t *testing.T) {
+	cfg := config(runDir(t))
+	cfg.Private = true
+	if err := os.Chmod(filepath.Dir(cfg.Socket), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: cfg.Socket})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead.SetUnlinkOnClose(false)
+	_ = dead.Close()
+	d := serve(t, cfg, Service{})
+	for path, mode := range map[string]os.FileMode{cfg.Socket: 0o600, d.RunDir(): 0o700} {
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != mode {
+			t.Errorf("%s: %v, %v, want mode %o", path, info, err, mode)
+		}
+	}
+	var served *ServedError
+	if _, err := Open(cfg); !errors.As(err, &served) || served.PID != os.Getpid() ||
+		!strings.Contains(err.Error(), "another testd serves "+d.RunDir()) {
+		t.Errorf("a second daemon: %v", err)
+	}
+	if status, _ := d.get(false, "/healthz"); status != 200 {
+		t.Errorf("the first answers with %d", status)
+	}
+	other := config(runDir(t))
+	if err := os.WriteFile(other.Socket, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(other); err == nil || !strings.Contains(err.Error(), "is no socket") {
+		t.Errorf("a file in the socket's place: %v", err)
+	}
+	if l, err := lockfile.Take(filepath.Join(filepath.Dir(other.Socket), "test.lock")); err != nil {
+		t.Errorf("the run directory is not free again: %v", err)
+	} else {
+		_ = l.Close()
+	}
+}
+
+// TestAwaitsTheOneBefore: a daemon that holds the run directory and does not
+// answer is on its way out.
+func TestAwaitsTheOneBefore(t *testing.T) {
+	cfg := config(runDir(t))
+	l, err := lockfile.Take(filepath.Join(filepath.Dir(cfg.Socket), cfg.Lock))
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(50*time.Millisecond, func() { _ = l.Remove() })
+	serve(t, cfg, Service{})
+}
+
+func TestExitWhenIdle(t *testing.T) {
+	cfg := config(runDir(t))
+	cfg.ExitWhenIdle = 30 * time.Millisecond
+	busy := make(chan struct{})
+	last := time.Now()
+	d := serve(t, cfg, Service{Use: func() (time.Time, bool) {
+		select {
+		case <-busy:
+			return last, false
+		default:
+			last = time.Now()
+			return last, true
+		}
+	}})
+	select {
+	case <-d.ends:
+		t.Fatal("it left while it was of use")
+	case <-time.After(5 * cfg.ExitWhenIdle):
+	}
+	close(busy)
+	if err := d.end(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRunDirectoryTakenAway: the daemon stays for who is connected, and takes
+// nothing from the one that serves in its place.
+func TestRunDirectoryTakenAway(t *testing.T) {
+	cfg := config(runDir(t))
+	cfg.ExitWhenIdle = time.Hour
+	alone := make(chan struct{})
+	use := func() (time.Time, bool) {
+		select {
+		case <-alone:
+			return time.Now(), false
+		default:
+			return time.Now(), true
+		}
+	}
+	first := serve(t, cfg, Service{Use: use})
+	if err := os.RemoveAll(first.RunDir()); err != nil {
+		t.Fatal(err)
+	}
+	second := serve(t, cfg, Service{})
+	close(alone)
+	if err := first.end(); err != nil {
+		t.Error(err)
+	}
+	if status, body := second.get(false, "/healthz"); status != 200 {
+		t.Errorf("the second answers with %d %s", status, body)
+	}
+	if !second.lock.Current() {
+		t.Error("the second's lock was taken away")
+	}
+}
+
+// TestEnds: what ends the daemon besides its context, and in which order it goes.
+func TestEnds(t *testing.T) {
+	failed := errors.New("it failed")
+	d := serve(t, config(runDir(t)), Service{Run: func(context.Context) error { return failed }})
+	if err := d.end(); !errors.Is(err, failed) {
+		t.Errorf("it ended with %v", err)
+	}
+	d = serve(t, config(runDir(t)), Service{Run: func(context.Context) error { return nil }})
+	if err := d.end(); err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+	cfg := config(runDir(t))
+	d = serve(t, cfg, Service{Run: func(ctx context.Context) error {
+		<-ctx.Done()
+		if Answers("unix", cfg.Socket) {
+			t.Error("it is told to end while its socket answers")
+		}
+		if _, err := lockfile.Take(filepath.Join(filepath.Dir(cfg.Socket), cfg.Lock)); err == nil {
+			t.Error("the run directory is free before it has ended")
+		}
+		return nil
+	}})
+	d.stop()
+	if err := d.end(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestReload: what SIGHUP brings about, and what systemd is told.
+func TestReload(t *testing.T) {
+	dir := runDir(t)
+	systemd, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(dir, "notify"), Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer systemd.Close()
+	t.Setenv("NOTIFY_SOCKET", filepath.Join(dir, "notify"))
+	told := func(want string) {
+		t.Helper()
+		buf := make([]byte, 1024)
+		_ = systemd.SetReadDeadline(time.Now().Add(patience))
+		n, err := systemd.Read(buf)
+		if err != nil || !strings.HasPrefix(string(buf[:n]), want) {
+			t.Fatalf("systemd is told %q, %v, want %s", buf[:n], err, want)
+		}
+	}
+	reloads := 0
+	d := serve(t, config(dir), Service{Reload: func() error {
+		reloads++
+		return []error{nil, errors.New("no file"), nil}[reloads]
+	}})
+	told("READY=1")
+	for range 2 {
+		if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+		told("RELOADING=1\nMONOTONIC_USEC=")
+		told("READY=1")
+	}
+	d.stop()
+	told("STOPPING=1")
+	if err := d.end(); err != nil || reloads != 2 {
+		t.Errorf("%d reloads, %v", reloads, err)
+	}
+}
+
+func TestListenerRemovesItsOwnSocketOnly(t *testing.T) {
+	path := filepath.Join(runDir(t), "s")
+	first, err := Listen("unixpacket", path, 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	second, err := Listen("unixpacket", path, 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Listen("unixpacket", path, 0o600, nil); err == nil {
+		t.Error("a third listens where the second does")
+	}
+	_ = first.Close()
+	if !Answers("unixpacket", path) {
+		t.Error("the first took the second's socket away")
+	}
+	_ = second.Close()
+	if _, err := os.Lstat(path); err == nil {
+		t.Error("the second left its socket")
+	}
+}

@@ -1,0 +1,77 @@
+package chassis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
+)
+
+// handler answers for the daemon's health and metrics, and has next answer the
+// rest.
+func (c *Chassis) handler(s Service, next http.Handler) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		var err error
+		if s.Ready != nil {
+			err = s.Ready()
+		}
+		if c.draining.Load() {
+			err = errors.New("draining")
+		}
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ready")
+	})
+	if s.Metrics != nil {
+		mux.Handle("GET /metrics", openMetrics(promhttp.HandlerFor(s.Metrics, promhttp.HandlerOpts{EnableOpenMetrics: true})))
+	}
+	if next != nil {
+		mux.Handle("/", next)
+	}
+	return mux
+}
+
+// openMetrics answers in OpenMetrics whatever the client says it accepts.
+func openMetrics(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r = r.Clone(r.Context())
+		r.Header.Set("Accept", "application/openmetrics-text; version=1.0.0")
+		next.ServeHTTP(w, r)
+	})
+}
+
+// serveHTTP serves on a socket. An answer must be taken in that time, unless it
+// is 0: what the control socket is asked for may take long.
+func (c *Chassis) serveHTTP(group *errgroup.Group, l net.Listener, h http.Handler, patience time.Duration) *http.Server {
+	s := &http.Server{
+		Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: 30 * time.Second,
+		WriteTimeout: patience,
+		ErrorLog:     slog.NewLogLogger(c.log.Handler(), slog.LevelWarn),
+	}
+	group.Go(func() error {
+		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+			return fmt.Errorf("serve %s: %w", l.Addr(), err)
+		}
+		return nil
+	})
+	return s
+}
+
+// shut lets a server finish what it is answering.
+func shut(s *http.Server) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if s.Shutdown(ctx) != nil {
+		_ = s.Close()
+	}
+}

@@ -1,0 +1,76 @@
+package chassis
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// SocketOption sets an option of a socket before it is bound, as
+// net.ListenConfig.Control does.
+type SocketOption = func(network, address string, raw syscall.RawConn) error
+
+// Listener is a unix socket that is removed when it is closed, and never another
+// that has its path by then.
+type Listener struct {
+	*net.UnixListener
+	path string
+	file fs.FileInfo // while it listens no other file can be taken for it
+	once sync.Once
+}
+
+// Listen opens a socket ("unix" or "unixpacket") of that mode. In a run directory
+// that is ours a socket that is there is a dead daemon's, unless somebody answers;
+// anything else that is there is an error.
+func Listen(network, path string, mode fs.FileMode, option SocketOption) (*Listener, error) {
+	if Answers(network, path) {
+		return nil, fmt.Errorf("another daemon answers at %s", path)
+	}
+	if info, err := os.Lstat(path); err == nil {
+		if info.Mode()&fs.ModeSocket == 0 {
+			return nil, fmt.Errorf("%s is there and is no socket", path)
+		}
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("dead socket: %w", err)
+		}
+	}
+	inner, err := (&net.ListenConfig{Control: option}).Listen(context.Background(), network, path)
+	if err != nil {
+		return nil, fmt.Errorf("socket: %w", err)
+	}
+	l := &Listener{UnixListener: inner.(*net.UnixListener), path: path}
+	err = os.Chmod(path, mode)
+	if err == nil {
+		l.file, err = os.Lstat(path)
+	}
+	if err != nil {
+		_ = inner.Close()
+		return nil, fmt.Errorf("socket: %w", err)
+	}
+	l.SetUnlinkOnClose(false)
+	return l, nil
+}
+
+// Close stops listening and removes the socket.
+func (l *Listener) Close() error {
+	l.once.Do(func() {
+		if there, err := os.Lstat(l.path); err == nil && os.SameFile(there, l.file) {
+			_ = os.Remove(l.path)
+		}
+	})
+	return l.UnixListener.Close()
+}
+
+// Answers says whether somebody listens at a unix socket.
+func Answers(network, path string) bool {
+	conn, err := net.DialTimeout(network, path, time.Second)
+	if err == nil {
+		_ = conn.Close()
+	}
+	return err == nil
+}
