@@ -23,7 +23,8 @@ const module = "github.com/gfaas/gfaas/pkg/"
 
 // layers says, for each folder of pkg, which others its packages may import:
 // gpu ← formats ← policy ← {daemon, sim} ← command, and adapters on gpu,
-// formats and wire alone. Daemons, adapters and commands also see the machine.
+// formats and wire alone, as is launch. Daemons, adapters and commands also see
+// the machine.
 var (
 	machine = []string{"procfs", "lockfile"} // what Linux shows and keeps
 	formats = []string{"gpu", "function", "profile", "plan", "trace", "events", "instance", "wire", "csvfile", "jsonfile", "textfile", "splitmix", "number"}
@@ -34,10 +35,10 @@ var (
 		"transcript": {},
 		"policy":     append([]string{"policy"}, formats...),
 		"load":       {"gpu", "load", "number", "splitmix"},
-		"daemon":     slices.Concat([]string{"daemon", "policy"}, formats, machine),
+		"daemon":     slices.Concat([]string{"daemon", "launch", "policy"}, formats, machine),
 		"sim":        append([]string{"sim", "policy"}, formats...),
 		"adapter":    slices.Concat([]string{"adapter"}, formats, machine),
-		"command":    slices.Concat([]string{"command", "adapter", "daemon", "policy", "sim", "load"}, formats, machine),
+		"command":    slices.Concat([]string{"command", "adapter", "daemon", "launch", "policy", "sim", "load"}, formats, machine),
 	}
 )
 

@@ -39,9 +39,15 @@ type Spec struct {
 	MPSPipeDir string // where it finds the MPS daemon it runs under; empty without one
 }
 
+// The runtimes there are.
+const (
+	Process = "process"
+	Docker  = "docker"
+)
+
 // Handle finds a started instance again, from another process too.
 type Handle struct {
-	Runtime   string    `json:"runtime"` // "process" or "docker"
+	Runtime   string    `json:"runtime"` // Process or Docker
 	PID       int       `json:"pid,omitempty"`
 	StartTime uint64    `json:"start_time,omitempty"` // of the PID, in clock ticks since boot: a PID alone can be another process by now
 	Container string    `json:"container,omitempty"`
@@ -76,4 +82,20 @@ type Record struct {
 	Contract   string    `json:"contract,omitempty"` // resolved, never auto
 	Registered []string  `json:"registered,omitempty"`
 	Handle     Handle    `json:"handle"`
+}
+
+// Placement is what a plan says of one instance.
+type Placement struct {
+	ID    string
+	GPUs  []string // names as in gpu.ParseDevice
+	Slice gpu.Slice
+	Turns [][]gpu.Turn // on each of the GPUs, parts of the window that are its own; nil is none
+
+	// Oversubscribe has its memory wait on the host while it has no work.
+	Oversubscribe bool
+
+	// Note, if set, is told of the instance as soon as there is something to
+	// stop: when its runtime has started it, before it is ready. Its error
+	// ends the start.
+	Note func(Record) error
 }

@@ -17,11 +17,9 @@ import (
 	"github.com/docker/docker/client"
 
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
+	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
-
-// Name is what Handle.Runtime says of these instances.
-const Name = "docker"
 
 // Labels of our containers.
 const (
@@ -97,8 +95,8 @@ func New(ctx context.Context, config Config) (*Runtime, error) {
 // Close gives the connection back.
 func (r *Runtime) Close() error { return r.engine.Close() }
 
-// Name is "docker".
-func (r *Runtime) Name() string { return Name }
+// Name is instance.Docker.
+func (r *Runtime) Name() string { return instance.Docker }
 
 // silent is the error of an engine that does not answer in time.
 func silent(after time.Duration, cause error) error {

@@ -113,7 +113,7 @@ func (r *Runtime) Find(ctx context.Context, id string) ([]instance.Handle, error
 	for _, c := range list {
 		for _, m := range c.Mounts {
 			if m.Source == socket {
-				out = append(out, instance.Handle{Runtime: Name, Container: c.ID})
+				out = append(out, instance.Handle{Runtime: instance.Docker, Container: c.ID})
 				break
 			}
 		}

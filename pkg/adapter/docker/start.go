@@ -73,7 +73,7 @@ func (r *Runtime) launch(ctx context.Context, id string, plan plan) (instance.Ha
 	if err != nil {
 		return instance.Handle{}, explain("look at the container", err)
 	}
-	handle := instance.Handle{Runtime: Name, Container: id, Started: time.Now()}
+	handle := instance.Handle{Runtime: instance.Docker, Container: id, Started: time.Now()}
 	bindings := info.NetworkSettings.Ports[plan.port]
 	switch {
 	case len(bindings) > 0:

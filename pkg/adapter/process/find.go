@@ -36,7 +36,7 @@ func (r *Runtime) Find(_ context.Context, id string) ([]instance.Handle, error) 
 	}
 	var out []instance.Handle
 	for pid, start := range started {
-		out = append(out, instance.Handle{Runtime: Name, PID: pid, StartTime: start})
+		out = append(out, instance.Handle{Runtime: instance.Process, PID: pid, StartTime: start})
 	}
 	return out, nil
 }

@@ -29,9 +29,6 @@ import (
 	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
-// Name is what Handle.Runtime says of these instances.
-const Name = "process"
-
 // Config is what a Runtime works with.
 type Config struct {
 	RunDir string // the daemons' run directory
@@ -69,8 +66,11 @@ func New(config Config) *Runtime {
 	return &Runtime{config: config, children: map[identity]*child{}}
 }
 
-// Name is "process".
-func (r *Runtime) Name() string { return Name }
+// Name is instance.Process.
+func (r *Runtime) Name() string { return instance.Process }
+
+// Close does nothing: children that end are still reaped.
+func (r *Runtime) Close() error { return nil }
 
 // Start starts the instance's command with a free local port of ours in
 // $PORT; the instance's own port is for containers. A command that cannot run
@@ -130,7 +130,7 @@ func (r *Runtime) launch(spec instance.Spec, port port) (instance.Handle, error)
 		return instance.Handle{}, fmt.Errorf("start %s: %w", spec.Command[0], err)
 	}
 	handle := instance.Handle{
-		Runtime: Name, PID: cmd.Process.Pid, LogPath: logPath, Started: time.Now(),
+		Runtime: instance.Process, PID: cmd.Process.Pid, LogPath: logPath, Started: time.Now(),
 		Address: net.JoinHostPort("127.0.0.1", strconv.Itoa(port.number)),
 	}
 	// Nothing has reaped it yet, so its entry is there even if it has ended.

@@ -8,17 +8,17 @@ import (
 	"strings"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
-	"github.com/gfaas/gfaas/pkg/command/launch"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/launch"
 	"github.com/gfaas/gfaas/pkg/plan"
 )
 
 // assignment is one instance of a plan, on this machine.
 type assignment struct {
 	function  function.Function
-	placement launch.Placement
+	placement instance.Placement
 }
 
 // record is the instance before it is started.
@@ -86,7 +86,7 @@ func assign(p plan.Plan, node string, functions []function.Function, gpuName fun
 				out[i].placement.Turns = append(out[i].placement.Turns, turns[in.ID])
 				continue
 			}
-			a := assignment{function: fn, placement: launch.Placement{
+			a := assignment{function: fn, placement: instance.Placement{
 				ID: in.ID, GPUs: []string{gpuName(g.Index)}, Slice: slice(fn, g, in), Turns: [][]gpu.Turn{turns[in.ID]},
 			}}
 			if err := a.check(); err != nil {

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gfaas/gfaas/pkg/command/launch"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
@@ -39,7 +38,7 @@ func TestAssign(t *testing.T) {
 		return gpu.Slice{SMPct: 24, QuotaRequest: 0.3, QuotaLimit: 0.8, Mem: mem}
 	}
 	none, half := []gpu.Turn(nil), []gpu.Turn{{From: 0.5, To: 0.8}}
-	want := []launch.Placement{
+	want := []instance.Placement{
 		{ID: "one-0", GPUs: []string{"sim"}, Slice: limit(100 * gpu.MiB), Turns: [][]gpu.Turn{none}},                   // the function's limit
 		{ID: "wide-0", GPUs: []string{"sim:1", "sim:2"}, Slice: limit(510 * gpu.MiB), Turns: [][]gpu.Turn{none, half}}, // the plan's, and the weights
 		{ID: "one-1", GPUs: []string{"sim:1"}, Slice: limit(150 * gpu.MiB), Turns: [][]gpu.Turn{none}},                 // the plan counts on more

@@ -10,7 +10,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/adapter/bolt"
 	"github.com/gfaas/gfaas/pkg/adapter/simgpu"
-	"github.com/gfaas/gfaas/pkg/command/launch"
+	"github.com/gfaas/gfaas/pkg/command/host"
 	"github.com/gfaas/gfaas/pkg/instance"
 )
 
@@ -78,7 +78,9 @@ func runDown(ctx context.Context, t *tool, names []string) error {
 	if len(names) > 0 || ctx.Err() != nil {
 		return err
 	}
-	return errors.Join(err, launch.Open(t.env, t.launch).StopMeasured(ctx))
+	launcher := host.Launcher(t.env, t.runDir, 0)
+	defer launcher.Close()
+	return errors.Join(err, host.StopMeasured(ctx, launcher, t.runDir))
 }
 
 // pick returns the records that the names stand for. A function that is
@@ -111,7 +113,8 @@ func (t *tool) stopAll(ctx context.Context, records []instance.Record) error {
 	if len(records) == 0 {
 		return simgpu.Sweep()
 	}
-	launcher := launch.Open(t.env, t.launch)
+	launcher := host.Launcher(t.env, t.runDir, 0)
+	defer launcher.Close()
 	bar := t.env.Progress(len(records), "stopping")
 	defer func() { _ = bar.Finish() }()
 	errs := make([]error, len(records))
@@ -122,7 +125,7 @@ func (t *tool) stopAll(ctx context.Context, records []instance.Record) error {
 			slots <- struct{}{}
 			defer func() { <-slots }()
 			if errs[i] = ctx.Err(); errs[i] == nil {
-				errs[i] = launcher.Stop(ctx, started(r))
+				errs[i] = launcher.Stop(ctx, r)
 			}
 			_ = bar.Add(1)
 		})
@@ -145,9 +148,4 @@ func (t *tool) stopAll(ctx context.Context, records []instance.Record) error {
 		return ctx.Err()
 	}
 	return errors.Join(failed...)
-}
-
-// started is a record as the launcher knows it.
-func started(r instance.Record) launch.Started {
-	return launch.Started{ID: r.ID, Function: r.Function, Runtime: r.Runtime, Handle: r.Handle, Contract: r.Contract, Registered: r.Registered}
 }

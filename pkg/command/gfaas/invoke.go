@@ -16,8 +16,9 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/fnhttp"
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
 	"github.com/gfaas/gfaas/pkg/command/cli"
-	"github.com/gfaas/gfaas/pkg/command/launch"
+	"github.com/gfaas/gfaas/pkg/command/host"
 	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
 // lastLines is how much of an ended instance's output an error shows.
@@ -83,7 +84,7 @@ func (o *invokeOptions) late(t *tool, name string, err error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	hint := "--timeout gives it longer"
-	if _, asking := tokend.Dial(t.launch.RunDir).Status(ctx); asking != nil {
+	if _, asking := tokend.Dial(t.runDir).Status(ctx); asking != nil {
 		hint = "gfaas-tokend does not answer, and instances wait for it: start it"
 	}
 	return cli.Fail(cli.ExitTimeout, hint, fmt.Errorf("function %s did not answer within %v: %w", name, o.timeout, err))
@@ -216,7 +217,8 @@ const slow = 500 * time.Millisecond
 // runtime says so within patience.
 func (t *tool) ended(ctx context.Context, r instance.Record, patience time.Duration, cause error) error {
 	const pause = 20 * time.Millisecond
-	launcher := launch.Open(t.env, t.launch)
+	launcher := host.Launcher(t.env, t.runDir, 0)
+	defer launcher.Close()
 	late := time.Now().Add(patience)
 	for ctx.Err() == nil {
 		state, err := launcher.State(ctx, r.Handle)
@@ -229,7 +231,7 @@ func (t *tool) ended(ctx context.Context, r instance.Record, patience time.Durat
 				how = " (" + state.Detail + ")"
 			}
 			log, _ := launcher.Logs(ctx, r.Handle, lastLines) // its absence must not hide the cause
-			return cli.Fail(cli.ExitFailure, restart, fmt.Errorf("instance %s has ended%s without an answer%s", r.ID, how, launch.Printed(log)))
+			return cli.Fail(cli.ExitFailure, restart, fmt.Errorf("instance %s has ended%s without an answer%s", r.ID, how, ports.Printed(log)))
 		}
 		time.Sleep(pause)
 	}

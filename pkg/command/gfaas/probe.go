@@ -33,7 +33,7 @@ type machine struct {
 
 // diagnose looks at this machine.
 func (t *tool) diagnose(ctx context.Context) diagnosis {
-	m := machine{driver: preload.HasNVIDIA(), mps: probeShared(t.launch.RunDir)}
+	m := machine{driver: preload.HasNVIDIA(), mps: probeShared(t.runDir)}
 	var checks []check
 	checks = append(checks, m.probeDriver(ctx, nvml.NVML{})...)
 	checks = append(checks, m.probeLibs()...)
@@ -127,7 +127,7 @@ func (t *tool) probeTokend() check {
 func (t *tool) probeTokens(ctx context.Context) check {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	status, err := tokend.Dial(t.launch.RunDir).Status(ctx)
+	status, err := tokend.Dial(t.runDir).Status(ctx)
 	if err != nil {
 		return check{Name: "token daemon", Status: checkMissing, Detail: "none runs; gfaas run and gfaas up start one"}
 	}
@@ -140,7 +140,7 @@ func (t *tool) probeTokens(ctx context.Context) check {
 }
 
 func (t *tool) probeDocker(ctx context.Context) check {
-	engine, err := docker.New(ctx, docker.Config{RunDir: t.launch.RunDir, Patience: askTime})
+	engine, err := docker.New(ctx, docker.Config{RunDir: t.runDir, Patience: askTime})
 	if err != nil {
 		return check{Name: "Docker engine", Status: checkMissing, Detail: firstLine(err.Error()) + ": functions with an image cannot run", Hint: cli.HintOf(err)}
 	}
@@ -161,17 +161,17 @@ func firstLine(s string) string {
 
 // probeRunDir looks at the run directory, or at where it would be made.
 func (t *tool) probeRunDir() check {
-	c := check{Name: "run directory", Required: true, Status: checkOK, Detail: t.launch.RunDir}
-	if err := tokend.CheckRunDir(t.launch.RunDir); err != nil {
+	c := check{Name: "run directory", Required: true, Status: checkOK, Detail: t.runDir}
+	if err := tokend.CheckRunDir(t.runDir); err != nil {
 		c.Status, c.Detail, c.Hint = checkBad, err.Error(), cli.HintOf(err)
 		return c
 	}
-	if err := writable(t.launch.RunDir); err != nil {
+	if err := writable(t.runDir); err != nil {
 		c.Status, c.Detail, c.Hint = checkBad, err.Error(), "set GFAAS_RUN_DIR to a folder of yours"
 		return c
 	}
-	if info, err := os.Stat(t.launch.RunDir); err == nil && info.Mode().Perm()&0o077 != 0 {
-		c.Status, c.Detail, c.Hint = checkBad, t.launch.RunDir+" is open to others", "chmod 700 "+t.launch.RunDir
+	if info, err := os.Stat(t.runDir); err == nil && info.Mode().Perm()&0o077 != 0 {
+		c.Status, c.Detail, c.Hint = checkBad, t.runDir+" is open to others", "chmod 700 "+t.runDir
 	}
 	return c
 }

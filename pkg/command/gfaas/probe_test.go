@@ -34,8 +34,7 @@ func TestProbeDockerCloses(t *testing.T) {
 	engine.Start()
 	defer engine.Close()
 	t.Setenv("DOCKER_HOST", "unix://"+path)
-	tool := &tool{}
-	tool.launch.RunDir = t.TempDir()
+	tool := &tool{runDir: t.TempDir()}
 	if c := tool.probeDocker(t.Context()); c.Status != checkOK || c.Detail != "version 99.9" {
 		t.Fatalf("got %+v", c)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
-	"github.com/gfaas/gfaas/pkg/command/launch"
+	"github.com/gfaas/gfaas/pkg/command/host"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/number"
 )
@@ -87,7 +87,8 @@ func runPs(ctx context.Context, t *tool) error {
 
 // look asks the runtimes what became of the instances.
 func (t *tool) look(ctx context.Context, records []instance.Record) ([]string, error) {
-	launcher := launch.Open(t.env, t.launch)
+	launcher := host.Launcher(t.env, t.runDir, 0)
+	defer launcher.Close()
 	states := make([]string, len(records))
 	slots := make(chan struct{}, looksAtOnce)
 	var wg sync.WaitGroup

@@ -11,7 +11,6 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/adapter/bolt"
 	"github.com/gfaas/gfaas/pkg/command/cli"
-	"github.com/gfaas/gfaas/pkg/command/launch"
 )
 
 // Main is the program: it runs the tool's own commands or a plugin, and
@@ -27,7 +26,7 @@ func Main() int {
 type tool struct {
 	env    *cli.Env
 	store  bolt.Store
-	launch launch.Options
+	runDir string
 }
 
 // NewRoot builds the command tree on the user's state and run directory.
@@ -36,7 +35,7 @@ func NewRoot(env *cli.Env) *cobra.Command {
 	if dir, err := filepath.Abs(runDir); err == nil {
 		runDir = dir
 	}
-	return newRoot(&tool{env: env, store: bolt.Open(cli.StatePath()), launch: launch.Options{RunDir: runDir}})
+	return newRoot(&tool{env: env, store: bolt.Open(cli.StatePath()), runDir: runDir})
 }
 
 func newRoot(t *tool) *cobra.Command {

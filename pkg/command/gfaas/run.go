@@ -17,7 +17,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/simgpu"
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
 	"github.com/gfaas/gfaas/pkg/command/cli"
-	"github.com/gfaas/gfaas/pkg/command/launch"
+	"github.com/gfaas/gfaas/pkg/command/host"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/procfs"
@@ -118,7 +118,7 @@ func (o *runOptions) run(ctx context.Context, t *tool, command []string) error {
 		return err
 	}
 	grant := preload.Grant{
-		Socket:   filepath.Join(tokend.ClientSocketDir(t.launch.RunDir), "token.sock"),
+		Socket:   filepath.Join(tokend.ClientSocketDir(t.runDir), "token.sock"),
 		Instance: id, Secret: preload.NewSecret(), GPU: []string{device}, SMPct: slice.SMPct, Libs: libs,
 		Oversubscribe: o.over,
 	}
@@ -126,7 +126,7 @@ func (o *runOptions) run(ctx context.Context, t *tool, command []string) error {
 		return err // before anybody hears of it
 	}
 	if d, _ := gpu.ParseDevice(device); d.Simulated {
-		launch.NoteSimulated(t.env)
+		host.NoteSimulated(t.env)
 		// A program that is killed leaves its part of the device behind.
 		defer func() { _ = simgpu.Sweep() }()
 	}
@@ -177,13 +177,13 @@ func (o *runOptions) slice() (gpu.Slice, error) {
 // device is the GPU to use. A real one needs a driver.
 func (o *runOptions) device() (string, error) {
 	if o.gpu == "" {
-		return launch.DefaultGPU(), nil
+		return host.DefaultGPU(), nil
 	}
 	d, err := gpu.ParseDevice(o.gpu)
 	if err != nil {
 		return "", cli.Usagef("--gpu: %w", err)
 	}
-	return d.String(), launch.CheckGPU(o.gpu)
+	return d.String(), host.CheckGPU(o.gpu)
 }
 
 var oddRunes = regexp.MustCompile(`[^A-Za-z0-9_-]+`)
@@ -208,12 +208,12 @@ func (o *runOptions) instance(command string) (string, error) {
 // enter makes the slice known to a token daemon, found or started. The
 // registration ends with this process even if leave is never called.
 func enter(ctx context.Context, t *tool, g preload.Grant, s gpu.Slice, slo time.Duration, command string) (answer wire.Registered, leave func(), err error) {
-	client, started, err := tokend.Ensure(ctx, t.launch.RunDir)
+	client, started, err := tokend.Ensure(ctx, t.runDir)
 	if err != nil {
 		return answer, nil, err
 	}
 	if started {
-		t.env.Debugf("started gfaas-tokend for %s", t.launch.RunDir)
+		t.env.Debugf("started gfaas-tokend for %s", t.runDir)
 	}
 	leave = func() { unregister(ctx, client, g.Instance) }
 	answer, err = client.Register(ctx, wire.Registration{

@@ -13,8 +13,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
-	"github.com/gfaas/gfaas/pkg/command/launch"
+	"github.com/gfaas/gfaas/pkg/command/host"
 	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
+	"github.com/gfaas/gfaas/pkg/launch"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/place/verify"
 )
@@ -54,7 +56,7 @@ that this call started are stopped again. The functions must have been applied.`
 	f.StringVar(&o.gpu, "gpu", "", "sim starts everything on simulated GPUs (default where there is no NVIDIA driver)")
 	cli.Words(cmd, "gpu", "sim")
 	f.IntVar(&o.parallel, "parallel", 8, "how many instances to start at a time")
-	f.DurationVar(&o.timeout, "timeout", launch.DefaultReady, "how long an instance may take to become ready")
+	f.DurationVar(&o.timeout, "timeout", launch.DefaultPatience, "how long an instance may take to become ready")
 	return cmd
 }
 
@@ -78,13 +80,12 @@ func (o *upOptions) run(ctx context.Context, t *tool, path string) error {
 		t.env.Notef("note: the plan places no instance")
 		return nil
 	}
-	options := t.launch
-	options.Ready = o.timeout
-	launcher, err := launch.New(ctx, t.env, options)
+	launcher, err := host.Starter(ctx, t.env, t.runDir, o.timeout)
 	if err != nil {
 		return err
 	}
-	up := &rollout{tool: t, launcher: launcher, list: list}
+	defer launcher.Close()
+	up := &rollout{tool: t, starter: launcher, list: list}
 	return up.run(ctx, o.parallel)
 }
 
@@ -136,7 +137,7 @@ func (o *upOptions) assignments(ctx context.Context, t *tool, p plan.Plan, unsou
 	if err != nil {
 		return nil, err
 	}
-	simulated := o.gpu == "sim" || launch.DefaultGPU() == "sim"
+	simulated := o.gpu == "sim" || host.DefaultGPU() == "sim"
 	list, err := assign(p, node, functions, namer(simulated), unsound)
 	if err != nil {
 		return nil, err
@@ -146,12 +147,12 @@ func (o *upOptions) assignments(ctx context.Context, t *tool, p plan.Plan, unsou
 
 // rollout starts the instances of one call, all or none.
 type rollout struct {
-	tool     *tool
-	launcher *launch.Launcher
-	list     []assignment
+	tool    *tool
+	starter ports.Starter
+	list    []assignment
 
 	mu      sync.Mutex
-	started []launch.Started
+	started []instance.Record
 	failed  []string // could not be undone: they stay in the state for down
 }
 
@@ -200,29 +201,24 @@ func (u *rollout) startAll(ctx context.Context, parallel int) error {
 }
 
 func (u *rollout) start(ctx context.Context, a assignment) error {
-	record := a.record()
-	a.placement.Note = func(s launch.Started) error {
-		record.Handle = s.Handle
-		return u.tool.store.Update(ctx, record)
-	}
-	s, err := u.launcher.Start(ctx, a.function, a.placement)
+	a.placement.Note = func(r instance.Record) error { return u.tool.store.Update(ctx, r) }
+	r, err := u.starter.Start(ctx, a.function, a.placement)
 	if err != nil {
-		var start *launch.StartError
+		var start *ports.StartError
 		if errors.As(err, &start) && start.Remains {
 			u.mu.Lock()
-			u.failed = append(u.failed, s.ID)
+			u.failed = append(u.failed, r.ID)
 			u.mu.Unlock()
 		}
 		return err
 	}
 	u.mu.Lock()
-	u.started = append(u.started, s)
+	u.started = append(u.started, r)
 	u.mu.Unlock()
-	record.State, record.Contract = instance.Ready, s.Contract
-	if err := u.tool.store.Update(ctx, record); err != nil {
-		return fmt.Errorf("instance %s: %w", s.ID, err)
+	if err := u.tool.store.Update(ctx, r); err != nil {
+		return fmt.Errorf("instance %s: %w", r.ID, err)
 	}
-	u.tool.env.Debugf("instance %s is ready at %s", s.ID, s.Handle.Address)
+	u.tool.env.Debugf("instance %s is ready at %s", r.ID, r.Handle.Address)
 	return nil
 }
 
@@ -235,7 +231,7 @@ func (u *rollout) undo(ctx context.Context) error {
 	var wg sync.WaitGroup
 	for i, s := range u.started {
 		wg.Go(func() {
-			if errs[i] = u.launcher.Stop(ctx, s); errs[i] != nil {
+			if errs[i] = u.starter.Stop(ctx, s); errs[i] != nil {
 				u.mu.Lock()
 				u.failed = append(u.failed, s.ID)
 				u.mu.Unlock()

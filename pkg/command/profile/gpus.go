@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
-	"github.com/gfaas/gfaas/pkg/command/launch"
+	"github.com/gfaas/gfaas/pkg/command/host"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/lockfile"
@@ -137,7 +137,7 @@ func lockGPUs(runDir string, gpus []string) (release func(), err error) {
 	}
 	// In one order everywhere, so that two runs never wait for each other's.
 	for _, name := range slices.Sorted(slices.Values(gpus)) {
-		l, err := lockfile.Take(launch.MeasuredLock(runDir, name))
+		l, err := lockfile.Take(host.MeasuredLock(runDir, name))
 		var other *lockfile.HeldError
 		switch {
 		case errors.As(err, &other):

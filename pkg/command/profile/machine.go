@@ -14,9 +14,11 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/nvml"
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
 	"github.com/gfaas/gfaas/pkg/command/cli"
-	"github.com/gfaas/gfaas/pkg/command/launch"
+	"github.com/gfaas/gfaas/pkg/command/host"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/launch"
 	"github.com/gfaas/gfaas/pkg/load"
 	"github.com/gfaas/gfaas/pkg/procfs"
 	"github.com/gfaas/gfaas/pkg/wire"
@@ -93,24 +95,24 @@ const lastLines = 10
 // realPlatform is this system.
 func realPlatform(env *cli.Env) platform {
 	return platform{
-		defaultGPU: launch.DefaultGPU,
+		defaultGPU: host.DefaultGPU,
 		runDir:     cli.RunDir,
 		open: func(ctx context.Context, groups [][]string, startTimeout time.Duration) ([]machine, error) {
 			for _, name := range slices.Concat(groups...) {
-				if err := launch.CheckGPU(name); err != nil {
+				if err := host.CheckGPU(name); err != nil {
 					return nil, err
 				}
 			}
-			l, err := launch.New(ctx, env, launch.Options{Ready: startTimeout})
+			l, err := host.Starter(ctx, env, cli.RunDir(), startTimeout)
 			if err != nil {
 				return nil, err
 			}
 			var machines []machine
 			for _, gpus := range groups {
-				m := &local{launcher: l, tokens: tokend.Dial(cli.RunDir()), gpus: gpus, id: launch.MeasuredID(gpus[0])}
+				m := &local{launcher: l, tokens: tokend.Dial(cli.RunDir()), gpus: gpus, id: host.MeasuredID(gpus[0])}
 				// The GPU is locked by this run, so an instance of that name
 				// was left by one that was killed.
-				if err := l.Stop(ctx, launch.Started{ID: m.id, Registered: []string{m.id}}); err != nil {
+				if err := l.Stop(ctx, instance.Record{ID: m.id, Registered: []string{m.id}}); err != nil {
 					return nil, err
 				}
 				machines = append(machines, m)
@@ -131,7 +133,7 @@ type local struct {
 
 func (m *local) Start(ctx context.Context, fn function.Function, how start) (subject, error) {
 	m.busy = true
-	started, err := m.launcher.Start(ctx, fn, launch.Placement{ID: m.id, GPUs: m.gpus[:max(fn.GPUs, 1)], Slice: how.slice, Oversubscribe: how.parks})
+	started, err := m.launcher.Start(ctx, fn, instance.Placement{ID: m.id, GPUs: m.gpus[:max(fn.GPUs, 1)], Slice: how.slice, Oversubscribe: how.parks})
 	if err != nil {
 		return nil, err
 	}
@@ -170,7 +172,7 @@ func (m *local) status(ctx context.Context) wire.Status {
 // running is an instance on this machine.
 type running struct {
 	machine *local
-	started launch.Started
+	started instance.Record
 }
 
 func (r *running) Target(ctx context.Context, q request) (load.Target, error) {

@@ -53,6 +53,9 @@ func NewFake(name string) *Fake { return &Fake{name: name, instances: map[string
 // Name is the name given to NewFake.
 func (f *Fake) Name() string { return f.name }
 
+// Close does nothing.
+func (f *Fake) Close() error { return nil }
+
 // errMissing is Unavailable, as a real runtime's error is.
 type errMissing string
 

@@ -3,6 +3,7 @@ package instancetest_test
 import (
 	"testing"
 
+	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/instancetest"
@@ -20,4 +21,17 @@ func TestFake(t *testing.T) {
 	if left := fake.Running(); len(left) > 0 {
 		t.Errorf("still running in the end: %v", left)
 	}
+}
+
+func TestFakeStarter(t *testing.T) {
+	instancetest.RunStarter(t, instancetest.StarterSuite{
+		New: func(*testing.T) func() ports.Starter {
+			one := &instancetest.FakeStarter{}
+			return func() ports.Starter { return one }
+		},
+		Function: func(*testing.T) function.Function { return function.Function{Name: "f"} },
+		Kill: func(_ *testing.T, s ports.Starter, r instance.Record) {
+			s.(*instancetest.FakeStarter).Kill(r.ID, 9)
+		},
+	})
 }

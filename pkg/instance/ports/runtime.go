@@ -13,7 +13,7 @@ import (
 // Runtime starts and stops programs as instances. Implementations are safe for
 // concurrent use.
 type Runtime interface {
-	// Name is "process" or "docker".
+	// Name is instance.Process or instance.Docker.
 	Name() string
 	// Start starts the instance and returns without waiting for it to be ready.
 	Start(ctx context.Context, spec instance.Spec) (instance.Handle, error)
@@ -34,4 +34,6 @@ type Runtime interface {
 	Stop(ctx context.Context, h instance.Handle, grace time.Duration) error
 	// Logs returns the last lines the instance printed.
 	Logs(ctx context.Context, h instance.Handle, lines int) ([]byte, error)
+	// Close gives back what the runtime itself holds. Instances live on.
+	Close() error
 }

@@ -1,4 +1,4 @@
-package launch
+package host
 
 import (
 	"context"
@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/lockfile"
 )
 
@@ -29,19 +31,19 @@ func MeasuredLock(runDir, gpuName string) string {
 
 // StopMeasured ends the instances of every gfaas-profile that was killed: its
 // lock is there, and nobody holds it.
-func (l *Launcher) StopMeasured(ctx context.Context) error {
-	locks, err := fs.Glob(os.DirFS(l.options.RunDir), measuredPrefix+"*"+lockSuffix)
+func StopMeasured(ctx context.Context, s ports.Starter, runDir string) error {
+	locks, err := fs.Glob(os.DirFS(runDir), measuredPrefix+"*"+lockSuffix)
 	if err != nil {
 		return err
 	}
 	var failed []error
 	for _, name := range locks {
-		failed = append(failed, l.stopMeasured(ctx, filepath.Join(l.options.RunDir, name)))
+		failed = append(failed, stopMeasured(ctx, s, filepath.Join(runDir, name)))
 	}
 	return errors.Join(failed...)
 }
 
-func (l *Launcher) stopMeasured(ctx context.Context, path string) error {
+func stopMeasured(ctx context.Context, s ports.Starter, path string) error {
 	lock, err := lockfile.TakeExisting(path)
 	var measures *lockfile.HeldError
 	if errors.As(err, &measures) || errors.Is(err, fs.ErrNotExist) { // or has ended just now
@@ -51,7 +53,7 @@ func (l *Launcher) stopMeasured(ctx context.Context, path string) error {
 		return err
 	}
 	id := strings.TrimSuffix(filepath.Base(path), lockSuffix)
-	if err := l.Stop(ctx, Started{ID: id, Registered: []string{id}}); err != nil {
+	if err := s.Stop(ctx, instance.Record{ID: id, Registered: []string{id}}); err != nil {
 		return errors.Join(err, lock.Close())
 	}
 	return lock.Remove()

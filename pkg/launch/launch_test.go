@@ -1,7 +1,6 @@
 package launch
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,11 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gfaas/gfaas/pkg/adapter/docker"
-	"github.com/gfaas/gfaas/pkg/adapter/preload"
-	"github.com/gfaas/gfaas/pkg/adapter/process"
+	"github.com/gfaas/gfaas/pkg/adapter/fnhttp"
 	"github.com/gfaas/gfaas/pkg/adapter/simgpu"
-	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
@@ -32,7 +28,7 @@ import (
 // that it has there.
 func TestRegistration(t *testing.T) {
 	turns := []gpu.Turn{{From: 0.2, To: 0.5}}
-	p := Placement{
+	p := instance.Placement{
 		ID: "f-0", GPUs: []string{"sim", "sim:1"}, Turns: [][]gpu.Turn{nil, turns},
 		Slice: gpu.Slice{SMPct: 24, QuotaRequest: 0.3, QuotaLimit: 0.8, Mem: gpu.GiB},
 	}
@@ -51,7 +47,7 @@ func TestRegistration(t *testing.T) {
 
 // TestSLO: an inference is as fast as its objective says; a training has none.
 func TestSLO(t *testing.T) {
-	p := Placement{ID: "f-0", GPUs: []string{"sim"}}
+	p := instance.Placement{ID: "f-0", GPUs: []string{"sim"}}
 	for kind, want := range map[string]float64{"inference": 69, "training": 0} {
 		fn := function.Function{Name: "f", Kind: kind, SLO: 69 * time.Millisecond}
 		if got := registration(fn, p, "secret").SLOMS; got != want {
@@ -98,32 +94,41 @@ func (d *tokens) Unregister(_ context.Context, id string) error {
 	return nil
 }
 
-// bench is a Launcher on fakes.
+// device is the folder of the simulated device.
+type device struct{}
+
+func (device) Keep(id string) error    { return simgpu.Keep(id) }
+func (device) Release(id string) error { return simgpu.Release(id) }
+
+// bench is a Launcher on fakes. What opens the Docker runtime can be replaced.
 type bench struct {
 	*Launcher
-	tokens  *tokens
-	process *instancetest.Fake
-	docker  *instancetest.Fake
-	runDir  string
-	errs    *bytes.Buffer
+	tokens     *tokens
+	process    *instancetest.Fake
+	docker     *instancetest.Fake
+	openDocker func(context.Context) (ports.Runtime, error)
+	runDir     string
+	simulated  int // how often it was said
 }
 
 func newBench(t *testing.T, ready time.Duration) *bench {
 	t.Setenv("GFAAS_SIM_DIR", filepath.Join(t.TempDir(), "sim"))
 	b := &bench{
 		tokens:  &tokens{known: map[string]wire.Registration{}},
-		process: instancetest.NewFake(process.Name), docker: instancetest.NewFake(docker.Name),
-		runDir: t.TempDir(), errs: &bytes.Buffer{},
+		process: instancetest.NewFake(instance.Process), docker: instancetest.NewFake(instance.Docker),
+		runDir: t.TempDir(),
 	}
-	l, err := New(t.Context(), &cli.Env{Prog: "test", Err: b.errs}, Options{
-		RunDir: b.runDir, Ready: ready, tokens: b.tokens, libs: &preload.Libs{},
-		newProcess: func(process.Config) ports.Runtime { return b.process },
-		newDocker:  func(context.Context, docker.Config) (ports.Runtime, error) { return b.docker, nil },
+	b.openDocker = func(context.Context) (ports.Runtime, error) { return b.docker, nil }
+	b.Launcher = New(Config{
+		RunDir: b.runDir, Patience: ready, Ready: fnhttp.WaitReady, Tokens: b.tokens, Device: device{},
+		Simulated: func() { b.simulated++ },
+		Runtime: func(ctx context.Context, name string) (ports.Runtime, error) {
+			if name == instance.Docker {
+				return b.openDocker(ctx)
+			}
+			return b.process, nil
+		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.Launcher = l
 	return b
 }
 
@@ -146,7 +151,7 @@ func (b *bench) empty(t *testing.T) {
 
 var (
 	whole = gpu.Slice{SMPct: 100, QuotaRequest: 1, QuotaLimit: 1}
-	place = Placement{ID: "f-0", GPUs: []string{"sim"}, Slice: gpu.Slice{SMPct: 24, QuotaRequest: 0.3, QuotaLimit: 0.8, Mem: gpu.GiB}}
+	place = instance.Placement{ID: "f-0", GPUs: []string{"sim"}, Slice: gpu.Slice{SMPct: 24, QuotaRequest: 0.3, QuotaLimit: 0.8, Mem: gpu.GiB}}
 	serve = function.Function{Name: "f", Command: []string{"./serve"}, Contract: "auto", Dir: "/srv/f"}
 )
 
@@ -159,9 +164,9 @@ func TestStartAndStop(t *testing.T) {
 		{function.Function{Name: "f", Image: "f:1"}, func(b *bench) *instancetest.Fake { return b.docker }},
 	} {
 		b := newBench(t, time.Minute)
-		var noted Started
+		var noted instance.Record
 		p := place
-		p.Note = func(s Started) error { noted = s; return nil }
+		p.Note = func(s instance.Record) error { noted = s; return nil }
 		s, err := b.Start(t.Context(), c.fn, p)
 		if err != nil {
 			t.Fatal(err)
@@ -169,11 +174,11 @@ func TestStartAndStop(t *testing.T) {
 		if s.Handle.Runtime != RuntimeOf(c.fn) || s.Contract != "http" || !slices.Equal(s.Registered, []string{"f-0"}) {
 			t.Errorf("started %+v", s)
 		}
-		if noted.Handle != s.Handle || noted.Contract != "" {
+		if noted.Handle != s.Handle || noted.Contract != "" || noted.State != instance.Starting || s.State != instance.Ready {
 			t.Errorf("noted %+v", noted)
 		}
 		got := b.tokens.known["f-0"]
-		if len(got.Secret) != 48 {
+		if len(got.Secret) < 26 { // 128 bits
 			t.Errorf("secret %q", got.Secret)
 		}
 		got.Secret = ""
@@ -188,7 +193,7 @@ func TestStartAndStop(t *testing.T) {
 			t.Errorf("state %+v, %v", state, err)
 		}
 		kept, _ := filepath.Glob(filepath.Join(os.Getenv("GFAAS_SIM_DIR"), "keep.f-0"))
-		if (len(kept) == 1) != (s.Handle.Runtime == docker.Name) {
+		if (len(kept) == 1) != (s.Handle.Runtime == instance.Docker) {
 			t.Errorf("%s: the simulated device's folder is kept by %v", s.Handle.Runtime, kept)
 		}
 		if running := c.runtime(b).Running(); !slices.Equal(running, []string{"f-0"}) {
@@ -252,21 +257,25 @@ func TestFailuresLeaveNothing(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name    string
-		prepare func(*bench, *function.Function, *Placement)
+		prepare func(*bench, *function.Function, *instance.Placement)
 		says    string
 		is      error
 	}{
-		{"refused by the daemon", func(b *bench, _ *function.Function, _ *Placement) { b.tokens.refuse = broken }, "instance f-0: broken", broken},
-		{"refused by the runtime", func(b *bench, _ *function.Function, _ *Placement) {
+		{"refused by the daemon", func(b *bench, _ *function.Function, _ *instance.Placement) { b.tokens.refuse = broken }, "instance f-0: broken", broken},
+		{"refused by the runtime", func(b *bench, _ *function.Function, _ *instance.Placement) {
 			b.process.FailStart = func(instance.Spec) error { return broken }
 		}, "instance f-0: broken", broken},
-		{"ends at once", func(_ *bench, f *function.Function, _ *Placement) { f.Env = map[string]string{"PROBE_EXIT": "3"} },
+		{"ends at once", func(_ *bench, f *function.Function, _ *instance.Placement) {
+			f.Env = map[string]string{"PROBE_EXIT": "3"}
+		},
 			"ended before it was ready: exited with status 3\nit printed last:\n  exiting", nil},
-		{"not noted", func(_ *bench, _ *function.Function, p *Placement) { p.Note = func(Started) error { return broken } }, "broken", broken},
-		{"never ready", func(b *bench, _ *function.Function, _ *Placement) { b.process.Handler = silent }, "not ready after 200ms", context.DeadlineExceeded},
-		{"no GPU", func(_ *bench, _ *function.Function, p *Placement) { p.GPUs = nil }, "no GPU", nil},
-		{"no such GPU", func(_ *bench, _ *function.Function, p *Placement) { p.GPUs = []string{"fast"} }, `"fast" is not a GPU`, nil},
-		{"no such slice", func(_ *bench, _ *function.Function, p *Placement) { p.Slice.SMPct = 0 }, "SM share 0", nil},
+		{"not noted", func(_ *bench, _ *function.Function, p *instance.Placement) {
+			p.Note = func(instance.Record) error { return broken }
+		}, "broken", broken},
+		{"never ready", func(b *bench, _ *function.Function, _ *instance.Placement) { b.process.Handler = silent }, "not ready after 200ms", context.DeadlineExceeded},
+		{"no GPU", func(_ *bench, _ *function.Function, p *instance.Placement) { p.GPUs = nil }, "no GPU", nil},
+		{"no such GPU", func(_ *bench, _ *function.Function, p *instance.Placement) { p.GPUs = []string{"fast"} }, `"fast" is not a GPU`, nil},
+		{"no such slice", func(_ *bench, _ *function.Function, p *instance.Placement) { p.Slice.SMPct = 0 }, "SM share 0", nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ready := time.Minute
@@ -277,7 +286,7 @@ func TestFailuresLeaveNothing(t *testing.T) {
 			fn, p := serve, place
 			c.prepare(b, &fn, &p)
 			_, err := b.Start(t.Context(), fn, p)
-			var start *StartError
+			var start *ports.StartError
 			if !errors.As(err, &start) || start.Remains || !strings.Contains(err.Error(), c.says) || c.is != nil && !errors.Is(err, c.is) {
 				t.Errorf("error %v, want %q", err, c.says)
 			}
@@ -343,12 +352,51 @@ func TestCancelledWhileItRegisters(t *testing.T) {
 func TestSimulatedIsSaidOnce(t *testing.T) {
 	b := newBench(t, time.Minute)
 	for _, id := range []string{"a", "b"} {
-		p := Placement{ID: id, GPUs: []string{"sim"}, Slice: whole}
+		p := instance.Placement{ID: id, GPUs: []string{"sim"}, Slice: whole}
 		if _, err := b.Start(t.Context(), serve, p); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n := strings.Count(b.errs.String(), "its figures are not a GPU's"); n != 1 {
-		t.Errorf("said %d times: %s", n, b.errs)
+	if b.simulated != 1 {
+		t.Errorf("said %d times", b.simulated)
 	}
+}
+
+// What an earlier Launcher started is taken over, and its end is told; what was
+// half started or has ended is not.
+func TestAdopt(t *testing.T) {
+	b := newBench(t, time.Minute)
+	r, err := b.Start(t.Context(), serve, place)
+	if err != nil {
+		t.Fatal(err)
+	}
+	later := New(b.config)
+	if err := later.Adopt(t.Context(), r); err != nil {
+		t.Errorf("Adopt: %v", err)
+	}
+	var gone *ports.GoneError
+	half := r
+	half.State = instance.Starting
+	if err := later.Adopt(t.Context(), half); !errors.As(err, &gone) || gone.ID != "f-0" {
+		t.Errorf("Adopt of what was never ready: %v", err)
+	}
+	ended := make(chan instance.State)
+	go func() {
+		state, err := later.Wait(t.Context(), r)
+		if err != nil {
+			t.Error(err)
+		}
+		ended <- state
+	}()
+	b.process.Kill("f-0", 7)
+	if state := <-ended; state.Running || state.ExitCode != 7 {
+		t.Errorf("ended with %+v", state)
+	}
+	if err := later.Adopt(t.Context(), r); !errors.As(err, &gone) || !strings.Contains(err.Error(), "status 7") {
+		t.Errorf("Adopt of what has ended: %v", err)
+	}
+	if err := later.Stop(t.Context(), r); err != nil {
+		t.Error(err)
+	}
+	b.empty(t)
 }

@@ -1,4 +1,4 @@
-package launch
+package host
 
 import (
 	"fmt"
@@ -62,4 +62,23 @@ func simDevices(shape string) int {
 		}
 	}
 	return 1
+}
+
+// DefaultGPU is the GPU that is used when none is named: "0" where there is
+// an NVIDIA driver, else the simulated one.
+func DefaultGPU() string {
+	if preload.HasNVIDIA() {
+		return "0"
+	}
+	return gpu.Device{Simulated: true}.String()
+}
+
+// NoteSimulated says on standard error that figures from now on are not a
+// GPU's.
+func NoteSimulated(env *cli.Env) {
+	why := ""
+	if !preload.HasNVIDIA() {
+		why = "no NVIDIA driver found: "
+	}
+	env.Notef("note: %srunning on the simulated GPU; its figures are not a GPU's", why)
 }

@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/adapter/docker"
-	"github.com/gfaas/gfaas/pkg/adapter/process"
-	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/instancetest"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
@@ -39,14 +37,19 @@ func (s *stuck) Find(_ context.Context, id string) ([]instance.Handle, error) {
 	return s.lost, nil
 }
 
+// useProcess has another runtime in the place of that of processes.
+func (b *bench) useProcess(rt ports.Runtime) {
+	b.runtimes[instance.Process] = &opening{runtime: rt}
+}
+
 func TestCannotStop(t *testing.T) {
 	b := newBench(t, time.Minute)
 	rt := &stuck{Fake: b.process, err: errors.New("it hangs")}
-	b.options.newProcess = func(process.Config) ports.Runtime { return rt }
+	b.useProcess(rt)
 	fn := serve
 	fn.Env = map[string]string{"PROBE_EXIT": "3"}
 	s, err := b.Start(t.Context(), fn, place)
-	var start *StartError
+	var start *ports.StartError
 	if !errors.As(err, &start) || !start.Remains || !strings.Contains(err.Error(), "status 3") || !strings.Contains(err.Error(), "it hangs") {
 		t.Errorf("error %v", err)
 	}
@@ -60,10 +63,10 @@ func TestCannotStop(t *testing.T) {
 
 func TestStopOfWhatWasLost(t *testing.T) {
 	b := newBench(t, time.Minute)
-	lost := []instance.Handle{{Runtime: process.Name, PID: 7}, {Runtime: process.Name, PID: 8}}
+	lost := []instance.Handle{{Runtime: instance.Process, PID: 7}, {Runtime: instance.Process, PID: 8}}
 	rt := &stuck{Fake: b.process, lost: lost}
-	b.options.newProcess = func(process.Config) ports.Runtime { return rt }
-	b.options.newDocker = func(context.Context, docker.Config) (ports.Runtime, error) {
+	b.useProcess(rt)
+	b.openDocker = func(context.Context) (ports.Runtime, error) {
 		return nil, &docker.Error{Err: errors.New("no engine"), Missing: true}
 	}
 	log := filepath.Join(b.runDir, "logs", "f-0.log")
@@ -76,7 +79,7 @@ func TestStopOfWhatWasLost(t *testing.T) {
 	if _, err := b.tokens.Register(t.Context(), wire.Registration{Instance: "f-0"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.Stop(t.Context(), Started{ID: "f-0", Registered: []string{"f-0"}}); err != nil {
+	if err := b.Stop(t.Context(), instance.Record{ID: "f-0", Registered: []string{"f-0"}}); err != nil {
 		t.Fatal(err)
 	}
 	if !reflect.DeepEqual(rt.stopped, lost) {
@@ -87,7 +90,7 @@ func TestStopOfWhatWasLost(t *testing.T) {
 
 func TestUnknownRuntime(t *testing.T) {
 	b := newBench(t, time.Minute)
-	err := b.Stop(t.Context(), Started{ID: "f-0", Handle: instance.Handle{Runtime: "vm"}})
+	err := b.Stop(t.Context(), instance.Record{ID: "f-0", Handle: instance.Handle{Runtime: "vm"}})
 	if err == nil || !strings.Contains(err.Error(), `runtime "vm" is not known: expected process or docker`) {
 		t.Errorf("got %v", err)
 	}
@@ -97,12 +100,12 @@ func TestUnknownRuntime(t *testing.T) {
 func TestEngineHangs(t *testing.T) {
 	b := newBench(t, time.Minute)
 	asked := 0
-	b.options.newDocker = func(context.Context, docker.Config) (ports.Runtime, error) {
+	b.openDocker = func(context.Context) (ports.Runtime, error) {
 		asked++
 		return nil, &docker.Error{Err: context.DeadlineExceeded, Missing: true}
 	}
 	for range 3 {
-		if _, err := b.State(t.Context(), instance.Handle{Runtime: docker.Name}); !cli.Unavailable(err) {
+		if _, err := b.State(t.Context(), instance.Handle{Runtime: instance.Docker}); !ports.Unavailable(err) {
 			t.Errorf("state: %v", err)
 		}
 	}
@@ -130,9 +133,9 @@ func (d *dying) Find(context.Context, string) ([]instance.Handle, error) {
 func TestEngineDies(t *testing.T) {
 	b := newBench(t, time.Minute)
 	gone := &docker.Error{Err: errors.New("no engine"), Missing: true}
-	engine := &dying{&stuck{Fake: b.docker, lost: []instance.Handle{{Runtime: docker.Name, Container: "c"}}, err: gone}}
+	engine := &dying{&stuck{Fake: b.docker, lost: []instance.Handle{{Runtime: instance.Docker, Container: "c"}}, err: gone}}
 	there := true
-	b.options.newDocker = func(context.Context, docker.Config) (ports.Runtime, error) {
+	b.openDocker = func(context.Context) (ports.Runtime, error) {
 		if !there {
 			return nil, gone
 		}
@@ -141,12 +144,12 @@ func TestEngineDies(t *testing.T) {
 	fn := serve
 	fn.Image = "f:1"
 	s, err := b.Start(t.Context(), fn, place)
-	var start *StartError
-	if !errors.As(err, &start) || !start.Remains || !cli.Unavailable(err) {
+	var start *ports.StartError
+	if !errors.As(err, &start) || !start.Remains || !ports.Unavailable(err) {
 		t.Fatalf("error %v, want one that says that something may remain", err)
 	}
-	there, b.runtimes = false, map[string]ports.Runtime{} // the next command's
-	if err := b.Stop(t.Context(), s); !cli.Unavailable(err) {
+	there, b.Launcher = false, New(b.config) // the next command's
+	if err := b.Stop(t.Context(), s); !ports.Unavailable(err) {
 		t.Errorf("stop without an engine: %v", err)
 	}
 	there, engine.err = true, nil

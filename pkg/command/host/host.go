@@ -1,0 +1,136 @@
+// Package host wires what starts and stops instances on this machine, for the
+// commands that do.
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/adapter/docker"
+	"github.com/gfaas/gfaas/pkg/adapter/fnhttp"
+	"github.com/gfaas/gfaas/pkg/adapter/preload"
+	"github.com/gfaas/gfaas/pkg/adapter/process"
+	"github.com/gfaas/gfaas/pkg/adapter/simgpu"
+	"github.com/gfaas/gfaas/pkg/adapter/tokend"
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
+	"github.com/gfaas/gfaas/pkg/launch"
+	"github.com/gfaas/gfaas/pkg/wire"
+)
+
+// Launcher returns a launcher for that run directory that looks for what it needs
+// when it needs it: for commands that only look or stop. Instances have patience
+// to become ready; 0 is launch.DefaultPatience.
+func Launcher(env *cli.Env, runDir string, patience time.Duration) *launch.Launcher {
+	l, _ := wired(env, runDir, patience)
+	return l
+}
+
+// Starter is Launcher for commands that start: it has found the libraries, and
+// has found or started the token daemon. Its errors say what is missing.
+func Starter(ctx context.Context, env *cli.Env, runDir string, patience time.Duration) (*launch.Launcher, error) {
+	if _, err := preload.FindLibs(); err != nil {
+		return nil, err
+	}
+	l, daemon := wired(env, runDir, patience)
+	if _, err := daemon.ensure(ctx); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+func wired(env *cli.Env, runDir string, patience time.Duration) (*launch.Launcher, *tokens) {
+	// Instances start in folders of their own.
+	if dir, err := filepath.Abs(runDir); err == nil {
+		runDir = dir
+	}
+	daemon := &tokens{runDir: runDir, debug: env.Debugf}
+	return launch.New(launch.Config{
+		RunDir: runDir, Patience: patience, Ready: fnhttp.WaitReady, Tokens: daemon, Device: device{},
+		Note: env.Notef, Simulated: func() { NoteSimulated(env) },
+		Runtime: func(ctx context.Context, name string) (ports.Runtime, error) { return open(ctx, runDir, name) },
+	}), daemon
+}
+
+// open opens a runtime. To stop an instance no libraries are needed.
+func open(ctx context.Context, runDir, name string) (ports.Runtime, error) {
+	libs, err := preload.FindLibs()
+	if err != nil && !cli.Unavailable(err) {
+		return nil, err
+	}
+	switch name {
+	case instance.Process:
+		return process.New(process.Config{RunDir: runDir, Libs: libs}), nil
+	case instance.Docker:
+		rt, err := docker.New(ctx, docker.Config{RunDir: runDir, Libs: libs})
+		if err != nil {
+			return nil, err
+		}
+		return rt, nil
+	}
+	return nil, fmt.Errorf("runtime %q is not known", name)
+}
+
+// tokens is the token daemon of a run directory.
+type tokens struct {
+	runDir string
+	debug  func(format string, args ...any)
+
+	mu     sync.Mutex
+	client *tokend.Client // of a daemon that was there
+}
+
+// ensure finds the daemon, or starts it.
+func (t *tokens) ensure(ctx context.Context) (*tokend.Client, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.client != nil {
+		return t.client, nil
+	}
+	client, started, err := tokend.Ensure(ctx, t.runDir)
+	if err != nil {
+		return nil, err
+	}
+	if started {
+		t.debug("started gfaas-tokend for %s", t.runDir)
+	}
+	t.client = client
+	return client, nil
+}
+
+// Register makes the daemon know an instance.
+func (t *tokens) Register(ctx context.Context, r wire.Registration) (wire.Registered, error) {
+	client, err := t.ensure(ctx)
+	if err != nil {
+		return wire.Registered{}, err
+	}
+	return client.Register(ctx, r)
+}
+
+// Unregister makes the daemon forget an id. One that is not there would know the
+// id again when it comes back, so it is started to forget.
+func (t *tokens) Unregister(ctx context.Context, id string) error {
+	err := tokend.Dial(t.runDir).Unregister(ctx, id)
+	if !cli.Unavailable(err) {
+		return err
+	}
+	t.mu.Lock()
+	t.client = nil
+	t.mu.Unlock()
+	client, err := t.ensure(ctx)
+	if err != nil {
+		return err
+	}
+	return client.Unregister(ctx, id)
+}
+
+// device is the folder of the simulated device.
+type device struct{}
+
+func (device) Keep(id string) error    { return simgpu.Keep(id) }
+func (device) Release(id string) error { return errors.Join(simgpu.Release(id), simgpu.Sweep()) }

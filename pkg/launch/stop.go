@@ -1,0 +1,124 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
+)
+
+// Stop ends an instance and leaves nothing of it: no process or container, no
+// registration, no log, no shared memory. An instance that is gone already is no
+// error. A record without a handle stands for one whose starter was killed, or
+// whose runtime was: whatever the runtimes find of it is ended.
+func (l *Launcher) Stop(ctx context.Context, r instance.Record) error {
+	err := l.stop(ctx, r, stopGrace)
+	for _, id := range r.Registered {
+		if err == nil { // what may still run stays known
+			err = l.config.Tokens.Unregister(ctx, id)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("stop instance %s: %w", r.ID, err)
+	}
+	return l.removeFiles(r)
+}
+
+func (l *Launcher) stop(ctx context.Context, r instance.Record, grace time.Duration) error {
+	if r.Handle.Runtime == "" {
+		return l.stopLost(ctx, r, grace)
+	}
+	rt, err := l.runtime(ctx, r.Handle.Runtime)
+	if err != nil {
+		return err
+	}
+	return rt.Stop(ctx, r.Handle, grace)
+}
+
+// stopLost ends what the runtimes find of an instance: the one that was asked
+// to run it, or all when that is not known. Then a Docker engine that does not
+// answer is taken to have nothing of ours; else it may have a container.
+func (l *Launcher) stopLost(ctx context.Context, r instance.Record, grace time.Duration) error {
+	for _, name := range runtimeNames {
+		if r.Runtime != "" && r.Runtime != name {
+			continue
+		}
+		rt, err := l.runtime(ctx, name)
+		if ports.Unavailable(err) && r.Runtime == "" {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		handles, err := rt.Find(ctx, r.ID)
+		if err != nil {
+			return err
+		}
+		for _, h := range handles {
+			if err := rt.Stop(ctx, h, grace); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// removeFiles removes the log of an instance that has ended, and what it left
+// of the simulated device.
+func (l *Launcher) removeFiles(r instance.Record) error {
+	path := r.Handle.LogPath
+	if path == "" {
+		path = l.logPath(r.ID)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	// The folder goes with its last log.
+	_ = os.Remove(filepath.Dir(l.logPath(r.ID)))
+	return l.config.Device.Release(r.ID)
+}
+
+func (l *Launcher) logPath(id string) string {
+	return filepath.Join(l.config.RunDir, "logs", id+".log")
+}
+
+// undo takes back what Start did so far and returns the error to report. It
+// has its own time, since the caller's may be up.
+func (l *Launcher) undo(ctx context.Context, rt ports.Runtime, r instance.Record, cause error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
+	defer cancel()
+	failed := &ports.StartError{ID: r.ID, Err: cause}
+	if r.Handle.Runtime != "" {
+		failed.Log, _ = rt.Logs(ctx, r.Handle, logLines) // its absence must not hide the cause
+	}
+	if r.Runtime != "" { // the runtime was asked
+		if err := l.stop(ctx, r, failGrace); err != nil {
+			failed.Err = errors.Join(cause, fmt.Errorf("and it could not be stopped: %w", err))
+			failed.Remains = true
+			return failed
+		}
+	}
+	l.undoRegistration(ctx, r, failed)
+	if err := l.removeFiles(r); err != nil {
+		failed.Err, failed.Remains = errors.Join(failed.Err, err), true
+	}
+	return failed
+}
+
+// undoRegistration makes the token daemon forget the instance, and adds to the
+// error of its start if that fails.
+func (l *Launcher) undoRegistration(ctx context.Context, r instance.Record, failed *ports.StartError) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
+	defer cancel()
+	for _, id := range r.Registered {
+		if err := l.config.Tokens.Unregister(ctx, id); err != nil {
+			failed.Err, failed.Remains = errors.Join(failed.Err, err), true
+		}
+	}
+}
