@@ -3,8 +3,8 @@ package scale
 import (
 	"fmt"
 	"math"
-	"strconv"
 
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/policy/place"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
@@ -100,4 +100,4 @@ func (h *heuristic) inefficient(deployed []Instance, excess float64) (names []st
 }
 
 // num prints a rate to four digits.
-func num(v float64) string { return strconv.FormatFloat(v, 'g', 4, 64) }
+func num(v float64) string { return number.Significant(v, 4) }

@@ -39,7 +39,7 @@ type instance struct {
 	later   int  // clients whose lease is to end after some time; scratch of displaced
 }
 
-// client is one process.
+// client is what is known of one.
 type client struct {
 	id    ClientID
 	inst  *instance
@@ -79,10 +79,10 @@ func (c *client) holds() bool { return c.state == Running || c.state == Draining
 // used up, and no later than the window's end; for an instance that has its
 // request already, a tenth of a window. At the planned end the holder is
 // ranked among those who wait. If nobody ahead of it needs its SMs it goes on
-// without noticing, else it is asked back. A holder that is asked back keeps
-// its SMs until it has drained, and what it ran over is charged. Who usually
-// takes long to drain is asked back that much earlier, so that its window comes
-// out and not just the average of many.
+// and is told nothing, else it is asked back. A holder that is asked back keeps
+// its SMs until it has drained, and what it ran over is charged. One that
+// usually takes long to drain is asked back that much earlier, so that it keeps
+// to its budget in each window and not just on average.
 //
 // # Backfill and starvation
 //
@@ -105,51 +105,48 @@ func (c *client) holds() bool { return c.state == Running || c.state == Draining
 //
 // # Turns
 //
-// The order cannot keep a promise that fills the GPU: that such requests fit is
-// proven by a timetable, and a greedy order need not find it. So an instance
-// may have turns, parts of each window that are its own. They say when; budgets
-// still say how much.
+// Requests that fill the GPU may fit only in one arrangement, which a greedy
+// order need not find. So an instance may have turns, parts of each window that
+// are its own. They say when it has its SMs; budgets still say for how long.
 //
 // An instance in its turn that misses part of its request claims the turn, for
-// one client at a time. A claim comes before all others in order, and what of
-// its SMs is lent is asked back at once: every holder without a claim is then
-// ranked as at its planned end, and goes if the claims leave it no place. All
-// that is not claimed is lent in the ordinary order. A lease outside its own
-// turn may not stand in the way of one ahead: at each time at which a turn
-// begins or ends, the instances that then have theirs and the holders whose planned end
-// is later must fit beside it, or it ends by then, earlier by the time it takes
-// to drain. That counts owners that are idle now; but when it has to leave and
-// only idle ones would need its SMs, it stays until the next such time.
+// one client at a time. A claim comes before all others in order. If its SMs are
+// lent they are asked back at once: every holder without a claim is then ranked
+// as at its planned end, and goes if the claims leave it no place. All that is
+// not claimed is lent in the ordinary order. A lease outside its own turn may
+// not stand in the way of a turn ahead: at each time at which a turn begins or
+// ends, the instances that then have theirs and the holders whose planned end is
+// later must fit beside it, or it ends by then, earlier by the time it takes to
+// drain. That counts owners that are idle now; but when it has to leave and only
+// idle ones would need its SMs, it stays until the next such time.
 //
 // So where turns never oversubscribe the GPU, every claim is met when its turn
 // begins or, if it was made later, when those who borrow have drained: whoever
 // else holds SMs then has a claim itself and fits beside it, or was planned to
-// be gone. What it comes short, because others drained late, is credit; and the
-// time between two turns shifts, by at most a twentieth of a window, towards the
-// one that is owed less, so that the loss of switches falls on all alike and on
-// nobody for ever. Where turns do oversubscribe the GPU, the ordinary order
-// decides among claims.
+// be gone. What an instance misses because others drained late is credit; and
+// the time between two turns shifts, by at most a twentieth of a window, towards
+// the one that is owed less, so that in the long run all lose alike by switches.
+// Where turns do oversubscribe the GPU, the ordinary order decides among claims.
 //
 // Turns can leave nothing to those that have none. A client that has waited ten
 // windows with budget comes even before claims, oldest first, for a tenth of a
-// window: it is the head, which nobody is extended past, so it starts by the
+// window: it is the head, which no lease is extended past, so it starts by the
 // window's end and the time to drain. Thus (3) holds with ten windows in place
-// of two, and each client that the plan does not know costs it at most one
+// of two, and each client without turns costs those that have them at most one
 // hundredth of the GPU.
 //
 // # Credit
 //
 // Switches lose time, and when requests sum to the whole GPU that loss would
-// always fall on whoever is last in order. So an instance that waited and
-// still misses part of its request when the window ends is owed it: at most
-// the time it waited, at most one window's request, or what is worth a switch if
-// that is more. What is owed comes from
-// those that ran over in its stead, and what nobody can pay back, because the
-// time is gone, is shared by all that contend for the same SMs in proportion
-// to their requests. Who has turns pays nobody, since time that one gives up in
-// its turn is of no use in another's; its credit fades by an eighth a window.
-// Credit only returns time that was not used before, so the average over windows
-// never exceeds the limit.
+// always fall on whoever is last in order. So an instance that waited and still
+// misses part of its request when the window ends is owed it: at most the time
+// it waited, and at most one window's request (or the least budget there is, if
+// that is more). Those that used more than their requests meanwhile pay it; what
+// they cannot pay, because nobody had that time, all that contend for the same
+// SMs share in proportion to their requests. An instance with turns pays nobody,
+// since time that it gives up in its turn is of no use in another's; its credit
+// fades by an eighth a window. Credit only returns time that was not used
+// before, so the average over windows never exceeds the limit.
 type multiToken struct {
 	window    time.Duration
 	smLimit   float64
@@ -159,7 +156,7 @@ type multiToken struct {
 	wake      time.Duration // time of the WakeAt that is out; 0 is none
 	instances []*instance   // by id
 	clients   []*client     // by id
-	timetable []moment      // when turns begin, in order; empty without turns
+	timetable []moment      // when turns begin and end, in order; empty without turns
 	running   []*client     // who holds a lease that is not asked back; set by tally
 	group     []*instance   // scratch of shareCredit
 	actions   []Action      // of the Step under way

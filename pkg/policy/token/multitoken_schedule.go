@@ -61,8 +61,8 @@ func (s *multiToken) tally() {
 	}
 }
 
-// candidates asks back who has reached its planned end without budget, and
-// returns in order who is to be decided about, and the percent of SMs held.
+// candidates asks back the leases at their planned ends that have no budget left,
+// and returns in order the clients to decide about, and the percent of SMs held.
 func (s *multiToken) candidates() (queue []*client, occupied float64) {
 	for _, c := range s.clients {
 		if c.holds() {
@@ -97,9 +97,9 @@ func (s *multiToken) worthwhile(i *instance) time.Duration {
 	return max(min(s.window/100, i.request/2), negligible)
 }
 
-// enough is the least budget with which a client that waits is granted. Who
-// takes long to drain runs over by that, so it is left with more to wait for,
-// but for its turn.
+// enough is the least budget with which a client that waits is granted. One that
+// takes long to drain runs over by that, and waits until it has half as much,
+// but not in its turn.
 func (s *multiToken) enough(c *client) time.Duration {
 	if c.inst.hasTurn(s.now - s.start) {
 		return s.worthwhile(c.inst)

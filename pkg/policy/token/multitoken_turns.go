@@ -136,8 +136,8 @@ func (s *multiToken) drainTime(c *client) time.Duration {
 	return 0
 }
 
-// misses says whether the instance misses part of its request, so much more
-// used, that is worth a switch.
+// misses says whether the instance, when it has used so much more, still misses
+// part of its request that is worth a switch.
 func (s *multiToken) misses(i *instance, more time.Duration) bool {
 	return i.guaranteed()-more >= s.worthwhile(i)
 }
@@ -209,10 +209,11 @@ func (s *multiToken) allowance(c *client, at time.Duration) time.Duration {
 }
 
 // shift makes this window's turns of those that are planned. Where one turn
-// follows another, whoever drains late takes from the next, and on a full GPU
-// the next has nowhere to get it back. So the time between two turns is shifted
-// towards the one with less credit, for all turns that begin or end then, and
-// never past another such time: turns that were apart stay apart.
+// follows another, a client that drains late takes time from the next turn, and
+// on a full GPU there is none elsewhere to make up for it. So the time at which
+// one ends and the next begins is shifted towards the one with less credit, for
+// all turns that begin or end then, and never past another such time: turns that
+// were apart stay apart.
 func (s *multiToken) shift() {
 	bounds := s.bounds()
 	shifted := map[time.Duration]time.Duration{0: 0}
