@@ -7,6 +7,8 @@ import (
 	"fmt"
 )
 
+//go:generate go run ./gen ../../hook/wire.h
+
 // Limits and constants of the client protocol: one message is one SEQPACKET
 // record, little-endian, with no padding.
 const (

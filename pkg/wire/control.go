@@ -1,6 +1,6 @@
 // Package wire is what the daemons say to the tools and to the preload
 // library: the control documents, the client messages with their codec and
-// limits, and the C header generated from them.
+// limits. The C header is generated from them by gen.
 package wire
 
 import (
@@ -136,6 +136,7 @@ type ClientStatus struct {
 	ContextMiB   float64 `json:"context_mib"`    // what the driver holds for the process beside its own allocations; 0 where that is not told
 	Launches     uint64  `json:"launches"`
 	BlockedMS    float64 `json:"blocked_ms"`
+	Why          string  `json:"why"` // reason of the last decision about it: of one that waits why it does
 
 	// With the policy introspective only.
 	Phase        string `json:"phase,omitempty"`         // NONE, EMERGENCY, RECOVERY or CONTENTION
