@@ -12,9 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gfaas/gfaas/pkg/adapter/detach"
+	"github.com/gfaas/gfaas/pkg/lockfile"
 )
 
 const (
@@ -54,45 +53,19 @@ func (c *Client) ensure(ctx context.Context, runDir string) (started bool, err e
 	if err := os.MkdirAll(runDir, 0o700); err != nil {
 		return false, &Error{Err: fmt.Errorf("run directory: %w", err), Missing: true, Remedy: ownRunDir}
 	}
-	unlock, err := lockStart(ctx, filepath.Join(runDir, "tokend.start.lock"))
+	one, err := lockfile.Await(ctx, filepath.Join(runDir, "tokend.start.lock"))
 	if errors.Is(err, fs.ErrPermission) {
 		// Somebody else's, as root's /run/gfaas is to who has no $XDG_RUNTIME_DIR.
 		return false, &Error{Err: err, Missing: true, Remedy: ownRunDir}
 	}
 	if err != nil {
-		return false, err
+		return false, fmt.Errorf("start the token daemon: %w", err)
 	}
-	defer unlock()
+	defer one.Close()
 	if c.answers(ctx) {
 		return false, nil
 	}
 	return true, c.start(ctx, runDir)
-}
-
-// lockStart lets one starter at a time go on.
-func lockStart(ctx context.Context, path string) (unlock func(), err error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("start the token daemon: %w", err)
-	}
-	tick := time.NewTicker(pollEvery)
-	defer tick.Stop()
-	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return func() { _ = f.Close() }, nil
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			_ = f.Close()
-			return nil, fmt.Errorf("start the token daemon: lock %s: %w", path, err)
-		}
-		select {
-		case <-ctx.Done():
-			_ = f.Close()
-			return nil, fmt.Errorf("start the token daemon: %w", ctx.Err())
-		case <-tick.C:
-		}
-	}
 }
 
 // start runs the daemon in a session of its own and waits until it answers.

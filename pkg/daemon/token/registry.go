@@ -10,12 +10,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"github.com/google/renameio/v2"
 
 	instances "github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/procfs"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
@@ -121,18 +121,8 @@ func (d *Daemon) loadRegistrations() error {
 // startTime tells when a process started, in clock ticks since boot, or 0 if
 // there is no such process. A zombie counts as none.
 func startTime(pid int) uint64 {
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return 0
+	if s, err := procfs.Read(pid); err == nil && !s.Ended() {
+		return s.Start
 	}
-	// The second field is the name in parentheses and may hold anything.
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-	if len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
-		return 0
-	}
-	start, err := strconv.ParseUint(fields[19], 10, 64)
-	if err != nil {
-		return 0
-	}
-	return start
+	return 0
 }

@@ -1,14 +1,13 @@
 package token
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
 	policy "github.com/gfaas/gfaas/pkg/policy/token"
+	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
 // A process may be stopped, by a signal, a debugger or a frozen cgroup, while
@@ -50,37 +49,25 @@ func (g *device) seekStopped() {
 
 // stopped says whether a process is stopped, traced or frozen.
 func stopped(pid int) bool {
-	dir := "/proc/" + strconv.Itoa(pid)
-	text, err := os.ReadFile(dir + "/stat")
-	if err != nil {
-		return false
+	if s, err := procfs.Read(pid); err != nil || s.Stopped() {
+		return err == nil
 	}
-	// The second field is the name in parentheses and may hold anything.
-	state, _, _ := bytes.Cut(bytes.TrimSpace(text[bytes.LastIndexByte(text, ')')+1:]), []byte(" "))
-	switch string(state) {
-	case "T", "t":
-		return true
-	}
-	groups, err := os.ReadFile(dir + "/cgroup")
-	return err == nil && frozen("/sys/fs/cgroup", string(groups))
+	groups, err := procfs.Cgroups(pid)
+	return err == nil && frozen("/sys/fs/cgroup", groups)
 }
 
-// frozen says whether one of the cgroups, as /proc/PID/cgroup lists them, is
-// frozen, by itself or with one above it.
-func frozen(root, groups string) bool {
-	for line := range strings.Lines(groups) {
-		fields := strings.SplitN(strings.TrimSpace(line), ":", 3) // number, controllers, path
-		if len(fields) != 3 {
-			continue
-		}
-		switch {
-		case fields[1] == "": // version 2
-			text, err := os.ReadFile(filepath.Join(root, fields[2], "cgroup.events"))
+// frozen says whether one of the cgroups is frozen, by itself or with one above
+// it.
+func frozen(root string, groups []procfs.Cgroup) bool {
+	for _, g := range groups {
+		switch g.Controllers {
+		case "": // version 2
+			text, err := os.ReadFile(filepath.Join(root, g.Path, "cgroup.events"))
 			if err == nil && strings.Contains("\n"+string(text), "\nfrozen 1") {
 				return true
 			}
-		case fields[1] == "freezer":
-			text, err := os.ReadFile(filepath.Join(root, "freezer", fields[2], "freezer.state"))
+		case "freezer":
+			text, err := os.ReadFile(filepath.Join(root, "freezer", g.Path, "freezer.state"))
 			if err == nil && strings.TrimSpace(string(text)) == "FROZEN" {
 				return true
 			}

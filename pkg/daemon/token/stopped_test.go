@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
 // TestStoppedHolder stops a process that holds a lease while another waits:
@@ -82,12 +84,17 @@ func TestFrozen(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for groups, want := range map[string]bool{
-		"0::/docker/a\n": true, "0::/docker/b\n": false, "0::/nowhere\n": false, "": false, "garbage\n": false,
-		"3:cpu:/x\n7:freezer:/x\n": true, "7:freezer:/y\n0::/docker/b\n": false,
+	for _, tt := range []struct {
+		groups []procfs.Cgroup
+		want   bool
+	}{
+		{[]procfs.Cgroup{{Path: "/docker/a"}}, true}, {[]procfs.Cgroup{{Path: "/docker/b"}}, false},
+		{[]procfs.Cgroup{{Path: "/nowhere"}}, false}, {nil, false},
+		{[]procfs.Cgroup{{Controllers: "cpu", Path: "/x"}, {Controllers: "freezer", Path: "/x"}}, true},
+		{[]procfs.Cgroup{{Controllers: "freezer", Path: "/y"}, {Path: "/docker/b"}}, false},
 	} {
-		if got := frozen(root, groups); got != want {
-			t.Errorf("%q: %v", groups, got)
+		if got := frozen(root, tt.groups); got != tt.want {
+			t.Errorf("%+v: %v", tt.groups, got)
 		}
 	}
 }
