@@ -31,7 +31,9 @@ back for 30 s, and nobody waits for it).
 USED is the share of the last full window; debt is what the instance used beyond
 its limit and has to make up for; context is what the driver holds for a process
 beside its own allocations, 0 where the driver does not tell; parked is what of
-the memory used waits on the host for the next work (gfaas run --oversubscribe).
+the memory used waits on the host for the next work (gfaas run --oversubscribe);
+why is the reason of the last decision about a process: of one that waits, what
+it waits for.
 
 With --policy introspective USED is a share of what the process does alone, by
 the kernel blocks it launched, and there are two keys more: phase is NONE,
@@ -42,7 +44,7 @@ since it connected, left out while it is not metered.
 JSON: {"window_ms","policy","gpus":[{"gpu","sm_running_pct","clients":[{"instance",
 "function","pid","sm_pct","quota_request","quota_limit","used","debt_ms","state",
 "mem_used_mib","mem_limit_mib","launches","blocked_ms","context_mib",
-"mem_parked_mib"}]}]}. CSV has the same keys as columns, a row a process.`,
+"mem_parked_mib","why"}]}]}. CSV has the same keys as columns, a row a process.`,
 		Example: `  gfaas-tokend status
   gfaas-tokend status -o json`,
 		Args: cobra.NoArgs,
@@ -78,6 +80,7 @@ func tableRows(s wire.Status, wide bool) [][]string {
 		if scales(s) {
 			header = append(header, "PHASE")
 		}
+		header = append(header, "WHY")
 	}
 	rows := [][]string{header}
 	for _, g := range s.GPUs {
@@ -90,6 +93,7 @@ func tableRows(s wire.Status, wide bool) [][]string {
 				if scales(s) {
 					row = append(row, cmp.Or(c.Phase, "-"))
 				}
+				row = append(row, c.Why)
 			}
 			rows = append(rows, row)
 		}
@@ -101,7 +105,7 @@ func tableRows(s wire.Status, wide bool) [][]string {
 func csvRows(s wire.Status) [][]string {
 	rows := [][]string{{
 		"gpu", "instance", "function", "pid", "sm_pct", "quota_request", "quota_limit", "used", "debt_ms", "state",
-		"mem_used_mib", "mem_limit_mib", "launches", "blocked_ms", "context_mib", "mem_parked_mib",
+		"mem_used_mib", "mem_limit_mib", "launches", "blocked_ms", "context_mib", "mem_parked_mib", "why",
 	}}
 	if scales(s) {
 		rows[0] = append(rows[0], "phase", "budget_blocks")
@@ -111,7 +115,7 @@ func csvRows(s wire.Status) [][]string {
 			row := []string{
 				g.GPU, c.Instance, c.Function, strconv.Itoa(c.PID), number.Plain(c.SMPct), number.Plain(c.QuotaRequest), number.Plain(c.QuotaLimit),
 				number.Plain(c.Used), number.Plain(c.DebtMS), c.State, number.Plain(c.MemUsedMiB), number.Plain(c.MemLimitMiB),
-				strconv.FormatUint(c.Launches, 10), number.Plain(c.BlockedMS), number.Plain(c.ContextMiB), number.Plain(c.MemParkedMiB),
+				strconv.FormatUint(c.Launches, 10), number.Plain(c.BlockedMS), number.Plain(c.ContextMiB), number.Plain(c.MemParkedMiB), c.Why,
 			}
 			if scales(s) {
 				row = append(row, c.Phase, blocks(c))

@@ -261,6 +261,9 @@ func TestTwoThatDoNotFitTakeTurns(t *testing.T) {
 	if b.Gate() != 0 {
 		t.Fatal("both hold a lease")
 	}
+	if why := s.row("b").Why; !strings.Contains(why, "60%") {
+		t.Errorf("it waits, as the status says, because %q", why)
+	}
 	if err := a.Return(first, time.Millisecond, false); err != nil {
 		t.Fatal(err)
 	}

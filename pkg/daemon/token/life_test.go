@@ -68,7 +68,7 @@ func TestRestart(t *testing.T) {
 
 	second := serve(t, Config{Socket: socket, Private: true})
 	row := second.status().GPUs[0].Clients[0]
-	want := wire.ClientStatus{Instance: "a", Function: "f-a", SMPct: 60, QuotaRequest: 0.4, QuotaLimit: 0.8, State: "absent", MemLimitMiB: 1024}
+	want := wire.ClientStatus{Instance: "a", Function: "f-a", SMPct: 60, QuotaRequest: 0.4, QuotaLimit: 0.8, State: "absent", MemLimitMiB: 1024, Why: "none of its processes is connected"}
 	if row != want {
 		t.Errorf("known from before: %+v, want %+v", row, want)
 	}

@@ -43,7 +43,7 @@ func (d *Daemon) clientsOf(g *device, now policy.Snapshot) []wire.ClientStatus {
 		i := now.Instance(c.Instance)
 		row := m.seat.row(i)
 		n := m.seat.page.counters(m.slot)
-		row.PID, row.Used, row.State = m.pid, c.Used, c.State.String()
+		row.PID, row.Used, row.State, row.Why = m.pid, c.Used, c.State.String(), c.Why
 		row.MemUsedMiB, row.Launches = gpu.Bytes(min(n.memUsed, 1<<62)).MiB(), n.launches
 		row.MemParkedMiB = gpu.Bytes(min(n.memParked, n.memUsed, 1<<62)).MiB()
 		row.BlockedMS = millis(duration(n.blockedNS))
@@ -65,7 +65,7 @@ func (d *Daemon) clientsOf(g *device, now policy.Snapshot) []wire.ClientStatus {
 // row is what a status says about a seat that no process has.
 func (s *seat) row(i policy.InstanceStatus) wire.ClientStatus {
 	return wire.ClientStatus{
-		Instance: s.inst.reg.Instance, Function: s.inst.reg.Function, State: "absent",
+		Instance: s.inst.reg.Instance, Function: s.inst.reg.Function, State: "absent", Why: "none of its processes is connected",
 		SMPct: s.SMPct, QuotaRequest: s.QuotaRequest, QuotaLimit: s.QuotaLimit,
 		DebtMS: millis(i.Debt), MemLimitMiB: s.MemLimit.MiB(),
 	}
