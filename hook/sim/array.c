@@ -13,6 +13,7 @@ struct mipmap {
     struct array level[];
 };
 
+/* The memory an array lies in; NULL when it went with its context. */
 static struct range *memory_of(const struct array *a)
 {
     struct range *r = range_find(a->base);
@@ -62,6 +63,7 @@ static bool fits(const CUDA_ARRAY3D_DESCRIPTOR *d)
     return d->Width <= 131072 && d->Height <= 65536;
 }
 
+/* Whether an array of that kind can be made. */
 static CUresult check(const CUDA_ARRAY3D_DESCRIPTOR *d)
 {
     if (d->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING))
@@ -71,6 +73,7 @@ static CUresult check(const CUDA_ARRAY3D_DESCRIPTOR *d)
     return CUDA_SUCCESS;
 }
 
+/* An extent at a level of a mipmap: half at each, but not nothing. */
 static size_t smaller(size_t n, unsigned level)
 {
     return n >> level ? n >> level : n != 0;
@@ -101,7 +104,7 @@ static CUresult place(struct ctx *c, struct array *a, unsigned n)
     bool known = true;
     for (unsigned i = 0; i < n; i++)
         r.size += bytes_of(&a[i]);
-    CUresult result = memory_place(c->dev, (r.size + SIM_PAGE - 1) & ~(size_t)(SIM_PAGE - 1), &r, &own);
+    CUresult result = memory_place(c->dev, page_up(r.size), &r, &own);
     if (result != CUDA_SUCCESS)
         return result;
     CUdeviceptr at = own->base;
@@ -125,6 +128,7 @@ static void release(const struct array *a)
         memory_release(r);
 }
 
+/* Frees an array that stands for itself. */
 static void drop(struct array *a)
 {
     handle_del(a);
@@ -132,6 +136,7 @@ static void drop(struct array *a)
     free(a);
 }
 
+/* Makes an array with memory of its own. */
 static CUresult create(struct ctx *c, CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *d)
 {
     CUresult r = check(d);
@@ -197,6 +202,7 @@ CUresult sim_cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *pArrayDescriptor, CU
 
 /* ---- mipmapped arrays ---- */
 
+/* How many levels a mipmap gets: no more than there are halvings of its longest side. */
 static unsigned levels_of(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned want)
 {
     size_t longest = d->Width > d->Height ? d->Width : d->Height;
@@ -208,6 +214,7 @@ static unsigned levels_of(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned want)
     return n;
 }
 
+/* Frees a mipmapped array with all its levels. */
 static void drop_mipmap(struct mipmap *m)
 {
     handle_del(m);

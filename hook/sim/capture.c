@@ -16,6 +16,7 @@
 
 static __thread CUstreamCaptureMode own_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
+/* What stands for the calling thread: an address of its own. */
 static const void *capture_thread(void)
 {
     return &own_mode;
@@ -70,6 +71,7 @@ static bool concerns(const struct capture *c, const struct ctx *ctx, bool blocki
     return false;
 }
 
+/* Whether a stream that the legacy one waits for is capturing. */
 static bool capture_blocks_legacy(const struct ctx *ctx)
 {
     for (const struct capture *c = g_captures; c; c = c->next)
@@ -78,6 +80,8 @@ static bool capture_blocks_legacy(const struct ctx *ctx)
     return false;
 }
 
+/* Invalidates the captures that the context's streams (with blocking, those that the
+ * legacy stream waits for) are in; `why` when there was one. */
 static CUresult invalidate_all(struct ctx *ctx, bool blocking, CUresult why)
 {
     CUresult r = CUDA_SUCCESS;
@@ -101,11 +105,13 @@ CUresult capture_sync(struct ctx *ctx)
 
 /* ---- what is put into capturing streams ---- */
 
+/* What every call on a capturing stream gives once its capture is invalid. */
 static CUresult state_of(const struct stream *s)
 {
     return s->capture->invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
 }
 
+/* Invalidates a capture for an error, which is the call's. */
 static CUresult invalidate(struct capture *c, CUresult why)
 {
     c->invalid = true;
@@ -127,6 +133,7 @@ void captured_free(struct captured *c)
     free(c);
 }
 
+/* Adds a node to what the next one depends on, unless it is there. */
 static bool deps_add(struct deps *d, struct node *n, const CUgraphEdgeData *data)
 {
     for (size_t i = 0; i < d->n; i++)
@@ -147,6 +154,7 @@ static bool deps_add(struct deps *d, struct node *n, const CUgraphEdgeData *data
     return true;
 }
 
+/* Adds all that another set has. */
 static bool deps_merge(struct deps *to, const struct deps *from)
 {
     for (size_t i = 0; i < from->n; i++)
@@ -168,6 +176,7 @@ static bool capture_join(struct capture *c, struct stream *s)
     return true;
 }
 
+/* Takes a stream out of its capture. */
 static void release(struct stream *s)
 {
     deps_clear(s->deps);
@@ -304,6 +313,8 @@ CUresult capture_free(struct stream *s, CUdeviceptr p)
 
 /* ---- events ---- */
 
+/* An event recorded in a capture stands for the nodes the stream has come to; an
+ * external one becomes a node. */
 CUresult capture_record(struct stream *s, struct event *e, bool external)
 {
     struct work w;
@@ -323,6 +334,7 @@ CUresult capture_record(struct stream *s, struct event *e, bool external)
     return CUDA_SUCCESS;
 }
 
+/* The capture of that id, while it lasts. */
 static struct capture *find(uint64_t id)
 {
     struct capture *c = g_captures;
@@ -387,6 +399,7 @@ static struct graph *unfold(const struct plan *p)
     return g;
 }
 
+/* A graph that is launched into a capture becomes a child graph. */
 CUresult capture_graph(struct stream *s, const struct exec *e)
 {
     struct work w = {.type = CU_GRAPH_NODE_TYPE_GRAPH};
@@ -404,6 +417,7 @@ CUresult capture_graph(struct stream *s, const struct exec *e)
 struct capture *g_captures;
 static uint64_t last_id;
 
+/* Has the stream's next node depend on these too. */
 static bool join_at(struct stream *s, const CUgraphNode *deps, const CUgraphEdgeData *data, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -521,6 +535,7 @@ static bool joined(const struct capture *c)
     return ok;
 }
 
+/* Ends the capture that began in a stream and hands its graph out, if it is valid. */
 static CUresult end_capture(struct stream *s, CUgraph *out)
 {
     struct capture *c = s->capture;

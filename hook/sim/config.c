@@ -30,6 +30,7 @@ static uint64_t parse_size(const char *s)
     return 0;
 }
 
+/* A count from 1 to max; 0 when it is not one. */
 static unsigned parse_count(const char *s, unsigned max)
 {
     char *end;
@@ -39,6 +40,7 @@ static unsigned parse_count(const char *s, unsigned max)
     return *end || v > max ? 0 : (unsigned)v;
 }
 
+/* One KEY=VALUE of GFAAS_SIM_GPU. */
 static bool parse_field(struct config *c, const char *key, const char *value)
 {
     if (!strcmp(key, "sms"))
@@ -54,6 +56,7 @@ static bool parse_field(struct config *c, const char *key, const char *value)
     return false;
 }
 
+/* GFAAS_SIM_GPU as a whole; sizes become multiples of a page. */
 static bool parse_shape(struct config *c, const char *text)
 {
     char buf[256], *rest = buf;
@@ -135,6 +138,7 @@ static bool find_dir(struct config *c)
     return n && n < sizeof c->dir;
 }
 
+/* A percentage in thousandths of a percent; 0 when it is not set or not one. */
 static unsigned parse_share(const char *text)
 {
     char *end;

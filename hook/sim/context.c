@@ -9,6 +9,7 @@
 struct ctx *g_contexts;
 static uint64_t last_id;
 
+/* What a new context's settings are, as on an NVIDIA GPU. */
 static void set_defaults(struct ctx *c)
 {
     c->limit[CU_LIMIT_STACK_SIZE] = 1024;
@@ -31,6 +32,7 @@ static bool count_in(struct device *d)
     return true;
 }
 
+/* The last context to go gives that memory back, and all that was kept on the device. */
 static void count_out(struct device *d)
 {
     if (--d->contexts)
@@ -61,6 +63,7 @@ static CUresult set_up(struct ctx *c)
     return CUDA_SUCCESS;
 }
 
+/* A context that is known and not set up yet. */
 static struct ctx *ctx_new(int ordinal, unsigned flags)
 {
     struct ctx *c = calloc(1, sizeof *c);
@@ -105,12 +108,14 @@ static void tear_down(struct ctx *c)
     count_out(c->dev);
 }
 
+/* Whether there are unknown flags, or more than one way to wait. */
 static bool bad_flags(unsigned flags)
 {
     unsigned sched = flags & CU_CTX_SCHED_MASK;
     return (flags & ~(unsigned)CU_CTX_FLAGS_MASK) || (sched & (sched - 1));
 }
 
+/* Makes a context and makes it current. */
 static CUresult create(CUcontext *pctx, unsigned flags, CUdevice dev)
 {
     if (!pctx || bad_flags(flags))

@@ -7,6 +7,7 @@
 
 enum { SYNC = 1, SRC_DEVICE = 2, DST_DEVICE = 4 };
 
+/* The copy as a node; calls that return when it is done cannot be captured. */
 static CUresult capture_linear(struct stream *s, CUdeviceptr dst, CUdeviceptr src, size_t n, int how)
 {
     bool any = !(how & (SRC_DEVICE | DST_DEVICE));
@@ -118,6 +119,7 @@ static CUresult array_address(CUarray h, size_t offset, size_t n, CUdeviceptr *p
     return offset > size || n > size - offset ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
+/* Copies into an array at an offset; the next, out of one. */
 static CUresult to_array(struct stream *s, CUarray dst, size_t offset, CUdeviceptr src, size_t n, int how)
 {
     CUdeviceptr p;
@@ -191,6 +193,7 @@ struct box {
     size_t width, height, depth;
 };
 
+/* Where one side of a box is that lies in an array. */
 static CUresult find_in_array(const struct side *a, const struct box *b, char **view, enum place *where,
                               size_t *pitch, size_t *slice)
 {
@@ -207,6 +210,7 @@ static CUresult find_in_array(const struct side *a, const struct box *b, char **
     return transfer_locate(in->base + skip, span, true, view, where);
 }
 
+/* Where one side of a box is: its first byte, and how far rows and planes are apart. */
 static CUresult find_side(const struct side *a, const struct box *b, char **view, enum place *where, size_t *pitch,
                      size_t *slice)
 {
@@ -229,6 +233,7 @@ static CUresult find_side(const struct side *a, const struct box *b, char **view
     return transfer_locate(p + skip, span, a->type == CU_MEMORYTYPE_DEVICE, view, where);
 }
 
+/* Where both sides of a box are. */
 static CUresult locate_box(const struct box *b, struct copy *c, enum place *from, enum place *to)
 {
     char *view;
@@ -239,8 +244,8 @@ static CUresult locate_box(const struct box *b, struct copy *c, enum place *from
 }
 
 #define FROM_SIDE(a, s)                                                                                  \
-    .a##Array = (s).array, .a##XInBytes = (s).x, .a##Y = (s).y, .a##Z = (s).z, .a##LOD = (s).lod, .a##MemoryType = (s).type,    \
-    .a##Pitch = (s).pitch, .a##Height = (s).rows
+    .a##MemoryType = (s).type, .a##Array = (s).array, .a##XInBytes = (s).x, .a##Y = (s).y, .a##Z = (s).z, \
+    .a##LOD = (s).lod, .a##Pitch = (s).pitch, .a##Height = (s).rows
 
 static CUresult capture_box(struct stream *s, const struct box *b)
 {
@@ -255,6 +260,7 @@ static CUresult capture_box(struct stream *s, const struct box *b)
     return capture_copy(s, &p);
 }
 
+/* Copies a box in stream order, or captures that. */
 static CUresult submit_box(struct stream *s, const struct box *b, bool sync)
 {
     struct copy c;
@@ -355,6 +361,7 @@ CUresult sim_cuMemcpy3DPeerAsync(struct stream *s, const CUDA_MEMCPY3D_PEER *pCo
 
 enum { ORDER_STREAM = 1, ORDER_ANY = 3 }; /* what CUmemcpyAttributes may say of the source */
 
+/* What the arrays of attributes of a batch must be like. */
 static CUresult check_batch(const CUdeviceptr *dsts, const CUdeviceptr *srcs, const size_t *sizes, size_t count,
                       const CUmemcpyAttributes *attrs, const size_t *first, size_t n)
 {
@@ -422,21 +429,25 @@ static size_t element_size(const struct array *a)
         }                                                               \
     } while (0)
 
+/* Whether a side is a pointer or an array (*a) that there is. */
 static bool known_operand(const CUmemcpy3DOperand *o, const struct array **a)
 {
     *a = o->type == CU_MEMCPY_OPERAND_TYPE_ARRAY ? array_of(o->op.array.array) : NULL;
     return *a || o->type == CU_MEMCPY_OPERAND_TYPE_POINTER;
 }
 
+/* The newer description of a box as the older one. */
 static CUresult box_of(const CUDA_MEMCPY3D_BATCH_OP *op, CUDA_MEMCPY3D *p)
 {
     const struct array *from, *to;
-    if (op->srcAccessOrder < ORDER_STREAM || op->srcAccessOrder > ORDER_ANY || !known_operand(&op->src, &from) || !known_operand(&op->dst, &to))
+    if (op->srcAccessOrder < ORDER_STREAM || op->srcAccessOrder > ORDER_ANY || !known_operand(&op->src, &from) ||
+        !known_operand(&op->dst, &to))
         return CUDA_ERROR_INVALID_VALUE;
     size_t bytes = from ? element_size(from) : to ? element_size(to) : 1;
     if (from && to && element_size(from) != element_size(to))
         return CUDA_ERROR_INVALID_VALUE;
-    *p = (CUDA_MEMCPY3D){.WidthInBytes = op->extent.width * bytes, .Height = op->extent.height, .Depth = op->extent.depth};
+    *p = (CUDA_MEMCPY3D){.WidthInBytes = op->extent.width * bytes, .Height = op->extent.height};
+    p->Depth = op->extent.depth;
     OPERAND(p, src, &op->src, bytes);
     OPERAND(p, dst, &op->dst, bytes);
     return CUDA_SUCCESS;
@@ -466,13 +477,15 @@ CUresult cuMemcpy3DBatchAsync(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, siz
     return r;
 }
 
-CUresult cuMemcpy3DBatchAsync_v2(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, unsigned long long flags, CUstream hStream)
+CUresult cuMemcpy3DBatchAsync_v2(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, unsigned long long flags,
+                                 CUstream hStream)
 {
     return cuMemcpy3DBatchAsync(numOps, opList, NULL, flags, hStream);
 }
 
 /* ---- fills ---- */
 
+/* Where the bytes of a fill are, in rows. */
 CUresult set_locate(const CUDA_MEMSET_NODE_PARAMS *p, struct copy *c, enum place *dst)
 {
     const unsigned elem = p->elementSize;

@@ -124,6 +124,7 @@ static bool ready(const struct item *it, uint64_t *since)
     return true;
 }
 
+/* A recording is over: whoever waits for it, here or on another device, goes on. */
 void record_finish(struct record *r, struct device *d, uint64_t at)
 {
     r->done = true;
@@ -141,6 +142,7 @@ void record_finish(struct record *r, struct device *d, uint64_t at)
             threads_kick(&g_device[i]);
 }
 
+/* An item is over: it leaves its stream, and whoever waits for it wakes. */
 void engine_finish(struct item *it, uint64_t at)
 {
     struct stream *s = it->stream;
@@ -185,6 +187,7 @@ static bool before(const struct item *a, uint64_t ra, const struct item *b, uint
     return a->seq < b->seq;
 }
 
+/* Gives the SMs to a kernel, from the moment both were free. */
 static void start_kernel(struct device *d, struct item *it, uint64_t since, uint64_t now)
 {
     uint64_t at = later(d->free_at, since), begin;
@@ -208,6 +211,7 @@ static void start_kernel(struct device *d, struct item *it, uint64_t since, uint
     }
 }
 
+/* Ends the running kernel if its time is up and its effect is there; true when it did. */
 static bool end_kernel(struct device *d, uint64_t now)
 {
     struct item *it = d->run;
@@ -260,6 +264,7 @@ static bool look_at(struct device *d, struct item *it, struct item **best, uint6
     return false;
 }
 
+/* Deals with the steps of a graph that may begin. */
 static bool look_at_steps(struct device *d, struct run *r, struct item **best, uint64_t *best_since)
 {
     for (struct item *it = r->waits; it; it = it->next)
@@ -286,6 +291,7 @@ static bool look_at_heads(struct device *d, struct item **best, uint64_t *best_s
     return false;
 }
 
+/* Carries out what was due on the device until now, in order of simulated time. */
 void engine_advance(struct device *d, uint64_t now)
 {
     if (!d->joined || d->left)

@@ -34,6 +34,7 @@ uint64_t export_new_id(const struct device *d)
     return now_ns() * SIM_SLOTS + (unsigned)d->slot;
 }
 
+/* The entry of that id; of id 0, a free one. */
 static struct export *find(struct shared *sh, uint64_t id)
 {
     for (int i = 0; i < SIM_EXPORTS; i++)
@@ -54,6 +55,7 @@ static bool hold_too(struct device *d, uint64_t id)
     return e != NULL;
 }
 
+/* Makes an entry of which this process is the owner. */
 static bool hold_first(struct device *d, uint64_t id, uint64_t bytes)
 {
     if (!shared_lock(d))

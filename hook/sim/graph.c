@@ -44,6 +44,7 @@ static void drop_edge(struct edges *l, const struct node *n)
     l->n--;
 }
 
+/* Whether there is an edge; looks in the shorter of the two lists. */
 static bool edge_find(const struct node *from, const struct node *to)
 {
     return from->out.n < to->in.n ? find_edge(&from->out, to) : find_edge(&to->in, from);
@@ -59,6 +60,7 @@ bool edge_add(struct node *from, struct node *to, const CUgraphEdgeData *data)
     return false;
 }
 
+/* Takes a node out of its neighbours' lists. */
 static void edges_clear(struct node *n)
 {
     for (size_t i = 0; i < n->in.n; i++)
@@ -99,6 +101,7 @@ static bool possible(const struct graph *g, const CUgraphNode *from, const CUgra
     return true;
 }
 
+/* Takes away the first n of these edges. */
 static void unlink_first(const CUgraphNode *from, const CUgraphNode *to, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -196,6 +199,7 @@ CUresult sim_cuGraphGetEdges(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to,
     return sim_cuGraphGetEdges_v2(hGraph, from, to, NULL, numEdges);
 }
 
+/* Tells a node's dependencies or dependents, and the data of those edges. */
 static CUresult neighbours(CUgraphNode h, bool before, CUgraphNode *out, CUgraphEdgeData *data, size_t *count)
 {
     const struct node *n = handle_of(h, H_NODE);
@@ -272,6 +276,7 @@ struct node *node_new(struct graph *g, struct work *w)
     return n;
 }
 
+/* Takes a node out of its graph and frees it. */
 static void node_free(struct node *n)
 {
     struct graph *g = n->graph;
@@ -286,6 +291,7 @@ static void node_free(struct node *n)
     free(n);
 }
 
+/* Adds a node with the dependencies that a call names. */
 CUresult node_add(CUgraphNode *out, CUgraph graph, const CUgraphNode *deps, const CUgraphEdgeData *data, size_t n,
                   struct work *w)
 {
@@ -334,6 +340,8 @@ void graph_free(struct graph *g)
     free(g);
 }
 
+/* Puts the edges of one graph between the nodes of its copy, which have the same
+ * places. */
 static bool copy_edges(const struct graph *from, struct graph *to)
 {
     for (size_t i = 0; i < from->n; i++)
@@ -345,6 +353,7 @@ static bool copy_edges(const struct graph *from, struct graph *to)
     return true;
 }
 
+/* Adds a copy of a node, with a copy of its child graph. */
 static struct node *copy_node(struct graph *to, const struct node *from)
 {
     struct work w;
@@ -597,6 +606,7 @@ CUresult sim_cuGraphAddEventWaitNode(CUgraphNode *phGraphNode, CUgraph hGraph, c
     ADD(work_event(&w, CU_GRAPH_NODE_TYPE_WAIT_EVENT, event));
 }
 
+/* The work of a generic node, of any type. */
 static CUresult work_any(struct work *w, CUgraphNodeParams *p, const struct graph *g)
 {
     if (p->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)

@@ -24,6 +24,7 @@ struct build {
     CUgraphInstantiateResult why;
 };
 
+/* Makes room for `need` elements in an array. */
 static bool grow_array(void *array, size_t *cap, size_t need, size_t size)
 {
     void **p = array, *v;
@@ -41,7 +42,8 @@ static bool grow_array(void *array, size_t *cap, size_t need, size_t size)
 static bool add_step(struct build *b, const struct node *node)
 {
     size_t cap = b->cap;
-    if (!grow_array(&b->nin, &cap, b->n + 1, sizeof *b->nin) || !grow_array(&b->steps, &b->cap, b->n + 1, sizeof *b->steps))
+    if (!grow_array(&b->nin, &cap, b->n + 1, sizeof *b->nin) ||
+        !grow_array(&b->steps, &b->cap, b->n + 1, sizeof *b->steps))
         return false;
     struct step *s = &b->steps[b->n];
     *s = (struct step){.enabled = true};
@@ -54,6 +56,7 @@ static bool add_step(struct build *b, const struct node *node)
     return true;
 }
 
+/* Has the step that was added last depend on another one. */
 static bool depend(struct build *b, uint32_t on)
 {
     if (on == NONE)
@@ -195,6 +198,7 @@ static void plan_sum(struct plan *p)
     }
 }
 
+/* Makes the plan of what was gathered; NULL with b->why when it cannot run. */
 static struct plan *plan_of(struct build *b)
 {
     struct plan *p = calloc(1, sizeof *p);
@@ -221,6 +225,7 @@ static struct plan *plan_of(struct build *b)
     return p;
 }
 
+/* The plan of a graph; NULL with the reason, and the node that is to blame. */
 static struct plan *plan_new(struct graph *g, struct node **bad, CUresult *r, CUgraphInstantiateResult *why)
 {
     struct build b = {.why = CUDA_GRAPH_INSTANTIATE_ERROR};
@@ -247,6 +252,7 @@ static void *dup_array(const void *p, size_t bytes)
     return q;
 }
 
+/* A copy that may be changed while a launch uses the old one. */
 static struct plan *plan_copy(const struct plan *p)
 {
     struct plan *q = malloc(sizeof *q);
@@ -340,6 +346,7 @@ void exec_drain(void)
     }
 }
 
+/* Makes an instance of a graph. */
 static struct exec *exec_new(struct graph *g, uint64_t flags, struct node **bad, CUresult *r,
                              CUgraphInstantiateResult *why)
 {
@@ -484,6 +491,7 @@ static void set_events(const struct run *r)
     }
 }
 
+/* Puts a run of the instance into a stream, after its previous launch. */
 static CUresult launch(struct exec *e, struct stream *s)
 {
     struct item *it = item_new(I_GRAPH);
@@ -585,6 +593,7 @@ static bool find_step(CUgraphExec h, CUgraphNode node, int type, struct exec **e
     return type < 0 || (*e)->plan->steps[*i].work.type == (CUgraphNodeType)type;
 }
 
+/* Leaves a kernel the attributes it had, when it was given no others. */
 static void keep_attrs(struct work *to, struct work *from)
 {
     if (to->type != CU_GRAPH_NODE_TYPE_KERNEL || to->u.kernel.attrs)
@@ -673,6 +682,7 @@ CUresult sim_cuGraphExecEventWaitNodeSetEvent(CUgraphExec hGraphExec, CUgraphNod
 
 /* ---- whole graphs ---- */
 
+/* What of a node was changed that an update cannot change. */
 static CUgraphExecUpdateResult differs(const struct work *old, const struct work *new, uint64_t flags)
 {
     if (old->type != new->type)
@@ -687,6 +697,7 @@ static CUgraphExecUpdateResult differs(const struct work *old, const struct work
                                 : CU_GRAPH_EXEC_UPDATE_ERROR_ATTRIBUTES_CHANGED;
 }
 
+/* The node of that id in a graph or its child graphs. */
 static struct node *find_node(struct graph *g, uint64_t id)
 {
     for (size_t i = 0; i < g->n; i++) {
@@ -810,6 +821,7 @@ static size_t inside(const struct plan *p, size_t i)
     return k - i - 1;
 }
 
+/* Has the steps of a child graph do what another graph's nodes do. */
 static CUresult set_child(struct exec *e, size_t i, struct graph *g)
 {
     CUgraphExecUpdateResultInfo info = {.result = CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED};

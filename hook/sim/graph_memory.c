@@ -114,6 +114,7 @@ bool mem_can_free(const struct range *r)
     return r->kind == R_GRAPH && r->mem->live;
 }
 
+/* What cuMemFree does with such memory. */
 void mem_free_now(struct range *r)
 {
     set_live(r->mem, false);
@@ -127,6 +128,7 @@ static void free_task(const struct task *t)
         let_go(r->mem);
 }
 
+/* What cuMemFreeAsync does with it: behind the stream's work. */
 CUresult mem_free(struct range *r, struct stream *s)
 {
     struct task t = {.run = free_task, .p = r->base};
@@ -147,6 +149,7 @@ bool mem_at(CUdeviceptr p)
 
 /* ---- the device's ---- */
 
+/* Gives back what no allocation needs. */
 static void trim(struct device *d)
 {
     struct graph_memory *g = &d->graph_memory;
@@ -233,6 +236,7 @@ static struct device *device_at(const CUmemLocation *l)
     return l->type == CU_MEM_LOCATION_TYPE_DEVICE ? device_of(l->id) : NULL;
 }
 
+/* Whether a node may allocate so. */
 static CUresult check_params(const CUDA_MEM_ALLOC_NODE_PARAMS *p)
 {
     if (!p || !p->bytesize || !device_at(&p->poolProps.location))
@@ -247,6 +251,7 @@ static CUresult check_params(const CUDA_MEM_ALLOC_NODE_PARAMS *p)
     return p->bytesize > g_config.mem ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
+/* Allocates the addresses that the node will have at each launch. */
 CUresult work_alloc(struct work *w, CUDA_MEM_ALLOC_NODE_PARAMS *p, const struct graph *g)
 {
     struct range r = {.kind = R_HIDDEN};
@@ -262,7 +267,7 @@ CUresult work_alloc(struct work *w, CUDA_MEM_ALLOC_NODE_PARAMS *p, const struct 
     if (!m)
         return CUDA_ERROR_OUT_OF_MEMORY;
     r.mem = m;
-    result = memory_hole(d, (p->bytesize + SIM_PAGE - 1) & ~(size_t)(SIM_PAGE - 1), &r, &m->range);
+    result = memory_hole(d, page_up(p->bytesize), &r, &m->range);
     if (result != CUDA_SUCCESS) {
         free(m);
         return result;
@@ -279,6 +284,7 @@ CUresult work_alloc(struct work *w, CUDA_MEM_ALLOC_NODE_PARAMS *p, const struct 
     return CUDA_SUCCESS;
 }
 
+/* Whether a node of the graph frees it already. */
 static bool frees(const struct graph *g, const struct mem *m)
 {
     for (size_t i = 0; i < g->n; i++)
@@ -363,6 +369,7 @@ CUresult sim_cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr *dptr_ou
 
 /* ---- instances and launches ---- */
 
+/* Which mark says that an instance has this node. */
 static bool *claim(const struct work *w)
 {
     return w->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ? &w->u.mem->instantiated : &w->u.mem->instantiated_free;
@@ -439,6 +446,7 @@ void mem_over(const struct plan *p)
     }
 }
 
+/* Has the device keep the memory ready that a launch will need. */
 CUresult mem_upload(const struct plan *p)
 {
     uint64_t bytes = 0;

@@ -28,6 +28,7 @@ static struct held *find(struct held *l, const struct object *o)
     return l;
 }
 
+/* Counts more references of a list to an object. */
 static bool held_add(struct held **list, struct object *o, uint64_t count)
 {
     struct held *h = find(*list, o);
@@ -43,6 +44,7 @@ static bool held_add(struct held **list, struct object *o, uint64_t count)
     return true;
 }
 
+/* Gives a list all the references that another one has. */
 bool held_copy(struct held **list, const struct held *from)
 {
     for (; from; from = from->next) {
@@ -53,6 +55,7 @@ bool held_copy(struct held **list, const struct held *from)
     return true;
 }
 
+/* Takes references of a list away. */
 static void held_drop(struct held **list, struct held *h, uint64_t count)
 {
     drop(h->object, count);

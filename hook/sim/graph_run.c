@@ -33,6 +33,7 @@ static bool take_record(struct run *r, size_t i, struct event *e, struct stream 
     return true;
 }
 
+/* A launch that is about to be put into a stream. */
 struct run *run_new(struct exec *e, struct stream *s)
 {
     struct plan *p = e->plan;
@@ -80,6 +81,7 @@ void run_unref(struct run *r)
     free(r);
 }
 
+/* The item of a step that takes time, with its place in the order of work. */
 static struct item *step_item(struct run *r, uint32_t i, enum item_kind kind)
 {
     struct item *it = item_new(kind);
@@ -96,6 +98,8 @@ static struct item *step_item(struct run *r, uint32_t i, enum item_kind kind)
     return it;
 }
 
+/* Puts a kernel or a wait among those whose turn it is: kernels by the time since
+ * when. */
 static void make_ready(struct run *r, struct item *it)
 {
     struct item **p = it->kind == I_WAIT ? &r->waits : &r->ready;
@@ -169,6 +173,7 @@ static struct item *call_item(struct run *r, uint32_t i)
     return it;
 }
 
+/* The item of a step that waits for an event. */
 static struct item *wait_item(struct run *r, uint32_t i)
 {
     struct item *it = step_item(r, i, I_WAIT);
@@ -227,6 +232,7 @@ static bool begin(struct run *r, uint32_t i)
     return false;
 }
 
+/* The launch is over, and with it its item in the stream. */
 static void end(struct run *r)
 {
     *r->prev = r->next;

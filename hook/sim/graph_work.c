@@ -35,6 +35,7 @@ void work_clear(struct work *w)
     *w = (struct work){.type = CU_GRAPH_NODE_TYPE_EMPTY};
 }
 
+/* The context whose memory an address is: an instance's node may not change it. */
 static const struct ctx *owner(CUdeviceptr p)
 {
     const struct range *g = range_find(p);
@@ -97,6 +98,7 @@ CUresult work_event(struct work *w, CUgraphNodeType type, CUevent e)
     return CUDA_SUCCESS;
 }
 
+/* A child graph is a copy of the graph that was given. */
 CUresult work_child(struct work *w, CUgraph child)
 {
     *w = (struct work){.type = CU_GRAPH_NODE_TYPE_GRAPH};
@@ -114,6 +116,7 @@ static struct ctx *context(CUcontext c)
     return c ? (struct ctx *)c : ctx_current();
 }
 
+/* The work of a generic node, allocations excepted. */
 CUresult work_params(struct work *w, const CUgraphNodeParams *p)
 {
     CUDA_MEMSET_NODE_PARAMS set = {p->memset.dst,         p->memset.pitch, p->memset.value,
@@ -229,6 +232,7 @@ static CUresult take_args(const struct launch *l, struct args **out)
     return CUDA_SUCCESS;
 }
 
+/* The attributes of a kernel node, for changing. */
 static struct attrs *own_attrs(struct work *w)
 {
     struct attrs *a = w->u.kernel.attrs;
@@ -252,6 +256,7 @@ int work_priority(const struct work *w)
     return w->u.kernel.attrs->value[CU_LAUNCH_ATTRIBUTE_PRIORITY].priority;
 }
 
+/* The attributes a kernel node can have. */
 static bool known_attr(CUkernelNodeAttrID attr)
 {
     switch ((int)attr) {
@@ -297,6 +302,7 @@ bool work_prioritise(struct work *w, int priority)
     return !priority || work_priority(w) || set_attr(w, CU_LAUNCH_ATTRIBUTE_PRIORITY, &v);
 }
 
+/* A launch as a kernel node's work; see work_kernel for the same from node parameters. */
 CUresult work_launch(struct work *w, const struct launch *l)
 {
     CUresult r = l->cooperative && l->extra ? CUDA_ERROR_INVALID_VALUE : launch_check(l);
@@ -332,6 +338,7 @@ CUresult work_kernel(struct work *w, const CUDA_KERNEL_NODE_PARAMS_v2 *p)
     return work_launch(w, &l);
 }
 
+/* A kernel node's parameters as the program gave them. */
 static void kernel_params(const struct work *w, CUDA_KERNEL_NODE_PARAMS_v2 *p)
 {
     const unsigned *g = w->u.kernel.grid, *b = w->u.kernel.block;
@@ -350,6 +357,7 @@ static struct work *kernel_of(CUgraphNode h)
     return n && n->work.type == CU_GRAPH_NODE_TYPE_KERNEL ? &n->work : NULL;
 }
 
+/* The parameters of before CUDA 12 as those of today. */
 static CUDA_KERNEL_NODE_PARAMS_v2 widen(const CUDA_KERNEL_NODE_PARAMS_v1 *p)
 {
     CUDA_KERNEL_NODE_PARAMS_v2 q = {0};

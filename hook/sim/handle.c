@@ -11,6 +11,7 @@ struct entry {
 static struct entry *table;
 static size_t cap, used; /* used counts deleted entries too */
 
+/* Where in the table the search for a pointer begins. */
 static size_t start_of(const void *p)
 {
     uint64_t x = (uint64_t)(uintptr_t)p;
@@ -27,6 +28,7 @@ static void put(const void *p, unsigned char kind)
     table[i] = (struct entry){p, kind};
 }
 
+/* Makes room; what was deleted goes. */
 static bool grow(void)
 {
     struct entry *old = table;

@@ -20,7 +20,7 @@ CUresult sim_cuMemHostAlloc(struct ctx *c, void **pp, size_t bytesize, unsigned 
 {
     if (!pp || !bytesize || (Flags & ~7u))
         return CUDA_ERROR_INVALID_VALUE;
-    size_t span = (bytesize + SIM_PAGE - 1) & ~(size_t)(SIM_PAGE - 1);
+    size_t span = page_up(bytesize);
     if (span < bytesize)
         return CUDA_ERROR_OUT_OF_MEMORY;
     void *p = mmap(NULL, span, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

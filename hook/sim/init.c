@@ -57,6 +57,7 @@ CUresult cuInit(unsigned int Flags)
     return r;
 }
 
+/* Why a process that is not ready is refused. */
 static CUresult refused(void)
 {
     return state == GONE ? CUDA_ERROR_DEINITIALIZED : CUDA_ERROR_NOT_INITIALIZED;

@@ -33,11 +33,13 @@ CUresult sim_cuIpcGetMemHandle(struct ctx *c, CUipcMemHandle *pHandle, CUdevicep
     return CUDA_SUCCESS;
 }
 
+/* The range where this process has the memory open already. */
 static struct range *already_open(const struct ipc *h)
 {
     for (size_t i = 0; i < range_count(); i++) {
         struct range *g = range_at(i);
-        if (g->kind == R_IPC && !g->flags && g->serial == h->serial && g->offset == h->offset && g->ctx->dev->index == h->device)
+        if (g->kind == R_IPC && !g->flags && g->serial == h->serial && g->offset == h->offset &&
+            g->ctx->dev->index == h->device)
             return g;
     }
     return NULL;
@@ -99,8 +101,10 @@ CUresult sim_cuIpcOpenMemHandle_v2(struct ctx *c, CUdeviceptr *pdptr, CUipcMemHa
         *pdptr = open->base;
         return CUDA_SUCCESS;
     }
-    struct range g = {.size = h.size, .kind = R_IPC, .dev = c->dev, .ctx = c, .refs = 1, .serial = h.serial, .offset = h.offset};
-    g.span = (h.size + SIM_PAGE - 1) & ~(size_t)(SIM_PAGE - 1);
+    struct range g = {.size = h.size, .kind = R_IPC, .dev = c->dev, .ctx = c, .refs = 1};
+    g.serial = h.serial;
+    g.offset = h.offset;
+    g.span = page_up(h.size);
     CUresult r = ipc_map(&g, h.device, h.slot);
     if (r != CUDA_SUCCESS)
         return r;

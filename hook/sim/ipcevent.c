@@ -49,6 +49,7 @@ static struct local *local_of(const struct device *d, unsigned at)
     return &locals[d->index][at];
 }
 
+/* Gives up a reference to this process's part; with the last, its hold on the entry. */
 static void drop(struct device *d, unsigned at)
 {
     struct local *l = local_of(d, at);
@@ -81,6 +82,7 @@ static bool over(struct device *d, const struct shared_event *s, uint32_t number
 
 /* ---- waiting for other processes ---- */
 
+/* Another process's recording is over. */
 static void finish(struct foreign *f)
 {
     struct record *r = f->record;
@@ -108,6 +110,7 @@ static bool look(void)
     return any;
 }
 
+/* The thread that waits for other processes, while there is anything to wait for. */
 static void *watch(void *arg)
 {
     (void)arg;
@@ -130,6 +133,8 @@ static void *watch(void *arg)
     return NULL;
 }
 
+/* A record of our own that is done when another process's recording is; NULL when that
+ * is over, or cannot be waited for. */
 static struct record *wait_for(struct device *d, unsigned at, uint32_t number)
 {
     struct local *l = local_of(d, at);

@@ -22,6 +22,7 @@ uint64_t launch_ns(const struct launch *l)
     return ns > MAX_NS ? MAX_NS : (uint64_t)ns;
 }
 
+/* Whether the device can run it: the limits of grids, blocks and shared memory. */
 CUresult launch_check(const struct launch *l)
 {
     uint64_t threads = (uint64_t)l->block[0] * l->block[1] * l->block[2];
@@ -81,6 +82,7 @@ CUresult launch_params(const struct launch *l, unsigned char *out, size_t room)
     return CUDA_SUCCESS;
 }
 
+/* Puts a kernel into a stream, or captures it. */
 static CUresult launch(struct stream *s, struct launch *l, CUfunction fn)
 {
     l->f = handle_of(fn, H_FUNC);

@@ -33,9 +33,10 @@ struct stretch {
 
 static uint64_t clock_now; /* counts uses */
 
+/* Managed memory, which is on the host until somebody brings it elsewhere. */
 static CUresult allocate(struct ctx *c, CUdeviceptr *out, size_t size, unsigned flags)
 {
-    size_t span = (size + SIM_PAGE - 1) & ~(size_t)(SIM_PAGE - 1);
+    size_t span = page_up(size);
     if (span < size)
         return CUDA_ERROR_OUT_OF_MEMORY;
     struct stretch *st = calloc(1, sizeof *st);
@@ -55,10 +56,11 @@ static CUresult allocate(struct ctx *c, CUdeviceptr *out, size_t size, unsigned 
     return CUDA_SUCCESS;
 }
 
+/* Brings a stretch to the host. */
 static void leave(struct stretch *st)
 {
     if (st->on >= 0)
-        shared_mem_give(&g_device[g_config.visible_index[st->on]], st->size);
+        shared_mem_give(device_of(st->on), st->size);
     st->on = ON_HOST;
 }
 
@@ -73,6 +75,7 @@ void managed_release(struct range *r)
     range_del(r);
 }
 
+/* Makes a stretch begin at p. */
 static bool cut_at(struct range *r, CUdeviceptr p)
 {
     struct stretch *st = r->stretches;
@@ -93,7 +96,7 @@ static bool cut_at(struct range *r, CUdeviceptr p)
 
 static struct stretch *cut(struct range *r, CUdeviceptr p, size_t n)
 {
-    CUdeviceptr first = p & ~(CUdeviceptr)(SIM_PAGE - 1), end = (p + n + SIM_PAGE - 1) & ~(CUdeviceptr)(SIM_PAGE - 1);
+    CUdeviceptr first = p & ~(CUdeviceptr)(SIM_PAGE - 1), end = page_up(p + n);
     if (!cut_at(r, first) || !cut_at(r, end))
         return NULL;
     struct stretch *st = r->stretches;
@@ -146,9 +149,9 @@ static bool evict(int where, size_t bytes, uint64_t before)
     struct stretch *st = oldest(where, before, &r);
     if (!st)
         return false;
-    uint64_t want = shared_mem_used(&g_device[g_config.visible_index[where]]) + bytes;
+    uint64_t want = shared_mem_used(device_of(where)) + bytes;
     uint64_t missing = want > g_config.mem ? want - g_config.mem : SIM_PAGE;
-    missing = (missing + SIM_PAGE - 1) & ~(uint64_t)(SIM_PAGE - 1);
+    missing = page_up(missing);
     if (missing < st->size)
         cut_at(r, st->base + missing);
     leave(st);
@@ -160,9 +163,10 @@ bool managed_evict(struct device *d, size_t bytes)
     return evict(d->ordinal, bytes, UINT64_MAX);
 }
 
+/* Brings a stretch to a device, or as much of it as there can be room for. */
 static void bring(struct range *r, struct stretch *st, int where)
 {
-    struct device *d = &g_device[g_config.visible_index[where]];
+    struct device *d = device_of(where);
     leave(st);
     while (!shared_mem_take(d, st->size)) {
         if (evict(where, st->size, clock_now))
@@ -205,7 +209,7 @@ static CUresult where_is(const CUmemLocation *l, int *where)
                 l->type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
     if (!host && l->type != CU_MEM_LOCATION_TYPE_DEVICE)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!host && (l->id < 0 || l->id >= (int)g_config.visible))
+    if (!host && !device_of(l->id))
         return CUDA_ERROR_INVALID_DEVICE;
     *where = host ? ON_HOST : l->id;
     return CUDA_SUCCESS;
@@ -227,6 +231,7 @@ CUresult sim_cuMemAllocManaged(struct ctx *c, CUdeviceptr *dptr, size_t bytesize
     return allocate(c, dptr, bytesize, flags);
 }
 
+/* Notes one piece of advice for a stretch. */
 static void advise(struct stretch *st, CUmem_advise advice, int where)
 {
     uint32_t bit = where < 0 ? HOST_BIT : 1u << where;
@@ -309,7 +314,9 @@ static void list_accessed(int *out, size_t n, uint32_t mask)
         out[k++] = NOWHERE;
 }
 
-static CUresult tell_attribute(void *data, size_t size, CUmem_range_attribute attribute, struct range *g, CUdeviceptr p, size_t n)
+/* Tells one attribute of [p, p+n). */
+static CUresult tell_attribute(void *data, size_t size, CUmem_range_attribute attribute, struct range *g, CUdeviceptr p,
+                               size_t n)
 {
     bool several = attribute == CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY;
     if (!data || !size || (several ? size % sizeof(int) : size != sizeof(int)))
@@ -390,6 +397,7 @@ CUresult sim_cuStreamAttachMemAsync(struct stream *s, CUstream hStream, CUdevice
 
 #define LINK_BYTES_PER_NS 16
 
+/* The end of a prefetch: the memory is there. */
 static void arrive(const struct task *t)
 {
     struct range *g = find(t->p, t->n);
@@ -397,6 +405,7 @@ static void arrive(const struct task *t)
         managed_place(g, t->p, t->n, t->where);
 }
 
+/* How long what has to move takes, in ns. */
 static uint64_t on_the_way(const struct task *t)
 {
     uint64_t bytes = 0;
@@ -406,6 +415,7 @@ static uint64_t on_the_way(const struct task *t)
     return bytes / LINK_BYTES_PER_NS;
 }
 
+/* Brings memory somewhere in stream order. */
 static CUresult prefetch(struct stream *s, CUdeviceptr p, size_t n, const CUmemLocation *l)
 {
     struct range *g = find(p, n);
@@ -414,7 +424,7 @@ static CUresult prefetch(struct stream *s, CUdeviceptr p, size_t n, const CUmemL
         return CUDA_ERROR_INVALID_VALUE;
     CUresult r = where_is(l, &t.where);
     if (r == CUDA_SUCCESS && t.where >= 0)
-        r = shared_join(&g_device[g_config.visible_index[t.where]]);
+        r = shared_join(device_of(t.where));
     if (r != CUDA_SUCCESS)
         return r;
     for (struct stretch *st = cut(g, p, n); st && st->base < p + n; st = st->next)
@@ -442,6 +452,8 @@ static void lose(const struct task *t)
         memset((void *)(uintptr_t)t->p, 0xdd, t->n);
 }
 
+/* Discards and prefetches several pieces; place k of `to` holds from piece first[k]
+ * on. */
 static CUresult batch(struct stream *s, bool discard, CUdeviceptr *dptrs, size_t *sizes, size_t count,
                       const CUmemLocation *to, const size_t *first, size_t places, unsigned long long flags)
 {

@@ -9,11 +9,6 @@
 #include <string.h>
 #include <sys/statvfs.h>
 
-static size_t round_up(size_t n)
-{
-    return (n + SIM_PAGE - 1) & ~(size_t)(SIM_PAGE - 1);
-}
-
 /* A hole of that size at or after `from`; 0 when there is none. */
 static CUdeviceptr find_hole(const struct device *d, CUdeviceptr from, size_t span)
 {
@@ -39,6 +34,7 @@ static bool host_has_room(const struct device *d, size_t span)
     return fstatvfs(d->arena_fd, &fs) == 0 && (uint64_t)fs.f_bavail * fs.f_frsize >= span;
 }
 
+/* Counts device memory to this process, if the device and the host have it. */
 static bool take(struct device *d, size_t span)
 {
     return host_has_room(d, span) && shared_mem_take(d, span);
@@ -99,7 +95,7 @@ CUresult memory_alloc(struct ctx *c, CUdeviceptr *out, size_t size)
         return CUDA_ERROR_INVALID_VALUE;
     if (size > g_config.mem)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = memory_place(c->dev, round_up(size), &r, &own);
+    CUresult result = memory_place(c->dev, page_up(size), &r, &own);
     if (result == CUDA_SUCCESS)
         *out = own->base;
     return result;
@@ -157,6 +153,7 @@ CUresult sim_cuMemAllocPitch_v2(struct ctx *c, CUdeviceptr *dptr, size_t *pPitch
     return r;
 }
 
+/* Whether cuMemFree may have it: an allocation by its first address. */
 static bool can_free(const struct range *g, CUdeviceptr p)
 {
     if (g && g->base == p && g->kind == R_GRAPH)
@@ -165,6 +162,7 @@ static bool can_free(const struct range *g, CUdeviceptr p)
                                  (g->kind == R_IPC && g->flags)); /* from another process's pool */
 }
 
+/* Frees an allocation of any kind, which no work uses. */
 static void free_now(struct range *g)
 {
     if (g->kind == R_POOL)

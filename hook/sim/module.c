@@ -47,6 +47,7 @@ void module_free(struct module *m)
     free(m);
 }
 
+/* Gives a module's variables memory, with their initial values in it. */
 static CUresult place_globals(struct module *m)
 {
     for (struct global *g = m->globals; g; g = g->next) {
@@ -59,6 +60,7 @@ static CUresult place_globals(struct module *m)
     return CUDA_SUCCESS;
 }
 
+/* Whether an image is code of a GPU or a container of it. */
 static bool is_binary(const void *image)
 {
     static const unsigned char magic[][4] = {
@@ -69,6 +71,7 @@ static bool is_binary(const void *image)
     return false;
 }
 
+/* Loads PTX text; msg says what is wrong with it. */
 static CUresult load(struct ctx *c, CUmodule *out, const char *text, char *msg, size_t len)
 {
     if (is_binary(text)) {

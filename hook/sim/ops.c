@@ -22,6 +22,7 @@ enum op ops_find(const char *name)
     return OP_NONE;
 }
 
+/* Whether the kernel's parameters are those of the operation. */
 bool ops_fits(enum op op, const struct func *f)
 {
     if (f->nparams < ops[op].nparams)
@@ -59,6 +60,7 @@ static float real(const struct args *a, unsigned i)
     return v;
 }
 
+/* Where rows x cols floats at parameter i are; NULL with *r when a GPU would fault. */
 static float *matrix(const struct args *a, unsigned i, uint64_t rows, uint64_t cols, CUresult *r)
 {
     CUdeviceptr p = pointer(a, i);

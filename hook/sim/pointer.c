@@ -11,6 +11,7 @@ struct known {
     const struct reservation *v;
 };
 
+/* What there is at an address. */
 static struct known look_up(CUdeviceptr p)
 {
     struct known k = {range_find(p), NULL};

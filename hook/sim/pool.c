@@ -37,6 +37,7 @@ struct pool *pool_default(struct device *d)
     return d->default_pool;
 }
 
+/* The place of a chunk's first block in the table of ranges. */
 static size_t first_block(const struct chunk *c)
 {
     return range_after(c->base) - 1;
@@ -55,6 +56,7 @@ static void unmark(struct range *r)
     r->freed = NULL;
 }
 
+/* Whether two blocks are free alike: now, or after the same stream's work. */
 static bool same_state(const struct range *a, const struct range *b)
 {
     if (!a->freed || !b->freed)
@@ -92,6 +94,7 @@ static void settle(struct pool *p, bool synced)
     }
 }
 
+/* Reserves one more chunk of exactly that size. */
 static struct range *grow_by(struct pool *p, size_t size)
 {
     struct chunk *c = calloc(1, sizeof *c);
@@ -108,6 +111,7 @@ static struct range *grow_by(struct pool *p, size_t size)
     return own;
 }
 
+/* Reserves one more chunk for an allocation. */
 static struct range *grow(struct pool *p, size_t span)
 {
     struct range *r = grow_by(p, (span + POOL_CHUNK - 1) & ~(size_t)(POOL_CHUNK - 1));
@@ -197,6 +201,7 @@ CUresult pool_alloc(struct pool *p, struct stream *s, size_t size, CUdeviceptr *
     return CUDA_SUCCESS;
 }
 
+/* Makes an allocation a free block. */
 static void hide(struct range *r)
 {
     r->chunk->pool->used -= r->span;
@@ -245,12 +250,14 @@ void pool_free_now(struct range *r)
 
 /* ---- giving back ---- */
 
+/* Whether nothing in a chunk is allocated or still to be freed. */
 static bool unused(const struct chunk *c)
 {
     const struct range *r = range_raw(c->base);
     return r->kind == R_HIDDEN && !r->freed && r->span == c->size; /* blocks are joined where they can be */
 }
 
+/* Forgets a pool of which nothing is left. */
 static void pool_drop(struct pool *p)
 {
     struct device *d = p->dev;

@@ -54,6 +54,7 @@ CUresult sim_cuMemAllocFromPoolAsync(struct stream *s, CUdeviceptr *dptr, size_t
     return p ? alloc(s, dptr, bytesize, p) : CUDA_ERROR_INVALID_VALUE;
 }
 
+/* The freeing, when its turn in the stream has come. */
 static void release(const struct task *t)
 {
     struct range *g = range_find(t->p);
@@ -185,7 +186,7 @@ CUresult sim_cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, s
         const CUmemLocation *l = &map[i].location;
         if (l->type != CU_MEM_LOCATION_TYPE_DEVICE)
             return CUDA_ERROR_INVALID_VALUE;
-        if (l->id < 0 || l->id >= (int)g_config.visible || (l->id != p->dev->ordinal && map[i].flags))
+        if (!device_of(l->id) || (l->id != p->dev->ordinal && map[i].flags))
             return CUDA_ERROR_INVALID_DEVICE;
         if (l->id == p->dev->ordinal && map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
             return CUDA_ERROR_INVALID_VALUE;
@@ -198,8 +199,7 @@ CUresult sim_cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool memPool, 
     struct pool *p = handle_of(memPool, H_POOL);
     if (!p)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE || location->id < 0 ||
-        location->id >= (int)g_config.visible)
+    if (!flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE || !device_of(location->id))
         return CUDA_ERROR_INVALID_VALUE;
     *flags = location->id == p->dev->ordinal ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
     return CUDA_SUCCESS;
@@ -207,6 +207,7 @@ CUresult sim_cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool memPool, 
 
 /* ---- the pools of a device ---- */
 
+/* Tells a device's default or current pool. */
 static CUresult get(CUmemoryPool *pool, CUdevice dev, struct pool *(*which)(struct device *))
 {
     struct device *d;
@@ -289,6 +290,7 @@ struct pointer {
 };
 _Static_assert(sizeof(struct pointer) <= sizeof(CUmemPoolPtrExportData), "64 bytes");
 
+/* What says to other processes which pool it is. */
 static struct pool_ref ref_of(const struct pool *p, uint32_t magic)
 {
     return (struct pool_ref){magic, p->dev->index, (uint32_t)p->dev->slot, 0, p->dev->arena_serial, p->id};
@@ -353,7 +355,7 @@ static CUresult map_pointer(struct ctx *c, struct pool *p, const struct pointer 
     size_t skip = in->offset % SIM_PAGE;
     struct range g = {.kind = R_IPC, .dev = p->dev, .ctx = c, .refs = 1, .flags = 1, .serial = in->pool.serial};
     g.offset = in->offset - skip;
-    g.span = (skip + in->size + SIM_PAGE - 1) & ~(size_t)(SIM_PAGE - 1);
+    g.span = page_up(skip + in->size);
     CUresult r = ipc_map(&g, p->dev->index, in->pool.slot);
     if (r != CUDA_SUCCESS)
         return r;

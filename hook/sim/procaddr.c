@@ -58,6 +58,7 @@ static CUdriverProcAddressQueryResult resolve(const char *base, int version, boo
     return CU_GET_PROC_ADDRESS_SUCCESS;
 }
 
+/* Whether the arguments are what no version takes. */
 static bool bad(const char *symbol, void **pfn, int version, cuuint64_t flags)
 {
     return !symbol || !pfn || version < 2000 || version > SIM_DRIVER_VERSION || flags > 2;

@@ -116,6 +116,7 @@ static struct func *kernel_named(struct module *m, const char *name)
     return NULL;
 }
 
+/* One KEY=VALUE of a comment. */
 static void setting(struct parser *p, struct func *f, char *word)
 {
     char *value = strchr(word, '=');
@@ -138,6 +139,7 @@ static void setting(struct parser *p, struct func *f, char *word)
     }
 }
 
+/* One comment about a kernel. */
 static void pragma(struct parser *p, const char *line, size_t n)
 {
     char buf[512], *save = NULL;
@@ -170,6 +172,7 @@ static void pragmas(struct parser *p, const char *text)
 
 /* ---- kernels and variables ---- */
 
+/* Bytes of a scalar type; 0 when there is none of that name. */
 static size_t type_size(const char *t)
 {
     static const struct {
@@ -229,6 +232,7 @@ static bool declaration(struct parser *p, struct decl *d)
     return true;
 }
 
+/* A kernel's parameter list: the place and size of each. */
 static void parameters(struct parser *p, struct func *f)
 {
     struct decl d;
@@ -257,6 +261,7 @@ static void parameters(struct parser *p, struct func *f)
     next(p);
 }
 
+/* Skips what is between braces. */
 static void skip_body(struct parser *p)
 {
     int depth = 0;
@@ -267,6 +272,7 @@ static void skip_body(struct parser *p)
         fail(p, "} missing");
 }
 
+/* A kernel: its name, its parameters, and nothing of its body. */
 static void entry(struct parser *p)
 {
     if (!next(p) || !(isalpha((unsigned char)p->tok[0]) || strchr("_$%", p->tok[0]))) {
@@ -330,6 +336,7 @@ static bool put_value(const char *tok, const struct decl *d, unsigned char *out)
     return end != tok && !*end;
 }
 
+/* The values of a variable, however they are grouped. */
 static bool initialiser(struct parser *p, const struct decl *d, unsigned char *out)
 {
     size_t i = 0;
@@ -350,6 +357,7 @@ static bool initialiser(struct parser *p, const struct decl *d, unsigned char *o
     return is(p, ";");
 }
 
+/* A variable of the module. */
 static void variable(struct parser *p)
 {
     struct decl d;
@@ -384,6 +392,7 @@ static void skip_function(struct parser *p)
         skip_body(p);
 }
 
+/* The whole text, one directive after the other. */
 static void unit(struct parser *p)
 {
     bool external = false;

@@ -96,6 +96,7 @@ bool range_overlaps(CUdeviceptr base, size_t size)
     return i && table[i - 1]->base + table[i - 1]->span > base;
 }
 
+/* Whether its bytes are the device's, and not the host's as managed memory's are. */
 bool range_on_device(const struct range *r)
 {
     return r->dev && r->kind != R_MANAGED;
@@ -109,7 +110,7 @@ size_t range_reach(const struct range *r, CUdeviceptr p)
 bool range_reserved(CUdeviceptr p)
 {
     for (unsigned i = 0; i < g_config.visible; i++) {
-        const struct device *d = &g_device[g_config.visible_index[i]];
+        const struct device *d = device_of((int)i);
         if (d->joined && p - d->arena_base < d->arena_size)
             return true;
     }

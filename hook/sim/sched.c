@@ -76,6 +76,7 @@ static void step(struct sched *s, uint64_t at)
         s->order[k] = old[(k + turns) % s->n];
 }
 
+/* Takes an entity out of the order of turns. */
 static void leave_order(struct sched *s, unsigned id)
 {
     for (unsigned k = 0; k < s->n; k++) {
@@ -89,6 +90,7 @@ static void leave_order(struct sched *s, unsigned id)
     }
 }
 
+/* Puts a process into the pattern or takes it out. */
 static void set_busy(struct sched *s, unsigned slot, bool busy)
 {
     uint32_t pct = s->slot[slot].pct;
@@ -107,6 +109,7 @@ static void set_busy(struct sched *s, unsigned slot, bool busy)
         leave_order(s, id);
 }
 
+/* Takes a process out that is gone since a moment. */
 void sched_remove(struct sched *s, unsigned slot, uint64_t at)
 {
     if (s->slot[slot].busy) {
@@ -121,6 +124,7 @@ void sched_reset_slot(struct sched *s, unsigned slot, uint32_t pct)
     s->slot[slot].pct = pct;
 }
 
+/* Whether somebody's turns come at other moments than before. */
 static bool pattern_differs(const struct sched *a, const struct sched *b)
 {
     uint32_t sa = a->sum > FULL ? a->sum : FULL, sb = b->sum > FULL ? b->sum : FULL;

@@ -21,6 +21,7 @@ static void shared_file(char *buf, size_t len, int index, const char *rest)
     snprintf(buf, len, "%s/gpu%d.%s", g_config.dir, index, rest);
 }
 
+/* The path of the file with the memory of one process. */
 static void memory_name(char *buf, size_t len, int index, unsigned slot, uint64_t serial)
 {
     char rest[64];
@@ -67,6 +68,7 @@ int shared_move_up(int fd)
     return high;
 }
 
+/* A file that goes with its last descriptor. */
 static int nameless_file(void)
 {
     return open(g_config.dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
@@ -173,6 +175,8 @@ void shared_mem_give(struct device *d, uint64_t bytes)
 
 /* ---- joining and leaving a device ---- */
 
+/* A record lock on the state file; with F_GETLK, whether somebody else holds one
+ * there. */
 static int lock_bytes(int fd, int cmd, short type, off_t start, off_t len)
 {
     struct flock fl = {.l_type = type, .l_whence = SEEK_SET, .l_start = start, .l_len = len};
@@ -221,6 +225,7 @@ static bool make_dir(void)
     return true;
 }
 
+/* Whether a path still means the file that was opened. */
 static bool still_there(int fd, const char *path)
 {
     struct statx a, b;
@@ -253,6 +258,7 @@ static int open_state(int index)
     return -1;
 }
 
+/* Writes the state of a device that nobody is on. */
 static void state_init(struct shared *sh)
 {
     pthread_mutexattr_t attr;
@@ -268,6 +274,7 @@ static void state_init(struct shared *sh)
     sh->magic = SIM_MAGIC;
 }
 
+/* Maps the state file, and begins it anew when nobody is on the device. */
 static CUresult map_state(struct device *d)
 {
     if (lseek(d->fd, 0, SEEK_END) < (off_t)sizeof(struct shared) && ftruncate(d->fd, sizeof(struct shared)) < 0)
@@ -285,6 +292,7 @@ static CUresult map_state(struct device *d)
     return CUDA_SUCCESS;
 }
 
+/* Takes a slot of which the last process is gone, and clears what that left. */
 static CUresult take_slot(struct device *d)
 {
     for (d->slot = 0; d->slot < SIM_SLOTS; d->slot++)

@@ -1,5 +1,33 @@
 /* sim.h: what the parts of the simulated driver share.
  *
+ *   entry.c         the exported functions, made from ../symbols.def
+ *   procaddr.c      cuGetProcAddress
+ *   init.c          the process: its start, its end, its lock
+ *   config.c        the shape of the machine, from the environment
+ *   handle.c        which pointers are live handles
+ *   thread.c        what belongs to a thread of the program
+ *   shared.c        the files in which processes share a device; see shared.h
+ *   sched.c         how they share its time
+ *   exports.c       allocations that several processes have
+ *   device.c        what a device says of itself
+ *   context.c       contexts, and which one is current
+ *   module.c        modules; func.c: attributes of their kernels
+ *   ptx.c           reads the text of modules
+ *   ops.c           what kernels compute
+ *   launch.c        kernel launches
+ *   stream.c        streams; event.c, ipcevent.c: events, between processes too
+ *   engine.c        the work in streams, in simulated time
+ *   threads.c       the driver's own threads; wait.c: the program's that wait
+ *   copy.c          copies and fills; transfer.c: as work in streams
+ *   range.c         the table of addresses; pointer.c: what is told of it
+ *   memory.c        device memory; hostmem.c, managed.c, array.c, ipc.c: other kinds
+ *   pool.c          stream-ordered memory; poolapi.c: its calls
+ *   vmm.c           virtual memory management
+ *   graph.c         graphs; graph_work.c: what their nodes do
+ *   graph_exec.c    instances of graphs; graph_run.c: launches of them
+ *   graph_memory.c  nodes that allocate; graph_object.c: user objects
+ *   capture.c       stream capture
+ *
  * One lock, g_lock, guards everything in the process. User code (callbacks,
  * copies from user memory) never runs under it. Times are nanoseconds of
  * CLOCK_MONOTONIC, which all processes of a machine share.
@@ -23,6 +51,11 @@
 #define SIM_MAX_DEVICES 16
 #define SIM_PAGE 4096u
 #define SIM_QUEUE_DEPTH 1024
+
+static inline size_t page_up(size_t n) /* to whole pages; 0 when it wraps */
+{
+    return (n + SIM_PAGE - 1) & ~(size_t)(SIM_PAGE - 1);
+}
 
 /* ---- configuration (config.c) ---- */
 

@@ -36,6 +36,7 @@ void stream_drop(struct stream *s)
     free(s);
 }
 
+/* The stream a handle means, by the rules of the default streams. */
 static inline struct stream *find(struct ctx *c, CUstream h, CUresult *r)
 {
     if (h == NULL && tls_per_thread)
@@ -210,6 +211,7 @@ CUresult sim_cuStreamWaitEvent(struct stream *s, CUstream hStream, CUevent hEven
     return engine_push(s, it);
 }
 
+/* Puts a call of a function of the program's into a stream. */
 static CUresult push_call(struct stream *s, enum item_kind kind, CUhostFn fn, CUstreamCallback callback, void *data)
 {
     if (s->capture)

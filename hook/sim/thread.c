@@ -13,6 +13,7 @@ static __thread struct thread *self;
 static pthread_key_t key;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
+/* The per-thread streams of a thread go with it, when their work is done. */
 static void drop_streams(const struct thread *t)
 {
     for (struct ctx *c = g_contexts; c; c = c->next)
@@ -28,6 +29,7 @@ static void drop_streams(const struct thread *t)
         }
 }
 
+/* Runs as a thread ends. */
 static void thread_end(void *arg)
 {
     struct thread *t = arg;
@@ -45,6 +47,7 @@ static void make_key(void)
     pthread_key_create(&key, thread_end);
 }
 
+/* What belongs to the calling thread; NULL: no memory for it. */
 static struct thread *get(void)
 {
     if (!self) {

@@ -18,6 +18,7 @@ static struct executor copier = {.cond = PTHREAD_COND_INITIALIZER};
 static struct executor mover = {.cond = PTHREAD_COND_INITIALIZER};
 static struct executor caller = {.cond = PTHREAD_COND_INITIALIZER};
 
+/* Starts a thread that gets no signals and is never waited for. */
 static bool start(void *(*fn)(void *), void *arg)
 {
     sigset_t all, old;
@@ -41,6 +42,7 @@ void threads_name(const char *name)
     prctl(PR_SET_NAME, name);
 }
 
+/* Keeps a device's time: wakes when something is due and carries it out. */
 static void *worker(void *arg)
 {
     struct device *d = arg;
@@ -78,6 +80,7 @@ void threads_kick(struct device *d)
         shared_bell_ring(d);
 }
 
+/* Waits for the next item to be done. */
 static struct item *take(struct executor *l)
 {
     while (!l->head)
@@ -88,6 +91,7 @@ static struct item *take(struct executor *l)
     return it;
 }
 
+/* After an item is done: what may begin now begins, and who waits looks again. */
 static void settle(struct device *d)
 {
     engine_advance(d, now_ns());
@@ -129,6 +133,7 @@ static void compute(struct item *it)
         c->error = r;
 }
 
+/* Copies, fills, and computes what kernels do. */
 static void *copier_main(void *arg)
 {
     (void)arg;
@@ -160,6 +165,7 @@ static void sleep_until(uint64_t t)
         continue;
 }
 
+/* Waits for tasks that take only time, one after the other. */
 static void *mover_main(void *arg)
 {
     (void)arg;
@@ -189,6 +195,7 @@ static void destroy(struct item *it)
     item_free(it);
 }
 
+/* Calls functions of the program's, in which the driver may not be called. */
 static void *caller_main(void *arg)
 {
     (void)arg;
@@ -217,6 +224,7 @@ static void *caller_main(void *arg)
     return NULL;
 }
 
+/* Starts the thread if it has not been. */
 static bool ensure(struct executor *l, void *(*fn)(void *))
 {
     return l->started || (l->started = start(fn, NULL));

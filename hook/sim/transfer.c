@@ -28,6 +28,7 @@ CUresult transfer_locate(CUdeviceptr p, size_t n, bool device, char **view, enum
     return CUDA_SUCCESS;
 }
 
+/* Fills n bytes with values of elem bytes. */
 static void fill(char *dst, uint32_t value, unsigned elem, size_t n)
 {
     if (elem == 1) {

@@ -23,6 +23,7 @@ struct trailer {
 
 static struct alloc *files; /* the allocations that have one */
 
+/* Allocations with files are found by the id that other processes know. */
 static void list(struct alloc *a)
 {
     a->next = files;
@@ -38,6 +39,7 @@ static void unlist(const struct alloc *a)
         }
 }
 
+/* Whether there is memory of that kind here. */
 static CUresult check_prop(const CUmemAllocationProp *prop)
 {
     if (!prop || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED)
@@ -46,7 +48,7 @@ static CUresult check_prop(const CUmemAllocationProp *prop)
     if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
         return prop->location.type == CU_MEM_LOCATION_TYPE_INVALID ? CUDA_ERROR_INVALID_VALUE
                                                                    : CUDA_ERROR_NOT_SUPPORTED;
-    if (prop->location.id < 0 || prop->location.id >= (int)g_config.visible)
+    if (!device_of(prop->location.id))
         return CUDA_ERROR_INVALID_DEVICE;
     if (prop->requestedHandleTypes & ~(unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
         return CUDA_ERROR_NOT_SUPPORTED;
@@ -64,18 +66,21 @@ CUresult sim_cuMemGetAllocationGranularity(size_t *granularity, const CUmemAlloc
     return r;
 }
 
+/* The file that has an allocation's bytes, and where in it. */
 static int file_of(const struct alloc *a, uint64_t *offset)
 {
     *offset = a->hidden ? a->hidden->offset : 0;
     return a->hidden ? a->dev->arena_fd : a->fd;
 }
 
+/* Memory that stays in this process. */
 static CUresult in_arena(struct alloc *a)
 {
     struct range r = {.kind = R_HIDDEN};
     return memory_place(a->dev, a->size, &r, &a->hidden);
 }
 
+/* Memory that may be handed on: a file of its own. */
 static CUresult in_file(struct alloc *a)
 {
     CUresult r = memory_take(a->dev, a->size);
@@ -121,7 +126,7 @@ CUresult sim_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, cons
     CUresult r = check_prop(prop);
     if (r != CUDA_SUCCESS)
         return r;
-    struct device *d = &g_device[g_config.visible_index[prop->location.id]];
+    struct device *d = device_of(prop->location.id);
     if ((r = shared_join(d)) != CUDA_SUCCESS)
         return r;
     struct alloc *a = calloc(1, sizeof *a);
@@ -203,9 +208,11 @@ static bool read_trailer(int fd, struct trailer *trailer)
 {
     off_t end = lseek(fd, 0, SEEK_END);
     return end > (off_t)SIM_PAGE && pread(fd, trailer, sizeof *trailer, end - (off_t)SIM_PAGE) == sizeof *trailer &&
-           trailer->magic == TRAILER_MAGIC && trailer->size == (uint64_t)end - SIM_PAGE && trailer->size % VMM_GRAIN == 0;
+           trailer->magic == TRAILER_MAGIC && trailer->size == (uint64_t)end - SIM_PAGE &&
+           trailer->size % VMM_GRAIN == 0;
 }
 
+/* The visible device of that place on the machine, or NULL. */
 static struct device *device_at(int index)
 {
     for (unsigned i = 0; i < g_config.visible; i++)
@@ -223,6 +230,7 @@ static struct alloc *known(const struct device *d, uint64_t id)
     return a;
 }
 
+/* The allocation that a descriptor means, made known here if it is not. */
 static CUresult take_over(int fd, const struct trailer *trailer, struct alloc **out)
 {
     struct device *d = device_at(trailer->device);
@@ -301,6 +309,7 @@ static bool aligned(uint64_t n)
     return n % VMM_GRAIN == 0;
 }
 
+/* Addresses with nothing behind them, at the hint if that is free. */
 static void *nothing(size_t size, CUdeviceptr hint)
 {
     void *p = mmap((void *)(uintptr_t)hint, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -336,6 +345,8 @@ CUresult sim_cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment
     if (!v || !view) {
         if (base)
             munmap(base, size);
+        if (view)
+            munmap(view, size);
         free(v);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -450,7 +461,7 @@ CUresult sim_cuMemGetAccess(unsigned long long *flags, const CUmemLocation *loca
 {
     struct range *g = range_find(ptr);
     if (!flags || !location || !g || g->kind != R_VMM || location->type != CU_MEM_LOCATION_TYPE_DEVICE ||
-        location->id < 0 || location->id >= (int)g_config.visible)
+        !device_of(location->id))
         return CUDA_ERROR_INVALID_VALUE;
     *flags = location->id == g->dev->ordinal ? g->flags : CU_MEM_ACCESS_FLAGS_PROT_NONE;
     return CUDA_SUCCESS;

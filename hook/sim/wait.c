@@ -19,6 +19,7 @@ bool wait_init(void)
            pthread_cond_init(&g_cond, &attr) == 0;
 }
 
+/* Tells the CPU that this is a loop of waiting. */
 static void relax(void)
 {
 #if defined(__x86_64__)
@@ -26,6 +27,7 @@ static void relax(void)
 #endif
 }
 
+/* Waits for so short a time that sleeping would take longer. */
 static void spin_until(uint64_t t)
 {
     pthread_mutex_unlock(&g_lock);
@@ -65,6 +67,7 @@ static uint64_t ahead(const struct stream *s, uint64_t until)
     return ns;
 }
 
+/* Waits until the device may have come further with a stream. */
 static void pause_for(const struct stream *s, uint64_t until)
 {
     struct device *d = s->ctx->dev;
