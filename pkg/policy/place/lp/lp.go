@@ -94,8 +94,8 @@ func (p *Master) Add(c Column) int {
 	return len(p.columns) - 1
 }
 
-// Reduced is a column's reduced cost at the present prices.
-func (p *Master) Reduced(c Column) float64 {
+// reduced is a column's reduced cost at the present prices.
+func (p *Master) reduced(c Column) float64 {
 	sum := c.Cost
 	for k, row := range c.Rows {
 		sum -= p.price[row] * c.Coefs[k]
@@ -146,7 +146,7 @@ func (p *Master) entering() (v int, ok bool) {
 		if p.inBasis[j] {
 			continue
 		}
-		if r := p.Reduced(c); r < least {
+		if r := p.reduced(c); r < least {
 			least, v, ok = r, j, true
 		}
 	}

@@ -142,8 +142,8 @@ func checkDual(t *rapid.T, p *Master, rows []Row, columns []Column, want float64
 		worth += price * rows[i].RHS
 	}
 	for j, c := range columns {
-		if p.Reduced(c) < -1e-6 {
-			t.Fatalf("column %d would lower the cost by %v", j, -p.Reduced(c))
+		if p.reduced(c) < -1e-6 {
+			t.Fatalf("column %d would lower the cost by %v", j, -p.reduced(c))
 		}
 	}
 	if math.Abs(worth-want) > 1e-4*(1+want) {
@@ -177,8 +177,8 @@ func TestManyColumns(t *testing.T) {
 		t.Errorf("prices are worth %v, the cost is %v", worth, p.Value())
 	}
 	for j, c := range p.columns {
-		if p.Reduced(c) < -1e-6 {
-			t.Errorf("column %d would lower the cost by %v", j, -p.Reduced(c))
+		if p.reduced(c) < -1e-6 {
+			t.Errorf("column %d would lower the cost by %v", j, -p.reduced(c))
 		}
 	}
 }

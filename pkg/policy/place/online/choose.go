@@ -13,15 +13,15 @@ import (
 // looking at the nodes.
 func (f *Fleet) choose(r Request, n need) Decision {
 	if r.GPUs == 1 {
-		if g, friend := f.fill(r, n); g >= 0 {
+		if g, affine := f.fullest(r, n); g >= 0 {
 			reason := Active
-			if friend {
+			if affine {
 				reason = Affinity
 			}
 			return Decision{GPUs: []int{g}, Reason: reason}
 		}
 	}
-	if f.more != nil {
+	if f.like != nil {
 		return f.grow(r, n)
 	}
 	return f.spread(r, n)
@@ -38,22 +38,22 @@ func (f *Fleet) grow(r Request, n need) Decision {
 	if lacking > 0 && !n.within(f.fresh()) {
 		return Decision{Reason: missing(r, n, r.GPUs)}
 	}
-	c := f.settle(&node{}, r, n)
-	d := Decision{Fresh: lacking, Reason: f.reason(lacking, c.stranger, r)}
+	c := f.keepBest(&node{}, r, n)
+	d := Decision{Fresh: lacking, Reason: f.reason(lacking, c.apart, r)}
 	for _, p := range f.pick {
 		d.GPUs = append(d.GPUs, p.gpu)
 	}
 	for range lacking {
 		d.GPUs = append(d.GPUs, len(f.gpus))
-		f.add(*f.more, false)
+		f.add(*f.like, false)
 	}
 	slices.Sort(d.GPUs)
 	return d
 }
 
 // reason is why an instance goes to so many new GPUs, and so many without
-// friends.
-func (f *Fleet) reason(fresh, strangers int, r Request) Reason {
+// affinity.
+func (f *Fleet) reason(fresh, apart int, r Request) Reason {
 	switch {
 	case fresh == r.GPUs:
 		return Fresh
@@ -61,7 +61,7 @@ func (f *Fleet) reason(fresh, strangers int, r Request) Reason {
 		return TooFew
 	case f.emptiest(r):
 		return Emptiest
-	case strangers == 0:
+	case apart == 0:
 		return Affinity
 	}
 	return Active
@@ -70,17 +70,17 @@ func (f *Fleet) reason(fresh, strangers int, r Request) Reason {
 // fresh is what one more GPU has.
 func (f *Fleet) fresh() need {
 	n := need{f.rule.omega, f.rule.gamma, math.MaxInt64}
-	if f.more.MemMiB > 0 {
-		n.mem = gpu.FromMiB(f.more.MemMiB)
+	if f.like.MemMiB > 0 {
+		n.mem = gpu.FromMiB(f.like.MemMiB)
 	}
 	return n
 }
 
-// fill is the GPU in use that an instance of one GPU goes to, -1 if none has
-// room: of those beside friends if any has, else of all, the one with the
+// fullest is the GPU in use that an instance of one GPU goes to, -1 if none has
+// room: of those with affinity if any has, else of all, the one with the
 // least score after. Where all GPUs have the same memory that is the first
 // with room in the order of their scores now.
-func (f *Fleet) fill(r Request, n need) (best int, friend bool) {
+func (f *Fleet) fullest(r Request, n need) (best int, affine bool) {
 	best = -1
 	var least int64
 	for c := range f.classes {
@@ -89,34 +89,34 @@ func (f *Fleet) fill(r Request, n need) (best int, friend bool) {
 			continue
 		}
 		g, with := f.first(class, n)
-		if g < 0 || friend && !with {
+		if g < 0 || affine && !with {
 			continue
 		}
 		score := f.score(&f.gpus[g]) - f.weigh(n, class.mem)
-		if best < 0 || with && !friend || score < least || score == least && g < best {
-			best, friend, least = g, with, score
+		if best < 0 || with && !affine || score < least || score == least && g < best {
+			best, affine, least = g, with, score
 		}
 	}
-	return best, friend
+	return best, affine
 }
 
 // first is the first GPU of the class with room, in the order of scores, and
-// of those beside friends if one has. A GPU with room for the instance has at
+// of those with affinity if one has. A GPU with room for the instance has at
 // least the score of its needs.
-func (f *Fleet) first(c *class, n need) (g int, friend bool) {
+func (f *Fleet) first(c *class, n need) (g int, affine bool) {
 	g = -1
 	for _, u := range c.used[c.used.from(f.weigh(n, c.mem)):] {
 		s := &f.gpus[u.gpu]
 		if !n.within(s.free) {
 			continue
 		}
-		if f.rule.affinity && f.friends.has(s.functions) {
+		if f.rule.affinity && f.affinity.has(s.functions) {
 			return u.gpu, true
 		}
 		if g < 0 {
 			g = u.gpu
 		}
-		if !f.rule.affinity || !f.friends.any {
+		if !f.rule.affinity || !f.affinity.any {
 			break
 		}
 	}
@@ -125,11 +125,11 @@ func (f *Fleet) first(c *class, n need) (g int, friend bool) {
 
 // cost orders nodes, and GPUs of a node: least is best.
 type cost struct {
-	fresh    int   // GPUs not in use
-	stranger int   // GPUs without friends
-	score    int64 // left over after
-	scarce   int64 // how sought after their models are
-	idle     int32 // GPUs of the node not in use
+	fresh  int   // GPUs not in use
+	apart  int   // GPUs without affinity
+	score  int64 // left over after
+	scarce int64 // how sought after their models are
+	idle   int32 // GPUs of the node not in use
 }
 
 // option is a GPU that has room.
@@ -142,8 +142,8 @@ func (a cost) compare(b cost) int {
 	switch {
 	case a.fresh != b.fresh:
 		return cmp.Compare(a.fresh, b.fresh)
-	case a.stranger != b.stranger:
-		return cmp.Compare(a.stranger, b.stranger)
+	case a.apart != b.apart:
+		return cmp.Compare(a.apart, b.apart)
 	case a.score != b.score:
 		return cmp.Compare(a.score, b.score)
 	case a.scarce != b.scarce:
@@ -153,7 +153,7 @@ func (a cost) compare(b cost) int {
 }
 
 // spread finds a node for an instance: the one where it takes the fewest new
-// GPUs (Equation 1), then most beside friends, then with the least score, then
+// GPUs (Equation 1), then most with affinity, then with the least score, then
 // one with few idle GPUs, which keeps others whole. Of the nodes that are idle
 // and alike it looks at the first only.
 func (f *Fleet) spread(r Request, n need) Decision {
@@ -173,7 +173,7 @@ func (f *Fleet) spread(r Request, n need) Decision {
 	if len(f.best) == 0 {
 		return Decision{Reason: missing(r, n, f.widest)}
 	}
-	d := Decision{GPUs: slices.Clone(f.best), Fresh: least.fresh, Reason: f.reason(least.fresh, least.stranger, r)}
+	d := Decision{GPUs: slices.Clone(f.best), Fresh: least.fresh, Reason: f.reason(least.fresh, least.apart, r)}
 	slices.Sort(d.GPUs)
 	return d
 }
@@ -197,7 +197,7 @@ func (f *Fleet) try(node *node, r Request, n need, least *cost) {
 	if !ok || len(f.best) > 0 && fresh > least.fresh {
 		return
 	}
-	if c := f.settle(node, r, n); len(f.best) == 0 || c.compare(*least) < 0 {
+	if c := f.keepBest(node, r, n); len(f.best) == 0 || c.compare(*least) < 0 {
 		*least = c
 		f.best = f.best[:0]
 		for _, p := range f.pick {
@@ -224,8 +224,8 @@ func (f *Fleet) gather(node *node, r Request, n need) (fresh int, ok bool) {
 	return max(0, r.GPUs-active), len(f.pick) >= r.GPUs
 }
 
-// settle keeps the best of what gather found and says what they cost together.
-func (f *Fleet) settle(node *node, r Request, n need) cost {
+// keepBest keeps the best of what gather found and says what they cost together.
+func (f *Fleet) keepBest(node *node, r Request, n need) cost {
 	for i := range f.pick {
 		f.pick[i].cost = f.costOf(f.pick[i].gpu, r, n)
 	}
@@ -236,7 +236,7 @@ func (f *Fleet) settle(node *node, r Request, n need) cost {
 	total := cost{idle: node.idle}
 	for _, p := range f.pick {
 		total.fresh += p.cost.fresh
-		total.stranger += p.cost.stranger
+		total.apart += p.cost.apart
 		total.score += p.cost.score
 		total.scarce += p.cost.scarce
 	}
@@ -265,8 +265,8 @@ func (f *Fleet) costOf(g int, r Request, n need) cost {
 	if len(s.functions) == 0 {
 		c.fresh = 1
 	}
-	if !f.rule.affinity || !f.friends.has(s.functions) {
-		c.stranger = 1
+	if !f.rule.affinity || !f.affinity.has(s.functions) {
+		c.apart = 1
 	}
 	if f.emptiest(r) {
 		c.score = -int64(s.free.mem)

@@ -53,19 +53,19 @@ type placement struct {
 
 // Fleet is the GPUs there are and what runs on them, under one rule.
 type Fleet struct {
-	rule    rule
-	more    *plan.Device // like which more GPUs come as they are needed
-	gpus    []state
-	classes []class
-	nodes   []node
-	blocks  []block
-	widest  int // most GPUs of a node
-	running map[string]placement
-	friends friends
-	seen    []int // by shape of node: the last query that met an idle one
-	query   int
-	pick    []option // of the node at hand
-	best    []int    // of the best node so far
+	rule     rule
+	like     *plan.Device // what more GPUs are like that come as they are needed; nil for none
+	gpus     []state
+	classes  []class
+	nodes    []node
+	blocks   []block
+	widest   int // most GPUs of a node
+	running  map[string]placement
+	affinity affinity
+	seen     []int // by shape of node: the last query that met an idle one
+	query    int
+	pick     []option // of the node at hand
+	best     []int    // of the best node so far
 }
 
 // Grouped are the devices with those of a node together, in the order of their
@@ -87,7 +87,7 @@ func Grouped(devices []plan.Device) []plan.Device {
 // newFleet makes an empty fleet. The devices are grouped; one of 0 MiB has
 // memory without limit.
 func newFleet(devices []plan.Device, r rule) *Fleet {
-	f := &Fleet{rule: r, running: map[string]placement{}, friends: newFriends()}
+	f := &Fleet{rule: r, running: map[string]placement{}, affinity: newAffinity()}
 	for i, d := range devices {
 		f.add(d, i > 0 && d.Node == devices[i-1].Node)
 	}
@@ -160,9 +160,9 @@ func sum(nodes []node) block {
 // Place decides where the instance goes and takes what it needs there.
 func (f *Fleet) Place(r Request) Decision {
 	request, limit := f.rule.share(r)
-	p := placement{need: need{share(request), share(limit), r.Mem}, function: f.friends.id(r.Function)}
+	p := placement{need: need{share(request), share(limit), r.Mem}, function: f.affinity.id(r.Function)}
 	if f.rule.affinity {
-		f.friends.mark(p.function)
+		f.affinity.mark(p.function)
 	}
 	d := f.choose(r, p.need)
 	f.ask(r, p.need)
@@ -201,7 +201,7 @@ func (f *Fleet) take(g int, n need, function int32) {
 	s.free = need{s.free.request - n.request, s.free.limit - n.limit, s.free.mem - n.mem}
 	used.insert(f.score(s), g)
 	if f.rule.affinity {
-		f.friends.meet(function, s.functions)
+		f.affinity.come(function, s.functions)
 	}
 	s.functions = append(s.functions, function)
 	f.measure(s.node)
@@ -215,7 +215,7 @@ func (f *Fleet) giveBack(g int, n need, function int32) {
 	i := slices.Index(s.functions, function)
 	s.functions = slices.Delete(s.functions, i, i+1)
 	if f.rule.affinity {
-		f.friends.part(function, s.functions)
+		f.affinity.leave(function, s.functions)
 	}
 	if len(s.functions) == 0 {
 		f.nodes[s.node].idle++
@@ -247,7 +247,7 @@ func (f *Fleet) room(n *node) need {
 func (f *Fleet) measure(node int32) {
 	n := &f.nodes[node]
 	n.room = f.room(n)
-	if f.more == nil {
+	if f.like == nil {
 		f.blocks[node/blockSize] = sum(f.block(int(node)))
 	}
 }
@@ -271,4 +271,82 @@ func fraction(part, whole gpu.Bytes) int64 {
 	hi, lo := bits.Mul64(uint64(part), one)
 	q, _ := bits.Div64(hi, lo, uint64(whole))
 	return int64(q)
+}
+
+// class is what GPUs of a kind have in common. Those in use are kept in the
+// order of their score.
+type class struct {
+	mem   gpu.Bytes
+	model string
+	used  ranking
+	gpus  int64 // how many there are
+	asked int64 // GPUs that instances asked for by model, in billionths, so far
+}
+
+// scarce is how sought after the class is by those who name models: GPUs asked
+// for by each there is. It breaks ties only.
+func (c *class) scarce() int64 { return c.asked / max(1, c.gpus) }
+
+func (f *Fleet) classOf(mem gpu.Bytes, model string) int32 {
+	i := slices.IndexFunc(f.classes, func(c class) bool { return c.mem == mem && c.model == model })
+	if i < 0 {
+		i = len(f.classes)
+		f.classes = append(f.classes, class{mem: mem, model: model})
+	}
+	return int32(i)
+}
+
+// suits says whether GPUs of a class are of a model that will do.
+func (c *class) suits(r Request) bool {
+	return len(r.Models) == 0 || c.model == "" || slices.Contains(r.Models, c.model)
+}
+
+// ask notes which models an instance named, placed or not.
+func (f *Fleet) ask(r Request, n need) {
+	if len(r.Models) == 0 {
+		return
+	}
+	total := int64(0)
+	for i := range f.classes {
+		if f.classes[i].suits(r) {
+			total += f.classes[i].gpus
+		}
+	}
+	for i := range f.classes {
+		if c := &f.classes[i]; c.suits(r) {
+			c.asked += n.request * int64(r.GPUs) / max(1, total) * c.gpus
+		}
+	}
+}
+
+// ranked is a GPU and its score.
+type ranked struct {
+	score int64
+	gpu   int
+}
+
+func byScore(a, b ranked) int {
+	if a.score != b.score {
+		return cmp.Compare(a.score, b.score)
+	}
+	return cmp.Compare(a.gpu, b.gpu)
+}
+
+// ranking is GPUs in the order of their score, least first; ties by number.
+type ranking []ranked
+
+func (r *ranking) insert(score int64, g int) {
+	i, _ := slices.BinarySearchFunc(*r, ranked{score, g}, byScore)
+	*r = slices.Insert(*r, i, ranked{score, g})
+}
+
+func (r *ranking) remove(score int64, g int) {
+	i, _ := slices.BinarySearchFunc(*r, ranked{score, g}, byScore)
+	*r = slices.Delete(*r, i, i+1)
+}
+
+// from is where scores of at least least begin.
+func (r ranking) from(least int64) int {
+	i, _ := slices.BinarySearchFunc(r, ranked{least, -1}, byScore)
+	return i
 }

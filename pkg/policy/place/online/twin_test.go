@@ -226,7 +226,7 @@ func TestEverythingIsGivenBack(t *testing.T) {
 				t.Errorf("still in use: %v", c.used)
 			}
 		}
-		for _, beside := range f.friends.beside {
+		for _, beside := range f.affinity.neighbours {
 			if len(beside) > 0 {
 				t.Errorf("still beside: %v", beside)
 			}

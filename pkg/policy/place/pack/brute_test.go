@@ -140,10 +140,10 @@ func TestBounds(t *testing.T) {
 
 // Of very many kinds only a few functions are tried.
 func TestBoundOfManyKinds(t *testing.T) {
-	r := random{splitmix.Source(1)}
+	r := splitmix.Source(1)
 	var kinds []Kind
 	for range 150_000 {
-		kinds = append(kinds, Kind{int64(1 + r.below(1<<20)), int64(1 + r.below(1<<20)), 0, 1 + r.below(3)})
+		kinds = append(kinds, Kind{int64(1 + r.Below(1<<20)), int64(1 + r.Below(1<<20)), 0, 1 + r.Below(3)})
 	}
 	bin := Bin{W: 1 << 20, H: 1 << 20}
 	p := Pack(kinds, bin, Options{Stop: func() bool { return true }})

@@ -37,7 +37,7 @@ type search struct {
 	loads []*load
 	out   []int32 // left out
 	gap   int64   // their sizes
-	rng   random
+	rng   splitmix.Source
 	// Of a step:
 	chosen  []int
 	scratch []*load
@@ -47,7 +47,7 @@ type search struct {
 }
 
 func newSearch(kinds []Kind, bin Bin, bins []Filled, seed uint64) *search {
-	s := &search{bin: bin, rng: random{splitmix.Source(seed)}}
+	s := &search{bin: bin, rng: splitmix.Source(seed)}
 	for _, b := range bins {
 		for range b.Times {
 			l := s.empty()
@@ -139,10 +139,10 @@ func (s *search) patience() int64 {
 // choose draws from one to four bins, two and three most often.
 func (s *search) choose() {
 	many := [...]int{1, 1, 2, 2, 2, 3, 3, 3, 4, 4}
-	n := min(many[s.rng.below(len(many))], len(s.loads))
+	n := min(many[s.below(len(many))], len(s.loads))
 	s.chosen = s.chosen[:0]
 	for len(s.chosen) < n {
-		if i := s.rng.below(len(s.loads)); !slices.Contains(s.chosen, i) {
+		if i := s.below(len(s.loads)); !slices.Contains(s.chosen, i) {
 			s.chosen = append(s.chosen, i)
 		}
 	}
@@ -170,7 +170,7 @@ func (s *search) ruin() {
 // in it, else often only some rectangle.
 func (s *search) window(items int) maxrect.Rect {
 	all := maxrect.Rect{W: s.bin.W, H: s.bin.H}
-	if items <= 8 || s.rng.below(4) == 0 {
+	if items <= 8 || s.below(4) == 0 {
 		return all
 	}
 	x, y := s.within(s.bin.W), s.within(s.bin.H)
@@ -178,7 +178,11 @@ func (s *search) window(items int) maxrect.Rect {
 	return maxrect.Rect{X: x - w/2, Y: y - h/2, W: w, H: h}
 }
 
-// within draws from 0 to n - 1.
+// below draws from 0 to n - 1, for n far below 2^32, without a division: drawing
+// is much of what a step takes.
+func (s *search) below(n int) int { return int(s.rng.Uint64() >> 32 * uint64(n) >> 32) }
+
+// within draws from 0 to n - 1, for any n.
 func (s *search) within(n int64) int64 {
 	hi, _ := bits.Mul64(s.rng.Uint64(), uint64(n))
 	return int64(hi)
@@ -187,16 +191,16 @@ func (s *search) within(n int64) int64 {
 // recreate puts the pool into the chosen bins, the largest first by a key that
 // is never quite the same.
 func (s *search) recreate() {
-	o := order(s.rng.below(4))
-	noise := 1 + s.rng.below(300)
-	rule := maxrect.Rule(s.rng.below(int(maxrect.Rules)))
+	o := order(s.below(4))
+	noise := 1 + s.below(300)
+	rule := maxrect.Rule(s.below(int(maxrect.Rules)))
 	for _, i := range s.pool {
 		r := s.rects[i]
 		key := o.key(r.w, r.h, s.bin)
 		for key > math.MaxInt64>>11 {
 			key >>= 11
 		}
-		s.keys[i] = key * int64(1024+s.rng.below(noise))
+		s.keys[i] = key * int64(1024+s.below(noise))
 	}
 	slices.SortFunc(s.pool, func(a, b int32) int { return cmp.Or(cmp.Compare(s.keys[b], s.keys[a]), cmp.Compare(a, b)) })
 	s.rest = s.rest[:0]

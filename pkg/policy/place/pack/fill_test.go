@@ -42,15 +42,15 @@ func TestPoolFindsTheFirst(t *testing.T) {
 // anything is.
 func TestPoolOfManyWidths(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		r := random{splitmix.Source(rapid.Uint64().Draw(t, "seed"))}
+		r := splitmix.Source(rapid.Uint64().Draw(t, "seed"))
 		bin := Bin{W: 1000, H: 1000, Mem: 100}
 		var kinds []Kind
 		for range manyKinds + 500 {
-			kinds = append(kinds, Kind{int64(1 + r.below(1000)), int64(1 + r.below(1000)), int64(r.below(101)), 1})
+			kinds = append(kinds, Kind{int64(1 + r.Below(1000)), int64(1 + r.Below(1000)), int64(r.Below(101)), 1})
 		}
 		p := newPool(kinds, bin)
 		for p.total > 0 {
-			w, h, mem := int64(1+r.below(1000)), int64(1+r.below(1000)), int64(r.below(101))
+			w, h, mem := int64(1+r.Below(1000)), int64(1+r.Below(1000)), int64(r.Below(101))
 			any := false
 			for i, k := range kinds {
 				any = any || p.left[i] > 0 && k.W <= w && k.H <= h && k.Mem <= mem
@@ -60,7 +60,7 @@ func TestPoolOfManyWidths(t *testing.T) {
 				t.Fatalf("%d × %d, %d: kind %d, any %v", w, h, mem, kind, any)
 			}
 			for range 50 {
-				if i := r.below(len(kinds)); p.left[i] > 0 {
+				if i := r.Below(len(kinds)); p.left[i] > 0 {
 					p.take(i, 1)
 				}
 			}
