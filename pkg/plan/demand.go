@@ -8,6 +8,14 @@ import (
 	"github.com/gfaas/gfaas/pkg/csvfile"
 )
 
+// Demand is a function's wanted rate.
+type Demand struct {
+	Function string
+	RPS      float64 // requests a second
+	SLOMS    float64 // objective for the p95 latency; 0 is none
+	Line     int     // line in the file it came from
+}
+
 // ReadDemand reads a demand (CSV: function, rps, optionally slo_ms); name is
 // what messages call it.
 func ReadDemand(r io.Reader, name string) ([]Demand, error) {

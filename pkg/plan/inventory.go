@@ -8,6 +8,18 @@ import (
 	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
+// Device is one GPU of an inventory. What the file does not say is empty or 0.
+type Device struct {
+	Node       string
+	Index      int     // on its node, from 0
+	MemMiB     float64 // all of it
+	UUID       string
+	Model      string
+	SMs        int     // streaming multiprocessors
+	UsedMemMiB float64 // by others: not to be planned with
+	Line       int     // line in the file it came from
+}
+
 // ReadInventory reads an inventory (CSV: node, gpu, mem_mib, optionally uuid,
 // model, sms, used_mem_mib); gpu is the device's number on its node. Name is
 // what messages call the file.

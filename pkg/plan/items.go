@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strconv"
 	"strings"
 
@@ -50,7 +51,7 @@ func ReadItems(r io.Reader, name string) ([]Item, error) {
 func itemColumns() []csvfile.Column[Item] {
 	side := func(of func(*Item) *Decimal) func(*Item, string) error {
 		return func(i *Item, cell string) error {
-			v, err := ParseDecimal(cell)
+			v, err := parseDecimal(cell)
 			if err == nil && v.Unscaled == 0 {
 				err = fmt.Errorf("%s is out of range, expected more than 0", csvfile.Quote(cell))
 			}
@@ -119,9 +120,9 @@ func copiesUnique(items []Item, name string) error {
 func ParseBin(text string) (quota, sm Decimal, err error) {
 	left, right, ok := strings.Cut(text, "x")
 	if ok {
-		quota, err = ParseDecimal(strings.TrimSpace(left))
+		quota, err = parseDecimal(strings.TrimSpace(left))
 		if err == nil {
-			sm, err = ParseDecimal(strings.TrimSpace(right))
+			sm, err = parseDecimal(strings.TrimSpace(right))
 		}
 	}
 	if !ok || err == nil && (quota.Unscaled == 0 || sm.Unscaled == 0) {
@@ -129,3 +130,87 @@ func ParseBin(text string) (quota, sm Decimal, err error) {
 	}
 	return quota, sm, err
 }
+
+// Decimal is a decimal number that is not negative, exactly as written:
+// Unscaled / 10^Digits, without zeros at its end.
+type Decimal struct {
+	Unscaled int64
+	Digits   int // after the point, at most maxDigits
+}
+
+// maxDigits is how many digits a Decimal may have.
+const maxDigits = 18
+
+// parseDecimal reads a number like 12, 0.4 or 1e-3.
+func parseDecimal(text string) (Decimal, error) {
+	mantissa, exponent, hasExponent := strings.Cut(strings.ReplaceAll(text, "E", "e"), "e")
+	shift := 0
+	if hasExponent {
+		var err error
+		if shift, err = strconv.Atoi(exponent); err != nil || shift < -40 || shift > 40 {
+			return Decimal{}, notDecimal(text)
+		}
+	}
+	whole, fraction, _ := strings.Cut(strings.TrimPrefix(mantissa, "+"), ".")
+	digits := whole + fraction
+	if digits == "" || strings.Trim(digits, "0123456789") != "" {
+		if strings.HasPrefix(mantissa, "-") {
+			if _, err := parseDecimal(text[1:]); err == nil {
+				return Decimal{}, fmt.Errorf("%s is negative, expected 0 or more", csvfile.Quote(text))
+			}
+		}
+		return Decimal{}, notDecimal(text)
+	}
+	after := len(fraction) - shift
+	for strings.HasSuffix(digits, "0") && after > 0 {
+		digits, after = digits[:len(digits)-1], after-1
+	}
+	digits = strings.TrimLeft(digits, "0")
+	if digits == "" {
+		return Decimal{}, nil
+	}
+	if after < 0 {
+		digits, after = digits+strings.Repeat("0", -after), 0
+	}
+	if len(digits) > maxDigits || after > maxDigits {
+		return Decimal{}, fmt.Errorf("%s has too many digits, expected a number of at most %d", csvfile.Quote(text), maxDigits)
+	}
+	v, err := strconv.ParseInt(digits, 10, 64)
+	return Decimal{Unscaled: v, Digits: after}, err
+}
+
+func notDecimal(text string) error {
+	return fmt.Errorf("%s is not a number, expected one like 12.5", csvfile.Quote(text))
+}
+
+// Scaled is the number times 10^digits, which must be at least its own Digits;
+// the largest 64 bits hold when it is larger.
+func (d Decimal) Scaled(digits int) int64 {
+	v := d.Unscaled
+	for range digits - d.Digits {
+		if v > math.MaxInt64/10 {
+			return math.MaxInt64
+		}
+		v *= 10
+	}
+	return v
+}
+
+// AppendDecimal appends v / 10^digits, without zeros at its end.
+func AppendDecimal(b []byte, v int64, digits int) []byte {
+	for digits > 0 && v%10 == 0 {
+		v, digits = v/10, digits-1
+	}
+	text := strconv.FormatInt(v, 10)
+	if digits == 0 {
+		return append(b, text...)
+	}
+	if short := digits + 1 - len(text); short > 0 {
+		text = strings.Repeat("0", short) + text
+	}
+	point := len(text) - digits
+	b = append(append(b, text[:point]...), '.')
+	return append(b, text[point:]...)
+}
+
+func (d Decimal) String() string { return string(AppendDecimal(nil, d.Unscaled, d.Digits)) }

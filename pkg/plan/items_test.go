@@ -55,9 +55,9 @@ func TestReadItemsRejects(t *testing.T) {
 
 func TestDecimalsPrintAsTheyRead(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		v, digits := rapid.Int64Range(0, 999_999_999_999_999_999).Draw(t, "v"), rapid.IntRange(0, MaxDigits).Draw(t, "digits")
+		v, digits := rapid.Int64Range(0, 999_999_999_999_999_999).Draw(t, "v"), rapid.IntRange(0, maxDigits).Draw(t, "digits")
 		text := string(AppendDecimal([]byte("x"), v, digits))[1:]
-		d, err := ParseDecimal(text)
+		d, err := parseDecimal(text)
 		if err != nil || d.Scaled(digits) != v || d.String() != text {
 			t.Fatalf("%d / 10^%d: %s reads %+v, prints %s, %v", v, digits, text, d, d, err)
 		}
@@ -80,7 +80,7 @@ func FuzzReadItems(f *testing.F) {
 		}
 		for _, i := range items {
 			for _, d := range []Decimal{i.Quota, i.SMPct} {
-				again, err := ParseDecimal(d.String())
+				again, err := parseDecimal(d.String())
 				if err != nil || again != d || d.Unscaled <= 0 {
 					t.Fatalf("%+v prints %s, which reads %+v, %v", d, d, again, err)
 				}

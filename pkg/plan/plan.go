@@ -2,6 +2,17 @@
 // comes to: demand, inventory, plan, and rectangles to be packed (docs/files.md).
 package plan
 
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/jsonfile"
+)
+
 // Plan says what runs where.
 type Plan struct {
 	Version     int        `json:"version"`
@@ -68,22 +79,208 @@ type Unplaced struct {
 	Reason   string  `json:"reason"`
 }
 
-// Demand is a function's wanted rate.
-type Demand struct {
-	Function string
-	RPS      float64 // requests a second
-	SLOMS    float64 // objective for the p95 latency; 0 is none
-	Line     int     // line in the file it came from
+// Version is the version of the plan format.
+const Version = 1
+
+// Models of what a GPU can host side by side (docs/files.md).
+const (
+	ModelRect   = "rect"   // each instance has a fixed rectangle of window × SMs
+	ModelTokens = "tokens" // a timetable says which instances may run together
+)
+
+// Read reads a plan; name is what messages call it. It accepts what has the
+// form of a plan: keys that are unknown, repeated or missing, and values
+// without a meaning, are errors of the form FILE:LINE: KEY: what is wrong,
+// what was expected. Whether the plan holds together is for a verification.
+func Read(r io.Reader, name string) (Plan, error) {
+	var p Plan
+	file, err := jsonfile.Read(r, name, &p)
+	if file != nil && file.Version() > Version { // which is why it has other keys
+		p.Version = int(min(file.Version(), 1<<53))
+		_, what := p.fault()
+		return Plan{}, file.Fault(&p, "version", what)
+	}
+	if err != nil {
+		return Plan{}, err
+	}
+	if path, what := p.fault(); what != "" {
+		return Plan{}, file.Fault(&p, path, what)
+	}
+	return p, nil
 }
 
-// Device is one GPU of an inventory. What the file does not say is empty or 0.
-type Device struct {
-	Node       string
-	Index      int     // on its node, from 0
-	MemMiB     float64 // all of it
-	UUID       string
-	Model      string
-	SMs        int     // streaming multiprocessors
-	UsedMemMiB float64 // by others: not to be planned with
-	Line       int     // line in the file it came from
+// fault is the first value without a meaning: its path and what is wrong.
+func (p Plan) fault() (path, what string) {
+	switch {
+	case p.Version != Version:
+		return "version", fmt.Sprintf("%d, expected %d", p.Version, Version)
+	case p.Model != ModelRect && p.Model != ModelTokens:
+		return "model", fmt.Sprintf("%s, expected %s or %s", csvfile.Quote(p.Model), ModelRect, ModelTokens)
+	}
+	for i, g := range p.GPUs {
+		if key, what := g.fault(p.Model); what != "" {
+			return fmt.Sprintf("gpus[%d].%s", i, key), what
+		}
+	}
+	for i, d := range p.Demand {
+		if d.Function == "" {
+			return fmt.Sprintf("demand[%d].function", i), "empty, expected a name"
+		}
+	}
+	for i, u := range p.Unplaced {
+		if u.Function == "" {
+			return fmt.Sprintf("unplaced[%d].function", i), "empty, expected a name"
+		}
+	}
+	return "", ""
+}
+
+func (g GPU) fault(model string) (key, what string) {
+	switch {
+	case g.Node == "":
+		return "node", "empty, expected a name"
+	case g.Index < 0:
+		return "index", fmt.Sprintf("%d, expected 0 or more", g.Index)
+	case g.MemMiB < 0:
+		return "mem_mib", "negative, expected 0 or more"
+	}
+	for i, in := range g.Instances {
+		at := func(key string) string { return fmt.Sprintf("instances[%d].%s", i, key) }
+		switch {
+		case in.ID == "":
+			return at("id"), "empty, expected a name"
+		case in.Function == "":
+			return at("function"), "empty, expected a name"
+		case in.Batch < 1:
+			return at("batch"), fmt.Sprintf("%d, expected 1 or more", in.Batch)
+		case model == ModelRect && in.X == nil:
+			return at("x"), "the key is missing, expected a fraction with the model rect"
+		case model == ModelRect && in.Y == nil:
+			return at("y"), "the key is missing, expected a percentage with the model rect"
+		}
+	}
+	return "", ""
+}
+
+// WriteJSON writes the plan as Read reads it: the same plan gives the same
+// bytes, one line an instance so that plans can be compared line by line.
+func (p Plan) WriteJSON(w io.Writer) error {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "{\"version\":%d,\"algorithm\":%s,\"model\":%s,\n", p.Version, text(p.Algorithm), text(p.Model))
+	fmt.Fprintf(&b, " \"gpus_used\":%d,\"bound\":%d,\"bound_method\":%s,\n", p.GPUsUsed, p.Bound, text(p.BoundMethod))
+	b.WriteString(" \"gpus\":[")
+	for i, g := range p.GPUs {
+		separate(&b, i, "\n  ")
+		if err := g.write(&b); err != nil {
+			return err
+		}
+	}
+	b.WriteString("],\n \"demand\":[")
+	if err := lines(&b, p.Demand, "\n  "); err != nil {
+		return err
+	}
+	b.WriteString("],\n \"unplaced\":[")
+	if err := lines(&b, p.Unplaced, "\n  "); err != nil {
+		return err
+	}
+	b.WriteString("]}\n")
+	_, err := w.Write(b.Bytes())
+	return err
+}
+
+func (g GPU) write(b *bytes.Buffer) error {
+	mem, err := compact(g.MemMiB)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(b, `{"node":%s,"index":%d,"mem_mib":%s,"instances":[`, text(g.Node), g.Index, mem)
+	if err := lines(b, g.Instances, "\n    "); err != nil {
+		return err
+	}
+	b.WriteString("]")
+	if len(g.Models) > 0 {
+		b.WriteString(",\n   \"models\":[")
+		if err := lines(b, g.Models, "\n    "); err != nil {
+			return err
+		}
+		b.WriteString("]")
+	}
+	if len(g.Schedule) > 0 {
+		b.WriteString(",\n   \"schedule\":[")
+		if err := lines(b, g.Schedule, "\n    "); err != nil {
+			return err
+		}
+		b.WriteString("]")
+	}
+	b.WriteString("}")
+	return nil
+}
+
+// lines writes the items of a list, each after a line break and indent.
+func lines[T any](b *bytes.Buffer, items []T, indent string) error {
+	for i, item := range items {
+		separate(b, i, indent)
+		line, err := compact(item)
+		if err != nil {
+			return err
+		}
+		b.Write(line)
+	}
+	return nil
+}
+
+func separate(b *bytes.Buffer, i int, indent string) {
+	if i > 0 {
+		b.WriteByte(',')
+	}
+	b.WriteString(indent)
+}
+
+// compact is the value as JSON on one line, with < and & as they are.
+func compact(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return nil, fmt.Errorf("write plan: %w", err)
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+}
+
+// text is a string as JSON; strings always encode.
+func text(s string) []byte {
+	b, _ := compact(s)
+	return b
+}
+
+// meets is how far apart, in windows, turns may be that are one.
+const meets = 1e-9
+
+// Turns are the parts of the window that the plan gives each instance on the
+// GPU, by id, in order: under the model "rect" what its rectangle covers, under
+// "tokens" the entries of the schedule that name it, as one where they meet.
+// They mean something only on a GPU without a fault of verify's.
+func (g GPU) Turns() map[string][]gpu.Turn {
+	turns := map[string][]gpu.Turn{}
+	give := func(id string, from, to float64) {
+		from, to = max(from, 0), min(to, 1)
+		if before := turns[id]; len(before) > 0 && from-before[len(before)-1].To < meets {
+			before[len(before)-1].To = to
+		} else if from < to {
+			turns[id] = append(before, gpu.Turn{From: from, To: to})
+		}
+	}
+	for _, in := range g.Instances {
+		if in.X != nil {
+			give(in.ID, *in.X, *in.X+in.QuotaRequest)
+		}
+	}
+	at := 0.0
+	for _, entry := range g.Schedule {
+		for _, id := range entry.Instances {
+			give(id, at, at+entry.Duration)
+		}
+		at += entry.Duration
+	}
+	return turns
 }
