@@ -82,7 +82,7 @@ func TestFastFindsTheLimitOfMemory(t *testing.T) {
 	for _, times := range []float64{2, 5, 30} {
 		var s score
 		s.add(t, "fast", rows, times)
-		if s.trials[0] > float64(usual.trials) || s.regret[0] > 0.05 || math.IsNaN(s.regret[0]) {
+		if s.trials[0] > float64(assumed.trials) || s.regret[0] > 0.05 || math.IsNaN(s.regret[0]) {
 			t.Errorf("%v times the least latency: regret %.3f after %v trials", times, s.regret[0], s.trials[0])
 		}
 	}

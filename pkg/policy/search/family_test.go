@@ -122,7 +122,7 @@ func TestFastOnMadeUpFunctions(t *testing.T) {
 				s.add(t, "fast", rows, 1.5)
 				s.add(t, "fast", rows, 3)
 			}
-			if mean, most := mean(s.trials), slices.Max(s.trials); mean > 9 || most > float64(usual.trials) {
+			if mean, most := mean(s.trials), slices.Max(s.trials); mean > 9 || most > float64(assumed.trials) {
 				t.Errorf("%.1f trials on average, %v at most", mean, most)
 			}
 			if m, mean := quantile(s.regret, 0.5), mean(s.regret); m > 0.03 || mean > 0.06 {

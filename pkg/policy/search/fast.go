@@ -4,16 +4,20 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// fast is ours. It keeps a thousand ideas of how execution time depends on SM
-// share and batch (curve), each with a smooth deviation of the function's own,
-// and weighs them by how well they fit what was measured. It measures where it
-// expects to gain most over the best configuration that was measured to meet
-// the objective, and ends when what is left to gain is below the error.
+// fast is ours: Bayesian optimization by constrained expected improvement (Jones,
+// Schonlau and Welch 1998, Efficient global optimization of expensive black-box
+// functions; Gardner et al. 2014, Bayesian optimization with inequality
+// constraints). It keeps a thousand hypotheses of how execution time depends on
+// SM share and batch (curve), each with a smooth deviation of the function's own
+// (a Gaussian process), and weighs them by how well they fit what was measured.
+// It measures where it expects to gain most over the best configuration that was
+// measured to meet the objective, the incumbent, and ends when what is left to
+// gain is below the error.
 //
 // Throughput is taken as proportional to the quota, so the efficacy of a
 // configuration does not depend on it, while latency does: each SM share and
@@ -27,7 +31,7 @@ type fast struct {
 	index  map[point]int
 	time   [][]float64 // log time by curve and point
 	least  []float64   // of time, by curve
-	wide   int         // the point with most SMs and the smallest batch
+	whole  int         // the point with most SMs and the smallest batch
 }
 
 func newFast(b *book) planner {
@@ -39,8 +43,8 @@ func newFast(b *book) planner {
 		}
 		f.index[p] = len(f.points)
 		f.points = append(f.points, p)
-		if w := f.points[f.wide]; p.sm > w.sm || p.sm == w.sm && p.batch < w.batch {
-			f.wide = len(f.points) - 1
+		if w := f.points[f.whole]; p.sm > w.sm || p.sm == w.sm && p.batch < w.batch {
+			f.whole = len(f.points) - 1
 		}
 	}
 	for _, c := range f.curves {
@@ -108,11 +112,12 @@ func (f *fast) best() (row profile.Row, ok bool) {
 	return row, ok
 }
 
-// bestBy is the best row of those that meet the objective in one sense, at the largest quota of its SM share and batch where
-// efficacy is nearly as good: noise does not make a function idle.
+// bestBy is the best row of those that meet the objective in one sense, at the
+// largest quota of its SM share and batch where efficacy is nearly as good:
+// noise does not make a function idle.
 func (f *fast) bestBy(meets func(profile.Row) bool) (profile.Row, bool) {
 	best, ok := f.book.bestBy(meets)
-	least := (1 - usual.idle) * best.Efficacy()
+	least := (1 - assumed.idle) * best.Efficacy()
 	for _, r := range f.book.rows {
 		if ok && pointOf(r.Config) == pointOf(best.Config) && r.Quota > best.Quota && meets(r) && r.Efficacy() > least {
 			best = r
@@ -160,11 +165,11 @@ func (f *fast) look() outlook {
 	}
 	b := f.believe(configs)
 	best, met := f.bestBy(f.book.goal.surely)
-	bar := 0.0
+	incumbent := 0.0
 	if met {
-		bar = math.Log(best.Efficacy())
+		incumbent = math.Log(best.Efficacy())
 	}
-	gains, left := b.gains(bar, met)
+	gains, left := b.gains(incumbent, met)
 	top := 0
 	for i := range gains {
 		if gains[i] > gains[top] {
@@ -175,11 +180,11 @@ func (f *fast) look() outlook {
 	chance, rps := b.outcome(top)
 	switch {
 	case met:
-		o.over = f.enough(o.left) || len(f.book.rows) >= usual.trials
+		o.over = f.enough(o.left) || len(f.book.rows) >= assumed.trials
 		o.why = fmt.Sprintf("%s%% may be gained over %s a second per GPU, here %s%%", percent(o.left), num(best.Efficacy()), percent(math.Expm1(gains[top])))
 	default:
 		_, measured := f.best()
-		o.over = measured && len(f.book.rows) >= usual.trials || len(f.book.rows) >= usual.hopeTrials && b.hope() < usual.hope
+		o.over = measured && len(f.book.rows) >= assumed.trials || len(f.book.rows) >= assumed.hopeTrials && b.chance() < assumed.hope
 		o.why = "nothing is known to meet the objective, here most is expected"
 	}
 	o.why += fmt.Sprintf(": about %s rps", num(rps*o.candidate.config.Quota))
@@ -191,40 +196,41 @@ func (f *fast) look() outlook {
 
 // enough tells whether so little is left to gain that no trial is worth it.
 func (f *fast) enough(left float64) bool {
-	stop := usual.stop * f.book.goal.allowed()
-	if len(f.book.rows) > usual.settled {
+	stop := assumed.stop * f.book.goal.allowed()
+	if len(f.book.rows) > assumed.settled {
 		stop /= 2
 	}
 	return left < stop
 }
 
-// gains is how much log efficacy each candidate is expected to add to the bar,
-// and how much the best of them under each idea. Without a bar it is what the
-// idea expects of the whole GPU.
-func (b *belief) gains(bar float64, met bool) (each []float64, best float64) {
+// gains is how much log efficacy each candidate is expected to add to the
+// incumbent's (its expected improvement), and how much the best of them under
+// each hypothesis. Without an incumbent it is compared with what the hypothesis
+// expects of the whole GPU.
+func (b *belief) gains(incumbent float64, met bool) (each []float64, best float64) {
 	each = make([]float64, len(b.candidates))
-	for _, idea := range b.ideas {
+	for _, h := range b.hypotheses {
 		if !met {
-			bar = idea.whole
+			incumbent = h.whole
 		}
 		most := 0.0
 		for i, c := range b.candidates {
-			g := b.gain(c, idea, i, bar)
-			each[i] += idea.weight * g
+			g := b.gain(c, h, i, incumbent)
+			each[i] += h.weight * g
 			most = max(most, g)
 		}
-		best += idea.weight * most
+		best += h.weight * most
 	}
 	return each, best
 }
 
-// gain is how much log efficacy a candidate is expected to add to the bar,
-// counting nothing where it misses the objective. The tail is integrated over
-// by three points.
-func (b *belief) gain(c candidate, how idea, i int, bar float64) float64 {
-	from := logEfficacy(c.point, bar)
+// gain is how much log efficacy a candidate is expected to add to the
+// incumbent's, counting nothing where it misses the objective. The tail is
+// integrated over by three points.
+func (b *belief) gain(c candidate, h hypothesis, i int, incumbent float64) float64 {
+	from := logEfficacy(c.point, incumbent)
 	at := func(x float64) float64 {
-		return below(from, min(from, b.slo-c.tail.mean-x*c.tail.sd), how.mean[i], c.sd*how.spread)
+		return expectedBelow(from, min(from, b.slo-c.tail.mean-x*c.tail.sd), h.mean[i], c.sd*h.spread)
 	}
 	return c.runs * (at(0)*2/3 + (at(math.Sqrt(3))+at(-math.Sqrt(3)))/6)
 }
@@ -233,26 +239,26 @@ func (b *belief) gain(c candidate, how idea, i int, bar float64) float64 {
 // throughput at full quota.
 func (b *belief) outcome(i int) (chance, rps float64) {
 	c, log := b.candidates[i], 0.0
-	for _, idea := range b.ideas {
-		chance += idea.weight * b.meets(c, idea, i)
-		log += idea.weight * idea.mean[i]
+	for _, h := range b.hypotheses {
+		chance += h.weight * b.meets(c, h, i)
+		log += h.weight * h.mean[i]
 	}
 	return chance, 1000 * c.point.batch / math.Exp(log)
 }
 
-func (b *belief) meets(c candidate, how idea, i int) float64 {
-	return cdf((b.slo - how.mean[i] - c.tail.mean) / math.Hypot(c.sd*how.spread, c.tail.sd))
+func (b *belief) meets(c candidate, h hypothesis, i int) float64 {
+	return cdf((b.slo - h.mean[i] - c.tail.mean) / math.Hypot(c.sd*h.spread, c.tail.sd))
 }
 
-// hope is the chance that any candidate meets the objective, were each idea's
-// best one the only one.
-func (b *belief) hope() (sum float64) {
-	for _, idea := range b.ideas {
+// chance is the chance that any candidate meets the objective, were the best one
+// of each hypothesis the only one.
+func (b *belief) chance() (sum float64) {
+	for _, h := range b.hypotheses {
 		most := 0.0
 		for i, c := range b.candidates {
-			most = max(most, b.meets(c, idea, i))
+			most = max(most, b.meets(c, h, i))
 		}
-		sum += idea.weight * most
+		sum += h.weight * most
 	}
 	return sum
 }
@@ -278,4 +284,4 @@ func (f *fast) choice() Choice {
 }
 
 // percent prints a fraction as a percentage with two digits.
-func percent(v float64) string { return strconv.FormatFloat(100*v, 'g', 2, 64) }
+func percent(v float64) string { return number.Significant(100*v, 2) }

@@ -187,7 +187,7 @@ func TestChoiceProperty(t *testing.T) {
 		}
 		best, tolerance := 0.0, rounding*1.01
 		if name == "fast" {
-			tolerance = usual.idle + rounding
+			tolerance = assumed.idle + rounding
 		}
 		for _, one := range trials {
 			if one.ok && goal.Meets(one.row) {

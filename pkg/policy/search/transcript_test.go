@@ -33,17 +33,17 @@ func searches(t *testing.T, input string) string {
 		case f[0] == "search":
 			names = f[1:]
 		case f[0] == "slo":
-			goal.SLOMS = number(t, f[1])
+			goal.SLOMS = parsed(t, f[1])
 		case f[0] == "error":
-			goal.Error = number(t, f[1])
+			goal.Error = parsed(t, f[1])
 		case f[0] == "check-quota":
 			goal.CheckQuota = true
 		default:
-			c := profile.Config{SMPct: number(t, f[0]), Quota: number(t, f[1]), Batch: int(number(t, f[2]))}
+			c := profile.Config{SMPct: parsed(t, f[0]), Quota: parsed(t, f[1]), Batch: int(parsed(t, f[2]))}
 			space.Only = append(space.Only, c)
 			space.SMPct, space.Quota, space.Batch = append(space.SMPct, c.SMPct), append(space.Quota, c.Quota), append(space.Batch, c.Batch)
 			if f[3] != "fails" {
-				table[c] = profile.Row{Config: c, ThroughputRPS: number(t, f[3]), P95MS: number(t, f[4])}
+				table[c] = profile.Row{Config: c, ThroughputRPS: parsed(t, f[3]), P95MS: parsed(t, f[4])}
 			}
 		}
 	}
@@ -67,7 +67,7 @@ func searches(t *testing.T, input string) string {
 	return out.String()
 }
 
-func number(t *testing.T, text string) float64 {
+func parsed(t *testing.T, text string) float64 {
 	v, err := strconv.ParseFloat(text, 64)
 	if err != nil {
 		t.Fatal(err)
