@@ -69,12 +69,12 @@ func (pg *page) bin(b Bin, name string, x, y float64) {
 	w.text(x, y+16, smallSize, "start", ink, `font-weight="600"`, clip(name, pg.side-40, smallSize))
 	w.text(x+pg.side, y+16, smallSize, "end", grey, "", number.Percent(used, 0))
 	y += 26
-	w.rect(x, y, pg.side, pg.side, "url(#free)", fmt.Sprintf(`stroke="%s"`, line))
+	w.rect(x, y, pg.side, pg.side, "url(#free)", outline)
 	for _, box := range b.Boxes {
 		left, top, width, height := x+box.X*pg.side, y+(1-box.Y-box.H)*pg.side, box.W*pg.side, box.H*pg.side
-		fmt.Fprintf(&w.b, "<g><title>%s</title>\n", escape.Replace(fmt.Sprint(box.Label)))
-		w.tile(left, top, width, height, box.Kind, fmt.Sprintf(`stroke="%s" stroke-width="1.2"`, paper))
+		w.group(fmt.Sprint(box.Label))
+		w.tile(left, top, width, height, box.Kind, edge)
 		pg.label(left, top, width, height, box.Kind, [][]string{box.Label, box.Label[:1]})
-		w.b.WriteString("</g>\n")
+		w.endGroup()
 	}
 }

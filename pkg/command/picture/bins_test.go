@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/gfaas/gfaas/pkg/command/svg"
 )
 
 func TestBins(t *testing.T) {
@@ -14,9 +16,9 @@ func TestBins(t *testing.T) {
 			{0.5, 0.75, 0.5, 0.25, 1, []string{fmt.Sprint("flat-", i), "0.5×25"}},
 		}})
 	}
-	svg := b.SVG()
-	checkXML(t, svg)
-	text := string(svg)
+	drawn := b.SVG()
+	checkXML(t, drawn)
+	text := string(drawn)
 	for _, want := range []string{"14 bins", "bin 1<", "5 bins like this", "bin 7<", "<title>[flat-4 0.5×25]</title>", "62%", "Not placed: wide"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q", want)
@@ -24,8 +26,9 @@ func TestBins(t *testing.T) {
 	}
 	// The flat box of the first bin lies in the upper right quarter of its square.
 	side := (pageWidth-2*margin+gap)/3 - axisLeft - gap
-	box := fmt.Sprintf(`<rect x="%s" y="%s" width="%s" height="%s" fill="%s"`,
-		px(margin+side/2), px(margin+titleSize+textSize+10+textSize*lineHeight+26), px(side/2), px(side/4), palette[1])
+	var want svg.Drawing
+	want.Open("rect", "x", margin+side/2, "y", margin+titleSize+textSize+10+textSize*lineHeight+26, "width", side/2, "height", side/4, "fill", palette[1])
+	box := strings.TrimSuffix(want.String(), ">")
 	if !strings.Contains(text, box) {
 		t.Errorf("no %s", box)
 	}

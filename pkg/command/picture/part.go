@@ -4,9 +4,9 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/command/svg"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/plan"
 )
@@ -27,7 +27,7 @@ func GPU(p plan.Plan, g plan.GPU, side float64) string {
 		pg.memory(g, 1, side+6)
 		height += 14
 	}
-	return figure(side+2, height, fmt.Sprintf("%s on a GPU, %s of it in use", cli.Count(len(g.Instances), "instance"), number.Percent(area(g), 0)), pg.out.b.String())
+	return figure(side+2, height, fmt.Sprintf("%s on a GPU, %s of it in use", cli.Count(len(g.Instances), "instance"), number.Percent(area(g), 0)), pg.out.String())
 }
 
 // Swatch is the mark that GPU gives the function that is the i-th of the
@@ -35,12 +35,14 @@ func GPU(p plan.Plan, g plan.GPU, side float64) string {
 func Swatch(i int) string {
 	var w writer
 	w.swatch(0, 0, i)
-	return figure(swatch, swatch, fmt.Sprintf("colour %d", i+1), w.b.String())
+	return figure(swatch, swatch, fmt.Sprintf("colour %d", i+1), w.String())
 }
 
 func figure(width, height float64, label, content string) string {
-	return fmt.Sprintf("<svg class=\"gpu\" role=\"img\" aria-label=\"%s\" viewBox=\"0 0 %s %s\" width=\"%s\" height=\"%s\">\n%s</svg>\n",
-		escape.Replace(label), px(width), px(height), px(width), px(height), strings.TrimSuffix(content, "\n")+"\n")
+	var d svg.Drawing
+	d.Open("svg", "class", "gpu", "role", "img", "aria-label", label, "viewBox", d.Path("0 0 ", width, " ", height), "width", width, "height", height)
+	d.WriteString("\n" + content + "</svg>\n")
+	return d.String()
 }
 
 // Look is a GPU and how many of the plan look like it.

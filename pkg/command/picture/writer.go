@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/gfaas/gfaas/pkg/number"
+	"github.com/gfaas/gfaas/pkg/command/svg"
 )
 
 // Colours of everything that is no instance.
@@ -14,6 +14,12 @@ const (
 	line  = "#98a2b3"
 	paper = "#ffffff"
 	alarm = "#b42318"
+)
+
+// Edges of what has room, and of what is in it.
+const (
+	outline = svg.Raw(`stroke="` + line + `"`)
+	edge    = svg.Raw(`stroke="` + paper + `" stroke-width="1.2"`)
 )
 
 // palette is that of Okabe and Ito, which people with any kind of colour
@@ -34,26 +40,31 @@ const definitions = `<defs>
 
 // writer gathers elements; y is how far down the page they go.
 type writer struct {
-	b strings.Builder
+	svg.Drawing
 	y float64
 }
 
-var escape = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&quot;")
-
-func px(v float64) string { return number.Trimmed(v, 2) }
-
-func (w *writer) text(x, y, size float64, anchor, colour, more, text string) {
-	fmt.Fprintf(&w.b, "<text x=\"%s\" y=\"%s\" font-size=\"%s\" text-anchor=\"%s\" fill=\"%s\" %s>%s</text>\n",
-		px(x), px(y), px(size), anchor, colour, more, escape.Replace(text))
+func (w *writer) text(x, y, size float64, anchor, colour string, more svg.Raw, text string) {
+	w.AddText("text", text, "x", x, "y", y, "font-size", size, "text-anchor", anchor, "fill", colour, more)
+	w.WriteByte('\n')
 }
 
-func (w *writer) rect(x, y, width, height float64, fill, more string) {
-	fmt.Fprintf(&w.b, "<rect x=\"%s\" y=\"%s\" width=\"%s\" height=\"%s\" fill=\"%s\" %s/>\n",
-		px(x), px(y), px(width), px(height), fill, more)
+func (w *writer) rect(x, y, width, height float64, fill string, more svg.Raw) {
+	w.Add("rect", "x", x, "y", y, "width", width, "height", height, "fill", fill, more)
+	w.WriteByte('\n')
 }
+
+// group begins a group of which the pointer shows a title.
+func (w *writer) group(title string) {
+	w.Open("g")
+	w.AddText("title", title)
+	w.WriteByte('\n')
+}
+
+func (w *writer) endGroup() { w.WriteString("</g>\n") }
 
 // tile is a rectangle in a function's colour and pattern.
-func (w *writer) tile(x, y, width, height float64, function int, more string) {
+func (w *writer) tile(x, y, width, height float64, function int, more svg.Raw) {
 	w.rect(x, y, width, height, palette[function%len(palette)], more)
 	if p := patterns[function/len(palette)%len(patterns)]; p != "" {
 		w.rect(x, y, width, height, "url(#"+p+")", "")
@@ -61,10 +72,15 @@ func (w *writer) tile(x, y, width, height float64, function int, more string) {
 }
 
 func (w *writer) document(width, height float64, description string) []byte {
-	head := fmt.Sprintf("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%s\" height=\"%s\" viewBox=\"0 0 %s %s\" font-family=\"Inter, 'Segoe UI', 'Helvetica Neue', 'DejaVu Sans', sans-serif\">\n<desc>%s</desc>\n",
-		px(width), px(height), px(width), px(height), escape.Replace(description))
-	back := fmt.Sprintf("<rect width=\"%s\" height=\"%s\" fill=\"%s\"/>\n", px(width), px(height), paper)
-	return []byte(head + definitions + back + w.b.String() + "</svg>\n")
+	var d svg.Drawing
+	d.Open("svg", "xmlns", "http://www.w3.org/2000/svg", "width", width, "height", height, "viewBox", d.Path("0 0 ", width, " ", height),
+		svg.Raw(`font-family="Inter, 'Segoe UI', 'Helvetica Neue', 'DejaVu Sans', sans-serif"`))
+	d.WriteByte('\n')
+	d.AddText("desc", description)
+	d.WriteString("\n" + definitions)
+	d.Add("rect", "width", width, "height", height, "fill", paper)
+	d.WriteString("\n" + w.String() + "</svg>\n")
+	return []byte(d.String())
 }
 
 // paragraph writes a text over as many lines as it takes, and moves on.
@@ -77,3 +93,27 @@ func (w *writer) paragraph(text string, width, size float64, colour string) {
 
 // textWidth is about how wide a text is, bold text too; fonts differ.
 func textWidth(text string, size float64) float64 { return 0.66 * size * float64(len([]rune(text))) }
+
+// swatch is the side of a function's mark.
+const swatch = 20.0
+
+// swatch draws the mark of a function: its colour and number.
+func (w *writer) swatch(x, y float64, function int) {
+	w.tile(x, y, swatch, swatch, function, `rx="3"`)
+	w.text(x+swatch/2, y+14.5, smallSize, "middle", on(function),
+		svg.Raw(fmt.Sprintf(`font-weight="600" stroke="%s" stroke-width="3" paint-order="stroke"`, palette[function%len(palette)])), fmt.Sprint(function+1))
+}
+
+// wrap breaks a text at blanks.
+func wrap(text string, width, size float64) []string {
+	var rows []string
+	row := ""
+	for _, word := range strings.Fields(text) {
+		if row != "" && textWidth(row+" "+word, size) > width {
+			rows = append(rows, row)
+			row = ""
+		}
+		row = strings.TrimPrefix(row+" "+word, " ")
+	}
+	return append(rows, row)
+}

@@ -2,11 +2,10 @@ package report
 
 import (
 	"cmp"
-	"fmt"
 	"math"
 	"slices"
-	"strings"
 
+	"github.com/gfaas/gfaas/pkg/command/svg"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
@@ -49,39 +48,37 @@ func (s Section) curve(m metric, label string, over func(profile.Row) float64, k
 	}
 	room := max(0.05*(p.high-p.low), 0.05)
 	p.low, p.high = p.low-room, p.high+room
-	var b strings.Builder
-	open(&b, plotLeft+plotWide+plotRight, plotTop+plotHigh+plotBottom, p.title+" over "+label)
-	p.axes(&b, axis(rows, over))
+	b := drawing(plotLeft+plotWide+plotRight, plotTop+plotHigh+plotBottom, p.title+" over "+label)
+	p.axes(b, axis(rows, over))
 	if objective {
 		y := p.y(s.Goal.SLOMS)
-		fmt.Fprintf(&b, `<path class="slo" d="M%s %sH%s"/>`, px(plotLeft), px(y), px(plotLeft+plotWide))
-		text(&b, plotLeft+plotWide, y-4, "end", "slo", "objective")
+		b.Add("path", "class", "slo", "d", b.Path("M", plotLeft, " ", y, "H", plotLeft+plotWide))
+		caption(b, plotLeft+plotWide, y-4, "end", "slo", "objective")
 	}
 	for i, batch := range s.batches() {
-		p.line(&b, i, slices.DeleteFunc(slices.Clone(rows), func(r profile.Row) bool { return float64(r.Batch) != batch }), m, over)
+		p.line(b, i, slices.DeleteFunc(slices.Clone(rows), func(r profile.Row) bool { return float64(r.Batch) != batch }), m, over)
 	}
 	if c := s.Choice; c.OK && slices.ContainsFunc(rows, func(r profile.Row) bool { return r.Config == c.Row.Config }) {
-		fmt.Fprintf(&b, `<circle class="chosen" cx="%s" cy="%s" r="7"/>`, px(p.x(over(c.Row))), px(p.y(m.of(c.Row))))
+		b.Add("circle", "class", "chosen", "cx", p.x(over(c.Row)), "cy", p.y(m.of(c.Row)), "r", 7)
 	}
-	b.WriteString("</svg>\n")
-	return b.String()
+	return end(b)
 }
 
-func (p plot) axes(b *strings.Builder, values []float64) {
-	text(b, plotLeft, 14, "start", "cap", p.title)
-	text(b, plotLeft+plotWide/2, plotTop+plotHigh+30, "middle", "", p.label)
+func (p plot) axes(b *svg.Drawing, values []float64) {
+	caption(b, plotLeft, 14, "start", "cap", p.title)
+	caption(b, plotLeft+plotWide/2, plotTop+plotHigh+30, "middle", "", p.label)
 	for _, v := range ticks(math.Exp(p.low), math.Exp(p.high)) {
-		fmt.Fprintf(b, `<path class="grid" d="M%s %sH%s"/>`, px(plotLeft), px(p.y(v)), px(plotLeft+plotWide))
-		text(b, plotLeft-6, p.y(v)+4, "end", "", number.Metric(v))
+		b.Add("path", "class", "grid", "d", b.Path("M", plotLeft, " ", p.y(v), "H", plotLeft+plotWide))
+		caption(b, plotLeft-6, p.y(v)+4, "end", "", number.Metric(v))
 	}
 	last := math.Inf(-1)
 	for _, v := range values {
 		if x := p.x(v); x-last >= 26 {
-			text(b, x, plotTop+plotHigh+14, "middle", "", number.Plain(v))
+			caption(b, x, plotTop+plotHigh+14, "middle", "", number.Plain(v))
 			last = x
 		}
 	}
-	fmt.Fprintf(b, `<path class="axis" d="M%s %sV%sH%s"/>`, px(plotLeft), px(plotTop), px(plotTop+plotHigh), px(plotLeft+plotWide))
+	b.Add("path", "class", "axis", "d", b.Path("M", plotLeft, " ", plotTop, "V", plotTop+plotHigh, "H", plotLeft+plotWide))
 }
 
 // ticks are round numbers between two positive ones: powers of ten times 1, 2
@@ -103,26 +100,26 @@ func ticks(low, high float64) (out []float64) {
 	return out
 }
 
-func (p plot) line(b *strings.Builder, i int, rows []profile.Row, m metric, over func(profile.Row) float64) {
-	var d strings.Builder
+func (p plot) line(b *svg.Drawing, i int, rows []profile.Row, m metric, over func(profile.Row) float64) {
+	d := ""
 	for k, r := range rows {
-		fmt.Fprintf(&d, "%s%s %s", []string{"M", "L"}[min(k, 1)], px(p.x(over(r))), px(p.y(m.of(r))))
+		d += b.Path([]string{"M", "L"}[min(k, 1)], p.x(over(r)), " ", p.y(m.of(r)))
 	}
-	fmt.Fprintf(b, `<path class="line %s" d="%s"/>`, line(i), d.String())
+	b.Add("path", "class", "line "+line(i), "d", d)
 	for _, r := range rows {
-		fmt.Fprintf(b, `<path class="%s" d="%s"><title>%s</title></path>`, line(i), marker(i, p.x(over(r)), p.y(m.of(r))), escape(tip(r)))
+		b.AddTitled("path", tip(r), "class", line(i), "d", marker(b, i, p.x(over(r)), p.y(m.of(r))))
 	}
 }
 
 // marker is the outline of the i-th kind of point.
-func marker(i int, x, y float64) string {
+func marker(b *svg.Drawing, i int, x, y float64) string {
 	switch i % 4 {
 	case 0:
-		return fmt.Sprintf("M%s %sa3 3 0 1 0 6 0a3 3 0 1 0 -6 0z", px(x-3), px(y))
+		return b.Path("M", x-3, " ", y, "a3 3 0 1 0 6 0a3 3 0 1 0 -6 0z")
 	case 1:
-		return fmt.Sprintf("M%s %sh5.4v5.4h-5.4z", px(x-2.7), px(y-2.7))
+		return b.Path("M", x-2.7, " ", y-2.7, "h5.4v5.4h-5.4z")
 	case 2:
-		return fmt.Sprintf("M%s %sl3.6 6.2h-7.2z", px(x), px(y-3.8))
+		return b.Path("M", x, " ", y-3.8, "l3.6 6.2h-7.2z")
 	}
-	return fmt.Sprintf("M%s %sl3.8 3.8l-3.8 3.8l-3.8 -3.8z", px(x), px(y-3.8))
+	return b.Path("M", x, " ", y-3.8, "l3.8 3.8l-3.8 3.8l-3.8 -3.8z")
 }

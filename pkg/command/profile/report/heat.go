@@ -3,7 +3,6 @@ package report
 import (
 	"fmt"
 	"math"
-	"strings"
 
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/profile"
@@ -52,54 +51,54 @@ func (s Section) heat(m metric, batch int, tips bool) string {
 	colours := newScale(s.Rows, m)
 	wide := min(max(math.Floor(400/float64(len(sms))), 18), 56)
 	width, height := leftRoom+wide*float64(len(sms))+8, upperRoom+cellHigh*float64(len(quotas))+lowerRoom
-	var b strings.Builder
-	open(&b, width, height, fmt.Sprintf("%s at batch %d", m.name, batch))
-	text(&b, leftRoom, 14, "start", "cap", fmt.Sprintf("batch %d", batch))
-	frame := ""
+	b := drawing(width, height, fmt.Sprintf("%s at batch %d", m.name, batch))
+	caption(b, leftRoom, 14, "start", "cap", fmt.Sprintf("batch %d", batch))
+	var frame []any
 	for j, q := range quotas {
 		y := upperRoom + cellHigh*float64(len(quotas)-1-j)
-		text(&b, leftRoom-6, y+14, "end", "", number.Plain(q))
+		caption(b, leftRoom-6, y+14, "end", "", number.Plain(q))
 		for i, sm := range sms {
 			x := leftRoom + wide*float64(i)
 			r, ok := table[profile.Config{SMPct: sm, Quota: q, Batch: batch}]
 			if !ok || m.of(r) <= 0 {
-				fmt.Fprintf(&b, `<rect class="hole" x="%s" y="%s" width="%s" height="%s"/>`, px(x), px(y), px(wide-1), px(cellHigh-1))
+				b.Add("rect", "class", "hole", "x", x, "y", y, "width", wide-1, "height", cellHigh-1)
 				continue
 			}
 			part := colours.part(m.of(r))
-			fmt.Fprintf(&b, `<rect class="%s" x="%s" y="%s" width="%s" height="%s"`, level(part), px(x), px(y), px(wide-1), px(cellHigh-1))
+			rect := []any{"class", level(part), "x", x, "y", y, "width", wide - 1, "height", cellHigh - 1}
 			if tips {
-				fmt.Fprintf(&b, "><title>%s</title></rect>", escape(tip(r)))
+				b.AddTitled("rect", tip(r), rect...)
 			} else {
-				b.WriteString("/>")
+				b.Add("rect", rect...)
 			}
 			if !s.Goal.Meets(r) {
-				fmt.Fprintf(&b, `<path class="miss" d="M%s %sl%s %s"/>`, px(x+1), px(y+cellHigh-2), px(wide-3), px(3-cellHigh))
+				b.Add("path", "class", "miss", "d", b.Path("M", x+1, " ", y+cellHigh-2, "l", wide-3, " ", 3-cellHigh))
 			}
 			if wide >= 28 {
 				class := "low"
 				if part > 0.55 {
 					class = "high"
 				}
-				text(&b, x+(wide-1)/2, y+13.5, "middle", class, number.Metric(m.of(r)))
+				caption(b, x+(wide-1)/2, y+13.5, "middle", class, number.Metric(m.of(r)))
 			}
 			if s.Choice.OK && s.Choice.Row.Config == r.Config {
-				frame = fmt.Sprintf(`<rect class="chosen" x="%s" y="%s" width="%s" height="%s"/>`, px(x-1), px(y-1), px(wide+1), px(cellHigh+1))
+				frame = []any{"class", "chosen", "x", x - 1, "y", y - 1, "width", wide + 1, "height", cellHigh + 1}
 			}
 		}
 	}
-	b.WriteString(frame)
+	if frame != nil {
+		b.Add("rect", frame...)
+	}
 	under := height - lowerRoom
 	every := int(math.Ceil(26 / wide))
 	for i, sm := range sms {
 		if i%every == 0 || i == len(sms)-1 && i%every > every/2 {
-			text(&b, leftRoom+wide*float64(i)+wide/2, under+13, "middle", "", number.Plain(sm))
+			caption(b, leftRoom+wide*float64(i)+wide/2, under+13, "middle", "", number.Plain(sm))
 		}
 	}
-	text(&b, leftRoom+wide*float64(len(sms))/2, under+29, "middle", "", "SM share, %")
-	fmt.Fprintf(&b, `<text transform="translate(11 %s) rotate(-90)" text-anchor="middle">quota</text>`, px(upperRoom+cellHigh*float64(len(quotas))/2))
-	b.WriteString("</svg>\n")
-	return b.String()
+	caption(b, leftRoom+wide*float64(len(sms))/2, under+29, "middle", "", "SM share, %")
+	b.AddText("text", "quota", "transform", b.Path("translate(11 ", upperRoom+cellHigh*float64(len(quotas))/2, ") rotate(-90)"), "text-anchor", "middle")
+	return end(b)
 }
 
 // tip is what the pointer shows of a cell.

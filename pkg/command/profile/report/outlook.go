@@ -3,6 +3,7 @@ package report
 import (
 	"cmp"
 	"fmt"
+	"html/template"
 	"slices"
 	"strings"
 
@@ -140,78 +141,56 @@ func (o Outlook) unplaced() (out []string) {
 	return out
 }
 
-// html draws the plans, and one GPU of the last.
-func (o Outlook) html(b *strings.Builder) {
-	b.WriteString("<div class=\"plan\">\n<div>\n")
-	table(b, o.head(), len(o.Plans), o.line)
-	last := o.Plans[len(o.Plans)-1]
-	if o.several() {
-		o.functions(b, last)
-	}
-	for _, text := range o.unplaced() {
-		fmt.Fprintf(b, "<p class=\"late\">%s</p>\n", escape(text))
-	}
-	if o.Again != "" {
-		fmt.Fprintf(b, "<details><summary>The command that makes the first of these plans</summary>\n<pre>%s</pre>\n</details>\n", escape(o.Again))
-	}
-	b.WriteString("</div>\n")
-	o.pictures(b, last)
-	b.WriteString("</div>\n")
-}
-
 const (
 	gpuSide  = 250 // of the picture of a GPU, in pixels
 	mostGPUs = 3   // that are drawn of several functions
 )
 
-// pictures draws the GPUs that most of a plan look like.
-func (o Outlook) pictures(b *strings.Builder, p plan.Plan) {
-	looks, most := picture.Looks(p), 1
+// outlookView is what the page shows of an outlook: its plans and, of the last,
+// the functions, what is not served, and the GPUs that most look like.
+type outlookView struct {
+	Table     tableView
+	Functions *tableView // nil of one function
+	Unserved  []string
+	Again     string
+	Pictures  []pictureView
+}
+
+// tableView is a table; what is a picture in it is HTML already.
+type tableView struct {
+	Head []string
+	Rows [][]any
+}
+
+type pictureView struct {
+	Picture template.HTML
+	Count   int
+	Of      string
+}
+
+func (o Outlook) view() outlookView {
+	last, most := o.Plans[len(o.Plans)-1], 1
+	v := outlookView{Table: tableView{Head: o.head()}, Unserved: o.unplaced(), Again: o.Again}
+	for i := range o.Plans {
+		var row []any
+		for _, cell := range o.line(i) {
+			row = append(row, cell)
+		}
+		v.Table.Rows = append(v.Table.Rows, row)
+	}
 	if o.several() {
 		most = mostGPUs
-	}
-	b.WriteString("<div class=\"looks\">\n")
-	for _, look := range looks[:min(most, len(looks))] {
-		fmt.Fprintf(b, "<figure>%s<figcaption>%d of %s of the last plan</figcaption></figure>\n", picture.GPU(p, look.GPU, gpuSide), look.Count, cli.Count(p.GPUsUsed, "GPU"))
-	}
-	if len(looks) > 0 {
-		b.WriteString("<p class=\"note\">Across, the scheduling window; up, the SMs; hatched is free.</p>\n")
-	}
-	b.WriteString("</div>\n")
-}
-
-// functions lists what a plan gives each function, with its mark in the
-// picture.
-func (o Outlook) functions(b *strings.Builder, p plan.Plan) {
-	configs := mix(p)
-	b.WriteString("<details open=\"open\"><summary>Configurations of the last plan</summary>\n")
-	table(b, []string{"", "FUNCTION", "RPS", "CONFIGURATIONS"}, len(p.Demand), func(i int) []string {
-		d := p.Demand[i]
-		return []string{picture.Swatch(i), d.Function, number.Metric(d.RPS), configs[d.Function]}
-	})
-	b.WriteString("</details>\n")
-}
-
-// table writes rows; words are left, figures right. What is a picture already
-// is left as it is.
-func table(b *strings.Builder, head []string, n int, line func(int) []string) {
-	words := map[string]string{"FUNCTION": ` class="word"`, "CONFIGURATIONS": ` class="word"`}
-	b.WriteString("<div class=\"scroll\"><table>\n<tr>")
-	for _, h := range head {
-		fmt.Fprintf(b, "<th%s>%s</th>", words[h], strings.ToLower(h))
-	}
-	b.WriteString("</tr>\n")
-	for i := range n {
-		b.WriteString("<tr>")
-		for k, cell := range line(i) {
-			if head[k] != "" {
-				cell = escape(cell)
-			}
-			fmt.Fprintf(b, "<td%s>%s</td>", words[head[k]], cell)
+		v.Functions = &tableView{Head: []string{"", "FUNCTION", "RPS", "CONFIGURATIONS"}}
+		configs := mix(last)
+		for i, d := range last.Demand {
+			v.Functions.Rows = append(v.Functions.Rows, []any{template.HTML(picture.Swatch(i)), d.Function, number.Metric(d.RPS), configs[d.Function]})
 		}
-		b.WriteString("</tr>\n")
 	}
-	b.WriteString("</table></div>\n")
+	looks := picture.Looks(last)
+	for _, look := range looks[:min(most, len(looks))] {
+		v.Pictures = append(v.Pictures, pictureView{template.HTML(picture.GPU(last, look.GPU, gpuSide)), look.Count, cli.Count(last.GPUsUsed, "GPU")})
+	}
+	return v
 }
 
 // terminal prints the plans.

@@ -1,18 +1,18 @@
 package report
 
 import (
-	"fmt"
-	"html"
 	"math"
 	"strings"
 
+	"github.com/gfaas/gfaas/pkg/command/svg"
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/sim"
 )
 
 // Lengths of the picture, in pixels.
 const (
-	width, height          = 960.0, 420.0
-	left, right, top, base = 56.0, 16.0, 12.0, 44.0
+	width, height          = 960, 420
+	left, right, top, base = 56, 16, 12, 44
 )
 
 // shortest is the least latency the axis shows, in ms: it is logarithmic.
@@ -35,6 +35,9 @@ func axisOf(results []*sim.Result) axis {
 	return a
 }
 
+// pixels prints a length.
+func pixels(v float64) string { return number.Fixed(v, 1) }
+
 // part is how far along the axis a latency is, 0 to 1.
 func (a axis) part(v float64) float64 { return math.Log(max(v, a.low)/a.low) / math.Log(a.high/a.low) }
 
@@ -45,22 +48,23 @@ func y(quantile float64) float64 { return height - base - quantile*(height-top-b
 // curves draws for each policy which part of all invocations took at most how
 // long.
 func curves(results []*sim.Result) string {
-	var out strings.Builder
+	out := svg.Drawing{Length: pixels}
 	a := axisOf(results)
-	fmt.Fprintf(&out, `<svg viewBox="0 0 %g %g" role="img" aria-label="Distributions of latency">`+"\n", width, height)
+	out.Open("svg", "viewBox", out.Path("0 0 ", width, " ", height), "role", "img", "aria-label", "Distributions of latency")
+	out.WriteByte('\n')
 	grid(&out, a)
 	for i, r := range results {
 		s := styleOf(i)
 		var points []string
 		for k, q := range Quantiles() {
 			if k < len(r.Curve) {
-				points = append(points, fmt.Sprintf("%.1f,%.1f", a.x(r.Curve[k]), y(q)))
+				points = append(points, out.Path(a.x(r.Curve[k]), ",", y(q)))
 			}
 		}
-		fmt.Fprintf(&out, `<polyline points="%s" fill="none" stroke="%s" stroke-width="2" stroke-dasharray="%s"><title>%s</title></polyline>`+"\n",
-			strings.Join(points, " "), s.Colour, s.Dash, html.EscapeString(r.Policy))
+		out.AddTitled("polyline", r.Policy, "points", strings.Join(points, " "), "fill", "none", "stroke", s.Colour, "stroke-width", 2, "stroke-dasharray", s.Dash)
+		out.WriteByte('\n')
 	}
-	out.WriteString("</svg>")
+	out.Close("svg")
 	return out.String()
 }
 
@@ -83,14 +87,17 @@ func (a axis) ticks() []float64 {
 }
 
 // grid draws the axes: parts of the invocations, and latencies.
-func grid(out *strings.Builder, a axis) {
+func grid(out *svg.Drawing, a axis) {
 	for _, q := range []float64{0, 0.25, 0.5, 0.75, 0.95, 1} {
-		fmt.Fprintf(out, `<line class="grid" x1="%g" x2="%g" y1="%.1f" y2="%.1f"/>`, left, width-right, y(q), y(q))
-		fmt.Fprintf(out, `<text x="%g" y="%.1f" text-anchor="end">%g%%</text>`+"\n", left-8, y(q)+4, 100*q)
+		out.Add("line", "class", "grid", "x1", left, "x2", width-right, "y1", y(q), "y2", y(q))
+		out.AddText("text", number.Plain(100*q)+"%", "x", left-8, "y", y(q)+4, "text-anchor", "end")
+		out.WriteByte('\n')
 	}
 	for _, v := range a.ticks() {
-		fmt.Fprintf(out, `<line class="grid" x1="%.1f" x2="%.1f" y1="%g" y2="%g"/>`, a.x(v), a.x(v), top, height-base)
-		fmt.Fprintf(out, `<text x="%.1f" y="%g" text-anchor="middle">%s</text>`+"\n", a.x(v), height-base+18, human(v))
+		out.Add("line", "class", "grid", "x1", a.x(v), "x2", a.x(v), "y1", top, "y2", height-base)
+		out.AddText("text", human(v), "x", a.x(v), "y", height-base+18, "text-anchor", "middle")
+		out.WriteByte('\n')
 	}
-	fmt.Fprintf(out, `<text x="%g" y="%g" text-anchor="middle">latency (logarithmic)</text>`+"\n", (left+width-right)/2, height-6)
+	out.AddText("text", "latency (logarithmic)", "x", (left+width-right)/2, "y", height-6, "text-anchor", "middle")
+	out.WriteByte('\n')
 }

@@ -1,0 +1,85 @@
+// Package svg writes drawings, for pictures and pages: what all makers of them
+// share is how elements, attributes, lengths and texts are written.
+package svg
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/gfaas/gfaas/pkg/number"
+)
+
+// Drawing is elements, one behind the other. Attributes are names and values in
+// turn: a float64 is a length, an int and a string stand as they are; a Raw
+// stands for a name and its value.
+type Drawing struct {
+	strings.Builder
+	Length func(float64) string // prints lengths; nil is with at most two decimals
+}
+
+// Raw is attributes that are written out already, or none.
+type Raw string
+
+// escape escapes a text for an element or an attribute.
+var escape = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&quot;")
+
+// Open begins an element.
+func (d *Drawing) Open(name string, attributes ...any) {
+	d.begin(name, attributes)
+	d.WriteByte('>')
+}
+
+// Close ends an element that was opened.
+func (d *Drawing) Close(name string) { d.WriteString("</" + name + ">") }
+
+// Add adds an element without content.
+func (d *Drawing) Add(name string, attributes ...any) {
+	d.begin(name, attributes)
+	d.WriteString("/>")
+}
+
+// AddText adds an element with a text in it.
+func (d *Drawing) AddText(name, text string, attributes ...any) {
+	d.Open(name, attributes...)
+	d.WriteString(escape.Replace(text))
+	d.Close(name)
+}
+
+// AddTitled adds an element of which the pointer shows a title.
+func (d *Drawing) AddTitled(name, title string, attributes ...any) {
+	d.Open(name, attributes...)
+	d.AddText("title", title)
+	d.Close(name)
+}
+
+func (d *Drawing) begin(name string, attributes []any) {
+	d.WriteString("<" + name)
+	for i := 0; i < len(attributes); i++ {
+		if raw, ok := attributes[i].(Raw); ok {
+			d.WriteString(" " + string(raw))
+			continue
+		}
+		fmt.Fprintf(d, ` %s="%s"`, attributes[i], escape.Replace(d.value(attributes[i+1])))
+		i++
+	}
+}
+
+// Path is the data of a path, or of a transformation: texts and lengths.
+func (d *Drawing) Path(parts ...any) string {
+	var b strings.Builder
+	for _, p := range parts {
+		b.WriteString(d.value(p))
+	}
+	return b.String()
+}
+
+func (d *Drawing) value(v any) string {
+	length, ok := v.(float64)
+	switch {
+	case !ok:
+		return fmt.Sprint(v)
+	case d.Length == nil:
+		return number.Trimmed(length, 2)
+	}
+	return d.Length(length)
+}
