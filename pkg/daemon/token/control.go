@@ -79,16 +79,16 @@ func (d *Daemon) register(inst *instance) (status int, err error) {
 	if conflict != nil {
 		return http.StatusConflict, conflict
 	}
-	if old == nil || old.door == nil {
-		if inst.door, err = d.openDoor(inst.reg.Instance); err != nil {
+	if old == nil || old.listener == nil {
+		if inst.listener, err = d.openListener(inst.reg.Instance); err != nil {
 			return http.StatusInternalServerError, err
 		}
 	}
 	if err := d.save(inst); err != nil {
 		if old == nil {
-			inst.door.remove()
+			inst.listener.remove()
 		}
-		inst.door.close()
+		inst.listener.close()
 		return http.StatusInternalServerError, fmt.Errorf("keep registration: %w", err)
 	}
 	reg := inst.reg
@@ -97,15 +97,15 @@ func (d *Daemon) register(inst *instance) (status int, err error) {
 			return
 		}
 		d.add(inst)
-		if inst.door != nil {
-			d.enter(inst.door)
+		if inst.listener != nil {
+			d.acceptAt(inst.listener)
 		}
 	}); err != nil {
-		inst.door.close()
+		inst.listener.close()
 		return http.StatusServiceUnavailable, err
 	}
 	if conflict != nil { // who joined is of the instance as it was
-		inst.door.close()
+		inst.listener.close()
 		if err := d.save(old); err != nil {
 			d.log.Error("cannot put back a registration", "instance", reg.Instance, "err", err)
 		}

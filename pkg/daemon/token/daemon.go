@@ -63,31 +63,30 @@ type Config struct {
 	Leave func()
 }
 
-// Daemon is one running token daemon. One lock guards all state: whoever hears
-// something, the ear or a timer, takes it and steps the scheduler
-// itself, so that between a message and the gate it opens no thread waits for
+// Daemon is one running token daemon. One lock guards all state: whoever learns
+// of something, the poller or a timer, takes it and steps the scheduler itself, so that between a message and the gate it opens no thread waits for
 // another.
 type Daemon struct {
 	cfg     Config
 	log     *slog.Logger
 	chassis *chassis.Chassis
-	common  *entrance // where processes of all instances come in
+	common  *listener // that processes of all instances may connect to
 	epoch   time.Time
 
 	regMu    sync.Mutex // one registration or removal at a time
 	conns    sync.WaitGroup
-	faults   *ration // log of what clients do wrong
-	visits   *ration // log of their coming and going
+	faults   *logLimit // log of what clients do wrong
+	joins    *logLimit // log of their coming and going
 	metrics  *metrics
 	registry *prometheus.Registry
-	ear      *ear
+	poller   *poller
 
-	mu        sync.Mutex // guards what follows, and the devices, instances, seats and members
+	mu        sync.Mutex // guards what follows, and the devices, instances, allocations and clients
 	ended     bool
 	settings  Settings
 	gpus      map[string]*device
 	instances map[string]*instance
-	members   map[policy.ClientID]*member
+	clients   map[policy.ClientID]*client
 	lastID    policy.ClientID
 	busy      time.Time         // when there last was an instance, a client or a registration
 	greeting  map[net.Conn]bool // connections whose hello has not come
@@ -113,22 +112,22 @@ func Open(cfg Config) (*Daemon, error) {
 	d := &Daemon{
 		cfg: cfg, log: cfg.Log, settings: cfg.Settings, epoch: time.Now(), busy: time.Now(),
 		gpus: map[string]*device{}, instances: map[string]*instance{},
-		members: map[policy.ClientID]*member{}, greeting: map[net.Conn]bool{},
+		clients: map[policy.ClientID]*client{}, greeting: map[net.Conn]bool{},
 	}
-	d.faults = &ration{log: d.log, lines: 20, period: 10 * time.Second}
-	d.visits = &ration{log: d.log, lines: 1000, period: 10 * time.Second}
+	d.faults = &logLimit{log: d.log, lines: 20, period: 10 * time.Second}
+	d.joins = &logLimit{log: d.log, lines: 1000, period: 10 * time.Second}
 	d.registry, d.metrics = newMetrics(d)
 	d.leases.timer = time.AfterFunc(time.Hour, func() { _ = d.locked(d.renewLeases) })
 	d.leases.timer.Stop()
 	var err error
-	if d.ear, err = newEar(); err != nil {
+	if d.poller, err = newPoller(); err != nil {
 		return nil, err
 	}
 	if err = d.open(); err != nil {
 		if d.chassis != nil {
 			d.chassis.Close()
 		}
-		d.ear.close()
+		d.poller.close()
 		return nil, err
 	}
 	return d, nil
@@ -158,7 +157,7 @@ func (d *Daemon) open() (err error) {
 		return err
 	}
 	clients, err := chassis.Listen("unixpacket", d.clientSocket(), 0o600, refuseRights)
-	d.common = &entrance{listener: clients}
+	d.common = &listener{socket: clients}
 	return err
 }
 
@@ -174,7 +173,7 @@ func (d *Daemon) WebAddr() net.Addr { return d.chassis.WebAddr() }
 // enough, then removes its sockets, closes all gates and connections and
 // returns. Registrations stay on disk for the next daemon.
 func (d *Daemon) Serve(ctx context.Context) error {
-	_ = d.locked(d.openDoors)
+	_ = d.locked(d.openListeners)
 	service := chassis.Service{Run: d.run, Control: d.controlHandler(), Metrics: d.registry, Use: d.use}
 	if d.cfg.Reload != nil {
 		service.Reload = func() error {
@@ -193,17 +192,17 @@ func (d *Daemon) run(ctx context.Context) error {
 	if d.cfg.Leave != nil {
 		defer d.cfg.Leave()
 	}
-	defer d.ear.close()
+	defer d.poller.close()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return d.accept(d.common) })
-	group.Go(d.hear)
-	group.Go(func() error { return d.watch(ctx, time.Second, func() { _ = d.locked(d.lookAfter) }) })
+	group.Go(d.poll)
+	group.Go(func() error { return d.watch(ctx, time.Second, func() { _ = d.locked(d.reap) }) })
 	if d.cfg.Memory != nil {
-		group.Go(func() error { return d.watch(ctx, outsideEvery, d.lookOutside) })
+		group.Go(func() error { return d.watch(ctx, foreignEvery, d.measureForeign) })
 	}
 	group.Go(func() error {
 		<-ctx.Done()
-		_ = d.common.listener.Close()
+		_ = d.common.socket.Close()
 		d.shutDown()
 		return nil
 	})
@@ -229,10 +228,10 @@ func (d *Daemon) watch(ctx context.Context, every time.Duration, do func()) erro
 // use says when the daemon was last of use, and whether processes are connected.
 func (d *Daemon) use() (last time.Time, connected bool) {
 	_ = d.locked(func() {
-		if len(d.instances) > 0 || len(d.members) > 0 {
+		if len(d.instances) > 0 || len(d.clients) > 0 {
 			d.busy = time.Now()
 		}
-		last, connected = d.busy, len(d.members) > 0
+		last, connected = d.busy, len(d.clients) > 0
 	})
 	return last, connected
 }
@@ -271,19 +270,19 @@ func (d *Daemon) shutDown() {
 	d.leases.timer.Stop()
 	for _, g := range d.gpus {
 		g.timer.Stop()
-		g.seeker.Stop()
+		g.stopCheck.Stop()
 	}
-	for _, m := range d.members {
-		m.seat.page.clear(m.slot)
+	for _, c := range d.clients {
+		c.alloc.page.clear(c.slot)
 	}
 	for conn := range d.greeting {
 		_ = conn.Close()
 	}
-	_, _ = unix.Write(d.ear.bell, binary.NativeEndian.AppendUint64(nil, 1))
+	_, _ = unix.Write(d.poller.ended, binary.NativeEndian.AppendUint64(nil, 1))
 	for _, i := range d.instances {
-		i.door.close()
-		for _, s := range i.seats {
-			s.dropPage()
+		i.listener.close()
+		for _, a := range i.allocations {
+			a.dropPage()
 		}
 	}
 }

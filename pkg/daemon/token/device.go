@@ -22,11 +22,11 @@ type device struct {
 	did   []policy.Action // scratch of step
 	timer *time.Timer
 	wakes time.Duration // when the scheduler wants to be woken; 0 is never
-	rings time.Duration // when the timer fires; 0 is not set
+	fires time.Duration // when the timer fires; 0 is not set
 
-	seeker  *time.Timer // looks for stopped clients
-	seeking bool        // it is set
-	blind   bool        // nobody tells what processes occupy of it
+	stopCheck  *time.Timer // looks for stopped clients
+	checking   bool        // it is set
+	unmeasured bool        // nobody tells what processes occupy of it
 
 	grants, revokes prometheus.Counter
 	waits           prometheus.Observer
@@ -43,10 +43,10 @@ func (d *Daemon) device(name string) *device {
 			panic(err) // Open has looked
 		}
 		g = &device{name: name, d: d, sched: sched}
-		g.timer = time.AfterFunc(time.Hour, func() { _ = d.locked(g.ring) })
+		g.timer = time.AfterFunc(time.Hour, func() { _ = d.locked(g.fired) })
 		g.timer.Stop()
-		g.seeker = time.AfterFunc(time.Hour, func() { _ = d.locked(g.seekStopped) })
-		g.seeker.Stop()
+		g.stopCheck = time.AfterFunc(time.Hour, func() { _ = d.locked(g.checkStopped) })
+		g.stopCheck.Stop()
 		g.grants, g.revokes = d.metrics.grants.WithLabelValues(name), d.metrics.revokes.WithLabelValues(name)
 		g.waits = d.metrics.waits.WithLabelValues(name)
 		d.gpus[name] = g
@@ -87,16 +87,16 @@ func (g *device) step(events ...policy.Event) {
 // than they do.
 func (g *device) wakeAt(now, at time.Duration) {
 	g.wakes = at
-	if g.rings == 0 || at < g.rings {
-		g.rings = at
+	if g.fires == 0 || at < g.fires {
+		g.fires = at
 		g.timer.Reset(at - now)
 	}
 }
 
-// ring wakes the scheduler if it is time. Locked.
-func (g *device) ring() {
+// fired wakes the scheduler if it is time. Locked.
+func (g *device) fired() {
 	now := g.d.now()
-	g.rings = 0
+	g.fires = 0
 	switch at := g.wakes; {
 	case at == 0:
 	case now < at:
@@ -108,42 +108,76 @@ func (g *device) ring() {
 }
 
 func (g *device) grant(a policy.Grant) {
-	m := g.d.members[a.Client]
-	if m == nil {
+	c := g.d.clients[a.Client]
+	if c == nil {
 		return
 	}
-	m.granted, m.lease, m.waits, m.excess = time.Now(), a.Lease, false, 0
-	m.seat.page.setGate(m.slot, a.Lease)
+	c.granted, c.lease, c.waits, c.excess = time.Now(), a.Lease, false, 0
+	c.alloc.page.setGate(c.slot, a.Lease)
 	g.d.leaseOut()
 	g.grants.Inc()
-	g.waits.Observe(m.granted.Sub(m.asked).Seconds())
-	g.note("grant", m, a.Lease, a.Reason)
+	g.waits.Observe(c.granted.Sub(c.asked).Seconds())
+	g.logDecision("grant", c, a.Lease, a.Reason)
 }
 
 // revoke closes the gate first: once the process reads the message nothing
 // more can be launched under the lease.
 func (g *device) revoke(a policy.Revoke) {
-	m := g.d.members[a.Client]
-	if m == nil {
+	c := g.d.clients[a.Client]
+	if c == nil {
 		return
 	}
-	m.revoked = g.d.now()
-	if !g.seeking {
-		g.seeking = true
-		g.seeker.Reset(g.patience())
+	c.revoked = g.d.now()
+	if !g.checking {
+		g.checking = true
+		g.stopCheck.Reset(g.patience())
 	}
-	m.seat.page.setGate(m.slot, 0)
+	c.alloc.page.setGate(c.slot, 0)
 	g.revokes.Inc()
-	g.note("revoke", m, a.Lease, a.Reason)
-	if err := send(m.fd, wire.LeaseEnd{Lease: a.Lease}.Append(nil), nil); err != nil {
-		g.d.faults.warn("client does not read its messages", "instance", m.seat.inst.reg.Instance, "pid", m.pid, "err", err)
-		m.hangUp()
+	g.logDecision("revoke", c, a.Lease, a.Reason)
+	if err := send(c.fd, wire.LeaseEnd{Lease: a.Lease}.Append(nil), nil); err != nil {
+		g.d.faults.warn("client does not read its messages", "instance", c.alloc.inst.reg.Instance, "pid", c.pid, "err", err)
+		c.hangUp()
 	}
 }
 
-// note logs a decision where that is asked for.
-func (g *device) note(what string, m *member, lease uint32, reason string) {
+// logDecision logs one where that is asked for.
+func (g *device) logDecision(what string, c *client, lease uint32, reason string) {
 	if g.d.log.Enabled(context.Background(), slog.LevelDebug) {
-		g.d.log.Debug(what, "gpu", g.name, "instance", m.seat.inst.reg.Instance, "pid", m.pid, "lease", lease, "reason", reason)
+		g.d.log.Debug(what, "gpu", g.name, "instance", c.alloc.inst.reg.Instance, "pid", c.pid, "lease", lease, "reason", reason)
+	}
+}
+
+// Under the introspective policy processes are held to budgets of kernel
+// blocks beside their leases. The scheduler asks to be woken every 5 ms while
+// anybody is active, and is told before each wake what the holders of leases
+// have launched; while all are idle there is no timer.
+
+// metered says whether processes are held to budgets.
+func (d *Daemon) metered() bool { return d.cfg.Policy == policy.Introspection }
+
+// wake tells the scheduler what its clients have launched, and wakes it.
+// Locked.
+func (g *device) wake() {
+	var events []policy.Event
+	if g.d.metered() {
+		for _, c := range g.d.clients {
+			if c.alloc.gpu == g && c.lease != 0 {
+				events = append(events, c.sample())
+			}
+		}
+	}
+	g.step(append(events, policy.Wake{})...)
+}
+
+// sample is what a process has launched.
+func (c *client) sample() policy.Event {
+	n := c.alloc.page.counters(c.slot)
+	return policy.Sample{Client: c.id, Launches: n.launches, Blocks: n.blocks}
+}
+
+func (g *device) budget(a policy.Budget) {
+	if c := g.d.clients[a.Client]; c != nil {
+		c.alloc.page.setBudget(c.slot, a.Blocks)
 	}
 }

@@ -1,17 +1,26 @@
 package token
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"crypto/subtle"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/google/renameio/v2"
 	"golang.org/x/sys/unix"
 
+	instances "github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/procfs"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
@@ -21,18 +30,18 @@ const rejoin = 2 * time.Second
 
 // instance is a registered instance.
 type instance struct {
-	reg        wire.Registration // without the secret
-	secret     [sha256.Size]byte // its hash
-	ownerStart uint64            // tells the owner from a later process of the same number
-	seats      []*seat           // as its processes count their devices
-	door       *door             // its own entrance; nil until Serve, or if there is none to be had
-	loose      bool              // nothing holds it to its SM share
+	reg         wire.Registration // without the secret
+	secret      [sha256.Size]byte // its hash
+	ownerStart  uint64            // tells the owner from a later process of the same number
+	allocations []*allocation     // as its processes count their devices
+	listener    *instanceListener // its own; nil until Serve, or if there is none to be had
+	loose       bool              // nothing holds it to its SM share
 }
 
 // connected counts the connections of the instance's processes.
 func (i *instance) connected() (n int) {
-	for _, s := range i.seats {
-		n += s.connected
+	for _, a := range i.allocations {
+		n += a.connected
 	}
 	return n
 }
@@ -45,22 +54,22 @@ func (i *instance) ownerDead() bool {
 // errIdentity does not say which of the two is wrong.
 var errIdentity = errors.New("instance and secret do not match a registration")
 
-// join lets a process in: it checks who it is, whether it came in where it
+// join lets a process in: it checks who it is, whether it connected where it
 // may, and which of the instance's GPUs the connection is for.
-func (d *Daemon) join(conn *net.UnixConn, e *entrance, hello wire.Hello, cred unix.Ucred) error {
+func (d *Daemon) join(conn *net.UnixConn, l *listener, hello wire.Hello, cred unix.Ucred) error {
 	inst, known := d.instances[hello.Instance.String()]
 	want := [sha256.Size]byte{}
 	if known {
 		want = inst.secret
 	}
 	got := sha256.Sum256([]byte(hello.Secret.String()))
-	if subtle.ConstantTimeCompare(got[:], want[:]) == 0 || !known || e.instance != "" && e.instance != inst.reg.Instance {
+	if subtle.ConstantTimeCompare(got[:], want[:]) == 0 || !known || l.instance != "" && l.instance != inst.reg.Instance {
 		return errIdentity
 	}
-	if uint64(hello.Device) >= uint64(len(inst.seats)) {
-		return fmt.Errorf("instance %s has %d GPU(s): there is no device %d", inst.reg.Instance, len(inst.seats), hello.Device)
+	if uint64(hello.Device) >= uint64(len(inst.allocations)) {
+		return fmt.Errorf("instance %s has %d GPU(s): there is no device %d", inst.reg.Instance, len(inst.allocations), hello.Device)
 	}
-	return inst.seats[hello.Device].admit(d, conn, hello.MemUsed, cred)
+	return inst.allocations[hello.Device].admit(d, conn, hello.MemUsed, cred)
 }
 
 // add makes an instance known or replaces one that admits says may be.
@@ -68,14 +77,14 @@ func (d *Daemon) add(fresh *instance) {
 	id := fresh.reg.Instance
 	if old, ok := d.instances[id]; ok {
 		old.reg, old.secret, old.ownerStart = fresh.reg, fresh.secret, fresh.ownerStart
-		if old.door == nil {
-			old.door = fresh.door
+		if old.listener == nil {
+			old.listener = fresh.listener
 		}
 		fresh = old
 	}
 	d.instances[id] = fresh
 	d.busy = time.Now()
-	d.seatsOf(fresh)
+	d.allocate(fresh)
 }
 
 // admits says why an instance may not be registered now, if so.
@@ -98,28 +107,28 @@ func (d *Daemon) remove(id, why string) bool {
 	if !ok {
 		return false
 	}
-	for _, s := range inst.seats {
-		for _, m := range s.members {
-			if m != nil {
-				m.hangUp()
-				d.leave(m)
+	for _, a := range inst.allocations {
+		for _, c := range a.clients {
+			if c != nil {
+				c.hangUp()
+				d.leave(c)
 			}
 		}
 	}
-	d.dropSeats(inst)
-	inst.door.remove()
+	d.deallocate(inst)
+	inst.listener.remove()
 	delete(d.instances, id)
 	d.busy = time.Now()
 	d.log.Info("instance removed", "instance", id, "why", why)
 	return true
 }
 
-// lookAfter drops instances whose owner is dead and that no process belongs
+// reap drops instances whose owner is dead and that no process belongs
 // to, and processes that died while someone else holds their connection open.
-func (d *Daemon) lookAfter() {
-	for _, m := range d.members {
-		if m.pid > 0 && errors.Is(unix.Kill(m.pid, 0), unix.ESRCH) {
-			m.hangUp()
+func (d *Daemon) reap() {
+	for _, c := range d.clients {
+		if c.pid > 0 && errors.Is(unix.Kill(c.pid, 0), unix.ESRCH) {
+			c.hangUp()
 		}
 	}
 	if d.regMu.TryLock() { // else its file may just be written anew
@@ -140,4 +149,124 @@ func (d *Daemon) sortedInstances() []*instance {
 	}
 	slices.SortFunc(out, func(a, b *instance) int { return strings.Compare(a.reg.Instance, b.reg.Instance) })
 	return out
+}
+
+// prepared takes note of what preparations for an instance came to: where
+// there is something to note its SM share holds nobody back.
+func (d *Daemon) prepared(i *instance, answer wire.Registered) {
+	_ = d.locked(func() {
+		known := d.instances[i.reg.Instance]
+		if loose := answer.Note != ""; known != nil && known.loose != loose {
+			known.loose = loose
+			d.allocate(known)
+		}
+	})
+}
+
+// record is a registration on disk: the secret is kept as a hash only.
+type record struct {
+	wire.Registration
+	Secret     string `json:"secret,omitempty"` // shadows the one that is not kept
+	SecretHash string `json:"secret_sha256"`
+	OwnerStart uint64 `json:"owner_start,omitempty"`
+}
+
+// newInstance checks a registration and takes its secret out.
+func newInstance(reg wire.Registration) (*instance, error) {
+	if err := reg.Validate(); err != nil {
+		return nil, err
+	}
+	i := &instance{secret: sha256.Sum256([]byte(reg.Secret))}
+	if reg.OwnerPID != 0 {
+		if i.ownerStart = startTime(reg.OwnerPID); i.ownerStart == 0 {
+			return nil, fmt.Errorf("instance %s: owner_pid %d is no process", reg.Instance, reg.OwnerPID)
+		}
+	}
+	reg.Secret = ""
+	i.reg = reg
+	return i, nil
+}
+
+func (d *Daemon) recordPath(id string) string { return filepath.Join(d.instancesDir(), id+".json") }
+
+// encode prints the instance as it is kept on disk.
+func (i *instance) encode() ([]byte, error) {
+	r := record{Registration: i.reg, SecretHash: hex.EncodeToString(i.secret[:]), OwnerStart: i.ownerStart}
+	text, err := json.MarshalIndent(r, "", "  ")
+	return append(text, '\n'), err
+}
+
+// save writes a registration so that the next daemon knows it.
+func (d *Daemon) save(i *instance) error {
+	text, err := i.encode()
+	if err != nil {
+		return err
+	}
+	return renameio.WriteFile(d.recordPath(i.reg.Instance), text, 0o600)
+}
+
+func (d *Daemon) forgetFile(id string) {
+	if err := os.Remove(d.recordPath(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		d.log.Error("cannot remove a registration", "instance", id, "err", err)
+	}
+}
+
+// parseRecord reads a registration file.
+func parseRecord(text []byte) (*instance, error) {
+	var r record
+	dec := json.NewDecoder(bytes.NewReader(text))
+	if err := dec.Decode(&r); err != nil {
+		return nil, err
+	}
+	hash, err := hex.DecodeString(r.SecretHash)
+	if err != nil || len(hash) != sha256.Size {
+		return nil, fmt.Errorf("secret_sha256 %q is no SHA-256", r.SecretHash)
+	}
+	i := &instance{reg: r.Registration, secret: [sha256.Size]byte(hash), ownerStart: r.OwnerStart}
+	i.reg.Secret = "kept as a hash"
+	if err := i.reg.Validate(); err != nil {
+		return nil, err
+	}
+	i.reg.Secret = ""
+	return i, nil
+}
+
+// loadRegistrations takes over what the daemon before knew. A file that
+// cannot be read is left alone and said.
+func (d *Daemon) loadRegistrations() error {
+	files, err := fs.Glob(os.DirFS(d.instancesDir()), "*.json")
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		path, id := filepath.Join(d.instancesDir(), file), strings.TrimSuffix(file, ".json")
+		if !instances.ValidID(id) {
+			continue
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			d.log.Error("cannot read a registration", "file", path, "err", err)
+			continue
+		}
+		inst, err := parseRecord(text)
+		if err == nil && inst.reg.Instance != id {
+			err = fmt.Errorf("it is of instance %q", inst.reg.Instance)
+		}
+		if err != nil {
+			d.log.Error("not a registration", "file", path, "err", err)
+			continue
+		}
+		d.add(inst)
+		d.log.Info("instance known from before", "instance", id, "gpu", inst.reg.GPU)
+	}
+	return nil
+}
+
+// startTime tells when a process started, in clock ticks since boot, or 0 if
+// there is no such process. A zombie counts as none.
+func startTime(pid int) uint64 {
+	if s, err := procfs.Read(pid); err == nil && !s.Ended() {
+		return s.Start
+	}
+	return 0
 }

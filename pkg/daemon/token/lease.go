@@ -58,10 +58,10 @@ func (d *Daemon) renewLeases() {
 // any is.
 func (d *Daemon) renew(now time.Time) (any bool) {
 	d.leases.renewed = now
-	for _, m := range d.members {
-		if m.lease != 0 && !m.suspended {
+	for _, c := range d.clients {
+		if c.lease != 0 && !c.suspended {
 			any = true
-			m.seat.page.renew()
+			c.alloc.page.renew()
 		}
 	}
 	return any

@@ -1,17 +1,27 @@
 package token
 
 import (
+	"bufio"
+	"context"
 	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/daemon/chassis"
+	"github.com/gfaas/gfaas/pkg/daemon/token/tokentest"
+	"github.com/gfaas/gfaas/pkg/lockfile"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
@@ -196,7 +206,7 @@ func TestOwnerDies(t *testing.T) {
 	a := s.join(r)
 	_ = in.Close()
 	_ = owner.Wait()
-	if err := s.d.locked(s.d.lookAfter); err != nil {
+	if err := s.d.locked(s.d.reap); err != nil {
 		t.Fatal(err)
 	}
 	if len(s.status().GPUs[0].Clients) != 1 {
@@ -204,7 +214,7 @@ func TestOwnerDies(t *testing.T) {
 	}
 	a.Close()
 	eventually(t, "the instance goes", func() bool {
-		_ = s.d.locked(s.d.lookAfter)
+		_ = s.d.locked(s.d.reap)
 		return len(s.status().GPUs[0].Clients) == 0
 	})
 	bad, err := json.Marshal(r)
@@ -241,7 +251,7 @@ func TestStaleRegistrations(t *testing.T) {
 	}
 	second := serve(t, Config{Socket: socket})
 	eventually(t, "the stale one goes", func() bool {
-		_ = second.d.locked(func() { second.d.epoch = second.d.epoch.Add(-rejoin); second.d.lookAfter() })
+		_ = second.d.locked(func() { second.d.epoch = second.d.epoch.Add(-rejoin); second.d.reap() })
 		return len(second.status().GPUs[0].Clients) == 1
 	})
 	if _, err := os.Stat(path); err == nil {
@@ -249,5 +259,231 @@ func TestStaleRegistrations(t *testing.T) {
 	}
 	if got := second.status().GPUs[0].Clients[0].Instance; got != "keep" {
 		t.Errorf("%s was kept", got)
+	}
+}
+
+// TestRegistrationWhileEnding: a registration that is on its way when the
+// daemon is told to end does not keep it from that.
+func TestRegistrationWhileEnding(t *testing.T) {
+	s := serve(t, Config{})
+	text, err := json.Marshal(reg("late", 60, 1, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := net.Dial("unix", s.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, err = fmt.Fprintf(conn, "POST /v1/instances HTTP/1.1\r\nHost: tokend\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n", len(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(conn).ReadString('\n') // it reads the body from now on
+	if err != nil || !strings.Contains(line, "100 Continue") {
+		t.Fatal(line, err)
+	}
+	stopped := make(chan error, 1)
+	go func() { stopped <- s.stop() }()
+	eventually(t, "the sockets are closed", func() bool { return !chassis.Answers("unix", s.socket) })
+	_, _ = conn.Write(text)
+	answer, _ := io.ReadAll(conn)
+	t.Logf("answer: %q", answer)
+	select {
+	case err := <-stopped:
+		stopped <- err
+	case <-time.After(10 * time.Second):
+		t.Fatal("the daemon does not end")
+	}
+}
+
+// TestRunDirectoryTakenAway: a daemon whose run directory was removed leaves
+// when its last process has, and takes nothing from the one that serves in its
+// place.
+func TestRunDirectoryTakenAway(t *testing.T) {
+	first := serve(t, Config{Socket: filepath.Join(runDir(t), "token.sock")})
+	a := first.join(reg("a", 60, 1, 1))
+	first.join(reg("b", 60, 1, 1)).Close()
+	if err := os.RemoveAll(filepath.Dir(first.socket)); err != nil {
+		t.Fatal(err)
+	}
+	second := serve(t, Config{Socket: first.socket})
+	second.register(reg("a", 60, 1, 1))
+	second.register(reg("b", 60, 1, 1))
+	first.lease(a) // it goes on
+	_ = first.d.locked(func() { first.d.remove("b", "a test") })
+	a.Close()
+	select {
+	case err := <-first.ends:
+		first.ends <- err
+	case <-time.After(patience):
+		t.Fatal("the first daemon stays, though nobody finds it")
+	}
+	for _, path := range []string{second.socket, second.clientSocket(), filepath.Join(second.folder("a"), "token.sock"), filepath.Join(second.folder("b"), "token.sock"), filepath.Join(filepath.Dir(second.socket), "token.lock")} {
+		if _, err := os.Stat(path); err != nil {
+			t.Error("the first daemon took away what is the second's:", err)
+		}
+	}
+	c, err := second.dial("a", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+}
+
+// TestLeaveBeforeTheNext: what the daemon has started beside itself ends before
+// another daemon can have the run directory, and take it over.
+func TestLeaveBeforeTheNext(t *testing.T) {
+	socket := filepath.Join(runDir(t), "token.sock")
+	left := false
+	s := serve(t, Config{Socket: socket, Leave: func() {
+		left = true
+		if f, err := lockfile.Take(filepath.Join(filepath.Dir(socket), "token.lock")); err == nil {
+			t.Errorf("the run directory is free: %v, %v", f, err)
+		}
+		if chassis.Answers("unix", socket) {
+			t.Error("it still answers")
+		}
+	}})
+	if err := s.stop(); err != nil || !left {
+		t.Errorf("stopped: %v, left: %v", err, left)
+	}
+}
+
+// TestKillsAtRandomPoints kills processes anywhere in their lives, from before
+// their hello to while they drain. What they held is free at once.
+func TestKillsAtRandomPoints(t *testing.T) {
+	s := serve(t, Config{})
+	s.register(reg("a", 60, 0.5, 1))
+	b := s.join(reg("b", 60, 0.5, 1))
+	var freed []time.Duration
+	for range 30 {
+		cmd := role(t, roleLooper, s.clientSocket(), "")
+		<-time.After(rand.N(50 * time.Millisecond))
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		killed := time.Now()
+		eventually(t, "it is gone", func() bool { return s.status().GPUs[0].Clients[0].State == "absent" })
+		lease := s.lease(b)
+		freed = append(freed, time.Since(killed))
+		if err := b.Return(lease, time.Microsecond, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	slices.Sort(freed)
+	t.Logf("free after %v at the median, %v at most", freed[len(freed)/2], freed[len(freed)-1])
+	if freed[len(freed)/2] > 100*time.Millisecond {
+		t.Error("at the median that is more than a window")
+	}
+	_ = s.d.locked(func() {
+		if len(s.d.clients) != 1 {
+			t.Errorf("%d clients are left, want b", len(s.d.clients))
+		}
+	})
+}
+
+// crowd is programs that come back whenever the daemon does.
+type crowd struct {
+	launches [50]atomic.Int64
+	holders  atomic.Int64
+	worst    atomic.Int64 // most holders at once since it was set to 0
+	linked   atomic.Int64
+	programs sync.WaitGroup
+}
+
+// run is one of them: like the preload library it connects, launches while it
+// holds a lease, and closes its gate when the connection ends.
+func (c *crowd) run(ctx context.Context, socket string, n int) {
+	id := fmt.Sprintf("i%d", n)
+	for ctx.Err() == nil {
+		client, err := tokentest.Dial(socket, id, "secret of "+id, 0)
+		if err != nil {
+			time.Sleep(5 * time.Millisecond)
+			continue
+		}
+		c.linked.Add(1)
+		c.work(ctx, client, n)
+		c.linked.Add(-1)
+		client.Close()
+	}
+}
+
+func (c *crowd) work(ctx context.Context, client *tokentest.Client, n int) {
+	for ctx.Err() == nil && client.Request() == nil {
+		lease, err := client.Await(ctx)
+		if err != nil {
+			return
+		}
+		if held := c.holders.Add(1); held > c.worst.Load() {
+			c.worst.Store(held)
+		}
+		start := time.Now()
+		for client.Gate() == lease && time.Since(start) < 2*time.Millisecond {
+			c.launches[n].Add(1)
+			time.Sleep(100 * time.Microsecond)
+		}
+		c.holders.Add(-1)
+		if client.Return(lease, time.Since(start), false) != nil {
+			return
+		}
+	}
+}
+
+func (c *crowd) sum() (n int64) {
+	for i := range c.launches {
+		n += c.launches[i].Load()
+	}
+	return n
+}
+
+// TestRestarts kills the daemon again and again under fifty programs. Without
+// it nobody launches; the next one knows the instances, and everybody goes on,
+// never more at once than fit.
+func TestRestarts(t *testing.T) {
+	socket := filepath.Join(runDir(t), "token.sock")
+	var c crowd
+	ctx, stop := context.WithCancel(context.Background())
+	defer c.programs.Wait()
+	defer stop()
+	for round := range 4 {
+		s, daemon := serveApart(t, socket)
+		if round == 0 {
+			for n := range c.launches {
+				s.register(reg(fmt.Sprintf("i%d", n), 50, 0.02, 1))
+				c.programs.Go(func() { c.run(ctx, s.clientSocket(), n) })
+			}
+		}
+		eventually(t, "all are back", func() bool { return c.linked.Load() == int64(len(c.launches)) })
+		c.worst.Store(0)
+		var before [len(c.launches)]int64
+		for n := range c.launches {
+			before[n] = c.launches[n].Load()
+		}
+		eventually(t, "all go on", func() bool {
+			for n := range c.launches {
+				if c.launches[n].Load() == before[n] {
+					return false
+				}
+			}
+			return true
+		})
+		for _, row := range s.status().GPUs[0].Clients {
+			if row.State == "absent" {
+				t.Errorf("round %d: %s is absent", round, row.Instance)
+			}
+		}
+		if err := daemon.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "all notice", func() bool { return c.linked.Load() == 0 && c.holders.Load() == 0 })
+		if worst := c.worst.Load(); worst > 2 {
+			t.Errorf("round %d: %d held leases at once, of 50%% each", round, worst)
+		}
+		launched := c.sum()
+		_ = daemon.Wait()
+		if again := c.sum(); again != launched {
+			t.Errorf("round %d: %d launches without a daemon", round, again-launched)
+		}
 	}
 }

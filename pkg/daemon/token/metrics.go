@@ -59,24 +59,24 @@ func newMetrics(d *Daemon) (*prometheus.Registry, *metrics) {
 	return r, m
 }
 
-// deeds are what a seat's processes have done since it was made, those that have
+// totals are what an allocation's processes have done since it was made, those that have
 // left included.
-type deeds struct {
+type totals struct {
 	gpu, instance    string
 	launches         float64
 	blocked, gpuTime float64 // seconds
 }
 
-func (t *deeds) add(c counters) {
+func (t *totals) add(c counters) {
 	t.launches += float64(c.launches)
 	t.blocked += duration(c.blockedNS).Seconds()
 }
 
-// done is what was done on the seat until now. Locked.
-func (s *seat) done(now policy.Snapshot) deeds {
+// done is what was done there until now. Locked.
+func (s *allocation) done(now policy.Snapshot) totals {
 	out := s.left
 	out.gpu, out.instance = s.gpu.name, s.inst.reg.Instance
-	for _, m := range s.members {
+	for _, m := range s.clients {
 		if m != nil {
 			out.add(s.page.counters(m.slot))
 		}
@@ -95,7 +95,7 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	var s wire.Status
-	var done []deeds
+	var done []totals
 	if m.d.locked(func() {
 		s = m.d.status()
 		for _, g := range m.d.devices() {

@@ -102,3 +102,23 @@ func (p *page) counters(n int) counters {
 		atomic.LoadUint64(&s.Launches), atomic.LoadUint64(&s.BlockedNS), atomic.LoadUint64(&s.Blocks),
 	}
 }
+
+// meter says in the page that its processes are held to budgets. It is called
+// before anybody else has the page.
+func (p *page) meter() {
+	header := (*wire.PageHeader)(unsafe.Pointer(&p.mem[0]))
+	atomic.StoreUint32(&header.Flags, wire.PageMetered)
+}
+
+// setBudget says how many blocks a process may have launched, and wakes who
+// waits for that.
+func (p *page) setBudget(n int, blocks uint64) {
+	s := p.slot(n)
+	before := atomic.SwapUint64(&s.Budget, blocks)
+	atomic.AddUint32(&s.Refill, 1)
+	if atomic.LoadUint64(&s.Blocks) < before {
+		return // it had some left: nobody waits
+	}
+	const futexWake = 1
+	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&s.Refill)), futexWake, math.MaxInt32, 0, 0, 0)
+}

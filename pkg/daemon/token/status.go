@@ -36,18 +36,18 @@ func (d *Daemon) window() time.Duration {
 func (d *Daemon) clientsOf(g *device, now policy.Snapshot) []wire.ClientStatus {
 	out := []wire.ClientStatus{}
 	for _, c := range now.Clients {
-		m := d.members[c.Client]
+		m := d.clients[c.Client]
 		if m == nil {
 			continue
 		}
 		i := now.Instance(c.Instance)
-		row := m.seat.row(i)
-		n := m.seat.page.counters(m.slot)
+		row := m.alloc.row(i)
+		n := m.alloc.page.counters(m.slot)
 		row.PID, row.Used, row.State, row.Why = m.pid, c.Used, c.State.String(), c.Why
 		row.MemUsedMiB, row.Launches = gpu.Bytes(min(n.memUsed, 1<<62)).MiB(), n.launches
 		row.MemParkedMiB = gpu.Bytes(min(n.memParked, n.memUsed, 1<<62)).MiB()
 		row.BlockedMS = millis(duration(n.blockedNS))
-		row.ContextMiB = m.outside.MiB()
+		row.ContextMiB = m.foreign.MiB()
 		scaling(&row, c, i)
 		out = append(out, row)
 	}
@@ -62,8 +62,8 @@ func (d *Daemon) clientsOf(g *device, now policy.Snapshot) []wire.ClientStatus {
 	return out
 }
 
-// row is what a status says about a seat that no process has.
-func (s *seat) row(i policy.InstanceStatus) wire.ClientStatus {
+// row is what a status says about an allocation that no process has.
+func (s *allocation) row(i policy.InstanceStatus) wire.ClientStatus {
 	return wire.ClientStatus{
 		Instance: s.inst.reg.Instance, Function: s.inst.reg.Function, State: "absent", Why: "none of its processes is connected",
 		SMPct: s.SMPct, QuotaRequest: s.QuotaRequest, QuotaLimit: s.QuotaLimit,
@@ -72,3 +72,12 @@ func (s *seat) row(i policy.InstanceStatus) wire.ClientStatus {
 }
 
 func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// scaling adds to a row of the status what the policy says of a client and its
+// instance.
+func scaling(row *wire.ClientStatus, c policy.ClientStatus, i policy.InstanceStatus) {
+	row.Phase = i.Phase
+	if c.Budget != policy.Unlimited {
+		row.BudgetBlocks = c.Budget
+	}
+}

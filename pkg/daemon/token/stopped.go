@@ -15,35 +15,35 @@ import (
 // but others would wait for its SMs until it goes on. Whose work is just long is
 // charged for all of it when it returns, whether or not others waited.
 const (
-	leastPatience = 250 * time.Millisecond // and at least two windows, before a look
-	blindPatience = 10 * time.Second       // with a process that cannot be seen from here
-	mostPatience  = 30 * time.Second       // with any: the preload library gives up on what hangs long before
+	leastPatience  = 250 * time.Millisecond // and at least two windows, before a look
+	unseenPatience = 10 * time.Second       // with a process that cannot be seen from here
+	mostPatience   = 30 * time.Second       // with any: the preload library gives up on what hangs long before
 )
 
 // patience is how long a client may drain before it is looked at.
 func (g *device) patience() time.Duration { return max(leastPatience, 2*g.d.window()) }
 
-// seekStopped suspends the clients that were asked back long ago and are
+// checkStopped suspends the clients that were asked back long ago and are
 // stopped, or whom nobody waits for any longer, and sees to it that it is called
 // again while others drain. Locked.
-func (g *device) seekStopped() {
+func (g *device) checkStopped() {
 	now, drains := g.d.now(), false
-	for _, m := range g.d.members {
-		if m.seat.gpu != g || m.lease == 0 || m.revoked == 0 || m.suspended {
+	for _, c := range g.d.clients {
+		if c.alloc.gpu != g || c.lease == 0 || c.revoked == 0 || c.suspended {
 			continue
 		}
-		took := now - m.revoked
-		if took < g.patience() || took < mostPatience && m.pid != 0 && !stopped(m.pid) || m.pid == 0 && took < blindPatience {
+		took := now - c.revoked
+		if took < g.patience() || took < mostPatience && c.pid != 0 && !stopped(c.pid) || c.pid == 0 && took < unseenPatience {
 			drains = true
 			continue
 		}
-		m.suspended = true
+		c.suspended = true
 		g.d.faults.warn("client is stopped or does not drain: nobody waits for it any longer", "gpu", g.name,
-			"instance", m.seat.inst.reg.Instance, "pid", m.pid, "asked_back_ms", took.Milliseconds())
-		g.step(policy.Suspend{Client: m.id})
+			"instance", c.alloc.inst.reg.Instance, "pid", c.pid, "asked_back_ms", took.Milliseconds())
+		g.step(policy.Suspend{Client: c.id})
 	}
-	if g.seeking = drains; drains {
-		g.seeker.Reset(g.patience())
+	if g.checking = drains; drains {
+		g.stopCheck.Reset(g.patience())
 	}
 }
 

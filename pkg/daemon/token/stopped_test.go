@@ -48,12 +48,12 @@ func TestStubbornHolder(t *testing.T) {
 	<-a.Ends
 	look := func(revoked time.Duration) (state string) {
 		_ = s.d.locked(func() {
-			for _, m := range s.d.members {
+			for _, m := range s.d.clients {
 				if m.lease == lease {
 					m.revoked = s.d.now() - revoked
 				}
 			}
-			s.d.gpus["sim"].seekStopped()
+			s.d.gpus["sim"].checkStopped()
 		})
 		return s.row("a").State
 	}

@@ -3,7 +3,9 @@ package token
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"runtime"
 	"strings"
@@ -17,6 +19,85 @@ import (
 	"github.com/gfaas/gfaas/pkg/daemon/token/tokentest"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
+
+func TestRefused(t *testing.T) {
+	s, hasty := serve(t, Config{}), serve(t, Config{HelloTimeout: 50 * time.Millisecond})
+	s.register(reg("a", 60, 1, 1))
+	for name, who := range map[string][2]string{"secret": {"a", "wrong"}, "instance": {"b", "secret of a"}, "nothing": {"", ""}} {
+		_, err := tokentest.Dial(s.clientSocket(), who[0], who[1], 0)
+		if !errors.Is(err, tokentest.ErrRefused) || !strings.Contains(err.Error(), "do not match") {
+			t.Errorf("wrong %s: %v", name, err)
+		}
+	}
+	long := append(wire.Append(nil, wire.Request{}), make([]byte, 600)...)
+	for name, tt := range map[string]struct {
+		frame  []byte
+		reason string // empty: the connection just ends
+	}{
+		"no hello":       {nil, "no hello within"},
+		"request first":  {wire.Append(nil, wire.Request{}), "before the hello"},
+		"garbage":        {[]byte("GET / HTTP/1.1\r\n\r\n"), ""},
+		"long message":   {long, ""},
+		"cut off header": {[]byte{1, 2, 3}, ""},
+	} {
+		to := s
+		if tt.frame == nil {
+			to = hasty
+		}
+		conn, err := net.Dial("unixpacket", to.clientSocket())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tt.frame != nil {
+			if _, err := conn.Write(tt.frame); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_ = conn.SetReadDeadline(time.Now().Add(patience))
+		answer, err := io.ReadAll(conn)
+		if err != nil && !errors.Is(err, net.ErrClosed) && !strings.Contains(err.Error(), "reset") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if !bytes.Contains(answer, []byte(tt.reason)) || tt.reason == "" && len(answer) != 0 {
+			t.Errorf("%s: answer %q, want %q", name, answer, tt.reason)
+		}
+		_ = conn.Close()
+	}
+	if st := s.status(); st.GPUs[0].Clients[0].State != "absent" {
+		t.Errorf("somebody got in: %+v", st)
+	}
+}
+
+func TestClientThatBreaksTheProtocolLosesItsLease(t *testing.T) {
+	s := serve(t, Config{})
+	a, b := s.join(reg("a", 60, 1, 1)), s.join(reg("b", 60, 1, 1))
+	s.lease(a)
+	if err := b.Request(); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Send(wire.LeaseEnd{}); err != nil {
+		t.Fatal(err)
+	}
+	s.await(b)
+	if atomic.LoadUint32(&a.Slot().Gate) != 0 {
+		t.Error("the gate stayed open")
+	}
+}
+
+func TestSlotsAreLimited(t *testing.T) {
+	s := serve(t, Config{})
+	s.register(reg("a", 1, 1, 1))
+	for n := range wire.PageSlots {
+		c, err := s.dial("a", 0)
+		if err != nil {
+			t.Fatalf("process %d: %v", n, err)
+		}
+		defer c.Close()
+	}
+	if _, err := s.dial("a", 0); !errors.Is(err, tokentest.ErrRefused) {
+		t.Errorf("process %d: %v", wire.PageSlots+1, err)
+	}
+}
 
 // raw opens a connection that has said nothing.
 func (s *server) raw() *net.UnixConn {
@@ -75,16 +156,16 @@ func TestNeedlessMessagesAreForgiven(t *testing.T) {
 	}
 }
 
-// TestFastClientIsHeardAgain: a client that says more than it may is not heard
+// TestFastClientIsReadAgain: a client that says more than it may is not read
 // for a while, and then goes on.
-func TestFastClientIsHeardAgain(t *testing.T) {
+func TestFastClientIsReadAgain(t *testing.T) {
 	s := serve(t, Config{})
 	a := s.join(reg("a", 60, 1, 1))
 	for range 3 {
 		began := time.Now()
 		_ = s.d.locked(func() {
-			for _, m := range s.d.ear.hears {
-				m.seat.period, m.seat.messages = began, paceMessages
+			for _, m := range s.d.poller.clients {
+				m.alloc.period, m.alloc.messages = began, paceMessages
 			}
 		})
 		if err := a.Return(s.lease(a), time.Millisecond, false); err != nil {
@@ -92,7 +173,7 @@ func TestFastClientIsHeardAgain(t *testing.T) {
 		}
 		eventually(t, "the lease is back", func() bool { return s.status().GPUs[0].Clients[0].State == "idle" })
 		if took := time.Since(began); took < pacePeriod {
-			t.Errorf("it was heard after %v", took)
+			t.Errorf("it was read after %v", took)
 		}
 	}
 }
@@ -128,7 +209,7 @@ func TestStorms(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	var storm sync.WaitGroup
-	var visits atomic.Int64
+	var joins atomic.Int64
 	for _, secret := range []string{"secret of b", "wrong"} {
 		storm.Go(func() {
 			for ctx.Err() == nil {
@@ -136,7 +217,7 @@ func TestStorms(t *testing.T) {
 					_ = c.Request()
 					c.Close()
 				}
-				visits.Add(1)
+				joins.Add(1)
 			}
 		})
 	}
@@ -157,18 +238,18 @@ func TestStorms(t *testing.T) {
 	// The storms take their part of the processors too, and other programs
 	// theirs: one undisturbed window shows that the daemon is not in the way.
 	eventually(t, "a window with the instance's share", func() bool {
-		return visits.Load() > 100 && s.status().GPUs[0].Clients[0].Used > 0.4
+		return joins.Load() > 100 && s.status().GPUs[0].Clients[0].Used > 0.4
 	})
-	t.Logf("its share after %d visits", visits.Load())
+	t.Logf("its share after %d joins", joins.Load())
 	cancel()
 	if err := <-saturates; err != nil {
 		t.Error(err)
 	}
 	storm.Wait()
 	eventually(t, "the storms leave nothing", func() bool {
-		greeted, heard := 0, 0
-		_ = s.d.locked(func() { greeted, heard = len(s.d.greeting), len(s.d.ear.hears) })
-		return greeted == 0 && heard == 1 && runtime.NumGoroutine() <= before
+		greeted, read := 0, 0
+		_ = s.d.locked(func() { greeted, read = len(s.d.greeting), len(s.d.poller.clients) })
+		return greeted == 0 && read == 1 && runtime.NumGoroutine() <= before
 	})
 }
 
@@ -220,9 +301,9 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	}
 }
 
-// TestPace: a seat is not listened to beyond so many messages a period.
+// TestPace: an allocation is not listened to beyond so many messages a period.
 func TestPace(t *testing.T) {
-	s, start := &seat{}, time.Now()
+	s, start := &allocation{}, time.Now()
 	for n := range paceMessages - 1 {
 		if rest := s.pace(start.Add(time.Duration(n))); rest != 0 {
 			t.Fatalf("message %d is slowed by %v", n, rest)

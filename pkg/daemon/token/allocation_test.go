@@ -1,13 +1,17 @@
 package token
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/gfaas/gfaas/pkg/daemon/token/tokentest"
 	"github.com/gfaas/gfaas/pkg/gpu"
@@ -25,9 +29,9 @@ func (s *server) dialDevice(id string, device uint32) (*tokentest.Client, error)
 	return tokentest.DialDevice(s.clientSocket(), id, "secret of "+id, device, 0)
 }
 
-// TestSeats: on each of its GPUs an instance has a page, a slice and a lease of
+// TestAllocations: on each of its GPUs an instance has a page, a slice and a lease of
 // its own.
-func TestSeats(t *testing.T) {
+func TestAllocations(t *testing.T) {
 	s := serve(t, Config{})
 	s.register(spanning())
 	other := reg("b", 60, 1, 1)
@@ -71,7 +75,7 @@ func TestSeats(t *testing.T) {
 	})
 }
 
-func TestNoSuchSeat(t *testing.T) {
+func TestNoSuchDevice(t *testing.T) {
 	s := serve(t, Config{})
 	s.register(spanning())
 	for _, device := range []uint32{2, 1 << 31, 1<<32 - 1} {
@@ -103,9 +107,9 @@ func TestOneGPUHasOneName(t *testing.T) {
 	}
 }
 
-// TestSeatsLast: the next daemon knows them all, and they change only while
+// TestAllocationsLast: the next daemon knows them all, and they change only while
 // nobody is connected.
-func TestSeatsLast(t *testing.T) {
+func TestAllocationsLast(t *testing.T) {
 	socket := filepath.Join(runDir(t), "token.sock")
 	first := serve(t, Config{Socket: socket})
 	first.register(spanning())
@@ -142,4 +146,68 @@ func TestSeatsLast(t *testing.T) {
 	if st := s.status(); len(st.GPUs[0].Clients) != 1 || len(st.GPUs[1].Clients) != 0 {
 		t.Errorf("after it moved: %+v", st)
 	}
+}
+
+// TestProcessesShareQuotaAndPage: two processes of an instance draw on one
+// budget, and each has its own slot of one page.
+func TestProcessesShareQuotaAndPage(t *testing.T) {
+	s := serve(t, Config{})
+	a := s.join(reg("a", 20, 0.4, 0.4))
+	b, err := s.dial("a", 3<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if a.Welcome.Slot == b.Welcome.Slot {
+		t.Fatal("one slot for two processes")
+	}
+	a.Slot().MemUsed = 5 << 20
+	rows := s.status().GPUs[0].Clients
+	if len(rows) != 2 || rows[0].MemUsedMiB+rows[1].MemUsedMiB != 8 {
+		t.Errorf("status %+v", rows)
+	}
+	// No more is parked than there is.
+	a.Slot().MemParked, b.Slot().MemParked = 2<<20, 64<<20
+	if rows := s.status().GPUs[0].Clients; rows[0].MemParkedMiB+rows[1].MemParkedMiB != 5 {
+		t.Errorf("status %+v", rows)
+	}
+	a.Slot().MemParked, b.Slot().MemParked = 0, 0
+	const length = time.Second
+	undisturbed(t, func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), length)
+		defer cancel()
+		var used [2]time.Duration
+		var both errgroup.Group
+		for n := range used {
+			c, err := s.dial("a", 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			both.Go(func() (err error) {
+				used[n], err = c.Saturate(ctx, time.Millisecond)
+				return err
+			})
+		}
+		if err := both.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		if got := (used[0] + used[1]).Seconds() / length.Seconds(); got < 0.35 || got > 0.45 {
+			return fmt.Errorf("together they used %.3f of the GPU, want 0.4", got)
+		}
+		return nil
+	})
+}
+
+// undisturbed repeats what other programs on this machine can spoil.
+func undisturbed(t *testing.T, try func() error) {
+	t.Helper()
+	var err error
+	for range 10 {
+		if err = try(); err == nil {
+			return
+		}
+		t.Log(err)
+	}
+	t.Error(err)
 }

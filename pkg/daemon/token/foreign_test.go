@@ -10,9 +10,9 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 )
 
-// TestOutside: what the driver holds for a process is what it occupies less
+// TestForeignMemory: what the driver holds for a process is what it occupies less
 // what it allocated, and counts against the limit when that is asked for.
-func TestOutside(t *testing.T) {
+func TestForeignMemory(t *testing.T) {
 	var mu sync.Mutex
 	answer, failure := map[int]gpu.Bytes{os.Getpid(): 300 << 20, 1: 7}, error(nil)
 	memory := func(device string) (map[int]gpu.Bytes, error) {
@@ -31,7 +31,7 @@ func TestOutside(t *testing.T) {
 		s.register(far)
 		a := s.join(reg("a", 60, 1, 1))
 		atomic.StoreUint64(&a.Slot().MemUsed, 100<<20)
-		s.d.lookOutside()
+		s.d.measureForeign()
 		if got := s.row("a").ContextMiB; got != 200 {
 			t.Errorf("context of %v MiB, want 200", got)
 		}
@@ -42,16 +42,16 @@ func TestOutside(t *testing.T) {
 			t.Errorf("counts %v: the process is told %d", counts, got)
 		}
 		atomic.StoreUint64(&a.Slot().MemUsed, 1<<63) // more than it occupies: managed memory, or a lie
-		s.d.lookOutside()
+		s.d.measureForeign()
 		if got := s.row("a").ContextMiB; got != 0 {
 			t.Errorf("context of %v MiB, want 0", got)
 		}
 		atomic.StoreUint64(&a.Slot().MemUsed, 0)
-		s.d.lookOutside()
+		s.d.measureForeign()
 		mu.Lock()
 		failure = errors.New("the GPU is lost")
 		mu.Unlock()
-		s.d.lookOutside()
+		s.d.measureForeign()
 		if got := s.row("a").ContextMiB; got != 300 {
 			t.Errorf("context of %v MiB while nobody tells, want the last, 300", got)
 		}
@@ -59,8 +59,8 @@ func TestOutside(t *testing.T) {
 	}
 }
 
-// TestOutsideIsAsked: the daemon asks by itself while there are clients.
-func TestOutsideIsAsked(t *testing.T) {
+// TestForeignMemoryIsAsked: the daemon asks by itself while there are clients.
+func TestForeignMemoryIsAsked(t *testing.T) {
 	var asked atomic.Int64
 	s := serve(t, Config{Memory: func(string) (map[int]gpu.Bytes, error) {
 		asked.Add(1)

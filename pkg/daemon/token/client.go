@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -14,10 +15,10 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// member is a process's connection for one GPU, a client of its scheduler.
-type member struct {
+// client is a process's connection for one GPU: a client of that GPU's scheduler.
+type client struct {
 	id        policy.ClientID
-	seat      *seat
+	alloc     *allocation
 	fd        int // its connection
 	pid       int // as this daemon sees it; 0 if it does not
 	uid       uint32
@@ -29,35 +30,35 @@ type member struct {
 	revoked   time.Duration // on the schedulers' clock; 0 while it has not been asked back
 	suspended bool          // it does not drain, and nobody waits for it
 	launches  uint64        // that its slot told of when it last gave a lease back
-	outside   gpu.Bytes     // of the GPU's memory, that it occupies beside its allocations
-	excess    int           // messages of this lease that a client need not send
+	foreign   gpu.Bytes     // of the GPU's memory, that it occupies beside its allocations
+	excess    int           // messages of this lease that the protocol gives no reason for
 }
 
-// greet awaits a connection's hello. Of a process that is let in the ear has a
+// greet awaits a connection's hello. Where the process is let in the poller has a
 // descriptor of its own.
-func (d *Daemon) greet(conn *net.UnixConn, e *entrance) {
+func (d *Daemon) greet(conn *net.UnixConn, l *listener) {
 	defer d.conns.Done()
 	cred, err := peer(conn)
 	if err == nil {
 		err = d.admitsUser(conn, cred)
 	}
 	if err == nil {
-		err = d.awaitHello(conn, e, cred)
+		err = d.awaitHello(conn, l, cred)
 	}
 	d.ends(int(cred.Pid), cred.Uid, err)
 	_ = d.locked(func() { delete(d.greeting, conn) })
-	if err != nil && !d.ear.safe.Load() {
+	if err != nil && !d.poller.safe.Load() {
 		_ = use(conn, func(fd int) error { drain(fd); return nil })
 	}
 	_ = conn.Close()
 }
 
 // awaitHello lets a process in, or refuses it.
-func (d *Daemon) awaitHello(conn *net.UnixConn, e *entrance, cred unix.Ucred) error {
-	if err := d.locked(func() { e.wait(conn) }); err != nil {
+func (d *Daemon) awaitHello(conn *net.UnixConn, l *listener, cred unix.Ucred) error {
+	if err := d.locked(func() { l.wait(conn) }); err != nil {
 		return err
 	}
-	defer func() { _ = d.locked(func() { e.done(conn) }) }()
+	defer func() { _ = d.locked(func() { l.done(conn) }) }()
 	if err := conn.SetReadDeadline(time.Now().Add(d.cfg.HelloTimeout)); err != nil {
 		return err
 	}
@@ -81,7 +82,7 @@ func (d *Daemon) awaitHello(conn *net.UnixConn, e *entrance, cred unix.Ucred) er
 		return err
 	}
 	var refusal error
-	if err := d.locked(func() { refusal = d.join(conn, e, hello, cred) }); err != nil {
+	if err := d.locked(func() { refusal = d.join(conn, l, hello, cred) }); err != nil {
 		return err
 	}
 	if refusal != nil {
@@ -168,4 +169,99 @@ func (d *Daemon) admitsUser(conn *net.UnixConn, cred unix.Ucred) error {
 		}
 	}
 	return d.refuse(conn, fmt.Sprintf("user %d may not use this daemon", cred.Uid))
+}
+
+const (
+	// leniency is how many messages a client may send during a lease that the
+	// protocol gives no reason for: a request while one is with us, a lease
+	// given back that it does not hold. The next one ends its connection.
+	leniency = 8
+	// pacePeriod and paceMessages bound what the processes of an allocation may send:
+	// beyond it their connections are not read for a while. It is a hundred
+	// times what programs do that launch as fast as they can.
+	pacePeriod   = 100 * time.Millisecond
+	paceMessages = 4096
+)
+
+// errExcess ends the connection of a client that floods.
+var errExcess = errors.New("it asks and gives back without reason")
+
+// handle acts on a message. It tells for how long not to read what the client
+// sends. Locked.
+func (d *Daemon) handle(c *client, frame []byte) (pause time.Duration, err error) {
+	kind := wire.Kind(frame)
+	if kind != wire.MsgRequest && kind != wire.MsgReturn {
+		if _, err := wire.Parse(frame); err != nil {
+			return 0, err
+		}
+		return 0, fmt.Errorf("message type %d from a client", kind)
+	}
+	if d.clients[c.id] != c {
+		return 0, net.ErrClosed
+	}
+	now := time.Now()
+	if kind == wire.MsgRequest {
+		err = d.handleRequest(c, now)
+	} else {
+		err = d.handleReturn(c, wire.ReadReturn(frame), now)
+	}
+	return c.alloc.pace(now), err
+}
+
+func (d *Daemon) handleRequest(c *client, now time.Time) error {
+	if c.waits || c.lease != 0 {
+		if err := c.needless(); err != nil {
+			return err
+		}
+	} else {
+		c.waits, c.asked = true, now
+	}
+	c.alloc.gpu.step(policy.Request{Client: c.id})
+	return nil
+}
+
+func (d *Daemon) handleReturn(c *client, msg wire.Return, now time.Time) error {
+	if msg.Lease != c.lease || c.lease == 0 {
+		return c.needless()
+	}
+	ev := policy.Return{
+		Client: c.id, Lease: msg.Lease, Used: duration(msg.UsedNS),
+		WantsMore: msg.Flags&wire.ReturnWantsMore != 0,
+	}
+	// Who launched and measured nothing has not measured.
+	launches := atomic.LoadUint64(&c.alloc.page.slot(c.slot).Launches)
+	if ev.Used == 0 && launches != c.launches {
+		ev.Used = now.Sub(c.granted)
+	}
+	c.launches = launches
+	// A process that gives its lease back unasked has closed its gate itself; a
+	// careless one is gated here.
+	c.lease, c.revoked, c.suspended, c.waits, c.asked = 0, 0, false, ev.WantsMore, now
+	c.alloc.page.setGate(c.slot, 0)
+	d.metrics.leases.WithLabelValues(c.alloc.gpu.name).Observe(now.Sub(c.granted).Seconds())
+	if d.metered() {
+		c.alloc.gpu.step(c.sample(), ev)
+	} else {
+		c.alloc.gpu.step(ev)
+	}
+	return nil
+}
+
+// needless counts a message that the protocol gives no reason for.
+func (c *client) needless() error {
+	if c.excess++; c.excess > leniency {
+		return errExcess
+	}
+	return nil
+}
+
+// pace counts a message and tells for how long not to read after it.
+func (a *allocation) pace(now time.Time) time.Duration {
+	if now.Sub(a.period) >= pacePeriod {
+		a.period, a.messages = now, 0
+	}
+	if a.messages++; a.messages < paceMessages {
+		return 0
+	}
+	return a.period.Add(pacePeriod).Sub(now)
 }

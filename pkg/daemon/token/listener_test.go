@@ -17,8 +17,8 @@ func (s *server) folder(id string) string {
 	return filepath.Join(filepath.Dir(s.clientSocket()), id)
 }
 
-// TestDoor: at its own socket an instance comes in, and nobody else.
-func TestDoor(t *testing.T) {
+// TestInstanceListener: at its own socket an instance comes in, and nobody else.
+func TestInstanceListener(t *testing.T) {
 	s := serve(t, Config{})
 	s.register(reg("a", 60, 1, 1))
 	s.register(reg("b", 30, 1, 1))
@@ -51,9 +51,9 @@ func TestDoor(t *testing.T) {
 	}
 }
 
-// TestDoorAfterRestart: where the folder is mounted the next daemon's socket
+// TestInstanceListenerAfterRestart: where the folder is mounted the next daemon's socket
 // appears; folders of instances that are not known are removed.
-func TestDoorAfterRestart(t *testing.T) {
+func TestInstanceListenerAfterRestart(t *testing.T) {
 	first := serve(t, Config{Socket: filepath.Join(runDir(t), "token.sock")})
 	first.register(reg("a", 60, 1, 1))
 	mounted, err := os.Open(first.folder("a"))
@@ -89,9 +89,9 @@ func TestDoorAfterRestart(t *testing.T) {
 	}
 }
 
-// TestDoorOfLongPath: a container sees the socket under a short name, so its
+// TestInstanceListenerOfLongPath: a container sees the socket under a short name, so its
 // own may be longer than an address.
-func TestDoorOfLongPath(t *testing.T) {
+func TestInstanceListenerOfLongPath(t *testing.T) {
 	s := serve(t, Config{})
 	id := strings.Repeat("x", 50)
 	dir := runDir(t)
@@ -119,9 +119,9 @@ func TestDoorOfLongPath(t *testing.T) {
 	}
 }
 
-// TestDoorIsTaken: something else has the place of an instance's folder, and
+// TestInstanceListenerIsTaken: something else has the place of an instance's folder, and
 // the common socket stays.
-func TestDoorIsTaken(t *testing.T) {
+func TestInstanceListenerIsTaken(t *testing.T) {
 	s := serve(t, Config{})
 	if err := os.WriteFile(filepath.Join(filepath.Dir(s.clientSocket()), "taken"), nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -138,7 +138,7 @@ func TestDoorIsTaken(t *testing.T) {
 	_ = conn.Close()
 }
 
-func TestDoorForOtherUsers(t *testing.T) {
+func TestInstanceListenerForOtherUsers(t *testing.T) {
 	s := serve(t, Config{ClientUIDs: []int{12345}})
 	s.register(reg("a", 60, 1, 1))
 	for path, mode := range map[string]os.FileMode{

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// ration is a log for what clients can bring about: so many lines a period.
-type ration struct {
+// logLimit is a log for what clients can bring about: so many lines a period.
+type logLimit struct {
 	log    *slog.Logger
 	lines  int
 	period time.Duration
@@ -19,10 +19,10 @@ type ration struct {
 	dropped int
 }
 
-func (r *ration) warn(msg string, args ...any) { r.print(slog.LevelWarn, msg, args) }
-func (r *ration) info(msg string, args ...any) { r.print(slog.LevelInfo, msg, args) }
+func (r *logLimit) warn(msg string, args ...any) { r.print(slog.LevelWarn, msg, args) }
+func (r *logLimit) info(msg string, args ...any) { r.print(slog.LevelInfo, msg, args) }
 
-func (r *ration) print(level slog.Level, msg string, args []any) {
+func (r *logLimit) print(level slog.Level, msg string, args []any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if now := time.Now(); now.Sub(r.since) >= r.period {
