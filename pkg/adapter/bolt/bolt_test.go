@@ -2,25 +2,27 @@ package bolt_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"go.etcd.io/bbolt"
 
 	"github.com/gfaas/gfaas/pkg/adapter/bolt"
-	"github.com/gfaas/gfaas/pkg/adapter/bolt/storetest"
 	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/instance/instancetest"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
 func TestDB(t *testing.T) {
-	storetest.Run(t, func(t *testing.T) bolt.Store { return bolt.Open(filepath.Join(t.TempDir(), "a", "b", "state.db")) })
-}
-
-func TestMemory(t *testing.T) {
-	storetest.Run(t, func(*testing.T) bolt.Store { return &bolt.Memory{} })
+	instancetest.RunCatalog(t, func(t *testing.T) (one, other ports.Catalog) {
+		path := filepath.Join(t.TempDir(), "a", "b", "state.db")
+		return bolt.Open(path), bolt.Open(path)
+	})
 }
 
 func apply(t *testing.T, path string) {
@@ -34,7 +36,7 @@ func apply(t *testing.T, path string) {
 func TestFileModes(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new")
 	path := filepath.Join(dir, "state.db")
-	if _, err := bolt.Open(path).Functions(t.Context()); err != nil {
+	if _, err := bolt.Open(path).Look(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(dir); err == nil {
@@ -61,7 +63,7 @@ func TestLocked(t *testing.T) {
 		t.Fatal(err)
 	}
 	var locked *bolt.LockedError
-	if _, err := bolt.Open(path).Functions(t.Context()); !errors.As(err, &locked) || !locked.Locked() {
+	if _, err := bolt.Open(path).Look(t.Context()); !errors.As(err, &locked) || !locked.Locked() {
 		t.Errorf("read of a locked file: %v", err)
 	}
 	if err := bolt.Open(path).Forget(t.Context(), "x"); !errors.As(err, &locked) {
@@ -77,7 +79,7 @@ func TestReadersShare(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer held.Close()
-	if list, err := bolt.Open(path).Functions(t.Context()); err != nil || len(list) != 1 {
+	if list, err := bolt.Open(path).Look(t.Context()); err != nil || len(list.Functions) != 1 {
 		t.Errorf("a second reader got %v, %v", list, err)
 	}
 }
@@ -102,7 +104,7 @@ func TestBadFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]string{text: "invalid database", newer: `schema "2"`, dir: ""} {
-		_, err := bolt.Open(path).Functions(t.Context())
+		_, err := bolt.Open(path).Look(t.Context())
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s: got %v, want it to say %s", path, err, want)
 		}
@@ -111,4 +113,114 @@ func TestBadFiles(t *testing.T) {
 			t.Errorf("%s: written to, or nothing said to do: %v", path, err)
 		}
 	}
+}
+
+// A file that is as it was is not read again.
+func TestUnchangedIsNotRead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state.db")
+	apply(t, path)
+	old := time.Now().Add(-time.Hour) // its time tells: it was not written just now
+	if err := os.Chtimes(path, old, old); err != nil {
+		t.Fatal(err)
+	}
+	db := bolt.Open(path)
+	first, err := db.Look(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	holder, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer holder.Close()
+	if err := syscall.Flock(int(holder.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := db.Look(t.Context()); err != nil || again.Revision != first.Revision || len(again.Functions) != 1 {
+		t.Errorf("got %+v, %v", again, err)
+	}
+	now := time.Now()
+	if err := os.Chtimes(path, now, now); err != nil {
+		t.Fatal(err)
+	}
+	var locked *bolt.LockedError
+	if _, err := db.Look(t.Context()); !errors.As(err, &locked) {
+		t.Errorf("of a file that may be another: %v", err)
+	}
+}
+
+// Who watches sees a file come, be replaced and go.
+func TestWatchFile(t *testing.T) {
+	dir := t.TempDir()
+	path, other := filepath.Join(dir, "state.db"), filepath.Join(dir, "other.db")
+	db := bolt.Open(path)
+	l, err := db.Watch(t.Context(), 0)
+	if err != nil || len(l.Functions) != 0 {
+		t.Fatalf("%+v, %v", l, err)
+	}
+	if err := bolt.Open(other).Apply(t.Context(), function.Function{Name: "g", Command: []string{"x"}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		change func() error
+		want   string
+	}{
+		{func() error { apply(t, path); return nil }, "f"},
+		{func() error { return os.Rename(other, path) }, "g"},
+		{func() error { return os.Remove(path) }, ""},
+	} {
+		if err := c.change(); err != nil {
+			t.Fatal(err)
+		}
+		if l, err = db.Watch(t.Context(), l.Revision); err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		for _, fn := range l.Functions {
+			got += fn.Name
+		}
+		if got != c.want {
+			t.Errorf("got %q, want %q", got, c.want)
+		}
+	}
+}
+
+func BenchmarkLook(b *testing.B) {
+	path := filepath.Join(b.TempDir(), "state.db")
+	var many []function.Function
+	for i := range 1000 {
+		many = append(many, function.Function{Name: fmt.Sprintf("f%d", i), Command: []string{"x"}})
+	}
+	db := bolt.Open(path)
+	if err := db.Apply(b.Context(), many...); err != nil {
+		b.Fatal(err)
+	}
+	look := func(b *testing.B, db *bolt.DB) {
+		if l, err := db.Look(b.Context()); err != nil || len(l.Functions) != len(many) {
+			b.Fatal(err)
+		}
+	}
+	b.Run("first", func(b *testing.B) {
+		for b.Loop() {
+			look(b, bolt.Open(path))
+		}
+	})
+	b.Run("just written", func(b *testing.B) { // read, and nothing parsed
+		for b.Loop() {
+			now := time.Now()
+			if err := os.Chtimes(path, now, now); err != nil {
+				b.Fatal(err)
+			}
+			look(b, db)
+		}
+	})
+	b.Run("unchanged", func(b *testing.B) {
+		old := time.Now().Add(-time.Hour)
+		if err := os.Chtimes(path, old, old); err != nil {
+			b.Fatal(err)
+		}
+		for b.Loop() {
+			look(b, db)
+		}
+	})
 }

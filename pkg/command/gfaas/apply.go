@@ -57,7 +57,7 @@ func (o *applyOptions) run(ctx context.Context, t *tool) error {
 		}
 		all = append(all, list...)
 	}
-	before, err := t.store.Functions(ctx)
+	before, err := t.store.Look(ctx)
 	if err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func (o *applyOptions) run(ctx context.Context, t *tool) error {
 		return err
 	}
 	for _, fn := range all {
-		t.env.Debugf("function %s %s", fn.Name, change(before, fn))
+		t.env.Debugf("function %s %s", fn.Name, change(before.Functions, fn))
 	}
 	return nil
 }

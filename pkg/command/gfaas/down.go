@@ -8,10 +8,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gfaas/gfaas/pkg/adapter/bolt"
 	"github.com/gfaas/gfaas/pkg/adapter/simgpu"
 	"github.com/gfaas/gfaas/pkg/command/host"
 	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
 // stopsAtOnce bounds how many instances are stopped at a time.
@@ -37,12 +37,12 @@ a gfaas-profile that was killed did.`,
 }
 
 func (t *tool) instanceNames(ctx context.Context) []string {
-	records, err := t.store.Instances(ctx)
+	state, err := t.store.Look(ctx)
 	if err != nil {
 		return nil
 	}
 	var names []string
-	for _, r := range records {
+	for _, r := range state.Instances {
 		names = append(names, r.ID)
 		if !slices.Contains(names, r.Function) {
 			names = append(names, r.Function)
@@ -53,22 +53,15 @@ func (t *tool) instanceNames(ctx context.Context) []string {
 
 func runDown(ctx context.Context, t *tool, names []string) error {
 	t.env.CleansUp()
-	records, err := t.store.Instances(ctx)
+	state, err := t.store.Look(ctx)
 	if err != nil {
 		return err
 	}
+	records := state.Instances
 	if len(names) > 0 {
-		functions, err := t.store.Functions(ctx)
-		if err != nil {
-			return err
-		}
 		applied := func(name string) bool {
-			for _, fn := range functions {
-				if fn.Name == name {
-					return true
-				}
-			}
-			return false
+			_, err := state.Function(name)
+			return err == nil
 		}
 		if records, err = pick(records, names, applied); err != nil {
 			return err
@@ -101,7 +94,7 @@ func pick(records []instance.Record, names []string, applied func(string) bool) 
 		}
 	}
 	if len(missing) > 0 {
-		return nil, &bolt.NotFoundError{Kind: "function or instance", Names: missing}
+		return nil, &ports.NotFoundError{Kind: "function or instance", Names: missing}
 	}
 	return out, nil
 }

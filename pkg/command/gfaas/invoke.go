@@ -116,13 +116,13 @@ func validToken(name string) bool {
 // ready returns the function's instances that have been ready, in the order to
 // try them: any may come first, so that calls spread over them.
 func (t *tool) ready(ctx context.Context, name string) ([]instance.Record, error) {
-	records, err := t.store.Instances(ctx)
+	state, err := t.store.Look(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var out []instance.Record
 	starting := 0
-	for _, r := range records {
+	for _, r := range state.Instances {
 		switch {
 		case r.Function != name:
 		case r.State == instance.Ready:

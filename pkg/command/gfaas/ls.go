@@ -32,16 +32,13 @@ says, less what is at its default; the YAML can be applied again.`,
 }
 
 func runLs(ctx context.Context, t *tool) error {
-	functions, err := t.store.Functions(ctx)
+	state, err := t.store.Look(ctx)
 	if err != nil {
 		return err
 	}
+	functions, records := state.Functions, state.Instances
 	if t.env.Output == "yaml" {
 		return t.showYAML(functions)
-	}
-	records, err := t.store.Instances(ctx)
-	if err != nil {
-		return err
 	}
 	documents := make([]json.RawMessage, 0, len(functions))
 	for _, fn := range functions {

@@ -179,7 +179,7 @@ func (t *tool) probeRunDir() check {
 func (t *tool) probeState(ctx context.Context) check {
 	path := cli.StatePath()
 	c := check{Name: "state file", Required: true, Status: checkOK, Detail: path}
-	functions, err := t.store.Functions(ctx)
+	state, err := t.store.Look(ctx)
 	if err == nil {
 		err = writable(filepath.Dir(path))
 	}
@@ -192,7 +192,7 @@ func (t *tool) probeState(ctx context.Context) check {
 		}
 		return c
 	}
-	c.Detail = fmt.Sprintf("%s, %d function(s)", path, len(functions))
+	c.Detail = fmt.Sprintf("%s, %d function(s)", path, len(state.Functions))
 	return c
 }
 

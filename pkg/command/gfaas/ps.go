@@ -65,10 +65,11 @@ JSON is a list of {"id", "function", "runtime", "gpu", "pid" or "container",
 }
 
 func runPs(ctx context.Context, t *tool) error {
-	records, err := t.store.Instances(ctx)
+	state, err := t.store.Look(ctx)
 	if err != nil {
 		return err
 	}
+	records := state.Instances
 	states, err := t.look(ctx, records)
 	if err != nil {
 		return err

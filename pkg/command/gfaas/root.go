@@ -11,6 +11,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/adapter/bolt"
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
 // Main is the program: it runs the tool's own commands or a plugin, and
@@ -25,7 +26,7 @@ func Main() int {
 // tool is what the commands share.
 type tool struct {
 	env    *cli.Env
-	store  bolt.Store
+	store  ports.Catalog
 	runDir string
 }
 
@@ -79,12 +80,12 @@ such a program is beside it or on PATH; flags before NAME go to it too.`,
 
 // completeFunctions offers the applied functions' names to a shell.
 func (t *tool) completeFunctions(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	list, err := t.store.Functions(cmd.Context())
+	state, err := t.store.Look(cmd.Context())
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
 	var names []string
-	for _, fn := range list {
+	for _, fn := range state.Functions {
 		names = append(names, fn.Name)
 	}
 	return without(names, args), cobra.ShellCompDirectiveNoFileComp

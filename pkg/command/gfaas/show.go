@@ -5,7 +5,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gfaas/gfaas/pkg/adapter/bolt"
 	"github.com/gfaas/gfaas/pkg/function"
 )
 
@@ -41,14 +40,9 @@ func runShow(ctx context.Context, t *tool, name string) error {
 
 // function finds one function in the state.
 func (t *tool) function(ctx context.Context, name string) (function.Function, error) {
-	list, err := t.store.Functions(ctx)
+	state, err := t.store.Look(ctx)
 	if err != nil {
 		return function.Function{}, err
 	}
-	for _, fn := range list {
-		if fn.Name == name {
-			return fn, nil
-		}
-	}
-	return function.Function{}, &bolt.NotFoundError{Kind: "function", Names: []string{name}}
+	return state.Function(name)
 }

@@ -133,12 +133,12 @@ func (o *upOptions) assignments(ctx context.Context, t *tool, p plan.Plan, unsou
 	if err != nil {
 		return nil, err
 	}
-	functions, err := t.store.Functions(ctx)
+	state, err := t.store.Look(ctx)
 	if err != nil {
 		return nil, err
 	}
 	simulated := o.gpu == "sim" || host.DefaultGPU() == "sim"
-	list, err := assign(p, node, functions, namer(simulated), unsound)
+	list, err := assign(p, node, state.Functions, namer(simulated), unsound)
 	if err != nil {
 		return nil, err
 	}

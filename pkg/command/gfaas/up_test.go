@@ -94,11 +94,11 @@ func TestUpKilled(t *testing.T) {
 func forget(t *testing.T, p *place, id string) {
 	t.Helper()
 	store := bolt.Open(filepath.Join(p.dir, "state.db"))
-	records, err := store.Instances(t.Context())
+	state, err := store.Look(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range records {
+	for _, r := range state.Instances {
 		if r.ID == id {
 			r.Handle = instance.Handle{}
 			if err := store.Update(t.Context(), r); err != nil {

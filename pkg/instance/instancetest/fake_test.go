@@ -23,6 +23,13 @@ func TestFake(t *testing.T) {
 	}
 }
 
+func TestFakeCatalog(t *testing.T) {
+	instancetest.RunCatalog(t, func(*testing.T) (one, other ports.Catalog) {
+		c := &instancetest.FakeCatalog{}
+		return c, c
+	})
+}
+
 func TestFakeStarter(t *testing.T) {
 	instancetest.RunStarter(t, instancetest.StarterSuite{
 		New: func(*testing.T) func() ports.Starter {
