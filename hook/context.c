@@ -78,8 +78,8 @@ GF_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
     return result;
 }
 
-/* Others may still hold the primary context when it is released, some of whom
- * said so to the driver alone: it is gone when it is no longer active. */
+/* Others may still hold the primary context when it is released, some of them by
+ * calls that this library does not see: it is gone when it is no longer active. */
 #define GF_PRIMARY(symbol, gone) \
     GF_EXPORT CUresult symbol(CUdevice dev) \
     { \

@@ -55,8 +55,8 @@ static void move_gate(struct gf_device *device, uint32_t *gate)
     gf_futex_wake(&device->slot->refill);
 }
 
-/* A thread may still look at the old page, whose gate nobody enters any more:
- * what it looks at must stay there. */
+/* A thread may still read the old page, though nobody enters by its gate any more:
+ * the new one is mapped in its place, so that what it reads stays mapped. */
 struct gf_page *gf_device_lay(struct gf_device *device, struct gf_page *page)
 {
     if (device->page == &no_page)

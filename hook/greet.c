@@ -18,14 +18,14 @@
 
 #define RECONNECT_NS 100000000
 #define REFUSED_NS 1000000000
-#define HANGUPS 5 /* in a row, without a word: a daemon that ends does that once */
+#define HANGUPS 5 /* in a row and without an answer; a daemon that is ending hangs up once */
 
 static bool copy(char *to, size_t size, const char *name)
 {
     const char *value = getenv(name);
     if (!value)
         return false;
-    strncpy(to, value, size - 1); /* what does not fit matches nothing */
+    strncpy(to, value, size - 1); /* a name cut short is none that the daemon knows */
     return true;
 }
 
@@ -127,10 +127,10 @@ static struct gf_page *map_page(int fd)
 }
 
 /* Says who this process is and moves to the page that the daemon sends back. */
-static bool greet(struct gf_device *device, unsigned seat, int fd, const struct gf_identity *who)
+static bool greet(struct gf_device *device, unsigned place, int fd, const struct gf_identity *who)
 {
     struct gf_hello hello = {.h = gf_header(GF_MSG_HELLO, sizeof hello), .pid = (uint32_t)getpid(),
-                             .device = seat, .mem_used = gf_mem_used(device)};
+                             .device = place, .mem_used = gf_mem_used(device)};
     memcpy(hello.instance, who->instance, sizeof hello.instance);
     memcpy(hello.secret, who->secret, sizeof hello.secret);
     if (!gf_transmit(fd, &hello, sizeof hello))
@@ -168,8 +168,8 @@ static bool greet(struct gf_device *device, unsigned seat, int fd, const struct 
 
 int gf_greet(struct gf_device *device, const struct gf_identity *who)
 {
-    unsigned seat = gf_visible_seat(gf_ordinal(device));
-    if (seat == GF_DEVICES) {
+    unsigned place = gf_visible_place(gf_ordinal(device));
+    if (place == GF_DEVICES) {
         gf_say(GF_SAY_REFUSED, "device %u is none of the GPUs that this instance was given: work there stays blocked",
                gf_ordinal(device));
         gf_pause_ns(REFUSED_NS);
@@ -178,7 +178,7 @@ int gf_greet(struct gf_device *device, const struct gf_identity *who)
     int fd = connect_to(who->socket);
     if (fd < 0)
         gf_say(GF_SAY_LOST, "no gfaas-tokend at %s: GPU work waits until it is there", who->socket);
-    else if (greet(device, seat, fd, who))
+    else if (greet(device, place, fd, who))
         return fd;
     else
         close(fd);

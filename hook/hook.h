@@ -152,7 +152,7 @@ void gf_device_fork_child(void);
 void gf_visible_read(void);
 /* The place of a device among the instance's GPUs; GF_DEVICES: it is none of
  * them. */
-unsigned gf_visible_seat(unsigned ordinal);
+unsigned gf_visible_place(unsigned ordinal);
 void gf_visible_fork_child(void);
 
 /* ---- gate.c ---- */

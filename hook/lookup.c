@@ -125,7 +125,7 @@ __attribute__((used)) void *gf_dlsym_pick(void *handle, const char *name)
     struct wrapped *row = row_named(name);
     if (!row || !ready() || !row->real)
         return NULL;
-    /* A handle that does not hold the function must go on saying so. The two
+    /* A library without the function must still be said to have none. The two
      * pseudo-handles search by the caller's place; both find a wrapper first. */
     if (handle != RTLD_DEFAULT && handle != RTLD_NEXT && !gf_real_dlsym(handle, name))
         return NULL;
@@ -133,9 +133,9 @@ __attribute__((used)) void *gf_dlsym_pick(void *handle, const char *name)
     return row->wrapper;
 }
 
-/* Called by dlopen below: how the library is to be opened. One that finds its
- * functions in itself and its own needs first would find the driver's there, and
- * the C library's dlsym. */
+/* Called by dlopen below: how the library is to be opened. RTLD_DEEPBIND has it
+ * search itself and the libraries it needs before the preloaded ones: it would find
+ * the driver's functions there, and the C library's dlsym. */
 __attribute__((used)) int gf_dlopen_mode(const char *file, int mode)
 {
     gf_lookup_init();
@@ -144,8 +144,8 @@ __attribute__((used)) int gf_dlopen_mode(const char *file, int mode)
     return mode & ~RTLD_DEEPBIND;
 }
 
-/* The real ones go by who called them, dlsym for RTLD_NEXT and dlopen for where
- * it looks, so they must be jumped to, not called. */
+/* The real functions look at who called them, dlsym for RTLD_NEXT and dlopen for
+ * where it searches, so they are jumped to, not called. */
 #if defined(__x86_64__)
 #define GF_CALL(function) \
     "  .cfi_startproc\n" \
@@ -256,8 +256,8 @@ static void exchange(const char *symbol, void **pfn, int version, cuuint64_t fla
     void *wrapper = gf_wrapper_of(*pfn);
     if (wrapper == *pfn) {
         Dl_info info;
-        /* A wrapped function under its own name is settled; anything else the
-         * driver exports under another name is not ours to replace. */
+        /* A function that the driver exports and that is not in the table is not
+         * wrapped; an address that it does not export is looked up by name. */
         bool exported = dladdr(*pfn, &info) && info.dli_saddr == *pfn;
         void *chosen = exported ? NULL : by_request(symbol, version, flags);
         if (chosen)

@@ -140,7 +140,8 @@ int gf_mem_tend(struct gf_device *d, bool idle)
     return swap < 0 || swap > SHRINK_LOOK_MS ? SHRINK_LOOK_MS : swap;
 }
 
-/* The program will synchronise, soon if at all. */
+/* Pools shrink when the program synchronises, which it does soon after it frees, if
+ * at all: so they are looked at a few times. */
 void gf_mem_shrinks(struct gf_device *d)
 {
     bool known = gf_load(&d->pools_shrink);

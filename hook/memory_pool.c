@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct gf_pool *pools; /* nothing leaves it: no lock to walk it */
+static struct gf_pool *pools; /* only ever added to: it can be walked without the lock */
 
 static struct gf_pool *first(void) { return __atomic_load_n(&pools, __ATOMIC_ACQUIRE); }
 
@@ -80,8 +80,8 @@ static bool is_gone(const struct gf_pool *p)
     return !p->graphs && (!p->handle || p->handle == (CUmemoryPool)p);
 }
 
-/* Who asks for it while a stream is captured spoils the capture, unless it says
- * that this is none of that capture's business. */
+/* To ask for it while a stream is captured invalidates the capture, unless the
+ * thread's capture mode is relaxed. */
 static uint64_t reserved(struct gf_pool *p)
 {
     cuuint64_t bytes = 0;
@@ -184,7 +184,7 @@ static void trim(struct gf_pool *p)
 
 void gf_pools_look(struct gf_device *d, bool squeeze)
 {
-    /* Nothing that is looked at here takes part in a capture. */
+    /* Relaxed, so that other threads' captures stay valid: nothing here is part of one. */
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     gf_real.cuThreadExchangeStreamCaptureMode(&mode);
     for (struct gf_pool *p = first(); p; p = p->next) {

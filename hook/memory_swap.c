@@ -6,7 +6,7 @@
  * the driver moves pages only as they are touched).
  *
  * All of it is advice to the driver, which keeps the pages coherent: an error
- * means that nothing moves, and is nobody's concern. */
+ * means that nothing moves, and harms nobody. */
 #include "memory.h"
 
 #include <stdlib.h>

@@ -84,9 +84,8 @@ int32_t gf_meter_graph(struct gf_stream *entry, float ms, struct gf_timed graph)
 
 /* Waits until no more is in flight than may be, and learns from what is over.
  * The lock is not held meanwhile: the entry may be dead afterwards, and others may
- * have recorded marks. If that was this one, what is waited for is more than had
- * to be; and nothing is learned from it, as it is then older than the ring goes
- * back. */
+ * have recorded marks. When they have recorded the awaited one anew, the wait is
+ * longer than it had to be, and nothing is learned from it. */
 static void hold_back(struct gf_stream *entry)
 {
     unsigned last = entry->turn - reach(entry);
@@ -107,7 +106,9 @@ static void hold_back(struct gf_stream *entry)
         adapt(entry, entry->learned % GF_MARKS, (entry->learned + 1) % GF_MARKS);
 }
 
-/* Several threads may each leave some; no more goes unmarked for that. Locked. */
+/* Adds what a thread leaves of the work it might have sent before the next mark. Of
+ * several threads' no more than one stride counts, so that marks do not become
+ * rarer. Locked. */
 static void give(struct gf_stream *entry, int64_t left)
 {
     left += entry->left;
@@ -160,8 +161,8 @@ void gf_meter_after(struct gf_stream *entry)
 }
 
 /* Records the end. False: the stream is captured, or has come to be meanwhile, as
- * another may join a capture at any moment: then the event may be part of that,
- * and to look at it would spoil it. */
+ * another may join a capture at any moment: then the event may be part of the
+ * capture, and to look at it would invalidate that. */
 static bool record_end(struct gf_stream *entry)
 {
     CUevent event = entry->next_end;
@@ -188,9 +189,9 @@ bool gf_meter_end(struct gf_stream *entry, uint64_t works)
     return true;
 }
 
-/* The helper looks at events while other threads may capture streams. It says so
- * where a context is current: before the driver has been initialised, or, for
- * all that is documented, without a context, the driver would not hear of it. */
+/* The helper looks at events while other threads may capture streams, which takes
+ * the relaxed capture mode. It is set where a context is current: before the driver
+ * is initialised it is refused, and without a context nothing is documented. */
 static void relax(void)
 {
     static __thread bool relaxed GF_TLS;

@@ -104,9 +104,10 @@ struct gf_stream *gf_stream_use(struct gf_device *device, CUstream stream, uint3
     return entry;
 }
 
-/* The legacy stream last, and only if nothing else runs, as in meter.c: what is
- * captured now would wait for all that does, when it is launched. Its end is
- * then recorded when the lease ends, if the capture is over by then. */
+/* Records the end of the work on all streams of a device. The legacy stream comes
+ * last, and only if nothing else runs, as in meter.c: an event there waits for all
+ * other streams. If it cannot be recorded now, it is when the lease ends, if the
+ * capture is over by then. */
 static void end_all(struct gf_device *device)
 {
     bool runs = false;
@@ -191,7 +192,7 @@ void gf_stream_made(CUstream stream)
         gf_forget_all();
 }
 
-/* The next thread may stand where this one stood, but has a stream of its own. */
+/* A later thread may have its gf_thread at the same address, but another stream. */
 void gf_stream_thread_gone(struct gf_thread *thread)
 {
     for (gf_each_device(d)) {
@@ -202,9 +203,9 @@ void gf_stream_thread_gone(struct gf_thread *thread)
     }
 }
 
-/* Waits for the work of a context and adds up its time; locked. For what does not
- * end the driver will wait, or not: its time then is what passes until that is
- * done. */
+/* Waits for the work of a context and adds up its time; locked. Work that does not
+ * end is left to the driver, which may wait for it: then the time until the context
+ * is gone counts. */
 static void settle(struct gf_device *device, CUcontext context)
 {
     CUcontext popped;

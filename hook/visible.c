@@ -43,7 +43,7 @@ static const char *word_at(const char *list, unsigned place, size_t *length)
     return *length ? list : NULL;
 }
 
-unsigned gf_visible_seat(unsigned ordinal)
+unsigned gf_visible_place(unsigned ordinal)
 {
     char number[16];
     size_t length, n;
@@ -51,8 +51,8 @@ unsigned gf_visible_seat(unsigned ordinal)
         return ordinal;
     snprintf(number, sizeof number, "%u", ordinal); /* all are visible */
     const char *wanted = word_at(*visible ? visible : number, *visible ? ordinal : 0, &length), *word;
-    for (unsigned seat = 0; wanted && seat < GF_DEVICES && (word = word_at(given, seat, &n)); seat++)
+    for (unsigned place = 0; wanted && place < GF_DEVICES && (word = word_at(given, place, &n)); place++)
         if (n == length && strncmp(word, wanted, n) == 0)
-            return seat;
+            return place;
     return GF_DEVICES;
 }
