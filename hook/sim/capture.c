@@ -485,7 +485,7 @@ CUresult sim_cuStreamBeginCaptureToGraph(struct ctx *c, CUstream hStream, CUgrap
     struct stream *s = stream_find(c, hStream, &r);
     if (!s)
         return r;
-    if (!graph_is(g) || g->capture || !edges_valid(g, dependencies, numDependencies))
+    if (!handle_is(g, H_GRAPH) || g->capture || !edges_valid(g, dependencies, numDependencies))
         return CUDA_ERROR_INVALID_VALUE;
     r = can_start(s, mode);
     if (r == CUDA_SUCCESS)

@@ -160,9 +160,9 @@ CUresult sim_cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *p, unsigned int 
 
 CUresult sim_cuCtxDestroy_v2(CUcontext ctx)
 {
-    struct ctx *c = (struct ctx *)ctx;
-    if (!handle_is(c, H_CTX) || c->primary)
-        return !c || handle_is(c, H_CTX) ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_CONTEXT;
+    struct ctx *c = handle_of(ctx, H_CTX);
+    if (!c || c->primary)
+        return c || !ctx ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_CONTEXT;
     if (ctx_current() == c)
         thread_pop();
     tear_down(c);

@@ -63,8 +63,8 @@ CUresult sim_cuEventDestroy(CUevent hEvent)
 
 CUresult sim_cuEventRecordWithFlags(struct stream *s, CUevent hEvent, CUstream hStream, unsigned int flags)
 {
-    struct event *e = (struct event *)hEvent;
-    if (!handle_is(e, H_EVENT) || e->ctx != s->ctx)
+    struct event *e = handle_of(hEvent, H_EVENT);
+    if (!e || e->ctx != s->ctx)
         return CUDA_ERROR_INVALID_HANDLE;
     if (flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL)
         return CUDA_ERROR_INVALID_VALUE;

@@ -77,7 +77,7 @@ bool edges_valid(const struct graph *g, const CUgraphNode *deps, size_t n)
         return false;
     for (size_t i = 0; i < n; i++) {
         struct node *d = (struct node *)deps[i];
-        if (!node_is(d) || d->graph != g)
+        if (!handle_is(d, H_NODE) || d->graph != g)
             return false;
         d->mark = i;
     }
@@ -171,9 +171,9 @@ static bool is_plain(const CUgraphEdgeData *d)
 CUresult sim_cuGraphGetEdges_v2(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, CUgraphEdgeData *edgeData,
                                 size_t *numEdges)
 {
-    const struct graph *g = (const struct graph *)hGraph;
+    const struct graph *g = handle_of(hGraph, H_GRAPH);
     size_t n = 0;
-    if (!graph_is(g) || !numEdges || !from != !to || (edgeData && !from))
+    if (!g || !numEdges || !from != !to || (edgeData && !from))
         return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < g->n; i++)
         for (size_t k = 0; k < g->nodes[i]->in.n; k++, n++) {
@@ -242,11 +242,6 @@ CUresult sim_cuGraphNodeGetDependentNodes(CUgraphNode hNode, CUgraphNode *depend
 
 /* ---- nodes ---- */
 
-bool node_is(const void *n)
-{
-    return handle_is(n, H_NODE);
-}
-
 struct node *node_new(struct graph *g, struct work *w)
 {
     struct node *n = calloc(1, sizeof *n);
@@ -296,7 +291,7 @@ CUresult node_add(CUgraphNode *out, CUgraph graph, const CUgraphNode *deps, cons
                   struct work *w)
 {
     struct graph *g = (struct graph *)graph;
-    if (!out || !graph_is(g) || !edges_valid(g, deps, n)) {
+    if (!out || !handle_is(g, H_GRAPH) || !edges_valid(g, deps, n)) {
         work_clear(w);
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -313,11 +308,6 @@ CUresult node_add(CUgraphNode *out, CUgraph graph, const CUgraphNode *deps, cons
 }
 
 /* ---- graphs ---- */
-
-bool graph_is(const void *g)
-{
-    return handle_is(g, H_GRAPH);
-}
 
 struct graph *graph_new(void)
 {
@@ -470,7 +460,7 @@ CUresult sim_cuGraphNodeFindInClone(CUgraphNode *phNode, CUgraphNode hOriginalNo
     if (!g)
         return CUDA_ERROR_INVALID_VALUE;
     const struct node *n = (const struct node *)hOriginalNode;
-    if (!phNode || !node_is(n) || n->graph->id != g->origin)
+    if (!phNode || !handle_is(n, H_NODE) || n->graph->id != g->origin)
         return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < g->n; i++)
         if (g->nodes[i]->origin == n->id) {

@@ -94,7 +94,6 @@ struct graph {
 struct graph *graph_new(void);
 void graph_free(struct graph *g);
 struct graph *graph_clone(const struct graph *g);
-bool graph_is(const void *g);
 /* Puts the nodes into an order in which each comes after those it depends on. On a
  * cycle *bad is one of its nodes. The order depends only on the edges and the order
  * in which sinks and edges were added: that is how the nodes of a graph are paired
@@ -102,7 +101,6 @@ bool graph_is(const void *g);
 CUresult graph_order(struct graph *g, struct node **out, struct node **bad);
 
 struct node *node_new(struct graph *g, struct work *w); /* takes w over, also when it fails */
-bool node_is(const void *n);
 bool edge_add(struct node *from, struct node *to, const CUgraphEdgeData *data);
 /* Whether these can be what a new node of g depends on. */
 bool edges_valid(const struct graph *g, const CUgraphNode *deps, size_t n);

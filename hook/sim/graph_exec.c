@@ -300,11 +300,6 @@ void plan_unref(struct plan *p)
 
 static struct exec *execs;
 
-static bool exec_is(const void *e)
-{
-    return handle_is(e, H_EXEC);
-}
-
 void exec_unref(struct exec *e)
 {
     if (--e->refs)
@@ -383,7 +378,7 @@ static CUresult instantiate(CUgraphExec *out, CUgraph graph, uint64_t flags, str
     CUresult r = CUDA_SUCCESS;
     *bad = NULL;
     *why = CUDA_GRAPH_INSTANTIATE_ERROR;
-    if (!out || !graph_is(graph) || (flags & ~(uint64_t)EXEC_FLAGS))
+    if (!out || !handle_is(graph, H_GRAPH) || (flags & ~(uint64_t)EXEC_FLAGS))
         return CUDA_ERROR_INVALID_VALUE;
     if (flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) /* no kernel here launches anything */
         return flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH ? CUDA_ERROR_INVALID_VALUE
@@ -440,7 +435,7 @@ CUresult sim_cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgraph hGra
 
 CUresult sim_cuGraphExecGetFlags(CUgraphExec hGraphExec, cuuint64_t *flags)
 {
-    if (!exec_is(hGraphExec) || !flags)
+    if (!handle_is(hGraphExec, H_EXEC) || !flags)
         return CUDA_ERROR_INVALID_VALUE;
     *flags = ((const struct exec *)hGraphExec)->flags;
     return CUDA_SUCCESS;
@@ -449,7 +444,7 @@ CUresult sim_cuGraphExecGetFlags(CUgraphExec hGraphExec, cuuint64_t *flags)
 /* The handle is gone at once, the instance when it has run for the last time. */
 CUresult sim_cuGraphExecDestroy(CUgraphExec hGraphExec)
 {
-    if (!exec_is(hGraphExec))
+    if (!handle_is(hGraphExec, H_EXEC))
         return CUDA_ERROR_INVALID_VALUE;
     struct exec *e = (struct exec *)hGraphExec;
     handle_del(e);
@@ -574,8 +569,8 @@ static struct plan *own_plan(struct exec *e)
  * child graphs; SIZE_MAX when there is none. */
 static size_t step_of(const struct exec *e, CUgraphNode h)
 {
-    const struct node *n = (const struct node *)h;
-    if (!node_is(n))
+    const struct node *n = handle_of(h, H_NODE);
+    if (!n)
         return SIZE_MAX;
     for (size_t i = 0; i < e->plan->n; i++)
         if (e->plan->steps[i].node == n->id)
@@ -775,8 +770,8 @@ CUresult sim_cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph, CUgrap
     CUgraphExecUpdateResultInfo info = {.result = CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED};
     CUgraphInstantiateResult why;
     struct node *bad;
-    struct exec *e = (struct exec *)hGraphExec;
-    if (!exec_is(e) || !graph_is(hGraph) || !resultInfo)
+    struct exec *e = handle_of(hGraphExec, H_EXEC);
+    if (!e || !handle_is(hGraph, H_GRAPH) || !resultInfo)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult r = CUDA_SUCCESS;
     struct plan *q = plan_new((struct graph *)hGraph, &bad, &r, &why);
@@ -847,7 +842,7 @@ CUresult sim_cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgraphN
     size_t i;
     if (!find_step(hGraphExec, hNode, CU_GRAPH_NODE_TYPE_GRAPH, &e, &i))
         return CUDA_ERROR_INVALID_VALUE;
-    return graph_is(childGraph) ? set_child(e, i, (struct graph *)childGraph) : CUDA_ERROR_INVALID_VALUE;
+    return handle_is(childGraph, H_GRAPH) ? set_child(e, i, (struct graph *)childGraph) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult sim_cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUgraphNodeParams *nodeParams)

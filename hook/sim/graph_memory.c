@@ -256,7 +256,7 @@ CUresult work_alloc(struct work *w, CUDA_MEM_ALLOC_NODE_PARAMS *p, const struct 
 {
     struct range r = {.kind = R_HIDDEN};
     CUresult result = check_params(p);
-    if (result == CUDA_SUCCESS && (!graph_is(g) || g->parent)) /* not into a child graph */
+    if (result == CUDA_SUCCESS && (!handle_is(g, H_GRAPH) || g->parent)) /* not into a child graph */
         result = CUDA_ERROR_INVALID_VALUE;
     struct device *d = result == CUDA_SUCCESS ? device_at(&p->poolProps.location) : NULL;
     if (d)
@@ -297,7 +297,7 @@ CUresult work_free(struct work *w, CUdeviceptr p, const struct graph *g)
 {
     const struct range *r = range_raw(p);
     struct mem *m = r ? r->mem : NULL;
-    if (!graph_is(g) || g->parent || !m || r->base != p || frees(g, m))
+    if (!handle_is(g, H_GRAPH) || g->parent || !m || r->base != p || frees(g, m))
         return CUDA_ERROR_INVALID_VALUE;
     bool inside = m->graph == g->id;
     if (inside ? m->freed_outside : m->freed_inside)

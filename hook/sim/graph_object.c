@@ -128,7 +128,7 @@ CUresult sim_cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigne
     if (!o)
         return CUDA_ERROR_INVALID_VALUE;
     bool move = flags & CU_GRAPH_USER_OBJECT_MOVE;
-    if (!graph_is(graph) || (flags & ~(unsigned)CU_GRAPH_USER_OBJECT_MOVE) || (move && count > o->refs))
+    if (!handle_is(graph, H_GRAPH) || (flags & ~(unsigned)CU_GRAPH_USER_OBJECT_MOVE) || (move && count > o->refs))
         return CUDA_ERROR_INVALID_VALUE;
     if (!held_add(&((struct graph *)graph)->objects, o, count))
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -142,7 +142,7 @@ CUresult sim_cuGraphReleaseUserObject(CUgraph graph, CUuserObject object, unsign
     struct object *o = object_of(object, count);
     if (!o)
         return CUDA_ERROR_INVALID_VALUE;
-    struct held **list = graph_is(graph) ? &((struct graph *)graph)->objects : NULL;
+    struct held **list = handle_is(graph, H_GRAPH) ? &((struct graph *)graph)->objects : NULL;
     struct held *h = list ? find(*list, o) : NULL;
     if (!h || h->count < count)
         return CUDA_ERROR_INVALID_VALUE;

@@ -102,7 +102,7 @@ CUresult work_event(struct work *w, CUgraphNodeType type, CUevent e)
 CUresult work_child(struct work *w, CUgraph child)
 {
     *w = (struct work){.type = CU_GRAPH_NODE_TYPE_GRAPH};
-    if (!graph_is(child))
+    if (!handle_is(child, H_GRAPH))
         return CUDA_ERROR_INVALID_VALUE;
     if (((const struct graph *)child)->mems)
         return CUDA_ERROR_NOT_SUPPORTED;

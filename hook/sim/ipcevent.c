@@ -255,8 +255,8 @@ static CUresult share(struct event *e)
 
 CUresult sim_cuIpcGetEventHandle(CUipcEventHandle *pHandle, CUevent event)
 {
-    struct event *e = (struct event *)event;
-    if (!handle_is(e, H_EVENT))
+    struct event *e = handle_of(event, H_EVENT);
+    if (!e)
         return CUDA_ERROR_INVALID_HANDLE;
     if (!pHandle || !(e->flags & CU_EVENT_INTERPROCESS))
         return CUDA_ERROR_INVALID_VALUE;

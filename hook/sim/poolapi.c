@@ -238,8 +238,8 @@ CUresult sim_cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
     CUresult r = device_joined(dev, &d);
     if (r != CUDA_SUCCESS)
         return r;
-    struct pool *p = (struct pool *)pool;
-    if (!handle_is(p, H_POOL) || p->dev != d || p->imported)
+    struct pool *p = handle_of(pool, H_POOL);
+    if (!p || p->dev != d || p->imported)
         return CUDA_ERROR_INVALID_VALUE;
     d->current_pool = p;
     return CUDA_SUCCESS;

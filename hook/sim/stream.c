@@ -93,8 +93,8 @@ CUresult sim_cuStreamCreate(struct ctx *c, CUstream *phStream, unsigned int Flag
 /* The handle is gone at once, the stream when its work is done. */
 CUresult sim_cuStreamDestroy_v2(CUstream hStream)
 {
-    struct stream *s = (struct stream *)hStream;
-    if (!handle_is(s, H_STREAM))
+    struct stream *s = handle_of(hStream, H_STREAM);
+    if (!s)
         return CUDA_ERROR_INVALID_HANDLE;
     capture_leave(s);
     handle_del(s);
@@ -189,8 +189,8 @@ void record_watch(struct record *r, const struct device *waiting)
 
 CUresult sim_cuStreamWaitEvent(struct stream *s, CUstream hStream, CUevent hEvent, unsigned int Flags)
 {
-    struct event *e = (struct event *)hEvent;
-    if (!handle_is(e, H_EVENT))
+    struct event *e = handle_of(hEvent, H_EVENT);
+    if (!e)
         return CUDA_ERROR_INVALID_HANDLE;
     if (Flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL)
         return CUDA_ERROR_INVALID_VALUE;
