@@ -65,7 +65,7 @@ const (
 // of the instance and show their own waiting as its latency.
 func saturate(ctx context.Context, t Target, o Options) (int, error) {
 	best := 0.0
-	for n := 1; n <= o.MaxOutstanding; n *= 2 {
+	for n := 1; n <= o.maxOutstanding; n *= 2 {
 		got, err := probe(ctx, t, o, n)
 		if err != nil {
 			return 0, err
@@ -75,7 +75,7 @@ func saturate(ctx context.Context, t Target, o Options) (int, error) {
 		}
 		best = got
 	}
-	return o.MaxOutstanding, nil
+	return o.maxOutstanding, nil
 }
 
 // probe is the throughput with n workers, measured just long enough.

@@ -13,20 +13,25 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"strconv"
+	"strings"
 	"time"
+
+	"github.com/gfaas/gfaas/pkg/number"
 )
 
 // Target sends one request and waits for its whole answer. It is called from
 // many goroutines at once and returns soon after its context is done.
 type Target func(ctx context.Context) error
 
-// DefaultOutstanding bounds the requests under way at once where Options does
+// defaultOutstanding bounds the requests under way at once where Options does
 // not.
-const DefaultOutstanding = 512
+const defaultOutstanding = 512
 
-// LeastDrain is the shortest time that Options leave for answers after the
+// leastDrain is the shortest time that Options leave for answers after the
 // measured period, unless they say otherwise.
-const LeastDrain = 10 * time.Second
+const leastDrain = 10 * time.Second
 
 // Options says how to load a target.
 type Options struct {
@@ -40,13 +45,13 @@ type Options struct {
 	// more, for at most four times Duration after Warmup. 0 measures Duration
 	// right after Warmup, whatever is seen.
 	Precision float64
-	// Drain is how long after the period requests that were due in it may
-	// still finish; 0 is the length of the period, and at least LeastDrain.
-	Drain time.Duration
+	// drain is how long after the period requests that were due in it may
+	// still finish; 0 is the length of the period, and at least 10 s.
+	drain time.Duration
 	Seed  uint64 // of the Poisson process
-	// MaxOutstanding bounds the requests under way at once in an open loop,
-	// and the workers that max tries; 0 is DefaultOutstanding.
-	MaxOutstanding int
+	// maxOutstanding bounds the requests under way at once in an open loop,
+	// and the workers that max tries; 0 is 512.
+	maxOutstanding int
 }
 
 // Result is what was measured. Requests belong to it by the time they were
@@ -60,7 +65,7 @@ type Result struct {
 	Errors     int64         // requests that failed, Cut and Unsent among them
 	Cut        int64         // still unanswered when draining ended; their latency is at least what they had waited
 	Unsent     int64         // due, but never sent: all places were taken until draining ended; in Samples like Cut
-	Delayed    int64         // sent more than 10 ms late
+	delayed    int64         // sent more than 10 ms late
 	Workers    int           // of the closed loop; 0 for an open loop
 	P50        time.Duration
 	P95        time.Duration
@@ -99,11 +104,11 @@ func Run(ctx context.Context, t Target, o Options) (Result, error) {
 	if o.Duration <= 0 || o.Warmup < 0 || o.Precision < 0 {
 		return Result{}, fmt.Errorf("load for %v after a warm-up of %v: expected more than 0 and at least 0", o.Duration, o.Warmup)
 	}
-	if o.MaxOutstanding == 0 {
-		o.MaxOutstanding = DefaultOutstanding
+	if o.maxOutstanding == 0 {
+		o.maxOutstanding = defaultOutstanding
 	}
-	if o.Drain == 0 {
-		o.Drain = max(o.Duration, LeastDrain)
+	if o.drain == 0 {
+		o.drain = max(o.Duration, leastDrain)
 	}
 	switch o.Spec.Kind {
 	case Closed:
@@ -118,4 +123,62 @@ func Run(ctx context.Context, t Target, o Options) (Result, error) {
 		return closed(ctx, t, o, n)
 	}
 	return Result{}, errors.New("no load was named")
+}
+
+// Kind is a way to load an instance.
+type Kind int
+
+// The loads that Run knows.
+const (
+	Closed  Kind = iota + 1 // a fixed number of workers, each waiting for its answer
+	Poisson                 // arrivals of a Poisson process
+	Max                     // the closed loop that just saturates the instance
+)
+
+// Limits of what ParseSpec accepts.
+const (
+	maxWorkers = 10_000
+	maxRPS     = 1_000_000
+)
+
+// Spec names a load.
+type Spec struct {
+	Kind    Kind
+	Workers int     // of Closed
+	RPS     float64 // of Poisson, requests a second
+}
+
+// ParseSpec reads closed:N, poisson:RPS or max.
+func ParseSpec(s string) (Spec, error) {
+	kind, value, given := strings.Cut(s, ":")
+	switch {
+	case s == "max":
+		return Spec{Kind: Max}, nil
+	case kind == "closed" && given:
+		n, err := strconv.Atoi(value)
+		if err != nil || n < 1 || n > maxWorkers {
+			return Spec{}, fmt.Errorf("load %q: expected closed:N with N from 1 to %d", s, maxWorkers)
+		}
+		return Spec{Kind: Closed, Workers: n}, nil
+	case kind == "poisson" && given:
+		rps, err := strconv.ParseFloat(value, 64)
+		if err != nil || math.IsNaN(rps) || rps <= 0 || rps > maxRPS {
+			return Spec{}, fmt.Errorf("load %q: expected poisson:RPS with RPS above 0 and at most %d", s, maxRPS)
+		}
+		return Spec{Kind: Poisson, RPS: rps}, nil
+	}
+	return Spec{}, fmt.Errorf("load %q is not known: expected closed:N, poisson:RPS or max", s)
+}
+
+// String prints the load as ParseSpec reads it.
+func (s Spec) String() string {
+	switch s.Kind {
+	case Closed:
+		return "closed:" + strconv.Itoa(s.Workers)
+	case Poisson:
+		return "poisson:" + number.Significant(s.RPS, -1)
+	case Max:
+		return "max"
+	}
+	return ""
 }

@@ -101,7 +101,7 @@ func TestOpenLoopCountsFromTheIntendedTime(t *testing.T) {
 		}
 		res := mustRun(t, target, Options{
 			Spec: Spec{Kind: Poisson, RPS: 200}, Duration: 10 * time.Second, Seed: 1,
-			MaxOutstanding: 1, // as a generator with one connection
+			maxOutstanding: 1, // as a generator with one connection
 		})
 		// A tenth of all requests fell into the stall, half of them by more
 		// than half a second; the queue behind it drains at 800/s.
@@ -111,8 +111,8 @@ func TestOpenLoopCountsFromTheIntendedTime(t *testing.T) {
 		if res.P50 > 50*time.Millisecond {
 			t.Errorf("p50 %v: the stall hit a tenth of the requests", res.P50)
 		}
-		if res.Delayed < 150 {
-			t.Errorf("%d requests were sent late, want about 200", res.Delayed)
+		if res.delayed < 150 {
+			t.Errorf("%d requests were sent late, want about 200", res.delayed)
 		}
 		near(t, "throughput", res.Throughput(), 200, 0.1)
 	})
@@ -122,8 +122,8 @@ func TestOverloadIsAccountedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(1, 100*time.Millisecond) // 10/s
 		res := mustRun(t, s.serve, Options{
-			Spec: Spec{Kind: Poisson, RPS: 100}, Duration: 10 * time.Second, Drain: time.Second,
-			Seed: 7, MaxOutstanding: 16,
+			Spec: Spec{Kind: Poisson, RPS: 100}, Duration: 10 * time.Second, drain: time.Second,
+			Seed: 7, maxOutstanding: 16,
 		})
 		near(t, "throughput", res.Throughput(), 10, 0.02)
 		near(t, "samples", float64(res.Samples), 1000, 0.1)
@@ -146,9 +146,9 @@ func TestAccountingProperty(t *testing.T) {
 		o := Options{
 			Warmup:         time.Duration(rapid.IntRange(0, 500).Draw(rt, "warmup_ms")) * time.Millisecond,
 			Duration:       time.Duration(rapid.IntRange(100, 3000).Draw(rt, "duration_ms")) * time.Millisecond,
-			Drain:          time.Duration(rapid.IntRange(1, 1000).Draw(rt, "drain_ms")) * time.Millisecond,
+			drain:          time.Duration(rapid.IntRange(1, 1000).Draw(rt, "drain_ms")) * time.Millisecond,
 			Seed:           rapid.Uint64().Draw(rt, "seed"),
-			MaxOutstanding: rapid.IntRange(1, 20).Draw(rt, "outstanding"),
+			maxOutstanding: rapid.IntRange(1, 20).Draw(rt, "outstanding"),
 			Spec:           Spec{Kind: Poisson, RPS: float64(rapid.IntRange(1, 300).Draw(rt, "rps"))},
 		}
 		parallel := rapid.IntRange(1, 4).Draw(rt, "parallel")

@@ -16,7 +16,7 @@ func open(ctx context.Context, t Target, o Options) (Result, error) {
 	rec, stop := newRecorder(ctx, o)
 	defer stop()
 	var sent sync.WaitGroup
-	places := make(chan struct{}, o.MaxOutstanding)
+	places := make(chan struct{}, o.maxOutstanding)
 	arrivals := newArrivals(o.Spec.RPS, o.Seed, rec.start)
 	for {
 		due := arrivals.next()

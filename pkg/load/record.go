@@ -82,7 +82,7 @@ func (r *recorder) steer() {
 			r.from, next = r.look(look, r.seen())
 		}
 		if next == 0 {
-			time.AfterFunc(time.Until(r.start.Add(look+r.options.Drain)), func() { r.cancel(errCut) })
+			time.AfterFunc(time.Until(r.start.Add(look+r.options.drain)), func() { r.cancel(errCut) })
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.to = look

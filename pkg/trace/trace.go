@@ -4,8 +4,14 @@
 package trace
 
 import (
+	"bufio"
+	"encoding/csv"
 	"errors"
 	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/csvfile"
@@ -105,4 +111,118 @@ func (n *Names) find(cell []byte) (int32, error) {
 
 func fault(file string, line int, where, format string, args ...any) error {
 	return &textfile.Fault{File: file, Line: line, Where: where, What: fmt.Sprintf(format, args...)}
+}
+
+// Writer writes a trace row by row.
+type Writer struct {
+	out  *bufio.Writer
+	line []byte
+	err  error
+}
+
+// NewWriter writes the header. Flush writes what is left.
+func NewWriter(w io.Writer) *Writer {
+	out := &Writer{out: bufio.NewWriter(w)}
+	_, out.err = out.out.WriteString("function,invoke_time_ms\n")
+	return out
+}
+
+// Write writes one invocation.
+func (w *Writer) Write(function string, at time.Duration) error {
+	if w.err != nil {
+		return w.err
+	}
+	w.line = append(w.line[:0], quote(function)...)
+	w.line = append(w.line, ',')
+	w.line = append(appendMillis(w.line, at), '\n')
+	_, w.err = w.out.Write(w.line)
+	return w.err
+}
+
+// Flush writes what is buffered and tells the first error there was.
+func (w *Writer) Flush() error {
+	if w.err == nil {
+		w.err = w.out.Flush()
+	}
+	return w.err
+}
+
+// quote is a cell as encoding/csv would write it.
+func quote(cell string) string {
+	if !strings.ContainsAny(cell, "\",\r\n\\") && strings.TrimSpace(cell) == cell {
+		return cell
+	}
+	var text strings.Builder
+	out := csv.NewWriter(&text)
+	_ = out.Write([]string{cell})
+	out.Flush()
+	return strings.TrimSuffix(text.String(), "\n")
+}
+
+// nanoDigits is how many decimals of a millisecond a Duration holds; further
+// ones are rounded.
+const nanoDigits = 6
+
+// millis reads milliseconds, a decimal that is not negative.
+func millis(cell string) (time.Duration, error) {
+	if d, ok := plainMillis([]byte(cell)); ok {
+		return d, nil
+	}
+	v, err := csvfile.Number(cell)
+	return time.Duration(math.Round(v * 1e6)), err
+}
+
+// plainMillis reads the usual form, digits with or without a point; ok is
+// false for any other, which csvfile.Number knows or refuses.
+func plainMillis(cell []byte) (d time.Duration, ok bool) {
+	i, whole := 0, int64(0)
+	for ; i < len(cell) && cell[i]-'0' <= 9; i++ {
+		whole = whole*10 + int64(cell[i]-'0')
+	}
+	if i == 0 || i > 12 {
+		return 0, false
+	}
+	if i == len(cell) {
+		return time.Duration(whole * 1e6), true
+	}
+	if cell[i] != '.' {
+		return 0, false
+	}
+	frac, digits, up := int64(0), 0, int64(0)
+	for i++; i < len(cell) && cell[i]-'0' <= 9; i++ {
+		switch digit := int64(cell[i] - '0'); {
+		case digits < nanoDigits:
+			frac = frac*10 + digit
+		case digits == nanoDigits && digit >= 5:
+			up = 1
+		}
+		digits++
+	}
+	if i != len(cell) || digits == 0 {
+		return 0, false
+	}
+	for ; digits < nanoDigits; digits++ {
+		frac *= 10
+	}
+	return time.Duration(whole*1e6 + frac + up), true
+}
+
+// Millis prints a time in milliseconds so that reading it gives the same.
+func Millis(d time.Duration) string { return string(appendMillis(nil, d)) }
+
+func appendMillis(to []byte, d time.Duration) []byte {
+	if d < 0 {
+		to, d = append(to, '-'), -d
+	}
+	to = strconv.AppendInt(to, int64(d)/1e6, 10)
+	frac := int64(d) % 1e6
+	if frac == 0 {
+		return to
+	}
+	to = append(to, '.')
+	for unit := int64(1e5); frac > 0; unit /= 10 {
+		to = append(to, byte('0'+frac/unit))
+		frac %= unit
+	}
+	return to
 }

@@ -24,7 +24,7 @@ func names(list ...string) *Names {
 
 func all(t testing.TB, text string, n *Names) ([]Row, error) {
 	t.Helper()
-	in, err := Open(strings.NewReader(text), "t.csv", n, 1)
+	in, err := open(strings.NewReader(text), "t.csv", n, 1)
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +143,7 @@ func TestRepeatedFunctions(t *testing.T) {
 		head + "p,b,1\nq,a,3\n":              first,
 		head + "p,b,1\np,a,3\np,a,\nq,b,1\n": first + ", and so those of 2 more",
 	} {
-		in, err := Open(strings.NewReader(text), "t.csv", names("a", "b"), 1)
+		in, err := open(strings.NewReader(text), "t.csv", names("a", "b"), 1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -263,7 +263,7 @@ func FuzzRead(f *testing.F) {
 			return // a count may ask for any number of rows
 		}
 		n := NewNames()
-		in, err := Open(bytes.NewReader(data), "t.csv", n, 1)
+		in, err := open(bytes.NewReader(data), "t.csv", n, 1)
 		if err != nil {
 			return
 		}
@@ -342,7 +342,7 @@ func BenchmarkRead(b *testing.B) {
 	b.SetBytes(int64(text.Len() / rows))
 	b.ResetTimer()
 	for i := 0; i < b.N; {
-		in, _ := Open(bytes.NewReader(text.Bytes()), "t.csv", n, 1)
+		in, _ := open(bytes.NewReader(text.Bytes()), "t.csv", n, 1)
 		for ; i < b.N; i++ {
 			if _, err := in.Next(); err != nil {
 				break
