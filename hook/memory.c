@@ -44,7 +44,7 @@ uint64_t gf_mem_used_by_all(struct gf_device *d)
     for (unsigned i = 0; i < GF_PAGE_SLOTS; i++) {
         struct gf_slot *slot = &page->slots[i];
         sum = plus(sum, __atomic_load_n(&slot->mem_used, __ATOMIC_SEQ_CST));
-        sum = plus(sum, gf_load(&slot->mem_outside));
+        sum = plus(sum, gf_load(&slot->mem_foreign));
     }
     return sum;
 }

@@ -14,7 +14,7 @@
  * Not counted: pinned host memory, memory of other processes that is opened
  * here (IPC, imported handles and pools: its maker counts it), and what the
  * driver allocates itself for contexts and modules, their global variables
- * with them, which the daemon sees and may add (mem_outside). */
+ * with them, which the daemon sees and may add (mem_foreign). */
 #ifndef GFAAS_MEMORY_H
 #define GFAAS_MEMORY_H
 

@@ -111,7 +111,7 @@ struct gf_slot {
 	uint32_t gate;
 	uint32_t refill;
 	uint64_t budget;
-	uint64_t mem_outside;
+	uint64_t mem_foreign;
 	uint8_t pad[40];
 	uint64_t mem_used;
 	uint64_t launches;
@@ -124,7 +124,7 @@ _Static_assert(sizeof(struct gf_slot) == 128, "size of gf_slot");
 _Static_assert(offsetof(struct gf_slot, gate) == 0, "layout of gf_slot");
 _Static_assert(offsetof(struct gf_slot, refill) == 4, "layout of gf_slot");
 _Static_assert(offsetof(struct gf_slot, budget) == 8, "layout of gf_slot");
-_Static_assert(offsetof(struct gf_slot, mem_outside) == 16, "layout of gf_slot");
+_Static_assert(offsetof(struct gf_slot, mem_foreign) == 16, "layout of gf_slot");
 _Static_assert(offsetof(struct gf_slot, pad) == 24, "layout of gf_slot");
 _Static_assert(offsetof(struct gf_slot, mem_used) == 64, "layout of gf_slot");
 _Static_assert(offsetof(struct gf_slot, launches) == 72, "layout of gf_slot");

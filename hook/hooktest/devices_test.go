@@ -96,7 +96,7 @@ func TestDeviceRefused(t *testing.T) {
 	f := newFake(t)
 	f.page = func(m *member) bool {
 		if m.hello.Device > 0 {
-			m.send(wire.Refused{Reason: wire.MakeReason("there is no such seat")}, nil)
+			m.send(wire.Refused{Reason: wire.MakeReason("there is no such device")}, nil)
 		}
 		return m.hello.Device > 0
 	}
@@ -104,7 +104,7 @@ func TestDeviceRefused(t *testing.T) {
 	p := f.run(f.env(2), "check/drive", "100")
 	p.order(0, 1, 1, 1)
 	p.order(1, 1, 0, 1)
-	f.eventually("it says so", func() bool { return strings.Contains(p.errout.String(), "no such seat") })
+	f.eventually("it says so", func() bool { return strings.Contains(p.errout.String(), "no such device") })
 	p.order(2, 0, 1, 20)
 	f.member(0).give()
 	f.eventually("it works on device 0", func() bool { return p.launches(2, 0) == 20 })
@@ -144,7 +144,7 @@ func TestExit(t *testing.T) {
 // of the GPUs that it works on.
 func TestDevicesNarrowed(t *testing.T) {
 	const none = 1 << 31
-	for visible, seats := range map[string][]uint32{"2": {2}, "1,0": {1, 0}, "unset": {0, 1, 2}, "3": {none}, "1, 3": {1, none}} {
+	for visible, places := range map[string][]uint32{"2": {2}, "1,0": {1, 0}, "unset": {0, 1, 2}, "3": {none}, "1, 3": {1, none}} {
 		t.Run(visible, func(t *testing.T) {
 			f := newFake(t)
 			f.listen()
@@ -153,19 +153,19 @@ func TestDevicesNarrowed(t *testing.T) {
 				env = append(env, "CUDA_VISIBLE_DEVICES="+visible)
 			}
 			p := f.run(append(env, "GFAAS_SIM_GPU=count=4"), "check/drive", "10")
-			for device, seat := range seats {
+			for device, place := range places {
 				p.order(device, device, 1, 1)
-				if seat == none {
+				if place == none {
 					f.eventually("it says so", func() bool { return strings.Contains(p.errout.String(), "none of the GPUs") })
 					continue
 				}
-				f.member(seat).give()
+				f.member(place).give()
 				f.eventually("it works", func() bool { return p.launches(device, device) == 1 })
 			}
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			if len(f.members) != len(seats)-strings.Count(visible, "3") {
-				t.Errorf("%d connections for %v", len(f.members), seats)
+			if len(f.members) != len(places)-strings.Count(visible, "3") {
+				t.Errorf("%d connections for %v", len(f.members), places)
 			}
 		})
 	}
@@ -180,8 +180,8 @@ func TestDevicesTogether(t *testing.T) {
 	p := f.run(append(env, "CUDA_VISIBLE_DEVICES=1"), "check/together")
 	var m *member
 	f.eventually("it says hello", func() bool {
-		for seat := range uint32(2) {
-			if m = f.find(seat); m != nil {
+		for place := range uint32(2) {
+			if m = f.find(place); m != nil {
 				return true
 			}
 		}

@@ -112,7 +112,7 @@ func (h *host) register(id string, s gpu.Slice) []string {
 	secret := preload.NewSecret()
 	_, err := h.client.Register(context.Background(), wire.Registration{
 		Instance: id, Function: id, Secret: secret,
-		Seat: wire.Seat{GPU: "sim", SMPct: s.SMPct, QuotaRequest: s.QuotaRequest, QuotaLimit: s.QuotaLimit, MemLimit: s.Mem},
+		Allocation: wire.Allocation{GPU: "sim", SMPct: s.SMPct, QuotaRequest: s.QuotaRequest, QuotaLimit: s.QuotaLimit, MemLimit: s.Mem},
 	})
 	if err != nil {
 		h.t.Fatal(err)
@@ -123,10 +123,10 @@ func (h *host) register(id string, s gpu.Slice) []string {
 // registerTwo is register with the slice on each of two GPUs.
 func (h *host) registerTwo(id string, s gpu.Slice) []string {
 	h.t.Helper()
-	seat := wire.Seat{GPU: "sim", SMPct: s.SMPct, QuotaRequest: s.QuotaRequest, QuotaLimit: s.QuotaLimit, MemLimit: s.Mem}
-	second := seat
+	first := wire.Allocation{GPU: "sim", SMPct: s.SMPct, QuotaRequest: s.QuotaRequest, QuotaLimit: s.QuotaLimit, MemLimit: s.Mem}
+	second := first
 	second.GPU = "sim:1"
-	r := wire.Registration{Instance: id, Function: id, Secret: preload.NewSecret(), Seat: seat, More: []wire.Seat{second}}
+	r := wire.Registration{Instance: id, Function: id, Secret: preload.NewSecret(), Allocation: first, More: []wire.Allocation{second}}
 	if _, err := h.client.Register(context.Background(), r); err != nil {
 		h.t.Fatal(err)
 	}

@@ -29,7 +29,7 @@ func (h *host) registerSLO(id string, s gpu.Slice, ms float64) []string {
 	secret := preload.NewSecret()
 	_, err := h.client.Register(context.Background(), wire.Registration{
 		Instance: id, Function: id, Secret: secret, SLOMS: ms,
-		Seat: wire.Seat{GPU: "sim", SMPct: s.SMPct, QuotaRequest: s.QuotaRequest, QuotaLimit: s.QuotaLimit},
+		Allocation: wire.Allocation{GPU: "sim", SMPct: s.SMPct, QuotaRequest: s.QuotaRequest, QuotaLimit: s.QuotaLimit},
 	})
 	if err != nil {
 		h.t.Fatal(err)

@@ -73,11 +73,11 @@ func TestMemoryDevices(t *testing.T) {
 	h.settings = []string{"GFAAS_SIM_GPU=count=2"}
 	h.start()
 	secret := preload.NewSecret()
-	seat := wire.Seat{GPU: "sim:0", SMPct: 100, QuotaRequest: 1, QuotaLimit: 1, MemLimit: 256 * gpu.MiB}
-	other := seat
+	first := wire.Allocation{GPU: "sim:0", SMPct: 100, QuotaRequest: 1, QuotaLimit: 1, MemLimit: 256 * gpu.MiB}
+	other := first
 	other.GPU, other.MemLimit = "sim:1", 64*gpu.MiB
 	_, err := h.client.Register(context.Background(), wire.Registration{
-		Instance: "devices", Function: "devices", Secret: secret, Seat: seat, More: []wire.Seat{other},
+		Instance: "devices", Function: "devices", Secret: secret, Allocation: first, More: []wire.Allocation{other},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -100,7 +100,7 @@ func TestMemoryOutside(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	atomic.StoreUint64(&other.Slot().MemOutside, 96<<20)
+	atomic.StoreUint64(&other.Slot().MemForeign, 96<<20)
 	p := h.run(env, "check/memory", "16", "1")
 	if err := p.wait(); err != nil || p.out.String() != "128 of 256 MiB\n" {
 		t.Errorf("%v: it got %s", err, p.out.String())

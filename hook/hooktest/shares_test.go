@@ -43,7 +43,7 @@ func (h *host) admit(c contender) []string {
 	h.t.Helper()
 	secret := preload.NewSecret()
 	_, err := h.client.Register(context.Background(), wire.Registration{
-		Instance: c.id, Function: c.id, Secret: secret, Seat: wire.Seat{
+		Instance: c.id, Function: c.id, Secret: secret, Allocation: wire.Allocation{
 			GPU: "sim", SMPct: c.slice.SMPct, QuotaRequest: c.slice.QuotaRequest, QuotaLimit: c.slice.QuotaLimit, Turns: c.turns,
 		},
 	})

@@ -186,16 +186,16 @@ func registration(fn function.Function, p instance.Placement, secret string) wir
 		r.SLOMS = float64(fn.SLO) / float64(time.Millisecond)
 	}
 	for n, name := range p.GPUs {
-		seat := wire.Seat{
+		alloc := wire.Allocation{
 			GPU: name, SMPct: p.Slice.SMPct, QuotaRequest: p.Slice.QuotaRequest, QuotaLimit: p.Slice.QuotaLimit, MemLimit: p.Slice.Mem,
 		}
 		if p.Turns != nil {
-			seat.Turns = p.Turns[n]
+			alloc.Turns = p.Turns[n]
 		}
 		if n == 0 {
-			r.Seat = seat
+			r.Allocation = alloc
 		} else {
-			r.More = append(r.More, seat)
+			r.More = append(r.More, alloc)
 		}
 	}
 	return r

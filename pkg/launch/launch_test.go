@@ -33,10 +33,10 @@ func TestRegistration(t *testing.T) {
 		Slice: gpu.Slice{SMPct: 24, QuotaRequest: 0.3, QuotaLimit: 0.8, Mem: gpu.GiB},
 	}
 	got := registration(function.Function{Name: "f"}, p, "secret")
-	seat := wire.Seat{GPU: "sim", SMPct: 24, QuotaRequest: 0.3, QuotaLimit: 0.8, MemLimit: gpu.GiB}
+	seat := wire.Allocation{GPU: "sim", SMPct: 24, QuotaRequest: 0.3, QuotaLimit: 0.8, MemLimit: gpu.GiB}
 	second := seat
 	second.GPU, second.Turns = "sim:1", turns
-	want := wire.Registration{Instance: "f-0", Function: "f", Secret: "secret", Seat: seat, More: []wire.Seat{second}}
+	want := wire.Registration{Instance: "f-0", Function: "f", Secret: "secret", Allocation: seat, More: []wire.Allocation{second}}
 	if !reflect.DeepEqual(got, want) || check(p) != nil {
 		t.Errorf("registered %+v, want %+v", got, want)
 	}
@@ -184,7 +184,7 @@ func TestStartAndStop(t *testing.T) {
 		got.Secret = ""
 		want := wire.Registration{
 			Instance: "f-0", Function: "f",
-			Seat: wire.Seat{GPU: "sim", SMPct: 24, QuotaRequest: 0.3, QuotaLimit: 0.8, MemLimit: gpu.GiB},
+			Allocation: wire.Allocation{GPU: "sim", SMPct: 24, QuotaRequest: 0.3, QuotaLimit: 0.8, MemLimit: gpu.GiB},
 		}
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("registered %+v, want %+v", got, want)
@@ -217,7 +217,7 @@ func TestSeats(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for n, seat := range b.tokens.known["f-0"].Seats() {
+	for n, seat := range b.tokens.known["f-0"].Allocations() {
 		if seat.GPU != p.GPUs[n] || seat.Slice() != p.Slice {
 			t.Errorf("seat %d: %+v, want the slice on %s", n, seat, p.GPUs[n])
 		}

@@ -57,7 +57,7 @@ type Message interface{ Type() MsgType }
 // GPU memory it has already.
 type Hello struct {
 	PID      uint32 // as the process sees itself; the daemon trusts SO_PEERCRED instead
-	Device   uint32 // which of the instance's GPUs: its place among the registration's seats
+	Device   uint32 // which of the instance's GPUs: its place among the registration's allocations
 	MemUsed  uint64 // bytes already allocated
 	Instance Name
 	Secret   Name

@@ -106,7 +106,7 @@ func FuzzParse(f *testing.F) {
 func TestRegistrationValidate(t *testing.T) {
 	good := Registration{
 		Instance: "a.B-1_", Secret: "s",
-		Seat: Seat{GPU: "sim", SMPct: 24, QuotaRequest: 0.3, QuotaLimit: 0.8},
+		Allocation: Allocation{GPU: "sim", SMPct: 24, QuotaRequest: 0.3, QuotaLimit: 0.8},
 	}
 	if err := good.Validate(); err != nil {
 		t.Fatal(err)

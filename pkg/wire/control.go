@@ -19,14 +19,14 @@ type Registration struct {
 	Instance string `json:"instance"`
 	Function string `json:"function"`
 	Secret   string `json:"secret"` // what the instance's processes must show in their hello
-	Seat
-	More     []Seat  `json:"more,omitempty"`      // of an instance that spans several GPUs, in the order its processes see them
-	SLOMS    float64 `json:"slo_ms,omitempty"`    // its latency objective; 0 is best effort (policy introspective)
-	OwnerPID int     `json:"owner_pid,omitempty"` // the instance goes when this process and all its own are gone
+	Allocation
+	More     []Allocation `json:"more,omitempty"`      // of an instance that spans several GPUs, in the order its processes see them
+	SLOMS    float64      `json:"slo_ms,omitempty"`    // its latency objective; 0 is best effort (policy introspective)
+	OwnerPID int          `json:"owner_pid,omitempty"` // the instance goes when this process and all its own are gone
 }
 
-// Seat is an instance's part of one GPU.
-type Seat struct {
+// Allocation is an instance's part of one GPU.
+type Allocation struct {
 	GPU          string     `json:"gpu"` // "0", "1", … or "sim", "sim:1", …
 	SMPct        float64    `json:"sm_pct"`
 	QuotaRequest float64    `json:"quota_request"`
@@ -36,33 +36,35 @@ type Seat struct {
 }
 
 // Slice is the part of the GPU as others speak of it.
-func (s Seat) Slice() gpu.Slice {
-	return gpu.Slice{SMPct: s.SMPct, QuotaRequest: s.QuotaRequest, QuotaLimit: s.QuotaLimit, Mem: s.MemLimit}
+func (a Allocation) Slice() gpu.Slice {
+	return gpu.Slice{SMPct: a.SMPct, QuotaRequest: a.QuotaRequest, QuotaLimit: a.QuotaLimit, Mem: a.MemLimit}
 }
 
 // Device is the one name of a GPU that has several: "sim" for "sim:0".
-func (s Seat) Device() string {
-	d, err := gpu.ParseDevice(s.GPU)
+func (a Allocation) Device() string {
+	d, err := gpu.ParseDevice(a.GPU)
 	if err != nil {
-		return s.GPU
+		return a.GPU
 	}
 	return d.String()
 }
 
-// Validate says what is wrong with the seat, if anything.
-func (s Seat) Validate() error {
-	if _, err := gpu.ParseDevice(s.GPU); err != nil {
+// Validate says what is wrong with it, if anything.
+func (a Allocation) Validate() error {
+	if _, err := gpu.ParseDevice(a.GPU); err != nil {
 		return fmt.Errorf("gpu: %w", err)
 	}
-	if err := s.Slice().Validate(); err != nil {
+	if err := a.Slice().Validate(); err != nil {
 		return err
 	}
-	return gpu.ValidateTurns(s.Turns)
+	return gpu.ValidateTurns(a.Turns)
 }
 
-// Seats are the instance's parts of all its GPUs, in the order in which its
+// Allocations are the instance's parts of all its GPUs, in the order in which its
 // processes see the devices.
-func (r Registration) Seats() []Seat { return append([]Seat{r.Seat}, r.More...) }
+func (r Registration) Allocations() []Allocation {
+	return append([]Allocation{r.Allocation}, r.More...)
+}
 
 // maxSLOMS is a latency objective of 30 years: more nanoseconds might be none.
 const maxSLOMS = 1e12
@@ -79,7 +81,7 @@ func (r Registration) Validate() error {
 		return fmt.Errorf("instance %s: the secret is longer than %d bytes or has a NUL", r.Instance, len(Name{})-1)
 	}
 	taken := map[string]bool{}
-	for _, s := range r.Seats() {
+	for _, s := range r.Allocations() {
 		if err := s.Validate(); err != nil {
 			return fmt.Errorf("instance %s: %w", r.Instance, err)
 		}

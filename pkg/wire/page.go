@@ -35,7 +35,7 @@ type PageSlot struct {
 	Gate       uint32 // futex: 0 is closed, else the number of the lease that is held
 	Refill     uint32 // futex: counts the changes of Budget
 	Budget     uint64 // blocks the process may have launched since it connected (PageMetered)
-	MemOutside uint64 // bytes beyond MemUsed that count towards the limit: the driver's own, for contexts
+	MemForeign uint64 // bytes beyond MemUsed that count towards the limit: the driver's own, for contexts
 	Pad        [40]byte
 	MemUsed    uint64 // bytes; written by the process
 	Launches   uint64 // written by the process

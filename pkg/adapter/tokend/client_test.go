@@ -41,7 +41,7 @@ func fake(t *testing.T, handler http.HandlerFunc) *Client {
 func TestRequests(t *testing.T) {
 	reg := wire.Registration{
 		Instance: "a", Secret: "s",
-		Seat: wire.Seat{GPU: "sim", SMPct: 24, QuotaRequest: 0.3, QuotaLimit: 0.8, MemLimit: 1 << 30},
+		Allocation: wire.Allocation{GPU: "sim", SMPct: 24, QuotaRequest: 0.3, QuotaLimit: 0.8, MemLimit: 1 << 30},
 	}
 	var seen []string
 	c := fake(t, func(w http.ResponseWriter, r *http.Request) {

@@ -218,8 +218,8 @@ func enter(ctx context.Context, t *tool, g preload.Grant, s gpu.Slice, slo time.
 	leave = func() { unregister(ctx, client, g.Instance) }
 	answer, err = client.Register(ctx, wire.Registration{
 		Instance: g.Instance, Function: filepath.Base(command), Secret: g.Secret, OwnerPID: os.Getpid(),
-		SLOMS: float64(slo) / float64(time.Millisecond),
-		Seat:  wire.Seat{GPU: g.GPU[0], SMPct: s.SMPct, QuotaRequest: s.QuotaRequest, QuotaLimit: s.QuotaLimit, MemLimit: s.Mem},
+		SLOMS:      float64(slo) / float64(time.Millisecond),
+		Allocation: wire.Allocation{GPU: g.GPU[0], SMPct: s.SMPct, QuotaRequest: s.QuotaRequest, QuotaLimit: s.QuotaLimit, MemLimit: s.Mem},
 	})
 	if err == nil {
 		err = ctx.Err()

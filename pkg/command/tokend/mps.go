@@ -48,7 +48,7 @@ func (k *keeper) takeOver() {
 
 // shares says whether the instance wants part of a real GPU's multiprocessors.
 func shares(r wire.Registration) bool {
-	for _, s := range r.Seats() {
+	for _, s := range r.Allocations() {
 		if d, err := gpu.ParseDevice(s.GPU); err == nil && !d.Simulated && s.SMPct < 100 {
 			return true
 		}

@@ -16,9 +16,9 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// seat is a registration with one part of one GPU.
-func seat(gpu string, sm float64) wire.Registration {
-	return wire.Registration{Instance: "a", Seat: wire.Seat{GPU: gpu, SMPct: sm, QuotaRequest: 1, QuotaLimit: 1}}
+// share is a registration with one part of one GPU.
+func share(gpu string, sm float64) wire.Registration {
+	return wire.Registration{Instance: "a", Allocation: wire.Allocation{GPU: gpu, SMPct: sm, QuotaRequest: 1, QuotaLimit: 1}}
 }
 
 // keep makes a keeper on the stand-in for MPS; what it logs is in the buffer.
@@ -34,14 +34,14 @@ func keep(t *testing.T) (*keeper, *bytes.Buffer) {
 
 func TestKeeperStartsWhenNeeded(t *testing.T) {
 	k, log := keep(t)
-	for _, r := range []wire.Registration{seat("sim", 24), seat("0", 100)} {
+	for _, r := range []wire.Registration{share("sim", 24), share("0", 100)} {
 		if got := k.prepare(t.Context(), r); got != (wire.Registered{}) || k.daemon.PID() != 0 {
 			t.Errorf("%s at %v%%: %+v, PID %d", r.GPU, r.SMPct, got, k.daemon.PID())
 		}
 	}
-	spanning := seat("0", 100)
-	spanning.More = []wire.Seat{seat("1", 50).Seat}
-	for _, r := range []wire.Registration{seat("0", 24), spanning} {
+	spanning := share("0", 100)
+	spanning.More = []wire.Allocation{share("1", 50).Allocation}
+	for _, r := range []wire.Registration{share("0", 24), spanning} {
 		got := k.prepare(t.Context(), r)
 		if got.MPSPipeDir != k.daemon.PipeDir() || got.Note != "" || k.daemon.PID() == 0 {
 			t.Errorf("%+v, PID %d: %s", got, k.daemon.PID(), log)
@@ -64,7 +64,7 @@ func TestKeeperSaysWhyNot(t *testing.T) {
 	off, missing := *newKeeper(t.TempDir(), true, k.log), *newKeeper(t.TempDir(), false, k.log)
 	missing.found = false
 	for want, k := range map[string]*keeper{"Cannot bind": k, "--mps off": &off, "not installed": &missing} {
-		if got := k.prepare(t.Context(), seat("0", 24)); !strings.Contains(got.Note, want) || got.MPSPipeDir != "" {
+		if got := k.prepare(t.Context(), share("0", 24)); !strings.Contains(got.Note, want) || got.MPSPipeDir != "" {
 			t.Errorf("%+v, want a note of %s", got, want)
 		}
 	}
@@ -84,7 +84,7 @@ func server(t *testing.T, d mps.Daemon, pid int, state string, client int) {
 // alone, one whose clients do not end is restarted.
 func TestFault(t *testing.T) {
 	k, log := keep(t)
-	k.prepare(t.Context(), seat("0", 24))
+	k.prepare(t.Context(), share("0", 24))
 	dead := exec.Command("sleep", "600")
 	if err := dead.Start(); err != nil {
 		t.Fatal(err)
@@ -116,7 +116,7 @@ func TestFault(t *testing.T) {
 // leaves it to the next one; killed, MPS is started again.
 func TestKeeperOutlivesDaemon(t *testing.T) {
 	k, log := keep(t)
-	k.prepare(t.Context(), seat("0", 24))
+	k.prepare(t.Context(), share("0", 24))
 	server(t, k.daemon, os.Getpid(), "ACTIVE", 4711)
 	k.stop()
 	if k.daemon.PID() == 0 {

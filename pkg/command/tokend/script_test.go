@@ -76,7 +76,7 @@ func register(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	_, err := tokend.Dial(ts.Getenv("GFAAS_RUN_DIR")).Register(context.Background(), wire.Registration{
 		Instance: args[0], Function: "f", Secret: "s",
-		Seat: wire.Seat{GPU: "sim", SMPct: n[0], QuotaRequest: n[1], QuotaLimit: n[2]},
+		Allocation: wire.Allocation{GPU: "sim", SMPct: n[0], QuotaRequest: n[1], QuotaLimit: n[2]},
 	})
 	if (err != nil) != neg {
 		ts.Fatalf("register: %v", err)
@@ -125,7 +125,7 @@ func revive(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(end(dir))
 	_, err = c.Register(context.Background(), wire.Registration{
 		Instance: args[0], Secret: "s",
-		Seat: wire.Seat{GPU: "sim", SMPct: 1, QuotaRequest: 1, QuotaLimit: 1},
+		Allocation: wire.Allocation{GPU: "sim", SMPct: 1, QuotaRequest: 1, QuotaLimit: 1},
 	})
 	ts.Check(err)
 }
@@ -140,7 +140,7 @@ func kept(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(err)
 	answer, err := c.Register(ctx, wire.Registration{
 		Instance: args[0], Secret: "s",
-		Seat: wire.Seat{GPU: "sim", SMPct: 1, QuotaRequest: 1, QuotaLimit: 1},
+		Allocation: wire.Allocation{GPU: "sim", SMPct: 1, QuotaRequest: 1, QuotaLimit: 1},
 	})
 	ts.Check(err)
 	if !answer.IdleExit {

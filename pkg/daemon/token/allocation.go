@@ -15,7 +15,7 @@ import (
 // allocation is an instance's part of one GPU and its processes there. A process
 // that uses several GPUs is a client of each, with a page and a slot for each.
 type allocation struct {
-	wire.Seat
+	wire.Allocation
 	inst      *instance
 	gpu       *device
 	page      *page // nil until a process connects
@@ -30,7 +30,7 @@ type allocation struct {
 // allocate makes an instance's allocations, or brings those it has up to date.
 // They are made anew when its GPUs change, which is only while it has no process.
 func (d *Daemon) allocate(i *instance) {
-	wanted := i.reg.Seats()
+	wanted := i.reg.Allocations()
 	if !i.sameGPUs(wanted) {
 		d.deallocate(i)
 		for _, w := range wanted {
@@ -38,7 +38,7 @@ func (d *Daemon) allocate(i *instance) {
 		}
 	}
 	for n, a := range i.allocations {
-		a.Seat = wanted[n]
+		a.Allocation = wanted[n]
 		if a.page != nil {
 			a.page.setLimit(a.MemLimit)
 		}
@@ -59,7 +59,7 @@ func (d *Daemon) deallocate(i *instance) {
 }
 
 // sameGPUs says whether the instance's allocations are on these GPUs, in that order.
-func (i *instance) sameGPUs(allocations []wire.Seat) bool {
+func (i *instance) sameGPUs(allocations []wire.Allocation) bool {
 	if len(i.allocations) != len(allocations) {
 		return false
 	}

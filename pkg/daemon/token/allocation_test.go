@@ -21,7 +21,7 @@ import (
 // spanning is an instance on two GPUs with another slice on each.
 func spanning() wire.Registration {
 	r := reg("a", 60, 0.2, 0.2)
-	r.More = []wire.Seat{{GPU: "sim:1", SMPct: 30, QuotaRequest: 0.4, QuotaLimit: 0.9, MemLimit: 2 << 30, Turns: []gpu.Turn{{From: 0.1, To: 0.5}}}}
+	r.More = []wire.Allocation{{GPU: "sim:1", SMPct: 30, QuotaRequest: 0.4, QuotaLimit: 0.9, MemLimit: 2 << 30, Turns: []gpu.Turn{{From: 0.1, To: 0.5}}}}
 	return r
 }
 
@@ -89,7 +89,7 @@ func TestOneGPUHasOneName(t *testing.T) {
 	s := serve(t, Config{})
 	for name, more := range map[string]string{"x": "sim:0", "y": "sim:00", "z": "sim"} {
 		r := reg(name, 1, 1, 1)
-		r.More = []wire.Seat{{GPU: more, SMPct: 1, QuotaRequest: 1, QuotaLimit: 1}}
+		r.More = []wire.Allocation{{GPU: more, SMPct: 1, QuotaRequest: 1, QuotaLimit: 1}}
 		text, err := json.Marshal(r)
 		if err != nil {
 			t.Fatal(err)

@@ -111,7 +111,7 @@ func (d *Daemon) register(inst *instance) (status int, err error) {
 		}
 		return http.StatusConflict, conflict
 	}
-	for _, s := range reg.Seats() {
+	for _, s := range reg.Allocations() {
 		d.log.Info("instance registered", "instance", reg.Instance, "gpu", s.GPU, "sm_pct", s.SMPct, "quota_request", s.QuotaRequest,
 			"quota_limit", s.QuotaLimit, "mem_limit", int64(s.MemLimit), "turns", len(s.Turns), "owner_pid", reg.OwnerPID)
 	}

@@ -131,7 +131,7 @@ func (s *server) do(method, path, body string) (int, string) {
 func reg(id string, sm, request, limit float64) wire.Registration {
 	return wire.Registration{
 		Instance: id, Function: "f-" + id, Secret: "secret of " + id,
-		Seat: wire.Seat{GPU: "sim", SMPct: sm, QuotaRequest: request, QuotaLimit: limit, MemLimit: 1 << 30},
+		Allocation: wire.Allocation{GPU: "sim", SMPct: sm, QuotaRequest: request, QuotaLimit: limit, MemLimit: 1 << 30},
 	}
 }
 

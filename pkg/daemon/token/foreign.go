@@ -49,6 +49,6 @@ func (c *client) measureForeign(occupied map[int]gpu.Bytes, counts bool) {
 		c.foreign = max(0, occupied[c.pid]-own)
 	}
 	if counts {
-		atomic.StoreUint64(&s.MemOutside, uint64(c.foreign))
+		atomic.StoreUint64(&s.MemForeign, uint64(c.foreign))
 	}
 }

@@ -38,7 +38,7 @@ func TestForeignMemory(t *testing.T) {
 		if got := s.row("b").ContextMiB; got != 0 {
 			t.Errorf("context of %v MiB without a process", got)
 		}
-		if got := atomic.LoadUint64(&a.Slot().MemOutside); (got == 200<<20) != counts || got != 0 && !counts {
+		if got := atomic.LoadUint64(&a.Slot().MemForeign); (got == 200<<20) != counts || got != 0 && !counts {
 			t.Errorf("counts %v: the process is told %d", counts, got)
 		}
 		atomic.StoreUint64(&a.Slot().MemUsed, 1<<63) // more than it occupies: managed memory, or a lie

@@ -93,7 +93,7 @@ func (d *Daemon) admits(fresh *instance) error {
 	switch {
 	case !ok:
 		return nil
-	case old.connected() > 0 && (old.secret != fresh.secret || !old.sameGPUs(fresh.reg.Seats())):
+	case old.connected() > 0 && (old.secret != fresh.secret || !old.sameGPUs(fresh.reg.Allocations())):
 		return fmt.Errorf("instance %s has %d processes: a new secret or GPU is for when they are gone", fresh.reg.Instance, old.connected())
 	case old.reg.OwnerPID != 0 && old.secret != fresh.secret && !old.ownerDead():
 		return fmt.Errorf("instance %s belongs to process %d", fresh.reg.Instance, old.reg.OwnerPID)

@@ -85,7 +85,7 @@ func (p *page) clear(n int) {
 	s := p.slot(n)
 	atomic.StoreUint64(&s.MemUsed, 0)
 	atomic.StoreUint64(&s.MemParked, 0)
-	atomic.StoreUint64(&s.MemOutside, 0)
+	atomic.StoreUint64(&s.MemForeign, 0)
 	atomic.StoreUint64(&s.Launches, 0)
 	atomic.StoreUint64(&s.BlockedNS, 0)
 	atomic.StoreUint64(&s.Blocks, 0)
