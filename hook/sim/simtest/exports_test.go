@@ -55,6 +55,13 @@ func TestExports(t *testing.T) {
 	}
 }
 
+// What is exported and not simulated says so.
+func TestStubs(t *testing.T) {
+	if out, err := run(newHost(t, small).command("", "stubs")); err != nil {
+		t.Errorf("%v\n%s", err, failures(out))
+	}
+}
+
 // Its own calls must not pass through a preloaded library.
 func TestSymbolic(t *testing.T) {
 	lib := filepath.Join(build(t), "lib/sim/libcuda.so.1")
