@@ -133,11 +133,6 @@ static CUresult create(CUcontext *pctx, unsigned flags, CUdevice dev)
     return r;
 }
 
-CUresult sim_cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev)
-{
-    return create(pctx, flags, dev);
-}
-
 CUresult sim_cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
 {
     return create(pctx, flags, dev);
@@ -167,11 +162,6 @@ CUresult sim_cuCtxDestroy_v2(CUcontext ctx)
         thread_pop();
     tear_down(c);
     return CUDA_SUCCESS;
-}
-
-CUresult sim_cuCtxDestroy(CUcontext ctx)
-{
-    return sim_cuCtxDestroy_v2(ctx);
 }
 
 CUresult sim_cuCtxAttach(struct ctx *c, CUcontext *pctx, unsigned int flags)
@@ -233,11 +223,6 @@ CUresult sim_cuDevicePrimaryCtxRelease_v2(CUdevice dev)
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuDevicePrimaryCtxRelease(CUdevice dev)
-{
-    return sim_cuDevicePrimaryCtxRelease_v2(dev);
-}
-
 CUresult sim_cuDevicePrimaryCtxReset_v2(CUdevice dev)
 {
     struct device *d = device_of(dev);
@@ -247,11 +232,6 @@ CUresult sim_cuDevicePrimaryCtxReset_v2(CUdevice dev)
         tear_down(d->primary);
     d->primary_refs = 0;
     return CUDA_SUCCESS;
-}
-
-CUresult sim_cuDevicePrimaryCtxReset(CUdevice dev)
-{
-    return sim_cuDevicePrimaryCtxReset_v2(dev);
 }
 
 CUresult sim_cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags)
@@ -298,22 +278,12 @@ CUresult sim_cuCtxPushCurrent_v2(CUcontext ctx)
     return thread_push((struct ctx *)ctx) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CUresult sim_cuCtxPushCurrent(CUcontext ctx)
-{
-    return sim_cuCtxPushCurrent_v2(ctx);
-}
-
 CUresult sim_cuCtxPopCurrent_v2(CUcontext *pctx)
 {
     struct ctx *c = thread_pop();
     if (c && pctx)
         *pctx = (CUcontext)c;
     return c ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
-}
-
-CUresult sim_cuCtxPopCurrent(CUcontext *pctx)
-{
-    return sim_cuCtxPopCurrent_v2(pctx);
 }
 
 CUresult sim_cuCtxSetCurrent(CUcontext ctx)

@@ -44,7 +44,7 @@ CUresult sim_cuDeviceGetName(char *name, int len, CUdevice dev)
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuDeviceGetUuid(CUuuid *uuid, CUdevice dev)
+CUresult sim_cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev)
 {
     if (!device_of(dev))
         return CUDA_ERROR_INVALID_DEVICE;
@@ -53,11 +53,6 @@ CUresult sim_cuDeviceGetUuid(CUuuid *uuid, CUdevice dev)
     memcpy(uuid->bytes, "gfaas-simulated", 16);
     uuid->bytes[15] = (char)g_config.visible_index[dev];
     return CUDA_SUCCESS;
-}
-
-CUresult sim_cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev)
-{
-    return sim_cuDeviceGetUuid(uuid, dev);
 }
 
 CUresult sim_cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)

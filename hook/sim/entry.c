@@ -7,34 +7,7 @@
  */
 #include "capture.h"
 
-#define ENTRY_LATER(name, stream, params, args)
-#define ENTRY_OWN(name, stream, params, args)
-#define ENTRY_STUB(name, stream, params, args) \
-    CUresult name params                       \
-    {                                          \
-        return CUDA_ERROR_NOT_SUPPORTED;       \
-    }
-#define ENTRY_LOCKED(name, stream, params, args)                        \
-    CUresult name params                                                \
-    {                                                                   \
-        CUresult entered = sim_begin(NULL);                             \
-        return entered == CUDA_SUCCESS ? sim_end(sim_##name args) : entered; \
-    }
-#define ENTRY_WITH(begin, first, name, params, args)                         \
-    CUresult name params                                                     \
-    {                                                                        \
-        struct ctx *current;                                                 \
-        struct stream *target;                                               \
-        (void)target;                                                        \
-        CUresult entered = begin;                                            \
-        return entered == CUDA_SUCCESS ? sim_end(sim_##name(first, SIM_LIST args)) : entered; \
-    }
-#define ENTRY_CONTEXT(name, stream, params, args) ENTRY_WITH(sim_begin(&current), current, name, params, args)
-#define ENTRY_UNSAFE(name, stream, params, args) ENTRY_WITH(begin_unsafe(&current), current, name, params, args)
-#define ENTRY_STREAM(name, stream, params, args) \
-    ENTRY_WITH(begin_stream(stream, &current, &target), target, name, params, args)
-
-/* Of a call that a capture cannot see. */
+/* Begins a call that a capture cannot see. */
 static CUresult begin_unsafe(struct ctx **c)
 {
     CUresult r = sim_begin(c);
@@ -44,7 +17,7 @@ static CUresult begin_unsafe(struct ctx **c)
     return r == CUDA_SUCCESS ? r : sim_end(r);
 }
 
-/* Of a call on a stream of the current context, by whatever handle it has. */
+/* Begins a call on the stream that a handle means in the current context. */
 static CUresult begin_stream(CUstream h, struct ctx **c, struct stream **s)
 {
     CUresult r = sim_begin(c);
@@ -54,6 +27,38 @@ static CUresult begin_stream(CUstream h, struct ctx **c, struct stream **s)
     return *s ? r : sim_end(r);
 }
 
+#define ENTRY_LATER(name, stream, params, args)
+#define ENTRY_OWN(name, stream, params, args)
+#define ENTRY_STUB(name, stream, params, args) \
+    CUresult name params                       \
+    {                                          \
+        return CUDA_ERROR_NOT_SUPPORTED;       \
+    }
+#define ENTRY_ALIAS(name, stream, params, args) \
+    CUresult name params                        \
+    {                                           \
+        return name##_v2 args;                  \
+    }
+#define ENTRY_LOCKED(name, stream, params, args)                             \
+    CUresult name params                                                     \
+    {                                                                        \
+        CUresult begun = sim_begin(NULL);                                    \
+        return begun == CUDA_SUCCESS ? sim_end(sim_##name args) : begun;     \
+    }
+/* first: what the body has as its first parameter, set by begin */
+#define ENTRY_WITH(begin, first, name, params, args)                                        \
+    CUresult name params                                                                    \
+    {                                                                                       \
+        struct ctx *current;                                                                \
+        struct stream *target;                                                              \
+        (void)target;                                                                       \
+        CUresult begun = begin;                                                             \
+        return begun == CUDA_SUCCESS ? sim_end(sim_##name(first, SIM_LIST args)) : begun;   \
+    }
+#define ENTRY_CONTEXT(name, stream, params, args) ENTRY_WITH(sim_begin(&current), current, name, params, args)
+#define ENTRY_UNSAFE(name, stream, params, args) ENTRY_WITH(begin_unsafe(&current), current, name, params, args)
+#define ENTRY_STREAM(name, stream, params, args) \
+    ENTRY_WITH(begin_stream(stream, &current, &target), target, name, params, args)
 #define CU(name, since, variant, hook, sim, stream, params, args) ENTRY_##sim(name, stream, params, args)
 #include "../symbols.def"
 

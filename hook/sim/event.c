@@ -56,11 +56,6 @@ CUresult sim_cuEventDestroy_v2(CUevent hEvent)
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuEventDestroy(CUevent hEvent)
-{
-    return sim_cuEventDestroy_v2(hEvent);
-}
-
 CUresult sim_cuEventRecordWithFlags(struct stream *s, CUevent hEvent, CUstream hStream, unsigned int flags)
 {
     struct event *e = handle_of(hEvent, H_EVENT);
@@ -141,7 +136,7 @@ CUresult sim_cuEventSynchronize(CUevent hEvent)
     return c->error;
 }
 
-CUresult sim_cuEventElapsedTime(float *pMilliseconds, CUevent hStart, CUevent hEnd)
+CUresult sim_cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent hEnd)
 {
     struct event *a = handle_of(hStart, H_EVENT), *b = handle_of(hEnd, H_EVENT);
     if (!a || !b || !a->last || !b->last || ((a->flags | b->flags) & CU_EVENT_DISABLE_TIMING))
@@ -157,9 +152,4 @@ CUresult sim_cuEventElapsedTime(float *pMilliseconds, CUevent hStart, CUevent hE
         return CUDA_ERROR_NOT_READY;
     *pMilliseconds = (float)((double)(int64_t)(b->last->at - a->last->at) / 1e6);
     return CUDA_SUCCESS;
-}
-
-CUresult sim_cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent hEnd)
-{
-    return sim_cuEventElapsedTime(pMilliseconds, hStart, hEnd);
 }

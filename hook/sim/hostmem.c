@@ -85,11 +85,6 @@ CUresult sim_cuMemHostRegister_v2(struct ctx *c, void *p, size_t bytesize, unsig
     return range_add(&g) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CUresult sim_cuMemHostRegister(struct ctx *c, void *p, size_t bytesize, unsigned int Flags)
-{
-    return sim_cuMemHostRegister_v2(c, p, bytesize, Flags);
-}
-
 CUresult sim_cuMemHostUnregister(struct ctx *c, void *p)
 {
     CUdeviceptr at = (CUdeviceptr)(uintptr_t)p;

@@ -116,11 +116,6 @@ CUresult sim_cuIpcOpenMemHandle_v2(struct ctx *c, CUdeviceptr *pdptr, CUipcMemHa
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuIpcOpenMemHandle(struct ctx *c, CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags)
-{
-    return sim_cuIpcOpenMemHandle_v2(c, pdptr, handle, Flags);
-}
-
 CUresult sim_cuIpcCloseMemHandle(struct ctx *c, CUdeviceptr dptr)
 {
     struct range *g = range_find(dptr);

@@ -448,6 +448,7 @@ void copy_run(const struct copy *c);
 #define SIM_LIST(...) __VA_ARGS__
 #define SIM_BODY_LATER(name, params)
 #define SIM_BODY_STUB(name, params)
+#define SIM_BODY_ALIAS(name, params)
 #define SIM_BODY_OWN(name, params)
 #define SIM_BODY_LOCKED(name, params) CUresult sim_##name params;
 #define SIM_BODY_CONTEXT(name, params) CUresult sim_##name(struct ctx *c, SIM_LIST params);
@@ -459,6 +460,7 @@ void copy_run(const struct copy *c);
 /* x for what is exported, nothing for what is not. */
 #define SIM_EXPORTS_LATER(x)
 #define SIM_EXPORTS_STUB(x) x
+#define SIM_EXPORTS_ALIAS(x) x
 #define SIM_EXPORTS_OWN(x) x
 #define SIM_EXPORTS_LOCKED(x) x
 #define SIM_EXPORTS_CONTEXT(x) x

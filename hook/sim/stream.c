@@ -104,11 +104,6 @@ CUresult sim_cuStreamDestroy_v2(CUstream hStream)
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuStreamDestroy(CUstream hStream)
-{
-    return sim_cuStreamDestroy_v2(hStream);
-}
-
 CUresult sim_cuStreamGetPriority(struct stream *s, CUstream hStream, int *priority)
 {
     if (priority)

@@ -12,6 +12,7 @@ static const struct {
 #define TWIN_PTSZ(name) STUB(name##_ptsz)
 #define TWIN_PTDS(name) STUB(name##_ptds)
 #define ROW_LATER(name, variant)
+#define ROW_ALIAS(name, variant)
 #define ROW_OWN(name, variant)
 #define ROW_LOCKED(name, variant)
 #define ROW_CONTEXT(name, variant)
