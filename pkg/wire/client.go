@@ -159,37 +159,37 @@ func (r Refused) For(version uint16) []byte {
 }
 
 // A VersionError is a message in another version of the protocol. It wraps
-// ErrFrame.
+// errFrame.
 type VersionError struct{ Version uint16 }
 
 // Error says both versions.
 func (e VersionError) Error() string {
-	return fmt.Sprintf("%v: version %d, expected %d", ErrFrame, e.Version, Version)
+	return fmt.Sprintf("%v: version %d, expected %d", errFrame, e.Version, Version)
 }
 
-// Unwrap is ErrFrame.
-func (VersionError) Unwrap() error { return ErrFrame }
+// Unwrap is errFrame.
+func (VersionError) Unwrap() error { return errFrame }
 
-// ErrFrame is what every error of Parse wraps: the peer does not speak this
+// errFrame is what every error of Parse wraps: the peer does not speak this
 // protocol and the connection must end.
-var ErrFrame = errors.New("not a client message")
+var errFrame = errors.New("not a client message")
 
 // Parse reads exactly one message.
 func Parse(frame []byte) (Message, error) {
 	if len(frame) > MaxMessage {
-		return nil, fmt.Errorf("%w: %d bytes, at most %d", ErrFrame, len(frame), MaxMessage)
+		return nil, fmt.Errorf("%w: %d bytes, at most %d", errFrame, len(frame), MaxMessage)
 	}
 	var h Header
 	if _, err := binary.Decode(frame, binary.LittleEndian, &h); err != nil {
-		return nil, fmt.Errorf("%w: %d bytes are less than a header", ErrFrame, len(frame))
+		return nil, fmt.Errorf("%w: %d bytes are less than a header", errFrame, len(frame))
 	}
 	switch {
 	case h.Magic != Magic:
-		return nil, fmt.Errorf("%w: magic %#x, expected %#x", ErrFrame, h.Magic, Magic)
+		return nil, fmt.Errorf("%w: magic %#x, expected %#x", errFrame, h.Magic, Magic)
 	case h.Version != Version:
 		return nil, VersionError{h.Version}
 	case int(h.Size) != len(frame):
-		return nil, fmt.Errorf("%w: the header says %d bytes, the record has %d", ErrFrame, h.Size, len(frame))
+		return nil, fmt.Errorf("%w: the header says %d bytes, the record has %d", errFrame, h.Size, len(frame))
 	}
 	body := frame[HeaderSize:]
 	switch MsgType(h.Type) {
@@ -206,16 +206,16 @@ func Parse(frame []byte) (Message, error) {
 	case MsgReturn:
 		return parseBody[Return](body)
 	}
-	return nil, fmt.Errorf("%w: type %d is unknown", ErrFrame, h.Type)
+	return nil, fmt.Errorf("%w: type %d is unknown", errFrame, h.Type)
 }
 
 func parseBody[M Message](body []byte) (Message, error) {
 	var m M
 	if want := binary.Size(m); len(body) != want {
-		return nil, fmt.Errorf("%w: type %d has a body of %d bytes, expected %d", ErrFrame, m.Type(), len(body), want)
+		return nil, fmt.Errorf("%w: type %d has a body of %d bytes, expected %d", errFrame, m.Type(), len(body), want)
 	}
 	if _, err := binary.Decode(body, binary.LittleEndian, &m); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrFrame, err)
+		return nil, fmt.Errorf("%w: %w", errFrame, err)
 	}
 	return m, nil
 }

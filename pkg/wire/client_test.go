@@ -59,7 +59,7 @@ func TestParseRefuses(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			m, err := Parse(tt.frame)
-			if m != nil || !errors.Is(err, ErrFrame) || !strings.Contains(err.Error(), tt.want) {
+			if m != nil || !errors.Is(err, errFrame) || !strings.Contains(err.Error(), tt.want) {
 				t.Fatalf("got %v, %v; want an error with %q", m, err, tt.want)
 			}
 		})

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -41,6 +42,45 @@ func Ensure(ctx context.Context, runDir string) (c *Client, started bool, err er
 		return nil, false, err
 	}
 	return c, started, nil
+}
+
+// maxMissed is how many times in a row Keep finds no daemon before it starts one:
+// whoever ended it to start another has time for that.
+const maxMissed = 10
+
+// Keep looks after the daemon that Ensure found or started until the context
+// ends: when it finds none 10 times in a row it starts one. It takes over the
+// registrations, and programs that wait for it go on. Tell is told how it went,
+// unless somebody else was faster. Where the run directory was taken away, with
+// the registration of that instance, a daemon would be of no use.
+func (c *Client) Keep(ctx context.Context, instance string, every time.Duration, tell func(error)) {
+	runDir := filepath.Dir(c.socket)
+	record := filepath.Join(runDir, "instances", instance+".json")
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for missed := 0; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if conn, err := net.Dial("unix", c.socket); err == nil {
+			_ = conn.Close()
+			missed = 0
+			continue
+		}
+		if missed++; missed < maxMissed {
+			continue
+		}
+		missed = 0
+		if _, err := os.Stat(record); err != nil {
+			return
+		}
+		started, err := c.ensure(ctx, runDir)
+		if ctx.Err() == nil && (started || err != nil) {
+			tell(err)
+		}
+	}
 }
 
 func (c *Client) ensure(ctx context.Context, runDir string) (started bool, err error) {
