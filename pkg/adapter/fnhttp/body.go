@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+
+	"github.com/gfaas/gfaas/pkg/instance"
 )
 
 const (
@@ -16,17 +18,18 @@ const (
 	maxElements = 16 << 20 // of a tensor that is made up
 )
 
-// DefaultBody is a body that stands for one request, for a function at address
-// (host:port) that nothing is known of but its contract: nothing under http
+// DefaultBody is a body that stands for one request, to an instance of a function
+// that nothing is known of but its contract: nothing under http
 // and openfaas; tensors of zeros, of the shapes that the model's metadata
 // names, under kserve-v2 (dimensions that may be anything are 1); and a short
 // conversation with the first model under openai.
-func DefaultBody(ctx context.Context, address, contract, function string) ([]byte, error) {
-	switch contract {
+func (c *Client) DefaultBody(ctx context.Context, r instance.Record) ([]byte, error) {
+	address, function := r.Handle.Address, r.Function
+	switch r.Contract {
 	case KServeV2:
 		var model struct{ Inputs []tensor }
 		path := "/v2/models/" + url.PathEscape(function)
-		if err := metadata(ctx, address, path, &model); err != nil {
+		if err := c.metadata(ctx, address, path, &model); err != nil {
 			return nil, err
 		}
 		body, err := zeros(model.Inputs)
@@ -36,7 +39,7 @@ func DefaultBody(ctx context.Context, address, contract, function string) ([]byt
 		return body, nil
 	case OpenAI:
 		var models struct{ Data []struct{ ID string } }
-		if err := metadata(ctx, address, "/v1/models", &models); err != nil {
+		if err := c.metadata(ctx, address, "/v1/models", &models); err != nil {
 			return nil, err
 		}
 		name := function
@@ -52,12 +55,12 @@ func DefaultBody(ctx context.Context, address, contract, function string) ([]byt
 }
 
 // metadata reads what a function says of itself.
-func metadata(ctx context.Context, address, path string, into any) error {
+func (c *Client) metadata(ctx context.Context, address, path string, into any) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
 	if err != nil {
 		return err
 	}
-	answer, err := shared.Do(request)
+	answer, err := c.http.Do(request)
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,10 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/instance/instancetest"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
 // server answers these paths with 200, and everything else with fallback.
@@ -133,6 +137,20 @@ func TestWaitReadyWaits(t *testing.T) {
 	}
 }
 
+// at is an instance at that address.
+func at(address, contract, function string) instance.Record {
+	return instance.Record{ID: function + "-0", Function: function, Contract: contract, Handle: instance.Handle{Address: address}}
+}
+
+func TestConformance(t *testing.T) {
+	instancetest.RunInvoker(t, func(t *testing.T, handler http.Handler) (ports.Invoker, string) {
+		s := httptest.NewServer(handler)
+		client := NewClient()
+		t.Cleanup(func() { client.Close(); s.Close() })
+		return client, s.Listener.Addr().String()
+	})
+}
+
 func TestInvoke(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -141,7 +159,8 @@ func TestInvoke(t *testing.T) {
 		_, _ = w.Write(body)
 	}))
 	defer s.Close()
-	address := s.Listener.Addr().String()
+	address, client := s.Listener.Addr().String(), NewClient()
+	defer client.Close()
 	for _, c := range []struct {
 		contract, function string
 		header             http.Header
@@ -153,7 +172,7 @@ func TestInvoke(t *testing.T) {
 		{KServeV2, "a/b", nil, "POST /v2/models/a%2Fb/infer " + address + " application/json "},
 		{OpenAI, "f", nil, "POST /v1/chat/completions " + address + " application/json "},
 	} {
-		response, err := Invoke(t.Context(), address, c.contract, c.function, Request{Header: c.header, Body: strings.NewReader("body")})
+		response, err := client.Invoke(t.Context(), at(address, c.contract, c.function), ports.Call{Header: c.header, Body: strings.NewReader("body")})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -163,46 +182,10 @@ func TestInvoke(t *testing.T) {
 			t.Errorf("Invoke under %s: %d %q %q, %v; want 418, the body and %q", c.contract, response.StatusCode, body, response.Header.Get("Seen"), err, c.seen)
 		}
 	}
-	if _, err := Invoke(t.Context(), address, HTTP, "f", Request{Header: http.Header{"Content-Length": {"x"}}}); err == nil {
+	if _, err := client.Invoke(t.Context(), at(address, HTTP, "f"), ports.Call{Header: http.Header{"Content-Length": {"x"}}}); err == nil {
 		t.Error("a malformed Content-Length was accepted")
 	}
-	if _, err := Invoke(t.Context(), address, "soap", "f", Request{}); err == nil {
+	if _, err := client.Invoke(t.Context(), at(address, "soap", "f"), ports.Call{}); err == nil {
 		t.Error("an unknown contract was accepted")
-	}
-}
-
-// Both bodies stream: the answer to the first half of a body arrives before
-// the second half is sent.
-func TestInvokeStreams(t *testing.T) {
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		control := http.NewResponseController(w)
-		if err := control.EnableFullDuplex(); err != nil {
-			t.Error(err)
-		}
-		part := make([]byte, 4)
-		for {
-			n, err := r.Body.Read(part)
-			_, _ = w.Write(part[:n])
-			_ = control.Flush()
-			if err != nil {
-				return
-			}
-		}
-	}))
-	defer s.Close()
-	reader, writer := io.Pipe()
-	go func() { _, _ = writer.Write([]byte("half")) }()
-	response, err := Invoke(t.Context(), s.Listener.Addr().String(), HTTP, "f", Request{Body: reader})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	part := make([]byte, 4)
-	if _, err := io.ReadFull(response.Body, part); err != nil || string(part) != "half" {
-		t.Fatalf("first half: %q, %v", part, err)
-	}
-	go func() { _, _ = writer.Write([]byte("rest")); _ = writer.Close() }()
-	if rest, err := io.ReadAll(response.Body); err != nil || string(rest) != "rest" {
-		t.Errorf("second half: %q, %v", rest, err)
 	}
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/mattn/go-isatty"
 
-	"github.com/gfaas/gfaas/pkg/adapter/fnhttp"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
 // maxKept is how much of a body is read before it is sent: it has a known
@@ -72,13 +72,17 @@ func remaining(in io.Reader) int64 {
 	return info.Size() - at
 }
 
-// request sends the body under these headers.
-func (b body) request(header http.Header) fnhttp.Request {
+// call is one with this body under these headers, and what gives its body from
+// its start again, if that can be had.
+func (b body) call(header http.Header) (c ports.Call, again func() io.Reader) {
 	if b.length > 0 && header.Get("Content-Length") == "" {
 		header = header.Clone()
 		header.Set("Content-Length", strconv.FormatInt(b.length, 10))
 	}
-	return fnhttp.Request{Header: header, Body: b.reader()}
+	if b.rest == nil {
+		again = b.reader
+	}
+	return ports.Call{Header: header, Body: b.reader()}, again
 }
 
 // reader is the body from its start; once the rest of a long one has been

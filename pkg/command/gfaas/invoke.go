@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,6 +18,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/host"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
+	"github.com/gfaas/gfaas/pkg/launch"
 )
 
 // lastLines is how much of an ended instance's output an error shows.
@@ -36,7 +36,8 @@ func newInvoke(t *tool) *cobra.Command {
 		Short: "Call a function",
 		Long: `Sends standard input to a ready instance of the function and prints its answer
 on standard output as it comes. With a terminal on standard input the body is
-empty.
+empty. A call that no instance has seen goes to another one; one that may have
+been carried out is sent once more if it has the header Idempotency-Key.
 
 A function that answers with an error status (400 and above) is exit 1, with
 its answer printed all the same; no ready instance is exit 4, no answer in time
@@ -113,20 +114,19 @@ func validToken(name string) bool {
 	return name != "" && !strings.ContainsFunc(name, odd)
 }
 
-// ready returns the function's instances that have been ready, in the order to
-// try them: any may come first, so that calls spread over them.
-func (t *tool) ready(ctx context.Context, name string) ([]instance.Record, error) {
+// ready returns the function's instances that have been ready.
+func (t *tool) ready(ctx context.Context, name string) ([]launch.Candidate, error) {
 	state, err := t.store.Look(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var out []instance.Record
+	var out []launch.Candidate
 	starting := 0
 	for _, r := range state.Instances {
 		switch {
 		case r.Function != name:
 		case r.State == instance.Ready:
-			out = append(out, r)
+			out = append(out, launch.Candidate{Record: r})
 		default:
 			starting++
 		}
@@ -134,7 +134,6 @@ func (t *tool) ready(ctx context.Context, name string) ([]instance.Record, error
 	if len(out) == 0 {
 		return nil, t.noInstance(ctx, name, starting)
 	}
-	rand.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
 	return out, nil
 }
 
@@ -150,23 +149,37 @@ func (t *tool) noInstance(ctx context.Context, name string, starting int) error 
 		fmt.Errorf("function %s has no instance", name))
 }
 
-// call invokes the first instance that takes the call and copies its answer.
-func call(ctx context.Context, t *tool, ready []instance.Record, header http.Header, body body) error {
-	var refused error
-	for _, r := range ready {
-		response, err := fnhttp.Invoke(ctx, r.Handle.Address, r.Contract, r.Function, body.request(header))
-		if errors.Is(err, syscall.ECONNREFUSED) {
-			refused = t.ended(ctx, r, 0, fmt.Errorf("instance %s does not listen: %w", r.ID, err))
-			t.env.Debugf("%v", refused)
-			continue
-		}
-		if err != nil {
-			return t.ended(ctx, r, slow, fmt.Errorf("instance %s: %w", r.ID, err))
-		}
-		defer response.Body.Close()
-		return answer(ctx, t, r, response)
+// call sends the call to an instance and copies its answer.
+func call(ctx context.Context, t *tool, ready []launch.Candidate, header http.Header, body body) error {
+	client := fnhttp.NewClient()
+	defer client.Close()
+	caller := &launch.Caller{Invoker: client, Random: rand.IntN, Tell: func(r instance.Record, err error) {
+		t.env.Debugf("%v", t.unanswered(ctx, r, err))
+	}}
+	request, again := body.call(header)
+	a, err := caller.Call(ctx, ready, request, again)
+	if err == nil {
+		defer a.Body.Close()
+		return answer(ctx, t, a.Instance, a.Response)
 	}
-	return cli.Fail(cli.ExitUnavailable, restart, refused)
+	why := t.unanswered(ctx, a.Instance, err)
+	if notConnected(err) {
+		return cli.Fail(cli.ExitUnavailable, restart, why)
+	}
+	return why
+}
+
+// unanswered says why an instance gave no answer.
+func (t *tool) unanswered(ctx context.Context, r instance.Record, err error) error {
+	if notConnected(err) {
+		return t.ended(ctx, r, 0, fmt.Errorf("instance %s does not listen: %w", r.ID, err))
+	}
+	return t.ended(ctx, r, slow, fmt.Errorf("instance %s: %w", r.ID, err))
+}
+
+func notConnected(err error) bool {
+	var failed *ports.CallError
+	return errors.As(err, &failed) && failed.Progress == ports.NotConnected
 }
 
 // restart is what to do about instances that have ended.

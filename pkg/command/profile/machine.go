@@ -18,6 +18,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/launch"
 	"github.com/gfaas/gfaas/pkg/load"
 	"github.com/gfaas/gfaas/pkg/procfs"
@@ -109,7 +110,7 @@ func realPlatform(env *cli.Env) platform {
 			}
 			var machines []machine
 			for _, gpus := range groups {
-				m := &local{launcher: l, tokens: tokend.Dial(cli.RunDir()), gpus: gpus, id: host.MeasuredID(gpus[0])}
+				m := &local{launcher: l, tokens: tokend.Dial(cli.RunDir()), client: fnhttp.NewClient(), gpus: gpus, id: host.MeasuredID(gpus[0])}
 				// The GPU is locked by this run, so an instance of that name
 				// was left by one that was killed.
 				if err := l.Stop(ctx, instance.Record{ID: m.id, Registered: []string{m.id}}); err != nil {
@@ -126,6 +127,7 @@ func realPlatform(env *cli.Env) platform {
 type local struct {
 	launcher *launch.Launcher
 	tokens   *tokend.Client
+	client   *fnhttp.Client
 	gpus     []string
 	id       string
 	busy     bool // an instance was started
@@ -137,7 +139,7 @@ func (m *local) Start(ctx context.Context, fn function.Function, how start) (sub
 	if err != nil {
 		return nil, err
 	}
-	return &running{machine: m, started: started}, nil
+	return &running{machine: m, started: started, client: m.client}, nil
 }
 
 func (m *local) Others(ctx context.Context) []string {
@@ -173,14 +175,15 @@ func (m *local) status(ctx context.Context) wire.Status {
 type running struct {
 	machine *local
 	started instance.Record
+	client  *fnhttp.Client
 }
 
 func (r *running) Target(ctx context.Context, q request) (load.Target, error) {
-	address, contract, fn := r.started.Handle.Address, r.started.Contract, r.started.Function
+	contract := r.started.Contract
 	body := q.body
 	if len(body) == 0 {
 		var err error
-		if body, err = fnhttp.DefaultBody(ctx, address, contract, fn); err != nil {
+		if body, err = r.client.DefaultBody(ctx, r.started); err != nil {
 			return nil, &bodyError{fmt.Errorf("no body was given, and under the contract %s none can be made up: %w", contract, err)}
 		}
 	}
@@ -189,7 +192,7 @@ func (r *running) Target(ctx context.Context, q request) (load.Target, error) {
 		return nil, &bodyError{err}
 	}
 	return func(ctx context.Context) error {
-		answer, err := fnhttp.Invoke(ctx, address, contract, fn, fnhttp.Request{Header: header, Body: bytes.NewReader(body)})
+		answer, err := r.client.Invoke(ctx, r.started, ports.Call{Header: header, Body: bytes.NewReader(body)})
 		if err != nil {
 			return err
 		}

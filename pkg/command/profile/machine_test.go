@@ -35,7 +35,7 @@ func TestRequestsByContract(t *testing.T) {
 		{fnhttp.KServeV2, "", `/v2/models/f/infer 3 {"inputs":[{"data":[0,0,0,0,0,0],"datatype":"FP32","name":"x","shape":[3,2]}]}`, ""},
 		{fnhttp.OpenAI, `{"messages":["a"]}`, `/v1/chat/completions 3 {"messages":["a"],"n":3}`, ""},
 	} {
-		r := &running{started: instance.Record{Function: "f", Contract: c.contract, Handle: instance.Handle{Address: s.Listener.Addr().String()}}}
+		r := &running{client: fnhttp.NewClient(), started: instance.Record{Function: "f", Contract: c.contract, Handle: instance.Handle{Address: s.Listener.Addr().String()}}}
 		send, err := r.Target(t.Context(), request{batch: 3, body: []byte(c.body)})
 		if err != nil {
 			t.Fatal(err)

@@ -1,6 +1,7 @@
 package instancetest_test
 
 import (
+	"net/http"
 	"testing"
 
 	"github.com/gfaas/gfaas/pkg/function"
@@ -40,5 +41,13 @@ func TestFakeStarter(t *testing.T) {
 		Kill: func(_ *testing.T, s ports.Starter, r instance.Record) {
 			s.(*instancetest.FakeStarter).Kill(r.ID, 9)
 		},
+	})
+}
+
+func TestFakeInvoker(t *testing.T) {
+	instancetest.RunInvoker(t, func(_ *testing.T, h http.Handler) (ports.Invoker, string) {
+		f := &instancetest.FakeInvoker{}
+		f.Serve("f.local:80", h)
+		return f, "f.local:80"
 	})
 }

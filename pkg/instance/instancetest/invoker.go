@@ -1,0 +1,344 @@
+package instancetest
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"reflect"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
+)
+
+// FakeInvoker is a ports.Invoker that calls handlers in this process, without
+// sockets. Of contracts it knows one path, "/". The zero value is ready to use.
+type FakeInvoker struct {
+	mu       sync.Mutex
+	handlers map[string]http.Handler // by address
+}
+
+var _ ports.Invoker = (*FakeInvoker)(nil)
+
+// Serve has a handler answer at that address; nil has nobody listen there.
+func (f *FakeInvoker) Serve(address string, h http.Handler) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.handlers == nil {
+		f.handlers = map[string]http.Handler{}
+	}
+	f.handlers[address] = h
+}
+
+// Invoke runs the handler of the instance's address beside the caller. A handler
+// that panics with http.ErrAbortHandler is an instance that dies.
+func (f *FakeInvoker) Invoke(ctx context.Context, r instance.Record, c ports.Call) (*http.Response, error) {
+	if c.Method == "" {
+		c.Method = http.MethodPost
+	}
+	if c.Path == "" {
+		c.Path = "/"
+	}
+	to, err := url.ParseRequestURI(c.Path)
+	if err != nil || strings.ContainsAny(c.Path, "?# ") {
+		return nil, fmt.Errorf("%q is not a path of a request", c.Path)
+	}
+	to.RawQuery = c.Query
+	f.mu.Lock()
+	handler := f.handlers[r.Handle.Address]
+	f.mu.Unlock()
+	if handler == nil {
+		return nil, &ports.CallError{Progress: ports.NotConnected, Err: errors.New("connection refused")}
+	}
+	body := c.Body
+	if body == nil {
+		body = http.NoBody
+	}
+	request := httptest.NewRequestWithContext(ctx, c.Method, "/", body)
+	request.URL, request.RequestURI, request.Host, request.Header = to, to.RequestURI(), r.Handle.Address, http.Header{}
+	for name, values := range c.Header {
+		request.Header[http.CanonicalHeaderKey(name)] = values
+	}
+	if host := request.Header.Get("Host"); host != "" {
+		request.Host = host
+	}
+	request.Header.Del("Host")
+	request.Header.Del("Content-Length")
+	return f.run(request, handler)
+}
+
+func (f *FakeInvoker) run(request *http.Request, handler http.Handler) (*http.Response, error) {
+	out, in := io.Pipe()
+	w := &pipeWriter{header: http.Header{}, body: in, head: make(chan *http.Response, 1)}
+	stop := context.AfterFunc(request.Context(), func() { _ = in.CloseWithError(request.Context().Err()) })
+	died := make(chan struct{})
+	go func() {
+		defer stop()
+		defer func() {
+			if recover() != nil {
+				_ = in.CloseWithError(io.ErrUnexpectedEOF)
+				close(died)
+			}
+		}()
+		handler.ServeHTTP(w, request)
+		w.WriteHeader(http.StatusOK)
+		_ = in.Close()
+	}()
+	select {
+	case answer := <-w.head:
+		answer.Body, answer.Request = out, request
+		return answer, nil
+	case <-died:
+		return nil, &ports.CallError{Progress: ports.Sent, Err: io.ErrUnexpectedEOF}
+	case <-request.Context().Done():
+		return nil, &ports.CallError{Progress: ports.Sent, Err: request.Context().Err()}
+	}
+}
+
+// pipeWriter gives an answer away while it is written.
+type pipeWriter struct {
+	header http.Header
+	body   *io.PipeWriter
+	head   chan *http.Response
+	begun  bool
+}
+
+func (w *pipeWriter) Header() http.Header     { return w.header }
+func (w *pipeWriter) FlushError() error       { w.WriteHeader(http.StatusOK); return nil }
+func (w *pipeWriter) EnableFullDuplex() error { return nil }
+
+func (w *pipeWriter) WriteHeader(status int) {
+	if w.begun {
+		return
+	}
+	w.begun = true
+	w.head <- &http.Response{
+		StatusCode: status, Status: fmt.Sprintf("%d %s", status, http.StatusText(status)),
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: w.header.Clone(), ContentLength: -1,
+	}
+}
+
+func (w *pipeWriter) Write(p []byte) (int, error) {
+	w.WriteHeader(http.StatusOK)
+	return w.body.Write(p)
+}
+
+// RunInvoker checks an Invoker against what ports.Invoker promises. Serve has a
+// handler answer until the test ends, and returns its address.
+func RunInvoker(t *testing.T, serve func(t *testing.T, h http.Handler) (i ports.Invoker, address string)) {
+	for name, test := range map[string]func(*testing.T, invoking){
+		"any form":               testForm,
+		"answers pass unchanged": testAnswers,
+		"streams":                testStreams,
+		"ends with its context":  testCallCancelled,
+		"nobody listens":         testNobody,
+		"dies before an answer":  testDies,
+		"is cut off":             testCut,
+		"is sent once":           testOnce,
+		"is no call":             testNoCall,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, serve) })
+	}
+}
+
+type invoking func(t *testing.T, h http.Handler) (ports.Invoker, string)
+
+// at is an instance at an address.
+func at(address string) instance.Record {
+	return instance.Record{ID: "f-0", Function: "f", Contract: "http", Handle: instance.Handle{Address: address}}
+}
+
+func readAll(t *testing.T, answer *http.Response) string {
+	t.Helper()
+	text, err := io.ReadAll(answer.Body)
+	must(t, errors.Join(err, answer.Body.Close()))
+	return string(text)
+}
+
+func testForm(t *testing.T, serve invoking) {
+	i, address := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		fmt.Fprintf(w, "%s %s %q %v %s", r.Method, r.RequestURI, body, r.Header["X-A"], r.Host)
+	}))
+	header := http.Header{"x-a": {"1", "2"}, "Host": {"f.example"}}
+	for _, c := range []struct {
+		call ports.Call
+		want string
+	}{
+		{ports.Call{}, `POST / "" [] ` + address},
+		{ports.Call{Body: strings.NewReader("in"), Header: header}, `POST / "in" [1 2] f.example`},
+		{ports.Call{Method: "GET", Path: "/a%2Fb//c%20d", Query: "x=1&y=%20&x"}, `GET /a%2Fb//c%20d?x=1&y=%20&x "" [] ` + address},
+		{ports.Call{Method: "PUT", Path: "/a", Body: strings.NewReader("in")}, `PUT /a "in" [] ` + address},
+		{ports.Call{Method: "DELETE", Path: "//a", Header: header}, `DELETE //a "" [1 2] f.example`},
+		{ports.Call{Method: "MKCOL", Path: "/", Header: http.Header{"Idempotency-Key": {"k"}}}, `MKCOL / "" [] ` + address},
+	} {
+		answer, err := i.Invoke(t.Context(), at(address), c.call)
+		must(t, err)
+		expect(t, readAll(t, answer), c.want)
+	}
+}
+
+func testAnswers(t *testing.T, serve invoking) {
+	i, address := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header()["X-B"] = []string{"1", "2"}
+		w.Header().Set("Location", "/elsewhere")
+		var status int
+		_, _ = fmt.Sscan(strings.TrimPrefix(r.URL.Path, "/"), &status)
+		w.WriteHeader(status)
+	}))
+	for _, status := range []int{200, 204, 307, 404, 429, 500, 503} {
+		answer, err := i.Invoke(t.Context(), at(address), ports.Call{Method: "GET", Path: fmt.Sprintf("/%d", status)})
+		must(t, err)
+		if answer.StatusCode != status || !reflect.DeepEqual(answer.Header["X-B"], []string{"1", "2"}) || readAll(t, answer) != "" {
+			t.Errorf("%d: got %s, %v", status, answer.Status, answer.Header)
+		}
+	}
+}
+
+// testStreams: both bodies pass while they are written.
+func testStreams(t *testing.T, serve invoking) {
+	i, address := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		control := http.NewResponseController(w)
+		_ = control.EnableFullDuplex()
+		for lines := bufio.NewScanner(r.Body); lines.Scan(); {
+			fmt.Fprintf(w, "got %s\n", lines.Text())
+			_ = control.Flush()
+		}
+	}))
+	out, in := io.Pipe()
+	go func() { fmt.Fprintln(in, "one") }()
+	answer, err := i.Invoke(t.Context(), at(address), ports.Call{Body: out})
+	must(t, err)
+	defer answer.Body.Close()
+	lines := bufio.NewReader(answer.Body)
+	for _, next := range []string{"two", ""} {
+		got, err := lines.ReadString('\n')
+		must(t, err)
+		want := "got one\n"
+		if next == "" {
+			want = "got two\n"
+		}
+		expect(t, got, want)
+		go func() {
+			if next == "" {
+				_ = in.Close()
+			} else {
+				fmt.Fprintln(in, next)
+			}
+		}()
+	}
+	if rest, err := io.ReadAll(lines); err != nil || len(rest) > 0 {
+		t.Errorf("in the end %q, %v", rest, err)
+	}
+}
+
+func testCallCancelled(t *testing.T, serve invoking) {
+	seen := make(chan bool)
+	ended := make(chan bool)
+	i, address := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/head" {
+			_ = http.NewResponseController(w).Flush()
+		}
+		seen <- true
+		<-r.Context().Done()
+		ended <- true
+	}))
+	for _, path := range []string{"/", "/head"} {
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { <-seen; cancel() }()
+		answer, err := i.Invoke(ctx, at(address), ports.Call{Path: path})
+		if err == nil {
+			_, err = io.ReadAll(answer.Body)
+			_ = answer.Body.Close()
+		}
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", path, err)
+		}
+		<-ended
+	}
+}
+
+func failedWith(t *testing.T, err error, want ports.Progress) {
+	t.Helper()
+	var failed *ports.CallError
+	if !errors.As(err, &failed) || failed.Progress != want {
+		t.Errorf("failed with %v, want one that was %v", err, want)
+	}
+}
+
+func testNobody(t *testing.T, serve invoking) {
+	i, _ := serve(t, http.NotFoundHandler())
+	body := strings.NewReader("in")
+	_, err := i.Invoke(t.Context(), at("127.0.0.1:1"), ports.Call{Body: body})
+	failedWith(t, err, ports.NotConnected)
+	if body.Len() != 2 {
+		t.Error("the body was read")
+	}
+}
+
+func testDies(t *testing.T, serve invoking) {
+	i, address := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
+	_, err := i.Invoke(t.Context(), at(address), ports.Call{Body: strings.NewReader("in")})
+	failedWith(t, err, ports.Sent)
+}
+
+func testCut(t *testing.T, serve invoking) {
+	i, address := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "half")
+		_ = http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	}))
+	answer, err := i.Invoke(t.Context(), at(address), ports.Call{})
+	must(t, err)
+	defer answer.Body.Close()
+	if text, err := io.ReadAll(answer.Body); err == nil || string(text) != "half" {
+		t.Errorf("got %q, %v, want half and an error", text, err)
+	}
+}
+
+// testOnce: no call is sent twice, whatever its method and keys allow.
+func testOnce(t *testing.T, serve invoking) {
+	var calls atomic.Int32
+	i, address := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/dies" {
+			return
+		}
+		calls.Add(1)
+		panic(http.ErrAbortHandler)
+	}))
+	key := http.Header{"Idempotency-Key": {"k"}}
+	for _, c := range []ports.Call{
+		{Method: "GET"}, {Method: "HEAD"}, {Method: "OPTIONS"}, {Method: "PUT", Header: key}, {Method: "POST", Header: key},
+		{Method: "POST", Header: key, Body: strings.NewReader("in")}, {Method: "POST"},
+	} {
+		answer, err := i.Invoke(t.Context(), at(address), ports.Call{Method: "GET", Path: "/"}) // opens a connection
+		must(t, err)
+		readAll(t, answer)
+		calls.Store(0)
+		c.Path = "/dies"
+		_, err = i.Invoke(t.Context(), at(address), c)
+		failedWith(t, err, ports.Sent)
+		if n := calls.Load(); n != 1 {
+			t.Errorf("%s %v was sent %d times", c.Method, c.Header, n)
+		}
+	}
+}
+
+func testNoCall(t *testing.T, serve invoking) {
+	i, address := serve(t, http.NotFoundHandler())
+	for _, c := range []ports.Call{{Path: "a"}, {Path: "/a b"}, {Path: "/%zz"}, {Path: "/a?b"}, {Path: "/a#b"}} {
+		_, err := i.Invoke(t.Context(), at(address), c)
+		var failed *ports.CallError
+		if err == nil || errors.As(err, &failed) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}

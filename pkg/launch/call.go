@@ -1,0 +1,151 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+
+	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
+)
+
+// Candidate is an instance that is ready to take a call.
+type Candidate struct {
+	Record   instance.Record
+	Capacity float64 // calls a second that it answers; 0 where that is known of none
+	InHand   int     // calls that it has not answered
+}
+
+// Choose returns the place of the candidate that will answer one more call first,
+// by its capacity and what it has in hand; -1 of none. Random (rand.IntN) decides
+// between equals, so that calls spread over them.
+func Choose(candidates []Candidate, random func(n int) int) int {
+	best, equals := -1, 0
+	var soonest float64
+	for i, c := range candidates {
+		capacity := c.Capacity
+		if capacity <= 0 {
+			capacity = 1
+		}
+		took := float64(c.InHand+1) / capacity
+		switch {
+		case best < 0 || took < soonest:
+			best, soonest, equals = i, took, 1
+		case took == soonest:
+			if equals++; random(equals) == 0 {
+				best = i
+			}
+		}
+	}
+	return best
+}
+
+// Repeat says what may be done with a call that got no answer.
+type Repeat int
+
+const (
+	// GiveUp: it may have been carried out and must not be twice, or what it said
+	// is gone.
+	GiveUp Repeat = iota
+	// Elsewhere: no instance has seen it; it goes to another and does not count.
+	Elsewhere
+	// Once: it may have been carried out, and may be once more.
+	Once
+)
+
+// Repeatable says what may be done with a call that came so far. Kept says that
+// its body can be sent again from its start; repeats is how often it was sent
+// again when it may have been carried out. A call is carried out twice at most,
+// and only if its method is one that says the same twice (GET, HEAD, OPTIONS,
+// PUT, DELETE) or it has an Idempotency-Key.
+func Repeatable(p ports.Progress, method string, header http.Header, kept bool, repeats int) Repeat {
+	switch {
+	case p == ports.NotConnected: // nothing of the body was read
+		return Elsewhere
+	case !kept:
+		return GiveUp
+	case p == ports.NotSent:
+		return Elsewhere
+	case repeats > 0:
+		return GiveUp
+	}
+	switch method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodPut, http.MethodDelete:
+		return Once
+	}
+	if header.Get("Idempotency-Key") != "" {
+		return Once
+	}
+	return GiveUp
+}
+
+// Caller sends calls to whichever instance is best, and to others as Repeatable
+// allows.
+type Caller struct {
+	Invoker ports.Invoker
+	Random  func(n int) int // rand.IntN
+
+	// Tell, if set, hears of each failure after which the call is sent again.
+	Tell func(instance.Record, error)
+}
+
+// Answer is what an instance said.
+type Answer struct {
+	*http.Response                 // nil with an error
+	Instance       instance.Record // the last that was tried
+	Attempts       int             // how many may have seen the call
+}
+
+var errNone = errors.New("no instance is ready")
+
+// Call sends a call to one of the candidates and returns its answer, or why the
+// last that was tried gave none: a *ports.CallError but for a call that cannot be
+// sent. Body returns the call's body from its start; nil is for a call whose Body
+// can be read once only.
+func (c *Caller) Call(ctx context.Context, candidates []Candidate, call ports.Call, body func() io.Reader) (Answer, error) {
+	left := append([]Candidate(nil), candidates...)
+	stale := map[string]bool{} // whose connection had ended before
+	var a Answer
+	last, repeats := errNone, 0
+	for {
+		at := Choose(left, c.Random)
+		if at < 0 {
+			return a, last
+		}
+		if last != errNone && c.Tell != nil {
+			c.Tell(a.Instance, last)
+		}
+		a.Instance = left[at].Record
+		if body != nil {
+			call.Body = body()
+		}
+		var err error
+		if a.Response, err = c.Invoker.Invoke(ctx, a.Instance, call); err == nil {
+			a.Attempts++
+			return a, nil
+		}
+		var failed *ports.CallError
+		if !errors.As(err, &failed) || ctx.Err() != nil {
+			return a, err
+		}
+		if failed.Progress == ports.Sent {
+			a.Attempts++
+		}
+		switch Repeatable(failed.Progress, call.Method, call.Header, body != nil, repeats) {
+		case GiveUp:
+			return a, err
+		case Once:
+			repeats++
+		}
+		last = err
+		if failed.Progress == ports.NotSent && !stale[a.Instance.ID] {
+			stale[a.Instance.ID] = true // a new connection may do
+			continue
+		}
+		if failed.Progress == ports.Sent && len(left) == 1 {
+			continue // there is no other; it may have lost no more than a connection
+		}
+		left = append(left[:at], left[at+1:]...)
+	}
+}

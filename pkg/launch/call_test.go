@@ -1,0 +1,184 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
+)
+
+func TestChoose(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		of   []Candidate
+		want []int // any of them
+	}{
+		{"none", nil, []int{-1}},
+		{"the only one", []Candidate{{InHand: 9}}, []int{0}},
+		{"the idle one", []Candidate{{InHand: 1}, {}, {InHand: 2}}, []int{1}},
+		{"the fast one", []Candidate{{Capacity: 10}, {Capacity: 40, InHand: 2}}, []int{1}},
+		{"the slow one, idle", []Candidate{{Capacity: 10}, {Capacity: 40, InHand: 4}}, []int{0}},
+		{"any of equals", []Candidate{{Capacity: 10}, {Capacity: 20, InHand: 1}, {Capacity: 5}, {Capacity: 10}}, []int{0, 1, 3}},
+	} {
+		seen := map[int]bool{}
+		for range 200 {
+			seen[Choose(c.of, rand.IntN)] = true
+		}
+		for i := range seen {
+			if !slices.Contains(c.want, i) {
+				t.Errorf("%s: chose %d, want one of %v", c.name, i, c.want)
+			}
+		}
+		if len(seen) != len(c.want) {
+			t.Errorf("%s: chose %v, want each of %v at times", c.name, seen, c.want)
+		}
+	}
+}
+
+func TestRepeatable(t *testing.T) {
+	key := http.Header{"Idempotency-Key": {"k"}}
+	for _, c := range []struct {
+		progress ports.Progress
+		method   string
+		header   http.Header
+		kept     bool
+		repeats  int
+		want     Repeat
+	}{
+		{ports.NotConnected, "POST", nil, false, 0, Elsewhere},
+		{ports.NotConnected, "POST", nil, true, 1, Elsewhere},
+		{ports.NotSent, "POST", nil, true, 0, Elsewhere},
+		{ports.NotSent, "GET", nil, false, 0, GiveUp},
+		{ports.Sent, "POST", nil, true, 0, GiveUp},
+		{ports.Sent, "", nil, true, 0, GiveUp},
+		{ports.Sent, "PATCH", nil, true, 0, GiveUp},
+		{ports.Sent, "POST", key, true, 0, Once},
+		{ports.Sent, "POST", key, false, 0, GiveUp},
+		{ports.Sent, "POST", key, true, 1, GiveUp},
+		{ports.Sent, "GET", nil, true, 0, Once},
+		{ports.Sent, "HEAD", nil, true, 0, Once},
+		{ports.Sent, "OPTIONS", nil, true, 0, Once},
+		{ports.Sent, "PUT", nil, true, 0, Once},
+		{ports.Sent, "DELETE", nil, true, 0, Once},
+		{ports.Sent, "DELETE", nil, true, 1, GiveUp},
+	} {
+		if got := Repeatable(c.progress, c.method, c.header, c.kept, c.repeats); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+}
+
+// script answers by instance, one result after the other; the last stays.
+type script struct {
+	results map[string][]any // ports.Progress, or the text of an answer
+	tried   []string
+	bodies  []string
+}
+
+func (s *script) Invoke(_ context.Context, r instance.Record, c ports.Call) (*http.Response, error) {
+	s.tried = append(s.tried, r.ID)
+	left := s.results[r.ID]
+	if len(left) > 1 {
+		s.results[r.ID] = left[1:]
+	}
+	progress, fails := left[0].(ports.Progress)
+	if fails && progress == ports.NotConnected {
+		return nil, &ports.CallError{Progress: progress, Err: errors.New(r.ID)}
+	}
+	if c.Body != nil {
+		text, _ := io.ReadAll(c.Body)
+		s.bodies = append(s.bodies, string(text))
+	}
+	if fails {
+		return nil, &ports.CallError{Progress: progress, Err: errors.New(r.ID)}
+	}
+	return &http.Response{Status: left[0].(string)}, nil
+}
+
+func TestCall(t *testing.T) {
+	first := func(n int) int { return n - 1 } // of equals, the first
+	for _, c := range []struct {
+		name     string
+		results  map[string][]any
+		call     ports.Call
+		once     bool // the body can be read once
+		tried    string
+		attempts int
+		fails    ports.Progress // of "", what the last failed with
+		answer   string
+	}{
+		{"answered", map[string][]any{"a": {"ok"}}, ports.Call{}, true, "a", 1, 0, "ok"},
+		{"nobody listens at one", map[string][]any{"a": {ports.NotConnected}, "b": {"ok"}}, ports.Call{}, true, "a b", 1, 0, "ok"},
+		{"nobody listens", map[string][]any{"a": {ports.NotConnected}, "b": {ports.NotConnected}}, ports.Call{}, true, "a b", 0, ports.NotConnected, ""},
+		{"a new connection does", map[string][]any{"a": {ports.NotSent, "ok"}}, ports.Call{}, false, "a a", 1, 0, "ok"},
+		{"connections end again", map[string][]any{"a": {ports.NotSent}, "b": {"ok"}}, ports.Call{}, false, "a a b", 1, 0, "ok"},
+		{"what it said is gone", map[string][]any{"a": {ports.NotSent}, "b": {"ok"}}, ports.Call{}, true, "a", 0, ports.NotSent, ""},
+		{"may have been carried out", map[string][]any{"a": {ports.Sent}, "b": {"ok"}}, ports.Call{}, false, "a", 1, ports.Sent, ""},
+		{"may be once more", map[string][]any{"a": {ports.Sent}, "b": {"ok"}}, ports.Call{Method: "PUT"}, false, "a b", 2, 0, "ok"},
+		{"and no more", map[string][]any{"a": {ports.Sent}, "b": {ports.Sent}, "c": {"ok"}}, ports.Call{Method: "PUT"}, false, "a b", 2, ports.Sent, ""},
+		{"by the only one", map[string][]any{"a": {ports.Sent, "ok"}}, ports.Call{Method: "PUT"}, false, "a a", 2, 0, "ok"},
+		{"twice and elsewhere", map[string][]any{"a": {ports.NotConnected}, "b": {ports.Sent}, "c": {ports.NotConnected}, "d": {"ok"}},
+			ports.Call{Method: "PUT"}, false, "a b c d", 2, 0, "ok"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := &script{results: c.results}
+			var candidates []Candidate
+			for _, id := range []string{"a", "b", "c", "d"} {
+				if c.results[id] != nil {
+					candidates = append(candidates, Candidate{Record: instance.Record{ID: id}})
+				}
+			}
+			told := 0
+			caller := &Caller{Invoker: s, Random: first, Tell: func(_ instance.Record, err error) {
+				if err == nil {
+					t.Error("told of nothing")
+				}
+				told++
+			}}
+			body := func() io.Reader { return strings.NewReader("in") }
+			if c.once {
+				c.call.Body, body = body(), nil
+			}
+			answer, err := caller.Call(t.Context(), candidates, c.call, body)
+			if got := strings.Join(s.tried, " "); got != c.tried || answer.Attempts != c.attempts || told != len(s.tried)-1 {
+				t.Errorf("tried %s in %d attempts, told of %d; want %s in %d", got, answer.Attempts, told, c.tried, c.attempts)
+			}
+			if answer.Instance.ID != s.tried[len(s.tried)-1] {
+				t.Errorf("the last was %s", answer.Instance.ID)
+			}
+			var failed *ports.CallError
+			switch {
+			case c.answer == "" && (!errors.As(err, &failed) || failed.Progress != c.fails || err.Error() != answer.Instance.ID):
+				t.Errorf("failed with %v", err)
+			case c.answer != "" && (err != nil || answer.Status != c.answer):
+				t.Errorf("got %v, %v", answer, err)
+			}
+			for _, text := range s.bodies {
+				if text != "in" {
+					t.Errorf("bodies %q, want each whole", s.bodies)
+				}
+			}
+		})
+	}
+}
+
+func TestCallGivenUp(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	s := &script{results: map[string][]any{"a": {ports.NotConnected}, "b": {"ok"}}}
+	caller := &Caller{Invoker: s, Random: rand.IntN}
+	_, err := caller.Call(ctx, []Candidate{{Record: instance.Record{ID: "a"}}, {Record: instance.Record{ID: "b"}, InHand: 1}}, ports.Call{}, nil)
+	if err == nil || len(s.tried) != 1 {
+		t.Errorf("tried %v, %v", s.tried, err)
+	}
+	if a, err := caller.Call(t.Context(), nil, ports.Call{}, nil); a.Response != nil || err == nil {
+		t.Errorf("of no candidates: %v, %v", a, err)
+	}
+}
