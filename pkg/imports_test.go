@@ -54,8 +54,10 @@ type pkgInfo struct {
 }
 
 // name is a name of another package, such as time.Now; * where a file has all of
-// its names without saying whose they are.
+// its names without saying whose they are, and goroutine for a go statement.
 type name struct{ from, what string }
+
+var goroutine = name{what: "go"}
 
 func TestImportDirection(t *testing.T) {
 	for _, p := range list(t) {
@@ -165,6 +167,9 @@ func impurities(packages map[string]pkgInfo, uses func(pkgInfo) []name) (faults 
 			}
 		}
 		for _, n := range uses(p) {
+			if policy && n == goroutine {
+				tell("starts a goroutine", "a policy is one thing after the other, and the race detector is not asked about it")
+			}
 			if not := restricted[n.from]; not != nil && (n.what == "*" || not(n.what)) && n != excused[p.ImportPath] {
 				tell("uses "+n.from+"."+n.what, "time is an argument, a timer is an action, and nothing is read or written")
 			}
@@ -210,9 +215,12 @@ func usesIn(t *testing.T, file string, text any) (names []name) {
 		}
 	}
 	ast.Inspect(f, func(n ast.Node) bool {
-		if s, ok := n.(*ast.SelectorExpr); ok {
-			if x, ok := s.X.(*ast.Ident); ok && called[x.Name] != "" {
-				names = append(names, name{called[x.Name], s.Sel.Name})
+		switch n := n.(type) {
+		case *ast.GoStmt:
+			names = append(names, goroutine)
+		case *ast.SelectorExpr:
+			if x, ok := n.X.(*ast.Ident); ok && called[x.Name] != "" {
+				names = append(names, name{called[x.Name], n.Sel.Name})
 			}
 		}
 		return true
@@ -241,6 +249,7 @@ func TestImpurities(t *testing.T) {
 		"net in a library":   {policy: pkgInfo{Imports: std(format)}, format: pkgInfo{Imports: std(library)}, library: pkgInfo{Imports: std("net")}, want: policy + " imports " + format + " imports " + library + " imports net: "},
 		"time.Now":           {policy: pkgInfo{uses: []name{{"time", "Now"}}}, want: policy + " uses time.Now: "},
 		"fmt.Println":        {policy: pkgInfo{uses: []name{{"fmt", "Println"}}}, want: policy + " uses fmt.Println: "},
+		"a goroutine":        {policy: pkgInfo{uses: []name{goroutine}}, want: policy + " starts a goroutine: "},
 		"all of time":        {policy: pkgInfo{uses: []name{{"time", "*"}}}, want: policy + " uses time.*: "},
 		"a format's clock":   {policy: pkgInfo{Imports: std(format)}, format: pkgInfo{uses: []name{{"time", "Since"}}}, want: policy + " imports " + format + " uses time.Since: "},
 		"a format's folders": {policy: pkgInfo{Imports: std(format)}, format: pkgInfo{uses: []name{{"path/filepath", "Glob"}}}, want: policy + " imports " + format + " uses path/filepath.Glob: "},
@@ -278,13 +287,13 @@ var now, begin = clock.Now, time.Time{}
 func f(o own) int { defer func() { go time.AfterFunc(0, nil) }(); return o.Now }
 `
 	got := usesIn(t, "p.go", text)
-	for _, want := range []name{{"time", "Now"}, {"time", "Time"}, {"time", "AfterFunc"}, {"math", "*"}} {
+	for _, want := range []name{{"time", "Now"}, {"time", "Time"}, {"time", "AfterFunc"}, {"math", "*"}, goroutine} {
 		if !slices.Contains(got, want) {
 			t.Errorf("%v is not among %v", want, got)
 		}
 	}
-	if len(got) != 4 {
-		t.Errorf("%v, want four", got)
+	if len(got) != 5 {
+		t.Errorf("%v, want five", got)
 	}
 }
 

@@ -1,0 +1,29 @@
+package pkg_test
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestRapidScript: a test program has the flag of property tests after its own
+// arguments if it knows it, and its status is the script's.
+func TestRapidScript(t *testing.T) {
+	knows := strings.Join([]string{"rapid", "seed"}, ".") // not to be a program that seems to
+	for text, want := range map[string]string{
+		"# " + knows:  "-test.v a b -flag=1\n",
+		"# rapidseed": "-test.v a b\n",
+	} {
+		program := filepath.Join(t.TempDir(), "p.test")
+		if err := os.WriteFile(program, []byte("#!/bin/sh\n"+text+"\necho \"$@\"\nexit 3\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		out, err := exec.Command("./rapid.sh", "-flag=1", program, "-test.v", "a b").Output()
+		if exit := new(exec.ExitError); string(out) != want || !errors.As(err, &exit) || exit.ExitCode() != 3 {
+			t.Errorf("%s: %q, %v, want %q", text, out, err, want)
+		}
+	}
+}
