@@ -312,7 +312,7 @@ void exec_unref(struct exec *e)
     free(e);
 }
 
-/* Whoever launches a graph whose kernels are gone learns it then. */
+/* Marks the instances that have kernels of the module: launching one is refused. */
 void exec_forget(struct module *m)
 {
     for (struct exec *e = execs; e; e = e->next) {
@@ -326,7 +326,7 @@ void exec_forget(struct module *m)
     }
 }
 
-/* Until nothing runs any more that cannot be launched again. */
+/* Waits for the launches of instances that are so marked. */
 void exec_drain(void)
 {
     struct exec *e = execs;
@@ -708,8 +708,8 @@ static void compare(const struct exec *x, size_t from, size_t edge, const struct
     size_t e = 0;
     info->result = CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
     for (size_t i = 0; i < q->n; i++) {
-        /* The first steps of a child graph depend on its beginning, those of a graph
-         * on nothing: nin says what it says without it. */
+        /* The first steps of a child graph depend on the step that begins it, those
+         * of a graph on nothing: nin is the count without that edge. */
         bool root = from && !q->nin[i];
         uint32_t nin = p->nin[from + i] - root;
         info->errorNode = (CUgraphNode)find_node(g, q->steps[i].node);

@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Events that are destroyed before a launch are none of its business. */
+/* Notes what a step records or waits for. An event that was destroyed before the
+ * launch is neither recorded nor waited for. */
 static bool take_record(struct run *r, size_t i, struct event *e, struct stream *s)
 {
     if (!handle_is(e, H_EVENT))

@@ -444,8 +444,8 @@ CUresult sim_cuMemPrefetchAsync(struct stream *s, CUdeviceptr devPtr, size_t cou
     return sim_cuMemPrefetchAsync_v2(s, devPtr, count, location_of(dstDevice), 0, hStream);
 }
 
-/* To discard is to say that the contents do not matter. Nobody shall rely on them
- * all the same: they are lost. */
+/* What is discarded has no defined contents: it is overwritten, so that a program
+ * that relies on it is noticed. */
 static void lose(const struct task *t)
 {
     if (find(t->p, t->n))

@@ -44,7 +44,7 @@ static uint64_t share_of(uint64_t dt, uint64_t phase, unsigned n, unsigned k)
     return x <= skip ? 0 : turn_time(x - skip, n) - had;
 }
 
-/* What an MPS process gets of its group's turn when the percentages sum to sum. */
+/* What an MPS process gets of its group's turn when the percentages add up to `sum`. */
 static uint64_t slowed(uint64_t share, uint64_t sum)
 {
     return sum > FULL ? (uint64_t)((unsigned __int128)share * FULL / sum) : share;

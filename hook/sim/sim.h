@@ -201,7 +201,7 @@ bool thread_push(struct ctx *c);
 struct ctx *thread_pop(void);
 struct stream *thread_stream(struct ctx *c);
 
-/* ---- memory (range.c, memory.c, hostmem.c, ipc.c; pool.h, managed.h, vmm.h) ---- */
+/* ---- memory (range.c, memory.c, hostmem.c, managed.c, ipc.c; see also pool.h, vmm.h) ---- */
 
 enum range_kind {
     R_DEVICE,     /* cuMemAlloc */

@@ -408,8 +408,8 @@ static bool whole_mappings(CUdeviceptr ptr, size_t size)
     return true;
 }
 
-/* What is taken away is replaced by other memory, not by nothing: a copy of the
- * program's own fault may still be at it. */
+/* What is unmapped is replaced by anonymous memory: a copy may still be under way
+ * there by the program's fault, and shall not kill it. */
 CUresult sim_cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
     if (!around(ptr, size) || !whole_mappings(ptr, size))
@@ -466,5 +466,3 @@ CUresult sim_cuMemGetAccess(unsigned long long *flags, const CUmemLocation *loca
     *flags = location->id == g->dev->ordinal ? g->flags : CU_MEM_ACCESS_FLAGS_PROT_NONE;
     return CUDA_SUCCESS;
 }
-
-/* ---- what a device without sparse arrays and without multicast says ---- */
