@@ -1,21 +1,22 @@
 package sim
 
 import (
-	"slices"
 	"time"
+
+	"github.com/gfaas/gfaas/pkg/policy/residency"
 )
 
 // invocation is one that runs.
 type invocation struct {
-	end       time.Duration
-	executes  time.Duration // when starting and loading are over
-	begin     time.Duration
-	arrived   time.Duration
-	id        int64
-	order     int64 // of its start among all
-	function  int32
-	gpu       int32
-	container int32
+	end      time.Duration
+	executes time.Duration // when starting and loading are over
+	begin    time.Duration
+	arrived  time.Duration
+	id       int64
+	order    int64 // of its start among all
+	function int32
+	gpu      int32
+	instance residency.ID
 }
 
 // before is the order in which completions are applied (R1).
@@ -67,14 +68,3 @@ func (h *flight) pop() invocation {
 	}
 	return first
 }
-
-// wakes are the times a policy asked to be woken at, earliest first.
-type wakes []time.Duration
-
-func (w *wakes) push(at time.Duration) {
-	if i, known := slices.BinarySearch(*w, at); !known {
-		*w = slices.Insert(*w, i, at)
-	}
-}
-
-func (w *wakes) pop() { *w = slices.Delete(*w, 0, 1) }

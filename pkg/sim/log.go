@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/policy/queue"
+	"github.com/gfaas/gfaas/pkg/policy/residency"
 	"github.com/gfaas/gfaas/pkg/trace"
 )
 
@@ -17,21 +18,21 @@ type Log struct {
 
 // entry is one decision. Times are in milliseconds.
 type entry struct {
-	TimeMS     float64  `json:"time_ms"`
-	Action     string   `json:"action"`
-	Function   string   `json:"function,omitempty"`
-	Invocation *int64   `json:"invocation,omitempty"` // its place in the trace, from 0
-	GPU        *int32   `json:"gpu,omitempty"`
-	Container  *int32   `json:"container,omitempty"`
-	Start      string   `json:"start,omitempty"`
-	FalseMiss  bool     `json:"false_miss,omitempty"`
-	WaitedMS   *float64 `json:"waited_ms,omitempty"`
-	ExpectedMS *float64 `json:"expected_ms,omitempty"`
-	AtMS       *float64 `json:"at_ms,omitempty"`
-	Reason     string   `json:"reason"`
-	Value      float64  `json:"value,omitempty"` // what the reason compares
-	Waiting    int32    `json:"waiting,omitempty"`
-	InFlight   int32    `json:"in_flight,omitempty"`
+	TimeMS     float64       `json:"time_ms"`
+	Action     string        `json:"action"`
+	Function   string        `json:"function,omitempty"`
+	Invocation *int64        `json:"invocation,omitempty"` // its place in the trace, from 0
+	GPU        *int32        `json:"gpu,omitempty"`
+	Container  *residency.ID `json:"container,omitempty"`
+	Start      string        `json:"start,omitempty"`
+	FalseMiss  bool          `json:"false_miss,omitempty"`
+	WaitedMS   *float64      `json:"waited_ms,omitempty"`
+	ExpectedMS *float64      `json:"expected_ms,omitempty"`
+	AtMS       *float64      `json:"at_ms,omitempty"`
+	Reason     string        `json:"reason"`
+	Value      float64       `json:"value,omitempty"` // what the reason compares
+	Waiting    int32         `json:"waiting,omitempty"`
+	InFlight   int32         `json:"in_flight,omitempty"`
 }
 
 // NewLog writes the decisions of a run with these functions.
@@ -52,8 +53,8 @@ func (l *Log) Decide(now time.Duration, a *queue.Action) error {
 	if a.GPU >= 0 {
 		e.GPU = &a.GPU
 	}
-	if a.Container >= 0 {
-		e.Container = &a.Container
+	if a.Instance >= 0 {
+		e.Container = &a.Instance
 	}
 	switch a.Kind {
 	case queue.Run:

@@ -24,10 +24,10 @@ type world struct {
 }
 
 func draw(t *rapid.T, policy string) world {
-	w := world{config: Config{Config: queue.Config{Policy: policy, Options: queue.Defaults(),
+	w := world{config: Config{
 		GPUs: rapid.IntRange(1, 3).Draw(t, "gpus"), Concurrency: rapid.IntRange(1, 3).Draw(t, "concurrency"),
-		Pool: rapid.SampledFrom([]int{residency.Unlimited, 0, 1, 2, 4}).Draw(t, "pool"),
-		Mem:  int64(rapid.SampledFrom([]int{0, 40, 100}).Draw(t, "memory")) << 20}}}
+		Config: queue.Config{Policy: policy, Options: Defaults(), Pool: rapid.SampledFrom([]int{residency.Unlimited, 0, 1, 2, 4}).Draw(t, "pool")},
+		Mem:    int64(rapid.SampledFrom([]int{0, 40, 100}).Draw(t, "memory")) << 20}}
 	w.config.T = time.Duration(rapid.IntRange(0, 300).Draw(t, "T")) * milli
 	w.config.Limit = rapid.IntRange(0, 4).Draw(t, "limit")
 	w.config.Starvation = float64(rapid.IntRange(0, 5).Draw(t, "starvation"))
@@ -58,7 +58,7 @@ type box struct {
 type checker struct {
 	t       *rapid.T
 	w       world
-	boxes   map[int32]*box
+	boxes   map[residency.ID]*box
 	running []box // where there are no containers
 	state   map[int64]string
 	now     time.Duration
@@ -90,7 +90,7 @@ func (c *checker) decide(now time.Duration, a *queue.Action) error {
 	case queue.Assign:
 		c.state[a.ID] = "assigned"
 	case queue.Remove, queue.Offload:
-		if a.Container >= 0 {
+		if !queue.OneAtATime(c.w.config.Policy) {
 			c.leave(now, a)
 		}
 	}
@@ -104,7 +104,7 @@ func (c *checker) run(now time.Duration, a *queue.Action) {
 		c.t.Fatalf("%v: a %v start is expected to take %v, want %v", now, a.Start, a.Expected, want)
 	}
 	it := box{function: a.Function, gpu: a.GPU, resident: true, end: now + a.Expected}
-	if a.Container < 0 {
+	if queue.OneAtATime(c.w.config.Policy) {
 		c.running = append(slices.DeleteFunc(c.running, func(b box) bool { return b.end <= now }), it)
 		for i, b := range c.running[:len(c.running)-1] {
 			if b.gpu == a.GPU {
@@ -113,12 +113,12 @@ func (c *checker) run(now time.Duration, a *queue.Action) {
 		}
 		return
 	}
-	b := c.boxes[a.Container]
+	b := c.boxes[a.Instance]
 	start := residency.Cold
 	switch {
 	case b == nil:
 	case b.function != a.Function || b.gpu != a.GPU || b.end > now:
-		c.t.Fatalf("%v: container %d is %+v and gets %+v", now, a.Container, *b, a)
+		c.t.Fatalf("%v: container %d is %+v and gets %+v", now, a.Instance, *b, a)
 	case b.resident:
 		start = residency.GPUWarm
 	default:
@@ -127,14 +127,14 @@ func (c *checker) run(now time.Duration, a *queue.Action) {
 	if start != a.Start {
 		c.t.Fatalf("%v: a %v start that is %v", now, a.Start, start)
 	}
-	c.boxes[a.Container] = &it
+	c.boxes[a.Instance] = &it
 	running, exist, idle, mem := 0, 0, 0, 0.0
 	for _, b := range c.boxes {
 		if b.gpu != a.GPU {
 			continue
 		}
 		exist++
-		if b.end > now || b == c.boxes[a.Container] {
+		if b.end > now || b == c.boxes[a.Instance] {
 			running++
 		} else {
 			idle++
@@ -158,12 +158,12 @@ func (c *checker) run(now time.Duration, a *queue.Action) {
 }
 
 func (c *checker) leave(now time.Duration, a *queue.Action) {
-	b := c.boxes[a.Container]
+	b := c.boxes[a.Instance]
 	if b == nil || b.function != a.Function || b.gpu != a.GPU || b.end > now || a.Kind == queue.Offload && !b.resident {
-		c.t.Fatalf("%v: %v of container %d, which is %+v", now, a.Kind, a.Container, b)
+		c.t.Fatalf("%v: %v of container %d, which is %+v", now, a.Kind, a.Instance, b)
 	}
 	if a.Kind == queue.Remove {
-		delete(c.boxes, a.Container)
+		delete(c.boxes, a.Instance)
 	} else {
 		b.resident = false
 	}
@@ -208,7 +208,7 @@ func TestAlways(t *testing.T) {
 		t.Run(policy, func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
 				w := draw(t, policy)
-				c := &checker{t: t, w: w, boxes: map[int32]*box{}, state: map[int64]string{}}
+				c := &checker{t: t, w: w, boxes: map[residency.ID]*box{}, state: map[int64]string{}}
 				w.config.Decide = c.decide
 				result, err := Run(w.config, trace.NewList(w.rows))
 				if err != nil {
@@ -280,8 +280,8 @@ func TestNoStarvation(t *testing.T) {
 	}
 	for _, policy := range queue.Names() {
 		waited := time.Duration(-1)
-		c := Config{Functions: functions, Config: queue.Config{Policy: policy, GPUs: 1, Concurrency: 1,
-			Pool: residency.Unlimited, Options: queue.Defaults()}}
+		c := Config{Functions: functions, GPUs: 1, Concurrency: 1,
+			Config: queue.Config{Policy: policy, Pool: residency.Unlimited, Options: Defaults()}}
 		c.T = time.Second
 		c.Decide = func(now time.Duration, a *queue.Action) error {
 			if a.Kind == queue.Run && a.Function == 1 {
@@ -335,7 +335,8 @@ func TestOptions(t *testing.T) {
 				w := draw(t, policy)
 				c := &w.config
 				c.Prefetch = rapid.Bool().Draw(t, "prefetch")
-				c.Correct = rapid.Bool().Draw(t, "correct")
+				c.Uncorrected = !rapid.Bool().Draw(t, "correct")
+				c.Patient = rapid.Bool().Draw(t, "patient")
 				c.Interference = float64(rapid.IntRange(0, 2).Draw(t, "interference"))
 				c.Utilization = float64(rapid.IntRange(0, 1).Draw(t, "utilization")) / 2
 				c.Limits = queue.Limits{Slots: rapid.IntRange(0, 2).Draw(t, "slots"), Mem: int64(rapid.IntRange(0, 60).Draw(t, "mem")) << 20,

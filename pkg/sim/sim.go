@@ -16,8 +16,11 @@ import (
 
 // Config is what is simulated.
 type Config struct {
-	queue.Config // its Functions are made from those below
-	Functions    []trace.Function
+	queue.Config
+	Functions   []trace.Function
+	GPUs        int
+	Mem         int64 // bytes of memory of each GPU; 0 is no limit
+	Concurrency int   // invocations that a GPU runs at once (D); lb and lalb run one
 	// Interference is how much longer an invocation takes for each other that
 	// runs on its GPU when it starts: 1 + Interference × others times as long.
 	Interference float64
@@ -36,6 +39,14 @@ type Config struct {
 	Progress func(arrived int64) error
 }
 
+// Defaults are the parameters as published, with nothing corrected: the papers'
+// simulators charge what they expect, and so do others that ours is compared with.
+func Defaults() queue.Options {
+	o := queue.Defaults()
+	o.Uncorrected, o.Patient = true, true
+	return o
+}
+
 // run is one simulation under way.
 type run struct {
 	config  Config
@@ -52,7 +63,7 @@ type run struct {
 	actions []queue.Action
 	stats   *stats
 	gap     *gap
-	wakes   wakes
+	wake    time.Duration // when the policy wants to be called
 	sampled time.Duration // when utilization was looked at last
 	alike   int           // samples since anything else happened
 }
@@ -61,13 +72,13 @@ type run struct {
 // indices into the config's. The error is the trace's, the config's, or that
 // of the clock running out.
 func Run(c Config, rows trace.Rows) (*Result, error) {
-	c.Config.Functions = policyFunctions(c.Functions)
 	p, err := queue.New(c.Config)
 	if err != nil {
 		return nil, err
 	}
 	r := &run{config: c, policy: p, trace: rows, busy: make([]int32, c.GPUs),
-		stats: newStats(len(c.Functions)), gap: newGap(c.Functions)}
+		stats: newStats(len(c.Functions)), gap: newGap(c.Functions), wake: queue.Never}
+	p.Step(0, setUp(c), nil)
 	if err := r.advance(); err != nil {
 		return nil, err
 	}
@@ -85,6 +96,19 @@ func Run(c Config, rows trace.Rows) (*Result, error) {
 // rejected.
 func TooLarge(c Config, f trace.Function) bool { return c.Mem > 0 && memory(f.MemMiB) > c.Mem }
 
+// setUp is how a policy learns of the machine and the functions.
+func setUp(c Config) []queue.Event {
+	var events []queue.Event
+	for g := range c.GPUs {
+		events = append(events, queue.Event{Kind: queue.GPUSet, GPU: int32(g), Machine: &queue.GPU{Slots: c.Concurrency, Mem: c.Mem}})
+	}
+	functions := policyFunctions(c.Functions)
+	for i := range functions {
+		events = append(events, queue.Event{Kind: queue.FunctionSet, Function: int32(i), Spec: &functions[i]})
+	}
+	return events
+}
+
 // policyFunctions are functions as policies know them.
 func policyFunctions(functions []trace.Function) []queue.Function {
 	models, tenants := map[string]int32{}, map[string]int32{}
@@ -96,7 +120,7 @@ func policyFunctions(functions []trace.Function) []queue.Function {
 	}
 	out := make([]queue.Function, len(functions))
 	for i, f := range functions {
-		out[i] = queue.Function{Warm: f.Warm, Cold: f.Cold, Load: f.Load, Mem: memory(f.MemMiB), Weight: f.Weight,
+		out[i] = queue.Function{Name: f.Name, Warm: f.Warm, Cold: f.Cold, Load: f.Load, Mem: memory(f.MemMiB), Weight: f.Weight,
 			Model: number(models, f.Model), Tenant: number(tenants, f.Tenant)}
 	}
 	return out
@@ -129,7 +153,7 @@ func (r *run) step() (done bool, err error) {
 	r.gap.to(now, r.flight.all)
 	r.events = r.events[:0]
 	r.complete()
-	r.wake()
+	r.woke()
 	if err := r.arrive(); err != nil {
 		return false, err
 	}
@@ -152,8 +176,8 @@ func (r *run) upcoming() (now time.Duration, some bool) {
 	if r.flight.len() > 0 && (!some || r.flight.min().end < now) {
 		now, some = r.flight.min().end, true
 	}
-	if len(r.wakes) > 0 && (!some || r.wakes[0] < now) {
-		now, some = r.wakes[0], true
+	if r.wake < queue.Never && (!some || r.wake < now) {
+		now, some = r.wake, true
 	}
 	if some && r.config.Utilization > 0 && r.flight.len() > 0 && r.alike < mostAlike {
 		now = min(now, max(r.sampled+samplePeriod, r.now))
@@ -196,17 +220,13 @@ func (r *run) complete() {
 		r.stats.completed(&v)
 		r.gap.ended(&v)
 		r.events = append(r.events, queue.Event{Kind: queue.Completed, Function: v.function, GPU: v.gpu,
-			Container: v.container, ID: v.id, Executed: v.end - v.executes})
+			Instance: v.instance, ID: v.id, Executed: v.end - v.executes})
 	}
 }
 
-func (r *run) wake() {
-	woke := false
-	for len(r.wakes) > 0 && r.wakes[0] <= r.now {
-		r.wakes.pop()
-		woke = true
-	}
-	if woke {
+func (r *run) woke() {
+	if r.wake <= r.now {
+		r.wake = queue.Never
 		r.events = append(r.events, queue.Event{Kind: queue.Woke})
 	}
 }
@@ -242,7 +262,7 @@ func (r *run) act(a *queue.Action) error {
 		r.stats.reject(a.Function)
 		r.gap.left(a.Function)
 	case queue.Wake:
-		r.wakes.push(a.At)
+		r.wake = a.At
 	}
 	if r.config.Decide != nil {
 		return r.config.Decide(r.now, a)
@@ -264,7 +284,7 @@ func (r *run) start(a *queue.Action) error {
 	}
 	r.busy[a.GPU]++
 	v := invocation{end: end, executes: end - warm, begin: r.now, arrived: a.Arrived, id: a.ID, order: r.starts,
-		function: a.Function, gpu: a.GPU, container: a.Container}
+		function: a.Function, gpu: a.GPU, instance: a.Instance}
 	r.starts++
 	r.flight.push(v)
 	r.stats.started(a)

@@ -15,12 +15,16 @@ import (
 
 // parameters are what --set can set, by key.
 var parameters = map[string]func(c *sim.Config, value string) error{
-	"t":            func(c *sim.Config, v string) (err error) { c.T, err = duration(v); return err },
-	"alpha":        func(c *sim.Config, v string) (err error) { c.Alpha, err = csvfile.Number(v); return err },
-	"limit":        func(c *sim.Config, v string) (err error) { c.Limit, err = whole(v); return err },
-	"starvation":   func(c *sim.Config, v string) (err error) { c.Starvation, err = csvfile.Number(v); return err },
-	"penalty":      func(c *sim.Config, v string) (err error) { c.Penalty, err = csvfile.Number(v); return err },
-	"correct":      func(c *sim.Config, v string) (err error) { c.Correct, err = strconv.ParseBool(v); return err },
+	"t":          func(c *sim.Config, v string) (err error) { c.T, err = duration(v); return err },
+	"alpha":      func(c *sim.Config, v string) (err error) { c.Alpha, err = csvfile.Number(v); return err },
+	"limit":      func(c *sim.Config, v string) (err error) { c.Limit, err = whole(v); return err },
+	"starvation": func(c *sim.Config, v string) (err error) { c.Starvation, err = csvfile.Number(v); return err },
+	"penalty":    func(c *sim.Config, v string) (err error) { c.Penalty, err = csvfile.Number(v); return err },
+	"correct": func(c *sim.Config, v string) error {
+		correct, err := strconv.ParseBool(v)
+		c.Uncorrected = !correct
+		return err
+	},
 	"prefetch":     func(c *sim.Config, v string) (err error) { c.Prefetch, err = strconv.ParseBool(v); return err },
 	"utilization":  func(c *sim.Config, v string) (err error) { c.Utilization, err = share(v); return err },
 	"demand":       func(c *sim.Config, v string) (err error) { c.Demand, err = share(v); return err },

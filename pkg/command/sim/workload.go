@@ -75,8 +75,8 @@ func (o *workload) check() error {
 
 // load reads the functions and opens the trace.
 func (o *workload) load() (sim.Config, *trace.Source, error) {
-	c := sim.Config{Config: queue.Config{GPUs: o.gpus, Mem: int64(o.mem), Concurrency: o.concurrency, Pool: o.pool,
-		Options: queue.Defaults()}}
+	c := sim.Config{GPUs: o.gpus, Mem: int64(o.mem), Concurrency: o.concurrency,
+		Config: queue.Config{Pool: o.pool, Options: sim.Defaults()}}
 	if err := o.check(); err != nil {
 		return c, nil, err
 	}

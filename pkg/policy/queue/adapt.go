@@ -5,23 +5,19 @@ package queue
 // average of samples, one more when there is room for another 1/D, one less
 // above the threshold.
 type adaptive struct {
-	most      int // D as configured
 	threshold float64
 	gpus      []load
 }
 
 type load struct {
-	busy  float64 // moving average, 0 to 1
-	slots int
+	busy        float64 // moving average, 0 to 1
+	slots, most int     // most is D as the GPU was set
 }
 
-// newAdaptive begins with as many as may be.
-func newAdaptive(c Config) *adaptive {
-	a := &adaptive{most: c.Concurrency, threshold: c.Utilization, gpus: make([]load, c.GPUs)}
-	for i := range a.gpus {
-		a.gpus[i].slots = c.Concurrency
-	}
-	return a
+// set begins with as many as may be.
+func (a *adaptive) set(gpu int32, slots int) {
+	a.gpus = grown(a.gpus, int(gpu)+1)
+	a.gpus[gpu] = load{slots: slots, most: slots}
 }
 
 // sample takes how busy a GPU was and gives how many it may run at once.
@@ -32,7 +28,7 @@ func (a *adaptive) sample(gpu int32, busy float64) int {
 	switch {
 	case l.busy > a.threshold && l.slots > 1:
 		l.slots--
-	case l.busy+1/float64(a.most) <= a.threshold && l.slots < a.most:
+	case l.busy+1/float64(l.most) <= a.threshold && l.slots < l.most:
 		l.slots++
 	}
 	return l.slots

@@ -13,59 +13,87 @@ import (
 // lifts its client's time to the least of those waiting, so that an idle
 // client saves up nothing; debt is not forgiven.
 type cfs struct {
-	functions []Function
-	queues    *waiting
-	pool      func() *residency.Pool
-	penalty   float64
-	unit      unit // of runtimes
-	clients   []client
-	least     heap   // all that wait, by runtime
-	stay      []heap // by the GPU a function ran on last, the last heap for none: by runtime
-	leave     []heap // the same with the penalty for another GPU
-	lift      float64
-	turns     int64
+	ordinary
+	engine  *engine
+	penalty float64
+	unit    unit // of runtimes
+	settled bool // the unit stays: something went
+	clients []client
+	least   heap   // all that wait, by runtime
+	stay    []heap // by the GPU a function ran on last, the first heap for none: by runtime
+	leave   []heap // the same with the penalty for another GPU
+	lift    float64
+	turns   int64
 }
 
 type client struct {
 	runtime float64 // GPU time over weight
 	spent   float64 // ns of GPU time
 	runs    int64
-	home    int32 // GPU it ran on last
+	home    int32 // GPU it ran on last, plus 1; 0 for none
 	turn    int64 // of its last dispatch among all, from 1
 }
 
-func newCFS(c Config, e *engine) *cfs {
-	n := len(c.Functions)
-	o := &cfs{functions: c.Functions, queues: e.queues, penalty: c.Penalty, unit: unitOf(c.Functions), pool: func() *residency.Pool { return e.pool },
-		clients: make([]client, n), least: newHeap(n), stay: make([]heap, c.GPUs+1), leave: make([]heap, c.GPUs)}
-	for i := range o.clients {
-		o.clients[i].home = int32(c.GPUs)
-	}
+func newCFS(e *engine) *cfs {
+	return &cfs{ordinary: ordinary{e.queues}, engine: e, penalty: e.config.Penalty, unit: 1}
+}
+
+func (o *cfs) grow(functions, gpus, _ int) {
+	o.clients = grown(o.clients, functions)
+	o.least.grow(functions)
+	o.stay, o.leave = grown(o.stay, gpus+1), grown(o.leave, gpus+1)
 	// A function is in one of the heaps at most, so that they share places.
-	stay, leave := newHeap(n), newHeap(n)
+	o.stay[0].grow(functions)
+	o.leave[0].grow(functions)
 	for i := range o.stay {
-		o.stay[i] = stay
+		o.stay[i].place, o.leave[i].place = o.stay[0].place, o.leave[0].place
 	}
-	for i := range o.leave {
-		o.leave[i] = leave
-	}
-	return o
 }
 
-func (o *cfs) joined(_ time.Duration, f int32) {
-	if o.queues.queues[f].len > 1 {
-		return
+func (o *cfs) changed(f int32) {
+	if !o.settled {
+		o.unit = o.unit.with(o.engine.functions[f].Weight)
 	}
-	o.clients[f].runtime = max(o.clients[f].runtime, o.lift)
-	o.place(f)
+	if o.least.has(f) {
+		o.grew(f)
+	}
 }
 
-func (o *cfs) place(f int32) {
+func (o *cfs) forget(f int32) { o.clients[f] = client{} }
+
+// closed has functions that ran last on a GPU which is gone be at home nowhere.
+func (o *cfs) closed(gpu int32) {
+	for i := range o.clients {
+		if f := int32(i); o.clients[f].home == gpu+1 {
+			waits := o.least.has(f)
+			o.ceased(f)
+			if o.clients[f].home = 0; waits {
+				o.grew(f)
+			}
+		}
+	}
+}
+
+func (o *cfs) began(_ time.Duration, f int32, afresh bool) {
+	if c := &o.clients[f]; afresh {
+		c.runtime = max(c.runtime, o.lift)
+	}
+	o.grew(f)
+}
+
+func (o *cfs) ceased(f int32) {
+	c := &o.clients[f]
+	o.least.remove(f)
+	o.stay[c.home].remove(f)
+	o.leave[c.home].remove(f)
+}
+
+func (o *cfs) grew(f int32) {
 	c := &o.clients[f]
 	o.least.set(f, key{b: c.runtime})
-	if int(c.home) == len(o.leave) { // no container yet, wherever: R10 takes the shortest cold start
+	if c.home == 0 { // no instance yet, wherever: R10 takes the shortest cold start
 		// and then the oldest; a float's bits are ordered as it is from 0 up.
-		o.stay[c.home].set(f, key{a: int64(math.Float64bits(c.runtime)), b: float64(o.functions[f].Cold), c: o.queues.oldest(f)})
+		o.stay[0].set(f, key{a: int64(math.Float64bits(max(c.runtime, 0))), b: float64(o.engine.functions[f].Cold), c: o.queues.oldest(f)})
 	} else {
 		o.stay[c.home].set(f, key{b: c.runtime, c: c.turn})
 		o.leave[c.home].set(f, key{b: o.away(f), c: c.turn})
@@ -75,7 +103,7 @@ func (o *cfs) place(f int32) {
 // away is what a function's time counts as on another GPU than its last.
 func (o *cfs) away(f int32) float64 {
 	c := &o.clients[f]
-	mean := float64(o.functions[f].Warm)
+	mean := float64(o.engine.functions[f].Warm)
 	if c.runs > 0 {
 		mean = c.spent / float64(c.runs)
 	}
@@ -107,11 +135,14 @@ func (c *candidate) before(o *candidate) bool {
 }
 
 func (o *cfs) next(time.Duration) choice {
-	pool := o.pool()
-	best := candidate{choice: choice{function: none}}
+	if o.least.len() == 0 {
+		return nothing
+	}
+	pool := o.engine.pool
+	best := candidate{choice: nothing}
 	open := 0
-	for g := range o.leave {
-		if pool.FreeOn(int32(g)) > 0 {
+	for g := range o.leave[1:] {
+		if pool.Free(int32(g)) {
 			open++
 		}
 	}
@@ -122,25 +153,28 @@ func (o *cfs) next(time.Duration) choice {
 			if c.penalty {
 				c.value = o.away(c.function)
 			}
-			c.cold = o.functions[c.function].Cold
+			c.cold = o.engine.functions[c.function].Cold
 			if c.before(&best) {
 				best = c
 			}
 		}
 	}
-	for g := range o.leave {
+	for g := range o.leave[1:] {
 		gpu, here := int32(g), 0
-		if pool.FreeOn(gpu) > 0 {
+		if pool.Free(gpu) {
 			here = 1
-			consider(&o.stay[g], candidate{choice: choice{only: gpu, except: residency.Any}})
+			consider(&o.stay[g+1], candidate{choice: choice{only: gpu, except: residency.Any}})
 		}
 		if open > here {
-			consider(&o.leave[g], candidate{choice: choice{only: residency.Any, except: gpu}, penalty: true})
+			consider(&o.leave[g+1], candidate{choice: choice{only: residency.Any, except: gpu}, penalty: true})
 		}
 	}
-	consider(&o.stay[len(o.leave)], candidate{choice: anywhere(0, "", 0)})
-	if !o.fits(&best) {
+	consider(&o.stay[0], candidate{choice: anywhere(0, "", 0)})
+	if best.function < 0 || !o.fits(&best) {
 		o.search(&best)
+	}
+	if best.function < 0 {
+		return nothing
 	}
 	best.reason = Reason{Rule: "least GPU time, on the GPU it ran on last or new", Value: o.unit.ms(best.value)}
 	if best.penalty {
@@ -150,21 +184,22 @@ func (o *cfs) next(time.Duration) choice {
 }
 
 func (o *cfs) fits(c *candidate) bool {
-	_, ok := o.pool().Best(c.function, c.only, c.except)
+	_, ok := o.engine.pool.Best(c.function, c.only, c.except)
 	return ok
 }
 
 // search looks at every pair of a waiting function and a GPU where it fits:
 // memory keeps the best pair apart.
 func (o *cfs) search(best *candidate) {
-	found := candidate{choice: choice{function: none}}
+	found := candidate{choice: nothing}
 	for _, it := range o.least.items {
 		f := it.function
-		c := candidate{choice: anywhere(f, "", 0), value: o.clients[f].runtime, turn: o.clients[f].turn, cold: o.functions[f].Cold, oldest: o.queues.oldest(f)}
-		if home := o.clients[f].home; int(home) < len(o.leave) {
-			c.only = home
+		c := candidate{choice: anywhere(f, "", 0), value: o.clients[f].runtime, turn: o.clients[f].turn,
+			cold: o.engine.functions[f].Cold, oldest: o.queues.oldest(f)}
+		if home := o.clients[f].home; home > 0 {
+			c.only = home - 1
 			if !o.fits(&c) {
-				c.only, c.except, c.penalty, c.value = residency.Any, home, true, o.away(f)
+				c.only, c.except, c.penalty, c.value = residency.Any, home-1, true, o.away(f)
 			}
 		}
 		if c.before(&found) && o.fits(&c) {
@@ -176,24 +211,34 @@ func (o *cfs) search(best *candidate) {
 	}
 }
 
-func (o *cfs) left(_ time.Duration, f int32, at residency.Place, expected time.Duration) {
+func (o *cfs) left(_ time.Duration, f int32, r *run) {
+	o.settled = true
 	o.lift = o.least.min().key.b
+	o.ceased(f)
 	c := &o.clients[f]
-	o.stay[c.home].remove(f)
-	if int(c.home) < len(o.leave) {
-		o.leave[c.home].remove(f)
-	}
 	o.turns++
 	c.turn = o.turns
-	c.home = at.GPU
-	c.runtime += o.unit.over(float64(expected), o.functions[f].Weight)
-	c.spent += float64(expected)
+	c.home = r.gpu + 1
+	r.charge = o.unit.over(float64(r.expected), o.engine.functions[f].Weight)
+	c.runtime += r.charge
+	c.spent += float64(r.expected)
 	c.runs++
 	if o.queues.queues[f].len > 0 {
-		o.place(f)
-	} else {
-		o.least.remove(f)
+		o.grew(f)
 	}
 }
 
-func (o *cfs) ended(time.Duration, int32, time.Duration) {}
+// ended corrects what was charged: a start as it was expected, executing as it
+// was.
+func (o *cfs) ended(_ time.Duration, f int32, r *run, executed time.Duration) {
+	if o.engine.config.Uncorrected {
+		return
+	}
+	took := float64(executed + r.expected - r.warm)
+	c := &o.clients[f]
+	c.runtime += o.unit.over(took, o.engine.functions[f].Weight) - r.charge
+	c.spent = max(c.spent+took-float64(r.expected), 0)
+	if o.least.has(f) {
+		o.grew(f)
+	}
+}

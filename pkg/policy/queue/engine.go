@@ -1,174 +1,646 @@
 package queue
 
 import (
+	"slices"
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/policy/residency"
 )
 
-// order says which function goes next. The engine tells it of every change of
-// a function's queue; a function is in the order exactly while it waits.
-type order interface {
-	// joined: an invocation came to the function's queue.
-	joined(now time.Duration, function int32)
-	// next is the function that goes next, of one or more that wait.
-	next(now time.Duration) choice
-	// left: the oldest invocation of the function was dispatched.
-	left(now time.Duration, function int32, at residency.Place, expected time.Duration)
-	// ended: an invocation of the function completed.
-	ended(now time.Duration, function int32, executed time.Duration)
-}
-
-// follower is an order that looks at what is on GPUs.
-type follower interface {
-	// moved: what the function would find there changed.
-	moved(function int32)
-}
-
-// choice is a function, the GPUs it may use, and why it was chosen.
-type choice struct {
-	function     int32
-	only, except int32 // as residency.Pool.Best takes them
-	placed       bool  // the order chose the place itself
-	at           residency.Place
-	reason       Reason
-}
-
-// anywhere is a choice that leaves the GPU open.
-func anywhere(function int32, rule string, value float64) choice {
-	return choice{function: function, only: residency.Any, except: residency.Any, reason: Reason{Rule: rule, Value: value}}
-}
-
-// engine runs an order on a pool of containers: what all policies but lb, lalb
-// and exclusive share.
+// engine is what all policies share: it keeps the functions, what waits and what
+// runs, has an order say which function goes next, and a pool of instances where.
 type engine struct {
+	config    Config
+	now       time.Duration
 	functions []Function
+	states    []state // by function
 	queues    *waiting
 	pool      *residency.Pool
 	order     order
-	follower  follower // the order, if it is one
-	last      int64    // the invocation dispatched last
+	runs      []run   // what runs, in no order; instances know theirs
+	vacant    []int32 // places in runs
+	scratch   run
+	slots     []int    // by GPU: how many invocations it runs at once; 0 when it is closed
+	held      []Action // what begins when there is room for it
+	kept      []int32  // functions with a least number of instances
+	shared    []int32  // functions whose instances run several invocations at once
+	ending    []int32  // functions that are gone, but not all that was theirs
+	aside     []int32  // functions that had to let others go first, in this step
+	deadlines deadlines
 	batches   *batches // of the batch policy alone
 	adaptive  *adaptive
 	prefetch  bool
+	changing  bool          // what waits may not fit any GPU any more
+	woken     time.Duration // the Wake that was asked for last
+	evicts    string        // why an instance goes to make room
 }
 
-// Step applies events and dispatches.
-func (e *engine) Step(now time.Duration, events []Event, actions []Action) []Action {
-	for i := range events {
-		switch ev := &events[i]; ev.Kind {
-		case Completed:
-			actions = e.completed(now, ev, actions)
-		case Arrived:
-			if !e.pool.Fits(ev.Function) {
-				actions = append(actions, reject(ev))
-				continue
-			}
-			e.queues.push(ev.Function, ev.ID, ev.At)
-			e.order.joined(now, ev.Function)
-			if e.prefetch && e.queues.queues[ev.Function].len == 1 {
-				actions = e.anticipate(now, ev.Function, actions)
-			}
-		case Used:
-			if e.adaptive != nil {
-				e.pool.SetSlots(ev.GPU, e.adaptive.sample(ev.GPU, ev.Busy))
-			}
-		}
+// state is how a function stands with the engine.
+type state struct {
+	failures int // starts that failed in a row
+	barred   time.Duration
+}
+
+// run is an invocation that runs, or will when there is room.
+type run struct {
+	member
+	function, gpu int32
+	slot          int32
+	start         residency.Start
+	next          int32         // what runs beside it on its instance
+	held          bool          // it waits for room
+	begin, until  time.Duration // until is when it should end
+	expected      time.Duration // all of it
+	warm          time.Duration // executing alone
+	charge        float64       // what its order charged for it
+}
+
+func newEngine(c Config) *engine {
+	e := &engine{config: c, queues: newWaiting(0), woken: Never, evicts: "first in eviction order"}
+	e.order = orders[c.Policy](e)
+	if c.Policy == "batch" {
+		e.batches = &batches{}
 	}
+	if c.Utilization > 0 && !OneAtATime(c.Policy) && c.Policy != "exclusive" {
+		e.adaptive = &adaptive{threshold: c.Utilization}
+	}
+	e.pool = residency.New(e.residency())
+	return e
+}
+
+// residency is how the pool of the policy behaves.
+func (e *engine) residency() residency.Config {
+	c := residency.Config{Pool: e.config.Pool, Live: e.config.Live}
+	if e.config.Policy == "fcfs-naive" {
+		c.Pool = 0 // every start is cold (R11)
+	}
+	switch o := e.order.(type) {
+	case *mqfq:
+		if o.sticky {
+			c.Keep = o.keep
+			e.prefetch = e.config.Prefetch
+		}
+	case *gfaas:
+		c.Worth = o.worth
+	case *exclusive:
+		c.Clears = true
+	case *lalb:
+		c.Pool, c.NoHost = residency.Unlimited, true
+		e.evicts = "model used least recently"
+	}
+	return c
+}
+
+// Step implements Policy.
+func (e *engine) Step(now time.Duration, events []Event, actions []Action) []Action {
+	actions = e.step(now, events, actions)
+	if at := e.wake(); at != e.woken {
+		e.woken = at
+		actions = append(actions, wakeAt(at, "something is due then"))
+	}
+	return actions
+}
+
+func wakeAt(at time.Duration, rule string) Action {
+	return Action{Kind: Wake, GPU: none, Instance: residency.None, At: at, Reason: Reason{Rule: rule}}
+}
+
+// step is Step without a Wake.
+func (e *engine) step(now time.Duration, events []Event, actions []Action) []Action {
+	e.now = now
+	for i := range events {
+		actions = e.apply(&events[i], actions)
+	}
+	if len(e.deadlines) > 0 {
+		actions = e.expire(actions)
+	}
+	e.order.opened(now)
 	if e.batches != nil {
 		actions = e.goOn(now, actions)
 	}
-	for e.queues.total > 0 && e.pool.Free() > 0 {
+	for e.queues.total > 0 && (e.pool.AnyFree() || e.order.plans()) {
 		c := e.order.next(now)
 		if c.function < 0 {
 			break // all that could go had better wait
+		}
+		if c.assigned {
+			actions = append(actions, Action{Kind: Assign, Function: c.function, GPU: c.at.GPU, Instance: residency.None,
+				ID: c.member.id, Arrived: c.member.at, Reason: c.reason})
+			continue
 		}
 		at, ok := c.at, c.placed
 		if !ok {
 			at, ok = e.pool.Best(c.function, c.only, c.except)
 		}
+		if e.config.Live && !c.taken && e.yields(c.function, at, ok) {
+			continue
+		}
 		if !ok {
 			break // it waits, and nothing overtakes it (R10)
 		}
-		actions = e.start(now, c, at, actions)
+		actions = e.start(now, &c, at, actions)
+	}
+	if e.config.Live {
+		actions = e.tend(actions)
 	}
 	return actions
 }
 
-// anticipate brings back the memory of a container that an invocation will
+// apply takes one event in.
+func (e *engine) apply(ev *Event, actions []Action) []Action {
+	switch ev.Kind {
+	case Completed, Failed:
+		return e.ended(ev, actions)
+	case Arrived:
+		return e.arrived(ev, actions)
+	case Cancelled:
+		return e.withdraw(ev.Function, ev.ID, actions)
+	case Started:
+		if r := e.find(ev.Instance, ev.ID); r != nil {
+			r.until = e.now + r.warm
+			e.states[r.function].failures = 0
+		}
+	case Used:
+		if e.adaptive != nil && e.open(ev.GPU) {
+			e.pool.SetSlots(ev.GPU, e.adaptive.sample(ev.GPU, ev.Busy))
+		}
+	case FunctionSet:
+		return e.setFunction(ev.Function, *ev.Spec, actions)
+	case Learned:
+		if e.known(ev.Function) {
+			f := e.functions[ev.Function]
+			f.Warm, f.Cold, f.Load = ev.Spec.Warm, ev.Spec.Cold, ev.Spec.Load
+			return e.setFunction(ev.Function, f, actions)
+		}
+	case FunctionGone:
+		return e.functionGone(ev.Function, actions)
+	case GPUSet:
+		e.setGPU(ev.GPU, *ev.Machine)
+		return e.changed(actions, "")
+	case GPUGone:
+		return e.gpuGone(ev.GPU, actions)
+	case Ready, Adopted, Lost, Moved:
+		return e.instance(ev, actions)
+	}
+	return actions
+}
+
+// known says whether a function takes invocations.
+func (e *engine) known(f int32) bool {
+	return f >= 0 && int(f) < len(e.queues.queues) && e.queues.queues[f].known
+}
+
+func (e *engine) open(gpu int32) bool {
+	return gpu >= 0 && int(gpu) < len(e.slots) && e.slots[gpu] > 0
+}
+
+// setFunction makes a function known or changes it.
+func (e *engine) setFunction(f int32, spec Function, actions []Action) []Action {
+	if int(f) >= len(e.functions) {
+		e.functions = grown(e.functions, int(f)+1)
+		e.states = grown(e.states, int(f)+1)
+		e.queues.grow(int(f) + 1)
+		e.order.grow(int(f)+1, len(e.slots), e.allSlots())
+	}
+	old := e.functions[f]
+	e.functions[f] = spec
+	e.queues.queues[f].known, e.queues.queues[f].most = true, spec.Queue
+	e.ending = without(e.ending, f)
+	e.pool.SetFunction(f, spec.resident())
+	e.kept, e.shared = holding(e.kept, f, spec.Min > 0), holding(e.shared, f, spec.Inflight > 1)
+	e.changing = e.changing || spec.Mem > old.Mem && e.queues.queues[f].len > 0
+	e.order.changed(f)
+	actions = e.changed(actions, "")
+	e.review(f)
+	return actions
+}
+
+// holding is a list, in order, that holds a value or not.
+func holding(list []int32, f int32, in bool) []int32 {
+	if i, found := slices.BinarySearch(list, f); found != in {
+		if in {
+			return slices.Insert(list, i, f)
+		}
+		return slices.Delete(list, i, i+1)
+	}
+	return list
+}
+
+func without(list []int32, f int32) []int32 {
+	return slices.DeleteFunc(list, func(g int32) bool { return g == f })
+}
+
+// functionGone rejects what waits for a function, and stops its instances when
+// they have nothing to do.
+func (e *engine) functionGone(f int32, actions []Action) []Action {
+	if !e.known(f) {
+		return actions
+	}
+	e.queues.queues[f].known = false
+	e.kept, e.shared = holding(e.kept, f, false), holding(e.shared, f, false)
+	e.ending = append(e.ending, f)
+	actions = e.rejectAll(f, NoFunction, actions)
+	e.pool.Retire(f)
+	return e.changed(actions, NoFunction)
+}
+
+// rejectAll rejects all that waits for a function.
+func (e *engine) rejectAll(f int32, rule string, actions []Action) []Action {
+	for _, m := range e.waitingFor(f) {
+		if e.remove(f, m.id) {
+			actions = append(actions, reject(f, m, rule))
+		}
+	}
+	return actions
+}
+
+// waitingFor is what waits for a function, oldest first, then what waits for
+// room or for the rest of its batch.
+func (e *engine) waitingFor(f int32) []member {
+	out := e.order.list(f)
+	for _, a := range e.held {
+		if a.Function == f {
+			out = append(out, member{a.ID, a.Arrived})
+		}
+	}
+	if e.batches != nil {
+		out = append(out, e.batches.of(f)...)
+	}
+	return out
+}
+
+func (e *engine) allSlots() int {
+	n := 0
+	for _, s := range e.slots {
+		n += s
+	}
+	return n
+}
+
+func (e *engine) setGPU(gpu int32, m GPU) {
+	if OneAtATime(e.config.Policy) {
+		m.Slots = 1
+	}
+	e.slots = grown(e.slots, int(gpu)+1)
+	e.slots[gpu] = max(m.Slots, 1)
+	e.pool.SetGPU(gpu, e.slots[gpu], m.Mem)
+	if e.adaptive != nil {
+		e.adaptive.set(gpu, e.slots[gpu])
+	}
+	e.order.grow(len(e.functions), len(e.slots), e.allSlots())
+	e.changing = true
+}
+
+func (e *engine) gpuGone(gpu int32, actions []Action) []Action {
+	if !e.open(gpu) {
+		return actions
+	}
+	e.slots[gpu] = 0
+	e.pool.CloseGPU(gpu)
+	e.changing = true
+	e.order.closed(gpu)
+	e.order.grow(len(e.functions), len(e.slots), e.allSlots())
+	return e.changed(actions, "its GPU is gone")
+}
+
+// arrived takes an invocation that came.
+func (e *engine) arrived(ev *Event, actions []Action) []Action {
+	f, m := ev.Function, member{ev.ID, ev.At}
+	if rule := e.refuses(f); rule != "" {
+		return append(actions, reject(f, m, rule))
+	}
+	if ev.Deadline > 0 {
+		e.deadlines.add(deadline{ev.Deadline, ev.ID, f})
+	}
+	e.order.push(f, m)
+	e.order.arrived(e.now, f)
+	if q := &e.queues.queues[f]; q.len == 1 || q.out {
+		e.begin(f)
+		if e.prefetch && q.len == 1 {
+			actions = e.anticipate(f, actions)
+		}
+	}
+	return actions
+}
+
+// refuses is by which rule an invocation of a function is rejected when it
+// comes; empty if it may wait.
+func (e *engine) refuses(f int32) string {
+	if !e.known(f) {
+		return NoFunction
+	}
+	switch q := &e.queues.queues[f]; {
+	case !e.pool.Fits(f):
+		return TooLarge
+	case q.most > 0 && q.len >= q.most:
+		return QueueFull
+	case e.config.Live && e.barred(f):
+		return StartFailed
+	}
+	return ""
+}
+
+// begin puts a function that waits into the order, unless it is blocked.
+func (e *engine) begin(f int32) {
+	q := &e.queues.queues[f]
+	if q.out = e.config.Live && e.pool.Blocked(f, q.len); !q.out {
+		e.order.began(e.now, f, true)
+	}
+}
+
+// review has a function that waits be in the order just when it could go: not
+// while it has as many instances as it may have, all of them busy, or while
+// enough are starting. It holds up nobody then.
+func (e *engine) review(f int32) {
+	if !e.config.Live || e.queues.queues[f].len == 0 {
+		return
+	}
+	q := &e.queues.queues[f]
+	switch blocked := e.pool.Blocked(f, q.len); {
+	case blocked && !q.out:
+		q.out = true
+		e.order.ceased(f)
+	case !blocked && q.out:
+		q.out = false
+		e.order.began(e.now, f, true)
+	}
+}
+
+// anticipate brings back the memory of an instance that an invocation will
 // want, where there is room or what is there is not wanted (section 4.3).
-func (e *engine) anticipate(now time.Duration, f int32, actions []Action) []Action {
-	gpu, container, ok := e.pool.Prefetch(f, now+e.functions[f].Load)
-	actions = e.changed(actions)
+func (e *engine) anticipate(f int32, actions []Action) []Action {
+	slot, ok := e.pool.Prefetch(f, e.now+e.functions[f].Load)
+	actions = e.changed(actions, "")
 	if ok {
-		actions = append(actions, Action{Kind: Prefetch, Function: f, GPU: gpu, Container: container,
+		gpu := e.pool.GPU(slot)
+		e.order.moved(f, gpu)
+		actions = append(actions, Action{Kind: Prefetch, Function: f, GPU: gpu, Instance: e.pool.Instance(slot),
 			Reason: Reason{Rule: "its queue became active"}})
 	}
 	return actions
 }
 
-func reject(ev *Event) Action {
-	return Action{Kind: Reject, Function: ev.Function, ID: ev.ID, Arrived: ev.At, GPU: none, Container: none,
-		Reason: Reason{Rule: "larger than the memory of a GPU"}}
+func reject(f int32, m member, rule string) Action {
+	return Action{Kind: Reject, Function: f, ID: m.id, Arrived: m.at, GPU: none, Instance: residency.None, Reason: Reason{Rule: rule}}
 }
 
-func (e *engine) start(now time.Duration, c choice, at residency.Place, actions []Action) []Action {
+// start dispatches the function's next invocation to a place.
+func (e *engine) start(now time.Duration, c *choice, at residency.Place, actions []Action) []Action {
 	q := &e.queues.queues[c.function]
-	c.reason.Waiting, c.reason.InFlight = q.len, q.inFlight
-	container := e.pool.Begin(c.function, at)
-	actions = append(e.changed(actions), Action{Kind: Run, Start: at.Start, Function: c.function, GPU: at.GPU, Container: container,
-		Expected: e.pool.Duration(c.function, at.Start), Reason: c.reason})
-	if e.prefetch && at.Start == residency.GPUWarm {
-		actions[len(actions)-1].Expected += max(e.pool.Ready(container)-now, 0)
+	if c.reason.Waiting == 0 {
+		c.reason.Waiting, c.reason.InFlight = q.len, q.inFlight
 	}
-	run := &actions[len(actions)-1]
-	run.ID, run.Arrived = e.queues.pop(c.function)
-	e.last = run.ID
-	q.inFlight++
+	slot, room := e.pool.Begin(c.function, at)
+	actions = append(e.changed(actions, ""), Action{Kind: Run, Start: at.Start, Elsewhere: c.elsewhere, Function: c.function,
+		GPU: at.GPU, Expected: e.pool.Duration(c.function, at.Start), Reason: c.reason})
+	if a := &actions[len(actions)-1]; e.prefetch && at.Start == residency.GPUWarm {
+		a.Expected += max(e.pool.Ready(slot)-now, 0)
+	}
+	return e.dispatch(slot, room, actions)
+}
+
+// dispatch takes an invocation from its queue for the last action, and runs it
+// on the instance in a slot or, without room there, has it wait for that.
+func (e *engine) dispatch(slot int32, room bool, actions []Action) []Action {
+	a := &actions[len(actions)-1]
+	f := a.Function
+	m := e.order.take(f)
+	a.Instance, a.ID, a.Arrived = e.pool.Instance(slot), m.id, m.at
+	e.queues.queues[f].inFlight++
+	r := e.add(run{member: m, function: f, gpu: a.GPU, slot: slot, start: a.Start, held: !room,
+		begin: e.now, until: e.now + a.Expected, expected: a.Expected, warm: e.pool.Duration(f, residency.GPUWarm)})
 	if e.batches != nil {
-		e.take(container, c.function, at.GPU)
+		e.take(slot, f, a.GPU)
 	}
-	e.order.left(now, c.function, at, run.Expected)
+	if !room {
+		e.held = append(e.held, *a)
+		actions = actions[:len(actions)-1]
+	}
+	e.order.left(e.now, f, r)
+	e.review(f)
 	return actions
 }
 
-func (e *engine) completed(now time.Duration, ev *Event, actions []Action) []Action {
-	e.queues.queues[ev.Function].inFlight--
-	if o, ok := e.order.(*gfaas); ok {
-		o.over(ev.Function, ev.GPU, ev.ID)
-	}
-	e.order.ended(now, ev.Function, ev.Executed)
-	if e.batches != nil && e.batches.goesOn(ev) {
-		e.pool.Trim(ev.GPU)
+// add puts an invocation on its instance.
+func (e *engine) add(r run) *run {
+	r.next = e.pool.Run(r.slot)
+	n := int32(len(e.runs))
+	if last := len(e.vacant) - 1; last >= 0 {
+		n, e.vacant = e.vacant[last], e.vacant[:last]
+		e.runs[n] = r
 	} else {
-		e.pool.End(ev.Container)
-		if e.follower != nil {
-			e.follower.moved(ev.Function)
-		}
+		e.runs = append(e.runs, r)
 	}
-	return e.changed(actions)
+	e.pool.SetRun(r.slot, n)
+	return &e.runs[n]
 }
 
-// changed tells what left a GPU.
-func (e *engine) changed(actions []Action) []Action {
-	changes := e.pool.Changes()
-	if e.follower != nil {
-		for _, c := range changes {
-			e.follower.moved(c.Function)
+// find is an invocation that runs on an instance; nil if it does not.
+func (e *engine) find(id residency.ID, invocation int64) *run {
+	slot := e.pool.Slot(id)
+	if slot < 0 {
+		return nil
+	}
+	for n := e.pool.Run(slot); n != none; n = e.runs[n].next {
+		if e.runs[n].id == invocation {
+			return &e.runs[n]
 		}
 	}
-	return appendChanges(actions, changes)
+	return nil
 }
 
-// appendChanges turns what left a GPU into actions.
-func appendChanges(actions []Action, changes []residency.Change) []Action {
-	for _, c := range changes {
-		kind := Offload
-		if c.Removed {
-			kind = Remove
+// beside is how many run on an instance.
+func (e *engine) beside(slot int32) (many int) {
+	for n := e.pool.Run(slot); n != none; n = e.runs[n].next {
+		many++
+	}
+	return many
+}
+
+// ended takes an invocation that completed or failed.
+func (e *engine) ended(ev *Event, actions []Action) []Action {
+	found := e.find(ev.Instance, ev.ID)
+	if found == nil || found.held {
+		return actions
+	}
+	executed := ev.Executed
+	if n := e.beside(found.slot); n > 1 {
+		executed /= time.Duration(n) // they share the slot's time
+	}
+	r := e.over(found, executed)
+	if ev.Kind == Completed && e.config.Live {
+		e.states[r.function].failures = 0
+	}
+	if ev.Starting {
+		e.pool.Lost(r.slot)
+		e.startFailed(r.function)
+	}
+	if e.batches != nil && e.batches.goesOn(r.slot, e.pool.Dead(r.slot)) {
+		e.pool.Trim(r.gpu)
+	} else {
+		e.pool.End(r.slot, e.now)
+		e.order.released(r.gpu)
+		e.order.moved(r.function, r.gpu)
+		e.unbatch(r.slot)
+	}
+	f := r.function
+	if ev.Again {
+		actions = e.again(*r, actions)
+	}
+	actions = e.changed(actions, "")
+	e.review(f)
+	return actions
+}
+
+// over takes a run off its instance and tells the order.
+func (e *engine) over(found *run, executed time.Duration) *run {
+	e.scratch = *found
+	r := &e.scratch
+	before, n := none, e.pool.Run(r.slot)
+	for &e.runs[n] != found {
+		before, n = n, e.runs[n].next
+	}
+	if before == none {
+		e.pool.SetRun(r.slot, r.next)
+	} else {
+		e.runs[before].next = r.next
+	}
+	e.vacant = append(e.vacant, n)
+	e.queues.queues[r.function].inFlight--
+	e.order.ended(e.now, r.function, r, executed)
+	return r
+}
+
+// again has an invocation wait where it was before it ran.
+func (e *engine) again(r run, actions []Action) []Action {
+	switch f := r.function; {
+	case !e.known(f):
+		return append(actions, reject(f, r.member, NoFunction))
+	case e.barred(f):
+		return append(actions, reject(f, r.member, StartFailed))
+	default:
+		e.order.putBack(f, r.member)
+		switch {
+		case e.queues.queues[f].len == 1:
+			e.begin(f)
+		case !e.queues.queues[f].out:
+			e.order.grew(f)
 		}
-		actions = append(actions, Action{Kind: kind, Function: c.Function, GPU: c.GPU, Container: c.Container,
-			Reason: Reason{Rule: "first in eviction order"}})
+		return actions
+	}
+}
+
+// withdraw takes out an invocation whose caller left.
+func (e *engine) withdraw(f int32, id int64, actions []Action) []Action {
+	if e.known(f) {
+		e.remove(f, id)
+	}
+	return e.changed(actions, "")
+}
+
+// remove takes out an invocation that waits, for its turn, for room, or for the
+// rest of its batch; false if it does not.
+func (e *engine) remove(f int32, id int64) bool {
+	if e.order.drop(f, id) {
+		switch {
+		case e.queues.queues[f].len > 0 && !e.queues.queues[f].out:
+			e.order.grew(f)
+		case e.queues.queues[f].len == 0 && !e.queues.queues[f].out:
+			e.order.ceased(f)
+		}
+		if e.queues.queues[f].len == 0 {
+			e.queues.queues[f].out = false
+		}
+		return true
+	}
+	for i, a := range e.held {
+		if a.ID == id {
+			r := e.find(a.Instance, id)
+			e.held = slices.Delete(e.held, i, i+1)
+			gone := *e.over(r, 0)
+			e.pool.Withdraw(gone.slot)
+			e.order.released(gone.gpu)
+			e.order.moved(f, gone.gpu)
+			e.unbatch(gone.slot)
+			return true
+		}
+	}
+	return e.batches != nil && e.batches.drop(f, id)
+}
+
+// instance takes what happened to an instance.
+func (e *engine) instance(ev *Event, actions []Action) []Action {
+	if ev.Kind == Adopted {
+		if e.known(ev.Function) && ev.GPU >= 0 && int(ev.GPU) < len(e.slots) {
+			e.pool.Adopt(ev.Instance, ev.Function, ev.GPU, ev.To == residency.GPUWarm, e.now)
+			e.order.moved(ev.Function, ev.GPU)
+			actions = e.changed(actions, "")
+			e.review(ev.Function)
+		}
+		return actions
+	}
+	slot := e.pool.Slot(ev.Instance)
+	if slot < 0 {
+		return actions
+	}
+	f, gpu := e.pool.Function(slot), e.pool.GPU(slot)
+	switch ev.Kind {
+	case Ready:
+		e.pool.Started(slot, e.now)
+		e.states[f].failures = 0
+	case Moved:
+		e.pool.Moved(slot, ev.To, !ev.Fault)
+	case Lost:
+		if e.pool.Starts(slot) {
+			e.startFailed(f)
+		}
+		if e.pool.Waits(slot) {
+			e.bump(slot)
+		}
+		e.pool.Lost(slot)
+		e.changing = e.changing || e.states[f].failures >= mostFailures
+	}
+	e.order.moved(f, gpu)
+	actions = e.changed(actions, "")
+	e.review(f)
+	return actions
+}
+
+// bump has what waits for room on an instance wait for its turn again.
+func (e *engine) bump(slot int32) {
+	r := *e.over(&e.runs[e.pool.Run(slot)], 0)
+	e.held = slices.DeleteFunc(e.held, func(a Action) bool { return a.ID == r.id })
+	e.order.released(r.gpu)
+	e.again(r, nil)
+	e.unbatch(slot)
+}
+
+// changed turns what happened to instances into actions.
+func (e *engine) changed(actions []Action, rule string) []Action {
+	if rule == "" {
+		rule = e.evicts
+	}
+	for _, c := range e.pool.Changes() {
+		e.order.moved(c.Function, c.GPU)
+		a := Action{Function: c.Function, GPU: c.GPU, Instance: c.Instance, Reason: Reason{Rule: rule}}
+		switch c.Verb {
+		case residency.Removed:
+			a.Kind = Remove
+		case residency.Offloaded:
+			a.Kind = Offload
+		case residency.Started:
+			a.Kind, a.Reason.Rule = Start, "fewer than its least number are there"
+		case residency.Bumped:
+			e.bump(c.Slot)
+			continue
+		case residency.Placed:
+			i := slices.IndexFunc(e.held, func(a Action) bool { return a.Instance == c.Instance })
+			a = e.held[i]
+			e.held = slices.Delete(e.held, i, i+1)
+			r := e.find(a.Instance, a.ID)
+			r.held, r.begin, r.until = false, e.now, e.now+r.expected
+		}
+		actions = append(actions, a)
 	}
 	return actions
 }

@@ -13,99 +13,146 @@ import (
 // one that is busy when what runs there has ended. A GPU that changes hands
 // loses all containers, so that its new client begins with a cold start.
 type exclusive struct {
-	functions []Function
-	queues    *waiting
-	pool      *residency.Pool
-	waits     heap // functions that wait, by oldest head
-	gpus      []held
-	size      []int32 // by function: GPUs it has or is promised
-	promised  []int32 // by function: GPUs that it waits for
-	lost      []int64 // by function: when it lost a GPU last, as a count
-	losses    int64
-	blocked   []int32
+	ordinary
+	engine   *engine
+	waits    heap // functions that wait, by oldest head
+	gpus     []owned
+	size     []int32 // by function: GPUs it has or is promised
+	promised []int32 // by function: GPUs that it waits for
+	lost     []int64 // by function: when it lost a GPU last, as a count
+	losses   int64
+	blocked  []int32 // looked at in vain since things changed last
 }
 
-// held is whose a GPU is.
-type held struct {
+// owned is whose a GPU is.
+type owned struct {
 	owner int32
 	next  int32 // who gets it when what runs has ended
 	runs  int32
 	until time.Duration // expected end of what runs
+	gone  bool
 }
 
-func newExclusive(c Config) Policy {
-	n := len(c.Functions)
-	shape := c.shape()
-	shape.Clears = true
-	x := &exclusive{functions: c.Functions, queues: newWaiting(n), pool: residency.New(shape), waits: newHeap(n),
-		gpus: make([]held, c.GPUs), size: make([]int32, n), promised: make([]int32, n), lost: make([]int64, n)}
-	for i := range x.gpus {
-		x.gpus[i] = held{owner: none, next: none}
+func newExclusive(e *engine) *exclusive { return &exclusive{ordinary: ordinary{e.queues}, engine: e} }
+
+func (x *exclusive) grow(functions, gpus, _ int) {
+	x.waits.grow(functions)
+	x.size, x.promised, x.lost = grown(x.size, functions), grown(x.promised, functions), grown(x.lost, functions)
+	for len(x.gpus) < gpus {
+		x.gpus = append(x.gpus, owned{owner: none, next: none})
 	}
-	return x
+	for i := range x.gpus {
+		x.gpus[i].gone = x.engine.slots[i] == 0
+	}
 }
 
-func (x *exclusive) Step(now time.Duration, events []Event, actions []Action) []Action {
-	for i := range events {
-		switch ev := &events[i]; ev.Kind {
-		case Completed:
-			actions = x.completed(ev, actions)
-		case Arrived:
-			if !x.pool.Fits(ev.Function) {
-				actions = append(actions, reject(ev))
-				continue
-			}
-			x.queues.push(ev.Function, ev.ID, ev.At)
-			x.wait(ev.Function)
+// forget gives back what a function has.
+func (x *exclusive) forget(f int32) {
+	for i := range x.gpus {
+		x.disown(int32(i), f)
+	}
+	x.size[f], x.promised[f], x.lost[f] = 0, 0, 0
+}
+
+// closed takes a GPU from whoever has it or is to have it.
+func (x *exclusive) closed(gpu int32) {
+	g := &x.gpus[gpu]
+	g.gone = true
+	for _, f := range []int32{g.owner, g.next} {
+		if f != none {
+			x.disown(gpu, f)
 		}
 	}
-	return x.dispatch(now, actions)
 }
 
-func (x *exclusive) wait(f int32) {
-	if x.queues.queues[f].len > 0 {
-		x.waits.set(f, key{c: x.queues.oldest(f)})
-	} else {
-		x.waits.remove(f)
+// disown takes a GPU, or the promise of it, from a function.
+func (x *exclusive) disown(gpu, f int32) {
+	g := &x.gpus[gpu]
+	if g.next == f {
+		g.next = none
+		x.size[f]--
+		x.promised[f]--
+		if g.owner != none { // it keeps it after all
+			x.size[g.owner]++
+		}
+	}
+	if g.owner == f {
+		if g.owner = none; g.next == none {
+			x.size[f]--
+		}
 	}
 }
 
-func (x *exclusive) completed(ev *Event, actions []Action) []Action {
-	x.queues.queues[ev.Function].inFlight--
-	x.pool.End(ev.Container)
-	g := &x.gpus[ev.GPU]
-	g.runs--
-	if g.runs == 0 && g.next != none {
-		x.promised[g.next]--
-		g.owner, g.next = g.next, none
-		x.pool.Clear(ev.GPU)
-	}
-	return appendChanges(actions, x.pool.Changes())
+func (x *exclusive) began(_ time.Duration, f int32, _ bool) { x.grew(f) }
+
+func (x *exclusive) grew(f int32) { x.waits.set(f, key{c: x.queues.oldest(f)}) }
+
+func (x *exclusive) ceased(f int32) {
+	x.waits.remove(f)
+	x.blocked = without(x.blocked, f)
 }
 
-// dispatch serves clients in order of their oldest invocations. What one
-// cannot have, a later one may.
-func (x *exclusive) dispatch(now time.Duration, actions []Action) []Action {
+func (x *exclusive) ended(_ time.Duration, _ int32, r *run, _ time.Duration) { x.gpus[r.gpu].runs-- }
+
+// released hands a GPU that is promised over.
+func (x *exclusive) released(gpu int32) {
+	g := &x.gpus[gpu]
+	if g.runs > 0 || g.next == none {
+		return
+	}
+	x.promised[g.next]--
+	g.owner, g.next = g.next, none
+	x.engine.pool.Clear(gpu)
+}
+
+// opened looks at everybody again.
+func (x *exclusive) opened(time.Duration) {
+	for _, f := range x.blocked {
+		x.grew(f)
+	}
+	x.blocked = x.blocked[:0]
+}
+
+func (x *exclusive) plans() bool { return x.something() }
+
+// next serves clients in order of their oldest invocations. What one cannot
+// have, a later one may.
+func (x *exclusive) next(time.Duration) choice {
 	for x.waits.len() > 0 && x.something() {
 		f := x.waits.min().function
 		rule := "a GPU of its own is free"
 		at, ok := x.own(f)
 		if !ok {
 			rule = "a GPU changed hands"
-			at, ok = x.take(f)
+			at, ok = x.acquire(f)
 		}
-		if !ok {
-			x.blocked = append(x.blocked, f)
-			x.waits.remove(f)
-			continue
+		if ok {
+			c := anywhere(f, rule, float64(x.size[f]))
+			c.placed, c.at = true, at
+			return c
 		}
-		actions = x.start(now, f, at, rule, actions)
+		x.blocked = append(x.blocked, f)
+		x.waits.remove(f)
 	}
-	for _, f := range x.blocked {
-		x.wait(f)
+	return nothing
+}
+
+func (x *exclusive) left(_ time.Duration, f int32, r *run) {
+	g := &x.gpus[r.gpu]
+	g.runs++
+	g.until = max(g.until, r.until)
+	if x.queues.queues[f].len > 0 {
+		x.grew(f)
+	} else {
+		x.waits.remove(f)
 	}
-	x.blocked = x.blocked[:0]
-	return actions
+}
+
+func (x *exclusive) why(f int32) string {
+	if x.promised[f] > 0 {
+		return "waits for a GPU that is promised to it"
+	}
+	return ""
 }
 
 // something says whether any client could get anything: a GPU that is not
@@ -113,7 +160,7 @@ func (x *exclusive) dispatch(now time.Duration, actions []Action) []Action {
 // clients are looked at in vain.
 func (x *exclusive) something() bool {
 	for i := range x.gpus {
-		if x.gpus[i].next == none {
+		if x.gpus[i].next == none && !x.gpus[i].gone {
 			return true
 		}
 	}
@@ -125,31 +172,32 @@ func (x *exclusive) own(f int32) (best residency.Place, found bool) {
 	if x.size[f] == x.promised[f] {
 		return best, false
 	}
-	e := x.functions[f].expected()
+	spec, pool := &x.engine.functions[f], x.engine.pool
 	for i := range x.gpus {
 		g := &x.gpus[i]
 		if g.owner != f || g.next != none {
 			continue
 		}
-		at, ok := x.pool.Best(f, int32(i), residency.Any)
-		if ok && (!found || e[at.Start] < e[best.Start] || e[at.Start] == e[best.Start] && g.runs < x.gpus[best.GPU].runs) {
+		at, ok := pool.Best(f, int32(i), residency.Any)
+		if took, least := spec.expected(at.Start), spec.expected(best.Start); ok &&
+			(!found || took < least || took == least && g.runs < x.gpus[best.GPU].runs) {
 			best, found = at, true
 		}
 	}
 	return best, found
 }
 
-// take gets the client a GPU: one that nobody has, or one of the largest pool.
+// acquire gets the client a GPU: one that nobody has, or one of the largest pool.
 // Found is false when it has to wait for it, or gets none.
-func (x *exclusive) take(f int32) (at residency.Place, found bool) {
-	if x.promised[f] >= x.queues.queues[f].len {
+func (x *exclusive) acquire(f int32) (at residency.Place, found bool) {
+	if x.promised[f] >= x.queues.queues[f].len || x.engine.pool.Capped(f) {
 		return at, false
 	}
 	free, victim := none, none
 	for i := range x.gpus {
 		g := &x.gpus[i]
 		switch {
-		case g.next != none:
+		case g.next != none || g.gone:
 		case g.owner == none:
 			if free == none {
 				free = int32(i)
@@ -174,7 +222,7 @@ func (x *exclusive) take(f int32) (at residency.Place, found bool) {
 		x.promised[f]++
 		return at, false
 	}
-	x.pool.Clear(gpu)
+	x.engine.pool.Clear(gpu)
 	return x.give(gpu, f)
 }
 
@@ -195,7 +243,7 @@ func (x *exclusive) surrender(victim int32) int32 {
 	best := none
 	for i := range x.gpus {
 		g := &x.gpus[i]
-		if g.owner != victim || g.next != none {
+		if g.owner != victim || g.next != none || g.gone {
 			continue
 		}
 		if best == none || g.runs == 0 && x.gpus[best].runs > 0 ||
@@ -209,20 +257,5 @@ func (x *exclusive) surrender(victim int32) int32 {
 func (x *exclusive) give(gpu, f int32) (residency.Place, bool) {
 	x.gpus[gpu].owner = f
 	x.size[f]++
-	return x.pool.Best(f, gpu, residency.Any)
-}
-
-func (x *exclusive) start(now time.Duration, f int32, at residency.Place, rule string, actions []Action) []Action {
-	q := &x.queues.queues[f]
-	run := Action{Kind: Run, Start: at.Start, Function: f, GPU: at.GPU, Expected: x.functions[f].expected()[at.Start],
-		Reason: Reason{Rule: rule, Waiting: q.len, InFlight: q.inFlight, Value: float64(x.size[f])}}
-	run.Container = x.pool.Begin(f, at)
-	actions = appendChanges(actions, x.pool.Changes())
-	run.ID, run.Arrived = x.queues.pop(f)
-	q.inFlight++
-	g := &x.gpus[at.GPU]
-	g.runs++
-	g.until = max(g.until, now+run.Expected)
-	x.wait(f)
-	return append(actions, run)
+	return x.engine.pool.Best(f, gpu, residency.Any)
 }

@@ -35,54 +35,100 @@ import (
 // where within those limits a queue is lifted to, is free.
 type gfaas struct {
 	*mqfq
-	engine *engine
-	shared float64      // T in ns: about what of a queue can go at once
-	gpus   [][]underway // by GPU: what runs there
-	on     [][]int32    // by function: GPUs it runs on, one for each invocation
-	aside  []int32
-	booked [][]int32 // by GPU: functions that wait for it, in order
-	books  []int32   // by function: how many of its invocations wait for a GPU
+	slots   float64    // invocations that run at once
+	longest [2]float64 // the two longest over their weights, and whose
+	whose   [2]int32
+	gpus    [][]underway // by GPU: what runs there
+	on      [][]int32    // by function: GPUs it runs on, one for each invocation
+	aside   []int32
+	booked  [][]int32 // by GPU: functions that wait for it, in order
+	books   []int32   // by function: how many of its invocations wait for a GPU
 }
 
 // underway is an invocation that runs.
 type underway struct {
-	id    int64
-	until time.Duration // expected end
+	id           int64
+	begin, until time.Duration // until is its expected end
 }
 
-func newGfaas(c Config, e *engine) *gfaas {
-	o := &gfaas{mqfq: newMQFQ(c, e.queues, false), engine: e, shared: float64(c.T), gpus: make([][]underway, c.GPUs),
-		on: make([][]int32, len(c.Functions)), booked: make([][]int32, c.GPUs), books: make([]int32, len(c.Functions))}
-	o.rank, o.executed, o.slots = o.index, true, float64(c.GPUs*c.Concurrency)
+func newGfaas(e *engine) *gfaas {
+	o := &gfaas{mqfq: newMQFQ(e, false), whose: [2]int32{none, none}}
+	o.rank, o.mqfq.lift = o.index, o.lift
+	o.mqfq.pending = func(f int32) float64 { return o.flows[f].runs }
+	o.mqfq.ahead = o.ahead
 	return o
+}
+
+func (o *gfaas) grow(functions, gpus, slots int) {
+	o.mqfq.grow(functions, gpus, slots)
+	o.slots = float64(slots)
+	o.gpus, o.booked = grown(o.gpus, gpus), grown(o.booked, gpus)
+	o.on, o.books = grown(o.on, functions), grown(o.books, functions)
+}
+
+// lift is the least virtual time of a queue that begins to wait: most of the way
+// to that of the last dispatch, so that what comes seldom does not hold up what
+// comes often. MQFQ's bound leaves that open.
+func (o *gfaas) lift(f int32) float64 {
+	const nearly = 0.9
+	recent := min(nearly*max(o.tag-o.global, 0), o.ahead())
+	return o.global + max(recent, min(o.flows[f].runs, o.ahead()+o.flows[f].charge))
+}
+
+// ahead is how far a queue may be ahead of Global_VT.
+func (o *gfaas) ahead() float64 { return o.t + o.slots*o.longest[1] }
+
+// ran notes how long invocations of a dispatched function are.
+func (o *gfaas) ran(f int32, each float64) {
+	switch {
+	case o.whose[0] == f || o.whose[1] == f:
+	case each > o.longest[0]:
+		o.longest, o.whose = [2]float64{each, o.longest[0]}, [2]int32{f, o.whose[0]}
+	case each > o.longest[1]:
+		o.longest[1], o.whose[1] = each, f
+	}
+}
+
+func (o *gfaas) changed(f int32) {
+	o.mqfq.changed(f)
+	for i := range o.whose {
+		if o.whose[i] == f {
+			o.longest[i] = max(o.longest[i], o.flows[f].charge)
+		}
+	}
+	if o.longest[1] > o.longest[0] {
+		o.longest[0], o.longest[1] = o.longest[1], o.longest[0]
+		o.whose[0], o.whose[1] = o.whose[1], o.whose[0]
+	}
+}
+
+func (o *gfaas) forget(f int32) {
+	o.mqfq.forget(f)
+	for i := range o.whose {
+		if o.whose[i] == f {
+			o.whose[i] = none // how long it was still bounds what others may be ahead
+		}
+	}
 }
 
 // index is the place of a candidate: the time each of its invocations takes,
 // over its weight, in steps of two, then the least VT, then the oldest head.
 func (o *gfaas) index(f int32) key {
-	c, q := &o.functions[f], &o.queues.queues[f]
+	c, q := &o.engine.functions[f], &o.queues.queues[f]
 	warm := float64(c.Warm)
 	together := float64(q.len)
-	if warm > 0 {
-		together = min(together, 1+o.shared*c.Weight/warm)
+	if warm > 0 { // about as many as can go at once, within T
+		together = min(together, 1+float64(o.engine.config.T)*c.Weight/warm)
 	}
 	_, size := math.Frexp((float64(o.engine.pool.Expected(f)) - warm + together*warm) / together / c.Weight)
 	return key{a: int64(size), b: o.flows[f].vt, c: q.oldest}
 }
 
-// moved follows a change of what the function would find on GPUs.
-func (o *gfaas) moved(f int32) {
-	if o.ready.has(f) {
-		o.ready.set(f, o.index(f))
-	}
-}
-
 func (o *gfaas) next(now time.Duration) choice {
-	o.now = now
 	if best, found := o.due(); found {
 		return best
 	}
-	best := choice{function: none}
+	best := nothing
 	for o.ready.len() > 0 {
 		it := o.ready.min()
 		f := it.function
@@ -116,7 +162,7 @@ func (o *gfaas) due() (choice, bool) {
 	for g := range o.booked {
 		for i := 0; i < len(o.booked[g]); i++ {
 			f := o.booked[g][i]
-			if pool.FreeOn(int32(g)) <= 0 {
+			if !pool.Free(int32(g)) {
 				break
 			}
 			if !o.ready.has(f) {
@@ -143,6 +189,90 @@ func (o *gfaas) unbook(g, i int) {
 	o.booked[g] = slices.Delete(o.booked[g], i, i+1)
 }
 
+// release has nothing wait for a GPU any more: each is decided again.
+func (o *gfaas) release(g int) {
+	for len(o.booked[g]) > 0 {
+		o.unbook(g, len(o.booked[g])-1)
+	}
+}
+
+// opened decides again what waits for a GPU whose work is overdue: that is then
+// taken to last for as long again as it has so far.
+func (o *gfaas) opened(now time.Duration) {
+	o.mqfq.opened(now)
+	for g := range o.booked {
+		if len(o.booked[g]) == 0 {
+			continue
+		}
+		if o.overdue(now, g) {
+			o.release(g)
+		}
+	}
+}
+
+// overdue says whether work of a GPU is, and from now on takes it to last for as
+// long again as it has so far.
+func (o *gfaas) overdue(now time.Duration, g int) (some bool) {
+	for i := range o.gpus[g] {
+		if u := &o.gpus[g][i]; overdue(u.begin, u.until) < now {
+			u.until, some = now+now-u.begin, true
+		}
+	}
+	return some
+}
+
+// overdue is when work is that was expected to end at a time: when it has taken
+// twice as long.
+func overdue(begin, until time.Duration) time.Duration {
+	return until + max(until-begin, time.Millisecond)
+}
+
+// wake is when the first work that something waits for is overdue.
+func (o *gfaas) wake() time.Duration {
+	at := Never
+	for g := range o.booked {
+		if len(o.booked[g]) > 0 {
+			for _, u := range o.gpus[g] {
+				at = min(at, overdue(u.begin, u.until)+1)
+			}
+		}
+	}
+	return at
+}
+
+func (o *gfaas) closed(gpu int32) { o.release(int(gpu)) }
+
+// moved follows a change of what the function would find on GPUs.
+func (o *gfaas) moved(f, _ int32) { o.again(f) }
+
+// fewer takes back what was booked for invocations that wait no more.
+func (o *gfaas) fewer(f int32, most int32) {
+	for g := len(o.booked) - 1; g >= 0 && o.books[f] > most; g-- {
+		for i := len(o.booked[g]) - 1; i >= 0 && o.books[f] > most; i-- {
+			if o.booked[g][i] == f {
+				o.unbook(g, i)
+			}
+		}
+	}
+}
+
+func (o *gfaas) grew(f int32) {
+	o.fewer(f, o.queues.queues[f].len)
+	o.mqfq.grew(f)
+}
+
+func (o *gfaas) ceased(f int32) {
+	o.fewer(f, 0)
+	o.mqfq.ceased(f)
+}
+
+func (o *gfaas) why(f int32) string {
+	if o.books[f] > 0 {
+		return "waits for a busy GPU that has its memory"
+	}
+	return o.mqfq.why(f)
+}
+
 // horizon is for how many seconds what makes room for a start is counted as
 // missed.
 const horizon = 30
@@ -151,13 +281,14 @@ const horizon = 30
 // its memory is free sooner than the start at that place takes longer. What
 // goes from there, and will have to start again, counts too, up to as much.
 func (o *gfaas) book(now time.Duration, f int32, at residency.Place, loss float64) bool {
-	c := &o.functions[f]
-	extra := c.expected()[at.Start] - c.Warm
+	c := &o.engine.functions[f]
+	extra := c.expected(at.Start) - c.Warm
 	if extra <= 0 {
 		return false
 	}
 	best, soonest := none, extra+time.Duration(min(loss*horizon, float64(extra)))
 	consider := func(gpu int32) {
+		o.overdue(now, int(gpu))
 		if wait := o.wait(now, gpu); wait < soonest {
 			best, soonest = gpu, wait
 		}
@@ -166,7 +297,7 @@ func (o *gfaas) book(now time.Duration, f int32, at residency.Place, loss float6
 		consider(gpu)
 	}
 	o.engine.pool.Warm(f, func(gpu int32) {
-		if o.engine.pool.FreeOn(gpu) <= 0 {
+		if !o.engine.pool.Free(gpu) {
 			consider(gpu)
 		}
 	})
@@ -186,32 +317,35 @@ func (o *gfaas) wait(now time.Duration, gpu int32) time.Duration {
 	}
 	behind := time.Duration(0)
 	for _, f := range o.booked[gpu] {
-		behind += o.functions[f].Warm
+		behind += o.engine.functions[f].Warm
 	}
 	return soonest + behind/time.Duration(max(len(o.gpus[gpu]), 1))
 }
 
-func (o *gfaas) left(now time.Duration, f int32, at residency.Place, expected time.Duration) {
-	o.mqfq.left(now, f, at, expected)
-	o.gpus[at.GPU] = append(o.gpus[at.GPU], underway{id: o.engine.last, until: now + expected})
-	o.on[f] = append(o.on[f], at.GPU)
+func (o *gfaas) left(now time.Duration, f int32, r *run) {
+	o.gpus[r.gpu] = append(o.gpus[r.gpu], underway{id: r.id, begin: now, until: r.until})
+	o.on[f] = append(o.on[f], r.gpu)
+	o.ran(f, o.flows[f].charge)
+	o.mqfq.left(now, f, r)
+	o.fewer(f, o.queues.queues[f].len)
 }
 
-// over forgets an invocation that completed.
-func (o *gfaas) over(f, gpu int32, id int64) {
-	runs := o.gpus[gpu]
+// ended forgets an invocation that ended.
+func (o *gfaas) ended(now time.Duration, f int32, r *run, executed time.Duration) {
+	runs := o.gpus[r.gpu]
 	for i := range runs {
-		if runs[i].id == id {
-			o.gpus[gpu] = append(runs[:i], runs[i+1:]...)
+		if runs[i].id == r.id {
+			o.gpus[r.gpu] = append(runs[:i], runs[i+1:]...)
 			break
 		}
 	}
 	for i, g := range o.on[f] {
-		if g == gpu {
+		if g == r.gpu {
 			o.on[f] = append(o.on[f][:i], o.on[f][i+1:]...)
 			break
 		}
 	}
+	o.mqfq.ended(now, f, r, executed)
 }
 
 // worth is what it costs to do without a container, or without its memory on
@@ -220,11 +354,12 @@ func (o *gfaas) over(f, gpu int32, id int64) {
 // come for longer than usual is taken to come as seldom as that.
 func (o *gfaas) worth(f int32, extra time.Duration) float64 {
 	w, q := &o.flows[f], &o.queues.queues[f]
-	since := max(o.now-w.last, time.Millisecond)
+	now := o.engine.now
+	since := max(now-w.last, time.Millisecond)
 	if w.arrivals > 1 {
 		since = max(since, (w.last-w.first)/time.Duration(w.arrivals-1))
 	} else {
-		since = max(since, o.now-w.first)
+		since = max(since, now-w.first)
 	}
 	return float64(extra) * (float64(q.len) + 1/since.Seconds())
 }

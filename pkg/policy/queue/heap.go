@@ -32,6 +32,18 @@ type item struct {
 
 func newHeap(functions int) heap { return heap{place: make([]int32, functions)} }
 
+// grow makes places for that many functions.
+func (h *heap) grow(functions int) { h.place = grown(h.place, functions) }
+
+// grown is a slice of at least that length.
+func grown[T any](s []T, n int) []T {
+	for len(s) < n {
+		var zero T
+		s = append(s, zero)
+	}
+	return s
+}
+
 func (h *heap) len() int { return len(h.items) }
 
 func (h *heap) has(function int32) bool { return h.place[function] > 0 }

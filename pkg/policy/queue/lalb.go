@@ -1,130 +1,340 @@
 package queue
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/policy/residency"
 )
 
 // lalb is locality-aware load balancing (LALB, section IV, Algorithms 1 and 2;
-// R18 to R20): one invocation at a time on a GPU, a cache of models on each.
-// Limit is how often an invocation may be passed over by one whose model is
-// cached. Without locality it is lb: the oldest invocation on any idle GPU.
+// R18 to R20): one invocation at a time on a GPU, which keeps the instances that
+// it has memory for, least recently used out. Limit is how often an invocation
+// may be passed over by one whose model is there. Without locality it is lb: the
+// oldest invocation on any idle GPU.
+//
+// By the paper what is sent to a busy GPU waits for that one, however long its
+// work takes; see Options.Patient.
 type lalb struct {
-	functions []Function
+	engine    *engine
 	locality  bool
 	limit     int64
-	cache     *residency.Cache
 	global    *requests
 	gpus      []worker
-	hits      []heap // by GPU: models it has that are waited for, by their oldest
-	idle      heap   // GPUs, by dispatches so far, then index
-	localIdle int    // idle GPUs with a queue of their own
-	aside     []int32
-	named     []int32 // by model: a function of it, for messages
+	models    [][]int32 // by model: the functions that share its memory
+	copies    [][]int32 // by model: GPUs that have it, in order
+	hits      []heap    // by GPU: models it has that are waited for, by their oldest
+	idle      heap      // GPUs, by dispatches so far, then index
+	localIdle int       // idle GPUs with a queue of their own
+	aside     []int32   // idle GPUs for which there was nothing
+	swept     int32     // the GPU whose visits of this step are counted
+	parked    []request // invocations that no GPU can take now
+	taken     request   // what next chose
 }
 
 type worker struct {
-	busy       bool
-	owes       bool // idle with a queue of its own
+	open, busy bool
+	owes       bool  // idle with a queue of its own
+	model      int32 // busy: what runs
 	dispatches int64
+	begin      time.Duration // when what runs began
 	until      time.Duration // expected end of what runs
 	local      []request     // invocations that wait for this GPU
 	backlog    time.Duration // how long those take
 }
 
-func newLB(c Config) *lalb { return newCached(c, 0, false) }
-
-func newLALB(c Config, limit int) *lalb { return newCached(c, limit, true) }
-
-func newCached(c Config, limit int, locality bool) *lalb {
-	models := int32(0)
-	for i := range c.Functions {
-		models = max(models, c.Functions[i].Model+1)
-	}
-	p := &lalb{functions: c.Functions, locality: locality, limit: int64(limit), cache: residency.NewCache(c.GPUs, int(models), c.Mem),
-		global: newRequests(int(models)), gpus: make([]worker, c.GPUs), hits: make([]heap, c.GPUs), idle: newHeap(c.GPUs),
-		named: make([]int32, models)}
-	for i := len(c.Functions) - 1; i >= 0; i-- {
-		p.named[c.Functions[i].Model] = int32(i)
-	}
-	for g := range p.gpus {
-		p.free(int32(g))
-	}
-	return p
+func newLALB(e *engine, limit int, locality bool) *lalb {
+	return &lalb{engine: e, locality: locality, limit: int64(limit), global: newRequests(), swept: none, taken: request{function: none}}
 }
+
+func (p *lalb) grow(functions, gpus, _ int) {
+	p.gpus = grown(p.gpus, gpus)
+	p.hits = grown(p.hits, gpus)
+	p.idle.grow(gpus)
+	p.size(functions)
+	for g := range p.gpus {
+		if w := &p.gpus[g]; !w.open && p.engine.slots[g] > 0 {
+			if w.open = true; !w.busy {
+				p.free(int32(g))
+			}
+		}
+	}
+}
+
+// model is what a function's invocations are found by. Live each function has
+// instances of its own.
+func (p *lalb) model(f int32) int32 {
+	if p.engine.config.Live {
+		return f
+	}
+	return p.engine.functions[f].Model
+}
+
+func (p *lalb) changed(f int32) {
+	m := p.model(f)
+	p.size(int(m) + 1)
+	p.models[m] = holding(p.models[m], f, true)
+}
+
+// size makes room for that many models.
+func (p *lalb) size(models int) {
+	p.models, p.copies = grown(p.models, models), grown(p.copies, models)
+	p.global.grow(models)
+	for g := range p.hits {
+		p.hits[g].grow(len(p.models))
+	}
+}
+
+func (p *lalb) forget(f int32) { p.models[p.model(f)] = holding(p.models[p.model(f)], f, false) }
 
 // free puts a GPU among the idle ones.
 func (p *lalb) free(g int32) { p.idle.set(g, key{a: p.gpus[g].dispatches, c: int64(g)}) }
 
-// Step applies events and dispatches.
-func (p *lalb) Step(now time.Duration, events []Event, actions []Action) []Action {
-	for i := range events {
-		switch ev := &events[i]; ev.Kind {
-		case Completed:
-			w := &p.gpus[ev.GPU]
-			w.busy = false
-			if len(w.local) > 0 {
-				w.owes = true
-				p.localIdle++
-			}
-			p.free(ev.GPU)
-		case Arrived:
-			f := &p.functions[ev.Function]
-			if !p.cache.Fits(f.Mem) {
-				actions = append(actions, reject(ev))
-				continue
-			}
-			p.global.push(request{id: ev.ID, at: ev.At, function: ev.Function, model: f.Model})
-			if p.global.models[f.Model].len == 1 {
-				p.follow(f.Model)
-			}
-		}
-	}
-	for p.idle.len() > 0 && (p.global.total > 0 || p.localIdle > 0) {
-		g := p.idle.min().function
-		actions = p.serve(now, g, actions)
-		if !p.gpus[g].busy {
-			p.idle.remove(g)
-			p.aside = append(p.aside, g)
-		}
-	}
-	for _, g := range p.aside {
-		p.free(g)
-	}
-	p.aside = p.aside[:0]
-	return actions
+// closed has what waits for a GPU that is gone wait for any.
+func (p *lalb) closed(g int32) {
+	p.gpus[g].open = false
+	p.idle.remove(g)
+	p.aside = without(p.aside, g)
+	p.release(g)
 }
 
-// serve finds an idle GPU something to do (Algorithm 1).
-func (p *lalb) serve(now time.Duration, g int32, actions []Action) []Action {
-	if w := &p.gpus[g]; len(w.local) > 0 {
+// release has what waits for a GPU be decided again.
+func (p *lalb) release(g int32) {
+	w := &p.gpus[g]
+	for _, it := range w.local {
+		p.global.putBack(it)
+		p.follow(it.model)
+	}
+	w.local, w.backlog = nil, 0
+	p.settle(g)
+}
+
+// settle notes whether an idle GPU has a queue of its own.
+func (p *lalb) settle(g int32) {
+	w := &p.gpus[g]
+	if owes := w.open && !w.busy && len(w.local) > 0; owes != w.owes {
+		if w.owes = owes; owes {
+			p.localIdle++
+		} else {
+			p.localIdle--
+		}
+	}
+}
+
+func (p *lalb) request(f int32, m member) request {
+	return request{member: m, function: f, model: p.model(f)}
+}
+
+// count has the engine's queues know how many wait.
+func (p *lalb) count(f, by int32) {
+	q := p.engine.queues
+	q.queues[f].len += by
+	q.total += int(by)
+}
+
+func (p *lalb) push(f int32, m member) {
+	it := p.request(f, m)
+	p.count(f, 1)
+	p.global.push(it)
+	if p.global.models[it.model].len == 1 {
+		p.follow(it.model)
+	}
+}
+
+func (p *lalb) putBack(f int32, m member) {
+	it := p.request(f, m)
+	p.count(f, 1)
+	p.global.putBack(it)
+	p.follow(it.model)
+}
+
+// take gives what next chose, or else the function's oldest.
+func (p *lalb) take(f int32) member {
+	if p.taken.function == f {
+		p.taken.function = none
+		p.count(f, -1)
+		return p.taken.member
+	}
+	m := p.list(f)[0]
+	p.drop(f, m.id)
+	return m
+}
+
+func (p *lalb) drop(f int32, id int64) bool {
+	if n := p.global.find(p.model(f), id); n != none {
+		p.pick(n)
+		p.count(f, -1)
+		return true
+	}
+	is := func(it request) bool { return it.id == id }
+	for g := range p.gpus {
+		w := &p.gpus[g]
+		if i := slices.IndexFunc(w.local, is); i >= 0 {
+			w.local = slices.Delete(w.local, i, i+1)
+			w.backlog -= p.engine.functions[f].Warm
+			p.settle(int32(g))
+			p.count(f, -1)
+			return true
+		}
+	}
+	if i := slices.IndexFunc(p.parked, is); i >= 0 {
+		p.parked = slices.Delete(p.parked, i, i+1)
+		p.count(f, -1)
+		return true
+	}
+	return false
+}
+
+func (p *lalb) list(f int32) (out []member) {
+	add := func(it request) {
+		if it.function == f {
+			out = append(out, it.member)
+		}
+	}
+	for n := p.global.models[p.model(f)].head; n != none; n = p.global.nodes[n].later {
+		add(p.global.nodes[n])
+	}
+	for g := range p.gpus {
+		for _, it := range p.gpus[g].local {
+			add(it)
+		}
+	}
+	for _, it := range p.parked {
+		add(it)
+	}
+	slices.SortFunc(out, func(a, b member) int { return cmp.Compare(a.id, b.id) })
+	return out
+}
+
+func (p *lalb) arrived(time.Duration, int32)                    {}
+func (p *lalb) began(time.Duration, int32, bool)                {}
+func (p *lalb) grew(int32)                                      {}
+func (p *lalb) ceased(int32)                                    {}
+func (p *lalb) plans() bool                                     { return false }
+func (p *lalb) ended(time.Duration, int32, *run, time.Duration) {}
+
+// opened begins a step: GPUs for which there was nothing are looked at again,
+// and so is what no GPU could take.
+func (p *lalb) opened(now time.Duration) {
+	for _, g := range p.aside {
+		if w := &p.gpus[g]; w.open && !w.busy {
+			p.free(g)
+		}
+	}
+	p.aside, p.swept = p.aside[:0], none
+	for _, it := range p.parked {
+		p.global.putBack(it)
+		p.follow(it.model)
+	}
+	p.parked = p.parked[:0]
+	if p.engine.config.Patient {
+		return
+	}
+	for g := range p.gpus {
+		if w := &p.gpus[g]; w.busy && len(w.local) > 0 && overdue(w.begin, w.until) < now {
+			w.until = now + now - w.begin // as long again as so far
+			p.release(int32(g))
+		}
+	}
+}
+
+func (p *lalb) wake() time.Duration {
+	at := Never
+	if !p.engine.config.Patient {
+		for g := range p.gpus {
+			if w := &p.gpus[g]; w.busy && len(w.local) > 0 {
+				at = min(at, overdue(w.begin, w.until)+1)
+			}
+		}
+	}
+	return at
+}
+
+func (p *lalb) next(now time.Duration) choice {
+	for p.idle.len() > 0 && (p.global.total > 0 || p.localIdle > 0) {
+		g := p.idle.min().function
+		if c, some := p.serve(now, g); some {
+			return c
+		}
+		p.idle.remove(g)
+		p.aside = append(p.aside, g)
+		p.swept = none
+	}
+	return nothing
+}
+
+// serve finds an idle GPU something to do, or an invocation a place (Algorithm 1).
+func (p *lalb) serve(now time.Duration, g int32) (choice, bool) {
+	w := &p.gpus[g]
+	for len(w.local) > 0 {
 		it := w.local[0]
 		w.local = w.local[1:]
-		w.backlog -= p.functions[it.function].Warm
-		return p.run(now, g, it, "first of the GPU's own queue", actions)
-	}
-	if !p.locality {
-		return p.run(now, g, p.take(p.global.head), "oldest invocation", actions)
+		w.backlog -= p.engine.functions[it.function].Warm
+		p.settle(g)
+		if p.can(g, it.function) {
+			return p.run(g, it, "first of the GPU's own queue"), true
+		}
+		p.global.putBack(it)
+		p.follow(it.model)
 	}
 	r := p.global
-	for r.head != none && r.marks >= p.limit {
-		if p.cache.Has(g, r.nodes[r.head].model) {
-			return p.run(now, g, p.take(r.head), "its model is cached", actions)
+	if !p.locality {
+		for r.head != none {
+			it := p.pick(r.head)
+			if at := p.place(g, it.function); at != none {
+				return p.run(at, it, "oldest invocation"), true
+			}
+			p.parked = append(p.parked, it)
 		}
-		if actions = p.balance(now, g, actions); p.gpus[g].busy {
-			return actions
+		return choice{}, false
+	}
+	for p.swept != g && r.head != none && r.marks >= p.limit {
+		if it := &r.nodes[r.head]; p.has(g, it.model) && p.can(g, it.function) {
+			return p.run(g, p.pick(r.head), "its model is cached"), true
+		}
+		if c, some := p.balance(now, g); some {
+			return c, true
 		}
 	}
-	hit := p.firstHit(g)
-	r.visit(hit)
-	if hit != none {
-		return p.run(now, g, p.take(hit), "its model is cached", actions)
+	if p.swept != g {
+		hit := p.firstHit(g)
+		r.visit(hit)
+		if hit != none {
+			return p.run(g, p.pick(hit), "its model is cached"), true
+		}
+		p.swept = g
 	}
-	for r.head != none && !p.gpus[g].busy {
-		actions = p.balance(now, g, actions)
+	for r.head != none {
+		if c, some := p.balance(now, g); some {
+			return c, true
+		}
 	}
-	return actions
+	return choice{}, false
+}
+
+// can says whether a GPU could run an invocation of the function at once.
+func (p *lalb) can(g, f int32) bool {
+	pool := p.engine.pool
+	if !p.engine.config.Live {
+		return true // it runs alone, and fits
+	}
+	return !p.gpus[g].busy && pool.Room(g, f) && !pool.Blocked(f, p.engine.queues.queues[f].len) &&
+		(pool.On(f, g).Slot != none || !pool.Capped(f))
+}
+
+// place is that GPU, or another idle one, that could run an invocation of the
+// function.
+func (p *lalb) place(g, f int32) int32 {
+	if p.can(g, f) {
+		return g
+	}
+	for _, it := range p.idle.items {
+		if p.can(it.function, f) {
+			return it.function
+		}
+	}
+	return none
 }
 
 // firstHit is the oldest invocation whose model the GPU has.
@@ -132,102 +342,161 @@ func (p *lalb) firstHit(g int32) int32 {
 	if p.hits[g].len() == 0 {
 		return none
 	}
-	return p.global.models[p.hits[g].min().function].head
+	n := p.global.models[p.hits[g].min().function].head
+	if !p.can(g, p.global.nodes[n].function) {
+		return none
+	}
+	return n
 }
 
-// take takes an invocation out of the global queue.
-func (p *lalb) take(n int32) request {
+// pick takes an invocation out of the global queue.
+func (p *lalb) pick(n int32) request {
 	it := p.global.take(n)
 	p.follow(it.model)
 	return it
 }
 
+// on is a function of the model that has an idle instance on the GPU; none if
+// there is none.
+func (p *lalb) on(g, model int32) int32 {
+	for _, f := range p.models[model] {
+		if p.engine.pool.On(f, g).Slot != none {
+			return f
+		}
+	}
+	return none
+}
+
+// has says whether a GPU has the model, busy with it or not.
+func (p *lalb) has(g, model int32) bool {
+	_, has := slices.BinarySearch(p.copies[model], g)
+	return has
+}
+
+// look notes whether a GPU has the model.
+func (p *lalb) look(g, model int32) {
+	w := &p.gpus[g]
+	p.copies[model] = holding(p.copies[model], g, w.busy && w.model == model || p.on(g, model) != none)
+	p.note(g, model)
+}
+
 // follow tells the GPUs that have a model which of its invocations is the
 // oldest.
 func (p *lalb) follow(model int32) {
+	if p.locality {
+		for _, g := range p.copies[model] {
+			p.note(g, model)
+		}
+	}
+}
+
+// note keeps the hits of a GPU.
+func (p *lalb) note(g, model int32) {
 	if !p.locality {
 		return
 	}
-	p.cache.On(model, func(gpu int32) bool {
-		p.note(gpu, model)
-		return true
-	})
-}
-
-// note keeps the hits of a GPU that has the model.
-func (p *lalb) note(gpu, model int32) {
-	h := &p.hits[gpu]
-	if h.place == nil {
-		*h = newHeap(len(p.named))
-	}
-	if n := p.global.models[model].head; n == none {
-		h.remove(model)
-	} else {
+	h := &p.hits[g]
+	if n := p.global.models[model].head; n != none && p.has(g, model) {
 		h.set(model, key{c: p.global.nodes[n].id})
+	} else {
+		h.remove(model)
 	}
 }
 
 // balance sends the oldest invocation where it ends first (Algorithm 2,
 // LocalityLoadBalance): here unless another idle GPU has its model, or a busy
-// one that has will be free before the model could be loaded.
-func (p *lalb) balance(now time.Duration, g int32, actions []Action) []Action {
-	it := p.take(p.global.head)
-	if p.cache.Copies(it.model) == 0 {
-		return p.run(now, g, it, "its model is cached nowhere", actions)
-	}
+// one that has will be free before the model could be loaded. False is that no
+// GPU can take it now.
+func (p *lalb) balance(now time.Duration, g int32) (choice, bool) {
+	it := p.pick(p.global.head)
 	idle, busy := none, none
-	p.cache.On(it.model, func(gpu int32) bool {
+	for _, gpu := range p.copies[it.model] {
 		w := &p.gpus[gpu]
 		switch {
-		case !w.busy && (idle == none || w.dispatches < p.gpus[idle].dispatches):
+		case !w.open:
+		case !w.busy && p.can(gpu, it.function) && (idle == none || w.dispatches < p.gpus[idle].dispatches):
 			idle = gpu
 		case w.busy && (busy == none || w.until+w.backlog < p.gpus[busy].until+p.gpus[busy].backlog):
 			busy = gpu
 		}
-		return true
-	})
-	if idle != none {
-		return p.run(now, idle, it, "its model is cached on this idle GPU", actions)
 	}
-	f := &p.functions[it.function]
-	if wait := p.gpus[busy].until + p.gpus[busy].backlog - now; wait < f.Load {
-		w := &p.gpus[busy]
-		w.local = append(w.local, it)
-		w.backlog += f.Warm
-		return append(actions, Action{Kind: Assign, Function: it.function, GPU: busy, Container: none, ID: it.id, Arrived: it.at,
-			Reason: Reason{Rule: "its model is cached on this busy GPU, free before it could be loaded", Value: float64(wait) / 1e6}})
+	switch {
+	case idle != none:
+		return p.run(idle, it, "its model is cached on this idle GPU"), true
+	case busy != none:
+		f, w := &p.engine.functions[it.function], &p.gpus[busy]
+		if wait := w.until + w.backlog - now; wait < f.Load {
+			w.local = append(w.local, it)
+			w.backlog += f.Warm
+			c := anywhere(it.function, "its model is cached on this busy GPU, free before it could be loaded", float64(wait)/1e6)
+			c.assigned, c.at, c.member = true, residency.Place{GPU: busy}, it.member
+			return c, true
+		}
 	}
-	return p.run(now, g, it, "no GPU with its model is free before it can be loaded", actions)
+	at := p.place(g, it.function)
+	if at == none {
+		p.parked = append(p.parked, it)
+		return choice{}, false
+	}
+	if busy == none {
+		return p.run(at, it, "its model is cached nowhere"), true
+	}
+	return p.run(at, it, "no GPU with its model is free before it can be loaded"), true
 }
 
-// run starts an invocation on an idle GPU.
-func (p *lalb) run(now time.Duration, g int32, it request, rule string, actions []Action) []Action {
-	f, w := &p.functions[it.function], &p.gpus[g]
-	elsewhere := p.cache.Copies(it.model) > 0
-	a := Action{Kind: Run, Start: residency.GPUWarm, Function: it.function, GPU: g, Container: none, ID: it.id, Arrived: it.at,
-		Expected: f.Warm, Reason: Reason{Rule: rule, Waiting: p.global.models[it.model].len + 1}}
-	if !p.cache.Use(g, it.model, f.Mem) {
-		a.Start, a.Elsewhere, a.Expected = residency.HostWarm, elsewhere, f.Warm+f.Load
-		if p.locality {
-			p.note(g, it.model)
-		}
+// run chooses an invocation for an idle GPU.
+func (p *lalb) run(g int32, it request, rule string) choice {
+	p.taken = it
+	c := anywhere(it.function, rule, 0)
+	c.placed, c.taken = true, true
+	c.reason.Waiting = p.global.models[it.model].len + 1
+	c.at = residency.Place{GPU: g, Start: residency.HostWarm, Slot: none}
+	if f := p.on(g, it.model); f != none {
+		c.at = p.engine.pool.On(f, g)
+		return c
 	}
-	for _, c := range p.cache.Changes() {
-		if p.locality {
-			p.hits[g].remove(c.Function)
-		}
-		actions = append(actions, Action{Kind: Remove, Function: p.named[c.Function], GPU: g, Container: none,
-			Reason: Reason{Rule: "model used least recently"}})
+	if p.engine.config.Live {
+		c.at.Start = residency.Cold
 	}
-	if p.idle.has(g) {
-		p.idle.remove(g)
-	}
-	w.busy = true
+	c.elsewhere = len(p.copies[it.model]) > 0
+	return c
+}
+
+func (p *lalb) left(now time.Duration, f int32, r *run) {
+	w := &p.gpus[r.gpu]
+	p.idle.remove(r.gpu)
+	w.busy, w.model = true, p.model(f)
 	w.dispatches++
-	w.until = now + a.Expected
-	if w.owes {
-		w.owes = false
-		p.localIdle--
+	w.begin, w.until = now, r.until
+	p.settle(r.gpu)
+	p.look(r.gpu, w.model)
+	if p.swept == r.gpu {
+		p.swept = none
 	}
-	return append(actions, a)
+}
+
+func (p *lalb) released(g int32) {
+	w := &p.gpus[g]
+	w.busy = false
+	p.settle(g)
+	if w.open {
+		p.free(g)
+	}
+}
+
+func (p *lalb) moved(f, g int32) {
+	if g != none {
+		p.look(g, p.model(f))
+	}
+}
+
+func (p *lalb) why(f int32) string {
+	for g := range p.gpus {
+		for _, it := range p.gpus[g].local {
+			if it.function == f {
+				return "waits for a busy GPU that has its model"
+			}
+		}
+	}
+	return ""
 }

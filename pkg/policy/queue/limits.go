@@ -1,6 +1,9 @@
 package queue
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Limits bound what one tenant may have on the GPUs (LALB, section VI). What
 // would exceed a limit waits before the policy sees it, oldest first.
@@ -16,12 +19,12 @@ const period = 10 * time.Second
 // limits admits invocations to a policy.
 type limits struct {
 	Limits
-	policy    Policy
-	functions []Function
-	tenants   []tenant
-	slots     float64 // of all GPUs
-	begin     time.Duration
-	passed    []Event
+	engine  *engine
+	tenants []tenant
+	begin   time.Duration
+	passed  []Event
+	late    bool             // time is what keeps somebody waiting
+	charges map[int64]charge // of what was admitted
 }
 
 type tenant struct {
@@ -31,25 +34,19 @@ type tenant struct {
 	waits    []Event
 }
 
-// limited puts limits before a policy; without any it is the policy.
-func limited(c Config, p Policy) Policy {
-	if c.Limits == (Limits{}) {
-		return p
-	}
-	l := &limits{Limits: c.Limits, policy: p, functions: c.Functions, slots: float64(c.GPUs)}
-	if !OneAtATime(c.Policy) {
-		l.slots *= float64(c.Concurrency)
-	}
-	for i := range c.Functions {
-		for int(c.Functions[i].Tenant) >= len(l.tenants) {
-			l.tenants = append(l.tenants, tenant{})
-		}
-	}
-	return l
+// charge is what an invocation that was admitted counts as.
+type charge struct {
+	tenant int32
+	mem    int64
+	time   time.Duration
+}
+
+func newLimits(c Config, e *engine) *limits {
+	return &limits{Limits: c.Limits, engine: e, charges: map[int64]charge{}}
 }
 
 // Step hands on what may go. Time is charged at admission as it is expected to
-// be with everything warm.
+// be with everything warm, and corrected when it is known.
 func (l *limits) Step(now time.Duration, events []Event, actions []Action) []Action {
 	if now-l.begin >= period {
 		l.begin += (now - l.begin) / period * period
@@ -57,71 +54,182 @@ func (l *limits) Step(now time.Duration, events []Event, actions []Action) []Act
 			l.tenants[i].spent = 0
 		}
 	}
-	l.passed = l.passed[:0]
-	for _, ev := range events {
-		switch ev.Kind {
+	l.engine.now = now
+	told := len(actions)
+	for i := range events {
+		switch ev := &events[i]; ev.Kind {
 		case Arrived:
-			t := l.of(ev.Function)
-			t.waits = append(t.waits, ev)
-			continue
-		case Completed:
-			t := l.of(ev.Function)
-			t.admitted--
-			t.mem -= l.functions[ev.Function].Mem
+		case Cancelled:
+			if !l.drop(ev.ID) {
+				if l.engine.known(ev.Function) && l.engine.remove(ev.Function, ev.ID) {
+					l.release(ev.ID, 0)
+				}
+				actions = l.engine.changed(actions, "")
+			}
+		default:
+			if ev.Kind == Completed || ev.Kind == Failed && !ev.Again {
+				l.release(ev.ID, ev.Executed)
+			}
+			actions = l.engine.apply(ev, actions)
 		}
-		l.passed = append(l.passed, ev)
 	}
-	late := false
+	for i := range events {
+		if ev := &events[i]; ev.Kind == Arrived {
+			actions = l.arrived(ev, actions)
+		}
+	}
+	actions = l.expire(actions)
+	l.late = false
 	for again := true; again; {
-		for i := range l.tenants {
-			late = l.admit(&l.tenants[i]) || late
-		}
-		begin := len(actions)
-		actions = l.policy.Step(now, l.passed, actions)
-		again = l.rejected(actions[begin:])
 		l.passed = l.passed[:0]
+		for i := range l.tenants {
+			l.late = l.admit(&l.tenants[i]) || l.late
+		}
+		actions = l.engine.step(now, l.passed, actions)
+		again = l.rejected(actions[told:])
+		told = len(actions)
 	}
-	if late {
-		actions = append(actions, Action{Kind: Wake, GPU: none, Container: none, At: l.begin + period,
-			Reason: Reason{Rule: "a tenant has had its share of GPU time"}})
+	if at := l.wake(); at != l.engine.woken {
+		l.engine.woken = at
+		rule := "something is due then"
+		if l.late && at == l.begin+period {
+			rule = "a tenant has had its share of GPU time"
+		}
+		actions = append(actions, wakeAt(at, rule))
 	}
 	return actions
+}
+
+// arrived has an invocation wait for its tenant's turn.
+func (l *limits) arrived(ev *Event, actions []Action) []Action {
+	f := ev.Function
+	if !l.engine.known(f) {
+		return append(actions, reject(f, member{ev.ID, ev.At}, NoFunction))
+	}
+	t, spec := l.of(f), &l.engine.functions[f]
+	if waits := l.waiting(f); spec.Queue > 0 && int32(waits)+l.engine.queues.queues[f].len >= spec.Queue {
+		return append(actions, reject(f, member{ev.ID, ev.At}, QueueFull))
+	}
+	t.waits = append(t.waits, *ev)
+	return actions
+}
+
+func (l *limits) of(function int32) *tenant {
+	n := l.engine.functions[function].Tenant
+	l.tenants = grown(l.tenants, int(n)+1)
+	return &l.tenants[n]
+}
+
+// waiting is how many invocations of a function wait for their tenant's turn.
+func (l *limits) waiting(function int32) (n int) {
+	for i := range l.tenants {
+		for j := range l.tenants[i].waits {
+			if l.tenants[i].waits[j].Function == function {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// drop takes out an invocation that waits for its tenant's turn; false if it
+// does not.
+func (l *limits) drop(id int64) bool {
+	for i := range l.tenants {
+		t := &l.tenants[i]
+		if at := slices.IndexFunc(t.waits, func(w Event) bool { return w.ID == id }); at >= 0 {
+			t.waits = slices.Delete(t.waits, at, at+1)
+			return true
+		}
+	}
+	return false
+}
+
+// expire rejects what has waited for as long as it may, or whose function is
+// gone.
+func (l *limits) expire(actions []Action) []Action {
+	for i := range l.tenants {
+		t := &l.tenants[i]
+		t.waits = slices.DeleteFunc(t.waits, func(w Event) bool {
+			switch {
+			case !l.engine.known(w.Function):
+				actions = append(actions, reject(w.Function, member{w.ID, w.At}, NoFunction))
+			case w.Deadline > 0 && w.Deadline <= l.engine.now:
+				actions = append(actions, reject(w.Function, member{w.ID, w.At}, TooLate))
+			default:
+				return false
+			}
+			return true
+		})
+	}
+	return actions
+}
+
+// admit lets a tenant's invocations go on, oldest first; late says that time is
+// what keeps the next one. One that needs more memory than the limit goes alone.
+func (l *limits) admit(t *tenant) (late bool) {
+	for len(t.waits) > 0 {
+		ev := t.waits[0]
+		f := &l.engine.functions[ev.Function]
+		switch {
+		case l.Slots > 0 && t.admitted >= l.Slots:
+			return false
+		case l.Mem > 0 && t.mem+f.Mem > l.Mem && t.admitted > 0:
+			return false
+		case l.Time > 0 && float64(t.spent) >= l.Time*float64(l.engine.allSlots())*float64(period):
+			return true
+		}
+		t.admitted++
+		t.mem += f.Mem
+		t.spent += f.Warm
+		l.charges[ev.ID] = charge{tenant: f.Tenant, mem: f.Mem, time: f.Warm}
+		l.passed = append(l.passed, ev)
+		t.waits = t.waits[1:]
+	}
+	return false
+}
+
+// release gives a tenant back what an invocation was admitted with, once.
+func (l *limits) release(id int64, executed time.Duration) (known bool) {
+	c, known := l.charges[id]
+	if !known {
+		return false
+	}
+	delete(l.charges, id)
+	t := &l.tenants[c.tenant]
+	t.admitted--
+	t.mem -= c.mem
+	if !l.engine.config.Uncorrected {
+		t.spent += executed - c.time
+	}
+	return true
 }
 
 // rejected gives tenants back what rejected invocations were admitted with.
 func (l *limits) rejected(actions []Action) (some bool) {
 	for i := range actions {
 		if a := &actions[i]; a.Kind == Reject {
-			t, f := l.of(a.Function), &l.functions[a.Function]
-			t.admitted--
-			t.mem -= f.Mem
-			t.spent -= f.Warm
-			some = true
+			if c, admitted := l.charges[a.ID]; admitted && l.release(a.ID, c.time) {
+				l.tenants[c.tenant].spent -= c.time
+				some = true
+			}
 		}
 	}
 	return some
 }
 
-func (l *limits) of(function int32) *tenant { return &l.tenants[l.functions[function].Tenant] }
-
-// admit lets a tenant's invocations go on, oldest first; late says that time is
-// what keeps the next one. One that needs more memory than the limit goes alone.
-func (l *limits) admit(t *tenant) (late bool) {
-	for len(t.waits) > 0 {
-		f := &l.functions[t.waits[0].Function]
-		switch {
-		case l.Slots > 0 && t.admitted >= l.Slots:
-			return false
-		case l.Mem > 0 && t.mem+f.Mem > l.Mem && t.admitted > 0:
-			return false
-		case l.Time > 0 && float64(t.spent) >= l.Time*l.slots*float64(period):
-			return true
+// wake is when to decide again although nothing happens.
+func (l *limits) wake() time.Duration {
+	at := l.engine.wake()
+	for i := range l.tenants {
+		for j := range l.tenants[i].waits {
+			if w := &l.tenants[i].waits[j]; w.Deadline > 0 {
+				at = min(at, w.Deadline)
+			}
 		}
-		t.admitted++
-		t.mem += f.Mem
-		t.spent += f.Warm
-		l.passed = append(l.passed, t.waits[0])
-		t.waits = t.waits[1:]
 	}
-	return false
+	if l.late {
+		at = min(at, l.begin+period)
+	}
+	return at
 }

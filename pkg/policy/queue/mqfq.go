@@ -1,9 +1,8 @@
 package queue
 
 import (
+	"slices"
 	"time"
-
-	"github.com/gfaas/gfaas/pkg/policy/residency"
 )
 
 // mqfq is multi-queue fair queueing, and with sticky the order of MQFQ-Sticky
@@ -11,113 +10,140 @@ import (
 // execution time it was given over its weight; a queue may run ahead of the
 // least of those that wait by at most T.
 type mqfq struct {
-	functions []Function
-	queues    *waiting
-	flows     []flow
-	unit      unit      // of virtual times
-	charge    []float64 // by function: what an invocation adds to its VT
-	sticky    bool
-	spread    bool // fewest in flight first: more than one invocation can run
-	t         float64
-	alpha     float64
-	correct   bool // charge what was executed, not what was expected
-	now       time.Duration
-	global    float64 // Global_VT: the least VT of queues that wait, never decreasing
-	least     heap    // queues that wait, by VT as it was at some time: it only rises
-	ready     heap    // of those the ones not throttled, in the order of dispatch
-	held      heap    // the throttled ones, by VT
-	rank      func(f int32) key
-	executed  bool       // Global_VT and T are of what was executed, not dispatched: see gfaas
-	slots     float64    // executed: invocations that run at once
-	longest   [2]float64 // executed: the two longest over their weights, and whose
-	whose     [2]int32
-	tag       float64 // executed: VT at which the last invocation was dispatched
+	ordinary
+	engine  *engine
+	flows   []flow
+	unit    unit // of virtual times
+	settled bool // the unit stays: something went
+	sticky  bool
+	spread  bool // fewest in flight first: more than one invocation can run
+	t       float64
+	global  float64 // Global_VT: the least VT of queues that wait, never decreasing
+	least   heap    // queues that wait, by VT as it was at some time: it only rises, or else is kept up
+	ready   heap    // of those the ones not throttled, in the order of dispatch
+	held    heap    // the throttled ones, by VT
+	rank    func(f int32) key
+	ahead   func() float64 // how far a queue may be ahead of Global_VT
+	lift    func(f int32) float64
+	pending func(f int32) float64 // what of a queue's charge does not count yet
+	tag     float64               // VT at which the last invocation was dispatched
 }
 
 // flow is the state of one function's queue.
 type flow struct {
 	vt          float64 // execution over weight
+	charge      float64 // what an invocation adds to vt
+	runs        float64 // what those in flight added
 	first, last time.Duration
 	arrivals    int64
 	idle        time.Duration // since when it is empty with nothing in flight
 }
 
-func newMQFQ(c Config, queues *waiting, sticky bool) *mqfq {
-	n := len(c.Functions)
-	o := &mqfq{functions: c.Functions, queues: queues, flows: make([]flow, n), sticky: sticky,
-		spread: c.GPUs*c.Concurrency > 1, unit: unitOf(c.Functions), alpha: c.Alpha, correct: c.Correct,
-		least: newHeap(n), ready: newHeap(n), held: newHeap(n)}
-	o.t = o.unit.of(float64(c.T))
-	o.charge = make([]float64, n)
-	for i, f := range c.Functions {
-		o.charge[i] = o.unit.over(float64(f.Warm), f.Weight)
-	}
-	o.rank, o.whose = o.key, [2]int32{none, none}
+func newMQFQ(e *engine, sticky bool) *mqfq {
+	o := &mqfq{ordinary: ordinary{e.queues}, engine: e, sticky: sticky, unit: 1}
+	o.t = o.unit.of(float64(e.config.T))
+	o.rank = o.key
+	o.ahead = func() float64 { return o.t }
+	o.lift = func(int32) float64 { return o.global }
+	o.pending = func(int32) float64 { return 0 }
 	return o
 }
 
-func (o *mqfq) joined(now time.Duration, f int32) {
-	o.now = now
+func (o *mqfq) grow(functions, _, slots int) {
+	o.flows = grown(o.flows, functions)
+	o.least.grow(functions)
+	o.ready.grow(functions)
+	o.held.grow(functions)
+	if spread := slots > 1; spread != o.spread {
+		o.spread = spread
+		o.rerank()
+	}
+}
+
+// rerank puts the candidates in order anew.
+func (o *mqfq) rerank() {
+	for _, it := range slices.Clone(o.ready.items) {
+		o.ready.set(it.function, o.rank(it.function))
+	}
+}
+
+// changed follows a function's costs and weight. The first weights that come
+// settle the unit.
+func (o *mqfq) changed(f int32) {
+	spec := &o.engine.functions[f]
+	if u := o.unit.with(spec.Weight); u != o.unit && !o.settled {
+		o.unit = u
+		o.t = u.of(float64(o.engine.config.T))
+		for i := range o.engine.functions {
+			if s := &o.engine.functions[i]; s.Weight > 0 {
+				o.flows[i].charge = u.over(float64(s.Warm), s.Weight)
+			}
+		}
+	}
+	o.flows[f].charge = o.unit.over(float64(spec.Warm), spec.Weight)
+	o.again(f)
+}
+
+// again puts a candidate in its place anew.
+func (o *mqfq) again(f int32) {
+	if o.ready.has(f) {
+		o.ready.set(f, o.rank(f))
+	}
+}
+
+func (o *mqfq) forget(f int32) { o.flows[f] = flow{} }
+
+func (o *mqfq) arrived(now time.Duration, f int32) {
 	w := &o.flows[f]
 	if w.arrivals == 0 {
 		w.first = now
 	}
 	w.last = now
 	w.arrivals++
-	if o.queues.queues[f].len > 1 {
-		if o.sticky && o.ready.has(f) {
-			o.ready.set(f, o.rank(f))
-		}
-		return
+	if o.sticky {
+		o.again(f)
 	}
-	w.vt = max(w.vt, o.lift(f))
+}
+
+func (o *mqfq) began(_ time.Duration, f int32, afresh bool) {
+	if w := &o.flows[f]; afresh {
+		w.vt = max(w.vt, o.lift(f))
+	}
 	o.place(f)
 }
 
-// lift is the least virtual time of a queue that begins to wait. With executed
-// it is most of the way to that of the last dispatch, so that what comes seldom
-// does not hold up what comes often: MQFQ's bound leaves that open.
-func (o *mqfq) lift(f int32) float64 {
-	if !o.executed {
-		return o.global
-	}
-	recent := min(nearly*max(o.tag-o.global, 0), o.ahead())
-	return o.global + max(recent, min(o.pending(f), o.ahead()+o.each(f)))
+func (o *mqfq) grew(f int32) { o.place(f) }
+
+func (o *mqfq) ceased(f int32) {
+	o.least.remove(f)
+	o.ready.remove(f)
+	o.held.remove(f)
+	o.raise()
+	o.idles(f)
 }
 
-// nearly is how much of the way.
-const nearly = 0.9
-
-// each is what one invocation is charged.
-func (o *mqfq) each(f int32) float64 { return o.charge[f] }
-
-// pending is what a queue was charged for that still runs.
-func (o *mqfq) pending(f int32) float64 {
-	if !o.executed {
-		return 0
+// opened keeps virtual times small enough to be exact.
+func (o *mqfq) opened(time.Duration) {
+	const most = 1 << 51
+	if o.global < most {
+		return
 	}
-	return float64(o.queues.queues[f].inFlight) * o.each(f)
-}
-
-// ahead is how far a queue may be ahead of Global_VT.
-func (o *mqfq) ahead() float64 { return o.t + o.slots*o.longest[1] }
-
-// ran notes how long invocations of a dispatched function are.
-func (o *mqfq) ran(f int32) {
-	each := o.each(f)
-	switch {
-	case o.whose[0] == f || o.whose[1] == f:
-	case each > o.longest[0]:
-		o.longest, o.whose = [2]float64{each, o.longest[0]}, [2]int32{f, o.whose[0]}
-	case each > o.longest[1]:
-		o.longest[1], o.whose[1] = each, f
+	by := o.global
+	o.global, o.tag = 0, o.tag-by
+	for i := range o.flows {
+		o.flows[i].vt -= by
+	}
+	for _, h := range []*heap{&o.least, &o.ready, &o.held} {
+		for i := range h.items {
+			h.items[i].key.b -= by
+		}
 	}
 }
 
 // place puts a queue that waits where its virtual time says.
 func (o *mqfq) place(f int32) {
-	if !o.least.has(f) || o.correct {
-		o.least.set(f, key{b: o.floor(f)})
+	if floor := o.floor(f); !o.least.has(f) || !o.engine.config.Uncorrected {
+		o.least.set(f, key{b: floor})
 	}
 	o.raise()
 	if o.flows[f].vt-o.global > o.ahead() {
@@ -165,8 +191,10 @@ func (o *mqfq) key(f int32) key {
 	return k
 }
 
-func (o *mqfq) next(now time.Duration) choice {
-	o.now = now
+func (o *mqfq) next(time.Duration) choice {
+	if o.ready.len() == 0 {
+		return nothing
+	}
 	f := o.ready.min().function
 	rule := "least virtual time"
 	if o.sticky {
@@ -175,12 +203,13 @@ func (o *mqfq) next(now time.Duration) choice {
 	return anywhere(f, rule, o.unit.ms(o.flows[f].vt-o.global))
 }
 
-func (o *mqfq) left(now time.Duration, f int32, _ residency.Place, _ time.Duration) {
-	o.tag = o.flows[f].vt
-	o.flows[f].vt += o.each(f)
-	if o.executed {
-		o.ran(f)
-	}
+func (o *mqfq) left(_ time.Duration, f int32, r *run) {
+	w := &o.flows[f]
+	o.settled = true
+	o.tag = w.vt
+	r.charge = w.charge
+	w.vt += r.charge
+	w.runs += r.charge
 	if o.queues.queues[f].len > 0 {
 		o.place(f)
 		return
@@ -190,20 +219,32 @@ func (o *mqfq) left(now time.Duration, f int32, _ residency.Place, _ time.Durati
 	o.raise()
 }
 
-func (o *mqfq) ended(now time.Duration, f int32, executed time.Duration) {
-	o.now = now
+func (o *mqfq) ended(now time.Duration, f int32, r *run, executed time.Duration) {
 	w, q := &o.flows[f], &o.queues.queues[f]
-	if o.correct {
-		w.vt = max(w.vt+o.unit.over(float64(executed-o.functions[f].Warm), o.functions[f].Weight), 0)
+	if w.runs -= r.charge; q.inFlight == 0 {
+		w.runs = 0
 	}
-	switch {
-	case q.len == 0 && q.inFlight == 0:
-		w.idle = now
-	case q.len > 0 && (o.correct || o.executed):
+	if !o.engine.config.Uncorrected {
+		w.vt += o.unit.over(float64(executed), o.engine.functions[f].Weight) - r.charge
+	}
+	o.idles(f)
+	if o.least.has(f) {
 		o.place(f)
-	case q.len > 0 && o.sticky && o.spread && o.ready.has(f):
-		o.ready.set(f, o.rank(f))
 	}
+}
+
+// idles notes since when a queue is empty with nothing in flight.
+func (o *mqfq) idles(f int32) {
+	if q := &o.queues.queues[f]; q.len == 0 && q.inFlight == 0 {
+		o.flows[f].idle = o.engine.now
+	}
+}
+
+func (o *mqfq) why(f int32) string {
+	if o.held.has(f) {
+		return "throttled: its virtual time is ahead of Global_VT by more than T"
+	}
+	return ""
 }
 
 // keep says whether a queue is Active (R16): not throttled, and not idle for
@@ -218,7 +259,7 @@ func (o *mqfq) keep(f int32) bool {
 	}
 	ttl := 0.0
 	if w.arrivals > 1 {
-		ttl = o.alpha * float64(w.last-w.first) / float64(w.arrivals-1)
+		ttl = o.engine.config.Alpha * float64(w.last-w.first) / float64(w.arrivals-1)
 	}
-	return float64(o.now-w.idle) < ttl
+	return float64(o.engine.now-w.idle) < ttl
 }

@@ -53,24 +53,52 @@ func TestHeap(t *testing.T) {
 func TestWaiting(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w, twin, id := newWaiting(3), [3][]int64{}, int64(0)
+		var gone []member
+		of := map[int64]int32{}
 		for range rapid.IntRange(1, 200).Draw(t, "steps") {
 			f := int32(rapid.IntRange(0, 2).Draw(t, "function"))
-			if len(twin[f]) > 0 && rapid.IntRange(0, 2).Draw(t, "pop") == 0 {
-				got, at := w.pop(f)
-				if got != twin[f][0] || at != time.Duration(got) {
-					t.Fatalf("popped %d of %v", got, at)
+			switch what := rapid.IntRange(0, 5).Draw(t, "what"); {
+			case what == 0 && len(twin[f]) > 0:
+				got := w.pop(f)
+				if got.id != twin[f][0] || got.at != time.Duration(got.id) {
+					t.Fatalf("popped %d of %v", got.id, twin[f])
 				}
-				twin[f] = twin[f][1:]
-			} else {
-				w.push(f, id, time.Duration(id))
+				twin[f], gone = twin[f][1:], append(gone, got)
+			case what == 1:
+				drop := int64(rapid.IntRange(0, int(id)).Draw(t, "id"))
+				at := slices.Index(twin[f], drop)
+				if got := w.drop(f, drop); got != (at >= 0) {
+					t.Fatalf("dropped %d of %v: %v", drop, twin[f], got)
+				}
+				if at >= 0 {
+					twin[f] = slices.Delete(twin[f], at, at+1)
+				}
+			case what == 2 && len(gone) > 0:
+				back := gone[0]
+				gone = gone[1:]
+				w.putBack(of[back.id], back)
+				twin[of[back.id]] = append(twin[of[back.id]], back.id)
+				slices.Sort(twin[of[back.id]])
+			default:
+				w.push(f, member{id, time.Duration(id)})
 				twin[f] = append(twin[f], id)
+				of[id] = f
 				id++
 			}
-			if int(w.queues[f].len) != len(twin[f]) || w.total != len(twin[0])+len(twin[1])+len(twin[2]) {
-				t.Fatalf("%d wait, want %d", w.queues[f].len, len(twin[f]))
+			if w.total != len(twin[0])+len(twin[1])+len(twin[2]) {
+				t.Fatalf("%d wait in all, want %v", w.total, twin)
 			}
-			if len(twin[f]) > 0 && (w.oldest(f) != twin[f][0] || w.since(f) != time.Duration(twin[f][0])) {
-				t.Fatalf("oldest %d, want %d", w.oldest(f), twin[f][0])
+			for f := range int32(3) {
+				var listed []int64
+				for _, m := range w.list(f) {
+					listed = append(listed, m.id)
+				}
+				if !slices.Equal(listed, twin[f]) || int(w.queues[f].len) != len(twin[f]) {
+					t.Fatalf("%v wait, want %v", listed, twin[f])
+				}
+				if len(twin[f]) > 0 && (w.oldest(f) != twin[f][0] || w.since(f) != time.Duration(twin[f][0])) {
+					t.Fatalf("oldest %d, want %d", w.oldest(f), twin[f][0])
+				}
 			}
 		}
 	})
@@ -84,13 +112,14 @@ func TestVisits(t *testing.T) {
 		visits int64
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		r, twin, id := newRequests(3), []counted(nil), int64(0)
+		r, twin, id := newRequests(), []counted(nil), int64(0)
+		r.grow(3)
 		for range rapid.IntRange(1, 100).Draw(t, "steps") {
 			model := int32(rapid.IntRange(0, 2).Draw(t, "model"))
 			first := slices.IndexFunc(twin, func(c counted) bool { return c.model == model })
 			switch rapid.IntRange(0, 2).Draw(t, "what") {
 			case 0:
-				r.push(request{id: id, model: model})
+				r.push(request{member: member{id: id}, model: model})
 				twin = append(twin, counted{id: id, model: model})
 				id++
 			case 1: // take the oldest of a model

@@ -3,45 +3,73 @@
 // CFS-affinity. A policy turns what happened into what to do; it does no I/O
 // and knows no clock, so that the simulator and a gateway run the same bytes.
 //
+// Functions and GPUs come and go, costs are learned, starts and moves take time
+// and fail, callers leave: all of that is events. Functions and GPUs are numbers
+// here; Numbers keeps those of functions by name for whoever drives a policy.
+//
 // The rules R1 to R20 that comments name are those of docs/simulation.md.
 package queue
 
 import (
+	"math"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/policy"
 	"github.com/gfaas/gfaas/pkg/policy/residency"
 )
 
-// Policy decides. Step applies what happened at one instant, completions
-// before arrivals (R1), and appends to actions what to do about it until
-// nothing more can start. Instants never go back.
-type Policy interface {
-	Step(now time.Duration, events []Event, actions []Action) []Action
-}
+// Policy decides. Completions come before arrivals of the same instant (R1).
+type Policy = policy.Live[Event, Action, Snapshot]
 
 // EventKind says what happened.
 type EventKind uint8
 
-// The kinds of event.
+// The kinds of event, and what they carry. Of an invocation that nobody knows,
+// or of an instance that is gone, they change nothing.
 const (
-	Completed EventKind = iota // an invocation ended; its container is idle
-	Arrived                    // an invocation came
-	Woke                       // the time asked for with a Wake action
-	Used                       // how busy a GPU was, for policies that adapt D
+	Completed    EventKind = iota // ID ran on Instance to its end; Executed
+	Failed                        // ID did not: Executed, Starting, Again
+	Started                       // ID's start is over, it executes now
+	Cancelled                     // ID's caller left: it waits no more; what runs goes on to Completed or Failed
+	Arrived                       // ID of Function came; At, Deadline
+	Woke                          // the time of the last Wake has come
+	Used                          // how busy GPU was, for policies that adapt D
+	FunctionSet                   // Function is as Spec says from now on
+	FunctionGone                  // Function takes no more; Forget says when its number is free
+	Learned                       // Function's Warm, Cold and Load are as in Spec
+	GPUSet                        // GPU is there, as Machine says
+	GPUGone                       // GPU takes no more; what is lost with it, Lost and Failed say
+	Ready                         // Instance, which a Start asked for, is ready
+	Adopted                       // Instance (named below residency.None) of Function on GPU was found running; To: where its memory is
+	Lost                          // Instance is no more, asked for or not
+	Moved                         // Instance's memory went To, or, with Fault, it did not
 )
 
 // Event is something that happened.
 type Event struct {
-	Kind      EventKind
-	Function  int32         // Arrived, Completed
-	GPU       int32         // Completed, Used
-	Container int32         // Completed: as the Run action said
-	ID        int64         // Arrived, Completed: the invocation's; ids grow
-	At        time.Duration // Arrived: when, which may be earlier
-	// Executed is, of a Completed event, how long it ran, starting and loading
-	// excluded.
+	Kind     EventKind
+	Starting bool            // Failed: the instance could not be started, and is gone
+	Again    bool            // Failed: it may run again, and waits where it was
+	Fault    bool            // Moved: it could not move
+	To       residency.Start // Moved, Adopted: GPUWarm or HostWarm
+	Function int32
+	GPU      int32
+	Instance residency.ID
+	ID       int64         // ids of invocations grow
+	At       time.Duration // Arrived: when, which may be earlier
+	Deadline time.Duration // Arrived: until when it may wait; 0 is for ever
+	// Executed is how long an invocation took from its dispatch to its end, less
+	// the start where there was one.
 	Executed time.Duration
-	Busy     float64 // Used: 0 to 1
+	Busy     float64   // Used: 0 to 1
+	Spec     *Function // FunctionSet, Learned
+	Machine  *GPU      // GPUSet
+}
+
+// GPU is what a policy knows of a GPU.
+type GPU struct {
+	Slots int   // invocations that it runs at once (D); policies that run one at a time run one
+	Mem   int64 // bytes; 0 is no limit
 }
 
 // ActionKind says what to do.
@@ -49,27 +77,32 @@ type ActionKind uint8
 
 // The kinds of action.
 const (
-	Run      ActionKind = iota // run an invocation on a GPU now
-	Reject                     // no GPU can hold it
-	Assign                     // it waits for that GPU alone from now on (LALB)
-	Remove                     // remove an idle container, or a model from a cache
-	Offload                    // move an idle container's memory to the host
-	Prefetch                   // move an idle container's memory to the GPU
-	Wake                       // come back with a Woke event at the time After
+	Run      ActionKind = iota // run ID on Instance now; one that is not there yet is started for it
+	Reject                     // ID is not run; see Reason
+	Assign                     // ID waits for that GPU alone from now on (LALB)
+	Remove                     // stop an idle instance: Lost says when it is gone
+	Offload                    // move an idle instance's memory to the host: Moved says when
+	Prefetch                   // move an idle instance's memory to the GPU: Moved says when
+	Wake                       // come back with a Woke event at the time At; never, if that is Never
+	Start                      // start an instance that has nothing to run yet: Ready or Lost
+	Forget                     // nothing of Function is left
 )
 
 func (k ActionKind) String() string {
-	return [...]string{"run", "reject", "assign", "remove", "offload", "prefetch", "wake"}[k]
+	return [...]string{"run", "reject", "assign", "remove", "offload", "prefetch", "wake", "start", "forget"}[k]
 }
+
+// Never is the time of a Wake that is not to come.
+const Never = time.Duration(math.MaxInt64)
 
 // Action is something to do, and why.
 type Action struct {
 	Kind      ActionKind
 	Start     residency.Start // Run: what the invocation is expected to find
 	Elsewhere bool            // Run: a false miss: cached on another GPU (R18)
-	Function  int32           // for Remove and Offload whose container it is
+	Function  int32
 	GPU       int32
-	Container int32 // Run, Remove, Offload; negative where there are no containers
+	Instance  residency.ID
 	ID        int64
 	Arrived   time.Duration // Run, Reject, Assign: when the invocation came
 	Expected  time.Duration // Run: how long it should take, starting and loading included
@@ -86,20 +119,46 @@ type Reason struct {
 	Value    float64 // what the rule compares: see Rule
 }
 
+// The rules by which invocations are rejected.
+const (
+	TooLarge    = "larger than the memory of a GPU"
+	QueueFull   = "its queue is full"
+	TooLate     = "it waited for as long as it may"
+	NoFunction  = "there is no such function"
+	StartFailed = "its function failed to start several times in a row"
+)
+
 // Function is what a policy knows of a function.
 type Function struct {
 	Warm, Cold, Load time.Duration
 	Mem              int64 // bytes on the GPU
 	Weight           float64
-	Model            int32 // functions of one model share it in a cache
+	Model            int32 // functions of one model share it in the simulator's caches (R18)
 	Tenant           int32
+	Queue            int32 // how many invocations may wait; 0 is no limit
+
+	// These are as in residency.Function.
+	Inflight, Min, Max int32
+	Slice              float64
+	Idle               time.Duration
+
+	Name string // for Snapshot
 }
 
 // expected is how long an invocation takes by how it starts (R5).
-func (f *Function) expected() [3]time.Duration {
-	return [3]time.Duration{
-		residency.Cold:     f.Cold,
-		residency.HostWarm: f.Warm + f.Load,
-		residency.GPUWarm:  f.Warm,
+func (f *Function) expected(how residency.Start) time.Duration {
+	switch how {
+	case residency.Cold:
+		return f.Cold
+	case residency.HostWarm:
+		return f.Warm + f.Load
 	}
+	return f.Warm
+}
+
+// resident is what a pool has to know.
+func (f *Function) resident() residency.Function {
+	return residency.Function{
+		Duration: [3]time.Duration{residency.Cold: f.Cold, residency.HostWarm: f.Warm + f.Load, residency.GPUWarm: f.Warm},
+		Mem:      f.Mem, Inflight: int(f.Inflight), Slice: f.Slice, Min: int(f.Min), Max: int(f.Max), Idle: f.Idle}
 }

@@ -1,9 +1,6 @@
 package queue
 
-import "time"
-
-// requests is LALB's global queue: in order of arrival, and by model. An
-// invocation is only ever taken as the oldest of its model.
+// requests is LALB's global queue: in order of arrival, and by model.
 //
 // Passing over invocations counts a visit of each. Since that happens to a
 // prefix of the queue every time, a mark on the last invocation of the prefix
@@ -20,8 +17,7 @@ type requests struct {
 }
 
 type request struct {
-	id         int64
-	at         time.Duration
+	member
 	function   int32
 	model      int32
 	prev, next int32 // in order of arrival
@@ -29,15 +25,16 @@ type request struct {
 	marks      int64
 }
 
-func newRequests(models int) *requests {
-	r := &requests{freed: none, head: none, tail: none, models: make([]fifo, models)}
-	for i := range r.models {
-		r.models[i] = fifo{head: none, tail: none}
+func newRequests() *requests { return &requests{freed: none, head: none, tail: none} }
+
+// grow makes queues for that many models.
+func (r *requests) grow(models int) {
+	for len(r.models) < models {
+		r.models = append(r.models, fifo{head: none, tail: none})
 	}
-	return r
 }
 
-func (r *requests) push(it request) {
+func (r *requests) node(it request) int32 {
 	n := r.freed
 	if n == none {
 		n = int32(len(r.nodes))
@@ -45,8 +42,17 @@ func (r *requests) push(it request) {
 	} else {
 		r.freed = r.nodes[n].next
 	}
-	it.prev, it.next, it.later, it.marks = r.tail, none, none, 0
+	it.prev, it.next, it.later, it.marks = none, none, none, 0
 	r.nodes[n] = it
+	r.models[it.model].len++
+	r.total++
+	return n
+}
+
+// push adds the newest invocation.
+func (r *requests) push(it request) {
+	n := r.node(it)
+	r.nodes[n].prev = r.tail
 	if r.tail == none {
 		r.head = n
 	} else {
@@ -60,11 +66,55 @@ func (r *requests) push(it request) {
 		r.nodes[q.tail].later = n
 	}
 	q.tail = n
-	q.len++
-	r.total++
 }
 
-// take removes the oldest invocation of its model.
+// putBack gives an invocation the place that its number says. It has been
+// visited as often as those behind it.
+func (r *requests) putBack(it request) {
+	after := r.tail
+	for after != none && r.nodes[after].id > it.id {
+		after = r.nodes[after].prev
+	}
+	if after == r.tail {
+		r.push(it)
+		return
+	}
+	n := r.node(it)
+	before := r.head
+	if after != none {
+		before = r.nodes[after].next
+		r.nodes[after].next = n
+	} else {
+		r.head = n
+	}
+	r.nodes[n].prev, r.nodes[n].next = after, before
+	r.nodes[before].prev = n
+	q := &r.models[it.model]
+	last := none
+	for m := q.head; m != none && r.nodes[m].id < it.id; m = r.nodes[m].later {
+		last = m
+	}
+	if last == none {
+		r.nodes[n].later, q.head = q.head, n
+	} else {
+		r.nodes[n].later, r.nodes[last].later = r.nodes[last].later, n
+	}
+	if r.nodes[n].later == none {
+		q.tail = n
+	}
+}
+
+// find is where an invocation of a model is; none if it is not there.
+func (r *requests) find(model int32, id int64) int32 {
+	for n := r.models[model].head; n != none; n = r.nodes[n].later {
+		if r.nodes[n].id == id {
+			return n
+		}
+	}
+	return none
+}
+
+// take removes an invocation, the oldest of its model as a rule.
 func (r *requests) take(n int32) request {
 	it := r.nodes[n]
 	if it.prev == none {
@@ -80,9 +130,17 @@ func (r *requests) take(n int32) request {
 		r.nodes[it.next].prev = it.prev
 	}
 	q := &r.models[it.model]
-	q.head = it.later
-	if q.head == none {
-		q.tail = none
+	last := none
+	for m := q.head; m != n; m = r.nodes[m].later {
+		last = m
+	}
+	if last == none {
+		q.head = it.later
+	} else {
+		r.nodes[last].later = it.later
+	}
+	if it.later == none {
+		q.tail = last
 	}
 	q.len--
 	r.total--

@@ -21,10 +21,13 @@ func TestTranscripts(t *testing.T) {
 
 // script is a transcript as far as it was read.
 type script struct {
-	config Config
-	names  []string
-	events []timed
-	ids    int64
+	config    Config
+	gpus      int
+	machine   GPU
+	functions []Function
+	names     []string
+	events    []timed
+	ids       int64
 }
 
 // timed is an event and when it happens; completions come from the policy.
@@ -42,10 +45,10 @@ func replay(text string) (string, error) {
 func (s *script) line(words []string) (did []string, err error) {
 	switch words[0] {
 	case "policy":
-		*s = script{config: Config{Policy: words[1], GPUs: 1, Concurrency: 1, Pool: residency.Unlimited, Options: Defaults()}}
+		*s = script{config: Config{Policy: words[1], Pool: residency.Unlimited, Options: Defaults()}, gpus: 1, machine: GPU{Slots: 1}}
 		return nil, s.settings(words[2:], map[string]func(int64){
-			"gpus": func(v int64) { s.config.GPUs = int(v) }, "concurrency": func(v int64) { s.config.Concurrency = int(v) },
-			"pool": func(v int64) { s.config.Pool = int(v) }, "mem": func(v int64) { s.config.Mem = v },
+			"gpus": func(v int64) { s.gpus = int(v) }, "concurrency": func(v int64) { s.machine.Slots = int(v) },
+			"pool": func(v int64) { s.config.Pool = int(v) }, "mem": func(v int64) { s.machine.Mem = v },
 			"t": func(v int64) { s.config.T = time.Duration(v) }, "limit": func(v int64) { s.config.Limit = int(v) },
 			"starvation": func(v int64) { s.config.Starvation = float64(v) }, "penalty": func(v int64) { s.config.Penalty = float64(v) },
 		})
@@ -59,7 +62,7 @@ func (s *script) line(words []string) (did []string, err error) {
 		if f.Cold < 0 {
 			f.Cold = f.Warm + f.Load
 		}
-		s.names, s.config.Functions = append(s.names, words[1]), append(s.config.Functions, f)
+		s.names, s.functions = append(s.names, words[1]), append(s.functions, f)
 		return nil, err
 	case "arrive":
 		at, err := time.ParseDuration(words[1])
@@ -99,6 +102,14 @@ func (s *script) play() (did []string, err error) {
 	if err != nil {
 		return nil, err
 	}
+	var setUp []Event
+	for g := range s.gpus {
+		setUp = append(setUp, Event{Kind: GPUSet, GPU: int32(g), Machine: &s.machine})
+	}
+	for i := range s.functions {
+		setUp = append(setUp, Event{Kind: FunctionSet, Function: int32(i), Spec: &s.functions[i]})
+	}
+	p.Step(0, setUp, nil)
 	for starts := int64(0); len(s.events) > 0; {
 		slices.SortStableFunc(s.events, func(a, b timed) int {
 			if a.at != b.at {
@@ -119,10 +130,13 @@ func (s *script) play() (did []string, err error) {
 		}
 		s.events = slices.Delete(s.events, 0, n)
 		for _, a := range p.Step(now, events, nil) {
+			if a.Kind == Wake {
+				continue // nothing is late here
+			}
 			did = append(did, fmt.Sprintf("%v %s", now, s.describe(&a)))
 			if a.Kind == Run {
 				s.events = append(s.events, timed{now + a.Expected, starts, Event{Kind: Completed, Function: a.Function, GPU: a.GPU,
-					Container: a.Container, ID: a.ID, Executed: min(a.Expected, s.config.Functions[a.Function].Warm)}})
+					Instance: a.Instance, ID: a.ID, Executed: min(a.Expected, s.functions[a.Function].Warm)}})
 				starts++
 			}
 		}

@@ -5,21 +5,22 @@ import "math"
 // unit is how execution over weight is counted: so many to a nanosecond that
 // what any invocation adds is a whole number. Sums of whole numbers are exact, so
 // that equal times tie whatever the weights are and however they came about;
-// thirds of a nanosecond, say, would not.
+// thirds of a nanosecond, say, would not. It is settled when the first invocation
+// goes; functions that come later may have theirs rounded to it. 0 is a
+// nanosecond with thirds.
 type unit float64
 
-// unitOf is the least unit for the functions' weights, which are decimals. A
-// nanosecond will do where there is none within reason: sums are rounded then.
-func unitOf(functions []Function) unit {
-	least := int64(1)
-	for _, f := range functions {
-		p := numerator(f.Weight)
-		if p == 0 || p/gcd(p, least) > mostUnits/least {
-			return 1
-		}
-		least *= p / gcd(p, least)
+// with is the least unit for one more weight, which is a decimal. A nanosecond
+// will do where there is none within reason: sums are rounded then.
+func (u unit) with(weight float64) unit {
+	if u == 0 {
+		return 0
 	}
-	return unit(least)
+	p, least := numerator(weight), int64(u)
+	if p == 0 || p/gcd(p, least) > mostUnits/least {
+		return 0
+	}
+	return unit(least * (p / gcd(p, least)))
 }
 
 // mostUnits is where to stop looking. With a unit this small long sums are beyond
@@ -50,14 +51,14 @@ func gcd(a, b int64) int64 {
 
 // over is a time in ns over a weight.
 func (u unit) over(ns, weight float64) float64 {
-	if u == 1 {
+	if u <= 1 {
 		return ns / weight
 	}
 	return math.Round(ns * float64(u) / weight)
 }
 
 // of is so much time in ns.
-func (u unit) of(ns float64) float64 { return ns * float64(u) }
+func (u unit) of(ns float64) float64 { return ns * float64(max(u, 1)) }
 
 // ms tells a time in ms.
-func (u unit) ms(v float64) float64 { return v / float64(u) / 1e6 }
+func (u unit) ms(v float64) float64 { return v / float64(max(u, 1)) / 1e6 }

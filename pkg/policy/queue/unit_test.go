@@ -8,13 +8,13 @@ func TestUnit(t *testing.T) {
 		want    unit
 	}{
 		{[]float64{1, 2, 0.5}, 2}, {[]float64{1, 1}, 1}, {[]float64{3, 0.3, 0.7}, 21}, {[]float64{0.1, 0.02}, 1}, {[]float64{1.25, 2.5}, 5},
-		{[]float64{1e12, 3}, 1}, {[]float64{1.0 / 3}, 1}, {[]float64{1e-9}, 1}, {[]float64{999983, 999979}, 999983 * 999979}, {[]float64{999983, 999979, 999961}, 1}, {nil, 1},
+		{[]float64{1e12, 3}, 0}, {[]float64{1.0 / 3}, 0}, {[]float64{1e-9}, 1}, {[]float64{999983, 999979}, 999983 * 999979}, {[]float64{999983, 999979, 999961}, 0}, {nil, 1},
 	} {
-		var functions []Function
+		got := unit(1)
 		for _, w := range c.weights {
-			functions = append(functions, Function{Weight: w})
+			got = got.with(w)
 		}
-		if got := unitOf(functions); got != c.want {
+		if got != c.want {
 			t.Errorf("%v: %v, want %v", c.weights, got, c.want)
 		}
 	}
@@ -22,7 +22,7 @@ func TestUnit(t *testing.T) {
 
 // Three times a third is a whole, and a tie.
 func TestSumsOverWeightsAreExact(t *testing.T) {
-	u := unitOf([]Function{{Weight: 3}, {Weight: 0.7}})
+	u := unit(1).with(3).with(0.7)
 	thirds, sevenths := 0.0, 0.0
 	for range 30_000 {
 		thirds += u.over(10_000_001, 3)

@@ -28,38 +28,46 @@ type member struct {
 type fifo struct {
 	head, tail  int32 // chunks
 	first, last int8  // the oldest in the head; behind the newest in the tail
+	known       bool  // the function takes invocations
+	out         bool  // it waits, but not in the order: see engine.review
 	len         int32
 	inFlight    int32
+	most        int32 // may wait; 0 is no limit
 	oldest      int64 // number of the oldest
 }
 
 const none = int32(-1)
 
 func newWaiting(functions int) *waiting {
-	w := &waiting{freed: none, queues: make([]fifo, functions)}
-	for i := range w.queues {
-		w.queues[i] = fifo{head: none, tail: none}
-	}
+	w := &waiting{freed: none}
+	w.grow(functions)
 	return w
 }
 
+// grow makes queues for that many functions.
+func (w *waiting) grow(functions int) {
+	for len(w.queues) < functions {
+		w.queues = append(w.queues, fifo{head: none, tail: none})
+	}
+}
+
 // push adds an invocation at the end of its function's queue.
-func (w *waiting) push(function int32, id int64, at time.Duration) {
+func (w *waiting) push(function int32, m member) {
 	q := &w.queues[function]
 	if q.tail == none || q.last == chunkSize {
-		w.grow(q)
+		w.extend(q)
 	}
-	w.chunks[q.tail].members[q.last] = member{id, at}
+	w.chunks[q.tail].members[q.last] = m
 	q.last++
 	if q.len == 0 {
-		q.oldest = id
+		q.oldest = m.id
 	}
 	q.len++
 	w.total++
 }
 
-// grow puts an empty chunk at the end of a queue.
-func (w *waiting) grow(q *fifo) {
+// extend puts an empty chunk at the end of a queue.
+func (w *waiting) extend(q *fifo) {
 	n := w.freed
 	if n == none {
 		n = int32(len(w.chunks))
@@ -77,7 +85,7 @@ func (w *waiting) grow(q *fifo) {
 }
 
 // pop takes the oldest invocation of a function.
-func (w *waiting) pop(function int32) (id int64, at time.Duration) {
+func (w *waiting) pop(function int32) member {
 	q := &w.queues[function]
 	n := q.head
 	c := &w.chunks[n]
@@ -96,7 +104,7 @@ func (w *waiting) pop(function int32) (id int64, at time.Duration) {
 	if q.len > 0 {
 		q.oldest = w.chunks[q.head].members[q.first].id
 	}
-	return taken.id, taken.at
+	return taken
 }
 
 // oldest is the invocation at the head of a function's queue. Invocations are
@@ -107,4 +115,43 @@ func (w *waiting) oldest(function int32) int64 { return w.queues[function].oldes
 func (w *waiting) since(function int32) time.Duration {
 	q := &w.queues[function]
 	return w.chunks[q.head].members[q.first].at
+}
+
+// drop takes an invocation out of a function's queue, if it is there. It goes
+// through the queue: callers that leave are few.
+func (w *waiting) drop(function int32, id int64) (found bool) {
+	for range w.queues[function].len {
+		if m := w.pop(function); m.id == id {
+			found = true
+		} else {
+			w.push(function, m)
+		}
+	}
+	return found
+}
+
+// putBack gives an invocation the place that it had in its function's queue.
+func (w *waiting) putBack(function int32, m member) {
+	for range w.queues[function].len {
+		first := w.pop(function)
+		if m.id >= 0 && m.id < first.id {
+			w.push(function, m)
+			m.id = -1
+		}
+		w.push(function, first)
+	}
+	if m.id >= 0 {
+		w.push(function, m)
+	}
+}
+
+// list is a function's queue, oldest first.
+func (w *waiting) list(function int32) (out []member) {
+	q := &w.queues[function]
+	for c, i := q.head, int(q.first); len(out) < int(q.len); c, i = w.chunks[c].next, 0 {
+		for ; i < chunkSize && len(out) < int(q.len); i++ {
+			out = append(out, w.chunks[c].members[i])
+		}
+	}
+	return out
 }

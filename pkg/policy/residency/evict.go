@@ -2,13 +2,13 @@ package residency
 
 import "time"
 
-// full says whether a GPU must lose a container before it gets another.
+// full says whether a GPU must lose an instance before it gets another.
 func (p *Pool) full(d *device) bool {
 	return p.config.Pool != Unlimited && int(d.exist) >= p.config.Pool
 }
 
-// removeFirst removes the first idle container of a GPU in eviction order;
-// false when all are running.
+// removeFirst removes the first idle instance of a GPU in eviction order;
+// false when all are running, or to be kept.
 func (p *Pool) removeFirst(gpu int32) bool {
 	c := p.first(p.gpus[gpu].idle, idleOf, true)
 	if c == none {
@@ -18,37 +18,83 @@ func (p *Pool) removeFirst(gpu int32) bool {
 	return true
 }
 
-// remove removes an idle container.
+// kept says whether an instance is one of the least number of its function's.
+func (p *Pool) kept(it *instance) bool {
+	least := p.functions[it.function].Min
+	return least > 0 && int(p.counts[it.function].all) <= least && !p.counts[it.function].gone
+}
+
+// remove removes an idle instance.
 func (p *Pool) remove(c int32) {
-	it := &p.containers[c]
+	it := &p.instances[c]
 	d := &p.gpus[it.gpu]
 	p.unlink(c)
+	d.exist--
+	p.counts[it.function].all--
+	p.change(Removed, c)
 	if it.resident {
 		d.memUsed -= it.mem
 	}
-	d.exist--
-	p.freed = append(p.freed, c)
-	p.changes = append(p.changes, Change{Removed: true, GPU: it.gpu, Function: it.function, Container: c})
-}
-
-// makeRoom moves the memory of idle containers to the host until mem fits.
-// The caller has checked that it fits beside what runs.
-func (p *Pool) makeRoom(gpu int32, mem int64) {
-	d := &p.gpus[gpu]
-	for p.config.Mem != 0 && d.memUsed+mem > p.config.Mem {
-		c := p.first(d.warm, warmOf, false)
-		if c == none {
-			return
-		}
-		it := &p.containers[c]
-		p.drop(&d.warm, c, warmOf)
-		it.resident = false
-		d.memUsed -= it.mem
-		p.changes = append(p.changes, Change{GPU: gpu, Function: it.function, Container: c})
+	if !p.config.Live {
+		p.vacate(c)
+		return
+	}
+	it.stage = stops
+	if it.resident {
+		d.leaving += it.mem
 	}
 }
 
-// first is the first container of a list in eviction order: of functions not
+// vacate gives a slot back.
+func (p *Pool) vacate(c int32) {
+	it := &p.instances[c]
+	if it.adopted {
+		delete(p.adopted, p.names[c])
+		delete(p.names, c)
+	}
+	it.stage = vacant
+	p.counts[it.function].held--
+	p.freed = append(p.freed, c)
+}
+
+// makeRoom moves the memory of idle instances to the host, or removes them,
+// until mem fits. The caller has checked that it fits beside what runs.
+func (p *Pool) makeRoom(gpu int32, mem int64) bool {
+	d := &p.gpus[gpu]
+	for d.mem != 0 && d.memUsed+mem > d.mem {
+		c := p.first(d.warm, warmOf, p.config.NoHost)
+		if c == none && p.config.NoHost {
+			c = d.warm.head // more are kept than there is room for
+		}
+		if c == none {
+			return false
+		}
+		if it := &p.instances[c]; p.config.NoHost || it.stuck {
+			p.remove(c)
+		} else {
+			p.offload(c)
+		}
+	}
+	return true
+}
+
+// offload moves the memory of an idle instance to the host.
+func (p *Pool) offload(c int32) {
+	it := &p.instances[c]
+	d := &p.gpus[it.gpu]
+	p.change(Offloaded, c)
+	d.memUsed -= it.mem
+	if !p.config.Live {
+		p.drop(&d.warm, c, warmOf)
+		it.resident = false
+		return
+	}
+	p.unlink(c)
+	it.stage = offloads
+	d.leaving += it.mem
+}
+
+// first is the first instance of a list in eviction order: of functions not
 // to keep first, then the one that finished least recently (R8); or the one
 // worth least.
 func (p *Pool) first(l list, of linkOf, remove bool) int32 {
@@ -56,23 +102,31 @@ func (p *Pool) first(l list, of linkOf, remove bool) int32 {
 		c, _ := p.least(l, of, remove)
 		return c
 	}
-	if p.config.Keep == nil {
-		return l.head
-	}
-	for c := l.head; c != none; c = of(&p.containers[c]).next {
-		if !p.config.Keep(p.containers[c].function) {
+	last := none
+	for c := l.head; c != none; c = of(&p.instances[c]).next {
+		it := &p.instances[c]
+		if remove && p.kept(it) {
+			continue
+		}
+		if p.config.Keep == nil || !p.config.Keep(it.function) {
 			return c
 		}
+		if last == none {
+			last = c
+		}
 	}
-	return l.head
+	return last
 }
 
-// least is the container of a list that is worth least, and how much: by the
+// least is the instance of a list that is worth least, and how much: by the
 // memory it frees, where that is what is short.
 func (p *Pool) least(l list, of linkOf, remove bool) (least int32, worth float64) {
 	least = none
-	for c := l.head; c != none; c = of(&p.containers[c]).next {
-		it := &p.containers[c]
+	for c := l.head; c != none; c = of(&p.instances[c]).next {
+		it := &p.instances[c]
+		if remove && p.kept(it) {
+			continue
+		}
 		w := p.worth(it, remove)
 		if !remove {
 			w /= float64(it.mem)
@@ -84,10 +138,10 @@ func (p *Pool) least(l list, of linkOf, remove bool) (least int32, worth float64
 	return least, worth
 }
 
-// worth is what it costs to do without an idle container, or without its
+// worth is what it costs to do without an idle instance, or without its
 // memory on the GPU; that of a function with several is shared among them.
-func (p *Pool) worth(it *container, remove bool) float64 {
-	f := &p.config.Function[it.function]
+func (p *Pool) worth(it *instance, remove bool) float64 {
+	f := &p.costs[it.function]
 	lower := HostWarm
 	if remove {
 		lower = Cold
@@ -102,18 +156,18 @@ func (p *Pool) worth(it *container, remove bool) float64 {
 			copies++
 		}
 	}
-	return p.config.Worth(it.function, max(f.Duration[lower]-f.Duration[from], 0)) / float64(max(copies, 1))
+	return p.config.Worth(it.function, max(f.duration[lower]-f.duration[from], 0)) / float64(max(copies, 1))
 }
 
 // loss is what making room for a function on a GPU costs, about: nothing, or
 // what goes first.
 func (p *Pool) loss(gpu int, function int32, cold bool) float64 {
-	d, mem := &p.gpus[gpu], p.config.Function[function].Mem
+	d, mem := &p.gpus[gpu], p.costs[function].mem
 	if cold && p.full(d) {
 		_, worth := p.least(d.idle, idleOf, true)
 		return worth
 	}
-	if p.config.Mem != 0 && d.memUsed+mem > p.config.Mem {
+	if d.mem != 0 && d.memUsed+mem > d.mem {
 		_, worth := p.least(d.warm, warmOf, false)
 		return worth * float64(mem)
 	}
@@ -122,106 +176,132 @@ func (p *Pool) loss(gpu int, function int32, cold bool) float64 {
 
 // others is the worth of what else has its memory on a GPU.
 func (p *Pool) others(gpu, function int32) (sum float64) {
-	for c := p.gpus[gpu].warm.head; c != none; c = p.containers[c].warm.next {
-		if p.containers[c].function != function {
-			sum += p.worth(&p.containers[c], false)
+	for c := p.gpus[gpu].warm.head; c != none; c = p.instances[c].warm.next {
+		if p.instances[c].function != function {
+			sum += p.worth(&p.instances[c], false)
 		}
 	}
 	return sum
 }
 
-// Prefetch brings the memory of a function's idle container back to its GPU, if
-// it is on no other and fits there without what is to be kept. Ready is when it
-// will be there.
-func (p *Pool) Prefetch(function int32, ready time.Duration) (gpu, container int32, ok bool) {
+// Prefetch brings the memory of a function's idle instance back to its GPU, if
+// it is on no other and fits there without what is to be kept; live, without
+// moving anything else. Ready is when it will be there.
+func (p *Pool) Prefetch(function int32, ready time.Duration) (slot int32, ok bool) {
 	back := none
 	for g := range p.idle(function) {
 		switch start, c := p.lookUp(p.idle(function), g); {
 		case start == GPUWarm:
-			return none, none, false
-		case start == HostWarm && back == none && p.yields(int32(g), p.containers[c].mem):
+			return none, false
+		case start == HostWarm && back == none && p.yields(int32(g), p.instances[c].mem):
 			back = c
 		}
 	}
 	if back == none {
-		return none, none, false
+		return none, false
 	}
-	it := &p.containers[back]
+	it := &p.instances[back]
 	p.unlink(back)
 	p.makeRoom(it.gpu, it.mem)
-	it.resident, it.ready = true, ready
+	it.resident, p.times[back].ready = true, ready
 	p.gpus[it.gpu].memUsed += it.mem
-	p.link(back)
-	return it.gpu, back, true
+	if p.config.Live {
+		it.stage = prefetches
+	}
+	p.link(back, p.times[back].idle)
+	return back, true
 }
 
 // yields says whether memory can be made free without what is to be kept.
 func (p *Pool) yields(gpu int32, mem int64) bool {
 	d := &p.gpus[gpu]
-	free := p.config.Mem - d.memUsed
-	for c := d.warm.head; c != none && free < mem; c = p.containers[c].warm.next {
-		if p.config.Keep != nil && !p.config.Keep(p.containers[c].function) {
-			free += p.containers[c].mem
+	free := d.mem - d.memUsed
+	if p.config.Live {
+		return free-d.leaving >= mem
+	}
+	for c := d.warm.head; c != none && free < mem; c = p.instances[c].warm.next {
+		if p.config.Keep != nil && !p.config.Keep(p.instances[c].function) {
+			free += p.instances[c].mem
 		}
 	}
 	return free >= mem
 }
 
-// Ready is when the memory of a container is there, if it was prefetched.
-func (p *Pool) Ready(c int32) time.Duration { return p.containers[c].ready }
+// Ready is when the memory of an instance is there, if it was prefetched.
+func (p *Pool) Ready(c int32) time.Duration { return p.times[c].ready }
 
-// removes says whether containers are ever removed.
-func (c *Config) removes() bool { return c.Pool != Unlimited || c.Clears }
+// removes says whether instances are ever removed.
+func (c *Config) removes() bool { return c.Pool != Unlimited || c.Clears || c.Live }
 
-// listed says whether a container's memory can make room for another's.
-func (c *container) listed(p *Pool) bool { return c.mem > 0 && p.config.Mem > 0 }
+// listed says whether an instance's memory can make room for another's; one that
+// is to go takes its turn even if it has none.
+func (p *Pool) listed(d *device, it *instance) bool {
+	return d.mem > 0 && (it.mem > 0 || p.config.NoHost)
+}
 
-// linkOf tells which of its lists a container is looked at in.
-type linkOf func(*container) *link
+// idles says whether an instance is in the lists.
+func (it *instance) idles() bool {
+	return (it.stage == ready || it.stage == prefetches) && it.calls == 0
+}
 
-func idleOf(c *container) *link { return &c.idle }
-func warmOf(c *container) *link { return &c.warm }
+// linkOf tells which of its lists an instance is looked at in.
+type linkOf func(*instance) *link
 
-// unlink takes an idle container out of its lists.
+func idleOf(it *instance) *link { return &it.idle }
+func warmOf(it *instance) *link { return &it.warm }
+
+// unlink takes an idle instance out of its lists.
 func (p *Pool) unlink(c int32) {
-	it := &p.containers[c]
+	it := &p.instances[c]
 	d := &p.gpus[it.gpu]
+	if p.config.Live {
+		p.counts[it.function].ready--
+	}
 	if it.mine.next != none {
-		p.containers[it.mine.next].mine.prev = it.mine.prev
+		p.instances[it.mine.next].mine.prev = it.mine.prev
 	} else {
 		p.idle(it.function)[it.gpu] = it.mine.prev
 	}
 	if it.mine.prev != none {
-		p.containers[it.mine.prev].mine.next = it.mine.next
+		p.instances[it.mine.prev].mine.next = it.mine.next
 	}
 	if p.config.removes() {
 		p.drop(&d.idle, c, idleOf)
 	}
-	if it.resident && it.listed(p) {
+	if it.resident && p.listed(d, it) {
 		p.drop(&d.warm, c, warmOf)
 	}
 }
 
-func (p *Pool) append(l *list, c int32, of linkOf) {
-	*of(&p.containers[c]) = link{prev: l.tail, next: none}
-	if l.tail == none {
+// insert puts an instance in a list, behind all that finished before it.
+func (p *Pool) insert(l *list, c int32, of linkOf) {
+	after, before := l.tail, none
+	for after != none && p.instances[after].finished > p.instances[c].finished {
+		after, before = of(&p.instances[after]).prev, after
+	}
+	*of(&p.instances[c]) = link{prev: after, next: before}
+	if after == none {
 		l.head = c
 	} else {
-		of(&p.containers[l.tail]).next = c
+		of(&p.instances[after]).next = c
 	}
-	l.tail = c
+	if before == none {
+		l.tail = c
+	} else {
+		of(&p.instances[before]).prev = c
+	}
 }
 
 func (p *Pool) drop(l *list, c int32, of linkOf) {
-	at := *of(&p.containers[c])
+	at := *of(&p.instances[c])
 	if at.prev == none {
 		l.head = at.next
 	} else {
-		of(&p.containers[at.prev]).next = at.next
+		of(&p.instances[at.prev]).next = at.next
 	}
 	if at.next == none {
 		l.tail = at.prev
 	} else {
-		of(&p.containers[at.next]).prev = at.prev
+		of(&p.instances[at.next]).prev = at.prev
 	}
 }

@@ -16,37 +16,56 @@ func TestOrder(t *testing.T) {
 	onlyA := func(function int32) bool { return function == a }
 	for _, c := range []struct {
 		name  string
-		shape Config
+		shape shape
 		does  string
 		want  string
 	}{
-		{"least recently finished is removed first", Config{Pool: 2}, "a+ b+ b- a- c+", "-b"},
-		{"what began first is not what counts", Config{Pool: 2}, "a+ b+ a- b- c+", "-a"},
-		{"what runs stays, beyond the limit", Config{Pool: 1}, "a+ b+ c+", ""},
-		{"and the limit holds once something ends", Config{Pool: 1}, "a+ b+ a- c+ b-", "-a -b"},
-		{"an active function goes last", Config{Pool: 2, Keep: onlyA}, "a+ b+ a- b- c+", "-b"},
-		{"but goes when nothing else is idle", Config{Pool: 2, Keep: onlyA}, "a+ b+ a- c+", "-a"},
-		{"a pool of none keeps nothing", Config{Pool: 0}, "a+ a-", "-a"},
-		{"memory goes to the host, containers stay", Config{Pool: Unlimited, Mem: 20}, "a+ b+ b- a- c+", "~b"},
-		{"memory of active functions goes last", Config{Pool: Unlimited, Mem: 20, Keep: onlyA}, "a+ b+ a- b- c+", "~b"},
-		{"what went needs room to come back", Config{Pool: Unlimited, Mem: 20}, "a+ a- b+ b- c+ c- a+", "~a ~b"},
-		{"prefetching what is there changes nothing", Config{Pool: Unlimited, Mem: 20, Keep: onlyA}, "a+ a- b+ b- a^", ""},
-		{"prefetching an active function makes room", Config{Pool: Unlimited, Mem: 10, Keep: onlyA}, "a+ a- b+ b- a^ a+", "~a ~b"},
-		{"prefetching takes nothing from what is active", Config{Pool: Unlimited, Mem: 10, Keep: onlyA}, "b+ b- a+ a- b^", "~b"},
-		{"the least worth goes first", Config{Pool: 2, Worth: worthOf(3, 1, 2)}, "a+ b+ a- b- c+", "-b"},
-		{"worth of the memory that it frees", Config{Pool: Unlimited, Mem: 20, Worth: worthOf(1, 3, 2)}, "b+ a+ b- a- c+", "~a"},
-		{"clearing begins with the oldest", Config{Pool: Unlimited, Clears: true}, "a+ b+ b- a- clear", "-b -a"},
+		{"least recently finished is removed first", shape{Config: Config{Pool: 2}}, "a+ b+ b- a- c+", "-b"},
+		{"what began first is not what counts", shape{Config: Config{Pool: 2}}, "a+ b+ a- b- c+", "-a"},
+		{"what runs stays, beyond the limit", shape{Config: Config{Pool: 1}}, "a+ b+ c+", ""},
+		{"and the limit holds once something ends", shape{Config: Config{Pool: 1}}, "a+ b+ a- c+ b-", "-a -b"},
+		{"an active function goes last", shape{Config: Config{Pool: 2, Keep: onlyA}}, "a+ b+ a- b- c+", "-b"},
+		{"but goes when nothing else is idle", shape{Config: Config{Pool: 2, Keep: onlyA}}, "a+ b+ a- c+", "-a"},
+		{"a pool of none keeps nothing", shape{Config: Config{Pool: 0}}, "a+ a-", "-a"},
+		{"memory goes to the host, containers stay", shape{Config: Config{Pool: Unlimited}, Mem: 20}, "a+ b+ b- a- c+", "~b"},
+		{"memory of active functions goes last", shape{Config: Config{Pool: Unlimited, Keep: onlyA}, Mem: 20}, "a+ b+ a- b- c+", "~b"},
+		{"what went needs room to come back", shape{Config: Config{Pool: Unlimited}, Mem: 20}, "a+ a- b+ b- c+ c- a+", "~a ~b"},
+		{"prefetching what is there changes nothing", shape{Config: Config{Pool: Unlimited, Keep: onlyA}, Mem: 20}, "a+ a- b+ b- a^", ""},
+		{"prefetching an active function makes room", shape{Config: Config{Pool: Unlimited, Keep: onlyA}, Mem: 10}, "a+ a- b+ b- a^ a+", "~a ~b"},
+		{"prefetching takes nothing from what is active", shape{Config: Config{Pool: Unlimited, Keep: onlyA}, Mem: 10}, "b+ b- a+ a- b^", "~b"},
+		{"the least worth goes first", shape{Config: Config{Pool: 2, Worth: worthOf(3, 1, 2)}}, "a+ b+ a- b- c+", "-b"},
+		{"worth of the memory that it frees", shape{Config: Config{Pool: Unlimited, Worth: worthOf(1, 3, 2)}, Mem: 20}, "b+ a+ b- a- c+", "~a"},
+		{"clearing begins with the oldest", shape{Config: Config{Pool: Unlimited, Clears: true}}, "a+ b+ b- a- clear", "-b -a"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.shape.GPUs, c.shape.Slots = 1, 3
 			for range 4 {
 				c.shape.Function = append(c.shape.Function, Function{Duration: [3]time.Duration{3, 2, 1}, Mem: 10})
 			}
-			if got := play(t, New(c.shape), c.does); got != c.want {
+			if got := play(t, c.shape.pool(), c.does); got != c.want {
 				t.Errorf("%s: %s went, want %s", c.does, got, c.want)
 			}
 		})
 	}
+}
+
+// shape is a pool with its machine and functions.
+type shape struct {
+	Config
+	GPUs, Slots int
+	Mem         int64
+	Function    []Function
+}
+
+func (s shape) pool() *Pool {
+	p := New(s.Config)
+	for g := range s.GPUs {
+		p.SetGPU(int32(g), s.Slots, s.Mem)
+	}
+	for i, f := range s.Function {
+		p.SetFunction(int32(i), f)
+	}
+	return p
 }
 
 // worthOf is a worth that does not depend on time.
@@ -70,16 +89,17 @@ func play(t *testing.T, p *Pool, does string) string {
 			if !ok {
 				t.Fatalf("%s: no room", word)
 			}
-			begun[f] = append(begun[f], p.Begin(f, at))
+			slot, _ := p.Begin(f, at)
+			begun[f] = append(begun[f], slot)
 		case word[1] == '-':
-			p.End(begun[f][0])
+			p.End(begun[f][0], 0)
 			begun[f] = slices.Delete(begun[f], 0, 1)
 		case word[1] == '^':
 			p.Prefetch(f, 0)
 		}
 		for _, c := range p.Changes() {
 			mark := '~'
-			if c.Removed {
+			if c.Verb == Removed {
 				mark = '-'
 			}
 			out = append(out, fmt.Sprintf("%c%c", mark, 'a'+c.Function))

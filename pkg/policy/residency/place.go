@@ -4,9 +4,9 @@ import "time"
 
 // Place is where an invocation would run.
 type Place struct {
-	GPU       int32
-	Start     Start
-	Container int32 // the idle one to use; negative for a cold start
+	GPU   int32
+	Start Start
+	Slot  int32 // of the idle instance to use; negative for a cold start
 }
 
 // Any as a GPU is all of them, or none where one is excluded.
@@ -17,22 +17,25 @@ const Any = none
 // index). Only, unless Any, is the one GPU allowed; except, unless Any, is one
 // that is not.
 func (p *Pool) Best(function, only, except int32) (Place, bool) {
-	f, mine := &p.config.Function[function], p.idle(function)
-	best, found := Place{Container: none}, false
+	f, mine := &p.costs[function], p.idle(function)
+	best, found := Place{Slot: none}, false
 	var shortest time.Duration
 	for g := range p.gpus {
 		gpu := int32(g)
 		d := &p.gpus[g]
-		if d.running >= d.slots || gpu == except || only != Any && gpu != only {
+		if d.taken >= d.capacity || gpu == except || only != Any && gpu != only {
 			continue
 		}
-		if p.config.Mem != 0 && d.memRunning+f.Mem > p.config.Mem {
+		if !p.room(d, f) {
 			continue
 		}
 		start, c := p.lookUp(mine, g)
-		duration := f.Duration[start]
+		if start == Cold && p.Capped(function) {
+			continue
+		}
+		duration := f.duration[start]
 		if !found || duration < shortest || duration == shortest && d.running < p.gpus[best.GPU].running {
-			best, found, shortest = Place{GPU: gpu, Start: start, Container: c}, true, duration
+			best, found, shortest = Place{GPU: gpu, Start: start, Slot: c}, true, duration
 		}
 	}
 	return best, found
@@ -54,7 +57,7 @@ func (p *Pool) Cheapest(function int32) (at Place, loss float64, ok bool) {
 			l = p.others(gpu, function)
 		}
 		if !ok || l < loss || l == loss && p.gpus[gpu].running < p.gpus[at.GPU].running {
-			at, loss, ok = Place{GPU: gpu, Start: start, Container: c}, l, true
+			at, loss, ok = Place{GPU: gpu, Start: start, Slot: c}, l, true
 		}
 	}
 	return at, loss, ok
@@ -62,15 +65,18 @@ func (p *Pool) Cheapest(function int32) (at Place, loss float64, ok bool) {
 
 // shortest is the GPUs where an invocation could start now and takes least.
 func (p *Pool) shortest(function int32) []int32 {
-	f, mine := &p.config.Function[function], p.idle(function)
+	f, mine := &p.costs[function], p.idle(function)
 	p.ties = p.ties[:0]
 	least := time.Duration(0)
 	for g := range p.gpus {
-		if !p.room(int32(g), function) {
+		if !p.room(&p.gpus[g], f) {
 			continue
 		}
 		start, _ := p.lookUp(mine, g)
-		d := f.Duration[start]
+		if start == Cold && p.Capped(function) {
+			continue
+		}
+		d := f.duration[start]
 		if len(p.ties) == 0 || d < least {
 			p.ties, least = p.ties[:0], d
 		}
@@ -81,8 +87,8 @@ func (p *Pool) shortest(function int32) []int32 {
 	return p.ties
 }
 
-// Warm calls yield with each GPU that has an idle container of the function
-// with its memory there.
+// Warm calls yield with each GPU that has an idle instance of the function
+// with its memory there, lowest index first.
 func (p *Pool) Warm(function int32, yield func(gpu int32)) {
 	mine := p.idle(function)
 	for g := range mine {
@@ -94,15 +100,21 @@ func (p *Pool) Warm(function int32, yield func(gpu int32)) {
 
 // Expected is the shortest duration of an invocation on any GPU, busy or not.
 func (p *Pool) Expected(function int32) time.Duration {
-	f, mine := &p.config.Function[function], p.idle(function)
+	f, mine := &p.costs[function], p.idle(function)
 	best := time.Duration(-1)
 	for g := range p.gpus {
 		start, _ := p.lookUp(mine, g)
-		if d := f.Duration[start]; best < 0 || d < best {
+		if d := f.duration[start]; best < 0 || d < best {
 			best = d
 		}
 	}
-	return best
+	return max(best, 0)
+}
+
+// On is what an invocation of the function would find on a GPU, free or not.
+func (p *Pool) On(function, gpu int32) Place {
+	start, c := p.lookUp(p.idle(function), int(gpu))
+	return Place{GPU: gpu, Start: start, Slot: c}
 }
 
 // idle is a function's row of mine; empty if it has none.
@@ -120,17 +132,38 @@ func (p *Pool) lookUp(mine []int32, gpu int) (Start, int32) {
 		return Cold, none
 	}
 	c := mine[gpu]
-	if p.config.Mem == 0 || p.containers[c].resident {
+	if p.gpus[gpu].mem == 0 || p.instances[c].resident {
 		return GPUWarm, c
 	}
 	return HostWarm, c
 }
 
+// Capped says whether a function may have no more instances.
+func (p *Pool) Capped(function int32) bool {
+	most := p.functions[function].Max
+	return most > 0 && int(p.counts[function].all) >= most
+}
+
+// Blocked says whether a function has to wait for instances of its own,
+// whatever else is free: it may have no more of them, or as many are starting
+// as invocations of it wait.
+func (p *Pool) Blocked(function int32, waiting int32) bool {
+	n := &p.counts[function]
+	return n.ready == 0 && (p.Capped(function) || n.starting > 0 && n.starting >= waiting)
+}
+
+// Count is how many instances of a function there are, and how many of those
+// are starting without an invocation.
+func (p *Pool) Count(function int32) (all, starting int) {
+	return int(p.counts[function].all), int(p.counts[function].starting)
+}
+
 // Begin starts an invocation at a place that Best gave, making room for it,
-// and returns its container.
-func (p *Pool) Begin(function int32, at Place) int32 {
+// and returns its instance's slot. Now says whether there is room: if not, a
+// Placed change says when.
+func (p *Pool) Begin(function int32, at Place) (slot int32, now bool) {
 	d := &p.gpus[at.GPU]
-	c := at.Container
+	c := at.Slot
 	if c == none {
 		for p.full(d) && p.removeFirst(at.GPU) {
 		}
@@ -139,35 +172,90 @@ func (p *Pool) Begin(function int32, at Place) int32 {
 	} else {
 		p.unlink(c)
 	}
-	it := &p.containers[c]
+	it := &p.instances[c]
+	now = true
 	if !it.resident {
 		p.makeRoom(at.GPU, it.mem)
 		it.resident = true
 		d.memUsed += it.mem
+		if d.mem > 0 && p.config.Live && d.memUsed-d.queued+d.leaving > d.mem {
+			it.stage, now = waits, false
+			d.queued += it.mem
+			d.queue = append(d.queue, c)
+		}
 	}
 	d.running++
 	d.memRunning += it.mem
-	p.free--
-	return c
+	it.calls = 1
+	it.need = p.needs(d, &p.costs[function])
+	p.take(d, it.need)
+	return c, now
 }
 
-// End ends the invocation that a container runs. The container is idle, and
-// the pool is cut to its limit.
-func (p *Pool) End(c int32) {
-	it := &p.containers[c]
+// Join adds an invocation to an instance that runs and can take more; Spare
+// tells of such an instance.
+func (p *Pool) Join(slot int32) { p.instances[slot].calls++ }
+
+// Spare is an instance of the function that runs and can take one more
+// invocation, the one that has fewest.
+func (p *Pool) Spare(function int32) (slot int32, ok bool) {
+	most := int16(p.functions[function].Inflight)
+	if most <= 1 {
+		return none, false
+	}
+	slot = none
+	for c := range p.instances {
+		it := &p.instances[c]
+		if it.function == function && it.calls > 0 && it.calls < most && (it.stage == ready || it.stage == prefetches) &&
+			p.gpus[it.gpu].open && (slot == none || it.calls < p.instances[slot].calls) {
+			slot = int32(c)
+		}
+	}
+	return slot, slot != none
+}
+
+// End ends an invocation that an instance runs. When it was the last the
+// instance is idle, and the pool is cut to its limit.
+func (p *Pool) End(c int32, now time.Duration) {
+	it := &p.instances[c]
+	if it.calls--; it.calls > 0 {
+		return
+	}
 	d := &p.gpus[it.gpu]
 	d.running--
 	d.memRunning -= it.mem
-	if d.running < d.slots {
-		p.free++
+	p.take(d, -it.need)
+	switch {
+	case it.stage == lost:
+		p.vacate(c)
+		return
+	case p.obsolete(it):
+		p.link(c, now)
+		p.remove(c)
+		return
 	}
-	p.link(c)
+	it.stuck = false
+	p.link(c, now)
 	p.Trim(it.gpu)
 }
 
-// link puts an idle container in its lists, as the one finished last.
-func (p *Pool) link(c int32) {
-	it := &p.containers[c]
+// link puts an idle instance in its lists, as the one finished last.
+func (p *Pool) link(c int32, now time.Duration) {
+	p.finishes++
+	it := &p.instances[c]
+	it.finished = p.finishes
+	if p.config.Live {
+		p.times[c].idle = now
+		if idle := p.functions[it.function].Idle; idle > 0 {
+			p.expiry = min(p.expiry, now+idle)
+		}
+	}
+	p.relink(c)
+}
+
+// relink puts an idle instance in its lists, in order of finished.
+func (p *Pool) relink(c int32) {
+	it := &p.instances[c]
 	d := &p.gpus[it.gpu]
 	if p.row[it.function] == 0 {
 		for range p.gpus {
@@ -175,41 +263,63 @@ func (p *Pool) link(c int32) {
 		}
 		p.row[it.function] = int32(len(p.mine))
 	}
-	last := &p.idle(it.function)[it.gpu]
-	it.mine = link{prev: *last, next: none}
-	if *last != none {
-		p.containers[*last].mine.next = c
+	if p.config.Live {
+		p.counts[it.function].ready++
 	}
-	*last = c
+	// The newest of its function's is the list's end; the row has no head.
+	newest := &p.idle(it.function)[it.gpu]
+	after, before := *newest, none
+	for after != none && p.instances[after].finished > it.finished {
+		after, before = p.instances[after].mine.prev, after
+	}
+	it.mine = link{prev: after, next: before}
+	if after != none {
+		p.instances[after].mine.next = c
+	}
+	if before != none {
+		p.instances[before].mine.prev = c
+	} else {
+		*newest = c
+	}
 	if p.config.removes() {
-		p.append(&d.idle, c, idleOf)
+		p.insert(&d.idle, c, idleOf)
 	}
-	if it.listed(p) {
-		p.append(&d.warm, c, warmOf)
+	if it.resident && p.listed(d, it) {
+		p.insert(&d.warm, c, warmOf)
 	}
 }
 
-// Trim removes idle containers of a GPU until at most as many exist as may.
+// Trim removes idle instances of a GPU until at most as many exist as may.
 func (p *Pool) Trim(gpu int32) {
 	d := &p.gpus[gpu]
 	for p.config.Pool != Unlimited && int(d.exist) > p.config.Pool && p.removeFirst(gpu) {
 	}
 }
 
-// Clear removes all idle containers of a GPU.
+// Clear removes all idle instances of a GPU.
 func (p *Pool) Clear(gpu int32) {
-	for p.removeFirst(gpu) {
+	for c := p.gpus[gpu].idle.head; c != none; c = p.gpus[gpu].idle.head {
+		p.remove(c)
 	}
 }
 
 func (p *Pool) create(function, gpu int32) int32 {
-	it := container{function: function, gpu: gpu, mem: p.config.Function[function].Mem}
+	it := instance{function: function, gpu: gpu, mem: p.costs[function].mem, stage: ready, run: none}
+	n := &p.counts[function]
+	n.all++
+	n.held++
 	if last := len(p.freed) - 1; last >= 0 {
 		c := p.freed[last]
 		p.freed = p.freed[:last]
-		p.containers[c] = it
+		it.use = p.instances[c].use + 1
+		p.instances[c], p.times[c] = it, times{}
 		return c
 	}
-	p.containers = append(p.containers, it)
-	return int32(len(p.containers) - 1)
+	p.instances, p.times = append(p.instances, it), append(p.times, times{})
+	return int32(len(p.instances) - 1)
+}
+
+// Duration is how long an invocation should take with that start.
+func (p *Pool) Duration(function int32, start Start) time.Duration {
+	return p.costs[function].duration[start]
 }

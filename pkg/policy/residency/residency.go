@@ -1,148 +1,373 @@
-// Package residency models what is on GPUs: containers that are cold,
-// host-warm or gpu-warm in a bounded pool and bounded memory
-// (MQFQ-Sticky, sections 4.2 and 4.3), and caches of models (LALB, section
-// III-D). It decides what to evict; it does no I/O.
+// Package residency owns the instances: which there are, on which GPU, with
+// their memory there or on the host, in a bounded pool and bounded memory
+// (MQFQ-Sticky, sections 4.2 and 4.3; LALB, section III-D). It decides where an
+// invocation runs best and what makes room for it; it does no I/O.
 //
-// Rules R4 to R10 are those of docs/simulation.md: in short, a
-// container belongs to one function and one GPU and runs one invocation at a
-// time; one whose memory went to the host needs it back before it runs.
+// Rules R4 to R10 are those of docs/simulation.md: in short, an instance
+// (there: a container) belongs to one function and one GPU; one whose memory
+// went to the host needs it back before it runs.
 package residency
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // Start says what an invocation finds.
 type Start uint8
 
 // The kinds of start, the cheapest last.
 const (
-	Cold     Start = iota // no container: one is made
-	HostWarm              // a container whose memory is on the host
-	GPUWarm               // a container whose memory is on the GPU
+	Cold     Start = iota // no instance: one is made
+	HostWarm              // an instance whose memory is on the host
+	GPUWarm               // an instance whose memory is on the GPU
 )
 
 func (s Start) String() string { return [...]string{"cold", "host-warm", "gpu-warm"}[s] }
 
-// Function is what the model needs to know of a function.
+// Function is what is to be known of a function.
 type Function struct {
 	Duration [3]time.Duration // expected, by Start
 	Mem      int64            // bytes on the GPU
+	Inflight int              // invocations that an instance runs at once; 0 is 1
+	// Slice is the share of a GPU that an instance takes while it runs, SM share
+	// times quota, above 0 to 1; 0 is one slot of the GPU's.
+	Slice float64
+	// Min instances are kept, Max there may be; 0 is no limit.
+	Min, Max int
+	// Idle is after how long an idle instance beyond Min stops; 0 is never.
+	Idle time.Duration
 }
 
-// Unlimited as a limit on containers means that there is none.
+// Unlimited as a limit on instances means that there is none.
 const Unlimited = -1
 
-// Config is the shape of the machine.
+// Config says how a pool behaves.
 type Config struct {
-	GPUs     int
-	Slots    int   // invocations that a GPU runs at once (D)
-	Pool     int   // containers that exist on a GPU, running ones included, or Unlimited
-	Mem      int64 // bytes of memory of a GPU; 0 is no limit
-	Function []Function
-	// Clears says that Clear will be called: idle containers are to be found
-	// even where there is no limit on them.
+	Pool int // instances that exist on a GPU, running ones included, or Unlimited
+	// Live says that starting, moving and stopping take time and may fail: memory
+	// is free when Moved or Lost say so. Otherwise all is done when it is decided
+	// (R7).
+	Live bool
+	// Clears says that Clear will be called: idle instances are to be found even
+	// where there is no limit on them.
 	Clears bool
-	// Worth is what it costs to do without a container, whose next start would
+	// NoHost says that memory does not go to the host: the instance goes.
+	NoHost bool
+	// Worth is what it costs to do without an instance, whose next start would
 	// take so much longer; what costs least, by the memory it frees, goes first.
 	// Nil when Keep and the time of the last completion decide.
 	Worth func(function int32, extra time.Duration) float64
-	// Keep holds for functions whose containers go last; nil when all go in
-	// the same order, least recently finished first (R8).
+	// Keep holds for functions whose instances go last; nil when all go in the
+	// same order, least recently finished first (R8).
 	Keep func(function int32) bool
 }
 
-// Change is something that left a GPU to make room.
+// ID names an instance for as long as there may be talk of it: it is not used
+// again. Those that a pool makes are 0 or more; those that were found running
+// are given theirs by who found them, below None.
+type ID int64
+
+// None is no instance.
+const None ID = -1
+
+// Verb is what happens to an instance.
+type Verb uint8
+
+// The changes there are.
+const (
+	Removed   Verb = iota // to be stopped
+	Offloaded             // its memory goes to the host
+	Started               // to be started without an invocation
+	Placed                // Live: there is room now for what was to begin on it
+	Bumped                // Live: what was to begin on it has to be placed anew
+)
+
+// Change is something that happens to an instance.
 type Change struct {
-	Removed   bool // the container is gone; otherwise its memory went to the host
-	GPU       int32
-	Function  int32
-	Container int32
+	Verb     Verb
+	GPU      int32
+	Function int32
+	Instance ID
+	Slot     int32 // where the instance is, as Begin tells it
 }
 
 const none = int32(-1)
 
-// container is one container. While idle it is in three lists: of its
-// function's on its GPU, of its GPU's, and, if its memory is there, of its
-// GPU's with memory.
-type container struct {
+// instance is one instance. While idle it is in three lists: of its function's
+// on its GPU, of its GPU's, and, if its memory is there, of its GPU's with
+// memory.
+type instance struct {
 	function, gpu int32
 	mem           int64
+	finished      int64 // the later, the larger
+	use           int32 // how often the slot was used before
+	run           int32 // what runs on it, as Begin was told
+	calls         int16
 	resident      bool
-	ready         time.Duration // when memory that was prefetched is there
+	stage         stage
+	adopted       bool
+	stuck         bool  // its memory did not move when it should have
+	stale         bool  // its function wants another size of memory now
+	need          int32 // of the GPU's capacity, while it runs
 	mine          link
 	idle          link
 	warm          link
 }
 
+// times are of an instance.
+type times struct {
+	idle  time.Duration // since when
+	ready time.Duration // when memory that was prefetched is there
+}
+
+// stage is where an instance is in its life.
+type stage uint8
+
+const (
+	vacant     stage = iota // no instance
+	ready                   // in lists, unless it runs
+	waits                   // Live: it is to begin when there is room
+	starting                // Live: starts without an invocation
+	offloads                // Live: its memory is on its way to the host
+	prefetches              // Live: its memory is on its way back; else as idle
+	stops                   // Live: is being stopped
+	lost                    // gone, but not yet what ran on it
+)
+
 type link struct{ prev, next int32 }
 
 type list struct{ head, tail int32 }
 
+// unit is a slot in the measure of a GPU's capacity.
+const unit = 1 << 12
+
 type device struct {
-	running    int32
+	open       bool
+	running    int32 // instances
 	exist      int32
-	slots      int32
-	memRunning int64
-	memUsed    int64 // of running and idle containers whose memory is here
-	idle       list  // least recently finished first
-	warm       list  // those of idle whose memory is here and not nothing
+	slots      int32 // as it was set
+	capacity   int32 // for instances that run, in units
+	taken      int32 // of the capacity
+	mem        int64 // bytes; 0 is no limit
+	memRunning int64 // of what runs, or cannot be moved for another reason
+	memUsed    int64 // of all whose memory is here, or will be when there is room
+	leaving    int64 // Live: of what is on its way out and still here
+	queued     int64 // Live: of what waits for room
+	queue      []int32
+	idle       list // least recently finished first
+	warm       list // those of idle whose memory is here and not nothing
 }
 
-// Pool is the containers on a machine's GPUs.
+// count is how many instances of a function there are.
+type count struct {
+	all, starting, ready int32 // starting and idle ones count in all
+	held                 int32 // places in the table, those on their way out too
+	gone                 bool
+}
+
+// costs is what of a function every dispatch looks at.
+type costs struct {
+	duration [3]time.Duration
+	mem      int64
+	slice    float64
+}
+
+// Pool is the instances on a machine's GPUs. Functions and GPUs are numbers
+// from 0.
 type Pool struct {
-	config     Config
-	gpus       []device
-	containers []container
-	freed      []int32
-	// mine is, by function and GPU, the idle container finished last. Memory
-	// goes to the host least recently finished first, so that this container's
+	config    Config
+	gpus      []device
+	costs     []costs    // by function
+	functions []Function // the same and the rest
+	counts    []count    // by function; not what is ready, unless Live
+	instances []instance
+	times     []times // by slot
+	freed     []int32
+	adopted   map[ID]int32
+	names     map[int32]ID // of adopted ones
+	// mine is, by function and GPU, the idle instance finished last. Memory
+	// goes to the host least recently finished first, so that this instance's
 	// is on the GPU if that of any is: it is the one to use (R9). A function
 	// that has had none has no row; rows are in one arena.
-	mine    []int32
-	row     []int32 // by function: where its row ends in mine; 0 for none
-	free    int     // slots free on all GPUs
-	changes []Change
-	ties    []int32 // scratch
+	mine     []int32
+	row      []int32 // by function: where its row ends in mine; 0 for none
+	largest  int64   // memory of the largest open GPU; 0 is no limit
+	free     int64   // capacity left on all GPUs
+	finishes int64
+	expiry   time.Duration // no idle instance is to stop before
+	changes  []Change
+	ties     []int32 // scratch
 }
 
-// New is a pool without containers.
+// New is a pool without GPUs, functions and instances.
 func New(c Config) *Pool {
-	p := &Pool{config: c, gpus: make([]device, c.GPUs), row: make([]int32, len(c.Function)), free: c.GPUs * c.Slots}
-	for i := range p.gpus {
-		p.gpus[i] = device{slots: int32(c.Slots), idle: list{none, none}, warm: list{none, none}}
-	}
-	return p
+	return &Pool{config: c, adopted: map[ID]int32{}, names: map[int32]ID{}, expiry: never}
 }
 
-// Free is how many slots are free on all GPUs.
-func (p *Pool) Free() int { return p.free }
+const never = time.Duration(math.MaxInt64)
 
-// FreeOn is how many slots are free on one GPU.
-func (p *Pool) FreeOn(gpu int32) int { return int(p.gpus[gpu].slots - p.gpus[gpu].running) }
+// SetFunction makes a function known, or changes it. Instances with another size
+// of memory than it has now stop when they have nothing to do.
+func (p *Pool) SetFunction(function int32, f Function) {
+	for int(function) >= len(p.functions) {
+		p.functions = append(p.functions, Function{})
+		p.counts = append(p.counts, count{})
+		p.costs = append(p.costs, costs{})
+		p.row = append(p.row, 0)
+	}
+	if p.functions[function].Mem != f.Mem && p.counts[function].held > 0 {
+		p.renew(function)
+	}
+	p.functions[function] = f
+	p.counts[function].gone = false
+	p.costs[function] = costs{f.Duration, f.Mem, f.Slice}
+	if f.Idle > 0 {
+		p.expiry = 0
+	}
+}
 
-// Duration is how long an invocation should take with that start.
-func (p *Pool) Duration(function int32, start Start) time.Duration {
-	return p.config.Function[function].Duration[start]
+// renew has the instances that a function has now stop.
+func (p *Pool) renew(function int32) {
+	for i := range p.instances {
+		if it := &p.instances[i]; it.function == function && it.stage != vacant {
+			it.stale = true
+			if it.idles() {
+				p.remove(int32(i))
+			}
+		}
+	}
+}
+
+// obsolete says whether an instance is to stop when it has nothing to do.
+func (p *Pool) obsolete(it *instance) bool {
+	return it.stale || !p.gpus[it.gpu].open || p.counts[it.function].gone
+}
+
+// Retire has all instances of a function stop when they have nothing to do.
+func (p *Pool) Retire(function int32) {
+	p.counts[function].gone = true
+	for g := range p.idle(function) {
+		for c := p.idle(function)[g]; c != none; c = p.idle(function)[g] {
+			p.remove(c)
+		}
+	}
+}
+
+// Forgotten says whether nothing of a retired function is left.
+func (p *Pool) Forgotten(function int32) bool { return p.counts[function].held == 0 }
+
+// SetGPU opens a GPU that runs that many invocations at once, with so many bytes
+// of memory; 0 is no limit.
+func (p *Pool) SetGPU(gpu int32, slots int, mem int64) {
+	for int(gpu) >= len(p.gpus) {
+		p.gpus = append(p.gpus, device{idle: list{none, none}, warm: list{none, none}})
+		p.widen()
+	}
+	d := &p.gpus[gpu]
+	for i := range p.instances {
+		if it := &p.instances[i]; it.gpu == gpu && it.idles() {
+			p.unlink(int32(i)) // which lists it is in depends on what memory there is
+		}
+	}
+	d.open, d.mem, d.slots = true, mem, int32(slots)
+	for i := range p.instances {
+		if it := &p.instances[i]; it.gpu == gpu && it.idles() {
+			p.relink(int32(i))
+		}
+	}
+	p.SetSlots(gpu, slots)
+	p.measure()
+	p.settle(gpu)
+}
+
+// widen gives each row a place for one more GPU.
+func (p *Pool) widen() {
+	n := len(p.gpus)
+	old := p.mine
+	p.mine = nil
+	for f, end := range p.row {
+		if end == 0 {
+			continue
+		}
+		p.mine = append(append(p.mine, old[int(end)-(n-1):end]...), none)
+		p.row[f] = int32(len(p.mine))
+	}
+}
+
+// CloseGPU takes a GPU out of use: its idle instances stop at once, others when
+// they have nothing to do.
+func (p *Pool) CloseGPU(gpu int32) {
+	d := &p.gpus[gpu]
+	p.SetSlots(gpu, 0)
+	d.open = false
+	p.measure()
+	for i := range p.instances {
+		if it := &p.instances[i]; it.gpu == gpu && it.idles() {
+			p.remove(int32(i))
+		}
+	}
+}
+
+// measure notes the memory of the largest GPU.
+func (p *Pool) measure() {
+	p.largest = -1
+	for i := range p.gpus {
+		switch d := &p.gpus[i]; {
+		case d.open && d.mem == 0:
+			p.largest = 0
+			return
+		case d.open:
+			p.largest = max(p.largest, d.mem)
+		}
+	}
+	p.largest = max(p.largest, 0) // without a GPU, wait for one
 }
 
 // Fits says whether any GPU can ever hold the function.
 func (p *Pool) Fits(function int32) bool {
-	return p.config.Mem == 0 || p.config.Function[function].Mem <= p.config.Mem
+	return p.largest == 0 || p.costs[function].mem <= p.largest
 }
 
-// room says whether the function could start on that GPU now: a slot is free
-// and it fits beside what runs there.
-func (p *Pool) room(gpu, function int32) bool {
-	d := &p.gpus[gpu]
-	return d.running < d.slots && (p.config.Mem == 0 || d.memRunning+p.config.Function[function].Mem <= p.config.Mem)
+// AnyFree says whether any GPU could run more.
+func (p *Pool) AnyFree() bool { return p.free > 0 }
+
+// Free says whether a GPU could run more.
+func (p *Pool) Free(gpu int32) bool { return p.gpus[gpu].taken < p.gpus[gpu].capacity }
+
+// GPUs is how many there have been.
+func (p *Pool) GPUs() int { return len(p.gpus) }
+
+// needs is the part of a GPU's capacity that an instance of the function takes.
+func (p *Pool) needs(d *device, f *costs) int32 {
+	if f.slice > 0 {
+		return max(int32(math.Round(f.slice*float64(d.slots*unit))), 1)
+	}
+	return unit
+}
+
+// Room says whether the function could start on that GPU now: it has capacity
+// and memory beside what runs there.
+func (p *Pool) Room(gpu, function int32) bool { return p.room(&p.gpus[gpu], &p.costs[function]) }
+
+func (p *Pool) room(d *device, f *costs) bool {
+	return d.taken+p.needs(d, f) <= d.capacity && (d.mem == 0 || d.memRunning+f.mem <= d.mem)
 }
 
 // SetSlots changes how many invocations a GPU may run at once. What runs
-// beyond that goes on.
+// beyond that goes on. A share of the GPU is one of the slots that SetGPU gave.
 func (p *Pool) SetSlots(gpu int32, slots int) {
 	d := &p.gpus[gpu]
-	p.free -= int(max(d.slots-d.running, 0))
-	d.slots = int32(slots)
-	p.free += int(max(d.slots-d.running, 0))
+	p.free -= int64(max(d.capacity-d.taken, 0))
+	d.capacity = int32(slots) * unit
+	p.free += int64(max(d.capacity-d.taken, 0))
+}
+
+// take changes how much of a GPU's capacity is taken.
+func (p *Pool) take(d *device, units int32) {
+	p.free -= int64(max(d.capacity-d.taken, 0))
+	d.taken += units
+	p.free += int64(max(d.capacity-d.taken, 0))
 }
 
 // Changes are the changes since they were asked for last. They hold until the
@@ -152,3 +377,53 @@ func (p *Pool) Changes() []Change {
 	p.changes = p.changes[:0]
 	return changes
 }
+
+func (p *Pool) change(v Verb, c int32) {
+	it := &p.instances[c]
+	p.changes = append(p.changes, Change{Verb: v, GPU: it.gpu, Function: it.function, Instance: p.Instance(c), Slot: c})
+}
+
+// Instance is the name of the instance in a slot.
+func (p *Pool) Instance(slot int32) ID {
+	it := &p.instances[slot]
+	if it.adopted {
+		return p.names[slot]
+	}
+	return ID(it.use)<<31 | ID(slot)
+}
+
+// Slot is where an instance is; negative if there is none of that name.
+func (p *Pool) Slot(id ID) int32 {
+	if id < None {
+		if slot, known := p.adopted[id]; known {
+			return slot
+		}
+		return none
+	}
+	slot := int32(id & math.MaxInt32)
+	if id == None || int(slot) >= len(p.instances) {
+		return none
+	}
+	if it := &p.instances[slot]; it.use != int32(id>>31) || it.adopted || it.stage == vacant {
+		return none
+	}
+	return slot
+}
+
+// Function is whose the instance in a slot is.
+func (p *Pool) Function(slot int32) int32 { return p.instances[slot].function }
+
+// GPU is where the instance in a slot is.
+func (p *Pool) GPU(slot int32) int32 { return p.instances[slot].gpu }
+
+// Starts says whether the instance in a slot is starting without an invocation.
+func (p *Pool) Starts(slot int32) bool { return p.instances[slot].stage == starting }
+
+// Dead says whether the instance in a slot is gone, though not yet what ran on it.
+func (p *Pool) Dead(slot int32) bool { return p.instances[slot].stage == lost }
+
+// Run is what runs on the instance in a slot, as SetRun said.
+func (p *Pool) Run(slot int32) int32 { return p.instances[slot].run }
+
+// SetRun notes what runs on the instance in a slot.
+func (p *Pool) SetRun(slot, run int32) { p.instances[slot].run = run }

@@ -20,7 +20,7 @@ type box struct {
 
 // twin is a pool that looks at all containers at every question.
 type twin struct {
-	config  Config
+	config  shape
 	slots   []int
 	boxes   []*box
 	now     int
@@ -238,7 +238,7 @@ func (w *twin) loss(gpu, function int32, start Start, ties int) (worth float64) 
 func told(changes []Change) (out []string) {
 	for _, c := range changes {
 		verb := "unloads"
-		if c.Removed {
+		if c.Verb == Removed {
 			verb = "removes"
 		}
 		out = append(out, fmt.Sprintf("gpu %d %s %d", c.GPU, verb, c.Function))
@@ -248,16 +248,16 @@ func told(changes []Change) (out []string) {
 
 // drawConfig is a small machine. Keep and Worth look at what a test may change
 // meanwhile.
-func drawConfig(t *rapid.T, active map[int32]bool) Config {
-	c := Config{
+func drawConfig(t *rapid.T, active map[int32]bool) shape {
+	c := shape{
 		GPUs: rapid.IntRange(1, 3).Draw(t, "gpus"), Slots: rapid.IntRange(1, 3).Draw(t, "slots"),
-		Pool: rapid.SampledFrom([]int{Unlimited, 0, 1, 2, 4}).Draw(t, "pool"), Mem: rapid.SampledFrom([]int64{0, 10, 25}).Draw(t, "memory"),
+		Config: Config{Pool: rapid.SampledFrom([]int{Unlimited, 0, 1, 2, 4}).Draw(t, "pool")}, Mem: rapid.SampledFrom([]int64{0, 10, 25}).Draw(t, "memory"),
 	}
 	for range rapid.IntRange(1, 5).Draw(t, "functions") {
 		warm := time.Duration(rapid.IntRange(1, 3).Draw(t, "warm"))
 		load := time.Duration(rapid.IntRange(0, 3).Draw(t, "load"))
 		cold := time.Duration(rapid.IntRange(0, 3).Draw(t, "cold"))
-		c.Function = append(c.Function, Function{[3]time.Duration{warm + load + cold, warm + load, warm}, rapid.Int64Range(0, 10).Draw(t, "mem")})
+		c.Function = append(c.Function, Function{Duration: [3]time.Duration{warm + load + cold, warm + load, warm}, Mem: rapid.Int64Range(0, 10).Draw(t, "mem")})
 	}
 	switch rapid.IntRange(0, 2).Draw(t, "order") {
 	case 1:
@@ -272,7 +272,7 @@ func TestPoolAgainstTwin(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		active := map[int32]bool{}
 		c := drawConfig(t, active)
-		p, w := New(c), &twin{config: c, slots: slices.Repeat([]int{c.Slots}, c.GPUs)}
+		p, w := c.pool(), &twin{config: c, slots: slices.Repeat([]int{c.Slots}, c.GPUs)}
 		containers := map[*box]int32{}
 		drawGPU := func(from int32) int32 { return rapid.Int32Range(from, int32(c.GPUs-1)).Draw(t, "gpu") }
 		for range rapid.IntRange(1, 300).Draw(t, "steps") {
@@ -285,17 +285,21 @@ func TestPoolAgainstTwin(t *testing.T) {
 				p.SetSlots(g, n)
 				w.slots[g] = n
 			case 2:
-				at, container, ok := p.Prefetch(f, time.Second)
+				slot, ok := p.Prefetch(f, time.Second)
+				at := none
+				if ok {
+					at = p.instances[slot].gpu
+				}
 				if want := w.prefetch(f); at != want || ok != (want != none) {
 					t.Fatalf("prefetch %d: on gpu %d, %v, want %d", f, at, ok, want)
 				}
-				if ok && p.Ready(container) != time.Second {
-					t.Fatalf("ready at %v", p.Ready(container))
+				if ok && p.Ready(slot) != time.Second {
+					t.Fatalf("ready at %v", p.Ready(slot))
 				}
 			case 3, 4, 5:
 				if all := w.is(Any, running); len(all) > 0 {
 					b := all[rapid.IntRange(0, len(all)-1).Draw(t, "which")]
-					p.End(containers[b])
+					p.End(containers[b], 0)
 					w.end(b)
 				}
 			default:
@@ -313,7 +317,7 @@ func TestPoolAgainstTwin(t *testing.T) {
 					t.Fatalf("%d on gpu %d but %d: %v at %v, %v, want %v at %v, %v", f, only, except, at, loss, ok, want, least, can)
 				}
 				if ok {
-					container := p.Begin(f, at)
+					container, _ := p.Begin(f, at)
 					containers[w.begin(f, at)] = container
 				}
 			}
@@ -328,8 +332,8 @@ func compare(t *rapid.T, p *Pool, w *twin) {
 	for g := range int32(len(w.slots)) {
 		now := w.slots[g] - len(w.is(g, running))
 		free += max(now, 0)
-		if p.FreeOn(g) != now {
-			t.Fatalf("gpu %d has %d slots free, want %d", g, p.FreeOn(g), now)
+		if got := int(p.gpus[g].capacity-p.gpus[g].taken) / unit; got != now || p.Free(g) != (now > 0) {
+			t.Fatalf("gpu %d has %d slots free, want %d", g, got, now)
 		}
 		if w.config.Mem > 0 && w.used(g) > w.config.Mem {
 			t.Fatalf("gpu %d holds %d of %d bytes", g, w.used(g), w.config.Mem)
@@ -338,8 +342,8 @@ func compare(t *rapid.T, p *Pool, w *twin) {
 	for f := range int32(len(w.config.Function)) {
 		least := time.Duration(-1)
 		for g := range int32(len(w.slots)) {
-			if p.room(g, f) != w.room(g, f) {
-				t.Fatalf("gpu %d has room for %d: %v", g, f, p.room(g, f))
+			if p.Room(g, f) != w.room(g, f) {
+				t.Fatalf("gpu %d has room for %d: %v", g, f, p.Room(g, f))
 			}
 			start, _ := w.lookUp(f, g)
 			if d := w.config.Function[f].Duration[start]; least < 0 || d < least {
@@ -350,8 +354,8 @@ func compare(t *rapid.T, p *Pool, w *twin) {
 			t.Fatalf("%d expects %v, want %v", f, p.Expected(f), least)
 		}
 	}
-	if got := told(p.Changes()); p.Free() != free || !slices.Equal(got, w.changes) {
-		t.Fatalf("%d free and %v, want %d and %v", p.Free(), got, free, w.changes)
+	if got := told(p.Changes()); p.free != int64(free*unit) || p.AnyFree() != (free > 0) || !slices.Equal(got, w.changes) {
+		t.Fatalf("%d free and %v, want %d and %v", p.free/unit, got, free, w.changes)
 	}
 	w.changes = nil
 }

@@ -78,10 +78,11 @@ type decision struct {
 }
 
 func (s settings) config(functions []trace.Function) sim.Config {
-	o := queue.Defaults()
+	o := sim.Defaults()
 	o.T, o.Alpha, o.Limit, o.Starvation, o.Penalty = s.t, s.alpha, s.limit, s.starvation, s.penalty
-	return sim.Config{Functions: functions, Interference: s.interference, Config: queue.Config{
-		Policy: s.policy, GPUs: s.gpus, Mem: int64(s.memory * (1 << 20)), Concurrency: s.d, Pool: s.pool, Options: o}}
+	return sim.Config{Functions: functions, Interference: s.interference,
+		GPUs: s.gpus, Mem: int64(s.memory * (1 << 20)), Concurrency: s.d,
+		Config: queue.Config{Policy: s.policy, Pool: s.pool, Options: o}}
 }
 
 func TestAgainstTwin(t *testing.T) {
