@@ -267,7 +267,7 @@ func TestInterruptLeavesNothing(t *testing.T) {
 // 16 GB/s, so 512 MiB take 33.6 ms.
 func TestLoadTimeOfParkedMemory(t *testing.T) {
 	t.Parallel() // it has a run directory of its own
-	r := newReal(t)
+	r := newReal(t).serve()
 	file := filepath.Join(r.work, "holds.yaml")
 	text := "name: holds\ncontract: http\ngpu_mem: 1GiB\nenv: {SAXPY_HOLDS: '512', SAXPY_LAUNCHES: '1'}\ncommand: [" +
 		filepath.Join(r.build, "examples/saxpy/saxpy") + "]\n"
