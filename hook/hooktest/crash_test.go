@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
+	policy "github.com/gfaas/gfaas/pkg/policy/token"
 )
 
 // TestKilledClient kills clients at any point while another waits for what
@@ -90,8 +91,18 @@ func TestKilledDaemon(t *testing.T) {
 // said, and both stand still until the daemon goes on. What is charged is what
 // was used: who is charged for the pause owes seconds.
 func TestStoppedDaemon(t *testing.T) {
+	for _, by := range policy.Names() {
+		t.Run(by, func(t *testing.T) {
+			t.Parallel()
+			stopDaemon(t, by)
+		})
+	}
+}
+
+func stopDaemon(t *testing.T, by string) {
 	const pause = 4 * time.Second
 	h := newHost(t)
+	h.flags = []string{"--policy", by}
 	h.start()
 	quotas := map[string]float64{"fifth": 0.2, "most": 0.8}
 	programs := map[string]*program{}
