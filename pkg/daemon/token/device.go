@@ -114,7 +114,7 @@ func (g *device) grant(a policy.Grant) {
 	}
 	c.granted, c.lease, c.waits, c.excess = time.Now(), a.Lease, false, 0
 	c.alloc.page.setGate(c.slot, a.Lease)
-	g.d.leaseOut()
+	g.d.startRenewing()
 	g.grants.Inc()
 	g.waits.Observe(c.granted.Sub(c.asked).Seconds())
 	g.logDecision("grant", c, a.Lease, a.Reason)

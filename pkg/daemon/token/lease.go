@@ -38,8 +38,8 @@ func (d *Daemon) now() time.Duration {
 	return now.Sub(d.epoch) - d.leases.stood
 }
 
-// leaseOut sees to it that leases are renewed from now on. Locked.
-func (d *Daemon) leaseOut() {
+// startRenewing has leases renewed from now on. Locked.
+func (d *Daemon) startRenewing() {
 	if !d.leases.out {
 		d.leases.out, d.leases.renewed = true, time.Now()
 		d.leases.timer.Reset(renewEvery)

@@ -59,8 +59,8 @@ func newMetrics(d *Daemon) (*prometheus.Registry, *metrics) {
 	return r, m
 }
 
-// totals are what an allocation's processes have done since it was made, those that have
-// left included.
+// totals are what an allocation's processes have done since it was made, those
+// that have left included.
 type totals struct {
 	gpu, instance    string
 	launches         float64
@@ -72,13 +72,13 @@ func (t *totals) add(c counters) {
 	t.blocked += duration(c.blockedNS).Seconds()
 }
 
-// done is what was done there until now. Locked.
-func (s *allocation) done(now policy.Snapshot) totals {
-	out := s.left
-	out.gpu, out.instance = s.gpu.name, s.inst.reg.Instance
-	for _, m := range s.clients {
+// done is what they have done until now. Locked.
+func (a *allocation) done(now policy.Snapshot) totals {
+	out := a.left
+	out.gpu, out.instance = a.gpu.name, a.inst.reg.Instance
+	for _, m := range a.clients {
 		if m != nil {
-			out.add(s.page.counters(m.slot))
+			out.add(a.page.counters(m.slot))
 		}
 	}
 	out.gpuTime = now.Instance(out.instance).Charged.Seconds()

@@ -63,11 +63,11 @@ func (d *Daemon) clientsOf(g *device, now policy.Snapshot) []wire.ClientStatus {
 }
 
 // row is what a status says about an allocation that no process has.
-func (s *allocation) row(i policy.InstanceStatus) wire.ClientStatus {
+func (a *allocation) row(i policy.InstanceStatus) wire.ClientStatus {
 	return wire.ClientStatus{
-		Instance: s.inst.reg.Instance, Function: s.inst.reg.Function, State: "absent", Why: "none of its processes is connected",
-		SMPct: s.SMPct, QuotaRequest: s.QuotaRequest, QuotaLimit: s.QuotaLimit,
-		DebtMS: millis(i.Debt), MemLimitMiB: s.MemLimit.MiB(),
+		Instance: a.inst.reg.Instance, Function: a.inst.reg.Function, State: "absent", Why: "none of its processes is connected",
+		SMPct: a.SMPct, QuotaRequest: a.QuotaRequest, QuotaLimit: a.QuotaLimit,
+		DebtMS: millis(i.Debt), MemLimitMiB: a.MemLimit.MiB(),
 	}
 }
 
