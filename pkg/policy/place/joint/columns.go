@@ -154,10 +154,11 @@ func (s *solver) offer(m *master, t pattern, price, cap []float64, cost float64)
 	return true
 }
 
-// solve solves the program as far as its columns go, in at most limit pivots.
+// solve solves the program as far as its columns go, in at most limit pivots, or
+// as far as there is time.
 func (s *solver) solve(m *master, limit int) {
 	before := m.Work()
-	m.Solve(limit)
+	m.Solve(limit, s.o.Expired)
 	s.work += m.Work() - before
 }
 
@@ -260,12 +261,15 @@ func (s *solver) counts() []int {
 // generate solves the linear program of what is left by column generation
 // (Gilmore and Gomory 1961, A linear programming approach to the cutting-stock
 // problem). It stops when no pattern is found that is worth more than its GPU,
-// or the proven bound is as close as makes no difference.
+// the proven bound is as close as makes no difference, or time is over.
 func (s *solver) generate(left []float64, counts []int) relaxation {
 	m := s.master(left, counts, s.memoryLimited())
 	out := relaxation{}
 	for range rounds {
 		s.solve(m, rounds*10)
+		if s.expired() {
+			break
+		}
 		price, scarce := s.masterPrices(m)
 		added, most := false, make([]float64, len(counts))
 		for k := range counts {

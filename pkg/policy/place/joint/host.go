@@ -2,6 +2,7 @@ package joint
 
 import (
 	"cmp"
+	"container/heap"
 	"slices"
 
 	"github.com/gfaas/gfaas/pkg/policy/place/maxrect"
@@ -271,8 +272,24 @@ func (s *solver) topUp(h *host, at prices, left []float64) {
 // pick is the option of a function that is worth most for its size, of those
 // that fit; density 0 is none.
 type pick struct {
-	opt     int
+	fn, opt int
 	density float64
+}
+
+// picks is a heap, the densest on top, of equals that of the first function.
+type picks []pick
+
+func (p picks) Len() int      { return len(p) }
+func (p picks) Swap(i, j int) { p[i], p[j] = p[j], p[i] }
+func (p picks) Less(i, j int) bool {
+	return p[i].density > p[j].density || p[i].density == p[j].density && p[i].fn < p[j].fn
+}
+func (p *picks) Push(x any) { *p = append(*p, x.(pick)) }
+func (p *picks) Pop() any {
+	last := len(*p) - 1
+	x := (*p)[last]
+	*p = (*p)[:last]
+	return x
 }
 
 // greedy fills up one GPU.
@@ -291,22 +308,15 @@ func (s *solver) fillSingles(h *host, at prices, left []float64) {
 	g := greedy{s: s, h: h, at: at, left: left}
 	picks := s.picks[:0]
 	for f := range left {
-		picks = append(picks, g.pick(f))
-	}
-	if s.picks = picks; len(left) == 0 {
-		return
-	}
-	for {
-		f := 0
-		for i, p := range picks {
-			if p.density > picks[f].density {
-				f = i
-			}
+		if p := g.pick(f); p.density > 0 {
+			picks = append(picks, p)
 		}
-		if picks[f].density <= 0 {
-			return
-		}
-		it := Item{Func: f, Option: picks[f].opt}
+	}
+	s.picks = picks
+	heap.Init(&picks)
+	for len(picks) > 0 {
+		f := picks[0].fn
+		it := Item{Func: f, Option: picks[0].opt}
 		s.work += int64(1 + len(h.items) + len(left)/8)
 		if o, in := s.p.option(it), g.space(f); in.fits(o) {
 			if s.makeRoom(h, &it) {
@@ -315,7 +325,11 @@ func (s *solver) fillSingles(h *host, at prices, left []float64) {
 				g.failed = append(g.failed, [2]int64{o.W, o.H})
 			}
 		}
-		picks[f] = g.pick(f)
+		if picks[0] = g.pick(f); picks[0].density > 0 {
+			heap.Fix(&picks, 0)
+		} else {
+			heap.Pop(&picks)
+		}
 	}
 }
 
@@ -334,7 +348,7 @@ func (g *greedy) pick(f int) (best pick) {
 			size += g.at.memWeight * (float64(o.Mem+in.keeper)/float64(in.room) - size)
 		}
 		if density := g.at.rate[f] * min(o.Rate, g.left[f]) / max(size, minSize); density > best.density && in.fits(o) {
-			best = pick{ch.opt, density}
+			best = pick{f, ch.opt, density}
 		}
 	}
 	return best

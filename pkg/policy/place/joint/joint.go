@@ -147,7 +147,7 @@ type solver struct {
 	work    int64 // done so far, in steps of the cutter's dynamic program
 
 	cutBuffer []Item // of cutInto and fillSingles, kept for their memory
-	picks     []pick
+	picks     picks
 }
 
 // class is what the solver knows of GPUs that are alike.

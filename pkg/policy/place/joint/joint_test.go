@@ -263,3 +263,18 @@ func TestHopelessCostsNothing(t *testing.T) {
 		t.Errorf("%d functions without a configuration take %v allocations more", more, all-served)
 	}
 }
+
+// Once time is over nothing is improved any more, the first program included,
+// but all that is wanted is placed.
+func TestExpired(t *testing.T) {
+	p := grid(100, 300, Unlimited)
+	over := Options{Expired: func() bool { return true }}
+	sol := Solve(p, over)
+	if used := check(t, &p, sol); sum(sol.Left) > 0 || sol.Bound > used {
+		t.Errorf("%v is left on %d GPUs, bound %d", sol.Left, used, sol.Bound)
+	}
+	s := newSolver(&p, over)
+	if root := s.solveRoot(); len(s.pool.patterns) > len(p.Funcs) || len(root.use) > 0 {
+		t.Errorf("%d patterns of %d functions, %d used by a program that there was no time for", len(s.pool.patterns), len(p.Funcs), len(root.use))
+	}
+}

@@ -1,6 +1,7 @@
 package joint
 
 import (
+	"math"
 	"slices"
 
 	"github.com/gfaas/gfaas/pkg/policy/place/maxrect"
@@ -34,9 +35,14 @@ var wholeGPU = maxrect.Rect{W: One, H: One}
 // class that are worth most, as far as guillotine cuts and filling find them,
 // and a value that none exceeds. A request a second is worth price, as long as
 // any are left. It looks longer as long as no pattern is worth more than
-// enough.
+// enough. Once time is over it fills one GPU and bounds nothing.
 func (s *solver) findPatterns(class int, price, left []float64, enough float64) (found []pattern, most float64) {
 	c := &s.classes[class]
+	if s.expired() {
+		h := s.newHost(class, nil)
+		s.fillSingles(h, prices{rate: price}, slices.Clone(left))
+		return []pattern{s.pattern(GPU{class, AnyNode, h.items})}, math.Inf(1)
+	}
 	c.cutter.solve(price, left, 0)
 	best := s.cutPattern(class, price, left)
 	p := pricer{s: s, index: class, class: c, price: price, left: left, best: best, found: []pattern{best}, most: c.relaxed.bound()}

@@ -119,14 +119,18 @@ func (s *solver) decide(d *draft, t pattern, n int) {
 const diveSteps = 12
 
 // dive serves what is left: again and again the program of what is left is
-// solved and the patterns it uses most are decided.
+// solved and the patterns it uses most are decided. Once time is over GPUs are
+// only filled, one after the other.
 func (s *solver) dive(d *draft, price []float64, until int64) {
 	for {
 		left := s.unservedSingle(d.served)
 		if sum(left) == 0 || !slices.ContainsFunc(d.counts, func(n int) bool { return n != 0 }) {
 			return
 		}
-		uses := s.solveLeft(left, d.counts, until)
+		var uses []use
+		if !s.expired() {
+			uses = s.solveLeft(left, d.counts, until)
+		}
 		slices.SortStableFunc(uses, func(a, b use) int { return cmp.Compare(b.count, a.count) })
 		gpus := 0.0
 		for _, u := range uses {

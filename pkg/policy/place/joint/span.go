@@ -288,7 +288,7 @@ func (s *solver) byDensity(f int, left float64) (out []pick) {
 	for i := range s.p.Funcs[f].Options {
 		o := &s.p.Funcs[f].Options[i]
 		if slices.Contains(o.On, true) {
-			out = append(out, pick{i, min(o.Rate, left/float64(s.span(f))) / s.share(o)})
+			out = append(out, pick{f, i, min(o.Rate, left/float64(s.span(f))) / s.share(o)})
 		}
 	}
 	slices.SortStableFunc(out, func(a, b pick) int { return cmp.Compare(b.density, a.density) })

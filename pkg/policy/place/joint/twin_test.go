@@ -173,6 +173,6 @@ func (w *twin) scheduled(items []Item) bool {
 			m.Add(c)
 		}
 	}
-	m.Solve(10000)
+	m.Solve(10000, nil)
 	return m.Value() <= 1+1e-4
 }

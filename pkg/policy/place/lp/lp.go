@@ -31,6 +31,7 @@ type Master struct {
 	x       []float64 // value of each basic variable
 	price   []float64
 	inBasis []bool // of each column
+	nonzero []int  // of pivot, kept for its memory
 	pivots  int
 	work    int64
 }
@@ -127,10 +128,13 @@ func (p *Master) Solution(f func(column int, value float64)) {
 	}
 }
 
-// Solve takes columns into the basis until none lowers the cost, at most
-// limit of them.
-func (p *Master) Solve(limit int) {
+// Solve takes columns into the basis until none lowers the cost, at most limit
+// of them, or until stop says so; nil never does.
+func (p *Master) Solve(limit int, stop func() bool) {
 	for range limit {
+		if stop != nil && stop() {
+			return
+		}
 		v, ok := p.entering()
 		if !ok || !p.enter(v) {
 			return
@@ -225,14 +229,25 @@ func (p *Master) mark(v int, in bool) {
 func (p *Master) pivot(r int, d []float64) {
 	m := len(p.rows)
 	at := p.inverse[r*m : r*m+m]
-	for j := range at {
-		at[j] /= d[r]
+	p.nonzero = p.nonzero[:0]
+	for j, a := range at {
+		if a != 0 {
+			at[j] = a / d[r]
+			p.nonzero = append(p.nonzero, j)
+		}
 	}
+	sparse := 4*len(p.nonzero) < m
 	for i := range m {
 		if i == r || d[i] == 0 {
 			continue
 		}
 		row := p.inverse[i*m : i*m+m]
+		if sparse {
+			for _, j := range p.nonzero {
+				row[j] -= d[i] * at[j]
+			}
+			continue
+		}
 		for j, a := range at {
 			row[j] -= d[i] * a
 		}
@@ -249,9 +264,14 @@ func (p *Master) invert() {
 		p.inverse[i*m+i] = 1
 	}
 	done := make([]bool, m) // rows that have got their variable
+	d := make([]float64, m)
 	for _, v := range basis {
-		d := make([]float64, m)
+		clear(d)
 		p.each(v, func(row int, coef float64) {
+			if !done[row] { // its column is still that of the identity
+				d[row] += coef
+				return
+			}
 			for i := range m {
 				d[i] += p.inverse[i*m+row] * coef
 			}

@@ -121,7 +121,7 @@ func TestAgainstAllBases(t *testing.T) {
 		p := New(rows)
 		for _, c := range columns {
 			p.Add(c)
-			p.Solve(1000)
+			p.Solve(1000, nil)
 		}
 		want := least(rows, columns)
 		if got := p.Value(); math.Abs(got-want) > 1e-4*(1+want) {
@@ -166,7 +166,7 @@ func TestManyColumns(t *testing.T) {
 				c.Rows, c.Coefs = append(c.Rows, j), append(c.Coefs, 0.5)
 			}
 			p.Add(c)
-			p.Solve(10000)
+			p.Solve(10000, nil)
 		}
 	}
 	worth := 0.0

@@ -399,7 +399,7 @@ func (b *bars) bound(least int, work *int) int {
 	m := lp.New(rows)
 	prices := make([]int64, len(b.sides))
 	for *work > 0 {
-		m.Solve(10 * len(rows))
+		m.Solve(10*len(rows), nil)
 		*work -= 10 * len(rows) * len(rows)
 		if math.Ceil(m.Value()/float64(b.whole)-1e-6) <= float64(best) {
 			return best
