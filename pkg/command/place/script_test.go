@@ -15,14 +15,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestScripts(t *testing.T) {
-	testscript.Run(t, testscript.Params{
-		Dir: "testdata",
-		Setup: func(env *testscript.Env) error {
-			env.Setenv("XDG_CONFIG_HOME", env.WorkDir+"/config")
-			return nil
-		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": clitest.Exits, "long": long, "junk": junk},
-	})
+	clitest.Run(t, map[string]func(*testscript.TestScript, bool, []string){"long": long, "junk": junk})
 }
 
 // long FILE N: the file is one line of N bytes.

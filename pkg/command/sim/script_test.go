@@ -14,12 +14,5 @@ func TestMain(m *testing.M) {
 }
 
 func TestScripts(t *testing.T) {
-	testscript.Run(t, testscript.Params{
-		Dir: "testdata",
-		Setup: func(env *testscript.Env) error {
-			env.Setenv("XDG_CONFIG_HOME", env.WorkDir+"/config")
-			return nil
-		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": clitest.Exits},
-	})
+	clitest.Run(t, nil)
 }

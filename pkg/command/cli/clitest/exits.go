@@ -3,11 +3,28 @@ package clitest
 
 import (
 	"errors"
+	"maps"
 	"os/exec"
 	"strconv"
+	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
 )
+
+// Run runs the scripts of the folder testdata, without the settings of whoever
+// runs the tests, with the command exits and those of more.
+func Run(t *testing.T, more map[string]func(ts *testscript.TestScript, neg bool, args []string)) {
+	commands := map[string]func(*testscript.TestScript, bool, []string){"exits": Exits}
+	maps.Copy(commands, more)
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata",
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("XDG_CONFIG_HOME", env.WorkDir+"/config")
+			return nil
+		},
+		Cmds: commands,
+	})
+}
 
 // Exits is a script's command `exits N COMMAND…`: the command ends with that
 // status.
