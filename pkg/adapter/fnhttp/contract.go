@@ -21,7 +21,7 @@ import (
 
 // Names of contracts.
 const (
-	Auto     = "auto"
+	auto     = "auto"
 	HTTP     = "http"
 	OpenFaaS = "openfaas"
 	KServeV2 = "kserve-v2"
@@ -51,7 +51,7 @@ var conventions = []convention{
 // find returns the conventions that a contract's name stands for: one, or all
 // for auto and for the empty name.
 func find(contract string) ([]convention, error) {
-	if contract == "" || contract == Auto {
+	if contract == "" || contract == auto {
 		return conventions, nil
 	}
 	i := slices.IndexFunc(conventions, func(c convention) bool { return c.name == contract })

@@ -74,14 +74,14 @@ func TestWaitReadyResolves(t *testing.T) {
 		fallback             int
 		paths                []string
 	}{
-		{"http", Auto, HTTP, 404, []string{"/healthz"}},
-		{"openfaas", Auto, OpenFaaS, 404, []string{"/_/health"}},
-		{"kserve", Auto, KServeV2, 404, []string{"/v2/health/ready"}},
-		{"openai by models", Auto, OpenAI, 404, []string{"/v1/models"}},
+		{"http", auto, HTTP, 404, []string{"/healthz"}},
+		{"openfaas", auto, OpenFaaS, 404, []string{"/_/health"}},
+		{"kserve", auto, KServeV2, 404, []string{"/v2/health/ready"}},
+		{"openai by models", auto, OpenAI, 404, []string{"/v1/models"}},
 		{"openai by health", "", OpenAI, 404, []string{"/health"}},
-		{"answers everything", Auto, HTTP, 200, nil},
-		{"knows no path", Auto, HTTP, 404, nil},
-		{"POST only", Auto, HTTP, 405, nil},
+		{"answers everything", auto, HTTP, 200, nil},
+		{"knows no path", auto, HTTP, 404, nil},
+		{"POST only", auto, HTTP, 405, nil},
 		{"asked for http, knows no path", HTTP, HTTP, 404, nil},
 		{"asked for openai", OpenAI, OpenAI, 404, []string{"/health"}},
 		{"asked for kserve", KServeV2, KServeV2, 404, []string{"/v2/health/ready", "/healthz"}},
@@ -98,10 +98,10 @@ func TestWaitReadyResolves(t *testing.T) {
 func TestWaitReadyGivesUp(t *testing.T) {
 	nobody := silent(t)
 	for _, c := range []struct{ name, address, contract, want string }{
-		{"loading", server(t, 503), Auto, "GET /healthz: status 503"},
+		{"loading", server(t, 503), auto, "GET /healthz: status 503"},
 		{"another contract", server(t, 404), OpenFaaS, "GET /_/health: status 404"},
-		{"nobody listens", nobody, Auto, "connection refused"},
-		{"stalls", stalls(t), Auto, "GET /healthz: status 503"},
+		{"nobody listens", nobody, auto, "connection refused"},
+		{"stalls", stalls(t), auto, "GET /healthz: status 503"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -117,7 +117,7 @@ func TestWaitReadyGivesUp(t *testing.T) {
 		t.Errorf("error = %v, want one about the contract", err)
 	}
 	dead := errors.New("exited with status 3")
-	_, err := WaitReady(t.Context(), nobody, Auto, func(context.Context) error { return dead })
+	_, err := WaitReady(t.Context(), nobody, auto, func(context.Context) error { return dead })
 	if !errors.Is(err, dead) {
 		t.Errorf("error = %v, want %v", err, dead)
 	}
@@ -131,7 +131,7 @@ func TestWaitReadyWaits(t *testing.T) {
 		}
 	}))
 	defer s.Close()
-	got, err := WaitReady(t.Context(), s.Listener.Addr().String(), Auto, func(context.Context) error { return nil })
+	got, err := WaitReady(t.Context(), s.Listener.Addr().String(), auto, func(context.Context) error { return nil })
 	if got != HTTP || err != nil || asked.Load() != 4 {
 		t.Errorf("WaitReady = %q, %v after %d questions, want http after 4", got, err, asked.Load())
 	}
@@ -167,7 +167,7 @@ func TestInvoke(t *testing.T) {
 		seen               string
 	}{
 		{HTTP, "f", nil, "POST / " + address + "  "},
-		{Auto, "f", http.Header{"x-a": {"1"}, "Content-Type": {"text/plain"}}, "POST / " + address + " text/plain 1"},
+		{auto, "f", http.Header{"x-a": {"1"}, "Content-Type": {"text/plain"}}, "POST / " + address + " text/plain 1"},
 		{OpenFaaS, "f", http.Header{"Host": {"f.example"}}, "POST / f.example  "},
 		{KServeV2, "a/b", nil, "POST /v2/models/a%2Fb/infer " + address + " application/json "},
 		{OpenAI, "f", nil, "POST /v1/chat/completions " + address + " application/json "},

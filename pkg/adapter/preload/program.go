@@ -1,6 +1,8 @@
 package preload
 
 import (
+	"context"
+	"debug/elf"
 	"errors"
 	"fmt"
 	"io"
@@ -8,9 +10,12 @@ import (
 	"os"
 	"os/exec"
 	"path"
+	"runtime"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
 // Files is where programs are looked up: this machine, or an image.
@@ -35,7 +40,7 @@ const maxScripts = 5
 // CheckProgram reports why the preload library would not be loaded into a
 // command: the program is static, linked with another libc than glibc, setuid,
 // or for another machine. It follows #! lines. The error names the file and is
-// Unavailable, a *NotFoundError or a *ProgramError, unless looking it up failed.
+// Unavailable, a *notFoundError or a *ProgramError, unless looking it up failed.
 func CheckProgram(files Files, command string) error {
 	_, err := resolve(files, command)
 	return err
@@ -62,7 +67,7 @@ func resolve(files Files, command string) (program string, err error) {
 func lookupError(command, script string, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, exec.ErrNotFound), errors.Is(err, unix.ENOTDIR):
-		return &NotFoundError{Command: command, By: script, Err: err}
+		return &notFoundError{Command: command, By: script, Err: err}
 	case errors.Is(err, unix.EISDIR):
 		return &ProgramError{command, "is a folder, expected a program", "give the path of a program in it"}
 	case errors.Is(err, fs.ErrPermission):
@@ -164,3 +169,177 @@ func (host) Open(name string) (File, fs.FileMode, bool, error) {
 	n, err := unix.Fgetxattr(int(f.Fd()), "security.capability", nil)
 	return f, info.Mode(), err == nil && n > 0, nil
 }
+
+// machines maps our architectures to those of ELF files.
+var machines = map[string]elf.Machine{
+	"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64, "ppc64le": elf.EM_PPC64, "riscv64": elf.EM_RISCV,
+}
+
+// checkELF says whether glibc's loader will start this program, with the
+// preload library in it.
+func checkELF(name string, r io.ReaderAt) error {
+	f, err := elf.NewFile(r)
+	if err != nil {
+		return &ProgramError{name, "is neither an ELF program nor a script with a #! line", "name its interpreter in such a line, or before it: sh " + name}
+	}
+	defer f.Close()
+	if f.Class != elf.ELFCLASS64 || f.Machine != machines[runtime.GOARCH] {
+		return &ProgramError{name, "is built for another machine (" + f.Class.String() + ", " + f.Machine.String() + ")",
+			"build it for " + runtime.GOARCH}
+	}
+	static := &ProgramError{name, "is statically linked: the preload library cannot be loaded into it", "link it dynamically with glibc"}
+	loader := programLoader(f)
+	if loader == "" {
+		return static
+	}
+	needed, err := f.ImportedLibraries()
+	if err != nil || len(needed) == 0 {
+		return static
+	}
+	for _, lib := range needed {
+		if strings.HasPrefix(lib, "libc.musl") || lib == "libc.so" {
+			return foreignLibc(name, loader)
+		}
+	}
+	if !isGlibcLoader(path.Base(loader)) {
+		return foreignLibc(name, loader)
+	}
+	return nil
+}
+
+func foreignLibc(name, loader string) error {
+	libc := "another libc than glibc (its loader is " + loader + ")"
+	if strings.Contains(loader, "musl") {
+		libc = "musl"
+	}
+	return &ProgramError{name, "is linked with " + libc + ": the preload library cannot be loaded into it",
+		"build it on a system with glibc: Debian, Ubuntu, Fedora"}
+}
+
+// isGlibcLoader knows the names of glibc's loader on every architecture.
+func isGlibcLoader(base string) bool {
+	for _, prefix := range []string{"ld-linux", "ld-lsb", "ld64.so", "ld.so"} {
+		if strings.HasPrefix(base, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// programLoader is the PT_INTERP of a program; empty when it has none.
+func programLoader(f *elf.File) string {
+	const longest = 4096
+	for _, p := range f.Progs {
+		if p.Type != elf.PT_INTERP || p.Filesz == 0 || p.Filesz > longest {
+			continue
+		}
+		text := make([]byte, p.Filesz)
+		if _, err := p.ReadAt(text, 0); err != nil {
+			return ""
+		}
+		return strings.TrimRight(string(text), "\x00")
+	}
+	return ""
+}
+
+// CheckLoads is CheckProgram, and asks the program's own loader whether it
+// would put the preload library into it: a library that it cannot load costs
+// no more than a warning, and the program would run without limits.
+func CheckLoads(ctx context.Context, command, hook string) error {
+	program, err := resolve(host{}, command)
+	if err != nil {
+		return err
+	}
+	f, err := elf.Open(program)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", program, err)
+	}
+	defer f.Close()
+	// Traced as ldd does, it lists; under --list it gives up at a library of the
+	// program's that is not on this machine, like the simulated driver.
+	cmd := exec.CommandContext(ctx, programLoader(f), program)
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "LD_") {
+			cmd.Env = append(cmd.Env, v)
+		}
+	}
+	cmd.Env = append(cmd.Env, "LD_TRACE_LOADED_OBJECTS=1", "LD_PRELOAD="+hook)
+	// Its status also tells of libraries of the program that are missing here.
+	said, ended := cmd.CombinedOutput()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if strings.Contains(string(said), hook+" (") {
+		return nil
+	}
+	line, _, _ := strings.Cut(strings.TrimSpace(string(said)), "\n")
+	if line == "" {
+		line = fmt.Sprintf("its loader ended with %v", ended)
+	}
+	return &ProgramError{program, "does not take the preload library: " + line, "build gfaas's libraries anew for this machine: make"}
+}
+
+// Hooked tells whether a process has the preload library in it; known is false
+// when that cannot be seen from here.
+func Hooked(pid int) (hooked, known bool) {
+	maps, err := procfs.Maps(pid)
+	if err != nil || len(maps) == 0 {
+		return false, false
+	}
+	return strings.Contains(maps, "libgfaas.so"), true
+}
+
+// ProgramError says why a program cannot run under a slice: the preload
+// library would never be loaded into it, or could not work there.
+type ProgramError struct {
+	File   string // the program or, for a script, its interpreter
+	Reason string // reads after "FILE "
+	Remedy string
+}
+
+func (e *ProgramError) Error() string { return e.File + " " + e.Reason }
+
+// Unavailable reports true: what is missing is a program that can be limited.
+func (e *ProgramError) Unavailable() bool { return true }
+
+// Hint is what to do about it.
+func (e *ProgramError) Hint() string { return e.Remedy }
+
+// notFoundError says that a command, or an interpreter that a script names,
+// does not exist.
+type notFoundError struct {
+	Command string
+	By      string // the script that asked for it; empty for the command itself
+	Err     error
+}
+
+func (e *notFoundError) Error() string {
+	if e.By != "" {
+		return fmt.Sprintf("%s: command not found (interpreter of %s)", e.Command, e.By)
+	}
+	return e.Command + ": command not found"
+}
+
+func (e *notFoundError) Unwrap() error { return e.Err }
+
+// Unavailable reports true.
+func (e *notFoundError) Unavailable() bool { return true }
+
+// Hint is what to do about it.
+func (e *notFoundError) Hint() string {
+	return "give the path of the program, or add its folder to PATH"
+}
+
+// libError says that a library of ours is missing or cannot be used.
+type libError struct {
+	Message string
+	Remedy  string
+}
+
+func (e *libError) Error() string { return e.Message }
+
+// Unavailable reports true.
+func (e *libError) Unavailable() bool { return true }
+
+// Hint is what to do about it.
+func (e *libError) Hint() string { return e.Remedy }

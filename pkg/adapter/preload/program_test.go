@@ -118,9 +118,9 @@ func TestForeignMachine(t *testing.T) {
 }
 
 func TestNotFound(t *testing.T) {
-	var missing *NotFoundError
+	var missing *notFoundError
 	if err := CheckProgram(host{}, "no-such-program-anywhere"); !errors.As(err, &missing) || missing.Hint() == "" {
-		t.Errorf("error %v is not a NotFoundError with a hint", err)
+		t.Errorf("error %v is not a notFoundError with a hint", err)
 	}
 }
 

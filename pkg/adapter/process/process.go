@@ -9,13 +9,18 @@
 package process
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,6 +29,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/adapter/detach"
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
+	"github.com/gfaas/gfaas/pkg/adapter/tokend"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/procfs"
@@ -230,4 +236,89 @@ func ended(state *os.ProcessState) instance.State {
 		return instance.State{Detail: "ended"}
 	}
 	return instance.State{ExitCode: state.ExitCode(), Detail: fmt.Sprintf("exited with status %d", state.ExitCode())}
+}
+
+// private is what a process does not inherit: it names its starter or is
+// meant for the starter only.
+var private = []string{
+	"GFAAS_INSTANCE", "GFAAS_SECRET", "GFAAS_SOCKET",
+	"NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES",
+}
+
+// environ is the whole environment of an instance.
+func (r *Runtime) environ(spec instance.Spec, port int) ([]string, error) {
+	env := map[string]string{}
+	for _, entry := range os.Environ() {
+		if name, value, ok := strings.Cut(entry, "="); ok && !slices.Contains(private, name) {
+			env[name] = value
+		}
+	}
+	maps.Copy(env, spec.Env)
+	if spec.Dir != "" {
+		env["PWD"] = spec.Dir
+	}
+	env["PORT"] = strconv.Itoa(port)
+	ours, err := preload.Environ(preload.Grant{
+		Socket: r.socket(), Instance: spec.ID, Secret: spec.Secret,
+		GPU: spec.GPUs, SMPct: spec.Slice.SMPct, Libs: r.config.Libs, Env: env,
+		MPSPipeDir: spec.MPSPipeDir, Mem: spec.Slice.Mem, Oversubscribe: spec.Oversubscribe,
+	})
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(env, ours)
+	list := make([]string, 0, len(env))
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		list = append(list, name+"="+env[name])
+	}
+	return list, nil
+}
+
+// socket is where instances of this run directory find the token daemon.
+func (r *Runtime) socket() string {
+	return filepath.Join(tokend.ClientSocketDir(r.config.RunDir), "token.sock")
+}
+
+// maxTail bounds what Logs reads of a log, in bytes.
+const maxTail = 1 << 20
+
+// Logs returns the last lines of the instance's log, at most a mebibyte; none
+// when there is no log.
+func (r *Runtime) Logs(_ context.Context, h instance.Handle, lines int) ([]byte, error) {
+	f, err := os.Open(h.LogPath)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	size, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return nil, err
+	}
+	text := make([]byte, min(size, maxTail))
+	n, err := f.ReadAt(text, size-int64(len(text)))
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	return lastLines(text[:n], lines), nil
+}
+
+// lastLines cuts text to its last n lines.
+func lastLines(text []byte, n int) []byte {
+	if n <= 0 {
+		return nil
+	}
+	end := len(text)
+	if end > 0 && text[end-1] == '\n' {
+		end--
+	}
+	for range n {
+		end = bytes.LastIndexByte(text[:end], '\n')
+		if end < 0 {
+			return text
+		}
+	}
+	return text[end+1:]
 }

@@ -40,7 +40,7 @@ func TestBatched(t *testing.T) {
 		{OpenAI, `{"messages":[{}],"n":3}`, 2, "n: 3, expected none, for the batch to take its place"},
 	} {
 		header, body, err := Batched(c.contract, []byte(c.body), c.n)
-		var bad *BodyError
+		var bad *bodyError
 		switch {
 		case errors.As(err, &bad):
 			begin := fmt.Sprintf("the body cannot stand for %d requests under the contract %s: ", c.n, c.contract)
@@ -168,7 +168,7 @@ func FuzzBatched(f *testing.F) {
 		}
 		for _, c := range conventions {
 			_, got, err := Batched(c.name, []byte(body), n)
-			var bad *BodyError
+			var bad *bodyError
 			if err != nil && !errors.As(err, &bad) {
 				t.Fatal(err)
 			}
