@@ -16,6 +16,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/gfaas/gfaas/pkg/adapter/nvml"
+	"github.com/gfaas/gfaas/pkg/adapter/simgpu"
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/daemon/token"
 	"github.com/gfaas/gfaas/pkg/gpu"
@@ -176,4 +178,18 @@ func (o *serveOptions) keep(before serveOptions, log *slog.Logger) {
 func isRunDir(dir string) bool {
 	run, err := filepath.Abs(cli.RunDir())
 	return err == nil && run == dir
+}
+
+// occupancy tells what processes occupy of GPUs, real and simulated.
+type occupancy struct{ real nvml.Processes }
+
+func (o *occupancy) of(name string) (map[int]gpu.Bytes, error) {
+	d, err := gpu.ParseDevice(name)
+	if err != nil {
+		return nil, err
+	}
+	if d.Simulated {
+		return simgpu.ProcessMemory(simgpu.Dir(), d.Index)
+	}
+	return o.real.Memory(d)
 }
