@@ -77,7 +77,7 @@ func (e *engine) unbatch(slot int32) {
 	rest := slices.Clone(b.rest)
 	b.rest = b.rest[:0]
 	for _, m := range rest {
-		e.again(run{member: m, function: b.function}, nil)
+		e.again(b.function, m)
 	}
 }
 

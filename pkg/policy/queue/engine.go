@@ -31,6 +31,7 @@ type engine struct {
 	adaptive  *adaptive
 	prefetch  bool
 	changing  bool          // what waits may not fit any GPU any more
+	rejects   []Action      // what turned out to have to be rejected
 	woken     time.Duration // the Wake that was asked for last
 	evicts    string        // why an instance goes to make room
 }
@@ -83,7 +84,7 @@ func (e *engine) residency() residency.Config {
 	case *gfaas:
 		c.Worth = o.worth
 	case *exclusive:
-		c.Clears = true
+		c.Clears, c.May = true, o.may
 	case *lalb:
 		c.Pool, c.NoHost = residency.Unlimited, true
 		e.evicts = "model used least recently"
@@ -143,6 +144,10 @@ func (e *engine) step(now time.Duration, events []Event, actions []Action) []Act
 	if e.config.Live {
 		actions = e.tend(actions)
 	}
+	if len(e.rejects) > 0 {
+		actions = append(actions, e.rejects...)
+		e.rejects = e.rejects[:0]
+	}
 	return actions
 }
 
@@ -201,6 +206,9 @@ func (e *engine) setFunction(f int32, spec Function, actions []Action) []Action 
 		e.states = grown(e.states, int(f)+1)
 		e.queues.grow(int(f) + 1)
 		e.order.grow(int(f)+1, len(e.slots), e.allSlots())
+	}
+	if e.batches != nil {
+		spec.Inflight = 1 // a batch runs one after another (R12)
 	}
 	old := e.functions[f]
 	e.functions[f] = spec
@@ -485,7 +493,7 @@ func (e *engine) ended(ev *Event, actions []Action) []Action {
 	}
 	f := r.function
 	if ev.Again {
-		actions = e.again(*r, actions)
+		e.again(f, r.member)
 	}
 	actions = e.changed(actions, "")
 	e.review(f)
@@ -512,21 +520,22 @@ func (e *engine) over(found *run, executed time.Duration) *run {
 }
 
 // again has an invocation wait where it was before it ran.
-func (e *engine) again(r run, actions []Action) []Action {
-	switch f := r.function; {
+func (e *engine) again(f int32, m member) {
+	switch {
 	case !e.known(f):
-		return append(actions, reject(f, r.member, NoFunction))
+		e.rejects = append(e.rejects, reject(f, m, NoFunction))
+	case !e.pool.Fits(f):
+		e.rejects = append(e.rejects, reject(f, m, TooLarge))
 	case e.barred(f):
-		return append(actions, reject(f, r.member, StartFailed))
+		e.rejects = append(e.rejects, reject(f, m, StartFailed))
 	default:
-		e.order.putBack(f, r.member)
-		switch {
-		case e.queues.queues[f].len == 1:
+		e.order.putBack(f, m)
+		switch q := &e.queues.queues[f]; {
+		case q.len == 1:
 			e.begin(f)
-		case !e.queues.queues[f].out:
+		case !q.out:
 			e.order.grew(f)
 		}
-		return actions
 	}
 }
 
@@ -611,7 +620,7 @@ func (e *engine) bump(slot int32) {
 	r := *e.over(&e.runs[e.pool.Run(slot)], 0)
 	e.held = slices.DeleteFunc(e.held, func(a Action) bool { return a.ID == r.id })
 	e.order.released(r.gpu)
-	e.again(r, nil)
+	e.again(r.function, r.member)
 	e.unbatch(slot)
 }
 
@@ -620,27 +629,29 @@ func (e *engine) changed(actions []Action, rule string) []Action {
 	if rule == "" {
 		rule = e.evicts
 	}
-	for _, c := range e.pool.Changes() {
-		e.order.moved(c.Function, c.GPU)
-		a := Action{Function: c.Function, GPU: c.GPU, Instance: c.Instance, Reason: Reason{Rule: rule}}
-		switch c.Verb {
-		case residency.Removed:
-			a.Kind = Remove
-		case residency.Offloaded:
-			a.Kind = Offload
-		case residency.Started:
-			a.Kind, a.Reason.Rule = Start, "fewer than its least number are there"
-		case residency.Bumped:
-			e.bump(c.Slot)
-			continue
-		case residency.Placed:
-			i := slices.IndexFunc(e.held, func(a Action) bool { return a.Instance == c.Instance })
-			a = e.held[i]
-			e.held = slices.Delete(e.held, i, i+1)
-			r := e.find(a.Instance, a.ID)
-			r.held, r.begin, r.until = false, e.now, e.now+r.expected
+	for changes := e.pool.Changes(); len(changes) > 0; changes = e.pool.Changes() {
+		for _, c := range changes {
+			e.order.moved(c.Function, c.GPU)
+			a := Action{Function: c.Function, GPU: c.GPU, Instance: c.Instance, Reason: Reason{Rule: rule}}
+			switch c.Verb {
+			case residency.Removed:
+				a.Kind = Remove
+			case residency.Offloaded:
+				a.Kind = Offload
+			case residency.Started:
+				a.Kind, a.Reason.Rule = Start, "fewer than its least number are there"
+			case residency.Bumped:
+				e.bump(c.Slot)
+				continue
+			case residency.Placed:
+				i := slices.IndexFunc(e.held, func(a Action) bool { return a.Instance == c.Instance })
+				a = e.held[i]
+				e.held = slices.Delete(e.held, i, i+1)
+				r := e.find(a.Instance, a.ID)
+				r.held, r.begin, r.until = false, e.now, e.now+r.expected
+			}
+			actions = append(actions, a)
 		}
-		actions = append(actions, a)
 	}
 	return actions
 }

@@ -144,7 +144,28 @@ func (x *exclusive) left(_ time.Duration, f int32, r *run) {
 	if x.queues.queues[f].len > 0 {
 		x.grew(f)
 	} else {
-		x.waits.remove(f)
+		x.ceased(f)
+	}
+}
+
+// may says whether a GPU is the client's, or nobody's yet.
+func (x *exclusive) may(f, gpu int32) bool {
+	g := &x.gpus[gpu]
+	return g.next == none && (g.owner == none || g.owner == f)
+}
+
+// moved has an instance that was found or started on a GPU make that GPU its
+// client's, or go if the GPU is another's.
+func (x *exclusive) moved(f, gpu int32) {
+	if !x.engine.config.Live || x.engine.pool.On(f, gpu).Slot == none {
+		return
+	}
+	switch g := &x.gpus[gpu]; {
+	case !x.may(f, gpu) && (g.owner != f || g.runs == 0):
+		x.engine.pool.Dismiss(f, gpu)
+	case g.owner == none && !g.gone:
+		g.owner = f
+		x.size[f]++
 	}
 }
 
@@ -190,7 +211,7 @@ func (x *exclusive) own(f int32) (best residency.Place, found bool) {
 // acquire gets the client a GPU: one that nobody has, or one of the largest pool.
 // Found is false when it has to wait for it, or gets none.
 func (x *exclusive) acquire(f int32) (at residency.Place, found bool) {
-	if x.promised[f] >= x.queues.queues[f].len || x.engine.pool.Capped(f) {
+	if x.promised[f] >= x.queues.queues[f].len {
 		return at, false
 	}
 	free, victim := none, none

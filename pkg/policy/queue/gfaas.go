@@ -288,6 +288,9 @@ func (o *gfaas) book(now time.Duration, f int32, at residency.Place, loss float6
 	}
 	best, soonest := none, extra+time.Duration(min(loss*horizon, float64(extra)))
 	consider := func(gpu int32) {
+		if !o.engine.open(gpu) {
+			return
+		}
 		o.overdue(now, int(gpu))
 		if wait := o.wait(now, gpu); wait < soonest {
 			best, soonest = gpu, wait

@@ -232,11 +232,18 @@ func (p *lalb) opened(now time.Duration) {
 		return
 	}
 	for g := range p.gpus {
-		if w := &p.gpus[g]; w.busy && len(w.local) > 0 && overdue(w.begin, w.until) < now {
-			w.until = now + now - w.begin // as long again as so far
+		if w := &p.gpus[g]; w.busy && len(w.local) > 0 && w.extend(now) {
 			p.release(int32(g))
 		}
 	}
+}
+
+// extend takes work that is overdue to last for as long again as it has so far.
+func (w *worker) extend(now time.Duration) (late bool) {
+	if late = overdue(w.begin, w.until) < now; late {
+		w.until = now + now - w.begin
+	}
+	return late
 }
 
 func (p *lalb) wake() time.Duration {
@@ -412,6 +419,9 @@ func (p *lalb) balance(now time.Duration, g int32) (choice, bool) {
 	idle, busy := none, none
 	for _, gpu := range p.copies[it.model] {
 		w := &p.gpus[gpu]
+		if !p.engine.config.Patient && w.busy {
+			w.extend(now)
+		}
 		switch {
 		case !w.open:
 		case !w.busy && p.can(gpu, it.function) && (idle == none || w.dispatches < p.gpus[idle].dispatches):

@@ -34,7 +34,7 @@ func (p *Pool) Start(function int32) (slot int32, ok bool) {
 	best, own, mem := none, int32(0), p.functions[function].Mem
 	for g := range p.gpus {
 		d := &p.gpus[g]
-		if !d.open || p.full(d) || d.mem > 0 && max(d.memUsed, d.memRunning)+d.leaving+mem > d.mem {
+		if !d.open || p.full(d) || p.config.May != nil && !p.config.May(function, int32(g)) || d.mem > 0 && max(d.memUsed, d.memRunning)+d.leaving+mem > d.mem {
 			continue
 		}
 		n := int32(0)
@@ -115,11 +115,11 @@ func (p *Pool) Moved(slot int32, to Start, done bool) {
 func (p *Pool) Lost(slot int32) {
 	it := &p.instances[slot]
 	d := &p.gpus[it.gpu]
+	if it.stage == waits {
+		p.undo(slot)
+	}
 	switch it.stage {
-	case ready, prefetches, waits:
-		if it.stage == waits {
-			p.withdraw(slot)
-		}
+	case ready, prefetches:
 		if it.calls == 0 {
 			p.unlink(slot)
 		} else {
@@ -272,4 +272,11 @@ func (p *Pool) Instances() []Standing {
 		out = append(out, s)
 	}
 	return out
+}
+
+// Dismiss stops the idle instance of a function on a GPU that it would use next.
+func (p *Pool) Dismiss(function, gpu int32) {
+	if _, c := p.lookUp(p.idle(function), int(gpu)); c != none {
+		p.remove(c)
+	}
 }

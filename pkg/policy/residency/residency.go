@@ -54,6 +54,9 @@ type Config struct {
 	Clears bool
 	// NoHost says that memory does not go to the host: the instance goes.
 	NoHost bool
+	// May says whether an instance of a function may be started on a GPU without an
+	// invocation; nil is that all may.
+	May func(function, gpu int32) bool
 	// Worth is what it costs to do without an instance, whose next start would
 	// take so much longer; what costs least, by the memory it frees, goes first.
 	// Nil when Keep and the time of the last completion decide.
@@ -197,7 +200,8 @@ type Pool struct {
 	finishes int64
 	expiry   time.Duration // no idle instance is to stop before
 	changes  []Change
-	ties     []int32 // scratch
+	told     []Change // what Changes gave last
+	ties     []int32  // scratch
 }
 
 // New is a pool without GPUs, functions and instances.
@@ -370,12 +374,11 @@ func (p *Pool) take(d *device, units int32) {
 	p.free += int64(max(d.capacity-d.taken, 0))
 }
 
-// Changes are the changes since they were asked for last. They hold until the
-// next call of the pool.
+// Changes are the changes since they were asked for last. They hold until it
+// is called again.
 func (p *Pool) Changes() []Change {
-	changes := p.changes
-	p.changes = p.changes[:0]
-	return changes
+	p.changes, p.told = p.told[:0], p.changes
+	return p.told
 }
 
 func (p *Pool) change(v Verb, c int32) {

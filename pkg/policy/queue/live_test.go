@@ -1,0 +1,494 @@
+package queue_test
+
+import (
+	"cmp"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/gfaas/gfaas/pkg/policy/queue"
+	"github.com/gfaas/gfaas/pkg/policy/residency"
+)
+
+// driver is what a gateway is to a policy, with everything that can go wrong:
+// slow and failed starts, work that overruns, callers that leave, moves that
+// fail, instances that die, GPUs and functions that come and go, restarts. It
+// holds every action against what is there.
+type driver struct {
+	t         *rapid.T
+	r         *rand.Rand
+	config    queue.Config
+	policy    queue.Policy
+	now, wake time.Duration
+	gpus      map[int32]*queue.GPU
+	functions map[int32]*queue.Function
+	calls     map[int64]*call
+	instances map[residency.ID]*server
+	dead      map[residency.ID]bool // known to have died; the policy may not know yet
+	due       []timed
+	ids       int64
+	adopted   residency.ID
+	calm      bool // nothing goes wrong any more
+	steps     []step
+}
+
+type call struct {
+	function int32
+	state    string // waits, runs, over
+	on       residency.ID
+}
+
+// server is an instance.
+type server struct {
+	function, gpu int32
+	mem           int64
+	resident, up  bool // up: started
+	stopping      bool
+	calls         int
+}
+
+type timed struct {
+	at time.Duration
+	do func() []queue.Event
+}
+
+// step is one call of the policy, as a recorder would keep it.
+type step struct {
+	now     time.Duration
+	events  []queue.Event
+	actions []queue.Action
+}
+
+func (d *driver) chance(percent int) bool { return !d.calm && d.r.IntN(100) < percent }
+
+func (d *driver) some(most time.Duration) time.Duration {
+	return time.Duration(d.r.Int64N(int64(most)) + 1)
+}
+
+func (d *driver) after(t time.Duration, do func() []queue.Event) {
+	d.due = append(d.due, timed{d.now + t, do})
+	slices.SortStableFunc(d.due, func(a, b timed) int { return cmp.Compare(a.at, b.at) })
+}
+
+// tell gives the policy events and does what it says.
+func (d *driver) tell(events ...queue.Event) {
+	actions := d.policy.Step(d.now, events, nil)
+	d.steps = append(d.steps, step{d.now, slices.Clone(events), slices.Clone(actions)})
+	for i := range actions {
+		if a := &actions[i]; a.Reason.Rule == "" {
+			d.t.Fatalf("%v: %+v says no reason", d.now, a)
+		} else {
+			d.do(a)
+		}
+	}
+	d.check()
+}
+
+func (d *driver) do(a *queue.Action) {
+	switch c, s := d.calls[a.ID], d.instances[a.Instance]; a.Kind {
+	case queue.Run:
+		if c == nil || c.state != "waits" || c.function != a.Function {
+			d.t.Fatalf("%v: %+v of %+v", d.now, a, c)
+		}
+		fresh := s == nil
+		if fresh {
+			s = d.start(a)
+		}
+		if s.function != a.Function || s.gpu != a.GPU || s.stopping || s.calls >= max(int(d.functions[a.Function].Inflight), 1) {
+			d.t.Fatalf("%v: %+v on %+v", d.now, a, s)
+		}
+		c.state, c.on, s.resident = "runs", a.Instance, true
+		s.calls++
+		d.run(a.ID, a.Instance, fresh)
+	case queue.Reject:
+		if c == nil || c.state != "waits" {
+			d.t.Fatalf("%v: %+v of %+v", d.now, a, c)
+		}
+		c.state = "over"
+	case queue.Start:
+		d.start(a)
+		d.after(d.some(time.Second), func() []queue.Event {
+			if d.chance(20) {
+				delete(d.instances, a.Instance)
+				return []queue.Event{{Kind: queue.Lost, Instance: a.Instance}}
+			}
+			if s := d.instances[a.Instance]; s != nil {
+				s.up = true
+			}
+			return []queue.Event{{Kind: queue.Ready, Instance: a.Instance}}
+		})
+	case queue.Remove, queue.Offload, queue.Prefetch:
+		if d.dead[a.Instance] {
+			return
+		}
+		if s == nil || s.calls > 0 || s.stopping || !s.up {
+			d.t.Fatalf("%v: %+v of %+v", d.now, a, s)
+		}
+		s.stopping = a.Kind == queue.Remove
+		to := residency.HostWarm
+		if a.Kind == queue.Prefetch {
+			to, s.resident = residency.GPUWarm, true
+		}
+		d.after(d.some(300*time.Millisecond), func() []queue.Event { return d.moved(a.Instance, s, to) })
+	case queue.Wake:
+		d.wake = a.At
+	case queue.Forget:
+		delete(d.functions, a.Function)
+	}
+}
+
+func (d *driver) start(a *queue.Action) *server {
+	if d.instances[a.Instance] != nil || d.gpus[a.GPU] == nil {
+		d.t.Fatalf("%v: %+v of a new instance", d.now, a)
+	}
+	s := &server{function: a.Function, gpu: a.GPU, mem: d.functions[a.Function].Mem, resident: true}
+	d.instances[a.Instance] = s
+	return s
+}
+
+// moved ends a stop or a move, which may have failed.
+func (d *driver) moved(id residency.ID, s *server, to residency.Start) []queue.Event {
+	if d.instances[id] != s {
+		return nil // it died
+	}
+	if s.stopping {
+		delete(d.instances, id)
+		return []queue.Event{{Kind: queue.Lost, Instance: id}}
+	}
+	fault := d.chance(20)
+	if !fault && s.calls == 0 {
+		s.resident = to == residency.GPUWarm
+	}
+	return []queue.Event{{Kind: queue.Moved, Instance: id, To: to, Fault: fault}}
+}
+
+// run carries a call out, its start first.
+func (d *driver) run(id int64, on residency.ID, fresh bool) {
+	starting := time.Duration(0)
+	if fresh {
+		starting = d.some(2 * time.Second)
+	}
+	took := d.some(200 * time.Millisecond)
+	if d.chance(10) {
+		took *= 100
+	}
+	s := d.instances[on]
+	d.after(starting, func() []queue.Event {
+		switch {
+		case d.calls[id].state != "runs" || d.instances[on] != s:
+			return nil // ended with its instance
+		case fresh && d.chance(20):
+			events := d.end(id, queue.Event{Kind: queue.Failed, Starting: true, Again: d.chance(50)})
+			return append(events, d.die(on)[1:]...)
+		}
+		s.up = true
+		d.after(took, func() []queue.Event {
+			if d.calls[id].state != "runs" || d.instances[on] != s {
+				return nil
+			}
+			s.calls--
+			if d.chance(10) {
+				return d.end(id, queue.Event{Kind: queue.Failed, Executed: took, Again: d.chance(50)})
+			}
+			return d.end(id, queue.Event{Kind: queue.Completed, Executed: took})
+		})
+		return []queue.Event{{Kind: queue.Started, Instance: on, ID: id}}
+	})
+}
+
+func (d *driver) end(id int64, ev queue.Event) []queue.Event {
+	c := d.calls[id]
+	ev.ID, ev.Instance, ev.Function = id, c.on, c.function
+	if c.state = "over"; ev.Again {
+		c.state = "waits"
+	}
+	return []queue.Event{ev}
+}
+
+// die ends an instance with all that runs on it.
+func (d *driver) die(id residency.ID) []queue.Event {
+	delete(d.instances, id)
+	d.dead[id] = true
+	events := []queue.Event{{Kind: queue.Lost, Instance: id}}
+	for _, c := range d.sorted() {
+		if d.calls[c].state == "runs" && d.calls[c].on == id {
+			events = append(events, d.end(c, queue.Event{Kind: queue.Failed, Executed: d.some(time.Second), Again: d.chance(50)})...)
+		}
+	}
+	return events
+}
+
+func (d *driver) sorted() []int64 {
+	var ids []int64
+	for id := range d.calls {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// check holds slots and memory against what the GPUs have.
+func (d *driver) check() {
+	busy, mem := map[int32]float64{}, map[int32]int64{}
+	for _, s := range d.instances {
+		if s.resident {
+			mem[s.gpu] += s.mem
+		}
+		if s.calls > 0 {
+			share := 1.0
+			if f := d.functions[s.function]; f != nil && f.Slice > 0 {
+				share = f.Slice * float64(d.slots(s.gpu))
+			}
+			busy[s.gpu] += share
+		}
+	}
+	for g, m := range d.gpus {
+		if m.Mem > 0 && mem[g] > m.Mem {
+			d.t.Fatalf("%v: %d bytes on GPU %d, which has %d: %+v", d.now, mem[g], g, m.Mem, d.policy.Snapshot())
+		}
+		if busy[g] > float64(d.slots(g))+0.01 {
+			d.t.Fatalf("%v: GPU %d runs %g at once, may %d", d.now, g, busy[g], d.slots(g))
+		}
+	}
+}
+
+func (d *driver) slots(gpu int32) int {
+	if queue.OneAtATime(d.config.Policy) {
+		return 1
+	}
+	if g := d.gpus[gpu]; g != nil {
+		return g.Slots
+	}
+	return 9
+}
+
+// function draws what a function is.
+func (d *driver) function(f int32) queue.Event {
+	warm := d.some(200 * time.Millisecond)
+	spec := &queue.Function{Name: string(rune('a' + f)), Warm: warm, Load: d.some(100 * time.Millisecond), Mem: int64(d.r.IntN(12)),
+		Weight: []float64{1, 2, 0.5, 0.3}[d.r.IntN(4)], Model: f, Tenant: f % 2, Queue: int32(d.r.IntN(3) * 10),
+		Inflight: int32(d.r.IntN(3)), Min: int32(d.r.IntN(4) / 3), Max: int32(d.r.IntN(3)), Slice: []float64{0, 0, 0.25, 0.6}[d.r.IntN(4)],
+		Idle: time.Duration(d.r.IntN(3)) * time.Second}
+	spec.Cold = spec.Warm + spec.Load + d.some(2*time.Second)
+	if old := d.functions[f]; old != nil { // what runs keeps what it was checked by
+		spec.Slice, spec.Inflight, spec.Mem = old.Slice, old.Inflight, old.Mem
+	}
+	if spec.Max > 0 {
+		spec.Max = max(spec.Max, spec.Min)
+	}
+	d.functions[f] = spec
+	return queue.Event{Kind: queue.FunctionSet, Function: f, Spec: spec}
+}
+
+func (d *driver) gpu(g int32) queue.Event {
+	if d.gpus[g] == nil {
+		d.gpus[g] = &queue.GPU{Slots: 1 + d.r.IntN(3), Mem: int64(d.r.IntN(2) * (12 + d.r.IntN(20)))}
+	}
+	return queue.Event{Kind: queue.GPUSet, GPU: g, Machine: d.gpus[g]}
+}
+
+// something is what happens next: mostly calls that come, now and then anything
+// else.
+func (d *driver) something() []queue.Event {
+	f := int32(d.r.IntN(5))
+	switch d.r.IntN(40) {
+	case 0:
+		return []queue.Event{d.function(f)}
+	case 1:
+		if d.functions[f] == nil {
+			return nil
+		}
+		return []queue.Event{{Kind: queue.FunctionGone, Function: f}}
+	case 2:
+		return []queue.Event{d.gpu(int32(d.r.IntN(3)))}
+	case 3:
+		return []queue.Event{{Kind: queue.GPUGone, GPU: int32(d.r.IntN(3))}}
+	case 4:
+		if old := d.functions[f]; old != nil {
+			spec := *old
+			spec.Warm = d.some(time.Second)
+			return []queue.Event{{Kind: queue.Learned, Function: f, Spec: &spec}}
+		}
+	case 5, 6:
+		for _, id := range d.names() {
+			if d.instances[id].up && d.chance(50) {
+				events := d.die(id)
+				if d.r.IntN(2) == 0 {
+					slices.Reverse(events)
+				}
+				return events
+			}
+		}
+	case 7, 8, 9:
+		for _, id := range d.sorted() {
+			if c := d.calls[id]; c.state == "waits" && d.chance(30) {
+				c.state = "over"
+				return []queue.Event{{Kind: queue.Cancelled, ID: id, Function: c.function}}
+			}
+		}
+	case 10:
+		return []queue.Event{{Kind: queue.Used, GPU: int32(d.r.IntN(3)), Busy: d.r.Float64()}}
+	case 11:
+		if d.chance(20) {
+			d.restart()
+		}
+	case 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24:
+		ev := queue.Event{Kind: queue.Arrived, ID: d.ids, Function: f, At: d.now}
+		if d.chance(20) {
+			ev.Deadline = d.now + d.some(2*time.Second)
+		}
+		d.calls[d.ids] = &call{function: f, state: "waits"}
+		d.ids++
+		return []queue.Event{ev}
+	}
+	return nil
+}
+
+func (d *driver) names() []residency.ID {
+	var ids []residency.ID
+	for id := range d.instances {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// restart ends the policy: what runs and waits is cut, instances live on and are
+// adopted by the next.
+func (d *driver) restart() {
+	d.replay()
+	old := d.instances
+	d.instances, d.dead = map[residency.ID]*server{}, map[residency.ID]bool{}
+	d.due, d.steps, d.wake = nil, nil, queue.Never
+	d.policy = d.fresh()
+	for _, c := range d.calls {
+		c.state = "over"
+	}
+	var events []queue.Event
+	for g := range int32(3) {
+		if d.gpus[g] != nil {
+			events = append(events, d.gpu(g))
+		}
+	}
+	for f := range int32(5) {
+		if spec := d.functions[f]; spec != nil {
+			events = append(events, queue.Event{Kind: queue.FunctionSet, Function: f, Spec: spec})
+		}
+	}
+	var left []residency.ID
+	for id := range old {
+		left = append(left, id)
+	}
+	slices.Sort(left)
+	for _, id := range left {
+		s := old[id]
+		if !s.up || s.stopping || d.functions[s.function] == nil || d.functions[s.function].Mem != s.mem {
+			continue // stopped by whoever drives
+		}
+		d.adopted--
+		s.calls = 0
+		d.instances[d.adopted] = s
+		ev := queue.Event{Kind: queue.Adopted, Instance: d.adopted, Function: s.function, GPU: s.gpu, To: residency.HostWarm}
+		if s.resident {
+			ev.To = residency.GPUWarm
+		}
+		events = append(events, ev)
+	}
+	d.tell(events...)
+}
+
+func (d *driver) fresh() queue.Policy {
+	p, err := queue.New(d.config)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return p
+}
+
+// replay gives what was recorded to another policy of the kind.
+func (d *driver) replay() {
+	p := d.fresh()
+	for i, s := range d.steps {
+		if got := p.Step(s.now, s.events, nil); !reflect.DeepEqual(got, s.actions) && len(got)+len(s.actions) > 0 {
+			d.t.Fatalf("step %d replayed: %+v, was %+v", i, got, s.actions)
+		}
+	}
+}
+
+// next goes to the next thing that is due; false when nothing is.
+func (d *driver) next() bool {
+	switch {
+	case len(d.due) > 0 && d.due[0].at <= d.wake:
+		first := d.due[0]
+		d.due = d.due[1:]
+		d.now = max(d.now, first.at)
+		if events := first.do(); events != nil {
+			d.tell(events...)
+		}
+	case d.wake < queue.Never:
+		if d.wake < d.now {
+			d.t.Fatalf("%v: woken at %v, which is over", d.now, d.wake)
+		}
+		d.now, d.wake = d.wake, queue.Never
+		d.tell(queue.Event{Kind: queue.Woke})
+	default:
+		return false
+	}
+	return true
+}
+
+// TestLive drives every policy through all that can go wrong: no invocation is
+// stuck, none runs twice, slots and memory are never exceeded, and what was
+// recorded replays to the same decisions.
+func TestLive(t *testing.T) {
+	for _, policy := range queue.Names() {
+		t.Run(policy, func(t *testing.T) {
+			t.Parallel()
+			rapid.Check(t, func(t *rapid.T) { storm(t, policy) })
+		})
+	}
+}
+
+func storm(t *rapid.T, policy string) {
+	d := &driver{t: t, r: rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1)), wake: queue.Never, adopted: residency.None,
+		gpus: map[int32]*queue.GPU{}, functions: map[int32]*queue.Function{}, calls: map[int64]*call{}, instances: map[residency.ID]*server{}, dead: map[residency.ID]bool{},
+		config: queue.Config{Policy: policy, Live: true, Options: queue.Defaults(),
+			Pool: rapid.SampledFrom([]int{residency.Unlimited, 2, 5}).Draw(t, "pool")}}
+	d.config.T = time.Duration(rapid.IntRange(0, 3).Draw(t, "T")) * time.Second
+	d.config.Prefetch, d.config.Patient = rapid.Bool().Draw(t, "prefetch"), rapid.Bool().Draw(t, "patient")
+	d.config.Utilization = float64(rapid.IntRange(0, 1).Draw(t, "utilization")) * 0.8
+	d.config.Limits.Slots = rapid.IntRange(0, 2).Draw(t, "tenant slots")
+	d.policy = d.fresh()
+	d.tell(d.gpu(0), d.function(0), d.function(1))
+	for range rapid.IntRange(1, 400).Draw(t, "steps") {
+		if events := d.something(); events != nil {
+			d.tell(events...)
+		}
+		if d.r.IntN(2) == 0 {
+			d.next()
+		}
+	}
+	d.calm = true
+	d.gpus[0] = &queue.GPU{Slots: d.slots(0)} // with memory for all
+	d.tell(d.gpu(0))
+	for range 20000 {
+		if !d.next() {
+			break
+		}
+	}
+	for _, id := range d.sorted() {
+		if c := d.calls[id]; c.state != "over" {
+			t.Fatalf("invocation %d of %d %s for ever: %+v", id, c.function, c.state, d.policy.Snapshot())
+		}
+	}
+	for _, f := range d.policy.Snapshot().Functions {
+		if f.Waiting > 0 || f.InFlight > 0 {
+			t.Fatalf("nothing is left, and of %d %d wait, %d run", f.Function, f.Waiting, f.InFlight)
+		}
+	}
+	d.replay()
+}
