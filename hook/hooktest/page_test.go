@@ -174,6 +174,14 @@ func TestLeaseEnds(t *testing.T) {
 // with one line said.
 func TestLeaseNotRenewed(t *testing.T) {
 	t.Parallel()
+	for !leaseNotRenewed(t) {
+		t.Log("the host kept this test from renewing it in time: once more")
+	}
+}
+
+// leaseNotRenewed is false if the lease ran out because the test, which renews
+// it, did not run for half of its length.
+func leaseNotRenewed(t *testing.T) bool {
 	f := newFake(t)
 	f.length = time.Second
 	f.listen()
@@ -183,13 +191,20 @@ func TestLeaseNotRenewed(t *testing.T) {
 	m.asked()
 	lease := m.open()
 	began := time.Now()
-	f.eventually("three times its length passes", func() bool {
+	open, late := true, false
+	for renewed := began; open && time.Since(began) <= 3*f.length; time.Sleep(5 * time.Millisecond) {
+		late = late || time.Since(renewed) > f.length/2
 		m.renew()
-		if gate := atomic.LoadUint32(&m.slot().Gate); gate != lease {
-			t.Fatalf("the gate closed after %v", time.Since(began))
-		}
-		return time.Since(began) > 3*f.length
-	})
+		renewed = time.Now()
+		open = atomic.LoadUint32(&m.slot().Gate) == lease
+	}
+	if !open && late {
+		p.kill()
+		return false
+	}
+	if !open {
+		t.Fatalf("the gate closed after %v", time.Since(began))
+	}
 	if text := p.errout.String(); text != "" {
 		t.Errorf("it said:\n%s", text)
 	}
@@ -212,6 +227,7 @@ func TestLeaseNotRenewed(t *testing.T) {
 	if err := p.wait(); err != nil {
 		t.Error(err)
 	}
+	return true
 }
 
 // TestOtherVersion has the library find a daemon that hangs up, as one of an older
