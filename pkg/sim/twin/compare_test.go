@@ -61,7 +61,7 @@ func drawSettings(t *rapid.T, policy string) settings {
 		// Halves, and 25, are never reached by rounding alone.
 		starvation:   rapid.SampledFrom([]float64{0.55, 1.05, 2.05, 25}).Draw(t, "starvation"),
 		penalty:      rapid.SampledFrom([]float64{0, 1, 10}).Draw(t, "penalty"),
-		interference: rapid.SampledFrom([]float64{0, 0, 0.5}).Draw(t, "interference"),
+		interference: rapid.SampledFrom([]float64{0, 0, 0.5, 2}).Draw(t, "interference"),
 	}
 	if policy == "fcfs-naive" {
 		s.pool = 0
@@ -86,7 +86,7 @@ func (s settings) config(functions []trace.Function) sim.Config {
 }
 
 func TestAgainstTwin(t *testing.T) {
-	for _, policy := range []string{"fcfs", "fcfs-naive", "batch", "sjf", "eevdf", "mqfq", "mqfq-sticky", "lb", "lalb", "lalb-o3", "cfs-affinity"} {
+	for _, policy := range []string{"fcfs", "fcfs-naive", "batch", "sjf", "eevdf", "mqfq", "mqfq-sticky", "lb", "lalb", "lalb-o3", "cfs-affinity", "gfaas"} {
 		t.Run(policy, func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) { compare(t, policy) })
 		})

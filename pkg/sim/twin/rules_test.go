@@ -24,6 +24,8 @@ func rulesOf(w *world) rules {
 			vt: zeros(len(w.functions)), global: new(big.Rat), arrivals: make([][]time.Duration, len(w.functions)),
 			since: make([]time.Duration, len(w.functions)),
 		}
+	case "gfaas":
+		return newOurs(w)
 	case "cfs-affinity":
 		n := len(w.functions)
 		c := &affinity{runtime: zeros(n), least: new(big.Rat), last: make([]int, n), turn: make([]int, n), spent: make([]time.Duration, n), runs: make([]int, n)}
@@ -40,8 +42,11 @@ type plain struct{}
 
 func (plain) arrived(*world, *invocation)                     {}
 func (plain) started(*world, *invocation, int, time.Duration) {}
-func (plain) idle(*world, int)                                {}
-func (plain) evictFirst(*world, int) bool                     { return false }
+func (plain) ended(*world, *invocation)                       {}
+func (plain) opened(*world)                                   {}
+func (plain) wake(*world) time.Duration                       { return math.MaxInt64 }
+func (plain) evicts(*world, *container, bool) float64         { return 0 }
+func (plain) evicted(*world, int)                             {}
 
 // oldest is R11 and R12.
 type oldest struct{ plain }
@@ -140,6 +145,7 @@ func larger(a, b *big.Rat) *big.Rat {
 
 // fair is R14 to R16, in nanoseconds.
 type fair struct {
+	plain
 	vt       []*big.Rat
 	global   *big.Rat
 	arrivals [][]time.Duration
@@ -200,7 +206,11 @@ func (q *fair) started(w *world, in *invocation, _ int, _ time.Duration) {
 	q.follow(w)
 }
 
-func (q *fair) idle(w *world, f int) { q.since[f] = w.now }
+func (q *fair) ended(w *world, in *invocation) {
+	if w.queued(in.f) == 0 && w.inFlight(in.f) == 0 {
+		q.since[in.f] = w.now
+	}
+}
 
 func (q *fair) active(w *world, f int) bool {
 	if q.throttled(w, f) {
@@ -216,7 +226,12 @@ func (q *fair) active(w *world, f int) bool {
 	return float64(w.now-q.since[f]) < ttl
 }
 
-func (q *fair) evictFirst(w *world, f int) bool { return w.policy == "mqfq-sticky" && !q.active(w, f) }
+func (q *fair) evicts(w *world, b *container, _ bool) float64 {
+	if w.policy == "mqfq-sticky" && q.active(w, b.f) {
+		return 1
+	}
+	return 0
+}
 
 // affinity is R17.
 type affinity struct {

@@ -73,13 +73,18 @@ type world struct {
 	rules     rules
 }
 
-// rules are what the policies of the simulation's R11 to R17 differ in.
+// rules are what the policies of R11 to R17 and R21 to R27 differ in.
 type rules interface {
 	arrived(w *world, in *invocation)        // before it waits
 	pick(w *world) (in *invocation, gpu int) // nil when nothing can start
 	started(w *world, in *invocation, gpu int, d time.Duration)
-	idle(w *world, f int)            // nothing of f waits or runs any more
-	evictFirst(w *world, f int) bool // its containers go before others' (R8)
+	ended(w *world, in *invocation)
+	opened(w *world)             // all that happened at this instant is told
+	wake(w *world) time.Duration // when to dispatch although nothing happens
+	// evicts is what goes first to be removed, or to send its memory to the host:
+	// the least, then the least recently finished (R8).
+	evicts(w *world, b *container, removed bool) float64
+	evicted(w *world, f int) // it did
 }
 
 func newWorld(s settings, functions []trace.Function, rows []trace.Row) *world {
@@ -107,11 +112,13 @@ func (w *world) run() {
 		for _, t := range w.running {
 			w.now = min(w.now, t.end)
 		}
+		w.now = min(w.now, w.rules.wake(w))
 		w.complete()
 		for len(arrivals) > 0 && arrivals[0].at == w.now {
 			w.arrive(arrivals[0])
 			arrivals = arrivals[1:]
 		}
+		w.rules.opened(w)
 		for w.dispatch() {
 		}
 	}
@@ -157,9 +164,7 @@ func (w *world) complete() {
 		}
 		w.finished++
 		t.box.busy, t.box.finished = false, w.finished
-		if w.queued(in.f) == 0 && w.inFlight(in.f) == 0 {
-			w.rules.idle(w, in.f)
-		}
+		w.rules.ended(w, in)
 		w.shrink(t.gpu, w.pool+1)
 	}
 }
@@ -170,58 +175,66 @@ func (w *world) shrink(gpu, n int) {
 		return
 	}
 	for {
-		idle := w.evictable(gpu)
-		exist := 0
-		for _, b := range w.boxes {
-			if b.gpu == gpu {
-				exist++
-			}
-		}
-		if exist < n || len(idle) == 0 {
+		idle := w.removable(gpu)
+		if w.exist(gpu) < n || len(idle) == 0 {
 			return
 		}
 		w.boxes = slices.DeleteFunc(w.boxes, func(b *container) bool { return b == idle[0] })
+		w.rules.evicted(w, idle[0].f)
 	}
 }
 
-// evictable are a GPU's idle containers in eviction order (R8).
-func (w *world) evictable(gpu int) []*container {
-	var idle []*container
+// exist is how many containers there are on a GPU.
+func (w *world) exist(gpu int) (n int) {
 	for _, b := range w.boxes {
-		if b.gpu == gpu && !b.busy {
-			idle = append(idle, b)
+		if b.gpu == gpu {
+			n++
 		}
 	}
-	slices.SortFunc(idle, func(a, b *container) int {
-		first := map[bool]int{true: 0, false: 1}
-		return cmp.Or(cmp.Compare(first[w.rules.evictFirst(w, a.f)], first[w.rules.evictFirst(w, b.f)]), cmp.Compare(a.finished, b.finished))
-	})
-	return idle
+	return n
 }
 
-// makeRoom moves idle containers' memory to the host until need fits (R7). What
-// has no memory stays as it is.
-func (w *world) makeRoom(gpu int, need float64) {
-	if w.memory == 0 {
-		return
+// used is the memory of a GPU's resident containers.
+func (w *world) used(gpu int) (mem float64) {
+	for _, b := range w.boxes {
+		if b.gpu == gpu && b.resident {
+			mem += w.functions[b.f].MemMiB
+		}
 	}
-	for {
-		used := 0.0
-		var victim *container
-		for _, b := range w.boxes {
-			if b.gpu == gpu && b.resident {
-				used += w.functions[b.f].MemMiB
-			}
+	return mem
+}
+
+// removable are a GPU's idle containers in eviction order (R8).
+func (w *world) removable(gpu int) []*container {
+	return w.inOrder(true, func(b *container) bool { return b.gpu == gpu && !b.busy })
+}
+
+// movable are those whose memory can make room. What has none stays as it is.
+func (w *world) movable(gpu int) []*container {
+	return w.inOrder(false, func(b *container) bool {
+		return w.memory > 0 && b.gpu == gpu && !b.busy && b.resident && w.functions[b.f].MemMiB > 0
+	})
+}
+
+func (w *world) inOrder(removed bool, is func(*container) bool) []*container {
+	var out []*container
+	for _, b := range w.boxes {
+		if is(b) {
+			out = append(out, b)
 		}
-		for _, b := range slices.Backward(w.evictable(gpu)) {
-			if b.resident && w.functions[b.f].MemMiB > 0 {
-				victim = b
-			}
-		}
-		if used+need <= w.memory || victim == nil {
-			return
-		}
+	}
+	slices.SortFunc(out, func(a, b *container) int {
+		return cmp.Or(cmp.Compare(w.rules.evicts(w, a, removed), w.rules.evicts(w, b, removed)), cmp.Compare(a.finished, b.finished))
+	})
+	return out
+}
+
+// makeRoom moves idle containers' memory to the host until need fits (R7).
+func (w *world) makeRoom(gpu int, need float64) {
+	for w.memory > 0 && w.used(gpu)+need > w.memory && len(w.movable(gpu)) > 0 {
+		victim := w.movable(gpu)[0]
 		victim.resident = false
+		w.rules.evicted(w, victim.f)
 	}
 }
 
