@@ -1,3 +1,6 @@
+// Package preload knows what puts a program under a slice of a GPU: where the
+// preload library and the simulated driver are, which programs the library
+// can be loaded into, and the environment that a program needs.
 package preload
 
 import (

@@ -1,0 +1,62 @@
+package docker_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/gfaas/gfaas/pkg/adapter/docker"
+	"github.com/gfaas/gfaas/pkg/instance"
+)
+
+// An engine that goes away while the end of a container is awaited says nothing of
+// the container: it is asked again when it is back.
+func TestWaitOutlivesTheEngine(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var asked atomic.Int32 // how the container is
+	engine := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Api-Version", "1.45")
+		switch {
+		case strings.HasSuffix(r.URL.Path, "/_ping"):
+		case strings.HasSuffix(r.URL.Path, "/wait"):
+			panic(http.ErrAbortHandler) // it goes
+		case asked.Add(1) == 1:
+			http.Error(w, `{"message":"not up yet"}`, http.StatusInternalServerError)
+		case asked.Load() == 2: // with its containers
+			_, _ = io.WriteString(w, `{"Id":"c","State":{"Running":true,"Status":"running"}}`)
+		default:
+			_, _ = io.WriteString(w, `{"Id":"c","State":{"Running":false,"ExitCode":3}}`)
+		}
+	}))
+	_ = engine.Listener.Close()
+	engine.Listener = l
+	engine.Start()
+	defer engine.Close()
+	t.Setenv("DOCKER_HOST", "unix://"+path)
+	r, err := docker.New(t.Context(), docker.Config{RunDir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	h := instance.Handle{Runtime: instance.Docker, Container: "c"}
+	if state, err := r.Wait(t.Context(), h); err != nil || state.Running || state.ExitCode != 3 || asked.Load() != 3 {
+		t.Errorf("Wait = %+v, %v after it was asked %d times", state, err, asked.Load())
+	}
+	asked.Store(0)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := r.Wait(ctx, h); !errors.Is(err, context.Canceled) {
+		t.Errorf("Wait that was given up: %v", err)
+	}
+}
