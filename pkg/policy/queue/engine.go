@@ -536,6 +536,7 @@ func (e *engine) again(f int32, m member) {
 		case !q.out:
 			e.order.grew(f)
 		}
+		e.review(f)
 	}
 }
 
@@ -571,6 +572,7 @@ func (e *engine) remove(f int32, id int64) bool {
 			e.order.released(gone.gpu)
 			e.order.moved(f, gone.gpu)
 			e.unbatch(gone.slot)
+			e.review(f)
 			return true
 		}
 	}

@@ -270,7 +270,7 @@ func (d *driver) slots(gpu int32) int {
 func (d *driver) function(f int32) queue.Event {
 	warm := d.some(200 * time.Millisecond)
 	spec := &queue.Function{Name: string(rune('a' + f)), Warm: warm, Load: d.some(100 * time.Millisecond), Mem: int64(d.r.IntN(12)),
-		Weight: []float64{1, 2, 0.5, 0.3}[d.r.IntN(4)], Model: f, Tenant: f % 2, Queue: int32(d.r.IntN(3) * 10),
+		Weight: []float64{1, 2, 0.5, 0.3}[d.r.IntN(4)], Model: f, Tenant: f % 2, Queue: int32(d.r.IntN(3) * 4),
 		Inflight: int32(d.r.IntN(3)), Min: int32(d.r.IntN(4) / 3), Max: int32(d.r.IntN(3)), Slice: []float64{0, 0, 0.25, 0.6}[d.r.IntN(4)],
 		Idle: time.Duration(d.r.IntN(3)) * time.Second}
 	spec.Cold = spec.Warm + spec.Load + d.some(2*time.Second)
@@ -464,12 +464,18 @@ func storm(t *rapid.T, policy string) {
 	d.config.Limits.Slots = rapid.IntRange(0, 2).Draw(t, "tenant slots")
 	d.policy = d.fresh()
 	d.tell(d.gpu(0), d.function(0), d.function(1))
+	pace := rapid.IntRange(1, 4).Draw(t, "pace")
 	for range rapid.IntRange(1, 400).Draw(t, "steps") {
 		if events := d.something(); events != nil {
 			d.tell(events...)
 		}
-		if d.r.IntN(2) == 0 {
+		if d.r.IntN(pace) == 0 {
 			d.next()
+		}
+	}
+	for _, f := range d.policy.Snapshot().Functions {
+		if (f.Why == "") != (f.Waiting == 0) {
+			t.Fatalf("%d of %d wait because %q", f.Waiting, f.Function, f.Why)
 		}
 	}
 	d.calm = true

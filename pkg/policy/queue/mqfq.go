@@ -212,11 +212,9 @@ func (o *mqfq) left(_ time.Duration, f int32, r *run) {
 	w.runs += r.charge
 	if o.queues.queues[f].len > 0 {
 		o.place(f)
-		return
+	} else {
+		o.ceased(f)
 	}
-	o.least.remove(f)
-	o.ready.remove(f)
-	o.raise()
 }
 
 func (o *mqfq) ended(now time.Duration, f int32, r *run, executed time.Duration) {
