@@ -126,16 +126,13 @@ func holder(f *os.File) int {
 	return pid
 }
 
-// Path is the file's.
-func (l *Lock) Path() string { return l.file.Name() }
-
 // Current reports whether the path still leads to the file that is locked.
 func (l *Lock) Current() bool {
 	mine, err := l.file.Stat()
 	if err != nil {
 		return false
 	}
-	there, err := os.Lstat(l.Path())
+	there, err := os.Stat(l.file.Name())
 	return err == nil && os.SameFile(mine, there)
 }
 
@@ -147,7 +144,7 @@ func (l *Lock) Close() error { return l.file.Close() }
 func (l *Lock) Remove() error {
 	var err error
 	if l.Current() { // nobody else takes it for theirs while it is locked
-		err = os.Remove(l.Path())
+		err = os.Remove(l.file.Name())
 	}
 	return errors.Join(err, l.file.Close())
 }

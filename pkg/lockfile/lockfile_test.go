@@ -122,3 +122,23 @@ func TestHoldersAreAlone(t *testing.T) {
 		t.Error("nobody ever held it")
 	}
 }
+
+// A file may be locked by a link to it, as any file may be named.
+func TestLink(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	link := path + ".link"
+	if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Symlink(path, link)); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(link)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l, err := take(f); l == nil || err != nil || !l.Current() {
+		t.Errorf("by a link: %v, %v", l, err)
+	}
+	var held *HeldError
+	if _, err := TakeExisting(path); !errors.As(err, &held) {
+		t.Errorf("of what is locked by a link: %v", err)
+	}
+}
