@@ -89,13 +89,13 @@ type Chassis struct {
 // lockPatience is how long a daemon that is ending may take.
 const lockPatience = 8 * time.Second
 
-// ServedError says that another daemon serves the run directory.
-type ServedError struct {
+// servedError says that another daemon serves the run directory.
+type servedError struct {
 	Program, RunDir string
 	PID             int // 0 if that is not known
 }
 
-func (e *ServedError) Error() string {
+func (e *servedError) Error() string {
 	text := fmt.Sprintf("another %s serves %s", e.Program, e.RunDir)
 	if e.PID != 0 {
 		text += fmt.Sprintf(" (process %d)", e.PID)
@@ -105,7 +105,7 @@ func (e *ServedError) Error() string {
 
 // Open makes the run directory, takes it for this daemon and opens the sockets.
 // Serve or Close must follow. Where another daemon serves, the error is a
-// *ServedError.
+// *servedError.
 func Open(cfg Config) (*Chassis, error) {
 	if cfg.WebTimeout == 0 {
 		cfg.WebTimeout = 10 * time.Second
@@ -158,7 +158,7 @@ func (c *Chassis) takeLock() (err error) {
 		case !errors.As(err, &held):
 			return fmt.Errorf("run directory: %w", err)
 		case Answers("unix", c.cfg.Socket) || time.Now().After(deadline):
-			return &ServedError{c.cfg.Program, c.RunDir(), held.PID}
+			return &servedError{c.cfg.Program, c.RunDir(), held.PID}
 		}
 	}
 }

@@ -175,7 +175,7 @@ func TestOneDaemon(t *testing.T) {
 			t.Errorf("%s: %v, %v, want mode %o", path, info, err, mode)
 		}
 	}
-	var served *ServedError
+	var served *servedError
 	if _, err := Open(cfg); !errors.As(err, &served) || served.PID != os.Getpid() ||
 		!strings.Contains(err.Error(), "another testd serves "+d.RunDir()) {
 		t.Errorf("a second daemon: %v", err)

@@ -174,9 +174,9 @@ type Rule int
 // The rules (Jylänki, A thousand ways to pack the bin, section 2.3). All break
 // ties by the lower and then the lefter free rectangle.
 const (
-	BestArea      Rule = iota // the one of least area
-	BestShortSide             // the one whose shorter leftover side is shortest
-	BestLongSide              // the one whose longer leftover side is shortest
+	bestArea      Rule = iota // the one of least area
+	bestShortSide             // the one whose shorter leftover side is shortest
+	bestLongSide              // the one whose longer leftover side is shortest
 	BottomLeft                // the lowest and then leftmost
 	Rules                     // how many there are
 )
@@ -193,9 +193,9 @@ func (s Score) Less(o Score) bool {
 func (r Rule) score(f Rect, w, h int64) Score {
 	dw, dh := f.W-w, f.H-h
 	switch r {
-	case BestShortSide:
+	case bestShortSide:
 		return Score{min(dw, dh), max(dw, dh)}
-	case BestLongSide:
+	case bestLongSide:
 		return Score{max(dw, dh), min(dw, dh)}
 	case BottomLeft:
 		return Score{f.Y, f.X}

@@ -14,9 +14,9 @@ import (
 func (f *Fleet) choose(r Request, n need) Decision {
 	if r.GPUs == 1 {
 		if g, affine := f.fullest(r, n); g >= 0 {
-			reason := Active
+			reason := active
 			if affine {
-				reason = Affinity
+				reason = siblings
 			}
 			return Decision{GPUs: []int{g}, Reason: reason}
 		}
@@ -56,15 +56,15 @@ func (f *Fleet) grow(r Request, n need) Decision {
 func (f *Fleet) reason(fresh, apart int, r Request) Reason {
 	switch {
 	case fresh == r.GPUs:
-		return Fresh
+		return noRoom
 	case fresh > 0:
-		return TooFew
+		return tooFew
 	case f.emptiest(r):
-		return Emptiest
+		return emptiest
 	case apart == 0:
-		return Affinity
+		return siblings
 	}
-	return Active
+	return active
 }
 
 // fresh is what one more GPU has.

@@ -28,11 +28,11 @@ type Reason string
 
 // What decided, in the order in which Dilu's Algorithm 1 tries.
 const (
-	Affinity Reason = "beside what runs beside its siblings"
-	Active   Reason = "on the GPUs in use that it fills best"
-	Emptiest Reason = "on the GPUs in use with the most memory left"
-	TooFew   Reason = "too few GPUs of a node in use have room"
-	Fresh    Reason = "no GPU in use has room"
+	siblings Reason = "beside what runs beside its siblings"
+	active   Reason = "on the GPUs in use that it fills best"
+	emptiest Reason = "on the GPUs in use with the most memory left"
+	tooFew   Reason = "too few GPUs of a node in use have room"
+	noRoom   Reason = "no GPU in use has room"
 )
 
 // Decision is where an instance goes.
