@@ -49,9 +49,9 @@ race: export GORACE := atexit_sleep_ms=0
 race: all checks
 	$(TESTING) -race -timeout 30m $$($(GO) list ./pkg/... | grep -v /pkg/policy/)
 
-# Each property with so many cases of its own, then as long again and again as
-# EXPLORE_TIME says those of the policy that has most to do with a world that
-# changes. A red case is written to testdata/rapid of its package.
+# Every property with CHECKS cases that no run had before; then, for EXPLORE_TIME
+# seconds, round after round those of the queueing policies, which have most to do
+# with a world that changes. A red case is kept in testdata/rapid of its package.
 CHECKS ?= 3000
 EXPLORE_TIME ?= 600
 explore: all checks
