@@ -36,8 +36,7 @@ func (e *engine) goOn(now time.Duration, actions []Action) []Action {
 		b := &e.batches.queues[slot]
 		if len(b.rest) == 0 || e.pool.Dead(slot) { // it went meanwhile, all of it or where it was to run
 			e.pool.End(slot, now)
-			e.order.released(b.gpu)
-			e.order.moved(b.function, b.gpu)
+			e.order.freed(b.function, b.gpu)
 			e.unbatch(slot)
 			actions = e.changed(actions, "")
 			continue

@@ -487,8 +487,7 @@ func (e *engine) ended(ev *Event, actions []Action) []Action {
 		e.pool.Trim(r.gpu)
 	} else {
 		e.pool.End(r.slot, e.now)
-		e.order.released(r.gpu)
-		e.order.moved(r.function, r.gpu)
+		e.order.freed(r.function, r.gpu)
 		e.unbatch(r.slot)
 	}
 	f := r.function
@@ -569,8 +568,7 @@ func (e *engine) remove(f int32, id int64) bool {
 			e.held = slices.Delete(e.held, i, i+1)
 			gone := *e.over(r, 0)
 			e.pool.Withdraw(gone.slot)
-			e.order.released(gone.gpu)
-			e.order.moved(f, gone.gpu)
+			e.order.freed(f, gone.gpu)
 			e.unbatch(gone.slot)
 			e.review(f)
 			return true
@@ -621,13 +619,16 @@ func (e *engine) instance(ev *Event, actions []Action) []Action {
 func (e *engine) bump(slot int32) {
 	r := *e.over(&e.runs[e.pool.Run(slot)], 0)
 	e.held = slices.DeleteFunc(e.held, func(a Action) bool { return a.ID == r.id })
-	e.order.released(r.gpu)
+	e.order.freed(r.function, r.gpu)
 	e.again(r.function, r.member)
 	e.unbatch(slot)
 }
 
 // changed turns what happened to instances into actions.
 func (e *engine) changed(actions []Action, rule string) []Action {
+	if !e.pool.Changed() {
+		return actions
+	}
 	if rule == "" {
 		rule = e.evicts
 	}

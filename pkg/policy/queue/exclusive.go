@@ -94,15 +94,14 @@ func (x *exclusive) ceased(f int32) {
 
 func (x *exclusive) ended(_ time.Duration, _ int32, r *run, _ time.Duration) { x.gpus[r.gpu].runs-- }
 
-// released hands a GPU that is promised over.
-func (x *exclusive) released(gpu int32) {
-	g := &x.gpus[gpu]
-	if g.runs > 0 || g.next == none {
-		return
+// freed hands a GPU that is promised over.
+func (x *exclusive) freed(f, gpu int32) {
+	if g := &x.gpus[gpu]; g.runs == 0 && g.next != none {
+		x.promised[g.next]--
+		g.owner, g.next = g.next, none
+		x.engine.pool.Clear(gpu)
 	}
-	x.promised[g.next]--
-	g.owner, g.next = g.next, none
-	x.engine.pool.Clear(gpu)
+	x.moved(f, gpu)
 }
 
 // opened looks at everybody again.

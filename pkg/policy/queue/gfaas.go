@@ -244,6 +244,7 @@ func (o *gfaas) closed(gpu int32) { o.release(int(gpu)) }
 
 // moved follows a change of what the function would find on GPUs.
 func (o *gfaas) moved(f, _ int32) { o.again(f) }
+func (o *gfaas) freed(f, _ int32) { o.again(f) }
 
 // fewer takes back what was booked for invocations that wait no more.
 func (o *gfaas) fewer(f int32, most int32) {

@@ -383,30 +383,34 @@ func (p *lalb) has(g, model int32) bool {
 // look notes whether a GPU has the model.
 func (p *lalb) look(g, model int32) {
 	w := &p.gpus[g]
-	p.copies[model] = holding(p.copies[model], g, w.busy && w.model == model || p.on(g, model) != none)
-	p.note(g, model)
+	has := w.busy && w.model == model || p.on(g, model) != none
+	if i, had := slices.BinarySearch(p.copies[model], g); had != has {
+		if has {
+			p.copies[model] = slices.Insert(p.copies[model], i, g)
+		} else {
+			p.copies[model] = slices.Delete(p.copies[model], i, i+1)
+		}
+		p.note(g, model, has)
+	}
 }
 
 // follow tells the GPUs that have a model which of its invocations is the
 // oldest.
 func (p *lalb) follow(model int32) {
-	if p.locality {
-		for _, g := range p.copies[model] {
-			p.note(g, model)
-		}
+	for _, g := range p.copies[model] {
+		p.note(g, model, true)
 	}
 }
 
 // note keeps the hits of a GPU.
-func (p *lalb) note(g, model int32) {
+func (p *lalb) note(g, model int32, has bool) {
 	if !p.locality {
 		return
 	}
-	h := &p.hits[g]
-	if n := p.global.models[model].head; n != none && p.has(g, model) {
-		h.set(model, key{c: p.global.nodes[n].id})
+	if n := p.global.models[model].head; n != none && has {
+		p.hits[g].set(model, key{c: p.global.nodes[n].id})
 	} else {
-		h.remove(model)
+		p.hits[g].remove(model)
 	}
 }
 
@@ -485,20 +489,17 @@ func (p *lalb) left(now time.Duration, f int32, r *run) {
 	}
 }
 
-func (p *lalb) released(g int32) {
+func (p *lalb) freed(f, g int32) {
 	w := &p.gpus[g]
 	w.busy = false
 	p.settle(g)
 	if w.open {
 		p.free(g)
 	}
+	p.look(g, p.model(f))
 }
 
-func (p *lalb) moved(f, g int32) {
-	if g != none {
-		p.look(g, p.model(f))
-	}
-}
+func (p *lalb) moved(f, g int32) { p.look(g, p.model(f)) }
 
 func (p *lalb) why(f int32) string {
 	for g := range p.gpus {

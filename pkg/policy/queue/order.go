@@ -48,8 +48,8 @@ type order interface {
 	// ended: it ended. Executed is how long it was executed, or what it is to be
 	// taken to have been.
 	ended(now time.Duration, function int32, r *run, executed time.Duration)
-	// released: its instance is free.
-	released(gpu int32)
+	// freed: its instance is free, or gone.
+	freed(function, gpu int32)
 	// moved: what the function would find on the GPU changed.
 	moved(function, gpu int32)
 	// wake is when to decide again although nothing happened.
@@ -94,7 +94,7 @@ func (ordinary) closed(int32)                                    {}
 func (ordinary) arrived(time.Duration, int32)                    {}
 func (ordinary) opened(time.Duration)                            {}
 func (ordinary) plans() bool                                     { return false }
-func (ordinary) released(int32)                                  {}
+func (ordinary) freed(int32, int32)                              {}
 func (ordinary) moved(int32, int32)                              {}
 func (ordinary) wake() time.Duration                             { return Never }
 func (ordinary) why(int32) string                                { return "" }

@@ -135,6 +135,7 @@ func (o *eevdf) changed(f int32) {
 }
 
 func (o *eevdf) moved(f, _ int32) { o.changed(f) }
+func (o *eevdf) freed(f, _ int32) { o.changed(f) }
 
 func (o *eevdf) ceased(f int32) { o.heap.remove(f) }
 

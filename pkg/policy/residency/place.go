@@ -26,7 +26,7 @@ func (p *Pool) Best(function, only, except int32) (Place, bool) {
 		if d.taken >= d.capacity || gpu == except || only != Any && gpu != only {
 			continue
 		}
-		if !p.room(d, f) {
+		if (d.mem != 0 || f.slice > 0 || d.taken+unit > d.capacity) && !p.room(d, f) {
 			continue
 		}
 		start, c := p.lookUp(mine, g)

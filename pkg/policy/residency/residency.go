@@ -374,6 +374,9 @@ func (p *Pool) take(d *device, units int32) {
 	p.free += int64(max(d.capacity-d.taken, 0))
 }
 
+// Changed says whether there are changes.
+func (p *Pool) Changed() bool { return len(p.changes) > 0 }
+
 // Changes are the changes since they were asked for last. They hold until it
 // is called again.
 func (p *Pool) Changes() []Change {
