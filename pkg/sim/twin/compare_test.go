@@ -86,7 +86,7 @@ func (s settings) config(functions []trace.Function) sim.Config {
 }
 
 func TestAgainstTwin(t *testing.T) {
-	for _, policy := range []string{"fcfs", "fcfs-naive", "batch", "sjf", "eevdf", "mqfq", "mqfq-sticky", "lb", "lalb", "lalb-o3", "cfs-affinity", "gfaas"} {
+	for _, policy := range []string{"fcfs", "fcfs-naive", "batch", "sjf", "eevdf", "mqfq", "mqfq-sticky", "lb", "lalb", "lalb-o3", "cfs-affinity", "exclusive", "gfaas"} {
 		t.Run(policy, func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) { compare(t, policy) })
 		})

@@ -1,6 +1,7 @@
 package twin
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -59,4 +60,124 @@ func TestExclusive(t *testing.T) {
 			t.Fatalf("%d rows: %d started, %d completed, %d rejected", len(rows), started, result.Completed, rejected)
 		}
 	})
+}
+
+// pools is the policy exclusive.
+type pools struct {
+	plain
+	owner    []int // by GPU: whose it is; -1: nobody's
+	promised []int // by GPU: who gets it when what runs there has ended; -1: nobody
+	until    []time.Duration
+	lost     []int // by function: number of its last loss of a GPU
+	losses   int
+	vain     []int // functions that got nothing at this instant
+}
+
+func newPools(w *world) *pools {
+	p := &pools{until: make([]time.Duration, w.gpus), lost: make([]int, len(w.functions))}
+	for range w.gpus {
+		p.owner, p.promised = append(p.owner, -1), append(p.promised, -1)
+	}
+	return p
+}
+
+// size is how many GPUs a function has that it keeps, or is promised.
+func (p *pools) size(f int) (n int) {
+	for g := range p.owner {
+		if p.promised[g] == f || p.promised[g] < 0 && p.owner[g] == f {
+			n++
+		}
+	}
+	return n
+}
+
+func (p *pools) opened(*world) { p.vain = nil }
+
+func (p *pools) pick(w *world) (*invocation, int) {
+	for _, f := range w.waits() {
+		if !slices.Contains(p.promised, -1) {
+			return nil, -1
+		}
+		if slices.Contains(p.vain, f) {
+			continue
+		}
+		at := w.placeIf(f, func(g int) bool { return p.owner[g] == f && p.promised[g] < 0 })
+		if at < 0 {
+			at = p.acquire(w, f)
+		}
+		if at >= 0 {
+			return w.head(f), at
+		}
+		p.vain = append(p.vain, f)
+	}
+	return nil, -1
+}
+
+// acquire is the GPU that a function gets now; -1 when it has to wait for one,
+// or gets none.
+func (p *pools) acquire(w *world, f int) int {
+	waits := w.queued(f)
+	for _, to := range p.promised {
+		if to == f {
+			waits--
+		}
+	}
+	if waits <= 0 {
+		return -1
+	}
+	if g := slices.Index(p.owner, -1); g >= 0 {
+		p.owner[g] = f
+		return g
+	}
+	victim := -1
+	for g, o := range p.owner {
+		if p.promised[g] < 0 && (victim < 0 || p.gives(o, victim)) {
+			victim = o
+		}
+	}
+	if victim < 0 || p.size(f) >= p.size(victim) {
+		return -1
+	}
+	at := -1
+	for g, o := range p.owner {
+		if o != victim || p.promised[g] >= 0 {
+			continue
+		}
+		busy := w.onGPU(g) > 0
+		if at < 0 || !busy && w.onGPU(at) > 0 || busy && w.onGPU(at) > 0 && p.until[g] < p.until[at] {
+			at = g
+		}
+	}
+	p.losses++
+	p.lost[victim] = p.losses
+	if w.onGPU(at) > 0 {
+		p.promised[at] = f
+		return -1
+	}
+	p.hand(w, at, f)
+	return at
+}
+
+// gives says whether pool a gives up a GPU before pool b.
+func (p *pools) gives(a, b int) bool {
+	if p.size(a) != p.size(b) {
+		return p.size(a) > p.size(b)
+	}
+	return p.lost[a] < p.lost[b] || p.lost[a] == p.lost[b] && a < b
+}
+
+// hand has a GPU change hands.
+func (p *pools) hand(w *world, gpu, f int) {
+	p.owner[gpu], p.promised[gpu] = f, -1
+	w.boxes = slices.DeleteFunc(w.boxes, func(b *container) bool { return b.gpu == gpu })
+}
+
+func (p *pools) started(w *world, _ *invocation, gpu int, d time.Duration) {
+	p.until[gpu] = max(p.until[gpu], w.now+d)
+}
+
+func (p *pools) ended(w *world, in *invocation) {
+	if f := p.promised[in.gpu]; f >= 0 && w.onGPU(in.gpu) == 0 {
+		p.hand(w, in.gpu, f)
+	}
 }

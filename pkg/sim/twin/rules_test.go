@@ -24,6 +24,8 @@ func rulesOf(w *world) rules {
 			vt: zeros(len(w.functions)), global: new(big.Rat), arrivals: make([][]time.Duration, len(w.functions)),
 			since: make([]time.Duration, len(w.functions)),
 		}
+	case "exclusive":
+		return newPools(w)
 	case "gfaas":
 		return newOurs(w)
 	case "cfs-affinity":

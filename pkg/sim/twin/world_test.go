@@ -287,10 +287,13 @@ func (w *world) room(f, gpu int) bool {
 }
 
 // place is the GPU of R10, -1 when there is none.
-func (w *world) place(f int) int {
+func (w *world) place(f int) int { return w.placeIf(f, func(int) bool { return true }) }
+
+// placeIf is the same among some GPUs.
+func (w *world) placeIf(f int, may func(gpu int) bool) int {
 	at := -1
 	for g := range w.gpus {
-		if !w.room(f, g) {
+		if !may(g) || !w.room(f, g) {
 			continue
 		}
 		if at < 0 {
