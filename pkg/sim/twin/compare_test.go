@@ -94,7 +94,7 @@ func TestAgainstTwin(t *testing.T) {
 }
 
 func compare(t *rapid.T, policy string) {
-	unit := rapid.SampledFrom([]time.Duration{time.Millisecond, 300 * time.Millisecond}).Draw(t, "unit")
+	unit := rapid.SampledFrom([]time.Duration{100 * time.Microsecond, time.Millisecond, 300 * time.Millisecond}).Draw(t, "unit")
 	functions := drawFunctions(t, unit)
 	rows := drawRows(t, len(functions), unit)
 	s := drawSettings(t, policy)

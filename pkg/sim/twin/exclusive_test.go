@@ -95,9 +95,6 @@ func (p *pools) opened(*world) { p.vain = nil }
 
 func (p *pools) pick(w *world) (*invocation, int) {
 	for _, f := range w.waits() {
-		if !slices.Contains(p.promised, -1) {
-			return nil, -1
-		}
 		if slices.Contains(p.vain, f) {
 			continue
 		}

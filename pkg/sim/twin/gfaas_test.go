@@ -67,10 +67,9 @@ func (o *ours) arrived(w *world, in *invocation) {
 	if w.queued(in.f) > 0 {
 		return
 	}
-	ahead, most := new(big.Rat).Sub(o.last, o.global), o.ahead(w)
-	recent := smaller(ahead.Mul(ahead, big.NewRat(9, 10)), most)
-	own := smaller(o.runs[in.f], sum(most, o.charge(w, in.f)))
-	o.vt[in.f] = larger(o.vt[in.f], sum(o.global, larger(recent, own)))
+	recent := new(big.Rat).Sub(o.last, o.global)
+	recent.Mul(recent, big.NewRat(9, 10))
+	o.vt[in.f] = larger(o.vt[in.f], sum(o.global, larger(recent, o.runs[in.f])))
 }
 
 // follow lifts Global_VT, which may make candidates of queues that were not.
@@ -328,7 +327,7 @@ func (o *ours) book(w *world, f, gpu int, loss float64) bool {
 	at := -1
 	where := slices.Clone(o.on[f])
 	for g := range w.gpus {
-		if o.ready(w, f, g) && w.onGPU(g) >= w.d {
+		if o.ready(w, f, g) {
 			where = append(where, g)
 		}
 	}
@@ -385,10 +384,3 @@ func without(list []int, value int) []int {
 }
 
 func sum(a, b *big.Rat) *big.Rat { return new(big.Rat).Add(a, b) }
-
-func smaller(a, b *big.Rat) *big.Rat {
-	if a.Cmp(b) > 0 {
-		return b
-	}
-	return a
-}
