@@ -62,6 +62,7 @@ func drawSettings(t *rapid.T, policy string) settings {
 		starvation:   rapid.SampledFrom([]float64{0.55, 1.05, 2.05, 25}).Draw(t, "starvation"),
 		penalty:      rapid.SampledFrom([]float64{0, 1, 10}).Draw(t, "penalty"),
 		interference: rapid.SampledFrom([]float64{0, 0, 0.5, 2}).Draw(t, "interference"),
+		correct:      rapid.Bool().Draw(t, "correct"),
 	}
 	if policy == "fcfs-naive" {
 		s.pool = 0
@@ -80,6 +81,7 @@ type decision struct {
 func (s settings) config(functions []trace.Function) sim.Config {
 	o := sim.Defaults()
 	o.T, o.Alpha, o.Limit, o.Starvation, o.Penalty = s.t, s.alpha, s.limit, s.starvation, s.penalty
+	o.Uncorrected = !s.correct
 	return sim.Config{Functions: functions, Interference: s.interference,
 		GPUs: s.gpus, Mem: int64(s.memory * (1 << 20)), Concurrency: s.d,
 		Config: queue.Config{Policy: s.policy, Pool: s.pool, Options: o}}

@@ -373,6 +373,7 @@ func (o *ours) ended(w *world, in *invocation) {
 	o.work = slices.DeleteFunc(o.work, func(k *work) bool { return k.in == in })
 	o.on[in.f] = without(o.on[in.f], in.gpu)
 	o.runs[in.f] = new(big.Rat).Sub(o.runs[in.f], o.charge(w, in.f))
+	o.vt[in.f] = plus(o.vt[in.f], w.more(in), w.functions[in.f])
 	o.follow(w)
 	o.changed(w, in.f)
 }

@@ -209,6 +209,8 @@ func (q *fair) started(w *world, in *invocation, _ int, _ time.Duration) {
 }
 
 func (q *fair) ended(w *world, in *invocation) {
+	q.vt[in.f] = plus(q.vt[in.f], w.more(in), w.functions[in.f])
+	q.follow(w)
 	if w.queued(in.f) == 0 && w.inFlight(in.f) == 0 {
 		q.since[in.f] = w.now
 	}
@@ -251,6 +253,11 @@ func (c *affinity) arrived(w *world, in *invocation) {
 	if in != nil && w.queued(in.f) == 0 {
 		c.runtime[in.f] = larger(c.runtime[in.f], c.least)
 	}
+}
+
+func (c *affinity) ended(w *world, in *invocation) {
+	c.runtime[in.f] = plus(c.runtime[in.f], w.more(in), w.functions[in.f])
+	c.spent[in.f] += w.more(in)
 }
 
 func (c *affinity) mean(w *world, f int) *big.Rat {

@@ -57,6 +57,16 @@ type settings struct {
 	limit               int
 	starvation, penalty float64
 	interference        float64
+	correct             bool // charge what was executed
+}
+
+// more is how much longer an invocation executed than was charged, if that is
+// to be corrected.
+func (w *world) more(in *invocation) time.Duration {
+	if !w.correct {
+		return 0
+	}
+	return in.ran - w.functions[in.f].Warm
 }
 
 type world struct {
