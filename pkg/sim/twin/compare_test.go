@@ -203,7 +203,7 @@ func (w *world) function(t *rapid.T, got sim.FunctionResult) {
 		}
 		squares /= float64(len(latency))
 	}
-	if n != got.Invocations || math.Abs(mean-got.MeanMS) > 1e-6 || math.Abs(service-got.ServiceMS) > 1e-6 || math.Abs(squares-got.Variance) > 1e-3 {
+	if n != got.Invocations || math.Abs(mean-got.MeanMS) > 1e-6 || math.Abs(service-got.ServiceMS) > 1e-6 || math.Abs(squares-got.Variance) > max(1e-3, 1e-13*squares) {
 		t.Fatalf("%+v, the twin: %d, mean %v, service %v, variance %v", got, n, mean, service, squares)
 	}
 }
