@@ -54,14 +54,14 @@ type underway struct {
 func newGfaas(e *engine) *gfaas {
 	o := &gfaas{mqfq: newMQFQ(e, false), whose: [2]int32{none, none}}
 	o.rank, o.mqfq.lift = o.index, o.lift
-	o.mqfq.pending = func(f int32) float64 { return o.flows[f].runs }
-	o.mqfq.ahead = o.ahead
+	o.executed = true
 	return o
 }
 
 func (o *gfaas) grow(functions, gpus, slots int) {
 	o.mqfq.grow(functions, gpus, slots)
 	o.slots = float64(slots)
+	o.more = o.slots * o.longest[1]
 	o.gpus, o.booked = grown(o.gpus, gpus), grown(o.booked, gpus)
 	o.on, o.books = grown(o.on, functions), grown(o.books, functions)
 }
@@ -75,9 +75,6 @@ func (o *gfaas) lift(f int32) float64 {
 	return o.global + max(recent, min(o.flows[f].runs, o.ahead()+o.flows[f].charge))
 }
 
-// ahead is how far a queue may be ahead of Global_VT.
-func (o *gfaas) ahead() float64 { return o.t + o.slots*o.longest[1] }
-
 // ran notes how long invocations of a dispatched function are.
 func (o *gfaas) ran(f int32, each float64) {
 	switch {
@@ -87,6 +84,7 @@ func (o *gfaas) ran(f int32, each float64) {
 	case each > o.longest[1]:
 		o.longest[1], o.whose[1] = each, f
 	}
+	o.more = o.slots * o.longest[1]
 }
 
 func (o *gfaas) changed(f int32) {
@@ -100,6 +98,7 @@ func (o *gfaas) changed(f int32) {
 		o.longest[0], o.longest[1] = o.longest[1], o.longest[0]
 		o.whose[0], o.whose[1] = o.whose[1], o.whose[0]
 	}
+	o.more = o.slots * o.longest[1]
 }
 
 func (o *gfaas) forget(f int32) {

@@ -11,22 +11,22 @@ import (
 // least of those that wait by at most T.
 type mqfq struct {
 	ordinary
-	engine  *engine
-	flows   []flow
-	unit    unit // of virtual times
-	settled bool // the unit stays: something went
-	sticky  bool
-	spread  bool // fewest in flight first: more than one invocation can run
-	t       float64
-	global  float64 // Global_VT: the least VT of queues that wait, never decreasing
-	least   heap    // queues that wait, by VT as it was at some time: it only rises, or else is kept up
-	ready   heap    // of those the ones not throttled, in the order of dispatch
-	held    heap    // the throttled ones, by VT
-	rank    func(f int32) key
-	ahead   func() float64 // how far a queue may be ahead of Global_VT
-	lift    func(f int32) float64
-	pending func(f int32) float64 // what of a queue's charge does not count yet
-	tag     float64               // VT at which the last invocation was dispatched
+	engine   *engine
+	flows    []flow
+	unit     unit // of virtual times
+	settled  bool // the unit stays: something went
+	sticky   bool
+	spread   bool // fewest in flight first: more than one invocation can run
+	t        float64
+	global   float64 // Global_VT: the least VT of queues that wait, never decreasing
+	least    heap    // queues that wait, by VT as it was at some time: it only rises, or else is kept up
+	ready    heap    // of those the ones not throttled, in the order of dispatch
+	held     heap    // the throttled ones, by VT
+	rank     func(f int32) key
+	executed bool    // what runs does not count yet: see gfaas
+	more     float64 // how much further than T a queue may be ahead of Global_VT
+	lift     func(f int32) float64
+	tag      float64 // VT at which the last invocation was dispatched
 }
 
 // flow is the state of one function's queue.
@@ -43,9 +43,7 @@ func newMQFQ(e *engine, sticky bool) *mqfq {
 	o := &mqfq{ordinary: ordinary{e.queues}, engine: e, sticky: sticky, unit: 1}
 	o.t = o.unit.of(float64(e.config.T))
 	o.rank = o.key
-	o.ahead = func() float64 { return o.t }
 	o.lift = func(int32) float64 { return o.global }
-	o.pending = func(int32) float64 { return 0 }
 	return o
 }
 
@@ -142,8 +140,8 @@ func (o *mqfq) opened(time.Duration) {
 
 // place puts a queue that waits where its virtual time says.
 func (o *mqfq) place(f int32) {
-	if floor := o.floor(f); !o.least.has(f) || !o.engine.config.Uncorrected {
-		o.least.set(f, key{b: floor})
+	if !o.least.has(f) || !o.engine.config.Uncorrected {
+		o.least.set(f, key{b: o.floor(f)})
 	}
 	o.raise()
 	if o.flows[f].vt-o.global > o.ahead() {
@@ -156,7 +154,16 @@ func (o *mqfq) place(f int32) {
 }
 
 // floor is what a queue that waits holds Global_VT down to. It only rises.
-func (o *mqfq) floor(f int32) float64 { return o.flows[f].vt - o.pending(f) }
+func (o *mqfq) floor(f int32) float64 {
+	w := &o.flows[f]
+	if o.executed {
+		return w.vt - w.runs
+	}
+	return w.vt
+}
+
+// ahead is how far a queue may be ahead of Global_VT.
+func (o *mqfq) ahead() float64 { return o.t + o.more }
 
 // raise follows the least virtual time of the queues that wait, and lets go
 // those that are no longer too far ahead.
@@ -226,8 +233,12 @@ func (o *mqfq) ended(now time.Duration, f int32, r *run, executed time.Duration)
 		w.vt += o.unit.over(float64(executed), o.engine.functions[f].Weight) - r.charge
 	}
 	o.idles(f)
-	if o.least.has(f) {
+	switch {
+	case !o.least.has(f):
+	case o.executed || !o.engine.config.Uncorrected:
 		o.place(f)
+	case o.sticky && o.spread:
+		o.again(f)
 	}
 }
 

@@ -140,8 +140,8 @@ func (p *Pool) lookUp(mine []int32, gpu int) (Start, int32) {
 
 // Capped says whether a function may have no more instances.
 func (p *Pool) Capped(function int32) bool {
-	most := p.functions[function].Max
-	return most > 0 && int(p.counts[function].all) >= most
+	most := p.costs[function].max
+	return most > 0 && p.counts[function].all >= most
 }
 
 // Blocked says whether a function has to wait for instances of its own,

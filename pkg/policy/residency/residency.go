@@ -174,6 +174,7 @@ type costs struct {
 	duration [3]time.Duration
 	mem      int64
 	slice    float64
+	max      int32
 }
 
 // Pool is the instances on a machine's GPUs. Functions and GPUs are numbers
@@ -225,7 +226,7 @@ func (p *Pool) SetFunction(function int32, f Function) {
 	}
 	p.functions[function] = f
 	p.counts[function].gone = false
-	p.costs[function] = costs{f.Duration, f.Mem, f.Slice}
+	p.costs[function] = costs{f.Duration, f.Mem, f.Slice, int32(f.Max)}
 	if f.Idle > 0 {
 		p.expiry = 0
 	}
