@@ -160,8 +160,8 @@ func (d *driver) moved(id residency.ID, s *server, to residency.Start) []queue.E
 		return []queue.Event{{Kind: queue.Lost, Instance: id}}
 	}
 	fault := d.chance(20)
-	if !fault && s.calls == 0 {
-		s.resident = to == residency.GPUWarm
+	if s.calls == 0 {
+		s.resident = (to == residency.GPUWarm) != fault // it is where it was
 	}
 	return []queue.Event{{Kind: queue.Moved, Instance: id, To: to, Fault: fault}}
 }
