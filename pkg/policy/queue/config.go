@@ -53,7 +53,7 @@ func Names() []string {
 // orders makes the order of each policy.
 var orders = map[string]func(*engine) order{
 	"fcfs":         func(e *engine) order { return newFCFS(e) },
-	"fcfs-naive":   func(e *engine) order { return newFCFS(e) },
+	"fcfs-naive":   func(e *engine) order { return naive{newFCFS(e)} },
 	"batch":        func(e *engine) order { return newFCFS(e) },
 	"sjf":          func(e *engine) order { return newSJF(e) },
 	"eevdf":        func(e *engine) order { return newEEVDF(e) },

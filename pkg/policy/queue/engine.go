@@ -62,34 +62,17 @@ func newEngine(c Config) *engine {
 	if c.Policy == "batch" {
 		e.batches = &batches{}
 	}
-	if c.Utilization > 0 && !OneAtATime(c.Policy) && c.Policy != "exclusive" {
-		e.adaptive = &adaptive{threshold: c.Utilization}
-	}
-	e.pool = residency.New(e.residency())
-	return e
-}
-
-// residency is how the pool of the policy behaves.
-func (e *engine) residency() residency.Config {
-	c := residency.Config{Pool: e.config.Pool, Live: e.config.Live}
-	if e.config.Policy == "fcfs-naive" {
-		c.Pool = 0 // every start is cold (R11)
-	}
-	switch o := e.order.(type) {
-	case *mqfq:
-		if o.sticky {
-			c.Keep = o.keep
-			e.prefetch = e.config.Prefetch
-		}
-	case *gfaas:
-		c.Worth = o.worth
-	case *exclusive:
-		c.Clears, c.May = true, o.may
-	case *lalb:
-		c.Pool, c.NoHost = residency.Unlimited, true
+	shape := residency.Config{Pool: c.Pool, Live: c.Live}
+	e.order.shape(&shape)
+	if shape.NoHost {
 		e.evicts = "model used least recently"
 	}
-	return c
+	e.prefetch = c.Prefetch && shape.Keep != nil
+	if c.Utilization > 0 && !OneAtATime(c.Policy) && !shape.Clears {
+		e.adaptive = &adaptive{threshold: c.Utilization}
+	}
+	e.pool = residency.New(shape)
+	return e
 }
 
 // Step implements Policy.

@@ -58,6 +58,8 @@ func newGfaas(e *engine) *gfaas {
 	return o
 }
 
+func (o *gfaas) shape(c *residency.Config) { c.Worth = o.worth }
+
 func (o *gfaas) grow(functions, gpus, slots int) {
 	o.mqfq.grow(functions, gpus, slots)
 	o.slots = float64(slots)

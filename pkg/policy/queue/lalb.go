@@ -48,6 +48,8 @@ func newLALB(e *engine, limit int, locality bool) *lalb {
 	return &lalb{engine: e, locality: locality, limit: int64(limit), global: newRequests(), swept: none, taken: request{function: none}}
 }
 
+func (p *lalb) shape(c *residency.Config) { c.Pool, c.NoHost = residency.Unlimited, true }
+
 func (p *lalb) grow(functions, gpus, _ int) {
 	p.gpus = grown(p.gpus, gpus)
 	p.hits = grown(p.hits, gpus)

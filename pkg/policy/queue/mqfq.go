@@ -3,6 +3,8 @@ package queue
 import (
 	"slices"
 	"time"
+
+	"github.com/gfaas/gfaas/pkg/policy/residency"
 )
 
 // mqfq is multi-queue fair queueing, and with sticky the order of MQFQ-Sticky
@@ -45,6 +47,12 @@ func newMQFQ(e *engine, sticky bool) *mqfq {
 	o.rank = o.key
 	o.lift = func(int32) float64 { return o.global }
 	return o
+}
+
+func (o *mqfq) shape(c *residency.Config) {
+	if o.sticky {
+		c.Keep = o.keep
+	}
 }
 
 func (o *mqfq) grow(functions, _, slots int) {

@@ -10,6 +10,8 @@ import (
 // function is in the order from began to ceased, or to left when that was its
 // last. Orders that need little of this embed ordinary.
 type order interface {
+	// shape has the pool of instances behave as the order needs it to.
+	shape(c *residency.Config)
 	// grow: there are that many functions and GPUs, and slots on all GPUs.
 	grow(functions, gpus, slots int)
 	// changed: the function's costs or weight are others, or it is new.
@@ -88,6 +90,7 @@ func (o ordinary) take(f int32) member                           { return o.queu
 func (o ordinary) drop(f int32, id int64) bool                   { return o.queues.drop(f, id) }
 func (o ordinary) putBack(f int32, m member)                     { o.queues.putBack(f, m) }
 func (o ordinary) list(f int32) []member                         { return o.queues.list(f) }
+func (ordinary) shape(*residency.Config)                         {}
 func (ordinary) changed(int32)                                   {}
 func (ordinary) forget(int32)                                    {}
 func (ordinary) closed(int32)                                    {}

@@ -3,6 +3,8 @@ package queue
 import (
 	"math"
 	"time"
+
+	"github.com/gfaas/gfaas/pkg/policy/residency"
 )
 
 // fcfs takes the oldest invocation first (R11).
@@ -35,6 +37,11 @@ func (o *fcfs) left(_ time.Duration, f int32, _ *run) {
 		o.grew(f)
 	}
 }
+
+// naive is fcfs without a pool: every start is cold (R11).
+type naive struct{ *fcfs }
+
+func (naive) shape(c *residency.Config) { c.Pool = 0 }
 
 // sjf takes the shortest function first, but one that was passed over too
 // often before it (Paella, as MQFQ-Sticky section 6 compares with it; R13).

@@ -10,7 +10,6 @@ import (
 
 // ours is the policy gfaas: R21 to R27.
 type ours struct {
-	plain
 	vt         []*big.Rat // of each function's queue
 	runs       []*big.Rat // what of it invocations were charged that still run
 	global     *big.Rat
