@@ -26,12 +26,13 @@ const module = "github.com/gfaas/gfaas/pkg/"
 // formats and wire alone, as is launch. Daemons, adapters and commands also see
 // the machine.
 var (
-	machine = []string{"procfs", "lockfile"} // what Linux shows and keeps
+	machine = []string{"procfs", "lockfile", "owndir"} // what Linux shows and keeps
 	formats = []string{"gpu", "function", "profile", "plan", "trace", "events", "instance", "wire", "csvfile", "jsonfile", "textfile", "splitmix", "number"}
 	layers  = map[string][]string{
 		"gpu":        {},
 		"procfs":     {},
 		"lockfile":   {},
+		"owndir":     {},
 		"transcript": {},
 		"policy":     append([]string{"policy"}, formats...),
 		"load":       {"gpu", "load", "number", "splitmix"},
