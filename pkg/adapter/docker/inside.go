@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/adapter/mps"
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
+	"github.com/gfaas/gfaas/pkg/adapter/simgpu"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
 )
@@ -77,16 +77,9 @@ func (in *inside) addSimulated(libs preload.Libs) error {
 		in.libs.SimDir = insideSim
 		in.mounts = append(in.mounts, bind(libs.SimDir, insideSim, false))
 	}
-	dir := os.Getenv("GFAAS_SIM_DIR")
-	if dir == "" {
-		dir = fmt.Sprintf("/dev/shm/gfaas-sim-%d", os.Getuid())
-	}
-	dir, err := filepath.Abs(dir)
+	dir, err := simgpu.Ensure()
 	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("the simulated device's memory: %w", err)
+		return fmt.Errorf("the simulated device's folder: %w", err)
 	}
 	in.mounts = append(in.mounts, bind(dir, dir, true))
 	in.env["GFAAS_SIM_DIR"] = dir

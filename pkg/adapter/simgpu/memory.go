@@ -31,8 +31,17 @@ const (
 // To be called from a process that is not on the device itself: closing the
 // state file would drop its locks.
 func ProcessMemory(dir string, index int) (map[int]gpu.Bytes, error) {
-	path := filepath.Join(dir, fmt.Sprintf("gpu%d.state", index))
-	f, err := os.Open(path)
+	name := fmt.Sprintf("gpu%d.state", index)
+	path := filepath.Join(dir, name)
+	root, err := open(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return map[int]gpu.Bytes{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return map[int]gpu.Bytes{}, nil
 	}

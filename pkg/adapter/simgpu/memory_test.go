@@ -31,8 +31,16 @@ func stateFile(t *testing.T, layout uint32, mem uint64) string {
 	return dir
 }
 
-// TestMain makes this program the process that is on the device, when asked to.
+// TestMain makes this program the process that is on the device, or another
+// user's that does one thing, when asked to.
 func TestMain(m *testing.M) {
+	if operation := os.Getenv("SIMGPU_TEST_DO"); operation != "" {
+		if err := do(operation); err != nil {
+			os.Stderr.WriteString(err.Error())
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	path := os.Getenv("SIMGPU_TEST_HOLD")
 	if path == "" {
 		os.Exit(m.Run())

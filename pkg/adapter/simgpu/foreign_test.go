@@ -1,0 +1,149 @@
+package simgpu
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// Two users who have nothing to do with anybody who may be at work here.
+const (
+	victim   = 64986
+	attacker = 64987
+)
+
+// asVictim runs one of this package's operations as another user, who has not
+// said where the folder is.
+func asVictim(t *testing.T, operation string) (string, error) {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = []string{"SIMGPU_TEST_DO=" + operation}
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: victim, Gid: victim}}
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// do is the other side of asVictim.
+func do(operation string) error {
+	switch operation {
+	case "keep":
+		return Keep("f-0")
+	case "ensure":
+		_, err := Ensure()
+		return err
+	case "release":
+		return Release("f-0")
+	case "sweep":
+		return Sweep()
+	case "memory":
+		_, err := ProcessMemory(Dir(), 0)
+		return err
+	}
+	return errors.New("no such operation")
+}
+
+// users makes a folder that the victim can reach and its default folder's path.
+func users(t *testing.T) (home, dir string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: only root can be two users")
+	}
+	dir = fmt.Sprintf("/dev/shm/gfaas-sim-%d", victim)
+	if _, err := os.Lstat(dir); err == nil {
+		t.Fatalf("%s is there already", dir)
+	}
+	home, err := os.MkdirTemp("/dev/shm", "simgpu-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(home); os.RemoveAll(dir) })
+	if err := errors.Join(os.Chown(home, victim, victim), os.Chmod(home, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	return home, dir
+}
+
+// put makes a file of the victim's.
+func put(t *testing.T, path string) {
+	t.Helper()
+	if err := errors.Join(os.WriteFile(path, []byte("precious"), 0o600), os.Chown(path, victim, victim)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func expect(t *testing.T, path string) {
+	t.Helper()
+	if text, err := os.ReadFile(path); err != nil || string(text) != "precious" {
+		t.Errorf("%s of the victim's now holds %q, %v", path, text, err)
+	}
+}
+
+// A folder that somebody else made first, with links to what they would have the
+// victim write.
+func TestFolderOfAnotherUser(t *testing.T) {
+	home, dir := users(t)
+	file := filepath.Join(home, "file")
+	put(t, file)
+	if err := errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, 0o777), os.Symlink(file, filepath.Join(dir, "keep.f-0")),
+		os.Symlink(file, filepath.Join(dir, "gpu0.state")), os.Chown(dir, attacker, attacker)); err != nil {
+		t.Fatal(err)
+	}
+	for _, operation := range []string{"keep", "ensure", "memory"} {
+		out, err := asVictim(t, operation)
+		if err == nil || !strings.Contains(out, dir) || !strings.Contains(out, fmt.Sprintf("belongs to user %d", attacker)) {
+			t.Errorf("%s: %v, %s", operation, err, out)
+		}
+	}
+	for _, operation := range []string{"release", "sweep"} { // there is nothing of the victim's
+		if out, err := asVictim(t, operation); err != nil {
+			t.Errorf("%s: %v, %s", operation, err, out)
+		}
+	}
+	expect(t, file)
+	if got := names(t, dir); got != "gpu0.state keep.f-0" {
+		t.Errorf("the folder holds %s", got)
+	}
+}
+
+// A link in its place, to a folder of the victim's own.
+func TestFolderIsLink(t *testing.T) {
+	home, dir := users(t)
+	for _, name := range []string{"gpu0.state", "gpu0.mem.notes", "keep.f-0"} {
+		put(t, filepath.Join(home, name))
+	}
+	if err := errors.Join(os.Symlink(home, dir), os.Lchown(dir, attacker, attacker)); err != nil {
+		t.Fatal(err)
+	}
+	for _, operation := range []string{"keep", "ensure"} {
+		if out, err := asVictim(t, operation); err == nil || !strings.Contains(out, "symbolic link") {
+			t.Errorf("%s: %v, %s", operation, err, out)
+		}
+	}
+	for _, operation := range []string{"release", "sweep"} {
+		if out, err := asVictim(t, operation); err != nil {
+			t.Errorf("%s: %v, %s", operation, err, out)
+		}
+	}
+	for _, name := range []string{"gpu0.state", "gpu0.mem.notes", "keep.f-0"} {
+		expect(t, filepath.Join(home, name))
+	}
+}
+
+// The victim's own folder serves it as before.
+func TestFolderOfOnesOwn(t *testing.T) {
+	_, dir := users(t)
+	for _, operation := range []string{"keep", "keep", "ensure", "memory", "sweep", "release", "sweep"} {
+		if out, err := asVictim(t, operation); err != nil {
+			t.Errorf("%s: %v, %s", operation, err, out)
+		}
+	}
+	if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%s is left: %v", dir, err)
+	}
+}
