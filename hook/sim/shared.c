@@ -13,50 +13,89 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define SIM_NAME 64 /* bytes of a file's name */
+
 /* ---- the files with the device memory of processes ---- */
 
-/* The path of gpuN.<rest>. */
-static void shared_file(char *buf, size_t len, int index, const char *rest)
+/* Opens the directory; -1 with errno set. Anybody can make directories and links
+ * in /dev/shm: one that we choose must be the user's own, and not writable by
+ * others. What is in it is opened relative to this descriptor. */
+static int open_dir(void)
 {
-    snprintf(buf, len, "%s/gpu%d.%s", g_config.dir, index, rest);
+    struct statx st;
+    int fd = open(g_config.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC | (g_config.own_dir ? O_NOFOLLOW : 0));
+    if (fd < 0 || !g_config.own_dir)
+        return fd;
+    if (statx(fd, "", AT_EMPTY_PATH, STATX_UID | STATX_MODE, &st) == 0 && st.stx_uid == geteuid() &&
+        !(st.stx_mode & (S_IWGRP | S_IWOTH)))
+        return fd;
+    close(fd);
+    errno = EPERM;
+    return -1;
 }
 
-/* The path of the file with the memory of one process. */
-static void memory_name(char *buf, size_t len, int index, unsigned slot, uint64_t serial)
+/* Opens or removes a file of the directory; -1 with errno set. */
+static int open_file(const char *name, int flags)
 {
-    char rest[64];
-    snprintf(rest, sizeof rest, "mem.%u.%llu", slot, (unsigned long long)serial);
-    shared_file(buf, len, index, rest);
+    int dir = open_dir();
+    if (dir < 0)
+        return -1;
+    int fd = openat(dir, name, flags | O_NOFOLLOW | O_CLOEXEC, 0600), why = errno;
+    close(dir);
+    errno = why;
+    return fd;
+}
+
+static void remove_file(const char *name)
+{
+    int dir = open_dir();
+    if (dir < 0)
+        return;
+    unlinkat(dir, name, 0);
+    close(dir);
+}
+
+/* The name of the file with the memory of one process. */
+static void memory_name(char name[SIM_NAME], int index, unsigned slot, uint64_t serial)
+{
+    snprintf(name, SIM_NAME, "gpu%d.mem.%u.%llu", index, slot, (unsigned long long)serial);
+}
+
+static void state_name(char name[SIM_NAME], int index)
+{
+    snprintf(name, SIM_NAME, "gpu%d.state", index);
 }
 
 static void arena_remove(int index, unsigned slot, uint64_t serial)
 {
-    char path[4096];
-    memory_name(path, sizeof path, index, slot, serial);
-    unlink(path);
+    char name[SIM_NAME];
+    memory_name(name, index, slot, serial);
+    remove_file(name);
 }
 
 int shared_open_memory(int index, unsigned slot, uint64_t serial)
 {
-    char path[4096];
-    memory_name(path, sizeof path, index, slot, serial);
-    return open(path, O_RDWR | O_CLOEXEC);
+    char name[SIM_NAME];
+    memory_name(name, index, slot, serial);
+    return open_file(name, O_RDWR);
 }
 
 /* Removes the memory files of a device nobody is on. */
 static void arena_remove_all(int index)
 {
-    char prefix[32], path[4096];
-    DIR *dp = opendir(g_config.dir);
-    if (!dp)
+    char prefix[SIM_NAME];
+    int dir = open_dir();
+    DIR *dp = dir < 0 ? NULL : fdopendir(dir);
+    if (!dp) {
+        if (dir >= 0)
+            close(dir);
         return;
+    }
     snprintf(prefix, sizeof prefix, "gpu%d.mem.", index);
     for (struct dirent *e; (e = readdir(dp));)
-        if (!strncmp(e->d_name, prefix, strlen(prefix))) {
-            snprintf(path, sizeof path, "%s/%s", g_config.dir, e->d_name);
-            unlink(path);
-        }
-    closedir(dp);
+        if (!strncmp(e->d_name, prefix, strlen(prefix)))
+            unlinkat(dir, e->d_name, 0);
+    closedir(dp); /* and with it dir */
 }
 
 int shared_move_up(int fd)
@@ -71,18 +110,24 @@ int shared_move_up(int fd)
 /* A file that goes with its last descriptor. */
 static int nameless_file(void)
 {
-    return open(g_config.dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    int dir = open_dir();
+    if (dir < 0)
+        return -1;
+    int fd = openat(dir, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    close(dir);
+    return fd;
 }
 
 int shared_new_file(void)
 {
-    char path[4096];
-    int fd = nameless_file();
-    if (fd < 0) { /* not every file system can do that */
-        snprintf(path, sizeof path, "%s/new.XXXXXX", g_config.dir);
+    char path[64];
+    int fd = nameless_file(), dir;
+    if (fd < 0 && (dir = open_dir()) >= 0) { /* not every file system can do that */
+        snprintf(path, sizeof path, "/proc/self/fd/%d/new.XXXXXX", dir);
         fd = mkostemp(path, O_CLOEXEC);
         if (fd >= 0)
             unlink(path);
+        close(dir);
     }
     return shared_move_up(fd);
 }
@@ -92,24 +137,28 @@ int shared_new_file(void)
  * at once. */
 static int open_arena(struct device *d)
 {
-    char path[4096];
+    char name[SIM_NAME];
     int fd = nameless_file();
     d->arena_named = fd < 0;
     if (fd < 0) { /* not every file system can do that */
-        memory_name(path, sizeof path, d->index, (unsigned)d->slot, d->arena_serial);
-        fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+        memory_name(name, d->index, (unsigned)d->slot, d->arena_serial);
+        fd = open_file(name, O_RDWR | O_CREAT | O_EXCL);
     }
     return shared_move_up(fd);
 }
 
 bool shared_name_memory(struct device *d)
 {
-    char path[4096], self[64];
+    char name[SIM_NAME], self[64];
     if (d->arena_named)
         return true;
-    memory_name(path, sizeof path, d->index, (unsigned)d->slot, d->arena_serial);
+    int dir = open_dir();
+    if (dir < 0)
+        return false;
+    memory_name(name, d->index, (unsigned)d->slot, d->arena_serial);
     snprintf(self, sizeof self, "/proc/self/fd/%d", d->arena_fd);
-    d->arena_named = linkat(AT_FDCWD, self, AT_FDCWD, path, AT_SYMLINK_FOLLOW) == 0;
+    d->arena_named = linkat(AT_FDCWD, self, dir, name, AT_SYMLINK_FOLLOW) == 0;
+    close(dir);
     return d->arena_named;
 }
 
@@ -207,42 +256,29 @@ void shared_unlock(struct device *d)
     pthread_mutex_unlock(&d->sh->lock);
 }
 
-/* Makes the directory. One that we choose must be the user's own: anybody can
- * make directories in /dev/shm. */
-static bool make_dir(void)
-{
-    struct statx st;
-    if (mkdir(g_config.dir, 0700) < 0 && errno != EEXIST)
-        return false;
-    if (!g_config.own_dir)
-        return true;
-    if (statx(AT_FDCWD, g_config.dir, AT_SYMLINK_NOFOLLOW, STATX_UID | STATX_TYPE, &st) < 0)
-        return errno == ENOENT; /* removed again just now: opening will tell */
-    if (!S_ISDIR(st.stx_mode) || st.stx_uid != geteuid()) {
-        errno = EPERM;
-        return false;
-    }
-    return true;
-}
-
-/* Whether a path still means the file that was opened. */
-static bool still_there(int fd, const char *path)
+/* Whether a name still means the file that was opened. */
+static bool still_there(int fd, const char *name)
 {
     struct statx a, b;
-    return statx(fd, "", AT_EMPTY_PATH, STATX_INO, &a) == 0 && statx(AT_FDCWD, path, 0, STATX_INO, &b) == 0 &&
-           a.stx_ino == b.stx_ino && a.stx_dev_major == b.stx_dev_major && a.stx_dev_minor == b.stx_dev_minor;
+    int dir = open_dir();
+    if (dir < 0)
+        return false;
+    int r = statx(dir, name, AT_SYMLINK_NOFOLLOW, STATX_INO, &b);
+    close(dir);
+    return r == 0 && statx(fd, "", AT_EMPTY_PATH, STATX_INO, &a) == 0 && a.stx_ino == b.stx_ino &&
+           a.stx_dev_major == b.stx_dev_major && a.stx_dev_minor == b.stx_dev_minor;
 }
 
 /* Opens the state file and takes its setup lock; -1 with errno set. The file may
  * be removed by a leaving process between the two, hence the second look. */
 static int open_state(int index)
 {
-    char path[4096];
-    shared_file(path, sizeof path, index, "state");
+    char name[SIM_NAME];
+    state_name(name, index);
     for (int tries = 0; tries < 1000; tries++) {
-        if (!make_dir())
+        if (mkdir(g_config.dir, 0700) < 0 && errno != EEXIST)
             return -1;
-        int low = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+        int low = open_file(name, O_RDWR | O_CREAT);
         if (low < 0 && errno == ENOENT)
             continue;
         if (low < 0)
@@ -250,7 +286,7 @@ static int open_state(int index)
         /* Out of the way of programs that count on low numbers being free; before
          * any lock is taken, for closing a descriptor drops the process's locks. */
         int fd = shared_move_up(low);
-        if (lock_bytes(fd, F_SETLKW, F_WRLCK, SIM_LOCK_SETUP, 1) == 0 && still_there(fd, path))
+        if (lock_bytes(fd, F_SETLKW, F_WRLCK, SIM_LOCK_SETUP, 1) == 0 && still_there(fd, name))
             return fd;
         close(fd);
     }
@@ -324,7 +360,10 @@ CUresult shared_join(struct device *d)
         return CUDA_SUCCESS;
     d->fd = open_state(d->index);
     if (d->fd < 0) {
-        sim_say("%.200s: %s", g_config.dir, strerror(errno));
+        if (g_config.own_dir && (errno == EPERM || errno == ENOTDIR)) /* of links the second */
+            sim_say("%.200s is no folder of yours that only you can write to: have it removed, or set GFAAS_SIM_DIR", g_config.dir);
+        else
+            sim_say("%.200s: %s", g_config.dir, strerror(errno));
         return CUDA_ERROR_OPERATING_SYSTEM;
     }
     CUresult r = map_state(d);
@@ -364,10 +403,10 @@ void shared_leave(struct device *d)
         shared_unlock(d);
     }
     if (!lock_bytes(d->fd, F_GETLK, F_WRLCK, SIM_LOCK_SLOT, SIM_SLOTS)) {
-        char path[4096];
+        char name[SIM_NAME];
         arena_remove_all(d->index);
-        shared_file(path, sizeof path, d->index, "state");
-        unlink(path);
+        state_name(name, d->index);
+        remove_file(name);
         if (g_config.own_dir)
             rmdir(g_config.dir);
     }

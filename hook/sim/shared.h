@@ -1,6 +1,7 @@
 /* shared.h: the files in which processes share a simulated device.
  *
- * The directory is $GFAAS_SIM_DIR, else /dev/shm/gfaas-sim-<uid>. In it, for
+ * The directory is $GFAAS_SIM_DIR, else /dev/shm/gfaas-sim-<uid>, which is used
+ * only if it is the user's own, not writable by others, and no link. In it, for
  * device N of the machine:
  *
  *   gpuN.state          struct shared below, mapped by every process on the device
