@@ -475,6 +475,9 @@ func (e *engine) ended(ev *Event, actions []Action) []Action {
 	}
 	f := r.function
 	if ev.Again {
+		if ev.Deadline > 0 {
+			e.deadlines.add(deadline{ev.Deadline, ev.ID, f})
+		}
 		e.again(f, r.member)
 	}
 	actions = e.changed(actions, "")

@@ -205,6 +205,9 @@ func (d *driver) end(id int64, ev queue.Event) []queue.Event {
 	ev.ID, ev.Instance, ev.Function = id, c.on, c.function
 	if c.state = "over"; ev.Again {
 		c.state = "waits"
+		if d.chance(20) {
+			ev.Deadline = d.now + d.some(2*time.Second)
+		}
 	}
 	return []queue.Event{ev}
 }

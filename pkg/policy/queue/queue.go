@@ -28,7 +28,7 @@ type EventKind uint8
 // or of an instance that is gone, they change nothing.
 const (
 	Completed    EventKind = iota // ID ran on Instance to its end; Executed
-	Failed                        // ID did not: Executed, Starting, Again
+	Failed                        // ID did not: Executed, Starting, Again and then Deadline
 	Started                       // ID's start is over, it executes now
 	Cancelled                     // ID's caller left: it waits no more; what runs goes on to Completed or Failed
 	Arrived                       // ID of Function came; At, Deadline
@@ -57,7 +57,7 @@ type Event struct {
 	Instance residency.ID
 	ID       int64         // ids of invocations grow
 	At       time.Duration // Arrived: when, which may be earlier
-	Deadline time.Duration // Arrived: until when it may wait; 0 is for ever
+	Deadline time.Duration // Arrived, Failed: until when it may wait; 0 is for ever
 	// Executed is how long an invocation took from its dispatch to its end, less
 	// the start where there was one.
 	Executed time.Duration
