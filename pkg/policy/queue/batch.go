@@ -48,8 +48,8 @@ func (e *engine) goOn(now time.Duration, actions []Action) []Action {
 			ID: first.id, Arrived: first.at, Expected: warm,
 			Reason: Reason{Rule: "next of the batch", Waiting: int32(len(b.rest)) + 1, InFlight: e.queues.queues[b.function].inFlight}}
 		e.queues.queues[b.function].inFlight++
-		e.add(run{member: first, function: b.function, gpu: b.gpu, slot: slot, start: a.Start,
-			begin: now, until: now + warm, expected: warm, warm: warm})
+		e.add(run{member: first, function: b.function, gpu: b.gpu, slot: slot,
+			begin: now, until: now + warm, warm: warm})
 		actions = append(actions, a)
 	}
 	e.batches.next = e.batches.next[:0]

@@ -219,9 +219,9 @@ func (o *cfs) left(_ time.Duration, f int32, r *run) {
 	o.turns++
 	c.turn = o.turns
 	c.home = r.gpu + 1
-	r.charge = o.unit.over(float64(r.expected), o.engine.functions[f].Weight)
+	r.charge = o.unit.over(float64(r.expected()), o.engine.functions[f].Weight)
 	c.runtime += r.charge
-	c.spent += float64(r.expected)
+	c.spent += float64(r.expected())
 	c.runs++
 	if o.queues.queues[f].len > 0 {
 		o.grew(f)
@@ -234,10 +234,10 @@ func (o *cfs) ended(_ time.Duration, f int32, r *run, executed time.Duration) {
 	if o.engine.config.Uncorrected {
 		return
 	}
-	took := float64(executed + r.expected - r.warm)
+	took := float64(executed + r.expected() - r.warm)
 	c := &o.clients[f]
 	c.runtime += o.unit.over(took, o.engine.functions[f].Weight) - r.charge
-	c.spent = max(c.spent+took-float64(r.expected), 0)
+	c.spent = max(c.spent+took-float64(r.expected()), 0)
 	if o.least.has(f) {
 		o.grew(f)
 	}

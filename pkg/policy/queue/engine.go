@@ -47,14 +47,15 @@ type run struct {
 	member
 	function, gpu int32
 	slot          int32
-	start         residency.Start
 	next          int32         // what runs beside it on its instance
 	held          bool          // it waits for room
 	begin, until  time.Duration // until is when it should end
-	expected      time.Duration // all of it
 	warm          time.Duration // executing alone
 	charge        float64       // what its order charged for it
 }
+
+// expected is how long it should take, its start included.
+func (r *run) expected() time.Duration { return r.until - r.begin }
 
 func newEngine(c Config) *engine {
 	e := &engine{config: c, queues: newWaiting(0), woken: Never, evicts: "first in eviction order"}
@@ -145,7 +146,6 @@ func (e *engine) apply(ev *Event, actions []Action) []Action {
 		return e.withdraw(ev.Function, ev.ID, actions)
 	case Started:
 		if r := e.find(ev.Instance, ev.ID); r != nil {
-			r.until = e.now + r.warm
 			e.states[r.function].failures = 0
 		}
 	case Used:
@@ -303,8 +303,7 @@ func (e *engine) arrived(ev *Event, actions []Action) []Action {
 	if ev.Deadline > 0 {
 		e.deadlines.add(deadline{ev.Deadline, ev.ID, f})
 	}
-	e.order.push(f, m)
-	e.order.arrived(e.now, f)
+	e.order.push(e.now, f, m)
 	if q := &e.queues.queues[f]; q.len == 1 || q.out {
 		e.begin(f)
 		if e.prefetch && q.len == 1 {
@@ -343,11 +342,15 @@ func (e *engine) begin(f int32) {
 // while it has as many instances as it may have, all of them busy, or while
 // enough are starting. It holds up nobody then.
 func (e *engine) review(f int32) {
-	if !e.config.Live || e.queues.queues[f].len == 0 {
-		return
+	if e.config.Live {
+		e.reviewNow(f)
 	}
+}
+
+func (e *engine) reviewNow(f int32) {
 	q := &e.queues.queues[f]
 	switch blocked := e.pool.Blocked(f, q.len); {
+	case q.len == 0:
 	case blocked && !q.out:
 		q.out = true
 		e.order.ceased(f)
@@ -398,8 +401,8 @@ func (e *engine) dispatch(slot int32, room bool, actions []Action) []Action {
 	m := e.order.take(f)
 	a.Instance, a.ID, a.Arrived = e.pool.Instance(slot), m.id, m.at
 	e.queues.queues[f].inFlight++
-	r := e.add(run{member: m, function: f, gpu: a.GPU, slot: slot, start: a.Start, held: !room,
-		begin: e.now, until: e.now + a.Expected, expected: a.Expected, warm: e.pool.Duration(f, residency.GPUWarm)})
+	r := e.add(run{member: m, function: f, gpu: a.GPU, slot: slot, held: !room,
+		begin: e.now, until: e.now + a.Expected, warm: e.pool.Duration(f, residency.GPUWarm)})
 	if e.batches != nil {
 		e.take(slot, f, a.GPU)
 	}
@@ -637,7 +640,7 @@ func (e *engine) changed(actions []Action, rule string) []Action {
 				a = e.held[i]
 				e.held = slices.Delete(e.held, i, i+1)
 				r := e.find(a.Instance, a.ID)
-				r.held, r.begin, r.until = false, e.now, e.now+r.expected
+				r.held, r.begin, r.until = false, e.now, e.now+r.expected()
 			}
 			actions = append(actions, a)
 		}

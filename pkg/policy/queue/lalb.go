@@ -135,7 +135,7 @@ func (p *lalb) count(f, by int32) {
 	q.total += int(by)
 }
 
-func (p *lalb) push(f int32, m member) {
+func (p *lalb) push(_ time.Duration, f int32, m member) {
 	it := p.request(f, m)
 	p.count(f, 1)
 	p.global.push(it)
@@ -209,7 +209,6 @@ func (p *lalb) list(f int32) (out []member) {
 	return out
 }
 
-func (p *lalb) arrived(time.Duration, int32)                    {}
 func (p *lalb) began(time.Duration, int32, bool)                {}
 func (p *lalb) grew(int32)                                      {}
 func (p *lalb) ceased(int32)                                    {}

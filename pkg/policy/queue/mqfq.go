@@ -99,7 +99,8 @@ func (o *mqfq) again(f int32) {
 
 func (o *mqfq) forget(f int32) { o.flows[f] = flow{} }
 
-func (o *mqfq) arrived(now time.Duration, f int32) {
+func (o *mqfq) push(now time.Duration, f int32, m member) {
+	o.queues.push(f, m)
 	w := &o.flows[f]
 	if w.arrivals == 0 {
 		w.first = now

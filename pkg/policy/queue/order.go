@@ -21,17 +21,15 @@ type order interface {
 	// closed: the GPU takes no more.
 	closed(gpu int32)
 
-	// push, take, drop, putBack and list keep the invocations that wait: one more;
+	// push, take, drop, putBack and list keep the invocations that wait: one that came;
 	// the one that next chose; one that is somewhere among them, if it is; one that
 	// had gone, where it was; and all of a function, oldest first.
-	push(function int32, m member)
+	push(now time.Duration, function int32, m member)
 	take(function int32) member
 	drop(function int32, id int64) bool
 	putBack(function int32, m member)
 	list(function int32) []member
 
-	// arrived: an invocation came, which push has put in its place.
-	arrived(now time.Duration, function int32)
 	// began: the function waits and did not; afresh says that nothing held it up
 	// before.
 	began(now time.Duration, function int32, afresh bool)
@@ -85,7 +83,7 @@ func anywhere(function int32, rule string, value float64) choice {
 // ordinary is what most orders do: an invocation is its function's oldest.
 type ordinary struct{ queues *waiting }
 
-func (o ordinary) push(f int32, m member)                        { o.queues.push(f, m) }
+func (o ordinary) push(_ time.Duration, f int32, m member)       { o.queues.push(f, m) }
 func (o ordinary) take(f int32) member                           { return o.queues.pop(f) }
 func (o ordinary) drop(f int32, id int64) bool                   { return o.queues.drop(f, id) }
 func (o ordinary) putBack(f int32, m member)                     { o.queues.putBack(f, m) }
@@ -94,7 +92,6 @@ func (ordinary) shape(*residency.Config)                         {}
 func (ordinary) changed(int32)                                   {}
 func (ordinary) forget(int32)                                    {}
 func (ordinary) closed(int32)                                    {}
-func (ordinary) arrived(time.Duration, int32)                    {}
 func (ordinary) opened(time.Duration)                            {}
 func (ordinary) plans() bool                                     { return false }
 func (ordinary) freed(int32, int32)                              {}

@@ -203,12 +203,12 @@ func (p *Pool) Prefetch(function int32, ready time.Duration) (slot int32, ok boo
 	it := &p.instances[back]
 	p.unlink(back)
 	p.makeRoom(it.gpu, it.mem)
-	it.resident, p.times[back].ready = true, ready
+	it.resident, p.more[back].ready = true, ready
 	p.gpus[it.gpu].memUsed += it.mem
 	if p.config.Live {
 		it.stage = prefetches
 	}
-	p.link(back, p.times[back].idle)
+	p.link(back, p.more[back].idle)
 	return back, true
 }
 
@@ -228,15 +228,15 @@ func (p *Pool) yields(gpu int32, mem int64) bool {
 }
 
 // Ready is when the memory of an instance is there, if it was prefetched.
-func (p *Pool) Ready(c int32) time.Duration { return p.times[c].ready }
+func (p *Pool) Ready(c int32) time.Duration { return p.more[c].ready }
 
 // removes says whether instances are ever removed.
 func (c *Config) removes() bool { return c.Pool != Unlimited || c.Clears || c.Live }
 
-// listed says whether an instance's memory can make room for another's; one that
-// is to go takes its turn even if it has none.
+// listed says whether an instance's memory can make room for another's: not while
+// it is on its way. One that is to go takes its turn even if it has none.
 func (p *Pool) listed(d *device, it *instance) bool {
-	return d.mem > 0 && (it.mem > 0 || p.config.NoHost)
+	return d.mem > 0 && (it.mem > 0 || p.config.NoHost) && it.stage != prefetches
 }
 
 // idles says whether an instance is in the lists.

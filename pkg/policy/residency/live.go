@@ -96,14 +96,16 @@ func (p *Pool) Moved(slot int32, to Start, done bool) {
 		if p.obsolete(it) {
 			p.remove(slot)
 		}
+	case it.stage == prefetches && to == GPUWarm && it.calls > 0:
+		it.stage = ready
 	case it.stage == prefetches && to == GPUWarm:
-		if !done && it.calls == 0 {
-			p.unlink(slot)
+		p.unlink(slot)
+		if !done {
 			d.memUsed -= it.mem
 			it.resident = false
-			p.relink(slot)
 		}
 		it.stage = ready
+		p.relink(slot)
 	default:
 		return
 	}
@@ -168,7 +170,7 @@ func (p *Pool) undo(slot int32) {
 	d.running--
 	d.memRunning -= it.mem
 	d.memUsed -= it.mem
-	p.take(d, -it.need)
+	p.take(d, -p.needed(slot))
 	it.calls, it.resident, it.stage = 0, false, ready
 	if it.finished == 0 { // it was to be started
 		d.exist--
@@ -233,10 +235,10 @@ func (p *Pool) Expire(now time.Duration) (next time.Duration) {
 		if idle == 0 || !it.idles() || p.kept(it) {
 			continue
 		}
-		if now-p.times[i].idle >= idle {
+		if now-p.more[i].idle >= idle {
 			p.remove(int32(i))
 		} else {
-			p.expiry = min(p.expiry, p.times[i].idle+idle)
+			p.expiry = min(p.expiry, p.more[i].idle+idle)
 		}
 	}
 	return p.expiry
@@ -260,7 +262,7 @@ func (p *Pool) Instances() []Standing {
 		if it.stage == vacant {
 			continue
 		}
-		s := Standing{Instance: p.Instance(int32(i)), Function: it.function, GPU: it.gpu, Calls: int(it.calls), Since: p.times[i].idle,
+		s := Standing{Instance: p.Instance(int32(i)), Function: it.function, GPU: it.gpu, Calls: int(it.calls), Since: p.more[i].idle,
 			State: [...]string{ready: "idle", waits: "waits for room", starting: "starting", offloads: "offloading",
 				prefetches: "prefetching", stops: "stopping", lost: "lost"}[it.stage]}
 		if it.resident && it.stage != waits {

@@ -187,8 +187,11 @@ func (p *Pool) Begin(function int32, at Place) (slot int32, now bool) {
 	d.running++
 	d.memRunning += it.mem
 	it.calls = 1
-	it.need = p.needs(d, &p.costs[function])
-	p.take(d, it.need)
+	need := p.needs(d, &p.costs[function])
+	if it.sliced = need != unit; it.sliced {
+		p.more[c].need = need
+	}
+	p.take(d, need)
 	return c, now
 }
 
@@ -224,7 +227,7 @@ func (p *Pool) End(c int32, now time.Duration) {
 	d := &p.gpus[it.gpu]
 	d.running--
 	d.memRunning -= it.mem
-	p.take(d, -it.need)
+	p.take(d, -p.needed(c))
 	switch {
 	case it.stage == lost:
 		p.vacate(c)
@@ -245,7 +248,7 @@ func (p *Pool) link(c int32, now time.Duration) {
 	it := &p.instances[c]
 	it.finished = p.finishes
 	if p.config.Live {
-		p.times[c].idle = now
+		p.more[c].idle = now
 		if idle := p.functions[it.function].Idle; idle > 0 {
 			p.expiry = min(p.expiry, now+idle)
 		}
@@ -312,10 +315,10 @@ func (p *Pool) create(function, gpu int32) int32 {
 		c := p.freed[last]
 		p.freed = p.freed[:last]
 		it.use = p.instances[c].use + 1
-		p.instances[c], p.times[c] = it, times{}
+		p.instances[c], p.more[c] = it, more{}
 		return c
 	}
-	p.instances, p.times = append(p.instances, it), append(p.times, times{})
+	p.instances, p.more = append(p.instances, it), append(p.more, more{})
 	return int32(len(p.instances) - 1)
 }
 

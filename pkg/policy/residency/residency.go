@@ -110,16 +110,17 @@ type instance struct {
 	resident      bool
 	stage         stage
 	adopted       bool
-	stuck         bool  // its memory did not move when it should have
-	stale         bool  // its function wants another size of memory now
-	need          int32 // of the GPU's capacity, while it runs
+	stuck         bool // its memory did not move when it should have
+	stale         bool // its function wants another size of memory now
+	sliced        bool // it takes another part of the GPU's capacity than a slot
 	mine          link
 	idle          link
 	warm          link
 }
 
-// times are of an instance.
-type times struct {
+// more is what of an instance few look at.
+type more struct {
+	need  int32         // of the GPU's capacity, while it runs, if it is sliced
 	idle  time.Duration // since when
 	ready time.Duration // when memory that was prefetched is there
 }
@@ -186,7 +187,7 @@ type Pool struct {
 	functions []Function // the same and the rest
 	counts    []count    // by function; not what is ready, unless Live
 	instances []instance
-	times     []times // by slot
+	more      []more // by slot
 	freed     []int32
 	adopted   map[ID]int32
 	names     map[int32]ID // of adopted ones
@@ -347,6 +348,14 @@ func (p *Pool) GPUs() int { return len(p.gpus) }
 func (p *Pool) needs(d *device, f *costs) int32 {
 	if f.slice > 0 {
 		return max(int32(math.Round(f.slice*float64(d.slots*unit))), 1)
+	}
+	return unit
+}
+
+// needed is what of a GPU's capacity an instance that runs takes.
+func (p *Pool) needed(slot int32) int32 {
+	if p.instances[slot].sliced {
+		return p.more[slot].need
 	}
 	return unit
 }
