@@ -36,9 +36,10 @@ func (e *HeldError) Error() string {
 type Lock struct{ file *os.File }
 
 // Take makes the file if it is not there, locks it and writes the number of this
-// process into it. When somebody else has it, the error is a *HeldError.
+// process into it. When somebody else has it, the error is a *HeldError. No link
+// is followed.
 func Take(path string) (*Lock, error) {
-	l, err := open(path, os.O_RDWR|os.O_CREATE)
+	l, err := open(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW)
 	if err == nil {
 		// For people: on a full disk the lock holds all the same.
 		_ = l.file.Truncate(0)

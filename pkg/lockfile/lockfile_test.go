@@ -142,3 +142,19 @@ func TestLink(t *testing.T) {
 		t.Errorf("of what is locked by a link: %v", err)
 	}
 }
+
+// What a link leads to is not written to.
+func TestTakeIsNoLink(t *testing.T) {
+	dir := t.TempDir()
+	precious, path := filepath.Join(dir, "precious"), filepath.Join(dir, "link.lock")
+	if err := errors.Join(os.WriteFile(precious, []byte("precious"), 0o600), os.Symlink(precious, path)); err != nil {
+		t.Fatal(err)
+	}
+	if l, err := Take(path); err == nil {
+		_ = l.Close()
+		t.Error("a link was taken")
+	}
+	if text, err := os.ReadFile(precious); err != nil || string(text) != "precious" {
+		t.Errorf("the file that the link leads to holds %q, %v", text, err)
+	}
+}
