@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/owndir"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
@@ -36,21 +37,35 @@ func InstanceSocketDir(runDir, instance string) string {
 	return filepath.Join(ClientSocketDir(runDir), instance)
 }
 
-// CheckRunDir says whether sockets fit into a run directory: the system bounds
-// their paths.
+// CheckRunDir says whether a run directory can be used: sockets fit into it, since
+// the system bounds their paths, and CheckOwner has nothing against it.
 func CheckRunDir(runDir string) error {
 	runDir, err := filepath.Abs(runDir)
 	if err != nil {
 		return err
 	}
 	path := filepath.Join(ClientSocketDir(runDir), "token.sock")
-	if len(path) <= wire.MaxSocketPath {
-		return nil
+	if len(path) > wire.MaxSocketPath {
+		return &Error{
+			Err:     fmt.Errorf("the path %s is too long for a socket: %d bytes, at most %d", path, len(path), wire.MaxSocketPath),
+			Missing: true, Remedy: "set GFAAS_RUN_DIR to a shorter path",
+		}
 	}
-	return &Error{
-		Err:     fmt.Errorf("the path %s is too long for a socket: %d bytes, at most %d", path, len(path), wire.MaxSocketPath),
-		Missing: true, Remedy: "set GFAAS_RUN_DIR to a shorter path",
+	return CheckOwner(runDir)
+}
+
+// CheckOwner says whether a run directory, if it is there, is the user's own and
+// nobody else can write to it: others could put links in it, and answer there.
+func CheckOwner(runDir string) error {
+	root, err := owndir.Open(runDir)
+	var refused *owndir.Error
+	switch {
+	case errors.As(err, &refused):
+		return &Error{Err: fmt.Errorf("run directory: %w", err), Missing: true, Remedy: ownRunDir}
+	case err != nil:
+		return nil // what else is the matter, who uses it finds out
 	}
+	return root.Close()
 }
 
 // Error is a failure to reach the daemon, or its refusal.

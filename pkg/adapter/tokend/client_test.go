@@ -242,3 +242,68 @@ func TestKeepWithoutRegistration(t *testing.T) {
 		t.Error("it goes on looking")
 	}
 }
+
+// In a folder that others can write to, links could be what the daemon's starter
+// writes through, and anybody could answer.
+func TestRunDirNotOnesOwn(t *testing.T) {
+	for name, spoil := range map[string]func(dir string) (string, error){
+		"another user's": func(dir string) (string, error) { return dir, os.Chown(dir, 64999, 64999) },
+		"open to all":    func(dir string) (string, error) { return dir, os.Chmod(dir, 0o777) },
+		"link":           func(dir string) (string, error) { return dir + ".link", os.Symlink(dir, dir+".link") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			if name == "another user's" && os.Geteuid() != 0 {
+				t.Skip("SKIPPED: only root can make another user's folder")
+			}
+			t.Setenv("PATH", "") // no daemon is to be found
+			asked := false
+			c := fake(t, func(w http.ResponseWriter, _ *http.Request) {
+				asked = true
+				_ = json.NewEncoder(w).Encode(wire.Status{})
+			})
+			dir := filepath.Dir(c.socket)
+			precious := filepath.Join(t.TempDir(), "precious")
+			for _, name := range []string{"tokend.start.lock", "tokend.log"} {
+				if err := os.Symlink(precious, filepath.Join(dir, name)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := os.WriteFile(precious, []byte("precious"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			dir, err := spoil(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = os.Remove(dir) }) // the link
+			for _, answering := range []bool{true, false} {
+				if !answering {
+					_ = os.Remove(c.socket)
+				}
+				_, _, err := Ensure(t.Context(), dir)
+				var e *Error
+				if !errors.As(err, &e) || !e.Unavailable() || e.Hint() != ownRunDir || !strings.Contains(err.Error(), dir) {
+					t.Errorf("answering %v: %v", answering, err)
+				}
+			}
+			if text, err := os.ReadFile(precious); err != nil || string(text) != "precious" {
+				t.Errorf("the file that the links lead to holds %q, %v", text, err)
+			}
+			if asked {
+				t.Error("whoever answered there was asked")
+			}
+		})
+	}
+}
+
+// Even in a folder of one's own no link is followed to write.
+func TestLogIsNoLink(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Symlink(filepath.Join(dir, "elsewhere"), LogPath(dir)); err != nil {
+		t.Fatal(err)
+	}
+	if f, err := OpenLog(dir); err == nil {
+		_ = f.Close()
+		t.Error("a link was opened")
+	}
+}

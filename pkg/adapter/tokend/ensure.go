@@ -15,6 +15,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/adapter/detach"
 	"github.com/gfaas/gfaas/pkg/lockfile"
+	"github.com/gfaas/gfaas/pkg/owndir"
 )
 
 const (
@@ -22,7 +23,7 @@ const (
 	idleExit  = "5s"
 	startTime = 10 * time.Second
 	pollEvery = 5 * time.Millisecond
-	ownRunDir = "set GFAAS_RUN_DIR to a folder of yours"
+	ownRunDir = "set GFAAS_RUN_DIR to a folder of yours that others cannot write to"
 )
 
 // Ensure finds the daemon of the run directory, or starts one that leaves when
@@ -84,13 +85,13 @@ func (c *Client) Keep(ctx context.Context, instance string, every time.Duration,
 }
 
 func (c *Client) ensure(ctx context.Context, runDir string) (started bool, err error) {
+	if err := CheckRunDir(runDir); err != nil { // or who knows who answers
+		return false, err
+	}
 	if c.answers(ctx) {
 		return false, nil
 	}
-	if err := CheckRunDir(runDir); err != nil {
-		return false, err
-	}
-	if err := os.MkdirAll(runDir, 0o700); err != nil {
+	if err := owndir.Ensure(runDir); err != nil {
 		return false, &Error{Err: fmt.Errorf("run directory: %w", err), Missing: true, Remedy: ownRunDir}
 	}
 	one, err := lockfile.Await(ctx, filepath.Join(runDir, "tokend.start.lock"))

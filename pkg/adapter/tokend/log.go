@@ -3,6 +3,8 @@ package tokend
 import (
 	"os"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 )
 
 // MaxLog is how many bytes a log may have and be appended to: run directories
@@ -16,8 +18,8 @@ func LogPath(runDir string) string { return filepath.Join(runDir, "tokend.log") 
 // as tokend.log.old, in place of the one before.
 func OpenLog(runDir string) (*os.File, error) {
 	path := LogPath(runDir)
-	if info, err := os.Stat(path); err == nil && info.Size() > MaxLog {
+	if info, err := os.Lstat(path); err == nil && info.Size() > MaxLog {
 		_ = os.Rename(path, path+".old") // or else it goes on
 	}
-	return os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	return os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
 }

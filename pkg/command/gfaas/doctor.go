@@ -275,7 +275,7 @@ func (t *tool) probeRunDir() check {
 		return c
 	}
 	if err := writable(t.runDir); err != nil {
-		c.Status, c.Detail, c.Hint = checkBad, err.Error(), "set GFAAS_RUN_DIR to a folder of yours"
+		c.Status, c.Detail, c.Hint = checkBad, err.Error(), "set GFAAS_RUN_DIR to a folder of yours that others cannot write to"
 		return c
 	}
 	if info, err := os.Stat(t.runDir); err == nil && info.Mode().Perm()&0o077 != 0 {

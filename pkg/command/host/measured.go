@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/gfaas/gfaas/pkg/adapter/tokend"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/lockfile"
@@ -32,6 +33,9 @@ func MeasuredLock(runDir, gpuName string) string {
 // StopMeasured ends the instances of every gfaas-profile that was killed: its
 // lock is there, and nobody holds it.
 func StopMeasured(ctx context.Context, s ports.Starter, runDir string) error {
+	if err := tokend.CheckOwner(runDir); err != nil { // the locks could be anybody's
+		return err
+	}
 	locks, err := fs.Glob(os.DirFS(runDir), measuredPrefix+"*"+lockSuffix)
 	if err != nil {
 		return err

@@ -15,6 +15,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/lockfile"
+	"github.com/gfaas/gfaas/pkg/owndir"
 )
 
 // gpuNames are n GPUs from the named one on: what an instance that spans
@@ -126,7 +127,7 @@ func modelIn(path string) string {
 // other. The locks go with the process, however it ends; release removes
 // their files too.
 func lockGPUs(runDir string, gpus []string) (release func(), err error) {
-	if err := os.MkdirAll(runDir, 0o700); err != nil {
+	if err := owndir.Ensure(runDir); err != nil {
 		return nil, noRunDir(err)
 	}
 	var held []*lockfile.Lock
@@ -155,7 +156,7 @@ func lockGPUs(runDir string, gpus []string) (release func(), err error) {
 }
 
 func noRunDir(err error) error {
-	return cli.Fail(cli.ExitUnavailable, "set GFAAS_RUN_DIR to a folder of yours", fmt.Errorf("run directory: %w", err))
+	return cli.Fail(cli.ExitUnavailable, "set GFAAS_RUN_DIR to a folder of yours that others cannot write to", fmt.Errorf("run directory: %w", err))
 }
 
 func busy(gpuName string, holder int) error {

@@ -36,6 +36,21 @@ func TestGPUIsMeasuredByOneRunAtATime(t *testing.T) {
 	}
 }
 
+func TestGPUsAreNotTakenWhereOthersWrite(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	release, err := lockGPUs(dir, []string{"sim"})
+	if err == nil {
+		release()
+	}
+	var e *cli.Error
+	if !errors.As(err, &e) || e.Exit != cli.ExitUnavailable || !strings.Contains(e.Hint, "GFAAS_RUN_DIR") || !strings.Contains(err.Error(), dir) {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestModelOfTheDevice(t *testing.T) {
 	dir := t.TempDir()
 	if got := modelAt(dir, 0); got != "" {

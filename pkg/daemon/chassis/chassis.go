@@ -38,6 +38,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gfaas/gfaas/pkg/lockfile"
+	"github.com/gfaas/gfaas/pkg/owndir"
 )
 
 // Config says where a daemon serves.
@@ -105,7 +106,8 @@ func (e *servedError) Error() string {
 
 // Open makes the run directory, takes it for this daemon and opens the sockets.
 // Serve or Close must follow. Where another daemon serves, the error is a
-// *servedError.
+// *servedError; where others than the user can write to the run directory, it is
+// an *owndir.Error.
 func Open(cfg Config) (*Chassis, error) {
 	if cfg.WebTimeout == 0 {
 		cfg.WebTimeout = 10 * time.Second
@@ -114,7 +116,7 @@ func Open(cfg Config) (*Chassis, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	c := &Chassis{cfg: cfg, log: cfg.Log}
-	if err := os.MkdirAll(c.RunDir(), 0o700); err != nil {
+	if err := owndir.Ensure(c.RunDir()); err != nil {
 		return nil, fmt.Errorf("run directory: %w", err)
 	}
 	if cfg.Private {

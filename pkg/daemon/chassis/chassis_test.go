@@ -3,7 +3,9 @@ package chassis
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -354,5 +356,45 @@ func TestListenerRemovesItsOwnSocketOnly(t *testing.T) {
 	_ = second.Close()
 	if _, err := os.Lstat(path); err == nil {
 		t.Error("the second left its socket")
+	}
+}
+
+// Where others can write they can have a daemon write through their links, and
+// put sockets of their own in place of its.
+func TestRunDirNotOnesOwn(t *testing.T) {
+	for name, spoil := range map[string]func(dir string) (string, error){
+		"another user's": func(dir string) (string, error) { return dir, os.Chown(dir, 64999, 64999) },
+		"open to all":    func(dir string) (string, error) { return dir, os.Chmod(dir, 0o777) },
+		"link":           func(dir string) (string, error) { return dir + ".link", os.Symlink(dir, dir+".link") },
+	} {
+		for _, private := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, private %v", name, private), func(t *testing.T) {
+				if name == "another user's" && os.Geteuid() != 0 {
+					t.Skip("SKIPPED: only root can make another user's folder")
+				}
+				dir, precious := runDir(t), filepath.Join(t.TempDir(), "precious")
+				if err := errors.Join(os.WriteFile(precious, []byte("precious"), 0o600),
+					os.Symlink(precious, filepath.Join(dir, "test.lock"))); err != nil {
+					t.Fatal(err)
+				}
+				dir, err := spoil(dir)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = os.Remove(dir) }) // the link
+				cfg := config(dir)
+				cfg.Private = private
+				c, err := Open(cfg)
+				if err == nil {
+					c.Close()
+				}
+				if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), dir) {
+					t.Errorf("it opened with %v", err)
+				}
+				if text, err := os.ReadFile(precious); err != nil || string(text) != "precious" {
+					t.Errorf("the file that the link leads to holds %q, %v", text, err)
+				}
+			})
+		}
 	}
 }
