@@ -5,17 +5,20 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"os"
+	"path/filepath"
 	"strconv"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gfaas/gfaas/pkg/owndir"
 	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
 // port is one that an instance is going to listen on.
 type port struct {
 	number int
-	claim  *net.UnixConn
+	claim  *os.File // locked at the byte of that number
 }
 
 // release lets others have the port, once the instance listens on it or has
@@ -24,14 +27,14 @@ func (p port) release() { _ = p.claim.Close() }
 
 // freePort finds a port that nobody listens on, and that no other instance is
 // going to listen on either.
-func freePort() (p port, err error) {
+func freePort(runDir string) (p port, err error) {
 	const attempts = 100
 	for i := range attempts {
 		number := 0 // any
 		if i < attempts/2 {
 			number = quietPort()
 		}
-		if p, err = takePort(number); !errors.Is(err, unix.EADDRINUSE) {
+		if p, err = takePort(runDir, number); !errors.Is(err, unix.EADDRINUSE) {
 			return p, err
 		}
 	}
@@ -52,16 +55,55 @@ func quietPort() int {
 
 // takePort takes a port, if nobody listens on it, at any address, or has taken it.
 // It is free again before its instance listens, and the system may offer it to
-// whoever else starts instances; so the taking is by a name of abstract sockets:
-// they are of the same network namespace as ports, whoever starts instances there
-// sees them, and they are gone when their process is.
-func takePort(number int) (port, error) {
+// whoever else starts instances; so the taking is by a lock in a file that all of
+// the user's programs share. Between users the one who listens first has it.
+func takePort(runDir string, number int) (port, error) {
 	l, err := net.Listen("tcp4", ":"+strconv.Itoa(number))
 	if err != nil {
 		return port{}, err
 	}
 	defer l.Close()
 	number = l.Addr().(*net.TCPAddr).Port
-	claim, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: fmt.Sprintf("@gfaas/port/%d", number)})
-	return port{number, claim}, err
+	claims, err := openClaims(sharedClaims(), filepath.Join(runDir, "ports"))
+	if err != nil {
+		return port{}, err
+	}
+	// Of the open file, not of the process, which may start many; and gone when it is.
+	lock := unix.Flock_t{Type: unix.F_WRLCK, Start: int64(number), Len: 1}
+	err = unix.FcntlFlock(claims.Fd(), unix.F_OFD_SETLK, &lock)
+	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
+		err = unix.EADDRINUSE
+	}
+	if err != nil {
+		_ = claims.Close()
+		return port{}, fmt.Errorf("port %d: %w", number, err)
+	}
+	return port{number, claims}, nil
+}
+
+// sharedClaims is the folder of the claims of all of the user's run directories.
+func sharedClaims() string { return fmt.Sprintf("/dev/shm/gfaas-%d", os.Geteuid()) }
+
+// openClaims opens the file of claims in the first of the folders that can be
+// used: anybody can put something in the place of the shared one, and must stop
+// nobody by it.
+func openClaims(dirs ...string) (f *os.File, err error) {
+	for _, dir := range dirs {
+		if f, err = openClaimsIn(dir); err == nil {
+			return f, nil
+		}
+	}
+	return nil, err
+}
+
+func openClaimsIn(dir string) (*os.File, error) {
+	if err := owndir.Ensure(dir); err != nil {
+		return nil, err
+	}
+	root, err := owndir.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	return root.OpenFile("ports.lock", os.O_RDWR|os.O_CREATE, 0o600)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"strconv"
 	"testing"
 
@@ -14,11 +15,11 @@ import (
 // A port is nobody else's between the time that it is found and the time that
 // its instance listens on it.
 func TestPortIsTakenOnce(t *testing.T) {
-	first, err := freePort()
+	first, err := freePort(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := takePort(first.number); !errors.Is(err, unix.EADDRINUSE) {
+	if _, err := takePort(t.TempDir(), first.number); !errors.Is(err, unix.EADDRINUSE) {
 		t.Errorf("taken twice: %v", err)
 	}
 	l, err := net.Listen("tcp4", net.JoinHostPort("127.0.0.2", strconv.Itoa(first.number)))
@@ -26,11 +27,11 @@ func TestPortIsTakenOnce(t *testing.T) {
 		t.Fatalf("its instance cannot listen: %v", err)
 	}
 	first.release()
-	if _, err := takePort(first.number); !errors.Is(err, unix.EADDRINUSE) {
+	if _, err := takePort(t.TempDir(), first.number); !errors.Is(err, unix.EADDRINUSE) {
 		t.Errorf("taken while somebody listens: %v", err)
 	}
 	_ = l.Close()
-	again, err := takePort(first.number)
+	again, err := takePort(t.TempDir(), first.number)
 	if err != nil {
 		t.Fatalf("taken after it was given back: %v", err)
 	}
@@ -40,7 +41,7 @@ func TestPortIsTakenOnce(t *testing.T) {
 // What asks for any port, as whatever connects does, is not given one that an
 // instance is about to listen on.
 func TestPortIsNoneOfTheSystems(t *testing.T) {
-	p, err := freePort()
+	p, err := freePort(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,5 +56,52 @@ func TestPortIsNoneOfTheSystems(t *testing.T) {
 	}
 	if p.number <= high && high < 65535 {
 		t.Errorf("port %d, of %d to %d", p.number, low, high)
+	}
+}
+
+// Names that anybody can take stop nobody.
+func TestPortWhoseNameIsTaken(t *testing.T) {
+	p, err := freePort(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.release()
+	name, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: fmt.Sprintf("@gfaas/port/%d", p.number)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer name.Close()
+	again, err := takePort(t.TempDir(), p.number)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.release()
+}
+
+// Nor does a folder that somebody else has put in the place of the shared one.
+func TestClaimsBesideASpoiltFolder(t *testing.T) {
+	for name, spoil := range map[string]func(dir string) error{
+		"another user's": func(dir string) error { return errors.Join(os.Mkdir(dir, 0o755), os.Chown(dir, 64999, 64999)) },
+		"open to all":    func(dir string) error { return errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, 0o777)) },
+		"link":           func(dir string) error { return os.Symlink(t.TempDir(), dir) },
+		"file":           func(dir string) error { return os.WriteFile(dir, nil, 0o600) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			if name == "another user's" && os.Geteuid() != 0 {
+				t.Skip("SKIPPED: only root can make another user's folder")
+			}
+			shared, own := filepath.Join(t.TempDir(), "shared"), filepath.Join(t.TempDir(), "own")
+			if err := spoil(shared); err != nil {
+				t.Fatal(err)
+			}
+			f, err := openClaims(shared, own)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = f.Close()
+			if _, err := os.Stat(filepath.Join(own, "ports.lock")); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }

@@ -91,7 +91,7 @@ func (r *Runtime) Start(ctx context.Context, spec instance.Spec) (instance.Handl
 	if err := preload.CheckLoads(ctx, spec.Command[0], r.config.Libs.Hook); err != nil {
 		return instance.Handle{}, err
 	}
-	port, err := freePort()
+	port, err := freePort(r.config.RunDir)
 	if err != nil {
 		return instance.Handle{}, fmt.Errorf("find a free port: %w", err)
 	}
