@@ -1,7 +1,7 @@
 package queue
 
-// Numbers are the numbers of functions, by name: the least that is free. The
-// zero value has none.
+// Numbers are the numbers of functions, by name: what drives a policy speaks of
+// names, the policy of the least numbers that are free. The zero value has none.
 type Numbers struct {
 	numbers map[string]int32
 	names   []string // by number; empty for free ones

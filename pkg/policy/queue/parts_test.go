@@ -146,3 +146,17 @@ func TestVisits(t *testing.T) {
 		}
 	})
 }
+
+func TestNumbers(t *testing.T) {
+	var n Numbers
+	for i, name := range []string{"a", "b", "a", "c"} {
+		if got, want := n.Of(name), []int32{0, 1, 0, 2}[i]; got != want || n.Name(got) != name {
+			t.Errorf("%s is %d, which is %q; want %d", name, got, n.Name(got), want)
+		}
+	}
+	n.Forget(1)
+	n.Forget(7)
+	if n.Name(1) != "" || n.Name(-1) != "" || n.Of("d") != 1 || n.Of("b") != 3 {
+		t.Errorf("after b was forgotten: %+v", n)
+	}
+}
