@@ -497,7 +497,9 @@ func (p *lalb) freed(f, g int32) {
 	if w.open {
 		p.free(g)
 	}
-	p.look(g, p.model(f))
+	if p.engine.config.Live { // else it is there, or a change says that it went
+		p.look(g, p.model(f))
+	}
 }
 
 func (p *lalb) moved(f, g int32) { p.look(g, p.model(f)) }
