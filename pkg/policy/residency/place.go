@@ -232,7 +232,7 @@ func (p *Pool) End(c int32, now time.Duration) {
 	case it.stage == lost:
 		p.vacate(c)
 		return
-	case p.obsolete(it):
+	case p.parts && p.obsolete(it):
 		p.link(c, now)
 		p.remove(c)
 		return

@@ -198,6 +198,7 @@ type Pool struct {
 	mine     []int32
 	row      []int32 // by function: where its row ends in mine; 0 for none
 	largest  int64   // memory of the largest open GPU; 0 is no limit
+	parts    bool    // a GPU or a function has gone, or changed its memory
 	free     int64   // capacity left on all GPUs
 	finishes int64
 	expiry   time.Duration // no idle instance is to stop before
@@ -235,6 +236,7 @@ func (p *Pool) SetFunction(function int32, f Function) {
 
 // renew has the instances that a function has now stop.
 func (p *Pool) renew(function int32) {
+	p.parts = true
 	for i := range p.instances {
 		if it := &p.instances[i]; it.function == function && it.stage != vacant {
 			it.stale = true
@@ -252,6 +254,7 @@ func (p *Pool) obsolete(it *instance) bool {
 
 // Retire has all instances of a function stop when they have nothing to do.
 func (p *Pool) Retire(function int32) {
+	p.parts = true
 	p.counts[function].gone = true
 	for g := range p.idle(function) {
 		for c := p.idle(function)[g]; c != none; c = p.idle(function)[g] {
@@ -304,6 +307,7 @@ func (p *Pool) widen() {
 // CloseGPU takes a GPU out of use: its idle instances stop at once, others when
 // they have nothing to do.
 func (p *Pool) CloseGPU(gpu int32) {
+	p.parts = true
 	d := &p.gpus[gpu]
 	p.SetSlots(gpu, 0)
 	d.open = false
