@@ -30,8 +30,6 @@ type item struct {
 	function int32
 }
 
-func newHeap(functions int) heap { return heap{place: make([]int32, functions)} }
-
 // grow makes places for that many functions.
 func (h *heap) grow(functions int) { h.place = grown(h.place, functions) }
 

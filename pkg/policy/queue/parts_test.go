@@ -12,7 +12,8 @@ import (
 func TestHeap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const functions = 12
-		h, twin := newHeap(functions), map[int32]key{}
+		h, twin := heap{}, map[int32]key{}
+		h.grow(functions)
 		for range rapid.IntRange(1, 80).Draw(t, "steps") {
 			f := int32(rapid.IntRange(0, functions-1).Draw(t, "function"))
 			if rapid.IntRange(0, 3).Draw(t, "remove") == 0 {
