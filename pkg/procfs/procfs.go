@@ -20,6 +20,7 @@ type Stat struct {
 	PID     int
 	Name    string // of the program, at most 15 bytes
 	State   byte   // R, S, D, T, t, Z, X, …
+	Parent  int
 	Session int
 	Start   uint64 // clock ticks since boot
 }
@@ -78,6 +79,22 @@ func HasEnv(pid int, entry string) bool {
 		}
 	}
 	return false
+}
+
+// Environ is the environment that a process was started with; empty of one that
+// has ended or cannot be looked at.
+func Environ(pid int) map[string]string {
+	text, err := os.ReadFile(path(pid, "environ"))
+	if err != nil {
+		return nil
+	}
+	env := map[string]string{}
+	for part := range strings.SplitSeq(string(text), "\x00") {
+		if name, value, ok := strings.Cut(part, "="); ok {
+			env[name] = value
+		}
+	}
+	return env
 }
 
 // Maps is the list of what a process has mapped. It is empty for one that has
@@ -159,15 +176,16 @@ func parse(text []byte) (Stat, error) {
 		return Stat{}, fmt.Errorf("%q is not a process status", text)
 	}
 	fields := strings.Fields(string(text[shut+1:]))
-	const firstField, sessionField, startField = 3, 6, 22
+	const firstField, parentField, sessionField, startField = 3, 4, 6, 22
 	if len(fields) <= startField-firstField || len(fields[0]) != 1 {
 		return Stat{}, fmt.Errorf("%q is too short for a process status", text)
 	}
 	pid, err1 := strconv.Atoi(strings.TrimSpace(string(text[:open])))
 	session, err2 := strconv.Atoi(fields[sessionField-firstField])
 	start, err3 := strconv.ParseUint(fields[startField-firstField], 10, 64)
-	if err1 != nil || err2 != nil || err3 != nil {
+	parent, err4 := strconv.Atoi(fields[parentField-firstField])
+	if err1 != nil || err2 != nil || err3 != nil || err4 != nil {
 		return Stat{}, fmt.Errorf("%q is not a process status", text)
 	}
-	return Stat{PID: pid, Name: string(text[open+1 : shut]), State: fields[0][0], Session: session, Start: start}, nil
+	return Stat{PID: pid, Name: string(text[open+1 : shut]), State: fields[0][0], Parent: parent, Session: session, Start: start}, nil
 }

@@ -21,9 +21,9 @@ func TestParse(t *testing.T) {
 		want Stat
 		ok   bool
 	}{
-		{"42 (sh)" + tail, Stat{42, "sh", 'S', 42, 987654}, true},
-		{"42 (a) Z (b)" + tail, Stat{42, "a) Z (b", 'S', 42, 987654}, true},
-		{"42 (a\nb)" + tail, Stat{42, "a\nb", 'S', 42, 987654}, true},
+		{"42 (sh)" + tail, Stat{42, "sh", 'S', 1, 42, 987654}, true},
+		{"42 (a) Z (b)" + tail, Stat{42, "a) Z (b", 'S', 1, 42, 987654}, true},
+		{"42 (a\nb)" + tail, Stat{42, "a\nb", 'S', 1, 42, 987654}, true},
 		{"42 (sh) S 1 7 42", Stat{}, false},
 		{"42 sh S", Stat{}, false},
 		{"x (sh)" + tail, Stat{}, false},
@@ -99,8 +99,13 @@ func TestProcess(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cmd, s := child(t)
-			if !HasEnv(s.PID, "PROCFS_TEST=here") || HasEnv(s.PID, "PROCFS_TEST=her") {
-				t.Error("its environment is not seen")
+			for deadline := time.Now().Add(10 * time.Second); !HasEnv(s.PID, "PROCFS_TEST=here"); time.Sleep(time.Millisecond) {
+				if time.Now().After(deadline) { // the kernel puts it there a moment after the program is begun
+					t.Fatal("its environment is not seen")
+				}
+			}
+			if HasEnv(s.PID, "PROCFS_TEST=her") {
+				t.Error("a part of its environment is taken for it")
 			}
 			p, err := open(s.PID, s.Start)
 			if err != nil {

@@ -1,0 +1,90 @@
+package procfs
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+)
+
+// What the kernel is asked for one socket by, and what it answers (sock_diag(7),
+// linux/inet_diag.h).
+const (
+	sockDiagByFamily = 20
+	diagIDAt         = 8  // in a request: the socket's addresses
+	diagIDLength     = 48 // of those
+	diagRequest      = diagIDAt + diagIDLength
+	diagAnswer       = 72
+	diagUserAt       = 64
+
+	stateFinWait2, stateSynRecv, stateTimeWait = 5, 3, 6
+)
+
+// errNoDiag is of a socket that is not there, or of a kernel that does not say.
+var errNoDiag = errors.New("the kernel knows no such socket")
+
+// diagUser asks the kernel for the user of a TCP socket: the one with these
+// addresses, or else the one that listens there. It takes microseconds, where
+// reading /proc takes a millisecond.
+func diagUser(local, remote netip.AddrPort) (uid int, err error) {
+	uid, state, err := askDiag(local, remote)
+	switch {
+	case err != nil:
+		return 0, err
+	case state == stateSynRecv:
+		// Nobody's yet: of the one who listens.
+		nobody := netip.AddrPortFrom(netip.IPv4Unspecified(), 0)
+		if local.Addr().Is6() {
+			nobody = netip.AddrPortFrom(netip.IPv6Unspecified(), 0)
+		}
+		uid, _, err = askDiag(local, nobody)
+		return uid, err
+	case state == stateTimeWait || state == stateFinWait2 && uid == 0:
+		return 0, errNoDiag
+	}
+	return uid, nil
+}
+
+func askDiag(local, remote netip.AddrPort) (uid int, state byte, err error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
+	if err != nil {
+		return 0, 0, fmt.Errorf("ask for a socket: %w", err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Sendto(fd, diagMessage(local, remote), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return 0, 0, fmt.Errorf("ask for a socket: %w", err)
+	}
+	var buf [512]byte
+	n, _, err := unix.Recvfrom(fd, buf[:], 0)
+	if err != nil {
+		return 0, 0, fmt.Errorf("ask for a socket: %w", err)
+	}
+	answer := buf[:n]
+	if n < unix.SizeofNlMsghdr+diagAnswer || binary.NativeEndian.Uint16(answer[4:]) != sockDiagByFamily {
+		return 0, 0, errNoDiag // with a code that says that there is none, or no such question
+	}
+	answer = answer[unix.SizeofNlMsghdr:]
+	return int(binary.NativeEndian.Uint32(answer[diagUserAt:])), answer[1], nil
+}
+
+func diagMessage(local, remote netip.AddrPort) []byte {
+	m := make([]byte, unix.SizeofNlMsghdr+diagRequest)
+	binary.NativeEndian.PutUint32(m, uint32(len(m)))
+	binary.NativeEndian.PutUint16(m[4:], sockDiagByFamily)
+	binary.NativeEndian.PutUint16(m[6:], unix.NLM_F_REQUEST)
+	r := m[unix.SizeofNlMsghdr:]
+	r[0], r[1] = unix.AF_INET, unix.IPPROTO_TCP
+	if local.Addr().Is6() {
+		r[0] = unix.AF_INET6
+	}
+	binary.NativeEndian.PutUint32(r[4:], ^uint32(0)) // in any state
+	id := r[diagIDAt:]
+	binary.BigEndian.PutUint16(id, local.Port())
+	binary.BigEndian.PutUint16(id[2:], remote.Port())
+	copy(id[4:20], local.Addr().AsSlice())
+	copy(id[20:36], remote.Addr().AsSlice())
+	binary.NativeEndian.PutUint64(id[40:], ^uint64(0)) // whichever there has been
+	return m
+}

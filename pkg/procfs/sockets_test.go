@@ -1,0 +1,69 @@
+package procfs
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+)
+
+func addrPort(a net.Addr) netip.AddrPort { return a.(*net.TCPAddr).AddrPort() }
+
+func TestSocketUser(t *testing.T) {
+	for _, where := range []struct{ listen, dial string }{{"127.0.0.1:0", "127.0.0.1"}, {":0", "127.0.0.1"}, {"[::1]:0", "::1"}} {
+		l, err := net.Listen("tcp", where.listen)
+		if err != nil {
+			t.Logf("%s: %v", where.listen, err) // without IPv6
+			continue
+		}
+		_, port, err := net.SplitHostPort(l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn, err := net.Dial("tcp", net.JoinHostPort(where.dial, port))
+		if err != nil {
+			t.Fatal(err)
+		}
+		uid, found, err := SocketUser(addrPort(conn.RemoteAddr()), addrPort(conn.LocalAddr()))
+		if uid != os.Geteuid() || !found || err != nil {
+			t.Errorf("%s: %d, %v, %v", where.listen, uid, found, err)
+		}
+		if direct, err := diagUser(addrPort(conn.RemoteAddr()), addrPort(conn.LocalAddr())); err != nil || direct != uid {
+			t.Logf("the kernel is not asked: %d, %v", direct, err)
+		}
+		for _, file := range []string{"/proc/self/net/tcp", "/proc/self/net/tcp6"} {
+			if uid, ok, err := socketUser(file, addrPort(conn.RemoteAddr()), addrPort(conn.LocalAddr())); ok && uid != os.Geteuid() || err != nil && !os.IsNotExist(err) {
+				t.Errorf("%s in %s: %d, %v", where.listen, file, uid, err)
+			} else if ok {
+				found = false
+			}
+		}
+		if found {
+			t.Errorf("%s: in no file", where.listen)
+		}
+		_ = conn.Close()
+		_ = l.Close()
+		none := netip.AddrPortFrom(addrPort(conn.RemoteAddr()).Addr(), 1)
+		if uid, found, err := SocketUser(none, addrPort(conn.LocalAddr())); found || err != nil {
+			t.Errorf("of no connection: %d, %v, %v", uid, found, err)
+		}
+	}
+}
+
+func BenchmarkSocketUser(b *testing.B) {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer l.Close()
+	conn, err := net.Dial("tcp4", l.Addr().String())
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer conn.Close()
+	for b.Loop() {
+		if _, found, _ := SocketUser(addrPort(conn.RemoteAddr()), addrPort(conn.LocalAddr())); !found {
+			b.Fatal("not found")
+		}
+	}
+}
