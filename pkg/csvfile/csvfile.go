@@ -11,7 +11,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/gfaas/gfaas/pkg/textfile"
 )
@@ -26,6 +25,15 @@ type Column[T any] struct {
 	Set func(row *T, cell string) error
 }
 
+// MaxRows is how many rows a file may have.
+const MaxRows = 4_000_000
+
+// ReadAll reads a file whole, and refuses while it does what cannot be a CSV file
+// or is too long. Its byte-order mark is left out.
+func ReadAll(r io.Reader, name string) ([]byte, error) {
+	return textfile.ReadAll(r, &textfile.Checker{Name: name, Is: "CSV", Line: textfile.MaxLine, Total: textfile.MaxFile})
+}
+
 // Row is one line of a file as a T. Line is where the line begins; the header
 // is line 1.
 type Row[T any] struct {
@@ -37,12 +45,8 @@ type Row[T any] struct {
 // call the file. A cell that may be empty or absent, and is, leaves the row as
 // blank made it.
 func Read[T any](r io.Reader, name string, columns []Column[T], blank func() T) ([]Row[T], error) {
-	data, err := io.ReadAll(r)
+	data, err := ReadAll(r, name)
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", name, err)
-	}
-	data = bytes.TrimPrefix(data, []byte("\uFEFF"))
-	if err := checkText(data, name); err != nil {
 		return nil, err
 	}
 	in := csv.NewReader(bytes.NewReader(data))
@@ -75,6 +79,9 @@ func Read[T any](r io.Reader, name string, columns []Column[T], blank func() T) 
 		}
 		row := Row[T]{Value: blank()}
 		row.Line, _ = in.FieldPos(0)
+		if len(rows) == MaxRows {
+			return nil, &textfile.Fault{File: name, Line: row.Line, What: fmt.Sprintf("the file has more than %d rows, expected at most that", MaxRows)}
+		}
 		if err := checkWidth(record, header, name, row.Line); err != nil {
 			return nil, err
 		}
@@ -193,29 +200,6 @@ func checkWidth(record, header []string, name string, line int) error {
 	case len(record) > len(header):
 		return &textfile.Fault{File: name, Line: line,
 			What: fmt.Sprintf("the line has %d fields, expected %d as in the header", len(record), len(header))}
-	}
-	return nil
-}
-
-// checkText refuses what cannot be a CSV file at all.
-func checkText(data []byte, name string) error {
-	if len(bytes.TrimSpace(data)) == 0 {
-		return nil // Read says what was expected instead
-	}
-	if bytes.IndexByte(data, 0) >= 0 || !utf8.Valid(data) {
-		return &textfile.Fault{File: name, Line: 1, What: "not a text file, expected CSV in UTF-8"}
-	}
-	line := 1
-	for rest := data; len(rest) > 0; line++ {
-		end := bytes.IndexByte(rest, '\n') + 1
-		if end == 0 {
-			end = len(rest)
-		}
-		if end > textfile.MaxLine {
-			return &textfile.Fault{File: name, Line: line,
-				What: fmt.Sprintf("the line has %d bytes, expected at most %d", end, textfile.MaxLine)}
-		}
-		rest = rest[end:]
 	}
 	return nil
 }

@@ -8,10 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"unicode/utf8"
 
 	"github.com/gfaas/gfaas/pkg/textfile"
 )
+
+// maxFile is the largest file, in bytes: a plan of a million instances is smaller.
+const maxFile = 256 << 20
 
 // File is a JSON file that was read, kept so that later faults find their line.
 type File struct {
@@ -23,17 +25,14 @@ type File struct {
 // unless its field is tagged omitempty; null stands for an empty list only. A
 // file whose keys or values are not v's is returned beside the error.
 func Read(r io.Reader, name string, v any) (*File, error) {
-	data, err := io.ReadAll(r)
+	// Lines mean nothing to JSON: a plan for many GPUs may be one.
+	data, err := textfile.ReadAll(r, &textfile.Checker{Name: name, Is: "JSON", Total: maxFile})
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", name, err)
+		return nil, err
 	}
-	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
 	f := &File{name: name, data: data}
-	switch {
-	case len(bytes.TrimSpace(data)) == 0:
+	if len(bytes.TrimSpace(data)) == 0 {
 		return nil, &textfile.Fault{File: name, Line: 1, What: "the file is empty, expected a JSON object"}
-	case !utf8.Valid(data):
-		return nil, &textfile.Fault{File: name, Line: 1, What: "not a text file, expected JSON in UTF-8"}
 	}
 	if err := f.checkSyntax(); err != nil {
 		return nil, err

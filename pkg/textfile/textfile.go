@@ -13,10 +13,6 @@ import (
 // Stdin is the name that messages give to standard input.
 const Stdin = "<stdin>"
 
-// MaxLine is the longest line a file may have, in bytes. It is far above what
-// any of the formats needs and keeps a damaged file from being quoted back.
-const MaxLine = 1 << 20
-
 // Fault is what is wrong at one place of a file.
 type Fault struct {
 	File  string
