@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/csv"
-	"fmt"
 	"io"
 	"math"
 	"slices"
@@ -23,9 +22,9 @@ const absent = time.Duration(-1)
 // What is missing is filled in by R3 of docs/simulation.md. A profile will do
 // too.
 func ReadFunctions(r io.Reader, name string) ([]Function, error) {
-	data, err := io.ReadAll(r)
+	data, err := csvfile.ReadAll(r, name)
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", name, err)
+		return nil, err
 	}
 	file := textfile.Instead(r, bytes.NewReader(data))
 	if isProfile(header(data)) {

@@ -3,6 +3,7 @@ package trace
 import (
 	"container/heap"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"slices"
@@ -21,6 +22,7 @@ type minutes struct {
 	opened int     // cells whose minute has begun
 	open   streams // the current minute's functions, by their next invocation
 	seed   uint64
+	total  int64         // invocations
 	lines  map[int32]int // of each function: its first
 	more   int           // lines of functions that have one already
 	again  string        // what the first of them is
@@ -66,6 +68,9 @@ func readMinutes(in *Reader, seed uint64) (*minutes, error) {
 		m.count(in, function, fields[name])
 		for i, column := range columns {
 			n, err := count(fields[column])
+			if err == nil {
+				err = m.add(n)
+			}
 			if err != nil {
 				return nil, in.fault(in.header[column], "%v", err)
 			}
@@ -76,6 +81,27 @@ func readMinutes(in *Reader, seed uint64) (*minutes, error) {
 	}
 	slices.SortStableFunc(m.cells, func(a, b cell) int { return int(a.minute - b.minute) })
 	return m, nil
+}
+
+// The bounds of a trace of counts a minute, whose readers hold all of a minute.
+const (
+	maxCount = 10_000_000    // of a cell
+	maxTotal = 1_000_000_000 // of all cells
+	maxCells = 100_000_000   // above 0: a day of the Azure data set has 72 million in all
+)
+
+// add counts a cell, and says why it is one too many.
+func (m *minutes) add(n int64) error {
+	if n == 0 {
+		return nil
+	}
+	if m.total += n; m.total > maxTotal {
+		return fmt.Errorf("with this cell there are %d invocations, expected at most %d in all", m.total, int64(maxTotal))
+	}
+	if len(m.cells) == maxCells {
+		return fmt.Errorf("there are more than %d cells above 0, expected at most that", maxCells)
+	}
+	return nil
 }
 
 // count notes a line of a function. Some days of the Azure data set have two of

@@ -130,6 +130,9 @@ func (r *Reader) fault(column, format string, args ...any) error {
 	return fault(r.lines.name, r.lines.line, column, format, args...)
 }
 
+// maxRows is how many invocations are held to sort them: 2.4 GB.
+const maxRows = 100_000_000
+
 // ReadAll reads a whole trace and sorts it by time, stably; sorted says
 // whether it was in order already.
 func ReadAll(r io.Reader, name string, names *Names, seed uint64) (rows []Row, sorted bool, err error) {
@@ -145,6 +148,9 @@ func ReadAll(r io.Reader, name string, names *Names, seed uint64) (rows []Row, s
 		}
 		if err != nil {
 			return nil, false, err
+		}
+		if len(rows) == maxRows {
+			return nil, false, in.fault("", "there are more than %d invocations, expected at most that of a trace that is not in order of time", maxRows)
 		}
 		rows = append(rows, row)
 	}
@@ -179,7 +185,11 @@ func count(cell []byte) (int64, error) {
 	if len(cell) == 0 {
 		return 0, nil
 	}
-	return csvfile.Count(string(cell), 0)
+	n, err := csvfile.Count(string(cell), 0)
+	if err == nil && n > maxCount {
+		err = fmt.Errorf("%d invocations in a minute, expected at most %d", n, maxCount)
+	}
+	return n, err
 }
 
 // lines reads a CSV file record by record in one buffer.
@@ -255,32 +265,37 @@ func (l *lines) read(before []byte) ([]byte, error) {
 	return bytes.TrimSuffix(text, []byte("\r")), nil
 }
 
-// quoted reads a record with quotes, which may go on over several lines.
+// quoted reads a record with quotes, which may go on over several lines: as long
+// as there is an odd number of them.
 func (l *lines) quoted(text []byte) ([][]byte, error) {
 	whole := append([]byte(nil), text...)
-	for {
-		in := csv.NewReader(bytes.NewReader(whole))
-		in.FieldsPerRecord = -1
-		record, err := in.Read()
-		if err == nil {
-			l.fields = l.fields[:0]
-			for _, cell := range record {
-				l.fields = append(l.fields, trim([]byte(cell)))
-			}
-			return l.fields, nil
+	for quotes := bytes.Count(whole, []byte(`"`)); quotes%2 == 1; {
+		more, err := l.read(l.long[:0])
+		if errors.Is(err, io.EOF) {
+			break
 		}
-		if errors.Is(err, csv.ErrBareQuote) {
-			return nil, fault(l.name, l.line, "", `a quote inside a field that is not quoted, expected "like ""this"""`)
+		if err != nil {
+			return nil, err
 		}
-		more, end := l.read(append(whole, '\n'))
-		if errors.Is(end, io.EOF) || bytes.Count(whole, []byte(`"`))%2 == 0 {
-			return nil, fault(l.name, l.line, "", "a quoted field that does not end, expected a closing quote before the comma")
+		quotes += bytes.Count(more, []byte(`"`))
+		if whole = append(append(whole, '\n'), more...); len(whole) > textfile.MaxLine {
+			return nil, fault(l.name, l.line, "", "the line, with what its quotes go on to, has more than %d bytes, expected at most that", textfile.MaxLine)
 		}
-		if end != nil {
-			return nil, end
-		}
-		whole = append([]byte(nil), more...)
 	}
+	in := csv.NewReader(bytes.NewReader(whole))
+	in.FieldsPerRecord = -1
+	record, err := in.Read()
+	if errors.Is(err, csv.ErrBareQuote) {
+		return nil, fault(l.name, l.line, "", `a quote inside a field that is not quoted, expected "like ""this"""`)
+	}
+	if err != nil {
+		return nil, fault(l.name, l.line, "", "a quoted field that does not end, expected a closing quote before the comma")
+	}
+	l.fields = l.fields[:0]
+	for _, cell := range record {
+		l.fields = append(l.fields, trim([]byte(cell)))
+	}
+	return l.fields, nil
 }
 
 func trim(cell []byte) []byte {
@@ -330,24 +345,32 @@ func OpenSource(path string) (*Source, error) {
 	if path != "-" && info.Mode().IsRegular() {
 		return &Source{file: file, name: name}, nil
 	}
-	copied, err := spool(file)
+	copied, err := spool(file, name)
 	if path != "-" {
 		file.Close()
 	}
-	if err != nil {
+	var refused *textfile.Fault
+	switch {
+	case errors.As(err, &refused):
+		return nil, refused
+	case err != nil:
 		return nil, fmt.Errorf("keep a copy of %s: %w", name, err)
 	}
 	return &Source{file: copied, name: name}, nil
 }
 
-func spool(from io.Reader) (*os.File, error) {
+// maxSpool is the largest copy, in bytes.
+const maxSpool = 16 << 30
+
+func spool(from io.Reader, name string) (*os.File, error) {
 	file, err := os.CreateTemp("", "gfaas-trace-*")
 	if err != nil {
 		return nil, err
 	}
 	err = os.Remove(file.Name())
 	if err == nil {
-		_, err = io.Copy(file, from)
+		check := &textfile.Checker{Name: name, Is: "CSV", Line: textfile.MaxLine, Total: maxSpool}
+		_, err = io.Copy(io.MultiWriter(check, file), from)
 	}
 	if err != nil {
 		file.Close()

@@ -84,6 +84,9 @@ func NamesOf(functions []Function, file string) *Names {
 	return n
 }
 
+// All are the names, by number.
+func (n *Names) All() []string { return n.list }
+
 func (n *Names) add(name string) int32 {
 	i, known := n.index[name]
 	if !known {
@@ -100,6 +103,9 @@ func (n *Names) find(cell []byte) (int32, error) {
 		return i, nil
 	}
 	name, err := csvfile.Name(string(cell))
+	if err == nil && len(n.list) == csvfile.MaxRows {
+		err = fmt.Errorf("the %dth function, expected at most %d", len(n.list)+1, csvfile.MaxRows)
+	}
 	if err != nil {
 		return 0, err
 	}

@@ -85,11 +85,15 @@ func TestReadFaults(t *testing.T) {
 		"open quote":   {head + "a,1\n\"a,2\nb,3\n", "t.csv:3: a quoted field that does not end"},
 		"bare quote":   {head + "a\"b,1\n", "t.csv:2: a quote inside a field"},
 		"after quote":  {head + "\"a\"b,1\n", "t.csv:2: a quoted field that does not end"},
-		"long line":    {head + strings.Repeat("a", 2<<20), "t.csv:2: the line has more than"},
+		"long line":    {head + strings.Repeat("a", 20<<20), "t.csv:2: the line has more than 16777216 bytes"},
+		"long quote":   {head + "\"a\n" + strings.Repeat("a\n", 9<<20) + "\",1\n", "t.csv:2: the line, with what its quotes go on to, has more than"},
 		"no minutes":   {"HashFunction,Trigger\na,x\n", "t.csv:1: 1: the header has no such column"},
 		"lost minute":  {"HashFunction,1,3\na,1,1\n", "t.csv:1: 2: the header has no such column"},
 		"late minute":  {"HashFunction,1,999999999999\na,1,1\n", "t.csv:1: 2: the header has no such column"},
 		"bad count":    {"HashFunction,1\na,1.5\n", `t.csv:2: 1: "1.5" is not a whole number`},
+		"much":         {"HashFunction,1,2\na,1,10000001\n", "t.csv:2: 2: 10000001 invocations in a minute, expected at most 10000000"},
+		"far too much": {"HashFunction,1,2\na,1,1000000000000\n", "t.csv:2: 2: 1000000000000 invocations in a minute, expected at most 10000000"},
+		"in all":       {"HashFunction,1,2\n" + strings.Repeat("a,10000000,10000000\n", 51), "t.csv:52: 1: with this cell there are 1010000000 invocations, expected at most 1000000000"},
 		"minus count":  {"HashFunction,1,2\na,1,-5\n", `t.csv:2: 2: "-5" is out of range`},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -348,5 +352,12 @@ func BenchmarkRead(b *testing.B) {
 				break
 			}
 		}
+	}
+}
+
+// What has no end is refused as it comes, and no copy of it is kept.
+func TestOpenSourceOfNoEnd(t *testing.T) {
+	if _, err := OpenSource("/dev/zero"); err == nil || err.Error() != "/dev/zero:1: not a text file, expected CSV in UTF-8" {
+		t.Errorf("%v", err)
 	}
 }
