@@ -1,0 +1,69 @@
+// Package status is how a gateway stands, as GET /system/status answers, one
+// event of GET /system/events says, and gfaas top -o json prints. What is not
+// known, as without a gateway, is null.
+package status
+
+// Status is how everything stands.
+type Status struct {
+	GPUs      []GPU      `json:"gpus"`      // by number
+	Functions []Function `json:"functions"` // by name
+	Instances []Instance `json:"instances"` // by id
+}
+
+// GPU is how a GPU stands.
+type GPU struct {
+	GPU        string   `json:"gpu"`   // as in gpu.ParseDevice
+	Slots      *int     `json:"slots"` // calls that it runs at once now
+	Running    *int     `json:"running"`
+	BusyPct    *float64 `json:"busy_pct"`
+	MemUsedMiB *float64 `json:"mem_used_mib"`
+	MemMiB     *float64 `json:"mem_mib"`
+}
+
+// States of a function.
+const (
+	Idle     = "idle"     // no instance
+	Starting = "starting" // instances, none of them ready
+	Ready    = "ready"
+	Failing  = "failing" // its starts failed several times in a row
+)
+
+// Function is how a function stands. Rates and latencies are those of the last
+// minute, of calls that a function answered; the rest counts since the gateway
+// began.
+type Function struct {
+	Function       string   `json:"function"`
+	State          string   `json:"state"`
+	Waiting        *int     `json:"waiting"`
+	InFlight       *int     `json:"in_flight"`
+	RPS            *float64 `json:"rps"`
+	P50MS          *float64 `json:"p50_ms"`
+	P95MS          *float64 `json:"p95_ms"`
+	P99MS          *float64 `json:"p99_ms"`
+	ColdStarts     *int64   `json:"cold_starts"`
+	HostWarmStarts *int64   `json:"host_warm_starts"`
+	GPUWarmStarts  *int64   `json:"gpu_warm_starts"`
+	Rejected       *int64   `json:"rejected"`
+	Errors         *int64   `json:"errors"` // 5xx, the gateway's own too
+	Instances      int      `json:"instances"`
+	GPUSeconds     *float64 `json:"gpu_seconds"`
+	Why            string   `json:"why,omitempty"` // why what waits does
+}
+
+// Instance is how an instance stands.
+type Instance struct {
+	ID         string   `json:"id"`
+	Function   string   `json:"function"`
+	GPU        string   `json:"gpu"`       // several are joined by commas
+	State      string   `json:"state"`     // starting, idle, running, offloading, prefetching, stopping
+	Residency  string   `json:"residency"` // where its memory is: gpu or host; empty if that is not known
+	InFlight   *int     `json:"in_flight"`
+	MemUsedMiB *float64 `json:"mem_used_mib"`
+	Address    string   `json:"address"`
+	IdleS      *float64 `json:"idle_s"` // null unless it is idle
+
+	// Its slice: the height and width of its rectangle.
+	SMPct        float64 `json:"sm_pct"`
+	QuotaRequest float64 `json:"quota_request"`
+	QuotaLimit   float64 `json:"quota_limit"`
+}
