@@ -16,6 +16,15 @@
 #define GF_MSG_REQUEST 4
 #define GF_MSG_LEASE_END 5
 #define GF_MSG_RETURN 6
+#define GF_MSG_STRAY 7
+#define GF_MSG_NOTED 8
+#define GF_STRAY_RESTORED 0
+#define GF_STRAY_STATIC 1
+#define GF_STRAY_LIBC 2
+#define GF_STRAY_SETUID 3
+#define GF_STRAY_CAPABLE 4
+#define GF_STRAY_MACHINE 5
+#define GF_STRAY_KINDS 6
 #define GF_RETURN_WANTS_MORE 1
 #define GF_NAME_SIZE 64
 #define GF_REASON_SIZE 128
@@ -106,6 +115,32 @@ _Static_assert(offsetof(struct gf_return, lease) == 16, "layout of gf_return");
 _Static_assert(offsetof(struct gf_return, flags) == 20, "layout of gf_return");
 _Static_assert(offsetof(struct gf_return, used_ns) == 24, "layout of gf_return");
 
+/* process to daemon, in place of a hello: a program that it starts */
+struct gf_stray {
+	struct gf_header h;
+	uint32_t kind;
+	uint32_t reserved;
+	char instance[64];
+	char secret[64];
+	char program[128];
+};
+_Static_assert(sizeof(struct gf_stray) == 280, "size of gf_stray");
+_Static_assert(offsetof(struct gf_stray, kind) == 16, "layout of gf_stray");
+_Static_assert(offsetof(struct gf_stray, reserved) == 20, "layout of gf_stray");
+_Static_assert(offsetof(struct gf_stray, instance) == 24, "layout of gf_stray");
+_Static_assert(offsetof(struct gf_stray, secret) == 88, "layout of gf_stray");
+_Static_assert(offsetof(struct gf_stray, program) == 152, "layout of gf_stray");
+
+/* daemon to process, then the connection ends */
+struct gf_noted {
+	struct gf_header h;
+	uint32_t first;
+	uint32_t reserved;
+};
+_Static_assert(sizeof(struct gf_noted) == 24, "size of gf_noted");
+_Static_assert(offsetof(struct gf_noted, first) == 16, "layout of gf_noted");
+_Static_assert(offsetof(struct gf_noted, reserved) == 20, "layout of gf_noted");
+
 /* one process's part of the instance page */
 struct gf_slot {
 	uint32_t gate;
@@ -118,7 +153,8 @@ struct gf_slot {
 	uint64_t blocked_ns;
 	uint64_t blocks;
 	uint64_t mem_parked;
-	uint8_t tail[24];
+	uint64_t mem_imported;
+	uint8_t tail[16];
 };
 _Static_assert(sizeof(struct gf_slot) == 128, "size of gf_slot");
 _Static_assert(offsetof(struct gf_slot, gate) == 0, "layout of gf_slot");
@@ -131,7 +167,8 @@ _Static_assert(offsetof(struct gf_slot, launches) == 72, "layout of gf_slot");
 _Static_assert(offsetof(struct gf_slot, blocked_ns) == 80, "layout of gf_slot");
 _Static_assert(offsetof(struct gf_slot, blocks) == 88, "layout of gf_slot");
 _Static_assert(offsetof(struct gf_slot, mem_parked) == 96, "layout of gf_slot");
-_Static_assert(offsetof(struct gf_slot, tail) == 104, "layout of gf_slot");
+_Static_assert(offsetof(struct gf_slot, mem_imported) == 104, "layout of gf_slot");
+_Static_assert(offsetof(struct gf_slot, tail) == 112, "layout of gf_slot");
 
 /* the instance page */
 struct gf_page {

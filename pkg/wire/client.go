@@ -29,6 +29,19 @@ const (
 	MsgRequest  MsgType = 4 // process to daemon: it waits at its gate
 	MsgLeaseEnd MsgType = 5 // daemon to process: its gate has been closed, drain and return
 	MsgReturn   MsgType = 6 // process to daemon: nothing of that lease is in flight any more
+	MsgStray    MsgType = 7 // process to daemon, in place of a hello: it starts a program that leaves the slice, or would have
+	MsgNoted    MsgType = 8 // daemon to process, then the connection ends
+)
+
+// What Stray.Kind says of a program that a process of an instance starts.
+const (
+	StrayRestored uint32 = iota // its environment lacked the preload library, which was put back
+	StrayStatic                 // the library cannot be loaded into it: it is statically linked,
+	StrayLibc                   // linked with another libc,
+	StraySetuid                 // setuid or setgid,
+	StrayCapable                // has file capabilities,
+	StrayMachine                // or is built for another machine
+	StrayKinds
 )
 
 // ReturnWantsMore in Return.Flags says that the process still waits to launch.
@@ -49,8 +62,8 @@ type Name [64]byte
 // Reason is a NUL-padded message to a person.
 type Reason [128]byte
 
-// Message is a client message: Hello, Welcome, Refused, Request, LeaseEnd or
-// Return.
+// Message is a client message: Hello, Welcome, Refused, Request, LeaseEnd, Return,
+// Stray or Noted.
 type Message interface{ Type() MsgType }
 
 // Hello says who connects. A process that had connected before tells how much
@@ -92,6 +105,21 @@ type Return struct {
 	UsedNS uint64 // measured from grant to the end of the last launch
 }
 
+// Stray tells of a program that a process of an instance starts.
+type Stray struct {
+	Kind     uint32
+	Reserved uint32
+	Instance Name
+	Secret   Name
+	Program  Reason // its path, as far as it fits
+}
+
+// Noted answers a Stray.
+type Noted struct {
+	First    uint32 // 1: it is the instance's first of its kind, and the process is to say so
+	Reserved uint32
+}
+
 // Type implements Message.
 func (Hello) Type() MsgType { return MsgHello }
 
@@ -109,6 +137,12 @@ func (LeaseEnd) Type() MsgType { return MsgLeaseEnd }
 
 // Type implements Message.
 func (Return) Type() MsgType { return MsgReturn }
+
+// Type implements Message.
+func (Stray) Type() MsgType { return MsgStray }
+
+// Type implements Message.
+func (Noted) Type() MsgType { return MsgNoted }
 
 // MakeName pads an instance id or a secret; it must leave room for one NUL.
 func MakeName(s string) (n Name, err error) {
@@ -205,6 +239,10 @@ func Parse(frame []byte) (Message, error) {
 		return parseBody[LeaseEnd](body)
 	case MsgReturn:
 		return parseBody[Return](body)
+	case MsgStray:
+		return parseBody[Stray](body)
+	case MsgNoted:
+		return parseBody[Noted](body)
 	}
 	return nil, fmt.Errorf("%w: type %d is unknown", errFrame, h.Type)
 }

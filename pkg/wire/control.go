@@ -135,10 +135,16 @@ type ClientStatus struct {
 	MemUsedMiB   float64 `json:"mem_used_mib"`
 	MemLimitMiB  float64 `json:"mem_limit_mib"`
 	MemParkedMiB float64 `json:"mem_parked_mib"` // of mem_used_mib, what waits on the host for the next work
-	ContextMiB   float64 `json:"context_mib"`    // what the driver holds for the process beside its own allocations; 0 where that is not told
-	Launches     uint64  `json:"launches"`
-	BlockedMS    float64 `json:"blocked_ms"`
-	Why          string  `json:"why"` // reason of the last decision about it: of one that waits why it does
+	// What it has mapped of other processes' memory, a model's weights; not in mem_used_mib, nor limited.
+	MemImportedMiB float64 `json:"mem_imported_mib"`
+	ContextMiB     float64 `json:"context_mib"` // what the driver holds for the process beside its own allocations; 0 where that is not told
+	Launches       uint64  `json:"launches"`
+	BlockedMS      float64 `json:"blocked_ms"`
+	Why            string  `json:"why"` // reason of the last decision about it: of one that waits why it does
+
+	// What the instance's processes have started with an environment without the
+	// preload library, or that the library cannot be in, for people; empty if nothing.
+	Strays string `json:"strays,omitempty"`
 
 	// With the policy introspective only.
 	Phase        string `json:"phase,omitempty"`         // NONE, EMERGENCY, RECOVERY or CONTENTION

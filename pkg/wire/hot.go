@@ -14,6 +14,8 @@ var sizes = [...]uint32{
 	MsgRequest:  HeaderSize,
 	MsgLeaseEnd: HeaderSize + 8,
 	MsgReturn:   HeaderSize + 16,
+	MsgStray:    HeaderSize + uint32(binary.Size(Stray{})),
+	MsgNoted:    HeaderSize + uint32(binary.Size(Noted{})),
 }
 
 // header prints a message's header.

@@ -42,5 +42,8 @@ type PageSlot struct {
 	BlockedNS  uint64 // time spent at a closed gate; written by the process
 	Blocks     uint64 // kernel blocks launched since it connected; written by the process
 	MemParked  uint64 // bytes of MemUsed that the driver has moved to the host since the last work; written by the process
-	Tail       [24]byte
+	// Bytes of other processes' memory that the process has mapped (a model's
+	// weights): not in MemUsed, and not counted towards the limit; written by the process.
+	MemImported uint64
+	Tail        [16]byte
 }

@@ -1,0 +1,73 @@
+package model
+
+import (
+	"bytes"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+func TestNames(t *testing.T) {
+	for name, good := range map[string]bool{
+		"a": true, "A9": true, "meta-llama/Llama-3.1_8B": true, "a/../b": true, strings.Repeat("a", 255): true,
+		"": false, ".a": false, "/a": false, "-a": false, "a b": false, "a\n": false, "é": false, strings.Repeat("a", 256): false,
+	} {
+		if err := CheckName(name); (err == nil) != good {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+	for tenant, good := range map[string]bool{"blue": true, "a.b-c_d": true, "": false, "a/b": false, "..": false, ".a": false, "a.": false, strings.Repeat("a", 64): false} {
+		if err := CheckTenant(tenant); (err == nil) != good {
+			t.Errorf("tenant %q: %v", tenant, err)
+		}
+	}
+}
+
+func TestFileOf(t *testing.T) {
+	for name, want := range map[string]string{"a": "/m/a.safetensors", "a/b.c": "/m/a/b.c.safetensors", "a/../b": "", "a/..": "", "a..b": "/m/a..b.safetensors"} {
+		if got, ok := FileOf("/m", name); got != want || ok != (want != "") {
+			t.Errorf("%s: %q, %v, want %q", name, got, ok, want)
+		}
+	}
+}
+
+// FuzzParseRequest: whatever comes is a request or an error.
+func FuzzParseRequest(f *testing.F) {
+	f.Add([]byte(`{"op":"get","id":[1,{"a":null}],"name":"a","timeout_ms":10,"more":1}`))
+	f.Fuzz(func(t *testing.T, packet []byte) {
+		if _, err := ParseRequest(packet); err == nil && len(packet) > MaxRequest {
+			t.Errorf("a packet of %d bytes", len(packet))
+		}
+	})
+}
+
+// FuzzParseManifest: what parses lies within the allocation, and prints as what
+// parses to the same.
+func FuzzParseManifest(f *testing.F) {
+	f.Add([]byte(`{"tensors":{"b":{"dtype":"F32","shape":[2,0],"offset":256,"bytes":8},"a":{"dtype":"U8","shape":[],"offset":0,"bytes":1}},"metadata":{"k":"v"}}`), int64(1024))
+	f.Fuzz(func(t *testing.T, text []byte, size int64) {
+		first, metadata, err := ParseManifest(bytes.NewReader(text), size)
+		if err != nil {
+			return
+		}
+		for _, p := range first {
+			if p.Offset < 0 || p.Bytes < 0 || p.Offset+p.Bytes > size || p.Offset%Alignment != 0 {
+				t.Fatalf("%+v of %d bytes", p, size)
+			}
+			if p.Shape == nil {
+				return // as none: printed as an empty list
+			}
+		}
+		printed, err := AppendManifest(nil, first, metadata)
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, again, err := ParseManifest(bytes.NewReader(printed), size)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, printed)
+		}
+		if !reflect.DeepEqual(first, second) || len(metadata) != len(again) {
+			t.Errorf("%+v became %+v\n%s", first, second, printed)
+		}
+	})
+}
