@@ -63,9 +63,13 @@ type Sample struct {
 // signal or a debugger, or does not return for long. Its gate is closed and what
 // it had in flight is taken to be over, so nobody waits for it any longer: its
 // SMs are free until it returns. Multi-token charges it for the time until now, or
-// for what it has measured when it returns if that is more. A client that was
-// not asked back is not suspended.
-type Suspend struct{ Client ClientID }
+// for what it has measured when it returns if that is more, unless it is stopped:
+// what it measures then has the pause in it, in which it sent nothing. A client
+// that was not asked back is not suspended.
+type Suspend struct {
+	Client  ClientID
+	Stopped bool // by a signal, a debugger or a frozen cgroup
+}
 
 // Wake says that the time of a WakeAt has come. One that comes early changes
 // nothing but what time has.

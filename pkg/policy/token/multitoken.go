@@ -55,6 +55,7 @@ type client struct {
 	end     time.Duration // planned end
 	urgent  bool          // this lease goes before turns
 	again   bool          // it asked while it drained
+	stopped bool          // it was when it was suspended
 	revoked time.Duration // when the lease was due to be asked back: the timer for that may have come late
 	drain   time.Duration // what it usually takes to return when it is asked back
 }
@@ -235,7 +236,7 @@ func (s *multiToken) apply(ev Event) {
 		}
 	case Suspend:
 		if at, ok := s.findClient(ev.Client); ok {
-			s.suspend(s.clients[at])
+			s.suspend(s.clients[at], ev.Stopped)
 		}
 	case Wake:
 		if s.now >= s.wake {
@@ -307,15 +308,15 @@ func (s *multiToken) giveBack(c *client, ev Return) {
 		return
 	}
 	used := min(max(ev.Used, 0), s.now-c.since)
-	if c.state == Suspended && ev.Used > used {
-		used = c.settled // more than can be: it has not measured, and nobody waited for it since
+	if c.state == Suspended && (c.stopped || ev.Used > used) {
+		used = c.settled // nobody has waited for it since; more than can be: it has not measured
 	}
 	s.charge(c, max(0, used-c.settled))
 	if c.state == Draining {
 		c.drained(s.now - c.revoked)
 	}
 	more := ev.WantsMore || c.again
-	c.state, c.lease, c.settled, c.again, c.why = Idle, 0, 0, false, reasonf("")
+	c.state, c.lease, c.settled, c.stopped, c.again, c.why = Idle, 0, 0, false, false, reasonf("")
 	if more {
 		s.request(c)
 	}
@@ -323,14 +324,14 @@ func (s *multiToken) giveBack(c *client, ev Return) {
 
 // suspend takes a client that drains for nobody knows how long out of the
 // count.
-func (s *multiToken) suspend(c *client) {
+func (s *multiToken) suspend(c *client, stopped bool) {
 	if c.state != Draining {
 		return
 	}
 	part := s.held(c)
 	c.settled += part
 	s.charge(c, part)
-	c.state, c.why = Suspended, reasonf("does not drain: its SMs are free until it returns")
+	c.state, c.stopped, c.why = Suspended, stopped, reasonf("does not drain: its SMs are free until it returns")
 }
 
 // drained learns how long the client takes to drain. One time counts for a

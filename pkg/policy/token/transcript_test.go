@@ -87,8 +87,9 @@ func parseEvent(line string) (at time.Duration, ev Event, err error) {
 		}
 		return at, Return{id, lease, d, more == "more"}, err
 	case "suspend":
-		_, err = fmt.Sscanf(rest, "%d", &id)
-		return at, Suspend{id}, err
+		number, why, _ := strings.Cut(rest, " ")
+		_, err = fmt.Sscanf(number, "%d", &id)
+		return at, Suspend{id, why == "stopped"}, err
 	case "gone":
 		_, err = fmt.Sscanf(rest, "%d", &id)
 		return at, RemoveClient{id}, err
