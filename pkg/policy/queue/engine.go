@@ -17,9 +17,8 @@ type engine struct {
 	queues    *waiting
 	pool      *residency.Pool
 	order     order
-	runs      []run   // what runs, in no order; instances know theirs
-	vacant    []int32 // places in runs
-	scratch   run
+	runs      []run    // what runs, in no order; instances know theirs
+	vacant    []int32  // places in runs
 	slots     []int    // by GPU: how many invocations it runs at once; 0 when it is closed
 	held      []Action // what begins when there is room for it
 	kept      []int32  // functions with a least number of instances
@@ -153,6 +152,9 @@ func (e *engine) apply(ev *Event, actions []Action) []Action {
 			e.pool.SetSlots(ev.GPU, e.adaptive.sample(ev.GPU, ev.Busy))
 		}
 	case FunctionSet:
+		if ev.Renew && e.known(ev.Function) {
+			e.pool.Renew(ev.Function)
+		}
 		return e.setFunction(ev.Function, *ev.Spec, actions)
 	case Learned:
 		if e.known(ev.Function) {
@@ -453,15 +455,15 @@ func (e *engine) beside(slot int32) (many int) {
 
 // ended takes an invocation that completed or failed.
 func (e *engine) ended(ev *Event, actions []Action) []Action {
-	found := e.find(ev.Instance, ev.ID)
-	if found == nil || found.held {
+	r := e.find(ev.Instance, ev.ID)
+	if r == nil || r.held {
 		return actions
 	}
 	executed := ev.Executed
-	if n := e.beside(found.slot); n > 1 {
+	if n := e.beside(r.slot); n > 1 {
 		executed /= time.Duration(n) // they share the slot's time
 	}
-	r := e.over(found, executed)
+	e.over(r, executed)
 	if ev.Kind == Completed && e.config.Live {
 		e.states[r.function].failures = 0
 	}
@@ -488,12 +490,11 @@ func (e *engine) ended(ev *Event, actions []Action) []Action {
 	return actions
 }
 
-// over takes a run off its instance and tells the order.
-func (e *engine) over(found *run, executed time.Duration) *run {
-	e.scratch = *found
-	r := &e.scratch
+// over takes a run off its instance and tells the order. What it says holds until
+// the next begins.
+func (e *engine) over(r *run, executed time.Duration) {
 	before, n := none, e.pool.Run(r.slot)
-	for &e.runs[n] != found {
+	for &e.runs[n] != r {
 		before, n = n, e.runs[n].next
 	}
 	if before == none {
@@ -504,7 +505,6 @@ func (e *engine) over(found *run, executed time.Duration) *run {
 	e.vacant = append(e.vacant, n)
 	e.queues.queues[r.function].inFlight--
 	e.order.ended(e.now, r.function, r, executed)
-	return r
 }
 
 // again has an invocation wait where it was before it ran.
@@ -555,10 +555,10 @@ func (e *engine) remove(f int32, id int64) bool {
 		if a.ID == id {
 			r := e.find(a.Instance, id)
 			e.held = slices.Delete(e.held, i, i+1)
-			gone := *e.over(r, 0)
-			e.pool.Withdraw(gone.slot)
-			e.order.freed(f, gone.gpu)
-			e.unbatch(gone.slot)
+			e.over(r, 0)
+			e.pool.Withdraw(r.slot)
+			e.order.freed(f, r.gpu)
+			e.unbatch(r.slot)
 			e.review(f)
 			return true
 		}
@@ -570,7 +570,7 @@ func (e *engine) remove(f int32, id int64) bool {
 func (e *engine) instance(ev *Event, actions []Action) []Action {
 	if ev.Kind == Adopted {
 		if e.known(ev.Function) && ev.GPU >= 0 && int(ev.GPU) < len(e.slots) {
-			e.pool.Adopt(ev.Instance, ev.Function, ev.GPU, ev.To == residency.GPUWarm, e.now)
+			e.pool.Adopt(ev.Instance, ev.Function, ev.GPU, ev.To == residency.GPUWarm, ev.Pinned, e.now)
 			e.order.moved(ev.Function, ev.GPU)
 			actions = e.changed(actions, "")
 			e.review(ev.Function)
@@ -606,7 +606,8 @@ func (e *engine) instance(ev *Event, actions []Action) []Action {
 
 // bump has what waits for room on an instance wait for its turn again.
 func (e *engine) bump(slot int32) {
-	r := *e.over(&e.runs[e.pool.Run(slot)], 0)
+	r := e.runs[e.pool.Run(slot)]
+	e.over(&e.runs[e.pool.Run(slot)], 0)
 	e.held = slices.DeleteFunc(e.held, func(a Action) bool { return a.ID == r.id })
 	e.order.freed(r.function, r.gpu)
 	e.again(r.function, r.member)

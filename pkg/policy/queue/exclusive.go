@@ -87,7 +87,7 @@ func (x *exclusive) disown(gpu, f int32) {
 
 func (x *exclusive) began(_ time.Duration, f int32, _ bool) { x.grew(f) }
 
-func (x *exclusive) grew(f int32) { x.waits.set(f, key{c: x.queues.oldest(f)}) }
+func (x *exclusive) grew(f int32) { x.waits.set(f, key{a: x.queues.oldest(f)}) }
 
 func (x *exclusive) ceased(f int32) {
 	x.waits.remove(f)

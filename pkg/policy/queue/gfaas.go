@@ -38,11 +38,24 @@ type gfaas struct {
 	slots   float64    // invocations that run at once
 	longest [2]float64 // the two longest over their weights, and whose
 	whose   [2]int32
-	gpus    [][]underway // by GPU: what runs there
-	on      [][]int32    // by function: GPUs it runs on, one for each invocation
+	gpus    []machine
+	on      [][]int32 // by function: GPUs it runs on, one for each invocation
 	aside   []int32
-	booked  [][]int32 // by GPU: functions that wait for it, in order
-	books   []int32   // by function: how many of its invocations wait for a GPU
+	books   []int32 // by function: how many of its invocations wait for a GPU
+}
+
+// machine is a GPU as far as invocations wait for it.
+type machine struct {
+	runs   []underway
+	late   time.Duration // when the first of those is overdue
+	booked []booking     // what waits for it, in order
+	behind time.Duration // how long that takes
+}
+
+// booking is an invocation that waits for a GPU.
+type booking struct {
+	function int32
+	warm     time.Duration
 }
 
 // underway is an invocation that runs.
@@ -64,7 +77,7 @@ func (o *gfaas) grow(functions, gpus, slots int) {
 	o.mqfq.grow(functions, gpus, slots)
 	o.slots = float64(slots)
 	o.more = o.slots * o.longest[1]
-	o.gpus, o.booked = grown(o.gpus, gpus), grown(o.booked, gpus)
+	o.gpus = grown(o.gpus, gpus)
 	o.on, o.books = grown(o.on, functions), grown(o.books, functions)
 }
 
@@ -160,9 +173,10 @@ func (o *gfaas) next(now time.Duration) choice {
 // container has gone from there meanwhile waits no longer.
 func (o *gfaas) due() (choice, bool) {
 	pool := o.engine.pool
-	for g := range o.booked {
-		for i := 0; i < len(o.booked[g]); i++ {
-			f := o.booked[g][i]
+	for g := range o.gpus {
+		m := &o.gpus[g]
+		for i := 0; i < len(m.booked); i++ {
+			f := m.booked[i].function
 			if !pool.Free(int32(g)) {
 				break
 			}
@@ -173,11 +187,11 @@ func (o *gfaas) due() (choice, bool) {
 			if ok && at.Start == residency.GPUWarm {
 				c := anywhere(f, "waited for this GPU, which has its memory", 0)
 				c.placed, c.at = true, at
-				o.unbook(g, i)
+				o.unbook(m, i)
 				return c, true
 			}
 			if !slices.Contains(o.on[f], int32(g)) {
-				o.unbook(g, i)
+				o.unbook(m, i)
 				i--
 			}
 		}
@@ -185,15 +199,16 @@ func (o *gfaas) due() (choice, bool) {
 	return choice{}, false
 }
 
-func (o *gfaas) unbook(g, i int) {
-	o.books[o.booked[g][i]]--
-	o.booked[g] = slices.Delete(o.booked[g], i, i+1)
+func (o *gfaas) unbook(m *machine, i int) {
+	o.books[m.booked[i].function]--
+	m.behind -= m.booked[i].warm
+	m.booked = slices.Delete(m.booked, i, i+1)
 }
 
 // release has nothing wait for a GPU any more: each is decided again.
-func (o *gfaas) release(g int) {
-	for len(o.booked[g]) > 0 {
-		o.unbook(g, len(o.booked[g])-1)
+func (o *gfaas) release(m *machine) {
+	for len(m.booked) > 0 {
+		o.unbook(m, len(m.booked)-1)
 	}
 }
 
@@ -201,26 +216,33 @@ func (o *gfaas) release(g int) {
 // taken to last for as long again as it has so far.
 func (o *gfaas) opened(now time.Duration) {
 	o.mqfq.opened(now)
-	for g := range o.booked {
-		if len(o.booked[g]) == 0 {
-			continue
-		}
-		if o.overdue(now, g) {
-			o.release(g)
+	for g := range o.gpus {
+		if m := &o.gpus[g]; len(m.booked) > 0 && m.late <= now {
+			m.extend(now)
+			o.release(m)
 		}
 	}
 }
 
-// overdue says whether work of a GPU is, and from now on takes it to last for as
-// long again as it has so far.
-func (o *gfaas) overdue(now time.Duration, g int) (some bool) {
-	for i := range o.gpus[g] {
-		if u := &o.gpus[g][i]; overdue(u.begin, u.until) < now {
-			u.until, some = now+now-u.begin, true
+// extend takes work that is overdue to last for as long again as it has so far.
+func (m *machine) extend(now time.Duration) {
+	for i := range m.runs {
+		if u := &m.runs[i]; u.late() <= now {
+			u.until = now + now - u.begin
 		}
 	}
-	return some
+	m.look()
 }
+
+// look notes when work is overdue.
+func (m *machine) look() {
+	m.late = Never
+	for i := range m.runs {
+		m.late = min(m.late, m.runs[i].late())
+	}
+}
+
+func (u *underway) late() time.Duration { return overdue(u.begin, u.until) + 1 }
 
 // overdue is when work is that was expected to end at a time: when it has taken
 // twice as long.
@@ -231,17 +253,15 @@ func overdue(begin, until time.Duration) time.Duration {
 // wake is when the first work that something waits for is overdue.
 func (o *gfaas) wake() time.Duration {
 	at := Never
-	for g := range o.booked {
-		if len(o.booked[g]) > 0 {
-			for _, u := range o.gpus[g] {
-				at = min(at, overdue(u.begin, u.until)+1)
-			}
+	for g := range o.gpus {
+		if m := &o.gpus[g]; len(m.booked) > 0 {
+			at = min(at, m.late)
 		}
 	}
 	return at
 }
 
-func (o *gfaas) closed(gpu int32) { o.release(int(gpu)) }
+func (o *gfaas) closed(gpu int32) { o.release(&o.gpus[gpu]) }
 
 // moved follows a change of what the function would find on GPUs.
 func (o *gfaas) moved(f, _ int32) { o.again(f) }
@@ -249,10 +269,11 @@ func (o *gfaas) freed(f, _ int32) { o.again(f) }
 
 // fewer takes back what was booked for invocations that wait no more.
 func (o *gfaas) fewer(f int32, most int32) {
-	for g := len(o.booked) - 1; g >= 0 && o.books[f] > most; g-- {
-		for i := len(o.booked[g]) - 1; i >= 0 && o.books[f] > most; i-- {
-			if o.booked[g][i] == f {
-				o.unbook(g, i)
+	for g := len(o.gpus) - 1; g >= 0 && o.books[f] > most; g-- {
+		m := &o.gpus[g]
+		for i := len(m.booked) - 1; i >= 0 && o.books[f] > most; i-- {
+			if m.booked[i].function == f {
+				o.unbook(m, i)
 			}
 		}
 	}
@@ -293,8 +314,11 @@ func (o *gfaas) book(now time.Duration, f int32, at residency.Place, loss float6
 		if !o.engine.open(gpu) {
 			return
 		}
-		o.overdue(now, int(gpu))
-		if wait := o.wait(now, gpu); wait < soonest {
+		m := &o.gpus[gpu]
+		if m.late <= now {
+			m.extend(now)
+		}
+		if wait := m.wait(now); wait < soonest {
 			best, soonest = gpu, wait
 		}
 	}
@@ -309,26 +333,26 @@ func (o *gfaas) book(now time.Duration, f int32, at residency.Place, loss float6
 	if best == none {
 		return false
 	}
-	o.booked[best] = append(o.booked[best], f)
+	m := &o.gpus[best]
+	m.booked = append(m.booked, booking{f, c.Warm})
+	m.behind += c.Warm
 	o.books[f]++
 	return true
 }
 
 // wait is how long until a GPU is free for one more that waits for it.
-func (o *gfaas) wait(now time.Duration, gpu int32) time.Duration {
+func (m *machine) wait(now time.Duration) time.Duration {
 	soonest := time.Duration(math.MaxInt64 / 4)
-	for _, u := range o.gpus[gpu] {
-		soonest = min(soonest, max(u.until-now, 0))
+	for i := range m.runs {
+		soonest = min(soonest, max(m.runs[i].until-now, 0))
 	}
-	behind := time.Duration(0)
-	for _, f := range o.booked[gpu] {
-		behind += o.engine.functions[f].Warm
-	}
-	return soonest + behind/time.Duration(max(len(o.gpus[gpu]), 1))
+	return soonest + m.behind/time.Duration(max(len(m.runs), 1))
 }
 
 func (o *gfaas) left(now time.Duration, f int32, r *run) {
-	o.gpus[r.gpu] = append(o.gpus[r.gpu], underway{id: r.id, begin: now, until: r.until})
+	m := &o.gpus[r.gpu]
+	m.runs = append(m.runs, underway{id: r.id, begin: now, until: r.until})
+	m.look()
 	o.on[f] = append(o.on[f], r.gpu)
 	o.ran(f, o.flows[f].charge)
 	o.mqfq.left(now, f, r)
@@ -337,13 +361,9 @@ func (o *gfaas) left(now time.Duration, f int32, r *run) {
 
 // ended forgets an invocation that ended.
 func (o *gfaas) ended(now time.Duration, f int32, r *run, executed time.Duration) {
-	runs := o.gpus[r.gpu]
-	for i := range runs {
-		if runs[i].id == r.id {
-			o.gpus[r.gpu] = append(runs[:i], runs[i+1:]...)
-			break
-		}
-	}
+	m := &o.gpus[r.gpu]
+	m.runs = slices.DeleteFunc(m.runs, func(u underway) bool { return u.id == r.id })
+	m.look()
 	for i, g := range o.on[f] {
 		if g == r.gpu {
 			o.on[f] = append(o.on[f][:i], o.on[f][i+1:]...)

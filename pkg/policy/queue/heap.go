@@ -7,12 +7,14 @@ type key struct {
 	c int64
 }
 
-func (k key) less(o key) bool {
-	if k.a != o.a {
+func (k *key) less(o *key) bool {
+	switch {
+	case k.a != o.a:
 		return k.a < o.a
-	}
-	if k.b != o.b {
-		return k.b < o.b
+	case k.b < o.b:
+		return true
+	case k.b > o.b:
+		return false
 	}
 	return k.c < o.c
 }
@@ -57,7 +59,7 @@ func (h *heap) set(function int32, k key) {
 		h.up(i, item{k, function})
 		return
 	}
-	if k.less(h.items[i].key) {
+	if k.less(&h.items[i].key) {
 		h.up(i, item{k, function})
 	} else {
 		h.down(i, item{k, function})
@@ -77,7 +79,7 @@ func (h *heap) remove(function int32) {
 	if i == last {
 		return
 	}
-	if i > 0 && moved.key.less(h.items[(i-1)/4].key) {
+	if i > 0 && moved.key.less(&h.items[(i-1)/4].key) {
 		h.up(i, moved)
 	} else {
 		h.down(i, moved)
@@ -87,7 +89,7 @@ func (h *heap) remove(function int32) {
 func (h *heap) up(i int, it item) {
 	for i > 0 {
 		parent := (i - 1) / 4
-		if !it.key.less(h.items[parent].key) {
+		if !it.key.less(&h.items[parent].key) {
 			break
 		}
 		h.put(i, h.items[parent])
@@ -97,21 +99,20 @@ func (h *heap) up(i int, it item) {
 }
 
 func (h *heap) down(i int, it item) {
-	for {
-		least := 4*i + 1
-		if least >= len(h.items) {
-			break
-		}
-		for c, end := least+1, min(least+4, len(h.items)); c < end; c++ {
-			if h.items[c].key.less(h.items[least].key) {
-				least = c
+	items := h.items
+	for first := 4*i + 1; first < len(items); first = 4*i + 1 {
+		children := items[first:min(first+4, len(items))]
+		least, at := &children[0], first
+		for c := 1; c < len(children); c++ {
+			if children[c].key.less(&least.key) {
+				least, at = &children[c], first+c
 			}
 		}
-		if !h.items[least].key.less(it.key) {
+		if !least.key.less(&it.key) {
 			break
 		}
-		h.put(i, h.items[least])
-		i = least
+		h.put(i, *least)
+		i = at
 	}
 	h.put(i, it)
 }

@@ -22,8 +22,7 @@ type lalb struct {
 	limit     int64
 	global    *requests
 	gpus      []worker
-	models    [][]int32 // by model: the functions that share its memory
-	copies    [][]int32 // by model: GPUs that have it, in order
+	models    []shared
 	hits      []heap    // by GPU: models it has that are waited for, by their oldest
 	idle      heap      // GPUs, by dispatches so far, then index
 	localIdle int       // idle GPUs with a queue of their own
@@ -31,6 +30,12 @@ type lalb struct {
 	swept     int32     // the GPU whose visits of this step are counted
 	parked    []request // invocations that no GPU can take now
 	taken     request   // what next chose
+}
+
+// shared is a model: memory that functions may share.
+type shared struct {
+	functions []int32
+	copies    []int32 // GPUs that have it, in order
 }
 
 type worker struct {
@@ -76,19 +81,22 @@ func (p *lalb) model(f int32) int32 {
 func (p *lalb) changed(f int32) {
 	m := p.model(f)
 	p.size(int(m) + 1)
-	p.models[m] = holding(p.models[m], f, true)
+	p.models[m].functions = holding(p.models[m].functions, f, true)
 }
 
 // size makes room for that many models.
 func (p *lalb) size(models int) {
-	p.models, p.copies = grown(p.models, models), grown(p.copies, models)
+	p.models = grown(p.models, models)
 	p.global.grow(models)
 	for g := range p.hits {
 		p.hits[g].grow(len(p.models))
 	}
 }
 
-func (p *lalb) forget(f int32) { p.models[p.model(f)] = holding(p.models[p.model(f)], f, false) }
+func (p *lalb) forget(f int32) {
+	m := &p.models[p.model(f)]
+	m.functions = holding(m.functions, f, false)
+}
 
 // free puts a GPU among the idle ones.
 func (p *lalb) free(g int32) { p.idle.set(g, key{a: p.gpus[g].dispatches, c: int64(g)}) }
@@ -364,32 +372,34 @@ func (p *lalb) pick(n int32) request {
 	return it
 }
 
-// on is a function of the model that has an idle instance on the GPU; none if
-// there is none.
-func (p *lalb) on(g, model int32) int32 {
-	for _, f := range p.models[model] {
-		if p.engine.pool.On(f, g).Slot != none {
-			return f
+// on is an idle instance of a function of the model on the GPU, if there is one.
+func (p *lalb) on(g, model int32) (residency.Place, bool) {
+	for _, f := range p.models[model].functions {
+		if at := p.engine.pool.On(f, g); at.Slot != none {
+			return at, true
 		}
 	}
-	return none
+	return residency.Place{}, false
 }
 
 // has says whether a GPU has the model, busy with it or not.
 func (p *lalb) has(g, model int32) bool {
-	_, has := slices.BinarySearch(p.copies[model], g)
+	_, has := slices.BinarySearch(p.models[model].copies, g)
 	return has
 }
 
 // look notes whether a GPU has the model.
 func (p *lalb) look(g, model int32) {
-	w := &p.gpus[g]
-	has := w.busy && w.model == model || p.on(g, model) != none
-	if i, had := slices.BinarySearch(p.copies[model], g); had != has {
+	w, m := &p.gpus[g], &p.models[model]
+	has := w.busy && w.model == model
+	if !has {
+		_, has = p.on(g, model)
+	}
+	if i, had := slices.BinarySearch(m.copies, g); had != has {
 		if has {
-			p.copies[model] = slices.Insert(p.copies[model], i, g)
+			m.copies = slices.Insert(m.copies, i, g)
 		} else {
-			p.copies[model] = slices.Delete(p.copies[model], i, i+1)
+			m.copies = slices.Delete(m.copies, i, i+1)
 		}
 		p.note(g, model, has)
 	}
@@ -398,7 +408,7 @@ func (p *lalb) look(g, model int32) {
 // follow tells the GPUs that have a model which of its invocations is the
 // oldest.
 func (p *lalb) follow(model int32) {
-	for _, g := range p.copies[model] {
+	for _, g := range p.models[model].copies {
 		p.note(g, model, true)
 	}
 }
@@ -409,7 +419,7 @@ func (p *lalb) note(g, model int32, has bool) {
 		return
 	}
 	if n := p.global.models[model].head; n != none && has {
-		p.hits[g].set(model, key{c: p.global.nodes[n].id})
+		p.hits[g].set(model, key{a: p.global.nodes[n].id})
 	} else {
 		p.hits[g].remove(model)
 	}
@@ -422,7 +432,7 @@ func (p *lalb) note(g, model int32, has bool) {
 func (p *lalb) balance(now time.Duration, g int32) (choice, bool) {
 	it := p.pick(p.global.head)
 	idle, busy := none, none
-	for _, gpu := range p.copies[it.model] {
+	for _, gpu := range p.models[it.model].copies {
 		w := &p.gpus[gpu]
 		if !p.engine.config.Patient && w.busy {
 			w.extend(now)
@@ -466,14 +476,14 @@ func (p *lalb) run(g int32, it request, rule string) choice {
 	c.placed, c.taken = true, true
 	c.reason.Waiting = p.global.models[it.model].len + 1
 	c.at = residency.Place{GPU: g, Start: residency.HostWarm, Slot: none}
-	if f := p.on(g, it.model); f != none {
-		c.at = p.engine.pool.On(f, g)
+	if at, cached := p.on(g, it.model); cached {
+		c.at = at
 		return c
 	}
 	if p.engine.config.Live {
 		c.at.Start = residency.Cold
 	}
-	c.elsewhere = len(p.copies[it.model]) > 0
+	c.elsewhere = len(p.models[it.model].copies) > 0
 	return c
 }
 

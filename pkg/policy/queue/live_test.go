@@ -29,6 +29,8 @@ type driver struct {
 	calls     map[int64]*call
 	instances map[residency.ID]*server
 	dead      map[residency.ID]bool // known to have died; the policy may not know yet
+	leaving   map[int32]bool        // functions that are gone, but not forgotten
+	closed    map[int32]bool        // GPUs that are gone
 	due       []timed
 	ids       int64
 	adopted   residency.ID
@@ -47,6 +49,7 @@ type server struct {
 	function, gpu int32
 	mem           int64
 	resident, up  bool // up: started
+	pinned        bool // another's: not to be stopped or moved
 	stopping      bool
 	calls         int
 }
@@ -128,6 +131,9 @@ func (d *driver) do(a *queue.Action) {
 		if s == nil || s.calls > 0 || s.stopping || !s.up {
 			d.t.Fatalf("%v: %+v of %+v", d.now, a, s)
 		}
+		if s.pinned && (a.Kind != queue.Remove || d.functions[a.Function] != nil && !d.leaving[a.Function] && d.gpus[a.GPU] != nil && !d.closed[a.GPU]) {
+			d.t.Fatalf("%v: %+v of %+v, which is pinned", d.now, a, s)
+		}
 		s.stopping = a.Kind == queue.Remove
 		to := residency.HostWarm
 		if a.Kind == queue.Prefetch {
@@ -138,6 +144,7 @@ func (d *driver) do(a *queue.Action) {
 		d.wake = a.At
 	case queue.Forget:
 		delete(d.functions, a.Function)
+		delete(d.leaving, a.Function)
 	}
 }
 
@@ -284,13 +291,15 @@ func (d *driver) function(f int32) queue.Event {
 		spec.Max = max(spec.Max, spec.Min)
 	}
 	d.functions[f] = spec
-	return queue.Event{Kind: queue.FunctionSet, Function: f, Spec: spec}
+	delete(d.leaving, f)
+	return queue.Event{Kind: queue.FunctionSet, Function: f, Spec: spec, Renew: d.chance(20)}
 }
 
 func (d *driver) gpu(g int32) queue.Event {
 	if d.gpus[g] == nil {
 		d.gpus[g] = &queue.GPU{Slots: 1 + d.r.IntN(3), Mem: int64(d.r.IntN(2) * (12 + d.r.IntN(20)))}
 	}
+	delete(d.closed, g)
 	return queue.Event{Kind: queue.GPUSet, GPU: g, Machine: d.gpus[g]}
 }
 
@@ -305,11 +314,14 @@ func (d *driver) something() []queue.Event {
 		if d.functions[f] == nil {
 			return nil
 		}
+		d.leaving[f] = true
 		return []queue.Event{{Kind: queue.FunctionGone, Function: f}}
 	case 2:
 		return []queue.Event{d.gpu(int32(d.r.IntN(3)))}
 	case 3:
-		return []queue.Event{{Kind: queue.GPUGone, GPU: int32(d.r.IntN(3))}}
+		g := int32(d.r.IntN(3))
+		d.closed[g] = true
+		return []queue.Event{{Kind: queue.GPUGone, GPU: g}}
 	case 4:
 		if old := d.functions[f]; old != nil {
 			spec := *old
@@ -395,7 +407,8 @@ func (d *driver) restart() {
 		d.adopted--
 		s.calls = 0
 		d.instances[d.adopted] = s
-		ev := queue.Event{Kind: queue.Adopted, Instance: d.adopted, Function: s.function, GPU: s.gpu, To: residency.HostWarm}
+		s.pinned = s.resident && (s.pinned || d.chance(20))
+		ev := queue.Event{Kind: queue.Adopted, Instance: d.adopted, Function: s.function, GPU: s.gpu, To: residency.HostWarm, Pinned: s.pinned}
 		if s.resident {
 			ev.To = residency.GPUWarm
 		}
@@ -458,7 +471,7 @@ func TestLive(t *testing.T) {
 
 func storm(t *rapid.T, policy string) {
 	d := &driver{t: t, r: rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1)), wake: queue.Never, adopted: residency.None,
-		gpus: map[int32]*queue.GPU{}, functions: map[int32]*queue.Function{}, calls: map[int64]*call{}, instances: map[residency.ID]*server{}, dead: map[residency.ID]bool{},
+		gpus: map[int32]*queue.GPU{}, functions: map[int32]*queue.Function{}, leaving: map[int32]bool{}, closed: map[int32]bool{}, calls: map[int64]*call{}, instances: map[residency.ID]*server{}, dead: map[residency.ID]bool{},
 		config: queue.Config{Policy: policy, Live: true, Options: queue.Defaults(),
 			Pool: rapid.SampledFrom([]int{residency.Unlimited, 2, 5}).Draw(t, "pool")}}
 	d.config.T = time.Duration(rapid.IntRange(0, 3).Draw(t, "T")) * time.Second

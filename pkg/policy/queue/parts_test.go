@@ -38,7 +38,7 @@ func TestHeap(t *testing.T) {
 				keys = append(keys, k)
 			}
 			slices.SortFunc(keys, func(a, b key) int {
-				if a.less(b) {
+				if a.less(&b) {
 					return -1
 				}
 				return 1

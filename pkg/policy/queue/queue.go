@@ -51,6 +51,8 @@ type Event struct {
 	Starting bool            // Failed: the instance could not be started, and is gone
 	Again    bool            // Failed: it may run again, and waits where it was
 	Fault    bool            // Moved: it could not move
+	Renew    bool            // FunctionSet: instances that there are stop when they have nothing to do
+	Pinned   bool            // Adopted: it is another's, used first and neither stopped nor moved while its function and GPU are there
 	To       residency.Start // Moved, Adopted: GPUWarm or HostWarm
 	Function int32
 	GPU      int32

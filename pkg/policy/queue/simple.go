@@ -19,7 +19,7 @@ func (o *fcfs) grow(functions, _, _ int) { o.heap.grow(functions) }
 
 func (o *fcfs) began(_ time.Duration, f int32, _ bool) { o.grew(f) }
 
-func (o *fcfs) grew(f int32) { o.heap.set(f, key{c: o.queues.oldest(f)}) }
+func (o *fcfs) grew(f int32) { o.heap.set(f, key{a: o.queues.oldest(f)}) }
 
 func (o *fcfs) ceased(f int32) { o.heap.remove(f) }
 

@@ -32,6 +32,9 @@ func (p *Pool) remove(c int32) {
 	d.exist--
 	p.counts[it.function].all--
 	p.change(Removed, c)
+	if it.pinned {
+		d.memRunning -= it.mem
+	}
 	if it.resident {
 		d.memUsed -= it.mem
 	}
@@ -264,6 +267,9 @@ func (p *Pool) unlink(c int32) {
 	}
 	if it.mine.prev != none {
 		p.instances[it.mine.prev].mine.next = it.mine.next
+	}
+	if it.pinned {
+		return
 	}
 	if p.config.removes() {
 		p.drop(&d.idle, c, idleOf)

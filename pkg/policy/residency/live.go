@@ -8,14 +8,22 @@ import "time"
 // Adopt makes an instance known that runs already: what a plan started, or what
 // was there before a restart. Its name is below None. Resident says whether its
 // memory is on the GPU.
-func (p *Pool) Adopt(id ID, function, gpu int32, resident bool, now time.Duration) {
+//
+// One that is pinned is another's: it is used first, and neither stopped nor moved
+// for anything; its memory is taken as what runs takes it. It goes when its GPU or
+// its function does.
+func (p *Pool) Adopt(id ID, function, gpu int32, resident, pinned bool, now time.Duration) {
 	if id >= None || p.Slot(id) != none {
 		return
 	}
 	c := p.create(function, gpu)
 	it, d := &p.instances[c], &p.gpus[gpu]
 	it.adopted, p.adopted[id], p.names[c] = true, c, id
-	it.resident = resident
+	it.resident = resident || pinned
+	if it.pinned = pinned; pinned {
+		d.memRunning += it.mem
+	}
+	resident = it.resident
 	d.exist++
 	if resident {
 		d.memUsed += it.mem
@@ -124,7 +132,8 @@ func (p *Pool) Lost(slot int32) {
 	case ready, prefetches:
 		if it.calls == 0 {
 			p.unlink(slot)
-		} else {
+		}
+		if it.calls > 0 || it.pinned {
 			d.memRunning -= it.mem
 		}
 		if it.resident {
@@ -232,7 +241,7 @@ func (p *Pool) Expire(now time.Duration) (next time.Duration) {
 		if it.stage != vacant {
 			idle = p.functions[it.function].Idle
 		}
-		if idle == 0 || !it.idles() || p.kept(it) {
+		if idle == 0 || !it.idles() || it.pinned || p.kept(it) {
 			continue
 		}
 		if now-p.more[i].idle >= idle {
@@ -278,7 +287,7 @@ func (p *Pool) Instances() []Standing {
 
 // Dismiss stops the idle instance of a function on a GPU that it would use next.
 func (p *Pool) Dismiss(function, gpu int32) {
-	if _, c := p.lookUp(p.idle(function), int(gpu)); c != none {
+	if _, c := p.lookUp(p.idle(function), int(gpu)); c != none && !p.instances[c].pinned {
 		p.remove(c)
 	}
 }

@@ -16,29 +16,38 @@ const Any = none
 // beside what runs, the one with (shortest duration, fewest running, lowest
 // index). Only, unless Any, is the one GPU allowed; except, unless Any, is one
 // that is not.
-func (p *Pool) Best(function, only, except int32) (Place, bool) {
-	f, mine := &p.costs[function], p.idle(function)
-	best, found := Place{Slot: none}, false
-	var shortest time.Duration
+func (p *Pool) Best(function, only, except int32) (best Place, found bool) {
+	best.Slot = none
+	if only != Any {
+		return best, only != except && p.Free(only) && p.better(&best, false, function, only)
+	}
 	for g := range p.gpus {
-		gpu := int32(g)
-		d := &p.gpus[g]
-		if d.taken >= d.capacity || gpu == except || only != Any && gpu != only {
-			continue
-		}
-		if (d.mem != 0 || f.slice > 0 || d.taken+unit > d.capacity) && !p.room(d, f) {
-			continue
-		}
-		start, c := p.lookUp(mine, g)
-		if start == Cold && p.Capped(function) {
-			continue
-		}
-		duration := f.duration[start]
-		if !found || duration < shortest || duration == shortest && d.running < p.gpus[best.GPU].running {
-			best, found, shortest = Place{GPU: gpu, Start: start, Slot: c}, true, duration
+		if d := &p.gpus[g]; d.taken < d.capacity && int32(g) != except {
+			found = p.better(&best, found, function, int32(g)) || found
 		}
 	}
 	return best, found
+}
+
+// better puts a GPU in the place of the best so far, if there is one, when an
+// invocation can start there and it is better.
+func (p *Pool) better(best *Place, found bool, function, gpu int32) bool {
+	f, d := &p.costs[function], &p.gpus[gpu]
+	if !p.room(d, f, p.idle(function), int(gpu)) {
+		return false
+	}
+	start, c := p.lookUp(p.idle(function), int(gpu))
+	if start == Cold && p.Capped(function) {
+		return false
+	}
+	if found {
+		duration, shortest := f.duration[start], f.duration[best.Start]
+		if duration > shortest || duration == shortest && d.running >= p.gpus[best.GPU].running {
+			return false
+		}
+	}
+	*best = Place{GPU: gpu, Start: start, Slot: c}
+	return true
 }
 
 // Cheapest is the GPU for an invocation where it starts soonest and, of those,
@@ -69,7 +78,7 @@ func (p *Pool) shortest(function int32) []int32 {
 	p.ties = p.ties[:0]
 	least := time.Duration(0)
 	for g := range p.gpus {
-		if !p.room(&p.gpus[g], f) {
+		if !p.room(&p.gpus[g], f, mine, g) {
 			continue
 		}
 		start, _ := p.lookUp(mine, g)
@@ -185,7 +194,9 @@ func (p *Pool) Begin(function int32, at Place) (slot int32, now bool) {
 		}
 	}
 	d.running++
-	d.memRunning += it.mem
+	if !it.pinned {
+		d.memRunning += it.mem
+	}
 	it.calls = 1
 	need := p.needs(d, &p.costs[function])
 	if it.sliced = need != unit; it.sliced {
@@ -226,7 +237,9 @@ func (p *Pool) End(c int32, now time.Duration) {
 	}
 	d := &p.gpus[it.gpu]
 	d.running--
-	d.memRunning -= it.mem
+	if !it.pinned {
+		d.memRunning -= it.mem
+	}
 	p.take(d, -p.needed(c))
 	switch {
 	case it.stage == lost:
@@ -247,6 +260,9 @@ func (p *Pool) link(c int32, now time.Duration) {
 	p.finishes++
 	it := &p.instances[c]
 	it.finished = p.finishes
+	if it.pinned {
+		it.finished += first // of several it is used first
+	}
 	if p.config.Live {
 		p.more[c].idle = now
 		if idle := p.functions[it.function].Idle; idle > 0 {
@@ -255,6 +271,9 @@ func (p *Pool) link(c int32, now time.Duration) {
 	}
 	p.relink(c)
 }
+
+// first is larger than how often an instance can finish.
+const first = int64(1) << 62
 
 // relink puts an idle instance in its lists, in order of finished.
 func (p *Pool) relink(c int32) {
@@ -283,6 +302,9 @@ func (p *Pool) relink(c int32) {
 		p.instances[before].mine.prev = c
 	} else {
 		*newest = c
+	}
+	if it.pinned {
+		return
 	}
 	if p.config.removes() {
 		p.insert(&d.idle, c, idleOf)

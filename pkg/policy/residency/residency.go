@@ -110,6 +110,7 @@ type instance struct {
 	resident      bool
 	stage         stage
 	adopted       bool
+	pinned        bool // it is neither stopped nor moved
 	stuck         bool // its memory did not move when it should have
 	stale         bool // its function wants another size of memory now
 	sliced        bool // it takes another part of the GPU's capacity than a slot
@@ -224,7 +225,7 @@ func (p *Pool) SetFunction(function int32, f Function) {
 		p.row = append(p.row, 0)
 	}
 	if p.functions[function].Mem != f.Mem && p.counts[function].held > 0 {
-		p.renew(function)
+		p.Renew(function)
 	}
 	p.functions[function] = f
 	p.counts[function].gone = false
@@ -234,11 +235,12 @@ func (p *Pool) SetFunction(function int32, f Function) {
 	}
 }
 
-// renew has the instances that a function has now stop.
-func (p *Pool) renew(function int32) {
+// Renew has the instances that a function has now stop when they have nothing to
+// do.
+func (p *Pool) Renew(function int32) {
 	p.parts = true
 	for i := range p.instances {
-		if it := &p.instances[i]; it.function == function && it.stage != vacant {
+		if it := &p.instances[i]; it.function == function && it.stage != vacant && !it.pinned {
 			it.stale = true
 			if it.idles() {
 				p.remove(int32(i))
@@ -366,10 +368,17 @@ func (p *Pool) needed(slot int32) int32 {
 
 // Room says whether the function could start on that GPU now: it has capacity
 // and memory beside what runs there.
-func (p *Pool) Room(gpu, function int32) bool { return p.room(&p.gpus[gpu], &p.costs[function]) }
+func (p *Pool) Room(gpu, function int32) bool {
+	return p.room(&p.gpus[gpu], &p.costs[function], p.idle(function), int(gpu))
+}
 
-func (p *Pool) room(d *device, f *costs) bool {
-	return d.taken+p.needs(d, f) <= d.capacity && (d.mem == 0 || d.memRunning+f.mem <= d.mem)
+// room is Room for a function with that row of mine. The memory of an instance
+// that is pinned is there already.
+func (p *Pool) room(d *device, f *costs, mine []int32, gpu int) bool {
+	if d.taken+p.needs(d, f) > d.capacity {
+		return false
+	}
+	return d.mem == 0 || d.memRunning+f.mem <= d.mem || mine != nil && mine[gpu] != none && p.instances[mine[gpu]].pinned
 }
 
 // SetSlots changes how many invocations a GPU may run at once. What runs
