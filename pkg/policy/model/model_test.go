@@ -1,0 +1,214 @@
+package model
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/gpu"
+)
+
+// script steps a policy event by event and prints what it does.
+type script struct {
+	t   *testing.T
+	p   *Policy
+	now time.Duration
+}
+
+func (s *script) step(want string, events ...Event) {
+	s.t.Helper()
+	var got []string
+	for _, a := range s.p.Step(s.now, events, nil) {
+		switch a := a.(type) {
+		case Begin:
+			got = append(got, fmt.Sprintf("begin %d for %d", a.Copy, a.Request))
+		case Fill:
+			got = append(got, fmt.Sprintf("fill %d", a.Copy))
+		case Cancel:
+			got = append(got, fmt.Sprintf("cancel %d", a.Copy))
+		case Free:
+			verb := "free"
+			if a.Evicted {
+				verb = "evict"
+			}
+			got = append(got, fmt.Sprintf("%s %d", verb, a.Copy))
+		case Publish:
+			got = append(got, fmt.Sprintf("gen %d is %d", a.Generation, a.Copy))
+		case Grant:
+			got = append(got, fmt.Sprintf("grant %d: %d gen %d hit %v", a.Request, a.Copy, a.Generation, a.Hit))
+		case Refuse:
+			code := a.Err.Error()
+			var r *Refusal
+			if errors.As(a.Err, &r) {
+				code = r.Code
+			}
+			got = append(got, fmt.Sprintf("refuse %d: %s", a.Request, code))
+		case WakeAt:
+			got = append(got, fmt.Sprintf("wake %v", a.At))
+		}
+	}
+	if text := strings.Join(got, "; "); text != want {
+		s.t.Errorf("%+v:\ngot  %s\nwant %s", events, text, want)
+	}
+}
+
+// load takes a model through to its first grant, as request n and copy c.
+func (s *script) load(name string, n RequestID, c CopyID, bytes gpu.Bytes) {
+	s.t.Helper()
+	s.step(fmt.Sprintf("begin %d for %d", c, n), Get{n, key(name), true, s.now})
+	s.step(fmt.Sprintf("fill %d", c), Sized{c, bytes})
+	s.step(fmt.Sprintf("gen 1 is %d; grant %d: %d gen 1 hit false", c, n, c), Loaded{c, name})
+}
+
+func key(name string) Key { return Key{"default", name} }
+
+func start(t *testing.T, capacity gpu.Bytes) *script {
+	return &script{t: t, p: New(capacity), now: time.Second}
+}
+
+func TestOneLoad(t *testing.T) {
+	s := start(t, 10)
+	s.step("begin 1 for 1", Get{1, key("a"), true, s.now})
+	s.step("", Get{2, key("a"), true, s.now})
+	s.step("begin 2 for 3", Get{3, Key{"other", "a"}, true, s.now})
+	s.step("fill 1", Sized{1, 4})
+	s.step("", Get{4, key("a"), false, s.now})
+	s.step("gen 1 is 1; grant 1: 1 gen 1 hit false; grant 2: 1 gen 1 hit false; grant 4: 1 gen 1 hit false", Loaded{1, "x"})
+	s.step("grant 5: 1 gen 1 hit true", Get{5, key("a"), true, s.now})
+	s.step("refuse 3: broken", Failed{2, errors.New("broken")})
+	s.step("refuse 6: absent", Get{6, key("b"), false, s.now})
+}
+
+func TestFailedLoadIsEverybodys(t *testing.T) {
+	s := start(t, 10)
+	s.step("begin 1 for 1", Get{1, key("a"), true, s.now})
+	s.step("", Get{2, key("a"), true, s.now})
+	s.step("fill 1", Sized{1, 4})
+	s.step("refuse 1: broken; refuse 2: broken", Failed{1, errors.New("broken")})
+	if got := s.p.Snapshot(); got.Used != 0 || len(got.Copies) != 0 {
+		t.Errorf("left: %+v", got)
+	}
+	s.step("begin 2 for 3", Get{3, key("a"), true, s.now})
+}
+
+func TestEviction(t *testing.T) {
+	s := start(t, 10)
+	for i, name := range []string{"a", "b", "c"} {
+		s.load(name, RequestID(i+1), CopyID(i+1), 3)
+		s.now += time.Second
+	}
+	s.step("", Leave{2})
+	s.now += time.Second
+	s.step("", Leave{1})
+	s.now += time.Second
+	s.step("", Leave{3})
+	s.now += time.Second
+	s.step("grant 4: 2 gen 1 hit true", Get{4, key("b"), true, s.now})
+	s.step("", Leave{4})
+	s.step("begin 4 for 5", Get{5, key("d"), true, s.now})
+	s.step("evict 1; fill 4", Sized{4, 3}) // a is what nobody has used for longest
+	s.step("gen 1 is 4; grant 5: 4 gen 1 hit false", Loaded{4, "d"})
+	s.step("begin 5 for 6", Get{6, key("e"), true, s.now})
+	s.step("evict 3; evict 2; fill 5", Sized{5, 7})
+}
+
+func TestCapacityAndBusy(t *testing.T) {
+	s := start(t, 10)
+	s.load("a", 1, 1, 6)
+	s.step("begin 2 for 2", Get{2, key("b"), true, s.now})
+	s.step("refuse 2: capacity; free 2", Sized{2, 11})
+	s.step("begin 3 for 3", Get{3, key("b"), true, s.now})
+	s.step("refuse 3: busy; free 3", Sized{3, 5})
+	s.step("begin 4 for 4", Get{4, key("b"), true, s.now + time.Second})
+	s.step("", Get{5, key("b"), true, s.now + 2*time.Second})
+	s.step("wake 2s", Sized{4, 5})
+	s.now += time.Second
+	s.step("refuse 4: busy; wake 3s")
+	if why := s.p.Snapshot().Copies[1].Why; !strings.Contains(why, "no room for model b") {
+		t.Errorf("it waits because %q", why)
+	}
+	// One that does not fit keeps nobody from going in.
+	s.step("begin 5 for 6", Get{6, key("c"), true, s.now})
+	s.step("fill 5", Sized{5, 4})
+	s.step("refuse 6: broken", Failed{5, errors.New("broken")})
+	s.step("evict 1; fill 4; wake 0s", Leave{1})
+	s.step("gen 1 is 4; grant 5: 4 gen 1 hit false", Loaded{4, "b"})
+}
+
+func TestFullGPU(t *testing.T) {
+	s := start(t, 10)
+	s.load("a", 1, 1, 2)
+	s.load("b", 2, 2, 2)
+	s.step("", Leave{1})
+	s.step("begin 3 for 3", Get{3, key("c"), true, s.now})
+	s.step("fill 3", Sized{3, 4})
+	s.step("evict 1; fill 3", Full{3})
+	s.step("refuse 3: gpu-memory; free 3", Full{3})
+}
+
+func TestReplace(t *testing.T) {
+	s := start(t, 10)
+	s.load("a", 1, 1, 3)
+	s.step("begin 2 for 2", Put{2, key("a"), s.now})
+	s.step("free 2; grant 2: 1 gen 1 hit true", Same{2, "a"})
+	s.step("begin 3 for 3", Put{3, key("a"), s.now})
+	s.step("fill 3", Sized{3, 3})
+	s.step("grant 4: 1 gen 1 hit true", Get{4, key("a"), true, s.now}) // the old one, until the new one is there
+	s.step("gen 2 is 3; grant 3: 3 gen 2 hit false", Loaded{3, "new"})
+	s.step("grant 5: 3 gen 2 hit true", Get{5, key("a"), true, s.now})
+	s.step("", Leave{1}, Leave{2})
+	s.step("free 1", Leave{4})
+	s.step("begin 4 for 6", Put{6, key("a"), s.now})
+	s.step("fill 4", Sized{4, 3})
+	s.step("free 4; grant 6: 3 gen 2 hit true", Loaded{4, "new"})
+	s.step("", Remove{key("a")})
+	s.step("refuse 7: absent", Get{7, key("a"), false, s.now})
+	s.step("", Leave{3}, Leave{5})
+	s.step("free 3", Leave{6})
+}
+
+func TestBadPutHurtsNobody(t *testing.T) {
+	s := start(t, 10)
+	s.step("", Known{key("a"), 3, "a"})
+	s.step("begin 1 for 1", Put{1, key("a"), s.now})
+	s.step("begin 2 for 2", Get{2, key("a"), true, s.now})
+	s.step("", Get{3, key("a"), true, s.now})
+	s.step("refuse 1: broken", Failed{1, errors.New("broken")})
+	s.step("fill 2", Sized{2, 3})
+	s.step("gen 3 is 2; grant 2: 2 gen 3 hit false; grant 3: 2 gen 3 hit false", Loaded{2, "a"})
+}
+
+func TestLeaving(t *testing.T) {
+	s := start(t, 10)
+	s.step("begin 1 for 1", Get{1, key("a"), true, s.now})
+	s.step("", Get{2, key("a"), true, s.now})
+	s.step("", Leave{1})
+	s.step("fill 1", Sized{1, 3})
+	s.step("cancel 1", Leave{2})
+	s.step("begin 2 for 3", Get{3, key("a"), true, s.now}) // what is being cancelled helps nobody
+	s.step("fill 2", Sized{2, 7})
+	s.step("", Failed{1, errors.New("cancelled")})
+	s.step("gen 1 is 2; grant 3: 2 gen 1 hit false", Loaded{2, "a"})
+}
+
+func TestStore(t *testing.T) {
+	s := start(t, 10)
+	s.step("begin 1 for 1; fill 1", Store{1, key("a"), 3, s.now})
+	s.step("wake 2s", Get{2, key("a"), false, s.now + time.Second})
+	s.step("refuse 3: busy", Get{3, key("a"), false, s.now})
+	s.step("grant 1: 1 gen 0 hit false", Writable{1})
+	s.step("gen 1 is 1; grant 2: 1 gen 1 hit false; wake 0s", Loaded{1, "1"})
+	s.step("", Leave{1}, Leave{2})
+	// Undone: who waits hears that there is none.
+	s.step("begin 2 for 4; fill 2", Store{4, key("b"), 3, s.now})
+	s.step("grant 4: 2 gen 0 hit false", Writable{2})
+	s.step("wake 2s", Get{5, key("b"), false, s.now + time.Second})
+	s.step("refuse 5: absent; free 2; wake 0s", Leave{4})
+	// Nothing to load it from: once it has gone there is none.
+	s.step("begin 3 for 6; evict 1; fill 3", Store{6, key("c"), 10, s.now})
+	s.step("refuse 7: absent", Get{7, key("a"), false, s.now})
+	s.step("begin 4 for 8; refuse 8: busy; free 4", Store{8, key("d"), 1, s.now})
+	s.step("free 3", Leave{6})
+}

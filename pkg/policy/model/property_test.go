@@ -1,0 +1,277 @@
+package model
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/gfaas/gfaas/pkg/gpu"
+)
+
+// world plays the daemon for a policy, badly: files fail, loads take any time and
+// end in any order, those who ask leave when they like, and others take the GPU's
+// memory. It holds after each step what must always be true.
+type world struct {
+	t        *rapid.T
+	p        *Policy
+	now      time.Duration
+	capacity gpu.Bytes
+	last     RequestID
+
+	asked    map[RequestID]string // "": not answered
+	holds    map[RequestID]CopyID
+	busy     map[CopyID]string    // what the daemon is at: begin, fill, cancel, store
+	storing  map[CopyID]RequestID // whose store was granted
+	memory   map[CopyID]gpu.Bytes // taken
+	ready    map[CopyID]bool
+	requests map[RequestID]Event
+	wake     time.Duration
+}
+
+func (w *world) step(events ...Event) {
+	w.t.Helper()
+	for _, a := range w.p.Step(w.now, events, nil) {
+		w.do(a)
+	}
+	sum := gpu.Bytes(0)
+	for _, n := range w.memory {
+		sum += n
+	}
+	s := w.p.Snapshot()
+	if sum > w.capacity || s.Used > w.capacity || s.Used < sum {
+		w.t.Fatalf("%d bytes taken, %d counted, of %d", sum, s.Used, w.capacity)
+	}
+	refs := map[CopyID]int{}
+	for _, c := range w.holds {
+		refs[c]++
+	}
+	loading := map[Key]int{}
+	for _, c := range s.Copies {
+		if c.Refs != refs[c.ID] {
+			w.t.Fatalf("copy %d has %d holders, want %d", c.ID, c.Refs, refs[c.ID])
+		}
+		if c.State == "waiting" && c.Waiting == 0 || c.State == "waiting" && c.Why == "" {
+			w.t.Fatalf("copy %d waits for nobody, or nothing: %+v", c.ID, c)
+		}
+		if _, store := w.storing[c.ID]; !store && c.State != "ready" && c.State != "cancelled" && c.Waiting == 0 && w.busy[c.ID] != "store" {
+			w.t.Fatalf("copy %d is loaded for nobody: %+v", c.ID, c)
+		}
+		if c.State == "beginning" || c.State == "filling" {
+			loading[c.Key]++
+		}
+	}
+}
+
+func (w *world) do(a Action) {
+	switch a := a.(type) {
+	case Begin:
+		if _, store := w.requests[a.Request].(Store); !store {
+			w.busy[a.Copy] = "begin"
+		}
+		if w.asked[a.Request] != "" {
+			w.t.Fatalf("begin for request %d, which is answered", a.Request)
+		}
+	case Fill:
+		w.busy[a.Copy] = "fill"
+		if w.memory[a.Copy] != 0 {
+			w.t.Fatalf("copy %d is filled twice", a.Copy)
+		}
+	case Cancel:
+		if w.busy[a.Copy] == "" {
+			w.t.Fatalf("cancel %d, which is not loaded", a.Copy)
+		}
+		w.busy[a.Copy] += ", cancelled"
+	case Free:
+		if slices.Contains(slices.Collect(maps.Values(w.holds)), a.Copy) {
+			w.t.Fatalf("copy %d is freed (%s) while it is held", a.Copy, a.Reason)
+		}
+		if a.Evicted && !w.ready[a.Copy] || a.Reason == "" {
+			w.t.Fatalf("copy %d is evicted (%q) and is not ready", a.Copy, a.Reason)
+		}
+		delete(w.memory, a.Copy)
+		delete(w.busy, a.Copy)
+		delete(w.ready, a.Copy)
+	case Publish:
+		if !w.ready[a.Copy] || a.Generation < 1 {
+			w.t.Fatalf("copy %d is published as generation %d and is not loaded", a.Copy, a.Generation)
+		}
+	case Grant:
+		w.answer(a.Request, "granted")
+		w.holds[a.Request] = a.Copy
+		if _, store := w.requests[a.Request].(Store); store {
+			w.storing[a.Copy] = a.Request
+		} else if !w.ready[a.Copy] {
+			w.t.Fatalf("request %d is granted copy %d, which is not loaded", a.Request, a.Copy)
+		}
+	case Refuse:
+		if a.Err == nil {
+			w.t.Fatalf("request %d is refused for nothing", a.Request)
+		}
+		w.answer(a.Request, "refused")
+	case WakeAt:
+		w.wake = a.At
+	}
+}
+
+func (w *world) answer(r RequestID, how string) {
+	if was, there := w.asked[r]; !there || was != "" {
+		w.t.Fatalf("request %d is %s, and was %q (there: %v)", r, how, was, there)
+	}
+	w.asked[r] = how
+}
+
+// some draws one of the keys of a map, sorted; false where there is none.
+func some[K ~uint64, V any](w *world, m map[K]V, of func(K) bool) (K, bool) {
+	var list []K
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		if of(k) {
+			list = append(list, k)
+		}
+	}
+	if len(list) == 0 {
+		return 0, false
+	}
+	return rapid.SampledFrom(list).Draw(w.t, "one"), true
+}
+
+func (w *world) ask(make func(RequestID, Key, time.Duration) Event) {
+	w.last++
+	key := Key{"default", rapid.SampledFrom([]string{"a", "b", "c"}).Draw(w.t, "name")}
+	until := w.now + rapid.SampledFrom([]time.Duration{0, 0, time.Second, time.Hour}).Draw(w.t, "patience")
+	w.asked[w.last] = ""
+	w.requests[w.last] = make(w.last, key, until)
+	w.step(w.requests[w.last])
+}
+
+// progress lets one thing that the daemon is at go on.
+func (w *world) progress(fail bool) bool {
+	id, ok := some(w, w.busy, func(c CopyID) bool { return w.busy[c] != "store" })
+	if !ok {
+		return false
+	}
+	at, cancelled := strings.CutSuffix(w.busy[id], ", cancelled")
+	delete(w.busy, id)
+	switch {
+	case fail || cancelled && rapid.Bool().Draw(w.t, "in time"):
+		delete(w.memory, id)
+		w.step(Failed{id, errors.New("broken")})
+	case at == "begin":
+		w.step(Sized{id, gpu.Bytes(rapid.IntRange(1, int(w.capacity)+2).Draw(w.t, "bytes"))})
+	default:
+		w.fill(id)
+	}
+	return true
+}
+
+func (w *world) fill(id CopyID) {
+	var c Copy
+	for _, each := range w.p.Snapshot().Copies {
+		if each.ID == id {
+			c = each
+		}
+	}
+	if rapid.IntRange(0, 5).Draw(w.t, "full") == 0 {
+		w.step(Full{id})
+		return
+	}
+	w.memory[id] = c.Bytes
+	for r, store := range w.requests {
+		if s, is := store.(Store); is && w.asked[r] == "" && s.Key == c.Key && w.storeOf(r) == id {
+			w.busy[id] = "store"
+			w.step(Writable{id})
+			return
+		}
+	}
+	w.ready[id] = true
+	w.step(Loaded{id, rapid.SampledFrom([]string{"x", "y"}).Draw(w.t, "content")})
+}
+
+// storeOf is the copy that a store's request waits for.
+func (w *world) storeOf(r RequestID) CopyID {
+	if req := w.p.requests[r]; req != nil && req.copy.store == r {
+		return req.copy.id
+	}
+	return 0
+}
+
+func (w *world) leave(r RequestID) {
+	delete(w.asked, r)
+	delete(w.holds, r)
+	for c, by := range w.storing {
+		if by == r {
+			delete(w.storing, c)
+		}
+	}
+	w.step(Leave{r})
+}
+
+func TestProperties(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		capacity := gpu.Bytes(rapid.IntRange(1, 12).Draw(t, "capacity"))
+		w := &world{
+			t: t, p: New(capacity), capacity: capacity, asked: map[RequestID]string{}, holds: map[RequestID]CopyID{}, busy: map[CopyID]string{},
+			storing: map[CopyID]RequestID{}, memory: map[CopyID]gpu.Bytes{}, ready: map[CopyID]bool{},
+			requests: map[RequestID]Event{},
+		}
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			w.now += rapid.SampledFrom([]time.Duration{0, time.Millisecond, time.Second}).Draw(t, "later")
+			switch rapid.IntRange(0, 11).Draw(t, "what") {
+			case 0, 1, 2:
+				w.ask(func(r RequestID, k Key, until time.Duration) Event { return Get{r, k, true, until} })
+			case 3:
+				w.ask(func(r RequestID, k Key, until time.Duration) Event { return Get{r, k, false, until} })
+			case 4:
+				w.ask(func(r RequestID, k Key, until time.Duration) Event { return Put{r, k, until} })
+			case 5:
+				bytes := gpu.Bytes(rapid.IntRange(1, int(capacity)+1).Draw(t, "bytes"))
+				w.ask(func(r RequestID, k Key, until time.Duration) Event { return Store{r, k, bytes, until} })
+			case 6:
+				if r, ok := some(w, w.asked, func(r RequestID) bool { return true }); ok {
+					w.leave(r)
+				}
+			case 7:
+				w.step(Remove{Key{"default", rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "name")}})
+			case 8:
+				if c, ok := some(w, w.storing, func(c CopyID) bool { return w.busy[c] == "store" }); ok {
+					delete(w.busy, c)
+					delete(w.storing, c)
+					w.ready[c] = true
+					w.step(Loaded{c, fmt.Sprint("store ", c)})
+				}
+			case 9:
+				w.progress(true)
+			default:
+				w.progress(false)
+			}
+		}
+		// When all leave and all ends, nothing is left but what nobody holds.
+		w.now += 24 * time.Hour
+		w.step()
+		for w.progress(false) {
+		}
+		for r, how := range w.asked {
+			if how == "" && w.storeOf(r) == 0 && w.p.requests[r].copy.store == 0 {
+				t.Fatalf("request %d was never answered: %+v", r, w.p.Snapshot())
+			}
+		}
+		for _, r := range slices.Sorted(maps.Keys(w.asked)) {
+			w.leave(r)
+		}
+		for w.progress(false) {
+		}
+		if w.p.wake != 0 || len(w.p.requests) > 0 {
+			t.Fatalf("it wants to be woken at %v, for %d requests", w.p.wake, len(w.p.requests))
+		}
+		for _, c := range w.p.Snapshot().Copies {
+			if c.State != "ready" || !c.Newest || c.Refs != 0 {
+				t.Fatalf("left: %+v", c)
+			}
+		}
+	})
+}
