@@ -30,41 +30,61 @@ func (v *invocation) before(o *invocation) bool {
 	return v.order < o.order
 }
 
-// flight is what runs, a binary heap by time of completion.
-type flight struct{ all []invocation }
-
-func (h *flight) len() int { return len(h.all) }
-
-func (h *flight) min() *invocation { return &h.all[0] }
-
-func (h *flight) push(v invocation) {
-	h.all = append(h.all, v)
-	i := len(h.all) - 1
-	for ; i > 0 && v.before(&h.all[(i-1)/2]); i = (i - 1) / 2 {
-		h.all[i] = h.all[(i-1)/2]
-	}
-	h.all[i] = v
+// flight is what runs, a binary heap by time of completion. The heap is of
+// places in all, so that an invocation stays where it was put.
+type flight struct {
+	all  []invocation
+	heap []int32 // beyond its length are the places that are vacant
+	n    int
 }
 
-func (h *flight) pop() invocation {
-	first := h.all[0]
-	last := len(h.all) - 1
-	v := h.all[last]
-	h.all = h.all[:last]
+func (h *flight) len() int { return h.n }
+
+func (h *flight) min() *invocation { return &h.all[h.heap[0]] }
+
+func (h *flight) push(v invocation) {
+	i := h.n
+	if i == len(h.all) {
+		h.all, h.heap = append(h.all, v), append(h.heap, int32(i))
+	}
+	place := h.heap[i]
+	h.all[place] = v
+	h.n++
+	for ; i > 0 && v.before(&h.all[h.heap[(i-1)/2]]); i = (i - 1) / 2 {
+		h.heap[i] = h.heap[(i-1)/2]
+	}
+	h.heap[i] = place
+}
+
+// pop takes what ends first. It is to be read before the next push.
+func (h *flight) pop() *invocation {
+	first := h.heap[0]
+	h.n--
+	heap := h.heap[:h.n]
+	last := h.heap[h.n]
+	h.heap[h.n] = first
 	i := 0
-	for {
-		child := 2*i + 1
-		if child+1 < last && h.all[child+1].before(&h.all[child]) {
+	for child := 1; child < len(heap); child = 2*i + 1 {
+		if child+1 < len(heap) && h.all[heap[child+1]].before(&h.all[heap[child]]) {
 			child++
 		}
-		if child >= last || !h.all[child].before(&v) {
+		if !h.all[heap[child]].before(&h.all[last]) {
 			break
 		}
-		h.all[i] = h.all[child]
+		heap[i] = heap[child]
 		i = child
 	}
-	if last > 0 {
-		h.all[i] = v
+	if len(heap) > 0 {
+		heap[i] = last
 	}
-	return first
+	return &h.all[first]
+}
+
+// each calls yield with all that runs, in no order.
+func (h *flight) each(yield func(*invocation) bool) {
+	for _, place := range h.heap[:h.n] {
+		if !yield(&h.all[place]) {
+			return
+		}
+	}
 }

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"math"
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/trace"
@@ -14,7 +15,8 @@ const window = 30 * time.Second
 // difference of execution time over weight.
 type gap struct {
 	functions []gapFunction
-	waiting   []int32 // functions that wait, in no order
+	waiting   []waiter // functions that wait, in no order
+	ran       []int32  // functions that executed in the current window
 	begin     time.Duration
 	window    int64 // number of the current window
 	begun     bool
@@ -22,13 +24,18 @@ type gap struct {
 	now       time.Duration
 }
 
+// waiter is a function that waits.
+type waiter struct {
+	since    time.Duration
+	function int32
+}
+
 // gapFunction fits a cache line.
 type gapFunction struct {
 	weight  float64
 	waiting int32
 	place   int32 // in gap.waiting
-	since   time.Duration
-	window  int64 // that executed counts in
+	window  int64 // that ran counts in
 	ran     time.Duration
 	longest time.Duration // execution so far
 	warm    time.Duration
@@ -38,22 +45,21 @@ type gapFunction struct {
 func newGap(functions []trace.Function) *gap {
 	g := &gap{functions: make([]gapFunction, len(functions))}
 	for i := range functions {
-		g.functions[i].weight, g.functions[i].warm = functions[i].Weight, functions[i].Warm
+		g.functions[i] = gapFunction{weight: functions[i].Weight, warm: functions[i].Warm, window: -1}
 	}
 	return g
 }
 
 // to closes the windows that end by now; nothing has happened since the call
 // before. Running is what has run since.
-func (g *gap) to(now time.Duration, running []invocation) {
+func (g *gap) to(now time.Duration, running *flight) {
 	g.now = now
 	if !g.begun {
 		g.begin, g.begun = now, true
 	}
 	for now-g.begin >= window {
 		steady := true
-		for i := range running {
-			v := &running[i]
+		for v := range running.each {
 			g.execute(v.function, overlap(v, g.begin, g.begin+window))
 			steady = steady && v.executes <= g.begin && v.begin <= g.begin
 		}
@@ -71,28 +77,30 @@ func (g *gap) to(now time.Duration, running []invocation) {
 // close compares the functions that waited all through the window, and says
 // whether all that wait did.
 func (g *gap) close() (all bool) {
-	least, most, some := 0.0, 0.0, 0
-	for _, i := range g.waiting {
+	waited, ran := 0, 0
+	for _, w := range g.waiting {
+		if w.since <= g.begin {
+			waited++
+		}
+	}
+	least, most := math.Inf(1), 0.0
+	for _, i := range g.ran {
 		f := &g.functions[i]
-		if f.since > g.begin {
+		if f.waiting == 0 || g.waiting[f.place].since > g.begin {
 			continue
 		}
-		ran := 0.0
-		if f.window == g.window {
-			ran = float64(f.ran) / f.weight
-		}
-		if some == 0 || ran < least {
-			least = ran
-		}
-		if some == 0 || ran > most {
-			most = ran
-		}
-		some++
+		share := float64(f.ran) / f.weight
+		least, most = min(least, share), max(most, share)
+		ran++
 	}
-	if some > 1 {
+	if ran < waited {
+		least = 0
+	}
+	if waited > 1 {
 		g.most = max(g.most, most-least)
 	}
-	return some == len(g.waiting)
+	g.ran = g.ran[:0]
+	return waited == len(g.waiting)
 }
 
 // overlap is how long an invocation executes between two times.
@@ -104,6 +112,7 @@ func (g *gap) execute(function int32, ran time.Duration) {
 	f := &g.functions[function]
 	if f.window != g.window {
 		f.window, f.ran = g.window, 0
+		g.ran = append(g.ran, function)
 	}
 	f.ran += ran
 }
@@ -111,9 +120,8 @@ func (g *gap) execute(function int32, ran time.Duration) {
 func (g *gap) arrived(function int32) {
 	f := &g.functions[function]
 	if f.waiting++; f.waiting == 1 {
-		f.since = g.now
 		f.place = int32(len(g.waiting))
-		g.waiting = append(g.waiting, function)
+		g.waiting = append(g.waiting, waiter{g.now, function})
 	}
 }
 
@@ -125,7 +133,7 @@ func (g *gap) left(function int32) {
 	}
 	last := g.waiting[len(g.waiting)-1]
 	g.waiting[f.place] = last
-	g.functions[last].place = f.place
+	g.functions[last.function].place = f.place
 	g.waiting = g.waiting[:len(g.waiting)-1]
 }
 

@@ -150,7 +150,7 @@ func (r *run) step() (done bool, err error) {
 		return false, fmt.Errorf("the simulated time goes beyond %s ms", trace.Millis(math.MaxInt64))
 	}
 	r.now = now
-	r.gap.to(now, r.flight.all)
+	r.gap.to(now, &r.flight)
 	r.events = r.events[:0]
 	r.complete()
 	r.woke()
@@ -217,8 +217,8 @@ func (r *run) complete() {
 	for r.flight.len() > 0 && r.flight.min().end == r.now {
 		v := r.flight.pop()
 		r.busy[v.gpu]--
-		r.stats.completed(&v)
-		r.gap.ended(&v)
+		r.stats.completed(v)
+		r.gap.ended(v)
 		r.events = append(r.events, queue.Event{Kind: queue.Completed, Function: v.function, GPU: v.gpu,
 			Instance: v.instance, ID: v.id, Executed: v.end - v.executes})
 	}
