@@ -1,0 +1,225 @@
+// Package safetensors reads the headers of safetensors files, and the indexes of
+// models that are split over several, as strictly as the format's reference
+// implementation does, and in two things more so: no key may come twice, and a
+// file ends where its last tensor does. It reads what a header says and never the
+// tensors' bytes.
+package safetensors
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/bits"
+	"slices"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// A file begins with the length of its header, 8 bytes little-endian, and the
+// header; the tensors follow.
+const (
+	lengthBytes = 8
+	minHeader   = 2 // {}
+	maxHeader   = 100_000_000
+	maxDepth    = 127 // of lists and objects within each other, as in the reference
+)
+
+// metadataKey is the one key of a header that names no tensor.
+const metadataKey = "__metadata__"
+
+// sizes are the types of elements that a tensor can have, with their sizes in
+// bytes.
+var sizes = map[string]uint64{
+	"BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1,
+	"U16": 2, "I16": 2, "F16": 2, "BF16": 2,
+	"U32": 4, "I32": 4, "F32": 4,
+	"U64": 8, "I64": 8, "F64": 8,
+}
+
+// Tensor is one tensor of a file.
+type Tensor struct {
+	Name   string
+	DType  string  // one of the format's names, such as BF16
+	Shape  []int64 // none: a scalar
+	Offset int64   // in the file, in bytes
+	Bytes  int64
+}
+
+// Header is what a file says of itself.
+type Header struct {
+	Tensors  []Tensor          // in the order of their places
+	Metadata map[string]string // nil where the file says nothing
+	Bytes    int64             // of the header, its length included: where the first tensor begins
+}
+
+// Error says what is wrong with a file.
+type Error struct {
+	File   string // empty unless the file is one of several
+	Tensor string // whose entry is wrong; empty if it is the file as a whole
+	Reason string
+}
+
+func (e *Error) Error() string {
+	text := e.Reason
+	if e.Tensor != "" {
+		text = fmt.Sprintf("tensor %s: %s", quote(e.Tensor), text)
+	}
+	if e.File != "" {
+		text = e.File + ": " + text
+	}
+	return text
+}
+
+// quote is a name in a message, cut short where it is long.
+func quote(name string) string {
+	const most = 100
+	if len(name) > most {
+		for cut := most; ; cut-- {
+			if utf8.RuneStart(name[cut]) {
+				return strconv.Quote(name[:cut]) + "…"
+			}
+		}
+	}
+	return strconv.Quote(name)
+}
+
+func fault(format string, args ...any) error { return &Error{Reason: fmt.Sprintf(format, args...)} }
+
+// Read reads the header of a file of that size, in bytes. What is wrong with the
+// file is an *Error; any other error is the reader's.
+func Read(r io.ReaderAt, size int64) (*Header, error) {
+	var length [lengthBytes]byte
+	if size < lengthBytes {
+		return nil, fault("%d bytes, expected at least %d: the length of the header", size, lengthBytes)
+	}
+	if err := readAt(r, length[:], 0); err != nil {
+		return nil, err
+	}
+	n := binary.LittleEndian.Uint64(length[:])
+	switch {
+	case n < minHeader:
+		return nil, fault("a header of %d bytes, expected at least %d", n, minHeader)
+	case n > maxHeader:
+		return nil, fault("a header of %d bytes, expected at most %d", n, maxHeader)
+	case int64(n) > size-lengthBytes:
+		return nil, fault("a header of %d bytes in a file of %d", n, size)
+	}
+	text := make([]byte, n)
+	if err := readAt(r, text, lengthBytes); err != nil {
+		return nil, err
+	}
+	h, err := parse(text)
+	if err != nil {
+		return nil, err
+	}
+	if err := h.place(size); err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+// readAt fills buf. A file that is shorter than it was is an *Error.
+func readAt(r io.ReaderAt, buf []byte, at int64) error {
+	n, err := r.ReadAt(buf, at)
+	switch {
+	case n == len(buf):
+		return nil
+	case errors.Is(err, io.EOF):
+		return fault("the file ends at byte %d while it is read", at+int64(n))
+	}
+	return err
+}
+
+// parse reads a header's text. Offsets are then as the file has them, from the
+// end of the header.
+func parse(text []byte) (*Header, error) {
+	if !utf8.Valid(text) {
+		return nil, fault("the header is not UTF-8")
+	}
+	if text[0] != '{' {
+		return nil, fault("the header begins with %q, expected {", text[0])
+	}
+	h := &Header{Bytes: lengthBytes + int64(len(text))}
+	p := parser{jsontext.NewDecoder(bytes.NewBuffer(text))}
+	err := p.object(func(key string) error {
+		if key == metadataKey {
+			return p.metadata(h)
+		}
+		t, err := p.tensor(key)
+		h.Tensors = append(h.Tensors, t)
+		return err
+	})
+	if err == nil {
+		err = p.end()
+	}
+	return h, asFault(err, "the header")
+}
+
+// asFault makes an *Error of what the JSON library finds wrong.
+func asFault(err error, what string) error {
+	var ours *Error
+	if err == nil || errors.As(err, &ours) {
+		return err
+	}
+	var syntax *jsontext.SyntacticError
+	if errors.As(err, &syntax) {
+		where := ""
+		if last := syntax.JSONPointer.LastToken(); last != "" {
+			where = ", near " + quote(last)
+		}
+		return fault("%s is not JSON: %v at byte %d%s", what, syntax.Err, syntax.ByteOffset, where)
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fault("%s is not JSON: it ends too early", what)
+	}
+	return fault("%s: %v", what, err)
+}
+
+// place checks that the tensors lie one behind the other, each as long as its
+// shape and type make it, from the end of the header to the end of the file, and
+// makes offsets those in the file.
+func (h *Header) place(size int64) error {
+	slices.SortFunc(h.Tensors, func(a, b Tensor) int {
+		return cmp.Or(cmp.Compare(a.Offset, b.Offset), cmp.Compare(a.Bytes, b.Bytes), cmp.Compare(a.Name, b.Name))
+	})
+	end := int64(0) // of the tensor before
+	for i := range h.Tensors {
+		t := &h.Tensors[i]
+		switch {
+		case t.Offset < end:
+			return &Error{Tensor: t.Name, Reason: fmt.Sprintf("begins at %d, within the tensor before, which ends at %d", t.Offset, end)}
+		case t.Offset > end:
+			return &Error{Tensor: t.Name, Reason: fmt.Sprintf("begins at %d, behind a hole: expected %d", t.Offset, end)}
+		case t.Bytes > size-h.Bytes-t.Offset:
+			return &Error{Tensor: t.Name, Reason: fmt.Sprintf("ends %d bytes behind the end of the file", t.Bytes-(size-h.Bytes-t.Offset))}
+		}
+		end += t.Bytes
+		t.Offset += h.Bytes
+	}
+	if end != size-h.Bytes {
+		return fault("%d bytes behind the last tensor, expected none", size-h.Bytes-end)
+	}
+	return nil
+}
+
+// length is what shape and type make of a tensor, in bytes. The product may
+// nowhere be more than a number has room for, as in the reference, whatever
+// follows.
+func length(dtype string, shape []int64) (uint64, error) {
+	n, overflow := uint64(1), uint64(0)
+	for _, d := range shape {
+		if overflow, n = bits.Mul64(n, uint64(d)); overflow != 0 {
+			return 0, errors.New("the dimensions' product has no room in 64 bits")
+		}
+	}
+	if overflow, n = bits.Mul64(n, sizes[dtype]); overflow != 0 || n > math.MaxInt64 {
+		return 0, errors.New("the dimensions' product has no room in 64 bits")
+	}
+	return n, nil
+}

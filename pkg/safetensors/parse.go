@@ -1,0 +1,206 @@
+package safetensors
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// parser reads JSON token by token: a key that comes twice in an object, text that
+// is not Unicode and numbers that are none are errors of the decoder.
+type parser struct{ *jsontext.Decoder }
+
+// object reads an object, the values by the function.
+func (p parser) object(value func(key string) error) error {
+	if kind := p.PeekKind(); kind != '{' && kind != 0 {
+		return fault("%s, expected an object", p.describe())
+	}
+	if _, err := p.ReadToken(); err != nil {
+		return err
+	}
+	for p.PeekKind() != '}' {
+		key, err := p.ReadToken()
+		if err != nil {
+			return err
+		}
+		if err := value(key.String()); err != nil {
+			return err
+		}
+	}
+	_, err := p.ReadToken()
+	return err
+}
+
+// end wants nothing but blanks behind the value.
+func (p parser) end() error {
+	_, err := p.ReadToken()
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	if err == nil {
+		err = fault("something follows the JSON object, at byte %d", p.InputOffset())
+	}
+	return err
+}
+
+// describe says what the next value is.
+func (p parser) describe() string {
+	switch kind := p.PeekKind(); kind {
+	case '{':
+		return "an object"
+	case '[':
+		return "a list"
+	default:
+		token, err := p.ReadToken()
+		if err != nil {
+			return "no value"
+		}
+		if kind == '"' {
+			return quote(token.String())
+		}
+		return token.String()
+	}
+}
+
+// text reads a string.
+func (p parser) text(what string) (string, error) {
+	if kind := p.PeekKind(); kind != '"' && kind != 0 {
+		return "", fault("%s is %s, expected a text", what, p.describe())
+	}
+	token, err := p.ReadToken()
+	if err != nil {
+		return "", err
+	}
+	return token.String(), nil
+}
+
+// number reads a whole number from 0 on. As in the reference, 1.0, 1e3 and -0 are
+// none.
+func (p parser) number(what string) (int64, error) {
+	if kind := p.PeekKind(); kind != '0' && kind != 0 {
+		return 0, fault("%s has %s, expected a whole number from 0 on", what, p.describe())
+	}
+	token, err := p.ReadToken()
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.ParseUint(token.String(), 10, 64)
+	if err != nil || n > math.MaxInt64 {
+		return 0, fault("%s has %.40s, expected a whole number from 0 to %d", what, token, int64(math.MaxInt64))
+	}
+	return int64(n), nil
+}
+
+// numbers reads a list of them.
+func (p parser) numbers(what string) ([]int64, error) {
+	if kind := p.PeekKind(); kind != '[' && kind != 0 {
+		return nil, fault("%s is %s, expected a list of numbers", what, p.describe())
+	}
+	if _, err := p.ReadToken(); err != nil {
+		return nil, err
+	}
+	list := []int64{}
+	for p.PeekKind() != ']' {
+		n, err := p.number(what)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, n)
+	}
+	_, err := p.ReadToken()
+	return list, err
+}
+
+// skip reads whatever value comes.
+func (p parser) skip() error {
+	for depth := p.StackDepth(); ; {
+		if _, err := p.ReadToken(); err != nil {
+			return err
+		}
+		switch now := p.StackDepth(); {
+		case now > maxDepth:
+			return fault("lists and objects are nested %d deep, expected at most %d", now, maxDepth)
+		case now == depth:
+			return nil
+		}
+	}
+}
+
+// metadata reads texts under free names; null is as none.
+func (p parser) metadata(h *Header) error {
+	if p.PeekKind() == 'n' {
+		return p.skip()
+	}
+	h.Metadata = map[string]string{}
+	return p.object(func(key string) (err error) {
+		h.Metadata[key], err = p.text(metadataKey + "." + quote(key))
+		return err
+	})
+}
+
+// tensor reads the entry of one. What it says besides is passed over, as in the
+// reference.
+func (p parser) tensor(name string) (Tensor, error) {
+	t := Tensor{Name: name}
+	var span []int64
+	err := p.object(func(key string) (err error) {
+		switch key {
+		case "dtype":
+			t.DType, err = p.text(key)
+		case "shape":
+			t.Shape, err = p.numbers(key)
+		case "data_offsets":
+			span, err = p.numbers(key)
+		default:
+			err = p.skip()
+		}
+		return err
+	})
+	if err == nil {
+		err = t.check(span)
+	}
+	var wrong *Error
+	if errors.As(err, &wrong) && wrong.Tensor == "" {
+		wrong.Tensor = name
+	}
+	return t, err
+}
+
+// check holds what the entry of a tensor says together.
+func (t *Tensor) check(span []int64) error {
+	switch {
+	case t.DType == "":
+		return fault("no dtype, expected one such as F16")
+	case sizes[t.DType] == 0:
+		return fault("dtype %s is not known", quote(t.DType))
+	case t.Shape == nil:
+		return fault("no shape, expected one such as [2,3]")
+	case len(span) != 2:
+		return fault("%d data_offsets, expected 2: begin and end", len(span))
+	case span[1] < span[0]:
+		return fault("ends at %d, before its begin at %d", span[1], span[0])
+	}
+	want, err := length(t.DType, t.Shape)
+	if err != nil {
+		return &Error{Reason: err.Error()}
+	}
+	t.Offset, t.Bytes = span[0], span[1]-span[0]
+	if uint64(t.Bytes) != want {
+		return fault("%d bytes, expected %d for %s of shape %s", t.Bytes, want, t.DType, shape(t.Shape))
+	}
+	return nil
+}
+
+// shape prints dimensions, the first few of them.
+func shape(dims []int64) string {
+	const most = 8
+	if len(dims) <= most {
+		return fmt.Sprint(dims)
+	}
+	text := fmt.Sprint(dims[:most])
+	return text[:len(text)-1] + " …]"
+}
