@@ -1,0 +1,306 @@
+package kgraph
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// machine carries out as much of PTX as the built-ins use, thread by thread from
+// one barrier to the next: where there is no GPU, it is what says that they compute
+// what they should and touch nothing else.
+type machine struct {
+	t      *testing.T
+	lines  [][]string // opcode and operands, after the guard
+	guards []string
+	labels map[string]int
+	shared map[string]uint64 // where variables begin
+	bytes  []byte            // shared memory
+	params map[string]uint64
+	global map[uint64][]byte // by where they begin; each is 1<<32 from the next
+}
+
+type thread struct {
+	at                  int
+	over                bool
+	regs                map[string]uint64
+	tid, cta, ntid, dim uint64
+}
+
+func newInterpreter(t *testing.T, text, entry string) *machine {
+	m := &machine{t: t, labels: map[string]int{}, shared: map[string]uint64{}, params: map[string]uint64{}, global: map[uint64][]byte{}}
+	_, body, found := strings.Cut(text, ".entry "+entry+"(")
+	if !found {
+		t.Fatalf("there is no %s", entry)
+	}
+	_, body, _ = strings.Cut(body, "{\n")
+	body, _, _ = strings.Cut(body, "\n}")
+	size := uint64(0)
+	for line := range strings.Lines(body) {
+		line, _, _ = strings.Cut(line, "//")
+		line = strings.TrimSuffix(strings.TrimSpace(line), ";")
+		switch {
+		case line == "" || strings.HasPrefix(line, ".reg"):
+			continue
+		case strings.HasPrefix(line, ".shared"):
+			name, rest, _ := strings.Cut(line[strings.LastIndex(line, " ")+1:], "[")
+			n, err := strconv.Atoi(strings.TrimSuffix(rest, "]"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			m.shared[name] = size
+			size += uint64(n+15) / 16 * 16
+			continue
+		case strings.HasSuffix(line, ":"):
+			m.labels[strings.TrimSuffix(line, ":")] = len(m.lines)
+			continue
+		}
+		guard := ""
+		if line[0] == '@' {
+			guard, line, _ = strings.Cut(line[1:], " ")
+		}
+		op, rest, _ := strings.Cut(line, " ")
+		var fields []string
+		for _, f := range strings.Split(rest, ",") {
+			fields = append(fields, strings.Trim(strings.TrimSpace(f), "{}"))
+		}
+		m.lines, m.guards = append(m.lines, append([]string{op}, fields...)), append(m.guards, guard)
+	}
+	m.bytes = make([]byte, size)
+	return m
+}
+
+// value is an operand: a register, a special one, a variable or a number.
+func (m *machine) value(th *thread, s string) uint64 {
+	switch s {
+	case "%tid.x":
+		return th.tid
+	case "%ctaid.x":
+		return th.cta
+	case "%ntid.x":
+		return th.ntid
+	case "%nctaid.x":
+		return th.dim
+	}
+	if s[0] == '%' {
+		return th.regs[s]
+	}
+	if at, is := m.shared[s]; is {
+		return at
+	}
+	if hex, is := strings.CutPrefix(s, "0f"); is {
+		v, err := strconv.ParseUint(hex, 16, 32)
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		return v
+	}
+	v, err := strconv.ParseInt(s, 10, 64)
+	if err != nil {
+		m.t.Fatalf("operand %s", s)
+	}
+	return uint64(v)
+}
+
+// place is the memory at [register+offset].
+func (m *machine) place(th *thread, s string, shared bool, size int) []byte {
+	name, offset, _ := strings.Cut(strings.Trim(s, "[]"), "+")
+	at := m.value(th, name)
+	if offset != "" {
+		at += m.value(th, offset)
+	}
+	from, base := m.bytes, at
+	if shared {
+		if at%uint64(size) != 0 {
+			m.t.Fatalf("thread %d of block %d: shared address %d is not aligned to %d", th.tid, th.cta, at, size)
+		}
+	} else {
+		from, base = m.global[at>>32], at&math.MaxUint32
+	}
+	if base+uint64(size) > uint64(len(from)) || base%4 != 0 {
+		m.t.Fatalf("thread %d of block %d reaches %#x, %d bytes of %d", th.tid, th.cta, at, size, len(from))
+	}
+	return from[base : base+uint64(size)]
+}
+
+// run runs a thread to its next barrier or its end.
+func (m *machine) run(th *thread) {
+	f32 := func(s string) float32 { return math.Float32frombits(uint32(m.value(th, s))) }
+	for ; th.at < len(m.lines); th.at++ {
+		if g := m.guards[th.at]; g != "" && (th.regs[strings.TrimPrefix(g, "!")] != 0) == strings.HasPrefix(g, "!") {
+			continue
+		}
+		l := m.lines[th.at]
+		v := func(i int) uint64 { return m.value(th, l[i]) }
+		u := func(i int) uint32 { return uint32(v(i)) }
+		var out uint64
+		switch op := l[0]; op {
+		case "ld.param.u64", "ld.param.u32", "ld.param.f32":
+			out = m.params[strings.Trim(l[2], "[]")]
+		case "cvta.to.global.u64", "cvt.u64.u32", "mov.u32", "mov.f32":
+			out = v(2)
+		case "add.u32":
+			out = uint64(u(2) + u(3))
+		case "sub.u32":
+			out = uint64(u(2) - u(3))
+		case "add.s64":
+			out = v(2) + v(3)
+		case "mul.lo.u32":
+			out = uint64(u(2) * u(3))
+		case "mad.lo.u32":
+			out = uint64(u(2)*u(3) + u(4))
+		case "mul.wide.u32":
+			out = uint64(u(2)) * uint64(u(3))
+		case "div.u32":
+			out = uint64(u(2) / u(3))
+		case "rem.u32":
+			out = uint64(u(2) % u(3))
+		case "shl.b32":
+			out = uint64(u(2) << u(3))
+		case "shl.b64":
+			out = v(2) << v(3)
+		case "setp.lt.u32":
+			out = truth(u(2) < u(3))
+		case "setp.ge.u32":
+			out = truth(u(2) >= u(3))
+		case "setp.lt.and.u32":
+			out = truth(u(2) < u(3) && v(4) != 0)
+		case "and.pred":
+			out = v(2) & v(3)
+		case "add.rn.f32":
+			out = uint64(math.Float32bits(f32(l[2]) + f32(l[3])))
+		case "fma.rn.f32":
+			out = uint64(math.Float32bits(float32(math.FMA(float64(f32(l[2])), float64(f32(l[3])), float64(f32(l[4]))))))
+		case "ld.global.f32", "ld.shared.f32":
+			out = uint64(binary.LittleEndian.Uint32(m.place(th, l[2], op == "ld.shared.f32", 4)))
+		case "st.global.f32", "st.shared.f32":
+			binary.LittleEndian.PutUint32(m.place(th, l[1], op == "st.shared.f32", 4), u(2))
+			continue
+		case "ld.shared.v4.f32":
+			data := m.place(th, l[5], true, 16)
+			for i := range 4 {
+				th.regs[l[1+i]] = uint64(binary.LittleEndian.Uint32(data[4*i:]))
+			}
+			continue
+		case "bra":
+			th.at = m.labels[l[1]] - 1
+			continue
+		case "bar.sync":
+			th.at++
+			return
+		case "ret":
+			th.over = true
+			return
+		default:
+			m.t.Fatalf("instruction %s", op)
+		}
+		th.regs[l[1]] = out
+	}
+	m.t.Fatal("a thread runs beyond the end")
+}
+
+func truth(b bool) uint64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// launch runs a grid, block after block.
+func (m *machine) launch(grid, block int) {
+	for cta := range grid {
+		for i := range m.bytes {
+			m.bytes[i] = 0xff // NaN: what nobody stored must not count
+		}
+		threads := make([]*thread, block)
+		for i := range threads {
+			threads[i] = &thread{regs: map[string]uint64{}, tid: uint64(i), cta: uint64(cta), ntid: uint64(block), dim: uint64(grid)}
+		}
+		for over := 0; over < block; {
+			over = 0
+			for _, th := range threads {
+				if !th.over {
+					m.run(th)
+				}
+				over += int(truth(th.over))
+			}
+		}
+	}
+}
+
+// buffer gives the kernel an array of exactly those floats.
+func (m *machine) buffer(param string, values []float32) uint64 {
+	at := uint64(len(m.global)+1) << 32
+	data := make([]byte, 0, 4*len(values))
+	for _, v := range values {
+		data = binary.LittleEndian.AppendUint32(data, math.Float32bits(v))
+	}
+	m.global[at>>32], m.params[param] = data, at
+	return at
+}
+
+func (m *machine) floats(param string) (out []float32) {
+	data := m.global[m.params[param]>>32]
+	for i := 0; i < len(data); i += 4 {
+		out = append(out, math.Float32frombits(binary.LittleEndian.Uint32(data[i:])))
+	}
+	return out
+}
+
+func some(n, period int) []float32 {
+	out := make([]float32, n)
+	for i := range out {
+		out[i] = float32(i%period - period/2)
+	}
+	return out
+}
+
+func TestBuiltinPTX(t *testing.T) {
+	const n = 100
+	m := newInterpreter(t, BuiltinPTX(Blas), "vadd")
+	m.buffer("a", some(n, 7))
+	m.buffer("b", some(n, 5))
+	m.buffer("c", make([]float32, n))
+	m.params["n"] = n
+	m.launch(2, 32) // fewer threads than elements
+	for i, got := range m.floats("c") {
+		if want := some(n, 7)[i] + some(n, 5)[i]; got != want {
+			t.Fatalf("vadd: element %d is %v, want %v", i, got, want)
+		}
+	}
+	m = newInterpreter(t, BuiltinPTX(Blas), "saxpy")
+	m.buffer("x", some(n, 7))
+	m.buffer("y", some(n, 5))
+	m.params["n"], m.params["s"] = n, uint64(math.Float32bits(-2.5))
+	m.launch(1, 64)
+	for i, got := range m.floats("y") {
+		if want := -2.5*some(n, 7)[i] + some(n, 5)[i]; got != want {
+			t.Fatalf("saxpy: element %d is %v, want %v", i, got, want)
+		}
+	}
+	for _, s := range [][3]int{{1, 1, 1}, {128, 128, 8}, {130, 140, 19}, {5, 300, 3}} {
+		t.Run(fmt.Sprint(s), func(t *testing.T) {
+			rows, cols, inner := s[0], s[1], s[2]
+			m := newInterpreter(t, BuiltinPTX(Blas), "sgemm")
+			a, b := some(rows*inner, 7), some(inner*cols, 5)
+			m.buffer("A", a)
+			m.buffer("B", b)
+			m.buffer("C", make([]float32, rows*cols))
+			m.params["m"], m.params["n"], m.params["k"] = uint64(rows), uint64(cols), uint64(inner)
+			grid, block := builtins["sgemm"].shape([]int64{int64(rows), int64(cols), int64(inner)})
+			m.launch(grid[0], block[0])
+			for i, got := range m.floats("C") {
+				var want float32
+				for l := range inner {
+					want += a[i/cols*inner+l] * b[l*cols+i%cols]
+				}
+				if got != want {
+					t.Fatalf("element %d is %v, want %v", i, got, want)
+				}
+			}
+		})
+	}
+}
