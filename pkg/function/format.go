@@ -17,17 +17,40 @@ type document struct {
 	Port     int               `yaml:"port,omitempty"`
 	Contract string            `yaml:"contract,omitempty"`
 	Kind     string            `yaml:"kind,omitempty"`
+	Request  string            `yaml:"request,omitempty"`
 	SLO      string            `yaml:"slo,omitempty"`
 	GPUMem   string            `yaml:"gpu_mem,omitempty"`
 	GPUs     int               `yaml:"gpus,omitempty"`
 	Weight   float64           `yaml:"weight,omitempty"`
 	Tenant   string            `yaml:"tenant,omitempty"`
 	Model    *modelDocument    `yaml:"model,omitempty,flow"`
+	Scale    *scaleDocument    `yaml:"scale,omitempty,flow"`
+	Inflight int               `yaml:"inflight,omitempty"`
+	Timeout  string            `yaml:"timeout,omitempty"`
+	Queue    int               `yaml:"queue,omitempty"`
+	Restart  string            `yaml:"restart,omitempty"`
+	Limits   *limitsDocument   `yaml:"limits,omitempty,flow"`
+	ReadOnly bool              `yaml:"read_only,omitempty"`
+	Labels   map[string]string `yaml:"labels,omitempty"`
+	Notes    map[string]string `yaml:"annotations,omitempty"`
+}
+
+type limitsDocument struct {
+	Memory string  `yaml:"memory,omitempty"`
+	Pids   int     `yaml:"pids,omitempty"`
+	CPUs   float64 `yaml:"cpus,omitempty"`
+}
+
+type scaleDocument struct {
+	Min  int    `yaml:"min"`
+	Max  int    `yaml:"max"`
+	Idle string `yaml:"idle"`
 }
 
 type modelDocument struct {
 	Name string `yaml:"name"`
-	Size string `yaml:"size"`
+	File string `yaml:"file,omitempty"`
+	Size string `yaml:"size,omitempty"`
 }
 
 // Format writes functions as documents that Parse reads back as the same
@@ -51,8 +74,21 @@ func toDocument(fn Function) document {
 	d := document{
 		Name: fn.Name, Image: fn.Image, Command: fn.Command, Env: fn.Env,
 		Port: unless(fn.Port, DefaultPort), Contract: unless(fn.Contract, DefaultContract),
-		Kind: unless(fn.Kind, DefaultKind), GPUs: unless(fn.GPUs, 1), Weight: unless(fn.Weight, 1),
-		Tenant: unless(fn.Tenant, DefaultTenant),
+		Kind: unless(fn.Kind, DefaultKind), Request: fn.Request, GPUs: unless(fn.GPUs, 1), Weight: unless(fn.Weight, 1),
+		Tenant: unless(fn.Tenant, DefaultTenant), Inflight: unless(fn.Inflight, DefaultInflight), Queue: fn.Queue,
+		Restart: unless(fn.Restart, DefaultRestart), ReadOnly: fn.ReadOnly, Labels: fn.Labels, Notes: fn.Annotations,
+	}
+	if fn.Limits != (Limits{}) {
+		d.Limits = &limitsDocument{Pids: fn.Limits.Pids, CPUs: fn.Limits.CPUs}
+		if fn.Limits.Memory > 0 {
+			d.Limits.Memory = fn.Limits.Memory.String()
+		}
+	}
+	if fn.Timeout > 0 {
+		d.Timeout = fn.Timeout.String()
+	}
+	if fn.Scale != DefaultScale && fn.Scale != (Scale{}) {
+		d.Scale = &scaleDocument{fn.Scale.Min, fn.Scale.Max, fn.Scale.Idle.String()}
 	}
 	if fn.SLO > 0 {
 		d.SLO = fn.SLO.String()
@@ -61,7 +97,10 @@ func toDocument(fn Function) document {
 		d.GPUMem = fn.GPUMem.String()
 	}
 	if fn.Model != nil {
-		d.Model = &modelDocument{Name: fn.Model.Name, Size: fn.Model.Size.String()}
+		d.Model = &modelDocument{Name: fn.Model.Name, File: fn.Model.File}
+		if fn.Model.Size > 0 {
+			d.Model.Size = fn.Model.Size.String()
+		}
 	}
 	return d
 }

@@ -20,7 +20,16 @@ gpu_mem: 1427MiB
 gpus: 2
 weight: 1.5
 tenant: team_a
-model: {name: resnet50, size: 98MiB}
+model: {name: resnet50, file: resnet50 v2.safetensors, size: 98MiB}
+scale: {min: 1, max: 3, idle: 90s}
+inflight: 4
+timeout: 10m
+queue: 64
+restart: on-failure
+limits: {memory: 4GiB, pids: 512, cpus: 1.5}
+read_only: true
+labels: {team: vision}
+annotations: {topic: "a: b"}
 `
 
 func parse(t *testing.T, text string) []Function {
@@ -38,7 +47,10 @@ func TestParseAllKeys(t *testing.T) {
 	case fn.Name != "resnet", fn.Image != "registry/resnet:1", len(fn.Command) != 2, fn.Command[1] != "--fast":
 	case fn.Env["MODEL"] != "resnet50", fn.Env["BATCH"] != "8", fn.Port != 9000, fn.Contract != "kserve-v2":
 	case fn.Kind != "training", fn.SLO != 69*time.Millisecond, fn.GPUMem != 1427*gpu.MiB, fn.GPUs != 2:
-	case fn.Weight != 1.5, fn.Tenant != "team_a", *fn.Model != Model{"resnet50", 98 * gpu.MiB}, fn.Dir != "dir":
+	case fn.Weight != 1.5, fn.Tenant != "team_a", *fn.Model != Model{"resnet50", "resnet50 v2.safetensors", 98 * gpu.MiB}, fn.Dir != "dir":
+	case fn.Scale != Scale{1, 3, 90 * time.Second}, fn.Inflight != 4, fn.Timeout != 10*time.Minute, fn.Queue != 64:
+	case fn.Restart != "on-failure", fn.Limits != Limits{4 * gpu.GiB, 512, 1.5}, !fn.ReadOnly:
+	case fn.Labels["team"] != "vision", fn.Annotations["topic"] != "a: b":
 	default:
 		if v, set := fn.Env["EMPTY"]; set && v == "" {
 			return
@@ -53,7 +65,9 @@ func TestParseDefaultsAndDocuments(t *testing.T) {
 		t.Fatalf("got %d functions", len(functions))
 	}
 	a, b := functions[0], functions[1]
-	if a.Port != 8080 || a.Contract != "auto" || a.Kind != "inference" || a.GPUs != 1 || a.Weight != 1 || a.Tenant != "default" || a.Model != nil {
+	if a.Port != 8080 || a.Contract != "auto" || a.Kind != "inference" || a.GPUs != 1 || a.Weight != 1 || a.Tenant != "default" || a.Model != nil ||
+		a.Scale != DefaultScale || a.Inflight != 1 || a.Timeout != 0 || a.Queue != 0 ||
+		a.Restart != "no" || a.Limits != (Limits{}) || a.ReadOnly {
 		t.Errorf("defaults: %+v", a)
 	}
 	if b.Name != "7b" {
@@ -71,48 +85,67 @@ func TestParseAlias(t *testing.T) {
 func TestParseFaults(t *testing.T) {
 	const ok = "name: a\nimage: x\n"
 	for what, c := range map[string]struct{ text, want string }{
-		"unknown key":       {ok + "gpumem: 3\n", "f.yaml:3: gpumem: unknown key, expected one of command, "},
-		"near key":          {ok + "gpumem: 3\n", ", weight: gpu_mem?"},
-		"far key":           {ok + "colour: 3\n", "tenant, weight"},
-		"unknown model key": {ok + "model: {name: m, size: 1MiB, shape: 3}\n", "f.yaml:3: model.shape: unknown key, expected one of name, size"},
-		"repeated key":      {ok + "name: b\n", "f.yaml:3: name: the key is on line 1 already"},
-		"repeated variable": {ok + "env:\n  A: 1\n  A: 2\n", "f.yaml:5: env.A: the key is on line 4 already"},
-		"repeated function": {ok + "---\nimage: y\nname: a\n", `f.yaml:5: name: function "a" is on line 1 already`},
-		"no name":           {"image: x\n", "f.yaml:1: name: missing, expected"},
-		"neither":           {"name: a\n", "f.yaml:1: image: neither image nor command"},
-		"bad name":          {"image: x\nname: Res_net\n", `f.yaml:2: name: "Res_net" is not a name, expected`},
-		"long name":         {"image: x\nname: " + strings.Repeat("a", 64), "is not a name, expected at most 63"},
-		"dash at the end":   {"image: x\nname: a-\n", "is not a name"},
-		"command text":      {"name: a\ncommand: ./a\n", `f.yaml:2: command: "./a", expected a program and its arguments`},
-		"command empty":     {"name: a\ncommand: []\n", "f.yaml:2: command: a list, expected a program"},
-		"command nested":    {"name: a\ncommand:\n- a\n- [b]\n", "f.yaml:4: command[1]: a list, expected a text"},
-		"env list":          {ok + "env: [A=1]\n", "f.yaml:3: env: a list, expected variables"},
-		"env null":          {ok + "env:\n  A:\n", "f.yaml:4: env.A: no value, expected a text"},
-		"env name":          {ok + "env: {A=B: 1}\n", "f.yaml:3: env.A=B: not a variable's name"},
-		"port 0":            {ok + "port: 0\n", `f.yaml:3: port: "0", expected a whole number from 1 to 65535`},
-		"port 65536":        {ok + "port: 65536\n", "expected a whole number from 1 to 65535"},
-		"contract":          {ok + "contract: grpc\n", `f.yaml:3: contract: "grpc", expected one of auto, http`},
-		"kind":              {ok + "kind: batch\n", `"batch", expected one of inference, training`},
-		"slo number":        {ok + "slo: 69\n", `f.yaml:3: slo: "69", expected a duration above 0 like 69ms`},
-		"slo negative":      {ok + "slo: -1s\n", "expected a duration above 0"},
-		"size unit":         {ok + "gpu_mem: 5MB\n", `f.yaml:3: gpu_mem: "5MB", expected a size above 0`},
-		"size 0":            {ok + "gpu_mem: 0\n", "expected a size above 0"},
-		"gpus":              {ok + "gpus: 0\n", "expected a whole number from 1"},
-		"weight NaN":        {ok + "weight: .nan\n", `f.yaml:3: weight: ".nan" is not a number`},
-		"weight 0":          {ok + "weight: 0\n", "expected more than 0"},
-		"null":              {ok + "slo:\n", "f.yaml:3: slo: no value, expected a duration"},
-		"model text":        {ok + "model: resnet50\n", `f.yaml:3: model: "resnet50", expected keys and values: name, size`},
-		"model size":        {ok + "model: {name: m}\n", "f.yaml:3: model.size: missing"},
-		"merge":             {ok + "<<: {port: 1}\n", "f.yaml:3: <<: unknown key"},
-		"list":              {"- name: a\n", "f.yaml:1: a list, expected keys and values: command, "},
-		"text":              {"hello\n", `f.yaml:1: "hello", expected keys and values`},
-		"empty":             {"", "f.yaml:1: no function in it"},
-		"only comments":     {"# a\n", "f.yaml:1: no function in it"},
-		"binary":            {"\x7fELF\x00\x01", "f.yaml:1: not a text file"},
-		"not UTF-8":         {"name: \xff\n", "f.yaml:1: not a text file"},
-		"syntax":            {"name: a\nimage: [x\n", "f.yaml:"},
-		"tab":               {"name: a\n\timage: x\n", "f.yaml:2: "},
-		"long line":         {"name: a\nimage: " + strings.Repeat("x", 10<<20), "f.yaml:2: the line has"},
+		"unknown key":               {ok + "gpumem: 3\n", "f.yaml:3: gpumem: unknown key, expected one of annotations, command, "},
+		"near key":                  {ok + "gpumem: 3\n", ", weight: gpu_mem?"},
+		"far key":                   {ok + "colour: 3\n", "tenant, timeout, weight"},
+		"unknown model key":         {ok + "model: {name: m, size: 1MiB, shape: 3}\n", "f.yaml:3: model.shape: unknown key, expected one of file, name, size"},
+		"repeated key":              {ok + "name: b\n", "f.yaml:3: name: the key is on line 1 already"},
+		"repeated variable":         {ok + "env:\n  A: 1\n  A: 2\n", "f.yaml:5: env.A: the key is on line 4 already"},
+		"repeated function":         {ok + "---\nimage: y\nname: a\n", `f.yaml:5: name: function "a" is on line 1 already`},
+		"no name":                   {"image: x\n", "f.yaml:1: name: missing, expected"},
+		"neither":                   {"name: a\n", "f.yaml:1: image: neither image nor command"},
+		"bad name":                  {"image: x\nname: Res_net\n", `f.yaml:2: name: "Res_net" is not a name, expected`},
+		"long name":                 {"image: x\nname: " + strings.Repeat("a", 64), "is not a name, expected at most 63"},
+		"dash at the end":           {"image: x\nname: a-\n", "is not a name"},
+		"command text":              {"name: a\ncommand: ./a\n", `f.yaml:2: command: "./a", expected a program and its arguments`},
+		"command empty":             {"name: a\ncommand: []\n", "f.yaml:2: command: a list, expected a program"},
+		"command nested":            {"name: a\ncommand:\n- a\n- [b]\n", "f.yaml:4: command[1]: a list, expected a text"},
+		"env list":                  {ok + "env: [A=1]\n", "f.yaml:3: env: a list, expected variables"},
+		"env null":                  {ok + "env:\n  A:\n", "f.yaml:4: env.A: no value, expected a text"},
+		"env name":                  {ok + "env: {A=B: 1}\n", "f.yaml:3: env.A=B: not a variable's name"},
+		"port 0":                    {ok + "port: 0\n", `f.yaml:3: port: "0", expected a whole number from 1 to 65535`},
+		"port 65536":                {ok + "port: 65536\n", "expected a whole number from 1 to 65535"},
+		"contract":                  {ok + "contract: grpc\n", `f.yaml:3: contract: "grpc", expected one of auto, http`},
+		"kind":                      {ok + "kind: batch\n", `"batch", expected one of inference, training`},
+		"slo number":                {ok + "slo: 69\n", `f.yaml:3: slo: "69", expected a duration above 0 like 69ms`},
+		"slo negative":              {ok + "slo: -1s\n", "expected a duration above 0"},
+		"size unit":                 {ok + "gpu_mem: 5MB\n", `f.yaml:3: gpu_mem: "5MB", expected a size above 0`},
+		"size 0":                    {ok + "gpu_mem: 0\n", "expected a size above 0"},
+		"gpus":                      {ok + "gpus: 0\n", "expected a whole number from 1"},
+		"weight NaN":                {ok + "weight: .nan\n", `f.yaml:3: weight: ".nan" is not a number`},
+		"weight 0":                  {ok + "weight: 0\n", "expected more than 0"},
+		"null":                      {ok + "slo:\n", "f.yaml:3: slo: no value, expected a duration"},
+		"model text":                {ok + "model: resnet50\n", `f.yaml:3: model: "resnet50", expected keys and values: file, name, size`},
+		"model size":                {ok + "model: {name: m}\n", "f.yaml:3: model.file: missing"},
+		"scale key":                 {ok + "scale: {most: 3}\n", "f.yaml:3: scale.most: unknown key, expected one of idle, max, min"},
+		"scale bounds":              {ok + "scale: {min: 3, max: 2}\n", "f.yaml:3: scale.max: 2, expected at least min, 3"},
+		"scale idle":                {ok + "scale: {idle: 0s}\n", "scale.idle: \"0s\", expected a duration above 0"},
+		"inflight":                  {ok + "inflight: 0\n", "expected a whole number from 1 to 4096"},
+		"queue":                     {ok + "queue: -1\n", "expected a whole number from 1 to"},
+		"labels list":               {ok + "labels: [a]\n", "f.yaml:3: labels: a list, expected names and values"},
+		"label name":                {ok + "annotations: {a b: c}\n", "f.yaml:3: annotations.a b: not a label's name"},
+		"restart":                   {ok + "restart: never\n", `"never", expected one of no, on-failure, always`},
+		"limits key":                {ok + "limits: {swap: 1GiB}\n", "f.yaml:3: limits.swap: unknown key, expected one of cpus, memory, pids"},
+		"limits memory":             {ok + "limits: {memory: 0}\n", "f.yaml:3: limits.memory: "},
+		"limits pids":               {ok + "limits: {pids: 0}\n", "f.yaml:3: limits.pids: \"0\", expected a whole number from 1"},
+		"limits cpus":               {ok + "limits: {cpus: 0}\n", "f.yaml:3: limits.cpus: "},
+		"limits of none":            {"name: a\ncommand: [x]\nlimits: {pids: 3}\n", "f.yaml:3: limits: of a container, expected an image too"},
+		"read_only":                 {ok + "read_only: perhaps\n", `f.yaml:3: read_only: "perhaps", expected one of true, false`},
+		"read_only of none":         {"name: a\ncommand: [x]\nread_only: true\n", "f.yaml:3: read_only: of a container"},
+		"timeout":                   {ok + "timeout: 5\n", "expected a duration above 0"},
+		"merge":                     {ok + "<<: {port: 1}\n", "f.yaml:3: <<: unknown key"},
+		"list":                      {"- name: a\n", "f.yaml:1: a list, expected keys and values: annotations, command, "},
+		"text":                      {"hello\n", `f.yaml:1: "hello", expected keys and values`},
+		"empty":                     {"", "f.yaml:1: no function in it"},
+		"only comments":             {"# a\n", "f.yaml:1: no function in it"},
+		"binary":                    {"\x7fELF\x00\x01", "f.yaml:1: not a text file"},
+		"not UTF-8":                 {"name: \xff\n", "f.yaml:1: not a text file"},
+		"syntax":                    {"name: a\nimage: [x\n", "f.yaml:"},
+		"tab":                       {"name: a\n\timage: x\n", "f.yaml:2: "},
+		"long line":                 {"name: a\nimage: " + strings.Repeat("x", 10<<20), "f.yaml:2: the line has"},
+		"kernels without a request": {"name: a\nkind: kernels\n", "f.yaml:1: request: missing"},
+		"a request of no kernels":   {"name: a\nrequest: r.json\n", "f.yaml:2: request: of the kind inference"},
+		"kernels with a command":    {"name: a\nkind: kernels\nrequest: r.json\ncommand: [x]\n", "f.yaml:4: command: of a graph of kernels"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			_, err := Parse(strings.NewReader(c.text), "f.yaml")

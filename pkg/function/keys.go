@@ -19,8 +19,12 @@ type parser struct {
 }
 
 func (p *parser) fail(n *yaml.Node, key, format string, args ...any) {
+	p.failAt(n.Line, key, format, args...)
+}
+
+func (p *parser) failAt(line int, key, format string, args ...any) {
 	if p.fault == nil {
-		p.fault = &textfile.Fault{File: p.file, Line: n.Line, Where: key, What: fmt.Sprintf(format, args...)}
+		p.fault = &textfile.Fault{File: p.file, Line: line, Where: key, What: fmt.Sprintf(format, args...)}
 	}
 }
 

@@ -9,26 +9,25 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
-// maxSize is the largest function file, in bytes.
-const maxSize = 16 << 20
+// The bounds of a function file, in bytes.
+const (
+	maxSize = 16 << 20
+	maxLine = 1 << 20
+)
 
 // Parse reads one or more functions, as documents separated by ---; name is
 // what messages call the file, and its folder becomes the functions' Dir. Any
 // fault is an error of the form FILE:LINE: key: what is wrong, what was
 // expected: unknown and repeated keys, and two functions of one name, too.
 func Parse(r io.Reader, name string) ([]Function, error) {
-	data, err := io.ReadAll(io.LimitReader(r, maxSize+1))
+	data, err := textfile.ReadAll(r, &textfile.Checker{Name: name, Is: "YAML", Line: maxLine, Total: maxSize})
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", name, err)
-	}
-	if err := checkText(data, name); err != nil {
 		return nil, err
 	}
 	dec := yaml.NewDecoder(bytes.NewReader(data))
@@ -74,21 +73,6 @@ func decode(dec *yaml.Decoder, doc *yaml.Node) (err error) {
 		}
 	}()
 	return dec.Decode(doc)
-}
-
-func checkText(data []byte, name string) error {
-	switch {
-	case len(data) > maxSize:
-		return &textfile.Fault{File: name, Line: 1, What: fmt.Sprintf("more than %d bytes, expected a function file", maxSize)}
-	case bytes.IndexByte(data, 0) >= 0 || !utf8.Valid(data):
-		return &textfile.Fault{File: name, Line: 1, What: "not a text file, expected YAML in UTF-8"}
-	}
-	for i, line := range bytes.Split(data, []byte("\n")) {
-		if len(line) > textfile.MaxLine {
-			return &textfile.Fault{File: name, Line: i + 1, What: fmt.Sprintf("the line has %d bytes, expected at most %d", len(line), textfile.MaxLine)}
-		}
-	}
-	return nil
 }
 
 // empty says that there is nothing between two ---.
