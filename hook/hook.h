@@ -2,7 +2,7 @@
  * to its slice of a GPU.
  *
  *   real.c    finds the driver and the addresses of its functions
- *   lookup.c  answers dlsym and cuGetProcAddress with wrappers; dlopen
+ *   lookup.c  answers dlsym and cuGetProcAddress with wrappers; dlopen, dlmopen
  *   wrap.c    the generated wrappers
  *   device.c  the devices, each with a gate, a page and a connection of its own
  *   multi.c   the one call that launches on several devices
@@ -16,6 +16,8 @@
  *   meter.c   measures the GPU time of a lease by events on those streams
  *   memory.c  the memory limit; memory.h says which kinds are where
  *   context.c contexts and streams that go away
+ *   exec.c    what a process starts is in its slice too
+ *   stray.c   what it starts and the library cannot be in
  *   link.c    a device's helper thread and what it does about leases
  *   greet.c   the connection to gfaas-tokend and its first exchange
  */
@@ -65,13 +67,13 @@ void *gf_real_find(const char *symbol);
 /* A line on standard error, at most one of its kind (a small number) in the
  * life of the process. */
 void gf_say(unsigned kind, const char *format, ...) __attribute__((format(printf, 2, 3)));
-enum { GF_SAY_DRIVER, GF_SAY_SETUP, GF_SAY_REFUSED, GF_SAY_LOST, GF_SAY_THREAD, GF_SAY_DEEP };
+enum { GF_SAY_DRIVER, GF_SAY_SETUP, GF_SAY_REFUSED, GF_SAY_LOST, GF_SAY_THREAD, GF_SAY_DEEP, GF_SAY_NAMESPACE, GF_SAY_STRAY };
 
 extern __thread bool gf_booting GF_TLS; /* this thread is inside the opening of the driver */
 
 /* ---- lookup.c ---- */
 
-/* dlsym and dlopen are of ours: these are the C library's. Valid after
+/* dlsym, dlopen and dlmopen are of ours: these are the C library's. Valid after
  * gf_lookup_init. */
 typedef void *gf_dlsym_function(void *handle, const char *name);
 extern gf_dlsym_function *gf_real_dlsym;
@@ -109,6 +111,7 @@ struct gf_device {
 
     uint64_t mem_used;     /* memory.c: bytes this process has allocated there */
     uint64_t mem_parked;   /* of them, what the driver has moved to the host */
+    uint64_t mem_imported; /* and beside them, what others lent it */
     uint32_t pools_shrink; /* looks that are left at pools after something was freed in one */
     uint32_t swapped_out;  /* memory_swap.c: managed memory was moved to the host */
     uint64_t idle_since;   /* of the helper: ns; 0: it is not; UINT64_MAX: memory was moved since */
@@ -441,6 +444,16 @@ void gf_graph_memory_known(const struct gf_graph_memory *m, bool gone);
  * is not as much left, and it must not be launched. */
 GF_COLD bool gf_graph_memory_take(const struct gf_graph_memory *m);
 GF_COLD void gf_graph_memory_settle(const struct gf_graph_memory *m);
+
+/* ---- stray.c ---- */
+
+enum { GF_STRAY_NONE = -1, GF_STRAY_UNKNOWN = -2 };
+/* Why the library cannot be in that program (GF_STRAY_STATIC, ...), if so. */
+int gf_stray_file(int fd, const char *name);
+/* Tells the daemon of it and, if it is the first of its kind, says so. */
+void gf_stray_tell(uint32_t kind, const char *program);
+/* Notes who the process is, before it can change its environment. */
+void gf_stray_init(void);
 
 /* ---- link.c ---- */
 

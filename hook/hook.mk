@@ -1,12 +1,12 @@
 # The preload library.
 HOOK_SRC := $(wildcard hook/*.c)
-HOOK_CFLAGS := -std=gnu11 -O2 -g -fPIC -fvisibility=hidden -Wall -Wextra -Werror -fno-plt
+HOOK_CFLAGS := -std=gnu11 -O2 -g -fPIC -fvisibility=hidden -Wall -Wextra -Werror -fno-plt $(HARDEN)
 
 # The two libraries are named for glibc before 2.34, where threads and dlopen
 # lived in them; later ones ship empty libraries of these names.
-$(BUILD)/lib/libgfaas.so: $(HOOK_SRC) $(wildcard hook/*.h) hook/symbols.def hook/gfaas.map
+$(BUILD)/lib/libgfaas.so: $(HOOK_SRC) $(wildcard hook/*.h) hook/symbols.def hook/gfaas.map hook/hook.mk
 	@mkdir -p $(@D)
-	$(CC) $(HOOK_CFLAGS) $(CFLAGS) -shared -Wl,-z,defs -Wl,-z,relro,-z,now -Wl,-soname,libgfaas.so \
+	$(CC) $(HOOK_CFLAGS) $(CFLAGS) -shared -Wl,-z,defs $(HARDEN_LD) -Wl,-soname,libgfaas.so \
 	  -Wl,--version-script=hook/gfaas.map -Wl,--no-as-needed -o $@.tmp $(HOOK_SRC) \
 	  $$($(CC) -print-file-name=libpthread.so.0) $$($(CC) -print-file-name=libdl.so.2)
 	mv $@.tmp $@
@@ -26,9 +26,11 @@ $(BUILD)/check/plugin/%.so: hook/check/plugin/%.c hook/cuda.h hook/symbols.def $
 	$(CC) -std=gnu11 -O2 -g -Wall -Wextra -Werror -fPIC -shared $(CFLAGS) -Ihook -o $@ $< -Wl,--no-as-needed -L$(BUILD)/lib/sim -l:libcuda.so.1 -ldl
 
 # What must be true of the built library: it needs no driver to load, no glibc
-# after 2.17, and shows nothing but the wrappers.
+# after 2.17, and shows nothing but the wrappers; and all are built to be hard to
+# take over.
 c-check: libs
 	hook/check/library.sh $(BUILD)/lib/libgfaas.so
+	hook/check/hardened.sh $(BUILD)/lib/libgfaas.so $(BUILD)/lib/sim/libcuda.so.1 $(BUILD)/lib/libgfaas-model.so $(EXECUTOR)
 
 # For arm64, under an emulator: the simulated driver's conformance programs, and
 # every function found in every way under gfaas run. Debian's packages are
@@ -46,3 +48,24 @@ arm64-check: $(BINARIES) libs
 	@set -e; ways='$(ARM64_WAYS)'; test -n "$$ways"; for way in $$ways; do echo $$way; \
 	  $(BUILD)/bin/gfaas run -q -- env -u LD_PRELOAD -u LD_LIBRARY_PATH \
 	  $(ARM64_RUN) -E LD_PRELOAD=$(ARM64)/lib/libgfaas.so $(ARM64)/check/route $$way all 3 >/dev/null; done
+
+# The simulated driver's conformance programs, with the driver built to find what is
+# read or written out of bounds or used when it was freed, and what C does not
+# define; every function under gfaas run, with the library built to find the last,
+# since a guarded heap has to be preloaded before all else. Where valgrind is
+# installed it looks at one program with the driver as it is.
+SANITIZED := $(abspath $(BUILD))/sanitize
+SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+SANITIZE_ENV = GFAAS_SIM_DIR=$(SANITIZED)/run GFAAS_SIM_GPU=mem=1GiB UBSAN_OPTIONS=print_stacktrace=1 \
+  ASAN_OPTIONS=detect_leaks=0:handle_segv=0:handle_sigbus=0 LD_LIBRARY_PATH=$(SANITIZED)/lib/sim
+.PHONY: sanitize
+sanitize: $(BINARIES) libs checks
+	$(MAKE) BUILD=$(SANITIZED) HARDEN= CFLAGS='$(SANITIZE)' LDFLAGS='$(SANITIZE)' $(SANITIZED)/lib/sim/libcuda.so.1
+	$(MAKE) BUILD=$(SANITIZED)/hook HARDEN= CFLAGS='-fsanitize=undefined -fno-sanitize-recover=all' $(SANITIZED)/hook/lib/libgfaas.so
+	ln -sfn $(abspath $(BUILD))/lib/sim $(SANITIZED)/hook/lib/sim
+	@set -e; for check in $(BUILD)/check/sim_*; do echo $$check; \
+	  $(SANITIZE_ENV) LD_PRELOAD=$$($(CC) -print-file-name=libasan.so) $$check >/dev/null; done
+	@set -e; for way in link dlsym default next proc2; do echo route $$way; \
+	  GFAAS_LIB_DIR=$(SANITIZED)/hook/lib $(BUILD)/bin/gfaas run -q -- $(BUILD)/check/route $$way all 3 </dev/null >/dev/null; done
+	@if command -v valgrind >/dev/null; then echo valgrind sim_memory; GFAAS_SIM_DIR=$(SANITIZED)/run LD_LIBRARY_PATH=$(BUILD)/lib/sim \
+	  valgrind -q --error-exitcode=9 $(BUILD)/check/sim_memory >/dev/null; else echo 'no valgrind here: it has not looked'; fi

@@ -259,9 +259,12 @@ static bool start(struct gf_device *device)
     }
     if (device->link.kick < 0)
         device->link.kick = gf_clear_of_standard(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    /* The host's signals are for the host's threads. */
+    /* The host's signals are for the host's threads. What the driver does in this
+     * one may be met by a SIGBUS that it handles, and that would end the process if
+     * it were blocked. */
     sigset_t all, before;
     sigfillset(&all);
+    sigdelset(&all, SIGBUS);
     sigprocmask(SIG_BLOCK, &all, &before);
     pthread_t thread;
     int failed = pthread_create(&thread, NULL, helper, device);

@@ -58,7 +58,9 @@ static int compare_addresses(const void *a, const void *b)
 static void *libc_function(const char *name)
 {
     void *found = dlvsym(RTLD_NEXT, name, GF_OLD);
-    return found ? found : dlvsym(RTLD_NEXT, name, "GLIBC_2.34");
+    if (!found)
+        found = dlvsym(RTLD_NEXT, name, "GLIBC_2.34");
+    return found ? found : dlvsym(RTLD_DEFAULT, name, GF_OLD); /* the C library is preloaded too, before this one */
 }
 
 /* Without a lock and without memory: an allocator may be looking for the next
@@ -144,6 +146,17 @@ __attribute__((used)) int gf_dlopen_mode(const char *file, int mode)
     return mode & ~RTLD_DEEPBIND;
 }
 
+/* Called by dlmopen below. In a namespace of its own a library has copies of all it
+ * needs, the C library and the driver too, and this one is not among them: it is
+ * opened in the program's. */
+__attribute__((used)) int gf_dlmopen_mode(Lmid_t namespace, const char *file, int mode)
+{
+    gf_lookup_init();
+    if (file && namespace != LM_ID_BASE)
+        gf_say(GF_SAY_NAMESPACE, "%s is opened in the program's own namespace: in another its GPU work would go ungated", file);
+    return mode & ~RTLD_DEEPBIND;
+}
+
 /* The real functions look at who called them, dlsym for RTLD_NEXT and dlopen for
  * where it searches, so they are jumped to, not called. */
 #if defined(__x86_64__)
@@ -164,9 +177,10 @@ __attribute__((used)) int gf_dlopen_mode(const char *file, int mode)
     "  popq %rdi\n" \
     "  .cfi_adjust_cfa_offset -8\n"
 __asm__(".text\n"
-        ".globl dlsym, dlopen\n"
+        ".globl dlsym, dlopen, dlmopen\n"
         ".type dlsym, @function\n"
         ".type dlopen, @function\n"
+        ".type dlmopen, @function\n"
         "dlsym:\n" GF_CALL(gf_dlsym_pick)
         "  testq %rax, %rax\n"
         "  jne 1f\n"
@@ -178,7 +192,13 @@ __asm__(".text\n"
         "  movl %eax, %esi\n"
         "  jmp *gf_real_dlopen(%rip)\n"
         "  .cfi_endproc\n"
-        ".size dlopen, .-dlopen\n");
+        ".size dlopen, .-dlopen\n"
+        "dlmopen:\n" GF_CALL(gf_dlmopen_mode)
+        "  movq %rsi, %rdi\n"
+        "  movl %eax, %esi\n"
+        "  jmp *gf_real_dlopen(%rip)\n"
+        "  .cfi_endproc\n"
+        ".size dlmopen, .-dlmopen\n");
 #elif defined(__aarch64__)
 #define GF_CALL(function, pointer) \
     "  .cfi_startproc\n" \
@@ -193,9 +213,10 @@ __asm__(".text\n"
     "  adrp x3, " #pointer "\n" \
     "  ldr x3, [x3, #:lo12:" #pointer "]\n"
 __asm__(".text\n"
-        ".globl dlsym, dlopen\n"
+        ".globl dlsym, dlopen, dlmopen\n"
         ".type dlsym, %function\n"
         ".type dlopen, %function\n"
+        ".type dlmopen, %function\n"
         "dlsym:\n" GF_CALL(gf_dlsym_pick, gf_real_dlsym)
         "  cbnz x2, 1f\n"
         "  br x3\n"
@@ -207,7 +228,13 @@ __asm__(".text\n"
         "  mov w1, w2\n"
         "  br x3\n"
         "  .cfi_endproc\n"
-        ".size dlopen, .-dlopen\n");
+        ".size dlopen, .-dlopen\n"
+        "dlmopen:\n" GF_CALL(gf_dlmopen_mode, gf_real_dlopen)
+        "  mov x0, x1\n"
+        "  mov w1, w2\n"
+        "  br x3\n"
+        "  .cfi_endproc\n"
+        ".size dlmopen, .-dlmopen\n");
 #endif
 __asm__(".section .note.GNU-stack,\"\",@progbits\n.text\n");
 

@@ -108,6 +108,14 @@ void gf_mem_park(struct gf_device *d, uint64_t bytes)
     pthread_mutex_unlock(&lock);
 }
 
+void gf_mem_import(struct gf_device *d, int64_t bytes)
+{
+    pthread_mutex_lock(&lock);
+    d->mem_imported += (uint64_t)bytes;
+    gf_store(&d->slot->mem_imported, d->mem_imported);
+    pthread_mutex_unlock(&lock);
+}
+
 struct gf_slot *gf_mem_move(struct gf_device *d, struct gf_page *page, unsigned slot)
 {
     pthread_mutex_lock(&lock);
@@ -115,6 +123,7 @@ struct gf_slot *gf_mem_move(struct gf_device *d, struct gf_page *page, unsigned 
     __atomic_store_n(&d->slot, &d->page->slots[slot], __ATOMIC_RELEASE);
     set_used(d, d->mem_used);
     gf_store(&d->slot->mem_parked, d->mem_parked);
+    gf_store(&d->slot->mem_imported, d->mem_imported);
     pthread_mutex_unlock(&lock);
     return d->slot;
 }

@@ -34,6 +34,8 @@ bool gf_mem_take(struct gf_device *d, uint64_t bytes);
 void gf_mem_give(struct gf_device *d, uint64_t bytes);
 /* Says how much of what is held is on the host. */
 void gf_mem_park(struct gf_device *d, uint64_t bytes);
+/* Says that so much more, or less, of others' memory is mapped here. */
+void gf_mem_import(struct gf_device *d, int64_t bytes);
 /* Takes, but first has the pools let go what they keep unused, if need be. */
 bool gf_mem_take_hard(struct gf_device *d, uint64_t bytes);
 
@@ -46,6 +48,7 @@ struct gf_block {
     uint64_t key; /* address or handle, unique in its kind */
     uint64_t size;
     struct gf_device *device; /* size is taken from its limit; NULL: it is not */
+    struct gf_device *lent;   /* GF_HANDLE: another process's, of which so much is mapped; NULL: it is not */
     CUcontext context;        /* goes with it; NULL: outlives contexts */
     struct gf_pool *pool;     /* GF_POOLED: where it comes from */
     struct gf_block *of;      /* GF_MAPPING: the memory that is mapped; NULL: not ours */

@@ -152,6 +152,8 @@ void gf_block_drop(struct gf_block *b)
 {
     if (b && b->device)
         gf_mem_give(b->device, b->size);
+    if (b && b->lent)
+        gf_mem_import(b->lent, -(int64_t)b->size);
     if (b && b->pool)
         gf_pool_freed(b);
     if (b && b->of)

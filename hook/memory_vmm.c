@@ -1,6 +1,7 @@
 /* memory_vmm.c: physical memory that is created, mapped and released. It lives
  * until its handle is released as often as it was given out and no mapping of
- * it is left. What is imported was created, and counts, in another process.
+ * it is left. What is imported was created, and counts, in another process: here
+ * it is only shown, as large as what is mapped of it.
  *
  * Not followed: memory that an exported descriptor, a tile of a sparse array or
  * a multicast object keeps alive after its handle and mappings are gone.
@@ -98,6 +99,45 @@ GF_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *han
     return result;
 }
 
+/* The device that memory is on; NULL: none that counts. */
+static struct gf_device *device_of(CUmemGenericAllocationHandle handle)
+{
+    CUmemAllocationProp prop;
+    if (gf_real.cuMemGetAllocationPropertiesFromHandle(&prop, handle) != CUDA_SUCCESS ||
+        prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+        return NULL;
+    return gf_mem_of(prop.location.id);
+}
+
+/* A handle of another process's memory, or of this one's that is known. */
+static void imported(CUmemGenericAllocationHandle handle)
+{
+    struct gf_device *d = device_of(handle);
+    struct gf_block *fresh = d ? gf_block_new(GF_HANDLE, 0) : NULL;
+    pthread_mutex_lock(&gf_blocks_lock);
+    struct gf_block *b = gf_block_find(GF_HANDLE, handle);
+    if (!b && fresh) {
+        fresh->lent = d;
+        fresh->key = handle;
+        b = fresh;
+        fresh = NULL;
+    }
+    refer(b);
+    pthread_mutex_unlock(&gf_blocks_lock);
+    free(fresh);
+}
+
+/* That much of a lent block is mapped now. */
+static void show(struct gf_block *b, uint64_t bytes)
+{
+    pthread_mutex_lock(&gf_blocks_lock);
+    if (bytes > b->size) {
+        gf_mem_import(b->lent, (int64_t)(bytes - b->size));
+        b->size = bytes;
+    }
+    pthread_mutex_unlock(&gf_blocks_lock);
+}
+
 GF_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shared,
                                                   CUmemAllocationHandleType type)
 {
@@ -105,7 +145,7 @@ GF_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *
         return CUDA_ERROR_NOT_INITIALIZED;
     CUresult result = gf_real.cuMemImportFromShareableHandle(handle, shared, type);
     if (result == CUDA_SUCCESS)
-        again(*handle, NULL);
+        imported(*handle);
     return result;
 }
 
@@ -123,6 +163,8 @@ GF_EXPORT CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGe
         mapping->of->maps++; /* before the call: the handle may be released meanwhile */
     pthread_mutex_unlock(&gf_blocks_lock);
     CUresult result = gf_real.cuMemMap(ptr, size, offset, handle, flags);
+    if (result == CUDA_SUCCESS && mapping->of && mapping->of->lent)
+        show(mapping->of, offset + size);
     if (result == CUDA_SUCCESS)
         gf_block_put(mapping, ptr);
     else

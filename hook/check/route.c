@@ -8,7 +8,8 @@
  *   route calls            lists the CALLs
  *
  * WAY is link dlsym default next plugin-default plugin-next plugin-deep proc
- * proc2 or proc-of-proc; a CALL is the name of a function, and after a '+' what is
+ * proc2 or proc-of-proc, and under the library, which keeps to one copy of the
+ * driver, namespace and plugin-namespace; a CALL is the name of a function, and after a '+' what is
  * particular. With several, a line "call CALL" says which is next. In the end it
  * waits for the end of its standard input, so that one
  * can look at it. */
@@ -65,6 +66,8 @@ static void *by_proc2(const char *base, int version, cuuint64_t flags, void *for
     return lookup(base, &found, version, flags, &status) == CUDA_SUCCESS ? found : NULL;
 }
 
+enum { NAMESPACE = -1 }; /* a mode of the plugin's */
+
 /* By a library opened only now, which stands behind all others. */
 static void *by_plugin(const char *finder, int mode, const char *name)
 {
@@ -73,7 +76,9 @@ static void *by_plugin(const char *finder, int mode, const char *name)
     ENSURE(n > 0);
     path[n] = 0;
     strcpy(strrchr(path, '/') + 1, "plugin/find.so");
-    void *plugin = dlopen(path, RTLD_NOW | RTLD_LOCAL | mode);
+    static void *plugin;
+    if (!plugin)
+        plugin = mode == NAMESPACE ? dlmopen(LM_ID_NEWLM, path, RTLD_NOW) : dlopen(path, RTLD_NOW | RTLD_LOCAL | mode);
     void *(*find)(const char *) = NULL;
     ENSURE(plugin && (*(void **)&find = dlsym(plugin, finder)));
     dlerror();
@@ -111,6 +116,15 @@ static void *find(const char *name)
         return by_plugin("find_next", 0, name);
     if (!strcmp(way, "plugin-deep"))
         return by_plugin("find_driver", RTLD_DEEPBIND, name);
+    if (!strcmp(way, "plugin-namespace"))
+        return by_plugin("find_driver", NAMESPACE, name);
+    if (!strcmp(way, "namespace")) {
+        static void *driver;
+        if (!driver)
+            driver = dlmopen(LM_ID_NEWLM, "libcuda.so.1", RTLD_NOW);
+        ENSURE(driver);
+        return dlsym(driver, name);
+    }
     if (!strcmp(way, "proc"))
         return by_proc(base, version, flags);
     if (!strcmp(way, "proc2"))

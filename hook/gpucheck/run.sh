@@ -311,7 +311,7 @@ route() {
 }
 
 routes() {
-	for way in link dlsym default next plugin-default plugin-next plugin-deep proc proc2 proc-of-proc; do
+	for way in link dlsym default next plugin-default plugin-next plugin-deep namespace plugin-namespace proc proc2 proc-of-proc; do
 		route $way
 		absent=$(sed -n 's/^absent//p' "$work/out" | tr -d '\n')
 		if [ $status -eq 0 ]; then

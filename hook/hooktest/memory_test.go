@@ -2,6 +2,7 @@ package hooktest
 
 import (
 	"context"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -115,6 +116,33 @@ func value(env []string, name string) string {
 		}
 	}
 	return ""
+}
+
+// TestMemoryLent has an instance map more of another process's memory than it may
+// have of its own: it is shown, and not counted.
+func TestMemoryLent(t *testing.T) {
+	h := newHost(t)
+	h.start()
+	socket := filepath.Join(h.runDir, "lent.sock")
+	keeper := h.run(append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Join(build, "lib/sim"), "GFAAS_SIM_DIR="+filepath.Join(h.runDir, "sim")),
+		"check/lent", socket, "96")
+	h.eventually("the keeper listens", func() bool { h.alive(keeper, "keeper"); return keeper.out.String() != "" })
+	p := h.run(h.limited("lent", 64*gpu.MiB), "check/lent", socket)
+	for _, step := range []struct {
+		says     string
+		imported float64
+	}{{"mapped", 96}, {"gone", 0}} {
+		h.eventually(step.says, func() bool { h.alive(p, "lent"); return strings.HasSuffix(p.out.String(), step.says+"\n") })
+		if row, there := h.row("lent"); !there || row.MemImportedMiB != step.imported || row.MemUsedMiB != 0 {
+			t.Errorf("%s: %+v, want %v MiB imported", step.says, row, step.imported)
+		}
+		if _, err := p.in.Write([]byte("\n")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.wait(); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestMemoryRace has threads of several processes of one instance take and give

@@ -11,7 +11,7 @@ import (
 )
 
 // ways are the ways to find a function of the driver.
-var ways = []string{"link", "dlsym", "default", "next", "plugin-default", "plugin-next", "plugin-deep", "proc", "proc2", "proc-of-proc"}
+var ways = []string{"link", "dlsym", "default", "next", "plugin-default", "plugin-next", "plugin-deep", "namespace", "plugin-namespace", "proc", "proc2", "proc-of-proc"}
 
 // TestRoutes sends work by every function that there is, found in every way,
 // under a real daemon: the results are right, which the program checks, and

@@ -24,6 +24,7 @@ static struct {
 #define CU(name, since, variant, hook, sim, stream, params, args) \
     CUresult(*name) params; \
     FIELD_##variant(name, params)
+#define CU_NAME(name) CUresult(*name)(void);
 #include "symbols.def"
 } real;
 
@@ -45,6 +46,7 @@ static CUresult after(const char *symbol, CUresult result)
 #define TWIN_PTSZ(name, params, args) BOTH(name##_ptsz, params, args)
 #define TWIN_PTDS(name, params, args) BOTH(name##_ptds, params, args)
 #define CU(name, since, variant, hook, sim, stream, params, args) BOTH(name, params, args) TWIN_##variant(name, params, args)
+#define CU_NAME(name) BOTH(name, (void), ())
 #include "symbols.def"
 
 #define ENTRY(symbol) (void **)&real.symbol, (void *)hidden_##symbol, NULL
@@ -53,6 +55,7 @@ static struct { const char *name; void **real; void *hidden, *address; } all[] =
 #define ENTRY_PTSZ(name) {#name "_ptsz", ENTRY(name##_ptsz)},
 #define ENTRY_PTDS(name) {#name "_ptds", ENTRY(name##_ptds)},
 #define CU(name, since, variant, hook, sim, stream, params, args) {#name, ENTRY(name)}, ENTRY_##variant(name)
+#define CU_NAME(name) {#name, ENTRY(name)},
 #include "symbols.def"
 };
 enum { COUNT = sizeof all / sizeof *all };

@@ -1,0 +1,494 @@
+/* exec.c: what a process starts is in its slice too.
+ *
+ * A program that is started with another environment, by env -i or env -u
+ * LD_PRELOAD or by a program that passes one of its own, would run past the gate.
+ * The functions that start programs are wrapped: what the slice needs and the new
+ * environment lacks is put back. What is there with another value stays: a slice
+ * that is started within another's has its own.
+ *
+ * They may be called between fork and exec, in a child that shares its parent's
+ * memory (vfork) or was forked while another thread held a lock, and in a signal
+ * handler: the new environment is on the stack, and nothing is looked up then
+ * that takes a lock. What the process began with was noted before the program
+ * could change it, and the C library's functions were found. */
+#include "hook.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* ---- what the process began with ---- */
+
+static const char *const names[] = {
+    "GFAAS_SOCKET", "GFAAS_INSTANCE", "GFAAS_SECRET", "GFAAS_FUNCTION", "GFAAS_DEVICES", "GFAAS_OVERSUBSCRIBE",
+    "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "GFAAS_SIM_DIR", "GFAAS_SIM_GPU",
+};
+enum { IDENTITY = 3, SECRET = 2, NAMES = sizeof names / sizeof *names };
+
+static char *kept[NAMES];              /* NAME=value; NULL: it was not set */
+static const char *library;            /* the path by which this library was preloaded; NULL: it was not */
+static char driver[PATH_MAX];          /* folder of the simulated driver, if the process began with it */
+
+#define LIST_PRELOAD "LD_PRELOAD="
+#define LIST_LIBRARIES "LD_LIBRARY_PATH="
+
+/* The value in an entry of an environment, if it is of that name. */
+static const char *value_of(const char *entry, const char *name)
+{
+    size_t length = strlen(name);
+    return strncmp(entry, name, length) == 0 && entry[length] == '=' ? entry + length + 1 : NULL;
+}
+
+/* Whether a list that these characters separate has that member. */
+static bool has_member(const char *list, const char *separators, const char *member)
+{
+    size_t length = strlen(member);
+    for (list += strspn(list, separators); *list; list += strspn(list, separators)) {
+        size_t n = strcspn(list, separators);
+        if (n == length && memcmp(list, member, n) == 0)
+            return true;
+        list += n;
+    }
+    return false;
+}
+
+/* Copies what is to be kept: programs write over their environment. The secret is
+ * from now on in the copy alone, where the program and what it starts find it, and
+ * who looks at /proc/PID/environ does not. */
+static void keep(char *env[])
+{
+    size_t size = 0;
+    char **found[NAMES] = {NULL};
+    for (char **e = env; *e; e++)
+        for (unsigned i = 0; i < NAMES; i++)
+            if (!found[i] && value_of(*e, names[i])) {
+                found[i] = e;
+                size += strlen(*e) + 1;
+            }
+    char *at = size ? mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : MAP_FAILED;
+    if (at == MAP_FAILED)
+        return;
+    for (unsigned i = 0; i < NAMES; i++)
+        if (found[i]) {
+            kept[i] = at;
+            at = stpcpy(at, *found[i]) + 1;
+        }
+    if (found[SECRET]) {
+        char *shown = *found[SECRET];
+        *found[SECRET] = kept[SECRET];
+        memset(shown + strlen(names[SECRET]) + 1, '*', strlen(shown) - strlen(names[SECRET]) - 1);
+    }
+}
+
+/* Notes where the library is, if it was preloaded by its path, and whether the
+ * simulated driver beside it comes first. */
+static void note_paths(char *const env[])
+{
+    Dl_info own;
+    if (!dladdr((void *)note_paths, &own) || !own.dli_fname || own.dli_fname[0] != '/')
+        return;
+    for (char *const *e = env; *e; e++) {
+        const char *list = value_of(*e, "LD_PRELOAD");
+        if (list && has_member(list, " :", own.dli_fname))
+            library = own.dli_fname;
+    }
+    size_t folder = (size_t)(strrchr(own.dli_fname, '/') - own.dli_fname);
+    if (!library || folder + sizeof "/sim" > sizeof driver)
+        return;
+    memcpy(driver, own.dli_fname, folder);
+    strcpy(driver + folder, "/sim");
+    for (char *const *e = env; *e; e++) {
+        const char *list = value_of(*e, "LD_LIBRARY_PATH");
+        if (list && has_member(list, ":;", driver))
+            return;
+    }
+    *driver = 0;
+}
+
+/* ---- the C library's functions ---- */
+
+typedef int spawn_function(int *pid, const char *file, const posix_spawn_file_actions_t *actions, const posix_spawnattr_t *attributes,
+                           char *const argv[], char *const env[]);
+static struct {
+    int (*execve)(const char *path, char *const argv[], char *const env[]);
+    int (*execvpe)(const char *file, char *const argv[], char *const env[]);
+    int (*fexecve)(int fd, char *const argv[], char *const env[]);
+    int (*execveat)(int fd, const char *path, char *const argv[], char *const env[], int flags);
+    spawn_function *posix_spawn, *posix_spawnp, *pidfd_spawn, *pidfd_spawnp;
+    int (*system)(const char *command);
+    FILE *(*popen)(const char *command, const char *mode);
+} real;
+
+static void *find(const char *name)
+{
+    void *found = gf_real_dlsym(RTLD_NEXT, name);
+    return found ? found : gf_real_dlsym(RTLD_DEFAULT, name); /* the C library is preloaded too, before this one */
+}
+
+static void find_all(void)
+{
+    /* An old C library has none of these. */
+    gf_lookup_init();
+    gf_store((void **)&real.execveat, gf_real_dlsym(RTLD_NEXT, "execveat"));
+    gf_store((void **)&real.pidfd_spawn, gf_real_dlsym(RTLD_NEXT, "pidfd_spawn"));
+    gf_store((void **)&real.pidfd_spawnp, gf_real_dlsym(RTLD_NEXT, "pidfd_spawnp"));
+#define GF_NEXT(name) gf_store((void **)&real.name, find(#name))
+    GF_NEXT(execvpe);
+    GF_NEXT(fexecve);
+    GF_NEXT(posix_spawn);
+    GF_NEXT(posix_spawnp);
+    GF_NEXT(system);
+    GF_NEXT(popen);
+    GF_NEXT(execve);
+    dlerror();
+}
+
+/* Before the program and most of what it is linked with. What starts programs
+ * earlier finds the functions itself; there is no other thread yet. */
+__attribute__((constructor)) static void begin(int argc, char *argv[], char *env[])
+{
+    (void)argc, (void)argv;
+    keep(env);
+    note_paths(env);
+    gf_stray_init();
+    find_all();
+}
+
+static void ready(void)
+{
+    if (gf_unlikely(!gf_load(&real.execve)))
+        find_all();
+}
+
+/* ---- the new environment ---- */
+
+/* What an environment lacks. */
+struct lack {
+    bool library, driver;
+    bool name[NAMES];
+    bool any, identity; /* at all; something without which its work is not gated */
+    size_t entries, preload, libraries; /* how many there are; lengths of the two lists */
+};
+
+static struct lack look(char *const env[])
+{
+    struct lack l = {.library = true, .driver = *driver};
+    for (unsigned i = 0; i < NAMES; i++)
+        l.name[i] = kept[i];
+    for (; env && env[l.entries]; l.entries++) {
+        const char *entry = env[l.entries], *list;
+        if (*entry != 'L' && *entry != 'G' && *entry != 'C')
+            continue;
+        if ((list = value_of(entry, "LD_PRELOAD"))) {
+            l.library = l.library && !has_member(list, " :", library);
+            l.preload = strlen(list);
+        } else if ((list = value_of(entry, "LD_LIBRARY_PATH"))) {
+            l.driver = l.driver && !has_member(list, ":;", driver);
+            l.libraries = strlen(list);
+        }
+        for (unsigned i = 0; i < NAMES; i++)
+            if (l.name[i] && value_of(entry, names[i]))
+                l.name[i] = false;
+    }
+    l.any = l.library || l.driver;
+    for (unsigned i = 0; i < NAMES; i++)
+        l.any |= l.name[i];
+    l.identity = l.library;
+    for (unsigned i = 0; i < IDENTITY; i++)
+        l.identity |= l.name[i];
+    return l;
+}
+
+/* Writes NAME=ours, and behind it what was there. */
+static char *lead(char *to, const char *name, const char *ours, const char *list)
+{
+    char *end = stpcpy(stpcpy(to, name), ours);
+    if (list && *list)
+        stpcpy(stpcpy(end, ":"), list);
+    return to;
+}
+
+/* Fills out with env and what it lacks. */
+static void complete(const struct lack *l, char *const env[], char *out[], char *preload, char *libraries)
+{
+    size_t n = 0;
+    const char *old_preload = NULL, *old_libraries = NULL, *list;
+    for (size_t i = 0; i < l->entries; i++) {
+        if (l->library && (list = value_of(env[i], "LD_PRELOAD")))
+            old_preload = list;
+        else if (l->driver && (list = value_of(env[i], "LD_LIBRARY_PATH")))
+            old_libraries = list;
+        else
+            out[n++] = env[i];
+    }
+    if (l->library)
+        out[n++] = lead(preload, LIST_PRELOAD, library, old_preload);
+    if (l->driver)
+        out[n++] = lead(libraries, LIST_LIBRARIES, driver, old_libraries);
+    for (unsigned i = 0; i < NAMES; i++)
+        if (l->name[i])
+            out[n++] = kept[i];
+    out[n] = NULL;
+}
+
+/* ---- starting a program ---- */
+
+/* One call of one of the functions. */
+struct start {
+    int (*go)(const struct start *s, char *const env[]);
+    spawn_function *spawn;
+    int *pid;
+    int fd, flags;
+    const char *file;
+    const posix_spawn_file_actions_t *actions;
+    const posix_spawnattr_t *attributes;
+    char *const *argv;
+};
+
+/* Tells of the program if it leaves the slice. Whether the library can be in it. */
+static bool admit(int fd, const char *name, bool lacking)
+{
+    int kind = fd >= 0 ? gf_stray_file(fd, name) : GF_STRAY_UNKNOWN;
+    if (kind == GF_STRAY_UNKNOWN)
+        return true;
+    if (kind != GF_STRAY_NONE)
+        gf_stray_tell((uint32_t)kind, name);
+    else if (lacking)
+        gf_stray_tell(GF_STRAY_RESTORED, name);
+    return kind == GF_STRAY_NONE;
+}
+
+/* Starts it with what its environment lacks. fd is the program, or -1. */
+static int start(const struct start *s, int fd, const char *name, char *const env[])
+{
+    if (!library)
+        return s->go(s, env);
+    int saved = errno;
+    struct lack l = look(env);
+    bool able = admit(fd, name, l.identity);
+    errno = saved;
+    if (!able || !l.any)
+        return s->go(s, env);
+    char *merged[l.entries + NAMES + 3];
+    char preload[sizeof LIST_PRELOAD + strlen(library) + 1 + l.preload + 1];
+    char libraries[sizeof LIST_LIBRARIES + strlen(driver) + 1 + l.libraries + 1];
+    complete(&l, env, merged, preload, libraries);
+    return s->go(s, merged);
+}
+
+static int open_at(int fd, const char *path)
+{
+    return library ? (int)syscall(SYS_openat, fd, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0) : -1;
+}
+
+/* Opens what a name without a slash comes to, by this process's PATH, and writes
+ * down where that is. */
+static int open_named(const char *file, char path[PATH_MAX])
+{
+    const char *list = getenv("PATH");
+    size_t length = strlen(file);
+    if (!library || !length || length >= PATH_MAX - 1)
+        return -1;
+    if (strchr(file, '/')) {
+        strcpy(path, file);
+        return open_at(AT_FDCWD, path);
+    }
+    for (list = list ? list : "/bin:/usr/bin";; list++) {
+        size_t n = strcspn(list, ":");
+        if (n + 1 + length < PATH_MAX) {
+            memcpy(path, list, n);
+            strcpy(stpcpy(path + n, n ? "/" : ""), file);
+            if (syscall(SYS_faccessat, AT_FDCWD, path, X_OK) == 0)
+                return open_at(AT_FDCWD, path);
+        }
+        if (!*(list += n))
+            return -1;
+    }
+}
+
+static void close_file(int fd)
+{
+    int saved = errno;
+    if (fd >= 0)
+        syscall(SYS_close, fd);
+    errno = saved;
+}
+
+static int go_execve(const struct start *s, char *const env[]) { return real.execve(s->file, s->argv, env); }
+static int go_execvpe(const struct start *s, char *const env[]) { return real.execvpe(s->file, s->argv, env); }
+static int go_fexecve(const struct start *s, char *const env[]) { return real.fexecve(s->fd, s->argv, env); }
+static int go_execveat(const struct start *s, char *const env[])
+{
+    return real.execveat ? real.execveat(s->fd, s->file, s->argv, env, s->flags)
+                         : (int)syscall(SYS_execveat, s->fd, s->file, s->argv, env, s->flags);
+}
+static int go_spawn(const struct start *s, char *const env[])
+{
+    return s->spawn(s->pid, s->file, s->actions, s->attributes, s->argv, env);
+}
+
+/* Starts what a path names; then a name. */
+static int by_path(const struct start *s, char *const env[])
+{
+    int saved = errno, fd = open_at(AT_FDCWD, s->file);
+    errno = saved;
+    int result = start(s, fd, s->file, env);
+    close_file(fd);
+    return result;
+}
+
+static int by_name(const struct start *s, char *const env[])
+{
+    char path[PATH_MAX];
+    int saved = errno, fd = open_named(s->file, path);
+    errno = saved;
+    int result = start(s, fd, path, env);
+    close_file(fd);
+    return result;
+}
+
+GF_EXPORT int execve(const char *path, char *const argv[], char *const env[])
+{
+    ready();
+    return by_path(&(struct start){.go = go_execve, .file = path, .argv = argv}, env);
+}
+
+GF_EXPORT int execvpe(const char *file, char *const argv[], char *const env[])
+{
+    ready();
+    return by_name(&(struct start){.go = go_execvpe, .file = file, .argv = argv}, env);
+}
+
+GF_EXPORT int execv(const char *path, char *const argv[]) { return execve(path, argv, environ); }
+
+GF_EXPORT int execvp(const char *file, char *const argv[]) { return execvpe(file, argv, environ); }
+
+GF_EXPORT int fexecve(int fd, char *const argv[], char *const env[])
+{
+    ready();
+    return start(&(struct start){.go = go_fexecve, .fd = fd, .argv = argv}, fd, "(by descriptor)", env);
+}
+
+GF_EXPORT int execveat(int at, const char *path, char *const argv[], char *const env[], int flags)
+{
+    ready();
+    const struct start s = {.go = go_execveat, .fd = at, .file = path, .argv = argv, .flags = flags};
+    if (flags & AT_EMPTY_PATH && !*path)
+        return start(&s, at, "(by descriptor)", env);
+    int saved = errno, fd = open_at(at, path);
+    errno = saved;
+    int result = start(&s, fd, path, env);
+    close_file(fd);
+    return result;
+}
+
+/* How many arguments are listed, with the NULL behind them. */
+#define GF_LISTED(first, list) \
+    ({ \
+        va_list counted_; \
+        size_t count_ = 1; \
+        va_copy(counted_, list); \
+        for (const char *a_ = (first); a_; a_ = va_arg(counted_, const char *)) \
+            count_++; \
+        va_end(counted_); \
+        count_; \
+    })
+
+#define GF_COLLECT(argv, first, list) \
+    do { \
+        size_t at_ = 0; \
+        for (const char *a_ = (first); a_; a_ = va_arg(list, const char *)) \
+            argv[at_++] = (char *)a_; \
+        argv[at_] = NULL; \
+    } while (0)
+
+GF_EXPORT int execl(const char *path, const char *first, ...)
+{
+    va_list list;
+    va_start(list, first);
+    char *argv[GF_LISTED(first, list)];
+    GF_COLLECT(argv, first, list);
+    va_end(list);
+    return execve(path, argv, environ);
+}
+
+GF_EXPORT int execlp(const char *file, const char *first, ...)
+{
+    va_list list;
+    va_start(list, first);
+    char *argv[GF_LISTED(first, list)];
+    GF_COLLECT(argv, first, list);
+    va_end(list);
+    return execvpe(file, argv, environ);
+}
+
+GF_EXPORT int execle(const char *path, const char *first, ...)
+{
+    va_list list;
+    va_start(list, first);
+    char *argv[GF_LISTED(first, list)];
+    GF_COLLECT(argv, first, list);
+    char *const *env = va_arg(list, char *const *);
+    va_end(list);
+    return execve(path, argv, env);
+}
+
+#define GF_SPAWN(name, by, handle) \
+    GF_EXPORT int name(handle *pid, const char *file, const posix_spawn_file_actions_t *actions, \
+                       const posix_spawnattr_t *attributes, char *const argv[], char *const env[]) \
+    { \
+        ready(); \
+        if (!real.name) \
+            return ENOSYS; \
+        return by(&(struct start){.go = go_spawn, .spawn = real.name, .pid = pid, .file = file, .actions = actions, \
+                                  .attributes = attributes, .argv = argv}, env); \
+    }
+GF_SPAWN(posix_spawn, by_path, pid_t)
+GF_SPAWN(posix_spawnp, by_name, pid_t)
+GF_SPAWN(pidfd_spawn, by_path, int) /* glibc 2.39 */
+GF_SPAWN(pidfd_spawnp, by_name, int)
+
+/* The C library's own shell has the process's environment, whatever is passed here:
+ * what that lacks is put back into it. */
+static void put_back(void)
+{
+    struct lack l;
+    ready();
+    if (!library || !(l = look(environ)).any)
+        return;
+    char *now[l.entries + NAMES + 3];
+    char preload[sizeof LIST_PRELOAD + strlen(library) + 1 + l.preload + 1];
+    char libraries[sizeof LIST_LIBRARIES + strlen(driver) + 1 + l.libraries + 1];
+    complete(&l, environ, now, preload, libraries);
+    if (l.library)
+        setenv("LD_PRELOAD", preload + sizeof LIST_PRELOAD - 1, 1);
+    if (l.driver)
+        setenv("LD_LIBRARY_PATH", libraries + sizeof LIST_LIBRARIES - 1, 1);
+    for (unsigned i = 0; i < NAMES; i++)
+        if (l.name[i])
+            setenv(names[i], value_of(kept[i], names[i]), 1);
+    if (l.identity)
+        gf_stray_tell(GF_STRAY_RESTORED, "/bin/sh");
+}
+
+GF_EXPORT int system(const char *command)
+{
+    put_back();
+    return real.system(command);
+}
+
+GF_EXPORT FILE *popen(const char *command, const char *mode)
+{
+    put_back();
+    return real.popen(command, mode);
+}

@@ -1,0 +1,183 @@
+package hooktest
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/instance/instancetest"
+)
+
+// tenth is a tenth of the GPU's time.
+var tenth = gpu.Slice{SMPct: 100, QuotaRequest: 0.1, QuotaLimit: 0.1}
+
+// strays is what the daemon says of an instance's programs.
+func (h *host) strays(id string) string {
+	for _, g := range h.status().GPUs {
+		for _, c := range g.Clients {
+			if c.Instance == id {
+				return c.Strays
+			}
+		}
+	}
+	return ""
+}
+
+// TestStartsStay starts a program that takes all of the GPU that it gets, in each
+// of the ways to start one, with an environment from which all was taken: it is in
+// the slice all the same, and the daemon knows.
+func TestStartsStay(t *testing.T) {
+	h := newHost(t)
+	h.start()
+	for _, way := range []string{
+		"execve", "execv", "execvp", "execvpe", "execl", "execle", "execlp", "fexecve", "execveat",
+		"posix_spawn", "posix_spawnp", "fork", "vfork", "system", "popen",
+	} {
+		t.Run(way, func(t *testing.T) {
+			t.Parallel()
+			h := h.within(t)
+			p := h.run(h.register(way, tenth), "check/starts", way, "/bin/sh", "-c", filepath.Join(build, "victim/saturate")+" 1")
+			if err := p.wait(); err != nil {
+				t.Fatal(err)
+			}
+			var said struct{ Share float64 }
+			if err := json.Unmarshal([]byte(p.out.String()), &said); err != nil {
+				t.Fatalf("%v: %s", err, p.out.String())
+			}
+			if said.Share > 0.5 {
+				t.Errorf("it had %.2f of the GPU, of 0.1", said.Share)
+			}
+			if got := h.strays(way); !strings.Contains(got, "put back into the slice") {
+				t.Errorf("the daemon says %q", got)
+			}
+			if n := strings.Count(p.errout.String(), "without the preload library"); n != 1 {
+				t.Errorf("it was said %d times: %s", n, p.errout.String())
+			}
+		})
+	}
+}
+
+// TestStartsKeep looks at the environment of a program that was started with
+// another: what was taken is there again, what was given stays as it was given.
+func TestStartsKeep(t *testing.T) {
+	h := newHost(t)
+	h.start()
+	env := append(h.register("keeps", tenth), "CUDA_MPS_PIPE_DIRECTORY=/pipes")
+	hook, sim := filepath.Join(build, "lib/libgfaas.so"), filepath.Join(build, "lib/sim")
+	for _, tt := range []struct {
+		name  string
+		given []string
+		want  map[string]string // of the program's environment; the identity is always looked at
+		lacks string
+	}{
+		{"nothing", []string{"-i"}, map[string]string{
+			"LD_PRELOAD": hook, "LD_LIBRARY_PATH": sim, "CUDA_VISIBLE_DEVICES": "0", "CUDA_MPS_PIPE_DIRECTORY": "/pipes",
+			"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "100", "GFAAS_SIM_DIR": filepath.Join(h.runDir, "sim"),
+		}, "HOME"},
+		{"its own libraries", []string{"-i", "LD_PRELOAD=libc.so.6 libm.so.6", "LD_LIBRARY_PATH=/nowhere"}, map[string]string{
+			"LD_PRELOAD": hook + ":libc.so.6 libm.so.6", "LD_LIBRARY_PATH": sim + ":/nowhere",
+		}, ""},
+		{"ours behind its own", []string{"LD_PRELOAD=libm.so.6 " + hook}, map[string]string{"LD_PRELOAD": "libm.so.6 " + hook}, ""},
+		{"behind the C library", []string{"LD_PRELOAD=libc.so.6 " + hook}, map[string]string{"LD_PRELOAD": "libc.so.6 " + hook}, ""},
+		{"fewer devices", []string{"CUDA_VISIBLE_DEVICES="}, map[string]string{"CUDA_VISIBLE_DEVICES": ""}, ""},
+		{"no library", []string{"-u", "LD_PRELOAD"}, map[string]string{"LD_PRELOAD": hook}, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h := h.within(t)
+			p := h.launch(exec.Command("/usr/bin/env", append(tt.given, "/usr/bin/env")...), env)
+			if err := p.wait(); err != nil {
+				t.Fatal(err)
+			}
+			got := map[string]string{}
+			for line := range strings.Lines(p.out.String()) {
+				name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
+				if _, twice := got[name]; twice {
+					t.Errorf("%s is there twice", name)
+				}
+				got[name] = value
+			}
+			for _, name := range []string{"GFAAS_SOCKET", "GFAAS_INSTANCE", "GFAAS_SECRET"} {
+				if got[name] == "" {
+					t.Errorf("%s is lost", name)
+				}
+			}
+			for name, want := range tt.want {
+				if value, ok := got[name]; !ok || value != want {
+					t.Errorf("%s is %q, want %q", name, value, want)
+				}
+			}
+			if _, there := got[tt.lacks]; there {
+				t.Errorf("%s was put back", tt.lacks)
+			}
+		})
+	}
+}
+
+// TestStrays starts programs that the library cannot be in: of each kind it is
+// said once in the instance, and never where standard error may be read as the
+// program's.
+func TestStrays(t *testing.T) {
+	h := newHost(t)
+	h.start()
+	dir := t.TempDir()
+	static, setuid, script := filepath.Join(dir, "static"), filepath.Join(dir, "setuid"), filepath.Join(dir, "script")
+	instancetest.Compile(t, static, []byte("int main(void) { return 0; }"), "-static")
+	instancetest.Compile(t, setuid, []byte("int main(void) { return 0; }"))
+	if err := os.WriteFile(script, []byte("#!"+static+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	kinds := map[string]string{static: "statically linked", script: "statically linked"}
+	if os.Getuid() == 0 {
+		kinds[setuid] = "setuid or setgid"
+		if err := os.Chown(setuid, 65534, 65534); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(setuid, 0o755|os.ModeSetuid); err != nil {
+			t.Fatal(err)
+		}
+	} else {
+		t.Log("no setuid program of another user's can be made: run as root to have one tried")
+	}
+	for program, kind := range kinds {
+		t.Run(filepath.Base(program), func(t *testing.T) {
+			h := h.within(t)
+			id := filepath.Base(program)
+			env := h.register(id, tenth)
+			quiet := h.launch(exec.Command("/bin/sh", "-c", program+" 2>&1; true"), env)
+			if err := quiet.wait(); err != nil || quiet.out.String() != "" {
+				t.Errorf("%v, and it said %q where it may be read as the program's", err, quiet.out.String())
+			}
+			env = h.register(id+"-loud", tenth)
+			p := h.launch(exec.Command("/bin/sh", "-c", program+"; "+program+"; sh -c "+program+"; true"), env)
+			if err := p.wait(); err != nil {
+				t.Fatal(err)
+			}
+			if n := strings.Count(p.errout.String(), kind); n != 1 || strings.Count(p.errout.String(), "\n") != 1 {
+				t.Errorf("it was said %d times: %s", n, p.errout.String())
+			}
+			if got := h.strays(id + "-loud"); !strings.HasPrefix(got, "3 outside of it, "+kind) {
+				t.Errorf("the daemon says %q", got)
+			}
+		})
+	}
+}
+
+// TestSecretShown looks for the secret in what others of the same user can see of a
+// process: it is there for the process and for what that starts, and not shown.
+func TestSecretShown(t *testing.T) {
+	h := newHost(t)
+	h.start()
+	const script = `env | grep ^GFAAS_SECRET; tr '\0' '\n' </proc/$$/environ | grep ^GFAAS_SECRET`
+	p := h.launch(exec.Command("/bin/sh", "-c", script), h.register("shown", tenth))
+	if err := p.wait(); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.out.String(); !regexp.MustCompile(`^GFAAS_SECRET=[0-9a-f]{48}\nGFAAS_SECRET=\*{48}\n$`).MatchString(got) {
+		t.Errorf("it is shown as\n%s", got)
+	}
+}

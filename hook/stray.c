@@ -1,0 +1,188 @@
+/* stray.c: programs that a process starts and that the library cannot be in.
+ *
+ * The daemon is told of each, for its status and its log, and says of which
+ * kinds there was none before in the instance: of those a line is said. All of
+ * this runs between fork and exec, in a child that may share its parent's
+ * memory: it takes no memory and no lock, calls the system only, and waits a
+ * fifth of a second at most. */
+#include "hook.h"
+
+#include <elf.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#define ANSWER_MS 200
+#define MAX_SCRIPTS 5 /* whose interpreters are scripts, as the kernel bounds them */
+#define MAX_SEGMENTS 64
+
+#if defined(__x86_64__)
+#define OWN_MACHINE EM_X86_64
+#elif defined(__aarch64__)
+#define OWN_MACHINE EM_AARCH64
+#endif
+
+/* ---- what a program is ---- */
+
+static bool read_at(int fd, void *to, size_t size, off_t at)
+{
+    return syscall(SYS_pread64, fd, to, size, at) == (long)size;
+}
+
+static bool begins(const char *text, const char *with) { return strncmp(text, with, strlen(with)) == 0; }
+
+static const char *base_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+static bool is_glibc_loader(const char *path)
+{
+    const char *base = base_of(path);
+    return begins(base, "ld-linux") || begins(base, "ld-lsb") || begins(base, "ld64.so") || begins(base, "ld.so");
+}
+
+/* Whether the kernel will have the loader ignore the library (AT_SECURE). */
+static int privileged(int fd, const struct stat *file)
+{
+    char capability[1];
+    if (syscall(SYS_prctl, PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1)
+        return GF_STRAY_NONE;
+    if ((file->st_mode & S_ISUID && file->st_uid != getuid()) ||
+        (file->st_mode & S_ISGID && file->st_mode & S_IXGRP && file->st_gid != getgid()))
+        return GF_STRAY_SETUID;
+    if (getuid() != 0 && (fgetxattr(fd, "security.capability", capability, sizeof capability) > 0 || errno == ERANGE))
+        return GF_STRAY_CAPABLE;
+    return GF_STRAY_NONE;
+}
+
+static int elf_stray(int fd, const char *name, const Elf64_Ehdr *head)
+{
+    if (head->e_ident[EI_CLASS] != ELFCLASS64 || head->e_machine != OWN_MACHINE)
+        return GF_STRAY_MACHINE;
+    for (unsigned i = 0; i < head->e_phnum && i < MAX_SEGMENTS; i++) {
+        Elf64_Phdr segment;
+        char loader[256] = "";
+        if (!read_at(fd, &segment, sizeof segment, (off_t)(head->e_phoff + i * sizeof segment)))
+            return GF_STRAY_UNKNOWN;
+        if (segment.p_type != PT_INTERP)
+            continue;
+        size_t size = segment.p_filesz < sizeof loader ? segment.p_filesz : sizeof loader - 1;
+        if (!read_at(fd, loader, size, (off_t)segment.p_offset))
+            return GF_STRAY_UNKNOWN;
+        loader[sizeof loader - 1] = 0;
+        return is_glibc_loader(loader) ? GF_STRAY_NONE : GF_STRAY_LIBC;
+    }
+    return is_glibc_loader(name) ? GF_STRAY_NONE : GF_STRAY_STATIC; /* the loader itself may be named, with a program */
+}
+
+/* Cuts the name of the interpreter out of the head of a script. */
+static bool interpreter_of(char *head, char **name)
+{
+    head[strcspn(head, "\n")] = 0;
+    *name = head + 2 + strspn(head + 2, " \t");
+    (*name)[strcspn(*name, " \t")] = 0;
+    return **name;
+}
+
+int gf_stray_file(int fd, const char *name)
+{
+    union {
+        Elf64_Ehdr elf;
+        char text[256];
+    } head;
+    char *next;
+    int kind = GF_STRAY_UNKNOWN, opened = -1;
+    for (int scripts = 0; scripts < MAX_SCRIPTS; scripts++) {
+        struct stat file;
+        memset(&head, 0, sizeof head);
+        if (syscall(SYS_fstat, fd, &file) != 0 || !S_ISREG(file.st_mode) || !(file.st_mode & 0111) ||
+            syscall(SYS_pread64, fd, head.text, sizeof head.text - 1, 0) < 4)
+            break;
+        if (begins(head.text, "#!") && interpreter_of(head.text, &next)) {
+            int found = (int)syscall(SYS_openat, AT_FDCWD, next, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
+            if (opened >= 0)
+                syscall(SYS_close, opened);
+            fd = opened = found;
+            name = next;
+            continue;
+        }
+        if (memcmp(head.elf.e_ident, ELFMAG, SELFMAG) != 0)
+            break; /* the kernel, or a shell, knows what to do with it */
+        kind = privileged(fd, &file);
+        if (kind == GF_STRAY_NONE)
+            kind = elf_stray(fd, name, &head.elf);
+        break;
+    }
+    if (opened >= 0)
+        syscall(SYS_close, opened);
+    return kind;
+}
+
+/* ---- who is told ---- */
+
+static struct gf_identity identity; /* as the process began */
+static struct stat errors;          /* standard error likewise */
+
+void gf_stray_init(void)
+{
+    if (!gf_identify(&identity))
+        *identity.secret = 0;
+    if (syscall(SYS_fstat, STDERR_FILENO, &errors) != 0)
+        errors.st_ino = 0;
+}
+
+/* Tells the daemon. Whether it says that it knew of others of the kind. */
+static bool known_already(uint32_t kind, const char *program)
+{
+    struct gf_stray stray = {.h = gf_header(GF_MSG_STRAY, sizeof stray), .kind = kind};
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct gf_noted noted;
+    if (!*identity.secret || strlen(identity.socket) >= sizeof address.sun_path)
+        return false;
+    memcpy(stray.instance, identity.instance, sizeof stray.instance);
+    memcpy(stray.secret, identity.secret, sizeof stray.secret);
+    strncpy(stray.program, program, sizeof stray.program - 1);
+    strcpy(address.sun_path, identity.socket);
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return false;
+    struct pollfd answer = {.fd = fd, .events = POLLIN};
+    bool known = syscall(SYS_connect, fd, &address, sizeof address) == 0 && gf_transmit(fd, &stray, sizeof stray) &&
+                 syscall(SYS_ppoll, &answer, 1, &(struct timespec){0, ANSWER_MS * 1000000}, NULL, 0) == 1 &&
+                 gf_is(&noted, syscall(SYS_recvfrom, fd, &noted, sizeof noted, 0, NULL, NULL), GF_MSG_NOTED, sizeof noted) &&
+                 !noted.first;
+    syscall(SYS_close, fd);
+    return known;
+}
+
+/* Whether standard error is still the one that the process began with: else what
+ * is said there might be read as the program's that is to be started. */
+static bool own_errors(void)
+{
+    struct stat now;
+    return errors.st_ino && syscall(SYS_fstat, STDERR_FILENO, &now) == 0 && now.st_ino == errors.st_ino && now.st_dev == errors.st_dev;
+}
+
+void gf_stray_tell(uint32_t kind, const char *program)
+{
+    static const char *const why[GF_STRAY_KINDS] = {
+        [GF_STRAY_RESTORED] = "is started in an environment without the preload library or what that needs: they are put back",
+        [GF_STRAY_STATIC] = "is statically linked: the preload library is not in it nor in what it starts, and no work of theirs is gated",
+        [GF_STRAY_LIBC] = "is linked with another libc than glibc: the preload library is not in it nor in what it starts, and no work of theirs is gated",
+        [GF_STRAY_SETUID] = "is setuid or setgid: the preload library is not in it nor in what it starts, and no work of theirs is gated",
+        [GF_STRAY_CAPABLE] = "has file capabilities: the preload library is not in it nor in what it starts, and no work of theirs is gated",
+        [GF_STRAY_MACHINE] = "is built for another machine: the preload library is not in it nor in what it starts, and no work of theirs is gated",
+    };
+    if (!known_already(kind, program) && own_errors())
+        gf_say(GF_SAY_STRAY + kind, "%s %s", program, why[kind]);
+}
