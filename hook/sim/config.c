@@ -49,6 +49,10 @@ static bool parse_field(struct config *c, const char *key, const char *value)
         return (c->count = parse_count(value, SIM_MAX_DEVICES)) != 0;
     if (!strcmp(key, "mem"))
         return (c->mem = parse_size(value)) >= SIM_PAGE && c->mem <= (1ull << 44);
+    if (!strcmp(key, "poison")) {
+        c->poison = !strcmp(value, "1");
+        return c->poison || !strcmp(value, "0");
+    }
     if (!strcmp(key, "context")) {
         c->context = parse_size(value);
         return (c->context || !strcmp(value, "0")) && c->context <= (1ull << 44);
@@ -172,7 +176,7 @@ bool config_load(void)
     struct config c = {.sms = 80, .mem = 16ull << 30, .count = 1};
     const char *shape = getenv("GFAAS_SIM_GPU");
     if (shape && !parse_shape(&c, shape)) {
-        sim_say("GFAAS_SIM_GPU=%.200s: expected sms=N,mem=SIZE,count=N,context=SIZE", shape);
+        sim_say("GFAAS_SIM_GPU=%.200s: expected sms=N,mem=SIZE,count=N,context=SIZE,poison=1", shape);
         return false;
     }
     if (!find_dir(&c)) {

@@ -8,6 +8,7 @@
 
 struct ctx *g_contexts;
 static uint64_t last_id;
+static CUresult fault; /* what ended this process's use of its devices */
 
 /* What a new context's settings are, as on an NVIDIA GPU. */
 static void set_defaults(struct ctx *c)
@@ -45,7 +46,7 @@ static void count_out(struct device *d)
 /* Gives a context, new or the primary one coming back, what it needs to work. */
 static CUresult set_up(struct ctx *c)
 {
-    CUresult r = shared_join(c->dev);
+    CUresult r = fault ? fault : shared_join(c->dev);
     if (r != CUDA_SUCCESS)
         return r;
     if (!count_in(c->dev))
@@ -61,6 +62,19 @@ static CUresult set_up(struct ctx *c)
     c->created = true;
     c->destroyed = false;
     return CUDA_SUCCESS;
+}
+
+/* An error of the device's leaves a process that cannot go on with CUDA: all its
+ * contexts, those to come included, answer with it until the process ends. */
+void ctx_fault(CUresult why)
+{
+    if (!fault)
+        fault = why;
+    for (struct ctx *c = g_contexts; c; c = c->next)
+        if (c->created && !c->error)
+            c->error = fault;
+    for (int i = 0; i < SIM_MAX_DEVICES; i++)
+        threads_kick(&g_device[i]);
 }
 
 /* A context that is known and not set up yet. */

@@ -27,7 +27,6 @@ static CUresult begin_stream(CUstream h, struct ctx **c, struct stream **s)
     return *s ? r : sim_end(r);
 }
 
-#define ENTRY_LATER(name, stream, params, args)
 #define ENTRY_OWN(name, stream, params, args)
 #define ENTRY_STUB(name, stream, params, args) \
     CUresult name params                       \
@@ -60,6 +59,12 @@ static CUresult begin_stream(CUstream h, struct ctx **c, struct stream **s)
 #define ENTRY_STREAM(name, stream, params, args) \
     ENTRY_WITH(begin_stream(stream, &current, &target), target, name, params, args)
 #define CU(name, since, variant, hook, sim, stream, params, args) ENTRY_##sim(name, stream, params, args)
+#define CU_NAME(name)                    \
+    CUDA_EXPORT CUresult name(void);     \
+    CUresult name(void)                  \
+    {                                    \
+        return CUDA_ERROR_NOT_SUPPORTED; \
+    }
 #include "../symbols.def"
 
 /* A twin is the same call with stream 0 meaning the thread's own stream. */
@@ -75,6 +80,5 @@ static CUresult begin_stream(CUstream h, struct ctx **c, struct stream **s)
 #define TWIN_NONE(name, params, args)
 #define TWIN_PTSZ(name, params, args) TWIN(name##_ptsz, name, params, args)
 #define TWIN_PTDS(name, params, args) TWIN(name##_ptds, name, params, args)
-#define CU(name, since, variant, hook, sim, stream, params, args) \
-    SIM_EXPORTS_##sim(TWIN_##variant(name, params, args))
+#define CU(name, since, variant, hook, sim, stream, params, args) TWIN_##variant(name, params, args)
 #include "../symbols.def"

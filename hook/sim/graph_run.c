@@ -152,10 +152,9 @@ static struct item *kernel_item(struct run *r, uint32_t i)
 static struct item *copy_item(struct run *r, uint32_t i)
 {
     const struct work *w = &r->plan->steps[i].work;
-    struct ctx *c = r->item->stream->ctx;
     struct copy copy;
     if (work_locate(w, &copy) != CUDA_SUCCESS) {
-        c->error = CUDA_ERROR_ILLEGAL_ADDRESS;
+        ctx_fault(CUDA_ERROR_ILLEGAL_ADDRESS);
         return NULL;
     }
     struct item *it = step_item(r, i, copy.src ? I_COPY : I_SET);

@@ -157,8 +157,10 @@ CUresult work_params(struct work *w, const CUgraphNodeParams *p)
 CUresult work_locate(const struct work *w, struct copy *c)
 {
     enum place src, dst;
-    return w->type == CU_GRAPH_NODE_TYPE_MEMSET ? set_locate(&w->u.set, c, &dst)
-                                                : copy3d_locate(&w->u.copy, c, &src, &dst);
+    CUresult r = w->type == CU_GRAPH_NODE_TYPE_MEMSET ? set_locate(&w->u.set, c, &dst)
+                                                      : copy3d_locate(&w->u.copy, c, &src, &dst);
+    c->fault = r == CUDA_SUCCESS && dst == P_READ_ONLY;
+    return r;
 }
 
 /* Sets of one row may change in everything, those of several only in where and what. */

@@ -43,13 +43,17 @@ CUresult sim_cuMemAllocHost_v2(struct ctx *c, void **pp, size_t bytesize)
     return sim_cuMemHostAlloc(c, pp, bytesize, 0);
 }
 
-CUresult sim_cuMemFreeHost(struct ctx *c, void *p)
+CUresult sim_cuMemFreeHost(void *p)
 {
     CUdeviceptr at = (CUdeviceptr)(uintptr_t)p;
     struct range *g = range_find(at);
+    CUresult r = ctx_release();
+    if (r != CUDA_SUCCESS)
+        return r;
     if (!g || g->base != at || g->kind != R_HOST)
         return CUDA_ERROR_INVALID_VALUE;
-    wait_context(g->ctx, false);
+    struct ctx *c = g->ctx;
+    wait_context(c, false);
     hostmem_release(g);
     return c->error;
 }

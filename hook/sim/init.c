@@ -24,6 +24,37 @@ static void in_child(void)
         state = FORKED;
 }
 
+/* At exit the process gives its place on the devices back. Should a signal
+ * handler have called exit inside one of our calls, the lock never comes free
+ * and the next process on the device clears up instead. */
+static void at_exit(void)
+{
+    struct timespec ts;
+    if (state != READY)
+        return;
+    clock_gettime(CLOCK_REALTIME, &ts);
+    ts.tv_sec += 1;
+    if (pthread_mutex_timedlock(&g_lock, &ts))
+        return;
+    state = GONE;
+    for (int i = 0; i < SIM_MAX_DEVICES; i++) {
+        shared_leave(&g_device[i]);
+        if (g_device[i].worker_started)
+            shared_bell_ring(&g_device[i]);
+    }
+    pthread_mutex_unlock(&g_lock);
+}
+
+/* Nobody may take what is measured here for a GPU's. Under gfaas it has been said
+ * already: GFAAS_INSTANCE is of who runs in a slice, GFAAS_SIM_NOTED of gfaas's own
+ * commands and what they start. */
+static void say_simulated(void)
+{
+    const char *instance = getenv("GFAAS_INSTANCE"), *noted = getenv("GFAAS_SIM_NOTED");
+    if (!(instance && *instance) && !(noted && *noted))
+        sim_say("this is gfaas's simulated GPU; its figures are not a GPU's");
+}
+
 CUresult cuInit(unsigned int Flags)
 {
     if (Flags)
@@ -50,6 +81,11 @@ CUresult cuInit(unsigned int Flags)
             }
             for (unsigned i = 0; i < g_config.visible; i++)
                 g_device[g_config.visible_index[i]].ordinal = (int)i;
+            /* Now, and not when it is first needed: what the program registers
+             * from here on ends before the driver does. */
+            if (!hooked_exit)
+                hooked_exit = atexit(at_exit) == 0;
+            say_simulated();
             state = READY;
         }
     }
@@ -71,6 +107,13 @@ CUresult ctx_usable(struct ctx **c)
                              : (*c)->error;
 }
 
+CUresult ctx_release(void)
+{
+    struct ctx *c = ctx_current();
+    CUresult r = c ? ctx_usable(&c) : CUDA_SUCCESS;
+    return r == CUDA_SUCCESS && g_captures ? capture_unsafe() : r;
+}
+
 /* Begins a call: takes the lock and, where c is given, finds the context. */
 CUresult sim_begin(struct ctx **c)
 {
@@ -79,7 +122,7 @@ CUresult sim_begin(struct ctx **c)
     if (tls_in_callback)
         return CUDA_ERROR_NOT_PERMITTED;
     pthread_mutex_lock(&g_lock);
-    CUresult r = c ? ctx_usable(c) : CUDA_SUCCESS;
+    CUresult r = atomic_load_explicit(&g_lost, memory_order_relaxed) ? lost_notice() : c ? ctx_usable(c) : CUDA_SUCCESS;
     if (r != CUDA_SUCCESS)
         pthread_mutex_unlock(&g_lock);
     return r;
@@ -87,35 +130,10 @@ CUresult sim_begin(struct ctx **c)
 
 CUresult sim_end(CUresult r)
 {
+    if (atomic_load_explicit(&g_lost, memory_order_relaxed))
+        r = lost_notice(); /* since the call began */
     pthread_mutex_unlock(&g_lock);
     return r;
-}
-
-/* At exit the process gives its place on the devices back. Should a signal
- * handler have called exit inside one of our calls, the lock never comes free
- * and the next process on the device clears up instead. */
-static void at_exit(void)
-{
-    struct timespec ts;
-    if (state != READY)
-        return;
-    clock_gettime(CLOCK_REALTIME, &ts);
-    ts.tv_sec += 1;
-    if (pthread_mutex_timedlock(&g_lock, &ts))
-        return;
-    state = GONE;
-    for (int i = 0; i < SIM_MAX_DEVICES; i++) {
-        shared_leave(&g_device[i]);
-        if (g_device[i].worker_started)
-            shared_bell_ring(&g_device[i]);
-    }
-    pthread_mutex_unlock(&g_lock);
-}
-
-void sim_atexit_register(void)
-{
-    if (!hooked_exit)
-        hooked_exit = atexit(at_exit) == 0;
 }
 
 CUresult cuDriverGetVersion(int *driverVersion)

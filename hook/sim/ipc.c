@@ -68,6 +68,7 @@ CUresult ipc_map(struct range *g, int device, unsigned slot)
     }
     g->base = (CUdeviceptr)(uintptr_t)base;
     g->view = view;
+    lost_watch(view, g->span);
     return CUDA_SUCCESS;
 }
 
@@ -75,6 +76,7 @@ CUresult ipc_map(struct range *g, int device, unsigned slot)
 void ipc_unmap(const struct range *r)
 {
     size_t skip = r->base % SIM_PAGE;
+    lost_forget(r->view - skip);
     munmap(r->view - skip, skip + r->span);
     munmap((void *)(uintptr_t)(r->base - skip), skip + r->span);
 }

@@ -72,10 +72,19 @@ CUresult memory_hole(struct device *d, size_t span, struct range *r, struct rang
     r->offset = at - d->arena_base;
     r->view = d->arena_view + r->offset;
     r->serial = d->arena_serial;
-    if (!at || !(*out = range_add(r)))
+    if (!at || !shared_open_arena(d, r->offset + span) || !(*out = range_add(r)))
         return CUDA_ERROR_OUT_OF_MEMORY;
     d->arena_hint = at + span;
     return CUDA_SUCCESS;
+}
+
+/* On a GPU, fresh memory holds what its last user left; here zeros, which hide
+ * that a program reads what it never wrote. All ones is no number in any format
+ * of floating point. */
+void memory_poison(void *view, size_t n)
+{
+    if (g_config.poison)
+        memset(view, 0xff, n);
 }
 
 CUresult memory_place(struct device *d, size_t span, struct range *r, struct range **out)
@@ -83,7 +92,9 @@ CUresult memory_place(struct device *d, size_t span, struct range *r, struct ran
     if (memory_take(d, span) != CUDA_SUCCESS)
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = memory_hole(d, span, r, out);
-    if (result != CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS)
+        memory_poison((*out)->view, span);
+    else
         shared_mem_give(d, span);
     return result;
 }
@@ -178,10 +189,11 @@ static void free_now(struct range *g)
 }
 
 /* Freeing waits for the work of the context, as the driver does where it must. */
-CUresult sim_cuMemFree_v2(struct ctx *c, CUdeviceptr dptr)
+CUresult sim_cuMemFree_v2(CUdeviceptr dptr)
 {
-    if (!dptr)
-        return CUDA_SUCCESS;
+    CUresult r = ctx_release();
+    if (r != CUDA_SUCCESS || !dptr)
+        return r;
     struct range *g = range_find(dptr);
     if (!can_free(g, dptr))
         return CUDA_ERROR_INVALID_VALUE;
@@ -192,8 +204,9 @@ CUresult sim_cuMemFree_v2(struct ctx *c, CUdeviceptr dptr)
     g = range_find(dptr);
     if (!can_free(g, dptr))
         return CUDA_ERROR_INVALID_VALUE; /* freed by another thread meanwhile */
+    r = g->ctx ? g->ctx->error : CUDA_SUCCESS;
     free_now(g);
-    return c->error;
+    return r;
 }
 
 CUresult sim_cuMemGetInfo_v2(struct ctx *c, size_t *free, size_t *total)

@@ -27,6 +27,11 @@ static void free_globals(struct module *m)
         m->globals = g->next;
         if (r)
             memory_release(r);
+        for (struct address *a = g->addresses, *next; a; a = next) {
+            next = a->next;
+            free(a->symbol);
+            free(a);
+        }
         free(g->init);
         free(g->name);
         free(g);
@@ -47,6 +52,17 @@ void module_free(struct module *m)
     free(m);
 }
 
+/* The values that are addresses of variables. */
+static void put_addresses(const struct module *m, struct global *g)
+{
+    for (struct address *a = g->addresses; a; a = a->next)
+        for (const struct global *of = m->globals; of; of = of->next)
+            if (!strcmp(of->name, a->symbol)) {
+                uint64_t value = of->ptr + a->plus;
+                memcpy(g->init + a->at, &value, sizeof value);
+            }
+}
+
 /* Gives a module's variables memory, with their initial values in it. */
 static CUresult place_globals(struct module *m)
 {
@@ -54,8 +70,14 @@ static CUresult place_globals(struct module *m)
         CUresult r = memory_alloc(m->ctx, &g->ptr, g->size);
         if (r != CUDA_SUCCESS)
             return r;
+    }
+    for (struct global *g = m->globals; g; g = g->next) {
+        put_addresses(m, g);
+        void *at = range_translate(m->ctx->dev, g->ptr, g->size, true);
         if (g->init)
-            memcpy(range_translate(m->ctx->dev, g->ptr, g->size), g->init, g->size);
+            memcpy(at, g->init, g->size);
+        else if (g_config.poison)
+            memset(at, 0, g->size);
     }
     return CUDA_SUCCESS;
 }
@@ -145,13 +167,13 @@ CUresult sim_cuModuleLoadFatBinary(struct ctx *c, CUmodule *module, const void *
     return sim_cuModuleLoadDataEx(c, module, fatCubin, 0, NULL, NULL);
 }
 
-CUresult cuModuleLoad(CUmodule *module, const char *fname)
+/* All of a file, with a zero byte behind it; NULL with *r set. */
+static char *read_file(const char *name, size_t *size, CUresult *r)
 {
-    if (!module || !fname)
-        return CUDA_ERROR_INVALID_VALUE;
-    FILE *f = fopen(fname, "rbe");
+    FILE *f = fopen(name, "rbe");
+    *r = f ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_FILE_NOT_FOUND;
     if (!f)
-        return CUDA_ERROR_FILE_NOT_FOUND;
+        return NULL;
     size_t n = 0, cap = 65536, got;
     char *text = malloc(cap + 1), *more;
     while (text && (got = fread(text + n, 1, cap - n, f)) > 0) {
@@ -165,22 +187,33 @@ CUresult cuModuleLoad(CUmodule *module, const char *fname)
         }
     }
     fclose(f);
+    if (text)
+        text[*size = n] = 0;
+    return text;
+}
+
+CUresult cuModuleLoad(CUmodule *module, const char *fname)
+{
+    CUresult r;
+    size_t n;
+    if (!module || !fname)
+        return CUDA_ERROR_INVALID_VALUE;
+    char *text = read_file(fname, &n, &r);
     if (!text)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    text[n] = 0;
-    CUresult r = cuModuleLoadDataEx(module, text, 0, NULL, NULL);
+        return r;
+    r = cuModuleLoadDataEx(module, text, 0, NULL, NULL);
     free(text);
     return r;
 }
 
-CUresult sim_cuModuleUnload(struct ctx *c, CUmodule hmod)
+CUresult sim_cuModuleUnload(CUmodule hmod)
 {
     struct module *m = handle_of(hmod, H_MODULE);
+    CUresult r = ctx_release();
+    if (r != CUDA_SUCCESS)
+        return r;
     if (!m)
         return CUDA_ERROR_INVALID_HANDLE;
-    CUresult r = CUDA_SUCCESS;
-    if (g_captures && (r = capture_unsafe()) != CUDA_SUCCESS)
-        return r;
     wait_context(m->ctx, false);
     exec_forget(m);
     exec_drain();
@@ -254,5 +287,117 @@ CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
     if (!mode)
         return CUDA_ERROR_INVALID_VALUE;
     *mode = CU_MODULE_EAGER_LOADING;
+    return CUDA_SUCCESS;
+}
+
+/* ---- texts joined to one ---- */
+
+enum { INPUT_CUBIN, INPUT_PTX, INPUT_KINDS = 6 }; /* what may be joined: of these the first is what comes out */
+
+struct link {
+    char *text; /* all that was added */
+    size_t n;
+    unsigned options;
+    CUjit_option *option; /* the program's, until it has destroyed the link */
+    void **value;
+};
+
+CUresult sim_cuLinkCreate_v2(struct ctx *c, unsigned int numOptions, CUjit_option *options, void **optionValues,
+                             CUlinkState *stateOut)
+{
+    if (!stateOut || (numOptions && (!options || !optionValues)))
+        return CUDA_ERROR_INVALID_VALUE;
+    struct link *l = calloc(1, sizeof *l);
+    if (l)
+        l->text = calloc(1, 1);
+    if (!l || !l->text || !handle_add(l, H_LINK)) {
+        if (l)
+            free(l->text);
+        free(l);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    l->options = numOptions;
+    l->option = options;
+    l->value = optionValues;
+    *stateOut = (CUlinkState)l;
+    return CUDA_SUCCESS;
+}
+
+/* Whether a text is PTX that can be loaded. */
+static CUresult check_text(struct ctx *c, const char *text, char *msg, size_t len)
+{
+    struct module *m = calloc(1, sizeof *m);
+    if (!m)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    m->ctx = c;
+    CUresult r = ptx_parse(m, text, msg, len);
+    module_free(m);
+    return r;
+}
+
+/* Adds n bytes of PTX, which may end in zero bytes. */
+static CUresult add_text(struct ctx *c, struct link *l, const char *data, size_t n)
+{
+    char msg[512] = "";
+    n = strnlen(data, n);
+    char *text = realloc(l->text, l->n + n + 2);
+    if (!text)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    l->text = text;
+    memcpy(text + l->n, data, n);
+    memcpy(text + l->n + n, "\n", 2);
+    CUresult r = is_binary(text + l->n) ? CUDA_ERROR_NO_BINARY_FOR_GPU : check_text(c, text + l->n, msg, sizeof msg);
+    if (r == CUDA_SUCCESS)
+        l->n += n + 1;
+    text[l->n] = 0;
+    write_log(l->options, l->option, l->value, JIT_ERROR_LOG, JIT_ERROR_LOG_SIZE, msg);
+    return r;
+}
+
+CUresult sim_cuLinkAddData_v2(struct ctx *c, CUlinkState state, CUjitInputType type, void *data, size_t size,
+                              const char *name, unsigned int numOptions, CUjit_option *options, void **optionValues)
+{
+    struct link *l = handle_of(state, H_LINK);
+    if (!l)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (!data || !size || type < 0 || type >= INPUT_KINDS || (numOptions && (!options || !optionValues)))
+        return CUDA_ERROR_INVALID_VALUE;
+    return type > INPUT_PTX ? CUDA_ERROR_NO_BINARY_FOR_GPU : add_text(c, l, data, size);
+}
+
+CUresult sim_cuLinkAddFile_v2(struct ctx *c, CUlinkState state, CUjitInputType type, const char *path,
+                              unsigned int numOptions, CUjit_option *options, void **optionValues)
+{
+    size_t n = 0;
+    CUresult r = CUDA_ERROR_INVALID_VALUE;
+    char *text = path ? read_file(path, &n, &r) : NULL;
+    if (text)
+        r = sim_cuLinkAddData_v2(c, state, type, text, n, path, numOptions, options, optionValues);
+    free(text);
+    return r;
+}
+
+/* What comes out lives until the link is destroyed. */
+CUresult sim_cuLinkComplete(CUlinkState state, void **cubinOut, size_t *sizeOut)
+{
+    struct link *l = handle_of(state, H_LINK);
+    if (!l)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (!cubinOut || !l->n)
+        return CUDA_ERROR_INVALID_VALUE;
+    *cubinOut = l->text;
+    if (sizeOut)
+        *sizeOut = l->n + 1;
+    return CUDA_SUCCESS;
+}
+
+CUresult sim_cuLinkDestroy(CUlinkState state)
+{
+    struct link *l = handle_of(state, H_LINK);
+    if (!l)
+        return CUDA_ERROR_INVALID_HANDLE;
+    handle_del(l);
+    free(l->text);
+    free(l);
     return CUDA_SUCCESS;
 }

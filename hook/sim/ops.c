@@ -60,8 +60,10 @@ static float real(const struct args *a, unsigned i)
     return v;
 }
 
+enum access { READ, WRITE };
+
 /* Where rows x cols floats at parameter i are; NULL with *r when a GPU would fault. */
-static float *matrix(const struct args *a, unsigned i, uint64_t rows, uint64_t cols, CUresult *r)
+static float *matrix(const struct args *a, unsigned i, uint64_t rows, uint64_t cols, enum access how, CUresult *r)
 {
     CUdeviceptr p = pointer(a, i);
     void *view = NULL;
@@ -70,7 +72,7 @@ static float *matrix(const struct args *a, unsigned i, uint64_t rows, uint64_t c
         return NULL;
     }
     pthread_mutex_lock(&g_lock);
-    view = range_translate(a->layout->module->ctx->dev, p, rows * cols * sizeof(float));
+    view = range_translate(a->layout->module->ctx->dev, p, rows * cols * sizeof(float), how == WRITE);
     pthread_mutex_unlock(&g_lock);
     if (!view)
         *r = CUDA_ERROR_ILLEGAL_ADDRESS;
@@ -83,9 +85,9 @@ static CUresult vadd(const struct args *a)
     CUresult r = CUDA_SUCCESS;
     if (n <= 0)
         return r;
-    const float *x = matrix(a, 0, 1, (uint64_t)n, &r);
-    const float *y = matrix(a, 1, 1, (uint64_t)n, &r);
-    float *z = matrix(a, 2, 1, (uint64_t)n, &r);
+    const float *x = matrix(a, 0, 1, (uint64_t)n, READ, &r);
+    const float *y = matrix(a, 1, 1, (uint64_t)n, READ, &r);
+    float *z = matrix(a, 2, 1, (uint64_t)n, WRITE, &r);
     for (int32_t i = 0; r == CUDA_SUCCESS && i < n; i++)
         z[i] = x[i] + y[i];
     return r;
@@ -98,8 +100,8 @@ static CUresult saxpy(const struct args *a)
     CUresult r = CUDA_SUCCESS;
     if (n <= 0)
         return r;
-    const float *x = matrix(a, 1, 1, (uint64_t)n, &r);
-    float *y = matrix(a, 2, 1, (uint64_t)n, &r);
+    const float *x = matrix(a, 1, 1, (uint64_t)n, READ, &r);
+    float *y = matrix(a, 2, 1, (uint64_t)n, WRITE, &r);
     for (int32_t i = 0; r == CUDA_SUCCESS && i < n; i++)
         y[i] = k * x[i] + y[i];
     return r;
@@ -114,9 +116,9 @@ static CUresult sgemm(const struct args *args)
         return r;
     if (k < 0)
         k = 0;
-    const float *a = k ? matrix(args, 0, (uint64_t)m, (uint64_t)k, &r) : NULL;
-    const float *b = k ? matrix(args, 1, (uint64_t)k, (uint64_t)n, &r) : NULL;
-    float *c = matrix(args, 2, (uint64_t)m, (uint64_t)n, &r);
+    const float *a = k ? matrix(args, 0, (uint64_t)m, (uint64_t)k, READ, &r) : NULL;
+    const float *b = k ? matrix(args, 1, (uint64_t)k, (uint64_t)n, READ, &r) : NULL;
+    float *c = matrix(args, 2, (uint64_t)m, (uint64_t)n, WRITE, &r);
     for (int64_t i = 0; r == CUDA_SUCCESS && i < m; i++) {
         float *row = c + i * n;
         memset(row, 0, (size_t)n * sizeof *row);

@@ -14,8 +14,11 @@ struct symbol {
 #define TWIN_PTSZ(name) FN(name##_ptsz)
 #define TWIN_PTDS(name) FN(name##_ptds)
 #define ROW(name, since, twin) {#name, since, FN(name), twin},
-#define CU(name, since, variant, hook, sim, stream, params, args) \
-    SIM_EXPORTS_##sim(ROW(name, since, TWIN_##variant(name)))
+#define CU(name, since, variant, hook, sim, stream, params, args)
+#define CU_NAME(name) CUresult name(void);
+#include "../symbols.def"
+#define CU(name, since, variant, hook, sim, stream, params, args) ROW(name, since, TWIN_##variant(name))
+#define CU_NAME(name) ROW(name, 2000, NULL)
 static const struct symbol symbols[] = {
 #include "../symbols.def"
 };

@@ -336,23 +336,58 @@ static bool put_value(const char *tok, const struct decl *d, unsigned char *out)
     return end != tok && !*end;
 }
 
+/* An address as a value: sym, sym+8, generic(sym), generic(sym)+8. Stops at the
+ * token after it. */
+static bool put_address(struct parser *p, struct global *g, size_t at)
+{
+    struct address *a = calloc(1, sizeof *a);
+    bool generic = is(p, "generic");
+    if (!a)
+        return false;
+    a->next = g->addresses;
+    g->addresses = a;
+    a->at = at;
+    if (generic && !(next(p) && is(p, "(") && next(p)))
+        return false;
+    a->symbol = strdup(p->tok);
+    if (!a->symbol || !next(p) || (generic && !(is(p, ")") && next(p))))
+        return false;
+    if (is(p, "+")) {
+        next(p);
+        char *end;
+        a->plus = strtoull(p->tok, &end, 0);
+        if (!isdigit((unsigned char)p->tok[0]) || *end)
+            return false;
+        next(p);
+    }
+    return true;
+}
+
 /* The values of a variable, however they are grouped. */
-static bool initialiser(struct parser *p, const struct decl *d, unsigned char *out)
+static bool initialiser(struct parser *p, const struct decl *d, struct global *g)
 {
     size_t i = 0;
-    bool minus = false;
-    for (next(p); p->tok[0] && !is(p, ";"); next(p)) {
-        if (is(p, "{") || is(p, "}") || is(p, ","))
+    for (next(p); p->tok[0] && !is(p, ";");) {
+        if (is(p, "{") || is(p, "}") || is(p, ",")) {
+            next(p);
             continue;
-        if (is(p, "-")) {
-            minus = true;
+        }
+        bool minus = is(p, "-");
+        if (minus)
+            next(p);
+        const size_t at = i * d->elem;
+        if (i++ == d->count)
+            return false;
+        if (isalpha((unsigned char)p->tok[0]) || strchr("_$%", p->tok[0])) {
+            if (minus || d->elem != 8 || !put_address(p, g, at))
+                return false;
             continue;
         }
         char text[300];
         snprintf(text, sizeof text, "%s%s", minus ? "-" : "", p->tok);
-        minus = false;
-        if (i == d->count || !put_value(text, d, out + i++ * d->elem))
+        if (!put_value(text, d, g->init + at))
             return false;
+        next(p);
     }
     return is(p, ";");
 }
@@ -376,7 +411,7 @@ static void variable(struct parser *p)
     p->m->globals = g;
     if (is(p, "=")) {
         g->init = calloc(1, g->size);
-        if (!g->init || !initialiser(p, &d, g->init))
+        if (!g->init || !initialiser(p, &d, g))
             fail(p, "variable %s: unsupported initialiser", d.name);
     } else if (!is(p, ";")) {
         fail(p, "variable %s: expected ;", d.name);

@@ -102,9 +102,11 @@ bool range_on_device(const struct range *r)
     return r->dev && r->kind != R_MANAGED;
 }
 
-size_t range_reach(const struct range *r, CUdeviceptr p)
+size_t range_reach(const struct range *r, CUdeviceptr p, bool write)
 {
-    return r->kind == R_VMM ? vmm_reach(r, p) : r->size > p - r->base ? r->size - (p - r->base) : 0;
+    if (r->kind == R_VMM)
+        return vmm_reach(r, p, write ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ);
+    return r->size > p - r->base ? r->size - (p - r->base) : 0;
 }
 
 bool range_reserved(CUdeviceptr p)
@@ -120,12 +122,12 @@ bool range_reserved(CUdeviceptr p)
 /* A kernel that was launched before its memory was given back to the pool runs
  * when the pool may have put something else there: to kernels, what a pool has
  * is one piece. */
-void *range_translate(struct device *d, CUdeviceptr p, size_t n)
+void *range_translate(struct device *d, CUdeviceptr p, size_t n, bool write)
 {
     struct range *r = range_raw(p);
     if (!r)
         return NULL;
-    size_t reach = r->chunk ? r->chunk->size - (p - r->chunk->base) : range_reach(r, p);
+    size_t reach = r->chunk ? r->chunk->size - (p - r->chunk->base) : range_reach(r, p, write);
     if (n > reach || (r->kind == R_HIDDEN && !r->chunk))
         return NULL;
     if (r->kind == R_MANAGED)

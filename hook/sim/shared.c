@@ -2,6 +2,7 @@
  * processes and how much of it is in use, and telling who is still there. The
  * files and the locks are described in shared.h. */
 #include "shared.h"
+#include "vmm.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -46,7 +47,12 @@ static int open_file(const char *name, int flags)
     return fd;
 }
 
-static void remove_file(const char *name)
+int shared_open_file(const char *name)
+{
+    return open_file(name, O_RDWR);
+}
+
+void shared_remove_file(const char *name)
 {
     int dir = open_dir();
     if (dir < 0)
@@ -70,18 +76,17 @@ static void arena_remove(int index, unsigned slot, uint64_t serial)
 {
     char name[SIM_NAME];
     memory_name(name, index, slot, serial);
-    remove_file(name);
+    shared_remove_file(name);
 }
 
 int shared_open_memory(int index, unsigned slot, uint64_t serial)
 {
     char name[SIM_NAME];
     memory_name(name, index, slot, serial);
-    return open_file(name, O_RDWR);
+    return shared_open_file(name);
 }
 
-/* Removes the memory files of a device nobody is on. */
-static void arena_remove_all(int index)
+void shared_each_memory(int index, void (*fn)(struct device *d, const char *name, const char *rest), struct device *d)
 {
     char prefix[SIM_NAME];
     int dir = open_dir();
@@ -94,13 +99,34 @@ static void arena_remove_all(int index)
     snprintf(prefix, sizeof prefix, "gpu%d.mem.", index);
     for (struct dirent *e; (e = readdir(dp));)
         if (!strncmp(e->d_name, prefix, strlen(prefix)))
-            unlinkat(dir, e->d_name, 0);
+            fn(d, e->d_name, e->d_name + strlen(prefix));
     closedir(dp); /* and with it dir */
 }
 
+/* Of a device nobody is on. What is there belonged to the dead, exports excepted. */
+static void remove_arena(struct device *d, const char *name, const char *rest)
+{
+    if (rest[0] != 'x')
+        shared_remove_file(name);
+}
+
+bool shared_link(int fd, const char *name)
+{
+    char self[64];
+    int dir = open_dir();
+    if (dir < 0)
+        return false;
+    snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
+    bool linked = linkat(AT_FDCWD, self, dir, name, AT_SYMLINK_FOLLOW) == 0;
+    close(dir);
+    return linked;
+}
+
+/* Not further: a process has a table for 64 descriptors, and to get a larger one
+ * takes the kernel 12 to 16 ms where there is a second thread. */
 int shared_move_up(int fd)
 {
-    int high = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 200);
+    int high = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 40);
     if (high < 0)
         return fd;
     close(fd);
@@ -149,17 +175,9 @@ static int open_arena(struct device *d)
 
 bool shared_name_memory(struct device *d)
 {
-    char name[SIM_NAME], self[64];
-    if (d->arena_named)
-        return true;
-    int dir = open_dir();
-    if (dir < 0)
-        return false;
+    char name[SIM_NAME];
     memory_name(name, d->index, (unsigned)d->slot, d->arena_serial);
-    snprintf(self, sizeof self, "/proc/self/fd/%d", d->arena_fd);
-    d->arena_named = linkat(AT_FDCWD, self, dir, name, AT_SYMLINK_FOLLOW) == 0;
-    close(dir);
-    return d->arena_named;
+    return d->arena_named || (d->arena_named = shared_link(d->arena_fd, name));
 }
 
 /* Device addresses are a range of their own, where nothing can be read or
@@ -174,7 +192,7 @@ static CUresult arena_map(struct device *d)
     void *base = mmap(NULL, d->arena_size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     void *view = MAP_FAILED;
     if (ftruncate(d->arena_fd, (off_t)d->arena_size) == 0)
-        view = mmap(NULL, d->arena_size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, d->arena_fd, 0);
+        view = mmap(NULL, d->arena_size, PROT_NONE, MAP_SHARED | MAP_NORESERVE, d->arena_fd, 0);
     if (base == MAP_FAILED || view == MAP_FAILED) {
         if (base != MAP_FAILED)
             munmap(base, d->arena_size);
@@ -184,14 +202,32 @@ static CUresult arena_map(struct device *d)
         close(d->arena_fd);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    madvise(base, d->arena_size, MADV_DONTDUMP);
+    madvise(view, d->arena_size, MADV_DONTDUMP);
+    lost_watch(view, d->arena_size);
+    d->arena_open = 0;
     d->arena_base = (CUdeviceptr)(uintptr_t)base;
     d->arena_view = view;
     return CUDA_SUCCESS;
 }
 
+/* Whoever looks through all that can be read, as memcheck does for leaks, would
+ * make the host's memory of all of the device's. */
+bool shared_open_arena(struct device *d, size_t end)
+{
+    const size_t step = (size_t)64 << 20;
+    if (end <= d->arena_open)
+        return true;
+    size_t upto = d->arena_size - end > step ? (end + step - 1) / step * step : d->arena_size;
+    if (mprotect(d->arena_view + d->arena_open, upto - d->arena_open, PROT_READ | PROT_WRITE) != 0)
+        return false;
+    d->arena_open = upto;
+    return true;
+}
+
 uint64_t shared_mem_used(struct device *d)
 {
-    uint64_t sum = 0;
+    uint64_t sum = atomic_load_explicit(&d->sh->unowned, memory_order_relaxed);
     for (unsigned i = 0; i < SIM_SLOTS; i++)
         sum += atomic_load_explicit(&d->sh->proc[i].mem, memory_order_relaxed);
     return sum;
@@ -243,8 +279,13 @@ bool shared_alive(const struct device *d, unsigned slot)
     return lock_bytes(d->fd, F_GETLK, F_WRLCK, SIM_LOCK_SLOT + slot, 1);
 }
 
+/* What was cut short and has grown again is empty. */
 bool shared_lock(struct device *d)
 {
+    if (d->sh->magic != SIM_MAGIC)
+        atomic_store(&g_lost, true);
+    if (atomic_load(&g_lost))
+        return false; /* whether it is a lock is not known */
     int r = pthread_mutex_lock(&d->sh->lock);
     if (r == EOWNERDEAD)
         r = pthread_mutex_consistent(&d->sh->lock);
@@ -318,9 +359,11 @@ static CUresult map_state(struct device *d)
     d->sh = mmap(NULL, sizeof(struct shared), PROT_READ | PROT_WRITE, MAP_SHARED, d->fd, 0);
     if (d->sh == MAP_FAILED)
         return CUDA_ERROR_OPERATING_SYSTEM;
+    lost_watch(d->sh, sizeof *d->sh);
     if (!lock_bytes(d->fd, F_GETLK, F_WRLCK, SIM_LOCK_SLOT, SIM_SLOTS)) {
-        arena_remove_all(d->index); /* what is there belonged to the dead */
+        shared_each_memory(d->index, remove_arena, d);
         state_init(d->sh);
+        exports_find(d);
         return CUDA_SUCCESS;
     }
     if (d->sh->magic != SIM_MAGIC || d->sh->layout != SIM_LAYOUT)
@@ -346,7 +389,7 @@ static CUresult take_slot(struct device *d)
     sched_remove(&sh->sched[(gen + 1) & 1], (unsigned)d->slot, now_ns());
     sched_reset_slot(&sh->sched[(gen + 1) & 1], (unsigned)d->slot, g_config.pct);
     atomic_store(&sh->gen, gen + 1);
-    holders_forget(sh, (unsigned)d->slot);
+    holders_forget(d, (unsigned)d->slot);
     sh->proc[d->slot].mem = 0;
     sh->proc[d->slot].serial = d->arena_serial = ++sh->serial;
     shared_unlock(d);
@@ -372,8 +415,10 @@ CUresult shared_join(struct device *d)
     if (r == CUDA_SUCCESS)
         r = arena_map(d);
     if (r != CUDA_SUCCESS) {
-        if (d->sh && (void *)d->sh != MAP_FAILED)
+        if (d->sh && (void *)d->sh != MAP_FAILED) {
+            lost_forget(d->sh);
             munmap(d->sh, sizeof *d->sh);
+        }
         d->sh = NULL;
         close(d->fd);
         return r;
@@ -382,7 +427,6 @@ CUresult shared_join(struct device *d)
     d->joined = true;
     d->left = false;
     d->view.valid = false;
-    sim_atexit_register();
     return CUDA_SUCCESS;
 }
 
@@ -393,20 +437,21 @@ void shared_leave(struct device *d)
     if (!d->joined || d->left)
         return;
     d->left = true;
+    vmm_leave(d);
     sched_publish(d, false, 0, now_ns());
     lock_bytes(d->fd, F_SETLKW, F_WRLCK, SIM_LOCK_SETUP, 1);
     arena_remove(d->index, (unsigned)d->slot, d->arena_serial);
     if (shared_lock(d)) {
-        holders_forget(d->sh, (unsigned)d->slot);
+        holders_forget(d, (unsigned)d->slot);
         d->sh->proc[d->slot].mem = 0;
         d->sh->proc[d->slot].serial = 0;
         shared_unlock(d);
     }
     if (!lock_bytes(d->fd, F_GETLK, F_WRLCK, SIM_LOCK_SLOT, SIM_SLOTS)) {
         char name[SIM_NAME];
-        arena_remove_all(d->index);
+        shared_each_memory(d->index, remove_arena, d);
         state_name(name, d->index);
-        remove_file(name);
+        shared_remove_file(name);
         if (g_config.own_dir)
             rmdir(g_config.dir);
     }
@@ -428,10 +473,14 @@ void shared_reap(struct device *d, uint64_t now)
             sched_remove(&sh->sched[(gen + 1) & 1], i, now);
             atomic_store(&sh->gen, gen + 1);
             arena_remove(d->index, i, sh->proc[i].serial);
-            holders_forget(sh, i);
+            holders_forget(d, i);
             sh->proc[i].mem = 0;
             sh->proc[i].serial = 0;
         }
+        shared_unlock(d);
+    }
+    if (sh->unowned && shared_lock(d)) {
+        exports_reap(d);
         shared_unlock(d);
     }
 }

@@ -8,6 +8,10 @@
  *   gpuN.mem.<S>.<X>    the device memory of the process in slot S; X never repeats.
  *                       The name appears when memory is first handed to another
  *                       process; before that the file has none.
+ *   gpuN.mem.x<I>       an allocation that has been exported as a descriptor, by its
+ *                       id. Whether a descriptor of it is open anywhere, if only on
+ *                       its way through a socket, is told by a lock of the open file
+ *                       (F_OFD_SETLK) that goes with the last of them.
  *
  * Whether a process lives is told by record locks (fcntl F_SETLK) on gpuN.state,
  * never by its pid, so that processes in containers that share nothing but this
@@ -33,8 +37,9 @@
 #include <stdatomic.h>
 
 #define SIM_MAGIC 0x47534d31u /* "GSM1" */
-#define SIM_LAYOUT 2u
+#define SIM_LAYOUT 3u
 #define SIM_SLOTS 128
+#define SIM_NOBODY SIM_SLOTS /* owns an export that is only an open descriptor */
 #define SIM_GROUP SIM_SLOTS /* in an order of turns: all MPS processes together */
 #define SIM_LOCK_SETUP (1 << 20)
 #define SIM_LOCK_SLOT ((1 << 20) + 1)
@@ -65,7 +70,8 @@ struct holders {
 };
 
 /* An allocation that has been handed to other processes. Its bytes count as the
- * owner's; when the owner lets go of it or dies, another holder is made owner. */
+ * owner's; when the owner lets go of it or dies, another holder is made owner, and
+ * while there is none and a descriptor is open they count as nobody's. */
 struct export {
     uint64_t id; /* 0: entry not in use */
     uint64_t bytes;
@@ -101,6 +107,7 @@ struct shared {
     struct export exports[SIM_EXPORTS];
     struct shared_event events[SIM_EVENTS];
     _Atomic uint32_t events_bell; /* futex: rung when a recording of any of them is over */
+    _Atomic uint64_t unowned;     /* bytes of the exports that nobody owns */
 };
 _Static_assert(offsetof(struct shared, proc_at) == 8, "pkg/adapter/simgpu reads the beginning");
 
@@ -116,7 +123,16 @@ void sched_reset_slot(struct sched *s, unsigned slot, uint32_t pct);
 uint64_t export_new_id(const struct device *d);
 bool export_hold(struct device *d, uint64_t id, uint64_t bytes, bool counted);
 void export_drop(struct device *d, uint64_t id);
-void holders_forget(struct shared *sh, unsigned slot); /* who was there is gone; under the lock */
+void holders_forget(struct device *d, unsigned slot); /* who was there is gone; under the lock */
+bool export_publish(const struct device *d, uint64_t id, int fd); /* before the first descriptor is handed out */
+void exports_find(struct device *d); /* on a device that nobody was on */
+void exports_reap(struct device *d); /* those nobody has any more; under the lock */
+/* The file of that name in the directory, -1 if there is none. */
+int shared_open_file(const char *name);
+bool shared_link(int fd, const char *name); /* gives a nameless file that name */
+void shared_remove_file(const char *name);
+/* Calls fn with the name of each memory file of the device, and of what its owner calls it. */
+void shared_each_memory(int index, void (*fn)(struct device *d, const char *name, const char *rest), struct device *d);
 void event_leave(struct shared_event *e, unsigned slot); /* the same */
 bool shared_alive(const struct device *d, unsigned slot);
 void holders_add(struct holders *h, unsigned slot);

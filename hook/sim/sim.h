@@ -66,6 +66,7 @@ struct config {
     unsigned count;     /* devices there are */
     unsigned pct;       /* SM share in thousandths of a percent; 0: no MPS, takes turns */
     unsigned granted;   /* SMs of this process */
+    bool poison;        /* fresh device memory holds no zeros */
     unsigned visible;   /* devices this process sees, as indices into the machine's */
     int visible_index[SIM_MAX_DEVICES];
     char dir[3072];     /* where processes share, see shared.h */
@@ -82,7 +83,7 @@ struct ctx;
 CUresult sim_begin(struct ctx **c); /* locks; on error the lock is not held; c may be NULL */
 CUresult sim_end(CUresult r);       /* unlocks, returns r */
 CUresult ctx_usable(struct ctx **c); /* the calling thread's context, if work may go to it */
-void sim_atexit_register(void);
+CUresult ctx_release(void); /* whether what belongs to some context may be given back: it need not be current */
 extern __thread bool tls_in_callback;
 extern __thread bool tls_per_thread; /* inside a _ptsz or _ptds call */
 
@@ -90,7 +91,7 @@ extern __thread bool tls_per_thread; /* inside a _ptsz or _ptds call */
 
 enum handle_kind {
     H_NONE, H_CTX, H_STREAM, H_EVENT, H_MODULE, H_FUNC, H_GRAPH, H_NODE, H_EXEC, H_OBJECT,
-    H_POOL, H_ALLOC, H_ARRAY, H_MIPMAP,
+    H_POOL, H_ALLOC, H_ARRAY, H_MIPMAP, H_LINK,
 };
 bool handle_add(const void *p, enum handle_kind kind);
 void handle_del(const void *p);
@@ -129,6 +130,7 @@ struct device {
     int arena_fd;
     bool arena_named;
     uint64_t arena_serial, arena_size;
+    size_t arena_open; /* so much of the view can be read and written */
     char *arena_view;          /* where its bytes are */
     CUdeviceptr arena_base;    /* what programs call them */
 
@@ -169,11 +171,22 @@ void shared_bell_wait(struct device *d, uint32_t seen, uint64_t until);
 void shared_bell_ring(struct device *d);
 int shared_open_memory(int index, unsigned slot, uint64_t serial);
 bool shared_name_memory(struct device *d); /* so that others can open it */
+bool shared_open_arena(struct device *d, size_t end); /* the view can be used up to there */
 
 void sched_publish(struct device *d, bool busy, uint64_t at, uint64_t now);
 uint64_t sched_progress(struct device *d, uint64_t at);
 uint64_t sched_when(struct device *d, uint64_t progress);
 bool sched_contended(struct device *d);
+
+/* ---- memory that another process takes away (lost.c) ---- */
+
+extern _Atomic bool g_lost;
+/* From now on what is missing of that mapping of a file is an error, not the end
+ * of the process; from now on no more. */
+void lost_watch(void *base, size_t size);
+void lost_forget(void *base);
+/* Leaves the process without a device, and returns with what. Under g_lock. */
+CUresult lost_notice(void);
 
 /* ---- contexts (context.c) ---- */
 
@@ -194,6 +207,7 @@ struct ctx {
     struct event *events;
 };
 extern struct ctx *g_contexts; /* all there ever were: a destroyed one stays known as such */
+void ctx_fault(CUresult why);  /* work went wrong on the device */
 
 /* thread.c: the calling thread's contexts, and the stream it knows as handle 2 */
 struct ctx *ctx_current(void);
@@ -241,12 +255,12 @@ size_t range_after(CUdeviceptr p); /* index of the first that begins after p */
 bool range_overlaps(CUdeviceptr base, size_t size);
 uint64_t range_new_id(void);
 bool range_on_device(const struct range *r);
-/* Bytes from p on, in the view of r, that one operation may reach. */
-size_t range_reach(const struct range *r, CUdeviceptr p);
+/* Bytes from p on, in the view of r, that one operation may reach, to read them or to write too. */
+size_t range_reach(const struct range *r, CUdeviceptr p, bool write);
 /* Whether the address is the simulated device's, in use or not. */
 bool range_reserved(CUdeviceptr p);
-/* Where the bytes [p, p+n) are for a kernel on d, or NULL when they are not all ours. */
-void *range_translate(struct device *d, CUdeviceptr p, size_t n);
+/* Where the bytes [p, p+n) are for a kernel on d, or NULL when it may not reach them all. */
+void *range_translate(struct device *d, CUdeviceptr p, size_t n, bool write);
 
 CUresult memory_alloc(struct ctx *c, CUdeviceptr *out, size_t size);
 /* Takes a piece of the arena; r says the rest of what it is. memory_place counts it,
@@ -254,6 +268,7 @@ CUresult memory_alloc(struct ctx *c, CUdeviceptr *out, size_t size);
 CUresult memory_hole(struct device *d, size_t span, struct range *r, struct range **out);
 CUresult memory_place(struct device *d, size_t span, struct range *r, struct range **out);
 CUresult memory_take(struct device *d, size_t bytes); /* only counts it */
+void memory_poison(void *view, size_t n); /* if fresh memory is to be */
 void memory_release(struct range *r); /* the opposite, of a range no work uses */
 void memory_free_ctx(struct ctx *c);
 void memory_wait(struct device *d);   /* for all work on the device */
@@ -287,11 +302,18 @@ struct func {
     unsigned shared, param_size;
     unsigned char *params; /* of the legacy interface */
 };
+struct address { /* of a variable, as the value of another one or of a part of it */
+    struct address *next;
+    size_t at;    /* bytes into that */
+    char *symbol; /* a function's is not known, and stays 0 */
+    uint64_t plus;
+};
 struct global {
     struct global *next;
     char *name;
     size_t size;
     unsigned char *init; /* size bytes, or NULL for zeros */
+    struct address *addresses; /* that are among them */
     CUdeviceptr ptr;
 };
 struct module {
@@ -349,6 +371,7 @@ struct copy { /* also a set: then src is NULL */
     uint32_t value;
     unsigned elem;   /* 1, 2 or 4 */
     void *staged;    /* freed when done */
+    bool fault;      /* it goes where it may not */
 };
 
 struct item {
@@ -446,7 +469,6 @@ void copy_run(const struct copy *c);
 /* ---- the calls: what entry.c enters, by the column `sim` of the list ---- */
 
 #define SIM_LIST(...) __VA_ARGS__
-#define SIM_BODY_LATER(name, params)
 #define SIM_BODY_STUB(name, params)
 #define SIM_BODY_ALIAS(name, params)
 #define SIM_BODY_OWN(name, params)
@@ -456,15 +478,5 @@ void copy_run(const struct copy *c);
 #define SIM_BODY_STREAM(name, params) CUresult sim_##name(struct stream *s, SIM_LIST params);
 #define CU(name, since, variant, hook, sim, stream, params, args) SIM_BODY_##sim(name, params)
 #include "../symbols.def"
-
-/* x for what is exported, nothing for what is not. */
-#define SIM_EXPORTS_LATER(x)
-#define SIM_EXPORTS_STUB(x) x
-#define SIM_EXPORTS_ALIAS(x) x
-#define SIM_EXPORTS_OWN(x) x
-#define SIM_EXPORTS_LOCKED(x) x
-#define SIM_EXPORTS_CONTEXT(x) x
-#define SIM_EXPORTS_UNSAFE(x) x
-#define SIM_EXPORTS_STREAM(x) x
 
 #endif

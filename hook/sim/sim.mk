@@ -7,11 +7,11 @@ SIM_DIR := hook/sim
 SIM_OUT := $(BUILD)/lib/sim
 SIM_OBJ := $(BUILD)/obj/sim
 SIM_SRC := $(wildcard $(SIM_DIR)/*.c)
-SIM_HDR := $(wildcard $(SIM_DIR)/*.h) hook/cuda.h hook/symbols.def
-SIM_CFLAGS := -O2 -g -std=gnu11 -fPIC -fvisibility=hidden -ftls-model=initial-exec -Wall -Wextra -Werror -Wno-unused-parameter
+SIM_HDR := $(wildcard $(SIM_DIR)/*.h) hook/cuda.h hook/symbols.def $(SIM_DIR)/sim.mk
+SIM_CFLAGS := -O2 -g -std=gnu11 -fPIC -fvisibility=hidden -ftls-model=initial-exec -Wall -Wextra -Werror -Wno-unused-parameter $(HARDEN)
 # -Bsymbolic: its own calls never pass through a preloaded library. nodelete: its
 # threads outlive a dlclose.
-SIM_LDFLAGS := -shared -Wl,-soname,libcuda.so.1 -Wl,-Bsymbolic -Wl,-z,nodelete -Wl,-z,defs \
+SIM_LDFLAGS := -shared -Wl,-soname,libcuda.so.1 -Wl,-Bsymbolic -Wl,-z,nodelete -Wl,-z,defs $(HARDEN_LD) \
 	-Wl,--version-script=$(SIM_DIR)/sim.map
 
 .PHONY: sim

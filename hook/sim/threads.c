@@ -24,6 +24,7 @@ static bool start(void *(*fn)(void *), void *arg)
     sigset_t all, old;
     pthread_t t;
     sigfillset(&all);
+    sigdelset(&all, SIGBUS); /* lost.c: of a thread's own doing, it ends the process where it is blocked */
     pthread_sigmask(SIG_SETMASK, &all, &old);
     int r = pthread_create(&t, NULL, fn, arg);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
@@ -121,7 +122,6 @@ static uint64_t cpu_ns(void)
  * after the kernel starts when the kernel should have ended. */
 static void compute(struct item *it)
 {
-    struct ctx *c = it->stream->ctx;
     pthread_mutex_unlock(&g_lock);
     uint64_t began = cpu_ns();
     CUresult r = ops_run(it->u.kernel.op, it->u.kernel.params, it->u.kernel.layout);
@@ -129,8 +129,8 @@ static void compute(struct item *it)
     pthread_mutex_lock(&g_lock);
     it->computing = false;
     it->computed_at = it->began + took;
-    if (r != CUDA_SUCCESS && c->error == CUDA_SUCCESS)
-        c->error = r;
+    if (r != CUDA_SUCCESS)
+        ctx_fault(r);
 }
 
 /* Copies, fills, and computes what kernels do. */
@@ -146,6 +146,9 @@ static void *copier_main(void *arg)
             compute(it);
         } else if (it->kind == I_TASK) {
             it->u.task.run(&it->u.task);
+            engine_finish(it, now_ns());
+        } else if (it->u.copy.fault) {
+            ctx_fault(CUDA_ERROR_ILLEGAL_ADDRESS);
             engine_finish(it, now_ns());
         } else {
             pthread_mutex_unlock(&g_lock);

@@ -20,11 +20,11 @@ CUresult transfer_locate(CUdeviceptr p, size_t n, bool device, char **view, enum
         *where = P_PAGEABLE;
         return CUDA_SUCCESS;
     }
-    bool inside = n <= range_reach(g, p), on_device = range_on_device(g);
+    bool inside = n <= range_reach(g, p, false), on_device = range_on_device(g);
     if (!inside && (on_device || g->kind == R_MANAGED))
         return CUDA_ERROR_INVALID_VALUE;
     *view = g->view + (p - g->base);
-    *where = on_device ? P_DEVICE : inside ? P_PINNED : P_PAGEABLE;
+    *where = on_device ? (n <= range_reach(g, p, true) ? P_DEVICE : P_READ_ONLY) : inside ? P_PINNED : P_PAGEABLE;
     return CUDA_SUCCESS;
 }
 
@@ -114,13 +114,14 @@ CUresult transfer_submit(struct stream *s, struct copy *c, enum place src, enum 
 {
     struct ctx *ctx = s->ctx;
     size_t bytes = c->width * c->height * c->depth;
-    bool wait = dst == P_PAGEABLE || (sync && (src != P_DEVICE || dst != P_DEVICE));
+    bool wait = dst == P_PAGEABLE || (sync && (src < P_DEVICE || dst < P_DEVICE));
     bool small = bytes <= STAGE_BYTES;
+    c->fault = dst == P_READ_ONLY;
     if (!bytes)
         return CUDA_SUCCESS;
     if (src == P_PAGEABLE && !small)
         wait = true;
-    if ((wait || small) && idle(s, now_ns())) {
+    if ((wait || small) && !c->fault && idle(s, now_ns())) {
         s->waiters++; /* keeps it from being freed while the lock is not held */
         pthread_mutex_unlock(&g_lock);
         copy_run(c);

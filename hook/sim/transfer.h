@@ -4,7 +4,7 @@
 
 #include "sim.h"
 
-enum place { P_PAGEABLE, P_PINNED, P_DEVICE };
+enum place { P_PAGEABLE, P_PINNED, P_DEVICE, P_READ_ONLY /* of the device, too */ };
 
 CUresult transfer_locate(CUdeviceptr p, size_t n, bool device, char **view, enum place *where);
 /* Where the bytes of a box are, and of what is to be filled (copy.c). */

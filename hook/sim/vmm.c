@@ -80,6 +80,18 @@ static CUresult in_arena(struct alloc *a)
     return memory_place(a->dev, a->size, &r, &a->hidden);
 }
 
+static bool poison_file(const struct alloc *a)
+{
+    if (!g_config.poison)
+        return true;
+    void *p = mmap(NULL, a->size, PROT_READ | PROT_WRITE, MAP_SHARED, a->fd, 0);
+    if (p == MAP_FAILED)
+        return false;
+    memory_poison(p, a->size);
+    munmap(p, a->size);
+    return true;
+}
+
 /* Memory that may be handed on: a file of its own. */
 static CUresult in_file(struct alloc *a)
 {
@@ -89,7 +101,7 @@ static CUresult in_file(struct alloc *a)
     a->fd = shared_new_file();
     struct trailer trailer = {TRAILER_MAGIC, a->dev->index, a->id = export_new_id(a->dev), a->size};
     if (a->fd >= 0 && ftruncate(a->fd, (off_t)(a->size + SIM_PAGE)) == 0 &&
-        pwrite(a->fd, &trailer, sizeof trailer, (off_t)a->size) == sizeof trailer) {
+        pwrite(a->fd, &trailer, sizeof trailer, (off_t)a->size) == sizeof trailer && poison_file(a)) {
         list(a);
         return CUDA_SUCCESS;
     }
@@ -106,16 +118,25 @@ static void unref(struct alloc *a)
         handle_del(a);
     if (a->refs || a->maps)
         return;
+    unlist(a);
+    if (a->fd >= 0)
+        close(a->fd);
     if (a->hidden)
         memory_release(a->hidden);
     else if (a->shared)
         export_drop(a->dev, a->id);
     else
         shared_mem_give(a->dev, a->size);
-    unlist(a);
-    if (a->fd >= 0)
-        close(a->fd);
     free(a);
+}
+
+void vmm_leave(struct device *d)
+{
+    for (struct alloc *a = files; a; a = a->next)
+        if (a->dev == d && a->fd >= 0) {
+            close(a->fd);
+            a->fd = -1;
+        }
 }
 
 CUresult sim_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
@@ -194,7 +215,7 @@ CUresult sim_cuMemExportToShareableHandle(void *shareableHandle, CUmemGenericAll
     int fd = fcntl(a->fd, F_DUPFD_CLOEXEC, 0);
     if (fd < 0)
         return CUDA_ERROR_OPERATING_SYSTEM;
-    if (!a->shared && !export_hold(a->dev, a->id, a->size, true)) {
+    if (!a->shared && !(export_publish(a->dev, a->id, a->fd) && export_hold(a->dev, a->id, a->size, true))) {
         close(fd);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -289,11 +310,11 @@ struct reservation *vmm_reservation(CUdeviceptr p)
 }
 
 /* Mappings beside each other are one piece to copies and kernels, as far as they
- * may be accessed. */
-size_t vmm_reach(const struct range *r, CUdeviceptr p)
+ * may be accessed so. */
+size_t vmm_reach(const struct range *r, CUdeviceptr p, unsigned access)
 {
     size_t reach = 0, i = range_after(r->base);
-    for (CUdeviceptr at = p; r->kind == R_VMM && r->flags; r = range_at(i++)) {
+    for (CUdeviceptr at = p; r->kind == R_VMM && (r->flags & access) == access; r = range_at(i++)) {
         if (at < r->base || at - r->base > r->size)
             break;
         reach += r->base + r->size - at;
@@ -350,6 +371,7 @@ CUresult sim_cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment
         free(v);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    lost_watch(view, size);
     *v = (struct reservation){reservations, (CUdeviceptr)(uintptr_t)base, size, view};
     reservations = v;
     *ptr = v->base;
@@ -366,6 +388,7 @@ CUresult sim_cuMemAddressFree(CUdeviceptr ptr, size_t size)
         at = &(*at)->next;
     *at = v->next;
     munmap((void *)(uintptr_t)v->base, v->size);
+    lost_forget(v->view);
     munmap(v->view, v->size);
     free(v);
     return CUDA_SUCCESS;

@@ -30,7 +30,10 @@ struct alloc {
 };
 
 struct reservation *vmm_reservation(CUdeviceptr p); /* that holds the address, or NULL */
-/* Bytes from p on that one operation may reach. */
-size_t vmm_reach(const struct range *r, CUdeviceptr p);
+/* Bytes from p on that one operation may reach which needs that access. */
+size_t vmm_reach(const struct range *r, CUdeviceptr p, unsigned access);
+
+/* The process leaves the device: its descriptors of allocations are closed. */
+void vmm_leave(struct device *d);
 
 #endif

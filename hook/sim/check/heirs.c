@@ -1,5 +1,5 @@
 /* heirs.c: memory that was handed on and whose maker is killed: it counts once,
- * as long as somebody has it. Only the simulator promises so much. */
+ * as long as somebody has it, or a descriptor of it. Only the simulator promises so much. */
 #include "tap.h"
 #include "peer.h"
 
@@ -67,7 +67,7 @@ static int heir(int sock)
     counts(total); /* the maker is dead */
     MUST(cuMemsetD8(p, 77, SIZE));
     MUST(cuMemUnmap(p, SIZE));
-    CHECK(free_now() == total); /* nobody has it but who holds the descriptor */
+    counts(total); /* nobody has it but who holds the descriptor */
     MUST(cuMemImportFromShareableHandle(&again, (void *)(uintptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
     MUST(cuMemMap(p, SIZE, 0, again, 0));
     MUST(cuMemSetAccess(p, SIZE, &d, 1));
@@ -76,12 +76,43 @@ static int heir(int sock)
     CHECK(b == 77);
     MUST(cuMemUnmap(p, SIZE));
     MUST(cuMemRelease(again));
-    MUST(cuMemAlloc(&p, total)); /* a full device takes nothing in */
-    GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemImportFromShareableHandle(&again, (void *)(uintptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    MUST(cuMemAlloc(&p, total - SIZE)); /* a full device takes it in: it is there already */
+    MUST(cuMemImportFromShareableHandle(&again, (void *)(uintptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    MUST(cuMemRelease(again));
+    GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&again, 1));
     MUST(cuMemFree(p));
+    close(fd);
     CHECK(free_now() == total);
     MUST(cuCtxDestroy(ctx));
     return tap_end();
+}
+
+/* One who comes to the device when nobody is on it. */
+static int latecomer(int sock)
+{
+    CUcontext ctx;
+    size_t total;
+    CUdevice dev = first_device();
+    MUST(cuDeviceTotalMem(&total, dev));
+    if (!hear_go(sock))
+        return 1;
+    MUST(cuCtxCreate(&ctx, 0, dev));
+    counts(total); /* the descriptor is in a process that has no part in it */
+    if (!say_go(sock) || !hear_go(sock))
+        return 1;
+    CHECK(free_now() == total); /* it is closed */
+    MUST(cuCtxDestroy(ctx));
+    return tap_failed != 0;
+}
+
+/* The maker is killed as soon as it has handed the memory on. */
+static bool made(const char *self, char *c, int *fd)
+{
+    struct peer maker = peer_start(self, "maker");
+    if (!hear(maker.sock, c, 1, fd))
+        return false;
+    kill(maker.pid, SIGKILL);
+    return peer_end(maker) == 128;
 }
 
 int main(int argc, char **argv)
@@ -89,12 +120,19 @@ int main(int argc, char **argv)
     char c;
     int fd;
     if (argc > 2)
-        return !strcmp(argv[1], "maker") ? maker(atoi(argv[2])) : heir(atoi(argv[2]));
+        return !strcmp(argv[1], "maker")  ? maker(atoi(argv[2]))
+               : !strcmp(argv[1], "heir") ? heir(atoi(argv[2]))
+                                          : latecomer(atoi(argv[2]));
     struct peer a = peer_start(argv[0], "maker"), b = peer_start(argv[0], "heir");
     if (!hear(a.sock, &c, 1, &fd) || !say(b.sock, &c, 1, fd) || !hear_go(b.sock))
         return 1;
+    close(fd);
     kill(a.pid, SIGKILL);
-    if (peer_end(a) != 128 || !say_go(b.sock))
+    if (peer_end(a) != 128 || !say_go(b.sock) || peer_end(b))
         return 1;
-    return peer_end(b);
+    b = peer_start(argv[0], "latecomer");
+    if (!made(argv[0], &c, &fd) || !say_go(b.sock) || !hear_go(b.sock))
+        return 1;
+    close(fd);
+    return !say_go(b.sock) || peer_end(b);
 }

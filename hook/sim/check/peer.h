@@ -3,6 +3,7 @@
 #ifndef GFAAS_PEER_H
 #define GFAAS_PEER_H
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -163,14 +163,15 @@ static void legacy(CUmodule m)
     CHECK(result_is(1));
 }
 
-/* A kernel that reads where nothing is: the context is lost, the process not. */
+/* A kernel that reads where nothing is: the process lives on, but not with CUDA. */
 static void stray(CUdevice dev)
 {
-    CUcontext ctx;
+    CUcontext ctx, old, another;
     CUmodule m;
     CUfunction f;
     CUdeviceptr nowhere = 4096, p;
     int n = N;
+    MUST(cuCtxCreate(&old, 0, dev));
     MUST(cuCtxCreate(&ctx, 0, dev));
     MUST(cuModuleLoadData(&m, kernels_ptx));
     MUST(cuModuleGetFunction(&f, m, "vadd"));
@@ -180,6 +181,84 @@ static void stray(CUdevice dev)
     GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuMemAlloc(&p, 16));
     GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuLaunchKernel(f, 4, 1, 1, 256, 1, 1, 0, NULL, args, NULL));
     cuCtxDestroy(ctx);
+    USUALLY_GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxSetCurrent(old) ? CUDA_ERROR_ILLEGAL_ADDRESS : cuCtxSynchronize());
+    cuCtxDestroy(old);
+    USUALLY_GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxCreate(&another, 0, dev));
+    cuDevicePrimaryCtxReset(dev);
+    USUALLY_GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuDevicePrimaryCtxRetain(&another, dev));
+}
+
+/* Variables that hold addresses of others. */
+static void addresses(void)
+{
+    static const char ptx[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
+                              ".visible .global .align 8 .u64 before = generic(text);\n"
+                              ".visible .global .align 4 .b8 text[8] = {1, 2, 3, 4, 5, 6, 7, 8};\n"
+                              ".visible .global .align 8 .u64 list[4] = {generic(text)+4, 7, generic(before), 9};\n"
+                              ".visible .entry tick()\n{\n ret;\n}\n";
+    CUmodule m;
+    CUdeviceptr before, text, list;
+    uint64_t v[4];
+    MUST(cuModuleLoadData(&m, ptx));
+    MUST(cuModuleGetGlobal(&before, NULL, m, "before"));
+    MUST(cuModuleGetGlobal(&text, NULL, m, "text"));
+    MUST(cuModuleGetGlobal(&list, NULL, m, "list"));
+    MUST(cuMemcpyDtoH(v, before, 8));
+    CHECK(v[0] == text);
+    MUST(cuMemcpyDtoH(v, list, sizeof v));
+    CHECK(v[0] == text + 4 && v[1] == 7 && v[2] == before && v[3] == 9);
+    MUST(cuMemcpyDtoH(v, text, 8));
+    CHECK(v[0] == 0x0807060504030201);
+    GIVES(CUDA_SUCCESS, cuModuleUnload(m));
+    GIVES(CUDA_ERROR_INVALID_PTX, cuModuleLoadData(&m, ".version 7.0\n.target sm_70\n.address_size 64\n.global .align 8 .u64 a = generic(;\n"));
+}
+
+/* Two texts become one module; on a GPU, code. */
+static void joined(void)
+{
+    static char one[] = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry one()\n{\n ret;\n}\n";
+    static char two[] = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry two()\n{\n ret;\n}\n";
+    CUlinkState l;
+    CUmodule m;
+    CUfunction f;
+    void *code = NULL;
+    size_t n = 0;
+    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuLinkCreate(0, NULL, NULL, NULL));
+    GIVES(CUDA_SUCCESS, cuLinkCreate(0, NULL, NULL, &l));
+    GIVES(CUDA_SUCCESS, cuLinkAddData(l, 1, one, sizeof one, "one", 0, NULL, NULL));
+    GIVES(CUDA_SUCCESS, cuLinkAddData(l, 1, two, sizeof two, "two", 0, NULL, NULL));
+    GIVES(CUDA_SUCCESS, cuLinkComplete(l, &code, &n));
+    CHECK(code && n);
+    GIVES(CUDA_SUCCESS, cuModuleLoadData(&m, code));
+    GIVES(CUDA_SUCCESS, cuLinkDestroy(l));
+    GIVES(CUDA_SUCCESS, cuModuleGetFunction(&f, m, "one"));
+    GIVES(CUDA_SUCCESS, cuModuleGetFunction(&f, m, "two"));
+    GIVES(CUDA_SUCCESS, cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    GIVES(CUDA_SUCCESS, cuCtxSynchronize());
+    GIVES(CUDA_SUCCESS, cuModuleUnload(m));
+    MUST(cuLinkCreate(0, NULL, NULL, &l));
+    GIVES(CUDA_ERROR_INVALID_PTX, cuLinkAddData(l, 1, "no PTX", 7, "three", 0, NULL, NULL));
+    GIVES(CUDA_ERROR_FILE_NOT_FOUND, cuLinkAddFile(l, 1, "/nowhere/x.ptx", 0, NULL, NULL));
+    GIVES(CUDA_SUCCESS, cuLinkDestroy(l));
+}
+
+/* What was made in a context is given back without one being current. */
+static void without_context(void)
+{
+    CUcontext mine, none;
+    CUmodule m;
+    CUdeviceptr p;
+    void *h;
+    MUST(cuModuleLoadData(&m, kernels_ptx));
+    MUST(cuMemAlloc(&p, 4096));
+    MUST(cuMemAllocHost(&h, 4096));
+    MUST(cuCtxPopCurrent(&mine));
+    GIVES(CUDA_SUCCESS, cuCtxGetCurrent(&none));
+    CHECK(!none);
+    USUALLY_GIVES(CUDA_SUCCESS, cuMemFree(p));
+    USUALLY_GIVES(CUDA_SUCCESS, cuMemFreeHost(h));
+    USUALLY_GIVES(CUDA_SUCCESS, cuModuleUnload(m));
+    MUST(cuCtxPushCurrent(mine));
 }
 
 static void handles(CUmodule m)
@@ -213,6 +292,9 @@ int main(void)
     PART(contents(m));
     PART(launches(m));
     PART(legacy(m));
+    PART(addresses());
+    PART(joined());
+    PART(without_context());
     if (simulated(dev)) { /* a real driver follows such pointers */
         PART(refused());
         PART(handles(m));

@@ -3,6 +3,10 @@
 #define CUDA_EXACT_NAMES
 #include "tap.h"
 
+#define CU(name, since, variant, hook, sim, stream, params, args)
+#define CU_NAME(name) CUresult name(void);
+#include "symbols.def"
+
 static const struct {
     const char *name;
     CUresult (*call)(void);
@@ -11,7 +15,6 @@ static const struct {
 #define TWIN_NONE(name)
 #define TWIN_PTSZ(name) STUB(name##_ptsz)
 #define TWIN_PTDS(name) STUB(name##_ptds)
-#define ROW_LATER(name, variant)
 #define ROW_ALIAS(name, variant)
 #define ROW_OWN(name, variant)
 #define ROW_LOCKED(name, variant)
@@ -20,6 +23,7 @@ static const struct {
 #define ROW_STREAM(name, variant)
 #define ROW_STUB(name, variant) STUB(name) TWIN_##variant(name)
 #define CU(name, since, variant, hook, sim, stream, params, args) ROW_##sim(name, variant)
+#define CU_NAME(name) STUB(name)
 #include "symbols.def"
 };
 

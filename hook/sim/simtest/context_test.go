@@ -2,6 +2,7 @@ package simtest
 
 import (
 	"maps"
+	"strings"
 	"testing"
 
 	"github.com/gfaas/gfaas/pkg/adapter/simgpu"
@@ -36,6 +37,18 @@ func TestContextMemory(t *testing.T) {
 	told(map[int]gpu.Bytes{c.cmd.Process.Pid: 24 * mib})
 	c.end()
 	told(map[int]gpu.Bytes{})
+	if names := h.left(); len(names) != 0 {
+		t.Errorf("left behind: %v", names)
+	}
+}
+
+// What a program registered after cuInit for its exit runs before the driver ends.
+func TestExit(t *testing.T) {
+	h := newHost(t, small)
+	out, err := run(h.command("", "exits"))
+	if err != nil || strings.Count(out, "ok ") != 3 {
+		t.Errorf("%v\n%s", err, out)
+	}
 	if names := h.left(); len(names) != 0 {
 		t.Errorf("left behind: %v", names)
 	}

@@ -64,7 +64,7 @@ func (h *host) command(share, program string, args ...string) *exec.Cmd {
 		}
 	}
 	cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH="+filepath.Join(h.build, "lib/sim"),
-		"GFAAS_SIM_DIR="+h.dir, "GFAAS_SIM_GPU="+h.shape)
+		"GFAAS_SIM_DIR="+h.dir, "GFAAS_SIM_GPU="+h.shape, "GFAAS_SIM_NOTED=1")
 	if share != "" {
 		cmd.Env = append(cmd.Env, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="+share)
 	}

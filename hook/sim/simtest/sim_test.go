@@ -20,8 +20,8 @@ const small = "sms=8,mem=64MiB,count=1"
 func TestConformance(t *testing.T) {
 	for _, program := range []string{"device", "memory", "module", "stream", "lookup", "fork", "ipc", "threads",
 		"graph", "graph_update", "graph_threads", "graph_memory",
-		"capture", "pool", "managed", "vmm", "array", "ipc_event"} {
-		for _, shape := range []string{"", "sms=3,mem=256MiB,count=2"} {
+		"capture", "pool", "managed", "vmm", "access", "array", "ipc_event"} {
+		for _, shape := range []string{"", "sms=3,mem=256MiB,count=2", "mem=256MiB,poison=1"} {
 			t.Run(program+" "+shape, func(t *testing.T) {
 				t.Parallel()
 				h := newHost(t, shape)
@@ -87,7 +87,7 @@ func TestCrashingChecks(t *testing.T) {
 func TestConformanceElsewhere(t *testing.T) {
 	dir := posing(t)
 	programs, _ := filepath.Glob(filepath.Join(build(t), "check/sim_*"))
-	if len(programs) < 18 {
+	if len(programs) < 19 {
 		t.Errorf("%d programs", len(programs))
 	}
 	for _, program := range programs {
@@ -150,7 +150,7 @@ func failures(report string) string {
 }
 
 func TestMalformedShape(t *testing.T) {
-	for _, shape := range []string{"sms=0", "sms=x", "mem=16", "mem=16GB", "memory=1GiB", "sms=8,,", "count=999", "8", "context=x", "context=1GB"} {
+	for _, shape := range []string{"sms=0", "sms=x", "mem=16", "mem=16GB", "memory=1GiB", "sms=8,,", "count=999", "8", "context=x", "context=1GB", "poison=2", "poison="} {
 		h := newHost(t, shape)
 		cmd := h.command("", "several", "hold", "1")
 		var stderr bytes.Buffer
@@ -160,6 +160,26 @@ func TestMalformedShape(t *testing.T) {
 		}
 		if got := stderr.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "GFAAS_SIM_GPU") {
 			t.Errorf("%q: standard error %q", shape, got)
+		}
+	}
+}
+
+// A program that is not started by gfaas is told once that no GPU is here.
+func TestSaysThatItSimulates(t *testing.T) {
+	for _, c := range []struct {
+		env  string
+		want int
+	}{{"GFAAS_SIM_NOTED=", 1}, {"GFAAS_SIM_NOTED=1", 0}, {"GFAAS_INSTANCE=a-0", 0}} {
+		h := newHost(t, small)
+		cmd := h.command("", "exits")
+		cmd.Env = append(without(cmd.Env, "GFAAS_SIM_NOTED"), c.env)
+		var said bytes.Buffer
+		cmd.Stderr = &said
+		if _, err := run(cmd); err != nil {
+			t.Error(err)
+		}
+		if got := said.String(); strings.Count(got, "simulated GPU; its figures are not a GPU's\n") != c.want || strings.Count(got, "\n") != c.want {
+			t.Errorf("%s: it says %q", c.env, got)
 		}
 	}
 }
@@ -341,6 +361,33 @@ func TestNoAddressSpace(t *testing.T) {
 	}
 	if names := h.left(); len(names) != 0 {
 		t.Errorf("left behind: %v", names)
+	}
+}
+
+// Who looks through a process or dumps it does not come upon all of the device.
+func TestSparseMemory(t *testing.T) {
+	h := newHost(t, "count=1,mem=16GiB,context=0")
+	if out, err := run(h.command("", "sparse")); err != nil {
+		t.Errorf("%v\n%s", err, failures(out))
+	}
+}
+
+// A process whose device's files another one cuts short has an error for it, and
+// goes on; its own mistakes are its own.
+func TestLostMemory(t *testing.T) {
+	for _, what := range []string{"state", "memory", "grown", "own"} {
+		t.Run(what, func(t *testing.T) {
+			h := newHost(t, small)
+			cmd := h.command("", "lost", what)
+			var said strings.Builder
+			cmd.Stderr = &said
+			if out, err := run(cmd); err != nil {
+				t.Errorf("%v\n%s", err, failures(out))
+			}
+			if told := strings.Contains(said.String(), "memory of the simulated device is gone"); told != (what != "own") {
+				t.Errorf("it said %q", said.String())
+			}
+		})
 	}
 }
 

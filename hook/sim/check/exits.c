@@ -1,0 +1,25 @@
+/* exits.c: a program whose last work with CUDA is done by what it registered after
+ * cuInit to run at its exit, as runtimes for OpenMP do: the driver is still there. */
+#include "tap.h"
+
+static CUcontext ctx;
+static CUdeviceptr p;
+
+static void last(void)
+{
+    char b;
+    GIVES(CUDA_SUCCESS, cuMemcpyDtoH(&b, p, 1));
+    GIVES(CUDA_SUCCESS, cuMemFree(p));
+    GIVES(CUDA_SUCCESS, cuCtxDestroy(ctx));
+    if (tap_end())
+        _exit(1);
+}
+
+int main(void)
+{
+    CUdevice dev = first_device();
+    atexit(last);
+    MUST(cuCtxCreate(&ctx, 0, dev));
+    MUST(cuMemAlloc(&p, 4096));
+    return 0;
+}

@@ -1,0 +1,240 @@
+/* sim_access.c: memory that is mapped for reading only. Another process has it,
+ * reads it in every way, and tries to write it: each way fails, ends that
+ * process's use of CUDA, and changes nothing. */
+#include "kernels.h"
+#include "tap.h"
+#include "peer.h"
+
+#include <stdint.h>
+
+enum { N = 1024 };
+static size_t grain;
+static CUfunction vadd;
+
+/* ---- the process that may only read ---- */
+
+static float host_bytes[N];
+
+/* Each writes to p, which it may not. */
+static CUresult by_memset(CUdeviceptr p, CUdeviceptr own)
+{
+    (void)own;
+    return cuMemsetD8(p, 9, 100);
+}
+
+static CUresult by_memset_2d(CUdeviceptr p, CUdeviceptr own)
+{
+    (void)own;
+    return cuMemsetD2D32Async(p, 512, 9, 16, 4, NULL);
+}
+
+static CUresult by_upload(CUdeviceptr p, CUdeviceptr own)
+{
+    (void)own;
+    return cuMemcpyHtoD(p, host_bytes, sizeof host_bytes);
+}
+
+static CUresult by_copy(CUdeviceptr p, CUdeviceptr own)
+{
+    return cuMemcpyDtoDAsync(p, own, 4096, NULL);
+}
+
+static CUresult by_any_copy(CUdeviceptr p, CUdeviceptr own)
+{
+    return cuMemcpyAsync(p, own, 4096, NULL);
+}
+
+static CUresult by_box(CUdeviceptr p, CUdeviceptr own)
+{
+    CUDA_MEMCPY2D c = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .dstMemoryType = CU_MEMORYTYPE_DEVICE};
+    c.srcDevice = own;
+    c.dstDevice = p;
+    c.srcPitch = c.dstPitch = 512;
+    c.WidthInBytes = 100;
+    c.Height = 3;
+    return cuMemcpy2D(&c);
+}
+
+static CUresult by_kernel(CUdeviceptr p, CUdeviceptr own)
+{
+    unsigned n = N;
+    void *args[] = {&own, &own, &p, &n};
+    return cuLaunchKernel(vadd, N / 256, 1, 1, 256, 1, 1, 0, NULL, args, NULL);
+}
+
+/* The first bytes may be written, the next may not. */
+static CUresult by_half(CUdeviceptr p, CUdeviceptr own)
+{
+    (void)own;
+    return cuMemsetD8(p - 64, 9, 128);
+}
+
+static CUresult by_graph(CUdeviceptr p, CUdeviceptr own)
+{
+    CUgraph g;
+    CUgraphNode n;
+    CUgraphExec e;
+    CUstream s;
+    CUcontext c;
+    CUDA_MEMSET_NODE_PARAMS set = {.dst = p, .value = 9, .elementSize = 1, .width = 100, .height = 1};
+    (void)own;
+    MUST(cuCtxGetCurrent(&c));
+    MUST(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    MUST(cuGraphCreate(&g, 0));
+    MUST(cuGraphAddMemsetNode(&n, g, NULL, 0, &set, c));
+    MUST(cuGraphInstantiate(&e, g, 0));
+    return cuGraphLaunch(e, s);
+}
+
+static const struct {
+    const char *name;
+    CUresult (*write)(CUdeviceptr p, CUdeviceptr own);
+} ways[] = {
+    {"a memset", by_memset},      {"a memset of rows", by_memset_2d}, {"a copy from the host", by_upload},
+    {"a copy", by_copy},          {"a copy of any kind", by_any_copy}, {"a copy of rows", by_box},
+    {"a kernel", by_kernel},      {"half a memset", by_half},         {"a graph", by_graph},
+};
+enum { WAYS = sizeof ways / sizeof *ways };
+
+static void allow(CUdevice dev, CUdeviceptr p, size_t size, CUmemAccess_flags flags)
+{
+    CUmemAccessDesc d = {{CU_MEM_LOCATION_TYPE_DEVICE, dev}, flags};
+    MUST(cuMemSetAccess(p, size, &d, 1));
+}
+
+/* Whether it holds n floats of 1, read in every way. */
+static bool readable(CUdeviceptr p, CUdeviceptr own)
+{
+    float back[N];
+    unsigned n = N;
+    void *args[] = {&p, &p, &own, &n};
+    MUST(cuMemcpyDtoH(back, p, sizeof back));
+    bool ok = back[0] == 1 && back[N - 1] == 1;
+    MUST(cuMemsetD8(own, 0, sizeof back));
+    MUST(cuMemcpyDtoD(own, p, sizeof back));
+    MUST(cuMemcpyDtoH(back, own, sizeof back));
+    ok &= back[0] == 1 && back[N - 1] == 1;
+    MUST(cuLaunchKernel(vadd, N / 256, 1, 1, 256, 1, 1, 0, NULL, args, NULL));
+    MUST(cuCtxSynchronize());
+    MUST(cuMemcpyDtoH(back, own, sizeof back));
+    return ok && back[0] == 2 && back[N - 1] == 2;
+}
+
+/* 0: the writing failed, as it should, and CUDA is at an end here. */
+static int reader(int sock)
+{
+    CUcontext ctx, another;
+    CUmodule m;
+    CUmemGenericAllocationHandle h, mine;
+    CUdeviceptr p, own;
+    int fd;
+    struct {
+        size_t grain;
+        int way;
+    } what;
+    CUdevice dev = first_device();
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, dev}};
+    if (!hear(sock, &what, sizeof what, &fd))
+        return 1;
+    MUST(cuCtxCreate(&ctx, 0, dev));
+    MUST(cuModuleLoadData(&m, kernels_ptx));
+    MUST(cuModuleGetFunction(&vadd, m, "vadd"));
+    MUST(cuMemAlloc(&own, sizeof host_bytes));
+    MUST(cuMemImportFromShareableHandle(&h, (void *)(uintptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    close(fd);
+    MUST(cuMemCreate(&mine, what.grain, &prop, 0));
+    MUST(cuMemAddressReserve(&p, 2 * what.grain, 0, 0, 0));
+    MUST(cuMemMap(p, what.grain, 0, mine, 0));
+    MUST(cuMemMap(p + what.grain, what.grain, 0, h, 0));
+    allow(dev, p, what.grain, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    allow(dev, p + what.grain, what.grain, CU_MEM_ACCESS_FLAGS_PROT_READ);
+    if (!readable(p + what.grain, own))
+        return 3;
+    CUresult wrote = ways[what.way].write(p + what.grain, own);
+    CUresult after = cuCtxSynchronize();
+    if (wrote == CUDA_SUCCESS && after == CUDA_SUCCESS)
+        return 4;
+    if (!simulated(dev)) /* what another driver answers is told of by the sticky check below only */
+        return 0;
+    if (after != CUDA_ERROR_ILLEGAL_ADDRESS)
+        return 5;
+    cuCtxDestroy(ctx);
+    return cuCtxCreate(&another, 0, dev) == CUDA_ERROR_ILLEGAL_ADDRESS ? 0 : 6;
+}
+
+/* ---- the process whose memory it is ---- */
+
+static bool untouched(CUdeviceptr p)
+{
+    unsigned *b = malloc(grain);
+    bool same = true;
+    MUST(cuMemcpyDtoH(b, p, grain));
+    for (size_t i = 0; i < grain / 4; i++)
+        same &= b[i] == 0x3f800000;
+    free(b);
+    return same;
+}
+
+static void writes(CUdeviceptr p, CUmemGenericAllocationHandle h, struct peer other, int way)
+{
+    int fd;
+    struct {
+        size_t grain;
+        int way;
+    } what = {grain, way};
+    MUST(cuMemExportToShareableHandle(&fd, h, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    CHECK(say(other.sock, &what, sizeof what, fd));
+    close(fd);
+    int status = peer_end(other);
+    if (!tap(status == 0, ways[way].name, __FILE__, __LINE__))
+        printf("# the reader ended with %d\n", status);
+    CHECK(untouched(p));
+}
+
+static void rights(CUdevice dev, CUdeviceptr p)
+{
+    CUmemLocation here = {CU_MEM_LOCATION_TYPE_DEVICE, dev};
+    unsigned long long flags = 99;
+    allow(dev, p, grain, CU_MEM_ACCESS_FLAGS_PROT_READ);
+    GIVES(CUDA_SUCCESS, cuMemGetAccess(&flags, &here, p));
+    CHECK(flags == CU_MEM_ACCESS_FLAGS_PROT_READ);
+    CHECK(untouched(p));
+    allow(dev, p, grain, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    GIVES(CUDA_SUCCESS, cuMemsetD32(p, 0x3f800000, grain / 4)); /* again allowed */
+    GIVES(CUDA_SUCCESS, cuCtxSynchronize());
+}
+
+int main(int argc, char **argv)
+{
+    CUcontext ctx;
+    CUmemGenericAllocationHandle h;
+    CUdeviceptr p;
+    struct peer peers[WAYS];
+    int vmm = 0;
+    if (argc > 2)
+        return reader(atoi(argv[2]));
+    for (int i = 0; i < WAYS; i++)
+        peers[i] = peer_start(argv[0], "read");
+    CUdevice dev = first_device();
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, dev}};
+    prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    MUST(cuDeviceGetAttribute(&vmm, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, dev));
+    if (!vmm)
+        return 77;
+    MUST(cuCtxCreate(&ctx, 0, dev));
+    MUST(cuMemGetAllocationGranularity(&grain, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
+    MUST(cuMemCreate(&h, grain, &prop, 0));
+    MUST(cuMemAddressReserve(&p, grain, 0, 0, 0));
+    MUST(cuMemMap(p, grain, 0, h, 0));
+    allow(dev, p, grain, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    MUST(cuMemsetD32(p, 0x3f800000, grain / 4)); /* 1 */
+    MUST(cuCtxSynchronize());
+    PART(rights(dev, p));
+    for (int i = 0; i < WAYS; i++)
+        PART(writes(p, h, peers[i], i));
+    MUST(cuMemUnmap(p, grain));
+    MUST(cuMemRelease(h));
+    MUST(cuMemAddressFree(p, grain));
+    GIVES(CUDA_SUCCESS, cuCtxDestroy(ctx));
+    return tap_end();
+}
