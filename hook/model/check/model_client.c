@@ -1,0 +1,237 @@
+/* model_client: uses the model library as a program would, and says on standard
+ * output what came of it. It links no driver.
+ *
+ *   model_client show NAME [FILE]     opens the model: a line for each tensor, with its
+ *                                     bytes read back from the GPU; then waits for the
+ *                                     end of its input, and closes it
+ *   model_client serve                opens what each line of its input names, and says
+ *                                     the code and why
+ *   model_client threads NAME T N     T threads open and close it N times
+ *   model_client fork NAME            opens it and forks: the child closes it, says
+ *                                     "child" and lives on until the end of the input,
+ *                                     the parent closes it, says "parent" and waits
+ *   model_client context NAME         leaves the thread's context as it was
+ *   model_client leaks NAME           leaves no descriptor open, whether or not it opens
+ */
+#define CUDA_EXACT_NAMES
+#include <cuda.h>
+#include <gfaas_model.h>
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define ENSURE(condition)                                                          \
+    do {                                                                           \
+        if (!(condition)) {                                                        \
+            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
+            exit(1);                                                               \
+        }                                                                          \
+    } while (0)
+
+/* The driver's function of that name. */
+#define CUDA(name) ((__typeof__(name) *)driver(#name))
+
+static void *driver(const char *name)
+{
+    void *library = dlopen("libcuda.so.1", RTLD_NOW), *at = library ? dlsym(library, name) : NULL;
+    ENSURE(at);
+    return at;
+}
+
+static void wait_for_end(void)
+{
+    fflush(stdout);
+    while (getchar() != EOF)
+        continue;
+}
+
+/* ---- show ---- */
+
+/* Reads back in the context that the library used: it lives while a model is open. */
+static void show_bytes(const gfaas_tensor *t)
+{
+    CUcontext c;
+    CUdevice dev;
+    unsigned char *b = malloc(t->bytes + 1);
+    ENSURE(!CUDA(cuDeviceGet)(&dev, 0) && !CUDA(cuDevicePrimaryCtxRetain)(&c, dev) && !CUDA(cuCtxPushCurrent_v2)(c));
+    ENSURE(!t->bytes || !CUDA(cuMemcpyDtoH_v2)(b, t->ptr, t->bytes));
+    ENSURE(!CUDA(cuCtxPopCurrent_v2)(&c) && !CUDA(cuDevicePrimaryCtxRelease_v2)(dev));
+    for (uint64_t i = 0; i < t->bytes && i < 32; i++)
+        printf("%02x", b[i]);
+    free(b);
+}
+
+static int show(const char *name, const char *file)
+{
+    gfaas_model *m;
+    gfaas_tensor t, same;
+    int code = gfaas_model_open(name, file, &m);
+    if (code) {
+        ENSURE(!m);
+        printf("%d %s\n", code, gfaas_model_error());
+        return 0;
+    }
+    printf("0 %s %zu\n", gfaas_model_sha256(m), gfaas_model_count(m));
+    for (size_t i = 0; i < gfaas_model_count(m); i++) {
+        ENSURE(!gfaas_model_tensor(m, i, &t));
+        ENSURE(!gfaas_model_find(m, t.name, &same) && same.ptr == t.ptr && same.shape == t.shape);
+        printf("%s %s [", t.name, t.dtype);
+        for (int32_t k = 0; k < t.ndim; k++)
+            printf(k ? ",%lld" : "%lld", (long long)t.shape[k]);
+        printf("] %llu %llu ", (unsigned long long)(t.ptr % 256), (unsigned long long)t.bytes);
+        show_bytes(&t);
+        puts("");
+    }
+    ENSURE(gfaas_model_tensor(m, gfaas_model_count(m), &t) == GFAAS_MODEL_USAGE);
+    ENSURE(gfaas_model_find(m, "no such tensor", &t) == GFAAS_MODEL_ABSENT);
+    ENSURE(strstr(gfaas_model_error(), "no such tensor"));
+    wait_for_end();
+    gfaas_model_close(m);
+    return 0;
+}
+
+static int serve(void)
+{
+    char line[1024];
+    gfaas_model *m;
+    while (fgets(line, sizeof line, stdin)) {
+        line[strcspn(line, "\n")] = 0;
+        int code = gfaas_model_open(line, NULL, &m);
+        gfaas_model_close(m);
+        printf("%d %s\n", code, code ? gfaas_model_error() : "");
+        fflush(stdout);
+    }
+    return 0;
+}
+
+/* ---- threads ---- */
+
+static const char *the_name;
+static int rounds;
+
+static void *open_and_close(void *arg)
+{
+    gfaas_model *m, *none;
+    gfaas_tensor t;
+    for (int i = 0; i < rounds; i++) {
+        ENSURE(!gfaas_model_open(the_name, NULL, &m));
+        ENSURE(!gfaas_model_tensor(m, (size_t)i % gfaas_model_count(m), &t) && !gfaas_model_find(m, t.name, &t));
+        /* An error is the thread's own. */
+        ENSURE(gfaas_model_open(arg, NULL, &none) == GFAAS_MODEL_USAGE && !none && strstr(gfaas_model_error(), arg));
+        gfaas_model_close(m);
+    }
+    return NULL;
+}
+
+static int threads(int n)
+{
+    pthread_t t[64];
+    char wrong[64][16];
+    ENSURE(n <= 64);
+    for (int i = 0; i < n; i++) {
+        snprintf(wrong[i], sizeof wrong[i], "?%d", i);
+        ENSURE(!pthread_create(&t[i], NULL, open_and_close, wrong[i]));
+    }
+    for (int i = 0; i < n; i++)
+        pthread_join(t[i], NULL);
+    return 0;
+}
+
+/* ---- the rest ---- */
+
+static int forks(const char *name)
+{
+    gfaas_model *m;
+    int status = 1;
+    ENSURE(!gfaas_model_open(name, NULL, &m));
+    pid_t child = fork();
+    if (child == 0) {
+        gfaas_model_close(m);
+        ENSURE(gfaas_model_open(name, NULL, &m)); /* CUDA does not work in here */
+        puts("child");
+        wait_for_end();
+        fflush(stdout);
+        _exit(0);
+    }
+    gfaas_model_close(m);
+    puts("parent");
+    wait_for_end();
+    return waitpid(child, &status, 0) != child || status;
+}
+
+static int context(const char *name)
+{
+    gfaas_model *m;
+    CUcontext c, own;
+    CUdevice dev;
+    unsigned flags;
+    int active;
+    ENSURE(!gfaas_model_open(name, NULL, &m));
+    ENSURE(!CUDA(cuCtxGetCurrent)(&c) && !c);
+    ENSURE(!CUDA(cuDeviceGet)(&dev, 0));
+    ENSURE(!CUDA(cuDevicePrimaryCtxGetState)(dev, &flags, &active) && active);
+    gfaas_model_close(m);
+    ENSURE(!CUDA(cuDevicePrimaryCtxGetState)(dev, &flags, &active) && !active);
+    ENSURE(!CUDA(cuCtxCreate_v2)(&own, 0, dev));
+    ENSURE(!gfaas_model_open(name, NULL, &m));
+    ENSURE(!CUDA(cuCtxGetCurrent)(&c) && c == own);
+    ENSURE(!CUDA(cuDevicePrimaryCtxGetState)(dev, &flags, &active) && !active); /* it used the program's */
+    gfaas_tensor t;
+    ENSURE(!gfaas_model_tensor(m, 0, &t));
+    ENSURE(CUDA(cuMemsetD8_v2)(t.ptr, 1, 1) || CUDA(cuCtxSynchronize)()); /* it is for reading */
+    gfaas_model_close(m);
+    return 0;
+}
+
+static int descriptors(void)
+{
+    int n = 0;
+    DIR *d = opendir("/proc/self/fd");
+    ENSURE(d);
+    while (readdir(d))
+        n++;
+    closedir(d);
+    return n;
+}
+
+static int leaks(const char *name)
+{
+    gfaas_model *m;
+    int before = -1;
+    for (int i = 0; i < 20; i++) {
+        gfaas_model_open(name, "/dev/zero", &m);
+        gfaas_model_close(m);
+        if (i == 2)
+            before = descriptors(); /* the driver has its own by now */
+    }
+    ENSURE(descriptors() == before);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    const char *name = argc > 2 ? argv[2] : NULL;
+    ENSURE(!gfaas_model_error()[0]);
+    if (argc == 2 && !strcmp(argv[1], "serve"))
+        return serve();
+    if (!name)
+        return 2;
+    if (!strcmp(argv[1], "show"))
+        return show(name, argc > 3 ? argv[3] : NULL);
+    if (!strcmp(argv[1], "threads") && argc > 4) {
+        the_name = name;
+        rounds = atoi(argv[4]);
+        return threads(atoi(argv[3]));
+    }
+    return !strcmp(argv[1], "fork")      ? forks(name)
+           : !strcmp(argv[1], "context") ? context(name)
+           : !strcmp(argv[1], "leaks")   ? leaks(name)
+                                         : 2;
+}

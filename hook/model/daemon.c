@@ -1,0 +1,235 @@
+/* daemon.c: talking to gfaas-modeld: one JSON object a packet, and descriptors
+ * beside it. */
+#include "model.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define MOST_ANSWER 65536
+#define MOST_FDS 2
+
+/* The daemon's words for what can go wrong, by their codes from 1. */
+static const char *const codes[] = {"absent", "invalid-file", "checksum", "changed",  "capacity",
+                                    "busy",   "gpu-memory",   "denied",   "usage",    "internal"};
+
+/* A variable that is set, and not to nothing. */
+static const char *set(const char *name)
+{
+    const char *value = getenv(name);
+    return value && *value ? value : NULL;
+}
+
+/* Where the socket is. */
+static int find_socket(struct sockaddr_un *at)
+{
+    const size_t room = sizeof at->sun_path;
+    const char *given = set("GFAAS_MODEL_SOCKET"), *run = set("GFAAS_RUN_DIR"), *user = set("XDG_RUNTIME_DIR");
+    *at = (struct sockaddr_un){.sun_family = AF_UNIX};
+    int n = given ? snprintf(at->sun_path, room, "%s", given)
+            : run ? snprintf(at->sun_path, room, "%s/model.sock", run)
+                  : snprintf(at->sun_path, room, "%s/gfaas/model.sock", user ? user : "/run");
+    if (n < 0 || (size_t)n >= room)
+        return model_fail(GFAAS_MODEL_USAGE, "the path of gfaas-modeld's socket is longer than %zu bytes", room - 1);
+    return GFAAS_MODEL_OK;
+}
+
+int daemon_connect(int *sock)
+{
+    struct sockaddr_un at;
+    int r, code = find_socket(&at);
+    if (code)
+        return code;
+    *sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (*sock < 0)
+        return model_fail(GFAAS_MODEL_INTERNAL, "no socket: %s", strerror(errno));
+    do
+        r = connect(*sock, (struct sockaddr *)&at, sizeof at);
+    while (r < 0 && errno == EINTR);
+    if (r < 0) {
+        code = model_fail(GFAAS_MODEL_NO_DAEMON, "no gfaas-modeld at %s: %s", at.sun_path, strerror(errno));
+        close(*sock);
+        *sock = -1;
+    }
+    return code;
+}
+
+/* Sends a packet, with a descriptor unless that is -1. */
+static bool transmit(int sock, const char *text, size_t n, int fd)
+{
+    union {
+        struct cmsghdr align;
+        char room[CMSG_SPACE(sizeof fd)];
+    } control = {.room = {0}};
+    struct iovec v = {(void *)(uintptr_t)text, n};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1};
+    if (fd >= 0) {
+        m.msg_control = &control;
+        m.msg_controllen = sizeof control;
+        struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(sizeof fd);
+        memcpy(CMSG_DATA(c), &fd, sizeof fd);
+    }
+    ssize_t r;
+    do
+        r = sendmsg(sock, &m, MSG_NOSIGNAL);
+    while (r < 0 && errno == EINTR);
+    return r == (ssize_t)n;
+}
+
+/* Takes the descriptors of a message; those beyond the first two are closed. */
+static void take_fds(struct msghdr *m, int fds[MOST_FDS])
+{
+    int n = 0;
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c)) {
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+            continue;
+        for (size_t i = 0; i < (c->cmsg_len - CMSG_LEN(0)) / sizeof(int); i++) {
+            int fd;
+            memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
+            if (n < MOST_FDS)
+                fds[n++] = fd;
+            else
+                close(fd);
+        }
+    }
+}
+
+/* Waits for a packet; its length, 0 at the end of the connection, -1: it did not fit. */
+static ssize_t receive(int sock, char *text, size_t room, int fds[MOST_FDS])
+{
+    union {
+        struct cmsghdr align;
+        char room[CMSG_SPACE(8 * sizeof(int))];
+    } control;
+    struct iovec v = {text, room};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    ssize_t r;
+    do
+        r = recvmsg(sock, &m, MSG_CMSG_CLOEXEC);
+    while (r < 0 && errno == EINTR);
+    if (r < 0)
+        return 0;
+    take_fds(&m, fds);
+    return m.msg_flags & (MSG_TRUNC | MSG_CTRUNC) ? -1 : r;
+}
+
+struct error {
+    const char *code, *message;
+};
+
+static void read_error(struct json *j, struct error *e)
+{
+    bool first = true;
+    const char *key;
+    if (!json_enter(j, '{'))
+        return;
+    while (json_next(j, '}', &first) && json_key(j, &key))
+        if (!strcmp(key, "code"))
+            json_string(j, &e->code);
+        else if (!strcmp(key, "message"))
+            json_string(j, &e->message);
+        else
+            json_skip(j);
+}
+
+/* A text that must fit. */
+static void read_text(struct json *j, char *out, size_t room)
+{
+    const char *text;
+    if (!json_string(j, &text))
+        return;
+    if (strlen(text) >= room)
+        json_fail(j, "a text that is too long");
+    else
+        strcpy(out, text);
+}
+
+/* Reads an answer to get; error.code is set if it is an error. */
+static bool read_answer(struct json *j, struct answer *a, struct error *e, bool *ok)
+{
+    bool first = true;
+    const char *key;
+    *ok = false;
+    if (!json_enter(j, '{'))
+        return false;
+    while (json_next(j, '}', &first) && json_key(j, &key)) {
+        if (!strcmp(key, "ok"))
+            json_boolean(j, ok);
+        else if (!strcmp(key, "error"))
+            read_error(j, e);
+        else if (!strcmp(key, "sha256"))
+            read_text(j, a->sha256, sizeof a->sha256);
+        else if (!strcmp(key, "gpu"))
+            read_text(j, a->gpu, sizeof a->gpu);
+        else if (!strcmp(key, "size"))
+            json_integer(j, &a->size);
+        else
+            json_skip(j);
+    }
+    return json_end(j);
+}
+
+static int fail_as(const struct error *e)
+{
+    const char *message = e->message && *e->message ? e->message : "gfaas-modeld refuses, and does not say why";
+    for (int i = 0; e->code && i < (int)(sizeof codes / sizeof *codes); i++)
+        if (!strcmp(e->code, codes[i]))
+            return model_fail(i + 1, "%s", message);
+    return model_fail(GFAAS_MODEL_INTERNAL, "%s", message);
+}
+
+/* What an answer says; text is as long as it is and has as much room again. */
+static int understand(const char *text, size_t n, char *room, const char *name, struct answer *a)
+{
+    struct json j = {text, text + n, room, NULL, 0};
+    struct error e = {NULL, NULL};
+    bool ok;
+    if (!read_answer(&j, a, &e, &ok))
+        return model_fail(GFAAS_MODEL_INTERNAL, "gfaas-modeld's answer about %s, at byte %zu: %s", name, (size_t)(j.at - text),
+                          j.why ? j.why : "it ends");
+    if (!ok)
+        return fail_as(&e);
+    if (!a->size || a->memory < 0 || a->manifest < 0)
+        return model_fail(GFAAS_MODEL_INTERNAL, "gfaas-modeld's answer about %s lacks size, memory or the list of tensors", name);
+    return GFAAS_MODEL_OK;
+}
+
+int daemon_get(int sock, const char *name, int file, struct answer *a)
+{
+    char request[512];
+    int fds[MOST_FDS] = {-1, -1}, code;
+    *a = (struct answer){.memory = -1, .manifest = -1};
+    int n = snprintf(request, sizeof request, "{\"op\":\"get\",\"name\":\"%s\",\"timeout_ms\":0}", name);
+    char *text = malloc(2 * MOST_ANSWER + 2);
+    if (!text)
+        return model_fail(GFAAS_MODEL_INTERNAL, "no memory for an answer");
+    ssize_t got = transmit(sock, request, (size_t)n, file) ? receive(sock, text, MOST_ANSWER, fds) : 0;
+    a->memory = fds[0];
+    a->manifest = fds[1];
+    if (got == 0)
+        code = model_fail(GFAAS_MODEL_NO_DAEMON, "gfaas-modeld ended the connection before it answered about %s", name);
+    else if (got < 0)
+        code = model_fail(GFAAS_MODEL_INTERNAL, "gfaas-modeld's answer about %s is too long", name);
+    else
+        code = understand(text, (size_t)got, text + MOST_ANSWER, name, a);
+    free(text);
+    if (code)
+        answer_close(a);
+    return code;
+}
+
+void answer_close(struct answer *a)
+{
+    if (a->memory >= 0)
+        close(a->memory);
+    if (a->manifest >= 0)
+        close(a->manifest);
+    a->memory = a->manifest = -1;
+}

@@ -1,0 +1,640 @@
+"""Weights that all processes of a GPU share.
+
+gfaas-modeld keeps one copy of a model's weights on the GPU; a process that loads
+the model maps that copy, to read it:
+
+    import gfaas_model
+    weights = gfaas_model.load("resnet50", "resnet50.safetensors")
+    weights["fc.weight"].shape
+
+and with PyTorch, without a copy:
+
+    model.load_state_dict(gfaas_model.load("resnet50", framework="torch"), assign=True)
+
+A tensor is taken without a copy by whatever reads DLPack or
+__cuda_array_interface__. It may be read, not written: a write ends the process's
+use of CUDA, as any access that is not allowed does. The memory stays mapped for as
+long as something refers to it, and the daemon keeps it as long.
+
+The daemon's socket is $GFAAS_MODEL_SOCKET, else model.sock in the run directory
+($GFAAS_RUN_DIR, else $XDG_RUNTIME_DIR/gfaas, else /run/gfaas). The standard library
+is all that this needs, and the CUDA driver.
+"""
+
+import array
+import atexit
+import contextlib
+import ctypes
+import json
+import os
+import re
+import socket
+import threading
+import weakref
+
+__all__ = ["Error", "Tensor", "load", "safe_open"]
+
+
+class Error(RuntimeError):
+    """What went wrong: code is absent, invalid-file, checksum, changed, capacity,
+    busy, gpu-memory, denied, usage, internal, no-daemon or driver."""
+
+    def __init__(self, code, message):
+        super().__init__(message)
+        self.code = code
+
+
+# ---- the driver ----
+
+_u64, _size = ctypes.c_uint64, ctypes.c_size_t
+_POSIX_FD, _DEVICE, _READ = 1, 1, 1  # of handles, of locations, of access
+
+
+class _Access(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int), ("id", ctypes.c_int), ("flags", ctypes.c_int)]
+
+
+_CALLS = {
+    "cuInit": [ctypes.c_uint],
+    "cuGetErrorName": [ctypes.c_int, ctypes.POINTER(ctypes.c_char_p)],
+    "cuCtxGetCurrent": [ctypes.POINTER(ctypes.c_void_p)],
+    "cuCtxGetDevice": [ctypes.POINTER(ctypes.c_int)],
+    "cuCtxPushCurrent_v2": [ctypes.c_void_p],
+    "cuCtxPopCurrent_v2": [ctypes.POINTER(ctypes.c_void_p)],
+    "cuCtxSynchronize": [],
+    "cuDeviceGet": [ctypes.POINTER(ctypes.c_int), ctypes.c_int],
+    "cuDeviceGetUuid": [ctypes.c_char * 16, ctypes.c_int],
+    "cuDevicePrimaryCtxRetain": [ctypes.POINTER(ctypes.c_void_p), ctypes.c_int],
+    "cuDevicePrimaryCtxRelease_v2": [ctypes.c_int],
+    "cuMemImportFromShareableHandle": [ctypes.POINTER(_u64), ctypes.c_void_p, ctypes.c_int],
+    "cuMemAddressReserve": [ctypes.POINTER(_u64), _size, _size, _u64, _u64],
+    "cuMemAddressFree": [_u64, _size],
+    "cuMemMap": [_u64, _size, _size, _u64, _u64],
+    "cuMemUnmap": [_u64, _size],
+    "cuMemSetAccess": [_u64, _size, ctypes.POINTER(_Access), _size],
+    "cuMemRelease": [_u64],
+    "cuMemcpyDtoH_v2": [ctypes.c_void_p, _u64, _size],
+}
+
+
+class _Driver:
+    """The CUDA driver's functions; one that fails raises an Error."""
+
+    def __init__(self):
+        try:
+            library = ctypes.CDLL("libcuda.so.1")
+            for name, types in _CALLS.items():
+                function = getattr(library, name)
+                function.argtypes, function.restype = types, ctypes.c_int
+                setattr(self, "_" + name, function)
+        except (OSError, AttributeError) as e:
+            raise Error("driver", f"no CUDA driver, or one that is too old: {e}") from None
+        self.call("cuInit", 0)
+
+    def try_call(self, name, *args):
+        return getattr(self, "_" + name)(*args)
+
+    def call(self, name, *args):
+        result = self.try_call(name, *args)
+        if result:
+            text = ctypes.c_char_p()
+            self._cuGetErrorName(result, ctypes.byref(text))
+            raise Error("driver", f"{name}: error {result} ({(text.value or b'unknown').decode()})")
+
+    def current(self):
+        """The device of the current context, None if there is none."""
+        context, device = ctypes.c_void_p(), ctypes.c_int()
+        self.call("cuCtxGetCurrent", ctypes.byref(context))
+        if not context:
+            return None
+        self.call("cuCtxGetDevice", ctypes.byref(device))
+        return device.value
+
+    @contextlib.contextmanager
+    def primary(self, device):
+        """With a device's primary context current, unless another one of it is."""
+        if self.current() == device:
+            yield
+            return
+        context = ctypes.c_void_p()
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+        try:
+            self.call("cuCtxPushCurrent_v2", context)
+            try:
+                yield
+            finally:
+                self.call("cuCtxPopCurrent_v2", ctypes.byref(context))
+        finally:
+            self.call("cuDevicePrimaryCtxRelease_v2", device)
+
+
+_driver_lock = threading.Lock()
+_driver_here = None
+
+
+def _driver():
+    global _driver_here
+    if _driver_here is None:  # else no lock: this may be the end of something, anywhere
+        with _driver_lock:
+            _driver_here = _driver_here or _Driver()
+    return _driver_here
+
+
+# ---- the daemon ----
+
+_MOST_ANSWER = 65536
+
+
+def _socket_path():
+    given, run = os.environ.get("GFAAS_MODEL_SOCKET"), os.environ.get("GFAAS_RUN_DIR")
+    if given:
+        return given
+    return os.path.join(run or os.path.join(os.environ.get("XDG_RUNTIME_DIR") or "/run", "gfaas"), "model.sock")
+
+
+def _connect():
+    path = _socket_path()
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        if len(os.fsencode(path)) > 107:
+            raise Error("usage", "the path of gfaas-modeld's socket is longer than 107 bytes")
+        sock.connect(path)
+    except OSError as e:
+        sock.close()
+        raise Error("no-daemon", f"no gfaas-modeld at {path}: {e.strerror}") from None
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _exchange(sock, request, file):
+    """Sends a request, with a descriptor unless that is None; what came back, and
+    its descriptors, the caller's to close."""
+    beside = [] if file is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file]))]
+    fds = []
+    try:
+        sock.sendmsg([json.dumps(request).encode()], beside, socket.MSG_NOSIGNAL)
+        text, control, flags, _ = sock.recvmsg(_MOST_ANSWER, socket.CMSG_SPACE(8 * 4), socket.MSG_CMSG_CLOEXEC)
+    except OSError as e:
+        raise Error("no-daemon", f"gfaas-modeld: {e.strerror}") from None
+    for level, kind, data in control:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            got = array.array("i")
+            got.frombytes(data[: len(data) - len(data) % got.itemsize])
+            fds.extend(got)
+    try:
+        if not text:
+            raise Error("no-daemon", "gfaas-modeld ended the connection before it answered")
+        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+            raise Error("internal", "gfaas-modeld's answer is too long")
+        answer = json.loads(text)
+        if not isinstance(answer, dict):
+            raise ValueError("it is no object")
+        return answer, fds
+    except BaseException as e:
+        _close(fds)
+        if isinstance(e, (ValueError, RecursionError)):
+            raise Error("internal", f"gfaas-modeld's answer: {e}") from None
+        raise
+
+
+def _close(fds):
+    for fd in fds:
+        os.close(fd)
+
+
+def _get(sock, name, file, timeout):
+    request = {"op": "get", "name": name, "timeout_ms": int(timeout * 1000)}
+    fd, why = None, None
+    if file is not None:
+        try:  # a pipe would wait for a writer; the daemon says whether it is a file
+            fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
+        except OSError as e:
+            why = e.strerror
+    try:
+        answer, fds = _exchange(sock, request, fd)
+    finally:
+        if fd is not None:
+            os.close(fd)
+    try:
+        if answer.get("ok") is not True:
+            error = answer.get("error")
+            error = error if isinstance(error, dict) else {}
+            code = str(error.get("code", "internal"))
+            message = str(error.get("message") or "gfaas-modeld refuses, and does not say why")
+            if code == "absent" and why:
+                message = f"{name} is not there, and cannot be loaded from {os.fspath(file)}: {why}"
+            raise Error(code, message)
+        size = answer.get("size")
+        if not _is_count(size) or not size or len(fds) < 2:
+            raise Error("internal", f"gfaas-modeld's answer about {name} lacks size, memory or the list of tensors")
+        return answer, fds
+    except BaseException:
+        _close(fds)
+        raise
+
+
+# ---- what a model has ----
+
+_BYTES = {
+    "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "U16": 2, "I16": 2, "F16": 2,
+    "BF16": 2, "U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8,
+}  # fmt: skip
+
+
+def _is_count(n):
+    return isinstance(n, int) and not isinstance(n, bool) and 0 <= n < 2**63
+
+
+def _read(fd):
+    """All of a file, whatever happens to it meanwhile."""
+    parts, at = [], 0
+    while part := os.pread(fd, 1 << 24, at):
+        parts.append(part)
+        at += len(part)
+    return b"".join(parts)
+
+
+def _manifest(fd, size):
+    """The tensors of a manifest as (dtype, shape, offset, bytes) by name, and its metadata."""
+    try:
+        manifest = json.loads(_read(fd))
+        tensors, metadata = manifest.get("tensors", {}), manifest.get("metadata") or {}
+        return {name: _entry(name, t, size) for name, t in tensors.items()}, dict(metadata)
+    except (ValueError, AttributeError, TypeError, KeyError, RecursionError) as e:
+        raise Error("internal", f"the daemon's list of tensors: {e!r}") from None
+
+
+def _entry(name, t, size):
+    dtype, shape, offset, count = t["dtype"], t["shape"], t["offset"], t["bytes"]
+    if not isinstance(dtype, str) or not isinstance(shape, list) or not all(map(_is_count, [offset, count, *shape])):
+        raise ValueError(f"{name}: not a tensor: {t}")
+    if offset + count > size:
+        raise ValueError(f"{name} lies beyond the allocation")
+    want = _BYTES.get(dtype, 0)
+    for n in shape:
+        want *= n
+    if dtype in _BYTES and want != count:
+        raise ValueError(f"{name}: its bytes are not those of its shape")
+    return dtype, tuple(shape), offset, count
+
+
+# ---- the mapping ----
+
+_open = weakref.WeakSet()  # models whose connections a child must not keep
+
+
+class _Model:
+    """A model that is mapped; its tensors refer to it, and with the last it goes."""
+
+    def __init__(self, name, file, timeout):
+        if not re.fullmatch("[A-Za-z0-9][A-Za-z0-9._/-]{0,254}", name):
+            raise Error("usage", f"{name:.300}: not a name of a model: at most 255 letters, digits, and . _ / - after the first")
+        driver = _driver()
+        self.sock = _connect()
+        try:
+            answer, fds = _get(self.sock, name, file, timeout)
+            try:
+                self.size = answer["size"]
+                self.sha256 = answer.get("sha256")
+                self.entries, self.metadata = _manifest(fds[1], self.size)
+                self.device, primary = self._device(driver, str(answer.get("gpu")))
+                self.base = self._map(driver, fds[0], primary)
+            finally:
+                _close(fds)
+        except BaseException:
+            self.sock.close()
+            raise
+        _open.add(self)
+        # Not at exit: what still runs then may still read it.
+        of = os.getpid(), self.sock, self.device, primary, self.base, self.size
+        weakref.finalize(self, _unmap, *of).atexit = False
+
+    @staticmethod
+    def _device(driver, gpu):
+        """The device to map on, and whether that is for want of a current context."""
+        device = driver.current()
+        primary = device is None
+        if primary:
+            ordinal = ctypes.c_int()
+            driver.call("cuDeviceGet", ctypes.byref(ordinal), 0)
+            device = ordinal.value
+        uuid = (ctypes.c_char * 16)()
+        driver.call("cuDeviceGetUuid", uuid, device)
+        h = uuid.raw.hex()
+        here = f"GPU-{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
+        if gpu != here:
+            raise Error(
+                "driver",
+                f"the model is on {gpu}, and this thread uses {here}: "
+                "make a context of the former current, or set CUDA_VISIBLE_DEVICES",
+            )
+        return device, primary
+
+    def _map(self, driver, fd, primary):
+        handle, base = _u64(), _u64()
+        access = _Access(_DEVICE, self.device, _READ)
+        context = ctypes.c_void_p()
+        with contextlib.ExitStack() as undo:
+            if primary:  # it stays while the model does
+                driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self.device)
+                undo.callback(driver.try_call, "cuDevicePrimaryCtxRelease_v2", self.device)
+            with driver.primary(self.device):
+                driver.call("cuMemImportFromShareableHandle", ctypes.byref(handle), fd, _POSIX_FD)
+                try:
+                    driver.call("cuMemAddressReserve", ctypes.byref(base), self.size, 0, 0, 0)
+                    undo.callback(driver.try_call, "cuMemAddressFree", base, self.size)
+                    driver.call("cuMemMap", base, self.size, 0, handle, 0)
+                    undo.callback(driver.try_call, "cuMemUnmap", base, self.size)
+                finally:
+                    driver.try_call("cuMemRelease", handle)  # the mapping keeps it
+                driver.call("cuMemSetAccess", base, self.size, ctypes.byref(access), 1)
+            undo.pop_all()
+        return base.value
+
+
+def _unmap(pid, sock, device, primary, base, size):
+    """When nothing refers to a model any more. Work that reads it may still be
+    under way; where that cannot be waited for it stays mapped."""
+    if os.getpid() != pid:
+        return
+    with contextlib.suppress(Error):
+        driver = _driver()
+        if primary or driver.current() == device:
+            with driver.primary(device):
+                driver.call("cuCtxSynchronize")
+        driver.try_call("cuMemUnmap", base, size)
+        driver.try_call("cuMemAddressFree", base, size)
+        if primary:
+            driver.try_call("cuDevicePrimaryCtxRelease_v2", device)
+    sock.close()
+
+
+def _in_child():
+    for model in list(_open):
+        model.sock.close()
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
+# ---- DLPack ----
+
+_CUDA = 2  # a kind of device
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("byte_offset", _u64),
+    ]
+
+
+class _Managed(ctypes.Structure):  # DLManagedTensor, before version 1.0
+    _fields_ = [("tensor", _DLTensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
+
+
+class _Versioned(ctypes.Structure):  # DLManagedTensorVersioned
+    _fields_ = [
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", _u64),
+        ("tensor", _DLTensor),
+    ]
+
+
+_READ_ONLY = 1
+_INT, _UINT, _FLOAT, _BFLOAT, _BOOL, _E4M3FN, _E5M2 = 0, 1, 2, 4, 6, 10, 12
+_DL_CODES = {
+    "BOOL": _BOOL, "U8": _UINT, "I8": _INT, "F8_E4M3": _E4M3FN, "F8_E5M2": _E5M2, "U16": _UINT, "I16": _INT,
+    "F16": _FLOAT, "BF16": _BFLOAT, "U32": _UINT, "I32": _INT, "F32": _FLOAT, "U64": _UINT, "I64": _INT,
+    "F64": _FLOAT,
+}  # fmt: skip
+_NAMES = {_Managed: ctypes.c_char_p(b"dltensor"), _Versioned: ctypes.c_char_p(b"dltensor_versioned")}
+
+_libc = ctypes.CDLL(None)
+_libc.malloc.argtypes, _libc.malloc.restype = [_size], ctypes.c_void_p
+_libc.free.argtypes, _libc.free.restype = [ctypes.c_void_p], None
+_python = ctypes.pythonapi
+_python.PyCapsule_New.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+_python.PyCapsule_New.restype = ctypes.py_object
+# In a destructor the capsule is no object to refer to any more.
+_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _python))
+_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _python))
+
+_lent = {}  # by address: what others were given by DLPack, and what that refers to
+
+
+@ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+def _delete(address):
+    """Who took a tensor has done with it; called by any thread."""
+    if _lent.pop(address, None):
+        _libc.free(address)
+
+
+@ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+def _drop_capsule(capsule):
+    """A capsule goes; nobody took what is in it if it has its name still."""
+    for name in _NAMES.values():
+        if _is_valid(capsule, name):
+            _delete(_pointer(capsule, name))
+
+
+@atexit.register
+def _no_callbacks():
+    """What others have now may be given back when there is no Python any more: it
+    is then left as it is."""
+    for address, (kind, _) in list(_lent.items()):
+        kind.from_address(address).deleter = None
+
+
+# ---- tensors ----
+
+_TYPESTR = {
+    "BOOL": "|b1", "U8": "|u1", "I8": "|i1", "U16": "<u2", "I16": "<i2", "F16": "<f2", "U32": "<u4",
+    "I32": "<i4", "F32": "<f4", "U64": "<u8", "I64": "<i8", "F64": "<f8",
+}  # fmt: skip
+
+
+class Tensor:
+    """A tensor on the GPU, packed, rows first, to be read.
+
+    shape is a tuple; dtype as safetensors has it: "F32", "BF16", ...; nbytes its
+    length.
+    """
+
+    __slots__ = ("_model", "_offset", "dtype", "shape", "nbytes")
+
+    def __init__(self, model, entry):
+        self._model = model
+        self.dtype, self.shape, self._offset, self.nbytes = entry
+
+    def __repr__(self):
+        return f"gfaas_model.Tensor({self.dtype}, {list(self.shape)})"
+
+    def data_ptr(self):
+        """Its address on the GPU, at a multiple of 256."""
+        return self._model.base + self._offset
+
+    def tobytes(self):
+        """A copy of its bytes in host memory."""
+        copy = ctypes.create_string_buffer(self.nbytes or 1)
+        if self.nbytes:
+            driver = _driver()
+            with driver.primary(self._model.device):
+                driver.call("cuMemcpyDtoH_v2", copy, self.data_ptr(), self.nbytes)
+        return copy.raw[: self.nbytes]
+
+    @property
+    def __cuda_array_interface__(self):
+        """Version 3. There is none for types that it has no name for."""
+        if self.dtype not in _TYPESTR:
+            raise AttributeError(f"__cuda_array_interface__ has no name for {self.dtype}; use DLPack")
+        return {
+            "shape": self.shape,
+            "typestr": _TYPESTR[self.dtype],
+            "data": (self.data_ptr() if self.nbytes else 0, True),  # to be read only
+            "strides": None,
+            "stream": None,  # the bytes are there already
+            "version": 3,
+        }
+
+    def __dlpack_device__(self):
+        return _CUDA, self._model.device
+
+    def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
+        """A capsule for who takes DLPack. From version 1.0 on it says that the tensor
+        is to be read only; consumers of before cannot be told."""
+        if copy:
+            raise BufferError("gfaas_model: a model's weights are not copied")
+        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
+            raise BufferError(f"gfaas_model: the tensor is on {self.__dlpack_device__()}, not {tuple(dl_device)}")
+        version = tuple(max_version or (0, 0))
+        code = _DL_CODES.get(self.dtype)
+        if code is None or (code in (_E4M3FN, _E5M2) and version < (1, 1)):
+            raise BufferError(f"gfaas_model: DLPack {version[0]}.{version[1]} has no type for {self.dtype}")
+        return self._lend(_Versioned if version >= (1, 0) else _Managed, code, min(version, (1, 1)))
+
+    def _lend(self, kind, code, version=(0, 0)):
+        """The capsule. What it points at is no object of Python's: it may be looked
+        at when Python has ended."""
+        n = len(self.shape)
+        address = _libc.malloc(ctypes.sizeof(kind) + 16 * max(n, 1))
+        if not address:
+            raise MemoryError
+        sizes = (ctypes.c_int64 * (2 * n)).from_address(address + ctypes.sizeof(kind))
+        stride = 1
+        for i in reversed(range(n)):
+            sizes[i], sizes[n + i] = self.shape[i], stride
+            stride *= max(self.shape[i], 1)
+        managed = kind.from_address(address)
+        ctypes.memset(address, 0, ctypes.sizeof(kind))
+        managed.deleter = ctypes.cast(_delete, ctypes.c_void_p)
+        if kind is _Versioned:
+            managed.major, managed.minor = version
+            managed.flags = _READ_ONLY
+        managed.tensor = _DLTensor(
+            self.data_ptr() if self.nbytes else None,
+            *self.__dlpack_device__(),
+            n,
+            code,
+            8 * _BYTES[self.dtype],
+            1,
+            ctypes.addressof(sizes),
+            ctypes.addressof(sizes) + 8 * n,
+            0,
+        )
+        _lent[address] = kind, self
+        return _python.PyCapsule_New(address, _NAMES[kind], ctypes.cast(_drop_capsule, ctypes.c_void_p))
+
+
+class _Bytes(Tensor):
+    """A tensor as bytes, for who knows its type only by another way."""
+
+    __slots__ = ()
+
+    def __init__(self, tensor):
+        super().__init__(tensor._model, ("U8", tensor.shape, tensor._offset, tensor.nbytes))
+
+
+def _torch(tensor):
+    import torch
+
+    views = {"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
+    if tensor.dtype in views:
+        return torch.from_dlpack(_Bytes(tensor)).view(getattr(torch, views[tensor.dtype]))
+    return torch.from_dlpack(tensor)
+
+
+def _cupy(tensor):
+    import cupy
+
+    return cupy.from_dlpack(tensor)
+
+
+_FRAMEWORKS = {None: lambda tensor: tensor, "torch": _torch, "pt": _torch, "cupy": _cupy}
+
+
+class safe_open:
+    """A model's tensors one by one, as safetensors.safe_open has a file's.
+
+    with safe_open("resnet50") as f:
+        for name in f.keys():
+            f.get_tensor(name)
+    """
+
+    def __init__(self, name, file=None, *, framework=None, timeout=0):
+        if framework not in _FRAMEWORKS:
+            raise ValueError(f"framework={framework!r}: expected None, 'torch' or 'cupy'")
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a model is a string, not {name!r}")
+        self._as = _FRAMEWORKS[framework]
+        self._model = _Model(name, file, timeout)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._model = None
+
+    def keys(self):
+        """The names of the tensors, in the order of the file."""
+        return list(self._model.entries)
+
+    def get_tensor(self, name):
+        if name not in self._model.entries:
+            raise Error("absent", f"the model has no tensor {name}")
+        return self._as(Tensor(self._model, self._model.entries[name]))
+
+    def metadata(self):
+        """What the file says of itself, text by text."""
+        return dict(self._model.metadata)
+
+    @property
+    def sha256(self):
+        """Of the file, in hexadecimal digits."""
+        return self._model.sha256
+
+
+def load(name, file=None, *, framework=None, timeout=0):
+    """All tensors of a model, by their names: a state_dict.
+
+    If the daemon does not have the model it loads it, from file if that is given,
+    and this waits until it is there. timeout is how many seconds to wait for room
+    that others hold. framework says as what the tensors come: None, "torch" or
+    "cupy". Raises Error.
+    """
+    with safe_open(name, file, framework=framework, timeout=timeout) as f:
+        return {key: f.get_tensor(key) for key in f.keys()}

@@ -1,0 +1,245 @@
+/* json.c: reads JSON as it comes, without a tree. */
+#include "model.h"
+
+#include <string.h>
+
+#define MOST_DEPTH 32
+
+bool json_fail(struct json *j, const char *why)
+{
+    if (!j->why)
+        j->why = why;
+    return false;
+}
+
+static void space(struct json *j)
+{
+    while (j->at < j->end && (*j->at == ' ' || *j->at == '\t' || *j->at == '\n' || *j->at == '\r'))
+        j->at++;
+}
+
+/* The next character that is no space; 0 at the end. */
+static char peek(struct json *j)
+{
+    space(j);
+    return j->at < j->end && !j->why ? *j->at : 0;
+}
+
+static bool take(struct json *j, char c)
+{
+    if (!c || peek(j) != c)
+        return false;
+    j->at++;
+    return true;
+}
+
+bool json_enter(struct json *j, char open)
+{
+    if (!take(j, open))
+        return json_fail(j, open == '{' ? "expected an object" : "expected a list");
+    return ++j->depth <= MOST_DEPTH || json_fail(j, "too deep");
+}
+
+bool json_next(struct json *j, char close, bool *first)
+{
+    if (j->why)
+        return false;
+    if (take(j, close)) {
+        j->depth--;
+        return false;
+    }
+    bool comma = *first || take(j, ',');
+    *first = false;
+    return (comma && peek(j)) || json_fail(j, "expected a comma or the end of it");
+}
+
+bool json_key(struct json *j, const char **key)
+{
+    return json_string(j, key) && (take(j, ':') || json_fail(j, "expected a colon"));
+}
+
+/* Four hexadecimal digits. */
+static bool hex4(struct json *j, uint32_t *out)
+{
+    uint32_t v = 0;
+    for (int i = 0; i < 4; i++, j->at++) {
+        char c = j->at < j->end ? *j->at : 0;
+        if (c >= '0' && c <= '9')
+            v = v << 4 | (uint32_t)(c - '0');
+        else if ((c | 32) >= 'a' && (c | 32) <= 'f')
+            v = v << 4 | (uint32_t)((c | 32) - 'a' + 10);
+        else
+            return json_fail(j, "a bad escape");
+    }
+    *out = v;
+    return true;
+}
+
+static char *put_utf8(char *to, uint32_t c)
+{
+    if (c < 0x80) {
+        *to++ = (char)c;
+        return to;
+    }
+    int more = c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
+    *to++ = (char)((0xff00 >> (more + 1) & 0xff) | c >> 6 * more);
+    while (more--)
+        *to++ = (char)(0x80 | (c >> 6 * more & 0x3f));
+    return to;
+}
+
+/* What \u begins: half of a pair that has no other half stands for U+FFFD. */
+static bool unicode(struct json *j)
+{
+    uint32_t c, low;
+    if (!hex4(j, &c))
+        return false;
+    if (!c)
+        return json_fail(j, "a zero byte in a string");
+    if (c >= 0xd800 && c < 0xdc00 && j->end - j->at >= 6 && j->at[0] == '\\' && j->at[1] == 'u') {
+        const char *back = j->at;
+        j->at += 2;
+        if (!hex4(j, &low))
+            return false;
+        if (low >= 0xdc00 && low < 0xe000)
+            c = 0x10000 + ((c - 0xd800) << 10) + (low - 0xdc00);
+        else
+            j->at = back;
+    }
+    if (c >= 0xd800 && c < 0xe000)
+        c = 0xfffd;
+    j->room = put_utf8(j->room, c);
+    return true;
+}
+
+static bool escape(struct json *j)
+{
+    static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
+    char c = j->at < j->end ? *j->at++ : 0;
+    if (c == 'u')
+        return unicode(j);
+    const char *at = c ? strchr(from, c) : NULL;
+    if (!at)
+        return json_fail(j, "a bad escape");
+    *j->room++ = to[at - from];
+    return true;
+}
+
+bool json_string(struct json *j, const char **out)
+{
+    if (!take(j, '"'))
+        return json_fail(j, "expected a string");
+    *out = j->room;
+    while (j->at < j->end && *j->at != '"') {
+        char c = *j->at++;
+        if ((unsigned char)c < ' ')
+            return json_fail(j, "a control character in a string");
+        if (c != '\\')
+            *j->room++ = c;
+        else if (!escape(j))
+            return false;
+    }
+    if (j->at == j->end)
+        return json_fail(j, "a string without an end");
+    j->at++;
+    *j->room++ = 0; /* as long as a quote and at least one more: there is room */
+    return true;
+}
+
+static bool one_of(struct json *j, const char *set)
+{
+    if (j->at == j->end || !*j->at || !strchr(set, *j->at))
+        return false;
+    j->at++;
+    return true;
+}
+
+/* The digits of a number, if there are any. */
+static bool digits(struct json *j)
+{
+    const char *began = j->at;
+    while (one_of(j, "0123456789"))
+        continue;
+    return j->at > began;
+}
+
+static bool skip_number(struct json *j)
+{
+    one_of(j, "-");
+    bool good = one_of(j, "0") || digits(j);
+    if (good && one_of(j, "."))
+        good = digits(j);
+    if (good && one_of(j, "eE")) {
+        one_of(j, "+-");
+        good = digits(j);
+    }
+    return good || json_fail(j, "expected a value");
+}
+
+bool json_integer(struct json *j, uint64_t *out)
+{
+    uint64_t v = 0;
+    if (peek(j) < '0' || *j->at > '9')
+        return json_fail(j, "expected a number that is not negative");
+    *out = 0;
+    if (one_of(j, "0"))
+        return true; /* what follows is no digit, or else no JSON */
+    for (; j->at < j->end && *j->at >= '0' && *j->at <= '9'; j->at++) {
+        uint64_t digit = (uint64_t)(*j->at - '0');
+        if (v > (INT64_MAX - digit) / 10)
+            return json_fail(j, "a number that is too large");
+        v = 10 * v + digit;
+    }
+    *out = v;
+    return true;
+}
+
+static bool word(struct json *j, const char *text)
+{
+    size_t n = strlen(text);
+    if (peek(j) && (size_t)(j->end - j->at) >= n && !memcmp(j->at, text, n)) {
+        j->at += n;
+        return true;
+    }
+    return false;
+}
+
+bool json_boolean(struct json *j, bool *out)
+{
+    *out = word(j, "true");
+    return *out || word(j, "false") || json_fail(j, "expected true or false");
+}
+
+static bool skip_all(struct json *j, char close)
+{
+    const char *key;
+    for (bool first = true; json_next(j, close, &first);)
+        if ((close == '}' && !json_key(j, &key)) || !json_skip(j))
+            return false;
+    return !j->why;
+}
+
+bool json_skip(struct json *j)
+{
+    char c = peek(j), *room = j->room;
+    const char *text;
+    bool is;
+    if (c == '{' || c == '[')
+        is = json_enter(j, c) && skip_all(j, c == '{' ? '}' : ']');
+    else if (c == '"')
+        is = json_string(j, &text);
+    else if (c == 't' || c == 'f')
+        is = json_boolean(j, &is);
+    else if (c == 'n')
+        is = word(j, "null") || json_fail(j, "expected a value");
+    else
+        is = skip_number(j);
+    j->room = room;
+    return is;
+}
+
+bool json_end(struct json *j)
+{
+    space(j);
+    return !j->why && (j->at == j->end || json_fail(j, "more than one value"));
+}

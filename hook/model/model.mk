@@ -1,0 +1,34 @@
+# model.mk: the model client, for C and for Python. Included by the top Makefile.
+MODEL_DIR := hook/model
+MODEL_SRC := $(wildcard $(MODEL_DIR)/*.c)
+MODEL_HDR := $(wildcard $(MODEL_DIR)/*.h) hook/cuda.h hook/symbols.def
+
+$(BUILD)/lib/libgfaas-model.so: $(MODEL_SRC) $(MODEL_HDR) $(MODEL_DIR)/model.map hook/model/model.mk
+	@mkdir -p $(@D)
+	$(CC) $(HOOK_CFLAGS) $(CFLAGS) -shared -Wl,-z,defs $(HARDEN_LD) -Wl,-soname,libgfaas-model.so \
+	  -Wl,--version-script=$(MODEL_DIR)/model.map -Wl,--no-as-needed -o $@.tmp $(MODEL_SRC) \
+	  $$($(CC) -print-file-name=libpthread.so.0) $$($(CC) -print-file-name=libdl.so.2)
+	mv $@.tmp $@
+
+$(BUILD)/include/gfaas_model.h: $(MODEL_DIR)/gfaas_model.h
+	@mkdir -p $(@D)
+	cp $< $@
+
+$(BUILD)/lib/python/gfaas_model.py: $(MODEL_DIR)/gfaas_model.py
+	@mkdir -p $(@D)
+	cp $< $@
+
+.PHONY: model
+model: $(BUILD)/lib/libgfaas-model.so $(BUILD)/include/gfaas_model.h $(BUILD)/lib/python/gfaas_model.py
+
+# Programs that check it. Each is an ordinary program that uses the library: it
+# links no driver.
+MODEL_CHECKS := $(patsubst $(MODEL_DIR)/check/%.c,$(BUILD)/check/%,$(wildcard $(MODEL_DIR)/check/*.c))
+checks: $(MODEL_CHECKS) $(BUILD)/check/model_client.py
+$(BUILD)/check/model_client.py: $(MODEL_DIR)/check/model_client.py
+	@mkdir -p $(@D)
+	cp $< $@
+$(MODEL_CHECKS): $(BUILD)/check/%: $(MODEL_DIR)/check/%.c model hook/cuda.h
+	@mkdir -p $(@D)
+	$(CC) -std=gnu11 -O2 -g -Wall -Wextra -Werror $(CFLAGS) -Ihook -I$(BUILD)/include -o $@ $< \
+	  -L$(BUILD)/lib -lgfaas-model '-Wl,-rpath,$$ORIGIN/../lib' -lpthread -ldl

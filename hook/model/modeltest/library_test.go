@@ -1,0 +1,94 @@
+package modeltest
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func output(t testing.TB, name string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(name, args...).Output()
+	if err != nil {
+		t.Fatalf("%s %s: %v", name, args, err)
+	}
+	return string(out)
+}
+
+// TestLibrary: the library shows the functions of its header and no others, needs
+// no driver, no glibc after 2.17, and does nothing when it is loaded.
+func TestLibrary(t *testing.T) {
+	lib := filepath.Join(build, "lib/libgfaas-model.so")
+	header, err := os.ReadFile(filepath.Join(build, "include/gfaas_model.h"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for _, m := range regexp.MustCompile(`(?m)^\w[\w *]*?(gfaas_model_\w+)\(`).FindAllStringSubmatch(string(header), -1) {
+		want = append(want, m[1])
+	}
+	var got []string
+	for line := range strings.Lines(output(t, "nm", "-D", "--defined-only", lib)) {
+		got = append(got, strings.Fields(line)[2])
+	}
+	slices.Sort(want)
+	if !slices.Equal(got, want) || len(want) != 7 {
+		t.Errorf("it shows %q, its header %q", got, want)
+	}
+	sections := output(t, "objdump", "-p", lib)
+	if strings.Contains(sections, "libcuda") {
+		t.Error("it needs the driver to be loaded")
+	}
+	for _, m := range regexp.MustCompile(`GLIBC_2\.(\d+)`).FindAllStringSubmatch(output(t, "objdump", "-T", lib), -1) {
+		var minor int
+		fmt.Sscan(m[1], &minor)
+		if minor > 17 {
+			t.Errorf("it needs %s", m[0])
+		}
+	}
+	if text := output(t, "objdump", "-t", "-j", ".init_array", "-j", ".ctors", lib); strings.Count(text, " F ") > 0 {
+		t.Errorf("it has constructors:\n%s", text)
+	}
+	env := exec.Command("sh", "-c", "echo works")
+	env.Env = []string{"PATH=" + os.Getenv("PATH"), "LD_PRELOAD=" + lib}
+	if out, err := env.CombinedOutput(); err != nil || string(out) != "works\n" {
+		t.Errorf("a program under it: %v: %s", err, out)
+	}
+}
+
+// TestHeader: C and C++ programs can include it alone.
+func TestHeader(t *testing.T) {
+	header := filepath.Join(build, "include/gfaas_model.h")
+	for _, std := range []string{"-std=c99", "-std=c11"} {
+		output(t, "gcc", "-fsyntax-only", "-pedantic", "-Wall", "-Wextra", "-Werror", std, "-xc", header)
+	}
+	if cc, err := exec.LookPath("g++"); err == nil {
+		output(t, cc, "-fsyntax-only", "-pedantic", "-Wall", "-Wextra", "-Werror", "-xc++", header)
+	}
+}
+
+// FuzzManifest has the daemon hand out any list of tensors: the client neither
+// crashes nor takes what is no JSON.
+func FuzzManifest(f *testing.F) {
+	f.Add([]byte(manifest))
+	f.Add([]byte(`{"tensors":{"t":{"dtype":"F32","shape":[2,3],"offset":0,"bytes":24}},"metadata":{"a":"b"}}`))
+	f.Add([]byte(`{"x":[[{"a":[1e-9,-0,0.5,"\ud83d\ude00"]}],true,false,null]}`))
+	f.Add([]byte(`{"tensors":{"\ud800\u0041":{"dtype":"","shape":[],"offset":0,"bytes":0},"":{}}}`))
+	memory, size := store(f, nil)
+	text := fmt.Sprintf(`{"ok":true,"sha256":"%s","gpu":"%s","size":%d}`, sha, device.UUID(), int64(size))
+	var list *os.File
+	d := serve(f, func(request) answer { return answer{text: text, files: []*os.File{memory, list}} })
+	ask := asker(f, c, environ(d.path))
+	f.Fuzz(func(t *testing.T, m []byte) {
+		list = memfd(t, string(m), allSeals)
+		if strings.HasPrefix(ask("m"), "0 ") && !json.Valid(m) {
+			t.Errorf("%q is taken", m)
+		}
+	})
+}

@@ -1,0 +1,83 @@
+package modeltest
+
+import (
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// realDaemon starts gfaas-modeld in a run directory of its own, on the GPU of the
+// other tests, and puts the example's weights there. It returns the environment of
+// its clients.
+func realDaemon(t *testing.T) (env []string, daemon *exec.Cmd) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "gm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	file := filepath.Join(dir, "linear.safetensors")
+	output(t, "python3", filepath.Join(build, "examples/linear/make_weights.py"), file)
+	env = append(environ(""), "GFAAS_RUN_DIR="+dir, "GFAAS_STATE="+filepath.Join(dir, "state.db"), "NO_COLOR=1")
+	daemon = exec.Command(filepath.Join(build, "bin/gfaas-modeld"), "--gpu", "sim", "--capacity", "64MiB", "-q")
+	daemon.Env = env
+	var log locked
+	daemon.Stderr = &log
+	if err := daemon.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = daemon.Process.Kill()
+		_ = daemon.Wait()
+		if t.Failed() {
+			t.Logf("gfaas-modeld: %s", log.String())
+		}
+	})
+	eventually(t, "it listens", func() bool { _, err := os.Stat(filepath.Join(dir, "model.sock")); return err == nil })
+	put := exec.Command(filepath.Join(build, "bin/gfaas-modeld"), "put", "linear", file, "-q")
+	put.Env = env
+	if out, err := put.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return env, daemon
+}
+
+// TestRealDaemon: what the clients get of gfaas-modeld itself, alone and all at
+// once, and from within a slice whose memory is smaller than the weights.
+func TestRealDaemon(t *testing.T) {
+	env, _ := realDaemon(t)
+	const weight = "weight F32 [1000,2048] 0 8192000 000000000000803f"
+	both(t, func(t *testing.T, language string) {
+		if got := client(t, language, env, "show", "linear"); !strings.HasPrefix(got, "0 ") || !strings.Contains(got, weight) {
+			t.Errorf("it shows %s", got)
+		}
+		if got := client(t, language, env, "show", "other"); !strings.HasPrefix(got, "1 ") {
+			t.Errorf("of a model that is not there: %s", got)
+		}
+		client(t, language, env, "leaks", "linear")
+		cmd := command(language, env, "show", "linear")
+		run := exec.Command(filepath.Join(build, "bin/gfaas"), append([]string{"run", "-q", "--gpu", "sim", "--mem", "4MiB", "--"}, cmd.Args...)...)
+		run.Env = cmd.Env
+		if out, err := run.Output(); err != nil || !strings.Contains(string(out), weight) {
+			t.Errorf("in a slice: %v: %s", err, out)
+		}
+	})
+	client(t, c, env, "threads", "linear", "8", "10")
+}
+
+// TestDeathOfTheDaemon: who has a model keeps it.
+func TestDeathOfTheDaemon(t *testing.T) {
+	env, daemon := realDaemon(t)
+	r := start(t, command(python, env, "keep", "linear"))
+	r.says(t, "held\n")
+	_ = daemon.Process.Kill()
+	_ = daemon.Wait()
+	if _, err := io.WriteString(r.in, "\n"); err != nil {
+		t.Fatal(err)
+	}
+	r.says(t, "the same\n")
+	r.ends(t)
+}
