@@ -1,0 +1,304 @@
+/* job.c: carries out a job: code to link, blocks to free and to allocate, copies,
+ * zeros, kernels, copies back. All memory is there before the first kernel. */
+#include "executor.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+enum { MARKS = 1024 };
+#define PLAIN_SHARED 49152u /* bytes of shared memory that need no asking */
+
+static CUcontext context;
+static CUstream stream;
+static CUevent began, ended;
+
+/* A mark follows each launch, so that it shows how far the GPU has come. */
+static CUevent mark[MARKS];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t set, met, told, job; /* under the lock: marks of the job; told of the daemon */
+static unsigned char *objects;
+static uint64_t objects_len;
+
+struct kernel {
+    CUfunction f;
+    uint32_t grid[3], block[3], shared;
+    void *params[MAX_ARGS];
+    CUdeviceptr address[MAX_ARGS];
+};
+
+bool job_init(CUcontext ctx)
+{
+    context = ctx;
+    struct stat st;
+    if (fstat(OBJECTS, &st) == 0 && st.st_size > 0) {
+        void *at = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, OBJECTS, 0);
+        if (at == MAP_FAILED)
+            return false;
+        objects = at;
+        objects_len = (uint64_t)st.st_size;
+    }
+    for (int i = 0; i < MARKS; i++)
+        if (p_cuEventCreate(&mark[i], 2 /* without time */) != CUDA_SUCCESS)
+            return false;
+    return p_cuStreamCreate(&stream, 1 /* not blocking */) == CUDA_SUCCESS &&
+           p_cuEventCreate(&began, 0) == CUDA_SUCCESS && p_cuEventCreate(&ended, 0) == CUDA_SUCCESS;
+}
+
+/* Notes the first thing that failed; false if that did. */
+static bool went(struct outcome *o, CUresult r, enum step step, uint32_t index)
+{
+    if (r == CUDA_SUCCESS)
+        return true;
+    o->result = r;
+    o->step = step;
+    o->index = index;
+    if (!o->text[0])
+        snprintf(o->text, sizeof o->text, "%s", driver_says(r));
+    return false;
+}
+
+/* As went, of what waited for the GPU: an error there is a kernel's, and the
+ * context does not survive it. */
+static bool came(struct outcome *o, CUresult r, enum step step, uint32_t index)
+{
+    if (r != CUDA_SUCCESS)
+        o->fatal = true;
+    return went(o, r, step, index);
+}
+
+static void report(uint64_t id, uint64_t launches)
+{
+    struct writer w;
+    w.len = 0;
+    put64(&w, id);
+    put64(&w, launches);
+    message_send(MSG_PROGRESS, &w);
+}
+
+/* Notes which marks the GPU has passed; the lock is held. */
+static void advance(void)
+{
+    while (met < set && p_cuEventQuery(mark[met % MARKS]) == CUDA_SUCCESS)
+        met++;
+}
+
+/* Tells the daemon if the job has come further; another thread calls it now and
+ * then. */
+void job_tell(void)
+{
+    static __thread bool ready;
+    pthread_mutex_lock(&lock);
+    if (set > met && !ready)
+        ready = p_cuCtxSetCurrent(context) == CUDA_SUCCESS;
+    if (set > met)
+        advance();
+    if (met > told) {
+        told = met;
+        report(job, met);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* Copies between a block and the objects' memory. */
+static bool copies(struct reader *r, struct outcome *o, enum step step)
+{
+    uint32_t n = get32(r);
+    for (uint32_t i = 0; i < n && !r->bad; i++) {
+        uint32_t number = get32(r);
+        uint64_t offset = get64(r), size = get64(r);
+        struct block *b = block_of(number, size);
+        CUresult result = CUDA_ERROR_INVALID_VALUE;
+        if (b && offset <= objects_len && size <= objects_len - offset)
+            result = step == ST_UPLOAD ? p_cuMemcpyHtoDAsync_v2(b->ptr, objects + offset, size, stream)
+                                       : p_cuMemcpyDtoHAsync_v2(objects + offset, b->ptr, size, stream);
+        if (!came(o, result, step, i))
+            return false;
+    }
+    if (step != ST_UPLOAD && n && !came(o, p_cuStreamSynchronize(stream), step, 0))
+        return false;
+    return !r->bad;
+}
+
+static bool load(struct reader *r, struct outcome *o, uint64_t id)
+{
+    for (uint32_t i = 0, n = get32(r); i < n && !r->bad; i++)
+        module_unload(get32(r));
+    for (uint32_t i = 0, n = get32(r); i < n && !r->bad; i++) {
+        uint32_t number = get32(r), len = get32(r);
+        const char *text = get_bytes(r, len); /* with the zero at its end */
+        if (!text || !len || text[len - 1])
+            return false;
+        if (!went(o, module_load(number, text, o->text, sizeof o->text), ST_LOAD, i))
+            return false;
+        o->text[0] = 0;
+        report(id, 0);
+    }
+    return !r->bad;
+}
+
+static bool memory(struct reader *r, struct outcome *o)
+{
+    blocks_keep(get64(r));
+    if (!copies(r, o, ST_SAVE))
+        return false;
+    for (uint32_t i = 0, n = get32(r); i < n && !r->bad; i++)
+        if (!block_free(get32(r)))
+            return went(o, CUDA_ERROR_INVALID_VALUE, ST_FREE, i);
+    for (uint32_t i = 0, n = get32(r); i < n && !r->bad; i++) {
+        uint32_t number = get32(r);
+        uint64_t size = get64(r);
+        if (!went(o, block_alloc(number, size), ST_ALLOC, i))
+            return false;
+    }
+    if (!copies(r, o, ST_UPLOAD))
+        return false;
+    for (uint32_t i = 0, n = get32(r); i < n && !r->bad; i++) {
+        uint32_t to = get32(r), from = get32(r);
+        struct block *a = block_of(to, 0), *b = block_of(from, 0);
+        if (!a || !b || a->size > b->size)
+            return went(o, CUDA_ERROR_INVALID_VALUE, ST_COPY, i);
+        if (!came(o, p_cuMemcpyDtoDAsync_v2(a->ptr, b->ptr, a->size, stream), ST_COPY, i))
+            return false;
+    }
+    for (uint32_t i = 0, n = get32(r); i < n && !r->bad; i++) {
+        struct block *b = block_of(get32(r), 0);
+        if (!b)
+            return went(o, CUDA_ERROR_INVALID_VALUE, ST_ZERO, i);
+        if (!came(o, p_cuMemsetD8Async(b->ptr, 0, b->size, stream), ST_ZERO, i))
+            return false;
+    }
+    return !r->bad;
+}
+
+/* Reads one kernel; its values stay in the message. */
+static bool kernel(struct reader *r, struct kernel *k, struct outcome *o, uint32_t index)
+{
+    uint32_t module = get32(r), len = get32(r);
+    const char *name = get_bytes(r, len);
+    for (int i = 0; i < 3; i++)
+        k->grid[i] = get32(r);
+    for (int i = 0; i < 3; i++)
+        k->block[i] = get32(r);
+    k->shared = get32(r);
+    uint32_t nargs = get32(r);
+    if (r->bad || nargs > MAX_ARGS)
+        return false;
+    for (uint32_t i = 0; i < nargs; i++) {
+        uint32_t size = get32(r); /* 0: an address */
+        if (size) {
+            k->params[i] = (void *)get_bytes(r, size);
+            continue;
+        }
+        uint32_t number = get32(r);
+        uint64_t offset = get64(r);
+        struct block *b = block_of(number, offset);
+        if (!b)
+            return went(o, CUDA_ERROR_INVALID_VALUE, ST_KERNEL, index);
+        k->address[i] = b->ptr + offset;
+        k->params[i] = &k->address[i];
+    }
+    if (r->bad)
+        return false;
+    CUresult found = module_function(module, name, len, &k->f);
+    if (found == CUDA_SUCCESS && k->shared > PLAIN_SHARED)
+        found = p_cuFuncSetAttribute(k->f, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, (int)k->shared);
+    return went(o, found, ST_KERNEL, index);
+}
+
+/* Sets a mark behind the last launch. Where there are too many it waits for the
+ * oldest. */
+static CUresult set_mark(void)
+{
+    pthread_mutex_lock(&lock);
+    while (set - met == MARKS) {
+        uint64_t oldest = met;
+        pthread_mutex_unlock(&lock);
+        CUresult r = p_cuEventSynchronize(mark[oldest % MARKS]);
+        if (r != CUDA_SUCCESS)
+            return r;
+        pthread_mutex_lock(&lock);
+        advance();
+    }
+    CUresult r = p_cuEventRecord(mark[set % MARKS], stream);
+    if (r == CUDA_SUCCESS)
+        set++;
+    pthread_mutex_unlock(&lock);
+    return r;
+}
+
+/* Begins to count marks, or ends it. */
+static void marks_begin(uint64_t id)
+{
+    pthread_mutex_lock(&lock);
+    set = met = told = 0;
+    job = id;
+    pthread_mutex_unlock(&lock);
+}
+
+/* Launches the kernels, the list as often as it says. */
+static bool launch(struct kernel *k, uint32_t n, uint32_t iterations, struct outcome *o)
+{
+    uint64_t all = (uint64_t)n * iterations;
+    uint32_t i = 0, any = n == 1 ? 0 : UINT32_MAX; /* whose an error is that comes later */
+    if (!came(o, p_cuEventRecord(began, stream), ST_KERNEL, any))
+        return false;
+    for (uint64_t sent = 0; sent < all; sent++, i = i + 1 == n ? 0 : i + 1) {
+        CUresult r = p_cuLaunchKernel(k[i].f, k[i].grid[0], k[i].grid[1], k[i].grid[2], k[i].block[0], k[i].block[1],
+                                      k[i].block[2], k[i].shared, stream, k[i].params, NULL);
+        if (!went(o, r, ST_KERNEL, i)) {
+            o->fatal = r >= CUDA_ERROR_ILLEGAL_ADDRESS && r != CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+            return false;
+        }
+        if (all > 1 && !came(o, set_mark(), ST_KERNEL, any))
+            return false;
+    }
+    if (!came(o, p_cuEventRecord(ended, stream), ST_KERNEL, any) ||
+        !came(o, p_cuStreamSynchronize(stream), ST_KERNEL, any))
+        return false;
+    float ms = 0;
+    if (p_cuEventElapsedTime(&ms, began, ended) == CUDA_SUCCESS)
+        o->gpu_ns = (uint64_t)((double)ms * 1e6);
+    return true;
+}
+
+static bool kernels(struct reader *r, struct outcome *o, uint64_t id)
+{
+    uint32_t n = get32(r), iterations = get32(r);
+    if (!n)
+        return !r->bad;
+    static struct kernel *list;
+    static uint32_t room;
+    if (r->bad || n > 65536)
+        return false;
+    if (n > room) {
+        struct kernel *more = realloc(list, n * sizeof *more);
+        if (!more)
+            return went(o, CUDA_ERROR_OUT_OF_MEMORY, ST_KERNEL, 0);
+        list = more;
+        room = n;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        if (!kernel(r, &list[i], o, i))
+            return false;
+    marks_begin(id);
+    bool done = launch(list, n, iterations, o);
+    marks_begin(0);
+    return done;
+}
+
+/* Carries a job out; false when the message is none. What its copies and zeros
+ * were is over when it returns. */
+bool job_run(struct reader *r, uint64_t *id, struct outcome *o)
+{
+    memset(o, 0, offsetof(struct outcome, text) + 1);
+    *id = get64(r);
+    if (load(r, o, *id) && memory(r, o) && kernels(r, o, *id) && copies(r, o, ST_DOWNLOAD))
+        came(o, p_cuStreamSynchronize(stream), ST_DOWNLOAD, 0);
+    else if (!o->fatal && o->result != CUDA_SUCCESS)
+        came(o, p_cuStreamSynchronize(stream), ST_NONE, 0); /* what was begun */
+    return !r->bad && (o->result != CUDA_SUCCESS || r->at == r->end);
+}

@@ -1,0 +1,10 @@
+# The executor of gfaas-kerneld: finds the driver when it runs.
+EXECUTOR := $(BUILD)/lib/gfaas-kernel-executor
+
+$(EXECUTOR): $(wildcard hook/kernel/*.c) hook/kernel/executor.h hook/cuda.h hook/symbols.def hook/kernel/kernel.mk
+	@mkdir -p $(@D)
+	$(CC) -std=gnu11 -O2 -g -Wall -Wextra -Werror -fPIE -pie $(HARDEN) $(CFLAGS) -Ihook -o $@.tmp $(wildcard hook/kernel/*.c) \
+	  $(HARDEN_LD) -Wl,--no-as-needed -lpthread -ldl
+	mv $@.tmp $@
+
+libs: $(EXECUTOR)

@@ -1,0 +1,102 @@
+/* main.c: says hello and carries out jobs until the daemon is gone. */
+#define _GNU_SOURCE
+#include "executor.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static const CUdevice_attribute told[] = {
+    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+    CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z,
+    CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z,
+    CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+};
+enum { TOLD = sizeof told / sizeof *told, TELL_MS = 100 };
+
+/* Tells of progress, and ends the process when the daemon closes the socket,
+ * whatever the GPU does: a kernel that never ends holds up the other thread. */
+static void *watch(void *unused)
+{
+    (void)unused;
+    struct pollfd p = {.fd = SOCKET, .events = POLLRDHUP};
+    while (poll(&p, 1, TELL_MS) <= 0 || !(p.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)))
+        job_tell();
+    _exit(0);
+}
+
+/* Opens the GPU; why says what is missing. */
+static bool begin(char *name, size_t nlen, uint32_t *value, size_t *total, char *why, size_t len)
+{
+    CUdevice dev;
+    CUcontext ctx;
+    size_t unused;
+    if (!driver_open(why, len))
+        return false;
+    CUresult r = p_cuInit(0);
+    if (r == CUDA_SUCCESS)
+        r = p_cuDeviceGet(&dev, 0);
+    if (r == CUDA_SUCCESS)
+        r = p_cuDeviceGetName(name, (int)nlen, dev);
+    for (int i = 0; i < TOLD && r == CUDA_SUCCESS; i++) {
+        int v = 0;
+        r = p_cuDeviceGetAttribute(&v, told[i], dev);
+        value[i] = (uint32_t)v;
+    }
+    if (r == CUDA_SUCCESS)
+        r = p_cuDevicePrimaryCtxRetain(&ctx, dev);
+    if (r == CUDA_SUCCESS)
+        r = p_cuCtxSetCurrent(ctx);
+    if (r == CUDA_SUCCESS)
+        r = p_cuMemGetInfo_v2(&unused, total);
+    if (r == CUDA_SUCCESS && !job_init(ctx))
+        r = CUDA_ERROR_OUT_OF_MEMORY;
+    if (r != CUDA_SUCCESS)
+        snprintf(why, len, "%s", driver_says(r));
+    return r == CUDA_SUCCESS;
+}
+
+int main(void)
+{
+    char name[256] = "", why[512] = "";
+    uint32_t value[TOLD] = {0};
+    size_t total = 0;
+    static struct writer w;
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, watch, NULL))
+        return 1;
+    bool ready = begin(name, sizeof name, value, &total, why, sizeof why);
+    put32(&w, ready);
+    put_text(&w, ready ? name : why);
+    for (int i = 0; i < TOLD; i++)
+        put32(&w, value[i]);
+    put64(&w, total);
+    message_send(MSG_HELLO, &w);
+
+    static struct outcome o;
+    struct reader r;
+    uint32_t kind;
+    while (ready && message_receive(&kind, &r)) {
+        uint64_t id = 0;
+        if (kind != MSG_JOB || !job_run(&r, &id, &o)) {
+            fprintf(stderr, "gfaas-kernel-executor: a message is wrong\n");
+            return 1;
+        }
+        put64(&w, id);
+        put32(&w, (uint32_t)o.result);
+        put32(&w, (uint32_t)o.step);
+        put32(&w, o.index);
+        put32(&w, o.fatal);
+        put64(&w, o.gpu_ns);
+        put64(&w, blocks_held());
+        put_text(&w, o.text);
+        message_send(MSG_DONE, &w);
+        if (o.fatal)
+            break; /* and wait for the daemon, which reads what became of it */
+    }
+    while (message_receive(&kind, &r))
+        ;
+    _exit(0);
+}
