@@ -7,25 +7,16 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
-	"time"
 
 	"go.etcd.io/bbolt"
-	bberrors "go.etcd.io/bbolt/errors"
 
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
-
-// lockWait is how long an operation waits for another process's.
-const lockWait = time.Second
 
 // schema is the version of what the file holds.
 const schema = "1"
@@ -35,6 +26,8 @@ var (
 	instancesBucket = []byte("instances")
 	metaBucket      = []byte("meta")
 	schemaKey       = []byte("schema")
+
+	buckets = [][]byte{functionsBucket, instancesBucket, metaBucket}
 )
 
 // DB is the Catalog in a bbolt file.
@@ -52,32 +45,6 @@ var _ ports.Catalog = (*DB)(nil)
 // operation that writes.
 func Open(path string) *DB { return &DB{path: path, seen: seen{written: make(chan struct{})}} }
 
-// LockedError says that another process kept the state file for longer than
-// the time to wait for it.
-type LockedError struct{ Path string }
-
-func (e *LockedError) Error() string {
-	return fmt.Sprintf("state file %s is locked by another process", e.Path)
-}
-
-// Locked marks the error for the exit status.
-func (e *LockedError) Locked() bool { return true }
-
-// Hint says what to do about it.
-func (e *LockedError) Hint() string { return "try again; 'fuser " + e.Path + "' tells who holds it" }
-
-// FileError is a state file that cannot be used.
-type FileError struct {
-	Path string
-	Err  error
-}
-
-func (e *FileError) Error() string { return fmt.Sprintf("state file %s: %v", e.Path, e.Err) }
-func (e *FileError) Unwrap() error { return e.Err }
-
-// Hint says what to do about it.
-func (e *FileError) Hint() string { return "set GFAAS_STATE to a file of yours" }
-
 // view runs one reading transaction. Readers share the file's lock. Where
 // nothing has been written yet, f is not called.
 func (d *DB) view(ctx context.Context, f func(*bbolt.Tx) error) error {
@@ -86,83 +53,68 @@ func (d *DB) view(ctx context.Context, f func(*bbolt.Tx) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	info, err := os.Stat(d.path)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Mode().IsRegular() && info.Size() == 0 {
-		return nil
-	}
-	db, err := d.open(true)
-	if err != nil {
+	if empty, err := d.empty(); err != nil || empty {
 		return err
 	}
-	defer db.Close()
-	return db.View(func(tx *bbolt.Tx) error {
-		if err := d.checkSchema(tx); err != nil {
-			return err
-		}
-		if tx.Bucket(metaBucket) == nil { // the first write failed
-			return nil
-		}
-		return f(tx)
+	return d.using(true, func(db *bbolt.DB) error {
+		return db.View(func(tx *bbolt.Tx) error {
+			if written, err := d.check(tx); err != nil || !written {
+				return err
+			}
+			return f(tx)
+		})
 	})
 }
 
 // update runs one writing transaction.
-func (d *DB) update(ctx context.Context, f func(*bbolt.Tx) error) (err error) {
+func (d *DB) update(ctx context.Context, f func(*bbolt.Tx) error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(d.path), 0o700); err != nil {
-		return &FileError{Path: d.path, Err: err}
-	}
-	db, err := d.open(false)
-	if err != nil {
+	if err := d.create(); err != nil {
 		return err
 	}
 	defer d.seen.tell()
-	defer func() {
-		if closing := db.Close(); err == nil && closing != nil {
-			err = fmt.Errorf("state file %s: %w", d.path, closing)
-		}
-	}()
-	return db.Update(func(tx *bbolt.Tx) error {
-		for _, name := range [][]byte{functionsBucket, instancesBucket, metaBucket} {
-			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
-				return err
+	return d.using(false, func(db *bbolt.DB) error {
+		var refused error
+		err := db.Update(func(tx *bbolt.Tx) error {
+			if _, refused = d.check(tx); refused == nil {
+				refused = layOut(tx)
 			}
+			if refused == nil {
+				refused = f(tx)
+			}
+			return refused
+		})
+		if err != nil && refused == nil {
+			err = &FileError{Path: d.path, Err: err}
 		}
-		if err := d.checkSchema(tx); err != nil {
-			return err
-		}
-		if err := tx.Bucket(metaBucket).Put(schemaKey, []byte(schema)); err != nil {
-			return err
-		}
-		return f(tx)
+		return err
 	})
 }
 
-func (d *DB) open(readOnly bool) (*bbolt.DB, error) {
-	db, err := bbolt.Open(d.path, 0o600, &bbolt.Options{Timeout: lockWait, ReadOnly: readOnly})
-	switch {
-	case errors.Is(err, bberrors.ErrTimeout):
-		return nil, &LockedError{Path: d.path}
-	case err != nil:
-		return nil, &FileError{Path: d.path, Err: err}
+// check refuses a file that lacks a part, and one that a later version of the
+// program wrote. In one that has no part nothing was written so far.
+func (d *DB) check(tx *bbolt.Tx) (written bool, err error) {
+	there := 0
+	for _, name := range buckets {
+		if tx.Bucket(name) != nil {
+			there++
+		}
 	}
-	return db, nil
-}
-
-// checkSchema refuses a file that a later version of the program wrote.
-func (d *DB) checkSchema(tx *bbolt.Tx) error {
-	meta := tx.Bucket(metaBucket)
-	if meta == nil {
-		return nil
+	switch there {
+	case 0:
+		return false, nil
+	case len(buckets):
+	default:
+		return false, d.damaged(fmt.Errorf("it has %d of its %d parts", there, len(buckets)))
 	}
-	if got := meta.Get(schemaKey); got != nil && !bytes.Equal(got, []byte(schema)) {
-		return &FileError{Path: d.path, Err: fmt.Errorf("schema %q, expected %q: it belongs to another version of gfaas", got, schema)}
+	if got := tx.Bucket(metaBucket).Get(schemaKey); !bytes.Equal(got, []byte(schema)) {
+		return false, &FileError{Path: d.path, Err: fmt.Errorf("schema %q, expected %q: it belongs to another version of gfaas", got, schema)}
 	}
-	return nil
+	return true, nil
 }
 
 // Apply adds the functions, in place of those of the same names.
@@ -191,7 +143,7 @@ func (d *DB) Remove(ctx context.Context, names ...string) error {
 			return err
 		})
 		if err != nil {
-			return err
+			return d.damaged(err)
 		}
 		bucket := tx.Bucket(functionsBucket)
 		if err := ports.CheckRemove(names, has(bucket), records); err != nil {

@@ -103,7 +103,7 @@ func TestBadFiles(t *testing.T) {
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	for path, want := range map[string]string{text: "invalid database", newer: `schema "2"`, dir: ""} {
+	for path, want := range map[string]string{text: "no state file", newer: `schema "2"`, dir: ""} {
 		_, err := bolt.Open(path).Look(t.Context())
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s: got %v, want it to say %s", path, err, want)

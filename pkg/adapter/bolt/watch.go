@@ -108,11 +108,14 @@ func (d *DB) Look(ctx context.Context) (ports.Listing, error) {
 		more, err := read(tx.Bucket(functionsBucket), s.functions, functions, &next.Functions, decodeFunction)
 		changed = changed || more
 		if err != nil {
-			return err
+			return d.damaged(err)
 		}
 		more, err = read(tx.Bucket(instancesBucket), s.instances, instances, &next.Instances, decodeRecord)
 		changed = changed || more
-		return err
+		if err != nil {
+			return d.damaged(err)
+		}
+		return nil
 	})
 	if err != nil {
 		return ports.Listing{}, err
