@@ -1,6 +1,8 @@
-package process
+// Package localport finds ports of this machine for instances to listen on.
+package localport
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -8,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -15,19 +18,20 @@ import (
 	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
-// port is one that an instance is going to listen on.
-type port struct {
-	number int
+// Port is one that an instance is going to listen on.
+type Port struct {
+	Number int
 	claim  *os.File // locked at the byte of that number
 }
 
-// release lets others have the port, once the instance listens on it or has
+// Release lets others have the port, once the instance listens on it or has
 // ended.
-func (p port) release() { _ = p.claim.Close() }
+func (p Port) Release() { _ = p.claim.Close() }
 
-// freePort finds a port that nobody listens on, and that no other instance is
-// going to listen on either.
-func freePort(runDir string) (p port, err error) {
+// Take finds a port that nobody listens on, and that no other instance of the
+// user is going to listen on either. Claims are kept in the run directory where
+// there is no better place.
+func Take(runDir string) (p Port, err error) {
 	const attempts = 100
 	for i := range attempts {
 		number := 0 // any
@@ -53,20 +57,27 @@ func quietPort() int {
 	return high + 1 + rand.IntN(last-high)
 }
 
+// strict listens only where any program can: connections that were closed a moment
+// ago keep a port from those that do not say that it may be used again.
+var strict = net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
+	failed := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 0) })
+	return errors.Join(failed, err)
+}}
+
 // takePort takes a port, if nobody listens on it, at any address, or has taken it.
 // It is free again before its instance listens, and the system may offer it to
 // whoever else starts instances; so the taking is by a lock in a file that all of
 // the user's programs share. Between users the one who listens first has it.
-func takePort(runDir string, number int) (port, error) {
-	l, err := net.Listen("tcp4", ":"+strconv.Itoa(number))
+func takePort(runDir string, number int) (Port, error) {
+	l, err := strict.Listen(context.Background(), "tcp4", ":"+strconv.Itoa(number))
 	if err != nil {
-		return port{}, err
+		return Port{}, err
 	}
 	defer l.Close()
 	number = l.Addr().(*net.TCPAddr).Port
 	claims, err := openClaims(sharedClaims(), filepath.Join(runDir, "ports"))
 	if err != nil {
-		return port{}, err
+		return Port{}, err
 	}
 	// Of the open file, not of the process, which may start many; and gone when it is.
 	lock := unix.Flock_t{Type: unix.F_WRLCK, Start: int64(number), Len: 1}
@@ -76,9 +87,9 @@ func takePort(runDir string, number int) (port, error) {
 	}
 	if err != nil {
 		_ = claims.Close()
-		return port{}, fmt.Errorf("port %d: %w", number, err)
+		return Port{}, fmt.Errorf("port %d: %w", number, err)
 	}
-	return port{number, claims}, nil
+	return Port{number, claims}, nil
 }
 
 // sharedClaims is the folder of the claims of all of the user's run directories.

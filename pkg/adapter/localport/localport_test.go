@@ -1,8 +1,9 @@
-package process
+package localport
 
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -12,40 +13,73 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A port is nobody else's between the time that it is found and the time that
-// its instance listens on it.
-func TestPortIsTakenOnce(t *testing.T) {
-	first, err := freePort(t.TempDir())
+// A port that the connections of the one who had it keep is not given out: not every
+// program could listen there.
+func TestPortOfClosedConnections(t *testing.T) {
+	taken, err := Take(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := takePort(t.TempDir(), first.number); !errors.Is(err, unix.EADDRINUSE) {
+	defer taken.Release()
+	l, err := net.Listen("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(taken.Number)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := net.Dial("tcp4", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = server.Close() // who closes first keeps the port for a while
+	_, _ = io.Copy(io.Discard, client)
+	_ = client.Close()
+	_ = l.Close()
+	taken.Release()
+	if again, err := takePort(t.TempDir(), taken.Number); !errors.Is(err, unix.EADDRINUSE) {
+		t.Errorf("taken again at once: %v", err)
+		if err == nil {
+			again.Release()
+		}
+	}
+}
+
+// A port is nobody else's between the time that it is found and the time that
+// its instance listens on it.
+func TestPortIsTakenOnce(t *testing.T) {
+	first, err := Take(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := takePort(t.TempDir(), first.Number); !errors.Is(err, unix.EADDRINUSE) {
 		t.Errorf("taken twice: %v", err)
 	}
-	l, err := net.Listen("tcp4", net.JoinHostPort("127.0.0.2", strconv.Itoa(first.number)))
+	l, err := net.Listen("tcp4", net.JoinHostPort("127.0.0.2", strconv.Itoa(first.Number)))
 	if err != nil {
 		t.Fatalf("its instance cannot listen: %v", err)
 	}
-	first.release()
-	if _, err := takePort(t.TempDir(), first.number); !errors.Is(err, unix.EADDRINUSE) {
+	first.Release()
+	if _, err := takePort(t.TempDir(), first.Number); !errors.Is(err, unix.EADDRINUSE) {
 		t.Errorf("taken while somebody listens: %v", err)
 	}
 	_ = l.Close()
-	again, err := takePort(t.TempDir(), first.number)
+	again, err := takePort(t.TempDir(), first.Number)
 	if err != nil {
 		t.Fatalf("taken after it was given back: %v", err)
 	}
-	again.release()
+	again.Release()
 }
 
 // What asks for any port, as whatever connects does, is not given one that an
 // instance is about to listen on.
 func TestPortIsNoneOfTheSystems(t *testing.T) {
-	p, err := freePort(t.TempDir())
+	p, err := Take(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer p.release()
+	defer p.Release()
 	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
 	if err != nil {
 		t.Fatal(err)
@@ -54,28 +88,28 @@ func TestPortIsNoneOfTheSystems(t *testing.T) {
 	if _, err := fmt.Sscan(string(text), &low, &high); err != nil {
 		t.Fatal(err)
 	}
-	if p.number <= high && high < 65535 {
-		t.Errorf("port %d, of %d to %d", p.number, low, high)
+	if p.Number <= high && high < 65535 {
+		t.Errorf("port %d, of %d to %d", p.Number, low, high)
 	}
 }
 
 // Names that anybody can take stop nobody.
 func TestPortWhoseNameIsTaken(t *testing.T) {
-	p, err := freePort(t.TempDir())
+	p, err := Take(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.release()
-	name, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: fmt.Sprintf("@gfaas/port/%d", p.number)})
+	p.Release()
+	name, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: fmt.Sprintf("@gfaas/port/%d", p.Number)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer name.Close()
-	again, err := takePort(t.TempDir(), p.number)
+	again, err := takePort(t.TempDir(), p.Number)
 	if err != nil {
 		t.Fatal(err)
 	}
-	again.release()
+	again.Release()
 }
 
 // Nor does a folder that somebody else has put in the place of the shared one.
