@@ -1,0 +1,176 @@
+package logs_test
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/adapter/logs"
+	"github.com/gfaas/gfaas/pkg/adapter/logs/logstest"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
+)
+
+func TestMain(m *testing.M) { os.Exit(logstest.Main(m)) }
+
+func start(t *testing.T, dir string) *os.File {
+	t.Helper()
+	keeper, err := logstest.Keeper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pipe, err := logs.Start(t.Context(), keeper, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pipe
+}
+
+func text(t *testing.T, dir string, o ports.LogOptions) string {
+	t.Helper()
+	text, err := ports.Text(logs.Read(t.Context(), dir, o))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// A keeper ends with the last who can print, and then all is there.
+func TestKeeper(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "logs", "f-0")
+	pipe := start(t, dir)
+	if flags, err := unix.FcntlInt(pipe.Fd(), unix.F_GETFL, 0); err != nil || flags&unix.O_NONBLOCK != 0 {
+		t.Errorf("the pipe has flags %x, %v, want one that blocks", flags, err)
+	}
+	cmd := exec.Command("sh", "-c", "echo first; echo second >&2; ( while kill -0 $$; do :; done 2>/dev/null; echo third ) &")
+	cmd.Stdout, cmd.Stderr = pipe, pipe
+	if err := cmd.Run(); err != nil {
+		t.Fatal(err)
+	}
+	_ = pipe.Close()
+	if got := text(t, dir, ports.LogOptions{Tail: -1, Follow: true}); got != "first\nsecond\nthird\n" {
+		t.Errorf("followed: %q", got)
+	}
+	logs.Settle(t.Context(), dir)
+	// One that comes after it goes on.
+	pipe = start(t, dir)
+	_, _ = pipe.WriteString("fourth")
+	_ = pipe.Close()
+	logs.Settle(t.Context(), dir)
+	if got := text(t, dir, ports.LogOptions{Tail: 2}); got != "third\nfourth\n" {
+		t.Errorf("the last two: %q", got)
+	}
+	for _, name := range []string{dir, filepath.Dir(dir)} {
+		if info, err := os.Stat(name); err != nil || info.Mode().Perm() != 0o700 {
+			t.Errorf("%s: %v, %v", name, info.Mode(), err)
+		}
+	}
+	for range 2 {
+		if err := logs.Remove(dir); err != nil {
+			t.Errorf("Remove: %v", err)
+		}
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the folder is left: %v", err)
+	}
+	if got := text(t, dir, ports.LogOptions{Tail: -1}); got != "" {
+		t.Errorf("of no log: %q", got)
+	}
+}
+
+// A log has one keeper.
+func TestOneKeeper(t *testing.T) {
+	dir := t.TempDir()
+	pipe := start(t, dir)
+	defer pipe.Close()
+	keeper, err := logstest.Keeper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if second, err := logs.Start(t.Context(), keeper, dir); err == nil || !strings.Contains(err.Error(), "another instance") {
+		_ = second.Close()
+		t.Errorf("a second keeper: %v", err)
+	}
+}
+
+func TestStartErrors(t *testing.T) {
+	foreign := t.TempDir()
+	if err := os.Chmod(foreign, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	linked := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(t.TempDir(), linked); err != nil {
+		t.Fatal(err)
+	}
+	file := t.TempDir()
+	if err := os.Symlink("/dev/null", filepath.Join(file, "current")); err != nil {
+		t.Fatal(err)
+	}
+	self, err := logstest.Keeper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		keeper []string
+		dir    string
+	}{
+		"no folder":      {self, "/dev/null/log"},
+		"others' folder": {self, foreign},
+		"others' above":  {self, filepath.Join(foreign, "f-0")},
+		"a link":         {self, linked},
+		"a link above":   {self, filepath.Join(linked, "f-0")},
+		"a linked file":  {self, file},
+		"no keeper":      {[]string{"/nowhere"}, t.TempDir()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if pipe, err := logs.Start(t.Context(), c.keeper, c.dir); err == nil {
+				_ = pipe.Close()
+				t.Error("it started")
+			}
+		})
+	}
+}
+
+// However much is printed, the log is bounded and who prints is not held up for
+// long; the end is there.
+func TestFlood(t *testing.T) {
+	dir := t.TempDir()
+	pipe := start(t, dir)
+	line := strings.Repeat("x", 99)
+	block := []byte(strings.Repeat(line+"\n", 600))
+	begin := time.Now()
+	const blocks = 1000 // 60 MB
+	for range blocks {
+		if _, err := pipe.Write(block); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("%.0f MB/s", float64(blocks*len(block))/1e6/time.Since(begin).Seconds())
+	fmt.Fprintln(pipe, "the end")
+	_ = pipe.Close()
+	if got := text(t, dir, ports.LogOptions{Tail: 1, Follow: true}); !strings.HasSuffix(got, "the end\n") {
+		t.Errorf("it ends %q", got)
+	}
+	size := int64(0)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		size += info.Size()
+	}
+	if size > 2*logs.MaxFile+1<<20 || size < logs.MaxFile {
+		t.Errorf("%d bytes are kept, want at most %d", size, 2*logs.MaxFile)
+	}
+}
