@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 )
 
@@ -31,10 +32,20 @@ type Spec struct {
 	GPUs     []string          // names as in gpu.ParseDevice; several for an instance that spans GPUs
 	Slice    gpu.Slice
 	Secret   string // proves the instance to the token daemon; never on a command line
-	LogPath  string // where a process's output goes
+	LogPath  string // the folder of the log of what a process prints
+
+	// Of a container: whether its engine starts it again, as function.Function has
+	// it, what it may use of its host, and whether it can write to its root.
+	Restart  string
+	Limits   function.Limits
+	ReadOnly bool
 
 	// Oversubscribe has its memory wait on the host while it has no work.
 	Oversubscribe bool
+
+	// ModelFolder is where it finds the model daemon's socket, model.sock, that
+	// speaks for its tenant; empty without a model.
+	ModelFolder string
 
 	MPSPipeDir string // where it finds the MPS daemon it runs under; empty without one
 }
@@ -61,6 +72,7 @@ type State struct {
 	Running  bool
 	ExitCode int    // valid when not running; -1 when nobody knows
 	Detail   string // what a person would want to read: "exited with status 3"
+	Restarts int    // how often its runtime has started it again by itself
 }
 
 // What the state file says of an instance. Whether it still runs is for its
@@ -69,6 +81,9 @@ const (
 	Starting = "starting" // intended or started, not seen ready yet
 	Ready    = "ready"    // has answered on its ready path
 )
+
+// Gateway owns the instances that gfaas serve started, and stops them.
+const Gateway = "gateway"
 
 // Record is what the state file keeps of an instance, from the intent to start
 // it until nothing of it is left.
@@ -81,6 +96,7 @@ type Record struct {
 	State      string    `json:"state"`
 	Contract   string    `json:"contract,omitempty"` // resolved, never auto
 	Registered []string  `json:"registered,omitempty"`
+	Owner      string    `json:"owner,omitempty"` // Gateway, or empty: whoever started it by a plan
 	Handle     Handle    `json:"handle"`
 }
 

@@ -2,11 +2,14 @@ package launch
 
 import (
 	"context"
+	"os"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/gfaas/gfaas/pkg/adapter/fnhttp"
+	"github.com/gfaas/gfaas/pkg/adapter/logs"
+	"github.com/gfaas/gfaas/pkg/adapter/logs/logstest"
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 	"github.com/gfaas/gfaas/pkg/adapter/process"
 	"github.com/gfaas/gfaas/pkg/function"
@@ -15,6 +18,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
+
+func TestMain(m *testing.M) { os.Exit(logstest.Main(m)) }
 
 // A Launcher on real processes keeps what ports.Starter promises.
 func TestConformance(t *testing.T) {
@@ -26,12 +31,12 @@ func TestConformance(t *testing.T) {
 			t.Setenv("GFAAS_SIM_DIR", t.TempDir())
 			return func() ports.Starter {
 				return New(Config{
-					RunDir: runDir, Ready: fnhttp.WaitReady, Tokens: daemon, Device: device{},
+					RunDir: runDir, Ready: fnhttp.WaitReady, Tokens: daemon, Device: device{}, RemoveLog: logs.Remove,
 					Runtime: func(_ context.Context, name string) (ports.Runtime, error) {
 						if name == instance.Docker {
 							return instancetest.NewFake(name), nil
 						}
-						return process.New(process.Config{RunDir: runDir, Libs: preload.Libs{Hook: hook, SimDir: simDir}}), nil
+						return process.New(process.Config{RunDir: runDir, Libs: preload.Libs{Hook: hook, SimDir: simDir}, Keeper: logstest.Keeper}), nil
 					},
 				})
 			}

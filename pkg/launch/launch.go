@@ -34,6 +34,7 @@ const (
 // Config is what a Launcher works with.
 type Config struct {
 	RunDir   string        // the daemons' run directory, absolute
+	LogDir   string        // of the logs of processes, absolute; empty is logs in RunDir
 	Patience time.Duration // longest wait until an instance is ready; 0 is DefaultPatience
 
 	// Runtime opens the runtime of that name, at its first use.
@@ -43,6 +44,12 @@ type Config struct {
 	Ready  func(ctx context.Context, address, contract string, alive func(context.Context) error) (string, error)
 	Tokens Tokens
 	Device SimulatedDevice
+	Models Models // nil where functions with a model of their own file are refused
+	// Kernels is the program that serves a function of the kind kernels: it hands
+	// calls to gfaas-kerneld.
+	Kernels func(fn function.Function) []string
+	// RemoveLog, if set, removes the log of a process; one that is gone is no error.
+	RemoveLog func(dir string) error
 
 	// Note, if set, is told what a person should know; Simulated, that the first
 	// instance starts whose figures are not a GPU's.
@@ -54,6 +61,23 @@ type Config struct {
 type Tokens interface {
 	Register(ctx context.Context, r wire.Registration) (wire.Registered, error)
 	Unregister(ctx context.Context, id string) error
+	// Registrations are those that this daemon or the next one goes by, less those
+	// of owners that end them themselves.
+	Registrations(ctx context.Context) ([]wire.Registration, error)
+}
+
+// Models is the model daemon of a GPU, which is found or started.
+type Models interface {
+	// Hold has a model of a tenant on a GPU, loaded from the file if it is not there,
+	// and holds it until it is closed.
+	Hold(ctx context.Context, gpu, tenant, name, file string) (HeldModel, error)
+}
+
+// HeldModel is a model that stays on the GPU.
+type HeldModel interface {
+	Folder() string                          // of the socket, model.sock, that speaks for the tenant
+	Keep(ctx context.Context, pid int) error // has a process hold it, for as long as that lives
+	Close() error
 }
 
 // SimulatedDevice is the folder that the processes on the simulated device share.
@@ -77,6 +101,9 @@ var _ ports.Starter = (*Launcher)(nil)
 func New(config Config) *Launcher {
 	if config.Patience == 0 {
 		config.Patience = DefaultPatience
+	}
+	if config.LogDir == "" {
+		config.LogDir = filepath.Join(config.RunDir, "logs")
 	}
 	if config.Note == nil {
 		config.Note = func(string, ...any) {}
@@ -111,6 +138,11 @@ func (l *Launcher) Start(ctx context.Context, fn function.Function, p instance.P
 	if simulated && l.config.Simulated != nil {
 		l.simulated.Do(l.config.Simulated)
 	}
+	folder, held, err := l.hold(ctx, fn, p)
+	if err != nil {
+		return r, &ports.StartError{ID: p.ID, Err: err}
+	}
+	defer held.Close()
 	secret := rand.Text()
 	// Not under ctx: one that is cut short may still take place, and after it
 	// was taken back.
@@ -138,7 +170,7 @@ func (l *Launcher) Start(ctx context.Context, fn function.Function, p instance.P
 		}
 	}
 	r.Runtime = rt.Name()
-	r.Handle, err = rt.Start(ctx, l.spec(fn, p, secret, answer.MPSPipeDir))
+	r.Handle, err = rt.Start(ctx, l.spec(fn, p, secret, answer.MPSPipeDir, folder))
 	if err != nil {
 		r.Handle = instance.Handle{}
 		return r, l.undo(ctx, rt, r, err)
@@ -147,6 +179,9 @@ func (l *Launcher) Start(ctx context.Context, fn function.Function, p instance.P
 		if err := p.Note(r); err != nil {
 			return r, l.undo(ctx, rt, r, err)
 		}
+	}
+	if err := l.keep(ctx, rt, r, held); err != nil {
+		return r, l.undo(ctx, rt, r, err)
 	}
 	contract, err := l.waitReady(ctx, rt, fn, r.Handle)
 	if err == nil {
@@ -182,7 +217,7 @@ func simulated(gpus []string) bool {
 
 func registration(fn function.Function, p instance.Placement, secret string) wire.Registration {
 	r := wire.Registration{Instance: p.ID, Function: fn.Name, Secret: secret}
-	if fn.Kind == function.DefaultKind { // a training has no latency
+	if fn.Kind != "training" { // which has no latency
 		r.SLOMS = float64(fn.SLO) / float64(time.Millisecond)
 	}
 	for n, name := range p.GPUs {
@@ -203,16 +238,21 @@ func registration(fn function.Function, p instance.Placement, secret string) wir
 
 // spec is what the runtime is asked for. A process starts in the folder of
 // its function file, and a command with a relative path is found there.
-func (l *Launcher) spec(fn function.Function, p instance.Placement, secret, mpsPipes string) instance.Spec {
+func (l *Launcher) spec(fn function.Function, p instance.Placement, secret, mpsPipes, models string) instance.Spec {
 	spec := instance.Spec{
 		ID: p.ID, Function: fn.Name, Image: fn.Image, Command: append([]string(nil), fn.Command...),
-		Env: fn.Env, Port: fn.Port, GPUs: p.GPUs, Slice: p.Slice, Secret: secret, MPSPipeDir: mpsPipes,
+		Env: fn.Env, Port: fn.Port, GPUs: p.GPUs, Slice: p.Slice, Secret: secret, MPSPipeDir: mpsPipes, ModelFolder: models,
 		Oversubscribe: p.Oversubscribe, LogPath: l.logPath(p.ID),
+		Restart: fn.Restart, Limits: fn.Limits, ReadOnly: fn.ReadOnly,
 	}
 	if fn.Image != "" {
 		return spec
 	}
 	spec.Dir = fn.Dir
+	if fn.Kind == function.Kernels {
+		spec.Command = l.config.Kernels(fn)
+		return spec
+	}
 	if len(spec.Command) > 0 && filepath.Base(spec.Command[0]) != spec.Command[0] && !filepath.IsAbs(spec.Command[0]) {
 		spec.Command[0] = filepath.Join(fn.Dir, spec.Command[0])
 	}
@@ -225,7 +265,7 @@ func (l *Launcher) waitReady(ctx context.Context, rt ports.Runtime, fn function.
 	defer cancel()
 	alive := func(ctx context.Context) error {
 		state, err := rt.State(ctx, h)
-		if err == nil && !state.Running {
+		if err == nil && (!state.Running || state.Restarts > 0) {
 			err = fmt.Errorf("ended before it was ready: %s", state.Detail)
 		}
 		return err
@@ -292,13 +332,19 @@ func (l *Launcher) State(ctx context.Context, h instance.Handle) (instance.State
 	return rt.State(ctx, h)
 }
 
-// Logs returns the last lines that an instance printed.
-func (l *Launcher) Logs(ctx context.Context, h instance.Handle, lines int) ([]byte, error) {
-	rt, err := l.runtime(ctx, h.Runtime)
-	if err != nil {
-		return nil, err
+// Logs returns what an instance printed.
+func (l *Launcher) Logs(ctx context.Context, r instance.Record, o ports.LogOptions) ports.LogLines {
+	return func(yield func(ports.LogLine, error) bool) {
+		if r.Handle.Runtime == "" { // nothing of it runs yet
+			return
+		}
+		rt, err := l.runtime(ctx, r.Handle.Runtime)
+		if err != nil {
+			yield(ports.LogLine{}, err)
+			return
+		}
+		rt.Logs(ctx, r.Handle, o)(yield)
 	}
-	return rt.Logs(ctx, h, lines)
 }
 
 // Close gives the runtimes back. Instances live on.

@@ -65,6 +65,15 @@ type tokens struct {
 	asked  func() // called before a registration takes place
 }
 
+func (d *tokens) Registrations(context.Context) (all []wire.Registration, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, r := range d.known {
+		all = append(all, r)
+	}
+	return all, nil
+}
+
 // Register takes place even for somebody who does not wait for the answer, as
 // it does in a daemon, and then when nobody expects it.
 func (d *tokens) Register(ctx context.Context, r wire.Registration) (wire.Registered, error) {
@@ -120,7 +129,7 @@ func newBench(t *testing.T, ready time.Duration) *bench {
 	}
 	b.openDocker = func(context.Context) (ports.Runtime, error) { return b.docker, nil }
 	b.Launcher = New(Config{
-		RunDir: b.runDir, Patience: ready, Ready: fnhttp.WaitReady, Tokens: b.tokens, Device: device{},
+		RunDir: b.runDir, Patience: ready, Ready: fnhttp.WaitReady, Tokens: b.tokens, Device: device{}, RemoveLog: os.RemoveAll,
 		Simulated: func() { b.simulated++ },
 		Runtime: func(ctx context.Context, name string) (ports.Runtime, error) {
 			if name == instance.Docker {
@@ -302,8 +311,8 @@ func TestTakenID(t *testing.T) {
 	if _, err := b.tokens.Register(t.Context(), theirs); err != nil {
 		t.Fatal(err)
 	}
-	log := filepath.Join(b.runDir, "logs", "f-0.log")
-	if err := errors.Join(os.Mkdir(filepath.Dir(log), 0o700), os.WriteFile(log, []byte("theirs"), 0o600), simgpu.Keep("f-0")); err != nil {
+	log := filepath.Join(b.runDir, "logs", "f-0", "current")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(log), 0o700), os.WriteFile(log, []byte("theirs"), 0o600), simgpu.Keep("f-0")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := b.Start(t.Context(), serve, place); err == nil {
@@ -397,6 +406,27 @@ func TestAdopt(t *testing.T) {
 	}
 	if err := later.Stop(t.Context(), r); err != nil {
 		t.Error(err)
+	}
+	b.empty(t)
+}
+
+// restarting is a runtime that has started an instance again before it was ready.
+type restarting struct{ *instancetest.Fake }
+
+func (r *restarting) State(context.Context, instance.Handle) (instance.State, error) {
+	return instance.State{Running: true, ExitCode: -1, Detail: "started again once, after it exited with status 3", Restarts: 1}, nil
+}
+
+// What ends before it is ready did not start, though its runtime tries again.
+func TestRestartsBeforeItIsReady(t *testing.T) {
+	b := newBench(t, time.Minute)
+	b.process.Handler = func(instance.Spec) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
+	}
+	b.useProcess(&restarting{b.process})
+	_, err := b.Start(t.Context(), serve, place)
+	if err == nil || !strings.Contains(err.Error(), "ended before it was ready: started again once, after it exited with status 3") {
+		t.Errorf("error %v", err)
 	}
 	b.empty(t)
 }

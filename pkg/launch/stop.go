@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -56,12 +54,12 @@ func (l *Launcher) stopLost(ctx context.Context, r instance.Record, grace time.D
 		if err != nil {
 			return err
 		}
-		handles, err := rt.Find(ctx, r.ID)
+		found, err := rt.Find(ctx, r.ID)
 		if err != nil {
 			return err
 		}
-		for _, h := range handles {
-			if err := rt.Stop(ctx, h, grace); err != nil {
+		for _, f := range found {
+			if err := rt.Stop(ctx, f.Handle, grace); err != nil {
 				return err
 			}
 		}
@@ -76,16 +74,16 @@ func (l *Launcher) removeFiles(r instance.Record) error {
 	if path == "" {
 		path = l.logPath(r.ID)
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+	if l.config.RemoveLog != nil {
+		if err := l.config.RemoveLog(path); err != nil {
+			return err
+		}
 	}
-	// The folder goes with its last log.
-	_ = os.Remove(filepath.Dir(l.logPath(r.ID)))
 	return l.config.Device.Release(r.ID)
 }
 
 func (l *Launcher) logPath(id string) string {
-	return filepath.Join(l.config.RunDir, "logs", id+".log")
+	return filepath.Join(l.config.LogDir, id)
 }
 
 // undo takes back what Start did so far and returns the error to report. It
@@ -95,7 +93,7 @@ func (l *Launcher) undo(ctx context.Context, rt ports.Runtime, r instance.Record
 	defer cancel()
 	failed := &ports.StartError{ID: r.ID, Err: cause}
 	if r.Handle.Runtime != "" {
-		failed.Log, _ = rt.Logs(ctx, r.Handle, logLines) // its absence must not hide the cause
+		failed.Log, _ = ports.Text(rt.Logs(ctx, r.Handle, ports.LogOptions{Tail: logLines})) // its absence must not hide the cause
 	}
 	if r.Runtime != "" { // the runtime was asked
 		if err := l.stop(ctx, r, failGrace); err != nil {

@@ -30,11 +30,15 @@ func (s *stuck) Stop(_ context.Context, h instance.Handle, _ time.Duration) erro
 	return s.err
 }
 
-func (s *stuck) Find(_ context.Context, id string) ([]instance.Handle, error) {
+func (s *stuck) Find(_ context.Context, id string) ([]instance.Record, error) {
 	if id != "f-0" {
 		return nil, nil
 	}
-	return s.lost, nil
+	var out []instance.Record
+	for _, h := range s.lost {
+		out = append(out, instance.Record{ID: id, Runtime: h.Runtime, Handle: h})
+	}
+	return out, nil
 }
 
 // useProcess has another runtime in the place of that of processes.
@@ -69,11 +73,7 @@ func TestStopOfWhatWasLost(t *testing.T) {
 	b.openDocker = func(context.Context) (ports.Runtime, error) {
 		return nil, &docker.Error{Err: errors.New("no engine"), Missing: true}
 	}
-	log := filepath.Join(b.runDir, "logs", "f-0.log")
-	if err := os.Mkdir(filepath.Dir(log), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(log, nil, 0o600); err != nil {
+	if err := os.MkdirAll(filepath.Join(b.runDir, "logs", "f-0"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := b.tokens.Register(t.Context(), wire.Registration{Instance: "f-0"}); err != nil {
@@ -121,11 +121,11 @@ func (d *dying) Start(context.Context, instance.Spec) (instance.Handle, error) {
 	return instance.Handle{}, &docker.Error{Err: errors.New("connection reset"), Missing: true}
 }
 
-func (d *dying) Find(context.Context, string) ([]instance.Handle, error) {
+func (d *dying) Find(ctx context.Context, id string) ([]instance.Record, error) {
 	if d.err != nil {
 		return nil, d.err
 	}
-	return d.lost, nil
+	return d.stuck.Find(ctx, id)
 }
 
 // What an engine may have made before it died is not forgotten: it is stopped

@@ -3,11 +3,14 @@ package instancetest
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
 // longGrace is more than any test waits: a stop that uses it up has failed.
@@ -30,6 +33,85 @@ func testServes(t *testing.T, p *probe) {
 	})
 	if all := p.logs(h, 1000); !strings.HasPrefix(all, "line 1\n") {
 		t.Errorf("the whole log begins %q, want line 1", all)
+	}
+}
+
+func testLogs(t *testing.T, p *probe) {
+	begin := time.Now().Add(-time.Second)
+	h := p.serving(p.spec("logs"))
+	p.eventually("all is in the log", func() bool { return strings.HasSuffix(p.logs(h, -1), "listening\n") })
+	var lines []ports.LogLine
+	for line, err := range p.runtime.Logs(p.ctx, h, ports.LogOptions{Tail: -1}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if line.Time.Before(begin) || line.Time.After(time.Now().Add(time.Second)) {
+			t.Errorf("%+v, want a time from %v on", line, begin)
+		}
+		begin = line.Time
+		lines = append(lines, line)
+	}
+	if len(lines) != 21 || lines[0].Text != "line 1" || lines[20].Text != "listening" {
+		t.Errorf("the log is %+v", lines)
+	}
+	for line, err := range p.runtime.Logs(p.ctx, h, ports.LogOptions{Tail: -1, Since: begin}) {
+		if err != nil || line.Time.Before(begin) {
+			t.Errorf("since %v: %+v, %v", begin, line, err)
+		}
+	}
+	for line, err := range p.runtime.Logs(p.ctx, h, ports.LogOptions{Tail: -1, Since: begin.Add(time.Hour)}) {
+		t.Errorf("since later: %+v, %v", line, err)
+	}
+	for line := range p.runtime.Logs(p.ctx, h, ports.LogOptions{Tail: -1, Follow: true}) {
+		if line.Text == "line 3" {
+			break
+		}
+	}
+}
+
+func testFollow(t *testing.T, p *probe) {
+	h := p.serving(p.spec("follows"))
+	p.eventually("all is in the log", func() bool { return strings.HasSuffix(p.logs(h, -1), "listening\n") })
+	ctx, cancel := context.WithCancel(p.ctx)
+	var given error
+	for line, err := range p.runtime.Logs(ctx, h, ports.LogOptions{Tail: 1, Follow: true}) {
+		if given = err; line.Text == "listening" {
+			cancel()
+		}
+	}
+	cancel()
+	if !errors.Is(given, context.Canceled) {
+		t.Errorf("following that was given up ends with %v", given)
+	}
+	stopped := make(chan error, 1)
+	var first ports.LogLine
+	for line, err := range p.runtime.Logs(p.ctx, h, ports.LogOptions{Tail: 1, Follow: true}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first.Text == "" {
+			first = line
+			go func() { stopped <- p.runtime.Stop(p.ctx, h, longGrace) }()
+		}
+	}
+	if err := <-stopped; err != nil || first.Text != "listening" {
+		t.Errorf("Stop: %v, followed from %+v on", err, first)
+	}
+	if text := p.logs(h, -1); text != "" {
+		t.Errorf("Logs of what was stopped: %q", text)
+	}
+}
+
+func testLongLine(t *testing.T, p *probe) {
+	const size = 2*ports.MaxLogLine + 1000
+	h := p.start(p.spec("long", "PROBE_EXIT=0", fmt.Sprint("PROBE_LONG=", size)))
+	if state := <-p.waiting(p.ctx, h); state.err != nil {
+		t.Fatal(state.err)
+	}
+	want := strings.Repeat("x", size) + "\nexiting\n"
+	p.eventually("all is in the log", func() bool { return len(p.logs(h, -1)) >= len(want) })
+	if text := p.logs(h, -1); text != want {
+		t.Errorf("%d bytes, want %d of which the first %d are x", len(text), len(want), size)
 	}
 }
 
@@ -117,9 +199,7 @@ func testAnother(t *testing.T, p *probe) {
 	if !p.state(h).Running {
 		t.Errorf("State = %+v, want running", p.state(h))
 	}
-	if text := p.logs(h, 1); text != "listening\n" {
-		t.Errorf("Logs = %q, want the last line", text)
-	}
+	p.eventually("its last line is in the log", func() bool { return p.logs(h, 1) == "listening\n" })
 	p.stop(p.ctx, h, longGrace)
 	p.gone(h)
 }
@@ -180,14 +260,25 @@ func testWaitAnother(t *testing.T, p *probe) {
 }
 
 func testFind(t *testing.T, p *probe) {
-	h := p.serving(p.spec("finds"))
-	found, err := p.runtime.Find(p.ctx, "finds")
-	if err != nil || len(found) != 1 || found[0].PID != h.PID || found[0].Container != h.Container {
-		t.Errorf("Find = %+v, %v, want %+v", found, err, h)
+	spec := p.spec("finds")
+	spec.Function = "finder"
+	h := p.serving(spec)
+	for _, id := range []string{"finds", ""} {
+		found, err := p.runtime.Find(p.ctx, id)
+		found = slices.DeleteFunc(found, func(r instance.Record) bool { return r.ID != "finds" })
+		if err != nil || len(found) != 1 || found[0].Function != "finder" || found[0].Runtime != h.Runtime {
+			t.Fatalf("Find(%q) = %+v, %v, want one of function finder", id, found, err)
+		}
+		if got := found[0].Handle; got.PID != h.PID || got.Container != h.Container || got.Address != h.Address || got.Runtime != h.Runtime {
+			t.Errorf("Find(%q) = %+v, want %+v", id, got, h)
+		}
 	}
 	p.stop(p.ctx, h, longGrace)
-	if found, err := p.runtime.Find(p.ctx, "finds"); err != nil || len(found) != 0 {
-		t.Errorf("Find of what is gone = %+v, %v", found, err)
+	for _, id := range []string{"finds", ""} {
+		found, err := p.runtime.Find(p.ctx, id)
+		if err != nil || slices.ContainsFunc(found, func(r instance.Record) bool { return r.ID == "finds" }) {
+			t.Errorf("Find(%q) of what is gone = %+v, %v", id, found, err)
+		}
 	}
 }
 

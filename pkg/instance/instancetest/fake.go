@@ -1,15 +1,14 @@
 package instancetest
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -39,9 +38,16 @@ type Fake struct {
 type fakeInstance struct {
 	spec   instance.Spec
 	server *httptest.Server
-	log    bytes.Buffer
+	log    []ports.LogLine
 	state  instance.State
 	ended  chan struct{} // closed when it is not running
+}
+
+func (in *fakeInstance) print(text string) {
+	for ; len(text) > ports.MaxLogLine; text = text[ports.MaxLogLine:] {
+		in.log = append(in.log, ports.LogLine{Time: time.Now(), Text: text[:ports.MaxLogLine], Partial: true})
+	}
+	in.log = append(in.log, ports.LogLine{Time: time.Now(), Text: text})
 }
 
 var _ ports.Runtime = (*Fake)(nil)
@@ -82,8 +88,11 @@ func (f *Fake) Start(ctx context.Context, spec instance.Spec) (instance.Handle, 
 	id := fmt.Sprintf("fake-%d", f.count)
 	f.instances[id] = in
 	handle := instance.Handle{Runtime: f.name, Container: id, LogPath: spec.LogPath, Started: time.Now()}
+	if long, err := strconv.Atoi(spec.Env["PROBE_LONG"]); err == nil {
+		in.print(strings.Repeat("x", long))
+	}
 	if status, ok := spec.Env["PROBE_EXIT"]; ok {
-		in.log.WriteString("exiting\n")
+		in.print("exiting")
 		code, err := strconv.Atoi(status)
 		if err != nil {
 			return instance.Handle{}, err
@@ -94,9 +103,9 @@ func (f *Fake) Start(ctx context.Context, spec instance.Spec) (instance.Handle, 
 		return handle, nil
 	}
 	for i := range 20 {
-		fmt.Fprintf(&in.log, "line %d\n", i+1)
+		in.print(fmt.Sprintf("line %d", i+1))
 	}
-	in.log.WriteString("listening\n")
+	in.print("listening")
 	in.server = httptest.NewServer(f.handler(spec))
 	handle.Address = in.server.Listener.Addr().String()
 	_, port, err := net.SplitHostPort(handle.Address)
@@ -124,6 +133,9 @@ func (f *Fake) handler(spec instance.Spec) http.Handler {
 		"LD_PRELOAD": "fake", "LD_LIBRARY_PATH": "fake", "PORT": "1", "CUDA_VISIBLE_DEVICES": "0",
 		"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": number.Plain(spec.Slice.SMPct),
 	})
+	if spec.ModelFolder != "" {
+		env["GFAAS_MODEL_SOCKET"] = spec.ModelFolder + "/model.sock"
+	}
 	if spec.Oversubscribe {
 		env["GFAAS_OVERSUBSCRIBE"] = "1"
 	}
@@ -193,18 +205,22 @@ func (f *Fake) Wait(ctx context.Context, h instance.Handle) (instance.State, err
 	}
 }
 
-// Find returns the servers of that id that run.
-func (f *Fake) Find(_ context.Context, id string) ([]instance.Handle, error) {
+// Find returns the servers of that id that run, or all.
+func (f *Fake) Find(_ context.Context, id string) ([]instance.Record, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var out []instance.Handle
+	var out []instance.Record
 	for container, in := range f.instances {
-		if in.spec.ID == id && in.state.Running {
-			out = append(out, instance.Handle{Runtime: f.name, Container: container})
+		if (in.spec.ID == id || id == "") && in.state.Running {
+			h := instance.Handle{Runtime: f.name, Container: container, Address: in.server.Listener.Addr().String()}
+			out = append(out, instance.Record{ID: in.spec.ID, Function: in.spec.Function, Runtime: f.name, Handle: h})
 		}
 	}
 	return out, nil
 }
+
+// PID is this process's: the server is in it.
+func (f *Fake) PID(_ context.Context, h instance.Handle) (int, error) { return os.Getpid(), nil }
 
 // Unlimited is nil.
 func (f *Fake) Unlimited(context.Context, instance.Handle) error { return nil }
@@ -224,7 +240,7 @@ func (f *Fake) Kill(id string, status int) {
 	}
 }
 
-// Stop closes the server.
+// Stop closes the server, and its log is gone.
 func (f *Fake) Stop(ctx context.Context, h instance.Handle, grace time.Duration) error {
 	f.mu.Lock()
 	in := f.instances[h.Container]
@@ -242,18 +258,41 @@ func (f *Fake) Stop(ctx context.Context, h instance.Handle, grace time.Duration)
 		}
 	}
 	f.end(in, instance.State{Detail: "ended"})
+	f.mu.Lock()
+	in.log = nil
+	f.mu.Unlock()
 	return nil
 }
 
-// Logs returns the last lines of what a probe prints.
-func (f *Fake) Logs(_ context.Context, h instance.Handle, lines int) ([]byte, error) {
+// Logs returns what a probe prints.
+func (f *Fake) Logs(ctx context.Context, h instance.Handle, o ports.LogOptions) ports.LogLines {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	in := f.instances[h.Container]
 	if in == nil {
-		return nil, errors.New("no such instance")
+		return func(func(ports.LogLine, error) bool) {}
 	}
-	all := strings.SplitAfter(in.log.String(), "\n")
-	all = all[:len(all)-1]
-	return []byte(strings.Join(all[max(0, len(all)-lines):], "")), nil
+	return fakeLog(ctx, in.log, o, in.ended)
+}
+
+// fakeLog reads a log of which all was printed at the start.
+func fakeLog(ctx context.Context, log []ports.LogLine, o ports.LogOptions, ended <-chan struct{}) ports.LogLines {
+	return func(yield func(ports.LogLine, error) bool) {
+		if o.Tail >= 0 {
+			log = log[max(0, len(log)-o.Tail):]
+		}
+		for _, line := range log {
+			if !line.Time.Before(o.Since) && !yield(line, nil) {
+				return
+			}
+		}
+		if !o.Follow {
+			return
+		}
+		select {
+		case <-ended:
+		case <-ctx.Done():
+			yield(ports.LogLine{}, ctx.Err())
+		}
+	}
 }

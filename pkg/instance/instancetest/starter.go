@@ -123,6 +123,17 @@ func (f *FakeStarter) Stop(_ context.Context, r instance.Record) error {
 	return nil
 }
 
+// Logs is one line, "started".
+func (f *FakeStarter) Logs(ctx context.Context, r instance.Record, o ports.LogOptions) ports.LogLines {
+	f.mu.Lock()
+	s := f.all[r.Handle.Container]
+	f.mu.Unlock()
+	if s == nil {
+		return func(func(ports.LogLine, error) bool) {}
+	}
+	return fakeLog(ctx, []ports.LogLine{{Time: r.Handle.Started, Text: "started"}}, o, s.ended)
+}
+
 // Kill has the instance of that id end by itself, with an exit status.
 func (f *FakeStarter) Kill(id string, status int) {
 	f.mu.Lock()

@@ -39,6 +39,9 @@ func Run(t *testing.T, s Suite) {
 		test func(*testing.T, *probe)
 	}{
 		{"serves", testServes},
+		{"keeps what it prints", testLogs},
+		{"what it prints is followed", testFollow},
+		{"a long line", testLongLine},
 		{"environment", testEnvironment},
 		{"exit status", testExitStatus},
 		{"stops when asked", testStops},
@@ -186,7 +189,7 @@ func (p *probe) stop(ctx context.Context, h instance.Handle, grace time.Duration
 // logs returns the last lines that the instance printed.
 func (p *probe) logs(h instance.Handle, lines int) string {
 	p.t.Helper()
-	text, err := p.runtime.Logs(p.ctx, h, lines)
+	text, err := ports.Text(p.runtime.Logs(p.ctx, h, ports.LogOptions{Tail: lines}))
 	if err != nil {
 		p.t.Fatalf("Logs: %v", err)
 	}

@@ -25,7 +25,7 @@ type Catalog interface {
 	// Apply adds the functions, in place of those of the same names.
 	Apply(ctx context.Context, functions ...function.Function) error
 	// Remove removes the functions: NotFoundError when one is not there,
-	// InUseError when one has instances.
+	// InUseError when one has instances, but for a gateway's, which stops them.
 	Remove(ctx context.Context, names ...string) error
 
 	// Reserve adds records of instances that are about to start: ExistsError
@@ -89,7 +89,7 @@ func CheckRemove(names []string, applied func(string) bool, records []instance.R
 	}
 	var used InUseError
 	for _, r := range records {
-		if !slices.Contains(names, r.Function) {
+		if !slices.Contains(names, r.Function) || r.Owner == instance.Gateway {
 			continue
 		}
 		used.IDs = append(used.IDs, r.ID)

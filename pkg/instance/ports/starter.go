@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/instance"
@@ -28,6 +27,8 @@ type Starter interface {
 	// no error. A record without a handle stands for an instance whose starter
 	// was killed: whatever is found of it is ended.
 	Stop(ctx context.Context, r instance.Record) error
+	// Logs returns what an instance printed, as Runtime has it.
+	Logs(ctx context.Context, r instance.Record, o LogOptions) LogLines
 }
 
 // StartError says why an instance did not start.
@@ -46,15 +47,6 @@ func (e *StartError) Error() string {
 }
 
 func (e *StartError) Unwrap() error { return e.Err }
-
-// Printed is the end of a message about an instance that printed log last.
-func Printed(log []byte) string {
-	text := strings.TrimRight(string(log), "\n")
-	if text == "" {
-		return ""
-	}
-	return "\nit printed last:\n  " + strings.ReplaceAll(text, "\n", "\n  ")
-}
 
 // GoneError says that an instance is not there to be taken over.
 type GoneError struct {

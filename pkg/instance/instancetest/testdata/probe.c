@@ -6,6 +6,7 @@
  * PROBE_STUBBORN=1 ignores SIGTERM
  * PROBE_CHILD=1    has a child that ignores SIGTERM and keeps the port open
  * PROBE_EXIT=N     prints "exiting" and ends at once with status N
+ * PROBE_LONG=N     prints a line of N times x before that
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -74,6 +75,8 @@ int main(void)
 		for (;;)
 			pause();
 	}
+	for (int n = getenv("PROBE_LONG") ? atoi(getenv("PROBE_LONG")) : 0; n > 0; n--)
+		fputs(n > 1 ? "x" : "x\n", stdout);
 	if (status) {
 		puts("exiting");
 		return atoi(status);
