@@ -2,8 +2,10 @@
 package detach
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -13,13 +15,15 @@ import (
 
 // Command has a command lead a session of its own, and keeps from it what our own
 // starter left open beside the standard streams: it would hold a script's lock, or
-// the end of a pipe that somebody reads to its end, for as long as it lives.
-func Command(cmd *exec.Cmd) error {
+// the end of a pipe that somebody reads to its end, for as long as it lives. It has
+// these files of ours besides, from descriptor 3 on.
+func Command(cmd *exec.Cmd, ours ...*os.File) error {
 	last, err := lastInherited()
 	if err != nil {
 		return err
 	}
-	cmd.ExtraFiles = make([]*os.File, max(last-2, 0)) // nil is closed
+	cmd.ExtraFiles = make([]*os.File, max(last-2, len(ours))) // nil is closed
+	copy(cmd.ExtraFiles, ours)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	return nil
 }
@@ -38,4 +42,21 @@ func lastInherited() (int, error) {
 		}
 	}
 	return last, nil
+}
+
+// Find looks for one of our programs: beside this one, then on PATH.
+func Find(program string) (string, error) {
+	if self, err := os.Executable(); err == nil {
+		if self, err = filepath.EvalSymlinks(self); err == nil {
+			beside := filepath.Join(filepath.Dir(self), program)
+			if info, err := os.Stat(beside); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+				return beside, nil
+			}
+		}
+	}
+	path, err := exec.LookPath(program)
+	if err != nil {
+		return "", fmt.Errorf("%s is neither beside this program nor on PATH", program)
+	}
+	return filepath.Abs(path)
 }

@@ -84,6 +84,47 @@ func Environ(g Grant) (map[string]string, error) {
 	return env, nil
 }
 
+// Driver is what the environment of a program of our own needs so that it finds
+// the driver of a GPU, and no other GPU. It is under no slice.
+func Driver(libs Libs, device string) (map[string]string, error) {
+	visible, simulated, err := visibleDevices([]string{device})
+	if err != nil {
+		return nil, err
+	}
+	if err := usable(libs, simulated); err != nil {
+		return nil, err
+	}
+	env := map[string]string{"CUDA_VISIBLE_DEVICES": visible}
+	if simulated {
+		env["LD_LIBRARY_PATH"] = lead(libs.SimDir, os.Getenv("LD_LIBRARY_PATH"), ":;")
+	} else {
+		env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+	}
+	return env, nil
+}
+
+// ModelEnviron is what a program needs to find the model daemon at that socket, and
+// its client library: in C as libgfaas-model.so, in Python as gfaas_model. What env
+// has of the lists stays.
+func ModelEnviron(socket string, libs Libs, env map[string]string) map[string]string {
+	out := map[string]string{"GFAAS_MODEL_SOCKET": socket}
+	if libs.Model != "" {
+		out["LD_LIBRARY_PATH"] = behind(env["LD_LIBRARY_PATH"], filepath.Dir(libs.Model))
+	}
+	if libs.Python != "" {
+		out["PYTHONPATH"] = behind(env["PYTHONPATH"], libs.Python)
+	}
+	return out
+}
+
+// behind puts a folder at the end of a list.
+func behind(list, folder string) string {
+	if list == "" {
+		return folder
+	}
+	return list + ":" + folder
+}
+
 // MPSRoom is what MPS lets a program have above its limit: it counts the
 // context too, which the limit leaves out.
 const MPSRoom = gpu.GiB
@@ -168,6 +209,8 @@ func NewSecret() string {
 const (
 	HookFile   = "libgfaas.so"
 	DriverFile = "libcuda.so.1"
+	ModelFile  = "libgfaas-model.so"
+	modelPy    = "gfaas_model.py"
 	simFolder  = "sim"
 )
 
@@ -175,6 +218,8 @@ const (
 type Libs struct {
 	Hook   string // path of libgfaas.so
 	SimDir string // folder of the simulated libcuda.so.1; empty when it is not installed
+	Model  string // path of libgfaas-model.so; empty when it is not installed
+	Python string // folder of gfaas_model.py; empty when it is not installed
 }
 
 // FindLibs looks for the libraries in $GFAAS_LIB_DIR or, when that is not set,
@@ -208,6 +253,12 @@ func findLibs(dirs []string, remedy string) (Libs, error) {
 		libs := Libs{Hook: hook}
 		if sim := filepath.Join(filepath.Dir(hook), simFolder); isFile(filepath.Join(sim, DriverFile)) {
 			libs.SimDir = sim
+		}
+		if model := filepath.Join(filepath.Dir(hook), ModelFile); isFile(model) {
+			libs.Model = model
+		}
+		if python := filepath.Join(filepath.Dir(hook), "python"); isFile(filepath.Join(python, modelPy)) {
+			libs.Python = python
 		}
 		return libs, nil
 	}

@@ -272,6 +272,11 @@ func CheckLoads(ctx context.Context, command, hook string) error {
 	if strings.Contains(string(said), hook+" (") {
 		return nil
 	}
+	for _, scarce := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EAGAIN} {
+		if errors.Is(ended, scarce) {
+			return fmt.Errorf("ask the loader of %s: %w", program, ended)
+		}
+	}
 	line, _, _ := strings.Cut(strings.TrimSpace(string(said)), "\n")
 	if line == "" {
 		line = fmt.Sprintf("its loader ended with %v", ended)

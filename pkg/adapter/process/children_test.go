@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/adapter/logs/logstest"
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
@@ -15,7 +16,7 @@ import (
 // afterwards: a daemon starts any number of them.
 func TestStoppedIsForgotten(t *testing.T) {
 	hook, simDir := instancetest.BuildLibs(t)
-	r := New(Config{RunDir: t.TempDir(), Libs: preload.Libs{Hook: hook, SimDir: simDir}})
+	r := New(Config{RunDir: t.TempDir(), Libs: preload.Libs{Hook: hook, SimDir: simDir}, Keeper: logstest.Keeper})
 	for _, command := range [][]string{{"sleep", "600"}, {"sh", "-c", "exit 3"}} {
 		h, err := r.Start(t.Context(), instance.Spec{
 			ID: "f-0", Command: command, LogPath: filepath.Join(t.TempDir(), "log"), GPUs: []string{"sim"}, Slice: gpu.Slice{SMPct: 100},

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/adapter/logs/logstest"
 	"github.com/gfaas/gfaas/pkg/adapter/process"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
@@ -12,7 +13,7 @@ import (
 // An instance whose handle was lost is found by another process's Runtime of
 // the same run directory, and by no other.
 func TestFind(t *testing.T) {
-	config := process.Config{RunDir: t.TempDir(), Libs: buildLibs(t)}
+	config := process.Config{RunDir: t.TempDir(), Libs: buildLibs(t), Keeper: logstest.Keeper}
 	handle, err := process.New(config).Start(t.Context(), instance.Spec{
 		ID: "lost-0", Function: "lost", Command: []string{"sleep", "600"}, Dir: "/", GPUs: []string{"sim"}, Secret: "s",
 		Slice: gpu.Slice{SMPct: 100, QuotaRequest: 1, QuotaLimit: 1},
@@ -32,7 +33,7 @@ func TestFind(t *testing.T) {
 	for err == nil && len(found) == 0 && time.Now().Before(deadline) {
 		found, err = later.Find(t.Context(), "lost-0")
 	}
-	if err != nil || len(found) != 1 || found[0].PID != handle.PID || found[0].StartTime != handle.StartTime {
+	if err != nil || len(found) != 1 || found[0].Handle.PID != handle.PID || found[0].Handle.StartTime != handle.StartTime {
 		t.Fatalf("Find = %+v, %v; want %+v", found, err, handle)
 	}
 	if other, err := later.Find(t.Context(), "lost-1"); err != nil || len(other) != 0 {
@@ -42,7 +43,7 @@ func TestFind(t *testing.T) {
 	if other, err := elsewhere.Find(t.Context(), "lost-0"); err != nil || len(other) != 0 {
 		t.Errorf("Find in another run directory = %+v, %v", other, err)
 	}
-	if err := later.Stop(t.Context(), found[0], time.Minute); err != nil {
+	if err := later.Stop(t.Context(), found[0].Handle, time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	if found, err := later.Find(t.Context(), "lost-0"); err != nil || len(found) != 0 {

@@ -9,12 +9,9 @@
 package process
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"maps"
 	"net"
 	"os"
@@ -28,6 +25,8 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/adapter/detach"
+	"github.com/gfaas/gfaas/pkg/adapter/localport"
+	"github.com/gfaas/gfaas/pkg/adapter/logs"
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
 	"github.com/gfaas/gfaas/pkg/instance"
@@ -39,6 +38,7 @@ import (
 type Config struct {
 	RunDir string // the daemons' run directory
 	Libs   preload.Libs
+	Keeper func() ([]string, error) // finds the command that keeps a log, as logs.Start has it
 }
 
 // Runtime starts and stops processes. It is safe for concurrent use.
@@ -91,35 +91,30 @@ func (r *Runtime) Start(ctx context.Context, spec instance.Spec) (instance.Handl
 	if err := preload.CheckLoads(ctx, spec.Command[0], r.config.Libs.Hook); err != nil {
 		return instance.Handle{}, err
 	}
-	port, err := freePort(r.config.RunDir)
+	port, err := localport.Take(r.config.RunDir)
 	if err != nil {
 		return instance.Handle{}, fmt.Errorf("find a free port: %w", err)
 	}
-	handle, err := r.launch(spec, port)
+	handle, err := r.launch(ctx, spec, port)
 	if err != nil {
-		port.release()
+		port.Release()
 	}
 	return handle, err
 }
 
 // launch starts the command and sees to it that it is reaped.
-func (r *Runtime) launch(spec instance.Spec, port port) (instance.Handle, error) {
-	env, err := r.environ(spec, port.number)
+func (r *Runtime) launch(ctx context.Context, spec instance.Spec, port localport.Port) (instance.Handle, error) {
+	env, err := r.environ(spec, port.Number)
 	if err != nil {
 		return instance.Handle{}, err
 	}
 	logPath := spec.LogPath
 	if logPath == "" {
-		logPath = filepath.Join(r.config.RunDir, "logs", spec.ID+".log")
+		logPath = filepath.Join(r.config.RunDir, "logs", spec.ID)
 	}
 	if logPath, err = filepath.Abs(logPath); err != nil {
 		return instance.Handle{}, err
 	}
-	log, err := openLog(logPath)
-	if err != nil {
-		return instance.Handle{}, err
-	}
-	defer log.Close()
 	program := spec.Command[0]
 	if strings.Contains(program, "/") {
 		// From here, not from the folder that it starts in.
@@ -127,6 +122,15 @@ func (r *Runtime) launch(spec instance.Spec, port port) (instance.Handle, error)
 			return instance.Handle{}, err
 		}
 	}
+	keeper, err := r.config.Keeper()
+	if err != nil {
+		return instance.Handle{}, err
+	}
+	log, err := logs.Start(ctx, keeper, logPath)
+	if err != nil {
+		return instance.Handle{}, err
+	}
+	defer log.Close() // its end is the log's
 	cmd := exec.Command(program, spec.Command[1:]...)
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = spec.Dir, env, log, log
 	if err := detach.Command(cmd); err != nil {
@@ -137,7 +141,7 @@ func (r *Runtime) launch(spec instance.Spec, port port) (instance.Handle, error)
 	}
 	handle := instance.Handle{
 		Runtime: instance.Process, PID: cmd.Process.Pid, LogPath: logPath, Started: time.Now(),
-		Address: net.JoinHostPort("127.0.0.1", strconv.Itoa(port.number)),
+		Address: net.JoinHostPort("127.0.0.1", strconv.Itoa(port.Number)),
 	}
 	// Nothing has reaped it yet, so its entry is there even if it has ended.
 	stat, err := procfs.Read(handle.PID)
@@ -152,7 +156,7 @@ func (r *Runtime) launch(spec instance.Spec, port port) (instance.Handle, error)
 }
 
 // adopt reaps the process when it ends.
-func (r *Runtime) adopt(id identity, cmd *exec.Cmd, port port) {
+func (r *Runtime) adopt(id identity, cmd *exec.Cmd, port localport.Port) {
 	c := &child{done: make(chan struct{})}
 	r.mu.Lock()
 	r.children[id] = c
@@ -160,7 +164,7 @@ func (r *Runtime) adopt(id identity, cmd *exec.Cmd, port port) {
 	go func() {
 		_ = cmd.Wait() // how it ended is in the state
 		c.state = cmd.ProcessState
-		port.release()
+		port.Release()
 		close(c.done)
 	}()
 }
@@ -171,13 +175,8 @@ func (r *Runtime) child(h instance.Handle) *child {
 	return r.children[identity{h.PID, h.StartTime}]
 }
 
-// openLog opens a log to append to, for its owner's eyes.
-func openLog(path string) (*os.File, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, err
-	}
-	return os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
-}
+// PID is the process's number.
+func (r *Runtime) PID(_ context.Context, h instance.Handle) (int, error) { return h.PID, nil }
 
 // State tells whether the process still runs. How it ended is known only to
 // the Runtime that started it, until it is stopped.
@@ -241,7 +240,7 @@ func ended(state *os.ProcessState) instance.State {
 // private is what a process does not inherit: it names its starter or is
 // meant for the starter only.
 var private = []string{
-	"GFAAS_INSTANCE", "GFAAS_SECRET", "GFAAS_SOCKET",
+	"GFAAS_FUNCTION", "GFAAS_INSTANCE", "GFAAS_SECRET", "GFAAS_SOCKET",
 	"NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES",
 }
 
@@ -258,6 +257,7 @@ func (r *Runtime) environ(spec instance.Spec, port int) ([]string, error) {
 		env["PWD"] = spec.Dir
 	}
 	env["PORT"] = strconv.Itoa(port)
+	env["GFAAS_FUNCTION"] = spec.Function
 	ours, err := preload.Environ(preload.Grant{
 		Socket: r.socket(), Instance: spec.ID, Secret: spec.Secret,
 		GPU: spec.GPUs, SMPct: spec.Slice.SMPct, Libs: r.config.Libs, Env: env,
@@ -267,6 +267,9 @@ func (r *Runtime) environ(spec instance.Spec, port int) ([]string, error) {
 		return nil, err
 	}
 	maps.Copy(env, ours)
+	if spec.ModelFolder != "" {
+		maps.Copy(env, preload.ModelEnviron(filepath.Join(spec.ModelFolder, "model.sock"), r.config.Libs, env))
+	}
 	list := make([]string, 0, len(env))
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		list = append(list, name+"="+env[name])
@@ -279,46 +282,11 @@ func (r *Runtime) socket() string {
 	return filepath.Join(tokend.ClientSocketDir(r.config.RunDir), "token.sock")
 }
 
-// maxTail bounds what Logs reads of a log, in bytes.
-const maxTail = 1 << 20
-
-// Logs returns the last lines of the instance's log, at most a mebibyte; none
-// when there is no log.
-func (r *Runtime) Logs(_ context.Context, h instance.Handle, lines int) ([]byte, error) {
-	f, err := os.Open(h.LogPath)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+// Logs reads the instance's log. Of one that has ended all is in it, if what it
+// has started prints no more.
+func (r *Runtime) Logs(ctx context.Context, h instance.Handle, o ports.LogOptions) ports.LogLines {
+	if state, err := r.State(ctx, h); err == nil && !state.Running && !o.Follow {
+		logs.Settle(ctx, h.LogPath)
 	}
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	size, err := f.Seek(0, io.SeekEnd)
-	if err != nil {
-		return nil, err
-	}
-	text := make([]byte, min(size, maxTail))
-	n, err := f.ReadAt(text, size-int64(len(text)))
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, err
-	}
-	return lastLines(text[:n], lines), nil
-}
-
-// lastLines cuts text to its last n lines.
-func lastLines(text []byte, n int) []byte {
-	if n <= 0 {
-		return nil
-	}
-	end := len(text)
-	if end > 0 && text[end-1] == '\n' {
-		end--
-	}
-	for range n {
-		end = bytes.LastIndexByte(text[:end], '\n')
-		if end < 0 {
-			return text
-		}
-	}
-	return text[end+1:]
+	return logs.Read(ctx, h.LogPath, o)
 }

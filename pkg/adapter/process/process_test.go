@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/adapter/logs/logstest"
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 	"github.com/gfaas/gfaas/pkg/adapter/process"
 	"github.com/gfaas/gfaas/pkg/gpu"
@@ -16,10 +17,14 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
+func TestMain(m *testing.M) { os.Exit(logstest.Main(m)) }
+
 func TestConformance(t *testing.T) {
 	program, libs, dir := instancetest.BuildProbe(t), buildLibs(t), t.TempDir()
 	instancetest.Run(t, instancetest.Suite{
-		New: func(*testing.T) ports.Runtime { return process.New(process.Config{RunDir: dir, Libs: libs}) },
+		New: func(*testing.T) ports.Runtime {
+			return process.New(process.Config{RunDir: dir, Libs: libs, Keeper: logstest.Keeper})
+		},
 		Spec: func(t *testing.T) instance.Spec {
 			return instance.Spec{
 				Command: []string{program}, GPUs: []string{"sim"}, Slice: gpu.Slice{SMPct: 24.5},
@@ -32,7 +37,7 @@ func TestConformance(t *testing.T) {
 // A PID that belongs to somebody else by now must be left alone.
 func TestReusedPID(t *testing.T) {
 	program, libs, dir := instancetest.BuildProbe(t), buildLibs(t), t.TempDir()
-	r := process.New(process.Config{RunDir: dir, Libs: libs})
+	r := process.New(process.Config{RunDir: dir, Libs: libs, Keeper: logstest.Keeper})
 	h := start(t, r, program)
 	stranger := h
 	stranger.StartTime--
@@ -55,7 +60,7 @@ func TestPrivateEnvironment(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", "/run/starter")
 	t.Setenv("LD_LIBRARY_PATH", "/opt/mine")
 	program, libs, dir := instancetest.BuildProbe(t), buildLibs(t), t.TempDir()
-	r := process.New(process.Config{RunDir: dir, Libs: libs})
+	r := process.New(process.Config{RunDir: dir, Libs: libs, Keeper: logstest.Keeper})
 	h := start(t, r, program)
 	for name, want := range map[string]string{
 		"GFAAS_SECRET": "mine", "NOTIFY_SOCKET": "unset", "EXTRA": "1",
@@ -86,7 +91,7 @@ func TestStartErrors(t *testing.T) {
 		"no share of SM": {libs, instance.Spec{ID: "a", Command: []string{program}, GPUs: []string{"sim"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := process.New(process.Config{RunDir: dir, Libs: c.libs})
+			r := process.New(process.Config{RunDir: dir, Libs: c.libs, Keeper: logstest.Keeper})
 			if h, err := r.Start(t.Context(), c.spec); err == nil {
 				_ = r.Stop(context.Background(), h, 0)
 				t.Error("Start succeeded")
@@ -99,7 +104,7 @@ func TestStartErrors(t *testing.T) {
 func TestFolder(t *testing.T) {
 	program, dir := instancetest.BuildProbe(t), t.TempDir()
 	t.Chdir(filepath.Dir(program))
-	r := process.New(process.Config{RunDir: "run", Libs: buildLibs(t)})
+	r := process.New(process.Config{RunDir: "run", Libs: buildLibs(t), Keeper: logstest.Keeper})
 	h, err := r.Start(t.Context(), instance.Spec{
 		ID: "folder", Command: []string{"./" + filepath.Base(program)}, Dir: dir,
 		GPUs: []string{"sim"}, Slice: gpu.Slice{SMPct: 100},

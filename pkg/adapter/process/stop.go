@@ -1,12 +1,17 @@
 package process
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"net"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gfaas/gfaas/pkg/adapter/logs"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/procfs"
 )
@@ -20,7 +25,7 @@ const (
 // Stop asks every process of the instance's session to end and kills what is
 // left after grace. When ctx is cancelled it kills at once. It returns when
 // all are gone and, if this Runtime started the instance, reaped; how it ended
-// is then forgotten.
+// is then forgotten, and its log removed.
 func (r *Runtime) Stop(ctx context.Context, h instance.Handle, grace time.Duration) error {
 	alive, err := r.members(h)
 	if err != nil {
@@ -55,7 +60,11 @@ func (r *Runtime) Stop(ctx context.Context, h instance.Handle, grace time.Durati
 		delete(r.children, identity{h.PID, h.StartTime})
 		r.mu.Unlock()
 	}
-	return nil
+	if h.LogPath == "" {
+		return nil
+	}
+	logs.Settle(context.WithoutCancel(ctx), h.LogPath)
+	return logs.Remove(h.LogPath)
 }
 
 // await polls until the instance has no process left or one of the channels
@@ -120,35 +129,46 @@ func signal(processes []procfs.Stat, sig unix.Signal) {
 	}
 }
 
-// Find returns the sessions in which an instance of that id runs. Their address
-// is not known.
-func (r *Runtime) Find(_ context.Context, id string) ([]instance.Handle, error) {
+// Find returns the sessions in which an instance of that id runs, or any. What
+// gfaas run has started has no function's name, and is found by its id alone.
+func (r *Runtime) Find(_ context.Context, id string) ([]instance.Record, error) {
 	all, err := procfs.All()
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
 	}
-	ours := func(pid int) bool {
-		return procfs.HasEnv(pid, "GFAAS_INSTANCE="+id) && procfs.HasEnv(pid, "GFAAS_SOCKET="+r.socket())
-	}
-	started := map[int]uint64{} // by session: when it or, without its leader, what is left of it began
+	found := map[int]instance.Record{} // by session
 	for _, s := range all {
-		if s.Session <= 1 || s.Ended() || !ours(s.PID) {
+		if s.Session <= 1 || s.Ended() {
+			continue
+		}
+		record, ours := r.record(s, id)
+		if !ours {
 			continue
 		}
 		if leader, err := procfs.Read(s.Session); err == nil && !leader.Ended() {
 			// A session that someone else leads is not ours to end.
-			if ours(leader.PID) {
-				started[s.Session] = leader.Start
+			if record, ours = r.record(leader, id); ours {
+				found[s.Session] = record
 			}
 			continue
 		}
-		if first, seen := started[s.Session]; !seen || s.Start < first {
-			started[s.Session] = s.Start
+		// It is as old as what is left of it.
+		record.Handle.PID = s.Session
+		if first, seen := found[s.Session]; !seen || s.Start < first.Handle.StartTime {
+			found[s.Session] = record
 		}
 	}
-	var out []instance.Handle
-	for pid, start := range started {
-		out = append(out, instance.Handle{Runtime: instance.Process, PID: pid, StartTime: start})
+	return slices.SortedFunc(maps.Values(found), func(a, b instance.Record) int { return cmp.Compare(a.Handle.PID, b.Handle.PID) }), nil
+}
+
+// record is what a process's environment says of the instance that it belongs to.
+func (r *Runtime) record(s procfs.Stat, id string) (instance.Record, bool) {
+	env := procfs.Environ(s.PID)
+	function := env["GFAAS_FUNCTION"]
+	if env["GFAAS_SOCKET"] != r.socket() || id == "" && function == "" || id != "" && env["GFAAS_INSTANCE"] != id || !instance.ValidID(env["GFAAS_INSTANCE"]) {
+		return instance.Record{}, false
 	}
-	return out, nil
+	return instance.Record{ID: env["GFAAS_INSTANCE"], Function: function, Runtime: instance.Process, Handle: instance.Handle{
+		Runtime: instance.Process, PID: s.PID, StartTime: s.Start, Address: net.JoinHostPort("127.0.0.1", env["PORT"]),
+	}}, true
 }

@@ -17,7 +17,7 @@ import (
 // the bytes that are locked by who is on the device.
 const (
 	magic    = 0x47534d31 // "GSM1"
-	layout   = 2
+	layout   = 3
 	slots    = 128
 	lockSlot = 1<<20 + 1
 )
