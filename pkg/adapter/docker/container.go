@@ -1,11 +1,11 @@
 package docker
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -15,7 +15,6 @@ import (
 	cerrdefs "github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/filters"
-	"github.com/docker/docker/pkg/stdcopy"
 
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
@@ -40,6 +39,9 @@ func (r *Runtime) State(ctx context.Context, h instance.Handle) (instance.State,
 	}
 	state := info.State
 	switch {
+	case state.Restarting, state.Running && info.RestartCount > 0:
+		n := max(info.RestartCount, 1)
+		return instance.State{Running: true, ExitCode: -1, Detail: often(n, state), Restarts: n}, nil
 	case state.Running:
 		return instance.State{Running: true, ExitCode: -1, Detail: state.Status}, nil
 	case state.OOMKilled:
@@ -74,50 +76,34 @@ func (r *Runtime) Wait(ctx context.Context, h instance.Handle) (instance.State, 
 	}
 }
 
-// Logs returns the last lines that the container printed; none when it is
-// gone.
-func (r *Runtime) Logs(ctx context.Context, h instance.Handle, lines int) ([]byte, error) {
-	if lines <= 0 {
-		return nil, nil
+// Find returns the containers of an instance of that id, or of all, by their
+// labels. One is of this run directory if it has the instance's socket from there.
+func (r *Runtime) Find(ctx context.Context, id string) ([]instance.Record, error) {
+	label := labelInstance
+	if id != "" {
+		label += "=" + id
 	}
-	stream, err := r.engine.ContainerLogs(ctx, h.Container, container.LogsOptions{
-		ShowStdout: true, ShowStderr: true, Tail: strconv.Itoa(lines),
-	})
-	if cerrdefs.IsNotFound(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, explain("read the log of container "+short(h.Container), err)
-	}
-	defer stream.Close()
-	var text bytes.Buffer
-	if _, err := stdcopy.StdCopy(&text, &text, stream); err != nil {
-		return nil, fmt.Errorf("read the log of container %s: %w", short(h.Container), err)
-	}
-	return text.Bytes(), nil
-}
-
-// Find returns the containers of an instance of that id. Their address is not
-// known.
-func (r *Runtime) Find(ctx context.Context, id string) ([]instance.Handle, error) {
-	socket, err := filepath.Abs(tokend.InstanceSocketDir(r.config.RunDir, id))
-	if err != nil {
-		return nil, err
-	}
-	list, err := r.engine.ContainerList(ctx, container.ListOptions{
-		All: true, Filters: filters.NewArgs(filters.Arg("label", labelInstance+"="+id)),
-	})
+	list, err := r.engine.ContainerList(ctx, container.ListOptions{All: true, Filters: filters.NewArgs(filters.Arg("label", label))})
 	if err != nil {
 		return nil, explain("list containers", err)
 	}
-	var out []instance.Handle
+	var out []instance.Record
 	for _, c := range list {
-		for _, m := range c.Mounts {
-			if m.Source == socket {
-				out = append(out, instance.Handle{Runtime: instance.Docker, Container: c.ID})
-				break
+		id := c.Labels[labelInstance]
+		socket, err := filepath.Abs(tokend.InstanceSocketDir(r.config.RunDir, id))
+		if err != nil {
+			return nil, err
+		}
+		if !instance.ValidID(id) || !slices.ContainsFunc(c.Mounts, func(m container.MountPoint) bool { return m.Source == socket }) {
+			continue
+		}
+		h := instance.Handle{Runtime: instance.Docker, Container: c.ID, Started: time.Unix(c.Created, 0)}
+		for _, p := range c.Ports {
+			if p.PublicPort != 0 {
+				h.Address = net.JoinHostPort(p.IP, strconv.Itoa(int(p.PublicPort)))
 			}
 		}
+		out = append(out, instance.Record{ID: id, Function: c.Labels[labelFunction], Runtime: instance.Docker, Handle: h})
 	}
 	return out, nil
 }
@@ -137,7 +123,7 @@ var errUnlimited = errors.New("runs without the preload library, so nothing woul
 // the instance's log. What cannot be seen from here passes; such a process never
 // says hello to the token daemon, which gfaas-tokend status shows.
 func (r *Runtime) Unlimited(ctx context.Context, h instance.Handle) error {
-	pid, err := r.pid(ctx, h)
+	pid, err := r.PID(ctx, h)
 	if err != nil || pid == 0 {
 		return err
 	}
@@ -147,10 +133,10 @@ func (r *Runtime) Unlimited(ctx context.Context, h instance.Handle) error {
 	return nil
 }
 
-// pid is the container's first process as this machine numbers it; 0 when it
+// PID is the container's first process as this machine numbers it; 0 when it
 // has none, or when the engine numbers its processes otherwise, as one on
 // another machine or in a virtual machine does.
-func (r *Runtime) pid(ctx context.Context, h instance.Handle) (int, error) {
+func (r *Runtime) PID(ctx context.Context, h instance.Handle) (int, error) {
 	info, err := r.engine.ContainerInspect(ctx, h.Container)
 	if err != nil {
 		return 0, explain("look at the container", err)

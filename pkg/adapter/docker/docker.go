@@ -4,7 +4,8 @@
 // The preload library, the simulated driver and the folder of the token
 // daemon's client socket are mounted read-only under /opt/gfaas. A container
 // runs as the image's user, who must be the one that gfaas runs as: sockets,
-// simulated memory and MPS serve one user.
+// simulated memory and MPS serve one user. It has no capabilities, gains no
+// privileges, and is held to limits on memory and processes.
 package docker
 
 import (
@@ -12,8 +13,10 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/docker/docker/api/types/system"
 	"github.com/docker/docker/client"
 
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
@@ -46,6 +49,9 @@ type Config struct {
 type Runtime struct {
 	config Config
 	engine *client.Client
+
+	mu    sync.Mutex
+	about *system.Info // once it was asked
 }
 
 var _ ports.Runtime = (*Runtime)(nil)

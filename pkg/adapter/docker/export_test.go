@@ -1,4 +1,7 @@
 package docker
 
 // PID is for tests to see.
-var PID = (*Runtime).pid
+var PID = (*Runtime).PID
+
+// Fence is for tests to see.
+var Fence = fence

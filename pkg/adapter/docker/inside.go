@@ -23,6 +23,8 @@ const (
 	insideHook   = "/opt/gfaas/" + preload.HookFile
 	insideSim    = "/opt/gfaas/sim"
 	insideSocket = "/opt/gfaas/run"
+	insideModels = "/opt/gfaas/model"     // the folder of the model daemon's socket
+	insideClient = "/opt/gfaas/modellib/" // the model client library, and in python its module
 )
 
 // inside is what a container is given of this machine.
@@ -32,6 +34,7 @@ type inside struct {
 	mounts  []mount.Mount
 	devices []container.DeviceRequest
 	ipc     container.IpcMode
+	models  string            // the model daemon's socket; empty without a model
 	mps     string            // pipe directory of the MPS daemon; empty without one
 	env     map[string]string // further settings
 }
@@ -89,6 +92,24 @@ func (in *inside) addSimulated(libs preload.Libs) error {
 	return nil
 }
 
+// addModels lets the container reach the model daemon, by the socket that speaks
+// for its tenant alone, and gives it the client library.
+func (in *inside) addModels(folder string, libs preload.Libs) {
+	if folder == "" {
+		return
+	}
+	in.mounts = append(in.mounts, bind(folder, insideModels, false))
+	in.models = insideModels + "/model.sock"
+	if libs.Model != "" {
+		in.libs.Model = insideClient + preload.ModelFile
+		in.mounts = append(in.mounts, bind(libs.Model, in.libs.Model, false))
+	}
+	if libs.Python != "" {
+		in.libs.Python = insideClient + "python"
+		in.mounts = append(in.mounts, bind(libs.Python, in.libs.Python, false))
+	}
+}
+
 // addNVIDIA asks for devices, which the container then counts from 0.
 func (in *inside) addNVIDIA(ids []string) {
 	in.devices = []container.DeviceRequest{{
@@ -137,6 +158,10 @@ func environ(spec instance.Spec, image []string, in inside) (own []string, whole
 	})
 	if err != nil {
 		return nil, nil, err
+	}
+	if in.models != "" {
+		maps.Copy(whole, ours)
+		maps.Copy(ours, preload.ModelEnviron(in.models, in.libs, whole))
 	}
 	maps.Copy(added, ours)
 	maps.Copy(whole, ours)

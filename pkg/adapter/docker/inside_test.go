@@ -127,3 +127,38 @@ func TestExplainGPU(t *testing.T) {
 		t.Errorf("error = %v, want one that names the toolkit", err)
 	}
 }
+
+// A container with a model reaches the model daemon by its tenant's socket alone,
+// and finds the client library behind what it has itself.
+func TestInsideModel(t *testing.T) {
+	r := &Runtime{config: Config{RunDir: t.TempDir(), Libs: preload.Libs{
+		Hook: "/lib/libgfaas.so", SimDir: "/lib/sim", Model: "/lib/libgfaas-model.so", Python: "/lib/python",
+	}}}
+	t.Setenv("GFAAS_SIM_DIR", t.TempDir())
+	in, err := r.inside("a", []string{"sim"}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.addModels("/run/gfaas/model/blue", r.config.Libs)
+	for _, want := range []mount.Mount{
+		bind("/run/gfaas/model/blue", "/opt/gfaas/model", false), bind("/lib/libgfaas-model.so", "/opt/gfaas/modellib/libgfaas-model.so", false),
+		bind("/lib/python", "/opt/gfaas/modellib/python", false),
+	} {
+		if !slices.Contains(in.mounts, want) {
+			t.Errorf("no %+v in %+v", want, in.mounts)
+		}
+	}
+	own, whole, err := environ(instance.Spec{ID: "a", Slice: gpu.Slice{SMPct: 50}}, []string{"LD_LIBRARY_PATH=/theirs", "PYTHONPATH=/mine"}, in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"GFAAS_MODEL_SOCKET=/opt/gfaas/model/model.sock", "LD_LIBRARY_PATH=/opt/gfaas/sim:/theirs:/opt/gfaas/modellib",
+		"PYTHONPATH=/mine:/opt/gfaas/modellib/python",
+	} {
+		name, value, _ := strings.Cut(want, "=")
+		if !slices.Contains(own, want) || whole[name] != value {
+			t.Errorf("%s is not in %v", want, own)
+		}
+	}
+}

@@ -13,8 +13,10 @@ import (
 
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/image"
+	"github.com/docker/docker/api/types/system"
 	"github.com/docker/go-connections/nat"
 
+	"github.com/gfaas/gfaas/pkg/adapter/localport"
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
 	"github.com/gfaas/gfaas/pkg/instance"
@@ -40,7 +42,21 @@ func (r *Runtime) Start(ctx context.Context, spec instance.Spec) (instance.Handl
 	if err != nil {
 		return instance.Handle{}, err
 	}
-	plan, err := r.plan(spec, img)
+	engine, err := r.info(ctx)
+	if err != nil {
+		return instance.Handle{}, err
+	}
+	host := nat.PortBinding{HostIP: "127.0.0.1"} // any port
+	if again(spec) != container.RestartPolicyDisabled {
+		// One that is started again has the same, which the engine does not see to.
+		port, err := localport.Take(r.config.RunDir)
+		if err != nil {
+			return instance.Handle{}, fmt.Errorf("find a free port: %w", err)
+		}
+		defer port.Release()
+		host.HostPort = strconv.Itoa(port.Number)
+	}
+	plan, err := r.plan(spec, img, host, engine)
 	if err != nil {
 		return instance.Handle{}, err
 	}
@@ -75,7 +91,10 @@ func (r *Runtime) launch(ctx context.Context, id string, plan plan) (instance.Ha
 	}
 	handle := instance.Handle{Runtime: instance.Docker, Container: id, Started: time.Now()}
 	bindings := info.NetworkSettings.Ports[plan.port]
+	asked := plan.host.PortBindings[plan.port][0]
 	switch {
+	case asked.HostPort != "":
+		handle.Address = net.JoinHostPort(asked.HostIP, asked.HostPort)
 	case len(bindings) > 0:
 		handle.Address = net.JoinHostPort(bindings[0].HostIP, bindings[0].HostPort)
 	case info.State.Running:
@@ -103,7 +122,7 @@ type plan struct {
 	env    map[string]string // the whole environment, the image's included
 }
 
-func (r *Runtime) plan(spec instance.Spec, img image.InspectResponse) (plan, error) {
+func (r *Runtime) plan(spec instance.Spec, img image.InspectResponse, host nat.PortBinding, engine system.Info) (plan, error) {
 	port, err := nat.NewPort("tcp", strconv.Itoa(spec.Port))
 	if err != nil {
 		return plan{}, err
@@ -112,6 +131,7 @@ func (r *Runtime) plan(spec instance.Spec, img image.InspectResponse) (plan, err
 	if err != nil {
 		return plan{}, err
 	}
+	inside.addModels(spec.ModelFolder, r.config.Libs)
 	user, err := userFor(spec.Image, img.Config.User, os.Getuid(), os.Getgid())
 	if err != nil {
 		return plan{}, err
@@ -130,12 +150,16 @@ func (r *Runtime) plan(spec instance.Spec, img image.InspectResponse) (plan, err
 			Entrypoint:   img.Config.Entrypoint, Cmd: img.Config.Cmd, WorkingDir: img.Config.WorkingDir,
 		},
 		host: &container.HostConfig{
-			PortBindings:  nat.PortMap{port: {{HostIP: "127.0.0.1"}}},
-			RestartPolicy: container.RestartPolicy{Name: container.RestartPolicyDisabled},
+			PortBindings:  nat.PortMap{port: {host}},
+			RestartPolicy: container.RestartPolicy{Name: again(spec)},
 			Mounts:        inside.mounts,
 			IpcMode:       inside.ipc,
 			Resources:     container.Resources{DeviceRequests: inside.devices},
 		},
+	}
+	boundLog(p.host, engine)
+	if err := fence(p.host, spec, engine); err != nil {
+		return plan{}, err
 	}
 	if len(spec.Command) > 0 {
 		p.config.Entrypoint, p.config.Cmd = spec.Command[:1], spec.Command[1:]
