@@ -37,7 +37,13 @@ func newTransport() *http.Transport {
 		// No proxy: instances are on this machine or addressed directly.
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			conn, err := dialer.DialContext(ctx, network, address)
+			if err == nil {
+				err = checkPeer(ctx, conn)
+			}
 			if err != nil {
+				if conn != nil {
+					_ = conn.Close()
+				}
 				return nil, err
 			}
 			return &counted{Conn: conn}, nil
@@ -65,7 +71,8 @@ func (c *counted) Write(p []byte) (int, error) {
 func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // Invoke sends a call to the instance's address, by its contract where it names
-// no path. An auto or empty contract is http.
+// no path. An auto or empty contract is http. Nothing is sent to who listens at
+// the address of an instance that has ended, or belongs to another user.
 func (c *Client) Invoke(ctx context.Context, r instance.Record, call ports.Call) (*http.Response, error) {
 	request, err := newRequest(r, call)
 	if err != nil {
@@ -73,13 +80,17 @@ func (c *Client) Invoke(ctx context.Context, r instance.Record, call ports.Call)
 	}
 	var conn *counted
 	var before int64
-	request = request.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+	request = request.WithContext(httptrace.WithClientTrace(context.WithValue(ctx, calling{}, r.Handle), &httptrace.ClientTrace{
 		GotConn: func(info httptrace.GotConnInfo) {
 			conn = info.Conn.(*counted)
 			before = conn.written.Load()
 		},
 	}))
-	answer, err := c.http.Do(request)
+	// Not by the client: it would copy the head for redirects, which nobody follows.
+	answer, err := c.http.Transport.RoundTrip(request)
+	if err != nil {
+		err = fmt.Errorf("%s http://%s: %w", request.Method, r.Handle.Address, err)
+	}
 	switch {
 	case err == nil:
 		return answer, nil

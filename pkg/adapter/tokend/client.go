@@ -13,8 +13,11 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"path/filepath"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gfaas/gfaas/pkg/owndir"
 	"github.com/gfaas/gfaas/pkg/wire"
@@ -88,21 +91,56 @@ func (e *Error) Hint() string { return e.Remedy }
 // Client speaks to one daemon.
 type Client struct {
 	socket string
+	runDir string // whose owner is looked at; empty of a socket that was named
 	http   *http.Client
 	revive func(context.Context) error // starts the daemon again if it has left
 }
 
-// Dial is a client of the daemon of that run directory. Nothing is sent yet.
-func Dial(runDir string) *Client { return DialSocket(Socket(runDir)) }
+// Dial is a client of the daemon of that run directory, which must be the user's
+// own. Nothing is sent yet.
+func Dial(runDir string) *Client {
+	c := DialSocket(Socket(runDir))
+	c.runDir = runDir
+	return c
+}
 
 // DialSocket is a client of the daemon at that control socket.
 func DialSocket(socket string) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		if err != nil {
+			return nil, err
+		}
+		if err := checkPeer(conn.(*net.UnixConn)); err != nil {
+			_ = conn.Close()
+			return nil, err
+		}
+		return conn, nil
 	}
 	return &Client{socket: socket, http: &http.Client{
 		Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true},
 	}}
+}
+
+// checkPeer refuses a daemon of another user, root's aside: in a folder that is not
+// the user's own anybody can have put a socket.
+func checkPeer(conn *net.UnixConn) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var peer *unix.Ucred
+	var failed error
+	if err := raw.Control(func(fd uintptr) { peer, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
+		return err
+	}
+	if failed != nil {
+		return failed
+	}
+	if own := uint32(os.Geteuid()); peer.Uid != own && peer.Uid != 0 {
+		return fmt.Errorf("process %d of user %d listens there, not one of yours: %w", peer.Pid, peer.Uid, fs.ErrPermission)
+	}
+	return nil
 }
 
 // Register makes an instance known to the daemon, which says what else its
@@ -154,6 +192,11 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) error
 	req, err := http.NewRequestWithContext(ctx, method, "http://tokend"+path, body)
 	if err != nil {
 		return err
+	}
+	if c.runDir != "" {
+		if err := CheckOwner(c.runDir); err != nil {
+			return err
+		}
 	}
 	answer, err := c.http.Do(req)
 	if err != nil {

@@ -285,6 +285,10 @@ func TestRunDirNotOnesOwn(t *testing.T) {
 				if !errors.As(err, &e) || !e.Unavailable() || e.Hint() != ownRunDir || !strings.Contains(err.Error(), dir) {
 					t.Errorf("answering %v: %v", answering, err)
 				}
+				_, err = Dial(dir).Status(t.Context())
+				if !errors.As(err, &e) || !e.Unavailable() || e.Hint() != ownRunDir || !strings.Contains(err.Error(), dir) {
+					t.Errorf("status, answering %v: %v", answering, err)
+				}
 			}
 			if text, err := os.ReadFile(precious); err != nil || string(text) != "precious" {
 				t.Errorf("the file that the links lead to holds %q, %v", text, err)
@@ -293,6 +297,46 @@ func TestRunDirNotOnesOwn(t *testing.T) {
 				t.Error("whoever answered there was asked")
 			}
 		})
+	}
+}
+
+// Whoever else listens at a socket that was named is not asked.
+func TestDaemonOfAnotherUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: only root can be another user too")
+	}
+	socket := filepath.Join(t.TempDir(), "token.sock")
+	if err := os.Chmod(filepath.Dir(socket), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(filepath.Dir(filepath.Dir(socket)), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	// Of this thread alone.
+	seteuid := func(uid int) {
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(uid), ^uintptr(0)); errno != 0 {
+			t.Fatal(errno)
+		}
+	}
+	runtime.LockOSThread()
+	seteuid(64999)
+	l, err := net.Listen("unix", socket)
+	seteuid(0)
+	runtime.UnlockOSThread()
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := false
+	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked = true
+		_ = json.NewEncoder(w).Encode(wire.Status{})
+	})}
+	go func() { _ = s.Serve(l) }()
+	defer s.Close()
+	_, err = DialSocket(socket).Status(t.Context())
+	var e *Error
+	if !errors.As(err, &e) || !e.Unavailable() || !strings.Contains(err.Error(), "of user 64999") || asked {
+		t.Errorf("%v; asked: %v", err, asked)
 	}
 }
 

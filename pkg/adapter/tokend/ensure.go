@@ -111,9 +111,9 @@ func (c *Client) ensure(ctx context.Context, runDir string) (started bool, err e
 
 // start runs the daemon in a session of its own and waits until it answers.
 func (c *Client) start(ctx context.Context, runDir string) error {
-	path, err := findProgram()
+	path, err := detach.Find(program)
 	if err != nil {
-		return err
+		return &Error{Err: err, Missing: true, Remedy: "install gfaas as a whole, or start the daemon yourself"}
 	}
 	log, err := OpenLog(runDir)
 	if err != nil {
@@ -157,26 +157,6 @@ func (c *Client) awaitStart(ctx context.Context, ended <-chan error, tail func()
 		}
 	}
 	return nil
-}
-
-// findProgram looks beside this program, then on PATH.
-func findProgram() (string, error) {
-	if self, err := os.Executable(); err == nil {
-		if self, err = filepath.EvalSymlinks(self); err == nil {
-			beside := filepath.Join(filepath.Dir(self), program)
-			if info, err := os.Stat(beside); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
-				return beside, nil
-			}
-		}
-	}
-	path, err := exec.LookPath(program)
-	if err != nil {
-		return "", &Error{
-			Err: fmt.Errorf("%s is neither beside this program nor on PATH", program), Missing: true,
-			Remedy: "install gfaas as a whole, or start the daemon yourself",
-		}
-	}
-	return filepath.Abs(path)
 }
 
 // daemonEnv takes out what would make the daemon a client of itself.

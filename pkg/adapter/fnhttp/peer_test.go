@@ -1,0 +1,140 @@
+package fnhttp_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/adapter/fnhttp"
+	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/instance/instancetest"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
+	"github.com/gfaas/gfaas/pkg/procfs"
+)
+
+// refuses invokes an instance, and expects that nothing is sent and why.
+func refuses(t *testing.T, h instance.Handle, why string) {
+	t.Helper()
+	client := fnhttp.NewClient()
+	defer client.Close()
+	answer, err := client.Invoke(t.Context(), instance.Record{ID: "f-0", Function: "f", Handle: h}, ports.Call{Body: strings.NewReader("secret")})
+	if err == nil {
+		_ = answer.Body.Close()
+		t.Fatalf("answered with %s", answer.Status)
+	}
+	var failed *ports.CallError
+	if !errors.As(err, &failed) || failed.Progress != ports.NotConnected || !strings.Contains(err.Error(), why) {
+		t.Errorf("%v, want %q", err, why)
+	}
+}
+
+// Who listens on the port of an instance that has ended hears nothing.
+func TestPortOfTheDead(t *testing.T) {
+	var heard atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { heard.Add(1) }))
+	defer server.Close()
+	self, err := procfs.Read(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := instance.Handle{Runtime: instance.Process, PID: self.PID, StartTime: self.Start - 1, Address: server.Listener.Addr().String()}
+	refuses(t, h, "has ended")
+	if heard.Load() != 0 {
+		t.Error("it was called")
+	}
+	h.StartTime = self.Start
+	client := fnhttp.NewClient()
+	defer client.Close()
+	answer, err := client.Invoke(t.Context(), instance.Record{ID: "f-0", Handle: h}, ports.Call{})
+	if err != nil {
+		t.Fatalf("of one that runs: %v", err)
+	}
+	_ = answer.Body.Close()
+}
+
+// Nor does another user's program, whether the instance runs or not, and it does
+// not pass for ready either.
+func TestPortOfAnotherUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: only root can be another user too")
+	}
+	dir := t.TempDir()
+	program := dir + "/listen"
+	instancetest.Compile(t, program, []byte(`#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <unistd.h>
+/* Prints the port it listens on, then what anybody sends. */
+int main(void)
+{
+	struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	socklen_t size = sizeof at;
+	char text[4096];
+	int l = socket(AF_INET, SOCK_STREAM, 0), c;
+	if (bind(l, (void *)&at, size) || listen(l, 8) || getsockname(l, (void *)&at, &size))
+		return 1;
+	printf("%d\n", ntohs(at.sin_port));
+	fflush(stdout);
+	while ((c = accept(l, 0, 0)) >= 0) {
+		ssize_t n;
+		while ((n = read(c, text, sizeof text)) > 0)
+			if (write(1, text, n) < 0)
+				return 1;
+		close(c);
+	}
+	return 1;
+}`))
+	for _, path := range []string{filepath.Dir(dir), dir, program} { // for the other one
+		if err := os.Chmod(path, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.Command(program)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 64999, Gid: 64999}}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	text := make([]byte, 4096)
+	n, err := out.Read(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := net.JoinHostPort("127.0.0.1", strings.TrimSpace(string(text[:n])))
+	self, err := procfs.Read(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const why = "a program of user 64999 listens"
+	refuses(t, instance.Handle{Runtime: instance.Process, PID: self.PID, StartTime: self.Start, Address: address}, why)
+	refuses(t, instance.Handle{Runtime: instance.Docker, Container: "c", Address: address}, why)
+	end := time.Now().Add(100 * time.Millisecond)
+	_, err = fnhttp.WaitReady(t.Context(), address, "", func(ctx context.Context) error {
+		if time.Now().After(end) {
+			return errors.New("given up")
+		}
+		return nil
+	})
+	if err == nil || !strings.Contains(err.Error(), "given up") {
+		t.Errorf("it passes for ready: %v", err)
+	}
+	_ = cmd.Process.Kill()
+	if n, _ := out.Read(text); n > 0 {
+		t.Errorf("it heard %q", text[:n])
+	}
+	_ = cmd.Wait()
+}
