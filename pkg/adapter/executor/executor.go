@@ -1,0 +1,274 @@
+// Package executor starts and drives the processes that run kernels for
+// gfaas-kerneld (hook/kernel), one on each GPU or more.
+package executor
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/kgraph/job"
+)
+
+// File is the executor's program, which lies beside the preload library.
+const File = "gfaas-kernel-executor"
+
+// Find is where the program is, given the folder of the preload library.
+func Find(libDir string) (string, error) {
+	path := filepath.Join(libDir, File)
+	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
+		return "", &missingError{path}
+	}
+	return path, nil
+}
+
+type missingError struct{ path string }
+
+func (e *missingError) Error() string     { return e.path + " is missing" }
+func (e *missingError) Hint() string      { return "run make, or install gfaas again" }
+func (e *missingError) Unavailable() bool { return true }
+
+// Config says how to start an executor.
+type Config struct {
+	Path   string   // of its program
+	Env    []string // which makes the loader find its driver, and the driver its GPU
+	Host   *Host
+	Stderr io.Writer // what its libraries print; nil is nowhere
+}
+
+// Executor is a process that carries out jobs. One job at a time.
+type Executor struct {
+	cmd  *exec.Cmd
+	conn *net.UnixConn
+	buf  []byte
+	in   []byte
+	last lastWords
+
+	once sync.Once
+	died chan struct{} // closed when the process has ended
+	how  error
+}
+
+// greeting is how long an executor may take to open its GPU.
+const greeting = 60 * time.Second
+
+// UnavailableError says why there is no GPU to use.
+type UnavailableError struct{ Why string }
+
+func (e *UnavailableError) Error() string     { return "no GPU: " + e.Why }
+func (e *UnavailableError) Unavailable() bool { return true }
+
+// lastWords keeps the end of what a process prints.
+type lastWords struct {
+	mu   sync.Mutex
+	text []byte
+	tee  io.Writer
+}
+
+func (l *lastWords) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	const most = 1024
+	l.text = append(l.text, p...)
+	if len(l.text) > most {
+		l.text = append(l.text[:0], l.text[len(l.text)-most:]...)
+	}
+	if l.tee != nil {
+		_, _ = l.tee.Write(p)
+	}
+	return len(p), nil
+}
+
+func (l *lastWords) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.TrimSpace(string(l.text))
+}
+
+// Start starts an executor and waits for its hello.
+func Start(ctx context.Context, c Config) (*Executor, job.Hello, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, job.Hello{}, fmt.Errorf("socket of an executor: %w", err)
+	}
+	_ = unix.SetNonblock(fds[1], false)
+	theirs := os.NewFile(uintptr(fds[1]), "executor")
+	defer theirs.Close()
+	ours := os.NewFile(uintptr(fds[0]), "daemon")
+	conn, err := net.FileConn(ours)
+	_ = ours.Close()
+	if err != nil {
+		return nil, job.Hello{}, fmt.Errorf("socket of an executor: %w", err)
+	}
+	e := &Executor{conn: conn.(*net.UnixConn), died: make(chan struct{}), last: lastWords{tee: c.Stderr}}
+	e.cmd = exec.Command(c.Path)
+	e.cmd.Env = c.Env
+	e.cmd.Stderr = &e.last
+	e.cmd.ExtraFiles = []*os.File{theirs, c.Host.file}
+	e.cmd.WaitDelay = time.Second
+	// Not of our process group: an interrupt at the terminal is the daemon's, which
+	// ends what it has started.
+	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := e.cmd.Start(); err != nil {
+		_ = conn.Close()
+		return nil, job.Hello{}, fmt.Errorf("start an executor: %w", err)
+	}
+	go func() {
+		e.how = e.cmd.Wait()
+		close(e.died)
+	}()
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	hello, err := e.hello()
+	if err == nil && ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		e.Kill()
+		return nil, job.Hello{}, err
+	}
+	return e, hello, nil
+}
+
+func (e *Executor) hello() (job.Hello, error) {
+	if err := e.conn.SetReadDeadline(time.Now().Add(greeting)); err != nil {
+		return job.Hello{}, err
+	}
+	kind, data, err := e.receive()
+	if err != nil {
+		return job.Hello{}, e.gone(err)
+	}
+	if kind != job.KindHello {
+		return job.Hello{}, fmt.Errorf("an executor begins with a message of the kind %d", kind)
+	}
+	h, err := job.ParseHello(data)
+	if err == nil && !h.Ready {
+		err = &UnavailableError{h.Name}
+	}
+	return h, err
+}
+
+// Pid is the process.
+func (e *Executor) Pid() int { return e.cmd.Process.Pid }
+
+// receive reads the next message. Its data holds until the next.
+func (e *Executor) receive() (kind uint32, data []byte, err error) {
+	for {
+		if len(e.in) >= job.HeaderSize {
+			n, kind, err := job.Header(e.in)
+			if err != nil {
+				return 0, nil, err
+			}
+			if whole := job.HeaderSize + n; len(e.in) >= whole {
+				data, e.in = e.in[job.HeaderSize:whole], e.in[whole:]
+				return kind, data, nil
+			}
+		}
+		const room = 2 * job.MaxMessage
+		if e.buf == nil {
+			e.buf = make([]byte, room)
+		}
+		have := copy(e.buf, e.in)
+		n, err := e.conn.Read(e.buf[have:])
+		e.in = e.buf[:have+n]
+		if err != nil {
+			return 0, nil, err
+		}
+	}
+}
+
+// Do carries out a job. The error is job.ErrTimeout when the job made no progress for
+// so long, or a *GoneError when the process ended; in both cases, and where the
+// outcome is fatal, the executor is of no use any more.
+func (e *Executor) Do(text []byte, id uint64, patience time.Duration) (job.Outcome, error) {
+	if err := e.conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		return job.Outcome{}, e.gone(err)
+	}
+	if _, err := e.conn.Write(text); err != nil {
+		return job.Outcome{}, e.gone(err)
+	}
+	for {
+		kind, data, err := e.receive()
+		if err != nil {
+			return job.Outcome{}, e.gone(err)
+		}
+		switch kind {
+		case job.KindProgress:
+			if err := e.conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+				return job.Outcome{}, e.gone(err)
+			}
+		case job.KindDone:
+			o, err := job.ParseOutcome(data)
+			if err == nil && o.ID != id {
+				err = fmt.Errorf("an executor answers job %d, expected %d", o.ID, id)
+			}
+			return o, err
+		default:
+			return job.Outcome{}, fmt.Errorf("an executor sends a message of the kind %d", kind)
+		}
+	}
+}
+
+// GoneError says how a process ended that should not have.
+type GoneError struct{ How, LastWords string }
+
+func (e *GoneError) Error() string {
+	text := "the executor ended: " + e.How
+	if e.LastWords != "" {
+		text += ": " + e.LastWords
+	}
+	return text
+}
+
+// gone turns what a socket says into why.
+func (e *Executor) gone(err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return job.ErrTimeout
+	}
+	const soon = 2 * time.Second
+	select {
+	case <-e.died:
+	case <-time.After(soon):
+		return &GoneError{How: err.Error()}
+	}
+	how := "status 0"
+	if e.how != nil {
+		how = e.how.Error()
+	}
+	return &GoneError{how, lastLine(e.last.String())}
+}
+
+func lastLine(text string) string {
+	lines := bytes.Split([]byte(text), []byte("\n"))
+	return string(lines[len(lines)-1])
+}
+
+// Close ends the process, which has nothing to do.
+func (e *Executor) Close() {
+	_ = e.conn.Close()
+	const patience = 2 * time.Second
+	select {
+	case <-e.died:
+	case <-time.After(patience):
+		e.Kill()
+	}
+}
+
+// Kill ends the process whatever it does, and returns when it has ended.
+func (e *Executor) Kill() {
+	e.once.Do(func() { _ = e.cmd.Process.Kill() })
+	<-e.died
+	_ = e.conn.Close()
+}

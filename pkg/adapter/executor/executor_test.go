@@ -1,0 +1,241 @@
+package executor_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/adapter/executor"
+	"github.com/gfaas/gfaas/pkg/kgraph"
+	"github.com/gfaas/gfaas/pkg/kgraph/job"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience is how long a test waits for what must happen.
+const patience = time.Minute
+
+func start(t testing.TB, host int64, env ...string) (*executor.Executor, *executor.Host) {
+	t.Helper()
+	lib, err := filepath.Abs("../../../build/lib")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path, err := executor.Find(lib)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := executor.NewHost(host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(h.Close)
+	dir, err := os.MkdirTemp("/dev/shm", "executor")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	env = append(append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Join(lib, "sim"), "GFAAS_SIM_DIR="+dir), env...)
+	e, hello, err := executor.Start(context.Background(), executor.Config{Path: path, Env: env, Host: h})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Kill)
+	if !hello.Ready || hello.Arch < 50 || hello.MaxThreads != 1024 || hello.MaxGrid[1] != 65535 || hello.Total < 1<<30 {
+		t.Fatalf("%+v", hello)
+	}
+	return e, h
+}
+
+func do(t testing.TB, e *executor.Executor, j *job.Job) job.Outcome {
+	t.Helper()
+	o, err := e.Do(j.Append(nil), j.ID, patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+func le32(v uint32) []byte { return binary.LittleEndian.AppendUint32(nil, v) }
+
+// vadd adds two vectors of n floats that begin at the host's memory, and puts the
+// result behind them.
+func vadd(id uint64, n, iterations int) *job.Job {
+	size := int64(4 * n)
+	return &job.Job{
+		ID: id, Load: []job.Module{{Number: 3, PTX: kgraph.BuiltinPTX(kgraph.Blas)}}, Limit: 1 << 30,
+		Alloc:  []job.Block{{Number: 0, Size: size}, {Number: 1, Size: size}, {Number: 7, Size: size}},
+		Upload: []job.Copy{{Block: 0, Offset: 0, Size: size}, {Block: 1, Offset: size, Size: size}},
+		Zero:   []uint32{7}, Iterations: iterations,
+		Kernels: []job.Kernel{{Module: 3, Name: "vadd", Grid: [3]int{(n + 255) / 256, 1, 1}, Block: [3]int{256, 1, 1},
+			Args: []job.Arg{{Block: 0}, {Block: 1}, {Block: 7}, {Value: le32(uint32(n))}}}},
+		Download: []job.Copy{{Block: 7, Offset: 2 * size, Size: size}},
+	}
+}
+
+func fill(h *executor.Host, n int) {
+	for i := range 2 * n {
+		binary.LittleEndian.PutUint32(h.Bytes()[4*i:], math.Float32bits(float32(i%n)))
+	}
+}
+
+func TestJobs(t *testing.T) {
+	const n = 5000
+	e, h := start(t, 1<<20)
+	fill(h, n)
+	if o := do(t, e, vadd(17, n, 300)); o.Code != 0 || o.GPU <= 0 || o.Held < 3*4*n || o.Held > 3*5*n {
+		t.Fatalf("%+v", o)
+	}
+	for i := range n {
+		if got := math.Float32frombits(binary.LittleEndian.Uint32(h.Bytes()[4*(2*n+i):])); got != float32(2*i) {
+			t.Fatalf("element %d is %v", i, got)
+		}
+	}
+	// What is free stays for the next of its size, within the limit.
+	const size = 4 * n
+	o := do(t, e, &job.Job{ID: 18, Limit: 1 << 30, Free: []uint32{0, 1, 7}, Alloc: []job.Block{{Number: 5, Size: size - 30}}})
+	if o.Code != 0 || o.Held != 3*job.Footprint(size) {
+		t.Errorf("%+v, want %d held", o, 3*job.Footprint(size))
+	}
+	o = do(t, e, &job.Job{ID: 19, Limit: 50_000, Save: []job.Copy{{Block: 5, Offset: 0, Size: 100}}, Duplicate: nil})
+	if o.Code != 0 || o.Held != 2*job.Footprint(size) {
+		t.Errorf("%+v, want %d held", o, 2*job.Footprint(size))
+	}
+	if o := do(t, e, &job.Job{ID: 20, Limit: 50_000, Alloc: []job.Block{{Number: 6, Size: 49_000}}}); o.Code != job.CodeOutOfMemory || o.Step != job.Alloc || o.Fatal {
+		t.Errorf("beyond the limit: %+v", o)
+	}
+}
+
+// A module that is wrong, a kernel that is none: the next job goes on.
+func TestFailuresThatCostNothing(t *testing.T) {
+	e, _ := start(t, 1<<20)
+	load := func(text string) *job.Job {
+		return &job.Job{ID: 1, Limit: 1 << 30, Load: []job.Module{{Number: 1, PTX: text}}}
+	}
+	o := do(t, e, load(".version 7.0\n.visible .entry x(.param .what y)"))
+	if o.Code != job.CodeInvalidPTX || o.Step != job.Load || !strings.Contains(o.Text, "line 2") || o.Fatal {
+		t.Errorf("%+v", o)
+	}
+	if o := do(t, e, load(kgraph.BuiltinPTX(kgraph.Blas))); o.Code != 0 {
+		t.Fatalf("%+v", o)
+	}
+	k := job.Kernel{Module: 1, Name: "nothing", Grid: [3]int{1, 1, 1}, Block: [3]int{1, 1, 1}}
+	if o := do(t, e, &job.Job{ID: 2, Limit: 1 << 30, Iterations: 1, Kernels: []job.Kernel{k}}); o.Code != job.CodeNotFound || o.Step != job.Kernels || o.Index != 0 || o.Fatal {
+		t.Errorf("%+v", o)
+	}
+	if o := do(t, e, &job.Job{ID: 3, Limit: 1 << 30, Unload: []uint32{1}, Load: []job.Module{{Number: 1, PTX: kgraph.BuiltinPTX(kgraph.Blas)}}}); o.Code != 0 {
+		t.Errorf("%+v", o)
+	}
+}
+
+// A kernel that writes where nothing is ends the executor, and says so.
+func TestFault(t *testing.T) {
+	e, _ := start(t, 1<<20)
+	j := vadd(4, 1000, 1)
+	j.Kernels[0].Args[3].Value = le32(1 << 30)
+	if o := do(t, e, j); o.Code != 700 || o.Step != job.Kernels || !o.Fatal {
+		t.Errorf("%+v", o)
+	}
+}
+
+const slowPTX = `// gfaas-sim: slow block_us=100000
+.version 7.0
+.target sm_50
+.address_size 64
+.visible .entry slow() { ret; }
+`
+
+// What takes long is told of while it makes progress; what makes none is a
+// timeout.
+func TestProgress(t *testing.T) {
+	e, _ := start(t, 1<<20)
+	slow := func(blocks, iterations int) *job.Job {
+		return &job.Job{ID: 5, Limit: 1 << 30, Load: []job.Module{{Number: 0, PTX: slowPTX}}, Iterations: iterations,
+			Kernels: []job.Kernel{{Name: "slow", Grid: [3]int{blocks, 1, 1}, Block: [3]int{32, 1, 1}}}}
+	}
+	j := slow(1, 20)
+	o, err := e.Do(j.Append(nil), j.ID, time.Second)
+	if err != nil || o.Code != 0 || o.GPU < 2*time.Second {
+		t.Errorf("20 kernels of 100 ms: %+v, %v", o, err)
+	}
+	j = slow(1<<30, 1)
+	j.Unload = []uint32{0}
+	if _, err := e.Do(j.Append(nil), j.ID, 200*time.Millisecond); !errors.Is(err, job.ErrTimeout) {
+		t.Errorf("an endless kernel: %v", err)
+	}
+}
+
+// However an executor ends, whoever waits for it is told.
+func TestDeath(t *testing.T) {
+	e, _ := start(t, 1<<20)
+	j := &job.Job{ID: 5, Limit: 1 << 30, Load: []job.Module{{Number: 0, PTX: slowPTX}}, Iterations: 1,
+		Kernels: []job.Kernel{{Name: "slow", Grid: [3]int{1 << 30, 1, 1}, Block: [3]int{32, 1, 1}}}}
+	pid := e.Pid()
+	time.AfterFunc(100*time.Millisecond, func() { _ = unix.Kill(pid, unix.SIGKILL) })
+	var gone *executor.GoneError
+	if _, err := e.Do(j.Append(nil), j.ID, patience); !errors.As(err, &gone) || !strings.Contains(gone.How, "killed") {
+		t.Errorf("%v", err)
+	}
+}
+
+// An executor ends with its daemon, even while a kernel runs.
+func TestEndsWithItsDaemon(t *testing.T) {
+	e, _ := start(t, 1<<20)
+	j := &job.Job{ID: 5, Limit: 1 << 30, Load: []job.Module{{Number: 0, PTX: slowPTX}}, Iterations: 1,
+		Kernels: []job.Kernel{{Name: "slow", Grid: [3]int{1 << 30, 1, 1}, Block: [3]int{32, 1, 1}}}}
+	if _, err := e.Do(j.Append(nil), j.ID, 50*time.Millisecond); !errors.Is(err, job.ErrTimeout) {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	e.Close()
+	if took := time.Since(begin); took > 1900*time.Millisecond {
+		t.Errorf("it took %v and had to be killed", took)
+	}
+}
+
+func TestNoDriver(t *testing.T) {
+	path, err := executor.Find("../../../build/lib")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := executor.NewHost(4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	var missing *executor.UnavailableError
+	_, _, err = executor.Start(context.Background(), executor.Config{Path: path, Env: []string{"PATH=/nowhere", "LD_LIBRARY_PATH=/nowhere"}, Host: h})
+	if preloaded := err == nil; preloaded || !errors.As(err, &missing) || !strings.Contains(missing.Why, "libcuda.so.1") {
+		t.Errorf("%v", err)
+	}
+}
+
+// BenchmarkOverhead is a small job, and the same launches in a job of their own.
+func BenchmarkOverhead(b *testing.B) {
+	for _, n := range []int{1, 100, 10000} {
+		b.Run(map[int]string{1: "one", 100: "hundred", 10000: "ten-thousand"}[n], func(b *testing.B) {
+			e, h := start(b, 1<<20)
+			fill(h, 256)
+			j := vadd(1, 256, n)
+			do(b, e, j)
+			j.Load, j.Alloc = nil, nil
+			var text []byte
+			for b.Loop() {
+				text = j.Append(text[:0])
+				if o, err := e.Do(text, 1, patience); err != nil || o.Code != 0 {
+					b.Fatal(o, err)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/float64(n), "us/kernel")
+		})
+	}
+}
