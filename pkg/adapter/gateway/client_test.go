@@ -1,0 +1,111 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+)
+
+// handler answers as a gateway does.
+var handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	user, password, _ := r.BasicAuth()
+	switch r.URL.Path {
+	case "/cut":
+		panic(http.ErrAbortHandler)
+	case "/refuse":
+		w.WriteHeader(429)
+		_, _ = io.WriteString(w, `{"error":{"code":"queue-full","message":"64 calls wait","hint":"later"}}`)
+	case "/plain":
+		http.Error(w, "odd", http.StatusBadGateway)
+	default:
+		body, _ := io.ReadAll(r.Body)
+		_, _ = io.WriteString(w, `{"text":"`+strings.Join([]string{r.Method, r.RequestURI, r.Host, user, password, r.Header.Get("X-A")}, " ")+`","body":`+string(body)+`}`)
+	}
+})
+
+func TestClient(t *testing.T) {
+	dir, err := os.MkdirTemp("", "client")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	l, err := net.Listen("unix", Socket(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	local := httptest.NewUnstartedServer(handler)
+	_ = local.Listener.Close()
+	local.Listener = l
+	local.Start()
+	defer local.Close()
+	remote := httptest.NewServer(handler)
+	defer remote.Close()
+	bySocket := Dial(dir)
+	byURL, err := DialURL(strings.Replace(remote.URL, "http://", "http://u:p@", 1) + "/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, c := range map[string]*Client{
+		"POST /system/x%2Fy?a=b gateway   ":                                   bySocket,
+		"POST /system/x%2Fy?a=b " + remote.Listener.Addr().String() + " u p ": byURL,
+	} {
+		var got struct {
+			Text string
+			Body map[string]int
+		}
+		if err := c.Ask(t.Context(), "POST", "/system/x%2Fy?a=b", map[string]int{"n": 3}, &got); err != nil || got.Text != want || got.Body["n"] != 3 {
+			t.Errorf("%+v, %v, want %s", got, err, want)
+		}
+		answer, err := c.Send(t.Context(), "GET", "/x", http.Header{"x-a": {"1"}, "Host": {"h"}}, strings.NewReader("0"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, _ := io.ReadAll(answer.Body)
+		_ = answer.Body.Close()
+		if !strings.Contains(string(text), "GET /x h ") || !strings.Contains(string(text), ` 1"`) {
+			t.Errorf("%s", text)
+		}
+		var e *Error
+		if err := c.Ask(t.Context(), "GET", "/refuse", nil, nil); !errors.As(err, &e) || e.Status != 429 || e.Code != "queue-full" || e.Error() != "64 calls wait" || e.Hint() != "later" || e.Unavailable() {
+			t.Errorf("%+v", err)
+		}
+		if err := c.Ask(t.Context(), "GET", "/plain", nil, nil); !errors.As(err, &e) || e.Status != 502 || e.Error() != "the gateway answered 502 Bad Gateway" {
+			t.Errorf("%+v", err)
+		}
+		if err := c.Ask(t.Context(), "GET", "/cut", nil, nil); !errors.As(err, &e) || e.Unavailable() || strings.Contains(err.Error(), ":p@") {
+			t.Errorf("%+v", err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := c.Ask(ctx, "GET", "/x", nil, nil); !errors.Is(err, context.Canceled) {
+			t.Errorf("%+v", err)
+		}
+		c.Close()
+	}
+	local.Close()
+	remote.Close()
+	for _, c := range []*Client{bySocket, byURL} {
+		var e *Error
+		if err := c.Ask(t.Context(), "GET", "/x", nil, nil); !errors.As(err, &e) || !e.Unavailable() || e.Hint() == "" || !strings.HasPrefix(err.Error(), "no gateway at ") || strings.Contains(err.Error(), ":p@") {
+			t.Errorf("nobody there: %v", err)
+		}
+	}
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	var e *Error
+	if err := bySocket.Ask(t.Context(), "GET", "/x", nil, nil); !errors.As(err, &e) || !e.Unavailable() || !strings.Contains(err.Error(), "can be written to by others") {
+		t.Errorf("a folder that others can write to: %v", err)
+	}
+	for _, bad := range []string{"", "127.0.0.1:8080", "ftp://x", "http://", "http://x/?q", "http://x/#f", "http://%zz"} {
+		if _, err := DialURL(bad); err == nil {
+			t.Errorf("%q is taken", bad)
+		}
+	}
+}
