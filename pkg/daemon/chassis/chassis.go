@@ -51,7 +51,9 @@ type Config struct {
 	WebTimeout   time.Duration // for whoever asks at Listen to take the answer; 0 is 10 s
 	ExitWhenIdle time.Duration // leave after so long without use; 0 is never
 	Sockets      SocketOption  // of the control socket
-	Log          *slog.Logger  // nil is none
+	// HTTP, if set, changes a server before it serves, such as its timeouts.
+	HTTP func(*http.Server)
+	Log  *slog.Logger // nil is none
 }
 
 // Service is what a daemon does. Only Run must be there.
@@ -62,6 +64,10 @@ type Service struct {
 
 	// Control answers on the control socket what is not health or metrics.
 	Control http.Handler
+	// Web answers at Listen what is not health or metrics; nil answers nothing else.
+	Web http.Handler
+	// Guard, if set, stands before all that is answered at Listen.
+	Guard func(http.Handler) http.Handler
 	// Metrics are those of /metrics, in OpenMetrics.
 	Metrics prometheus.Gatherer
 	// Ready says what the daemon still waits for, if anything: then /readyz is 503.
@@ -90,13 +96,13 @@ type Chassis struct {
 // lockPatience is how long a daemon that is ending may take.
 const lockPatience = 8 * time.Second
 
-// servedError says that another daemon serves the run directory.
-type servedError struct {
+// ServedError says that another daemon serves the run directory.
+type ServedError struct {
 	Program, RunDir string
 	PID             int // 0 if that is not known
 }
 
-func (e *servedError) Error() string {
+func (e *ServedError) Error() string {
 	text := fmt.Sprintf("another %s serves %s", e.Program, e.RunDir)
 	if e.PID != 0 {
 		text += fmt.Sprintf(" (process %d)", e.PID)
@@ -106,7 +112,7 @@ func (e *servedError) Error() string {
 
 // Open makes the run directory, takes it for this daemon and opens the sockets.
 // Serve or Close must follow. Where another daemon serves, the error is a
-// *servedError; where others than the user can write to the run directory, it is
+// *ServedError; where others than the user can write to the run directory, it is
 // an *owndir.Error.
 func Open(cfg Config) (*Chassis, error) {
 	if cfg.WebTimeout == 0 {
@@ -160,7 +166,7 @@ func (c *Chassis) takeLock() (err error) {
 		case !errors.As(err, &held):
 			return fmt.Errorf("run directory: %w", err)
 		case Answers("unix", c.cfg.Socket) || time.Now().After(deadline):
-			return &servedError{c.cfg.Program, c.RunDir(), held.PID}
+			return &ServedError{c.cfg.Program, c.RunDir(), held.PID}
 		}
 	}
 }
@@ -204,7 +210,11 @@ func (c *Chassis) Serve(ctx context.Context, s Service) error {
 	group, ctx := errgroup.WithContext(ctx)
 	servers := []*http.Server{c.serveHTTP(group, c.control, c.handler(s, s.Control), 0)}
 	if c.web != nil {
-		servers = append(servers, c.serveHTTP(group, c.web, c.handler(s, nil), c.cfg.WebTimeout))
+		web := c.handler(s, s.Web)
+		if s.Guard != nil {
+			web = s.Guard(web)
+		}
+		servers = append(servers, c.serveHTTP(group, c.web, web, c.cfg.WebTimeout))
 	}
 	running, end := context.WithCancel(context.WithoutCancel(ctx))
 	group.Go(func() error {

@@ -177,7 +177,7 @@ func TestOneDaemon(t *testing.T) {
 			t.Errorf("%s: %v, %v, want mode %o", path, info, err, mode)
 		}
 	}
-	var served *servedError
+	var served *ServedError
 	if _, err := Open(cfg); !errors.As(err, &served) || served.PID != os.Getpid() ||
 		!strings.Contains(err.Error(), "another testd serves "+d.RunDir()) {
 		t.Errorf("a second daemon: %v", err)

@@ -35,10 +35,17 @@ func (c *Chassis) handler(s Service, next http.Handler) http.Handler {
 	if s.Metrics != nil {
 		mux.Handle("GET /metrics", openMetrics(promhttp.HandlerFor(s.Metrics, promhttp.HandlerOpts{EnableOpenMetrics: true})))
 	}
-	if next != nil {
-		mux.Handle("/", next)
+	if next == nil {
+		return mux
 	}
-	return mux
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/healthz", "/readyz", "/metrics":
+			mux.ServeHTTP(w, r)
+		default:
+			next.ServeHTTP(w, r) // with its path as it is: a mux cleans it
+		}
+	})
 }
 
 // openMetrics answers in OpenMetrics whatever the client says it accepts.
@@ -57,6 +64,9 @@ func (c *Chassis) serveHTTP(group *errgroup.Group, l net.Listener, h http.Handle
 		Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: 30 * time.Second,
 		WriteTimeout: patience,
 		ErrorLog:     slog.NewLogLogger(c.log.Handler(), slog.LevelWarn),
+	}
+	if c.cfg.HTTP != nil {
+		c.cfg.HTTP(s)
 	}
 	group.Go(func() error {
 		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
