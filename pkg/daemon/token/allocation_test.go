@@ -172,6 +172,12 @@ func TestProcessesShareQuotaAndPage(t *testing.T) {
 		t.Errorf("status %+v", rows)
 	}
 	a.Slot().MemParked, b.Slot().MemParked = 0, 0
+	// What others lent is shown beside what is used.
+	a.Slot().MemImported = 7 << 20
+	if rows := s.status().GPUs[0].Clients; rows[0].MemImportedMiB+rows[1].MemImportedMiB != 7 || rows[0].MemUsedMiB+rows[1].MemUsedMiB != 8 {
+		t.Errorf("status %+v", rows)
+	}
+	a.Slot().MemImported = 0
 	const length = time.Second
 	undisturbed(t, func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), length)

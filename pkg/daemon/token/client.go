@@ -74,19 +74,29 @@ func (d *Daemon) awaitHello(conn *net.UnixConn, l *listener, cred unix.Ucred) er
 	if err != nil {
 		return err
 	}
-	hello, ok := msg.(wire.Hello)
-	if !ok {
-		return d.refuse(conn, fmt.Sprintf("message type %d before the hello", msg.Type()))
-	}
 	if err := conn.SetReadDeadline(time.Time{}); err != nil {
 		return err
 	}
 	var refusal error
-	if err := d.locked(func() { refusal = d.join(conn, l, hello, cred) }); err != nil {
+	var answer wire.Message
+	above := d.ancestors(int(cred.Pid))
+	if err := d.locked(func() {
+		switch msg := msg.(type) {
+		case wire.Hello:
+			refusal = d.join(conn, l, msg, cred, above)
+		case wire.Stray:
+			answer, refusal = d.noteStray(l, msg)
+		default:
+			refusal = fmt.Errorf("message type %d before the hello", msg.Type())
+		}
+	}); err != nil {
 		return err
 	}
 	if refusal != nil {
 		return d.refuse(conn, refusal.Error())
+	}
+	if answer != nil {
+		return use(conn, func(fd int) error { return send(fd, wire.Append(nil, answer), nil) })
 	}
 	return nil
 }

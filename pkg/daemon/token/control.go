@@ -17,8 +17,8 @@ const maxBody = 64 << 10
 func (d *Daemon) controlHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", d.getStatus)
-	mux.HandleFunc("POST /v1/instances", d.postInstance)
-	mux.HandleFunc("DELETE /v1/instances/{id}", d.deleteInstance)
+	mux.HandleFunc("POST /v1/instances", d.fromOutside(d.postInstance))
+	mux.HandleFunc("DELETE /v1/instances/{id}", d.fromOutside(d.deleteInstance))
 	return mux
 }
 

@@ -140,7 +140,7 @@ func (d *Daemon) open() (err error) {
 	}
 	d.chassis, err = chassis.Open(chassis.Config{
 		Program: "gfaas-tokend", Socket: d.cfg.Socket, Lock: "token.lock", Private: d.cfg.Private, Listen: d.cfg.Listen,
-		WebTimeout: d.cfg.WebTimeout, ExitWhenIdle: d.cfg.ExitWhenIdle, Sockets: refuseRights, Log: d.log,
+		WebTimeout: d.cfg.WebTimeout, ExitWhenIdle: d.cfg.ExitWhenIdle, Sockets: refuseRights, HTTP: withConn, Log: d.log,
 	})
 	if err != nil {
 		return err

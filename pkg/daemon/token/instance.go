@@ -36,6 +36,7 @@ type instance struct {
 	allocations []*allocation     // as its processes count their devices
 	listener    *instanceListener // its own; nil until Serve, or if there is none to be had
 	loose       bool              // nothing holds it to its SM share
+	strays      strays            // what its processes have started
 }
 
 // connected counts the connections of the instance's processes.
@@ -54,17 +55,30 @@ func (i *instance) ownerDead() bool {
 // errIdentity does not say which of the two is wrong.
 var errIdentity = errors.New("instance and secret do not match a registration")
 
-// join lets a process in: it checks who it is, whether it connected where it
-// may, and which of the instance's GPUs the connection is for.
-func (d *Daemon) join(conn *net.UnixConn, l *listener, hello wire.Hello, cred unix.Ucred) error {
-	inst, known := d.instances[hello.Instance.String()]
+// identify finds the instance that a process says it is of: it must know the
+// secret, and have connected where it may.
+func (d *Daemon) identify(l *listener, id, secret wire.Name) (*instance, error) {
+	inst, known := d.instances[id.String()]
 	want := [sha256.Size]byte{}
 	if known {
 		want = inst.secret
 	}
-	got := sha256.Sum256([]byte(hello.Secret.String()))
+	got := sha256.Sum256([]byte(secret.String()))
 	if subtle.ConstantTimeCompare(got[:], want[:]) == 0 || !known || l.instance != "" && l.instance != inst.reg.Instance {
-		return errIdentity
+		return nil, errIdentity
+	}
+	return inst, nil
+}
+
+// join lets a process in, unless it is another instance's, and finds which of the
+// instance's GPUs the connection is for.
+func (d *Daemon) join(conn *net.UnixConn, l *listener, hello wire.Hello, cred unix.Ucred, above []ancestor) error {
+	inst, err := d.identify(l, hello.Instance, hello.Secret)
+	if err != nil {
+		return err
+	}
+	if other := d.inside(above, inst.reg.Instance); other != "" {
+		return fmt.Errorf("process %d runs inside instance %s", cred.Pid, other)
 	}
 	if uint64(hello.Device) >= uint64(len(inst.allocations)) {
 		return fmt.Errorf("instance %s has %d GPU(s): there is no device %d", inst.reg.Instance, len(inst.allocations), hello.Device)
@@ -76,6 +90,9 @@ func (d *Daemon) join(conn *net.UnixConn, l *listener, hello wire.Hello, cred un
 func (d *Daemon) add(fresh *instance) {
 	id := fresh.reg.Instance
 	if old, ok := d.instances[id]; ok {
+		if old.secret != fresh.secret {
+			old.strays = strays{} // another's by that name
+		}
 		old.reg, old.secret, old.ownerStart = fresh.reg, fresh.secret, fresh.ownerStart
 		if old.listener == nil {
 			old.listener = fresh.listener

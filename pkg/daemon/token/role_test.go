@@ -34,7 +34,7 @@ const (
 var roles map[string]func(path string) error
 
 func init() {
-	roles = map[string]func(string) error{roleHolder: playHolder, roleLooper: playLooper, roleDaemon: playDaemon, roleEcho: playEcho}
+	roles = map[string]func(string) error{roleHolder: playHolder, roleLooper: playLooper, roleDaemon: playDaemon, roleEcho: playEcho, roleInsider: playInsider}
 }
 
 // role starts a process and waits until it says the word; not if it is empty.

@@ -46,6 +46,7 @@ func (d *Daemon) clientsOf(g *device, now policy.Snapshot) []wire.ClientStatus {
 		row.PID, row.Used, row.State, row.Why = m.pid, c.Used, c.State.String(), c.Why
 		row.MemUsedMiB, row.Launches = gpu.Bytes(min(n.memUsed, 1<<62)).MiB(), n.launches
 		row.MemParkedMiB = gpu.Bytes(min(n.memParked, n.memUsed, 1<<62)).MiB()
+		row.MemImportedMiB = gpu.Bytes(min(n.memImported, 1<<62)).MiB()
 		row.BlockedMS = millis(duration(n.blockedNS))
 		row.ContextMiB = m.foreign.MiB()
 		scaling(&row, c, i)
@@ -67,7 +68,7 @@ func (a *allocation) row(i policy.InstanceStatus) wire.ClientStatus {
 	return wire.ClientStatus{
 		Instance: a.inst.reg.Instance, Function: a.inst.reg.Function, State: "absent", Why: "none of its processes is connected",
 		SMPct: a.SMPct, QuotaRequest: a.QuotaRequest, QuotaLimit: a.QuotaLimit,
-		DebtMS: millis(i.Debt), MemLimitMiB: a.MemLimit.MiB(),
+		DebtMS: millis(i.Debt), MemLimitMiB: a.MemLimit.MiB(), Strays: a.inst.strays.String(),
 	}
 }
 

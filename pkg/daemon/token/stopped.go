@@ -33,14 +33,19 @@ func (g *device) checkStopped() {
 			continue
 		}
 		took := now - c.revoked
-		if took < g.patience() || took < mostPatience && c.pid != 0 && !stopped(c.pid) || c.pid == 0 && took < unseenPatience {
+		if took < g.patience() {
+			drains = true
+			continue
+		}
+		stands := c.pid != 0 && stopped(c.pid)
+		if took < mostPatience && c.pid != 0 && !stands || c.pid == 0 && took < unseenPatience {
 			drains = true
 			continue
 		}
 		c.suspended = true
 		g.d.faults.warn("client is stopped or does not drain: nobody waits for it any longer", "gpu", g.name,
 			"instance", c.alloc.inst.reg.Instance, "pid", c.pid, "asked_back_ms", took.Milliseconds())
-		g.step(policy.Suspend{Client: c.id})
+		g.step(policy.Suspend{Client: c.id, Stopped: stands})
 	}
 	if g.checking = drains; drains {
 		g.stopCheck.Reset(g.patience())

@@ -1,0 +1,119 @@
+package token
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/gfaas/gfaas/pkg/daemon/token/tokentest"
+)
+
+// roleInsider registers an instance, removes "spare" and asks for the status at the
+// control socket, and then says hello as a process of "victim", whose secret it
+// knows, at the client socket. It prints what came of each.
+const (
+	roleInsider = "insider"
+	controlEnv  = "TOKENTEST_CONTROL"
+)
+
+func playInsider(path string) error {
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", os.Getenv(controlEnv))
+	}}}
+	var codes []int
+	for _, what := range [][3]string{
+		{"POST", "instances", `{"instance":"more","secret":"s","gpu":"sim","sm_pct":1,"quota_request":1,"quota_limit":1}`},
+		{"DELETE", "instances/spare", ""}, {"GET", "status", ""},
+	} {
+		r, err := http.NewRequest(what[0], "http://tokend/v1/"+what[1], strings.NewReader(what[2]))
+		if err != nil {
+			return err
+		}
+		answer, err := client.Do(r)
+		if err != nil {
+			return err
+		}
+		_ = answer.Body.Close()
+		codes = append(codes, answer.StatusCode)
+	}
+	c, refused := tokentest.Dial(path, "victim", "secret of victim", 0)
+	if refused == nil {
+		c.Close()
+	}
+	fmt.Println(codes, refused == nil)
+	return nil
+}
+
+// TestInsiders has processes inside an instance, and outside of all, turn to the
+// control socket, and say hello as another instance's process with its secret.
+func TestInsiders(t *testing.T) {
+	s := serve(t, Config{})
+	s.register(reg("a", 30, 1, 1))
+	s.register(reg("victim", 30, 1, 1))
+	instance, common, own := "GFAAS_INSTANCE=a", "GFAAS_SOCKET="+s.clientSocket(), "GFAAS_SOCKET="+s.d.clientDir()+"/a/token.sock"
+	const (
+		refused  = "[403 403 200] false"
+		answered = "[200 204 200] true"
+		below    = `echo; read go; env -u GFAAS_INSTANCE "$0"; true` // a shell that does not become the program
+	)
+	for name, tt := range map[string]struct {
+		env   []string
+		shell string
+		owner bool // the shell owns an instance
+		want  string
+	}{
+		"inside":                      {[]string{instance, common}, `echo; read go; exec "$0"`, false, refused},
+		"inside, by its own socket":   {[]string{instance, own}, `echo; read go; exec "$0"`, false, refused},
+		"below one that is":           {[]string{instance, common}, below, false, refused},
+		"below one that is, as other": {[]string{instance, common}, `echo; read go; GFAAS_INSTANCE=victim "$0"; true`, false, refused},
+		"below an owner":              {nil, below, true, refused},
+		"instance that is not known":  {[]string{"GFAAS_INSTANCE=b", common}, below, false, answered},
+		"instance of another daemon":  {[]string{instance, "GFAAS_SOCKET=/nowhere"}, below, false, answered},
+		"outside":                     {nil, below, false, answered},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s.register(reg("spare", 30, 1, 1))
+			cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", tt.shell, os.Args[0])
+			cmd.Env = append(append(os.Environ(), roleEnv+"="+roleInsider, pathEnv+"="+s.clientSocket(), controlEnv+"="+s.socket), tt.env...)
+			cmd.Stderr = os.Stderr
+			in, err := cmd.StdinPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			said := bufio.NewReader(out)
+			if _, err := said.ReadString('\n'); err != nil {
+				t.Fatal(err)
+			}
+			if tt.owner {
+				owned := reg("owned", 30, 1, 1)
+				owned.OwnerPID = cmd.Process.Pid
+				s.register(owned)
+			}
+			if _, err := io.WriteString(in, "go\n"); err != nil {
+				t.Fatal(err)
+			}
+			line, err := said.ReadString('\n')
+			if got := strings.TrimSpace(line); err != nil || got != tt.want {
+				t.Errorf("%q, %v, want %q", got, err, tt.want)
+			}
+			if err := cmd.Wait(); err != nil {
+				t.Error(err)
+			}
+			_, _ = s.do(http.MethodDelete, "/v1/instances/more", "")
+		})
+	}
+}
