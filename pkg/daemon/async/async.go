@@ -1,0 +1,420 @@
+// Package async runs calls whose callers do not wait for the answer: they are
+// kept on disk from when they are accepted until they have ended, run a few at a
+// time, again when it was not the function that failed, and their answers are
+// sent to where their callers want them.
+//
+// What is promised: an accepted call is run and its answer sent, whatever kills
+// the daemon. A call takes one of Concurrency places from when it begins to run
+// until what became of that is on disk, and so does an answer that is being sent;
+// a kill may repeat what has a place, and nothing else. Half of the places at most
+// are for answers that are being sent, so that receivers that take their time
+// hold no more up than that. Functions take turns.
+//
+// How a call is run is a handler's to know (the gateway's own, so that these calls
+// go through the same queues as all others).
+package async
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/textproto"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/gfaas/gfaas/pkg/daemon/async/journal"
+)
+
+// Config is what a Queue goes by.
+type Config struct {
+	Dir string // of the journal
+
+	// Handler runs a call: POST /function/NAME[/PATH][?QUERY]. Answers that are an
+	// instance's have the header Gfaas-Instance.
+	Handler http.Handler
+	// Transport sends answers; nil is one of its own.
+	Transport http.RoundTripper
+
+	Concurrency     int   // calls that run, and answers that are being sent, at once
+	Retries         int   // after a call that failed
+	CallbackRetries int   // after an answer that was not taken
+	Max             int   // calls that have not ended
+	MaxAnswer       int64 // bytes of an answer
+
+	Log *slog.Logger
+}
+
+const (
+	retention       = time.Hour        // that an ended call is known
+	endedPerPending = 10               // ended calls that are, for each that may be pending
+	firstPause      = time.Second      // before a second try; it doubles
+	callbackTime    = 30 * time.Second // for an answer to be taken
+	maxCallback     = 8 << 10          // bytes of a callback's address
+)
+
+// ErrFull says that as many calls as may be have not ended.
+var ErrFull = errors.New("too many calls have not ended")
+
+// CallbackError says that an answer cannot be sent where its caller wants it.
+type CallbackError struct{ Why string }
+
+func (e *CallbackError) Error() string { return "X-Callback-Url: " + e.Why }
+
+// JournalError says that a call cannot be kept.
+type JournalError struct{ Err error }
+
+func (e *JournalError) Error() string { return "the call cannot be kept: " + e.Err.Error() }
+func (e *JournalError) Unwrap() error { return e.Err }
+
+// Queue is the calls that were accepted. It is safe for concurrent use.
+type Queue struct {
+	cfg     Config
+	log     *slog.Logger
+	journal *journal.Journal
+	client  *http.Client
+	metrics metrics
+
+	ctx    context.Context // of what runs
+	cancel context.CancelFunc
+	work   sync.WaitGroup
+
+	mu       sync.Mutex
+	started  bool
+	stopping bool
+	pending  int                 // calls that have not ended, or are being accepted
+	waiting  map[string][]string // ids of those to run, by function
+	turns    []string            // functions that have any, the next first
+	answers  []string            // ids of calls whose answers are to be sent
+	running  map[string]bool     // ids of calls that run
+	runs     int
+	posts    int // answers that are being sent
+}
+
+// Open reads what an earlier Queue accepted. Where another process has it, the
+// error is a *journal.LockedError. Calls can be accepted at once; none runs before
+// Start.
+func Open(cfg Config) (*Queue, error) {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	j, err := journal.Open(cfg.Dir, journal.Options{Retention: retention, MaxEnded: endedPerPending * cfg.Max, Log: cfg.Log})
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Transport == nil {
+		own := http.DefaultTransport.(*http.Transport).Clone()
+		own.MaxIdleConnsPerHost = cfg.Concurrency
+		cfg.Transport = own
+	}
+	q := &Queue{
+		cfg: cfg, log: cfg.Log, journal: j, waiting: map[string][]string{}, running: map[string]bool{},
+		client: &http.Client{Transport: cfg.Transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
+	}
+	q.metrics = newMetrics(q)
+	q.ctx, q.cancel = context.WithCancel(context.Background())
+	for _, c := range j.Pending() {
+		q.pending++
+		if c.State == journal.Callback {
+			q.answers = append(q.answers, c.ID)
+		} else {
+			q.enqueue(c.Function, c.ID)
+		}
+	}
+	return q, nil
+}
+
+// Collectors are the metrics.
+func (q *Queue) Collectors() []prometheus.Collector { return q.metrics.all() }
+
+// Start has calls run.
+func (q *Queue) Start() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.started = true
+	q.next()
+}
+
+// Stop begins nothing more. What runs may end until ctx does, and is then cut: it
+// runs again at the next start. What would be accepted after that is a *JournalError.
+func (q *Queue) Stop(ctx context.Context) error {
+	q.mu.Lock()
+	q.stopping = true
+	q.mu.Unlock()
+	ended := make(chan struct{})
+	go func() { q.work.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+	}
+	q.cancel()
+	<-ended
+	q.client.CloseIdleConnections()
+	return q.journal.Close()
+}
+
+// Request is a call that came.
+type Request struct {
+	ID       string
+	Function string
+	Path     string // escaped; empty is where the function's contract is invoked
+	Query    string
+	Header   http.Header // with X-Callback-Url, if the answer is wanted somewhere
+	Host     string
+	Remote   string // address of the caller
+	Body     io.Reader
+}
+
+// Accept keeps a call, and returns when it is on disk. One that is known is not
+// kept again, which is no error. The error is a *CallbackError, ErrFull, a
+// *JournalError, or that of the body.
+func (q *Queue) Accept(r Request) error {
+	c := journal.Call{
+		ID: r.ID, Function: r.Function, State: journal.Queued, Accepted: time.Now().Round(0),
+		Path: r.Path, Query: []byte(r.Query), Host: r.Host, Remote: r.Remote, CallbackURL: r.Header.Get("X-Callback-Url"),
+	}
+	if err := checkCallback(c.CallbackURL); err != nil {
+		return err
+	}
+	c.Header = headerText(r.Header)
+	q.journal.Expire(time.Now())
+	if _, known := q.journal.Get(r.ID); known {
+		return nil
+	}
+	if !q.take() {
+		return ErrFull
+	}
+	err := q.keep(c, r.Body)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if err != nil {
+		q.pending--
+		if errors.Is(err, journal.ErrExists) {
+			return nil
+		}
+		return err
+	}
+	q.enqueue(c.Function, c.ID)
+	q.next()
+	return nil
+}
+
+// take counts one more call, if there may be one.
+func (q *Queue) take() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.pending >= q.cfg.Max {
+		return false
+	}
+	q.pending++
+	return true
+}
+
+func (q *Queue) keep(c journal.Call, from io.Reader) error {
+	body := q.journal.NewBody()
+	defer body.Discard()
+	if from != nil {
+		to := &disk{to: body}
+		if _, err := io.Copy(to, from); to.err != nil {
+			return &JournalError{to.err}
+		} else if err != nil {
+			return err
+		}
+	}
+	if err := q.journal.Accept(c, body); err != nil && !errors.Is(err, journal.ErrExists) {
+		return &JournalError{err}
+	} else if err != nil {
+		return err
+	}
+	return nil
+}
+
+// disk tells errors of writing from those of reading.
+type disk struct {
+	to  io.Writer
+	err error
+}
+
+func (d *disk) Write(p []byte) (int, error) {
+	n, err := d.to.Write(p)
+	d.err = err
+	return n, err
+}
+
+// checkCallback says what is wrong with where an answer is wanted; empty is
+// nowhere.
+func checkCallback(text string) error {
+	if text == "" {
+		return nil
+	}
+	if len(text) > maxCallback || strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return &CallbackError{fmt.Sprintf("expected an address of at most %d visible ASCII characters", maxCallback)}
+	}
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
+		return &CallbackError{"expected an address like http://host/path" /* not the text: it may have a password */}
+	}
+	return nil
+}
+
+// connectionOnly are headers that say something of a connection, or that Accept
+// itself takes.
+var connectionOnly = map[string]bool{
+	"Connection": true, "Keep-Alive": true, "Proxy-Authenticate": true, "Proxy-Authorization": true, "Proxy-Connection": true, "Te": true,
+	"Trailer": true, "Transfer-Encoding": true, "Upgrade": true, "Content-Length": true, "Expect": true, "X-Callback-Url": true, "X-Call-Id": true,
+}
+
+// headerText is what of a header is kept, as in HTTP/1.1.
+func headerText(h http.Header) []byte {
+	drop := connectionOnly
+	for _, list := range h["Connection"] {
+		for name := range strings.SplitSeq(list, ",") {
+			if name = textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(name)); !drop[name] {
+				drop = with(drop, name)
+			}
+		}
+	}
+	var text bytes.Buffer
+	_ = h.WriteSubset(&text, drop)
+	return text.Bytes()
+}
+
+func with(set map[string]bool, name string) map[string]bool {
+	out := map[string]bool{name: true}
+	for have := range set {
+		out[have] = true
+	}
+	return out
+}
+
+func parseHeader(text []byte) http.Header {
+	h, err := textproto.NewReader(bufio.NewReader(io.MultiReader(bytes.NewReader(text), strings.NewReader("\r\n")))).ReadMIMEHeader()
+	if err != nil {
+		return http.Header{} // what a server took it also reads
+	}
+	return http.Header(h)
+}
+
+// Status is what became of a call so far.
+type Status struct {
+	ID       string `json:"id"`
+	Function string `json:"function"`
+	State    string `json:"state"` // queued, running, callback, done or failed
+	Attempts int    `json:"attempts"`
+	Status   int    `json:"status"` // of its last answer; 0 before there is one
+}
+
+// Status says what became of a call, for an hour after it has ended.
+func (q *Queue) Status(id string) (Status, bool) {
+	q.journal.Expire(time.Now())
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	c, known := q.journal.Get(id)
+	if !known {
+		return Status{}, false
+	}
+	s := Status{ID: c.ID, Function: c.Function, State: string(c.State), Attempts: c.Attempts, Status: c.Status}
+	if q.running[id] && c.State == journal.Queued {
+		s.State = "running"
+	}
+	return s, true
+}
+
+// Pending is how many calls have not ended.
+func (q *Queue) Pending() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.pending
+}
+
+// enqueue adds a call to those to run. Locked, as are those below that say so.
+func (q *Queue) enqueue(function, id string) {
+	ids := q.waiting[function]
+	if len(ids) == 0 {
+		q.turns = append(q.turns, function)
+	}
+	q.waiting[function] = append(ids, id)
+}
+
+// dequeue returns the next call to run: functions take turns. Locked.
+func (q *Queue) dequeue() string {
+	function := q.turns[0]
+	q.turns = q.turns[1:]
+	ids := q.waiting[function]
+	if len(ids) == 1 {
+		delete(q.waiting, function)
+	} else {
+		q.waiting[function] = ids[1:]
+		q.turns = append(q.turns, function)
+	}
+	return ids[0]
+}
+
+// maxPosts is how many answers may be on their way at once.
+func (q *Queue) maxPosts() int { return max(q.cfg.Concurrency/2, 1) }
+
+// next fills the places that are free. Locked.
+func (q *Queue) next() {
+	for q.started && !q.stopping && q.runs+q.posts < q.cfg.Concurrency {
+		switch {
+		case len(q.answers) > 0 && q.posts < q.maxPosts():
+			id := q.answers[0]
+			q.answers = q.answers[1:]
+			q.posts++
+			q.work.Go(func() { q.send(id) })
+		case len(q.turns) > 0:
+			id := q.dequeue()
+			q.runs++
+			q.running[id] = true
+			q.work.Go(func() { q.run(id) })
+		default:
+			return
+		}
+	}
+}
+
+// later does something under the lock after a while, unless the queue is stopped
+// by then: the journal has it for the next start.
+func (q *Queue) later(after time.Duration, do func()) {
+	time.AfterFunc(after, func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if !q.stopping {
+			do()
+			q.next()
+		}
+	})
+}
+
+// pause is before the next try after so many.
+func pause(tries int) time.Duration { return firstPause << min(max(tries-1, 0), 16) }
+
+// insist writes what became of a call, or tries until it can or the queue stops:
+// without it the call would be run again.
+func (q *Queue) insist(id string, write func() error) bool {
+	for told := false; ; told = true {
+		err := write()
+		if err == nil {
+			return true
+		}
+		if errors.Is(err, journal.ErrUnknown) {
+			return false // it has ended before: nothing does that
+		}
+		if !told {
+			q.log.Error("what became of a call cannot be kept, and so its place is not free", "call", id, "err", err)
+		}
+		select {
+		case <-q.ctx.Done():
+			return false
+		case <-time.After(firstPause):
+		}
+	}
+}

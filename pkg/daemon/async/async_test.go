@@ -1,0 +1,597 @@
+package async
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+
+	"github.com/gfaas/gfaas/pkg/daemon/async/journal"
+)
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv("GFAAS_TEST_ASYNC"); dir != "" {
+		os.Exit(serveUntilKilled(dir))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// patience is how long a test waits for what must happen.
+const patience = time.Minute
+
+// world is a queue whose handler and whose receiver of answers are functions.
+type world struct {
+	*Queue
+	t      *testing.T
+	cfg    Config
+	run    func(w http.ResponseWriter, r *http.Request)
+	take   func(r *http.Request) (status int, err error)
+	began  time.Time
+	mu     sync.Mutex
+	events []string // with the second they came in
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{t: t, began: time.Now(), run: answers(200), take: func(*http.Request) (int, error) { return 204, nil }}
+	w.cfg = Config{
+		Dir: t.TempDir(), Concurrency: 4, Retries: 3, CallbackRetries: 5, Max: 100, MaxAnswer: 1 << 20,
+		Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			w.note("run " + r.Header.Get("X-Call-Id"))
+			w.run(rw, r)
+		}),
+		Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+			w.note("send " + r.Header.Get("X-Call-Id"))
+			status, err := w.take(r)
+			if err != nil {
+				return nil, err
+			}
+			return &http.Response{StatusCode: status, Status: http.StatusText(status), Header: http.Header{"Location": {"http://elsewhere/"}}, Body: http.NoBody, Request: r}, nil
+		}),
+	}
+	w.open()
+	return w
+}
+
+func (w *world) open() {
+	w.t.Helper()
+	q, err := Open(w.cfg)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.Queue = q
+}
+
+func (w *world) stop() {
+	w.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := w.Stop(ctx); err != nil {
+		w.t.Error(err)
+	}
+}
+
+type roundTrip func(r *http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// answers are a function's own, the last again and again; of 600 and more, less
+// 600, the gateway's.
+func answers(statuses ...int) func(http.ResponseWriter, *http.Request) {
+	var mu sync.Mutex
+	return func(w http.ResponseWriter, _ *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		status := statuses[0]
+		if len(statuses) > 1 {
+			statuses = statuses[1:]
+		}
+		if status < 600 {
+			w.Header().Set("Gfaas-Instance", "f-0")
+		}
+		w.Header().Set("Content-Type", "text/plain")
+		w.WriteHeader(status % 600)
+		_, _ = io.WriteString(w, "answer")
+	}
+}
+
+func (w *world) note(what string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.events = append(w.events, fmt.Sprintf("%s %v", what, time.Since(w.began).Round(time.Second)))
+}
+
+func (w *world) happened() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return strings.Join(w.events, ", ")
+}
+
+func (w *world) accept(id string, change func(*Request)) {
+	w.t.Helper()
+	r := Request{ID: id, Function: "f", Header: http.Header{}}
+	if change != nil {
+		change(&r)
+	}
+	if err := w.Accept(r); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func wanted(r *Request) { r.Header.Set("X-Callback-Url", "http://receiver/x") }
+
+// is checks what is said of a call once nothing is under way.
+func (w *world) is(id, state string, attempts, status int) {
+	w.t.Helper()
+	got, known := w.Status(id)
+	if want := (Status{id, "f", state, attempts, status}); !known || got != want {
+		w.t.Errorf("%+v, %v, want %+v; %s", got, known, want, w.happened())
+	}
+}
+
+func TestRuns(t *testing.T) {
+	for name, c := range map[string]struct {
+		statuses []int
+		events   string
+		state    string
+		status   int
+	}{
+		"done":                 {[]int{200}, "run a 0s", "done", 200},
+		"a function's error":   {[]int{500}, "run a 0s", "done", 500},
+		"its 404":              {[]int{404}, "run a 0s", "done", 404},
+		"the gateway's":        {[]int{600 + 404}, "run a 0s", "failed", 404},
+		"instances fail":       {[]int{600 + 502, 600 + 503, 600 + 504, 200}, "run a 0s, run a 1s, run a 3s, run a 7s", "done", 200},
+		"too busy":             {[]int{600 + 429, 429, 201}, "run a 0s, run a 1s, run a 3s", "done", 201},
+		"in vain":              {[]int{600 + 502}, "run a 0s, run a 1s, run a 3s, run a 7s", "failed", 502},
+		"the function is busy": {[]int{429}, "run a 0s, run a 1s, run a 3s, run a 7s", "failed", 429},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				defer w.stop()
+				w.run = answers(c.statuses...)
+				w.accept("a", nil)
+				synctest.Wait()
+				w.is("a", "queued", 0, 0)
+				w.Start()
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				if got := w.happened(); got != c.events {
+					t.Errorf("%s\nwant %s", got, c.events)
+				}
+				w.is("a", c.state, strings.Count(c.events, "run"), c.status)
+				if w.Pending() != 0 {
+					t.Errorf("%d are pending", w.Pending())
+				}
+				if got, want := counted(t, w.Queue), "gfaas_async_pending 0, gfaas_async_total f "+c.state+" 1"; got != want {
+					t.Errorf("counted %s, want %s", got, want)
+				}
+				w.accept("a", nil) // known
+				time.Sleep(59 * time.Minute)
+				synctest.Wait()
+				if strings.Count(w.happened(), "run") != strings.Count(c.events, "run") {
+					t.Errorf("an id that is known ran again: %s", w.happened())
+				}
+				time.Sleep(2 * time.Minute)
+				if _, known := w.Status("a"); known {
+					t.Error("it is known for over an hour")
+				}
+			})
+		})
+	}
+}
+
+func TestCallback(t *testing.T) {
+	for name, c := range map[string]struct {
+		run    []int
+		take   []any // a status, or an error; the last again and again
+		events string
+		state  string
+		status int
+	}{
+		"taken":             {[]int{200}, []any{204}, "run a 0s, send a 0s", "done", 200},
+		"an error is sent":  {[]int{600 + 404}, []any{200}, "run a 0s, send a 0s", "failed", 404},
+		"once it has ended": {[]int{600 + 502, 418}, []any{200}, "run a 0s, run a 1s, send a 1s", "done", 418},
+		"no redirects":      {[]int{200}, []any{302, 307, 200}, "run a 0s, send a 0s, send a 1s, send a 3s", "done", 200},
+		"later": {[]int{200}, []any{errors.New("refused"), 500, 404, 503, 429, 202},
+			"run a 0s, send a 0s, send a 1s, send a 3s, send a 7s, send a 15s, send a 31s", "done", 200},
+		"never": {[]int{200}, []any{503}, "run a 0s, send a 0s, send a 1s, send a 3s, send a 7s, send a 15s, send a 31s", "failed", 200},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				defer w.stop()
+				w.run = answers(c.run...)
+				var got *http.Request
+				var body []byte
+				w.take = func(r *http.Request) (int, error) {
+					got = r
+					body, _ = io.ReadAll(r.Body)
+					next := c.take[0]
+					if len(c.take) > 1 {
+						c.take = c.take[1:]
+					}
+					if err, failed := next.(error); failed {
+						return 0, err
+					}
+					return next.(int), nil
+				}
+				w.accept("a", wanted)
+				w.Start()
+				time.Sleep(5 * time.Minute)
+				synctest.Wait()
+				if got := w.happened(); got != c.events {
+					t.Errorf("%s\nwant %s", got, c.events)
+				}
+				w.is("a", c.state, strings.Count(c.events, "run"), c.status)
+				want := map[string]string{
+					"Content-Type": "text/plain", "X-Call-Id": "a", "X-Function-Name": "f", "X-Function-Status": strconv.Itoa(c.status),
+					"X-Duration-Seconds": "0.000000", "User-Agent": "gfaas",
+				}
+				for name := range want {
+					if got.Header.Get(name) != want[name] {
+						t.Errorf("%s: %q, want %q", name, got.Header.Get(name), want[name])
+					}
+				}
+				if string(body) != "answer" || got.Method != "POST" || got.URL.String() != "http://receiver/x" || got.ContentLength != 6 || len(got.Header) != len(want) {
+					t.Errorf("%s %s %v: %q", got.Method, got.URL, got.Header, body)
+				}
+			})
+		})
+	}
+}
+
+// TestSlowReceiver: one that does not answer is left after half a minute, and
+// such hold half of the places at most.
+func TestSlowReceiver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		defer w.stop()
+		w.take = func(r *http.Request) (int, error) {
+			<-r.Context().Done()
+			return 0, r.Context().Err()
+		}
+		for n := range 20 {
+			w.accept(fmt.Sprint(n), wanted)
+		}
+		w.Start()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if got := w.happened(); strings.Count(got, "run") != 20 || strings.Count(got, "send") != 2 {
+			t.Errorf("%s", got)
+		}
+		w.is("0", "callback", 1, 200)
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		if got := w.happened(); strings.Count(got, "send") != 4 {
+			t.Errorf("%s", got)
+		}
+	})
+}
+
+// TestRequest: what a caller sent is what runs, also after a restart.
+func TestRequest(t *testing.T) {
+	for _, body := range []string{"", "\x00short\xff", strings.Repeat("long", 50_000)} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			defer func() { w.stop() }()
+			w.accept("a b", func(r *Request) {
+				r.Path, r.Query, r.Body, r.Host, r.Remote = "/x%2Fy/%zz"[:6], "q=\xfe;a=%", strings.NewReader(body), "here:80", "10.0.0.1:99"
+				r.Header = http.Header{
+					"A": {"1", "2 \xe9"}, "Authorization": {"Bearer x"}, "X-Call-Id": {"other"}, "Content-Type": {"text/x"},
+					"Connection": {"close, X-Hop"}, "X-Hop": {"1"}, "Te": {"trailers"}, "Content-Length": {"7"}, "Upgrade": {"h2c"},
+				}
+			})
+			w.stop()
+			w.open()
+			var got *http.Request
+			var sent []byte
+			w.run = func(rw http.ResponseWriter, r *http.Request) {
+				got = r
+				sent, _ = io.ReadAll(r.Body)
+				answers(200)(rw, r)
+			}
+			w.Start()
+			synctest.Wait()
+			want := http.Header{"A": {"1", "2 \xe9"}, "Authorization": {"Bearer x"}, "X-Call-Id": {"a b"}, "Content-Type": {"text/x"}}
+			if got == nil || !maps.EqualFunc(got.Header, want, slices.Equal) || string(sent) != body || got.ContentLength != int64(len(body)) ||
+				got.Method != "POST" || got.URL.EscapedPath() != "/function/f/x%2Fy" || got.URL.RawQuery != "q=\xfe;a=%" || got.Host != "here:80" || got.RemoteAddr != "10.0.0.1:99" {
+				t.Errorf("ran %+v with %d bytes", got, len(sent))
+			}
+		})
+	}
+}
+
+func TestAcceptErrors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		defer w.stop()
+		for _, bad := range []string{"receiver", "ftp://x/", "http://", "http:///x", "http://a b/", "//x", "http://x/\x7f", "http://" + strings.Repeat("x", maxCallback)} {
+			var e *CallbackError
+			if err := w.Accept(Request{ID: "a", Function: "f", Header: http.Header{"X-Callback-Url": {bad}}}); !errors.As(err, &e) {
+				t.Errorf("callback %q: %v", bad, err)
+			}
+		}
+		broken := errors.New("the caller left")
+		if err := w.Accept(Request{ID: "a", Function: "f", Body: io.MultiReader(strings.NewReader("x"), &failing{broken})}); !errors.Is(err, broken) {
+			t.Error(err)
+		}
+		for n := range w.cfg.Max {
+			w.accept(fmt.Sprint(n), nil)
+		}
+		if err := w.Accept(Request{ID: "more", Function: "f"}); !errors.Is(err, ErrFull) {
+			t.Error(err)
+		}
+		w.accept("7", nil) // is known
+		if w.Pending() != w.cfg.Max {
+			t.Errorf("%d are pending", w.Pending())
+		}
+		if _, err := Open(w.cfg); err == nil || !errors.As(err, new(*journal.LockedError)) {
+			t.Errorf("a second one: %v", err)
+		}
+	})
+}
+
+type failing struct{ err error }
+
+func (f *failing) Read([]byte) (int, error) { return 0, f.err }
+
+// TestTurns: a function with many calls does not keep another's from running.
+func TestTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		defer w.stop()
+		var running, most int
+		var order []string
+		w.run = func(rw http.ResponseWriter, r *http.Request) {
+			w.mu.Lock()
+			running++
+			most = max(most, running)
+			order = append(order, r.URL.Path)
+			w.mu.Unlock()
+			time.Sleep(time.Second)
+			w.mu.Lock()
+			running--
+			w.mu.Unlock()
+			answers(200)(rw, r)
+		}
+		for n := range 12 {
+			w.accept(fmt.Sprint(n), nil)
+		}
+		w.accept("g", func(r *Request) { r.Function = "g" })
+		w.accept("h", func(r *Request) { r.Function = "h" })
+		w.Start()
+		time.Sleep(1500 * time.Millisecond)
+		synctest.Wait()
+		if first := order[:4]; !slices.Contains(first, "/function/g") || !slices.Contains(first, "/function/h") {
+			t.Errorf("first %v", first)
+		}
+		if s, _ := w.Status("11"); s.State != "queued" {
+			t.Errorf("%+v", s)
+		}
+		if got := func() (states []string) {
+			for n := range 12 {
+				s, _ := w.Status(fmt.Sprint(n))
+				states = append(states, s.State)
+			}
+			return
+		}(); !slices.Contains(got, "running") {
+			t.Errorf("none is running: %v", got)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if most != w.cfg.Concurrency || len(order) != 14 {
+			t.Errorf("%d at once, want %d; %d in all", most, w.cfg.Concurrency, len(order))
+		}
+	})
+}
+
+// TestStop: what runs is cut at the end of its time and runs at the next start,
+// as does what the gateway refuses because it ends. Neither counts.
+func TestStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		var draining bool
+		w.run = func(rw http.ResponseWriter, r *http.Request) {
+			if draining {
+				rw.Header().Set("Gfaas-Reason", "draining")
+				rw.WriteHeader(503)
+				return
+			}
+			<-r.Context().Done()
+			rw.WriteHeader(502)
+		}
+		w.accept("a", wanted)
+		w.accept("b", wanted)
+		w.Start()
+		synctest.Wait()
+		w.is("a", "running", 0, 0)
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := w.Stop(ctx); err != nil || time.Since(w.began).Round(time.Second) != 10*time.Second {
+			t.Errorf("%v after %v", err, time.Since(w.began))
+		}
+		draining = true
+		w.open()
+		w.Start()
+		synctest.Wait()
+		w.stop()
+		w.open()
+		w.is("a", "queued", 0, 0)
+		w.run = answers(200)
+		w.take = func(*http.Request) (int, error) { return 500, nil }
+		w.Start()
+		time.Sleep(time.Second / 2)
+		synctest.Wait()
+		w.stop() // between two times that it is sent
+		w.open()
+		w.is("a", "callback", 1, 200)
+		w.take = func(*http.Request) (int, error) { return 200, nil }
+		w.Start()
+		synctest.Wait()
+		w.is("a", "done", 1, 200)
+		w.is("b", "done", 1, 200)
+		w.stop()
+		w.open()
+		w.is("a", "done", 1, 200)
+		w.stop()
+		if got := strings.Count(w.happened(), "run a"); got != 3 {
+			t.Errorf("ran %d times: %s", got, w.happened())
+		}
+	})
+}
+
+// TestOddAnswers: of what is no whole answer the caller is told so, and nothing of
+// it remains.
+func TestOddAnswers(t *testing.T) {
+	dead := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "100")
+		w.Header().Set("Gfaas-Instance", "f-0")
+		_, _ = io.WriteString(w, "part of it")
+		w.(http.Flusher).Flush()
+		panic(http.ErrAbortHandler)
+	}))
+	defer dead.Close()
+	at, err := url.Parse(dead.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(at)
+	proxy.ErrorLog = log.New(io.Discard, "", 0)
+	long := func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Gfaas-Instance", "f-0")
+		for {
+			if _, err := w.Write(make([]byte, 100_000)); err != nil {
+				panic(http.ErrAbortHandler)
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		run    func(http.ResponseWriter, *http.Request)
+		runs   int
+		status int
+		code   string
+	}{
+		"cut off":     {proxy.ServeHTTP, 2, 502, "instance-died"},
+		"without end": {long, 1, 502, "bad-answer"},
+		"nothing":     {func(http.ResponseWriter, *http.Request) {}, 1, 200, ""},
+		"early hints": {func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(103)
+			w.WriteHeader(200)
+			w.WriteHeader(500)
+		}, 1, 200, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			defer w.stop()
+			w.Queue.cfg.Retries = c.runs - 1
+			w.run = c.run
+			taken := make(chan string, 1)
+			w.take = func(r *http.Request) (int, error) {
+				body, _ := io.ReadAll(r.Body)
+				taken <- r.Header.Get("X-Function-Status") + " " + string(body)
+				return 200, nil
+			}
+			w.accept("a", wanted)
+			w.Start()
+			select {
+			case got := <-taken:
+				if !strings.HasPrefix(got, strconv.Itoa(c.status)+" ") || c.code != "" && !strings.Contains(got, `{"error":{"code":"`+c.code+`"`) || strings.Contains(got, "part of it") {
+					t.Errorf("sent %q", got)
+				}
+			case <-time.After(patience):
+				t.Fatal("nothing is sent")
+			}
+			if got := strings.Count(w.happened(), "run"); got != c.runs {
+				t.Errorf("ran %d times, want %d", got, c.runs)
+			}
+		})
+	}
+}
+
+// TestDamaged: a call that cannot be read any more ends, and holds no other up.
+func TestDamaged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		defer w.stop()
+		w.accept("a", func(r *Request) { r.Body = strings.NewReader(strings.Repeat("x", 100_000)) })
+		w.accept("b", wanted)
+		bodies, _ := os.ReadDir(w.cfg.Dir)
+		for _, f := range bodies {
+			if strings.HasSuffix(f.Name(), ".body") {
+				if err := os.Truncate(w.cfg.Dir+"/"+f.Name(), 5); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		w.Start()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		w.is("a", "failed", 0, 0)
+		w.is("b", "done", 1, 200)
+		if w.Pending() != 0 || w.runs+w.posts != 0 {
+			t.Errorf("%d pending, %d and %d places", w.Pending(), w.runs, w.posts)
+		}
+	})
+}
+
+func TestMetrics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		defer w.stop()
+		sent := 0
+		w.take = func(*http.Request) (int, error) { sent++; return 200 + 300*(sent%2), nil }
+		w.accept("a", wanted)
+		w.accept("b", nil)
+		w.Start()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		w.accept("c", func(r *Request) { r.Function = "g" })
+		synctest.Wait()
+		w.run = func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+		w.accept("d", nil)
+		synctest.Wait()
+		const want = "gfaas_async_pending 1, gfaas_async_total f done 2, gfaas_async_total g done 1, gfaas_callbacks_total ok 1, gfaas_callbacks_total retried 1"
+		if got := counted(t, w.Queue); got != want {
+			t.Errorf("counted %s\nwant %s", got, want)
+		}
+	})
+}
+
+// counted is what the metrics say.
+func counted(t *testing.T, q *Queue) string {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(q.Collectors()...)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, family := range families {
+		for _, m := range family.Metric {
+			line := []string{family.GetName()}
+			for _, label := range m.Label {
+				line = append(line, label.GetValue())
+			}
+			out = append(out, fmt.Sprintf("%s %v", strings.Join(line, " "), m.GetCounter().GetValue()+m.GetGauge().GetValue()))
+		}
+	}
+	return strings.Join(out, ", ")
+}
