@@ -1,0 +1,144 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/daemon/async"
+)
+
+// Async is how calls are run whose callers do not wait.
+type Async struct {
+	Dir             string // where they are kept; empty takes none
+	Concurrency     int    // that run, or whose answers are being sent, at once
+	Retries         int    // after one that failed
+	CallbackRetries int    // after an answer that was not taken
+	Max             int    // that have not ended
+}
+
+func (g *Gateway) openAsync() (err error) {
+	a := g.cfg.Async
+	if a.Dir == "" {
+		return nil
+	}
+	g.async, err = async.Open(async.Config{
+		Dir: a.Dir, Handler: g, Concurrency: a.Concurrency, Retries: a.Retries, CallbackRetries: a.CallbackRetries, Max: a.Max,
+		MaxAnswer: g.cfg.MaxBody, Log: g.log,
+	})
+	if err == nil {
+		g.registry.MustRegister(g.async.Collectors()...)
+	}
+	return err
+}
+
+// stopAsync begins no more asynchronous calls. What it returns returns when those
+// that run have ended, or had their time.
+func (g *Gateway) stopAsync() (wait func()) {
+	if g.async == nil {
+		return func() {}
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		ctx, cancel := context.WithTimeout(context.Background(), g.cfg.Drain)
+		defer cancel()
+		if err := g.async.Stop(ctx); err != nil {
+			g.log.Error("asynchronous calls", "err", err)
+		}
+	}()
+	return func() { <-ended }
+}
+
+// serveAsync takes a call in and answers when it is on disk.
+func (g *Gateway) serveAsync(w http.ResponseWriter, r *http.Request, name, path string) {
+	target := (*g.names.Load())[name]
+	c := g.newCall(r, target, path)
+	switch {
+	case g.async == nil:
+		c.refuse(w, noPath(r.URL.EscapedPath()))
+	case r.Method != http.MethodPost:
+		c.refuse(w, notAllowed(r.Method, http.MethodPost))
+	case target == nil:
+		c.refuse(w, noFunction(name))
+	case g.draining.Load():
+		c.refuse(w, draining())
+	case r.ContentLength > g.cfg.MaxBody:
+		c.refuse(w, tooLarge())
+	case !target.receiving():
+		c.refuse(w, g.engine.queueFull(target))
+	default:
+		fault := g.accept(w, r, c)
+		target.received()
+		if fault != nil {
+			c.refuse(w, fault)
+			return
+		}
+		w.Header()["X-Call-Id"] = []string{c.key}
+		w.WriteHeader(http.StatusAccepted)
+	}
+}
+
+// accept keeps a call, or says why it is not kept.
+func (g *Gateway) accept(w http.ResponseWriter, r *http.Request, c *call) *Error {
+	from := &sender{from: r.Body, control: http.NewResponseController(w), pause: g.cfg.BodyTimeout, left: g.cfg.MaxBody}
+	err := g.async.Accept(async.Request{
+		ID: c.key, Function: c.target.name, Path: c.path, Query: r.URL.RawQuery, Header: r.Header, Host: r.Host, Remote: r.RemoteAddr, Body: from,
+	})
+	from.rest()
+	var callback *async.CallbackError
+	fault := from.wrong()
+	switch {
+	case err == nil:
+		return nil
+	case fault != nil:
+		w.Header().Set("Connection", "close") // what comes of the rest is nobody's
+		return fault
+	case errors.As(err, &callback):
+		return badRequest("%v", err)
+	case g.draining.Load():
+		return draining()
+	case errors.Is(err, async.ErrFull):
+		return &Error{Status: http.StatusTooManyRequests, Code: codeAsyncFull, Retry: g.asyncBacklog(c.target),
+			Message: fmt.Sprintf("%d asynchronous calls have not ended", g.cfg.Async.Max)}
+	}
+	g.log.Error("an asynchronous call is refused", "err", err)
+	return &Error{Status: http.StatusServiceUnavailable, Code: codeJournal, Message: err.Error(), Retry: journalPause}
+}
+
+// journalPause is after what a caller may try again where the disk was full.
+const journalPause = 10 * time.Second
+
+// asyncBacklog is how long what waits will take, about.
+func (g *Gateway) asyncBacklog(t *target) time.Duration {
+	g.engine.mu.Lock()
+	defer g.engine.mu.Unlock()
+	return time.Duration(g.async.Pending()/g.cfg.Async.Concurrency) * t.spec.Warm
+}
+
+func (g *Gateway) serveAsyncStatus(w http.ResponseWriter, r *http.Request) {
+	var status async.Status
+	known := false
+	if g.async != nil {
+		status, known = g.async.Status(r.PathValue("id"))
+	}
+	if !known {
+		e := &Error{Status: http.StatusNotFound, Code: codeNoCall, Message: "no asynchronous call has the id " + r.PathValue("id"),
+			Hint: "what ended is known for an hour"}
+		e.write(w)
+		return
+	}
+	writeJSON(w, http.StatusOK, status)
+}
+
+// writeJSON answers with a value.
+func writeJSON(w http.ResponseWriter, status int, value any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(value) // nobody is there to be told
+}

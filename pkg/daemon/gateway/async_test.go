@@ -1,0 +1,290 @@
+package gateway
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/daemon/async"
+	"github.com/gfaas/gfaas/pkg/daemon/async/journal"
+	"github.com/gfaas/gfaas/pkg/function"
+)
+
+// withAsync takes asynchronous calls, 4 of them.
+func withAsync(t *testing.T) func(*Config) {
+	dir := t.TempDir()
+	return func(c *Config) {
+		c.Async = Async{Dir: filepath.Join(dir, "async"), Concurrency: 2, Retries: 1, CallbackRetries: 1, Max: 4}
+	}
+}
+
+// came is what a receiver of answers was sent.
+type came struct {
+	header http.Header
+	body   string
+}
+
+func receiver(t *testing.T) (address string, answers chan came) {
+	took := make(chan came, 16)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		took <- came{r.Header, string(body)}
+	}))
+	t.Cleanup(s.Close)
+	return s.URL, took
+}
+
+// take is the next that a receiver was sent.
+func take(t *testing.T, from chan came) came {
+	t.Helper()
+	select {
+	case c := <-from:
+		return c
+	case <-time.After(patience):
+		t.Fatal("no answer is sent")
+		return came{}
+	}
+}
+
+// state is what the gateway says of an asynchronous call.
+func (w *world) state(id string) async.Status {
+	w.t.Helper()
+	a := w.do("GET", "/system/async/"+id, "")
+	var s async.Status
+	if a.status == 200 {
+		if err := json.Unmarshal([]byte(a.body), &s); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	return s
+}
+
+func TestAsync(t *testing.T) {
+	w := newWorld(t, http.HandlerFunc(echo), withAsync(t))
+	w.apply(fn("f"))
+	back, took := receiver(t)
+	a := w.do("POST", "/async-function/f.openfaas-fn/a%2Fb?x=1&y", "hello", "X-Callback-Url", back, "X-Own", "1", "X-Call-Id", "one")
+	if a.status != 202 || a.body != "" || a.header.Get("X-Call-Id") != "one" {
+		t.Errorf("%+v", a)
+	}
+	got := take(t, took)
+	if got.body != "hello" || got.header.Get("X-Call-Id") != "one" || got.header.Get("X-Function-Name") != "f" || got.header.Get("X-Function-Status") != "200" {
+		t.Errorf("%+v", got)
+	}
+	w.until("done", func() bool {
+		return w.state("one") == async.Status{ID: "one", Function: "f", State: "done", Attempts: 1, Status: 200}
+	})
+	if a := w.do("POST", "/async-function/f", "again", "X-Call-Id", "one"); a.status != 202 {
+		t.Errorf("the same id: %+v", a)
+	}
+	long := strings.Repeat("0123456789", 50_000)
+	if a = w.do("POST", "/async-function/f", long, "X-Callback-Url", back); a.status != 202 || a.header.Get("X-Call-Id") == "" {
+		t.Errorf("%+v", a)
+	}
+	if got := take(t, took); got.body != long || got.header.Get("X-Call-Id") != a.header.Get("X-Call-Id") {
+		t.Errorf("%d bytes of call %s", len(got.body), got.header.Get("X-Call-Id"))
+	}
+	if a := w.do("GET", "/system/async/none", ""); a.status != 404 || a.reason() != "no-call" {
+		t.Errorf("%+v", a)
+	}
+	w.until("counted", func() bool {
+		return strings.Contains(w.do("GET", "/metrics", "").body, `gfaas_async_total{function="f",result="done"} 2`)
+	})
+}
+
+func TestAsyncRefused(t *testing.T) {
+	hold := make(chan struct{})
+	held := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/healthz" {
+			select {
+			case <-hold:
+			case <-r.Context().Done():
+			}
+		}
+	})
+	w := newWorld(t, held, func(c *Config) {
+		withAsync(t)(c)
+		c.BodyTimeout = 50 * time.Millisecond
+	})
+	defer close(hold)
+	w.apply(fn("f"), fn("narrow", func(f *function.Function) { f.Queue = 1 }))
+	refused := func(what string, a answer, status int, code string) {
+		t.Helper()
+		var body errorBody
+		if err := json.Unmarshal([]byte(a.body), &body); a.status != status || a.reason() != code || err != nil || body.Error.Code != code || a.header.Get("X-Call-Id") == "" {
+			t.Errorf("%s: %d %s %s, want %d %s", what, a.status, a.reason(), a.body, status, code)
+		}
+	}
+	refused("no function", w.do("POST", "/async-function/g", ""), 404, "no-function")
+	refused("another namespace", w.do("POST", "/async-function/f.other", ""), 404, "no-function")
+	refused("GET", w.do("GET", "/async-function/f", ""), 405, "method")
+	refused("callback", w.do("POST", "/async-function/f", "", "X-Callback-Url", "ftp://x/"), 400, "bad-request")
+	refused("large", w.do("POST", "/async-function/f", strings.Repeat("x", 1<<20+1)), 413, "too-large")
+	refused("large in chunks", w.raw("POST /async-function/f HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"+
+		fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", 1<<20+1, strings.Repeat("x", 1<<20+1))), 413, "too-large")
+	refused("slow", w.raw("POST /async-function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf"), 408, "slow-body")
+	for n := range 4 {
+		if a := w.do("POST", "/async-function/f", "", "X-Call-Id", fmt.Sprint(n)); a.status != 202 {
+			t.Errorf("%+v", a)
+		}
+	}
+	full := w.do("POST", "/async-function/f", "")
+	refused("full", full, 429, "async-full")
+	if full.header.Get("Retry-After") != "1" {
+		t.Errorf("Retry-After %q", full.header.Get("Retry-After"))
+	}
+	if a := w.do("POST", "/async-function/f", "", "X-Call-Id", "0"); a.status != 202 {
+		t.Errorf("full, of an id that is known: %+v", a)
+	}
+	if _, err := Open(Config{Socket: filepath.Join(t.TempDir(), "s"), Policy: w.cfg.Policy, GPUs: w.cfg.GPUs, Concurrency: 1, Async: w.cfg.Async}); !errors.As(err, new(*journal.LockedError)) {
+		t.Errorf("a second gateway on the same state: %v", err)
+	}
+}
+
+// raw sends bytes over a connection and returns what comes.
+func (w *world) raw(text string) answer {
+	w.t.Helper()
+	conn, err := net.Dial("tcp", w.WebAddr().String())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	go func() { _, _ = io.WriteString(conn, text) }()
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return answer{response.StatusCode, string(body), response.Header}
+}
+
+// TestAsyncStop: what runs at the end runs again at the next start, and a call of
+// a function that is gone by then is told so.
+func TestAsyncStop(t *testing.T) {
+	began := make(chan struct{}, 1)
+	w := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/healthz" {
+			_, _ = io.Copy(io.Discard, r.Body) // else the server does not see its caller leave
+			began <- struct{}{}
+			<-r.Context().Done()
+		}
+	}), func(c *Config) {
+		withAsync(t)(c)
+		c.Drain = 10 * time.Millisecond
+	})
+	w.apply(fn("f"), fn("g"))
+	back, took := receiver(t)
+	w.do("POST", "/async-function/f", "body", "X-Callback-Url", back, "X-Call-Id", "f")
+	<-began
+	w.do("POST", "/async-function/g", "body", "X-Callback-Url", back, "X-Call-Id", "g")
+	<-began
+	if s := w.state("f"); s.State != "running" {
+		t.Errorf("%+v", s)
+	}
+	w.close()
+	if err := w.catalog.Remove(context.Background(), "g"); err != nil {
+		t.Fatal(err)
+	}
+	w.handler = http.HandlerFunc(echo)
+	w.open()
+	for range 2 {
+		switch got := take(t, took); got.header.Get("X-Call-Id") {
+		case "f":
+			if got.body != "body" || got.header.Get("X-Function-Status") != "200" {
+				t.Errorf("%+v", got)
+			}
+		case "g":
+			if !strings.Contains(got.body, `"no-function"`) || got.header.Get("X-Function-Status") != "404" {
+				t.Errorf("%+v", got)
+			}
+		}
+	}
+}
+
+// TestAsyncFull: with a full disk calls are refused, and run again once there is
+// room; none that was accepted is lost.
+func TestAsyncFull(t *testing.T) {
+	disk := t.TempDir()
+	if err := unix.Mount("tmpfs", disk, "tmpfs", 0, "size=4m"); err != nil {
+		if os.Getenv("CI") != "" || os.Geteuid() == 0 {
+			t.Fatal(err)
+		}
+		t.Skip("needs root:", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(disk, unix.MNT_DETACH) })
+	hold := make(chan struct{})
+	w := newWorld(t, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/healthz" {
+			_, _ = io.Copy(io.Discard, r.Body)
+			<-hold
+		}
+	}), func(c *Config) {
+		c.Async = Async{Dir: filepath.Join(disk, "async"), Concurrency: 2, Max: 1000}
+	})
+	w.apply(fn("f"))
+	body := strings.Repeat("x", 500_000)
+	accepted := 0
+	for ; accepted < 100; accepted++ {
+		a := w.do("POST", "/async-function/f", body, "X-Call-Id", fmt.Sprint(accepted))
+		if a.status == 202 {
+			continue
+		}
+		if a.status != 503 || a.reason() != "journal" || a.header.Get("Retry-After") == "" {
+			t.Errorf("full: %+v", a)
+		}
+		break
+	}
+	if accepted < 3 || accepted == 100 {
+		t.Fatalf("%d were accepted", accepted)
+	}
+	close(hold)
+	for n := range accepted {
+		w.until("it ran", func() bool { return w.state(fmt.Sprint(n)).State == "done" })
+	}
+	if a := w.do("POST", "/async-function/f", body, "X-Call-Id", "later"); a.status != 202 {
+		t.Errorf("with room again: %+v", a)
+	}
+	w.until("it ran", func() bool { return w.state("later").State == "done" })
+}
+
+// TestCallbackToItself: answers may go to the gateway's own functions. That takes
+// no place that an answer waits for, and what would go round ends.
+func TestCallbackToItself(t *testing.T) {
+	calls := make(chan string, 100)
+	w := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/healthz" {
+			calls <- r.Header.Get("X-Call-Id")
+			_, _ = io.WriteString(w, "answer")
+		}
+	}), func(c *Config) {
+		withAsync(t)(c)
+		c.Async.Concurrency = 1
+	})
+	w.apply(fn("f"))
+	for _, path := range []string{"/function/f", "/async-function/f"} {
+		w.do("POST", "/async-function/f", "x", "X-Call-Id", path[1:2], "X-Callback-Url", w.url(path))
+	}
+	for _, id := range []string{"f", "a"} {
+		w.until(id+" is done", func() bool { return w.state(id).State == "done" })
+	}
+	if len(calls) != 3 {
+		t.Errorf("%d calls, want 3: two, and one with the answer of the first", len(calls))
+	}
+}

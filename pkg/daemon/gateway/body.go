@@ -1,0 +1,149 @@
+package gateway
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+)
+
+// body is what a caller sends: its head is kept, so that a call can be sent again,
+// and the rest, of a long one, is streamed.
+type body struct {
+	head  []byte
+	whole bool      // head is all
+	rest  io.Reader // of a long one
+}
+
+// reader is the body from its start. The rest of a long one can be read once.
+func (b *body) reader() io.Reader {
+	switch {
+	case b.rest != nil:
+		return io.MultiReader(bytes.NewReader(b.head), b.rest)
+	case len(b.head) == 0:
+		return nil
+	}
+	return bytes.NewReader(b.head)
+}
+
+// sender reads a request's body from its connection: every pause is bounded, and
+// so is all of it. It remembers what the caller did wrong.
+type sender struct {
+	from    io.Reader
+	control *http.ResponseController
+	pause   time.Duration
+	left    int64 // bytes that may still come
+	timed   bool  // there is a deadline on the connection
+
+	mu    sync.Mutex
+	fault *Error
+}
+
+func (s *sender) Read(p []byte) (int, error) {
+	if s.left < 0 {
+		return 0, s.fail(tooLarge())
+	}
+	if s.control.SetReadDeadline(time.Now().Add(s.pause)) == nil {
+		s.timed = true
+	}
+	n, err := s.from.Read(p)
+	if s.left -= int64(n); s.left < 0 {
+		return 0, s.fail(tooLarge())
+	}
+	switch {
+	case err == nil, errors.Is(err, io.EOF):
+		return n, err
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return n, s.fail(&Error{Status: http.StatusRequestTimeout, Code: codeSlowBody,
+			Message: "nothing of the request's body came for " + s.pause.String()})
+	}
+	return n, s.fail(badRequest("the request's body: %v", err))
+}
+
+func tooLarge() *Error {
+	return &Error{Status: http.StatusRequestEntityTooLarge, Code: codeTooLarge, Message: "the request's body is too large"}
+}
+
+func (s *sender) fail(e *Error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fault == nil {
+		s.fault = e
+	}
+	return s.fault
+}
+
+// wrong is what the caller did wrong, if anything.
+func (s *sender) wrong() *Error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.fault
+}
+
+// rest takes the deadline off the connection: what waits for the caller to leave
+// would take it for that.
+func (s *sender) rest() {
+	if s.timed {
+		_ = s.control.SetReadDeadline(time.Time{})
+	}
+}
+
+// receive takes in the body, or as much of it as is kept. Of a long one the rest
+// is for the request's body to give.
+func (g *Gateway) receive(w http.ResponseWriter, r *http.Request) (b body, from *sender, fault *Error) {
+	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
+		return body{whole: true}, nil, nil
+	}
+	if r.ContentLength > g.cfg.MaxBody {
+		return b, nil, tooLarge()
+	}
+	from = &sender{from: r.Body, control: http.NewResponseController(w), pause: g.cfg.BodyTimeout, left: g.cfg.MaxBody}
+	most := g.cfg.Buffer
+	var err error
+	if n := r.ContentLength; n > 0 && n <= most {
+		b.head = make([]byte, n)
+		_, err = io.ReadFull(from, b.head)
+		b.whole = true
+	} else {
+		var head bytes.Buffer
+		_, err = head.ReadFrom(io.LimitReader(from, most+1))
+		b.head = head.Bytes()
+		b.whole = int64(len(b.head)) <= most
+	}
+	if fault := from.wrong(); fault != nil {
+		return b, from, fault
+	}
+	if err != nil {
+		return b, from, badRequest("the request's body: %v", err)
+	}
+	if b.whole {
+		from.rest()
+	}
+	return b, from, nil
+}
+
+// A body reader of a request that keeps what it is closed with: the request's own
+// is closed by the server.
+type readCloser struct {
+	io.Reader
+	io.Closer
+}
+
+// buffers are what answers are copied through.
+type buffers struct{ pool sync.Pool }
+
+const bufferSize = 32 << 10
+
+// Get implements httputil.BufferPool.
+func (b *buffers) Get() []byte {
+	if p, ok := b.pool.Get().(*[bufferSize]byte); ok {
+		return p[:]
+	}
+	return make([]byte, bufferSize)
+}
+
+// Put implements httputil.BufferPool.
+func (b *buffers) Put(p []byte) { b.pool.Put((*[bufferSize]byte)(p)) }

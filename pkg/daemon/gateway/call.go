@@ -1,0 +1,443 @@
+package gateway
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/instance/ports"
+	"github.com/gfaas/gfaas/pkg/launch"
+	"github.com/gfaas/gfaas/pkg/policy/residency"
+)
+
+// call is one call of a function: it waits for a place on an instance, is sent
+// there, and is over when its answer is.
+type call struct {
+	g       *Gateway
+	target  *target
+	key     string // X-Call-Id
+	path    string // escaped; empty is where the function's contract is invoked
+	came    time.Time
+	body    body
+	from    *sender // nil without a body
+	repeats int     // how often it was sent again when it may have been carried out
+	status  int     // of its answer
+
+	// The engine's, under its lock; a caller may read them between what turn gives
+	// and what it does next.
+	id       int64
+	state    callState
+	on       *server
+	arrived  time.Duration
+	deadline time.Duration // until when it may wait
+	sent     time.Duration // when it was dispatched
+	queued   time.Duration // how long it waited, all in all
+	starting time.Duration // how long its instance took to start
+	found    residency.Start
+	rule     string
+	attempts int // how many instances may have seen it
+	left     bool
+
+	turn   chan *Error // it may go, or why not
+	cancel context.CancelCauseFunc
+	timer  *time.Timer // of the pause that may be
+	begun  atomic.Bool // its answer has
+	over   sync.Once
+	closer io.Closer // of an upgraded connection
+
+	passing *passing // what the answer is passed on by; nil of a call without a connection
+}
+
+type callState uint8
+
+const (
+	callNew callState = iota
+	callWaits
+	callStarts // its instance is starting
+	callRuns
+	callOver
+)
+
+// Why the context of a call may end, besides that its caller left.
+var (
+	errTimeout  = errors.New("no answer in time")
+	errDied     = errors.New("the instance ended")
+	errDraining = errors.New("the gateway ends")
+)
+
+// newCall is a call that has not been received yet. Target may be nil.
+func (g *Gateway) newCall(r *http.Request, to *target, path string) *call {
+	return &call{g: g, target: to, key: callID(r.Header.Get("X-Call-Id")), path: path, came: time.Now(), turn: make(chan *Error, 1)}
+}
+
+// callID is the id of a call: what the caller says, if it can be one, or a new one.
+func callID(said string) string {
+	if said != "" && len(said) <= 128 && clean(said) {
+		return said
+	}
+	return rand.Text()
+}
+
+// clean says whether a text is of visible ASCII characters alone.
+func clean(text string) bool {
+	for i := range len(text) {
+		if text[i] <= ' ' || text[i] > '~' {
+			return false
+		}
+	}
+	return true
+}
+
+// serve has a call run and answers with what it gave.
+func (c *call) serve(w http.ResponseWriter, r *http.Request) {
+	g := c.g
+	if g.draining.Load() {
+		c.refuse(w, draining())
+		return
+	}
+	if !c.target.receiving() {
+		c.refuse(w, g.engine.queueFull(c.target))
+		return
+	}
+	fault := c.receive(w, r)
+	c.target.received()
+	if fault != nil {
+		c.refuse(w, fault)
+		return
+	}
+	c.forward(w, r)
+}
+
+// receive takes in the call's body, or as much of it as is kept.
+func (c *call) receive(w http.ResponseWriter, r *http.Request) (fault *Error) {
+	if c.body, c.from, fault = c.g.receive(w, r); fault != nil {
+		w.Header().Set("Connection", "close") // what comes of the rest is nobody's
+	}
+	return fault
+}
+
+// forward has a call that has come run and answers with what it gave.
+func (c *call) forward(w http.ResponseWriter, r *http.Request) {
+	g := c.g
+	if c.from != nil && !c.body.whole {
+		r.Body = readCloser{c.from, r.Body}
+	}
+	proxy := httputil.ReverseProxy{
+		Rewrite: rewrite, Transport: c, BufferPool: &g.buffers, ErrorLog: discard,
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) { c.refuse(w, c.problem(err)) },
+	}
+	control := http.NewResponseController(w)
+	c.begin(func() { _ = control.SetWriteDeadline(time.Now()) })
+	c.passing = &passing{ResponseWriter: w, heads: &g.heads}
+	defer c.end(errAborted)
+	defer c.passing.over()
+	proxy.ServeHTTP(c.passing, r)
+}
+
+// begin makes the call's timer. Release, if set, ends what the caller does not
+// read.
+func (c *call) begin(release func()) {
+	c.timer = time.AfterFunc(time.Hour, func() { c.expire(release) })
+	c.timer.Stop()
+}
+
+var errAborted = errors.New("the answer was not passed on to its end")
+
+// rewrite makes what a caller sent what an instance gets: the same, and who sent
+// it.
+func rewrite(p *httputil.ProxyRequest) {
+	for _, name := range []string{"Forwarded", "X-Forwarded-For"} {
+		if values := p.In.Header[name]; values != nil {
+			p.Out.Header[name] = values
+		}
+	}
+	p.Out.URL.RawQuery = p.In.URL.RawQuery // what cannot be parsed too
+	p.SetXForwarded()
+}
+
+// RoundTrip implements http.RoundTripper: it waits for the call's turn and sends
+// it, again where that is allowed, and returns the answer as soon as its head is
+// there.
+func (c *call) RoundTrip(r *http.Request) (*http.Response, error) {
+	ctx, cancel := context.WithCancelCause(r.Context())
+	c.cancel = cancel
+	out := ports.Call{Method: r.Method, Path: c.path, Query: r.URL.RawQuery, Header: r.Header}
+	r.Header["X-Call-Id"] = []string{c.key}
+	if r.Host != "" {
+		r.Header["Host"] = []string{r.Host}
+	}
+	if c.body.whole && len(c.body.head) > 0 {
+		r.Header["Content-Length"] = []string{strconv.Itoa(len(c.body.head))}
+	} else if !c.body.whole {
+		c.body.rest = r.Body
+		if r.ContentLength > 0 {
+			r.Header["Content-Length"] = []string{strconv.FormatInt(r.ContentLength, 10)}
+		}
+	}
+	c.g.engine.submit(c)
+	for {
+		if err := c.wait(ctx); err != nil {
+			return nil, err
+		}
+		answer, err := c.send(ctx, out)
+		if err == nil {
+			return c.answered(answer), nil
+		}
+		if err := c.again(ctx, r, err); err != nil {
+			c.end(err)
+			return nil, err
+		}
+	}
+}
+
+// wait returns when the call may be sent, or why it may not.
+func (c *call) wait(ctx context.Context) error {
+	select {
+	case fault := <-c.turn:
+		if fault != nil {
+			return fault
+		}
+		return nil
+	case <-ctx.Done():
+	}
+	c.g.engine.leave(c)
+	return context.Cause(ctx)
+}
+
+// send sends the call to its instance. A connection that had ended before is
+// tried again there: the instance has not seen the call.
+func (c *call) send(ctx context.Context, out ports.Call) (answer *http.Response, err error) {
+	c.timer.Reset(c.target.pause())
+	for range maxStale {
+		out.Body = c.body.reader()
+		answer, err = c.g.cfg.Invoker.Invoke(ctx, c.on.record, out)
+		var failed *ports.CallError
+		if err == nil || !errors.As(err, &failed) || failed.Progress != ports.NotSent || !c.body.whole || ctx.Err() != nil {
+			break
+		}
+	}
+	return answer, err
+}
+
+// maxStale is how many connections of an instance may turn out to have ended.
+const maxStale = 8
+
+// again says that a call got no answer, and has it wait for its turn anew if it
+// may be sent again; the error is why it may not.
+func (c *call) again(ctx context.Context, r *http.Request, err error) error {
+	c.timer.Stop()
+	var failed *ports.CallError
+	called := errors.As(err, &failed)
+	if called && failed.Progress == ports.Sent || !called && ctx.Err() != nil {
+		c.attempts++
+	}
+	if c.from != nil {
+		if fault := c.from.wrong(); fault != nil {
+			return fault
+		}
+	}
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, errDied) {
+		return cause
+	}
+	if !called {
+		return badRequest("%v", err)
+	}
+	if failed.Progress == ports.NotConnected {
+		c.g.engine.unreachable(c.on)
+	} else if !died(err) {
+		return &Error{Status: http.StatusBadGateway, Code: codeBadAnswer, Message: "instance " + c.on.record.ID + ": " + err.Error()}
+	}
+	gone := &Error{Status: http.StatusBadGateway, Code: codeInstanceDied, Message: "instance " + c.on.record.ID + " gave no answer: " + err.Error()}
+	if context.Cause(ctx) != nil {
+		return gone // cut, with its connection
+	}
+	switch launch.Repeatable(failed.Progress, r.Method, r.Header, c.body.whole, c.repeats) {
+	case launch.GiveUp:
+		return gone
+	case launch.Once:
+		c.repeats++
+	}
+	if !c.g.engine.again(c) {
+		return gone
+	}
+	return nil
+}
+
+// died says whether a call got no answer because its connection ended. Anything
+// else is an answer that is none.
+func died(err error) bool {
+	var failed *ports.CallError
+	if errors.As(err, &failed) && failed.Progress != ports.Sent {
+		return true
+	}
+	for _, end := range []error{io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE, syscall.ECONNABORTED, errDied, context.Canceled} {
+		if errors.Is(err, end) {
+			return true
+		}
+	}
+	return endedIdle(err)
+}
+
+// problem is the answer to a call that got none.
+func (c *call) problem(err error) *Error {
+	var e *Error
+	switch {
+	case errors.As(err, &e):
+		return e
+	case errors.Is(err, errTimeout):
+		return &Error{Status: http.StatusGatewayTimeout, Code: codeTimeout, Message: "no answer came within " + c.target.pause().String()}
+	case errors.Is(err, errDied):
+		return &Error{Status: http.StatusBadGateway, Code: codeInstanceDied, Message: "the instance ended before it answered"}
+	case errors.Is(err, errDraining):
+		return draining()
+	case errors.Is(err, context.Canceled):
+		return &Error{Status: statusCancelled, Code: codeCancelled, Message: "the caller left"}
+	}
+	return &Error{Status: http.StatusBadGateway, Code: codeBadAnswer, Message: err.Error()}
+}
+
+// statusCancelled stands for a caller that left, in what is counted.
+const statusCancelled = 499
+
+// expire ends a call whose instance, or whose caller, has paused for too long.
+func (c *call) expire(release func()) {
+	c.cut(errTimeout)
+	if c.begun.Load() && release != nil { // it may be in a write that the caller does not read
+		release()
+	}
+}
+
+// cut ends a call that runs.
+func (c *call) cut(cause error) {
+	c.cancel(cause)
+	if c.begun.Load() && c.closer != nil {
+		_ = c.closer.Close()
+	}
+}
+
+// answered makes an instance's answer the gateway's.
+func (c *call) answered(answer *http.Response) *http.Response {
+	c.attempts++
+	c.label(answer.Header, c.rule)
+	answer.Header["Gfaas-Instance"] = []string{c.on.record.ID}
+	c.status = answer.StatusCode
+	if upgraded, ok := answer.Body.(io.ReadWriteCloser); ok && answer.StatusCode == http.StatusSwitchingProtocols {
+		c.timer.Stop()
+		c.closer = upgraded
+		answer.Body = &connection{ReadWriteCloser: upgraded, call: c}
+	} else {
+		answer.Body = &answerBody{from: answer.Body, call: c}
+	}
+	if c.passing != nil {
+		c.passing.expect(answer.ContentLength)
+	}
+	c.begun.Store(true)
+	return answer
+}
+
+// answerBody is the body of an answer. The instance's place is free as soon as its
+// end has come, whether the caller has taken it or not.
+type answerBody struct {
+	from io.ReadCloser
+	call *call
+}
+
+func (b *answerBody) Read(p []byte) (int, error) {
+	n, err := b.from.Read(p)
+	switch {
+	case err == nil:
+		b.call.timer.Reset(b.call.target.pause())
+	case err == io.EOF:
+		b.call.end(nil)
+		b.call.timer.Reset(b.call.target.pause()) // for the caller to take it
+	default:
+		b.call.end(err)
+	}
+	return n, err
+}
+
+func (b *answerBody) Close() error {
+	err := b.from.Close()
+	b.call.end(errAborted)
+	return err
+}
+
+// connection is one that was upgraded. It holds its place until it is closed.
+type connection struct {
+	io.ReadWriteCloser
+	call *call
+}
+
+func (c *connection) Close() error {
+	err := c.ReadWriteCloser.Close()
+	c.call.end(nil)
+	return err
+}
+
+// end says how a call that has a place on an instance ended; only the first time
+// counts.
+func (c *call) end(err error) {
+	c.over.Do(func() {
+		c.g.engine.finish(c, err)
+		if c.begun.Load() {
+			now := time.Now()
+			c.target.answered(now, c.status, now.Sub(c.came))
+			c.g.metrics.answered(c.target, c.status, c.queued, now.Sub(c.came))
+		}
+		if c.cancel != nil && err != nil {
+			c.cancel(err)
+		}
+	})
+	if errors.Is(err, errAborted) {
+		c.timer.Stop()
+		if c.cancel != nil {
+			c.cancel(errAborted)
+		}
+	}
+}
+
+// refuse answers with an error of the gateway's own.
+func (c *call) refuse(w http.ResponseWriter, e *Error) {
+	if c.target != nil {
+		c.target.refused(e)
+		c.g.metrics.refused(c.target, e, c.queued, time.Since(c.came))
+	}
+	c.label(w.Header(), e.Code)
+	e.write(w)
+}
+
+// label says of an answer whose it is, and how it came about.
+func (c *call) label(h http.Header, rule string) {
+	values := [...]string{c.key, strconv.FormatInt(c.came.UnixNano(), 10), millis(c.queued), millis(c.starting), c.found.String(), strconv.Itoa(c.attempts), rule}
+	for i, name := range labels {
+		h[name] = values[i : i+1 : i+1]
+	}
+}
+
+// labels are the headers that every answer has.
+var labels = [...]string{"X-Call-Id", "X-Start-Time", "Gfaas-Queue-Ms", "Gfaas-Start-Ms", "Gfaas-Start", "Gfaas-Attempts", "Gfaas-Reason"}
+
+// millis is a duration in milliseconds, with its decimals.
+func millis(d time.Duration) string {
+	return strconv.FormatFloat(float64(d)/float64(time.Millisecond), 'f', 3, 64)
+}
+
+// endedIdle says whether an error is the transport's own word for a connection that
+// was closed while nothing was on it, or closed altogether.
+func endedIdle(err error) bool {
+	return errors.Is(err, net.ErrClosed) || strings.Contains(err.Error(), "server closed idle connection")
+}
+
+// discard is a log that nobody reads.
+var discard = log.New(io.Discard, "", 0)

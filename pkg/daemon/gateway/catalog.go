@@ -1,0 +1,201 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
+	"github.com/gfaas/gfaas/pkg/policy/queue"
+	"github.com/gfaas/gfaas/pkg/policy/scale"
+)
+
+// follow makes the gateway's what the state says, as often as that changes, until
+// the context ends.
+func (g *Gateway) follow(ctx context.Context) error {
+	var last ports.Revision
+	f := follower{g: g, others: map[string]instance.Handle{}}
+	for {
+		l, err := g.cfg.Catalog.Watch(ctx, last)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			g.log.Error("the state cannot be read", "err", err)
+			if !pause(ctx, time.Second) {
+				return nil
+			}
+			continue
+		}
+		last = l.Revision
+		g.engine.apply(l.Functions)
+		f.instances(ctx, l.Instances)
+		if g.adopted.CompareAndSwap(false, true) && g.async != nil {
+			g.async.Start()
+		}
+	}
+}
+
+// pause waits; false if the context ends.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// apply makes the functions those that are applied.
+func (e *engine) apply(functions []function.Function) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	names := map[string]*target{}
+	for _, fn := range functions {
+		names[fn.Name] = e.set(fn)
+	}
+	for _, t := range e.inOrder() {
+		if names[t.name] == nil && !t.gone {
+			t.gone = true
+			e.step(queue.Event{Kind: queue.FunctionGone, Function: t.number})
+		}
+	}
+	e.g.names.Store(&names)
+}
+
+// set makes a function known, or what has changed of it. Locked.
+func (e *engine) set(fn function.Function) *target {
+	number := e.numbers.Of(fn.Name)
+	t := e.functions[number]
+	fresh := t == nil
+	if fresh {
+		t = &target{name: fn.Name, number: number, since: time.Now(), series: e.g.metrics.of(fn.Name)}
+		e.functions[number] = t
+	}
+	renew := !fresh && !same(t.function, fn)
+	t.function = fn
+	t.timeout.Store(int64(orElse(fn.Timeout, e.g.cfg.Timeout)))
+	t.queue.Store(int64(orElse(fn.Queue, e.g.cfg.Queue)))
+	if renew {
+		t.costs = costs{}
+		t.fails, t.failure = 0, nil
+	}
+	if t.scaling == nil || renew {
+		t.scaling = e.newScaling(t)
+		if row := rowOf(fn, e.g.settings.Load().Profile[fn.Name], e.g.cfg.Scaler); row != nil {
+			t.unit = *row
+		}
+	} else {
+		t.scaling.scaler.Step(e.now(), []scale.Event{scale.Configure{Bounds: bounds(fn)}}, nil)
+	}
+	spec := e.spec(t)
+	if fresh || renew || t.gone || spec != t.spec {
+		t.spec, t.gone = spec, false
+		e.step(queue.Event{Kind: queue.FunctionSet, Function: number, Spec: &spec, Renew: renew})
+	}
+	return t
+}
+
+// respec tells the policy what it is to know of a function now. Locked.
+func (e *engine) respec(t *target) {
+	t.spec = e.spec(t)
+	spec := t.spec
+	e.step(queue.Event{Kind: queue.FunctionSet, Function: t.number, Spec: &spec})
+}
+
+// orElse is a value, or another where it is none.
+func orElse[T comparable](v, other T) T {
+	var none T
+	if v == none {
+		return other
+	}
+	return v
+}
+
+// forget frees the number of a function of which nothing is left. Locked.
+func (e *engine) forget(number int32) {
+	e.g.metrics.forget(e.numbers.Name(number))
+	delete(e.functions, number)
+	e.numbers.Forget(number)
+}
+
+// inOrder is the functions, by number. Locked.
+func (e *engine) inOrder() []*target {
+	out := make([]*target, 0, len(e.functions))
+	for _, n := range slices.Sorted(maps.Keys(e.functions)) {
+		out = append(out, e.functions[n])
+	}
+	return out
+}
+
+// follower makes instances known that others started, or a gateway before this
+// one.
+type follower struct {
+	g      *Gateway
+	begun  bool                       // what the gateway before this one left is put in order
+	others map[string]instance.Handle // instances of others that are known, by id
+}
+
+func (f *follower) instances(ctx context.Context, records []instance.Record) {
+	var left []instance.Record // by a gateway that was killed
+	for _, r := range records {
+		switch {
+		case r.Owner == instance.Gateway && f.begun:
+		case r.Owner == instance.Gateway:
+			f.g.lastID.Store(max(f.g.lastID.Load(), number(r.ID)))
+			left = append(left, r)
+		case r.State == instance.Ready && f.others[r.ID] != r.Handle:
+			if f.g.adopt(ctx, r, false) {
+				f.others[r.ID] = r.Handle
+			}
+		}
+	}
+	f.begun = true
+	for _, r := range left {
+		if !f.g.adopt(ctx, r, true) {
+			f.g.deed(func() { f.g.discard(r) })
+		}
+	}
+}
+
+// number is N of an id NAME.N.
+func number(id string) int64 {
+	n, err := strconv.ParseInt(id[strings.LastIndexByte(id, '.')+1:], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// adopt takes over an instance that runs; false if it does not, or nothing here
+// can use it.
+func (g *Gateway) adopt(ctx context.Context, r instance.Record, own bool) bool {
+	t := (*g.names.Load())[r.Function]
+	gpu := -1
+	if len(r.GPUs) > 0 {
+		gpu = slices.IndexFunc(g.cfg.GPUs, func(g GPU) bool { return g.Name == r.GPUs[0] })
+	}
+	if t == nil || gpu < 0 {
+		g.log.Warn("instance not adopted: its function or its GPU is not served here", "instance", r.ID, "function", r.Function, "gpus", r.GPUs)
+		return false
+	}
+	if err := g.cfg.Starter.Adopt(ctx, r); err != nil {
+		var gone *ports.GoneError
+		if !errors.As(err, &gone) {
+			g.log.Error("instance not adopted", "instance", r.ID, "err", err)
+		}
+		return false
+	}
+	s := g.engine.adopt(t, int32(gpu), r, own)
+	g.log.Info("instance adopted", "instance", r.ID, "function", r.Function)
+	g.deed(func() { g.watch(s) })
+	return true
+}

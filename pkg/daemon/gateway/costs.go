@@ -1,0 +1,130 @@
+package gateway
+
+import (
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/policy/queue"
+	"github.com/gfaas/gfaas/pkg/policy/residency"
+)
+
+// costs is what calls of a function are expected to take: what a file says, then
+// means of what was measured.
+type costs struct {
+	warm, start, load mean
+}
+
+// mean is a mean of durations; the last few dozen count most.
+type mean struct {
+	value time.Duration
+	n     int
+}
+
+// few is how many measurements a mean is of, about, once there were as many.
+const few = 32
+
+func (m *mean) add(d time.Duration) {
+	if m.n < few {
+		m.n++
+	}
+	m.value += (d - m.value) / time.Duration(m.n)
+}
+
+// What is expected of a function that nothing is known of.
+const (
+	usualWarm  = 100 * time.Millisecond
+	usualStart = 2 * time.Second
+	usualLoad  = 200 * time.Millisecond
+)
+
+// spec is what the policy is told of a function. Locked.
+func (e *engine) spec(t *target) queue.Function {
+	fn := t.function
+	s := queue.Function{
+		Name: fn.Name, Warm: usualWarm, Load: usualLoad, Cold: usualWarm + usualStart, Mem: int64(fn.GPUMem), Weight: fn.Weight,
+		Model: e.models.Of(modelOf(fn)), Tenant: e.tenants.Of(fn.Tenant), Queue: int32(t.queue.Load()),
+		Inflight: int32(fn.Inflight), Min: int32(fn.Scale.Min), Max: int32(fn.Scale.Max), Idle: fn.Scale.Idle,
+	}
+	if s.Weight <= 0 {
+		s.Weight = 1
+	}
+	if slice, profiled := e.sliceOf(t); profiled {
+		s.Slice = min(slice.SMPct/100*slice.QuotaRequest, 1)
+	}
+	if t.scaling != nil {
+		s.Min, s.Idle = max(s.Min, int32(t.scaling.wanted)), beyondIdle
+	}
+	settings := e.g.settings.Load()
+	if known, ok := settings.Costs[fn.Name]; ok {
+		s.Warm, s.Cold, s.Load = known.Warm, known.Cold, known.Load
+		if known.MemMiB > 0 {
+			s.Mem = max(s.Mem, int64(gpu.FromMiB(known.MemMiB)))
+		}
+		if settings.FixedCosts {
+			return s
+		}
+	}
+	start := max(s.Cold-s.Warm, 0)
+	if t.costs.warm.n > 0 {
+		s.Warm = t.costs.warm.value
+	}
+	if t.costs.start.n > 0 {
+		start = t.costs.start.value
+	}
+	if t.costs.load.n > 0 {
+		s.Load = t.costs.load.value
+	}
+	s.Cold = s.Warm + max(start, s.Load)
+	return s
+}
+
+func modelOf(fn function.Function) string {
+	if fn.Model != nil {
+		return "model " + fn.Model.Name
+	}
+	return "function " + fn.Name
+}
+
+// learn takes note of how long a call took. Locked.
+func (e *engine) learn(c *call, executed time.Duration) {
+	t := c.target
+	t = e.functions[t.number]
+	if t == nil {
+		return
+	}
+	switch {
+	case c.on.state != serverReady || len(c.on.calls) > 0:
+		return // others ran beside it
+	case c.found == residency.HostWarm:
+		t.costs.load.add(max(executed-t.spec.Warm, 0))
+	default:
+		t.costs.warm.add(executed)
+	}
+	e.relearn(t)
+}
+
+// startTook takes note of how long a start took. Locked.
+func (t *target) startTook(d time.Duration) { t.costs.start.add(d) }
+
+// relearn tells the policy what a function costs, when that is another than it
+// was told by a tenth and more. Locked.
+func (e *engine) relearn(t *target) {
+	s := e.spec(t)
+	if near(s.Warm, t.spec.Warm) && near(s.Cold, t.spec.Cold) && near(s.Load, t.spec.Load) {
+		return
+	}
+	t.spec.Warm, t.spec.Cold, t.spec.Load = s.Warm, s.Cold, s.Load
+	e.step(queue.Event{Kind: queue.Learned, Function: t.number, Spec: &s})
+}
+
+func near(a, b time.Duration) bool { return max(a-b, b-a) <= b/10 }
+
+// recost tells the policy what functions cost after the file was read again.
+func (e *engine) recost() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, t := range e.inOrder() {
+		e.relearn(t)
+	}
+}

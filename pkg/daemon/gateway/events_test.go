@@ -1,0 +1,74 @@
+package gateway
+
+import (
+	"bufio"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/status"
+)
+
+// TestEvents follows how everything stands until the gateway ends.
+func TestEvents(t *testing.T) {
+	w := newWorld(t, http.NotFoundHandler(), nil)
+	answer, err := http.Get("http://" + w.WebAddr().String() + "/system/events")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	if kind := answer.Header.Get("Content-Type"); answer.StatusCode != http.StatusOK || kind != "text/event-stream" {
+		t.Fatalf("%s, %s", answer.Status, kind)
+	}
+	lines := bufio.NewScanner(answer.Body)
+	next := func() (s status.Status) {
+		t.Helper()
+		for lines.Scan() {
+			if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
+				if err := json.Unmarshal([]byte(data), &s); err != nil {
+					t.Fatal(err)
+				}
+				return s
+			}
+		}
+		t.Fatal("the events ended")
+		return s
+	}
+	if s := next(); len(s.GPUs) != 1 || len(s.Functions) != 0 {
+		t.Errorf("first %+v", s)
+	}
+	if err := w.catalog.Apply(t.Context(), function.Function{Name: "f", Command: []string{"f"}}); err != nil {
+		t.Fatal(err)
+	}
+	w.until("an event with the function", func() bool { return len(next().Functions) == 1 })
+	go w.stop()
+	if _, err := io.Copy(io.Discard, answer.Body); err != nil {
+		t.Errorf("at the gateway's end: %v", err)
+	}
+}
+
+// TestTooManyViewers refuses those that are too many, until others have left.
+func TestTooManyViewers(t *testing.T) {
+	w := newWorld(t, http.NotFoundHandler(), nil)
+	if !w.looks.viewing(mostEvents) {
+		t.Fatal("not even as many as there may be")
+	}
+	ask := func() int {
+		answer, err := http.Get("http://" + w.WebAddr().String() + "/system/events")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = answer.Body.Close()
+		return answer.StatusCode
+	}
+	if got := ask(); got != http.StatusTooManyRequests {
+		t.Errorf("one too many: %d", got)
+	}
+	w.looks.viewing(-1)
+	if got := ask(); got != http.StatusOK {
+		t.Errorf("after one left: %d", got)
+	}
+}

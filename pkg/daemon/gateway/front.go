@@ -1,0 +1,157 @@
+package gateway
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"net/http"
+	"strings"
+
+	"github.com/gfaas/gfaas/pkg/daemon/gateway/ui"
+)
+
+// Credentials are who may use what is guarded.
+type Credentials struct{ user, password [sha256.Size]byte }
+
+// NewCredentials are those of a user.
+func NewCredentials(user, password string) *Credentials {
+	return &Credentials{sha256.Sum256([]byte(user)), sha256.Sum256([]byte(password))}
+}
+
+// allows says whether a request has them, in a time that tells nothing.
+func (c *Credentials) allows(r *http.Request) bool {
+	user, password, given := r.BasicAuth()
+	u, p := sha256.Sum256([]byte(user)), sha256.Sum256([]byte(password))
+	same := subtle.ConstantTimeCompare(u[:], c.user[:]) & subtle.ConstantTimeCompare(p[:], c.password[:])
+	return given && same == 1
+}
+
+// guard stands before what is answered over TCP.
+func (g *Gateway) guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s, path := g.settings.Load(), r.URL.Path
+		if s.Auth == nil || open(path) || !managed(path) && !s.AuthFunctions {
+			next.ServeHTTP(w, r)
+			return
+		}
+		if !s.Auth.allows(r) {
+			w.Header().Set("WWW-Authenticate", `Basic realm="gfaas"`)
+			e := &Error{Status: http.StatusUnauthorized, Code: codeAuth, Message: "user and password are missing or wrong"}
+			g.refuse(w, r, e)
+			return
+		}
+		r.Header.Del("Authorization") // it is the gateway's own: no function is to learn it
+		next.ServeHTTP(w, r)
+	})
+}
+
+// managed says whether a path is for those who run the gateway.
+func managed(path string) bool {
+	return strings.HasPrefix(path, "/system/") || path == "/metrics" || path == "/ui" || strings.HasPrefix(path, "/ui/")
+}
+
+// open says whether a path is for everybody.
+func open(path string) bool { return path == "/healthz" || path == "/readyz" }
+
+// ServeHTTP answers what is not health or metrics.
+func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	path := r.URL.EscapedPath()
+	switch {
+	case strings.HasPrefix(path, "/function/"):
+		name, rest := splitName(path[len("/function/"):])
+		g.serveFunction(w, r, name, rest)
+	case strings.HasPrefix(path, "/v2/models/"):
+		name, _ := splitName(path[len("/v2/models/"):])
+		g.serveFunction(w, r, name, path)
+	case strings.HasPrefix(path, "/v1/"):
+		g.serveOpenAI(w, r, path)
+	case strings.HasPrefix(path, "/async-function/"):
+		name, rest := splitName(path[len("/async-function/"):])
+		g.serveAsync(w, r, name, rest)
+	case path == "/", managed(path):
+		if r.Header.Get("Origin") != "" && g.settings.Load().Auth == nil && strings.HasPrefix(path, "/system/") {
+			e := &Error{Status: http.StatusForbidden, Code: codeAuth, Message: "a page of another site may not use /system/",
+				Hint: "with --auth it may, with user and password"}
+			g.refuse(w, r, e)
+			return
+		}
+		g.serveSystem(w, r)
+	default:
+		g.refuse(w, r, noPath(path))
+	}
+}
+
+// refuse answers what is no call of a function with an error.
+func (g *Gateway) refuse(w http.ResponseWriter, r *http.Request, e *Error) {
+	g.newCall(r, nil, "").refuse(w, e)
+}
+
+// serveSystem has the mux answer, in the gateway's own form where nothing is.
+func (g *Gateway) serveSystem(w http.ResponseWriter, r *http.Request) {
+	handler, pattern := g.system.Handler(r)
+	if pattern != "" {
+		g.system.ServeHTTP(w, r)
+		return
+	}
+	probe := &statusOnly{header: http.Header{}}
+	handler.ServeHTTP(probe, r)
+	if probe.status == http.StatusMethodNotAllowed {
+		g.refuse(w, r, notAllowed(r.Method, probe.header.Get("Allow")))
+		return
+	}
+	g.refuse(w, r, noPath(r.URL.EscapedPath()))
+}
+
+func notAllowed(method, allow string) *Error {
+	return &Error{Status: http.StatusMethodNotAllowed, Code: codeMethod, Message: "the method " + method + " is not for this path", Allow: allow}
+}
+
+// statusOnly hears what a mux would answer where it has nothing.
+type statusOnly struct {
+	header http.Header
+	status int
+}
+
+func (s *statusOnly) Header() http.Header         { return s.header }
+func (s *statusOnly) WriteHeader(status int)      { s.status = status }
+func (s *statusOnly) Write(p []byte) (int, error) { return len(p), nil }
+
+// namespace is the one that OpenFaaS's clients say functions are in.
+const namespace = "openfaas-fn"
+
+// splitName splits what follows /function/ into a function's name, without its
+// namespace, and the path for it, as it was escaped; the path is empty or begins
+// with a slash. A name in another namespace is left as it is: no function has it.
+func splitName(path string) (name, rest string) {
+	name = path
+	if at := strings.IndexByte(path, '/'); at >= 0 {
+		name, rest = path[:at], path[at:]
+	}
+	return strings.TrimSuffix(name, "."+namespace), rest
+}
+
+// serveFunction passes a call to a function. An empty path is where its contract
+// is invoked by a POST, else its root.
+func (g *Gateway) serveFunction(w http.ResponseWriter, r *http.Request, name, path string) {
+	if path == "" && r.Method != http.MethodPost {
+		path = "/"
+	}
+	target := (*g.names.Load())[name]
+	c := g.newCall(r, target, path)
+	if target == nil {
+		c.refuse(w, noFunction(name))
+		return
+	}
+	c.serve(w, r)
+}
+
+// routes are those of /system/ and what else is not a call.
+func (g *Gateway) routes() {
+	g.system.HandleFunc("GET /system/status", g.serveStatus)
+	g.system.HandleFunc("GET /system/events", g.serveEvents)
+	g.system.HandleFunc("GET /ui/{$}", ui.Serve)
+	toPage := http.RedirectHandler("/ui/", http.StatusFound)
+	g.system.Handle("GET /{$}", toPage)
+	g.system.Handle("GET /ui", toPage)
+	g.system.HandleFunc("GET /system/async/{id}", g.serveAsyncStatus)
+	g.openFaaSRoutes()
+}

@@ -1,0 +1,243 @@
+// Package gateway serves functions over HTTP: it keeps calls in a policy's queues,
+// starts and stops instances as the policy says, and passes calls to them.
+//
+// All decisions are the policy's (pkg/policy/queue). The engine is what drives it:
+// under one lock whoever learns of something (a call that came or ended, an
+// instance that is ready or gone, a function that changed, a timer) has the policy
+// step and does what it says, so that nothing is decided by what was true before.
+// Deeds that take time (to start, to stop, to send a call) happen beside it and
+// come back as events.
+//
+// What runs instances and keeps the state it knows through pkg/instance/ports.
+package gateway
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/gfaas/gfaas/pkg/daemon/async"
+	"github.com/gfaas/gfaas/pkg/daemon/chassis"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
+	"github.com/gfaas/gfaas/pkg/policy/queue"
+	"github.com/gfaas/gfaas/pkg/profile"
+	"github.com/gfaas/gfaas/pkg/trace"
+	"github.com/gfaas/gfaas/pkg/wire"
+)
+
+// Config is what a gateway goes by.
+type Config struct {
+	Socket  string // control socket; its folder is the run directory
+	Private bool   // the run directory is ours alone: its mode becomes 0700
+	Listen  string // TCP address; empty is none
+	Log     *slog.Logger
+
+	Starter ports.Starter
+	Invoker ports.Invoker
+	Catalog ports.Catalog
+
+	// Usage, if set, asks the token daemon what its instances use.
+	Usage func(context.Context) (wire.Status, error)
+
+	Policy      queue.Config
+	Set         map[string]string // its parameters, as they were given
+	Record      io.Writer         // events and decisions, if set
+	Concurrency int               // calls that a GPU runs at once (D)
+	GPUs        []GPU             // by number
+
+	Settings
+	// Reload, if set, reads the settings again, at SIGHUP.
+	Reload func() (Settings, error)
+
+	Limits
+	Scaler string // of Scalers; empty is none
+	Park   bool   // the memory of idle instances waits on the host, where functions bound it; needs Usage
+	Keep   bool   // leave instances running at the end
+
+	Async Async
+
+	Version string // of the program, for those who ask
+}
+
+// GPU is a GPU that instances run on.
+type GPU struct {
+	Name string // as in gpu.ParseDevice
+	Mem  int64  // bytes; 0 is no limit
+}
+
+// Settings may change while the gateway runs.
+type Settings struct {
+	Auth          *Credentials // nil lets all in
+	AuthFunctions bool         // for calls too
+	Costs         map[string]trace.Function
+	FixedCosts    bool                     // what is measured does not change them
+	Profile       map[string][]profile.Row // configurations of functions, for their slices and scalers
+}
+
+// Limits bound what callers and functions may take. Functions may have their own
+// Queue and Timeout.
+type Limits struct {
+	Queue         int           // calls that wait, a function
+	QueueTimeout  time.Duration // for a place on an instance
+	Timeout       time.Duration // from dispatch to the answer's head, then each pause within it
+	MaxBody       int64         // bytes of a request
+	Buffer        int64         // bytes of it that are kept, so that it can be sent again
+	HeaderTimeout time.Duration // for the head of a request
+	BodyTimeout   time.Duration // pause within its body
+	Drain         time.Duration // for what is under way at the end
+}
+
+// Gateway is one that serves.
+type Gateway struct {
+	cfg      Config
+	log      *slog.Logger
+	chassis  *chassis.Chassis
+	registry *prometheus.Registry
+	metrics  *metrics
+	engine   engine
+	settings atomic.Pointer[Settings]
+	names    atomic.Pointer[map[string]*target] // functions that are applied
+	system   *http.ServeMux                     // /system/
+	buffers  buffers
+	heads    heads
+	began    time.Time
+	usage    atomic.Pointer[wire.Status] // the last; nil where it is not known
+	lastID   atomic.Int64                // N of the last instance NAME.N
+	async    *async.Queue                // nil where no asynchronous calls are taken
+	scaling  sync.Mutex                  // of reading a function and writing it again
+
+	looks    looks
+	nameless atomic.Int64 // calls whose bodies are on their way and say which function
+
+	adopted  atomic.Bool // what ran before is known
+	draining atomic.Bool
+	leaving  chan struct{}      // closed when draining begins
+	deeds    sync.WaitGroup     // starts, stops and waits that are under way
+	life     context.Context    // of the instances' watchers and starts
+	endLife  context.CancelFunc // ends starts that are under way
+}
+
+// Open takes the run directory and opens the sockets. Serve must follow.
+func Open(cfg Config) (*Gateway, error) {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	g, err := newGateway(cfg)
+	if err != nil {
+		return nil, err
+	}
+	g.chassis, err = chassis.Open(chassis.Config{
+		Program: "gfaas serve", Socket: cfg.Socket, Lock: "gateway.lock", Private: cfg.Private, Listen: cfg.Listen, Log: cfg.Log,
+		HTTP: func(s *http.Server) {
+			s.ReadHeaderTimeout, s.ReadTimeout, s.WriteTimeout, s.IdleTimeout = cfg.HeaderTimeout, 0, 0, idleConnection
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := g.openAsync(); err != nil {
+		g.chassis.Close()
+		return nil, err
+	}
+	return g, nil
+}
+
+// idleConnection is for how long a caller's connection is kept without a call.
+const idleConnection = 3 * time.Minute
+
+// newGateway is one without sockets.
+func newGateway(cfg Config) (*Gateway, error) {
+	cfg.Policy.Live = true
+	policy, err := queue.New(cfg.Policy)
+	if err != nil {
+		return nil, err
+	}
+	g := &Gateway{cfg: cfg, log: cfg.Log, system: http.NewServeMux(), began: time.Now(), leaving: make(chan struct{})}
+	g.life, g.endLife = context.WithCancel(context.Background())
+	g.names.Store(&map[string]*target{})
+	settings := cfg.Settings
+	g.settings.Store(&settings)
+	g.registry, g.metrics = newMetrics(g)
+	g.engine.init(g, policy)
+	g.routes()
+	return g, nil
+}
+
+// WebAddr is where Listen listens, or nil.
+func (g *Gateway) WebAddr() net.Addr { return g.chassis.WebAddr() }
+
+// Close gives up what Open took, where Serve does not follow.
+func (g *Gateway) Close() { g.chassis.Close() }
+
+// Serve serves until its context ends, then lets what is under way end, and stops
+// the instances that it started.
+func (g *Gateway) Serve(ctx context.Context) error {
+	return g.chassis.Serve(ctx, chassis.Service{
+		Run: g.run, Control: g, Web: g, Guard: g.guard, Metrics: g.registry,
+		Ready: g.ready, Reload: g.reload, Drain: g.drain,
+	})
+}
+
+func (g *Gateway) ready() error {
+	if !g.adopted.Load() {
+		return errors.New("instances that run are not adopted yet")
+	}
+	return nil
+}
+
+// reload reads the settings again.
+func (g *Gateway) reload() error {
+	if g.cfg.Reload == nil {
+		return nil
+	}
+	s, err := g.cfg.Reload()
+	if err != nil {
+		return err
+	}
+	g.settings.Store(&s)
+	g.engine.recost()
+	return nil
+}
+
+// run follows the state until its context ends, and then puts away what is the
+// gateway's own.
+func (g *Gateway) run(ctx context.Context) error {
+	if g.cfg.Record != nil {
+		defer g.record(ctx)()
+	}
+	g.engine.begin()
+	g.deed(func() { g.measure(g.life) })
+	g.deed(func() { g.scale(g.life) })
+	err := g.follow(ctx)
+	g.engine.close()
+	g.endLife()
+	g.deeds.Wait()
+	if !g.cfg.Keep {
+		g.stopAll()
+	}
+	return err
+}
+
+// drain takes no more calls, and gives those there are their time.
+func (g *Gateway) drain() {
+	g.draining.Store(true)
+	close(g.leaving)
+	defer g.stopAsync()()
+	if g.engine.idle(g.cfg.Drain) {
+		return
+	}
+	g.log.Warn("calls are cut: they did not end in time", "drain", g.cfg.Drain.String())
+	g.engine.cutAll()
+	g.engine.idle(cutTime)
+}
+
+// cutTime is for calls that were cut to have ended.
+const cutTime = time.Second

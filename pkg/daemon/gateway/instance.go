@@ -1,0 +1,214 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
+	"github.com/gfaas/gfaas/pkg/launch"
+)
+
+const (
+	stateTime  = 10 * time.Second // for a change of the state file
+	stopTime   = 30 * time.Second // to stop one instance
+	stopsAtEnd = 16               // at a time
+	firstRetry = time.Second      // after what should not fail did; doubles
+	lastRetry  = 30 * time.Second
+)
+
+// deed does something beside the engine. At the end they are waited for.
+func (g *Gateway) deed(do func()) { g.deeds.Go(do) }
+
+// start starts an instance, and tells the engine when it is ready or that it could
+// not be.
+func (g *Gateway) start(s *server) {
+	fn, r := g.engine.intended(s)
+	began := time.Now()
+	r, err := g.launch(fn, r)
+	if err != nil {
+		if g.life.Err() == nil {
+			g.log.Error("instance not started", "function", fn.Name, "instance", r.ID, "err", err)
+		}
+		g.engine.notStarted(s, err)
+		return
+	}
+	g.log.Info("instance started", "function", fn.Name, "instance", r.ID, "gpu", g.cfg.GPUs[s.gpu].Name, "took", time.Since(began).Round(time.Millisecond).String())
+	g.engine.started(s, r)
+	g.deed(func() { g.watch(s) })
+	g.write(func(ctx context.Context) error { return g.cfg.Catalog.Update(ctx, r) })
+}
+
+// intend names an instance that is to be started, and gives it its slice. Locked.
+func (e *engine) intend(s *server) {
+	fn, id := s.target.function, e.g.newID(s.target.name)
+	slice, _ := e.sliceOf(s.target)
+	s.parks = e.g.parks(fn)
+	s.record = instance.Record{ID: id, Function: fn.Name, Runtime: launch.RuntimeOf(fn), GPUs: []string{e.g.cfg.GPUs[s.gpu].Name},
+		Slice: slice, State: instance.Starting, Registered: []string{id}, Owner: instance.Gateway}
+}
+
+// parks says whether the memory of a function's instances waits on the host while
+// they have no work: where it is bounded, or it could take all of the host's.
+func (g *Gateway) parks(fn function.Function) bool {
+	return g.cfg.Park && g.cfg.Usage != nil && fn.GPUMem > 0
+}
+
+// intended is an instance that is to be started.
+func (e *engine) intended(s *server) (function.Function, instance.Record) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return s.target.function, s.record
+}
+
+// launch starts an instance of a function. The intent is written down before, so
+// that the next gateway knows of it should this one be killed.
+func (g *Gateway) launch(fn function.Function, r instance.Record) (instance.Record, error) {
+	p := instance.Placement{ID: r.ID, GPUs: r.GPUs, Slice: r.Slice, Oversubscribe: g.parks(fn)}
+	if fn.GPUs > 1 {
+		return r, fmt.Errorf("it spans %d GPUs: only instances of a plan (gfaas up) do", fn.GPUs)
+	}
+	ctx, cancel := context.WithTimeout(g.life, stateTime)
+	err := g.cfg.Catalog.Reserve(ctx, r)
+	cancel()
+	if err != nil {
+		return r, err
+	}
+	p.Note = func(r instance.Record) error {
+		r.Owner = instance.Gateway
+		return g.cfg.Catalog.Update(g.life, r)
+	}
+	started, err := g.cfg.Starter.Start(g.life, fn, p)
+	started.Owner = instance.Gateway
+	if err == nil {
+		return started, nil
+	}
+	var failed *ports.StartError
+	if errors.As(err, &failed) && failed.Remains {
+		g.deed(func() { g.discard(started) })
+	} else {
+		g.forgetRecord(r.ID)
+	}
+	return r, err
+}
+
+// newID names an instance.
+func (g *Gateway) newID(name string) string {
+	const most = 48 // of 63, so that the number fits
+	return fmt.Sprintf("%s.%d", name[:min(len(name), most)], g.lastID.Add(1))
+}
+
+// watch waits until an instance ends by itself.
+func (g *Gateway) watch(s *server) {
+	for retry := firstRetry; ; retry = min(2*retry, lastRetry) {
+		state, err := g.cfg.Starter.Wait(g.life, s.record)
+		if g.life.Err() != nil {
+			return
+		}
+		if err == nil {
+			if g.engine.died(s) {
+				g.log.Error("instance ended", "instance", s.record.ID, "function", s.record.Function, "how", state.Detail)
+				if s.own {
+					g.discard(s.record)
+				}
+			}
+			return
+		}
+		g.log.Warn("cannot watch an instance", "instance", s.record.ID, "err", err)
+		if !pause(g.life, retry) {
+			return
+		}
+	}
+}
+
+// bury puts away an instance that does not answer. One that is not the gateway's
+// may answer again.
+func (g *Gateway) bury(s *server) {
+	if s.own {
+		g.discard(s.record)
+		return
+	}
+	for retry := firstRetry; pause(g.life, retry); retry = min(2*retry, lastRetry) {
+		var gone *ports.GoneError
+		if err := g.cfg.Starter.Adopt(g.life, s.record); errors.As(err, &gone) {
+			return
+		}
+		dialer := net.Dialer{Timeout: firstRetry}
+		conn, err := dialer.DialContext(g.life, "tcp", s.record.Handle.Address)
+		if err != nil {
+			continue
+		}
+		_ = conn.Close()
+		g.adopt(g.life, s.record, false)
+		return
+	}
+}
+
+// discard stops what is left of an instance and forgets it, however often it takes.
+func (g *Gateway) discard(r instance.Record) {
+	for retry := firstRetry; ; retry = min(2*retry, lastRetry) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(g.life), stopTime)
+		err := g.cfg.Starter.Stop(ctx, r)
+		cancel()
+		if err == nil {
+			g.forgetRecord(r.ID)
+			return
+		}
+		g.log.Error("instance not stopped", "instance", r.ID, "err", err)
+		if !pause(g.life, retry) {
+			return // the next gateway finds its record
+		}
+	}
+}
+
+func (g *Gateway) forgetRecord(id string) {
+	g.write(func(ctx context.Context) error { return g.cfg.Catalog.Forget(ctx, id) })
+}
+
+// write changes the state, however often it takes.
+func (g *Gateway) write(change func(context.Context) error) {
+	for retry := firstRetry; ; retry = min(2*retry, lastRetry) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(g.life), stateTime)
+		err := change(ctx)
+		cancel()
+		var missing *ports.NotFoundError
+		if err == nil || errors.As(err, &missing) { // who removed it knows
+			return
+		}
+		g.log.Error("the state is not written", "err", err)
+		if !pause(g.life, retry) {
+			return
+		}
+	}
+}
+
+// stopAll stops the gateway's own instances, at its end.
+func (g *Gateway) stopAll() {
+	slots := make(chan struct{}, stopsAtEnd)
+	var wg sync.WaitGroup
+	for _, r := range g.engine.own() {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			g.discard(r)
+		})
+	}
+	wg.Wait()
+}
+
+// own are the gateway's own instances that run.
+func (e *engine) own() (out []instance.Record) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, s := range e.servers {
+		if s.own && s.state == serverReady {
+			out = append(out, s.record)
+		}
+	}
+	return out
+}

@@ -1,0 +1,380 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/instance"
+)
+
+// up starts an instance as gfaas up does.
+func (w *world) up(id string, f function.Function) instance.Record {
+	w.t.Helper()
+	ctx := context.Background()
+	l := w.launcher()
+	slice := gpu.Slice{SMPct: 50, QuotaRequest: 0.5, QuotaLimit: 0.5}
+	if err := w.catalog.Reserve(ctx, instance.Record{ID: id, Function: f.Name, GPUs: []string{"sim"}, Slice: slice, State: instance.Starting}); err != nil {
+		w.t.Fatal(err)
+	}
+	r, err := l.Start(ctx, f, instance.Placement{ID: id, GPUs: []string{"sim"}, Slice: slice})
+	if err == nil {
+		err = w.catalog.Update(ctx, r)
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = l.Stop(context.Background(), r) })
+	return r
+}
+
+// servers are the ids of the instances that the gateway knows, in order.
+func (w *world) servers() []string {
+	var ids []string
+	for _, i := range w.Status().Instances {
+		ids = append(ids, i.ID)
+	}
+	return ids
+}
+
+// TestInstancesOfUp: instances of gfaas up are used first, as they come, and live
+// on whatever the policy and the gateway do.
+func TestInstancesOfUp(t *testing.T) {
+	w := newWorld(t, http.HandlerFunc(echo), nil)
+	f := fn("f", func(f *function.Function) { f.Scale.Idle = 10 * time.Millisecond })
+	w.apply(f)
+	own := w.do("POST", "/function/f", "x")
+	if got := own.header.Get("Gfaas-Instance"); got != "f.1" {
+		t.Fatal(got)
+	}
+	w.up("f-0", f)
+	w.until("it is adopted", func() bool { return slices.Contains(w.servers(), "f-0") })
+	if a := w.do("POST", "/function/f", "x"); a.header.Get("Gfaas-Instance") != "f-0" {
+		t.Errorf("%+v", a)
+	}
+	w.until("the gateway's own has idled for too long", func() bool { return fmt.Sprint(w.servers()) == "[f-0]" })
+	w.close()
+	if running := w.runtime.Running(); fmt.Sprint(running) != "[f-0]" {
+		t.Errorf("%v run after the end", running)
+	}
+	w.open()
+	if a := w.do("POST", "/function/f", "x"); a.header.Get("Gfaas-Instance") != "f-0" || a.header.Get("Gfaas-Start") != "gpu-warm" {
+		t.Errorf("%+v", a)
+	}
+}
+
+// TestInstanceDies: what ran is answered, the next call has another instance, and
+// nothing is left of the dead one.
+func TestInstanceDies(t *testing.T) {
+	began := make(chan struct{}, 10)
+	w := newWorld(t, mixed{"/hang": func(_ http.ResponseWriter, r *http.Request) {
+		began <- struct{}{}
+		<-r.Context().Done()
+	}}, nil)
+	w.apply(fn("f"))
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		a, err := w.try(context.Background(), "POST", "/function/f/hang", "")
+		if err != nil || a.status != 502 || a.reason() != codeInstanceDied {
+			t.Errorf("%+v, %v", a, err)
+		}
+	})
+	<-began
+	w.runtime.Kill("f.1", 3)
+	wg.Wait()
+	if a := w.do("POST", "/function/f", "x"); a.status != 200 || a.header.Get("Gfaas-Instance") != "f.2" {
+		t.Errorf("%+v", a)
+	}
+	w.until("its record is gone", func() bool {
+		l, err := w.catalog.Look(context.Background())
+		return err == nil && len(l.Instances) == 1 && l.Instances[0].ID == "f.2"
+	})
+	// While nothing runs on it, too.
+	w.runtime.Kill("f.2", 3)
+	if a := w.do("POST", "/function/f", "x"); a.status != 200 || a.header.Get("Gfaas-Instance") != "f.3" || a.header.Get("Gfaas-Attempts") != "1" {
+		t.Errorf("%+v", a)
+	}
+}
+
+// TestDrain: at the end what runs and waits ends, what comes is refused, and what
+// takes longer than it may is cut.
+func TestDrain(t *testing.T) {
+	release, began := make(chan struct{}), make(chan struct{}, 10)
+	hang := func(rw http.ResponseWriter, r *http.Request) {
+		began <- struct{}{}
+		select {
+		case <-release:
+			echo(rw, r)
+		case <-r.Context().Done():
+		}
+	}
+	for _, c := range []struct {
+		drain time.Duration
+		ends  bool
+	}{{patience, true}, {50 * time.Millisecond, false}} {
+		w := newWorld(t, mixed{"/hang": hang}, func(cfg *Config) { cfg.Drain, cfg.Concurrency = c.drain, 1 })
+		w.apply(fn("f"))
+		var wg sync.WaitGroup
+		for range 2 { // one runs, one waits
+			wg.Go(func() {
+				a, err := w.try(context.Background(), "POST", "/function/f/hang", "")
+				switch {
+				case c.ends && (err != nil || a.status != 200):
+					t.Errorf("%+v, %v", a, err)
+				case !c.ends && (err != nil || a.status != 503 || a.reason() != codeDraining):
+					t.Errorf("%+v, %v", a, err)
+				}
+			})
+		}
+		<-began
+		w.until("one waits", func() bool { return *w.Status().Functions[0].Waiting == 1 })
+		w.stop()
+		if c.ends {
+			w.until("it drains", func() bool { return w.draining.Load() })
+			own(t, w.do("POST", "/function/f", "x"), 503, codeDraining)
+			if a := w.do("GET", "/readyz", ""); a.status != 503 {
+				t.Errorf("readyz: %d", a.status)
+			}
+			release <- struct{}{}
+			release <- struct{}{}
+		}
+		wg.Wait()
+		w.close()
+		if running := w.runtime.Running(); len(running) > 0 {
+			t.Errorf("%v run after the end", running)
+		}
+		for len(began) > 0 {
+			<-began
+		}
+	}
+}
+
+// TestAdoption: the next gateway takes over what the one before it left running,
+// and stops what it left half started.
+func TestAdoption(t *testing.T) {
+	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.Keep = true })
+	f := fn("f")
+	w.apply(f)
+	w.do("POST", "/function/f", "x")
+	w.until("the record is ready", func() bool {
+		l, _ := w.catalog.Look(context.Background())
+		return len(l.Instances) == 1 && l.Instances[0].State == instance.Ready
+	})
+	w.close()
+	// As one that was killed while it started two: one had a process, the other none yet.
+	half := w.up("f.7", f)
+	half.State, half.Owner = instance.Starting, instance.Gateway
+	if err := w.catalog.Update(context.Background(), half); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.catalog.Reserve(context.Background(), instance.Record{ID: "f.8", Function: "f", Runtime: instance.Process, GPUs: []string{"sim"}, State: instance.Starting, Owner: instance.Gateway}); err != nil {
+		t.Fatal(err)
+	}
+	w.cfg.Keep = false
+	w.open()
+	a := w.do("POST", "/function/f", "x")
+	if a.header.Get("Gfaas-Instance") != "f.1" || a.header.Get("Gfaas-Start") != "gpu-warm" {
+		t.Errorf("%+v", a)
+	}
+	w.until("the others are gone", func() bool {
+		l, _ := w.catalog.Look(context.Background())
+		return len(l.Instances) == 1 && fmt.Sprint(w.runtime.Running()) == "[f.1]"
+	})
+	w.close()
+	if running := w.runtime.Running(); len(running) > 0 {
+		t.Errorf("%v run after the end", running)
+	}
+}
+
+// TestApplyAndRemove: functions change under load without a call that fails.
+func TestApplyAndRemove(t *testing.T) {
+	var version atomic.Int32
+	w := newWorld(t, http.HandlerFunc(echo), nil)
+	w.runtime.Handler = func(spec instance.Spec) http.Handler {
+		return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { _, _ = fmt.Fprint(rw, spec.Env["VERSION"]) })
+	}
+	of := func(v string, min int) function.Function {
+		return fn("f", func(f *function.Function) { f.Env, f.Scale.Min = map[string]string{"VERSION": v}, min })
+	}
+	w.apply(of("1", 0))
+	ctx, stop := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	var calls atomic.Int32
+	for range 4 {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				old := version.Load()
+				a, err := w.try(context.Background(), "POST", "/function/f", "x")
+				if err != nil || a.status != 200 || old == 2 && a.body != "2" {
+					t.Errorf("version %d: %+v, %v", old, a, err)
+					return
+				}
+				calls.Add(1)
+			}
+		})
+	}
+	w.until("it is called", func() bool { return calls.Load() > 20 })
+	w.apply(of("2", 1))
+	w.until("none of the old version is left", func() bool {
+		l, _ := w.catalog.Look(context.Background())
+		return len(l.Instances) > 0 && !slices.ContainsFunc(l.Instances, func(r instance.Record) bool { return r.ID == "f.1" || r.ID == "f.2" })
+	})
+	version.Store(2)
+	n := calls.Load()
+	w.until("it is called", func() bool { return calls.Load() > n+20 })
+	stop()
+	wg.Wait()
+	if err := w.catalog.Remove(context.Background(), "f"); err != nil {
+		t.Fatal(err)
+	}
+	w.until("nothing is left", func() bool {
+		l, _ := w.catalog.Look(context.Background())
+		return len(l.Instances) == 0 && len(w.runtime.Running()) == 0
+	})
+	own(t, w.do("POST", "/function/f", "x"), 404, codeNoFunction)
+}
+
+// TestScale: min are kept ready, no more than max are there, and one beyond min
+// stops when it has idled.
+func TestScale(t *testing.T) {
+	w := newWorld(t, mixed{"/wait": func(rw http.ResponseWriter, _ *http.Request) { time.Sleep(20 * time.Millisecond) }}, func(c *Config) { c.Concurrency = 8 })
+	w.apply(fn("f", func(f *function.Function) { f.Scale = function.Scale{Min: 2, Max: 3, Idle: 50 * time.Millisecond} }))
+	w.until("two are ready", func() bool { return w.Status().Functions[0].Instances == 2 && w.Status().Functions[0].State == "ready" })
+	var wg sync.WaitGroup
+	for range 40 {
+		wg.Go(func() {
+			if a, err := w.try(context.Background(), "POST", "/function/f/wait", "x"); err != nil || a.status != 200 {
+				t.Errorf("%+v, %v", a, err)
+			}
+		})
+	}
+	most := 0
+	w.until("all are answered", func() bool {
+		f := w.Status().Functions[0]
+		most = max(most, f.Instances)
+		return *f.ColdStarts+*f.GPUWarmStarts == 40 && *f.Waiting+*f.InFlight == 0
+	})
+	wg.Wait()
+	if most > 3 {
+		t.Errorf("%d instances", most)
+	}
+	w.until("one beyond min stops", func() bool { return w.Status().Functions[0].Instances == 2 })
+	w.runtime.Kill(w.servers()[0], 1)
+	w.until("it is replaced", func() bool { return len(w.servers()) == 2 && len(w.runtime.Running()) == 2 })
+}
+
+// TestInflight: an instance takes several calls at once while nobody else waits.
+func TestInflight(t *testing.T) {
+	release, began := make(chan struct{}), make(chan struct{}, 10)
+	w := newWorld(t, mixed{"/wait": func(http.ResponseWriter, *http.Request) { began <- struct{}{}; <-release }}, func(c *Config) { c.Concurrency = 1 })
+	w.apply(fn("f", func(f *function.Function) { f.Inflight = 3 }))
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			if a, err := w.try(context.Background(), "POST", "/function/f/wait", "x"); err != nil || a.status != 200 || a.header.Get("Gfaas-Instance") != "f.1" {
+				t.Errorf("%+v, %v", a, err)
+			}
+		})
+	}
+	for range 3 {
+		<-began
+	}
+	w.until("the fourth waits", func() bool { f := w.Status().Functions[0]; return *f.InFlight == 3 && *f.Waiting == 1 })
+	close(release)
+	wg.Wait()
+	w.settled()
+}
+
+// TestOpenAI: calls go to the function that they name as their model.
+func TestOpenAI(t *testing.T) {
+	w := newWorld(t, http.HandlerFunc(echo), nil)
+	w.apply(fn("f"), fn("llama", func(f *function.Function) { f.Contract = "openai" }))
+	const body = `{"messages":[{"role":"user","content":"model: {\"model\":\"f\"}"}],"model":"llama"}`
+	a := w.do("POST", "/v1/chat/completions?x=1", body, "Content-Type", "application/json")
+	if a.status != 200 || a.body != body || a.header.Get("Gfaas-Instance") != "llama.1" || !strings.HasPrefix(a.header.Get("Seen"), "POST /v1/chat/completions?x=1 ") {
+		t.Errorf("%+v", a)
+	}
+	form := "--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nllama\r\n--b--\r\n"
+	if a := w.do("POST", "/v1/audio/transcriptions", form, "Content-Type", "multipart/form-data; boundary=b"); a.status != 200 || a.body != form {
+		t.Errorf("%+v", a)
+	}
+	if a := w.do("GET", "/v1/models", ""); a.status != 200 || !strings.Contains(a.body, `"data":[{"id":"llama","object":"model",`) || strings.Contains(a.body, `"f"`) {
+		t.Errorf("%+v", a)
+	}
+	if a := w.do("GET", "/v1/models/llama", ""); a.status != 200 || !strings.HasPrefix(a.body, `{"id":"llama",`) {
+		t.Errorf("%+v", a)
+	}
+	own(t, w.do("GET", "/v1/models/f", ""), 404, codeNoFunction)
+	own(t, w.do("DELETE", "/v1/chat/completions", ""), 405, codeMethod)
+	own(t, w.do("POST", "/v1/models", ""), 405, codeMethod)
+	own(t, w.do("POST", "/v1/completions", `{"model":"gpt"}`), 404, codeNoFunction)
+	for _, body := range []string{"", "[]", "{", `{"model":3}`, `{"x":1}`, `{"prompt":"` + strings.Repeat("x", 4000) + `","model":"llama"}`} {
+		own(t, w.do("POST", "/v1/completions", body), 400, codeBadRequest)
+	}
+}
+
+// TestAuth: what is for those who run the gateway needs the password, over TCP.
+func TestAuth(t *testing.T) {
+	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.Auth = NewCredentials("me", "secret") })
+	w.apply(fn("f"))
+	for path, status := range map[string]int{"/system/status": 401, "/metrics": 401, "/ui/": 401, "/healthz": 200, "/readyz": 200, "/function/f": 200} {
+		if a := w.do("GET", path, ""); a.status != status || status == 401 && (a.reason() != codeAuth || a.header.Get("WWW-Authenticate") == "") {
+			t.Errorf("%s: %+v, want %d", path, a, status)
+		}
+	}
+	auth := func(user, password string) string {
+		r, _ := http.NewRequest("GET", "/", nil)
+		r.SetBasicAuth(user, password)
+		return r.Header.Get("Authorization")
+	}
+	if a := w.do("GET", "/system/status", "", "Authorization", auth("me", "secret"), "Origin", "http://x"); a.status != 200 {
+		t.Errorf("%+v", a)
+	}
+	own(t, w.do("GET", "/system/status", "", "Authorization", auth("me", "secret2")), 401, codeAuth)
+	own(t, w.do("GET", "/system/status", "", "Authorization", auth("you", "secret")), 401, codeAuth)
+	// The settings are read again: now calls need it too.
+	w.Gateway.cfg.Reload = func() (Settings, error) { return Settings{Auth: NewCredentials("me", "new"), AuthFunctions: true}, nil }
+	if err := w.reload(); err != nil {
+		t.Fatal(err)
+	}
+	own(t, w.do("GET", "/function/f", ""), 401, codeAuth)
+	if a := w.do("GET", "/function/f", "", "Authorization", auth("me", "new")); a.status != 200 {
+		t.Errorf("%+v", a)
+	}
+	w.Gateway.cfg.Reload = func() (Settings, error) { return Settings{}, context.Canceled }
+	if err := w.reload(); err == nil {
+		t.Error("a bad file was taken")
+	}
+	own(t, w.do("GET", "/function/f", ""), 401, codeAuth)
+}
+
+// TestMetrics: all are there, and no name that nobody applied.
+func TestMetrics(t *testing.T) {
+	w := newWorld(t, http.HandlerFunc(echo), nil)
+	w.apply(fn("f"))
+	w.do("POST", "/function/f", "x")
+	w.do("POST", "/function/unknown-name", "x")
+	w.settled()
+	text := w.do("GET", "/metrics", "").body
+	for _, want := range []string{
+		`gfaas_requests_total{code="200",function="f"} 1.0`, `gfaas_request_seconds_count{function="f"} 1`, `gfaas_queue_seconds_count{function="f"} 1`,
+		`gfaas_starts_total{function="f",start="cold"} 1.0`, `gfaas_queue_length{function="f"} 0.0`, `gfaas_in_flight{function="f"} 0.0`,
+		`gfaas_instances{function="f",state="idle"} 1.0`, `gfaas_gpu_seconds_total{function="f"} `, `gfaas_gpu_slots{gpu="sim"} 2.0`, `gfaas_gpu_running{gpu="sim"} 0.0`,
+		`gateway_function_invocation_total{code="200",function_name="f.openfaas-fn"} 1.0`, `gateway_functions_seconds_count{function_name="f.openfaas-fn"} 1`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %s in\n%s", want, text)
+		}
+	}
+	if strings.Contains(text, "unknown-name") {
+		t.Error("an unknown name is a label")
+	}
+}

@@ -1,0 +1,97 @@
+package gateway
+
+import (
+	"net/http"
+	"sync"
+	"time"
+)
+
+// passing passes an answer on as it comes. What httputil.ReverseProxy does for
+// answers of unknown length by itself is done here for the others: what is not the
+// end is flushed at once, and a head whose body takes long soon.
+type passing struct {
+	http.ResponseWriter
+	heads *heads
+
+	mu     sync.Mutex
+	left   int64 // of a body of known length; 0 where there is nothing to be done
+	headed bool  // its head waits for the body
+}
+
+// Unwrap is for http.ResponseController.
+func (p *passing) Unwrap() http.ResponseWriter { return p.ResponseWriter }
+
+// expect says how long the body will be, before the head is written.
+func (p *passing) expect(length int64) { p.left = max(length, 0) }
+
+// WriteHeader writes the head.
+func (p *passing) WriteHeader(status int) {
+	p.mu.Lock()
+	p.ResponseWriter.WriteHeader(status)
+	p.headed = p.left > 0 && status >= http.StatusOK
+	headed := p.headed
+	p.mu.Unlock()
+	if headed {
+		p.heads.add(p)
+	}
+}
+
+// Write writes a part of the body.
+func (p *passing) Write(part []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.headed = false
+	n, err := p.ResponseWriter.Write(part)
+	if p.left -= int64(n); p.left > 0 && err == nil {
+		err = http.NewResponseController(p.ResponseWriter).Flush()
+	}
+	return n, err
+}
+
+// flush passes on a head whose body has not come.
+func (p *passing) flush() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.headed {
+		p.headed = false
+		_ = http.NewResponseController(p.ResponseWriter).Flush() // who writes next is told
+	}
+}
+
+// over says that the answer has been passed on.
+func (p *passing) over() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.headed = false
+}
+
+// heads are those that wait for their bodies. One timer is for all: to set one for
+// each call would wake the runtime's poller each time.
+type heads struct {
+	mu      sync.Mutex
+	waiting []*passing
+	timer   *time.Timer // nil while none waits
+}
+
+// headWithin is how long a head may wait for its body, up to twice.
+const headWithin = 3 * time.Millisecond
+
+func (h *heads) add(p *passing) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.waiting = append(h.waiting, p)
+	if h.timer == nil {
+		h.timer = time.AfterFunc(headWithin, h.flush)
+	}
+}
+
+// flush flushes the heads that wait.
+func (h *heads) flush() {
+	h.mu.Lock()
+	waiting := h.waiting
+	h.waiting, h.timer = nil, nil
+	h.mu.Unlock()
+	for _, p := range waiting {
+		p.flush()
+	}
+}

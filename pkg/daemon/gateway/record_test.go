@@ -1,0 +1,113 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/policy/queue"
+	"github.com/gfaas/gfaas/pkg/record"
+)
+
+// TestRecordReplays: whatever a gateway went through, each policy comes to the same
+// decisions again; and to others where something else was recorded.
+func TestRecordReplays(t *testing.T) {
+	for _, policy := range queue.Names() {
+		t.Run(policy, func(t *testing.T) {
+			var text bytes.Buffer
+			var steps sync.WaitGroup
+			w := newWorld(t, mixed{
+				"/wait": func(http.ResponseWriter, *http.Request) { time.Sleep(time.Millisecond) },
+				"/die":  hangUp,
+			}, func(c *Config) {
+				c.Policy.Policy, c.Record, c.GPUs = policy, &text, []GPU{{Name: "sim", Mem: 4 << 30}, {Name: "sim:1", Mem: 4 << 30}}
+				c.Policy.Options.Penalty = 3
+				c.Set = map[string]string{"penalty": "3"}
+			})
+			f := fn("a", func(f *function.Function) { f.Scale.Idle, f.GPUMem = 5*time.Millisecond, gpu.GiB })
+			w.apply(f, fn("b", func(f *function.Function) { f.Scale.Min, f.GPUMem, f.Inflight = 1, gpu.GiB, 2 }), fn("c", func(f *function.Function) { f.GPUMem = 3 * gpu.GiB }))
+			for i := range 8 {
+				steps.Go(func() {
+					r := rand.New(rand.NewPCG(uint64(i), 1))
+					for range 12 {
+						ctx, cancel := context.WithCancel(context.Background())
+						if r.IntN(4) == 0 {
+							time.AfterFunc(time.Duration(r.IntN(2000))*time.Microsecond, cancel)
+						}
+						path := []string{"/wait", "/x", "/die"}[r.IntN(3)]
+						_, _ = w.try(ctx, []string{"POST", "GET"}[r.IntN(2)], fmt.Sprintf("/function/%c%s", 'a'+r.IntN(3), path), "")
+						cancel()
+						if r.IntN(10) == 0 {
+							for _, id := range w.runtime.Running() {
+								w.runtime.Kill(id, 1)
+								break
+							}
+						}
+					}
+				})
+			}
+			steps.Wait()
+			f.Env = map[string]string{"VERSION": "2"}
+			w.apply(f)
+			if err := w.catalog.Remove(context.Background(), "b"); err != nil {
+				t.Fatal(err)
+			}
+			w.until("it is forgotten", func() bool { w.engine.mu.Lock(); defer w.engine.mu.Unlock(); return len(w.engine.functions) == 2 })
+			w.close()
+			if err := replayed(text.Bytes()); err != nil {
+				t.Fatal(err)
+			}
+			whole := text.String()
+			if err := replayed([]byte(whole[:len(whole)-10])); err != nil {
+				t.Errorf("torn: %v", err)
+			}
+			const run, start = `"action":"run"`, `"action":"start"`
+			line := 1 + strings.Count(whole[:strings.Index(whole, run)], "\n")
+			var other *record.Difference
+			if err := replayed([]byte(strings.Replace(whole, run, start, 1))); !errors.As(err, &other) || other.Line != line {
+				t.Errorf("%v, want line %d", err, line)
+			}
+		})
+	}
+}
+
+func replayed(text []byte) error {
+	r, err := record.NewReader(bytes.NewReader(text), "record")
+	if err != nil {
+		return err
+	}
+	o := queue.Defaults()
+	if r.Set["penalty"] == "3" {
+		o.Penalty = 3
+	}
+	policy, err := queue.New(queue.Config{Policy: r.Policy, Pool: r.Pool, Live: true, Options: o})
+	if err != nil {
+		return err
+	}
+	return record.Replay(r, policy)
+}
+
+// broken is a file that takes nothing.
+type broken struct{}
+
+func (broken) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
+
+// TestRecordBroken: calls go on when the record cannot be written.
+func TestRecordBroken(t *testing.T) {
+	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.Record = broken{} })
+	w.apply(fn("f"))
+	for range 3 {
+		if a := w.do("POST", "/function/f", "x"); a.status != 200 {
+			t.Errorf("%+v", a)
+		}
+	}
+}

@@ -1,0 +1,53 @@
+package gateway
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/profile"
+)
+
+// TestScalers: the number of instances follows the load by the profile's rows,
+// whose slices they have, and goes back when nothing comes.
+func TestScalers(t *testing.T) {
+	for _, scaler := range []string{"eager", "heuristic", "lazy"} {
+		t.Run(scaler, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, http.HandlerFunc(echo), func(c *Config) {
+				c.Scaler, c.Concurrency = scaler, 2
+				c.Profile = map[string][]profile.Row{"f": {{Function: "f", Config: profile.Config{SMPct: 20, Quota: 0.5, Batch: 1}, ThroughputRPS: 10, P95MS: 50}}}
+			})
+			w.apply(fn("f", func(f *function.Function) { f.Scale = function.Scale{Max: 4, Idle: time.Second} }))
+			ctx, stop := context.WithCancel(context.Background())
+			var callers sync.WaitGroup
+			callers.Go(func() { // 25 a second and more
+				for ctx.Err() == nil {
+					if a, err := w.try(context.Background(), "POST", "/function/f", "x"); err != nil || a.status != 200 {
+						t.Errorf("%+v, %v", a, err)
+					}
+					pause(ctx, 20*time.Millisecond)
+				}
+			})
+			least := 3
+			if scaler == "lazy" {
+				least = 2 // it waits for several seconds before it starts more
+			}
+			w.until("enough are there", func() bool {
+				if scaler == "lazy" && w.Status().Functions[0].Instances == 1 {
+					return true // by its rule only a load that lasts starts another
+				}
+				return w.Status().Functions[0].Instances >= least
+			})
+			if i := w.Status().Instances[0]; i.SMPct != 20 || i.QuotaRequest != 0.5 {
+				t.Errorf("%+v", i)
+			}
+			stop()
+			callers.Wait()
+			w.until("none is left", func() bool { return w.Status().Functions[0].Instances == 0 })
+		})
+	}
+}

@@ -1,0 +1,95 @@
+package gateway
+
+import (
+	"fmt"
+	"net/http"
+	"reflect"
+	"sync/atomic"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/policy/queue"
+	"github.com/gfaas/gfaas/pkg/policy/scale"
+)
+
+// target is a function that is applied, or was and has instances yet, as calls and
+// the engine know it.
+type target struct {
+	name   string
+	number int32
+	tally
+	series series
+
+	// What calls look at.
+	timeout atomic.Int64 // a time.Duration
+	queue   atomic.Int64 // calls that may wait
+
+	// The engine's, under its lock.
+	function  function.Function
+	since     time.Time      // when it became known
+	gone      bool           // it is not applied any more
+	contract  string         // as its last instance had it; empty before there was one
+	spec      queue.Function // what the policy knows
+	costs     costs
+	instances int            // starting ones included
+	fails     int            // starts that failed in a row
+	failure   error          // the last of those
+	scaling   *autoscaling   // nil where the policy alone scales it
+	unit      scale.Instance // what its scaler starts
+}
+
+// pause is how long an answer may take to begin, and then to go on.
+func (t *target) pause() time.Duration { return time.Duration(t.timeout.Load()) }
+
+// receiving takes note of a call whose body is on its way; false if there are too
+// many already.
+func (t *target) receiving() bool {
+	if t.coming.Add(1) > t.queue.Load() {
+		t.coming.Add(-1)
+		return false
+	}
+	return true
+}
+
+func (t *target) received() { t.coming.Add(-1) }
+
+// same says whether instances of two versions of a function are the same.
+func same(a, b function.Function) bool {
+	for _, f := range []*function.Function{&a, &b} {
+		f.SLO, f.Weight, f.Tenant, f.Scale, f.Inflight, f.Timeout, f.Queue, f.Kind = 0, 0, "", function.Scale{}, 0, 0, 0, ""
+		f.Labels, f.Annotations = nil, nil
+	}
+	return reflect.DeepEqual(a, b)
+}
+
+// refusal is the answer to a call that the policy rejected. Locked.
+func (e *engine) refusal(t *target, rule string) *Error {
+	switch rule {
+	case queue.TooLarge:
+		return &Error{Status: http.StatusServiceUnavailable, Code: codeLargerThan,
+			Message: fmt.Sprintf("function %s needs %v and no GPU has that much memory", t.name, t.function.GPUMem)}
+	case queue.QueueFull:
+		return &Error{Status: http.StatusTooManyRequests, Code: codeQueueFull, Retry: e.backlog(t),
+			Message: fmt.Sprintf("%d calls of function %s wait already", t.queue.Load(), t.name)}
+	case queue.TooLate:
+		return &Error{Status: http.StatusGatewayTimeout, Code: codeQueueTimeout,
+			Message: "no place on an instance was free within " + e.g.cfg.QueueTimeout.String()}
+	case queue.StartFailed:
+		return startFailed(t, t.failure)
+	}
+	return noFunction(t.name)
+}
+
+func startFailed(t *target, cause error) *Error {
+	e := &Error{Status: http.StatusBadGateway, Code: codeStartFailed, Message: fmt.Sprintf("no instance of function %s could be started", t.name)}
+	if cause != nil {
+		e.Message += ": " + cause.Error()
+	}
+	return e
+}
+
+// backlog is how long what waits for a function will take, about. Locked.
+func (e *engine) backlog(t *target) time.Duration {
+	places := max(len(e.g.cfg.GPUs)*e.g.cfg.Concurrency, 1)
+	return time.Duration(t.queue.Load()) * t.spec.Warm / time.Duration(places)
+}
