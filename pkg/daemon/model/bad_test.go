@@ -1,0 +1,575 @@
+package model_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/adapter/modeld"
+	"github.com/gfaas/gfaas/pkg/daemon/model"
+	"github.com/gfaas/gfaas/pkg/gpu"
+	wire "github.com/gfaas/gfaas/pkg/wire/model"
+)
+
+// nothing holds that a refused model has left nothing.
+func (w *world) nothing() {
+	w.t.Helper()
+	if all := w.client().list(""); len(all) != 0 || w.gpu.Used() != 0 {
+		w.t.Errorf("left: %+v, %v of GPU memory", all, w.gpu.Used())
+	}
+}
+
+// TestBadFiles: what is no model is refused, before GPU memory is taken.
+func TestBadFiles(t *testing.T) {
+	w := serve(t)
+	taken := false
+	w.gpu.Fail(func(call string) error {
+		taken = taken || call == "alloc"
+		return nil
+	})
+	good := must(os.ReadFile(w.file("good", 1, 1000, 2000)))
+	header := func(text string, data int) []byte {
+		out := append([]byte{byte(len(text)), byte(len(text) >> 8), 0, 0, 0, 0, 0, 0}, text...)
+		return append(out, make([]byte, data)...)
+	}
+	c := w.client()
+	for what, text := range map[string][]byte{
+		"empty":           {},
+		"truncated":       good[:len(good)-1],
+		"cut in its head": good[:20],
+		"something more":  append(bytes.Clone(good), 0),
+		"huge header":     append([]byte{0, 0, 0, 0, 0, 0, 0, 0x40}, good...),
+		"text":            []byte(strings.Repeat("notes and more notes\n", 100)),
+		"lying length":    header(`{"a":{"dtype":"F32","shape":[100],"data_offsets":[0,40]}}`, 40),
+		"overlapping":     header(`{"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},"b":{"dtype":"U8","shape":[8],"data_offsets":[4,12]}}`, 12),
+		"doubled key":     header(`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}`, 2),
+		"NaN-shaped":      header(`{"a":{"dtype":"U8","shape":[NaN],"data_offsets":[0,1]}}`, 1),
+		"beyond numbers":  header(`{"a":{"dtype":"F64","shape":[4294967296,4294967296],"data_offsets":[0,8]}}`, 8),
+		"a zip":           append([]byte("PK\x03\x04"), make([]byte, 1000)...),
+	} {
+		t.Run(what, func(t *testing.T) { c.put(wire.CodeInvalidFile, "x", w.write("x", text)) })
+	}
+	pass := func(what, code string, f *os.File, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(what, err)
+		}
+		defer f.Close()
+		c.call(code, wire.Request{Op: wire.OpPut, Name: "x"}, f)
+		c.call(code, wire.Request{Op: wire.OpGet, Name: "x"}, f)
+	}
+	open := func(path string, flags int) (*os.File, error) { return os.OpenFile(path, flags, 0) }
+	fifo := filepath.Join(w.dir, "fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := open(w.dir, os.O_RDONLY)
+	pass("a folder", wire.CodeInvalidFile, f, err)
+	f, err = open("/dev/zero", os.O_RDONLY)
+	pass("a device", wire.CodeInvalidFile, f, err)
+	f, err = open(fifo, os.O_RDWR|syscall.O_NONBLOCK)
+	pass("a pipe", wire.CodeInvalidFile, f, err)
+	f, err = open(filepath.Join(w.dir, "good"), os.O_WRONLY)
+	pass("what may only be written", wire.CodeInvalidFile, f, err)
+	f, err = open(filepath.Join(w.dir, "good"), unix.O_PATH)
+	pass("what may not be read", wire.CodeInvalidFile, f, err)
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	pass("a socket", wire.CodeInvalidFile, os.NewFile(uintptr(fd), "socket"), err)
+	c.call(wire.CodeUsage, wire.Request{Op: wire.OpPut, Name: "x"})
+	if taken {
+		t.Error("GPU memory was taken")
+	}
+	w.nothing()
+}
+
+// TestBadFilesOfFolder: so are those of --models, and names that lead out of it are
+// nobody's.
+func TestBadFilesOfFolder(t *testing.T) {
+	dir := t.TempDir()
+	w := serve(t, func(cfg *model.Config) { cfg.Models = filepath.Join(dir, "in") })
+	w.dir = dir
+	path := w.file("out.safetensors", 1, 100)
+	for name, target := range map[string]string{"fifo": "", "zero": "/dev/zero", "dir": dir, "gone": "/nonexistent", "link": path} {
+		at := filepath.Join(dir, "in", name+".safetensors")
+		err := os.MkdirAll(filepath.Dir(at), 0o700)
+		if target == "" {
+			err = errors.Join(err, unix.Mkfifo(at, 0o600))
+		} else {
+			err = errors.Join(err, os.Symlink(target, at))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := w.client()
+	for name, code := range map[string]string{
+		"fifo": wire.CodeInvalidFile, "zero": wire.CodeInvalidFile, "dir": wire.CodeInvalidFile, "gone": wire.CodeAbsent,
+		"none": wire.CodeAbsent, "a/../../out": wire.CodeAbsent, "../out": wire.CodeUsage, "/out": wire.CodeUsage, "": wire.CodeUsage,
+		"a\x00b": wire.CodeUsage, strings.Repeat("a", 256): wire.CodeUsage, ".hidden": wire.CodeUsage,
+	} {
+		c.call(code, wire.Request{Op: wire.OpGet, Name: name})
+	}
+	w.nothing()
+	c.get("link", path) // as the hub's cache has them
+}
+
+// TestFileChangesWhileRead: a file that shrinks, grows or is written to while it is
+// read is an error, and nothing is left of it.
+func TestFileChangesWhileRead(t *testing.T) {
+	for what, change := range map[string]func(path string) error{
+		"shrinks":            func(path string) error { return os.Truncate(path, 100_000) },
+		"shrinks to nothing": func(path string) error { return os.Truncate(path, 0) },
+		"grows":              func(path string) error { return os.Truncate(path, 3_000_000) },
+		"is written to": func(path string) error {
+			f, err := os.OpenFile(path, os.O_WRONLY, 0)
+			if err != nil {
+				return err
+			}
+			_, err = f.WriteAt([]byte("xxxx"), 500_000)
+			return errors.Join(err, f.Close(), os.Chtimes(path, time.Now(), time.Unix(1700000000, 0)))
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			w := serve(t)
+			path := w.file("a", 1, 1<<20, 1<<20)
+			pieces := 0
+			w.gpu.Fail(func(call string) error {
+				if call == "up" {
+					pieces++
+				}
+				if call == "up" && pieces == 3 {
+					return change(path)
+				}
+				return nil
+			})
+			w.client().put(wire.CodeInvalidFile, "a", path)
+			w.nothing()
+		})
+	}
+}
+
+// TestBadGPU: whatever the driver refuses, nothing is left, and the next load goes
+// on.
+func TestBadGPU(t *testing.T) {
+	w := serve(t)
+	path := w.file("a", 1, 1<<20)
+	c := w.client()
+	broken := errors.New("broken")
+	for _, call := range []string{"alloc", "export", "stage", "up", "wait"} {
+		w.gpu.Fail(func(which string) error {
+			if which == call {
+				return broken
+			}
+			return nil
+		})
+		c.put(wire.CodeInternal, "a", path)
+		w.nothing()
+	}
+	w.gpu.Fail(nil)
+	c.put("", "a", path)
+	c.get("a", path)
+}
+
+// TestFullGPU: where others have the GPU's memory, what can go goes, and then it is
+// said.
+func TestFullGPU(t *testing.T) {
+	w := serve(t)
+	c := w.client()
+	a, b := w.file("a", 1, 1<<20), w.file("b", 2, 1<<20)
+	c.put("", "a", a)
+	w.gpu.Take(w.gpu.In - w.gpu.Used())
+	c.put("", "b", b) // in the place of a
+	if s := c.stat("a"); s.State != wire.StateFile || c.totals().Evictions != 1 {
+		t.Errorf("%+v", s)
+	}
+	c.get("b", b)
+	c.call(wire.CodeGPUMemory, wire.Request{Op: wire.OpGet, Name: "a", TimeoutMS: 60_000})
+	w.gpu.Take(-2 * gpu.MiB)
+	c.get("a", a)
+	w.gpu.Take(2*gpu.MiB - w.gpu.In + 2*(1<<20+64*gpu.KiB))
+	c.release("a")
+	c.release("b")
+	for _, name := range []string{"a", "b"} {
+		c.call("", wire.Request{Op: wire.OpRemove, Name: name})
+	}
+	w.gpu.Take(-w.gpu.Used())
+}
+
+// TestCapacity: what is held stays, who cannot wait is told, who can gets what the
+// dead leave behind.
+func TestCapacity(t *testing.T) {
+	w := serve(t)
+	c := w.client()
+	files := map[string]string{}
+	for i, name := range []string{"a", "b", "c"} {
+		files[name] = w.file(name, uint64(i), 3<<19) // of which two fit
+		c.put("", name, files[name])
+	}
+	c.put(wire.CodeCapacity, "big", w.file("big", 9, 5<<20))
+	held := []*client{w.client(), w.client()}
+	held[0].get("a", files["a"])
+	held[1].get("b", files["b"])
+	c.call(wire.CodeBusy, wire.Request{Op: wire.OpGet, Name: "c"})
+	c.call(wire.CodeBusy, wire.Request{Op: wire.OpGet, Name: "c", TimeoutMS: 20})
+	c.put(wire.CodeBusy, "d", files["c"])
+	held[0].get("a", files["a"]) // who holds it gets it all the same
+	waits := make(chan wire.Answer)
+	waiter := w.client()
+	go func() {
+		a, files, _ := waiter.Call(t.Context(), wire.Request{Op: wire.OpGet, Name: "c", TimeoutMS: time.Hour.Milliseconds()})
+		for _, f := range files {
+			_ = f.Close()
+		}
+		waits <- a
+	}()
+	w.eventually("it waits", func() bool { return strings.Contains(c.stat("c").Why, "no room for model c") })
+	_ = held[1].Close() // as one that was killed
+	if a := <-waits; !a.OK {
+		t.Errorf("%+v", a)
+	}
+	if s := c.stat("b"); s.State != wire.StateFile {
+		t.Errorf("%+v", s)
+	}
+	if used := gpu.Bytes(c.totals().Used); used > w.cfg.Capacity || used != w.gpu.Used() {
+		t.Errorf("%v used", used)
+	}
+}
+
+// TestLeavesWhileItLoads: what nobody waits for any more is not loaded on.
+func TestLeavesWhileItLoads(t *testing.T) {
+	w := serve(t)
+	path := w.file("a", 1, 1<<20)
+	loading, goOn := make(chan bool), make(chan bool)
+	var once sync.Once
+	w.gpu.Fail(func(call string) error {
+		if call == "up" {
+			once.Do(func() { loading <- true; <-goOn })
+		}
+		return nil
+	})
+	c := w.client()
+	ended := make(chan error)
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	go func() {
+		_, _, err := c.Call(t.Context(), wire.Request{Op: wire.OpPut, Name: "a"}, f)
+		ended <- err
+	}()
+	<-loading
+	if s := w.client().stat("a"); s.State != wire.StateLoading {
+		t.Errorf("%+v", s)
+	}
+	_ = c.Close()
+	<-ended
+	w.eventually("it is cancelled", func() bool { return len(w.client().list("")) == 0 })
+	close(goOn)
+	w.eventually("nothing is left", func() bool { return w.gpu.Used() == 0 })
+	w.client().put("", "a", path)
+}
+
+// TestNeverReads: a client that takes no answer loses its connection, and nobody
+// else waits for it.
+func TestNeverReads(t *testing.T) {
+	w := serve(t, func(cfg *model.Config) { cfg.SendTime = 50 * time.Millisecond })
+	path := w.file("a", 1, 1000)
+	w.client().put("", "a", path)
+	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: w.cfg.Socket, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := conn.SetWriteDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	for err == nil { // until the daemon has had enough
+		_, err = conn.Write([]byte(`{"op":"get","name":"a"}`))
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error(err)
+	}
+	w.eventually("what it held is free", func() bool { return w.client().stat("a").Refs == 0 })
+	w.client().get("a", path)
+}
+
+// TestPipeThatNobodyReads: whoever has a model written into one is told, and nobody
+// else waits.
+func TestPipeThatNobodyReads(t *testing.T) {
+	w := serve(t, func(cfg *model.Config) { cfg.SendTime = 50 * time.Millisecond })
+	path := w.file("a", 1, 1<<20)
+	c := w.client()
+	c.put("", "a", path)
+	from, to, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer from.Close()
+	c.call(wire.CodeInternal, wire.Request{Op: wire.OpRead, Name: "a"}, to)
+	_ = to.Close()
+	if got := c.read("a"); !bytes.Equal(got, must(os.ReadFile(path))) {
+		t.Error("what is written back is not the file")
+	}
+	gone, end, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = gone.Close()
+	c.call(wire.CodeInternal, wire.Request{Op: wire.OpRead, Name: "a"}, end)
+	_ = end.Close()
+	w.eventually("nobody holds it", func() bool { return c.stat("a").Refs == 0 })
+}
+
+// TestMalformed: a packet that is no request ends its connection, and no other.
+func TestMalformed(t *testing.T) {
+	w := serve(t)
+	other := w.client()
+	for _, packet := range []string{"", "{", "[]", "null{}", "\x00", `{"op":1}`, `{"op":"get","timeout_ms":1.5}`, strings.Repeat(" ", wire.MaxRequest) + "{}"} {
+		conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: w.cfg.Socket, Net: "unixpacket"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Write([]byte(packet)); err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetReadDeadline(time.Now().Add(patience))
+		if n, err := conn.Read(make([]byte, 100)); n > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%.20q: %d bytes, %v", packet, n, err)
+		}
+		_ = conn.Close()
+	}
+	other.totals()
+	// What is one, and asks for nonsense, is told.
+	for _, r := range []wire.Request{
+		{}, {Op: "fly"}, {Op: wire.OpGet}, {Op: wire.OpGet, Name: "a", TimeoutMS: -1}, {Op: wire.OpGet, Name: "a", Tenant: "a/b"},
+		{Op: wire.OpStore, Name: "a"}, {Op: wire.OpHold, Name: "a"}, {Op: wire.OpRead, Name: "a"},
+	} {
+		other.call(wire.CodeUsage, r)
+	}
+	for range 3 {
+		other.call(wire.CodeUsage, wire.Request{Op: wire.OpRemove, Name: "a"}, os.Stdin)
+	}
+	other.call(wire.CodeUsage, wire.Request{Op: wire.OpGet, Name: "a"}, os.Stdin, os.Stdin)
+}
+
+// TestID: answers say which request they are of, and unknown keys are passed over.
+func TestID(t *testing.T) {
+	w := serve(t)
+	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: w.cfg.Socket, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for _, id := range []string{`7`, `"a<b"`, `{"x":[1]}`} {
+		if _, err := fmt.Fprintf(conn, `{"op":"get","name":"a","id":%s,"more":{}}`, id); err != nil {
+			t.Fatal(err)
+		}
+		buf := make([]byte, 1000)
+		n, err := conn.Read(buf)
+		want := `{"ok":false,"id":` + strings.ReplaceAll(id, "<", `\u003c`) + `,"error":{"code":"absent","message":"there is no model a"}}`
+		if err != nil || string(buf[:n]) != want {
+			t.Errorf("%s, %v, want %s", buf[:n], err, want)
+		}
+	}
+}
+
+// TestTenants: models are a tenant's own, unless they are for all.
+func TestTenants(t *testing.T) {
+	w := serve(t)
+	host, blue, own := w.client(), w.client("blue"), w.client("default")
+	path := w.file("a", 1, 1000)
+	pass := func(c *client, code string, r wire.Request) {
+		t.Helper()
+		f, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		c.call(code, r, f)
+	}
+	pass(blue, "", wire.Request{Op: wire.OpPut, Name: "a"})
+	pass(blue, "", wire.Request{Op: wire.OpPut, Name: "shown", Public: true})
+	host.call(wire.CodeAbsent, wire.Request{Op: wire.OpGet, Name: "a"})
+	own.call(wire.CodeAbsent, wire.Request{Op: wire.OpStat, Name: "a"})
+	own.call(wire.CodeAbsent, wire.Request{Op: wire.OpRemove, Name: "shown"})
+	own.get("shown", path)
+	own.release("shown")
+	host.call("", wire.Request{Op: wire.OpGet, Name: "a", Tenant: "blue"})
+	blue.call(wire.CodeDenied, wire.Request{Op: wire.OpGet, Name: "a", Tenant: "default"})
+	pass(blue, wire.CodeDenied, wire.Request{Op: wire.OpPut, Name: "b", Source: path})
+	blue.call(wire.CodeDenied, wire.Request{Op: wire.OpTenant, Tenant: "blue"})
+	if all := own.list(""); len(all) != 1 || all[0].Name != "shown" {
+		t.Errorf("default sees %+v", all)
+	}
+	if all := host.list(""); len(all) != 2 {
+		t.Errorf("the host sees %+v", all)
+	}
+	// Equal content of two tenants is two copies. What a container passed has no
+	// path: after it had to go it must be passed again.
+	pass(own, "", wire.Request{Op: wire.OpPut, Name: "a"})
+	if used := w.gpu.Used(); used != 3*128*gpu.KiB && used != 3*64*gpu.KiB {
+		t.Errorf("%v used by three copies", used)
+	}
+	if s := blue.stat("a"); s.Source != "" {
+		t.Errorf("%+v", s)
+	}
+	host.call("", wire.Request{Op: wire.OpTenant, Tenant: "green"})
+	green := w.client("green")
+	green.call(wire.CodeAbsent, wire.Request{Op: wire.OpGet, Name: "a"})
+	green.get("shown", path)
+}
+
+func TestStore(t *testing.T) {
+	w := serve(t)
+	manifest := func(text string) *os.File {
+		f, err := os.Open(w.write("manifest", []byte(text)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = f.Close() })
+		return f
+	}
+	const good = `{"tensors":{"a":{"dtype":"F32","shape":[2],"offset":256,"bytes":8}},"metadata":{"k":"v"}}`
+	c := w.client()
+	a, files := c.call("", wire.Request{Op: wire.OpStore, Name: "s", Size: 1000}, manifest(good))
+	if a.Size < 1000 || len(files) != 2 {
+		t.Fatalf("%+v, %d descriptors", a, len(files))
+	}
+	other := w.client()
+	other.call(wire.CodeBusy, wire.Request{Op: wire.OpGet, Name: "s"})
+	got := make(chan error)
+	go func() {
+		_, files, err := other.Call(t.Context(), wire.Request{Op: wire.OpGet, Name: "s", TimeoutMS: time.Hour.Milliseconds()})
+		for _, f := range files {
+			_ = f.Close()
+		}
+		got <- err
+	}()
+	if _, err := files[0].WriteAt([]byte("12345678"), 256); err != nil { // a fake's memory is a file
+		t.Fatal(err)
+	}
+	if a, _ := c.call("", wire.Request{Op: wire.OpCommit, Name: "s"}); a.Generation != 1 {
+		t.Errorf("%+v", a)
+	}
+	if err := <-got; err != nil {
+		t.Error(err)
+	}
+	if text := c.read("s"); !bytes.HasSuffix(text, []byte("12345678")) || !bytes.Contains(text, []byte(`"k":"v"`)) {
+		t.Errorf("%q", text)
+	}
+	c.call(wire.CodeAbsent, wire.Request{Op: wire.OpCommit, Name: "s"})
+	// Undone: who waits hears so.
+	undone := w.client()
+	undone.call("", wire.Request{Op: wire.OpStore, Name: "u", Size: 1000}, manifest(good))
+	go func() {
+		_, _, err := w.client().Call(t.Context(), wire.Request{Op: wire.OpGet, Name: "u", TimeoutMS: time.Hour.Milliseconds()})
+		got <- err
+	}()
+	w.eventually("it waits", func() bool { return c.stat("u").State == wire.StateLoading })
+	_ = undone.Close()
+	var refused *wire.Error
+	if err := <-got; !errors.As(err, &refused) || refused.Code != wire.CodeAbsent {
+		t.Errorf("%v", err)
+	}
+	for what, text := range map[string]string{
+		"not JSON":       `{`,
+		"out of it":      `{"tensors":{"a":{"dtype":"F32","shape":[2],"offset":1024,"bytes":8}}}`,
+		"beyond numbers": `{"tensors":{"a":{"dtype":"F32","shape":[2],"offset":256,"bytes":9223372036854775807}}}`,
+		"not aligned":    `{"tensors":{"a":{"dtype":"F32","shape":[2],"offset":8,"bytes":8}}}`,
+		"below 0":        `{"tensors":{"a":{"dtype":"F32","shape":[-2],"offset":0,"bytes":8}}}`,
+	} {
+		t.Run(what, func(t *testing.T) {
+			c.call(wire.CodeInvalidFile, wire.Request{Op: wire.OpStore, Name: "bad", Size: 1000}, manifest(text))
+		})
+	}
+	c.call(wire.CodeCapacity, wire.Request{Op: wire.OpStore, Name: "big", Size: 1 << 40}, manifest(good))
+	// Nobody holds it: it goes to make room, and there is nothing to load it from.
+	_ = other.Close()
+	_ = c.Close()
+	w.eventually("it can go", func() bool { return w.client().totals().Refs == 0 })
+	w.client().put("", "a", w.file("a", 1, 4<<20-1000))
+	w.client().call(wire.CodeAbsent, wire.Request{Op: wire.OpGet, Name: "s"})
+}
+
+// TestHold: a process holds a model for as long as it lives.
+func TestHold(t *testing.T) {
+	w := serve(t)
+	path := w.file("a", 1, 1000)
+	c := w.client()
+	c.put("", "a", path)
+	process := exec.Command("sleep", "1000")
+	if err := process.Start(); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.PidfdOpen(process.Process.Pid, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := os.NewFile(uintptr(fd), "process")
+	defer of.Close()
+	c.call(wire.CodeAbsent, wire.Request{Op: wire.OpHold, Name: "a"}, of)
+	c.get("a", path)
+	c.call(wire.CodeUsage, wire.Request{Op: wire.OpHold, Name: "a"}, os.Stdin)
+	c.call("", wire.Request{Op: wire.OpHold, Name: "a"}, of)
+	_ = c.Close()
+	other := w.client()
+	if s := other.stat("a"); s.Refs != 1 {
+		t.Errorf("%+v", s)
+	}
+	other.put(wire.CodeBusy, "big", w.file("big", 2, 4<<20-1000))
+	if err := process.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = process.Wait()
+	w.eventually("it is free", func() bool { return other.stat("a").Refs == 0 })
+	other.put("", "big", filepath.Join(w.dir, "big"))
+}
+
+// TestCatalogueFails: the models are there all the same, and are kept as soon as
+// that can be done.
+func TestCatalogueFails(t *testing.T) {
+	w := serve(t)
+	path := w.file("a", 1, 1000)
+	w.kept.mu.Lock()
+	w.kept.err = errors.New("locked")
+	w.kept.mu.Unlock()
+	c := w.client()
+	done := make(chan bool)
+	go func() {
+		c.put("", "a", path)
+		close(done)
+	}()
+	w.eventually("it is there", func() bool { return len(w.client().list("")) == 1 })
+	w.kept.mu.Lock()
+	w.kept.err = nil
+	w.kept.mu.Unlock()
+	<-done
+	w.eventually("it is kept", func() bool {
+		all, _ := w.kept.Models(t.Context())
+		return len(all) == 1
+	})
+}
+
+// TestSecondDaemon: a run directory has one.
+func TestSecondDaemon(t *testing.T) {
+	w := serve(t)
+	if _, err := model.Open(w.cfg); err == nil || !strings.Contains(err.Error(), "another gfaas-modeld serves") {
+		t.Errorf("%v", err)
+	}
+	w.client().totals()
+	if _, err := modeld.Dial(t.Context(), filepath.Join(t.TempDir(), "model.sock")); err == nil {
+		t.Error("somebody answers where there is nobody")
+	}
+}

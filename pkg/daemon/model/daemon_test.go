@@ -1,0 +1,565 @@
+package model_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/gfaas/gfaas/pkg/adapter/cuda"
+	"github.com/gfaas/gfaas/pkg/adapter/modeld"
+	"github.com/gfaas/gfaas/pkg/daemon/model"
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/safetensors"
+	"github.com/gfaas/gfaas/pkg/splitmix"
+	wire "github.com/gfaas/gfaas/pkg/wire/model"
+)
+
+// patience is how long a test waits for what must happen.
+const patience = time.Minute
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// catalogue keeps models in memory.
+type catalogue struct {
+	mu      sync.Mutex
+	records map[string]wire.Record
+	err     error // of every write
+}
+
+func (c *catalogue) Models(context.Context) (all []wire.Record, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, key := range slices.Sorted(maps.Keys(c.records)) {
+		all = append(all, c.records[key])
+	}
+	return all, nil
+}
+
+func (c *catalogue) PutModel(_ context.Context, r wire.Record) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil {
+		c.records[r.Tenant+"/"+r.Name] = r
+	}
+	return c.err
+}
+
+func (c *catalogue) DeleteModel(_ context.Context, tenant, name string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil {
+		delete(c.records, tenant+"/"+name)
+	}
+	return c.err
+}
+
+// world is a daemon on a fake GPU, and what it needs.
+type world struct {
+	t    *testing.T
+	cfg  model.Config
+	gpu  *cuda.Fake
+	kept *catalogue
+	dir  string // of model files
+	stop func()
+}
+
+// serve starts one with 4 MiB for models on a GPU of 8 MiB. Its staging is 128 KiB,
+// so that all models go through it piece by piece.
+func serve(t *testing.T, change ...func(*model.Config)) *world {
+	t.Helper()
+	run, err := os.MkdirTemp("", "modeld")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(run) })
+	w := &world{
+		t: t, gpu: &cuda.Fake{ID: "GPU-1", In: 8 * gpu.MiB}, kept: &catalogue{records: map[string]wire.Record{}}, dir: t.TempDir(),
+	}
+	w.cfg = model.Config{
+		Socket: filepath.Join(run, "model.sock"), Tenants: []string{"blue"}, Capacity: 4 * gpu.MiB, Staging: 128 * gpu.KiB,
+		GPU: w.gpu, Catalogue: w.kept,
+	}
+	for _, f := range change {
+		f(&w.cfg)
+	}
+	w.start()
+	t.Cleanup(func() {
+		w.stop()
+		if used, staged := w.gpu.Used(), w.gpu.Staged(); used != 0 || staged != 0 {
+			t.Errorf("it has ended, and %v of GPU memory and %v of pinned memory are in use", used, staged)
+		}
+	})
+	return w
+}
+
+func (w *world) start() {
+	w.t.Helper()
+	d, err := model.Open(w.cfg)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- d.Serve(ctx) }()
+	w.stop = sync.OnceFunc(func() {
+		cancel()
+		select {
+		case err := <-ended:
+			if err != nil {
+				w.t.Errorf("the daemon ended with %v", err)
+			}
+		case <-time.After(patience):
+			w.t.Fatal("the daemon does not end")
+		}
+	})
+}
+
+// client connects to model.sock, or to a tenant's socket.
+func (w *world) client(tenant ...string) *client {
+	w.t.Helper()
+	socket := w.cfg.Socket
+	if len(tenant) > 0 {
+		socket = filepath.Join(modeld.TenantFolder(filepath.Dir(socket), tenant[0]), "model.sock")
+	}
+	c, err := modeld.Dial(w.t.Context(), socket)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = c.Close() })
+	return &client{w, c}
+}
+
+// client is one that tells the test what goes wrong.
+type client struct {
+	*world
+	*modeld.Client
+}
+
+// call asks, and wants that code, or success for "".
+func (c *client) call(code string, r wire.Request, files ...*os.File) (wire.Answer, []*os.File) {
+	c.t.Helper()
+	a, got, err := c.Call(c.t.Context(), r, files...)
+	var refused *wire.Error
+	switch {
+	case err == nil && code == "":
+	case errors.As(err, &refused) && refused.Code == code && refused.Message != "":
+	default:
+		c.t.Fatalf("%s %s: %v (%+v), want %q", r.Op, r.Name, err, a, code)
+	}
+	for _, f := range got {
+		c.t.Cleanup(func() { _ = f.Close() })
+	}
+	return a, got
+}
+
+// put puts a file.
+func (c *client) put(code, name, path string) {
+	c.t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer f.Close()
+	c.call(code, wire.Request{Op: wire.OpPut, Name: name, Source: path}, f)
+}
+
+// get holds a model and checks that what it maps is the tensors of a file.
+func (c *client) get(name, path string) wire.Answer {
+	c.t.Helper()
+	a, files := c.call("", wire.Request{Op: wire.OpGet, Name: name})
+	c.check(a, files, path)
+	return a
+}
+
+// check compares what was got with a file.
+func (c *client) check(a wire.Answer, files []*os.File, path string) {
+	c.t.Helper()
+	if len(files) != 2 || a.GPU != c.world.gpu.ID {
+		c.t.Fatalf("%+v with %d descriptors", a, len(files))
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	sum := sha256.Sum256(text)
+	if a.SHA256 != hex.EncodeToString(sum[:]) {
+		c.t.Errorf("%s has the sum %s", a.Name, a.SHA256)
+	}
+	h, err := safetensors.Read(bytes.NewReader(text), int64(len(text)))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	places, metadata, err := wire.ParseManifest(files[1], a.Size)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if !maps.Equal(metadata, h.Metadata) || len(places) != len(h.Tensors) {
+		c.t.Errorf("%d tensors, %v, want %d, %v", len(places), metadata, len(h.Tensors), h.Metadata)
+	}
+	image := c.memory(files[0], a.Size)
+	for _, p := range places {
+		at := slices.IndexFunc(h.Tensors, func(t safetensors.Tensor) bool { return t.Name == p.Name })
+		if at < 0 {
+			c.t.Fatalf("no tensor %s", p.Name)
+		}
+		t := h.Tensors[at]
+		if p.Offset%wire.Alignment != 0 || p.DType != t.DType || !slices.Equal(p.Shape, t.Shape) ||
+			!bytes.Equal(image[p.Offset:p.Offset+p.Bytes], text[t.Offset:t.Offset+t.Bytes]) {
+			c.t.Errorf("%+v is not %+v", p, t)
+		}
+		clear(image[p.Offset : p.Offset+p.Bytes])
+	}
+	if len(bytes.Trim(image, "\x00")) > 0 {
+		c.t.Error("between the tensors something is not zero")
+	}
+}
+
+// memory reads GPU memory by its descriptor.
+func (c *client) memory(f *os.File, size int64) []byte {
+	c.t.Helper()
+	m, err := c.world.gpu.Import(f, gpu.Bytes(size))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	s, err := c.world.gpu.Stage(gpu.Bytes(size))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if err := errors.Join(s.Down(m, 0, int(size)), s.Wait(), m.Free(), s.Free()); err != nil {
+		c.t.Fatal(err)
+	}
+	return s.Buffer()
+}
+
+// read has the file written back.
+func (c *client) read(name string) []byte {
+	c.t.Helper()
+	from, to, err := os.Pipe()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer from.Close()
+	text := make(chan []byte, 1)
+	go func() {
+		all, _ := io.ReadAll(from)
+		text <- all
+	}()
+	c.call("", wire.Request{Op: wire.OpRead, Name: name}, to)
+	_ = to.Close()
+	return <-text
+}
+
+func (c *client) release(name string) {
+	c.t.Helper()
+	c.call("", wire.Request{Op: wire.OpRelease, Name: name})
+}
+
+func (c *client) stat(name string) wire.Status {
+	c.t.Helper()
+	a, _ := c.call("", wire.Request{Op: wire.OpStat, Name: name})
+	return *a.Model
+}
+
+func (c *client) totals() wire.Totals {
+	c.t.Helper()
+	a, _ := c.call("", wire.Request{Op: wire.OpStat})
+	return *a.Daemon
+}
+
+// eventually waits until something is so.
+func (w *world) eventually(what string, is func() bool) {
+	w.t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(patience); !is(); <-tick.C {
+		if time.Now().After(end) {
+			w.t.Fatalf("not within %v: %s", patience, what)
+		}
+	}
+}
+
+// file writes a model whose tensors have these lengths, of bytes that follow from
+// the seed, and returns its path.
+func (w *world) file(name string, seed uint64, lengths ...int64) string {
+	w.t.Helper()
+	var tensors []safetensors.Tensor
+	total := int64(0)
+	for i, n := range lengths {
+		tensors = append(tensors, safetensors.Tensor{Name: strings.Repeat("t", i+1), DType: "U8", Shape: []int64{n}, Bytes: n})
+		total += n
+	}
+	text, err := safetensors.AppendHeader(nil, tensors, map[string]string{"seed": name})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	from := splitmix.Source(seed)
+	for range total {
+		text = append(text, byte(from.Uint64()))
+	}
+	return w.write(name, text)
+}
+
+func (w *world) write(name string, text []byte) string {
+	w.t.Helper()
+	path := filepath.Join(w.dir, name)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, text, 0o600)); err != nil {
+		w.t.Fatal(err)
+	}
+	return path
+}
+
+func TestPutGet(t *testing.T) {
+	w := serve(t)
+	c := w.client()
+	path := w.file("a", 1, 1, 0, 300, 200_000, 65536, 3)
+	c.put("", "a", path)
+	c.get("a", path)
+	other := w.client()
+	other.get("a", path)
+	if s := c.stat("a"); s.State != wire.StateGPU || s.Refs != 2 || s.Loads != 1 || s.Generation != 1 || s.Tensors != 6 || s.Source != path || s.LastUsed == nil {
+		t.Errorf("%+v", s)
+	}
+	if got := c.read("a"); !bytes.Equal(got, must(os.ReadFile(path))) {
+		t.Error("what is written back is not the file")
+	}
+	c.release("a")
+	c.call(wire.CodeAbsent, wire.Request{Op: wire.OpRelease, Name: "a"})
+	_ = other.Close()
+	w.eventually("nobody holds it", func() bool { return c.stat("a").Refs == 0 })
+	if now := c.totals(); now.Loads != 1 || now.Hits != 3 || now.Models != 1 || gpu.Bytes(now.Used) != w.gpu.Used() {
+		t.Errorf("%+v", now)
+	}
+	if staged := w.gpu.Staged(); staged > w.cfg.Staging {
+		t.Errorf("%v of pinned memory, for %v", staged, w.cfg.Staging)
+	}
+	// One that is many times the staging, and one with no tensor at all.
+	big, none := w.file("big", 2, 2<<20, 1<<20), w.file("none", 3)
+	c.put("", "big", big)
+	c.get("big", big)
+	c.put("", "none", none)
+	c.get("none", none)
+	if staged := w.gpu.Staged(); staged > w.cfg.Staging {
+		t.Errorf("%v of pinned memory, for %v", staged, w.cfg.Staging)
+	}
+}
+
+func must(text []byte, err error) []byte {
+	if err != nil {
+		panic(err)
+	}
+	return text
+}
+
+// TestOneLoad: a hundred who ask at once for what is not there have it loaded once.
+func TestOneLoad(t *testing.T) {
+	w := serve(t, func(cfg *model.Config) { cfg.Models = t.TempDir() })
+	w.dir = w.cfg.Models
+	path := w.file("m.safetensors", 1, 1<<20)
+	var all sync.WaitGroup
+	for range 100 {
+		c := w.client()
+		all.Go(func() { c.get("m", path) })
+	}
+	all.Wait()
+	if now := w.client().totals(); now.Loads != 1 || now.Refs != 100 || gpu.Bytes(now.Used) != w.gpu.Used() {
+		t.Errorf("%+v", now)
+	}
+	// A failed one is everybody's error, and leaves nothing behind.
+	w.write("bad.safetensors", []byte("no model"))
+	used := w.gpu.Used()
+	for range 100 {
+		c := w.client()
+		all.Go(func() { c.call(wire.CodeInvalidFile, wire.Request{Op: wire.OpGet, Name: "bad"}) })
+	}
+	all.Wait()
+	if w.gpu.Used() != used || len(w.client().list("")) != 1 {
+		t.Error("a failed load left something behind")
+	}
+}
+
+func (c *client) list(tenant string) []wire.Status {
+	c.t.Helper()
+	all, err := c.Models(c.t.Context(), tenant)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return all
+}
+
+func TestGenerations(t *testing.T) {
+	w := serve(t)
+	c := w.client()
+	first, second := w.file("first", 1, 100_000), w.file("second", 2, 100_000)
+	c.put("", "a", first)
+	old := w.client()
+	held := old.get("a", first)
+	c.put("", "a", first)
+	c.put("", "a", w.file("copy of first", 1, 100_000)) // other metadata: other content
+	c.put("", "a", second)
+	if s := c.stat("a"); s.Generation != 3 || s.Loads != 3 || s.Source != second {
+		t.Errorf("%+v", s)
+	}
+	if held.Generation != 1 || c.get("a", second).Generation != 3 {
+		t.Errorf("held: %+v", held)
+	}
+	if used := w.gpu.Used(); used != 2*gpu.Bytes(held.Size) {
+		t.Errorf("%v used: the first generation and the last are held, of %d bytes each", used, held.Size)
+	}
+	old.release("a")
+	w.eventually("its memory is free", func() bool { return w.gpu.Used() == gpu.Bytes(held.Size) })
+	// Forgotten, it is there for who holds it.
+	c.call("", wire.Request{Op: wire.OpRemove, Name: "a"})
+	c.call(wire.CodeAbsent, wire.Request{Op: wire.OpGet, Name: "a"})
+	c.call(wire.CodeAbsent, wire.Request{Op: wire.OpRemove, Name: "a"})
+	if w.gpu.Used() == 0 {
+		t.Error("its holder lost it")
+	}
+	c.release("a")
+	if w.gpu.Used() != 0 {
+		t.Error("its last holder is gone, its memory not")
+	}
+}
+
+func TestChecksum(t *testing.T) {
+	w := serve(t)
+	c := w.client()
+	path := w.file("a", 1, 1000)
+	sum := sha256.Sum256(must(os.ReadFile(path)))
+	put := func(code, sha string) {
+		t.Helper()
+		f, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		c.call(code, wire.Request{Op: wire.OpPut, Name: "a", SHA256: sha}, f)
+	}
+	put(wire.CodeChecksum, strings.Repeat("0", 64))
+	if len(c.list("")) != 0 || w.gpu.Used() != 0 {
+		t.Error("a refused file left something behind")
+	}
+	put("", hex.EncodeToString(sum[:]))
+	put(wire.CodeChecksum, strings.Repeat("0", 64))
+	c.get("a", path)
+}
+
+// TestRestart: the next daemon knows the models, and loads a file only if it is
+// what it was.
+func TestRestart(t *testing.T) {
+	w := serve(t)
+	c := w.client()
+	a, b := w.file("a", 1, 1000), w.file("b", 2, 1000)
+	c.put("", "a", b)
+	c.put("", "a", a)
+	c.put("", "b", b)
+	w.stop()
+	w.start()
+	c = w.client()
+	if s := c.stat("a"); s.State != wire.StateFile || s.GPUBytes != 0 || s.Generation != 2 || s.Loads != 0 {
+		t.Errorf("%+v", s)
+	}
+	if got := c.get("a", a); got.Generation != 2 {
+		t.Errorf("%+v", got)
+	}
+	w.file("b", 3, 1001)
+	c.call(wire.CodeChanged, wire.Request{Op: wire.OpGet, Name: "b"})
+	if err := os.Remove(b); err != nil {
+		t.Fatal(err)
+	}
+	c.call(wire.CodeChanged, wire.Request{Op: wire.OpGet, Name: "b"})
+	if s := c.stat("b"); s.State != wire.StateFile {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestIndex(t *testing.T) {
+	w := serve(t)
+	c := w.client()
+	one, two := w.file("one", 1, 100, 200), w.file("two", 2, 70_000)
+	_ = two
+	index := w.write("m.safetensors.index.json", []byte(`{"metadata":{},"weight_map":{"tt":"one","t":"two"}}`))
+	c.put("", "m", index)
+	sum := sha256.Sum256(must(os.ReadFile(index)))
+	if s := c.stat("m"); s.SHA256 != hex.EncodeToString(sum[:]) || s.Tensors != 2 {
+		t.Errorf("%+v", s)
+	}
+	text := c.read("m")
+	h, err := safetensors.Read(bytes.NewReader(text), int64(len(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole := must(os.ReadFile(one))
+	if len(h.Tensors) != 2 || h.Tensors[0].Name != "tt" || !bytes.Equal(text[h.Bytes:h.Bytes+200], whole[len(whole)-200:]) {
+		t.Errorf("%+v", h)
+	}
+	c.put("", "m", index)
+	if s := c.stat("m"); s.Loads != 1 {
+		t.Errorf("the same was loaded again: %+v", s)
+	}
+	w.file("two", 3, 70_000)
+	c.put("", "m", index)
+	if s := c.stat("m"); s.Generation != 2 {
+		t.Errorf("other shards are the same content: %+v", s)
+	}
+	for what, text := range map[string]string{
+		"a shard that is not there":     `{"weight_map":{"t":"three"}}`,
+		"a tensor that is not there":    `{"weight_map":{"ttt":"one"}}`,
+		"a shard in another folder":     `{"weight_map":{"t":"../` + filepath.Base(w.dir) + `/one"}}`,
+		"a shard that is a folder":      `{"weight_map":{"t":"sub"}}`,
+		"a shard that is no safetensor": `{"weight_map":{"t":"m.safetensors.index.json"}}`,
+		"no index":                      `{}`,
+	} {
+		t.Run(what, func(t *testing.T) {
+			c.put(wire.CodeInvalidFile, "x", w.write("sub/x.safetensors.index.json", []byte(text)))
+		})
+	}
+	// From a container there is no path, and so no folder.
+	f, err := os.Open(index)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	w.client("blue").call(wire.CodeInvalidFile, wire.Request{Op: wire.OpPut, Name: "y"}, f)
+}
+
+func TestList(t *testing.T) {
+	w := serve(t)
+	path := w.file("a", 1, 10)
+	want := map[string]bool{}
+	long := strings.Repeat("n", 240)
+	for i := range 300 {
+		name := long + string(rune('a'+i%26)) + string(rune('a'+i/26))
+		w.kept.records["default/"+name] = wire.Record{Tenant: "default", Name: name, Generation: 1, Files: []wire.File{{Path: path}}}
+		want[name] = true
+	}
+	w.stop()
+	w.start()
+	c := w.client()
+	for _, s := range c.list("") {
+		if !want[s.Name] || s.State != wire.StateFile {
+			t.Errorf("%+v, or twice", s)
+		}
+		delete(want, s.Name)
+	}
+	if len(want) > 0 {
+		t.Errorf("%d are missing", len(want))
+	}
+	a, _ := c.call("", wire.Request{Op: wire.OpList})
+	if text, err := json.Marshal(a); err != nil || len(text) > wire.MaxAnswer || a.More == nil || !*a.More {
+		t.Errorf("a page of %d bytes, more: %v, %v", len(text), a.More, err)
+	}
+}

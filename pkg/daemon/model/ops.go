@@ -1,0 +1,463 @@
+package model
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/gpu"
+	policy "github.com/gfaas/gfaas/pkg/policy/model"
+	wire "github.com/gfaas/gfaas/pkg/wire/model"
+)
+
+// maxTimeout bounds what a client may wait.
+const maxTimeout = 24 * time.Hour
+
+// call is a request that is being answered.
+type call struct {
+	wire.Request
+	conn *conn
+	file *os.File // that came with it; closed at its end, unless it is taken
+	kept *os.File // of the answer's, that is not the answer's alone
+	as   string   // the tenant it is of
+}
+
+// request is one that the policy knows.
+type request struct {
+	put    bool
+	store  bool
+	public bool
+	file   *os.File // a client's, until a copy takes it
+	path   string   // where it is
+	sha    string
+	done   chan result
+	size   gpu.Bytes // of a store
+	places *os.File  // of a store: its manifest
+	record wire.Record
+}
+
+// takeFile gives the file away. Locked.
+func (r *request) takeFile() *os.File {
+	f := r.file
+	r.file = nil
+	return f
+}
+
+// result is what a request comes to.
+type result struct {
+	copy       *copied
+	generation int64
+	err        error
+}
+
+// answer tells a request what it comes to. Locked.
+func (d *Daemon) answer(id policy.RequestID, r result) {
+	if waits := d.requests[id]; waits != nil {
+		waits.done <- r
+	}
+}
+
+// operation is how requests of a kind are met.
+type operation struct {
+	run    func(*call) (wire.Answer, []*os.File, error)
+	named  bool // it is of a model
+	tenant bool // a tenant's socket may ask it, not model.sock alone
+	files  int  // descriptors that may come with it
+}
+
+// operationOf is the operation of a name; its run is nil if there is none.
+func operationOf(name string) operation {
+	switch name {
+	case wire.OpGet:
+		return operation{(*call).get, true, true, 1}
+	case wire.OpRead:
+		return operation{(*call).read, true, true, 1}
+	case wire.OpPut:
+		return operation{(*call).put, true, true, 1}
+	case wire.OpStore:
+		return operation{(*call).storeModel, true, true, 1}
+	case wire.OpCommit:
+		return operation{(*call).commit, true, true, 0}
+	case wire.OpRelease:
+		return operation{(*call).release, true, true, 0}
+	case wire.OpRemove:
+		return operation{(*call).remove, true, true, 0}
+	case wire.OpStat:
+		return operation{(*call).stat, false, true, 0}
+	case wire.OpList:
+		return operation{(*call).list, false, true, 0}
+	case wire.OpHold:
+		return operation{(*call).hold, true, false, 1}
+	case wire.OpTenant:
+		return operation{(*call).addTenant, false, false, 0}
+	}
+	return operation{}
+}
+
+// check says what is wrong with a request, if anything.
+func (c *call) check(files int) error {
+	op := operationOf(c.Op)
+	usage := func(format string, args ...any) error { return wire.Errorf(wire.CodeUsage, format, args...) }
+	if op.run == nil {
+		return usage("op %.40q is not known", c.Op)
+	}
+	if op.named || c.Name != "" {
+		if err := wire.CheckName(c.Name); err != nil {
+			return usage("%v", err)
+		}
+	}
+	if c.Tenant != "" {
+		if err := wire.CheckTenant(c.Tenant); err != nil {
+			return usage("%v", err)
+		}
+	}
+	c.as = c.conn.tenant
+	switch {
+	case c.conn.tenant != "" && c.Tenant != "" && c.Tenant != c.conn.tenant:
+		return wire.Errorf(wire.CodeDenied, "this socket speaks for tenant %s alone", c.conn.tenant)
+	case c.conn.tenant != "" && (!op.tenant || c.Source != ""):
+		return wire.Errorf(wire.CodeDenied, "only model.sock takes that")
+	case c.as == "" && c.Tenant != "":
+		c.as = c.Tenant
+	case c.as == "":
+		c.as = wire.DefaultTenant
+	}
+	switch {
+	case files > op.files:
+		return usage("%d descriptors with %s, expected at most %d", files, c.Op, op.files)
+	case c.TimeoutMS < 0:
+		return usage("timeout_ms is %d, expected 0 or more", c.TimeoutMS)
+	}
+	return nil
+}
+
+// until is when the request's time is up.
+func (c *call) until() time.Duration {
+	return c.conn.d.now() + time.Duration(min(c.TimeoutMS, int64(maxTimeout/time.Millisecond)))*time.Millisecond
+}
+
+// ask has the policy decide on a request, and waits for what it comes to, or until
+// the client is gone. Of event one is made with the request's number.
+func (c *call) ask(r *request, event func(id policy.RequestID) policy.Event) (policy.RequestID, result) {
+	d := c.conn.d
+	r.done = make(chan result, 1)
+	d.mu.Lock()
+	if d.ended {
+		d.mu.Unlock()
+		return 0, result{err: context.Canceled}
+	}
+	d.last++
+	id := d.last
+	d.requests[id] = r
+	d.stepLocked(event(id))
+	d.mu.Unlock()
+	var out result
+	select {
+	case out = <-r.done:
+	case <-c.conn.ctx.Done():
+		out.err = c.conn.ctx.Err()
+	}
+	if out.err != nil {
+		c.over(id, r)
+	}
+	return id, out
+}
+
+// over ends a request: whatever it was granted is given back.
+func (c *call) over(id policy.RequestID, r *request) {
+	d := c.conn.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.requests, id)
+	if r.file != nil {
+		discard([]*os.File{r.takeFile()})
+	}
+	d.stepLocked(policy.Leave{Request: id})
+}
+
+// keyFor is the model that a name means to a tenant: its own, else one that is
+// public. Locked.
+func (d *Daemon) keyFor(tenant, name string) policy.Key {
+	own := policy.Key{Tenant: tenant, Name: name}
+	if d.models[own] != nil || d.loading(own) {
+		return own
+	}
+	best := own
+	for key, m := range d.models {
+		if key.Name == name && m.record.Public && (best == own || key.Tenant == wire.DefaultTenant || best.Tenant != wire.DefaultTenant && key.Tenant < best.Tenant) {
+			best = key
+		}
+	}
+	return best
+}
+
+// loading says whether a copy of a model is on its way. Locked.
+func (d *Daemon) loading(key policy.Key) bool {
+	for _, c := range d.copies {
+		if c.key == key && c.generation == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *call) get() (wire.Answer, []*os.File, error) {
+	r := &request{}
+	if c.file != nil {
+		r.path = c.path()
+		r.file, c.file = c.file, nil
+	}
+	id, out := c.acquire(r)
+	if out.err != nil {
+		return wire.Answer{}, nil, out.err
+	}
+	return c.granted(id, r, out, 0)
+}
+
+// path is where the file that came can be opened again. What a container passes has
+// none: it could put other things of the host's there, which it may not read.
+func (c *call) path() string {
+	if c.conn.tenant != "" {
+		return ""
+	}
+	return pathOf(c.file, c.Source)
+}
+
+// acquire has a model's copy granted to a request.
+func (c *call) acquire(r *request) (policy.RequestID, result) {
+	d := c.conn.d
+	path, ok := wire.FileOf(d.cfg.Models, c.Name)
+	inFolder := false
+	if d.cfg.Models != "" && ok {
+		_, err := os.Stat(path)
+		inFolder = err == nil
+	}
+	id, out := c.ask(r, func(id policy.RequestID) policy.Event {
+		key := d.keyFor(c.as, c.Name)
+		m := d.models[key]
+		return policy.Get{
+			Request: id, Key: key, Until: c.until(),
+			Source: r.file != nil || inFolder || m != nil && len(m.record.Files) > 0,
+		}
+	})
+	if out.err == nil && r.file != nil {
+		discard([]*os.File{r.file}) // it was there, or another's load came first
+		r.file = nil
+	}
+	return id, out
+}
+
+// granted has the connection hold what a request was granted, and answers with it.
+func (c *call) granted(id policy.RequestID, r *request, out result, store policy.CopyID) (wire.Answer, []*os.File, error) {
+	d := c.conn.d
+	d.mu.Lock()
+	copied := out.copy
+	a := wire.Answer{
+		Name: copied.key.Name, Generation: out.generation, SHA256: copied.record.SHA256, GPU: d.cfg.GPU.UUID(), Size: int64(copied.size()),
+	}
+	memory, manifest := copied.export, copied.manifest
+	c.conn.took(hold{request: id, key: copied.key, generation: out.generation, store: store})
+	d.mu.Unlock()
+	// The request holds the copy, so neither is closed. Each client reads the
+	// manifest from a place of its own.
+	own, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", manifest.Fd()))
+	if err != nil {
+		return a, nil, fmt.Errorf("manifest: %w", err)
+	}
+	c.kept = memory
+	return a, []*os.File{memory, own}, nil
+}
+
+func (c *call) put() (wire.Answer, []*os.File, error) {
+	d := c.conn.d
+	if c.file == nil {
+		return wire.Answer{}, nil, wire.Errorf(wire.CodeUsage, "put without the descriptor of a file")
+	}
+	r := &request{put: true, public: c.Public, sha: c.SHA256, path: c.path()}
+	r.file, c.file = c.file, nil
+	id, out := c.ask(r, func(id policy.RequestID) policy.Event {
+		return policy.Put{Request: id, Key: policy.Key{Tenant: c.as, Name: c.Name}, Until: c.until()}
+	})
+	if out.err != nil {
+		return wire.Answer{}, nil, out.err
+	}
+	d.mu.Lock()
+	copied := out.copy
+	a := wire.Answer{Name: c.Name, Generation: out.generation, SHA256: copied.record.SHA256, GPU: d.cfg.GPU.UUID(), Size: int64(copied.size())}
+	if m := d.models[copied.key]; m != nil && m.record.Generation == out.generation && c.Public && !m.record.Public {
+		m.record.Public = true
+		d.keep(copied.key)
+	}
+	d.mu.Unlock()
+	c.over(id, r)
+	d.kept(c.conn.ctx)
+	return a, nil, nil
+}
+
+func (c *call) storeModel() (wire.Answer, []*os.File, error) {
+	usage := func(format string, args ...any) error { return wire.Errorf(wire.CodeUsage, format, args...) }
+	switch {
+	case c.file == nil:
+		return wire.Answer{}, nil, usage("store without the descriptor of a manifest")
+	case c.Size <= 0 || c.Size > 1<<50:
+		return wire.Answer{}, nil, usage("size is %d, expected more than 0 bytes", c.Size)
+	}
+	manifest, err := c.manifest()
+	if err != nil {
+		return wire.Answer{}, nil, err
+	}
+	d := c.conn.d
+	grain := d.cfg.GPU.Granularity()
+	r := &request{store: true, public: c.Public, size: (gpu.Bytes(c.Size) + grain - 1) / grain * grain}
+	r.places, r.record = manifest.file, manifest.record
+	r.record.Tenant, r.record.Name, r.record.Public = c.as, c.Name, c.Public
+	id, out := c.ask(r, func(id policy.RequestID) policy.Event {
+		return policy.Store{Request: id, Key: policy.Key{Tenant: c.as, Name: c.Name}, Bytes: r.size, Until: c.until()}
+	})
+	if out.err != nil {
+		return wire.Answer{}, nil, out.err
+	}
+	return c.granted(id, r, out, out.copy.id)
+}
+
+// told is what a store's manifest says.
+type told struct {
+	file   *os.File
+	record wire.Record
+}
+
+// manifest reads the manifest of a store and makes it one that nobody can change.
+func (c *call) manifest() (told, error) {
+	wrong := func(err error) error { return wire.Errorf(wire.CodeInvalidFile, "manifest: %v", err) }
+	f, err := regular(c.file, "")
+	c.file = nil
+	if err != nil {
+		return told{}, wrong(err)
+	}
+	defer f.Close()
+	places, metadata, err := wire.ParseManifest(io.NewSectionReader(f, 0, f.size), c.Size)
+	if err != nil {
+		return told{}, wrong(err)
+	}
+	own, err := makeManifest(places, metadata)
+	if err != nil {
+		return told{}, err
+	}
+	t := told{file: own, record: wire.Record{Tensors: len(places)}}
+	for _, p := range places {
+		t.record.Bytes += p.Bytes
+	}
+	return t, nil
+}
+
+func (c *call) commit() (wire.Answer, []*os.File, error) {
+	d, conn := c.conn.d, c.conn
+	key := policy.Key{Tenant: c.as, Name: c.Name}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	conn.mu.Lock()
+	defer conn.mu.Unlock()
+	for i, h := range conn.holds {
+		if h.key != key || h.store == 0 {
+			continue
+		}
+		conn.holds[i].store = 0
+		copied := d.copies[h.store]
+		d.stepLocked(policy.Loaded{Copy: h.store, Content: copied.record.Content})
+		conn.holds[i].generation = copied.generation
+		return wire.Answer{Name: c.Name, Generation: copied.generation, GPU: d.cfg.GPU.UUID(), Size: int64(copied.size())}, nil, nil
+	}
+	return wire.Answer{}, nil, wire.Errorf(wire.CodeAbsent, "this connection stores no model %s", c.Name)
+}
+
+func (c *call) release() (wire.Answer, []*os.File, error) {
+	d := c.conn.d
+	d.mu.Lock()
+	key := d.keyFor(c.as, c.Name)
+	d.mu.Unlock()
+	id, ok := c.conn.drop(policy.Key{Tenant: c.as, Name: c.Name}, c.Release)
+	if !ok {
+		id, ok = c.conn.drop(key, c.Release)
+	}
+	if !ok {
+		return wire.Answer{}, nil, wire.Errorf(wire.CodeAbsent, "this connection holds no model %s", c.Name)
+	}
+	c.over(id, &request{})
+	return wire.Answer{Name: c.Name}, nil, nil
+}
+
+func (c *call) remove() (wire.Answer, []*os.File, error) {
+	d := c.conn.d
+	key := policy.Key{Tenant: c.as, Name: c.Name}
+	d.mu.Lock()
+	there := d.models[key] != nil || d.loading(key)
+	if there {
+		delete(d.models, key)
+		d.stepLocked(policy.Remove{Key: key})
+		d.keep(key)
+	}
+	d.mu.Unlock()
+	if !there {
+		return wire.Answer{}, nil, wire.Errorf(wire.CodeAbsent, "there is no model %s", c.Name)
+	}
+	d.kept(c.conn.ctx)
+	return wire.Answer{Name: c.Name}, nil, nil
+}
+
+// hold has a process hold what the connection holds of a model, for as long as it
+// lives.
+func (c *call) hold() (wire.Answer, []*os.File, error) {
+	if c.file == nil {
+		return wire.Answer{}, nil, wire.Errorf(wire.CodeUsage, "hold without a process's descriptor")
+	}
+	process := c.file
+	// Ready for reading is what it is when the process ends.
+	if err := unix.PidfdSendSignal(int(process.Fd()), 0, nil, 0); err != nil && !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.ESRCH) {
+		return wire.Answer{}, nil, wire.Errorf(wire.CodeUsage, "that is no process's descriptor: %v", err)
+	}
+	d := c.conn.d
+	d.mu.Lock()
+	key := d.keyFor(c.as, c.Name)
+	d.mu.Unlock()
+	id, ok := c.conn.drop(key, c.Release)
+	if !ok {
+		return wire.Answer{}, nil, wire.Errorf(wire.CodeAbsent, "this connection holds no model %s", c.Name)
+	}
+	c.file = nil
+	d.work.Go(func() {
+		d.awaitEnd(process)
+		c.over(id, &request{})
+	})
+	return wire.Answer{Name: c.Name}, nil, nil
+}
+
+// awaitEnd waits until a process has ended, or the daemon does.
+func (d *Daemon) awaitEnd(process *os.File) {
+	defer process.Close()
+	stop, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		d.log.Error("cannot watch a process", "err", err)
+		return
+	}
+	defer unix.Close(stop)
+	ended := context.AfterFunc(d.ctx, func() { _, _ = unix.Write(stop, []byte{1, 0, 0, 0, 0, 0, 0, 0}) })
+	defer ended()
+	fds := []unix.PollFd{{Fd: int32(process.Fd()), Events: unix.POLLIN}, {Fd: int32(stop), Events: unix.POLLIN}}
+	for {
+		if _, err := unix.Poll(fds, -1); !errors.Is(err, unix.EINTR) {
+			return
+		}
+	}
+}
+
+func (c *call) addTenant() (wire.Answer, []*os.File, error) {
+	if err := c.conn.d.listen(c.as); err != nil {
+		return wire.Answer{}, nil, err
+	}
+	return wire.Answer{Tenant: c.as}, nil, nil
+}

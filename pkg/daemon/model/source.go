@@ -1,0 +1,304 @@
+package model
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/safetensors"
+	wire "github.com/gfaas/gfaas/pkg/wire/model"
+)
+
+// origin is where a copy's weights come from.
+type origin struct {
+	file *os.File     // a client's, opened; nil if the path is to be opened
+	path string       // absolute; empty if nobody knows it
+	was  *wire.Record // what the files must still be; nil: anything
+	sha  string       // what the sum must be; empty: anything
+}
+
+// source is the opened files of a model, and where everything in them goes.
+type source struct {
+	files    []*opened // of the tensors
+	index    *opened   // nil if the model is one file
+	text     []byte    // of the index
+	places   []wire.Place
+	metadata map[string]string
+	segments []segment // in the order of their places on the GPU
+	image    gpu.Bytes // from the first to the last of them
+	header   int64     // bytes of the only file before its first tensor; 0 if there are several
+}
+
+// opened is a file as it was when it was opened.
+type opened struct {
+	*os.File
+	name  string // in messages; empty if there is only one
+	path  string
+	size  int64
+	mtime time.Time
+}
+
+// segment is a piece of a file that goes to a place on the GPU.
+type segment struct {
+	file     *opened
+	from, to int64
+	n        int64
+}
+
+// openFile opens a regular file. What is none is not waited for.
+func openFile(path string) (*os.File, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+// regular notes how a file is, if it is one that can be read in any place.
+func regular(f *os.File, path string) (*opened, error) {
+	if f == nil {
+		var err error
+		if f, err = openFile(path); err != nil {
+			return nil, err
+		}
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = wire.Errorf(wire.CodeInvalidFile, "it is %s, expected a regular file", kind(info.Mode()))
+	}
+	if err == nil {
+		err = readable(f)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return &opened{File: f, path: path, size: info.Size(), mtime: info.ModTime()}, nil
+}
+
+// readable says whether a file that was passed can be read at all.
+func readable(f *os.File) error {
+	flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFL, 0)
+	if err == nil && flags&unix.O_ACCMODE == unix.O_WRONLY || flags&unix.O_PATH != 0 {
+		return wire.Errorf(wire.CodeInvalidFile, "it is not opened for reading")
+	}
+	return err
+}
+
+func kind(mode fs.FileMode) string {
+	switch {
+	case mode.IsDir():
+		return "a folder"
+	case mode&fs.ModeNamedPipe != 0:
+		return "a pipe"
+	case mode&fs.ModeSocket != 0:
+		return "a socket"
+	}
+	return "a device"
+}
+
+// unchanged says whether a file is as it was when it was opened.
+func (o *opened) unchanged() error {
+	info, err := o.Stat()
+	if err == nil && (info.Size() != o.size || !info.ModTime().Equal(o.mtime)) {
+		err = o.fault("it changed while it was read")
+	}
+	return err
+}
+
+// fault is an invalid-file of this file.
+func (o *opened) fault(format string, args ...any) error {
+	err := &safetensors.Error{File: o.name, Reason: fmt.Sprintf(format, args...)}
+	return wire.Errorf(wire.CodeInvalidFile, "%v", err)
+}
+
+// invalid makes what is wrong with a file an error with its code.
+func invalid(err error) error {
+	var wrong *safetensors.Error
+	if errors.As(err, &wrong) {
+		return wire.Errorf(wire.CodeInvalidFile, "%v", err)
+	}
+	return err
+}
+
+// open opens the files of a model, and checks all that can be known of them without
+// reading tensors. On an error everything is closed; the origin's file in any case
+// belongs to the source.
+func open(o origin, index bool) (s *source, err error) {
+	s = &source{}
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	first, err := regular(o.file, o.path)
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+			if o.was != nil {
+				err = wire.Errorf(wire.CodeChanged, "%s cannot be read any more: %v", o.path, err)
+			} else {
+				err = wire.Errorf(wire.CodeAbsent, "%v", err)
+			}
+		}
+		return s, err
+	}
+	if index {
+		s.index = first
+		err = s.openShards()
+	} else {
+		s.files = []*opened{first}
+	}
+	if err == nil {
+		err = s.compare(o.was)
+	}
+	if err == nil {
+		err = s.layOut()
+	}
+	return s, err
+}
+
+func (s *source) close() {
+	for _, f := range s.all() {
+		_ = f.Close()
+	}
+}
+
+// all are all files, the index first.
+func (s *source) all() []*opened {
+	if s.index == nil {
+		return s.files
+	}
+	return append([]*opened{s.index}, s.files...)
+}
+
+// openShards opens the files that the index names, in its own folder.
+func (s *source) openShards() error {
+	if s.index.path == "" {
+		return wire.Errorf(wire.CodeInvalidFile, "an index is read by its path, which is not known here: put it on the host")
+	}
+	const most = 100_000_000
+	if s.index.size > most {
+		return s.index.fault("an index of %d bytes, expected at most %d", s.index.size, most)
+	}
+	s.text = make([]byte, s.index.size)
+	if n, err := s.index.ReadAt(s.text, 0); err != nil && int64(n) < s.index.size {
+		if errors.Is(err, io.EOF) {
+			return s.index.fault("the file ends at byte %d while it is read", n)
+		}
+		return err
+	}
+	x, err := safetensors.ParseIndex(s.text)
+	if err != nil {
+		return invalid(err)
+	}
+	for _, name := range x.Shards {
+		shard, err := regular(nil, filepath.Join(filepath.Dir(s.index.path), name))
+		if err != nil {
+			return wire.Errorf(wire.CodeInvalidFile, "%s: %v", name, err)
+		}
+		shard.name = name
+		s.files = append(s.files, shard)
+	}
+	return nil
+}
+
+// compare says whether the files are those of a record.
+func (s *source) compare(was *wire.Record) error {
+	if was == nil {
+		return nil
+	}
+	all := s.all()
+	if len(all) != len(was.Files) {
+		return wire.Errorf(wire.CodeChanged, "it is of %d files, and was of %d: put it again", len(all), len(was.Files))
+	}
+	for i, f := range all {
+		if old := was.Files[i]; f.path != old.Path || f.size != old.Size || !f.mtime.Equal(old.MTime) {
+			return wire.Errorf(wire.CodeChanged, "%s is not what it was: %d bytes of %s, and was %d of %s: put it again",
+				f.path, f.size, f.mtime.UTC().Format(time.RFC3339), old.Size, old.MTime.UTC().Format(time.RFC3339))
+		}
+	}
+	return nil
+}
+
+// layOut reads the headers and gives every tensor its place.
+func (s *source) layOut() error {
+	var x *safetensors.Index
+	if s.index != nil {
+		var err error
+		if x, err = safetensors.ParseIndex(s.text); err != nil {
+			return invalid(err)
+		}
+	}
+	for _, f := range s.files {
+		h, err := safetensors.Read(f, f.size)
+		if err != nil {
+			return invalid(safetensors.In(f.name, err))
+		}
+		tensors := h.Tensors
+		if x != nil {
+			if tensors, err = x.Select(f.name, h); err != nil {
+				return invalid(err)
+			}
+		} else {
+			s.header, s.metadata = h.Bytes, h.Metadata
+		}
+		for _, t := range tensors {
+			// Files are shorter than numbers reach, so what they hold is too.
+			at := (int64(s.image) + wire.Alignment - 1) / wire.Alignment * wire.Alignment
+			s.places = append(s.places, wire.Place{Name: t.Name, DType: t.DType, Shape: t.Shape, Offset: at, Bytes: t.Bytes})
+			s.segments = append(s.segments, segment{f, t.Offset, at, t.Bytes})
+			s.image = gpu.Bytes(at + t.Bytes)
+		}
+	}
+	return nil
+}
+
+// bytes is how long the files are, together.
+func (s *source) bytes() (sum int64) {
+	for _, f := range s.files {
+		sum += f.size
+	}
+	return sum
+}
+
+// kept is what is kept of the files; none where they could not be opened again.
+func (s *source) kept() (files []wire.File) {
+	for _, f := range s.all() {
+		if f.path == "" {
+			return nil
+		}
+		files = append(files, wire.File{Path: f.path, Size: f.size, MTime: f.mtime})
+	}
+	return files
+}
+
+// isIndex says whether a file stands for others.
+func isIndex(path string) bool { return strings.HasSuffix(path, safetensors.IndexSuffix) }
+
+// pathOf is where a file that a client passed can be opened again from here: what
+// it says if that is the same file, else what the kernel says, if that is. Empty if
+// neither.
+func pathOf(f *os.File, said string) string {
+	mine, err := f.Stat()
+	if err != nil {
+		return ""
+	}
+	link, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
+	for _, path := range slices.Compact([]string{said, link}) {
+		if path == "" || !filepath.IsAbs(path) || err != nil && path == link {
+			continue
+		}
+		if there, err := os.Stat(path); err == nil && os.SameFile(mine, there) {
+			return path
+		}
+	}
+	return ""
+}

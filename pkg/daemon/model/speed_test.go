@@ -1,0 +1,192 @@
+package model_test
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/adapter/cuda"
+	"github.com/gfaas/gfaas/pkg/adapter/modeld"
+	"github.com/gfaas/gfaas/pkg/daemon/model"
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/gpu/device"
+	"github.com/gfaas/gfaas/pkg/safetensors"
+	wire "github.com/gfaas/gfaas/pkg/wire/model"
+)
+
+// BenchmarkSpeed compares put, a load and a GET with a bare loop that reads 8 MiB
+// into pinned memory and copies it up, in one run, on the simulated GPU, or on GPU 0
+// under GFAAS_MODEL_GPU=0. The file is in the page cache. The driver is in a process
+// of its own: it reads the environment once.
+func BenchmarkSpeed(b *testing.B) {
+	if os.Getenv("GFAAS_MODEL_SPEED") == "" {
+		cmd := exec.Command(os.Args[0], "-test.run=^$", "-test.bench=^BenchmarkSpeed$", "-test.benchtime=1x")
+		cmd.Env = append(os.Environ(), "GFAAS_MODEL_SPEED=1", "GFAAS_SIM_DIR="+b.TempDir())
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			b.Fatalf("%v\n%s", err, out)
+		}
+		for line := range strings.Lines(string(out)) {
+			if figures, ok := strings.CutPrefix(line, "speed: "); ok {
+				b.Log(strings.TrimSpace(figures))
+				report(b, figures)
+			}
+		}
+		return
+	}
+	library, of := "../../../build/lib/sim/"+cuda.Library, gpu.Device{Simulated: true}
+	if os.Getenv("GFAAS_MODEL_GPU") != "" {
+		library, of = cuda.Library, gpu.Device{}
+	}
+	on, err := cuda.Open(library, of)
+	if err != nil {
+		b.Fatal(err)
+	}
+	measure(b, on)
+}
+
+// report gives figures of the form NAME=VALUE to the benchmark.
+func report(b *testing.B, figures string) {
+	for _, field := range strings.Fields(figures) {
+		var value float64
+		name, text, ok := strings.Cut(field, "=")
+		if _, err := fmt.Sscan(text, &value); ok && err == nil {
+			b.ReportMetric(value, name)
+		}
+	}
+}
+
+const (
+	size   = 512 << 20 // of the model, bytes
+	rounds = 5
+)
+
+func measure(b *testing.B, on device.Device) {
+	dir := b.TempDir()
+	path := filepath.Join(dir, "m.safetensors")
+	text, err := safetensors.AppendHeader(nil, []safetensors.Tensor{{Name: "w", DType: "U8", Shape: []int64{size}, Bytes: size}}, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	file, err := os.Create(path)
+	if err != nil {
+		b.Fatal(err)
+	}
+	_, err = file.Write(text)
+	_, copying := io.CopyN(file, rand.Reader, size)
+	if err := errors.Join(err, copying, file.Close()); err != nil {
+		b.Fatal(err)
+	}
+	d, err := model.Open(model.Config{
+		Socket: filepath.Join(dir, "model.sock"), Capacity: 2 * size, GPU: on, Catalogue: &catalogue{records: map[string]wire.Record{}},
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- d.Serve(ctx) }()
+	c, err := modeld.Dial(ctx, filepath.Join(dir, "model.sock"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	call := func(r wire.Request, files ...*os.File) {
+		_, got, err := c.Call(ctx, r, files...)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, f := range got {
+			_ = f.Close()
+		}
+	}
+	open, err := os.Open(path)
+	if err != nil {
+		b.Fatal(err)
+	}
+	var bare, puts, loads, gets []time.Duration
+	for range rounds {
+		bare = append(bare, timed(func() { loop(b, on, open) }))
+		puts = append(puts, timed(func() { call(wire.Request{Op: wire.OpPut, Name: "m", Source: path}, open) }))
+		// Another model takes its place, so that it is loaded again.
+		manifest := filepath.Join(dir, "manifest")
+		if err := os.WriteFile(manifest, []byte(`{"tensors":{}}`), 0o600); err != nil {
+			b.Fatal(err)
+		}
+		f, err := os.Open(manifest)
+		if err != nil {
+			b.Fatal(err)
+		}
+		call(wire.Request{Op: wire.OpStore, Name: "other", Size: 2 * size}, f)
+		_ = f.Close()
+		_ = c.Close() // which undoes it
+		if c, err = modeld.Dial(ctx, filepath.Join(dir, "model.sock")); err != nil {
+			b.Fatal(err)
+		}
+		loads = append(loads, timed(func() { call(wire.Request{Op: wire.OpGet, Name: "m", TimeoutMS: 10_000}) }))
+		gets = append(gets, timed(func() {
+			for range 100 {
+				call(wire.Request{Op: wire.OpGet, Name: "m"})
+			}
+		})/100)
+		for range 101 {
+			call(wire.Request{Op: wire.OpRelease, Name: "m"})
+		}
+		call(wire.Request{Op: wire.OpRemove, Name: "m"})
+	}
+	fmt.Printf("speed: bare-GB/s=%.2f put/bare=%.2f load/bare=%.2f get-us=%.1f\n",
+		size/median(bare).Seconds()/1e9, median(bare).Seconds()/median(puts).Seconds(), median(bare).Seconds()/median(loads).Seconds(),
+		float64(median(gets))/1e3)
+	_ = c.Close()
+	cancel()
+	if err := <-ended; err != nil {
+		b.Fatal(err)
+	}
+}
+
+func timed(do func()) time.Duration {
+	begin := time.Now()
+	do()
+	return time.Since(begin)
+}
+
+func median(all []time.Duration) time.Duration {
+	slices.Sort(all)
+	return all[len(all)/2]
+}
+
+// loop reads a file 8 MiB at a time into pinned memory and copies each piece up.
+func loop(b *testing.B, on device.Device, f *os.File) {
+	m, err := on.Alloc(size + 8*gpu.MiB)
+	if err != nil {
+		b.Fatal(err)
+	}
+	s, err := on.Stage(8 * gpu.MiB)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for at := int64(0); ; {
+		n, err := f.ReadAt(s.Buffer(), at)
+		if n == 0 {
+			break
+		}
+		if err != nil && !errors.Is(err, io.EOF) {
+			b.Fatal(err)
+		}
+		if err := errors.Join(s.Up(m, gpu.Bytes(at), n), s.Wait()); err != nil {
+			b.Fatal(err)
+		}
+		at += int64(n)
+	}
+	if err := errors.Join(s.Free(), m.Free()); err != nil {
+		b.Fatal(err)
+	}
+}
