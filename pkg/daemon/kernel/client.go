@@ -1,0 +1,149 @@
+package kernel
+
+import (
+	"strings"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/policy/queue"
+)
+
+// client is whoever requests and objects belong to; to the policy it is a function.
+type client struct {
+	name    string
+	number  int32
+	weight  float64
+	dom     *domain // where its objects are on the host
+	objects map[string]*object
+	bytes   int64
+	order   order
+	waiting int // requests that have come and do not run
+
+	done, failed, busy int
+	gpuTime            time.Duration // of its requests' kernels
+	ran                time.Duration // GPUs were taken by it
+	why                queue.Reason  // why its last request ran when and where it did
+}
+
+// ValidClient says whether a client may have that name.
+func ValidClient(name string) bool {
+	for i := range len(name) {
+		c := name[i]
+		word := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !word && (i == 0 || !strings.ContainsRune("._-", rune(c))) {
+			return false
+		}
+	}
+	return name != "" && len(name) <= 63
+}
+
+// client is the one of that name, a new one if there is none. Locked.
+func (d *Daemon) client(name string) (*client, *Problem) {
+	if c := d.clients[name]; c != nil {
+		return c, nil
+	}
+	if len(d.clients) >= maxClients {
+		return nil, problem(CodeBusy, "", "there are %d clients already", maxClients)
+	}
+	dom := d.shared
+	if dom == nil {
+		var err error
+		if dom, err = d.newDomain(); err != nil {
+			return nil, problem(CodeInternal, "", "%v", err)
+		}
+	}
+	c := &client{name: name, number: d.numbers.Of(name), dom: dom, objects: map[string]*object{}, order: order{}}
+	d.clients[name] = c
+	d.weigh(c, 1)
+	return c, nil
+}
+
+// weigh gives a client a weight. Locked.
+func (d *Daemon) weigh(c *client, weight float64) {
+	c.weight = weight
+	// What the policy expects at first; what requests take it learns at their ends.
+	const expected = time.Millisecond
+	d.step(queue.Event{Kind: queue.FunctionSet, Function: c.number, Spec: &queue.Function{
+		Warm: expected, Cold: expected, Weight: weight, Inflight: 1, Name: c.name}})
+}
+
+// order keeps a client's requests apart that touch the same objects: by key, who
+// has to end before the next may begin.
+type order map[string]*access
+
+// access is who uses a key, of the requests that are not over.
+type access struct {
+	writer  *request   // the last that writes it
+	readers []*request // those after it that read it
+}
+
+// enter has a request wait for the earlier ones that write what it touches, or
+// touch what it writes.
+func (o order) enter(r *request) {
+	after := func(earlier *request) {
+		if earlier != nil && earlier != r && !contains(earlier.next, r) {
+			earlier.next = append(earlier.next, r)
+			r.behind++
+		}
+	}
+	at := func(key string) *access {
+		if o[key] == nil {
+			o[key] = &access{}
+		}
+		return o[key]
+	}
+	for i := range r.graph.Buffers {
+		b := &r.graph.Buffers[i]
+		if b.Key == "" {
+			continue
+		}
+		a := at(b.Key)
+		after(a.writer)
+		if b.Writes() {
+			for _, reader := range a.readers {
+				after(reader)
+			}
+			a.writer, a.readers = r, nil
+		} else if a.writer != r {
+			a.readers = append(a.readers, r)
+		}
+	}
+}
+
+func contains(list []*request, r *request) bool {
+	for _, x := range list {
+		if x == r {
+			return true
+		}
+	}
+	return false
+}
+
+// leave takes a request out, and names those that need wait no longer.
+func (o order) leave(r *request) (ready []*request) {
+	for i := range r.graph.Buffers {
+		key := r.graph.Buffers[i].Key
+		a := o[key]
+		if a == nil {
+			continue
+		}
+		if a.writer == r {
+			a.writer = nil
+		}
+		for j, reader := range a.readers {
+			if reader == r {
+				a.readers = append(a.readers[:j:j], a.readers[j+1:]...)
+				break
+			}
+		}
+		if a.writer == nil && len(a.readers) == 0 {
+			delete(o, key)
+		}
+	}
+	for _, next := range r.next {
+		if next.behind--; next.behind == 0 {
+			ready = append(ready, next)
+		}
+	}
+	r.next = nil
+	return ready
+}

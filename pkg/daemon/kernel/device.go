@@ -1,0 +1,263 @@
+package kernel
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/kgraph"
+	"github.com/gfaas/gfaas/pkg/kgraph/job"
+	"github.com/gfaas/gfaas/pkg/policy/objects"
+)
+
+// device is one GPU.
+type device struct {
+	d      *Daemon
+	number int32
+	name   string
+	limits kgraph.Device
+
+	// lane is held by whoever gives the GPU's executors jobs. It is taken before
+	// the daemon's lock, and never two devices' at once.
+	lane sync.Mutex
+
+	// Under the daemon's lock.
+	cache   *objects.Cache
+	copies  map[objects.ID]*copied
+	workers map[*domain]*worker
+	running *request
+	ran     time.Duration // executing requests
+	faults  int
+	starts  int
+	evicted int64
+}
+
+// worker is an executor's place on a GPU: the executor that is there now, and what
+// is in its memory.
+type worker struct {
+	dev  *device
+	dom  *domain
+	exec Executor // nil: there is none
+
+	held    int64 // bytes that its blocks take, free ones included
+	live    int64 // bytes of those that are not
+	slots   slots
+	freed   []uint32 // to be freed with the next job
+	modules map[string]*module
+	numbers slots
+	turn    int64
+	used    int64 // turn of its last job
+}
+
+// module is PTX that an executor has linked.
+type module struct {
+	number uint32
+	used   int64 // turn of the last job that used it
+}
+
+// maxModules are kept in an executor; what was used least recently goes.
+const maxModules = 256
+
+// maxWorkers is how many executors a GPU has at most, where each client has its
+// own: every one holds a context.
+const maxWorkers = 16
+
+// slots are numbers, the least first.
+type slots struct {
+	next uint32
+	free []uint32
+}
+
+func (s *slots) take() uint32 {
+	if n := len(s.free); n > 0 {
+		slot := s.free[n-1]
+		s.free = s.free[:n-1]
+		return slot
+	}
+	s.next++
+	return s.next - 1
+}
+
+func (s *slots) give(slot uint32) { s.free = append(s.free, slot) }
+
+// newDevice starts an executor to see what the GPU is. It stays, unless each
+// client is to have its own.
+func (d *Daemon) newDevice(ctx context.Context, number int32, name string) (*device, error) {
+	dev := &device{d: d, number: number, name: name, copies: map[objects.ID]*copied{}, workers: map[*domain]*worker{}}
+	dom := d.shared
+	if dom == nil {
+		var err error
+		if dom, err = d.newDomain(); err != nil {
+			return nil, err
+		}
+		defer dom.host.Close()
+	}
+	exec, hello, err := d.cfg.Start(ctx, name, dom.host)
+	if err != nil {
+		return nil, err
+	}
+	budget := d.cfg.GPUMem
+	if budget == 0 {
+		budget = min(DefaultGPUMem, hello.Total/10*9)
+	}
+	dev.limits = kgraph.Device{Name: hello.Name, Arch: hello.Arch, MaxGrid: hello.MaxGrid, MaxBlock: hello.MaxBlock,
+		MaxThreads: hello.MaxThreads, MaxShared: hello.MaxShared, Budget: budget}
+	dev.cache = objects.New(budget)
+	switch {
+	case budget > hello.Total:
+		exec.Close()
+		return nil, fmt.Errorf("%d bytes are wanted for buffers, and %s has %d", budget, hello.Name, hello.Total)
+	case d.shared == nil:
+		exec.Close()
+	default:
+		dev.workers[dom] = dev.newWorker(dom, exec)
+	}
+	dev.starts++
+	return dev, nil
+}
+
+func (dev *device) newWorker(dom *domain, exec Executor) *worker {
+	return &worker{dev: dev, dom: dom, exec: exec, modules: map[string]*module{}}
+}
+
+// worker is the one that serves a client, with its executor. The lane is held; the
+// lock is too, and given up while an executor starts.
+func (dev *device) worker(dom *domain) (*worker, error) {
+	w := dev.workers[dom]
+	if w == nil {
+		w = dev.newWorker(dom, nil)
+		dev.workers[dom] = w
+	}
+	if w.exec != nil {
+		return w, nil
+	}
+	idle := dev.surplus(w)
+	dev.d.mu.Unlock()
+	for _, other := range idle {
+		other.end()
+	}
+	begin := time.Now()
+	exec, _, err := dev.d.cfg.Start(context.Background(), dev.name, dom.host)
+	dev.d.mu.Lock()
+	if err != nil {
+		return nil, err
+	}
+	dev.starts++
+	dev.d.log.Info("an executor started", "gpu", dev.name, "took", time.Since(begin).String())
+	w.exec = exec
+	return w, nil
+}
+
+// surplus takes executors out that have to end before another starts: those used
+// least recently that hold nothing that is nowhere else. Locked.
+func (dev *device) surplus(but *worker) (out []*worker) {
+	var alive []*worker
+	for _, w := range dev.workers {
+		if w != but && w.exec != nil && !w.precious() {
+			alive = append(alive, w)
+		}
+	}
+	slices.SortFunc(alive, func(a, b *worker) int { return int(a.used - b.used) })
+	for _, w := range alive[:max(len(alive)-maxWorkers+1, 0)] {
+		out = append(out, &worker{dev: dev, exec: w.exec})
+		dev.lost(w)
+	}
+	return out
+}
+
+// precious says whether a worker holds an object that is nowhere else.
+func (w *worker) precious() bool {
+	for _, c := range w.dev.copies {
+		if c.at == w && c.of != nil && c.of.host == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// lost forgets all that an executor held, which is gone. Objects that were there
+// alone are lost. Locked.
+func (dev *device) lost(w *worker) {
+	w.exec = nil
+	for _, c := range dev.copies {
+		if c.at != w {
+			continue
+		}
+		dev.cache.Remove(c.id)
+		delete(dev.copies, c.id)
+		o := c.of
+		c.unlink()
+		if o != nil && o.host == nil && len(o.copies) == 0 && !o.gone {
+			dev.d.log.Warn("a volatile object is lost with its executor", "client", o.owner.name, "key", o.key)
+			dev.d.drop(o)
+		}
+	}
+	w.held, w.live, w.freed = 0, 0, nil
+	w.slots, w.numbers, w.modules = slots{}, slots{}, map[string]*module{}
+}
+
+// end ends a worker's executor.
+func (w *worker) end() {
+	if w.exec != nil {
+		w.exec.Close()
+	}
+}
+
+// alloc finds a block for so many bytes; the cache has room. Locked.
+func (w *worker) alloc(size int64, of *object) *copied {
+	d := w.dev.d
+	d.lastCopy++
+	c := &copied{id: objects.ID(d.lastCopy), at: w, slot: w.slots.take(), size: size, of: of, pins: 1}
+	w.dev.cache.Add(c.id, footprint(size))
+	w.dev.copies[c.id] = c
+	w.live += footprint(size)
+	if of != nil {
+		of.copies = append(of.copies, c)
+	}
+	return c
+}
+
+// link is the number of PTX text, which is loaded with this job if it is not
+// there. Locked.
+func (w *worker) link(text string, j *job.Job) uint32 {
+	m := w.modules[text]
+	if m == nil {
+		for len(w.modules) >= maxModules && w.unlinkOldest(j) {
+		}
+		m = &module{number: w.numbers.take()}
+		w.modules[text] = m
+		j.Load = append(j.Load, job.Module{Number: m.number, PTX: text})
+	}
+	m.used = w.turn
+	return m.number
+}
+
+// unlinkOldest has the module that was used least recently go, unless this job
+// uses it.
+func (w *worker) unlinkOldest(j *job.Job) bool {
+	oldest := ""
+	for text, m := range w.modules {
+		if m.used < w.turn && (oldest == "" || m.used < w.modules[oldest].used) {
+			oldest = text
+		}
+	}
+	if oldest == "" {
+		return false
+	}
+	j.Unload = append(j.Unload, w.modules[oldest].number)
+	w.numbers.give(w.modules[oldest].number)
+	delete(w.modules, oldest)
+	return true
+}
+
+// free hands the job the blocks that are to be freed. Their numbers may be used
+// again with it: it frees before it allocates. Locked.
+func (w *worker) free(j *job.Job) {
+	j.Free = append(j.Free, w.freed...)
+	for _, slot := range w.freed {
+		w.slots.give(slot)
+	}
+	w.freed = nil
+}

@@ -1,0 +1,386 @@
+package kernel
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"math"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/kgraph"
+)
+
+// ClientHeader names the client, on the daemon's own socket.
+const ClientHeader = "Gfaas-Client"
+
+// DefaultClient is who speaks without that header.
+const DefaultClient = "default"
+
+// stall is for how long a caller may send or take nothing.
+const stall = 10 * time.Second
+
+// api answers over HTTP.
+type api struct {
+	d    *Daemon
+	only string // the client whose socket this is; empty is the daemon's own
+}
+
+// handler answers on the daemon's own socket, or on that of a client.
+func (d *Daemon) handler(client string) http.Handler {
+	a := &api{d, client}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/run", a.run)
+	mux.HandleFunc("GET /v1/objects", a.list)
+	mux.HandleFunc("PUT /v1/objects/{key...}", a.put)
+	mux.HandleFunc("GET /v1/objects/{key...}", a.get) // and HEAD
+	mux.HandleFunc("DELETE /v1/objects/{key...}", a.delete)
+	mux.HandleFunc("GET /v1/stats", a.stats)
+	if client == "" {
+		mux.HandleFunc("PUT /v1/clients/{name}", a.putClient)
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		refuse(w, problem(kgraph.NotFound, "", "there is no %s %s", r.Method, r.URL.Path))
+	})
+	return mux
+}
+
+// refuse answers no.
+func refuse(w http.ResponseWriter, p *Problem) {
+	type text struct {
+		Code    string `json:"code"`
+		Message string `json:"message"`
+		Where   string `json:"where"`
+	}
+	reply(w, p.Status, struct {
+		Error text `json:"error"`
+	}{text{p.Code, p.Message, p.Where}})
+}
+
+func reply(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(v)
+}
+
+// client is who speaks.
+func (a *api) client(r *http.Request) (string, *Problem) {
+	name := r.Header.Get(ClientHeader)
+	switch {
+	case a.only != "" && name != "" && name != a.only:
+		return "", problem(kgraph.BadRequest, "", "this socket is the client %s's, not %q's", a.only, name)
+	case a.only != "":
+		return a.only, nil
+	case name == "":
+		return DefaultClient, nil
+	case !ValidClient(name):
+		return "", problem(kgraph.BadRequest, "", "%q is no client: expected at most 63 of A-Z a-z 0-9 . _ -, the first a letter or a digit", name)
+	}
+	return name, nil
+}
+
+// steady reads a body as long as it comes: a caller that stalls is given up.
+type steady struct {
+	body io.Reader
+	at   *http.ResponseController
+	next time.Time // when the deadline is to be moved
+}
+
+func (s *steady) Read(p []byte) (int, error) {
+	if now := time.Now(); now.After(s.next) {
+		s.next = now.Add(stall / 4)
+		_ = s.at.SetReadDeadline(now.Add(stall))
+	}
+	return s.body.Read(p)
+}
+
+// body is a request's body. It is to be read to its end, and rested then.
+func body(w http.ResponseWriter, r *http.Request) *steady {
+	return &steady{body: r.Body, at: http.NewResponseController(w)}
+}
+
+// rest lifts the deadline: what follows may take long.
+func (s *steady) rest() { _ = s.at.SetReadDeadline(time.Time{}) }
+
+func unread(err error) *Problem {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return problem(CodeTimeout, "", "nothing came for %v", stall)
+	}
+	return problem(kgraph.BadRequest, "", "the request ends in the middle: %v", err)
+}
+
+func (a *api) run(w http.ResponseWriter, r *http.Request) {
+	client, p := a.client(r)
+	if p == nil && r.ContentLength > kgraph.MaxRequest {
+		p = problem(kgraph.TooLarge, "", "%d bytes, expected at most %d", r.ContentLength, kgraph.MaxRequest)
+	}
+	if p != nil {
+		refuse(w, p)
+		return
+	}
+	b := body(w, r)
+	var text []byte
+	var err error
+	if n := r.ContentLength; n >= 0 {
+		text = make([]byte, n)
+		_, err = io.ReadFull(b, text)
+	} else {
+		text, err = io.ReadAll(io.LimitReader(b, kgraph.MaxRequest+1))
+	}
+	b.rest()
+	if err != nil {
+		refuse(w, unread(err))
+		return
+	}
+	answer, p := a.d.submit(r.Context(), client, text)
+	if p != nil {
+		refuse(w, p)
+		return
+	}
+	reply(w, http.StatusOK, answer)
+}
+
+func (a *api) key(r *http.Request) (string, *Problem) {
+	key := r.PathValue("key")
+	if !kgraph.ValidKey(key) {
+		return "", problem(kgraph.BadRequest, "", "%q is no key: expected at most 255 of A-Z a-z 0-9 . _ / -, the first a letter or a digit", key)
+	}
+	return key, nil
+}
+
+// put stores an object: its bytes go straight to where they will be.
+func (a *api) put(w http.ResponseWriter, r *http.Request) {
+	name, p := a.client(r)
+	key, wrong := a.key(r)
+	switch {
+	case p != nil:
+	case wrong != nil:
+		p = wrong
+	case r.ContentLength < 0:
+		p = problem(kgraph.BadRequest, "", "Content-Length is missing")
+	case r.ContentLength == 0:
+		p = problem(kgraph.BadRequest, "", "an object of 0 bytes, expected at least one")
+	default:
+		p = a.d.put(name, key, r.ContentLength, body(w, r))
+	}
+	if p != nil {
+		refuse(w, p)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// put stores an object.
+func (d *Daemon) put(name, key string, size int64, from *steady) *Problem {
+	d.mu.Lock()
+	c, to, p := d.admit(name, key, size)
+	d.mu.Unlock()
+	if p != nil {
+		return p
+	}
+	_, err := io.ReadFull(from, to.bytes())
+	from.rest()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err != nil {
+		d.hostUsed -= size
+		to.give()
+		return unread(err)
+	}
+	d.store(&object{owner: c, key: key, size: size, host: to})
+	return nil
+}
+
+// admit finds room for an object. Locked.
+func (d *Daemon) admit(name, key string, size int64) (*client, *region, *Problem) {
+	c, p := d.client(name)
+	if p != nil {
+		return nil, nil, p
+	}
+	if c.objects[key] == nil && len(c.objects) >= maxObjects {
+		return nil, nil, problem(kgraph.TooLarge, "", "%s has %d objects, expected at most so many", name, maxObjects)
+	}
+	if p := d.reserve(size); p != nil {
+		return nil, nil, p
+	}
+	to, err := c.dom.take(size)
+	if err != nil {
+		d.hostUsed -= size
+		return nil, nil, problem(kgraph.TooLarge, "", "%v", err)
+	}
+	return c, to, nil
+}
+
+func (a *api) get(w http.ResponseWriter, r *http.Request) {
+	name, p := a.client(r)
+	if p == nil {
+		var key string
+		if key, p = a.key(r); p == nil {
+			p = a.d.get(w, name, key, r.Method == http.MethodHead)
+		}
+	}
+	if p != nil {
+		refuse(w, p)
+	}
+}
+
+// get sends an object. What was begun is sent to its end, whatever takes the
+// object's place meanwhile.
+func (d *Daemon) get(w http.ResponseWriter, name, key string, head bool) *Problem {
+	var o *object
+	for range attempts {
+		d.mu.Lock()
+		if c := d.clients[name]; c != nil {
+			o = c.objects[key]
+		}
+		switch {
+		case o == nil:
+			d.mu.Unlock()
+			return problem(kgraph.NotFound, "", "there is no object %q", key)
+		case head:
+			w.Header().Set("Content-Length", strconv.FormatInt(o.size, 10))
+			d.mu.Unlock()
+			return nil
+		case o.host != nil:
+			o.readers++
+			d.mu.Unlock()
+			d.send(w, o)
+			return nil
+		}
+		d.mu.Unlock()
+		if err := d.save(o); err != nil {
+			return problem(CodeInternal, "", "%v", err)
+		}
+	}
+	return problem(CodeInternal, "", "the object %q cannot be brought to the host", key)
+}
+
+func (d *Daemon) send(w http.ResponseWriter, o *object) {
+	defer func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		o.readers--
+		d.release(o)
+	}()
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Content-Length", strconv.FormatInt(o.size, 10))
+	at := http.NewResponseController(w)
+	const part = 1 << 20
+	for data := o.host.bytes(); len(data) > 0; data = data[min(part, len(data)):] {
+		_ = at.SetWriteDeadline(time.Now().Add(stall))
+		if _, err := w.Write(data[:min(part, len(data))]); err != nil {
+			return
+		}
+	}
+	_ = at.SetWriteDeadline(time.Time{})
+}
+
+func (a *api) delete(w http.ResponseWriter, r *http.Request) {
+	name, p := a.client(r)
+	key, wrong := a.key(r)
+	switch {
+	case p != nil:
+	case wrong != nil:
+		p = wrong
+	default:
+		a.d.mu.Lock()
+		if c := a.d.clients[name]; c == nil || c.objects[key] == nil {
+			p = problem(kgraph.NotFound, "", "there is no object %q", key)
+		} else {
+			a.d.drop(c.objects[key])
+		}
+		a.d.mu.Unlock()
+	}
+	if p != nil {
+		refuse(w, p)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// Object is how one is listed.
+type Object struct {
+	Key      string `json:"key"`
+	Size     int64  `json:"size"`
+	Host     bool   `json:"host"`
+	GPUs     []int  `json:"gpus"`
+	Volatile bool   `json:"volatile,omitempty"`
+}
+
+func (a *api) list(w http.ResponseWriter, r *http.Request) {
+	name, p := a.client(r)
+	if p != nil {
+		refuse(w, p)
+		return
+	}
+	out := []Object{}
+	a.d.mu.Lock()
+	if c := a.d.clients[name]; c != nil {
+		for _, o := range c.objects {
+			listed := Object{Key: o.key, Size: o.size, Host: o.host != nil, GPUs: []int{}, Volatile: o.volatile}
+			for _, c := range o.copies {
+				listed.GPUs = append(listed.GPUs, int(c.at.dev.number))
+			}
+			slices.Sort(listed.GPUs)
+			out = append(out, listed)
+		}
+	}
+	a.d.mu.Unlock()
+	slices.SortFunc(out, func(a, b Object) int { return strings.Compare(a.Key, b.Key) })
+	reply(w, http.StatusOK, struct {
+		Objects []Object `json:"objects"`
+	}{out})
+}
+
+func (a *api) stats(w http.ResponseWriter, _ *http.Request) {
+	a.d.mu.Lock()
+	s := a.d.status(a.only)
+	a.d.mu.Unlock()
+	reply(w, http.StatusOK, s)
+}
+
+func (a *api) putClient(w http.ResponseWriter, r *http.Request) {
+	var want struct {
+		Weight float64 `json:"weight"`
+	}
+	b := body(w, r)
+	dec := json.NewDecoder(io.LimitReader(b, 4096))
+	dec.DisallowUnknownFields()
+	err := dec.Decode(&want)
+	b.rest()
+	name := r.PathValue("name")
+	var p *Problem
+	switch {
+	case !ValidClient(name):
+		p = problem(kgraph.BadRequest, "", "%q is no client", name)
+	case err != nil:
+		p = problem(kgraph.BadRequest, "", "expected {\"weight\":2}: %v", err)
+	case !ValidWeight(want.Weight):
+		p = problem(kgraph.BadRequest, "/weight", "%v, expected more than 0 and at most %v", want.Weight, maxWeight)
+	default:
+		a.d.mu.Lock()
+		var c *client
+		if c, p = a.d.client(name); p == nil {
+			a.d.weigh(c, want.Weight)
+		}
+		a.d.mu.Unlock()
+	}
+	if p != nil {
+		refuse(w, p)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+const maxWeight = 1e6
+
+// ValidWeight says whether a client may have that weight.
+func ValidWeight(weight float64) bool {
+	return weight >= 1/maxWeight && weight <= maxWeight && !math.IsNaN(weight)
+}

@@ -1,0 +1,246 @@
+package kernel_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/daemon/kernel"
+)
+
+// kills is how often TestKills ends an executor. GFAAS_KILLS asks for more.
+func kills(t *testing.T) int {
+	if text := os.Getenv("GFAAS_KILLS"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	return 20
+}
+
+// TestKills ends executors at any moment, while clients compute with objects that
+// change, that are on the GPU alone, that replace each other and that do not fit all
+// at once. Every answer is right or says no, and what it says was done was done.
+func TestKills(t *testing.T) {
+	for _, isolate := range []bool{false, true} {
+		t.Run(fmt.Sprint("process ", isolate), func(t *testing.T) {
+			m := newMachine(t, "count=2")
+			d := serve(t, m, func(c *kernel.Config) {
+				c.GPUs = []string{"sim", "sim:1"}
+				c.GPUMem, c.Isolate = 1*mib, isolate
+			})
+			var stop atomic.Bool
+			var clients sync.WaitGroup
+			var ran, failed atomic.Int64
+			for i := range 4 {
+				clients.Go(func() {
+					w := &worker{t: t, d: d, name: fmt.Sprint("c", i), r: rand.New(rand.NewPCG(1, uint64(i))), values: map[string]float32{}}
+					for !stop.Load() && !t.Failed() {
+						w.step()
+					}
+					ran.Add(w.ran)
+					failed.Add(w.failed)
+				})
+			}
+			r := rand.New(rand.NewPCG(7, 7))
+			for range kills(t) {
+				time.Sleep(time.Duration(r.Int64N(int64(60 * time.Millisecond)))) // the moment of a kill is what is tested
+				m.killOne(r)
+			}
+			stop.Store(true)
+			clients.Wait()
+			s := d.stats()
+			t.Logf("%d requests, %d failed; executors: %+v", ran.Load(), failed.Load(), s.GPUs)
+			if ran.Load() < 20 {
+				t.Error("hardly anything ran")
+			}
+			// Nothing is left over: what is stored is all that counts.
+			var bytes int64
+			for _, c := range s.Clients {
+				bytes += c.Bytes
+				if c.Waiting != 0 || c.Running != 0 {
+					t.Errorf("%+v", c)
+				}
+			}
+			if s.Host.Used != bytes {
+				t.Errorf("the host counts %d bytes, the clients' objects have %d", s.Host.Used, bytes)
+			}
+			d.stop()
+			m.noneLeft()
+		})
+	}
+}
+
+// killOne ends an executor that lives.
+func (m *machine) killOne(r *rand.Rand) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var alive []int
+	for _, e := range m.executors {
+		if unix.Kill(e.Pid(), 0) == nil {
+			alive = append(alive, e.Pid())
+		}
+	}
+	if len(alive) > 0 {
+		_ = unix.Kill(alive[r.IntN(len(alive))], unix.SIGKILL)
+	}
+}
+
+// noneLeft holds that all executors have ended, and with them all memory of the
+// simulated GPU.
+func (m *machine) noneLeft() {
+	m.t.Helper()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, e := range m.executors {
+		if unix.Kill(e.Pid(), 0) == nil {
+			m.t.Errorf("the executor %d is still there", e.Pid())
+		}
+	}
+}
+
+// worker is one client, which knows what each of its objects holds: floats that
+// are all the same.
+type worker struct {
+	t           *testing.T
+	d           *daemon
+	name        string
+	r           *rand.Rand
+	values      map[string]float32
+	ran, failed int64
+}
+
+const sized = 20_000 // floats of an object: about 13 fit the GPU
+
+func (w *worker) key() string { return fmt.Sprint("k", w.r.IntN(8)) }
+
+// some is the key of an object that is there; empty if there is none.
+func (w *worker) some() string {
+	for range 20 {
+		if key := w.key(); w.has(key) {
+			return key
+		}
+	}
+	return ""
+}
+
+func (w *worker) has(key string) bool { _, has := w.values[key]; return has }
+
+// step does one thing and holds what it comes to.
+func (w *worker) step() {
+	x, y, z := w.some(), w.some(), w.key()
+	if y == "" {
+		y = x
+	}
+	volatile := ""
+	if w.r.IntN(2) == 0 {
+		volatile = `,"volatile":true`
+	}
+	var err error
+	switch what := w.r.IntN(10); {
+	case x == "" || what == 0:
+		v := float32(w.r.IntN(100))
+		if _, err = w.d.do(w.name, "PUT", object(z), floats(mibs1(sized, v))); err == nil {
+			w.values[z] = v
+		}
+	case what < 5:
+		w.ran++
+		if _, err = w.d.run(w.name, sum(x, y, z, sized, volatile)); err == nil {
+			w.values[z] = w.values[x] + w.values[y]
+			w.wrap(z)
+		}
+	case what < 7 && x != y:
+		w.ran++
+		if _, err = w.d.run(w.name, add(1, x, y, sized)); err == nil {
+			w.values[y] = w.values[y] + w.values[x]
+			w.wrap(y)
+		}
+	case what == 7:
+		if _, err = w.d.do(w.name, "DELETE", object(x), nil); err == nil {
+			delete(w.values, x)
+		}
+	default:
+		var data []byte
+		if data, err = w.d.do(w.name, "GET", object(x), nil); err == nil {
+			got := values(data)
+			for i, v := range got {
+				if len(got) != sized || v != w.values[x] {
+					w.t.Errorf("%s's %s is %v at %d of %d, want %v", w.name, x, v, i, len(got), w.values[x])
+					return
+				}
+			}
+		}
+	}
+	if err != nil {
+		w.failed++
+		w.excuse(err)
+	}
+}
+
+// wrap stores a small number where one has become large: sums are to be exact.
+func (w *worker) wrap(key string) {
+	if w.values[key] < 1e6 {
+		return
+	}
+	if _, err := w.d.do(w.name, "PUT", object(key), floats(mibs1(sized, 1))); err != nil {
+		w.t.Error(err)
+	}
+	w.values[key] = 1
+}
+
+// excuse takes an answer that is no: after a kill volatile objects may be gone, and
+// a request that three executors died of is at fault.
+func (w *worker) excuse(err error) {
+	var p *kernel.Problem
+	if !errors.As(err, &p) || p.Code != "fault" && p.Code != "not-found" && p.Code != "internal" {
+		w.t.Errorf("%s: %v", w.name, err)
+		return
+	}
+	// What is left is what is listed.
+	text, err := w.d.do(w.name, "GET", "/v1/objects", nil)
+	if err != nil {
+		w.t.Errorf("%s: %v", w.name, err)
+		return
+	}
+	var list struct{ Objects []kernel.Object }
+	unmarshal(w.t, text, &list)
+	there := map[string]bool{}
+	for _, o := range list.Objects {
+		there[o.Key] = true
+		if !w.has(o.Key) {
+			w.t.Errorf("%s has an object %s that nobody made", w.name, o.Key)
+		}
+	}
+	for key := range w.values {
+		if !there[key] {
+			delete(w.values, key)
+		}
+	}
+}
+
+// What a killed daemon had, nobody has any more; the next starts at once.
+func TestRestart(t *testing.T) {
+	m := newMachine(t, "")
+	d := serve(t, m, nil)
+	d.put("", "a", ramp(10, 0))
+	d.mustRun("", sum("a", "a", "b", 10, ""))
+	d.stop()
+	m.noneLeft()
+	left, err := filepath.Glob(d.dir + "/*")
+	if err != nil || len(left) > 0 {
+		t.Errorf("%v, %v", left, err)
+	}
+	d = serve(t, m, nil)
+	d.refused("", sum("a", "a", "b", 10, ""), "not-found", "/buffers/a/key")
+}

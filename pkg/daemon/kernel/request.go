@@ -1,0 +1,292 @@
+package kernel
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/kgraph"
+	"github.com/gfaas/gfaas/pkg/policy/queue"
+	"github.com/gfaas/gfaas/pkg/policy/residency"
+)
+
+// request is one that was accepted.
+type request struct {
+	id     string
+	client *client
+	graph  *kgraph.Request
+	came   time.Time
+
+	// Under the daemon's lock.
+	behind   int        // earlier ones that have to end first
+	next     []*request // that wait for this one
+	policyID int64      // 0: the policy does not know it
+	dev      *device    // where it runs; nil until it does
+	instance residency.ID
+	fresh    bool // the policy starts an instance for it
+	began    time.Time
+	over     bool
+	squeeze  bool // the GPU has less memory than its budget: nothing else stays there
+
+	start  chan struct{} // closed when it may run
+	end    chan struct{} // closed when it is over without having run
+	refuse *Problem      // then: why
+	answer Answer
+}
+
+// Answer is what a request came to.
+type Answer struct {
+	ID         string            `json:"id"`
+	Client     string            `json:"client"`
+	GPU        int               `json:"gpu"`
+	Iterations int               `json:"iterations"`
+	QueueMS    float64           `json:"queue_ms"`
+	GPUMS      float64           `json:"gpu_ms"`
+	TotalMS    float64           `json:"total_ms"`
+	Outputs    map[string]Output `json:"outputs"`
+	Cache      Cache             `json:"cache"`
+}
+
+// Output is what became of a buffer that was asked for.
+type Output struct {
+	Key  string `json:"key,omitempty"`
+	Size int64  `json:"size"`
+	Data []byte `json:"data,omitempty"` // base64, where inline was asked for
+}
+
+// Cache is what a request found where, and what was moved for it.
+type Cache struct {
+	GPUHits       int   `json:"gpu_hits"`
+	HostHits      int   `json:"host_hits"`
+	Misses        int   `json:"misses"`
+	BytesUp       int64 `json:"bytes_up"`
+	Evicted       int64 `json:"evicted"`
+	ModulesLinked int   `json:"modules_linked"`
+}
+
+func ms(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }
+
+// submit runs a request and returns when it is over, or when its caller has left
+// before it began.
+func (d *Daemon) submit(ctx context.Context, client string, text []byte) (*Answer, *Problem) {
+	came := time.Now()
+	graph, signatures, p := d.parse(text)
+	if p != nil {
+		return nil, p
+	}
+	r := &request{graph: graph, came: came, start: make(chan struct{}), end: make(chan struct{})}
+	d.mu.Lock()
+	p = d.accept(r, client, signatures)
+	d.mu.Unlock()
+	if p != nil {
+		return nil, p
+	}
+	select {
+	case <-r.start:
+	case <-r.end:
+		return nil, r.refuse
+	case <-ctx.Done():
+		if d.withdraw(r) {
+			return nil, problem(CodeInternal, "", "the caller has left")
+		}
+		select {
+		case <-r.start: // it was about to run: it is not cut
+		case <-r.end:
+			return nil, r.refuse
+		}
+	}
+	p = d.execute(r)
+	d.finish(r, p)
+	if p != nil {
+		return nil, p
+	}
+	return &r.answer, nil
+}
+
+// accept checks a request against what is there and has it wait. Locked.
+func (d *Daemon) accept(r *request, name string, signatures func(string) (*kgraph.Signature, bool)) *Problem {
+	if d.draining {
+		return problem(CodeBusy, "", "the daemon is shutting down")
+	}
+	c, p := d.client(name)
+	if p != nil {
+		return p
+	}
+	if c.waiting >= maxWaiting {
+		c.busy++
+		return problem(CodeBusy, "", "%d requests of %s wait already", c.waiting, c.name)
+	}
+	if p := d.check(r.graph, c, signatures); p != nil {
+		c.failed++
+		return p
+	}
+	d.lastRun++
+	r.id, r.client = "r-"+strconv.FormatUint(d.lastRun, 10), c
+	r.answer = Answer{ID: r.id, Client: c.name, Iterations: r.graph.Iterations, Outputs: map[string]Output{}}
+	d.pending++
+	c.waiting++
+	if c.order.enter(r); r.behind == 0 {
+		d.step(d.arrival(r))
+	}
+	return nil
+}
+
+// check finds what is wrong with a request, given the objects that are there or
+// will be when it runs. Locked.
+func (d *Daemon) check(graph *kgraph.Request, c *client, signatures func(string) (*kgraph.Signature, bool)) *Problem {
+	var last *kgraph.Problem
+	for _, dev := range d.devices { // the largest takes what any can
+		w := kgraph.World{Object: c.expects, Device: &dev.limits, Signature: signatures, Footprint: footprint}
+		problems := graph.Check(w)
+		if len(problems) == 0 {
+			return nil
+		}
+		last = problems[0]
+		if last.Code != kgraph.TooLarge {
+			break
+		}
+	}
+	if last == nil {
+		return problem(CodeInternal, "", "there is no GPU")
+	}
+	return problem(last.Code, last.Where, "%s", last.Message)
+}
+
+// expects is the size that the object of a key will have when a request that comes
+// now runs. Locked.
+func (c *client) expects(key string) (int64, bool) {
+	if a := c.order[key]; a != nil && a.writer != nil {
+		for i := range a.writer.graph.Buffers {
+			if b := &a.writer.graph.Buffers[i]; b.Key == key && b.Writes() {
+				return b.Size, true
+			}
+		}
+	}
+	if o := c.objects[key]; o != nil {
+		return o.size, true
+	}
+	return 0, false
+}
+
+// arrival tells the policy of a request. It knows those alone that could run now.
+func (d *Daemon) arrival(r *request) queue.Event {
+	d.lastID++
+	r.policyID = d.lastID
+	d.requests[r.policyID] = r
+	return queue.Event{Kind: queue.Arrived, Function: r.client.number, ID: r.policyID, At: r.came.Sub(d.epoch)}
+}
+
+// withdraw takes a request out that waits; false if it does not any more.
+func (d *Daemon) withdraw(r *request) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if r.dev != nil || r.over {
+		return false
+	}
+	var events []queue.Event
+	if r.policyID != 0 {
+		delete(d.requests, r.policyID)
+		events = append(events, queue.Event{Kind: queue.Cancelled, Function: r.client.number, ID: r.policyID})
+	}
+	d.step(append(events, d.ended(r)...)...)
+	return true
+}
+
+// ended takes a request out that is over, and has those come that waited for it.
+// Locked.
+func (d *Daemon) ended(r *request) (events []queue.Event) {
+	if r.over = true; r.dev == nil {
+		r.client.waiting--
+	}
+	for _, next := range r.client.order.leave(r) {
+		events = append(events, d.arrival(next))
+	}
+	if d.pending--; d.pending == 0 && d.idle != nil {
+		close(d.idle)
+		d.idle = nil
+	}
+	return events
+}
+
+// finish tells the policy that a request has run.
+func (d *Daemon) finish(r *request, p *Problem) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := time.Now()
+	took := now.Sub(r.began)
+	r.answer.QueueMS, r.answer.TotalMS = ms(r.began.Sub(r.came)), ms(now.Sub(r.came))
+	c := r.client
+	if p != nil {
+		c.failed++
+	} else {
+		c.done++
+	}
+	c.ran += took
+	r.dev.ran += took
+	r.dev.running = nil
+	d.metrics.observe(r, p)
+	delete(d.requests, r.policyID)
+	var events []queue.Event
+	if r.fresh {
+		events = append(events, queue.Event{Kind: queue.Started, ID: r.policyID, Instance: r.instance, Function: c.number, GPU: r.dev.number})
+	}
+	events = append(events, queue.Event{Kind: queue.Completed, ID: r.policyID, Instance: r.instance, Function: c.number, GPU: r.dev.number, Executed: took})
+	d.step(append(events, d.ended(r)...)...)
+}
+
+// step tells the policy what happened and does what it says. Locked.
+func (d *Daemon) step(events ...queue.Event) {
+	for len(events) > 0 {
+		d.actions = d.policy.Step(d.now(), events, d.actions[:0])
+		events = events[:0:0]
+		for i := range d.actions {
+			switch a := &d.actions[i]; a.Kind {
+			case queue.Run:
+				d.begin(a)
+			case queue.Reject:
+				if r := d.requests[a.ID]; r != nil {
+					delete(d.requests, a.ID)
+					r.refuse = problem(CodeInternal, "", "%s", a.Reason.Rule)
+					events = append(events, d.ended(r)...)
+					close(r.end)
+				}
+			case queue.Remove:
+				// The objects go when the next client's first request comes (plan).
+				events = append(events, queue.Event{Kind: queue.Lost, Instance: a.Instance, Function: a.Function, GPU: a.GPU})
+			case queue.Start:
+				events = append(events, queue.Event{Kind: queue.Ready, Instance: a.Instance, Function: a.Function, GPU: a.GPU})
+			case queue.Offload, queue.Prefetch:
+				to := residency.HostWarm
+				if a.Kind == queue.Prefetch {
+					to = residency.GPUWarm
+				}
+				events = append(events, queue.Event{Kind: queue.Moved, Instance: a.Instance, Function: a.Function, GPU: a.GPU, To: to})
+			case queue.Wake:
+				if d.timer.Stop(); a.At != queue.Never {
+					d.timer.Reset(a.At - d.now())
+				}
+			}
+		}
+	}
+}
+
+// begin has a request run: whoever waits for it executes it. Locked.
+func (d *Daemon) begin(a *queue.Action) {
+	r := d.requests[a.ID]
+	if r == nil {
+		return
+	}
+	r.dev, r.instance, r.fresh, r.began = d.devices[a.GPU], a.Instance, a.Start == residency.Cold, time.Now()
+	r.dev.running = r
+	r.answer.GPU = int(a.GPU)
+	r.client.waiting--
+	r.client.why = a.Reason
+	close(r.start)
+}
+
+// woke is when the policy wanted to be asked again.
+func (d *Daemon) woke() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.step(queue.Event{Kind: queue.Woke})
+}

@@ -1,0 +1,186 @@
+package kernel_test
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/daemon/kernel"
+)
+
+// busyPTX takes about 2 ms on 80 blocks.
+var busyPTX = strings.ReplaceAll(slowPTX, "20000", "2000")
+
+// load keeps so many requests of a client waiting until stop; done counts them.
+func (d *daemon) load(clients *sync.WaitGroup, name string, depth int, stop *atomic.Bool, done *atomic.Int64) {
+	for range depth {
+		clients.Go(func() {
+			for !stop.Load() {
+				if _, err := d.run(name, custom(busyPTX, "slow", 80)); err != nil {
+					d.t.Errorf("%s: %v", name, err)
+					return
+				}
+				done.Add(1)
+			}
+		})
+	}
+}
+
+// The GPU time of clients that always have work is shared by their weights, within
+// 5 points over 100 requests; one that comes back claims no time that it did not
+// ask for.
+func TestShares(t *testing.T) {
+	d := serve(t, newMachine(t, ""), func(c *kernel.Config) {
+		c.Clients = []kernel.ClientConfig{{Name: "heavy", Weight: 3}, {Name: "light", Weight: 1}}
+	})
+	var stop atomic.Bool
+	var done [2]atomic.Int64
+	var clients sync.WaitGroup
+	defer func() { stop.Store(true); clients.Wait() }()
+	d.load(&clients, "heavy", 4, &stop, &done[0])
+	waitFor(t, func() bool { return done[0].Load() >= 50 }) // alone: it owes nothing for that
+	d.load(&clients, "light", 4, &stop, &done[1])
+	waitFor(t, func() bool { return done[1].Load() >= 1 })
+	before := d.stats()
+	all := done[0].Load() + done[1].Load()
+	waitFor(t, func() bool { return done[0].Load()+done[1].Load() >= all+100 })
+	after := d.stats()
+	ran := func(i int) float64 { return after.Clients[i].RanMS - before.Clients[i].RanMS }
+	if share := ran(0) / (ran(0) + ran(1)); math.Abs(share-0.75) > 0.05 {
+		t.Errorf("the heavy client has %.3f of the GPU's time, want 0.75", share)
+	}
+	if why := after.Clients[0].LastWhy; !strings.Contains(why, "least GPU time") {
+		t.Errorf("the last went for the reason %q", why)
+	}
+}
+
+// Under exclusive GPUs belong to clients; one that changes hands keeps nothing.
+func TestExclusive(t *testing.T) {
+	d := serve(t, newMachine(t, "count=2"), func(c *kernel.Config) {
+		c.Policy, c.GPUs = "exclusive", []string{"sim", "sim:1"}
+	})
+	var gpus [3]map[int]bool
+	for i := range gpus {
+		gpus[i] = map[int]bool{}
+		d.put(fmt.Sprint("c", i), "a", ramp(10, 0))
+	}
+	for range 3 {
+		for i := range 2 {
+			gpus[i][d.mustRun(fmt.Sprint("c", i), sum("a", "a", "b", 10, "")).GPU] = true
+		}
+	}
+	if len(gpus[0]) != 1 || len(gpus[1]) != 1 || gpus[0][0] == gpus[1][0] {
+		t.Errorf("two clients on two GPUs ran on %v", gpus)
+	}
+	// A third takes turns, and finds a GPU that nobody else has anything on.
+	d.mustRun("c2", sum("a", "a", "b", 10, ""))
+	for g := range 2 {
+		on := map[string]bool{}
+		for _, client := range []string{"c0", "c1", "c2"} {
+			if strings.Contains(where(d, client), fmt.Sprint("h", g)) {
+				on[client] = true
+			}
+		}
+		if len(on) > 1 {
+			t.Errorf("GPU %d has objects of %v", g, on)
+		}
+	}
+	for range 5 {
+		for i := range 3 {
+			d.mustRun(fmt.Sprint("c", i), sum("a", "b", "b", 10, ""))
+		}
+	}
+	for i := range 3 {
+		if got := d.get(fmt.Sprint("c", i), "b")[1]; got != 2+5 { // 1 + 1, and 1 more five times
+			t.Errorf("c%d's b is %v", i, got)
+		}
+	}
+}
+
+// Under fcfs requests run in the order in which they come, whoever's they are.
+func TestFCFS(t *testing.T) {
+	d := serve(t, newMachine(t, ""), func(c *kernel.Config) { c.Policy = "fcfs" })
+	var mu sync.Mutex
+	var order []int
+	var all sync.WaitGroup
+	all.Go(func() {
+		if _, err := d.run("first", custom(slowPTX, "slow", 80*10)); err != nil {
+			t.Error(err)
+		}
+	})
+	waitFor(t, func() bool { return d.stats().GPUs[0].Running != "" })
+	for i := range 12 {
+		all.Go(func() {
+			if _, err := d.run(fmt.Sprint("c", i%3), custom(busyPTX, "slow", 80)); err != nil {
+				t.Error(err)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			order = append(order, i)
+		})
+		waiting := i + 1
+		waitFor(t, func() bool {
+			n := 0
+			for _, c := range d.stats().Clients {
+				n += c.Waiting
+			}
+			return n == waiting || d.stats().GPUs[0].Client != "first"
+		})
+	}
+	all.Wait()
+	for i, got := range order {
+		if got != i && got != i+1 && got != i-1 { // two that end one after the other may be told in another order
+			t.Fatalf("they ended as %v", order)
+		}
+	}
+}
+
+// A queue that is full says so at once, and to nobody else.
+func TestBusy(t *testing.T) {
+	d := serve(t, newMachine(t, ""), nil)
+	var all sync.WaitGroup
+	var busy, ran atomic.Int64
+	start := make(chan bool)
+	all.Go(func() {
+		close(start)
+		if _, err := d.run("greedy", custom(slowPTX, "slow", 80*100)); err != nil {
+			t.Error(err)
+		}
+	})
+	<-start
+	waitFor(t, func() bool { return d.stats().GPUs[0].Running != "" })
+	for range 1100 {
+		all.Go(func() {
+			_, err := d.run("greedy", custom(strings.ReplaceAll(slowPTX, "20000", "1"), "slow", 1))
+			var p *kernel.Problem
+			switch {
+			case err == nil:
+				ran.Add(1)
+			case asProblem(err, &p) && p.Code == "busy" && p.Status == 429:
+				busy.Add(1)
+			default:
+				t.Error(err)
+			}
+		})
+	}
+	waitFor(t, func() bool { return busy.Load() > 0 })
+	other := make(chan error, 1)
+	go func() { _, err := d.run("other", custom(busyPTX, "slow", 80)); other <- err }()
+	select {
+	case err := <-other:
+		if err != nil {
+			t.Errorf("another client: %v", err)
+		}
+	case <-time.After(patience):
+		t.Fatal("another client waits for ever")
+	}
+	all.Wait()
+	if busy.Load() > 76 || ran.Load() < 1024 { // those that come when the first has ended find room
+		t.Errorf("%d ran and %d were refused, of 1100 beside one that runs", ran.Load(), busy.Load())
+	}
+}

@@ -1,0 +1,294 @@
+package kernel_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/daemon/kernel"
+)
+
+const mib = 1 << 20
+
+// mibs is an object of so many MiB whose floats are all v.
+func mibs(n int, v float32) []float32 {
+	out := make([]float32, n*mib/4)
+	for i := range out {
+		out[i] = v
+	}
+	return out
+}
+
+// What leaves the GPU is not lost, whatever the tier it was in; what stays is what
+// was used often, and then what was used last.
+func TestEviction(t *testing.T) {
+	const n = 4 * mib / 4
+	d := serve(t, newMachine(t, ""), func(c *kernel.Config) { c.GPUMem = 20 * mib })
+	d.put("", "a", mibs(4, 1))
+	d.put("", "b", mibs(4, 2))
+	d.mustRun("", sum("a", "b", "v", n, `,"volatile":true`))
+	d.mustRun("", sum("a", "a", "c", n, "")) // 16 MiB are there: a and b, v, c
+	if got := where(d, ""); got != "a:h0 b:h0 c:h0 v:0" {
+		t.Errorf("before: %s", got)
+	}
+	// One more fits; then b, v and c are those used once, in this order.
+	d.mustRun("", sum("a", "a", "d", n, ""))
+	a := d.mustRun("", sum("a", "a", "e", n, ""))
+	if got := where(d, ""); got != "a:h0 b:h c:h0 d:h0 e:h0 v:0" || a.Cache.Evicted != 1 {
+		t.Errorf("after one: %s, %+v", got, a.Cache)
+	}
+	a = d.mustRun("", sum("a", "a", "f", n, ""))
+	if got := where(d, ""); got != "a:h0 b:h c:h0 d:h0 e:h0 f:h0 v:h" || a.Cache.Evicted != 1 {
+		t.Errorf("after two, the volatile one was saved: %s, %+v", got, a.Cache)
+	}
+	if got := d.get("", "v"); got[0] != 3 || got[n-1] != 3 {
+		t.Errorf("v is %v … %v", got[0], got[n-1])
+	}
+	// A request that takes all of the GPU.
+	big := fmt.Sprintf(`{"version":1,"modules":{"m":{"builtin":"blas"}},"buffers":{"t":{"kind":"temporary","size":%d},"v":{"kind":"inout","key":"v"}},
+"kernels":[{"module":"m","name":"saxpy","args":[{"f32":1},{"buffer":"t"},{"buffer":"v"},{"i32":%d}]}]}`, 16*mib, n)
+	d.mustRun("", big)
+	if got := where(d, ""); got != "a:h b:h c:h d:h e:h f:h v:h0" {
+		t.Errorf("after all: %s", got)
+	}
+	if got := d.get("", "v"); got[n-1] != 3 { // fresh memory is zeros, whoever had it
+		t.Errorf("v is %v", got[n-1])
+	}
+	if s := d.stats(); s.Host.Used != 28*mib || s.GPUs[0].Used != 4*mib {
+		t.Errorf("%+v %+v", s.Host, s.GPUs[0])
+	}
+	for _, key := range []string{"a", "b", "c", "d", "e", "f", "v"} {
+		if _, err := d.do("", "DELETE", object(key), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s := d.stats(); s.Host.Used != 0 || s.GPUs[0].Used != 0 || s.GPUs[0].Objects != 0 {
+		t.Errorf("after all was deleted: %+v %+v", s.Host, s.GPUs[0])
+	}
+}
+
+// where lists a client's objects: h is the host, numbers are GPUs.
+func where(d *daemon, client string) string {
+	d.t.Helper()
+	text, err := d.do(client, "GET", "/v1/objects", nil)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	var list struct{ Objects []kernel.Object }
+	unmarshal(d.t, text, &list)
+	var out []string
+	for _, o := range list.Objects {
+		at := o.Key + ":"
+		if o.Host {
+			at += "h"
+		}
+		for _, g := range o.GPUs {
+			at += fmt.Sprint(g)
+		}
+		out = append(out, at)
+	}
+	return strings.Join(out, " ")
+}
+
+// An object that a request changes in place is the old one until the request is
+// over, and for whoever reads it by another name meanwhile.
+func TestInout(t *testing.T) {
+	const n = 1000
+	d := serve(t, newMachine(t, ""), nil)
+	d.put("", "a", ramp(n, 1))
+	twice := fmt.Sprintf(`{"version":1,"modules":{"m":{"builtin":"blas"}},"buffers":{"old":{"kind":"input","key":"a"},"new":{"kind":"inout","key":"a","volatile":true}},
+"kernels":[{"module":"m","name":"saxpy","args":[{"f32":1},{"buffer":"old"},{"buffer":"new"},{"i32":%d}]},{"module":"m","name":"saxpy","args":[{"f32":1},{"buffer":"old"},{"buffer":"new"},{"i32":%d}]}]}`, n, n)
+	for _, want := range []float32{3, 9, 27} { // now on the GPU alone
+		d.mustRun("", twice)
+		if got := where(d, ""); want < 9 && got != "a:0" {
+			t.Errorf("it is at %s", got)
+		}
+		if got := d.get("", "a")[0]; got != want {
+			t.Fatalf("%v, want %v", got, want)
+		}
+	}
+	d.mustRun("", twice)
+	// One that changes what is on the GPU alone and faults: it was saved before.
+	d.refused("", wild("a"), "fault", "/kernels/0")
+	if got := d.get("", "a")[0]; got != 81 {
+		t.Errorf("after the fault: %v", got)
+	}
+}
+
+// The host's budget is for all objects, and a request that has no room for its
+// outputs is refused before it runs.
+func TestHostFull(t *testing.T) {
+	const n = 4 * mib / 4
+	d := serve(t, newMachine(t, ""), func(c *kernel.Config) { c.HostMem = 10 * mib })
+	d.put("", "a", mibs(4, 1))
+	d.mustRun("", sum("a", "a", "b", n, `,"volatile":true`))
+	d.refused("", sum("a", "a", "c", n, ""), "too-large", "/buffers/c")
+	var p *kernel.Problem
+	if _, err := d.do("", "PUT", object("d"), make([]byte, 4*mib)); !errors.As(err, &p) || p.Code != "too-large" {
+		t.Errorf("a PUT: %v", err)
+	}
+	d.put("", "d", ramp(10, 0))
+	if got := d.get("", "b")[n-1]; got != 2 {
+		t.Errorf("b is %v", got)
+	}
+}
+
+// A client's objects are its own.
+func TestClients(t *testing.T) {
+	for _, isolate := range []bool{false, true} {
+		t.Run(fmt.Sprint("process ", isolate), func(t *testing.T) {
+			const n = 1000
+			d := serve(t, newMachine(t, ""), func(c *kernel.Config) {
+				c.Isolate = isolate
+				c.GPUMem = 1 * mib
+				c.Clients = []kernel.ClientConfig{{Name: "alice", Weight: 2}, {Name: "bob", Weight: 1}}
+			})
+			own := *d
+			own.client = clientOf(d.dir + "/kernel-alice.sock")
+			defer own.client.CloseIdleConnections()
+			own.put("", "a", ramp(n, 0))
+			d.put("bob", "a", ramp(n, 1000))
+			own.mustRun("", sum("a", "a", "b", n, ""))
+			d.mustRun("bob", sum("a", "a", "b", n, ""))
+			if a, b := d.get("alice", "b")[1], own.get("", "b")[1]; a != 2 || b != 2 {
+				t.Errorf("alice's b is %v and %v", a, b)
+			}
+			if got := d.get("bob", "b")[1]; got != 2002 {
+				t.Errorf("bob's b is %v", got)
+			}
+			if _, err := own.do("bob", "GET", object("a"), nil); err == nil {
+				t.Error("alice's socket speaks for bob")
+			}
+			if _, err := own.do("", "PUT", "/v1/clients/alice", []byte(`{"weight":9}`)); err == nil {
+				t.Error("alice changes her weight")
+			}
+			if _, err := d.do("", "PUT", "/v1/clients/bob", []byte(`{"weight":3}`)); err != nil {
+				t.Error(err)
+			}
+			s := d.stats()
+			want := 1
+			if isolate {
+				want = 2
+			}
+			if len(s.Clients) != 2 || s.Clients[0].Weight != 2 || s.Clients[1].Weight != 3 || s.GPUs[0].Executors != want {
+				t.Errorf("%+v", s)
+			}
+			// One makes room for the other, across executors.
+			const large = 900 * 1024 / 4 / 3
+			for round := range 3 {
+				for _, client := range []string{"alice", "bob"} {
+					key := fmt.Sprint("v", round)
+					d.put(client, "x", ramp(large, 0))
+					d.mustRun(client, sum("x", "x", key, large, `,"volatile":true`))
+				}
+			}
+			for round := range 3 {
+				for _, client := range []string{"alice", "bob"} {
+					if got := d.get(client, fmt.Sprint("v", round))[large-1]; got != 2*(large-1) {
+						t.Errorf("%s's v%d is %v", client, round, got)
+					}
+				}
+			}
+			// A fault of one costs the other nothing but, in one process, its copies.
+			d.refused("bob", wild("a"), "fault", "/kernels/0")
+			d.mustRun("alice", sum("a", "a", "c", n, ""))
+			want = 2 // the first and, after the fault, another
+			if isolate {
+				want = 3 // one to look at the GPU, alice's and bob's, whose next has not come
+			}
+			if started := d.stats().GPUs[0].Started; started != want {
+				t.Errorf("%d executors were started, want %d", started, want)
+			}
+		})
+	}
+}
+
+// Requests of a client that touch the same objects keep their order; others go by.
+func TestOrder(t *testing.T) {
+	const n = 64
+	d := serve(t, newMachine(t, "count=2"), func(c *kernel.Config) { c.GPUs = []string{"sim", "sim:1"} })
+	d.put("", "one", mibs1(n, 1))
+	d.put("", "x", mibs1(n, 0))
+	var all sync.WaitGroup
+	for range 40 {
+		all.Go(func() {
+			if _, err := d.run("", add(1, "one", "x", n)); err != nil {
+				t.Error(err)
+			}
+		})
+		all.Go(func() {
+			if _, err := d.run("", sum("x", "one", "y", n, "")); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if got := d.get("", "x")[n-1]; got != 40 {
+		t.Errorf("40 additions of one come to %v", got)
+	}
+	// A request may count on what an earlier one makes, before it is there.
+	var chain sync.WaitGroup
+	slow := strings.Replace(sum("x", "one", "c0", n, ""), `"kernels":[`, `"kernels":[{"module":"s","name":"slow","grid":[160,1,1],"block":[1,1,1],"args":[]},`, 1)
+	slow = strings.Replace(slow, `"modules":{`, fmt.Sprintf(`"modules":{"s":{"ptx":%q},`, slowPTX), 1)
+	chain.Go(func() {
+		if _, err := d.run("", slow); err != nil {
+			t.Error(err)
+		}
+	})
+	waitFor(t, func() bool { return d.stats().GPUs[0].Running != "" || d.stats().GPUs[1].Running != "" })
+	for i := range 5 {
+		if _, err := d.run("", sum(fmt.Sprint("c", i), "one", fmt.Sprint("c", i+1), n, "")); err != nil {
+			t.Error(err)
+		}
+	}
+	chain.Wait()
+	if got := d.get("", "c5")[0]; got != 46 {
+		t.Errorf("the chain ends with %v", got)
+	}
+}
+
+func mibs1(n int, v float32) []float32 {
+	out := make([]float32, n)
+	for i := range out {
+		out[i] = v
+	}
+	return out
+}
+
+func waitFor(t testing.TB, done func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(patience); !done(); <-tick.C {
+		if time.Now().After(end) {
+			t.Fatal("it does not happen")
+		}
+	}
+}
+
+// What is on one GPU alone is brought to another that wants it.
+func TestAcrossGPUs(t *testing.T) {
+	const n = 1000
+	d := serve(t, newMachine(t, "count=2"), func(c *kernel.Config) { c.GPUs = []string{"sim", "sim:1"} })
+	d.put("", "a", ramp(n, 0))
+	d.mustRun("", sum("a", "a", "v", n, `,"volatile":true`))
+	// While its GPU is taken by another's work, the client goes to the other.
+	var busy sync.WaitGroup
+	slow := custom(slowPTX, "slow", 80*50)
+	busy.Go(func() {
+		if _, err := d.run("", strings.Replace(slow, `"version":1`, `"version":1,"buffers":{"q":{"kind":"temporary","size":4}}`, 1)); err != nil {
+			t.Error(err)
+		}
+	})
+	waitFor(t, func() bool { s := d.stats(); return s.GPUs[0].Running != "" || s.GPUs[1].Running != "" })
+	for range 5 {
+		d.mustRun("", sum("v", "a", "w", n, ""))
+	}
+	busy.Wait()
+	if got := d.get("", "w")[10]; got != 30 {
+		t.Errorf("w is %v", got)
+	}
+}
