@@ -48,6 +48,9 @@ type Env struct {
 	reloads  int32 // atomic, see Reloads
 }
 
+// Colors says whether what is printed may have colours.
+func (env *Env) Colors() bool { return !env.noColor }
+
 // grace is how long a command that does not clean up may take to end by itself
 // once a signal came.
 const grace = 500 * time.Millisecond

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/csv"
 	"encoding/json"
@@ -8,6 +9,7 @@ import (
 	"io"
 	"reflect"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/olekukonko/tablewriter"
 	"github.com/olekukonko/tablewriter/renderer"
@@ -20,25 +22,32 @@ import (
 func (env *Env) Show(value any, rows func() [][]string) error {
 	return env.Emit(func(w io.Writer) error {
 		switch env.Output {
-		case "json":
-			enc := json.NewEncoder(w)
-			enc.SetIndent("", "  ")
-			enc.SetEscapeHTML(false)
-			return enc.Encode(value)
-		case "jsonl":
-			return jsonLines(w, value)
-		case "yaml":
-			text, err := yaml.Marshal(value)
-			if err != nil {
-				return err
-			}
-			_, err = w.Write(text)
-			return err
+		case "json", "jsonl", "yaml":
+			return env.Encode(w, value)
 		case "csv":
 			return csv.NewWriter(w).WriteAll(rows())
 		}
 		return Table(w, rows())
 	})
+}
+
+// Encode writes a value in the form that -o chose among json, jsonl and yaml.
+func (env *Env) Encode(w io.Writer, value any) error {
+	switch env.Output {
+	case "jsonl":
+		return jsonLines(w, value)
+	case "yaml":
+		text, err := yaml.Marshal(value)
+		if err != nil {
+			return err
+		}
+		_, err = w.Write(text)
+		return err
+	}
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(value)
 }
 
 // jsonLines writes each element of a list on a line of its own; any other
@@ -58,15 +67,23 @@ func jsonLines(w io.Writer, value any) error {
 	return nil
 }
 
-// Table prints rows, header first, in columns.
+// mostLaidOut is how many rows are laid out by the library, which takes some 10 us
+// for each.
+const mostLaidOut = 10000
+
+// Table prints rows, header first, in columns: two blanks beside the longest cell
+// of each. A cell is one line.
 func Table(w io.Writer, rows [][]string) error {
-	if len(rows) == 0 {
+	switch {
+	case len(rows) == 0:
 		return nil
+	case len(rows) > mostLaidOut:
+		return longTable(w, rows)
 	}
 	none := tw.Border{Left: tw.Off, Right: tw.Off, Top: tw.Off, Bottom: tw.Off}
 	lines := tw.Lines{ShowTop: tw.Off, ShowBottom: tw.Off, ShowHeaderLine: tw.Off, ShowFooterLine: tw.Off}
 	seps := tw.Separators{BetweenColumns: tw.Off, BetweenRows: tw.Off}
-	cell := tw.CellConfig{
+	format := tw.CellConfig{
 		Formatting: tw.CellFormatting{AutoFormat: tw.Off, AutoWrap: tw.WrapNone},
 		Alignment:  tw.CellAlignment{Global: tw.AlignLeft},
 		Padding:    tw.CellPadding{Global: tw.Padding{Right: "  "}},
@@ -74,10 +91,16 @@ func Table(w io.Writer, rows [][]string) error {
 	var buf bytes.Buffer
 	table := tablewriter.NewTable(&buf,
 		tablewriter.WithRenderer(renderer.NewBlueprint(tw.Rendition{Borders: none, Settings: tw.Settings{Lines: lines, Separators: seps}})),
-		tablewriter.WithConfig(tablewriter.Config{Header: cell, Row: cell}),
+		tablewriter.WithConfig(tablewriter.Config{Header: format, Row: format}),
 	)
-	table.Header(rows[0])
-	if err := table.Bulk(rows[1:]); err != nil {
+	clean := make([][]string, len(rows))
+	for i, row := range rows {
+		for _, cell := range row {
+			clean[i] = append(clean[i], oneLine(cell))
+		}
+	}
+	table.Header(clean[0])
+	if err := table.Bulk(clean[1:]); err != nil {
 		return fmt.Errorf("print table: %w", err)
 	}
 	if err := table.Render(); err != nil {
@@ -90,6 +113,46 @@ func Table(w io.Writer, rows [][]string) error {
 		}
 	}
 	return nil
+}
+
+// longTable is Table for what is more than anybody reads: as it is, at once.
+func longTable(w io.Writer, rows [][]string) error {
+	const between = 2
+	var widths []int
+	for _, row := range rows {
+		for i, cell := range row {
+			if i == len(widths) {
+				widths = append(widths, 0)
+			}
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	out := bufio.NewWriter(w)
+	var line []byte
+	for _, row := range rows {
+		line = line[:0]
+		for i, cell := range row {
+			line = append(line, oneLine(cell)...)
+			for range widths[i] + between - utf8.RuneCountInString(cell) {
+				line = append(line, ' ')
+			}
+		}
+		line = append(bytes.TrimRight(line, " "), '\n')
+		if _, err := out.Write(line); err != nil {
+			return fmt.Errorf("print table: %w", err)
+		}
+	}
+	if err := out.Flush(); err != nil {
+		return fmt.Errorf("print table: %w", err)
+	}
+	return nil
+}
+
+func oneLine(cell string) string {
+	if !strings.ContainsAny(cell, "\n\r\t") {
+		return cell
+	}
+	return strings.NewReplacer("\n", " ", "\r", " ", "\t", " ").Replace(cell)
 }
 
 // Count is a number of things in words: 1 GPU, 2 GPUs.

@@ -53,7 +53,7 @@ func readConfig(v *viper.Viper, flags *pflag.FlagSet, named string) (map[string]
 		paths = []string{filepath.Join(configHome(), "gfaas", "config.yaml"), "/etc/gfaas/config.yaml"}
 	}
 	for _, path := range paths {
-		data, err := os.ReadFile(path)
+		data, err := readBounded(path)
 		if named == "" && errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -68,6 +68,18 @@ func readConfig(v *viper.Viper, flags *pflag.FlagSet, named string) (map[string]
 		return places, Fail(ExitFailure, "", err)
 	}
 	return nil, nil
+}
+
+// maxConfig is the largest config file, in bytes.
+const maxConfig = 1 << 20
+
+func readBounded(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return textfile.ReadAll(f, &textfile.Checker{Name: path, Is: "YAML", Total: maxConfig})
 }
 
 // checkSettings returns where each setting is. It refuses the first key that is

@@ -19,6 +19,8 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/gfaas"
+	"github.com/gfaas/gfaas/pkg/command/kerneld"
+	"github.com/gfaas/gfaas/pkg/command/modeld"
 	"github.com/gfaas/gfaas/pkg/command/place"
 	"github.com/gfaas/gfaas/pkg/command/profile"
 	"github.com/gfaas/gfaas/pkg/command/sim"
@@ -27,8 +29,9 @@ import (
 
 // trees are the command trees of all binaries.
 var trees = map[string]func(*cli.Env) *cobra.Command{
-	"gfaas": gfaas.NewRoot, "gfaas-place": place.NewRoot, "gfaas-profile": profile.NewRoot,
-	"gfaas-sim": sim.NewRoot, "gfaas-tokend": tokend.NewRoot,
+	"gfaas": gfaas.NewRoot, "gfaas-kerneld": kerneld.NewRoot, "gfaas-modeld": modeld.NewRoot, "gfaas-place": place.NewRoot,
+	"gfaas-profile": profile.NewRoot,
+	"gfaas-sim":     sim.NewRoot, "gfaas-tokend": tokend.NewRoot,
 }
 
 func main() {

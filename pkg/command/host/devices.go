@@ -81,4 +81,5 @@ func NoteSimulated(env *cli.Env) {
 		why = "no NVIDIA driver found: "
 	}
 	env.Notef("note: %srunning on the simulated GPU; its figures are not a GPU's", why)
+	_ = os.Setenv("GFAAS_SIM_NOTED", "1") // the driver, here or in what is started, need not say it again
 }

@@ -6,17 +6,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"sync"
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/adapter/docker"
 	"github.com/gfaas/gfaas/pkg/adapter/fnhttp"
+	"github.com/gfaas/gfaas/pkg/adapter/kerneld"
+	"github.com/gfaas/gfaas/pkg/adapter/logs"
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 	"github.com/gfaas/gfaas/pkg/adapter/process"
 	"github.com/gfaas/gfaas/pkg/adapter/simgpu"
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/launch"
@@ -51,10 +56,24 @@ func wired(env *cli.Env, runDir string, patience time.Duration) (*launch.Launche
 	}
 	daemon := &tokens{runDir: runDir, debug: env.Debugf}
 	return launch.New(launch.Config{
-		RunDir: runDir, Patience: patience, Ready: fnhttp.WaitReady, Tokens: daemon, Device: device{},
-		Note: env.Notef, Simulated: func() { NoteSimulated(env) },
+		RunDir: runDir, LogDir: LogDir(runDir), RemoveLog: logs.Remove, Patience: patience, Ready: fnhttp.WaitReady, Tokens: daemon, Device: device{},
+		Models:  &models{runDir: runDir, debug: env.Debugf},
+		Kernels: func(fn function.Function) []string { return kernels(runDir, fn) },
+		Note:    env.Notef, Simulated: func() { NoteSimulated(env) },
 		Runtime: func(ctx context.Context, name string) (ports.Runtime, error) { return open(ctx, runDir, name) },
 	}), daemon
+}
+
+// kernels is the program that serves a graph of kernels: gfaas-kerneld, from beside
+// this one or from PATH.
+func kernels(runDir string, fn function.Function) []string {
+	program := "gfaas-kerneld"
+	if exe, err := os.Executable(); err == nil {
+		if path, err := exec.LookPath(filepath.Join(filepath.Dir(exe), program)); err == nil {
+			program = path
+		}
+	}
+	return []string{program, "function", fn.Request, "--client", fn.Tenant, "--socket", kerneld.Socket(runDir)}
 }
 
 // open opens a runtime. To stop an instance no libraries are needed.
@@ -65,7 +84,7 @@ func open(ctx context.Context, runDir, name string) (ports.Runtime, error) {
 	}
 	switch name {
 	case instance.Process:
-		return process.New(process.Config{RunDir: runDir, Libs: libs}), nil
+		return process.New(process.Config{RunDir: runDir, Libs: libs, Keeper: keeper}), nil
 	case instance.Docker:
 		rt, err := docker.New(ctx, docker.Config{RunDir: runDir, Libs: libs})
 		if err != nil {
@@ -127,6 +146,11 @@ func (t *tokens) Unregister(ctx context.Context, id string) error {
 		return err
 	}
 	return client.Unregister(ctx, id)
+}
+
+// Registrations are in the run directory, whether or not a daemon runs.
+func (t *tokens) Registrations(context.Context) ([]wire.Registration, error) {
+	return tokend.Registrations(t.runDir)
 }
 
 // device is the folder of the simulated device.

@@ -47,6 +47,9 @@ func StopMeasured(ctx context.Context, s ports.Starter, runDir string) error {
 	return errors.Join(failed...)
 }
 
+// IsMeasured reports whether an instance is one that gfaas-profile measures.
+func IsMeasured(id string) bool { return strings.HasPrefix(id, measuredPrefix) }
+
 func stopMeasured(ctx context.Context, s ports.Starter, path string) error {
 	lock, err := lockfile.TakeExisting(path)
 	var measures *lockfile.HeldError

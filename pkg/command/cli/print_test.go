@@ -1,0 +1,42 @@
+package cli
+
+import (
+	"io"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+func TestTable(t *testing.T) {
+	for name, c := range map[string]struct {
+		rows [][]string
+		want string
+	}{
+		"nothing":        {nil, ""},
+		"columns":        {[][]string{{"A", "LONG", "C"}, {"aaaa", "b", "c"}, {"a", "bbbbbb", "c"}}, "A     LONG    C\naaaa  b       c\na     bbbbbb  c\n"},
+		"not only ASCII": {[][]string{{"±95%", "X"}, {"é…", "y"}}, "±95%  X\né…    y\n"},
+		"empty cells":    {[][]string{{"A", "B"}, {"", "b"}, {"a", ""}, {"", ""}}, "A  B\n   b\na\n\n"},
+		"ragged":         {[][]string{{"A"}, {"a", "b"}}, "A\na  b\n"},
+		"one line":       {[][]string{{"A", "B"}, {"a\nb\tc", "d"}}, "A      B\na b c  d\n"},
+	} {
+		for how, print := range map[string]func(io.Writer, [][]string) error{"table": Table, "long table": longTable} {
+			var out strings.Builder
+			if err := print(&out, c.rows); err != nil || out.String() != c.want {
+				t.Errorf("%s as a %s: %q, %v, want %q", name, how, out.String(), err, c.want)
+			}
+		}
+	}
+}
+
+func BenchmarkTable(b *testing.B) {
+	rows := [][]string{{"BIN", "ITEM", "X", "Y", "QUOTA", "SM%"}}
+	for i := range 100_000 {
+		n := strconv.Itoa(i)
+		rows = append(rows, []string{n, "item-" + n, "0.25", n, "1", "12"})
+	}
+	for b.Loop() {
+		if err := Table(io.Discard, rows); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,77 @@
+package host
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/lockfile"
+)
+
+func TestExclusive(t *testing.T) {
+	env := &cli.Env{Prog: "gfaas", Err: &bytes.Buffer{}}
+	run := filepath.Join(t.TempDir(), "run")
+	release, err := Exclusive(t.Context(), env, run)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var late *AtWorkError
+	if _, err := exclusive(t.Context(), env, run, time.Millisecond); !errors.As(err, &late) || late.PID != os.Getpid() || !late.Locked() {
+		t.Errorf("while another is at work: %v", err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		next, err := Exclusive(t.Context(), env, run)
+		if err == nil {
+			next()
+		}
+		done <- err
+	}()
+	release()
+	if err := <-done; err != nil {
+		t.Errorf("once it has ended: %v", err)
+	}
+	if left, err := os.ReadDir(run); err != nil || len(left) != 0 {
+		t.Errorf("left are %v, %v", left, err)
+	}
+	if err := os.Chmod(run, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Exclusive(t.Context(), env, run); err == nil || !cli.Unavailable(err) || !strings.Contains(err.Error(), "written to by others") {
+		t.Errorf("where others can write: %v", err)
+	}
+}
+
+// Who waits says so, and for whom.
+func TestExclusiveTells(t *testing.T) {
+	run, said := t.TempDir(), make(chan string, 1)
+	if err := os.Chmod(run, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	lock, err := lockfile.Take(filepath.Join(run, "instances.lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := &cli.Env{Prog: "gfaas", Err: writer(func(p []byte) (int, error) { said <- string(p); return len(p), nil })}
+	done := make(chan error, 1)
+	go func() {
+		_, err := Exclusive(t.Context(), env, run)
+		done <- err
+	}()
+	if text := <-said; !strings.Contains(text, "waiting until process") {
+		t.Errorf("said %q", text)
+	}
+	_ = lock.Remove()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+type writer func(p []byte) (int, error)
+
+func (w writer) Write(p []byte) (int, error) { return w(p) }

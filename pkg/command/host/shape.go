@@ -1,0 +1,111 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/gfaas/gfaas/pkg/adapter/nvml"
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/gpu"
+)
+
+// simulatedMem is the memory of a simulated GPU whose shape says nothing of it.
+const simulatedMem = 16 * gpu.GiB
+
+// GPU is one of this machine's.
+type GPU struct {
+	Name string
+	Mem  gpu.Bytes // 0 where the driver does not say
+}
+
+// GPUs are those that a list names, all where it is empty: "0,1", or "sim" for all
+// simulated ones.
+func GPUs(ctx context.Context, list string) ([]GPU, error) {
+	if list == "" {
+		list = DefaultGPU()
+		if list != "sim" {
+			return realGPUs(ctx, nil)
+		}
+	}
+	if list == "sim" {
+		mem, err := simulatedMemory(os.Getenv("GFAAS_SIM_GPU"))
+		if err != nil {
+			return nil, err
+		}
+		var out []GPU
+		for i := range Devices(true) {
+			out = append(out, GPU{gpu.Device{Index: i, Simulated: true}.String(), mem})
+		}
+		return out, nil
+	}
+	var names []string
+	seen := map[string]bool{}
+	simulated := false
+	for name := range strings.SplitSeq(list, ",") {
+		if err := CheckGPU(strings.TrimSpace(name)); err != nil {
+			return nil, err
+		}
+		d, err := gpu.ParseDevice(strings.TrimSpace(name))
+		if err != nil {
+			return nil, cli.Usagef("--gpu: %w", err)
+		}
+		if seen[d.String()] {
+			return nil, cli.Usagef("--gpu %s: GPU %s comes twice", list, d)
+		}
+		seen[d.String()] = true
+		names = append(names, d.String())
+		simulated = d.Simulated
+	}
+	if !simulated {
+		return realGPUs(ctx, names)
+	}
+	mem, err := simulatedMemory(os.Getenv("GFAAS_SIM_GPU"))
+	if err != nil {
+		return nil, err
+	}
+	var out []GPU
+	for _, name := range names {
+		out = append(out, GPU{name, mem})
+	}
+	return out, nil
+}
+
+// realGPUs are the driver's: those of these names, or all that are not
+// partitioned.
+func realGPUs(ctx context.Context, names []string) (out []GPU, err error) {
+	devices, err := nvml.NVML{}.Devices(ctx)
+	if err != nil {
+		return nil, err
+	}
+	mem := map[string]gpu.Bytes{}
+	for _, d := range devices {
+		name := gpu.Device{Index: d.Index}.String()
+		mem[name] = d.Mem
+		if names == nil && !d.MIG {
+			out = append(out, GPU{name, d.Mem})
+		}
+	}
+	for _, name := range names {
+		out = append(out, GPU{name, mem[name]}) // that of a MIG instance is not known
+	}
+	if len(out) == 0 {
+		return nil, cli.Fail(cli.ExitUnavailable, "--gpu sim runs on the simulated GPU", fmt.Errorf("no GPU is there that is not partitioned"))
+	}
+	return out, nil
+}
+
+// simulatedMemory is how much memory each simulated GPU has.
+func simulatedMemory(shape string) (gpu.Bytes, error) {
+	for part := range strings.SplitSeq(shape, ",") {
+		if text, ok := strings.CutPrefix(strings.TrimSpace(part), "mem="); ok {
+			mem, err := gpu.ParseBytes(text)
+			if err != nil {
+				return 0, cli.Fail(cli.ExitFailure, SimShapeHint, fmt.Errorf("GFAAS_SIM_GPU: mem: %w", err))
+			}
+			return mem, nil
+		}
+	}
+	return simulatedMem, nil
+}
