@@ -1,0 +1,143 @@
+// Package top shows how GPUs, functions and instances stand: as tables, and live
+// on a terminal.
+package top
+
+import (
+	"cmp"
+	"strconv"
+
+	plain "github.com/gfaas/gfaas/pkg/number"
+	"github.com/gfaas/gfaas/pkg/status"
+)
+
+// column is one of a table of rows of a kind.
+type column[T any] struct {
+	title string
+	words bool // aligned to the left
+	text  func(*T) string
+	// order compares by what the column shows; most are wanted largest first, words
+	// in their own order.
+	order func(a, b *T) int
+}
+
+func words[T any](title string, of func(*T) string) column[T] {
+	return column[T]{title: title, words: true, text: func(r *T) string { return orDash(of(r)) },
+		order: func(a, b *T) int { return cmp.Compare(of(a), of(b)) }}
+}
+
+// number is a column of what may not be known.
+func number[T any, N int | int64 | float64](title string, of func(*T) *N, show func(N) string) column[T] {
+	return column[T]{title: title,
+		text: func(r *T) string {
+			if v := of(r); v != nil {
+				return show(*v)
+			}
+			return unknown
+		},
+		order: func(a, b *T) int {
+			x, y := of(a), of(b)
+			switch {
+			case x == nil && y == nil:
+				return 0
+			case x == nil:
+				return 1
+			case y == nil:
+				return -1
+			}
+			return cmp.Compare(*y, *x)
+		}}
+}
+
+// unknown stands for what is not known.
+const unknown = "-"
+
+func orDash(s string) string {
+	if s == "" {
+		return unknown
+	}
+	return s
+}
+
+func whole[N int | int64](v N) string { return strconv.FormatInt(int64(v), 10) }
+
+// rounded is a number with three digits or so.
+func rounded(v float64) string {
+	switch {
+	case v >= 100 || v == 0:
+		return strconv.FormatFloat(v, 'f', 0, 64)
+	case v >= 10:
+		return strconv.FormatFloat(v, 'f', 1, 64)
+	}
+	return strconv.FormatFloat(v, 'f', 2, 64)
+}
+
+var gpuColumns = []column[status.GPU]{
+	words("GPU", func(g *status.GPU) string { return g.GPU }),
+	number("BUSY%", func(g *status.GPU) *float64 { return g.BusyPct }, rounded),
+	number("RUNNING", func(g *status.GPU) *int { return g.Running }, whole),
+	number("SLOTS", func(g *status.GPU) *int { return g.Slots }, whole),
+	number("MEM MiB", func(g *status.GPU) *float64 { return g.MemUsedMiB }, rounded),
+	number("OF MiB", func(g *status.GPU) *float64 { return g.MemMiB }, rounded),
+}
+
+var functionColumns = []column[status.Function]{
+	words("FUNCTION", func(f *status.Function) string { return f.Function }),
+	words("STATE", func(f *status.Function) string { return f.State }),
+	number("WAITING", func(f *status.Function) *int { return f.Waiting }, whole),
+	number("RUNNING", func(f *status.Function) *int { return f.InFlight }, whole),
+	number("RPS", func(f *status.Function) *float64 { return f.RPS }, rounded),
+	number("P50 ms", func(f *status.Function) *float64 { return f.P50MS }, rounded),
+	number("P95 ms", func(f *status.Function) *float64 { return f.P95MS }, rounded),
+	number("P99 ms", func(f *status.Function) *float64 { return f.P99MS }, rounded),
+	number("COLD", func(f *status.Function) *int64 { return f.ColdStarts }, whole),
+	number("HOST", func(f *status.Function) *int64 { return f.HostWarmStarts }, whole),
+	number("WARM", func(f *status.Function) *int64 { return f.GPUWarmStarts }, whole),
+	number("REJECTED", func(f *status.Function) *int64 { return f.Rejected }, whole),
+	number("ERRORS", func(f *status.Function) *int64 { return f.Errors }, whole),
+	number("INSTANCES", func(f *status.Function) *int { return &f.Instances }, whole),
+	number("GPU s", func(f *status.Function) *float64 { return f.GPUSeconds }, rounded),
+	words("WHY", func(f *status.Function) string { return f.Why }),
+}
+
+var instanceColumns = []column[status.Instance]{
+	words("INSTANCE", func(i *status.Instance) string { return i.ID }),
+	words("FUNCTION", func(i *status.Instance) string { return i.Function }),
+	words("GPU", func(i *status.Instance) string { return i.GPU }),
+	words("STATE", func(i *status.Instance) string { return i.State }),
+	words("MEMORY", func(i *status.Instance) string { return i.Residency }),
+	number("RUNNING", func(i *status.Instance) *int { return i.InFlight }, whole),
+	number("MEM MiB", func(i *status.Instance) *float64 { return i.MemUsedMiB }, rounded),
+	number("SM%", func(i *status.Instance) *float64 { return &i.SMPct }, plain.Plain),
+	words("QUOTA", quota),
+	number("IDLE s", func(i *status.Instance) *float64 { return i.IdleS }, rounded),
+	words("ADDRESS", func(i *status.Instance) string { return i.Address }),
+}
+
+func quota(i *status.Instance) string {
+	if i.QuotaLimit == i.QuotaRequest {
+		return rounded(i.QuotaRequest)
+	}
+	return rounded(i.QuotaRequest) + ":" + rounded(i.QuotaLimit)
+}
+
+// rows is a table as text, its header first.
+func rows[T any](columns []column[T], values []T) [][]string {
+	header := make([]string, len(columns))
+	for i, c := range columns {
+		header[i] = c.title
+	}
+	out := [][]string{header}
+	for i := range values {
+		row := make([]string, len(columns))
+		for j, c := range columns {
+			row[j] = c.text(&values[i])
+		}
+		out = append(out, row)
+	}
+	return out
+}
+
+// Tables are the GPUs, the functions and the instances, each with its header.
+func Tables(s status.Status) [][][]string {
+	return [][][]string{rows(gpuColumns, s.GPUs), rows(functionColumns, s.Functions), rows(instanceColumns, s.Instances)}
+}

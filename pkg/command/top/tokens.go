@@ -1,0 +1,50 @@
+package top
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/gfaas/gfaas/pkg/status"
+	"github.com/gfaas/gfaas/pkg/wire"
+)
+
+// FromTokens is what the token daemon knows of how everything stands; the rest is
+// nil.
+func FromTokens(s wire.Status) status.Status {
+	out := status.Status{GPUs: []status.GPU{}, Functions: []status.Function{}, Instances: []status.Instance{}}
+	functions, instances := map[string]*status.Function{}, map[[2]string]*status.Instance{}
+	for _, g := range s.GPUs {
+		busy, mem := 0.0, 0.0
+		for _, c := range g.Clients {
+			used := c.MemUsedMiB - c.MemParkedMiB
+			busy, mem = busy+c.Used*c.SMPct, mem+used
+			i := instances[[2]string{c.Instance, g.GPU}]
+			if i == nil { // else another process of it
+				i = &status.Instance{ID: c.Instance, Function: c.Function, GPU: g.GPU, State: c.State, MemUsedMiB: new(float64),
+					SMPct: c.SMPct, QuotaRequest: c.QuotaRequest, QuotaLimit: c.QuotaLimit}
+				instances[[2]string{c.Instance, g.GPU}] = i
+				f := functions[c.Function]
+				if f == nil {
+					f = &status.Function{Function: c.Function, State: status.Ready}
+					functions[c.Function] = f
+				}
+				f.Instances++
+			}
+			*i.MemUsedMiB += used
+			if c.State == "running" {
+				i.State = c.State
+			}
+		}
+		busy = min(busy, 100)
+		out.GPUs = append(out.GPUs, status.GPU{GPU: g.GPU, BusyPct: &busy, MemUsedMiB: &mem})
+	}
+	for _, f := range functions {
+		out.Functions = append(out.Functions, *f)
+	}
+	for _, i := range instances {
+		out.Instances = append(out.Instances, *i)
+	}
+	slices.SortFunc(out.Functions, func(a, b status.Function) int { return cmp.Compare(a.Function, b.Function) })
+	slices.SortFunc(out.Instances, func(a, b status.Instance) int { return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.GPU, b.GPU)) })
+	return out
+}

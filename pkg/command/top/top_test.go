@@ -1,0 +1,184 @@
+package top
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	tea "github.com/charmbracelet/bubbletea"
+	"github.com/charmbracelet/x/ansi"
+
+	"github.com/gfaas/gfaas/pkg/status"
+	"github.com/gfaas/gfaas/pkg/wire"
+)
+
+// some is a gateway with a function that waits and one that idles.
+func some() status.Status {
+	return status.Status{
+		GPUs: []status.GPU{
+			{GPU: "0", Slots: new(2), Running: new(1), BusyPct: new(62.4), MemUsedMiB: new(5120.0), MemMiB: new(40960.0)},
+			{GPU: "1", Slots: new(2), Running: new(0), BusyPct: new(0.0), MemUsedMiB: new(0.0)},
+		},
+		Functions: []status.Function{
+			{Function: "bert", State: status.Idle, Waiting: new(0), InFlight: new(0), RPS: new(0.0), P95MS: new(0.0)},
+			{Function: "resnet", State: status.Ready, Waiting: new(7), InFlight: new(1), RPS: new(48.2), P95MS: new(21.53), Instances: 1, Why: "throttled"},
+		},
+		Instances: []status.Instance{
+			{ID: "resnet.1", Function: "resnet", GPU: "0", State: "running", Residency: "gpu", InFlight: new(1), SMPct: 100, QuotaRequest: 0.5, QuotaLimit: 1, Address: "127.0.0.1:30001"},
+		},
+	}
+}
+
+func TestTables(t *testing.T) {
+	var got []string
+	for _, table := range Tables(some()) {
+		for _, row := range table {
+			got = append(got, strings.Join(row, " "))
+		}
+	}
+	want := []string{
+		"GPU BUSY% RUNNING SLOTS MEM MiB OF MiB",
+		"0 62.4 1 2 5120 40960",
+		"1 0 0 2 0 -",
+		"FUNCTION STATE WAITING RUNNING RPS P50 ms P95 ms P99 ms COLD HOST WARM REJECTED ERRORS INSTANCES GPU s WHY",
+		"bert idle 0 0 0 - 0 - - - - - - 0 - -",
+		"resnet ready 7 1 48.2 - 21.5 - - - - - - 1 - throttled",
+		"INSTANCE FUNCTION GPU STATE MEMORY RUNNING MEM MiB SM% QUOTA IDLE s ADDRESS",
+		"resnet.1 resnet 0 running gpu 1 - 100 0.50:1.00 - 127.0.0.1:30001",
+	}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// keys presses keys, one a word.
+func keys(s *screen, names string) (ended bool) {
+	special := map[string]tea.KeyType{"tab": tea.KeyTab, "enter": tea.KeyEnter, "esc": tea.KeyEsc, "down": tea.KeyDown, "right": tea.KeyRight}
+	for name := range strings.FieldsSeq(names) {
+		key := tea.KeyMsg{Type: tea.KeyRunes, Runes: []rune(name)}
+		if k, ok := special[name]; ok {
+			key = tea.KeyMsg{Type: k}
+		}
+		if _, cmd := s.Update(key); cmd != nil {
+			_, ended = cmd().(tea.QuitMsg)
+		}
+	}
+	return ended
+}
+
+// lines are those of the screen that begin with one of some words, without what
+// follows these.
+func lines(s *screen, words ...string) (out []string) {
+	for line := range strings.SplitSeq(ansi.Strip(s.View()), "\n") {
+		for _, word := range words {
+			if strings.HasPrefix(line, word) {
+				out = append(out, word)
+			}
+		}
+	}
+	return out
+}
+
+func shown(t *testing.T) *screen {
+	t.Helper()
+	s := newScreen(t.Context(), Config{Interval: time.Second, Out: io.Discard})
+	s.Update(tea.WindowSizeMsg{Width: 120, Height: 24})
+	s.Update(looked{status: some(), at: time.Date(2026, 1, 2, 12, 0, 5, 0, time.UTC)})
+	return s
+}
+
+func TestKeys(t *testing.T) {
+	for _, c := range []struct{ keys, order string }{
+		{"", "bert resnet"},
+		{"r", "resnet bert"},
+		{"s s", "resnet bert"}, // the most that wait first
+		{"s s r", "bert resnet"},
+		{"s S", "bert resnet"},
+		{"/ r e s n enter", "resnet"},
+		{"/ r e s n esc", "bert resnet"},
+	} {
+		s := shown(t)
+		keys(s, c.keys)
+		if got := strings.Join(lines(s, "bert", "resnet "), " "); strings.Join(strings.Fields(got), " ") != c.order {
+			t.Errorf("after %q: %q, want %q\n%s", c.keys, got, c.order, s.View())
+		}
+	}
+	if s := shown(t); !keys(s, "q") {
+		t.Error("q does not end it")
+	}
+	s := shown(t)
+	keys(s, "p")
+	s.Update(looked{at: time.Now()})
+	if !strings.Contains(s.View(), "paused") || len(lines(s, "bert")) != 1 {
+		t.Errorf("paused:\n%s", s.View())
+	}
+}
+
+// TestFits has the screen fit the terminal, however small.
+func TestFits(t *testing.T) {
+	s := shown(t)
+	many := some()
+	for range 100 {
+		many.Functions = append(many.Functions, many.Functions[1])
+		many.Instances = append(many.Instances, many.Instances[0])
+	}
+	s.Update(looked{status: many, at: time.Now()})
+	for _, size := range [][2]int{{200, 60}, {120, 24}, {80, 10}, {20, 5}, {1, 1}} {
+		s.Update(tea.WindowSizeMsg{Width: size[0], Height: size[1]})
+		view := strings.Split(s.View(), "\n")
+		if len(view) > max(size[1], 2) {
+			t.Errorf("%d lines on a screen of %v", len(view), size)
+		}
+		for _, line := range view {
+			if ansi.StringWidth(line) > size[0] {
+				t.Errorf("%d wide on a screen of %v: %q", ansi.StringWidth(line), size, line)
+			}
+		}
+	}
+	s.Update(tea.WindowSizeMsg{Width: 120, Height: 24})
+	if view := ansi.Strip(s.View()); !strings.Contains(view, "more") || !strings.Contains(view, "runs 1 of 2") {
+		t.Errorf("on a screen of 24 lines:\n%s", view)
+	}
+}
+
+// TestRun runs a whole program on a terminal's streams.
+func TestRun(t *testing.T) {
+	var out bytes.Buffer
+	looks := 0
+	look := func(context.Context) (status.Status, error) { looks++; return some(), nil }
+	c := Config{Look: look, Interval: time.Millisecond, Count: 3, In: strings.NewReader(""), Out: &out}
+	if err := Run(t.Context(), c); err != nil || looks != 3 {
+		t.Fatalf("%d looks, %v", looks, err)
+	}
+	if !strings.Contains(out.String(), "resnet") || strings.Contains(out.String(), "\x1b[32m") {
+		t.Errorf("%q", out.String())
+	}
+	broken := errors.New("no gateway answers")
+	c.Look = func(context.Context) (status.Status, error) { return status.Status{}, broken }
+	if err := Run(t.Context(), c); !errors.Is(err, broken) {
+		t.Errorf("%v, want %v", err, broken)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	c.Count = 0
+	c.Look = func(context.Context) (status.Status, error) { cancel(); return some(), nil }
+	if err := Run(ctx, c); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, want %v", err, context.Canceled)
+	}
+}
+
+func TestFromTokens(t *testing.T) {
+	s := FromTokens(wire.Status{GPUs: []wire.GPUStatus{{GPU: "sim", Clients: []wire.ClientStatus{
+		{Instance: "b", Function: "f", State: "idle", SMPct: 50, Used: 0.5, MemUsedMiB: 10},
+		{Instance: "a", Function: "f", State: "idle", SMPct: 24, Used: 0.5, MemUsedMiB: 20, MemParkedMiB: 5},
+		{Instance: "a", Function: "f", State: "running", SMPct: 24, Used: 0.5, MemUsedMiB: 1},
+	}}}})
+	g, f, i := s.GPUs[0], s.Functions[0], s.Instances[0]
+	if *g.BusyPct != 49 || *g.MemUsedMiB != 26 || g.Slots != nil || f.Instances != 2 || f.Waiting != nil ||
+		len(s.Instances) != 2 || i.ID != "a" || i.State != "running" || *i.MemUsedMiB != 16 {
+		t.Errorf("%+v %+v %+v", g, f, i)
+	}
+}
