@@ -58,7 +58,7 @@ func TestFunctionsThatGoWrong(t *testing.T) {
 			if left := r.pids(); len(left) > 0 {
 				t.Errorf("processes %v are left", left)
 			}
-			if logs, _ := filepath.Glob(filepath.Join(r.runDir, "logs", "*")); len(logs) > 0 {
+			if logs, _ := filepath.Glob(filepath.Join(r.runDir, "logs-*")); len(logs) > 0 {
 				t.Errorf("%v is left", logs)
 			}
 		})

@@ -22,13 +22,14 @@ import (
 // time that the slice decides, and remembers what was asked of it. A
 // function's env steers it: FAKE_MS is the time of a request on the whole GPU.
 type fake struct {
-	mu      sync.Mutex
-	started []gpu.Slice
-	parking int // instances started whose memory parks
-	running int
-	most    int // instances that ran at once
-	others  []string
-	bodies  map[string]int // "batch body" by number of requests
+	imported float64 // MiB that instances have mapped of the model daemon's
+	mu       sync.Mutex
+	started  []gpu.Slice
+	parking  int // instances started whose memory parks
+	running  int
+	most     int // instances that ran at once
+	others   []string
+	bodies   map[string]int // "batch body" by number of requests
 
 	measured time.Time // when an instance was stopped whose memory does not park
 }
@@ -186,6 +187,8 @@ func (s *fakeSubject) invoke(ctx context.Context, r request) error {
 	}
 	return nil
 }
+
+func (s *fakeSubject) ImportedMiB(context.Context) float64 { return s.fake.imported }
 
 func (s *fakeSubject) GPUMemMiB(context.Context) float64 {
 	switch s.fault {

@@ -65,6 +65,9 @@ type subject interface {
 	// GPUMemMiB is the memory the instance holds now, on the GPU where it
 	// holds most; 0 when nobody knows.
 	GPUMemMiB(ctx context.Context) float64
+	// ImportedMiB is the memory of others that it has mapped, there: weights that
+	// the model daemon holds.
+	ImportedMiB(ctx context.Context) float64
 	// Parked is the memory the instance holds, on all its GPUs together, and
 	// what of it waits on the host, in MiB; 0 when nobody knows.
 	Parked(ctx context.Context) (used, parked float64)
@@ -207,12 +210,21 @@ func (r *running) Target(ctx context.Context, q request) (load.Target, error) {
 }
 
 func (r *running) GPUMemMiB(ctx context.Context) float64 {
+	return r.most(ctx, func(c wire.ClientStatus) float64 { return c.MemUsedMiB })
+}
+
+func (r *running) ImportedMiB(ctx context.Context) float64 {
+	return r.most(ctx, func(c wire.ClientStatus) float64 { return c.MemImportedMiB })
+}
+
+// most is the sum over its processes on the GPU where that is largest.
+func (r *running) most(ctx context.Context, of func(wire.ClientStatus) float64) float64 {
 	most := 0.0
 	for _, g := range r.machine.status(ctx).GPUs {
 		sum := 0.0
 		for _, c := range g.Clients {
 			if c.Instance == r.started.ID {
-				sum += c.MemUsedMiB
+				sum += of(c)
 			}
 		}
 		most = max(most, sum)
@@ -242,7 +254,7 @@ func (r *running) Ended(ctx context.Context) error {
 }
 
 func (r *running) LastLines(ctx context.Context) string {
-	text, _ := r.machine.launcher.Logs(ctx, r.started.Handle, lastLines)
+	text, _ := ports.Text(r.machine.launcher.Logs(ctx, r.started, ports.LogOptions{Tail: lastLines}))
 	return string(text)
 }
 

@@ -82,7 +82,7 @@ func (r *real) serve() *real {
 }
 
 func (r *real) env() []string {
-	return append(os.Environ(), "GFAAS_RUN_DIR="+r.runDir, "GFAAS_SIM_DIR="+filepath.Join(r.runDir, "sim"),
+	return append(os.Environ(), "GFAAS_RUN_DIR="+r.runDir, "GFAAS_STATE="+filepath.Join(r.runDir, "state.db"), "GFAAS_SIM_DIR="+filepath.Join(r.runDir, "sim"),
 		"GFAAS_LIB_DIR="+filepath.Join(r.build, "lib"), "XDG_CONFIG_HOME="+r.work,
 		"GFAAS_PRECISION=0") // a busy host must not make trials longer
 }
@@ -105,7 +105,7 @@ func (r *real) command(args ...string) *exec.Cmd {
 func (r *real) profile(file string, args ...string) *exec.Cmd {
 	args = append([]string{"run", file, "--gpu", "sim"}, args...)
 	cmd := exec.Command(filepath.Join(r.build, "bin/gfaas-profile"), args...)
-	cmd.Env = append(os.Environ(), "GFAAS_RUN_DIR="+r.runDir, "GFAAS_SIM_DIR="+filepath.Join(r.runDir, "sim"),
+	cmd.Env = append(os.Environ(), "GFAAS_RUN_DIR="+r.runDir, "GFAAS_STATE="+filepath.Join(r.runDir, "state.db"), "GFAAS_SIM_DIR="+filepath.Join(r.runDir, "sim"),
 		"GFAAS_LIB_DIR="+filepath.Join(r.build, "lib"), "XDG_CONFIG_HOME="+r.work,
 		"GFAAS_PRECISION=0", // a busy host must not make trials longer
 		"GFAAS_PARK=false")

@@ -312,14 +312,26 @@ func (o *runOptions) chooseFunctions() error {
 	return cli.Usagef("--function %s: %s has %s", o.function, o.path, strings.Join(names, ", "))
 }
 
+// maxBody is the largest body of a request, in bytes: each request under way holds
+// it.
+const maxBody = 256 << 20
+
 // readBody reads what every request carries.
 func (o *runOptions) readBody() (err error) {
-	switch o.bodyPath {
-	case "":
-	case "-":
-		o.body, err = io.ReadAll(o.env.In)
-	default:
-		o.body, err = os.ReadFile(o.bodyPath)
+	if o.bodyPath == "" {
+		return nil
+	}
+	in := o.env.In
+	if o.bodyPath != "-" {
+		f, err := os.Open(o.bodyPath)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		in = f
+	}
+	if o.body, err = io.ReadAll(io.LimitReader(in, maxBody+1)); err == nil && len(o.body) > maxBody {
+		err = fmt.Errorf("the body in %s has more than %d bytes, expected at most that", o.bodyPath, maxBody)
 	}
 	return err
 }

@@ -114,10 +114,10 @@ func (t trial) observe(ctx context.Context, s subject, c profile.Config, begun t
 	figures := t.machine.Meter()
 	seen := watch(ctx, lookPeriod, func(ctx context.Context) sample {
 		figures.Look()
-		return sample{mem: s.GPUMemMiB(ctx), others: t.machine.Others(ctx)}
+		return sample{mem: s.GPUMemMiB(ctx), imported: s.ImportedMiB(ctx), others: t.machine.Others(ctx)}
 	})
 	res, err := load.Run(ctx, send, t.load)
-	used, others := split(seen())
+	used, imported, others := split(seen())
 	did := figures.Close()
 	if err != nil {
 		return row, err
@@ -125,8 +125,8 @@ func (t trial) observe(ctx context.Context, s subject, c profile.Config, begun t
 	if len(others) > 0 && !t.share {
 		return row, fmt.Errorf("%s ran on the GPU too during the trial", strings.Join(others, ", "))
 	}
-	row.GPUMemMiB = round(slices.Max(used), 3)
-	row.ModelMemMiB = modelMem(t.fn, row.GPUMemMiB)
+	row.GPUMemMiB = round(slices.Max(used)+imported, 3)
+	row.ModelMemMiB = modelMem(t.fn, row.GPUMemMiB, imported)
 	if res.Completed == 0 || res.Samples == 0 {
 		return row, nothingFinished(res)
 	}
@@ -153,11 +153,15 @@ func fill(row *profile.Row, res load.Result) {
 	}
 }
 
-// modelMem is the part of the memory that is the model's, in MiB, as the
-// function file says; all of it when that says more than was seen.
-func modelMem(fn function.Function, seen float64) float64 {
-	if fn.Model == nil {
+// modelMem is the part of the memory that is the model's, in MiB: what the instance
+// has mapped of the model daemon's, else as the function file says; all of it when
+// that says more than was seen.
+func modelMem(fn function.Function, seen, imported float64) float64 {
+	switch {
+	case fn.Model == nil:
 		return 0
+	case fn.Model.File != "" && imported > 0:
+		return round(imported, 3)
 	}
 	size := round(fn.Model.Size.MiB(), 3)
 	if seen > 0 {
@@ -258,19 +262,21 @@ const (
 
 // sample is what was seen of the GPU at one time during a trial.
 type sample struct {
-	mem    float64 // of the instance, in MiB
-	others []string
+	mem      float64 // of the instance, in MiB
+	imported float64 // of the model daemon's
+	others   []string
 }
 
-// split returns the memory seen, look by look, and all others that were seen,
-// sorted.
-func split(seen []sample) (mem []float64, others []string) {
+// split returns the memory seen, look by look, the most that was mapped of others',
+// and all others that were seen, sorted.
+func split(seen []sample) (mem []float64, imported float64, others []string) {
 	for _, s := range seen {
 		mem = append(mem, s.mem)
+		imported = max(imported, s.imported)
 		others = append(others, s.others...)
 	}
 	slices.Sort(others)
-	return mem, slices.Compact(others)
+	return mem, imported, slices.Compact(others)
 }
 
 // watch looks at something now and then until the returned function is called,

@@ -97,12 +97,15 @@ func TestSmallSliceIsAnErrorNotARow(t *testing.T) {
 }
 
 func TestModelIsPartOfTheMemory(t *testing.T) {
-	model := &function.Model{Name: "m", Size: 98 * gpu.MiB}
+	model, file := &function.Model{Name: "m", Size: 98 * gpu.MiB}, &function.Model{Name: "m", File: "m.safetensors"}
 	for _, c := range []struct {
-		model      *function.Model
-		seen, want float64
-	}{{nil, 500, 0}, {model, 500, 98}, {model, 40, 40}, {model, 0, 98}} {
-		if got := modelMem(function.Function{Model: c.model}, c.seen); got != c.want {
+		model                *function.Model
+		seen, imported, want float64
+	}{
+		{nil, 500, 0, 0}, {model, 500, 0, 98}, {model, 40, 0, 40}, {model, 0, 0, 98}, {model, 500, 70, 98},
+		{nil, 500, 70, 0}, {file, 500, 70, 70}, {file, 500, 0, 0},
+	} {
+		if got := modelMem(function.Function{Model: c.model}, c.seen, c.imported); got != c.want {
 			t.Errorf("%v of %v MiB: %v, want %v", c.model, c.seen, got, c.want)
 		}
 	}
@@ -183,4 +186,17 @@ func TestRemarkNamesTheReason(t *testing.T) {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
+}
+
+// Weights that the model daemon holds are part of what an instance takes alone, and
+// the part that sharing saves.
+func TestSharedWeights(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := aTrial(&fake{imported: 70}, "")
+		tr.fn.Model = &function.Model{Name: "m", File: "m.safetensors"}
+		row, err := tr.measure(t.Context(), profile.Config{SMPct: 50, Quota: 1, Batch: 1})
+		if err != nil || row.ModelMemMiB != 70 || math.Abs(row.GPUMemMiB-(100+50+70)) > 2 {
+			t.Errorf("%v MiB, %v of them the model's, %v", row.GPUMemMiB, row.ModelMemMiB, err)
+		}
+	})
 }

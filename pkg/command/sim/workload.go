@@ -3,8 +3,6 @@ package sim
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -43,7 +41,7 @@ func (o *workload) flags(cmd *cobra.Command) {
 	f.StringArrayVar(&o.set, "set", nil, "a parameter of the policy or the model, like `t=10s`")
 	f.Uint64Var(&o.seed, "seed", 1, "what invocations that a trace counts by the minute are spread by")
 	cli.Files(cmd, "csv", "functions", "trace")
-	cli.Keys(cmd, "set", slices.Sorted(maps.Keys(parameters))...)
+	cli.Keys(cmd, "set", parameters.Keys()...)
 }
 
 // most are limits that keep a slip of the finger from taking all memory.
@@ -81,7 +79,7 @@ func (o *workload) load() (sim.Config, *trace.Source, error) {
 		return c, nil, err
 	}
 	for _, text := range o.set {
-		if err := set(&c, text); err != nil {
+		if err := parameters.Set(&c, text); err != nil {
 			return c, nil, err
 		}
 	}

@@ -11,20 +11,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli"
 )
 
-// logger writes text on a terminal and JSON otherwise.
-func logger(env *cli.Env, runDir string) *slog.Logger {
-	o := &slog.HandlerOptions{Level: slog.LevelInfo}
-	switch {
-	case env.Quiet:
-		o.Level = slog.LevelError
-	case env.Verbose:
-		o.Level = slog.LevelDebug
-	}
-	if env.ErrTerminal {
-		return slog.New(slog.NewTextHandler(env.Err, o))
-	}
-	return slog.New(slog.NewJSONHandler(bounded(env.Err, runDir), o))
-}
+// logger is the daemon's log.
+func logger(env *cli.Env, runDir string) *slog.Logger { return env.Logger(bounded(env.Err, runDir)) }
 
 // ownLog is standard error where it is the run directory's log, as it is of a
 // daemon that gfaas run has started: nobody else keeps that from growing for as

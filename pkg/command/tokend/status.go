@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -32,8 +33,12 @@ USED is the share of the last full window; debt is what the instance used beyond
 its limit and has to make up for; context is what the driver holds for a process
 beside its own allocations, 0 where the driver does not tell; parked is what of
 the memory used waits on the host for the next work (gfaas run --oversubscribe);
+imported is what the process has mapped of other processes' memory, such as a
+model's weights, which is not in the memory used and has no limit;
 why is the reason of the last decision about a process: of one that waits, what
-it waits for.
+it waits for; strays says how many programs the instance's processes have started
+without the preload library, which was put back, or that it cannot be loaded into,
+and is left out while there are none.
 
 With --policy introspective USED is a share of what the process does alone, by
 the kernel blocks it launched, and there are two keys more: phase is NONE,
@@ -44,7 +49,7 @@ since it connected, left out while it is not metered.
 JSON: {"window_ms","policy","gpus":[{"gpu","sm_running_pct","clients":[{"instance",
 "function","pid","sm_pct","quota_request","quota_limit","used","debt_ms","state",
 "mem_used_mib","mem_limit_mib","launches","blocked_ms","context_mib",
-"mem_parked_mib","why"}]}]}. CSV has the same keys as columns, a row a process.`,
+"mem_parked_mib","mem_imported_mib","why","strays"}]}]}. CSV has the same keys as columns, a row a process.`,
 		Example: `  gfaas-tokend status
   gfaas-tokend status -o json`,
 		Args: cobra.NoArgs,
@@ -57,7 +62,11 @@ JSON: {"window_ms","policy","gpus":[{"gpu","sm_running_pct","clients":[{"instanc
 func status(ctx context.Context, env *cli.Env, socket string) error {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
-	s, err := tokend.DialSocket(socket).Status(ctx)
+	client := tokend.DialSocket(socket)
+	if socket == tokend.Socket(cli.RunDir()) {
+		client = tokend.Dial(cli.RunDir())
+	}
+	s, err := client.Status(ctx)
 	if err != nil {
 		return err
 	}
@@ -81,6 +90,9 @@ func tableRows(s wire.Status, wide bool) [][]string {
 			header = append(header, "PHASE")
 		}
 		header = append(header, "WHY")
+		if strayed(s) {
+			header = append(header, "STRAYS")
+		}
 	}
 	rows := [][]string{header}
 	for _, g := range s.GPUs {
@@ -94,6 +106,9 @@ func tableRows(s wire.Status, wide bool) [][]string {
 					row = append(row, cmp.Or(c.Phase, "-"))
 				}
 				row = append(row, c.Why)
+				if strayed(s) {
+					row = append(row, cmp.Or(c.Strays, "-"))
+				}
 			}
 			rows = append(rows, row)
 		}
@@ -105,7 +120,7 @@ func tableRows(s wire.Status, wide bool) [][]string {
 func csvRows(s wire.Status) [][]string {
 	rows := [][]string{{
 		"gpu", "instance", "function", "pid", "sm_pct", "quota_request", "quota_limit", "used", "debt_ms", "state",
-		"mem_used_mib", "mem_limit_mib", "launches", "blocked_ms", "context_mib", "mem_parked_mib", "why",
+		"mem_used_mib", "mem_limit_mib", "launches", "blocked_ms", "context_mib", "mem_parked_mib", "mem_imported_mib", "why", "strays",
 	}}
 	if scales(s) {
 		rows[0] = append(rows[0], "phase", "budget_blocks")
@@ -115,7 +130,7 @@ func csvRows(s wire.Status) [][]string {
 			row := []string{
 				g.GPU, c.Instance, c.Function, strconv.Itoa(c.PID), number.Plain(c.SMPct), number.Plain(c.QuotaRequest), number.Plain(c.QuotaLimit),
 				number.Plain(c.Used), number.Plain(c.DebtMS), c.State, number.Plain(c.MemUsedMiB), number.Plain(c.MemLimitMiB),
-				strconv.FormatUint(c.Launches, 10), number.Plain(c.BlockedMS), number.Plain(c.ContextMiB), number.Plain(c.MemParkedMiB), c.Why,
+				strconv.FormatUint(c.Launches, 10), number.Plain(c.BlockedMS), number.Plain(c.ContextMiB), number.Plain(c.MemParkedMiB), number.Plain(c.MemImportedMiB), c.Why, c.Strays,
 			}
 			if scales(s) {
 				row = append(row, c.Phase, blocks(c))
@@ -124,6 +139,13 @@ func csvRows(s wire.Status) [][]string {
 		}
 	}
 	return rows
+}
+
+// strayed says whether any instance has strays.
+func strayed(s wire.Status) bool {
+	return slices.ContainsFunc(s.GPUs, func(g wire.GPUStatus) bool {
+		return slices.ContainsFunc(g.Clients, func(c wire.ClientStatus) bool { return c.Strays != "" })
+	})
 }
 
 // scales says whether the policy is one with phases and budgets.

@@ -132,6 +132,9 @@ func lostOfFunctions(list []*workload) []string {
 			{"slo", fn.SLO > 0},
 			{"weight", fn.Weight != 0 && fn.Weight != 1},
 			{"tenant", fn.Tenant != "" && fn.Tenant != function.DefaultTenant},
+			{"restart", fn.Restart != "" && fn.Restart != function.DefaultRestart},
+			{"limits", fn.Limits != function.Limits{}},
+			{"read_only", fn.ReadOnly},
 		} {
 			if f.set {
 				out = append(out, fmt.Sprintf("lost: %s of function %s: only gfaas keeps it", f.field, fn.Name))
