@@ -1,0 +1,357 @@
+package modeld
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/adapter/cuda"
+	"github.com/gfaas/gfaas/pkg/adapter/modeld"
+	"github.com/gfaas/gfaas/pkg/adapter/simgpu"
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/safetensors"
+	"github.com/gfaas/gfaas/pkg/splitmix"
+	wire "github.com/gfaas/gfaas/pkg/wire/model"
+)
+
+// instanceMain is a program that holds the model NAME, loaded from FILE if need be,
+// and reads it over and over until it is killed. A byte that is not the model's own
+// ends it with status 3.
+func instanceMain() {
+	if err := holdModel(os.Args[1], os.Args[2]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(3)
+	}
+}
+
+func holdModel(name, path string) error {
+	ctx := context.Background()
+	on, err := cuda.Open(filepath.Join(os.Getenv("GFAAS_LIB_DIR"), "sim", cuda.Library), gpu.Device{Simulated: true})
+	if err != nil {
+		return err
+	}
+	stage, err := on.Stage(gpu.MiB)
+	if err != nil {
+		return err
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	var a wire.Answer
+	var files []*os.File
+	var client *modeld.Client
+	for { // the daemon may be killed at any time
+		client, err = modeld.Dial(ctx, modeld.Socket(os.Getenv("GFAAS_RUN_DIR")))
+		if err == nil {
+			a, files, err = client.Call(ctx, wire.Request{Op: wire.OpGet, Name: name, Source: path, TimeoutMS: time.Hour.Milliseconds()}, file)
+		}
+		if err == nil {
+			break
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	defer client.Close() // its connection holds the model; without this it would go as garbage
+	memory, err := on.Import(files[0], gpu.Bytes(a.Size))
+	if err != nil {
+		return err
+	}
+	places, metadata, err := wire.ParseManifest(files[1], a.Size)
+	if err != nil {
+		return err
+	}
+	for {
+		sum := sha256.New()
+		for at := places[0].Offset; at < places[0].Bytes; {
+			n := int(min(places[0].Bytes-at, int64(len(stage.Buffer()))))
+			if err := stage.Down(memory, gpu.Bytes(at), n); err != nil {
+				return err
+			}
+			if err := stage.Wait(); err != nil {
+				return err
+			}
+			sum.Write(stage.Buffer()[:n])
+			at += int64(n)
+		}
+		if got := hex.EncodeToString(sum.Sum(nil)); got != metadata["sum"] || len(places) != 1 {
+			return fmt.Errorf("BAD: the bytes have the sum %s, the model's is %s", got, metadata["sum"])
+		}
+		fmt.Println("good")
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// soak is a daemon, instances and what kills them.
+type soak struct {
+	t         *testing.T
+	env       []string
+	dir       string
+	draw      splitmix.Source
+	daemon    *exec.Cmd
+	instances []*exec.Cmd
+	outputs   map[*exec.Cmd]*output
+	good      int // instances that have read their model
+}
+
+// output is what a program prints.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) has(text string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return bytes.Contains(o.text.Bytes(), []byte(text))
+}
+
+func (s *soak) start(name string, args ...string) *exec.Cmd {
+	s.t.Helper()
+	cmd := exec.Command(name, args...)
+	out := &output{}
+	cmd.Env, cmd.Stdout, cmd.Stderr = s.env, out, out
+	if err := cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	s.outputs[cmd] = out
+	return cmd
+}
+
+// kill kills a program, and wants it to have run well until then.
+func (s *soak) kill(cmd *exec.Cmd) {
+	s.t.Helper()
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	if out := s.outputs[cmd]; out.has("BAD") || cmd.ProcessState.ExitCode() != -1 {
+		s.t.Errorf("%v ended with %v: %s", cmd.Args, cmd.ProcessState, &out.text)
+	}
+	if s.outputs[cmd].has("good") {
+		s.good++
+	}
+	delete(s.outputs, cmd)
+}
+
+func (s *soak) startDaemon() {
+	s.daemon = s.start("gfaas-modeld", "--gpu", "sim", "--capacity", "24MiB")
+}
+
+// model writes a file of that name whose content is another each time.
+func (s *soak) model(name string) string {
+	s.t.Helper()
+	data := make([]byte, 2<<20+s.draw.Below(4<<20))
+	for i := 0; i+8 <= len(data); i += 8 {
+		v := s.draw.Uint64()
+		for j := range 8 {
+			data[i+j] = byte(v >> (8 * j))
+		}
+	}
+	sum := sha256.Sum256(data)
+	text, err := safetensors.AppendHeader(nil,
+		[]safetensors.Tensor{{Name: "w", DType: "U8", Shape: []int64{int64(len(data))}, Bytes: int64(len(data))}},
+		map[string]string{"sum": hex.EncodeToString(sum[:])})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	path := filepath.Join(s.dir, name)
+	if err := os.WriteFile(path+".new", append(text, data...), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		s.t.Fatal(err)
+	}
+	return path
+}
+
+// asking asks the daemon until it answers.
+func (s *soak) asking(r wire.Request, files ...*os.File) wire.Answer {
+	s.t.Helper()
+	var err error
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		var c *modeld.Client
+		if c, err = modeld.Dial(s.t.Context(), filepath.Join(s.dir, "run", "model.sock")); err != nil {
+			continue
+		}
+		var a wire.Answer
+		a, _, err = c.Call(s.t.Context(), r, files...)
+		_ = c.Close()
+		if err == nil {
+			return a
+		}
+	}
+	s.t.Fatalf("%+v: %v", r, err)
+	return wire.Answer{}
+}
+
+// TestKills kills the daemon and instances at any moment: nobody reads a byte that
+// is not of the model it got, and in the end nothing is left. GFAAS_KILLS=1000 is
+// how many; 40 else.
+func TestKills(t *testing.T) {
+	kills := 40
+	if n, err := strconv.Atoi(os.Getenv("GFAAS_KILLS")); err == nil {
+		kills = n
+	}
+	libs, err := filepath.Abs("../../../build/lib")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "kills")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	sim := filepath.Join(dir, "sim")
+	if err := os.Mkdir(sim, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s := &soak{t: t, dir: dir, draw: splitmix.Source(1), outputs: map[*exec.Cmd]*output{}}
+	s.env = append(os.Environ(), "GFAAS_RUN_DIR="+filepath.Join(dir, "run"), "GFAAS_STATE="+filepath.Join(dir, "state.db"),
+		"GFAAS_LIB_DIR="+libs, "GFAAS_SIM_DIR="+sim, "GFAAS_SIM_GPU=mem=1GiB", "XDG_CONFIG_HOME="+dir)
+	names := []string{"a", "b", "c"}
+	for _, name := range names {
+		s.model(name)
+	}
+	s.startDaemon()
+	t.Cleanup(func() {
+		for cmd := range s.outputs {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		}
+	})
+	for killed := 0; killed < kills; {
+		switch s.draw.Below(8) {
+		case 0, 1, 2:
+			if len(s.instances) < 6 {
+				name := names[s.draw.Below(len(names))]
+				s.instances = append(s.instances, s.start("model-instance", name, filepath.Join(dir, name)))
+			}
+		case 3:
+			// Another file in its place: what was loaded of the last goes on.
+			name := names[s.draw.Below(len(names))]
+			f, err := os.Open(s.model(name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			put := wire.Request{Op: wire.OpPut, Name: name, Source: filepath.Join(dir, name), TimeoutMS: 1}
+			if c, err := modeld.Dial(t.Context(), filepath.Join(dir, "run", "model.sock")); err == nil {
+				_, _, _ = c.Call(t.Context(), put, f) // there may be no room for another generation
+				_ = c.Close()
+			}
+			_ = f.Close()
+		case 4:
+			s.kill(s.daemon)
+			killed++
+			s.startDaemon()
+		default:
+			if len(s.instances) > 0 {
+				at := s.draw.Below(len(s.instances))
+				s.kill(s.instances[at])
+				killed++
+				s.instances = append(s.instances[:at], s.instances[at+1:]...)
+			}
+		}
+		time.Sleep(time.Duration(s.draw.Below(30)) * time.Millisecond)
+	}
+	for _, cmd := range s.instances {
+		s.kill(cmd)
+	}
+	for end := time.Now().Add(patience); s.asking(wire.Request{Op: wire.OpStat}).Daemon.Refs > 0; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("all instances are gone, and models are held")
+		}
+	}
+	for _, m := range modelsAt(t, filepath.Join(dir, "run", "model.sock")) {
+		s.asking(wire.Request{Op: wire.OpRemove, Name: m.Name})
+	}
+	if left := s.asking(wire.Request{Op: wire.OpStat}).Daemon; left.Used != 0 || left.Models != 0 {
+		t.Errorf("all models were removed: %+v", left)
+	}
+	t.Logf("%d kills; %d instances had read their model", kills, s.good)
+	if s.good == 0 {
+		t.Error("no instance has read its model")
+	}
+	s.kill(s.daemon)
+	if used, err := simgpu.ProcessMemory(sim, 0); err != nil || len(used) > 0 {
+		t.Errorf("all processes are gone, and have %v, %v", used, err)
+	}
+}
+
+// modelsAt is all models of a daemon.
+func modelsAt(t *testing.T, socket string) []wire.Status {
+	t.Helper()
+	c, err := modeld.Dial(t.Context(), socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	all, err := c.Models(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// TestOneCopy: eight instances of a model and the daemon have its weights once
+// between them, and a ninth has them without a load.
+func TestOneCopy(t *testing.T) {
+	libs, err := filepath.Abs("../../../build/lib")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "copy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	sim := filepath.Join(dir, "sim")
+	if err := os.Mkdir(sim, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s := &soak{t: t, dir: dir, draw: splitmix.Source(1), outputs: map[*exec.Cmd]*output{}}
+	s.env = append(os.Environ(), "GFAAS_RUN_DIR="+filepath.Join(dir, "run"), "GFAAS_STATE="+filepath.Join(dir, "state.db"),
+		"GFAAS_LIB_DIR="+libs, "GFAAS_SIM_DIR="+sim, "GFAAS_SIM_GPU=mem=1GiB,context=0", "XDG_CONFIG_HOME="+dir)
+	path := s.model("a")
+	s.startDaemon()
+	defer func() {
+		for cmd := range s.outputs {
+			s.kill(cmd)
+		}
+	}()
+	for n := 1; n <= 9; n++ {
+		cmd := s.start("model-instance", "a", path)
+		for end := time.Now().Add(patience); !s.outputs[cmd].has("good"); time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("instance %d does not have its model: %s", n, &s.outputs[cmd].text)
+			}
+		}
+	}
+	now := s.asking(wire.Request{Op: wire.OpStat}).Daemon
+	if now.Loads != 1 || now.Refs != 9 {
+		t.Errorf("%+v", now)
+	}
+	memory, err := simgpu.ProcessMemory(sim, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := gpu.Bytes(0)
+	for _, n := range memory {
+		sum += n
+	}
+	if sum != gpu.Bytes(now.Used) || len(memory) != 10 {
+		t.Errorf("%d processes have %v of GPU memory together, and the model has %v", len(memory), sum, gpu.Bytes(now.Used))
+	}
+}

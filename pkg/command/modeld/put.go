@@ -1,0 +1,125 @@
+package modeld
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	wire "github.com/gfaas/gfaas/pkg/wire/model"
+)
+
+type putOptions struct {
+	sha256  string
+	tenant  string
+	public  bool
+	timeout time.Duration
+}
+
+func newPut(t *tool) *cobra.Command {
+	var o putOptions
+	cmd := &cobra.Command{
+		Use:   "put NAME FILE",
+		Short: "Load a model from a file, under a name",
+		Long: `Loads a model's weights from a safetensors file and returns when they are on the
+GPU. FILE may be an index, NAME.safetensors.index.json, of a model in several
+files. The file is read again when the model comes back after it had to make
+room: it must stay as it is.
+
+Where the name has the same content already, nothing happens. With other content
+it becomes the model's next generation: who asks from now on gets that, and who
+holds the one before keeps it.`,
+		Example: `  gfaas-modeld put resnet50 resnet50.safetensors
+  gfaas-modeld put llama/8b model.safetensors.index.json --timeout 1m`,
+		Args: cobra.ExactArgs(2),
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			if len(args) == 1 {
+				return nil, cobra.ShellCompDirectiveDefault
+			}
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), t, args[0], args[1]) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.sha256, "sha256", "", "refuse content whose SHA-256, as sha256sum prints it, is another")
+	f.StringVar(&o.tenant, "tenant", "", "whose model it is (default "+wire.DefaultTenant+")")
+	f.BoolVar(&o.public, "public", false, "let every tenant use it")
+	f.DurationVar(&o.timeout, "timeout", 0, "wait so long for room, where others hold models (0: not at all)")
+	return cmd
+}
+
+func (o *putOptions) run(ctx context.Context, t *tool, name, path string) error {
+	if err := checkModel(name, o.tenant); err != nil {
+		return err
+	}
+	if o.timeout < 0 {
+		return cli.Usagef("--timeout %v: expected 0 or more", o.timeout)
+	}
+	o.sha256 = strings.ToLower(o.sha256)
+	if sum, err := hex.DecodeString(o.sha256); err != nil || o.sha256 != "" && len(sum) != 32 {
+		return cli.Usagef("--sha256 %q: expected 64 hexadecimal digits", o.sha256)
+	}
+	source, err := filepath.Abs(path)
+	if err != nil {
+		return err
+	}
+	client, err := t.dial(ctx)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	file, err := os.OpenFile(path, os.O_RDONLY|nonblock, 0)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	done := t.follow(ctx, name, o.tenant)
+	_, _, err = client.Call(ctx, wire.Request{
+		Op: wire.OpPut, Name: name, Tenant: o.tenant, Source: source, SHA256: o.sha256, Public: o.public,
+		TimeoutMS: o.timeout.Milliseconds(),
+	}, file)
+	done()
+	if err != nil {
+		return explain(fmt.Errorf("put %s: %w", name, err))
+	}
+	return nil
+}
+
+// follow shows on a terminal how a model is loaded, until it is told to stop.
+func (t *tool) follow(ctx context.Context, name, tenant string) (done func()) {
+	if !t.env.ErrTerminal || t.env.Quiet {
+		return func() {}
+	}
+	ctx, stop := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		client, err := t.dial(ctx)
+		if err != nil {
+			return
+		}
+		defer client.Close()
+		bar := t.env.Progress(100, "loading "+name+", percent")
+		defer func() { _ = bar.Finish() }()
+		tick := time.NewTicker(200 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			a, _, err := client.Call(ctx, wire.Request{Op: wire.OpStat, Name: name, Tenant: tenant})
+			if err == nil && a.Model.State == wire.StateLoading && a.Model.Bytes > 0 {
+				_ = bar.Set(int(min(100, 100*a.Model.Loaded/a.Model.Bytes)))
+			}
+		}
+	}()
+	return func() { stop(); <-ended }
+}

@@ -1,0 +1,118 @@
+package modeld
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/command/cli/clitest"
+	"github.com/gfaas/gfaas/pkg/safetensors"
+	"github.com/gfaas/gfaas/pkg/splitmix"
+)
+
+// patience is how long a script waits for what must happen.
+const patience = time.Minute
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"gfaas-modeld": func() { os.Exit(Main()) }, "model-instance": instanceMain})
+}
+
+func TestScripts(t *testing.T) {
+	libs, err := filepath.Abs("../../../build/lib")
+	if err != nil {
+		t.Fatal(err)
+	}
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata",
+		Setup: func(env *testscript.Env) error {
+			run, err := os.MkdirTemp("", "run") // the script's own folder may be too long for a socket
+			if err != nil {
+				return err
+			}
+			env.Defer(func() { _ = os.RemoveAll(run) })
+			for name, value := range map[string]string{
+				"GFAAS_RUN_DIR": filepath.Join(run, "gfaas"), "GFAAS_STATE": filepath.Join(env.WorkDir, "state.db"),
+				"GFAAS_LIB_DIR": libs, "GFAAS_SIM_DIR": filepath.Join(run, "sim"), "XDG_CONFIG_HOME": filepath.Join(env.WorkDir, "config"),
+			} {
+				env.Setenv(name, value)
+			}
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits": clitest.Exits, "model": makeModel, "await": await, "signal": send, "notify": notifySocket, "notified": notified,
+		},
+	})
+}
+
+// model FILE SEED KIB… makes a model with tensors of these sizes.
+func makeModel(ts *testscript.TestScript, _ bool, args []string) {
+	seed, err := strconv.ParseUint(args[1], 10, 64)
+	ts.Check(err)
+	var tensors []safetensors.Tensor
+	total := int64(0)
+	for i, kib := range args[2:] {
+		n, err := strconv.ParseInt(kib, 10, 64)
+		ts.Check(err)
+		tensors = append(tensors, safetensors.Tensor{Name: fmt.Sprint("t", args[1], ".", i), DType: "F16", Shape: []int64{n, 512}, Bytes: n << 10})
+		total += n << 10
+	}
+	text, err := safetensors.AppendHeader(nil, tensors, map[string]string{"format": "pt"})
+	ts.Check(err)
+	data := make([]byte, total)
+	from := splitmix.Source(seed)
+	for i := range data {
+		data[i] = byte(from.Uint64())
+	}
+	text = append(text, data...)
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), text, 0o600))
+}
+
+// await PROGRAM ARGS… runs a program until it succeeds; with ! until it fails.
+func await(ts *testscript.TestScript, neg bool, args []string) {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(patience); (clitest.Status(ts, ts.Exec(args[0], args[1:]...)) == 0) == neg; <-tick.C {
+		if time.Now().After(end) {
+			ts.Fatalf("%v: not within %v", args, patience)
+		}
+	}
+}
+
+// signal NAME sends a signal to what runs in the background.
+func send(ts *testscript.TestScript, _ bool, args []string) {
+	for _, cmd := range ts.BackgroundCmds() {
+		ts.Check(cmd.Process.Signal(unix.SignalNum("SIG" + args[0])))
+	}
+}
+
+// notifyConn is the socket that the script plays systemd on.
+var notifyConn *net.UnixConn
+
+// notify opens it.
+func notifySocket(ts *testscript.TestScript, _ bool, _ []string) {
+	path := ts.Getenv("GFAAS_RUN_DIR") + ".notify"
+	var err error
+	notifyConn, err = net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	ts.Check(err)
+	ts.Defer(func() { _ = notifyConn.Close() })
+	ts.Setenv("NOTIFY_SOCKET", path)
+}
+
+// notified TEXT waits for a message that begins so.
+func notified(ts *testscript.TestScript, _ bool, args []string) {
+	ts.Check(notifyConn.SetReadDeadline(time.Now().Add(patience)))
+	buf := make([]byte, 256)
+	n, err := notifyConn.Read(buf)
+	ts.Check(err)
+	if got := string(buf[:n]); !strings.HasPrefix(got, args[0]) {
+		ts.Fatalf("told %q, want %q", got, args[0])
+	}
+}

@@ -1,0 +1,162 @@
+package modeld
+
+import (
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gfaas/gfaas/pkg/adapter/bolt"
+	"github.com/gfaas/gfaas/pkg/adapter/cuda"
+	"github.com/gfaas/gfaas/pkg/adapter/preload"
+	"github.com/gfaas/gfaas/pkg/adapter/simgpu"
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/command/host"
+	"github.com/gfaas/gfaas/pkg/daemon/model"
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/gpu/device"
+	wire "github.com/gfaas/gfaas/pkg/wire/model"
+)
+
+// serveOptions are the daemon's flags.
+type serveOptions struct {
+	*tool
+	gpu          string
+	capacity     gpu.Bytes
+	staging      gpu.Bytes
+	models       string
+	tenants      []string
+	listen       string
+	exitWhenIdle time.Duration
+}
+
+// minStaging is the least host memory that loading goes through: two pieces of it
+// are filled and copied by turns.
+const minStaging = 64 * gpu.KiB
+
+func (o *serveOptions) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	o.capacity, o.staging = 8*gpu.GiB, 64*gpu.MiB
+	f.StringVar(&o.gpu, "gpu", "", "the GPU that models are held on: a number, or sim for the simulated one (default 0, and sim where there is no NVIDIA driver)")
+	cli.Words(cmd, "gpu", "0", "sim")
+	f.TextVar(&o.capacity, "capacity", o.capacity, "most GPU memory of all models together")
+	f.TextVar(&o.staging, "staging", o.staging, "most host memory that models are loaded through")
+	f.StringVar(&o.models, "models", "", "folder of models that nobody has put: NAME is NAME.safetensors there")
+	_ = cmd.MarkFlagDirname("models")
+	f.StringSliceVar(&o.tenants, "tenant", nil, "a tenant that has a socket of its own, model-TENANT.sock (can be repeated)")
+	f.StringVar(&o.listen, "listen", "", "also serve /healthz, /readyz and /metrics on this TCP address")
+	f.DurationVar(&o.exitWhenIdle, "exit-when-idle", 0, "leave after so long without a client (0: never)")
+}
+
+// check says what is wrong with the flags, if anything.
+func (o *serveOptions) check() error {
+	if o.gpu == "" {
+		o.gpu = host.DefaultGPU()
+	}
+	switch {
+	case o.capacity <= 0:
+		return cli.Usagef("--capacity %v: expected more than 0", o.capacity)
+	case o.staging < minStaging:
+		return cli.Usagef("--staging %v: expected at least %v", o.staging, minStaging)
+	case o.exitWhenIdle < 0:
+		return cli.Usagef("--exit-when-idle %v: expected 0 or more", o.exitWhenIdle)
+	case o.socket == "":
+		return cli.Usagef("--socket is empty: expected a path")
+	}
+	for _, tenant := range o.tenants {
+		if err := wire.CheckTenant(tenant); err != nil {
+			return cli.Usagef("--tenant: %w", err)
+		}
+	}
+	if o.listen != "" {
+		_, port, err := net.SplitHostPort(o.listen)
+		if err == nil {
+			_, err = net.LookupPort("tcp", port)
+		}
+		if err != nil {
+			return cli.Usagef("--listen %q: expected HOST:PORT: %w", o.listen, err)
+		}
+	}
+	if err := host.CheckGPU(o.gpu); err != nil {
+		return err
+	}
+	if o.models != "" {
+		if info, err := os.Stat(o.models); err != nil || !info.IsDir() {
+			return cli.Fail(cli.ExitFailure, "", errors.Join(errors.New("--models "+o.models+" is no folder"), err))
+		}
+	}
+	return nil
+}
+
+// open opens the GPU.
+func (o *serveOptions) open() (device.Device, error) {
+	of, err := gpu.ParseDevice(o.gpu)
+	if err != nil {
+		return nil, cli.Usagef("--gpu: %w", err)
+	}
+	if !of.Simulated {
+		return cuda.Open(cuda.Library, of)
+	}
+	libs, err := preload.FindLibs()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := simgpu.Ensure(); err != nil {
+		return nil, err
+	}
+	host.NoteSimulated(o.env)
+	return cuda.Open(filepath.Join(libs.SimDir, cuda.Library), of)
+}
+
+func (o *serveOptions) run(cmd *cobra.Command) error {
+	o.env.CleansUp()
+	if err := o.check(); err != nil {
+		return err
+	}
+	socket, err := filepath.Abs(o.socket)
+	if err != nil {
+		return err
+	}
+	if o.models != "" {
+		if o.models, err = filepath.Abs(o.models); err != nil {
+			return err
+		}
+	}
+	log := o.env.Logger(o.env.Err)
+	on, err := o.open()
+	if err != nil {
+		return err
+	}
+	d, err := model.Open(model.Config{
+		Socket: socket, Tenants: o.tenants, Capacity: o.capacity, Staging: o.staging, Models: o.models, Listen: o.listen,
+		Private: isRunDir(filepath.Dir(socket)), ExitWhenIdle: o.exitWhenIdle, GPU: on, Catalogue: bolt.Open(cli.StatePath()), Log: log,
+	})
+	if err != nil {
+		err = errors.Join(err, on.Close())
+	}
+	if errors.Is(err, fs.ErrPermission) {
+		return cli.Fail(cli.ExitFailure, "set GFAAS_RUN_DIR to a folder of yours that others cannot write to", err)
+	}
+	if err != nil {
+		return err
+	}
+	attrs := []any{"socket", socket, "gpu", on.UUID(), "capacity", int64(o.capacity), "staging", int64(o.staging)}
+	if addr := d.WebAddr(); addr != nil {
+		attrs = append(attrs, "listen", addr.String())
+	}
+	log.Info("serving", attrs...)
+	err = d.Serve(cmd.Context())
+	log.Info("stopped")
+	return err
+}
+
+// isRunDir says whether the folder is the run directory, which is ours to make
+// private, and not one that was merely named.
+func isRunDir(dir string) bool {
+	run, err := filepath.Abs(cli.RunDir())
+	return err == nil && run == dir
+}
