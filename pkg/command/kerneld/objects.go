@@ -1,0 +1,176 @@
+package kerneld
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gfaas/gfaas/pkg/adapter/kerneld"
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/daemon/kernel"
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/kgraph"
+)
+
+// withClient gives a command --client and what it does a connection.
+func withClient(cmd *cobra.Command, socket *string, do func(ctx context.Context, c *kerneld.Client, args []string) error) *cobra.Command {
+	name := ""
+	clientFlag(cmd, &name)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c, err := dial(*socket, name)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		return explained(do(cmd.Context(), c, args))
+	}
+	return cmd
+}
+
+func checkKey(key string) error {
+	if !kgraph.ValidKey(key) {
+		return cli.Usagef("%q is no key: expected at most %d of A-Z a-z 0-9 . _ / -, the first a letter or a digit", key, kgraph.MaxName)
+	}
+	return nil
+}
+
+func newPut(env *cli.Env, socket *string) *cobra.Command {
+	return withClient(&cobra.Command{
+		Use:               "put KEY FILE|-",
+		Short:             "Store a file as an object",
+		Args:              cobra.ExactArgs(2),
+		ValidArgsFunction: cli.FileArgs(""),
+	}, socket, func(ctx context.Context, c *kerneld.Client, args []string) error {
+		if err := checkKey(args[0]); err != nil {
+			return err
+		}
+		return put(ctx, env, c, args[0], args[1])
+	})
+}
+
+// put stores a file; what is no regular file is read to its end first, for the
+// daemon wants to know its size.
+func put(ctx context.Context, env *cli.Env, c *kerneld.Client, key, path string) error {
+	from := env.In
+	var size int64 = -1
+	if path != "-" {
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		info, err := f.Stat()
+		switch {
+		case err != nil:
+			return err
+		case info.IsDir():
+			return fmt.Errorf("%s is a folder, expected a file", path)
+		case info.Mode().IsRegular():
+			size = info.Size()
+		}
+		from = f
+	}
+	if size < 0 {
+		f, err := os.CreateTemp("", "gfaas-*")
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		defer os.Remove(f.Name())
+		if size, err = io.Copy(f, from); err != nil {
+			return err
+		}
+		if _, err := f.Seek(0, io.SeekStart); err != nil {
+			return err
+		}
+		from = f
+	}
+	if err := c.Put(ctx, key, from, size); err != nil {
+		return fmt.Errorf("%s: %w", key, err)
+	}
+	return nil
+}
+
+func newGet(env *cli.Env, socket *string) *cobra.Command {
+	return withClient(&cobra.Command{
+		Use:               "get KEY [FILE|-]",
+		Short:             "Write an object to a file",
+		Args:              cobra.RangeArgs(1, 2),
+		ValidArgsFunction: cli.FileArgs(""),
+	}, socket, func(ctx context.Context, c *kerneld.Client, args []string) error {
+		if err := checkKey(args[0]); err != nil {
+			return err
+		}
+		file := "-"
+		if len(args) > 1 {
+			file = args[1]
+		}
+		return get(ctx, env, c, args[0], file)
+	})
+}
+
+// get writes an object to a file, whole or not at all.
+func get(ctx context.Context, env *cli.Env, c *kerneld.Client, key, path string) error {
+	to, err := env.Create(path)
+	if err != nil {
+		return err
+	}
+	defer to.Cleanup()
+	if err := c.Get(ctx, key, to); err != nil {
+		return fmt.Errorf("%s: %w", key, err)
+	}
+	return to.Commit()
+}
+
+func newRm(_ *cli.Env, socket *string) *cobra.Command {
+	return withClient(&cobra.Command{
+		Use:   "rm KEY",
+		Short: "Delete an object",
+		Args:  cobra.ExactArgs(1),
+	}, socket, func(ctx context.Context, c *kerneld.Client, args []string) error {
+		if err := checkKey(args[0]); err != nil {
+			return err
+		}
+		return c.Remove(ctx, args[0])
+	})
+}
+
+func newLs(env *cli.Env, socket *string) *cobra.Command {
+	cmd := withClient(&cobra.Command{
+		Use:   "ls",
+		Short: "List a client's objects",
+		Long: `Lists a client's objects, with where they are.
+
+JSON: a list of {"key","size","host","gpus","volatile"}: size in bytes, gpus the
+places of GPUs in --gpu.`,
+		Args: cobra.NoArgs,
+	}, socket, func(ctx context.Context, c *kerneld.Client, _ []string) error {
+		var answer struct{ Objects []kernel.Object }
+		if err := c.List(ctx, &answer); err != nil {
+			return err
+		}
+		return env.Show(answer.Objects, func() [][]string {
+			rows := [][]string{{"KEY", "SIZE", "HOST", "GPUS"}}
+			for _, o := range answer.Objects {
+				size := gpu.Bytes(o.Size).String()
+				host := "no"
+				if o.Host {
+					host = "yes"
+				}
+				var at []string
+				for _, g := range o.GPUs {
+					at = append(at, strconv.Itoa(g))
+				}
+				rows = append(rows, []string{o.Key, size, host, strings.Join(at, ",")})
+			}
+			return rows
+		})
+	})
+	env.Outputs(cmd, "table", "json", "jsonl", "yaml", "csv")
+	return cmd
+}
