@@ -24,7 +24,8 @@ the same names. All files are applied, or none.
 A function has a name and a command, which starts in the file's folder, or an
 image. It may have env, port (8080), contract (auto, http, openfaas, kserve-v2 or
 openai), kind (inference or training), slo (69ms), gpu_mem (1427MiB), gpus (1),
-weight (1), tenant and model ({name: resnet50, size: 98MiB}). docs/files.md of the
+weight (1), tenant and model ({name: resnet50,
+file: resnet50.safetensors}). docs/files.md of the
 source says more of each.
 
 Instances that run already stay as they are until they are started again.`,

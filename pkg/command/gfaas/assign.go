@@ -110,13 +110,14 @@ func planName(g plan.GPU) string { return fmt.Sprintf("%s/%d", g.Node, g.Index) 
 // slice is what the plan grants an instance. Its memory limit is the one that
 // the function states, and at least what the plan counts on, which may be no
 // more than was in use while it was profiled. Weights that the plan counts once
-// for all its instances are added, since each loads its own.
+// for all its instances are added where each loads its own: those of the model
+// daemon count against nobody's limit.
 func slice(fn function.Function, g plan.GPU, in plan.Instance) gpu.Slice {
 	s := gpu.Slice{SMPct: in.SMPct, QuotaRequest: in.QuotaRequest, QuotaLimit: in.QuotaLimit}
 	if in.MemMiB > 0 {
 		s.Mem = gpu.FromMiB(in.MemMiB)
 		for _, m := range g.Models {
-			if fn.Model != nil && fn.Model.Name == m.Name {
+			if fn.Model != nil && fn.Model.File == "" && fn.Model.Name == m.Name {
 				s.Mem += gpu.FromMiB(m.MemMiB)
 			}
 		}

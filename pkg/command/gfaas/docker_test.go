@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 )
@@ -65,9 +67,19 @@ func TestUpOnDocker(t *testing.T) {
 			t.Fatalf("answer %d: %q, %v", i, text, err)
 		}
 	}
+	cmd := p.command("invoke", "boxed", "-H", "X-Print: 1")
+	cmd.Stdin = strings.NewReader("printed in a container\n")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	for end := time.Now().Add(time.Minute); !strings.HasSuffix(p.output("logs", "boxed"), " | printed in a container\n"); {
+		if time.Now().After(end) {
+			t.Fatalf("the log is %q", p.output("logs", "boxed"))
+		}
+	}
 	p.write("half.json", planOf("boxed-2", "failing-0"))
 	text, err := p.command("up", "half.json").CombinedOutput()
-	if status(err) != 1 || !strings.Contains(string(text), "instance failing-0: ended before it was ready: exited with status 3") {
+	if exitStatus(err) != 1 || !strings.Contains(string(text), "instance failing-0: ended before it was ready: exited with status 3") {
 		t.Errorf("up half-way failed: %v\n%s", err, text)
 	}
 	if n := containers(t, image); n != 2 {
@@ -78,6 +90,22 @@ func TestUpOnDocker(t *testing.T) {
 	p.nothing()
 	if n := containers(t, image); n != 0 {
 		t.Errorf("%d containers are left", n)
+	}
+
+	// Without a state, and without registrations, their labels know them.
+	p.output("up", "plan.json")
+	for _, name := range []string{"state.db", "run/instances/boxed-0.json", "run/instances/boxed-1.json"} {
+		if err := os.Remove(filepath.Join(p.dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if text := p.output("ps", "-o", "csv"); strings.Count(text, ",lost,") != 2 || !strings.Contains(text, "boxed-1,boxed,docker,") {
+		t.Errorf("ps without a state:\n%s", text)
+	}
+	p.output("down")
+	p.nothing()
+	if n := containers(t, image); n != 0 {
+		t.Errorf("%d containers are left, whose state was gone", n)
 	}
 }
 

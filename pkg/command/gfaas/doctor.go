@@ -58,6 +58,7 @@ type diagnosis struct {
 }
 
 func newDoctor(t *tool) *cobra.Command {
+	var repair bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Say what this machine can do, and what is missing",
@@ -65,16 +66,29 @@ func newDoctor(t *tool) *cobra.Command {
 and what to do about it; then which mechanism enforces each part of a slice
 here, the best that was found. It changes nothing.
 
+With --repair it first has the state file know what runs: instances that are not
+in it, since it was damaged or removed, are taken back as the run directory, the
+processes and the containers' labels know them. A file that cannot be read is put
+aside beside its place, and the functions that can still be read of it are kept.
+
 Exit 0 says that functions can run, exit 4 that something needed is missing,
 exit 6 that only the state file, locked by another process, stands in the way.
 
 JSON is {"ok", "simulated", "checks": [{"name", "status": "ok", "missing",
 "bad" or "unneeded", "required", "detail", "hint"}], "ladder": [{"purpose",
 "mechanism", "found", "chosen", "detail"}]}.`,
-		Example: "  gfaas doctor\n  gfaas doctor -o json",
+		Example: "  gfaas doctor\n  gfaas doctor -o json\n  gfaas doctor --repair",
 		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return runDoctor(cmd.Context(), t) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if repair {
+				if err := t.repair(cmd.Context()); err != nil {
+					return err
+				}
+			}
+			return runDoctor(cmd.Context(), t)
+		},
 	}
+	cmd.Flags().BoolVar(&repair, "repair", false, "have the state know what runs; a damaged one is put aside")
 	t.env.Outputs(cmd, "table", "json", "yaml")
 	return cmd
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/host"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
+	"github.com/gfaas/gfaas/pkg/launch"
 )
 
 // stopsAtOnce bounds how many instances are stopped at a time.
@@ -26,7 +27,9 @@ registration, no log, no shared memory. A NAME is a function, and stands for
 all its instances, or an instance's id. Without names all instances are stopped.
 
 What an interrupted gfaas up left behind is stopped too and, without names, what
-a gfaas-profile that was killed did.`,
+a gfaas-profile that was killed did; and what runs though the state file does not
+know it, or cannot be read, which is exit 1 all the same. While a gfaas up or
+another gfaas down is at work it waits, for three minutes at most (exit 6).`,
 		Example: "  gfaas down\n  gfaas down resnet bert-1",
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			return without(t.instanceNames(cmd.Context()), args), cobra.ShellCompDirectiveNoFileComp
@@ -53,27 +56,39 @@ func (t *tool) instanceNames(ctx context.Context) []string {
 
 func runDown(ctx context.Context, t *tool, names []string) error {
 	t.env.CleansUp()
-	state, err := t.store.Look(ctx)
+	release, err := host.Exclusive(ctx, t.env, t.runDir)
 	if err != nil {
 		return err
 	}
-	records := state.Instances
+	defer release()
+	launcher := host.Launcher(t.env, t.runDir, 0)
+	defer launcher.Close()
+	all, err := t.inventory(ctx, launcher)
+	if err != nil {
+		return err
+	}
+	records := all.records()
 	if len(names) > 0 {
 		applied := func(name string) bool {
-			_, err := state.Function(name)
+			_, err := all.state.Function(name)
 			return err == nil
 		}
 		if records, err = pick(records, names, applied); err != nil {
 			return err
 		}
 	}
-	err = t.stopAll(ctx, records)
-	if len(names) > 0 || ctx.Err() != nil {
-		return err
+	gone, err := t.stopAll(ctx, launcher, records)
+	if all.broken == nil {
+		// What is gone is forgotten even when the rest was interrupted.
+		err = errors.Join(err, t.forget(context.WithoutCancel(ctx), gone))
 	}
-	launcher := host.Launcher(t.env, t.runDir, 0)
-	defer launcher.Close()
-	return errors.Join(err, host.StopMeasured(ctx, launcher, t.runDir))
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if len(names) == 0 {
+		err = errors.Join(err, host.StopMeasured(ctx, launcher, t.runDir))
+	}
+	return errors.Join(err, all.broken)
 }
 
 // pick returns the records that the names stand for. A function that is
@@ -99,15 +114,22 @@ func pick(records []instance.Record, names []string, applied func(string) bool) 
 	return out, nil
 }
 
-// stopAll stops instances and forgets those that are gone. Those that could
-// not be stopped stay in the state. With nothing to stop it still removes what
-// killed programs left of the simulated device.
-func (t *tool) stopAll(ctx context.Context, records []instance.Record) error {
-	if len(records) == 0 {
-		return simgpu.Sweep()
+// forget removes the records of what is gone. Those that could not be stopped
+// stay in the state.
+func (t *tool) forget(ctx context.Context, ids []string) error {
+	if len(ids) == 0 {
+		return nil
 	}
-	launcher := host.Launcher(t.env, t.runDir, 0)
-	defer launcher.Close()
+	return t.store.Forget(ctx, ids...)
+}
+
+// stopAll stops instances, and returns the ids of those that are gone. With
+// nothing to stop it still removes what killed programs left of the simulated
+// device.
+func (t *tool) stopAll(ctx context.Context, launcher *launch.Launcher, records []instance.Record) (gone []string, err error) {
+	if len(records) == 0 {
+		return nil, simgpu.Sweep()
+	}
 	bar := t.env.Progress(len(records), "stopping")
 	defer func() { _ = bar.Finish() }()
 	errs := make([]error, len(records))
@@ -124,7 +146,6 @@ func (t *tool) stopAll(ctx context.Context, records []instance.Record) error {
 		})
 	}
 	wg.Wait()
-	var gone []string
 	var failed []error
 	for i, r := range records {
 		if errs[i] != nil {
@@ -133,12 +154,5 @@ func (t *tool) stopAll(ctx context.Context, records []instance.Record) error {
 		}
 		gone = append(gone, r.ID)
 	}
-	// What is gone is forgotten even when the rest was interrupted.
-	if err := t.store.Forget(context.WithoutCancel(ctx), gone...); err != nil {
-		failed = append(failed, err)
-	}
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	return errors.Join(failed...)
+	return gone, errors.Join(failed...)
 }

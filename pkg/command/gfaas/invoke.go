@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gfaas/gfaas/pkg/adapter/fnhttp"
+	"github.com/gfaas/gfaas/pkg/adapter/gateway"
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/host"
@@ -29,8 +30,11 @@ import (
 const lastLines = 10
 
 type invokeOptions struct {
-	headers []string
-	timeout time.Duration
+	headers  []string
+	timeout  time.Duration
+	async    bool
+	callback string
+	callID   string
 }
 
 func newInvoke(t *tool) *cobra.Command {
@@ -38,22 +42,33 @@ func newInvoke(t *tool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "invoke NAME",
 		Short: "Call a function",
-		Long: `Sends standard input to a ready instance of the function and prints its answer
-on standard output as it comes. With a terminal on standard input the body is
-empty. A call that no instance has seen goes to another one; one that may have
-been carried out is sent once more if it has the header Idempotency-Key.
+		Long: `Sends standard input to the function and prints its answer on standard output as
+it comes. With a terminal on standard input the body is empty. The call goes
+through the gateway where one runs (gfaas serve), which starts an instance if need
+be, else to an instance that is ready. A call that no instance has seen goes to
+another one; one that may have been carried out is sent once more if it has the
+header Idempotency-Key.
+
+With --async the gateway keeps the call, runs it when it can, again if no instance
+answers, and posts the answer to --callback. What is printed is the call's id: its
+state is at /system/async/ID of the gateway.
 
 A function that answers with an error status (400 and above) is exit 1, with
 its answer printed all the same; no ready instance is exit 4, no answer in time
-exit 5.`,
+exit 5. With --async no gateway is exit 4, and a call that it does not take exit 1.
+Nothing is sent to another program that has the port of an instance by now.`,
 		Example: `  gfaas invoke resnet < cat.jpg
-  echo '{"n": 3}' | gfaas invoke vadd -H 'Content-Type: application/json' --timeout 5s`,
+  echo '{"n": 3}' | gfaas invoke vadd -H 'Content-Type: application/json' --timeout 5s
+  gfaas invoke --async resnet --callback http://localhost:9000/done < cat.jpg`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: t.completeFunctions,
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), t, args[0]) },
 	}
 	cmd.Flags().StringArrayVarP(&o.headers, "header", "H", nil, "a header of the request, 'K: V'; may be given several times")
 	cmd.Flags().DurationVar(&o.timeout, "timeout", 30*time.Second, "how long the whole answer may take")
+	cmd.Flags().BoolVar(&o.async, "async", false, "have the gateway run it, and do not wait")
+	cmd.Flags().StringVar(&o.callback, "callback", "", "with --async: `URL` that the answer is posted to")
+	cmd.Flags().StringVar(&o.callID, "call-id", "", "with --async: id of the call; one that is known is not run again")
 	return cmd
 }
 
@@ -65,21 +80,40 @@ func (o *invokeOptions) run(ctx context.Context, t *tool, name string) error {
 	if o.timeout <= 0 {
 		return cli.Usagef("--timeout %v: expected more than 0", o.timeout)
 	}
-	ready, err := t.ready(ctx, name)
+	if !o.async && (o.callback != "" || o.callID != "") {
+		return cli.Usagef("--callback and --call-id are for --async")
+	}
+	send, done, err := o.sender(ctx, t, name)
 	if err != nil {
 		return err
 	}
+	defer done()
 	body, err := readBody(ctx, t.env.In)
 	if err != nil {
 		return fmt.Errorf("read the body: %w", err)
 	}
 	limited, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
-	err = call(limited, t, ready, header, body)
+	err = send(limited, header, body)
 	if err != nil && ctx.Err() == nil && limited.Err() != nil {
 		return o.late(t, name, err)
 	}
 	return err
+}
+
+// sender is how the call is sent: through the gateway where one runs, else to an
+// instance that is ready.
+func (o *invokeOptions) sender(ctx context.Context, t *tool, name string) (send func(context.Context, http.Header, body) error, done func(), err error) {
+	if client := gateway.Dial(t.runDir); o.async || client.Answers(ctx) {
+		return func(ctx context.Context, header http.Header, b body) error {
+			if o.async {
+				return o.post(ctx, t, client, name, header, b)
+			}
+			return through(ctx, t, client, name, header, b)
+		}, client.Close, nil
+	}
+	ready, err := t.ready(ctx, name)
+	return func(ctx context.Context, header http.Header, b body) error { return call(ctx, t, ready, header, b) }, func() {}, err
 }
 
 // late is the error of a call that ran out of time. Instances stall while no
@@ -157,7 +191,9 @@ func (t *tool) noInstance(ctx context.Context, name string, starting int) error 
 func call(ctx context.Context, t *tool, ready []launch.Candidate, header http.Header, body body) error {
 	client := fnhttp.NewClient()
 	defer client.Close()
-	caller := &launch.Caller{Invoker: client, Random: rand.IntN, Tell: func(r instance.Record, err error) {
+	launcher := host.Launcher(t.env, t.runDir, 0)
+	defer launcher.Close()
+	caller := &launch.Caller{Invoker: living{client, launcher}, Random: rand.IntN, Tell: func(r instance.Record, err error) {
 		t.env.Debugf("%v", t.unanswered(ctx, r, err))
 	}}
 	request, again := body.call(header)
@@ -171,6 +207,22 @@ func call(ctx context.Context, t *tool, ready []launch.Candidate, header http.He
 		return cli.Fail(cli.ExitUnavailable, restart, why)
 	}
 	return why
+}
+
+// living sends nothing to a container that has ended: another can have its port by
+// now, and nobody can see whose it is. Of processes its Invoker looks itself.
+type living struct {
+	ports.Invoker
+	launcher *launch.Launcher
+}
+
+func (l living) Invoke(ctx context.Context, r instance.Record, c ports.Call) (*http.Response, error) {
+	if r.Handle.Runtime == instance.Docker {
+		if state, err := l.launcher.State(ctx, r.Handle); err == nil && !state.Running {
+			return nil, &ports.CallError{Progress: ports.NotConnected, Err: fmt.Errorf("its container: %s", state.Detail)}
+		}
+	}
+	return l.Invoker.Invoke(ctx, r, c)
 }
 
 // unanswered says why an instance gave no answer.
@@ -247,7 +299,7 @@ func (t *tool) ended(ctx context.Context, r instance.Record, patience time.Durat
 			if state.Detail != "ended" {
 				how = " (" + state.Detail + ")"
 			}
-			log, _ := launcher.Logs(ctx, r.Handle, lastLines) // its absence must not hide the cause
+			log, _ := ports.Text(launcher.Logs(ctx, r, ports.LogOptions{Tail: lastLines})) // its absence must not hide the cause
 			return cli.Fail(cli.ExitFailure, restart, fmt.Errorf("instance %s has ended%s without an answer%s", r.ID, how, ports.Printed(log)))
 		}
 		time.Sleep(pause)
@@ -317,14 +369,20 @@ func remaining(in io.Reader) int64 {
 // call is one with this body under these headers, and what gives its body from
 // its start again, if that can be had.
 func (b body) call(header http.Header) (c ports.Call, again func() io.Reader) {
+	if b.rest == nil {
+		again = b.reader
+	}
+	return ports.Call{Header: b.sized(header), Body: b.reader()}, again
+}
+
+// sized is the headers with the body's length, where that is known and readers do
+// not tell.
+func (b body) sized(header http.Header) http.Header {
 	if b.length > 0 && header.Get("Content-Length") == "" {
 		header = header.Clone()
 		header.Set("Content-Length", strconv.FormatInt(b.length, 10))
 	}
-	if b.rest == nil {
-		again = b.reader
-	}
-	return ports.Call{Header: header, Body: b.reader()}, again
+	return header
 }
 
 // reader is the body from its start; once the rest of a long one has been

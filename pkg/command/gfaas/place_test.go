@@ -62,7 +62,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-func status(err error) int {
+func exitStatus(err error) int {
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
 		return exit.ExitCode()
@@ -105,7 +105,7 @@ func (p *place) nothing() {
 	if n := p.functions(); n != 0 {
 		p.t.Errorf("%d processes are left", n)
 	}
-	for _, glob := range []string{"run/logs", "run/instances/*", "sim/*"} {
+	for _, glob := range []string{"logs-*", "run/instances/*", "sim/*"} {
 		if left, _ := filepath.Glob(filepath.Join(p.dir, glob)); len(left) > 0 {
 			p.t.Errorf("left: %v", left)
 		}

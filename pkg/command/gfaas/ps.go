@@ -2,6 +2,7 @@ package gfaas
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/command/host"
 	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/launch"
 	"github.com/gfaas/gfaas/pkg/number"
 )
 
@@ -23,6 +25,7 @@ const looksAtOnce = 16
 const (
 	stateExited  = "exited"  // its process or container has ended
 	stateUnknown = "unknown" // its runtime does not answer
+	stateLost    = "lost"    // it runs, and is not in the state file
 )
 
 // psEntry is one instance as ps -o json prints it.
@@ -38,8 +41,10 @@ type psEntry struct {
 	QuotaLimit   float64 `json:"quota_limit"`
 	MemLimitMiB  float64 `json:"mem_limit_mib"` // 0 is no limit
 	Address      string  `json:"address"`
-	State        string  `json:"state"`   // starting, ready, exited or unknown
+	State        string  `json:"state"`   // starting, ready, exited, unknown or lost
 	Started      string  `json:"started"` // RFC 3339; empty while it is only intended
+
+	last string // line that it printed, for -o wide, if it has exited
 }
 
 func newPs(t *tool) *cobra.Command {
@@ -48,10 +53,12 @@ func newPs(t *tool) *cobra.Command {
 		Short: "List the instances",
 		Long: `Lists the instances that gfaas up started. STATE is starting until the instance
 has answered for the first time, then ready; exited when its process or
-container is gone; unknown when its runtime does not answer.
+container is gone; unknown when its runtime does not answer; lost when it runs and
+the state file does not know it: gfaas down ends it, gfaas doctor --repair takes it
+back. Of a state file that cannot be read all that runs is lost (exit 1).
 
-What an instance prints is in the file logs/ID.log of the run directory until
-gfaas down; a container's is shown by docker logs.
+What an instance prints is kept until gfaas down, and shown by gfaas logs; -o wide
+has the last line of those that have exited.
 
 JSON is a list of {"id", "function", "runtime", "gpu", "pid" or "container",
 "sm_pct", "quota_request", "quota_limit", "mem_limit_mib", "address", "state",
@@ -65,31 +72,41 @@ JSON is a list of {"id", "function", "runtime", "gpu", "pid" or "container",
 }
 
 func runPs(ctx context.Context, t *tool) error {
-	state, err := t.store.Look(ctx)
+	launcher := host.Launcher(t.env, t.runDir, 0)
+	defer launcher.Close()
+	all, err := t.inventory(ctx, launcher)
 	if err != nil {
 		return err
 	}
-	records := state.Instances
-	states, err := t.look(ctx, records)
+	states, err := t.look(ctx, launcher, all.state.Instances)
 	if err != nil {
 		return err
 	}
-	entries := make([]psEntry, 0, len(records))
-	for i, r := range records {
+	entries := make([]psEntry, 0, len(states)+len(all.lost))
+	for i, r := range all.state.Instances {
 		entries = append(entries, entry(r, states[i]))
 	}
-	return t.env.Show(entries, func() [][]string {
+	for _, r := range all.lost {
+		if r.Handle.Runtime == "" { // registered only
+			entries = append(entries, entry(r, stateExited))
+			continue
+		}
+		entries = append(entries, entry(r, stateLost))
+	}
+	if t.env.Output == "wide" {
+		t.addLast(ctx, all.records(), entries)
+	}
+	err = t.env.Show(entries, func() [][]string {
 		if t.env.Output == "csv" {
 			return psRecords(entries)
 		}
 		return psRows(entries, t.env.Output == "wide")
 	})
+	return errors.Join(err, all.broken)
 }
 
 // look asks the runtimes what became of the instances.
-func (t *tool) look(ctx context.Context, records []instance.Record) ([]string, error) {
-	launcher := host.Launcher(t.env, t.runDir, 0)
-	defer launcher.Close()
+func (t *tool) look(ctx context.Context, launcher *launch.Launcher, records []instance.Record) ([]string, error) {
 	states := make([]string, len(records))
 	slots := make(chan struct{}, looksAtOnce)
 	var wg sync.WaitGroup
@@ -114,6 +131,17 @@ func (t *tool) look(ctx context.Context, records []instance.Record) ([]string, e
 	}
 	wg.Wait()
 	return states, ctx.Err()
+}
+
+// addLast adds the last lines of those that have exited.
+func (t *tool) addLast(ctx context.Context, records []instance.Record, entries []psEntry) {
+	launcher := host.Launcher(t.env, t.runDir, 0)
+	defer launcher.Close()
+	for i, r := range records {
+		if entries[i].State == stateExited {
+			entries[i].last = lastLine(ctx, launcher, r)
+		}
+	}
 }
 
 func entry(r instance.Record, state string) psEntry {
@@ -151,14 +179,14 @@ func pidText(pid int) string {
 func psRows(entries []psEntry, wide bool) [][]string {
 	header := []string{"ID", "FUNCTION", "GPU", "SM%", "QUOTA", "MEM", "ADDRESS", "STATE", "STARTED"}
 	if wide {
-		header = append(header, "RUNTIME", "PID/CONTAINER")
+		header = append(header, "RUNTIME", "PID/CONTAINER", "PRINTED LAST")
 	}
 	out := [][]string{header}
 	for _, e := range entries {
 		row := []string{e.ID, e.Function, e.GPU, number.Plain(e.SMPct), quotaText(e), orDash(e.MemLimitMiB > 0, number.Plain(e.MemLimitMiB)+"MiB"),
 			orDash(e.Address != "", e.Address), e.State, ago(e.Started)}
 		if wide {
-			row = append(row, e.Runtime, orDash(e.PID != 0 || e.Container != "", pidText(e.PID)+shortID(e.Container)))
+			row = append(row, e.Runtime, orDash(e.PID != 0 || e.Container != "", pidText(e.PID)+shortID(e.Container)), orDash(e.last != "", e.last))
 		}
 		out = append(out, row)
 	}

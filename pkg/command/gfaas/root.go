@@ -11,12 +11,16 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/adapter/bolt"
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/command/host"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
-// Main is the program: it runs the tool's own commands or a plugin, and
-// returns the exit status.
+// Main is the program: it runs the tool's own commands or a plugin, or keeps a
+// log, and returns the exit status.
 func Main() int {
+	if status, kept := host.KeepLog(os.Args[1:]); kept {
+		return status
+	}
 	if status, ran := runPlugin(os.Args[1:]); ran {
 		return status
 	}
@@ -64,7 +68,8 @@ such a program is beside it or on PATH; flags before NAME go to it too.`,
 		commands  []*cobra.Command
 	}{
 		{"functions", "Functions:", []*cobra.Command{newApply(t), newLs(t), newShow(t), newRm(t)}},
-		{"instances", "Instances:", []*cobra.Command{newUp(t), newDown(t), newPs(t), newInvoke(t)}},
+		{"instances", "Instances:", []*cobra.Command{newUp(t), newDown(t), newPs(t), newLogs(t), newInvoke(t)}},
+		{"gateway", "Gateway:", []*cobra.Command{newServe(t), newScale(t), newReplay(t), newTop(t)}},
 		{"machine", "This machine:", []*cobra.Command{newRun(t), newDoctor(t), newVersion(t)}},
 	} {
 		root.AddGroup(&cobra.Group{ID: group.id, Title: group.title})

@@ -143,7 +143,7 @@ func (o *runOptions) run(ctx context.Context, t *tool, command []string) error {
 	if err != nil {
 		return err
 	}
-	status, err := runChild(ctx, command, environ(env))
+	status, err := runChild(ctx, command, host.Environ(env))
 	if err != nil || status == 0 {
 		return err
 	}
@@ -231,6 +231,8 @@ func enter(ctx context.Context, t *tool, g preload.Grant, s gpu.Slice, slo time.
 		var refused *tokend.Error
 		if errors.As(err, &refused) && refused.Status == http.StatusConflict {
 			err = cli.Fail(cli.ExitFailure, "give the slice another --name", err)
+		} else if refused != nil && refused.Status == http.StatusForbidden {
+			err = cli.Fail(cli.ExitFailure, "what an instance starts shares its slice: run the command as it is", err)
 		}
 		return answer, nil, err
 	}
@@ -272,19 +274,4 @@ func unregister(ctx context.Context, client *tokend.Client, id string) {
 	}
 	// A failure is no loss: the daemon drops what has no owner.
 	_ = client.Unregister(ctx, id)
-}
-
-// environ is this process's environment with the given variables set.
-func environ(set map[string]string) []string {
-	var out []string
-	for _, entry := range os.Environ() {
-		name, _, _ := strings.Cut(entry, "=")
-		if _, ours := set[name]; !ours {
-			out = append(out, entry)
-		}
-	}
-	for name, value := range set {
-		out = append(out, name+"="+value)
-	}
-	return out
 }

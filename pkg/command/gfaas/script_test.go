@@ -4,20 +4,28 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/gfaas/gfaas/pkg/command/cli/clitest"
+	"github.com/gfaas/gfaas/pkg/command/modeld"
+	"github.com/gfaas/gfaas/pkg/command/sim"
 	"github.com/gfaas/gfaas/pkg/command/tokend"
 	"github.com/gfaas/gfaas/pkg/instance/instancetest"
+	"github.com/gfaas/gfaas/pkg/safetensors"
 )
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"gfaas":        func() { os.Exit(Main()) },
+		"gfaas-modeld": func() { os.Exit(modeld.Main()) },
 		"gfaas-tokend": func() { os.Exit(tokend.Main()) },
+		"gfaas-sim":    func() { os.Exit(sim.Main()) },
 	})
 }
 
@@ -65,6 +73,10 @@ func down(env []string) {
 
 func TestScripts(t *testing.T) {
 	w := build(t)
+	libs, err := filepath.Abs("../../../build/lib") // what make has built
+	if err != nil {
+		t.Fatal(err)
+	}
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
 		RequireExplicitExec: true,
@@ -75,13 +87,39 @@ func TestScripts(t *testing.T) {
 			if err := os.Link(w.function, own.function); err != nil {
 				return err
 			}
-			vars := own.environ(env.WorkDir)
+			vars := append(own.environ(env.WorkDir), "REAL_LIB_DIR="+libs)
 			env.Vars = append(env.Vars, vars...)
 			env.Defer(func() { down(vars) })
 			return nil
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": clitest.Exits, "lock": lock},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": clitest.Exits, "lock": lock, "model": model, "eventually": awaitOutput},
 	})
+}
+
+// model FILE KIB makes a model of that size.
+func model(ts *testscript.TestScript, _ bool, args []string) {
+	kib, err := strconv.ParseInt(args[1], 10, 64)
+	ts.Check(err)
+	text, err := safetensors.AppendHeader(nil, []safetensors.Tensor{{Name: "w", DType: "F16", Shape: []int64{kib, 512}, Bytes: kib << 10}}, nil)
+	ts.Check(err)
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), append(text, make([]byte, kib<<10)...), 0o600))
+}
+
+// awaitOutput is eventually PATTERN PROGRAM ARGS… runs a program until what it prints, on either
+// stream, matches.
+func awaitOutput(ts *testscript.TestScript, _ bool, args []string) {
+	pattern := regexp.MustCompile(args[0])
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(time.Minute); ; <-tick.C {
+		_ = ts.Exec(args[1], args[2:]...)
+		if pattern.MatchString(ts.ReadFile("stdout") + ts.ReadFile("stderr")) {
+			return
+		}
+		if time.Now().After(end) {
+			ts.Fatalf("%v: does not print %s", args[1:], args[0])
+		}
+	}
 }
 
 // lock FILE keeps a file locked until the script ends.

@@ -69,7 +69,7 @@ func TestRunPassesSignalsOn(t *testing.T) {
 		}
 		expect(strings.TrimPrefix(unix.SignalName(s), "SIG"))
 	}
-	if got := status(cmd.Wait()); got != 5 {
+	if got := exitStatus(cmd.Wait()); got != 5 {
 		t.Errorf("exit status %d, want the command's 5", got)
 	}
 }
@@ -142,7 +142,7 @@ func TestRunOnTerminal(t *testing.T) {
 	if err := cmd.Process.Signal(unix.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	if got := status(cmd.Wait()); got != 5 {
+	if got := exitStatus(cmd.Wait()); got != 5 {
 		t.Errorf("exit status %d, want the command's 5", got)
 	}
 	if n := strings.Count(screen.String(), "INT"); n != 1 {

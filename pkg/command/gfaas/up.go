@@ -44,7 +44,9 @@ The token daemon keeps the plan's timetable: in each window an instance has the
 part that the plan gives it, and what it leaves idle is lent to who waits.
 
 When one instance fails to start, on ^C, or when the terminal is closed, all
-that this call started are stopped again. The functions must have been applied.`,
+that this call started are stopped again. The functions must have been applied. While
+another gfaas up or a gfaas down is at work it waits, for three minutes at most
+(exit 6).`,
 		Example: `  gfaas up plan.json
   gfaas-place plan --profile profile.csv --demand resnet=100 -o json | gfaas up -`,
 		Args:              cobra.ExactArgs(1),
@@ -69,6 +71,11 @@ func (o *upOptions) run(ctx context.Context, t *tool, path string) error {
 		return err
 	}
 	t.env.CleansUp()
+	release, err := host.Exclusive(ctx, t.env, t.runDir)
+	if err != nil {
+		return err
+	}
+	defer release()
 	list, err := o.assignments(ctx, t, p, warn(t.env, p))
 	if err != nil {
 		return err
@@ -85,6 +92,13 @@ func (o *upOptions) run(ctx context.Context, t *tool, path string) error {
 		return err
 	}
 	defer launcher.Close()
+	all, err := t.inventory(ctx, launcher)
+	if err == nil {
+		err = errors.Join(all.broken, all.checkLost(list))
+	}
+	if err != nil {
+		return err
+	}
 	up := &rollout{tool: t, starter: launcher, list: list}
 	return up.run(ctx, o.parallel)
 }

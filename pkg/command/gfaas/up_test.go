@@ -39,7 +39,7 @@ func startSlowUp(t *testing.T, p *place) *exec.Cmd {
 	}
 	eventually(t, "both instances were started", func() bool {
 		out, err := p.command("ps", "-o", "csv").Output()
-		if code := status(err); code == cli.ExitLocked {
+		if code := exitStatus(err); code == cli.ExitLocked {
 			return false // up writes, on a disk that may be slow
 		} else if code != 0 {
 			t.Fatal(err)
@@ -62,7 +62,7 @@ func TestUpInterrupted(t *testing.T) {
 		if err := cmd.Process.Signal(sig); err != nil {
 			t.Fatal(err)
 		}
-		if got := status(cmd.Wait()); got != want {
+		if got := exitStatus(cmd.Wait()); got != want {
 			t.Errorf("%v: exit status %d, want %d", sig, got, want)
 		}
 		p.nothing()

@@ -3,7 +3,7 @@
  * connection. GET /healthz is answered 200, unless NEVER_READY is set: then
  * 503. POST is answered with the body it came with and the status of the
  * header "X-Status", after as many milliseconds as "X-Sleep" says; "X-Die: N"
- * has it say so and end with status N.
+ * has it say so and end with status N; "X-Print: 1" prints the body.
  *
  * FAIL=N prints two lines and ends with status N instead of serving.
  */
@@ -72,6 +72,10 @@ static void answer(int fd)
 		if (header("\r\nX-Die:", 0)) {
 			fputs("no memory left\n", stderr);
 			_exit((int)header("\r\nX-Die:", 0));
+		}
+		if (header("\r\nX-Print:", 0)) {
+			printf("%.*s", (int)length, body);
+			fflush(stdout);
 		}
 		usleep((useconds_t)header("\r\nX-Sleep:", 0) * 1000);
 	}

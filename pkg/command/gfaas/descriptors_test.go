@@ -1,0 +1,72 @@
+package gfaas
+
+import (
+	"fmt"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/procfs"
+)
+
+// with has a command start with so few descriptors.
+func (p *place) with(descriptors int, args ...string) *exec.Cmd {
+	cmd := p.command(args...)
+	cmd.Args = append([]string{"sh", "-c", `ulimit -n "$0"; exec "$@"`, strconv.Itoa(descriptors)}, cmd.Args...)
+	cmd.Path = p.look("sh")
+	return cmd
+}
+
+// However few descriptors a command is left, it does what it should or says what
+// is missing: it does not die of it, and an up that failed leaves nothing.
+func TestFewDescriptors(t *testing.T) {
+	// Whoever runs the tests may have left some open, of numbers beyond any that
+	// there may be then.
+	open, err := procfs.OpenFiles()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range open {
+		if fd > 2 {
+			unix.CloseOnExec(fd)
+		}
+	}
+	p := newPlace(t)
+	p.write("f.yaml", `{name: f, command: ["`+p.getenv("FUNCTION")+`"]}`)
+	p.write("first.json", planOf("f-0"))
+	p.write("second.json", planOf("f-1"))
+	p.output("apply", "-f", "f.yaml")
+	p.output("up", "first.json")
+	failures, enough := 0, false
+	// With fewer than 8 the Go runtime itself cannot begin.
+	for n := 8; n < 64 && !enough; n++ {
+		for _, args := range [][]string{{"up", "second.json"}, {"ps"}, {"logs", "f"}, {"invoke", "f"}, {"down", "f-1"}} {
+			text, err := p.with(n, args...).CombinedOutput()
+			what := fmt.Sprintf("%d descriptors: gfaas %v", n, args)
+			switch code := exitStatus(err); {
+			case strings.Contains(string(text), "goroutine "), code == 2, code < 0, code > 127:
+				t.Errorf("%s: status %d\n%s", what, code, text)
+			case code != 0 && !strings.Contains(string(text), "gfaas"):
+				t.Errorf("%s: status %d and %q, want a message", what, code, text)
+			case code != 0:
+				failures++
+			case args[0] == "up":
+				enough = true
+			}
+			if args[0] == "up" && exitStatus(err) != 0 {
+				if text := p.output("ps", "-o", "csv"); strings.Contains(text, "f-1") || p.functions() != 1 {
+					t.Errorf("%s failed and left %d instances:\n%s", what, p.functions()-1, text)
+					p.output("down", "f-1")
+				}
+			}
+		}
+	}
+	if failures == 0 || !enough {
+		t.Errorf("%d commands failed, and in the end there were enough: %v", failures, enough)
+	}
+	p.output("down")
+	p.nothing()
+}

@@ -1,0 +1,76 @@
+package gfaas
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gfaas/gfaas/pkg/adapter/bolt"
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/command/host"
+	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
+	"github.com/gfaas/gfaas/pkg/launch"
+)
+
+// inventory is what there is of instances, whatever became of the state file.
+type inventory struct {
+	state  ports.Listing
+	broken error             // why the state cannot be read, if so
+	lost   []instance.Record // what is registered or runs, and is not in the state
+}
+
+// inventory looks at the state, the run directory and the runtimes.
+func (t *tool) inventory(ctx context.Context, launcher *launch.Launcher) (v inventory, err error) {
+	if v.state, err = t.store.Look(ctx); err != nil {
+		if v.broken = err; !unreadable(err) {
+			return v, err
+		}
+	}
+	v.lost, err = launcher.Lost(ctx, v.state.Instances, len(v.state.Instances) == 0 && len(v.state.Functions) == 0)
+	if err != nil || len(v.lost) == 0 || v.broken != nil {
+		return v.others(), err
+	}
+	// What has begun to start since the state was looked at is in it by now.
+	if v.state, err = t.store.Look(ctx); err != nil {
+		return v, err
+	}
+	v.lost = slices.DeleteFunc(v.lost, func(r instance.Record) bool { return v.has(r.ID) })
+	return v.others(), nil
+}
+
+// unreadable says whether an error is about the state file, and not who has it.
+func unreadable(err error) bool {
+	var f *bolt.FileError
+	return errors.As(err, &f)
+}
+
+func (v inventory) has(id string) bool {
+	return slices.ContainsFunc(v.state.Instances, func(r instance.Record) bool { return r.ID == id })
+}
+
+// others leaves out what gfaas-profile measures, which is in no state.
+func (v inventory) others() inventory {
+	v.lost = slices.DeleteFunc(v.lost, func(r instance.Record) bool { return host.IsMeasured(r.ID) })
+	return v
+}
+
+// records are all instances, those that are lost too.
+func (v inventory) records() []instance.Record { return slices.Concat(v.state.Instances, v.lost) }
+
+// checkLost refuses to start instances that run already, unknown to the state.
+func (v inventory) checkLost(list []assignment) error {
+	var ids []string
+	for _, a := range list {
+		if slices.ContainsFunc(v.lost, func(r instance.Record) bool { return r.ID == a.placement.ID }) {
+			ids = append(ids, a.placement.ID)
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	return cli.Fail(cli.ExitFailure, "'gfaas down "+strings.Join(ids, " ")+"' stops them, 'gfaas doctor --repair' takes them back",
+		fmt.Errorf("these run already, and the state file does not know them: %s", strings.Join(ids, ", ")))
+}

@@ -1,0 +1,259 @@
+package gfaas
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/procfs"
+)
+
+// TestKills kills commands and the token daemon at random, in four run directories
+// at once: the state can always be read, gfaas down leaves nothing, and while there
+// is no daemon nobody's work goes on. GFAAS_KILLS is how many to kill; make soak
+// kills 2000.
+func TestKills(t *testing.T) {
+	const workers = 4
+	kills := 40
+	if text := os.Getenv("GFAAS_KILLS"); text != "" {
+		var err error
+		if kills, err = strconv.Atoi(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	var all sync.WaitGroup
+	for n := range workers {
+		k := newKiller(t, rand.New(rand.NewPCG(seed, uint64(n))))
+		all.Go(func() {
+			for i := range kills / workers {
+				if t.Failed() {
+					return
+				}
+				k.round(i)
+			}
+			k.nothingLeft()
+			k.log()
+		})
+	}
+	all.Wait()
+}
+
+// killer is one run directory.
+type killer struct {
+	*testing.T
+	*rand.Rand
+	bin, dir string
+	env      []string
+	plan     string
+	killed   map[string]int
+}
+
+func newKiller(t *testing.T, random *rand.Rand) *killer {
+	t.Helper()
+	build, err := filepath.Abs("../../../build")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "kill") // short, for sockets
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	k := &killer{T: t, Rand: random, bin: filepath.Join(build, "bin", "gfaas"), dir: dir, killed: map[string]int{}}
+	for _, file := range []string{k.bin, k.bin + "-tokend", filepath.Join(build, "examples", "saxpy", "saxpy")} {
+		if _, err := os.Stat(file); err != nil {
+			t.Fatalf("run make: %v", err)
+		}
+	}
+	for _, entry := range os.Environ() {
+		if !strings.HasPrefix(entry, "GFAAS_") {
+			k.env = append(k.env, entry)
+		}
+	}
+	k.env = append(k.env, "GFAAS_RUN_DIR="+k.run(), "GFAAS_STATE="+filepath.Join(dir, "state.db"), "GFAAS_SIM_DIR="+filepath.Join(dir, "sim"),
+		"GFAAS_SIM_GPU=sms=8,mem=1GiB", "XDG_CONFIG_HOME="+dir, "DOCKER_HOST=unix://"+filepath.Join(dir, "no-docker.sock"))
+	k.plan = filepath.Join(dir, "plan.json")
+	for file, text := range map[string]string{
+		"f.yaml": fmt.Sprintf("name: saxpy\ncommand: [%q]\ncontract: http\n", filepath.Join(build, "examples", "saxpy", "saxpy")),
+		"plan.json": `{"version":1,"algorithm":"fast","model":"rect","gpus_used":1,"bound":1,"bound_method":"area",
+ "gpus":[{"node":"node0","index":0,"mem_mib":1024,"instances":[
+  {"id":"saxpy-0","function":"saxpy","sm_pct":50,"quota_request":0.4,"quota_limit":0.4,"batch":1,"rps":1,"mem_mib":64,"x":0,"y":0},
+  {"id":"saxpy-1","function":"saxpy","sm_pct":50,"quota_request":0.4,"quota_limit":0.8,"batch":1,"rps":1,"mem_mib":64,"x":0.4,"y":0}]}],
+ "demand":[{"function":"saxpy","rps":1,"served_rps":1}],"unplaced":[]}`,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(dir, "sim"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	k.must("apply", "-f", filepath.Join(dir, "f.yaml"))
+	t.Cleanup(func() { _, _, _ = k.gfaas("", "down"); k.killDaemon() })
+	return k
+}
+
+func (k *killer) run() string { return filepath.Join(k.dir, "run") }
+
+func (k *killer) log() { k.Logf("%s: killed %v", k.dir, k.killed) }
+
+// gfaas runs a command, which ends within a minute.
+func (k *killer) gfaas(input string, args ...string) (out, said string, status int) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, k.bin, args...)
+	var stdout, stderr bytes.Buffer
+	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = k.env, strings.NewReader(input), &stdout, &stderr
+	err := cmd.Run()
+	var exited *exec.ExitError
+	if ctx.Err() != nil || err != nil && !errors.As(err, &exited) {
+		k.Errorf("%s: gfaas %v: %v, %v, %s", k.dir, args, err, ctx.Err(), stderr.String())
+	}
+	return stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()
+}
+
+func (k *killer) must(args ...string) (out string) {
+	out, said, status := k.gfaas("", args...)
+	if status != 0 {
+		k.Errorf("%s: gfaas %v: exit %d, %s", k.dir, args, status, said)
+	}
+	return out
+}
+
+// round kills something, and looks at what is left.
+func (k *killer) round(i int) {
+	switch what := []string{"up", "up", "down", "apply", "tokend"}[k.IntN(5)]; what {
+	case "up":
+		if k.IntN(2) == 0 {
+			k.must("down")
+		}
+		k.kill(what, "up", "--gpu", "sim", "--quiet", k.plan)
+	case "down":
+		if k.IntN(2) == 0 {
+			_, _, _ = k.gfaas("", "up", "--gpu", "sim", "--quiet", k.plan) // or it runs already
+		}
+		k.kill(what, "down")
+	case "apply":
+		k.kill(what, "apply", "-f", filepath.Join(k.dir, "f.yaml"))
+	case "tokend":
+		if k.killDaemon() {
+			k.killed[what]++
+		}
+	}
+	if out := k.must("ls", "-o", "csv"); !strings.Contains(out, "\nsaxpy,") {
+		k.Errorf("%s: the function is lost: %s", k.dir, out)
+	}
+	k.must("ps")
+	if i%4 == 3 {
+		k.nothingLeft()
+	}
+	if i%10 == 9 {
+		k.nobodyUngated()
+	}
+}
+
+// kill starts a command and kills it within a tenth of a second.
+func (k *killer) kill(what string, args ...string) {
+	cmd := exec.Command(k.bin, args...)
+	cmd.Env = k.env
+	if err := cmd.Start(); err != nil {
+		k.Error(err)
+		return
+	}
+	time.Sleep(time.Duration(k.Int64N(int64(100 * time.Millisecond)))) // at any moment of it
+	_ = cmd.Process.Kill()
+	if _ = cmd.Wait(); !cmd.ProcessState.Exited() {
+		k.killed[what]++
+	}
+}
+
+// killDaemon reports whether there was one.
+func (k *killer) killDaemon() bool {
+	text, err := os.ReadFile(filepath.Join(k.run(), "token.lock"))
+	if err != nil {
+		return false
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil || procfs.Environ(pid)["GFAAS_RUN_DIR"] != k.run() {
+		return false
+	}
+	if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err != nil || exe != k.bin+"-tokend" {
+		return false
+	}
+	p, err := os.FindProcess(pid)
+	return err == nil && p.Kill() == nil
+}
+
+// until polls for what is to become true within a minute.
+func (k *killer) until(what string, done func() bool) {
+	for late := time.Now().Add(time.Minute); !done(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(late) {
+			k.Errorf("%s: %s", k.dir, what)
+			return
+		}
+	}
+}
+
+// nothingLeft ends everything by one gfaas down.
+func (k *killer) nothingLeft() {
+	k.must("down")
+	if all := k.instances(); len(all) > 0 {
+		k.Errorf("%s: after down there are %v", k.dir, all)
+	}
+	if out := k.must("ps", "-o", "json"); strings.TrimSpace(out) != "[]" {
+		k.Errorf("%s: after down: %s", k.dir, out)
+	}
+	for _, dir := range []string{filepath.Join(k.run(), "instances"), filepath.Join(k.dir, "sim")} {
+		k.until(dir+" is not empty", func() bool {
+			left, err := os.ReadDir(dir)
+			return len(left) == 0 || err != nil
+		})
+	}
+}
+
+// instances are the processes that run under a slice from here.
+func (k *killer) instances() (found []string) {
+	all, err := procfs.All()
+	if err != nil {
+		k.Error(err)
+	}
+	for _, s := range all {
+		if env := procfs.Environ(s.PID); !s.Ended() && strings.HasPrefix(env["GFAAS_SOCKET"], k.run()+"/") {
+			found = append(found, fmt.Sprintf("%d %s of %s", s.PID, s.Name, env["GFAAS_INSTANCE"]))
+		}
+	}
+	return found
+}
+
+// nobodyUngated kills the daemon under instances that run: they stall, and go on
+// with the next one.
+func (k *killer) nobodyUngated() {
+	const body = `{"n": 64, "a": 2}`
+	k.must("down")
+	k.must("up", "--gpu", "sim", "--quiet", k.plan)
+	if !k.killDaemon() {
+		k.Errorf("%s: no daemon", k.dir)
+		return
+	}
+	k.killed["tokend"]++
+	k.until("they go on without a daemon", func() bool { // once no lease is left
+		_, _, status := k.gfaas(body, "invoke", "saxpy", "--timeout", "700ms")
+		return status == 5
+	})
+	k.must("run", "--gpu", "sim", "--quiet", "true")
+	if _, said, status := k.gfaas(body, "invoke", "saxpy"); status != 0 {
+		k.Errorf("%s: with a daemon again: exit %d, %s", k.dir, status, said)
+	}
+}

@@ -1,0 +1,76 @@
+package gfaas
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
+	"github.com/gfaas/gfaas/pkg/launch"
+)
+
+// logOf is the log of an instance with a line at each of these seconds, and then
+// perhaps an error.
+func logOf(id string, err error, seconds ...int64) instanceLog {
+	return instanceLog{instance.Record{ID: id}, func(yield func(ports.LogLine, error) bool) {
+		for _, s := range seconds {
+			if !yield(ports.LogLine{Time: time.Unix(s, 0), Text: strings.Repeat("x", int(s))}, nil) {
+				return
+			}
+		}
+		if err != nil {
+			yield(ports.LogLine{}, err)
+		}
+	}}
+}
+
+// Lines of several instances come in order of time, and one that cannot be read
+// does not hide the others.
+func TestLogsOfSeveral(t *testing.T) {
+	broken := errors.New("broken")
+	all := []instanceLog{logOf("a", broken, 1, 4), logOf("bb", nil, 2, 3, 5), logOf("c", nil)}
+	var out strings.Builder
+	err := (&logsOptions{}).print(&out, "text", all, launch.Merged)
+	if !errors.Is(err, broken) || !strings.Contains(err.Error(), "instance a: ") {
+		t.Errorf("error %v", err)
+	}
+	if want := "a  | x\nbb | xx\nbb | xxx\na  | xxxx\nbb | xxxxx\n"; out.String() != want {
+		t.Errorf("%q, want %q", out.String(), want)
+	}
+	out.Reset()
+	if err := (&logsOptions{follow: true}).print(&out, "text", all, launch.AsTheyCome); !errors.Is(err, broken) || strings.Count(out.String(), "\n") != 5 {
+		t.Errorf("followed: %q, %v", out.String(), err)
+	}
+	full := errors.New("full")
+	if err := (&logsOptions{follow: true}).print(failing{full}, "jsonl", all, launch.AsTheyCome); !errors.Is(err, full) {
+		t.Errorf("to where nothing can be written: %v", err)
+	}
+}
+
+type failing struct{ err error }
+
+func (f failing) Write([]byte) (int, error) { return 0, f.err }
+
+// The last line for a table is one line, and cannot draw on a terminal.
+func TestLastLine(t *testing.T) {
+	for text, want := range map[string]string{
+		"a\x1b[31mb\tc \r": "a [31mb c", "": "", strings.Repeat("é", 200): strings.Repeat("é", 80) + "…",
+	} {
+		s := &logged{text: text}
+		if got := lastLine(t.Context(), s, instance.Record{}); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
+
+type logged struct {
+	ports.Starter
+	text string
+}
+
+func (l *logged) Logs(context.Context, instance.Record, ports.LogOptions) ports.LogLines {
+	return func(yield func(ports.LogLine, error) bool) { yield(ports.LogLine{Text: l.text}, nil) }
+}

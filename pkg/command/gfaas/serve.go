@@ -1,0 +1,389 @@
+package gfaas
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gfaas/gfaas/pkg/adapter/fnhttp"
+	"github.com/gfaas/gfaas/pkg/adapter/tokend"
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/command/host"
+	"github.com/gfaas/gfaas/pkg/command/queueset"
+	"github.com/gfaas/gfaas/pkg/daemon/chassis"
+	"github.com/gfaas/gfaas/pkg/daemon/gateway"
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/launch"
+	"github.com/gfaas/gfaas/pkg/policy/queue"
+	"github.com/gfaas/gfaas/pkg/policy/residency"
+	"github.com/gfaas/gfaas/pkg/profile"
+	"github.com/gfaas/gfaas/pkg/trace"
+)
+
+type serveOptions struct {
+	socket        string
+	listen        string
+	auth          string
+	authFunctions bool
+	policy        string
+	set           []string
+	concurrency   int
+	pool          int
+	gpu           string
+	gpuMem        gpu.Bytes
+	costs         string
+	fixedCosts    bool
+	scaler        string
+	profile       string
+	limits        gateway.Limits
+	maxBody       gpu.Bytes
+	buffer        gpu.Bytes
+	startTimeout  time.Duration
+	keep          bool
+	park          bool
+	record        string
+	async         gateway.Async
+}
+
+func newServe(t *tool) *cobra.Command {
+	var o serveOptions
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Serve the applied functions over HTTP",
+		Long: `Serves every applied function at /function/NAME, and starts and stops its
+instances as a policy of gfaas-sim queue says. docs/gateway.md says how a call
+goes and what is promised.
+
+It listens on gateway.sock of the run directory, without a password, and on
+--listen. Instances that gfaas up started are used first and never stopped; its
+own have all SMs of their GPU and at least 1/D of its time.
+
+gfaas apply and gfaas rm take effect within a second. SIGHUP reads the settings,
+--auth and --costs again. SIGTERM lets what is under way end within --drain,
+stops the instances that it started (--keep leaves them) and ends with status 0;
+a second one ends it at once. After a kill the next gateway takes the instances
+over, and runs what was posted to /async-function/NAME: such calls are kept in the
+folder async beside the state file until they have ended.`,
+		Example: `  gfaas serve
+  gfaas serve --policy mqfq-sticky --concurrency 4 --set t=5s
+  gfaas serve --listen 0.0.0.0:8080 --auth ~/.config/gfaas/password`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd, t) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.socket, "socket", filepath.Join(t.runDir, "gateway.sock"), "control socket; its folder is the run directory")
+	f.StringVar(&o.listen, "listen", "127.0.0.1:8080", "TCP address; beyond this machine it needs --auth")
+	f.StringVar(&o.auth, "auth", "", "file of mode 0600 with one line user:password, for /system/, /metrics and /ui/; none lets all in")
+	f.BoolVar(&o.authFunctions, "auth-functions", false, "have calls need the password too")
+	cli.Choice(cmd, &o.policy, "policy", "which call goes next, and where", policyNames()...)
+	f.StringArrayVar(&o.set, "set", nil, "a parameter of the policy, like `t=10s`")
+	f.IntVar(&o.concurrency, "concurrency", 2, "calls that a GPU runs at once (D); lb, lalb and lalb-o3 run one")
+	f.IntVar(&o.pool, "pool", 32, "instances that exist on each GPU; -1 is no limit")
+	f.StringVar(&o.gpu, "gpu", "", "GPUs to use, like 0,1, or sim (default all, or sim where there is no NVIDIA driver)")
+	f.TextVar(&o.gpuMem, "gpu-mem", gpu.Bytes(0), "memory of each GPU that functions may have, like `16GiB` (default all)")
+	f.StringVar(&o.costs, "costs", "", "what functions cost at first (CSV: function,warm_ms and optionally cold_ms,load_ms,mem_mib; or a profile)")
+	f.BoolVar(&o.fixedCosts, "fixed-costs", false, "go by --costs, whatever is measured")
+	cli.Choice(cmd, &o.scaler, "scaler", "what, beside calls that wait, starts instances, by the --profile", gateway.Scalers()...)
+	f.StringVar(&o.profile, "profile", "", "profile (CSV): the slices of instances, and for a scaler what each sustains")
+	f.IntVar(&o.limits.Queue, "max-queue", 1024, "calls that may wait, a function")
+	f.DurationVar(&o.limits.QueueTimeout, "queue-timeout", time.Minute, "how long a call may wait for a place on an instance")
+	f.DurationVar(&o.limits.Timeout, "timeout", 5*time.Minute, "how long an answer may take to begin, and then each pause within it")
+	f.DurationVar(&o.startTimeout, "start-timeout", launch.DefaultPatience, "how long an instance may take to become ready")
+	o.maxBody, o.buffer = 64*gpu.MiB, 256*gpu.KiB
+	f.TextVar(&o.maxBody, "max-body", o.maxBody, "largest body of a request")
+	f.TextVar(&o.buffer, "buffer", o.buffer, "how much of a body is kept: a call joins the queue when it, or so much of it, has come")
+	f.DurationVar(&o.limits.HeaderTimeout, "header-timeout", 10*time.Second, "how long the head of a request may take")
+	f.DurationVar(&o.limits.BodyTimeout, "body-timeout", 30*time.Second, "longest pause within a request's body")
+	f.DurationVar(&o.limits.Drain, "drain", 30*time.Second, "how long calls may take at the end")
+	f.IntVar(&o.async.Concurrency, "async-concurrency", 16, "asynchronous calls that run, or whose answers are being sent, at once")
+	f.IntVar(&o.async.Retries, "async-retries", 3, "how often an asynchronous call is run again after 429, 502, 503 or 504")
+	f.IntVar(&o.async.CallbackRetries, "callback-retries", 5, "how often an answer is sent again that was not taken")
+	f.IntVar(&o.async.Max, "max-async", 100_000, "asynchronous calls that may wait")
+	f.StringVar(&o.record, "record", "", "write what happens and what is decided to this file, anew at each start (JSON lines, for gfaas-sim replay)")
+	f.BoolVar(&o.park, "park", false, "have the memory of instances that have no work wait on the host, where functions set gpu_mem (see gfaas run --oversubscribe)")
+	f.BoolVar(&o.keep, "keep", false, "leave instances running at the end")
+	cli.Files(cmd, "sock", "socket")
+	cli.Files(cmd, "", "auth")
+	cli.Files(cmd, "csv", "costs", "profile")
+	cli.Files(cmd, "jsonl", "record")
+	cli.Words(cmd, "gpu", "sim")
+	cli.Keys(cmd, "set", queueset.Policy.Keys()...)
+	return cmd
+}
+
+// policyNames are the policies, gfaas first: it is the default.
+func policyNames() []string {
+	names := []string{"gfaas"}
+	for _, name := range queue.Names() {
+		if name != "gfaas" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// check says what is wrong with the flags, if anything.
+func (o *serveOptions) check() error {
+	o.limits.MaxBody, o.limits.Buffer = int64(o.maxBody), int64(o.buffer)
+	switch {
+	case o.scaler != "none" && o.profile == "":
+		return cli.Usagef("--scaler %s needs a --profile: what an instance sustains", o.scaler)
+	case o.socket == "":
+		return cli.Usagef("--socket is empty: expected a path")
+	case o.concurrency < 1 || o.concurrency > 1<<16:
+		return cli.Usagef("--concurrency %d is out of range, expected 1 to %d", o.concurrency, 1<<16)
+	case o.pool < residency.Unlimited:
+		return cli.Usagef("--pool %d is out of range, expected 0 or more, or -1 for no limit", o.pool)
+	case o.limits.Queue < 1 || o.limits.Queue > 1<<20:
+		return cli.Usagef("--max-queue %d is out of range, expected 1 to %d", o.limits.Queue, 1<<20)
+	case o.limits.MaxBody < 1:
+		return cli.Usagef("--max-body %s: expected more than 0", o.maxBody)
+	case o.limits.Buffer < 1 || o.limits.Buffer > math.MaxInt32:
+		return cli.Usagef("--buffer %s: expected more than 0, and less than 2GiB", o.buffer)
+	}
+	for _, n := range []struct {
+		name               string
+		value, least, most int
+	}{
+		{"async-concurrency", o.async.Concurrency, 1, 1 << 12}, {"async-retries", o.async.Retries, 0, 16},
+		{"callback-retries", o.async.CallbackRetries, 0, 16}, {"max-async", o.async.Max, 1, 10_000_000},
+	} {
+		if n.value < n.least || n.value > n.most {
+			return cli.Usagef("--%s %d is out of range, expected %d to %d", n.name, n.value, n.least, n.most)
+		}
+	}
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+		least time.Duration
+	}{
+		{"queue-timeout", o.limits.QueueTimeout, 1}, {"timeout", o.limits.Timeout, 1}, {"start-timeout", o.startTimeout, 1},
+		{"header-timeout", o.limits.HeaderTimeout, 1}, {"body-timeout", o.limits.BodyTimeout, 1}, {"drain", o.limits.Drain, 0},
+	} {
+		if d.value < d.least {
+			return cli.Usagef("--%s %v: expected more than 0", d.name, d.value)
+		}
+	}
+	return o.checkListen()
+}
+
+// checkListen wants HOST:PORT, on this machine alone unless who may call is said.
+func (o *serveOptions) checkListen() error {
+	if o.listen == "" {
+		return nil
+	}
+	hostname, port, err := net.SplitHostPort(o.listen)
+	if err == nil {
+		_, err = net.LookupPort("tcp", port)
+	}
+	if err != nil {
+		return cli.Usagef("--listen %q: expected HOST:PORT: %w", o.listen, err)
+	}
+	ip := net.ParseIP(hostname)
+	if hostname != "localhost" && (ip == nil || !ip.IsLoopback()) && o.auth == "" {
+		return cli.Fail(cli.ExitUsage, "--auth FILE asks for a password; --auth none lets everybody use it",
+			fmt.Errorf("--listen %s is beyond this machine, and there is no --auth", o.listen))
+	}
+	return nil
+}
+
+// settings reads what may change while it runs.
+func (o *serveOptions) settings(t *tool) (s gateway.Settings, err error) {
+	s.AuthFunctions, s.FixedCosts = o.authFunctions, o.fixedCosts
+	if o.auth != "" && o.auth != "none" {
+		if s.Auth, err = readCredentials(o.auth); err != nil {
+			return s, err
+		}
+	}
+	if o.profile != "" {
+		rows, err := cli.Load(t.env, o.profile, profile.Read)
+		if err != nil {
+			return s, err
+		}
+		s.Profile = map[string][]profile.Row{}
+		for _, r := range rows {
+			s.Profile[r.Function] = append(s.Profile[r.Function], r)
+		}
+	}
+	if o.costs != "" {
+		list, err := cli.Load(t.env, o.costs, trace.ReadFunctions)
+		if err != nil {
+			return s, err
+		}
+		s.Costs = map[string]trace.Function{}
+		for _, fn := range list {
+			s.Costs[fn.Name] = fn
+		}
+	}
+	return s, nil
+}
+
+// readCredentials reads one line user:password from a file that nobody else reads.
+func readCredentials(path string) (*gateway.Credentials, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		return nil, cli.Fail(cli.ExitFailure, "chmod 600 "+path, fmt.Errorf("%s can be read by others: its mode is %v", path, info.Mode().Perm()))
+	}
+	const most = 4096
+	text := make([]byte, most)
+	n, err := bufio.NewReader(f).Read(text)
+	if err != nil && n == 0 {
+		return nil, fmt.Errorf("%s:1: empty, expected user:password", path)
+	}
+	text = bytes.TrimRight(text[:n], "\r\n")
+	user, password, ok := strings.Cut(string(text), ":")
+	if !ok || user == "" || password == "" || strings.ContainsAny(string(text), "\r\n") || n == most {
+		return nil, fmt.Errorf("%s:1: expected one line user:password", path)
+	}
+	return gateway.NewCredentials(user, password), nil
+}
+
+func (o *serveOptions) run(cmd *cobra.Command, t *tool) error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	t.env.CleansUp()
+	t.env.Reloads()
+	options, set := queue.Defaults(), map[string]string{}
+	for _, text := range o.set {
+		if err := queueset.Policy.Set(&options, text); err != nil {
+			return err
+		}
+		key, value, _ := strings.Cut(text, "=")
+		set[key] = value
+	}
+	ctx := cmd.Context()
+	settings, err := o.settings(t)
+	if err != nil {
+		return err
+	}
+	gpus, err := host.GPUs(ctx, o.gpu)
+	if err != nil {
+		return err
+	}
+	socket, err := filepath.Abs(o.socket)
+	if err != nil {
+		return err
+	}
+	log := t.env.Logger(t.env.Err)
+	launcher, err := host.Starter(ctx, t.env, filepath.Dir(socket), o.startTimeout)
+	if err != nil {
+		return err
+	}
+	defer launcher.Close()
+	client := fnhttp.NewClient()
+	defer client.Close()
+	cfg := gateway.Config{
+		Socket: socket, Listen: o.listen, Private: filepath.Dir(socket) == t.runDir, Log: log,
+		Starter: launcher, Invoker: client, Catalog: t.store, Usage: tokend.Dial(filepath.Dir(socket)).Status,
+		Policy: queue.Config{Policy: o.policy, Pool: o.pool, Options: options}, Concurrency: o.concurrency,
+		Settings: settings, Limits: o.limits, Keep: o.keep, Scaler: o.scaler, Park: o.park, Async: o.async, Version: cli.Version,
+		Reload: func() (gateway.Settings, error) { return o.reload(cmd, t, log) },
+	}
+	cfg.Async.Dir = filepath.Join(filepath.Dir(cli.StatePath()), "async")
+	for _, g := range gpus {
+		mem := g.Mem
+		if o.gpuMem > 0 {
+			mem = o.gpuMem
+		}
+		cfg.GPUs = append(cfg.GPUs, gateway.GPU{Name: g.Name, Mem: int64(mem)})
+	}
+	var file *os.File
+	if o.record != "" {
+		if file, err = os.OpenFile(o.record, os.O_WRONLY|os.O_CREATE, 0o644); err != nil {
+			return fmt.Errorf("--record: %w", err)
+		}
+		defer file.Close()
+		cfg.Record, cfg.Set = file, set
+	}
+	g, err := gateway.Open(cfg)
+	var served *chassis.ServedError
+	if errors.As(err, &served) {
+		return cli.Fail(cli.ExitLocked, "one gateway serves all GPUs of a machine", err)
+	}
+	if errors.Is(err, fs.ErrPermission) {
+		return cli.Fail(cli.ExitFailure, "set GFAAS_RUN_DIR to a folder of yours that others cannot write to", err)
+	}
+	if err != nil {
+		return err
+	}
+	if file != nil { // not before: it could be that of another gateway
+		if err := file.Truncate(0); err != nil {
+			g.Close()
+			return fmt.Errorf("--record: %w", err)
+		}
+	}
+	if o.auth == "none" {
+		log.Warn("everybody who can reach it may use it: --auth none", "listen", o.listen)
+	}
+	attrs := []any{"socket", socket, "policy", o.policy, "gpus", len(gpus), "concurrency", o.concurrency}
+	if addr := g.WebAddr(); addr != nil {
+		attrs = append(attrs, "listen", addr.String())
+	}
+	log.Info("serving", attrs...)
+	return serveUntilSignals(ctx, g, log)
+}
+
+// serveUntilSignals serves until the first signal has been followed, or a second
+// one comes.
+func serveUntilSignals(ctx context.Context, g *gateway.Gateway, log *slog.Logger) error {
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	defer signal.Stop(signals)
+	ended := make(chan error, 1)
+	go func() { ended <- g.Serve(ctx) }()
+	seen := 0
+	for {
+		select {
+		case err := <-ended:
+			log.Info("stopped")
+			return err
+		case <-signals:
+			if seen++; seen == 2 {
+				log.Warn("ended at once: instances are left to the next gateway")
+				return context.Canceled
+			}
+		}
+	}
+}
+
+// reload reads the settings again. Those that count only at the start stay.
+func (o *serveOptions) reload(cmd *cobra.Command, t *tool, log *slog.Logger) (gateway.Settings, error) {
+	before := *o
+	err := t.env.Reread(cmd.Flags())
+	if err == nil {
+		err = o.check()
+	}
+	var s gateway.Settings
+	if err == nil {
+		s, err = o.settings(t)
+	}
+	if err != nil {
+		*o = before
+		return s, err
+	}
+	log.Info("settings read again")
+	return s, nil
+}
