@@ -27,19 +27,20 @@ const module = "github.com/gfaas/gfaas/pkg/"
 // the machine.
 var (
 	machine = []string{"procfs", "lockfile", "owndir"} // what Linux shows and keeps
-	formats = []string{"gpu", "function", "profile", "plan", "trace", "events", "instance", "wire", "csvfile", "jsonfile", "textfile", "splitmix", "number"}
+	formats = []string{"gpu", "function", "profile", "plan", "trace", "kgraph", "events", "instance", "wire", "csvfile", "jsonfile", "textfile", "safetensors", "splitmix", "number", "status"}
 	layers  = map[string][]string{
-		"gpu":        {},
+		"gpu":        {"gpu"},
 		"procfs":     {},
 		"lockfile":   {},
 		"owndir":     {},
 		"transcript": {},
 		"policy":     append([]string{"policy"}, formats...),
+		"record":     append([]string{"policy"}, formats...),
 		"load":       {"gpu", "load", "number", "splitmix"},
-		"daemon":     slices.Concat([]string{"daemon", "launch", "policy"}, formats, machine),
-		"sim":        append([]string{"sim", "policy"}, formats...),
+		"daemon":     slices.Concat([]string{"daemon", "launch", "policy", "record"}, formats, machine),
+		"sim":        append([]string{"sim", "policy", "record"}, formats...),
 		"adapter":    slices.Concat([]string{"adapter"}, formats, machine),
-		"command":    slices.Concat([]string{"command", "adapter", "daemon", "launch", "policy", "sim", "load"}, formats, machine),
+		"command":    slices.Concat([]string{"command", "adapter", "daemon", "launch", "policy", "record", "sim", "load"}, formats, machine),
 	}
 )
 
@@ -113,7 +114,7 @@ func among(names ...string) func(name string) bool {
 // differing are the packages that draw what should differ each time; workload
 // keeps the generator of its published traces. All else that is drawn follows
 // from a seed, by pkg/splitmix.
-var differing = []string{"adapter/process", "command/gfaas", "daemon/token", "sim/workload"}
+var differing = []string{"adapter/localport", "command/gfaas", "daemon/token", "sim/workload"}
 
 func TestOneRandomSource(t *testing.T) {
 	for _, p := range list(t) {
