@@ -12,6 +12,7 @@ export GFAAS_RUN_DIR=$work/run GFAAS_STATE=$work/state.db GFAAS_SIM_DIR=$work/si
 finish() {
 	status=$?
 	trap - EXIT INT TERM
+	[ -z "${gateway-}" ] || kill "$gateway" 2>/dev/null || true
 	gfaas down -q >/dev/null 2>&1 || true
 	rm -rf "$work"
 	exit $status
@@ -75,5 +76,38 @@ done
 sleep 4
 show gfaas-tokend status
 wait
+
+say "Serve functions: one address each, started when they are called, fair to all"
+sed -e 's/^name: saxpy/name: patient/' -e "s|\./saxpy|$example/saxpy|" "$function" >"$work/patient.yaml"
+show gfaas apply -f "$work/patient.yaml"
+echo '$ gfaas serve --policy mqfq-sticky &'
+gfaas serve --policy mqfq-sticky --listen 127.0.0.1:0 2>"$work/serve.log" &
+gateway=$!
+for _ in $(seq 100); do
+	gfaas scale -q >/dev/null 2>&1 && break
+	sleep 0.1
+done
+now() { date +%s%3N; }
+call() { echo '{"n": 1024, "a": 2}' | gfaas invoke "$1" >/dev/null; }
+begun=$(now)
+call patient
+echo "patient, from zero: $(($(now) - begun)) ms"
+echo "A flood of saxpy by 8 callers, and beside it patient, one call after the other:"
+for _ in 1 2 3 4 5 6 7 8; do
+	(for _ in 1 2 3 4 5 6 7 8 9 10; do call saxpy; done) &
+	callers="${callers-} $!"
+done
+for _ in 1 2 3 4 5; do
+	begun=$(now)
+	call patient
+	echo "patient, beside the flood: $(($(now) - begun)) ms"
+done
+show gfaas top -o table
+wait $callers
+echo "The page of all this was at http://$(sed -n 's/.*"listen":"\([^"]*\)".*/\1/p' "$work/serve.log" | head -n 1)/ui/"
+kill $gateway
+wait $gateway
+gateway=
+
 echo
 echo "Done. (Nothing is left running: $(find "$work/sim" -type f 2>/dev/null | wc -l) files of the simulated GPU, $(pgrep -f "$build/victim/saturate" | wc -l) programs.)"

@@ -9,7 +9,11 @@ SAXPY_OUT := $(BUILD)/examples/saxpy
 SAXPY_C := $(addprefix $(SAXPY_SRC)/,saxpy.c gpu.c http.c read.c json.c)
 SAXPY_FILES := $(addprefix $(SAXPY_OUT)/,function.yaml function-docker.yaml check.sh image.sh)
 
-EXAMPLES := $(SAXPY_OUT)/saxpy $(SAXPY_OUT)/saxpy-check $(SAXPY_FILES)
+LINEAR_SRC := examples/linear
+LINEAR_OUT := $(BUILD)/examples/linear
+LINEAR_FILES := $(addprefix $(LINEAR_OUT)/,server.py linear.ptx make_weights.py function.yaml)
+
+EXAMPLES := $(SAXPY_OUT)/saxpy $(SAXPY_OUT)/saxpy-check $(SAXPY_FILES) $(LINEAR_FILES)
 
 # An ordinary CUDA program: it includes cuda.h, links with the driver and finds
 # it at run time where the loader looks. -Ihook because our cuda.h is there.
@@ -22,6 +26,10 @@ $(SAXPY_OUT)/saxpy-check: $(SAXPY_SRC)/check.c $(SAXPY_SRC)/json.c $(SAXPY_SRC)/
 	$(CC) $(EXAMPLE_CFLAGS) -o $@ $(SAXPY_SRC)/check.c $(SAXPY_SRC)/json.c
 
 $(SAXPY_FILES): $(SAXPY_OUT)/%: $(SAXPY_SRC)/%
+	@mkdir -p $(@D)
+	cp $< $@
+
+$(LINEAR_FILES): $(LINEAR_OUT)/%: $(LINEAR_SRC)/%
 	@mkdir -p $(@D)
 	cp $< $@
 
