@@ -109,7 +109,7 @@ func TestParseFaults(t *testing.T) {
 		"kind":                      {ok + "kind: batch\n", `"batch", expected one of inference, training`},
 		"slo number":                {ok + "slo: 69\n", `f.yaml:3: slo: "69", expected a duration above 0 like 69ms`},
 		"slo negative":              {ok + "slo: -1s\n", "expected a duration above 0"},
-		"size unit":                 {ok + "gpu_mem: 5MB\n", `f.yaml:3: gpu_mem: "5MB", expected a size above 0`},
+		"size unit":                 {ok + "gpu_mem: 5XB\n", `f.yaml:3: gpu_mem: "5XB", expected a size above 0`},
 		"size 0":                    {ok + "gpu_mem: 0\n", "expected a size above 0"},
 		"gpus":                      {ok + "gpus: 0\n", "expected a whole number from 1"},
 		"weight NaN":                {ok + "weight: .nan\n", `f.yaml:3: weight: ".nan" is not a number`},

@@ -20,21 +20,27 @@ const (
 	GiB Bytes = 1 << 30
 )
 
-// ParseBytes reads a size: plain bytes ("1048576") or a decimal number with
-// one of the units B, KiB, MiB, GiB and TiB ("1427MiB", "1.5GiB").
+// ParseBytes reads a size: plain bytes ("1048576") or a decimal number with a
+// unit, in letters of any case ("1427MiB", "1.5GiB"). As docker reads them, units
+// are powers of two however they are written: "16G", "16GB" and "16GiB" are the
+// same.
 func ParseBytes(s string) (Bytes, error) {
-	text := strings.TrimSpace(s)
-	unit := Bytes(1)
-	for _, u := range []struct {
-		suffix string
-		size   Bytes
-	}{{"KiB", KiB}, {"MiB", MiB}, {"GiB", GiB}, {"TiB", GiB << 10}, {"B", 1}} {
-		if rest, ok := strings.CutSuffix(text, u.suffix); ok {
-			text, unit = strings.TrimSpace(rest), u.size
-			break
-		}
+	text := strings.ToLower(strings.TrimSpace(s))
+	unit, last := Bytes(1), strings.TrimRight(text, "kmgtib")
+	switch strings.TrimSuffix(text[len(last):], "b") {
+	case "":
+	case "k", "ki":
+		unit = KiB
+	case "m", "mi":
+		unit = MiB
+	case "g", "gi":
+		unit = GiB
+	case "t", "ti":
+		unit = GiB << 10
+	default:
+		last = text // no number
 	}
-	n, err := strconv.ParseFloat(text, 64)
+	n, err := strconv.ParseFloat(strings.TrimSpace(last), 64)
 	if err != nil || math.IsNaN(n) || n < 0 || n*float64(unit) >= math.MaxInt64 {
 		return 0, fmt.Errorf("%q is not a size: expected bytes or a number with KiB, MiB or GiB, like 1427MiB", s)
 	}
@@ -120,20 +126,30 @@ func ValidateTurns(turns []Turn) error {
 	return nil
 }
 
-// ParseQuota reads REQUEST[:LIMIT], both fractions of a window; LIMIT is
-// REQUEST when it is not given.
+// ParseQuota reads REQUEST[:LIMIT], both fractions of a window, like 0.3 or 30%;
+// LIMIT is REQUEST when it is not given.
 func ParseQuota(s string) (request, limit float64, err error) {
 	req, lim, both := strings.Cut(s, ":")
-	if request, err = strconv.ParseFloat(req, 64); err == nil {
+	if request, err = ParseFraction(req); err == nil {
 		limit = request
 		if both {
-			limit, err = strconv.ParseFloat(lim, 64)
+			limit, err = ParseFraction(lim)
 		}
 	}
 	if err != nil {
 		return 0, 0, fmt.Errorf("%q is not a quota: expected REQUEST or REQUEST:LIMIT, fractions like 0.3:0.8", s)
 	}
 	return request, limit, nil
+}
+
+// ParseFraction reads a fraction, like 0.3, or the same in percent, like 30%.
+func ParseFraction(s string) (float64, error) {
+	number, percent := strings.CutSuffix(strings.TrimSpace(s), "%")
+	v, err := strconv.ParseFloat(number, 64)
+	if percent {
+		v /= 100
+	}
+	return v, err
 }
 
 // Window is the length of a scheduling window when nothing else is asked for

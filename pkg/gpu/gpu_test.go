@@ -9,13 +9,14 @@ import (
 func TestParseBytes(t *testing.T) {
 	for text, want := range map[string]Bytes{
 		"0": 0, "1048576": MiB, "512B": 512, "1427MiB": 1427 * MiB, "16GiB": 16 * GiB, "1.5GiB": GiB + GiB/2, " 2 KiB ": 2 * KiB,
+		"16G": 16 * GiB, "16GB": 16 * GiB, "512m": 512 * MiB, "1g": GiB, "12MB": 12 * MiB, "2t": 2048 * GiB, "1.5 gb": GiB + GiB/2, "7k": 7 * KiB, "8b": 8,
 	} {
 		got, err := ParseBytes(text)
 		if err != nil || got != want {
 			t.Errorf("ParseBytes(%q) = %d, %v; want %d", text, got, err, want)
 		}
 	}
-	for _, text := range []string{"", "MiB", "-1", "12MB", "NaN", "1e30", "Inf", "0x", "1 2"} {
+	for _, text := range []string{"", "MiB", "-1", "12MBB", "12iB", "16X", "G", "infm", "12MKB", "NaN", "1e30", "Inf", "0x", "1 2"} {
 		if got, err := ParseBytes(text); err == nil {
 			t.Errorf("ParseBytes(%q) = %d; want an error", text, got)
 		}
@@ -33,13 +34,13 @@ func TestBytesPrintAndParse(t *testing.T) {
 }
 
 func TestParseQuota(t *testing.T) {
-	for text, want := range map[string][2]float64{"0.4": {0.4, 0.4}, "0.3:0.8": {0.3, 0.8}, "1": {1, 1}} {
+	for text, want := range map[string][2]float64{"0.4": {0.4, 0.4}, "0.3:0.8": {0.3, 0.8}, "1": {1, 1}, "50%": {0.5, 0.5}, "25%:0.75": {0.25, 0.75}} {
 		request, limit, err := ParseQuota(text)
 		if err != nil || request != want[0] || limit != want[1] {
 			t.Errorf("ParseQuota(%q) = %v, %v, %v; want %v", text, request, limit, err, want)
 		}
 	}
-	for _, text := range []string{"", ":", "0.3:", "a", "0.3:0.8:1"} {
+	for _, text := range []string{"", ":", "0.3:", "a", "0.3:0.8:1", "%", "50%%"} {
 		if _, _, err := ParseQuota(text); err == nil {
 			t.Errorf("ParseQuota(%q) is no error", text)
 		}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/number"
 )
 
@@ -21,6 +22,12 @@ type list[T int | float64] struct {
 func floats(values *[]float64, standard ...float64) *list[float64] {
 	*values = standard
 	return &list[float64]{values, func(s string) (float64, error) { return strconv.ParseFloat(s, 64) }, number.Plain}
+}
+
+// fractions is a list of fractions, like 0.2 or 20%.
+func fractions(values *[]float64, standard ...float64) *list[float64] {
+	*values = standard
+	return &list[float64]{values, gpu.ParseFraction, number.Plain}
 }
 
 func ints(values *[]int, standard ...int) *list[int] {

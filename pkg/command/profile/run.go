@@ -165,7 +165,7 @@ func newRun(env *cli.Env, p platform) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.Var(floats(&o.space.SMPct, 6, 12, 24, 50, 60, 80, 100), "sm", "SM shares to measure, in percent")
-	f.Var(floats(&o.space.Quota, 0.2, 0.4, 0.6, 0.8, 1), "quota", "quotas to measure, as fractions of a window")
+	f.Var(fractions(&o.space.Quota, 0.2, 0.4, 0.6, 0.8, 1), "quota", "quotas to measure, as fractions of a window")
 	f.Var(ints(&o.space.Batch, 1), "batch", "batch sizes to measure")
 	f.DurationVar(&o.load.Duration, "duration", 10*time.Second, "length of the measured period of a trial, at least")
 	f.DurationVar(&o.load.Warmup, "warmup", 2*time.Second, "time under load before the measured period, at least")
