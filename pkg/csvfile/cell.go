@@ -83,10 +83,18 @@ func parse(cell string) (float64, error) {
 	switch {
 	case errors.Is(err, strconv.ErrRange), err == nil && plain && math.Abs(v) > Largest:
 		return 0, fmt.Errorf("%s is out of range, expected a number up to %s", Quote(cell), Format(Largest))
+	case (err != nil || !plain) && decimalComma(cell):
+		return 0, fmt.Errorf("%s is not a number, expected one like 12.5: a point before the decimals, not a comma", Quote(cell))
 	case err != nil, !plain:
 		return 0, fmt.Errorf("%s is not a number, expected one like 12.5", Quote(cell))
 	}
 	return v, nil
+}
+
+// decimalComma says that a cell would be a number if its comma were a point.
+func decimalComma(cell string) bool {
+	_, err := strconv.ParseFloat(strings.Replace(cell, ",", ".", 1), 64)
+	return err == nil && strings.Contains(cell, ",")
 }
 
 // Format prints a number so that reading it gives the same number.

@@ -20,6 +20,8 @@ type Column[T any] struct {
 	Name     string
 	Required bool // the header must have it and no cell may be empty
 	Sparse   bool // with Required: cells may be empty all the same
+	// Called are other names that people give to it. They are not read, but told of.
+	Called []string
 	// Set stores a cell that is not empty; its error says what is wrong and
 	// what was expected.
 	Set func(row *T, cell string) error
@@ -77,6 +79,9 @@ func Read[T any](r io.Reader, name string, columns []Column[T], blank func() T) 
 		if err != nil {
 			return nil, syntaxFault(err, name, header, data)
 		}
+		if blankRow(record) {
+			continue
+		}
 		row := Row[T]{Value: blank()}
 		row.Line, _ = in.FieldPos(0)
 		if len(rows) == MaxRows {
@@ -105,17 +110,17 @@ func CheckHeader(header []string, name string) error {
 		return &textfile.Fault{File: name, Line: 1, What: "lines end in a carriage return alone, expected a line feed behind it"}
 	}
 	if len(header) == 1 && strings.ContainsAny(header[0], ";\t") {
-		return &textfile.Fault{File: name, Line: 1, What: "there are semicolons or tabs between the cells, expected commas"}
+		return &textfile.Fault{File: name, Line: 1, What: "there are semicolons or tabs between the cells, expected commas: export the table as CSV with commas and decimal points"}
 	}
 	return nil
 }
 
 // Lacks says that a header has no such column, and what it has that may be meant
-// to be it.
-func Lacks(header []string, column string) string {
+// to be it; called are other names for it.
+func Lacks(header []string, column string, called ...string) string {
 	what := "the header has no such column"
 	for _, cell := range header {
-		if textfile.Slip(cell, []string{column}) != "" {
+		if textfile.Slip(cell, []string{column}) != "" || slices.Contains(called, strings.ToLower(cell)) {
 			return what + " but " + Quote(cell)
 		}
 	}
@@ -130,7 +135,13 @@ func noteSlips[T any](file io.Reader, header []string, columns []Column[T], name
 	}
 	missing := absent(header, columns)
 	for _, cell := range header {
-		if meant := textfile.Slip(cell, missing); meant != "" && !known(cell) {
+		meant := textfile.Slip(cell, missing)
+		for _, c := range columns {
+			if meant == "" && slices.Contains(missing, c.Name) && slices.Contains(c.Called, strings.ToLower(cell)) {
+				meant = c.Name
+			}
+		}
+		if meant != "" && !known(cell) {
 			textfile.Notef(file, "%s:1: %s: not a column of this file, so it is ignored: %s?", name, Quote(cell), meant)
 		}
 	}
@@ -165,6 +176,12 @@ func Unique[T any](rows []Row[T], name, column string, key func(T) string) error
 	return nil
 }
 
+// blankRow says that a line has cells and all are empty, as spreadsheets write
+// them below a table.
+func blankRow(record []string) bool {
+	return len(record) > 1 && !slices.ContainsFunc(record, func(cell string) bool { return strings.TrimSpace(cell) != "" })
+}
+
 func setCell[T any](row *T, c Column[T], cell string) error {
 	cell = strings.TrimSpace(cell)
 	if cell == "" {
@@ -183,7 +200,7 @@ func locate[T any](header []string, columns []Column[T], name string) ([]int, er
 	for i, c := range columns {
 		places[i] = slices.Index(header, c.Name)
 		if places[i] < 0 && c.Required {
-			return nil, &textfile.Fault{File: name, Line: 1, Where: c.Name, What: Lacks(header, c.Name) + ", expected " + required(columns)}
+			return nil, &textfile.Fault{File: name, Line: 1, Where: c.Name, What: Lacks(header, c.Name, c.Called...) + ", expected " + required(columns)}
 		}
 		if places[i] >= 0 && slices.Contains(header[places[i]+1:], c.Name) {
 			return nil, &textfile.Fault{File: name, Line: 1, Where: c.Name, What: "the header has this column twice, expected once"}

@@ -24,11 +24,11 @@ func ReadDemand(r io.Reader, name string) ([]Demand, error) {
 			d.Function, err = csvfile.Name(cell)
 			return err
 		}},
-		{Name: "rps", Required: true, Set: func(d *Demand, cell string) (err error) {
+		{Name: "rps", Required: true, Called: []string{"rate", "qps", "req_s", "requests_s", "throughput_rps"}, Set: func(d *Demand, cell string) (err error) {
 			d.RPS, err = csvfile.Positive(cell)
 			return err
 		}},
-		{Name: "slo_ms", Set: func(d *Demand, cell string) (err error) {
+		{Name: "slo_ms", Called: []string{"latency", "latency_ms", "p95_ms", "deadline_ms", "objective_ms"}, Set: func(d *Demand, cell string) (err error) {
 			d.SLOMS, err = csvfile.Positive(cell)
 			return err
 		}},

@@ -31,6 +31,9 @@ func (c *Checker) Write(p []byte) (int, error) {
 	if c.seen += int64(len(p)); c.seen > c.Total {
 		return 0, c.fault(c.lines+1, "the file has more than %d bytes, expected at most that", c.Total)
 	}
+	if c.seen == int64(len(p)) && len(p) > 1 && (p[0] == 0xFF && p[1] == 0xFE || p[0] == 0xFE && p[1] == 0xFF) {
+		return 0, c.fault(1, "the file is in UTF-16, expected %s in UTF-8: save it as that", c.Is)
+	}
 	if bytes.IndexByte(p, 0) >= 0 || !c.valid(p) {
 		return 0, c.notText()
 	}

@@ -21,7 +21,8 @@ func TestSlip(t *testing.T) {
 	words := []string{"slo_ms", "gpu", "p50_ms", "p99_ms", "mem_mib", "model"}
 	for name, want := range map[string]string{
 		"slo_m": "slo_ms", "SLO_MS": "slo_ms", "slo ms": "slo_ms", "Slo-Ms": "slo_ms", "mem_mb": "mem_mib", "MODEL": "model",
-		"GPU": "gpu", "cpu": "", "p90_ms": "", "p9_ms": "", "slo": "", "mem": "", "": "", "slo_sm": "",
+		"GPU": "gpu", "cpu": "", "p90_ms": "", "p9_ms": "", "": "", "slo_of_all": "",
+		"slo": "slo_ms", "slo_sm": "slo_ms", "slo_seconds": "slo_ms", "mem": "mem_mib", "mem_gib": "mem_mib", "memory": "", "gpu_ms": "", "p95": "",
 	} {
 		if got := Slip(name, words); got != want {
 			t.Errorf("%q is a slip of %q, want %q", name, got, want)

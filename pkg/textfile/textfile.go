@@ -71,12 +71,18 @@ func Near(what string, words []string) string {
 }
 
 // Slip is the word of the list that a name is but for its case, the signs
-// between its parts, or one letter; empty when it is none of them. Digits are no
-// slip: p90_ms is not meant to be p95_ms.
+// between its parts, its last part (a unit: slo and slo_s are meant to be slo_ms),
+// or one letter; empty when it is none of them. Digits are no slip: p90_ms is not
+// meant to be p95_ms.
 func Slip(name string, words []string) string {
 	slip := plain(name)
 	for _, word := range words {
 		if slip == plain(word) {
+			return word
+		}
+	}
+	for _, word := range words {
+		if of := stem(plain(word)); of != plain(word) && (slip == of || stem(slip) == of) {
 			return word
 		}
 	}
@@ -86,6 +92,14 @@ func Slip(name string, words []string) string {
 		}
 	}
 	return ""
+}
+
+// stem is a plain name without its last part; whole when it has but one.
+func stem(name string) string {
+	if i := strings.LastIndexByte(name, '_'); i >= 0 {
+		return name[:i]
+	}
+	return name
 }
 
 // plain is a name in small letters, its parts joined by underscores.
