@@ -94,7 +94,7 @@ func (o *exportOptions) finish(cmd *cobra.Command) {
 	cmd.Args = cobra.ExactArgs(1)
 	cmd.ValidArgsFunction = cli.FileArgs("json")
 	cmd.RunE = func(_ *cobra.Command, args []string) error { return o.run(args[0]) }
-	o.files.functionsFlag(cmd, "the functions (YAML): images, commands and environments")
+	o.files.functionsFlag(cmd, "images, commands and environments")
 	cmd.Flags().StringVar(&o.files.inventory, "inventory", "", "the GPUs there are (CSV), with their UUIDs")
 	cli.Files(cmd, "csv", "inventory")
 	o.env.Outputs(cmd, "yaml")

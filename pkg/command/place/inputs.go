@@ -1,9 +1,11 @@
 package place
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -23,7 +25,8 @@ const maxGPUs = 1_000_000
 type inputs struct {
 	profile, demand, inventory, functions string
 
-	model string // of GPU: the profile's rows that count, all if empty
+	model string        // of GPU: the profile's rows that count, all if empty
+	slo   time.Duration // the objective of functions that have none; 0 is none
 }
 
 func (i *inputs) flags(cmd *cobra.Command) {
@@ -31,6 +34,7 @@ func (i *inputs) flags(cmd *cobra.Command) {
 	f.StringVar(&i.profile, "profile", "", "what instances sustain (CSV)")
 	f.StringVar(&i.demand, "demand", "", "what is wanted: a file (CSV: function,rps,slo_ms) or a list like resnet=250,bert=40")
 	f.StringVar(&i.inventory, "inventory", "", "the GPUs there are (CSV: node,gpu,mem_mib)")
+	f.DurationVar(&i.slo, "slo", 0, "the p95 latency that functions must keep which neither the demand nor --functions gives an objective, like `100ms`")
 	f.StringVar(&i.model, "gpu-model", "", "of a profile of several models of GPU the one to go by (default all)")
 	cli.Files(cmd, "csv", "profile", "demand", "inventory")
 }
@@ -38,7 +42,7 @@ func (i *inputs) flags(cmd *cobra.Command) {
 // functionsFlag is --functions, for the commands that need more of a function
 // than its name.
 func (i *inputs) functionsFlag(cmd *cobra.Command, what string) {
-	cmd.Flags().StringVar(&i.functions, "functions", "", what)
+	cmd.Flags().StringVar(&i.functions, "functions", "", "the functions (YAML): "+what)
 	cli.Files(cmd, "yaml yml", "functions")
 }
 
@@ -91,6 +95,28 @@ func (i *inputs) loadDemand(env *cli.Env) ([]plan.Demand, error) {
 	return demand.Load(env, i.demand)
 }
 
+// objectives gives each function that has none by its demand the objective of its
+// own slo, else that of --slo. Functions that the demand does not name are left out.
+func (i *inputs) objectives(demand []plan.Demand, functions []function.Function) {
+	own := map[string]time.Duration{}
+	for _, fn := range functions {
+		own[fn.Name] = fn.SLO
+	}
+	for at, d := range demand {
+		if slo := cmp.Or(own[d.Function], i.slo); d.SLOMS == 0 {
+			demand[at].SLOMS = float64(slo) / float64(time.Millisecond)
+		}
+	}
+}
+
+// checkSLO refuses an objective that none can have.
+func (i *inputs) checkSLO(cmd *cobra.Command) error {
+	if cmd.Flags().Changed("slo") && i.slo <= 0 {
+		return cli.Usagef("--slo %s: expected more than 0, like 100ms", i.slo)
+	}
+	return nil
+}
+
 // loadInventory reads the inventory, nil when none was given.
 func (i *inputs) loadInventory(env *cli.Env) ([]plan.Device, error) {
 	if i.inventory == "" {
@@ -116,6 +142,7 @@ func (o *planOptions) input(cmd *cobra.Command) (in policy.Input, err error) {
 	if in.Functions, err = o.files.loadFunctions(o.env); err != nil {
 		return in, err
 	}
+	o.files.objectives(in.Demand, in.Functions)
 	in.MemMiB = o.mem.MiB()
 	for i := range o.gpus {
 		in.Devices = append(in.Devices, plan.Device{Node: "node0", Index: i, MemMiB: in.MemMiB})
@@ -142,7 +169,7 @@ func (o *planOptions) check(cmd *cobra.Command) error {
 	case f.Changed("gpu-mem") && o.mem <= 0:
 		return cli.Usagef("--gpu-mem %s: expected more than 0, like 16GiB", o.mem)
 	}
-	if err := o.current.check(cmd); err != nil {
+	if err := cmp.Or(o.files.checkSLO(cmd), o.current.check(cmd)); err != nil {
 		return err
 	}
 	return checkStdin(o.files.profile, o.files.demand, o.files.inventory, o.files.functions, o.current.path)

@@ -49,7 +49,8 @@ is of several models of GPU and the inventory does not say which there are,
 --gpu-model chooses the rows of one. Memory is
 limited only by --inventory or --gpu-mem; with --share-models a model's weights
 (model_mem_mib of the profile) are counted once on each GPU that hosts its
-function. With --functions an instance of a function with more gpus than 1 is on
+function. A function's objective is the demand's slo_ms, else the slo of
+--functions, else --slo. With --functions an instance of a function with more gpus than 1 is on
 so many GPUs of one node, and functions whose model has the same name share its
 weights. What cannot be placed is listed with the reason, and the exit status
 is 3; the rest is planned all the same.
@@ -111,7 +112,7 @@ func newPlan(env *cli.Env) *cobra.Command {
 	}
 	f := cmd.Flags()
 	o.files.flags(cmd)
-	o.files.functionsFlag(cmd, "the functions (YAML): how many GPUs an instance spans, what its weights are called")
+	o.files.functionsFlag(cmd, "their objectives, how many GPUs an instance spans, what its weights are called")
 	f.IntVar(&o.gpus, "gpus", 0, "how many GPUs there are (default as many as it takes)")
 	f.TextVar(&o.mem, "gpu-mem", gpu.Bytes(0), "memory of each GPU, or the most to use of it, like `16GiB` (default no limit)")
 	cli.Choice(cmd, &o.algorithm, "algorithm", "how to plan", algorithmNames()...)
@@ -150,6 +151,7 @@ func (o *planOptions) run(cmd *cobra.Command) error {
 		return err
 	}
 	o.notes(in)
+	o.unstable(p, in)
 	o.tell(changes)
 	if err := o.print(p, changes); err != nil {
 		return err
@@ -209,5 +211,32 @@ func (o *planOptions) notes(in policy.Input) {
 	}
 	if len(models) > 1 && o.files.inventory == "" {
 		o.env.Notef("note: the profile is of %d models of GPU and no --inventory says which there are: configurations of all are mixed, unless --gpu-model chooses one", len(models))
+	}
+}
+
+// unstable says which instances are planned by figures that should not be relied
+// on.
+func (o *planOptions) unstable(p plan.Plan, in policy.Input) {
+	type config struct {
+		function  string
+		sm, quota float64
+		batch     int
+	}
+	lines := map[config]int{}
+	for _, r := range in.Profile {
+		if r.Unstable > 0 {
+			lines[config{r.Function, r.SMPct, r.Quota, r.Batch}] = r.Line
+		}
+	}
+	told := map[int]bool{}
+	for _, g := range p.GPUs {
+		for _, i := range g.Instances {
+			line, unstable := lines[config{i.Function, i.SMPct, i.QuotaRequest, i.Batch}]
+			if unstable && !told[line] {
+				told[line] = true
+				o.env.Notef("note: %s is planned with an unstable row (%s:%d: sm_pct %s, quota %s, batch %d): its figures kept changing, or are known less well than was asked for; measure it for longer",
+					i.Function, o.files.profile, line, csvfile.Format(i.SMPct), csvfile.Format(i.QuotaRequest), i.Batch)
+			}
+		}
 	}
 }

@@ -2,6 +2,7 @@ package place
 
 import (
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -24,7 +25,7 @@ func newVerify(env *cli.Env) *cobra.Command {
 		Long: `Checks that a plan holds together: rectangles lie in their GPUs and do not
 overlap, memory suffices, demands are served or said to be unplaced, figures
 agree. With --profile, --demand, --inventory and --functions it is checked
-against what it was made from, too, with --gpu-model if that was. It shares no
+against what it was made from, too, with --gpu-model and --slo if those were. It shares no
 code with the planner.
 
 It says nothing when the plan is right. Otherwise it lists every violation, and
@@ -34,9 +35,14 @@ the exit status is 3.`,
 		ValidArgsFunction: cli.FileArgs("json"),
 	}
 	files.flags(cmd)
-	files.functionsFlag(cmd, "the functions (YAML): how many GPUs an instance spans, what its weights are called")
+	files.functionsFlag(cmd, "their objectives, how many GPUs an instance spans, what its weights are called")
 	env.Outputs(cmd, "table", "json")
-	cmd.RunE = func(_ *cobra.Command, args []string) error { return runVerify(env, files, args[0]) }
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := files.checkSLO(cmd); err != nil {
+			return err
+		}
+		return runVerify(env, files, args[0])
+	}
 	return cmd
 }
 
@@ -61,6 +67,7 @@ func runVerify(env *cli.Env, files inputs, path string) error {
 	if in.Functions, err = files.loadFunctions(env); err != nil {
 		return err
 	}
+	in.SLOMS = float64(files.slo) / float64(time.Millisecond)
 	found := verify.Plan(p, in)
 	if len(found) == 0 && env.Output == "table" {
 		env.Debugf("%s: no violation", path)

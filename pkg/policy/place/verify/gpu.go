@@ -224,7 +224,7 @@ func (c *checker) against(row profile.Row, g plan.GPU, in plan.Instance) []Viola
 	if _, limited := c.room(g); limited && exceeds(need, in.MemMiB) {
 		one.add(onGPU(RuleMemory, g, in), "%s has %v MiB, its configuration needs %v", in.ID, in.MemMiB, need)
 	}
-	if slo := c.objective[in.Function]; slo > 0 && exceeds(row.P95MS, slo) {
+	if slo := c.slo(in.Function); slo > 0 && exceeds(row.P95MS, slo) {
 		one.add(onGPU(RuleSLO, g, in), "%s has a p95 latency of %v ms, expected at most %v", in.ID, row.P95MS, slo)
 	}
 	return one.found

@@ -4,6 +4,7 @@ package verify
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/plan"
@@ -21,8 +22,11 @@ type Inputs struct {
 	Inventory []plan.Device
 	// Functions say how many GPUs an instance spans and what its weights are
 	// called. Of a function that is not among them the weights, where shared,
-	// bear the function's name.
+	// bear the function's name. Their objectives count where the demand has none.
 	Functions []function.Function
+	// SLOMS is the objective for the p95 latency of functions that have none by the
+	// demand or of their own; 0 is none.
+	SLOMS float64
 }
 
 // Rules that a violation can be of.
@@ -59,7 +63,7 @@ type checker struct {
 	devices   map[string]plan.Device
 	rows      map[config][]profile.Row
 	listed    map[string]int     // times a GPU is in the plan
-	objective map[string]float64 // slo_ms by function
+	objective map[string]float64 // slo_ms of the demand by function
 	functions map[string]function.Function
 }
 
@@ -111,6 +115,18 @@ func (c *checker) index() {
 	for _, fn := range c.in.Functions {
 		c.functions[fn.Name] = fn
 	}
+}
+
+// slo is the objective of a function: the demand's, its own, or that of all; 0 is
+// none.
+func (c *checker) slo(function string) float64 {
+	if slo := c.objective[function]; slo > 0 {
+		return slo
+	}
+	if own := c.functions[function].SLO; own > 0 {
+		return float64(own) / float64(time.Millisecond)
+	}
+	return c.in.SLOMS
 }
 
 // model is what the weights of a function are called.
