@@ -191,9 +191,12 @@ func (o *cfs) fits(c *candidate) bool {
 // search looks at every pair of a waiting function and a GPU where it fits:
 // memory keeps the best pair apart.
 func (o *cfs) search(best *candidate) {
-	found := candidate{choice: nothing}
+	found, most := candidate{choice: nothing}, o.engine.pool.Most()
 	for _, it := range o.least.items {
 		f := it.function
+		if !o.engine.pool.Could(f, most) {
+			continue
+		}
 		c := candidate{choice: anywhere(f, "", 0), value: o.clients[f].runtime, turn: o.clients[f].turn,
 			cold: o.engine.functions[f].Cold, oldest: o.queues.oldest(f)}
 		if home := o.clients[f].home; home > 0 {

@@ -26,7 +26,8 @@ type engine struct {
 	ending    []int32  // functions that are gone, but not all that was theirs
 	aside     []int32  // functions that had to let others go first, in this step
 	deadlines deadlines
-	batches   *batches // of the batch policy alone
+	fresh     []deadline // of what came in this step
+	batches   *batches   // of the batch policy alone
 	adaptive  *adaptive
 	prefetch  bool
 	changing  bool          // what waits may not fit any GPU any more
@@ -92,6 +93,7 @@ func wakeAt(at time.Duration, rule string) Action {
 // step is Step without a Wake.
 func (e *engine) step(now time.Duration, events []Event, actions []Action) []Action {
 	e.now = now
+	told := len(actions)
 	for i := range events {
 		actions = e.apply(&events[i], actions)
 	}
@@ -131,6 +133,7 @@ func (e *engine) step(now time.Duration, events []Event, actions []Action) []Act
 		actions = append(actions, e.rejects...)
 		e.rejects = e.rejects[:0]
 	}
+	e.bound(actions[told:])
 	return actions
 }
 
@@ -302,8 +305,11 @@ func (e *engine) arrived(ev *Event, actions []Action) []Action {
 	if rule := e.refuses(f); rule != "" {
 		return append(actions, reject(f, m, rule))
 	}
-	if ev.Deadline > 0 {
-		e.deadlines.add(deadline{ev.Deadline, ev.ID, f})
+	switch d := (deadline{ev.Deadline, f, m}); {
+	case d.at > e.now:
+		e.fresh = append(e.fresh, d)
+	case d.at > 0:
+		e.deadlines.add(d)
 	}
 	e.order.push(e.now, f, m)
 	if q := &e.queues.queues[f]; q.len == 1 || q.out {
@@ -481,7 +487,7 @@ func (e *engine) ended(ev *Event, actions []Action) []Action {
 	f := r.function
 	if ev.Again {
 		if ev.Deadline > 0 {
-			e.deadlines.add(deadline{ev.Deadline, ev.ID, f})
+			e.deadlines.add(deadline{ev.Deadline, f, r.member})
 		}
 		e.again(f, r.member)
 	}

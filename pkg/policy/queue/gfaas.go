@@ -142,9 +142,13 @@ func (o *gfaas) next(now time.Duration) choice {
 	if best, found := o.due(); found {
 		return best
 	}
-	best := nothing
-	for o.ready.len() > 0 {
-		it := o.ready.min()
+	best, most := nothing, o.engine.pool.Most()
+	could := func(f int32) bool { return o.engine.pool.Could(f, most) }
+	for {
+		it, some := o.ready.first(could)
+		if !some {
+			break
+		}
 		f := it.function
 		for o.books[f] < o.queues.queues[f].len {
 			at, loss, ok := o.engine.pool.Cheapest(f)

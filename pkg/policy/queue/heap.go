@@ -50,6 +50,27 @@ func (h *heap) has(function int32) bool { return h.place[function] > 0 }
 
 func (h *heap) min() item { return h.items[0] }
 
+// first is the least of those that pass; false if none does. Below one that does
+// there is none that is less.
+func (h *heap) first(passes func(function int32) bool) (least item, found bool) {
+	h.search(0, passes, &least, &found)
+	return least, found
+}
+
+// search looks at a place of the heap and at those below it.
+func (h *heap) search(i int, passes func(function int32) bool, least *item, found *bool) {
+	if i >= len(h.items) || *found && !h.items[i].key.less(&least.key) {
+		return
+	}
+	if passes(h.items[i].function) {
+		*least, *found = h.items[i], true
+		return
+	}
+	for child := 4*i + 1; child <= 4*i+4; child++ {
+		h.search(child, passes, least, found)
+	}
+}
+
 // set adds a function or changes its key.
 func (h *heap) set(function int32, k key) {
 	i := int(h.place[function]) - 1

@@ -1,7 +1,7 @@
 package queue
 
 import (
-	pq "container/heap"
+	"slices"
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/policy/residency"
@@ -149,50 +149,65 @@ func (e *engine) barred(f int32) bool {
 // deadline is until when an invocation may wait.
 type deadline struct {
 	at       time.Duration
-	id       int64
 	function int32
+	member
 }
+
+func (d *deadline) before(o *deadline) bool { return d.at < o.at || d.at == o.at && d.id < o.id }
 
 // deadlines is a heap, the first at the root. What no longer waits stays until
 // its time comes.
 type deadlines []deadline
 
-func (d deadlines) Len() int { return len(d) }
-func (d deadlines) Less(i, j int) bool {
-	return d[i].at < d[j].at || d[i].at == d[j].at && d[i].id < d[j].id
-}
-func (d deadlines) Swap(i, j int) { d[i], d[j] = d[j], d[i] }
-func (d *deadlines) Push(x any)   { *d = append(*d, x.(deadline)) }
-func (d *deadlines) Pop() any {
-	last := len(*d) - 1
-	x := (*d)[last]
-	*d = (*d)[:last]
-	return x
+func (d *deadlines) add(x deadline) {
+	*d = append(*d, x)
+	h, i := *d, len(*d)-1
+	for ; i > 0 && x.before(&h[(i-1)/2]); i = (i - 1) / 2 {
+		h[i] = h[(i-1)/2]
+	}
+	h[i] = x
 }
 
-func (d *deadlines) add(x deadline) { pq.Push(d, x) }
+// pop takes the first.
+func (d *deadlines) pop() deadline {
+	h, last := *d, len(*d)-1
+	first, x := h[0], h[last]
+	h, i := h[:last], 0
+	for child := 1; child < last; child = 2*i + 1 {
+		if child+1 < last && h[child+1].before(&h[child]) {
+			child++
+		}
+		if !h[child].before(&x) {
+			break
+		}
+		h[i], i = h[child], child
+	}
+	if last > 0 {
+		h[i] = x
+	}
+	*d = h
+	return first
+}
+
+// bound notes the deadlines of what came in this step and waits after it: most
+// went at once, and need none. Done is what the step decided.
+func (e *engine) bound(done []Action) {
+	for _, d := range e.fresh {
+		if !slices.ContainsFunc(done, func(a Action) bool { return a.ID == d.id && (a.Kind == Run || a.Kind == Reject) }) {
+			e.deadlines.add(d)
+		}
+	}
+	e.fresh = e.fresh[:0]
+}
 
 // expire rejects what has waited for as long as it may.
 func (e *engine) expire(actions []Action) []Action {
 	for len(e.deadlines) > 0 && e.deadlines[0].at <= e.now {
-		d := pq.Pop(&e.deadlines).(deadline)
-		if e.known(d.function) {
-			if m, waits := e.waits(d.function, d.id); waits && e.remove(d.function, d.id) {
-				actions = append(actions, reject(d.function, m, TooLate))
-			}
+		if d := e.deadlines.pop(); e.known(d.function) && e.remove(d.function, d.id) {
+			actions = append(actions, reject(d.function, d.member, TooLate))
 		}
 	}
 	return e.changed(actions, "")
-}
-
-// waits is an invocation that waits.
-func (e *engine) waits(f int32, id int64) (member, bool) {
-	for _, m := range e.waitingFor(f) {
-		if m.id == id {
-			return m, true
-		}
-	}
-	return member{}, false
 }
 
 // wake is when to decide again although nothing happens.

@@ -514,3 +514,30 @@ func storm(t *rapid.T, policy string) {
 	}
 	d.replay()
 }
+
+// TestNoDeadline: what runs at once leaves no deadline behind, at which a gateway
+// would have to look that it is gone.
+func TestNoDeadline(t *testing.T) {
+	for _, policy := range queue.Names() {
+		p, err := queue.New(queue.Config{Policy: policy, Pool: residency.Unlimited, Live: true, Options: queue.Defaults()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Step(0, []queue.Event{{Kind: queue.GPUSet, Machine: &queue.GPU{Slots: 1}},
+			{Kind: queue.FunctionSet, Spec: &queue.Function{Warm: time.Second, Cold: 2 * time.Second, Weight: 1}}}, nil)
+		wake := func(now time.Duration, e queue.Event) time.Duration {
+			for _, a := range p.Step(now, []queue.Event{e}, nil) {
+				if a.Kind == queue.Wake {
+					return a.At
+				}
+			}
+			return 0
+		}
+		if at := wake(0, queue.Event{Kind: queue.Arrived, ID: 1, Deadline: time.Minute}); at != 0 {
+			t.Errorf("%s: woken at %v for what runs", policy, at)
+		}
+		if at := wake(1, queue.Event{Kind: queue.Arrived, ID: 2, At: 1, Deadline: time.Minute + 1}); at != time.Minute+1 {
+			t.Errorf("%s: woken at %v for what waits", policy, at)
+		}
+	}
+}

@@ -30,6 +30,16 @@ func TestHeap(t *testing.T) {
 			if _, in := twin[f]; h.has(f) != in {
 				t.Fatalf("has %d: %v, want %v", f, h.has(f), in)
 			}
+			odd := func(f int32) bool { return f%2 == 1 }
+			first, some := h.first(odd)
+			for f, k := range twin {
+				if odd(f) && (!some || k.less(&first.key)) {
+					t.Fatalf("first of the odd: %+v, %v, want %d with %+v or less", first, some, f, k)
+				}
+			}
+			if some && (!odd(first.function) || first.key != twin[first.function]) {
+				t.Fatalf("first of the odd: %+v", first)
+			}
 			if len(twin) == 0 {
 				continue
 			}

@@ -104,12 +104,15 @@ func (r *requests) putBack(it request) {
 	}
 }
 
-// find is where an invocation of a model is; none if it is not there.
+// find is where an invocation of a model is, which are in order of their numbers;
+// none if it is not there.
 func (r *requests) find(model int32, id int64) int32 {
-	for n := r.models[model].head; n != none; n = r.nodes[n].later {
-		if r.nodes[n].id == id {
-			return n
-		}
+	n := r.models[model].head
+	for n != none && r.nodes[n].id < id {
+		n = r.nodes[n].later
+	}
+	if n != none && r.nodes[n].id == id {
+		return n
 	}
 	return none
 }

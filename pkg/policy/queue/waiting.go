@@ -117,9 +117,16 @@ func (w *waiting) since(function int32) time.Duration {
 	return w.chunks[q.head].members[q.first].at
 }
 
-// drop takes an invocation out of a function's queue, if it is there. It goes
-// through the queue: callers that leave are few.
+// drop takes an invocation out of a function's queue, if it is there. Unless it is
+// the oldest it goes through the queue: callers that leave are few.
 func (w *waiting) drop(function int32, id int64) (found bool) {
+	switch q := &w.queues[function]; {
+	case q.len == 0 || id < q.oldest:
+		return false
+	case id == q.oldest:
+		w.pop(function)
+		return true
+	}
 	for range w.queues[function].len {
 		if m := w.pop(function); m.id == id {
 			found = true

@@ -21,6 +21,7 @@ func (p *Pool) Adopt(id ID, function, gpu int32, resident, pinned bool, now time
 	it.adopted, p.adopted[id], p.names[c] = true, c, id
 	it.resident = resident || pinned
 	if it.pinned = pinned; pinned {
+		p.pins = true
 		d.memRunning += it.mem
 	}
 	resident = it.resident

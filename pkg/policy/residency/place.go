@@ -1,6 +1,9 @@
 package residency
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // Place is where an invocation would run.
 type Place struct {
@@ -70,6 +73,28 @@ func (p *Pool) Cheapest(function int32) (at Place, loss float64, ok bool) {
 		}
 	}
 	return at, loss, ok
+}
+
+// Most is the memory beside what runs of the GPU that has most of it, among those
+// that could run more.
+func (p *Pool) Most() (mem int64) {
+	mem = -1
+	for g := range p.gpus {
+		switch d := &p.gpus[g]; {
+		case d.taken >= d.capacity:
+		case d.mem == 0:
+			return math.MaxInt64
+		default:
+			mem = max(mem, d.mem-d.memRunning)
+		}
+	}
+	return mem
+}
+
+// Could says whether an invocation of the function might start now, Most being
+// what it is: a look that is cheap and wrong in one direction alone.
+func (p *Pool) Could(function int32, most int64) bool {
+	return p.costs[function].mem <= most || p.pins && p.row[function] > 0
 }
 
 // shortest is the GPUs where an invocation could start now and takes least.

@@ -199,6 +199,7 @@ type Pool struct {
 	mine     []int32
 	row      []int32 // by function: where its row ends in mine; 0 for none
 	largest  int64   // memory of the largest open GPU; 0 is no limit
+	pins     bool    // an instance is pinned, or was
 	parts    bool    // a GPU or a function has gone, or changed its memory
 	free     int64   // capacity left on all GPUs
 	finishes int64

@@ -308,6 +308,9 @@ func TestPoolAgainstTwin(t *testing.T) {
 					only, except = drawGPU(Any), drawGPU(Any)
 				}
 				at, ok := p.Best(f, only, except)
+				if ok && !p.Could(f, p.Most()) {
+					t.Fatalf("function %d could start nowhere with %d bytes at most, and does at %+v", f, p.Most(), at)
+				}
 				loss := 0.0
 				if c.Worth != nil {
 					at, loss, ok = p.Cheapest(f)
