@@ -3,8 +3,9 @@
 
 #include <sys/mman.h>
 
-/* Until the daemon answers. */
-static struct gf_page no_page __attribute__((aligned(4096)));
+/* Until the daemon answers. Who does not wait for that finds no room in it. */
+#define NO_PAGE {.mem_limit = 1, .slots = {[1] = {.mem_used = 1}}}
+static struct gf_page no_page __attribute__((aligned(4096))) = NO_PAGE;
 static uint32_t closed;
 
 #define UNSERVED \
@@ -75,7 +76,7 @@ void gf_device_close(struct gf_device *device) { move_gate(device, &closed); }
 
 void gf_device_fork_child(void)
 {
-    no_page = (struct gf_page){0};
+    no_page = (struct gf_page)NO_PAGE;
     for (gf_each_device(d))
         *d = (struct gf_device){UNSERVED};
 }

@@ -147,7 +147,7 @@ void gf_gate_init(void)
 
 /* Waits until the gate of the line's device is open and, where they are
  * metered, so many blocks may be launched; marks the line busy and returns the
- * lease. */
+ * lease. 0: the wait was given up, and the line is not busy. */
 static uint32_t pass(struct gf_line *line, uint64_t blocks)
 {
     struct gf_device *device = line->device;
@@ -174,8 +174,13 @@ static uint32_t pass(struct gf_line *line, uint64_t blocks)
         closed |= !lease;
         if (!lease)
             gf_link_request(device);
-        gf_futex_wait(word, seen, 100);
+        if (!gf_wait(began, word, seen)) {
+            lease = 0;
+            break;
+        }
     }
+    if (lease)
+        gf_waited();
     if (began) {
         __atomic_sub_fetch(&device->waiting, 1, __ATOMIC_SEQ_CST);
         __atomic_add_fetch(&gf_load(&device->slot)->blocked_ns, gf_now_ns() - began, __ATOMIC_RELAXED);
@@ -211,9 +216,10 @@ static void choose(struct gf_line *line, struct gf_device *device)
     pthread_mutex_unlock(&threads_lock);
 }
 
-GF_COLD void gf_enter_sync_slow(struct gf_line *line)
+GF_COLD struct gf_line *gf_enter_sync_slow(struct gf_line *line)
 {
     int saved = errno;
+    bool passed = true;
     gf_store(&line->busy, 0);
     if (usable(&gf_self)) {
         if (!gf_load(&line->stream)) {
@@ -222,9 +228,10 @@ GF_COLD void gf_enter_sync_slow(struct gf_line *line)
             if (device)
                 gf_store(&line->stream, CU_STREAM_LEGACY);
         }
-        pass(line, 0);
+        passed = pass(line, 0) != 0;
     }
     errno = saved;
+    return passed ? line : NULL;
 }
 
 void gf_weigh(struct gf_line *line, int32_t pieces)
@@ -284,6 +291,11 @@ GF_COLD struct gf_line *gf_enter_slow(CUstream stream, uint64_t blocks)
         if (gf_load(&line->stream) != stream)
             choose(line, gf_device_of_stream(stream));
         uint32_t lease = pass(line, blocks);
+        if (!lease) {
+            self->marks = false;
+            errno = saved;
+            return NULL;
+        }
         /* What follows may look at events while the program captures a stream. */
         CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
         gf_real.cuThreadExchangeStreamCaptureMode(&mode);

@@ -123,6 +123,8 @@ static CUresult instantiate(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANT
         return result;
     }
     struct gf_line *entered = gf_enter(params->hUploadStream ? params->hUploadStream : zero, 0);
+    if (!entered)
+        return GF_NOT_SENT;
     struct exec *e = read_graph(graph);
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     if (!e || !e->tally.memory.any) {
@@ -261,6 +263,8 @@ static CUresult send(CUgraphExec exec, CUstream stream, CUstream zero, sends **r
     if (heavy)
         gf_mark_next(on);
     struct gf_line *entered = gf_enter(on, launch ? cost.blocks : 0);
+    if (!entered)
+        return GF_NOT_SENT;
     bool runs = entered != &gf_self.line[GF_UNTRACKED];
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     if (!runs || !cost.memory.any) {

@@ -8,6 +8,7 @@
  *   multi.c   the one call that launches on several devices
  *   visible.c which of the instance's GPUs a device is
  *   gate.c    lets work through while the gate word of its device is open
+ *   asked.c   waits that end when the program has been asked to end
  *   budget.c  how many blocks of kernels a process may launch
  *   stream.c  the streams that work was sent to, until they go away
  *   capture.c streams that are captured
@@ -67,7 +68,7 @@ void *gf_real_find(const char *symbol);
 /* A line on standard error, at most one of its kind (a small number) in the
  * life of the process. */
 void gf_say(unsigned kind, const char *format, ...) __attribute__((format(printf, 2, 3)));
-enum { GF_SAY_DRIVER, GF_SAY_SETUP, GF_SAY_REFUSED, GF_SAY_LOST, GF_SAY_THREAD, GF_SAY_DEEP, GF_SAY_NAMESPACE, GF_SAY_STRAY };
+enum { GF_SAY_DRIVER, GF_SAY_SETUP, GF_SAY_REFUSED, GF_SAY_LOST, GF_SAY_THREAD, GF_SAY_DEEP, GF_SAY_NAMESPACE, GF_SAY_STRAY, GF_SAY_ASKED };
 
 extern __thread bool gf_booting GF_TLS; /* this thread is inside the opening of the driver */
 
@@ -199,9 +200,10 @@ struct gf_thread {
 };
 extern __thread struct gf_thread gf_self GF_TLS;
 
+/* NULL: the program was asked to end, and nothing is to be sent (GF_NOT_SENT). */
 GF_COLD struct gf_line *gf_enter_slow(CUstream stream, uint64_t blocks);
 GF_COLD void gf_done_late(struct gf_line *line, CUresult result);
-GF_COLD void gf_enter_sync_slow(struct gf_line *line);
+GF_COLD struct gf_line *gf_enter_sync_slow(struct gf_line *line);
 /* The last launch, or the next on that stream, is worth more than one piece of
  * work: it counts for that many, or has a mark before it. */
 void gf_weigh(struct gf_line *line, int32_t pieces);
@@ -233,7 +235,7 @@ static inline unsigned gf_line_index(CUstream stream)
 }
 
 /* Called before work of that many kernel blocks goes to a stream: returns once
- * it may, with what gf_leave wants. While the lease holds, the stream is known
+ * it may, with what gf_leave wants; NULL, if it may not (gf_enter_slow). While the lease holds, the stream is known
  * and blocks are not metered this is a few loads and compares, and the blocks
  * are not even counted: they may be an expression that is costly. */
 #define gf_enter(stream, blocks) \
@@ -265,7 +267,7 @@ static inline struct gf_line *gf_enter_sync(void)
     gf_store(&line->busy, 1);
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
     if (gf_unlikely(!gf_load(&line->stream) || !__atomic_load_n(gf_load(&line->device->gate), __ATOMIC_ACQUIRE)))
-        gf_enter_sync_slow(line);
+        return gf_enter_sync_slow(line);
     return line;
 }
 
@@ -294,6 +296,17 @@ static inline void gf_leave(struct gf_line *line, uint64_t kernels, CUresult res
     gf_done(line, kernels, result);
     gf_leave_sync(line);
 }
+
+/* ---- asked.c ---- */
+
+/* What a call answers whose work was not sent because the program is to end. */
+#define GF_NOT_SENT CUDA_ERROR_DEVICE_UNAVAILABLE
+/* Sleeps until the word is no longer as expected, or for 100 ms at most, as part of
+ * a wait that began then. False: it is to end in vain. */
+bool gf_wait(uint64_t began, uint32_t *word, uint32_t expected);
+/* A gate was open. */
+void gf_waited(void);
+void gf_asked_fork_child(void);
 
 /* ---- budget.c ---- */
 
@@ -463,7 +476,8 @@ void gf_link_start(struct gf_device *device);
 void gf_link_request(struct gf_device *device);
 /* A gate has opened: watch for the end of its work. */
 void gf_link_kick(struct gf_device *device);
-/* Waits until the daemon has let this process in once. */
+/* Waits until the daemon has let this process in once, or the program is to end:
+ * then no memory is to be had. */
 void gf_link_wait_page(struct gf_device *device);
 
 /* ---- greet.c ---- */

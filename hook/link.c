@@ -48,8 +48,13 @@ void gf_link_wait_page(struct gf_device *device)
 {
     int saved = errno;
     uint32_t *let_in = &device->link.let_in;
-    for (gf_link_start(device); !__atomic_load_n(let_in, __ATOMIC_ACQUIRE); gf_link_start(device))
-        gf_futex_wait(let_in, 0, 1000);
+    uint64_t began = 0;
+    for (gf_link_start(device); !__atomic_load_n(let_in, __ATOMIC_ACQUIRE); gf_link_start(device)) {
+        if (!began)
+            began = gf_now_ns();
+        if (!gf_wait(began, let_in, 0))
+            break;
+    }
     errno = saved;
 }
 
@@ -243,6 +248,7 @@ static void fork_child(void)
     gf_visible_fork_child();
     gf_device_fork_child();
     gf_gate_fork_child();
+    gf_asked_fork_child();
     gf_mem_fork_child();
     gf_graph_fork_child();
 }

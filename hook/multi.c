@@ -39,6 +39,8 @@ GF_EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *laun
         for (unsigned i = 0; i < n; i++) {
             CUstream stream = launchParamsList[i].hStream;
             struct gf_line *line = gf_enter(stream ? stream : CU_STREAM_LEGACY, spent ? 0 : blocks_of(&launchParamsList[i]));
+            if (!line)
+                return GF_NOT_SENT; /* and what was spent is lost, as the program is to be */
             line->until--;
             entered[i] = note(line, entered[i].spent);
             gf_leave_sync(line);

@@ -28,6 +28,8 @@ static inline CUstream per_thread(CUstream stream)
     GF_EXPORT CUresult symbol params \
     { \
         struct gf_line *entered = gf_enter(flavour(stream), blocks); \
+        if (gf_unlikely(!entered)) \
+            return GF_NOT_SENT; \
         CUresult result = gf_real.real args; \
         gf_leave(entered, kernels, result); \
         return result; \
@@ -37,6 +39,8 @@ static inline CUstream per_thread(CUstream stream)
     GF_EXPORT CUresult symbol params \
     { \
         struct gf_line *entered = gf_enter_sync(); \
+        if (gf_unlikely(!entered)) \
+            return GF_NOT_SENT; \
         CUresult result = gf_real.symbol args; \
         gf_leave_sync(entered); \
         return result; \
