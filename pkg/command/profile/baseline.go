@@ -51,9 +51,9 @@ func (o *runOptions) loadBaseline() error {
 	return fmt.Errorf("--baseline %s has none of the configurations to be measured", o.baselinePath)
 }
 
-// judge compares a row with the older one, if there is one. Worse counts when
-// it is by more than is allowed and by more than the noise of the two, as far
-// as that is known.
+// judge compares a row with the older one, if there is one. It is worse when it is
+// so by more than is allowed, whatever the noise of the two, as far as that is
+// known, may have added; in doubt when that noise may be why.
 func (b *baseline) judge(row profile.Row) []finding {
 	old, ok := b.rows[pointOf(row)]
 	if !ok {
@@ -74,14 +74,18 @@ func (b *baseline) metric(name string, row profile.Row, worse, before, after, ci
 	f := finding{about: aboutBaseline, name: name + " for " + pointOf(row).String()}
 	by := worse * (after - before) / before
 	noise, known := math.Hypot(ciBefore, ciAfter)/before, ciBefore > 0 && ciAfter > 0
-	if by <= b.most || known && by <= noise {
+	if by <= b.most {
 		return f
 	}
+	f.verdict = tripped
 	margin := "; its noise is not known"
 	if known {
-		margin = fmt.Sprintf(" and than the noise of %s%%", percent(noise))
+		margin = fmt.Sprintf(", its noise is ±%s%%", percent(noise))
 	}
-	f.verdict = tripped
+	if known && by-noise <= b.most {
+		f.verdict = doubtful
+		margin += ": measure for longer"
+	}
 	f.text = fmt.Sprintf("%s is %s%% worse for %s: %s, was %s: more than %s%%%s", name, percent(by),
 		pointOf(row), number.Plain(after), number.Plain(before), percent(b.most), margin)
 	return f

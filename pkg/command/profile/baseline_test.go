@@ -15,21 +15,27 @@ func TestBaselineJudge(t *testing.T) {
 	for what, c := range map[string]struct {
 		old, now profile.Row
 		want     string // what trips; empty for nothing
+		doubt    string // what may be worse; empty for nothing
 	}{
-		"the same":                    {row(100, 0, 10, 0, 0), row(100, 0, 10, 0, 0), ""},
-		"better":                      {row(100, 1, 10, 1, 0), row(150, 1, 5, 1, 0), ""},
-		"as much worse as allowed":    {row(100, 1, 10, 0.1, 0), row(95, 1, 10.5, 0.1, 0), ""},
-		"slower":                      {row(100, 1, 10, 1, 0), row(90, 1, 10, 1, 0), "throughput_rps is 10% worse for f at sm_pct 24, quota 0.4, batch 1: 90, was 100: more than 5% and than the noise of 1.41%"},
-		"slower, but noisy":           {row(100, 9, 10, 1, 0), row(90, 9, 10, 1, 0), ""},
-		"slower, noise unknown":       {row(100, 9, 10, 1, 0), row(90, 0, 10, 1, 0), "more than 5%; its noise is not known"},
-		"later":                       {row(100, 1, 10, 0.1, 0), row(100, 1, 12, 0.1, 0), "p95_ms is 20% worse"},
-		"failing":                     {row(100, 1, 10, 0.1, 1), row(100, 1, 10, 0.1, 9), "errors are 9% of the requests for f at sm_pct 24, quota 0.4, batch 1, were 1%: 8 points more than 5"},
-		"what sustained nothing once": {row(0, 0, 0, 0, 100), row(1, 0, 10, 0, 0), ""},
+		"the same":                    {row(100, 0, 10, 0, 0), row(100, 0, 10, 0, 0), "", ""},
+		"better":                      {row(100, 1, 10, 1, 0), row(150, 1, 5, 1, 0), "", ""},
+		"as much worse as allowed":    {row(100, 1, 10, 0.1, 0), row(95, 1, 10.5, 0.1, 0), "", ""},
+		"slower":                      {row(100, 1, 10, 1, 0), row(90, 1, 10, 1, 0), "throughput_rps is 10% worse for f at sm_pct 24, quota 0.4, batch 1: 90, was 100: more than 5%, its noise is ±1.41%", ""},
+		"slower, but noisy":           {row(100, 9, 10, 1, 0), row(90, 9, 10, 1, 0), "", "90, was 100: more than 5%, its noise is ±12.7%: measure for longer"},
+		"slower, about as noisy":      {row(100, 5, 10, 1, 0), row(90, 5, 10, 1, 0), "", "its noise is ±7.07%: measure"},
+		"slower, noise unknown":       {row(100, 9, 10, 1, 0), row(90, 0, 10, 1, 0), "more than 5%; its noise is not known", ""},
+		"later":                       {row(100, 1, 10, 0.1, 0), row(100, 1, 12, 0.1, 0), "p95_ms is 20% worse", ""},
+		"failing":                     {row(100, 1, 10, 0.1, 1), row(100, 1, 10, 0.1, 9), "errors are 9% of the requests for f at sm_pct 24, quota 0.4, batch 1, were 1%: 8 points more than 5", ""},
+		"what sustained nothing once": {row(0, 0, 0, 0, 100), row(1, 0, 10, 0, 0), "", ""},
 	} {
 		b := &baseline{most: 0.05, rows: map[point]profile.Row{{"f", at}: c.old}}
 		got := strings.Join(texts(b.judge(c.now), aboutBaseline, tripped), "; ")
 		if c.want == "" && got != "" || !strings.Contains(got, c.want) {
 			t.Errorf("%s: %q, want %q", what, got, c.want)
+		}
+		got = strings.Join(texts(b.judge(c.now), aboutBaseline, doubtful), "; ")
+		if c.doubt == "" && got != "" || !strings.Contains(got, c.doubt) {
+			t.Errorf("%s: in doubt %q, want %q", what, got, c.doubt)
 		}
 	}
 }

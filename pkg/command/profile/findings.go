@@ -21,10 +21,11 @@ type finding struct {
 type verdict int
 
 const (
-	passed  verdict = iota
-	tripped         // the answer is no
-	unknown         // it cannot be judged
-	failed          // it could not be measured
+	passed   verdict = iota
+	tripped          // the answer is no
+	doubtful         // the answer may be no: the figures are not known well enough
+	unknown          // it cannot be judged
+	failed           // it could not be measured
 )
 
 // What findings are about.
@@ -43,7 +44,13 @@ type failure struct {
 
 // findings are what the run is judged by, in a fixed order.
 func (r *runner) findings() []finding {
-	return slices.Concat(r.trials(), r.gates(), r.compare(), r.searches())
+	all := slices.Concat(r.trials(), r.gates(), r.compare(), r.searches())
+	for i := range all {
+		if r.strict && all[i].verdict == doubtful {
+			all[i].verdict = tripped
+		}
+	}
+	return all
 }
 
 func (r *runner) trials() (out []finding) {
@@ -66,13 +73,7 @@ func (r *runner) gates() (out []finding) {
 				continue
 			}
 			matched = true
-			one := finding{about: aboutGates, name: g.String() + " for " + pointOf(row).String()}
-			if trip, miss := g.judge(row); trip != "" {
-				one.verdict, one.text = tripped, trip
-			} else if miss != "" {
-				one.verdict, one.text = unknown, miss
-			}
-			out = append(out, one)
+			out = append(out, g.judge(row, r.objective(row.Function)))
 		}
 		if !matched {
 			out = append(out, finding{aboutGates, g.String(), unknown, fmt.Sprintf("%s: no such configuration was measured", g)})
@@ -141,6 +142,11 @@ func (r *runner) judge(env *cli.Env, all []finding, again string) error {
 			}
 		}
 	}
+	for _, about := range []string{aboutGates, aboutBaseline} {
+		for _, text := range texts(all, about, doubtful) {
+			env.Notef("warning: %s %s", about, text)
+		}
+	}
 	lines := slices.Concat(messages[unknown], messages[tripped])
 	switch {
 	case len(r.failures) > 0:
@@ -180,6 +186,7 @@ type junitCase struct {
 	Name    string     `xml:"name,attr"`
 	Failure *junitText `xml:"failure,omitempty"`
 	Error   *junitText `xml:"error,omitempty"`
+	Out     string     `xml:"system-out,omitempty"`
 }
 
 type junitText struct {
@@ -188,7 +195,8 @@ type junitText struct {
 }
 
 // junit is the findings as JUnit XML: a suite for each thing they are about. A
-// tripped finding is a failure, one without an answer an error. With ended the
+// tripped finding is a failure, one without an answer an error; one in doubt has
+// passed, and says so. With ended the
 // run stopped early, which is an error too.
 func junit(all []finding, ended error) ([]byte, error) {
 	if ended != nil {
@@ -207,6 +215,8 @@ func junit(all []finding, ended error) ([]byte, error) {
 			case tripped:
 				c.Failure = &junitText{first, f.text}
 				s.Failures++
+			case doubtful:
+				c.Out = f.text
 			case unknown, failed:
 				c.Error = &junitText{first, f.text}
 				s.Errors++

@@ -21,6 +21,7 @@ type gate struct {
 	metric string
 	op     string
 	bound  float64
+	slo    bool       // the bound is each function's objective
 	where  []selector // looks at rows that match all of these
 }
 
@@ -51,6 +52,14 @@ var metrics = map[string]func(profile.Row) (float64, bool){
 	"load_ms":           func(r profile.Row) (float64, bool) { return r.LoadMS, r.LoadMS > 0 },
 }
 
+// halfWidths are half the widths of the 95% confidence intervals of the metrics
+// that have one; 0 is not known.
+var halfWidths = map[string]func(profile.Row) float64{
+	"throughput_rps": func(r profile.Row) float64 { return r.ThroughputCIRPS },
+	"p95_ms":         func(r profile.Row) float64 { return r.P95CIMS },
+	"efficacy":       func(r profile.Row) float64 { return r.ThroughputCIRPS / (r.SMPct / 100 * r.Quota) },
+}
+
 var comparisons = map[string]func(a, b float64) bool{
 	">":  func(a, b float64) bool { return a > b },
 	">=": func(a, b float64) bool { return a >= b },
@@ -64,7 +73,8 @@ var selectorKeys = []string{"function", "sm_pct", "quota", "batch"}
 
 var gateSyntax = regexp.MustCompile(`^\s*([A-Za-z0-9_]+)\s*(>=|<=|==|!=|>|<)\s*(\S+)(?:\s+at\s+(\S.*?))?\s*$`)
 
-// parseGate reads METRIC OP NUMBER [at KEY=VALUE[,KEY=VALUE]…].
+// parseGate reads METRIC OP NUMBER [at KEY=VALUE[,KEY=VALUE]…]; of a latency NUMBER
+// may be slo.
 func parseGate(text string) (gate, error) {
 	parts := gateSyntax.FindStringSubmatch(text)
 	if parts == nil {
@@ -76,7 +86,12 @@ func parseGate(text string) (gate, error) {
 			strings.Join(slices.Sorted(maps.Keys(metrics)), ", "))
 	}
 	var err error
-	if g.bound, err = parseNumber(parts[3]); err != nil {
+	if g.slo = parts[3] == "slo"; !g.slo {
+		g.bound, err = parseNumber(parts[3])
+	} else if !strings.HasSuffix(g.metric, "_ms") {
+		err = fmt.Errorf("slo is a latency, %s is none", g.metric)
+	}
+	if err != nil {
 		return gate{}, fmt.Errorf("%q: %w", text, err)
 	}
 	if parts[4] == "" {
@@ -128,7 +143,11 @@ func (g gate) selectors() string {
 
 // String prints the gate as parseGate reads it.
 func (g gate) String() string {
-	s := fmt.Sprintf("%s %s %s", g.metric, g.op, number.Plain(g.bound))
+	bound := number.Plain(g.bound)
+	if g.slo {
+		bound = "slo"
+	}
+	s := fmt.Sprintf("%s %s %s", g.metric, g.op, bound)
 	if len(g.where) > 0 {
 		s += " at " + g.selectors()
 	}
@@ -154,18 +173,38 @@ func (g gate) matchesAny(fns []function.Function, space search.Space) bool {
 	return false
 }
 
-// judge says why the gate trips at the row, if it does, or that the row does
-// not tell.
-func (g gate) judge(r profile.Row) (trip, unknown string) {
-	if !g.matches(r.Function, r.Config) {
-		return "", ""
+// judge looks at a row of a function with that objective (ms, 0 is none), if the
+// gate is of it. It trips when it holds in all of the 95% confidence interval, where
+// one is known; what holds only in a part of it is in doubt.
+func (g gate) judge(r profile.Row, sloMS float64) finding {
+	f := finding{about: aboutGates, name: g.String() + " for " + pointOf(r).String()}
+	bound := g.bound
+	if g.slo {
+		bound = sloMS
 	}
 	value, measured := metrics[g.metric](r)
+	half := 0.0
+	if of := halfWidths[g.metric]; of != nil && g.op != "==" && g.op != "!=" {
+		half = of(r)
+	}
+	holds := func(v float64) bool { return comparisons[g.op](v, bound) }
+	low, high := holds(value-half), holds(value+half)
+	is := number.Plain(value)
+	if half > 0 {
+		is += " ± " + number.Plain(half)
+	}
+	if g.slo {
+		is += ", slo " + number.Plain(bound)
+	}
 	switch {
 	case !measured:
-		return "", fmt.Sprintf("%s: %s was not measured for %s", g, g.metric, pointOf(r))
-	case comparisons[g.op](value, g.bound):
-		return fmt.Sprintf("%s: it is %s for %s", g, number.Plain(value), pointOf(r)), ""
+		f.verdict, f.text = unknown, fmt.Sprintf("%s: %s was not measured for %s", g, g.metric, pointOf(r))
+	case g.slo && sloMS <= 0:
+		f.verdict, f.text = unknown, fmt.Sprintf("%s: %s has no slo", g, r.Function)
+	case low && high:
+		f.verdict, f.text = tripped, fmt.Sprintf("%s: it is %s for %s", g, is, pointOf(r))
+	case low || high:
+		f.verdict, f.text = doubtful, fmt.Sprintf("%s: it is %s for %s, so it may hold or not: measure for longer", g, is, pointOf(r))
 	}
-	return "", ""
+	return f
 }

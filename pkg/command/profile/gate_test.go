@@ -19,6 +19,7 @@ func TestParseGate(t *testing.T) {
 		"p95_ms > 69 at sm_pct=24,quota=0.4":    "p95_ms > 69 at sm_pct=24,quota=0.4",
 		"p95_ms > 69 at sm_pct=24.0, quota=.40": "p95_ms > 69 at sm_pct=24,quota=0.4",
 		"cold_ms >= 5 at function=a,batch=4":    "cold_ms >= 5 at function=a,batch=4",
+		"p95_ms>slo":                            "p95_ms > slo",
 	} {
 		g, err := parseGate(text)
 		if err != nil || g.String() != want {
@@ -40,6 +41,7 @@ func TestParseGate(t *testing.T) {
 		"p95_ms > 69 at quota=x":           "not a number",
 		"p95_ms > 69 at quota=1,quota=0.2": "given twice",
 		"p95_ms > 69 or errors > 0":        "is no condition",
+		"throughput_rps < slo":             "slo is a latency, throughput_rps is none",
 	} {
 		if g, err := parseGate(text); err == nil || !strings.Contains(err.Error(), why) {
 			t.Errorf("%q: %+v, %v, want %q", text, g, err, why)
@@ -52,31 +54,48 @@ func TestGateJudges(t *testing.T) {
 		Function: "f", Config: profile.Config{SMPct: 24, Quota: 0.4, Batch: 1},
 		ThroughputRPS: 48, P95MS: 69,
 	}
+	known := row
+	known.P95CIMS, known.ThroughputCIRPS = 4, 3
 	for _, tc := range []struct {
-		gate          string
-		trip, unknown bool
+		row  profile.Row
+		gate string
+		want verdict
 	}{
-		{"p95_ms > 69", false, false},
-		{"p95_ms >= 69", true, false},
-		{"p95_ms == 69", true, false},
-		{"p95_ms < 70 at function=f", true, false},
-		{"p95_ms < 70 at function=g", false, false},
-		{"p95_ms < 70 at sm_pct=24,quota=0.4,batch=1", true, false},
-		{"p95_ms < 70 at sm_pct=24,quota=0.6", false, false},
-		{"efficacy > 499", true, false},
-		{"efficacy > 501", false, false},
-		{"cold_ms > 0", false, true},
-		{"cold_ms > 0 at sm_pct=12", false, false},
-		{"errors > 0", false, false},
+		{row, "p95_ms > 69", passed},
+		{row, "p95_ms >= 69", tripped},
+		{row, "p95_ms == 69", tripped},
+		{row, "p95_ms < 70 at function=f", tripped},
+		{row, "p95_ms < 70 at sm_pct=24,quota=0.4,batch=1", tripped},
+		{row, "efficacy > 499", tripped},
+		{row, "efficacy > 501", passed},
+		{row, "cold_ms > 0", unknown},
+		{row, "errors > 0", passed},
+		{row, "p95_ms > slo", passed},
+		{row, "p95_ms >= slo", tripped},
+		// 65 to 73 ms, 45 to 51 requests a second.
+		{known, "p95_ms > 64.9", tripped},
+		{known, "p95_ms > 65.1", doubtful},
+		{known, "p95_ms > 72.9", doubtful},
+		{known, "p95_ms > 73.1", passed},
+		{known, "p95_ms > slo", doubtful},
+		{known, "p95_ms < 73.1", tripped},
+		{known, "p95_ms <= 66", doubtful},
+		{known, "p95_ms != 69", passed},
+		{known, "throughput_rps < 52", tripped},
+		{known, "throughput_rps < 48", doubtful},
+		{known, "throughput_rps < 45", passed},
+		{known, "efficacy < 500", doubtful},
 	} {
 		g, err := parseGate(tc.gate)
 		if err != nil {
 			t.Fatal(err)
 		}
-		trip, unknown := g.judge(row)
-		if (trip != "") != tc.trip || (unknown != "") != tc.unknown {
-			t.Errorf("%s: trip %q, unknown %q", tc.gate, trip, unknown)
+		if f := g.judge(tc.row, 69); f.verdict != tc.want || (f.text == "") != (tc.want == passed) {
+			t.Errorf("%s: %+v, want verdict %d", tc.gate, f, tc.want)
 		}
+	}
+	if g, _ := parseGate("p95_ms > slo"); g.judge(row, 0).verdict != unknown {
+		t.Error("a function without an slo was judged by it")
 	}
 }
 

@@ -75,7 +75,7 @@ measures all the same. With several GPUs, of one model, grid measures as many
 configurations at a time, the other searches as many functions.
 
 Rows: each is written as soon as it is measured, to standard output or, under
---out-file or --resume, to that file, synced to the disk. --resume FILE skips
+--out-file or --resume, to that file (also with -o table), synced to the disk. --resume FILE skips
 the configurations that FILE has and appends the others; a last line that was
 torn by a crash is dropped. A FILE that another run writes to is refused (status
 6). -o table and -o json print at the end.
@@ -92,13 +92,17 @@ When none that they measured meets it, the status is 3.
 
 --fail-if takes METRIC OP NUMBER, OP being > >= < <= == or !=, and optionally
 "at" with function, sm_pct, quota or batch; it may be repeated. METRIC is a
-column of the profile or efficacy (requests a second per whole GPU). When one
-holds at any row, the status is 3.
+column of the profile or efficacy (requests a second per whole GPU); NUMBER may
+be slo where METRIC is a latency. When one holds at any row, the status is 3.
 
 --baseline compares throughput_rps, p95_ms and errors with an older profile of
-the same configurations on the same model of GPU. A row fails when it is worse
-by more than --max-regression and, where both tell how well they are known
-(throughput_ci_rps, p95_ci_ms), by more than that noise; the status is 3.
+the same configurations on the same model of GPU. A row that is worse by more
+than --max-regression fails; the status is 3.
+
+Figures are compared with their 95% confidence intervals (throughput_ci_rps,
+p95_ci_ms), where these are known: a condition holds, or a row is worse, when all
+of the interval says so. Where a part of it does there is a warning and the status
+is 0, or 3 with --strict.
 
 --junit writes a test case for each configuration (an error when it could not
 be measured), each --fail-if, each comparison and each search.`
@@ -123,6 +127,7 @@ type job struct {
 	startTimeout time.Duration
 	share        bool // others may run on the GPUs
 	park         bool // measure load_ms too
+	strict       bool // what is in doubt counts as no
 	gates        []gate
 	baseline     *baseline // nil without
 	body         []byte    // of one request; empty is what the contract allows
@@ -179,6 +184,7 @@ func newRun(env *cli.Env, p platform) *cobra.Command {
 	f.BoolVar(&o.goal.CheckQuota, "check-quota", true, "have --search fast try at the end whether a smaller quota costs throughput in proportion")
 	f.StringVar(&o.resume, "resume", "", "go on with this profile: skip what it has, append the rest")
 	f.StringArrayVar(&o.failIf, "fail-if", nil, "exit with 3 when this holds at any row, like 'p95_ms > 69'")
+	f.BoolVar(&o.strict, "strict", false, "with --fail-if and --baseline: exit with 3 also when the answer is in doubt")
 	f.StringVar(&o.baselinePath, "baseline", "", "exit with 3 when a row is worse than that of this older profile")
 	o.regression = 0.05
 	f.Var(percentage{&o.regression, &o.regressionSet}, "max-regression", "how much worse than --baseline a row may be")
@@ -227,6 +233,11 @@ func (o *runOptions) check() error {
 	for _, g := range o.gates {
 		if !g.matchesAny(o.functions, o.space) {
 			return cli.Usagef("--fail-if %q: no configuration to be measured is at %s", g, g.selectors())
+		}
+		for _, fn := range o.functions {
+			if g.slo && g.matchesAny([]function.Function{fn}, o.space) && o.objective(fn.Name) == 0 {
+				return cli.Usagef("--fail-if %q: %s has no slo: expected one in %s, or --slo", g, fn.Name, o.path)
+			}
 		}
 	}
 	return o.readBody()
@@ -278,7 +289,7 @@ func (o *runOptions) checkFiles() error {
 		return cli.Usagef("the function file and --body cannot both be standard input")
 	case o.resume == "-":
 		return cli.Usagef("--resume -: expected a file, since rows are appended to it")
-	case o.resume != "" && env.Output == "csv" && env.OutFile != "" && env.OutFile != o.resume:
+	case o.resume != "" && env.Output != "json" && env.OutFile != "" && env.OutFile != o.resume:
 		return cli.Usagef("--resume %s and --out-file %s both say where rows go: expected one of them", o.resume, env.OutFile)
 	case o.baselinePath == "-":
 		return cli.Usagef("--baseline -: expected a file")
@@ -341,7 +352,7 @@ func (o *runOptions) file() string {
 	if o.resume != "" {
 		return o.resume
 	}
-	if o.env.Output == "csv" && o.env.OutFile != "-" {
+	if o.env.Output != "json" && o.env.OutFile != "-" {
 		return o.env.OutFile
 	}
 	return ""
@@ -388,6 +399,16 @@ func (o *runOptions) run(ctx context.Context) error {
 	err = r.run(ctx)
 	r.progress.close()
 	return o.conclude(r, ctx.Err() != nil, err)
+}
+
+// objective is the p95 latency that a function must keep, in ms; 0 is none.
+func (j job) objective(name string) float64 {
+	for _, fn := range j.functions {
+		if fn.Name == name {
+			return millis(cmp.Or(j.slo, fn.SLO))
+		}
+	}
+	return 0
 }
 
 // goalOf is what configurations of the function must meet.
@@ -457,6 +478,9 @@ func (o *runOptions) announce(machines, old int) {
 // exit status.
 func (o *runOptions) conclude(r *runner, interrupted bool, ended error) error {
 	env := o.env
+	if env.Output == "table" {
+		env.OutFile = "" // the rows went there
+	}
 	if env.Output != "csv" {
 		if err := show(env, r.rows); err != nil {
 			return errors.Join(ended, err)
