@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -15,6 +16,10 @@ import (
 
 // fakeGrain is what a fake's memory is rounded up to.
 const fakeGrain = 64 * gpu.KiB
+
+// fakeDirt is what a fake's memory is full of when it is allocated: a driver may hand
+// out what others have left.
+const fakeDirt = 0xdb
 
 // Fake is a Device whose memory is files without a name. Devices of one process
 // that are of the same Fake are one GPU; a descriptor is the file itself.
@@ -105,7 +110,7 @@ func (f *Fake) Alloc(size gpu.Bytes) (device.Memory, error) {
 		return nil, err
 	}
 	file := os.NewFile(uintptr(fd), "fake gpu memory")
-	if err := file.Truncate(int64(size)); err != nil {
+	if _, err := file.Write(bytes.Repeat([]byte{fakeDirt}, int(size))); err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
 	m := &fakeMemory{of: f, file: file, inode: inode(file), size: size}

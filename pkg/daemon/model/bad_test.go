@@ -336,7 +336,7 @@ func TestPipeThatNobodyReads(t *testing.T) {
 func TestMalformed(t *testing.T) {
 	w := serve(t)
 	other := w.client()
-	for _, packet := range []string{"", "{", "[]", "null{}", "\x00", `{"op":1}`, `{"op":"get","timeout_ms":1.5}`, strings.Repeat(" ", wire.MaxRequest) + "{}"} {
+	for _, packet := range []string{"", "{", "[]", "null", "null{}", "\x00", `{"op":1}`, `{"op":"get","timeout_ms":1.5}`, strings.Repeat(" ", wire.MaxRequest) + "{}"} {
 		conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: w.cfg.Socket, Net: "unixpacket"})
 		if err != nil {
 			t.Fatal(err)

@@ -199,6 +199,8 @@ func (c *conn) leave() {
 	defer c.d.mu.Unlock()
 	delete(c.d.conns, c)
 	c.d.busy = time.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	var events []policy.Event
 	for _, h := range c.holds {
 		delete(c.d.requests, h.request)

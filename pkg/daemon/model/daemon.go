@@ -24,6 +24,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -92,6 +93,7 @@ type Daemon struct {
 	models    map[policy.Key]*model
 	copies    map[policy.CopyID]*copied
 	requests  map[policy.RequestID]*request
+	processes map[policy.RequestID]*os.File // that hold a model themselves: their pidfds
 	last      policy.RequestID
 	conns     map[*conn]bool
 	listeners map[string]*chassis.Listener // by whom they speak for; "" is model.sock
@@ -132,7 +134,7 @@ func Open(cfg Config) (*Daemon, error) {
 	d := &Daemon{
 		cfg: cfg, log: cfg.Log, epoch: time.Now(), busy: time.Now(), policy: policy.New(cfg.Capacity),
 		slots: make(chan struct{}, loadsAtOnce), looks: make(chan struct{}, loadsAtOnce), reading: make(chan struct{}, 1), models: map[policy.Key]*model{}, copies: map[policy.CopyID]*copied{},
-		requests: map[policy.RequestID]*request{}, conns: map[*conn]bool{}, listeners: map[string]*chassis.Listener{},
+		processes: map[policy.RequestID]*os.File{}, requests: map[policy.RequestID]*request{}, conns: map[*conn]bool{}, listeners: map[string]*chassis.Listener{},
 	}
 	d.stages = newStages(cfg.GPU, cfg.Staging)
 	d.ctx, d.stop = context.WithCancel(context.Background())

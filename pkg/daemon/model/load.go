@@ -43,6 +43,7 @@ type copied struct {
 	header     []byte // of the file; empty: it is of several, or of none
 
 	need   gpu.Bytes // memory, rounded up
+	bytes  atomic.Int64 // of the files; 0 until they are looked at
 	loaded atomic.Int64
 }
 
@@ -123,8 +124,9 @@ func (d *Daemon) begin(a policy.Begin) {
 
 // onGPU says whether a model has a copy there. Locked.
 func (d *Daemon) onGPU(key policy.Key) bool {
+	m := d.models[key]
 	for _, c := range d.copies {
-		if c.key == key && c.generation > 0 && c.generation == d.models[key].record.Generation {
+		if m != nil && c.key == key && c.generation > 0 && c.generation == m.record.Generation {
 			return true
 		}
 	}
@@ -161,10 +163,12 @@ func (d *Daemon) look(c *copied, there *wire.Record) {
 		err = c.ctx.Err()
 	}
 	if err == nil {
+		c.bytes.Store(c.source.bytes())
 		c.need = (max(c.source.image, 1) + d.cfg.GPU.Granularity() - 1) / d.cfg.GPU.Granularity() * d.cfg.GPU.Granularity()
 		if there != nil {
 			var same bool
 			if same, err = d.same(c, there); same {
+				d.refresh(c, there)
 				d.step(policy.Same{Copy: c.id, Content: there.Content})
 				return
 			}
@@ -175,6 +179,18 @@ func (d *Daemon) look(c *copied, there *wire.Record) {
 		return
 	}
 	d.step(policy.Sized{Copy: c.id, Bytes: c.need})
+}
+
+// refresh has a model that was put again read from the file of that put when it
+// has to be loaded: the one of the put before may be gone, or newer now.
+func (d *Daemon) refresh(c *copied, there *wire.Record) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m, files := d.models[c.key], c.source.kept()
+	if m != nil && m.record.Content == there.Content && len(files) > 0 {
+		m.record.Files = files
+		d.keep(c.key)
+	}
 }
 
 // same says whether a copy would be what is on the GPU already. A file of the same
@@ -269,7 +285,13 @@ func (d *Daemon) take(c *copied) error {
 	if err != nil {
 		return err
 	}
-	export, err := memory.Export()
+	if c.store {
+		err = d.blank(c.ctx, memory)
+	}
+	var export *os.File
+	if err == nil {
+		export, err = memory.Export()
+	}
 	if err != nil {
 		return errors.Join(err, memory.Free())
 	}
@@ -281,6 +303,23 @@ func (d *Daemon) take(c *copied) error {
 	}
 	c.memory, c.export = memory, export
 	return nil
+}
+
+// blank writes zeros over memory that a client will be given to write to: it may
+// have been another tenant's model.
+func (d *Daemon) blank(ctx context.Context, m device.Memory) error {
+	stage, err := d.stages.take(ctx)
+	if err != nil {
+		return err
+	}
+	defer d.stages.put(stage)
+	clear(stage.Buffer())
+	for at := gpu.Bytes(0); err == nil && at < m.Size(); at += d.stages.size {
+		if err = ctx.Err(); err == nil {
+			err = stage.Up(m, at, int(min(d.stages.size, m.Size()-at)))
+		}
+	}
+	return errors.Join(err, stage.Wait())
 }
 
 // load reads a copy's files into its memory: pieces are read, summed and copied to

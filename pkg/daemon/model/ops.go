@@ -196,6 +196,28 @@ func (d *Daemon) keyFor(tenant, name string) policy.Key {
 	return best
 }
 
+// toLoad is the model that a name means to a tenant who may have a source of its
+// own for it, and whether there is something to load it from. What a tenant brings
+// never becomes another's model: of one that is public and has no file, the tenant
+// that asks has its own. Locked.
+func (d *Daemon) toLoad(tenant, name string, has bool) (key policy.Key, source bool) {
+	own := policy.Key{Tenant: tenant, Name: name}
+	key = d.keyFor(tenant, name)
+	m := d.models[key]
+	source = m != nil && len(m.record.Files) > 0
+	if key != own && (source || d.onGPU(key) || d.loading(key)) {
+		return key, source
+	}
+	return own, has || key == own && source
+}
+
+// ready says whether what a name means to a tenant is on the GPU.
+func (d *Daemon) ready(tenant, name string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.onGPU(d.keyFor(tenant, name))
+}
+
 // loading says whether a copy of a model is on its way. Locked.
 func (d *Daemon) loading(key policy.Key) bool {
 	for _, c := range d.copies {
@@ -237,13 +259,12 @@ func (c *call) acquire(r *request) (policy.RequestID, result) {
 		_, err := os.Stat(path)
 		inFolder = err == nil
 	}
+	if !d.ready(c.as, c.Name) {
+		d.reap()
+	}
 	id, out := c.ask(r, func(id policy.RequestID) policy.Event {
-		key := d.keyFor(c.as, c.Name)
-		m := d.models[key]
-		return policy.Get{
-			Request: id, Key: key, Until: c.until(),
-			Source: r.file != nil || inFolder || m != nil && len(m.record.Files) > 0,
-		}
+		key, source := d.toLoad(c.as, c.Name, r.file != nil || inFolder)
+		return policy.Get{Request: id, Key: key, Until: c.until(), Source: source}
 	})
 	if out.err == nil && r.file != nil {
 		discard([]*os.File{r.file}) // it was there, or another's load came first
@@ -280,6 +301,7 @@ func (c *call) put() (wire.Answer, []*os.File, error) {
 	}
 	r := &request{put: true, public: c.Public, sha: c.SHA256, path: c.path()}
 	r.file, c.file = c.file, nil
+	d.reap()
 	id, out := c.ask(r, func(id policy.RequestID) policy.Event {
 		return policy.Put{Request: id, Key: policy.Key{Tenant: c.as, Name: c.Name}, Until: c.until()}
 	})
@@ -316,6 +338,7 @@ func (c *call) storeModel() (wire.Answer, []*os.File, error) {
 	r := &request{store: true, public: c.Public, size: (gpu.Bytes(c.Size) + grain - 1) / grain * grain}
 	r.places, r.record = manifest.file, manifest.record
 	r.record.Tenant, r.record.Name, r.record.Public = c.as, c.Name, c.Public
+	d.reap()
 	id, out := c.ask(r, func(id policy.RequestID) policy.Event {
 		return policy.Store{Request: id, Key: policy.Key{Tenant: c.as, Name: c.Name}, Bytes: r.size, Until: c.until()}
 	})
@@ -429,8 +452,15 @@ func (c *call) hold() (wire.Answer, []*os.File, error) {
 		return wire.Answer{}, nil, wire.Errorf(wire.CodeAbsent, "this connection holds no model %s", c.Name)
 	}
 	c.file = nil
+	d.mu.Lock()
+	d.processes[id] = process
+	d.mu.Unlock()
 	d.work.Go(func() {
 		d.awaitEnd(process)
+		d.mu.Lock()
+		delete(d.processes, id)
+		d.mu.Unlock()
+		_ = process.Close()
 		c.over(id, &request{})
 	})
 	return wire.Answer{Name: c.Name}, nil, nil
@@ -438,7 +468,6 @@ func (c *call) hold() (wire.Answer, []*os.File, error) {
 
 // awaitEnd waits until a process has ended, or the daemon does.
 func (d *Daemon) awaitEnd(process *os.File) {
-	defer process.Close()
 	stop, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		d.log.Error("cannot watch a process", "err", err)

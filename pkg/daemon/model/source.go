@@ -230,6 +230,7 @@ func (s *source) compare(was *wire.Record) error {
 
 // layOut reads the headers and gives every tensor its place.
 func (s *source) layOut() error {
+	const most = 1 << 60 // bytes, so that sums and what is rounded up have room in an int64
 	var x *safetensors.Index
 	if s.index != nil {
 		var err error
@@ -251,7 +252,9 @@ func (s *source) layOut() error {
 			s.header, s.metadata = h.Bytes, h.Metadata
 		}
 		for _, t := range tensors {
-			// Files are shorter than numbers reach, so what they hold is too.
+			if t.Bytes > most-int64(s.image) { // files may be mostly holes, and shards the same one again and again
+				return wire.Errorf(wire.CodeCapacity, "tensor %.100q ends behind %d bytes: no memory is so large", t.Name, int64(most))
+			}
 			at := (int64(s.image) + wire.Alignment - 1) / wire.Alignment * wire.Alignment
 			s.places = append(s.places, wire.Place{Name: t.Name, DType: t.DType, Shape: t.Shape, Offset: at, Bytes: t.Bytes})
 			s.segments = append(s.segments, segment{f, t.Offset, at, t.Bytes})

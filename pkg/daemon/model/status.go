@@ -45,8 +45,10 @@ func (d *Daemon) statuses(tenant string) []wire.Status {
 			s := status(c.Key)
 			s.State, s.Loaded, s.Why, s.Refs = wire.StateLoading, copied.loaded.Load(), c.Why, c.Refs
 			s.Public = s.Public || copied.public
-			if s.Bytes == 0 {
-				s.Bytes = int64(c.Bytes) // nearly: the file is looked at when it is loaded
+			if bytes := copied.bytes.Load(); bytes > 0 {
+				s.Bytes = bytes
+			} else if copied.store {
+				s.Bytes = copied.record.Bytes
 			}
 		}
 	}

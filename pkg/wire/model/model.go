@@ -4,6 +4,7 @@
 package model
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 )
 
@@ -145,12 +147,15 @@ func Errorf(code, format string, args ...any) *Error {
 }
 
 // ParseRequest reads a packet. Unknown keys are passed over, as what later
-// versions say.
+// versions say; so are those that are written otherwise, such as Name.
 func ParseRequest(packet []byte) (r Request, err error) {
 	if len(packet) > MaxRequest {
 		return r, fmt.Errorf("a packet of more than %d bytes", MaxRequest)
 	}
-	if err := json.Unmarshal(packet, &r); err != nil {
+	if text := bytes.TrimLeft(packet, " \t\r\n"); len(text) > 0 && text[0] != '{' {
+		return r, errors.New("not a request: expected an object")
+	}
+	if err := jsonv2.Unmarshal(packet, &r, jsontext.AllowDuplicateNames(true)); err != nil {
 		return r, fmt.Errorf("not a request: %w", err)
 	}
 	return r, nil

@@ -31,6 +31,18 @@ func TestFileOf(t *testing.T) {
 	}
 }
 
+func TestParseRequest(t *testing.T) {
+	r, err := ParseRequest([]byte(` {"op":"get","name":"a","Name":"b","ID":7,"more":[1,{}],"timeout_ms":5,"id":"x"} `))
+	if err != nil || r.Op != OpGet || r.Name != "a" || r.TimeoutMS != 5 || string(r.ID) != `"x"` {
+		t.Errorf("%+v, %v", r, err)
+	}
+	for _, bad := range []string{"", " ", "null", " null", "[]", "7", `"get"`, "{}{}", `{"op":`, `{"op":null,}`, `{"op":"\xff"}`, `{"timeout_ms":1e400}`} {
+		if r, err := ParseRequest([]byte(bad)); err == nil {
+			t.Errorf("%s is %+v", bad, r)
+		}
+	}
+}
+
 // FuzzParseRequest: whatever comes is a request or an error.
 func FuzzParseRequest(f *testing.F) {
 	f.Add([]byte(`{"op":"get","id":[1,{"a":null}],"name":"a","timeout_ms":10,"more":1}`))

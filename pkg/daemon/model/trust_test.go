@@ -1,0 +1,260 @@
+package model_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/daemon/model"
+	"github.com/gfaas/gfaas/pkg/gpu"
+	wire "github.com/gfaas/gfaas/pkg/wire/model"
+)
+
+// pass asks with a file beside the request.
+func (c *client) pass(code string, r wire.Request, path string) (wire.Answer, []*os.File) {
+	c.t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer f.Close()
+	return c.call(code, r, f)
+}
+
+// TestPublicIsNotWrittenByOthers: what a tenant brings for a name never becomes what
+// others have by it, even where the model is public, and its memory had to be given
+// up, and there is no file to load it from.
+func TestPublicIsNotWrittenByOthers(t *testing.T) {
+	w := serve(t, func(cfg *model.Config) { cfg.Models = t.TempDir() })
+	blue, own := w.client("blue"), w.client("default")
+	shown, mine, big := w.file("shown", 1, 1000), w.file("mine", 2, 1000), w.file("big", 3, 4<<20-1000)
+	blue.pass("", wire.Request{Op: wire.OpPut, Name: "m", Public: true}, shown)
+	a, files := own.pass("", wire.Request{Op: wire.OpGet, Name: "m"}, mine) // there, and for all
+	own.check(a, files, shown)
+	own.release("m")
+	w.client().put("", "big", big) // in its place
+	if s := blue.stat("m"); s.State != wire.StateFile {
+		t.Fatalf("%+v", s)
+	}
+	w.client("default").call(wire.CodeAbsent, wire.Request{Op: wire.OpGet, Name: "m"})
+	a, files = own.pass("", wire.Request{Op: wire.OpGet, Name: "m"}, mine)
+	own.check(a, files, mine)
+	if s := blue.stat("m"); s.State != wire.StateFile || s.Generation != 1 || s.Tenant != "blue" {
+		t.Errorf("blue's model is %+v", s)
+	}
+	blue.call(wire.CodeAbsent, wire.Request{Op: wire.OpGet, Name: "m"})
+	if s := own.stat("m"); s.Tenant != "default" || s.State != wire.StateGPU || s.Public {
+		t.Errorf("%+v", s)
+	}
+	a, files = blue.pass("", wire.Request{Op: wire.OpGet, Name: "m"}, shown)
+	blue.check(a, files, shown)
+	// Nor does what the host keeps in its folder.
+	own.call("", wire.Request{Op: wire.OpRemove, Name: "m"})
+	own.release("m")
+	blue.release("m")
+	w.client().put("", "big", big)
+	text, err := os.ReadFile(mine)
+	if err := errors.Join(err, os.WriteFile(filepath.Join(w.cfg.Models, "m.safetensors"), text, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	a, files = own.call("", wire.Request{Op: wire.OpGet, Name: "m"})
+	own.check(a, files, mine)
+	if s := blue.stat("m"); s.Tenant != "blue" || s.Generation != 1 {
+		t.Errorf("blue's model is %+v", s)
+	}
+}
+
+// TestDeadAreNotWaitedFor: what a client held is free for whoever asks next, be it
+// that very moment.
+func TestDeadAreNotWaitedFor(t *testing.T) {
+	w := serve(t)
+	files := []string{w.file("m0", 1, 3<<20), w.file("m1", 2, 3<<20)} // of which one fits
+	asks := w.client()
+	for n := range 300 {
+		name := fmt.Sprint("m", n%2)
+		holder := w.client()
+		holder.pass("", wire.Request{Op: wire.OpGet, Name: name}, files[n%2])
+		if err := holder.Close(); err != nil {
+			t.Fatal(err)
+		}
+		asks.pass("", wire.Request{Op: wire.OpGet, Name: fmt.Sprint("m", 1-n%2)}, files[1-n%2])
+		asks.release(fmt.Sprint("m", 1-n%2))
+	}
+	// And of a process that was killed.
+	process := exec.Command("sleep", "1000")
+	if err := process.Start(); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.PidfdOpen(process.Process.Pid, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := os.NewFile(uintptr(fd), "process")
+	defer of.Close()
+	asks.pass("", wire.Request{Op: wire.OpGet, Name: "m0"}, files[0])
+	asks.call("", wire.Request{Op: wire.OpHold, Name: "m0"}, of)
+	asks.pass(wire.CodeBusy, wire.Request{Op: wire.OpGet, Name: "m1"}, files[1])
+	_ = process.Process.Kill()
+	_ = process.Wait()
+	asks.pass("", wire.Request{Op: wire.OpGet, Name: "m1"}, files[1])
+}
+
+// TestStoreIsBlank: memory that a client may write to has nothing of others in it.
+func TestStoreIsBlank(t *testing.T) {
+	w := serve(t)
+	manifest := w.write("manifest", []byte(`{"tensors":{"a":{"dtype":"U8","shape":[300000],"offset":0,"bytes":300000}},"metadata":{}}`))
+	a, files := w.client("blue").pass("", wire.Request{Op: wire.OpStore, Name: "s", Size: 300_000}, manifest)
+	if found := bytes.Trim(w.client().memory(files[0], a.Size), "\x00"); len(found) > 0 {
+		t.Errorf("%d bytes are not zero, of %d", len(found), a.Size)
+	}
+}
+
+// TestPutAgain: a model that is put again from another file, or from one that was
+// touched, is loaded from that from then on.
+func TestPutAgain(t *testing.T) {
+	w := serve(t)
+	c := w.client()
+	path := w.file("a", 1, 1000)
+	c.put("", "a", path)
+	if err := os.Chtimes(path, time.Now(), time.Unix(1_700_000_000, 0)); err != nil {
+		t.Fatal(err)
+	}
+	c.put("", "a", path)
+	if s := c.stat("a"); s.Generation != 1 || s.Loads != 1 {
+		t.Errorf("the same content was loaded again: %+v", s)
+	}
+	c.put("", "big", w.file("big", 3, 4<<20-1000))
+	c.get("a", path)
+	w.stop()
+	w.start()
+	w.client().get("a", path)
+}
+
+// TestHoles: files that are mostly holes, and as long as a file system will have
+// them, are larger than the capacity, and than any number.
+func TestHoles(t *testing.T) {
+	dir, err := os.MkdirTemp("/dev/shm", "holes")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	w := serve(t)
+	w.dir = dir
+	shard := func(name string, bytes int64) string {
+		header := fmt.Appendf(nil, `{"%s":{"dtype":"U8","shape":[%d],"data_offsets":[0,%d]}}`, name, bytes, bytes)
+		path := w.write(name+".safetensors", append([]byte{byte(len(header)), 0, 0, 0, 0, 0, 0, 0}, header...))
+		if err := os.Truncate(path, int64(8+len(header))+bytes); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	c := w.client()
+	c.put(wire.CodeCapacity, "a", shard("a", 1<<40))
+	c.put(wire.CodeCapacity, "b", shard("b", 1<<62))
+	c.put(wire.CodeCapacity, "c", shard("c", 1<<63-1000))
+	c.put(wire.CodeCapacity, "d", w.write("d.safetensors.index.json", []byte(`{"weight_map":{"a":"./a.safetensors","b":"b.safetensors","c":"c.safetensors"}}`)))
+	if all := c.list(""); len(all) != 0 || w.gpu.Used() != 0 {
+		t.Errorf("%+v", all)
+	}
+}
+
+// TestStall: a file whose file system does not answer stops its own load, in time,
+// and nothing of it is left; it is there for the next who ask.
+func TestStall(t *testing.T) {
+	w := serve(t, func(cfg *model.Config) { cfg.Stall = 50 * time.Millisecond })
+	path := w.file("a", 1, 1<<20)
+	goOn := make(chan bool)
+	var once sync.Once
+	w.gpu.Fail(func(call string) error {
+		if call == "stage" { // where what reads is, too
+			once.Do(func() { <-goOn })
+		}
+		return nil
+	})
+	c := w.client()
+	c.put(wire.CodeInternal, "a", path)
+	w.nothing()
+	close(goOn)
+	w.gpu.Fail(nil)
+	w.eventually("it is loaded", func() bool {
+		f, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		_, _, err = c.Call(t.Context(), wire.Request{Op: wire.OpPut, Name: "a", Source: path}, f)
+		return err == nil
+	})
+	c.get("a", path)
+}
+
+// TestHoldersAcrossARestart: who holds a model when the daemon dies keeps it. The
+// next daemon loads a copy of its own for all that ask, one and no more, counts that
+// alone, and gives nobody what those before have.
+func TestHoldersAcrossARestart(t *testing.T) {
+	w := serve(t, func(cfg *model.Config) { cfg.Capacity = 3 * gpu.MiB })
+	path := w.file("a", 1, 2<<20)
+	c := w.client()
+	c.put("", "a", path)
+	a, files := c.call("", wire.Request{Op: wire.OpGet, Name: "a"})
+	// A mapping, as the driver has it: it keeps the memory whatever the daemon does.
+	mapped, err := w.gpu.Import(files[0], gpu.Bytes(a.Size))
+	if err != nil {
+		t.Fatal(err)
+	}
+	process := exec.Command("sleep", "1000")
+	if err := process.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = process.Process.Kill(); _ = process.Wait() }()
+	fd, err := unix.PidfdOpen(process.Process.Pid, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := os.NewFile(uintptr(fd), "process")
+	defer of.Close()
+	c.call("", wire.Request{Op: wire.OpGet, Name: "a"})
+	c.call("", wire.Request{Op: wire.OpHold, Name: "a"}, of)
+	w.stop()
+	if used := w.gpu.Used(); used != gpu.Bytes(a.Size) {
+		t.Fatalf("the daemon is gone, and of its holder's %d bytes there are %v", a.Size, used)
+	}
+	w.start()
+	after := w.client()
+	if now := after.totals(); now.Used != 0 || now.Refs != 0 || now.Models != 1 {
+		t.Errorf("the next daemon begins with %+v", now)
+	}
+	for range 3 {
+		w.client().get("a", path)
+	}
+	if now := after.totals(); now.Used != a.Size || now.Loads != 1 || now.Refs != 3 {
+		t.Errorf("%+v", now)
+	}
+	if used := w.gpu.Used(); used != 2*gpu.Bytes(a.Size) {
+		t.Errorf("%v of GPU memory: one copy of before and one more are %d", used, 2*a.Size)
+	}
+	after.put(wire.CodeBusy, "b", w.file("b", 2, 2<<20)) // no more than there is
+	// The holder of before still has what it had; when it is gone one copy is left.
+	stage, err := w.gpu.Stage(mapped.Size())
+	if err := errors.Join(err, stage.Down(mapped, 0, int(mapped.Size())), stage.Wait(), stage.Free()); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil || !bytes.Contains(stage.Buffer(), text[len(text)-2<<20:]) {
+		t.Errorf("the holder's bytes have changed, %v", err)
+	}
+	if err := mapped.Free(); err != nil {
+		t.Fatal(err)
+	}
+	if used := w.gpu.Used(); used != gpu.Bytes(a.Size) {
+		t.Errorf("%v of GPU memory when the holder of before is gone, for one copy of %d", used, a.Size)
+	}
+}
