@@ -42,7 +42,7 @@ type copied struct {
 	manifest   *os.File
 	header     []byte // of the file; empty: it is of several, or of none
 
-	need   gpu.Bytes // memory, rounded up
+	need   gpu.Bytes    // memory, rounded up
 	bytes  atomic.Int64 // of the files; 0 until they are looked at
 	loaded atomic.Int64
 }
@@ -156,7 +156,7 @@ func (d *Daemon) look(c *copied, there *wire.Record) {
 	select {
 	case d.looks <- struct{}{}:
 		if c.source == nil {
-			c.source, err = open(c.origin, isIndex(c.origin.path))
+			c.source, err = d.openSource(c)
 		}
 		<-d.looks
 	case <-c.ctx.Done():
@@ -180,6 +180,38 @@ func (d *Daemon) look(c *copied, there *wire.Record) {
 	}
 	d.step(policy.Sized{Copy: c.id, Bytes: c.need})
 }
+
+// openSource opens a copy's files. What does not answer in time goes on by itself,
+// and closes them when it does.
+func (d *Daemon) openSource(c *copied) (*source, error) {
+	type opening struct {
+		source *source
+		err    error
+	}
+	done, gone := make(chan opening), make(chan struct{})
+	defer close(gone)
+	o := c.origin
+	go func() {
+		s, err := open(o, isIndex(o.path))
+		select {
+		case done <- opening{s, err}:
+		case <-gone:
+			s.close()
+		}
+	}()
+	timer := time.NewTimer(d.cfg.Stall)
+	defer timer.Stop()
+	select {
+	case o := <-done:
+		return o.source, o.err
+	case <-c.ctx.Done():
+		return nil, c.ctx.Err()
+	case <-timer.C:
+		return nil, d.stalled()
+	}
+}
+
+func (d *Daemon) stalled() error { return fmt.Errorf("nothing was read for %v", d.cfg.Stall) }
 
 // refresh has a model that was put again read from the file of that put when it
 // has to be loaded: the one of the put before may be gone, or newer now.
@@ -217,29 +249,65 @@ func (d *Daemon) sum(c *copied) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer d.stages.put(stage)
-	h := sha256.New()
-	if err := readInto(c.ctx, h, f, 0, f.size, stage.Buffer()); err != nil {
-		return "", err
+	type piece struct {
+		n   int64
+		err error
 	}
-	return hex.EncodeToString(h.Sum(nil)), f.unchanged()
+	pieces, sum := make(chan piece), sha256.New()
+	ctx, cancel := context.WithCancel(c.ctx)
+	ended := make(chan struct{})
+	go func() { // a read that does not come back keeps its stage
+		defer close(ended)
+		defer d.stages.put(stage)
+		for at := int64(0); at < f.size && ctx.Err() == nil; {
+			part := stage.Buffer()[:min(int64(len(stage.Buffer())), f.size-at)]
+			p := piece{int64(len(part)), f.fill(part, at)}
+			if p.err == nil {
+				sum.Write(part)
+			}
+			select {
+			case pieces <- p:
+			case <-ctx.Done():
+			}
+			if p.err != nil {
+				return
+			}
+			at += p.n
+		}
+	}()
+	stall := time.NewTimer(d.cfg.Stall)
+	defer stall.Stop()
+	defer d.await(ended, stall)
+	defer cancel()
+	for at := int64(0); at < f.size; {
+		stall.Reset(d.cfg.Stall)
+		select {
+		case p := <-pieces:
+			if p.err != nil {
+				return "", p.err
+			}
+			at += p.n
+		case <-ctx.Done():
+			return "", ctx.Err()
+		case <-stall.C:
+			return "", d.stalled()
+		}
+	}
+	d.await(ended, stall)
+	return hex.EncodeToString(sum.Sum(nil)), f.unchanged()
 }
 
-// readInto reads a part of a file through a buffer.
-func readInto(ctx context.Context, w io.Writer, f *opened, from, n int64, buf []byte) error {
-	for n > 0 {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		part := buf[:min(int64(len(buf)), n)]
-		if err := f.fill(part, from); err != nil {
-			return err
-		}
-		_, _ = w.Write(part)
-		from += int64(len(part))
-		n -= int64(len(part))
+// await waits for a reader that was told to end, or has, so that its stage is not
+// freed under it. One that the timer has been waiting for hangs, and is let be.
+func (d *Daemon) await(ended <-chan struct{}, stall *time.Timer) {
+	if !stall.Stop() {
+		return
 	}
-	return nil
+	stall.Reset(d.cfg.Stall)
+	select {
+	case <-ended:
+	case <-stall.C:
+	}
 }
 
 // fill reads exactly that much.
@@ -387,13 +455,18 @@ type filled struct {
 // pipe has one goroutine read pieces, and sums and copies them here.
 func (d *Daemon) pipe(c *copied, sums *sums) error {
 	ctx, cancel := context.WithCancel(c.ctx)
-	defer cancel()
 	pieces := make(chan filled)
 	s := c.source
 	total := c.memory.Size()
-	go d.read(ctx, s, total, pieces)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		d.read(ctx, s, total, pieces)
+	}()
 	stall := time.NewTimer(d.cfg.Stall)
 	defer stall.Stop()
+	defer d.await(ended, stall)
+	defer cancel()
 	for at := gpu.Bytes(0); at < total; {
 		stall.Reset(d.cfg.Stall)
 		select {
@@ -412,7 +485,7 @@ func (d *Daemon) pipe(c *copied, sums *sums) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-stall.C:
-			return fmt.Errorf("nothing was read for %v", d.cfg.Stall)
+			return d.stalled()
 		}
 	}
 	return nil
