@@ -257,6 +257,8 @@ func (c *call) again(ctx context.Context, r *http.Request, err error) error {
 		c.g.engine.unreachable(c.on)
 	} else if !died(err) {
 		return &Error{Status: http.StatusBadGateway, Code: codeBadAnswer, Message: "instance " + c.on.record.ID + ": " + err.Error()}
+	} else if failed.Progress == ports.Sent {
+		c.g.suspect(c.on)
 	}
 	gone := &Error{Status: http.StatusBadGateway, Code: codeInstanceDied, Message: "instance " + c.on.record.ID + " gave no answer: " + err.Error()}
 	if context.Cause(ctx) != nil {

@@ -18,6 +18,7 @@ const (
 	stateTime  = 10 * time.Second // for a change of the state file
 	stopTime   = 30 * time.Second // to stop one instance
 	stopsAtEnd = 16               // at a time
+	endingTime = time.Second      // for an engine to tell that a container has ended
 	firstRetry = time.Second      // after what should not fail did; doubles
 	lastRetry  = 30 * time.Second
 )
@@ -111,18 +112,39 @@ func (g *Gateway) watch(s *server) {
 			return
 		}
 		if err == nil {
-			if g.engine.died(s) {
-				g.log.Error("instance ended", "instance", s.record.ID, "function", s.record.Function, "how", state.Detail)
-				if s.own {
-					g.discard(s.record)
-				}
-			}
+			g.ended(s, state)
 			return
 		}
 		g.log.Warn("cannot watch an instance", "instance", s.record.ID, "err", err)
 		if !pause(g.life, retry) {
 			return
 		}
+	}
+}
+
+// ended says that an instance has ended by itself.
+func (g *Gateway) ended(s *server, state instance.State) {
+	if !g.engine.died(s) {
+		return
+	}
+	g.log.Error("instance ended", "instance", s.record.ID, "function", s.record.Function, "how", state.Detail)
+	if s.own {
+		g.deed(func() { g.discard(s.record) })
+	}
+}
+
+// suspect waits a moment for an instance that gave no answer to be known to have
+// ended, if it has: so long its place is not free. A container's port is its
+// engine's, which takes connections for one that is gone; nobody takes those of a
+// process that is.
+func (g *Gateway) suspect(s *server) {
+	if s.record.Runtime != instance.Docker {
+		return
+	}
+	ctx, cancel := context.WithTimeout(g.life, endingTime)
+	defer cancel()
+	if state, err := g.cfg.Starter.Wait(ctx, s.record); err == nil {
+		g.ended(s, state)
 	}
 }
 

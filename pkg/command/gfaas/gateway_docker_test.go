@@ -1,0 +1,409 @@
+package gfaas
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/adapter/gateway"
+	"github.com/gfaas/gfaas/pkg/status"
+)
+
+// served is a gateway that serves in a place.
+type served struct {
+	*place
+	*gateway.Client
+	cmd  *exec.Cmd
+	said *bytes.Buffer
+}
+
+// serve starts a gateway, and waits until it has taken over what runs.
+func (p *place) serve(args ...string) *served {
+	p.t.Helper()
+	s := &served{place: p, Client: gateway.Dial(filepath.Join(p.dir, "run")), said: &bytes.Buffer{}}
+	s.cmd = p.command(append([]string{"serve", "--listen", "", "--gpu", "sim"}, args...)...)
+	s.cmd.Stderr = s.said
+	if err := s.cmd.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() {
+		s.Close()
+		if s.cmd.ProcessState == nil {
+			s.end(syscall.SIGKILL)
+		}
+		if p.t.Failed() {
+			p.t.Logf("the gateway said:\n%s", s.said)
+		}
+	})
+	eventually(p.t, "the gateway is ready", func() bool {
+		answer, err := s.Send(context.Background(), http.MethodGet, "/readyz", nil, nil)
+		if err != nil {
+			return false
+		}
+		_ = answer.Body.Close()
+		return answer.StatusCode == http.StatusOK
+	})
+	return s
+}
+
+// end sends the gateway a signal, waits for its end, and returns how it ended.
+func (s *served) end(with syscall.Signal) int {
+	_ = s.cmd.Process.Signal(with)
+	return exitStatus(s.cmd.Wait())
+}
+
+// reply is what came of a call.
+type reply struct {
+	status                       int
+	body                         string
+	instance, start, code, retry string
+}
+
+// call calls a function with headers NAME: VALUE. It may be used beside the test.
+func (s *served) call(name, body string, headers ...string) (r reply, err error) {
+	h := http.Header{}
+	for _, line := range headers {
+		key, value, _ := strings.Cut(line, ": ")
+		h.Add(key, value)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
+	defer cancel()
+	answer, err := s.Send(ctx, http.MethodPost, "/function/"+name, h, strings.NewReader(body))
+	if err != nil {
+		return r, err
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	return reply{answer.StatusCode, string(text), answer.Header.Get("Gfaas-Instance"), answer.Header.Get("Gfaas-Start"),
+		answer.Header.Get("Gfaas-Reason"), answer.Header.Get("Retry-After")}, err
+}
+
+func (s *served) must(name, body string, headers ...string) reply {
+	s.t.Helper()
+	r, err := s.call(name, body, headers...)
+	if err != nil {
+		s.t.Fatalf("call %s: %v", name, err)
+	}
+	return r
+}
+
+// function is how a function stands.
+func (s *served) function(name string) status.Function {
+	s.t.Helper()
+	all, err := s.Status(context.Background())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, f := range all.Functions {
+		if f.Function == name {
+			return f
+		}
+	}
+	s.t.Fatalf("no function %s in %+v", name, all)
+	return status.Function{}
+}
+
+// applied applies a file and waits until the gateway knows the functions.
+func (s *served) applied(file string, names ...string) {
+	s.t.Helper()
+	s.output("apply", "-f", file)
+	for _, name := range names {
+		eventually(s.t, name+" is known", func() bool {
+			return s.Ask(context.Background(), http.MethodGet, "/system/function/"+name, nil, nil) == nil
+		})
+	}
+}
+
+// newDockerPlace is a place whose commands find the engine, or skips the test where
+// none answers.
+func newDockerPlace(t *testing.T) *place {
+	t.Helper()
+	if err := exec.Command("docker", "version").Run(); err != nil {
+		if os.Getenv("CI") != "" {
+			t.Fatal("no Docker engine answers")
+		}
+		t.Skip("no Docker engine answers")
+	}
+	p := newPlace(t)
+	p.env = append(p.env, "DOCKER_HOST="+engine())
+	return p
+}
+
+// engine is where the engine is that the tests use.
+func engine() string {
+	if host := os.Getenv("DOCKER_HOST"); host != "" {
+		return host
+	}
+	return "unix:///var/run/docker.sock"
+}
+
+// What calls come to is the same whether processes or containers answer them, from
+// the first start to the last stop, a kill of the gateway between them.
+func TestServeBothRuntimes(t *testing.T) {
+	p := newDockerPlace(t)
+	image := importImage(t, p)
+	runtimes := map[string]string{"process": "command: [" + p.getenv("FUNCTION") + "]", "docker": "image: " + image}
+	var text strings.Builder
+	for runtime, program := range runtimes {
+		for name, rest := range map[string]string{
+			"echo": "scale: {idle: 1h}", "fails": `env: {FAIL: "3"}`, "slow": "timeout: 500ms", "big": "gpu_mem: 1000GiB",
+			"one": "queue: 1, scale: {max: 1}",
+		} {
+			fmt.Fprintf(&text, "---\n{name: %s-%s, %s, %s}\n", name, runtime, program, rest)
+		}
+	}
+	p.write("f.yaml", text.String())
+	s := p.serve()
+	s.applied("f.yaml", "echo-docker", "big-process")
+	for runtime := range runtimes {
+		t.Run(runtime, func(t *testing.T) {
+			s.statuses(t, runtime)
+		})
+	}
+	docker := s.must("echo-docker", "x").instance
+	if n := containers(t, image); n == 0 {
+		t.Error("no container runs")
+	}
+
+	// A kill: both live on, and the next gateway takes them over.
+	s.end(syscall.SIGKILL)
+	before := containers(t, image)
+	s = p.serve()
+	for runtime := range runtimes {
+		r := s.must("echo-"+runtime, "after the kill")
+		if r.status != 200 || r.body != "after the kill" || r.start != "gpu-warm" || runtime == "docker" && r.instance != docker {
+			t.Errorf("after a kill of the gateway: %+v", r)
+		}
+	}
+	if n := containers(t, image); n > before {
+		t.Errorf("%d containers after the kill, %d before", n, before)
+	}
+
+	// The end: what runs is answered, what comes is refused, nothing is left.
+	var calls sync.WaitGroup
+	for runtime := range runtimes {
+		calls.Go(func() {
+			if r, err := s.call("echo-"+runtime, "last", "X-Sleep: 3000"); err != nil || r.status != 200 || r.body != "last" {
+				t.Errorf("a call while the gateway ends: %+v, %v", r, err)
+			}
+		})
+	}
+	for runtime := range runtimes {
+		eventually(t, "it runs", func() bool { return *s.function("echo-" + runtime).InFlight == 1 })
+	}
+	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "calls are refused", func() bool {
+		r, err := s.call("echo-docker", "late")
+		return err != nil || r.status == 503 && r.code == "draining" && r.retry != ""
+	})
+	calls.Wait()
+	if code := exitStatus(s.cmd.Wait()); code != 0 {
+		t.Errorf("exit status %d", code)
+	}
+	p.nothing()
+	if n := containers(t, image); n != 0 {
+		t.Errorf("%d containers are left", n)
+	}
+}
+
+// statuses goes through what a call may come to on a runtime.
+func (s *served) statuses(t *testing.T, runtime string) {
+	on := func(name string) string { return name + "-" + runtime }
+	want := func(what string, r reply, status int, code string) {
+		t.Helper()
+		if r.status != status || code != "" && r.code != code || (r.instance == "") != (code != "") {
+			t.Errorf("%s: %+v, want %d %s", what, r, status, code)
+		}
+	}
+	first := s.must(on("echo"), "hello")
+	want("from zero", first, 200, "")
+	if first.body != "hello" || first.start != "cold" {
+		t.Errorf("the first call: %+v", first)
+	}
+	if r := s.must(on("echo"), "again"); r.start != "gpu-warm" || r.instance != first.instance || r.body != "again" {
+		t.Errorf("the second call: %+v", r)
+	}
+	want("a function's own status", s.must(on("echo"), "x", "X-Status: 418"), 418, "")
+	r := s.must(on("fails"), "x")
+	want("a start that fails", r, 502, "start-failed")
+	for _, part := range []string{"ended before it was ready: exited with status 3", `it printed last:\n  loading the model\n  no such model`} {
+		if !strings.Contains(r.body, part) {
+			t.Errorf("a start that fails: %s, want %s in it", r.body, part)
+		}
+	}
+	want("larger than a GPU", s.must(on("big"), "x"), 503, "too-large-for-gpu")
+	want("no answer in time", s.must(on("slow"), "x", "X-Sleep: 60000"), 504, "timeout")
+
+	// An instance that ends: 502, then another answers. What it printed can be read.
+	r = s.must(on("echo"), "x", "X-Die: 7")
+	want("an instance that ends", r, 502, "instance-died")
+	second := s.must(on("echo"), "next")
+	want("after it", second, 200, "")
+	if second.instance == first.instance {
+		t.Errorf("%s answers again", first.instance)
+	}
+	s.must(on("echo"), "printed by "+runtime+"\n", "X-Print: 1")
+	eventually(t, "its log can be read", func() bool {
+		answer, err := s.Send(t.Context(), http.MethodGet, "/system/logs?name="+on("echo"), nil, nil)
+		if err != nil {
+			return false
+		}
+		defer answer.Body.Close()
+		text, _ := io.ReadAll(answer.Body)
+		return strings.Contains(string(text), `"text":"printed by `+runtime+`"`) && strings.Contains(string(text), second.instance)
+	})
+	eventually(t, "gfaas logs has it too", func() bool { return strings.Contains(s.output("logs", on("echo")), "printed by "+runtime) })
+
+	// A queue of one place: one runs, one waits, the third is refused.
+	var calls sync.WaitGroup
+	for n := range 2 {
+		calls.Go(func() {
+			if r, err := s.call(on("one"), "x", "X-Sleep: 3000"); err != nil || r.status != 200 {
+				t.Errorf("%+v, %v", r, err)
+			}
+		})
+		eventually(t, "one runs, then one waits", func() bool {
+			f := s.function(on("one"))
+			return *f.InFlight == 1 && *f.Waiting == n
+		})
+	}
+	r = s.must(on("one"), "x")
+	want("a full queue", r, 429, "queue-full")
+	if r.retry == "" {
+		t.Error("a full queue without Retry-After")
+	}
+	calls.Wait()
+
+	// Scaled by hand, and to none.
+	s.output("scale", on("echo")+"=2", "--wait")
+	if n := s.function(on("echo")).Instances; n != 2 {
+		t.Errorf("%d instances, want 2", n)
+	}
+	s.output("scale", on("echo")+"=0", "--wait")
+	want("from zero again", s.must(on("echo"), "x"), 200, "")
+}
+
+// An engine that goes away: what runs is called all the same, what would start says
+// why it cannot, and processes go on; once it is back, so do containers.
+func TestEngineGoesAway(t *testing.T) {
+	p := newDockerPlace(t)
+	image := importImage(t, p)
+	e := newEngineGate(t, filepath.Join(p.dir, "docker.sock"))
+	p.env = append(p.env, "DOCKER_HOST=unix://"+e.path)
+	p.write("f.yaml", fmt.Sprintf("{name: boxed, image: %s}\n---\n{name: other, image: %s}\n---\n{name: plain, command: [%s]}\n", image, image, p.getenv("FUNCTION")))
+	s := p.serve()
+	s.applied("f.yaml", "boxed", "other", "plain")
+	first := s.must("boxed", "x")
+	if first.status != 200 {
+		t.Fatalf("%+v", first)
+	}
+	e.shut()
+	if r := s.must("boxed", "while it is away"); r.status != 200 || r.body != "while it is away" || r.instance != first.instance {
+		t.Errorf("a container that runs: %+v", r)
+	}
+	if r := s.must("other", "x"); r.status != 502 || r.code != "start-failed" || !strings.Contains(r.body, "Docker") {
+		t.Errorf("a container that would start: %+v", r)
+	}
+	if r := s.must("plain", "x"); r.status != 200 {
+		t.Errorf("a process: %+v", r)
+	}
+	e.open()
+	eventually(t, "containers start again", func() bool { return s.must("other", "x").status == 200 })
+	if r := s.must("boxed", "x"); r.status != 200 || r.instance != first.instance {
+		t.Errorf("the container of before: %+v", r)
+	}
+	if code := s.end(syscall.SIGTERM); code != 0 {
+		t.Errorf("exit status %d", code)
+	}
+	p.nothing()
+	if n := containers(t, image); n != 0 {
+		t.Errorf("%d containers are left", n)
+	}
+}
+
+// engineGate is a way to the engine that can be shut.
+type engineGate struct {
+	t    *testing.T
+	path string
+
+	mu       sync.Mutex
+	listener net.Listener
+	conns    map[net.Conn]bool
+}
+
+func newEngineGate(t *testing.T, path string) *engineGate {
+	e := &engineGate{t: t, path: path, conns: map[net.Conn]bool{}}
+	e.open()
+	t.Cleanup(e.shut)
+	return e
+}
+
+func (e *engineGate) open() {
+	e.t.Helper()
+	l, err := net.Listen("unix", e.path)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	e.mu.Lock()
+	e.listener = l
+	e.mu.Unlock()
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go e.pass(conn)
+		}
+	}()
+}
+
+func (e *engineGate) pass(conn net.Conn) {
+	network, address, _ := strings.Cut(engine(), "://")
+	there, err := net.DialTimeout(network, address, 10*time.Second)
+	if err != nil {
+		_ = conn.Close()
+		return
+	}
+	e.mu.Lock()
+	e.conns[conn], e.conns[there] = true, true
+	e.mu.Unlock()
+	half := func(to, from net.Conn) {
+		_, _ = io.Copy(to, from)
+		if c, ok := to.(interface{ CloseWrite() error }); ok {
+			_ = c.CloseWrite()
+		}
+	}
+	var both sync.WaitGroup
+	both.Go(func() { half(there, conn) })
+	both.Go(func() { half(conn, there) })
+	both.Wait()
+	e.mu.Lock()
+	delete(e.conns, conn)
+	delete(e.conns, there)
+	e.mu.Unlock()
+	_, _ = conn.Close(), there.Close()
+}
+
+// shut ends all connections, as the engine's death does.
+func (e *engineGate) shut() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	_ = e.listener.Close()
+	for conn := range e.conns {
+		_ = conn.Close()
+	}
+}
