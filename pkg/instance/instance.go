@@ -88,16 +88,18 @@ const Gateway = "gateway"
 // Record is what the state file keeps of an instance, from the intent to start
 // it until nothing of it is left.
 type Record struct {
-	ID         string    `json:"id"`
-	Function   string    `json:"function"`
-	Runtime    string    `json:"runtime"` // known before there is a handle
-	GPUs       []string  `json:"gpus"`
-	Slice      gpu.Slice `json:"slice"`
-	State      string    `json:"state"`
-	Contract   string    `json:"contract,omitempty"` // resolved, never auto
-	Registered []string  `json:"registered,omitempty"`
-	Owner      string    `json:"owner,omitempty"` // Gateway, or empty: whoever started it by a plan
-	Handle     Handle    `json:"handle"`
+	ID         string       `json:"id"`
+	Function   string       `json:"function"`
+	Runtime    string       `json:"runtime"` // known before there is a handle
+	GPUs       []string     `json:"gpus"`
+	Slice      gpu.Slice    `json:"slice"`
+	State      string       `json:"state"`
+	Contract   string       `json:"contract,omitempty"` // resolved, never auto
+	Registered []string     `json:"registered,omitempty"`
+	Owner      string       `json:"owner,omitempty"`    // Gateway, or empty: whoever started it by a plan
+	Turns      [][]gpu.Turn `json:"turns,omitempty"`    // as in Placement
+	Restarts   int          `json:"restarts,omitempty"` // how often a gateway has started it again after it ended
+	Handle     Handle       `json:"handle"`
 }
 
 // Placement is what a plan says of one instance.
@@ -106,6 +108,10 @@ type Placement struct {
 	GPUs  []string // names as in gpu.ParseDevice
 	Slice gpu.Slice
 	Turns [][]gpu.Turn // on each of the GPUs, parts of the window that are its own; nil is none
+
+	// Restarts is how often it was started before under its id: what it printed
+	// then stays, whatever comes of this start.
+	Restarts int
 
 	// Oversubscribe has its memory wait on the host while it has no work.
 	Oversubscribe bool

@@ -126,7 +126,7 @@ func RuntimeOf(fn function.Function) string {
 // cancelled, nothing of the instance is left; the error is a *ports.StartError
 // with the last lines it printed.
 func (l *Launcher) Start(ctx context.Context, fn function.Function, p instance.Placement) (instance.Record, error) {
-	r := instance.Record{ID: p.ID, Function: fn.Name, GPUs: p.GPUs, Slice: p.Slice, State: instance.Starting}
+	r := instance.Record{ID: p.ID, Function: fn.Name, GPUs: p.GPUs, Slice: p.Slice, State: instance.Starting, Turns: p.Turns, Restarts: p.Restarts}
 	if err := check(p); err != nil {
 		return r, &ports.StartError{ID: p.ID, Err: err}
 	}

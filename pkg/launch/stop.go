@@ -95,6 +95,9 @@ func (l *Launcher) undo(ctx context.Context, rt ports.Runtime, r instance.Record
 	if r.Handle.Runtime != "" {
 		failed.Log, _ = ports.Text(rt.Logs(ctx, r.Handle, ports.LogOptions{Tail: logLines})) // its absence must not hide the cause
 	}
+	if r.Restarts > 0 {
+		r.Handle.LogPath = "" // what it printed before it ended is wanted yet
+	}
 	if r.Runtime != "" { // the runtime was asked
 		if err := l.stop(ctx, r, failGrace); err != nil {
 			failed.Err = errors.Join(cause, fmt.Errorf("and it could not be stopped: %w", err))
@@ -103,6 +106,9 @@ func (l *Launcher) undo(ctx context.Context, rt ports.Runtime, r instance.Record
 		}
 	}
 	l.undoRegistration(ctx, r, failed)
+	if r.Restarts > 0 {
+		return failed
+	}
 	if err := l.removeFiles(r); err != nil {
 		failed.Err, failed.Remains = errors.Join(failed.Err, err), true
 	}

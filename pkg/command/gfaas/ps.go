@@ -41,8 +41,9 @@ type psEntry struct {
 	QuotaLimit   float64 `json:"quota_limit"`
 	MemLimitMiB  float64 `json:"mem_limit_mib"` // 0 is no limit
 	Address      string  `json:"address"`
-	State        string  `json:"state"`   // starting, ready, exited, unknown or lost
-	Started      string  `json:"started"` // RFC 3339; empty while it is only intended
+	State        string  `json:"state"`    // starting, ready, exited, unknown or lost
+	Started      string  `json:"started"`  // RFC 3339; empty while it is only intended
+	Restarts     int     `json:"restarts"` // how often a gateway, or its engine, has started it again
 
 	last string // line that it printed, for -o wide, if it has exited
 }
@@ -57,12 +58,16 @@ container is gone; unknown when its runtime does not answer; lost when it runs a
 the state file does not know it: gfaas down ends it, gfaas doctor --repair takes it
 back. Of a state file that cannot be read all that runs is lost (exit 1).
 
+RESTARTS, of -o wide, csv and json, is how often an instance that ended was started
+again, as restart: of its function says: a container by its engine, a process by
+gfaas serve while that runs.
+
 What an instance prints is kept until gfaas down, and shown by gfaas logs; -o wide
 has the last line of those that have exited.
 
 JSON is a list of {"id", "function", "runtime", "gpu", "pid" or "container",
 "sm_pct", "quota_request", "quota_limit", "mem_limit_mib", "address", "state",
-"started"}.`,
+"started", "restarts"}.`,
 		Example: "  gfaas ps\n  gfaas ps -o json",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return runPs(cmd.Context(), t) },
@@ -78,12 +83,13 @@ func runPs(ctx context.Context, t *tool) error {
 	if err != nil {
 		return err
 	}
-	states, err := t.look(ctx, launcher, all.state.Instances)
+	states, restarts, err := t.look(ctx, launcher, all.state.Instances)
 	if err != nil {
 		return err
 	}
 	entries := make([]psEntry, 0, len(states)+len(all.lost))
 	for i, r := range all.state.Instances {
+		r.Restarts = max(r.Restarts, restarts[i])
 		entries = append(entries, entry(r, states[i]))
 	}
 	for _, r := range all.lost {
@@ -105,9 +111,10 @@ func runPs(ctx context.Context, t *tool) error {
 	return errors.Join(err, all.broken)
 }
 
-// look asks the runtimes what became of the instances.
-func (t *tool) look(ctx context.Context, launcher *launch.Launcher, records []instance.Record) ([]string, error) {
-	states := make([]string, len(records))
+// look asks the runtimes what became of the instances, and how often they started
+// them again.
+func (t *tool) look(ctx context.Context, launcher *launch.Launcher, records []instance.Record) ([]string, []int, error) {
+	states, restarts := make([]string, len(records)), make([]int, len(records))
 	slots := make(chan struct{}, looksAtOnce)
 	var wg sync.WaitGroup
 	var once sync.Once
@@ -126,11 +133,13 @@ func (t *tool) look(ctx context.Context, launcher *launch.Launcher, records []in
 				once.Do(func() { t.env.Notef("note: %s: %v", r.Runtime, err) })
 			case !now.Running:
 				states[i] = stateExited
+			default:
+				restarts[i] = now.Restarts
 			}
 		})
 	}
 	wg.Wait()
-	return states, ctx.Err()
+	return states, restarts, ctx.Err()
 }
 
 // addLast adds the last lines of those that have exited.
@@ -149,7 +158,7 @@ func entry(r instance.Record, state string) psEntry {
 		ID: r.ID, Function: r.Function, Runtime: r.Runtime, GPU: strings.Join(r.GPUs, ","),
 		PID: r.Handle.PID, Container: r.Handle.Container,
 		SMPct: r.Slice.SMPct, QuotaRequest: r.Slice.QuotaRequest, QuotaLimit: r.Slice.QuotaLimit,
-		MemLimitMiB: r.Slice.Mem.MiB(), Address: r.Handle.Address, State: state,
+		MemLimitMiB: r.Slice.Mem.MiB(), Address: r.Handle.Address, State: state, Restarts: r.Restarts,
 	}
 	if !r.Handle.Started.IsZero() {
 		e.Started = r.Handle.Started.Format(time.RFC3339)
@@ -160,10 +169,10 @@ func entry(r instance.Record, state string) psEntry {
 // psRecords is the CSV form; its columns keep their meaning.
 func psRecords(entries []psEntry) [][]string {
 	out := [][]string{{"id", "function", "runtime", "gpu", "pid", "container", "sm_pct", "quota_request", "quota_limit",
-		"mem_limit_mib", "address", "state", "started"}}
+		"mem_limit_mib", "address", "state", "started", "restarts"}}
 	for _, e := range entries {
 		out = append(out, []string{e.ID, e.Function, e.Runtime, e.GPU, pidText(e.PID), e.Container, number.Plain(e.SMPct),
-			number.Plain(e.QuotaRequest), number.Plain(e.QuotaLimit), number.Plain(e.MemLimitMiB), e.Address, e.State, e.Started})
+			number.Plain(e.QuotaRequest), number.Plain(e.QuotaLimit), number.Plain(e.MemLimitMiB), e.Address, e.State, e.Started, strconv.Itoa(e.Restarts)})
 	}
 	return out
 }
@@ -179,14 +188,14 @@ func pidText(pid int) string {
 func psRows(entries []psEntry, wide bool) [][]string {
 	header := []string{"ID", "FUNCTION", "GPU", "SM%", "QUOTA", "MEM", "ADDRESS", "STATE", "STARTED"}
 	if wide {
-		header = append(header, "RUNTIME", "PID/CONTAINER", "PRINTED LAST")
+		header = append(header, "RUNTIME", "PID/CONTAINER", "RESTARTS", "PRINTED LAST")
 	}
 	out := [][]string{header}
 	for _, e := range entries {
 		row := []string{e.ID, e.Function, e.GPU, number.Plain(e.SMPct), quotaText(e), orDash(e.MemLimitMiB > 0, number.Plain(e.MemLimitMiB)+"MiB"),
 			orDash(e.Address != "", e.Address), e.State, ago(e.Started)}
 		if wide {
-			row = append(row, e.Runtime, orDash(e.PID != 0 || e.Container != "", pidText(e.PID)+shortID(e.Container)), orDash(e.last != "", e.last))
+			row = append(row, e.Runtime, orDash(e.PID != 0 || e.Container != "", pidText(e.PID)+shortID(e.Container)), strconv.Itoa(e.Restarts), orDash(e.last != "", e.last))
 		}
 		out = append(out, row)
 	}

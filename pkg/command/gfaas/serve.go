@@ -297,6 +297,7 @@ func (o *serveOptions) run(cmd *cobra.Command, t *tool) error {
 	defer client.Close()
 	cfg := gateway.Config{
 		Socket: socket, Listen: o.listen, Private: filepath.Dir(socket) == t.runDir, Log: log,
+		Alone:   func(ctx context.Context) (func(), error) { return host.Exclusive(ctx, t.env, filepath.Dir(socket)) },
 		Starter: launcher, Invoker: client, Catalog: t.store, Usage: tokend.Dial(filepath.Dir(socket)).Status,
 		Policy: queue.Config{Policy: o.policy, Pool: o.pool, Options: options}, Concurrency: o.concurrency,
 		Settings: settings, Limits: o.limits, Keep: o.keep, Scaler: o.scaler, Park: o.park, Async: o.async, Version: cli.Version,

@@ -155,7 +155,11 @@ func (f *follower) instances(ctx context.Context, records []instance.Record) {
 		case r.State == instance.Ready && f.others[r.ID] != r.Handle:
 			if f.g.adopt(ctx, r, false) {
 				f.others[r.ID] = r.Handle
+			} else {
+				f.g.restartOther(r, unknownEnd)
 			}
+		case r.State == instance.Starting && r.Restarts > 0: // by a gateway that was killed, if not by this one
+			f.g.restartOther(r, unknownEnd)
 		}
 	}
 	f.begun = true

@@ -44,6 +44,10 @@ type Config struct {
 	Invoker ports.Invoker
 	Catalog ports.Catalog
 
+	// Alone, if set, waits until nobody else starts or stops instances of plans, and
+	// keeps it so until release is called.
+	Alone func(context.Context) (release func(), err error)
+
 	// Usage, if set, asks the token daemon what its instances use.
 	Usage func(context.Context) (wire.Status, error)
 
@@ -114,6 +118,7 @@ type Gateway struct {
 	async    *async.Queue                // nil where no asynchronous calls are taken
 	scaling  sync.Mutex                  // of reading a function and writing it again
 
+	restarts restarts
 	looks    looks
 	nameless atomic.Int64 // calls whose bodies are on their way and say which function
 
@@ -183,6 +188,7 @@ func (g *Gateway) Serve(ctx context.Context) error {
 	return g.chassis.Serve(ctx, chassis.Service{
 		Run: g.run, Control: g, Web: g, Guard: g.guard, Metrics: g.registry,
 		Ready: g.ready, Reload: g.reload, Drain: g.drain,
+		Use: func() (time.Time, bool) { return time.Now(), false }, // it leaves where nobody finds it any more
 	})
 }
 

@@ -122,6 +122,9 @@ func (g *Gateway) watch(s *server) {
 	}
 }
 
+// unknownEnd is how an instance ended whose end nobody saw.
+var unknownEnd = instance.State{ExitCode: -1, Detail: "ended"}
+
 // ended says that an instance has ended by itself.
 func (g *Gateway) ended(s *server, state instance.State) {
 	if !g.engine.died(s) {
@@ -130,7 +133,10 @@ func (g *Gateway) ended(s *server, state instance.State) {
 	g.log.Error("instance ended", "instance", s.record.ID, "function", s.record.Function, "how", state.Detail)
 	if s.own {
 		g.deed(func() { g.discard(s.record) })
+		g.deed(func() { g.restartOwn(s.record, state) })
+		return
 	}
+	g.restartOther(s.record, state)
 }
 
 // suspect waits a moment for an instance that gave no answer to be known to have
@@ -158,6 +164,7 @@ func (g *Gateway) bury(s *server) {
 	for retry := firstRetry; pause(g.life, retry); retry = min(2*retry, lastRetry) {
 		var gone *ports.GoneError
 		if err := g.cfg.Starter.Adopt(g.life, s.record); errors.As(err, &gone) {
+			g.restartOther(s.record, unknownEnd)
 			return
 		}
 		dialer := net.Dialer{Timeout: firstRetry}

@@ -32,7 +32,9 @@ func (w *world) up(id string, f function.Function) instance.Record {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.t.Cleanup(func() { _ = l.Stop(context.Background(), r) })
+	lost := r
+	lost.Handle = instance.Handle{} // it may be another by then
+	w.t.Cleanup(func() { _ = l.Stop(context.Background(), lost) })
 	return r
 }
 

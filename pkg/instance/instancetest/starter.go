@@ -37,7 +37,7 @@ var _ ports.Starter = (*FakeStarter)(nil)
 
 // Start starts nothing.
 func (f *FakeStarter) Start(ctx context.Context, fn function.Function, p instance.Placement) (instance.Record, error) {
-	r := instance.Record{ID: p.ID, Function: fn.Name, GPUs: p.GPUs, Slice: p.Slice, State: instance.Starting}
+	r := instance.Record{ID: p.ID, Function: fn.Name, GPUs: p.GPUs, Slice: p.Slice, State: instance.Starting, Turns: p.Turns, Restarts: p.Restarts}
 	refuse := func(err error) (instance.Record, error) { return r, &ports.StartError{ID: p.ID, Err: err} }
 	if err := ctx.Err(); err != nil {
 		return refuse(err)
@@ -76,6 +76,22 @@ func (f *FakeStarter) Start(ctx context.Context, fn function.Function, p instanc
 		r.Contract = "http"
 	}
 	return r, nil
+}
+
+// Restart starts it as Start does.
+func (f *FakeStarter) Restart(ctx context.Context, fn function.Function, r instance.Record, note func(instance.Record) error) (instance.Record, error) {
+	if f.look(r).Running {
+		return r, &ports.StartError{ID: r.ID, Err: errors.New("it runs")}
+	}
+	f.mu.Lock()
+	delete(f.known, r.ID)
+	f.mu.Unlock()
+	again, err := f.Start(ctx, fn, instance.Placement{ID: r.ID, GPUs: r.GPUs, Slice: r.Slice, Turns: r.Turns, Restarts: r.Restarts + 1, Note: note})
+	if err != nil {
+		return r, err
+	}
+	again.Owner = r.Owner
+	return again, nil
 }
 
 // Adopt knows what this FakeStarter started.
@@ -167,6 +183,7 @@ func RunStarter(t *testing.T, suite StarterSuite) {
 		"leaves the owner's":      testTaken,
 		"stops what was lost":     testLost,
 		"several wait for an end": testWaiters,
+		"starts again":            testRestart,
 	} {
 		t.Run(name, func(t *testing.T) {
 			open := suite.New(t)
@@ -252,6 +269,41 @@ func testStartStop(t *testing.T, s *starts) {
 		s.gone(r)
 	}
 	s.start(placement("f-0"))
+}
+
+// testRestart: an instance that ended is started again as it was, and one that does
+// not start again can be tried again, or stopped.
+func testRestart(t *testing.T, s *starts) {
+	p := placement("f-0")
+	p.Turns = [][]gpu.Turn{{{From: 0.1, To: 0.4}}}
+	first := s.start(p)
+	s.suite.Kill(t, s.starter, first)
+	s.ended(first)
+	wrong := s.fn
+	wrong.Env = map[string]string{"PROBE_EXIT": "3"}
+	var noted instance.Record
+	if _, err := s.starter.Restart(t.Context(), wrong, first, func(r instance.Record) error { noted = r; return nil }); err == nil {
+		t.Error("it is said to have started, and ended at once")
+	}
+	if noted.Restarts != 1 || noted.State != instance.Starting || noted.Handle == first.Handle {
+		t.Errorf("noted %+v", noted)
+	}
+	again, err := s.starter.Restart(t.Context(), s.fn, first, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again.ID != first.ID || again.Restarts != 1 || again.State != instance.Ready || again.Slice != first.Slice || len(again.Turns) != 1 ||
+		len(again.Turns[0]) != 1 || again.Handle == first.Handle || again.Contract != first.Contract {
+		t.Errorf("started again %+v, of %+v", again, first)
+	}
+	s.runs(again)
+	s.suite.Kill(t, s.starter, again)
+	s.ended(again)
+	if again, err = s.starter.Restart(t.Context(), s.fn, again, nil); err != nil || again.Restarts != 2 {
+		t.Fatalf("the second time: %+v, %v", again, err)
+	}
+	s.stop(again)
+	s.gone(again)
 }
 
 func testTakeOver(_ *testing.T, s *starts) {

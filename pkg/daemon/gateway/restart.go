@@ -1,0 +1,213 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
+	"github.com/gfaas/gfaas/pkg/policy/queue"
+)
+
+// What ends by itself is started again as its function's restart says: after a
+// second, then two, four, … up to a minute, and from the beginning once it has run
+// for a while. Containers are started again by their engine.
+const (
+	firstRestart = time.Second
+	lastRestart  = time.Minute
+	steady       = 10 * time.Second
+)
+
+// restarts is what is being started again, and how often it was.
+type restarts struct {
+	mu     sync.Mutex
+	tries  map[string]int  // in a row, by instance, or by function of the gateway's own
+	atWork map[string]bool // instances
+}
+
+// next is how long to wait before what ran for so long is started again.
+func (r *restarts) next(name string, ran time.Duration) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.tries == nil {
+		r.tries = map[string]int{}
+	}
+	if ran >= steady {
+		r.tries[name] = 0
+	}
+	n := r.tries[name]
+	r.tries[name] = n + 1
+	return min(firstRestart<<min(n, 10), lastRestart)
+}
+
+// begin says whether nobody is at work on an instance yet.
+func (r *restarts) begin(id string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.atWork == nil {
+		r.atWork = map[string]bool{}
+	}
+	if r.atWork[id] {
+		return false
+	}
+	r.atWork[id] = true
+	return true
+}
+
+func (r *restarts) end(id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.atWork, id)
+}
+
+// restartable says whether an instance that ended so is for the gateway to start
+// again. How one ended that another process started may not be known: that counts as
+// a failure.
+func restartable(fn function.Function, runtime string, how instance.State) bool {
+	if runtime == instance.Docker {
+		return false
+	}
+	return fn.Restart == "always" || fn.Restart == "on-failure" && how.ExitCode != 0
+}
+
+// applied is a function as it is applied now.
+func (g *Gateway) applied(name string) (function.Function, *target, bool) {
+	t := (*g.names.Load())[name]
+	if t == nil {
+		return function.Function{}, nil, false
+	}
+	g.engine.mu.Lock()
+	defer g.engine.mu.Unlock()
+	return t.function, t, true
+}
+
+// restartOwn has another instance take the place of one of the gateway's own that
+// ended, unless calls have had one started meanwhile, or there is no room.
+func (g *Gateway) restartOwn(r instance.Record, how instance.State) {
+	fn, t, ok := g.applied(r.Function)
+	if !ok || !restartable(fn, r.Runtime, how) {
+		return
+	}
+	want := g.engine.live(t) + 1
+	wait := g.restarts.next(fn.Name, time.Since(r.Handle.Started))
+	g.log.Warn("another instance will be started in its place", "instance", r.ID, "function", fn.Name, "in", wait.String())
+	if pause(g.life, wait) {
+		g.engine.restore(t, want)
+	}
+}
+
+// live is how many instances of a function run or start.
+func (e *engine) live(t *target) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.count(t)
+}
+
+func (e *engine) count(t *target) (n int) {
+	for _, s := range e.servers {
+		if s.target == t && (s.state == serverStarts || s.state == serverReady) {
+			n++
+		}
+	}
+	return n
+}
+
+// restore has the policy start one more instance of a function, if it has fewer
+// than wanted: for the time of a step it is to have that many.
+func (e *engine) restore(t *target, wanted int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	have := e.count(t)
+	if t.gone || have >= wanted || e.g.draining.Load() {
+		return
+	}
+	usual := e.spec(t)
+	now := usual
+	now.Min = max(usual.Min, int32(have+1))
+	t.spec = usual
+	e.step(queue.Event{Kind: queue.FunctionSet, Function: t.number, Spec: &now})
+	e.step(queue.Event{Kind: queue.FunctionSet, Function: t.number, Spec: &usual})
+}
+
+// restartOther starts an instance again that a plan placed, with the slice and the
+// turns it has there, for as long as its record says that it is the same.
+func (g *Gateway) restartOther(r instance.Record, how instance.State) {
+	if fn, _, ok := g.applied(r.Function); !ok || !restartable(fn, r.Runtime, how) || !g.restarts.begin(r.ID) {
+		return
+	}
+	g.deed(func() {
+		for {
+			wait := g.restarts.next(r.ID, time.Since(r.Handle.Started))
+			g.log.Warn("instance will be started again", "instance", r.ID, "function", r.Function, "in", wait.String())
+			if !pause(g.life, wait) {
+				g.restarts.end(r.ID)
+				return
+			}
+			again, err := g.restart(r)
+			if err == nil {
+				g.restarts.end(r.ID) // from here on it may end again
+				g.log.Info("instance started again", "instance", r.ID, "function", r.Function, "restarts", again.Restarts)
+				g.write(func(ctx context.Context) error { return g.cfg.Catalog.Update(ctx, again) })
+				return // who follows the state takes it over
+			}
+			if errors.Is(err, errOthers) {
+				g.restarts.end(r.ID)
+				return
+			}
+			g.log.Error("instance not started again", "instance", r.ID, "function", r.Function, "err", err)
+			r = again
+		}
+	})
+}
+
+// errOthers says that an instance is not the gateway's to start again.
+var errOthers = errors.New("it was stopped, or started again, by somebody else")
+
+// restart starts an instance again, and returns its record as it is then, or after
+// an error as it was left. Until it is written down what was started, nobody else
+// starts or stops instances of plans.
+func (g *Gateway) restart(r instance.Record) (instance.Record, error) {
+	release := func() {}
+	if g.cfg.Alone != nil {
+		var err error
+		if release, err = g.cfg.Alone(g.life); err != nil {
+			return r, err
+		}
+	}
+	release = sync.OnceFunc(release)
+	defer release()
+	ctx, cancel := context.WithTimeout(g.life, stateTime)
+	defer cancel()
+	l, err := g.cfg.Catalog.Look(ctx)
+	if err != nil {
+		return r, err
+	}
+	fn, err := l.Function(r.Function)
+	at := slices.IndexFunc(l.Instances, func(other instance.Record) bool { return other.ID == r.ID })
+	if err != nil || at < 0 || l.Instances[at].Handle != r.Handle || fn.Restart == "no" || fn.Restart == "" {
+		return r, errOthers
+	}
+	r = l.Instances[at]
+	var gone *ports.GoneError
+	if err := g.cfg.Starter.Adopt(ctx, r); !errors.As(err, &gone) {
+		return r, errors.Join(err, errOthers)
+	}
+	left := r
+	again, err := g.cfg.Starter.Restart(g.life, fn, r, func(noted instance.Record) error {
+		noted.Owner = r.Owner
+		err := g.cfg.Catalog.Update(g.life, noted)
+		if err == nil {
+			left = noted
+		}
+		release()
+		return err
+	})
+	if err != nil {
+		return left, err
+	}
+	return again, nil
+}
