@@ -537,10 +537,13 @@ func (d *decoder) kernel(r *Request) {
 // shape reads a grid or a block; how large a device takes it, Check knows.
 func (d *decoder) shape(out *[3]int) {
 	n := 0
-	if d.list("three whole numbers", 3, func(i int) {
-		n++
-		out[i] = int(d.integer(1, math.MaxInt32))
-	}) && n != 3 && !d.broken {
+	if d.list("three whole numbers", math.MaxInt, func(i int) {
+		if n++; i < len(out) {
+			out[i] = int(d.integer(1, math.MaxInt32))
+		} else {
+			d.skip(d.token())
+		}
+	}) && n != len(out) && !d.broken {
 		d.fail("%d numbers, expected three", n)
 	}
 }

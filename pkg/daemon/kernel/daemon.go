@@ -16,9 +16,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -76,6 +78,7 @@ type Config struct {
 	Isolate       bool     // an executor for each client and GPU
 	Clients       []ClientConfig
 	KernelTimeout time.Duration // without progress; 0 is 10 s
+	Stall         time.Duration // for how long a caller may send or take nothing; 0 is 10 s
 	Socket        string        // its folder is the run directory
 	Listen        string        // TCP address that answers too; empty is none
 	Private       bool          // the run directory is ours alone
@@ -132,6 +135,9 @@ func Open(ctx context.Context, cfg Config) (*Daemon, error) {
 	if cfg.KernelTimeout == 0 {
 		cfg.KernelTimeout = 10 * time.Second
 	}
+	if cfg.Stall == 0 {
+		cfg.Stall = 10 * time.Second
+	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
@@ -174,6 +180,7 @@ func (d *Daemon) open(ctx context.Context) (err error) {
 		}
 		d.devices = append(d.devices, dev)
 	}
+	d.sweep()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, dev := range d.devices {
@@ -199,8 +206,25 @@ type socket struct {
 	server   *http.Server
 }
 
+// socketPath is the socket of a client.
+func (d *Daemon) socketPath(client string) string {
+	return filepath.Join(d.chassis.RunDir(), "kernel-"+client+".sock")
+}
+
+// sweep removes the sockets of clients of a daemon that was killed. The run
+// directory's lock is ours: whoever does not answer there is dead.
+func (d *Daemon) sweep() {
+	left, _ := filepath.Glob(d.socketPath("*"))
+	for _, path := range left {
+		info, err := os.Lstat(path)
+		if err == nil && info.Mode()&fs.ModeSocket != 0 && !chassis.Answers("unix", path) {
+			_ = os.Remove(path)
+		}
+	}
+}
+
 func (d *Daemon) openSocket(client string) (*socket, error) {
-	l, err := chassis.Listen("unix", filepath.Join(filepath.Dir(d.cfg.Socket), "kernel-"+client+".sock"), 0o600, nil)
+	l, err := chassis.Listen("unix", d.socketPath(client), 0o600, nil)
 	if err != nil {
 		return nil, err
 	}

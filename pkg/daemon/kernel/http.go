@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"io"
@@ -21,9 +22,6 @@ const ClientHeader = "Gfaas-Client"
 // DefaultClient is who speaks without that header.
 const DefaultClient = "default"
 
-// stall is for how long a caller may send or take nothing.
-const stall = 10 * time.Second
-
 // api answers over HTTP.
 type api struct {
 	d    *Daemon
@@ -36,37 +34,85 @@ func (d *Daemon) handler(client string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/run", a.run)
 	mux.HandleFunc("GET /v1/objects", a.list)
-	mux.HandleFunc("PUT /v1/objects/{key...}", a.put)
-	mux.HandleFunc("GET /v1/objects/{key...}", a.get) // and HEAD
-	mux.HandleFunc("DELETE /v1/objects/{key...}", a.delete)
 	mux.HandleFunc("GET /v1/stats", a.stats)
 	if client == "" {
 		mux.HandleFunc("PUT /v1/clients/{name}", a.putClient)
 	}
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		refuse(w, problem(kgraph.NotFound, "", "there is no %s %s", r.Method, r.URL.Path))
+	mux.HandleFunc("/", a.nothing)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength != 0 { // what is not read of it, the server reads before an answer
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(d.cfg.Stall))
+		}
+		if strings.HasPrefix(r.URL.Path, objectsPath) {
+			a.object(w, r)
+			return
+		}
+		mux.ServeHTTP(w, r)
 	})
-	return mux
+}
+
+func (a *api) nothing(w http.ResponseWriter, r *http.Request) {
+	a.refuse(w, problem(kgraph.NotFound, "", "there is no %s %s", r.Method, r.URL.Path))
+}
+
+// objectsPath is what the key of an object follows.
+const objectsPath = "/v1/objects/"
+
+// object answers for one object. A key may have // and .. in it: a mux would clean
+// the path.
+func (a *api) object(w http.ResponseWriter, r *http.Request) {
+	switch r.Method {
+	case http.MethodPut:
+		a.put(w, r)
+	case http.MethodGet, http.MethodHead:
+		a.get(w, r)
+	case http.MethodDelete:
+		a.delete(w, r)
+	default:
+		a.nothing(w, r)
+	}
 }
 
 // refuse answers no.
-func refuse(w http.ResponseWriter, p *Problem) {
+func (a *api) refuse(w http.ResponseWriter, p *Problem) {
 	type text struct {
 		Code    string `json:"code"`
 		Message string `json:"message"`
 		Where   string `json:"where"`
 	}
-	reply(w, p.Status, struct {
+	a.reply(w, p.Status, struct {
 		Error text `json:"error"`
 	}{text{p.Code, p.Message, p.Where}})
 }
 
-func reply(w http.ResponseWriter, status int, v any) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	enc := json.NewEncoder(w)
+func (a *api) reply(w http.ResponseWriter, status int, v any) {
+	var text bytes.Buffer
+	enc := json.NewEncoder(&text)
 	enc.SetEscapeHTML(false)
-	_ = enc.Encode(v)
+	if err := enc.Encode(v); err != nil {
+		a.d.log.Error("an answer cannot be written", "err", err)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(text.Len()))
+	w.WriteHeader(status)
+	a.d.send(w, text.Bytes())
+}
+
+// send writes a body as long as it is taken: who stalls is given up.
+func (d *Daemon) send(w http.ResponseWriter, data []byte) {
+	at := http.NewResponseController(w)
+	defer func() { _ = at.SetWriteDeadline(time.Time{}) }()
+	const part = 1 << 20
+	for len(data) > 0 {
+		n := min(part, len(data))
+		// Before the first the server may have to wait for the rest of a body.
+		_ = at.SetWriteDeadline(time.Now().Add(2 * d.cfg.Stall))
+		if _, err := w.Write(data[:n]); err != nil {
+			return
+		}
+		data = data[n:]
+	}
+	_ = at.Flush() // before the deadline is lifted
 }
 
 // client is who speaks.
@@ -89,28 +135,31 @@ func (a *api) client(r *http.Request) (string, *Problem) {
 type steady struct {
 	body io.Reader
 	at   *http.ResponseController
-	next time.Time // when the deadline is to be moved
+	most time.Duration // for which nothing may come
+	next time.Time     // when the deadline is to be moved
 }
 
 func (s *steady) Read(p []byte) (int, error) {
 	if now := time.Now(); now.After(s.next) {
-		s.next = now.Add(stall / 4)
-		_ = s.at.SetReadDeadline(now.Add(stall))
+		s.next = now.Add(s.most / 4)
+		_ = s.at.SetReadDeadline(now.Add(s.most))
 	}
 	return s.body.Read(p)
 }
 
-// body is a request's body. It is to be read to its end, and rested then.
-func body(w http.ResponseWriter, r *http.Request) *steady {
-	return &steady{body: r.Body, at: http.NewResponseController(w)}
+// body is a request's body. Once it was read to its end it is rested. Before an
+// answer the server reads what is left of a body: of a caller that was given up no
+// more is waited for.
+func (d *Daemon) body(w http.ResponseWriter, r *http.Request) *steady {
+	return &steady{body: r.Body, at: http.NewResponseController(w), most: d.cfg.Stall}
 }
 
 // rest lifts the deadline: what follows may take long.
 func (s *steady) rest() { _ = s.at.SetReadDeadline(time.Time{}) }
 
-func unread(err error) *Problem {
+func (s *steady) problem(err error) *Problem {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return problem(CodeTimeout, "", "nothing came for %v", stall)
+		return problem(CodeTimeout, "", "nothing came for %v", s.most)
 	}
 	return problem(kgraph.BadRequest, "", "the request ends in the middle: %v", err)
 }
@@ -121,10 +170,10 @@ func (a *api) run(w http.ResponseWriter, r *http.Request) {
 		p = problem(kgraph.TooLarge, "", "%d bytes, expected at most %d", r.ContentLength, kgraph.MaxRequest)
 	}
 	if p != nil {
-		refuse(w, p)
+		a.refuse(w, p)
 		return
 	}
-	b := body(w, r)
+	b := a.d.body(w, r)
 	var text []byte
 	var err error
 	if n := r.ContentLength; n >= 0 {
@@ -133,21 +182,21 @@ func (a *api) run(w http.ResponseWriter, r *http.Request) {
 	} else {
 		text, err = io.ReadAll(io.LimitReader(b, kgraph.MaxRequest+1))
 	}
-	b.rest()
 	if err != nil {
-		refuse(w, unread(err))
+		a.refuse(w, b.problem(err))
 		return
 	}
+	b.rest()
 	answer, p := a.d.submit(r.Context(), client, text)
 	if p != nil {
-		refuse(w, p)
+		a.refuse(w, p)
 		return
 	}
-	reply(w, http.StatusOK, answer)
+	a.reply(w, http.StatusOK, answer)
 }
 
 func (a *api) key(r *http.Request) (string, *Problem) {
-	key := r.PathValue("key")
+	key := strings.TrimPrefix(r.URL.Path, objectsPath)
 	if !kgraph.ValidKey(key) {
 		return "", problem(kgraph.BadRequest, "", "%q is no key: expected at most 255 of A-Z a-z 0-9 . _ / -, the first a letter or a digit", key)
 	}
@@ -167,10 +216,10 @@ func (a *api) put(w http.ResponseWriter, r *http.Request) {
 	case r.ContentLength == 0:
 		p = problem(kgraph.BadRequest, "", "an object of 0 bytes, expected at least one")
 	default:
-		p = a.d.put(name, key, r.ContentLength, body(w, r))
+		p = a.d.put(name, key, r.ContentLength, a.d.body(w, r))
 	}
 	if p != nil {
-		refuse(w, p)
+		a.refuse(w, p)
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)
@@ -185,13 +234,15 @@ func (d *Daemon) put(name, key string, size int64, from *steady) *Problem {
 		return p
 	}
 	_, err := io.ReadFull(from, to.bytes())
-	from.rest()
+	if err == nil {
+		from.rest()
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err != nil {
 		d.hostUsed -= size
 		to.give()
-		return unread(err)
+		return from.problem(err)
 	}
 	d.store(&object{owner: c, key: key, size: size, host: to})
 	return nil
@@ -226,7 +277,7 @@ func (a *api) get(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if p != nil {
-		refuse(w, p)
+		a.refuse(w, p)
 	}
 }
 
@@ -250,7 +301,7 @@ func (d *Daemon) get(w http.ResponseWriter, name, key string, head bool) *Proble
 		case o.host != nil:
 			o.readers++
 			d.mu.Unlock()
-			d.send(w, o)
+			d.sendObject(w, o)
 			return nil
 		}
 		d.mu.Unlock()
@@ -261,7 +312,7 @@ func (d *Daemon) get(w http.ResponseWriter, name, key string, head bool) *Proble
 	return problem(CodeInternal, "", "the object %q cannot be brought to the host", key)
 }
 
-func (d *Daemon) send(w http.ResponseWriter, o *object) {
+func (d *Daemon) sendObject(w http.ResponseWriter, o *object) {
 	defer func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -270,15 +321,7 @@ func (d *Daemon) send(w http.ResponseWriter, o *object) {
 	}()
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Content-Length", strconv.FormatInt(o.size, 10))
-	at := http.NewResponseController(w)
-	const part = 1 << 20
-	for data := o.host.bytes(); len(data) > 0; data = data[min(part, len(data)):] {
-		_ = at.SetWriteDeadline(time.Now().Add(stall))
-		if _, err := w.Write(data[:min(part, len(data))]); err != nil {
-			return
-		}
-	}
-	_ = at.SetWriteDeadline(time.Time{})
+	d.send(w, o.host.bytes())
 }
 
 func (a *api) delete(w http.ResponseWriter, r *http.Request) {
@@ -298,7 +341,7 @@ func (a *api) delete(w http.ResponseWriter, r *http.Request) {
 		a.d.mu.Unlock()
 	}
 	if p != nil {
-		refuse(w, p)
+		a.refuse(w, p)
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)
@@ -316,7 +359,7 @@ type Object struct {
 func (a *api) list(w http.ResponseWriter, r *http.Request) {
 	name, p := a.client(r)
 	if p != nil {
-		refuse(w, p)
+		a.refuse(w, p)
 		return
 	}
 	out := []Object{}
@@ -333,7 +376,7 @@ func (a *api) list(w http.ResponseWriter, r *http.Request) {
 	}
 	a.d.mu.Unlock()
 	slices.SortFunc(out, func(a, b Object) int { return strings.Compare(a.Key, b.Key) })
-	reply(w, http.StatusOK, struct {
+	a.reply(w, http.StatusOK, struct {
 		Objects []Object `json:"objects"`
 	}{out})
 }
@@ -342,23 +385,27 @@ func (a *api) stats(w http.ResponseWriter, _ *http.Request) {
 	a.d.mu.Lock()
 	s := a.d.status(a.only)
 	a.d.mu.Unlock()
-	reply(w, http.StatusOK, s)
+	a.reply(w, http.StatusOK, s)
 }
 
 func (a *api) putClient(w http.ResponseWriter, r *http.Request) {
 	var want struct {
 		Weight float64 `json:"weight"`
 	}
-	b := body(w, r)
+	b := a.d.body(w, r)
 	dec := json.NewDecoder(io.LimitReader(b, 4096))
 	dec.DisallowUnknownFields()
 	err := dec.Decode(&want)
-	b.rest()
+	if err == nil {
+		b.rest()
+	}
 	name := r.PathValue("name")
 	var p *Problem
 	switch {
 	case !ValidClient(name):
 		p = problem(kgraph.BadRequest, "", "%q is no client", name)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		p = b.problem(err)
 	case err != nil:
 		p = problem(kgraph.BadRequest, "", "expected {\"weight\":2}: %v", err)
 	case !ValidWeight(want.Weight):
@@ -372,7 +419,7 @@ func (a *api) putClient(w http.ResponseWriter, r *http.Request) {
 		a.d.mu.Unlock()
 	}
 	if p != nil {
-		refuse(w, p)
+		a.refuse(w, p)
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)

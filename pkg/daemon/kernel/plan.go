@@ -108,9 +108,12 @@ func (p *plan) objects() *Problem {
 		}
 		if !counted[o] {
 			counted[o] = true
-			if c != nil && o.used {
+			switch {
+			case c != nil && o.used:
 				cache.GPUHits++
-			} else {
+			case p.r.missed[b.Key]:
+				cache.Misses++
+			default:
 				cache.HostHits++
 			}
 		}

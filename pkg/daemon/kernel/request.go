@@ -26,7 +26,8 @@ type request struct {
 	fresh    bool // the policy starts an instance for it
 	began    time.Time
 	over     bool
-	squeeze  bool // the GPU has less memory than its budget: nothing else stays there
+	squeeze  bool            // the GPU has less memory than its budget: nothing else stays there
+	missed   map[string]bool // keys of objects that were on another GPU alone
 
 	start  chan struct{} // closed when it may run
 	end    chan struct{} // closed when it is over without having run

@@ -294,7 +294,10 @@ func (d *Daemon) gather(r *request) *Problem {
 		if err := d.save(o); err != nil {
 			return problem(CodeInternal, "/buffers/"+kgraph.Pointer(b.Name), "%v", err)
 		}
-		r.answer.Cache.Misses++
+		if r.missed == nil {
+			r.missed = map[string]bool{}
+		}
+		r.missed[b.Key] = true
 	}
 	return nil
 }
