@@ -1,11 +1,16 @@
 package kerneld
 
 import (
+	"bytes"
+	"context"
 	"encoding/binary"
 	"fmt"
 	"math"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -56,6 +61,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": clitest.Exits, "await": await, "signal": send, "floats": writeFloats, "isfloats": isFloats,
+			"post": post, "answers": answers,
 		},
 	})
 }
@@ -76,6 +82,53 @@ func send(ts *testscript.TestScript, _ bool, args []string) {
 	for _, cmd := range ts.BackgroundCmds() {
 		ts.Check(cmd.Process.Signal(unix.SignalNum("SIG" + args[0])))
 	}
+}
+
+// post STATUS PATH [FILE] asks the gateway, and prints its answer with the headers.
+func post(ts *testscript.TestScript, _ bool, args []string) {
+	body := ""
+	if len(args) > 2 {
+		body = ts.ReadFile(args[2])
+	}
+	text, status := ask(ts, "POST", args[1], body)
+	fmt.Fprint(ts.Stdout(), text)
+	if strconv.Itoa(status) != args[0] {
+		ts.Fatalf("%v: status %d: %s", args, status, text)
+	}
+}
+
+// answers PATH PATTERN asks the gateway until its answer matches.
+func answers(ts *testscript.TestScript, _ bool, args []string) {
+	pattern := regexp.MustCompile(args[1])
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(patience); ; <-tick.C {
+		text, _ := ask(ts, "GET", args[0], "")
+		if pattern.MatchString(text) {
+			return
+		}
+		if time.Now().After(end) {
+			ts.Fatalf("%v: not within %v: %s", args, patience, text)
+		}
+	}
+}
+
+// ask asks the gateway.
+func ask(ts *testscript.TestScript, method, path, body string) (text string, status int) {
+	socket := filepath.Join(ts.Getenv("GFAAS_RUN_DIR"), "gateway.sock")
+	client := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	}}}
+	req, err := http.NewRequest(method, "http://gateway"+path, strings.NewReader(body))
+	ts.Check(err)
+	answer, err := client.Do(req)
+	ts.Check(err)
+	defer answer.Body.Close()
+	var out bytes.Buffer
+	ts.Check(answer.Header.Write(&out))
+	_, err = out.ReadFrom(answer.Body)
+	ts.Check(err)
+	return strings.ReplaceAll(out.String(), "\r\n", "\n"), answer.StatusCode
 }
 
 // floats FILE V… writes numbers of 32 bits.

@@ -50,7 +50,7 @@ func post(method, path, body string, missing int) string {
 // Who sends half of a request holds nobody up: one that stalls is given up, and
 // nothing is left of what it began.
 func TestSlowSenders(t *testing.T) {
-	d := serve(t, newMachine(t, ""), func(c *kernel.Config) { c.Stall = 2 * time.Second })
+	d := serve(t, newMachine(t, ""), func(c *kernel.Config) { c.Stall = 3 * time.Second })
 	d.put("", "a", ramp(10, 0))
 	before := d.stats().Host.Used
 	request := sum("a", "a", "c", 10, "")
@@ -106,10 +106,10 @@ func TestSlowSenders(t *testing.T) {
 	// A slow one that goes on is waited for.
 	slow := d.dial()
 	whole := post("POST", "/v1/run", request, 0)
-	tick := time.NewTicker(time.Second)
+	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	for len(whole) > 0 {
-		n := min(len(whole), 120)
+		n := min(len(whole), 14)
 		d.say(slow, whole[:n])
 		whole = whole[n:]
 		<-tick.C // slower than the stall in all, faster in each part

@@ -35,6 +35,7 @@ const patience = time.Minute
 type machine struct {
 	t    testing.TB
 	path string
+	sim  string // the simulated GPU's folder
 	env  []string
 
 	mu        sync.Mutex
@@ -56,7 +57,7 @@ func newMachine(t testing.TB, shape string) *machine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &machine{t: t, path: path, env: append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Join(lib, "sim"), "GFAAS_SIM_DIR="+dir, "GFAAS_SIM_GPU="+shape)}
+	m := &machine{t: t, path: path, sim: dir, env: append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Join(lib, "sim"), "GFAAS_SIM_DIR="+dir, "GFAAS_SIM_GPU="+shape)}
 	t.Cleanup(func() {
 		for _, e := range m.executors {
 			e.Kill() // which has ended: this waits
@@ -110,6 +111,7 @@ type daemon struct {
 	dir    string
 	stop   func()
 	client *http.Client
+	killed bool // now and then, so that it may not answer
 }
 
 func serve(t testing.TB, m *machine, change func(*kernel.Config)) *daemon {

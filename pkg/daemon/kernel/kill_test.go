@@ -1,12 +1,15 @@
 package kernel_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,10 +17,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gfaas/gfaas/pkg/adapter/simgpu"
 	"github.com/gfaas/gfaas/pkg/daemon/kernel"
 )
 
-// kills is how often TestKills ends an executor. GFAAS_KILLS asks for more.
+// kills is how often TestKills ends an executor, and TestDaemonKills the daemon.
+// GFAAS_KILLS asks for more.
 func kills(t *testing.T) int {
 	if text := os.Getenv("GFAAS_KILLS"); text != "" {
 		n, err := strconv.Atoi(text)
@@ -194,21 +199,29 @@ func (w *worker) wrap(key string) {
 		return
 	}
 	if _, err := w.d.do(w.name, "PUT", object(key), floats(mibs1(sized, 1))); err != nil {
-		w.t.Error(err)
+		w.excuse(err)
+		delete(w.values, key)
+		return
 	}
 	w.values[key] = 1
 }
 
 // excuse takes an answer that is no: after a kill volatile objects may be gone, and
-// a request that three executors died of is at fault.
+// a request that three executors died of is at fault. A daemon that was killed does
+// not answer, and the next one has nothing.
 func (w *worker) excuse(err error) {
 	var p *kernel.Problem
-	if !errors.As(err, &p) || p.Code != "fault" && p.Code != "not-found" && p.Code != "internal" {
+	if !errors.As(err, &p) && w.d.killed {
+		waitFor(w.t, func() bool { _, err = w.d.do(w.name, "GET", "/v1/objects", nil); return err == nil })
+	} else if p == nil || p.Code != "fault" && p.Code != "not-found" && p.Code != "internal" {
 		w.t.Errorf("%s: %v", w.name, err)
 		return
 	}
 	// What is left is what is listed.
-	text, err := w.d.do(w.name, "GET", "/v1/objects", nil)
+	var text []byte
+	for again := true; again; again = err != nil && w.d.killed && !errors.As(err, &p) { // it may be killed once more
+		text, err = w.d.do(w.name, "GET", "/v1/objects", nil)
+	}
 	if err != nil {
 		w.t.Errorf("%s: %v", w.name, err)
 		return
@@ -228,6 +241,136 @@ func (w *worker) excuse(err error) {
 		}
 	}
 }
+
+// TestDaemonKills kills the daemon, at any moment and under the same load. Its
+// executors end with it, and with them all memory of the GPU; the next daemon starts
+// at once, and leaves nothing when it ends.
+func TestDaemonKills(t *testing.T) {
+	m := newMachine(t, "count=2")
+	dir, err := os.MkdirTemp("", "kerneld")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	d := &daemon{t: t, m: m, dir: dir, client: clientOf(filepath.Join(dir, "kernel.sock")), killed: true}
+	t.Cleanup(d.client.CloseIdleConnections)
+	lib, err := filepath.Abs("../../../build")
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(lib, "bin", "gfaas-kerneld")
+	var said bytes.Buffer
+	start := func() *exec.Cmd {
+		t.Helper()
+		said.Reset()
+		cmd := exec.Command(program, "--gpu", "sim,sim:1", "--gpu-mem", "1MiB", "--host-mem", "64MiB", "--client", "c0", "--client", "c1:2")
+		cmd.Env = append(m.env, "GFAAS_RUN_DIR="+dir, "GFAAS_LIB_DIR="+filepath.Join(lib, "lib"))
+		cmd.Stderr = &said
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		return cmd
+	}
+	answers := func() bool { _, err := d.do("", "GET", "/v1/stats", nil); return err == nil }
+	var stop atomic.Bool
+	var clients sync.WaitGroup
+	var steps, ran, failed atomic.Int64
+	cmd := start()
+	waitFor(t, answers)
+	for i := range 4 {
+		clients.Go(func() {
+			w := &worker{t: t, d: d, name: fmt.Sprint("c", i), r: rand.New(rand.NewPCG(2, uint64(i))), values: map[string]float32{}}
+			for !stop.Load() && !t.Failed() {
+				w.step()
+				steps.Add(1)
+			}
+			ran.Add(w.ran)
+			failed.Add(w.failed)
+		})
+	}
+	defer func() {
+		stop.Store(true)
+		if t.Failed() {
+			t.Logf("the daemon says %s", said.Bytes())
+			_ = cmd.Process.Kill()
+		}
+		clients.Wait()
+	}()
+	r := rand.New(rand.NewPCG(8, 8))
+	for range kills(t) {
+		if r.IntN(8) > 0 { // else while it starts
+			enough := steps.Load() + r.Int64N(60)
+			waitFor(t, func() bool { return steps.Load() >= enough && answers() })
+		}
+		time.Sleep(time.Duration(r.Int64N(int64(20 * time.Millisecond)))) // the moment of a kill is what is tested
+		_ = cmd.Process.Signal(unix.SIGSTOP)
+		waitFor(t, func() bool { return state(cmd.Process.Pid) == 'T' }) // it starts no more
+		executors := children(cmd.Process.Pid)
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		for _, pid := range executors {
+			waitFor(t, func() bool { return !lives(pid) })
+		}
+		for gpu := range 2 { // the last of a process's threads lets go of it
+			waitFor(t, func() bool {
+				held, err := simgpu.ProcessMemory(m.sim, gpu)
+				if err != nil {
+					t.Error(err)
+				}
+				return len(held) == 0
+			})
+		}
+		cmd = start()
+	}
+	waitFor(t, answers)
+	stop.Store(true)
+	clients.Wait()
+	t.Logf("%d requests, %d failed", ran.Load(), failed.Load())
+	if ran.Load() < 20 {
+		t.Error("hardly anything ran")
+	}
+	executors := children(cmd.Process.Pid)
+	if err := errors.Join(cmd.Process.Signal(unix.SIGTERM), cmd.Wait()); err != nil {
+		t.Errorf("%v: %s", err, said.Bytes())
+	}
+	for _, pid := range executors {
+		if lives(pid) {
+			t.Errorf("the executor %d is still there", pid)
+		}
+	}
+	for _, folder := range []string{dir, m.sim} {
+		if left, err := os.ReadDir(folder); err == nil && len(left) > 0 {
+			t.Errorf("left in %s: %v", folder, left)
+		}
+	}
+}
+
+// children are the processes that a process has started.
+func children(pid int) (pids []int) {
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, task := range tasks {
+		text, _ := os.ReadFile(task)
+		for _, word := range strings.Fields(string(text)) {
+			if n, err := strconv.Atoi(word); err == nil {
+				pids = append(pids, n)
+			}
+		}
+	}
+	return pids
+}
+
+// state is that of a process, as in its stat file; 0 when there is none.
+func state(pid int) byte {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if _, after, _ := bytes.Cut(text, []byte(") ")); len(after) > 0 {
+		return after[0]
+	}
+	return 0
+}
+
+// lives says whether a process is there and has not ended: whose parent is gone may
+// be waited for by nobody.
+func lives(pid int) bool { s := state(pid); return s != 0 && s != 'Z' && s != 'X' }
 
 // What a killed daemon had, nobody has any more; the next starts at once.
 func TestRestart(t *testing.T) {
