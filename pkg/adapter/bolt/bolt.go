@@ -4,7 +4,6 @@
 package bolt
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -19,7 +18,7 @@ import (
 )
 
 // schema is the version of what the file holds.
-const schema = "1"
+const schema = "2"
 
 var (
 	functionsBucket = []byte("functions")
@@ -86,6 +85,9 @@ func (d *DB) update(ctx context.Context, f func(*bbolt.Tx) error) error {
 			if refused == nil {
 				refused = f(tx)
 			}
+			if refused == nil {
+				refused = settle(tx)
+			}
 			return refused
 		})
 		if err != nil && refused == nil {
@@ -111,7 +113,7 @@ func (d *DB) check(tx *bbolt.Tx) (written bool, err error) {
 	default:
 		return false, d.damaged(fmt.Errorf("it has %d of its %d parts", there, len(buckets)))
 	}
-	if got := tx.Bucket(metaBucket).Get(schemaKey); !bytes.Equal(got, []byte(schema)) {
+	if got := tx.Bucket(metaBucket).Get(schemaKey); string(got) != schema && string(got) != oldSchema {
 		return false, &FileError{Path: d.path, Err: fmt.Errorf("schema %q, expected %q: it belongs to another version of gfaas", got, schema)}
 	}
 	return true, nil
@@ -125,7 +127,7 @@ func (d *DB) Apply(ctx context.Context, functions ...function.Function) error {
 			if err != nil {
 				return err
 			}
-			if err := tx.Bucket(functionsBucket).Put([]byte(f.Name), data); err != nil {
+			if err := put(tx, functionsBucket, []byte(f.Name), data); err != nil {
 				return err
 			}
 		}
@@ -214,8 +216,12 @@ func encodeFunction(f function.Function) ([]byte, error) {
 	return json.Marshal(storedFunction{Dir: f.Dir, YAML: string(text)})
 }
 
-func decodeFunction(key string, data []byte) (function.Function, error) {
+func decodeFunction(key string, value []byte) (function.Function, error) {
 	var s storedFunction
+	data, err := text(functionsBucket, []byte(key), value)
+	if err != nil {
+		return function.Function{}, err
+	}
 	if err := json.Unmarshal(data, &s); err != nil {
 		return function.Function{}, fmt.Errorf("state of function %s: %w", key, err)
 	}
@@ -230,8 +236,12 @@ func decodeFunction(key string, data []byte) (function.Function, error) {
 	return list[0], nil
 }
 
-func decodeRecord(key string, data []byte) (instance.Record, error) {
+func decodeRecord(key string, value []byte) (instance.Record, error) {
 	var r instance.Record
+	data, err := text(instancesBucket, []byte(key), value)
+	if err != nil {
+		return r, err
+	}
 	if err := json.Unmarshal(data, &r); err != nil {
 		return r, fmt.Errorf("state of instance %s: %w", key, err)
 	}
@@ -243,5 +253,5 @@ func putRecord(tx *bbolt.Tx, r instance.Record) error {
 	if err != nil {
 		return err
 	}
-	return tx.Bucket(instancesBucket).Put([]byte(r.ID), data)
+	return put(tx, instancesBucket, []byte(r.ID), data)
 }

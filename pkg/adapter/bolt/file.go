@@ -123,7 +123,7 @@ func (d *DB) createNew() error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	fresh, err := makeFile(dir, layOut)
+	fresh, err := makeFile(dir, func(tx *bbolt.Tx) error { return errors.Join(layOut(tx), settle(tx)) })
 	if err != nil {
 		return err
 	}
@@ -185,7 +185,7 @@ func layOut(tx *bbolt.Tx) error {
 			return err
 		}
 	}
-	return tx.Bucket(metaBucket).Put(schemaKey, []byte(schema))
+	return nil
 }
 
 func syncDir(dir string) error {

@@ -25,7 +25,11 @@ func (d *DB) Models(ctx context.Context) (records []wire.Record, err error) {
 		}
 		return bucket.ForEach(func(k, v []byte) error {
 			var r wire.Record
-			if err := json.Unmarshal(v, &r); err != nil {
+			data, err := text(modelsBucket, k, v)
+			if err == nil {
+				err = json.Unmarshal(data, &r)
+			}
+			if err != nil {
 				return d.damaged(fmt.Errorf("state of model %q: %w", k, err))
 			}
 			records = append(records, r)
@@ -42,11 +46,10 @@ func (d *DB) PutModel(ctx context.Context, r wire.Record) error {
 		return err
 	}
 	return d.update(ctx, func(tx *bbolt.Tx) error {
-		bucket, err := tx.CreateBucketIfNotExists(modelsBucket)
-		if err != nil {
+		if _, err := tx.CreateBucketIfNotExists(modelsBucket); err != nil {
 			return err
 		}
-		return bucket.Put(modelKey(r.Tenant, r.Name), data)
+		return put(tx, modelsBucket, modelKey(r.Tenant, r.Name), data)
 	})
 }
 

@@ -95,7 +95,14 @@ func sound(data []byte) error {
 	if len(list) == 0 {
 		return errNone
 	}
-	return walk(data, list[0], func(err error) error { return err }, nil)
+	t := newTally()
+	if err := walk(data, list[0], func(err error) error { return err }, t.add); err != nil {
+		return err
+	}
+	if t.entries == 0 && list[0].transaction > 1 { // bbolt makes a file with 0 and 1
+		return errors.New("nothing is in it, and something was")
+	}
+	return t.check()
 }
 
 // salvage gives all entries that can still be reached in a damaged file.
@@ -157,16 +164,18 @@ func (p *pages) page(id uint64, kinds ...uint16) (body []byte, kind uint16, coun
 // bucket walks the tree of a bucket in order of its keys.
 func (p *pages) bucket(name []byte, root uint64) error {
 	var last []byte
-	return p.tree(name, root, &last)
+	return p.tree(name, root, nil, &last)
 }
 
-func (p *pages) tree(bucket []byte, id uint64, last *[]byte) error {
+// tree walks what is behind a page; its keys are after the last one and not before
+// the first one.
+func (p *pages) tree(bucket []byte, id uint64, first []byte, last *[]byte) error {
 	body, kind, count, err := p.page(id, branchPage, leafPage)
 	if err != nil {
 		return p.faulty(err)
 	}
 	if kind == leafPage {
-		return p.leaf(bucket, body, count, id, last)
+		return p.leaf(bucket, body, count, id, first, last)
 	}
 	for i := range count {
 		at := i * elementLength
@@ -174,10 +183,17 @@ func (p *pages) tree(bucket []byte, id uint64, last *[]byte) error {
 			return p.faulty(fmt.Errorf("page %d has no room for its %d elements", id, count))
 		}
 		position, keySize := uint64(order.Uint32(body[at:])), uint64(order.Uint32(body[at+4:]))
-		if _, ok := part(body, at, position, keySize); !ok {
+		key, ok := part(body, at, position, keySize)
+		if !ok {
 			return p.faulty(fmt.Errorf("page %d: key %d is not within it", id, i))
 		}
-		if err := p.tree(bucket, order.Uint64(body[at+8:]), last); err != nil {
+		if bytes.Compare(key, first) < 0 || *last != nil && bytes.Compare(*last, key) >= 0 {
+			if err := p.faulty(fmt.Errorf("page %d: key %d is not in order", id, i)); err != nil {
+				return err
+			}
+			key = first // of a damaged file as much as there is
+		}
+		if err := p.tree(bucket, order.Uint64(body[at+8:]), key, last); err != nil {
 			return err
 		}
 	}
@@ -188,7 +204,7 @@ func (p *pages) tree(bucket []byte, id uint64, last *[]byte) error {
 }
 
 // leaf looks at the entries of a page, or of a bucket within an entry (of page 0).
-func (p *pages) leaf(bucket, body []byte, count int, id uint64, last *[]byte) error {
+func (p *pages) leaf(bucket, body []byte, count int, id uint64, first []byte, last *[]byte) error {
 	for i := range count {
 		at := i * elementLength
 		if at+elementLength > len(body) {
@@ -202,7 +218,7 @@ func (p *pages) leaf(bucket, body []byte, count int, id uint64, last *[]byte) er
 		switch {
 		case !ok || !ok2 || keySize == 0 || flags > bucketEntry:
 			err = fmt.Errorf("page %d: entry %d is not within it", id, i)
-		case *last != nil && bytes.Compare(*last, key) >= 0:
+		case bytes.Compare(key, first) < 0 || *last != nil && bytes.Compare(*last, key) >= 0:
 			err = fmt.Errorf("page %d: entry %d is not in order", id, i)
 		case flags == bucketEntry:
 			*last = key
@@ -237,7 +253,7 @@ func (p *pages) within(name, value []byte, id uint64) error {
 		return fmt.Errorf("page %d: a bucket that is not as it was written", id)
 	}
 	var last []byte
-	return p.leaf(name, value[headerLength:], int(order.Uint16(value[10:])), 0, &last)
+	return p.leaf(name, value[headerLength:], int(order.Uint16(value[10:])), 0, nil, &last)
 }
 
 // part is what lies at a position counted from an element.

@@ -116,7 +116,7 @@ func writeAll(tx *bbolt.Tx, functions []function.Function, records []instance.Re
 		if err != nil {
 			return err
 		}
-		if err := tx.Bucket(functionsBucket).Put([]byte(fn.Name), data); err != nil {
+		if err := put(tx, functionsBucket, []byte(fn.Name), data); err != nil {
 			return err
 		}
 	}
@@ -125,7 +125,7 @@ func writeAll(tx *bbolt.Tx, functions []function.Function, records []instance.Re
 			return err
 		}
 	}
-	return nil
+	return settle(tx)
 }
 
 // putAside gives a file a second name.
