@@ -42,7 +42,7 @@ $(BINARIES): $(BUILD)/bin/%: $(GO_SRC)
 	$(GO) build -ldflags '$(LDFLAGS_GO)' $(GO_HARDEN) -o $@ ./cmd/$*
 
 .PHONY: libs examples victims
-libs: $(BUILD)/lib/libgfaas.so $(BUILD)/lib/sim/libcuda.so.1 $(BUILD)/lib/sim/libcuda.so model
+libs: $(BUILD)/lib/libgfaas.so sim model
 
 demo: all
 	examples/demo.sh $(BUILD)
@@ -147,7 +147,7 @@ install: all
 	  $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 	install -m 755 $(BINARIES) $(DESTDIR)$(PREFIX)/bin
 	install -m 755 $(BUILD)/lib/libgfaas.so $(BUILD)/lib/gfaas-kernel-executor $(DESTDIR)$(PREFIX)/lib/gfaas
-	install -m 755 $(BUILD)/lib/sim/libcuda.so.1 $(DESTDIR)$(PREFIX)/lib/gfaas/sim
+	install -m 755 $(BUILD)/lib/sim/libcuda.so.1 $(BUILD)/lib/sim/libnvidia-ml.so.1 $(DESTDIR)$(PREFIX)/lib/gfaas/sim
 	ln -sfn libcuda.so.1 $(DESTDIR)$(PREFIX)/lib/gfaas/sim/libcuda.so
 	install -m 755 $(BUILD)/lib/libgfaas-model.so $(DESTDIR)$(PREFIX)/lib/gfaas
 	install -D -m 644 $(BUILD)/lib/python/gfaas_model.py $(DESTDIR)$(PREFIX)/lib/gfaas/python/gfaas_model.py

@@ -30,7 +30,8 @@ $(BUILD)/check/plugin/%.so: hook/check/plugin/%.c hook/cuda.h hook/symbols.def $
 # take over.
 c-check: libs
 	hook/check/library.sh $(BUILD)/lib/libgfaas.so
-	hook/check/hardened.sh $(BUILD)/lib/libgfaas.so $(BUILD)/lib/sim/libcuda.so.1 $(BUILD)/lib/libgfaas-model.so $(EXECUTOR)
+	hook/check/hardened.sh $(BUILD)/lib/libgfaas.so $(BUILD)/lib/sim/libcuda.so.1 $(BUILD)/lib/sim/libnvidia-ml.so.1 \
+	  $(BUILD)/lib/libgfaas-model.so $(EXECUTOR)
 
 # For arm64, under an emulator: the simulated driver's conformance programs, and
 # every function found in every way under gfaas run. Debian's packages are

@@ -80,18 +80,24 @@ static bool parse_shape(struct config *c, const char *text)
     return true;
 }
 
+/* The text of what cuDeviceGetUuid gives. */
+void sim_uuid(char uuid[SIM_UUID_BYTES], unsigned index)
+{
+    snprintf(uuid, SIM_UUID_BYTES, "GPU-67666161-732d-7369-6d75-6c61746564%02x", index & 0xff);
+}
+
 /* The device a word of CUDA_VISIBLE_DEVICES names, by index or by the beginning of
  * its UUID; -1 when it names none, or more than one. */
 static int named(const struct config *c, const char *word, size_t n)
 {
     int found = -1;
-    char uuid[48], *end;
+    char uuid[SIM_UUID_BYTES], *end;
     if (n && word[0] >= '0' && word[0] <= '9') {
         unsigned long i = strtoul(word, &end, 10);
         return end == word + n && i < c->count ? (int)i : -1;
     }
     for (unsigned i = 0; n >= 4 && i < c->count; i++) {
-        snprintf(uuid, sizeof uuid, "GPU-67666161-732d-7369-6d75-6c61746564%02x", i);
+        sim_uuid(uuid, i);
         if (strncmp(uuid, word, n))
             continue;
         if (found >= 0)
@@ -166,7 +172,17 @@ void sim_say(const char *format, ...)
     for (char *c = line; *c; c++)
         if ((unsigned char)*c < ' ' || *c == 0x7f)
             *c = '?';
-    fprintf(stderr, "libcuda (simulated): %s\n", line);
+    fprintf(stderr, "%s (simulated): %s\n", sim_library, line);
+}
+
+/* Nobody may take what is measured here for a GPU's. Under gfaas it has been said
+ * already: GFAAS_INSTANCE is of who runs in a slice, GFAAS_SIM_NOTED of gfaas's own
+ * commands and what they start. */
+void sim_say_simulated(void)
+{
+    const char *instance = getenv("GFAAS_INSTANCE"), *noted = getenv("GFAAS_SIM_NOTED");
+    if (!(instance && *instance) && !(noted && *noted))
+        sim_say("this is gfaas's simulated GPU; its figures are not a GPU's");
 }
 
 /* Reads the environment; false, after one line on standard error, when

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <time.h>
 
+const char sim_library[] = "libcuda";
+
 enum { NOT_YET, READY, GONE, FORKED };
 
 pthread_mutex_t g_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -45,16 +47,6 @@ static void at_exit(void)
     pthread_mutex_unlock(&g_lock);
 }
 
-/* Nobody may take what is measured here for a GPU's. Under gfaas it has been said
- * already: GFAAS_INSTANCE is of who runs in a slice, GFAAS_SIM_NOTED of gfaas's own
- * commands and what they start. */
-static void say_simulated(void)
-{
-    const char *instance = getenv("GFAAS_INSTANCE"), *noted = getenv("GFAAS_SIM_NOTED");
-    if (!(instance && *instance) && !(noted && *noted))
-        sim_say("this is gfaas's simulated GPU; its figures are not a GPU's");
-}
-
 CUresult cuInit(unsigned int Flags)
 {
     if (Flags)
@@ -85,7 +77,7 @@ CUresult cuInit(unsigned int Flags)
              * from here on ends before the driver does. */
             if (!hooked_exit)
                 hooked_exit = atexit(at_exit) == 0;
-            say_simulated();
+            sim_say_simulated();
             state = READY;
         }
     }

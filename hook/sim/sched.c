@@ -50,12 +50,23 @@ static uint64_t slowed(uint64_t share, uint64_t sum)
     return sum > FULL ? (uint64_t)((unsigned __int128)share * FULL / sum) : share;
 }
 
+/* Remembers how long anybody had had work, for who asks how busy the device was. */
+static void keep_past(struct sched *s)
+{
+    if (s->epoch - s->past[(s->points - 1) % SIM_POINTS].at < SIM_POINT_NS)
+        return;
+    s->past[s->points % SIM_POINTS].at = s->epoch;
+    s->past[s->points++ % SIM_POINTS].busy = s->busy;
+}
+
 /* Brings s to a later moment: credits everybody, passes the turn on. */
 static void step(struct sched *s, uint64_t at)
 {
     if (at <= s->epoch)
         return;
     uint64_t dt = at - s->epoch;
+    keep_past(s);
+    s->busy += s->n ? dt : 0;
     for (unsigned k = 0; k < s->n; k++) {
         uint64_t share = share_of(dt, s->phase, s->n, k);
         if (s->order[k] != SIM_GROUP)

@@ -14,62 +14,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define SIM_NAME 64 /* bytes of a file's name */
 
 /* ---- the files with the device memory of processes ---- */
-
-/* Opens the directory; -1 with errno set. Anybody can make directories and links
- * in /dev/shm: one that we choose must be the user's own, and not writable by
- * others. What is in it is opened relative to this descriptor. */
-static int open_dir(void)
-{
-    struct statx st;
-    int fd = open(g_config.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC | (g_config.own_dir ? O_NOFOLLOW : 0));
-    if (fd < 0 || !g_config.own_dir)
-        return fd;
-    if (statx(fd, "", AT_EMPTY_PATH, STATX_UID | STATX_MODE, &st) == 0 && st.stx_uid == geteuid() &&
-        !(st.stx_mode & (S_IWGRP | S_IWOTH)))
-        return fd;
-    close(fd);
-    errno = EPERM;
-    return -1;
-}
-
-/* Opens or removes a file of the directory; -1 with errno set. */
-static int open_file(const char *name, int flags)
-{
-    int dir = open_dir();
-    if (dir < 0)
-        return -1;
-    int fd = openat(dir, name, flags | O_NOFOLLOW | O_CLOEXEC, 0600), why = errno;
-    close(dir);
-    errno = why;
-    return fd;
-}
-
-int shared_open_file(const char *name)
-{
-    return open_file(name, O_RDWR);
-}
-
-void shared_remove_file(const char *name)
-{
-    int dir = open_dir();
-    if (dir < 0)
-        return;
-    unlinkat(dir, name, 0);
-    close(dir);
-}
 
 /* The name of the file with the memory of one process. */
 static void memory_name(char name[SIM_NAME], int index, unsigned slot, uint64_t serial)
 {
     snprintf(name, SIM_NAME, "gpu%d.mem.%u.%llu", index, slot, (unsigned long long)serial);
-}
-
-static void state_name(char name[SIM_NAME], int index)
-{
-    snprintf(name, SIM_NAME, "gpu%d.state", index);
 }
 
 static void arena_remove(int index, unsigned slot, uint64_t serial)
@@ -89,7 +40,7 @@ int shared_open_memory(int index, unsigned slot, uint64_t serial)
 void shared_each_memory(int index, void (*fn)(struct device *d, const char *name, const char *rest), struct device *d)
 {
     char prefix[SIM_NAME];
-    int dir = open_dir();
+    int dir = shared_open_dir();
     DIR *dp = dir < 0 ? NULL : fdopendir(dir);
     if (!dp) {
         if (dir >= 0)
@@ -113,7 +64,7 @@ static void remove_arena(struct device *d, const char *name, const char *rest)
 bool shared_link(int fd, const char *name)
 {
     char self[64];
-    int dir = open_dir();
+    int dir = shared_open_dir();
     if (dir < 0)
         return false;
     snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
@@ -122,21 +73,10 @@ bool shared_link(int fd, const char *name)
     return linked;
 }
 
-/* Not further: a process has a table for 64 descriptors, and to get a larger one
- * takes the kernel 12 to 16 ms where there is a second thread. */
-int shared_move_up(int fd)
-{
-    int high = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 40);
-    if (high < 0)
-        return fd;
-    close(fd);
-    return high;
-}
-
 /* A file that goes with its last descriptor. */
 static int nameless_file(void)
 {
-    int dir = open_dir();
+    int dir = shared_open_dir();
     if (dir < 0)
         return -1;
     int fd = openat(dir, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
@@ -148,7 +88,7 @@ int shared_new_file(void)
 {
     char path[64];
     int fd = nameless_file(), dir;
-    if (fd < 0 && (dir = open_dir()) >= 0) { /* not every file system can do that */
+    if (fd < 0 && (dir = shared_open_dir()) >= 0) { /* not every file system can do that */
         snprintf(path, sizeof path, "/proc/self/fd/%d/new.XXXXXX", dir);
         fd = mkostemp(path, O_CLOEXEC);
         if (fd >= 0)
@@ -168,7 +108,7 @@ static int open_arena(struct device *d)
     d->arena_named = fd < 0;
     if (fd < 0) { /* not every file system can do that */
         memory_name(name, d->index, (unsigned)d->slot, d->arena_serial);
-        fd = open_file(name, O_RDWR | O_CREAT | O_EXCL);
+        fd = shared_open(name, O_RDWR | O_CREAT | O_EXCL);
     }
     return shared_move_up(fd);
 }
@@ -297,29 +237,16 @@ void shared_unlock(struct device *d)
     pthread_mutex_unlock(&d->sh->lock);
 }
 
-/* Whether a name still means the file that was opened. */
-static bool still_there(int fd, const char *name)
-{
-    struct statx a, b;
-    int dir = open_dir();
-    if (dir < 0)
-        return false;
-    int r = statx(dir, name, AT_SYMLINK_NOFOLLOW, STATX_INO, &b);
-    close(dir);
-    return r == 0 && statx(fd, "", AT_EMPTY_PATH, STATX_INO, &a) == 0 && a.stx_ino == b.stx_ino &&
-           a.stx_dev_major == b.stx_dev_major && a.stx_dev_minor == b.stx_dev_minor;
-}
-
 /* Opens the state file and takes its setup lock; -1 with errno set. The file may
  * be removed by a leaving process between the two, hence the second look. */
 static int open_state(int index)
 {
     char name[SIM_NAME];
-    state_name(name, index);
+    shared_state_name(name, index);
     for (int tries = 0; tries < 1000; tries++) {
         if (mkdir(g_config.dir, 0700) < 0 && errno != EEXIST)
             return -1;
-        int low = open_file(name, O_RDWR | O_CREAT);
+        int low = shared_open(name, O_RDWR | O_CREAT);
         if (low < 0 && errno == ENOENT)
             continue;
         if (low < 0)
@@ -327,7 +254,7 @@ static int open_state(int index)
         /* Out of the way of programs that count on low numbers being free; before
          * any lock is taken, for closing a descriptor drops the process's locks. */
         int fd = shared_move_up(low);
-        if (lock_bytes(fd, F_SETLKW, F_WRLCK, SIM_LOCK_SETUP, 1) == 0 && still_there(fd, name))
+        if (lock_bytes(fd, F_SETLKW, F_WRLCK, SIM_LOCK_SETUP, 1) == 0 && shared_still_there(fd, name))
             return fd;
         close(fd);
     }
@@ -348,6 +275,7 @@ static void state_init(struct shared *sh)
     sh->layout = SIM_LAYOUT;
     sh->proc_at = offsetof(struct shared, proc);
     sh->proc_size = sizeof sh->proc[0];
+    sh->total = g_config.mem;
     sh->magic = SIM_MAGIC;
 }
 
@@ -450,7 +378,7 @@ void shared_leave(struct device *d)
     if (!lock_bytes(d->fd, F_GETLK, F_WRLCK, SIM_LOCK_SLOT, SIM_SLOTS)) {
         char name[SIM_NAME];
         shared_each_memory(d->index, remove_arena, d);
-        state_name(name, d->index);
+        shared_state_name(name, d->index);
         shared_remove_file(name);
         if (g_config.own_dir)
             rmdir(g_config.dir);

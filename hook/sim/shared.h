@@ -32,12 +32,13 @@
 #ifndef GFAAS_SIM_SHARED_H
 #define GFAAS_SIM_SHARED_H
 
+#include "folder.h"
 #include "sim.h"
 
 #include <stdatomic.h>
 
 #define SIM_MAGIC 0x47534d31u /* "GSM1" */
-#define SIM_LAYOUT 3u
+#define SIM_LAYOUT 4u
 #define SIM_SLOTS 128
 #define SIM_NOBODY SIM_SLOTS /* owns an export that is only an open descriptor */
 #define SIM_GROUP SIM_SLOTS /* in an order of turns: all MPS processes together */
@@ -47,6 +48,8 @@
 #define SIM_REAP_NS 10000000ull
 #define SIM_EXPORTS 1024
 #define SIM_EVENTS 256
+#define SIM_POINTS 16          /* kept of the past, at least */
+#define SIM_POINT_NS 25000000u /* apart */
 
 /* Who has work on the device and how far each has come, as of epoch. The device
  * time of a process at a later moment follows by arithmetic (sched.c), so nobody
@@ -54,6 +57,11 @@
 struct sched {
     uint64_t epoch;  /* when this became true */
     uint64_t phase;  /* how much of its slice order[0] had then used */
+    uint64_t busy;   /* ns in which anybody had work, ever, as of epoch */
+    struct {
+        uint64_t at, busy; /* what it was at some moments before, oldest first from `points` on */
+    } past[SIM_POINTS];
+    uint32_t points; /* kept ever */
     uint32_t n;      /* how many take turns */
     uint32_t sum;    /* thousandths of a percent of the busy MPS processes */
     uint8_t order[SIM_SLOTS + 1];
@@ -92,6 +100,7 @@ struct shared_event {
 struct shared {
     uint32_t magic, layout;
     uint32_t proc_at, proc_size; /* where proc[0] is and how far proc[1] is from it, for other readers */
+    uint64_t total;         /* bytes of memory that it has */
     pthread_mutex_t lock;   /* robust; guards what follows, the bells excepted */
     uint64_t serial;
     /* sched[gen & 1] is true; the next one is written into the other and then
@@ -111,7 +120,6 @@ struct shared {
 };
 _Static_assert(offsetof(struct shared, proc_at) == 8, "pkg/adapter/simgpu reads the beginning");
 
-int shared_move_up(int fd); /* away from the low numbers; takes fd over */
 int shared_new_file(void); /* one without a name; -1 when there can be none */
 bool shared_lock(struct device *d);
 void shared_unlock(struct device *d);
@@ -127,10 +135,7 @@ void holders_forget(struct device *d, unsigned slot); /* who was there is gone; 
 bool export_publish(const struct device *d, uint64_t id, int fd); /* before the first descriptor is handed out */
 void exports_find(struct device *d); /* on a device that nobody was on */
 void exports_reap(struct device *d); /* those nobody has any more; under the lock */
-/* The file of that name in the directory, -1 if there is none. */
-int shared_open_file(const char *name);
 bool shared_link(int fd, const char *name); /* gives a nameless file that name */
-void shared_remove_file(const char *name);
 /* Calls fn with the name of each memory file of the device, and of what its owner calls it. */
 void shared_each_memory(int index, void (*fn)(struct device *d, const char *name, const char *rest), struct device *d);
 void event_leave(struct shared_event *e, unsigned slot); /* the same */

@@ -7,6 +7,7 @@
  *   handle.c        which pointers are live handles
  *   thread.c        what belongs to a thread of the program
  *   shared.c        the files in which processes share a device; see shared.h
+ *   folder.c        the folder that they are in
  *   sched.c         how they share its time
  *   exports.c       allocations that several processes have
  *   device.c        what a device says of itself
@@ -74,6 +75,10 @@ struct config {
 };
 extern struct config g_config;
 bool config_load(void);
+#define SIM_UUID_BYTES 48
+void sim_uuid(char uuid[SIM_UUID_BYTES], unsigned index);
+extern const char sim_library[]; /* which of the two simulated ones this is */
+void sim_say_simulated(void);    /* unless it has been said */
 void sim_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* ---- process state (init.c) ---- */

@@ -11,11 +11,11 @@ SIM_HDR := $(wildcard $(SIM_DIR)/*.h) hook/cuda.h hook/symbols.def $(SIM_DIR)/si
 SIM_CFLAGS := -O2 -g -std=gnu11 -fPIC -fvisibility=hidden -ftls-model=initial-exec -Wall -Wextra -Werror -Wno-unused-parameter $(HARDEN)
 # -Bsymbolic: its own calls never pass through a preloaded library. nodelete: its
 # threads outlive a dlclose.
-SIM_LDFLAGS := -shared -Wl,-soname,libcuda.so.1 -Wl,-Bsymbolic -Wl,-z,nodelete -Wl,-z,defs $(HARDEN_LD) \
-	-Wl,--version-script=$(SIM_DIR)/sim.map
+SIM_LDFLAGS = -shared -Wl,-soname,$(notdir $@) -Wl,-Bsymbolic -Wl,-z,nodelete -Wl,-z,defs $(HARDEN_LD) \
+	-Wl,--version-script=$(filter %.map,$^)
 
 .PHONY: sim
-sim: $(SIM_OUT)/libcuda.so.1 $(SIM_OUT)/libcuda.so
+sim: $(SIM_OUT)/libcuda.so.1 $(SIM_OUT)/libcuda.so $(SIM_OUT)/libnvidia-ml.so.1
 
 $(SIM_OBJ)/%.o: $(SIM_DIR)/%.c $(SIM_HDR)
 	@mkdir -p $(@D)
@@ -32,6 +32,16 @@ $(SIM_OUT)/libcuda.so.1: $(patsubst $(SIM_DIR)/%.c,$(SIM_OBJ)/%.o,$(SIM_SRC)) $(
 
 $(SIM_OUT)/libcuda.so: $(SIM_OUT)/libcuda.so.1
 	ln -sfn libcuda.so.1 $@
+
+# The management library beside it: it looks at the same files.
+SIM_NVML_SRC := $(wildcard $(SIM_DIR)/nvml/*.c) $(SIM_DIR)/config.c $(SIM_DIR)/folder.c
+$(patsubst $(SIM_DIR)/%.c,$(SIM_OBJ)/%.o,$(wildcard $(SIM_DIR)/nvml/*.c)): $(SIM_DIR)/nvml/library.h hook/nvml.h hook/nvml.def
+
+$(SIM_OUT)/libnvidia-ml.so.1: $(patsubst $(SIM_DIR)/%.c,$(SIM_OBJ)/%.o,$(SIM_NVML_SRC)) $(SIM_DIR)/nvml/nvml.map
+	@mkdir -p $(@D)
+	$(CC) $(SIM_LDFLAGS) $(LDFLAGS) -o $@.tmp $(filter %.o,$^) \
+	  -Wl,--no-as-needed $$($(CC) -print-file-name=libpthread.so.0)
+	mv $@.tmp $@
 
 # Programs that check it, or a real driver; `make test` runs them.
 SIM_CHECKS := $(patsubst $(SIM_DIR)/check/%.c,$(BUILD)/check/%,$(wildcard $(SIM_DIR)/check/*.c))

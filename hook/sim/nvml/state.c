@@ -1,0 +1,130 @@
+/* state.c: reads the state that the simulated driver's processes share.
+ *
+ * This may be one of those processes: closing a descriptor of the state would drop
+ * the locks by which the others know that it lives. So one that was opened stays
+ * open while there is the file, which is as long as anybody is on the device. */
+#include "library.h"
+#include "../shared.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef F_OFD_GETLK
+#define F_OFD_GETLK 36
+#endif
+
+#define TRIES 1000
+
+static struct shared state; /* a copy; under entry.c's lock */
+
+static uint64_t now(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+/* The state of a device that may be in use; -1: there is none. */
+static int open_state(struct nvmlDevice_st *device)
+{
+    char name[SIM_NAME];
+    shared_state_name(name, device->index);
+    if (device->fd >= 0 && shared_still_there(device->fd, name))
+        return device->fd;
+    if (device->fd >= 0)
+        close(device->fd); /* nobody is on it, this process neither */
+    return device->fd = shared_move_up(shared_open(name, O_RDONLY));
+}
+
+/* The process in a slot: 0 if there is none, -1 if it has no number here. */
+static int holder(int fd, unsigned slot)
+{
+    struct flock fl = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = SIM_LOCK_SLOT + slot, .l_len = 1};
+    if (fcntl(fd, F_OFD_GETLK, &fl) < 0 || fl.l_type == F_UNLCK) /* of an opening of its own: sees this process's locks too */
+        return 0;
+    return fl.l_pid > 0 ? fl.l_pid : -1;
+}
+
+/* Copies the state at a moment when it was true. */
+static nvmlReturn_t copy_state(int fd)
+{
+    for (int i = 0; i < TRIES; i++) {
+        uint32_t gen;
+        if (pread(fd, &state, sizeof state, 0) != (ssize_t)sizeof state || state.magic != SIM_MAGIC)
+            return NVML_ERROR_NOT_FOUND; /* somebody is just making it */
+        if (state.layout != SIM_LAYOUT)
+            return NVML_ERROR_LIB_RM_VERSION_MISMATCH;
+        if (pread(fd, &gen, sizeof gen, offsetof(struct shared, gen)) == (ssize_t)sizeof gen && gen == atomic_load(&state.gen))
+            return NVML_SUCCESS;
+    }
+    return NVML_ERROR_TIMEOUT;
+}
+
+/* How long anybody had had work by a moment that is not long ago. */
+static uint64_t busy_at(const struct sched *s, uint64_t at)
+{
+    uint64_t later_at = s->epoch, later_busy = s->busy;
+    if (at >= s->epoch)
+        return s->busy + (s->n ? at - s->epoch : 0);
+    for (uint32_t i = 1; i <= SIM_POINTS; i++) {
+        uint64_t point = s->past[(s->points - i) % SIM_POINTS].at, busy = s->past[(s->points - i) % SIM_POINTS].busy;
+        if (at >= point)
+            return later_at == point ? busy : busy + (later_busy - busy) * (at - point) / (later_at - point);
+        later_at = point;
+        later_busy = busy;
+    }
+    return later_busy;
+}
+
+static void see_users(int fd, struct sight *s)
+{
+    const struct sched *sched = &state.sched[atomic_load(&state.gen) & 1];
+    unsigned alive = 0;
+    for (unsigned i = 0; i < SIM_SLOTS; i++) {
+        int pid = state.proc[i].serial ? holder(fd, i) : 0;
+        if (!pid)
+            continue;
+        alive++;
+        uint64_t mem = atomic_load(&state.proc[i].mem);
+        s->used += mem;
+        if (pid > 0)
+            s->user[s->n++] = (struct user){(unsigned)pid, mem, sched->slot[i].pct != 0};
+    }
+    uint64_t t = now();
+    if (alive)
+        s->busy = (unsigned)((busy_at(sched, t) - busy_at(sched, t - SIM_SIGHT_NS)) * 100 / SIM_SIGHT_NS);
+}
+
+_Static_assert(sizeof((struct sight){0}.user) / sizeof(struct user) == SIM_SLOTS, "room for everybody");
+
+nvmlReturn_t sim_see(struct nvmlDevice_st *device, struct sight *s)
+{
+    int fd = open_state(device);
+    *s = (struct sight){.total = g_config.mem};
+    if (fd < 0)
+        return NVML_SUCCESS;
+    nvmlReturn_t r = copy_state(fd);
+    if (r == NVML_ERROR_NOT_FOUND)
+        return NVML_SUCCESS;
+    if (r != NVML_SUCCESS)
+        return r;
+    s->used = atomic_load(&state.unowned);
+    see_users(fd, s);
+    if (s->n || s->used)
+        s->total = state.total;
+    if (s->used > s->total) /* what a process has was changed meanwhile */
+        s->used = s->total;
+    return r;
+}
+
+unsigned sim_count(void)
+{
+    unsigned count = g_config.count;
+    for (unsigned i = SIM_MAX_DEVICES; i > count; i--)
+        if (open_state(&sim_devices[i - 1]) >= 0)
+            return i;
+    return count;
+}
