@@ -38,17 +38,15 @@ func (a *average) mean() float64 {
 	return a.sum / float64(a.n)
 }
 
-// NewMeter begins to measure a GPU. A MIG instance has no figures of its own.
+// NewMeter begins to measure a GPU, a simulated one where n is of that. A MIG
+// instance has no figures of its own.
 func (n NVML) NewMeter(d gpu.Device) (*Meter, error) {
-	api := n.API
-	if api == nil {
-		api = nvml.New()
-	}
-	if d.Simulated || d.MIG != "" {
+	if d.Simulated != (n.Simulated != "") || d.MIG != "" {
 		return nil, &UnavailableError{nvml.ERROR_NOT_SUPPORTED}
 	}
-	if ret := api.Init(); ret != nvml.SUCCESS {
-		return nil, &UnavailableError{ret}
+	api, err := open(n.API, n.Simulated)
+	if err != nil {
+		return nil, err
 	}
 	device, ret := api.DeviceGetHandleByIndex(d.Index)
 	if ret != nvml.SUCCESS {

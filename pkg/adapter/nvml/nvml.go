@@ -1,6 +1,8 @@
 // Package nvml asks NVIDIA's management library what GPUs this machine has.
 // The library comes with the driver and is opened when it is asked, so a
-// machine without either can run all of this.
+// machine without either can run all of this. The simulated driver has one too,
+// which is asked in the same way where its path is given; a process can ask one of
+// the two.
 package nvml
 
 import (
@@ -22,9 +24,9 @@ type Device struct {
 	MIG    bool      // partitioned: it is used through its MIG instances
 }
 
-// Library lists the GPUs; an error that is Unavailable says that there is no
+// Lister lists the GPUs; an error that is Unavailable says that there is no
 // way to ask. NVML is the real one, Fake one for tests.
-type Library interface {
+type Lister interface {
 	Devices(ctx context.Context) ([]Device, error)
 }
 
@@ -43,20 +45,20 @@ func (e *UnavailableError) Hint() string {
 	return "install the NVIDIA driver, with its libnvidia-ml.so.1"
 }
 
-// NVML is the Library of this machine.
+// NVML is the Lister of this machine.
 type NVML struct {
 	// API is what is called; nil is libnvidia-ml.so.1.
 	API nvml.Interface
+	// Simulated is the path of the simulated driver's library, which then takes the
+	// place of the machine's.
+	Simulated string
 }
 
 // Devices opens the library, asks, and closes it.
 func (n NVML) Devices(context.Context) ([]Device, error) {
-	api := n.API
-	if api == nil {
-		api = nvml.New()
-	}
-	if ret := api.Init(); ret != nvml.SUCCESS {
-		return nil, &UnavailableError{ret}
+	api, err := open(n.API, n.Simulated)
+	if err != nil {
+		return nil, err
 	}
 	defer api.Shutdown()
 	driver, ret := api.SystemGetDriverVersion()
@@ -102,7 +104,7 @@ func device(api nvml.Interface, index int) (Device, error) {
 	return d, nil
 }
 
-// Fake is a Library that answers what it is told to.
+// Fake is a Lister that answers what it is told to.
 type Fake struct {
 	List []Device
 	Err  error

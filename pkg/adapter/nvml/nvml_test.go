@@ -46,9 +46,9 @@ func machine() *mock.Interface {
 	}
 }
 
-func TestLibraries(t *testing.T) {
+func TestListers(t *testing.T) {
 	api := machine()
-	for _, lib := range []Library{NVML{API: api}, Fake{List: devices}} {
+	for _, lib := range []Lister{NVML{API: api}, Fake{List: devices}} {
 		got, err := lib.Devices(t.Context())
 		if err != nil || !reflect.DeepEqual(got, devices) {
 			t.Errorf("%T: got %+v, %v", lib, got, err)
@@ -62,7 +62,7 @@ func TestLibraries(t *testing.T) {
 func TestUnavailable(t *testing.T) {
 	api := machine()
 	api.InitFunc = func() nvml.Return { return nvml.ERROR_LIBRARY_NOT_FOUND }
-	libraries := []Library{NVML{API: api}}
+	libraries := []Lister{NVML{API: api}}
 	if _, err := os.Stat("/dev/nvidiactl"); err != nil {
 		libraries = append(libraries, NVML{}) // a machine without a driver: the real library is not there
 	}

@@ -14,8 +14,11 @@ import (
 // use.
 type Processes struct {
 	// API is what is called; nil is libnvidia-ml.so.1.
-	API  nvml.Interface
-	open bool
+	API nvml.Interface
+	// Simulated is as in NVML.
+	Simulated string
+
+	api nvml.Interface // open; nil before
 }
 
 // Memory is what each process occupies, in bytes, of a GPU or a MIG instance,
@@ -51,29 +54,22 @@ func (p *Processes) Memory(d gpu.Device) (map[int]gpu.Bytes, error) {
 
 func (p *Processes) handle(d gpu.Device) (nvml.Device, nvml.Return) {
 	if d.MIG != "" {
-		return p.API.DeviceGetHandleByUUID(d.MIG)
+		return p.api.DeviceGetHandleByUUID(d.MIG)
 	}
-	return p.API.DeviceGetHandleByIndex(d.Index)
+	return p.api.DeviceGetHandleByIndex(d.Index)
 }
 
-func (p *Processes) init() error {
-	if p.open {
-		return nil
+func (p *Processes) init() (err error) {
+	if p.api == nil {
+		p.api, err = open(p.API, p.Simulated)
 	}
-	if p.API == nil {
-		p.API = nvml.New()
-	}
-	if ret := p.API.Init(); ret != nvml.SUCCESS {
-		return &UnavailableError{ret}
-	}
-	p.open = true
-	return nil
+	return err
 }
 
 // Close closes the library if it was opened.
 func (p *Processes) Close() {
-	if p.open {
-		p.API.Shutdown()
-		p.open = false
+	if p.api != nil {
+		p.api.Shutdown()
+		p.api = nil
 	}
 }

@@ -17,14 +17,15 @@ import (
 // the bytes that are locked by who is on the device.
 const (
 	magic    = 0x47534d31 // "GSM1"
-	layout   = 3
+	layout   = 4
 	slots    = 128
 	lockSlot = 1<<20 + 1
 )
 
 // ProcessMemory is what each process occupies, in bytes, of the device of that
 // index: allocations of every kind, resident managed memory and its contexts.
-// It is what NVML tells by process on a real one. A device that nobody is on
+// It is what NVML tells by process, for who has the real library open and so cannot
+// ask the simulated one (see pkg/adapter/nvml). A device that nobody is on
 // is no error; a process of a pid namespace that is not this one's or below
 // it cannot be named and is left out.
 //

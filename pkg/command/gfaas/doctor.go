@@ -18,6 +18,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/command/host"
 	"github.com/gfaas/gfaas/pkg/gpu"
 )
 
@@ -159,6 +160,7 @@ func (t *tool) diagnose(ctx context.Context) diagnosis {
 	var checks []check
 	checks = append(checks, m.probeDriver(ctx, nvml.NVML{})...)
 	checks = append(checks, m.probeLibs()...)
+	checks = append(checks, m.probeSimulated(ctx, nvml.NVML{Simulated: host.SimulatedNVML()})...)
 	checks = append(checks, m.probeMPS(), t.probeTokend(), t.probeTokens(ctx), t.probeDocker(ctx),
 		t.probeRunDir(), t.probeState(ctx))
 	checks = append(checks, probeLimits()...)
@@ -171,7 +173,7 @@ func (t *tool) diagnose(ctx context.Context) diagnosis {
 	return d
 }
 
-func (m *machine) probeDriver(ctx context.Context, lib nvml.Library) []check {
+func (m *machine) probeDriver(ctx context.Context, lib nvml.Lister) []check {
 	if !m.driver {
 		return []check{{Name: "NVIDIA driver", Status: checkMissing,
 			Detail: "no libcuda.so.1 and /dev/nvidiactl: functions run on the simulated GPU, whose figures are not a GPU's"}}
@@ -206,6 +208,24 @@ func (m *machine) probeLibs() []check {
 		sim.Status, sim.Detail, sim.Hint = checkMissing, "not beside "+libs.Hook, "run make"
 	}
 	return []check{{Name: "preload library", Status: checkOK, Required: true, Detail: libs.Hook}, sim}
+}
+
+// probeSimulated asks the simulated driver's own management library what it shows,
+// where functions run on it.
+func (m *machine) probeSimulated(ctx context.Context, lib nvml.Lister) []check {
+	if m.driver || m.libs.SimDir == "" {
+		return nil
+	}
+	devices, err := lib.Devices(ctx)
+	if err != nil {
+		return []check{{Name: "simulated GPU", Status: checkBad, Detail: err.Error(), Hint: host.SimShapeHint}}
+	}
+	var checks []check
+	for _, d := range devices {
+		name := gpu.Device{Index: d.Index, Simulated: true}.String()
+		checks = append(checks, check{Name: "GPU " + name, Status: checkOK, Detail: fmt.Sprintf("%s, %s", d.Name, d.Mem)})
+	}
+	return checks
 }
 
 // probeShared finds the MPS daemon that instances would use: its owner's, else

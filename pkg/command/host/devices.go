@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gfaas/gfaas/pkg/adapter/nvml"
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/gpu"
@@ -71,6 +72,21 @@ func DefaultGPU() string {
 		return "0"
 	}
 	return gpu.Device{Simulated: true}.String()
+}
+
+// SimulatedNVML is the path of the simulated driver's management library; empty
+// where it is not installed, or where a real driver is: a process can ask one of the
+// two, and that is then the real one.
+func SimulatedNVML() string {
+	libs, err := preload.FindLibs()
+	if err != nil || libs.SimDir == "" || preload.HasNVIDIA() {
+		return ""
+	}
+	path := filepath.Join(libs.SimDir, nvml.Library)
+	if _, err := os.Stat(path); err != nil {
+		return ""
+	}
+	return path
 }
 
 // NoteSimulated says on standard error that figures from now on are not a

@@ -267,11 +267,15 @@ func (m *local) Meter() meter {
 	var all meters
 	for _, name := range m.gpus {
 		d, err := gpu.ParseDevice(name)
-		if err != nil || d.Simulated {
+		if err != nil {
 			continue
 		}
+		library := nvml.NVML{}
+		if d.Simulated {
+			library.Simulated = host.SimulatedNVML()
+		}
 		// A GPU that cannot be asked has no figures: that ends no measurement.
-		if one, err := (nvml.NVML{}).NewMeter(d); err == nil {
+		if one, err := library.NewMeter(d); err == nil {
 			all = append(all, one)
 		}
 	}
@@ -303,8 +307,14 @@ func (m *local) foreign(known []int) (names []string) {
 	defer library.Close()
 	for _, name := range m.gpus {
 		d, err := gpu.ParseDevice(name)
-		if err != nil || d.Simulated {
+		if err != nil {
 			continue
+		}
+		if d.Simulated { // all are, or none
+			library.Simulated = host.SimulatedNVML()
+			if library.Simulated == "" {
+				continue
+			}
 		}
 		used, err := library.Memory(d)
 		if err != nil {

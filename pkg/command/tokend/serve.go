@@ -3,6 +3,7 @@ package tokend
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"math"
@@ -19,6 +20,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/nvml"
 	"github.com/gfaas/gfaas/pkg/adapter/simgpu"
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/command/host"
 	"github.com/gfaas/gfaas/pkg/daemon/token"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	policy "github.com/gfaas/gfaas/pkg/policy/token"
@@ -103,8 +105,8 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 	}
 	log := logger(o.env, filepath.Dir(socket))
 	keeper := newKeeper(filepath.Dir(socket), o.mps == "off", log)
-	var occupied occupancy
-	defer occupied.real.Close()
+	occupied := newOccupancy()
+	defer occupied.library.Close()
 	ctx, stop := context.WithCancel(cmd.Context())
 	defer stop()
 	var watching sync.WaitGroup
@@ -181,15 +183,26 @@ func isRunDir(dir string) bool {
 }
 
 // occupancy tells what processes occupy of GPUs, real and simulated.
-type occupancy struct{ real nvml.Processes }
+type occupancy struct {
+	simulated string // path of the simulated management library, where that can be asked
+	library   nvml.Processes
+}
+
+func newOccupancy() *occupancy {
+	path := host.SimulatedNVML()
+	return &occupancy{simulated: path, library: nvml.Processes{Simulated: path}}
+}
 
 func (o *occupancy) of(name string) (map[int]gpu.Bytes, error) {
 	d, err := gpu.ParseDevice(name)
 	if err != nil {
 		return nil, err
 	}
-	if d.Simulated {
+	if d.Simulated && o.simulated == "" {
 		return simgpu.ProcessMemory(simgpu.Dir(), d.Index)
 	}
-	return o.real.Memory(d)
+	if !d.Simulated && o.simulated != "" {
+		return nil, fmt.Errorf("GPU %s: no NVIDIA driver found", name)
+	}
+	return o.library.Memory(d)
 }
