@@ -82,10 +82,12 @@ fuzz: all checks
 	  for f in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
 	    echo "$$pkg $$f"; GO='$(GO)' pkg/fuzz.sh $$pkg $$f $(FUZZTIME); done; done
 
-# What takes longer than CI has: KILLS commands and daemons killed at random.
+# What takes longer than CI has: KILLS commands and daemons killed at random, then a
+# gateway under fire for SOAK.
 KILLS ?= 2000
+SOAK ?= 30m
 soak: all checks
-	GFAAS_KILLS=$(KILLS) $(GO) test -count=1 -v -timeout 60m ./pkg/command/gfaas -run '^TestKills$$'
+	GFAAS_KILLS=$(KILLS) GFAAS_SOAK=$(SOAK) $(GO) test -count=1 -v -timeout 180m ./pkg/command/gfaas -run '^(TestKills|TestGatewaySoak)$$'
 
 lint:
 	@test -z "$$(gofmt -l cmd pkg hook examples)" || { gofmt -l cmd pkg hook examples; echo 'gofmt: the files above differ'; exit 1; }
