@@ -89,6 +89,12 @@ SOAK ?= 30m
 soak: all checks
 	GFAAS_KILLS=$(KILLS) GFAAS_SOAK=$(SOAK) $(GO) test -count=1 -v -timeout 180m ./pkg/command/gfaas -run '^(TestKills|TestGatewaySoak)$$'
 
+# What a gateway does with a trace beside what gfaas-sim says of it: three minutes, on
+# a machine that has time for it.
+.PHONY: locality
+locality: all checks
+	GFAAS_LOCALITY=1 $(GO) test -count=1 -v -timeout 20m ./pkg/command/gfaas -run '^TestLocality$$'
+
 lint:
 	@test -z "$$(gofmt -l cmd pkg hook examples)" || { gofmt -l cmd pkg hook examples; echo 'gofmt: the files above differ'; exit 1; }
 	$(GO) vet ./...

@@ -93,7 +93,7 @@ func (s *soak) functions() {
 	}
 	text := fmt.Sprintf(`{name: plain, command: [%q], contract: http, gpu_mem: 64MiB, scale: {idle: 2s}}
 ---
-{name: kept, command: [%q], contract: http, gpu_mem: 64MiB, scale: {min: 1, max: 3}, restart: always}
+{name: kept, command: [%q], contract: http, gpu_mem: 64MiB, scale: {min: 1, max: 3, idle: 2s}, restart: always}
 ---
 {name: many, command: [%q], contract: http, gpu_mem: 64MiB, inflight: 4, restart: on-failure, scale: {idle: 1s}}
 `, saxpy, saxpy, saxpy)

@@ -5,6 +5,8 @@
  * header "X-Status", after as many milliseconds as "X-Sleep" says; "X-Die: N"
  * has it say so and end with status N; "X-Print: 1" prints the body.
  *
+ * START_MS=N has it listen only then, WARM_MS=N is what X-Sleep is by default.
+ *
  * FAIL=N prints two lines and ends with status N instead of serving.
  */
 #define _GNU_SOURCE
@@ -30,6 +32,13 @@ static long header(const char *name, long otherwise)
 	const char *at = strcasestr(request, name);
 
 	return at ? atol(at + strlen(name)) : otherwise;
+}
+
+static long setting(const char *name)
+{
+	const char *value = getenv(name);
+
+	return value ? atol(value) : 0;
 }
 
 /* Reads one request and returns where its body starts. */
@@ -77,7 +86,7 @@ static void answer(int fd)
 			printf("%.*s", (int)length, body);
 			fflush(stdout);
 		}
-		usleep((useconds_t)header("\r\nX-Sleep:", 0) * 1000);
+		usleep((useconds_t)header("\r\nX-Sleep:", setting("WARM_MS")) * 1000);
 	}
 	int n = snprintf(head, sizeof head, "HTTP/1.1 %ld %s\r\nContent-Length: %ld\r\nConnection: close\r\n\r\n",
 			 status, status < 400 ? "OK" : "Error", length);
@@ -99,6 +108,7 @@ int main(void)
 		return atoi(fail);
 	}
 	signal(SIGTERM, on_term);
+	usleep((useconds_t)setting("START_MS") * 1000);
 	addr.sin_port = htons((unsigned short)atoi(port ? port : "8080"));
 	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
 	if (bind(listener, (struct sockaddr *)&addr, sizeof addr) || listen(listener, 64)) {

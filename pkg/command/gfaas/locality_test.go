@@ -1,0 +1,200 @@
+package gfaas
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/record"
+)
+
+// TestLocality replays a bursty trace through a gateway at D = 2, with a small pool,
+// under three policies: the record of each replays in gfaas-sim to the same
+// decisions, all of them, and its arrivals, in gfaas-sim queue with the costs that
+// were measured, start cold as often, take as long on average, and stand in the same
+// order. GFAAS_LOCALITY=1 (make locality) replays a minute a policy and holds the
+// figures to 20%; else it is two seconds of it, and only the decisions are compared:
+// figures are of a machine that has time.
+func TestLocality(t *testing.T) {
+	long, measure := 2*time.Second, os.Getenv("GFAAS_LOCALITY") != ""
+	if measure {
+		long = time.Minute
+	}
+	p := newPlace(t)
+	const functions = 8
+	var text strings.Builder
+	for n := range functions {
+		fmt.Fprintf(&text, "---\n{name: f%d, command: [%s], scale: {idle: 1h}, env: {START_MS: \"%d\", WARM_MS: \"%d\"}}\n",
+			n, p.getenv("FUNCTION"), 200+50*(n%4), 20+10*(n%3))
+	}
+	p.write("f.yaml", text.String())
+	p.write("trace.csv", bursts(functions, long))
+	p.output("apply", "-f", "f.yaml")
+	measured, simulated := map[string]figures{}, map[string]figures{}
+	policies := []string{"fcfs", "mqfq-sticky", "gfaas"}
+	for _, policy := range policies {
+		s := p.serve("--policy", policy, "--concurrency", "2", "--pool", "4", "--record", policy+".jsonl")
+		text, err := p.command("replay", "trace.csv", "--quiet", "-o", "json").Output()
+		if err != nil {
+			t.Fatalf("%s: replay: %v\n%s", policy, err, text)
+		}
+		live := decode(t, text)
+		if code := s.end(syscall.SIGTERM); code != 0 {
+			t.Errorf("%s: exit status %d", policy, code)
+		}
+		if text, err := p.sim("replay", policy+".jsonl"); err != nil {
+			t.Errorf("%s: the record does not replay to the same decisions: %v\n%s", policy, err, text)
+		}
+		arrivals, err := p.sim("replay", policy+".jsonl", "--as-trace")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.write(policy+".csv", string(arrivals))
+		p.write(policy+"-costs.csv", costsOf(t, filepath.Join(p.dir, policy+".jsonl")))
+		text, err = p.sim("queue", "--functions", policy+"-costs.csv", "--trace", policy+".csv", "--policy", policy, "--concurrency", "2", "--pool", "4", "-o", "json")
+		if err != nil {
+			t.Fatalf("%s: queue: %v\n%s", policy, err, text)
+		}
+		measured[policy], simulated[policy] = live, decode(t, text)
+		if live.Invocations != simulated[policy].Invocations || live.Completed != live.Invocations || live.ColdStarts == 0 {
+			t.Errorf("%s: measured %+v, simulated %+v", policy, live, simulated[policy])
+		}
+		t.Logf("%-12s measured %3d cold of %d, mean %6.1f ms, sent late by %.1f ms at most; simulated %3d cold, mean %6.1f ms",
+			policy, live.ColdStarts, live.Invocations, live.Latency.Mean, live.LateMS, simulated[policy].ColdStarts, simulated[policy].Latency.Mean)
+	}
+	if !measure {
+		return
+	}
+	for _, what := range []struct {
+		name string
+		of   func(figures) float64
+	}{{"cold starts", func(f figures) float64 { return float64(f.ColdStarts) }}, {"mean latency", func(f figures) float64 { return f.Latency.Mean }}} {
+		order := func(of map[string]figures) []string {
+			return slices.SortedStableFunc(slices.Values(policies), func(a, b string) int { return int(math.Copysign(1, what.of(of[a])-what.of(of[b]))) })
+		}
+		for _, policy := range policies {
+			if got, want := what.of(measured[policy]), what.of(simulated[policy]); math.Abs(got-want) > 0.2*want {
+				t.Errorf("%s: %s: measured %.1f, simulated %.1f", policy, what.name, got, want)
+			}
+		}
+		if got, want := order(measured), order(simulated); !slices.Equal(got, want) {
+			t.Errorf("%s: in the order %v, simulated %v", what.name, got, want)
+		}
+	}
+}
+
+// bursts is a trace of functions that are called in bursts, the first more often than
+// the last.
+func bursts(functions int, long time.Duration) string {
+	random := rand.New(rand.NewPCG(1, 2))
+	type call struct {
+		at time.Duration
+		of int
+	}
+	var calls []call
+	for at := time.Duration(0); at < long; at += time.Duration(random.ExpFloat64() * float64(350*time.Millisecond)) {
+		of := int(math.Min(float64(functions-1), random.ExpFloat64()*float64(functions)/3))
+		burst := at
+		for range 1 + random.IntN(6) {
+			calls = append(calls, call{burst, of})
+			burst += time.Duration(random.ExpFloat64() * float64(60*time.Millisecond))
+		}
+	}
+	slices.SortStableFunc(calls, func(a, b call) int { return int(a.at - b.at) })
+	var text strings.Builder
+	text.WriteString("function,invoke_time_ms\n")
+	for _, c := range calls {
+		fmt.Fprintf(&text, "f%d,%.3f\n", c.of, float64(c.at)/float64(time.Millisecond))
+	}
+	return text.String()
+}
+
+// figures are what gfaas replay and gfaas-sim queue print alike.
+type figures struct {
+	Invocations int64 `json:"invocations"`
+	Completed   int64 `json:"completed"`
+	ColdStarts  int64 `json:"cold_starts"`
+	Latency     struct {
+		Mean float64 `json:"mean"`
+	} `json:"latency_ms"`
+	LateMS float64 `json:"late_ms"`
+}
+
+func decode(t *testing.T, text []byte) (f figures) {
+	t.Helper()
+	if err := json.Unmarshal(text, &f); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	return f
+}
+
+// costsOf is what the functions of a record cost: the means of how long their calls
+// took, and their starts.
+func costsOf(t *testing.T, path string) string {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	type sums struct {
+		warm, start   time.Duration
+		calls, starts int
+	}
+	of := map[string]*sums{}
+	began := map[int64]time.Duration{} // cold starts, by invocation
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		var line struct {
+			record.Event
+			Action string
+			Start  string
+		}
+		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
+			t.Fatal(err)
+		}
+		s := of[line.Function]
+		if s == nil {
+			s = &sums{}
+			of[line.Function] = s
+		}
+		switch {
+		case line.Action == "run" && line.Start == "cold":
+			began[*line.Invocation] = time.Duration(line.TimeMS)
+		case line.Event.Event == "started":
+			s.start += time.Duration(line.TimeMS) - began[*line.Invocation]
+			s.starts++
+		case line.Event.Event == "completed":
+			s.warm += time.Duration(line.ExecutedMS)
+			s.calls++
+		}
+	}
+	var text bytes.Buffer
+	text.WriteString("function,warm_ms,cold_ms\n")
+	for name, s := range of {
+		if s.calls == 0 || s.starts == 0 {
+			continue
+		}
+		warm := float64(s.warm) / float64(s.calls)
+		fmt.Fprintf(&text, "%s,%.3f,%.3f\n", name, warm/1e6, (warm+float64(s.start)/float64(s.starts))/1e6)
+	}
+	return text.String()
+}
+
+// sim runs gfaas-sim.
+func (p *place) sim(args ...string) ([]byte, error) {
+	cmd := exec.Command("gfaas-sim", args...)
+	cmd.Dir, cmd.Env = p.dir, append(os.Environ(), p.env...)
+	return cmd.Output()
+}
