@@ -55,6 +55,9 @@ func (e *engine) spec(t *target) queue.Function {
 	if t.scaling != nil {
 		s.Min, s.Idle = max(s.Min, int32(t.scaling.wanted)), beyondIdle
 	}
+	if fn.GPUs > 1 { // those of a plan, and no more
+		s.Min, s.Max = 0, int32(max(e.count(t), 1))
+	}
 	settings := e.g.settings.Load()
 	if known, ok := settings.Costs[fn.Name]; ok {
 		s.Warm, s.Cold, s.Load = known.Warm, known.Cold, known.Load

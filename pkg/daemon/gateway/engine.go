@@ -219,6 +219,11 @@ func (e *engine) submit(c *call) {
 		c.turn <- noFunction(c.target.name) // it was removed meanwhile, and its number may be another's
 		return
 	}
+	if fault := e.unserved(c.target); fault != nil {
+		c.state = callOver
+		c.turn <- fault
+		return
+	}
 	c.id = e.lastCall
 	e.lastCall++
 	c.arrived = e.now()
@@ -369,6 +374,7 @@ func (e *engine) gone(s *server) {
 	s.state = serverGone
 	delete(e.servers, s.id)
 	s.target.instances--
+	e.respan(s.target)
 }
 
 // remove stops an instance that the policy has no more use for. One that is not
@@ -482,6 +488,7 @@ func (e *engine) adopt(t *target, gpu int32, r instance.Record, own bool) *serve
 	e.servers[s.id] = s
 	t.instances++
 	t.contract = r.Contract
+	e.respan(t)
 	e.step(queue.Event{Kind: queue.Adopted, Instance: s.id, Function: t.number, GPU: gpu, To: residency.GPUWarm, Pinned: !own})
 	return s
 }

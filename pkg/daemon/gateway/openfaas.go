@@ -319,6 +319,8 @@ func (g *Gateway) scaleFunction(r *http.Request) (int, any, error) {
 		return 0, nil, err
 	case s.Replicas == nil || *s.Replicas < 0:
 		return 0, nil, badRequest("replicas: expected 0 or more")
+	case *s.Replicas > 0 && fn.GPUs > 1:
+		return 0, nil, badRequest("replicas: function %s spans %d GPUs: its instances are those of a plan (gfaas up)", t.name, fn.GPUs)
 	case *s.Replicas > fn.Scale.Max:
 		return 0, nil, badRequest("replicas: %d, and function %s has a scale.max of %d", *s.Replicas, t.name, fn.Scale.Max)
 	}
