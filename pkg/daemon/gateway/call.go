@@ -364,9 +364,17 @@ func (b *answerBody) Read(p []byte) (int, error) {
 		b.call.end(nil)
 		b.call.timer.Reset(b.call.target.pause()) // for the caller to take it
 	default:
+		if hungUp(err) {
+			b.call.g.suspect(b.call.on)
+		}
 		b.call.end(err)
 	}
 	return n, err
+}
+
+// hungUp says whether an instance's connection ended in the midst of something.
+func hungUp(err error) bool {
+	return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET)
 }
 
 func (b *answerBody) Close() error {

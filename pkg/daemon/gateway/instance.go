@@ -18,7 +18,8 @@ const (
 	stateTime  = 10 * time.Second // for a change of the state file
 	stopTime   = 30 * time.Second // to stop one instance
 	stopsAtEnd = 16               // at a time
-	endingTime = time.Second      // for an engine to tell that a container has ended
+	endingTime = time.Second / 10 // for a process to end whose connection did
+	engineTime = time.Second      // the same, for an engine to tell of its container
 	firstRetry = time.Second      // after what should not fail did; doubles
 	lastRetry  = 30 * time.Second
 )
@@ -139,15 +140,16 @@ func (g *Gateway) ended(s *server, state instance.State) {
 	g.restartOther(s.record, state)
 }
 
-// suspect waits a moment for an instance that gave no answer to be known to have
-// ended, if it has: so long its place is not free. A container's port is its
-// engine's, which takes connections for one that is gone; nobody takes those of a
-// process that is.
+// suspect waits a moment for an instance whose connection ended too early to be known
+// to have ended, if it has: so long its place is not free. What ends still takes
+// connections for an instant; a container's port is its engine's, which does until it
+// knows.
 func (g *Gateway) suspect(s *server) {
-	if s.record.Runtime != instance.Docker {
-		return
+	patience := endingTime
+	if s.record.Runtime == instance.Docker {
+		patience = engineTime
 	}
-	ctx, cancel := context.WithTimeout(g.life, endingTime)
+	ctx, cancel := context.WithTimeout(g.life, patience)
 	defer cancel()
 	if state, err := g.cfg.Starter.Wait(ctx, s.record); err == nil {
 		g.ended(s, state)

@@ -5,7 +5,10 @@
  * header "X-Status", after as many milliseconds as "X-Sleep" says; "X-Die: N"
  * has it say so and end with status N; "X-Print: 1" prints the body.
  *
- * START_MS=N has it listen only then, WARM_MS=N is what X-Sleep is by default.
+ * "X-Cut: N" has it end with status N in the midst of its answer.
+ *
+ * START_MS=N has it listen only then, WARM_MS=N is what X-Sleep is by default. With
+ * STUBBORN set it does not end at SIGTERM.
  *
  * FAIL=N prints two lines and ends with status N instead of serving.
  */
@@ -90,6 +93,11 @@ static void answer(int fd)
 	}
 	int n = snprintf(head, sizeof head, "HTTP/1.1 %ld %s\r\nContent-Length: %ld\r\nConnection: close\r\n\r\n",
 			 status, status < 400 ? "OK" : "Error", length);
+	if (header("\r\nX-Cut:", 0)) {
+		long cut = write(fd, head, (size_t)n) == n ? write(fd, body, (size_t)length / 2) : 0;
+
+		_exit((int)header("\r\nX-Cut:", cut));
+	}
 	if (write(fd, head, (size_t)n) == n)
 		while (length > 0 && (n = (int)write(fd, body, (size_t)length)) > 0) {
 			body += n;
@@ -107,7 +115,7 @@ int main(void)
 		fputs("loading the model\nno such model\n", stderr);
 		return atoi(fail);
 	}
-	signal(SIGTERM, on_term);
+	signal(SIGTERM, getenv("STUBBORN") ? SIG_IGN : on_term);
 	usleep((useconds_t)setting("START_MS") * 1000);
 	addr.sin_port = htons((unsigned short)atoi(port ? port : "8080"));
 	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);

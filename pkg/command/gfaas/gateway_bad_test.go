@@ -1,0 +1,245 @@
+package gfaas
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/gfaas/gfaas/pkg/adapter/logs"
+)
+
+// newServed is a gateway that serves one function, f, of testdata/function.c.
+func newServed(t *testing.T, rest string) *served {
+	t.Helper()
+	p := newPlace(t)
+	p.write("f.yaml", "{name: f, command: ["+p.getenv("FUNCTION")+"]"+rest+"}\n")
+	s := p.serve()
+	s.applied("f.yaml", "f")
+	return s
+}
+
+// ends asks the gateway to end, and looks for what it leaves.
+func (s *served) ends() {
+	s.t.Helper()
+	if code := s.end(syscall.SIGTERM); code != 0 {
+		s.t.Errorf("exit status %d", code)
+	}
+	s.nothing()
+}
+
+// An instance that dies in the midst of its answer: the answer is cut, never ended
+// as if it were whole, and the next call goes to another.
+func TestDiesWhileItAnswers(t *testing.T) {
+	s := newServed(t, "")
+	first := s.must("f", "x")
+	for range 3 {
+		r, err := s.call("f", strings.Repeat("half", 1000), "X-Cut: 9")
+		if !errors.Is(err, io.ErrUnexpectedEOF) || r.status != 200 || len(r.body) > 2000 {
+			t.Errorf("%d, %d bytes, %v", r.status, len(r.body), err)
+		}
+		if r := s.must("f", "x"); r.status != 200 || r.instance == first.instance {
+			t.Errorf("the next: %+v", r)
+		}
+	}
+	s.ends()
+}
+
+// An instance that ignores SIGTERM is killed: when its function goes, and at the
+// gateway's end. Calls of others go on meanwhile.
+func TestIgnoresSIGTERM(t *testing.T) {
+	s := newServed(t, `, env: {STUBBORN: "1"}`)
+	s.write("g.yaml", "{name: g, command: ["+s.getenv("FUNCTION")+"]}\n")
+	s.applied("g.yaml", "g")
+	s.must("f", "x")
+	s.output("rm", "f")
+	for range 10 {
+		if r := s.must("g", "x"); r.status != 200 {
+			t.Errorf("another function: %+v", r)
+		}
+	}
+	eventually(t, "it is gone", func() bool { return s.functions() == 1 })
+	s.applied("f.yaml", "f")
+	s.must("f", "x")
+	s.ends()
+}
+
+// However much an instance prints, what is kept of it is bounded, and it is called
+// all the same.
+func TestFillsItsLog(t *testing.T) {
+	s := newServed(t, "")
+	line := strings.Repeat("x", 1<<10-1) + "\n"
+	text := strings.Repeat(line, 2<<10) // 2 MiB
+	for range 3 * logs.MaxFile / len(text) {
+		if r := s.must("f", text, "X-Print: 1"); r.status != 200 {
+			t.Fatalf("%d %s", r.status, r.code)
+		}
+	}
+	var kept int64
+	folders, err := filepath.Glob(filepath.Join(s.dir, "logs-*", "*"))
+	if err != nil || len(folders) == 0 {
+		t.Fatalf("%v, %v", folders, err)
+	}
+	for _, folder := range folders {
+		err := filepath.WalkDir(folder, func(_ string, d fs.DirEntry, err error) error {
+			if info, gone := d.Info(); err == nil && gone == nil && info.Mode().IsRegular() {
+				kept += info.Size()
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if kept > 2*logs.MaxFile+1<<20 {
+		t.Errorf("%d bytes are kept of a log", kept)
+	}
+	if text := s.output("logs", "f", "--tail", "1"); !strings.HasSuffix(text, line) {
+		t.Errorf("the last line: %.100q", text)
+	}
+	s.ends()
+}
+
+// The token daemon dies under the gateway: what is to start finds another one.
+func TestTokenDaemonDies(t *testing.T) {
+	s := newServed(t, ", scale: {max: 4}")
+	s.must("f", "x")
+	for range 3 {
+		text, err := os.ReadFile(filepath.Join(s.dir, "run", "token.lock"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		if r := s.must("f", "x"); r.status != 200 || r.start != "gpu-warm" {
+			t.Errorf("what runs: %+v", r)
+		}
+		s.output("scale", "f=0", "--wait")
+		if r := s.must("f", "x"); r.status != 200 || r.start != "cold" {
+			t.Errorf("what starts: %+v", r)
+		}
+	}
+	s.ends()
+}
+
+// A gateway whose run directory was taken away, as at a logout, says so and leaves,
+// and its instances with it.
+func TestRunDirectoryTakenAway(t *testing.T) {
+	s := newServed(t, "")
+	s.must("f", "x")
+	if err := os.RemoveAll(filepath.Join(s.dir, "run")); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- s.cmd.Wait() }()
+	var over atomic.Bool
+	var wait sync.WaitGroup
+	wait.Go(func() {
+		if err := <-ended; err != nil {
+			t.Errorf("it ends with %v", err)
+		}
+		over.Store(true)
+	})
+	eventually(t, "it leaves", over.Load)
+	wait.Wait()
+	if !strings.Contains(s.said.String(), "the run directory was taken away") {
+		t.Errorf("it said %s", s.said)
+	}
+	if n := s.functions(); n != 0 {
+		t.Errorf("%d processes are left", n)
+	}
+}
+
+// A state file that somebody else has: what runs is called, what would change it is
+// 503 and says why, what would start is said not to have; once it is let go all goes
+// on.
+func TestStateLocked(t *testing.T) {
+	s := newServed(t, "")
+	s.write("g.yaml", "{name: g, command: ["+s.getenv("FUNCTION")+"]}\n")
+	s.applied("g.yaml", "g")
+	s.must("f", "x")
+	file, err := os.OpenFile(filepath.Join(s.dir, "state.db"), os.O_RDWR, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	if r := s.must("f", "x"); r.status != 200 || r.start != "gpu-warm" {
+		t.Errorf("what runs: %+v", r)
+	}
+	if r := s.must("g", "x"); r.status != 502 || r.code != "start-failed" || !strings.Contains(r.body, "is locked by another process") {
+		t.Errorf("what would start: %+v", r)
+	}
+	answer, err := s.Send(context.Background(), http.MethodPost, "/system/scale-function/f", nil, strings.NewReader(`{"replicas":1}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, _ := io.ReadAll(answer.Body)
+	_ = answer.Body.Close()
+	if answer.StatusCode != 503 || !strings.Contains(string(text), `"code":"state"`) || answer.Header.Get("Retry-After") == "" {
+		t.Errorf("a change: %d %s", answer.StatusCode, text)
+	}
+	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_UN); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "what starts does again", func() bool { return s.must("g", "x").status == 200 })
+	s.ends()
+}
+
+// Functions come, change and go under calls from all sides: no call of one that is
+// there fails, and in the end nothing is left.
+func TestApplyAndRmUnderLoad(t *testing.T) {
+	s := newServed(t, "")
+	var stop atomic.Bool
+	var calls sync.WaitGroup
+	var answered atomic.Int64
+	for range 4 {
+		calls.Go(func() {
+			for !stop.Load() {
+				if r, err := s.call("f", "x"); err != nil || r.status != 200 || r.body != "x" {
+					t.Errorf("f: %+v, %v", r, err)
+					return
+				}
+				answered.Add(1)
+			}
+		})
+		calls.Go(func() {
+			for !stop.Load() {
+				if r, err := s.call("comes", "x"); err != nil || r.status != 200 && (r.status != 404 || r.code != "no-function") {
+					t.Errorf("comes and goes: %+v, %v", r, err)
+					return
+				}
+			}
+		})
+	}
+	for n := range 4 {
+		s.write("f.yaml", fmt.Sprintf("{name: f, command: [%s], env: {VERSION: \"%d\"}}\n", s.getenv("FUNCTION"), n))
+		s.write("comes.yaml", fmt.Sprintf("{name: comes, command: [%s], env: {VERSION: \"%d\"}}\n", s.getenv("FUNCTION"), n))
+		s.applied("f.yaml", "f")
+		s.applied("comes.yaml", "comes")
+		before := answered.Load()
+		eventually(t, "calls are answered", func() bool { return answered.Load() > before+10 || t.Failed() })
+		s.output("rm", "comes")
+	}
+	stop.Store(true)
+	calls.Wait()
+	eventually(t, "what was removed is gone", func() bool { return !strings.Contains(s.output("ps", "-o", "csv"), "comes") })
+	s.ends()
+}
