@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptrace"
@@ -74,18 +75,17 @@ func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastRe
 // no path. An auto or empty contract is http. Nothing is sent to who listens at
 // the address of an instance that has ended, or belongs to another user.
 func (c *Client) Invoke(ctx context.Context, r instance.Record, call ports.Call) (*http.Response, error) {
-	request, err := newRequest(r, call)
-	if err != nil {
-		return nil, err
-	}
 	var conn *counted
 	var before int64
-	request = request.WithContext(httptrace.WithClientTrace(context.WithValue(ctx, calling{}, r.Handle), &httptrace.ClientTrace{
+	request, err := newRequest(httptrace.WithClientTrace(context.WithValue(ctx, calling{}, r.Handle), &httptrace.ClientTrace{
 		GotConn: func(info httptrace.GotConnInfo) {
 			conn = info.Conn.(*counted)
 			before = conn.written.Load()
 		},
-	}))
+	}), r, call)
+	if err != nil {
+		return nil, err
+	}
 	// Not by the client: it would copy the head for redirects, which nobody follows.
 	answer, err := c.http.Transport.RoundTrip(request)
 	if err != nil {
@@ -102,7 +102,7 @@ func (c *Client) Invoke(ctx context.Context, r instance.Record, call ports.Call)
 	return nil, &ports.CallError{Progress: ports.Sent, Err: err}
 }
 
-func newRequest(r instance.Record, call ports.Call) (*http.Request, error) {
+func newRequest(ctx context.Context, r instance.Record, call ports.Call) (*http.Request, error) {
 	found, err := find(r.Contract)
 	if err != nil {
 		return nil, err
@@ -117,31 +117,46 @@ func newRequest(r instance.Record, call ports.Call) (*http.Request, error) {
 	if err != nil {
 		return nil, err
 	}
-	request, err := http.NewRequest(call.Method, "http://"+r.Handle.Address, call.Body)
+	request, err := http.NewRequestWithContext(ctx, call.Method, "/", call.Body)
 	if err != nil {
 		return nil, err
 	}
 	request.URL = to
-	for name, values := range call.Header {
-		request.Header[http.CanonicalHeaderKey(name)] = values
+	request.Header = canonical(call.Header)
+	if request.Host = request.Header.Get("Host"); request.Host == "" {
+		request.Host = r.Handle.Address
 	}
-	if host := request.Header.Get("Host"); host != "" {
-		request.Host = host
-	}
-	request.Header.Del("Host")
 	if text := request.Header.Get("Content-Length"); text != "" {
 		length, err := strconv.ParseInt(text, 10, 64)
 		if err != nil || length < 0 {
 			return nil, fmt.Errorf("Content-Length %q is not a length", text)
 		}
 		request.ContentLength = length
-		request.Header.Del("Content-Length")
 	}
 	if request.Header.Get("Content-Type") == "" && call.Method == http.MethodPost && (found[0].name == KServeV2 || found[0].name == OpenAI) {
+		request.Header = maps.Clone(request.Header)
 		request.Header.Set("Content-Type", "application/json")
 	}
 	once(request)
 	return request, nil
+}
+
+// canonical is a header with its names as net/http has them; itself, where they
+// are. What there is of Host and Content-Length net/http does not write.
+func canonical(h http.Header) http.Header {
+	for name := range h {
+		if http.CanonicalHeaderKey(name) != name {
+			other := make(http.Header, len(h))
+			for name, values := range h {
+				other[http.CanonicalHeaderKey(name)] = values
+			}
+			return other
+		}
+	}
+	if h == nil {
+		return http.Header{}
+	}
+	return h
 }
 
 // target is the address, path and query as they are: what a caller escaped in its

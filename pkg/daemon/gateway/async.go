@@ -84,11 +84,10 @@ func (g *Gateway) serveAsync(w http.ResponseWriter, r *http.Request, name, path 
 
 // accept keeps a call, or says why it is not kept.
 func (g *Gateway) accept(w http.ResponseWriter, r *http.Request, c *call) *Error {
-	from := &sender{from: r.Body, control: http.NewResponseController(w), pause: g.cfg.BodyTimeout, left: g.cfg.MaxBody}
+	from := g.sender(w, r, g.cfg.MaxBody)
 	err := g.async.Accept(async.Request{
 		ID: c.key, Function: c.target.name, Path: c.path, Query: r.URL.RawQuery, Header: r.Header, Host: r.Host, Remote: r.RemoteAddr, Body: from,
 	})
-	from.rest()
 	var callback *async.CallbackError
 	fault := from.wrong()
 	switch {

@@ -8,9 +8,11 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -21,7 +23,8 @@ import (
 
 // BenchmarkCall holds a call through a warm instance against one through a bare
 // httputil.ReverseProxy to the same server, turn by turn in one run: ratios of
-// median and 99th percentile of latency, and of calls a second.
+// median and 99th percentile of latency, of the time for as many calls, and of the
+// processors' time, callers and instance included.
 func BenchmarkCall(b *testing.B) {
 	for _, connections := range []int{1, 64} {
 		b.Run(fmt.Sprint(connections), func(b *testing.B) {
@@ -48,41 +51,61 @@ func BenchmarkCall(b *testing.B) {
 				Transport: &http.Transport{MaxIdleConnsPerHost: 1024, DisableCompression: true}, BufferPool: &buffers{},
 			})
 			defer bare.Close()
-			var through, direct []time.Duration
-			var busy [2]time.Duration
-			const turn = 200
+			transport := &http.Transport{MaxIdleConnsPerHost: connections, DisableCompression: true}
+			defer transport.CloseIdleConnections()
+			sides := [2]side{{url: w.url("/function/f")}, {url: bare.URL}}
+			for i := range sides { // each opens its connections
+				load(b, transport, sides[i].url, connections, 20)
+			}
 			b.ResetTimer()
-			for n := 0; n < b.N; n += turn * connections {
-				for i, to := range []string{w.url("/function/f"), bare.URL} {
-					begin := time.Now()
-					took := load(b, to, connections, turn)
-					busy[i] += time.Since(begin)
-					if i == 0 {
-						through = append(through, took...)
-					} else {
-						direct = append(direct, took...)
-					}
+			for n := 0; n < b.N; n += turn {
+				for i := range sides {
+					s := &sides[i]
+					begin, cpu := time.Now(), cpuTime(b)
+					s.took = append(s.took, load(b, transport, s.url, connections, max(turn/connections, 1))...)
+					s.busy += time.Since(begin)
+					s.cpu += cpuTime(b) - cpu
 				}
 			}
 			b.StopTimer()
-			at := func(d []time.Duration, q float64) float64 {
-				slices.Sort(d)
-				return float64(d[int(q*float64(len(d)-1))])
+			at := func(s side, q float64) float64 {
+				slices.Sort(s.took)
+				return float64(s.took[int(q*float64(len(s.took)-1))])
 			}
+			through, direct := sides[0], sides[1]
 			b.ReportMetric(at(through, 0.5)/at(direct, 0.5), "p50-ratio")
 			b.ReportMetric(at(through, 0.99)/at(direct, 0.99), "p99-ratio")
-			b.ReportMetric(busy[0].Seconds()/busy[1].Seconds(), "time-ratio")
+			b.ReportMetric(through.busy.Seconds()/direct.busy.Seconds(), "time-ratio")
+			b.ReportMetric(through.cpu.Seconds()/direct.cpu.Seconds(), "cpu-ratio")
 			b.ReportMetric(at(direct, 0.5)/1e3, "bare-p50-us")
-			b.ReportMetric(float64(len(direct))/busy[1].Seconds(), "bare-rps")
+			b.ReportMetric(float64(len(direct.took))/direct.busy.Seconds(), "bare-rps")
 		})
 	}
 }
 
+// turn is how many calls go to one side before it is the other's.
+const turn = 256
+
+// side is one of those that are held against each other.
+type side struct {
+	url       string
+	took      []time.Duration
+	busy, cpu time.Duration
+}
+
+// cpuTime is what this process has used of processors: on a machine that others use
+// too it says more than a clock.
+func cpuTime(b *testing.B) time.Duration {
+	var r syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
+}
+
 // load sends calls over so many connections, each so often, and says how long each
 // took.
-func load(b *testing.B, to string, connections, times int) []time.Duration {
-	transport := &http.Transport{MaxIdleConnsPerHost: connections, DisableCompression: true}
-	defer transport.CloseIdleConnections()
+func load(b *testing.B, transport http.RoundTripper, to string, connections, times int) []time.Duration {
 	all := make([][]time.Duration, connections)
 	var callers sync.WaitGroup
 	for c := range connections {
@@ -140,13 +163,26 @@ func BenchmarkOverhead(b *testing.B) {
 		p.SetURL(&url.URL{Scheme: "http", Host: "x"})
 		p.SetXForwarded()
 	}}
-	for name, handler := range map[string]http.Handler{"gateway": w.Gateway, "bare": bare} {
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
+	handlers := [2]http.Handler{w.Gateway, bare}
+	var used [2]time.Duration
+	var allocs [2]uint64
+	var m runtime.MemStats
+	for n := 0; n < b.N; n += turn {
+		for i, handler := range handlers {
+			runtime.ReadMemStats(&m)
+			before, cpu := m.Mallocs, cpuTime(b)
+			for range turn {
 				r := httptest.NewRequest("POST", "/function/f", strings.NewReader("a small body"))
 				handler.ServeHTTP(httptest.NewRecorder(), r)
 			}
-		})
+			used[i] += cpuTime(b) - cpu
+			runtime.ReadMemStats(&m)
+			allocs[i] += m.Mallocs - before
+		}
 	}
+	calls := float64((b.N + turn - 1) / turn * turn)
+	b.ReportMetric(used[0].Seconds()*1e6/calls, "cpu-us")
+	b.ReportMetric(used[1].Seconds()*1e6/calls, "bare-cpu-us")
+	b.ReportMetric(float64(allocs[0])/calls, "allocs")
+	b.ReportMetric(float64(allocs[1])/calls, "bare-allocs")
 }

@@ -32,33 +32,39 @@ func (b *body) reader() io.Reader {
 // sender reads a request's body from its connection: every pause is bounded, and
 // so is all of it. It remembers what the caller did wrong.
 type sender struct {
-	from    io.Reader
-	control *http.ResponseController
-	pause   time.Duration
-	left    int64 // bytes that may still come
-	timed   bool  // there is a deadline on the connection
+	from  io.Reader
+	to    http.ResponseWriter // of the same connection
+	pause time.Duration
+	left  int64 // bytes that may still come
+	limit limit
 
 	mu    sync.Mutex
 	fault *Error
+}
+
+// sender reads a request's body, of that many bytes at most.
+func (g *Gateway) sender(w http.ResponseWriter, r *http.Request, most int64) *sender {
+	s := &sender{from: r.Body, to: w, pause: g.cfg.BodyTimeout, left: most}
+	s.limit.all, s.limit.owner = &g.limits, s
+	return s
 }
 
 func (s *sender) Read(p []byte) (int, error) {
 	if s.left < 0 {
 		return 0, s.fail(tooLarge())
 	}
-	if s.control.SetReadDeadline(time.Now().Add(s.pause)) == nil {
-		s.timed = true
-	}
+	s.limit.set(s.pause)
 	n, err := s.from.Read(p)
+	in := s.limit.stop()
 	if s.left -= int64(n); s.left < 0 {
 		return 0, s.fail(tooLarge())
 	}
 	switch {
-	case err == nil, errors.Is(err, io.EOF):
-		return n, err
-	case errors.Is(err, os.ErrDeadlineExceeded):
+	case !in, errors.Is(err, os.ErrDeadlineExceeded):
 		return n, s.fail(&Error{Status: http.StatusRequestTimeout, Code: codeSlowBody,
 			Message: "nothing of the request's body came for " + s.pause.String()})
+	case err == nil, errors.Is(err, io.EOF):
+		return n, err
 	}
 	return n, s.fail(badRequest("the request's body: %v", err))
 }
@@ -83,13 +89,8 @@ func (s *sender) wrong() *Error {
 	return s.fault
 }
 
-// rest takes the deadline off the connection: what waits for the caller to leave
-// would take it for that.
-func (s *sender) rest() {
-	if s.timed {
-		_ = s.control.SetReadDeadline(time.Time{})
-	}
-}
+// late ends a read that has waited for too long.
+func (s *sender) late() { _ = http.NewResponseController(s.to).SetReadDeadline(time.Now()) }
 
 // receive takes in the body, or as much of it as is kept. Of a long one the rest
 // is for the request's body to give.
@@ -100,7 +101,7 @@ func (g *Gateway) receive(w http.ResponseWriter, r *http.Request) (b body, from 
 	if r.ContentLength > g.cfg.MaxBody {
 		return b, nil, tooLarge()
 	}
-	from = &sender{from: r.Body, control: http.NewResponseController(w), pause: g.cfg.BodyTimeout, left: g.cfg.MaxBody}
+	from = g.sender(w, r, g.cfg.MaxBody)
 	most := g.cfg.Buffer
 	var err error
 	if n := r.ContentLength; n > 0 && n <= most {
@@ -118,9 +119,6 @@ func (g *Gateway) receive(w http.ResponseWriter, r *http.Request) (b body, from 
 	}
 	if err != nil {
 		return b, from, badRequest("the request's body: %v", err)
-	}
-	if b.whole {
-		from.rest()
 	}
 	return b, from, nil
 }

@@ -11,7 +11,6 @@ import (
 	"net/http/httputil"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -51,12 +50,14 @@ type call struct {
 
 	turn   chan *Error // it may go, or why not
 	cancel context.CancelCauseFunc
-	timer  *time.Timer // of the pause that may be
+	limit  limit       // of the pause that may be
 	begun  atomic.Bool // its answer has
-	over   sync.Once
+	over   atomic.Bool
 	closer io.Closer // of an upgraded connection
 
-	passing *passing // what the answer is passed on by; nil of a call without a connection
+	proxy   httputil.ReverseProxy
+	passing passing // what the answer is passed on by; nothing of a call without a connection
+	answer  answerBody
 }
 
 type callState uint8
@@ -78,7 +79,13 @@ var (
 
 // newCall is a call that has not been received yet. Target may be nil.
 func (g *Gateway) newCall(r *http.Request, to *target, path string) *call {
-	return &call{g: g, target: to, key: callID(r.Header.Get("X-Call-Id")), path: path, came: time.Now(), turn: make(chan *Error, 1)}
+	return g.call(to, r.Header.Get("X-Call-Id"), path)
+}
+
+func (g *Gateway) call(to *target, id, path string) *call {
+	c := &call{g: g, target: to, key: callID(id), path: path, came: time.Now(), turn: make(chan *Error, 1)}
+	c.limit.all, c.limit.owner = &g.limits, c
+	return c
 }
 
 // callID is the id of a call: what the caller says, if it can be one, or a new one.
@@ -133,23 +140,17 @@ func (c *call) forward(w http.ResponseWriter, r *http.Request) {
 	if c.from != nil && !c.body.whole {
 		r.Body = readCloser{c.from, r.Body}
 	}
-	proxy := httputil.ReverseProxy{
-		Rewrite: rewrite, Transport: c, BufferPool: &g.buffers, ErrorLog: discard,
-		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) { c.refuse(w, c.problem(err)) },
-	}
-	control := http.NewResponseController(w)
-	c.begin(func() { _ = control.SetWriteDeadline(time.Now()) })
-	c.passing = &passing{ResponseWriter: w, heads: &g.heads}
+	c.proxy = httputil.ReverseProxy{Rewrite: rewrite, Transport: c, BufferPool: &g.buffers, ErrorLog: discard, ErrorHandler: c.failed}
+	c.passing = passing{ResponseWriter: w, call: c}
 	defer c.end(errAborted)
 	defer c.passing.over()
-	proxy.ServeHTTP(c.passing, r)
+	c.proxy.ServeHTTP(&c.passing, r)
 }
 
-// begin makes the call's timer. Release, if set, ends what the caller does not
-// read.
-func (c *call) begin(release func()) {
-	c.timer = time.AfterFunc(time.Hour, func() { c.expire(release) })
-	c.timer.Stop()
+// failed answers a call that got no answer.
+func (c *call) failed(w http.ResponseWriter, _ *http.Request, err error) {
+	c.passing.answers = false
+	c.refuse(w, c.problem(err))
 }
 
 var errAborted = errors.New("the answer was not passed on to its end")
@@ -218,7 +219,7 @@ func (c *call) wait(ctx context.Context) error {
 // send sends the call to its instance. A connection that had ended before is
 // tried again there: the instance has not seen the call.
 func (c *call) send(ctx context.Context, out ports.Call) (answer *http.Response, err error) {
-	c.timer.Reset(c.target.pause())
+	c.limit.set(c.target.pause())
 	for range maxStale {
 		out.Body = c.body.reader()
 		answer, err = c.g.cfg.Invoker.Invoke(ctx, c.on.record, out)
@@ -236,7 +237,7 @@ const maxStale = 8
 // again says that a call got no answer, and has it wait for its turn anew if it
 // may be sent again; the error is why it may not.
 func (c *call) again(ctx context.Context, r *http.Request, err error) error {
-	c.timer.Stop()
+	c.limit.stop()
 	var failed *ports.CallError
 	called := errors.As(err, &failed)
 	if called && failed.Progress == ports.Sent || !called && ctx.Err() != nil {
@@ -312,11 +313,11 @@ func (c *call) problem(err error) *Error {
 // statusCancelled stands for a caller that left, in what is counted.
 const statusCancelled = 499
 
-// expire ends a call whose instance, or whose caller, has paused for too long.
-func (c *call) expire(release func()) {
+// late ends a call whose instance, or whose caller, has paused for too long.
+func (c *call) late() {
 	c.cut(errTimeout)
-	if c.begun.Load() && release != nil { // it may be in a write that the caller does not read
-		release()
+	if w := c.passing.ResponseWriter; w != nil && c.begun.Load() { // it may be in a write that the caller does not read
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now())
 	}
 }
 
@@ -331,18 +332,20 @@ func (c *call) cut(cause error) {
 // answered makes an instance's answer the gateway's.
 func (c *call) answered(answer *http.Response) *http.Response {
 	c.attempts++
-	c.label(answer.Header, c.rule)
-	answer.Header["Gfaas-Instance"] = []string{c.on.record.ID}
 	c.status = answer.StatusCode
 	if upgraded, ok := answer.Body.(io.ReadWriteCloser); ok && answer.StatusCode == http.StatusSwitchingProtocols {
-		c.timer.Stop()
+		c.limit.stop()
 		c.closer = upgraded
 		answer.Body = &connection{ReadWriteCloser: upgraded, call: c}
+		c.labelAnswer(answer.Header)
 	} else {
-		answer.Body = &answerBody{from: answer.Body, call: c}
-	}
-	if c.passing != nil {
-		c.passing.expect(answer.ContentLength)
+		c.answer = answerBody{from: answer.Body, call: c}
+		answer.Body = &c.answer
+		if c.passing.ResponseWriter == nil {
+			c.labelAnswer(answer.Header)
+		} else {
+			c.passing.expect(answer.ContentLength)
+		}
 	}
 	c.begun.Store(true)
 	return answer
@@ -359,10 +362,10 @@ func (b *answerBody) Read(p []byte) (int, error) {
 	n, err := b.from.Read(p)
 	switch {
 	case err == nil:
-		b.call.timer.Reset(b.call.target.pause())
+		b.call.limit.set(b.call.target.pause())
 	case err == io.EOF:
 		b.call.end(nil)
-		b.call.timer.Reset(b.call.target.pause()) // for the caller to take it
+		b.call.limit.set(b.call.target.pause()) // for the caller to take it
 	default:
 		if hungUp(err) {
 			b.call.g.suspect(b.call.on)
@@ -398,7 +401,7 @@ func (c *connection) Close() error {
 // end says how a call that has a place on an instance ended; only the first time
 // counts.
 func (c *call) end(err error) {
-	c.over.Do(func() {
+	if c.over.CompareAndSwap(false, true) {
 		c.g.engine.finish(c, err)
 		if c.begun.Load() {
 			now := time.Now()
@@ -408,9 +411,9 @@ func (c *call) end(err error) {
 		if c.cancel != nil && err != nil {
 			c.cancel(err)
 		}
-	})
+	}
 	if errors.Is(err, errAborted) {
-		c.timer.Stop()
+		c.limit.stop()
 		if c.cancel != nil {
 			c.cancel(errAborted)
 		}
@@ -429,18 +432,34 @@ func (c *call) refuse(w http.ResponseWriter, e *Error) {
 
 // label says of an answer whose it is, and how it came about.
 func (c *call) label(h http.Header, rule string) {
-	values := [...]string{c.key, strconv.FormatInt(c.came.UnixNano(), 10), millis(c.queued), millis(c.starting), c.found.String(), strconv.Itoa(c.attempts), rule}
+	var room [96]byte
+	text := room[:0]
+	text = strconv.AppendInt(text, c.came.UnixNano(), 10)
+	came := len(text)
+	text = millis(text, c.queued)
+	queued := len(text)
+	text = millis(text, c.starting)
+	starting := len(text)
+	text = strconv.AppendInt(text, int64(c.attempts), 10)
+	all := string(text)
+	values := [...]string{c.key, all[:came], all[came:queued], all[queued:starting], c.found.String(), all[starting:], rule}
 	for i, name := range labels {
 		h[name] = values[i : i+1 : i+1]
 	}
 }
 
+// labelAnswer labels an instance's answer.
+func (c *call) labelAnswer(h http.Header) {
+	c.label(h, c.rule)
+	h["Gfaas-Instance"] = []string{c.on.record.ID}
+}
+
 // labels are the headers that every answer has.
 var labels = [...]string{"X-Call-Id", "X-Start-Time", "Gfaas-Queue-Ms", "Gfaas-Start-Ms", "Gfaas-Start", "Gfaas-Attempts", "Gfaas-Reason"}
 
-// millis is a duration in milliseconds, with its decimals.
-func millis(d time.Duration) string {
-	return strconv.FormatFloat(float64(d)/float64(time.Millisecond), 'f', 3, 64)
+// millis appends a duration in milliseconds, with three decimals.
+func millis(to []byte, d time.Duration) []byte {
+	return strconv.AppendFloat(to, float64(d)/float64(time.Millisecond), 'f', 3, 64)
 }
 
 // endedIdle says whether an error is the transport's own word for a connection that

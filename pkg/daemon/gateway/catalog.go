@@ -77,7 +77,8 @@ func (e *engine) set(fn function.Function) *target {
 	t := e.functions[number]
 	fresh := t == nil
 	if fresh {
-		t = &target{name: fn.Name, number: number, since: time.Now(), series: e.g.metrics.of(fn.Name)}
+		t = &target{name: fn.Name, number: number, since: time.Now()}
+		e.g.metrics.of(t)
 		e.functions[number] = t
 	}
 	renew := !fresh && !same(t.function, fn)

@@ -104,6 +104,9 @@ func (e *engine) learn(c *call, executed time.Duration) {
 	default:
 		t.costs.warm.add(executed)
 	}
+	if e.g.settings.Load().FixedCosts || near(t.costs.warm.value, t.spec.Warm) && (t.costs.load.n == 0 || near(t.costs.load.value, t.spec.Load)) {
+		return
+	}
 	e.relearn(t)
 }
 

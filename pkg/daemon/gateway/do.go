@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"net/url"
-	"time"
 )
 
 // Request is a call that does not come over a connection.
@@ -26,13 +25,12 @@ func (g *Gateway) Do(ctx context.Context, r Request) (*http.Response, error) {
 	if t == nil {
 		return nil, noFunction(r.Function)
 	}
-	c := &call{g: g, target: t, key: callID(r.ID), path: r.Path, came: time.Now(), turn: make(chan *Error, 1),
-		body: body{head: r.Body, whole: true}}
+	c := g.call(t, r.ID, r.Path)
+	c.body = body{head: r.Body, whole: true}
 	request := &http.Request{Method: orElse(r.Method, http.MethodPost), URL: &url.URL{RawQuery: r.Query}, Header: http.Header{}}
 	for name, values := range r.Header {
 		request.Header[http.CanonicalHeaderKey(name)] = values
 	}
-	c.begin(nil)
 	answer, err := c.RoundTrip(request.WithContext(ctx))
 	if err != nil {
 		c.end(errAborted)

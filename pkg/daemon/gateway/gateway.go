@@ -112,6 +112,7 @@ type Gateway struct {
 	system   *http.ServeMux                     // /system/
 	buffers  buffers
 	heads    heads
+	limits   limits
 	began    time.Time
 	usage    atomic.Pointer[wire.Status] // the last; nil where it is not known
 	lastID   atomic.Int64                // N of the last instance NAME.N
@@ -165,7 +166,7 @@ func newGateway(cfg Config) (*Gateway, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &Gateway{cfg: cfg, log: cfg.Log, system: http.NewServeMux(), began: time.Now(), leaving: make(chan struct{})}
+	g := &Gateway{cfg: cfg, log: cfg.Log, system: http.NewServeMux(), began: time.Now(), limits: limits{begin: time.Now()}, leaving: make(chan struct{})}
 	g.life, g.endLife = context.WithCancel(context.Background())
 	g.names.Store(&map[string]*target{})
 	settings := cfg.Settings

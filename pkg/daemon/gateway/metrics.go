@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -66,17 +67,30 @@ func newMetrics(g *Gateway) (*prometheus.Registry, *metrics) {
 // series are those of one function, found once.
 type series struct {
 	duration, queued, functions prometheus.Observer
+	last                        atomic.Pointer[counted]
 }
 
-func (m *metrics) of(name string) series {
-	return series{m.duration.WithLabelValues(name), m.queued.WithLabelValues(name), m.functions.WithLabelValues(name + "." + namespace)}
+// counted are the calls of a function whose answers had a status.
+type counted struct {
+	status            int
+	requests, invoked prometheus.Counter
+}
+
+func (m *metrics) of(t *target) {
+	s := &t.series
+	s.duration, s.queued, s.functions = m.duration.WithLabelValues(t.name), m.queued.WithLabelValues(t.name), m.functions.WithLabelValues(t.name+"."+namespace)
 }
 
 // answered counts a call that is over.
 func (m *metrics) answered(t *target, status int, queued, took time.Duration) {
-	code := strconv.Itoa(status)
-	m.requests.WithLabelValues(t.name, code).Inc()
-	m.invoked.WithLabelValues(t.name+"."+namespace, code).Inc()
+	n := t.series.last.Load()
+	if n == nil || n.status != status { // most calls of a function end as the one before
+		code := strconv.Itoa(status)
+		n = &counted{status, m.requests.WithLabelValues(t.name, code), m.invoked.WithLabelValues(t.name+"."+namespace, code)}
+		t.series.last.Store(n)
+	}
+	n.requests.Inc()
+	n.invoked.Inc()
 	t.series.duration.Observe(took.Seconds())
 	t.series.functions.Observe(took.Seconds())
 	t.series.queued.Observe(queued.Seconds())

@@ -92,7 +92,7 @@ func (g *Gateway) openFaaSRoutes() {
 	handle := func(pattern string, do func(r *http.Request) (status int, value any, err error)) {
 		g.system.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			if r.Body != nil {
-				r.Body = readCloser{&sender{from: r.Body, control: http.NewResponseController(w), pause: g.cfg.BodyTimeout, left: maxDeployment}, r.Body}
+				r.Body = readCloser{g.sender(w, r, maxDeployment), r.Body}
 			}
 			status, value, err := do(r)
 			switch {

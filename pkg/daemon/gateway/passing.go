@@ -11,28 +11,33 @@ import (
 // end is flushed at once, and a head whose body takes long soon.
 type passing struct {
 	http.ResponseWriter
-	heads *heads
+	call *call
 
-	mu     sync.Mutex
-	left   int64 // of a body of known length; 0 where there is nothing to be done
-	headed bool  // its head waits for the body
+	mu      sync.Mutex
+	answers bool  // what comes is an instance's answer, which is to be labelled
+	left    int64 // of a body of known length; 0 where there is nothing to be done
+	headed  bool  // its head waits for the body
 }
 
 // Unwrap is for http.ResponseController.
 func (p *passing) Unwrap() http.ResponseWriter { return p.ResponseWriter }
 
-// expect says how long the body will be, before the head is written.
-func (p *passing) expect(length int64) { p.left = max(length, 0) }
+// expect says that an instance's answer comes, and how long its body will be.
+func (p *passing) expect(length int64) { p.answers, p.left = true, max(length, 0) }
 
-// WriteHeader writes the head.
+// WriteHeader writes the head. It is labelled here, and not where it came: each
+// header would be put into a second map.
 func (p *passing) WriteHeader(status int) {
 	p.mu.Lock()
+	if p.answers && status >= http.StatusOK {
+		p.call.labelAnswer(p.Header())
+	}
 	p.ResponseWriter.WriteHeader(status)
 	p.headed = p.left > 0 && status >= http.StatusOK
 	headed := p.headed
 	p.mu.Unlock()
 	if headed {
-		p.heads.add(p)
+		p.call.g.heads.add(p)
 	}
 }
 
