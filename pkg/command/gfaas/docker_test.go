@@ -20,7 +20,7 @@ func importImage(t *testing.T, p *place) (image string) {
 	root := t.TempDir()
 	script := `set -e
 copy() { mkdir -p "$1$(dirname "$2")" && cp -L "$2" "$1$2"; }
-for lib in $(ldd "$FUNCTION" | grep -o '/[^ )]*'); do copy "$1" "$lib"; done
+for lib in $(ldd "$FUNCTION" "$GFAAS_LIB_DIR"/*.so | grep -o '/[^ )]*\.so[^ ):]*'); do case $lib in "$GFAAS_LIB_DIR"*) ;; *) copy "$1" "$lib" ;; esac; done
 cp "$FUNCTION" "$1/function"
 mkdir "$1/tmp" "$1/dev"
 tar -C "$1" -c . | docker import --change 'CMD ["/function"]' - "$2"`
@@ -30,12 +30,16 @@ tar -C "$1" -c . | docker import --change 'CMD ["/function"]' - "$2"`
 	if text, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("import an image: %v\n%s", err, text)
 	}
-	t.Cleanup(func() { _ = exec.Command("docker", "rmi", "-f", image).Run() })
+	t.Cleanup(func() {
+		down(p.env) // or it would stay, without a name, for what runs of it
+		_ = exec.Command("docker", "rmi", "-f", image).Run()
+	})
 	return image
 }
 
-// The same plan on containers: started, invoked, and stopped without a trace.
-func TestUpOnDocker(t *testing.T) {
+// dockerPlace is a place on a machine where a Docker engine answers.
+func dockerPlace(t *testing.T) *place {
+	t.Helper()
 	host, set := os.LookupEnv("DOCKER_HOST")
 	if err := exec.Command("docker", "version").Run(); err != nil {
 		if os.Getenv("CI") != "" {
@@ -43,11 +47,17 @@ func TestUpOnDocker(t *testing.T) {
 		}
 		t.Skip("no Docker engine answers")
 	}
+	if !set {
+		host = "unix:///var/run/docker.sock"
+	}
 	p := newPlace(t)
 	p.env = append(p.env, "DOCKER_HOST="+host)
-	if !set {
-		p.env[len(p.env)-1] = "DOCKER_HOST=unix:///var/run/docker.sock"
-	}
+	return p
+}
+
+// The same plan on containers: started, invoked, and stopped without a trace.
+func TestUpOnDocker(t *testing.T) {
+	p := dockerPlace(t)
 	image := importImage(t, p)
 	p.write("f.yaml", "{name: boxed, image: "+image+"}\n---\n{name: failing, image: "+image+", env: {FAIL: \"3\"}}\n")
 	p.output("apply", "-f", "f.yaml")

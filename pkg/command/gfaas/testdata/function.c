@@ -3,7 +3,9 @@
  * connection. GET /healthz is answered 200, unless NEVER_READY is set: then
  * 503. POST is answered with the body it came with and the status of the
  * header "X-Status", after as many milliseconds as "X-Sleep" says; "X-Die: N"
- * has it say so and end with status N; "X-Print: 1" prints the body.
+ * has it say so and end with status N; "X-Print: 1" prints the body; "X-Model: NAME"
+ * is answered with the first tensor of that model, which then stays mapped, or 500
+ * and why there is none.
  *
  * "X-Cut: N" has it end with status N in the midst of its answer.
  *
@@ -13,8 +15,10 @@
  * FAIL=N prints two lines and ends with status N instead of serving.
  */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <netinet/in.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,9 +72,46 @@ static char *receive(int fd, long *length)
 	return NULL;
 }
 
+/* What the client library has of a model, as its header says. */
+struct tensor {
+	const char *name, *dtype;
+	int32_t ndim;
+	const int64_t *shape;
+	uint64_t ptr, bytes;
+};
+
+/* Reads the first tensor of a model; or says why not, and the status is 500. */
+static char *read_model(const char *name, long *length, long *status)
+{
+	static char why[512];
+	void *driver = dlopen("libcuda.so.1", RTLD_NOW), *lib = dlopen("libgfaas-model.so", RTLD_NOW), *context, *model;
+	struct tensor t;
+	int r;
+
+	*status = 500;
+	snprintf(why, sizeof why, "%s", driver && lib ? "the driver fails" : dlerror());
+	*length = (long)strlen(why);
+	if (!driver || !lib || ((int (*)(unsigned))dlsym(driver, "cuInit"))(0) ||
+	    ((int (*)(void **, int))dlsym(driver, "cuDevicePrimaryCtxRetain"))(&context, 0) ||
+	    ((int (*)(void *))dlsym(driver, "cuCtxSetCurrent"))(context))
+		return why;
+	r = ((int (*)(const char *, const char *, void **))dlsym(lib, "gfaas_model_open"))(name, NULL, &model);
+	if (r || (r = ((int (*)(void *, size_t, struct tensor *))dlsym(lib, "gfaas_model_tensor"))(model, 0, &t))) {
+		*length = snprintf(why, sizeof why, "%d %s", r, ((const char *(*)(void))dlsym(lib, "gfaas_model_error"))());
+		return why;
+	}
+	char *bytes = malloc(t.bytes);
+	if (!bytes || ((int (*)(void *, uint64_t, size_t))dlsym(driver, "cuMemcpyDtoH_v2"))(bytes, t.ptr, t.bytes))
+		return why;
+	*length = (long)t.bytes;
+	*status = 200;
+	return bytes;
+}
+
 static void answer(int fd)
 {
-	char head[256];
+	char head[256], name[256];
+	const char *wanted;
 	long length, status = 200;
 	char *body = receive(fd, &length);
 
@@ -89,6 +130,8 @@ static void answer(int fd)
 			printf("%.*s", (int)length, body);
 			fflush(stdout);
 		}
+		if ((wanted = strcasestr(request, "\r\nX-Model:")) && sscanf(wanted, "%*[^:]: %255[^\r]", name) == 1)
+			body = read_model(name, &length, &status);
 		usleep((useconds_t)header("\r\nX-Sleep:", setting("WARM_MS")) * 1000);
 	}
 	int n = snprintf(head, sizeof head, "HTTP/1.1 %ld %s\r\nContent-Length: %ld\r\nConnection: close\r\n\r\n",

@@ -1,0 +1,173 @@
+package gfaas
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/safetensors"
+	"github.com/gfaas/gfaas/pkg/splitmix"
+	"github.com/gfaas/gfaas/pkg/wire"
+	modelwire "github.com/gfaas/gfaas/pkg/wire/model"
+)
+
+// weights writes a model of one tensor, and returns what is in it.
+func (p *place) weights(name string, seed uint64) []byte {
+	p.t.Helper()
+	const n = 3 << 20
+	data := make([]byte, n)
+	from := splitmix.Source(seed)
+	for i := range data {
+		data[i] = byte(from.Uint64())
+	}
+	text, err := safetensors.AppendHeader(nil, []safetensors.Tensor{{Name: "w", DType: "U8", Shape: []int64{n}, Bytes: n}}, nil)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.write(name, string(append(text, data...)))
+	return data
+}
+
+// program runs another of our programs, which must succeed, and reads its JSON.
+func (p *place) program(out any, args ...string) {
+	p.t.Helper()
+	cmd := exec.Command(args[0], append(args[1:], "-o", "json")...)
+	cmd.Dir, cmd.Env = p.dir, append(os.Environ(), p.env...)
+	text, err := cmd.Output()
+	if err == nil {
+		err = json.Unmarshal(text, out)
+	}
+	if err != nil {
+		p.t.Fatalf("%v: %v\n%s", args, err, text)
+	}
+}
+
+// models are those that the model daemon has, by name.
+func (p *place) models() map[string]modelwire.Status {
+	p.t.Helper()
+	var all []modelwire.Status
+	p.program(&all, "gfaas-modeld", "ls")
+	by := map[string]modelwire.Status{}
+	for _, m := range all {
+		by[m.Name] = m
+	}
+	return by
+}
+
+// reads has a function answer with the first tensor of a model, or with why not.
+func (p *place) reads(function, model string) []byte {
+	p.t.Helper()
+	cmd := p.command("invoke", function, "-H", "X-Model: "+model)
+	text, err := cmd.Output()
+	if status := exitStatus(err); status != 0 && status != 1 { // 1: the function says no
+		p.t.Fatalf("invoke %s: %v\n%s", function, err, text)
+	}
+	return text
+}
+
+// Containers whose function has a model map the one copy of its weights, under gfaas
+// up and under gfaas serve; those of another tenant, and those without a model, get
+// nothing of it.
+func TestModelOnDocker(t *testing.T) {
+	p := dockerPlace(t)
+	real, err := filepath.Abs("../../../build/lib")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.env = append(p.env, "GFAAS_LIB_DIR="+real)
+	image := importImage(t, p)
+	shared, own := p.weights("shared.safetensors", 1), p.weights("own.safetensors", 2)
+	p.write("f.yaml", fmt.Sprintf(`{name: boxed, image: %[1]s, tenant: blue, gpu_mem: 2MiB, model: {name: shared, file: shared.safetensors}}
+---
+{name: other, image: %[1]s, tenant: green, model: {name: own, file: own.safetensors}}
+---
+{name: plain, image: %[1]s, tenant: blue}
+`, image))
+	p.output("apply", "-f", "f.yaml")
+	check := func() {
+		t.Helper()
+		for range 3 {
+			if got := p.reads("boxed", "shared"); !bytes.Equal(got, shared) {
+				t.Errorf("boxed reads %d bytes, %.100q", len(got), got)
+			}
+		}
+		if got := p.reads("other", "own"); !bytes.Equal(got, own) {
+			t.Errorf("other reads %d bytes, %.100q", len(got), got)
+		}
+		for _, c := range []struct{ function, model, says string }{
+			{"other", "shared", "1 there is no model shared"},
+			{"boxed", "own", "1 there is no model own"},
+			{"plain", "shared", "libgfaas-model.so: cannot open"},
+		} {
+			if got := p.reads(c.function, c.model); !strings.HasPrefix(string(got), c.says) {
+				t.Errorf("%s has of %s %.100q, want %s", c.function, c.model, got, c.says)
+			}
+		}
+		all := p.models()
+		if s, o := all["shared"], all["own"]; s.Loads != 1 || s.Refs < 1 || s.Tenant != "blue" || o.Loads != 1 || o.Tenant != "green" {
+			t.Errorf("%+v", all)
+		}
+		// The weights are the model's, and not of the memory of whoever maps them.
+		var status wire.Status
+		p.program(&status, "gfaas-tokend", "status")
+		mapped := 0
+		for _, g := range status.GPUs {
+			for _, c := range g.Clients {
+				if c.Function != "plain" && c.MemImportedMiB > 0 {
+					mapped++
+				}
+				if c.MemUsedMiB != 0 {
+					t.Errorf("%s has %v MiB of its own", c.Instance, c.MemUsedMiB)
+				}
+			}
+		}
+		if mapped < 2 {
+			t.Errorf("%d instances have mapped a model: %+v", mapped, status)
+		}
+	}
+	p.write("plan.json", planOf("boxed-0", "boxed-1", "other-0", "plain-0"))
+	p.output("up", "plan.json")
+	check()
+	if refs := p.models()["shared"].Refs; refs < 2 {
+		t.Errorf("%d hold the model, of 2 containers", refs)
+	}
+	p.output("down")
+	if n := containers(t, image); n != 0 {
+		t.Errorf("%d containers are left", n)
+	}
+	// The daemon leaves when nobody needs it, and what it had goes with it.
+	eventually(t, "nobody holds a model", func() bool {
+		cmd := exec.Command("gfaas-modeld", "stat", "-o", "json")
+		cmd.Env = append(os.Environ(), p.env...)
+		text, err := cmd.Output()
+		return exitStatus(err) == 4 || strings.Contains(string(text), `"refs": 0`)
+	})
+
+	serve := p.command("serve", "--listen", "", "--gpu", "sim", "--queue-timeout", "1m")
+	var said bytes.Buffer
+	serve.Stderr = &said
+	if err := serve.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = serve.Process.Signal(os.Interrupt)
+		if err := serve.Wait(); err != nil {
+			t.Errorf("gfaas serve: %v\n%s", err, said.String())
+		}
+		if n := containers(t, image); n != 0 {
+			t.Errorf("%d containers are left", n)
+		}
+	}()
+	for end := time.Now().Add(patience); p.command("invoke", "boxed").Run() != nil; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("the gateway does not answer\n%s", said.String())
+		}
+	}
+	check()
+}
