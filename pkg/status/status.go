@@ -5,9 +5,21 @@ package status
 
 // Status is how everything stands.
 type Status struct {
-	GPUs      []GPU      `json:"gpus"`      // by number
-	Functions []Function `json:"functions"` // by name
-	Instances []Instance `json:"instances"` // by id
+	GPUs      []GPU      `json:"gpus"`            // by number
+	Functions []Function `json:"functions"`       // by name
+	Instances []Instance `json:"instances"`       // by id
+	Models    []Model    `json:"models,omitzero"` // by GPU and name; nil where nobody was asked
+}
+
+// Model is a model's weights on a GPU: the one copy that instances share, which is in
+// none of theirs.
+type Model struct {
+	GPU    string  `json:"gpu"`
+	Name   string  `json:"name"`
+	Tenant string  `json:"tenant"`
+	State  string  `json:"state"`   // gpu or loading
+	MemMiB float64 `json:"mem_mib"` // on the GPU
+	Refs   int     `json:"refs"`    // who holds it
 }
 
 // GPU is how a GPU stands.

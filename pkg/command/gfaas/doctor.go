@@ -71,6 +71,7 @@ With --repair it first has the state file know what runs: instances that are not
 in it, since it was damaged or removed, are taken back as the run directory, the
 processes and the containers' labels know them. A file that cannot be read is put
 aside beside its place, and the functions that can still be read of it are kept.
+Models whose files are gone are forgotten, but those that are on a GPU still.
 
 Exit 0 says that functions can run, exit 4 that something needed is missing,
 exit 6 that only the state file, locked by another process, stands in the way.
@@ -161,8 +162,9 @@ func (t *tool) diagnose(ctx context.Context) diagnosis {
 	checks = append(checks, m.probeDriver(ctx, nvml.NVML{})...)
 	checks = append(checks, m.probeLibs()...)
 	checks = append(checks, m.probeSimulated(ctx, nvml.NVML{Simulated: host.SimulatedNVML()})...)
-	checks = append(checks, m.probeMPS(), t.probeTokend(), t.probeTokens(ctx), t.probeDocker(ctx),
-		t.probeRunDir(), t.probeState(ctx))
+	checks = append(checks, m.probeMPS(), t.probeTokend(), t.probeTokens(ctx))
+	checks = append(append(checks, t.probeModels(ctx)...), t.probeKernels(ctx)...)
+	checks = append(checks, t.probeDocker(ctx), t.probeRunDir(), t.probeState(ctx))
 	checks = append(checks, probeLimits()...)
 	d := diagnosis{OK: true, Simulated: !m.driver, Checks: checks, Ladder: m.ladder()}
 	for _, c := range checks {

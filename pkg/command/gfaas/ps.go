@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -41,9 +42,10 @@ type psEntry struct {
 	QuotaLimit   float64 `json:"quota_limit"`
 	MemLimitMiB  float64 `json:"mem_limit_mib"` // 0 is no limit
 	Address      string  `json:"address"`
-	State        string  `json:"state"`    // starting, ready, exited, unknown or lost
-	Started      string  `json:"started"`  // RFC 3339; empty while it is only intended
-	Restarts     int     `json:"restarts"` // how often a gateway, or its engine, has started it again
+	State        string  `json:"state"`           // starting, ready, exited, unknown or lost
+	Started      string  `json:"started"`         // RFC 3339; empty while it is only intended
+	Restarts     int     `json:"restarts"`        // how often a gateway, or its engine, has started it again
+	Model        string  `json:"model,omitempty"` // whose weights it shares; they are not in its memory
 
 	last string // line that it printed, for -o wide, if it has exited
 }
@@ -67,7 +69,8 @@ has the last line of those that have exited.
 
 JSON is a list of {"id", "function", "runtime", "gpu", "pid" or "container",
 "sm_pct", "quota_request", "quota_limit", "mem_limit_mib", "address", "state",
-"started", "restarts"}.`,
+"started", "restarts", "model"}. The weights of the model are in gfaas-modeld's one copy, and
+not in the memory of the instance (gfaas top shows them).`,
 		Example: "  gfaas ps\n  gfaas ps -o json",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return runPs(cmd.Context(), t) },
@@ -88,9 +91,17 @@ func runPs(ctx context.Context, t *tool) error {
 		return err
 	}
 	entries := make([]psEntry, 0, len(states)+len(all.lost))
+	models := map[string]string{}
+	for _, fn := range all.state.Functions {
+		if fn.Model != nil && fn.Model.File != "" {
+			models[fn.Name] = fn.Model.Name
+		}
+	}
 	for i, r := range all.state.Instances {
 		r.Restarts = max(r.Restarts, restarts[i])
-		entries = append(entries, entry(r, states[i]))
+		e := entry(r, states[i])
+		e.Model = models[r.Function]
+		entries = append(entries, e)
 	}
 	for _, r := range all.lost {
 		if r.Handle.Runtime == "" { // registered only
@@ -186,9 +197,13 @@ func pidText(pid int) string {
 
 // psRows is the form for people.
 func psRows(entries []psEntry, wide bool) [][]string {
+	shared := slices.ContainsFunc(entries, func(e psEntry) bool { return e.Model != "" })
 	header := []string{"ID", "FUNCTION", "GPU", "SM%", "QUOTA", "MEM", "ADDRESS", "STATE", "STARTED"}
 	if wide {
 		header = append(header, "RUNTIME", "PID/CONTAINER", "RESTARTS", "PRINTED LAST")
+		if shared {
+			header = append(header, "MODEL")
+		}
 	}
 	out := [][]string{header}
 	for _, e := range entries {
@@ -196,6 +211,9 @@ func psRows(entries []psEntry, wide bool) [][]string {
 			orDash(e.Address != "", e.Address), e.State, ago(e.Started)}
 		if wide {
 			row = append(row, e.Runtime, orDash(e.PID != 0 || e.Container != "", pidText(e.PID)+shortID(e.Container)), strconv.Itoa(e.Restarts), orDash(e.last != "", e.last))
+			if shared {
+				row = append(row, orDash(e.Model != "", e.Model))
+			}
 		}
 		out = append(out, row)
 	}

@@ -45,7 +45,14 @@ func (t *tool) repair(ctx context.Context) error {
 	}
 	store := t.store.(repairer)
 	if all.broken == nil {
+		forgot, err := t.repairModels(ctx)
+		if err != nil {
+			return err
+		}
 		if len(all.lost) == 0 {
+			if forgot > 0 {
+				return nil
+			}
 			t.env.Notef("note: the state file is whole and knows all that runs: nothing to repair")
 			return nil
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gfaas/gfaas/pkg/adapter/gateway"
+	"github.com/gfaas/gfaas/pkg/adapter/modeld"
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/top"
@@ -30,7 +31,7 @@ func newTop(t *tool) *cobra.Command {
 		Use:   "top",
 		Short: "Show what GPUs, functions and instances do",
 		Long: `Shows how busy GPUs are, how many calls of each function wait and run and how
-long they take, and what instances there are. The gateway knows all of it; without
+long they take, what instances there are, and the models that are on GPUs. The gateway knows all of it; without
 one the token daemon knows what instances use, and the rest is unknown (- or null).
 
 On a terminal, without -o, the screen is renewed every --interval until q is
@@ -44,7 +45,9 @@ JSON is {"gpus": [{"gpu", "slots", "running", "busy_pct", "mem_used_mib",
 "p50_ms", "p95_ms", "p99_ms", "cold_starts", "host_warm_starts",
 "gpu_warm_starts", "rejected", "errors", "instances", "gpu_seconds", "why"}],
 "instances": [{"id", "function", "gpu", "state", "residency", "in_flight",
-"mem_used_mib", "address", "idle_s", "sm_pct", "quota_request", "quota_limit"}]}.
+"mem_used_mib", "address", "idle_s", "sm_pct", "quota_request", "quota_limit"}],
+"models": [{"gpu", "name", "tenant", "state", "mem_mib", "refs"}]}. A model's weights
+are one copy for all that share it, and in no instance's memory.
 Rates and latencies are those of the last minute; counts are since the gateway
 began.`,
 		Example: `  gfaas top
@@ -155,6 +158,19 @@ func newLooker(runDir string) *looker {
 }
 
 func (l *looker) look(ctx context.Context) (status.Status, error) {
+	s, err := l.lookAtCalls(ctx)
+	if err != nil {
+		return s, err
+	}
+	var gpus []string
+	for _, g := range s.GPUs {
+		gpus = append(gpus, g.GPU)
+	}
+	s.Models = modeld.OnGPUs(ctx, l.runDir, gpus)
+	return s, nil
+}
+
+func (l *looker) lookAtCalls(ctx context.Context) (status.Status, error) {
 	s, err := l.gateway.Status(ctx)
 	var missing *gateway.Error
 	if err == nil || !errors.As(err, &missing) || !missing.Missing {

@@ -4,16 +4,19 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/gfaas/gfaas/pkg/adapter/modeld"
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/number"
 	policy "github.com/gfaas/gfaas/pkg/policy/token"
+	"github.com/gfaas/gfaas/pkg/status"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
@@ -49,17 +52,20 @@ since it connected, left out while it is not metered.
 JSON: {"window_ms","policy","gpus":[{"gpu","sm_running_pct","clients":[{"instance",
 "function","pid","sm_pct","quota_request","quota_limit","used","debt_ms","state",
 "mem_used_mib","mem_limit_mib","launches","blocked_ms","context_mib",
-"mem_parked_mib","mem_imported_mib","why","strays"}]}]}. CSV has the same keys as columns, a row a process.`,
+"mem_parked_mib","mem_imported_mib","why","strays"}]}],"models":[{"gpu","name","tenant",
+"state","mem_mib","refs"}]}. Models are those that gfaas-modeld has on the GPUs: one
+copy each, whose memory is in no process's. CSV has the keys of processes as columns, a
+row a process.`,
 		Example: `  gfaas-tokend status
   gfaas-tokend status -o json`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return status(cmd.Context(), env, *socket) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return showStatus(cmd.Context(), env, *socket) },
 	}
 	env.Outputs(cmd, "table", "wide", "json", "yaml", "csv")
 	return cmd
 }
 
-func status(ctx context.Context, env *cli.Env, socket string) error {
+func showStatus(ctx context.Context, env *cli.Env, socket string) error {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	client := tokend.DialSocket(socket)
@@ -70,15 +76,40 @@ func status(ctx context.Context, env *cli.Env, socket string) error {
 	if err != nil {
 		return err
 	}
-	return env.Show(s, func() [][]string {
+	all := shown{Status: s}
+	var gpus []string
+	for _, g := range s.GPUs {
+		gpus = append(gpus, g.GPU)
+	}
+	all.Models = modeld.OnGPUs(ctx, filepath.Dir(socket), gpus)
+	return env.Show(all, func() [][]string {
 		switch env.Output {
 		case "csv":
 			return csvRows(s)
 		case "wide":
-			return tableRows(s, true)
+			return addModels(tableRows(s, true), all.Models)
 		}
-		return tableRows(s, false)
+		return addModels(tableRows(s, false), all.Models)
 	})
+}
+
+// shown is what the daemon says, and the models that its clients may have mapped,
+// whose memory is nobody's alone.
+type shown struct {
+	wire.Status
+	Models []status.Model `json:"models"`
+}
+
+// addModels adds a row a model to those for people.
+func addModels(rows [][]string, models []status.Model) [][]string {
+	for _, m := range models {
+		row := []string{m.GPU, "model " + m.Name, "-", "-", "-", "-", fmt.Sprintf("held by %d", m.Refs), fmt.Sprintf("%.0fMiB", m.MemMiB)}
+		for len(row) < len(rows[0]) {
+			row = append(row, "-")
+		}
+		rows = append(rows, row)
+	}
+	return rows
 }
 
 // tableRows are for people.

@@ -113,6 +113,15 @@ var instanceColumns = []column[status.Instance]{
 	words("ADDRESS", func(i *status.Instance) string { return i.Address }),
 }
 
+var modelColumns = []column[status.Model]{
+	words("MODEL", func(m *status.Model) string { return m.Name }),
+	words("TENANT", func(m *status.Model) string { return m.Tenant }),
+	words("GPU", func(m *status.Model) string { return m.GPU }),
+	words("STATE", func(m *status.Model) string { return m.State }),
+	number("MEM MiB", func(m *status.Model) *float64 { return &m.MemMiB }, rounded),
+	number("HELD BY", func(m *status.Model) *int { return &m.Refs }, whole),
+}
+
 func quota(i *status.Instance) string {
 	if i.QuotaLimit == i.QuotaRequest {
 		return rounded(i.QuotaRequest)
@@ -137,7 +146,12 @@ func rows[T any](columns []column[T], values []T) [][]string {
 	return out
 }
 
-// Tables are the GPUs, the functions and the instances, each with its header.
+// Tables are the GPUs, the functions and the instances, and the models where there
+// are any, each with its header.
 func Tables(s status.Status) [][][]string {
-	return [][][]string{rows(gpuColumns, s.GPUs), rows(functionColumns, s.Functions), rows(instanceColumns, s.Instances)}
+	out := [][][]string{rows(gpuColumns, s.GPUs), rows(functionColumns, s.Functions), rows(instanceColumns, s.Instances)}
+	if len(s.Models) > 0 {
+		out = append(out, rows(modelColumns, s.Models))
+	}
+	return out
 }

@@ -219,6 +219,9 @@ func (s *screen) View() string {
 	for i := range s.status.GPUs {
 		lines = append(lines, s.gpu(&s.status.GPUs[i]))
 	}
+	if len(s.status.Models) > 0 {
+		lines = append(lines, s.models())
+	}
 	room := max(s.height-len(lines)-1-4, 2) // the last line, two headers, two empty lines
 	upper := min(len(functions), max(room-len(instances), (room+1)/2))
 	lines = append(lines, "")
@@ -277,6 +280,20 @@ func (s *screen) gpu(g *status.GPU) string {
 	}
 	if g.Running != nil && g.Slots != nil {
 		text += fmt.Sprintf("  runs %d of %d", *g.Running, *g.Slots)
+	}
+	return text
+}
+
+// models are those that are on GPUs, in a line.
+func (s *screen) models() string {
+	text := "models"
+	for _, m := range s.status.Models {
+		text += fmt.Sprintf("  %s %s MiB", m.Name, rounded(m.MemMiB))
+		if m.State != "gpu" {
+			text += " (" + m.State + ")"
+		} else if m.Refs > 0 {
+			text += fmt.Sprintf(" held by %d", m.Refs)
+		}
 	}
 	return text
 }

@@ -55,6 +55,28 @@ func TestTables(t *testing.T) {
 	}
 }
 
+// TestModels: the weights are told once, under the model.
+func TestModels(t *testing.T) {
+	s := some()
+	s.Models = []status.Model{
+		{GPU: "0", Name: "resnet50", Tenant: "default", State: "gpu", MemMiB: 98, Refs: 3},
+		{GPU: "0", Name: "bert", Tenant: "blue", State: "loading"},
+	}
+	tables := Tables(s)
+	var got []string
+	for _, row := range tables[len(tables)-1] {
+		got = append(got, strings.Join(row, " "))
+	}
+	if want := "MODEL TENANT GPU STATE MEM MiB HELD BY\nresnet50 default 0 gpu 98.0 3\nbert blue 0 loading 0 0"; len(tables) != 4 || strings.Join(got, "\n") != want {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), want)
+	}
+	m := newScreen(t.Context(), Config{Out: io.Discard})
+	m.width, m.status = 100, s
+	if text := m.View(); !strings.Contains(text, "\nmodels  resnet50 98.0 MiB held by 3  bert 0 MiB (loading)\n") {
+		t.Errorf("%s", text)
+	}
+}
+
 // keys presses keys, one a word.
 func keys(s *screen, names string) (ended bool) {
 	special := map[string]tea.KeyType{"tab": tea.KeyTab, "enter": tea.KeyEnter, "esc": tea.KeyEsc, "down": tea.KeyDown, "right": tea.KeyRight}
