@@ -135,6 +135,28 @@ func (d *DB) Apply(ctx context.Context, functions ...function.Function) error {
 	})
 }
 
+// Change makes a function what change makes of it.
+func (d *DB) Change(ctx context.Context, name string, change func(*function.Function) error) error {
+	return d.update(ctx, func(tx *bbolt.Tx) error {
+		text := tx.Bucket(functionsBucket).Get([]byte(name))
+		if text == nil {
+			return &ports.NotFoundError{Kind: "function", Names: []string{name}}
+		}
+		f, err := decodeFunction(name, text)
+		if err != nil {
+			return d.damaged(err)
+		}
+		if err := change(&f); err != nil {
+			return err
+		}
+		data, err := encodeFunction(f)
+		if err != nil {
+			return err
+		}
+		return put(tx, functionsBucket, []byte(name), data)
+	})
+}
+
 // Remove removes the functions.
 func (d *DB) Remove(ctx context.Context, names ...string) error {
 	return d.update(ctx, func(tx *bbolt.Tx) error {

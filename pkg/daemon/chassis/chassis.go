@@ -39,6 +39,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/lockfile"
 	"github.com/gfaas/gfaas/pkg/owndir"
+	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
 // Config says where a daemon serves.
@@ -153,7 +154,8 @@ func (c *Chassis) WebAddr() net.Addr {
 }
 
 // takeLock takes the run directory. A daemon that has it without answering is on
-// its way in or out, and gets a moment.
+// its way in or out, and gets a moment. So does one that was killed: what it was
+// starting has its lock, and its socket too, until it runs a program of its own.
 func (c *Chassis) takeLock() (err error) {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -165,7 +167,7 @@ func (c *Chassis) takeLock() (err error) {
 			return nil
 		case !errors.As(err, &held):
 			return fmt.Errorf("run directory: %w", err)
-		case Answers("unix", c.cfg.Socket) || time.Now().After(deadline):
+		case Answers("unix", c.cfg.Socket) && (held.PID == 0 || procfs.Alive(held.PID)), time.Now().After(deadline):
 			return &ServedError{c.cfg.Program, c.RunDir(), held.PID}
 		}
 	}

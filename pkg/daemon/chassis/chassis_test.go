@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -208,6 +209,31 @@ func TestAwaitsTheOneBefore(t *testing.T) {
 		t.Fatal(err)
 	}
 	time.AfterFunc(50*time.Millisecond, func() { _ = l.Remove() })
+	serve(t, cfg, Service{})
+}
+
+// TestAwaitsAKilledOne: what a daemon was starting when it was killed has its lock
+// and its socket for an instant more.
+func TestAwaitsAKilledOne(t *testing.T) {
+	cfg := config(runDir(t))
+	path := filepath.Join(filepath.Dir(cfg.Socket), cfg.Lock)
+	l, err := lockfile.Take(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead := exec.Command("true")
+	if err := dead.Run(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, fmt.Appendln(nil, dead.ProcessState.Pid()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	socket, err := net.ListenUnix("unix", &net.UnixAddr{Name: cfg.Socket})
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket.SetUnlinkOnClose(false)
+	time.AfterFunc(50*time.Millisecond, func() { _, _ = socket.Close(), l.Close() })
 	serve(t, cfg, Service{})
 }
 

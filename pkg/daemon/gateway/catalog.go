@@ -34,10 +34,16 @@ func (g *Gateway) follow(ctx context.Context) error {
 			continue
 		}
 		last = l.Revision
+		if !f.begun {
+			g.goOn(l.Instances)
+		}
 		g.engine.apply(l.Functions)
 		f.instances(ctx, l.Instances)
-		if g.adopted.CompareAndSwap(false, true) && g.async != nil {
-			g.async.Start()
+		if g.adopted.CompareAndSwap(false, true) {
+			g.engine.keep()
+			if g.async != nil {
+				g.async.Start()
+			}
 		}
 	}
 }
@@ -151,7 +157,6 @@ func (f *follower) instances(ctx context.Context, records []instance.Record) {
 		switch {
 		case r.Owner == instance.Gateway && f.begun:
 		case r.Owner == instance.Gateway:
-			f.g.lastID.Store(max(f.g.lastID.Load(), number(r.ID)))
 			left = append(left, r)
 		case r.State == instance.Ready && f.others[r.ID] != r.Handle:
 			if f.g.adopt(ctx, r, false) {
@@ -167,6 +172,28 @@ func (f *follower) instances(ctx context.Context, records []instance.Record) {
 	for _, r := range left {
 		if !f.g.adopt(ctx, r, true) {
 			f.g.deed(func() { f.g.discard(r) })
+		}
+	}
+}
+
+// goOn has the names of instances go on where those of the gateway before this one
+// ended.
+func (g *Gateway) goOn(left []instance.Record) {
+	for _, r := range left {
+		if r.Owner == instance.Gateway {
+			g.lastID.Store(max(g.lastID.Load(), number(r.ID)))
+		}
+	}
+}
+
+// keep has as many instances started as functions are to have at least, now that
+// those that run already are known.
+func (e *engine) keep() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, t := range e.inOrder() {
+		if !t.gone && e.spec(t) != t.spec {
+			e.respec(t)
 		}
 	}
 }

@@ -55,6 +55,9 @@ func (e *engine) spec(t *target) queue.Function {
 	if t.scaling != nil {
 		s.Min, s.Idle = max(s.Min, int32(t.scaling.wanted)), beyondIdle
 	}
+	if !e.g.adopted.Load() {
+		s.Min = 0 // some may run already
+	}
 	if fn.GPUs > 1 { // those of a plan, and no more
 		s.Min, s.Max = 0, int32(max(e.count(t), 1))
 	}

@@ -117,7 +117,6 @@ type Gateway struct {
 	usage    atomic.Pointer[wire.Status] // the last; nil where it is not known
 	lastID   atomic.Int64                // N of the last instance NAME.N
 	async    *async.Queue                // nil where no asynchronous calls are taken
-	scaling  sync.Mutex                  // of reading a function and writing it again
 
 	restarts restarts
 	looks    looks

@@ -196,6 +196,30 @@ func TestAdoption(t *testing.T) {
 	}
 }
 
+// TestAdoptionBeforeMin: of instances that are to be kept the next gateway starts
+// only those that do not run already, and no name comes twice.
+func TestAdoptionBeforeMin(t *testing.T) {
+	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.Keep = true })
+	f := fn("f", func(f *function.Function) { f.Scale.Min = 2 })
+	w.apply(f)
+	ready := func() bool {
+		l, _ := w.catalog.Look(context.Background())
+		return len(l.Instances) == 2 && l.Instances[0].State == instance.Ready && l.Instances[1].State == instance.Ready
+	}
+	w.until("both are ready", ready)
+	w.close()
+	w.runtime.Kill("f.2", 1)
+	w.open()
+	w.until("another is there", func() bool { return fmt.Sprint(w.servers()) == "[f.1 f.3]" && ready() })
+	if n := w.lastID.Load(); n != 3 {
+		t.Errorf("%d instances were named, want 3", n)
+	}
+	w.cfg.Keep = false
+	w.close()
+	w.open()
+	w.until("they are taken over", func() bool { return len(w.servers()) == 2 })
+}
+
 // TestApplyAndRemove: functions change under load without a call that fails.
 func TestApplyAndRemove(t *testing.T) {
 	var version atomic.Int32

@@ -231,13 +231,14 @@ func (g *Gateway) deploy(r *http.Request) (int, any, error) {
 		return 0, nil, badRequest("%v", err)
 	}
 	status := http.StatusAccepted
-	if r.Method == http.MethodPut {
-		status = http.StatusOK
-		if (*g.names.Load())[fn.Name] == nil {
-			return 0, nil, noFunction(fn.Name)
+	err = g.change(r.Context(), func(ctx context.Context) (function.Function, error) {
+		if r.Method != http.MethodPut {
+			return fn, g.cfg.Catalog.Apply(ctx, fn)
 		}
-	}
-	if err := g.applyFunction(r.Context(), fn); err != nil {
+		status = http.StatusOK
+		return fn, g.cfg.Catalog.Change(ctx, fn.Name, func(now *function.Function) error { *now = fn; return nil })
+	})
+	if err != nil {
 		return 0, nil, err
 	}
 	return status, nil, nil
@@ -247,12 +248,13 @@ func (g *Gateway) deploy(r *http.Request) (int, any, error) {
 // does so later all the same.
 const known = 2 * time.Second
 
-// applyFunction makes a function part of the state, and returns when the gateway
-// knows it.
-func (g *Gateway) applyFunction(ctx context.Context, fn function.Function) error {
+// change changes a function in the state, in one transaction, and returns when the
+// gateway knows it as it is then.
+func (g *Gateway) change(ctx context.Context, do func(context.Context) (function.Function, error)) error {
 	limited, cancel := context.WithTimeout(ctx, stateTime)
 	defer cancel()
-	if err := g.cfg.Catalog.Apply(limited, fn); err != nil {
+	fn, err := do(limited)
+	if err != nil {
 		return err
 	}
 	g.await(ctx, func() bool {
@@ -305,30 +307,26 @@ func (g *Gateway) scaleFunction(r *http.Request) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	g.scaling.Lock()
-	defer g.scaling.Unlock()
-	limited, cancel := context.WithTimeout(r.Context(), stateTime)
-	defer cancel()
-	state, err := g.cfg.Catalog.Look(limited)
+	err = g.change(r.Context(), func(ctx context.Context) (fn function.Function, err error) {
+		err = g.cfg.Catalog.Change(ctx, t.name, func(now *function.Function) error {
+			switch {
+			case s.Replicas == nil || *s.Replicas < 0:
+				return badRequest("replicas: expected 0 or more")
+			case *s.Replicas > 0 && now.GPUs > 1:
+				return badRequest("replicas: function %s spans %d GPUs: its instances are those of a plan (gfaas up)", t.name, now.GPUs)
+			case *s.Replicas > now.Scale.Max:
+				return badRequest("replicas: %d, and function %s has a scale.max of %d", *s.Replicas, t.name, now.Scale.Max)
+			}
+			now.Scale.Min = *s.Replicas
+			fn = *now
+			return nil
+		})
+		return fn, err
+	})
 	if err != nil {
 		return 0, nil, err
 	}
-	fn, err := state.Function(t.name)
-	switch {
-	case err != nil:
-		return 0, nil, err
-	case s.Replicas == nil || *s.Replicas < 0:
-		return 0, nil, badRequest("replicas: expected 0 or more")
-	case *s.Replicas > 0 && fn.GPUs > 1:
-		return 0, nil, badRequest("replicas: function %s spans %d GPUs: its instances are those of a plan (gfaas up)", t.name, fn.GPUs)
-	case *s.Replicas > fn.Scale.Max:
-		return 0, nil, badRequest("replicas: %d, and function %s has a scale.max of %d", *s.Replicas, t.name, fn.Scale.Max)
-	}
-	fn.Scale.Min = *s.Replicas
-	if err := g.applyFunction(r.Context(), fn); err != nil {
-		return 0, nil, err
-	}
-	if fn.Scale.Min == 0 {
+	if *s.Replicas == 0 {
 		g.engine.stopIdle(t)
 	}
 	return http.StatusAccepted, nil, nil

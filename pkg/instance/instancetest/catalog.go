@@ -92,6 +92,18 @@ func (c *FakeCatalog) Apply(ctx context.Context, functions ...function.Function)
 	})
 }
 
+// Change makes a function what change makes of it.
+func (c *FakeCatalog) Change(ctx context.Context, name string, change func(*function.Function) error) error {
+	var f function.Function
+	return c.write(ctx, func() error {
+		if !c.applied(name) {
+			return &ports.NotFoundError{Kind: "function", Names: []string{name}}
+		}
+		f = c.functions[name]
+		return change(&f)
+	}, func() { c.functions[name] = f })
+}
+
 // Remove removes the functions.
 func (c *FakeCatalog) Remove(ctx context.Context, names ...string) error {
 	return c.write(ctx, func() error { return ports.CheckRemove(names, c.applied, values(c.instances)) }, func() {
@@ -146,6 +158,7 @@ func RunCatalog(t *testing.T, open func(*testing.T) (one, other ports.Catalog)) 
 	}{
 		{"empty", catalogEmpty},
 		{"functions", catalogFunctions},
+		{"functions change one change at a time", catalogChange},
 		{"functions in use stay", catalogInUse},
 		{"records round-trip", catalogRecords},
 		{"a reservation is whole or nothing", catalogReserve},
@@ -181,7 +194,7 @@ func sampleRecord(id, fn string) instance.Record {
 	return instance.Record{
 		ID: id, Function: fn, Runtime: "process", GPUs: []string{"sim"}, State: instance.Starting,
 		Slice:      gpu.Slice{SMPct: 24, QuotaRequest: 0.3, QuotaLimit: 0.8, Mem: gpu.GiB},
-		Registered: []string{id}, Contract: "http",
+		Registered: []string{id}, Contract: "http", Turns: [][]gpu.Turn{nil, {{From: 0.1, To: 0.25}}}, Restarts: 2,
 		Handle: instance.Handle{
 			Runtime: "process", PID: 42, StartTime: 7, Address: "127.0.0.1:1", LogPath: "/tmp/l",
 			Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
@@ -255,6 +268,40 @@ func catalogFunctions(t *testing.T, s, _ ports.Catalog) {
 	expect(t, names(t, s), "[a b]")
 	must(t, s.Remove(ctx, "a"))
 	expect(t, names(t, s), "[b]")
+}
+
+func catalogChange(t *testing.T, s, other ports.Catalog) {
+	ctx := t.Context()
+	first := sampleFunction("f")
+	first.Scale.Max = 100
+	must(t, s.Apply(ctx, first))
+	var all sync.WaitGroup
+	for n := range 20 {
+		all.Go(func() {
+			by := []ports.Catalog{s, other}[n%2]
+			if err := by.Change(context.WithoutCancel(ctx), "f", func(f *function.Function) error { f.Scale.Min++; return nil }); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	want := first
+	want.Scale.Min = 20
+	if list := look(t, other).Functions; len(list) != 1 || !reflect.DeepEqual(list[0], want) {
+		t.Errorf("got %+v, want %+v", list, want)
+	}
+	before := look(t, s).Revision
+	refused := errors.New("refused")
+	if err := s.Change(ctx, "f", func(f *function.Function) error { f.Scale.Min = 0; return refused }); !errors.Is(err, refused) {
+		t.Errorf("a change that is refused: %v", err)
+	}
+	var missing *ports.NotFoundError
+	if err := s.Change(ctx, "g", func(*function.Function) error { t.Error("called"); return nil }); !errors.As(err, &missing) {
+		t.Errorf("a change of nothing: %v", err)
+	}
+	if l := look(t, s); l.Revision != before || l.Functions[0].Scale.Min != 20 {
+		t.Errorf("changed all the same: %+v", l)
+	}
 }
 
 func catalogInUse(t *testing.T, s, _ ports.Catalog) {

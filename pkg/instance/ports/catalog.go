@@ -24,6 +24,11 @@ type Catalog interface {
 
 	// Apply adds the functions, in place of those of the same names.
 	Apply(ctx context.Context, functions ...function.Function) error
+	// Change makes a function that is there what change makes of it, which nobody else
+	// changes meanwhile: NotFoundError when it is not there. Change may not give it
+	// another name, and is not to use the Catalog; its error is the call's, and then
+	// nothing changes.
+	Change(ctx context.Context, name string, change func(*function.Function) error) error
 	// Remove removes the functions: NotFoundError when one is not there,
 	// InUseError when one has instances, but for a gateway's, which stops them.
 	Remove(ctx context.Context, names ...string) error
