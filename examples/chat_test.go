@@ -1,0 +1,223 @@
+package examples_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// served is a gateway, and a client of it.
+type served struct {
+	t    *testing.T
+	http *http.Client
+}
+
+// serve starts a gateway, which must end in order.
+func (u *user) serve() *served {
+	u.t.Helper()
+	said := new(bytes.Buffer)
+	cmd := exec.Command(built(u.t, "bin", "gfaas"), "serve", "--listen", "", "--gpu", "sim")
+	cmd.Env, cmd.Dir, cmd.Stderr = u.env, u.dir, said
+	if err := cmd.Start(); err != nil {
+		u.t.Fatal(err)
+	}
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(u.dir, "run", "gateway.sock"))
+	}}
+	u.t.Cleanup(func() {
+		transport.CloseIdleConnections()
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		if err := cmd.Wait(); err != nil || u.t.Failed() {
+			u.t.Errorf("gfaas serve: %v\n%s", err, said)
+		}
+	})
+	s := &served{u.t, &http.Client{Transport: transport}}
+	s.until("it is ready", func() bool {
+		answer, err := s.http.Get("http://gateway/readyz")
+		if err != nil {
+			return false
+		}
+		_ = answer.Body.Close()
+		return answer.StatusCode == http.StatusOK
+	})
+	return s
+}
+
+func (s *served) until(what string, is func() bool) {
+	s.t.Helper()
+	for deadline := time.Now().Add(time.Minute); !is(); <-time.After(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			s.t.Fatalf("it did not come to be: %s", what)
+		}
+	}
+}
+
+// chat asks for a completion.
+func (s *served) chat(ctx context.Context, body string) *http.Response {
+	s.t.Helper()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://gateway/v1/chat/completions", strings.NewReader(body))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	answer, err := s.http.Do(r)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { _ = answer.Body.Close() })
+	return answer
+}
+
+// inFlight is how many calls run.
+func (s *served) inFlight() (n int) {
+	answer, err := s.http.Get("http://gateway/system/status")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	var status struct {
+		Functions []struct {
+			InFlight int `json:"in_flight"`
+		}
+	}
+	if err := json.NewDecoder(answer.Body).Decode(&status); err != nil {
+		s.t.Fatal(err)
+	}
+	for _, f := range status.Functions {
+		n += f.InFlight
+	}
+	return n
+}
+
+// completion is an answer, whole or a piece of it.
+type completion struct {
+	Object  string
+	Choices []struct {
+		Message, Delta struct{ Role, Content string }
+		Reason         string `json:"finish_reason"`
+	}
+	Usage struct {
+		Total int `json:"total_tokens"`
+	}
+	Error struct{ Message, Type, Param string }
+}
+
+// TestChat calls the function of examples/chat through a gateway, as OpenAI's clients
+// do: whole, as a stream that is passed on as it comes, and left by its caller.
+func TestChat(t *testing.T) {
+	if _, err := exec.LookPath("python3"); err != nil {
+		if os.Getenv("CI") != "" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	u := newUser(t)
+	s := u.serve()
+	file, err := os.ReadFile(built(t, "examples", "chat", "function.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := built(t, "examples", "chat", "server.py")
+	text := strings.Replace(string(file), "./server.py", server, 1) + "env: {TOKEN_MS: \"100\"}\n"
+	if err := os.WriteFile(filepath.Join(u.dir, "function.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	u.do("gfaas", "apply", "-f", "function.yaml")
+	s.until("it is listed", func() bool {
+		answer, err := s.http.Get("http://gateway/v1/models")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		text, _ := io.ReadAll(answer.Body)
+		return strings.Contains(string(text), `"parrot"`)
+	})
+	decode := func(text []byte) (c completion) {
+		t.Helper()
+		if err := json.Unmarshal(text, &c); err != nil {
+			t.Fatalf("%v: %s", err, text)
+		}
+		return c
+	}
+	whole := func(body string) (int, completion) {
+		t.Helper()
+		answer := s.chat(t.Context(), body)
+		text, err := io.ReadAll(answer.Body)
+		if err != nil || answer.Header.Get("Gfaas-Instance") == "" {
+			t.Fatalf("%d %s %v", answer.StatusCode, text, err)
+		}
+		return answer.StatusCode, decode(text)
+	}
+
+	const ask = `{"model": "parrot", "messages": [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "a good  bird"}]`
+	status, c := whole(ask + `}`)
+	if status != 200 || c.Object != "chat.completion" || len(c.Choices) != 1 || c.Choices[0].Message.Content != "You said: a good  bird" ||
+		c.Choices[0].Message.Role != "assistant" || c.Choices[0].Reason != "stop" || c.Usage.Total != 2+3+5 {
+		t.Errorf("%d %+v", status, c)
+	}
+	if status, c := whole(ask + `, "max_tokens": 2}`); status != 200 || c.Choices[0].Message.Content != "You said:" || c.Choices[0].Reason != "length" {
+		t.Errorf("%d %+v", status, c)
+	}
+	for _, wrong := range []string{`{"model": "parrot"}`, `{"model": "parrot", "messages": [{"role": "user"}]}`, ask + `, "stream": "yes"}`, ask + `, "max_tokens": 0}`} {
+		if status, c := whole(wrong); status != 400 || c.Error.Type != "invalid_request_error" || c.Error.Message == "" || c.Error.Param == "" {
+			t.Errorf("%s: %d %+v", wrong, status, c)
+		}
+	}
+	if answer := s.chat(t.Context(), `{"model": "gpt", "messages": []}`); answer.StatusCode != 404 || answer.Header.Get("Gfaas-Reason") != "no-function" {
+		t.Errorf("another model: %d %v", answer.StatusCode, answer.Header)
+	}
+
+	answer := s.chat(t.Context(), ask+`, "stream": true, "stream_options": {"include_usage": true}}`)
+	if answer.StatusCode != 200 || answer.Header.Get("Content-Type") != "text/event-stream" {
+		t.Fatalf("%d %v", answer.StatusCode, answer.Header)
+	}
+	var said []string
+	var last string
+	total := 0
+	lines := bufio.NewScanner(answer.Body)
+	for lines.Scan() {
+		event, found := strings.CutPrefix(lines.Text(), "data: ")
+		if !found {
+			continue
+		}
+		if last = event; event == "[DONE]" {
+			continue
+		}
+		c := decode([]byte(event))
+		total += c.Usage.Total
+		if c.Object != "chat.completion.chunk" {
+			t.Errorf("%s", event)
+		}
+		if len(c.Choices) > 0 && c.Choices[0].Delta.Content != "" {
+			if said = append(said, c.Choices[0].Delta.Content); len(said) == 1 && s.inFlight() != 1 {
+				t.Error("the first piece was kept until the last had come")
+			}
+		}
+	}
+	if lines.Err() != nil || strings.Join(said, "|") != "You| said:| a| good|  bird" || last != "[DONE]" || total != 10 {
+		t.Errorf("%q, %s, %d tokens, %v", said, last, total, lines.Err())
+	}
+
+	// A caller that leaves frees its place, long before the answer would have ended.
+	ctx, leave := context.WithCancel(t.Context())
+	answer = s.chat(ctx, `{"model": "parrot", "stream": true, "messages": [{"role": "user", "content": "`+strings.Repeat("on ", 900)+`"}]}`)
+	if _, err := bufio.NewReader(answer.Body).ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	leave()
+	s.until("its place is free", func() bool { return s.inFlight() == 0 })
+	if status, _ := whole(ask + `}`); status != 200 {
+		t.Errorf("the next: %d", status)
+	}
+}
