@@ -17,23 +17,29 @@ import (
 // needs, as the engine's own tool imports a root folder.
 func importImage(t *testing.T, p *place) (image string) {
 	t.Helper()
+	image = importProgram(t, p.getenv("FUNCTION"), p.getenv("GFAAS_LIB_DIR"))
+	t.Cleanup(func() { down(p.env) }) // or it would stay, without a name, for what runs of it
+	return image
+}
+
+// importProgram makes one of a program, with what it and the libraries of a folder
+// need, which will be put beside it.
+func importProgram(t *testing.T, program, libraries string) (image string) {
+	t.Helper()
 	root := t.TempDir()
 	script := `set -e
 copy() { mkdir -p "$1$(dirname "$2")" && cp -L "$2" "$1$2"; }
-for lib in $(ldd "$FUNCTION" "$GFAAS_LIB_DIR"/*.so | grep -o '/[^ )]*\.so[^ ):]*'); do case $lib in "$GFAAS_LIB_DIR"*) ;; *) copy "$1" "$lib" ;; esac; done
+for lib in $(ldd "$FUNCTION" "$LIBRARIES"/*.so | grep -o '/[^ )]*\.so[^ ):]*'); do case $lib in "$LIBRARIES"*) ;; *) copy "$1" "$lib" ;; esac; done
 cp "$FUNCTION" "$1/function"
 mkdir "$1/tmp" "$1/dev"
-tar -C "$1" -c . | docker import --change 'CMD ["/function"]' - "$2"`
+tar -C "$1" -c . | docker import --change 'ENV HOST=0.0.0.0' --change 'CMD ["/function"]' - "$2"`
 	image = "gfaas-test-" + preload.NewSecret()[:12]
 	cmd := exec.Command("sh", "-c", script, "sh", root, image)
-	cmd.Env = append(os.Environ(), p.env...)
+	cmd.Env = append(os.Environ(), "FUNCTION="+program, "LIBRARIES="+libraries)
 	if text, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("import an image: %v\n%s", err, text)
 	}
-	t.Cleanup(func() {
-		down(p.env) // or it would stay, without a name, for what runs of it
-		_ = exec.Command("docker", "rmi", "-f", image).Run()
-	})
+	t.Cleanup(func() { _ = exec.Command("docker", "rmi", "-f", image).Run() })
 	return image
 }
 

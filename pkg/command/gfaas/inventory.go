@@ -10,6 +10,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/bolt"
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/host"
+	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/launch"
@@ -29,7 +30,7 @@ func (t *tool) inventory(ctx context.Context, launcher *launch.Launcher) (v inve
 			return v, err
 		}
 	}
-	v.lost, err = launcher.Lost(ctx, v.state.Instances, len(v.state.Instances) == 0 && len(v.state.Functions) == 0)
+	v.lost, err = launcher.Lost(ctx, v.state.Instances, v.hasContainers())
 	if err != nil || len(v.lost) == 0 || v.broken != nil {
 		return v.others(), err
 	}
@@ -47,6 +48,14 @@ func unreadable(err error) bool {
 	return errors.As(err, &f)
 }
 
+// hasContainers says whether there may be containers that nobody knows: the state is
+// gone, or a gfaas up was killed while the engine made one, which a gfaas down that
+// came at once found no trace of.
+func (v inventory) hasContainers() bool {
+	return len(v.state.Instances) == 0 && len(v.state.Functions) == 0 ||
+		slices.ContainsFunc(v.state.Functions, func(f function.Function) bool { return f.Image != "" })
+}
+
 func (v inventory) has(id string) bool {
 	return slices.ContainsFunc(v.state.Instances, func(r instance.Record) bool { return r.ID == id })
 }
@@ -59,6 +68,26 @@ func (v inventory) others() inventory {
 
 // records are all instances, those that are lost too.
 func (v inventory) records() []instance.Record { return slices.Concat(v.state.Instances, v.lost) }
+
+// dropDead removes what is lost and does not run, such as a container that was made
+// for a gfaas up that was killed and never started. No other up or down may be at
+// work.
+func (v *inventory) dropDead(ctx context.Context, launcher *launch.Launcher) error {
+	var errs []error
+	v.lost = slices.DeleteFunc(v.lost, func(r instance.Record) bool {
+		if r.Handle.Runtime == "" {
+			return false
+		}
+		state, err := launcher.State(ctx, r.Handle)
+		if err == nil && !state.Running {
+			err = launcher.Stop(ctx, r)
+			errs = append(errs, err)
+			return err == nil
+		}
+		return false
+	})
+	return errors.Join(errs...)
+}
 
 // checkLost refuses to start instances that run already, unknown to the state.
 func (v inventory) checkLost(list []assignment) error {

@@ -94,6 +94,9 @@ func (o *upOptions) run(ctx context.Context, t *tool, path string) error {
 	defer launcher.Close()
 	all, err := t.inventory(ctx, launcher)
 	if err == nil {
+		err = all.dropDead(ctx, launcher)
+	}
+	if err == nil {
 		err = errors.Join(all.broken, all.checkLost(list))
 	}
 	if err != nil {
