@@ -38,7 +38,7 @@ func TestGatewaySoak(t *testing.T) {
 	}
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	s := &soak{killer: newKiller(t, rand.New(rand.NewPCG(seed, 0))), results: map[string]int{}}
+	s := &soak{killer: newKiller(t, rand.New(rand.NewPCG(seed, 0)), ""), results: map[string]int{}}
 	s.functions()
 	s.serve()
 	defer func() { _ = s.cmd.Process.Kill(); _ = s.cmd.Wait() }()
