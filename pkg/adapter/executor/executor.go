@@ -189,16 +189,18 @@ func (e *Executor) receive() (kind uint32, data []byte, err error) {
 	}
 }
 
-// Do carries out a job. The error is job.ErrTimeout when the job made no progress for
-// so long, or a *GoneError when the process ended; in both cases, and where the
-// outcome is fatal, the executor is of no use any more.
-func (e *Executor) Do(text []byte, id uint64, patience time.Duration) (job.Outcome, error) {
-	if err := e.conn.SetDeadline(time.Now().Add(patience)); err != nil {
-		return job.Outcome{}, e.gone(err)
+// Send begins a job, whose outcome Wait returns. What goes wrong Wait says too: it
+// finds the deadline over, or the process ended.
+func (e *Executor) Send(text []byte, patience time.Duration) {
+	if e.conn.SetDeadline(time.Now().Add(patience)) == nil {
+		_, _ = e.conn.Write(text)
 	}
-	if _, err := e.conn.Write(text); err != nil {
-		return job.Outcome{}, e.gone(err)
-	}
+}
+
+// Wait returns the outcome of the job that was sent. The error is job.ErrTimeout when
+// the job made no progress for so long, or a *GoneError when the process ended; in
+// both cases, and where the outcome is fatal, the executor is of no use any more.
+func (e *Executor) Wait(id uint64, patience time.Duration) (job.Outcome, error) {
 	for {
 		kind, data, err := e.receive()
 		if err != nil {

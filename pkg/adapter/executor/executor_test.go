@@ -58,7 +58,7 @@ func start(t testing.TB, host int64, env ...string) (*executor.Executor, *execut
 
 func do(t testing.TB, e *executor.Executor, j *job.Job) job.Outcome {
 	t.Helper()
-	o, err := e.Do(j.Append(nil), j.ID, patience)
+	o, err := carryOut(e, j.Append(nil), j.ID, patience)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,13 +163,13 @@ func TestProgress(t *testing.T) {
 			Kernels: []job.Kernel{{Name: "slow", Grid: [3]int{blocks, 1, 1}, Block: [3]int{32, 1, 1}}}}
 	}
 	j := slow(1, 20)
-	o, err := e.Do(j.Append(nil), j.ID, time.Second)
+	o, err := carryOut(e, j.Append(nil), j.ID, time.Second)
 	if err != nil || o.Code != 0 || o.GPU < 2*time.Second {
 		t.Errorf("20 kernels of 100 ms: %+v, %v", o, err)
 	}
 	j = slow(1<<30, 1)
 	j.Unload = []uint32{0}
-	if _, err := e.Do(j.Append(nil), j.ID, 200*time.Millisecond); !errors.Is(err, job.ErrTimeout) {
+	if _, err := carryOut(e, j.Append(nil), j.ID, 200*time.Millisecond); !errors.Is(err, job.ErrTimeout) {
 		t.Errorf("an endless kernel: %v", err)
 	}
 }
@@ -182,7 +182,7 @@ func TestDeath(t *testing.T) {
 	pid := e.Pid()
 	time.AfterFunc(100*time.Millisecond, func() { _ = unix.Kill(pid, unix.SIGKILL) })
 	var gone *executor.GoneError
-	if _, err := e.Do(j.Append(nil), j.ID, patience); !errors.As(err, &gone) || !strings.Contains(gone.How, "killed") {
+	if _, err := carryOut(e, j.Append(nil), j.ID, patience); !errors.As(err, &gone) || !strings.Contains(gone.How, "killed") {
 		t.Errorf("%v", err)
 	}
 }
@@ -192,7 +192,7 @@ func TestEndsWithItsDaemon(t *testing.T) {
 	e, _ := start(t, 1<<20)
 	j := &job.Job{ID: 5, Limit: 1 << 30, Load: []job.Module{{Number: 0, PTX: slowPTX}}, Iterations: 1,
 		Kernels: []job.Kernel{{Name: "slow", Grid: [3]int{1 << 30, 1, 1}, Block: [3]int{32, 1, 1}}}}
-	if _, err := e.Do(j.Append(nil), j.ID, 50*time.Millisecond); !errors.Is(err, job.ErrTimeout) {
+	if _, err := carryOut(e, j.Append(nil), j.ID, 50*time.Millisecond); !errors.Is(err, job.ErrTimeout) {
 		t.Fatal(err)
 	}
 	begin := time.Now()
@@ -231,11 +231,17 @@ func BenchmarkOverhead(b *testing.B) {
 			var text []byte
 			for b.Loop() {
 				text = j.Append(text[:0])
-				if o, err := e.Do(text, 1, patience); err != nil || o.Code != 0 {
+				if o, err := carryOut(e, text, 1, patience); err != nil || o.Code != 0 {
 					b.Fatal(o, err)
 				}
 			}
 			b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/float64(n), "us/kernel")
 		})
 	}
+}
+
+// carryOut has a job done.
+func carryOut(e *executor.Executor, text []byte, id uint64, patience time.Duration) (job.Outcome, error) {
+	e.Send(text, patience)
+	return e.Wait(id, patience)
 }

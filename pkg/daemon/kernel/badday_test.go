@@ -213,7 +213,8 @@ func TestMemoryOfOthers(t *testing.T) {
 	}
 	defer other.Kill()
 	take := job.Job{ID: 1, Limit: 1 << 40, Alloc: []job.Block{{Number: 0, Size: 160 * mib}}}
-	if o, err := other.Do(take.Append(nil), 1, patience); err != nil || o.Code != 0 {
+	other.Send(take.Append(nil), patience)
+	if o, err := other.Wait(1, patience); err != nil || o.Code != 0 {
 		t.Fatalf("%+v, %v", o, err)
 	}
 	d.put("", "a", mibs(40, 1))

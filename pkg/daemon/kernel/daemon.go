@@ -45,11 +45,12 @@ type Host interface {
 
 // Executor carries out jobs on one GPU, one at a time.
 type Executor interface {
-	// Do carries out a job, which is in the form of job.Append. The error is
-	// job.ErrTimeout when it made no progress for so long; any other error says
-	// how the executor ended. After an error, and after a fatal outcome, only Kill
-	// is to be called.
-	Do(text []byte, id uint64, patience time.Duration) (job.Outcome, error)
+	// Send begins a job, which is in the form of job.Append, and Wait returns its
+	// outcome, or what went wrong with either: job.ErrTimeout when it made no progress
+	// for so long; any other error says how the executor ended. After an error, and
+	// after a fatal outcome, only Kill is to be called.
+	Send(text []byte, patience time.Duration)
+	Wait(id uint64, patience time.Duration) (job.Outcome, error)
 	// Close ends it, Kill does so whatever it is doing. Both return when it has.
 	Close()
 	Kill()
@@ -124,7 +125,9 @@ type Daemon struct {
 	lastCopy int64
 	hostUsed int64 // bytes of all objects, wherever they are
 	parsed   parsed
-	pending  int // requests that have come and are not over
+	handing  bool       // who tells the policy launches what begins
+	begun    []*request // then: what has begun
+	pending  int        // requests that have come and are not over
 	idle     chan struct{}
 	draining bool
 }

@@ -95,11 +95,11 @@ func (a *api) reply(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(text.Len()))
 	w.WriteHeader(status)
-	a.d.send(w, text.Bytes())
+	a.d.deliver(w, text.Bytes())
 }
 
-// send writes a body as long as it is taken: who stalls is given up.
-func (d *Daemon) send(w http.ResponseWriter, data []byte) {
+// deliver writes a body as long as it is taken: who stalls is given up.
+func (d *Daemon) deliver(w http.ResponseWriter, data []byte) {
 	at := http.NewResponseController(w)
 	defer func() { _ = at.SetWriteDeadline(time.Time{}) }()
 	const part = 1 << 20
@@ -321,7 +321,7 @@ func (d *Daemon) sendObject(w http.ResponseWriter, o *object) {
 	}()
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Content-Length", strconv.FormatInt(o.size, 10))
-	d.send(w, o.host.bytes())
+	d.deliver(w, o.host.bytes())
 }
 
 func (a *api) delete(w http.ResponseWriter, r *http.Request) {

@@ -29,6 +29,8 @@ type request struct {
 	squeeze  bool            // the GPU has less memory than its budget: nothing else stays there
 	missed   map[string]bool // keys of objects that were on another GPU alone
 
+	launched *flight // by who made room for it; nil: it launches itself
+
 	start  chan struct{} // closed when it may run
 	end    chan struct{} // closed when it is over without having run
 	refuse *Problem      // then: why
@@ -232,7 +234,10 @@ func (d *Daemon) finish(r *request, p *Problem) {
 		events = append(events, queue.Event{Kind: queue.Started, ID: r.policyID, Instance: r.instance, Function: c.number, GPU: r.dev.number})
 	}
 	events = append(events, queue.Event{Kind: queue.Completed, ID: r.policyID, Instance: r.instance, Function: c.number, GPU: r.dev.number, Executed: took})
+	d.handing = true
 	d.step(append(events, d.ended(r)...)...)
+	d.handing = false
+	d.hand()
 }
 
 // step tells the policy what happened and does what it says. Locked.
@@ -282,7 +287,24 @@ func (d *Daemon) begin(a *queue.Action) {
 	r.answer.GPU = int(a.GPU)
 	r.client.waiting--
 	r.client.why = a.Reason
+	if d.handing {
+		d.begun = append(d.begun, r)
+		return
+	}
 	close(r.start)
+}
+
+// hand launches what begins now that another request is over, where that is simple,
+// so that the GPU need not wait for whoever waits for it to wake up. Locked.
+func (d *Daemon) hand() {
+	for _, r := range d.begun {
+		if w := r.dev.workers[r.client.dom]; w != nil && w.exec != nil && !d.scattered(r) && r.dev.lane.TryLock() {
+			r.launched = d.launch(r, w)
+		}
+		close(r.start)
+	}
+	clear(d.begun)
+	d.begun = d.begun[:0]
 }
 
 // woke is when the policy wanted to be asked again.

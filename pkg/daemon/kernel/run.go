@@ -28,20 +28,14 @@ func (d *Daemon) execute(r *request) *Problem {
 // try runs a request once. Again says that it may be run once more: what went
 // wrong was not its fault.
 func (d *Daemon) try(r *request) (p *Problem, again bool) {
-	if p := d.gather(r); p != nil {
-		return p, false
+	f := r.launched
+	if r.launched = nil; f == nil {
+		if f, p, again = d.prepare(r); p != nil {
+			return p, again
+		}
 	}
-	r.dev.lane.Lock()
 	defer r.dev.lane.Unlock()
-	d.mu.Lock()
-	w, err := r.dev.worker(r.client.dom)
-	if err != nil {
-		d.mu.Unlock()
-		d.log.Error("an executor cannot be started", "gpu", r.dev.name, "err", err)
-		return problem(CodeInternal, "", "an executor cannot be started: %v", err), true
-	}
-	plan, refused := d.plan(r, w)
-	d.mu.Unlock()
+	plan, w := f.plan, f.plan.w
 	for i := range plan.side {
 		s := &plan.side[i]
 		o, err := d.do(s.w, &s.job)
@@ -49,11 +43,14 @@ func (d *Daemon) try(r *request) (p *Problem, again bool) {
 		d.settle(s.saves, err == nil && o.Code == 0)
 		d.mu.Unlock()
 	}
-	if refused != nil {
+	if f.refused != nil {
 		d.abandon(plan, job.None, 0, false)
-		return refused, plan.moved
+		return f.refused, plan.moved
 	}
-	o, err := d.do(w, &plan.job)
+	if !f.sent {
+		d.send(w, &plan.job)
+	}
+	o, err := d.outcome(w, &plan.job)
 	if err == nil && o.Code == 0 {
 		d.commit(plan, &o)
 		return nil, false
@@ -63,13 +60,68 @@ func (d *Daemon) try(r *request) (p *Problem, again bool) {
 	return p, again
 }
 
+// flight is a request that is about to run: how, or why it cannot.
+type flight struct {
+	plan    *plan
+	refused *Problem
+	sent    bool // to the executor
+}
+
+// prepare plans a request, with what that needs first. When it returns a flight the
+// lane is held. Again is as in try.
+func (d *Daemon) prepare(r *request) (f *flight, p *Problem, again bool) {
+	if p := d.gather(r); p != nil {
+		return nil, p, false
+	}
+	r.dev.lane.Lock()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	w, err := r.dev.worker(r.client.dom)
+	if err != nil {
+		r.dev.lane.Unlock()
+		d.log.Error("an executor cannot be started", "gpu", r.dev.name, "err", err)
+		return nil, problem(CodeInternal, "", "an executor cannot be started: %v", err), true
+	}
+	return d.launch(r, w), nil, false
+}
+
+// launch plans a request, and sends the job where nothing else has to be done
+// before. Locked, and the lane is held.
+func (d *Daemon) launch(r *request, w *worker) *flight {
+	f := &flight{}
+	if f.plan, f.refused = d.plan(r, w); f.refused == nil && len(f.plan.side) == 0 {
+		text := f.plan.job.Append(nil)
+		if f.sent = len(text) <= promptly; f.sent {
+			w.exec.Send(text, d.cfg.KernelTimeout)
+		}
+	}
+	return f
+}
+
+// promptly is how long a job may be that is sent under the lock: an executor that
+// has nothing to do takes so much at once.
+const promptly = 64 << 10
+
 // do has a worker's executor carry out a job. One that is of no use afterwards is
 // gone when it returns. The lane is held.
 func (d *Daemon) do(w *worker, j *job.Job) (job.Outcome, error) {
+	d.send(w, j)
+	return d.outcome(w, j)
+}
+
+// send begins a job.
+func (d *Daemon) send(w *worker, j *job.Job) {
+	if w.exec != nil {
+		w.exec.Send(j.Append(nil), d.cfg.KernelTimeout)
+	}
+}
+
+// outcome waits for what becomes of a job that was sent.
+func (d *Daemon) outcome(w *worker, j *job.Job) (job.Outcome, error) {
 	if w.exec == nil {
 		return job.Outcome{}, errors.New("the executor is gone")
 	}
-	o, err := w.exec.Do(j.Append(nil), j.ID, d.cfg.KernelTimeout)
+	o, err := w.exec.Wait(j.ID, d.cfg.KernelTimeout)
 	if err == nil && o.Code != 0 && !harmless(o.Step) {
 		o.Fatal = true
 	}
@@ -279,6 +331,12 @@ func (d *Daemon) commit(p *plan, o *job.Outcome) {
 
 // gather brings objects to the host that are on another GPU alone.
 func (d *Daemon) gather(r *request) *Problem {
+	d.mu.Lock()
+	away := d.scattered(r)
+	d.mu.Unlock()
+	if !away {
+		return nil
+	}
 	for i := range r.graph.Buffers {
 		b := &r.graph.Buffers[i]
 		if !b.Reads() {
@@ -286,7 +344,7 @@ func (d *Daemon) gather(r *request) *Problem {
 		}
 		d.mu.Lock()
 		o := r.client.objects[b.Key]
-		away := o != nil && o.host == nil && o.home != r.dev
+		away := r.away(o)
 		d.mu.Unlock()
 		if !away {
 			continue
@@ -301,6 +359,19 @@ func (d *Daemon) gather(r *request) *Problem {
 	}
 	return nil
 }
+
+// scattered says whether an object that a request reads is on another GPU alone.
+// Locked.
+func (d *Daemon) scattered(r *request) bool {
+	for i := range r.graph.Buffers {
+		if b := &r.graph.Buffers[i]; b.Reads() && r.away(r.client.objects[b.Key]) {
+			return true
+		}
+	}
+	return false
+}
+
+func (r *request) away(o *object) bool { return o != nil && o.host == nil && o.home != r.dev }
 
 // save brings an object to the host that is on a GPU alone. It may be gone
 // afterwards.
