@@ -11,6 +11,7 @@
 #   cost     what the preload library adds, a lease held
 #   memory   the memory limit
 #   shares   two and three programs that each want the whole GPU
+#   kernels  graphs of kernels: the built-in product, and what a request costs
 #   mps      SM shares: throughput against percentage, and side by side
 #   torch    PyTorch: eager, CUDA graphs, torch.compile; what it loses, quotas
 #
@@ -31,7 +32,7 @@ if [ "${1-}" = --sim ]; then
 	gpu=sim
 	shift
 fi
-all='doctor driver routes cost shares memory life mps torch'
+all='doctor driver routes cost shares memory life kernels mps torch'
 sections=${*:-$all}
 for section in $sections; do
 	case " $all " in
@@ -89,7 +90,7 @@ export TMPDIR=$work/tmp TORCHINDUCTOR_CACHE_DIR=$work/inductor TRITON_CACHE_DIR=
 export CUDA_CACHE_PATH=$work/nv PYTHONDONTWRITEBYTECODE=1
 ulimit -c 0 # a check that crashes leaves nothing behind
 mkdir -m 700 "$work/run" "$work/tmp"
-tokend= children=
+tokend= kerneld= children=
 
 # ends PID: by itself, within 20 seconds; after that it is killed.
 ends() {
@@ -109,10 +110,10 @@ clean_up() {
 	trap '' INT TERM HUP
 	for pid in $children; do kill "$pid" 2>/dev/null; done
 	for pid in $children; do wait "$pid" 2>/dev/null; done
-	if [ -n "$tokend" ]; then
-		kill "$tokend" 2>/dev/null
-		ends "$tokend"
-	fi
+	for pid in $kerneld $tokend; do
+		kill "$pid" 2>/dev/null
+		ends "$pid"
+	done
 	find "$work" -name nvidia-cuda-mps-control.pid 2>/dev/null >"$work/pids"
 	while read -r file; do
 		pid=$(cat "$file" 2>/dev/null)
@@ -353,6 +354,75 @@ cost() {
 		done
 		compare "cost: throughput kept, kernels of $us us" "$(ratio "$(median "$work/hooked")" "$(median "$work/bare")")"
 	done
+}
+
+# answered FIELD: the number of it in the last answer of gfaas-kerneld run.
+answered() { sed -n "s/.*\"$1\": *\([0-9.e+-]*\).*/\1/p" "$work/out" | tail -n 1; }
+
+# requests FILE TIMES: seconds that a request takes over one connection, to its
+# client: of so many more than one.
+requests() {
+	for times in 1 $(($2 + 1)); do
+		from=$(date +%s%N)
+		run "$here/bin/gfaas-kerneld" run "$1" --repeat $times || return
+		took=$(($(date +%s%N) - from))
+		[ $times -ne 1 ] || first=$took
+	done
+	awk -v ns=$((took - first)) -v n="$2" 'BEGIN {printf "%.9f\n", ns / n / 1e9}'
+}
+
+kernels() {
+	mkdir -p "$work/m"
+	"$here/bin/gfaas-kerneld" -q --gpu $gpu --gpu-mem 1GiB --host-mem 2GiB >"$work/kerneld.log" 2>&1 &
+	kerneld=$!
+	tries=300
+	until [ -S "$GFAAS_RUN_DIR/kernel.sock" ]; do
+		tries=$((tries - 1))
+		if [ $tries -eq 0 ] || ! kill -0 $kerneld 2>/dev/null; then
+			cp "$work/kerneld.log" "$work/err" && : >"$work/out"
+			status=1 cut=
+			wrong "kernels: the daemon starts"
+			return
+		fi
+		sleep 0.1
+	done
+	check "kernels: sgemm 517 x 389 x 259 is right" sh -c 'set -e; cd "$2"; "$1/check/matrix" make 517 389 259 1 .
+		"$1/bin/gfaas-kerneld" run request.json --in A=A.bin --in B=B.bin --out C=C.bin >/dev/null
+		exec "$1/check/matrix" right 517 389 259 .' sh "$here" "$work/m"
+	n=4096
+	[ $gpu != sim ] || n=128
+	speed=none
+	if run "$here/check/matrix" make $n $n $n 20 "$work/m" &&
+		run "$here/bin/gfaas-kerneld" run "$work/m/request.json" --in "A=$work/m/A.bin" --in "B=$work/m/B.bin" --repeat 2; then
+		speed=$(awk -v n=$n -v ms="$(answered gpu_ms)" 'BEGIN {if (ms + 0 > 0) printf "%.1f", 20 * 2 * n * n * n / ms / 1e6; else print "none"}')
+	fi
+	compare "kernels: sgemm of $n, Gflop/s" "$speed"
+	if figure "$here/check/matrix" peak; then compare "kernels: of all that the card could do" "$(ratio "$speed" "$figure")"; fi
+	tiny='// gfaas-sim: tiny block_us=10\n.version 7.0\n.target sm_50\n.address_size 64\n.visible .entry tiny()\n{\nret;\n}\n'
+	for many in 1 100; do
+		printf '{"version":1,"iterations":%s,"modules":{"m":{"ptx":"%s"}},"kernels":[{"module":"m","name":"tiny","grid":[1,1,1],"block":[32,1,1],"args":[]}]}' \
+			$many "$tiny" >"$work/m/tiny.json"
+		: >"$work/bare" && : >"$work/ours"
+		for i in 1 2 3; do
+			collect "$work/bare" cat "$here/victim/loop" 2000 $many
+			requests "$work/m/tiny.json" $((2000 / many)) >>"$work/ours"
+		done
+		compare "kernels: $many a request, of a bare loop" \
+			"$(awk -v a="$(median "$work/bare")" -v b="$(median "$work/ours")" -v n=$((2000 / many)) 'BEGIN {if (a + 0 > 0 && b + 0 > 0) printf "%.3f", a / n / b; else print "none"}')"
+	done
+	head -c 268435456 /dev/zero >"$work/m/large"
+	printf '{"version":1,"modules":{"m":{"ptx":"%s"}},"buffers":{"x":{"kind":"input","key":"large"}},"kernels":[{"module":"m","name":"tiny","grid":[1,1,1],"block":[32,1,1],"args":[]}]}' \
+		"$tiny" >"$work/m/large.json"
+	first=none second=none
+	if run "$here/bin/gfaas-kerneld" run "$work/m/large.json" --in "large=$work/m/large"; then
+		first=$(answered total_ms)
+		! run "$here/bin/gfaas-kerneld" run "$work/m/large.json" || second=$(answered total_ms)
+	fi
+	compare "kernels: second request of 256 MiB, of the first" "$(ratio "$second" "$first")"
+	kill $kerneld 2>/dev/null
+	ends $kerneld
+	kerneld=
+	rm -rf "$work/m"
 }
 
 memory() {

@@ -87,6 +87,39 @@ func TestGPUCheck(t *testing.T) {
 	}
 }
 
+// TestGPUCheckKernels: the kernel daemon's rows have their figures, and a product that
+// is wrong is seen.
+func TestGPUCheckKernels(t *testing.T) {
+	g := newGPUCheck(t, nil)
+	out, err := g.command("kernels").CombinedOutput()
+	g.ends(t, err, 0)
+	for _, row := range []string{
+		`kernels: sgemm 517 x 389 x 259 is right +ok`, `kernels: sgemm of 128, Gflop/s +[0-9.]+`, `kernels: of all that the card could do +[0-9.]+`,
+		`kernels: 1 a request, of a bare loop +[0-9.]+`, `kernels: 100 a request, of a bare loop +[0-9.]+`,
+		`kernels: second request of 256 MiB, of the first +[0-9.]+`,
+	} {
+		if !regexp.MustCompile(`(?m)^` + row + `$`).Match(out) {
+			t.Errorf("no row %s:\n%s", row, out)
+		}
+	}
+	dir := t.TempDir()
+	matrix := func(args ...string) (string, error) {
+		cmd := exec.Command(filepath.Join(build, "check", "matrix"), append(args, dir)...)
+		cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Join(build, "lib", "sim"))
+		text, err := cmd.CombinedOutput()
+		return string(text), err
+	}
+	if text, err := matrix("make", "2", "2", "2", "1"); err != nil {
+		t.Fatal(text)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "C.bin"), make([]byte, 16), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := matrix("right", "2", "2", "2"); err == nil || !strings.HasPrefix(text, "not ok C is 0 at row 0, column 0, want ") {
+		t.Errorf("a wrong product: %v, %s", err, text)
+	}
+}
+
 // TestGPUCheckSaysWhy: what fails makes the script fail, and it says all that
 // there is to know about it.
 func TestGPUCheckSaysWhy(t *testing.T) {
