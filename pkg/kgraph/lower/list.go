@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/gfaas/gfaas/pkg/kgraph"
-	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
 // operations is a list of them: each tensor is an input, or what one operation
@@ -38,18 +37,16 @@ type operation struct {
 // built-ins'.
 func List(r io.Reader, name, prefix string) (*kgraph.Request, error) {
 	var l operations
-	if err := decode(r, name, true, &l); err != nil {
+	src, err := decode(r, name, true, &l)
+	if err != nil {
 		return nil, err
 	}
-	fault := func(where, format string, args ...any) error {
-		return &textfile.Fault{File: name, Line: 1, Where: where, What: fmt.Sprintf(format, args...)}
-	}
 	if l.Version != 1 {
-		return nil, fault("/version", "%d, expected 1", l.Version)
+		return nil, src.fault("/version", "%d, expected 1", l.Version)
 	}
 	c := &lists{operations: l, builder: newBuilder(), prefix: prefix, made: map[string]int{}}
 	if where, what := c.check(); what != "" {
-		return nil, fault(where, "%s", what)
+		return nil, src.fault(where, "%s", what)
 	}
 	for i := range l.Nodes {
 		c.node(i)

@@ -4,16 +4,11 @@
 package lower
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
 	"github.com/gfaas/gfaas/pkg/kgraph"
-	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
 // UnsupportedError names all that cannot be lowered.
@@ -75,77 +70,4 @@ func (b *builder) finish() (*kgraph.Request, error) {
 		return nil, fmt.Errorf("the request would be wrong: %w", problems[0])
 	}
 	return r, nil
-}
-
-// decode reads one JSON value, strictly where nothing else may be in it. A key that
-// is there twice is a fault.
-func decode(r io.Reader, name string, strict bool, v any) error {
-	const most = 64 << 20
-	data, err := io.ReadAll(io.LimitReader(r, most+1))
-	if err != nil {
-		return fmt.Errorf("read %s: %w", name, err)
-	}
-	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
-	if len(data) > most {
-		return &textfile.Fault{File: name, Line: 1, What: fmt.Sprintf("more than %d bytes", most)}
-	}
-	at := func(offset int64, err error) error {
-		return &textfile.Fault{File: name, Line: 1 + bytes.Count(data[:min(offset, int64(len(data)))], []byte("\n")), What: err.Error()}
-	}
-	dec := json.NewDecoder(bytes.NewReader(data))
-	if err := doubled(dec, 0); err != nil {
-		return at(dec.InputOffset(), err)
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return at(dec.InputOffset(), errors.New("there is more after it, expected one JSON object"))
-	}
-	dec = json.NewDecoder(bytes.NewReader(data))
-	if strict {
-		dec.DisallowUnknownFields()
-	}
-	if err := dec.Decode(v); err != nil {
-		return at(dec.InputOffset(), err)
-	}
-	return nil
-}
-
-// doubled looks for a key that is there twice.
-func doubled(dec *json.Decoder, depth int) error {
-	tok, err := dec.Token()
-	switch {
-	case errors.Is(err, io.EOF):
-		return io.ErrUnexpectedEOF
-	case err != nil:
-		return err
-	case depth > 32:
-		return errors.New("nested too deeply")
-	}
-	switch tok {
-	case json.Delim('{'):
-		seen := map[string]bool{}
-		for dec.More() {
-			tok, err := dec.Token()
-			if err != nil {
-				return err
-			}
-			key, _ := tok.(string)
-			if seen[key] {
-				return fmt.Errorf("the key %q is there twice, expected once", key)
-			}
-			seen[key] = true
-			if err := doubled(dec, depth+1); err != nil {
-				return err
-			}
-		}
-	case json.Delim('['):
-		for dec.More() {
-			if err := doubled(dec, depth+1); err != nil {
-				return err
-			}
-		}
-	default:
-		return nil
-	}
-	_, err = dec.Token()
-	return err
 }

@@ -41,7 +41,7 @@ func Params(r io.Reader) ([]Param, error) {
 		out = append(out, Param{name, p.array()})
 	}
 	if p.err != nil {
-		return nil, fmt.Errorf("TVM parameters: %w", p.err)
+		return nil, fmt.Errorf("TVM parameters, byte %d: %w", p.at, p.err)
 	}
 	return out, nil
 }
@@ -49,6 +49,7 @@ func Params(r io.Reader) ([]Param, error) {
 // params reads numbers and keeps the first error.
 type params struct {
 	r   io.Reader
+	at  int64 // bytes read
 	err error
 }
 
@@ -61,6 +62,7 @@ func (p *params) bytes(n int64) []byte {
 	if err == nil && int64(len(data)) < n {
 		err = io.ErrUnexpectedEOF
 	}
+	p.at += int64(len(data))
 	p.err = err
 	return data
 }

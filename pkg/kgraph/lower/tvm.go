@@ -10,7 +10,6 @@ import (
 	"slices"
 
 	"github.com/gfaas/gfaas/pkg/kgraph"
-	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
 // tvmGraph is as much of the graph that TVM's graph executor reads as is needed.
@@ -45,11 +44,12 @@ type launches map[string][]struct {
 // TVM lowers a graph of TVM's, whose kernels are in the PTX of a file. Launch says
 // how each function's kernels are launched: the graph itself does not.
 func TVM(graph, launch io.Reader, graphName, launchName, module, prefix string) (*kgraph.Request, error) {
-	c := &tvm{builder: newBuilder(), prefix: prefix, name: graphName, launchName: launchName}
-	if err := decode(graph, graphName, false, &c.g); err != nil {
+	c := &tvm{builder: newBuilder(), prefix: prefix}
+	var err error
+	if c.source, err = decode(graph, graphName, false, &c.g); err != nil {
 		return nil, err
 	}
-	if err := decode(launch, launchName, true, &c.launches); err != nil {
+	if c.launchSource, err = decode(launch, launchName, true, &c.launches); err != nil {
 		return nil, err
 	}
 	c.r.Modules = []kgraph.Module{{Name: "tvm", File: module}}
@@ -72,9 +72,11 @@ func TVM(graph, launch io.Reader, graphName, launchName, module, prefix string) 
 
 type tvm struct {
 	*builder
-	g                        tvmGraph
-	launches                 launches
-	prefix, name, launchName string
+	*source      // the graph
+	launchSource *source
+	g            tvmGraph
+	launches     launches
+	prefix       string
 
 	storage []int    // by entry
 	sizes   []int64  // bytes, by entry
@@ -82,10 +84,6 @@ type tvm struct {
 	inputs  []string // by entry: the key of an input
 	outputs []string // by entry: the key of an output
 	missing []string
-}
-
-func (c *tvm) fault(where, format string, args ...any) error {
-	return &textfile.Fault{File: c.name, Line: 1, Where: where, What: fmt.Sprintf(format, args...)}
 }
 
 // entry is the number of a node's output.
@@ -231,7 +229,7 @@ func (c *tvm) node(i int) error {
 	}
 	kernels, known := c.launches[n.Attrs.Function]
 	if !known {
-		if what := fmt.Sprintf("%s does not say how %s is launched", c.launchName, n.Attrs.Function); !slices.Contains(c.missing, what) {
+		if what := fmt.Sprintf("%s does not say how %s is launched", c.launchSource.name, n.Attrs.Function); !slices.Contains(c.missing, what) {
 			c.missing = append(c.missing, what)
 		}
 		return nil
@@ -241,7 +239,7 @@ func (c *tvm) node(i int) error {
 		for a, form := range kernels[j].Args {
 			arg, err := c.arg(i, form)
 			if err != nil {
-				return &textfile.Fault{File: c.launchName, Line: 1, Where: fmt.Sprintf("/%s/%d/args/%d", kgraph.Pointer(n.Attrs.Function), j, a), What: err.Error()}
+				return c.launchSource.fault(fmt.Sprintf("/%s/%d/args/%d", kgraph.Pointer(n.Attrs.Function), j, a), "%v", err)
 			}
 			k.Args = append(k.Args, arg)
 		}
