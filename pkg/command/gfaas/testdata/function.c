@@ -158,6 +158,7 @@ int main(void)
 		fputs("loading the model\nno such model\n", stderr);
 		return atoi(fail);
 	}
+	signal(SIGPIPE, SIG_IGN); /* a caller that has gone */
 	signal(SIGTERM, getenv("STUBBORN") ? SIG_IGN : on_term);
 	usleep((useconds_t)setting("START_MS") * 1000);
 	addr.sin_port = htons((unsigned short)atoi(port ? port : "8080"));
