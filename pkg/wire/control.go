@@ -99,6 +99,44 @@ func (r Registration) Validate() error {
 	return nil
 }
 
+// Change is what of a registered instance is to be another, on each of its GPUs; what
+// is nil stays. It is the body of PATCH /v1/instances/ID. The SM share is none of it:
+// the driver takes it when a process begins.
+type Change struct {
+	QuotaRequest *float64     `json:"quota_request,omitempty"`
+	QuotaLimit   *float64     `json:"quota_limit,omitempty"`
+	MemLimit     *gpu.Bytes   `json:"mem_limit,omitempty"` // 0 is no limit
+	Turns        [][]gpu.Turn `json:"turns,omitempty"`     // of each GPU; without them another quota takes the turns away
+}
+
+// Apply makes the change in a registration.
+func (c Change) Apply(r Registration) (Registration, error) {
+	all := r.Allocations()
+	if c.Turns != nil && len(c.Turns) != len(all) {
+		return r, fmt.Errorf("instance %s: turns on %d GPUs, of %d", r.Instance, len(c.Turns), len(all))
+	}
+	for i := range all {
+		a := &all[i]
+		if c.QuotaRequest != nil {
+			a.QuotaRequest, a.Turns = *c.QuotaRequest, nil
+		}
+		if c.QuotaLimit != nil {
+			a.QuotaLimit, a.Turns = *c.QuotaLimit, nil
+		}
+		if c.MemLimit != nil {
+			a.MemLimit = *c.MemLimit
+		}
+		if c.Turns != nil {
+			a.Turns = c.Turns[i]
+		}
+	}
+	r.Allocation, r.More = all[0], all[1:]
+	if len(r.More) == 0 {
+		r.More = nil
+	}
+	return r, nil
+}
+
 // Registered is the answer to a registration that was accepted.
 type Registered struct {
 	MPSPipeDir string `json:"mps_pipe_dir,omitempty"` // the instance's processes need it in CUDA_MPS_PIPE_DIRECTORY

@@ -160,6 +160,14 @@ func (c *Client) Register(ctx context.Context, r wire.Registration) (answer wire
 	return answer, nil
 }
 
+// Change changes the slice of an instance that is known.
+func (c *Client) Change(ctx context.Context, id string, change wire.Change) error {
+	if err := c.do(ctx, http.MethodPatch, "/v1/instances/"+url.PathEscape(id), change, nil); err != nil {
+		return fmt.Errorf("change %s: %w", id, err)
+	}
+	return nil
+}
+
 // Unregister makes the daemon forget an instance and gate its processes for
 // good. An instance that is not known is no error.
 func (c *Client) Unregister(ctx context.Context, id string) error {

@@ -18,6 +18,7 @@ func (d *Daemon) controlHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", d.getStatus)
 	mux.HandleFunc("POST /v1/instances", d.fromOutside(d.postInstance))
+	mux.HandleFunc("PATCH /v1/instances/{id}", d.fromOutside(d.patchInstance))
 	mux.HandleFunc("DELETE /v1/instances/{id}", d.fromOutside(d.deleteInstance))
 	return mux
 }
@@ -114,6 +115,61 @@ func (d *Daemon) register(inst *instance) (status int, err error) {
 	for _, s := range reg.Allocations() {
 		d.log.Info("instance registered", "instance", reg.Instance, "gpu", s.GPU, "sm_pct", s.SMPct, "quota_request", s.QuotaRequest,
 			"quota_limit", s.QuotaLimit, "mem_limit", int64(s.MemLimit), "turns", len(s.Turns), "owner_pid", reg.OwnerPID)
+	}
+	return 0, nil
+}
+
+// patchInstance changes the slice of an instance, whatever runs in it: its clients
+// learn of it with their next token.
+func (d *Daemon) patchInstance(w http.ResponseWriter, r *http.Request) {
+	var change wire.Change
+	in := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
+	in.DisallowUnknownFields()
+	if err := in.Decode(&change); err != nil {
+		problem(w, http.StatusBadRequest, fmt.Errorf("not a change: %w", err))
+		return
+	}
+	if status, err := d.change(r.PathValue("id"), change); err != nil {
+		problem(w, status, err)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// change writes the file before the change counts, as register does.
+func (d *Daemon) change(id string, c wire.Change) (status int, err error) {
+	d.regMu.Lock()
+	defer d.regMu.Unlock()
+	var fresh *instance
+	if err := d.locked(func() {
+		if old := d.instances[id]; old != nil {
+			fresh = &instance{reg: old.reg, secret: old.secret, ownerStart: old.ownerStart}
+		}
+	}); err != nil {
+		return http.StatusServiceUnavailable, err
+	}
+	if fresh == nil {
+		return http.StatusNotFound, fmt.Errorf("no instance %q", id)
+	}
+	reg, err := c.Apply(fresh.reg)
+	if err == nil {
+		reg.Secret = "kept as a hash"
+		err = reg.Validate()
+		reg.Secret = ""
+	}
+	if err != nil {
+		return http.StatusBadRequest, err
+	}
+	fresh.reg = reg
+	if err := d.save(fresh); err != nil {
+		return http.StatusInternalServerError, fmt.Errorf("keep registration: %w", err)
+	}
+	if err := d.locked(func() { d.add(fresh) }); err != nil {
+		return http.StatusServiceUnavailable, err
+	}
+	for _, a := range reg.Allocations() {
+		d.log.Info("instance changed", "instance", id, "gpu", a.GPU, "quota_request", a.QuotaRequest, "quota_limit", a.QuotaLimit,
+			"mem_limit", int64(a.MemLimit), "turns", len(a.Turns))
 	}
 	return 0, nil
 }

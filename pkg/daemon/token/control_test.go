@@ -244,6 +244,52 @@ func TestReload(t *testing.T) {
 	<-b.Ends // 60 and 40 percent no longer fit together
 }
 
+// TestChange: the slice of an instance changes while its processes run, and the next
+// daemon knows it so.
+func TestChange(t *testing.T) {
+	s := serve(t, Config{})
+	a := s.join(reg("a", 60, 0.5, 0.5))
+	lease := s.lease(a)
+	for body, want := range map[string]int{
+		`{"quota_request":0.2,"quota_limit":0.9,"mem_limit":"2GiB"}`: http.StatusNoContent,
+		`{"quota_request":0.95}`:                                     http.StatusBadRequest, // above the limit
+		`{"quota_limit":1.5}`:                                        http.StatusBadRequest,
+		`{"mem_limit":-1}`:                                           http.StatusBadRequest,
+		`{"sm_pct":10}`:                                              http.StatusBadRequest,
+		`{"turns":[[],[]]}`:                                          http.StatusBadRequest,
+		`{"turns":[[{"from":1,"to":0}]]}`:                            http.StatusBadRequest,
+		`{`:                                                          http.StatusBadRequest,
+	} {
+		if code, text := s.do("PATCH", "/v1/instances/a", body); code != want {
+			t.Errorf("%s: %d %s, want %d", body, code, text, want)
+		}
+	}
+	if code, _ := s.do("PATCH", "/v1/instances/b", `{}`); code != http.StatusNotFound {
+		t.Error("an instance that is not there:", code)
+	}
+	c := s.status().GPUs[0].Clients[0]
+	if c.QuotaRequest != 0.2 || c.QuotaLimit != 0.9 || c.MemLimitMiB != 2048 || c.SMPct != 60 || c.PID == 0 {
+		t.Errorf("status: %+v", c)
+	}
+	if err := a.Return(lease, time.Millisecond, true); err != nil {
+		t.Fatal(err)
+	}
+	s.lease(a)
+	kept, err := os.ReadFile(s.d.recordPath("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	i, err := parseRecord(kept)
+	if err != nil || i.reg.QuotaRequest != 0.2 || i.reg.MemLimit != 2<<30 {
+		t.Errorf("kept: %s, %v", kept, err)
+	}
+	if again, err := s.dial("a", 0); err != nil {
+		t.Error("its secret no longer holds:", err)
+	} else {
+		again.Close()
+	}
+}
+
 func TestUnregisterGatesProcesses(t *testing.T) {
 	s := serve(t, Config{})
 	a := s.join(reg("a", 60, 1, 1))
@@ -280,6 +326,7 @@ func FuzzControl(f *testing.F) {
 		f.Add("POST", "/v1/instances", seed)
 	}
 	f.Add("DELETE", "/v1/instances/a", "")
+	f.Add("PATCH", "/v1/instances/a", `{"quota_request":0.2,"quota_limit":0.9,"mem_limit":"2GiB","turns":[[{"from":0,"to":1}]]}`)
 	f.Add("GET", "/v1/status", "x")
 	d, err := Open(Config{Socket: filepath.Join(runDir(f), "token.sock")})
 	if err != nil {
