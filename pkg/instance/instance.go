@@ -94,7 +94,8 @@ type Record struct {
 	GPUs       []string     `json:"gpus"`
 	Slice      gpu.Slice    `json:"slice"`
 	State      string       `json:"state"`
-	Contract   string       `json:"contract,omitempty"` // resolved, never auto
+	Contract   string       `json:"contract,omitempty"`   // resolved, never auto
+	Definition string       `json:"definition,omitempty"` // tells the function as it was when it was started from what it may be by now
 	Registered []string     `json:"registered,omitempty"`
 	Owner      string       `json:"owner,omitempty"`    // Gateway, or empty: whoever started it by a plan
 	Turns      [][]gpu.Turn `json:"turns,omitempty"`    // as in Placement

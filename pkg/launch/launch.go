@@ -6,6 +6,8 @@ package launch
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -60,6 +62,8 @@ type Config struct {
 // Tokens is the token daemon, which is found or started.
 type Tokens interface {
 	Register(ctx context.Context, r wire.Registration) (wire.Registered, error)
+	// Change changes the slice of an instance that is registered and runs.
+	Change(ctx context.Context, id string, c wire.Change) error
 	Unregister(ctx context.Context, id string) error
 	// Registrations are those that this daemon or the next one goes by, less those
 	// of owners that end them themselves.
@@ -120,13 +124,36 @@ func RuntimeOf(fn function.Function) string {
 	return instance.Process
 }
 
+// definition tells apart what instances would have to be started anew for: what only
+// a gateway or a plan goes by is left out. Functions of different folders are
+// different. Empty is not known.
+func definition(fn function.Function) string {
+	fn.Scale, fn.Inflight, fn.Timeout, fn.Queue, fn.Weight = function.Scale{}, 0, 0, 0, 0
+	fn.Labels, fn.Annotations, fn.GPUMem = nil, nil, 0
+	text, err := function.Format([]function.Function{fn})
+	if err != nil {
+		return ""
+	}
+	sum := sha256.Sum256(append(text, fn.Dir...))
+	return hex.EncodeToString(sum[:8])
+}
+
+// Intended is the record of an instance before it is started.
+func Intended(fn function.Function, p instance.Placement) instance.Record {
+	return instance.Record{
+		ID: p.ID, Function: fn.Name, Runtime: RuntimeOf(fn), GPUs: p.GPUs, Slice: p.Slice, State: instance.Starting,
+		Definition: definition(fn), Turns: p.Turns, Restarts: p.Restarts,
+	}
+}
+
 // Start registers an instance with the token daemon, starts it on the runtime
 // that RuntimeOf names, and waits until it is ready. An instance that spans
 // several GPUs has its slice on each of them. After an error, or when ctx is
 // cancelled, nothing of the instance is left; the error is a *ports.StartError
 // with the last lines it printed.
 func (l *Launcher) Start(ctx context.Context, fn function.Function, p instance.Placement) (instance.Record, error) {
-	r := instance.Record{ID: p.ID, Function: fn.Name, GPUs: p.GPUs, Slice: p.Slice, State: instance.Starting, Turns: p.Turns, Restarts: p.Restarts}
+	r := Intended(fn, p)
+	r.Runtime = "" // until it was asked
 	if err := check(p); err != nil {
 		return r, &ports.StartError{ID: p.ID, Err: err}
 	}
@@ -312,6 +339,16 @@ func (l *Launcher) Adopt(ctx context.Context, r instance.Record) error {
 		return &ports.GoneError{ID: r.ID, Why: state.Detail}
 	}
 	return nil
+}
+
+// Registrations are what the token daemon, or the next one, holds instances to.
+func (l *Launcher) Registrations(ctx context.Context) ([]wire.Registration, error) {
+	return l.config.Tokens.Registrations(ctx)
+}
+
+// Change changes the slice of an instance while it runs.
+func (l *Launcher) Change(ctx context.Context, id string, c wire.Change) error {
+	return l.config.Tokens.Change(ctx, id, c)
 }
 
 // Wait returns how an instance ended, as soon as it has.

@@ -96,6 +96,13 @@ func (d *tokens) Register(ctx context.Context, r wire.Registration) (wire.Regist
 	return wire.Registered{MPSPipeDir: "/pipes"}, nil
 }
 
+func (d *tokens) Change(_ context.Context, id string, c wire.Change) (err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.known[id], err = c.Apply(d.known[id])
+	return err
+}
+
 func (d *tokens) Unregister(_ context.Context, id string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -13,6 +13,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/launch"
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/plan"
 )
 
@@ -24,11 +25,9 @@ type assignment struct {
 
 // record is the instance before it is started.
 func (a assignment) record() instance.Record {
-	return instance.Record{
-		ID: a.placement.ID, Function: a.function.Name, Runtime: launch.RuntimeOf(a.function),
-		GPUs: a.placement.GPUs, Slice: a.placement.Slice, State: instance.Starting,
-		Registered: []string{a.placement.ID},
-	}
+	r := launch.Intended(a.function, a.placement)
+	r.Registered = []string{a.placement.ID}
+	return r
 }
 
 // chooseNode is the node whose part of the plan this machine runs: the one
@@ -151,6 +150,33 @@ func namer(simulated bool) func(int) string {
 		return func(index int) string { return gpu.Device{Index: index, Simulated: true}.String() }
 	}
 	return strconv.Itoa
+}
+
+// checkLimits refuses memory limits that sum to more than a GPU has.
+func checkLimits(p plan.Plan, list []assignment) error {
+	limit := map[string]gpu.Bytes{}
+	for _, a := range list {
+		limit[a.placement.ID] = a.placement.Slice.Mem
+	}
+	for _, g := range p.GPUs {
+		sum := gpu.Bytes(0)
+		for _, m := range g.Models {
+			own := func(a assignment) bool {
+				return a.function.Model != nil && a.function.Model.Name == m.Name && a.function.Model.File == ""
+			}
+			if !slices.ContainsFunc(list, own) { // or else they are in the limits
+				sum += gpu.FromMiB(m.MemMiB)
+			}
+		}
+		for _, in := range g.Instances {
+			sum += limit[in.ID]
+		}
+		if has := gpu.FromMiB(g.MemMiB); has > 0 && sum > has {
+			return cli.Fail(cli.ExitFailure, "lower gpu_mem of the functions, plan with fewer instances a GPU, or take the risk with --overcommit",
+				fmt.Errorf("the memory limits of the instances on %s sum to %s MiB: the plan counts on %s MiB", planName(g), number.Plain(sum.MiB()), number.Plain(g.MemMiB)))
+		}
+	}
+	return nil
 }
 
 // checkDevices refuses a plan that needs more GPUs than this machine has.

@@ -1,6 +1,7 @@
 package gfaas
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/launch"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/place/verify"
+	"github.com/gfaas/gfaas/pkg/wire"
 )
 
 // cleanupTime bounds the undoing of an up that failed or was interrupted.
@@ -29,25 +31,37 @@ type upOptions struct {
 	gpu      string
 	parallel int
 	timeout  time.Duration
+
+	prune, dryRun, overcommit bool
 }
 
 func newUp(t *tool) *cobra.Command {
 	var o upOptions
 	cmd := &cobra.Command{
 		Use:   "up PLAN.json",
-		Short: "Start the instances of a plan",
-		Long: `Starts every instance that a plan places on this machine, each under its slice
-of its GPU, and returns when all are ready to answer. They live on until gfaas
-down. Functions with an image run as containers, the others as processes.
+		Short: "Make what runs what a plan says",
+		Long: `Starts every instance that a plan places on this machine and that does not run,
+each under its slice of its GPU, and returns when all are ready to answer. They live
+on until gfaas down. Functions with an image run as containers, the others as
+processes; they must have been applied.
+
+What runs already and is as the plan says is left alone. Another quota, memory limit
+or timetable is changed while an instance runs; what differs otherwise (its GPU, its
+share of the SMs, its function applied anew) is stopped and started again, and told
+of. What has exited is started again. --prune stops what the plan does not name, but
+for the gateway's instances; --dry-run prints what would be done, and does nothing.
 
 The token daemon keeps the plan's timetable: in each window an instance has the
 part that the plan gives it, and what it leaves idle is lent to who waits.
 
+Memory limits that sum to more than a GPU has are refused, since instances that use
+what they may would fail; --overcommit starts them all the same.
+
 When one instance fails to start, on ^C, or when the terminal is closed, all
-that this call started are stopped again. The functions must have been applied. While
-another gfaas up or a gfaas down is at work it waits, for three minutes at most
-(exit 6).`,
+that this call started are stopped again; what it stopped stays so. While another
+gfaas up or a gfaas down is at work it waits, for three minutes at most (exit 6).`,
 		Example: `  gfaas up plan.json
+  gfaas up --dry-run --prune plan.json
   gfaas-place plan --profile profile.csv --demand resnet=100 -o json | gfaas up -`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cli.FileArgs("json"),
@@ -58,6 +72,10 @@ another gfaas up or a gfaas down is at work it waits, for three minutes at most
 	f.StringVar(&o.gpu, "gpu", "", "sim starts everything on simulated GPUs (default where there is no NVIDIA driver)")
 	cli.Words(cmd, "gpu", "sim")
 	f.IntVar(&o.parallel, "parallel", 8, "how many instances to start at a time")
+	f.BoolVar(&o.prune, "prune", false, "stop the instances that the plan does not name")
+	f.BoolVar(&o.dryRun, "dry-run", false, "print what would be done, and do nothing")
+	f.BoolVar(&o.overcommit, "overcommit", false, "start instances whose memory limits sum to more than their GPU has")
+	t.env.Outputs(cmd, "table", "json")
 	f.DurationVar(&o.timeout, "timeout", launch.DefaultPatience, "how long an instance may take to become ready")
 	return cmd
 }
@@ -85,25 +103,64 @@ func (o *upOptions) run(ctx context.Context, t *tool, path string) error {
 	}
 	if len(list) == 0 {
 		t.env.Notef("note: the plan places no instance")
-		return nil
 	}
-	launcher, err := host.Starter(ctx, t.env, t.runDir, o.timeout)
+	if err := checkLimits(p, list); err != nil && !o.overcommit {
+		return err
+	}
+	launcher, err := o.launcher(ctx, t, len(list) > 0)
 	if err != nil {
 		return err
 	}
 	defer launcher.Close()
+	steps, err := o.steps(ctx, t, launcher, list)
+	if err != nil {
+		return err
+	}
+	if o.dryRun {
+		steps = slices.DeleteFunc(steps, func(s step) bool { return s.Action == actionKeep })
+		return t.env.Show(steps, func() [][]string { return difference(steps) })
+	}
+	up := &rollout{tool: t, launcher: launcher, steps: steps}
+	return up.run(ctx, o.parallel)
+}
+
+// launcher starts instances, or only looks and stops.
+func (o *upOptions) launcher(ctx context.Context, t *tool, starts bool) (*launch.Launcher, error) {
+	if o.dryRun || !starts {
+		return host.Launcher(t.env, t.runDir, o.timeout), nil
+	}
+	return host.Starter(ctx, t.env, t.runDir, o.timeout)
+}
+
+// steps compares what runs with what is wanted.
+func (o *upOptions) steps(ctx context.Context, t *tool, launcher *launch.Launcher, wanted []assignment) ([]step, error) {
 	all, err := t.inventory(ctx, launcher)
 	if err == nil {
 		err = all.dropDead(ctx, launcher)
 	}
 	if err == nil {
-		err = errors.Join(all.broken, all.checkLost(list))
+		err = errors.Join(all.broken, all.checkLost(wanted))
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	up := &rollout{tool: t, starter: launcher, list: list}
-	return up.run(ctx, o.parallel)
+	states, _, err := t.look(ctx, launcher, all.state.Instances)
+	if err != nil {
+		return nil, err
+	}
+	registered, err := launcher.Registrations(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var have []running
+	for n, r := range all.state.Instances {
+		one := running{record: r, state: states[n]}
+		if i := slices.IndexFunc(registered, func(g wire.Registration) bool { return g.Instance == r.ID }); i >= 0 {
+			one.registered = &registered[i]
+		}
+		have = append(have, one)
+	}
+	return reconcile(wanted, have, o.prune)
 }
 
 // warn tells what verify would find wrong, and returns the GPUs whose timetable
@@ -162,11 +219,12 @@ func (o *upOptions) assignments(ctx context.Context, t *tool, p plan.Plan, unsou
 	return list, checkDevices(p, node, simulated)
 }
 
-// rollout starts the instances of one call, all or none.
+// rollout makes the steps of one call. Of what it starts it starts all or none.
 type rollout struct {
-	tool    *tool
-	starter ports.Starter
-	list    []assignment
+	tool     *tool
+	launcher *launch.Launcher
+	steps    []step
+	list     []assignment // to be started
 
 	mu      sync.Mutex
 	started []instance.Record
@@ -174,6 +232,15 @@ type rollout struct {
 }
 
 func (u *rollout) run(ctx context.Context, parallel int) error {
+	if err := u.clear(ctx); err != nil {
+		return err
+	}
+	if err := u.changeAll(ctx); err != nil {
+		return err
+	}
+	if len(u.list) == 0 {
+		return ctx.Err()
+	}
 	var records []instance.Record
 	for _, a := range u.list {
 		records = append(records, a.record())
@@ -191,6 +258,59 @@ func (u *rollout) run(ctx context.Context, parallel int) error {
 		err = errors.Join(err, left)
 	}
 	return err
+}
+
+// clear stops what is in the way of what is started, and what nobody wants any more.
+// What is stopped is forgotten before anything is started: whatever kills this
+// process, the next up finds that it is not there.
+func (u *rollout) clear(ctx context.Context) error {
+	var old []instance.Record
+	for _, s := range u.steps {
+		switch s.Action {
+		case actionReplace, actionStop:
+			u.tool.env.Notef("%s %s: %s", map[string]string{actionReplace: "replacing", actionStop: "stopping"}[s.Action], s.ID, s.Why)
+		case actionStart:
+		default:
+			continue
+		}
+		if s.old.ID != "" {
+			old = append(old, s.old)
+		}
+		if s.Action != actionStop {
+			u.list = append(u.list, s.wanted)
+		}
+	}
+	if len(old) == 0 {
+		return nil
+	}
+	gone, err := u.tool.stopAll(ctx, u.launcher, old)
+	return errors.Join(err, u.tool.forget(context.WithoutCancel(ctx), gone))
+}
+
+// changeAll changes slices while their instances run: what is less first, so that
+// what is more has room.
+func (u *rollout) changeAll(ctx context.Context) error {
+	var changes []step
+	for _, s := range u.steps {
+		if s.Action == actionChange {
+			changes = append(changes, s)
+		}
+	}
+	slices.SortStableFunc(changes, func(a, b step) int {
+		more := func(s step) float64 { return s.wanted.placement.Slice.QuotaRequest - s.old.Slice.QuotaRequest }
+		return cmp.Compare(more(a), more(b))
+	})
+	for _, s := range changes {
+		u.tool.env.Notef("changing %s: %s", s.ID, s.Why)
+		if err := u.launcher.Change(ctx, s.ID, s.wanted.change()); err != nil {
+			return err
+		}
+		s.old.Slice, s.old.Turns = s.wanted.placement.Slice, s.wanted.placement.Turns
+		if err := u.tool.store.Update(ctx, s.old); err != nil {
+			return fmt.Errorf("instance %s: %w", s.ID, err)
+		}
+	}
+	return nil
 }
 
 func (u *rollout) startAll(ctx context.Context, parallel int) error {
@@ -219,7 +339,7 @@ func (u *rollout) startAll(ctx context.Context, parallel int) error {
 
 func (u *rollout) start(ctx context.Context, a assignment) error {
 	a.placement.Note = func(r instance.Record) error { return u.tool.store.Update(ctx, r) }
-	r, err := u.starter.Start(ctx, a.function, a.placement)
+	r, err := u.launcher.Start(ctx, a.function, a.placement)
 	if err != nil {
 		var start *ports.StartError
 		if errors.As(err, &start) && start.Remains {
@@ -248,7 +368,7 @@ func (u *rollout) undo(ctx context.Context) error {
 	var wg sync.WaitGroup
 	for i, s := range u.started {
 		wg.Go(func() {
-			if errs[i] = u.starter.Stop(ctx, s); errs[i] != nil {
+			if errs[i] = u.launcher.Stop(ctx, s); errs[i] != nil {
 				u.mu.Lock()
 				u.failed = append(u.failed, s.ID)
 				u.mu.Unlock()

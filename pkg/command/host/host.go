@@ -131,6 +131,15 @@ func (t *tokens) Register(ctx context.Context, r wire.Registration) (wire.Regist
 	return client.Register(ctx, r)
 }
 
+// Change changes the slice of an instance that runs.
+func (t *tokens) Change(ctx context.Context, id string, c wire.Change) error {
+	client, err := t.ensure(ctx)
+	if err != nil {
+		return err
+	}
+	return client.Change(ctx, id, c)
+}
+
 // Unregister makes the daemon forget an id. One that is not there would know the
 // id again when it comes back, so it is started to forget.
 func (t *tokens) Unregister(ctx context.Context, id string) error {

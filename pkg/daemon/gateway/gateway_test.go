@@ -112,6 +112,7 @@ type tokens struct{}
 func (tokens) Register(context.Context, wire.Registration) (wire.Registered, error) {
 	return wire.Registered{}, nil
 }
+func (tokens) Change(context.Context, string, wire.Change) error          { return nil }
 func (tokens) Registrations(context.Context) ([]wire.Registration, error) { return nil, nil }
 
 func (tokens) Unregister(context.Context, string) error { return nil }
