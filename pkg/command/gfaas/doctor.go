@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -43,7 +44,7 @@ type check struct {
 
 // rung is one mechanism of a ladder: the highest that is there is chosen.
 type rung struct {
-	Purpose   string `json:"purpose"` // what it enforces: sm share, gpu time or gpu memory
+	Purpose   string `json:"purpose"` // what it is for: SM share, GPU time, GPU memory or idle memory
 	Mechanism string `json:"mechanism"`
 	Found     bool   `json:"found"`
 	Chosen    bool   `json:"chosen"`
@@ -65,7 +66,8 @@ func newDoctor(t *tool) *cobra.Command {
 		Short: "Say what this machine can do, and what is missing",
 		Long: `Looks for everything gfaas relies on and says what it found, what is missing
 and what to do about it; then which mechanism enforces each part of a slice
-here, the best that was found. It changes nothing.
+here, and which has the memory of instances without work wait elsewhere, the best
+that was found. It changes nothing.
 
 With --repair it first has the state file know what runs: instances that are not
 in it, since it was damaged or removed, are taken back as the run directory, the
@@ -153,11 +155,12 @@ type machine struct {
 	devices []nvml.Device
 	mps     mps.Status
 	libs    preload.Libs
+	ptrace  bool // this process may trace others
 }
 
 // diagnose looks at this machine.
 func (t *tool) diagnose(ctx context.Context) diagnosis {
-	m := machine{driver: preload.HasNVIDIA(), mps: probeShared(t.runDir)}
+	m := machine{driver: preload.HasNVIDIA(), mps: probeShared(t.runDir), ptrace: mayTrace()}
 	var checks []check
 	checks = append(checks, m.probeDriver(ctx, nvml.NVML{})...)
 	checks = append(checks, m.probeLibs()...)
@@ -411,7 +414,7 @@ func (m *machine) ladder() []rung {
 	// A second fence around the first, not instead of it.
 	memory = append(memory, rung{Purpose: "GPU memory", Mechanism: "MPS pinned limit", Found: onMPS,
 		Detail: fmt.Sprintf("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT at the limit and %v for the context", preload.MPSRoom)})
-	return append(append(shares, times...), memory...)
+	return slices.Concat(shares, times, memory, m.parking())
 }
 
 // choose names the rungs' purpose and chooses the first that was found.

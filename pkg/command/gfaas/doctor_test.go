@@ -24,10 +24,10 @@ func TestLadder(t *testing.T) {
 		m    machine
 		want string
 	}{
-		{"simulated", machine{libs: libs}, "SM share: simulated driver; GPU time: token leases; GPU memory: preload library"},
-		{"MPS", machine{driver: true, libs: libs, mps: mps.Status{PID: 1}}, "SM share: MPS thread percentage; GPU time: token leases; GPU memory: preload library"},
-		{"MPS not started", machine{driver: true, libs: libs, mps: mps.Status{Program: "x"}}, "SM share: MPS thread percentage; GPU time: token leases; GPU memory: preload library"},
-		{"no MPS", machine{driver: true, libs: libs}, "SM share: time only; GPU time: token leases; GPU memory: preload library"},
+		{"simulated", machine{libs: libs}, "SM share: simulated driver; GPU time: token leases; GPU memory: preload library; idle memory: swap by the preload library"},
+		{"MPS", machine{driver: true, libs: libs, mps: mps.Status{PID: 1}}, "SM share: MPS thread percentage; GPU time: token leases; GPU memory: preload library; idle memory: swap by the preload library"},
+		{"MPS not started", machine{driver: true, libs: libs, mps: mps.Status{Program: "x"}}, "SM share: MPS thread percentage; GPU time: token leases; GPU memory: preload library; idle memory: swap by the preload library"},
+		{"no MPS", machine{driver: true, libs: libs}, "SM share: time only; GPU time: token leases; GPU memory: preload library; idle memory: swap by the preload library"},
 		{"no library", machine{driver: true}, ""},
 	} {
 		var chosen []string
@@ -46,6 +46,28 @@ func TestLadder(t *testing.T) {
 	mig := machine{driver: true, libs: libs, devices: []nvml.Device{{}, {MIG: true}}}
 	if first := mig.ladder()[0]; !first.Found || first.Mechanism != "MIG instance" {
 		t.Errorf("MIG: %+v", first)
+	}
+}
+
+// TestCheckpoints: the driver's checkpoint is found where the driver has it and this
+// process may use it, and the ladder says what is missing elsewhere.
+func TestCheckpoints(t *testing.T) {
+	on := func(version string, mig bool) []nvml.Device { return []nvml.Device{{Driver: version, MIG: mig}} }
+	for _, c := range []struct {
+		m     machine
+		says  string
+		found bool
+	}{
+		{machine{ptrace: true}, "simulated", false},
+		{machine{driver: true, ptrace: true}, "not known", false},
+		{machine{driver: true, ptrace: true, devices: on("550.54.15", false)}, "drivers from 570 on", false},
+		{machine{driver: true, ptrace: true, devices: on("580.1", true)}, "MIG", false},
+		{machine{driver: true, devices: on("570.86", false)}, "CAP_SYS_PTRACE", false},
+		{machine{driver: true, ptrace: true, devices: on("570.86", false)}, "addresses kept", true},
+	} {
+		if r := c.m.parking()[0]; r.Found != c.found || r.Chosen || !strings.Contains(r.Detail, c.says) {
+			t.Errorf("%+v: %+v", c.m, r)
+		}
 	}
 }
 
