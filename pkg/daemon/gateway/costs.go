@@ -58,6 +58,9 @@ func (e *engine) spec(t *target) queue.Function {
 	if !e.g.adopted.Load() {
 		s.Min = 0 // some may run already
 	}
+	if t.held > 0 {
+		s.Min = min(s.Min, int32(t.kept))
+	}
 	if fn.GPUs > 1 { // those of a plan, and no more
 		s.Min, s.Max = 0, int32(max(e.count(t), 1))
 	}

@@ -425,6 +425,7 @@ func (e *engine) died(s *server) (news bool) {
 			}
 		})
 	}
+	e.hold(s)
 	e.step(queue.Event{Kind: queue.Lost, Instance: s.id, Function: s.target.number})
 	return true
 }

@@ -100,6 +100,33 @@ func (g *Gateway) restartOwn(r instance.Record, how instance.State) {
 	}
 }
 
+// hold has a function of which an instance ended soon after its start wait, longer
+// each time, before another is started because so many are to be kept: one that ends
+// as soon as it is ready would keep the GPU busy with starts. Locked.
+func (e *engine) hold(s *server) {
+	t := s.target
+	if !s.own || t.function.Scale.Min == 0 {
+		return
+	}
+	ran := time.Since(s.record.Handle.Started)
+	wait := e.g.restarts.next("min of "+t.name, ran)
+	if ran >= steady {
+		return
+	}
+	e.g.log.Warn("an instance ended too soon: another is kept ready later", "instance", s.record.ID, "function", t.name, "in", wait.String())
+	t.held++
+	t.kept = e.count(t)
+	e.respec(t)
+	e.g.deed(func() {
+		_ = pause(e.g.life, wait)
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if t.held--; t.held == 0 && e.functions[t.number] == t && !t.gone {
+			e.respec(t)
+		}
+	})
+}
+
 // live is how many instances of a function run or start.
 func (e *engine) live(t *target) int {
 	e.mu.Lock()

@@ -29,7 +29,7 @@ func TestRestartable(t *testing.T) {
 }
 
 // TestPauses: 1, 2, 4, … 60 s between starts in a row, and 1 s again after what ran
-// for a while.
+// for a while; a clock that was set back is no while.
 func TestPauses(t *testing.T) {
 	var r restarts
 	var got []time.Duration
@@ -39,7 +39,7 @@ func TestPauses(t *testing.T) {
 	if want := []time.Duration{1, 2, 4, 8, 16, 32, 60, 60}; !slices.Equal(got, want) {
 		t.Errorf("%d, want %d", got, want)
 	}
-	if first := r.next("f", steady); first != firstRestart || r.next("g", 0) != firstRestart || r.next("f", 0) != 2*firstRestart {
+	if first := r.next("f", steady); first != firstRestart || r.next("g", -time.Hour) != firstRestart || r.next("f", 0) != 2*firstRestart {
 		t.Errorf("%v after it ran for a while", first)
 	}
 }
@@ -135,5 +135,32 @@ func TestRestartOwn(t *testing.T) {
 	}
 	if n := w.engine.live((*w.names.Load())["f"]); n != 1 {
 		t.Errorf("%d instances", n)
+	}
+}
+
+// TestEndsTooSoon: of what is kept ready and ends at once another is started later
+// each time, and for a call all the same.
+func TestEndsTooSoon(t *testing.T) {
+	w := newWorld(t, http.HandlerFunc(echo), nil)
+	w.apply(fn("f", func(f *function.Function) { f.Scale.Min = 1 }))
+	w.until("one is kept", func() bool {
+		return fmt.Sprint(w.servers()) == "[f.1]" && len(w.runtime.Running()) == 1 && w.Status().Instances[0].State == "idle"
+	})
+	w.runtime.Kill("f.1", 3)
+	f := (*w.names.Load())["f"]
+	w.until("it is known", func() bool {
+		w.engine.mu.Lock()
+		defer w.engine.mu.Unlock()
+		return f.held == 1 && f.spec.Min == 0 || w.lastID.Load() == 2
+	})
+	if a := w.do("POST", "/function/f", "x"); a.status != 200 || a.header.Get("Gfaas-Instance") != "f.2" {
+		t.Errorf("%+v", a)
+	}
+	w.runtime.Kill("f.2", 3)
+	w.until("another is kept", func() bool { return fmt.Sprint(w.servers()) == "[f.3]" })
+	w.restarts.mu.Lock()
+	defer w.restarts.mu.Unlock()
+	if n := w.restarts.tries["min of f"]; n != 2 {
+		t.Errorf("%d pauses", n)
 	}
 }

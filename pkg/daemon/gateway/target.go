@@ -34,6 +34,8 @@ type target struct {
 	instances int            // starting ones included
 	fails     int            // starts that failed in a row
 	failure   error          // the last of those
+	held      int            // instances that ended too soon, for which no others are started yet
+	kept      int            // with held: how many are kept meanwhile, of scale.min
 	scaling   *autoscaling   // nil where the policy alone scales it
 	unit      scale.Instance // what its scaler starts
 }
