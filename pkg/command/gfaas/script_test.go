@@ -14,6 +14,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/command/cli/clitest"
 	"github.com/gfaas/gfaas/pkg/command/modeld"
+	planner "github.com/gfaas/gfaas/pkg/command/place"
 	"github.com/gfaas/gfaas/pkg/command/sim"
 	"github.com/gfaas/gfaas/pkg/command/tokend"
 	"github.com/gfaas/gfaas/pkg/instance/instancetest"
@@ -25,6 +26,7 @@ func TestMain(m *testing.M) {
 		"gfaas":        func() { os.Exit(Main()) },
 		"gfaas-modeld": func() { os.Exit(modeld.Main()) },
 		"gfaas-tokend": func() { os.Exit(tokend.Main()) },
+		"gfaas-place":  func() { os.Exit(planner.Main()) },
 		"gfaas-sim":    func() { os.Exit(sim.Main()) },
 	})
 }
