@@ -25,10 +25,12 @@ import array
 import atexit
 import contextlib
 import ctypes
+import gc
 import json
 import os
 import re
 import socket
+import sys
 import threading
 import weakref
 
@@ -430,11 +432,10 @@ _libc.free.argtypes, _libc.free.restype = [ctypes.c_void_p], None
 _python = ctypes.pythonapi
 _python.PyCapsule_New.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 _python.PyCapsule_New.restype = ctypes.py_object
-# In a destructor the capsule is no object to refer to any more.
-_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _python))
-_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _python))
+_python.PyCapsule_IsValid.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 _lent = {}  # by address: what others were given by DLPack, and what that refers to
+_offered = {}  # by address: the capsules that nobody may have taken yet
 
 
 @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -444,18 +445,31 @@ def _delete(address):
         _libc.free(address)
 
 
-@ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
-def _drop_capsule(capsule):
-    """A capsule goes; nobody took what is in it if it has its name still."""
-    for name in _NAMES.values():
-        if _is_valid(capsule, name):
-            _delete(_pointer(capsule, name))
+def _sweep(phase="stop", _=None):
+    """Takes back what is in capsules that nobody has any more, and that nobody took:
+    those have their names still. A capsule's destructor could not do it: whoever
+    refuses a tensor drops the capsule while its exception is on its way, and Python
+    cannot run then. So they are looked at with every collection of garbage, and
+    whenever a tensor is lent."""
+    if phase != "stop":
+        return
+    for address in list(_offered):
+        lent = _lent.get(address)
+        if not lent or not _python.PyCapsule_IsValid(_offered[address], _NAMES[lent[0]]):
+            _offered.pop(address, None)
+        elif sys.getrefcount(_offered[address]) <= 2:  # _offered's own, and this call's
+            _offered.pop(address, None)
+            _delete(address)
+
+
+gc.callbacks.append(_sweep)
 
 
 @atexit.register
 def _no_callbacks():
     """What others have now may be given back when there is no Python any more: it
     is then left as it is."""
+    gc.callbacks.remove(_sweep)
     for address, (kind, _) in list(_lent.items()):
         kind.from_address(address).deleter = None
 
@@ -556,8 +570,10 @@ class Tensor:
             ctypes.addressof(sizes) + 8 * n,
             0,
         )
+        _sweep()
         _lent[address] = kind, self
-        return _python.PyCapsule_New(address, _NAMES[kind], ctypes.cast(_drop_capsule, ctypes.c_void_p))
+        capsule = _offered[address] = _python.PyCapsule_New(address, _NAMES[kind], None)
+        return capsule
 
 
 class _Bytes(Tensor):

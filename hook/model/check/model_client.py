@@ -117,6 +117,30 @@ def check(t, taken, code, bits):
     assert m.strides[:n] == expected[1:], m.strides[:n]
 
 
+def check_refusal(tensors):
+    """Who refuses a tensor may drop its capsule while the exception is on its way, as
+    libraries in C do; it arrives, and nothing else is said."""
+    api.PyErr_SetNone.argtypes, api.PyErr_SetNone.restype = [ctypes.py_object] * 2, ctypes.py_object
+    for t in tensors:
+        if t.dtype != "F4":
+            # It is NULL, so that what is set is raised; the second argument, which it
+            # does not have, is dropped on the way out.
+            assert refuses(ZeroDivisionError, lambda t=t: api.PyErr_SetNone(ZeroDivisionError, t.__dlpack__()))
+
+
+def check_numpy(tensors):
+    """NumPy's arrays are on the host: it refuses the tensors, and takes a copy."""
+    try:
+        import numpy
+    except ImportError:
+        return
+    for t in tensors:
+        assert refuses((RuntimeError, BufferError), numpy.from_dlpack, t)
+        if hasattr(t, "__cuda_array_interface__"):
+            a = numpy.frombuffer(t.tobytes(), t.__cuda_array_interface__["typestr"]).reshape(t.shape)
+            assert a.tobytes() == t.tobytes() and a.shape == t.shape
+
+
 def takers(name):
     weights = gfaas_model.load(name)
     kinds = {"F32": (2, 32, "<f4"), "BF16": (4, 16, None), "I64": (0, 64, "<i8"), "F16": (2, 16, "<f2"), "U8": (1, 8, "|u1")}
@@ -138,6 +162,9 @@ def takers(name):
             face = t.__cuda_array_interface__
             assert face["version"] == 3 and face["typestr"] == typestr and face["shape"] == t.shape
             assert face["data"] == (t.data_ptr() if t.nbytes else 0, True) and face["strides"] is None
+    check_refusal(weights.values())
+    check_numpy(weights.values())
+    gc.collect()
     assert not gfaas_model._lent
     # The mapping lives as long as somebody has a tensor, as whatever.
     first = next(iter(weights.values()))
