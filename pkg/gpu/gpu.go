@@ -155,3 +155,7 @@ func ParseFraction(s string) (float64, error) {
 // Window is the length of a scheduling window when nothing else is asked for
 // (FaST-GShare, section 3.3.2, uses windows of 40 ms to 10 s).
 const Window = 100 * time.Millisecond
+
+// Round is how long it takes until all that wait for a GPU have had a turn, when
+// nothing else is asked for.
+const Round = 16 * time.Millisecond

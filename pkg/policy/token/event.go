@@ -75,10 +75,11 @@ type Suspend struct {
 // nothing but what time has.
 type Wake struct{}
 
-// Configure changes the window and the SM limit, which are as in Config: a new
+// Configure changes the window, the round and the SM limit, which are as in Config: a new
 // window starts. Introspective has no SM limit.
 type Configure struct {
 	Window  time.Duration
+	Round   time.Duration
 	SMLimit float64
 }
 
@@ -100,6 +101,12 @@ type Action interface{ action() }
 type Grant struct {
 	Client ClientID
 	Lease  uint32 // neither 0 nor the largest there is
+
+	// Turn is after how long it is asked back where others wait, so that no more
+	// should be in flight than fits into a part of it. 0: nobody is known who
+	// would have to, or only the end of its budget ends it.
+	Turn time.Duration
+
 	Reason string
 }
 

@@ -27,6 +27,8 @@ type instance struct {
 	credit         time.Duration // owed from before; negative is what it pays to others
 	waited         time.Duration // sum over its clients
 	over           time.Duration // used beyond its request in the window just closed
+	slip           time.Duration // what its last turn took beyond its length
+	lift           time.Duration // ranked as used in this window, because others were served while it was idle
 
 	// Set by tally.
 	live     time.Duration // leases now held
@@ -51,6 +53,8 @@ type client struct {
 	why   func() string // reason of the last decision about it, see reasonf
 
 	lease   uint32
+	turn    time.Duration // when its turn began: it was granted, or went on though somebody waited
+	whole   time.Duration // what its turn should come to, if nothing but that ends it
 	settled time.Duration // of this lease, charged to windows that have ended
 	end     time.Duration // planned end
 	urgent  bool          // this lease goes before turns
@@ -84,6 +88,25 @@ func (c *client) holds() bool { return c.state == Running || c.state == Draining
 // its SMs until it has drained, and what it ran over is charged. One that
 // usually takes long to drain is asked back that much earlier, so that it keeps
 // to its budget in each window and not just on average.
+//
+// # Rounds
+//
+// Leases that last as long as budgets make others wait for tens of milliseconds.
+// So while a client that has budget waits for SMs that are taken, leases also end
+// with a turn: the instance's part of a round, request / sum of requests, shared
+// by its processes. At its end the holder is ranked as at a planned end. The order
+// is then by who has waited longest, a holder last; only who is a turn and a half
+// ahead of another in this window comes after the others. What a drain took beyond
+// a turn is taken off the next. A turn ends nothing while nobody waits, and one
+// that is long over ends when somebody comes: who seldom asks waits for a drain.
+// An instance that was idle is ranked with the one that was served least, and does
+// not make up at a stretch for what it left to others.
+//
+// Each turn costs a hand-over. What that loses is learned, and a round lasts
+// longer where more than 2% were lost; where that takes twice as long as a round
+// should last, they are no longer smooth, and so long that it is 1%. A round as
+// long as a window, or a timetable, is none: leases end where budgets do and the
+// order is by what is missed of the request, as in the paper.
 //
 // # Backfill and starvation
 //
@@ -142,7 +165,7 @@ func (c *client) holds() bool { return c.state == Running || c.state == Draining
 // always fall on whoever is last in order. So an instance that waited and still
 // misses part of its request when the window ends is owed it: at most the time
 // it waited, and at most one window's request (or the least budget there is, if
-// that is more). Those that used more than their requests meanwhile pay it; what
+// that is more). If it still wants the GPU then, those that used more than their requests meanwhile pay it; what
 // they cannot pay, because nobody had that time, all that contend for the same
 // SMs share in proportion to their requests. An instance with turns pays nobody,
 // since time that it gives up in its turn is of no use in another's; its credit
@@ -150,6 +173,14 @@ func (c *client) holds() bool { return c.state == Running || c.state == Draining
 // before, so the average over windows never exceeds the limit.
 type multiToken struct {
 	window    time.Duration
+	round     time.Duration // 0 is none: leases end where budgets do
+	handover  time.Duration // what passing the GPU on loses on average
+	handovers time.Duration // of which so many count
+	waiting   int           // clients that have budget and find no SMs free; set by endTurns
+	least     float64       // turns that one of those that contend has had, the fewest; set by endTurns
+	contends  int           // instances that want the GPU or have it; set by tally
+	requests  time.Duration // what they ask for a window; set by tally
+	known     float64       // percent of SMs of all clients there are; set by tally
 	smLimit   float64
 	lease     uint32 // the next
 	now       time.Duration
@@ -166,14 +197,21 @@ type multiToken struct {
 // newMultiToken makes the policy; its first window starts at now.
 func newMultiToken(c Config, now time.Duration) *multiToken {
 	s := &multiToken{now: now, start: now, lease: validLease(c.FirstLease)}
-	s.set(c.Window, c.SMLimit)
+	s.set(c.Window, c.Round, c.SMLimit)
 	return s
 }
 
-func (s *multiToken) set(window time.Duration, smLimit float64) {
+func (s *multiToken) set(window, round time.Duration, smLimit float64) {
 	if window <= 0 {
 		window = gpu.Window
 	}
+	if round <= 0 {
+		round = gpu.Round
+	}
+	if round >= window {
+		round = 0
+	}
+	s.round = round
 	if smLimit <= 0 {
 		smLimit = 100
 	}
@@ -228,6 +266,7 @@ func (s *multiToken) apply(ev Event) {
 		}
 	case Request:
 		if at, ok := s.findClient(ev.Client); ok {
+			s.wants(s.clients[at].inst)
 			s.request(s.clients[at])
 		}
 	case Return:
@@ -244,7 +283,7 @@ func (s *multiToken) apply(ev Event) {
 		}
 	case Configure:
 		s.closeWindow(s.now)
-		s.set(ev.Window, ev.SMLimit)
+		s.set(ev.Window, ev.Round, ev.SMLimit)
 		for _, c := range s.clients {
 			c.end = s.now // every lease is planned anew
 		}
@@ -312,10 +351,14 @@ func (s *multiToken) giveBack(c *client, ev Return) {
 		used = c.settled // nobody has waited for it since; more than can be: it has not measured
 	}
 	s.charge(c, max(0, used-c.settled))
-	if c.state == Draining {
-		c.drained(s.now - c.revoked)
-	}
 	more := ev.WantsMore || c.again
+	if c.state == Draining {
+		learn(&c.drain, s.now-c.revoked)
+		if more && used > 0 {
+			s.passedOn(s.now - c.since - used)
+			c.slipped(used)
+		}
+	}
 	c.state, c.lease, c.settled, c.stopped, c.again, c.why = Idle, 0, 0, false, false, reasonf("")
 	if more {
 		s.request(c)
@@ -334,13 +377,13 @@ func (s *multiToken) suspend(c *client, stopped bool) {
 	c.state, c.stopped, c.why = Suspended, stopped, reasonf("does not drain: its SMs are free until it returns")
 }
 
-// drained learns how long the client takes to drain. One time counts for a
-// quarter, and one that is much longer for less: on a busy host some are.
-func (c *client) drained(took time.Duration) {
-	if c.drain == 0 {
-		c.drain = took
+// learn has a usual time follow those that are seen. One counts for a quarter,
+// and one that is much longer for less: on a busy host some are.
+func learn(usual *time.Duration, took time.Duration) {
+	if *usual == 0 {
+		*usual = took
 	}
-	c.drain += min(took-c.drain, c.drain/4) / 4
+	*usual += min(took-*usual, *usual/4) / 4
 }
 
 func (s *multiToken) charge(c *client, d time.Duration) {

@@ -60,7 +60,7 @@ func (s *multiToken) closeWindow(end time.Duration) {
 		i.carry()
 	}
 	for _, i := range s.instances {
-		if i.credit > 0 && len(i.planned) == 0 {
+		if i.credit > 0 && i.backlog && len(i.planned) == 0 {
 			s.shareCredit(i)
 		}
 	}
@@ -69,7 +69,7 @@ func (s *multiToken) closeWindow(end time.Duration) {
 		if len(i.planned) > 0 {
 			i.credit -= i.credit / 8
 		}
-		i.last, i.used, i.waited, i.over = i.used, 0, 0, 0
+		i.last, i.used, i.waited, i.over, i.lift = i.used, 0, 0, 0, 0
 	}
 	for _, c := range s.clients {
 		c.last, c.used = c.used, 0

@@ -23,6 +23,7 @@ type reservation struct {
 // lease has reached its planned end.
 func (s *multiToken) schedule() {
 	s.tally()
+	s.endTurns()
 	queue, occupied := s.candidates()
 	var reserved *reservation
 	for at, c := range queue {
@@ -43,13 +44,18 @@ func (s *multiToken) schedule() {
 // tally counts, for each instance, its clients and the leases that are out.
 func (s *multiToken) tally() {
 	s.running = s.running[:0]
+	s.contends, s.requests, s.known = 0, 0, 0
 	for _, i := range s.instances {
 		i.live, i.holding, i.known, i.active, i.claimant = 0, 0, 0, 0, nil
 	}
 	for _, c := range s.clients {
 		c.inst.known++
+		s.known += c.inst.slice.SMPct
 		if c.state.active() {
-			c.inst.active++
+			if c.inst.active++; c.inst.active == 1 {
+				s.contends++
+				s.requests += c.inst.request
+			}
 		}
 		if c.holds() {
 			c.inst.live += s.held(c)
@@ -108,9 +114,9 @@ func (s *multiToken) enough(c *client) time.Duration {
 }
 
 // order ranks candidates: who has waited two windows before all others, oldest
-// first; then by what the instance misses of its request, by how long they
-// wait, and by id. A holder at its planned end ranks as one that begins to
-// wait now.
+// first; then by what the instance has had of its request or, without rounds, by
+// what it misses of it; by how long they wait, and by id. A holder at its planned
+// end ranks as one that begins to wait just after now.
 func (s *multiToken) order(a, b *client) int {
 	sinceA, sinceB := s.waitingSince(a), s.waitingSince(b)
 	agedA, agedB := s.now-sinceA >= 2*s.window, s.now-sinceB >= 2*s.window
@@ -122,14 +128,16 @@ func (s *multiToken) order(a, b *client) int {
 	case agedA:
 		return cmp.Or(cmp.Compare(sinceA, sinceB), cmp.Compare(a.id, b.id))
 	}
-	return cmp.Or(
-		cmp.Compare(b.inst.guaranteed(), a.inst.guaranteed()),
-		cmp.Compare(sinceA, sinceB), cmp.Compare(a.id, b.id))
+	missing := cmp.Compare(b.inst.guaranteed(), a.inst.guaranteed())
+	if s.rounds() {
+		missing = cmp.Compare(s.ahead(a.inst), s.ahead(b.inst))
+	}
+	return cmp.Or(missing, cmp.Compare(sinceA, sinceB), cmp.Compare(a.id, b.id))
 }
 
 func (s *multiToken) waitingSince(c *client) time.Duration {
 	if c.state == Running {
-		return s.now
+		return s.now + 1
 	}
 	return c.since
 }
@@ -154,10 +162,16 @@ func (s *multiToken) leaseEnd(c *client, more int) time.Duration {
 		}
 	}
 	length /= time.Duration(max(1, i.holding+more))
+	length = s.inTurns(c, length)
 	if s.now+length < s.start+s.window-negligible {
-		length -= min(c.drain, length/2)
+		length = s.early(c, length)
 	}
 	return min(s.now+max(length, negligible), s.start+s.window)
+}
+
+// early is how much of so long a lease passes until the client is asked back.
+func (s *multiToken) early(c *client, length time.Duration) time.Duration {
+	return length - min(c.drain, length/2)
 }
 
 // standing says in words how the instance stands in this window.
@@ -259,6 +273,9 @@ func (s *multiToken) review(c *client, reserved *reservation) {
 		reserved.extra -= c.inst.slice.SMPct
 	}
 	c.urgent = false
+	if s.waiting > 0 {
+		c.turn = s.now
+	}
 	c.end = min(r.until, s.leaseEnd(c, 0))
 	c.why = reasonf("%s", s.standing(c))
 }
@@ -266,10 +283,10 @@ func (s *multiToken) review(c *client, reserved *reservation) {
 func (s *multiToken) grant(c *client, end time.Duration, reason string) {
 	s.stopWaiting(c)
 	c.urgent = s.outOfPatience(c)
-	c.state, c.since, c.settled, c.end, c.lease, c.why = Running, s.now, 0, end, s.lease, reasonf("%s", reason)
+	c.state, c.since, c.turn, c.settled, c.end, c.lease, c.why = Running, s.now, s.now, 0, end, s.lease, reasonf("%s", reason)
 	s.lease = validLease(s.lease + 1)
 	s.running = append(s.running, c)
-	s.actions = append(s.actions, Grant{Client: c.id, Lease: c.lease, Reason: reason})
+	s.actions = append(s.actions, Grant{Client: c.id, Lease: c.lease, Turn: s.turnBeside(c.inst), Reason: reason})
 	c.inst.holding++
 	for _, o := range s.clients {
 		if o != c && o.inst == c.inst && o.state == Running && o.end > s.now {

@@ -30,7 +30,7 @@ func TestShares(t *testing.T) {
 		{"alone, tiny quota", 10 * ms, 300 * time.Microsecond, 0.002, []who{{24, 0.02, 0.02, 0.02}}},
 		{"side by side", 5 * ms, 300 * time.Microsecond, 0.01, []who{{24, 1, 1, 1}, {24, 0.6, 0.6, 0.6}, {50, 0.4, 0.4, 0.4}}},
 		{"two of 60%", 5 * ms, 300 * time.Microsecond, 0.02, []who{{60, 0.5, 0.5, 0.5}, {60, 0.5, 0.5, 0.5}}},
-		{"rest goes to the elastic one", ms, 0, 0.02, []who{{100, 0.3, 0.3, 0.3}, {100, 0.2, 1, 0.68}}},
+		{"rest goes to the elastic one", ms, 0, 0.02, []who{{100, 0.3, 0.3, 0.3}, {100, 0.2, 1, 0.7}}},
 		{"three of 40%", ms, 0, 0.03, []who{{40, 0.6, 0.6, 0.6}, {40, 0.6, 0.6, 0.6}, {40, 0.6, 0.6, 0.6}}},
 		{"overcommitted alike", ms, 0, 0.02, []who{{100, 0.5, 0.5, third}, {100, 0.5, 0.5, third}, {100, 0.5, 0.5, third}}},
 	} {

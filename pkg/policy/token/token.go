@@ -59,6 +59,7 @@ func (id ClientID) String() string { return strconv.FormatUint(uint64(id), 10) }
 // Config is what a policy goes by.
 type Config struct {
 	Window     time.Duration // W; 0 is gpu.Window
+	Round      time.Duration // in which each that waits has a turn, of multi-token; 0 is gpu.Round, W or more is none
 	SMLimit    float64       // most percent of SMs that leases hold together, of multi-token; 0 is 100
 	FirstLease uint32        // number of the first lease
 }

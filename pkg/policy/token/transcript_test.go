@@ -99,9 +99,12 @@ func parseEvent(line string) (at time.Duration, ev Event, err error) {
 		return at, Wake{}, nil
 	case "configure":
 		c := Configure{}
-		var window string
-		if _, err = fmt.Sscanf(rest, "%s sm %g", &window, &c.SMLimit); err == nil {
+		var window, round string
+		if _, err = fmt.Sscanf(rest, "%s round %s sm %g", &window, &round, &c.SMLimit); err == nil {
 			c.Window, err = time.ParseDuration(window)
+		}
+		if err == nil {
+			c.Round, err = time.ParseDuration(round)
 		}
 		return at, c, err
 	}

@@ -1,0 +1,152 @@
+package token
+
+import (
+	"math"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/gpu"
+)
+
+const (
+	shortest = 8   // a turn is at least this part of a round
+	smooth   = 50  // rounds lose at most 2% of the time by hand-overs
+	coarse   = 100 // and where that takes more than twice as long as a round should, 1%
+)
+
+// rounds says whether leases end with turns of a round: a timetable has its own.
+func (s *multiToken) rounds() bool { return s.round > 0 && len(s.timetable) == 0 }
+
+// wants has an instance that did not want the GPU rank with the one that was
+// served least of those that did, and not before it: what it left to them
+// while it was idle it has not missed.
+func (s *multiToken) wants(i *instance) {
+	s.tally()
+	least := -1.0
+	for _, o := range s.instances {
+		if o == i && o.active > 0 {
+			return
+		}
+		if o.active > 0 && (least < 0 || o.served() < least) {
+			least = o.served()
+		}
+	}
+	if behind := least - i.served(); behind > 0 {
+		i.lift += time.Duration(behind * float64(i.request))
+	}
+}
+
+// served is what part of its request the instance has had in this window.
+func (i *instance) served() float64 {
+	return float64(max(0, i.request-i.guaranteed())+i.lift) / float64(max(i.request, 1))
+}
+
+// passedOn learns what passing the GPU on has lost: the mean, since on a busy host
+// the few that take long are what is lost.
+func (s *multiToken) passedOn(lost time.Duration) {
+	s.handovers = min(s.handovers+1, 64)
+	s.handover += (min(lost, gpu.Round) - s.handover) / s.handovers
+}
+
+// turnLength is how long a client of the instance goes on while others wait: its
+// part of a round, which its processes share.
+func (s *multiToken) turnLength(i *instance) time.Duration {
+	if !s.rounds() {
+		return s.window
+	}
+	turn := scale(s.roundLength(), i.request, max(s.window, s.requests))
+	return max(turn/time.Duration(max(1, i.active)), s.round/shortest)
+}
+
+// roundLength is how long a round takes now: longer where passing the GPU on costs
+// so much that too much of it were lost.
+func (s *multiToken) roundLength() time.Duration {
+	lost := time.Duration(s.contends) * s.handover
+	round := max(s.round, smooth*lost)
+	if round > 2*s.round {
+		round = coarse * lost
+	}
+	return min(round, s.window)
+}
+
+// turns is how many turns the instance has had in this window.
+func (s *multiToken) turns(i *instance) float64 {
+	return i.served() * float64(s.window) / float64(s.roundLength())
+}
+
+// ahead is 0 for those that take turns, and more for who has had more turns than
+// another that waits by a turn and a half: it passes. Who is out of step by less,
+// since it drained late or early, makes up for that by the length of its turn.
+func (s *multiToken) ahead(i *instance) float64 {
+	return math.Floor((s.turns(i) - s.least) / 1.5)
+}
+
+// turnNow is how long the instance's next turn is: what it went beyond the one
+// before is taken off, as far as half a turn is left.
+func (s *multiToken) turnNow(i *instance) time.Duration {
+	turn := s.turnLength(i)
+	return turn - min(max(i.slip, -turn/2), turn/2)
+}
+
+// slipped takes note of what a turn has come to.
+func (c *client) slipped(took time.Duration) {
+	if c.inst.slip = 0; c.whole > 0 {
+		c.inst.slip = took - c.whole
+	}
+}
+
+// inTurns is the part of a lease so long that the client has while others wait: a
+// turn, or all where less than half a turn would be left.
+func (s *multiToken) inTurns(c *client, length time.Duration) time.Duration {
+	c.whole = 0
+	if turn := s.turnNow(c.inst); s.waiting > 0 && length > turn+turn/2 {
+		if s.now+turn < s.start+s.window {
+			c.whole = turn
+		}
+		return turn
+	}
+	return length
+}
+
+// turnBeside is the same if clients are known that do not all fit beside each
+// other, else 0.
+func (s *multiToken) turnBeside(i *instance) time.Duration {
+	if !s.rounds() || s.known <= s.smLimit+smEps {
+		return 0
+	}
+	return s.turnLength(i)
+}
+
+// endTurns has the leases that are out end with their turns, if somebody has budget
+// and waits for SMs that are taken.
+func (s *multiToken) endTurns() {
+	s.waiting = 0
+	occupied := 0.0
+	for _, c := range s.clients {
+		if c.holds() {
+			occupied += c.inst.slice.SMPct
+		}
+	}
+	for _, c := range s.clients {
+		switch {
+		case c.state != Waiting || c.inst.budgetLeft() < s.enough(c):
+		case s.fits(occupied, c):
+			occupied += c.inst.slice.SMPct
+		default:
+			s.waiting++
+		}
+	}
+	if !s.rounds() || s.waiting == 0 {
+		return
+	}
+	s.least = math.Inf(1)
+	for _, i := range s.instances {
+		if i.active > 0 {
+			s.least = min(s.least, s.turns(i))
+		}
+	}
+	for _, c := range s.running {
+		if end := c.turn + s.early(c, s.turnNow(c.inst)); end < c.end {
+			c.end = max(s.now, end)
+		}
+	}
+}
