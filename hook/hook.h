@@ -335,6 +335,8 @@ struct gf_stream {
     struct gf_thread *owner; /* of a per-thread default stream: only that thread can record on it */
     bool gone;               /* destroyed by the program: its last event is recorded */
     bool dead;               /* its context is destroyed: there are no events any more */
+    uint8_t dry;             /* how often what may be in flight was doubled, since it ran out */
+    uint8_t calm;            /* waits since then in which it did not */
     bool behind;             /* its marks do not come: it may wait for something the program has yet to do */
     uint32_t lease;          /* the lease it was last used under, until that is settled; then GF_NO_LEASE */
     uint64_t begun_ns;       /* when `begin` was recorded */
@@ -351,6 +353,7 @@ struct gf_stream {
     unsigned passed;         /* of them, those that are known to be over */
     unsigned depth;          /* marks that may be outstanding */
     int32_t stride;          /* pieces of work between two marks */
+    float each;              /* GPU time of a piece, in ms; 0: unknown */
     struct gf_stream *next;
 };
 
@@ -399,6 +402,8 @@ int32_t gf_meter_mark(struct gf_stream *entry, int64_t left, bool now);
  * the pieces of work that it counts for. */
 bool gf_meter_heavy(float ms);
 int32_t gf_meter_graph(struct gf_stream *entry, float ms, struct gf_timed graph);
+/* A lease begins: what may be in flight is as much as that leaves room for. */
+void gf_meter_begin(struct gf_stream *entry);
 /* Records the end on a per-thread stream: no other thread could. */
 void gf_meter_after(struct gf_stream *entry);
 /* Waits for an event; false: it does not come. */

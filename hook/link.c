@@ -18,6 +18,7 @@
 
 #define TICK_MS 1       /* between looks at what is in flight while a lease holds */
 #define IDLE_NS 2000000 /* of quiet after which a lease is given back */
+#define SHARED_IDLE_NS 900000 /* and where others may want the GPU, who would wait: the next look */
 #define ASKED_MS 20     /* between looks at the gate after asking */
 
 static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
@@ -134,7 +135,8 @@ static void look(struct gf_device *device, struct watch *w, uint32_t lease)
     w->lease = lease;
     w->works = works;
     w->quiet_since = !still ? 0 : w->quiet_since ? w->quiet_since : now;
-    if (!over && (!still || now - w->quiet_since < IDLE_NS))
+    uint64_t patience = gf_load(&device->slot->turn_ns) ? SHARED_IDLE_NS : IDLE_NS;
+    if (!over && (!still || now - w->quiet_since < patience))
         return;
     w->quiet_since = 0;
     if (!__atomic_compare_exchange_n(device->gate, &lease, 0, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))

@@ -8,9 +8,11 @@
  *
  * A lease cannot end before what was launched under it, so a program that
  * launches far ahead would overrun by all it has queued. Marks, events in a
- * ring, keep about IN_FLIGHT_MS of work queued on each stream: enough to never
- * starve the GPU. A graph counts for as many pieces of work as its time is
- * worth; until that is known, for all that may be in flight.
+ * ring, keep about IN_FLIGHT_MS of work queued on each stream, or where others
+ * want the GPU a part of the lease's turn: enough to never starve the GPU. Where
+ * the host does not let the program come back in time and that runs out, more is
+ * queued. A graph counts for as many pieces of work as its time is worth; until
+ * that is known, for all that may be in flight.
  *
  * Events are waited for by looking at them, with pauses: the work before one
  * may itself wait for something that the program only does later (a host
@@ -19,17 +21,60 @@
 
 #include <limits.h>
 
-#define MARK_MS 2.0f       /* GPU time between marks */
 #define IN_FLIGHT_MS 12.0f /* GPU time queued before the program waits: 1,000 kernels of 10 us fit */
+#define LEAST_MS 0.5f      /* the least of that, where turns are short */
+#define OF_TURN 4          /* it is this part of a turn */
+#define OF_FLIGHT 6        /* and the GPU time between marks this part of it */
+#define HEAVY_MS 2.0f      /* a graph that takes as long is launched between marks of its own */
+#define CALM 64            /* waits in which it did not run out, until half of it is tried again */
 #define MAX_STRIDE 1024 /* pieces of work between marks, as the next may take longer */
 #define MAX_AHEAD 1536 /* pieces of work queued before the program waits, likewise */
 #define BEHIND_NS 1000000000u /* a mark that takes longer may wait for the program */
 #define LOOK_NS 50000         /* between two looks at what is in flight */
+#define DRAIN_LOOK_NS 20000   /* and where the next one waits for the end of it */
 #define MAX_WEIGHT (1 << 20)
 #define CAPTURED_NS 50000000 /* for work before a capture: several times what is ever in flight */
 
-/* Chooses how often to mark and how many marks to leave outstanding from the
- * time between two marks that are over. */
+/* GPU time that may be queued on the stream, in ms. */
+static float in_flight(const struct gf_stream *entry)
+{
+    uint64_t turn = gf_load(&gf_load(&entry->device->slot)->turn_ns);
+    float ms = turn ? (float)turn / 1e6f / OF_TURN : IN_FLIGHT_MS;
+    ms = (ms < LEAST_MS ? LEAST_MS : ms) * (float)(1u << entry->dry);
+    return ms > IN_FLIGHT_MS ? IN_FLIGHT_MS : ms;
+}
+
+/* GPU time between marks, in ms. */
+static float apart(const struct gf_stream *entry) { return in_flight(entry) / OF_FLIGHT; }
+
+/* Chooses how often to mark and how many marks to leave outstanding. */
+static void set_pace(struct gf_stream *entry)
+{
+    if (entry->each <= 0)
+        return;
+    float stride = apart(entry) / entry->each;
+    entry->stride = stride < 1 ? 1 : stride > MAX_STRIDE ? MAX_STRIDE : (int32_t)stride;
+    int32_t most = MAX_AHEAD / entry->stride < GF_MARKS - 1 ? MAX_AHEAD / entry->stride : GF_MARKS - 1;
+    float depth = in_flight(entry) / (entry->each * (float)entry->stride);
+    entry->depth = depth < 1 ? 1 : depth > (float)most ? (unsigned)most : (unsigned)depth;
+}
+
+void gf_meter_begin(struct gf_stream *entry) { set_pace(entry); }
+
+/* After a wait: whether all that was queued ran out meanwhile. */
+static void note_dry(struct gf_stream *entry)
+{
+    bool ran_out = gf_real.cuEventQuery(entry->mark[(entry->turn - 1) % GF_MARKS]) == CUDA_SUCCESS;
+    if (ran_out && in_flight(entry) < IN_FLIGHT_MS) {
+        entry->dry++;
+        entry->calm = 0;
+    } else if (!ran_out && entry->dry && ++entry->calm >= CALM) {
+        entry->dry--;
+        entry->calm = 0;
+    }
+}
+
+/* Learns from the time between two marks that are over. */
 static void adapt(struct gf_stream *entry, unsigned older, unsigned newer)
 {
     float ms = 0;
@@ -40,12 +85,8 @@ static void adapt(struct gf_stream *entry, unsigned older, unsigned newer)
         gf_graph_took(entry->graph[newer], ms);
         return;
     }
-    float each = ms / (float)entry->span[newer];
-    float stride = MARK_MS / each;
-    entry->stride = stride < 1 ? 1 : stride > MAX_STRIDE ? MAX_STRIDE : (int32_t)stride;
-    int32_t most = MAX_AHEAD / entry->stride < GF_MARKS - 1 ? MAX_AHEAD / entry->stride : GF_MARKS - 1;
-    float depth = IN_FLIGHT_MS / (each * (float)entry->stride);
-    entry->depth = depth < 1 ? 1 : depth > (float)most ? (unsigned)most : (unsigned)depth;
+    entry->each = ms / (float)entry->span[newer];
+    set_pace(entry);
 }
 
 static bool await(CUevent event, uint64_t patience_ns)
@@ -71,12 +112,12 @@ static unsigned reach(const struct gf_stream *entry)
     return back;
 }
 
-bool gf_meter_heavy(float ms) { return ms == 0 || ms >= MARK_MS; }
+bool gf_meter_heavy(float ms) { return ms == 0 || ms >= HEAVY_MS; }
 
 int32_t gf_meter_graph(struct gf_stream *entry, float ms, struct gf_timed graph)
 {
     pthread_mutex_lock(&entry->device->lock);
-    float pieces = (float)entry->stride * (ms > 0 ? ms / MARK_MS : (float)entry->depth);
+    float pieces = (float)entry->stride * (ms > 0 ? ms / apart(entry) : (float)entry->depth);
     entry->graph[GF_MARKS] = graph;
     pthread_mutex_unlock(&entry->device->lock);
     return pieces < 1 ? 1 : pieces > MAX_WEIGHT ? MAX_WEIGHT : (int32_t)pieces;
@@ -90,9 +131,10 @@ static void hold_back(struct gf_stream *entry)
 {
     unsigned last = entry->turn - reach(entry);
     CUevent event = entry->mark[last % GF_MARKS];
-    bool behind = false;
+    bool behind = false, waited = false;
     if (entry->span[last % GF_MARKS] && gf_real.cuEventQuery(event) == CUDA_ERROR_NOT_READY) {
         uint64_t patience = entry->behind ? 0 : BEHIND_NS;
+        waited = true;
         pthread_mutex_unlock(&entry->device->lock);
         behind = !await(event, patience);
         pthread_mutex_lock(&entry->device->lock);
@@ -100,6 +142,8 @@ static void hold_back(struct gf_stream *entry)
     entry->behind = behind;
     if (entry->dead || behind)
         return;
+    if (waited)
+        note_dry(entry);
     if (entry->turn - entry->learned > GF_MARKS)
         entry->learned = entry->turn - GF_MARKS; /* older marks are recorded anew */
     for (; (int)(last - entry->learned) > 0; entry->learned++)
@@ -314,7 +358,7 @@ uint64_t gf_meter_drain(struct gf_device *device, uint64_t works)
             since = gf_now_ns();
         if (gf_stuck(&since))
             return UINT64_MAX;
-        gf_pause_ns(LOOK_NS);
+        gf_pause_ns(DRAIN_LOOK_NS);
     }
     return settle(device);
 }

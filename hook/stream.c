@@ -96,6 +96,7 @@ struct gf_stream *gf_stream_use(struct gf_device *device, CUstream stream, uint3
         }
         entry->lease = lease;
         entry->ended_at = 0;
+        gf_meter_begin(entry);
         if (entry->left > 0)
             entry->left = 0; /* a mark begins it: before, the GPU did nothing */
     }

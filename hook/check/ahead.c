@@ -1,5 +1,5 @@
-/* ahead: launches far ahead and prints how many were in flight, at most ever
- * and at most in the last quarter.
+/* ahead: launches far ahead and prints how many were in flight, at most ever,
+ * and at most and in the middle in the last quarter.
  *
  *   ahead graph|kernel|switch|turns US COUNT [KERNELS]
  *
@@ -11,7 +11,10 @@
 
 #include <stdbool.h>
 
+enum { MOST = 4096 }; /* what may be in flight */
+
 static int done;
+static int often[MOST]; /* how many were in flight how often, in the last quarter */
 
 static void CUDA_CB one_done(void *unused)
 {
@@ -55,8 +58,13 @@ int main(int argc, char **argv)
         int ahead = i - __atomic_load_n(&done, __ATOMIC_RELAXED);
         most = ahead > most ? ahead : most;
         late = i > count - count / 4 && ahead > late ? ahead : late;
+        if (i > count - count / 4)
+            often[ahead < MOST ? ahead : MOST - 1]++;
     }
     MUST(cuCtxSynchronize());
-    printf("%d %d\n", most, late);
+    int middle = 0;
+    for (int seen = often[0]; seen < count / 8; seen += often[++middle])
+        ;
+    printf("%d %d %d\n", most, late, middle);
     return 0;
 }

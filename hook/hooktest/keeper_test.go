@@ -135,6 +135,12 @@ func (k *keeper) serve(conn *net.UnixConn, fd int) {
 
 func (k *keeper) gate() *uint32 { return (*uint32)(unsafe.Pointer(&k.page[wire.PageSlotsOffset])) }
 
+// turn says how long leases go on from now on while others wait.
+func (k *keeper) turn(length time.Duration) {
+	slot := (*wire.PageSlot)(unsafe.Pointer(&k.page[wire.PageSlotsOffset]))
+	atomic.StoreUint64(&slot.TurnNS, uint64(length))
+}
+
 // request grants one if it may; locked.
 func (k *keeper) request() {
 	k.asked = !k.open

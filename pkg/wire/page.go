@@ -35,8 +35,9 @@ type PageSlot struct {
 	Gate       uint32 // futex: 0 is closed, else the number of the lease that is held
 	Refill     uint32 // futex: counts the changes of Budget
 	Budget     uint64 // blocks the process may have launched since it connected (PageMetered)
+	TurnNS     uint64 // of the lease: after so long it is asked back where others wait; 0: nobody else is there who would
 	MemForeign uint64 // bytes beyond MemUsed that count towards the limit: the driver's own, for contexts
-	Pad        [40]byte
+	Pad        [32]byte
 	MemUsed    uint64 // bytes; written by the process
 	Launches   uint64 // written by the process
 	BlockedNS  uint64 // time spent at a closed gate; written by the process

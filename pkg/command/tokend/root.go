@@ -32,6 +32,13 @@ A process that was asked back keeps its SMs until its work has ended, and what
 it ran over is taken off its next windows. An instance whose SM share alone is
 above the SM limit runs only when nobody else does.
 
+While several wait that do not fit beside each other they take turns: in a round
+(--round, 16ms) each has its part of it, and in a window what its quota says. A
+process that was idle joins with the next turn. Rounds are longer where passing
+the GPU on would lose more than a fiftieth of its time. With a --round as long as
+a window turns end where budgets do, as in the paper; so they do on a GPU with a
+plan's timetable.
+
 That is the policy multi-token (FaST-GShare). With --policy introspective (Dilu)
 everybody runs at once, time-shared, and what each may launch is metered: every
 5 ms an instance is issued kernel blocks, between its request and its limit as
@@ -39,13 +46,13 @@ parts of the GPU (sm_pct/100 times the quota). Instances with a latency
 objective (slo) come first: when their launch cycles stretch they are issued
 their limit at once and all others are scaled down; while they idle the others
 grow to their limits. What the GPU does for an instance is measured now and then
-by letting it run alone for 20 to 100 ms. --sm-limit and a plan's turns do not
-count then.
+by letting it run alone for 20 to 100 ms. --round, --sm-limit and a
+plan's turns do not count then.
 
 SIGTERM ends it cleanly, with status 0: it closes all gates and removes its
 sockets. Programs then stall at their next launch, and go on when a daemon is
-back. SIGHUP reads the settings file again; a new --window or --sm-limit counts
-from then on, any other after a restart.`,
+back. SIGHUP reads the settings file again; a new --window, --round or
+--sm-limit counts from then on, any other after a restart.`,
 		Example: `  gfaas-tokend
   gfaas-tokend --window 50ms --sm-limit 90 --listen 127.0.0.1:9400
   gfaas-tokend --policy introspective

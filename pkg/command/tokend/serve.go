@@ -31,6 +31,7 @@ type serveOptions struct {
 	env          *cli.Env
 	socket       string
 	window       time.Duration
+	round        time.Duration
 	policy       string
 	smLimit      float64
 	mps          string
@@ -42,6 +43,7 @@ type serveOptions struct {
 
 func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.DurationVar(&o.window, "window", gpu.Window, "length of a scheduling window")
+	f.DurationVar(&o.round, "round", gpu.Round, "in which all that wait for the GPU have had a turn; a window or more: turns end where budgets do")
 	f.StringVar(&o.policy, "policy", policy.MultiToken, "who gets the GPU when: "+strings.Join(policy.Names(), " or "))
 	f.Float64Var(&o.smLimit, "sm-limit", 100, "most percent of a GPU's SMs that leases hold together")
 	f.StringVar(&o.mps, "mps", "auto", "auto starts a private NVIDIA MPS daemon for instances below 100% of a real GPU's SMs; off never does")
@@ -60,6 +62,8 @@ func (o *serveOptions) check() error {
 		return cli.Usagef("--policy %q is not available: expected %s", o.policy, strings.Join(policy.Names(), " or "))
 	case o.window < time.Millisecond || o.window > time.Minute:
 		return cli.Usagef("--window %v: expected between 1ms and 1m", o.window)
+	case o.round < time.Millisecond || o.round > time.Minute:
+		return cli.Usagef("--round %v: expected between 1ms and 1m", o.round)
 	case !(o.smLimit > 0 && o.smLimit <= 100):
 		return cli.Usagef("--sm-limit %v: expected more than 0 and at most 100 percent", o.smLimit)
 	case o.mps != "auto" && o.mps != "off":
@@ -90,7 +94,7 @@ func checkAddress(listen string) error {
 }
 
 func (o *serveOptions) settings() token.Settings {
-	return token.Settings{Window: o.window, SMLimit: o.smLimit}
+	return token.Settings{Window: o.window, Round: o.round, SMLimit: o.smLimit}
 }
 
 func (o *serveOptions) run(cmd *cobra.Command) error {
@@ -127,7 +131,7 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	attrs := []any{"socket", socket, "window", o.window.String(), "policy", o.policy, "sm_limit", o.smLimit}
+	attrs := []any{"socket", socket, "window", o.window.String(), "round", o.round.String(), "policy", o.policy, "sm_limit", o.smLimit}
 	if addr := d.WebAddr(); addr != nil {
 		attrs = append(attrs, "listen", addr.String())
 	}
@@ -158,7 +162,7 @@ func (o *serveOptions) reload(flags *pflag.FlagSet, log *slog.Logger) (token.Set
 func (o *serveOptions) keep(before serveOptions, log *slog.Logger) {
 	wanted := *o
 	*o = before
-	o.window, o.smLimit = wanted.window, wanted.smLimit
+	o.window, o.round, o.smLimit = wanted.window, wanted.round, wanted.smLimit
 	var names []string
 	for name, changed := range map[string]bool{
 		"policy": wanted.policy != before.policy, "mps": wanted.mps != before.mps, "listen": wanted.listen != before.listen,

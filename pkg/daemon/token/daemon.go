@@ -27,6 +27,7 @@ import (
 // Settings may change while the daemon runs.
 type Settings struct {
 	Window  time.Duration // 0 is gpu.Window
+	Round   time.Duration // in which all that wait have a turn; 0 is gpu.Round, a window or more is none
 	SMLimit float64       // percent; 0 is 100
 }
 
@@ -255,9 +256,9 @@ func (d *Daemon) reload(s Settings) error {
 	return d.locked(func() {
 		d.settings = s
 		for _, g := range d.devices() {
-			g.step(policy.Configure{Window: s.Window, SMLimit: s.SMLimit})
+			g.step(policy.Configure{Window: s.Window, Round: s.Round, SMLimit: s.SMLimit})
 		}
-		d.log.Info("settings reloaded", "window", s.Window.String(), "sm_limit", s.SMLimit)
+		d.log.Info("settings reloaded", "window", s.Window.String(), "round", s.Round.String(), "sm_limit", s.SMLimit)
 	})
 }
 

@@ -37,7 +37,7 @@ type device struct {
 func (d *Daemon) device(name string) *device {
 	g := d.gpus[name]
 	if g == nil {
-		cfg := policy.Config{Window: d.settings.Window, SMLimit: d.settings.SMLimit, FirstLease: rand.Uint32()}
+		cfg := policy.Config{Window: d.settings.Window, Round: d.settings.Round, SMLimit: d.settings.SMLimit, FirstLease: rand.Uint32()}
 		sched, err := policy.Make(d.cfg.Policy, cfg, d.now())
 		if err != nil {
 			panic(err) // Open has looked
@@ -113,6 +113,7 @@ func (g *device) grant(a policy.Grant) {
 		return
 	}
 	c.granted, c.lease, c.waits, c.excess = time.Now(), a.Lease, false, 0
+	c.alloc.page.setTurn(c.slot, a.Turn)
 	c.alloc.page.setGate(c.slot, a.Lease)
 	g.d.startRenewing()
 	g.grants.Inc()

@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -77,6 +78,11 @@ func (p *page) setGate(n int, lease uint32) {
 	// FUTEX_WAKE without FUTEX_PRIVATE_FLAG: the sleepers are other processes.
 	const futexWake = 1
 	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(gate)), futexWake, math.MaxInt32, 0, 0, 0)
+}
+
+// setTurn says how long the lease that comes next goes on while others wait.
+func (p *page) setTurn(n int, turn time.Duration) {
+	atomic.StoreUint64(&p.slot(n).TurnNS, uint64(turn))
 }
 
 // clear closes the gate and takes what the process wrote out of the sums.
