@@ -83,7 +83,11 @@ func (h *host) contend(list ...contender) (shares []float64) {
 // much of the time the host may have taken.
 func contest(t *testing.T, h *host, list ...contender) (shares []float64, stalled float64) {
 	t.Helper()
-	w := h.witnesses(len(list), window, settled)
+	cycle := gpu.Round // in which each has the GPU once
+	if len(list[0].turns) > 0 {
+		cycle = window
+	}
+	w := h.witnesses(len(list), cycle, settled)
 	shares = h.contend(list...)
 	return shares, w.stalled()
 }

@@ -50,15 +50,15 @@ type witness struct {
 }
 
 // witnesses starts a witness that looks at the host from a second after now for
-// so long; in each window the token changes hands that many times.
-func (h *host) witnesses(handovers int, window, length time.Duration) *witness {
+// so long; in each cycle the token changes hands that many times.
+func (h *host) witnesses(handovers int, cycle, length time.Duration) *witness {
 	h.t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	w := &witness{t: h.t, cmd: exec.Command(self)}
-	w.cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d %d", witnessKey, window/time.Duration(handovers), length))
+	w.cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d %d", witnessKey, cycle/time.Duration(handovers), length))
 	w.cmd.Stdout = &w.out
 	if err := tokentest.StartFirst(w.cmd); err != nil {
 		h.t.Fatal(err)
