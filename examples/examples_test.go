@@ -24,7 +24,7 @@ import (
 
 // built returns the path of what make builds; without it the test is skipped,
 // or fails where CI is set.
-func built(t *testing.T, parts ...string) string {
+func built(t testing.TB, parts ...string) string {
 	t.Helper()
 	path, err := filepath.Abs(filepath.Join(append([]string{"..", "build"}, parts...)...))
 	if err != nil {
@@ -49,7 +49,7 @@ type function struct {
 
 // reserve returns a port that the system gives to nobody else until the test
 // ends: a socket has it, but does not listen, so that the program may.
-func reserve(t *testing.T) int {
+func reserve(t testing.TB) int {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

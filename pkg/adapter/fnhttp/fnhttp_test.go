@@ -137,6 +137,22 @@ func TestWaitReadyWaits(t *testing.T) {
 	}
 }
 
+// TestPauses: a function is seen to be ready at most an eighth of its time too late,
+// and in two minutes is not asked a thousand times.
+func TestPauses(t *testing.T) {
+	asked := 0
+	for now := time.Duration(0); now < 2*time.Minute; asked++ {
+		pause := pauseAfter(now)
+		if late := max(now/8, firstPause); pause <= 0 || pause > late {
+			t.Fatalf("after %v it is asked again in %v, want at most %v", now, pause, late)
+		}
+		now += pause
+	}
+	if asked > 1000 {
+		t.Errorf("asked %d times", asked)
+	}
+}
+
 // at is an instance at that address.
 func at(address, contract, function string) instance.Record {
 	return instance.Record{ID: function + "-0", Function: function, Contract: contract, Handle: instance.Handle{Address: address}}

@@ -9,6 +9,8 @@ import (
 	"time"
 )
 
+// A function is asked again after an eighth of the time that it has taken so far,
+// so that this is by how much it is seen to be ready too late.
 const (
 	firstPause   = 2 * time.Millisecond
 	longestPause = 200 * time.Millisecond
@@ -29,7 +31,7 @@ func WaitReady(ctx context.Context, address, contract string, alive func(context
 	transport := newTransport()
 	transport.DisableKeepAlives = true
 	client := &http.Client{Transport: transport, CheckRedirect: noRedirect}
-	pause := firstPause
+	begin := time.Now()
 	var last error
 	for {
 		resolved, why := probe(ctx, client, address, candidates)
@@ -44,15 +46,18 @@ func WaitReady(ctx context.Context, address, contract string, alive func(context
 				return "", err
 			}
 		}
-		timer := time.NewTimer(pause)
+		timer := time.NewTimer(pauseAfter(time.Since(begin)))
 		select {
 		case <-ctx.Done():
 			timer.Stop()
 			return "", fmt.Errorf("not ready (%w): %w", last, ctx.Err())
 		case <-timer.C:
 		}
-		pause = min(2*pause, longestPause)
 	}
+}
+
+func pauseAfter(took time.Duration) time.Duration {
+	return min(max(took/8, firstPause), longestPause)
 }
 
 // probe asks once for each contract that may apply. Empty is not ready, and
