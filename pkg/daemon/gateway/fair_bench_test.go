@@ -1,0 +1,64 @@
+package gateway
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/trace"
+)
+
+// BenchmarkFairness is how long calls of one function take that come one after
+// another, alone and beside a function of the same weight that 64 callers flood: the
+// 95th percentiles, and their ratio once one execution is taken off.
+func BenchmarkFairness(b *testing.B) {
+	const execution, callers = 20 * time.Millisecond, 64
+	for _, policy := range []string{"gfaas", "mqfq-sticky", "fcfs"} {
+		b.Run(policy, func(b *testing.B) {
+			work := func(http.ResponseWriter, *http.Request) { time.Sleep(execution) }
+			w := newWorld(b, mixed{"/work": work}, func(c *Config) {
+				c.Policy.Policy, c.Queue, c.FixedCosts = policy, 1024, true
+				c.Costs = map[string]trace.Function{}
+				for _, name := range []string{"flood", "patient"} {
+					c.Costs[name] = trace.Function{Name: name, Warm: execution, Cold: 2 * execution}
+				}
+			})
+			w.apply(fn("flood"), fn("patient"))
+			p95 := func() time.Duration {
+				took := make([]time.Duration, b.N)
+				for i := range took {
+					begin := time.Now()
+					if a := w.do("GET", "/function/patient/work", ""); a.status != 200 {
+						b.Fatalf("%+v", a)
+					}
+					took[i] = time.Since(begin)
+				}
+				slices.Sort(took)
+				return took[(len(took)-1)*95/100]
+			}
+			for _, name := range []string{"flood", "patient"} {
+				w.do("GET", "/function/"+name, "")
+			}
+			alone := p95()
+			ctx, stop := context.WithCancel(context.Background())
+			var flood sync.WaitGroup
+			for range callers {
+				flood.Go(func() {
+					for ctx.Err() == nil {
+						_, _ = w.try(ctx, "GET", "/function/flood/work", "")
+					}
+				})
+			}
+			w.until("the flood waits", func() bool { return *w.Status().Functions[0].Waiting > callers*3/4 })
+			flooded := p95()
+			stop()
+			flood.Wait()
+			b.ReportMetric(alone.Seconds()*1e3, "alone-p95-ms")
+			b.ReportMetric(flooded.Seconds()*1e3, "flooded-p95-ms")
+			b.ReportMetric((flooded-execution).Seconds()/alone.Seconds(), "less-one-execution-ratio")
+		})
+	}
+}
