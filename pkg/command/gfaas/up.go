@@ -135,7 +135,7 @@ func (o *upOptions) launcher(ctx context.Context, t *tool, starts bool) (*launch
 // steps compares what runs with what is wanted.
 func (o *upOptions) steps(ctx context.Context, t *tool, launcher *launch.Launcher, wanted []assignment) ([]step, error) {
 	all, err := t.inventory(ctx, launcher)
-	if err == nil {
+	if err == nil && !o.dryRun {
 		err = all.dropDead(ctx, launcher)
 	}
 	if err == nil {
