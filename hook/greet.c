@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -18,6 +19,7 @@
 
 #define RECONNECT_NS 100000000
 #define REFUSED_NS 1000000000
+#define PEEK_S 3 /* for the daemon to answer who only looks */
 #define HANGUPS 5 /* in a row and without an answer; a daemon that is ending hangs up once */
 
 static bool copy(char *to, size_t size, const char *name)
@@ -126,14 +128,39 @@ static struct gf_page *map_page(int fd)
     return NULL;
 }
 
+static bool say_hello(int fd, unsigned place, uint64_t used, const struct gf_identity *who)
+{
+    struct gf_hello hello = {.h = gf_header(GF_MSG_HELLO, sizeof hello), .pid = (uint32_t)getpid(),
+                             .device = place, .mem_used = used};
+    memcpy(hello.instance, who->instance, sizeof hello.instance);
+    memcpy(hello.secret, who->secret, sizeof hello.secret);
+    return gf_transmit(fd, &hello, sizeof hello);
+}
+
+struct gf_page *gf_peek(unsigned place, const struct gf_identity *who)
+{
+    struct timeval patience = {.tv_sec = PEEK_S};
+    struct gf_page *page = NULL;
+    char answer[GF_MAX_MESSAGE];
+    int passed = -1, fd = connect_to(who->socket);
+    if (fd < 0)
+        return NULL;
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    if (say_hello(fd, place, 0, who)) {
+        ssize_t n = gf_receive(fd, answer, sizeof answer, &passed);
+        if (gf_is(answer, n, GF_MSG_WELCOME, sizeof(struct gf_welcome)) && passed >= 0)
+            page = map_page(passed);
+    }
+    if (passed >= 0)
+        close(passed);
+    close(fd);
+    return page;
+}
+
 /* Says who this process is and moves to the page that the daemon sends back. */
 static bool greet(struct gf_device *device, unsigned place, int fd, const struct gf_identity *who)
 {
-    struct gf_hello hello = {.h = gf_header(GF_MSG_HELLO, sizeof hello), .pid = (uint32_t)getpid(),
-                             .device = place, .mem_used = gf_mem_used(device)};
-    memcpy(hello.instance, who->instance, sizeof hello.instance);
-    memcpy(hello.secret, who->secret, sizeof hello.secret);
-    if (!gf_transmit(fd, &hello, sizeof hello))
+    if (!say_hello(fd, place, gf_mem_used(device), who))
         return false;
     union {
         struct gf_welcome welcome;

@@ -21,6 +21,7 @@
  *   stray.c   what it starts and the library cannot be in
  *   link.c    a device's helper thread and what it does about leases
  *   greet.c   the connection to gfaas-tokend and its first exchange
+ *   nvml.c    what the management library says within a slice
  */
 #ifndef GFAAS_HOOK_H
 #define GFAAS_HOOK_H
@@ -84,6 +85,12 @@ void gf_lookup_init(void);
 
 /* The wrapper of the driver's function at that address, or the address. */
 void *gf_wrapper_of(void *address);
+
+/* ---- nvml.c ---- */
+
+/* The wrapper of a function of the management library, where `handle` has that
+ * function; NULL: it is not wrapped. */
+void *gf_nvml_pick(void *handle, const char *name);
 
 /* ---- device.c ---- */
 
@@ -428,6 +435,8 @@ void gf_graph_fork_child(void);
 
 /* ---- memory.c ---- */
 
+/* Bytes that an instance's processes hold together, by their page. */
+uint64_t gf_mem_on_page(struct gf_page *page);
 /* Bytes this process has allocated on the device. */
 uint64_t gf_mem_used(struct gf_device *device);
 /* From now on that page and slot are the ones in force. Returns the slot where
@@ -496,6 +505,9 @@ bool gf_identify(struct gf_identity *who);
 /* Connects, says hello and moves to the page that comes back. Returns the
  * connection or -1, having waited a while. */
 int gf_greet(struct gf_device *device, const struct gf_identity *who);
+/* A look at the page that the instance has for one of its GPUs, by a connection of
+ * its own that is over then; NULL: the daemon shows none. It has to be unmapped. */
+struct gf_page *gf_peek(unsigned place, const struct gf_identity *who);
 struct gf_header gf_header(uint16_t type, uint32_t size);
 bool gf_is(const void *message, ssize_t n, uint16_t type, size_t size);
 bool gf_transmit(int fd, const void *message, size_t size);

@@ -4,7 +4,7 @@ HOOK_CFLAGS := -std=gnu11 -O2 -g -fPIC -fvisibility=hidden -Wall -Wextra -Werror
 
 # The two libraries are named for glibc before 2.34, where threads and dlopen
 # lived in them; later ones ship empty libraries of these names.
-$(BUILD)/lib/libgfaas.so: $(HOOK_SRC) $(wildcard hook/*.h) hook/symbols.def hook/gfaas.map hook/hook.mk
+$(BUILD)/lib/libgfaas.so: $(HOOK_SRC) $(wildcard hook/*.h) hook/symbols.def hook/nvml.def hook/gfaas.map hook/hook.mk
 	@mkdir -p $(@D)
 	$(CC) $(HOOK_CFLAGS) $(CFLAGS) -shared -Wl,-z,defs $(HARDEN_LD) -Wl,-soname,libgfaas.so \
 	  -Wl,--version-script=hook/gfaas.map -Wl,--no-as-needed -o $@.tmp $(HOOK_SRC) \
@@ -17,7 +17,7 @@ HOOK_PLUGINS := $(patsubst hook/check/plugin/%.c,$(BUILD)/check/plugin/%.so,$(wi
 checks: $(HOOK_CHECKS) $(HOOK_PLUGINS)
 .PHONY: checks c-check
 
-$(BUILD)/check/%: hook/check/%.c $(wildcard hook/check/*.h) hook/cuda.h hook/symbols.def $(BUILD)/lib/sim/libcuda.so.1
+$(BUILD)/check/%: hook/check/%.c $(wildcard hook/check/*.h) hook/cuda.h hook/symbols.def hook/nvml.h hook/nvml.def $(BUILD)/lib/sim/libcuda.so.1
 	@mkdir -p $(@D)
 	$(CC) -std=gnu11 -O2 -g -Wall -Wextra -Werror $(CFLAGS) -Ihook -o $@ $< -Wl,--no-as-needed -L$(BUILD)/lib/sim -l:libcuda.so.1 -lpthread -ldl
 

@@ -121,6 +121,8 @@ void *gf_wrapper_of(void *address)
 __attribute__((used)) void *gf_dlsym_pick(void *handle, const char *name)
 {
     gf_lookup_init();
+    if (name && strncmp(name, "nvml", 4) == 0)
+        return gf_nvml_pick(handle, name);
     /* While the driver is being opened it may look for functions itself. */
     if (!name || name[0] != 'c' || name[1] != 'u' || gf_booting)
         return NULL;

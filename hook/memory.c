@@ -37,10 +37,11 @@ uint64_t gf_mem_limit(struct gf_device *d) { return gf_load(&gf_load(&d->page)->
 
 static uint64_t plus(uint64_t a, uint64_t b) { return b > UINT64_MAX - a ? UINT64_MAX : a + b; }
 
-uint64_t gf_mem_used_by_all(struct gf_device *d)
+uint64_t gf_mem_used_by_all(struct gf_device *d) { return gf_mem_on_page(gf_load(&d->page)); }
+
+uint64_t gf_mem_on_page(struct gf_page *page)
 {
     uint64_t sum = 0;
-    struct gf_page *page = gf_load(&d->page);
     for (unsigned i = 0; i < GF_PAGE_SLOTS; i++) {
         struct gf_slot *slot = &page->slots[i];
         sum = plus(sum, __atomic_load_n(&slot->mem_used, __ATOMIC_SEQ_CST));

@@ -36,7 +36,7 @@ static int open_state(struct nvmlDevice_st *device)
         return device->fd;
     if (device->fd >= 0)
         close(device->fd); /* nobody is on it, this process neither */
-    return device->fd = shared_move_up(shared_open(name, O_RDONLY));
+    return device->fd = shared_open(name, O_RDONLY); /* at the number it gets: to move it would be to close one */
 }
 
 /* The process in a slot: 0 if there is none, -1 if it has no number here. */

@@ -35,6 +35,9 @@ type Grant struct {
 	// host while the program has no work.
 	Oversubscribe bool
 
+	// NoNVML leaves what programs read of NVML as it is: else it is about the slice.
+	NoNVML bool
+
 	// Env is the environment that the result will be added to; nil is this
 	// process's own. Library lists found in it are kept behind ours.
 	Env map[string]string
@@ -74,6 +77,9 @@ func Environ(g Grant) (map[string]string, error) {
 		env["GFAAS_OVERSUBSCRIBE"] = "1"
 	case g.get("GFAAS_OVERSUBSCRIBE") != "":
 		env["GFAAS_OVERSUBSCRIBE"] = "" // a slice started within another's is its own
+	}
+	if g.NoNVML {
+		env["GFAAS_NO_NVML"] = "1"
 	}
 	if g.MPSPipeDir != "" {
 		env["CUDA_MPS_PIPE_DIRECTORY"] = g.MPSPipeDir

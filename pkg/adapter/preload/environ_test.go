@@ -58,6 +58,13 @@ func TestEnvironInherits(t *testing.T) {
 	if err != nil || got["LD_PRELOAD"] != "/lib/libgfaas.so:/mine.so" {
 		t.Errorf("LD_PRELOAD = %q, %v", got["LD_PRELOAD"], err)
 	}
+	if _, set := got["GFAAS_NO_NVML"]; set {
+		t.Error("NVML is left alone unasked")
+	}
+	got, err = Environ(Grant{GPU: []string{"0"}, SMPct: 100, Libs: Libs{Hook: "/lib/libgfaas.so"}, NoNVML: true})
+	if err != nil || got["GFAAS_NO_NVML"] != "1" {
+		t.Errorf("GFAAS_NO_NVML = %q, %v", got["GFAAS_NO_NVML"], err)
+	}
 }
 
 func TestEnvironErrors(t *testing.T) {

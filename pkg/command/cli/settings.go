@@ -145,7 +145,7 @@ func applySettings(flags *pflag.FlagSet, config string) error {
 			return
 		}
 		// Inside `gfaas run` these variables are the preload library's, not ours.
-		if (f.Name == "socket" || f.Name == "oversubscribe") && os.Getenv("GFAAS_INSTANCE") != "" {
+		if slices.Contains([]string{"socket", "oversubscribe", "no-nvml"}, f.Name) && os.Getenv("GFAAS_INSTANCE") != "" {
 			return
 		}
 		if !v.IsSet(f.Name) {

@@ -25,13 +25,14 @@ import (
 )
 
 type runOptions struct {
-	gpu   string
-	sm    float64
-	quota string
-	mem   string
-	name  string
-	slo   time.Duration
-	over  bool
+	gpu    string
+	sm     float64
+	quota  string
+	mem    string
+	name   string
+	slo    time.Duration
+	over   bool
+	noNVML bool
 }
 
 func newRun(t *tool) *cobra.Command {
@@ -58,6 +59,10 @@ managed memory, within the same limit. Slices whose limits sum to more than the
 GPU then fit on it one after the other: what a slice holds is moved to the host
 when it has had no work for half a second, and back before its next. It costs
 time, and memory of this kind cannot be handed to other processes (cudaIpc).
+
+Programs that read NVML (nvidia-smi, Ray, vLLM) are told of the slice: its limit as
+the total memory, what it uses as used, its own processes. With --no-nvml they see
+what there is. Functions have that by GFAAS_NO_NVML=1 in their env.
 
 The token daemon that hands out GPU time is started when there is none, and
 leaves a few seconds after its last client. Should such a one be killed, the
@@ -92,6 +97,7 @@ again after 10 s.`,
 	f.StringVar(&o.mem, "mem", "", "limit on GPU memory, like 1GiB (default none)")
 	f.DurationVar(&o.slo, "slo", 0, "latency objective, like 69ms: with the policy introspective others make room when it is in danger (default none: best effort)")
 	f.BoolVar(&o.over, "oversubscribe", false, "keep its memory on the host while it has no work; needs --mem")
+	f.BoolVar(&o.noNVML, "no-nvml", false, "let programs that read NVML see the whole GPU")
 	f.StringVar(&o.name, "name", "", "what the slice is called in gfaas-tokend status (default from COMMAND)")
 	return cmd
 }
@@ -120,7 +126,7 @@ func (o *runOptions) run(ctx context.Context, t *tool, command []string) error {
 	grant := preload.Grant{
 		Socket:   filepath.Join(tokend.ClientSocketDir(t.runDir), "token.sock"),
 		Instance: id, Secret: preload.NewSecret(), GPU: []string{device}, SMPct: slice.SMPct, Libs: libs,
-		Oversubscribe: o.over,
+		Oversubscribe: o.over, NoNVML: o.noNVML,
 	}
 	if _, err := preload.Environ(grant); err != nil {
 		return err // before anybody hears of it

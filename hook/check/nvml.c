@@ -1,0 +1,74 @@
+/* nvml: what a program learns of the management library.
+ *
+ *   nvml HOW BYTES
+ *
+ * Allocates so many bytes on the GPU, asks, prints a line
+ *
+ *   total BYTES used BYTES free BYTES v2 ok|differs processes PID...
+ *
+ * and waits for the end of its standard input. HOW it finds the functions: "handle"
+ * asks the library that it opened, "default" the whole program. */
+#include "check.h"
+#include "nvml.h"
+
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <unistd.h>
+
+static void *scope;
+
+static void *function(const char *name)
+{
+    void *found = dlsym(scope, name);
+    if (!found) {
+        fprintf(stderr, "%s: %s\n", name, dlerror());
+        exit(1);
+    }
+    return found;
+}
+#define CALL(name) ((__typeof__(&name))function(#name))
+#define NVML_MUST(call) ENSURE((call) == NVML_SUCCESS)
+
+int main(int argc, char **argv)
+{
+    if (argc != 3)
+        return 2;
+    alarm(120);
+    CUdeviceptr held;
+    own_context();
+    if (atol(argv[2]))
+        MUST(cuMemAlloc_v2(&held, (size_t)atol(argv[2])));
+    void *library = dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_GLOBAL);
+    ENSURE(library);
+    scope = strcmp(argv[1], "default") == 0 ? RTLD_DEFAULT : library;
+    ENSURE(!dlsym(scope, "nvmlDeviceGetMemoryInfo_v99") && dlerror());
+    nvmlDevice_t device;
+    NVML_MUST(CALL(nvmlInit_v2)());
+    NVML_MUST(CALL(nvmlDeviceGetHandleByIndex_v2)(0, &device));
+    nvmlMemory_t one = {0};
+    nvmlMemory_v2_t two = {.version = NVML_VERSION(nvmlMemory_v2_t, 2)};
+    NVML_MUST(CALL(nvmlDeviceGetMemoryInfo)(device, &one));
+    NVML_MUST(CALL(nvmlDeviceGetMemoryInfo_v2)(device, &two));
+    bool same = one.total == two.total && one.used == two.used && one.free == two.free;
+    nvmlProcessInfo_v1_t v1[64];
+    nvmlProcessInfo_t v3[64];
+    nvmlProcessDetail_v1_t all[64];
+    nvmlProcessDetailList_t details = {.version = NVML_VERSION(nvmlProcessDetailList_t, 1), .numProcArrayEntries = 64, .procArray = all};
+    unsigned n1 = 64, n3 = 64, none = 0;
+    NVML_MUST(CALL(nvmlDeviceGetComputeRunningProcesses)(device, &n1, v1));
+    NVML_MUST(CALL(nvmlDeviceGetComputeRunningProcesses_v3)(device, &n3, v3));
+    NVML_MUST(CALL(nvmlDeviceGetRunningProcessDetailList)(device, &details));
+    ENSURE(CALL(nvmlDeviceGetComputeRunningProcesses_v3)(device, &none, NULL) == NVML_ERROR_INSUFFICIENT_SIZE && none == n3);
+    ENSURE(n1 == n3 && n3 == details.numProcArrayEntries);
+    printf("total %llu used %llu free %llu v2 %s processes", one.total, one.used, one.free, same ? "ok" : "differs");
+    for (unsigned i = 0; i < n3; i++) {
+        ENSURE(v1[i].pid == v3[i].pid && v3[i].pid == all[i].pid);
+        printf(" %u", v3[i].pid);
+    }
+    printf("\n");
+    fflush(stdout);
+    while (getchar() != EOF)
+        ;
+    NVML_MUST(CALL(nvmlShutdown)());
+    return 0;
+}

@@ -1,0 +1,91 @@
+package hooktest
+
+import (
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gfaas/gfaas/pkg/gpu"
+)
+
+// says waits until a program has said a line, and parses what check/nvml says.
+func (h *host) says(p *program) (total, used, free gpu.Bytes, pids []int) {
+	h.t.Helper()
+	h.eventually("it says what it sees", func() bool {
+		if p.over() {
+			h.t.Fatalf("it ended: %s%s", p.out.String(), p.errout.String())
+		}
+		return strings.Contains(p.out.String(), "\n")
+	})
+	line := p.out.String()
+	var v2 string
+	if _, err := fmt.Sscanf(line, "total %d used %d free %d v2 %s processes", &total, &used, &free, &v2); err != nil || v2 != "ok" {
+		h.t.Fatalf("%q: %v", line, err)
+	}
+	_, list, _ := strings.Cut(strings.TrimSpace(line), "processes")
+	for word := range strings.FieldsSeq(list) {
+		var pid int
+		if _, err := fmt.Sscan(word, &pid); err != nil {
+			h.t.Fatal(err)
+		}
+		pids = append(pids, pid)
+	}
+	slices.Sort(pids)
+	return total, used, free, pids
+}
+
+// python reads the library as its own bindings do, through ctypes.
+const python = `import ctypes, sys
+nvml = ctypes.CDLL("libnvidia-ml.so.1")
+class Memory(ctypes.Structure):
+    _fields_ = [(n, ctypes.c_ulonglong) for n in ("total", "free", "used")]
+class Process(ctypes.Structure):
+    _fields_ = [("pid", ctypes.c_uint), ("used", ctypes.c_ulonglong), ("gi", ctypes.c_uint), ("ci", ctypes.c_uint)]
+device, memory, count, list = ctypes.c_void_p(), Memory(), ctypes.c_uint(64), (Process * 64)()
+for r in (nvml.nvmlInit_v2(), nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device)),
+          nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory)),
+          nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, ctypes.byref(count), list)):
+    assert r == 0, r
+print("total", memory.total, "used", memory.used, "free", memory.free, "v2 ok processes", *[p.pid for p in list[:count.value]], flush=True)
+sys.stdin.read()
+`
+
+// TestNVMLInSlice: who reads NVML in a slice sees the slice, its processes and no
+// others; with GFAAS_NO_NVML all that there is.
+func TestNVMLInSlice(t *testing.T) {
+	h := newHost(t)
+	h.settings = []string{"GFAAS_SIM_GPU=mem=1GiB,context=0"}
+	h.start()
+	mine, others, free := h.limited("mine", 256*gpu.MiB), h.limited("others", 512*gpu.MiB), h.limited("free", 0)
+	other := h.run(others, "check/nvml", "handle", fmt.Sprint(int64(300*gpu.MiB)))
+	if total, used, _, pids := h.says(other); total != 512*gpu.MiB || used != 300*gpu.MiB || len(pids) != 1 {
+		t.Errorf("the other: %v of %v, %v", used, total, pids)
+	}
+	first := h.run(mine, "check/nvml", "handle", fmt.Sprint(int64(64*gpu.MiB)))
+	if total, used, left, pids := h.says(first); total != 256*gpu.MiB || used != 64*gpu.MiB || left != 192*gpu.MiB ||
+		!slices.Equal(pids, []int{first.cmd.Process.Pid}) {
+		t.Errorf("the first: %v of %v, %v free, %v", used, total, left, pids)
+	}
+	second := h.run(mine, "check/nvml", "default", fmt.Sprint(int64(16*gpu.MiB)))
+	both := []int{first.cmd.Process.Pid, second.cmd.Process.Pid}
+	slices.Sort(both)
+	if total, used, left, pids := h.says(second); total != 256*gpu.MiB || used != 80*gpu.MiB || left != 176*gpu.MiB || !slices.Equal(pids, both) {
+		t.Errorf("the second: %v of %v, %v free, %v, want %v", used, total, left, pids, both)
+	}
+	reader := h.launch(exec.Command("python3", "-c", python), mine)
+	if total, used, left, pids := h.says(reader); total != 256*gpu.MiB || used != 80*gpu.MiB || left != 176*gpu.MiB || !slices.Equal(pids, both) {
+		t.Errorf("python: %v of %v, %v free, %v, want %v", used, total, left, pids, both)
+	}
+	unlimited := h.launch(exec.Command("python3", "-c", python), free)
+	if total, used, left, pids := h.says(unlimited); total != gpu.GiB || used != 0 || left != gpu.GiB-380*gpu.MiB || len(pids) != 0 {
+		t.Errorf("without a limit: %v of %v, %v free, %v", used, total, left, pids)
+	}
+	truth := h.launch(exec.Command("python3", "-c", python), append(slices.Clone(mine), "GFAAS_NO_NVML=1"))
+	if total, used, left, pids := h.says(truth); total != gpu.GiB || used != 380*gpu.MiB || left != total-used || len(pids) != 3 {
+		t.Errorf("the whole truth: %v of %v, %v free, %v", used, total, left, pids)
+	}
+	// Looking leaves no client behind.
+	h.eventually("who looks is gone", func() bool { return len(h.rows()) == 3 })
+}

@@ -1,0 +1,266 @@
+/* nvml.c: what NVIDIA's management library says within a slice. Programs read it to
+ * learn how much memory there is (vLLM, Ray, monitors), and would take the whole
+ * GPU's for theirs: here the limit is the total, what the slice uses is what is
+ * used, and the processes are its own. GFAAS_NO_NVML=1 leaves all as it is.
+ *
+ * The library is opened by the program, if at all. What it tells of a GPU that is
+ * none of the slice's is left alone. */
+#include "hook.h"
+
+#define NVML_EXPORT GF_EXPORT
+#include "nvml.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define LIST_MOST 65536 /* processes on a GPU */
+
+#define NV_IF_PASS(...)
+#define NV_IF_HAND(...) __VA_ARGS__
+
+/* The library's own functions; NULL: it has none of that name. */
+static struct {
+#define NV(name, sim, hook, params, args) NV_IF_##hook(nvmlReturn_t (*name) params;)
+#include "nvml.def"
+    nvmlReturn_t (*nvmlDeviceGetUUID)(nvmlDevice_t device, char *uuid, unsigned int length);
+    nvmlReturn_t (*nvmlDeviceGetIndex)(nvmlDevice_t device, unsigned int *index);
+} real;
+
+/* Found once, without a lock, as in real.c: threads that are here together store the
+ * same. False: the program has not opened the library. */
+static bool find(void)
+{
+    static bool found;
+    if (__atomic_load_n(&found, __ATOMIC_ACQUIRE))
+        return true;
+    gf_lookup_init();
+    void *handle = gf_real_dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_NOLOAD); /* and it stays */
+    if (handle) {
+#define FIND(name) gf_store((void **)&real.name, gf_real_dlsym(handle, #name));
+#define NV(name, sim, hook, params, args) NV_IF_##hook(FIND(name))
+#include "nvml.def"
+        FIND(nvmlDeviceGetUUID)
+        FIND(nvmlDeviceGetIndex)
+        __atomic_store_n(&found, true, __ATOMIC_RELEASE);
+    }
+    dlerror();
+    return handle != NULL;
+}
+
+/* ---- the slice ---- */
+
+static struct gf_identity identity;
+static char devices[2048]; /* the instance's GPUs */
+static bool whole;         /* the program is in no slice, or wants the whole truth */
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/* Once, since the program may change its environment. */
+static void read_environment(void)
+{
+    const char *list = getenv("GFAAS_DEVICES"), *no = getenv("GFAAS_NO_NVML");
+    snprintf(devices, sizeof devices, "%s", list ? list : "");
+    whole = (no && *no && strcmp(no, "0") != 0 && strcmp(no, "false") != 0) || !gf_identify(&identity);
+}
+
+static bool in_slice(void)
+{
+    pthread_once(&once, read_environment);
+    return !whole;
+}
+
+/* The place of a GPU among the instance's, by the words that name them: an index or
+ * a UUID. -1: it is none of them. */
+static int place_of(nvmlDevice_t device)
+{
+    char uuid[96] = "", index[16] = "";
+    unsigned number;
+    if (real.nvmlDeviceGetUUID && real.nvmlDeviceGetUUID(device, uuid, sizeof uuid) != NVML_SUCCESS)
+        *uuid = 0;
+    if (strncmp(uuid, "MIG-", 4) != 0 && real.nvmlDeviceGetIndex && real.nvmlDeviceGetIndex(device, &number) == NVML_SUCCESS)
+        snprintf(index, sizeof index, "%u", number);
+    int place = 0;
+    for (const char *word = devices; *word; place++) {
+        size_t n = strcspn(word, ",");
+        if (n && ((strlen(index) == n && strncmp(word, index, n) == 0) || (strlen(uuid) == n && strncmp(word, uuid, n) == 0)))
+            return place;
+        word += n + (word[n] == ',');
+    }
+    return -1;
+}
+
+/* ---- memory ---- */
+
+/* What of a GPU is the slice's: its limit, 0 without one, and what its processes
+ * hold together. False: the daemon does not say. */
+static bool ask(unsigned place, uint64_t *limit, uint64_t *used)
+{
+    struct gf_page *page = gf_peek(place, &identity);
+    if (!page)
+        return false;
+    *limit = gf_load(&page->mem_limit);
+    *used = gf_mem_on_page(page);
+    munmap(page, GF_PAGE_SIZE);
+    return true;
+}
+
+static nvmlReturn_t own_memory(nvmlDevice_t device, unsigned long long *total, unsigned long long *free_bytes, unsigned long long *used)
+{
+    uint64_t limit, held;
+    int saved = errno, place = in_slice() ? place_of(device) : -1;
+    bool known = place < 0 || ask((unsigned)place, &limit, &held);
+    errno = saved;
+    if (place < 0)
+        return NVML_SUCCESS;
+    if (!known)
+        return NVML_ERROR_TIMEOUT; /* nor does cuMemGetInfo answer then */
+    if (limit && limit < *total)
+        *total = limit;
+    *used = held < *total ? held : *total;
+    if (*free_bytes > *total - *used)
+        *free_bytes = *total - *used;
+    return NVML_SUCCESS;
+}
+
+#define MEMORY(name, type) \
+    GF_EXPORT nvmlReturn_t name(nvmlDevice_t device, type *memory) \
+    { \
+        if (!find() || !real.name) \
+            return NVML_ERROR_FUNCTION_NOT_FOUND; \
+        nvmlReturn_t r = real.name(device, memory); \
+        return r == NVML_SUCCESS ? own_memory(device, &memory->total, &memory->free, &memory->used) : r; \
+    }
+MEMORY(nvmlDeviceGetMemoryInfo, nvmlMemory_t)
+MEMORY(nvmlDeviceGetMemoryInfo_v2, nvmlMemory_v2_t)
+
+/* ---- processes ---- */
+
+/* Whether an environment, as /proc shows it, says that a process is of this
+ * instance: what a slice's programs start keeps it (exec.c). */
+static bool says_so(int fd)
+{
+    char wanted[sizeof "GFAAS_INSTANCE=" + GF_NAME_SIZE], part[4096];
+    size_t length = (size_t)snprintf(wanted, sizeof wanted, "GFAAS_INSTANCE=%s", identity.instance) + 1; /* with its end */
+    size_t same = 0; /* bytes of this entry that agree; more than there are: it is another */
+    for (ssize_t n; (n = read(fd, part, sizeof part)) > 0;)
+        for (ssize_t i = 0; i < n; i++) {
+            same = same < length && part[i] == wanted[same] ? same + 1 : length + 1;
+            if (same == length)
+                return true;
+            if (!part[i])
+                same = 0;
+        }
+    return false;
+}
+
+static bool own(unsigned pid)
+{
+    char path[64];
+    if (pid == (unsigned)getpid())
+        return true;
+    snprintf(path, sizeof path, "/proc/%u/environ", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    bool found = fd >= 0 && says_so(fd);
+    if (fd >= 0)
+        close(fd);
+    return found;
+}
+
+typedef nvmlReturn_t lister(nvmlDevice_t device, unsigned int *count, void *infos);
+
+/* The entries of a list, of that size each and the process's number first, that are
+ * of the slice's processes. */
+static nvmlReturn_t own_list(lister *list, nvmlDevice_t device, unsigned int *count, void *infos, size_t size)
+{
+    if (!count || !in_slice())
+        return list(device, count, infos);
+    unsigned n = 64, room = infos ? *count : 0, kept = 0;
+    char *all = NULL;
+    nvmlReturn_t r = NVML_ERROR_MEMORY;
+    int saved = errno;
+    for (unsigned have = n; have <= LIST_MOST; have = n + 64) {
+        char *more = realloc(all, have * size);
+        if (!more)
+            break;
+        all = more;
+        n = have;
+        r = list(device, &n, all);
+        if (r != NVML_ERROR_INSUFFICIENT_SIZE)
+            break;
+    }
+    for (unsigned i = 0; r == NVML_SUCCESS && i < n; i++) {
+        unsigned pid;
+        memcpy(&pid, all + i * size, sizeof pid);
+        if (!own(pid))
+            continue;
+        if (kept < room)
+            memcpy((char *)infos + kept * size, all + i * size, size);
+        kept++;
+    }
+    free(all);
+    errno = saved;
+    if (r == NVML_SUCCESS)
+        *count = kept;
+    return r == NVML_SUCCESS && kept > room ? NVML_ERROR_INSUFFICIENT_SIZE : r;
+}
+
+#define LIST(name, type) \
+    GF_EXPORT nvmlReturn_t name(nvmlDevice_t device, unsigned int *infoCount, type *infos) \
+    { \
+        if (!find() || !real.name) \
+            return NVML_ERROR_FUNCTION_NOT_FOUND; \
+        return own_list((lister *)(void *)real.name, device, infoCount, infos, sizeof *infos); \
+    }
+#define LISTS(name) LIST(name, nvmlProcessInfo_v1_t) LIST(name##_v2, nvmlProcessInfo_t) LIST(name##_v3, nvmlProcessInfo_t)
+LISTS(nvmlDeviceGetComputeRunningProcesses)
+LISTS(nvmlDeviceGetGraphicsRunningProcesses)
+LISTS(nvmlDeviceGetMPSComputeRunningProcesses)
+
+static __thread nvmlProcessDetailList_t *detailed GF_TLS; /* the head of the list that is asked for */
+
+static nvmlReturn_t list_details(nvmlDevice_t device, unsigned int *count, void *infos)
+{
+    nvmlProcessDetailList_t head = *detailed;
+    head.numProcArrayEntries = *count;
+    head.procArray = infos;
+    nvmlReturn_t r = real.nvmlDeviceGetRunningProcessDetailList(device, &head);
+    *count = head.numProcArrayEntries;
+    return r;
+}
+
+GF_EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *plist)
+{
+    if (!find() || !real.nvmlDeviceGetRunningProcessDetailList)
+        return NVML_ERROR_FUNCTION_NOT_FOUND;
+    if (!plist)
+        return real.nvmlDeviceGetRunningProcessDetailList(device, plist);
+    detailed = plist;
+    return own_list(list_details, device, &plist->numProcArrayEntries, plist->procArray, sizeof *plist->procArray);
+}
+
+/* ---- lookup ---- */
+
+void *gf_nvml_pick(void *handle, const char *name)
+{
+    static const struct { const char *name; void *wrapper; } rows[] = {
+#define NV(name, sim, hook, params, args) NV_IF_##hook({#name, (void *)name},)
+#include "nvml.def"
+    };
+    if (gf_booting)
+        return NULL;
+    for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (strcmp(rows[i].name, name) == 0) {
+            /* A library without the function must still be said to have none. */
+            if (!find() || (handle != RTLD_DEFAULT && handle != RTLD_NEXT && !gf_real_dlsym(handle, name)))
+                return NULL;
+            dlerror(); /* a dlsym that found something leaves no error */
+            return rows[i].wrapper;
+        }
+    return NULL;
+}
