@@ -203,6 +203,7 @@ static void start_kernel(struct device *d, struct item *it, uint64_t since, uint
     it->began = at;
     d->run_end = begin + it->ns;
     d->pend_ns -= it->ns;
+    sched_tell(d, d->run_end + d->pend_ns);
     if (it->run)
         run_take(it);
     if (it->u.kernel.op != OP_NONE && !it->stream->ctx->error) {
@@ -296,6 +297,8 @@ void engine_advance(struct device *d, uint64_t now)
 {
     if (!d->joined || d->left)
         return;
+    if (d->published && sched_out(d))
+        d->published = false;
     for (;;) {
         struct item *best;
         uint64_t since;
@@ -307,6 +310,8 @@ void engine_advance(struct device *d, uint64_t now)
             break;
         start_kernel(d, best, since, now);
     }
+    if (d->run && !d->published)
+        sched_publish(d, true, now, now); /* it goes on, and has not had all of its time */
     if (!d->run && d->published)
         sched_publish(d, false, d->free_at, now);
 }
@@ -361,6 +366,8 @@ CUresult engine_push(struct stream *s, struct item *it)
         d->pend_ns += it->ns;
     if (it->kind == I_GRAPH)
         d->pend_ns += it->u.graph->ns;
+    if (d->run)
+        sched_tell(d, d->run_end + d->pend_ns);
     bool kick = prompt(it) && d->n_prompt++ == 0 && d->run;
     struct item *running = d->run;
     if (!running || s->head == it)

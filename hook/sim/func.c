@@ -1,5 +1,5 @@
 /* func.c: attributes of kernels, and how many of their blocks fit on an SM. */
-#include "sim.h"
+#include "func.h"
 
 #define MAX_THREADS 1024
 #define MAX_DYNAMIC 166912
@@ -8,11 +8,8 @@
 #define SM_SHARED 167936
 #define BLOCK_RESERVED 1024
 
-CUresult sim_cuFuncGetAttribute(struct ctx *c, int *pi, CUfunction_attribute attrib, CUfunction hfunc)
+CUresult func_get_attribute(const struct func *f, int *pi, CUfunction_attribute attrib)
 {
-    struct func *f = handle_of(hfunc, H_FUNC);
-    if (!f)
-        return CUDA_ERROR_INVALID_HANDLE;
     if (!pi || (unsigned)attrib >= CU_FUNC_ATTRIBUTE_MAX)
         return CUDA_ERROR_INVALID_VALUE;
     switch ((int)attrib) {
@@ -38,11 +35,14 @@ CUresult sim_cuFuncGetAttribute(struct ctx *c, int *pi, CUfunction_attribute att
     return CUDA_SUCCESS;
 }
 
-CUresult sim_cuFuncSetAttribute(struct ctx *c, CUfunction hfunc, CUfunction_attribute attrib, int value)
+CUresult sim_cuFuncGetAttribute(struct ctx *c, int *pi, CUfunction_attribute attrib, CUfunction hfunc)
 {
     struct func *f = handle_of(hfunc, H_FUNC);
-    if (!f)
-        return CUDA_ERROR_INVALID_HANDLE;
+    return f ? func_get_attribute(f, pi, attrib) : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult func_set_attribute(struct func *f, CUfunction_attribute attrib, int value)
+{
     if (attrib == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES && value >= 0 && value <= MAX_DYNAMIC)
         f->max_dynamic = value;
     else if (attrib == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT && value >= -1 && value <= 100)
@@ -50,6 +50,12 @@ CUresult sim_cuFuncSetAttribute(struct ctx *c, CUfunction hfunc, CUfunction_attr
     else
         return CUDA_ERROR_INVALID_VALUE;
     return CUDA_SUCCESS;
+}
+
+CUresult sim_cuFuncSetAttribute(struct ctx *c, CUfunction hfunc, CUfunction_attribute attrib, int value)
+{
+    struct func *f = handle_of(hfunc, H_FUNC);
+    return f ? func_set_attribute(f, attrib, value) : CUDA_ERROR_INVALID_HANDLE;
 }
 
 CUresult sim_cuFuncSetCacheConfig(struct ctx *c, CUfunction hfunc, CUfunc_cache config)

@@ -1,5 +1,6 @@
 /* graph_work.c: what a node of a graph does: checked when it is given, copied,
  * compared, and told again. */
+#include "func.h"
 #include "graph.h"
 #include "transfer.h"
 
@@ -330,9 +331,15 @@ CUresult work_kernel(struct work *w, const CUDA_KERNEL_NODE_PARAMS_v2 *p)
 {
     if (!p || (!p->func && !p->kern))
         return CUDA_ERROR_INVALID_VALUE;
-    struct launch l = {.f = (struct func *)p->func, .shared = p->sharedMemBytes};
-    if (!handle_is(l.f, H_FUNC) || (p->ctx && !handle_is(p->ctx, H_CTX)))
-        return CUDA_ERROR_INVALID_HANDLE;
+    struct launch l = {.shared = p->sharedMemBytes};
+    struct ctx *c = p->ctx ? handle_of(p->ctx, H_CTX) : ctx_current();
+    const void *handle = p->func ? (const void *)p->func : p->kern;
+    CUresult r = CUDA_ERROR_INVALID_HANDLE;
+    if ((p->ctx && !c) || (!handle_is(handle, H_FUNC) && (!c || c->destroyed)))
+        return r;
+    l.f = func_in(c, handle, &r); /* a kernel is what it is in that context */
+    if (!l.f)
+        return r;
     memcpy(l.grid, (unsigned[]){p->gridDimX, p->gridDimY, p->gridDimZ}, sizeof l.grid);
     memcpy(l.block, (unsigned[]){p->blockDimX, p->blockDimY, p->blockDimZ}, sizeof l.block);
     l.params = p->kernelParams;

@@ -1,5 +1,6 @@
 /* launch.c: every way to launch a kernel. */
 #include "capture.h"
+#include "func.h"
 #include "launch.h"
 
 #include <stdlib.h>
@@ -85,10 +86,13 @@ CUresult launch_params(const struct launch *l, unsigned char *out, size_t room)
 /* Puts a kernel into a stream, or captures it. */
 static CUresult launch(struct stream *s, struct launch *l, CUfunction fn)
 {
-    l->f = handle_of(fn, H_FUNC);
-    if (!l->f || l->f->module->ctx != s->ctx)
+    CUresult r;
+    l->f = func_in(s->ctx, fn, &r);
+    if (!l->f)
+        return r;
+    if (l->f->module->ctx != s->ctx)
         return CUDA_ERROR_INVALID_HANDLE;
-    CUresult r = launch_check(l);
+    r = launch_check(l);
     if (r != CUDA_SUCCESS)
         return r;
     if (s->capture)

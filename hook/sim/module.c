@@ -1,5 +1,6 @@
 /* module.c: modules and what is in them. */
 #include "capture.h"
+#include "module.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,6 +39,14 @@ static void free_globals(struct module *m)
     }
 }
 
+void module_drop(struct module *m)
+{
+    handle_del(m);
+    free_funcs(m);
+    free_globals(m);
+    free(m);
+}
+
 /* Takes a module out of its context and frees it; its work must be done. */
 void module_free(struct module *m)
 {
@@ -46,10 +55,7 @@ void module_free(struct module *m)
             *p = m->next;
             break;
         }
-    handle_del(m);
-    free_funcs(m);
-    free_globals(m);
-    free(m);
+    module_drop(m);
 }
 
 /* The values that are addresses of variables. */
@@ -93,8 +99,7 @@ static bool is_binary(const void *image)
     return false;
 }
 
-/* Loads PTX text; msg says what is wrong with it. */
-static CUresult load(struct ctx *c, CUmodule *out, const char *text, char *msg, size_t len)
+CUresult module_parse(struct module **out, const char *text, char *msg, size_t len)
 {
     if (is_binary(text)) {
         snprintf(msg, len, "the simulated GPU runs PTX text, not binaries");
@@ -103,10 +108,23 @@ static CUresult load(struct ctx *c, CUmodule *out, const char *text, char *msg, 
     struct module *m = calloc(1, sizeof *m);
     if (!m)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    m->ctx = c;
     CUresult r = ptx_parse(m, text, msg, len);
     if (r == CUDA_SUCCESS)
-        r = place_globals(m);
+        *out = m;
+    else
+        module_drop(m);
+    return r;
+}
+
+/* Loads PTX text; msg says what is wrong with it. */
+CUresult module_load(struct ctx *c, CUmodule *out, const char *text, char *msg, size_t len)
+{
+    struct module *m;
+    CUresult r = module_parse(&m, text, msg, len);
+    if (r != CUDA_SUCCESS)
+        return r;
+    m->ctx = c;
+    r = place_globals(m);
     bool known = handle_add(m, H_MODULE);
     for (struct func *f = m->funcs; f; f = f->next)
         known &= handle_add(f, H_FUNC);
@@ -145,15 +163,20 @@ static void write_log(unsigned n, const CUjit_option *options, void **values, in
     *room = (void *)(uintptr_t)(out && cap && *msg ? len + 1 : 0);
 }
 
+void module_log(unsigned n, const CUjit_option *options, void **values, const char *msg)
+{
+    write_log(n, options, values, JIT_ERROR_LOG, JIT_ERROR_LOG_SIZE, msg);
+    write_log(n, options, values, JIT_INFO_LOG, JIT_INFO_LOG_SIZE, "");
+}
+
 CUresult sim_cuModuleLoadDataEx(struct ctx *c, CUmodule *module, const void *image, unsigned int numOptions,
                                 CUjit_option *options, void **optionValues)
 {
     char msg[512] = "";
     if (!module || !image || (numOptions && (!options || !optionValues)))
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult r = load(c, module, image, msg, sizeof msg);
-    write_log(numOptions, options, optionValues, JIT_ERROR_LOG, JIT_ERROR_LOG_SIZE, msg);
-    write_log(numOptions, options, optionValues, JIT_INFO_LOG, JIT_INFO_LOG_SIZE, "");
+    CUresult r = module_load(c, module, image, msg, sizeof msg);
+    module_log(numOptions, options, optionValues, msg);
     return r;
 }
 
@@ -167,8 +190,7 @@ CUresult sim_cuModuleLoadFatBinary(struct ctx *c, CUmodule *module, const void *
     return sim_cuModuleLoadDataEx(c, module, fatCubin, 0, NULL, NULL);
 }
 
-/* All of a file, with a zero byte behind it; NULL with *r set. */
-static char *read_file(const char *name, size_t *size, CUresult *r)
+char *module_read(const char *name, size_t *size, CUresult *r)
 {
     FILE *f = fopen(name, "rbe");
     *r = f ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_FILE_NOT_FOUND;
@@ -198,7 +220,7 @@ CUresult cuModuleLoad(CUmodule *module, const char *fname)
     size_t n;
     if (!module || !fname)
         return CUDA_ERROR_INVALID_VALUE;
-    char *text = read_file(fname, &n, &r);
+    char *text = module_read(fname, &n, &r);
     if (!text)
         return r;
     r = cuModuleLoadDataEx(module, text, 0, NULL, NULL);
@@ -214,6 +236,8 @@ CUresult sim_cuModuleUnload(CUmodule hmod)
         return r;
     if (!m)
         return CUDA_ERROR_INVALID_HANDLE;
+    if (m->library)
+        return CUDA_ERROR_NOT_PERMITTED;
     wait_context(m->ctx, false);
     exec_forget(m);
     exec_drain();
@@ -323,20 +347,8 @@ CUresult sim_cuLinkCreate_v2(struct ctx *c, unsigned int numOptions, CUjit_optio
     return CUDA_SUCCESS;
 }
 
-/* Whether a text is PTX that can be loaded. */
-static CUresult check_text(struct ctx *c, const char *text, char *msg, size_t len)
-{
-    struct module *m = calloc(1, sizeof *m);
-    if (!m)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    m->ctx = c;
-    CUresult r = ptx_parse(m, text, msg, len);
-    module_free(m);
-    return r;
-}
-
 /* Adds n bytes of PTX, which may end in zero bytes. */
-static CUresult add_text(struct ctx *c, struct link *l, const char *data, size_t n)
+static CUresult add_text(struct link *l, const char *data, size_t n)
 {
     char msg[512] = "";
     n = strnlen(data, n);
@@ -346,9 +358,12 @@ static CUresult add_text(struct ctx *c, struct link *l, const char *data, size_t
     l->text = text;
     memcpy(text + l->n, data, n);
     memcpy(text + l->n + n, "\n", 2);
-    CUresult r = is_binary(text + l->n) ? CUDA_ERROR_NO_BINARY_FOR_GPU : check_text(c, text + l->n, msg, sizeof msg);
-    if (r == CUDA_SUCCESS)
+    struct module *parsed;
+    CUresult r = module_parse(&parsed, text + l->n, msg, sizeof msg);
+    if (r == CUDA_SUCCESS) {
+        module_drop(parsed);
         l->n += n + 1;
+    }
     text[l->n] = 0;
     write_log(l->options, l->option, l->value, JIT_ERROR_LOG, JIT_ERROR_LOG_SIZE, msg);
     return r;
@@ -362,7 +377,7 @@ CUresult sim_cuLinkAddData_v2(struct ctx *c, CUlinkState state, CUjitInputType t
         return CUDA_ERROR_INVALID_HANDLE;
     if (!data || !size || type < 0 || type >= INPUT_KINDS || (numOptions && (!options || !optionValues)))
         return CUDA_ERROR_INVALID_VALUE;
-    return type > INPUT_PTX ? CUDA_ERROR_NO_BINARY_FOR_GPU : add_text(c, l, data, size);
+    return type > INPUT_PTX ? CUDA_ERROR_NO_BINARY_FOR_GPU : add_text(l, data, size);
 }
 
 CUresult sim_cuLinkAddFile_v2(struct ctx *c, CUlinkState state, CUjitInputType type, const char *path,
@@ -370,7 +385,7 @@ CUresult sim_cuLinkAddFile_v2(struct ctx *c, CUlinkState state, CUjitInputType t
 {
     size_t n = 0;
     CUresult r = CUDA_ERROR_INVALID_VALUE;
-    char *text = path ? read_file(path, &n, &r) : NULL;
+    char *text = path ? module_read(path, &n, &r) : NULL;
     if (text)
         r = sim_cuLinkAddData_v2(c, state, type, text, n, path, numOptions, options, optionValues);
     free(text);

@@ -180,6 +180,7 @@ static const struct sched_view *view(struct device *d)
         const volatile struct sched *s = &d->sh->sched[gen & 1];
         unsigned slot = (unsigned)d->slot, id = s->slot[slot].pct ? SIM_GROUP : slot;
         v->group = id == SIM_GROUP;
+        v->busy = s->slot[slot].busy;
         v->n = s->n;
         v->sum = s->sum;
         v->epoch = s->epoch;
@@ -220,6 +221,27 @@ uint64_t sched_when(struct device *d, uint64_t progress)
     uint64_t y = need + (v->k == 0 ? v->phase : 0), periods = (y - 1) / SIM_SLICE_NS;
     uint64_t x = periods * v->n * SIM_SLICE_NS + (y - periods * SIM_SLICE_NS);
     return v->epoch + x + v->k * SIM_SLICE_NS - v->phase;
+}
+
+uint64_t sched_progress_of(const struct sched *s, unsigned slot, uint64_t at)
+{
+    unsigned k = 0, id = s->slot[slot].pct ? SIM_GROUP : slot;
+    while (k < s->n && s->order[k] != id)
+        k++;
+    if (at <= s->epoch || k == s->n)
+        return s->slot[slot].progress;
+    uint64_t share = share_of(at - s->epoch, s->phase, s->n, k);
+    return s->slot[slot].progress + (id == SIM_GROUP ? slowed(share, s->sum) : share);
+}
+
+bool sched_out(struct device *d)
+{
+    return !view(d)->busy;
+}
+
+void sched_tell(struct device *d, uint64_t until)
+{
+    atomic_store_explicit(&d->sh->proc[d->slot].until, until, memory_order_relaxed);
 }
 
 /* Whether other processes have work on the device too. */

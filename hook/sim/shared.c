@@ -319,6 +319,7 @@ static CUresult take_slot(struct device *d)
     atomic_store(&sh->gen, gen + 1);
     holders_forget(d, (unsigned)d->slot);
     sh->proc[d->slot].mem = 0;
+    sh->proc[d->slot].until = 0;
     sh->proc[d->slot].serial = d->arena_serial = ++sh->serial;
     shared_unlock(d);
     return CUDA_SUCCESS;
@@ -386,6 +387,26 @@ void shared_leave(struct device *d)
     close(d->fd); /* and with it the locks */
 }
 
+/* Takes those out of the pattern whose work is over and who do not say so: they are
+ * stopped. What they had sent has run, as on a GPU; going on, they find themselves
+ * out (engine.c). */
+static void pass_over_stopped(struct device *d, uint64_t now)
+{
+    struct shared *sh = d->sh;
+    for (unsigned i = 0; i < SIM_SLOTS; i++) {
+        if (!sh->sched[sh->gen & 1].slot[i].busy || i == (unsigned)d->slot || !shared_lock(d))
+            continue;
+        uint32_t gen = sh->gen;
+        const struct sched *s = &sh->sched[gen & 1];
+        if (s->slot[i].busy && sched_progress_of(s, i, now) > atomic_load(&sh->proc[i].until) + SIM_LATE_NS) {
+            sh->sched[(gen + 1) & 1] = *s;
+            sched_remove(&sh->sched[(gen + 1) & 1], i, now);
+            atomic_store(&sh->gen, gen + 1);
+        }
+        shared_unlock(d);
+    }
+}
+
 /* Clears what processes left that are no more. */
 void shared_reap(struct device *d, uint64_t now)
 {
@@ -407,6 +428,7 @@ void shared_reap(struct device *d, uint64_t now)
         }
         shared_unlock(d);
     }
+    pass_over_stopped(d, now);
     if (sh->unowned && shared_lock(d)) {
         exports_reap(d);
         shared_unlock(d);

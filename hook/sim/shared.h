@@ -46,6 +46,7 @@
 #define SIM_LOCK_SLOT ((1 << 20) + 1)
 #define SIM_SLICE_NS 1000000ull
 #define SIM_REAP_NS 10000000ull
+#define SIM_LATE_NS 20000000ull /* of device time: who is that late to say that its work is over is taken off */
 #define SIM_EXPORTS 1024
 #define SIM_EVENTS 256
 #define SIM_POINTS 16          /* kept of the past, at least */
@@ -112,6 +113,7 @@ struct shared {
         _Atomic uint64_t mem;   /* bytes it occupies, its contexts included */
         _Atomic uint32_t bell;  /* futex: its worker sleeps on it */
         _Atomic uint32_t asleep;
+        _Atomic uint64_t until; /* device time of its own at which all work that it has sent is over */
     } proc[SIM_SLOTS];
     struct export exports[SIM_EXPORTS];
     struct shared_event events[SIM_EVENTS];
@@ -124,6 +126,7 @@ int shared_new_file(void); /* one without a name; -1 when there can be none */
 bool shared_lock(struct device *d);
 void shared_unlock(struct device *d);
 void sched_remove(struct sched *s, unsigned slot, uint64_t at);
+uint64_t sched_progress_of(const struct sched *s, unsigned slot, uint64_t at); /* as sched_progress */
 void sched_reset_slot(struct sched *s, unsigned slot, uint32_t pct);
 
 /* exports.c. To hold: this process has the allocation. Its bytes are counted

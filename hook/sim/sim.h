@@ -13,6 +13,7 @@
  *   device.c        what a device says of itself
  *   context.c       contexts, and which one is current
  *   module.c        modules; func.c: attributes of their kernels
+ *   library.c       libraries and kernels of no context
  *   ptx.c           reads the text of modules
  *   ops.c           what kernels compute
  *   launch.c        kernel launches
@@ -96,7 +97,7 @@ extern __thread bool tls_per_thread; /* inside a _ptsz or _ptds call */
 
 enum handle_kind {
     H_NONE, H_CTX, H_STREAM, H_EVENT, H_MODULE, H_FUNC, H_GRAPH, H_NODE, H_EXEC, H_OBJECT,
-    H_POOL, H_ALLOC, H_ARRAY, H_MIPMAP, H_LINK,
+    H_POOL, H_ALLOC, H_ARRAY, H_MIPMAP, H_LINK, H_LIBRARY, H_KERNEL,
 };
 bool handle_add(const void *p, enum handle_kind kind);
 void handle_del(const void *p);
@@ -115,7 +116,7 @@ struct sched;
 /* What this process last saw of its place on a device. */
 struct sched_view {
     uint32_t gen;
-    bool valid, group;
+    bool valid, group, busy;
     unsigned n, k;       /* entities that take turns, and which one we are */
     unsigned others;     /* other processes that are busy */
     uint64_t epoch, phase, sum, progress;
@@ -182,6 +183,8 @@ void sched_publish(struct device *d, bool busy, uint64_t at, uint64_t now);
 uint64_t sched_progress(struct device *d, uint64_t at);
 uint64_t sched_when(struct device *d, uint64_t progress);
 bool sched_contended(struct device *d);
+bool sched_out(struct device *d); /* another process has taken this one for stopped, and out of the pattern */
+void sched_tell(struct device *d, uint64_t until); /* when its work will be over, in its device time */
 
 /* ---- memory that another process takes away (lost.c) ---- */
 
@@ -326,6 +329,7 @@ struct module {
     struct ctx *ctx;
     struct func *funcs;
     struct global *globals;
+    struct library *library; /* that it was loaded of, and goes with; NULL: the program's own */
 };
 /* Fills m from PTX text; on failure says why in msg. */
 CUresult ptx_parse(struct module *m, const char *text, char *msg, size_t len);

@@ -18,7 +18,7 @@ const small = "sms=8,mem=64MiB,count=1"
 
 // The programs say for themselves what was not as the driver documents it.
 func TestConformance(t *testing.T) {
-	for _, program := range []string{"device", "memory", "module", "stream", "lookup", "fork", "ipc", "threads",
+	for _, program := range []string{"device", "memory", "module", "library", "stream", "lookup", "fork", "ipc", "threads",
 		"graph", "graph_update", "graph_threads", "graph_memory",
 		"capture", "pool", "managed", "vmm", "access", "array", "ipc_event"} {
 		for _, shape := range []string{"", "sms=3,mem=256MiB,count=2", "mem=256MiB,poison=1"} {
@@ -87,7 +87,7 @@ func TestCrashingChecks(t *testing.T) {
 func TestConformanceElsewhere(t *testing.T) {
 	dir := posing(t)
 	programs, _ := filepath.Glob(filepath.Join(build(t), "check/sim_*"))
-	if len(programs) < 19 {
+	if len(programs) < 20 {
 		t.Errorf("%d programs", len(programs))
 	}
 	for _, program := range programs {
