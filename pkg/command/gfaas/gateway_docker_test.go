@@ -407,3 +407,66 @@ func (e *engineGate) shut() {
 		_ = conn.Close()
 	}
 }
+
+// A gateway that is killed while instances start: the next one stops what was half
+// started, on both runtimes, and calls are answered.
+func TestKilledWhileStarting(t *testing.T) {
+	p := newDockerPlace(t)
+	image := importImage(t, p)
+	p.write("f.yaml", fmt.Sprintf("{name: boxed, image: %s, env: {START_MS: \"20000\"}}\n---\n{name: plain, command: [%s], env: {START_MS: \"20000\"}}\n", image, p.getenv("FUNCTION")))
+	p.write("fast.yaml", fmt.Sprintf("{name: boxed, image: %s}\n---\n{name: plain, command: [%s]}\n", image, p.getenv("FUNCTION")))
+	s := p.serve()
+	s.applied("f.yaml", "boxed", "plain")
+	var calls sync.WaitGroup
+	for _, name := range []string{"boxed", "plain"} {
+		calls.Go(func() { _, _ = s.call(name, "x") })
+	}
+	eventually(t, "both start", func() bool {
+		return containers(t, image) == 1 && strings.Count(s.output("ps", "-o", "csv"), "127.0.0.1:") == 2
+	})
+	before := s.output("ps", "-o", "csv")
+	s.end(syscall.SIGKILL)
+	calls.Wait()
+	p.output("apply", "-f", "fast.yaml")
+	s = p.serve()
+	for _, name := range []string{"boxed", "plain"} {
+		if r := s.must(name, "x"); r.status != 200 || r.start != "cold" || strings.Contains(before, "\n"+r.instance+",") {
+			t.Errorf("%s: %+v", name, r)
+		}
+	}
+	eventually(t, "what was half started is gone", func() bool {
+		return containers(t, image) == 1 && strings.Count(s.output("ps", "-o", "csv"), ",ready,") == 2 && strings.Count(s.output("ps", "-o", "csv"), "\n") == 3
+	})
+	if code := s.end(syscall.SIGTERM); code != 0 {
+		t.Errorf("exit status %d", code)
+	}
+	p.nothing()
+	if n := containers(t, image); n != 0 {
+		t.Errorf("%d containers are left", n)
+	}
+}
+
+// A container that its engine starts again is called again.
+func TestContainerRestarts(t *testing.T) {
+	p := newDockerPlace(t)
+	image := importImage(t, p)
+	p.write("f.yaml", fmt.Sprintf("{name: boxed, image: %s, restart: always}\n", image))
+	s := p.serve()
+	s.applied("f.yaml", "boxed")
+	if r := s.must("boxed", "x"); r.status != 200 {
+		t.Fatalf("%+v", r)
+	}
+	for range 2 {
+		if r := s.must("boxed", "x", "X-Die: 5"); r.status != 502 || r.code != "instance-died" {
+			t.Errorf("%+v", r)
+		}
+		eventually(t, "it is called again", func() bool { return s.must("boxed", "x").status == 200 })
+	}
+	if code := s.end(syscall.SIGTERM); code != 0 {
+		t.Errorf("exit status %d", code)
+	}
+	p.nothing()
+	if n := containers(t, image); n != 0 {
+		t.Errorf("%d containers are left", n)
+	}
+}
