@@ -40,6 +40,7 @@ func (g *Gateway) follow(ctx context.Context) error {
 		g.engine.apply(l.Functions)
 		f.instances(ctx, l.Instances)
 		if g.adopted.CompareAndSwap(false, true) {
+			close(g.known)
 			g.engine.keep()
 			if g.async != nil {
 				g.async.Start()

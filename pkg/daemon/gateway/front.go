@@ -1,10 +1,12 @@
 package gateway
 
 import (
+	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/gfaas/gfaas/pkg/daemon/gateway/ui"
 )
@@ -55,6 +57,11 @@ func open(path string) bool { return path == "/healthz" || path == "/readyz" }
 // ServeHTTP answers what is not health or metrics.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := r.URL.EscapedPath()
+	if !g.adopted.Load() && !looking(path) && !g.knows(r.Context()) {
+		e := &Error{Status: http.StatusServiceUnavailable, Code: codeState, Message: "the gateway does not know yet what is applied: the state is not read", Retry: time.Second}
+		g.refuse(w, r, e)
+		return
+	}
 	switch {
 	case strings.HasPrefix(path, "/function/"):
 		name, rest := splitName(path[len("/function/"):])
@@ -78,6 +85,26 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		g.refuse(w, r, noPath(path))
 	}
+}
+
+// looking says whether a path is for looking at the gateway, whatever it knows.
+func looking(path string) bool {
+	return path == "/" || path == "/system/status" || path == "/system/events" || path == "/system/info" || strings.HasPrefix(path, "/ui")
+}
+
+// knows waits until the gateway knows what is applied and what runs: until then no
+// function is there, and each would be started.
+func (g *Gateway) knows(ctx context.Context) bool {
+	timer := time.NewTimer(stateTime)
+	defer timer.Stop()
+	select {
+	case <-g.known:
+		return true
+	case <-g.leaving:
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+	return false
 }
 
 // refuse answers what is no call of a function with an error.

@@ -122,7 +122,8 @@ type Gateway struct {
 	looks    looks
 	nameless atomic.Int64 // calls whose bodies are on their way and say which function
 
-	adopted  atomic.Bool // what ran before is known
+	adopted  atomic.Bool   // what is applied and what ran before is known
+	known    chan struct{} // closed then
 	draining atomic.Bool
 	leaving  chan struct{}      // closed when draining begins
 	deeds    sync.WaitGroup     // starts, stops and waits that are under way
@@ -165,7 +166,7 @@ func newGateway(cfg Config) (*Gateway, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &Gateway{cfg: cfg, log: cfg.Log, system: http.NewServeMux(), began: time.Now(), limits: limits{begin: time.Now()}, leaving: make(chan struct{})}
+	g := &Gateway{cfg: cfg, log: cfg.Log, system: http.NewServeMux(), began: time.Now(), limits: limits{begin: time.Now()}, leaving: make(chan struct{}), known: make(chan struct{})}
 	g.life, g.endLife = context.WithCancel(context.Background())
 	g.names.Store(&map[string]*target{})
 	settings := cfg.Settings

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
 // up starts an instance as gfaas up does.
@@ -218,6 +220,58 @@ func TestAdoptionBeforeMin(t *testing.T) {
 	w.close()
 	w.open()
 	w.until("they are taken over", func() bool { return len(w.servers()) == 2 })
+}
+
+// slowCatalog says what is in it once it is let.
+type slowCatalog struct {
+	ports.Catalog
+	let chan struct{}
+}
+
+func (c slowCatalog) Watch(ctx context.Context, last ports.Revision) (ports.Listing, error) {
+	select {
+	case <-c.let:
+		return c.Catalog.Watch(ctx, last)
+	case <-ctx.Done():
+		return ports.Listing{}, ctx.Err()
+	}
+}
+
+// TestCallsBeforeAdoption: a call that comes before a gateway knows what is applied
+// waits for that, and finds what runs already.
+func TestCallsBeforeAdoption(t *testing.T) {
+	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.Keep = true })
+	w.apply(fn("f"))
+	w.do("POST", "/function/f", "x")
+	w.until("it is written down", func() bool { return w.record("f.1").State == instance.Ready })
+	w.close()
+	let := make(chan struct{})
+	w.cfg.Catalog, w.cfg.Keep = slowCatalog{w.catalog, let}, false
+	g, err := Open(w.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	w.Gateway, w.stop, w.ended = g, stop, make(chan error, 1)
+	go func() { w.ended <- g.Serve(ctx) }()
+	t.Cleanup(w.close)
+	short, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	if a, err := w.try(short, "POST", "/function/f", "x"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%+v, %v", a, err)
+	}
+	if a := w.do("GET", "/system/status", ""); a.status != 200 {
+		t.Errorf("%+v", a)
+	}
+	var calls sync.WaitGroup
+	calls.Go(func() {
+		a, err := w.try(context.Background(), "POST", "/function/f", "x")
+		if err != nil || a.status != 200 || a.header.Get("Gfaas-Instance") != "f.1" || a.header.Get("Gfaas-Start") != "gpu-warm" {
+			t.Errorf("%+v, %v", a, err)
+		}
+	})
+	close(let)
+	calls.Wait()
 }
 
 // TestApplyAndRemove: functions change under load without a call that fails.
