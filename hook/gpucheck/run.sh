@@ -12,6 +12,7 @@
 #   memory   the memory limit
 #   shares   two and three programs that each want the whole GPU
 #   kernels  graphs of kernels: the built-in product, and what a request costs
+#   models   weights in several processes, for reading alone; how fast they load
 #   mps      SM shares: throughput against percentage, and side by side
 #   torch    PyTorch: eager, CUDA graphs, torch.compile; what it loses, quotas
 #
@@ -32,7 +33,7 @@ if [ "${1-}" = --sim ]; then
 	gpu=sim
 	shift
 fi
-all='doctor driver routes cost shares memory life kernels mps torch'
+all='doctor driver routes cost shares memory life kernels models mps torch'
 sections=${*:-$all}
 for section in $sections; do
 	case " $all " in
@@ -90,7 +91,7 @@ export TMPDIR=$work/tmp TORCHINDUCTOR_CACHE_DIR=$work/inductor TRITON_CACHE_DIR=
 export CUDA_CACHE_PATH=$work/nv PYTHONDONTWRITEBYTECODE=1
 ulimit -c 0 # a check that crashes leaves nothing behind
 mkdir -m 700 "$work/run" "$work/tmp"
-tokend= kerneld= children=
+tokend= kerneld= modeld= children=
 
 # ends PID: by itself, within 20 seconds; after that it is killed.
 ends() {
@@ -110,7 +111,7 @@ clean_up() {
 	trap '' INT TERM HUP
 	for pid in $children; do kill "$pid" 2>/dev/null; done
 	for pid in $children; do wait "$pid" 2>/dev/null; done
-	for pid in $kerneld $tokend; do
+	for pid in $kerneld $modeld $tokend; do
 		kill "$pid" 2>/dev/null
 		ends "$pid"
 	done
@@ -255,6 +256,74 @@ show() {
 
 # field NAME: of the JSON object on standard input.
 field() { sed -n "s/.*\"$1\":\([0-9.e+-]*\).*/\1/p"; }
+
+# up PID SOCKET LOG NAME: a daemon, until its socket is there; else it is wrong.
+up() {
+	tries=300
+	until [ -S "$2" ]; do
+		tries=$((tries - 1))
+		if [ $tries -eq 0 ] || ! kill -0 "$1" 2>/dev/null; then
+			cp "$3" "$work/err" && : >"$work/out"
+			status=1 cut=
+			wrong "$4"
+			return 1
+		fi
+		sleep 0.1
+	done
+}
+
+# models: the client is another process than the daemon that has the weights, and
+# maps them by a descriptor that came over a socket.
+models() {
+	mkdir -p "$work/w"
+	header='{"w":{"dtype":"U8","shape":[67108864],"data_offsets":[0,67108864]}}     '
+	{
+		printf '\110\0\0\0\0\0\0\0%s' "$header" # 72 bytes
+		head -c 67108864 /dev/urandom
+	} >"$work/w/m.safetensors"
+	"$here/bin/gfaas-modeld" -q --gpu $gpu --capacity 1GiB >"$work/modeld.log" 2>&1 &
+	modeld=$!
+	up $modeld "$GFAAS_RUN_DIR/model.sock" "$work/modeld.log" "models: the daemon starts" || return
+	check "models: 64 MiB to the GPU" "$here/bin/gfaas-modeld" put m "$work/w/m.safetensors"
+	same='"$1/bin/gfaas-modeld" get m - | cmp - "$2/m.safetensors"'
+	check "models: and back, byte for byte" sh -c "$same" sh "$here" "$work/w"
+	check "models: mapped by 4 processes at once" sh -c 'first=$(tail -c 67108864 "$2/m.safetensors" | head -c 32 | od -An -v -tx1 | tr -d " \n")
+		for i in 1 2 3 4; do "$1/check/model_client" show m </dev/null >"$2/$i" 2>&1 & done
+		wait
+		for i in 1 2 3 4; do
+			grep -q "^w U8 .* $first\$" "$2/$i" || { cat "$2/$i"; exit 1; }
+		done' sh "$here" "$work/w"
+	show "models: a write to them" "grep error" "$here/check/model_client" writes m
+	check "models: which changed nothing" sh -c "$same" sh "$here" "$work/w"
+	check "models: beside --mem 16MiB" "$slice" --mem 16MiB -- sh -c '"$1/check/model_client" show m </dev/null | grep -q "^w U8"' sh "$here"
+	check "models: mapped when the daemon is killed" sh -c 'mkfifo "$2/in" && exec 3<>"$2/in"
+		"$1/check/model_client" holds m <&3 >"$2/held" 2>&1 &
+		client=$! tries=600
+		until grep -q held "$2/held"; do
+			tries=$((tries - 1))
+			[ $tries -gt 0 ] && kill -0 $client 2>/dev/null || { cat "$2/held"; exit 1; }
+			sleep 0.1
+		done
+		kill -KILL "$3"
+		echo >&3
+		wait $client || { cat "$2/held"; exit 1; }' sh "$here" "$work/w" $modeld
+	ends $modeld
+	modeld=
+	mib=512
+	[ $gpu != sim ] || mib=16
+	if [ ! -x "$here/check/model.test" ]; then
+		row "models: speed" "check/model.test is not here"
+	elif run env GFAAS_MODEL_MIB=$mib GFAAS_MODEL_GPU=$gpu "$here/check/model.test" -test.run '^$' -test.bench '^BenchmarkSpeed$' -test.benchtime 1x -test.v &&
+		speed=$(grep -o 'bare-GB/s=.*' "$work/out" | head -n 1) && [ -n "$speed" ]; then
+		for name in bare-GB/s put/bare load/bare get-us; do
+			compare "models: $name" "$(echo "$speed" | tr ' ' '\n' | sed -n "s,^$name=,,p")"
+		done
+	else
+		[ $status -ne 0 ] || status=1
+		verdict "models: speed"
+	fi
+	rm -rf "$work/w"
+}
 
 # rate: kernels a second, of what saturate printed.
 rate() { sed 's/[{}"]//g; s/[:,]/ /g' | awk '{print $2 / $4}'; }

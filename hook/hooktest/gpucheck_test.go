@@ -120,6 +120,23 @@ func TestGPUCheckKernels(t *testing.T) {
 	}
 }
 
+// TestGPUCheckModels: the model daemon's rows say what they should, and a write that is
+// not refused would be seen.
+func TestGPUCheckModels(t *testing.T) {
+	g := newGPUCheck(t, nil)
+	out, err := g.command("models").CombinedOutput()
+	g.ends(t, err, 0)
+	for _, row := range []string{
+		`models: 64 MiB to the GPU +ok`, `models: and back, byte for byte +ok`, `models: mapped by 4 processes at once +ok`,
+		`models: a write to them +error [1-9][0-9]* for a copy, [1-9][0-9]* for a memset`, `models: which changed nothing +ok`,
+		`models: beside --mem 16MiB +ok`, `models: mapped when the daemon is killed +ok`,
+	} {
+		if !regexp.MustCompile(`(?m)^` + row + `$`).Match(out) {
+			t.Errorf("no row %s:\n%s", row, out)
+		}
+	}
+}
+
 // TestGPUCheckSaysWhy: what fails makes the script fail, and it says all that
 // there is to know about it.
 func TestGPUCheckSaysWhy(t *testing.T) {

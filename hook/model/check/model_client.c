@@ -11,6 +11,10 @@
  *                                     "child" and lives on until the end of the input,
  *                                     the parent closes it, says "parent" and waits
  *   model_client context NAME         leaves the thread's context as it was
+ *   model_client holds NAME           reads its first tensor, says "held", waits for a
+ *                                     line, and reads the same again
+ *   model_client writes NAME          may not write to its first tensor, and says with
+ *                                     which error the driver refuses
  *   model_client leaks NAME           leaves no descriptor open, whether or not it opens
  */
 #define CUDA_EXACT_NAMES
@@ -190,6 +194,43 @@ static int context(const char *name)
     return 0;
 }
 
+static int holds(const char *name)
+{
+    gfaas_model *m;
+    gfaas_tensor t;
+    CUcontext c;
+    CUdevice dev;
+    ENSURE(!CUDA(cuInit)(0) && !CUDA(cuDeviceGet)(&dev, 0) && !CUDA(cuDevicePrimaryCtxRetain)(&c, dev) && !CUDA(cuCtxSetCurrent)(c));
+    ENSURE(!gfaas_model_open(name, NULL, &m) && !gfaas_model_tensor(m, 0, &t));
+    char *before = malloc(t.bytes + 1), *after = malloc(t.bytes + 1);
+    ENSURE(before && after && !CUDA(cuMemcpyDtoH_v2)(before, t.ptr, t.bytes));
+    puts("held");
+    fflush(stdout);
+    getchar();
+    ENSURE(!CUDA(cuMemcpyDtoH_v2)(after, t.ptr, t.bytes) && !memcmp(before, after, t.bytes));
+    gfaas_model_close(m);
+    return 0;
+}
+
+/* A driver may refuse at once, or fault when the work is done, which ends the
+ * process's use of the GPU, and no more than that. */
+static int writes(const char *name)
+{
+    gfaas_model *m;
+    gfaas_tensor t;
+    CUcontext c;
+    CUdevice dev;
+    ENSURE(!CUDA(cuInit)(0) && !CUDA(cuDeviceGet)(&dev, 0) && !CUDA(cuDevicePrimaryCtxRetain)(&c, dev) && !CUDA(cuCtxSetCurrent)(c));
+    ENSURE(!gfaas_model_open(name, NULL, &m) && !gfaas_model_tensor(m, 0, &t));
+    char text[] = "written";
+    CUresult copied = CUDA(cuMemcpyHtoD_v2)(t.ptr, text, sizeof text);
+    CUresult set = CUDA(cuMemsetD8_v2)(t.ptr, 0x5a, t.bytes);
+    if (!set)
+        set = CUDA(cuCtxSynchronize)();
+    printf("error %d for a copy, %d for a memset\n", (int)copied, (int)set);
+    return copied && set ? 0 : 1;
+}
+
 static int descriptors(void)
 {
     int n = 0;
@@ -232,6 +273,8 @@ int main(int argc, char **argv)
     }
     return !strcmp(argv[1], "fork")      ? forks(name)
            : !strcmp(argv[1], "context") ? context(name)
+           : !strcmp(argv[1], "holds")   ? holds(name)
+           : !strcmp(argv[1], "writes")  ? writes(name)
            : !strcmp(argv[1], "leaks")   ? leaks(name)
                                          : 2;
 }

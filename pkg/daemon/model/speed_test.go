@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -25,7 +26,7 @@ import (
 
 // BenchmarkSpeed compares put, a load and a GET with a bare loop that reads 8 MiB
 // into pinned memory and copies it up, in one run, on the simulated GPU, or on GPU 0
-// under GFAAS_MODEL_GPU=0. The file is in the page cache. The driver is in a process
+// under GFAAS_MODEL_GPU=0; GFAAS_MODEL_MIB is how large the model is. The file is in the page cache. The driver is in a process
 // of its own: it reads the environment once.
 func BenchmarkSpeed(b *testing.B) {
 	if os.Getenv("GFAAS_MODEL_SPEED") == "" {
@@ -44,8 +45,20 @@ func BenchmarkSpeed(b *testing.B) {
 		return
 	}
 	library, of := "../../../build/lib/sim/"+cuda.Library, gpu.Device{Simulated: true}
-	if os.Getenv("GFAAS_MODEL_GPU") != "" {
-		library, of = cuda.Library, gpu.Device{}
+	if dir := os.Getenv("GFAAS_LIB_DIR"); dir != "" {
+		library = filepath.Join(dir, "sim", cuda.Library)
+	}
+	if name := os.Getenv("GFAAS_MODEL_GPU"); name != "" {
+		var err error
+		if of, err = gpu.ParseDevice(name); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if !of.Simulated {
+		library = cuda.Library
+	}
+	if mib, err := strconv.Atoi(os.Getenv("GFAAS_MODEL_MIB")); err == nil {
+		size = gpu.Bytes(mib) * gpu.MiB
 	}
 	on, err := cuda.Open(library, of)
 	if err != nil {
@@ -65,15 +78,15 @@ func report(b *testing.B, figures string) {
 	}
 }
 
-const (
-	size   = 512 << 20 // of the model, bytes
-	rounds = 5
-)
+// size is that of the model.
+var size = 512 * gpu.MiB
+
+const rounds = 5
 
 func measure(b *testing.B, on device.Device) {
 	dir := b.TempDir()
 	path := filepath.Join(dir, "m.safetensors")
-	text, err := safetensors.AppendHeader(nil, []safetensors.Tensor{{Name: "w", DType: "U8", Shape: []int64{size}, Bytes: size}}, nil)
+	text, err := safetensors.AppendHeader(nil, []safetensors.Tensor{{Name: "w", DType: "U8", Shape: []int64{int64(size)}, Bytes: int64(size)}}, nil)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -82,7 +95,7 @@ func measure(b *testing.B, on device.Device) {
 		b.Fatal(err)
 	}
 	_, err = file.Write(text)
-	_, copying := io.CopyN(file, rand.Reader, size)
+	_, copying := io.CopyN(file, rand.Reader, int64(size))
 	if err := errors.Join(err, copying, file.Close()); err != nil {
 		b.Fatal(err)
 	}
@@ -125,7 +138,7 @@ func measure(b *testing.B, on device.Device) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		call(wire.Request{Op: wire.OpStore, Name: "other", Size: 2 * size}, f)
+		call(wire.Request{Op: wire.OpStore, Name: "other", Size: int64(2 * size)}, f)
 		_ = f.Close()
 		_ = c.Close() // which undoes it
 		if c, err = modeld.Dial(ctx, filepath.Join(dir, "model.sock")); err != nil {
@@ -143,7 +156,7 @@ func measure(b *testing.B, on device.Device) {
 		call(wire.Request{Op: wire.OpRemove, Name: "m"})
 	}
 	fmt.Printf("speed: bare-GB/s=%.2f put/bare=%.2f load/bare=%.2f get-us=%.1f\n",
-		size/median(bare).Seconds()/1e9, median(bare).Seconds()/median(puts).Seconds(), median(bare).Seconds()/median(loads).Seconds(),
+		float64(size)/median(bare).Seconds()/1e9, median(bare).Seconds()/median(puts).Seconds(), median(bare).Seconds()/median(loads).Seconds(),
 		float64(median(gets))/1e3)
 	_ = c.Close()
 	cancel()
