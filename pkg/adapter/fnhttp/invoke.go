@@ -121,8 +121,7 @@ func newRequest(ctx context.Context, r instance.Record, call ports.Call) (*http.
 	if err != nil {
 		return nil, err
 	}
-	request.URL = to
-	request.Header = canonical(call.Header)
+	request.URL, request.Header = to, canonical(call.Header)
 	if request.Host = request.Header.Get("Host"); request.Host == "" {
 		request.Host = r.Handle.Address
 	}

@@ -204,16 +204,21 @@ func (c *call) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // wait returns when the call may be sent, or why it may not.
 func (c *call) wait(ctx context.Context) error {
+	var fault *Error
 	select {
-	case fault := <-c.turn:
-		if fault != nil {
-			return fault
+	case fault = <-c.turn: // it went at once
+	default:
+		select {
+		case fault = <-c.turn:
+		case <-ctx.Done():
+			c.g.engine.leave(c)
+			return context.Cause(ctx)
 		}
-		return nil
-	case <-ctx.Done():
 	}
-	c.g.engine.leave(c)
-	return context.Cause(ctx)
+	if fault != nil {
+		return fault
+	}
+	return nil
 }
 
 // send sends the call to its instance. A connection that had ended before is
