@@ -28,6 +28,7 @@ type instance struct {
 	waited         time.Duration // sum over its clients
 	over           time.Duration // used beyond its request in the window just closed
 	slip           time.Duration // what its last turn took beyond its length
+	ahead          float64       // 0, or more for who passes; set by rankTurns
 	lift           time.Duration // ranked as used in this window, because others were served while it was idle
 
 	// Set by tally.
@@ -54,6 +55,7 @@ type client struct {
 
 	lease   uint32
 	turn    time.Duration // when its turn began: it was granted, or went on though somebody waited
+	freed   time.Duration // when its last lease ended
 	whole   time.Duration // what its turn should come to, if nothing but that ends it
 	settled time.Duration // of this lease, charged to windows that have ended
 	end     time.Duration // planned end
@@ -104,7 +106,8 @@ func (c *client) holds() bool { return c.state == Running || c.state == Draining
 //
 // Each turn costs a hand-over. What that loses is learned, and a round lasts
 // longer where more than 2% were lost; where that takes twice as long as a round
-// should last, they are no longer smooth, and so long that it is 1%. A round as
+// should last, they are no longer smooth, and so long that it is 1%. That does not
+// hold up who has wanted nothing for as long as such a round: it costs few. A round as
 // long as a window, or a timetable, is none: leases end where budgets do and the
 // order is by what is missed of the request, as in the paper.
 //
@@ -177,7 +180,7 @@ type multiToken struct {
 	handover  time.Duration // what passing the GPU on loses on average
 	handovers time.Duration // of which so many count
 	waiting   int           // clients that have budget and find no SMs free; set by endTurns
-	least     float64       // turns that one of those that contend has had, the fewest; set by endTurns
+	seldom    bool          // one of them has wanted nothing for a round before; set by endTurns
 	contends  int           // instances that want the GPU or have it; set by tally
 	requests  time.Duration // what they ask for a window; set by tally
 	known     float64       // percent of SMs of all clients there are; set by tally
@@ -359,6 +362,7 @@ func (s *multiToken) giveBack(c *client, ev Return) {
 			c.slipped(used)
 		}
 	}
+	c.freed = s.now
 	c.state, c.lease, c.settled, c.stopped, c.again, c.why = Idle, 0, 0, false, false, reasonf("")
 	if more {
 		s.request(c)

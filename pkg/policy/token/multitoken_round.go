@@ -20,6 +20,9 @@ func (s *multiToken) rounds() bool { return s.round > 0 && len(s.timetable) == 0
 // served least of those that did, and not before it: what it left to them
 // while it was idle it has not missed.
 func (s *multiToken) wants(i *instance) {
+	if !s.rounds() || s.known <= s.smLimit+smEps {
+		return // all fit beside each other
+	}
 	s.tally()
 	least := -1.0
 	for _, o := range s.instances {
@@ -58,8 +61,11 @@ func (s *multiToken) turnLength(i *instance) time.Duration {
 }
 
 // roundLength is how long a round takes now: longer where passing the GPU on costs
-// so much that too much of it were lost.
+// so much that too much of it were lost, but not for who seldom asks.
 func (s *multiToken) roundLength() time.Duration {
+	if s.seldom {
+		return s.round
+	}
 	lost := time.Duration(s.contends) * s.handover
 	round := max(s.round, smooth*lost)
 	if round > 2*s.round {
@@ -71,13 +77,6 @@ func (s *multiToken) roundLength() time.Duration {
 // turns is how many turns the instance has had in this window.
 func (s *multiToken) turns(i *instance) float64 {
 	return i.served() * float64(s.window) / float64(s.roundLength())
-}
-
-// ahead is 0 for those that take turns, and more for who has had more turns than
-// another that waits by a turn and a half: it passes. Who is out of step by less,
-// since it drained late or early, makes up for that by the length of its turn.
-func (s *multiToken) ahead(i *instance) float64 {
-	return math.Floor((s.turns(i) - s.least) / 1.5)
 }
 
 // turnNow is how long the instance's next turn is: what it went beyond the one
@@ -116,11 +115,30 @@ func (s *multiToken) turnBeside(i *instance) time.Duration {
 	return s.turnLength(i)
 }
 
+// rankTurns puts those ahead that have had more turns than another that contends by a
+// turn and a half: they pass. Who is out of step by less, since it drained late or
+// early, makes up for that by the length of its turn.
+func (s *multiToken) rankTurns() {
+	least := math.Inf(1)
+	for _, i := range s.instances {
+		if i.active > 0 {
+			i.ahead = s.turns(i)
+			least = min(least, i.ahead)
+		}
+	}
+	for _, i := range s.instances {
+		i.ahead = math.Floor((i.ahead - least) / 1.5)
+	}
+}
+
 // endTurns has the leases that are out end with their turns, if somebody has budget
 // and waits for SMs that are taken.
 func (s *multiToken) endTurns() {
-	s.waiting = 0
-	occupied := 0.0
+	s.waiting, s.seldom = 0, false
+	if s.known <= s.smLimit+smEps {
+		return // nobody waits for another's
+	}
+	round, occupied := s.roundLength(), 0.0
 	for _, c := range s.clients {
 		if c.holds() {
 			occupied += c.inst.slice.SMPct
@@ -133,17 +151,13 @@ func (s *multiToken) endTurns() {
 			occupied += c.inst.slice.SMPct
 		default:
 			s.waiting++
+			s.seldom = s.seldom || c.since-c.freed >= round
 		}
 	}
 	if !s.rounds() || s.waiting == 0 {
 		return
 	}
-	s.least = math.Inf(1)
-	for _, i := range s.instances {
-		if i.active > 0 {
-			s.least = min(s.least, s.turns(i))
-		}
-	}
+	s.rankTurns()
 	for _, c := range s.running {
 		if end := c.turn + s.early(c, s.turnNow(c.inst)); end < c.end {
 			c.end = max(s.now, end)

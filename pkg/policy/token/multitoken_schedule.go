@@ -130,7 +130,7 @@ func (s *multiToken) order(a, b *client) int {
 	}
 	missing := cmp.Compare(b.inst.guaranteed(), a.inst.guaranteed())
 	if s.rounds() {
-		missing = cmp.Compare(s.ahead(a.inst), s.ahead(b.inst))
+		missing = cmp.Compare(a.inst.ahead, b.inst.ahead)
 	}
 	return cmp.Or(missing, cmp.Compare(sinceA, sinceB), cmp.Compare(a.id, b.id))
 }
