@@ -42,6 +42,8 @@
 
 #define GF_EXPORT __attribute__((visibility("default")))
 #define GF_COLD __attribute__((cold, noinline))
+/* Of what a sanitizer calls while it begins, before its shadow memory is there. */
+#define GF_EARLY __attribute__((no_sanitize_address, no_sanitize_thread))
 #define gf_likely(x) __builtin_expect(!!(x), 1)
 #define gf_unlikely(x) __builtin_expect(!!(x), 0)
 #define gf_load(p) __atomic_load_n(p, __ATOMIC_RELAXED)

@@ -52,21 +52,38 @@ arm64-check: $(BINARIES) libs
 
 # The simulated driver's conformance programs, with the driver built to find what is
 # read or written out of bounds or used when it was freed, and what C does not
-# define; every function under gfaas run, with the library built to find the last,
-# since a guarded heap has to be preloaded before all else. Where valgrind is
-# installed it looks at one program with the driver as it is.
+# define; programs under gfaas run, with the library built for the same, and then to
+# find data races, of its gates and meters above all. Each kind has to find a fault
+# that is there first. Where valgrind is installed it looks at one program with the
+# driver as it is.
+#
+# gfaas run preloads the library before a sanitizer, which minds unless it is told;
+# and the sanitizer of races wants addresses to be where it knows them.
 SANITIZED := $(abspath $(BUILD))/sanitize
-SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+UNDEFINED := undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -O1
+SANITIZE := -fsanitize=address,$(UNDEFINED)
 SANITIZE_ENV = GFAAS_SIM_DIR=$(SANITIZED)/run GFAAS_SIM_GPU=mem=1GiB UBSAN_OPTIONS=print_stacktrace=1 \
-  ASAN_OPTIONS=detect_leaks=0:handle_segv=0:handle_sigbus=0 LD_LIBRARY_PATH=$(SANITIZED)/lib/sim
+  ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0:handle_segv=0:handle_sigbus=0 TSAN_OPTIONS=exitcode=66
+SANITIZE_RUN = $(SANITIZE_ENV) $(BUILD)/bin/gfaas run -q --
+ASAN_RUN = GFAAS_LIB_DIR=$(SANITIZED)/hook/lib $(SANITIZE_RUN) env LD_PRELOAD=$$($(CC) -print-file-name=libasan.so)
+TSAN_RUN = GFAAS_LIB_DIR=$(SANITIZED)/races/lib $(SANITIZE_RUN) $$(setarch -R true 2>/dev/null && echo setarch -R) env LD_PRELOAD=$$($(CC) -print-file-name=libtsan.so)
+ASAN_CHECKS := 'chaos 1 2000' 'memory 16 2' nulls 'ends reset' 'ends detach' 'ends capture' 'stress 4 2'
+TSAN_CHECKS := 'route link all 3' 'route proc2 all 3' 'ends reset' 'ends beside' 'chaos 1 2000' 'stress 8 5'
 .PHONY: sanitize
 sanitize: $(BINARIES) libs checks
 	$(MAKE) BUILD=$(SANITIZED) HARDEN= CFLAGS='$(SANITIZE)' LDFLAGS='$(SANITIZE)' $(SANITIZED)/lib/sim/libcuda.so.1
-	$(MAKE) BUILD=$(SANITIZED)/hook HARDEN= CFLAGS='-fsanitize=undefined -fno-sanitize-recover=all' $(SANITIZED)/hook/lib/libgfaas.so
+	$(MAKE) BUILD=$(SANITIZED)/hook HARDEN= CFLAGS='$(SANITIZE)' $(SANITIZED)/hook/lib/libgfaas.so
+	$(MAKE) BUILD=$(SANITIZED)/races HARDEN= CFLAGS='-fsanitize=thread -fno-omit-frame-pointer -O1' $(SANITIZED)/races/lib/libgfaas.so
 	ln -sfn $(abspath $(BUILD))/lib/sim $(SANITIZED)/hook/lib/sim
+	ln -sfn $(abspath $(BUILD))/lib/sim $(SANITIZED)/races/lib/sim
+	$(CC) -w -O1 -g -fsanitize=address -o $(SANITIZED)/heap hook/check/faulty/faulty.c -lpthread
+	$(CC) -w -O1 -g -fsanitize=thread -o $(SANITIZED)/race hook/check/faulty/faulty.c -lpthread
 	@set -e; for check in $(BUILD)/check/sim_*; do echo $$check; \
-	  $(SANITIZE_ENV) LD_PRELOAD=$$($(CC) -print-file-name=libasan.so) $$check >/dev/null; done
-	@set -e; for way in link dlsym default next proc2; do echo route $$way; \
-	  GFAAS_LIB_DIR=$(SANITIZED)/hook/lib $(BUILD)/bin/gfaas run -q -- $(BUILD)/check/route $$way all 3 </dev/null >/dev/null; done
+	  $(SANITIZE_ENV) LD_LIBRARY_PATH=$(SANITIZED)/lib/sim LD_PRELOAD=$$($(CC) -print-file-name=libasan.so) $$check >/dev/null; done
+	@if $(ASAN_RUN) $(SANITIZED)/heap heap >$(SANITIZED)/found 2>&1 || ! grep -q use-after-free $(SANITIZED)/found; then cat $(SANITIZED)/found; echo 'sanitize: what is used when it was freed is not found'; exit 1; fi
+	@set -e; for way in link dlsym default next proc2; do echo "memory: route $$way"; $(ASAN_RUN) $(BUILD)/check/route $$way all 3 </dev/null >/dev/null; done
+	@set -e; for check in $(ASAN_CHECKS); do echo "memory: $$check"; $(ASAN_RUN) $(BUILD)/check/$$check </dev/null >/dev/null; done
+	@if $(TSAN_RUN) $(SANITIZED)/race race >$(SANITIZED)/found 2>&1 || ! grep -q 'data race' $(SANITIZED)/found; then cat $(SANITIZED)/found; echo 'sanitize: a data race is not found'; exit 1; fi
+	@set -e; for check in $(TSAN_CHECKS); do echo "races: $$check"; $(TSAN_RUN) $(BUILD)/check/$$check </dev/null >/dev/null; done
 	@if command -v valgrind >/dev/null; then echo valgrind sim_memory; GFAAS_SIM_DIR=$(SANITIZED)/run LD_LIBRARY_PATH=$(BUILD)/lib/sim \
 	  valgrind -q --error-exitcode=9 $(BUILD)/check/sim_memory >/dev/null; else echo 'no valgrind here: it has not looked'; fi

@@ -55,7 +55,7 @@ static int compare_addresses(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-static void *libc_function(const char *name)
+GF_EARLY static void *libc_function(const char *name)
 {
     void *found = dlvsym(RTLD_NEXT, name, GF_OLD);
     if (!found)
@@ -65,7 +65,7 @@ static void *libc_function(const char *name)
 
 /* Without a lock and without memory: an allocator may be looking for the next
  * malloc when it comes here. */
-void gf_lookup_init(void)
+GF_EARLY void gf_lookup_init(void)
 {
     if (__atomic_load_n(&gf_real_dlsym, __ATOMIC_ACQUIRE))
         return;
@@ -118,7 +118,7 @@ void *gf_wrapper_of(void *address)
 }
 
 /* Called by dlsym below: the answer, or NULL to let the real dlsym answer. */
-__attribute__((used)) void *gf_dlsym_pick(void *handle, const char *name)
+GF_EARLY __attribute__((used)) void *gf_dlsym_pick(void *handle, const char *name)
 {
     gf_lookup_init();
     if (name && strncmp(name, "nvml", 4) == 0)

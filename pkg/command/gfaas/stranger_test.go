@@ -276,3 +276,47 @@ func TestStrangerMakesTheState(t *testing.T) {
 		}
 	}
 }
+
+// What is started in a run directory is its owner's: nobody else stops, scales,
+// removes or lists it, root as little as a stranger, though the paths are known.
+func TestOwnersAlone(t *testing.T) {
+	town := newTown(t)
+	if err := os.Chmod(town.home, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	town.must(town.gfaas(nil, "up", "plan.json"))
+	serve := exec.Command(filepath.Join(town.dir, "bin", "gfaas"), "serve", "--gpu", "sim", "--listen", "")
+	serve.Env, serve.Dir = town.env, town.home
+	serve.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: victimUID, Gid: victimUID}}
+	if err := serve.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = serve.Process.Signal(syscall.SIGTERM); _ = serve.Wait() }()
+	eventually(t, "the gateway answers its owner", func() bool {
+		_, err := town.gfaas(nil, "scale", "f=1")
+		return err == nil
+	})
+	program := filepath.Join(town.dir, "bin", "gfaas")
+	for _, uid := range []uint32{strangerUID, 0} {
+		for _, args := range [][]string{{"down"}, {"down", "f-0"}, {"rm", "f"}, {"scale", "f=0"}, {"ps"}, {"apply", "-f", filepath.Join(town.home, "f.yaml")}} {
+			text, err := town.as(uid, nil, program, args...)
+			if code := exitStatus(err); code == 0 || strings.Contains(text, "goroutine") {
+				t.Errorf("user %d, gfaas %v: status %d\n%s", uid, args, code, text)
+			}
+			// Nor with a state of their own.
+			own := []string{"GFAAS_STATE=" + filepath.Join(town.open, fmt.Sprintf("state-%d.db", uid))}
+			if text, err := town.as(uid, own, program, args...); exitStatus(err) == 0 && args[0] != "rm" && args[0] != "apply" {
+				t.Errorf("user %d with a state of their own, gfaas %v: %s", uid, args, text)
+			}
+		}
+	}
+	text := town.must(town.gfaas(nil, "ps", "-o", "csv"))
+	if !strings.Contains(text, "f-0,f,") || !strings.Contains(text, ",ready,") {
+		t.Errorf("it does not run any more:\n%s", text)
+	}
+	if text := town.must(town.gfaas(nil, "ls", "-o", "csv")); !strings.Contains(text, "\nf,") {
+		t.Errorf("the function is gone:\n%s", text)
+	}
+	town.must(town.gfaas(nil, "scale", "f=0"))
+	town.must(town.gfaas(nil, "down"))
+}
