@@ -65,8 +65,9 @@ SANITIZE := -fsanitize=address,$(UNDEFINED)
 SANITIZE_ENV = GFAAS_SIM_DIR=$(SANITIZED)/run GFAAS_SIM_GPU=mem=1GiB UBSAN_OPTIONS=print_stacktrace=1 \
   ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0:handle_segv=0:handle_sigbus=0 TSAN_OPTIONS=exitcode=66
 SANITIZE_RUN = $(SANITIZE_ENV) $(BUILD)/bin/gfaas run -q --
-ASAN_RUN = GFAAS_LIB_DIR=$(SANITIZED)/hook/lib $(SANITIZE_RUN) env LD_PRELOAD=$$($(CC) -print-file-name=libasan.so)
-TSAN_RUN = GFAAS_LIB_DIR=$(SANITIZED)/races/lib $(SANITIZE_RUN) $$(setarch -R true 2>/dev/null && echo setarch -R) env LD_PRELOAD=$$($(CC) -print-file-name=libtsan.so)
+BEHIND = sh -c 'export LD_PRELOAD="$$LD_PRELOAD:$$0"; exec "$$@"'
+ASAN_RUN = GFAAS_LIB_DIR=$(SANITIZED)/hook/lib $(SANITIZE_RUN) $(BEHIND) $$($(CC) -print-file-name=libasan.so)
+TSAN_RUN = GFAAS_LIB_DIR=$(SANITIZED)/races/lib $(SANITIZE_RUN) $$(setarch -R true 2>/dev/null && echo setarch -R) $(BEHIND) $$($(CC) -print-file-name=libtsan.so)
 ASAN_CHECKS := 'chaos 1 2000' 'memory 16 2' nulls 'ends reset' 'ends detach' 'ends capture' 'stress 4 2'
 TSAN_CHECKS := 'route link all 3' 'route proc2 all 3' 'ends reset' 'ends beside' 'chaos 1 2000' 'stress 8 5'
 .PHONY: sanitize
