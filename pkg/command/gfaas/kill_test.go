@@ -9,17 +9,20 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
-// TestKills kills commands and the token daemon at random, in four run directories
-// at once: the state can always be read, gfaas down leaves nothing, and while there
+// TestKills kills commands and the token daemon at random, and stops any process under
+// a command for a while, in four run directories at once: the state can always be read, gfaas down leaves nothing, and while there
 // is no daemon nobody's work goes on. GFAAS_KILLS is how many to kill; make soak
 // kills 2000. Where a Docker engine answers, one of the four has containers, and a
 // quarter of the kills that the others have: each takes as much longer.
@@ -156,7 +159,7 @@ func (k *killer) must(args ...string) (out string) {
 
 // round kills something, and looks at what is left.
 func (k *killer) round(i int) {
-	switch what := []string{"up", "up", "down", "apply", "tokend"}[k.IntN(5)]; what {
+	switch what := []string{"up", "up", "down", "apply", "tokend", "stop"}[k.IntN(6)]; what {
 	case "up":
 		if k.IntN(2) == 0 {
 			k.must("down")
@@ -171,6 +174,10 @@ func (k *killer) round(i int) {
 		k.kill(what, "apply", "-f", filepath.Join(k.dir, "f.yaml"))
 	case "tokend":
 		if k.killDaemon() {
+			k.killed[what]++
+		}
+	case "stop":
+		if k.stopOne() {
 			k.killed[what]++
 		}
 	}
@@ -207,6 +214,37 @@ func (k *killer) kill(what string, args ...string) {
 	if _ = cmd.Wait(); !cmd.ProcessState.Exited() {
 		k.killed[what]++
 	}
+}
+
+// stopOne stops a process from here, an instance's, the keeper of its log or the
+// daemon, under a command, which ends all the same, and has it go on afterwards.
+func (k *killer) stopOne() bool {
+	all, err := procfs.All()
+	if err != nil {
+		k.Error(err)
+	}
+	all = slices.DeleteFunc(all, func(s procfs.Stat) bool {
+		env := procfs.Environ(s.PID)
+		return s.Ended() || env["GFAAS_RUN_DIR"] != k.run() && !strings.HasPrefix(env["GFAAS_SOCKET"], k.run()+"/")
+	})
+	if len(all) == 0 {
+		return false
+	}
+	one := all[k.IntN(len(all))]
+	p, err := procfs.Open(one.PID, one.Start)
+	if err != nil {
+		return false // it has ended
+	}
+	defer p.Close()
+	if p.Signal(unix.SIGSTOP) != nil {
+		return false
+	}
+	defer func() { _ = p.Signal(unix.SIGCONT) }()
+	args := [][]string{{"ps"}, {"ls"}, {"down"}, {"up", "--gpu", "sim", "--quiet", "--timeout", "3s", k.plan}}[k.IntN(4)]
+	if _, said, _ := k.gfaas("", args...); strings.Contains(said, "goroutine ") {
+		k.Errorf("%s: %s is stopped: gfaas %v: %s", k.dir, one.Name, args, said)
+	}
+	return true
 }
 
 // killDaemon reports whether there was one.

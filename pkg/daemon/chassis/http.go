@@ -69,7 +69,7 @@ func (c *Chassis) serveHTTP(group *errgroup.Group, l net.Listener, h http.Handle
 		c.cfg.HTTP(s)
 	}
 	group.Go(func() error {
-		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+		if err := s.Serve(Patient(c.log, l)); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 			return fmt.Errorf("serve %s: %w", l.Addr(), err)
 		}
 		return nil

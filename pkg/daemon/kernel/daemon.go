@@ -262,7 +262,7 @@ func (d *Daemon) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, s := range d.sockets {
 		group.Go(func() error {
-			if err := s.server.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+			if err := s.server.Serve(chassis.Patient(d.log, s.listener)); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 				return err
 			}
 			return nil

@@ -112,17 +112,14 @@ func (d *Daemon) removeFolder(tenant string) {
 
 // accept serves who connects.
 func (d *Daemon) accept(l *chassis.Listener, tenant string) error {
+	accept := chassis.Patiently(d.log, l.AcceptUnix)
 	for {
-		socket, err := l.AcceptUnix()
+		socket, err := accept()
 		switch {
 		case err == nil:
 			d.serve(socket, tenant)
 		case errors.Is(err, net.ErrClosed):
 			return nil
-		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ENOBUFS):
-			d.log.Warn("cannot accept", "err", err)
-			time.Sleep(100 * time.Millisecond)
-		case errors.Is(err, unix.ECONNABORTED):
 		default:
 			return fmt.Errorf("accept clients: %w", err)
 		}

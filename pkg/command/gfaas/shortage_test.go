@@ -1,0 +1,156 @@
+package gfaas
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/procfs"
+)
+
+// processorTime is what a process has used of processors so far.
+func processorTime(t *testing.T, pid int) time.Duration {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var user, system int64
+	_, rest, _ := strings.Cut(string(text), ") ")
+	fields := strings.Fields(rest)
+	if _, err := fmt.Sscan(fields[11]+" "+fields[12], &user, &system); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(user+system) * (time.Second / 100) // as Linux counts for programs
+}
+
+// A daemon that has no descriptors left for who calls neither spins nor ends: it says
+// so once, lets them wait, and answers when there are some again. That of tokens is
+// tested beside it.
+func TestDaemonsOutOfDescriptors(t *testing.T) {
+	for name, c := range map[string]struct {
+		network, socket string
+		program         string
+		args, ask       []string // ask: a command that it answers; none: it speaks HTTP
+	}{
+		"gateway": {"unix", "gateway.sock", "gfaas", []string{"serve", "--listen", "", "--gpu", "sim"}, nil},
+		"modeld":  {"unixpacket", "model.sock", "gfaas-modeld", []string{"--gpu", "sim"}, []string{"gfaas-modeld", "ls"}},
+		"kerneld": {"unix", "kernel.sock", "gfaas-kerneld", []string{"--gpu", "sim"}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir, err := os.MkdirTemp("", "few") // short, for sockets
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = os.RemoveAll(dir) })
+			socket := filepath.Join(dir, "run", c.socket)
+			cmd := exec.Command(built("bin", c.program), c.args...)
+			cmd.Env = append(os.Environ(), "GFAAS_RUN_DIR="+filepath.Dir(socket), "GFAAS_STATE="+filepath.Join(dir, "state.db"), "GFAAS_SIM_DIR="+filepath.Join(dir, "sim"),
+				"GFAAS_SIM_GPU=sms=8,mem=1GiB", "XDG_CONFIG_HOME="+dir, "GFAAS_LIB_DIR="+built("lib"), "DOCKER_HOST=unix://"+filepath.Join(dir, "none.sock"))
+			said, err := os.Create(filepath.Join(dir, "said"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer said.Close()
+			cmd.Stderr = said
+			if err := os.Mkdir(filepath.Join(dir, "sim"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatalf("run make: %v", err)
+			}
+			ended := make(chan error, 1)
+			go func() { ended <- cmd.Wait() }()
+			says := func() string {
+				text, err := os.ReadFile(said.Name())
+				if err != nil {
+					t.Fatal(err)
+				}
+				return string(text)
+			}
+			t.Cleanup(func() {
+				_ = cmd.Process.Signal(unix.SIGTERM)
+				select {
+				case <-ended:
+				case <-time.After(patience):
+					_ = cmd.Process.Kill()
+					t.Error("it does not end")
+				}
+				if t.Failed() {
+					t.Logf("it said:\n%s", says())
+				}
+			})
+			answers := func() bool {
+				if len(ended) > 0 {
+					t.Fatalf("it has ended: %s", says())
+				}
+				if c.ask != nil {
+					ask := exec.Command(built("bin", c.ask[0]), c.ask[1:]...)
+					ask.Env = cmd.Env
+					return ask.Run() == nil
+				}
+				client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+					return new(net.Dialer).DialContext(ctx, c.network, socket)
+				}}}
+				answer, err := client.Get("http://daemon/healthz")
+				if err != nil {
+					return false
+				}
+				_ = answer.Body.Close()
+				return answer.StatusCode == http.StatusOK
+			}
+			eventually(t, "it answers", answers)
+
+			open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", cmd.Process.Pid))
+			if err != nil {
+				t.Fatal(err)
+			}
+			few := unix.Rlimit{Cur: uint64(len(open)) + 4, Max: uint64(len(open)) + 4}
+			if err := unix.Prlimit(cmd.Process.Pid, unix.RLIMIT_NOFILE, &few, nil); err != nil {
+				t.Fatal(err)
+			}
+			var callers []net.Conn
+			defer func() {
+				for _, caller := range callers {
+					_ = caller.Close()
+				}
+			}()
+			for range 16 {
+				caller, err := net.Dial(c.network, socket)
+				if err != nil {
+					t.Fatal(err)
+				}
+				callers = append(callers, caller)
+			}
+			eventually(t, "it has no descriptors left", func() bool { return strings.Contains(says(), "cannot accept") })
+			used, began := processorTime(t, cmd.Process.Pid), time.Now()
+			for time.Since(began) < 2*time.Second {
+				if stat, err := procfs.Read(cmd.Process.Pid); err != nil || stat.Ended() {
+					t.Fatalf("it has ended: %s", says())
+				}
+				time.Sleep(50 * time.Millisecond)
+			}
+			if used, took := processorTime(t, cmd.Process.Pid)-used, time.Since(began); used > took/2 {
+				t.Errorf("it used %v of the processor in %v", used, took)
+			}
+			if n := strings.Count(says(), "cannot accept") + strings.Count(says(), "Accept error"); n != 1 {
+				t.Errorf("it said %d times that it cannot accept", n)
+			}
+			for _, caller := range callers {
+				_ = caller.Close()
+			}
+			callers = nil
+			eventually(t, "it answers again", answers)
+		})
+	}
+}
