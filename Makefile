@@ -82,6 +82,12 @@ fuzz: all checks
 	  for f in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
 	    echo "$$pkg $$f"; GO='$(GO)' pkg/fuzz.sh $$pkg $$f $(FUZZTIME); done; done
 
+# Programs that others wrote, on the simulated GPU, bare and in slices; they come from
+# apt, and where they cannot be had that is said.
+.PHONY: clients
+clients: all
+	timeout 110 hook/clients/run.sh $(BUILD)
+
 # What takes longer than CI has: KILLS commands and daemons killed at random, then a
 # gateway under fire for SOAK.
 KILLS ?= 2000
