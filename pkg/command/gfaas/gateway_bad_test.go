@@ -2,6 +2,7 @@ package gfaas
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -241,5 +242,52 @@ func TestApplyAndRmUnderLoad(t *testing.T) {
 	stop.Store(true)
 	calls.Wait()
 	eventually(t, "what was removed is gone", func() bool { return !strings.Contains(s.output("ps", "-o", "csv"), "comes") })
+	s.ends()
+}
+
+// An instance of gfaas up that is killed is started again by the gateway: under its
+// id, as ps says, with what it printed before; gfaas down ends it, and it stays ended.
+func TestRestartsInstancesOfUp(t *testing.T) {
+	p := newPlace(t)
+	p.write("f.yaml", "{name: f, command: ["+p.getenv("FUNCTION")+"], restart: always}\n")
+	p.write("plan.json", planOf("f-0"))
+	p.output("apply", "-f", "f.yaml")
+	p.output("up", "plan.json")
+	s := p.serve()
+	eventually(t, "it is called", func() bool { return s.must("f", "before\n", "X-Print: 1").instance == "f-0" })
+	ps := func() (e psEntry) {
+		var list []psEntry
+		if err := json.Unmarshal([]byte(p.output("ps", "-o", "json")), &list); err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range list {
+			if e.ID == "f-0" {
+				return e
+			}
+		}
+		return e
+	}
+	first := ps()
+	for n := range 2 {
+		if err := syscall.Kill(ps().PID, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "it is ready again", func() bool { e := ps(); return e.State == "ready" && e.Restarts == n+1 })
+		eventually(t, "it is called again", func() bool { return s.must("f", "after\n", "X-Print: 1").instance == "f-0" })
+	}
+	if last := ps(); last.PID == first.PID || last.SMPct != first.SMPct || last.QuotaLimit != first.QuotaLimit || last.QuotaLimit == 0 {
+		t.Errorf("as %+v, first as %+v", last, first)
+	}
+	eventually(t, "all that it printed is there", func() bool {
+		text := p.output("logs", "f-0")
+		return strings.Contains(text, "before\n") && strings.Contains(text, "after\n")
+	})
+	p.output("down", "f-0")
+	if r := s.must("f", "x"); r.status != 200 || r.instance == "f-0" {
+		t.Errorf("after down: %+v", r)
+	}
+	if e := ps(); e.ID != "" {
+		t.Errorf("after down: %+v", e)
+	}
 	s.ends()
 }
