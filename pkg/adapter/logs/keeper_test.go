@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/logs"
 	"github.com/gfaas/gfaas/pkg/adapter/logs/logstest"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
+	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
 func TestMain(m *testing.M) { os.Exit(logstest.Main(m)) }
@@ -172,5 +174,47 @@ func TestFlood(t *testing.T) {
 	}
 	if size > 2*logs.MaxFile+1<<20 || size < logs.MaxFile {
 		t.Errorf("%d bytes are kept, want at most %d", size, 2*logs.MaxFile)
+	}
+}
+
+// Who prints to a keeper that was killed finds a closed pipe, and does not wait.
+func TestKeeperKilled(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "logs", "f-0")
+	pipe := start(t, dir)
+	defer pipe.Close()
+	cmd := exec.Command("sh", "-c", "while :; do echo more; done")
+	cmd.Stdout = pipe
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	defer cmd.Process.Kill()
+	killed := 0
+	all, err := procfs.All()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range all {
+		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", s.PID))
+		env := procfs.Environ(s.PID)
+		if s.PID == os.Getpid() || err != nil || !strings.Contains(string(line)+fmt.Sprint(env), dir) {
+			continue
+		}
+		if unix.Kill(s.PID, unix.SIGKILL) == nil {
+			killed++
+		}
+	}
+	if killed != 1 {
+		t.Fatalf("%d keepers of %s", killed, dir)
+	}
+	select {
+	case err := <-ended:
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != unix.SIGPIPE {
+			t.Errorf("it ended by %v", err)
+		}
+	case <-time.After(time.Minute):
+		t.Error("who prints waits for ever")
 	}
 }

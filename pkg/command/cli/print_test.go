@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestTable(t *testing.T) {
@@ -25,6 +26,30 @@ func TestTable(t *testing.T) {
 				t.Errorf("%s as a %s: %q, %v, want %q", name, how, out.String(), err, c.want)
 			}
 		}
+	}
+}
+
+// A table of a million rows takes ten times as long as one of a hundred thousand, not
+// a hundred times.
+func TestTableOfAMillion(t *testing.T) {
+	rows := [][]string{{"BIN", "ITEM"}}
+	for i := range 1_000_000 {
+		n := strconv.Itoa(i)
+		rows = append(rows, []string{n, "item-" + n})
+	}
+	took := func(n int) time.Duration {
+		best := time.Hour
+		for range 3 {
+			began := time.Now()
+			if err := Table(io.Discard, rows[:n]); err != nil {
+				t.Fatal(err)
+			}
+			best = min(best, time.Since(began))
+		}
+		return best
+	}
+	if few, many := took(100_000), took(len(rows)); many > 40*few {
+		t.Errorf("100,000 rows take %v, and a million %v", few, many)
 	}
 }
 
