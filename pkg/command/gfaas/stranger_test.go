@@ -2,11 +2,14 @@ package gfaas
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/json"
 	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -246,6 +249,42 @@ func TestStrangerAtTheDoor(t *testing.T) {
 	}
 	if text := town.must(town.gfaas(nil, "ps", "-o", "csv")); !strings.Contains(text, ",ready,") {
 		t.Errorf("it does not run any more:\n%s", text)
+	}
+	town.secretIsKept("f-0")
+}
+
+// secretWord is what looks like a secret (preload.NewSecret).
+var secretWord = regexp.MustCompile(`[0-9a-zA-Z_-]{16,}`)
+
+// secretIsKept looks for an instance's secret where everybody may: on command lines,
+// and in logs, which are handed around.
+func (town *town) secretIsKept(id string) {
+	town.t.Helper()
+	text, err := os.ReadFile(filepath.Join(town.home, "run", "instances", id+".json"))
+	if err != nil {
+		town.t.Fatal(err)
+	}
+	var record struct {
+		Hash string `json:"secret_sha256"`
+	}
+	if err := json.Unmarshal(text, &record); err != nil || len(record.Hash) != 2*sha256.Size {
+		town.t.Fatalf("the record of %s: %v\n%s", id, err, text)
+	}
+	var places []string
+	for _, pattern := range []string{"/proc/[0-9]*/cmdline", filepath.Join(town.home, "run", "*.log*"), filepath.Join(town.home, "logs-*", "*", "*"), filepath.Join(town.home, "state.db")} {
+		found, err := filepath.Glob(pattern)
+		if err != nil || len(found) == 0 {
+			town.t.Errorf("%s: %v, %v", pattern, found, err)
+		}
+		places = append(places, found...)
+	}
+	for _, place := range places {
+		text, _ := os.ReadFile(place) // of a process that has ended there is none
+		for _, word := range secretWord.FindAll(text, -1) {
+			if fmt.Sprintf("%x", sha256.Sum256(word)) == record.Hash {
+				town.t.Errorf("the secret is in %s", place)
+			}
+		}
 	}
 }
 
