@@ -22,6 +22,9 @@ const (
 	// settling is how long a keeper may take to write what the last who could
 	// print has printed.
 	settling = time.Second
+	// handover is how long the keeper of an instance that has ended may take to end
+	// too, where the instance is started again.
+	handover = 10 * time.Second
 )
 
 // Start starts the keeper, a command that calls Keep with its standard input and
@@ -78,7 +81,7 @@ func begin(ctx context.Context, dir string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	held := await(ctx, func() bool { return lockfile.Hold(lock) == nil })
+	held := await(ctx, handover, func() bool { return lockfile.Hold(lock) == nil })
 	if !held {
 		err = errors.New("another instance writes to it")
 	} else if w := (&writer{root: root}); err == nil {
@@ -101,7 +104,7 @@ func Settle(ctx context.Context, dir string) {
 		return
 	}
 	defer root.Close()
-	await(ctx, func() bool { return !kept(root) })
+	await(ctx, settling, func() bool { return !kept(root) })
 }
 
 // kept says whether a log has a keeper.
@@ -116,8 +119,8 @@ func kept(root *os.Root) bool {
 }
 
 // await polls for as long as a keeper may take.
-func await(ctx context.Context, done func() bool) bool {
-	late := time.NewTimer(settling)
+func await(ctx context.Context, patience time.Duration, done func() bool) bool {
+	late := time.NewTimer(patience)
 	defer late.Stop()
 	tick := time.NewTicker(pause)
 	defer tick.Stop()
