@@ -209,17 +209,17 @@ func (c *checker) shape(k *Kernel, where string) {
 	}
 	for i := range 3 {
 		if k.Grid[i] > d.MaxGrid[i] {
-			c.problems.add(BadRequest, where+"/grid/"+strconv.Itoa(i), "%d, but %s takes at most %d", k.Grid[i], d.Name, d.MaxGrid[i])
+			c.problems.add(TooLarge, where+"/grid/"+strconv.Itoa(i), "%d, but %s takes at most %d", k.Grid[i], d.Name, d.MaxGrid[i])
 		}
 		if k.Block[i] > d.MaxBlock[i] {
-			c.problems.add(BadRequest, where+"/block/"+strconv.Itoa(i), "%d, but %s takes at most %d", k.Block[i], d.Name, d.MaxBlock[i])
+			c.problems.add(TooLarge, where+"/block/"+strconv.Itoa(i), "%d, but %s takes at most %d", k.Block[i], d.Name, d.MaxBlock[i])
 		}
 	}
 	if n := volume(k.Block); n > int64(d.MaxThreads) {
-		c.problems.add(BadRequest, where+"/block", "%d threads, but %s takes at most %d", n, d.Name, d.MaxThreads)
+		c.problems.add(TooLarge, where+"/block", "%d threads, but %s takes at most %d", n, d.Name, d.MaxThreads)
 	}
 	if k.Shared > d.MaxShared {
-		c.problems.add(BadRequest, where+"/shared", "%d bytes, but %s has at most %d", k.Shared, d.Name, d.MaxShared)
+		c.problems.add(TooLarge, where+"/shared", "%d bytes, but %s has at most %d", k.Shared, d.Name, d.MaxShared)
 	}
 }
 
