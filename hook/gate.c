@@ -257,11 +257,15 @@ static void update(struct gf_line *line, CUstream stream, uint32_t lease, uint64
     bool known = line->lease == lease && gf_load(&line->stream) == stream;
     bool metered = gf_metered(device);
     if (!known) {
+        /* What follows may look at events while the program captures a stream. */
+        CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+        gf_real.cuThreadExchangeStreamCaptureMode(&mode);
         line->entry = gf_stream_use(device, stream, lease);
         line->counts = &gf_self.counts[gf_ordinal(device)];
         line->lease = lease;
         gf_store(&line->stream, stream);
         gf_swap_in(device, stream);
+        gf_real.cuThreadExchangeStreamCaptureMode(&mode);
     }
     line->spent = metered ? blocks : 0;
     line->late = line->spent || (line->entry && line->entry->owner);
@@ -284,7 +288,8 @@ GF_COLD struct gf_line *gf_enter_slow(CUstream stream, uint64_t blocks)
     struct gf_line *line = &self->line[gf_line_index(stream)];
     int saved = errno;
     gf_store(&line->busy, 0);
-    if (!usable(self) || gf_capturing(stream)) {
+    bool known = gf_load(&line->stream) == stream && !gf_load(&gf_captured);
+    if (!usable(self) || (!known && gf_capturing(stream))) {
         line = &self->line[GF_UNTRACKED];
         line->counts = &self->uncounted;
     } else {
@@ -296,11 +301,7 @@ GF_COLD struct gf_line *gf_enter_slow(CUstream stream, uint64_t blocks)
             errno = saved;
             return NULL;
         }
-        /* What follows may look at events while the program captures a stream. */
-        CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-        gf_real.cuThreadExchangeStreamCaptureMode(&mode);
         update(line, stream, lease, blocks);
-        gf_real.cuThreadExchangeStreamCaptureMode(&mode);
     }
     self->marks = false;
     errno = saved;

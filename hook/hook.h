@@ -368,6 +368,9 @@ struct gf_stream {
 
 /* The two default streams have no handle of their own: they are one a context. */
 bool gf_stream_is_default(CUstream stream);
+/* Whether a capture has ever begun in this process. While it has not, and the lock
+ * of a device is held, none begins that could be disturbed by looking at events. */
+extern bool gf_captured;
 /* Whether what is sent there is captured: it does not run. */
 bool gf_capturing(CUstream stream);
 /* Whether an event may be recorded there: never while the stream is captured. */

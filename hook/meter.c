@@ -123,11 +123,28 @@ int32_t gf_meter_graph(struct gf_stream *entry, float ms, struct gf_timed graph)
     return pieces < 1 ? 1 : pieces > MAX_WEIGHT ? MAX_WEIGHT : (int32_t)pieces;
 }
 
+/* What the calling thread's captures are like, once that was changed. */
+struct mode {
+    CUstreamCaptureMode before;
+    bool relaxed;
+};
+
+/* Lets the thread look at events while the program captures a stream. Where no
+ * capture has ever begun (gf_captured) a mark does without, which it is half of. */
+static void disturb_no_capture(struct mode *m)
+{
+    if (m->relaxed)
+        return;
+    m->relaxed = true;
+    m->before = CU_STREAM_CAPTURE_MODE_RELAXED;
+    gf_real.cuThreadExchangeStreamCaptureMode(&m->before);
+}
+
 /* Waits until no more is in flight than may be, and learns from what is over.
  * The lock is not held meanwhile: the entry may be dead afterwards, and others may
  * have recorded marks. When they have recorded the awaited one anew, the wait is
  * longer than it had to be, and nothing is learned from it. */
-static void hold_back(struct gf_stream *entry)
+static void hold_back(struct gf_stream *entry, struct mode *m)
 {
     unsigned last = entry->turn - reach(entry);
     CUevent event = entry->mark[last % GF_MARKS];
@@ -135,6 +152,7 @@ static void hold_back(struct gf_stream *entry)
     if (entry->span[last % GF_MARKS] && gf_real.cuEventQuery(event) == CUDA_ERROR_NOT_READY) {
         uint64_t patience = entry->behind ? 0 : BEHIND_NS;
         waited = true;
+        disturb_no_capture(m); /* one may begin meanwhile */
         pthread_mutex_unlock(&entry->device->lock);
         behind = !await(event, patience);
         pthread_mutex_lock(&entry->device->lock);
@@ -182,18 +200,23 @@ int32_t gf_meter_mark(struct gf_stream *entry, int64_t left, bool now)
 {
     struct gf_device *device = entry->device;
     int32_t pieces = 0;
+    struct mode m = {0};
     pthread_mutex_lock(&device->lock);
+    if (gf_load(&gf_captured))
+        disturb_no_capture(&m);
     give(entry, left);
     bool due = now || entry->left <= 0;
     if (due && !entry->dead)
-        hold_back(entry);
+        hold_back(entry, &m);
     bool dead = entry->dead;
-    if (!dead && gf_recordable(entry->stream)) {
+    if (!dead && (!gf_load(&gf_captured) || gf_recordable(entry->stream))) {
         if (due)
             record_mark(entry);
         pieces = (int32_t)entry->left;
         entry->left = 0;
     }
+    if (m.relaxed)
+        gf_real.cuThreadExchangeStreamCaptureMode(&m.before);
     pthread_mutex_unlock(&device->lock);
     return dead ? -1 : pieces ? pieces - 1 : 0;
 }

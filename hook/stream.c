@@ -127,8 +127,11 @@ static void end_all(struct gf_device *device)
     gf_real.cuThreadExchangeStreamCaptureMode(&mode);
 }
 
+bool gf_captured;
+
 void gf_capture_begins(void)
 {
+    __atomic_store_n(&gf_captured, true, __ATOMIC_SEQ_CST);
     for (gf_each_device(d)) {
         pthread_mutex_lock(&d->lock);
         end_all(d);
