@@ -110,7 +110,8 @@ func (e *engine) learn(c *call, executed time.Duration) {
 	default:
 		t.costs.warm.add(executed)
 	}
-	if e.g.settings.Load().FixedCosts || near(t.costs.warm.value, t.spec.Warm) && (t.costs.load.n == 0 || near(t.costs.load.value, t.spec.Load)) {
+	as := func(m mean, told time.Duration) bool { return m.n == 0 || near(m.value, told) }
+	if as(t.costs.warm, t.spec.Warm) && as(t.costs.load, t.spec.Load) && as(t.costs.start, t.spec.Cold-t.spec.Warm) {
 		return
 	}
 	e.relearn(t)

@@ -283,3 +283,20 @@ func TestDo(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// TestLearnsStart: the policy is told what a start takes, as soon as a call ends,
+// although the call took what was expected.
+func TestLearnsStart(t *testing.T) {
+	w := newWorld(t, http.HandlerFunc(echo), nil)
+	w.apply(fn("f"))
+	w.do("POST", "/function/f", "")
+	e := &w.engine
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	f := (*w.names.Load())["f"]
+	f.costs = costs{warm: mean{f.spec.Warm, few}, start: mean{time.Hour, few}}
+	e.learn(&call{target: f, on: &server{state: serverReady}, found: residency.GPUWarm}, f.spec.Warm)
+	if f.spec.Cold < time.Hour {
+		t.Errorf("a start is expected to take %v, want an hour", f.spec.Cold-f.spec.Warm)
+	}
+}
