@@ -51,8 +51,8 @@ func (e *engine) intend(s *server) {
 	fn, id := s.target.function, e.g.newID(s.target.name)
 	slice, _ := e.sliceOf(s.target)
 	s.parks = e.g.parks(fn)
-	s.record = instance.Record{ID: id, Function: fn.Name, Runtime: launch.RuntimeOf(fn), GPUs: []string{e.g.cfg.GPUs[s.gpu].Name},
-		Slice: slice, State: instance.Starting, Registered: []string{id}, Owner: instance.Gateway}
+	s.record = launch.Intended(fn, instance.Placement{ID: id, GPUs: []string{e.g.cfg.GPUs[s.gpu].Name}, Slice: slice})
+	s.record.Registered, s.record.Owner = []string{id}, instance.Gateway
 }
 
 // parks says whether the memory of a function's instances waits on the host while
