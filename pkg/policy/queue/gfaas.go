@@ -41,6 +41,7 @@ type gfaas struct {
 	gpus    []machine
 	on      [][]int32 // by function: GPUs it runs on, one for each invocation
 	aside   []int32
+	small   []item  // where no GPU has the memory for them beside what runs
 	books   []int32 // by function: how many of its invocations wait for a GPU
 }
 
@@ -144,8 +145,10 @@ func (o *gfaas) next(now time.Duration) choice {
 	}
 	best, most := nothing, o.engine.pool.Most()
 	could := func(f int32) bool { return o.engine.pool.Could(f, most) }
-	for {
-		it, some := o.ready.first(could)
+	var it item
+	for some := true; ; {
+		// Those that fit nowhere are passed over without being asked where.
+		it, some, o.small = o.ready.first(could, o.small[:0])
 		if !some {
 			break
 		}
@@ -170,6 +173,11 @@ func (o *gfaas) next(now time.Duration) choice {
 		o.ready.set(f, o.index(f))
 	}
 	o.aside = o.aside[:0]
+	for i := range o.small {
+		if over := &o.small[i]; !best.placed || over.key.less(&it.key) {
+			o.ready.set(over.function, o.index(over.function))
+		}
+	}
 	return best
 }
 

@@ -51,24 +51,27 @@ func (h *heap) has(function int32) bool { return h.place[function] > 0 }
 func (h *heap) min() item { return h.items[0] }
 
 // first is the least of those that pass; false if none does. Below one that does
-// there is none that is less.
-func (h *heap) first(passes func(function int32) bool) (least item, found bool) {
-	h.search(0, passes, &least, &found)
-	return least, found
+// there is none that is less. Among those in failed are all that do not pass and
+// come before it.
+func (h *heap) first(passes func(function int32) bool, failed []item) (least item, found bool, _ []item) {
+	failed = h.search(0, passes, &least, &found, failed)
+	return least, found, failed
 }
 
 // search looks at a place of the heap and at those below it.
-func (h *heap) search(i int, passes func(function int32) bool, least *item, found *bool) {
+func (h *heap) search(i int, passes func(function int32) bool, least *item, found *bool, failed []item) []item {
 	if i >= len(h.items) || *found && !h.items[i].key.less(&least.key) {
-		return
+		return failed
 	}
 	if passes(h.items[i].function) {
 		*least, *found = h.items[i], true
-		return
+		return failed
 	}
+	failed = append(failed, h.items[i])
 	for child := 4*i + 1; child <= 4*i+4; child++ {
-		h.search(child, passes, least, found)
+		failed = h.search(child, passes, least, found, failed)
 	}
+	return failed
 }
 
 // set adds a function or changes its key.
@@ -80,9 +83,11 @@ func (h *heap) set(function int32, k key) {
 		h.up(i, item{k, function})
 		return
 	}
-	if k.less(&h.items[i].key) {
+	switch {
+	case k == h.items[i].key:
+	case k.less(&h.items[i].key):
 		h.up(i, item{k, function})
-	} else {
+	default:
 		h.down(i, item{k, function})
 	}
 }

@@ -31,7 +31,7 @@ func TestHeap(t *testing.T) {
 				t.Fatalf("has %d: %v, want %v", f, h.has(f), in)
 			}
 			odd := func(f int32) bool { return f%2 == 1 }
-			first, some := h.first(odd)
+			first, some, _ := h.first(odd, nil)
 			for f, k := range twin {
 				if odd(f) && (!some || k.less(&first.key)) {
 					t.Fatalf("first of the odd: %+v, %v, want %d with %+v or less", first, some, f, k)
