@@ -38,7 +38,7 @@ func TestRead(t *testing.T) {
 func TestReadFaults(t *testing.T) {
 	for what, c := range map[string]struct{ text, want string }{
 		"empty":       {" \n", "f.json:1: the file is empty"},
-		"binary":      {"\xff\xfe", "f.json:1: not a text file"},
+		"binary":      {"\xff\xfe", "f.json:1: the file is in UTF-16"},
 		"syntax":      {"{\"version\":1,\n\"items\":[}\n", "f.json:2: invalid character '}'"},
 		"cut off":     {"{\"version\":1,\n ", "f.json:2: unexpected end"},
 		"two values":  {`{"version":1,"items":[]} {}`, "f.json:1: invalid character '{' after top-level value"},

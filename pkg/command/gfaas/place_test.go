@@ -2,9 +2,11 @@ package gfaas
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -40,6 +42,10 @@ func (p *place) output(args ...string) string {
 	p.t.Helper()
 	text, err := p.command(args...).Output()
 	if err != nil {
+		var exited *exec.ExitError
+		if errors.As(err, &exited) {
+			err = fmt.Errorf("%w\n%s", err, exited.Stderr)
+		}
 		p.t.Fatalf("gfaas %v: %v", args, err)
 	}
 	return string(text)
@@ -74,7 +80,7 @@ func exitStatus(err error) int {
 }
 
 func (p *place) getenv(name string) string {
-	for _, kv := range p.env {
+	for _, kv := range slices.Backward(p.env) { // the last counts
 		if value, ok := strings.CutPrefix(kv, name+"="); ok {
 			return value
 		}
