@@ -11,39 +11,62 @@ import (
 // 2^-bits. Quantiles are by nearest rank: exact for as long as every value is
 // kept, within half a bucket afterwards.
 type dist struct {
-	n       int64
 	first   float64 // the first value; sums are of differences from it
 	sum, sq float64
-	counts  []uint32 // once there are too many values: by bucket, from base
-	base    int32
+	values  []time.Duration // every value, while there are no more than exact
+	counts  *counts         // then
+	exact   int32
 	bits    uint8
+}
+
+// counts are values by bucket, from base.
+type counts struct {
+	n       int64
 	max     time.Duration
-	values  []time.Duration
-	exact   int // how many values to keep
+	base    int32
+	buckets []uint32
 }
 
 func (d *dist) add(v time.Duration) {
-	if d.n == 0 {
+	if len(d.values) == 0 && d.counts == nil {
 		d.first = float64(v)
 	}
-	d.n++
 	x := float64(v) - d.first
 	d.sum += x
 	d.sq += x * x
-	if v > d.max {
-		d.max = v
-	}
 	if d.counts == nil {
-		if len(d.values) < d.exact {
+		if len(d.values) < int(d.exact) {
 			d.values = append(d.values, v)
 			return
 		}
+		d.counts = &counts{}
 		for _, kept := range d.values {
 			d.count(kept)
 		}
 		d.values = nil
 	}
 	d.count(v)
+}
+
+func (d *dist) count(v time.Duration) { d.counts.add(v, d.bucket(v)) }
+
+// n is how many values there are.
+func (d *dist) n() int64 {
+	if d.counts != nil {
+		return d.counts.n
+	}
+	return int64(len(d.values))
+}
+
+// max is the largest value.
+func (d *dist) max() time.Duration {
+	switch {
+	case d.counts != nil:
+		return d.counts.max
+	case len(d.values) > 0:
+		return slices.Max(d.values)
+	}
+	return 0
 }
 
 // bucket is the number of the bucket of a value: its exponent and the first
@@ -59,53 +82,55 @@ func (d *dist) middle(bucket int32) time.Duration {
 	return time.Duration((low+high)/2) - 1
 }
 
-func (d *dist) count(v time.Duration) {
-	b := d.bucket(v)
+// add counts a value in a bucket.
+func (c *counts) add(v time.Duration, bucket int32) {
+	c.n++
+	c.max = max(c.max, v)
 	switch {
-	case len(d.counts) == 0:
-		d.base = b
-		d.counts = append(d.counts, 0)
-	case b < d.base:
-		d.counts = slices.Insert(d.counts, 0, make([]uint32, d.base-b)...)
-		d.base = b
-	case int(b-d.base) >= len(d.counts):
-		d.counts = append(d.counts, make([]uint32, int(b+1-d.base)-len(d.counts))...)
+	case len(c.buckets) == 0:
+		c.base = bucket
+		c.buckets = append(c.buckets, 0)
+	case bucket < c.base:
+		c.buckets = slices.Insert(c.buckets, 0, make([]uint32, c.base-bucket)...)
+		c.base = bucket
+	case int(bucket-c.base) >= len(c.buckets):
+		c.buckets = append(c.buckets, make([]uint32, int(bucket+1-c.base)-len(c.buckets))...)
 	}
-	d.counts[b-d.base]++
+	c.buckets[bucket-c.base]++
 }
 
 // mean is that of all values, in ns.
 func (d *dist) mean() float64 {
-	if d.n == 0 {
+	if d.n() == 0 {
 		return 0
 	}
-	return d.first + d.sum/float64(d.n)
+	return d.first + d.sum/float64(d.n())
 }
 
 // variance is that of all values, not of a sample, in ns².
 func (d *dist) variance() float64 {
-	if d.n == 0 {
+	if d.n() == 0 {
 		return 0
 	}
-	n := float64(d.n)
+	n := float64(d.n())
 	return max(d.sq-d.sum*d.sum/n, 0) / n
 }
 
 // quantile is the least value that at least the fraction q of all do not
 // exceed.
 func (d *dist) quantile(q float64) time.Duration {
-	if d.n == 0 {
+	if d.n() == 0 {
 		return 0
 	}
-	rank := max(int64(math.Ceil(q*float64(d.n)-1e-9)), 1)
+	rank := max(int64(math.Ceil(q*float64(d.n())-1e-9)), 1)
 	if d.counts == nil {
 		slices.Sort(d.values)
 		return d.values[rank-1]
 	}
-	for i, n := range d.counts {
+	for i, n := range d.counts.buckets {
 		if rank -= int64(n); rank <= 0 {
-			return min(d.middle(d.base+int32(i)), d.max)
+			return min(d.middle(d.counts.base+int32(i)), d.counts.max)
 		}
 	}
-	return d.max
+	return d.counts.max
 }

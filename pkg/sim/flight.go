@@ -19,41 +19,49 @@ type invocation struct {
 	instance residency.ID
 }
 
-// before is the order in which completions are applied (R1).
-func (v *invocation) before(o *invocation) bool {
-	if v.end != o.end {
-		return v.end < o.end
-	}
-	if v.gpu != o.gpu {
-		return v.gpu < o.gpu
-	}
-	return v.order < o.order
-}
-
 // flight is what runs, a binary heap by time of completion. The heap is of
 // places in all, so that an invocation stays where it was put.
 type flight struct {
 	all  []invocation
-	heap []int32 // beyond its length are the places that are vacant
+	heap []flying // beyond its length are the places that are vacant
 	n    int
+}
+
+// flying is an invocation's place, with what nearly always says which is first.
+type flying struct {
+	end   time.Duration
+	gpu   int32
+	place int32
+}
+
+// before is the order in which completions are applied (R1).
+func (h *flight) before(a, b *flying) bool {
+	switch {
+	case a.end != b.end:
+		return a.end < b.end
+	case a.gpu != b.gpu:
+		return a.gpu < b.gpu
+	}
+	return h.all[a.place].order < h.all[b.place].order
 }
 
 func (h *flight) len() int { return h.n }
 
-func (h *flight) min() *invocation { return &h.all[h.heap[0]] }
+// end is when the first ends.
+func (h *flight) end() time.Duration { return h.heap[0].end }
 
 func (h *flight) push(v invocation) {
 	i := h.n
 	if i == len(h.all) {
-		h.all, h.heap = append(h.all, v), append(h.heap, int32(i))
+		h.all, h.heap = append(h.all, v), append(h.heap, flying{place: int32(i)})
 	}
-	place := h.heap[i]
-	h.all[place] = v
+	it := flying{end: v.end, gpu: v.gpu, place: h.heap[i].place}
+	h.all[it.place] = v
 	h.n++
-	for ; i > 0 && v.before(&h.all[h.heap[(i-1)/2]]); i = (i - 1) / 2 {
+	for ; i > 0 && h.before(&it, &h.heap[(i-1)/2]); i = (i - 1) / 2 {
 		h.heap[i] = h.heap[(i-1)/2]
 	}
-	h.heap[i] = place
+	h.heap[i] = it
 }
 
 // pop takes what ends first. It is to be read before the next push.
@@ -65,10 +73,10 @@ func (h *flight) pop() *invocation {
 	h.heap[h.n] = first
 	i := 0
 	for child := 1; child < len(heap); child = 2*i + 1 {
-		if child+1 < len(heap) && h.all[heap[child+1]].before(&h.all[heap[child]]) {
+		if child+1 < len(heap) && h.before(&heap[child+1], &heap[child]) {
 			child++
 		}
-		if !h.all[heap[child]].before(&h.all[last]) {
+		if !h.before(&heap[child], &last) {
 			break
 		}
 		heap[i] = heap[child]
@@ -77,13 +85,13 @@ func (h *flight) pop() *invocation {
 	if len(heap) > 0 {
 		heap[i] = last
 	}
-	return &h.all[first]
+	return &h.all[first.place]
 }
 
 // each calls yield with all that runs, in no order.
 func (h *flight) each(yield func(*invocation) bool) {
-	for _, place := range h.heap[:h.n] {
-		if !yield(&h.all[place]) {
+	for _, it := range h.heap[:h.n] {
+		if !yield(&h.all[it.place]) {
 			return
 		}
 	}

@@ -15,8 +15,9 @@ const window = 30 * time.Second
 // difference of execution time over weight.
 type gap struct {
 	functions []gapFunction
-	waiting   []waiter // functions that wait, in no order
-	ran       []int32  // functions that executed in the current window
+	waiting   int     // functions that wait
+	fresh     int     // of those the ones that began to in the current window
+	ran       []int32 // functions that executed in the current window
 	begin     time.Duration
 	window    int64 // number of the current window
 	begun     bool
@@ -24,18 +25,12 @@ type gap struct {
 	now       time.Duration
 }
 
-// waiter is a function that waits.
-type waiter struct {
-	since    time.Duration
-	function int32
-}
-
-// gapFunction fits a cache line.
+// gapFunction is a cache line.
 type gapFunction struct {
 	weight  float64
-	waiting int32
-	place   int32 // in gap.waiting
-	window  int64 // that ran counts in
+	waiting int64         // invocations
+	since   time.Duration // when the first of those began to
+	window  int64         // that ran counts in
 	ran     time.Duration
 	longest time.Duration // execution so far
 	warm    time.Duration
@@ -65,11 +60,12 @@ func (g *gap) to(now time.Duration, running *flight) {
 		}
 		steady = g.close() && steady
 		skip := (now - g.begin) / window
-		if !steady && len(g.waiting) > 1 {
+		if !steady && g.waiting > 1 {
 			skip = 1
 		}
 		// The windows skipped are like the one closed, or compare nobody.
 		g.begin += skip * window
+		g.fresh = 0
 		g.window += int64(skip)
 	}
 }
@@ -77,16 +73,11 @@ func (g *gap) to(now time.Duration, running *flight) {
 // close compares the functions that waited all through the window, and says
 // whether all that wait did.
 func (g *gap) close() (all bool) {
-	waited, ran := 0, 0
-	for _, w := range g.waiting {
-		if w.since <= g.begin {
-			waited++
-		}
-	}
+	waited, ran := g.waiting-g.fresh, 0
 	least, most := math.Inf(1), 0.0
 	for _, i := range g.ran {
 		f := &g.functions[i]
-		if f.waiting == 0 || g.waiting[f.place].since > g.begin {
+		if f.waiting == 0 || f.since > g.begin {
 			continue
 		}
 		share := float64(f.ran) / f.weight
@@ -100,7 +91,7 @@ func (g *gap) close() (all bool) {
 		g.most = max(g.most, most-least)
 	}
 	g.ran = g.ran[:0]
-	return waited == len(g.waiting)
+	return g.fresh == 0
 }
 
 // overlap is how long an invocation executes between two times.
@@ -119,9 +110,12 @@ func (g *gap) execute(function int32, ran time.Duration) {
 
 func (g *gap) arrived(function int32) {
 	f := &g.functions[function]
-	if f.waiting++; f.waiting == 1 {
-		f.place = int32(len(g.waiting))
-		g.waiting = append(g.waiting, waiter{g.now, function})
+	if f.waiting++; f.waiting > 1 {
+		return
+	}
+	f.since = g.now
+	if g.waiting++; f.since > g.begin {
+		g.fresh++
 	}
 }
 
@@ -131,10 +125,9 @@ func (g *gap) left(function int32) {
 	if f.waiting--; f.waiting > 0 {
 		return
 	}
-	last := g.waiting[len(g.waiting)-1]
-	g.waiting[f.place] = last
-	g.functions[last.function].place = f.place
-	g.waiting = g.waiting[:len(g.waiting)-1]
+	if g.waiting--; f.since > g.begin {
+		g.fresh--
+	}
 }
 
 func (g *gap) started(function int32, executes time.Duration) {

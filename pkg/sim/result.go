@@ -60,20 +60,20 @@ type Fairness struct {
 func (r *run) result() *Result {
 	s := r.stats
 	out := &Result{
-		Policy: r.config.Policy, Invocations: r.ids, Completed: s.total.n, Rejected: s.rejected, Events: s.events,
+		Policy: r.config.Policy, Invocations: r.ids, Completed: s.total.n(), Rejected: s.rejected, Events: s.events,
 		ColdStarts: s.starts[0], HostWarmStarts: s.starts[1], GPUWarmStarts: s.starts[2],
 		Functions: []FunctionResult{},
 		Fairness:  Fairness{MaxGapMS: r.gap.most / 1e6, BoundMS: r.gap.bound(r.config) / 1e6},
 	}
 	out.LatencyMS = Latency{Mean: s.total.mean() / 1e6, P50: ms(s.total.quantile(0.50)), P95: ms(s.total.quantile(0.95)),
-		P99: ms(s.total.quantile(0.99)), Max: ms(s.total.max)}
+		P99: ms(s.total.quantile(0.99)), Max: ms(s.total.max())}
 	for _, q := range r.config.Curve {
 		out.Curve = append(out.Curve, ms(s.total.quantile(q)))
 	}
 	misses := s.starts[0] + s.starts[1]
 	out.MissRatio = ratio(misses, r.ids)
 	out.FalseMissRatio = ratio(s.elsewhere, misses)
-	if s.total.n > 0 {
+	if s.total.n() > 0 {
 		makespan := s.last - s.first
 		out.MakespanMS = ms(makespan)
 		if makespan > 0 {
@@ -82,7 +82,7 @@ func (r *run) result() *Result {
 	}
 	for i, f := range r.config.Functions {
 		d := &s.functions[i]
-		arrived := d.n + d.rejected
+		arrived := d.n() + s.rejects[i]
 		if arrived == 0 {
 			continue
 		}

@@ -131,12 +131,11 @@ func memory(mib float64) int64 { return int64(math.Round(min(mib*(1<<20), 1<<62)
 // advance looks at the next arrival.
 func (r *run) advance() error {
 	row, err := r.trace.Next()
-	if errors.Is(err, io.EOF) {
-		r.more = false
-		return nil
-	}
 	r.next, r.more = row, err == nil
-	return err
+	if !r.more && !errors.Is(err, io.EOF) {
+		return err
+	}
+	return nil
 }
 
 // step goes to the next instant at which something happens, tells the policy,
@@ -173,8 +172,8 @@ func (r *run) upcoming() (now time.Duration, some bool) {
 	if r.more {
 		now, some = r.next.At, true
 	}
-	if r.flight.len() > 0 && (!some || r.flight.min().end < now) {
-		now, some = r.flight.min().end, true
+	if r.flight.len() > 0 && (!some || r.flight.end() < now) {
+		now, some = r.flight.end(), true
 	}
 	if r.wake < queue.Never && (!some || r.wake < now) {
 		now, some = r.wake, true
@@ -214,7 +213,7 @@ func (r *run) sample() {
 
 // complete takes what ends now, by GPU and order of start (R1).
 func (r *run) complete() {
-	for r.flight.len() > 0 && r.flight.min().end == r.now {
+	for r.flight.len() > 0 && r.flight.end() == r.now {
 		v := r.flight.pop()
 		r.busy[v.gpu]--
 		r.stats.completed(v)

@@ -8,7 +8,7 @@ import (
 
 // stats is what the result is made of. Its size does not grow with the trace.
 type stats struct {
-	functions   []functionStats
+	functions   []dist
 	total       dist
 	first, last time.Duration // of arrivals, of completions
 	any         bool
@@ -16,20 +16,14 @@ type stats struct {
 	elsewhere   int64    // false misses
 	service     float64
 	rejected    int64
+	rejects     []int64 // by function
 	events      int64
 }
 
-// functionStats is in the cache lines of its distribution's beginning: memory
-// is what takes time with many functions.
-type functionStats struct {
-	dist
-	rejected int64
-}
-
 func newStats(functions int) *stats {
-	s := &stats{functions: make([]functionStats, functions), total: dist{exact: 1 << 18, bits: 11}}
+	s := &stats{functions: make([]dist, functions), rejects: make([]int64, functions), total: dist{exact: 1 << 18, bits: 11}}
 	for i := range s.functions {
-		s.functions[i].dist = dist{exact: 512, bits: 7}
+		s.functions[i] = dist{exact: 512, bits: 7}
 	}
 	return s
 }
@@ -42,7 +36,7 @@ func (s *stats) arrived(now time.Duration) {
 
 func (s *stats) reject(function int32) {
 	s.rejected++
-	s.functions[function].rejected++
+	s.rejects[function]++
 }
 
 func (s *stats) started(a *queue.Action) {
