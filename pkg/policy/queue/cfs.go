@@ -134,12 +134,12 @@ func (c *candidate) before(o *candidate) bool {
 	return c.oldest < o.oldest
 }
 
-func (o *cfs) next(time.Duration) choice {
+func (o *cfs) next(_ time.Duration, c *choice) bool {
 	if o.least.len() == 0 {
-		return nothing
+		return false
 	}
 	pool := o.engine.pool
-	best := candidate{choice: nothing}
+	best := candidate{choice: choice{function: none}}
 	open := 0
 	for g := range o.leave[1:] {
 		if pool.Free(int32(g)) {
@@ -169,18 +169,19 @@ func (o *cfs) next(time.Duration) choice {
 			consider(&o.leave[g+1], candidate{choice: choice{only: residency.Any, except: gpu}, penalty: true})
 		}
 	}
-	consider(&o.stay[0], candidate{choice: anywhere(0, "", 0)})
+	consider(&o.stay[0], candidate{choice: choice{only: residency.Any, except: residency.Any}})
 	if best.function < 0 || !o.fits(&best) {
 		o.search(&best)
 	}
 	if best.function < 0 {
-		return nothing
+		return false
 	}
 	best.reason = Reason{Rule: "least GPU time, on the GPU it ran on last or new", Value: o.unit.ms(best.value)}
 	if best.penalty {
 		best.reason.Rule = "least GPU time, penalty for another GPU included"
 	}
-	return best.choice
+	*c = best.choice
+	return true
 }
 
 func (o *cfs) fits(c *candidate) bool {
@@ -191,13 +192,13 @@ func (o *cfs) fits(c *candidate) bool {
 // search looks at every pair of a waiting function and a GPU where it fits:
 // memory keeps the best pair apart.
 func (o *cfs) search(best *candidate) {
-	found, most := candidate{choice: nothing}, o.engine.pool.Most()
+	found, most := candidate{choice: choice{function: none}}, o.engine.pool.Most()
 	for _, it := range o.least.items {
 		f := it.function
 		if !o.engine.pool.Could(f, most) {
 			continue
 		}
-		c := candidate{choice: anywhere(f, "", 0), value: o.clients[f].runtime, turn: o.clients[f].turn,
+		c := candidate{choice: choice{function: f, only: residency.Any, except: residency.Any}, value: o.clients[f].runtime, turn: o.clients[f].turn,
 			cold: o.engine.functions[f].Cold, oldest: o.queues.oldest(f)}
 		if home := o.clients[f].home; home > 0 {
 			c.only = home - 1

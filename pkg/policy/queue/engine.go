@@ -31,6 +31,7 @@ type engine struct {
 	adaptive  *adaptive
 	prefetch  bool
 	changing  bool          // what waits may not fit any GPU any more
+	chosen    choice        // by the order, for step
 	rejects   []Action      // what turned out to have to be rejected
 	woken     time.Duration // the Wake that was asked for last
 	evicts    string        // why an instance goes to make room
@@ -105,8 +106,8 @@ func (e *engine) step(now time.Duration, events []Event, actions []Action) []Act
 		actions = e.goOn(now, actions)
 	}
 	for e.queues.total > 0 && (e.pool.AnyFree() || e.order.plans()) {
-		c := e.order.next(now)
-		if c.function < 0 {
+		c := &e.chosen
+		if !e.order.next(now, c) {
 			break // all that could go had better wait
 		}
 		if c.assigned {
@@ -124,7 +125,7 @@ func (e *engine) step(now time.Duration, events []Event, actions []Action) []Act
 		if !ok {
 			break // it waits, and nothing overtakes it (R10)
 		}
-		actions = e.start(now, &c, at, actions)
+		actions = e.start(now, c, at, actions)
 	}
 	if e.config.Live {
 		actions = e.tend(actions)
@@ -393,9 +394,11 @@ func (e *engine) start(now time.Duration, c *choice, at residency.Place, actions
 		c.reason.Waiting, c.reason.InFlight = q.len, q.inFlight
 	}
 	slot, room := e.pool.Begin(c.function, at)
-	actions = append(e.changed(actions, ""), Action{Kind: Run, Start: at.Start, Elsewhere: c.elsewhere, Function: c.function,
-		GPU: at.GPU, Expected: e.pool.Duration(c.function, at.Start), Reason: c.reason})
-	if a := &actions[len(actions)-1]; e.prefetch && at.Start == residency.GPUWarm {
+	actions = append(e.changed(actions, ""), Action{})
+	a := &actions[len(actions)-1]
+	a.Kind, a.Start, a.Elsewhere, a.Function, a.GPU = Run, at.Start, c.elsewhere, c.function, at.GPU
+	a.Expected, a.Reason = e.pool.Duration(c.function, at.Start), c.reason
+	if e.prefetch && at.Start == residency.GPUWarm {
 		a.Expected += max(e.pool.Ready(slot)-now, 0)
 	}
 	return e.dispatch(slot, room, actions)

@@ -118,7 +118,7 @@ func (x *exclusive) plans() bool { return x.something() }
 
 // next serves clients in order of their oldest invocations. What one cannot
 // have, a later one may.
-func (x *exclusive) next(time.Duration) choice {
+func (x *exclusive) next(_ time.Duration, c *choice) bool {
 	for x.waits.len() > 0 && x.something() {
 		f := x.waits.min().function
 		rule := "a GPU of its own is free"
@@ -128,14 +128,12 @@ func (x *exclusive) next(time.Duration) choice {
 			at, ok = x.acquire(f)
 		}
 		if ok {
-			c := anywhere(f, rule, float64(x.size[f]))
-			c.placed, c.at = true, at
-			return c
+			return c.on(f, at, rule, float64(x.size[f]))
 		}
 		x.blocked = append(x.blocked, f)
 		x.waits.remove(f)
 	}
-	return nothing
+	return false
 }
 
 func (x *exclusive) left(_ time.Duration, f int32, r *run) {

@@ -139,14 +139,14 @@ func (o *gfaas) index(f int32) key {
 	return key{a: int64(size), b: o.flows[f].vt, c: q.oldest}
 }
 
-func (o *gfaas) next(now time.Duration) choice {
-	if best, found := o.due(); found {
-		return best
+func (o *gfaas) next(now time.Duration, c *choice) bool {
+	if o.due(c) {
+		return true
 	}
-	best, most := nothing, o.engine.pool.Most()
+	found, most := false, o.engine.pool.Most()
 	could := func(f int32) bool { return o.engine.pool.Could(f, most) }
 	var it item
-	for some := true; ; {
+	for some := true; !found; {
 		// Those that fit nowhere are passed over without being asked where.
 		it, some, o.small = o.ready.first(could, o.small[:0])
 		if !some {
@@ -156,34 +156,32 @@ func (o *gfaas) next(now time.Duration) choice {
 		for o.books[f] < o.queues.queues[f].len {
 			at, loss, ok := o.engine.pool.Cheapest(f)
 			if ok && !o.book(now, f, at, loss) {
-				best = anywhere(f, "least time an invocation, within T of Global_VT", o.unit.ms(it.key.b))
-				best.placed, best.at = true, at
+				found = c.on(f, at, "least time an invocation, within T of Global_VT", o.unit.ms(it.key.b))
 			}
-			if !ok || best.placed {
+			if !ok || found {
 				break
 			}
 		}
-		if best.placed {
-			break
+		if !found {
+			o.ready.remove(f)
+			o.aside = append(o.aside, f)
 		}
-		o.ready.remove(f)
-		o.aside = append(o.aside, f)
 	}
 	for _, f := range o.aside {
 		o.ready.set(f, o.index(f))
 	}
 	o.aside = o.aside[:0]
 	for i := range o.small {
-		if over := &o.small[i]; !best.placed || over.key.less(&it.key) {
+		if over := &o.small[i]; !found || over.key.less(&it.key) {
 			o.ready.set(over.function, o.index(over.function))
 		}
 	}
-	return best
+	return found
 }
 
 // due is an invocation that waited for a GPU that is free now. A function whose
 // container has gone from there meanwhile waits no longer.
-func (o *gfaas) due() (choice, bool) {
+func (o *gfaas) due(c *choice) bool {
 	pool := o.engine.pool
 	for g := range o.gpus {
 		m := &o.gpus[g]
@@ -197,10 +195,8 @@ func (o *gfaas) due() (choice, bool) {
 			}
 			at, ok := pool.Best(f, int32(g), residency.Any)
 			if ok && at.Start == residency.GPUWarm {
-				c := anywhere(f, "waited for this GPU, which has its memory", 0)
-				c.placed, c.at = true, at
 				o.unbook(m, i)
-				return c, true
+				return c.on(f, at, "waited for this GPU, which has its memory", 0)
 			}
 			if !slices.Contains(o.on[f], int32(g)) {
 				o.unbook(m, i)
@@ -208,7 +204,7 @@ func (o *gfaas) due() (choice, bool) {
 			}
 		}
 	}
-	return choice{}, false
+	return false
 }
 
 func (o *gfaas) unbook(m *machine, i int) {

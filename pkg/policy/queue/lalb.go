@@ -267,21 +267,21 @@ func (p *lalb) wake() time.Duration {
 	return at
 }
 
-func (p *lalb) next(now time.Duration) choice {
+func (p *lalb) next(now time.Duration, c *choice) bool {
 	for p.idle.len() > 0 && (p.global.total > 0 || p.localIdle > 0) {
 		g := p.idle.min().function
-		if c, some := p.serve(now, g); some {
-			return c
+		if p.serve(now, g, c) {
+			return true
 		}
 		p.idle.remove(g)
 		p.aside = append(p.aside, g)
 		p.swept = none
 	}
-	return nothing
+	return false
 }
 
 // serve finds an idle GPU something to do, or an invocation a place (Algorithm 1).
-func (p *lalb) serve(now time.Duration, g int32) (choice, bool) {
+func (p *lalb) serve(now time.Duration, g int32, c *choice) bool {
 	w := &p.gpus[g]
 	for len(w.local) > 0 {
 		it := w.local[0]
@@ -289,7 +289,7 @@ func (p *lalb) serve(now time.Duration, g int32) (choice, bool) {
 		w.backlog -= p.engine.functions[it.function].Warm
 		p.settle(g)
 		if p.can(g, it.function) {
-			return p.run(g, it, "first of the GPU's own queue"), true
+			return p.run(c, g, it, "first of the GPU's own queue")
 		}
 		p.global.putBack(it)
 		p.follow(it.model)
@@ -299,34 +299,34 @@ func (p *lalb) serve(now time.Duration, g int32) (choice, bool) {
 		for r.head != none {
 			it := p.pick(r.head)
 			if at := p.place(g, it.function); at != none {
-				return p.run(at, it, "oldest invocation"), true
+				return p.run(c, at, it, "oldest invocation")
 			}
 			p.parked = append(p.parked, it)
 		}
-		return choice{}, false
+		return false
 	}
 	for p.swept != g && r.head != none && r.marks >= p.limit {
 		if it := &r.nodes[r.head]; p.has(g, it.model) && p.can(g, it.function) {
-			return p.run(g, p.pick(r.head), "its model is cached"), true
+			return p.run(c, g, p.pick(r.head), "its model is cached")
 		}
-		if c, some := p.balance(now, g); some {
-			return c, true
+		if p.balance(now, g, c) {
+			return true
 		}
 	}
 	if p.swept != g {
 		hit := p.firstHit(g)
 		r.visit(hit)
 		if hit != none {
-			return p.run(g, p.pick(hit), "its model is cached"), true
+			return p.run(c, g, p.pick(hit), "its model is cached")
 		}
 		p.swept = g
 	}
 	for r.head != none {
-		if c, some := p.balance(now, g); some {
-			return c, true
+		if p.balance(now, g, c) {
+			return true
 		}
 	}
-	return choice{}, false
+	return false
 }
 
 // can says whether a GPU could run an invocation of the function at once.
@@ -429,7 +429,7 @@ func (p *lalb) note(g, model int32, has bool) {
 // LocalityLoadBalance): here unless another idle GPU has its model, or a busy
 // one that has will be free before the model could be loaded. False is that no
 // GPU can take it now.
-func (p *lalb) balance(now time.Duration, g int32) (choice, bool) {
+func (p *lalb) balance(now time.Duration, g int32, c *choice) bool {
 	it := p.pick(p.global.head)
 	idle, busy := none, none
 	for _, gpu := range p.models[it.model].copies {
@@ -447,44 +447,43 @@ func (p *lalb) balance(now time.Duration, g int32) (choice, bool) {
 	}
 	switch {
 	case idle != none:
-		return p.run(idle, it, "its model is cached on this idle GPU"), true
+		return p.run(c, idle, it, "its model is cached on this idle GPU")
 	case busy != none:
 		f, w := &p.engine.functions[it.function], &p.gpus[busy]
 		if wait := w.until + w.backlog - now; wait < f.Load {
 			w.local = append(w.local, it)
 			w.backlog += f.Warm
-			c := anywhere(it.function, "its model is cached on this busy GPU, free before it could be loaded", float64(wait)/1e6)
+			c.anywhere(it.function, "its model is cached on this busy GPU, free before it could be loaded", float64(wait)/1e6)
 			c.assigned, c.at, c.member = true, residency.Place{GPU: busy}, it.member
-			return c, true
+			return true
 		}
 	}
 	at := p.place(g, it.function)
 	if at == none {
 		p.parked = append(p.parked, it)
-		return choice{}, false
+		return false
 	}
 	if busy == none {
-		return p.run(at, it, "its model is cached nowhere"), true
+		return p.run(c, at, it, "its model is cached nowhere")
 	}
-	return p.run(at, it, "no GPU with its model is free before it can be loaded"), true
+	return p.run(c, at, it, "no GPU with its model is free before it can be loaded")
 }
 
-// run chooses an invocation for an idle GPU.
-func (p *lalb) run(g int32, it request, rule string) choice {
+// run chooses an invocation for an idle GPU. It is true.
+func (p *lalb) run(c *choice, g int32, it request, rule string) bool {
 	p.taken = it
-	c := anywhere(it.function, rule, 0)
-	c.placed, c.taken = true, true
+	at, cached := p.on(g, it.model)
+	if !cached {
+		at = residency.Place{GPU: g, Start: residency.HostWarm, Slot: none}
+		if p.engine.config.Live {
+			at.Start = residency.Cold
+		}
+	}
+	c.on(it.function, at, rule, 0)
+	c.taken = true
 	c.reason.Waiting = p.global.models[it.model].len + 1
-	c.at = residency.Place{GPU: g, Start: residency.HostWarm, Slot: none}
-	if at, cached := p.on(g, it.model); cached {
-		c.at = at
-		return c
-	}
-	if p.engine.config.Live {
-		c.at.Start = residency.Cold
-	}
-	c.elsewhere = len(p.models[it.model].copies) > 0
-	return c
+	c.elsewhere = !cached && len(p.models[it.model].copies) > 0
+	return true
 }
 
 func (p *lalb) left(now time.Duration, f int32, r *run) {

@@ -207,16 +207,16 @@ func (o *mqfq) key(f int32) key {
 	return k
 }
 
-func (o *mqfq) next(time.Duration) choice {
+func (o *mqfq) next(_ time.Duration, c *choice) bool {
 	if o.ready.len() == 0 {
-		return nothing
+		return false
 	}
 	f := o.ready.min().function
 	rule := "least virtual time"
 	if o.sticky {
 		rule = "fewest in flight, then longest queue, within T of Global_VT"
 	}
-	return anywhere(f, rule, o.unit.ms(o.flows[f].vt-o.global))
+	return c.anywhere(f, rule, o.unit.ms(o.flows[f].vt-o.global))
 }
 
 func (o *mqfq) left(_ time.Duration, f int32, r *run) {

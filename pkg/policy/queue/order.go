@@ -41,8 +41,8 @@ type order interface {
 	opened(now time.Duration)
 	// plans: next is to be called even though every GPU is full.
 	plans() bool
-	// next is the function that goes next; none if all had better wait.
-	next(now time.Duration) choice
+	// next fills in the function that goes next; false if all had better wait.
+	next(now time.Duration, c *choice) bool
 	// left: the invocation that take gave runs.
 	left(now time.Duration, function int32, r *run)
 	// ended: it ended. Executed is how long it was executed, or what it is to be
@@ -72,12 +72,19 @@ type choice struct {
 	reason       Reason
 }
 
-// nothing is the choice of no function.
-var nothing = choice{function: none}
+// anywhere chooses a function, and leaves the GPU open. It is true.
+func (c *choice) anywhere(function int32, rule string, value float64) bool {
+	*c = choice{}
+	c.function, c.only, c.except = function, residency.Any, residency.Any
+	c.reason.Rule, c.reason.Value = rule, value
+	return true
+}
 
-// anywhere is a choice that leaves the GPU open.
-func anywhere(function int32, rule string, value float64) choice {
-	return choice{function: function, only: residency.Any, except: residency.Any, reason: Reason{Rule: rule, Value: value}}
+// on chooses a function, and a place for it. It is true.
+func (c *choice) on(function int32, at residency.Place, rule string, value float64) bool {
+	c.anywhere(function, rule, value)
+	c.placed, c.at = true, at
+	return true
 }
 
 // ordinary is what most orders do: an invocation is its function's oldest.

@@ -23,11 +23,11 @@ func (o *fcfs) grew(f int32) { o.heap.set(f, key{a: o.queues.oldest(f)}) }
 
 func (o *fcfs) ceased(f int32) { o.heap.remove(f) }
 
-func (o *fcfs) next(time.Duration) choice {
+func (o *fcfs) next(_ time.Duration, c *choice) bool {
 	if o.heap.len() == 0 {
-		return nothing
+		return false
 	}
-	return anywhere(o.heap.min().function, "oldest invocation", 0)
+	return c.anywhere(o.heap.min().function, "oldest invocation", 0)
 }
 
 func (o *fcfs) left(_ time.Duration, f int32, _ *run) {
@@ -91,16 +91,16 @@ func (o *sjf) ceased(f int32) {
 	o.deficit[f] += o.given
 }
 
-func (o *sjf) next(time.Duration) choice {
+func (o *sjf) next(_ time.Duration, c *choice) bool {
 	if o.short.len() == 0 {
-		return nothing
+		return false
 	}
 	first := o.starved.min()
 	if deficit := o.given + o.deficit[first.function]; exact(deficit) >= exact(o.limit) {
-		return anywhere(first.function, "largest deficit, at the limit of starvation", deficit)
+		return c.anywhere(first.function, "largest deficit, at the limit of starvation", deficit)
 	}
 	f := o.short.min().function
-	return anywhere(f, "shortest function", float64(o.engine.functions[f].Warm)/1e6)
+	return c.anywhere(f, "shortest function", float64(o.engine.functions[f].Warm)/1e6)
 }
 
 func (o *sjf) left(_ time.Duration, f int32, _ *run) {
@@ -146,12 +146,12 @@ func (o *eevdf) freed(f, _ int32) { o.changed(f) }
 
 func (o *eevdf) ceased(f int32) { o.heap.remove(f) }
 
-func (o *eevdf) next(now time.Duration) choice {
+func (o *eevdf) next(now time.Duration, c *choice) bool {
 	if o.heap.len() == 0 {
-		return nothing
+		return false
 	}
 	first := o.heap.min()
-	return anywhere(first.function, "earliest deadline", float64(time.Duration(first.key.a)-now)/1e6)
+	return c.anywhere(first.function, "earliest deadline", float64(time.Duration(first.key.a)-now)/1e6)
 }
 
 func (o *eevdf) left(_ time.Duration, f int32, _ *run) {
