@@ -1,5 +1,7 @@
 package queue
 
+import "slices"
+
 // key orders functions: by A, then B, then C, least first.
 type key struct {
 	a int64
@@ -40,6 +42,15 @@ func grown[T any](s []T, n int) []T {
 	for len(s) < n {
 		var zero T
 		s = append(s, zero)
+	}
+	return s
+}
+
+// roomy is a slice with room for one more. Long ones double: an arena that grew
+// by a quarter at a time would be copied four times over.
+func roomy[T any](s []T) []T {
+	if len(s) == cap(s) {
+		s = slices.Grow(s, len(s)+1)
 	}
 	return s
 }

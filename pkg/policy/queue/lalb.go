@@ -408,6 +408,9 @@ func (p *lalb) look(g, model int32) {
 // follow tells the GPUs that have a model which of its invocations is the
 // oldest.
 func (p *lalb) follow(model int32) {
+	if !p.locality {
+		return
+	}
 	for _, g := range p.models[model].copies {
 		p.note(g, model, true)
 	}

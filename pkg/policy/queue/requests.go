@@ -38,7 +38,7 @@ func (r *requests) node(it request) int32 {
 	n := r.freed
 	if n == none {
 		n = int32(len(r.nodes))
-		r.nodes = append(r.nodes, request{})
+		r.nodes = append(roomy(r.nodes), request{})
 	} else {
 		r.freed = r.nodes[n].next
 	}

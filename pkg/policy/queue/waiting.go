@@ -6,18 +6,15 @@ import "time"
 // memory is what waits at most, plus a few words a function. A queue is a list
 // of chunks, so that a long one is read from memory in order.
 type waiting struct {
-	chunks []chunk
-	freed  int32 // head of the list of free chunks
+	chunks [][chunkSize]member
+	after  []int32 // by chunk: the one after it in its queue, or in the list of free ones
+	freed  int32   // head of that list
 	queues []fifo
 	total  int // waiting in all queues
 }
 
+// chunkSize makes a chunk two cache lines.
 const chunkSize = 8
-
-type chunk struct {
-	members [chunkSize]member
-	next    int32
-}
 
 // member is one invocation that waits.
 type member struct {
@@ -57,7 +54,7 @@ func (w *waiting) push(function int32, m member) {
 	if q.tail == none || q.last == chunkSize {
 		w.extend(q)
 	}
-	w.chunks[q.tail].members[q.last] = m
+	w.chunks[q.tail][q.last] = m
 	q.last++
 	if q.len == 0 {
 		q.oldest = m.id
@@ -71,15 +68,15 @@ func (w *waiting) extend(q *fifo) {
 	n := w.freed
 	if n == none {
 		n = int32(len(w.chunks))
-		w.chunks = append(w.chunks, chunk{})
+		w.chunks, w.after = append(roomy(w.chunks), [chunkSize]member{}), append(roomy(w.after), none)
 	} else {
-		w.freed = w.chunks[n].next
+		w.freed = w.after[n]
 	}
-	w.chunks[n].next = none
+	w.after[n] = none
 	if q.tail == none {
 		q.head, q.first = n, 0
 	} else {
-		w.chunks[q.tail].next = n
+		w.after[q.tail] = n
 	}
 	q.tail, q.last = n, 0
 }
@@ -88,21 +85,19 @@ func (w *waiting) extend(q *fifo) {
 func (w *waiting) pop(function int32) member {
 	q := &w.queues[function]
 	n := q.head
-	c := &w.chunks[n]
-	taken := c.members[q.first]
+	taken := w.chunks[n][q.first]
 	q.first++
 	q.len--
 	w.total--
 	if q.first == chunkSize || q.len == 0 {
-		q.head, q.first = c.next, 0
+		q.head, q.first = w.after[n], 0
 		if q.head == none {
 			q.tail = none
 		}
-		c.next = w.freed
-		w.freed = n
+		w.after[n], w.freed = w.freed, n
 	}
 	if q.len > 0 {
-		q.oldest = w.chunks[q.head].members[q.first].id
+		q.oldest = w.chunks[q.head][q.first].id
 	}
 	return taken
 }
@@ -114,7 +109,7 @@ func (w *waiting) oldest(function int32) int64 { return w.queues[function].oldes
 // since is when the invocation at the head of a function's queue came.
 func (w *waiting) since(function int32) time.Duration {
 	q := &w.queues[function]
-	return w.chunks[q.head].members[q.first].at
+	return w.chunks[q.head][q.first].at
 }
 
 // drop takes an invocation out of a function's queue, if it is there. Unless it is
@@ -155,9 +150,9 @@ func (w *waiting) putBack(function int32, m member) {
 // list is a function's queue, oldest first.
 func (w *waiting) list(function int32) (out []member) {
 	q := &w.queues[function]
-	for c, i := q.head, int(q.first); len(out) < int(q.len); c, i = w.chunks[c].next, 0 {
+	for c, i := q.head, int(q.first); len(out) < int(q.len); c, i = w.after[c], 0 {
 		for ; i < chunkSize && len(out) < int(q.len); i++ {
-			out = append(out, w.chunks[c].members[i])
+			out = append(out, w.chunks[c][i])
 		}
 	}
 	return out

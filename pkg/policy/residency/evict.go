@@ -72,7 +72,7 @@ func (p *Pool) makeRoom(gpu int32, mem int64) bool {
 		if c == none {
 			return false
 		}
-		if it := &p.instances[c]; p.config.NoHost || it.stuck {
+		if p.config.NoHost || p.config.Live && p.more[c].stuck {
 			p.remove(c)
 		} else {
 			p.offload(c)

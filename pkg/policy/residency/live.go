@@ -98,7 +98,7 @@ func (p *Pool) Moved(slot int32, to Start, done bool) {
 		d.leaving -= it.mem
 		it.stage = ready
 		if it.resident = !done; !done {
-			it.stuck = true // it will be stopped, if there must be room
+			p.more[slot].stuck = true // it will be stopped, if there must be room
 			d.memUsed += it.mem
 		}
 		p.relink(slot)

@@ -35,11 +35,11 @@ func (p *Pool) Best(function, only, except int32) (best Place, found bool) {
 // better puts a GPU in the place of the best so far, if there is one, when an
 // invocation can start there and it is better.
 func (p *Pool) better(best *Place, found bool, function, gpu int32) bool {
-	f, d := &p.costs[function], &p.gpus[gpu]
-	if !p.room(d, f, p.idle(function), int(gpu)) {
+	f, d, mine := &p.costs[function], &p.gpus[gpu], p.idle(function)
+	if !p.room(d, f, mine, int(gpu)) {
 		return false
 	}
-	start, c := p.lookUp(p.idle(function), int(gpu))
+	start, c := p.lookUp(mine, int(gpu))
 	if start == Cold && p.Capped(function) {
 		return false
 	}
@@ -94,7 +94,7 @@ func (p *Pool) Most() (mem int64) {
 // Could says whether an invocation of the function might start now, Most being
 // what it is: a look that is cheap and wrong in one direction alone.
 func (p *Pool) Could(function int32, most int64) bool {
-	return p.costs[function].mem <= most || p.pins && p.row[function] > 0
+	return p.costs[function].mem <= most || p.pins && p.costs[function].row > 0
 }
 
 // shortest is the GPUs where an invocation could start now and takes least.
@@ -153,7 +153,7 @@ func (p *Pool) On(function, gpu int32) Place {
 
 // idle is a function's row of mine; empty if it has none.
 func (p *Pool) idle(function int32) []int32 {
-	end := p.row[function]
+	end := p.costs[function].row
 	if end == 0 {
 		return nil
 	}
@@ -275,7 +275,6 @@ func (p *Pool) End(c int32, now time.Duration) {
 		p.remove(c)
 		return
 	}
-	it.stuck = false
 	p.link(c, now)
 	p.Trim(it.gpu)
 }
@@ -289,7 +288,7 @@ func (p *Pool) link(c int32, now time.Duration) {
 		it.finished += first // of several it is used first
 	}
 	if p.config.Live {
-		p.more[c].idle = now
+		p.more[c].idle, p.more[c].stuck = now, false
 		if idle := p.functions[it.function].Idle; idle > 0 {
 			p.expiry = min(p.expiry, now+idle)
 		}
@@ -304,11 +303,11 @@ const first = int64(1) << 62
 func (p *Pool) relink(c int32) {
 	it := &p.instances[c]
 	d := &p.gpus[it.gpu]
-	if p.row[it.function] == 0 {
+	if f := &p.costs[it.function]; f.row == 0 {
 		for range p.gpus {
 			p.mine = append(p.mine, none)
 		}
-		p.row[it.function] = int32(len(p.mine))
+		f.row = int32(len(p.mine))
 	}
 	if p.config.Live {
 		p.counts[it.function].ready++

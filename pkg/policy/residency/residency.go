@@ -99,7 +99,7 @@ const none = int32(-1)
 
 // instance is one instance. While idle it is in three lists: of its function's
 // on its GPU, of its GPU's, and, if its memory is there, of its GPU's with
-// memory.
+// memory. It is a cache line.
 type instance struct {
 	function, gpu int32
 	mem           int64
@@ -107,11 +107,10 @@ type instance struct {
 	use           int32 // how often the slot was used before
 	run           int32 // what runs on it, as Begin was told
 	calls         int16
-	resident      bool
 	stage         stage
+	resident      bool
 	adopted       bool
 	pinned        bool // it is neither stopped nor moved
-	stuck         bool // its memory did not move when it should have
 	stale         bool // its function wants another size of memory now
 	sliced        bool // it takes another part of the GPU's capacity than a slot
 	mine          link
@@ -124,6 +123,7 @@ type more struct {
 	need  int32         // of the GPU's capacity, while it runs, if it is sliced
 	idle  time.Duration // since when
 	ready time.Duration // when memory that was prefetched is there
+	stuck bool          // Live: its memory did not move when it should have
 }
 
 // stage is where an instance is in its life.
@@ -177,6 +177,7 @@ type costs struct {
 	mem      int64
 	slice    float64
 	max      int32
+	row      int32 // where its row ends in Pool.mine; 0 for none
 }
 
 // Pool is the instances on a machine's GPUs. Functions and GPUs are numbers
@@ -197,11 +198,10 @@ type Pool struct {
 	// is on the GPU if that of any is: it is the one to use (R9). A function
 	// that has had none has no row; rows are in one arena.
 	mine     []int32
-	row      []int32 // by function: where its row ends in mine; 0 for none
-	largest  int64   // memory of the largest open GPU; 0 is no limit
-	pins     bool    // an instance is pinned, or was
-	parts    bool    // a GPU or a function has gone, or changed its memory
-	free     int64   // capacity left on all GPUs
+	largest  int64 // memory of the largest open GPU; 0 is no limit
+	pins     bool  // an instance is pinned, or was
+	parts    bool  // a GPU or a function has gone, or changed its memory
+	free     int64 // capacity left on all GPUs
 	finishes int64
 	expiry   time.Duration // no idle instance is to stop before
 	changes  []Change
@@ -223,14 +223,13 @@ func (p *Pool) SetFunction(function int32, f Function) {
 		p.functions = append(p.functions, Function{})
 		p.counts = append(p.counts, count{})
 		p.costs = append(p.costs, costs{})
-		p.row = append(p.row, 0)
 	}
 	if p.functions[function].Mem != f.Mem && p.counts[function].held > 0 {
 		p.Renew(function)
 	}
 	p.functions[function] = f
 	p.counts[function].gone = false
-	p.costs[function] = costs{f.Duration, f.Mem, f.Slice, int32(f.Max)}
+	p.costs[function] = costs{f.Duration, f.Mem, f.Slice, int32(f.Max), p.costs[function].row}
 	if f.Idle > 0 {
 		p.expiry = 0
 	}
@@ -298,12 +297,13 @@ func (p *Pool) widen() {
 	n := len(p.gpus)
 	old := p.mine
 	p.mine = nil
-	for f, end := range p.row {
+	for f := range p.costs {
+		end := p.costs[f].row
 		if end == 0 {
 			continue
 		}
 		p.mine = append(append(p.mine, old[int(end)-(n-1):end]...), none)
-		p.row[f] = int32(len(p.mine))
+		p.costs[f].row = int32(len(p.mine))
 	}
 }
 
