@@ -22,8 +22,8 @@ root=$dir/root
 gcc=$root/usr/lib/gcc/$(gcc -dumpmachine)/$version
 if [ ! -x "$gcc/accel/nvptx-none/mkoffload" ]; then
 	mkdir -p "$dir/debs" "$root"
-	fetch() { (cd "$dir/debs" && timeout 30 apt-get -q download "gcc-$version-offload-nvptx" libgomp-plugin-nvptx1 nvptx-tools) >"$dir/apt.log" 2>&1; }
-	fetch || { timeout 30 apt-get -q update >/dev/null 2>&1 && fetch; } ||
+	fetch() { (cd "$dir/debs" && timeout 20 apt-get -q download "gcc-$version-offload-nvptx" libgomp-plugin-nvptx1 nvptx-tools) >"$dir/apt.log" 2>&1; }
+	fetch || { timeout 20 apt-get -q update >/dev/null 2>&1 && fetch; } ||
 		none "apt gives no gcc-$version-offload-nvptx: $(tail -n 1 "$dir/apt.log")"
 	for deb in "$dir"/debs/*.deb; do dpkg -x "$deb" "$root"; done
 fi
