@@ -210,6 +210,12 @@ func (c *Chassis) Serve(ctx context.Context, s Service) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	group, ctx := errgroup.WithContext(ctx)
+	// Before anybody is answered: who was may send one at once.
+	hup := make(chan os.Signal, 1)
+	if s.Reload != nil {
+		signal.Notify(hup, syscall.SIGHUP)
+		defer signal.Stop(hup)
+	}
 	servers := []*http.Server{c.serveHTTP(group, c.control, c.handler(s, s.Control), 0)}
 	if c.web != nil {
 		web := c.handler(s, s.Web)
@@ -224,7 +230,7 @@ func (c *Chassis) Serve(ctx context.Context, s Service) error {
 		return s.Run(running)
 	})
 	group.Go(func() error {
-		c.attend(ctx, stop, s)
+		c.attend(ctx, stop, s, hup)
 		c.notify(systemd.SdNotifyStopping)
 		c.draining.Store(true)
 		if s.Drain != nil {
@@ -242,12 +248,7 @@ func (c *Chassis) Serve(ctx context.Context, s Service) error {
 
 // attend reads the settings again when it is told to, and calls stop when it is
 // time to leave, until the context ends.
-func (c *Chassis) attend(ctx context.Context, stop func(), s Service) {
-	hup := make(chan os.Signal, 1)
-	if s.Reload != nil {
-		signal.Notify(hup, syscall.SIGHUP)
-		defer signal.Stop(hup)
-	}
+func (c *Chassis) attend(ctx context.Context, stop func(), s Service, hup <-chan os.Signal) {
 	every := time.Second
 	if idle := c.cfg.ExitWhenIdle; idle > 0 {
 		every = min(every, max(idle/10, time.Millisecond))
