@@ -182,7 +182,7 @@ func closing(n int) time.Duration {
 		s.Step(0, []Event{AddInstance{Instance: name, Slice: slice(100, 1/float64(n), 1)}, AddClient{id, name}, Request{id}}, nil)
 	}
 	best := time.Hour
-	for range 10 {
+	for range 100 { // on a busy host most are interrupted
 		began := time.Now()
 		s.closeWindow(s.start + s.window)
 		best = min(best, time.Since(began))
