@@ -140,10 +140,20 @@ func (t *tokens) Change(ctx context.Context, id string, c wire.Change) error {
 	return client.Change(ctx, id, c)
 }
 
+// answerTime is how long the daemon may take to forget an instance; one that is
+// stopped, or hangs, would be waited for without end.
+const answerTime = 10 * time.Second
+
 // Unregister makes the daemon forget an id. One that is not there would know the
 // id again when it comes back, so it is started to forget.
 func (t *tokens) Unregister(ctx context.Context, id string) error {
-	err := tokend.Dial(t.runDir).Unregister(ctx, id)
+	limited, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	err := tokend.Dial(t.runDir).Unregister(limited, id)
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		return cli.Fail(cli.ExitTimeout, "if it is stopped, have it go on (kill -CONT) or end it (kill -9), and try again",
+			fmt.Errorf("the token daemon of %s does not answer within %v: %w", t.runDir, answerTime, err))
+	}
 	if !cli.Unavailable(err) {
 		return err
 	}
