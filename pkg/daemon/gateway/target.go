@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"reflect"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 	"github.com/gfaas/gfaas/pkg/policy/scale"
 )
@@ -83,6 +85,10 @@ func (e *engine) refusal(t *target, rule string) *Error {
 }
 
 func startFailed(t *target, cause error) *Error {
+	var gone *ports.NotFoundError
+	if errors.As(cause, &gone) { // it was removed while the call waited
+		return noFunction(t.name)
+	}
 	e := &Error{Status: http.StatusBadGateway, Code: codeStartFailed, Message: fmt.Sprintf("no instance of function %s could be started", t.name)}
 	if cause != nil {
 		e.Message += ": " + cause.Error()
