@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"time"
 
@@ -96,6 +97,11 @@ func (g *Gateway) accept(w http.ResponseWriter, r *http.Request, c *call) *Error
 	case fault != nil:
 		w.Header().Set("Connection", "close") // what comes of the rest is nobody's
 		return fault
+	}
+	// The rest is taken in, within the same bounds: a connection that is closed with
+	// some of it unread is reset, and the caller would not learn why.
+	_, _ = io.Copy(io.Discard, from)
+	switch {
 	case errors.As(err, &callback):
 		return badRequest("%v", err)
 	case g.draining.Load():
