@@ -1,8 +1,6 @@
 package gfaas
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -107,7 +105,7 @@ func (o *setOptions) run(cmd *cobra.Command, t *tool, names []string) error {
 	if err != nil {
 		return err
 	}
-	var records []instance.Record
+	records := map[string]instance.Record{}
 	for _, r := range state.Instances {
 		if !slices.Contains(ids, r.ID) {
 			continue
@@ -116,15 +114,17 @@ func (o *setOptions) run(cmd *cobra.Command, t *tool, names []string) error {
 			return cli.Fail(cli.ExitFailure, "scale its function, or change its profile: 'gfaas scale', 'gfaas serve --profile'",
 				fmt.Errorf("instance %s is the gateway's, which gives it its slice", r.ID))
 		}
-		records = append(records, r)
+		records[r.ID] = r
 	}
 	for _, id := range ids {
 		if err := daemon.Change(ctx, id, c); err != nil {
 			return err
 		}
-	}
-	if err := t.note(ctx, records, c); err != nil {
-		return err
+		if r, started := records[id]; started {
+			if err := t.store.Update(ctx, changed(r, c)); err != nil {
+				return fmt.Errorf("instance %s: %w", id, err)
+			}
+		}
 	}
 	if stands, err = daemon.Status(ctx); err != nil {
 		return err
@@ -165,19 +165,15 @@ func (o *setOptions) targets(s wire.Status, names []string) ([]string, error) {
 	return ids, nil
 }
 
-// note writes the change down for those that gfaas up has started.
-func (t *tool) note(ctx context.Context, records []instance.Record, c wire.Change) error {
-	var errs []error
-	for _, r := range records {
-		if c.QuotaRequest != nil {
-			r.Slice.QuotaRequest, r.Slice.QuotaLimit, r.Turns = *c.QuotaRequest, *c.QuotaLimit, nil
-		}
-		if c.MemLimit != nil {
-			r.Slice.Mem = *c.MemLimit
-		}
-		errs = append(errs, t.store.Update(ctx, r))
+// changed is the record of an instance after the change.
+func changed(r instance.Record, c wire.Change) instance.Record {
+	if c.QuotaRequest != nil {
+		r.Slice.QuotaRequest, r.Slice.QuotaLimit, r.Turns = *c.QuotaRequest, *c.QuotaLimit, nil
 	}
-	return errors.Join(errs...)
+	if c.MemLimit != nil {
+		r.Slice.Mem = *c.MemLimit
+	}
+	return r
 }
 
 // promised names the GPUs of which more is promised than there is: requests of
