@@ -57,8 +57,8 @@ func TestFewDescriptors(t *testing.T) {
 				enough = true
 			}
 			if args[0] == "up" && exitStatus(err) != 0 {
-				if text := p.output("ps", "-o", "csv"); strings.Contains(text, "f-1") || p.functions() != 1 {
-					t.Errorf("%s failed and left %d instances:\n%s", what, p.functions()-1, text)
+				if left := p.output("ps", "-o", "csv"); strings.Contains(left, "f-1") || p.functions() != 1 {
+					t.Errorf("%s failed and left %d instances:\n%s%s", what, p.functions()-1, text, left)
 					p.output("down", "f-1")
 				}
 			}

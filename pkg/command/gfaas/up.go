@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -226,9 +227,35 @@ type rollout struct {
 	steps    []step
 	list     []assignment // to be started
 
+	spare []*os.File // for undoing, when what failed is that no file could be opened
+
 	mu      sync.Mutex
 	started []instance.Record
-	failed  []string // could not be undone: they stay in the state for down
+	remains []instance.Record // of starts that failed and could not be undone yet
+}
+
+// spareFiles is as many as undoing opens at a time.
+const spareFiles = 6
+
+// setAside keeps descriptors for undoing, or finds before anything is done that
+// there are too few.
+func (u *rollout) setAside() error {
+	for len(u.spare) < spareFiles {
+		f, err := os.Open(os.DevNull)
+		if err != nil {
+			u.release()
+			return err
+		}
+		u.spare = append(u.spare, f)
+	}
+	return nil
+}
+
+func (u *rollout) release() {
+	for _, f := range u.spare {
+		_ = f.Close()
+	}
+	u.spare = nil
 }
 
 func (u *rollout) run(ctx context.Context, parallel int) error {
@@ -245,6 +272,10 @@ func (u *rollout) run(ctx context.Context, parallel int) error {
 	for _, a := range u.list {
 		records = append(records, a.record())
 	}
+	if err := u.setAside(); err != nil {
+		return err
+	}
+	defer u.release()
 	// The intent is written first: whatever kills this process, down knows
 	// what there is to stop.
 	if err := u.tool.store.Reserve(ctx, records...); err != nil {
@@ -344,7 +375,7 @@ func (u *rollout) start(ctx context.Context, a assignment) error {
 		var start *ports.StartError
 		if errors.As(err, &start) && start.Remains {
 			u.mu.Lock()
-			u.failed = append(u.failed, r.ID)
+			u.remains = append(u.remains, r)
 			u.mu.Unlock()
 		}
 		return err
@@ -359,26 +390,26 @@ func (u *rollout) start(ctx context.Context, a assignment) error {
 	return nil
 }
 
-// undo stops what was started and forgets what is gone. It has its own time,
-// since the caller's may be up.
+// undo stops what was started, and once more what remains of starts that failed,
+// and forgets what is gone; the rest stays in the state for down. It has its own
+// time, since the caller's may be up.
 func (u *rollout) undo(ctx context.Context) error {
+	u.release()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
 	defer cancel()
-	errs := make([]error, len(u.started))
+	left := slices.Concat(u.started, u.remains)
+	errs := make([]error, len(left))
 	var wg sync.WaitGroup
-	for i, s := range u.started {
-		wg.Go(func() {
-			if errs[i] = u.launcher.Stop(ctx, s); errs[i] != nil {
-				u.mu.Lock()
-				u.failed = append(u.failed, s.ID)
-				u.mu.Unlock()
-			}
-		})
+	for i, r := range left {
+		wg.Go(func() { errs[i] = u.launcher.Stop(ctx, r) })
 	}
 	wg.Wait()
 	var gone []string
 	for _, a := range u.list {
-		gone = append(gone, a.placement.ID)
+		i := slices.IndexFunc(left, func(r instance.Record) bool { return r.ID == a.placement.ID })
+		if i < 0 || errs[i] == nil {
+			gone = append(gone, a.placement.ID)
+		}
 	}
-	return errors.Join(append(errs, u.tool.store.Forget(ctx, without(gone, u.failed)...))...)
+	return errors.Join(append(errs, u.tool.store.Forget(ctx, gone...))...)
 }
