@@ -7,6 +7,7 @@
  * graph  the same, with a graph
  * memory allocates, before anything else
  * exit   a handler of SIGTERM calls exit, and what that calls copies
+ * within the same, and the first signal comes before anything waits
  * other  as flag, and it handles SIGALRM, which comes every 5 ms, and SIGUSR1
  *
  * Prints "ready" when it begins, "asked" and the number of the error that it saw
@@ -82,7 +83,8 @@ static void alarms(void)
 int main(int argc, char **argv)
 {
     static const struct { const char *name; CUresult (*work)(void); void (*handler)(int); } cases[] = {
-        {"flag", launch, note}, {"sync", copy, note}, {"graph", send, note}, {"memory", take, note}, {"exit", launch, end}, {"other", launch, note},
+        {"flag", launch, note}, {"sync", copy, note}, {"graph", send, note}, {"memory", take, note}, {"exit", launch, end},
+        {"within", launch, end}, {"other", launch, note},
     };
     unsigned at = 0;
     while (at < sizeof cases / sizeof *cases && (argc != 2 || strcmp(argv[1], cases[at].name)))
@@ -97,12 +99,14 @@ int main(int argc, char **argv)
     }
     if (cases[at].work == send)
         make_graph();
-    if (!strcmp(argv[1], "exit"))
+    if (cases[at].handler == end)
         atexit(last_copy);
     if (!strcmp(argv[1], "other"))
         alarms();
     printf("ready\n");
     fflush(stdout);
+    if (!strcmp(argv[1], "within"))
+        raise(SIGTERM);
     CUresult result = CUDA_SUCCESS;
     while (!asked) {
         ENSURE(result == CUDA_SUCCESS);

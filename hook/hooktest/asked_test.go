@@ -28,7 +28,7 @@ func (c *talk) ends(saw string) {
 // run, and what they decide happens.
 func TestAsked(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"flag", "sync", "graph", "exit", "other"} {
+	for _, name := range []string{"flag", "sync", "graph", "exit", "within", "other"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			k := newKeeper(t)
