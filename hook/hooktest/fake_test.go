@@ -217,6 +217,13 @@ func (m *member) heard(wants bool) {
 	}
 	m.requests.Add(1)
 	if m.generous.Load() {
+		m.grant()
+	}
+}
+
+// grant opens the gate if it is asked for; of two calls at a time one does.
+func (m *member) grant() {
+	if m.requests.Swap(0) > 0 {
 		m.open()
 	}
 }
@@ -224,9 +231,7 @@ func (m *member) heard(wants bool) {
 // give opens the gate now if it is asked for, and from now on whenever it is.
 func (m *member) give() {
 	m.generous.Store(true)
-	if m.requests.Load() > 0 {
-		m.open()
-	}
+	m.grant()
 }
 
 // asked waits until the process asks for a lease.
