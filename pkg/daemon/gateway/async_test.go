@@ -132,7 +132,9 @@ func TestAsyncRefused(t *testing.T) {
 	refused("another namespace", w.do("POST", "/async-function/f.other", ""), 404, "no-function")
 	refused("GET", w.do("GET", "/async-function/f", ""), 405, "method")
 	refused("callback", w.do("POST", "/async-function/f", "", "X-Callback-Url", "ftp://x/"), 400, "bad-request")
-	refused("large", w.do("POST", "/async-function/f", strings.Repeat("x", 1<<20+1)), 413, "too-large")
+	for range 30 { // its caller hears why, though it still sends
+		refused("large", w.do("POST", "/async-function/f", strings.Repeat("x", 1<<20+1)), 413, "too-large")
+	}
 	refused("large in chunks", w.raw("POST /async-function/f HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"+
 		fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", 1<<20+1, strings.Repeat("x", 1<<20+1))), 413, "too-large")
 	refused("slow", w.raw("POST /async-function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf"), 408, "slow-body")

@@ -32,6 +32,7 @@ type call struct {
 	from    *sender // nil without a body
 	repeats int     // how often it was sent again when it may have been carried out
 	status  int     // of its answer
+	closes  bool    // its caller closes the connection after it
 
 	// The engine's, under its lock; a caller may read them between what turn gives
 	// and what it does next.
@@ -79,7 +80,9 @@ var (
 
 // newCall is a call that has not been received yet. Target may be nil.
 func (g *Gateway) newCall(r *http.Request, to *target, path string) *call {
-	return g.call(to, r.Header.Get("X-Call-Id"), path)
+	c := g.call(to, r.Header.Get("X-Call-Id"), path)
+	c.closes = r.Close && r.ContentLength != 0
+	return c
 }
 
 func (g *Gateway) call(to *target, id, path string) *call {
@@ -432,7 +435,19 @@ func (c *call) refuse(w http.ResponseWriter, e *Error) {
 		c.g.metrics.refused(c.target, e, c.queued, time.Since(c.came))
 	}
 	c.label(w.Header(), e.Code)
+	if c.closes {
+		linger(w)
+	}
 	e.write(w)
+}
+
+// linger has the server wait a while before it closes a connection of which it has
+// not read all: closed at once it would be reset, and the caller, who may still
+// send, would not learn why (RFC 9112, 9.6). The server does so by itself but for
+// callers who close after one call, and where a body was too large; so it is shown
+// one that is.
+func linger(w http.ResponseWriter) {
+	_, _ = http.MaxBytesReader(w, io.NopCloser(strings.NewReader("x")), 0).Read(make([]byte, 1))
 }
 
 // label says of an answer whose it is, and how it came about.
