@@ -25,7 +25,7 @@ func TestFunctionsThatGoWrong(t *testing.T) {
 		{"errors", nil, 1, "the instance is ready but does not answer: status 500 x", 0},
 		{"dies", []string{"--duration", "1m"}, 1, "the instance ended during the trial: .*9.*it printed last:\\s+bad: the end", 0},
 		{"leaks", []string{"--load", "closed:1", "--duration", "1m"}, 1, "requests in a row failed, the last with: status 500.*it printed last:\\s+bad: out of GPU memory", 0},
-		{"slow", []string{"--start-timeout", "2s"}, 1, "has not answered its first request after 2s", 0},
+		{"slow", []string{"--start-timeout", "15s"}, 1, "has not answered its first request after 15s", 0},
 		{"deaf", nil, 0, "", 1},
 		{"loud", nil, 0, "", 1},
 	} {

@@ -274,7 +274,7 @@ func TestLoadTimeOfParkedMemory(t *testing.T) {
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	cmd := r.profile(file, "--park", "--sm", "50", "--quota", "0.5,1", "--duration", "500ms", "--warmup", "0s", "--out-file", "p.csv")
+	cmd := r.profile(file, "--park", "--sm", "50", "--quota", "0.5,1", "--duration", "3s", "--warmup", "0s", "--out-file", "p.csv")
 	if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), "load_ms") {
 		t.Fatalf("%v\n%s", err, out)
 	}
