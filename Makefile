@@ -44,8 +44,10 @@ $(BINARIES): $(BUILD)/bin/%: $(GO_SRC)
 .PHONY: libs examples victims
 libs: $(BUILD)/lib/libgfaas.so sim model
 
-demo: all
-	examples/demo.sh $(BUILD)
+demo:
+	@mkdir -p $(BUILD) && echo 'building: a few minutes the first time ($(BUILD)/demo-build.log)'
+	@$(MAKE) -s all >$(BUILD)/demo-build.log 2>&1 || { tail -n 30 $(BUILD)/demo-build.log; exit 1; }
+	@examples/demo.sh $(BUILD)
 
 # Tests run the built libraries and programs, so they are built first, and an
 # earlier run is not remembered, since Go does not see when those change. Most

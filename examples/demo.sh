@@ -1,19 +1,23 @@
 #!/bin/sh
 # demo.sh BUILD: the main job from beginning to end. A function is profiled,
-# planned, started under its slice of a GPU, invoked, and held to its quota.
-# Everything it makes lives in a folder of its own and is gone at the end.
+# planned, started under its slice of a GPU, invoked, held to its quota, and served
+# beside another. What there is to look at afterwards is in BUILD/demo; all else
+# that it makes, a Docker image too, is gone at the end.
 set -eu
 
 build=$(cd "$1" && pwd)
+pages=$1/demo
 PATH=$build/bin:$PATH
 work=$(mktemp -d /tmp/gfaas-demo.XXXXXX)
 export GFAAS_RUN_DIR=$work/run GFAAS_STATE=$work/state.db GFAAS_SIM_DIR=$work/sim GFAAS_LIB_DIR=$build/lib
+image=
 
 finish() {
 	status=$?
 	trap - EXIT INT TERM
 	[ -z "${gateway-}" ] || kill "$gateway" 2>/dev/null || true
 	gfaas down -q >/dev/null 2>&1 || true
+	[ -z "$image" ] || docker rmi "$image" >/dev/null 2>&1 || true
 	rm -rf "$work"
 	exit $status
 }
@@ -25,63 +29,62 @@ say() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
 [ -t 1 ] && [ -z "${NO_COLOR-}" ] || say() { printf '\n== %s\n' "$*"; }
 show() { printf '$ %s\n' "$*"; "$@"; }
 
-say "What this machine offers"
-show gfaas doctor
-
-say "A function: an HTTP server that computes y = a*x + y with the CUDA driver API"
-example=$build/examples/saxpy
-function=$example/function.yaml
-if docker info >/dev/null 2>&1 && "$example/image.sh" >"$work/image.log" 2>&1; then
-	echo "A Docker engine answers: instances run as containers."
-	instances=$example/function-docker.yaml
-else
-	echo "No Docker engine answers: instances run as processes."
-	instances=$function
+rm -rf "$pages"
+mkdir -p "$pages"
+pages=$(cd "$pages" && pwd)
+cp -R "$build/examples/saxpy" "$work/saxpy"
+cd "$work"
+PATH=$PATH:$work/saxpy
+grep -v '^#' saxpy/function.yaml >saxpy.yaml
+sed -i 's|\./saxpy|saxpy/saxpy|' saxpy.yaml
+kind=processes
+if docker info >/dev/null 2>&1; then
+	image=gfaas-demo:$$
+	if saxpy/image.sh "$image" >image.log 2>&1; then
+		grep -v '^#' saxpy/function-docker.yaml | sed "s|^image: .*|image: $image|" >saxpy.yaml
+		kind=containers
+	fi
 fi
-show cat "$instances"
 
-say "Profile: throughput over SM share x time quota"
-show gfaas-profile run "$function" --sm 12,24,50 --quota 0.2,0.6,1 --duration 3s --warmup 1s \
-	--load closed:4 --out-file "$work/profile.csv"
-show gfaas-profile run "$function" --sm 12,24,50 --quota 0.2,0.6,1 --duration 3s --warmup 1s \
-	--load closed:4 --resume "$work/profile.csv" -q -o table
+say "A function: a server that computes y = a*x + y. Its instances will be $kind"
+gfaas doctor | sed -n 's/^NVIDIA driver  *[a-z]*  */NVIDIA driver: /p'
+export GFAAS_SIM_NOTED=1 # it was said
+show cat saxpy.yaml
+
+say "Profile: what it does with a share of the multiprocessors and of the time"
+show gfaas-profile run saxpy.yaml --sm 12,50 --quota 0.4,1 --duration 3s --warmup 1s --load closed:4 \
+	--out-file profile.csv -o table -q
 
 say "Plan: how many GPUs, which configurations, what goes where"
-column() { awk -F, -v name="$1" 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == name) at = i; next } { print $at }' "$work/profile.csv"; }
-# Less than the GPU can do however the planner divides it.
-rate=$(column throughput_rps | sort -n | tail -n 1 | awk '{ printf "%d", $1 * 0.9 }')
-printf 'function,rps,slo_ms\nsaxpy,%s,400\n' "$rate" >"$work/demand.csv"
-show cat "$work/demand.csv"
-show gfaas-place plan --profile "$work/profile.csv" --demand "$work/demand.csv" --gpus 1 --gpu-mem 16GiB -o json --out-file "$work/plan.json"
-show gfaas-place plan --profile "$work/profile.csv" --demand "$work/demand.csv" --gpus 1 --gpu-mem 16GiB
-show gfaas-place verify "$work/plan.json" --profile "$work/profile.csv" --demand "$work/demand.csv"
-gfaas-place plan -q --profile "$work/profile.csv" --demand "$work/demand.csv" --gpus 1 --gpu-mem 16GiB -o svg --out-file "$build/demo-plan.svg"
-echo "A picture of it: $build/demo-plan.svg"
+# Little enough that two instances or three do it.
+rate=$(awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == "throughput_rps") at = i; next } $at > most { most = $at } END { printf "%d", most * 0.45 }' profile.csv)
+plan() { gfaas-place plan -q --profile profile.csv --demand "saxpy=$rate" --slo 400ms --gpus 1 --gpu-mem 16GiB "$@"; }
+plan -o json --out-file plan.json
+plan -o svg --out-file "$pages/plan.svg"
+show gfaas-place plan --profile profile.csv --demand "saxpy=$rate" --slo 400ms --gpus 1 --gpu-mem 16GiB |
+	sed -n '1,/^$/p;$p' # in between, how full each GPU is and what each function gets
 
-say "Start the plan's instances and invoke the function"
-show gfaas apply -f "$instances"
-show gfaas up "$work/plan.json"
+say "Start what the plan says, invoke it, stop it"
+gfaas apply -q -f saxpy.yaml
+show gfaas up -q plan.json
 show gfaas ps
 echo '{"n": 4096, "a": 2}' | show gfaas invoke saxpy
-show "$example/check.sh" saxpy 50
-
-say "Stop them"
-show gfaas down
-show gfaas ps
+show check.sh saxpy 50
+gfaas down -q
 
 say "Any program under a slice: three that want the whole GPU, with quotas 0.2, 0.3 and 0.5"
 for quota in 0.2 0.3 0.5; do
-	gfaas run -q --quota $quota --name "quota-$quota" -- "$build/victim/saturate" 6 >"$work/$quota.json" &
+	gfaas run -q --quota $quota --name "quota-$quota" -- "$build/victim/saturate" 6 >"$quota.json" &
 done
 sleep 4
 show gfaas-tokend status
 wait
 
-say "Serve functions: one address each, started when they are called, fair to all"
-sed -e 's/^name: saxpy/name: patient/' -e "s|\./saxpy|$example/saxpy|" "$function" >"$work/patient.yaml"
-show gfaas apply -f "$work/patient.yaml"
+say "Serve functions: started when they are called, fair to all"
+sed 's/^name: saxpy/name: patient/' saxpy.yaml >patient.yaml
+gfaas apply -q -f patient.yaml
 echo '$ gfaas serve --policy mqfq-sticky &'
-gfaas serve --policy mqfq-sticky --listen 127.0.0.1:0 2>"$work/serve.log" &
+gfaas serve --policy mqfq-sticky --listen 127.0.0.1:0 2>serve.log &
 gateway=$!
 for _ in $(seq 100); do
 	gfaas scale -q >/dev/null 2>&1 && break
@@ -91,23 +94,27 @@ now() { date +%s%3N; }
 call() { echo '{"n": 1024, "a": 2}' | gfaas invoke "$1" >/dev/null; }
 begun=$(now)
 call patient
-echo "patient, from zero: $(($(now) - begun)) ms"
-echo "A flood of saxpy by 8 callers, and beside it patient, one call after the other:"
+echo "patient, from zero: $(($(now) - begun)) ms. Then 8 callers of saxpy, one call after the other each:"
 for _ in 1 2 3 4 5 6 7 8; do
 	(for _ in 1 2 3 4 5 6 7 8 9 10; do call saxpy; done) &
 	callers="${callers-} $!"
 done
+took=
 for _ in 1 2 3 4 5; do
 	begun=$(now)
 	call patient
-	echo "patient, beside the flood: $(($(now) - begun)) ms"
+	took="$took $(($(now) - begun)) ms"
 done
-show gfaas top -o table
+echo "patient, beside them:$took"
 wait $callers
-echo "The page of all this was at http://$(sed -n 's/.*"listen":"\([^"]*\)".*/\1/p' "$work/serve.log" | head -n 1)/ui/"
 kill $gateway
 wait $gateway
 gateway=
 
-echo
-echo "Done. (Nothing is left running: $(find "$work/sim" -type f 2>/dev/null | wc -l) files of the simulated GPU, $(pgrep -f "$build/victim/saturate" | wc -l) programs.)"
+say "The same policies on a virtual clock"
+gfaas-sim generate mqfq -q --costs-out costs.csv --out-file trace.csv
+show gfaas-sim compare --functions costs.csv --trace trace.csv --pool 8 --policy fcfs,gfaas | cut -c1-100
+gfaas-sim compare -q --functions costs.csv --trace trace.csv --pool 8 --policy fcfs,mqfq,mqfq-sticky,gfaas -o html --out-file "$pages/compare.html"
+gfaas-profile report -q profile.csv -o html --out-file "$pages/profile.html"
+
+printf '\nTo look at: %s\n' "$(cd "$pages" && echo "$1/demo:" *)"
