@@ -59,6 +59,10 @@ func share(t *testing.T, p *program, us float64) float64 {
 	return said.Launches * us / 1e6 / said.S
 }
 
+// quiet is how much of the time a host may have taken whose figures are final; of a
+// busier one the witness is no exact measure, and it is measured again.
+const quiet = 0.02
+
 // rounds is how often in a window budgets are raised, every 5 ms.
 const rounds = 20
 
@@ -82,11 +86,17 @@ func TestIntrospectiveAlone(t *testing.T) {
 	}{{"1000", "7", 1000}, {"20", "800", 200}} {
 		t.Run(fmt.Sprintf("kernels of %v us", tt.kernelUS), func(t *testing.T) {
 			t.Parallel()
-			free, _ := alone(t, 1, tt.us, tt.blocks, tt.kernelUS)
-			limited, stalled := alone(t, 0.8, tt.us, tt.blocks, tt.kernelUS)
-			t.Logf("%s blocks: %.4f of the GPU without a limit, %.4f with one of 0.8", tt.blocks, free, limited)
-			if least := 0.8*free - 0.03 - stalled; limited > 0.82 || limited <= least {
-				t.Errorf("it had %.4f of the GPU, expected %.4f to 0.82", limited, least)
+			for end := time.Now().Add(time.Minute); ; {
+				free, _ := alone(t, 1, tt.us, tt.blocks, tt.kernelUS)
+				limited, stalled := alone(t, 0.8, tt.us, tt.blocks, tt.kernelUS)
+				t.Logf("%s blocks: %.4f of the GPU without a limit, %.4f with one of 0.8", tt.blocks, free, limited)
+				least := 0.8*free - 0.03 - stalled
+				if limited <= 0.82 && limited > least {
+					return
+				}
+				if limited > 0.82 || stalled < quiet || time.Now().After(end) {
+					t.Fatalf("it had %.4f of the GPU, expected %.4f to 0.82", limited, least)
+				}
 			}
 		})
 	}
