@@ -17,7 +17,9 @@ import (
 type Plan struct {
 	Version     int        `json:"version"`
 	Algorithm   string     `json:"algorithm"`
-	Model       string     `json:"model"` // rect or tokens
+	Model       string     `json:"model"`              // rect or tokens
+	Arrivals    string     `json:"arrivals,omitempty"` // of requests to functions with an objective; steady if empty
+	Headroom    float64    `json:"headroom,omitempty"` // part of what instances are worth that is not counted on
 	GPUsUsed    int        `json:"gpus_used"`
 	Bound       int        `json:"bound"` // proven lower bound on GPUs for this demand
 	BoundMethod string     `json:"bound_method"`
@@ -88,6 +90,12 @@ const (
 	ModelTokens = "tokens" // a timetable says which instances may run together
 )
 
+// How requests arrive (docs/placement.md).
+const (
+	ArrivalsSteady  = "steady"  // one as another is answered
+	ArrivalsPoisson = "poisson" // independently of each other and of the answers
+)
+
 // Read reads a plan; name is what messages call it. It accepts what has the
 // form of a plan: keys that are unknown, repeated or missing, and values
 // without a meaning, are errors of the form FILE:LINE: KEY: what is wrong,
@@ -116,6 +124,12 @@ func (p Plan) fault() (path, what string) {
 		return "version", fmt.Sprintf("%d, expected %d", p.Version, Version)
 	case p.Model != ModelRect && p.Model != ModelTokens:
 		return "model", fmt.Sprintf("%s, expected %s or %s", csvfile.Quote(p.Model), ModelRect, ModelTokens)
+	}
+	if p.Arrivals != "" && p.Arrivals != ArrivalsSteady && p.Arrivals != ArrivalsPoisson {
+		return "arrivals", fmt.Sprintf("%s, expected %s or %s", csvfile.Quote(p.Arrivals), ArrivalsPoisson, ArrivalsSteady)
+	}
+	if p.Headroom < 0 || p.Headroom >= 1 {
+		return "headroom", fmt.Sprintf("%v, expected 0 to less than 1", p.Headroom)
 	}
 	for i, g := range p.GPUs {
 		if key, what := g.fault(p.Model); what != "" {
@@ -167,6 +181,12 @@ func (g GPU) fault(model string) (key, what string) {
 func (p Plan) WriteJSON(w io.Writer) error {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "{\"version\":%d,\"algorithm\":%s,\"model\":%s,\n", p.Version, text(p.Algorithm), text(p.Model))
+	if p.Arrivals != "" {
+		fmt.Fprintf(&b, " \"arrivals\":%s,\n", text(p.Arrivals))
+	}
+	if p.Headroom != 0 {
+		fmt.Fprintf(&b, " \"headroom\":%s,\n", csvfile.Format(p.Headroom))
+	}
 	fmt.Fprintf(&b, " \"gpus_used\":%d,\"bound\":%d,\"bound_method\":%s,\n", p.GPUsUsed, p.Bound, text(p.BoundMethod))
 	b.WriteString(" \"gpus\":[")
 	for i, g := range p.GPUs {

@@ -42,6 +42,13 @@ func (c *currentOptions) check(cmd *cobra.Command) error {
 	return nil
 }
 
+// quietly are the same options for a plan whose reasons are nobody's concern.
+func (o *planOptions) quietly() *planOptions {
+	env, quiet := *o.env, *o
+	env.Verbose, quiet.env = false, &env
+	return &quiet
+}
+
 // make plans from nothing, or from the current plan, and lists what changes.
 func (o *planOptions) make(cmd *cobra.Command, in policy.Input) (plan.Plan, []diff.Change, error) {
 	if o.current.path == "" {
@@ -56,9 +63,8 @@ func (o *planOptions) make(cmd *cobra.Command, in policy.Input) (plan.Plan, []di
 		return plan.Plan{}, nil, err
 	}
 	// The planner plans parts, whose reasons are not those of the whole.
-	quiet, parts := *o.env, *o
-	quiet.Verbose, parts.env = false, &quiet
-	planner := func(in policy.Input) (plan.Plan, error) { return parts.chosen().plan(&parts, in) }
+	parts := o.quietly()
+	planner := func(in policy.Input) (plan.Plan, error) { return parts.chosen().plan(parts, in) }
 	p, why, err := policy.Incremental(current, in, policy.IncrementalOptions{
 		TieBreak: policy.TieBreak(o.tieBreak), MaxMoves: o.current.moves, Threshold: o.current.threshold, ShareModels: o.share,
 	}, planner)

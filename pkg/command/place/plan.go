@@ -35,6 +35,7 @@ type planOptions struct {
 	diluted   online.DiluOptions
 	over      func() bool // the time limit
 	current   currentOptions
+	arrivals  arrivalOptions
 	sweep     string
 }
 
@@ -83,6 +84,14 @@ fast.
 Each plan says how many GPUs are needed at least, whatever the choice of
 configurations.
 
+--arrivals says how requests come. Poisson, at random: an instance is counted on
+for as many requests a second as it answers within the objective, 95% of them,
+when nobody waits for an answer before the next request; the rule is in
+docs/placement.md. Steady, one as another is answered, as the papers plan: an
+instance is counted on for all its throughput. Without it requests to functions
+with an objective come at random, those to others steadily. --headroom keeps a
+part of what an instance is worth free besides.
+
 With --current the plan starts from one that runs: what is still wanted keeps
 its id, GPU and place. A function that asks for less stops its least efficient
 instances; one that asks for more starts what heuristic scaling chooses, where
@@ -92,7 +101,7 @@ configuration misses the objective) stops whatever --max-moves says. The table
 lists what stops, starts and is kept; with other forms gfaas-place diff does.
 
 With --what-if the demand is planned for once with each pair of factors, of its
-rates and of its objectives; a line a pair says how many GPUs that takes (CSV
+rates and of its objectives, and each of the arrivals it names; a line a pair says how many GPUs that takes (CSV
 unless -o says otherwise), and the exit status is 0 even where some is unplaced.`
 
 const planExample = `  gfaas-place plan --profile profile.csv --demand resnet=250,bert=40
@@ -125,6 +134,7 @@ func newPlan(env *cli.Env) *cobra.Command {
 	cli.Choice(cmd, &o.order, "order", "pack the largest rectangles first, or as they arrive by the demand",
 		string(policy.Largest), string(policy.Arrival))
 	o.current.flags(cmd)
+	o.arrivals.flags(cmd)
 	o.diluFlags(f)
 	f.StringVar(&o.sweep, "what-if", "", "plan for the demand times factors, like `'rps=1,2,4 slo=0.5,1'`, and print a line for each")
 	env.Outputs(cmd, "table", "json", "csv", "svg")
@@ -146,6 +156,7 @@ func (o *planOptions) run(cmd *cobra.Command) error {
 	over, done := o.env.Deadline(started, o.limit, "planning")
 	o.over = over
 	p, changes, err := o.make(cmd, in)
+	even := o.evenly(p, in)
 	done()
 	if err != nil {
 		return err
@@ -153,7 +164,7 @@ func (o *planOptions) run(cmd *cobra.Command) error {
 	o.notes(in)
 	o.unstable(p, in)
 	o.tell(changes)
-	if err := o.print(p, changes); err != nil {
+	if err := o.print(p, changes, even); err != nil {
 		return err
 	}
 	if len(p.Unplaced) > 0 {
@@ -164,7 +175,7 @@ func (o *planOptions) run(cmd *cobra.Command) error {
 
 // print writes the plan in the chosen form. What a form cannot hold goes to
 // standard error.
-func (o *planOptions) print(p plan.Plan, changes []diff.Change) error {
+func (o *planOptions) print(p plan.Plan, changes []diff.Change, even string) error {
 	if o.env.Output == "csv" {
 		for _, u := range p.Unplaced {
 			o.env.Notef("unplaced: %s requests a second of %s: %s", csvfile.Format(u.RPS), u.Function, u.Reason)
@@ -180,7 +191,7 @@ func (o *planOptions) print(p plan.Plan, changes []diff.Change) error {
 			_, err := io.Copy(w, bytes.NewReader(picture.SVG(p)))
 			return err
 		}
-		if err := printTable(w, p); err != nil || o.current.path == "" {
+		if err := printTable(w, p, even); err != nil || o.current.path == "" {
 			return err
 		}
 		return printChanges(w, changes)

@@ -35,8 +35,9 @@ func optional(v *float64) string {
 }
 
 // printTable prints a plan for people: its instances, its GPUs, its functions,
-// how near it is to the best possible, and what is missing.
-func printTable(w io.Writer, p plan.Plan) error {
+// how near it is to the best possible, what even arrivals would have taken, and
+// what is missing.
+func printTable(w io.Writer, p plan.Plan, even string) error {
 	tables := [][][]string{instanceTable(p), gpuTable(p), functionTable(p)}
 	for _, rows := range tables {
 		if len(rows) == 1 {
@@ -49,7 +50,7 @@ func printTable(w io.Writer, p plan.Plan) error {
 			return err
 		}
 	}
-	if _, err := fmt.Fprintln(w, summary(p)); err != nil {
+	if _, err := fmt.Fprintln(w, summary(p)+even); err != nil {
 		return err
 	}
 	if len(p.Unplaced) == 0 {

@@ -26,7 +26,7 @@ func newVerify(env *cli.Env) *cobra.Command {
 overlap, memory suffices, demands are served or said to be unplaced, figures
 agree. With --profile, --demand, --inventory and --functions it is checked
 against what it was made from, too, with --gpu-model and --slo if those were. It shares no
-code with the planner.
+code with the planner, but for what an instance is worth when requests come at random.
 
 It says nothing when the plan is right. Otherwise it lists every violation, and
 the exit status is 3.`,

@@ -10,6 +10,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/plan"
+	"github.com/gfaas/gfaas/pkg/policy/place/arrivals"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
@@ -60,7 +61,31 @@ func (in Input) admissible(d plan.Demand, all []profile.Row) (rows []profile.Row
 		}
 		rows = fast
 	}
-	return in.fitting(rows)
+	worth, reason := in.worth(rows, d.SLOMS)
+	if reason != "" {
+		return nil, reason
+	}
+	return in.fitting(worth)
+}
+
+// worth are the rows with what is counted on as their throughput: what they
+// sustain as requests arrive, less the headroom. Those that sustain nothing then
+// are left out; when none is left, reason says why.
+func (in Input) worth(rows []profile.Row, sloMS float64) (out []profile.Row, reason string) {
+	for _, r := range rows {
+		if in.Poisson && sloMS > 0 {
+			r.ThroughputRPS = arrivals.Worth(r, sloMS)
+		}
+		if r.ThroughputRPS *= 1 - in.Headroom; r.ThroughputRPS > 0 {
+			out = append(out, r)
+		}
+	}
+	if len(out) > 0 {
+		return out, ""
+	}
+	least := slices.MinFunc(rows, func(a, b profile.Row) int { return cmp.Compare(arrivals.Rest(a), arrivals.Rest(b)) })
+	return nil, fmt.Sprintf("no configuration answers a request at rest within %s ms: the fastest takes up to %s at %s, the pauses of its quota included",
+		num(sloMS), num(tidy(arrivals.Rest(least))), describe(least))
 }
 
 // fitting keeps the rows for which there is a GPU of their model with memory

@@ -142,7 +142,7 @@ func (d *diluPlanner) host(g int, id string, row profile.Row) {
 
 func (d *diluPlanner) plan() plan.Plan {
 	bound, method := d.in.bound(d.wanted)
-	p := empty("dilu", plan.ModelRect, bound, method)
+	p := d.in.empty("dilu", plan.ModelRect, bound, method)
 	for _, g := range d.gpus {
 		if len(g.Instances) > 0 {
 			p.GPUs = append(p.GPUs, g)

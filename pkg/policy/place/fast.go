@@ -227,7 +227,7 @@ func (f *fleet) fallBack(w *want, tie TieBreak) {
 // plan is the fleet as a plan.
 func (f *fleet) plan(in Input, wanted []want) plan.Plan {
 	bound, method := in.bound(wanted)
-	p := empty("fast", plan.ModelRect, bound, method)
+	p := in.empty("fast", plan.ModelRect, bound, method)
 	p.GPUs = f.used()
 	p.GPUsUsed = len(p.GPUs)
 	for _, w := range wanted {

@@ -70,6 +70,28 @@ func TestReasons(t *testing.T) {
 	}
 }
 
+// Requests that come at random take more than those that come steadily, and the
+// bound is one for them.
+func TestRandomArrivals(t *testing.T) {
+	in := Input{Profile: []profile.Row{row("f", 100, 1, 100)}, Demand: []plan.Demand{{Function: "f", RPS: 160, SLOMS: 40}}}
+	in.Profile[0].P95MS = 10
+	steady := fast(t, in)
+	in.Poisson = true
+	p := fast(t, in)
+	if steady.GPUsUsed != 2 || p.GPUsUsed != 3 || p.Bound != 3 || p.Arrivals != plan.ArrivalsPoisson || p.GPUs[0].Instances[0].RPS > 63 {
+		t.Errorf("got %d GPUs and %+v, steady %d", p.GPUsUsed, p, steady.GPUsUsed)
+	}
+	in.Headroom = 0.5
+	if p = fast(t, in); p.GPUsUsed != 6 || p.Headroom != 0.5 {
+		t.Errorf("half of it left free: %d GPUs, headroom %v", p.GPUsUsed, p.Headroom)
+	}
+	in.Demand[0].SLOMS, in.Profile[0].Quota = 20, 0.5
+	want := "no configuration answers a request at rest within 20 ms: the fastest takes up to 55 at sm_pct 100, quota 0.5, batch 1, the pauses of its quota included"
+	if p = fast(t, in); len(p.Unplaced) != 1 || p.Unplaced[0].Reason != want {
+		t.Errorf("half of the window: %+v", p.Unplaced)
+	}
+}
+
 func TestTheRestIsStillPlanned(t *testing.T) {
 	p := fast(t, Input{Profile: grid("f"), Demand: []plan.Demand{{Function: "g", RPS: 1}, {Function: "f", RPS: 30}}})
 	if p.GPUsUsed != 1 || p.Bound != 1 || p.Demand[1].ServedRPS < 30 || len(p.Unplaced) != 1 {
@@ -143,6 +165,7 @@ func drawInput(t *rapid.T) Input {
 		}
 		in.Demand = append(in.Demand, d)
 	}
+	in.Poisson = rapid.Bool().Draw(t, "poisson")
 	switch rapid.IntRange(0, 3).Draw(t, "GPUs") {
 	case 0:
 		in.MemMiB = float64(rapid.IntRange(2000, 9000).Draw(t, "memory"))

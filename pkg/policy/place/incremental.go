@@ -102,7 +102,7 @@ func (v *revision) inUse() int {
 // plan is the revision as a plan. The bound is that of a plan from nothing: what
 // runs already does not lower what is needed at least.
 func (v *revision) plan(current, fresh plan.Plan) plan.Plan {
-	p := empty(fresh.Algorithm, current.Model, fresh.Bound, fresh.BoundMethod)
+	p := v.in.empty(fresh.Algorithm, current.Model, fresh.Bound, fresh.BoundMethod)
 	for _, h := range v.hosts {
 		if used(h) {
 			p.GPUs = append(p.GPUs, v.gpu(h))

@@ -259,7 +259,7 @@ func (b *builder) memory(r profile.Row) float64 {
 
 func (b *builder) plan(sol joint.Solution) plan.Plan {
 	bound, method := b.in.bound(b.parts())
-	p := empty("joint", b.o.Model, bound, method)
+	p := b.in.empty("joint", b.o.Model, bound, method)
 	if sol.Bound >= p.Bound {
 		p.Bound, p.BoundMethod = sol.Bound, sol.Method
 	}

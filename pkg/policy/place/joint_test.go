@@ -51,6 +51,10 @@ func drawJoint(t *rapid.T) Input {
 			in.Functions = append(in.Functions, fn)
 		}
 	}
+	in.Poisson = rapid.Bool().Draw(t, "poisson")
+	if rapid.IntRange(0, 3).Draw(t, "leave") == 0 {
+		in.Headroom = rapid.Float64Range(0, 0.9).Draw(t, "headroom")
+	}
 	if rapid.Bool().Draw(t, "limited") {
 		in.MemMiB = rapid.Float64Range(2000, 20000).Draw(t, "gpu-mem")
 	}

@@ -31,6 +31,12 @@ type Input struct {
 	// Functions say how many GPUs an instance spans and what its weights are
 	// called; those not among them span one, and are called as they are.
 	Functions []function.Function
+	// Poisson says that requests to functions with an objective come at random
+	// (package arrivals); to others they come one as another is answered.
+	Poisson bool
+	// Headroom is the part of what an instance is worth that is not counted on,
+	// 0 to less than 1.
+	Headroom float64
 }
 
 // maxInstances is the most instances a plan may have.
@@ -121,11 +127,15 @@ func matches(row profile.Row, d plan.Device) bool {
 }
 
 // empty is a plan without GPUs.
-func empty(algorithm, model string, bound int, method string) plan.Plan {
-	return plan.Plan{
-		Version: plan.Version, Algorithm: algorithm, Model: model, Bound: bound, BoundMethod: method,
+func (in Input) empty(algorithm, model string, bound int, method string) plan.Plan {
+	p := plan.Plan{
+		Version: plan.Version, Algorithm: algorithm, Model: model, Headroom: in.Headroom, Bound: bound, BoundMethod: method,
 		GPUs: []plan.GPU{}, Demand: []plan.Served{}, Unplaced: []plan.Unplaced{},
 	}
+	if in.Poisson && slices.ContainsFunc(in.Demand, func(d plan.Demand) bool { return d.SLOMS > 0 }) {
+		p.Arrivals = plan.ArrivalsPoisson
+	}
+	return p
 }
 
 // newInstance is an instance of a configuration, its place aside. Where memory

@@ -93,7 +93,8 @@ func (v *revision) growOn(onlyUsed bool) {
 // and has the planner plan the rest on the others.
 func (v *revision) growBy(planner Planner) error {
 	v.growOn(true)
-	rest := Input{Profile: v.in.Profile, MemMiB: v.in.MemMiB, Functions: v.in.Functions}
+	rest := v.in
+	rest.Demand, rest.Devices = nil, nil
 	for i := range v.wanted {
 		if w := &v.wanted[i]; len(w.rows) > 0 && w.missing() > 0 {
 			d := w.demand

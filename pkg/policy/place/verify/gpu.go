@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/gfaas/gfaas/pkg/plan"
+	"github.com/gfaas/gfaas/pkg/policy/place/arrivals"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
@@ -214,11 +215,21 @@ func (c *checker) configuration(g plan.GPU, in plan.Instance) {
 	c.found = append(c.found, faults...)
 }
 
+// worth is the most requests a second that an instance of a configuration may be
+// counted on for, as they arrive by the plan and less its headroom.
+func (c *checker) worth(row profile.Row) float64 {
+	most := row.ThroughputRPS
+	if slo := c.slo(row.Function); slo > 0 && c.plan.Arrivals == plan.ArrivalsPoisson {
+		most = arrivals.Worth(row, slo)
+	}
+	return most * (1 - c.plan.Headroom)
+}
+
 // against lists what of an instance is not as a row of the profile says.
 func (c *checker) against(row profile.Row, g plan.GPU, in plan.Instance) []Violation {
 	var one checker
-	if exceeds(in.RPS, row.ThroughputRPS) {
-		one.add(onGPU(RuleProfile, g, in), "%s is counted on for %v requests a second, its configuration sustains %v", in.ID, in.RPS, row.ThroughputRPS)
+	if most := c.worth(row); exceeds(in.RPS, most) {
+		one.add(onGPU(RuleProfile, g, in), "%s is counted on for %v requests a second, its configuration sustains %v", in.ID, in.RPS, most)
 	}
 	need := c.needs(row, g)
 	if _, limited := c.room(g); limited && exceeds(need, in.MemMiB) {

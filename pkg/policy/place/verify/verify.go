@@ -1,5 +1,6 @@
 // Package verify checks plans. It shares no code with the planners, so that a
-// mistake of theirs cannot hide in it.
+// mistake of theirs cannot hide in it; but for what an instance is worth when
+// requests come at random (package arrivals), which simulations check.
 package verify
 
 import (

@@ -213,7 +213,7 @@ func (c *checker) sufficient() (gpus float64, ok bool) {
 	for _, r := range c.in.Profile {
 		slo := c.slo(r.Function)
 		if (slo == 0 || r.P95MS <= slo) && (mem == 0 || r.GPUMemMiB <= mem) {
-			best[r.Function] = max(best[r.Function], r.ThroughputRPS)
+			best[r.Function] = max(best[r.Function], c.worth(r))
 		}
 	}
 	for _, d := range c.in.Demand {

@@ -1,0 +1,81 @@
+package place
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/plan"
+	policy "github.com/gfaas/gfaas/pkg/policy/place"
+)
+
+// arrivalOptions are the flags of plan about how requests come.
+type arrivalOptions struct {
+	pattern  string // plan.ArrivalsPoisson or plan.ArrivalsSteady
+	headroom float64
+	asked    bool // the pattern was given
+}
+
+func (a *arrivalOptions) flags(cmd *cobra.Command) {
+	cli.Choice(cmd, &a.pattern, "arrivals", "how requests come to functions with an objective", plan.ArrivalsPoisson, plan.ArrivalsSteady)
+	cmd.Flags().Float64Var(&a.headroom, "headroom", 0, "part of what an instance is worth to leave free, like `0.2`")
+}
+
+func (a *arrivalOptions) check(cmd *cobra.Command) error {
+	a.asked = cmd.Flags().Changed("arrivals")
+	if !(a.headroom >= 0 && a.headroom < 1) {
+		return cli.Usagef("--headroom %v: expected 0 to less than 1, like 0.2", a.headroom)
+	}
+	return nil
+}
+
+// apply gives the input what the flags say, and says what is assumed.
+func (a *arrivalOptions) apply(env *cli.Env, in *policy.Input) {
+	in.Headroom = a.headroom
+	if a.pattern != plan.ArrivalsPoisson {
+		return
+	}
+	in.Poisson = true
+	var with, without []string
+	for _, d := range in.Demand {
+		if d.SLOMS > 0 {
+			with = append(with, d.Function)
+		} else {
+			without = append(without, d.Function)
+		}
+	}
+	if a.asked && len(without) > 0 {
+		env.Notef("note: %s without an objective: requests are taken to come steadily", list(without))
+	}
+	if len(with) > 0 {
+		env.Notef("note: requests to %s are taken to come at random (--arrivals steady: one as another is answered); the profile does not tell the latency at rest, so it is taken to be one batch's part of the throughput and the pauses of the quota in windows of 100 ms", list(with))
+	}
+}
+
+// shown is how many names a note lists.
+const shown = 5
+
+// list names functions, the first of many.
+func list(names []string) string {
+	if len(names) > shown {
+		names = append(slices.Clone(names[:shown]), "others")
+	}
+	return strings.Join(names, ", ")
+}
+
+// evenly says for the table how many GPUs the demand would take if requests came
+// steadily; nothing where they do, or where something runs already.
+func (o *planOptions) evenly(p plan.Plan, in policy.Input) string {
+	if p.Arrivals != plan.ArrivalsPoisson || o.current.path != "" || o.env.Output != "table" {
+		return ""
+	}
+	in.Poisson = false
+	quiet := o.quietly()
+	steady, err := quiet.chosen().plan(quiet, in)
+	if err != nil || len(steady.Unplaced) > 0 {
+		return ""
+	}
+	return " If requests came steadily, " + cli.Count(steady.GPUsUsed, "GPU") + " would do."
+}
