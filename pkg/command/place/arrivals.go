@@ -72,8 +72,7 @@ func (o *planOptions) evenly(p plan.Plan, in policy.Input) string {
 		return ""
 	}
 	in.Poisson = false
-	quiet := o.quietly()
-	steady, err := quiet.chosen().plan(quiet, in)
+	steady, err := o.quietly().plan(in)
 	if err != nil || len(steady.Unplaced) > 0 {
 		return ""
 	}

@@ -42,6 +42,15 @@ func (c *currentOptions) check(cmd *cobra.Command) error {
 	return nil
 }
 
+// plan plans from nothing.
+func (o *planOptions) plan(in policy.Input) (plan.Plan, error) {
+	planner := func(in policy.Input) (plan.Plan, error) { return o.chosen().plan(o, in) }
+	if o.instances.most == 0 {
+		return planner(in)
+	}
+	return policy.AtMost(in, o.instances.most, o.share, planner)
+}
+
 // quietly are the same options for a plan whose reasons are nobody's concern.
 func (o *planOptions) quietly() *planOptions {
 	env, quiet := *o.env, *o
@@ -52,7 +61,7 @@ func (o *planOptions) quietly() *planOptions {
 // make plans from nothing, or from the current plan, and lists what changes.
 func (o *planOptions) make(cmd *cobra.Command, in policy.Input) (plan.Plan, []diff.Change, error) {
 	if o.current.path == "" {
-		p, err := o.chosen().plan(o, in)
+		p, err := o.plan(in)
 		return policy.ValidIDs(p), nil, err
 	}
 	current, err := cli.Load(o.env, o.current.path, plan.Read)

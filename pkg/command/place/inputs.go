@@ -144,6 +144,9 @@ func (o *planOptions) input(cmd *cobra.Command) (in policy.Input, err error) {
 	}
 	o.files.objectives(in.Demand, in.Functions)
 	o.arrivals.apply(o.env, &in)
+	for i := range in.Profile {
+		in.Profile[i].GPUMemMiB += o.instances.context.MiB()
+	}
 	in.MemMiB = o.mem.MiB()
 	for i := range o.gpus {
 		in.Devices = append(in.Devices, plan.Device{Node: "node0", Index: i, MemMiB: in.MemMiB})
@@ -170,7 +173,7 @@ func (o *planOptions) check(cmd *cobra.Command) error {
 	case f.Changed("gpu-mem") && o.mem <= 0:
 		return cli.Usagef("--gpu-mem %s: expected more than 0, like 16GiB", o.mem)
 	}
-	if err := cmp.Or(o.files.checkSLO(cmd), o.current.check(cmd), o.arrivals.check(cmd)); err != nil {
+	if err := cmp.Or(o.files.checkSLO(cmd), o.current.check(cmd), o.arrivals.check(cmd), o.instances.check(cmd)); err != nil {
 		return err
 	}
 	return checkStdin(o.files.profile, o.files.demand, o.files.inventory, o.files.functions, o.current.path)

@@ -36,6 +36,7 @@ type planOptions struct {
 	over      func() bool // the time limit
 	current   currentOptions
 	arrivals  arrivalOptions
+	instances instanceOptions
 	sweep     string
 }
 
@@ -92,6 +93,12 @@ instance is counted on for all its throughput. Without it requests to functions
 with an objective come at random, those to others steadily. --headroom keeps a
 part of what an instance is worth free besides.
 
+Every instance is a process with a context of its own on the GPU. MPS lets 48 of
+them have one GPU at a time, 60 with newer drivers: --max-instances bounds them, in
+the plan and in its bound; without it a note names the GPUs with more than 48.
+--context-mem is what a context takes (100 to 500 MiB by NVML), where the memory in
+the profile does not hold it.
+
 With --current the plan starts from one that runs: what is still wanted keeps
 its id, GPU and place. A function that asks for less stops its least efficient
 instances; one that asks for more starts what heuristic scaling chooses, where
@@ -135,6 +142,7 @@ func newPlan(env *cli.Env) *cobra.Command {
 		string(policy.Largest), string(policy.Arrival))
 	o.current.flags(cmd)
 	o.arrivals.flags(cmd)
+	o.instances.flags(cmd)
 	o.diluFlags(f)
 	f.StringVar(&o.sweep, "what-if", "", "plan for the demand times factors, like `'rps=1,2,4 slo=0.5,1'`, and print a line for each")
 	env.Outputs(cmd, "table", "json", "csv", "svg")
@@ -163,6 +171,7 @@ func (o *planOptions) run(cmd *cobra.Command) error {
 	}
 	o.notes(in)
 	o.unstable(p, in)
+	o.instances.crowded(o.env, p)
 	o.tell(changes)
 	if err := o.print(p, changes, even); err != nil {
 		return err
@@ -206,7 +215,7 @@ func (o *planOptions) notes(in policy.Input) {
 	without := map[string]bool{}
 	models := map[string]bool{}
 	for _, r := range in.Profile {
-		without[r.Function] = without[r.Function] || r.GPUMemMiB == 0
+		without[r.Function] = without[r.Function] || r.GPUMemMiB == o.instances.context.MiB()
 		if r.GPU != "" {
 			models[r.GPU] = true
 		}

@@ -132,7 +132,7 @@ func (o *planOptions) outcome(in policy.Input, rps, slo float64, arrivals string
 		in.Demand[i].SLOMS *= slo
 		out.RPS += in.Demand[i].RPS
 	}
-	p, err := o.chosen().plan(o, in)
+	p, err := o.plan(in)
 	if err != nil {
 		return out, err
 	}
