@@ -67,7 +67,7 @@ such a program is beside it or on PATH; flags before NAME go to it too.`,
 		id, title string
 		commands  []*cobra.Command
 	}{
-		{"functions", "Functions:", []*cobra.Command{newApply(t), newLs(t), newShow(t), newRm(t)}},
+		{"functions", "Functions:", []*cobra.Command{newNew(t), newApply(t), newLs(t), newShow(t), newRm(t)}},
 		{"instances", "Instances:", []*cobra.Command{newUp(t), newDown(t), newPs(t), newLogs(t), newSet(t), newInvoke(t)}},
 		{"gateway", "Gateway:", []*cobra.Command{newServe(t), newScale(t), newReplay(t), newTop(t)}},
 		{"machine", "This machine:", []*cobra.Command{newRun(t), newDoctor(t), newVersion(t)}},

@@ -1,0 +1,216 @@
+"""A function that speaks OpenAI's API: POST /v1/chat/completions, as a stream or whole.
+
+There is no model in it: each word is drawn by what the device has computed so far, so
+that all around a model can be tried. A program with one puts it in `generate`, which
+yields the pieces of an answer as they come. It needs Python's standard library, and
+knows nothing of gfaas: PORT is where it listens, and MODEL the model's name.
+"""
+
+import ctypes
+import http.server
+import json
+import os
+import pathlib
+import re
+import secrets
+import signal
+import sys
+import threading
+import time
+import zlib
+
+import gpu
+
+MODEL = os.environ.get("MODEL", "my-function")
+BLOCKS = int(os.environ.get("BLOCKS", "320"))  # of a word's kernel
+WIDTH = 64  # of what the device keeps of a conversation
+WORDS = "a all and as be but for from gpu has i in is it like many more not of one or share that the time to what with".split()
+MOST_BYTES = 4 << 20  # of a request
+MOST_TOKENS = 1024
+
+
+def pieces(text):
+    """What a tokenizer would make of a text: its words, each with the space before it."""
+    return re.findall(r"\s*\S+", text)
+
+
+def embedding(word):
+    """Small whole numbers, with which floats are exact on every device."""
+    seed = zlib.crc32(word.strip().encode("utf-8", "replace"))
+    return [(seed >> (i % 24)) & 255 for i in range(WIDTH)]
+
+
+class Model:
+    """Device 0; calls from several threads run side by side."""
+
+    def __init__(self):
+        self.gpu = gpu.Gpu(pathlib.Path(__file__).with_name("saxpy.ptx").read_text())
+        self.kernel = self.gpu.kernel("saxpy")
+
+    def generate(self, messages):
+        """Yields an answer's pieces, as many as the last message has."""
+        self.gpu.use()
+        with self.gpu.floats(WIDTH) as word, self.gpu.floats(WIDTH) as state:
+            self.gpu.write(state, [0] * WIDTH)
+            for n, piece in enumerate(pieces(messages[-1]["content"])):
+                self.gpu.write(word, embedding(piece))
+                self.gpu.launch(self.kernel, BLOCKS, ctypes.c_float(3), word, state, ctypes.c_int32(WIDTH))
+                drawn = WORDS[int(sum(self.gpu.read(state, WIDTH))) % len(WORDS)]
+                yield " " + drawn if n else drawn.capitalize()
+
+
+class Fault(Exception):
+    """What is wrong with a request."""
+
+    def __init__(self, status, message, param=None):
+        super().__init__(message)
+        self.status, self.param = status, param
+
+
+class Request:
+    """A request that was checked."""
+
+    def __init__(self, body):
+        try:
+            asked = json.loads(body)
+        except (ValueError, RecursionError) as e:
+            raise Fault(400, f"the body is no JSON: {e}") from None
+        if not isinstance(asked, dict):
+            raise Fault(400, "expected an object")
+        if asked.get("model") != MODEL:
+            raise Fault(404, f"model: {asked.get('model')!r} is not here, expected {MODEL!r}", "model")
+        messages = asked.get("messages")
+        if not isinstance(messages, list) or not messages:
+            raise Fault(400, "messages: expected a list with at least one", "messages")
+        for n, message in enumerate(messages):
+            if not isinstance(message, dict) or not isinstance(message.get("role"), str) or not isinstance(message.get("content"), str):
+                raise Fault(400, f"messages[{n}]: expected a role and a content, both text", "messages")
+        self.messages = messages
+        self.stream = asked.get("stream") or False
+        if not isinstance(self.stream, bool):
+            raise Fault(400, "stream: expected true or false", "stream")
+        limit = asked.get("max_completion_tokens", asked.get("max_tokens"))
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+            raise Fault(400, "max_tokens: expected a number from 1", "max_tokens")
+        self.limit = min(limit or MOST_TOKENS, MOST_TOKENS)
+        options = asked.get("stream_options") or {}
+        self.usage = isinstance(options, dict) and options.get("include_usage") is True
+        self.head = {"id": "chatcmpl-" + secrets.token_hex(12), "created": int(time.time()), "model": MODEL}
+        self.prompt = sum(len(pieces(m["content"])) for m in messages)
+        self.given = 0
+        self.reason = "stop"
+
+    def pieces(self, model):
+        """Yields the answer's pieces, as many as were asked for."""
+        for piece in model.generate(self.messages):
+            if self.given == self.limit:
+                self.reason = "length"
+                return
+            self.given += 1
+            yield piece
+
+    def counts(self):
+        return {"prompt_tokens": self.prompt, "completion_tokens": self.given, "total_tokens": self.prompt + self.given}
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # a body waits for nobody to acknowledge its head
+
+    def answer(self, status, what):
+        body = json.dumps(what).encode() + b"\n"
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def fault(self, fault):
+        kind = "invalid_request_error" if fault.status < 500 else "server_error"
+        self.answer(fault.status, {"error": {"message": str(fault), "type": kind, "param": fault.param, "code": None}})
+
+    def do_GET(self):
+        if self.path == "/v1/models":
+            self.answer(200, {"object": "list", "data": [{"id": MODEL, "object": "model", "created": 0, "owned_by": "me"}]})
+        else:
+            self.fault(Fault(404, "expected POST /v1/chat/completions or GET /v1/models"))
+
+    do_HEAD = do_GET
+
+    def do_POST(self):
+        length = self.headers.get("Content-Length", "")
+        if not length.isdigit() or int(length) > MOST_BYTES:
+            self.close_connection = True  # what comes is not read
+            return self.fault(Fault(413 if length.isdigit() else 411, f"expected a body of at most {MOST_BYTES} bytes"))
+        body = self.rfile.read(int(length))
+        try:
+            if self.path != "/v1/chat/completions":
+                raise Fault(404, "expected POST /v1/chat/completions or GET /v1/models")
+            request = Request(body)
+        except Fault as fault:
+            return self.fault(fault)
+        try:
+            self.stream(request) if request.stream else self.whole(request)
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True  # the caller left: nothing more is computed for it
+
+    def whole(self, request):
+        try:
+            text = "".join(request.pieces(self.server.model))
+        except gpu.Error as e:
+            return self.fault(Fault(500, str(e)))
+        message = {"role": "assistant", "content": text}
+        self.answer(200, {**request.head, "object": "chat.completion", "usage": request.counts(),
+                          "choices": [{"index": 0, "message": message, "finish_reason": request.reason}]})
+
+    def stream(self, request):
+        """Server-sent events. One that the GPU cuts short has no end: that tells it from a whole one."""
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Cache-Control", "no-cache")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+
+        def chunk(choices, **more):
+            self.event(json.dumps({**request.head, "object": "chat.completion.chunk", "choices": choices, **more}))
+
+        def delta(what, reason=None):
+            chunk([{"index": 0, "delta": what, "finish_reason": reason}])
+
+        delta({"role": "assistant", "content": ""})
+        for piece in request.pieces(self.server.model):
+            delta({"content": piece})
+        delta({}, request.reason)
+        if request.usage:
+            chunk([], usage=request.counts())
+        self.event("[DONE]")
+        self.wfile.write(b"0\r\n\r\n")
+
+    def event(self, text):
+        event = b"data: " + text.encode() + b"\n\n"
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(event), event))
+
+    def log_message(self, *_):
+        pass
+
+
+class Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True  # whoever stops it has waited for the answers it wants
+    request_queue_size = 64
+
+
+def main():
+    try:
+        model = Model()
+    except (gpu.Error, OSError) as e:
+        return f"no GPU: {e}"
+    server = Server((os.environ.get("HOST", "127.0.0.1"), int(os.environ.get("PORT", "8080"))), Handler)
+    server.model = model
+    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
+    server.serve_forever(poll_interval=0.1)
+    server.server_close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
