@@ -13,11 +13,7 @@ LINEAR_SRC := examples/linear
 LINEAR_OUT := $(BUILD)/examples/linear
 LINEAR_FILES := $(addprefix $(LINEAR_OUT)/,server.py linear.ptx make_weights.py function.yaml)
 
-CHAT_SRC := examples/chat
-CHAT_OUT := $(BUILD)/examples/chat
-CHAT_FILES := $(addprefix $(CHAT_OUT)/,server.py function.yaml)
-
-EXAMPLES := $(SAXPY_OUT)/saxpy $(SAXPY_OUT)/saxpy-check $(SAXPY_FILES) $(LINEAR_FILES) $(CHAT_FILES)
+EXAMPLES := $(SAXPY_OUT)/saxpy $(SAXPY_OUT)/saxpy-check $(SAXPY_FILES) $(LINEAR_FILES)
 
 # An ordinary CUDA program: it includes cuda.h, links with the driver and finds
 # it at run time where the loader looks. -Ihook because our cuda.h is there.
@@ -34,10 +30,6 @@ $(SAXPY_FILES): $(SAXPY_OUT)/%: $(SAXPY_SRC)/%
 	cp $< $@
 
 $(LINEAR_FILES): $(LINEAR_OUT)/%: $(LINEAR_SRC)/%
-	@mkdir -p $(@D)
-	cp $< $@
-
-$(CHAT_FILES): $(CHAT_OUT)/%: $(CHAT_SRC)/%
 	@mkdir -p $(@D)
 	cp $< $@
 

@@ -88,6 +88,7 @@ def is_number(v):
 
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # a body waits for nobody to acknowledge its head
 
     def answer(self, status, what):
         body = json.dumps(what).encode() + b"\n"

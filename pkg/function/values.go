@@ -51,8 +51,9 @@ var (
 
 var namePattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
 
-// checkName says what is wrong with a function's name, if anything.
-func checkName(name string) error {
+// CheckName says what is wrong with a function's name, if anything: an error that
+// names it and what was expected.
+func CheckName(name string) error {
 	if len(name) > 63 || !namePattern.MatchString(name) {
 		return fmt.Errorf("%s is not a name, expected at most 63 lower-case letters, digits and inner dashes, like resnet-50", csvfile.Quote(name))
 	}
@@ -174,7 +175,7 @@ func (p *parser) name(n *yaml.Node, key string) string {
 	if !ok {
 		return ""
 	}
-	if err := checkName(text); err != nil {
+	if err := CheckName(text); err != nil {
 		p.fail(n, key, "%v", err)
 	}
 	return text

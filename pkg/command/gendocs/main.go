@@ -45,6 +45,10 @@ func main() {
 			os.Exit(cli.ExitFailure)
 		}
 	}
+	if err := writeEnvironment(os.Args[1]); err != nil {
+		fmt.Fprintln(os.Stderr, "gendocs:", err)
+		os.Exit(cli.ExitFailure)
+	}
 	if err := os.WriteFile(os.Args[3], []byte(strings.Join(settings(), "\n")+"\n"), 0o644); err != nil {
 		fmt.Fprintln(os.Stderr, "gendocs:", err)
 		os.Exit(cli.ExitFailure)

@@ -55,7 +55,9 @@ gfaas-place plans where their instances go, gfaas up starts the plan, and
 gfaas invoke calls them. gfaas run puts any command under a slice.
 
 'gfaas NAME' runs the program gfaas-NAME when gfaas has no command NAME and
-such a program is beside it or on PATH; flags before NAME go to it too.`,
+such a program is beside it or on PATH; flags before NAME go to it too.
+
+gfaas-environment(7) lists the variables of the environment.`,
 		Example: `  gfaas apply -f function.yaml
   gfaas-place plan --profile profile.csv --demand resnet=100 -o json > plan.json
   gfaas up plan.json
@@ -67,7 +69,7 @@ such a program is beside it or on PATH; flags before NAME go to it too.`,
 		id, title string
 		commands  []*cobra.Command
 	}{
-		{"functions", "Functions:", []*cobra.Command{newApply(t), newLs(t), newShow(t), newRm(t)}},
+		{"functions", "Functions:", []*cobra.Command{newNew(t), newApply(t), newLs(t), newShow(t), newRm(t)}},
 		{"instances", "Instances:", []*cobra.Command{newUp(t), newDown(t), newPs(t), newLogs(t), newSet(t), newInvoke(t)}},
 		{"gateway", "Gateway:", []*cobra.Command{newServe(t), newScale(t), newReplay(t), newTop(t)}},
 		{"machine", "This machine:", []*cobra.Command{newRun(t), newDoctor(t), newVersion(t)}},

@@ -1,22 +1,30 @@
 """A function that speaks OpenAI's API: POST /v1/chat/completions, as a stream or whole.
 
-There is no model in it: it says back what it was told, a word at a time. A program
-with one puts it in `generate`, which yields the pieces of an answer as they come.
-It needs Python's standard library.
+There is no model in it: each word is drawn by what the device has computed so far, so
+that all around a model can be tried. A program with one puts it in `generate`, which
+yields the pieces of an answer as they come. It needs Python's standard library, and
+knows nothing of gfaas: PORT is where it listens, and MODEL the model's name.
 """
 
+import ctypes
 import http.server
 import json
 import os
+import pathlib
 import re
 import secrets
 import signal
 import sys
 import threading
 import time
+import zlib
 
-MODEL = os.environ.get("GFAAS_FUNCTION", "parrot")
-PAUSE = float(os.environ.get("TOKEN_MS", "20")) / 1000  # between two pieces
+import gpu
+
+MODEL = os.environ.get("MODEL", "my-function")
+BLOCKS = int(os.environ.get("BLOCKS", "320"))  # of a word's kernel
+WIDTH = 64  # of what the device keeps of a conversation
+WORDS = "a all and as be but for from gpu has i in is it like many more not of one or share that the time to what with".split()
 MOST_BYTES = 4 << 20  # of a request
 MOST_TOKENS = 1024
 
@@ -26,11 +34,29 @@ def pieces(text):
     return re.findall(r"\s*\S+", text)
 
 
-def generate(messages):
-    """Yields an answer's pieces."""
-    for piece in pieces("You said: " + messages[-1]["content"]):
-        time.sleep(PAUSE)
-        yield piece
+def embedding(word):
+    """Small whole numbers, with which floats are exact on every device."""
+    seed = zlib.crc32(word.strip().encode("utf-8", "replace"))
+    return [(seed >> (i % 24)) & 255 for i in range(WIDTH)]
+
+
+class Model:
+    """Device 0; calls from several threads run side by side."""
+
+    def __init__(self):
+        self.gpu = gpu.Gpu(pathlib.Path(__file__).with_name("saxpy.ptx").read_text())
+        self.kernel = self.gpu.kernel("saxpy")
+
+    def generate(self, messages):
+        """Yields an answer's pieces, as many as the last message has."""
+        self.gpu.use()
+        with self.gpu.floats(WIDTH) as word, self.gpu.floats(WIDTH) as state:
+            self.gpu.write(state, [0] * WIDTH)
+            for n, piece in enumerate(pieces(messages[-1]["content"])):
+                self.gpu.write(word, embedding(piece))
+                self.gpu.launch(self.kernel, BLOCKS, ctypes.c_float(3), word, state, ctypes.c_int32(WIDTH))
+                drawn = WORDS[int(sum(self.gpu.read(state, WIDTH))) % len(WORDS)]
+                yield " " + drawn if n else drawn.capitalize()
 
 
 class Fault(Exception):
@@ -74,9 +100,9 @@ class Request:
         self.given = 0
         self.reason = "stop"
 
-    def pieces(self):
+    def pieces(self, model):
         """Yields the answer's pieces, as many as were asked for."""
-        for piece in generate(self.messages):
+        for piece in model.generate(self.messages):
             if self.given == self.limit:
                 self.reason = "length"
                 return
@@ -89,6 +115,7 @@ class Request:
 
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # a body waits for nobody to acknowledge its head
 
     def answer(self, status, what):
         body = json.dumps(what).encode() + b"\n"
@@ -105,7 +132,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         if self.path == "/v1/models":
-            self.answer(200, {"object": "list", "data": [{"id": MODEL, "object": "model", "created": 0, "owned_by": "gfaas"}]})
+            self.answer(200, {"object": "list", "data": [{"id": MODEL, "object": "model", "created": 0, "owned_by": "me"}]})
         else:
             self.fault(Fault(404, "expected POST /v1/chat/completions or GET /v1/models"))
 
@@ -115,7 +142,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "")
         if not length.isdigit() or int(length) > MOST_BYTES:
             self.close_connection = True  # what comes is not read
-            return self.fault(Fault(411 if not length.isdigit() else 413, f"expected a body of at most {MOST_BYTES} bytes"))
+            return self.fault(Fault(413 if length.isdigit() else 411, f"expected a body of at most {MOST_BYTES} bytes"))
         body = self.rfile.read(int(length))
         try:
             if self.path != "/v1/chat/completions":
@@ -126,15 +153,19 @@ class Handler(http.server.BaseHTTPRequestHandler):
         try:
             self.stream(request) if request.stream else self.whole(request)
         except (BrokenPipeError, ConnectionResetError):
-            self.close_connection = True  # the caller left: nothing more is generated for it
+            self.close_connection = True  # the caller left: nothing more is computed for it
 
     def whole(self, request):
-        text = "".join(request.pieces())
+        try:
+            text = "".join(request.pieces(self.server.model))
+        except gpu.Error as e:
+            return self.fault(Fault(500, str(e)))
         message = {"role": "assistant", "content": text}
         self.answer(200, {**request.head, "object": "chat.completion", "usage": request.counts(),
                           "choices": [{"index": 0, "message": message, "finish_reason": request.reason}]})
 
     def stream(self, request):
+        """Server-sent events. One that the GPU cuts short has no end: that tells it from a whole one."""
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Cache-Control", "no-cache")
@@ -148,7 +179,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             chunk([{"index": 0, "delta": what, "finish_reason": reason}])
 
         delta({"role": "assistant", "content": ""})
-        for piece in request.pieces():
+        for piece in request.pieces(self.server.model):
             delta({"content": piece})
         delta({}, request.reason)
         if request.usage:
@@ -170,8 +201,12 @@ class Server(http.server.ThreadingHTTPServer):
 
 
 def main():
-    address = os.environ.get("HOST", "127.0.0.1"), int(os.environ.get("PORT", "8080"))
-    server = Server(address, Handler)
+    try:
+        model = Model()
+    except (gpu.Error, OSError) as e:
+        return f"no GPU: {e}"
+    server = Server((os.environ.get("HOST", "127.0.0.1"), int(os.environ.get("PORT", "8080"))), Handler)
+    server.model = model
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
     server.serve_forever(poll_interval=0.1)
     server.server_close()

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gfaas/gfaas/pkg/command/cli"
+)
+
+// reads finds the names of variables in a source: what is asked for, and what is named
+// as one of ours.
+var reads = regexp.MustCompile(`(?:[gG]etenv|LookupEnv|environ\.get)\(\s*"([A-Z_0-9]+)"|"(GFAAS_[A-Z_0-9]+|CUDA_(?:MPS|VISIBLE|DEVICE)_[A-Z_]+)"`)
+
+// ordinary are read as every program does that starts others.
+var ordinary = []string{"PATH"}
+
+// TestEnvironmentIsListed: gfaas-environment(7) has every variable that the programs and
+// libraries read, and none that they do not know.
+func TestEnvironmentIsListed(t *testing.T) {
+	listed := map[string]bool{}
+	for _, group := range environment {
+		for _, v := range group.variables {
+			if listed[v.name] {
+				t.Errorf("%s comes twice", v.name)
+			}
+			listed[v.name] = true
+		}
+	}
+	var all strings.Builder
+	for _, root := range []string{"../../../cmd", "../../../pkg", "../../../hook"} {
+		err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			name := entry.Name()
+			if entry.IsDir() && (strings.HasSuffix(name, "test") || slices.Contains([]string{"testdata", "check", "gpucheck", "gendocs", "templates"}, name)) {
+				return filepath.SkipDir
+			}
+			if !slices.Contains([]string{".go", ".c", ".h", ".py"}, filepath.Ext(name)) || strings.HasSuffix(name, "_test.go") {
+				return nil
+			}
+			text, err := os.ReadFile(path)
+			all.Write(text)
+			for _, m := range reads.FindAllStringSubmatch(string(text), -1) {
+				read := m[1] + m[2]
+				setting := strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(read, "GFAAS_")), "_", "-")
+				if !listed[read] && !slices.Contains(ordinary, read) && !slices.Contains(cli.Settings(), setting) {
+					t.Errorf("%s reads %s", path, read)
+				}
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	delete(listed, "GFAAS_FLAG") // stands for all settings
+	for name := range listed {
+		if !strings.Contains(all.String(), name) {
+			t.Errorf("nothing knows %s", name)
+		}
+	}
+}
