@@ -20,6 +20,6 @@ func NewRoot(env *cli.Env) *cobra.Command {
 on a virtual clock and counts what comes of it. It reads files and writes files,
 and needs no GPU.`,
 	}
-	root.AddCommand(newCluster(env), newQueue(env), newScale(env), newGenerate(env), newCompare(env), newReplay(env))
+	root.AddCommand(newCluster(env), newQueue(env), newScale(env), newGenerate(env), newCompare(env), newReplay(env), newPlan(env))
 	return root
 }

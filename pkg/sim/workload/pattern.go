@@ -121,3 +121,9 @@ func (p Pattern) Series(rate float64, seconds int, seed uint64) []float64 {
 	}
 	return out
 }
+
+// Arrivals are the moments, in seconds from 0 to duration and in order, at which
+// requests come at a mean rate a second. Each stream of a seed has its own.
+func (p Pattern) Arrivals(rate, duration float64, seed, stream uint64) []float64 {
+	return p.arrivals(newRandom(seed, stream), rate, duration)
+}

@@ -21,10 +21,11 @@ const shortest = 0.1
 // axis is a logarithmic scale of latency.
 type axis struct{ low, high float64 }
 
-func axisOf(results []*sim.Result) axis {
+// axisOf holds all latencies of these curves.
+func axisOf(curves [][]float64) axis {
 	a := axis{math.Inf(1), 0}
-	for _, r := range results {
-		for _, v := range r.Curve {
+	for _, c := range curves {
+		for _, v := range c {
 			a.low, a.high = min(a.low, max(v, shortest)), max(a.high, v)
 		}
 	}
@@ -33,6 +34,13 @@ func axisOf(results []*sim.Result) axis {
 	}
 	a.high = max(a.high, a.low*10)
 	return a
+}
+
+func curvesOf(results []*sim.Result) (out [][]float64) {
+	for _, r := range results {
+		out = append(out, r.Curve)
+	}
+	return out
 }
 
 // pixels prints a length.
@@ -49,7 +57,7 @@ func y(quantile float64) float64 { return height - base - quantile*(height-top-b
 // long.
 func curves(results []*sim.Result) string {
 	out := svg.Drawing{Length: pixels}
-	a := axisOf(results)
+	a := axisOf(curvesOf(results))
 	out.Open("svg", "viewBox", out.Path("0 0 ", width, " ", height), "role", "img", "aria-label", "Distributions of latency")
 	out.WriteByte('\n')
 	grid(&out, a)

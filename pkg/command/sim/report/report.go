@@ -19,7 +19,16 @@ import (
 //go:embed page.html
 var pageText string
 
-var page = template.Must(template.New("page").Parse(pageText))
+// commonText is what the pages have in common.
+//
+//go:embed common.html
+var commonText string
+
+func pageOf(text string) *template.Template {
+	return template.Must(template.Must(template.New("page").Parse(commonText)).Parse(text))
+}
+
+var page = pageOf(pageText)
 
 // Comparison is what is drawn: results of the same trace on the same GPUs.
 type Comparison struct {
@@ -70,7 +79,7 @@ func HTML(w io.Writer, c Comparison) error {
 		v.Rows = append(v.Rows, row{styleOf(i), r, cells(r)})
 		v.Both = v.Both || queue.OneAtATime(r.Policy) != queue.OneAtATime(c.Results[0].Policy)
 	}
-	v.Functions, v.Left = functions(c.Results, axisOf(c.Results))
+	v.Functions, v.Left = functions(c.Results, axisOf(curvesOf(c.Results)))
 	return page.Execute(w, v)
 }
 

@@ -34,7 +34,7 @@ const within = 0.95
 // 95th percentile within the objective, in ms; 0 where requests at rest already
 // take longer, or all but. It is never more than the throughput.
 func Worth(r profile.Row, sloMS float64) float64 {
-	service := service(r)
+	service := Service(r)
 	if service <= 0 || sloMS < service*r.Quota {
 		return 0
 	}
@@ -69,15 +69,15 @@ func readable(rps float64) float64 {
 // Rest is how long a request takes at most that finds nothing before it, in ms:
 // its own work and the pauses of the quota that it meets.
 func Rest(r profile.Row) float64 {
-	work, pause := service(r)*r.Quota, (1-r.Quota)*Window
+	work, pause := Service(r)*r.Quota, (1-r.Quota)*Window
 	turns := math.Ceil(work/(r.Quota*Window) - 1e-9)
 	return work + pause*turns
 }
 
-// service is the time between the ends of two batches of an instance that always
+// Service is the time between the ends of two batches of an instance that always
 // has work, in ms, or what a batch was seen to take where that is less: an
 // instance measured with less than it can do.
-func service(r profile.Row) float64 {
+func Service(r profile.Row) float64 {
 	if r.ThroughputRPS <= 0 {
 		return 0
 	}
