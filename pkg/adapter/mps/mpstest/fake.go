@@ -16,7 +16,7 @@ import (
 const script = `#!/bin/sh
 dir=$CUDA_MPS_PIPE_DIRECTORY
 pidfile=$dir/nvidia-cuda-mps-control.pid
-alive() { [ -s "$pidfile" ] && kill -0 "$(cat "$pidfile")" 2>/dev/null; }
+alive() { [ -s "$pidfile" ] && grep -q '^State:[^ZX]*$' "/proc/$(cat "$pidfile")/status" 2>/dev/null; }
 if [ "$1" = -d ]; then
 	alive && { echo "An instance of this daemon is already running"; exit 1; }
 	[ -e "$dir/broken" ] && { echo "Cannot bind"; exit 1; }
