@@ -147,3 +147,16 @@ func inTime(load, rate, wait float64) float64 {
 // decay is the load of the M/D/1 queue whose waiting times fall off by this rate
 // a service time: load × (e^rate − 1) = rate.
 func decay(rate float64) float64 { return rate / math.Expm1(rate) }
+
+// rateOf is the rate by which waiting times fall off at a load: what decay undoes.
+func rateOf(load float64) float64 {
+	low, high := 0.0, 40.0
+	for range 30 {
+		if mid := (low + high) / 2; decay(mid) >= load {
+			low = mid
+		} else {
+			high = mid
+		}
+	}
+	return high
+}

@@ -32,10 +32,14 @@ func (s sliced) load() float64 {
 // that load does, by so much for each batch. The constant before that is of walks
 // looked at now and then (Siegmund 1979: 0.583 standard deviations of a step, here
 // of what comes in a pause), and of steps of whole requests, which overshoot by a
-// third of one.
+// third of one. In its turn an instance may also have been idle and then found
+// too much at once, which the walk does not see: that is the M/D/1 queue of what
+// comes then, taken to be independent.
 func (s sliced) late(load, rate float64) float64 {
 	arriving := load * s.quota / s.work * s.batch // requests a window
 	constant := math.Exp(-rate * (0.583*math.Sqrt(arriving*(1-s.quota)) + 1.0/3))
+	inTurn := load * s.quota // what a queue that is never paused has
+	inTurnRate := rateOf(inTurn)
 	late := 0.0
 	for i := 0; i < phases && late <= 1-within; i++ {
 		at := (float64(i) + 0.5) / phases // since the end of the last turn
@@ -44,11 +48,14 @@ func (s sliced) late(load, rate float64) float64 {
 		if s.batch > 1 {
 			room = math.Floor(room) - 1 // one that was begun without it
 		}
-		if room < 0 {
-			late += 1.0 / phases
-		} else {
-			late += (1 - before(room*s.batch+s.batch-1, arriving*at, rate, constant)) / phases
+		likely := 0.0
+		if room >= 0 {
+			likely = before(room*s.batch+s.batch-1, arriving*at, rate, constant)
 		}
+		if done > 0 && likely > 0 {
+			likely *= inTime(inTurn, inTurnRate, max(0, room-done/s.work))
+		}
+		late += (1 - likely) / phases
 	}
 	return late
 }
