@@ -53,7 +53,7 @@ show cat saxpy.yaml
 
 say "Profile: what it does with a share of the multiprocessors and of the time"
 show gfaas-profile run saxpy.yaml --sm 12,50 --quota 0.4,1 --duration 3s --warmup 1s --load closed:4 \
-	--out-file profile.csv -o table -q
+	--goodput=false --out-file profile.csv -o table -q
 
 say "Plan: how many GPUs, which configurations, what goes where"
 # So much that two instances do it, one on each half of the GPU.

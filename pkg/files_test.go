@@ -65,7 +65,7 @@ func TestFormats(t *testing.T) {
 			t.Errorf("no example of %q", kind)
 		}
 	}
-	for _, column := range profile.Header() {
+	for _, column := range profile.Whole.Header() {
 		if !regexp.MustCompile(`\b` + column + `\b`).MatchString(page) {
 			t.Errorf("the column %s is not described", column)
 		}

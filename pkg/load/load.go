@@ -45,6 +45,8 @@ type Options struct {
 	// more, for at most four times Duration after Warmup. 0 measures Duration
 	// right after Warmup, whatever is seen.
 	Precision float64
+	// Objective is what Result.Misses counts by; 0 counts failures alone.
+	Objective time.Duration
 	// drain is how long after the period requests that were due in it may
 	// still finish; 0 is the length of the period, and at least 10 s.
 	drain time.Duration
@@ -71,6 +73,12 @@ type Result struct {
 	P95        time.Duration
 	P99        time.Duration
 	LastFailed error // the last failure of a request, nil if none failed
+	// Due are the requests that were due in the measured period, and Misses those
+	// of them that took longer than Options.Objective or failed. P95Due is their
+	// 95th percentile, a failure counting as an answer that never comes: then it
+	// is Never.
+	Due, Misses int64
+	P95Due      time.Duration
 
 	// Half the width of the 95% confidence intervals of Throughput, by the
 	// means of 10 batches (answers a second), and of P95; the latter is 0 when
@@ -84,6 +92,9 @@ type Result struct {
 
 	served float64 // requests answered well, each by the part of its time that lay in the period
 }
+
+// Never is the latency of a request that failed, where failures count as such.
+const Never = time.Duration(math.MaxInt64)
 
 // Throughput is the requests a second that were answered well. In a closed
 // loop a request counts by the part of its time that lies in the period: the

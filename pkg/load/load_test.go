@@ -138,6 +138,24 @@ func TestOverloadIsAccountedFor(t *testing.T) {
 	})
 }
 
+// What takes longer than the objective misses it, and 5% may until p95 does.
+func TestMissesOfAnObjective(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for objective, all := range map[time.Duration]bool{19 * time.Millisecond: true, 21 * time.Millisecond: false} {
+			res := mustRun(t, newServer(100, 20*time.Millisecond).serve, Options{
+				Spec: Spec{Kind: Poisson, RPS: 50}, Duration: 10 * time.Second, Seed: 1, Objective: objective,
+			})
+			want := int64(0)
+			if all {
+				want = res.Due
+			}
+			if res.Misses != want || res.Due != res.Samples || res.P95Due != res.P95 {
+				t.Errorf("objective %v: %d of %d missed, want %d; p95 %v, of all %v", objective, res.Misses, res.Due, want, res.P95, res.P95Due)
+			}
+		}
+	})
+}
+
 // Every request that was due is accounted for exactly once, and what is
 // counted as answered never exceeds what the server could do.
 func TestAccountingProperty(t *testing.T) {
@@ -234,9 +252,12 @@ func TestSomeFailuresAreCountedNotFatal(t *testing.T) {
 			}
 			return nil
 		}
-		o := Options{Spec: Spec{Kind: Poisson, RPS: 100}, Duration: 10 * time.Second, Seed: 3}
+		o := Options{Spec: Spec{Kind: Poisson, RPS: 100}, Duration: 10 * time.Second, Seed: 3, Objective: time.Second}
 		res := mustRun(t, flaky, o)
 		near(t, "errors", float64(res.Errors), 250, 0.15)
+		if res.Misses != res.Errors || res.Due != res.Samples+res.Errors || res.P95Due != Never {
+			t.Errorf("of %d due %d missed, %d failed, p95 of all %v", res.Due, res.Misses, res.Errors, res.P95Due)
+		}
 		near(t, "throughput", res.Throughput(), 75, 0.15)
 		if res.LastFailed == nil || res.Unstable != "" {
 			t.Errorf("last failure %v, unstable %q", res.LastFailed, res.Unstable)

@@ -163,6 +163,7 @@ func (r *recorder) result(parent context.Context) (Result, error) {
 		res.ThroughputCI = halfWidth(w.answers())
 	}
 	res.P95CI, _ = w.p95()
+	res.P95Due = w.p95Due(res.Due)
 	if r.options.Precision > 0 {
 		res.Unstable = w.unstable()
 	}

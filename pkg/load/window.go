@@ -97,6 +97,10 @@ func (w *window) count(res *Result) {
 		if q.due < w.from || q.due >= w.to {
 			continue
 		}
+		res.Due++
+		if q.how != answered || w.options.Objective > 0 && q.end-q.due > w.options.Objective {
+			res.Misses++
+		}
 		if q.sent-q.due > lateBy && q.how != unsent {
 			res.delayed++
 		}
@@ -218,6 +222,19 @@ func halfWidth(series []float64) float64 {
 		batches = append(batches, mean(batch))
 	}
 	return student * math.Sqrt(variance(batches)/float64(len(batches)))
+}
+
+// p95Due is the 95th percentile of the latencies of all that was due, Never where
+// that is a request that failed.
+func (w *window) p95Due(due int64) time.Duration {
+	i := int(math.Ceil(0.95*float64(due))) - 1
+	switch {
+	case due == 0:
+		return 0
+	case i >= len(w.latencies):
+		return Never
+	}
+	return w.latencies[i]
 }
 
 // quantile is the least value with that part of the sorted ones at or below.

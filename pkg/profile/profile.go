@@ -3,10 +3,8 @@
 package profile
 
 import (
-	"encoding/csv"
 	"fmt"
 	"io"
-	"strconv"
 
 	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/textfile"
@@ -51,7 +49,31 @@ type Row struct {
 	Unstable int64
 
 	PowerW float64 // of the whole GPU, mean over the trial
-	Line   int     // line in the file it came from
+
+	// SLOMS is the objective for p95, in ms, that the goodput was measured for;
+	// 0 when none was. See Goodput.
+	SLOMS float64
+	// GoodputKnown tells whether GoodputRPS, which may be 0, was measured.
+	GoodputKnown bool
+	// GoodputRPS is the largest rate of Poisson arrivals, in requests a second,
+	// whose p95 is within SLOMS, failures counting as misses; GoodputCIRPS is half
+	// the width of its 95% confidence interval, 0 is not known.
+	GoodputRPS   float64
+	GoodputCIRPS float64
+	// IdleP95MS is the p95 latency of single requests with gaps between them.
+	IdleP95MS float64
+
+	Line int // line in the file it came from
+}
+
+// Goodput is the goodput for an objective in ms, with half the width of its 95%
+// confidence interval; false when it was not measured, not for that objective, or
+// did not settle.
+func (r Row) Goodput(sloMS float64) (rps, ci float64, ok bool) {
+	if !r.GoodputKnown || r.SLOMS != sloMS {
+		return 0, 0, false
+	}
+	return r.GoodputRPS, r.GoodputCIRPS, true
 }
 
 // Efficacy is the throughput of a whole GPU filled with this configuration,
@@ -78,6 +100,10 @@ func Read(r io.Reader, name string) ([]Row, error) {
 		if rows[i].P95MS == 0 && rows[i].ThroughputRPS > 0 {
 			return nil, &textfile.Fault{File: name, Line: line.Line, Where: "p95_ms",
 				What: "0 although throughput_rps is not, expected more than 0"}
+		}
+		if rows[i].GoodputKnown && rows[i].SLOMS == 0 {
+			return nil, &textfile.Fault{File: name, Line: line.Line, Where: "slo_ms",
+				What: "not there although goodput_rps is, expected the objective that it is for"}
 		}
 	}
 	if err := csvfile.Unique(lines, name, "function", key); err != nil {
@@ -144,6 +170,14 @@ func columns() []csvfile.Column[Row] {
 		number("p95_ci_ms", false, n, func(r *Row) *float64 { return &r.P95CIMS }),
 		count("unstable", func(r *Row) *int64 { return &r.Unstable }),
 		number("power_w", false, n, func(r *Row) *float64 { return &r.PowerW }),
+		{Name: "goodput_rps", Set: func(row *Row, cell string) (err error) {
+			row.GoodputRPS, err = n(cell)
+			row.GoodputKnown = true
+			return err
+		}},
+		number("goodput_ci_rps", false, n, func(r *Row) *float64 { return &r.GoodputCIRPS }),
+		number("slo_ms", false, n, func(r *Row) *float64 { return &r.SLOMS }),
+		number("idle_p95_ms", false, n, func(r *Row) *float64 { return &r.IdleP95MS }),
 	}
 }
 
@@ -154,56 +188,4 @@ func setBatch(row *Row, cell string) error {
 	}
 	row.Batch = int(v)
 	return err
-}
-
-// Header is the first line of a profile: every column of the format.
-func Header() []string {
-	return []string{
-		"function", "gpu", "sm_pct", "quota", "batch", "throughput_rps", "p50_ms", "p95_ms", "p99_ms",
-		"gpu_mem_mib", "model_mem_mib", "gpu_util_pct", "sm_occupancy_pct", "errors", "samples",
-		"trial_s", "warm_ms", "cold_ms", "load_ms",
-		"throughput_ci_rps", "p95_ci_ms", "unstable", "power_w",
-	}
-}
-
-// Record is the row as fields in the order of Header. Numbers read back as
-// they were. What was not measured is left empty: it must not look like a
-// measurement of 0.
-func Record(r Row) []string {
-	f := csvfile.Format
-	measured := func(v float64) string {
-		if v == 0 {
-			return ""
-		}
-		return f(v)
-	}
-	n := func(v int64) string { return strconv.FormatInt(v, 10) }
-	// A count of 0 means something only of a trial.
-	counted := func(v int64) string {
-		if v == 0 && r.TrialS == 0 {
-			return ""
-		}
-		return n(v)
-	}
-	return []string{
-		r.Function, r.GPU, f(r.SMPct), f(r.Quota), n(int64(r.Batch)), f(r.ThroughputRPS), measured(r.P50MS), f(r.P95MS), measured(r.P99MS),
-		measured(r.GPUMemMiB), measured(r.ModelMemMiB), measured(r.GPUUtilPct), measured(r.SMOccupancyPct),
-		counted(r.Errors), counted(r.Samples), measured(r.TrialS), measured(r.WarmMS), measured(r.ColdMS), measured(r.LoadMS),
-		measured(r.ThroughputCIRPS), measured(r.P95CIMS), counted(r.Unstable), measured(r.PowerW),
-	}
-}
-
-// Write writes a profile with all columns, header first.
-func Write(w io.Writer, rows []Row) error {
-	out := csv.NewWriter(w)
-	if err := out.Write(Header()); err != nil {
-		return err
-	}
-	for _, row := range rows {
-		if err := out.Write(Record(row)); err != nil {
-			return err
-		}
-	}
-	out.Flush()
-	return out.Error()
 }

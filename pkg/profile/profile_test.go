@@ -62,14 +62,16 @@ func TestARowMaySustainNothing(t *testing.T) {
 }
 
 func TestRecordFollowsHeader(t *testing.T) {
-	if got, want := len(Record(Row{})), len(Header()); got != want {
-		t.Errorf("%d fields under %d columns", got, want)
+	for _, form := range []Form{{}, Whole} {
+		if got, want := len(form.Record(Row{})), len(form.Header()); got != want {
+			t.Errorf("%d fields under %d columns", got, want)
+		}
 	}
 	known := map[string]bool{}
 	for _, c := range columns() {
 		known[c.Name] = true
 	}
-	for _, name := range Header() {
+	for _, name := range Whole.Header() {
 		if !known[name] {
 			t.Errorf("column %s is written but not read", name)
 		}
@@ -83,6 +85,7 @@ func TestRecordFollowsHeader(t *testing.T) {
 // FuzzRead holds that what reads writes as a file that reads as the same.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(small))
+	f.Add([]byte("function,sm_pct,quota,throughput_rps,p95_ms,slo_ms,goodput_rps\na,1,1,1,1,5,0\nb,1,1,1,1,,\n"))
 	f.Add([]byte("function,sm_pct,quota,throughput_rps,p95_ms\n\"a,\"\"b\",1e-3,.5,1e-9,1e12\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		first, err := Read(bytes.NewReader(data), "p.csv")

@@ -49,6 +49,9 @@ var metrics = map[string]func(profile.Row) (float64, bool){
 	"p95_ci_ms":         func(r profile.Row) (float64, bool) { return r.P95CIMS, r.P95CIMS > 0 },
 	"warm_ms":           func(r profile.Row) (float64, bool) { return r.WarmMS, r.WarmMS > 0 },
 	"cold_ms":           func(r profile.Row) (float64, bool) { return r.ColdMS, r.ColdMS > 0 },
+	"goodput_rps":       func(r profile.Row) (float64, bool) { return r.GoodputRPS, r.GoodputKnown },
+	"goodput_ci_rps":    func(r profile.Row) (float64, bool) { return r.GoodputCIRPS, r.GoodputCIRPS > 0 },
+	"idle_p95_ms":       func(r profile.Row) (float64, bool) { return r.IdleP95MS, r.IdleP95MS > 0 },
 	"load_ms":           func(r profile.Row) (float64, bool) { return r.LoadMS, r.LoadMS > 0 },
 }
 
@@ -57,6 +60,7 @@ var metrics = map[string]func(profile.Row) (float64, bool){
 var halfWidths = map[string]func(profile.Row) float64{
 	"throughput_rps": func(r profile.Row) float64 { return r.ThroughputCIRPS },
 	"p95_ms":         func(r profile.Row) float64 { return r.P95CIMS },
+	"goodput_rps":    func(r profile.Row) float64 { return r.GoodputCIRPS },
 	"efficacy":       func(r profile.Row) float64 { return r.ThroughputCIRPS / (r.SMPct / 100 * r.Quota) },
 }
 

@@ -150,7 +150,7 @@ func (o *importOptions) row(path string, report []profile.Measurement) (profile.
 
 // appendRow adds the row to a profile.
 func (o *importOptions) appendRow(env *cli.Env, row profile.Row) (err error) {
-	p, j, err := resume(o.append)
+	p, j, err := resume(o.append, profile.Form{})
 	if err != nil {
 		return err
 	}

@@ -33,7 +33,7 @@ func (o *runOptions) openOutput() (journal, map[point]profile.Row, error) {
 	}
 	switch {
 	case o.resume != "":
-		p, out, err := resume(path)
+		p, out, err := resume(path, o.form())
 		if err != nil {
 			return nil, nil, err
 		}
@@ -41,11 +41,14 @@ func (o *runOptions) openOutput() (journal, map[point]profile.Row, error) {
 			o.env.Notef("%s ends in a part of a line: it is dropped", path)
 		}
 		old, err := o.rowsOf(p.rows, path)
+		if n := o.withoutGoodput(old); n > 0 {
+			o.env.Notef("%d rows of %s have no goodput for the objective of this run, and stay as they are", n, path)
+		}
 		return out, old, err
 	case path != "":
-		return &fileJournal{path: path}, nil, nil
+		return &fileJournal{path: path, form: o.form()}, nil, nil
 	case o.env.Output == "csv":
-		return &stream{out: o.env.Out}, nil, nil
+		return &stream{out: o.env.Out, form: o.form()}, nil, nil
 	}
 	return discard{}, nil, nil
 }
@@ -68,6 +71,17 @@ func (j job) rowsOf(rows []profile.Row, path string) (map[point]profile.Row, err
 	return old, nil
 }
 
+// withoutGoodput is how many of the rows this run would have measured a goodput of
+// that they have not.
+func (j job) withoutGoodput(old map[point]profile.Row) (n int) {
+	for at, row := range old {
+		if j.wantsGoodput(at.function) && row.SLOMS != j.objective(at.function) {
+			n++
+		}
+	}
+	return n
+}
+
 // journal takes each row as soon as it is measured.
 type journal interface {
 	Append(profile.Row) error
@@ -83,11 +97,12 @@ func (discard) Close() error             { return nil }
 // stream writes rows as CSV lines, the header before the first.
 type stream struct {
 	out   io.Writer
+	form  profile.Form
 	begun bool
 }
 
 func (s *stream) Append(row profile.Row) error {
-	text, err := csvLines(!s.begun, row)
+	text, err := csvLines(s.form, !s.begun, row)
 	if err != nil {
 		return err
 	}
@@ -103,6 +118,7 @@ func (s *stream) Close() error { return nil }
 // destroys nothing.
 type fileJournal struct {
 	path string
+	form profile.Form
 	size int64          // of what is kept of an older file
 	keep bool           // the older file is appended to
 	file *os.File       // nil until the first row
@@ -114,13 +130,13 @@ type fileJournal struct {
 
 func (j *fileJournal) Append(row profile.Row) error {
 	if j.file == nil && !j.keep {
-		text, err := csvLines(true, append(j.old, row)...)
+		text, err := csvLines(j.form, true, append(j.old, row)...)
 		if err != nil {
 			return err
 		}
 		return j.create(text)
 	}
-	text, err := csvLines(false, row)
+	text, err := csvLines(j.form, false, row)
 	if err != nil {
 		return err
 	}
@@ -246,14 +262,14 @@ func syncDir(path string) error {
 }
 
 // csvLines are rows as CSV lines, with the header before them if asked for.
-func csvLines(header bool, rows ...profile.Row) ([]byte, error) {
+func csvLines(form profile.Form, header bool, rows ...profile.Row) ([]byte, error) {
 	var buf bytes.Buffer
 	w := csv.NewWriter(&buf)
 	if header {
-		_ = w.Write(profile.Header())
+		_ = w.Write(form.Header())
 	}
 	for _, row := range rows {
-		_ = w.Write(profile.Record(row))
+		_ = w.Write(form.Record(row))
 	}
 	w.Flush()
 	return buf.Bytes(), w.Error()
@@ -262,36 +278,40 @@ func csvLines(header bool, rows ...profile.Row) ([]byte, error) {
 // earlier is what an earlier run left in the file to resume.
 type earlier struct {
 	rows []profile.Row
-	size int64 // of the whole lines
-	torn bool  // the file ended in a part of a line
-	same bool  // its columns are those that rows are written with now
+	size int64        // of the whole lines
+	torn bool         // the file ended in a part of a line
+	same bool         // its columns are those that rows are written with now
+	form profile.Form // how rows are written now: with what it has, and what they need
 }
 
 // readEarlier reads the file of an earlier run. A file that does not exist, or
-// that was torn before its header was whole, has no rows.
-func readEarlier(path string) (earlier, error) {
+// that was torn before its header was whole, has no rows. Rows that come need the
+// form.
+func readEarlier(path string, form profile.Form) (earlier, error) {
 	// Looked at first: a device or a pipe may have no end.
 	if there, err := os.Stat(path); err == nil && !there.Mode().IsRegular() {
 		return earlier{}, cli.Usagef("%s is not a regular file: rows cannot be read back from it and appended", path)
 	}
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return earlier{}, nil
+		return earlier{form: form}, nil
 	}
 	if err != nil {
 		return earlier{}, err
 	}
 	whole := data[:bytes.LastIndexByte(data, '\n')+1]
-	p := earlier{size: int64(len(whole)), torn: len(whole) < len(data)}
+	p := earlier{size: int64(len(whole)), torn: len(whole) < len(data), form: form}
 	if len(whole) == 0 {
 		return p, nil
 	}
 	header, err := csv.NewReader(bytes.NewReader(bytes.TrimPrefix(whole, []byte("\uFEFF")))).Read()
 	if err == nil {
-		p.same = slices.Equal(header, profile.Header())
-		if strange := slices.IndexFunc(header, func(name string) bool { return !slices.Contains(profile.Header(), name) }); strange >= 0 {
+		basic, all := profile.Form{}.Header(), profile.Whole.Header()
+		p.form.Goodput = form.Goodput || slices.ContainsFunc(all[len(basic):], func(name string) bool { return slices.Contains(header, name) })
+		p.same = slices.Equal(header, p.form.Header())
+		if strange := slices.IndexFunc(header, func(name string) bool { return !slices.Contains(all, name) }); strange >= 0 {
 			return p, fmt.Errorf("%s:1: %s: not a column that gfaas-profile writes, so going on would lose it: expected of %s",
-				path, header[strange], strings.Join(profile.Header(), ","))
+				path, header[strange], strings.Join(all, ","))
 		}
 	}
 	p.rows, err = profile.Read(bytes.NewReader(whole), path)
@@ -299,13 +319,13 @@ func readEarlier(path string) (earlier, error) {
 }
 
 // resume locks the file of an earlier run against others that append to it, and
-// reads what is in it. The caller closes the journal.
-func resume(path string) (earlier, *fileJournal, error) {
+// reads what is in it. The caller closes the journal, which takes rows of the form.
+func resume(path string, form profile.Form) (earlier, *fileJournal, error) {
 	lock, there, err := lockResults(path)
 	if err != nil {
 		return earlier{}, nil, err
 	}
-	p, err := readEarlier(path)
+	p, err := readEarlier(path, form)
 	j := p.journal(path)
 	j.lock, j.none = lock, !there
 	if err != nil {
@@ -317,7 +337,7 @@ func resume(path string) (earlier, *fileJournal, error) {
 
 // journal appends to the file.
 func (p earlier) journal(path string) *fileJournal {
-	j := &fileJournal{path: path, size: p.size, keep: p.size > 0 && p.same}
+	j := &fileJournal{path: path, size: p.size, form: p.form, keep: p.size > 0 && p.same}
 	if !p.same {
 		j.old = p.rows
 	}

@@ -52,7 +52,7 @@ func TestJournalSurvivesATearAnywhere(t *testing.T) {
 		if err := os.Truncate(path, int64(cut)); err != nil {
 			rt.Fatal(err)
 		}
-		p, err := readEarlier(path)
+		p, err := readEarlier(path, profile.Form{})
 		if err != nil {
 			rt.Fatal(err)
 		}
@@ -102,7 +102,7 @@ func TestResumeOfNoFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused := make(chan error, 1)
-	go func() { _, err := readEarlier(path); refused <- err }()
+	go func() { _, err := readEarlier(path, profile.Form{}); refused <- err }()
 	select {
 	case err := <-refused:
 		if err == nil || !strings.Contains(err.Error(), "is not a regular file") {
@@ -117,14 +117,14 @@ func TestResumeOfNoFile(t *testing.T) {
 func TestResumeWithMarkAndCRLF(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "p.csv")
 	row := profile.Row{Function: "f", GPU: "sim", Config: profile.Config{SMPct: 10, Quota: 1, Batch: 1}, ThroughputRPS: 5, P95MS: 9, Samples: 10, TrialS: 1}
-	text, err := csvLines(true, row)
+	text, err := csvLines(profile.Form{}, true, row)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(path, []byte("\uFEFF"+strings.ReplaceAll(string(text), "\n", "\r\n")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p, err := readEarlier(path)
+	p, err := readEarlier(path, profile.Form{})
 	if err != nil || len(p.rows) != 1 || !p.same {
 		t.Fatalf("%+v, %v", p, err)
 	}
@@ -142,7 +142,7 @@ func TestResumeWithMarkAndCRLF(t *testing.T) {
 // would see the rows of the other.
 func TestResultsAreOneRunsAtATime(t *testing.T) {
 	for name, before := range map[string]string{
-		"new": "", "whole": strings.Join(profile.Header(), ",") + "\n",
+		"new": "", "whole": strings.Join(profile.Form{}.Header(), ",") + "\n",
 		"other columns": "function,sm_pct,quota,throughput_rps,p95_ms\n",
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -153,11 +153,11 @@ func TestResultsAreOneRunsAtATime(t *testing.T) {
 				}
 			}
 			row := profile.Row{Function: "f", GPU: "sim", Config: profile.Config{SMPct: 10, Quota: 1, Batch: 1}, ThroughputRPS: 5, P95MS: 9, Samples: 10, TrialS: 1}
-			_, first, err := resume(path)
+			_, first, err := resume(path, profile.Form{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, early, refused := resume(path)
+			_, early, refused := resume(path, profile.Form{})
 			if err := first.Append(row); err != nil {
 				t.Fatal(err)
 			}
@@ -165,7 +165,7 @@ func TestResultsAreOneRunsAtATime(t *testing.T) {
 				refused = early.Append(row)
 				_ = early.Close()
 			}
-			_, _, late := resume(path)
+			_, _, late := resume(path, profile.Form{})
 			for when, err := range map[string]error{"before a row": refused, "after it": late} {
 				var e *cli.Error
 				if !errors.As(err, &e) || e.Exit != cli.ExitLocked || !strings.Contains(err.Error(), path) {
@@ -175,7 +175,7 @@ func TestResultsAreOneRunsAtATime(t *testing.T) {
 			if err := first.Close(); err != nil {
 				t.Fatal(err)
 			}
-			p, again, err := resume(path)
+			p, again, err := resume(path, profile.Form{})
 			if err != nil || len(p.rows) != 1 {
 				t.Fatalf("%+v, %v; want the row of the first", p, err)
 			}

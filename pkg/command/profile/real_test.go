@@ -108,7 +108,7 @@ func (r *real) profile(file string, args ...string) *exec.Cmd {
 	cmd.Env = append(os.Environ(), "GFAAS_RUN_DIR="+r.runDir, "GFAAS_STATE="+filepath.Join(r.runDir, "state.db"), "GFAAS_SIM_DIR="+filepath.Join(r.runDir, "sim"),
 		"GFAAS_LIB_DIR="+filepath.Join(r.build, "lib"), "XDG_CONFIG_HOME="+r.work,
 		"GFAAS_PRECISION=0", // a busy host must not make trials longer
-		"GFAAS_PARK=false")
+		"GFAAS_PARK=false", "GFAAS_GOODPUT=false")
 	cmd.Dir = r.work
 	return cmd
 }
@@ -297,6 +297,37 @@ func TestLoadTimeOfParkedMemory(t *testing.T) {
 		}
 		if time.Now().After(end) {
 			t.Fatalf("load_ms %v, want %v or more", rows[0].LoadMS, least/2)
+		}
+	}
+}
+
+// Each request of the example takes 20 ms of the GPU there: no rate keeps p95
+// within 1 ms. At which it keeps to 300 ms a busy host decides, which may also keep
+// it from being known; it cannot be more than the GPU sustains.
+func TestGoodputOfTheExample(t *testing.T) {
+	t.Parallel() // it has a run directory of its own
+	r := newReal(t).serve()
+	for _, slo := range []string{"1ms", "300ms"} {
+		cmd := r.command("--goodput", "--slo", slo, "--sm", "50", "--quota", "1", "--duration", "500ms", "--warmup", "0s", "--out-file", "p.csv", "-v")
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		rows, err := cli.Load(&cli.Env{}, filepath.Join(r.work, "p.csv"), profile.Read)
+		if err != nil || len(rows) != 1 {
+			t.Fatalf("%d rows, %v", len(rows), err)
+		}
+		row := rows[0]
+		t.Logf("goodput %v ± %v of %v rps within %v ms, at rest %v ms, unstable %v\n%s",
+			row.GoodputRPS, row.GoodputCIRPS, row.ThroughputRPS, row.SLOMS, row.IdleP95MS, row.Unstable, out)
+		most := 1000 / gpuMS(row)
+		switch {
+		case slo == "1ms" && (!row.GoodputKnown || row.GoodputRPS != 0 || row.SLOMS != 1):
+			t.Errorf("within 1 ms: %+v", row)
+		case row.IdleP95MS > 0 && row.IdleP95MS < gpuMS(row):
+			t.Errorf("at rest: %+v", row)
+		case row.GoodputKnown == (row.Unstable > 0), row.GoodputRPS > 1.2*most:
+			t.Errorf("within %s: %+v", slo, row)
 		}
 	}
 }

@@ -35,6 +35,11 @@ type jsonRow struct {
 	ThroughputCIRPS float64 `json:"throughput_ci_rps,omitempty"`
 	P95CIMS         float64 `json:"p95_ci_ms,omitempty"`
 	Unstable        int64   `json:"unstable"`
+
+	GoodputRPS   *float64 `json:"goodput_rps,omitempty"` // it may be 0
+	GoodputCIRPS float64  `json:"goodput_ci_rps,omitempty"`
+	SLOMS        float64  `json:"slo_ms,omitempty"`
+	IdleP95MS    float64  `json:"idle_p95_ms,omitempty"`
 }
 
 // show prints all rows, for -o json and -o table.
@@ -48,6 +53,10 @@ func show(env *cli.Env, rows []profile.Row) error {
 			WarmMS: r.WarmMS, ColdMS: r.ColdMS, LoadMS: r.LoadMS, ModelMemMiB: r.ModelMemMiB,
 			GPUUtilPct: r.GPUUtilPct, SMOccupancyPct: r.SMOccupancyPct, PowerW: r.PowerW,
 			ThroughputCIRPS: r.ThroughputCIRPS, P95CIMS: r.P95CIMS, Unstable: r.Unstable,
+			GoodputCIRPS: r.GoodputCIRPS, SLOMS: r.SLOMS, IdleP95MS: r.IdleP95MS,
+		}
+		if r.GoodputKnown {
+			list[i].GoodputRPS = &rows[i].GoodputRPS
 		}
 	}
 	return env.Show(list, func() [][]string { return table(rows) })
@@ -56,18 +65,38 @@ func show(env *cli.Env, rows []profile.Row) error {
 // table is the rows for a person.
 func table(rows []profile.Row) [][]string {
 	lines := [][]string{{"FUNCTION", "GPU", "SM%", "QUOTA", "BATCH", "RPS", "±95%", "P50 MS", "P95 MS", "P99 MS", "MEM MIB", "ERRORS", "RPS/GPU"}}
+	form := profile.FormOf(rows)
+	if form.Goodput {
+		lines[0] = append(lines[0], "GOODPUT", "SLO MS")
+	}
 	for _, r := range rows {
 		mem := "-"
 		if r.GPUMemMiB > 0 {
 			mem = number.Fixed(r.GPUMemMiB, 1)
 		}
-		lines = append(lines, []string{
+		line := []string{
 			r.Function, r.GPU, number.Plain(r.SMPct), number.Plain(r.Quota), strconv.Itoa(r.Batch),
 			number.Fixed(r.ThroughputRPS, 1), spread(r), number.Fixed(r.P50MS, 1), number.Fixed(r.P95MS, 1),
 			number.Fixed(r.P99MS, 1), mem, strconv.FormatInt(r.Errors, 10), number.Fixed(r.Efficacy(), 1),
-		})
+		}
+		if form.Goodput {
+			line = append(line, goodputCells(r)...)
+		}
+		lines = append(lines, line)
 	}
 	return lines
+}
+
+// goodputCells are the goodput and what it is for.
+func goodputCells(r profile.Row) []string {
+	rps, slo := "-", "-"
+	if r.GoodputKnown {
+		rps = number.Fixed(r.GoodputRPS, 1)
+	}
+	if r.SLOMS > 0 {
+		slo = number.Plain(r.SLOMS)
+	}
+	return []string{rps, slo}
 }
 
 // spread is how well the throughput is known.

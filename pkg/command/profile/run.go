@@ -55,6 +55,18 @@ a model's: 50 W idle, 300 W busy. cold_ms is of a start whose files the page cac
 may hold, as it does from the second start on, of which the first may be that for
 load_ms. What was not measured is left empty.
 
+goodput_rps is the largest rate of Poisson arrivals at which p95 stays within the
+function's slo, or --slo; requests that fail count as misses (the metric of MLPerf's
+server scenario). It is searched for on the same instance, after the load, by 2 to 8
+trials at other rates. Each has --warmup and lasts for --duration, or longer, up to
+4 x --duration, where fewer than 1500 requests would come: about 5000 in all tell a
+goodput to 5%. A batch comes as a whole. The search ends when goodput_ci_rps, half
+the width of the 95% confidence interval, is within --precision of the goodput, or
+of a fifth of the throughput where that is more. What is not known to twice that
+after the last trial is left empty, with 1 in unstable; 0 says that no rate keeps to
+the objective, which slo_ms has. idle_p95_ms is the p95 of 20 single requests with
+gaps between them. --goodput=false does without these columns.
+
 load_ms is what a request takes longer when the memory of its instance waits on
 the host. It is measured once a function, before the first configuration, on one
 more instance: with the whole GPU, and with its memory moved to the host while
@@ -127,6 +139,7 @@ type job struct {
 	startTimeout time.Duration
 	share        bool // others may run on the GPUs
 	park         bool // measure load_ms too
+	goodput      bool // measure goodput_rps too, where there is an objective
 	strict       bool // what is in doubt counts as no
 	gates        []gate
 	baseline     *baseline // nil without
@@ -179,7 +192,7 @@ func newRun(env *cli.Env, p platform) *cobra.Command {
 	f.StringVar(&o.loadSpec, "load", "closed:8", "load of a trial: closed:N, poisson:RPS or max")
 	f.Uint64Var(&o.load.Seed, "seed", 1, "seed of the Poisson process")
 	f.StringVar(&o.search, "search", "grid", "which configurations to measure: "+strings.Join(search.Names(), ", "))
-	f.DurationVar(&o.slo, "slo", 0, "p95 latency that the search keeps to (default the function's slo)")
+	f.DurationVar(&o.slo, "slo", 0, "p95 latency that the goodput and the search keep to (default the function's slo)")
 	f.Float64Var(&o.goal.Error, "error", search.DefaultError, "how far below the best efficacy --search fast may end, as a fraction")
 	f.BoolVar(&o.goal.CheckQuota, "check-quota", true, "have --search fast try at the end whether a smaller quota costs throughput in proportion")
 	f.StringVar(&o.resume, "resume", "", "go on with this profile: skip what it has, append the rest")
@@ -192,6 +205,7 @@ func newRun(env *cli.Env, p platform) *cobra.Command {
 	f.StringVar(&o.gpu, "gpu", "", "GPU to measure on, a number or sim, or several like 0,1 (default 0, without an NVIDIA driver sim)")
 	f.BoolVar(&o.share, "share-gpu", false, "measure although others run on the GPU")
 	f.BoolVar(&o.park, "park", true, "measure load_ms too, on one more instance of each function")
+	f.BoolVar(&o.goodput, "goodput", true, "measure goodput_rps and idle_p95_ms too, of functions with an objective for p95")
 	f.StringVar(&o.bodyPath, "body", "", "file that a request of one carries, - for standard input (default what the contract allows)")
 	f.StringVar(&o.function, "function", "", "the one function to measure of a file with several")
 	cli.Words(cmd, "search", search.Names()...)
@@ -395,7 +409,7 @@ func (o *runOptions) run(ctx context.Context) error {
 		return err
 	}
 	o.announce(len(machines), len(old))
-	r := &runner{job: o.job, machines: machines, journal: out, old: old, progress: newProgress(o.env, o.points()-len(old), o.each())}
+	r := &runner{job: o.job, machines: machines, journal: out, old: old, progress: newProgress(o.env, o.points()-len(old), o.each()*time.Duration(1+o.usualTrials()))}
 	err = r.run(ctx)
 	r.progress.close()
 	return o.conclude(r, ctx.Err() != nil, err)
@@ -470,8 +484,15 @@ func (o *runOptions) announce(machines, old int) {
 	if machines > 1 {
 		at = fmt.Sprintf(", %d at a time", machines)
 	}
+	each := o.each() * time.Duration(1+o.usualTrials())
+	if o.form().Goodput {
+		at += ", the goodput among it"
+		if !o.choosing() {
+			about = "at least" // its trials may be longer
+		}
+	}
 	o.env.Debugf("configurations: %s%d to measure, %d measured before; %v and a start each%s: %s %v",
-		most, left, old, o.each(), at, about, time.Duration((left+machines-1)/machines)*o.each())
+		most, left, old, each, at, about, time.Duration((left+machines-1)/machines)*each)
 }
 
 // conclude prints what is printed at the end and turns the outcome into an

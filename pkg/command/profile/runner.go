@@ -74,7 +74,7 @@ func (r *runner) run(ctx context.Context) error {
 
 // trial is one of a function on a machine.
 func (r *runner) trial(fn function.Function, m machine) trial {
-	return trial{job: r.job, machine: m, fn: fn, note: r.progress.note}
+	return trial{job: r.job, machine: m, fn: fn, note: r.progress.note, trying: r.progress.trying, tried: r.progress.tried}
 }
 
 // task is trials that must follow each other, on one machine.
@@ -250,6 +250,20 @@ func (p *progress) measuring(at point) {
 	p.begun = time.Now()
 	p.bar.Describe(fmt.Sprintf("%d of %d: %s sm_pct %s quota %s batch %d%s", p.done+1, p.points,
 		at.function, number.Plain(at.config.SMPct), number.Plain(at.config.Quota), at.config.Batch, p.last))
+}
+
+// trying shows what is tried of the configuration now, beside its first load.
+func (p *progress) trying(at point, text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.bar.Describe(fmt.Sprintf("%d of %d: %s: %s", p.done+1, p.points, at, text))
+}
+
+// tried tells what was seen.
+func (p *progress) tried(at point, text string) {
+	if p.env.Verbose {
+		p.note(fmt.Sprintf("for %s: %s", at, text))
+	}
 }
 
 // why says why a configuration is measured next.

@@ -33,6 +33,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("XDG_CONFIG_HOME", env.WorkDir+"/config")
 			env.Setenv("GFAAS_PRECISION", "0") // a busy host must not make trials longer
 			env.Setenv("GFAAS_PARK", "false")  // but where it is what is tried
+			env.Setenv("GFAAS_GOODPUT", "false")
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
@@ -47,7 +48,7 @@ func command(ts *testscript.TestScript, args []string) *exec.Cmd {
 	ts.Check(err)
 	cmd := exec.Command(path, args[1:]...)
 	cmd.Dir = ts.Getenv("WORK")
-	for _, name := range []string{"PATH", "WORK", "GFAAS_RUN_DIR", "XDG_CONFIG_HOME", "FAKE_STOPPED", "FAKE_OTHERS", "GFAAS_DURATION", "GFAAS_PRECISION", "GFAAS_PARK", "TMPDIR"} {
+	for _, name := range []string{"PATH", "WORK", "GFAAS_RUN_DIR", "XDG_CONFIG_HOME", "FAKE_STOPPED", "FAKE_OTHERS", "GFAAS_DURATION", "GFAAS_PRECISION", "GFAAS_PARK", "GFAAS_GOODPUT", "TMPDIR"} {
 		cmd.Env = append(cmd.Env, name+"="+ts.Getenv(name))
 	}
 	cmd.Stdout, cmd.Stderr = ts.Stdout(), ts.Stderr()

@@ -14,6 +14,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/load"
 	"github.com/gfaas/gfaas/pkg/profile"
+	"github.com/gfaas/gfaas/pkg/profile/goodput"
 )
 
 const (
@@ -29,6 +30,8 @@ type trial struct {
 	machine machine
 	fn      function.Function
 	note    func(string) // is told what to know about a row
+	// trying is told what is about to be tried for the goodput, tried what was.
+	trying, tried func(at point, text string)
 }
 
 // stopError says that an instance could not be stopped: it may still use the
@@ -111,6 +114,12 @@ func (t trial) observe(ctx context.Context, s subject, c profile.Config, begun t
 		return row, err
 	}
 	row.WarmMS = millis(warm)
+	var rest goodput.Trial
+	if t.wantsGoodput(t.fn.Name) {
+		if rest, err = t.atRest(ctx, send, c.Quota); err != nil {
+			return row, err
+		}
+	}
 	figures := t.machine.Meter()
 	seen := watch(ctx, lookPeriod, func(ctx context.Context) sample {
 		figures.Look()
@@ -135,7 +144,10 @@ func (t trial) observe(ctx context.Context, s subject, c profile.Config, begun t
 	}
 	fill(&row, res)
 	row.GPUUtilPct, row.SMOccupancyPct, row.PowerW = round(did.UtilPct, 2), round(did.OccupancyPct, 2), round(did.PowerW, 1)
-	return row, nil
+	if t.wantsGoodput(t.fn.Name) {
+		err = t.findGoodput(ctx, send, &row, res.Throughput(), rest)
+	}
+	return row, err
 }
 
 // fill puts what was measured under load into the row. An answer to a batch is

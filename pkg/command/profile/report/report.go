@@ -94,6 +94,7 @@ func (s Section) summary() []string {
 		fmt.Sprintf("A GPU holds %s such instances, which sustain %s requests/s together.", number.Plain(fit), number.Metric(fit*c.Row.ThroughputRPS)),
 		"It has " + c.Reason + ".",
 	}
+	lines = append(lines, underPoisson(c.Row)...)
 	met, unstable := 0, 0
 	for _, r := range s.Rows {
 		if s.Goal.Meets(r) {
@@ -110,4 +111,22 @@ func (s Section) summary() []string {
 		lines = append(lines, fmt.Sprintf("%d of %d configurations were measured while their figures kept changing: do not rely on those.", unstable, len(s.Rows)))
 	}
 	return lines
+}
+
+// underPoisson says what the row sustains of arrivals that do not wait for answers,
+// where that was measured.
+func underPoisson(r profile.Row) []string {
+	if !r.GoodputKnown {
+		return nil
+	}
+	slo := number.Plain(r.SLOMS)
+	if r.GoodputRPS == 0 {
+		return []string{"Of Poisson arrivals no rate keeps p95 within " + slo + " ms."}
+	}
+	line := fmt.Sprintf("Of Poisson arrivals it takes %s requests/s with p95 within %s ms, which is %s of what it sustains",
+		number.Metric(r.GoodputRPS), slo, number.Percent(r.GoodputRPS/r.ThroughputRPS, 0))
+	if r.IdleP95MS > 0 {
+		line += fmt.Sprintf("; alone a request takes %s ms", number.Metric(r.IdleP95MS))
+	}
+	return []string{line + "."}
 }

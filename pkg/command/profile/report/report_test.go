@@ -224,3 +224,22 @@ func TestBar(t *testing.T) {
 		}
 	}
 }
+
+// What the chosen configuration takes of Poisson arrivals is said where it was
+// measured.
+func TestGoodputIsTold(t *testing.T) {
+	measured := row(20, 1, 1, 100, 40)
+	measured.GoodputKnown, measured.GoodputRPS, measured.SLOMS, measured.IdleP95MS = true, 71, 50, 10.5
+	none := row(20, 1, 1, 100, 40)
+	none.GoodputKnown, none.SLOMS = true, 5
+	for want, r := range map[string]profile.Row{
+		"": row(20, 1, 1, 100, 40),
+		"\nOf Poisson arrivals it takes 71 requests/s with p95 within 50 ms, which is 71% of what it sustains; alone a request takes 10.5 ms.": measured,
+		"\nOf Poisson arrivals no rate keeps p95 within 5 ms.":                                                                                 none,
+	} {
+		got := strings.Join(section(search.Goal{}, r).summary(), "\n")
+		if told := strings.Contains(got, "Poisson"); told != (want != "") || !strings.Contains(got, want) {
+			t.Errorf("%s\nwant %s", got, want)
+		}
+	}
+}

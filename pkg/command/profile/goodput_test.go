@@ -1,0 +1,100 @@
+package profile
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/profile"
+)
+
+// withObjective is a trial that measures the goodput for an objective, and tells
+// what it tried.
+func withObjective(f *fake, fault string, slo time.Duration, told *[]string) trial {
+	tr := aTrial(f, fault)
+	tr.goodput, tr.load.Precision = true, 0.05
+	tr.fn.SLO = slo
+	tr.functions = []function.Function{tr.fn}
+	tr.trying = func(point, string) {}
+	tr.tried = func(_ point, text string) { *told = append(*told, text) }
+	return tr
+}
+
+// The fake is a queue with one server and constant service times, of which the
+// largest rate within 5 service times is 71% of what it sustains.
+func TestGoodputOfASlice(t *testing.T) {
+	for _, c := range []profile.Config{{SMPct: 50, Quota: 1, Batch: 1}, {SMPct: 25, Quota: 0.8, Batch: 4}} {
+		synctest.Test(t, func(t *testing.T) {
+			service := 4 / (c.SMPct / 100 * c.Quota) // of one invocation, in ms
+			var told []string
+			slo := time.Duration(5 * service * float64(time.Millisecond))
+			f := &fake{}
+			row, err := withObjective(f, "", slo, &told).measure(t.Context(), c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := 0.71 * float64(c.Batch) * 1000 / service
+			if !row.GoodputKnown || math.Abs(row.GoodputRPS-want) > 0.08*want || row.GoodputCIRPS <= 0 || row.Unstable != 0 {
+				t.Errorf("%v: goodput %v ± %v, want %v, by %q", c, row.GoodputRPS, row.GoodputCIRPS, want, told)
+			}
+			if row.SLOMS != 5*service || math.Abs(row.IdleP95MS-service) > 0.01*service {
+				t.Errorf("%v: objective %v ms, at rest %v ms, want %v and %v", c, row.SLOMS, row.IdleP95MS, 5*service, service)
+			}
+			if len(told) < 2 || len(told) > 8 || !strings.HasPrefix(told[0], "goodput trial 1 at ") {
+				t.Errorf("%q", told)
+			}
+			if math.Abs(row.ThroughputRPS-float64(c.Batch)*1000/service) > 0.02*row.ThroughputRPS || len(f.started) != 1 {
+				t.Errorf("%v: throughput %v on %d instances", c, row.ThroughputRPS, len(f.started))
+			}
+			if rps, _, ok := row.Goodput(row.SLOMS); !ok || rps != row.GoodputRPS {
+				t.Errorf("%v, %v", rps, ok)
+			}
+		})
+	}
+}
+
+func TestNoGoodputWithoutObjective(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var told []string
+		row, err := withObjective(&fake{}, "", 0, &told).measure(t.Context(), profile.Config{SMPct: 50, Quota: 1, Batch: 1})
+		if err != nil || row.GoodputKnown || row.SLOMS != 0 || row.IdleP95MS != 0 || len(told) != 0 {
+			t.Errorf("%+v, %v, %q", row, err, told)
+		}
+	})
+}
+
+// Where a trial has a dozen requests p95 is not known, nor is the goodput: the row
+// says so, and has no number.
+func TestGoodputThatIsNotKnownIsUnstable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var told, notes []string
+		tr := withObjective(&fake{}, "", 5*time.Second, &told)
+		tr.fn.Env["FAKE_MS"] = "1000"
+		tr.load.Precision = 0.05
+		tr.note = func(text string) { notes = append(notes, text) }
+		row, err := tr.measure(t.Context(), profile.Config{SMPct: 50, Quota: 1, Batch: 1})
+		if err != nil || row.GoodputKnown || row.GoodputRPS != 0 || row.Unstable != 1 || row.SLOMS != 5000 {
+			t.Errorf("%+v, %v, %q", row, err, told)
+		}
+		if len(notes) == 0 || !strings.Contains(notes[len(notes)-1], "unstable: the goodput is not known: ") {
+			t.Errorf("notes %q", notes)
+		}
+	})
+}
+
+// Others that come while the goodput is tried spoil it.
+func TestOthersDuringTheGoodput(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var told []string
+		f := &fake{}
+		tr := withObjective(f, "", 40*time.Millisecond, &told)
+		time.AfterFunc(20*time.Second, func() { f.meet("resnet-0") })
+		_, err := tr.measure(t.Context(), profile.Config{SMPct: 50, Quota: 1, Batch: 1})
+		if err == nil || !strings.HasPrefix(err.Error(), "resnet-0 ran on the GPU too during the trials for its goodput") {
+			t.Error(err)
+		}
+	})
+}
