@@ -9,6 +9,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/plan"
 	policy "github.com/gfaas/gfaas/pkg/policy/place"
+	"github.com/gfaas/gfaas/pkg/profile"
 )
 
 // arrivalOptions are the flags of plan about how requests come.
@@ -38,20 +39,37 @@ func (a *arrivalOptions) apply(env *cli.Env, in *policy.Input) {
 		return
 	}
 	in.Poisson = true
-	var with, without []string
+	var assumed, bounded, without []string
 	for _, d := range in.Demand {
-		if d.SLOMS > 0 {
-			with = append(with, d.Function)
-		} else {
+		switch lacking, other := lackGoodput(in.Profile, d); {
+		case d.SLOMS == 0:
 			without = append(without, d.Function)
+		case other:
+			bounded = append(bounded, d.Function)
+		case lacking:
+			assumed = append(assumed, d.Function)
 		}
 	}
 	if a.asked && len(without) > 0 {
 		env.Notef("note: %s without an objective: requests are taken to come steadily", list(without))
 	}
-	if len(with) > 0 {
-		env.Notef("note: requests to %s are taken to come at random (--arrivals steady: one as another is answered); the profile does not tell the latency at rest, so it is taken to be one batch's part of the throughput and the pauses of the quota in windows of 100 ms", list(with))
+	if len(assumed) > 0 {
+		env.Notef("note: requests to %s are taken to come at random (--arrivals steady: one as another is answered); the profile does not tell the goodput, so an instance is taken to be a queue that answers as fast as its throughput says, with the pauses of its quota in windows of 100 ms", list(assumed))
 	}
+	if len(bounded) > 0 {
+		env.Notef("note: the goodput of %s was measured for another objective, so it is only a bound on what is counted on", list(bounded))
+	}
+}
+
+// lackGoodput says whether any row of the demanded function lacks a goodput for its
+// objective, and whether any has one for another.
+func lackGoodput(rows []profile.Row, d plan.Demand) (lacking, other bool) {
+	for _, r := range rows {
+		if _, _, measured := r.Goodput(d.SLOMS); r.Function == d.Function && !measured {
+			lacking, other = true, other || r.GoodputKnown
+		}
+	}
+	return lacking, other
 }
 
 // shown is how many names a note lists.

@@ -36,11 +36,15 @@ func drawJoint(t *rapid.T) Input {
 			r.P95MS = rapid.Float64Range(1, 100).Draw(t, "p95")
 			r.GPUMemMiB = rapid.Float64Range(0, 6000).Draw(t, "mem")
 			r.ModelMemMiB = r.GPUMemMiB * rapid.Float64Range(0, 1).Draw(t, "weights")
+			if rapid.IntRange(0, 3).Draw(t, "measured") == 0 {
+				r.GoodputKnown, r.SLOMS = true, rapid.SampledFrom([]float64{20, 60}).Draw(t, "for")
+				r.GoodputRPS = r.ThroughputRPS * rapid.SampledFrom([]float64{0, 0.2, 0.8, 1}).Draw(t, "goodput")
+			}
 			in.Profile = append(in.Profile, r)
 		}
 		d := plan.Demand{Function: name, RPS: rapid.Float64Range(0.1, 300).Draw(t, "demand")}
 		if rapid.Bool().Draw(t, "objective") {
-			d.SLOMS = rapid.Float64Range(1, 120).Draw(t, "slo")
+			d.SLOMS = rapid.OneOf(rapid.Float64Range(1, 120), rapid.SampledFrom([]float64{20, 60})).Draw(t, "slo")
 		}
 		in.Demand = append(in.Demand, d)
 		if rapid.IntRange(0, 3).Draw(t, "described") == 0 {

@@ -32,9 +32,27 @@ const within = 0.95
 
 // Worth is the most Poisson requests a second that an instance answers with a
 // 95th percentile within the objective, in ms; 0 where requests at rest already
-// take longer, or all but. It is never more than the throughput.
+// take longer, or all but. It is never more than the throughput. A goodput that was
+// measured for this objective is the answer; one for another bounds it, from below
+// where that is tighter and from above where it is looser.
 func Worth(r profile.Row, sloMS float64) float64 {
+	if goodput, _, measured := r.Goodput(sloMS); measured {
+		return min(goodput, r.ThroughputRPS)
+	}
+	worth := derated(r, sloMS)
+	if goodput, _, measured := r.Goodput(r.SLOMS); measured && r.SLOMS < sloMS {
+		worth = max(worth, goodput)
+	} else if measured && r.SLOMS > sloMS {
+		worth = min(worth, goodput)
+	}
+	return min(worth, r.ThroughputRPS)
+}
+
+// derated is what queueing makes of a row that was measured in a closed loop. What
+// a request at rest was seen to take longer than the rule says, all do.
+func derated(r profile.Row, sloMS float64) float64 {
 	service := Service(r)
+	sloMS -= max(0, r.IdleP95MS-pausedRest(r))
 	if service <= 0 || sloMS < service*r.Quota {
 		return 0
 	}
@@ -51,10 +69,7 @@ func Worth(r profile.Row, sloMS float64) float64 {
 	if load < least {
 		return 0
 	}
-	if most := load * batch * 1000 / service; most < r.ThroughputRPS {
-		return readable(most)
-	}
-	return r.ThroughputRPS
+	return readable(load * batch * 1000 / service)
 }
 
 // readable rounds a rate down to thousandths, and what is less than ten of these
@@ -66,9 +81,16 @@ func readable(rps float64) float64 {
 	return math.Floor(rps*1000) / 1000
 }
 
-// Rest is how long a request takes at most that finds nothing before it, in ms:
-// its own work and the pauses of the quota that it meets.
+// Rest is how long a request takes that finds nothing before it, in ms: as was
+// measured, else at most its own work and the pauses of the quota that it meets.
 func Rest(r profile.Row) float64 {
+	if r.IdleP95MS > 0 {
+		return r.IdleP95MS
+	}
+	return pausedRest(r)
+}
+
+func pausedRest(r profile.Row) float64 {
 	work, pause := Service(r)*r.Quota, (1-r.Quota)*Window
 	turns := math.Ceil(work/(r.Quota*Window) - 1e-9)
 	return work + pause*turns

@@ -65,6 +65,33 @@ func TestWorth(t *testing.T) {
 	}
 }
 
+// What was measured counts for its objective, and bounds others.
+func TestMeasured(t *testing.T) {
+	r := row(10, 1, 1)
+	r.GoodputKnown, r.GoodputRPS, r.SLOMS = true, 70, 60
+	for _, c := range []struct{ slo, low, high float64 }{{60, 70, 70}, {62, 72, 80}, {50, 69, 70}, {20, 27, 30}, {1e6, 99, 100}} {
+		if got := Worth(r, c.slo); got < c.low || got > c.high {
+			t.Errorf("objective %v ms: %v requests a second, expected %v to %v", c.slo, got, c.low, c.high)
+		}
+	}
+	r.GoodputRPS = 90
+	if got := Worth(r, 61); got != 90 {
+		t.Errorf("within 61 ms, 90 within 60: %v requests a second", got)
+	}
+	if r.GoodputRPS = 0; Worth(r, 60) != 0 || Worth(r, 40) != 0 || Worth(r, 80) < 50 {
+		t.Errorf("none keeps to 60 ms: %v within 60, %v within 40, %v within 80", Worth(r, 60), Worth(r, 40), Worth(r, 80))
+	}
+	r = row(10, 1, 1)
+	slow := r
+	slow.IdleP95MS = 30 // 20 ms besides the GPU's
+	if got, want := Worth(slow, 60), Worth(r, 40); got != want {
+		t.Errorf("20 ms slower at rest: %v requests a second, expected %v", got, want)
+	}
+	if got := Worth(slow, 25); got != 0 || Rest(slow) != 30 {
+		t.Errorf("within 25 ms of 30 at rest: %v requests a second", got)
+	}
+}
+
 // What an instance is worth grows with the objective and stays below its
 // throughput.
 func TestWorthGrows(t *testing.T) {

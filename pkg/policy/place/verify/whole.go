@@ -212,7 +212,7 @@ func (c *checker) sufficient() (gpus float64, ok bool) {
 	best := map[string]float64{}
 	for _, r := range c.in.Profile {
 		slo := c.slo(r.Function)
-		if (slo == 0 || r.P95MS <= slo) && (mem == 0 || r.GPUMemMiB <= mem) {
+		if c.meets(r, slo) && (mem == 0 || r.GPUMemMiB <= mem) {
 			best[r.Function] = max(best[r.Function], c.worth(r))
 		}
 	}
