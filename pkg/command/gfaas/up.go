@@ -87,6 +87,9 @@ func (o *upOptions) run(ctx context.Context, t *tool, path string) error {
 	}
 	p, err := cli.Load(t.env, path, plan.Read)
 	if err != nil {
+		if strings.HasSuffix(path, ".csv") || strings.HasSuffix(path, ".yaml") || strings.HasSuffix(path, ".yml") {
+			err = cli.Fail(cli.ExitUsage, "gfaas-place plan -o json makes one of a profile and a demand", fmt.Errorf("%s is not a plan: %w", path, err))
+		}
 		return err
 	}
 	t.env.CleansUp()
