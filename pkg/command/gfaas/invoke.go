@@ -56,7 +56,8 @@ state is at /system/async/ID of the gateway.
 A function that answers with an error status (400 and above) is exit 1, with
 its answer printed all the same; no ready instance is exit 4, no answer in time
 exit 5. With --async no gateway is exit 4, and a call that it does not take exit 1.
-Nothing is sent to another program that has the port of an instance by now.`,
+Nothing is sent to another program that has the port of an instance by now. -v says
+which instance answered after what time and, through the gateway, how it was started.`,
 		Example: `  gfaas invoke resnet < cat.jpg
   echo '{"n": 3}' | gfaas invoke vadd -H 'Content-Type: application/json' --timeout 5s
   gfaas invoke --async resnet --callback http://localhost:9000/done < cat.jpg`,
@@ -197,10 +198,13 @@ func call(ctx context.Context, t *tool, ready []launch.Candidate, header http.He
 		t.env.Debugf("%v", t.unanswered(ctx, r, err))
 	}}
 	request, again := body.call(header)
+	begun := time.Now()
 	a, err := caller.Call(ctx, ready, request, again)
 	if err == nil {
 		defer a.Body.Close()
-		return answer(ctx, t, a.Instance, a.Response)
+		err := answer(ctx, t, a.Instance, a.Response)
+		t.env.Debugf("%s answered %s after %s", a.Instance.ID, a.Response.Status, since(begun))
+		return err
 	}
 	why := t.unanswered(ctx, a.Instance, err)
 	if notConnected(err) {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"time"
 
 	"github.com/gfaas/gfaas/pkg/adapter/gateway"
 	"github.com/gfaas/gfaas/pkg/command/cli"
@@ -14,6 +15,7 @@ import (
 
 // through sends a call through the gateway and prints the answer.
 func through(ctx context.Context, t *tool, client *gateway.Client, name string, header http.Header, b body) error {
+	begun := time.Now()
 	answer, err := client.Send(ctx, http.MethodPost, "/function/"+url.PathEscape(name), b.sized(header), b.reader())
 	if err != nil {
 		return err
@@ -29,11 +31,17 @@ func through(ctx context.Context, t *tool, client *gateway.Client, name string, 
 	} else if err != nil {
 		return fmt.Errorf("write the answer: %w", err)
 	}
+	h := answer.Header
+	t.env.Debugf("%s answered %s after %s: %s start, %s ms in the queue, %s ms to start, call %s",
+		on, answer.Status, since(begun), h.Get("Gfaas-Start"), h.Get("Gfaas-Queue-Ms"), h.Get("Gfaas-Start-Ms"), h.Get("X-Call-Id"))
 	if answer.StatusCode >= http.StatusBadRequest {
 		return fmt.Errorf("function %s (instance %s) answered %s", name, on, answer.Status)
 	}
 	return nil
 }
+
+// since is the time from a moment until now, for people.
+func since(begun time.Time) time.Duration { return time.Since(begun).Round(10 * time.Microsecond) }
 
 // refused is the error that an answer of the gateway's own is.
 func refused(answer *http.Response) error {
