@@ -69,11 +69,7 @@ func runDown(ctx context.Context, t *tool, names []string) error {
 	}
 	records := all.records()
 	if len(names) > 0 {
-		applied := func(name string) bool {
-			_, err := all.state.Function(name)
-			return err == nil
-		}
-		if records, err = pick(records, names, applied); err != nil {
+		if records, err = pick(records, names, all.applied); err != nil {
 			return err
 		}
 	}

@@ -69,6 +69,26 @@ func (v inventory) others() inventory {
 // records are all instances, those that are lost too.
 func (v inventory) records() []instance.Record { return slices.Concat(v.state.Instances, v.lost) }
 
+// applied says whether there is a function of that name.
+func (v inventory) applied(name string) bool {
+	_, err := v.state.Function(name)
+	return err == nil
+}
+
+// keep leaves only what the names stand for.
+func (v *inventory) keep(names []string) error {
+	picked, err := pick(v.records(), names, v.applied)
+	if err != nil {
+		return err
+	}
+	other := func(r instance.Record) bool {
+		return !slices.ContainsFunc(picked, func(p instance.Record) bool { return p.ID == r.ID })
+	}
+	v.state.Instances = slices.DeleteFunc(slices.Clone(v.state.Instances), other)
+	v.lost = slices.DeleteFunc(slices.Clone(v.lost), other)
+	return nil
+}
+
 // dropDead removes what is lost and does not run, such as a container that was made
 // for a gfaas up that was killed and never started. No other up or down may be at
 // work.

@@ -52,13 +52,14 @@ type psEntry struct {
 
 func newPs(t *tool) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "ps",
+		Use:   "ps [NAME…]",
 		Short: "List the instances",
-		Long: `Lists the instances that gfaas up started. STATE is starting until the instance
-has answered for the first time, then ready; exited when its process or
-container is gone; unknown when its runtime does not answer; lost when it runs and
-the state file does not know it: gfaas down ends it, gfaas doctor --repair takes it
-back. Of a state file that cannot be read all that runs is lost (exit 1).
+		Long: `Lists the instances that gfaas up started, or those of them that are meant: a NAME is
+a function, and stands for all its instances, or an instance's id. STATE is starting
+until the instance has answered for the first time, then ready; exited when its
+process or container is gone; unknown when its runtime does not answer; lost when it
+runs and the state file does not know it: gfaas down ends it, gfaas doctor --repair
+takes it back. Of a state file that cannot be read all that runs is lost (exit 1).
 
 RESTARTS, of -o wide, csv and json, is how often an instance that ended was started
 again, as restart: of its function says: a container by its engine, a process by
@@ -71,20 +72,26 @@ JSON is a list of {"id", "function", "runtime", "gpu", "pid" or "container",
 "sm_pct", "quota_request", "quota_limit", "mem_limit_mib", "address", "state",
 "started", "restarts", "model"}. The weights of the model are in gfaas-modeld's one copy, and
 not in the memory of the instance (gfaas top shows them).`,
-		Example: "  gfaas ps\n  gfaas ps -o json",
-		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return runPs(cmd.Context(), t) },
+		Example:           "  gfaas ps\n  gfaas ps resnet -o json",
+		Args:              cobra.ArbitraryArgs,
+		ValidArgsFunction: t.completeFunctions,
+		RunE:              func(cmd *cobra.Command, names []string) error { return runPs(cmd.Context(), t, names) },
 	}
 	t.env.Outputs(cmd, "table", "wide", "json", "jsonl", "csv", "yaml")
 	return cmd
 }
 
-func runPs(ctx context.Context, t *tool) error {
+func runPs(ctx context.Context, t *tool, names []string) error {
 	launcher := host.Launcher(t.env, t.runDir, 0)
 	defer launcher.Close()
 	all, err := t.inventory(ctx, launcher)
 	if err != nil {
 		return err
+	}
+	if len(names) > 0 {
+		if err := all.keep(names); err != nil {
+			return err
+		}
 	}
 	states, restarts, err := t.look(ctx, launcher, all.state.Instances)
 	if err != nil {
