@@ -27,6 +27,11 @@ static struct gf_identity identity;
 void gf_link_request(struct gf_device *device)
 {
     struct gf_link *link = &device->link;
+    /* A handler of the host's may end it, with work for the GPU on the way: not while
+     * this thread has the lock that such work waits for. */
+    sigset_t all, before;
+    sigfillset(&all);
+    sigprocmask(SIG_BLOCK, &all, &before);
     pthread_mutex_lock(&link->lock);
     if (link->sock >= 0 && !link->asked && !gf_load(gf_load(&device->gate))) {
         struct gf_request request = {gf_header(GF_MSG_REQUEST, sizeof request)};
@@ -36,6 +41,7 @@ void gf_link_request(struct gf_device *device)
             gf_link_kick(device);
     }
     pthread_mutex_unlock(&link->lock);
+    sigprocmask(SIG_SETMASK, &before, NULL);
 }
 
 void gf_link_kick(struct gf_device *device)
