@@ -39,6 +39,7 @@ func (env *Env) Progress(total int, what string) *progressbar.ProgressBar {
 		progressbar.OptionSetElapsedTime(true),
 		progressbar.OptionThrottle(100*time.Millisecond),
 		progressbar.OptionClearOnFinish(),
+		progressbar.OptionSetSpinnerChangeInterval(0), // drawn as work goes on: a goroutine of the library's own races with that
 		progressbar.OptionEnableColorCodes(false),
 	)
 	if out != io.Discard {
