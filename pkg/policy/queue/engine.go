@@ -22,6 +22,7 @@ type engine struct {
 	slots     []int    // by GPU: how many invocations it runs at once; 0 when it is closed
 	held      []Action // what begins when there is room for it
 	kept      []int32  // functions with a least number of instances
+	planned   []int32  // functions that plans have instances for
 	shared    []int32  // functions whose instances run several invocations at once
 	ending    []int32  // functions that are gone, but not all that was theirs
 	aside     []int32  // functions that had to let others go first, in this step
@@ -41,6 +42,8 @@ type engine struct {
 type state struct {
 	failures int // starts that failed in a row
 	barred   time.Duration
+	plans    []planned // instances that plans have for it
+	planned  int32     // invocations that run there
 }
 
 // run is an invocation that runs, or will when there is room.
@@ -50,6 +53,7 @@ type run struct {
 	slot          int32
 	next          int32         // what runs beside it on its instance
 	held          bool          // it waits for room
+	planned       bool          // on an instance of a plan
 	begin, until  time.Duration // until is when it should end
 	warm          time.Duration // executing alone
 	charge        float64       // what its order charged for it
@@ -104,6 +108,9 @@ func (e *engine) step(now time.Duration, events []Event, actions []Action) []Act
 	e.order.opened(now)
 	if e.batches != nil {
 		actions = e.goOn(now, actions)
+	}
+	if len(e.planned) > 0 {
+		actions = e.serve(actions)
 	}
 	for e.queues.total > 0 && (e.pool.AnyFree() || e.order.plans()) {
 		c := &e.chosen
@@ -342,7 +349,7 @@ func (e *engine) refuses(f int32) string {
 // begin puts a function that waits into the order, unless it is blocked.
 func (e *engine) begin(f int32) {
 	q := &e.queues.queues[f]
-	if q.out = e.config.Live && e.pool.Blocked(f, q.len); !q.out {
+	if q.out = e.config.Live && e.blocked(f); !q.out {
 		e.order.began(e.now, f, true)
 	}
 }
@@ -358,7 +365,7 @@ func (e *engine) review(f int32) {
 
 func (e *engine) reviewNow(f int32) {
 	q := &e.queues.queues[f]
-	switch blocked := e.pool.Blocked(f, q.len); {
+	switch blocked := q.len > 0 && e.blocked(f); {
 	case q.len == 0:
 	case blocked && !q.out:
 		q.out = true
@@ -476,6 +483,9 @@ func (e *engine) ended(ev *Event, actions []Action) []Action {
 	if ev.Kind == Completed && e.config.Live {
 		e.states[r.function].failures = 0
 	}
+	if r.planned && ev.Kind == Completed {
+		e.measured(r, executed)
+	}
 	if ev.Starting {
 		e.pool.Lost(r.slot)
 		e.startFailed(r.function)
@@ -484,7 +494,9 @@ func (e *engine) ended(ev *Event, actions []Action) []Action {
 		e.pool.Trim(r.gpu)
 	} else {
 		e.pool.End(r.slot, e.now)
-		e.order.freed(r.function, r.gpu)
+		if !r.planned {
+			e.order.freed(r.function, r.gpu)
+		}
 		e.unbatch(r.slot)
 	}
 	f := r.function
@@ -512,6 +524,10 @@ func (e *engine) over(r *run, executed time.Duration) {
 		e.runs[before].next = r.next
 	}
 	e.vacant = append(e.vacant, n)
+	if r.planned {
+		e.states[r.function].planned--
+		return
+	}
 	e.queues.queues[r.function].inFlight--
 	e.order.ended(e.now, r.function, r, executed)
 }
@@ -549,15 +565,7 @@ func (e *engine) withdraw(f int32, id int64, actions []Action) []Action {
 // rest of its batch; false if it does not.
 func (e *engine) remove(f int32, id int64) bool {
 	if e.order.drop(f, id) {
-		switch {
-		case e.queues.queues[f].len > 0 && !e.queues.queues[f].out:
-			e.order.grew(f)
-		case e.queues.queues[f].len == 0 && !e.queues.queues[f].out:
-			e.order.ceased(f)
-		}
-		if e.queues.queues[f].len == 0 {
-			e.queues.queues[f].out = false
-		}
+		e.took(f)
 		return true
 	}
 	for i, a := range e.held {
@@ -575,11 +583,29 @@ func (e *engine) remove(f int32, id int64) bool {
 	return e.batches != nil && e.batches.drop(f, id)
 }
 
+// took tells the order that one that waited does so no more, and does not run by
+// its word either.
+func (e *engine) took(f int32) {
+	q := &e.queues.queues[f]
+	switch {
+	case q.len > 0 && !q.out:
+		e.order.grew(f)
+	case q.len == 0 && !q.out:
+		e.order.ceased(f)
+	}
+	if q.len == 0 {
+		q.out = false
+	}
+}
+
 // instance takes what happened to an instance.
 func (e *engine) instance(ev *Event, actions []Action) []Action {
 	if ev.Kind == Adopted {
 		if e.known(ev.Function) && ev.GPU >= 0 && int(ev.GPU) < len(e.slots) {
-			e.pool.Adopt(ev.Instance, ev.Function, ev.GPU, ev.To == residency.GPUWarm, ev.Pinned, e.now)
+			slot, ok := e.pool.Adopt(ev.Instance, ev.Function, ev.GPU, ev.To == residency.GPUWarm, ev.Pinned, e.now)
+			if ok && ev.Pinned {
+				e.plan(ev.Function, slot, ev.Spec)
+			}
 			e.order.moved(ev.Function, ev.GPU)
 			actions = e.changed(actions, "")
 			e.review(ev.Function)
@@ -604,6 +630,7 @@ func (e *engine) instance(ev *Event, actions []Action) []Action {
 		if e.pool.Waits(slot) {
 			e.bump(slot)
 		}
+		e.unplan(f, slot)
 		e.pool.Lost(slot)
 		e.changing = e.changing || e.states[f].failures >= mostFailures
 	}
@@ -637,6 +664,7 @@ func (e *engine) changed(actions []Action, rule string) []Action {
 			a := Action{Function: c.Function, GPU: c.GPU, Instance: c.Instance, Reason: Reason{Rule: rule}}
 			switch c.Verb {
 			case residency.Removed:
+				e.unplan(c.Function, c.Slot)
 				a.Kind = Remove
 			case residency.Offloaded:
 				a.Kind = Offload

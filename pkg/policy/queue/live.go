@@ -34,7 +34,7 @@ func (e *engine) yields(f int32, at residency.Place, placed bool) bool {
 func (e *engine) tend(actions []Action) []Action {
 	for _, f := range e.aside {
 		if e.queues.queues[f].len > 0 && e.queues.queues[f].out {
-			if e.queues.queues[f].out = e.pool.Blocked(f, e.queues.queues[f].len); !e.queues.queues[f].out {
+			if e.queues.queues[f].out = e.blocked(f); !e.queues.queues[f].out {
 				e.order.began(e.now, f, false)
 			}
 		}
@@ -219,7 +219,7 @@ func (e *engine) wake() time.Duration {
 	if len(e.deadlines) > 0 {
 		at = min(at, e.deadlines[0].at)
 	}
-	at = min(at, e.pool.Expire(e.now))
+	at = min(at, e.pool.Expire(e.now), e.patience())
 	for _, f := range e.kept {
 		if all, _ := e.pool.Count(f); all < int(e.functions[f].Min) && e.states[f].barred > e.now {
 			at = min(at, e.states[f].barred)

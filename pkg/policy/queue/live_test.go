@@ -248,7 +248,7 @@ func (d *driver) check() {
 		if s.resident {
 			mem[s.gpu] += s.mem
 		}
-		if s.calls > 0 {
+		if s.calls > 0 && !s.pinned {
 			share := 1.0
 			if f := d.functions[s.function]; f != nil && f.Slice > 0 {
 				share = f.Slice * float64(d.slots(s.gpu))
@@ -262,6 +262,25 @@ func (d *driver) check() {
 		}
 		if busy[g] > float64(d.slots(g))+0.01 {
 			d.t.Fatalf("%v: GPU %d runs %g at once, may %d", d.now, g, busy[g], d.slots(g))
+		}
+	}
+	if d.config.Limits.Slots == 0 && d.config.Policy != "batch" {
+		d.checkPlanned()
+	}
+}
+
+// checkPlanned: nothing waits that an instance of a plan could take.
+func (d *driver) checkPlanned() {
+	waits := map[int32]int64{}
+	for id, c := range d.calls {
+		if c.state == "waits" && d.functions[c.function] != nil {
+			waits[c.function] = id
+		}
+	}
+	for id, s := range d.instances {
+		call, some := waits[s.function]
+		if some && s.pinned && !s.stopping && !d.dead[id] && !d.closed[s.gpu] && s.calls < max(int(d.functions[s.function].Inflight), 1) {
+			d.t.Fatalf("%v: call %d waits, although %+v could take it", d.now, call, s)
 		}
 	}
 }
@@ -409,6 +428,9 @@ func (d *driver) restart() {
 		d.instances[d.adopted] = s
 		s.pinned = s.resident && (s.pinned || d.chance(20))
 		ev := queue.Event{Kind: queue.Adopted, Instance: d.adopted, Function: s.function, GPU: s.gpu, To: residency.HostWarm, Pinned: s.pinned}
+		if s.pinned && d.chance(50) {
+			ev.Spec = &queue.Function{Warm: d.some(time.Second)}
+		}
 		if s.resident {
 			ev.To = residency.GPUWarm
 		}

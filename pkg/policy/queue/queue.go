@@ -52,7 +52,7 @@ type Event struct {
 	Again    bool            // Failed: it may run again, and waits where it was
 	Fault    bool            // Moved: it could not move
 	Renew    bool            // FunctionSet: instances that there are stop when they have nothing to do
-	Pinned   bool            // Adopted: it is another's, used first and neither stopped nor moved while its function and GPU are there
+	Pinned   bool            // Adopted: a plan's, used first, beside all slots, and neither stopped nor moved while its function and GPU are there
 	To       residency.Start // Moved, Adopted: GPUWarm or HostWarm
 	Function int32
 	GPU      int32
@@ -64,7 +64,7 @@ type Event struct {
 	// the start where there was one.
 	Executed time.Duration
 	Busy     float64   // Used: 0 to 1
-	Spec     *Function // FunctionSet, Learned
+	Spec     *Function // FunctionSet, Learned; Adopted and Pinned: its Warm is that of this instance, nil is the function's
 	Machine  *GPU      // GPUSet
 }
 

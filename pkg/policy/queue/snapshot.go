@@ -32,8 +32,7 @@ func (e *engine) Snapshot() Snapshot {
 		if e.functions[f] == (Function{}) {
 			continue
 		}
-		q := &e.queues.queues[f]
-		st := FunctionStatus{Function: f, Name: e.functions[f].Name, InFlight: int(q.inFlight)}
+		st := FunctionStatus{Function: f, Name: e.functions[f].Name, InFlight: int(e.running(f))}
 		st.Instances, st.Starting = e.pool.Count(f)
 		for _, m := range e.waitingFor(f) {
 			if st.Waiting++; st.Waiting == 1 || m.at < st.Oldest {
@@ -63,6 +62,8 @@ func (e *engine) why(f int32) string {
 		return "there is no GPU"
 	case e.pool.Capped(f):
 		return "all instances that it may have are busy"
+	case e.queues.queues[f].out && len(e.states[f].plans) > 0:
+		return "the instances that a plan has for it are busy, and sooner free than another is started"
 	case e.queues.queues[f].out:
 		return "its instances are starting"
 	case !e.pool.AnyFree():

@@ -28,7 +28,9 @@ func (p *Pool) kept(it *instance) bool {
 func (p *Pool) remove(c int32) {
 	it := &p.instances[c]
 	d := &p.gpus[it.gpu]
-	p.unlink(c)
+	if !it.pinned {
+		p.unlink(c)
+	}
 	d.exist--
 	p.counts[it.function].all--
 	p.change(Removed, c)
@@ -244,8 +246,11 @@ func (p *Pool) listed(d *device, it *instance) bool {
 
 // idles says whether an instance is in the lists.
 func (it *instance) idles() bool {
-	return (it.stage == ready || it.stage == prefetches) && it.calls == 0
+	return (it.stage == ready || it.stage == prefetches) && it.calls == 0 && !it.pinned
 }
+
+// rests says whether an instance is pinned and runs nothing.
+func (it *instance) rests() bool { return it.pinned && it.stage == ready && it.calls == 0 }
 
 // linkOf tells which of its lists an instance is looked at in.
 type linkOf func(*instance) *link
@@ -267,9 +272,6 @@ func (p *Pool) unlink(c int32) {
 	}
 	if it.mine.prev != none {
 		p.instances[it.mine.prev].mine.next = it.mine.next
-	}
-	if it.pinned {
-		return
 	}
 	if p.config.removes() {
 		p.drop(&d.idle, c, idleOf)

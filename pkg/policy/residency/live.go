@@ -9,19 +9,19 @@ import "time"
 // was there before a restart. Its name is below None. Resident says whether its
 // memory is on the GPU.
 //
-// One that is pinned is another's: it is used first, and neither stopped nor moved
-// for anything; its memory is taken as what runs takes it. It goes when its GPU or
-// its function does.
-func (p *Pool) Adopt(id ID, function, gpu int32, resident, pinned bool, now time.Duration) {
+// One that is pinned is another's: it is neither stopped nor moved for anything, and
+// not found as a place; who knows its slot has it run by Join and End, which takes
+// no slot of its GPU. Its memory is taken as what runs takes it. It goes when its
+// GPU or its function does.
+func (p *Pool) Adopt(id ID, function, gpu int32, resident, pinned bool, now time.Duration) (slot int32, ok bool) {
 	if id >= None || p.Slot(id) != none {
-		return
+		return none, false
 	}
 	c := p.create(function, gpu)
 	it, d := &p.instances[c], &p.gpus[gpu]
 	it.adopted, p.adopted[id], p.names[c] = true, c, id
 	it.resident = resident || pinned
 	if it.pinned = pinned; pinned {
-		p.pins = true
 		d.memRunning += it.mem
 	}
 	resident = it.resident
@@ -29,11 +29,14 @@ func (p *Pool) Adopt(id ID, function, gpu int32, resident, pinned bool, now time
 	if resident {
 		d.memUsed += it.mem
 	}
-	p.link(c, now)
+	if !pinned {
+		p.link(c, now)
+	}
 	if p.obsolete(it) {
 		p.remove(c)
 	}
 	p.settle(gpu)
+	return c, true
 }
 
 // Start starts an instance of a function that has nothing to run yet, where
@@ -131,7 +134,7 @@ func (p *Pool) Lost(slot int32) {
 	}
 	switch it.stage {
 	case ready, prefetches:
-		if it.calls == 0 {
+		if it.idles() {
 			p.unlink(slot)
 		}
 		if it.calls > 0 || it.pinned {
@@ -242,7 +245,7 @@ func (p *Pool) Expire(now time.Duration) (next time.Duration) {
 		if it.stage != vacant {
 			idle = p.functions[it.function].Idle
 		}
-		if idle == 0 || !it.idles() || it.pinned || p.kept(it) {
+		if idle == 0 || !it.idles() || p.kept(it) {
 			continue
 		}
 		if now-p.more[i].idle >= idle {
@@ -288,7 +291,7 @@ func (p *Pool) Instances() []Standing {
 
 // Dismiss stops the idle instance of a function on a GPU that it would use next.
 func (p *Pool) Dismiss(function, gpu int32) {
-	if _, c := p.lookUp(p.idle(function), int(gpu)); c != none && !p.instances[c].pinned {
+	if _, c := p.lookUp(p.idle(function), int(gpu)); c != none {
 		p.remove(c)
 	}
 }

@@ -36,7 +36,7 @@ func (p *Pool) Best(function, only, except int32) (best Place, found bool) {
 // invocation can start there and it is better.
 func (p *Pool) better(best *Place, found bool, function, gpu int32) bool {
 	f, d, mine := &p.costs[function], &p.gpus[gpu], p.idle(function)
-	if !p.room(d, f, mine, int(gpu)) {
+	if !p.room(d, f) {
 		return false
 	}
 	start, c := p.lookUp(mine, int(gpu))
@@ -94,7 +94,7 @@ func (p *Pool) Most() (mem int64) {
 // Could says whether an invocation of the function might start now, Most being
 // what it is: a look that is cheap and wrong in one direction alone.
 func (p *Pool) Could(function int32, most int64) bool {
-	return p.costs[function].mem <= most || p.pins && p.costs[function].row > 0
+	return p.costs[function].mem <= most
 }
 
 // shortest is the GPUs where an invocation could start now and takes least.
@@ -103,7 +103,7 @@ func (p *Pool) shortest(function int32) []int32 {
 	p.ties = p.ties[:0]
 	least := time.Duration(0)
 	for g := range p.gpus {
-		if !p.room(&p.gpus[g], f, mine, g) {
+		if !p.room(&p.gpus[g], f) {
 			continue
 		}
 		start, _ := p.lookUp(mine, g)
@@ -219,9 +219,7 @@ func (p *Pool) Begin(function int32, at Place) (slot int32, now bool) {
 		}
 	}
 	d.running++
-	if !it.pinned {
-		d.memRunning += it.mem
-	}
+	d.memRunning += it.mem
 	it.calls = 1
 	need := p.needs(d, &p.costs[function])
 	if it.sliced = need != unit; it.sliced {
@@ -245,7 +243,7 @@ func (p *Pool) Spare(function int32) (slot int32, ok bool) {
 	slot = none
 	for c := range p.instances {
 		it := &p.instances[c]
-		if it.function == function && it.calls > 0 && it.calls < most && (it.stage == ready || it.stage == prefetches) &&
+		if it.function == function && it.calls > 0 && it.calls < most && !it.pinned && (it.stage == ready || it.stage == prefetches) &&
 			p.gpus[it.gpu].open && (slot == none || it.calls < p.instances[slot].calls) {
 			slot = int32(c)
 		}
@@ -260,11 +258,13 @@ func (p *Pool) End(c int32, now time.Duration) {
 	if it.calls--; it.calls > 0 {
 		return
 	}
+	if it.pinned {
+		p.endPinned(c, now)
+		return
+	}
 	d := &p.gpus[it.gpu]
 	d.running--
-	if !it.pinned {
-		d.memRunning -= it.mem
-	}
+	d.memRunning -= it.mem
 	p.take(d, -p.needed(c))
 	switch {
 	case it.stage == lost:
@@ -279,14 +279,23 @@ func (p *Pool) End(c int32, now time.Duration) {
 	p.Trim(it.gpu)
 }
 
+// endPinned has an instance be idle that is pinned, unless it is to go.
+func (p *Pool) endPinned(c int32, now time.Duration) {
+	it := &p.instances[c]
+	p.more[c].idle = now
+	switch {
+	case it.stage == lost:
+		p.vacate(c)
+	case p.obsolete(it):
+		p.remove(c)
+	}
+}
+
 // link puts an idle instance in its lists, as the one finished last.
 func (p *Pool) link(c int32, now time.Duration) {
 	p.finishes++
 	it := &p.instances[c]
 	it.finished = p.finishes
-	if it.pinned {
-		it.finished += first // of several it is used first
-	}
 	if p.config.Live {
 		p.more[c].idle, p.more[c].stuck = now, false
 		if idle := p.functions[it.function].Idle; idle > 0 {
@@ -295,9 +304,6 @@ func (p *Pool) link(c int32, now time.Duration) {
 	}
 	p.relink(c)
 }
-
-// first is larger than how often an instance can finish.
-const first = int64(1) << 62
 
 // relink puts an idle instance in its lists, in order of finished.
 func (p *Pool) relink(c int32) {
@@ -326,9 +332,6 @@ func (p *Pool) relink(c int32) {
 		p.instances[before].mine.prev = c
 	} else {
 		*newest = c
-	}
-	if it.pinned {
-		return
 	}
 	if p.config.removes() {
 		p.insert(&d.idle, c, idleOf)

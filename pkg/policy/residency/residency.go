@@ -110,7 +110,7 @@ type instance struct {
 	stage         stage
 	resident      bool
 	adopted       bool
-	pinned        bool // it is neither stopped nor moved
+	pinned        bool // it is neither stopped nor moved, and in no list
 	stale         bool // its function wants another size of memory now
 	sliced        bool // it takes another part of the GPU's capacity than a slot
 	mine          link
@@ -199,7 +199,6 @@ type Pool struct {
 	// that has had none has no row; rows are in one arena.
 	mine     []int32
 	largest  int64 // memory of the largest open GPU; 0 is no limit
-	pins     bool  // an instance is pinned, or was
 	parts    bool  // a GPU or a function has gone, or changed its memory
 	free     int64 // capacity left on all GPUs
 	finishes int64
@@ -263,6 +262,11 @@ func (p *Pool) Retire(function int32) {
 			p.remove(c)
 		}
 	}
+	for i := range p.instances {
+		if it := &p.instances[i]; it.function == function && it.rests() {
+			p.remove(int32(i))
+		}
+	}
 }
 
 // Forgotten says whether nothing of a retired function is left.
@@ -316,7 +320,7 @@ func (p *Pool) CloseGPU(gpu int32) {
 	d.open = false
 	p.measure()
 	for i := range p.instances {
-		if it := &p.instances[i]; it.gpu == gpu && it.idles() {
+		if it := &p.instances[i]; it.gpu == gpu && (it.idles() || it.rests()) {
 			p.remove(int32(i))
 		}
 	}
@@ -370,16 +374,15 @@ func (p *Pool) needed(slot int32) int32 {
 // Room says whether the function could start on that GPU now: it has capacity
 // and memory beside what runs there.
 func (p *Pool) Room(gpu, function int32) bool {
-	return p.room(&p.gpus[gpu], &p.costs[function], p.idle(function), int(gpu))
+	return p.room(&p.gpus[gpu], &p.costs[function])
 }
 
-// room is Room for a function with that row of mine. The memory of an instance
-// that is pinned is there already.
-func (p *Pool) room(d *device, f *costs, mine []int32, gpu int) bool {
+// room is Room of a GPU and a function that were looked up.
+func (p *Pool) room(d *device, f *costs) bool {
 	if d.taken+p.needs(d, f) > d.capacity {
 		return false
 	}
-	return d.mem == 0 || d.memRunning+f.mem <= d.mem || mine != nil && mine[gpu] != none && p.instances[mine[gpu]].pinned
+	return d.mem == 0 || d.memRunning+f.mem <= d.mem
 }
 
 // SetSlots changes how many invocations a GPU may run at once. What runs
