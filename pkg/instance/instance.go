@@ -99,6 +99,7 @@ type Record struct {
 	Registered []string     `json:"registered,omitempty"`
 	Owner      string       `json:"owner,omitempty"`    // Gateway, or empty: whoever started it by a plan
 	Turns      [][]gpu.Turn `json:"turns,omitempty"`    // as in Placement
+	RPS        float64      `json:"rps,omitempty"`      // as in Placement
 	Restarts   int          `json:"restarts,omitempty"` // how often a gateway has started it again after it ended
 	Handle     Handle       `json:"handle"`
 }
@@ -109,6 +110,7 @@ type Placement struct {
 	GPUs  []string // names as in gpu.ParseDevice
 	Slice gpu.Slice
 	Turns [][]gpu.Turn // on each of the GPUs, parts of the window that are its own; nil is none
+	RPS   float64      // requests a second that the plan counts on it for; 0 is not known
 
 	// Restarts is how often it was started before under its id: what it printed
 	// then stays, whatever comes of this start.

@@ -13,32 +13,24 @@ import (
 // Candidate is an instance that is ready to take a call.
 type Candidate struct {
 	Record   instance.Record
-	Capacity float64 // calls a second that it answers; 0 where that is known of none
-	InHand   int     // calls that it has not answered
+	Capacity float64 // calls a second that it answers; any unit, of all alike
 }
 
-// Choose returns the place of the candidate that will answer one more call first,
-// by its capacity and what it has in hand; -1 of none. Random (rand.IntN) decides
-// between equals, so that calls spread over them.
-func Choose(candidates []Candidate, random func(n int) int) int {
-	best, equals := -1, 0
-	var soonest float64
+// Choose returns the place of a candidate by chance, in proportion to capacity; -1
+// of none. Who makes one call does not know what others have sent: the gateway does,
+// and has a call go where it is answered first. Random is rand.Float64.
+func Choose(candidates []Candidate, random func() float64) int {
+	sum := 0.0
+	for _, c := range candidates {
+		sum += c.Capacity
+	}
+	at := random() * sum
 	for i, c := range candidates {
-		capacity := c.Capacity
-		if capacity <= 0 {
-			capacity = 1
-		}
-		took := float64(c.InHand+1) / capacity
-		switch {
-		case best < 0 || took < soonest:
-			best, soonest, equals = i, took, 1
-		case took == soonest:
-			if equals++; random(equals) == 0 {
-				best = i
-			}
+		if at -= c.Capacity; at < 0 {
+			return i
 		}
 	}
-	return best
+	return len(candidates) - 1
 }
 
 // Repeat says what may be done with a call that got no answer.
@@ -84,7 +76,7 @@ func Repeatable(p ports.Progress, method string, header http.Header, kept bool, 
 // allows.
 type Caller struct {
 	Invoker ports.Invoker
-	Random  func(n int) int // rand.IntN
+	Random  func() float64 // rand.Float64
 
 	// Tell, if set, hears of each failure after which the call is sent again.
 	Tell func(instance.Record, error)

@@ -18,26 +18,21 @@ func TestChoose(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		of   []Candidate
-		want []int // any of them
+		want []int // by the lots 0, 0.25, 0.5 and almost 1
 	}{
-		{"none", nil, []int{-1}},
-		{"the only one", []Candidate{{InHand: 9}}, []int{0}},
-		{"the idle one", []Candidate{{InHand: 1}, {}, {InHand: 2}}, []int{1}},
-		{"the fast one", []Candidate{{Capacity: 10}, {Capacity: 40, InHand: 2}}, []int{1}},
-		{"the slow one, idle", []Candidate{{Capacity: 10}, {Capacity: 40, InHand: 4}}, []int{0}},
-		{"any of equals", []Candidate{{Capacity: 10}, {Capacity: 20, InHand: 1}, {Capacity: 5}, {Capacity: 10}}, []int{0, 1, 3}},
+		{"none", nil, []int{-1, -1, -1, -1}},
+		{"the only one", []Candidate{{Capacity: 3}}, []int{0, 0, 0, 0}},
+		{"of unknown capacity", []Candidate{{}, {}}, []int{1, 1, 1, 1}},
+		{"equals", []Candidate{{Capacity: 5}, {Capacity: 5}}, []int{0, 0, 1, 1}},
+		{"in proportion", []Candidate{{Capacity: 10}, {Capacity: 30}}, []int{0, 1, 1, 1}},
+		{"one that answers none", []Candidate{{Capacity: 1}, {}, {Capacity: 1}}, []int{0, 0, 2, 2}},
 	} {
-		seen := map[int]bool{}
-		for range 200 {
-			seen[Choose(c.of, rand.IntN)] = true
+		var got []int
+		for _, lot := range []float64{0, 0.25, 0.5, 0.9999} {
+			got = append(got, Choose(c.of, func() float64 { return lot }))
 		}
-		for i := range seen {
-			if !slices.Contains(c.want, i) {
-				t.Errorf("%s: chose %d, want one of %v", c.name, i, c.want)
-			}
-		}
-		if len(seen) != len(c.want) {
-			t.Errorf("%s: chose %v, want each of %v at times", c.name, seen, c.want)
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: chose %v, want %v", c.name, got, c.want)
 		}
 	}
 }
@@ -103,7 +98,7 @@ func (s *script) Invoke(_ context.Context, r instance.Record, c ports.Call) (*ht
 }
 
 func TestCall(t *testing.T) {
-	first := func(n int) int { return n - 1 } // of equals, the first
+	first := func() float64 { return 0 }
 	for _, c := range []struct {
 		name     string
 		results  map[string][]any
@@ -132,7 +127,7 @@ func TestCall(t *testing.T) {
 			var candidates []Candidate
 			for _, id := range []string{"a", "b", "c", "d"} {
 				if c.results[id] != nil {
-					candidates = append(candidates, Candidate{Record: instance.Record{ID: id}})
+					candidates = append(candidates, Candidate{Record: instance.Record{ID: id}, Capacity: 1})
 				}
 			}
 			told := 0
@@ -173,8 +168,8 @@ func TestCallGivenUp(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	s := &script{results: map[string][]any{"a": {ports.NotConnected}, "b": {"ok"}}}
-	caller := &Caller{Invoker: s, Random: rand.IntN}
-	_, err := caller.Call(ctx, []Candidate{{Record: instance.Record{ID: "a"}}, {Record: instance.Record{ID: "b"}, InHand: 1}}, ports.Call{}, nil)
+	caller := &Caller{Invoker: s, Random: rand.Float64}
+	_, err := caller.Call(ctx, []Candidate{{Record: instance.Record{ID: "a"}, Capacity: 1}, {Record: instance.Record{ID: "b"}}}, ports.Call{}, nil)
 	if err == nil || len(s.tried) != 1 {
 		t.Errorf("tried %v, %v", s.tried, err)
 	}

@@ -152,6 +152,7 @@ type Event struct {
 	Renew      bool         `json:"renew,omitempty"`
 	Pinned     bool         `json:"pinned,omitempty"`
 	Busy       float64      `json:"busy,omitempty"`
+	EachMS     Millis       `json:"each_ms,omitempty"` // of an instance of a plan: what a call takes on it
 	Spec       *Spec        `json:"spec,omitempty"`
 	Machine    *Machine     `json:"machine,omitempty"`
 }
@@ -210,6 +211,9 @@ func Tell(step int64, now time.Duration, ev *queue.Event, name func(int32) strin
 		e.ArrivedMS = Millis(ev.At)
 	case queue.Adopted, queue.Moved:
 		e.To = ev.To.String()
+		if ev.Spec != nil {
+			e.EachMS = Millis(ev.Spec.Warm)
+		}
 	case queue.FunctionSet, queue.Learned:
 		f := ev.Spec
 		e.Spec = &Spec{Millis(f.Warm), Millis(f.Cold), Millis(f.Load), f.Mem, f.Weight, f.Model, f.Tenant, f.Queue, f.Inflight, f.Min, f.Max, f.Slice, Millis(f.Idle)}
@@ -259,6 +263,9 @@ func (e *Event) event(number func(string) int32) (queue.Event, error) {
 		ev.Spec = &queue.Function{Name: e.Function, Warm: time.Duration(f.WarmMS), Cold: time.Duration(f.ColdMS), Load: time.Duration(f.LoadMS),
 			Mem: f.Mem, Weight: f.Weight, Model: f.Model, Tenant: f.Tenant, Queue: f.Queue, Inflight: f.Inflight, Min: f.Min, Max: f.Max,
 			Slice: f.Slice, Idle: time.Duration(f.IdleMS)}
+	}
+	if e.EachMS > 0 && ev.Kind == queue.Adopted {
+		ev.Spec = &queue.Function{Warm: time.Duration(e.EachMS)}
 	}
 	if m := e.Machine; m != nil {
 		ev.Machine = &queue.GPU{Slots: m.Slots, Mem: m.Mem}

@@ -49,6 +49,7 @@ type Function struct {
 	Waiting        *int     `json:"waiting"`
 	InFlight       *int     `json:"in_flight"`
 	RPS            *float64 `json:"rps"`
+	PlannedRPS     *float64 `json:"planned_rps"` // what plans count on its instances for; null without such
 	P50MS          *float64 `json:"p50_ms"`
 	P95MS          *float64 `json:"p95_ms"`
 	P99MS          *float64 `json:"p99_ms"`

@@ -87,7 +87,7 @@ func assign(p plan.Plan, node string, functions []function.Function, gpuName fun
 				continue
 			}
 			a := assignment{function: fn, placement: instance.Placement{
-				ID: in.ID, GPUs: []string{gpuName(g.Index)}, Slice: slice(fn, g, in), Turns: [][]gpu.Turn{turns[in.ID]},
+				ID: in.ID, GPUs: []string{gpuName(g.Index)}, Slice: slice(fn, g, in), Turns: [][]gpu.Turn{turns[in.ID]}, RPS: in.RPS,
 			}}
 			if err := a.check(); err != nil {
 				return nil, fmt.Errorf("plan: instance %q: %w", in.ID, err)

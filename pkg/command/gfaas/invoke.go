@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -45,7 +46,8 @@ func newInvoke(t *tool) *cobra.Command {
 		Long: `Sends standard input to the function and prints its answer on standard output as
 it comes. With a terminal on standard input the body is empty. The call goes
 through the gateway where one runs (gfaas serve), which starts an instance if need
-be, else to an instance that is ready. A call that no instance has seen goes to
+be, else to an instance that is ready, by chance in proportion to what plans count
+on them for. A call that no instance has seen goes to
 another one; one that may have been carried out is sent once more if it has the
 header Idempotency-Key.
 
@@ -173,7 +175,20 @@ func (t *tool) ready(ctx context.Context, name string) ([]launch.Candidate, erro
 	if len(out) == 0 {
 		return nil, t.noInstance(ctx, name, starting)
 	}
+	weigh(out)
 	return out, nil
+}
+
+// weigh says what instances can do beside each other: what a plan counts on them for
+// or, where that is not known of all, their parts of a GPU.
+func weigh(ready []launch.Candidate) {
+	planned := !slices.ContainsFunc(ready, func(c launch.Candidate) bool { return c.Record.RPS <= 0 })
+	for i := range ready {
+		r := &ready[i].Record
+		if ready[i].Capacity = r.Slice.SMPct * r.Slice.QuotaRequest; planned {
+			ready[i].Capacity = r.RPS
+		}
+	}
 }
 
 func (t *tool) noInstance(ctx context.Context, name string, starting int) error {
@@ -194,7 +209,7 @@ func call(ctx context.Context, t *tool, ready []launch.Candidate, header http.He
 	defer client.Close()
 	launcher := host.Launcher(t.env, t.runDir, 0)
 	defer launcher.Close()
-	caller := &launch.Caller{Invoker: living{client, launcher}, Random: rand.IntN, Tell: func(r instance.Record, err error) {
+	caller := &launch.Caller{Invoker: living{client, launcher}, Random: rand.Float64, Tell: func(r instance.Record, err error) {
 		t.env.Debugf("%v", t.unanswered(ctx, r, err))
 	}}
 	request, again := body.call(header)

@@ -117,6 +117,9 @@ func (r running) changes(a assignment) string {
 	if len(out) == 0 && r.record.Slice != a.placement.Slice {
 		out = append(out, "its slice was changed")
 	}
+	if r.record.RPS != a.placement.RPS {
+		out = append(out, "the plan counts on it for another rate")
+	}
 	slices.Sort(out)
 	return strings.Join(slices.Compact(out), "; ")
 }

@@ -168,7 +168,7 @@ func (o *setOptions) targets(s wire.Status, names []string) ([]string, error) {
 // changed is the record of an instance after the change.
 func changed(r instance.Record, c wire.Change) instance.Record {
 	if c.QuotaRequest != nil {
-		r.Slice.QuotaRequest, r.Slice.QuotaLimit, r.Turns = *c.QuotaRequest, *c.QuotaLimit, nil
+		r.Slice.QuotaRequest, r.Slice.QuotaLimit, r.Turns, r.RPS = *c.QuotaRequest, *c.QuotaLimit, nil, 0
 	}
 	if c.MemLimit != nil {
 		r.Slice.Mem = *c.MemLimit

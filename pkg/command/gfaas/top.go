@@ -31,8 +31,8 @@ func newTop(t *tool) *cobra.Command {
 		Use:   "top",
 		Short: "Show what GPUs, functions and instances do",
 		Long: `Shows how busy GPUs are, how many calls of each function wait and run and how
-long they take, what instances there are, and the models that are on GPUs. The gateway knows all of it; without
-one the token daemon knows what instances use, and the rest is unknown (- or null).
+long they take, what instances there are, and the models that are on GPUs. The
+gateway knows all of it; without one the token daemon knows what instances use, and the rest is unknown (- or null).
 
 On a terminal, without -o, the screen is renewed every --interval until q is
 pressed: tab goes to the other table, s and S to another order, r reverses it, /
@@ -42,14 +42,14 @@ unless -n says when. json is one look.
 
 JSON is {"gpus": [{"gpu", "slots", "running", "busy_pct", "mem_used_mib",
 "mem_mib"}], "functions": [{"function", "state", "waiting", "in_flight", "rps",
-"p50_ms", "p95_ms", "p99_ms", "cold_starts", "host_warm_starts",
-"gpu_warm_starts", "rejected", "errors", "instances", "gpu_seconds", "why"}],
+"planned_rps", "p50_ms", "p95_ms", "p99_ms", "cold_starts", "host_warm_starts", "gpu_warm_starts", "rejected", "errors", "instances", "gpu_seconds", "why"}],
 "instances": [{"id", "function", "gpu", "state", "residency", "in_flight",
 "mem_used_mib", "address", "idle_s", "sm_pct", "quota_request", "quota_limit"}],
 "models": [{"gpu", "name", "tenant", "state", "mem_mib", "refs"}]}. A model's weights
 are one copy for all that share it, and in no instance's memory.
 Rates and latencies are those of the last minute; counts are since the gateway
-began.`,
+began. OF RPS is what plans count on a function's instances for: under random arrivals
+that is their goodput, what they serve within its objective.`,
 		Example: `  gfaas top
   gfaas top -o json | jq '.functions[] | select(.waiting > 0)'
   gfaas top -o jsonl --interval 10s >> top.jsonl`,

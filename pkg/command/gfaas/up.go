@@ -339,7 +339,8 @@ func (u *rollout) changeAll(ctx context.Context) error {
 		if err := u.launcher.Change(ctx, s.ID, s.wanted.change()); err != nil {
 			return err
 		}
-		s.old.Slice, s.old.Turns = s.wanted.placement.Slice, s.wanted.placement.Turns
+		p := s.wanted.placement
+		s.old.Slice, s.old.Turns, s.old.RPS = p.Slice, p.Turns, p.RPS
 		if err := u.tool.store.Update(ctx, s.old); err != nil {
 			return fmt.Errorf("instance %s: %w", s.ID, err)
 		}

@@ -86,6 +86,7 @@ var functionColumns = []column[status.Function]{
 	number("WAITING", func(f *status.Function) *int { return f.Waiting }, whole),
 	number("RUNNING", func(f *status.Function) *int { return f.InFlight }, whole),
 	number("RPS", func(f *status.Function) *float64 { return f.RPS }, rounded),
+	number("OF RPS", func(f *status.Function) *float64 { return f.PlannedRPS }, rounded),
 	number("P50 ms", func(f *status.Function) *float64 { return f.P50MS }, rounded),
 	number("P95 ms", func(f *status.Function) *float64 { return f.P95MS }, rounded),
 	number("P99 ms", func(f *status.Function) *float64 { return f.P99MS }, rounded),

@@ -25,7 +25,7 @@ func some() status.Status {
 		},
 		Functions: []status.Function{
 			{Function: "bert", State: status.Idle, Waiting: new(0), InFlight: new(0), RPS: new(0.0), P95MS: new(0.0)},
-			{Function: "resnet", State: status.Ready, Waiting: new(7), InFlight: new(1), RPS: new(48.2), P95MS: new(21.53), Instances: 1, Why: "throttled"},
+			{Function: "resnet", State: status.Ready, Waiting: new(7), InFlight: new(1), RPS: new(48.2), PlannedRPS: new(60.0), P95MS: new(21.53), Instances: 1, Why: "throttled"},
 		},
 		Instances: []status.Instance{
 			{ID: "resnet.1", Function: "resnet", GPU: "0", State: "running", Residency: "gpu", InFlight: new(1), SMPct: 100, QuotaRequest: 0.5, QuotaLimit: 1, Address: "127.0.0.1:30001"},
@@ -44,9 +44,9 @@ func TestTables(t *testing.T) {
 		"GPU BUSY% RUNNING SLOTS MEM MiB OF MiB",
 		"0 62.4 1 2 5120 40960",
 		"1 0 0 2 0 -",
-		"FUNCTION STATE WAITING RUNNING RPS P50 ms P95 ms P99 ms COLD HOST WARM REJECTED ERRORS INSTANCES GPU s WHY",
-		"bert idle 0 0 0 - 0 - - - - - - 0 - -",
-		"resnet ready 7 1 48.2 - 21.5 - - - - - - 1 - throttled",
+		"FUNCTION STATE WAITING RUNNING RPS OF RPS P50 ms P95 ms P99 ms COLD HOST WARM REJECTED ERRORS INSTANCES GPU s WHY",
+		"bert idle 0 0 0 - - 0 - - - - - - 0 - -",
+		"resnet ready 7 1 48.2 60.0 - 21.5 - - - - - - 1 - throttled",
 		"INSTANCE FUNCTION GPU STATE MEMORY RUNNING MEM MiB SM% QUOTA IDLE s ADDRESS",
 		"resnet.1 resnet 0 running gpu 1 - 100 0.50:1.00 - 127.0.0.1:30001",
 	}

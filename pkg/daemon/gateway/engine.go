@@ -490,7 +490,11 @@ func (e *engine) adopt(t *target, gpu int32, r instance.Record, own bool) *serve
 	t.instances++
 	t.contract = r.Contract
 	e.respan(t)
-	e.step(queue.Event{Kind: queue.Adopted, Instance: s.id, Function: t.number, GPU: gpu, To: residency.GPUWarm, Pinned: !own})
+	ev := queue.Event{Kind: queue.Adopted, Instance: s.id, Function: t.number, GPU: gpu, To: residency.GPUWarm, Pinned: !own}
+	if r.RPS > 0 { // a first guess: from then on it is measured
+		ev.Spec = &queue.Function{Warm: time.Duration(float64(time.Second) / r.RPS)}
+	}
+	e.step(ev)
 	return s
 }
 

@@ -21,13 +21,19 @@ import (
 // up starts an instance as gfaas up does.
 func (w *world) up(id string, f function.Function) instance.Record {
 	w.t.Helper()
+	return w.upFor(id, f, 0)
+}
+
+// upFor starts one that its plan counts on for so many requests a second.
+func (w *world) upFor(id string, f function.Function, rps float64) instance.Record {
+	w.t.Helper()
 	ctx := context.Background()
 	l := w.launcher()
 	slice := gpu.Slice{SMPct: 50, QuotaRequest: 0.5, QuotaLimit: 0.5}
 	if err := w.catalog.Reserve(ctx, instance.Record{ID: id, Function: f.Name, GPUs: []string{"sim"}, Slice: slice, State: instance.Starting}); err != nil {
 		w.t.Fatal(err)
 	}
-	r, err := l.Start(ctx, f, instance.Placement{ID: id, GPUs: []string{"sim"}, Slice: slice})
+	r, err := l.Start(ctx, f, instance.Placement{ID: id, GPUs: []string{"sim"}, Slice: slice, RPS: rps})
 	if err == nil {
 		err = w.catalog.Update(ctx, r)
 	}
@@ -73,6 +79,37 @@ func TestInstancesOfUp(t *testing.T) {
 	if a := w.do("POST", "/function/f", "x"); a.header.Get("Gfaas-Instance") != "f-0" || a.header.Get("Gfaas-Start") != "gpu-warm" {
 		t.Errorf("%+v", a)
 	}
+}
+
+// TestPlanned: instances of gfaas up take calls whatever else runs on their GPU, the
+// one that answers first before others, and leave its slots to others.
+func TestPlanned(t *testing.T) {
+	release, began := make(chan struct{}), make(chan struct{}, 10)
+	w := newWorld(t, mixed{"/wait": func(http.ResponseWriter, *http.Request) { began <- struct{}{}; <-release }},
+		func(c *Config) { c.Concurrency = 1 })
+	f := fn("f")
+	w.apply(f, fn("g"))
+	w.upFor("f-0", f, 10)
+	w.upFor("f-1", f, 40)
+	w.until("they are adopted", func() bool { return len(w.servers()) == 2 })
+	if rps := w.Status().Functions[0].PlannedRPS; rps == nil || *rps != 50 {
+		t.Errorf("planned for %v", rps)
+	}
+	var calls sync.WaitGroup
+	send := func(function, on string) {
+		calls.Go(func() {
+			a, err := w.try(context.Background(), "POST", "/function/"+function+"/wait", "x")
+			if got := a.header.Get("Gfaas-Instance"); err != nil || a.status != 200 || got != on {
+				t.Errorf("%s on %s, not %s: %v", function, got, on, err)
+			}
+		})
+		<-began
+	}
+	send("f", "f-1")
+	send("g", "g.1") // the slot
+	send("f", "f-0")
+	close(release)
+	calls.Wait()
 }
 
 // TestInstanceDies: what ran is answered, the next call has another instance, and

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -35,6 +36,9 @@ func TestRecordReplays(t *testing.T) {
 			})
 			f := fn("a", func(f *function.Function) { f.Scale.Idle, f.GPUMem = 5*time.Millisecond, gpu.GiB })
 			w.apply(f, fn("b", func(f *function.Function) { f.Scale.Min, f.GPUMem, f.Inflight = 1, gpu.GiB, 2 }), fn("c", func(f *function.Function) { f.GPUMem = 3 * gpu.GiB }))
+			w.upFor("a-0", f, 70)
+			w.up("a-1", f)
+			w.until("they are adopted", func() bool { return slices.Contains(w.servers(), "a-0") && slices.Contains(w.servers(), "a-1") })
 			for i := range 8 {
 				steps.Go(func() {
 					r := rand.New(rand.NewPCG(uint64(i), 1))

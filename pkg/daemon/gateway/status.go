@@ -52,17 +52,22 @@ func (g *Gateway) status() status.Status {
 		}
 		s.GPUs = append(s.GPUs, row)
 	}
-	counts := map[*target]int{}
+	counts, planned := map[*target]int{}, map[*target]float64{}
 	for _, v := range e.servers {
 		if v.state == serverReady {
 			counts[v.target]++
+			planned[v.target] += v.record.RPS
 		}
 		s.Instances = append(s.Instances, instanceStatus(g, v, stands[v.id], at, usage))
 	}
 	slices.SortFunc(s.Instances, func(a, b status.Instance) int { return cmp.Compare(a.ID, b.ID) })
 	for _, t := range e.inOrder() {
 		if !t.gone {
-			s.Functions = append(s.Functions, t.status(now, g.began, queues[t.number], counts[t]))
+			f := t.status(now, g.began, queues[t.number], counts[t])
+			if rps := planned[t]; rps > 0 {
+				f.PlannedRPS = &rps
+			}
+			s.Functions = append(s.Functions, f)
 		}
 	}
 	slices.SortFunc(s.Functions, func(a, b status.Function) int { return cmp.Compare(a.Function, b.Function) })
