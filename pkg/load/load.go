@@ -79,7 +79,7 @@ type Result struct {
 	Errors     int64         // requests that failed, Cut and Unsent among them
 	Cut        int64         // still unanswered when draining ended; their latency is at least what they had waited
 	Unsent     int64         // due, but never sent: all places were taken until draining ended; in Samples like Cut
-	delayed    int64         // sent more than 10 ms late
+	Late       int64         // sent more than 10 ms after they were due: the sender was busy, or all places were taken
 	Workers    int           // of the closed loop; 0 for an open loop
 	P50        time.Duration
 	P95        time.Duration

@@ -111,8 +111,8 @@ func TestOpenLoopCountsFromTheIntendedTime(t *testing.T) {
 		if res.P50 > 50*time.Millisecond {
 			t.Errorf("p50 %v: the stall hit a tenth of the requests", res.P50)
 		}
-		if res.delayed < 150 {
-			t.Errorf("%d requests were sent late, want about 200", res.delayed)
+		if res.Late < 150 {
+			t.Errorf("%d requests were sent late, want about 200", res.Late)
 		}
 		near(t, "throughput", res.Throughput(), 200, 0.1)
 	})

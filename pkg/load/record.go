@@ -16,7 +16,7 @@ const (
 	brokenTime   = time.Second
 )
 
-// lateBy is how late a request must be sent to count as delayed: well above
+// lateBy is how late a request must be sent to count as late: well above
 // what timers of a busy machine are off by.
 const lateBy = 10 * time.Millisecond
 
