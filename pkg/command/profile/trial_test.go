@@ -180,7 +180,7 @@ func TestRemarkNamesTheReason(t *testing.T) {
 		"":              {Samples: 10},
 		"unstable: why": {Unstable: "why"},
 		"3 requests had no answer when the trial ended, 2 of them not sent yet: the load is more than is sustained": {Errors: 4, Cut: 1, Unsent: 2},
-		"4 requests failed, the last with: status 500": {Errors: 4, LastFailed: errors.New("status 500")},
+		"4 requests failed, the last with: status 500":                                                              {Errors: 4, LastFailed: errors.New("status 500")},
 	} {
 		if got := strings.Join(remarks(res), "; "); got != want {
 			t.Errorf("%q, want %q", got, want)
