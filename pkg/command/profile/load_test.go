@@ -2,9 +2,11 @@ package profile
 
 import (
 	"context"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -44,7 +46,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	s.count++
 	odd := s.count%2 == 1
-	fmt.Fprintln(s.served, r.Method, r.RequestURI, r.Host, user+":"+password, r.Header.Get("X-Test"), string(body))
+	fmt.Fprintln(s.served, r.Method, r.RequestURI, r.Host, user+":"+password, r.Header.Get("X-Test"), r.Proto, string(body))
 	s.mu.Unlock()
 	switch {
 	case strings.HasSuffix(r.URL.Path, "/hang"):
@@ -71,11 +73,20 @@ func newServer(ts *testscript.TestScript) *server {
 	return &server{served: f}
 }
 
-// serve: a server at $ADDRESS, and an address where nothing listens, $NOBODY.
+// serve: a server at $ADDRESS and, over HTTP/2 and TLS, at $SECURE, which the file
+// ca.pem vouches for; and an address where nothing listens, $NOBODY.
 func serve(ts *testscript.TestScript, _ bool, _ []string) {
-	s := httptest.NewServer(newServer(ts))
+	handler := newServer(ts)
+	s := httptest.NewServer(handler)
 	ts.Defer(s.Close)
 	ts.Setenv("ADDRESS", s.Listener.Addr().String())
+	secure := httptest.NewUnstartedServer(handler)
+	secure.EnableHTTP2 = true
+	secure.Config.ErrorLog = log.New(io.Discard, "", 0) // who does not trust it hangs up
+	secure.StartTLS()
+	ts.Defer(secure.Close)
+	ts.Setenv("SECURE", secure.Listener.Addr().String())
+	ts.Check(os.WriteFile(ts.MkAbs("ca.pem"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw}), 0o600))
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	ts.Check(err)
 	ts.Setenv("NOBODY", free.Addr().String())

@@ -174,9 +174,9 @@ func (o *loadOptions) ready(ctx context.Context, state ports.Listing) (there []l
 	defer launcher.Close()
 	for _, c := range all {
 		// Another can have the port of one that has ended.
-		state, e := launcher.State(ctx, c.Record.Handle)
-		if e == nil && !state.Running {
-			e = errors.New(state.Detail)
+		now, e := launcher.State(ctx, c.Record.Handle)
+		if e == nil && !now.Running {
+			e = errors.New(now.Detail)
 		} else {
 			e = listens(ctx, c.Record.Handle.Address)
 		}
