@@ -33,6 +33,11 @@ const defaultOutstanding = 512
 // measured period, unless they say otherwise.
 const leastDrain = 10 * time.Second
 
+// earlyDrain is what there is of it when the period was ended early: somebody waits.
+const earlyDrain = time.Second
+
+var errEarly = errors.New("ended before anything was measured")
+
 // Options says how to load a target.
 type Options struct {
 	Spec     Spec
@@ -47,6 +52,13 @@ type Options struct {
 	Precision float64
 	// Objective is what Result.Misses counts by; 0 counts failures alone.
 	Objective time.Duration
+	// Until, where there is one, ends the measured period early when it ends
+	// itself: what was measured so far is the result. Requests under way then
+	// have a second to be answered.
+	Until context.Context
+	// Persist loads a target on of which every request fails; otherwise Run fails
+	// when requests do over and over with no success between.
+	Persist bool
 	// drain is how long after the period requests that were due in it may
 	// still finish; 0 is the length of the period, and at least 10 s.
 	drain time.Duration
@@ -67,7 +79,7 @@ type Result struct {
 	Errors     int64         // requests that failed, Cut and Unsent among them
 	Cut        int64         // still unanswered when draining ended; their latency is at least what they had waited
 	Unsent     int64         // due, but never sent: all places were taken until draining ended; in Samples like Cut
-	delayed    int64         // sent more than 10 ms late
+	Late       int64         // sent more than 10 ms after they were due: the sender was busy, or all places were taken
 	Workers    int           // of the closed loop; 0 for an open loop
 	P50        time.Duration
 	P95        time.Duration
@@ -79,6 +91,8 @@ type Result struct {
 	// is Never.
 	Due, Misses int64
 	P95Due      time.Duration
+	// Latencies are those that the percentiles are of, sorted.
+	Latencies []time.Duration
 
 	// Half the width of the 95% confidence intervals of Throughput, by the
 	// means of 10 batches (answers a second), and of P95; the latter is 0 when
@@ -109,7 +123,8 @@ func (r Result) Throughput() float64 {
 	return float64(r.Completed) / r.Duration.Seconds()
 }
 
-// Run loads the target as the options say. It fails when the context ends, and
+// Run loads the target as the options say. It fails when the context ends, when
+// Options.Until does before anything was measured, and, without Options.Persist,
 // when requests fail over and over with no success between.
 func Run(ctx context.Context, t Target, o Options) (Result, error) {
 	if o.Duration <= 0 || o.Warmup < 0 || o.Precision < 0 {
@@ -120,6 +135,9 @@ func Run(ctx context.Context, t Target, o Options) (Result, error) {
 	}
 	if o.drain == 0 {
 		o.drain = max(o.Duration, leastDrain)
+	}
+	if o.Until == nil {
+		o.Until = context.Background()
 	}
 	switch o.Spec.Kind {
 	case Closed:

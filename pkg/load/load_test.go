@@ -111,8 +111,8 @@ func TestOpenLoopCountsFromTheIntendedTime(t *testing.T) {
 		if res.P50 > 50*time.Millisecond {
 			t.Errorf("p50 %v: the stall hit a tenth of the requests", res.P50)
 		}
-		if res.delayed < 150 {
-			t.Errorf("%d requests were sent late, want about 200", res.delayed)
+		if res.Late < 150 {
+			t.Errorf("%d requests were sent late, want about 200", res.Late)
 		}
 		near(t, "throughput", res.Throughput(), 200, 0.1)
 	})
@@ -309,4 +309,75 @@ func TestThroughputOfBunches(t *testing.T) {
 			near(t, "throughput", res.Throughput(), workers/service.Seconds(), 0.001)
 		})
 	}
+}
+
+// A trial that is ended early tells of what it saw until then, and waits a second
+// for what is under way.
+func TestEndedEarly(t *testing.T) {
+	for _, c := range []struct {
+		spec          Spec
+		slow          time.Duration // of requests that come after 2 s
+		at            time.Duration
+		samples, cut  float64
+		tookAtTheMost time.Duration
+	}{
+		{Spec{Kind: Closed, Workers: 1}, 20 * time.Millisecond, 3 * time.Second, 100, 0, 3100 * time.Millisecond},
+		{Spec{Kind: Poisson, RPS: 50}, 20 * time.Millisecond, 3 * time.Second, 100, 0, 3100 * time.Millisecond},
+		{Spec{Kind: Poisson, RPS: 50}, time.Hour, 3 * time.Second, 100, 50, 4100 * time.Millisecond},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			begun := time.Now()
+			target := func(ctx context.Context) error {
+				service := 20 * time.Millisecond
+				if time.Since(begun) > 2*time.Second {
+					service = c.slow
+				}
+				if !waitUntil(ctx, time.Now().Add(service)) {
+					return ctx.Err()
+				}
+				return nil
+			}
+			until, cancel := context.WithTimeout(t.Context(), c.at)
+			defer cancel()
+			res := mustRun(t, target, Options{Spec: c.spec, Warmup: time.Second, Duration: time.Minute, Seed: 3, Until: until})
+			if res.Duration != c.at-time.Second || time.Since(begun) > c.tookAtTheMost {
+				t.Errorf("%v %v: measured %v in %v", c.spec, c.slow, res.Duration, time.Since(begun))
+			}
+			near(t, "samples", float64(res.Samples), c.samples, 0.2)
+			near(t, "cut", float64(res.Cut), c.cut, 0.3)
+			if int64(len(res.Latencies)) != res.Samples {
+				t.Errorf("%d latencies of %d samples", len(res.Latencies), res.Samples)
+			}
+		})
+	}
+}
+
+func TestEndedBeforeAnythingWasMeasured(t *testing.T) {
+	for _, kind := range []Spec{{Kind: Closed, Workers: 2}, {Kind: Poisson, RPS: 9}, {Kind: Max}} {
+		synctest.Test(t, func(t *testing.T) {
+			until, cancel := context.WithCancel(t.Context())
+			cancel()
+			o := Options{Spec: kind, Warmup: time.Second, Duration: time.Minute, Until: until}
+			if res, err := Run(t.Context(), newServer(1, time.Millisecond).serve, o); !errors.Is(err, errEarly) {
+				t.Errorf("%v: %+v, %v", kind, res, err)
+			}
+		})
+	}
+}
+
+// A target of which every request fails is given up, but for who persists.
+func TestPersist(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broken := func(context.Context) error { return errors.New("refused") }
+		o := Options{Spec: Spec{Kind: Poisson, RPS: 100}, Duration: 10 * time.Second, Seed: 2}
+		if _, err := Run(t.Context(), broken, o); err == nil {
+			t.Error("a broken target was measured to the end")
+		}
+		o.Persist = true
+		res := mustRun(t, broken, o)
+		near(t, "errors", float64(res.Errors), 1000, 0.1)
+		if res.Samples != 0 || res.LastFailed == nil || res.Due != res.Errors {
+			t.Errorf("%+v", res)
+		}
+	})
 }

@@ -16,7 +16,7 @@ const (
 	brokenTime   = time.Second
 )
 
-// lateBy is how late a request must be sent to count as delayed: well above
+// lateBy is how late a request must be sent to count as late: well above
 // what timers of a busy machine are off by.
 const lateBy = 10 * time.Millisecond
 
@@ -73,16 +73,23 @@ func newRecorder(parent context.Context, o Options) (*recorder, func()) {
 // steer looks at what was measured until that is enough, and then ends the
 // sending, and after a while the waiting for answers.
 func (r *recorder) steer() {
-	for look := r.options.Warmup + r.options.Duration; ; {
-		if !waitUntil(r.ctx, r.start.Add(look)) {
+	waiting, cancel := context.WithCancel(r.ctx)
+	defer cancel()
+	defer context.AfterFunc(r.options.Until, cancel)()
+	for look, drain := r.options.Warmup+r.options.Duration, r.options.drain; ; {
+		early := !waitUntil(waiting, r.start.Add(look))
+		if r.ctx.Err() != nil {
 			return
 		}
 		var next time.Duration
-		if r.options.Precision > 0 {
+		switch {
+		case early:
+			look, drain = time.Since(r.start), min(drain, earlyDrain)
+		case r.options.Precision > 0:
 			r.from, next = r.look(look, r.seen())
 		}
 		if next == 0 {
-			time.AfterFunc(time.Until(r.start.Add(look+r.options.drain)), func() { r.cancel(errCut) })
+			time.AfterFunc(time.Until(r.start.Add(look+drain)), func() { r.cancel(errCut) })
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.to = look
@@ -139,7 +146,7 @@ func (r *recorder) unsent(due time.Time) {
 func (r *recorder) failed(at time.Duration, err error) {
 	r.last = err
 	r.streak++
-	if r.streak >= brokenStreak && at-r.good >= brokenTime {
+	if r.streak >= brokenStreak && at-r.good >= brokenTime && !r.options.Persist {
 		r.cancel(fmt.Errorf("%d requests in a row failed, the last with: %w", r.streak, err))
 	}
 }
@@ -153,8 +160,11 @@ func (r *recorder) result(parent context.Context) (Result, error) {
 		return Result{}, cause
 	}
 	r.steered.Wait()
+	if r.to <= r.from {
+		return Result{}, errEarly
+	}
 	w := r.window(r.seen(), r.from, r.to)
-	res := Result{Warmup: r.from, Duration: r.to - r.from, LastFailed: r.last}
+	res := Result{Warmup: r.from, Duration: r.to - r.from, LastFailed: r.last, Latencies: w.latencies}
 	w.count(&res)
 	res.P50, res.P95, res.P99 = quantile(w.latencies, 0.50), quantile(w.latencies, 0.95), quantile(w.latencies, 0.99)
 	if r.options.Spec.Kind != Poisson {

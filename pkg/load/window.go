@@ -102,7 +102,7 @@ func (w *window) count(res *Result) {
 			res.Misses++
 		}
 		if q.sent-q.due > lateBy && q.how != unsent {
-			res.delayed++
+			res.Late++
 		}
 		switch q.how {
 		case cut:

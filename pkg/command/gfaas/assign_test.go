@@ -120,18 +120,6 @@ func TestPick(t *testing.T) {
 	}
 }
 
-func TestParseHeaders(t *testing.T) {
-	got, err := parseHeaders([]string{"content-type: text/plain", "X-A:1", "X-A: 2", "Empty:"})
-	if err != nil || got.Get("Content-Type") != "text/plain" || len(got["X-A"]) != 2 || got["X-A"][1] != "2" || len(got["Empty"]) != 1 {
-		t.Errorf("got %v, %v", got, err)
-	}
-	for _, bad := range []string{"", "none", ": v", "a b: v", "a: v\r\nX: y", "ä: v"} {
-		if got, err := parseHeaders([]string{bad}); err == nil {
-			t.Errorf("%q: got %v", bad, got)
-		}
-	}
-}
-
 func TestRunNames(t *testing.T) {
 	for command, want := range map[string]string{
 		"/usr/bin/python3.11": "python3-11-", "./[": "run-", "train me.py": "train-me-py-", strings.Repeat("x", 99): strings.Repeat("x", 32) + "-",

@@ -9,9 +9,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/mattn/go-isatty"
@@ -76,9 +74,9 @@ which instance answered after what time and, through the gateway, how it was sta
 }
 
 func (o *invokeOptions) run(ctx context.Context, t *tool, name string) error {
-	header, err := parseHeaders(o.headers)
+	header, err := fnhttp.ParseHeaders(o.headers)
 	if err != nil {
-		return err
+		return cli.Usagef("--header %w", err)
 	}
 	if o.timeout <= 0 {
 		return cli.Usagef("--timeout %v: expected more than 0", o.timeout)
@@ -115,7 +113,11 @@ func (o *invokeOptions) sender(ctx context.Context, t *tool, name string) (send 
 			return through(ctx, t, client, name, header, b)
 		}, client.Close, nil
 	}
-	ready, err := t.ready(ctx, name)
+	state, err := t.store.Look(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	ready, err := host.Ready(state, name)
 	return func(ctx context.Context, header http.Header, b body) error { return call(ctx, t, ready, header, b) }, func() {}, err
 }
 
@@ -130,77 +132,6 @@ func (o *invokeOptions) late(t *tool, name string, err error) error {
 		hint = "gfaas-tokend does not answer, and instances wait for it: start it"
 	}
 	return cli.Fail(cli.ExitTimeout, hint, fmt.Errorf("function %s did not answer within %v: %w", name, o.timeout, err))
-}
-
-// parseHeaders reads 'K: V' lines.
-func parseHeaders(lines []string) (http.Header, error) {
-	header := http.Header{}
-	for _, line := range lines {
-		name, value, ok := strings.Cut(line, ":")
-		if !ok || !validToken(name) || strings.ContainsAny(value, "\r\n\x00") {
-			return nil, cli.Usagef("--header %q: expected 'Name: value'", line)
-		}
-		header.Add(name, strings.TrimSpace(value))
-	}
-	return header, nil
-}
-
-// validToken says whether a header may have that name (RFC 9110, section 5.6.2).
-func validToken(name string) bool {
-	const marks = "!#$%&'*+-.^_`|~"
-	odd := func(r rune) bool {
-		letter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
-		return !letter && !strings.ContainsRune(marks, r)
-	}
-	return name != "" && !strings.ContainsFunc(name, odd)
-}
-
-// ready returns the function's instances that have been ready.
-func (t *tool) ready(ctx context.Context, name string) ([]launch.Candidate, error) {
-	state, err := t.store.Look(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var out []launch.Candidate
-	starting := 0
-	for _, r := range state.Instances {
-		switch {
-		case r.Function != name:
-		case r.State == instance.Ready:
-			out = append(out, launch.Candidate{Record: r})
-		default:
-			starting++
-		}
-	}
-	if len(out) == 0 {
-		return nil, t.noInstance(ctx, name, starting)
-	}
-	weigh(out)
-	return out, nil
-}
-
-// weigh says what instances can do beside each other: what a plan counts on them for
-// or, where that is not known of all, their parts of a GPU.
-func weigh(ready []launch.Candidate) {
-	planned := !slices.ContainsFunc(ready, func(c launch.Candidate) bool { return c.Record.RPS <= 0 })
-	for i := range ready {
-		r := &ready[i].Record
-		if ready[i].Capacity = r.Slice.SMPct * r.Slice.QuotaRequest; planned {
-			ready[i].Capacity = r.RPS
-		}
-	}
-}
-
-func (t *tool) noInstance(ctx context.Context, name string, starting int) error {
-	if starting > 0 {
-		return cli.Fail(cli.ExitUnavailable, "'gfaas ps' shows how far they are",
-			fmt.Errorf("function %s has no ready instance: %d still starting", name, starting))
-	}
-	if _, err := t.function(ctx, name); err != nil {
-		return err
-	}
-	return cli.Fail(cli.ExitUnavailable, "start one: gfaas up PLAN.json",
-		fmt.Errorf("function %s has no instance", name))
 }
 
 // call sends the call to an instance and copies its answer.

@@ -15,6 +15,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli/clitest"
 	"github.com/gfaas/gfaas/pkg/command/modeld"
 	planner "github.com/gfaas/gfaas/pkg/command/place"
+	"github.com/gfaas/gfaas/pkg/command/profile"
 	"github.com/gfaas/gfaas/pkg/command/sim"
 	"github.com/gfaas/gfaas/pkg/command/tokend"
 	"github.com/gfaas/gfaas/pkg/instance/instancetest"
@@ -23,11 +24,12 @@ import (
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
-		"gfaas":        func() { os.Exit(Main()) },
-		"gfaas-modeld": func() { os.Exit(modeld.Main()) },
-		"gfaas-tokend": func() { os.Exit(tokend.Main()) },
-		"gfaas-place":  func() { os.Exit(planner.Main()) },
-		"gfaas-sim":    func() { os.Exit(sim.Main()) },
+		"gfaas":         func() { os.Exit(Main()) },
+		"gfaas-modeld":  func() { os.Exit(modeld.Main()) },
+		"gfaas-tokend":  func() { os.Exit(tokend.Main()) },
+		"gfaas-place":   func() { os.Exit(planner.Main()) },
+		"gfaas-profile": func() { os.Exit(profile.Main()) },
+		"gfaas-sim":     func() { os.Exit(sim.Main()) },
 	})
 }
 

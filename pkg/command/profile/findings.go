@@ -44,9 +44,13 @@ type failure struct {
 
 // findings are what the run is judged by, in a fixed order.
 func (r *runner) findings() []finding {
-	all := slices.Concat(r.trials(), r.gates(), r.compare(), r.searches())
+	return doubts(slices.Concat(r.trials(), r.gates(), r.compare(), r.searches()), r.strict)
+}
+
+// doubts are findings of which, if strict, those in doubt are no.
+func doubts(all []finding, strict bool) []finding {
 	for i := range all {
-		if r.strict && all[i].verdict == doubtful {
+		if strict && all[i].verdict == doubtful {
 			all[i].verdict = tripped
 		}
 	}
@@ -73,7 +77,7 @@ func (r *runner) gates() (out []finding) {
 				continue
 			}
 			matched = true
-			out = append(out, g.judge(row, r.objective(row.Function)))
+			out = append(out, g.judge(pointOf(row).String(), figuresOf(row), r.objective(row.Function)))
 		}
 		if !matched {
 			out = append(out, finding{aboutGates, g.String(), unknown, fmt.Sprintf("%s: no such configuration was measured", g)})
@@ -122,9 +126,23 @@ func texts(all []finding, about string, want verdict) (out []string) {
 }
 
 // judge turns the findings into an error. That something could not be measured
-// outweighs that something could not be judged, and both the answer no: a run
-// of which a part is missing has no answer.
+// outweighs what judge says: a run of which a part is missing has no answer.
 func (r *runner) judge(env *cli.Env, all []finding, again string) error {
+	err := judge(env, all)
+	if len(r.failures) == 0 {
+		return err
+	}
+	if err != nil {
+		env.Notef("%v", err)
+	}
+	return cli.Fail(cli.ExitFailure, again, fmt.Errorf("%d of %d configurations could not be measured",
+		len(r.failures), len(r.rows)+len(r.failures)))
+}
+
+// judge turns the findings of gates, baselines and searches into an error, and
+// warns of what is in doubt. That something could not be judged outweighs the
+// answer no.
+func judge(env *cli.Env, all []finding) error {
 	formats := map[verdict]string{
 		unknown: "%s cannot be judged:\n  %s",
 		tripped: "%s tripped:\n  %s",
@@ -149,12 +167,6 @@ func (r *runner) judge(env *cli.Env, all []finding, again string) error {
 	}
 	lines := slices.Concat(messages[unknown], messages[tripped])
 	switch {
-	case len(r.failures) > 0:
-		for _, text := range lines {
-			env.Notef("%s", text)
-		}
-		return cli.Fail(cli.ExitFailure, again, fmt.Errorf("%d of %d configurations could not be measured",
-			len(r.failures), len(r.rows)+len(r.failures)))
 	case len(messages[unknown]) > 0:
 		return errors.New(strings.Join(lines, "\n"))
 	case len(lines) > 0:

@@ -5,9 +5,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/load"
 	"github.com/gfaas/gfaas/pkg/number"
 )
 
@@ -78,6 +82,35 @@ func checkList[T int | float64](flag string, values []T, show func(T) string, ok
 		if slices.Contains(values[:i], v) {
 			return cli.Usagef("--%s %s is given twice: expected each only once", flag, show(v))
 		}
+	}
+	return nil
+}
+
+// loadFlags are the flags of a command that say how something is loaded.
+func loadFlags(cmd *cobra.Command, o *load.Options, spec *string, precision float64) {
+	f := cmd.Flags()
+	f.DurationVar(&o.Duration, "duration", 10*time.Second, "length of the measured period of a trial, at least")
+	f.DurationVar(&o.Warmup, "warmup", 2*time.Second, "time under load before the measured period, at least")
+	f.Float64Var(&o.Precision, "precision", precision, "how well a trial must know its throughput, as a fraction (0: whatever --duration gives)")
+	f.StringVar(spec, "load", "closed:8", "load of a trial: closed:N, poisson:RPS or max")
+	f.Uint64Var(&o.Seed, "seed", 1, "seed of the Poisson process")
+	cli.Words(cmd, "load", "closed:", "poisson:", "max")
+}
+
+// checkLoad checks those and --slo, and reads the load.
+func checkLoad(o *load.Options, spec string, slo time.Duration) (err error) {
+	switch {
+	case o.Duration <= 0:
+		return cli.Usagef("--duration %v: expected more than 0", o.Duration)
+	case o.Warmup < 0:
+		return cli.Usagef("--warmup %v: expected 0 or more", o.Warmup)
+	case !(o.Precision >= 0 && o.Precision < 1):
+		return cli.Usagef("--precision %s: expected a fraction of at least 0 and below 1", number.Plain(o.Precision))
+	case slo < 0:
+		return cli.Usagef("--slo %v: expected more than 0", slo)
+	}
+	if o.Spec, err = load.ParseSpec(spec); err != nil {
+		return cli.Usagef("--load: %w", err)
 	}
 	return nil
 }

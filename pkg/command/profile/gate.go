@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/policy/search"
@@ -64,6 +65,21 @@ var halfWidths = map[string]func(profile.Row) float64{
 	"efficacy":       func(r profile.Row) float64 { return r.ThroughputCIRPS / (r.SMPct / 100 * r.Quota) },
 }
 
+// figures tell a metric of what was measured and half the width of its 95%
+// confidence interval, 0 where that is not known; false when it was not measured.
+type figures func(metric string) (value, half float64, measured bool)
+
+// figuresOf are those of a row.
+func figuresOf(r profile.Row) figures {
+	return func(metric string) (value, half float64, measured bool) {
+		value, measured = metrics[metric](r)
+		if of := halfWidths[metric]; of != nil {
+			half = of(r)
+		}
+		return value, half, measured
+	}
+}
+
 var comparisons = map[string]func(a, b float64) bool{
 	">":  func(a, b float64) bool { return a > b },
 	">=": func(a, b float64) bool { return a >= b },
@@ -77,17 +93,31 @@ var selectorKeys = []string{"function", "sm_pct", "quota", "batch"}
 
 var gateSyntax = regexp.MustCompile(`^\s*([A-Za-z0-9_]+)\s*(>=|<=|==|!=|>|<)\s*(\S+)(?:\s+at\s+(\S.*?))?\s*$`)
 
-// parseGate reads METRIC OP NUMBER [at KEY=VALUE[,KEY=VALUE]…]; of a latency NUMBER
-// may be slo.
-func parseGate(text string) (gate, error) {
+// parseGates reads the conditions of --fail-if, which are of the metrics known.
+func parseGates(texts, known []string) (gates []gate, err error) {
+	for _, text := range texts {
+		g, err := parseGate(text, known)
+		if err != nil {
+			return nil, cli.Usagef("--fail-if: %w", err)
+		}
+		gates = append(gates, g)
+	}
+	return gates, nil
+}
+
+// ofRows are the metrics that a row may have.
+var ofRows = slices.Sorted(maps.Keys(metrics))
+
+// parseGate reads METRIC OP NUMBER [at KEY=VALUE[,KEY=VALUE]…], the metric one of
+// those known; of a latency NUMBER may be slo.
+func parseGate(text string, known []string) (gate, error) {
 	parts := gateSyntax.FindStringSubmatch(text)
 	if parts == nil {
 		return gate{}, fmt.Errorf("%q is no condition: expected one like 'p95_ms > 69' or 'p95_ms > 69 at sm_pct=24,quota=0.4'", text)
 	}
 	g := gate{metric: parts[1], op: parts[2]}
-	if metrics[g.metric] == nil {
-		return gate{}, fmt.Errorf("%q: %s is not measured: expected one of %s", text, g.metric,
-			strings.Join(slices.Sorted(maps.Keys(metrics)), ", "))
+	if !slices.Contains(known, g.metric) {
+		return gate{}, fmt.Errorf("%q: %s is not measured: expected one of %s", text, g.metric, strings.Join(known, ", "))
 	}
 	var err error
 	if g.slo = parts[3] == "slo"; !g.slo {
@@ -177,19 +207,18 @@ func (g gate) matchesAny(fns []function.Function, space search.Space) bool {
 	return false
 }
 
-// judge looks at a row of a function with that objective (ms, 0 is none), if the
-// gate is of it. It trips when it holds in all of the 95% confidence interval, where
+// judge looks at what was measured of something with that objective (ms, 0 is
+// none), if the gate is of it. It trips when it holds in all of the 95% confidence interval, where
 // one is known; what holds only in a part of it is in doubt.
-func (g gate) judge(r profile.Row, sloMS float64) finding {
-	f := finding{about: aboutGates, name: g.String() + " for " + pointOf(r).String()}
+func (g gate) judge(of string, seen figures, sloMS float64) finding {
+	f := finding{about: aboutGates, name: g.String() + " for " + of}
 	bound := g.bound
 	if g.slo {
 		bound = sloMS
 	}
-	value, measured := metrics[g.metric](r)
-	half := 0.0
-	if of := halfWidths[g.metric]; of != nil && g.op != "==" && g.op != "!=" {
-		half = of(r)
+	value, half, measured := seen(g.metric)
+	if g.op == "==" || g.op == "!=" {
+		half = 0
 	}
 	holds := func(v float64) bool { return comparisons[g.op](v, bound) }
 	low, high := holds(value-half), holds(value+half)
@@ -202,13 +231,13 @@ func (g gate) judge(r profile.Row, sloMS float64) finding {
 	}
 	switch {
 	case !measured:
-		f.verdict, f.text = unknown, fmt.Sprintf("%s: %s was not measured for %s", g, g.metric, pointOf(r))
+		f.verdict, f.text = unknown, fmt.Sprintf("%s: %s was not measured for %s", g, g.metric, of)
 	case g.slo && sloMS <= 0:
-		f.verdict, f.text = unknown, fmt.Sprintf("%s: %s has no slo", g, r.Function)
+		f.verdict, f.text = unknown, fmt.Sprintf("%s: there is no slo for %s", g, of)
 	case low && high:
-		f.verdict, f.text = tripped, fmt.Sprintf("%s: it is %s for %s", g, is, pointOf(r))
+		f.verdict, f.text = tripped, fmt.Sprintf("%s: it is %s for %s", g, is, of)
 	case low || high:
-		f.verdict, f.text = doubtful, fmt.Sprintf("%s: it is %s for %s, so it may hold or not: measure for longer", g, is, pointOf(r))
+		f.verdict, f.text = doubtful, fmt.Sprintf("%s: it is %s for %s, so it may hold or not: measure for longer", g, is, of)
 	}
 	return f
 }

@@ -21,7 +21,7 @@ func TestParseGate(t *testing.T) {
 		"cold_ms >= 5 at function=a,batch=4":    "cold_ms >= 5 at function=a,batch=4",
 		"p95_ms>slo":                            "p95_ms > slo",
 	} {
-		g, err := parseGate(text)
+		g, err := parseGate(text, ofRows)
 		if err != nil || g.String() != want {
 			t.Errorf("%q: %q, %v", text, g, err)
 		}
@@ -43,7 +43,7 @@ func TestParseGate(t *testing.T) {
 		"p95_ms > 69 or errors > 0":        "is no condition",
 		"throughput_rps < slo":             "slo is a latency, throughput_rps is none",
 	} {
-		if g, err := parseGate(text); err == nil || !strings.Contains(err.Error(), why) {
+		if g, err := parseGate(text, ofRows); err == nil || !strings.Contains(err.Error(), why) {
 			t.Errorf("%q: %+v, %v, want %q", text, g, err, why)
 		}
 	}
@@ -86,15 +86,15 @@ func TestGateJudges(t *testing.T) {
 		{known, "throughput_rps < 45", passed},
 		{known, "efficacy < 500", doubtful},
 	} {
-		g, err := parseGate(tc.gate)
+		g, err := parseGate(tc.gate, ofRows)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if f := g.judge(tc.row, 69); f.verdict != tc.want || (f.text == "") != (tc.want == passed) {
+		if f := g.judge("f", figuresOf(tc.row), 69); f.verdict != tc.want || (f.text == "") != (tc.want == passed) {
 			t.Errorf("%s: %+v, want verdict %d", tc.gate, f, tc.want)
 		}
 	}
-	if g, _ := parseGate("p95_ms > slo"); g.judge(row, 0).verdict != unknown {
+	if g, _ := parseGate("p95_ms > slo", ofRows); g.judge("f", figuresOf(row), 0).verdict != unknown {
 		t.Error("a function without an slo was judged by it")
 	}
 }
@@ -109,7 +109,7 @@ func TestGateReaches(t *testing.T) {
 		"p95_ms > 1 at function=g":          false,
 		"p95_ms > 1 at batch=2":             false,
 	} {
-		g, err := parseGate(text)
+		g, err := parseGate(text, ofRows)
 		if err != nil || g.matchesAny(fns, space) != want {
 			t.Errorf("%s: reaches is not %v (%v)", text, want, err)
 		}
@@ -121,11 +121,11 @@ func FuzzParseGate(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		g, err := parseGate(text)
+		g, err := parseGate(text, ofRows)
 		if err != nil {
 			return
 		}
-		again, err := parseGate(g.String())
+		again, err := parseGate(g.String(), ofRows)
 		if err != nil || !reflect.DeepEqual(again, g) {
 			t.Fatalf("%q parsed to %+v, printed %q, parsed to %+v, %v", text, g, g, again, err)
 		}

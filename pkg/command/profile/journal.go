@@ -24,9 +24,6 @@ import (
 func (o *runOptions) openOutput() (journal, map[point]profile.Row, error) {
 	path := o.file()
 	for _, file := range []string{path, o.junit, o.env.OutFile} {
-		if file == "" || file == "-" {
-			continue
-		}
 		if err := creatable(file); err != nil {
 			return nil, nil, err
 		}
@@ -155,6 +152,9 @@ func (j *fileJournal) Append(row profile.Row) error {
 // creatable says whether a file that is written when something was measured can
 // be: better before that than after.
 func creatable(path string) error {
+	if path == "" || path == "-" {
+		return nil
+	}
 	target, replace := cli.Target(path)
 	if there, err := os.Stat(target); err == nil && there.IsDir() {
 		return fmt.Errorf("%s is a folder, expected a file", path)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -182,15 +183,11 @@ type running struct {
 }
 
 func (r *running) Target(ctx context.Context, q request) (load.Target, error) {
-	contract := r.started.Contract
-	body := q.body
-	if len(body) == 0 {
-		var err error
-		if body, err = r.client.DefaultBody(ctx, r.started); err != nil {
-			return nil, &bodyError{fmt.Errorf("no body was given, and under the contract %s none can be made up: %w", contract, err)}
-		}
+	body, err := bodyFor(ctx, r.client, r.started, q.body)
+	if err != nil {
+		return nil, err
 	}
-	header, body, err := fnhttp.Batched(contract, body, q.batch)
+	header, body, err := fnhttp.Batched(r.started.Contract, body, q.batch)
 	if err != nil {
 		return nil, &bodyError{err}
 	}
@@ -199,14 +196,32 @@ func (r *running) Target(ctx context.Context, q request) (load.Target, error) {
 		if err != nil {
 			return err
 		}
-		defer answer.Body.Close()
-		if answer.StatusCode/100 != 2 {
-			text, _ := io.ReadAll(io.LimitReader(answer.Body, 200))
-			return fmt.Errorf("status %s: %s", answer.Status, strings.TrimSpace(string(text)))
-		}
-		_, err = io.Copy(io.Discard, answer.Body)
-		return err
+		return wholeAnswer(answer)
 	}, nil
+}
+
+// bodyFor is the body that was given, else one that stands for a request to such
+// an instance.
+func bodyFor(ctx context.Context, client *fnhttp.Client, r instance.Record, given []byte) ([]byte, error) {
+	if len(given) > 0 {
+		return given, nil
+	}
+	body, err := client.DefaultBody(ctx, r)
+	if err != nil {
+		return nil, &bodyError{fmt.Errorf("no body was given, and under the contract %s none can be made up: %w", r.Contract, err)}
+	}
+	return body, nil
+}
+
+// wholeAnswer reads an answer to its end; anything but a success is an error.
+func wholeAnswer(answer *http.Response) error {
+	defer answer.Body.Close()
+	if answer.StatusCode/100 != 2 {
+		text, _ := io.ReadAll(io.LimitReader(answer.Body, 200))
+		return fmt.Errorf("status %s: %s", answer.Status, strings.TrimSpace(string(text)))
+	}
+	_, err := io.Copy(io.Discard, answer.Body)
+	return err
 }
 
 func (r *running) GPUMemMiB(ctx context.Context) float64 {

@@ -20,12 +20,14 @@ func newRoot(env *cli.Env, p platform) *cobra.Command {
 		Short: "Measure what a function sustains under slices of a GPU",
 		Long: `gfaas-profile starts a function under one slice of a GPU after the other, loads
 each instance with requests, and writes a profile: throughput and latency by
-SM share, quota and batch size. gfaas-place plans with it.`,
+SM share, quota and batch size. gfaas-place plans with it. What runs already
+is loaded as it is by gfaas-profile load.`,
 		Example: `  gfaas-profile run function.yaml --out-file profile.csv
   gfaas-profile run function.yaml --search fast --batch 1,2,4,8
+  gfaas-profile load resnet --load poisson:50 --duration 30s
   gfaas-profile search --table profile.csv --slo 69ms
   gfaas-profile report profile.csv --slo 69ms -o html --out-file profile.html`,
 	}
-	root.AddCommand(newRun(env, p), newSearch(env), newReport(env), newImport(env))
+	root.AddCommand(newRun(env, p), newLoad(env), newSearch(env), newReport(env), newImport(env))
 	return root
 }

@@ -185,12 +185,8 @@ func newRun(env *cli.Env, p platform) *cobra.Command {
 	f.Var(floats(&o.space.SMPct, 6, 12, 24, 50, 60, 80, 100), "sm", "SM shares to measure, in percent")
 	f.Var(fractions(&o.space.Quota, 0.2, 0.4, 0.6, 0.8, 1), "quota", "quotas to measure, as fractions of a window")
 	f.Var(ints(&o.space.Batch, 1), "batch", "batch sizes to measure")
-	f.DurationVar(&o.load.Duration, "duration", 10*time.Second, "length of the measured period of a trial, at least")
-	f.DurationVar(&o.load.Warmup, "warmup", 2*time.Second, "time under load before the measured period, at least")
-	f.Float64Var(&o.load.Precision, "precision", 0.05, "how well a trial must know its throughput, as a fraction (0: whatever --duration gives)")
+	loadFlags(cmd, &o.load, &o.loadSpec, 0.05)
 	f.DurationVar(&o.startTimeout, "start-timeout", 2*time.Minute, "how long an instance may take to its first answer")
-	f.StringVar(&o.loadSpec, "load", "closed:8", "load of a trial: closed:N, poisson:RPS or max")
-	f.Uint64Var(&o.load.Seed, "seed", 1, "seed of the Poisson process")
 	f.StringVar(&o.search, "search", "grid", "which configurations to measure: "+strings.Join(search.Names(), ", "))
 	f.DurationVar(&o.slo, "slo", 0, "p95 latency that the goodput and the search keep to (default the function's slo)")
 	f.Float64Var(&o.goal.Error, "error", search.DefaultError, "how far below the best efficacy --search fast may end, as a fraction")
@@ -209,7 +205,6 @@ func newRun(env *cli.Env, p platform) *cobra.Command {
 	f.StringVar(&o.bodyPath, "body", "", "file that a request of one carries, - for standard input (default what the contract allows)")
 	f.StringVar(&o.function, "function", "", "the one function to measure of a file with several")
 	cli.Words(cmd, "search", search.Names()...)
-	cli.Words(cmd, "load", "closed:", "poisson:", "max")
 	cli.Words(cmd, "gpu", "sim")
 	cli.Files(cmd, "csv", "resume", "baseline")
 	cli.Files(cmd, "xml", "junit")
@@ -230,16 +225,12 @@ func (o *runOptions) check() error {
 	if _, err := search.New(o.search, o.space, search.Goal{}); err != nil {
 		return cli.Fail(cli.ExitUsage, "", err)
 	}
-	var err error
-	if o.load.Spec, err = load.ParseSpec(o.loadSpec); err != nil {
-		return cli.Usagef("--load: %w", err)
+	err := checkLoad(&o.load, o.loadSpec, o.slo)
+	if err != nil {
+		return err
 	}
-	for _, text := range o.failIf {
-		g, err := parseGate(text)
-		if err != nil {
-			return cli.Usagef("--fail-if: %w", err)
-		}
-		o.gates = append(o.gates, g)
+	if o.gates, err = parseGates(o.failIf, ofRows); err != nil {
+		return err
 	}
 	if err := o.chooseFunctions(); err != nil {
 		return err
@@ -254,7 +245,8 @@ func (o *runOptions) check() error {
 			}
 		}
 	}
-	return o.readBody()
+	o.body, err = readBody(o.env, o.bodyPath)
+	return err
 }
 
 // checkSpace checks the lists and durations.
@@ -272,14 +264,6 @@ func (o *runOptions) checkSpace() error {
 		return err
 	}
 	switch {
-	case o.load.Duration <= 0:
-		return cli.Usagef("--duration %v: expected more than 0", o.load.Duration)
-	case o.load.Warmup < 0:
-		return cli.Usagef("--warmup %v: expected 0 or more", o.load.Warmup)
-	case !(o.load.Precision >= 0 && o.load.Precision < 1):
-		return cli.Usagef("--precision %s: expected a fraction of at least 0 and below 1", number.Plain(o.load.Precision))
-	case o.slo < 0:
-		return cli.Usagef("--slo %v: expected more than 0", o.slo)
 	case !(o.goal.Error > 0 && o.goal.Error < 1):
 		return cli.Usagef("--error %s: expected a fraction above 0 and below 1", number.Plain(o.goal.Error))
 	case o.startTimeout <= 0:
@@ -342,23 +326,23 @@ func (o *runOptions) chooseFunctions() error {
 const maxBody = 256 << 20
 
 // readBody reads what every request carries.
-func (o *runOptions) readBody() (err error) {
-	if o.bodyPath == "" {
-		return nil
+func readBody(env *cli.Env, path string) (body []byte, err error) {
+	if path == "" {
+		return nil, nil
 	}
-	in := o.env.In
-	if o.bodyPath != "-" {
-		f, err := os.Open(o.bodyPath)
+	in := env.In
+	if path != "-" {
+		f, err := os.Open(path)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		defer f.Close()
 		in = f
 	}
-	if o.body, err = io.ReadAll(io.LimitReader(in, maxBody+1)); err == nil && len(o.body) > maxBody {
-		err = fmt.Errorf("the body in %s has more than %d bytes, expected at most that", o.bodyPath, maxBody)
+	if body, err = io.ReadAll(io.LimitReader(in, maxBody+1)); err == nil && len(body) > maxBody {
+		err = fmt.Errorf("the body in %s has more than %d bytes, expected at most that", path, maxBody)
 	}
-	return err
+	return body, err
 }
 
 // file is where rows are written as they are measured; empty if not to a file.

@@ -30,6 +30,7 @@ func TestScripts(t *testing.T) {
 		Dir: "testdata",
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("GFAAS_RUN_DIR", env.WorkDir+"/run")
+			env.Setenv("GFAAS_STATE", env.WorkDir+"/state.db")
 			env.Setenv("XDG_CONFIG_HOME", env.WorkDir+"/config")
 			env.Setenv("GFAAS_PRECISION", "0") // a busy host must not make trials longer
 			env.Setenv("GFAAS_PARK", "false")  // but where it is what is tried
@@ -37,7 +38,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "interrupt": interrupt, "lines": lines, "tear": tear, "hold": hold,
+			"exits": exits, "interrupt": interrupt, "lines": lines, "tear": tear, "hold": hold, "serve": serve, "gateway": serveGateway, "applied": applied,
 		},
 	})
 }
@@ -48,7 +49,7 @@ func command(ts *testscript.TestScript, args []string) *exec.Cmd {
 	ts.Check(err)
 	cmd := exec.Command(path, args[1:]...)
 	cmd.Dir = ts.Getenv("WORK")
-	for _, name := range []string{"PATH", "WORK", "GFAAS_RUN_DIR", "XDG_CONFIG_HOME", "FAKE_STOPPED", "FAKE_OTHERS", "GFAAS_DURATION", "GFAAS_PRECISION", "GFAAS_PARK", "GFAAS_GOODPUT", "TMPDIR"} {
+	for _, name := range []string{"PATH", "WORK", "GFAAS_RUN_DIR", "XDG_CONFIG_HOME", "FAKE_STOPPED", "FAKE_OTHERS", "GFAAS_DURATION", "GFAAS_WARMUP", "GFAAS_PRECISION", "GFAAS_STATE", "GFAAS_PARK", "GFAAS_GOODPUT", "TMPDIR"} {
 		cmd.Env = append(cmd.Env, name+"="+ts.Getenv(name))
 	}
 	cmd.Stdout, cmd.Stderr = ts.Stdout(), ts.Stderr()

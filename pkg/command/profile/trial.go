@@ -233,7 +233,7 @@ func remarks(res load.Result) (texts []string) {
 	late := res.Cut + res.Unsent
 	switch {
 	case late > 0:
-		texts = append(texts, fmt.Sprintf("%d requests had no answer when the trial ended, %d of them not sent yet: the load is more than the instance sustains",
+		texts = append(texts, fmt.Sprintf("%d requests had no answer when the trial ended, %d of them not sent yet: the load is more than is sustained",
 			late, res.Unsent))
 	case res.Errors > 0:
 		texts = append(texts, fmt.Sprintf("%d requests failed, the last with: %v", res.Errors, res.LastFailed))

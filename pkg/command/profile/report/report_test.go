@@ -219,7 +219,7 @@ func TestShort(t *testing.T) {
 
 func TestBar(t *testing.T) {
 	for part, want := range map[float64]int{0: 0, 0.5: barWide / 2, 1: barWide} {
-		if got := len([]rune(bar(part))); got != want {
+		if got := len([]rune(Bar(part))); got != want {
 			t.Errorf("%v has %d letters, want %d", part, got, want)
 		}
 	}

@@ -75,7 +75,7 @@ func (s Section) terminal(b *strings.Builder) {
 			if s.Choice.OK && r.Config == s.Choice.Row.Config {
 				mark = " <"
 			}
-			fmt.Fprintf(b, "  %5s %9s %9s  %s %s%s\n", number.Plain(sm), number.Metric(r.ThroughputRPS), number.Metric(r.P95MS), bar(r.Efficacy()/most), number.Metric(r.Efficacy()), mark)
+			fmt.Fprintf(b, "  %5s %9s %9s  %s %s%s\n", number.Plain(sm), number.Metric(r.ThroughputRPS), number.Metric(r.P95MS), Bar(r.Efficacy()/most), number.Metric(r.Efficacy()), mark)
 		}
 	}
 	if len(s.Plans) > 0 {
@@ -84,8 +84,8 @@ func (s Section) terminal(b *strings.Builder) {
 	}
 }
 
-// bar is so many parts of the widest bar, in eighths of a letter.
-func bar(part float64) string {
+// Bar is so much of the widest bar, a fraction, in eighths of a letter.
+func Bar(part float64) string {
 	if math.IsNaN(part) {
 		part = 0
 	}

@@ -1,0 +1,225 @@
+package profile
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/adapter/bolt"
+	"github.com/gfaas/gfaas/pkg/adapter/fnhttp"
+	"github.com/gfaas/gfaas/pkg/adapter/gateway"
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/command/host"
+	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
+	"github.com/gfaas/gfaas/pkg/launch"
+	"github.com/gfaas/gfaas/pkg/load"
+	"github.com/gfaas/gfaas/pkg/splitmix"
+)
+
+// reached is what is to be loaded.
+type reached struct {
+	name string // for people
+	send load.Target
+	done func() // closes its connections
+}
+
+// keepTo is told the objective that the target has of its own; 0 is none.
+func (o *loadOptions) keepTo(name string, own time.Duration) error {
+	o.slo = cmp.Or(o.slo, own)
+	for _, g := range o.gates {
+		if g.slo && o.slo == 0 {
+			return cli.Usagef("--fail-if %q: %s has no slo: expected --slo", g, name)
+		}
+	}
+	return nil
+}
+
+// reach finds what the argument names.
+func (o *loadOptions) reach(ctx context.Context) (reached, error) {
+	if strings.Contains(o.target, "://") {
+		return o.url(ctx)
+	}
+	return o.function(ctx)
+}
+
+// within is a target that gives up on an answer after a while.
+func within(limit time.Duration, send load.Target) load.Target {
+	return func(ctx context.Context) error {
+		limited, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		err := send(limited)
+		if err != nil && ctx.Err() == nil && limited.Err() != nil {
+			return fmt.Errorf("no whole answer within %v", limit)
+		}
+		return err
+	}
+}
+
+// dialTimeout is how long it may take to connect.
+const dialTimeout = 10 * time.Second
+
+// listens says why nobody can be reached at an address (host:port).
+func listens(ctx context.Context, address string) error {
+	conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "tcp", address)
+	if err == nil {
+		_ = conn.Close()
+	}
+	return err
+}
+
+// url is a server of which nothing is known but its address.
+func (o *loadOptions) url(ctx context.Context) (to reached, err error) {
+	u, err := url.Parse(o.target)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
+		return to, cli.Usagef("expected a URL like http://127.0.0.1:8080/path, or the name of a function")
+	}
+	header := o.header.Clone()
+	if u.User != nil && header.Get("Authorization") == "" {
+		password, _ := u.User.Password()
+		r := http.Request{Header: header}
+		r.SetBasicAuth(u.User.Username(), password)
+	}
+	name := u.Redacted()
+	if err := o.keepTo(name, 0); err != nil {
+		return to, err
+	}
+	u.User, u.Fragment = nil, ""
+	standard := map[string]string{"http": "80", "https": "443"}
+	if err := listens(ctx, net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), standard[u.Scheme]))); err != nil {
+		return to, cli.Fail(cli.ExitUnavailable, "", err)
+	}
+	const many = 1 << 12 // under way at once keep a connection each
+	transport := &http.Transport{
+		DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext, ForceAttemptHTTP2: true,
+		MaxIdleConnsPerHost: many, DisableCompression: true,
+	}
+	send := func(ctx context.Context) error {
+		r, err := http.NewRequestWithContext(ctx, o.method, u.String(), bytes.NewReader(o.body))
+		if err != nil {
+			return err
+		}
+		r.Header, r.Host = header, cmp.Or(header.Get("Host"), u.Host)
+		answer, err := transport.RoundTrip(r)
+		if err != nil {
+			return err
+		}
+		return wholeAnswer(answer)
+	}
+	return reached{name: name, send: send, done: transport.CloseIdleConnections}, nil
+}
+
+// function is one that is applied.
+func (o *loadOptions) function(ctx context.Context) (to reached, err error) {
+	name := o.target
+	if err := function.CheckName(name); err != nil {
+		return to, cli.Usagef("%w; a URL begins with http:// or https://", err)
+	}
+	state, err := bolt.Open(cli.StatePath()).Look(ctx)
+	if err != nil {
+		return to, err
+	}
+	fn, err := state.Function(name)
+	if err != nil {
+		return to, err
+	}
+	if err := o.keepTo(name, fn.SLO); err != nil {
+		return to, err
+	}
+	to.name = name
+	client := fnhttp.NewClient()
+	ready, none := o.ready(ctx, state)
+	if len(o.body) == 0 && o.method == http.MethodPost {
+		if o.body, err = defaultBody(ctx, client, fn, ready); err != nil {
+			return to, err
+		}
+	}
+	if through := gateway.Dial(cli.RunDir()); through.Answers(ctx) {
+		o.env.Debugf("through the gateway")
+		to.done = through.Close
+		to.send = func(ctx context.Context) error {
+			answer, err := through.Send(ctx, o.method, "/function/"+name, o.header, bytes.NewReader(o.body))
+			if err != nil {
+				return err
+			}
+			return wholeAnswer(answer)
+		}
+		return to, nil
+	}
+	if none != nil {
+		return to, none
+	}
+	o.env.Debugf("to %s", cli.Count(len(ready), "instance"))
+	to.done = client.Close
+	to.send = o.spread(client, ready)
+	return to, nil
+}
+
+// ready are the instances of the function that can be reached.
+func (o *loadOptions) ready(ctx context.Context, state ports.Listing) (there []launch.Candidate, err error) {
+	all, err := host.Ready(state, o.target)
+	if err != nil {
+		return nil, err
+	}
+	launcher := host.Launcher(o.env, cli.RunDir(), 0)
+	defer launcher.Close()
+	for _, c := range all {
+		// Another can have the port of one that has ended.
+		now, e := launcher.State(ctx, c.Record.Handle)
+		if e == nil && !now.Running {
+			e = errors.New(now.Detail)
+		} else {
+			e = listens(ctx, c.Record.Handle.Address)
+		}
+		if e != nil {
+			err = fmt.Errorf("instance %s: %w", c.Record.ID, e)
+			continue
+		}
+		there = append(there, c)
+	}
+	if len(there) == 0 {
+		return nil, cli.Fail(cli.ExitUnavailable, "'gfaas ps' shows what runs; 'gfaas down' and 'gfaas up' start again", err)
+	}
+	return there, nil
+}
+
+// defaultBody stands for a request to the function; what a server's models need to
+// be asked is known of an instance alone.
+func defaultBody(ctx context.Context, client *fnhttp.Client, fn function.Function, ready []launch.Candidate) ([]byte, error) {
+	if len(ready) > 0 {
+		return bodyFor(ctx, client, ready[0].Record, nil)
+	}
+	if fn.Contract == fnhttp.KServeV2 || fn.Contract == fnhttp.OpenAI {
+		return nil, &bodyError{fmt.Errorf("no body was given, and under the contract %s none can be made up without an instance", fn.Contract)}
+	}
+	return nil, nil
+}
+
+// spread sends requests to the instances as gfaas invoke does: to any of them, in
+// proportion to what plans count on them for, and what none has seen to another.
+func (o *loadOptions) spread(client *fnhttp.Client, ready []launch.Candidate) load.Target {
+	var mu sync.Mutex
+	random := splitmix.Source(o.load.Seed)
+	caller := &launch.Caller{Invoker: client, Random: func() float64 {
+		mu.Lock()
+		defer mu.Unlock()
+		return random.Unit()
+	}}
+	again := func() io.Reader { return bytes.NewReader(o.body) }
+	return func(ctx context.Context) error {
+		answer, err := caller.Call(ctx, ready, ports.Call{Method: o.method, Header: o.header}, again)
+		if err != nil {
+			return err
+		}
+		return wholeAnswer(answer.Response)
+	}
+}
