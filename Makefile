@@ -26,7 +26,7 @@ BINARIES := $(addprefix $(BUILD)/bin/,$(notdir $(wildcard cmd/*)))
 .DEFAULT_GOAL := all
 include hook/hook.mk hook/sim/sim.mk hook/kernel/kernel.mk hook/model/model.mk testdata/victim/victim.mk examples/examples.mk
 
-.PHONY: all demo test race explore soak fuzz lint drift docs bench gpu-check install clean
+.PHONY: all demo test race explore soak fuzz lint drift docs bench gpu-check install uninstall clean
 
 all: $(BINARIES) libs examples victims
 
@@ -160,10 +160,11 @@ gpu-check-folder: all checks
 gpu-check: gpu-check-folder
 	$(GPU_CHECK)/run.sh
 
-install: all
+# All that a machine needs.
+install: $(BINARIES) libs examples
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/gfaas/sim $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/man/man7 \
 	  $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions \
-	  $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+	  $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d $(DESTDIR)$(PREFIX)/share/doc/gfaas/docs
 	install -m 755 $(BINARIES) $(DESTDIR)$(PREFIX)/bin
 	install -m 755 $(BUILD)/lib/libgfaas.so $(BUILD)/lib/gfaas-kernel-executor $(DESTDIR)$(PREFIX)/lib/gfaas
 	install -m 755 $(BUILD)/lib/sim/libcuda.so.1 $(BUILD)/lib/sim/libnvidia-ml.so.1 $(DESTDIR)$(PREFIX)/lib/gfaas/sim
@@ -178,6 +179,18 @@ install: all
 	  install -m 644 completions/$$b.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/$$b; \
 	  install -m 644 completions/$$b.zsh $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_$$b; \
 	  install -m 644 completions/$$b.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/$$b.fish; done
+	for f in $(EXAMPLES); do \
+	  install -D -m $$(test -x $$f && echo 755 || echo 644) $$f $(DESTDIR)$(PREFIX)/lib/gfaas/$${f#$(BUILD)/} || exit; done
+	for e in $(sort $(notdir $(patsubst %/,%,$(dir $(EXAMPLES))))); do \
+	  install -m 644 examples/$$e/README.md $(DESTDIR)$(PREFIX)/lib/gfaas/examples/$$e || exit; done
+	install -m 644 README.md LICENSE $(DESTDIR)$(PREFIX)/share/doc/gfaas
+	install -m 644 docs/* $(DESTDIR)$(PREFIX)/share/doc/gfaas/docs
+
+# What install would put there, and the folders that are gfaas's alone.
+uninstall:
+	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && $(MAKE) -s install DESTDIR=$$dir && \
+	  (cd $$dir && find . ! -type d -print0) | (cd '$(DESTDIR)/' && xargs -0 rm -fv) && \
+	  (cd $$dir && find . -type d -name gfaas -print0) | (cd '$(DESTDIR)/' && xargs -0 sh -c 'for d; do [ ! -d "$$d" ] || find "$$d" -depth -type d -empty -delete; done' -)
 
 clean:
 	rm -rf $(BUILD)
