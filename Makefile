@@ -3,7 +3,8 @@
 
 BUILD := build
 GO ?= go
-CC := gcc
+# Of the folder that it is built in nothing is said: the same source makes the same bytes.
+CC := gcc -ffile-prefix-map=$(CURDIR)=.
 # Of all C that runs in other people's processes. The second level of fortify is
 # what every compiler and C library that will do knows. Not -all: a launch under a
 # lease has no array on its stack, and so gets no guard (hook/check/library.sh looks);
@@ -38,8 +39,13 @@ $(filter-out $(addprefix $(BUILD)/bin/,gfaas gfaas-kerneld gfaas-modeld gfaas-pr
 # are not. Their functions are bound when they are first called: those of NVML are
 # nowhere to be found until its library is opened, if there is one.
 $(filter %d,$(BINARIES)): GO_HARDEN := -buildmode=pie -ldflags '$(LDFLAGS_GO) -extldflags "-Wl,-z,relro,-z,lazy"'
-$(BINARIES): $(BUILD)/bin/%: $(GO_SRC)
-	$(GO) build -ldflags '$(LDFLAGS_GO)' $(GO_HARDEN) -o $@ ./cmd/$*
+$(BINARIES): $(BUILD)/bin/%: $(GO_SRC) $(BUILD)/version
+	$(GO) build -buildvcs=false -ldflags '$(LDFLAGS_GO)' $(GO_HARDEN) -o $@ ./cmd/$*
+
+# Written when it is another than before, and then the programs are linked anew.
+.PHONY: FORCE
+$(BUILD)/version: FORCE
+	@mkdir -p $(@D) && echo '$(VERSION)' | cmp -s - $@ || echo '$(VERSION)' >$@
 
 .PHONY: libs examples victims
 libs: $(BUILD)/lib/libgfaas.so sim model
