@@ -25,7 +25,7 @@ GO_SRC = $(shell find cmd pkg -name '*.go' -not -name '*_test.go') go.mod go.sum
 BINARIES := $(addprefix $(BUILD)/bin/,$(notdir $(wildcard cmd/*)))
 
 .DEFAULT_GOAL := all
-include hook/hook.mk hook/sim/sim.mk hook/kernel/kernel.mk hook/model/model.mk testdata/victim/victim.mk examples/examples.mk
+include hook/hook.mk hook/sim/sim.mk hook/kernel/kernel.mk hook/model/model.mk testdata/victim/victim.mk examples/examples.mk packaging/packaging.mk
 
 .PHONY: all demo test race explore soak fuzz lint drift docs bench gpu-check install uninstall clean
 
@@ -166,11 +166,12 @@ gpu-check-folder: all checks
 gpu-check: gpu-check-folder
 	$(GPU_CHECK)/run.sh
 
-# All that a machine needs.
+# All that a machine needs; what is in packages is what this installs. With systemd's
+# services nothing is started, nor a user made for them: packages do (packaging/).
 install: $(BINARIES) libs examples
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/gfaas/sim $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/man/man7 \
 	  $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions \
-	  $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d $(DESTDIR)$(PREFIX)/share/doc/gfaas/docs
+	  $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d $(DESTDIR)$(PREFIX)/share/doc/gfaas/docs $(DESTDIR)$(PREFIX)/lib/systemd/system
 	install -m 755 $(BINARIES) $(DESTDIR)$(PREFIX)/bin
 	install -m 755 $(BUILD)/lib/libgfaas.so $(BUILD)/lib/gfaas-kernel-executor $(DESTDIR)$(PREFIX)/lib/gfaas
 	install -m 755 $(BUILD)/lib/sim/libcuda.so.1 $(BUILD)/lib/sim/libnvidia-ml.so.1 $(DESTDIR)$(PREFIX)/lib/gfaas/sim
@@ -191,6 +192,12 @@ install: $(BINARIES) libs examples
 	  install -m 644 examples/$$e/README.md $(DESTDIR)$(PREFIX)/lib/gfaas/examples/$$e || exit; done
 	install -m 644 README.md LICENSE $(DESTDIR)$(PREFIX)/share/doc/gfaas
 	install -m 644 docs/* $(DESTDIR)$(PREFIX)/share/doc/gfaas/docs
+	[ -z '$(LICENCES)' ] || { rm -rf $(DESTDIR)$(PREFIX)/share/doc/gfaas/licences && cp -R '$(LICENCES)' $(DESTDIR)$(PREFIX)/share/doc/gfaas/licences && \
+	  chmod -R u=rwX,go=rX $(DESTDIR)$(PREFIX)/share/doc/gfaas/licences; }
+	for u in packaging/systemd/*.service; do \
+	  sed -e 's,@bindir@,$(PREFIX)/bin,' -e '/@hardening@/{r packaging/systemd/hardening.conf' -e 'd}' $$u >$(DESTDIR)$(PREFIX)/lib/systemd/system/$${u##*/} && \
+	  chmod 644 $(DESTDIR)$(PREFIX)/lib/systemd/system/$${u##*/} || exit; done
+	install -D -m 644 packaging/systemd/sysusers.conf $(DESTDIR)$(PREFIX)/lib/sysusers.d/gfaas.conf
 
 # What install would put there, and the folders that are gfaas's alone.
 uninstall:
