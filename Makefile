@@ -3,7 +3,8 @@
 
 BUILD := build
 GO ?= go
-CC := gcc
+# Of the folder that it is built in nothing is said: the same source makes the same bytes.
+CC := gcc -ffile-prefix-map=$(CURDIR)=.
 # Of all C that runs in other people's processes. The second level of fortify is
 # what every compiler and C library that will do knows. Not -all: a launch under a
 # lease has no array on its stack, and so gets no guard (hook/check/library.sh looks);
@@ -24,9 +25,9 @@ GO_SRC = $(shell find cmd pkg -name '*.go' -not -name '*_test.go') go.mod go.sum
 BINARIES := $(addprefix $(BUILD)/bin/,$(notdir $(wildcard cmd/*)))
 
 .DEFAULT_GOAL := all
-include hook/hook.mk hook/sim/sim.mk hook/kernel/kernel.mk hook/model/model.mk testdata/victim/victim.mk examples/examples.mk
+include hook/hook.mk hook/sim/sim.mk hook/kernel/kernel.mk hook/model/model.mk testdata/victim/victim.mk examples/examples.mk packaging/packaging.mk
 
-.PHONY: all demo test race explore soak fuzz lint drift docs bench gpu-check install clean
+.PHONY: all demo test race explore soak fuzz lint drift docs bench gpu-check install uninstall clean
 
 all: $(BINARIES) libs examples victims
 
@@ -38,8 +39,13 @@ $(filter-out $(addprefix $(BUILD)/bin/,gfaas gfaas-kerneld gfaas-modeld gfaas-pr
 # are not. Their functions are bound when they are first called: those of NVML are
 # nowhere to be found until its library is opened, if there is one.
 $(filter %d,$(BINARIES)): GO_HARDEN := -buildmode=pie -ldflags '$(LDFLAGS_GO) -extldflags "-Wl,-z,relro,-z,lazy"'
-$(BINARIES): $(BUILD)/bin/%: $(GO_SRC)
-	$(GO) build -ldflags '$(LDFLAGS_GO)' $(GO_HARDEN) -o $@ ./cmd/$*
+$(BINARIES): $(BUILD)/bin/%: $(GO_SRC) $(BUILD)/version
+	$(GO) build -buildvcs=false -ldflags '$(LDFLAGS_GO)' $(GO_HARDEN) -o $@ ./cmd/$*
+
+# Written when it is another than before, and then the programs are linked anew.
+.PHONY: FORCE
+$(BUILD)/version: FORCE
+	@mkdir -p $(@D) && echo '$(VERSION)' | cmp -s - $@ || echo '$(VERSION)' >$@
 
 .PHONY: libs examples victims
 libs: $(BUILD)/lib/libgfaas.so sim model
@@ -160,10 +166,12 @@ gpu-check-folder: all checks
 gpu-check: gpu-check-folder
 	$(GPU_CHECK)/run.sh
 
-install: all
+# All that a machine needs; what is in packages is what this installs. With systemd's
+# services nothing is started, nor a user made for them: packages do (packaging/).
+install: $(BINARIES) libs examples
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/gfaas/sim $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/man/man7 \
 	  $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions \
-	  $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+	  $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d $(DESTDIR)$(PREFIX)/share/doc/gfaas/docs $(DESTDIR)$(PREFIX)/lib/systemd/system
 	install -m 755 $(BINARIES) $(DESTDIR)$(PREFIX)/bin
 	install -m 755 $(BUILD)/lib/libgfaas.so $(BUILD)/lib/gfaas-kernel-executor $(DESTDIR)$(PREFIX)/lib/gfaas
 	install -m 755 $(BUILD)/lib/sim/libcuda.so.1 $(BUILD)/lib/sim/libnvidia-ml.so.1 $(DESTDIR)$(PREFIX)/lib/gfaas/sim
@@ -178,6 +186,24 @@ install: all
 	  install -m 644 completions/$$b.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/$$b; \
 	  install -m 644 completions/$$b.zsh $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_$$b; \
 	  install -m 644 completions/$$b.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/$$b.fish; done
+	for f in $(EXAMPLES); do \
+	  install -D -m $$(test -x $$f && echo 755 || echo 644) $$f $(DESTDIR)$(PREFIX)/lib/gfaas/$${f#$(BUILD)/} || exit; done
+	for e in $(sort $(notdir $(patsubst %/,%,$(dir $(EXAMPLES))))); do \
+	  install -m 644 examples/$$e/README.md $(DESTDIR)$(PREFIX)/lib/gfaas/examples/$$e || exit; done
+	install -m 644 README.md LICENSE $(DESTDIR)$(PREFIX)/share/doc/gfaas
+	install -m 644 docs/* $(DESTDIR)$(PREFIX)/share/doc/gfaas/docs
+	[ -z '$(LICENCES)' ] || { rm -rf $(DESTDIR)$(PREFIX)/share/doc/gfaas/licences && cp -R '$(LICENCES)' $(DESTDIR)$(PREFIX)/share/doc/gfaas/licences && \
+	  chmod -R u=rwX,go=rX $(DESTDIR)$(PREFIX)/share/doc/gfaas/licences; }
+	for u in packaging/systemd/*.service; do \
+	  sed -e 's,@bindir@,$(PREFIX)/bin,' -e '/@hardening@/{r packaging/systemd/hardening.conf' -e 'd}' $$u >$(DESTDIR)$(PREFIX)/lib/systemd/system/$${u##*/} && \
+	  chmod 644 $(DESTDIR)$(PREFIX)/lib/systemd/system/$${u##*/} || exit; done
+	install -D -m 644 packaging/systemd/sysusers.conf $(DESTDIR)$(PREFIX)/lib/sysusers.d/gfaas.conf
+
+# What install would put there, and the folders that are gfaas's alone.
+uninstall:
+	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && $(MAKE) -s install DESTDIR=$$dir && \
+	  (cd $$dir && find . ! -type d -print0) | (cd '$(DESTDIR)/' && xargs -0 rm -fv) && \
+	  (cd $$dir && find . -type d -name gfaas -print0) | (cd '$(DESTDIR)/' && xargs -0 sh -c 'for d; do [ ! -d "$$d" ] || find "$$d" -depth -type d -empty -delete; done' -)
 
 clean:
 	rm -rf $(BUILD)

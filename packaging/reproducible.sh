@@ -1,0 +1,25 @@
+#!/bin/sh
+# reproducible.sh BUILD: builds the packages of BUILD/dist once more, from a copy of the
+# source without its history in a folder of another name, as somebody with another umask,
+# clock and language. They must be the same bytes. What the Go compiler has made of each
+# package is taken from its cache, where -trimpath has it be the same for all folders.
+set -eu
+build=$(realpath "$1")
+copy=$(mktemp -d)
+trap 'rm -rf "$copy"' EXIT
+
+git ls-files -z --cached --others --exclude-standard --deduplicate | tar --null -T - --ignore-failed-read -cf - | tar -C "$copy" -xf -
+export SOURCE_DATE_EPOCH="${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}"
+version=$(cat "$build/version")
+umask 077
+TZ=Asia/Tokyo LC_ALL=C.UTF-8 "${MAKE:-make}" -s -j "$(nproc)" -C "$copy" packages BUILD=other VERSION="$version" LICENCE_TEXTS="$build/licences" >"$copy/log" 2>&1 || {
+	tail -n 30 "$copy/log"
+	exit 1
+}
+if ! diff "$build/dist/SHA256SUMS" "$copy/other/dist/SHA256SUMS"; then
+	echo 'reproducible.sh: a second build differs. These files do:' >&2
+	diff -rq "$build/package" "$copy/other/package" >&2 || true
+	exit 1
+fi
+echo 'A second build, elsewhere, is the same bytes:'
+cat "$build/dist/SHA256SUMS"
