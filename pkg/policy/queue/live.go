@@ -219,7 +219,7 @@ func (e *engine) wake() time.Duration {
 	if len(e.deadlines) > 0 {
 		at = min(at, e.deadlines[0].at)
 	}
-	at = min(at, e.pool.Expire(e.now), e.patience())
+	at = min(at, e.pool.Expire(e.now), e.giveUp())
 	for _, f := range e.kept {
 		if all, _ := e.pool.Count(f); all < int(e.functions[f].Min) && e.states[f].barred > e.now {
 			at = min(at, e.states[f].barred)

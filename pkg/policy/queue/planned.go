@@ -16,6 +16,10 @@ type planned struct {
 	n    int           // measurements in it
 }
 
+// patience is for how long at least an invocation waits for a plan's instances before
+// another is started beside them: that one takes from what the plan promised others.
+const patience = 2 * time.Second
+
 // few is how many measurements a mean is of, about, once there were as many.
 const few = 32
 
@@ -26,7 +30,7 @@ func (p *planned) learn(executed time.Duration) {
 
 // serve sends what waits to instances of a plan that can take it, oldest first. An
 // invocation that all of them are too busy for waits for one while that is sooner
-// than a start, and is for the order to decide of otherwise.
+// than a start, or soon, and is for the order to decide of otherwise.
 func (e *engine) serve(actions []Action) []Action {
 	for _, f := range e.planned {
 		q := &e.queues.queues[f]
@@ -82,22 +86,26 @@ func (e *engine) soon(f int32) bool {
 		}
 	}
 	extra := e.pool.Expected(f) - e.functions[f].Warm
+	if extra > 0 { // none of its own is idle
+		extra = max(extra, patience)
+	}
 	return rate > 0 && float64(e.queues.queues[f].len) <= rate*float64(extra)
 }
 
-// late is when the first of what an instance runs is overdue; Never if nothing
-// runs there.
+// late is when the first of what an instance runs is overdue, having taken twice as
+// long as expected, and not just for a moment; Never if nothing runs there.
 func (e *engine) late(p *planned) time.Duration {
 	at := Never
 	for n := e.pool.Run(p.slot); n != none; n = e.runs[n].next {
-		at = min(at, overdue(e.runs[n].begin, e.runs[n].until)+1)
+		r := &e.runs[n]
+		at = min(at, max(overdue(r.begin, r.until), r.until+patience)+1)
 	}
 	return at
 }
 
-// patience is when the first of what invocations wait for on a plan's instances
+// giveUp is when the first of what invocations wait for on a plan's instances
 // is overdue.
-func (e *engine) patience() time.Duration {
+func (e *engine) giveUp() time.Duration {
 	at := Never
 	for _, f := range e.planned {
 		if q := &e.queues.queues[f]; q.len == 0 || !q.out {

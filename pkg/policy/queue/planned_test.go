@@ -95,7 +95,7 @@ func TestPlannedFirst(t *testing.T) {
 	w.adopt(-3, 100*ms)
 	w.want(w.arrives(0, 0), "1 on -3;")
 	w.want(w.arrives(0, 0), "2 on -2;")
-	w.want(w.arrives(0, 0), "wake 200.000001ms;") // it waits: a start takes longer, unless they are overdue
+	w.want(w.arrives(0, 0), "wake 2.100000001s;") // it waits: a start takes longer, unless they are overdue
 	w.want(w.completes(90*ms, 1, -3, 90*ms), "3 on -3;")
 	w.completes(150*ms, 2, -2, 20*ms)
 	w.completes(200*ms, 3, -3, 90*ms)
@@ -109,14 +109,14 @@ func TestPlannedTooBusy(t *testing.T) {
 	w := newPlans(t, "gfaas")
 	w.adopt(-2, 100*ms)
 	w.want(w.arrives(0, 0), "1 on -2;")
-	w.want(w.arrives(0, 0), "wake 200.000001ms;")
-	w.want(w.step(200*ms+1, queue.Event{Kind: queue.Woke}), "2 on 1;")
+	w.want(w.arrives(0, 0), "wake 2.100000001s;")
+	w.want(w.step(2100*ms+1, queue.Event{Kind: queue.Woke}), "2 on 1;")
 
 	w = newPlans(t, "gfaas")
 	w.adopt(-2, 100*ms)
 	w.arrives(0, 0)
 	for range 20 { // two seconds of work, as long as a start takes
-		if got := w.arrives(0, 0); got != "" && got != "wake 200.000001ms;" {
+		if got := w.arrives(0, 0); got != "" && got != "wake 2.100000001s;" {
 			t.Fatal(got)
 		}
 	}
