@@ -38,7 +38,7 @@ step services
 systemctl start gfaas-gateway.service gfaas-modeld.service
 systemctl is-active $units
 serving gfaas apply -f /usr/lib/gfaas/examples/saxpy/function.yaml
-for _ in $(seq 50); do
+for _ in $(seq 600); do
 	answer=$(echo '{"n": 4096, "a": 2}' | serving gfaas invoke saxpy 2>/dev/null) && break
 	sleep 0.1
 done
@@ -52,7 +52,7 @@ step a gateway that was killed
 instance=$(pgrep -x saxpy)
 gateway=$(systemctl show -P MainPID gfaas-gateway.service)
 kill -KILL "$gateway"
-for _ in $(seq 100); do
+for _ in $(seq 600); do
 	sleep 0.1
 	systemctl -q is-active gfaas-gateway.service && [ "$(systemctl show -P MainPID gfaas-gateway.service)" != "$gateway" ] && break
 done

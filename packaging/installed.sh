@@ -42,7 +42,7 @@ docker run -d --name $box --cap-add SYS_ADMIN --security-opt seccomp=unconfined 
 	--cgroupns=private --tmpfs /run --tmpfs /tmp --shm-size 1g --env container=docker \
 	-v "$build/dist:/dist:ro" -v "$build/victim:/victim:ro" -v "$here/inside.sh:/inside.sh:ro" $box \
 	sh -c 'if [ -e /sys/fs/cgroup/cgroup.controllers ]; then mount -o remount,rw /sys/fs/cgroup; fi; exec /lib/systemd/systemd --unit=basic.target' >/dev/null
-for _ in $(seq 100); do
+for _ in $(seq 600); do
 	docker exec $box systemctl is-system-running 2>/dev/null | grep -q 'running\|degraded' && break
 	sleep 0.2
 done
