@@ -222,8 +222,11 @@ func (s *solver) solveRoot() relaxation {
 	return s.generate(s.demand, s.counts())
 }
 
-// findSolo finds what one GPU serves of each function alone.
+// findSolo finds what one GPU serves of each function alone, once.
 func (s *solver) findSolo() {
+	if s.solo != nil {
+		return
+	}
 	s.solo = make([]float64, len(s.p.Funcs))
 	s.minSolo = math.Inf(1)
 	price := make([]float64, len(s.p.Funcs))

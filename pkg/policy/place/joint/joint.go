@@ -11,6 +11,9 @@
 // give every instance (sizebound.go), bound the number of GPUs from below. The
 // solution is made whole by rounding and diving (round.go; instances that span
 // several GPUs first: span.go) and improved by ruin and recreate (search.go).
+// Besides, functions are planned as a fleet, each apart at prices of shapes and
+// memory, which takes time in proportion to them (fleet.go): the better plan
+// counts, and of many functions that share no weights there is no other.
 package joint
 
 import (
@@ -118,10 +121,26 @@ const tolerance = 1e-9
 // Expired ends the search.
 func Solve(p Problem, o Options) Solution {
 	s := newSolver(&p, o)
-	root := s.solveRoot()
+	fleet, root := s.planFleet(), relaxation{}
+	alone := fleet != nil && len(p.Funcs) > manyFuncs && len(p.Keepers) == 0
+	if alone {
+		root.price = fleet.price
+	} else {
+		root = s.solveRoot()
+	}
 	until := s.workLimit()
 	gpus, method := s.bound(root)
-	out := s.solution(s.plan(root.use, s.withLeastPrices(root.price), gpus, until), root.price)
+	if fleet != nil && roundUp(fleet.bound) > gpus {
+		gpus, method = roundUp(fleet.bound), boundCover
+	}
+	d := s.draft()
+	if !alone {
+		d = s.plan(root.use, s.withLeastPrices(root.price), gpus, until)
+	}
+	if fleet != nil && s.better(fleet.draft, d) {
+		d = fleet.draft
+	}
+	out := s.solution(d, root.price)
 	out.Bound, out.Method = gpus, method
 	return out
 }

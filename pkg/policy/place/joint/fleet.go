@@ -1,0 +1,216 @@
+package joint
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"github.com/gfaas/gfaas/pkg/splitmix"
+)
+
+// fleet plans many functions for GPUs of one class at once: what does not look
+// at one function beside another, and so takes time in proportion to them. An
+// instance has a price by its shape and its memory, from a linear program over
+// what shapes a GPU can host and how much memory all GPUs have (shapes.go);
+// each function takes the whole instances that serve it for the least
+// (cover.go), and what all take is packed by both resources (fill.go). At the
+// program's prices the covers also bound the number of GPUs from below.
+type fleet struct {
+	s     *solver
+	rows  []row     // options of functions that want anything, function by function
+	from  []int     // where each function's begin, and the end
+	shape []int     // by row: of the cutter
+	mem   []float64 // by row: of a GPU's memory, as a part
+	price []float64 // by shape, and of a GPU's memory: what a full GPU has sums to at most 1
+	rng   splitmix.Source
+}
+
+const (
+	// manyFuncs is from how many functions on a plan is only a fleet's, unless
+	// they share weights, which a fleet counts for each instance.
+	manyFuncs = 250
+	// maxShapes is how many shapes a fleet's configurations may have.
+	maxShapes = 200
+)
+
+// newFleet is nil where GPUs or instances are not of the kind that fleets are
+// planned for: GPUs of several classes, instances that span GPUs, or too many
+// shapes.
+func (s *solver) newFleet() *fleet {
+	if len(s.p.Classes) != 1 || s.p.Classes[0].Count == 0 || s.p.Classes[0].Room <= 0 || s.spans() || len(s.classes[0].cutter.shapes) > maxShapes {
+		return nil
+	}
+	f := &fleet{s: s, rng: splitmix.Source(s.o.Seed)}
+	for _, r := range s.rows() {
+		if r.o.Rate > 0 && f.memory(r) <= s.p.Classes[0].Room {
+			f.rows = append(f.rows, r)
+		}
+	}
+	if len(f.rows) == 0 {
+		return nil
+	}
+	for i, r := range f.rows {
+		if i == 0 || r.fn != f.rows[i-1].fn {
+			f.from = append(f.from, i)
+		}
+		choices := s.classes[0].cutter.choices[r.fn]
+		n := slices.IndexFunc(choices, func(c choice) bool { return c.opt == r.opt })
+		f.shape = append(f.shape, choices[n].shape)
+		f.mem = append(f.mem, f.part(f.memory(r)))
+	}
+	f.from = append(f.from, len(f.rows))
+	return f
+}
+
+// memory is what an instance takes, as if no other of its model were there.
+func (f *fleet) memory(r row) int64 {
+	if m := f.s.p.Funcs[r.fn].Model; m != NoModel {
+		return r.o.Mem + f.s.p.Keepers[m]
+	}
+	return r.o.Mem
+}
+
+// part is memory as a part of a GPU's.
+func (f *fleet) part(bytes int64) float64 {
+	if room := f.s.p.Classes[0].Room; room != Unlimited {
+		return float64(bytes) / float64(room)
+	}
+	return 0
+}
+
+// fleetPlan is a plan of a fleet, GPUs that its demands take at least, and what
+// a request a second of each function takes of a GPU at least.
+type fleetPlan struct {
+	*draft
+	bound float64
+	price []float64
+}
+
+// planFleet plans a fleet; it is nil where there is none. Where there are too
+// few GPUs, those that serve the most requests a second are kept. What it does
+// is not counted as work.
+func (s *solver) planFleet() *fleetPlan {
+	s.findSolo()
+	f := s.newFleet()
+	if f == nil {
+		return nil
+	}
+	before := s.work
+	defer func() { s.work = before }()
+	best, d := f.pack(f.solve()), s.draft()
+	if n := d.counts[0]; n != Elastic && n < len(best) {
+		slices.SortStableFunc(best, func(a, b GPU) int { return cmp.Compare(s.rate(b.Items), s.rate(a.Items)) })
+		best = best[:n]
+	}
+	for _, g := range best {
+		d.groups = append(d.groups, Group{g, 1})
+		d.serve(g.Items, s.p)
+	}
+	if d.counts[0] != Elastic {
+		d.counts[0] -= len(best)
+	}
+	return &fleetPlan{d, f.bound(), f.requestPrices()}
+}
+
+// rate is what items serve together, of any function.
+func (s *solver) rate(items []Item) (sum float64) {
+	for _, it := range items {
+		sum += s.p.option(it).Rate
+	}
+	return sum
+}
+
+// size is what a row takes of a GPU, by the prices.
+func (f *fleet) size() []float64 { return f.sizes(f.price, f.mem) }
+
+func (f *fleet) sizes(price, mem []float64) []float64 {
+	out, last := make([]float64, len(f.rows)), len(price)-1
+	for i, k := range f.shape {
+		out[i] = price[k] + price[last]*mem[i]
+	}
+	return out
+}
+
+// bound is a number of GPUs that the demands take at least: whole instances at
+// the prices, of which a GPU hosts no more than 1. The weights of models are
+// left out.
+func (f *fleet) bound() float64 {
+	mem := make([]float64, len(f.rows))
+	for i, r := range f.rows {
+		mem[i] = f.part(r.o.Mem)
+	}
+	return f.s.coverSize(f.rows, f.sizes(f.price, mem), fineParts)
+}
+
+// requestPrices are what a request a second of each function takes of a GPU at
+// least.
+func (f *fleet) requestPrices() []float64 {
+	out := make([]float64, len(f.s.p.Funcs))
+	size := f.size()
+	for i, r := range f.rows {
+		if v := size[i] / r.o.Rate; out[r.fn] == 0 || v < out[r.fn] {
+			out[r.fn] = v
+		}
+	}
+	return out
+}
+
+// pack packs what the program's solution chooses, by the prices of the best
+// bound and by the program's own, and takes the fewest GPUs. Where functions
+// are few, parts of several choices may not sum to what they should: then single
+// choices are packed, too.
+func (f *fleet) pack(p *shapeProgram) (best []GPU) {
+	all := [][][]chosen{f.mixed(p)}
+	if len(f.from) <= manyFuncs {
+		all = append(all, p.most(singleChoices)...)
+	}
+	for _, of := range all {
+		for _, price := range [][]float64{f.price, p.prices()} {
+			if best != nil && f.s.expired() {
+				return best
+			}
+			if gpus := f.fill(of, price); best == nil || len(gpus) < len(best) {
+				best = gpus
+			}
+		}
+	}
+	return best
+}
+
+// singleChoices is how many choices are packed alone.
+const singleChoices = 3
+
+// mixed gives each function what one of the choices has for it, such that
+// together they take what their parts do, of each shape and of memory.
+func (f *fleet) mixed(p *shapeProgram) [][]chosen {
+	out := make([][]chosen, len(f.from)-1)
+	off := make([]float64, len(f.price)) // taken so far, less what should be
+	last := len(off) - 1
+	add := func(times float64, of []chosen) {
+		for _, x := range of {
+			off[f.shape[x.row]] += times * float64(x.count)
+			off[last] += times * float64(x.count) * f.mem[x.row]
+		}
+	}
+	parts := p.parts()
+	for i := range out {
+		for _, q := range parts[i%groups] {
+			add(-q.weight, p.choices[q.choice][i])
+		}
+		least := math.Inf(1)
+		for _, q := range parts[i%groups] {
+			of := p.choices[q.choice][i]
+			add(1, of)
+			sum := 0.0
+			for k, v := range off {
+				sum += f.price[k] * v * v
+			}
+			add(-1, of)
+			if sum < least {
+				least, out[i] = sum, of
+			}
+		}
+		add(1, out[i])
+	}
+	return out
+}
