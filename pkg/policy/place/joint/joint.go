@@ -118,8 +118,26 @@ const tolerance = 1e-9
 
 // Solve plans. It always gives a plan; what no GPU is there for, or no option
 // serves, is left. The same problem, seed and work give the same plan unless
-// Expired ends the search.
+// Expired ends the search. Under tokens no more is left, and no more GPUs are
+// used, than without: a plan of rectangles is one of turns, too, and is made
+// first.
 func Solve(p Problem, o Options) Solution {
+	if !p.Tokens {
+		return solve(p, o)
+	}
+	flat := p
+	flat.Tokens = false
+	rects, turns := solve(flat, o), solve(p, o)
+	if !rects.better(turns) {
+		return turns
+	}
+	rects.giveTurns()
+	rects.Bound, rects.Method, rects.Price = turns.Bound, turns.Method, turns.Price
+	return rects
+}
+
+// solve plans under one of the models.
+func solve(p Problem, o Options) Solution {
 	s := newSolver(&p, o)
 	fleet, root := s.planFleet(), relaxation{}
 	alone := fleet != nil && len(p.Funcs) > manyFuncs && len(p.Keepers) == 0
@@ -143,6 +161,33 @@ func Solve(p Problem, o Options) Solution {
 	out := s.solution(d, root.price)
 	out.Bound, out.Method = gpus, method
 	return out
+}
+
+// better says whether a solution leaves fewer requests a second than another,
+// or takes fewer GPUs.
+func (a *Solution) better(b Solution) bool {
+	x, y := sum(a.Left), sum(b.Left)
+	if math.Abs(x-y) > tolerance*max(x, y) {
+		return x < y
+	}
+	return a.used() < b.used()
+}
+
+// used is the number of GPUs.
+func (a *Solution) used() (n int) {
+	for _, g := range a.Groups {
+		n += g.Count
+	}
+	return n
+}
+
+// giveTurns makes turns of rectangles.
+func (a *Solution) giveTurns() {
+	for _, g := range a.Groups {
+		for i, it := range g.GPU.Items {
+			g.GPU.Items[i].Turns = []timetable.Turn{{From: it.At.X, To: it.At.X + it.At.W}}
+		}
+	}
 }
 
 // Bound is only the bound of Solve.
