@@ -82,8 +82,10 @@ func (f *fleet) part(bytes int64) float64 {
 // a request a second of each function takes of a GPU at least.
 type fleetPlan struct {
 	*draft
-	bound float64
-	price []float64
+	f       *fleet
+	program *shapeProgram
+	bound   float64
+	price   []float64
 }
 
 // planFleet plans a fleet; it is nil where there is none. Where there are too
@@ -97,7 +99,13 @@ func (s *solver) planFleet() *fleetPlan {
 	}
 	before := s.work
 	defer func() { s.work = before }()
-	best, d := f.pack(f.solve()), s.draft()
+	p := f.solve()
+	return &fleetPlan{f.draft(f.pack(p)), f, p, f.bound(), f.requestPrices()}
+}
+
+// draft is a plan of so many GPUs, or those of which there are.
+func (f *fleet) draft(best []GPU) *draft {
+	s, d := f.s, f.s.draft()
 	if n := d.counts[0]; n != Elastic && n < len(best) {
 		slices.SortStableFunc(best, func(a, b GPU) int { return cmp.Compare(s.rate(b.Items), s.rate(a.Items)) })
 		best = best[:n]
@@ -109,7 +117,7 @@ func (s *solver) planFleet() *fleetPlan {
 	if d.counts[0] != Elastic {
 		d.counts[0] -= len(best)
 	}
-	return &fleetPlan{d, f.bound(), f.requestPrices()}
+	return d
 }
 
 // rate is what items serve together, of any function.

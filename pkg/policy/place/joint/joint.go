@@ -107,6 +107,9 @@ type Options struct {
 	Seed    uint64
 	Work    int64       // bounds the search, in steps of the planner's own; 0 is what ends well under a second
 	Expired func() bool // ends the search early; nil is never
+	// Spend has the search go on until Expired says so, whatever the work, as
+	// long as a plan might take fewer GPUs.
+	Spend bool
 }
 
 // defaultWork bounds the rounding and the search so that a plan takes well under
@@ -123,43 +126,75 @@ const tolerance = 1e-9
 // first.
 func Solve(p Problem, o Options) Solution {
 	if !p.Tokens {
-		return solve(p, o)
+		a := newAttempt(p, o)
+		spend(a.bound, o, a)
+		return a.solution()
 	}
 	flat := p
 	flat.Tokens = false
-	rects, turns := solve(flat, o), solve(p, o)
-	if !rects.better(turns) {
-		return turns
+	rects, turns := newAttempt(flat, o), newAttempt(p, o)
+	spend(turns.bound, o, rects, turns)
+	sol, other := turns.solution(), rects.solution()
+	if other.better(sol) {
+		other.giveTurns()
+		other.Bound, other.Method, other.Price = sol.Bound, sol.Method, sol.Price
+		return other
 	}
-	rects.giveTurns()
-	rects.Bound, rects.Method, rects.Price = turns.Bound, turns.Method, turns.Price
-	return rects
+	return sol
 }
 
-// solve plans under one of the models.
-func solve(p Problem, o Options) Solution {
+// attempt is a plan under one of the models.
+type attempt struct {
+	s      *solver
+	fleet  *fleetPlan // nil where there is none
+	price  []float64
+	draft  *draft
+	bound  int
+	method string
+}
+
+func newAttempt(p Problem, o Options) *attempt {
 	s := newSolver(&p, o)
-	fleet, root := s.planFleet(), relaxation{}
-	alone := fleet != nil && len(p.Funcs) > manyFuncs && len(p.Keepers) == 0
+	a := &attempt{s: s, fleet: s.planFleet()}
+	alone := a.fleet != nil && len(p.Funcs) > manyFuncs && len(p.Keepers) == 0
+	root := relaxation{}
 	if alone {
-		root.price = fleet.price
+		root.price = a.fleet.price
 	} else {
 		root = s.solveRoot()
 	}
+	a.price = root.price
 	until := s.workLimit()
-	gpus, method := s.bound(root)
-	if fleet != nil && roundUp(fleet.bound) > gpus {
-		gpus, method = roundUp(fleet.bound), boundCover
+	a.bound, a.method = s.bound(root)
+	if a.fleet != nil && roundUp(a.fleet.bound) > a.bound {
+		a.bound, a.method = roundUp(a.fleet.bound), boundCover
 	}
-	d := s.draft()
-	if !alone {
-		d = s.plan(root.use, s.withLeastPrices(root.price), gpus, until)
+	if alone {
+		a.draft = a.fleet.draft
+		return a
 	}
-	if fleet != nil && s.better(fleet.draft, d) {
-		d = fleet.draft
+	a.draft = s.plan(root.use, s.withLeastPrices(root.price), a.bound, until)
+	if a.fleet != nil {
+		a.take(a.fleet.draft)
 	}
-	out := s.solution(d, root.price)
-	out.Bound, out.Method = gpus, method
+	return a
+}
+
+// take takes a draft that is better.
+func (a *attempt) take(d *draft) {
+	if a.s.better(d, a.draft) {
+		a.draft = d
+	}
+}
+
+// meets says whether all is served by so many GPUs.
+func (a *attempt) meets(target int) bool {
+	return a.draft.gpus() <= target && sum(a.s.unserved(a.draft.served)) == 0
+}
+
+func (a *attempt) solution() Solution {
+	out := a.s.solution(a.draft, a.price)
+	out.Bound, out.Method = a.bound, a.method
 	return out
 }
 
