@@ -46,7 +46,7 @@ const (
 	// two, and is what has the most memory or what lets it last.
 	fillWays = 4
 	// fillTries is how often each GPU is filled, with noise but for the first of
-	// each way.
+	// each way; less often where shapes are many.
 	fillTries = 64
 	// fillNoise is by what part what goes next may vary.
 	fillNoise = 0.5
@@ -83,7 +83,7 @@ func (f *fleet) fill(of [][]chosen, price []float64) (gpus []GPU) {
 	fl := f.newFiller(of, price)
 	var best, now []placed
 	for fl.total > 0 {
-		most, tries := -1.0, fillTries
+		most, tries := -1.0, max(fillWays, min(fillTries, fillTries*maxShapes/len(fl.shelves)))
 		if f.s.expired() {
 			tries = fillWays
 		}

@@ -22,6 +22,7 @@ type fleet struct {
 	shape []int     // by row: of the cutter
 	mem   []float64 // by row: of a GPU's memory, as a part
 	price []float64 // by shape, and of a GPU's memory: what a full GPU has sums to at most 1
+	packs []packing // what is to be packed
 	rng   splitmix.Source
 }
 
@@ -29,15 +30,24 @@ const (
 	// manyFuncs is from how many functions on a plan is only a fleet's, unless
 	// they share weights, which a fleet counts for each instance.
 	manyFuncs = 250
-	// maxShapes is how many shapes a fleet's configurations may have.
+	// maxShapes is up to how many shapes there is a program of them.
 	maxShapes = 200
 )
 
-// newFleet is nil where GPUs or instances are not of the kind that fleets are
-// planned for: GPUs of several classes, instances that span GPUs, or too many
-// shapes.
+// fleetOnly says whether a plan is only a fleet's.
+func (s *solver) fleetOnly() bool {
+	return s.hasFleet() && len(s.p.Funcs) > manyFuncs && len(s.p.Keepers) == 0
+}
+
+// hasFleet says whether GPUs and instances are of the kind that fleets are
+// planned for: no GPUs of several classes, and no instances that span GPUs.
+func (s *solver) hasFleet() bool {
+	return len(s.p.Classes) == 1 && s.p.Classes[0].Count != 0 && s.p.Classes[0].Room > 0 && !s.spans()
+}
+
+// newFleet is nil where there is none.
 func (s *solver) newFleet() *fleet {
-	if len(s.p.Classes) != 1 || s.p.Classes[0].Count == 0 || s.p.Classes[0].Room <= 0 || s.spans() || len(s.classes[0].cutter.shapes) > maxShapes {
+	if !s.hasFleet() {
 		return nil
 	}
 	f := &fleet{s: s, rng: splitmix.Source(s.o.Seed)}
@@ -82,10 +92,9 @@ func (f *fleet) part(bytes int64) float64 {
 // a request a second of each function takes of a GPU at least.
 type fleetPlan struct {
 	*draft
-	f       *fleet
-	program *shapeProgram
-	bound   float64
-	price   []float64
+	f     *fleet
+	bound float64
+	price []float64
 }
 
 // planFleet plans a fleet; it is nil where there is none. Where there are too
@@ -99,8 +108,8 @@ func (s *solver) planFleet() *fleetPlan {
 	}
 	before := s.work
 	defer func() { s.work = before }()
-	p := f.solve()
-	return &fleetPlan{f.draft(f.pack(p)), f, p, f.bound(), f.requestPrices()}
+	f.solve()
+	return &fleetPlan{f.draft(f.pack()), f, f.bound(), f.requestPrices()}
 }
 
 // draft is a plan of so many GPUs, or those of which there are.
@@ -163,23 +172,41 @@ func (f *fleet) requestPrices() []float64 {
 	return out
 }
 
-// pack packs what the program's solution chooses, by the prices of the best
-// bound and by the program's own, and takes the fewest GPUs. Where functions
-// are few, parts of several choices may not sum to what they should: then single
-// choices are packed, too.
-func (f *fleet) pack(p *shapeProgram) (best []GPU) {
+// packing is what all functions take, and prices to pack it by.
+type packing struct {
+	of    [][]chosen
+	price []float64
+}
+
+// solve finds prices, and what to pack: what the program's solution chooses, and,
+// where functions are few and their parts of several choices may not sum to
+// what they should, single choices; by the prices of the best bound and by the
+// program's own.
+func (f *fleet) solve() {
+	if len(f.s.classes[0].cutter.shapes) > maxShapes {
+		f.startPrices()
+		_, of := f.choose(f.price)
+		f.packs = []packing{{of, f.price}}
+		return
+	}
+	p := f.solveShapes()
 	all := [][][]chosen{f.mixed(p)}
 	if len(f.from) <= manyFuncs {
 		all = append(all, p.most(singleChoices)...)
 	}
 	for _, of := range all {
-		for _, price := range [][]float64{f.price, p.prices()} {
-			if best != nil && f.s.expired() {
-				return best
-			}
-			if gpus := f.fill(of, price); best == nil || len(gpus) < len(best) {
-				best = gpus
-			}
+		f.packs = append(f.packs, packing{of, f.price}, packing{of, p.prices()})
+	}
+}
+
+// pack packs what is to be packed, and takes the fewest GPUs.
+func (f *fleet) pack() (best []GPU) {
+	for _, p := range f.packs {
+		if best != nil && f.s.expired() {
+			break
+		}
+		if gpus := f.fill(p.of, p.price); best == nil || len(gpus) < len(best) {
+			best = gpus
 		}
 	}
 	return best

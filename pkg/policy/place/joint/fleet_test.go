@@ -110,6 +110,24 @@ func TestFleetWithTooFewGPUs(t *testing.T) {
 	}
 }
 
+// Where each function has shares of its own there are too many shapes for a
+// program of them.
+func TestFleetOfManyShapes(t *testing.T) {
+	p := fleetOf(2*manyFuncs, 40, 150, fastShares, 1)
+	rng := splitmix.Source(1)
+	for f := range p.Funcs {
+		for i := range p.Funcs[f].Options {
+			o := &p.Funcs[f].Options[i]
+			o.H = min(One, o.H*int64(900+rng.Below(300))/1000)
+		}
+	}
+	sol := Solve(p, Options{})
+	used := check(t, &p, sol)
+	if t.Logf("%d GPUs, bound %d (%s)", used, sol.Bound, sol.Method); float64(used) > 1.25*float64(sol.Bound) || sum(sol.Left) > 0 {
+		t.Errorf("%d GPUs, bound %d (%s), left %v", used, sol.Bound, sol.Method, sum(sol.Left))
+	}
+}
+
 // The weights of models count for a fleet, and no bound says that they take
 // less.
 func TestFleetOfModels(t *testing.T) {

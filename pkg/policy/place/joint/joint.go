@@ -156,7 +156,7 @@ type attempt struct {
 func newAttempt(p Problem, o Options) *attempt {
 	s := newSolver(&p, o)
 	a := &attempt{s: s, fleet: s.planFleet()}
-	alone := a.fleet != nil && len(p.Funcs) > manyFuncs && len(p.Keepers) == 0
+	alone := a.fleet != nil && s.fleetOnly()
 	root := relaxation{}
 	if alone {
 		root.price = a.fleet.price

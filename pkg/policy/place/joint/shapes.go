@@ -100,14 +100,14 @@ func (p *shapeProgram) offer(of [][]chosen) (some bool) {
 	return some
 }
 
-// solve solves the program and sets the fleet's prices to those of the best
+// solveShapes solves the program and sets the fleet's prices to those of the best
 // bound that was found. Prices at which functions choose are between these and
 // the program's, nearer to the best where nothing new is chosen (Wentges 1997,
 // Weighted Dantzig-Wolfe decomposition for linear mixed-integer programming).
-func (f *fleet) solve() *shapeProgram {
+func (f *fleet) solveShapes() *shapeProgram {
 	if many := len(f.from) - 1; many > 2*sampled {
 		some := f.every((many + sampled - 1) / sampled)
-		some.solve()
+		some.solveShapes()
 		f.price = some.price
 	} else {
 		f.startPrices()
