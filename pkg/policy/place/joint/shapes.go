@@ -29,10 +29,13 @@ const groups = 8
 
 const (
 	shapeRounds = 60    // bounds how often choices are generated
-	shapeGap    = 0.002 // between the program and its bound, that makes no difference
+	shapeGap    = 0.001 // between the program and its bound, that makes no difference
 	// stalled ends generating when so many rounds lower the program's value by
 	// less than a part of shapeGap.
-	stalled = 6
+	stalled = 10
+	// nearest and farthest are how near to the program's prices the next are at
+	// least and at most, while these bring something new.
+	nearest, farthest = 0.25, 0.8
 	// sampled is about how many functions find the prices with which more begin.
 	sampled = 300
 	// memoryFloor is what a GPU's memory costs at least when functions choose:
@@ -117,7 +120,7 @@ func (f *fleet) solveShapes() *shapeProgram {
 		p.addGPU([]int{k})
 	}
 	p.addGPU(f.cutPrices(f.price))
-	value, since, near := 0.0, 0, 0.5
+	value, since, near := 0.0, 0, 0.5 // near is how near to the program's prices to look
 	low, of := f.choose(f.price)
 	p.offer(of)
 	for range shapeRounds {
@@ -138,11 +141,14 @@ func (f *fleet) solveShapes() *shapeProgram {
 		total, of := f.choose(between)
 		if total > low {
 			low, f.price = total, between
+			near = min(farthest, near*1.3)
+		} else {
+			near = max(nearest, near*0.7)
 		}
-		if p.offer(of) {
-			near = 0.5
-		} else if near = 1 - (1-near)/2; near > 0.99 {
-			break
+		if !p.offer(of) {
+			if near = 1 - (1-near)/2; near > 0.99 {
+				break
+			}
 		}
 	}
 	return p
