@@ -46,8 +46,9 @@ const (
 	// two, and is what has the most memory or what lets it last.
 	fillWays = 4
 	// fillTries is how often each GPU is filled, with noise but for the first of
-	// each way; less often where shapes are many.
-	fillTries = 64
+	// each way; less often where there are many shapes, or instances.
+	fillTries     = 64
+	manyInstances = 50_000
 	// fillNoise is by what part what goes next may vary.
 	fillNoise = 0.5
 )
@@ -81,9 +82,13 @@ func (f *fleet) newFiller(of [][]chosen, price []float64) *filler {
 // filled only once in each way.
 func (f *fleet) fill(of [][]chosen, price []float64) (gpus []GPU) {
 	fl := f.newFiller(of, price)
+	if fl.total == 0 {
+		return nil
+	}
 	var best, now []placed
+	tries := max(fillWays, min(fillTries, fillTries*maxShapes/len(fl.shelves), fillTries*manyInstances/fl.total))
 	for fl.total > 0 {
-		most, tries := -1.0, max(fillWays, min(fillTries, fillTries*maxShapes/len(fl.shelves)))
+		most, tries := -1.0, tries
 		if f.s.expired() {
 			tries = fillWays
 		}

@@ -27,6 +27,9 @@ type fleet struct {
 }
 
 const (
+	// fewFuncs is up to how many functions a fleet is planned only where
+	// another plan misses the bound. With more that plan may take all the time.
+	fewFuncs = 40
 	// manyFuncs is from how many functions on a plan is only a fleet's, unless
 	// they share weights, which a fleet counts for each instance.
 	manyFuncs = 250
@@ -97,7 +100,8 @@ type fleetPlan struct {
 	price []float64
 }
 
-// planFleet plans a fleet; it is nil where there is none. Where there are too
+// planFleet plans a fleet; it is nil where there is none, or where of few
+// functions there are so many instances that it takes long. Where there are too
 // few GPUs, those that serve the most requests a second are kept. What it does
 // is not counted as work.
 func (s *solver) planFleet() *fleetPlan {
@@ -109,7 +113,11 @@ func (s *solver) planFleet() *fleetPlan {
 	before := s.work
 	defer func() { s.work = before }()
 	f.solve()
-	return &fleetPlan{f.draft(f.pack()), f, f.bound(), f.requestPrices()}
+	if !s.fleetOnly() && f.instances() > manyInstances {
+		return nil
+	}
+	bound := f.bound()
+	return &fleetPlan{f.draft(f.pack(roundUp(bound))), f, bound, f.requestPrices()}
 }
 
 // draft is a plan of so many GPUs, or those of which there are.
@@ -199,10 +207,11 @@ func (f *fleet) solve() {
 	}
 }
 
-// pack packs what is to be packed, and takes the fewest GPUs.
-func (f *fleet) pack() (best []GPU) {
+// pack packs what is to be packed, and takes the fewest GPUs. It ends at the
+// bound.
+func (f *fleet) pack(bound int) (best []GPU) {
 	for _, p := range f.packs {
-		if best != nil && f.s.expired() {
+		if best != nil && (len(best) <= bound || f.s.expired()) {
 			break
 		}
 		if gpus := f.fill(p.of, p.price); best == nil || len(gpus) < len(best) {
@@ -210,6 +219,16 @@ func (f *fleet) pack() (best []GPU) {
 		}
 	}
 	return best
+}
+
+// instances counts those to be packed.
+func (f *fleet) instances() (n int) {
+	for _, c := range f.packs[0].of {
+		for _, x := range c {
+			n += x.count
+		}
+	}
+	return n
 }
 
 // singleChoices is how many choices are packed alone.

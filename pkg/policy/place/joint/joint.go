@@ -154,10 +154,12 @@ type attempt struct {
 }
 
 func newAttempt(p Problem, o Options) *attempt {
-	s := newSolver(&p, o)
-	a := &attempt{s: s, fleet: s.planFleet()}
-	alone := a.fleet != nil && s.fleetOnly()
-	root := relaxation{}
+	a := &attempt{s: newSolver(&p, o)}
+	s, few := a.s, len(p.Funcs) <= fewFuncs
+	if !few {
+		a.fleet = s.planFleet()
+	}
+	alone, root := a.fleet != nil && s.fleetOnly(), relaxation{}
 	if alone {
 		root.price = a.fleet.price
 	} else {
@@ -166,18 +168,28 @@ func newAttempt(p Problem, o Options) *attempt {
 	a.price = root.price
 	until := s.workLimit()
 	a.bound, a.method = s.bound(root)
-	if a.fleet != nil && roundUp(a.fleet.bound) > a.bound {
-		a.bound, a.method = roundUp(a.fleet.bound), boundCover
-	}
+	a.raiseBound()
 	if alone {
 		a.draft = a.fleet.draft
 		return a
 	}
 	a.draft = s.plan(root.use, s.withLeastPrices(root.price), a.bound, until)
+	if few && !a.meets(a.bound) {
+		a.fleet = s.planFleet()
+		a.raiseBound()
+	}
 	if a.fleet != nil {
 		a.take(a.fleet.draft)
 	}
 	return a
+}
+
+// raiseBound makes the bound that of the fleet, if there is one and it is
+// larger.
+func (a *attempt) raiseBound() {
+	if a.fleet != nil && roundUp(a.fleet.bound) > a.bound {
+		a.bound, a.method = roundUp(a.fleet.bound), boundCover
+	}
 }
 
 // take takes a draft that is better.

@@ -61,7 +61,7 @@ func (a *attempt) improve() {
 	s := a.s
 	if a.fleet != nil {
 		f := a.fleet.f
-		a.take(f.draft(f.pack()))
+		a.take(f.draft(f.pack(a.bound)))
 	}
 	d := s.opened(a.draft)
 	s.search(d, s.weights(s.withLeastPrices(a.price), d), a.bound, math.MaxInt64)
