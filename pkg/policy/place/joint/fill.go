@@ -28,11 +28,14 @@ type shelf struct {
 // Heuristics for vector bin packing), or by size alone; a GPU is filled in
 // several ways, of which the fullest by the prices is kept.
 type filler struct {
-	f        *fleet
-	memPrice float64 // at least memoryFloor
-	shelves  []shelf
-	total    int
-	space    *maxrect.Space
+	f         *fleet
+	price     float64 // of a GPU's memory, of the prices
+	memPrice  float64 // the same while a GPU is filled, see weigh
+	areaPrice float64 // what shelves' prices count for then
+	shelves   []shelf
+	total     int     // of instances left
+	area, mem float64 // of these, in GPUs
+	space     *maxrect.Space
 }
 
 // placed is an instance of a lot on the GPU that is being filled.
@@ -51,13 +54,15 @@ const (
 	manyInstances = 50_000
 	// fillNoise is by what part what goes next may vary.
 	fillNoise = 0.5
+	// tight is from which part of its area on a GPU's memory is weighed more, and
+	// tightPrice what it is at least where both are alike.
+	tight, tightPrice = 0.8, 0.25
+	// mostMemory leaves some of a GPU's price to its area.
+	mostMemory = 0.99
 )
 
 func (f *fleet) newFiller(of [][]chosen, price []float64) *filler {
-	fl := &filler{f: f, memPrice: price[len(price)-1], space: maxrect.New(One, One, maxrect.DefaultThreshold)}
-	if f.s.memoryLimited() {
-		fl.memPrice = max(fl.memPrice, memoryFloor)
-	}
+	fl := &filler{f: f, price: min(mostMemory, price[len(price)-1]), space: maxrect.New(One, One, maxrect.DefaultThreshold)}
 	at := map[[2]int64]int{}
 	for _, c := range of {
 		for _, x := range c {
@@ -70,6 +75,8 @@ func (f *fleet) newFiller(of [][]chosen, price []float64) *filler {
 			}
 			fl.shelves[n].lots = append(fl.shelves[n].lots, lot{x.row, x.count, f.memory(r)})
 			fl.total += x.count
+			fl.area += float64(x.count) * price[f.shape[x.row]]
+			fl.mem += float64(x.count) * f.mem[x.row]
 		}
 	}
 	for _, b := range fl.shelves {
@@ -88,6 +95,7 @@ func (f *fleet) fill(of [][]chosen, price []float64) (gpus []GPU) {
 	var best, now []placed
 	tries := max(fillWays, min(fillTries, fillTries*maxShapes/len(fl.shelves), fillTries*manyInstances/fl.total))
 	for fl.total > 0 {
+		fl.weigh()
 		most, tries := -1.0, tries
 		if f.s.expired() {
 			tries = fillWays
@@ -108,6 +116,18 @@ func (f *fleet) fill(of [][]chosen, price []float64) (gpus []GPU) {
 	return gpus
 }
 
+// weigh weighs memory for the next GPU: by its price, but for more where what is
+// left takes nearly as much of it as of area, so that it is not used up by what
+// could do with less.
+func (fl *filler) weigh() {
+	fl.memPrice = fl.price
+	if fl.f.s.memoryLimited() {
+		area := max(minSize, fl.area/(1-fl.price))
+		fl.memPrice = max(fl.price, memoryFloor, tightPrice*min(1, (fl.mem/area-tight)/(1-tight)))
+	}
+	fl.areaPrice = (1 - fl.memPrice) / (1 - fl.price)
+}
+
 // try fills a GPU in the nth way, and says what that is worth. It takes what it
 // places off the shelves.
 func (fl *filler) try(n int, out []placed) (_ []placed, worth float64) {
@@ -126,7 +146,7 @@ func (fl *filler) try(n int, out []placed) (_ []placed, worth float64) {
 			}
 			i := -1
 			if n%2 == 1 && len(out) > 0 && area > 0 { // such that memory lasts as long as the area
-				i = b.last(int64(float64(mem) * min(1, b.price/area)))
+				i = b.last(int64(float64(mem) * min(1, b.price*fl.areaPrice/area)))
 			}
 			if i < 0 {
 				i = b.last(mem)
@@ -135,9 +155,9 @@ func (fl *filler) try(n int, out []placed) (_ []placed, worth float64) {
 				continue
 			}
 			need := fl.memPrice * fl.f.mem[b.lots[i].row]
-			score := b.price + need
+			score := b.price*fl.areaPrice + need
 			if n%fillWays < 2 {
-				score = b.price*area + need*float64(mem)/float64(room)
+				score = b.price*fl.areaPrice*area + need*float64(mem)/float64(room)
 			}
 			if noise > 0 {
 				score *= 1 + noise*(2*fl.f.rng.Unit()-1)
@@ -154,8 +174,8 @@ func (fl *filler) try(n int, out []placed) (_ []placed, worth float64) {
 		best.at, _, _ = fl.space.Find(b.w, b.h, maxrect.BestShortSide)
 		fl.space.Place(best.at)
 		l.left--
-		mem, area = mem-l.mem, area-b.price
-		worth += b.price + fl.memPrice*fl.f.mem[l.row]
+		mem, area = mem-l.mem, area-b.price*fl.areaPrice
+		worth += b.price*fl.areaPrice + fl.memPrice*fl.f.mem[l.row]
 		out = append(out, best)
 	}
 }
@@ -181,6 +201,8 @@ func (fl *filler) take(all []placed) GPU {
 		l := &fl.shelves[t.shelf].lots[t.lot]
 		l.left--
 		fl.total--
+		fl.area -= fl.shelves[t.shelf].price
+		fl.mem -= fl.f.mem[l.row]
 		r := fl.f.rows[l.row]
 		g.Items = append(g.Items, fl.f.s.withTurn(Item{Func: r.fn, Option: r.opt, At: t.at}))
 	}

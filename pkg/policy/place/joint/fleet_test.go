@@ -67,6 +67,7 @@ func TestFleets(t *testing.T) {
 		{300, 40, 450, fastShares, 5},
 		{300, 24, 450, tenths, 6},
 		{300, 40, 150, tenths, 7},
+		{300, 40, 450, tenths, 21}, // memory is nearly as short as area, and has no price
 		{1000, 40, 450, fastShares, 8},
 	} {
 		t.Run(fmt.Sprint(c.functions, c.gib, c.most, c.shares[0]), func(t *testing.T) {
