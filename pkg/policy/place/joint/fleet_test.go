@@ -111,6 +111,20 @@ func TestFleetWithTooFewGPUs(t *testing.T) {
 	}
 }
 
+// A fleet is planned whenever time is over, the worse the sooner.
+func TestFleetExpired(t *testing.T) {
+	p := fleetOf(4*manyFuncs, 24, 150, fastShares, 1)
+	for _, limit := range []int{0, 1, 2, 3, 5, 10, 20, 50, 100, 1000} {
+		asked := 0
+		sol := Solve(p, Options{Expired: func() bool { asked++; return asked > limit }})
+		used := check(t, &p, sol)
+		t.Logf("%d: %d GPUs, bound %d", limit, used, sol.Bound)
+		if sum(sol.Left) > 0 || used < sol.Bound || float64(used) > 1.5*float64(sol.Bound) {
+			t.Errorf("%d GPUs, bound %d, left %v, after %d times", used, sol.Bound, sum(sol.Left), limit)
+		}
+	}
+}
+
 // Where each function has shares of its own there are too many shapes for a
 // program of them.
 func TestFleetOfManyShapes(t *testing.T) {

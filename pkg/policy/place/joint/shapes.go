@@ -74,7 +74,8 @@ func (p *shapeProgram) addGPU(shapes []int) {
 }
 
 // offer adds instances of all functions, for the groups for which these take
-// less at the program's prices than what it has. It says whether any were.
+// less at the program's prices than what it has, or that have none. It says
+// whether any were.
 func (p *shapeProgram) offer(of [][]chosen) (some bool) {
 	last, price := len(p.f.price)-1, p.m.Prices()
 	for g := range min(groups, len(of)) {
@@ -93,7 +94,7 @@ func (p *shapeProgram) offer(of [][]chosen) (some bool) {
 				worth -= v * price[i]
 			}
 		}
-		if worth < price[last+1+g]*(1-1e-9) {
+		if len(p.choices) == 0 || worth < price[last+1+g]*(1-1e-9) {
 			p.m.Add(c)
 			p.of = append(p.of, source{len(p.choices), g})
 			some = true
@@ -106,9 +107,11 @@ func (p *shapeProgram) offer(of [][]chosen) (some bool) {
 // solveShapes solves the program and sets the fleet's prices to those of the best
 // bound that was found. Prices at which functions choose are between these and
 // the program's, nearer to the best where nothing new is chosen (Wentges 1997,
-// Weighted Dantzig-Wolfe decomposition for linear mixed-integer programming).
+// Weighted Dantzig-Wolfe decomposition for linear mixed-integer programming). With
+// few functions that takes little time, and does not end when it is over.
 func (f *fleet) solveShapes() *shapeProgram {
-	if many := len(f.from) - 1; many > 2*sampled {
+	many := len(f.from) - 1
+	if many > 2*sampled {
 		some := f.every((many + sampled - 1) / sampled)
 		some.solveShapes()
 		f.price = some.price
@@ -130,7 +133,7 @@ func (f *fleet) solveShapes() *shapeProgram {
 		} else {
 			since++
 		}
-		if p.m.Value()-low < shapeGap*value || since >= stalled || f.s.expired() {
+		if p.m.Value()-low < shapeGap*value || since >= stalled || many > 2*sampled && f.s.expired() {
 			break
 		}
 		between := p.prices()
