@@ -199,7 +199,7 @@ func (f *fleet) solve() {
 	}
 	p := f.solveShapes()
 	all := [][][]chosen{f.mixed(p)}
-	if len(f.from) <= manyFuncs {
+	if len(f.from) <= 2*sampled {
 		all = append(all, p.most(singleChoices)...)
 	}
 	for _, of := range all {
