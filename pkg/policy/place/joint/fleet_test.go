@@ -2,7 +2,11 @@ package joint
 
 import (
 	"fmt"
+	"reflect"
+	"slices"
 	"testing"
+
+	"pgregory.net/rapid"
 
 	"github.com/gfaas/gfaas/pkg/splitmix"
 )
@@ -108,6 +112,46 @@ func TestFleetWithTooFewGPUs(t *testing.T) {
 	}
 	if left := sum(sol.Left); left > wanted/2 {
 		t.Errorf("%v of %v requests a second are left, with half of %d GPUs", left, wanted, all)
+	}
+}
+
+// TestFleetTwin holds of tiny fleets that their bounds are at most the optimum,
+// and that their plans are packings that serve all.
+func TestFleetTwin(t *testing.T) {
+	fleets := 0
+	rapid.Check(t, func(t *rapid.T) {
+		p := tiny(t)
+		s := newSolver(&p, Options{Seed: rapid.Uint64().Draw(t, "seed")})
+		d := s.planFleet()
+		if d == nil {
+			return
+		}
+		sol := s.solution(d.draft, d.price)
+		used := check(t, &p, sol)
+		for f, left := range sol.Left {
+			if left > 0 && slices.ContainsFunc(d.f.rows, func(r row) bool { return r.fn == f }) {
+				t.Fatalf("%v of function %d are left", left, f)
+			}
+		}
+		if sum(sol.Left) > 0 {
+			return
+		}
+		fleets++
+		least := (&twin{p: &p}).least()
+		if roundUp(d.bound) > least || used < least {
+			t.Fatalf("bound %v, optimum %d, plan %d: %+v", d.bound, least, used, p)
+		}
+	})
+	if fleets == 0 {
+		t.Error("no fleet was planned")
+	}
+}
+
+// The same fleet and seed have the same plan.
+func TestFleetAgain(t *testing.T) {
+	p := fleetOf(2*manyFuncs, 24, 450, fastShares, 3)
+	if a, b := Solve(p, Options{Seed: 5}), Solve(p, Options{Seed: 5}); !reflect.DeepEqual(a, b) {
+		t.Errorf("%d GPUs, then %d, or others", a.used(), b.used())
 	}
 }
 
