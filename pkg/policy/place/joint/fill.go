@@ -85,8 +85,8 @@ func (f *fleet) newFiller(of [][]chosen, price []float64) *filler {
 	return fl
 }
 
-// fill packs the instances of a choice, at prices. Once time is over each GPU is
-// filled only once in each way.
+// fill packs the instances of a choice, at prices. Once time is over, if
+// it counts, each GPU is filled only once in each way.
 func (f *fleet) fill(of [][]chosen, price []float64) (gpus []GPU) {
 	fl := f.newFiller(of, price)
 	if fl.total == 0 {
@@ -97,7 +97,7 @@ func (f *fleet) fill(of [][]chosen, price []float64) (gpus []GPU) {
 	for fl.total > 0 {
 		fl.weigh()
 		most, tries := -1.0, tries
-		if f.s.expired() {
+		if f.expired() {
 			tries = fillWays
 		}
 		for n := range tries {

@@ -24,6 +24,9 @@ type fleet struct {
 	price []float64 // by shape, and of a GPU's memory: what a full GPU has sums to at most 1
 	packs []packing // what is to be packed
 	rng   splitmix.Source
+	// hurried is whether planning is cut short when time is over. With few enough
+	// functions it is not, so that the plan depends on no clock.
+	hurried bool
 }
 
 const (
@@ -33,6 +36,9 @@ const (
 	// manyFuncs is from how many functions on a plan is only a fleet's, unless
 	// they share weights, which a fleet counts for each instance.
 	manyFuncs = 250
+	// unhurried is up to how many functions a fleet's plan is made whatever the
+	// time: some seconds.
+	unhurried = 4000
 	// maxShapes is up to how many shapes there is a program of them.
 	maxShapes = 200
 )
@@ -72,8 +78,12 @@ func (s *solver) newFleet() *fleet {
 		f.mem = append(f.mem, f.part(f.memory(r)))
 	}
 	f.from = append(f.from, len(f.rows))
+	f.hurried = len(f.from)-1 > unhurried
 	return f
 }
+
+// expired says whether to cut planning short.
+func (f *fleet) expired() bool { return f.hurried && f.s.expired() }
 
 // memory is what an instance takes, as if no other of its model were there.
 func (f *fleet) memory(r row) int64 {
@@ -211,7 +221,7 @@ func (f *fleet) solve() {
 // bound.
 func (f *fleet) pack(bound int) (best []GPU) {
 	for _, p := range f.packs {
-		if best != nil && (len(best) <= bound || f.s.expired()) {
+		if best != nil && (len(best) <= bound || f.expired()) {
 			break
 		}
 		if gpus := f.fill(p.of, p.price); best == nil || len(gpus) < len(best) {

@@ -149,17 +149,28 @@ func TestFleetAgain(t *testing.T) {
 	}
 }
 
-// A fleet is planned whenever time is over, the worse the sooner.
+// A fleet has a plan whenever time is over, the worse the sooner; where it need
+// not hurry always the same.
 func TestFleetExpired(t *testing.T) {
 	p := fleetOf(2*sampled+10, 24, 450, fastShares, 1)
 	for _, limit := range []int{0, 5, 100} {
 		asked := 0
-		sol := Solve(p, Options{Expired: func() bool { asked++; return asked > limit }})
+		s := newSolver(&p, Options{Expired: func() bool { asked++; return asked > limit }})
+		s.findSolo()
+		f := s.newFleet()
+		f.hurried = true
+		f.solve()
+		bound := roundUp(f.bound())
+		sol := s.solution(f.draft(f.pack(bound)), f.requestPrices())
 		used := check(t, &p, sol)
-		t.Logf("%d: %d GPUs, bound %d", limit, used, sol.Bound)
-		if sum(sol.Left) > 0 || used < sol.Bound || float64(used) > 1.5*float64(sol.Bound) {
-			t.Errorf("%d GPUs, bound %d, left %v, after %d times", used, sol.Bound, sum(sol.Left), limit)
+		t.Logf("%d: %d GPUs, bound %d", limit, used, bound)
+		if sum(sol.Left) > 0 || used < bound || float64(used) > 1.5*float64(bound) {
+			t.Errorf("%d GPUs, bound %d, left %v, after asking %d times", used, bound, sum(sol.Left), limit)
 		}
+	}
+	over := Solve(p, Options{Expired: func() bool { return true }})
+	if all := Solve(p, Options{}); !reflect.DeepEqual(over, all) {
+		t.Errorf("%d GPUs when time is over, %d otherwise, or others", over.used(), all.used())
 	}
 }
 

@@ -61,6 +61,7 @@ func (a *attempt) improve() {
 	s := a.s
 	if a.fleet != nil {
 		f := a.fleet.f
+		f.hurried = true // there is a plan
 		a.take(f.draft(f.pack(a.bound)))
 	}
 	d := s.opened(a.draft)

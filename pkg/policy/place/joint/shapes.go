@@ -107,8 +107,7 @@ func (p *shapeProgram) offer(of [][]chosen) (some bool) {
 // solveShapes solves the program and sets the fleet's prices to those of the best
 // bound that was found. Prices at which functions choose are between these and
 // the program's, nearer to the best where nothing new is chosen (Wentges 1997,
-// Weighted Dantzig-Wolfe decomposition for linear mixed-integer programming). With
-// few functions that takes little time, and does not end when it is over.
+// Weighted Dantzig-Wolfe decomposition for linear mixed-integer programming).
 func (f *fleet) solveShapes() *shapeProgram {
 	many := len(f.from) - 1
 	if many > 2*sampled {
@@ -133,7 +132,7 @@ func (f *fleet) solveShapes() *shapeProgram {
 		} else {
 			since++
 		}
-		if p.m.Value()-low < shapeGap*value || since >= stalled || many > 2*sampled && f.s.expired() {
+		if p.m.Value()-low < shapeGap*value || since >= stalled || f.expired() {
 			break
 		}
 		between := p.prices()
