@@ -74,7 +74,7 @@ func (o *planOptions) checkAlgorithm(cmd *cobra.Command) error {
 func (o *planOptions) joint(in policy.Input) (plan.Plan, error) {
 	p, why, err := policy.Joint(in, policy.JointOptions{
 		Model: o.model, ShareModels: o.share, Seed: o.seed,
-		Expired: o.over,
+		Expired: o.over, Spend: o.spend,
 	})
 	for _, r := range why {
 		o.env.Debugf("%s", r)

@@ -34,6 +34,7 @@ type planOptions struct {
 	limit     time.Duration
 	diluted   online.DiluOptions
 	over      func() bool // the time limit
+	spend     bool        // all of it, while a plan might be better
 	current   currentOptions
 	arrivals  arrivalOptions
 	instances instanceOptions
@@ -60,9 +61,16 @@ is 3; the rest is planned all the same.
 The algorithm joint chooses configurations and packs them together: a linear
 program over all that one GPU can host (column generation), rounded, and a
 search for fewer GPUs that ends at the proven bound, after a fixed amount of
-work, or at --time-limit. As long as the limit does not end it, the same input
-and seed give the same plan. When there are too few GPUs, as many requests a
-second as can be are served. -v says why each configuration was chosen.
+work, or at the time limit. As long as the limit does not end it, the same input
+and seed give the same plan. With --time-limit the search goes on for all of it,
+unless it comes to the bound (not with --what-if, --current or --max-instances,
+which make several plans). When there are too few GPUs, as many requests a second
+as can be are served. -v says why each configuration was chosen.
+
+SM time and memory are packed at once. Of more than 250 functions on GPUs that
+are alike, what each takes is chosen by prices of shapes and memory and then
+packed, which takes time in proportion to them. Under tokens a plan of rectangles
+is made, too, and taken where it needs fewer GPUs.
 
 The algorithm fast is that of FaST-GShare: each function's configurations are
 chosen by heuristic scaling (the most efficient one, then the least that covers
@@ -163,6 +171,8 @@ func (o *planOptions) run(cmd *cobra.Command) error {
 	}
 	over, done := o.env.Deadline(started, o.limit, "planning")
 	o.over = over
+	// Where several plans are made, the first leaves time to the others.
+	o.spend = cmd.Flags().Changed("time-limit") && o.current.path == "" && o.instances.most == 0
 	p, changes, err := o.make(cmd, in)
 	even := o.evenly(p, in)
 	done()

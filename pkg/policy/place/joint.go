@@ -20,6 +20,7 @@ type JointOptions struct {
 	Seed        uint64
 	Work        int64       // bounds the search, as in joint.Options
 	Expired     func() bool // ends the improvement early; nil is never
+	Spend       bool        // as in joint.Options
 }
 
 // Joint plans by choosing configurations and packing them together: a linear
@@ -32,11 +33,15 @@ func Joint(in Input, o JointOptions) (p plan.Plan, reasons []string, err error) 
 	if err := b.tooMany(); err != nil && in.Devices == nil {
 		return plan.Plan{}, nil, err
 	}
-	problem, options := b.problem(), joint.Options{Seed: o.Seed, Work: o.Work, Expired: o.Expired}
-	sol := joint.Solve(problem, options)
-	if b.roundedDown() {
-		sol.Bound, sol.Method = joint.Bound(b.largest(problem), options)
+	problem, options := b.problem(), joint.Options{Seed: o.Seed, Work: o.Work, Expired: o.Expired, Spend: o.Spend}
+	if !b.roundedDown() {
+		sol := joint.Solve(problem, options)
+		return b.plan(sol), b.reasons(sol), nil
 	}
+	// First, so that there is time for it.
+	bound, method := joint.Bound(b.largest(problem), options)
+	sol := joint.Solve(problem, options)
+	sol.Bound, sol.Method = bound, method
 	return b.plan(sol), b.reasons(sol), nil
 }
 

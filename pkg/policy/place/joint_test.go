@@ -3,6 +3,7 @@ package place
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -11,6 +12,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/place/verify"
 	"github.com/gfaas/gfaas/pkg/profile"
+	"github.com/gfaas/gfaas/pkg/splitmix"
 )
 
 // drawJoint is a random profile on FaST's grid with noise, a demand, and
@@ -88,6 +90,81 @@ func TestJointPlansVerify(t *testing.T) {
 			t.Fatalf("%s\nand\n%s", a, b)
 		}
 	})
+}
+
+// TestSpendTime holds that planning goes on while there is time and a gap, ends
+// at the bound, and makes no plan worse.
+func TestSpendTime(t *testing.T) {
+	in := Input{MemMiB: 8192}
+	for f := range 12 {
+		name := fmt.Sprintf("f%d", f)
+		in.Demand = append(in.Demand, plan.Demand{Function: name, RPS: float64(20 + 7*f)})
+		for _, sm := range []float64{6, 12, 24, 50, 100} {
+			for _, quota := range []float64{0.2, 0.6, 1} {
+				r := row(name, sm, quota, 100*quota*sm/(sm+10+3*float64(f)))
+				r.GPUMemMiB = 1000 + 200*float64(f)
+				in.Profile = append(in.Profile, r)
+			}
+		}
+	}
+	asked := func(limit int, spend bool, rps float64) (p plan.Plan, n int) {
+		in := in
+		in.Demand = slices.Clone(in.Demand)
+		for i := range in.Demand {
+			in.Demand[i].RPS *= rps
+		}
+		p, _, err := Joint(in, JointOptions{Model: plan.ModelTokens, Spend: spend, Expired: func() bool { n++; return n > limit }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p, n
+	}
+	first, n := asked(1<<30, false, 1)
+	if first.GPUsUsed <= first.Bound {
+		t.Fatalf("%d GPUs leave no gap", first.GPUsUsed)
+	}
+	if p, spent := asked(2*n, true, 1); spent <= 2*n && p.GPUsUsed > p.Bound || p.GPUsUsed > first.GPUsUsed {
+		t.Errorf("%d GPUs after asking for the time %d times, %d after %d, bound %d", p.GPUsUsed, spent, first.GPUsUsed, n, p.Bound)
+	}
+	if p, spent := asked(100_000, true, 0.01); p.GPUsUsed > p.Bound {
+		t.Errorf("%d GPUs after asking for the time %d times, bound %d", p.GPUsUsed, spent, p.Bound)
+	}
+}
+
+// TestFleetPlansVerify holds that plans of many functions under either model
+// verify, that tokens take no more GPUs, and that neither takes many more than
+// it must.
+func TestFleetPlansVerify(t *testing.T) {
+	in := Input{MemMiB: 24 << 10}
+	rng := splitmix.Source(1)
+	for f := range 300 {
+		name := fmt.Sprintf("f%d", f)
+		in.Demand = append(in.Demand, plan.Demand{Function: name, RPS: 5 + 195*rng.Unit()})
+		full, knee, mem := 50+400*rng.Unit(), 10+80*rng.Unit(), 500+5500*rng.Unit()
+		for _, sm := range []float64{6, 12, 24, 50, 60, 80, 100} {
+			for _, quota := range []float64{0.2, 0.4, 0.6, 0.8, 1} {
+				r := row(name, sm, quota, full*quota*sm/(sm+knee))
+				r.GPUMemMiB = mem
+				in.Profile = append(in.Profile, r)
+			}
+		}
+	}
+	used := map[string]int{}
+	for _, model := range []string{plan.ModelRect, plan.ModelTokens} {
+		p, _, err := Joint(in, JointOptions{Model: model})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found := verify.Plan(p, verify.Inputs{Profile: in.Profile, Demand: in.Demand}); len(found) > 0 || len(p.Unplaced) > 0 {
+			t.Errorf("%s: %+v, %d unplaced", model, found, len(p.Unplaced))
+		}
+		if used[model] = p.GPUsUsed; float64(p.GPUsUsed) > 1.08*float64(p.Bound) {
+			t.Errorf("%s: %d GPUs, bound %d", model, p.GPUsUsed, p.Bound)
+		}
+	}
+	if used[plan.ModelTokens] > used[plan.ModelRect] {
+		t.Errorf("GPUs by model: %v", used)
+	}
 }
 
 // written is a plan as it is written, which must read back.

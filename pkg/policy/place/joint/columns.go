@@ -222,10 +222,17 @@ func (s *solver) solveRoot() relaxation {
 	return s.generate(s.demand, s.counts())
 }
 
-// findSolo finds what one GPU serves of each function alone.
+// findSolo finds what one GPU serves of each function alone, once.
 func (s *solver) findSolo() {
+	if s.solo != nil {
+		return
+	}
 	s.solo = make([]float64, len(s.p.Funcs))
 	s.minSolo = math.Inf(1)
+	if s.fleetOnly() {
+		s.soloAlike()
+		return
+	}
 	price := make([]float64, len(s.p.Funcs))
 	for f := range s.p.Funcs {
 		if len(s.p.Funcs[f].Options) == 0 {
@@ -244,6 +251,27 @@ func (s *solver) findSolo() {
 			}
 		}
 		price[f] = 0
+		if s.solo[f] > 0 {
+			s.minSolo = min(s.minSolo, s.solo[f])
+		}
+	}
+}
+
+// soloAlike finds what a GPU serves of each function with instances that are
+// alike, which is enough for a fleet.
+func (s *solver) soloAlike() {
+	room := s.p.Classes[0].Room
+	for f := range s.p.Funcs {
+		for _, o := range s.p.Funcs[f].Options {
+			if !o.On[0] || o.Mem > room {
+				continue
+			}
+			n := (One / o.W) * (One / o.H)
+			if o.Mem > 0 {
+				n = min(n, room/o.Mem)
+			}
+			s.solo[f] = max(s.solo[f], float64(n)*o.Rate)
+		}
 		if s.solo[f] > 0 {
 			s.minSolo = min(s.minSolo, s.solo[f])
 		}

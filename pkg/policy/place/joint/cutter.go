@@ -175,15 +175,8 @@ func (c *cutter) cut(out []Item, p *Problem, in maxrect.Rect) []Item {
 
 // trace follows the decisions from the rectangle of i × j points at (x, y).
 func (c *cutter) trace(out []Item, p *Problem, i, j int, x, y int64) []Item {
-	ny := c.ny
-	for c.decision[i*ny+j] == smaller {
-		if c.value[(i-1)*ny+j] == c.value[i*ny+j] {
-			i--
-		} else {
-			j--
-		}
-	}
-	switch how := c.decision[i*ny+j]; {
+	i, j = c.sameValue(i, j)
+	switch how := c.decision[i*c.ny+j]; {
 	case i == 0 || j == 0 || how == nothing:
 	case how >= cutY:
 		a := int(how - cutY)
@@ -199,6 +192,39 @@ func (c *cutter) trace(out []Item, p *Problem, i, j int, x, y int64) []Item {
 		out = append(out, Item{Func: ch.fn, Option: ch.opt, At: maxrect.Rect{X: x, Y: y, W: o.W, H: o.H}})
 	}
 	return out
+}
+
+// traceShapes follows the decisions from the rectangle of i × j points and
+// lists the shapes.
+func (c *cutter) traceShapes(out []int, i, j int) []int {
+	i, j = c.sameValue(i, j)
+	switch how := c.decision[i*c.ny+j]; {
+	case i == 0 || j == 0 || how == nothing:
+	case how >= cutY:
+		a := int(how - cutY)
+		out = c.traceShapes(out, i, a)
+		out = c.traceShapes(out, i, c.restY[j][a])
+	case how >= 0:
+		a := int(how)
+		out = c.traceShapes(out, a, j)
+		out = c.traceShapes(out, c.restX[i][a], j)
+	default:
+		out = append(out, int(shapes-how))
+	}
+	return out
+}
+
+// sameValue is the rectangle in that of i × j points where its value comes
+// from.
+func (c *cutter) sameValue(i, j int) (int, int) {
+	for c.decision[i*c.ny+j] == smaller {
+		if c.value[(i-1)*c.ny+j] == c.value[i*c.ny+j] {
+			i--
+		} else {
+			j--
+		}
+	}
+	return i, j
 }
 
 // raster is the points along one side of a GPU where an edge can lie when

@@ -11,6 +11,9 @@
 // give every instance (sizebound.go), bound the number of GPUs from below. The
 // solution is made whole by rounding and diving (round.go; instances that span
 // several GPUs first: span.go) and improved by ruin and recreate (search.go).
+// Besides, functions are planned as a fleet, each apart at prices of shapes and
+// memory, which takes time in proportion to them (fleet.go): the better plan
+// counts, and of many functions that share no weights there is no other.
 package joint
 
 import (
@@ -104,6 +107,9 @@ type Options struct {
 	Seed    uint64
 	Work    int64       // bounds the search, in steps of the planner's own; 0 is what ends well under a second
 	Expired func() bool // ends the search early; nil is never
+	// Spend has the search go on until Expired says so, whatever the work, as
+	// long as a plan might take fewer GPUs.
+	Spend bool
 }
 
 // defaultWork bounds the rounding and the search so that a plan takes well under
@@ -115,15 +121,120 @@ const tolerance = 1e-9
 
 // Solve plans. It always gives a plan; what no GPU is there for, or no option
 // serves, is left. The same problem, seed and work give the same plan unless
-// Expired ends the search.
+// Expired ends the search. Under tokens no more is left, and no more GPUs are
+// used, than without: a plan of rectangles is one of turns, too, and is made
+// first.
 func Solve(p Problem, o Options) Solution {
-	s := newSolver(&p, o)
-	root := s.solveRoot()
+	if !p.Tokens {
+		a := newAttempt(p, o)
+		spend(a.bound, o, a)
+		return a.solution()
+	}
+	flat := p
+	flat.Tokens = false
+	rects, turns := newAttempt(flat, o), newAttempt(p, o)
+	spend(turns.bound, o, rects, turns)
+	sol, other := turns.solution(), rects.solution()
+	if other.better(sol) {
+		other.giveTurns()
+		other.Bound, other.Method, other.Price = sol.Bound, sol.Method, sol.Price
+		return other
+	}
+	return sol
+}
+
+// attempt is a plan under one of the models.
+type attempt struct {
+	s      *solver
+	fleet  *fleetPlan // nil where there is none
+	price  []float64
+	draft  *draft
+	bound  int
+	method string
+}
+
+func newAttempt(p Problem, o Options) *attempt {
+	a := &attempt{s: newSolver(&p, o)}
+	s, few := a.s, len(p.Funcs) <= fewFuncs
+	if !few {
+		a.fleet = s.planFleet()
+	}
+	alone, root := a.fleet != nil && s.fleetOnly(), relaxation{}
+	if alone {
+		root.price = a.fleet.price
+	} else {
+		root = s.solveRoot()
+	}
+	a.price = root.price
 	until := s.workLimit()
-	gpus, method := s.bound(root)
-	out := s.solution(s.plan(root.use, s.withLeastPrices(root.price), gpus, until), root.price)
-	out.Bound, out.Method = gpus, method
+	a.bound, a.method = s.bound(root)
+	a.raiseBound()
+	if alone {
+		a.draft = a.fleet.draft
+		return a
+	}
+	a.draft = s.plan(root.use, s.withLeastPrices(root.price), a.bound, until)
+	if few && !a.meets(a.bound) {
+		a.fleet = s.planFleet()
+		a.raiseBound()
+	}
+	if a.fleet != nil {
+		a.take(a.fleet.draft)
+	}
+	return a
+}
+
+// raiseBound makes the bound that of the fleet, if there is one and it is
+// larger.
+func (a *attempt) raiseBound() {
+	if a.fleet != nil && roundUp(a.fleet.bound) > a.bound {
+		a.bound, a.method = roundUp(a.fleet.bound), boundCover
+	}
+}
+
+// take takes a draft that is better.
+func (a *attempt) take(d *draft) {
+	if a.s.better(d, a.draft) {
+		a.draft = d
+	}
+}
+
+// meets says whether all is served by so many GPUs.
+func (a *attempt) meets(target int) bool {
+	return a.draft.gpus() <= target && sum(a.s.unserved(a.draft.served)) == 0
+}
+
+func (a *attempt) solution() Solution {
+	out := a.s.solution(a.draft, a.price)
+	out.Bound, out.Method = a.bound, a.method
 	return out
+}
+
+// better says whether a solution leaves fewer requests a second than another,
+// or takes fewer GPUs.
+func (a *Solution) better(b Solution) bool {
+	x, y := sum(a.Left), sum(b.Left)
+	if math.Abs(x-y) > tolerance*max(x, y) {
+		return x < y
+	}
+	return a.used() < b.used()
+}
+
+// used is the number of GPUs.
+func (a *Solution) used() (n int) {
+	for _, g := range a.Groups {
+		n += g.Count
+	}
+	return n
+}
+
+// giveTurns makes turns of rectangles.
+func (a *Solution) giveTurns() {
+	for _, g := range a.Groups {
+		for i, it := range g.GPU.Items {
+			g.GPU.Items[i].Turns = []timetable.Turn{{From: it.At.X, To: it.At.X + it.At.W}}
+		}
+	}
 }
 
 // Bound is only the bound of Solve.

@@ -44,6 +44,32 @@ func TestBoundOptimumPlan(t *testing.T) {
 	}
 }
 
+// TestTurnsTakeNoMore holds that plans under tokens leave no more, and take no
+// more GPUs, than plans of rectangles, and are plans of turns.
+func TestTurnsTakeNoMore(t *testing.T) {
+	compare := func(t rapid.TB, p Problem, o Options) {
+		p.Tokens = false
+		flat := Solve(p, o)
+		p.Tokens = true
+		turns := Solve(p, o)
+		if used := check(t, &p, turns); flat.better(turns) {
+			t.Fatalf("%d GPUs and %v left under tokens, %d and %v without", used, sum(turns.Left), flat.used(), sum(flat.Left))
+		}
+		if sum(turns.Left) == 0 && turns.used() < turns.Bound {
+			t.Fatalf("%d GPUs, bound %d", turns.used(), turns.Bound)
+		}
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		p := tiny(t)
+		if rapid.Bool().Draw(t, "few") {
+			p.Classes[0].Count = rapid.IntRange(1, 3).Draw(t, "gpus")
+		}
+		compare(t, p, Options{Seed: rapid.Uint64().Draw(t, "seed"), Work: 20_000})
+	})
+	compare(t, fleetOf(60, 40, 450, fastShares, 1), Options{Work: 2_000_000})
+	compare(t, fleetOf(manyFuncs+10, 24, 450, fastShares, 1), Options{})
+}
+
 // check counts the GPUs of a solution and checks each.
 func check(t rapid.TB, p *Problem, sol Solution) (used int) {
 	served := make([]float64, len(p.Funcs))

@@ -2,6 +2,7 @@ package joint
 
 import (
 	"cmp"
+	"math"
 	"slices"
 )
 
@@ -38,6 +39,50 @@ func (s *solver) search(d *draft, price []float64, target int, until int64) {
 	}
 	d.hosts = best
 	s.recount(d)
+}
+
+// spend improves attempts in turn until time is over, if it is to be spent, or
+// one of them meets the target.
+func spend(target int, o Options, attempts ...*attempt) {
+	met := func(a *attempt) bool { return a.meets(target) }
+	for o.Spend && o.Expired != nil && !o.Expired() && !slices.ContainsFunc(attempts, met) {
+		for _, a := range attempts {
+			a.improve()
+		}
+	}
+}
+
+// improve packs a fleet anew, which goes by chance in part, and searches from
+// all GPUs.
+func (a *attempt) improve() {
+	if a.meets(a.bound) {
+		return
+	}
+	s := a.s
+	if a.fleet != nil {
+		f := a.fleet.f
+		f.hurried = true // there is a plan
+		a.take(f.draft(f.pack(a.bound)))
+	}
+	d := s.opened(a.draft)
+	s.search(d, s.weights(s.withLeastPrices(a.price), d), a.bound, math.MaxInt64)
+	a.take(d)
+}
+
+// opened is a copy of a draft with all GPUs open to the search that are not of
+// spanning instances.
+func (s *solver) opened(d *draft) *draft {
+	out := &draft{hosts: slices.Clone(d.hosts), served: slices.Clone(d.served), counts: slices.Clone(d.counts)}
+	for _, g := range d.groups {
+		if g.GPU.Node != AnyNode {
+			out.groups = append(out.groups, g)
+			continue
+		}
+		for range g.Count {
+			out.hosts = append(out.hosts, s.newHost(g.GPU.Class, g.GPU.Items))
+		}
+	}
+	return out
 }
 
 // reopen lets the search change decided GPUs, too, when there are few others.

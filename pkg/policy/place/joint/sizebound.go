@@ -17,11 +17,12 @@ const (
 )
 
 const (
-	scaleWork    = 500_000 // about how many divisions sizeBound takes for area
-	memoryScales = 12      // scales of memory
-	mixes        = 9       // of area and memory
-	coverParts   = 64      // of what a function wants, to which rates are rounded up
-	coverSizes   = 24      // sizes with which whole instances are looked at
+	scaleWork    = 10_000_000 // about how many divisions sizeBound takes for area
+	memoryScales = 12         // scales of memory
+	mixes        = 9          // of area and memory
+	coverParts   = 64         // of what a function wants, to which rates are rounded up
+	fineParts    = 512        // the same where few sizes are looked at
+	coverSizes   = 24         // sizes with which whole instances are looked at
 )
 
 // sizeBound is a number of GPUs that the demands take at least, whatever the
@@ -34,17 +35,33 @@ const (
 // demand. It is good where the linear program's is not: where no configuration
 // has the whole window, where memory is short, and where functions want little.
 func (s *solver) sizeBound() (gpus float64, method string) {
-	var rows []row
-	for f := range s.p.Funcs {
-		for _, o := range s.p.Funcs[f].Options {
-			if s.solo[f] > 0 && s.demand[f] > 0 && slices.Contains(o.On, true) {
-				rows = append(rows, row{f, o})
-			}
-		}
-	}
+	rows := s.rows()
 	if len(rows) == 0 {
 		return 0, boundDFF
 	}
+	areas, gpus := s.areas(rows)
+	if n := s.coverBound(rows, areas); roundUp(n) > roundUp(gpus) {
+		return n, boundCover
+	}
+	return gpus, boundDFF
+}
+
+// rows are the options that may serve what is wanted, function by function.
+func (s *solver) rows() (rows []row) {
+	for f := range s.p.Funcs {
+		for i, o := range s.p.Funcs[f].Options {
+			if s.solo[f] > 0 && s.demand[f] > 0 && slices.Contains(o.On, true) {
+				rows = append(rows, row{f, i, o})
+			}
+		}
+	}
+	return rows
+}
+
+// areas are the rows' areas, as they are and, last, as those dual feasible
+// functions have them that give the most, and how many GPUs these take at
+// least.
+func (s *solver) areas(rows []row) (areas [][]float64, gpus float64) {
 	most := 2
 	for most < 60 && (most+1)*(most+1)*len(rows) <= scaleWork {
 		most++
@@ -64,15 +81,11 @@ func (s *solver) sizeBound() (gpus float64, method string) {
 			}
 		}
 	}
-	s.work += int64(len(across) * most * len(rows))
-	areas := [][]float64{plain}
+	areas = [][]float64{plain}
 	if best != nil && !slices.Equal(plain, best) {
 		areas = append(areas, best)
 	}
-	if n := s.coverBound(rows, areas); roundUp(n) > roundUp(gpus) {
-		return n, boundCover
-	}
-	return gpus, boundDFF
+	return areas, gpus
 }
 
 func multiply(out, a, b []float64) {
@@ -83,8 +96,8 @@ func multiply(out, a, b []float64) {
 
 // row is an option of a function.
 type row struct {
-	fn int
-	o  Option
+	fn, opt int
+	o       Option
 }
 
 // scales are at most most functions of the rows' sides along an axis, the side
@@ -172,7 +185,7 @@ func (s *solver) coverBound(rows []row, areas [][]float64) float64 {
 	slices.SortStableFunc(sizes, func(a, b size) int { return cmp.Compare(b.total, a.total) })
 	best := 0.0
 	for _, z := range sizes[:min(coverSizes, len(sizes))] {
-		best = max(best, s.coverSize(rows, z.of)+z.weights)
+		best = max(best, s.coverSize(rows, z.of, coverParts)+z.weights)
 	}
 	return best
 }
@@ -235,15 +248,15 @@ func (s *solver) leastSize(rows []row, size []float64) float64 {
 }
 
 // coverSize sums over the functions the least size of whole instances that
-// serve each.
-func (s *solver) coverSize(rows []row, size []float64) float64 {
+// serve each, rates rounded up to parts of what it wants.
+func (s *solver) coverSize(rows []row, size []float64, parts int) float64 {
 	total := 0.0
 	for i := 0; i < len(rows); {
 		from, f := i, rows[i].fn
 		for ; i < len(rows) && rows[i].fn == f; i++ {
 			continue
 		}
-		least := s.cover(rows[from:i], size[from:i], f)
+		least := s.cover(rows[from:i], size[from:i], f, parts)
 		total += max(least, s.leastSize(rows[from:i], size[from:i]))
 	}
 	return total
@@ -252,29 +265,29 @@ func (s *solver) coverSize(rows []row, size []float64) float64 {
 // cover is the least size of whole instances that serve a function. Rates are
 // rounded up to parts of what it wants, so for much more than a part it is no
 // better than leastSize.
-func (s *solver) cover(rows []row, size []float64, f int) float64 {
-	var cheapest [coverParts + 1]float64 // by parts that one instance serves
+func (s *solver) cover(rows []row, size []float64, f, parts int) float64 {
+	cheapest := make([]float64, parts+1) // by parts that one instance serves
 	for k := range cheapest {
 		cheapest[k] = math.Inf(1)
 	}
 	span := float64(s.span(f))
 	for i, r := range rows {
-		k := int(min(coverParts, math.Ceil(r.o.Rate*span/s.demand[f]*coverParts*(1+tolerance))))
+		k := int(min(float64(parts), math.Ceil(r.o.Rate*span/s.demand[f]*float64(parts)*(1+tolerance))))
 		cheapest[k] = min(cheapest[k], size[i]*span)
 	}
 	var useful []int // where less costs less
-	for k, below := coverParts, math.Inf(1); k > 0; k-- {
+	for k, below := parts, math.Inf(1); k > 0; k-- {
 		if cheapest[k] < below {
 			useful, below = append(useful, k), cheapest[k]
 		}
 	}
-	s.work += int64(len(rows) + coverParts*len(useful))
-	var least [coverParts + 1]float64 // by parts served
-	for k := 1; k <= coverParts; k++ {
+	s.work += int64(len(rows) + parts*len(useful))
+	least := make([]float64, parts+1) // by parts served
+	for k := 1; k <= parts; k++ {
 		least[k] = math.Inf(1)
 		for _, n := range useful {
 			least[k] = min(least[k], cheapest[n]+least[max(0, k-n)])
 		}
 	}
-	return least[coverParts]
+	return least[parts]
 }

@@ -175,7 +175,7 @@ type Rule int
 // ties by the lower and then the lefter free rectangle.
 const (
 	bestArea      Rule = iota // the one of least area
-	bestShortSide             // the one whose shorter leftover side is shortest
+	BestShortSide             // the one whose shorter leftover side is shortest
 	bestLongSide              // the one whose longer leftover side is shortest
 	BottomLeft                // the lowest and then leftmost
 	Rules                     // how many there are
@@ -193,7 +193,7 @@ func (s Score) Less(o Score) bool {
 func (r Rule) score(f Rect, w, h int64) Score {
 	dw, dh := f.W-w, f.H-h
 	switch r {
-	case bestShortSide:
+	case BestShortSide:
 		return Score{min(dw, dh), max(dw, dh)}
 	case bestLongSide:
 		return Score{max(dw, dh), min(dw, dh)}
