@@ -17,6 +17,7 @@ import (
 	policy "github.com/gfaas/gfaas/pkg/policy/place"
 	"github.com/gfaas/gfaas/pkg/policy/place/diff"
 	"github.com/gfaas/gfaas/pkg/policy/place/online"
+	"github.com/gfaas/gfaas/pkg/profile"
 )
 
 // planOptions are the flags of plan, as given.
@@ -99,7 +100,8 @@ when nobody waits for an answer before the next request; the rule is in
 docs/placement.md. Steady, one as another is answered, as the papers plan: an
 instance is counted on for all its throughput. Without it requests to functions
 with an objective come at random, those to others steadily. --headroom keeps a
-part of what an instance is worth free besides.
+part of what an instance is worth free besides. LOAD in the table is the part of
+its time that an instance works then.
 
 Every instance is a process with a context of its own on the GPU. MPS lets 48 of
 them have one GPU at a time, 60 with newer drivers: --max-instances bounds them, in
@@ -116,8 +118,9 @@ configuration misses the objective) stops whatever --max-moves says. The table
 lists what stops, starts and is kept; with other forms gfaas-place diff does.
 
 With --what-if the demand is planned for once with each pair of factors, of its
-rates and of its objectives, and each of the arrivals it names; a line a pair says how many GPUs that takes (CSV
-unless -o says otherwise), and the exit status is 0 even where some is unplaced.`
+rates and of its objectives, and each of the arrivals it names; a line a pair says
+how many GPUs that takes (CSV unless -o says otherwise), and the exit status is 0
+even where some is unplaced.`
 
 const planExample = `  gfaas-place plan --profile profile.csv --demand resnet=250,bert=40
   gfaas-place plan --profile profile.csv --demand demand.csv --gpu-mem 16GiB -o json > plan.json
@@ -183,7 +186,7 @@ func (o *planOptions) run(cmd *cobra.Command) error {
 	o.unstable(p, in)
 	o.instances.crowded(o.env, p)
 	o.tell(changes)
-	if err := o.print(p, changes, even); err != nil {
+	if err := o.print(p, in.Profile, changes, even); err != nil {
 		return err
 	}
 	if len(p.Unplaced) > 0 {
@@ -194,7 +197,7 @@ func (o *planOptions) run(cmd *cobra.Command) error {
 
 // print writes the plan in the chosen form. What a form cannot hold goes to
 // standard error.
-func (o *planOptions) print(p plan.Plan, changes []diff.Change, even string) error {
+func (o *planOptions) print(p plan.Plan, rows []profile.Row, changes []diff.Change, even string) error {
 	if o.env.Output == "csv" {
 		for _, u := range p.Unplaced {
 			o.env.Notef("unplaced: %s requests a second of %s: %s", csvfile.Format(u.RPS), u.Function, u.Reason)
@@ -210,7 +213,7 @@ func (o *planOptions) print(p plan.Plan, changes []diff.Change, even string) err
 			_, err := io.Copy(w, bytes.NewReader(picture.SVG(p)))
 			return err
 		}
-		if err := printTable(w, p, even); err != nil || o.current.path == "" {
+		if err := printTable(w, p, rows, even); err != nil || o.current.path == "" {
 			return err
 		}
 		return printChanges(w, changes)

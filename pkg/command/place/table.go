@@ -11,6 +11,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/plan"
+	"github.com/gfaas/gfaas/pkg/profile"
 )
 
 // records are the instances of a plan, one a line: the form csv.
@@ -34,11 +35,12 @@ func optional(v *float64) string {
 	return csvfile.Format(*v)
 }
 
-// printTable prints a plan for people: its instances, its GPUs, its functions,
-// how near it is to the best possible, what even arrivals would have taken, and
-// what is missing.
-func printTable(w io.Writer, p plan.Plan, even string) error {
-	tables := [][][]string{instanceTable(p), gpuTable(p), functionTable(p)}
+// printTable prints a plan for people: its instances and, where requests come at
+// random, how much of their time they will work, its GPUs, its functions, how near
+// it is to the best possible, what even arrivals would have taken, and what is
+// missing.
+func printTable(w io.Writer, p plan.Plan, profiled []profile.Row, even string) error {
+	tables := [][][]string{instanceTable(p, profiled), gpuTable(p), functionTable(p)}
 	for _, rows := range tables {
 		if len(rows) == 1 {
 			continue
@@ -66,16 +68,54 @@ func printTable(w io.Writer, p plan.Plan, even string) error {
 	return cli.Table(w, rows)
 }
 
-func instanceTable(p plan.Plan) [][]string {
-	rows := [][]string{{"GPU", "INSTANCE", "FUNCTION", "SM%", "QUOTA", "BATCH", "RPS", "MEM MIB", "X", "Y"}}
+func instanceTable(p plan.Plan, profiled []profile.Row) [][]string {
+	rows := [][]string{{"GPU", "INSTANCE", "FUNCTION", "SM%", "QUOTA", "BATCH", "RPS", "LOAD", "MEM MIB", "X", "Y"}}
+	const loadAt = 7
+	load := loads(p, profiled)
 	n := csvfile.Format
 	for _, g := range p.GPUs {
 		for _, in := range g.Instances {
 			rows = append(rows, []string{gpuName(g), in.ID, in.Function, n(in.SMPct), n(in.QuotaRequest),
-				strconv.Itoa(in.Batch), n(in.RPS), size(in.MemMiB), optional(in.X), optional(in.Y)})
+				strconv.Itoa(in.Batch), n(in.RPS), load(in), size(in.MemMiB), optional(in.X), optional(in.Y)})
+		}
+	}
+	if p.Arrivals != plan.ArrivalsPoisson {
+		for i := range rows {
+			rows[i] = slices.Delete(rows[i], loadAt, loadAt+1)
 		}
 	}
 	return rows
+}
+
+// loads says what part of its time, as its throughput tells, an instance will work
+// when its function gets what is demanded: nothing where the profile has several
+// throughputs for it, of several GPUs.
+func loads(p plan.Plan, rows []profile.Row) func(plan.Instance) string {
+	type key struct {
+		function string
+		profile.Config
+	}
+	throughput, demanded := map[key]float64{}, map[string]float64{}
+	for _, r := range rows {
+		k := key{r.Function, r.Config}
+		if seen, found := throughput[k]; found && seen != r.ThroughputRPS {
+			throughput[k] = 0
+			continue
+		}
+		throughput[k] = r.ThroughputRPS
+	}
+	for _, d := range p.Demand {
+		if d.ServedRPS > 0 {
+			demanded[d.Function] = min(d.RPS/d.ServedRPS, 1)
+		}
+	}
+	return func(in plan.Instance) string {
+		most := throughput[key{in.Function, profile.Config{SMPct: in.SMPct, Quota: in.QuotaRequest, Batch: in.Batch}}]
+		if most <= 0 {
+			return ""
+		}
+		return number.Percent(in.RPS*demanded[in.Function]/most, 0)
+	}
 }
 
 func gpuTable(p plan.Plan) [][]string {
