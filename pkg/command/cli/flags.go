@@ -126,6 +126,7 @@ func (env *Env) settleFlags(cmd *cobra.Command) error {
 	if err := applySettings(cmd.Flags(), env.config); err != nil {
 		return err
 	}
+	env.noteStray(cmd.Flags(), os.Environ())
 	if os.Getenv("NO_COLOR") != "" {
 		env.noColor = true
 	}

@@ -64,5 +64,8 @@ func TestEnvironmentIsListed(t *testing.T) {
 		if !strings.Contains(all.String(), name) {
 			t.Errorf("nothing knows %s", name)
 		}
+		if strings.HasPrefix(name, "GFAAS_") && !slices.Contains(cli.Variables(), name) {
+			t.Errorf("%s would be told of as a slip", name)
+		}
 	}
 }
