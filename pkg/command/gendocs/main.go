@@ -95,7 +95,8 @@ func writePages(cmd *cobra.Command, header *doc.GenManHeader, dir string) error 
 		notes.WriteString(".SH " + n.Title + "\n" + strings.ReplaceAll(n.Text, "-", "\\-") + "\n\n")
 	}
 	const last = ".SH SEE ALSO"
-	text, more, found := strings.Cut(page.String(), last)
+	plain := strings.ReplaceAll(page.String(), `\fP[=false]`, `\fP`) // a switch is off unless it is given
+	text, more, found := strings.Cut(plain, last)
 	text += notes.String()
 	if found {
 		text += last + more
