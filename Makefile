@@ -4,7 +4,7 @@
 BUILD := build
 GO ?= go
 # Of the folder that it is built in nothing is said: the same source makes the same bytes.
-CC := gcc -ffile-prefix-map=$(CURDIR)=.
+CC := gcc '-ffile-prefix-map=$(CURDIR)=.'
 # Of all C that runs in other people's processes. The second level of fortify is
 # what every compiler and C library that will do knows. Not -all: a launch under a
 # lease has no array on its stack, and so gets no guard (hook/check/library.sh looks);

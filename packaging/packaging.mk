@@ -15,10 +15,10 @@ endif
 PACKAGE_VERSION = $(shell echo '$(VERSION)' | sed -E 's/^v//; s/-([0-9]+)-g/+\1.g/; s/-dirty$$/+dirty/; s/-/~/g; \
   /^[0-9]+\./!s/^/0~'$$(date -u -d @$(SOURCE_DATE_EPOCH) +%Y%m%d%H%M%S)'./')
 DIST := $(BUILD)/dist
-STAGED := $(abspath $(BUILD))/package
+STAGED := $(BUILD)/package
 TARBALL = gfaas-$(PACKAGE_VERSION)-linux-amd64
 # The licences of what is linked, as those who wrote it want them to go along.
-LICENCE_TEXTS ?= $(abspath $(BUILD))/licences
+LICENCE_TEXTS := $(BUILD)/licences
 
 .PHONY: packages packages-check
 packages: $(BINARIES) libs examples $(LICENCE_TEXTS)
@@ -38,7 +38,7 @@ packages: $(BINARIES) libs examples $(LICENCE_TEXTS)
 	cd $(DIST) && sha256sum * >SHA256SUMS
 	ls -l $(DIST)
 
-$(abspath $(BUILD))/licences: go.sum
+$(LICENCE_TEXTS): go.sum
 	rm -rf $@
 	GOFLAGS= $(GO) run $(GO_LICENSES) save ./cmd/... --ignore github.com/gfaas/gfaas --save_path $@ >$(BUILD)/licences.log 2>&1 || { cat $(BUILD)/licences.log; exit 1; }
 	chmod -R u+w $@

@@ -11,8 +11,10 @@ trap 'rm -rf "$copy"' EXIT
 git ls-files -z --cached --others --exclude-standard --deduplicate | tar --null -T - --ignore-failed-read -cf - | tar -C "$copy" -xf -
 export SOURCE_DATE_EPOCH="${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}"
 version=$(cat "$build/version")
+mkdir "$copy/other"
+cp -R "$build/licences" "$copy/other" # they are read off the module cache, once
 umask 077
-TZ=Asia/Tokyo LC_ALL=C.UTF-8 "${MAKE:-make}" -s -j "$(nproc)" -C "$copy" packages BUILD=other VERSION="$version" LICENCE_TEXTS="$build/licences" >"$copy/log" 2>&1 || {
+TZ=Asia/Tokyo LC_ALL=C.UTF-8 "${MAKE:-make}" -s -j "$(nproc)" -C "$copy" packages BUILD=other VERSION="$version" >"$copy/log" 2>&1 || {
 	tail -n 30 "$copy/log"
 	exit 1
 }
