@@ -45,9 +45,8 @@ func newInvoke(t *tool) *cobra.Command {
 it comes. With a terminal on standard input the body is empty. The call goes
 through the gateway where one runs (gfaas serve), which starts an instance if need
 be, else to an instance that is ready, by chance in proportion to what plans count
-on them for. A call that no instance has seen goes to
-another one; one that may have been carried out is sent once more if it has the
-header Idempotency-Key.
+on them for. A call that no instance has seen goes to another one; one that may have
+been carried out is sent once more if it has the header Idempotency-Key.
 
 With --async the gateway keeps the call, runs it when it can, again if no instance
 answers, and posts the answer to --callback. What is printed is the call's id: its

@@ -32,7 +32,8 @@ func newTop(t *tool) *cobra.Command {
 		Short: "Show what GPUs, functions and instances do",
 		Long: `Shows how busy GPUs are, how many calls of each function wait and run and how
 long they take, what instances there are, and the models that are on GPUs. The
-gateway knows all of it; without one the token daemon knows what instances use, and the rest is unknown (- or null).
+gateway knows all of it; without one the token daemon knows what instances use, and
+the rest is unknown (- or null).
 
 On a terminal, without -o, the screen is renewed every --interval until q is
 pressed: tab goes to the other table, s and S to another order, r reverses it, /

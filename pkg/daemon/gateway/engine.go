@@ -492,7 +492,7 @@ func (e *engine) adopt(t *target, gpu int32, r instance.Record, own bool) *serve
 	e.respan(t)
 	ev := queue.Event{Kind: queue.Adopted, Instance: s.id, Function: t.number, GPU: gpu, To: residency.GPUWarm, Pinned: !own}
 	if r.RPS > 0 { // a first guess: from then on it is measured
-		ev.Spec = &queue.Function{Warm: time.Duration(float64(time.Second) / r.RPS)}
+		ev.Spec = &queue.Function{Warm: time.Duration(min(float64(time.Second)/r.RPS, float64(time.Hour)))}
 	}
 	e.step(ev)
 	return s

@@ -9,7 +9,7 @@ import (
 
 // planned is an instance that a plan has for a function: its slice of the GPU is
 // its own whatever else runs. No order decides of it, since none but its function
-// can use it: what it runs takes no slot and counts against nobody.
+// can use it: what it runs takes no slot and no virtual time.
 type planned struct {
 	slot int32
 	each time.Duration // that an invocation takes on it: as its Spec says, then a mean of what was measured
@@ -19,6 +19,9 @@ type planned struct {
 // patience is for how long at least an invocation waits for a plan's instances before
 // another is started beside them: that one takes from what the plan promised others.
 const patience = 2 * time.Second
+
+// longest is what an invocation is taken to take at most: a guess may be anything.
+const longest = time.Hour
 
 // few is how many measurements a mean is of, about, once there were as many.
 const few = 32
@@ -135,7 +138,7 @@ func (e *engine) plan(f, slot int32, spec *Function) {
 	if spec != nil {
 		p.each = spec.Warm
 	}
-	p.each = max(p.each, 1)
+	p.each = min(max(p.each, 1), longest)
 	e.states[f].plans = append(e.states[f].plans, p)
 	e.planned = holding(e.planned, f, true)
 }

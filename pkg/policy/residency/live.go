@@ -29,7 +29,9 @@ func (p *Pool) Adopt(id ID, function, gpu int32, resident, pinned bool, now time
 	if resident {
 		d.memUsed += it.mem
 	}
-	if !pinned {
+	if pinned {
+		p.more[c].idle = now
+	} else {
 		p.link(c, now)
 	}
 	if p.obsolete(it) {
