@@ -131,3 +131,28 @@ func TestRunNames(t *testing.T) {
 		}
 	}
 }
+
+// TestHasty: who takes one call at a time is told of where handing over matters, and
+// where the plan is for calls that come at random.
+func TestHasty(t *testing.T) {
+	list := func(inflight int, rps float64) []assignment {
+		a := assignment{function: function.Function{Name: "f", Inflight: inflight}, placement: instance.Placement{RPS: rps}}
+		return []assignment{a, a}
+	}
+	for _, c := range []struct {
+		arrivals string
+		list     []assignment
+		want     string
+	}{
+		{plan.ArrivalsPoisson, list(1, 99), "f"},
+		{plan.ArrivalsPoisson, list(0, 99), "f"},
+		{plan.ArrivalsPoisson, list(2, 99), ""},
+		{plan.ArrivalsPoisson, list(1, 40), ""},
+		{plan.ArrivalsPoisson, list(1, 0), ""},
+		{"", list(1, 99), ""},
+	} {
+		if got := strings.Join(hasty(plan.Plan{Arrivals: c.arrivals}, c.list), " "); got != c.want {
+			t.Errorf("%+v: %q, want %q", c, got, c.want)
+		}
+	}
+}

@@ -105,6 +105,10 @@ func (o *upOptions) run(ctx context.Context, t *tool, path string) error {
 	for _, u := range p.Unplaced {
 		t.env.Notef("note: the plan leaves %v requests a second of %s unplaced: %s", u.RPS, u.Function, u.Reason)
 	}
+	for _, name := range hasty(p, list) {
+		t.env.Notef("note: %s takes one call at a time (inflight: 1), and is idle behind gfaas serve for about %v between two, "+
+			"which the plan does not know of: inflight: 2, where it can, has the next one wait there", name, handOver)
+	}
 	if len(list) == 0 {
 		t.env.Notef("note: the plan places no instance")
 	}
@@ -126,6 +130,22 @@ func (o *upOptions) run(ctx context.Context, t *tool, path string) error {
 	}
 	up := &rollout{tool: t, launcher: launcher, steps: steps}
 	return up.run(ctx, o.parallel)
+}
+
+// handOver is about how long an instance has nothing to do until the gateway has sent
+// it the next call.
+const handOver = time.Millisecond
+
+// hasty are the functions of which an instance is to answer so many calls a second,
+// one at a time, that a twentieth of its time and more goes to handing over.
+func hasty(p plan.Plan, list []assignment) (names []string) {
+	for _, a := range list {
+		often := a.placement.RPS*handOver.Seconds() >= 0.05
+		if p.Arrivals == plan.ArrivalsPoisson && often && a.function.Inflight <= 1 && !slices.Contains(names, a.function.Name) {
+			names = append(names, a.function.Name)
+		}
+	}
+	return names
 }
 
 // launcher starts instances, or only looks and stops.
