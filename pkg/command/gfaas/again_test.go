@@ -1,0 +1,56 @@
+package gfaas
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/wire"
+)
+
+// A token daemon that is killed under gfaas run is started again by it, with the slice
+// that it had, and its program never knows. No other command is run meanwhile that
+// could have started it.
+func TestRunStartsTheDaemonAgain(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	run, done := p.getenv("GFAAS_RUN_DIR"), filepath.Join(p.dir, "done")
+	cmd := p.command("run", "--name", "patient", "--quota", "0.3", "--", "sh", "-c", `while ! test -e "$1"; do sleep 0.01; done`, "sh", done)
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	daemon := func() int { // that has the slice; 0: none
+		text, _ := os.ReadFile(filepath.Join(run, "token.lock"))
+		pid, _ := strconv.Atoi(strings.TrimSpace(string(text)))
+		if _, err := os.Stat(filepath.Join(run, "instances", "patient.json")); err != nil {
+			return 0
+		}
+		return pid
+	}
+	eventually(t, "the program has a slice", func() bool { return daemon() > 0 })
+	first := daemon()
+	if err := syscall.Kill(first, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "there is a daemon again", func() bool { return daemon() > 0 && daemon() != first })
+	var status wire.Status
+	p.program(&status, "gfaas-tokend", "status")
+	if c := status.GPUs[0].Clients; len(c) != 1 || c[0].Instance != "patient" || c[0].QuotaRequest != 0.3 {
+		t.Errorf("it has %+v", c)
+	}
+	p.write("done", "")
+	if status := exitStatus(cmd.Wait()); status != 0 {
+		t.Errorf("exit %d", status)
+	}
+	if !strings.Contains(said.String(), "the token daemon was gone: started it again") {
+		t.Errorf("it said %q", said.String())
+	}
+}
