@@ -280,9 +280,6 @@ func (k *killer) nothingLeft() {
 	if all := k.instances(); len(all) > 0 {
 		k.Errorf("%s: after down there are %v", k.dir, all)
 	}
-	if out := k.must("ps", "-o", "json"); strings.TrimSpace(out) != "[]" {
-		k.Errorf("%s: after down: %s", k.dir, out)
-	}
 	if k.image != "" {
 		// One that the engine was making for a command that was killed can come after.
 		k.until("containers are left after down", func() bool {
@@ -292,6 +289,9 @@ func (k *killer) nothingLeft() {
 			k.must("down")
 			return false
 		})
+	}
+	if out := k.must("ps", "-o", "json"); strings.TrimSpace(out) != "[]" {
+		k.Errorf("%s: after down: %s", k.dir, out)
 	}
 	for _, dir := range []string{filepath.Join(k.run(), "instances"), filepath.Join(k.dir, "sim")} {
 		k.until(dir+" is not empty", func() bool {
