@@ -5,7 +5,7 @@
 //
 // A copy is one allocation with a model's weights. Whoever asks for a model that
 // is not there has a copy loaded, and all who ask meanwhile get that one, or the
-// same error. Copies that are loaded or loading never sum to more than the
+// same error. No copy is loaded that would have all together take more than the
 // capacity; to make room the least recently used copies go that nobody holds,
 // never one that somebody holds. Copies wait for room in the order they came in,
 // and one that does not fit does not keep the next from going in.
@@ -98,6 +98,9 @@ type (
 	Leave struct{ Request RequestID }
 	// Remove forgets a model. Who holds it keeps it.
 	Remove struct{ Key Key }
+	// Resize gives all copies together another capacity. What is held, or is being
+	// loaded, stays: they may have more than a smaller one until it has gone.
+	Resize struct{ Capacity gpu.Bytes }
 )
 
 // Action is what to do.
@@ -533,9 +536,25 @@ func (e Remove) apply(p *Policy, _ time.Duration) {
 	}
 }
 
+func (e Resize) apply(p *Policy, _ time.Duration) {
+	p.capacity = e.Capacity
+	for _, c := range slices.Clone(p.copies) {
+		if c.state == waiting {
+			p.size(c, c.bytes) // may be larger than that now
+		}
+	}
+}
+
 // makeRoom lets copies in that wait for room, as far as there is some or can be
-// made.
+// made. Of a capacity that was made smaller what was held goes when it is free.
 func (p *Policy) makeRoom() {
+	for p.used > p.capacity {
+		victim := p.oldest()
+		if victim == nil {
+			break
+		}
+		p.free(victim, true, "all models together may have %v", p.capacity)
+	}
 	for _, c := range slices.Clone(p.copies) {
 		if c.state != waiting || p.used-p.evictable()+c.bytes > p.capacity {
 			continue

@@ -114,6 +114,24 @@ func TestEviction(t *testing.T) {
 	s.step("evict 3; evict 2; fill 5", Sized{5, 7})
 }
 
+func TestResize(t *testing.T) {
+	s := start(t, 10)
+	s.load("a", 1, 1, 3)
+	s.load("b", 2, 2, 3)
+	s.load("c", 3, 3, 3)
+	s.now += time.Second
+	s.step("", Leave{3})
+	s.step("begin 4 for 4", Get{4, key("d"), true, s.now + time.Hour})
+	s.step("evict 3; wake 1h0m2s", Sized{4, 5}, Resize{5}) // what is held stays
+	s.step("begin 5 for 5", Get{5, key("e"), true, s.now + time.Hour})
+	s.step("refuse 5: capacity; free 5", Sized{5, 6})
+	s.step("evict 1", Leave{1}) // 3 of 5 are held
+	s.step("refuse 4: capacity; free 4; wake 0s", Resize{4})
+	s.step("begin 6 for 6", Get{6, key("a"), true, s.now + time.Hour})
+	s.step("wake 1h0m2s", Sized{6, 4})
+	s.step("fill 6; wake 0s", Resize{7})
+}
+
 func TestCapacityAndBusy(t *testing.T) {
 	s := start(t, 10)
 	s.load("a", 1, 1, 6)

@@ -22,6 +22,7 @@ type world struct {
 	p        *Policy
 	now      time.Duration
 	capacity gpu.Bytes
+	before   gpu.Bytes // what was taken a step ago
 	last     RequestID
 
 	asked    map[RequestID]string // "": not answered
@@ -44,8 +45,15 @@ func (w *world) step(events ...Event) {
 		sum += n
 	}
 	s := w.p.Snapshot()
-	if sum > w.capacity || s.Used > w.capacity || s.Used < sum {
+	if sum > max(w.capacity, w.before) || s.Used > max(w.capacity, w.before) || s.Used < sum {
 		w.t.Fatalf("%d bytes taken, %d counted, of %d", sum, s.Used, w.capacity)
+	}
+	if w.before = s.Used; s.Used > w.capacity { // since it was made smaller
+		for _, c := range s.Copies {
+			if c.State == "ready" && c.Refs == 0 {
+				w.t.Fatalf("copy %d stays, which nobody holds, and %d of %d are taken", c.ID, s.Used, w.capacity)
+			}
+		}
 	}
 	refs := map[CopyID]int{}
 	for _, c := range w.holds {
@@ -213,7 +221,7 @@ func (w *world) leave(r RequestID) {
 
 func TestProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		capacity := gpu.Bytes(rapid.IntRange(1, 12).Draw(t, "capacity"))
+		capacity := gpu.Bytes(rapid.IntRange(1, 12).Draw(t, "first capacity"))
 		w := &world{
 			t: t, p: New(capacity), capacity: capacity, asked: map[RequestID]string{}, holds: map[RequestID]CopyID{}, busy: map[CopyID]string{},
 			storing: map[CopyID]RequestID{}, memory: map[CopyID]gpu.Bytes{}, ready: map[CopyID]bool{},
@@ -221,7 +229,7 @@ func TestProperties(t *testing.T) {
 		}
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			w.now += rapid.SampledFrom([]time.Duration{0, time.Millisecond, time.Second}).Draw(t, "later")
-			switch rapid.IntRange(0, 11).Draw(t, "what") {
+			switch rapid.IntRange(0, 12).Draw(t, "what") {
 			case 0, 1, 2:
 				w.ask(func(r RequestID, k Key, until time.Duration) Event { return Get{r, k, true, until} })
 			case 3:
@@ -229,7 +237,7 @@ func TestProperties(t *testing.T) {
 			case 4:
 				w.ask(func(r RequestID, k Key, until time.Duration) Event { return Put{r, k, until} })
 			case 5:
-				bytes := gpu.Bytes(rapid.IntRange(1, int(capacity)+1).Draw(t, "bytes"))
+				bytes := gpu.Bytes(rapid.IntRange(1, int(w.capacity)+1).Draw(t, "bytes"))
 				w.ask(func(r RequestID, k Key, until time.Duration) Event { return Store{r, k, bytes, until} })
 			case 6:
 				if r, ok := some(w, w.asked, func(r RequestID) bool { return true }); ok {
@@ -246,6 +254,11 @@ func TestProperties(t *testing.T) {
 				}
 			case 9:
 				w.progress(true)
+			case 10:
+				if rapid.IntRange(0, 3).Draw(t, "resize") == 0 {
+					w.capacity = gpu.Bytes(rapid.IntRange(1, 12).Draw(t, "capacity"))
+					w.step(Resize{w.capacity})
+				}
 			default:
 				w.progress(false)
 			}
