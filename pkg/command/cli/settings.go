@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -223,6 +224,21 @@ func (env *Env) Reread(flags *pflag.FlagSet) error {
 		return first
 	}
 	return applySettings(flags, env.config)
+}
+
+// NoteRestart says of settings that were read again which of them changed and cannot
+// take effect before a restart.
+func NoteRestart(log *slog.Logger, changed map[string]bool) {
+	var names []string
+	for name, is := range changed {
+		if is {
+			names = append(names, name)
+		}
+	}
+	if len(names) > 0 {
+		slices.Sort(names)
+		log.Warn("these settings count after a restart only", "settings", names)
+	}
 }
 
 // reset gives a flag its default. What a list is set to, once it has been, is

@@ -50,7 +50,8 @@ model-TENANT.sock, which speaks for it alone.
 
 The daemon keeps its models' names and files in the state file, and knows them
 when it is started again. Programs that have mapped a model keep it when the
-daemon ends.`,
+daemon ends. SIGHUP reads the settings again: --capacity, of a smaller one what
+is held stays, and tenants that are new; others count after a restart.`,
 		Example: `  gfaas-modeld --capacity 8GiB --models /srv/models
   gfaas-modeld put resnet50 resnet50.safetensors
   gfaas-modeld ls`,

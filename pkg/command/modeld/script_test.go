@@ -38,6 +38,7 @@ func TestScripts(t *testing.T) {
 				return err
 			}
 			env.Defer(func() { _ = os.RemoveAll(run) })
+			env.Values[notifyConn{}] = &notifyConn{}
 			for name, value := range map[string]string{
 				"GFAAS_RUN_DIR": filepath.Join(run, "gfaas"), "GFAAS_STATE": filepath.Join(env.WorkDir, "state.db"),
 				"GFAAS_LIB_DIR": libs, "GFAAS_SIM_DIR": filepath.Join(run, "sim"), "XDG_CONFIG_HOME": filepath.Join(env.WorkDir, "config"),
@@ -93,24 +94,25 @@ func send(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// notifyConn is the socket that the script plays systemd on.
-var notifyConn *net.UnixConn
+// notifyConn is the socket that a script plays systemd on, of its Values.
+type notifyConn struct{ *net.UnixConn }
 
 // notify opens it.
 func notifySocket(ts *testscript.TestScript, _ bool, _ []string) {
 	path := ts.Getenv("GFAAS_RUN_DIR") + ".notify"
-	var err error
-	notifyConn, err = net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
 	ts.Check(err)
-	ts.Defer(func() { _ = notifyConn.Close() })
+	ts.Defer(func() { _ = conn.Close() })
+	ts.Value(notifyConn{}).(*notifyConn).UnixConn = conn
 	ts.Setenv("NOTIFY_SOCKET", path)
 }
 
 // notified TEXT waits for a message that begins so.
 func notified(ts *testscript.TestScript, _ bool, args []string) {
-	ts.Check(notifyConn.SetReadDeadline(time.Now().Add(patience)))
+	conn := ts.Value(notifyConn{}).(*notifyConn)
+	ts.Check(conn.SetReadDeadline(time.Now().Add(patience)))
 	buf := make([]byte, 256)
-	n, err := notifyConn.Read(buf)
+	n, err := conn.Read(buf)
 	ts.Check(err)
 	if got := string(buf[:n]); !strings.HasPrefix(got, args[0]) {
 		ts.Fatalf("told %q, want %q", got, args[0])

@@ -3,12 +3,14 @@ package modeld
 import (
 	"errors"
 	"io/fs"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/gfaas/gfaas/pkg/adapter/bolt"
 	"github.com/gfaas/gfaas/pkg/adapter/cuda"
@@ -114,6 +116,7 @@ func (o *serveOptions) open() (device.Device, error) {
 
 func (o *serveOptions) run(cmd *cobra.Command) error {
 	o.env.CleansUp()
+	o.env.Reloads()
 	if err := o.check(); err != nil {
 		return err
 	}
@@ -121,11 +124,7 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	if o.models != "" {
-		if o.models, err = filepath.Abs(o.models); err != nil {
-			return err
-		}
-	}
+	o.models = folder(o.models)
 	log := o.env.Logger(o.env.Err)
 	on, err := o.open()
 	if err != nil {
@@ -134,6 +133,7 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 	d, err := model.Open(model.Config{
 		Socket: socket, Tenants: o.tenants, Capacity: o.capacity, Staging: o.staging, Models: o.models, Listen: o.listen,
 		Private: isRunDir(filepath.Dir(socket)), ExitWhenIdle: o.exitWhenIdle, GPU: on, Catalogue: bolt.Open(cli.StatePath()), Log: log,
+		Reload: func() (model.Settings, error) { return o.reload(cmd.Flags(), log) },
 	})
 	if err != nil {
 		err = errors.Join(err, on.Close())
@@ -152,6 +152,33 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 	err = d.Serve(cmd.Context())
 	log.Info("stopped")
 	return err
+}
+
+// reload reads the settings again: the capacity, and tenants that are new.
+func (o *serveOptions) reload(flags *pflag.FlagSet, log *slog.Logger) (model.Settings, error) {
+	before := *o
+	err := o.env.Reread(flags)
+	wanted := *o
+	*o = before
+	if err == nil {
+		err = wanted.check()
+	}
+	if err != nil {
+		return model.Settings{}, err
+	}
+	cli.NoteRestart(log, map[string]bool{
+		"gpu": wanted.gpu != before.gpu, "staging": wanted.staging != before.staging, "listen": wanted.listen != before.listen,
+		"exit-when-idle": wanted.exitWhenIdle != before.exitWhenIdle, "models": folder(wanted.models) != folder(before.models),
+	})
+	return model.Settings{Capacity: wanted.capacity, Tenants: wanted.tenants}, nil
+}
+
+// folder is a folder's whole name; empty is none.
+func folder(name string) string {
+	if whole, err := filepath.Abs(name); err == nil && name != "" {
+		return whole
+	}
+	return name
 }
 
 // isRunDir says whether the folder is the run directory, which is ours to make

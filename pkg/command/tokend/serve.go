@@ -163,20 +163,11 @@ func (o *serveOptions) keep(before serveOptions, log *slog.Logger) {
 	wanted := *o
 	*o = before
 	o.window, o.round, o.smLimit = wanted.window, wanted.round, wanted.smLimit
-	var names []string
-	for name, changed := range map[string]bool{
+	cli.NoteRestart(log, map[string]bool{
 		"policy": wanted.policy != before.policy, "mps": wanted.mps != before.mps, "listen": wanted.listen != before.listen,
 		"exit-when-idle": wanted.exitWhenIdle != before.exitWhenIdle, "count-context": wanted.countContext != before.countContext,
 		"client-uid": !slices.Equal(wanted.clientUIDs, before.clientUIDs),
-	} {
-		if changed {
-			names = append(names, name)
-		}
-	}
-	if len(names) > 0 {
-		slices.Sort(names)
-		log.Warn("these settings count after a restart only", "settings", names)
-	}
+	})
 }
 
 // isRunDir says whether the folder is the run directory, which is ours to make

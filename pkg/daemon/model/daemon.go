@@ -61,9 +61,18 @@ type Config struct {
 
 	ExitWhenIdle time.Duration // leave after so long without a client, and a process that holds a model; 0 is never
 
+	// Reload reads the settings again, at SIGHUP; nil: there is nothing to read.
+	Reload func() (Settings, error)
+
 	GPU       device.Device
 	Catalogue Catalogue
 	Log       *slog.Logger
+}
+
+// Settings are what can change while a daemon runs.
+type Settings struct {
+	Capacity gpu.Bytes
+	Tenants  []string // who get sockets; nobody loses one
 }
 
 // piece is how much of a model is read and copied at a time, in bytes.
@@ -181,7 +190,23 @@ func (d *Daemon) WebAddr() net.Addr { return d.chassis.WebAddr() }
 // Serve runs until the context ends, then closes its sockets and gives the GPU's
 // memory back. Instances that have mapped some keep it.
 func (d *Daemon) Serve(ctx context.Context) error {
-	return d.chassis.Serve(ctx, chassis.Service{Run: d.run, Metrics: d.registry, Use: d.use})
+	return d.chassis.Serve(ctx, chassis.Service{Run: d.run, Metrics: d.registry, Reload: d.reload, Use: d.use})
+}
+
+// reload goes on with other settings.
+func (d *Daemon) reload() error {
+	if d.cfg.Reload == nil {
+		return nil
+	}
+	s, err := d.cfg.Reload()
+	if err != nil {
+		return err
+	}
+	for _, tenant := range s.Tenants {
+		err = errors.Join(err, d.listen(tenant))
+	}
+	d.step(policy.Resize{Capacity: s.Capacity})
+	return err
 }
 
 func (d *Daemon) run(ctx context.Context) error {
