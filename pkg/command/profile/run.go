@@ -48,7 +48,8 @@ batch of 4 as 4. Latencies and errors are of the requests that were due within
 it. throughput_ci_rps and p95_ci_ms are half the width of the 95% confidence
 intervals, trial_s is the period's length. cold_ms is from the start of the
 instance to its first answer, warm_ms the median of 5 single requests before
-the load. model_mem_mib is the function file's model size. gpu_util_pct,
+the load. model_mem_mib is what the instance has mapped of gfaas-modeld's copy of
+its model, else the size that the function file gives. gpu_util_pct,
 sm_occupancy_pct (Hopper and later) and power_w are the whole GPU's means under
 load, warm-up included; MIG instances have none, and a simulated GPU's power_w is
 a model's: 50 W idle, 300 W busy. cold_ms is of a start whose files the page cache
