@@ -58,10 +58,21 @@ func (h *host) admit(c contender) []string {
 // SMs is known, so launches tell it.
 func (h *host) contend(list ...contender) (shares []float64) {
 	h.t.Helper()
-	var programs []*program
+	return h.computed(list, h.saturate(list))
+}
+
+// saturate starts the contenders.
+func (h *host) saturate(list []contender) (programs []*program) {
+	h.t.Helper()
 	for _, c := range list {
 		programs = append(programs, h.run(h.admit(c), "victim/saturate", "6", "100", "80", "0"))
 	}
+	return programs
+}
+
+// computed waits for the contenders' programs, and is what contend returns.
+func (h *host) computed(list []contender, programs []*program) (shares []float64) {
+	h.t.Helper()
 	for i, p := range programs {
 		if err := p.wait(); err != nil {
 			h.t.Fatal(err)
@@ -142,6 +153,55 @@ func TestShares(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestQuotaChanges: a running program's quota changes within a window, and nobody
+// else's share moves by more than a point, but for what the host takes.
+func TestQuotaChanges(t *testing.T) {
+	t.Parallel()
+	list := []contender{want("changes", 100, 0.1, 0.1), want("three", 100, 0.3, 0.3), want("four", 100, 0.4, 0.4)}
+	h := first(t)
+	w := h.witnesses(len(list), gpu.Round, settled)
+	programs := h.saturate(list)
+	h.eventually("all launch", func() bool {
+		return !slices.ContainsFunc(list, func(c contender) bool { row, _ := h.row(c.id); return row.Launches == 0 })
+	})
+	time.Sleep(2 * time.Second) // they have settled, and it is in the midst of what is counted
+	const quota, seen = 0.3, 2 * time.Second
+	change := func(quota float64) {
+		t.Helper()
+		if err := h.client.Change(t.Context(), "changes", wire.Change{QuotaRequest: &quota, QuotaLimit: &quota}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	change(quota)
+	begin, before := time.Now(), launches(h, "changes")
+	time.Sleep(seen)
+	took, ran := time.Since(begin), launches(h, "changes")-before
+	change(0.1)
+	shares := h.computed(list, programs)
+	stalled := w.stalled()
+	got := ran * 100e-6 / took.Seconds()
+	least := quota - (quota-0.1)*window.Seconds()/took.Seconds() // were it a window late
+	t.Logf("with a quota of %v it had %.4f; all in all %.4f", quota, got, shares)
+	if got < least-point-stalled || got > quota+point+stalled {
+		t.Errorf("expected %.4f to %.4f, by %.4f", least, quota, point+stalled)
+	}
+	for i, c := range list[1:] {
+		if got := shares[i+1]; math.Abs(got-c.slice.QuotaRequest) > point+stalled {
+			t.Errorf("%s had %.4f, expected %v by %.4f", c.id, got, c.slice.QuotaRequest, point+stalled)
+		}
+	}
+}
+
+// launches are those of an instance so far.
+func launches(h *host, id string) float64 {
+	h.t.Helper()
+	row, ok := h.row(id)
+	if !ok {
+		h.t.Fatalf("%s is not there", id)
+	}
+	return float64(row.Launches)
 }
 
 // TestIdleCostsNothing: beside a client with half the GPU that never launched,
