@@ -10,6 +10,8 @@
 #include <string.h>
 #include <time.h>
 
+#define LOOK_NS 20000 /* between two looks at words of memory that somebody else may write */
+
 static struct item *spare;
 
 uint64_t now_ns(void)
@@ -116,6 +118,11 @@ static bool ready(const struct item *it, uint64_t *since)
             return false;
         *since = later(*since, it->u.record->at);
     }
+    if (it->kind == I_UNTIL && !it->stream->ctx->error) {
+        if (!word_there(&it->u.word))
+            return false;
+        *since = later(*since, now_ns());
+    }
     if (it->kind == I_GRAPH && it->u.graph->after) {
         if (!it->u.graph->after->done)
             return false;
@@ -163,6 +170,8 @@ void engine_finish(struct item *it, uint64_t at)
     }
     if (prompt(it))
         d->n_prompt--;
+    if (it->kind == I_UNTIL)
+        d->n_words--;
     if (it->kind == I_RECORD)
         record_finish(it->u.record, d, at);
     item_free(it);
@@ -247,7 +256,7 @@ static bool look_at(struct device *d, struct item *it, struct item **best, uint6
         return true;
     }
     bool skip = it->stream->ctx->error && it->kind != I_CALLBACK;
-    if (it->kind == I_RECORD || it->kind == I_WAIT || skip) {
+    if (it->kind == I_RECORD || it->kind == I_WAIT || it->kind == I_UNTIL || skip) {
         if (it->kind == I_KERNEL)
             d->pend_ns -= it->ns;
         if (it->run)
@@ -316,9 +325,11 @@ void engine_advance(struct device *d, uint64_t now)
         sched_publish(d, false, d->free_at, now);
 }
 
-uint64_t engine_deadline(struct device *d, uint64_t more, uint64_t now)
+/* When the running kernel's end is to be acted on, or a look taken at others; 0:
+ * nothing of that is known. */
+static uint64_t kernel_deadline(struct device *d, uint64_t more, uint64_t now)
 {
-    if (!d->run || d->left)
+    if (!d->run)
         return 0;
     uint64_t at = sched_when(d, d->run_end + (d->n_prompt ? 0 : more));
     if (d->run->computing && at <= now)
@@ -326,6 +337,14 @@ uint64_t engine_deadline(struct device *d, uint64_t more, uint64_t now)
     if (sched_contended(d) && (!at || at > d->next_reap))
         at = d->next_reap > now ? d->next_reap : now; /* time to look for the dead */
     return at;
+}
+
+uint64_t engine_deadline(struct device *d, uint64_t more, uint64_t now)
+{
+    if (d->left)
+        return 0;
+    uint64_t at = kernel_deadline(d, more, now);
+    return d->n_words && (!at || at > now + LOOK_NS) ? now + LOOK_NS : at;
 }
 
 CUresult engine_push(struct stream *s, struct item *it)
@@ -369,6 +388,8 @@ CUresult engine_push(struct stream *s, struct item *it)
     if (d->run)
         sched_tell(d, d->run_end + d->pend_ns);
     bool kick = prompt(it) && d->n_prompt++ == 0 && d->run;
+    if (it->kind == I_UNTIL)
+        kick |= d->n_words++ == 0;
     struct item *running = d->run;
     if (!running || s->head == it)
         engine_advance(d, now);

@@ -150,6 +150,7 @@ struct device {
     uint64_t free_progress;    /* and at which device time; valid while published */
     uint64_t pend_ns;          /* device time of all queued kernels, the running one excepted */
     unsigned n_prompt;         /* queued items that a thread of ours must act on in time */
+    unsigned n_words;          /* queued items that wait for a word of memory */
     struct ctx *primary;
     unsigned primary_refs, primary_flags;
     unsigned contexts; /* that this process has on it */
@@ -370,7 +371,7 @@ struct event {
 struct event *event_new(struct ctx *c, unsigned flags);
 void event_free(struct event *e);
 
-enum item_kind { I_KERNEL, I_COPY, I_SET, I_RECORD, I_WAIT, I_HOST, I_CALLBACK, I_GRAPH, I_DESTROY, I_TASK };
+enum item_kind { I_KERNEL, I_COPY, I_SET, I_RECORD, I_WAIT, I_HOST, I_CALLBACK, I_GRAPH, I_DESTROY, I_TASK, I_UNTIL };
 
 struct copy { /* also a set: then src is NULL */
     char *dst;
@@ -401,6 +402,11 @@ struct item {
             unsigned char params[SIM_OP_BYTES];
         } kernel;
         struct copy copy;
+        struct word { /* of memory that is waited for, see word.c */
+            const void *at;
+            uint64_t value;
+            unsigned bytes, flags; /* 4 or 8 */
+        } word;
         struct record *record;
         struct task { /* something of our own, done under g_lock */
             void (*run)(const struct task *t);
@@ -456,6 +462,8 @@ void engine_finish(struct item *it, uint64_t at);
 /* When something will be due on d: when this much more device time has passed
  * after the running kernel, or at its end if something may need doing then. 0: unknown. */
 uint64_t engine_deadline(struct device *d, uint64_t more, uint64_t now);
+
+bool word_there(const struct word *w); /* word.c: whether it is what is waited for */
 
 /* wait.c: waiting, with g_lock held but for the sleep itself. */
 extern pthread_cond_t g_cond;

@@ -18,7 +18,7 @@ const small = "sms=8,mem=64MiB,count=1"
 
 // The programs say for themselves what was not as the driver documents it.
 func TestConformance(t *testing.T) {
-	for _, program := range []string{"device", "memory", "module", "library", "stream", "lookup", "fork", "ipc", "threads",
+	for _, program := range []string{"device", "memory", "module", "library", "stream", "word", "lookup", "fork", "ipc", "threads",
 		"graph", "graph_update", "graph_threads", "graph_memory",
 		"capture", "pool", "managed", "vmm", "access", "array", "ipc_event"} {
 		for _, shape := range []string{"", "sms=3,mem=256MiB,count=2", "mem=256MiB,poison=1"} {

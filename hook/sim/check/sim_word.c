@@ -1,0 +1,177 @@
+/* sim_word.c: words of memory that streams write in their turn, and wait for. */
+#include "kernels.h"
+#include "tap.h"
+
+static CUstream a, b;
+static CUdeviceptr word;      /* two words of 64 bits on the device */
+static volatile uint64_t *host; /* the same that the host can see */
+static CUdeviceptr seen;      /* as the device sees them */
+
+static CUstream stream(void)
+{
+    CUstream s;
+    MUST(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    return s;
+}
+
+static uint64_t value(CUdeviceptr at)
+{
+    uint64_t got = 0;
+    MUST(cuMemcpyDtoH(&got, at, sizeof got));
+    return got;
+}
+
+static void clear(void)
+{
+    MUST(cuMemsetD32(word, 0, 4));
+    MUST(cuCtxSynchronize());
+    host[0] = host[1] = 0;
+}
+
+static void writes(void)
+{
+    clear();
+    GIVES(CUDA_SUCCESS, cuStreamWriteValue32(a, word, 0x80000001u, 0));
+    GIVES(CUDA_SUCCESS, cuStreamWriteValue64(a, word + 8, 1ull << 63 | 7, CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER));
+    GIVES(CUDA_SUCCESS, cuStreamWriteValue32(a, seen, 5, 0));
+    MUST(cuStreamSynchronize(a));
+    CHECK(value(word) == 0x80000001u);
+    CHECK(value(word + 8) == (1ull << 63 | 7));
+    CHECK(host[0] == 5);
+}
+
+/* Two streams by turns, five times. */
+static void turns(void)
+{
+    clear();
+    for (uint32_t i = 1; i <= 5; i++) {
+        MUST(cuStreamWaitValue32(b, word, 2 * i - 1, CU_STREAM_WAIT_VALUE_EQ));
+        MUST(cuStreamWriteValue32(b, word, 2 * i, 0));
+    }
+    for (uint32_t i = 1; i <= 5; i++) {
+        MUST(cuStreamWriteValue32(a, word, 2 * i - 1, 0));
+        MUST(cuStreamWaitValue32(a, word, 2 * i, CU_STREAM_WAIT_VALUE_EQ));
+    }
+    GIVES(CUDA_SUCCESS, cuStreamSynchronize(a));
+    GIVES(CUDA_SUCCESS, cuStreamSynchronize(b));
+    CHECK((uint32_t)value(word) == 10);
+}
+
+/* A stream waits for the host; others go on. */
+static void for_the_host(void)
+{
+    CUmodule m;
+    CUfunction tick;
+    clear();
+    MUST(cuModuleLoadData(&m, kernels_ptx));
+    MUST(cuModuleGetFunction(&tick, m, "tick"));
+    GIVES(CUDA_SUCCESS, cuStreamWaitValue64(a, seen, 1ull << 40, CU_STREAM_WAIT_VALUE_GEQ));
+    MUST(cuStreamWriteValue32(a, word, 1, 0));
+    MUST(cuLaunchKernel(tick, 1, 1, 1, 32, 1, 1, 0, b, NULL, NULL));
+    GIVES(CUDA_SUCCESS, cuStreamSynchronize(b));
+    GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(a));
+    host[0] = 1ull << 40;
+    GIVES(CUDA_SUCCESS, cuStreamSynchronize(a));
+    CHECK((uint32_t)value(word) == 1);
+    MUST(cuModuleUnload(m));
+}
+
+/* Whether a wait is over at once, where the word has that value. */
+static bool over(uint32_t is, uint32_t wanted, unsigned flags)
+{
+    host[0] = is;
+    MUST(cuStreamWaitValue32(a, seen, wanted, flags));
+    MUST(cuStreamWriteValue32(a, seen + 8, 1, 0));
+    for (int i = 0; i < 50 && !(uint32_t)host[1]; i++)
+        usleep(1000);
+    bool is_over = (uint32_t)host[1];
+    host[0] = flags == CU_STREAM_WAIT_VALUE_NOR ? 0 : flags == CU_STREAM_WAIT_VALUE_AND ? UINT32_MAX : wanted;
+    MUST(cuStreamSynchronize(a));
+    host[1] = 0;
+    return is_over;
+}
+
+static void conditions(void)
+{
+    clear();
+    CHECK(over(7, 7, CU_STREAM_WAIT_VALUE_GEQ));
+    CHECK(over(8, 7, CU_STREAM_WAIT_VALUE_GEQ));
+    CHECK(!over(6, 7, CU_STREAM_WAIT_VALUE_GEQ));
+    CHECK(over(2, UINT32_MAX, CU_STREAM_WAIT_VALUE_GEQ)); /* it went round */
+    CHECK(!over(UINT32_MAX, 2, CU_STREAM_WAIT_VALUE_GEQ));
+    CHECK(!over(8, 7, CU_STREAM_WAIT_VALUE_EQ));
+    CHECK(over(6, 2, CU_STREAM_WAIT_VALUE_AND));
+    CHECK(!over(5, 2, CU_STREAM_WAIT_VALUE_AND));
+    CHECK(over(5, 2, CU_STREAM_WAIT_VALUE_NOR));
+    CHECK(!over(~2u, 2, CU_STREAM_WAIT_VALUE_NOR));
+}
+
+static void batches(void)
+{
+    CUstreamBatchMemOpParams p[3];
+    memset(p, 0, sizeof p);
+    clear();
+    p[0].waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+    p[0].waitValue.address = seen;
+    p[0].waitValue.value = 3;
+    p[1].writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64;
+    p[1].writeValue.address = seen + 8;
+    p[1].writeValue.value64 = 1ull << 50;
+    p[2].waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_64;
+    p[2].waitValue.address = seen + 8;
+    p[2].waitValue.value64 = 1ull << 50;
+    p[2].waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
+    GIVES(CUDA_SUCCESS, cuStreamBatchMemOp(a, 3, p, 0));
+    GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(a));
+    CHECK(host[1] == 0);
+    host[0] = 3;
+    GIVES(CUDA_SUCCESS, cuStreamSynchronize(a));
+    CHECK(host[1] == 1ull << 50);
+    p[2].operation = 77;
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamBatchMemOp(a, 3, p, 0));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamBatchMemOp(a, 257, p, 0));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamBatchMemOp(a, 1, NULL, 0));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamBatchMemOp(a, 1, p, 1));
+    GIVES(CUDA_SUCCESS, cuStreamQuery(a)); /* nothing of what was refused was begun */
+}
+
+static void refused(void)
+{
+    uint32_t local = 0;
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamWriteValue32(a, word + 2, 1, 0));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamWriteValue64(a, word + 4, 1, 0));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamWriteValue32(a, 0, 1, 0));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamWaitValue32(a, (CUdeviceptr)(uintptr_t)&local, 0, 0));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamWaitValue32(a, word, 0, 4));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamWriteValue32(a, word, 0, 2));
+}
+
+int main(void)
+{
+    CUdevice dev = first_device();
+    CUcontext ctx;
+    int wide = 0, nor = 0;
+    void *both;
+    MUST(cuCtxCreate(&ctx, 0, dev));
+    MUST(cuDeviceGetAttribute(&wide, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, dev));
+    MUST(cuDeviceGetAttribute(&nor, CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR, dev));
+    CHECK(wide && nor);
+    MUST(cuMemAlloc(&word, 16));
+    MUST(cuMemHostAlloc(&both, 16, CU_MEMHOSTALLOC_DEVICEMAP));
+    MUST(cuMemHostGetDevicePointer(&seen, both, 0));
+    host = both;
+    a = stream();
+    b = stream();
+    PART(writes());
+    PART(turns());
+    PART(for_the_host());
+    PART(conditions());
+    PART(batches());
+    PART(refused());
+    MUST(cuStreamDestroy(a));
+    MUST(cuStreamDestroy(b));
+    MUST(cuMemFreeHost(both));
+    MUST(cuMemFree(word));
+    GIVES(CUDA_SUCCESS, cuCtxDestroy(ctx));
+    return tap_end();
+}
