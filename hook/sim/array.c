@@ -26,13 +26,12 @@ struct array *array_of(CUarray h)
     return a && memory_of(a) ? a : NULL;
 }
 
-/* Bytes of one element; 0 when there is no such format here. */
-static size_t element(const CUDA_ARRAY3D_DESCRIPTOR *d)
+size_t array_element(CUarray_format format, unsigned channels)
 {
-    size_t n = d->NumChannels;
+    size_t n = channels;
     if (n != 1 && n != 2 && n != 4)
         return 0;
-    switch (d->Format) {
+    switch (format) {
     case CU_AD_FORMAT_UNSIGNED_INT8:
     case CU_AD_FORMAT_SIGNED_INT8:
         return n;
@@ -68,7 +67,7 @@ static CUresult check(const CUDA_ARRAY3D_DESCRIPTOR *d)
 {
     if (d->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING))
         return CUDA_ERROR_NOT_SUPPORTED;
-    if (!d->Width || !element(d) || (d->Flags & ~(unsigned)FLAGS_KNOWN) || !fits(d))
+    if (!d->Width || !array_element(d->Format, d->NumChannels) || (d->Flags & ~(unsigned)FLAGS_KNOWN) || !fits(d))
         return CUDA_ERROR_INVALID_VALUE;
     return CUDA_SUCCESS;
 }
@@ -87,7 +86,7 @@ static void lay_out(struct array *a, const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned 
     a->desc.Height = smaller(d->Height, level);
     if (!(d->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)))
         a->desc.Depth = smaller(d->Depth, level);
-    a->pitch = a->desc.Width * element(d);
+    a->pitch = a->desc.Width * array_element(d->Format, d->NumChannels);
     a->rows = a->desc.Height ? a->desc.Height : 1;
     a->planes = a->desc.Depth ? a->desc.Depth : 1;
 }
@@ -270,4 +269,15 @@ CUresult sim_cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray)
         return CUDA_ERROR_INVALID_HANDLE;
     drop_mipmap(m);
     return CUDA_SUCCESS;
+}
+
+/* There are none that are sparse. */
+CUresult sim_cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *sparseProperties, CUarray array)
+{
+    return array_of(array) ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult sim_cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *sparseProperties, CUmipmappedArray mipmap)
+{
+    return handle_is(mipmap, H_MIPMAP) ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
 }

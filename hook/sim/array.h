@@ -15,5 +15,7 @@ struct array {
 
 /* The array a handle means; NULL when it is none, or went with its context. */
 struct array *array_of(CUarray h);
+/* Bytes of one element; 0 when there is no such format here. */
+size_t array_element(CUarray_format format, unsigned channels);
 
 #endif

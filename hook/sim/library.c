@@ -237,6 +237,14 @@ CUresult sim_cuLibraryGetManaged(CUdeviceptr *dptr, size_t *bytes, CUlibrary lib
     return name ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_VALUE;
 }
 
+/* UNIFIED_FUNCTION_POINTERS is 0. */
+CUresult sim_cuLibraryGetUnifiedFunction(void **fptr, CUlibrary library, const char *symbol)
+{
+    if (!handle_is(library, H_LIBRARY))
+        return CUDA_ERROR_INVALID_HANDLE;
+    return fptr && symbol ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_VALUE;
+}
+
 CUresult sim_cuKernelGetFunction(struct ctx *c, CUfunction *pFunc, CUkernel kernel)
 {
     CUresult r;

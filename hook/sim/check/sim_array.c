@@ -215,6 +215,63 @@ static void mipmaps(void)
     USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuMipmappedArrayCreate(&m, NULL, 4));
 }
 
+/* Objects remember what they are of; whether a kernel can read it is the GPU's. */
+static void objects(void)
+{
+    CUtexObject t;
+    CUsurfObject s;
+    CUdeviceptr p;
+    CUDA_RESOURCE_DESC of, back;
+    CUDA_TEXTURE_DESC how, how_back;
+    CUDA_RESOURCE_VIEW_DESC view;
+    memset(&of, 0, sizeof of);
+    memset(&how, 0, sizeof how);
+    how.filterMode = 1;
+    CUarray a = make(64, 32, 0, 1, CUDA_ARRAY3D_SURFACE_LDST), plain = make(64, 32, 0, 1, 0);
+    MUST(cuMemAlloc(&p, 1 << 16));
+    of.resType = CU_RESOURCE_TYPE_ARRAY;
+    of.res.array.hArray = a;
+    GIVES(CUDA_SUCCESS, cuTexObjectCreate(&t, &of, &how, NULL));
+    GIVES(CUDA_SUCCESS, cuTexObjectGetResourceDesc(&back, t));
+    CHECK(back.resType == CU_RESOURCE_TYPE_ARRAY && back.res.array.hArray == a);
+    GIVES(CUDA_SUCCESS, cuTexObjectGetTextureDesc(&how_back, t));
+    CHECK(how_back.filterMode == 1);
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuTexObjectGetResourceViewDesc(&view, t));
+    GIVES(CUDA_SUCCESS, cuTexObjectDestroy(t));
+    GIVES(CUDA_SUCCESS, cuSurfObjectCreate(&s, &of));
+    GIVES(CUDA_SUCCESS, cuSurfObjectGetResourceDesc(&back, s));
+    CHECK(back.res.array.hArray == a);
+    GIVES(CUDA_SUCCESS, cuSurfObjectDestroy(s));
+    of.res.array.hArray = plain;
+    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuSurfObjectCreate(&s, &of));
+    memset(&of, 0, sizeof of);
+    of.resType = CU_RESOURCE_TYPE_LINEAR;
+    of.res.linear.devPtr = p;
+    of.res.linear.format = CU_AD_FORMAT_FLOAT;
+    of.res.linear.numChannels = 1;
+    of.res.linear.sizeInBytes = 1 << 16;
+    GIVES(CUDA_SUCCESS, cuTexObjectCreate(&t, &of, &how, NULL));
+    GIVES(CUDA_SUCCESS, cuTexObjectDestroy(t));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuTexObjectCreate(&t, NULL, &how, NULL));
+    of.res.linear.numChannels = 3;
+    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuTexObjectCreate(&t, &of, &how, NULL));
+    memset(&of, 0, sizeof of);
+    of.resType = CU_RESOURCE_TYPE_PITCH2D;
+    of.res.pitch2D.devPtr = p;
+    of.res.pitch2D.format = CU_AD_FORMAT_FLOAT;
+    of.res.pitch2D.numChannels = 1;
+    of.res.pitch2D.width = 100;
+    of.res.pitch2D.height = 100;
+    of.res.pitch2D.pitchInBytes = 512;
+    GIVES(CUDA_SUCCESS, cuTexObjectCreate(&t, &of, &how, NULL));
+    GIVES(CUDA_SUCCESS, cuTexObjectDestroy(t));
+    of.res.pitch2D.pitchInBytes = 256; /* a row is 400 bytes */
+    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuTexObjectCreate(&t, &of, &how, NULL));
+    MUST(cuMemFree(p));
+    MUST(cuArrayDestroy(a));
+    MUST(cuArrayDestroy(plain));
+}
+
 static void accounts(CUdevice dev)
 {
     size_t free0, free1, total;
@@ -242,6 +299,7 @@ int main(void)
     PART(boxes());
     PART(lines());
     PART(mipmaps());
+    PART(objects());
     PART(accounts(dev));
     GIVES(CUDA_SUCCESS, cuCtxDestroy(ctx));
     return tap_end();
