@@ -72,6 +72,9 @@ type Served struct {
 	Function  string  `json:"function"`
 	RPS       float64 `json:"rps"`
 	ServedRPS float64 `json:"served_rps"`
+	// HandOverMS is what was counted on between two calls of an instance, in which it
+	// has nothing to do.
+	HandOverMS float64 `json:"hand_over_ms,omitempty"`
 }
 
 // Unplaced is demand the plan could not serve, and why.
@@ -79,6 +82,16 @@ type Unplaced struct {
 	Function string  `json:"function"`
 	RPS      float64 `json:"rps"`
 	Reason   string  `json:"reason"`
+}
+
+// HandOverMS is that of a function's demand; 0 where it has none.
+func (p Plan) HandOverMS(function string) float64 {
+	for _, d := range p.Demand {
+		if d.Function == function {
+			return d.HandOverMS
+		}
+	}
+	return 0
 }
 
 // Version is the version of the plan format.
@@ -139,6 +152,9 @@ func (p Plan) fault() (path, what string) {
 	for i, d := range p.Demand {
 		if d.Function == "" {
 			return fmt.Sprintf("demand[%d].function", i), "empty, expected a name"
+		}
+		if d.HandOverMS < 0 {
+			return fmt.Sprintf("demand[%d].hand_over_ms", i), fmt.Sprintf("%v, expected 0 or more", d.HandOverMS)
 		}
 	}
 	for i, u := range p.Unplaced {

@@ -107,7 +107,7 @@ func (o *upOptions) run(ctx context.Context, t *tool, path string) error {
 	}
 	for _, name := range hasty(p, list) {
 		t.env.Notef("note: %s takes one call at a time (inflight: 1), and is idle behind gfaas serve for about %v between two, "+
-			"which the plan does not know of: inflight: 2, where it can, has the next one wait there", name, handOver)
+			"which the plan does not know of: make it with --functions, or, where it can, have the next one wait there with inflight: 2", name, handOver)
 	}
 	if len(list) == 0 {
 		t.env.Notef("note: the plan places no instance")
@@ -141,7 +141,8 @@ const handOver = time.Millisecond
 func hasty(p plan.Plan, list []assignment) (names []string) {
 	for _, a := range list {
 		often := a.placement.RPS*handOver.Seconds() >= 0.05
-		if p.Arrivals == plan.ArrivalsPoisson && often && a.function.Inflight <= 1 && !slices.Contains(names, a.function.Name) {
+		counted := p.HandOverMS(a.function.Name) > 0
+		if p.Arrivals == plan.ArrivalsPoisson && often && !counted && a.function.Inflight <= 1 && !slices.Contains(names, a.function.Name) {
 			names = append(names, a.function.Name)
 		}
 	}

@@ -3,6 +3,7 @@ package place
 import (
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -16,18 +17,23 @@ import (
 type arrivalOptions struct {
 	pattern  string // plan.ArrivalsPoisson or plan.ArrivalsSteady
 	headroom float64
+	handOver time.Duration
 	asked    bool // the pattern was given
 }
 
 func (a *arrivalOptions) flags(cmd *cobra.Command) {
 	cli.Choice(cmd, &a.pattern, "arrivals", "how requests come to functions with an objective", plan.ArrivalsPoisson, plan.ArrivalsSteady)
 	cmd.Flags().Float64Var(&a.headroom, "headroom", 0, "part of what an instance is worth to leave free, like `0.2`")
+	cmd.Flags().DurationVar(&a.handOver, "hand-over", time.Millisecond, "how long an instance of a function with inflight 1 by --functions has nothing to do between two calls")
 }
 
 func (a *arrivalOptions) check(cmd *cobra.Command) error {
 	a.asked = cmd.Flags().Changed("arrivals")
 	if !(a.headroom >= 0 && a.headroom < 1) {
 		return cli.Usagef("--headroom %v: expected 0 to less than 1, like 0.2", a.headroom)
+	}
+	if a.handOver < 0 {
+		return cli.Usagef("--hand-over %s: expected 0 or more, like 1ms", a.handOver)
 	}
 	return nil
 }
@@ -38,7 +44,7 @@ func (a *arrivalOptions) apply(env *cli.Env, in *policy.Input) {
 	if a.pattern != plan.ArrivalsPoisson {
 		return
 	}
-	in.Poisson = true
+	in.Poisson, in.HandOverMS = true, float64(a.handOver)/float64(time.Millisecond)
 	var assumed, bounded, without []string
 	for _, d := range in.Demand {
 		switch lacking, other := lackGoodput(in.Profile, d); {

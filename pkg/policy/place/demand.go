@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/plan"
@@ -21,8 +22,10 @@ type want struct {
 	rows   []profile.Row
 	span   int    // instances' parts come in such numbers; 0 is 1
 	reason string // why there are no rows
-	served float64
-	count  int // instances placed
+
+	between float64 // ms that an instance has nothing to do between two calls
+	served  float64
+	count   int // instances placed
 }
 
 // wants are the demands with the configurations that may serve them.
@@ -37,7 +40,7 @@ func (in Input) wants() []want {
 		if span, most := in.function(d.Function).GPUs, in.largestNode(); rows != nil && span > most {
 			rows, reason = nil, fmt.Sprintf("an instance spans %d GPUs of one node: the most that a node has is %d", span, most)
 		}
-		wanted[i] = want{demand: d, rows: rows, reason: reason}
+		wanted[i] = want{demand: d, rows: rows, reason: reason, between: in.handOver(d)}
 	}
 	return wanted
 }
@@ -61,7 +64,7 @@ func (in Input) admissible(d plan.Demand, all []profile.Row) (rows []profile.Row
 		}
 		rows = fast
 	}
-	worth, reason := in.worth(rows, d.SLOMS)
+	worth, reason := in.worth(rows, d)
 	if reason != "" {
 		return nil, reason
 	}
@@ -77,10 +80,11 @@ func measured(r profile.Row, sloMS float64) bool {
 // worth are the rows with what is counted on as their throughput: what they
 // sustain as requests arrive, less the headroom. Those that sustain nothing then
 // are left out; when none is left, reason says why.
-func (in Input) worth(rows []profile.Row, sloMS float64) (out []profile.Row, reason string) {
+func (in Input) worth(rows []profile.Row, d plan.Demand) (out []profile.Row, reason string) {
+	between := in.handOver(d)
 	for _, r := range rows {
-		if in.Poisson && sloMS > 0 {
-			r.ThroughputRPS = arrivals.Worth(r, sloMS)
+		if in.Poisson && d.SLOMS > 0 {
+			r.ThroughputRPS = arrivals.Worth(arrivals.HandedOver(r, between), d.SLOMS)
 		}
 		if r.ThroughputRPS *= 1 - in.Headroom; r.ThroughputRPS > 0 {
 			out = append(out, r)
@@ -91,7 +95,17 @@ func (in Input) worth(rows []profile.Row, sloMS float64) (out []profile.Row, rea
 	}
 	least := slices.MinFunc(rows, func(a, b profile.Row) int { return cmp.Compare(arrivals.Rest(a), arrivals.Rest(b)) })
 	return nil, fmt.Sprintf("no configuration answers a request at rest within %s ms: the fastest takes up to %s at %s, the pauses of its quota included",
-		num(sloMS), num(tidy(arrivals.Rest(least))), describe(least))
+		num(d.SLOMS), num(tidy(arrivals.Rest(least))), describe(least))
+}
+
+// handOver is how long an instance of the function has nothing to do between two
+// calls, in ms; 0 where that is not known.
+func (in Input) handOver(d plan.Demand) float64 {
+	i := slices.IndexFunc(in.Functions, func(f function.Function) bool { return f.Name == d.Function })
+	if !in.Poisson || d.SLOMS == 0 || i < 0 || in.Functions[i].Inflight > 1 {
+		return 0
+	}
+	return in.HandOverMS
 }
 
 // fitting keeps the rows for which there is a GPU of their model with memory
@@ -142,7 +156,7 @@ func (w *want) add(row profile.Row) {
 // account writes down what a function asked for, gets and lacks. What it lacks
 // is counted from the figure that is shown as served, so that the two add up.
 func account(p *plan.Plan, w *want, reason func() string) {
-	d := plan.Served{Function: w.demand.Function, RPS: w.demand.RPS, ServedRPS: tidy(w.served)}
+	d := plan.Served{Function: w.demand.Function, RPS: w.demand.RPS, ServedRPS: tidy(w.served), HandOverMS: w.between}
 	p.Demand = append(p.Demand, d)
 	gap := w.missing()
 	if gap == 0 {

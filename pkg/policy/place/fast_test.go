@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/place/verify"
 	"github.com/gfaas/gfaas/pkg/profile"
@@ -81,6 +82,27 @@ func TestRandomArrivals(t *testing.T) {
 	if steady.GPUsUsed != 2 || p.GPUsUsed != 3 || p.Bound != 3 || p.Arrivals != plan.ArrivalsPoisson || p.GPUs[0].Instances[0].RPS > 63 {
 		t.Errorf("got %d GPUs and %+v, steady %d", p.GPUsUsed, p, steady.GPUsUsed)
 	}
+	// Between two calls an instance that takes one at a time waits for the next.
+	in.HandOverMS = 10
+	if p = fast(t, in); p.GPUsUsed != 3 || p.HandOverMS("f") != 0 {
+		t.Errorf("of a function that is not known: %d GPUs, hand-over %v", p.GPUsUsed, p.HandOverMS("f"))
+	}
+	in.Functions = []function.Function{{Name: "f", Inflight: 2}}
+	if p = fast(t, in); p.GPUsUsed != 3 || p.HandOverMS("f") != 0 {
+		t.Errorf("of one that takes two: %d GPUs, hand-over %v", p.GPUsUsed, p.HandOverMS("f"))
+	}
+	in.Functions[0].Inflight = 1
+	if p = fast(t, in); p.GPUsUsed < 6 || p.HandOverMS("f") != 10 {
+		t.Errorf("of one that takes one: %d GPUs, hand-over %v", p.GPUsUsed, p.HandOverMS("f"))
+	}
+	if wrong := verify.Plan(p, verify.Inputs{Profile: in.Profile, Demand: in.Demand}); len(wrong) > 0 {
+		t.Error(wrong)
+	}
+	p.Demand[0].HandOverMS = 20
+	if wrong := verify.Plan(p, verify.Inputs{Profile: in.Profile, Demand: in.Demand}); len(wrong) == 0 {
+		t.Error("verify takes an instance for what it is worth with half the hand-over")
+	}
+	in.Functions, in.HandOverMS = nil, 0
 	in.Headroom = 0.5
 	if p = fast(t, in); p.GPUsUsed != 6 || p.Headroom != 0.5 {
 		t.Errorf("half of it left free: %d GPUs, headroom %v", p.GPUsUsed, p.Headroom)

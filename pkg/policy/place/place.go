@@ -34,6 +34,9 @@ type Input struct {
 	// Poisson says that requests to functions with an objective come at random
 	// (package arrivals); to others they come one as another is answered.
 	Poisson bool
+	// HandOverMS is how long an instance of a function that takes one call at a time
+	// (inflight: 1, by Functions) has nothing to do between two, under Poisson.
+	HandOverMS float64
 	// Headroom is the part of what an instance is worth that is not counted on,
 	// 0 to less than 1.
 	Headroom float64

@@ -35,6 +35,7 @@ func FromPlan(p plan.Plan, rows []profile.Row) (map[string][]Instance, error) {
 				return nil, fmt.Errorf("%s runs at sm_pct %v, quota %v, batch %d, of which the profile has no row that sustains anything",
 					in.ID, in.SMPct, in.QuotaRequest, in.Batch)
 			}
+			took += p.HandOverMS(in.Function)
 			one := Instance{Work: took, Batch: in.Batch, RPS: in.RPS}
 			if in.QuotaRequest < 1 {
 				one.Turns = turns[in.ID]

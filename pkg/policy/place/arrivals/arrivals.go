@@ -48,6 +48,27 @@ func Worth(r profile.Row, sloMS float64) float64 {
 	return min(worth, r.ThroughputRPS)
 }
 
+// HandedOver is a row of an instance that has nothing to do for so many ms between two
+// batches, since the next one is sent to it when it has answered the one before. That
+// is time of its turns.
+func HandedOver(r profile.Row, ms float64) profile.Row {
+	service := Service(r)
+	if ms <= 0 || service <= 0 {
+		return r
+	}
+	ms /= r.Quota
+	slower := service / (service + ms)
+	r.ThroughputRPS = min(r.ThroughputRPS, 1000*float64(max(1, r.Batch))/(service+ms))
+	r.GoodputRPS *= slower
+	if r.P95MS > 0 {
+		r.P95MS = max(r.P95MS, service+ms) // which Service goes by where it is less
+	}
+	if r.IdleP95MS > 0 {
+		r.IdleP95MS += ms
+	}
+	return r
+}
+
 // derated is what queueing makes of a row that was measured in a closed loop. What
 // a request at rest was seen to take longer than the rule says, all do.
 func derated(r profile.Row, sloMS float64) float64 {

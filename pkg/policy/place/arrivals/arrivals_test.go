@@ -94,6 +94,27 @@ func TestMeasured(t *testing.T) {
 
 // What an instance is worth grows with the objective and stays below its
 // throughput.
+// An instance that waits for a while between two batches is worth what one is whose
+// work takes so much longer.
+func TestHandedOver(t *testing.T) {
+	for _, quota := range []float64{1, 0.4} {
+		for _, batch := range []int{1, 8} {
+			got, want := HandedOver(row(8, quota, batch), 2), row(10, quota, batch)
+			if a, b := Worth(got, 200), Worth(want, 200); math.Abs(a-b) > 2e-3 || a == 0 {
+				t.Errorf("quota %v, batch %d: worth %v, expected %v", quota, batch, a, b)
+			}
+		}
+	}
+	r := row(8, 1, 1)
+	r.GoodputRPS, r.SLOMS, r.GoodputKnown, r.IdleP95MS = 100, 50, true, 8
+	if got := HandedOver(r, 2); got.GoodputRPS != 80 || got.IdleP95MS != 10 || Worth(got, 50) != 80 {
+		t.Errorf("%+v, worth %v", got, Worth(got, 50))
+	}
+	if got := HandedOver(r, 0); got != r {
+		t.Errorf("without one: %+v", got)
+	}
+}
+
 func TestWorthGrows(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := row(rapid.Float64Range(0.1, 300).Draw(t, "work"), rapid.Float64Range(0.05, 1).Draw(t, "quota"), rapid.IntRange(1, 32).Draw(t, "batch"))

@@ -220,7 +220,7 @@ func (c *checker) configuration(g plan.GPU, in plan.Instance) {
 func (c *checker) worth(row profile.Row) float64 {
 	most := row.ThroughputRPS
 	if slo := c.slo(row.Function); slo > 0 && c.plan.Arrivals == plan.ArrivalsPoisson {
-		most = arrivals.Worth(row, slo)
+		most = arrivals.Worth(arrivals.HandedOver(row, c.plan.HandOverMS(row.Function)), slo)
 	}
 	return most * (1 - c.plan.Headroom)
 }
