@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"syscall"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/plan"
@@ -15,7 +16,7 @@ import (
 // one, unless there is a file of that name.
 func Load(env *cli.Env, arg string) ([]plan.Demand, error) {
 	if strings.Contains(arg, "=") {
-		if _, err := os.Stat(arg); errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Stat(arg); errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENAMETOOLONG) {
 			d, err := plan.ParseDemand(arg)
 			if err != nil {
 				return nil, cli.Usagef("--demand: %w", err)
