@@ -5,68 +5,15 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/chromedp/cdproto/emulation"
-	cdplog "github.com/chromedp/cdproto/log"
-	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 
+	"github.com/gfaas/gfaas/pkg/browsertest"
 	"github.com/gfaas/gfaas/pkg/function"
 )
-
-// browser is a tab of a real browser, and what the page complained of.
-func browser(t *testing.T) (ctx context.Context, complaints func() []string) {
-	t.Helper()
-	path, err := exec.LookPath("chromium")
-	if err != nil {
-		if os.Getenv("CI") != "" && os.Getenv("GFAAS_BROWSER") != "none" {
-			t.Fatal("no browser: apt-get install chromium")
-		}
-		t.Skip("no browser: apt-get install chromium")
-	}
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.WSURLReadTimeout(patience))
-	if os.Geteuid() == 0 {
-		options = append(options, chromedp.NoSandbox)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
-	t.Cleanup(cancel)
-	ctx, cancel = chromedp.NewExecAllocator(ctx, options...)
-	t.Cleanup(cancel)
-	ctx, cancel = chromedp.NewContext(ctx)
-	t.Cleanup(cancel)
-	said := make(chan string, 100)
-	chromedp.ListenTarget(ctx, func(ev any) {
-		text := ""
-		switch ev := ev.(type) {
-		case *runtime.EventExceptionThrown:
-			text = ev.ExceptionDetails.Error()
-		case *cdplog.EventEntryAdded:
-			if !strings.Contains(ev.Entry.URL, "favicon") {
-				text = ev.Entry.Text + " " + ev.Entry.URL
-			}
-		}
-		if text != "" {
-			select {
-			case said <- text:
-			default:
-			}
-		}
-	})
-	return ctx, func() (all []string) {
-		for {
-			select {
-			case text := <-said:
-				all = append(all, text)
-			default:
-				return all
-			}
-		}
-	}
-}
 
 // TestPage has a real browser show the page and invoke a function from it, dark and
 // light, on a wide screen and on a phone.
@@ -75,7 +22,7 @@ func TestPage(t *testing.T) {
 		body, _ := io.ReadAll(r.Body)
 		_, _ = io.WriteString(w, "<b>you said</b> "+string(body))
 	}), nil)
-	ctx, complaints := browser(t)
+	ctx, complaints := browsertest.Open(t)
 	for _, name := range []string{"echo", "other"} {
 		if err := w.catalog.Apply(t.Context(), function.Function{Name: name, Command: []string{name}}); err != nil {
 			t.Fatal(err)
@@ -96,9 +43,9 @@ func TestPage(t *testing.T) {
 		chromedp.WaitReady(`.gpu rect`),
 		chromedp.Evaluate(`document.querySelectorAll(".gpu rect").length`, &boxes),
 		chromedp.Text("#state", &state),
-		emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}}),
+		browsertest.Scheme("dark"),
 		chromedp.Evaluate(`getComputedStyle(document.body).backgroundColor`, &dark),
-		emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "light"}}),
+		browsertest.Scheme("light"),
 		chromedp.Evaluate(`getComputedStyle(document.body).backgroundColor`, &light),
 		chromedp.EmulateViewport(390, 844, chromedp.EmulateMobile),
 		chromedp.Evaluate(`document.documentElement.scrollWidth`, &wide),

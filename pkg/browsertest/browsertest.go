@@ -1,0 +1,186 @@
+// Package browsertest has tests look at pages in a real browser.
+package browsertest
+
+import (
+	"bytes"
+	"context"
+	_ "embed" // what is asked of a page
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	cdplog "github.com/chromedp/cdproto/log"
+	cdppage "github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+)
+
+// patience is how long a tab may take for all that it is asked.
+const patience = time.Minute
+
+// Sizes of screens, in pixels.
+const (
+	wide, high           = 1280, 900
+	phoneWide, phoneHigh = 390, 844
+)
+
+// Open is a tab of a real browser, and what the pages in it complained of since
+// it was last asked. Where there is no browser the test is skipped, or fails
+// where CI should have one.
+func Open(t *testing.T) (ctx context.Context, complaints func() []string) {
+	t.Helper()
+	path, err := exec.LookPath("chromium")
+	if err != nil {
+		if os.Getenv("CI") != "" && os.Getenv("GFAAS_BROWSER") != "none" {
+			t.Fatal("no browser: apt-get install chromium")
+		}
+		t.Skip("no browser: apt-get install chromium")
+	}
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.WSURLReadTimeout(patience))
+	if os.Geteuid() == 0 {
+		options = append(options, chromedp.NoSandbox)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewExecAllocator(ctx, options...)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewContext(ctx)
+	t.Cleanup(cancel)
+	said := make(chan string, 100)
+	chromedp.ListenTarget(ctx, func(ev any) {
+		text := ""
+		switch ev := ev.(type) {
+		case *runtime.EventExceptionThrown:
+			text = ev.ExceptionDetails.Error()
+		case *cdplog.EventEntryAdded:
+			if !strings.Contains(ev.Entry.URL, "favicon") {
+				text = ev.Entry.Text + " " + ev.Entry.URL
+			}
+		}
+		if text != "" {
+			select {
+			case said <- text:
+			default:
+			}
+		}
+	})
+	return ctx, func() (all []string) {
+		for {
+			select {
+			case text := <-said:
+				all = append(all, text)
+			default:
+				return all
+			}
+		}
+	}
+}
+
+// Scheme is the reader's choice of colours: light or dark.
+func Scheme(name string) chromedp.Action {
+	return emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name}})
+}
+
+// Show opens a page, kept in a file, on a wide screen.
+func Show(t *testing.T, ctx context.Context, page []byte) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "page.html")
+	if err := os.WriteFile(path, page, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := chromedp.Run(ctx, chromedp.EmulateViewport(wide, high), chromedp.Navigate("file://"+path)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+//go:embed faults.js
+var faults string
+
+// Faults is what can be seen to be wrong with the page that is open, as the
+// reader has it now: what reaches out of its place, texts that cannot be read.
+func Faults(t *testing.T, ctx context.Context) (found []string) {
+	t.Helper()
+	if err := chromedp.Run(ctx, chromedp.Evaluate(faults, &found)); err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// Check holds what every page keeps to: on a wide screen and on a phone, light
+// and dark, nothing reaches out of its place and every text can be read; it prints
+// on at most so many sheets, on which no picture is cut; and the browser does not
+// complain. Where GFAAS_PICTURES says, it keeps pictures of the page for people.
+func Check(t *testing.T, page []byte, sheets int) {
+	t.Helper()
+	ctx, complaints := Open(t)
+	Show(t, ctx, page)
+	paper := map[string]string{}
+	for _, screen := range []struct {
+		name         string
+		wide, height int64
+	}{{"wide", wide, high}, {"phone", phoneWide, phoneHigh}} {
+		var options []chromedp.EmulateViewportOption
+		if screen.wide == phoneWide {
+			options = append(options, chromedp.EmulateMobile)
+		}
+		for _, scheme := range []string{"light", "dark"} {
+			var colour string
+			if err := chromedp.Run(ctx, chromedp.EmulateViewport(screen.wide, screen.height, options...), Scheme(scheme),
+				chromedp.Evaluate(`getComputedStyle(document.body).backgroundColor`, &colour)); err != nil {
+				t.Fatal(err)
+			}
+			paper[scheme] = colour
+			for _, fault := range Faults(t, ctx) {
+				t.Errorf("%s and %s: %s", screen.name, scheme, fault)
+			}
+			shoot(t, ctx, screen.name+"-"+scheme)
+		}
+	}
+	if paper["dark"] == paper["light"] {
+		t.Errorf("the page is %q in the dark and in the light", paper["dark"])
+	}
+	var printed []byte
+	var cut []string
+	err := chromedp.Run(ctx, chromedp.EmulateViewport(wide, high), Scheme("light"),
+		chromedp.ActionFunc(func(ctx context.Context) (err error) {
+			printed, _, err = cdppage.PrintToPDF().WithPaperWidth(8.27).WithPaperHeight(11.69).Do(ctx) // A4
+			return err
+		}),
+		emulation.SetEmulatedMedia().WithMedia("print"),
+		chromedp.Evaluate(`[...document.querySelectorAll("svg")].filter(s => s.getBoundingClientRect().height > 60 &&
+			!s.closest("[style*=break-inside]") && ![...function*(e) { for (; e; e = e.parentElement) yield e }(s)].some(e => getComputedStyle(e).breakInside.startsWith("avoid")))
+			.map(s => s.getAttribute("aria-label") ?? "a picture")`, &cut))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(regexp.MustCompile(`/Type\s*/Page\b[^s]`).FindAll(printed, -1)); n == 0 || n > sheets || !bytes.HasPrefix(printed, []byte("%PDF")) {
+		t.Errorf("it prints on %d sheets, want at most %d", n, sheets)
+	}
+	for _, picture := range cut {
+		t.Errorf("%s may be cut in two where a sheet ends", picture)
+	}
+	if all := complaints(); len(all) > 0 {
+		t.Errorf("the browser complains: %q", all)
+	}
+}
+
+// shoot keeps a picture of the page.
+func shoot(t *testing.T, ctx context.Context, name string) {
+	t.Helper()
+	dir := os.Getenv("GFAAS_PICTURES")
+	if dir == "" {
+		return
+	}
+	var picture []byte
+	if err := chromedp.Run(ctx, chromedp.FullScreenshot(&picture, 100)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, strings.ReplaceAll(t.Name(), "/", "-")+"-"+name+".png"), picture, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
