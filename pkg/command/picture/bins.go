@@ -29,18 +29,17 @@ type Box struct {
 
 // SVG draws a packing. The same packing gives the same bytes.
 func (b Bins) SVG() []byte {
-	pg := &page{panels: make([]panel, len(b.Bins))}
+	pg := &page{panels: make([]panel, len(b.Bins)), bare: true}
 	pg.arrange()
 	w := &pg.out
 	w.y = margin + titleSize
-	w.text(margin, w.y, titleSize, "start", ink, `font-weight="700"`, b.Headline)
-	w.y += textSize + 10
+	w.title(b.Headline, pg.width-2*margin)
 	w.paragraph(b.Summary, pg.width-2*margin, textSize, grey)
 	number := 1
 	for i, bin := range b.Bins {
 		column := i % pg.columns
 		if column == 0 && i > 0 {
-			w.y += pg.side + 26 + gap
+			w.y += headHeight + pg.side + gap
 		}
 		name := fmt.Sprintf("bin %d", number)
 		if bin.Times > 1 {
@@ -50,7 +49,7 @@ func (b Bins) SVG() []byte {
 		pg.bin(bin, name, margin+float64(column)*pg.pitch(), w.y)
 	}
 	if len(b.Bins) > 0 {
-		w.y += pg.side + 26 + gap
+		w.y += headHeight + pg.side + gap
 	}
 	for _, u := range b.Unplaced {
 		w.paragraph("Not placed: "+u, pg.width-2*margin, textSize, alarm)
@@ -59,7 +58,7 @@ func (b Bins) SVG() []byte {
 	return w.document(pg.width, w.y, b.Summary)
 }
 
-// bin draws a bin with the upper left corner of its square at x, y+26.
+// bin draws a bin with the upper left corner of its square at x, y+headHeight.
 func (pg *page) bin(b Bin, name string, x, y float64) {
 	w := &pg.out
 	used := 0.0
@@ -68,7 +67,7 @@ func (pg *page) bin(b Bin, name string, x, y float64) {
 	}
 	w.text(x, y+16, smallSize, "start", ink, `font-weight="600"`, clip(name, pg.side-40, smallSize))
 	w.text(x+pg.side, y+16, smallSize, "end", grey, "", number.Percent(used, 0))
-	y += 26
+	y += headHeight
 	w.rect(x, y, pg.side, pg.side, "url(#free)", outline)
 	for _, box := range b.Boxes {
 		left, top, width, height := x+box.X*pg.side, y+(1-box.Y-box.H)*pg.side, box.W*pg.side, box.H*pg.side

@@ -25,9 +25,9 @@ func TestBins(t *testing.T) {
 		}
 	}
 	// The flat box of the first bin lies in the upper right quarter of its square.
-	side := (pageWidth-2*margin+gap)/3 - axisLeft - gap
+	side := (pageWidth-2*margin+gap)/3 - gap
 	var want svg.Drawing
-	want.Open("rect", "x", margin+side/2, "y", margin+titleSize+textSize+10+textSize*lineHeight+26, "width", side/2, "height", side/4, "fill", palette[1])
+	want.Open("rect", "x", margin+side/2, "y", margin+titleSize+textSize+10+textSize*lineHeight+headHeight, "width", side/2, "height", side/4, "fill", palette[1])
 	box := strings.TrimSuffix(want.String(), ">")
 	if !strings.Contains(text, box) {
 		t.Errorf("no %s", box)

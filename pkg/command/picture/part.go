@@ -20,10 +20,10 @@ func Definitions() string {
 // GPU draws one GPU of a plan for a page of others: a square without scales,
 // and a bar of its memory below where that is limited and known.
 func GPU(p plan.Plan, g plan.GPU, side float64) string {
-	pg := &page{functions: functions(p), side: side, columns: 5} // small
+	pg := &page{functions: functions(p), side: side, bare: true}
 	pg.square(g, 1, 1)
 	height := side + 2
-	if slices.ContainsFunc(g.Instances, func(in plan.Instance) bool { return in.MemMiB > 0 }) {
+	if showsMemory([]plan.GPU{g}) {
 		pg.memory(g, 1, side+6)
 		height += 14
 	}

@@ -22,9 +22,13 @@ const (
 	lineHeight = 1.4
 	textSize   = 14.0
 	smallSize  = 11.0
-	axisLeft   = 30.0 // beside a GPU, for its scale of SMs
-	axisBottom = 34.0 // below, for the scale of the window and the memory
+	axisLeft   = 46.0 // beside a GPU, for its scale of SMs
+	axisBottom = 34.0 // below, for the scale of the window
+	barHeight  = 14.0 // below that, for the memory
+	headHeight = 26.0 // above, for its caption
 	gap        = 24.0
+	oneSide    = 520.0 // of a picture of one GPU
+	twoSide    = 400.0 // of each of two
 	pageWidth  = 1280.0
 )
 
@@ -32,8 +36,8 @@ const (
 // once.
 const manyGPUs = 24
 
-// footnote says how to read the squares.
-func footnote(p plan.Plan) string {
+// Footnote says how to read the squares.
+func Footnote(p plan.Plan) string {
 	text := "Each square is one GPU: across, the scheduling window; up, its SMs. A rectangle is what one instance has for itself; hatched is free."
 	if p.Model == plan.ModelTokens {
 		text = "Each square is one GPU: across, the scheduling window; up, the share of its SMs, whichever they are. An instance may have several turns; hatched is free."
@@ -43,7 +47,30 @@ func footnote(p plan.Plan) string {
 			return text + " The bar below is memory, its dark part weights that instances share."
 		}
 	}
+	if showsMemory(p.GPUs) {
+		text += " The bar below is memory."
+	}
 	return text
+}
+
+// showsMemory tells whether some GPU's memory is limited and its use known.
+func showsMemory(gpus []plan.GPU) bool {
+	return slices.ContainsFunc(gpus, func(g plan.GPU) bool { return g.MemMiB > 0 && inUse(g) > 0 })
+}
+
+// inUse is the memory that instances and the weights they share take, in MiB.
+func inUse(g plan.GPU) (mib float64) {
+	for _, in := range g.Instances {
+		mib += in.MemMiB
+	}
+	return mib + weights(g)
+}
+
+func weights(g plan.GPU) (mib float64) {
+	for _, m := range g.Models {
+		mib += m.MemMiB
+	}
+	return mib
 }
 
 // panel is one square of the page: one GPU, or several that look alike.
@@ -59,16 +86,18 @@ type page struct {
 	panels    []panel
 	side      float64 // of a square
 	columns   int
+	bare      bool // squares have no scales
+	memories  bool // squares have a bar of their memory
 	width     float64
 	out       writer
 }
 
 // SVG draws a plan. The same plan gives the same bytes.
 func SVG(p plan.Plan) []byte {
-	pg := &page{plan: p, functions: functions(p), panels: panels(p.GPUs)}
+	pg := &page{plan: p, functions: functions(p), panels: panels(p.GPUs), memories: showsMemory(p.GPUs)}
 	pg.arrange()
 	pg.body()
-	return pg.out.document(pg.width, pg.out.y, summary(p))
+	return pg.out.document(pg.width, pg.out.y, Summary(p))
 }
 
 // functions are those of the demand, and whatever else runs, in their order.
@@ -141,71 +170,75 @@ func at(v *float64) float64 {
 	return *v
 }
 
-// arrange chooses how large the squares are and how many go in a row.
+// arrange chooses how large the squares are and how many go in a row, so that
+// the last row is as full as can be.
 func (pg *page) arrange() {
 	n := max(1, len(pg.panels))
-	pg.columns, pg.side = n, 400
-	if n > 2 {
-		switch pg.columns = 3; {
-		case n > 60:
-			pg.columns = 10
-		case n > manyGPUs:
-			pg.columns = 6
-		case n > 6:
-			pg.columns = 4
+	switch {
+	case n <= 2:
+		pg.columns, pg.side = n, twoSide
+		if n == 1 {
+			pg.side = oneSide
 		}
-		// What is left of a square's part of the row decides how it is drawn.
-		pg.side = (pageWidth-2*margin+gap)/float64(pg.columns) - axisLeft - gap
-		if pg.small() {
-			pg.side = (pageWidth-2*margin+gap)/float64(pg.columns) - gap
+	case n <= manyGPUs:
+		pg.columns = 4
+		if left := func(columns int) int { return (columns - n%columns) % columns }; left(3) < left(4) {
+			pg.columns = 3
 		}
+	case n <= 60:
+		pg.columns, pg.bare = 6, true
+	default:
+		pg.columns, pg.bare = 10, true
 	}
-	pg.width = max(860, 2*margin+float64(pg.columns)*pg.pitch()-gap)
+	if n > 2 { // what is left of a square's part of the row decides how it is drawn
+		pg.side = (pageWidth-2*margin+gap)/float64(pg.columns) - pg.left() - gap
+	}
+	pg.width = 2*margin + float64(pg.columns)*pg.pitch() - gap
 }
 
-// small squares have no scales.
-func (pg *page) small() bool { return pg.columns > 4 }
-
-// left is the room for the scale beside a square, below for that below it.
+// left is the room for the scale beside a square.
 func (pg *page) left() float64 {
-	if pg.small() {
+	if pg.bare {
 		return 0
 	}
 	return axisLeft
 }
 
-func (pg *page) below() float64 {
-	if pg.small() {
-		return 14
-	}
-	return axisBottom
-}
-
-// pitch is how far apart squares are, across.
+// pitch is how far apart squares are, across; down is how far, down.
 func (pg *page) pitch() float64 { return pg.side + pg.left() + gap }
+
+func (pg *page) down() float64 {
+	below := 0.0
+	if !pg.bare {
+		below += axisBottom
+	}
+	if pg.memories {
+		below += barHeight
+	}
+	return headHeight + pg.side + below + gap
+}
 
 // body draws from top to bottom.
 func (pg *page) body() {
 	w := &pg.out
 	w.y = margin + titleSize
-	w.text(margin, w.y, titleSize, "start", ink, "font-weight=\"700\"", headline(pg.plan))
-	w.y += textSize + 10
-	w.paragraph(summary(pg.plan), pg.width-2*margin, textSize, grey)
+	w.title(Headline(pg.plan), pg.width-2*margin)
+	w.paragraph(Summary(pg.plan), pg.width-2*margin, textSize, grey)
 	w.y += 2
 	pg.legend()
 	w.y += 14
 	for i, pn := range pg.panels {
 		column := i % pg.columns
 		if column == 0 && i > 0 {
-			w.y += pg.side + pg.below() + 30 + gap
+			w.y += pg.down()
 		}
 		pg.panel(pn, margin+pg.left()+float64(column)*pg.pitch(), w.y)
 	}
 	if len(pg.panels) > 0 {
-		w.y += pg.side + pg.below() + 30 + gap
+		w.y += pg.down()
 	}
 	pg.unplaced()
-	w.paragraph(footnote(pg.plan), pg.width-2*margin, smallSize, grey)
+	w.paragraph(Footnote(pg.plan), pg.width-2*margin, smallSize, grey)
 }
 
 // legend draws one entry a function: its number, colour, and rates.
@@ -227,8 +260,9 @@ func (pg *page) legend() {
 		labels[i] = strings.TrimSpace(name + "  " + served[name])
 		widest = max(widest, textWidth(labels[i], textSize))
 	}
-	pitch := swatch + 8 + widest + 16
-	columns := max(1, int((pg.width-2*margin)/pitch))
+	room := pg.width - 2*margin
+	columns := min(max(1, int((room+16)/(swatch+8+widest+16))), len(labels))
+	pitch := (room + 16) / float64(columns)
 	for i, label := range labels {
 		column := i % columns
 		if column == 0 && i > 0 {
@@ -238,7 +272,7 @@ func (pg *page) legend() {
 		w.swatch(x, w.y, i)
 		name := pg.functions[i]
 		w.Open("text", "x", x+swatch+8, "y", w.y+15, "font-size", textSize, "fill", ink)
-		w.AddText("tspan", clip(name, pg.width, textSize), "font-weight", 600)
+		w.AddText("tspan", clip(name, pitch-swatch-8-16-textWidth(strings.TrimPrefix(label, name), textSize), textSize), "font-weight", 600)
 		w.AddText("tspan", strings.TrimSpace(strings.TrimPrefix(label, name)), "dx", 8, "fill", grey)
 		w.WriteString("</text>\n")
 	}
@@ -266,20 +300,27 @@ func (pg *page) unplaced() {
 	w.y += 10
 }
 
-// panel draws a GPU with the upper left corner of its square at x, y+30.
+// panel draws a GPU with its caption, whose upper left corner is at x, y.
 func (pg *page) panel(pn panel, x, y float64) {
 	w := &pg.out
 	size := textSize
-	if pg.small() {
+	if pg.bare {
 		size = smallSize
 	}
 	use := number.Percent(area(pn.gpu), 0)
+	if long := use + " in use"; textWidth(long+pn.names()[0], size) <= pg.side {
+		use = long
+	}
 	w.text(x, y+16, size, "start", ink, `font-weight="600"`, pn.name(pg.side-textWidth(use, size)-6, size))
 	w.text(x+pg.side, y+16, size, "end", grey, "", use)
-	y += 26
+	y += headHeight
 	pg.square(pn.gpu, x, y)
-	pg.axes(x, y)
-	pg.memory(pn.gpu, x, y+pg.side+pg.below()-10)
+	y += pg.side
+	if !pg.bare {
+		pg.axes(x, y)
+		y += axisBottom - 8
+	}
+	pg.memory(pn.gpu, x, y+8)
 }
 
 // square draws what a GPU hosts.
@@ -291,16 +332,21 @@ func (pg *page) square(g plan.GPU, x, y float64) {
 	}
 }
 
-// name is what the panel is called in so much room.
-func (pn panel) name(width, size float64) string {
-	choices := []string{
+// names are what the panel may be called, the longest first.
+func (pn panel) names() []string {
+	if pn.count > 1 {
+		return []string{fmt.Sprintf("%d GPUs like this", pn.count), fmt.Sprintf("%d alike", pn.count)}
+	}
+	return []string{
 		fmt.Sprintf("%s · GPU %d", pn.gpu.Node, pn.gpu.Index),
 		fmt.Sprintf("%s/%d", pn.gpu.Node, pn.gpu.Index),
 		fmt.Sprintf("GPU %d", pn.gpu.Index),
 	}
-	if pn.count > 1 {
-		choices = []string{fmt.Sprintf("%d GPUs like this", pn.count), fmt.Sprintf("%d alike", pn.count)}
-	}
+}
+
+// name is what the panel is called in so much room.
+func (pn panel) name(width, size float64) string {
+	choices := pn.names()
 	for _, c := range choices {
 		if textWidth(c, size) <= width {
 			return c
@@ -331,20 +377,19 @@ func (pg *page) instance(in plan.Instance, parts []tile, x, y float64) {
 	w.endGroup()
 }
 
+// readable is the size, in pixels, below which a text is left out.
+const readable = 8.0
+
 // label writes the first of some texts that fits the rectangle, upright or
-// turned; the last is tried down to the smallest size.
+// turned, and none where none does: the pointer shows all of it.
 func (pg *page) label(x, y, width, height float64, function int, choices [][]string) {
-	for i, lines := range choices {
-		least := 8.5
-		if i == len(choices)-1 {
-			least = 5
-		}
+	for _, lines := range choices {
 		for _, turned := range []bool{false, true} {
 			w, h := width-6, height-2
 			if turned {
 				w, h = height-6, width-2
 			}
-			if size := fit(lines, w, h); size >= least && (!turned || height > 1.6*width) {
+			if size := fit(lines, w, h); size >= readable && (!turned || height > 1.6*width) {
 				pg.write(x+width/2, y+height/2, min(size, 15), turned, function, lines)
 				return
 			}
@@ -369,7 +414,7 @@ func (pg *page) write(x, y, size float64, turned bool, function int, lines []str
 	}
 	top := y - 1.2*size*float64(len(lines)-1)/2 + 0.35*size
 	for i, l := range lines {
-		more := svg.Raw(fmt.Sprintf(`stroke="%s" stroke-width="3" paint-order="stroke"`, palette[function%len(palette)]))
+		more := halo(function)
 		if i == 0 {
 			more += ` font-weight="600"`
 		}
@@ -380,55 +425,41 @@ func (pg *page) write(x, y, size float64, turned bool, function int, lines []str
 	}
 }
 
-// on is the colour of text on a function's colour.
-func on(function int) string {
-	switch palette[function%len(palette)] {
-	case "#0072B2", "#009E73", "#D55E00":
-		return paper
-	}
-	return "#101828"
-}
-
-// axes draws the scales: SM percent up, the window across.
+// axes draws the scales of the square whose lower left corner is at x, y: SM
+// percent up, the window across.
 func (pg *page) axes(x, y float64) {
-	if pg.small() {
-		return
-	}
 	w := &pg.out
 	for _, v := range []float64{0, 0.5, 1} {
-		w.text(x-6, y+pg.side*(1-v)+4, smallSize, "end", grey, "", number.Trimmed(100*v, 0))
-		w.text(x+pg.side*v, y+pg.side+14, smallSize, "middle", grey, "", number.Trimmed(v, 1))
+		w.text(x-6, y-pg.side*v+4, smallSize, "end", grey, "", number.Percent(v, 0))
+		w.text(x+pg.side*v, y+14, smallSize, "middle", grey, "", number.Trimmed(v, 1))
 	}
-	w.text(x-6, y+pg.side*0.75+4, smallSize, "end", grey, "", "SM%")
-	w.text(x+pg.side*0.25, y+pg.side+14, smallSize, "middle", grey, "", "window")
+	w.text(x+pg.side/2, y+28, smallSize, "middle", grey, "", "time, of a scheduling window")
+	middle := y - pg.side/4
+	w.text(x-34, middle, smallSize, "middle", grey, svg.Raw(`transform="`+w.Path("rotate(-90 ", x-34, " ", middle, ")")+`"`), "SMs")
 }
 
-// memory draws a bar of the memory in use where it is limited, darker for
-// weights that instances share.
+// memory draws a bar of the memory in use where that is known and limited,
+// darker for weights that instances share.
 func (pg *page) memory(g plan.GPU, x, y float64) {
-	if g.MemMiB <= 0 {
+	used := inUse(g)
+	if g.MemMiB <= 0 || used == 0 {
 		return
 	}
-	used, weights := 0.0, 0.0
-	for _, in := range g.Instances {
-		used += in.MemMiB
-	}
-	for _, m := range g.Models {
-		weights += m.MemMiB
-	}
 	w := &pg.out
-	text := fmt.Sprintf("%s of %s GiB", gib(used+weights), gib(g.MemMiB))
+	text := fmt.Sprintf("%s of %s GiB", gib(used), gib(g.MemMiB))
 	length := pg.side
-	if !pg.small() {
+	if !pg.bare {
 		length = max(20, pg.side-textWidth(text, smallSize)-8)
 		w.text(x+pg.side, y+8, smallSize, "end", grey, "", text)
 	}
 	part := func(mib float64) float64 { return length * min(1, mib/g.MemMiB) }
+	w.group("memory: " + text)
 	w.rect(x, y, length, 8, "#e4e7ec", `rx="2"`)
-	w.rect(x, y, part(used+weights), 8, grey, `rx="2"`)
-	if weights > 0 {
-		w.rect(x, y, part(weights), 8, ink, `rx="2"`)
+	w.rect(x, y, part(used), 8, grey, `rx="2"`)
+	if shared := weights(g); shared > 0 {
+		w.rect(x, y, part(shared), 8, ink, `rx="2"`)
 	}
+	w.endGroup()
 }
 
 // clip shortens a text to a width.
@@ -443,8 +474,8 @@ func clip(text string, width, size float64) string {
 	return text
 }
 
-// headline says what the plan comes to.
-func headline(p plan.Plan) string {
+// Headline says what the plan comes to.
+func Headline(p plan.Plan) string {
 	text, verb := cli.Count(len(p.Demand), "function"), "serve"
 	if n := len(p.Unplaced); n > 0 {
 		text = fmt.Sprintf("%d of %s", len(p.Demand)-n, text)
@@ -455,8 +486,8 @@ func headline(p plan.Plan) string {
 	return fmt.Sprintf("%s %s %s", cli.Count(p.GPUsUsed, "GPU"), verb, text)
 }
 
-// summary says how good the plan is.
-func summary(p plan.Plan) string {
+// Summary says how good the plan is.
+func Summary(p plan.Plan) string {
 	used, instances := 0.0, 0
 	for _, g := range p.GPUs {
 		used += area(g)

@@ -2,6 +2,8 @@ package picture
 
 import (
 	"fmt"
+	"math"
+	"strconv"
 	"strings"
 
 	"github.com/gfaas/gfaas/pkg/command/svg"
@@ -22,19 +24,24 @@ const (
 	edge    = svg.Raw(`stroke="` + paper + `" stroke-width="1.2"`)
 )
 
-// palette is that of Okabe and Ito, which people with any kind of colour
-// blindness tell apart, without black. Functions beyond it get the same
-// colours under a pattern.
-var palette = []string{"#56B4E9", "#E69F00", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7"}
+// palette begins with that of Okabe and Ito, which people with any kind of colour
+// blindness tell apart, without black. The rest are the colours farthest from
+// all before them, to eyes of each kind, on which a text can be read. Functions
+// beyond it get the same colours under a pattern.
+var palette = []string{
+	"#56B4E9", "#E69F00", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7",
+	"#551100", "#220088", "#7700FF", "#AA0066", "#FFCCDD", "#445500", "#CC33FF",
+}
 
-// patterns lie over the colours of functions beyond the palette.
-var patterns = []string{"", "stripes", "dots", "checks"}
+// patterns lie over the colours of functions beyond the palette. None is hatched:
+// that is what is free.
+var patterns = []string{"", "dots", "checks", "bars"}
 
 const definitions = `<defs>
 <pattern id="free" width="8" height="8" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="8" height="8" fill="#f7f8fa"/><line x1="0" y1="0" x2="0" y2="8" stroke="#e4e7ec" stroke-width="2"/></pattern>
-<pattern id="stripes" width="10" height="10" patternUnits="userSpaceOnUse" patternTransform="rotate(-45)"><line x1="0" y1="0" x2="0" y2="10" stroke="#ffffff" stroke-opacity="0.4" stroke-width="3"/></pattern>
 <pattern id="dots" width="9" height="9" patternUnits="userSpaceOnUse"><circle cx="3" cy="3" r="1.5" fill="#ffffff" fill-opacity="0.5"/></pattern>
 <pattern id="checks" width="12" height="12" patternUnits="userSpaceOnUse"><path d="M0 0h6v6h-6zM6 6h6v6h-6z" fill="#ffffff" fill-opacity="0.25"/></pattern>
+<pattern id="bars" width="10" height="10" patternUnits="userSpaceOnUse"><line x1="0" y1="5" x2="10" y2="5" stroke="#ffffff" stroke-opacity="0.4" stroke-width="3"/></pattern>
 </defs>
 `
 
@@ -83,6 +90,15 @@ func (w *writer) document(width, height float64, description string) []byte {
 	return []byte(d.String())
 }
 
+// title writes the headline, at the height that w has, and moves on.
+func (w *writer) title(text string, width float64) {
+	for _, row := range wrap(text, width, titleSize) {
+		w.text(margin, w.y, titleSize, "start", ink, `font-weight="700"`, row)
+		w.y += titleSize * 1.15
+	}
+	w.y += textSize + 10 - titleSize*1.15
+}
+
 // paragraph writes a text over as many lines as it takes, and moves on.
 func (w *writer) paragraph(text string, width, size float64, colour string) {
 	for _, row := range wrap(text, width, size) {
@@ -91,8 +107,53 @@ func (w *writer) paragraph(text string, width, size float64, colour string) {
 	}
 }
 
-// textWidth is about how wide a text is, bold text too; fonts differ.
-func textWidth(text string, size float64) float64 { return 0.66 * size * float64(len([]rune(text))) }
+// textWidth is how wide a text is at most, bold text too: fonts differ, and
+// few are wider than DejaVu Sans.
+func textWidth(text string, size float64) (width float64) {
+	for _, r := range text {
+		switch {
+		case strings.ContainsRune(" .,:;'|!iIjl", r):
+			width += 0.4
+		case strings.ContainsRune("rtf-_()[]/·", r):
+			width += 0.5
+		case strings.ContainsRune("mwMW%@×…", r) || r >= 0x1100: // where wide letters begin
+			width += 1.1
+		case r >= 'A' && r <= 'Z':
+			width += 0.85
+		default:
+			width += 0.72
+		}
+	}
+	return width * size
+}
+
+// on is the colour of text on a function's colour: the one that differs more.
+func on(function int) string {
+	const dark = "#101828"
+	below := luminance(palette[function%len(palette)])
+	if (luminance(paper)+0.05)/(below+0.05) > (below+0.05)/(luminance(dark)+0.05) {
+		return paper
+	}
+	return dark
+}
+
+// luminance is that of a colour like #56B4E9, 0 to 1, as WCAG 2 defines it.
+func luminance(colour string) float64 {
+	v, _ := strconv.ParseUint(colour[1:], 16, 24) // those of this package
+	part := func(shift int) float64 {
+		c := float64(v>>shift&255) / 255
+		if c <= 0.04045 {
+			return c / 12.92
+		}
+		return math.Pow((c+0.055)/1.055, 2.4)
+	}
+	return 0.2126*part(16) + 0.7152*part(8) + 0.0722*part(0)
+}
+
+// halo has a text on a function's colour keep clear of the pattern.
+func halo(function int) svg.Raw {
+	return svg.Raw(fmt.Sprintf(`stroke="%s" stroke-width="3" paint-order="stroke"`, palette[function%len(palette)]))
+}
 
 // swatch is the side of a function's mark.
 const swatch = 20.0
@@ -100,8 +161,7 @@ const swatch = 20.0
 // swatch draws the mark of a function: its colour and number.
 func (w *writer) swatch(x, y float64, function int) {
 	w.tile(x, y, swatch, swatch, function, `rx="3"`)
-	w.text(x+swatch/2, y+14.5, smallSize, "middle", on(function),
-		svg.Raw(fmt.Sprintf(`font-weight="600" stroke="%s" stroke-width="3" paint-order="stroke"`, palette[function%len(palette)])), fmt.Sprint(function+1))
+	w.text(x+swatch/2, y+14.5, smallSize, "middle", on(function), `font-weight="600" `+halo(function), fmt.Sprint(function+1))
 }
 
 // wrap breaks a text at blanks.
