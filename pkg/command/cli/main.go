@@ -34,6 +34,9 @@ type Env struct {
 	// progress shown.
 	ErrTerminal bool
 
+	// Noted, if not nil, gets what Notef tells, --quiet or not.
+	Noted func(text string)
+
 	// Set by the flags every command has.
 	Output  string // the chosen form; empty until the command offered some
 	OutFile string

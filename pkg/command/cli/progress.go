@@ -10,9 +10,13 @@ import (
 
 // Notef tells the user something on standard error unless --quiet.
 func (env *Env) Notef(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	if env.Noted != nil {
+		env.Noted(text)
+	}
 	if !env.Quiet {
 		env.clear()
-		fmt.Fprintf(env.Err, "%s: %s\n", env.Prog, fmt.Sprintf(format, args...))
+		fmt.Fprintf(env.Err, "%s: %s\n", env.Prog, text)
 	}
 }
 

@@ -30,6 +30,18 @@ func GPU(p plan.Plan, g plan.GPU, side float64) string {
 	return figure(side+2, height, fmt.Sprintf("%s on a GPU, %s of it in use", cli.Count(len(g.Instances), "instance"), number.Percent(area(g), 0)), pg.out.String())
 }
 
+// Part is a GPU of a plan for a page of others, or several that look alike.
+type Part struct{ Picture, Caption string }
+
+// Parts are the GPUs of a plan that host something: one by one, or, of many, one
+// of each look, the most common first.
+func Parts(p plan.Plan, side float64) (out []Part) {
+	for _, pn := range panels(p.GPUs) {
+		out = append(out, Part{GPU(p, pn.gpu, side), pn.names()[0] + ", " + number.Percent(area(pn.gpu), 0) + " in use"})
+	}
+	return out
+}
+
 // Swatch is the mark that GPU gives the function that is the i-th of the
 // plan's demand.
 func Swatch(i int) string {

@@ -89,10 +89,10 @@ func list(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// evenly says for the table how many GPUs the demand would take if requests came
+// evenly says for the table and the page how many GPUs the demand would take if requests came
 // steadily; nothing where they do, or where something runs already.
 func (o *planOptions) evenly(p plan.Plan, in policy.Input) string {
-	if p.Arrivals != plan.ArrivalsPoisson || o.current.path != "" || o.env.Output != "table" {
+	if p.Arrivals != plan.ArrivalsPoisson || o.current.path != "" || o.env.Output != "table" && o.env.Output != "html" {
 		return ""
 	}
 	in.Poisson = false

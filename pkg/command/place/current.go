@@ -100,7 +100,7 @@ func (o *planOptions) adopt(cmd *cobra.Command, current plan.Plan) error {
 
 // tell says what changes where the output does not.
 func (o *planOptions) tell(changes []diff.Change) {
-	if o.current.path == "" || o.env.Output == "table" {
+	if o.current.path == "" || o.env.Output == "table" || o.env.Output == "html" {
 		return
 	}
 	o.env.Notef("changes: %s", totals(changes))

@@ -1,7 +1,6 @@
 package place
 
 import (
-	"bytes"
 	"encoding/csv"
 	"io"
 	"strings"
@@ -40,6 +39,7 @@ type planOptions struct {
 	arrivals  arrivalOptions
 	instances instanceOptions
 	sweep     string
+	told      []string // notes
 }
 
 const planLong = `Chooses for each function how many instances of which configurations of its
@@ -127,6 +127,7 @@ even where some is unplaced.`
 const planExample = `  gfaas-place plan --profile profile.csv --demand resnet=250,bert=40
   gfaas-place plan --profile profile.csv --demand demand.csv --gpu-mem 16GiB -o json > plan.json
   gfaas-place plan --profile profile.csv --demand demand.csv --inventory gpus.csv -o svg --out-file plan.svg
+  gfaas-place plan --profile profile.csv --demand demand.csv --inventory gpus.csv -o html --out-file plan.html
   gfaas-place plan --profile profile.csv --demand resnet=300 --current plan.json --max-moves 2
   gfaas-place plan --profile profile.csv --demand demand.csv --gpus 8 --what-if 'rps=1,1.5,2 slo=0.8,1'`
 
@@ -158,12 +159,17 @@ func newPlan(env *cli.Env) *cobra.Command {
 	o.instances.flags(cmd)
 	o.diluFlags(f)
 	f.StringVar(&o.sweep, "what-if", "", "plan for the demand times factors, like `'rps=1,2,4 slo=0.5,1'`, and print a line for each")
-	env.Outputs(cmd, "table", "json", "csv", "svg")
+	env.Outputs(cmd, "table", "json", "csv", "svg", "html")
 	return cmd
 }
 
 func (o *planOptions) run(cmd *cobra.Command) error {
 	started := time.Now()
+	o.env.Noted = func(text string) {
+		if text, note := strings.CutPrefix(text, "note: "); note {
+			o.told = append(o.told, text)
+		}
+	}
 	if err := o.checkAlgorithm(cmd); err != nil {
 		return err
 	}
@@ -212,8 +218,10 @@ func (o *planOptions) print(p plan.Plan, rows []profile.Row, changes []diff.Chan
 		case "csv":
 			return csv.NewWriter(w).WriteAll(records(p))
 		case "svg":
-			_, err := io.Copy(w, bytes.NewReader(picture.SVG(p)))
+			_, err := w.Write(picture.SVG(p))
 			return err
+		case "html":
+			return writePage(w, p, o.tables(p, rows, changes), summary(p)+even, o.told)
 		}
 		if err := printTable(w, p, rows, even); err != nil || o.current.path == "" {
 			return err

@@ -3,6 +3,7 @@ package place
 import (
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -135,7 +136,8 @@ func gpuTable(p plan.Plan) [][]string {
 			mem += m.MemMiB
 			weights = append(weights, m.Name+" "+csvfile.Format(m.MemMiB))
 		}
-		row := []string{gpuName(g), strconv.Itoa(len(g.Instances)), number.Percent(used, 1), number.Percent(1-used, 1), size(mem), size(g.MemMiB)}
+		waste := math.Round((1-used)*1e6)/1e6 + 0 // no -0
+		row := []string{gpuName(g), strconv.Itoa(len(g.Instances)), number.Percent(used, 1), number.Percent(waste, 1), size(mem), size(g.MemMiB)}
 		if shared {
 			row = append(row, strings.Join(weights, ", "))
 		}

@@ -92,8 +92,8 @@ func (o *planOptions) whatIf(cmd *cobra.Command, in policy.Input) error {
 	if cmd.Flags().Changed("output") {
 		form = o.env.Output
 	}
-	if form == "svg" {
-		return cli.Usagef("--output svg is not offered with --what-if: expected table, json, csv")
+	if form == "svg" || form == "html" {
+		return cli.Usagef("--output %s is not offered with --what-if: expected table, json, csv", form)
 	}
 	o.env.Output = form
 	o.notes(in)

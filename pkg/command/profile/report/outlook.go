@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/command/page"
 	"github.com/gfaas/gfaas/pkg/command/picture"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/plan"
@@ -149,17 +150,11 @@ const (
 // outlookView is what the page shows of an outlook: its plans and, of the last,
 // the functions, what is not served, and the GPUs that most look like.
 type outlookView struct {
-	Table     tableView
-	Functions *tableView // nil of one function
+	Table     page.Table
+	Functions *page.Table // nil of one function
 	Unserved  []string
 	Again     string
 	Pictures  []pictureView
-}
-
-// tableView is a table; what is a picture in it is HTML already.
-type tableView struct {
-	Head []string
-	Rows [][]any
 }
 
 type pictureView struct {
@@ -170,7 +165,7 @@ type pictureView struct {
 
 func (o Outlook) view() outlookView {
 	last, most := o.Plans[len(o.Plans)-1], 1
-	v := outlookView{Table: tableView{Head: o.head()}, Unserved: o.unplaced(), Again: o.Again}
+	v := outlookView{Table: page.Table{Head: o.head()}, Unserved: o.unplaced(), Again: o.Again}
 	for i := range o.Plans {
 		var row []any
 		for _, cell := range o.line(i) {
@@ -180,7 +175,7 @@ func (o Outlook) view() outlookView {
 	}
 	if o.several() {
 		most = mostGPUs
-		v.Functions = &tableView{Head: []string{"", "FUNCTION", "RPS", "CONFIGURATIONS"}}
+		v.Functions = &page.Table{Head: []string{"", "FUNCTION", "RPS", "CONFIGURATIONS"}}
 		configs := mix(last)
 		for i, d := range last.Demand {
 			v.Functions.Rows = append(v.Functions.Rows, []any{template.HTML(picture.Swatch(i)), d.Function, number.Metric(d.RPS), configs[d.Function]})

@@ -7,8 +7,8 @@ import (
 	"encoding/base64"
 	"html/template"
 	"math"
-	"strings"
 
+	"github.com/gfaas/gfaas/pkg/command/page"
 	"github.com/gfaas/gfaas/pkg/command/picture"
 	"github.com/gfaas/gfaas/pkg/command/svg"
 	"github.com/gfaas/gfaas/pkg/number"
@@ -60,8 +60,8 @@ func (p Page) HTML() []byte {
 //go:embed page.html
 var pageText string
 
-var pages = template.Must(template.New("").Funcs(template.FuncMap{
-	"style":       func() template.CSS { return template.CSS(style + colours()) },
+var pages = page.Template(pageText, template.FuncMap{
+	"own":         func() template.CSS { return template.CSS(style + colours()) },
 	"script":      func() template.JS { return template.JS(script) },
 	"key":         func() template.HTML { return template.HTML(key()) },
 	"definitions": func() template.HTML { return template.HTML(picture.Definitions()) },
@@ -71,12 +71,10 @@ var pages = template.Must(template.New("").Funcs(template.FuncMap{
 	"notes":       Fleet.notes,
 	"summary":     func(v sectionView) []string { return v.summary() },
 	"planned":     Outlook.view,
-	"isWord":      func(head string) bool { return head == "FUNCTION" || head == "CONFIGURATIONS" },
-	"lower":       strings.ToLower,
 	"plain":       number.Plain,
 	"metric":      number.Metric,
 	"known":       known,
-}).Parse(pageText))
+})
 
 // execute makes the part of the page of that name. What a part is made of is
 // complete and in memory, so that only a fault of the template can fail.

@@ -55,7 +55,7 @@ func colours() string {
 		}
 	}
 	write(light, 0)
-	b.WriteString("\n@media (prefers-color-scheme: dark) { ")
+	b.WriteString("\n@media screen and (prefers-color-scheme: dark) { ")
 	write(dark, 1)
 	b.WriteString("}\n")
 	return b.String()
