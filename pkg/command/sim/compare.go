@@ -32,7 +32,8 @@ func newCompare(env *cli.Env) *cobra.Command {
 		Short: "Run one trace through several queueing policies",
 		Long: `Runs the same trace through several queueing policies, as gfaas-sim queue does
 with one, and puts what came out side by side. -o html makes one page, which
-needs no network, with the distributions of latency and what each function got;
+needs no network, with the distributions of latency and what each function got:
+each policy's curve has marks at places of its own, and a box that takes it away;
 -o json and jsonl are the results of gfaas-sim queue, one after another.
 
 lb, lalb and lalb-o3 keep models on GPUs, not containers: they never pay for a

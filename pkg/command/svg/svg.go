@@ -73,6 +73,21 @@ func (d *Drawing) Path(parts ...any) string {
 	return b.String()
 }
 
+// Marker is the data of a path: the outline of the i-th kind of point, of four,
+// about 6 times the size across.
+func (d *Drawing) Marker(i int, x, y, size float64) string {
+	switch r := 3 * size; i % 4 {
+	case 0:
+		return d.Path("M", x-r, " ", y, "a", r, " ", r, " 0 1 0 ", 2*r, " 0a", r, " ", r, " 0 1 0 ", -2*r, " 0z")
+	case 1:
+		return d.Path("M", x-0.9*r, " ", y-0.9*r, "h", 1.8*r, "v", 1.8*r, "h", -1.8*r, "z")
+	case 2:
+		return d.Path("M", x, " ", y-1.27*r, "l", 1.2*r, " ", 2.07*r, "h", -2.4*r, "z")
+	default:
+		return d.Path("M", x, " ", y-1.27*r, "l", 1.27*r, " ", 1.27*r, "l", -1.27*r, " ", 1.27*r, "l", -1.27*r, " ", -1.27*r, "z")
+	}
+}
+
 func (d *Drawing) value(v any) string {
 	length, ok := v.(float64)
 	switch {

@@ -107,19 +107,6 @@ func (p plot) line(b *svg.Drawing, i int, rows []profile.Row, m metric, over fun
 	}
 	b.Add("path", "class", "line "+line(i), "d", d)
 	for _, r := range rows {
-		b.AddTitled("path", tip(r), "class", line(i), "d", marker(b, i, p.x(over(r)), p.y(m.of(r))))
+		b.AddTitled("path", tip(r), "class", line(i), "d", b.Marker(i, p.x(over(r)), p.y(m.of(r)), 1))
 	}
-}
-
-// marker is the outline of the i-th kind of point.
-func marker(b *svg.Drawing, i int, x, y float64) string {
-	switch i % 4 {
-	case 0:
-		return b.Path("M", x-3, " ", y, "a3 3 0 1 0 6 0a3 3 0 1 0 -6 0z")
-	case 1:
-		return b.Path("M", x-2.7, " ", y-2.7, "h5.4v5.4h-5.4z")
-	case 2:
-		return b.Path("M", x, " ", y-3.8, "l3.6 6.2h-7.2z")
-	}
-	return b.Path("M", x, " ", y-3.8, "l3.8 3.8l-3.8 3.8l-3.8 -3.8z")
 }

@@ -135,7 +135,7 @@ func (s Section) view() sectionView {
 		legend.WriteString("<span>")
 		legend.Open("svg", "width", 26, "height", 12)
 		legend.Add("path", "class", "line "+line(i), "d", "M0 6H26")
-		legend.Add("path", "class", line(i), "d", marker(&legend, i, 13, 6))
+		legend.Add("path", "class", line(i), "d", legend.Marker(i, 13, 6, 1))
 		legend.WriteString("</svg> batch " + number.Plain(batch) + "</span>")
 	}
 	v.Key = template.HTML(legend.String())

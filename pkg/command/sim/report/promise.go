@@ -4,7 +4,6 @@ import (
 	_ "embed"
 	"html/template"
 	"io"
-	"strings"
 
 	"github.com/gfaas/gfaas/pkg/command/svg"
 	"github.com/gfaas/gfaas/pkg/number"
@@ -37,12 +36,16 @@ type keptView struct {
 	Cells []string
 }
 
+// Name is what the legend calls the function.
+func (k keptView) Name() string { return k.Function }
+
 // PromiseHTML writes a page with a table and the distributions of latency, each
 // function's objective marked. The same promise gives the same bytes.
 func PromiseHTML(w io.Writer, p Promise) error {
 	v := struct {
 		Setting string
 		Rows    []keptView
+		Shown   []keptView // those with a curve
 		Curves  template.HTML
 		Left    int
 	}{Setting: p.Setting}
@@ -60,7 +63,8 @@ func PromiseHTML(w io.Writer, p Promise) error {
 		}
 		v.Rows = append(v.Rows, row)
 	}
-	return promisePage.Execute(w, v)
+	v.Shown = v.Rows[:shown]
+	return promisePage.ExecuteTemplate(w, "page", v)
 }
 
 // promiseCurves draws for each function which part of the requests took at most
@@ -78,25 +82,17 @@ func promiseCurves(functions []Kept) string {
 	a := axisOf(all)
 	out.Open("svg", "viewBox", out.Path("0 0 ", width, " ", height), "role", "img", "aria-label", "Distributions of latency with the objectives")
 	out.WriteByte('\n')
-	grid(&out, a)
+	grid(&out, a, "requests")
 	for i, f := range functions {
 		s := styleOf(i)
-		var points []string
-		for k, q := range Quantiles() {
-			if k < len(f.Curve) {
-				points = append(points, out.Path(a.x(f.Curve[k]), ",", y(q)))
-			}
-		}
-		if len(points) > 0 {
-			out.AddTitled("polyline", f.Function, "points", strings.Join(points, " "), "fill", "none", "stroke", s.Colour, "stroke-width", 2, "stroke-dasharray", s.Dash)
-			out.WriteByte('\n')
-		}
+		s.begin(&out, f.Function)
+		s.line(&out, a, f.Curve)
 		if f.SLOMS > 0 {
 			x := a.x(f.SLOMS)
 			out.AddTitled("line", f.Function+": objective "+human(f.SLOMS), "x1", x, "x2", x, "y1", y(1), "y2", y(0), "stroke", s.Colour, "stroke-width", 1, "stroke-dasharray", "2 4")
-			out.AddTitled("circle", f.Function+": 95% within "+human(f.SLOMS), "cx", x, "cy", y(0.95), "r", 4, "fill", "#fff", "stroke", s.Colour, "stroke-width", 2)
-			out.WriteByte('\n')
+			out.AddTitled("circle", f.Function+": 95% within "+human(f.SLOMS), "cx", x, "cy", y(0.95), "r", 4, "fill", "var(--paper)", "stroke", s.Colour, "stroke-width", 2)
 		}
+		s.end(&out)
 	}
 	out.Close("svg")
 	return out.String()

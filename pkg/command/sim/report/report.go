@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gfaas/gfaas/pkg/command/page"
+	"github.com/gfaas/gfaas/pkg/command/svg"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 	"github.com/gfaas/gfaas/pkg/sim"
@@ -24,11 +26,22 @@ var pageText string
 //go:embed common.html
 var commonText string
 
+// mostSeries is how many curves a picture may have: as many as there are
+// functions that get one, or policies.
+const mostSeries = 64
+
+// pageOf is a page of curves. A script is not needed to take some away.
 func pageOf(text string) *template.Template {
-	return template.Must(template.Must(template.New("page").Parse(commonText)).Parse(text))
+	return page.Template(commonText+text, template.FuncMap{"toggles": func() template.CSS {
+		var b strings.Builder
+		for i := range mostSeries {
+			fmt.Fprintf(&b, "body:has(#%s:not(:checked)) .%[1]s-curve { display: none; }\n", styleOf(i).ID)
+		}
+		return template.CSS(b.String())
+	}})
 }
 
-var page = pageOf(pageText)
+var comparison = pageOf(pageText)
 
 // Comparison is what is drawn: results of the same trace on the same GPUs.
 type Comparison struct {
@@ -45,22 +58,34 @@ func Quantiles() []float64 {
 	return append(out, 0.997, 0.998, 0.999, 0.9995, 0.9999, 1)
 }
 
-// styles tell policies apart: a colour each, then the same colours dashed.
-// The colours are those of Okabe and Ito, which most eyes can tell apart.
-var colours = []string{"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c6d31"}
+// colours, dashes and markers tell policies apart. The colours are those of Okabe
+// and Ito, which most eyes can tell apart; after them come the same colours dashed.
+var colours = []string{"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "currentColor", "#8c6d31"}
 
 var dashes = []string{"", "7 4", "2 3"}
 
-type style struct{ Colour, Dash string }
+// style is how the i-th curve is drawn.
+type style struct {
+	number           int
+	ID, Colour, Dash string
+	Marker           string // data of a path, for a key
+}
 
 func styleOf(i int) style {
-	return style{colours[i%len(colours)], dashes[i/len(colours)%len(dashes)]}
+	var d svg.Drawing
+	s := style{number: i, ID: fmt.Sprint("s", i), Colour: colours[i%len(colours)], Dash: dashes[i/len(colours)%len(dashes)]}
+	s.Marker = d.Marker(s.kind(), 13, 5, 1.2)
+	return s
 }
+
+// kind is that of the curve's markers.
+func (s style) kind() int { return s.number + s.number/len(colours) }
 
 type view struct {
 	Setting   string
 	Rows      []row
 	Curves    template.HTML
+	Same      []string // which curves lie on each other
 	Functions []functionView
 	Left      int  // functions that are not shown
 	Both      bool // policies with containers, and some with caches of models
@@ -72,15 +97,18 @@ type row struct {
 	Cells []string
 }
 
+// Name is what the legend calls the row.
+func (r row) Name() string { return r.Policy }
+
 // HTML writes the page. The same results give the same bytes.
 func HTML(w io.Writer, c Comparison) error {
-	v := view{Setting: c.Setting, Curves: template.HTML(curves(c.Results))}
+	v := view{Setting: c.Setting, Curves: template.HTML(curves(c.Results)), Same: same(c.Results, axisOf(curvesOf(c.Results)))}
 	for i, r := range c.Results {
 		v.Rows = append(v.Rows, row{styleOf(i), r, cells(r)})
 		v.Both = v.Both || queue.OneAtATime(r.Policy) != queue.OneAtATime(c.Results[0].Policy)
 	}
 	v.Functions, v.Left = functions(c.Results, axisOf(curvesOf(c.Results)))
-	return page.Execute(w, v)
+	return comparison.ExecuteTemplate(w, "page", v)
 }
 
 func cells(r *sim.Result) []string {
