@@ -19,6 +19,7 @@ import (
 var readers = map[string]func(io.Reader, string) error{
 	"yaml function": only(function.Parse),
 	"csv profile":   only(profile.Read),
+	"csv trials":    only(profile.ReadTrials),
 	"csv demand":    only(plan.ReadDemand),
 	"csv inventory": only(plan.ReadInventory),
 	"json plan":     only(plan.Read),

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/gfaas/gfaas/pkg/browsertest"
+	"github.com/gfaas/gfaas/pkg/command/svg"
 	"github.com/gfaas/gfaas/pkg/plan"
 )
 
@@ -66,7 +67,7 @@ func TestMarksDiffer(t *testing.T) {
 		t.Errorf("56 functions have %d marks", len(marks))
 	}
 	for i, a := range palette {
-		l := []float64{luminance(a) + 0.05, luminance(on(i)) + 0.05}
+		l := []float64{svg.Luminance(a) + 0.05, svg.Luminance(on(i)) + 0.05}
 		if contrast := max(l[0], l[1]) / min(l[0], l[1]); contrast < 4.5 {
 			t.Errorf("a text on %s has a contrast of %.2f", a, contrast)
 		}

@@ -2,8 +2,6 @@ package picture
 
 import (
 	"fmt"
-	"math"
-	"strconv"
 	"strings"
 
 	"github.com/gfaas/gfaas/pkg/command/svg"
@@ -127,28 +125,8 @@ func textWidth(text string, size float64) (width float64) {
 	return width * size
 }
 
-// on is the colour of text on a function's colour: the one that differs more.
-func on(function int) string {
-	const dark = "#101828"
-	below := luminance(palette[function%len(palette)])
-	if (luminance(paper)+0.05)/(below+0.05) > (below+0.05)/(luminance(dark)+0.05) {
-		return paper
-	}
-	return dark
-}
-
-// luminance is that of a colour like #56B4E9, 0 to 1, as WCAG 2 defines it.
-func luminance(colour string) float64 {
-	v, _ := strconv.ParseUint(colour[1:], 16, 24) // those of this package
-	part := func(shift int) float64 {
-		c := float64(v>>shift&255) / 255
-		if c <= 0.04045 {
-			return c / 12.92
-		}
-		return math.Pow((c+0.055)/1.055, 2.4)
-	}
-	return 0.2126*part(16) + 0.7152*part(8) + 0.0722*part(0)
-}
+// on is the colour of text on a function's colour.
+func on(function int) string { return svg.On(palette[function%len(palette)]) }
 
 // halo has a text on a function's colour keep clear of the pattern.
 func halo(function int) svg.Raw {

@@ -131,6 +131,9 @@ func (t trial) search(ctx context.Context, send load.Target, at point, s *goodpu
 		}
 		t.tried(at, fmt.Sprintf("goodput trial %d at %.4g rps: p95 %.4g ms, %d of %d missed %.4g ms",
 			n, seen.RPS*float64(at.config.Batch), seen.P95, seen.Misses, seen.Count, t.objective(t.fn.Name)))
+		if err := t.keep(t.asTrial(at, seen)); err != nil {
+			return goodput.Outcome{}, err
+		}
 		s.Tell(seen)
 	}
 }

@@ -2,11 +2,13 @@ package profile
 
 import (
 	"math"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
@@ -20,6 +22,7 @@ func withObjective(f *fake, fault string, slo time.Duration, told *[]string) tri
 	tr.functions = []function.Function{tr.fn}
 	tr.trying = func(point, string) {}
 	tr.tried = func(_ point, text string) { *told = append(*told, text) }
+	tr.keep = func(profile.Trial) error { return nil }
 	return tr
 }
 
@@ -32,9 +35,22 @@ func TestGoodputOfASlice(t *testing.T) {
 			var told []string
 			slo := time.Duration(5 * service * float64(time.Millisecond))
 			f := &fake{}
-			row, err := withObjective(f, "", slo, &told).measure(t.Context(), c)
+			tr := withObjective(f, "", slo, &told)
+			log := trialLog{path: filepath.Join(t.TempDir(), "trials.csv")}
+			tr.keep = log.Append
+			row, err := tr.measure(t.Context(), c)
 			if err != nil {
 				t.Fatal(err)
+			}
+			kept, err := cli.Load(&cli.Env{}, log.path, profile.ReadTrials)
+			if err != nil || len(kept) != len(told) {
+				t.Errorf("%d trials are kept, want %d: %v", len(kept), len(told), err)
+			}
+			for _, k := range kept {
+				within := k.P95MS <= k.SLOMS
+				if k.Config != c || k.SLOMS != row.SLOMS || k.Samples < 100 || within != (k.OfferedRPS < row.GoodputRPS) && math.Abs(k.OfferedRPS/row.GoodputRPS-1) > 0.08 {
+					t.Errorf("goodput %v, kept %+v", row.GoodputRPS, k)
+				}
 			}
 			want := 0.71 * float64(c.Batch) * 1000 / service
 			if !row.GoodputKnown || math.Abs(row.GoodputRPS-want) > 0.08*want || row.GoodputCIRPS <= 0 || row.Unstable != 0 {

@@ -59,8 +59,9 @@ func (o *outlookOptions) flags(cmd *cobra.Command) {
 	f.DurationVar(&o.limit, "time-limit", 5*time.Second, "how long to plan; when it is over, functions are left out")
 }
 
-// check says what is wrong with the flags, and reads the demand.
-func (o *outlookOptions) check(cmd *cobra.Command) (err error) {
+// check says what is wrong with the flags, and reads the demand. Beside is another
+// file that is read.
+func (o *outlookOptions) check(cmd *cobra.Command, beside string) (err error) {
 	f := cmd.Flags()
 	if f.Changed("rps") {
 		if err := checkList("rps", o.rps, number.Plain, func(v float64) bool { return v >= csvfile.Smallest && v <= csvfile.Largest }, "rates above 0"); err != nil {
@@ -76,7 +77,7 @@ func (o *outlookOptions) check(cmd *cobra.Command) (err error) {
 		return cli.Usagef("--gpu-mem %s: expected more than 0, like 16GiB", o.mem)
 	case o.limit < 0:
 		return cli.Usagef("--time-limit %s: expected 0 or more, like 2s", o.limit)
-	case len(slices.DeleteFunc([]string{o.path, o.demand, o.functions}, func(p string) bool { return p != "-" })) > 1:
+	case len(slices.DeleteFunc([]string{o.path, o.demand, o.functions, beside}, func(p string) bool { return p != "-" })) > 1:
 		return cli.Usagef("standard input (-) can be only one of the files")
 	case o.demand == "":
 		return nil

@@ -22,6 +22,10 @@ needs nothing beside it; -o table draws bars on the terminal. In the page of a
 large profile the part of each function is packed, and a script in it draws that
 part when it is opened.
 
+Where the goodput was measured, the page shows how p95 latency grows with the load:
+the latency at rest, the objective, the goodput where they meet and, with --trials,
+each trial that found it.
+
 It also says what the planner makes of the profile: how many GPUs the functions
 take for some demands, each alone and all together, how many any plan takes at
 least, the configurations and, in the page, what a GPU hosts. The demands are 1,
@@ -34,6 +38,7 @@ has the command that makes them.`
 type reportOptions struct {
 	function string
 	gpu      string
+	trials   string // file
 	slo      time.Duration
 	outlook  outlookOptions
 }
@@ -58,9 +63,10 @@ func newReport(env *cli.Env) *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&o.function, "function", "", "the one function to show (default all)")
 	f.StringVar(&o.gpu, "gpu", "", "the one model of GPU to show (default all)")
+	f.StringVar(&o.trials, "trials", "", "the trials for the goodput (CSV), as gfaas-profile run --trials-out keeps them, to draw them too")
 	f.DurationVar(&o.slo, "slo", 0, "p95 latency to keep, like 69ms (default any)")
 	o.outlook.flags(cmd)
-	cli.Files(cmd, "csv", "demand")
+	cli.Files(cmd, "csv", "demand", "trials")
 	cli.Files(cmd, "yaml yml", "functions")
 	env.Outputs(cmd, "table", "html")
 	return cmd
@@ -71,7 +77,7 @@ func (o *reportOptions) run(env *cli.Env, cmd *cobra.Command) error {
 	if cmd.Flags().Changed("slo") && o.slo <= 0 {
 		return cli.Usagef("--slo %v: expected more than 0", o.slo)
 	}
-	if err := o.outlook.check(cmd); err != nil {
+	if err := o.outlook.check(cmd, o.trials); err != nil {
 		return err
 	}
 	rows, err := cli.Load(env, path, profile.Read)
@@ -97,6 +103,9 @@ func (o *reportOptions) run(env *cli.Env, cmd *cobra.Command) error {
 	if page.Sections, err = o.sections(rows); err != nil {
 		return err
 	}
+	if err := o.loadTrials(env, page.Sections); err != nil {
+		return err
+	}
 	if err := o.outlook.outlook(&page); err != nil {
 		return err
 	}
@@ -108,6 +117,26 @@ func (o *reportOptions) run(env *cli.Env, cmd *cobra.Command) error {
 		_, err := w.Write(text)
 		return err
 	})
+}
+
+// loadTrials gives each section its trials.
+func (o *reportOptions) loadTrials(env *cli.Env, sections []report.Section) error {
+	if o.trials == "" {
+		return nil
+	}
+	all, err := cli.Load(env, o.trials, profile.ReadTrials)
+	if err != nil {
+		return err
+	}
+	for i := range sections {
+		s := &sections[i]
+		for _, t := range all {
+			if t.Function == s.Function && t.GPU == s.GPU {
+				s.Trials = append(s.Trials, t)
+			}
+		}
+	}
+	return nil
 }
 
 // notes are what the reader of the plans should know.

@@ -66,7 +66,8 @@ the width of the 95% confidence interval, is within --precision of the goodput, 
 of a fifth of the throughput where that is more. What is not known to twice that
 after the last trial is left empty, with 1 in unstable; 0 says that no rate keeps to
 the objective, which slo_ms has. idle_p95_ms is the p95 of 20 single requests with
-gaps between them. --goodput=false does without these columns.
+gaps between them. --goodput=false does without these columns. --trials-out keeps
+the trials, what p95 was at which rate, for gfaas-profile report --trials to draw.
 
 load_ms is what a request takes longer when the memory of its instance waits on
 the host. It is measured once a function, before the first configuration, on one
@@ -161,6 +162,7 @@ type runOptions struct {
 	regression    float64 // fraction
 	regressionSet bool
 	resume        string
+	trialsOut     string
 	junit         string
 	gpu           string
 	bodyPath      string
@@ -193,6 +195,7 @@ func newRun(env *cli.Env, p platform) *cobra.Command {
 	f.Float64Var(&o.goal.Error, "error", search.DefaultError, "how far below the best efficacy --search fast may end, as a fraction")
 	f.BoolVar(&o.goal.CheckQuota, "check-quota", true, "have --search fast try at the end whether a smaller quota costs throughput in proportion")
 	f.StringVar(&o.resume, "resume", "", "go on with this profile: skip what it has, append the rest")
+	f.StringVar(&o.trialsOut, "trials-out", "", "write each trial for the goodput to this file (CSV), for gfaas-profile report --trials")
 	f.StringArrayVar(&o.failIf, "fail-if", nil, "exit with 3 when this holds at any row, like 'p95_ms > 69'")
 	f.BoolVar(&o.strict, "strict", false, "with --fail-if and --baseline: exit with 3 also when the answer is in doubt")
 	f.StringVar(&o.baselinePath, "baseline", "", "exit with 3 when a row is worse than that of this older profile")
@@ -207,7 +210,7 @@ func newRun(env *cli.Env, p platform) *cobra.Command {
 	f.StringVar(&o.function, "function", "", "the one function to measure of a file with several")
 	cli.Words(cmd, "search", search.Names()...)
 	cli.Words(cmd, "gpu", "sim")
-	cli.Files(cmd, "csv", "resume", "baseline")
+	cli.Files(cmd, "csv", "resume", "baseline", "trials-out")
 	cli.Files(cmd, "xml", "junit")
 	cli.Files(cmd, "", "body")
 	env.Outputs(cmd, "csv", "table", "json")
@@ -280,10 +283,19 @@ func (o *runOptions) checkFiles() error {
 		if err := env.CheckOutput("junit", o.junit); err != nil {
 			return err
 		}
+		if err := env.CheckOutput("trials-out", o.trialsOut); err != nil {
+			return err
+		}
 	}
 	switch {
 	case o.junit != "" && o.junit == o.resume:
 		return cli.Usagef("--junit %s: the rows go to that file, expected another", o.junit)
+	case o.trialsOut == "-":
+		return cli.Usagef("--trials-out -: expected a file, since trials are kept as they are made")
+	case o.trialsOut != "" && (o.trialsOut == o.resume || o.trialsOut == o.junit):
+		return cli.Usagef("--trials-out %s: something else goes to that file, expected another", o.trialsOut)
+	case o.trialsOut != "" && !o.goodput:
+		return cli.Usagef("--trials-out: without the goodput there are no trials: expected no --goodput=false")
 	case o.path == "-" && o.bodyPath == "-":
 		return cli.Usagef("the function file and --body cannot both be standard input")
 	case o.resume == "-":
@@ -380,6 +392,14 @@ func (o *runOptions) run(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = out.Close() }()
+	var trials *trialLog
+	if o.trialsOut != "" {
+		trials = &trialLog{path: o.trialsOut, resume: o.resume != ""}
+		if err := trials.check(); err != nil {
+			return err
+		}
+		defer func() { _ = trials.Close() }()
+	}
 	o.env.CleansUp()
 	release, err := lockGPUs(o.platform.runDir(), slices.Concat(groups...))
 	if err != nil {
@@ -394,7 +414,7 @@ func (o *runOptions) run(ctx context.Context) error {
 		return err
 	}
 	o.announce(len(machines), len(old))
-	r := &runner{job: o.job, machines: machines, journal: out, old: old, progress: newProgress(o.env, o.points()-len(old), o.each()*time.Duration(1+o.usualTrials()))}
+	r := &runner{job: o.job, machines: machines, journal: out, old: old, log: trials, progress: newProgress(o.env, o.points()-len(old), o.each()*time.Duration(1+o.usualTrials()))}
 	err = r.run(ctx)
 	r.progress.close()
 	return o.conclude(r, ctx.Err() != nil, err)

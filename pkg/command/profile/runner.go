@@ -25,6 +25,7 @@ type runner struct {
 	machines []machine
 	progress *progress
 	old      map[point]profile.Row // measured by an earlier run
+	log      *trialLog             // of trials for goodputs; nil without
 
 	mu         sync.Mutex
 	journal    journal
@@ -74,7 +75,7 @@ func (r *runner) run(ctx context.Context) error {
 
 // trial is one of a function on a machine.
 func (r *runner) trial(fn function.Function, m machine) trial {
-	return trial{job: r.job, machine: m, fn: fn, note: r.progress.note, trying: r.progress.trying, tried: r.progress.tried}
+	return trial{job: r.job, machine: m, fn: fn, note: r.progress.note, trying: r.progress.trying, tried: r.progress.tried, keep: r.log.Append}
 }
 
 // task is trials that must follow each other, on one machine.

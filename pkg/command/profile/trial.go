@@ -32,6 +32,7 @@ type trial struct {
 	note    func(string) // is told what to know about a row
 	// trying is told what is about to be tried for the goodput, tried what was.
 	trying, tried func(at point, text string)
+	keep          func(profile.Trial) error // is given each trial for the goodput
 }
 
 // stopError says that an instance could not be stopped: it may still use the

@@ -4,6 +4,8 @@ package svg
 
 import (
 	"fmt"
+	"math"
+	"strconv"
 	"strings"
 
 	"github.com/gfaas/gfaas/pkg/number"
@@ -86,6 +88,28 @@ func (d *Drawing) Marker(i int, x, y, size float64) string {
 	default:
 		return d.Path("M", x, " ", y-1.27*r, "l", 1.27*r, " ", 1.27*r, "l", -1.27*r, " ", 1.27*r, "l", -1.27*r, " ", -1.27*r, "z")
 	}
+}
+
+// On is the colour of a text on a colour like #56B4E9: white or black, whichever
+// differs more.
+func On(colour string) string {
+	if below := Luminance(colour) + 0.05; 1.05/below > below/0.05 {
+		return "#ffffff"
+	}
+	return "#000000"
+}
+
+// Luminance is that of a colour like #56B4E9, 0 to 1, as WCAG 2 defines it.
+func Luminance(colour string) float64 {
+	v, _ := strconv.ParseUint(colour[1:], 16, 24) // those of this project
+	part := func(shift int) float64 {
+		c := float64(v>>shift&255) / 255
+		if c <= 0.04045 {
+			return c / 12.92
+		}
+		return math.Pow((c+0.055)/1.055, 2.4)
+	}
+	return 0.2126*part(16) + 0.7152*part(8) + 0.0722*part(0)
 }
 
 func (d *Drawing) value(v any) string {

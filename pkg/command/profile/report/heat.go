@@ -64,8 +64,8 @@ func (s Section) heat(m metric, batch int, tips bool) string {
 				b.Add("rect", "class", "hole", "x", x, "y", y, "width", wide-1, "height", cellHigh-1)
 				continue
 			}
-			part := colours.part(m.of(r))
-			rect := []any{"class", level(part), "x", x, "y", y, "width", wide - 1, "height", cellHigh - 1}
+			class, text := level(colours.part(m.of(r)))
+			rect := []any{"class", class, "x", x, "y", y, "width", wide - 1, "height", cellHigh - 1}
 			if tips {
 				b.AddTitled("rect", tip(r), rect...)
 			} else {
@@ -75,11 +75,7 @@ func (s Section) heat(m metric, batch int, tips bool) string {
 				b.Add("path", "class", "miss", "d", b.Path("M", x+1, " ", y+cellHigh-2, "l", wide-3, " ", 3-cellHigh))
 			}
 			if wide >= 28 {
-				class := "low"
-				if part > 0.55 {
-					class = "high"
-				}
-				caption(b, x+(wide-1)/2, y+13.5, "middle", class, number.Metric(m.of(r)))
+				caption(b, x+(wide-1)/2, y+13.5, "middle", text, number.Metric(m.of(r)))
 			}
 			if s.Choice.OK && s.Choice.Row.Config == r.Config {
 				frame = []any{"class", "chosen", "x", x - 1, "y", y - 1, "width", wide + 1, "height", cellHigh + 1}

@@ -108,6 +108,8 @@ type sectionView struct {
 	Section
 	Quota, SMPct float64         // that the curves are drawn at
 	Key          template.HTML   // of the curves
+	Loads        []template.HTML // latency over the load
+	Tried        bool            // with trials
 	Curves       []template.HTML // over SM share at the quota, then over quota at the SM share
 	Heats        []heatView
 }
@@ -130,6 +132,10 @@ func (s Section) view() sectionView {
 	if s.Choice.OK {
 		v.Quota, v.SMPct = s.Choice.Row.Quota, s.Choice.Row.SMPct
 	}
+	for _, r := range s.underLoad() {
+		v.Loads = append(v.Loads, template.HTML(s.load(r)))
+		v.Tried = v.Tried || len(s.trialsOf(r)) > 0
+	}
 	var legend svg.Drawing
 	for i, batch := range s.batches() {
 		legend.WriteString("<span>")
@@ -147,7 +153,7 @@ func (s Section) view() sectionView {
 	}
 	if len(quotas) > 1 {
 		for _, m := range metrics[:2] {
-			curve(m, "quota", func(r profile.Row) float64 { return r.Quota }, func(r profile.Row) bool { return r.SMPct == v.SMPct })
+			curve(m, "quota, part of the time", func(r profile.Row) float64 { return r.Quota }, func(r profile.Row) bool { return r.SMPct == v.SMPct })
 		}
 	}
 	for i, m := range []metric{metrics[2], metrics[0], metrics[1]} {

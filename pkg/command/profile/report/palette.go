@@ -4,9 +4,12 @@ import (
 	"fmt"
 	"math"
 	"strings"
+
+	"github.com/gfaas/gfaas/pkg/command/svg"
 )
 
-// levels is how many colours a heat map has: classes h0 (worst) to h15.
+// levels is how many colours a heat map has: classes h0 (worst) to h15, t0 to t15
+// for texts on them.
 const levels = 16
 
 // light and dark are the colours from bad to good on paper of either kind.
@@ -29,9 +32,10 @@ func colour(stops [][3]float64, part float64) string {
 	return fmt.Sprintf("#%02x%02x%02x", c[0], c[1], c[2])
 }
 
-// level is the class of a part of the way.
-func level(part float64) string {
-	return fmt.Sprintf("h%d", int(math.Round(min(max(part, 0), 1)*(levels-1))))
+// level is the class of a part of the way, and that of a text on it.
+func level(part float64) (class, text string) {
+	n := int(math.Round(min(max(part, 0), 1) * (levels - 1)))
+	return fmt.Sprint("h", n), fmt.Sprint("t", n)
 }
 
 // lines are the colours of the batch sizes, classes b0 to b5, on light paper and
@@ -48,7 +52,8 @@ func colours() string {
 	var b strings.Builder
 	write := func(stops [][3]float64, column int) {
 		for i := range levels {
-			fmt.Fprintf(&b, ".h%d { fill: %s; } ", i, colour(stops, float64(i)/(levels-1)))
+			c := colour(stops, float64(i)/(levels-1))
+			fmt.Fprintf(&b, ".h%d { fill: %s; } .t%[1]d { fill: %[3]s; } ", i, c, svg.On(c))
 		}
 		for i, c := range lines {
 			fmt.Fprintf(&b, ".%s { fill: %s; } .line.%s { fill: none; stroke: %s; } ", line(i), c[column], line(i), c[column])

@@ -21,6 +21,7 @@ type Section struct {
 	Goal     search.Goal
 	Choice   search.Choice
 	MemMiB   float64 // of a GPU; 0 is without limit
+	Trials   []profile.Trial
 	Outlook
 }
 

@@ -1,0 +1,119 @@
+package profile
+
+import (
+	"bytes"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"os"
+	"sync"
+
+	"github.com/gfaas/gfaas/pkg/profile"
+	"github.com/gfaas/gfaas/pkg/profile/goodput"
+)
+
+// trialLog keeps the trials for goodputs in a file, each as soon as it is made. A
+// file that there is is replaced by the first, or, when a profile is resumed, gone
+// on with.
+type trialLog struct {
+	path   string
+	resume bool
+
+	mu   sync.Mutex
+	file *os.File // nil until the first trial
+}
+
+// check says what is wrong with the file before anything is measured.
+func (l *trialLog) check() error {
+	if err := creatable(l.path); err != nil || !l.resume {
+		return err
+	}
+	data, err := os.ReadFile(l.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if whole := wholeLines(data); err == nil && len(whole) > 0 {
+		_, err = profile.ReadTrials(bytes.NewReader(whole), l.path)
+	}
+	return err
+}
+
+// wholeLines is what a crash did not tear.
+func wholeLines(data []byte) []byte { return data[:bytes.LastIndexByte(data, '\n')+1] }
+
+// Append keeps a trial; no log keeps none.
+func (l *trialLog) Append(t profile.Trial) error {
+	if l == nil {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var text bytes.Buffer
+	w := csv.NewWriter(&text)
+	if l.file == nil {
+		empty, err := l.open()
+		if err != nil {
+			return err
+		}
+		if empty {
+			_ = w.Write(profile.TrialHeader())
+		}
+	}
+	_ = w.Write(t.Record())
+	w.Flush() // to memory
+	if _, err := l.file.Write(text.Bytes()); err != nil {
+		return fmt.Errorf("keep a trial: %w", err)
+	}
+	return nil
+}
+
+// open opens the file behind its last whole line, if that is kept, and tells
+// whether nothing is.
+func (l *trialLog) open() (empty bool, err error) {
+	size := int64(0)
+	if l.resume {
+		data, err := os.ReadFile(l.path)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return false, err
+		}
+		size = int64(len(wholeLines(data)))
+	}
+	f, err := os.OpenFile(l.path, os.O_WRONLY|os.O_CREATE, 0o644)
+	if err != nil {
+		return false, err
+	}
+	if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
+		if err := f.Truncate(size); err != nil {
+			return false, errors.Join(err, f.Close())
+		}
+		if _, err := f.Seek(size, io.SeekStart); err != nil {
+			return false, errors.Join(err, f.Close())
+		}
+	}
+	l.file = f
+	return size == 0, nil
+}
+
+func (l *trialLog) Close() error {
+	if l == nil || l.file == nil {
+		return nil
+	}
+	return l.file.Close()
+}
+
+// asTrial is what was seen, of invocations of a batch, as the trial of a
+// configuration.
+func (t trial) asTrial(at point, seen goodput.Trial) profile.Trial {
+	batch := float64(at.config.Batch)
+	out := profile.Trial{
+		Function: at.function, GPU: t.model, Config: at.config, OfferedRPS: round(batch*seen.RPS, 4), AnsweredRPS: round(batch*seen.Answered, 4),
+		SLOMS: t.objective(at.function), Misses: seen.Misses, Samples: seen.Count,
+	}
+	if !math.IsInf(seen.P95, 1) {
+		out.P95MS, out.P95CIMS = seen.P95, seen.P95CI
+	}
+	return out
+}

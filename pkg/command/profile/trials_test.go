@@ -1,0 +1,61 @@
+package profile
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/profile"
+)
+
+// Trials that there are stay when a profile is resumed, without what a crash tore,
+// and are replaced otherwise.
+func TestTrialLog(t *testing.T) {
+	trial := func(name string) profile.Trial {
+		return profile.Trial{Function: name, Config: profile.Config{SMPct: 50, Quota: 1, Batch: 1}, OfferedRPS: 1, SLOMS: 5}
+	}
+	path := filepath.Join(t.TempDir(), "trials.csv")
+	for _, c := range []struct {
+		resume bool
+		tear   bool
+		want   []string
+	}{{true, false, []string{"a", "b"}}, {true, true, []string{"a", "a", "b"}}, {false, true, []string{"a", "b"}}} {
+		if c.tear { // in the middle of its last line
+			data, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, data[:len(data)-4], 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		log := &trialLog{path: path, resume: c.resume}
+		if err := log.check(); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"a", "b"} {
+			if err := log.Append(trial(name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := log.Close(); err != nil {
+			t.Fatal(err)
+		}
+		kept, err := cli.Load(&cli.Env{}, path, profile.ReadTrials)
+		var got []string
+		for _, k := range kept {
+			got = append(got, k.Function)
+		}
+		if err != nil || !slices.Equal(got, c.want) {
+			t.Errorf("%+v: %q, %v", c, got, err)
+		}
+	}
+	if err := os.WriteFile(path, []byte("not,trials\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := (&trialLog{path: path, resume: true}).check(); err == nil {
+		t.Error("another file is gone on with")
+	}
+}
