@@ -100,7 +100,8 @@ status is 7.
 
 --search grid measures every configuration. The others look for one to run the
 function in, the best efficacy within --slo, and say at the end which: binary
-and hybrid as Dilu does, fast with the least trials and so that p95_ms +
+and hybrid as Dilu does, fast with the least trials. With an objective fast decides
+by goodput_rps: the most of it per whole GPU; with --goodput=false so that p95_ms +
 p95_ci_ms is within --slo where it finds such a one (see gfaas-profile search).
 When none that they measured meets it, the status is 3.
 
@@ -433,7 +434,7 @@ func (j job) objective(name string) float64 {
 // goalOf is what configurations of the function must meet.
 func (j job) goalOf(fn function.Function) search.Goal {
 	g := j.goal
-	g.SLOMS = millis(cmp.Or(j.slo, fn.SLO))
+	g.SLOMS, g.Goodput = j.objective(fn.Name), j.search == "fast" && j.wantsGoodput(fn.Name)
 	return g
 }
 

@@ -99,6 +99,10 @@ func (o *searchOptions) run(env *cli.Env, cmd *cobra.Command) error {
 		return err
 	}
 	o.goal.SLOMS = millis(o.slo)
+	o.goal.Goodput = o.search == "fast" && slices.ContainsFunc(rows, func(r profile.Row) bool {
+		_, _, known := r.Goodput(o.goal.SLOMS)
+		return known
+	})
 	s, err := search.New(o.search, space, o.goal)
 	if err != nil {
 		return cli.Fail(cli.ExitUsage, "", err)
@@ -249,8 +253,12 @@ func trialLine(r profile.Row, goal search.Goal) string {
 	if !goal.Meets(r) {
 		verdict = "misses the objective"
 	}
-	return fmt.Sprintf("at sm_pct %s, quota %s, batch %d: %.4g rps, p95 %.4g ms (%s), efficacy %.4g",
+	text := fmt.Sprintf("at sm_pct %s, quota %s, batch %d: %.4g rps, p95 %.4g ms (%s), efficacy %.4g",
 		number.Plain(r.SMPct), number.Plain(r.Quota), r.Batch, r.ThroughputRPS, r.P95MS, verdict, r.Efficacy())
+	if rps, _, known := r.Goodput(goal.SLOMS); goal.Goodput && known {
+		text += fmt.Sprintf(", goodput %.4g rps", rps)
+	}
+	return text
 }
 
 // searchResult is what search prints. What there is not is null.

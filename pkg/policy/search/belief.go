@@ -75,6 +75,8 @@ type hypothesis struct {
 // belief is what the measurements make of the curves.
 type belief struct {
 	slo        float64 // log ms, less the margin; +Inf without
+	queue      bool    // the goodput counts, not the throughput
+	shift      float64 // log of the goodput over what a queue leaves of the throughput
 	candidates []candidate
 	hypotheses []hypothesis
 }
@@ -92,8 +94,12 @@ func (f *fast) observations() (all []observation) {
 		}
 		p := pointOf(r.Config)
 		time := math.Log(1000 * p.batch * r.Quota / r.ThroughputRPS)
-		all = append(all, observation{f.index[p], p, math.Log(r.Quota), time, math.Log(r.P95MS) - time,
-			r.ThroughputCIRPS / r.ThroughputRPS / widths, r.P95CIMS / r.P95MS / widths})
+		p95, p95SD := r.P95MS, r.P95CIMS/r.P95MS/widths
+		if f.book.goal.byGoodput() && r.IdleP95MS > 0 {
+			p95, p95SD = r.IdleP95MS, 0
+		}
+		all = append(all, observation{f.index[p], p, math.Log(r.Quota), time, math.Log(p95) - time,
+			r.ThroughputCIRPS / r.ThroughputRPS / widths, p95SD})
 	}
 	return all
 }
@@ -105,6 +111,10 @@ func (f *fast) believe(configs []profile.Config) *belief {
 	b := &belief{slo: math.Inf(1)}
 	if f.book.goal.SLOMS > 0 {
 		b.slo = math.Log(f.book.goal.SLOMS / (1 + f.book.uncertainty()))
+	}
+	if f.book.goal.byGoodput() {
+		b.slo, b.queue = math.Log(f.book.goal.SLOMS), true
+		b.shift = f.book.shift()
 	}
 	all := f.observations()
 	times := factor(covariance(all, func(x, y observation) float64 { return timeCov(x.point, y.point) },

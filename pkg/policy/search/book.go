@@ -69,6 +69,11 @@ func byConfig(a, b profile.Config) int {
 // for the one with the best efficacy.
 type Goal struct {
 	SLOMS float64 // p95 latency objective in ms; 0 for none
+	// Goodput has fast decide by the goodput for the objective that rows have
+	// instead of by their throughput: the best goodput per whole GPU, of those that
+	// have any. The other searches are as published, and without an objective it
+	// means nothing.
+	Goodput bool
 	// Error is how far below the best efficacy the chosen one is expected to
 	// be at most, as a fraction; 0 for DefaultError.
 	Error float64
@@ -92,8 +97,31 @@ func (g Goal) allowed() float64 {
 // objective: a failed request is later than any other, and p95 forgives 5%.
 const maxErrorShare = 0.05
 
-// Meets tells whether a row serves requests within the objective.
+// byGoodput tells whether it is the goodput that counts.
+func (g Goal) byGoodput() bool { return g.Goodput && g.SLOMS > 0 }
+
+// ranked is the row with what counts in place of its throughput.
+func (g Goal) ranked(r profile.Row) profile.Row {
+	if g.byGoodput() {
+		r.ThroughputRPS, r.ThroughputCIRPS, _ = r.Goodput(g.SLOMS)
+	}
+	return r
+}
+
+// figure is what the best has most of.
+func (g Goal) figure() string {
+	if g.byGoodput() {
+		return "goodput per GPU"
+	}
+	return "efficacy"
+}
+
+// Meets tells whether a row serves requests within the objective; where the
+// goodput counts, whether it has any: p95 is then that of another load.
 func (g Goal) Meets(r profile.Row) bool {
+	if g.byGoodput() {
+		return g.ranked(r).ThroughputRPS > 0
+	}
 	if r.ThroughputRPS <= 0 || float64(r.Errors) > maxErrorShare*float64(r.Errors+r.Samples) {
 		return false
 	}
@@ -103,6 +131,9 @@ func (g Goal) Meets(r profile.Row) bool {
 // surely tells whether a row meets the goal even if its p95 is as high as its
 // confidence interval says it may be.
 func (g Goal) surely(r profile.Row) bool {
+	if g.byGoodput() {
+		return g.Meets(r)
+	}
 	r.P95MS += r.P95CIMS
 	return g.Meets(r)
 }
@@ -158,13 +189,14 @@ func (b *book) best() (profile.Row, bool) { return b.bestBy(b.goal.Meets) }
 // bestBy is best with another sense of what meets the goal.
 func (b *book) bestBy(meets func(profile.Row) bool) (best profile.Row, ok bool) {
 	var top profile.Row
-	for _, r := range b.rows {
-		if meets(r) && (top.ThroughputRPS == 0 || r.Efficacy() > top.Efficacy()) {
+	for _, row := range b.rows {
+		r := b.goal.ranked(row)
+		if meets(row) && (top.ThroughputRPS == 0 || r.Efficacy() > top.Efficacy()) {
 			top = r
 		}
 	}
 	for _, r := range b.rows {
-		if meets(r) && equal(r, top) && (!ok || wider(r, best)) {
+		if meets(r) && equal(b.goal.ranked(r), top) && (!ok || wider(r, best)) {
 			best, ok = r, true
 		}
 	}
@@ -227,6 +259,9 @@ func (b *book) none() Choice {
 	}
 	if fastest == nil {
 		return Choice{Reason: fmt.Sprintf("none of the %d configurations measured sustains any request", len(b.rows))}
+	}
+	if b.goal.byGoodput() {
+		return Choice{Reason: fmt.Sprintf("none of the %d configurations measured (of %d) has a goodput for %s ms that is known and above 0", len(b.rows), b.size, num(b.goal.SLOMS))}
 	}
 	why := fmt.Sprintf("none of the %d configurations measured (of %d) has p95_ms <= %s: the least is %s at %s",
 		len(b.rows), b.size, num(b.goal.SLOMS), num(fastest.P95MS), name(fastest.Config))

@@ -24,6 +24,10 @@ import (
 // batch is measured at the largest quota first. Where rows tell how well their
 // p95 is known, all of that must be within the objective, unless no such
 // configuration is found.
+//
+// Where the goodput counts, it is expected to be what a queue leaves of the
+// throughput (goodput.go), and p95 is that of single requests, without which no
+// rate is within the objective.
 type fast struct {
 	book   *book
 	curves []curve
@@ -117,9 +121,10 @@ func (f *fast) best() (row profile.Row, ok bool) {
 // noise does not make a function idle.
 func (f *fast) bestBy(meets func(profile.Row) bool) (profile.Row, bool) {
 	best, ok := f.book.bestBy(meets)
-	least := (1 - assumed.idle) * best.Efficacy()
+	worth := func(r profile.Row) float64 { return f.book.goal.ranked(r).Efficacy() }
+	least := (1 - assumed.idle) * worth(best)
 	for _, r := range f.book.rows {
-		if ok && pointOf(r.Config) == pointOf(best.Config) && r.Quota > best.Quota && meets(r) && r.Efficacy() > least {
+		if ok && pointOf(r.Config) == pointOf(best.Config) && r.Quota > best.Quota && meets(r) && worth(r) > least {
 			best = r
 		}
 	}
@@ -167,6 +172,7 @@ func (f *fast) look() outlook {
 	best, met := f.bestBy(f.book.goal.surely)
 	incumbent := 0.0
 	if met {
+		best = f.book.goal.ranked(best)
 		incumbent = math.Log(best.Efficacy())
 	}
 	gains, left := b.gains(incumbent, met)
@@ -212,6 +218,9 @@ func (b *belief) gains(incumbent float64, met bool) (each []float64, best float6
 	for _, h := range b.hypotheses {
 		if !met {
 			incumbent = h.whole
+			if b.queue {
+				incumbent += modest + b.shift
+			}
 		}
 		most := 0.0
 		for i, c := range b.candidates {
@@ -228,6 +237,9 @@ func (b *belief) gains(incumbent float64, met bool) (each []float64, best float6
 // incumbent's, counting nothing where it misses the objective. The tail is
 // integrated over by three points.
 func (b *belief) gain(c candidate, h hypothesis, i int, incumbent float64) float64 {
+	if b.queue {
+		return b.gainUnderLoad(c, h.mean[i], c.sd*h.spread, incumbent)
+	}
 	from := logEfficacy(c.point, incumbent)
 	at := func(x float64) float64 {
 		return expectedBelow(from, min(from, b.slo-c.tail.mean-x*c.tail.sd), h.mean[i], c.sd*h.spread)
@@ -268,6 +280,7 @@ func (f *fast) choice() Choice {
 	if !ok {
 		return f.book.none()
 	}
+	figure := f.book.goal.figure()
 	c := Choice{OK: true, Row: row, LimitSMPct: doubled(row.SMPct)}
 	if !f.book.goal.surely(row) {
 		c.Reason = fmt.Sprintf("the best efficacy of %d configurations measured, but its p95 of %s ms is known to %s ms only, and none was surely within the objective",
@@ -275,10 +288,10 @@ func (f *fast) choice() Choice {
 		return c
 	}
 	left := f.look().left
-	c.Reason = fmt.Sprintf("the best efficacy of %d configurations measured; the others are expected to gain %s%% at most",
-		len(f.book.rows), percent(left))
+	c.Reason = fmt.Sprintf("the best %s of %d configurations measured; the others are expected to gain %s%% at most",
+		figure, len(f.book.rows), percent(left))
 	if left == 0 {
-		c.Reason = fmt.Sprintf("the best efficacy of %d configurations measured; no other can be expected to be better", len(f.book.rows))
+		c.Reason = fmt.Sprintf("the best %s of %d configurations measured; no other can be expected to be better", figure, len(f.book.rows))
 	}
 	return c
 }

@@ -64,6 +64,7 @@ func New(name string, s Space, goal Goal) (Strategy, error) {
 	if !ok {
 		return nil, fmt.Errorf("search %q is not available: expected %s", name, strings.Join(Names(), ", "))
 	}
+	goal.Goodput = goal.byGoodput() && name == "fast"
 	b := &book{goal: goal, open: s.Configs()}
 	b.size = len(b.open)
 	return &guide{book: b, planner: build(b)}, nil
