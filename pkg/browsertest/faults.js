@@ -26,6 +26,15 @@
     if (rects.length > 0 && !rects.some(r => inside(box, r.getBoundingClientRect()))) found.add(`${short(text)} reaches out of its tile`);
   }
 
+  // No text of a picture lies on another.
+  for (const picture of new Set(texts.map(t => t.ownerSVGElement))) {
+    const all = texts.filter(t => t.ownerSVGElement === picture).map(t => ({t, b: t.getBoundingClientRect()}));
+    all.forEach(({t, b}, i) => all.slice(i + 1).forEach(({t: u, b: c}) => {
+      const across = Math.min(b.right, c.right) - Math.max(b.left, c.left), up = Math.min(b.bottom, c.bottom) - Math.max(b.top, c.top);
+      if (across > slack && up > 0.4 * Math.min(b.height, c.height, b.width, c.width)) found.add(`${short(t)} and ${short(u)} lie on each other`);
+    }));
+  }
+
   // Texts differ from what is behind them: 4.5 to 1, as WCAG 2 wants it.
   const parts = colour => (colour.match(/[\d.]+/g) ?? []).map(Number);
   const luminance = c => {

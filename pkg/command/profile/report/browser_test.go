@@ -1,7 +1,9 @@
 package report
 
 import (
+	"bytes"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/chromedp/chromedp"
@@ -61,6 +63,24 @@ func TestInBrowser(t *testing.T) {
 		"several": {Page{Title: "Profile of several", Sections: several, Fleets: []Fleet{fleet}, Notes: []string{"a note"}}, 8},
 	} {
 		t.Run(name, func(t *testing.T) { browsertest.Check(t, c.page.HTML(), c.sheets) })
+	}
+}
+
+// Of a large profile the part of a function is drawn when it is opened, and then it
+// is as it should be.
+func TestPackedPartOpens(t *testing.T) {
+	page := Page{Title: "large", Sections: slices.Repeat([]Section{measured(20, true)}, 4)}.HTML()
+	if !bytes.Contains(page, []byte(`<script type="text/plain">`)) {
+		t.Fatal("the page is not packed")
+	}
+	ctx, complaints := browsertest.Open(t)
+	browsertest.Show(t, ctx, page)
+	if err := chromedp.Run(ctx, chromedp.Click("details.function:nth-of-type(2) > summary", chromedp.ByQuery),
+		chromedp.Poll(`document.querySelectorAll("details.function:nth-of-type(2) svg").length > 10`, nil)); err != nil {
+		t.Fatal(err)
+	}
+	for _, fault := range append(browsertest.Faults(t, ctx), complaints()...) {
+		t.Error(fault)
 	}
 }
 

@@ -56,7 +56,7 @@ func (s Section) heat(m metric, batch int, tips bool) string {
 	var frame []any
 	for j, q := range quotas {
 		y := upperRoom + cellHigh*float64(len(quotas)-1-j)
-		caption(b, leftRoom-6, y+14, "end", "", number.Plain(q))
+		caption(b, leftRoom-6, y+14, "end", "", number.Trimmed(q, 3))
 		for i, sm := range sms {
 			x := leftRoom + wide*float64(i)
 			r, ok := table[profile.Config{SMPct: sm, Quota: q, Batch: batch}]
@@ -86,10 +86,14 @@ func (s Section) heat(m metric, batch int, tips bool) string {
 		b.Add("rect", frame...)
 	}
 	under := height - lowerRoom
-	every := int(math.Ceil(26 / wide))
+	widest := 26.0
+	for _, sm := range sms {
+		widest = max(widest, 7*float64(len(number.Trimmed(sm, 2)))+4)
+	}
+	every := int(math.Ceil(widest / wide))
 	for i, sm := range sms {
-		if i%every == 0 || i == len(sms)-1 && i%every > every/2 {
-			caption(b, leftRoom+wide*float64(i)+wide/2, under+13, "middle", "", number.Plain(sm))
+		if i%every == 0 {
+			caption(b, leftRoom+wide*float64(i)+wide/2, under+13, "middle", "", number.Trimmed(sm, 2))
 		}
 	}
 	caption(b, leftRoom+wide*float64(len(sms))/2, under+29, "middle", "", "SM share, %")

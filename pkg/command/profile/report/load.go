@@ -97,7 +97,7 @@ func (s Section) load(r profile.Row) string {
 
 // config names a configuration.
 func config(r profile.Row) string {
-	return fmt.Sprintf("SM share %s%%, quota %s, batch %d", number.Plain(r.SMPct), number.Plain(r.Quota), r.Batch)
+	return fmt.Sprintf("SM %s%%, quota %s, batch %d", number.Trimmed(r.SMPct, 2), number.Trimmed(r.Quota, 3), r.Batch)
 }
 
 // line draws a line through points: loads and latencies.
