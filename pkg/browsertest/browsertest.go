@@ -21,7 +21,7 @@ import (
 )
 
 // patience is how long a tab may take for all that it is asked.
-const patience = time.Minute
+const patience = 2 * time.Minute
 
 // Sizes of screens, in pixels.
 const (

@@ -53,6 +53,16 @@ func TestPage(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v; the page says %q", err, complaints())
 	}
+	for _, size := range [][2]int64{{390, 844}, {1280, 900}} {
+		for _, scheme := range []string{"dark", "light"} {
+			if err := chromedp.Run(ctx, chromedp.EmulateViewport(size[0], size[1]), browsertest.Scheme(scheme)); err != nil {
+				t.Fatal(err)
+			}
+			for _, fault := range browsertest.Faults(t, ctx) {
+				t.Errorf("%d wide and %s: %s", size[0], scheme, fault)
+			}
+		}
+	}
 	shoot(t, ctx)
 	if !strings.Contains(how, "by echo.1 (cold") || answer != "<b>you said</b> hello" {
 		t.Errorf("%q answered %q", how, answer)
