@@ -82,7 +82,7 @@ func (s Section) table() map[profile.Config]profile.Row {
 func (s Section) summary() []string {
 	c := s.Choice
 	if !c.OK {
-		return []string{"No configuration to run it in: " + c.Reason + "."}
+		return append([]string{"No configuration to run it in: " + c.Reason + "."}, s.mostGoodput()...)
 	}
 	// Side by side in SM share and one after the other in time.
 	fit := math.Floor(100/c.Row.SMPct+1e-9) * math.Floor(1/c.Row.Quota+1e-9)
@@ -96,6 +96,7 @@ func (s Section) summary() []string {
 		"It has " + c.Reason + ".",
 	}
 	lines = append(lines, underPoisson(c.Row)...)
+	lines = append(lines, s.mostGoodput()...)
 	met, unstable := 0, 0
 	for _, r := range s.Rows {
 		if s.Goal.Meets(r) {
@@ -128,6 +129,37 @@ func underPoisson(r profile.Row) []string {
 		number.Metric(r.GoodputRPS), slo, number.Percent(r.GoodputRPS/r.ThroughputRPS, 0))
 	if r.IdleP95MS > 0 {
 		line += fmt.Sprintf("; alone a request takes %s ms", number.Metric(r.IdleP95MS))
+	}
+	return []string{line + "."}
+}
+
+// alike is by how much more goodput another configuration must have to be told of.
+const alike = 0.02
+
+// mostGoodput says which configuration has the most goodput per whole GPU for the
+// objective, where that is not the chosen one.
+func (s Section) mostGoodput() []string {
+	worth := func(r profile.Row) float64 {
+		rps, _, _ := r.Goodput(s.Goal.SLOMS)
+		return rps / (r.SMPct / 100 * r.Quota)
+	}
+	var best profile.Row
+	most, chosen := 0.0, 0.0
+	for _, r := range s.Rows {
+		if v := worth(r); v > most {
+			best, most = r, v
+		}
+	}
+	if s.Choice.OK {
+		chosen = worth(s.Choice.Row)
+	}
+	if s.Goal.SLOMS <= 0 || most <= chosen*(1+alike) {
+		return nil
+	}
+	line := fmt.Sprintf("Where requests come at random, sm_pct %s, quota %s, batch %d is best: a GPU of it takes %s requests/s of Poisson arrivals within %s ms",
+		number.Plain(best.SMPct), number.Plain(best.Quota), best.Batch, number.Metric(most), number.Plain(s.Goal.SLOMS))
+	if s.Choice.OK && s.Choice.Row.GoodputKnown {
+		line += fmt.Sprintf(", of the one above %s", number.Metric(chosen))
 	}
 	return []string{line + "."}
 }

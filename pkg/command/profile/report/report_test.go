@@ -243,3 +243,29 @@ func TestGoodputIsTold(t *testing.T) {
 		}
 	}
 }
+
+// Where requests come at random another configuration may be best, and that is said.
+func TestMostGoodputIsTold(t *testing.T) {
+	edge, room := row(10, 1, 1, 100, 49), row(20, 1, 1, 150, 30)
+	edge.GoodputKnown, edge.GoodputRPS, edge.SLOMS = true, 5, 50
+	room.GoodputKnown, room.GoodputRPS, room.SLOMS = true, 120, 50
+	const told = "Where requests come at random, sm_pct 20, quota 1, batch 1 is best: a GPU of it takes 600 requests/s of Poisson arrivals within 50 ms"
+	for want, s := range map[string]Section{
+		told + ", of the one above 50.": section(search.Goal{SLOMS: 50}, edge, room),
+		"":                              section(search.Goal{SLOMS: 50}, room),
+		told + ".":                      {Rows: []profile.Row{edge, room}, Goal: search.Goal{SLOMS: 50}},
+	} {
+		got := ""
+		for _, line := range s.summary() {
+			if strings.HasPrefix(line, "Where") {
+				got = line
+			}
+		}
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	if lines := section(search.Goal{}, edge, room).mostGoodput(); lines != nil {
+		t.Errorf("without an objective: %q", lines)
+	}
+}
