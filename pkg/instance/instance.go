@@ -4,6 +4,7 @@ package instance
 
 import (
 	"regexp"
+	"sync"
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/function"
@@ -14,11 +15,12 @@ import (
 // folders of instances, so no instance may be called so.
 const socketName = "token.sock"
 
-var ids = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,62}$`)
+// ids is compiled when it is first needed, not at every program's start.
+var ids = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,62}$`) })
 
 // ValidID says whether an instance may be called so, and its files too: at most
 // 63 of the characters [A-Za-z0-9._-], the first not a dot, and not token.sock.
-func ValidID(id string) bool { return ids.MatchString(id) && id != socketName }
+func ValidID(id string) bool { return ids().MatchString(id) && id != socketName }
 
 // Spec is everything a runtime needs to start one instance.
 type Spec struct {

@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	jsonv2 "github.com/go-json-experiment/json"
@@ -161,14 +162,15 @@ func ParseRequest(packet []byte) (r Request, err error) {
 	return r, nil
 }
 
+// Both are compiled when they are first needed, not at every program's start.
 var (
-	namePattern   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/-]*$`)
-	tenantPattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
+	namePattern   = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/-]*$`) })
+	tenantPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`) })
 )
 
 // CheckName says what is wrong with a model's name, if anything.
 func CheckName(name string) error {
-	if len(name) > maxName || !namePattern.MatchString(name) {
+	if len(name) > maxName || !namePattern().MatchString(name) {
 		return fmt.Errorf("%.300q is not a model's name: expected at most %d letters, digits and ._/-, first a letter or digit", name, maxName)
 	}
 	return nil
@@ -177,7 +179,7 @@ func CheckName(name string) error {
 // CheckTenant says what is wrong with a tenant's name, if anything. It becomes
 // part of a file's.
 func CheckTenant(name string) error {
-	if len(name) > maxTenant || !tenantPattern.MatchString(name) {
+	if len(name) > maxTenant || !tenantPattern().MatchString(name) {
 		return fmt.Errorf("%.100q is not a tenant's name: expected at most %d letters, digits and ._-, first and last a letter or digit", name, maxTenant)
 	}
 	return nil

@@ -36,7 +36,7 @@ func (b *Body) Write(p []byte) (int, error) {
 	}
 	n, err := b.file.Write(p)
 	b.size += int64(n)
-	b.sum = crc32.Update(b.sum, castagnoli, p[:n])
+	b.sum = crc32.Update(b.sum, castagnoli(), p[:n])
 	if err != nil {
 		err = fmt.Errorf("journal: %w", err)
 	}
@@ -56,7 +56,7 @@ func (b *Body) spill() error {
 	if _, err := f.Write(b.inline); err != nil {
 		return errors.Join(err, f.Close(), os.Remove(path))
 	}
-	b.file, b.size, b.sum, b.inline = f, int64(len(b.inline)), crc32.Checksum(b.inline, castagnoli), nil
+	b.file, b.size, b.sum, b.inline = f, int64(len(b.inline)), crc32.Checksum(b.inline, castagnoli()), nil
 	return nil
 }
 
@@ -121,7 +121,7 @@ func (j *Journal) openBody(h head, inline []byte) (io.ReadCloser, int64, error) 
 	if err != nil {
 		return nil, 0, gone(err, path)
 	}
-	sum := crc32.New(castagnoli)
+	sum := crc32.New(castagnoli())
 	size, err := io.Copy(sum, f)
 	if err == nil && (size != h.Size || sum.Sum32() != h.CRC) {
 		err = &DamagedError{path, "the body of call " + h.ID + " is damaged"}

@@ -26,7 +26,8 @@ const (
 	recordHead = 12 // length, checksum and length of the JSON, 4 bytes each
 )
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+// castagnoli is made when it is first needed, not at every program's start.
+func castagnoli() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) }
 
 // segment is one file of the log.
 type segment struct {
@@ -94,7 +95,7 @@ func encode(h head, body []byte) ([]byte, error) {
 }
 
 func checksum(r []byte) uint32 {
-	return crc32.Update(crc32.Checksum(r[:4], castagnoli), castagnoli, r[8:])
+	return crc32.Update(crc32.Checksum(r[:4], castagnoli()), castagnoli(), r[8:])
 }
 
 // decode reads the record at the begin of data, which must be whole. Size is
