@@ -41,6 +41,16 @@ func Read(pid int) (Stat, error) {
 	return parse(text)
 }
 
+// Now is the time as Stat.Start has it.
+func Now() uint64 {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
+		return 0
+	}
+	const perSecond = 100 // on all machines that Go knows
+	return uint64(t.Nano()) / (1e9 / perSecond)
+}
+
 // All looks at every process that this one can see.
 func All() ([]Stat, error) {
 	pids, err := numbers("/proc")

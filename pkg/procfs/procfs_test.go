@@ -51,6 +51,12 @@ func TestSelf(t *testing.T) {
 	if err != nil || own.PID != os.Getpid() || own.Ended() || own.Stopped() || own.Start == 0 || !Alive(own.PID) {
 		t.Errorf("this process is %+v, %v", own, err)
 	}
+	if young, _ := child(t); young != nil {
+		s, err := Read(young.Process.Pid)
+		if now := Now(); err != nil || s.Start > now || now-s.Start > 6000 {
+			t.Errorf("a child began at %d, %v, and now is %d", s.Start, err, now)
+		}
+	}
 	all, err := All()
 	if err != nil || !slices.ContainsFunc(all, func(s Stat) bool { return s.PID == own.PID && s.Start == own.Start }) {
 		t.Errorf("it is not among %v, %v", all, err)

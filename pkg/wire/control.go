@@ -23,6 +23,10 @@ type Registration struct {
 	More     []Allocation `json:"more,omitempty"`      // of an instance that spans several GPUs, in the order its processes see them
 	SLOMS    float64      `json:"slo_ms,omitempty"`    // its latency objective; 0 is best effort (policy introspective)
 	OwnerPID int          `json:"owner_pid,omitempty"` // the instance goes when this process and all its own are gone
+
+	// EndWithOwner has all of the instance's processes killed when the owner ends
+	// without having left (DELETE /v1/instances/ID/owner).
+	EndWithOwner bool `json:"end_with_owner,omitempty"`
 }
 
 // Allocation is an instance's part of one GPU.
@@ -95,6 +99,9 @@ func (r Registration) Validate() error {
 	}
 	if r.OwnerPID < 0 {
 		return fmt.Errorf("instance %s: owner_pid %d is negative", r.Instance, r.OwnerPID)
+	}
+	if r.EndWithOwner && r.OwnerPID == 0 {
+		return fmt.Errorf("instance %s: end_with_owner, and no owner_pid", r.Instance)
 	}
 	return nil
 }

@@ -20,6 +20,7 @@ func (d *Daemon) controlHandler() http.Handler {
 	mux.HandleFunc("POST /v1/instances", d.fromOutside(d.postInstance))
 	mux.HandleFunc("PATCH /v1/instances/{id}", d.fromOutside(d.patchInstance))
 	mux.HandleFunc("DELETE /v1/instances/{id}", d.fromOutside(d.deleteInstance))
+	mux.HandleFunc("DELETE /v1/instances/{id}/owner", d.fromOutside(d.deleteOwner))
 	return mux
 }
 
@@ -172,6 +173,41 @@ func (d *Daemon) change(id string, c wire.Change) (status int, err error) {
 			"mem_limit", int64(a.MemLimit), "turns", len(a.Turns))
 	}
 	return 0, nil
+}
+
+// deleteOwner is for an owner that ends in order: its instance goes with the last of
+// its processes, of which none ends because of it.
+func (d *Daemon) deleteOwner(w http.ResponseWriter, r *http.Request) {
+	id := r.PathValue("id")
+	d.regMu.Lock()
+	defer d.regMu.Unlock()
+	var inst *instance
+	var kept []byte
+	if err := d.locked(func() {
+		if inst = d.instances[id]; inst == nil {
+			return
+		}
+		if !inst.alive() {
+			d.remove(id, "unregistered")
+			d.forgetFile(id)
+			return
+		}
+		inst.reg.EndWithOwner = false
+		kept, _ = inst.encode() // it has been before
+	}); err != nil {
+		problem(w, http.StatusServiceUnavailable, err)
+		return
+	}
+	if inst == nil {
+		problem(w, http.StatusNotFound, fmt.Errorf("no instance %q", id))
+		return
+	}
+	if kept != nil {
+		if err := d.write(id, kept); err != nil {
+			d.log.Error("cannot keep a registration", "instance", id, "err", err)
+		}
+	}
+	w.WriteHeader(http.StatusNoContent)
 }
 
 func (d *Daemon) deleteInstance(w http.ResponseWriter, r *http.Request) {

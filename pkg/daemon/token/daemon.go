@@ -91,6 +91,7 @@ type Daemon struct {
 	lastID    policy.ClientID
 	busy      time.Time         // when there last was an instance, a client or a registration
 	greeting  map[net.Conn]bool // connections whose hello has not come
+	orphans   []tree            // to be killed
 	leases    leases
 }
 
@@ -197,7 +198,7 @@ func (d *Daemon) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return d.accept(d.common) })
 	group.Go(d.poll)
-	group.Go(func() error { return d.watch(ctx, time.Second, func() { _ = d.locked(d.reap) }) })
+	group.Go(func() error { return d.watch(ctx, time.Second, func() { _ = d.locked(d.reap); d.endOrphans() }) })
 	if d.cfg.Memory != nil {
 		group.Go(func() error { return d.watch(ctx, foreignEvery, d.measureForeign) })
 	}

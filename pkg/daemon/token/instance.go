@@ -33,6 +33,7 @@ type instance struct {
 	reg         wire.Registration // without the secret
 	secret      [sha256.Size]byte // its hash
 	ownerStart  uint64            // tells the owner from a later process of the same number
+	watched     bool              // the owner was seen alive, and nothing was done about its end
 	allocations []*allocation     // as its processes count their devices
 	listener    *instanceListener // its own; nil until Serve, or if there is none to be had
 	loose       bool              // nothing holds it to its SM share
@@ -45,6 +46,19 @@ func (i *instance) connected() (n int) {
 		n += a.connected
 	}
 	return n
+}
+
+// alive says whether there are processes that use the instance's slice: who has
+// ended may be connected still.
+func (i *instance) alive() bool {
+	for _, a := range i.allocations {
+		for _, c := range a.clients {
+			if c != nil && c.pid != 0 && procfs.Alive(c.pid) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // ownerDead says whether the instance had an owner that is gone.
@@ -90,8 +104,11 @@ func (d *Daemon) join(conn *net.UnixConn, l *listener, hello wire.Hello, cred un
 func (d *Daemon) add(fresh *instance) {
 	id := fresh.reg.Instance
 	if old, ok := d.instances[id]; ok {
-		if old.secret != fresh.secret {
-			old.strays = strays{} // another's by that name
+		if old.secret != fresh.secret { // another's by that name
+			if old.orphaned() {
+				d.orphan(old)
+			}
+			old.strays, old.watched = strays{}, false
 		}
 		old.reg, old.secret, old.ownerStart = fresh.reg, fresh.secret, fresh.ownerStart
 		if old.listener == nil {
@@ -99,6 +116,7 @@ func (d *Daemon) add(fresh *instance) {
 		}
 		fresh = old
 	}
+	fresh.watched = fresh.watched || !fresh.ownerDead()
 	d.instances[id] = fresh
 	d.busy = time.Now()
 	d.allocate(fresh)
@@ -141,7 +159,7 @@ func (d *Daemon) remove(id, why string) bool {
 }
 
 // reap drops instances whose owner is dead and that no process belongs
-// to, and processes that died while someone else holds their connection open.
+// to, takes note of processes that are to end with it, and drops processes that died while someone else holds their connection open.
 func (d *Daemon) reap() {
 	for _, c := range d.clients {
 		if c.pid > 0 && errors.Is(unix.Kill(c.pid, 0), unix.ESRCH) {
@@ -150,6 +168,9 @@ func (d *Daemon) reap() {
 	}
 	if d.regMu.TryLock() { // else its file may just be written anew
 		for _, inst := range d.sortedInstances() {
+			if inst.orphaned() {
+				d.orphan(inst)
+			}
 			if inst.connected() == 0 && inst.ownerDead() && time.Since(d.epoch) >= rejoin {
 				d.remove(inst.reg.Instance, "owner is gone")
 				d.forgetFile(inst.reg.Instance)
@@ -219,7 +240,25 @@ func (d *Daemon) save(i *instance) error {
 	if err != nil {
 		return err
 	}
+	if i.reg.OwnerPID != 0 {
+		return d.write(i.reg.Instance, text)
+	}
 	return renameio.WriteFile(d.recordPath(i.reg.Instance), text, 0o600)
+}
+
+// write keeps the registration of an instance that has an owner for the next daemon,
+// not for after the machine has failed: then there is no owner. So whoever registers
+// need not wait for the disk.
+func (d *Daemon) write(id string, text []byte) error {
+	fresh := d.recordPath(id) + ".new" // which is no registration to whoever reads the folder
+	err := os.WriteFile(fresh, text, 0o600)
+	if err == nil {
+		err = os.Rename(fresh, d.recordPath(id))
+	}
+	if err != nil {
+		_ = os.Remove(fresh)
+	}
+	return err
 }
 
 func (d *Daemon) forgetFile(id string) {

@@ -1,0 +1,128 @@
+package token
+
+import (
+	"crypto/sha256"
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/procfs"
+)
+
+// An owner that is killed cannot end what it has started, so the daemon does where
+// the registration asks for it: it kills whoever began with the instance's
+// environment or is connected as its process, and whoever descends from those. It
+// does so for owners that it has seen alive itself: of one that ended while there
+// was no daemon nobody knows how.
+
+// endWithin is how long the kernel may take to end what was killed.
+const endWithin = 5 * time.Second
+
+// tree is what an owner that was killed has left.
+type tree struct {
+	instance string
+	secret   [sha256.Size]byte // its hash, by which a later instance of that name is another …
+	noted    uint64            // … and when that may come, in clock ticks since boot
+	pids     []int             // of its processes that are connected
+}
+
+// orphaned says whether the instance's processes are to be killed.
+func (i *instance) orphaned() bool { return i.reg.EndWithOwner && i.watched && i.ownerDead() }
+
+// orphan takes note of an instance whose processes are to be killed, once. Locked.
+func (d *Daemon) orphan(i *instance) {
+	t := tree{instance: i.reg.Instance, secret: i.secret, noted: procfs.Now()}
+	for _, a := range i.allocations {
+		for _, c := range a.clients {
+			if c != nil && c.pid > 0 {
+				t.pids = append(t.pids, c.pid)
+			}
+		}
+	}
+	i.watched = false
+	d.orphans = append(d.orphans, t)
+}
+
+// endOrphans kills what is noted, outside of the lock.
+func (d *Daemon) endOrphans() {
+	var trees []tree
+	_ = d.locked(func() { trees, d.orphans = d.orphans, nil })
+	for _, t := range trees {
+		d.end(t)
+	}
+}
+
+// end kills the processes of a tree, again and again, since they may start others
+// meanwhile, until there is none.
+func (d *Daemon) end(t tree) {
+	killed, until := map[int]bool{}, time.Now().Add(endWithin)
+	for time.Now().Before(until) {
+		alive := d.members(t)
+		if len(alive) == 0 {
+			break
+		}
+		for _, s := range alive {
+			p, err := procfs.Open(s.PID, s.Start)
+			if err != nil {
+				continue // it has ended
+			}
+			err = p.Signal(unix.SIGKILL)
+			_ = p.Close()
+			switch {
+			case err == nil:
+				killed[s.PID] = true
+			case !errors.Is(err, os.ErrProcessDone):
+				d.faults.warn("a process whose gfaas run was killed cannot be ended", "instance", t.instance, "pid", s.PID, "err", err)
+			}
+		}
+		time.Sleep(time.Millisecond) // the kernel ends them meanwhile
+	}
+	d.log.Info("owner was killed: ended the instance's processes", "instance", t.instance, "processes", len(killed))
+}
+
+// members are the living processes of a tree, but for this one and what it has
+// started.
+func (d *Daemon) members(t tree) (found []procfs.Stat) {
+	all, err := procfs.All()
+	if err != nil {
+		d.log.Error("cannot list processes", "err", err)
+		return nil
+	}
+	below := map[int][]procfs.Stat{}
+	var open []procfs.Stat
+	for _, s := range all {
+		below[s.Parent] = append(below[s.Parent], s)
+		if slices.Contains(t.pids, s.PID) || d.beganAs(s, t) {
+			open = append(open, s)
+		}
+	}
+	seen := map[int]bool{os.Getpid(): true}
+	for len(open) > 0 {
+		s := open[len(open)-1]
+		open = open[:len(open)-1]
+		if seen[s.PID] {
+			continue
+		}
+		seen[s.PID] = true
+		open = append(open, below[s.PID]...)
+		if !s.Ended() {
+			found = append(found, s)
+		}
+	}
+	return found
+}
+
+// beganAs says whether a process was started with the environment of that tree. The
+// preload library masks the secret in it: of those the time tells.
+func (d *Daemon) beganAs(s procfs.Stat, t tree) bool {
+	if d.beganIn(s.PID) != t.instance {
+		return false
+	}
+	secret := procfs.Environ(s.PID)["GFAAS_SECRET"]
+	masked := strings.Trim(secret, "*") == ""
+	return masked && s.Start < t.noted || sha256.Sum256([]byte(secret)) == t.secret
+}

@@ -1,0 +1,145 @@
+package token
+
+import (
+	"bufio"
+	"net/http"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/gfaas/gfaas/pkg/procfs"
+)
+
+// starts starts a shell that prints numbers of processes, the first its own, and
+// waits without end.
+func starts(t *testing.T, script string, env ...string) (pids []int) {
+	t.Helper()
+	cmd := exec.Command("/bin/sh", "-c", "echo $$; "+script+"\necho end; wait")
+	cmd.Env = append(os.Environ(), env...)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, pid := range pids {
+			if p, err := os.FindProcess(pid); err == nil {
+				_ = p.Kill()
+			}
+		}
+		_ = cmd.Wait()
+	})
+	lines := bufio.NewScanner(out)
+	for lines.Scan() && lines.Text() != "end" {
+		pid, err := strconv.Atoi(lines.Text())
+		if err != nil {
+			t.Fatal(err)
+		}
+		pids = append(pids, pid)
+	}
+	return pids
+}
+
+func alive(pids []int) (n int) {
+	for _, pid := range pids {
+		if procfs.Alive(pid) {
+			n++
+		}
+	}
+	return n
+}
+
+// An owner that is killed takes its instance's processes with it, and no others: not
+// those of another instance of that name.
+func TestOwnerIsKilled(t *testing.T) {
+	const two = `sleep 600 & echo $!
+env -u GFAAS_INSTANCE sleep 600 & echo $!`
+	for name, c := range map[string]struct {
+		ends, leaves bool
+		late         bool // the daemon is started when the owner has ended
+		secret       string
+		want         int // of three
+	}{
+		"killed":                             {true, false, false, "secret of a", 0},
+		"killed, of another of that name":    {true, false, false, "secret", 3},
+		"killed, to be detached":             {false, false, false, "secret of a", 3},
+		"left":                               {true, true, false, "secret of a", 3},
+		"killed while there was no daemon":   {true, false, true, "secret of a", 3},
+		"killed, with a masked secret":       {true, false, false, "***********", 0},
+		"killed, and a new one by that name": {true, false, false, "secret of a", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, Config{})
+			owner := exec.Command("sleep", "600")
+			if err := owner.Start(); err != nil {
+				t.Fatal(err)
+			}
+			r := reg("a", 60, 1, 1)
+			r.OwnerPID, r.EndWithOwner = owner.Process.Pid, c.ends
+			s.register(r)
+			pids := starts(t, two, "GFAAS_INSTANCE=a", "GFAAS_SOCKET="+s.clientSocket(), "GFAAS_SECRET="+c.secret)
+			other := starts(t, two, "GFAAS_INSTANCE=b", "GFAAS_SOCKET="+s.clientSocket(), "GFAAS_SECRET="+c.secret)
+			last, err := procfs.Read(pids[2])
+			if err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the clock ticks", func() bool { return procfs.Now() > last.Start })
+			if c.leaves {
+				if code, text := s.do(http.MethodDelete, "/v1/instances/a/owner", ""); code != http.StatusNoContent {
+					t.Fatal(code, text)
+				}
+			}
+			if c.late {
+				if err := s.stop(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			_ = owner.Process.Kill()
+			_ = owner.Wait()
+			if c.late {
+				s = serve(t, Config{Socket: s.socket})
+			}
+			if strings.Contains(name, "a new one") {
+				fresh := reg("a", 60, 1, 1)
+				fresh.Secret = "another"
+				s.register(fresh)
+			}
+			if err := s.d.locked(func() { s.d.epoch = s.d.epoch.Add(-rejoin); s.d.reap() }); err != nil {
+				t.Fatal(err)
+			}
+			s.d.endOrphans()
+			eventually(t, "they end", func() bool { return alive(pids) <= c.want })
+			if alive(pids) != c.want || alive(other) != 3 {
+				t.Errorf("%d of the instance's processes live, want %d, and %d of the other's", alive(pids), c.want, alive(other))
+			}
+		})
+	}
+}
+
+// Who leaves while a process of the instance is connected leaves the instance to it.
+func TestOwnerLeaves(t *testing.T) {
+	s := serve(t, Config{})
+	r := reg("a", 60, 1, 1)
+	r.OwnerPID, r.EndWithOwner = os.Getpid(), true
+	a := s.join(r)
+	leave := func() int {
+		code, _ := s.do(http.MethodDelete, "/v1/instances/a/owner", "")
+		return code
+	}
+	if code := leave(); code != http.StatusNoContent || len(s.status().GPUs[0].Clients) != 1 {
+		t.Errorf("with a process: %d, %+v", code, s.status())
+	}
+	text, err := os.ReadFile(s.d.recordPath("a"))
+	if err != nil || strings.Contains(string(text), "end_with_owner") {
+		t.Errorf("the registration is %s, %v", text, err)
+	}
+	a.Close()
+	eventually(t, "the instance goes", func() bool { return leave() == http.StatusNotFound })
+	if _, err := os.Stat(s.d.recordPath("a")); err == nil {
+		t.Error("its file is still there")
+	}
+}
