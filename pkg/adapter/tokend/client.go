@@ -3,6 +3,7 @@
 package tokend
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -91,8 +92,7 @@ func (e *Error) Hint() string { return e.Remedy }
 // Client speaks to one daemon.
 type Client struct {
 	socket string
-	runDir string // whose owner is looked at; empty of a socket that was named
-	http   *http.Client
+	runDir string                      // whose owner is looked at; empty of a socket that was named
 	revive func(context.Context) error // starts the daemon again if it has left
 }
 
@@ -105,21 +105,19 @@ func Dial(runDir string) *Client {
 }
 
 // DialSocket is a client of the daemon at that control socket.
-func DialSocket(socket string) *Client {
-	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
-		if err != nil {
-			return nil, err
-		}
-		if err := checkPeer(conn.(*net.UnixConn)); err != nil {
-			_ = conn.Close()
-			return nil, err
-		}
-		return conn, nil
+func DialSocket(socket string) *Client { return &Client{socket: socket} }
+
+// dial connects to the daemon, if it is one of the user's.
+func (c *Client) dial(ctx context.Context) (net.Conn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", c.socket)
+	if err != nil {
+		return nil, err
 	}
-	return &Client{socket: socket, http: &http.Client{
-		Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true},
-	}}
+	if err := checkPeer(conn.(*net.UnixConn)); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return conn, nil
 }
 
 // checkPeer refuses a daemon of another user, root's aside: in a folder that is not
@@ -143,21 +141,45 @@ func checkPeer(conn *net.UnixConn) error {
 	return nil
 }
 
+// hangTime is how long a daemon may take for an answer until it is looked at whether
+// it answers at all.
+const hangTime = 2 * time.Second
+
 // Register makes an instance known to the daemon, which says what else its
 // processes need.
 func (c *Client) Register(ctx context.Context, r wire.Registration) (answer wire.Registered, err error) {
-	err = c.do(ctx, http.MethodPost, "/v1/instances", r, &answer)
-	var gone *Error
-	if c.revive != nil && errors.As(err, &gone) && gone.Missing {
-		if err := c.revive(ctx); err != nil {
-			return answer, err
-		}
-		err = c.do(ctx, http.MethodPost, "/v1/instances", r, &answer)
+	post := func(ctx context.Context) error { return c.do(ctx, http.MethodPost, "/v1/instances", r, &answer) }
+	if c.revive != nil {
+		err = c.reviving(ctx, post)
+	} else {
+		err = post(ctx)
 	}
 	if err != nil {
 		return answer, fmt.Errorf("register %s: %w", r.Instance, err)
 	}
 	return answer, nil
+}
+
+// reviving asks the daemon, and starts one where there is none. One that does not
+// answer in time fails as if it were to be started, unless it is only slow with this.
+func (c *Client) reviving(ctx context.Context, ask func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	watch := time.AfterFunc(hangTime, func() {
+		if err := c.revive(ctx); err != nil {
+			cancel(err)
+		}
+	})
+	defer watch.Stop()
+	err := ask(ctx)
+	var gone *Error
+	if ctx.Err() != nil || !errors.As(err, &gone) || !gone.Missing {
+		return err
+	}
+	if err := c.revive(ctx); err != nil {
+		return err
+	}
+	return ask(ctx)
 }
 
 // Change changes the slice of an instance that is known.
@@ -178,6 +200,21 @@ func (c *Client) Unregister(ctx context.Context, id string) error {
 	}
 	if err != nil {
 		return fmt.Errorf("unregister %s: %w", id, err)
+	}
+	return nil
+}
+
+// Leave tells the daemon that an instance's owner ends in order: the instance goes
+// with the last of its processes, at once if there is none. An instance that is not
+// known is no error.
+func (c *Client) Leave(ctx context.Context, id string) error {
+	err := c.do(ctx, http.MethodDelete, "/v1/instances/"+url.PathEscape(id)+"/owner", nil, nil)
+	var refused *Error
+	if errors.As(err, &refused) && refused.Status == http.StatusNotFound {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("leave %s: %w", id, err)
 	}
 	return nil
 }
@@ -206,12 +243,7 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) error
 			return err
 		}
 	}
-	answer, err := c.http.Do(req)
-	if err != nil {
-		return c.unreachable(ctx, err)
-	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswer))
+	answer, text, err := c.ask(req)
 	if err != nil {
 		return c.unreachable(ctx, err)
 	}
@@ -232,14 +264,36 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) error
 	return nil
 }
 
+// ask sends one request over a connection of its own and reads the answer. An
+// http.Transport would start two threads of control for it, and keep a connection
+// that a daemon which leaves would wait for.
+func (c *Client) ask(req *http.Request) (answer *http.Response, text []byte, err error) {
+	ctx := req.Context()
+	conn, err := c.dial(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	req.Close = true
+	if err := req.Write(conn); err != nil {
+		return nil, nil, err
+	}
+	if answer, err = http.ReadResponse(bufio.NewReader(conn), req); err != nil {
+		return nil, nil, err
+	}
+	text, err = io.ReadAll(io.LimitReader(answer.Body, maxAnswer))
+	return answer, text, errors.Join(err, answer.Body.Close())
+}
+
 // unreachable tells a daemon that is not there from a caller that gave up.
 func (c *Client) unreachable(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != ctx.Err() { // not just ended
+		return cause
+	}
 	if ctx.Err() != nil {
 		return fmt.Errorf("token daemon at %s: %w", c.socket, ctx.Err())
-	}
-	var inner *url.Error
-	if errors.As(err, &inner) {
-		err = inner.Err
 	}
 	if errors.Is(err, fs.ErrPermission) {
 		return &Error{Err: fmt.Errorf("token daemon at %s: %w", c.socket, err), Missing: true, Remedy: ownRunDir}
@@ -255,7 +309,7 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 
 // answers says whether a daemon serves the socket.
 func (c *Client) answers(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, hangTime)
 	defer cancel()
 	_, err := c.Status(ctx)
 	return err == nil

@@ -351,3 +351,47 @@ func TestLogIsNoLink(t *testing.T) {
 		t.Error("a link was opened")
 	}
 }
+
+// Whoever registers asks a daemon that is there once, and no more when it leaves.
+func TestStartingAsksOnce(t *testing.T) {
+	var seen []string
+	fake := fake(t, func(w http.ResponseWriter, r *http.Request) {
+		seen = append(seen, r.Method+" "+r.URL.Path)
+		_ = json.NewEncoder(w).Encode(wire.Registered{})
+	})
+	c, err := Starting(fake.runDir, func() { t.Error("a daemon was started") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Register(t.Context(), wire.Registration{Instance: "a"}); err != nil {
+		t.Error(err)
+	}
+	if err := c.Leave(t.Context(), "a"); err != nil {
+		t.Error(err)
+	}
+	if got := strings.Join(seen, ", "); got != "POST /v1/instances, DELETE /v1/instances/a/owner" {
+		t.Error(got)
+	}
+}
+
+// A daemon that hangs is found out: here no other can be started in its place.
+func TestStartingWhereTheDaemonHangs(t *testing.T) {
+	t.Setenv("PATH", "")
+	stop := make(chan struct{})
+	defer close(stop)
+	fake := fake(t, func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-r.Context().Done():
+		case <-stop:
+		}
+	})
+	c, err := Starting(fake.runDir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.Register(t.Context(), wire.Registration{Instance: "a"})
+	var e *Error
+	if !errors.As(err, &e) || !e.Unavailable() || !strings.Contains(err.Error(), "gfaas-tokend") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -30,19 +30,34 @@ const (
 // it has been idle for 5 s. Of several starters at once one starts it; started
 // says whether it was this one. The daemon's log is that of OpenLog.
 func Ensure(ctx context.Context, runDir string) (c *Client, started bool, err error) {
-	if runDir, err = filepath.Abs(runDir); err != nil {
+	c, err = Starting(runDir, nil)
+	if err != nil {
 		return nil, false, err
 	}
-	c = Dial(runDir)
-	c.revive = func(ctx context.Context) error {
-		_, err := c.ensure(ctx, runDir)
-		return err
-	}
-	started, err = c.ensure(ctx, runDir)
+	started, err = c.ensure(ctx, c.runDir)
 	if err != nil {
 		return nil, false, err
 	}
 	return c, started, nil
+}
+
+// Starting is a client of the run directory's daemon whose Register does as Ensure
+// where none answers, and calls started, unless it is nil, when it has started one.
+// A daemon that is there is asked no more than what it is to register.
+func Starting(runDir string, started func()) (*Client, error) {
+	runDir, err := filepath.Abs(runDir)
+	if err != nil {
+		return nil, err
+	}
+	c := Dial(runDir)
+	c.revive = func(ctx context.Context) error {
+		did, err := c.ensure(ctx, runDir)
+		if did && started != nil {
+			started()
+		}
+		return err
+	}
+	return c, nil
 }
 
 // maxMissed is how many times in a row Keep finds no daemon before it starts one:

@@ -72,13 +72,23 @@ func (env *Env) Reloads() { atomic.StoreInt32(&env.reloads, 1) }
 // Main builds the command tree and runs it on the process's own arguments and
 // streams. The result is the exit status.
 func Main(prog string, build func(*Env) *cobra.Command) int {
-	env := &Env{
+	env := Process(prog)
+	return env.Main(env.Tree(build))
+}
+
+// Process is the world of this process, with its own streams.
+func Process(prog string) *Env {
+	return &Env{
 		Prog: prog, In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
 		ErrTerminal: isatty.IsTerminal(os.Stderr.Fd()),
 	}
+}
+
+// Main runs a Tree on the process's own arguments.
+func (env *Env) Main(root *cobra.Command) int {
 	ctx, caught, stop := env.withSignals(context.Background())
 	defer stop()
-	return env.run(ctx, env.Tree(build), os.Args[1:], caught)
+	return env.run(ctx, root, os.Args[1:], caught)
 }
 
 // Tree is the whole command tree with what every binary has, for whoever wants

@@ -2,7 +2,6 @@ package gfaas
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,8 +22,7 @@ var pluginName = regexp.MustCompile(`^[a-z0-9][-a-z0-9]*$`)
 // of gfaas itself or there is no such program. Flags before X are the program's
 // too, and `gfaas help X` is `gfaas X --help`. When it returns ran, the program
 // could not be started and status is the exit status.
-func runPlugin(args []string) (status int, ran bool) {
-	root := (&cli.Env{Prog: "gfaas", Out: io.Discard, Err: io.Discard}).Tree(NewRoot)
+func runPlugin(root *cobra.Command, args []string) (status int, ran bool) {
 	at := firstWord(root, args)
 	if at >= 0 && args[at] == "help" && at+1 < len(args) {
 		args = slices.Concat(args[:at], args[at+1:], []string{"--help"}) // or else cobra's own, which says the same

@@ -21,10 +21,12 @@ func Main() int {
 	if status, kept := host.KeepLog(os.Args[1:]); kept {
 		return status
 	}
-	if status, ran := runPlugin(os.Args[1:]); ran {
+	env := cli.Process("gfaas")
+	root := env.Tree(NewRoot)
+	if status, ran := runPlugin(root, os.Args[1:]); ran {
 		return status
 	}
-	return cli.Main("gfaas", NewRoot)
+	return env.Main(root)
 }
 
 // tool is what the commands share.
