@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 	"slices"
 	"syscall"
 
@@ -16,14 +17,15 @@ import (
 // forwarded are the signals that a person or a supervisor sends to a program.
 // Those that the kernel sends for a program's own deeds, and those that stop
 // it unasked, are not among them.
-var forwarded = append([]syscall.Signal{
+var forwarded = []syscall.Signal{
 	unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2,
 	unix.SIGALRM, unix.SIGVTALRM, unix.SIGIO, unix.SIGPWR,
 	unix.SIGWINCH, unix.SIGCONT, unix.SIGTSTP,
-}, realTime()...)
+}
 
 // realTime are the real-time signals that programs may use: the C library
-// keeps the first ones for itself.
+// keeps the first ones for itself. They are forwarded too, and caught once the
+// command is there: each takes the runtime some 20 us, and there are 30.
 func realTime() (out []syscall.Signal) {
 	const first, last = 35, 64
 	for s := syscall.Signal(first); s <= last; s++ {
@@ -37,25 +39,36 @@ var inherited = []syscall.Signal{unix.SIGPIPE, unix.SIGTTIN, unix.SIGTTOU, unix.
 
 // runChild runs a command with this process's own standard streams, process
 // group and signals, and returns its exit status: 128+n when signal n ended
-// it. It does not start once ctx has ended.
+// it. It does not start once ctx has ended. Signals stay caught: none that comes
+// late ends this process before it has put away what it must. Ends says that it is to be killed when
+// this process is.
 //
 // The streams' descriptors are handed on as they are; other descriptors are
 // the command's only if our own starter left them open.
-func runChild(ctx context.Context, command, env []string) (int, error) {
+func runChild(ctx context.Context, command, env []string, ends bool) (int, error) {
 	path, err := exec.LookPath(command[0])
 	if err != nil {
 		return 0, err
 	}
 	signals := make(chan os.Signal, 64)
-	catch(signals)
-	defer signal.Stop(signals)
+	ignore(slices.Concat(forwarded, realTime(), inherited))
+	catch(forwarded, signals)
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
-	pid, err := syscall.ForkExec(path, command, &syscall.ProcAttr{Env: env, Files: []uintptr{0, 1, 2}})
+	attr := &syscall.ProcAttr{Env: env, Files: []uintptr{0, 1, 2}}
+	if ends {
+		// The kernel kills it when the thread that started it ends: this one, which
+		// so must not end before the process does.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		attr.Sys = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	}
+	pid, err := syscall.ForkExec(path, command, attr)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", path, err)
 	}
+	catch(realTime(), signals)
 	pass(pid, drain(signals), false)
 	// It is reaped when no signal will be sent any more: until then nobody else
 	// gets its number.
@@ -74,17 +87,21 @@ func runChild(ctx context.Context, command, env []string) (int, error) {
 	}
 }
 
-// catch takes the signals to forward. Those that our starter had us ignore are
-// ignored from here on, and by the command too.
-func catch(to chan os.Signal) {
-	for _, s := range forwarded {
-		if !ignoredAtStart(s) {
-			signal.Notify(to, s)
-		}
-	}
-	for _, s := range slices.Concat(forwarded, inherited) {
+// ignore has what our starter had us ignore of these signals ignored from here on,
+// and by the command too.
+func ignore(these []syscall.Signal) {
+	for _, s := range these {
 		if ignoredAtStart(s) {
 			signal.Ignore(s)
+		}
+	}
+}
+
+// catch takes these signals, to be forwarded, unless they are ignored.
+func catch(these []syscall.Signal, to chan os.Signal) {
+	for _, s := range these {
+		if !ignoredAtStart(s) {
+			signal.Notify(to, s)
 		}
 	}
 }

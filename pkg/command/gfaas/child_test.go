@@ -44,7 +44,7 @@ func TestNoSignalAfterTheEnd(t *testing.T) {
 	<-caught
 	deadline := time.Now().Add(time.Minute)
 	for i := 0; i < 100 || sent == 0 && time.Now().Before(deadline); i++ { // a busy host may send none for long
-		if status, err := runChild(t.Context(), []string{"true"}, os.Environ()); status != 0 || err != nil {
+		if status, err := runChild(t.Context(), []string{"true"}, os.Environ(), true); status != 0 || err != nil {
 			t.Errorf("status %d, %v", status, err)
 		}
 	}

@@ -20,7 +20,6 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/host"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
-	"github.com/gfaas/gfaas/pkg/procfs"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
@@ -33,6 +32,7 @@ type runOptions struct {
 	slo    time.Duration
 	over   bool
 	noNVML bool
+	detach bool
 }
 
 func newRun(t *tool) *cobra.Command {
@@ -50,7 +50,10 @@ its share, REQUEST is kept for it, and LIMIT is issued at once when its launches
 take so long that the objective is in danger. The policy multi-token ignores it.
 
 The exit status is the command's, or 128+n when signal n ended it. Signals are
-passed on; the standard streams are the command's own. A program that the
+passed on; the standard streams are the command's own. When gfaas run itself is
+killed (SIGKILL) the command ends with it at once, and what it has started within
+about a second, as far as the token daemon still runs and finds it; with
+--detach-on-kill they go on, in the slice. A program that the
 preload library cannot be loaded into (static, musl, setuid) is refused with
 exit 4.
 
@@ -98,6 +101,7 @@ again after 10 s.`,
 	f.DurationVar(&o.slo, "slo", 0, "latency objective, like 69ms: with the policy introspective others make room when it is in danger (default none: best effort)")
 	f.BoolVar(&o.over, "oversubscribe", false, "keep its memory on the host while it has no work; needs --mem")
 	f.BoolVar(&o.noNVML, "no-nvml", false, "let programs that read NVML see the whole GPU")
+	f.BoolVar(&o.detach, "detach-on-kill", false, "let the command go on when gfaas run itself is killed")
 	f.StringVar(&o.name, "name", "", "what the slice is called in gfaas-tokend status (default from COMMAND)")
 	return cmd
 }
@@ -120,9 +124,6 @@ func (o *runOptions) run(ctx context.Context, t *tool, command []string) error {
 	if err != nil {
 		return err
 	}
-	if err := preload.CheckLoads(ctx, command[0], libs.Hook); err != nil {
-		return err
-	}
 	grant := preload.Grant{
 		Socket:   filepath.Join(tokend.ClientSocketDir(t.runDir), "token.sock"),
 		Instance: id, Secret: preload.NewSecret(), GPU: []string{device}, SMPct: slice.SMPct, Libs: libs,
@@ -131,16 +132,25 @@ func (o *runOptions) run(ctx context.Context, t *tool, command []string) error {
 	if _, err := preload.Environ(grant); err != nil {
 		return err // before anybody hears of it
 	}
+	loads, err := preload.AskLoader(ctx, command[0], libs.Hook)
+	if err != nil {
+		return err
+	}
 	if d, _ := gpu.ParseDevice(device); d.Simulated {
 		host.NoteSimulated(t.env)
 		// A program that is killed leaves its part of the device behind.
 		defer func() { _ = simgpu.Sweep() }()
 	}
-	answer, leave, err := enter(ctx, t, grant, slice, o.slo, command[0])
+	answer, leave, err := o.enter(ctx, t, grant, slice, command[0])
+	if err == nil {
+		defer leave()
+	}
+	if refused := loads(); refused != nil { // the loader has thought about it meanwhile
+		return refused
+	}
 	if err != nil {
 		return err
 	}
-	defer leave()
 	if answer.Note != "" {
 		t.env.Notef("note: %s", answer.Note)
 	}
@@ -149,7 +159,7 @@ func (o *runOptions) run(ctx context.Context, t *tool, command []string) error {
 	if err != nil {
 		return err
 	}
-	status, err := runChild(ctx, command, host.Environ(env))
+	status, err := runChild(ctx, command, host.Environ(env), !o.detach)
 	if err != nil || status == 0 {
 		return err
 	}
@@ -213,18 +223,15 @@ func (o *runOptions) instance(command string) (string, error) {
 
 // enter makes the slice known to a token daemon, found or started. The
 // registration ends with this process even if leave is never called.
-func enter(ctx context.Context, t *tool, g preload.Grant, s gpu.Slice, slo time.Duration, command string) (answer wire.Registered, leave func(), err error) {
-	client, started, err := tokend.Ensure(ctx, t.runDir)
+func (o *runOptions) enter(ctx context.Context, t *tool, g preload.Grant, s gpu.Slice, command string) (answer wire.Registered, leave func(), err error) {
+	client, err := tokend.Starting(t.runDir, func() { t.env.Debugf("started gfaas-tokend for %s", t.runDir) })
 	if err != nil {
 		return answer, nil, err
 	}
-	if started {
-		t.env.Debugf("started gfaas-tokend for %s", t.runDir)
-	}
-	leave = func() { unregister(ctx, client, g.Instance) }
+	leave = func() { leaveSlice(ctx, client, g.Instance) }
 	answer, err = client.Register(ctx, wire.Registration{
-		Instance: g.Instance, Function: filepath.Base(command), Secret: g.Secret, OwnerPID: os.Getpid(),
-		SLOMS:      float64(slo) / float64(time.Millisecond),
+		Instance: g.Instance, Function: filepath.Base(command), Secret: g.Secret, OwnerPID: os.Getpid(), EndWithOwner: !o.detach,
+		SLOMS:      float64(o.slo) / float64(time.Millisecond),
 		Allocation: wire.Allocation{GPU: g.GPU[0], SMPct: s.SMPct, QuotaRequest: s.QuotaRequest, QuotaLimit: s.QuotaLimit, MemLimit: s.Mem},
 	})
 	if err == nil {
@@ -248,7 +255,7 @@ func enter(ctx context.Context, t *tool, g preload.Grant, s gpu.Slice, slo time.
 	// Not under ctx: a command may go on after a signal.
 	keep, stop := context.WithCancel(context.WithoutCancel(ctx))
 	go client.Keep(keep, g.Instance, time.Second, func(failed error) { noteAgain(t.env, failed) })
-	return answer, func() { stop(); unregister(ctx, client, g.Instance) }, nil
+	return answer, func() { stop(); leaveSlice(ctx, client, g.Instance) }, nil
 }
 
 // noteAgain says that the daemon was started again, or could not be.
@@ -260,24 +267,12 @@ func noteAgain(env *cli.Env, failed error) {
 	env.Notef("note: the token daemon was gone: started it again")
 }
 
-// unregister ends the registration unless the command left processes behind
-// that still use the slice: then it ends with the last of them, as the daemon
-// sees to for an owner that is gone.
-func unregister(ctx context.Context, client *tokend.Client, id string) {
+// leaveSlice ends the registration unless the command left processes behind
+// that still use the slice: then it ends with the last of them.
+func leaveSlice(ctx context.Context, client *tokend.Client, id string) {
 	const patience = 2 * time.Second
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
-	status, err := client.Status(ctx)
-	if err != nil {
-		return
-	}
-	for _, g := range status.GPUs {
-		for _, c := range g.Clients {
-			if c.Instance == id && c.PID != 0 && procfs.Alive(c.PID) {
-				return
-			}
-		}
-	}
 	// A failure is no loss: the daemon drops what has no owner.
-	_ = client.Unregister(ctx, id)
+	_ = client.Leave(ctx, id)
 }

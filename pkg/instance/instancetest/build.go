@@ -36,7 +36,7 @@ func BuildLibs(t *testing.T) (hook, simDir string) {
 
 // Compile compiles C source into a program or, with flags that say so, a
 // library.
-func Compile(t *testing.T, out string, source []byte, flags ...string) {
+func Compile(t testing.TB, out string, source []byte, flags ...string) {
 	t.Helper()
 	cc := os.Getenv("CC")
 	if cc == "" {
