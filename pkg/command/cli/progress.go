@@ -28,28 +28,70 @@ func (env *Env) Debugf(format string, args ...any) {
 	}
 }
 
-// Progress is a bar with the time left, on standard error when that is a
-// terminal and --quiet was not given; otherwise it shows nothing.
-func (env *Env) Progress(total int, what string) *progressbar.ProgressBar {
+// Bar shows how far work is. What is left of the time it says once something is
+// done: before there is nothing to tell it by.
+type Bar struct {
+	*progressbar.ProgressBar
+	units   string
+	total   int
+	reckons bool // says what is left
+}
+
+// Progress is a bar, on standard error when that is a terminal and --quiet was not
+// given; otherwise it shows nothing. It counts units ("functions", "seconds") of what
+// is done ("planning"; it may be empty), up to total, which is -1 where nobody knows.
+func (env *Env) Progress(total int, what, units string) *Bar {
 	out := io.Discard
 	if env.ErrTerminal && !env.Quiet {
 		out = env.Err
 	}
-	bar := progressbar.NewOptions(total,
+	bar := &Bar{units: units, total: total, ProgressBar: progressbar.NewOptions(total,
 		progressbar.OptionSetWriter(out),
-		progressbar.OptionSetDescription(what),
+		progressbar.OptionSetDescription(counting(what, units)),
 		progressbar.OptionShowCount(),
-		progressbar.OptionSetPredictTime(true),
+		progressbar.OptionSetPredictTime(false),
 		progressbar.OptionSetElapsedTime(true),
 		progressbar.OptionThrottle(100*time.Millisecond),
 		progressbar.OptionClearOnFinish(),
 		progressbar.OptionSetSpinnerChangeInterval(0), // drawn as work goes on: a goroutine of the library's own races with that
 		progressbar.OptionEnableColorCodes(false),
-	)
+	)}
 	if out != io.Discard {
-		env.bar = bar
+		env.bar = bar.ProgressBar
 	}
 	return bar
+}
+
+// counting is what is done with what it is counted in.
+func counting(what, units string) string {
+	if what == "" {
+		return units
+	}
+	return what + ", " + units
+}
+
+// Describe says what is done now.
+func (b *Bar) Describe(what string) { b.ProgressBar.Describe(counting(what, b.units)) }
+
+// Set says how many units are done.
+func (b *Bar) Set(done int) error {
+	b.reckon(done)
+	return b.ProgressBar.Set(done)
+}
+
+// Add says that so many more are done.
+func (b *Bar) Add(more int) error {
+	b.reckon(more)
+	return b.ProgressBar.Add(more)
+}
+
+// reckon has the library say what is left, which it does of lengths that are set
+// anew.
+func (b *Bar) reckon(done int) {
+	if done > 0 && b.total > 0 && !b.reckons {
+		b.reckons = true
+		b.ChangeMax(b.total)
+	}
 }
 
 // clear takes away what a bar shows, for a message to have the line.
@@ -59,11 +101,37 @@ func (env *Env) clear() {
 	}
 }
 
+// Lasting is for work that lasts for so long at least: it shows the seconds until
+// done, and is not full before.
+func (env *Env) Lasting(least time.Duration, what string) (done func()) {
+	total := max(int(least/time.Second), 1)
+	bar := env.Progress(total, what, "seconds")
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		for s := 1; ; s++ {
+			select {
+			case <-tick.C:
+				_ = bar.Set(min(s, total-1))
+			case <-stop:
+				return
+			}
+		}
+	}()
+	return func() {
+		close(stop)
+		<-stopped
+		_ = bar.Clear()
+	}
+}
+
 // Deadline is for work that ends at a limit of time at the latest: over says
 // whether it has come, and shows how long it has been since start, when that is
 // a second or more. Done ends what is shown.
 func (env *Env) Deadline(start time.Time, limit time.Duration, what string) (over func() bool, done func()) {
-	bar := env.Progress(max(int(limit/time.Second), 1), what+", seconds")
+	bar := env.Progress(max(int(limit/time.Second), 1), what, "seconds")
 	shown := 0
 	over = func() bool {
 		passed := time.Since(start)

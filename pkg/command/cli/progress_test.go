@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -38,7 +39,7 @@ func TestDeadline(t *testing.T) {
 func TestNoteTakesTheBarsLine(t *testing.T) {
 	var errs bytes.Buffer
 	env := &Env{Prog: "tool", Err: &errs, ErrTerminal: true}
-	bar := env.Progress(4, "work")
+	bar := env.Progress(4, "work", "units")
 	if err := bar.RenderBlank(); err != nil {
 		t.Fatal(err)
 	}
@@ -46,5 +47,41 @@ func TestNoteTakesTheBarsLine(t *testing.T) {
 	before, _, said := strings.Cut(errs.String(), "tool: note: hear\n")
 	if !said || !strings.Contains(before, "work") || !strings.HasSuffix(before, "\r") {
 		t.Errorf("%q, want the bar, its line cleared, and the note", errs.String())
+	}
+}
+
+// What is left is said once something is done, and in which units always.
+func TestBarReckonsFromWhatIsDone(t *testing.T) {
+	var errs bytes.Buffer
+	env := &Env{Prog: "tool", Err: &errs, ErrTerminal: true}
+	shown := func(do func() error) string {
+		t.Helper()
+		errs.Reset()
+		// It is drawn ten times a second at most.
+		for deadline := time.Now().Add(time.Minute); errs.Len() == 0 && time.Now().Before(deadline); {
+			if err := do(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return errs.String()
+	}
+	left := regexp.MustCompile(`\[\d+s:`)
+	for _, what := range []string{"", "measuring"} {
+		bar := env.Progress(10, what, "trials")
+		if text := shown(bar.RenderBlank); left.MatchString(text) || !strings.Contains(text, "trials") || !strings.Contains(text, "(0/10)") {
+			t.Errorf("at first: %q", text)
+		}
+		bar.Describe("the second")
+		_ = bar.Add(1)
+		text := shown(bar.RenderBlank)
+		if !left.MatchString(text) || !strings.Contains(text, "the second, trials") || !strings.Contains(text, "(1/10)") {
+			t.Errorf("after one: %q", text)
+		}
+	}
+	bar := env.Progress(-1, "measuring", "trials")
+	_ = bar.Add(1)
+	text := shown(bar.RenderBlank)
+	if left.MatchString(text) || !strings.Contains(text, "measuring, trials") || !strings.Contains(text, "1/-") {
+		t.Errorf("without a total: %q", text)
 	}
 }

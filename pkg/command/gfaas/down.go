@@ -126,7 +126,7 @@ func (t *tool) stopAll(ctx context.Context, launcher *launch.Launcher, records [
 	if len(records) == 0 {
 		return nil, simgpu.Sweep()
 	}
-	bar := t.env.Progress(len(records), "stopping")
+	bar := t.env.Progress(len(records), "stopping", "instances")
 	defer func() { _ = bar.Finish() }()
 	errs := make([]error, len(records))
 	slots := make(chan struct{}, stopsAtOnce)

@@ -14,7 +14,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 
 	"github.com/gfaas/gfaas/pkg/adapter/gateway"
@@ -118,7 +117,7 @@ func (o *replayOptions) run(ctx context.Context, t *tool, path string) error {
 		return err
 	}
 	begin := time.Now()
-	p.bar = t.env.Progress(len(rows), "calls")
+	p.bar = t.env.Progress(len(rows), "replaying", "calls")
 	p.play(ctx, rows, o.speed)
 	_ = p.bar.Finish()
 	if ctx.Err() != nil {
@@ -187,7 +186,7 @@ type player struct {
 	body    []byte
 	timeout time.Duration
 	names   []string
-	bar     *progressbar.ProgressBar
+	bar     *cli.Bar
 
 	mu        sync.Mutex
 	functions []played

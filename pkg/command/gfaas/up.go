@@ -370,7 +370,7 @@ func (u *rollout) changeAll(ctx context.Context) error {
 }
 
 func (u *rollout) startAll(ctx context.Context, parallel int) error {
-	bar := u.tool.env.Progress(len(u.list), "starting")
+	bar := u.tool.env.Progress(len(u.list), "starting", "instances")
 	defer func() { _ = bar.Finish() }()
 	group, inner := errgroup.WithContext(ctx)
 	group.SetLimit(parallel)

@@ -105,7 +105,7 @@ func (t *tool) follow(ctx context.Context, name, tenant string) (done func()) {
 			return
 		}
 		defer client.Close()
-		bar := t.env.Progress(100, "loading "+name+", percent")
+		bar := t.env.Progress(100, "loading "+name, "percent")
 		defer func() { _ = bar.Finish() }()
 		tick := time.NewTicker(200 * time.Millisecond)
 		defer tick.Stop()

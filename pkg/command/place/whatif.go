@@ -100,7 +100,7 @@ func (o *planOptions) whatIf(cmd *cobra.Command, in policy.Input) error {
 	if len(s.slo) > 1 && !slices.ContainsFunc(in.Demand, func(d plan.Demand) bool { return d.SLOMS > 0 }) {
 		o.env.Notef("note: the demand has no slo_ms, so its factors change nothing")
 	}
-	bar := o.env.Progress(s.plans(), "planning")
+	bar := o.env.Progress(s.plans(), "planning", "plans")
 	var out []outcome
 	for i := range s.plans() { // the last named changes fastest
 		if err := cmd.Context().Err(); err != nil {

@@ -163,10 +163,9 @@ func (o *loadOptions) run(ctx context.Context) error {
 	defer to.done()
 	o.env.CleansUp() // waits for what is under way
 	o.load.Until, o.load.Objective, o.load.Persist = ctx, o.slo, true
-	bar := newProgress(o.env, 1, o.load.Warmup+o.load.Duration)
-	bar.bar.Describe(to.name)
+	done := o.env.Lasting(o.load.Warmup+o.load.Duration, to.name)
 	res, err := load.Run(context.WithoutCancel(ctx), within(o.timeout, to.send), o.load)
-	bar.close()
+	done()
 	if err != nil {
 		return err
 	}

@@ -134,7 +134,7 @@ func (o *outlookOptions) outlook(page *report.Page) error {
 		}
 		fleets[s.GPU] = append(fleets[s.GPU], s)
 	}
-	bar := o.env.Progress(len(page.Sections)+len(models), "planning")
+	bar := o.env.Progress(len(page.Sections)+len(models), "planning", "plans")
 	for _, model := range models {
 		f, err := p.together(model, fleets[model])
 		if err != nil {

@@ -415,7 +415,7 @@ func (o *runOptions) run(ctx context.Context) error {
 		return err
 	}
 	o.announce(len(machines), len(old))
-	r := &runner{job: o.job, machines: machines, journal: out, old: old, log: trials, progress: newProgress(o.env, o.points()-len(old), o.each()*time.Duration(1+o.usualTrials()))}
+	r := &runner{job: o.job, machines: machines, journal: out, old: old, log: trials, progress: newProgress(o.env, o.left(len(old)))}
 	err = r.run(ctx)
 	r.progress.close()
 	return o.conclude(r, ctx.Err() != nil, err)
@@ -454,6 +454,14 @@ func (j job) wanted() map[point]bool {
 
 // points is how many configurations the job has at most.
 func (j job) points() int { return len(j.functions) * j.space.Size() }
+
+// left is how many configurations are to be measured; -1 where the search will tell.
+func (j job) left(old int) int {
+	if j.choosing() {
+		return -1
+	}
+	return j.points() - old
+}
 
 // each is how long one configuration is under load, at least.
 func (j job) each() time.Duration { return j.load.Warmup + j.load.Duration }

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/schollz/progressbar/v3"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
@@ -202,32 +201,31 @@ func endsRun(err error) bool {
 	return errors.As(err, &body) || cli.Unavailable(err)
 }
 
-// progress shows where the run is: on a terminal a bar with the time left,
-// under --verbose a line for each configuration. The bar is as long as the run
-// is expected to take, in seconds, so that its reckoning is right from the
-// first second on.
+// progress shows where the run is: on a terminal a bar of the configurations, with
+// the time left once one is measured, under --verbose a line for each. How many there
+// are a grid knows; of the other searches nobody does.
 type progress struct {
-	env    *cli.Env
-	bar    *progressbar.ProgressBar
-	points int
-	each   int // seconds of one configuration
-	stop   chan struct{}
-	ended  sync.WaitGroup
+	env   *cli.Env
+	bar   *cli.Bar
+	stop  chan struct{}
+	ended sync.WaitGroup
 
-	mu    sync.Mutex
-	done  int       // configurations
-	begun time.Time // of the one that is measured now
-	last  string    // the last result
+	mu   sync.Mutex
+	last string // the last result
 }
 
-func newProgress(env *cli.Env, points int, each time.Duration) *progress {
-	p := &progress{env: env, points: points, each: int(each/time.Second) + 1, stop: make(chan struct{}), begun: time.Now()}
-	p.bar = env.Progress(max(points*p.each, 1), "")
+// newProgress is for so many configurations, -1 where nobody knows.
+func newProgress(env *cli.Env, points int) *progress {
+	p := &progress{env: env, stop: make(chan struct{})}
+	if points == 0 {
+		points = -1
+	}
+	p.bar = env.Progress(points, "measuring", "configurations")
 	p.ended.Go(p.tick)
 	return p
 }
 
-// tick moves the bar while a configuration is measured.
+// tick shows the time while a configuration is measured.
 func (p *progress) tick() {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -235,8 +233,7 @@ func (p *progress) tick() {
 		select {
 		case <-ticker.C:
 			p.mu.Lock()
-			// Until the configuration is done, its part of the bar is not full.
-			_ = p.bar.Set(p.done*p.each + min(int(time.Since(p.begun)/time.Second), p.each-1))
+			_ = p.bar.RenderBlank()
 			p.mu.Unlock()
 		case <-p.stop:
 			return
@@ -248,16 +245,14 @@ func (p *progress) tick() {
 func (p *progress) measuring(at point) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.begun = time.Now()
-	p.bar.Describe(fmt.Sprintf("%d of %d: %s sm_pct %s quota %s batch %d%s", p.done+1, p.points,
-		at.function, number.Plain(at.config.SMPct), number.Plain(at.config.Quota), at.config.Batch, p.last))
+	p.bar.Describe(at.String() + p.last)
 }
 
 // trying shows what is tried of the configuration now, beside its first load.
 func (p *progress) trying(at point, text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.bar.Describe(fmt.Sprintf("%d of %d: %s: %s", p.done+1, p.points, at, text))
+	p.bar.Describe(fmt.Sprintf("%s: %s", at, text))
 }
 
 // tried tells what was seen.
@@ -299,9 +294,8 @@ func (p *progress) failed(at point, err error) {
 func (p *progress) step(last string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.done++
-	p.last, p.begun = last, time.Now()
-	_ = p.bar.Set(p.done * p.each)
+	p.last = last
+	_ = p.bar.Add(1)
 	_ = p.bar.Clear()
 }
 

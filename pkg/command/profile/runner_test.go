@@ -17,7 +17,7 @@ func aRunner(t *testing.T, how string, fakes []*fake, fns ...function.Function) 
 	j := aTrial(nil, "").job
 	j.functions, j.search, j.load.Warmup, j.load.Duration = fns, how, 0, time.Second
 	j.space = search.Space{SMPct: []float64{10, 20, 50}, Quota: []float64{0.5, 1}, Batch: []int{1}}
-	r := &runner{job: j, journal: discard{}, progress: newProgress(&cli.Env{Err: t.Output(), Quiet: true}, j.points(), time.Second)}
+	r := &runner{job: j, journal: discard{}, progress: newProgress(&cli.Env{Err: t.Output(), Quiet: true}, j.points())}
 	for _, f := range fakes {
 		r.machines = append(r.machines, f)
 	}

@@ -115,7 +115,7 @@ func (o *clusterOptions) run(cmd *cobra.Command) error {
 	if o.traceOut != "" {
 		w.Decided = tracer(&trace, devices)
 	}
-	bar := o.env.Progress(len(log.Events), "events")
+	bar := o.env.Progress(len(log.Events), "simulating", "events")
 	w.Progress = func(played int) error {
 		_ = bar.Set(played)
 		return cmd.Context().Err()

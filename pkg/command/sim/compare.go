@@ -93,7 +93,7 @@ func (o *compareOptions) checkPolicies() error {
 func (o *compareOptions) simulateAll(ctx context.Context, c sim.Config, source *trace.Source) ([]*sim.Result, error) {
 	c.Progress = func(int64) error { return ctx.Err() }
 	c.Curve = report.Quantiles()
-	bar := o.env.Progress(len(o.policies), "policies")
+	bar := o.env.Progress(len(o.policies), "simulating", "policies")
 	defer func() { _ = bar.Finish() }()
 	var out []*sim.Result
 	for _, name := range o.policies {

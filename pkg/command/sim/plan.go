@@ -210,7 +210,7 @@ func (o *planOptions) foretell(ctx context.Context, wanted []plan.Demand, instan
 		}
 		out.Arrivals = "trace"
 	}
-	bar := o.env.Progress(len(wanted), "functions")
+	bar := o.env.Progress(len(wanted), "simulating", "functions")
 	defer func() { _ = bar.Finish() }()
 	for i, d := range wanted {
 		if err := ctx.Err(); err != nil {

@@ -96,7 +96,7 @@ func (o *queueOptions) run(ctx context.Context) error {
 	}
 	defer source.Close()
 	c.Policy = o.policy
-	bar, shown := o.env.Progress(-1, "invocations"), int64(0)
+	bar, shown := o.env.Progress(-1, "simulating", "invocations"), int64(0)
 	c.Progress = func(arrived int64) error {
 		_ = bar.Add64(max(arrived-shown, 0))
 		shown = arrived

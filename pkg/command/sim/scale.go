@@ -111,7 +111,7 @@ func (o *scaleOptions) run(ctx context.Context) error {
 	if o.traceOut != "" {
 		options.Decided = func(d scaling.Decision) { _ = enc.Encode(d) }
 	}
-	bar := o.env.Progress(len(series.RPS), "seconds")
+	bar := o.env.Progress(len(series.RPS), "simulating", "seconds")
 	options.Progress = func(second int) error {
 		_ = bar.Set(second)
 		return ctx.Err()
