@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // outputKey is the annotation of a command that lists the forms its -o takes.
@@ -69,7 +70,6 @@ func outputBefore(args []string) string {
 // their exit status and hint.
 func (env *Env) addCommon(root *cobra.Command) {
 	root.SilenceErrors, root.SilenceUsage = true, true
-	root.CompletionOptions.HiddenDefaultCmd = true
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
 	pf := root.PersistentFlags()
 	pf.StringVar(&env.OutFile, "out-file", "", "write the output to this file, whole or not at all")
@@ -86,12 +86,16 @@ func (env *Env) addCommon(root *cobra.Command) {
 		}
 		return Fail(ExitUsage, seeHelp(cmd), flagFault(unknownFlag(cmd, err)))
 	})
-	root.SetUsageTemplate(root.UsageTemplate() + notesHelp())
+	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
+		cmd.InitDefaultHelpFlag()
+		cmd.InitDefaultVersionFlag()
+		printHelp(cmd.OutOrStdout(), cmd)
+	})
 	root.SetVersionTemplate(env.Prog + " version {{.Version}}\n")
 	walk(root, func(cmd *cobra.Command) {
 		cmd.Version = Version
 		if cmd.HasParent() && cmd.Runnable() && cmd.Flags().Lookup("output") == nil {
-			env.addOutput(cmd, "form of errors", []string{"table", "json"})
+			env.addOutput(cmd, formOfErrors, []string{"table", "json"})
 		}
 		check := cmd.Args
 		if check == nil {
@@ -101,10 +105,29 @@ func (env *Env) addCommon(root *cobra.Command) {
 			return Fail(ExitUsage, seeHelp(c), argsFault(c, args, check(c, args)))
 		}
 		if cmd.RunE == nil && cmd.Run == nil {
-			cmd.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+			showHelp(cmd)
 		}
 	})
 	refuseHelp(root)
+}
+
+// noteTwice tells of flags that have one value and are given two.
+func (env *Env) noteTwice(cmd *cobra.Command) {
+	_, rest, err := cmd.Root().Find(env.args)
+	if err != nil {
+		return
+	}
+	given := map[string]string{}
+	_ = cmd.Flags().ParseAll(rest, func(f *pflag.Flag, value string) error { // which has been parsed before
+		if _, list := f.Value.(pflag.SliceValue); list {
+			return nil
+		}
+		if before, twice := given[f.Name]; twice && before != value {
+			env.Notef("note: --%s is given twice, %s and %s: the last counts", f.Name, before, value)
+		}
+		given[f.Name] = value
+		return nil
+	})
 }
 
 func walk(cmd *cobra.Command, visit func(*cobra.Command)) {
@@ -127,6 +150,7 @@ func (env *Env) settleFlags(cmd *cobra.Command) error {
 		return err
 	}
 	env.noteStray(cmd.Flags(), os.Environ())
+	env.noteTwice(cmd)
 	if os.Getenv("NO_COLOR") != "" {
 		env.noColor = true
 	}

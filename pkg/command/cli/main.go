@@ -43,6 +43,7 @@ type Env struct {
 	Quiet   bool
 	Verbose bool
 	noColor bool
+	args    []string // the command line, without the program
 	config  string
 
 	bar *progressbar.ProgressBar // the last that is shown; set before there is anybody to note things
@@ -101,6 +102,7 @@ func (env *Env) Tree(build func(*Env) *cobra.Command) *cobra.Command {
 
 // run executes the tree and reports its error.
 func (env *Env) run(ctx context.Context, root *cobra.Command, args []string, caught func() syscall.Signal) int {
+	env.args = args
 	root.SetArgs(args)
 	root.SetIn(env.In)
 	help := &firstError{Writer: env.Out}

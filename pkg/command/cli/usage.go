@@ -119,12 +119,3 @@ programs; a line that none of them knows is an error.`},
 4 something needed is missing; 5 timed out; 6 state locked; 7 partly done,
 can be resumed; 130, 143 ended by SIGINT, SIGTERM`},
 }
-
-// notesHelp is the notes as a help text has them.
-func notesHelp() string {
-	var b strings.Builder
-	for _, n := range Notes {
-		b.WriteString("\n" + n.Title + "\n  " + strings.ReplaceAll(n.Text, "\n", "\n  ") + "\n")
-	}
-	return b.String()
-}

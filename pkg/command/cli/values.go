@@ -60,6 +60,22 @@ func Words(cmd *cobra.Command, flag string, words ...string) {
 	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 }
 
+// ListOf lets a shell complete a flag that takes some of these words, with commas
+// between them, each once.
+func ListOf(cmd *cobra.Command, flag string, words ...string) {
+	_ = cmd.RegisterFlagCompletionFunc(flag, func(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+		before := begun[:strings.LastIndex(begun, ",")+1]
+		used := strings.Split(before, ",")
+		var out []string
+		for _, w := range words {
+			if !slices.Contains(used, w) {
+				out = append(out, before+w)
+			}
+		}
+		return out, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+	})
+}
+
 // Keys lets a shell complete a flag that takes KEY=VALUE with the keys.
 func Keys(cmd *cobra.Command, flag string, keys ...string) {
 	var pairs []string

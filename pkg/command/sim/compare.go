@@ -47,7 +47,7 @@ status is 3.`,
 	}
 	o.flags(cmd)
 	cmd.Flags().StringSliceVar(&o.policies, "policy", queue.Names(), "the policies, in the order they are to be shown")
-	cli.Words(cmd, "policy", queue.Names()...)
+	cli.ListOf(cmd, "policy", queue.Names()...)
 	env.Outputs(cmd, "table", "json", "jsonl", "csv", "html")
 	return cmd
 }
