@@ -77,7 +77,7 @@ func walk(cmd *cobra.Command, do func(*cobra.Command)) {
 // writePages writes the man pages of a command and of those below it.
 func writePages(cmd *cobra.Command, header *doc.GenManHeader, dir string) error {
 	for _, sub := range cmd.Commands() {
-		if !sub.IsAvailableCommand() || sub.IsAdditionalHelpTopicCommand() {
+		if !sub.IsAvailableCommand() || sub.IsAdditionalHelpTopicCommand() || gfaas.IsPlugin(sub) { // which has pages of its own
 			continue
 		}
 		if err := writePages(sub, header, dir); err != nil {

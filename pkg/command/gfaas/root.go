@@ -75,6 +75,7 @@ gfaas-environment(7) lists the variables of the environment.`,
 		{"instances", "Instances:", []*cobra.Command{newUp(t), newDown(t), newPs(t), newLogs(t), newSet(t), newInvoke(t)}},
 		{"gateway", "Gateway:", []*cobra.Command{newServe(t), newScale(t), newReplay(t), newTop(t)}},
 		{"machine", "This machine:", []*cobra.Command{newRun(t), newDoctor(t), newVersion(t)}},
+		{"programs", "Programs of their own:", newPlugins()},
 	} {
 		root.AddGroup(&cobra.Group{ID: group.id, Title: group.title})
 		for _, cmd := range group.commands {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -53,9 +54,8 @@ The exit status is the command's, or 128+n when signal n ended it. Signals are
 passed on; the standard streams are the command's own. When gfaas run itself is
 killed (SIGKILL) the command ends with it at once, and what it has started within
 about a second, as far as the token daemon still runs and finds it; with
---detach-on-kill they go on, in the slice. A program that the
-preload library cannot be loaded into (static, musl, setuid) is refused with
-exit 4.
+--detach-on-kill they go on, in the slice. A program that the preload library
+cannot be loaded into (static, musl, setuid) is refused with exit 4.
 
 With --oversubscribe what the command allocates (cuMemAlloc and cudaMalloc) is
 managed memory, within the same limit. Slices whose limits sum to more than the
@@ -74,6 +74,7 @@ again after 10 s.`,
 		Example: `  gfaas run --sm 24 --quota 0.3 --mem 2GiB -- python train.py
   gfaas run --quota 0.3:0.8 --slo 69ms -- ./server --port 8080
   gfaas run --gpu sim -- ./vadd`,
+		ValidArgsFunction: completeCommand,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 || args[0] == "" {
 				return errors.New("COMMAND is missing")
@@ -105,6 +106,26 @@ again after 10 s.`,
 	f.StringVar(&o.name, "name", "", "what the slice is called in gfaas-tokend status (default from COMMAND)")
 	return cmd
 }
+
+// completeCommand offers programs first, and files after that.
+func completeCommand(_ *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 || strings.Contains(begun, "/") {
+		return nil, cobra.ShellCompDirectiveDefault
+	}
+	var found []string
+	for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
+		programs, _ := filepath.Glob(filepath.Join(dir, globEscape.Replace(begun)+"*")) // a folder that is not there has none
+		for _, path := range programs {
+			if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0 {
+				found = append(found, filepath.Base(path))
+			}
+		}
+	}
+	slices.Sort(found)
+	return slices.Compact(found), cobra.ShellCompDirectiveDefault
+}
+
+var globEscape = strings.NewReplacer("*", `\*`, "?", `\?`, "[", `\[`, `\`, `\\`)
 
 func (o *runOptions) run(ctx context.Context, t *tool, command []string) error {
 	t.env.CleansUp()

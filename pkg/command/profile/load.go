@@ -90,7 +90,8 @@ func newLoad(env *cli.Env) *cobra.Command {
   gfaas-profile load resnet --load poisson:50 --fail-if 'p95_ms > slo' --fail-if 'error_pct > 1'
   gfaas-profile load http://127.0.0.1:8000/predict -H 'Content-Type: application/json' --body in.json --hist
   gfaas-profile load http://127.0.0.1:8000/healthz --method GET --load closed:32 -o json`,
-		Args: cobra.ExactArgs(1),
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: completeTarget,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.target = args[0]
 			return o.run(cmd.Context())

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/gfaas/gfaas/pkg/adapter/bolt"
 	"github.com/gfaas/gfaas/pkg/adapter/fnhttp"
 	"github.com/gfaas/gfaas/pkg/adapter/gateway"
@@ -50,6 +52,21 @@ func (o *loadOptions) reach(ctx context.Context) (reached, error) {
 		return o.url(ctx)
 	}
 	return o.function(ctx)
+}
+
+// completeTarget offers the applied functions' names to a shell.
+func completeTarget(cmd *cobra.Command, args []string, _ string) (names []string, then cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	state, err := bolt.Open(cli.StatePath()).Look(cmd.Context())
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	for _, fn := range state.Functions {
+		names = append(names, fn.Name)
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
 // within is a target that gives up on an answer after a while.

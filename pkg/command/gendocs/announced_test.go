@@ -1,0 +1,130 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/command/gfaas"
+)
+
+// A command line in a text: a program of ours at the beginning of a quotation, of a
+// line of an example or behind a prompt, and what follows.
+var line = regexp.MustCompile("(?m)(?:`|'|^ *(?:\\$ )?)(gfaas(?:-[a-z]+)?)( [^`'\n]*)")
+
+// verb is what could be a command's name.
+var verb = regexp.MustCompile(`^[a-z][a-z-]*$`)
+
+// What the help and the documents tell people to type is there: the programs, their
+// commands and the commands' flags.
+func TestAnnouncedCommandsAreThere(t *testing.T) {
+	roots := map[string]*cobra.Command{}
+	texts := map[string]string{}
+	for name, build := range trees {
+		roots[name] = (&cli.Env{Prog: name, Out: t.Output(), Err: t.Output()}).Tree(build)
+		roots[name].InitDefaultCompletionCmd("")
+		walk(roots[name], func(cmd *cobra.Command) { texts[cmd.CommandPath()+" --help"] = cmd.Long + "\n" + cmd.Example })
+	}
+	files, err := filepath.Glob("../../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	more, err := filepath.Glob("../../../examples/*/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range slices.Concat(files, more, []string{"../../../README.md"}) {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[filepath.Base(file)] = string(text)
+	}
+	seen := 0
+	for where, text := range texts {
+		for _, m := range line.FindAllStringSubmatch(text, -1) {
+			root, rest := roots[m[1]], strings.Fields(strings.TrimRight(m[2], "\\"))
+			if root == nil {
+				t.Errorf("%s: %s%s: there is no such program", where, m[1], m[2])
+				continue
+			}
+			if m[1] == "gfaas" && len(rest) > 0 && roots["gfaas-"+rest[0]] != nil { // as gfaas place plan
+				root, rest = roots["gfaas-"+rest[0]], rest[1:]
+			}
+			cmd, rest := reached(root, rest)
+			if cmd.HasSubCommands() && len(rest) > 0 && verb.MatchString(rest[0]) && !prose[strings.TrimRight(rest[0], ".,:;")] {
+				t.Errorf("%s: %s%s: %s has no command %s", where, m[1], m[2], cmd.CommandPath(), rest[0])
+			}
+			if cmd.HasSubCommands() && len(rest) > 0 && strings.ToUpper(rest[0]) == rest[0] && !strings.HasPrefix(rest[0], "-") {
+				continue // as GENERATOR, which stands for any
+			}
+			for _, flag := range flagsOf(rest) {
+				if cmd.Flags().Lookup(flag) == nil && cmd.InheritedFlags().Lookup(flag) == nil && flag != "help" && flag != "version" {
+					t.Errorf("%s: %s%s: %s has no flag --%s", where, m[1], m[2], cmd.CommandPath(), flag)
+				}
+			}
+			seen++
+		}
+	}
+	if seen < 100 {
+		t.Errorf("%d command lines were found, expected hundreds", seen)
+	}
+}
+
+// prose are words that follow a program's name in sentences.
+var prose = map[string]bool{"answers": true, "is": true, "listens": true, "nor": true, "plans": true, "runs": true, "starts": true}
+
+// reached is the command that words come to, and what follows them.
+func reached(cmd *cobra.Command, words []string) (*cobra.Command, []string) {
+	for len(words) > 0 {
+		at := slices.IndexFunc(cmd.Commands(), func(c *cobra.Command) bool { return c.Name() == words[0] || c.HasAlias(words[0]) })
+		if at < 0 {
+			break
+		}
+		cmd, words = cmd.Commands()[at], words[1:]
+	}
+	return cmd, words
+}
+
+// flagsOf are the long flags among words, up to the end of the command.
+func flagsOf(words []string) (names []string) {
+	for _, w := range words {
+		if w == "--" || strings.ContainsAny(w, "|;&<>#()") {
+			break
+		}
+		if name, is := strings.CutPrefix(w, "--"); is {
+			name, _, _ = strings.Cut(name, "=")
+			names = append(names, strings.TrimRight(name, ".,:"))
+		}
+	}
+	return names
+}
+
+// What gfaas says of the programs that belong to it is what they say of themselves,
+// and it says it of each.
+func TestProgramsAreAnnounced(t *testing.T) {
+	told := map[string]string{}
+	for _, cmd := range (&cli.Env{Prog: "gfaas", Out: t.Output(), Err: t.Output()}).Tree(gfaas.NewRoot).Commands() {
+		if gfaas.IsPlugin(cmd) {
+			told["gfaas-"+cmd.Name()] = cmd.Short
+		}
+	}
+	for name, build := range trees {
+		if name == "gfaas" {
+			continue
+		}
+		short := (&cli.Env{Prog: name, Out: t.Output(), Err: t.Output()}).Tree(build).Short
+		if told[name] != short {
+			t.Errorf("gfaas says of %s %q, and that of itself %q", name, told[name], short)
+		}
+	}
+	if len(told) != len(trees)-1 {
+		t.Errorf("gfaas tells of %d programs, there are %d", len(told), len(trees)-1)
+	}
+}
