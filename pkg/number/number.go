@@ -3,6 +3,7 @@
 package number
 
 import (
+	"math"
 	"strconv"
 	"strings"
 )
@@ -27,6 +28,19 @@ func Trimmed(v float64, decimals int) string {
 // Significant prints at most that many significant digits: Significant(1234, 3)
 // is 1.23e+03.
 func Significant(v float64, digits int) string { return strconv.FormatFloat(v, 'g', digits, 64) }
+
+// Short prints three significant digits, or as many as the whole part has, for
+// people to read: Short(12.000000001) is 12, Short(0.3333) 0.333, Short(1234.5) 1234.
+func Short(v float64) string {
+	if math.Abs(v) >= 1000 || math.IsNaN(v) {
+		return Fixed(v, 0)
+	}
+	rounded, err := strconv.ParseFloat(Significant(v, 3), 64)
+	if err != nil {
+		return Plain(v)
+	}
+	return Plain(rounded)
+}
 
 // Metric prints three significant digits and the prefix of thousands or
 // millions: 0.123, 12.3, 1.23k, 4M.

@@ -11,6 +11,8 @@ func TestPrint(t *testing.T) {
 		Fixed(2, 1): "2.0", Fixed(0.125, 2): "0.12",
 		Trimmed(2.04, 1): "2", Trimmed(2.06, 1): "2.1", Trimmed(1200, 0): "1200", Trimmed(0.1+0.2, 6): "0.3", Trimmed(100.0004, 3): "100",
 		Significant(1234, 3): "1.23e+03", Significant(0.5, 3): "0.5",
+		Short(12.000000001): "12", Short(0.1 + 0.2): "0.3", Short(1.0 / 3): "0.333", Short(100.0 / 3): "33.3", Short(0): "0", Short(0.00042): "0.00042",
+		Short(999.9): "1000", Short(1234.4): "1234", Short(123456): "123456", Short(-2.345): "-2.35", Short(math.Inf(1)): "+Inf", Short(math.NaN()): "NaN",
 		Metric(0.1234): "0.123", Metric(123.4): "123", Metric(999.4): "999", Metric(999.6): "1k", Metric(1234): "1.23k", Metric(999.6e3): "1M", Metric(4e6): "4M",
 		Percent(0.345, 1): "34.5%", Percent(1, 0): "100%",
 	} {

@@ -214,7 +214,7 @@ func psRows(entries []psEntry, wide bool) [][]string {
 	}
 	out := [][]string{header}
 	for _, e := range entries {
-		row := []string{e.ID, e.Function, e.GPU, number.Plain(e.SMPct), quotaText(e), orDash(e.MemLimitMiB > 0, number.Plain(e.MemLimitMiB)+"MiB"),
+		row := []string{e.ID, e.Function, e.GPU, number.Short(e.SMPct), quotaText(e), orDash(e.MemLimitMiB > 0, number.Short(e.MemLimitMiB)+"MiB"),
 			orDash(e.Address != "", e.Address), e.State, ago(e.Started)}
 		if wide {
 			row = append(row, e.Runtime, orDash(e.PID != 0 || e.Container != "", pidText(e.PID)+shortID(e.Container)), strconv.Itoa(e.Restarts), orDash(e.last != "", e.last))
@@ -229,9 +229,9 @@ func psRows(entries []psEntry, wide bool) [][]string {
 
 func quotaText(e psEntry) string {
 	if e.QuotaLimit == e.QuotaRequest {
-		return number.Plain(e.QuotaRequest)
+		return number.Short(e.QuotaRequest)
 	}
-	return fmt.Sprintf("%s:%s", number.Plain(e.QuotaRequest), number.Plain(e.QuotaLimit))
+	return fmt.Sprintf("%s:%s", number.Short(e.QuotaRequest), number.Short(e.QuotaLimit))
 }
 
 func ago(started string) string {

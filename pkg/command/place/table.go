@@ -22,18 +22,18 @@ func records(p plan.Plan) [][]string {
 	for _, g := range p.GPUs {
 		for _, in := range g.Instances {
 			rows = append(rows, []string{g.Node, strconv.Itoa(g.Index), in.ID, in.Function, n(in.SMPct), n(in.QuotaRequest), n(in.QuotaLimit),
-				strconv.Itoa(in.Batch), n(in.RPS), n(in.MemMiB), optional(in.X), optional(in.Y)})
+				strconv.Itoa(in.Batch), n(in.RPS), n(in.MemMiB), optional(in.X, n), optional(in.Y, n)})
 		}
 	}
 	return rows
 }
 
 // optional prints a figure that a plan may not have.
-func optional(v *float64) string {
+func optional(v *float64, print func(float64) string) string {
 	if v == nil {
 		return ""
 	}
-	return csvfile.Format(*v)
+	return print(*v)
 }
 
 // printTable prints a plan for people: its instances and, where requests come at
@@ -64,7 +64,7 @@ func printTable(w io.Writer, p plan.Plan, profiled []profile.Row, even string) e
 	}
 	rows := [][]string{{"UNPLACED", "RPS", "REASON"}}
 	for _, u := range p.Unplaced {
-		rows = append(rows, []string{u.Function, csvfile.Format(u.RPS), u.Reason})
+		rows = append(rows, []string{u.Function, number.Short(u.RPS), u.Reason})
 	}
 	return cli.Table(w, rows)
 }
@@ -73,11 +73,11 @@ func instanceTable(p plan.Plan, profiled []profile.Row) [][]string {
 	rows := [][]string{{"GPU", "INSTANCE", "FUNCTION", "SM%", "QUOTA", "BATCH", "RPS", "LOAD", "MEM MIB", "X", "Y"}}
 	const loadAt = 7
 	load := loads(p, profiled)
-	n := csvfile.Format
+	n := number.Short
 	for _, g := range p.GPUs {
 		for _, in := range g.Instances {
 			rows = append(rows, []string{gpuName(g), in.ID, in.Function, n(in.SMPct), n(in.QuotaRequest),
-				strconv.Itoa(in.Batch), n(in.RPS), load(in), size(in.MemMiB), optional(in.X), optional(in.Y)})
+				strconv.Itoa(in.Batch), n(in.RPS), load(in), size(in.MemMiB), optional(in.X, n), optional(in.Y, n)})
 		}
 	}
 	if p.Arrivals != plan.ArrivalsPoisson {
@@ -134,7 +134,7 @@ func gpuTable(p plan.Plan) [][]string {
 		var weights []string
 		for _, m := range g.Models {
 			mem += m.MemMiB
-			weights = append(weights, m.Name+" "+csvfile.Format(m.MemMiB))
+			weights = append(weights, m.Name+" "+number.Short(m.MemMiB))
 		}
 		waste := math.Round((1-used)*1e6)/1e6 + 0 // no -0
 		row := []string{gpuName(g), strconv.Itoa(len(g.Instances)), number.Percent(used, 1), number.Percent(waste, 1), size(mem), size(g.MemMiB)}
@@ -159,7 +159,7 @@ func functionTable(p plan.Plan) [][]string {
 	}
 	rows := [][]string{{"FUNCTION", "RPS", "SERVED", "INSTANCES", "GPUS' WORTH"}}
 	for _, d := range p.Demand {
-		rows = append(rows, []string{d.Function, csvfile.Format(d.RPS), csvfile.Format(d.ServedRPS),
+		rows = append(rows, []string{d.Function, number.Short(d.RPS), number.Short(d.ServedRPS),
 			strconv.Itoa(instances[d.Function]), number.Fixed(gpus[d.Function], 2)})
 	}
 	return rows
@@ -185,5 +185,5 @@ func size(mib float64) string {
 	if mib == 0 {
 		return "-"
 	}
-	return csvfile.Format(mib)
+	return number.Short(mib)
 }

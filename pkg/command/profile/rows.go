@@ -75,7 +75,7 @@ func table(rows []profile.Row) [][]string {
 			mem = number.Fixed(r.GPUMemMiB, 1)
 		}
 		line := []string{
-			r.Function, r.GPU, number.Plain(r.SMPct), number.Plain(r.Quota), strconv.Itoa(r.Batch),
+			r.Function, r.GPU, number.Short(r.SMPct), number.Short(r.Quota), strconv.Itoa(r.Batch),
 			number.Fixed(r.ThroughputRPS, 1), spread(r), number.Fixed(r.P50MS, 1), number.Fixed(r.P95MS, 1),
 			number.Fixed(r.P99MS, 1), mem, strconv.FormatInt(r.Errors, 10), number.Fixed(r.Efficacy(), 1),
 		}
@@ -94,7 +94,7 @@ func goodputCells(r profile.Row) []string {
 		rps = number.Fixed(r.GoodputRPS, 1)
 	}
 	if r.SLOMS > 0 {
-		slo = number.Plain(r.SLOMS)
+		slo = number.Short(r.SLOMS)
 	}
 	return []string{rps, slo}
 }

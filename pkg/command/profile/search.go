@@ -293,7 +293,7 @@ func (f searchResult) table() [][]string {
 		return [][]string{head, {f.Function, f.Search, strconv.Itoa(f.Trials), "-", "-", "-", "-", "-", "-", "-"}}
 	}
 	return [][]string{head, {
-		f.Function, f.Search, strconv.Itoa(f.Trials), number.Plain(*f.SMPct), number.Plain(*f.SMLimitPct), number.Plain(*f.Quota),
+		f.Function, f.Search, strconv.Itoa(f.Trials), number.Short(*f.SMPct), number.Short(*f.SMLimitPct), number.Short(*f.Quota),
 		strconv.Itoa(*f.Batch), number.Fixed(*f.ThroughputRPS, 1), number.Fixed(*f.P95MS, 1), number.Fixed(*f.Efficacy, 1),
 	}}
 }

@@ -129,7 +129,7 @@ func tableRows(s wire.Status, wide bool) [][]string {
 	for _, g := range s.GPUs {
 		for _, c := range g.Clients {
 			row := []string{
-				g.GPU, c.Instance, pid(c.PID), number.Plain(c.SMPct), quota(c), fmt.Sprintf("%.3f", c.Used), c.State, memory(c),
+				g.GPU, c.Instance, pid(c.PID), number.Short(c.SMPct), quota(c), fmt.Sprintf("%.3f", c.Used), c.State, memory(c),
 			}
 			if wide {
 				row = append(row, fmt.Sprintf("%.0fMiB", c.ContextMiB), c.Function, fmt.Sprintf("%.1fms", c.DebtMS), strconv.FormatUint(c.Launches, 10), fmt.Sprintf("%.0fms", c.BlockedMS))
@@ -198,9 +198,9 @@ func blocks(c wire.ClientStatus) string {
 
 func quota(c wire.ClientStatus) string {
 	if c.QuotaRequest == c.QuotaLimit {
-		return number.Plain(c.QuotaRequest)
+		return number.Short(c.QuotaRequest)
 	}
-	return number.Plain(c.QuotaRequest) + ":" + number.Plain(c.QuotaLimit)
+	return number.Short(c.QuotaRequest) + ":" + number.Short(c.QuotaLimit)
 }
 
 func memory(c wire.ClientStatus) string {

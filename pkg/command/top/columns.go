@@ -64,11 +64,11 @@ func whole[N int | int64](v N) string { return strconv.FormatInt(int64(v), 10) }
 func rounded(v float64) string {
 	switch {
 	case v >= 100 || v == 0:
-		return strconv.FormatFloat(v, 'f', 0, 64)
+		return plain.Fixed(v, 0)
 	case v >= 10:
-		return strconv.FormatFloat(v, 'f', 1, 64)
+		return plain.Fixed(v, 1)
 	}
-	return strconv.FormatFloat(v, 'f', 2, 64)
+	return plain.Fixed(v, 2)
 }
 
 var gpuColumns = []column[status.GPU]{
