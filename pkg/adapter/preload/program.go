@@ -296,6 +296,7 @@ func output(command, env []string) (said <-chan string, err error) {
 	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
 		return nil, err
 	}
+	_ = unix.SetNonblock(pipe[0], true) // so that no thread waits for it
 	out := os.NewFile(uintptr(pipe[0]), "output")
 	none, err := os.Open(os.DevNull)
 	if err != nil {
