@@ -39,9 +39,9 @@ var inherited = []syscall.Signal{unix.SIGPIPE, unix.SIGTTIN, unix.SIGTTOU, unix.
 
 // runChild runs a command with this process's own standard streams, process
 // group and signals, and returns its exit status: 128+n when signal n ended
-// it. It does not start once ctx has ended. Signals stay caught: none that comes
-// late ends this process before it has put away what it must. Ends says that it is to be killed when
-// this process is.
+// it. It does not start once ctx has ended. Ends says that it is to be killed when
+// this process is. Signals stay caught: none that comes late ends this process before
+// it has put away what it must.
 //
 // The streams' descriptors are handed on as they are; other descriptors are
 // the command's only if our own starter left them open.

@@ -294,6 +294,7 @@ func leaveSlice(ctx context.Context, client *tokend.Client, id string) {
 	const patience = 2 * time.Second
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
-	// A failure is no loss: the daemon drops what has no owner.
+	// A failure is hardly a loss: the daemon drops what has no owner. One that hangs for
+	// longer takes us for killed, and ends what the command has left.
 	_ = client.Leave(ctx, id)
 }
