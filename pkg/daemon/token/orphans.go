@@ -79,7 +79,7 @@ func (d *Daemon) end(t tree) {
 				d.faults.warn("a process whose gfaas run was killed cannot be ended", "instance", t.instance, "pid", s.PID, "err", err)
 			}
 		}
-		time.Sleep(time.Millisecond) // the kernel ends them meanwhile
+		time.Sleep(5 * time.Millisecond) // the kernel ends them meanwhile
 	}
 	d.log.Info("owner was killed: ended the instance's processes", "instance", t.instance, "processes", len(killed))
 }
