@@ -52,6 +52,16 @@ type Spec struct {
 	MPSPipeDir string // where it finds the MPS daemon it runs under; empty without one
 }
 
+// Labels of a container that is an instance.
+const (
+	LabelInstance = "gfaas.instance" // its id
+	LabelFunction = "gfaas.function"
+)
+
+// DefaultPids is how many processes and threads a container may have unless its function
+// says otherwise.
+const DefaultPids = 4096
+
 // The runtimes there are.
 const (
 	Process = "process"

@@ -79,7 +79,7 @@ func (r *Runtime) Wait(ctx context.Context, h instance.Handle) (instance.State, 
 // Find returns the containers of an instance of that id, or of all, by their
 // labels. One is of this run directory if it has the instance's socket from there.
 func (r *Runtime) Find(ctx context.Context, id string) ([]instance.Record, error) {
-	label := labelInstance
+	label := instance.LabelInstance
 	if id != "" {
 		label += "=" + id
 	}
@@ -89,7 +89,7 @@ func (r *Runtime) Find(ctx context.Context, id string) ([]instance.Record, error
 	}
 	var out []instance.Record
 	for _, c := range list {
-		id := c.Labels[labelInstance]
+		id := c.Labels[instance.LabelInstance]
 		socket, err := filepath.Abs(tokend.InstanceSocketDir(r.config.RunDir, id))
 		if err != nil {
 			return nil, err
@@ -103,7 +103,7 @@ func (r *Runtime) Find(ctx context.Context, id string) ([]instance.Record, error
 				h.Address = net.JoinHostPort(p.IP, strconv.Itoa(int(p.PublicPort)))
 			}
 		}
-		out = append(out, instance.Record{ID: id, Function: c.Labels[labelFunction], Runtime: instance.Docker, Handle: h})
+		out = append(out, instance.Record{ID: id, Function: c.Labels[instance.LabelFunction], Runtime: instance.Docker, Handle: h})
 	}
 	return out, nil
 }

@@ -24,12 +24,6 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
-// Labels of our containers.
-const (
-	labelInstance = "gfaas.instance"
-	labelFunction = "gfaas.function"
-)
-
 const (
 	// cleanUp is how long tidying up may take after the caller has given up.
 	cleanUp = 30 * time.Second

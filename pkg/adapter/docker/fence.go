@@ -12,12 +12,10 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance"
 )
 
-// What a container may use unless its function says otherwise: enough for any
-// server, and not so much that the host goes down with it.
-const (
-	defaultMemory = 0.8 // of the engine's
-	defaultPids   = 4096
-)
+// defaultMemory, and instance.DefaultPids, is what a container may use unless its
+// function says otherwise: enough for any server, and not so much that the host goes
+// down with it.
+const defaultMemory = 0.8 // of the engine's
 
 // What is kept of a container's log where the engine keeps it in files.
 const (
@@ -65,7 +63,7 @@ func fence(host *container.HostConfig, spec instance.Spec, engine system.Info) e
 		limits.Memory = gpu.Bytes(defaultMemory * float64(engine.MemTotal))
 	}
 	if limits.Pids == 0 {
-		limits.Pids = defaultPids
+		limits.Pids = instance.DefaultPids
 	}
 	if engine.MemoryLimit {
 		host.Memory = int64(limits.Memory)

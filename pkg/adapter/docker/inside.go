@@ -18,15 +18,6 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance"
 )
 
-// Where our files are in every container.
-const (
-	insideHook   = "/opt/gfaas/" + preload.HookFile
-	insideSim    = "/opt/gfaas/sim"
-	insideSocket = "/opt/gfaas/run"
-	insideModels = "/opt/gfaas/model"     // the folder of the model daemon's socket
-	insideClient = "/opt/gfaas/modellib/" // the model client library, and in python its module
-)
-
 // inside is what a container is given of this machine.
 type inside struct {
 	libs    preload.Libs // as the container sees them
@@ -60,10 +51,10 @@ func (r *Runtime) inside(instance string, gpus []string, mpsPipes string) (insid
 		return inside{}, fmt.Errorf("the token daemon's client folder: %w", err)
 	}
 	in := inside{gpus: gpus, env: map[string]string{}}
-	in.mounts = append(in.mounts, bind(run, insideSocket, false))
+	in.mounts = append(in.mounts, bind(run, preload.InsideSocket, false))
 	if r.config.Libs.Hook != "" {
-		in.libs.Hook = insideHook
-		in.mounts = append(in.mounts, bind(r.config.Libs.Hook, insideHook, false))
+		in.libs.Hook = preload.InsideHook
+		in.mounts = append(in.mounts, bind(r.config.Libs.Hook, preload.InsideHook, false))
 	}
 	if simulated {
 		return in, in.addSimulated(r.config.Libs)
@@ -77,8 +68,8 @@ func (r *Runtime) inside(instance string, gpus []string, mpsPipes string) (insid
 // which all processes of a user share.
 func (in *inside) addSimulated(libs preload.Libs) error {
 	if libs.SimDir != "" {
-		in.libs.SimDir = insideSim
-		in.mounts = append(in.mounts, bind(libs.SimDir, insideSim, false))
+		in.libs.SimDir = preload.InsideSim
+		in.mounts = append(in.mounts, bind(libs.SimDir, preload.InsideSim, false))
 	}
 	dir, err := simgpu.Ensure()
 	if err != nil {
@@ -98,14 +89,14 @@ func (in *inside) addModels(folder string, libs preload.Libs) {
 	if folder == "" {
 		return
 	}
-	in.mounts = append(in.mounts, bind(folder, insideModels, false))
-	in.models = insideModels + "/model.sock"
+	in.mounts = append(in.mounts, bind(folder, preload.InsideModels, false))
+	in.models = preload.InsideModels + "/model.sock"
 	if libs.Model != "" {
-		in.libs.Model = insideClient + preload.ModelFile
+		in.libs.Model = preload.InsideClient + preload.ModelFile
 		in.mounts = append(in.mounts, bind(libs.Model, in.libs.Model, false))
 	}
 	if libs.Python != "" {
-		in.libs.Python = insideClient + "python"
+		in.libs.Python = preload.InsideClient + "python"
 		in.mounts = append(in.mounts, bind(libs.Python, in.libs.Python, false))
 	}
 }
@@ -152,7 +143,7 @@ func environ(spec instance.Spec, image []string, in inside) (own []string, whole
 	added["PORT"] = strconv.Itoa(spec.Port)
 	maps.Copy(whole, added)
 	ours, err := preload.Environ(preload.Grant{
-		Socket: insideSocket + "/token.sock", Instance: spec.ID, Secret: spec.Secret,
+		Socket: preload.InsideSocket + "/token.sock", Instance: spec.ID, Secret: spec.Secret,
 		GPU: in.gpus, SMPct: spec.Slice.SMPct, Libs: in.libs, Env: whole,
 		MPSPipeDir: in.mps, Mem: spec.Slice.Mem, Oversubscribe: spec.Oversubscribe,
 	})

@@ -24,11 +24,11 @@ func TestInsideNVIDIA(t *testing.T) {
 	if len(in.devices) != 1 || in.devices[0].Driver != "nvidia" || !slices.Equal(in.devices[0].DeviceIDs, []string{"2", "3"}) {
 		t.Errorf("device requests = %+v, want NVIDIA devices 2 and 3", in.devices)
 	}
-	if !in.ipc.IsHost() || !mounted(in, pipes) || !mounted(in, insideSocket) || !mounted(in, insideHook) {
+	if !in.ipc.IsHost() || !mounted(in, pipes) || !mounted(in, preload.InsideSocket) || !mounted(in, preload.InsideHook) {
 		t.Errorf("ipc %q, mounts %+v", in.ipc, in.mounts)
 	}
 	// Of the run directory it sees its own socket's folder and nothing else.
-	own := bind(filepath.Join(r.config.RunDir, "client", "a"), insideSocket, false)
+	own := bind(filepath.Join(r.config.RunDir, "client", "a"), preload.InsideSocket, false)
 	if !slices.Contains(in.mounts, own) {
 		t.Errorf("no %+v in %+v", own, in.mounts)
 	}
@@ -60,7 +60,7 @@ func TestInsideSimulated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(in.devices) != 0 || in.ipc != "" || !mounted(in, dir) || !mounted(in, insideSim) {
+	if len(in.devices) != 0 || in.ipc != "" || !mounted(in, dir) || !mounted(in, preload.InsideSim) {
 		t.Errorf("devices %v, ipc %q, mounts %+v", in.devices, in.ipc, in.mounts)
 	}
 	for _, m := range in.mounts {

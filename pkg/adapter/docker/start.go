@@ -146,7 +146,7 @@ func (r *Runtime) plan(spec instance.Spec, img image.InspectResponse, host nat.P
 		config: &container.Config{
 			Image: spec.Image, Env: own, User: user,
 			ExposedPorts: nat.PortSet{port: {}},
-			Labels:       map[string]string{labelInstance: spec.ID, labelFunction: spec.Function},
+			Labels:       map[string]string{instance.LabelInstance: spec.ID, instance.LabelFunction: spec.Function},
 			Entrypoint:   img.Config.Entrypoint, Cmd: img.Config.Cmd, WorkingDir: img.Config.WorkingDir,
 		},
 		host: &container.HostConfig{
