@@ -7,38 +7,77 @@ import (
 	"strings"
 
 	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/plan"
 )
 
-// project is a Compose file.
+// project is a Compose file, or a stack's.
 type project struct {
-	Name     string             `yaml:"name"`
+	Version  string             `yaml:"version,omitempty"` // a stack's: what Docker of before 2024 goes by
+	Name     string             `yaml:"name,omitempty"`
 	Services map[string]service `yaml:"services"`
+	Networks map[string]netspec `yaml:"networks,omitempty"`
 }
 
 type service struct {
 	Image       string             `yaml:"image"`
+	User        string             `yaml:"user"`
 	Entrypoint  []string           `yaml:"entrypoint,omitempty,flow"`
 	Environment map[string]string  `yaml:"environment"`
-	Expose      []string           `yaml:"expose,flow"`
-	IPC         string             `yaml:"ipc"`
-	Volumes     []string           `yaml:"volumes"`
+	Ports       []string           `yaml:"ports,omitempty,flow"`
+	IPC         string             `yaml:"ipc,omitempty"`
+	ReadOnly    bool               `yaml:"read_only,omitempty"`
+	CapDrop     []string           `yaml:"cap_drop,flow"`
+	SecurityOpt []string           `yaml:"security_opt,omitempty,flow"`
+	PidsLimit   int                `yaml:"pids_limit,omitempty"`
+	Volumes     []mount            `yaml:"volumes"`
 	Networks    map[string]network `yaml:"networks"`
-	Restart     string             `yaml:"restart"`
+	Restart     string             `yaml:"restart,omitempty"`
 	Labels      map[string]string  `yaml:"labels"`
-	Deploy      deploy             `yaml:"deploy"`
+	Deploy      *deploy            `yaml:"deploy,omitempty"`
 }
 
 type network struct {
 	Aliases []string `yaml:"aliases,flow"`
 }
 
+// netspec is a network as a whole.
+type netspec struct {
+	Driver     string `yaml:"driver,omitempty"`
+	Attachable bool   `yaml:"attachable,omitempty"`
+	External   bool   `yaml:"external,omitempty"`
+	Name       string `yaml:"name,omitempty"`
+}
+
 type deploy struct {
-	Resources struct {
-		Reservations struct {
-			Devices []reservation `yaml:"devices"`
-		} `yaml:"reservations"`
-	} `yaml:"resources"`
+	Replicas      int                `yaml:"replicas,omitempty"`
+	Placement     *constraints       `yaml:"placement,omitempty"`
+	RestartPolicy *restartPolicy     `yaml:"restart_policy,omitempty"`
+	Resources     containerResources `yaml:"resources,omitempty"`
+}
+
+type constraints struct {
+	Constraints []string `yaml:"constraints,flow"`
+}
+
+type restartPolicy struct {
+	Condition string `yaml:"condition"`
+}
+
+type containerResources struct {
+	Limits       *hostLimits   `yaml:"limits,omitempty"`
+	Reservations *reservations `yaml:"reservations,omitempty"`
+}
+
+type hostLimits struct {
+	CPUs   string `yaml:"cpus,omitempty"`
+	Memory string `yaml:"memory,omitempty"`
+	Pids   int    `yaml:"pids,omitempty"`
+}
+
+type reservations struct {
+	Devices          []reservation     `yaml:"devices,omitempty"`
+	GenericResources []genericResource `yaml:"generic_resources,omitempty"`
 }
 
 type reservation struct {
@@ -47,35 +86,41 @@ type reservation struct {
 	Capabilities []string `yaml:"capabilities,flow"`
 }
 
-// pipes is where MPS listens, on the host unless it says otherwise, and in
-// containers.
-const pipes = "/tmp/nvidia-mps"
-
-// Compose writes the instances of one node as services of a Compose file: each
-// with its GPUs, its share of the SMs and its limit on memory, which the MPS
-// daemon of the host holds.
+// Compose writes the instances of one node as services of a Compose file, which the
+// node's token daemon holds to their slices as it does those of gfaas up.
 func Compose(p plan.Plan, o Options) (Manifest, error) {
 	node, others, err := oneNode(p, o.Node)
 	if err != nil {
 		return Manifest{}, err
 	}
-	o.oneNode = true
 	list, err := workloads(p, o)
 	if err != nil {
 		return Manifest{}, err
 	}
 	list = slices.DeleteFunc(list, func(w *workload) bool { return w.node != node })
 	file := project{Name: "gfaas", Services: map[string]service{}}
-	for _, w := range list {
-		file.Services[w.name] = composeService(w)
+	if o.Compose == 1 {
+		file.Name = ""
 	}
-	text, err := write([]document{{"Needs the NVIDIA container toolkit and, for shares and memory limits, a running nvidia-cuda-mps-control.", file}})
-	warnings := lost(composeLosses, p, list, o)
+	for _, w := range list {
+		if file.Services[w.name], err = composeService(w, o); err != nil {
+			return Manifest{}, err
+		}
+	}
+	head := "For " + oneLine(node) + ". gfaas register makes its token daemon know the slices, and writes the settings that this file wants, .env."
+	if !o.Simulated {
+		head += "\n# Needs the NVIDIA container toolkit."
+	}
+	text, err := write([]document{{head, file}})
+	warnings := lost(tokenDaemon, p, list, o)
 	if len(others) > 0 {
 		warnings = append(warnings, fmt.Sprintf("only the instances of %s are written: write the others with --node %s", node, strings.Join(others, ", --node ")))
 	}
 	return Manifest{text, warnings}, err
 }
+
+// oneLine is a text for a comment.
+func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
 // oneNode is the node a Compose file is for, and those it is not for.
 func oneNode(p plan.Plan, asked string) (node string, others []string, err error) {
@@ -107,41 +152,69 @@ func (e *ManyNodes) Error() string {
 // Hint is what to do about it.
 func (e *ManyNodes) Hint() string { return "name one with --node and write a file for each" }
 
-func composeService(w *workload) service {
-	env := map[string]string{}
-	for name, value := range w.fn.Env {
-		env[name] = literal(value)
+func composeService(w *workload, o Options) (service, error) {
+	s, g, err := newService(w, o.Simulated)
+	if err != nil {
+		return s, err
 	}
-	port := strconv.Itoa(w.fn.Port)
-	env["PORT"] = port
-	env["CUDA_MPS_PIPE_DIRECTORY"] = pipes
-	env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = csvfile.Format(w.SMPct)
-	if w.mem > 0 {
-		var limits []string
-		for i := range w.gpus {
-			limits = append(limits, fmt.Sprintf("%d=%dM", i, w.mem))
-		}
-		env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = strings.Join(limits, ",")
-	}
-	ids := w.uuids
-	if len(ids) < len(w.gpus) {
-		ids = nil
-		for _, index := range w.gpus {
-			ids = append(ids, strconv.Itoa(index))
+	s.Ports = []string{"127.0.0.1::" + strconv.Itoa(w.fn.Port)} // any that is free
+	s.SecurityOpt = []string{"no-new-privileges:true"}
+	s.Restart = restart(w)
+	for i := range s.Volumes {
+		if s.Volumes[i].Type == "bind" && o.Compose != 1 { // which makes no folders here unasked
+			s.Volumes[i].Bind = &bindMount{CreateHostPath: false}
 		}
 	}
-	s := service{
-		Image: literal(w.fn.Image), Environment: env, Expose: []string{port}, IPC: "host", Restart: "unless-stopped",
-		Volumes:  []string{"${CUDA_MPS_PIPE_DIRECTORY:-" + pipes + "}:" + pipes},
-		Networks: map[string]network{"default": {Aliases: []string{w.group}}},
-		Labels:   map[string]string{"gfaas.instance": literal(w.ID), "gfaas.function": literal(w.Function), "gfaas.slice": w.slice()},
+	if g.mps {
+		s.IPC = "host"
 	}
-	for _, word := range w.fn.Command {
-		s.Entrypoint = append(s.Entrypoint, literal(word))
+	s.Deploy = &deploy{Resources: containerResources{Limits: w.hostLimits()}}
+	if limits := s.Deploy.Resources.Limits; o.Compose == 1 {
+		s.PidsLimit, limits.Pids = limits.Pids, 0
+		if *limits == (hostLimits{}) {
+			s.Deploy.Resources.Limits = nil
+		}
 	}
-	s.Deploy.Resources.Reservations.Devices = []reservation{{"nvidia", ids, []string{"gpu", "compute", "utility"}}}
-	return s
+	if !o.Simulated {
+		s.Deploy.Resources.Reservations = &reservations{Devices: []reservation{{"nvidia", w.devices(), []string{"gpu", "compute", "utility"}}}}
+	}
+	return s, nil
 }
 
-// literal keeps Compose from putting variables in.
-func literal(text string) string { return strings.ReplaceAll(text, "$", "$$") }
+// newService is what the service of an instance is on one machine and on a swarm.
+func newService(w *workload, simulated bool) (service, guest, error) {
+	g, err := newGuest(w, simulated)
+	if err != nil {
+		return service{}, g, err
+	}
+	s := service{
+		Image: literal(w.fn.Image), User: user, Entrypoint: literals(w.fn.Command), Environment: g.env, Volumes: g.mounts,
+		CapDrop: []string{"ALL"}, ReadOnly: w.fn.ReadOnly,
+		Networks: map[string]network{"default": {Aliases: []string{w.group}}}, Labels: w.labels(),
+	}
+	return s, g, nil
+}
+
+// restart is whether the engine starts an instance again that has ended.
+func restart(w *workload) string {
+	if w.fn.Restart == "" {
+		return "no"
+	}
+	return w.fn.Restart
+}
+
+// hostLimits are a container's own.
+func (w *workload) hostLimits() *hostLimits {
+	l := w.fn.Limits
+	out := &hostLimits{Pids: l.Pids}
+	if out.Pids == 0 {
+		out.Pids = instance.DefaultPids
+	}
+	if l.CPUs > 0 {
+		out.CPUs = csvfile.Format(l.CPUs)
+	}
+	if l.Memory > 0 {
+		out.Memory = strconv.FormatInt(int64(l.Memory), 10) + "b"
+	}
+	return out
+}

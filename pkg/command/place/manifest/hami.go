@@ -25,7 +25,7 @@ func HAMi(p plan.Plan, o Options) (Manifest, error) {
 		docs = append(docs, document{value: hamiDeployment(w, o.Inventory != nil)})
 	}
 	text, err := write(docs)
-	warnings := append(lost(kubeLosses, p, list, o), crowded(p)...)
+	warnings := append(lost(scheduler, p, list, o), crowded(p)...)
 	most := 0
 	for _, g := range p.GPUs {
 		most = max(most, len(g.Instances))
@@ -52,15 +52,14 @@ func hamiDeployment(w *workload, pinned bool) deployment {
 	case len(w.uuids) == len(w.gpus):
 		pod.Metadata.Annotations = map[string]string{"nvidia.com/use-gpuuuid": strings.Join(w.uuids, ",")}
 	default:
-		pod.Metadata.Annotations = map[string]string{"nvidia.com/use-gpuindexes": indexes(w.gpus)}
+		pod.Metadata.Annotations = map[string]string{"nvidia.com/use-gpuindexes": strings.Join(w.indexes(), ",")}
 	}
 	return d
 }
 
-func indexes(gpus []int) string {
-	var out []string
-	for _, index := range gpus {
+func (w *workload) indexes() (out []string) {
+	for _, index := range w.gpus {
 		out = append(out, strconv.Itoa(index))
 	}
-	return strings.Join(out, ",")
+	return out
 }

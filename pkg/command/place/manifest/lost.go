@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/function"
@@ -16,18 +17,20 @@ type loss struct {
 }
 
 func shared(w *workload) bool  { return w.QuotaRequest < 1 }
-func limited(w *workload) bool { return w.QuotaLimit < 1 }
 func bursts(w *workload) bool  { return w.QuotaLimit > w.QuotaRequest }
 func batches(w *workload) bool { return w.Batch > 1 }
 func placed(w *workload) bool  { return w.X != nil || w.Y != nil }
 func both(w *workload) bool    { return w.QuotaRequest < 1 && w.SMPct < 100 }
 
+// keeper is who holds instances to what a plan gives them.
+type keeper bool
+
+const (
+	tokenDaemon keeper = true  // the node's, as under gfaas up
+	scheduler   keeper = false // of Kubernetes, and its devices' driver
+)
+
 var (
-	composeLosses = []loss{
-		{"quota_request", "MPS shares SMs, not time: nothing keeps an instance from running all the time", shared},
-		{"quota_limit", "nothing limits an instance's time", limited},
-		{"x, y", "instances run when they have work, not at their place in the window", placed},
-	}
 	kubeLosses = []loss{
 		{"sm_pct", "cores are a share of time: only sm_pct × quota_request is held, as a mean", both},
 		{"quota_request", "cores are a share of time: only sm_pct × quota_request is held, as a mean", shared},
@@ -45,29 +48,37 @@ const aboutThePlan = "version, algorithm, model, gpus_used, bound, bound_method,
 
 // lost lists what the manifest does not say of the plan, and what was put in
 // place of what is not known.
-func lost(losses []loss, p plan.Plan, list []*workload, o Options) []string {
+func lost(by keeper, p plan.Plan, list []*workload, o Options) []string {
 	var out []string
 	add := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
-	for _, l := range append(append([]loss{}, losses...), anyLosses...) {
-		n := 0
-		for _, w := range list {
-			if l.of == nil || l.of(w) {
-				n++
-			}
-		}
-		if n > 0 {
+	losses := anyLosses
+	if by == scheduler {
+		losses = slices.Concat(kubeLosses, anyLosses)
+	}
+	for _, l := range losses {
+		if n := count(list, l.of); n > 0 {
 			add("lost: %s of %s: %s", l.field, cli.Count(n, "instance"), l.why)
 		}
 	}
-	out = append(out, lostOfGPUs(p, list)...)
-	if !o.oneNode && o.Inventory == nil && len(list) > 0 {
+	out = append(out, lostOfGPUs(by, p, list)...)
+	if by == scheduler && o.Inventory == nil && len(list) > 0 {
 		add("lost: node, index: without --inventory the nodes may be made up, so Kubernetes chooses nodes and GPUs and may find no room where the plan does")
 	}
 	add("lost: %s: they describe the plan and nothing that runs", aboutThePlan)
 	if o.Functions == nil && len(list) > 0 {
 		add("images are the functions' names, and commands and environments are left out: --functions gives them")
 	}
-	return append(out, lostOfFunctions(list)...)
+	return append(out, lostOfFunctions(by, list)...)
+}
+
+// count is how many it is true of; nil is true of all.
+func count(list []*workload, of func(*workload) bool) (n int) {
+	for _, w := range list {
+		if of == nil || of(w) {
+			n++
+		}
+	}
+	return n
 }
 
 // crowded says where parts of less than a percent make a GPU's cores more than
@@ -89,19 +100,15 @@ func crowded(p plan.Plan) []string {
 	return []string{fmt.Sprintf("cores are whole percents of at least 1: those of %s sum to more than 100, and not all may start", cli.Count(n, "GPU"))}
 }
 
-func lostOfGPUs(p plan.Plan, list []*workload) []string {
+func lostOfGPUs(by keeper, p plan.Plan, list []*workload) []string {
 	var out []string
-	schedules, models, unlimited := 0, 0, 0
+	schedules, models := 0, 0
 	for _, g := range p.GPUs {
 		schedules += min(1, len(g.Schedule))
 		models += min(1, len(g.Models))
 	}
-	for _, w := range list {
-		if w.mem == 0 {
-			unlimited++
-		}
-	}
-	if schedules > 0 {
+	unlimited := count(list, func(w *workload) bool { return w.mem == 0 })
+	if schedules > 0 && by == scheduler {
 		out = append(out, fmt.Sprintf("lost: schedule of %s: nothing keeps its turns, and more than all SMs may be wanted at once", cli.Count(schedules, "GPU")))
 	}
 	if models > 0 {
@@ -113,8 +120,8 @@ func lostOfGPUs(p plan.Plan, list []*workload) []string {
 	return out
 }
 
-// lostOfFunctions lists what functions state and only gfaas keeps.
-func lostOfFunctions(list []*workload) []string {
+// lostOfFunctions lists what functions state and only gfaas up and gfaas serve keep.
+func lostOfFunctions(by keeper, list []*workload) []string {
 	var out []string
 	seen := map[string]bool{}
 	for _, w := range list {
@@ -129,12 +136,13 @@ func lostOfFunctions(list []*workload) []string {
 		}{
 			{"contract", fn.Contract != "" && fn.Contract != function.DefaultContract},
 			{"kind", fn.Kind != "" && fn.Kind != function.DefaultKind},
-			{"slo", fn.SLO > 0},
+			{"slo", fn.SLO > 0 && by == scheduler},
 			{"weight", fn.Weight != 0 && fn.Weight != 1},
 			{"tenant", fn.Tenant != "" && fn.Tenant != function.DefaultTenant},
-			{"restart", fn.Restart != "" && fn.Restart != function.DefaultRestart},
-			{"limits", fn.Limits != function.Limits{}},
-			{"read_only", fn.ReadOnly},
+			{"model", fn.Model != nil && fn.Model.File != ""},
+			{"restart", fn.Restart != "" && fn.Restart != function.DefaultRestart && by == scheduler},
+			{"limits", fn.Limits != function.Limits{} && by == scheduler},
+			{"read_only", fn.ReadOnly && by == scheduler},
 		} {
 			if f.set {
 				out = append(out, fmt.Sprintf("lost: %s of function %s: only gfaas keeps it", f.field, fn.Name))

@@ -1,11 +1,12 @@
 // Package manifest writes plans as manifests of engines that run containers:
-// Compose, HAMi on Kubernetes, Kubernetes with dynamic resource allocation. It
-// says which fields of a plan the engine has no place for.
+// Compose, Docker's swarms, HAMi on Kubernetes, Kubernetes with dynamic resource
+// allocation. It says which fields of a plan the engine has no place for.
 package manifest
 
 import (
 	"bytes"
 	"fmt"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 
@@ -24,7 +25,11 @@ type Options struct {
 	Node      string // the plan's node that a Compose file is for; empty is the only one
 	Class     string // device class of resource claims
 
-	oneNode bool // the manifest is for one machine: there is nothing to choose
+	Compose   int    // 1 leaves out what Compose of that version does not know
+	Simulated bool   // GPUs are simulated, on Compose and on a swarm
+	NodeLabel string // of a swarm's nodes: has their name in the plan; empty is the host's name
+	Network   string // of a swarm, which its services join; empty is one of the stack's own
+	Reserve   bool   // whether a swarm counts the GPUs' SM time
 }
 
 // Manifest is a plan in an engine's form.
@@ -33,11 +38,15 @@ type Manifest struct {
 	Warnings []string // what is lost, or must be known; one sentence each
 }
 
-// noImageError is the error about a function that runs as a process.
-type noImageError struct{ function string }
+// noImageError is the error about functions that run as processes.
+type noImageError struct{ functions []string }
 
 func (e *noImageError) Error() string {
-	return fmt.Sprintf("function %s has a command and no image: the manifest can only run containers", e.function)
+	who := "function " + e.functions[0] + " has"
+	if len(e.functions) > 1 {
+		who = "functions " + strings.Join(e.functions, ", ") + " have"
+	}
+	return who + " a command and no image: the manifest can only run containers"
 }
 
 // Hint is what to do about it.

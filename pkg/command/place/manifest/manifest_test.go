@@ -22,7 +22,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew; look at them afterwards")
 
-func instance(id, function string, sm, quota, mem float64) plan.Instance {
+func inst(id, function string, sm, quota, mem float64) plan.Instance {
 	return plan.Instance{ID: id, Function: function, SMPct: sm, QuotaRequest: quota, QuotaLimit: quota, Batch: 1, RPS: 10.5, MemMiB: mem}
 }
 
@@ -30,10 +30,10 @@ func instance(id, function string, sm, quota, mem float64) plan.Instance {
 // instance over two GPUs, shared weights, names that are no DNS labels.
 func example() (plan.Plan, Options) {
 	x, y := 0.4, 12.0
-	resnet := instance("resnet-0", "resnet", 12, 0.4, 1427.5)
+	resnet := inst("resnet-0", "resnet", 12, 0.4, 1427.5)
 	resnet.X, resnet.Y, resnet.QuotaLimit, resnet.Batch = &x, &y, 0.8, 4
-	odd := instance("Odd_Name.0", "Odd_Name", 33.3, 1, 0)
-	wide := instance("llm-0", "llm", 100, 0.5, 8000)
+	odd := inst("Odd_Name.0", "Odd_Name", 33.3, 1, 0)
+	wide := inst("llm-0", "llm", 100, 0.5, 8000)
 	p := plan.Plan{Version: 1, Model: plan.ModelRect, GPUs: []plan.GPU{
 		{Node: "n0", Index: 0, MemMiB: 16384, Instances: []plan.Instance{resnet, wide}, Models: []plan.Model{{Name: "resnet50", MemMiB: 98}}},
 		{Node: "n0", Index: 2, MemMiB: 16384, Instances: []plan.Instance{wide, odd}},
@@ -43,13 +43,14 @@ func example() (plan.Plan, Options) {
 			{Name: "resnet", Image: "registry/resnet:1", Command: []string{"./server", "--home=$HOME", "$(X)"}, Port: 9000,
 				Env: map[string]string{"PRICE": "$5 $(X)", "YES": "yes"}, Model: &function.Model{Name: "resnet50"}, SLO: 69e6},
 			{Name: "llm", Image: "registry/llm:1", Port: 8080, GPUs: 2, GPUMem: 9000 * gpu.MiB},
-			{Name: "Odd_Name", Image: "registry/odd:1", Port: 8080},
+			{Name: "Odd_Name", Image: "registry/odd:1", Port: 8080, Restart: "always", ReadOnly: true, Env: map[string]string{"LD_PRELOAD": "/own.so"},
+				Limits: function.Limits{Memory: 4 * gpu.GiB, Pids: 512, CPUs: 1.5}},
 		},
-		Inventory: []plan.Device{{Node: "n0", Index: 0, UUID: "GPU-a"}, {Node: "n0", Index: 2, UUID: "GPU-c"}},
+		Inventory: []plan.Device{{Node: "n0", Index: 0, UUID: "GPU-a"}, {Node: "n0", Index: 2, UUID: "GPU-c"}}, Reserve: true,
 	}
 }
 
-var formats = map[string]func(plan.Plan, Options) (Manifest, error){"compose": Compose, "hami": HAMi, "dra": DRA}
+var formats = map[string]func(plan.Plan, Options) (Manifest, error){"compose": Compose, "swarm": Swarm, "hami": HAMi, "dra": DRA}
 
 func TestGolden(t *testing.T) {
 	for name, format := range formats {
@@ -154,7 +155,7 @@ func drawPlan(t *rapid.T) plan.Plan {
 				continue
 			}
 			free -= sm * quota
-			in := instance(fmt.Sprintf("%s%d", rapid.SampledFrom([]string{"a-", "A-", "a.", "_", "0"}).Draw(t, "id"), n),
+			in := inst(fmt.Sprintf("%s%d", rapid.SampledFrom([]string{"a-", "A-", "a.", "_", "0"}).Draw(t, "id"), n),
 				rapid.SampledFrom([]string{"a", "A", "b/c", "b c", "é", strings.Repeat("x", 80)}).Draw(t, "function"), sm, quota, float64(rapid.IntRange(0, 900).Draw(t, "mem")))
 			g.Instances = append(g.Instances, in)
 			n++
@@ -277,7 +278,7 @@ func TestComposeReadsBack(t *testing.T) {
 			for _, in := range g.Instances {
 				n++
 				s, ok := ids[in.ID]
-				if !ok || s.Environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "" || s.Deploy.Resources.Reservations.Devices[0].DeviceIDs[0] != fmt.Sprint(g.Index) {
+				if !ok || s.Environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "" || s.Environment["GFAAS_INSTANCE"] != in.ID || s.Deploy.Resources.Reservations.Devices[0].DeviceIDs[0] != fmt.Sprint(g.Index) {
 					t.Fatalf("%s: %+v", in.ID, s)
 				}
 			}
@@ -296,10 +297,12 @@ func TestErrors(t *testing.T) {
 		o      Options
 		want   string
 	}{
-		"two nodes":      {Compose, Options{}, "the plan has instances on 2 nodes and a Compose file is for one machine: n0, n1"},
-		"no such node":   {Compose, Options{Node: "m"}, `node "m" has no instance in the plan: expected one of n0, n1`},
-		"inventory":      {HAMi, o, "the plan has instances on n1 gpu 2, which is not in the inventory"},
-		"no function":    {DRA, Options{Functions: o.Functions[:1]}, "the plan has instances of llm, which is not among the functions"},
+		"two nodes":    {Compose, Options{}, "the plan has instances on 2 nodes and a Compose file is for one machine: n0, n1"},
+		"no such node": {Compose, Options{Node: "m"}, `node "m" has no instance in the plan: expected one of n0, n1`},
+		"inventory":    {HAMi, o, "the plan has instances on n1 gpu 2, which is not in the inventory"},
+		"no function":  {DRA, Options{Functions: o.Functions[:1]}, "the plan has instances of llm, which is not among the functions"},
+		"two commands": {Swarm, Options{Functions: []function.Function{{Name: "resnet", Command: []string{"./x"}}, {Name: "llm"}, {Name: "Odd_Name", Image: "a"}}},
+			"functions llm, resnet have a command and no image: the manifest can only run containers"},
 		"only a command": {HAMi, Options{Functions: []function.Function{{Name: "resnet", Command: []string{"./x"}}}}, "function resnet has a command and no image: the manifest can only run containers"},
 	} {
 		t.Run(what, func(t *testing.T) {

@@ -39,6 +39,8 @@ func workloads(p plan.Plan, o Options) ([]*workload, error) {
 	names, groups, group := namer{used: map[string]bool{}}, namer{used: map[string]bool{}}, map[string]string{}
 	byID := map[string]*workload{}
 	var out []*workload
+	var bare []string // functions without an image
+	unknown := ""     // the first that is in no file
 	for _, g := range p.GPUs {
 		device, known := devices[at(g.Node, g.Index)]
 		if o.Inventory != nil && !known && len(g.Instances) > 0 {
@@ -51,9 +53,9 @@ func workloads(p plan.Plan, o Options) ([]*workload, error) {
 			case o.Functions == nil:
 				fn = function.Function{Name: in.Function, Image: label(in.Function), Port: function.DefaultPort}
 			case !ok:
-				return nil, fmt.Errorf("the plan has instances of %s, which is not among the functions", in.Function)
+				unknown = cmp.Or(unknown, in.Function)
 			case fn.Image == "":
-				return nil, &noImageError{fn.Name}
+				bare = append(bare, fn.Name)
 			}
 			if group[in.Function] == "" {
 				group[in.Function] = groups.label(in.Function)
@@ -71,6 +73,13 @@ func workloads(p plan.Plan, o Options) ([]*workload, error) {
 			w.mem = max(w.mem, memory(fn, g, in))
 			w.cores = min(w.cores, cores[i])
 		}
+	}
+	switch {
+	case len(bare) > 0:
+		slices.Sort(bare)
+		return nil, &noImageError{slices.Compact(bare)}
+	case unknown != "":
+		return nil, fmt.Errorf("the plan has instances of %s, which is not among the functions", unknown)
 	}
 	return out, nil
 }

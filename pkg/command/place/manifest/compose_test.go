@@ -1,0 +1,195 @@
+package manifest
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/compose-spec/compose-go/v2/loader"
+	"github.com/compose-spec/compose-go/v2/types"
+	"pgregory.net/rapid"
+
+	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/plan"
+)
+
+// readCompose reads a Compose or stack file as Compose does, by its schema and with
+// its variables put in.
+func readCompose(text []byte, env map[string]string, how ...func(*loader.Options)) (*types.Project, error) {
+	details := types.ConfigDetails{
+		WorkingDir:  "/nowhere",
+		ConfigFiles: []types.ConfigFile{{Filename: "compose.yaml", Content: text}},
+		Environment: env,
+	}
+	how = append(how, func(o *loader.Options) {
+		o.SetProjectName("test", true)
+		o.ResolvePaths = false
+	})
+	return loader.LoadWithContext(context.Background(), details, how...)
+}
+
+// Compose's own reader has what the plan says, whatever variables and dollars a
+// function's environment has.
+func TestComposeReadsIt(t *testing.T) {
+	p, o := example()
+	env := map[string]string{"GFAAS_SECRET": "s", "GFAAS_RUN_DIR": "/my/run", "GFAAS_USER": "1000:1000", "HOME": "/root", "X": "x"}
+	for _, format := range []func(plan.Plan, Options) (Manifest, error){Compose, Swarm} {
+		for _, version := range []int{1, 2} {
+			o.Compose = version
+			m, err := format(p, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			// Of the older form, which says it as it can, the newer does not like where it
+			// says how many processes there may be.
+			older := func(o *loader.Options) { o.SkipConsistencyCheck = version == 1 }
+			project, err := readCompose(m.Text, env, older)
+			if err != nil {
+				t.Fatalf("%v in\n%s", err, m.Text)
+			}
+			s := project.Services["resnet-0"]
+			if got := slices.Collect(maps.Keys(project.Services)); len(got) != 3 {
+				t.Errorf("services %v", got)
+			}
+			if !slices.Equal(s.Entrypoint, []string{"./server", "--home=$HOME", "$(X)"}) || s.User != "1000:1000" {
+				t.Errorf("it starts %q as %s", s.Entrypoint, s.User)
+			}
+			for name, want := range map[string]string{
+				"PRICE": "$5 $(X)", "YES": "yes", "PORT": "9000", "GFAAS_SECRET": "s", "GFAAS_INSTANCE": "resnet-0", "GFAAS_SOCKET": "/opt/gfaas/run/token.sock",
+				"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "12", "CUDA_VISIBLE_DEVICES": "0", "LD_PRELOAD": "/opt/gfaas/libgfaas.so",
+			} {
+				if got := s.Environment[name]; got == nil || *got != want {
+					t.Errorf("%s is %v, want %q", name, got, want)
+				}
+			}
+			var mounts []string
+			for _, v := range s.Volumes {
+				mounts = append(mounts, v.Source+" "+v.Target)
+			}
+			if want := []string{"/my/run/client/resnet-0 /opt/gfaas/run", "/usr/local/lib/gfaas/libgfaas.so /opt/gfaas/libgfaas.so", "/run/gfaas/mps/pipe /tmp/nvidia-mps"}; !slices.Equal(mounts[:3], want) {
+				t.Errorf("mounts %q, want %q", mounts, want)
+			}
+			if odd := project.Services["odd-name-0"]; odd.Deploy.Resources.Limits.MemoryBytes != 4<<30 || odd.Deploy.Resources.Limits.NanoCPUs != 1.5 || !odd.ReadOnly {
+				t.Errorf("limits %+v", odd.Deploy.Resources.Limits)
+			}
+			delete(env, "GFAAS_SECRET")
+			if _, err := readCompose(m.Text, env); err == nil || !strings.Contains(err.Error(), "gfaas register") {
+				t.Errorf("without the settings: %v", err)
+			}
+			env["GFAAS_SECRET"] = "s"
+		}
+	}
+}
+
+// Each engine has GPUs in its own way: Compose by devices, a swarm by what it counts of
+// them and NVIDIA's variable.
+func TestComposeHasGPUs(t *testing.T) {
+	p, o := example()
+	for _, simulated := range []bool{false, true} {
+		o.Simulated = simulated
+		one, err := Compose(p, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		many, err := Swarm(p, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		compose, err := readCompose(one.Text, map[string]string{"GFAAS_SECRET": "s"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		stack, err := readCompose(many.Text, map[string]string{"GFAAS_SECRET": "s"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		llm, task := compose.Services["llm-0"], stack.Services["llm-0"]
+		switch r := llm.Deploy.Resources.Reservations; {
+		case simulated && r != nil:
+			t.Errorf("simulated, it reserves %+v", r)
+		case !simulated && !slices.Equal(r.Devices[0].IDs, []string{"GPU-a", "GPU-c"}):
+			t.Errorf("it reserves %+v", r)
+		}
+		if got := *llm.Environment["CUDA_VISIBLE_DEVICES"]; got != map[bool]string{false: "0,1", true: "0,2"}[simulated] {
+			t.Errorf("it sees %s", got)
+		}
+		if _, given := task.Environment["NVIDIA_VISIBLE_DEVICES"]; given == simulated {
+			t.Errorf("NVIDIA_VISIBLE_DEVICES is %v", task.Environment["NVIDIA_VISIBLE_DEVICES"])
+		}
+		var kinds []string
+		for _, g := range task.Deploy.Resources.Reservations.GenericResources {
+			kinds = append(kinds, g.DiscreteResourceSpec.Kind)
+			if g.DiscreteResourceSpec.Value != 50 {
+				t.Errorf("%+v, want 50", g.DiscreteResourceSpec)
+			}
+		}
+		if !slices.Equal(kinds, []string{"gfaas-gpu0", "gfaas-gpu2"}) || !slices.Equal(task.Deploy.Placement.Constraints, []string{"node.hostname==n0"}) {
+			t.Errorf("%v at %v", kinds, task.Deploy.Placement)
+		}
+	}
+}
+
+// A swarm counts no GPU's SM time beyond what it says it has, but for parts of less
+// than a percent, and every instance has one service, of one task.
+func TestComposeReadsAny(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := drawPlan(t)
+		functions := drawFunctions(t, p)
+		m, err := Swarm(p, Options{Reserve: true, Functions: functions, NodeLabel: rapid.SampledFrom([]string{"", "place"}).Draw(t, "label")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		project, err := readCompose(m.Text, map[string]string{"GFAAS_SECRET": "s"})
+		if err != nil {
+			t.Fatalf("%v in\n%s", err, m.Text)
+		}
+		sum, most, n := map[string]int{}, map[string]int{}, 0
+		for _, s := range project.Services {
+			for _, g := range s.Deploy.Resources.Reservations.GenericResources {
+				sum[g.DiscreteResourceSpec.Kind] += int(g.DiscreteResourceSpec.Value)
+			}
+			fn := functions[slices.IndexFunc(functions, func(f function.Function) bool { return f.Name == s.Labels["gfaas.function"] })]
+			if *s.Environment["A"] != fn.Env["A"] || !slices.Equal(s.Entrypoint, fn.Command) {
+				t.Fatalf("%q has %q, want %q", s.Entrypoint, *s.Environment["A"], fn.Env["A"])
+			}
+			if *s.Deploy.Replicas != 1 || s.Labels["gfaas.instance"] != *s.Environment["GFAAS_INSTANCE"] {
+				t.Fatalf("%+v", s)
+			}
+		}
+		for _, g := range p.GPUs {
+			most[gpuResource(g.Index)] = 100
+			for _, in := range g.Instances {
+				n++
+				if in.SMPct*in.QuotaRequest < 1 {
+					most[gpuResource(g.Index)]++
+				}
+			}
+		}
+		for kind, percent := range sum {
+			if percent > most[kind] {
+				t.Fatalf("%d%% of %s", percent, kind)
+			}
+		}
+		if n != len(project.Services) {
+			t.Fatalf("%d services of %d instances", len(project.Services), n)
+		}
+	})
+}
+
+// drawFunctions draws functions of a plan with texts that could be taken for variables.
+func drawFunctions(t *rapid.T, p plan.Plan) (out []function.Function) {
+	text := rapid.StringMatching(`[ -~]{0,12}`)
+	seen := map[string]bool{}
+	for _, g := range p.GPUs {
+		for _, in := range g.Instances {
+			if !seen[in.Function] {
+				seen[in.Function] = true
+				out = append(out, function.Function{Name: in.Function, Image: "registry/a:1", Port: 8080,
+					Env: map[string]string{"A": text.Draw(t, "A")}, Command: []string{"./a", text.Draw(t, "argument")}})
+			}
+		}
+	}
+	return out
+}
