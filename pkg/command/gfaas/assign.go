@@ -3,7 +3,6 @@ package gfaas
 import (
 	"fmt"
 	"slices"
-	"sort"
 	"strconv"
 	"strings"
 
@@ -31,18 +30,22 @@ func (a assignment) record() instance.Record {
 }
 
 // chooseNode is the node whose part of the plan this machine runs: the one
-// that was asked for, or the only one that hosts anything.
+// that was asked for, though it hosts nothing, or the only one that hosts anything.
 func chooseNode(p plan.Plan, asked string) (string, error) {
-	var nodes []string
+	var nodes, all []string
 	for _, g := range p.GPUs {
-		if len(g.Instances) > 0 && !slices.Contains(nodes, g.Node) {
+		all = append(all, g.Node)
+		if len(g.Instances) > 0 {
 			nodes = append(nodes, g.Node)
 		}
 	}
-	sort.Strings(nodes)
+	slices.Sort(all)
+	slices.Sort(nodes)
+	all, nodes = slices.Compact(all), slices.Compact(nodes)
 	switch {
-	case asked != "" && !slices.Contains(nodes, asked):
-		return "", cli.Usagef("--node %q is not in the plan: expected one of %s", asked, strings.Join(nodes, ", "))
+	case asked != "" && !slices.Contains(all, asked):
+		return "", cli.Fail(cli.ExitUsage, "'gfaas down' stops what runs on a node that the plan no longer has",
+			fmt.Errorf("--node %q is not in the plan: expected one of %s", asked, strings.Join(all, ", ")))
 	case asked != "":
 		return asked, nil
 	case len(nodes) > 1:

@@ -1,0 +1,415 @@
+package gfaas
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gfaas/gfaas/pkg/adapter/preload"
+	"github.com/gfaas/gfaas/pkg/wire"
+)
+
+// A plan of two nodes is started node by node, each where it knows of nothing but its
+// own part.
+func TestUpNodeByNode(t *testing.T) {
+	a, b := newPlace(t), newPlace(t)
+	for _, p := range []*place{a, b} {
+		p.write("f.yaml", `{name: fine, command: ["`+p.getenv("FUNCTION")+`"]}`)
+		p.write("plan.json", fleetOf("a", "fine-0", "fine-1", "b", "fine-2"))
+		p.write("next.json", fleetOf("a", "fine-0", "b", "fine-2", "fine-3"))
+		p.write("without-a.json", fleetOf("a", "b", "fine-2"))
+		p.output("apply", "-f", "f.yaml")
+	}
+	a.output("up", "--node", "a", "plan.json")
+	b.output("up", "--node", "b", "plan.json")
+	before := b.ps()
+	if got := ids(a.ps()) + " / " + ids(before); got != "fine-0 fine-1 / fine-2" {
+		t.Fatalf("run: %s", got)
+	}
+	for _, p := range []*place{a, b} {
+		cmd := p.command("invoke", "fine")
+		cmd.Stdin = strings.NewReader("hello")
+		if text, err := cmd.Output(); err != nil || string(text) != "hello" {
+			t.Errorf("answer %q, %v", text, err)
+		}
+	}
+
+	var steps []step
+	if err := json.Unmarshal([]byte(a.output("up", "--node", "a", "--prune", "--dry-run", "-o", "json", "next.json")), &steps); err != nil {
+		t.Fatal(err)
+	}
+	if len(steps) != 1 || steps[0].Action != actionStop || steps[0].ID != "fine-1" {
+		t.Errorf("on a: %+v, want fine-1 stopped and no more", steps)
+	}
+	a.output("up", "--node", "a", "--prune", "next.json")
+	b.output("up", "--node", "b", "--prune", "next.json")
+	after := b.ps()
+	if got := ids(a.ps()) + " / " + ids(after); got != "fine-0 / fine-2 fine-3" {
+		t.Errorf("run: %s", got)
+	}
+	if after[0].PID != before[0].PID {
+		t.Errorf("fine-2 was started again: process %d, then %d", before[0].PID, after[0].PID)
+	}
+
+	// A node that the plan has nothing on any more is emptied; one that it does not know
+	// may be mistyped.
+	a.output("up", "--node", "a", "--prune", "without-a.json")
+	if got := ids(a.ps()) + " / " + ids(b.ps()); got != " / fine-2 fine-3" {
+		t.Errorf("run: %s", got)
+	}
+	for _, verb := range []string{"up", "register"} {
+		text, err := a.command(verb, "--node", "c", "plan.json").CombinedOutput()
+		if exitStatus(err) != 2 || !strings.Contains(string(text), `--node "c" is not in the plan: expected one of a, b`) {
+			t.Errorf("%s: %v: %s", verb, err, text)
+		}
+	}
+	b.output("down")
+	b.nothing()
+}
+
+// fleetOf is a plan of small instances on one GPU of each node: a node's name is
+// followed by the ids on it.
+func fleetOf(words ...string) string {
+	var gpus []string
+	var node string
+	var on []string
+	flush := func() {
+		if node != "" {
+			one := planOf(on...)
+			gpus = append(gpus, strings.Replace(one[strings.Index(one, `{"node":"n"`):len(one)-2], `"node":"n"`, `"node":"`+node+`"`, 1))
+		}
+	}
+	for _, word := range words {
+		if strings.Contains(word, "-") {
+			on = append(on, word)
+			continue
+		}
+		flush()
+		node, on = word, nil
+	}
+	flush()
+	one := planOf()
+	return one[:strings.Index(one, `{"node":"n"`)] + strings.Join(gpus, ",") + "]}"
+}
+
+func (p *place) ps() (list []psEntry) {
+	p.t.Helper()
+	if err := json.Unmarshal([]byte(p.output("ps", "-o", "json")), &list); err != nil {
+		p.t.Fatal(err)
+	}
+	return list
+}
+
+func ids(list []psEntry) string {
+	var out []string
+	for _, e := range list {
+		out = append(out, e.ID)
+	}
+	return strings.Join(out, " ")
+}
+
+// fleetPlace is a place with what make has built, and a function of the examples on
+// it as a container, which does its work on the simulated GPU.
+func fleetPlace(t *testing.T) *place {
+	t.Helper()
+	p := dockerPlace(t)
+	build, err := filepath.Abs("../../../build")
+	if err != nil {
+		t.Fatal(err)
+	}
+	libs, saxpy := filepath.Join(build, "lib"), filepath.Join(build, "examples", "saxpy", "saxpy")
+	if _, err := os.Stat(saxpy); err != nil {
+		t.Fatalf("run make first: %v", err)
+	}
+	p.env = append(p.env, "GFAAS_LIB_DIR="+libs, "LD_LIBRARY_PATH="+filepath.Join(libs, "sim"))
+	t.Setenv("LD_LIBRARY_PATH", filepath.Join(libs, "sim")) // for what it needs to be found
+	image := importProgram(t, saxpy, libs)
+	t.Cleanup(func() { down(p.env) })
+	p.write("f.yaml", "name: saxpy\nimage: "+image+"\ngpu_mem: 512MiB\nlimits: {memory: 1GiB, cpus: 1.5}\n")
+	p.output("apply", "-f", "f.yaml")
+	p.write("plan.json", strings.Replace(fleetOf("n", "saxpy-0", "saxpy-1", "m", "saxpy-2"), `"quota_limit":0.1`, `"quota_limit":0.6`, 1))
+	return p
+}
+
+// export writes a manifest of the place's plan.
+func (p *place) export(args ...string) {
+	p.t.Helper()
+	cmd := p.command()
+	cmd.Path, cmd.Args = p.look("gfaas-place"), append([]string{"gfaas-place", "export"}, args...)
+	cmd.Args = append(cmd.Args, "plan.json", "--functions", "f.yaml", "--gpu", "sim")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		p.t.Fatalf("%v: %v\n%s", cmd.Args, err, text)
+	}
+}
+
+// engine runs a command of another engine with the settings that gfaas register wrote.
+func (p *place) engine(words ...string) (string, error) {
+	p.t.Helper()
+	cmd := exec.Command("sh", append([]string{"-c", `if [ -e .env ]; then set -a; . ./.env; set +a; fi; exec "$@"`, "sh"}, words...)...)
+	cmd.Dir = p.dir
+	for _, kv := range os.Environ() {
+		if !strings.HasPrefix(kv, "GFAAS_") {
+			cmd.Env = append(cmd.Env, kv)
+		}
+	}
+	cmd.Env = append(cmd.Env, "DOCKER_HOST="+p.getenv("DOCKER_HOST"))
+	text, err := cmd.CombinedOutput()
+	return string(text), err
+}
+
+// mustEngine is engine for a command that must succeed.
+func (p *place) mustEngine(words ...string) string {
+	p.t.Helper()
+	text, err := p.engine(words...)
+	if err != nil {
+		p.t.Fatalf("%v: %v\n%s", words, err, text)
+	}
+	return text
+}
+
+// compute has a function at that address compute, as soon as it answers.
+func compute(t *testing.T, address string) {
+	t.Helper()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience} // no proxy
+	eventually(t, "the function at "+address+" answers", func() bool {
+		answer, err := client.Post("http://"+address+"/", "application/json", strings.NewReader(`{"n": 4096, "a": 2}`))
+		if err != nil {
+			return false
+		}
+		defer answer.Body.Close()
+		text, err := io.ReadAll(answer.Body)
+		if err != nil || !strings.Contains(string(text), `"sum":1982400`) {
+			t.Fatalf("answer %s, %v", text, err)
+		}
+		return true
+	})
+}
+
+// client is what the token daemon says of an instance.
+func (p *place) client(id string) wire.ClientStatus {
+	p.t.Helper()
+	cmd := p.command()
+	cmd.Path, cmd.Args = p.look("gfaas-tokend"), []string{"gfaas-tokend", "status", "-o", "json"}
+	text, err := cmd.Output()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	var status wire.Status
+	if err := json.Unmarshal(text, &status); err != nil {
+		p.t.Fatal(err)
+	}
+	for _, g := range status.GPUs {
+		for _, c := range g.Clients {
+			if c.Instance == id {
+				return c
+			}
+		}
+	}
+	return wire.ClientStatus{}
+}
+
+// held fails the test unless the instance has computed under the slice of the plan.
+func (p *place) held(id string, quotaLimit float64) {
+	p.t.Helper()
+	c := p.client(id)
+	if c.PID == 0 || c.Launches == 0 || c.SMPct != 10 || c.QuotaRequest != 0.1 || c.QuotaLimit != quotaLimit || c.MemLimitMiB != 512 {
+		p.t.Errorf("the token daemon has %+v", c)
+	}
+}
+
+// fenced fails the test unless the container of an instance has its function's limits.
+func (p *place) fenced(id string) {
+	p.t.Helper()
+	container := p.mustEngine("docker", "ps", "-q", "--filter", "label=gfaas.instance="+id)
+	got := strings.TrimSpace(p.mustEngine("docker", "inspect", "--format",
+		"{{with .HostConfig}}{{.Memory}} {{.NanoCpus}} {{.PidsLimit}} {{.CapDrop}}{{end}}", strings.TrimSpace(container)))
+	if want := "1073741824 1500000000 4096 [ALL]"; got != want {
+		p.t.Errorf("%s has %s, want %s", id, got, want)
+	}
+}
+
+// composes are the versions of Compose that are there, by how they are called.
+func composes(t *testing.T) map[string][]string {
+	t.Helper()
+	out := map[string][]string{}
+	if exec.Command("docker", "compose", "version").Run() == nil {
+		out["2"] = []string{"docker", "compose"}
+	}
+	if text, err := exec.Command("docker-compose", "version", "--short").Output(); err == nil {
+		if strings.HasPrefix(string(text), "1.") {
+			out["1"] = []string{"docker-compose"}
+		} else if out["2"] == nil {
+			out["2"] = []string{"docker-compose"}
+		}
+	}
+	if len(out) == 0 {
+		if os.Getenv("CI") != "" {
+			t.Fatal("no Compose is there")
+		}
+		t.Skip("no Compose is there")
+	}
+	return out
+}
+
+// What export writes for Compose is what Compose starts, under its slices.
+func TestCompose(t *testing.T) {
+	for version, program := range composes(t) {
+		t.Run(version, func(t *testing.T) { testCompose(t, version, program) })
+	}
+}
+
+func testCompose(t *testing.T, version string, program []string) {
+	p := fleetPlace(t)
+	project := "gfaas-test-" + strings.ToLower(preload.NewSecret()[:8])
+	compose := func(words ...string) []string { return slices.Concat(program, []string{"-p", project}, words) }
+	p.export("compose", "--node", "n", "--compose-version", version, "--out-file", "compose.yaml")
+	if text, err := p.engine(compose("config")...); err == nil || !strings.Contains(text, "gfaas register") {
+		t.Errorf("without settings: %v: %s", err, text)
+	}
+	p.output("register", "plan.json", "--node", "n")
+	t.Cleanup(func() { _, _ = p.engine(compose("down")...) })
+
+	// Without the library nothing runs, and nothing is made in its place.
+	settings, err := os.ReadFile(filepath.Join(p.dir, ".env"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.write(".env", string(settings)+"GFAAS_LIB_DIR="+p.dir+"/none\n")
+	if text, err := p.engine(compose("up", "-d")...); err == nil || !strings.Contains(text, "none/") {
+		t.Errorf("without the library: %v: %s", err, text)
+	}
+	if _, err := os.Stat(filepath.Join(p.dir, "none")); err == nil {
+		t.Error("a folder was made in the library's place")
+	}
+	p.output("register", "plan.json", "--node", "n") // puts it right, and keeps the secret
+	if again, err := os.ReadFile(filepath.Join(p.dir, ".env")); err != nil || string(again) != string(settings) {
+		t.Errorf("the settings were %s and are %s, %v", settings, again, err)
+	}
+
+	p.mustEngine(compose("up", "-d")...)
+	for id, limit := range map[string]float64{"saxpy-0": 0.6, "saxpy-1": 0.1} {
+		compute(t, strings.TrimSpace(p.mustEngine(compose("port", id, "8080")...)))
+		p.held(id, limit)
+		p.fenced(id)
+	}
+	if c := p.client("saxpy-2"); c.Instance != "" {
+		t.Errorf("of another node: %+v", c)
+	}
+
+	// Another plan, while it runs.
+	p.write("less.json", strings.Replace(fleetOf("n", "saxpy-0"), `"quota_limit":0.1`, `"quota_limit":0.7`, 1))
+	p.output("register", "less.json", "--prune")
+	p.held("saxpy-0", 0.7)
+	if c := p.client("saxpy-1"); c.Instance != "" {
+		t.Errorf("the plan does not name it: %+v", c)
+	}
+	p.output("register", "plan.json", "--node", "n")
+	p.mustEngine(compose("restart", "saxpy-1")...) // what was forgotten stays so for as long as it lives
+
+	// gfaas takes over what Compose has started.
+	if got := p.ps(); len(got) != 2 || got[0].State != "lost" || got[0].Runtime != "docker" {
+		t.Errorf("ps: %+v", got)
+	}
+	p.output("doctor", "--repair")
+	cmd := p.command("invoke", "saxpy")
+	cmd.Stdin = strings.NewReader(`{"n": 4096, "a": 2}`)
+	if text, err := cmd.Output(); err != nil || !strings.Contains(string(text), `"sum":1982400`) {
+		t.Errorf("invoke: %s, %v", text, err)
+	}
+	if text, err := p.command("register", "plan.json", "--node", "n").CombinedOutput(); exitStatus(err) != 1 || !strings.Contains(string(text), "instance saxpy-0 is one that gfaas has started") {
+		t.Errorf("register: %v: %s", err, text)
+	}
+	p.output("down")
+	p.nothing()
+}
+
+// oneNodeSwarm has the engine be the manager of a swarm, its own if it is in none, and
+// returns a label that tells its node.
+func oneNodeSwarm(t *testing.T, p *place, node string) (label string) {
+	t.Helper()
+	docker := func(words ...string) string {
+		return strings.TrimSpace(p.mustEngine(append([]string{"docker"}, words...)...))
+	}
+	switch state := docker("info", "--format", "{{.Swarm.LocalNodeState}} {{.Swarm.ControlAvailable}}"); state {
+	case "active true":
+	case "inactive false":
+		_, bridged := p.engine("docker", "network", "inspect", "docker_gwbridge")
+		docker("swarm", "init", "--advertise-addr", "127.0.0.1")
+		t.Cleanup(func() {
+			p.mustEngine("docker", "swarm", "leave", "--force")
+			if bridged != nil { // it came with the swarm
+				_, _ = p.engine("docker", "network", "rm", "docker_gwbridge")
+			}
+		})
+	default:
+		if os.Getenv("CI") != "" {
+			t.Fatalf("the engine cannot manage a swarm: %s", state)
+		}
+		t.Skipf("the engine cannot manage a swarm: %s", state)
+	}
+	self := docker("info", "--format", "{{.Swarm.NodeID}}")
+	label = "gfaas-test-" + preload.NewSecret()[:8]
+	docker("node", "update", "--label-add", label+"="+node, self)
+	t.Cleanup(func() { p.mustEngine("docker", "node", "update", "--label-rm", label, self) })
+	return label
+}
+
+// What export writes for a swarm is what docker stack deploy starts, under its slices,
+// on the plan's nodes.
+func TestSwarm(t *testing.T) {
+	p := fleetPlace(t)
+	label := oneNodeSwarm(t, p, "n")
+	stack := "gfaas-test-" + preload.NewSecret()[:8]
+	p.output("register", "plan.json", "--node", "n")
+	t.Cleanup(func() {
+		p.mustEngine("docker", "stack", "rm", stack)
+		eventually(t, "the stack's containers and network are gone", func() bool {
+			left := p.mustEngine("docker", "ps", "-aq", "--filter", "label=com.docker.stack.namespace="+stack) +
+				p.mustEngine("docker", "network", "ls", "-q", "--filter", "label=com.docker.stack.namespace="+stack)
+			return left == ""
+		})
+	})
+	state := func(id string) string {
+		return p.mustEngine("docker", "service", "ps", stack+"_"+id, "--no-trunc", "--format", "{{.DesiredState}} {{.CurrentState}} {{.Error}}")
+	}
+
+	// On an engine that does not say what GPUs it has, tasks wait for one that does.
+	p.export("swarm", "--node-label", label, "--out-file", "stack.yaml")
+	deploy := []string{"docker", "stack", "deploy", "-c", "stack.yaml", stack}
+	p.mustEngine(deploy...)
+	if text := p.mustEngine("docker", "info", "--format", "{{.GenericResources}}"); !strings.Contains(text, "gfaas-gpu0") {
+		eventually(t, "saxpy-0 waits for resources", func() bool { return strings.Contains(state("saxpy-0"), "insufficient resources") })
+	}
+
+	p.export("swarm", "--node-label", label, "--generic-resources=false", "--out-file", "stack.yaml")
+	p.mustEngine(deploy...)
+	for id, limit := range map[string]float64{"saxpy-0": 0.6, "saxpy-1": 0.1} {
+		compute(t, p.gatewayAddress(stack, id)+":8080")
+		p.held(id, limit)
+		p.fenced(id)
+	}
+	// The other node of the plan is not of this swarm.
+	eventually(t, "saxpy-2 waits for its node", func() bool { return strings.Contains(state("saxpy-2"), "no suitable node") })
+}
+
+// gatewayAddress is where this machine reaches a container of a stack, once it runs.
+func (p *place) gatewayAddress(stack, id string) (address string) {
+	p.t.Helper()
+	eventually(p.t, id+" runs", func() bool {
+		container := strings.TrimSpace(p.mustEngine("docker", "ps", "-q", "--no-trunc", "--filter", "label=com.docker.swarm.service.name="+stack+"_"+id))
+		if container == "" {
+			return false
+		}
+		text := p.mustEngine("docker", "network", "inspect", "docker_gwbridge", "--format", fmt.Sprintf(`{{with index .Containers %q}}{{.IPv4Address}}{{end}}`, container))
+		address, _, _ = strings.Cut(strings.TrimSpace(text), "/")
+		return address != ""
+	})
+	return address
+}
