@@ -109,9 +109,12 @@ soak: all checks
 locality: all checks
 	GFAAS_LOCALITY=1 $(GO) test -count=1 -v -timeout 20m ./pkg/command/gfaas -run '^TestLocality$$'
 
+# A module of its own, which the tests of manifests build and run.
+KUBETYPES := pkg/command/place/manifest/kubetypes
 lint:
 	@test -z "$$(gofmt -l cmd pkg hook examples)" || { gofmt -l cmd pkg hook examples; echo 'gofmt: the files above differ'; exit 1; }
 	$(GO) vet ./...
+	cd $(KUBETYPES) && $(GO) vet ./...
 	$(GO) run $(STATICCHECK) ./...
 
 # man/ and completions/ come from the command trees.

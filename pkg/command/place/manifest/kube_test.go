@@ -1,0 +1,83 @@
+package manifest
+
+import (
+	"bytes"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/gfaas/gfaas/pkg/plan"
+)
+
+// kubetypes builds the program that reads objects as the API server does.
+func kubetypes(t *testing.T) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "kubetypes")
+	build := exec.Command("go", "build", "-o", program, ".")
+	build.Dir = "kubetypes"
+	if text, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build kubetypes: %v\n%s", err, text)
+	}
+	return program
+}
+
+// readKube has it read a manifest, and returns the objects: version, kind and name.
+func readKube(program string, text []byte) ([]string, error) {
+	cmd := exec.Command(program)
+	cmd.Stdin = bytes.NewReader(text)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s", err, stderr.Bytes())
+	}
+	return strings.Split(strings.TrimSpace(string(out)), "\n"), nil
+}
+
+// Every object is one of the API's, field by field, whatever the plan's names are.
+func TestKubernetesTypes(t *testing.T) {
+	program := kubetypes(t)
+	for name, c := range map[string]struct {
+		format func(plan.Plan, Options) (Manifest, error)
+		kinds  []string
+	}{
+		"hami": {HAMi, []string{"v1 Service resnet", "apps/v1 Deployment llm-0"}},
+		"dra":  {DRA, []string{"v1 Service resnet", "apps/v1 Deployment llm-0", "resource.k8s.io/v1 ResourceClaimTemplate odd-name-0"}},
+	} {
+		p, o := example()
+		m, err := c.format(p, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := readKube(program, m.Text)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		for _, want := range c.kinds {
+			if !slices.Contains(got, want) {
+				t.Errorf("%s: %s is not among %q", name, want, got)
+			}
+		}
+		for _, c := range []struct{ from, to string }{
+			{"replicas: 1", "replica: 1"}, {"replicas: 1", "replicas: one"}, {"name: function", "Name: function"}, {"containerPort: 9000", "containerPort: 900000"},
+		} {
+			if _, err := readKube(program, bytes.ReplaceAll(m.Text, []byte(c.from), []byte(c.to))); err == nil {
+				t.Errorf("%s with %s: no error", name, c.to)
+			}
+		}
+		rapid.Check(t, func(t *rapid.T) {
+			m, err := c.format(drawPlan(t), Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := readKube(program, m.Text); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
