@@ -115,7 +115,11 @@ func lostOfGPUs(by keeper, p plan.Plan, list []*workload) []string {
 		out = append(out, fmt.Sprintf("lost: models of %s: nothing shares weights, so each instance's memory includes its own", cli.Count(models, "GPU")))
 	}
 	if unlimited > 0 {
-		out = append(out, fmt.Sprintf("mem_mib is 0 for %s, so there is no limit on memory: plan with --gpu-mem or --inventory", cli.Count(unlimited, "instance")))
+		what := "so there is no limit on memory"
+		if by == scheduler {
+			what = "and who asks for no memory gets all of a GPU's, beside which nobody else starts"
+		}
+		out = append(out, fmt.Sprintf("mem_mib is 0 for %s, %s: plan with --gpu-mem or --inventory", cli.Count(unlimited, "instance"), what))
 	}
 	return out
 }
