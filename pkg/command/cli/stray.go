@@ -16,7 +16,7 @@ const variablePrefix = "GFAAS_"
 func Variables() []string {
 	return []string{"GFAAS_CONFIG", "GFAAS_RUN_DIR", "GFAAS_STATE", "GFAAS_LIB_DIR", "GFAAS_SIM_GPU", "GFAAS_SIM_DIR", "GFAAS_SIM_NOTED",
 		"GFAAS_NO_NVML", "GFAAS_OVERSUBSCRIBE", "GFAAS_FUNCTION", "GFAAS_INSTANCE", "GFAAS_SECRET", "GFAAS_SOCKET", "GFAAS_DEVICES",
-		"GFAAS_MODEL_SOCKET"}
+		"GFAAS_MODEL_SOCKET", "GFAAS_USER"}
 }
 
 // noteStray tells of variables with our prefix that are nearly one of ours: nobody

@@ -58,6 +58,9 @@ var environment = []struct {
 		{"CUDA_MPS_PIPE_DIRECTORY", "The MPS daemon that the slice is under. gfaas-tokend and gfaas doctor read it too: the daemon of the machine's owner, without it that in /tmp/nvidia-mps."},
 		{"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "With a memory limit and MPS: MPS's own, a second fence."},
 	}},
+	{"FOR OTHER ENGINES", "Besides GFAAS_RUN_DIR, GFAAS_LIB_DIR, GFAAS_SIM_DIR, GFAAS_SIM_GPU, GFAAS_SECRET and CUDA_MPS_PIPE_DIRECTORY what the files of gfaas-place export compose and swarm want to know, and gfaas register writes.", []variable{
+		{"GFAAS_USER", "UID:GID that containers run as, which is gfaas-tokend's. Without it the image's own."},
+	}},
 	{"DAEMONS", "", []variable{
 		{"NOTIFY_SOCKET", "Where systemd is told that a daemon is ready, reloads or ends. What daemons start does not get it."},
 	}},

@@ -62,7 +62,7 @@ does not outlive a restart of the machine: register again before the engine star
 	f.StringVar(&o.node, "node", "", "the node of the plan that is this machine (default the only one)")
 	f.StringVar(&o.gpu, "gpu", "", "sim has all GPUs simulated (default where there is no NVIDIA driver)")
 	cli.Words(cmd, "gpu", "sim")
-	f.StringVar(&o.envFile, "env-file", ".env", "where the settings of the manifest go")
+	f.StringVar(&o.envFile, "env-file", ".env", "file that gets the settings of the manifest")
 	cli.Files(cmd, "env", "env-file")
 	f.BoolVar(&o.prune, "prune", false, "forget the instances that the plan does not name")
 	f.BoolVar(&o.overcommit, "overcommit", false, "take memory limits that sum to more than their GPU has")
