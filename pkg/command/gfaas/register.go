@@ -48,9 +48,10 @@ do other lines: give all nodes of a swarm the same file. Nobody but you can read
 
 A second time it changes the slices of what runs; --prune makes the daemon forget
 what the plan does not name, which then is without the GPU until it is started anew.
-gfaas ps lists as lost what is known so: gfaas down stops it, gfaas doctor --repair
-takes it over for gfaas invoke and gfaas serve to call. A run directory under /run
-does not outlive a restart of the machine: register again before the engine starts.`,
+What is known so is listed by gfaas ps as lost, and stopped by gfaas down; with
+gfaas doctor --repair it is taken over for gfaas invoke and gfaas serve to call. A run
+directory under /run does not outlive a restart of the machine: register again before
+the engine starts.`,
 		Example: `  gfaas apply -f functions.yaml
   gfaas register plan.json --node gpu-3
   docker compose up -d`,
