@@ -57,7 +57,7 @@ func TestUpInterrupted(t *testing.T) {
 		heed(t)
 		cmd := startSlowUp(t, p)
 		if n := p.functions(); n != 2 {
-			t.Errorf("%d processes run, want 2", n)
+			t.Errorf("%d processes run, want 2: %s", n, p.output("ps", "-o", "csv"))
 		}
 		if err := cmd.Process.Signal(sig); err != nil {
 			t.Fatal(err)
