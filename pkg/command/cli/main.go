@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/mattn/go-isatty"
-	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 )
 
@@ -46,7 +45,7 @@ type Env struct {
 	args    []string // the command line, without the program
 	config  string
 
-	bar *progressbar.ProgressBar // the last that is shown; set before there is anybody to note things
+	bar *Bar // the last that is shown; set before there is anybody to note things
 
 	cleansUp int32 // atomic, see CleansUp
 	reloads  int32 // atomic, see Reloads

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"sync"
 	"time"
 
 	"github.com/schollz/progressbar/v3"
@@ -28,12 +29,14 @@ func (env *Env) Debugf(format string, args ...any) {
 	}
 }
 
-// Bar shows how far work is. What is left of the time it says once something is
-// done: before there is nothing to tell it by.
+// Bar shows how far work is, which several goroutines may do. What is left of the
+// time it says once something is done: before there is nothing to tell it by.
 type Bar struct {
-	*progressbar.ProgressBar
-	units   string
-	total   int
+	units string
+	total int
+
+	mu      sync.Mutex // which the library has for some of what follows only
+	bar     *progressbar.ProgressBar
 	reckons bool // says what is left
 }
 
@@ -45,7 +48,7 @@ func (env *Env) Progress(total int, what, units string) *Bar {
 	if env.ErrTerminal && !env.Quiet {
 		out = env.Err
 	}
-	bar := &Bar{units: units, total: total, ProgressBar: progressbar.NewOptions(total,
+	bar := &Bar{units: units, total: total, bar: progressbar.NewOptions(total,
 		progressbar.OptionSetWriter(out),
 		progressbar.OptionSetDescription(counting(what, units)),
 		progressbar.OptionShowCount(),
@@ -57,7 +60,7 @@ func (env *Env) Progress(total int, what, units string) *Bar {
 		progressbar.OptionEnableColorCodes(false),
 	)}
 	if out != io.Discard {
-		env.bar = bar.ProgressBar
+		env.bar = bar
 	}
 	return bar
 }
@@ -71,26 +74,55 @@ func counting(what, units string) string {
 }
 
 // Describe says what is done now.
-func (b *Bar) Describe(what string) { b.ProgressBar.Describe(counting(what, b.units)) }
+func (b *Bar) Describe(what string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.bar.Describe(counting(what, b.units))
+}
 
 // Set says how many units are done.
 func (b *Bar) Set(done int) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	b.reckon(done)
-	return b.ProgressBar.Set(done)
+	return b.bar.Set(done)
 }
 
 // Add says that so many more are done.
 func (b *Bar) Add(more int) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	b.reckon(more)
-	return b.ProgressBar.Add(more)
+	return b.bar.Add(more)
+}
+
+// Begin shows the bar before anything is done.
+func (b *Bar) Begin() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.bar.RenderBlank()
+}
+
+// Finish says that all is done.
+func (b *Bar) Finish() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.bar.Finish()
+}
+
+// Clear takes away what is shown, until there is more to show.
+func (b *Bar) Clear() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.bar.Clear()
 }
 
 // reckon has the library say what is left, which it does of lengths that are set
-// anew.
+// anew. Locked.
 func (b *Bar) reckon(done int) {
 	if done > 0 && b.total > 0 && !b.reckons {
 		b.reckons = true
-		b.ChangeMax(b.total)
+		b.bar.ChangeMax(b.total)
 	}
 }
 

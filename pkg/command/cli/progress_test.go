@@ -40,7 +40,7 @@ func TestNoteTakesTheBarsLine(t *testing.T) {
 	var errs bytes.Buffer
 	env := &Env{Prog: "tool", Err: &errs, ErrTerminal: true}
 	bar := env.Progress(4, "work", "units")
-	if err := bar.RenderBlank(); err != nil {
+	if err := bar.Begin(); err != nil {
 		t.Fatal(err)
 	}
 	env.Notef("note: %s", "hear")
@@ -68,19 +68,19 @@ func TestBarReckonsFromWhatIsDone(t *testing.T) {
 	left := regexp.MustCompile(`\[\d+s:`)
 	for _, what := range []string{"", "measuring"} {
 		bar := env.Progress(10, what, "trials")
-		if text := shown(bar.RenderBlank); left.MatchString(text) || !strings.Contains(text, "trials") || !strings.Contains(text, "(0/10)") {
+		if text := shown(bar.Begin); left.MatchString(text) || !strings.Contains(text, "trials") || !strings.Contains(text, "(0/10)") {
 			t.Errorf("at first: %q", text)
 		}
 		bar.Describe("the second")
 		_ = bar.Add(1)
-		text := shown(bar.RenderBlank)
+		text := shown(bar.Begin)
 		if !left.MatchString(text) || !strings.Contains(text, "the second, trials") || !strings.Contains(text, "(1/10)") {
 			t.Errorf("after one: %q", text)
 		}
 	}
 	bar := env.Progress(-1, "measuring", "trials")
 	_ = bar.Add(1)
-	text := shown(bar.RenderBlank)
+	text := shown(bar.Begin)
 	if left.MatchString(text) || !strings.Contains(text, "measuring, trials") || !strings.Contains(text, "1/-") {
 		t.Errorf("without a total: %q", text)
 	}

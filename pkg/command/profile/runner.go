@@ -233,7 +233,7 @@ func (p *progress) tick() {
 		select {
 		case <-ticker.C:
 			p.mu.Lock()
-			_ = p.bar.RenderBlank()
+			_ = p.bar.Begin()
 			p.mu.Unlock()
 		case <-p.stop:
 			return

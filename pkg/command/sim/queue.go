@@ -98,7 +98,7 @@ func (o *queueOptions) run(ctx context.Context) error {
 	c.Policy = o.policy
 	bar, shown := o.env.Progress(-1, "simulating", "invocations"), int64(0)
 	c.Progress = func(arrived int64) error {
-		_ = bar.Add64(max(arrived-shown, 0))
+		_ = bar.Add(int(max(arrived-shown, 0)))
 		shown = arrived
 		return ctx.Err()
 	}
