@@ -1,6 +1,7 @@
 package preload_test
 
 import (
+	"context"
 	"errors"
 	"os"
 	"os/exec"
@@ -40,6 +41,82 @@ func TestCheckLoads(t *testing.T) {
 			t.Errorf("%s: %v, want that sleep is refused", name, err)
 		}
 	}
+}
+
+// A loader that has said yes is not asked again until one of the files that it
+// went by is another. Who is asked waits for its answer, which a context that is
+// over does not.
+func TestLoaderIsAskedOnce(t *testing.T) {
+	built, _ := instancetest.BuildLibs(t)
+	runDir, hook := t.TempDir(), filepath.Join(t.TempDir(), "libgfaas.so")
+	if err := os.Chmod(runDir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	library, err := os.ReadFile(built)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(content []byte) {
+		t.Helper()
+		if err := os.WriteFile(hook+".new", content, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(hook+".new", hook); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ask := func(ctx context.Context, command string) error {
+		t.Helper()
+		answer, err := preload.AskLoader(ctx, command, hook, runDir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer()
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	asked := func(what, command string, want bool) {
+		t.Helper()
+		// Of an answer that is there and a context that is over either may be seen.
+		for range 20 {
+			if err := ask(over, command); err != nil && want {
+				return
+			} else if err != nil {
+				t.Errorf("%s: the loader is asked", what)
+				return
+			}
+		}
+		if want {
+			t.Errorf("%s: the loader is not asked", what)
+		}
+	}
+	folders := filepath.Join(t.TempDir(), "folders")
+	instancetest.Compile(t, folders, []byte("int main(void) { return 0; }"), "-Wl,-rpath,/nowhere")
+
+	put(library)
+	if err := ask(t.Context(), "sleep"); err != nil {
+		t.Fatal(err)
+	}
+	asked("the second time", "sleep", false)
+	asked("another program", "/bin/sh", false)
+	asked("a program with folders of its own", folders, true)
+
+	put([]byte("half a library"))
+	if err := ask(t.Context(), "sleep"); err == nil {
+		t.Error("a library that cannot be loaded is taken for the one that was there")
+	}
+	put(library)
+	for _, command := range []string{folders, "/bin/sh"} {
+		if err := ask(t.Context(), command); err != nil {
+			t.Fatal(err)
+		}
+	}
+	asked("a program with folders of its own, again", folders, true)
+	asked("after a new library", "sleep", false)
+	if err := os.Chmod(runDir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	asked("a run directory that others can write to", "sleep", true)
 }
 
 func TestHooked(t *testing.T) {

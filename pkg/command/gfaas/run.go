@@ -153,7 +153,7 @@ func (o *runOptions) run(ctx context.Context, t *tool, command []string) error {
 	if _, err := preload.Environ(grant); err != nil {
 		return err // before anybody hears of it
 	}
-	loads, err := preload.AskLoader(ctx, command[0], libs.Hook)
+	loads, err := preload.AskLoader(ctx, command[0], libs.Hook, t.runDir)
 	if err != nil {
 		return err
 	}

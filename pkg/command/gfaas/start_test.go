@@ -102,8 +102,8 @@ func (s *starter) measure(rounds int) startTimes {
 	return startTimes{median(bare), median(run), median(version)}
 }
 
-// A program under gfaas run begins 9 ms later than alone where gfaas version takes 6,
-// half again as much; on a busy machine it is up to twice as much. Three times as
+// A program under gfaas run begins 8 ms later than alone where gfaas version takes 6,
+// a third again as much; on a busy machine it is up to twice as much. Three times as
 // much is something that it did not do before.
 func TestRunStartsSoon(t *testing.T) {
 	s := newStarter(t)
