@@ -109,6 +109,13 @@ soak: all checks
 locality: all checks
 	GFAAS_LOCALITY=1 $(GO) test -count=1 -v -timeout 20m ./pkg/command/gfaas -run '^TestLocality$$'
 
+# Whether plans keep their promise: DEMANDS random ones, each driven for a minute
+# after its start, on a machine that has time for it.
+DEMANDS ?= 50
+.PHONY: promise
+promise: all checks
+	GFAAS_DEMANDS=$(DEMANDS) $(GO) test -count=1 -v -timeout 180m ./pkg/command/gfaas -run '^TestPromise$$'
+
 # A module of its own, which the tests of manifests build and run.
 KUBETYPES := pkg/command/place/manifest/kubetypes
 lint:
