@@ -2,47 +2,97 @@
 # run.sh BUILD: programs that others wrote, on the simulated GPU, bare and in slices.
 #
 # They are Debian's, of its main archive, fetched into BUILD/clients and not
-# installed. Where apt does not give them, that is said, and the exit is 0: there is
-# nothing to compare. So far it is GCC's OpenMP offload for NVIDIA GPUs, whose runtime
-# library links PTX by cuLink and knows nothing of CUDA's own runtime.
+# installed. One that apt does not give, or that does not start here, is left out,
+# which is said: there is nothing to compare.
+#
+#   offload  GCC's OpenMP offload for NVIDIA GPUs, whose runtime library links PTX by
+#            cuLink and knows nothing of CUDA's own runtime
+#   halide   Halide, which makes its kernels itself and brings a runtime of its own
+#   ffmpeg   FFmpeg's upload to the GPU and its scale_cuda; counts frames
+#   numba    numba's layer over the driver, by Python's ctypes
+#
+# hashcat, numba's compiler and PyCUDA want NVRTC, NVVM or nvcc, which are not in main.
 #
 # It fails when a client fails in a slice. The rates are printed and not judged: a
 # client's own processor time, on a host that others use, is much of them.
 set -eu
 build=$(realpath "$1")
-here=$(dirname "$0")
+here=$(realpath "$(dirname "$0")")
 dir=$build/clients
-seconds=${CLIENT_SECONDS:-4}
+seconds=${CLIENT_SECONDS:-2}
+fetched=$(($(date +%s) + 45)) # by then all is fetched, or left out
 fail() { echo "clients: $*" >&2; exit 1; }
-none() { echo "clients: LEFT OUT: $*" >&2; exit 0; }
+left_out() { echo "clients: LEFT OUT: $*" >&2; }
 
-command -v apt-get >/dev/null && command -v dpkg >/dev/null || none 'no apt-get here'
+command -v apt-get >/dev/null && command -v dpkg >/dev/null || { left_out 'all of them: no apt-get here'; exit 0; }
 version=$(gcc -dumpversion | cut -d. -f1)
 root=$dir/root
-gcc=$root/usr/lib/gcc/$(gcc -dumpmachine)/$version
-if [ ! -x "$gcc/accel/nvptx-none/mkoffload" ]; then
-	mkdir -p "$dir/debs" "$root"
-	fetch() { (cd "$dir/debs" && timeout 20 apt-get -q download "gcc-$version-offload-nvptx" libgomp-plugin-nvptx1 nvptx-tools) >"$dir/apt.log" 2>&1; }
-	fetch || { timeout 20 apt-get -q update >/dev/null 2>&1 && fetch; } ||
-		none "apt gives no gcc-$version-offload-nvptx: $(tail -n 1 "$dir/apt.log")"
-	for deb in "$dir"/debs/*.deb; do dpkg -x "$deb" "$root"; done
-fi
-PATH=$root/usr/bin:$PATH gcc -no-pie "-B$gcc/" "-B$root/usr/" -fopenmp -foffload=nvptx-none -O1 -o "$dir/offload" "$here/offload.c"
+libs=$root/usr/lib/$(gcc -dumpmachine)
+python=/usr/bin/python3 # for which the packages are
+mkdir -p "$root" "$dir/debs"
+
+# download PACKAGE...: with what they need beyond what is installed, except what is
+# only for building with them.
+apt() { timeout $((fetched > $(date +%s) ? fetched - $(date +%s) : 1)) apt-get -q "$@" 2>"$dir/apt.log"; }
+download() {
+	plan=$(apt -s install --no-install-recommends "$@") || return 1
+	needed=$(echo "$plan" | awk '$1 == "Inst" && $2 !~ /-dev$/ && $3 !~ /^\[/ {print $2}')
+	(cd "$dir/debs" && rm -f ./*.deb && apt download ${needed:-"$@"} >/dev/null)
+}
+
+# fetch CLIENT PACKAGE...: unpacks them, once. Where apt does not give them, it is left out.
+fetch() {
+	[ ! -e "$dir/has-$1" ] || return 0
+	client=$1
+	shift
+	download "$@" || { apt update >/dev/null && download "$@"; } || { left_out "$client: apt gives no $1: $(tail -n 1 "$dir/apt.log")"; return 0; }
+	for deb in "$dir/debs"/*.deb; do dpkg -x "$deb" "$root"; done
+	touch "$dir/has-$client"
+}
+fetch offload "gcc-$version-offload-nvptx" libgomp-plugin-nvptx1 nvptx-tools
+fetch halide python3-halide
+fetch numba python3-numba
+fetch ffmpeg ffmpeg
+
+# starts CLIENT COMMAND...: whether it is here and the command succeeds.
+starts() {
+	client=$1
+	shift
+	[ -e "$dir/has-$client" ] || return 1
+	inside "$@" >/dev/null 2>"$dir/why" || { left_out "$client does not start here: $(tail -n 1 "$dir/why")"; return 1; }
+}
 
 # A small device, so that it is what there is to share.
 run=$(mktemp -d) # a socket's path must be short
 trap 'rm -rf "$run"' EXIT
 export GFAAS_RUN_DIR="$run" GFAAS_STATE="$run/state" GFAAS_SIM_DIR="$run/sim" GFAAS_SIM_GPU=sms=1 GFAAS_SIM_NOTED=1
-export LD_LIBRARY_PATH="$build/lib/sim:$root/usr/lib/$(gcc -dumpmachine)"
-slice() { "$build/bin/gfaas" run -q --gpu sim --quota "$1" -- "$dir/offload" "$seconds"; }
+inside() { LD_LIBRARY_PATH="$build/lib/sim:$libs:$libs/blas:$libs/lapack:$libs/pulseaudio" PYTHONPATH=$root/usr/lib/python3/dist-packages "$@"; }
 
-bare=$("$dir/offload" "$seconds") || fail 'offload fails bare'
-gated=$(slice 1) || fail 'offload fails in a slice'
-slice 0.3:0.3 >"$run/little" & little=$!
-slice 0.7:0.7 >"$run/much" & much=$!
-wait $little && wait $much || fail 'offload fails beside another'
-awk -v bare="$bare" -v gated="$gated" -v little="$(cat "$run/little")" -v much="$(cat "$run/much")" 'BEGIN {
-	printf "client   bare  slice of all  slices of 0.3 and 0.7, together\n"
-	printf "offload  %-5d %-5d %.2f     %-5d %-5d %.2f and %.2f of bare\n", bare, gated, gated / bare, little, much, little / bare, much / bare
-	if (!(bare > 0 && gated > 0 && little > 0)) { print "clients: one of them did nothing"; exit 1 }
-}'
+printf 'client   bare  slice of all  slices of 0.3 and 0.7, together\n'
+
+# compare CLIENT COMMAND...: bare, in a slice, and in two at once. The command takes
+# its seconds last, and says how much it has done.
+compare() {
+	client=$1
+	shift
+	slice() { quota=$1; shift; inside "$build/bin/gfaas" run -q --gpu sim --quota "$quota" -- "$@" "$seconds"; }
+	bare=$(inside "$@" "$seconds") || fail "$client fails bare"
+	gated=$(slice 1 "$@") || fail "$client fails in a slice"
+	slice 0.3:0.3 "$@" >"$run/little" & little=$!
+	slice 0.7:0.7 "$@" >"$run/much" & much=$!
+	wait $little && wait $much || fail "$client fails beside another"
+	awk -v client="$client" -v bare="$bare" -v gated="$gated" -v little="$(cat "$run/little")" -v much="$(cat "$run/much")" 'BEGIN {
+		if (!(bare > 0 && gated > 0 && little > 0 && much > 0)) { print "clients: " client " did nothing"; exit 1 }
+		printf "%-8s %-5d %-5d %.2f     %-5d %-5d %.2f and %.2f of bare\n", client, bare, gated, gated / bare, little, much, little / bare, much / bare
+	}'
+}
+
+if starts offload true; then
+	gcc=$root/usr/lib/gcc/$(gcc -dumpmachine)/$version
+	PATH=$root/usr/bin:$PATH gcc -no-pie "-B$gcc/" "-B$root/usr/" -fopenmp -foffload=nvptx-none -O1 -o "$dir/offload" "$here/offload.c"
+	compare offload "$dir/offload"
+fi
+starts halide "$python" -c 'import halide' && compare halide "$python" "$here/halide_tiles.py"
+starts numba "$python" -c 'import numba' && compare numba "$python" "$here/numba_launch.py"
+starts ffmpeg "$root/usr/bin/ffmpeg" -h filter=scale_cuda && compare ffmpeg "$here/ffmpeg_frames.sh" "$root/usr/bin/ffmpeg"
+exit 0 # what was left out is no failure
