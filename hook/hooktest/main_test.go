@@ -17,6 +17,10 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	if _, sleeper := os.LookupEnv(sleepKey); sleeper {
+		sleepOn()
+		return
+	}
 	_ = flag.Set("test.parallel", "8")
 	os.Exit(m.Run())
 }

@@ -3,10 +3,12 @@ package hooktest
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"os/exec"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -172,6 +174,77 @@ func ring(hold time.Duration, began, end time.Time) (late time.Duration, err err
 		}
 	}
 	return late, nil
+}
+
+// sleepKey is the variable that makes this test program a sleeper.
+const sleepKey = "GFAAS_SLEEPER"
+
+// sleeper is a running program whose threads, one bound to each processor, sleep for
+// a millisecond over and over. They go before all else, as programs do that a
+// benchmark starts first.
+type sleeper struct {
+	t   testing.TB
+	cmd *exec.Cmd
+	end io.Closer
+	out safeBuffer
+}
+
+func (h *host) sleeps() *sleeper {
+	h.t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	s := &sleeper{t: h.t, cmd: exec.Command(self)}
+	s.cmd.Env = append(os.Environ(), sleepKey+"=1")
+	s.cmd.Stdout = &s.out
+	if s.end, err = s.cmd.StdinPipe(); err != nil {
+		h.t.Fatal(err)
+	}
+	if err := tokentest.StartFirst(s.cmd); err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() { _ = s.cmd.Process.Kill() })
+	return s
+}
+
+// latest ends it and is by how much a thread woke too late at the worst, in
+// milliseconds.
+func (s *sleeper) latest() (ms float64) {
+	s.t.Helper()
+	_ = s.end.Close()
+	if err := s.cmd.Wait(); err != nil {
+		s.t.Fatalf("sleeper: %v", err)
+	}
+	if _, err := fmt.Sscan(s.out.String(), &ms); err != nil {
+		s.t.Fatalf("sleeper: %q: %v", s.out.String(), err)
+	}
+	return ms
+}
+
+// sleepOn is the sleeper itself, until its standard input ends.
+func sleepOn() {
+	worst := make([]atomic.Int64, runtime.NumCPU())
+	for cpu := range worst {
+		go func() {
+			runtime.LockOSThread()
+			var own unix.CPUSet
+			own.Set(cpu)
+			_ = unix.SchedSetaffinity(0, &own)
+			_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0)
+			for wait := unix.NsecToTimespec(int64(time.Millisecond)); ; {
+				due := time.Now().Add(time.Millisecond)
+				_ = unix.Nanosleep(&wait, nil)
+				worst[cpu].Store(max(worst[cpu].Load(), int64(time.Since(due))))
+			}
+		}()
+	}
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	var most int64
+	for cpu := range worst {
+		most = max(most, worst[cpu].Load())
+	}
+	fmt.Println(time.Duration(most).Seconds() * 1e3)
 }
 
 // TestWitness: rings that lost nothing leave the bounds alone, and those that
