@@ -231,7 +231,7 @@ func (f *fake) platform() platform {
 	return platform{
 		defaultGPU: func() string { return "sim" },
 		runDir:     cli.RunDir,
-		open: func(_ context.Context, groups [][]string, _ time.Duration) ([]machine, error) {
+		open: func(_ context.Context, groups [][]string, _ []function.Function, _ time.Duration) ([]machine, error) {
 			f.others = strings.Fields(os.Getenv("FAKE_OTHERS"))
 			machines := []machine{f}
 			for range groups[1:] {

@@ -33,9 +33,9 @@ type platform struct {
 	defaultGPU func() string
 	// runDir holds the locks of GPUs under measurement.
 	runDir func() string
-	// open makes a machine of each group of GPUs, which this run has locked. An
-	// instance may take startTimeout to be ready.
-	open func(ctx context.Context, groups [][]string, startTimeout time.Duration) ([]machine, error)
+	// open makes a machine of each group of GPUs, which this run has locked, to
+	// measure those functions on. An instance may take startTimeout to be ready.
+	open func(ctx context.Context, groups [][]string, functions []function.Function, startTimeout time.Duration) ([]machine, error)
 }
 
 // machine is a group of GPUs and starts instances to measure on them, one at a
@@ -102,7 +102,7 @@ func realPlatform(env *cli.Env) platform {
 	return platform{
 		defaultGPU: host.DefaultGPU,
 		runDir:     cli.RunDir,
-		open: func(ctx context.Context, groups [][]string, startTimeout time.Duration) ([]machine, error) {
+		open: func(ctx context.Context, groups [][]string, functions []function.Function, startTimeout time.Duration) ([]machine, error) {
 			for _, name := range slices.Concat(groups...) {
 				if err := host.CheckGPU(name); err != nil {
 					return nil, err
@@ -112,9 +112,10 @@ func realPlatform(env *cli.Env) platform {
 			if err != nil {
 				return nil, err
 			}
+			daemon := newKernels(cli.RunDir(), functions)
 			var machines []machine
 			for _, gpus := range groups {
-				m := &local{launcher: l, tokens: tokend.Dial(cli.RunDir()), client: fnhttp.NewClient(), gpus: gpus, id: host.MeasuredID(gpus[0])}
+				m := &local{launcher: l, tokens: tokend.Dial(cli.RunDir()), kernels: daemon, client: fnhttp.NewClient(), gpus: gpus, id: host.MeasuredID(gpus[0])}
 				// The GPU is locked by this run, so an instance of that name
 				// was left by one that was killed.
 				if err := l.Stop(ctx, instance.Record{ID: m.id, Registered: []string{m.id}}); err != nil {
@@ -131,6 +132,7 @@ func realPlatform(env *cli.Env) platform {
 type local struct {
 	launcher *launch.Launcher
 	tokens   *tokend.Client
+	kernels  *kernels
 	client   *fnhttp.Client
 	gpus     []string
 	id       string
@@ -147,12 +149,12 @@ func (m *local) Start(ctx context.Context, fn function.Function, how start) (sub
 }
 
 func (m *local) Others(ctx context.Context) []string {
-	var ids []string
-	var known []int
+	executors, ids := m.kernels.look(ctx)
+	known := slices.Clone(executors)
 	for _, g := range m.status(ctx).GPUs {
 		for _, c := range g.Clients {
 			known = append(known, c.PID)
-			if slices.Contains(m.gpus, g.GPU) && c.Instance != m.id && c.PID > 0 {
+			if slices.Contains(m.gpus, g.GPU) && c.Instance != m.id && c.PID > 0 && !slices.Contains(executors, c.PID) {
 				ids = append(ids, c.Instance)
 			}
 		}
@@ -315,8 +317,7 @@ func (m meters) Close() (mean nvml.Figures) {
 }
 
 // foreign are the processes on the machine's GPUs, before an instance of ours
-// runs there, that the token daemon does not know. What serves them all, MPS,
-// is none.
+// runs there, that are not known. What serves them all, MPS, is none.
 func (m *local) foreign(known []int) (names []string) {
 	var library nvml.Processes
 	defer library.Close()

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/adapter/kerneld"
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/daemon/token/tokentest"
@@ -330,4 +331,84 @@ func TestGoodputOfTheExample(t *testing.T) {
 			t.Errorf("within %s: %+v", slo, row)
 		}
 	}
+}
+
+// The executor of the kernel daemon runs what a graph of kernels asks for: beside it
+// nothing else is on the GPU. Beside a function that does not ask for it, it is what
+// else is there, and so is another client of the daemon while it has it run.
+func TestGraphOfKernels(t *testing.T) {
+	t.Parallel() // each has a run directory of its own
+	for name, flags := range map[string][]string{"whole": nil, "slice": {"--sm", "100", "--quota", "1"}} {
+		t.Run(name, func(t *testing.T) { testGraphOfKernels(t, flags) })
+	}
+}
+
+func testGraphOfKernels(t *testing.T, flags []string) {
+	r := newReal(t).serve()
+	client := r.kernels(flags...)
+	file := r.write("function.yaml", "name: spin\nkind: kernels\nrequest: request.json\ntenant: bench\n")
+	const request = `{"version":1,"modules":{"m":{"ptx":"// gfaas-sim: spin block_us=1000\n.version 7.0\n.target sm_50\n.address_size 64\n.visible .entry spin()\n{\nret;\n}\n"}},"buffers":{},
+"kernels":[{"module":"m","name":"spin","grid":[1,1,1],"block":[1,1,1],"args":[]}]}`
+	r.write("request.json", request)
+	args := []string{"--sm", "50", "--quota", "1", "--duration", "300ms", "--warmup", "0s", "--out-file", "p.csv"}
+	out, err := r.profile(file, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	rows, err := cli.Load(&cli.Env{}, filepath.Join(r.work, "p.csv"), profile.Read)
+	if err != nil || len(rows) != 1 || rows[0].Errors > 0 || rows[0].ThroughputRPS <= 0 {
+		t.Fatalf("%+v, %v", rows, err)
+	}
+	out, err = r.command(args...).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "on this GPU too") {
+		t.Errorf("another function beside the executor: %v\n%s", err, out)
+	}
+
+	ctx, leave := context.WithCancel(t.Context())
+	left := make(chan error)
+	go func() {
+		var answer any
+		left <- client.Run(ctx, []byte(strings.Replace(request, `"version":1`, `"version":1,"iterations":1000000`, 1)), &answer)
+	}()
+	r.eventually("the other client's request runs", func() bool {
+		var stats struct{ GPUs []struct{ Client string } }
+		return client.Stats(t.Context(), &stats) == nil && len(stats.GPUs) == 1 && stats.GPUs[0].Client == "other"
+	})
+	out, err = r.profile(file, args...).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "client other of the kernel daemon run on this GPU too") {
+		t.Errorf("a graph beside another client's: %v\n%s", err, out)
+	}
+	leave()
+	<-left
+}
+
+// write writes a file in the folder where the command runs.
+func (r *real) write(name, text string) string {
+	r.t.Helper()
+	path := filepath.Join(r.work, name)
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		r.t.Fatal(err)
+	}
+	return path
+}
+
+// kernels starts the kernel daemon, and returns a client of it.
+func (r *real) kernels(flags ...string) *kerneld.Client {
+	r.t.Helper()
+	cmd := exec.Command(filepath.Join(r.build, "bin/gfaas-kerneld"), append([]string{"--gpu", "sim"}, flags...)...)
+	cmd.Env = r.env()
+	if err := cmd.Start(); err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() {
+		_ = cmd.Process.Kill() // what runs there is not waited for
+		_ = cmd.Wait()
+	})
+	client := kerneld.Dial(kerneld.Socket(r.runDir), "other")
+	r.t.Cleanup(client.Close)
+	r.eventually("the kernel daemon answers", func() bool {
+		var stats any
+		return client.Stats(context.Background(), &stats) == nil
+	})
+	return client
 }

@@ -407,7 +407,7 @@ func (o *runOptions) run(ctx context.Context) error {
 		return err
 	}
 	defer release()
-	machines, err := o.platform.open(ctx, groups, o.startTimeout)
+	machines, err := o.platform.open(ctx, groups, o.functions, o.startTimeout)
 	if err != nil {
 		return err
 	}

@@ -51,6 +51,8 @@ type Executor interface {
 	// after a fatal outcome, only Kill is to be called.
 	Send(text []byte, patience time.Duration)
 	Wait(id uint64, patience time.Duration) (job.Outcome, error)
+	// Pid is its process.
+	Pid() int
 	// Close ends it, Kill does so whatever it is doing. Both return when it has.
 	Close()
 	Kill()

@@ -33,6 +33,7 @@ type GPUStats struct {
 	BusyMS    float64 `json:"busy_ms"`
 	Evicted   int64   `json:"evicted"`
 	Executors int     `json:"executors"`
+	PIDs      []int   `json:"pids"`    // of those, sorted
 	Started   int     `json:"started"` // executors, since the beginning
 	Faults    int     `json:"faults"`  // executors that ended with a request
 }
@@ -61,13 +62,15 @@ func (d *Daemon) status(only string) Stats {
 	var all float64
 	for _, dev := range d.devices {
 		g := GPUStats{GPU: int(dev.number), Device: dev.name, Name: dev.limits.Name, Used: dev.cache.Used(), Budget: dev.cache.Budget(),
-			Objects: dev.cache.Len(), BusyMS: ms(dev.ran), Evicted: dev.evicted, Started: dev.starts, Faults: dev.faults}
+			Objects: dev.cache.Len(), BusyMS: ms(dev.ran), Evicted: dev.evicted, Started: dev.starts, Faults: dev.faults, PIDs: []int{}}
 		for _, w := range dev.workers {
 			if w.exec != nil {
 				g.Executors++
+				g.PIDs = append(g.PIDs, w.exec.Pid())
 				g.Modules += len(w.modules)
 			}
 		}
+		slices.Sort(g.PIDs)
 		if r := dev.running; r != nil && (only == "" || r.client.name == only) {
 			g.Running, g.Client = r.id, r.client.name
 		}
