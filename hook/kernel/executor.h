@@ -4,11 +4,11 @@
  *
  *   gfaas-kernel-executor
  *
- * is started by the daemon with a socket (SOCK_STREAM) as descriptor 3 and the
- * memory of the objects as descriptor 4. It uses the first GPU that it sees, says
- * hello, and carries out one job after the other until the socket is closed, or
- * something went wrong that no GPU recovers from. pkg/adapter/executor is the other end
- * of the socket.
+ * is started by the daemon with a pipe to read jobs from as descriptor 3, the memory
+ * of the objects as descriptor 4 and a pipe to write to as descriptor 5. It uses the
+ * first GPU that it sees, says hello, and carries out one job after the other until the
+ * pipes are closed, or something went wrong that no GPU recovers from.
+ * pkg/adapter/executor is the other end of the pipes.
  *
  * A message is its length in bytes, its kind, and so much data. Numbers are
  * little-endian, one after the other without gaps.
@@ -23,7 +23,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { SOCKET = 3, OBJECTS = 4 };
+enum { JOBS = 3, OBJECTS = 4, ANSWERS = 5 };
 
 /* Kinds of message. */
 enum {

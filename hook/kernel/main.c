@@ -1,9 +1,9 @@
 /* main.c: says hello and carries out jobs until the daemon is gone. */
-#define _GNU_SOURCE
 #include "executor.h"
 
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -16,13 +16,13 @@ static const CUdevice_attribute told[] = {
 };
 enum { TOLD = sizeof told / sizeof *told, TELL_MS = 100 };
 
-/* Tells of progress, and ends the process when the daemon closes the socket,
+/* Tells of progress, and ends the process when the daemon closes the pipe,
  * whatever the GPU does: a kernel that never ends holds up the other thread. */
 static void *watch(void *unused)
 {
     (void)unused;
-    struct pollfd p = {.fd = SOCKET, .events = POLLRDHUP};
-    while (poll(&p, 1, TELL_MS) <= 0 || !(p.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)))
+    struct pollfd p = {.fd = JOBS}; /* of the end alone */
+    while (poll(&p, 1, TELL_MS) <= 0)
         job_tell();
     _exit(0);
 }
@@ -65,6 +65,7 @@ int main(void)
     size_t total = 0;
     static struct writer w;
     pthread_t thread;
+    signal(SIGPIPE, SIG_IGN); /* message_send sees it */
     if (pthread_create(&thread, NULL, watch, NULL))
         return 1;
     bool ready = begin(name, sizeof name, value, &total, why, sizeof why);

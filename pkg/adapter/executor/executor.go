@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,8 +15,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/gfaas/gfaas/pkg/kgraph/job"
 )
@@ -50,11 +47,12 @@ type Config struct {
 
 // Executor is a process that carries out jobs. One job at a time.
 type Executor struct {
-	cmd  *exec.Cmd
-	conn *net.UnixConn
-	buf  []byte
-	in   []byte
-	last lastWords
+	cmd     *exec.Cmd
+	jobs    *os.File // to it
+	answers *os.File // from it
+	buf     []byte
+	in      []byte
+	last    lastWords
 
 	once sync.Once
 	died chan struct{} // closed when the process has ended
@@ -99,37 +97,37 @@ func (l *lastWords) String() string {
 
 // Start starts an executor and waits for its hello.
 func Start(ctx context.Context, c Config) (*Executor, job.Hello, error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	// Pipes, and not a pair of sockets: whoever reads from a socket wakes its writer,
+	// to say that there is room, also where that waits for something else.
+	theirJobs, jobs, err := os.Pipe()
 	if err != nil {
-		return nil, job.Hello{}, fmt.Errorf("socket of an executor: %w", err)
+		return nil, job.Hello{}, fmt.Errorf("pipe to an executor: %w", err)
 	}
-	_ = unix.SetNonblock(fds[1], false)
-	theirs := os.NewFile(uintptr(fds[1]), "executor")
-	defer theirs.Close()
-	ours := os.NewFile(uintptr(fds[0]), "daemon")
-	conn, err := net.FileConn(ours)
-	_ = ours.Close()
+	defer theirJobs.Close()
+	answers, theirAnswers, err := os.Pipe()
 	if err != nil {
-		return nil, job.Hello{}, fmt.Errorf("socket of an executor: %w", err)
+		_ = jobs.Close()
+		return nil, job.Hello{}, fmt.Errorf("pipe from an executor: %w", err)
 	}
-	e := &Executor{conn: conn.(*net.UnixConn), died: make(chan struct{}), last: lastWords{tee: c.Stderr}}
+	defer theirAnswers.Close()
+	e := &Executor{jobs: jobs, answers: answers, died: make(chan struct{}), last: lastWords{tee: c.Stderr}}
 	e.cmd = exec.Command(c.Path)
 	e.cmd.Env = c.Env
 	e.cmd.Stderr = &e.last
-	e.cmd.ExtraFiles = []*os.File{theirs, c.Host.file}
+	e.cmd.ExtraFiles = []*os.File{theirJobs, c.Host.file, theirAnswers}
 	e.cmd.WaitDelay = time.Second
 	// Not of our process group: an interrupt at the terminal is the daemon's, which
 	// ends what it has started.
 	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := e.cmd.Start(); err != nil {
-		_ = conn.Close()
+		e.leave()
 		return nil, job.Hello{}, fmt.Errorf("start an executor: %w", err)
 	}
 	go func() {
 		e.how = e.cmd.Wait()
 		close(e.died)
 	}()
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })
+	stop := context.AfterFunc(ctx, func() { _ = answers.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	hello, err := e.hello()
 	if err == nil && ctx.Err() != nil {
@@ -143,7 +141,7 @@ func Start(ctx context.Context, c Config) (*Executor, job.Hello, error) {
 }
 
 func (e *Executor) hello() (job.Hello, error) {
-	if err := e.conn.SetReadDeadline(time.Now().Add(greeting)); err != nil {
+	if err := e.answers.SetReadDeadline(time.Now().Add(greeting)); err != nil {
 		return job.Hello{}, err
 	}
 	kind, data, err := e.receive()
@@ -181,7 +179,7 @@ func (e *Executor) receive() (kind uint32, data []byte, err error) {
 			e.buf = make([]byte, room)
 		}
 		have := copy(e.buf, e.in)
-		n, err := e.conn.Read(e.buf[have:])
+		n, err := e.answers.Read(e.buf[have:])
 		e.in = e.buf[:have+n]
 		if err != nil {
 			return 0, nil, err
@@ -192,8 +190,9 @@ func (e *Executor) receive() (kind uint32, data []byte, err error) {
 // Send begins a job, whose outcome Wait returns. What goes wrong Wait says too: it
 // finds the deadline over, or the process ended.
 func (e *Executor) Send(text []byte, patience time.Duration) {
-	if e.conn.SetDeadline(time.Now().Add(patience)) == nil {
-		_, _ = e.conn.Write(text)
+	until := time.Now().Add(patience)
+	if e.jobs.SetWriteDeadline(until) == nil && e.answers.SetReadDeadline(until) == nil {
+		_, _ = e.jobs.Write(text)
 	}
 }
 
@@ -208,7 +207,7 @@ func (e *Executor) Wait(id uint64, patience time.Duration) (job.Outcome, error) 
 		}
 		switch kind {
 		case job.KindProgress:
-			if err := e.conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+			if err := e.answers.SetReadDeadline(time.Now().Add(patience)); err != nil {
 				return job.Outcome{}, e.gone(err)
 			}
 		case job.KindDone:
@@ -234,7 +233,7 @@ func (e *GoneError) Error() string {
 	return text
 }
 
-// gone turns what a socket says into why.
+// gone turns what a pipe says into why.
 func (e *Executor) gone(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return job.ErrTimeout
@@ -259,7 +258,7 @@ func lastLine(text string) string {
 
 // Close ends the process, which has nothing to do.
 func (e *Executor) Close() {
-	_ = e.conn.Close()
+	e.leave()
 	const patience = 2 * time.Second
 	select {
 	case <-e.died:
@@ -272,5 +271,11 @@ func (e *Executor) Close() {
 func (e *Executor) Kill() {
 	e.once.Do(func() { _ = e.cmd.Process.Kill() })
 	<-e.died
-	_ = e.conn.Close()
+	e.leave()
+}
+
+// leave closes the pipes, at which the process ends.
+func (e *Executor) leave() {
+	_ = e.jobs.Close()
+	_ = e.answers.Close()
 }
