@@ -147,11 +147,11 @@ func (s *steady) Read(p []byte) (int, error) {
 	return s.body.Read(p)
 }
 
-// body is a request's body. Once it was read to its end it is rested. Before an
-// answer the server reads what is left of a body: of a caller that was given up no
-// more is waited for.
+// body is a request's body, whose first deadline the handler has set. Once it was
+// read to its end it is rested. Before an answer the server reads what is left of a
+// body: of a caller that was given up no more is waited for.
 func (d *Daemon) body(w http.ResponseWriter, r *http.Request) *steady {
-	return &steady{body: r.Body, at: http.NewResponseController(w), most: d.cfg.Stall}
+	return &steady{body: r.Body, at: http.NewResponseController(w), most: d.cfg.Stall, next: time.Now().Add(d.cfg.Stall / 4)}
 }
 
 // rest lifts the deadline: what follows may take long.

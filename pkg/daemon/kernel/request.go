@@ -31,9 +31,8 @@ type request struct {
 
 	launched *flight // by who made room for it; nil: it launches itself
 
-	start  chan struct{} // closed when it may run
-	end    chan struct{} // closed when it is over without having run
-	refuse *Problem      // then: why
+	turn   chan struct{} // closed when it may run, or is refused
+	refuse *Problem      // why then; nil: it may run
 	answer Answer
 }
 
@@ -77,7 +76,7 @@ func (d *Daemon) submit(ctx context.Context, client string, text []byte) (*Answe
 	if p != nil {
 		return nil, p
 	}
-	r := &request{graph: graph, came: came, start: make(chan struct{}), end: make(chan struct{})}
+	r := &request{graph: graph, came: came, turn: make(chan struct{})}
 	d.mu.Lock()
 	p = d.accept(r, client, signatures)
 	d.mu.Unlock()
@@ -85,18 +84,15 @@ func (d *Daemon) submit(ctx context.Context, client string, text []byte) (*Answe
 		return nil, p
 	}
 	select {
-	case <-r.start:
-	case <-r.end:
-		return nil, r.refuse
+	case <-r.turn:
 	case <-ctx.Done():
 		if d.withdraw(r) {
 			return nil, problem(CodeInternal, "", "the caller has left")
 		}
-		select {
-		case <-r.start: // it was about to run: it is not cut
-		case <-r.end:
-			return nil, r.refuse
-		}
+		<-r.turn // it was about to run: it is not cut
+	}
+	if r.refuse != nil {
+		return nil, r.refuse
 	}
 	p = d.execute(r)
 	d.finish(r, p)
@@ -254,7 +250,7 @@ func (d *Daemon) step(events ...queue.Event) {
 					delete(d.requests, a.ID)
 					r.refuse = problem(CodeInternal, "", "%s", a.Reason.Rule)
 					events = append(events, d.ended(r)...)
-					close(r.end)
+					close(r.turn)
 				}
 			case queue.Remove:
 				// The objects go when the next client's first request comes (plan).
@@ -291,7 +287,7 @@ func (d *Daemon) begin(a *queue.Action) {
 		d.begun = append(d.begun, r)
 		return
 	}
-	close(r.start)
+	close(r.turn)
 }
 
 // hand launches what begins now that another request is over, where that is simple,
@@ -301,7 +297,7 @@ func (d *Daemon) hand() {
 		if w := r.dev.workers[r.client.dom]; w != nil && w.exec != nil && !d.scattered(r) && r.dev.lane.TryLock() {
 			r.launched = d.launch(r, w)
 		}
-		close(r.start)
+		close(r.turn)
 	}
 	clear(d.begun)
 	d.begun = d.begun[:0]

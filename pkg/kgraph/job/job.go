@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"slices"
 	"time"
 )
 
@@ -182,8 +183,9 @@ func (w *writer) copies(list []Copy) {
 
 // Append writes a job as a message.
 func (j *Job) Append(b []byte) []byte {
+	const usual = 512
 	begin := len(b)
-	w := &writer{append(b, make([]byte, HeaderSize)...)}
+	w := &writer{append(slices.Grow(b, usual), make([]byte, HeaderSize)...)}
 	w.u64(j.ID)
 	w.numbers(j.Unload)
 	w.count(len(j.Load))
