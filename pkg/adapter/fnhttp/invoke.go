@@ -3,15 +3,12 @@ package fnhttp
 import (
 	"context"
 	"fmt"
-	"io"
 	"maps"
 	"net"
 	"net/http"
-	"net/http/httptrace"
 	"net/url"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/instance"
@@ -19,53 +16,43 @@ import (
 )
 
 // Client sends calls to instances, and keeps connections to them open.
-type Client struct{ http *http.Client }
+type Client struct {
+	pool pool
+	http *http.Client // for what is asked of an instance beside calls
+}
 
 var _ ports.Invoker = (*Client)(nil)
 
 // NewClient returns a Client without connections.
 func NewClient() *Client {
-	return &Client{&http.Client{Transport: newTransport(), CheckRedirect: noRedirect}}
+	return &Client{pool: pool{dialer: dialer}, http: &http.Client{Transport: newTransport(), CheckRedirect: noRedirect}}
 }
 
 // Close closes the connections that no call uses.
-func (c *Client) Close() { c.http.CloseIdleConnections() }
+func (c *Client) Close() {
+	c.pool.close(0)
+	c.http.CloseIdleConnections()
+}
+
+var dialer = net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}
 
 func newTransport() *http.Transport {
-	const manyClients = 1024
-	dialer := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}
 	return &http.Transport{
 		// No proxy: instances are on this machine or addressed directly.
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			conn, err := dialer.DialContext(ctx, network, address)
-			if err == nil {
-				err = checkPeer(ctx, conn)
-			}
 			if err != nil {
-				if conn != nil {
-					_ = conn.Close()
-				}
 				return nil, err
 			}
-			return &counted{Conn: conn}, nil
+			if err := checkPeer(instance.Handle{}, conn); err != nil {
+				_ = conn.Close()
+				return nil, err
+			}
+			return conn, nil
 		},
-		MaxIdleConns:        0,
-		MaxIdleConnsPerHost: manyClients,
-		IdleConnTimeout:     30 * time.Second,
-		DisableCompression:  true,
+		IdleConnTimeout:    idleTime,
+		DisableCompression: true,
 	}
-}
-
-// counted is a connection that knows how much was written to it.
-type counted struct {
-	net.Conn
-	written atomic.Int64
-}
-
-func (c *counted) Write(p []byte) (int, error) {
-	n, err := c.Conn.Write(p)
-	c.written.Add(int64(n))
-	return n, err
 }
 
 // noRedirect hands the caller what the function answered.
@@ -75,31 +62,11 @@ func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastRe
 // no path. An auto or empty contract is http. Nothing is sent to who listens at
 // the address of an instance that has ended, or belongs to another user.
 func (c *Client) Invoke(ctx context.Context, r instance.Record, call ports.Call) (*http.Response, error) {
-	var conn *counted
-	var before int64
-	request, err := newRequest(httptrace.WithClientTrace(context.WithValue(ctx, calling{}, r.Handle), &httptrace.ClientTrace{
-		GotConn: func(info httptrace.GotConnInfo) {
-			conn = info.Conn.(*counted)
-			before = conn.written.Load()
-		},
-	}), r, call)
+	request, err := newRequest(ctx, r, call)
 	if err != nil {
 		return nil, err
 	}
-	// Not by the client: it would copy the head for redirects, which nobody follows.
-	answer, err := c.http.Transport.RoundTrip(request)
-	if err != nil {
-		err = fmt.Errorf("%s http://%s: %w", request.Method, r.Handle.Address, err)
-	}
-	switch {
-	case err == nil:
-		return answer, nil
-	case conn == nil:
-		return nil, &ports.CallError{Progress: ports.NotConnected, Err: err}
-	case conn.written.Load() == before:
-		return nil, &ports.CallError{Progress: ports.NotSent, Err: err}
-	}
-	return nil, &ports.CallError{Progress: ports.Sent, Err: err}
+	return c.pool.invoke(ctx, r.Handle, request)
 }
 
 func newRequest(ctx context.Context, r instance.Record, call ports.Call) (*http.Request, error) {
@@ -136,7 +103,6 @@ func newRequest(ctx context.Context, r instance.Record, call ports.Call) (*http.
 		request.Header = maps.Clone(request.Header)
 		request.Header.Set("Content-Type", "application/json")
 	}
-	once(request)
 	return request, nil
 }
 
@@ -177,23 +143,4 @@ func target(address, path, query string) (*url.URL, error) {
 		to.Opaque = path
 	}
 	return to, nil
-}
-
-// once keeps net/http from sending the request again by itself when a connection
-// that was used before ends without an answer, as it does with one that changes
-// nothing or has an Idempotency-Key: it cannot where a body may have been read.
-func once(request *http.Request) {
-	_, key := request.Header["Idempotency-Key"]
-	_, otherKey := request.Header["X-Idempotency-Key"]
-	switch request.Method {
-	case http.MethodGet, http.MethodHead, http.MethodOptions:
-	default:
-		if !key && !otherKey {
-			return
-		}
-	}
-	request.GetBody = nil
-	if request.Body == nil || request.Body == http.NoBody {
-		request.Body = io.NopCloser(strings.NewReader(""))
-	}
 }

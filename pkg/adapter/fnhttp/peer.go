@@ -1,7 +1,6 @@
 package fnhttp
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"os"
@@ -10,9 +9,6 @@ import (
 	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
-// calling is the key of the handle of the instance that a connection is made for.
-type calling struct{}
-
 // checkPeer says why a new connection does not lead to the instance that it was
 // made for, before anything is sent on it: the port of one that has ended can be
 // anybody's by now. A connection that is kept leads where it led.
@@ -20,8 +16,7 @@ type calling struct{}
 // The other end is the user's own. That of a container can be root's, as the
 // engine's proxies are, or outside this machine's network; so can that of an
 // instance whose handle is not known.
-func checkPeer(ctx context.Context, conn net.Conn) error {
-	h, _ := ctx.Value(calling{}).(instance.Handle)
+func checkPeer(h instance.Handle, conn net.Conn) error {
 	process := h.Runtime == instance.Process && h.PID > 0
 	if process {
 		if s, err := procfs.Read(h.PID); err != nil || s.Start != h.StartTime || s.Ended() {

@@ -1,0 +1,355 @@
+package fnhttp
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
+)
+
+// conn is a connection to an instance. What is done on it is done by who calls: an
+// http.Transport has two goroutines for each connection, and to hand a small call to
+// one and its answer back from the other takes longer than all else.
+type conn struct {
+	net.Conn
+	pool    *pool
+	address string
+	in      *bufio.Reader
+	out     *bufio.Writer
+	written atomic.Int64    // bytes
+	left    int64           // that may be read yet
+	wrote   chan error      // what came of a request that is written beside; nil if none is
+	idle    time.Time       // since when
+	leave   func() bool     // ends the watch over the context of the call
+	ctx     context.Context // of the call
+}
+
+const (
+	maxHead  = 10 << 20 // bytes of an answer's head, as in http.Transport
+	maxEarly = 16       // answers 1xx before an answer
+
+	// shortBody is up to which length a request fits what the kernel keeps of a
+	// connection, so that it can be written before anything is read.
+	shortBody = 8 << 10
+)
+
+var errHead = errors.New("the head of the answer is too large")
+
+func (k *conn) Read(p []byte) (int, error) {
+	if k.left <= 0 {
+		return 0, errHead
+	}
+	n, err := k.Conn.Read(p[:min(int64(len(p)), k.left)])
+	k.left -= int64(n)
+	return n, err
+}
+
+func (k *conn) Write(p []byte) (int, error) {
+	n, err := k.Conn.Write(p)
+	k.written.Add(int64(n))
+	return n, err
+}
+
+// silent says whether the connection is open and nothing came on it.
+func (k *conn) silent() bool {
+	raw, err := k.Conn.(syscall.Conn).SyscallConn()
+	if err != nil {
+		return false
+	}
+	var got error
+	err = raw.Read(func(fd uintptr) bool {
+		var b [1]byte
+		_, _, got = unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		return true
+	})
+	return err == nil && errors.Is(got, unix.EAGAIN)
+}
+
+// call sends a request and returns its answer as soon as the head of that is there.
+func (k *conn) call(ctx context.Context, request *http.Request) (*http.Response, error) {
+	k.written.Store(0)
+	k.left = maxHead
+	k.ctx = ctx
+	k.leave = context.AfterFunc(ctx, func() { _ = k.Conn.Close() })
+	k.wrote = nil
+	if request.Body == nil || request.Body == http.NoBody || request.GetBody != nil && request.ContentLength <= shortBody {
+		if err := k.send(request); err != nil {
+			if k.written.Load() == 0 {
+				return nil, k.failed(err)
+			}
+			k.wrote = make(chan error, 1)
+			k.wrote <- err
+			k.hurry(err)
+		}
+	} else {
+		k.wrote = make(chan error, 1)
+		go func() {
+			err := k.send(request)
+			k.wrote <- err
+			if err != nil {
+				k.hurry(err)
+			}
+		}()
+	}
+	answer, err := k.answer(request)
+	if err != nil {
+		return nil, k.failed(err)
+	}
+	k.left = math.MaxInt64
+	switch {
+	case answer.StatusCode == http.StatusSwitchingProtocols:
+		answer.Body = &upgraded{k}
+	case answer.Body == http.NoBody:
+		k.release(answer)
+	default:
+		answer.Body = &body{from: answer.Body, conn: k, answer: answer}
+	}
+	return answer, nil
+}
+
+func (k *conn) send(request *http.Request) error {
+	if err := request.Write(k.out); err != nil {
+		return err
+	}
+	return k.out.Flush()
+}
+
+// lastWords is for how long who took no more of a request may still answer it.
+const lastWords = 500 * time.Millisecond
+
+// hurry has a request that could not be written to its end not be waited for: who
+// takes no more of it may have said why.
+func (k *conn) hurry(err error) {
+	var failed *net.OpError
+	if errors.As(err, &failed) {
+		_ = k.SetReadDeadline(time.Now().Add(lastWords))
+		return
+	}
+	_ = k.Conn.Close() // its body did not come
+}
+
+// answer reads the head of the answer, after those that come before it.
+func (k *conn) answer(request *http.Request) (*http.Response, error) {
+	trace := httptrace.ContextClientTrace(request.Context())
+	for range maxEarly {
+		answer, err := http.ReadResponse(k.in, request)
+		if err != nil {
+			return nil, err
+		}
+		if answer.StatusCode < 100 || answer.StatusCode >= 200 || answer.StatusCode == http.StatusSwitchingProtocols {
+			return answer, nil
+		}
+		if trace != nil && trace.Got1xxResponse != nil {
+			if err := trace.Got1xxResponse(answer.StatusCode, textproto.MIMEHeader(answer.Header)); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return nil, errHead
+}
+
+// failed is why a call got no answer, or not all of it.
+func (k *conn) failed(err error) error {
+	k.leave()
+	_ = k.Conn.Close()
+	if k.ctx.Err() != nil {
+		return context.Cause(k.ctx)
+	}
+	select {
+	case wrong := <-k.wrote:
+		if wrong != nil {
+			return wrong
+		}
+	default:
+	}
+	return err
+}
+
+// release has the next call use the connection, if it can, once all of an answer
+// was read.
+func (k *conn) release(answer *http.Response) {
+	usable := k.leave() && !answer.Close && k.in.Buffered() == 0
+	if k.wrote != nil {
+		select {
+		case err := <-k.wrote:
+			usable = usable && err == nil
+		default:
+			usable = false
+		}
+	}
+	if !usable || !k.pool.put(k) {
+		_ = k.Conn.Close()
+	}
+}
+
+// body is the body of an answer.
+type body struct {
+	from   io.ReadCloser
+	conn   *conn
+	answer *http.Response
+	err    error // of the last read
+}
+
+func (b *body) Read(p []byte) (n int, err error) {
+	if b.err != nil {
+		return 0, b.err
+	}
+	n, err = b.from.Read(p)
+	switch {
+	case err == io.EOF:
+		b.conn.release(b.answer)
+	case err != nil:
+		err = b.conn.failed(err)
+	}
+	b.err = err
+	return n, err
+}
+
+var errClosed = errors.New("the answer was closed")
+
+func (b *body) Close() error {
+	if b.err == nil {
+		b.err = errClosed
+		b.conn.leave()
+		_ = b.conn.Conn.Close()
+	}
+	return nil
+}
+
+// upgraded is a connection that speaks something else from now on.
+type upgraded struct{ *conn }
+
+func (u *upgraded) Read(p []byte) (int, error) { return u.in.Read(p) }
+
+func (u *upgraded) Close() error {
+	u.leave()
+	return u.Conn.Close()
+}
+
+// pool keeps connections to instances open.
+type pool struct {
+	dialer net.Dialer
+
+	mu    sync.Mutex
+	idle  map[string][]*conn // by address, in the order in which they became idle
+	sweep *time.Timer        // nil while none is idle
+}
+
+const (
+	mostIdle = 1024 // to one instance
+	idleTime = 30 * time.Second
+)
+
+// get is a connection to an instance, an idle one if there is one.
+func (p *pool) get(ctx context.Context, h instance.Handle) (*conn, error) {
+	for k := p.take(h.Address); k != nil; k = p.take(h.Address) {
+		if k.silent() {
+			return k, nil
+		}
+		_ = k.Conn.Close()
+	}
+	c, err := p.dialer.DialContext(ctx, "tcp", h.Address)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkPeer(h, c); err != nil {
+		_ = c.Close()
+		return nil, err
+	}
+	k := &conn{Conn: c, pool: p, address: h.Address}
+	k.in, k.out = bufio.NewReader(k), bufio.NewWriter(k)
+	return k, nil
+}
+
+// take takes out the one that was used last.
+func (p *pool) take(address string) *conn {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all := p.idle[address]
+	if len(all) == 0 {
+		return nil
+	}
+	k := all[len(all)-1]
+	all[len(all)-1] = nil
+	p.idle[address] = all[:len(all)-1]
+	return k
+}
+
+// put keeps a connection; false if there are enough.
+func (p *pool) put(k *conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.idle == nil {
+		p.idle = map[string][]*conn{}
+	}
+	if len(p.idle[k.address]) >= mostIdle {
+		return false
+	}
+	k.idle = time.Now()
+	k.ctx, k.leave = nil, nil
+	p.idle[k.address] = append(p.idle[k.address], k)
+	if p.sweep == nil {
+		p.sweep = time.AfterFunc(idleTime, func() { p.close(idleTime) })
+	}
+	return true
+}
+
+// close closes those that have been idle for so long.
+func (p *pool) close(least time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.sweep != nil {
+		p.sweep.Stop()
+		p.sweep = nil
+	}
+	now := time.Now()
+	for address, all := range p.idle {
+		n := 0
+		for n < len(all) && now.Sub(all[n].idle) >= least {
+			_ = all[n].Conn.Close()
+			n++
+		}
+		if n == len(all) {
+			delete(p.idle, address)
+			continue
+		}
+		p.idle[address] = slices.Clone(all[n:])
+	}
+	if len(p.idle) > 0 {
+		p.sweep = time.AfterFunc(idleTime/2, func() { p.close(least) })
+	}
+}
+
+// invoke sends a request to an instance. What went wrong is a *ports.CallError.
+func (p *pool) invoke(ctx context.Context, h instance.Handle, request *http.Request) (*http.Response, error) {
+	k, err := p.get(ctx, h)
+	progress := ports.NotConnected
+	if err == nil {
+		var answer *http.Response
+		if answer, err = k.call(ctx, request); err == nil {
+			return answer, nil
+		}
+		if progress = ports.NotSent; k.written.Load() > 0 {
+			progress = ports.Sent
+		}
+	} else if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return nil, &ports.CallError{Progress: progress, Err: fmt.Errorf("%s http://%s: %w", request.Method, h.Address, err)}
+}

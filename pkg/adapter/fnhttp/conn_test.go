@@ -1,0 +1,233 @@
+package fnhttp_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httptrace"
+	"net/textproto"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/adapter/fnhttp"
+	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
+)
+
+// to calls who listens at an address, and returns its answer's status and body.
+func to(t *testing.T, c *fnhttp.Client, address string, call ports.Call) (int, string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	answer, err := c.Invoke(ctx, instance.Record{ID: "f-0", Handle: instance.Handle{Address: address}}, call)
+	if err != nil {
+		return 0, "", err
+	}
+	text, err := io.ReadAll(answer.Body)
+	return answer.StatusCode, string(text), errors.Join(err, answer.Body.Close())
+}
+
+// speaks is a server that has a function for each connection, one after the other;
+// the last is for all that come then. It returns its address.
+func speaks(t *testing.T, each ...func(in *bufio.Reader, out net.Conn)) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for n := 0; ; n++ {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				each[min(n, len(each)-1)](bufio.NewReader(conn), conn)
+			}()
+		}
+	}()
+	return l.Addr().String()
+}
+
+// heard reads a request with its body.
+func heard(in *bufio.Reader) bool {
+	r, err := http.ReadRequest(in)
+	if err != nil {
+		return false
+	}
+	_, err = io.Copy(io.Discard, r.Body)
+	return err == nil
+}
+
+const fine = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+// A connection is used again, unless it was closed, or is to be, or more came on it
+// than an answer. Who calls sees nothing of that.
+func TestConnectionsAreKept(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer string
+		close  bool
+		want   int // connections of three calls
+	}{
+		"as they should be": {fine, false, 1},
+		"chunked":           {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n", false, 1},
+		"closed when idle":  {fine, true, 3},
+		"to be closed":      {"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok", false, 3},
+		"HTTP/1.0":          {"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok", false, 3},
+		"too much said":     {fine + fine, false, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			opened, gone := make(chan bool, 9), make(chan bool, 9)
+			address := speaks(t, func(in *bufio.Reader, out net.Conn) {
+				opened <- true
+				for heard(in) {
+					if _, err := io.WriteString(out, c.answer); err != nil || c.close {
+						break
+					}
+				}
+				_ = out.Close()
+				gone <- true
+			})
+			client := fnhttp.NewClient()
+			defer client.Close()
+			for range 3 {
+				if status, text, err := to(t, client, address, ports.Call{Body: strings.NewReader("in")}); status != 200 || text != "ok" || err != nil {
+					t.Fatalf("%d %q %v", status, text, err)
+				}
+				if c.close {
+					<-gone
+				}
+			}
+			if len(opened) != c.want {
+				t.Errorf("%d connections, want %d", len(opened), c.want)
+			}
+		})
+	}
+}
+
+// A body that is longer than what a connection holds passes while the answer is read.
+func TestLongBodies(t *testing.T) {
+	echo := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).EnableFullDuplex()
+		w.Header().Set("Content-Length", fmt.Sprint(r.ContentLength))
+		_, _ = io.Copy(w, r.Body)
+	}))
+	defer echo.Close()
+	client := fnhttp.NewClient()
+	defer client.Close()
+	for _, size := range []int{0, 1, 8 << 10, 8<<10 + 1, 1 << 20, 32 << 20} {
+		in := bytes.Repeat([]byte("0123456789abcde\n"), size/16+1)[:size]
+		status, text, err := to(t, client, echo.Listener.Addr().String(), ports.Call{Body: bytes.NewReader(in)})
+		if status != 200 || text != string(in) || err != nil {
+			t.Errorf("%d bytes: %d, %d bytes, %v", size, status, len(text), err)
+		}
+	}
+}
+
+// Who does not want a body to its end says so, and is heard.
+func TestAnsweredEarly(t *testing.T) {
+	address := speaks(t, func(in *bufio.Reader, out net.Conn) {
+		if _, err := http.ReadRequest(in); err == nil {
+			_, _ = io.WriteString(out, "HTTP/1.1 413 No\r\nConnection: close\r\nContent-Length: 2\r\n\r\nno")
+			_ = out.(*net.TCPConn).CloseWrite()
+			_, _ = io.Copy(io.Discard, io.LimitReader(in, 1<<20))
+		}
+	})
+	client := fnhttp.NewClient()
+	defer client.Close()
+	status, text, err := to(t, client, address, ports.Call{Body: bytes.NewReader(make([]byte, 32<<20))})
+	if status != 413 || text != "no" || err != nil {
+		t.Errorf("%d %q %v", status, text, err)
+	}
+}
+
+// A caller's body that breaks off ends the call, and why is said.
+func TestBrokenBody(t *testing.T) {
+	address := speaks(t, func(in *bufio.Reader, _ net.Conn) { heard(in) })
+	client := fnhttp.NewClient()
+	defer client.Close()
+	broken := errors.New("broken off")
+	_, _, err := to(t, client, address, ports.Call{Body: io.MultiReader(strings.NewReader("in"), failing{broken})})
+	if err == nil || !strings.Contains(err.Error(), broken.Error()) {
+		t.Errorf("%v", err)
+	}
+}
+
+type failing struct{ err error }
+
+func (f failing) Read([]byte) (int, error) { return 0, f.err }
+
+// What comes before an answer is told, and the head of one has an end.
+func TestHeads(t *testing.T) {
+	address := speaks(t, func(in *bufio.Reader, out net.Conn) {
+		heard(in)
+		_, _ = io.WriteString(out, "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"+fine)
+	}, func(in *bufio.Reader, out net.Conn) {
+		heard(in)
+		_, err := io.WriteString(out, "HTTP/1.1 200 OK\r\n")
+		for line := "X-A: " + strings.Repeat("a", 1<<16) + "\r\n"; err == nil; {
+			_, err = io.WriteString(out, line)
+		}
+	})
+	client := fnhttp.NewClient()
+	defer client.Close()
+	early := 0
+	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{Got1xxResponse: func(code int, header textproto.MIMEHeader) error {
+		if code == 103 && header.Get("Link") == "</a>" {
+			early++
+		}
+		return nil
+	}})
+	answer, err := client.Invoke(ctx, instance.Record{Handle: instance.Handle{Address: address}}, ports.Call{})
+	if err != nil || answer.StatusCode != 200 || early != 1 {
+		t.Fatalf("%+v, %v, %d came before", answer, err, early)
+	}
+	_ = answer.Body.Close() // not read: the connection is not used again
+	var failed *ports.CallError
+	if _, _, err := to(t, client, address, ports.Call{}); !errors.As(err, &failed) || failed.Progress != ports.Sent || !strings.Contains(err.Error(), "head") {
+		t.Errorf("of one without end: %v", err)
+	}
+}
+
+// Nothing is left of calls that were cut or closed.
+func TestNothingIsLeft(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}))
+	defer server.Close()
+	before := runtime.NumGoroutine()
+	client := fnhttp.NewClient()
+	for n := range 20 {
+		ctx, cancel := context.WithCancel(t.Context())
+		answer, err := client.Invoke(ctx, instance.Record{Handle: instance.Handle{Address: server.Listener.Addr().String()}}, ports.Call{Method: "GET", Path: "/"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n%2 == 0 {
+			cancel()
+			if _, err := io.ReadAll(answer.Body); !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		}
+		_ = answer.Body.Close()
+		cancel()
+	}
+	client.Close()
+	for end := time.Now().Add(20 * time.Second); runtime.NumGoroutine() > before; runtime.Gosched() {
+		if time.Now().After(end) {
+			t.Fatalf("%d goroutines, %d before", runtime.NumGoroutine(), before)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
