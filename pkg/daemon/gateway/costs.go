@@ -42,7 +42,7 @@ const (
 func (e *engine) spec(t *target) queue.Function {
 	fn := t.function
 	s := queue.Function{
-		Name: fn.Name, Warm: usualWarm, Load: usualLoad, Cold: usualWarm + usualStart, Mem: int64(fn.GPUMem), Weight: fn.Weight,
+		Name: fn.Name, Mem: int64(fn.GPUMem), Weight: fn.Weight,
 		Model: e.models.Of(modelOf(fn)), Tenant: e.tenants.Of(fn.Tenant), Queue: int32(t.queue.Load()),
 		Inflight: int32(fn.Inflight), Min: int32(fn.Scale.Min), Max: int32(fn.Scale.Max), Idle: fn.Scale.Idle,
 	}
@@ -64,28 +64,34 @@ func (e *engine) spec(t *target) queue.Function {
 	if fn.GPUs > 1 { // those of a plan, and no more
 		s.Min, s.Max = 0, int32(max(e.count(t), 1))
 	}
-	settings := e.g.settings.Load()
-	if known, ok := settings.Costs[fn.Name]; ok {
-		s.Warm, s.Cold, s.Load = known.Warm, known.Cold, known.Load
-		if known.MemMiB > 0 {
-			s.Mem = max(s.Mem, int64(gpu.FromMiB(known.MemMiB)))
-		}
-		if settings.FixedCosts {
-			return s
-		}
+	if known, ok := e.g.settings.Load().Costs[fn.Name]; ok && known.MemMiB > 0 {
+		s.Mem = max(s.Mem, int64(gpu.FromMiB(known.MemMiB)))
 	}
-	start := max(s.Cold-s.Warm, 0)
+	s.Warm, s.Cold, s.Load = e.expect(t)
+	return s
+}
+
+// expect is what calls of a function are expected to take. Locked.
+func (e *engine) expect(t *target) (warm, cold, load time.Duration) {
+	warm, load = usualWarm, usualLoad
+	start := usualStart
+	settings := e.g.settings.Load()
+	if known, ok := settings.Costs[t.name]; ok {
+		if settings.FixedCosts {
+			return known.Warm, known.Cold, known.Load
+		}
+		warm, start, load = known.Warm, max(known.Cold-known.Warm, 0), known.Load
+	}
 	if t.costs.warm.n > 0 {
-		s.Warm = t.costs.warm.value
+		warm = t.costs.warm.value
 	}
 	if t.costs.start.n > 0 {
 		start = t.costs.start.value
 	}
 	if t.costs.load.n > 0 {
-		s.Load = t.costs.load.value
+		load = t.costs.load.value
 	}
-	s.Cold = s.Warm + max(start, s.Load)
-	return s
+	return warm, warm + max(start, load), load
 }
 
 func modelOf(fn function.Function) string {
@@ -110,10 +116,6 @@ func (e *engine) learn(c *call, executed time.Duration) {
 	default:
 		t.costs.warm.add(executed)
 	}
-	as := func(m mean, told time.Duration) bool { return m.n == 0 || near(m.value, told) }
-	if as(t.costs.warm, t.spec.Warm) && as(t.costs.load, t.spec.Load) && as(t.costs.start, t.spec.Cold-t.spec.Warm) {
-		return
-	}
 	e.relearn(t)
 }
 
@@ -123,10 +125,10 @@ func (t *target) startTook(d time.Duration) { t.costs.start.add(d) }
 // relearn tells the policy what a function costs, when that is another than it
 // was told by a tenth and more. Locked.
 func (e *engine) relearn(t *target) {
-	s := e.spec(t)
-	if near(s.Warm, t.spec.Warm) && near(s.Cold, t.spec.Cold) && near(s.Load, t.spec.Load) {
+	if warm, cold, load := e.expect(t); near(warm, t.spec.Warm) && near(cold, t.spec.Cold) && near(load, t.spec.Load) {
 		return
 	}
+	s := e.spec(t)
 	t.spec.Warm, t.spec.Cold, t.spec.Load = s.Warm, s.Cold, s.Load
 	e.step(queue.Event{Kind: queue.Learned, Function: t.number, Spec: &s})
 }

@@ -32,7 +32,8 @@ type engine struct {
 	lastCall  int64
 	adopted   residency.ID // the last name given to what was found running
 	wake      *time.Timer
-	wakeAt    time.Duration
+	wakeAt    time.Duration // when the policy wants to be woken
+	wakeSet   time.Duration // when the timer goes off, which may be earlier
 	quiet     chan struct{} // closed when no call is left; nil while nobody asks
 	closed    bool
 	recorder  *recorder // nil where nothing is recorded
@@ -64,7 +65,7 @@ const (
 func (e *engine) init(g *Gateway, policy queue.Policy) {
 	e.g, e.policy, e.epoch = g, policy, time.Now()
 	e.functions, e.calls, e.servers = map[int32]*target{}, map[int64]*call{}, map[residency.ID]*server{}
-	e.adopted, e.wakeAt = residency.None, queue.Never
+	e.adopted, e.wakeAt, e.wakeSet = residency.None, queue.Never, queue.Never
 	e.wake = time.AfterFunc(time.Hour, e.woke)
 	e.wake.Stop()
 }
@@ -127,14 +128,19 @@ func (e *engine) do(now time.Duration, a *queue.Action) {
 		e.move(a)
 	case queue.Wake:
 		e.wakeAt = a.At
-		if a.At == queue.Never {
-			e.wake.Stop()
-		} else {
-			e.wake.Reset(max(a.At-now, 0))
-		}
+		e.setWake(now)
 	case queue.Forget:
 		e.forget(a.Function)
 	case queue.Assign: // it waits where it is
+	}
+}
+
+// setWake has the timer go off when the policy wants to be woken, or earlier: each
+// call puts that off, and a timer is left as it is then.
+func (e *engine) setWake(now time.Duration) {
+	if e.wakeAt < e.wakeSet {
+		e.wakeSet = e.wakeAt
+		e.wake.Reset(max(e.wakeAt-now, 0))
 	}
 }
 
@@ -142,14 +148,13 @@ func (e *engine) do(now time.Duration, a *queue.Action) {
 func (e *engine) woke() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	switch now := e.now(); {
-	case e.wakeAt == queue.Never:
-	case now < e.wakeAt:
-		e.wake.Reset(e.wakeAt - now)
-	default:
-		e.wakeAt = queue.Never
-		e.step(queue.Event{Kind: queue.Woke})
+	e.wakeSet = queue.Never
+	if now := e.now(); e.wakeAt > now {
+		e.setWake(now)
+		return
 	}
+	e.wakeAt = queue.Never
+	e.step(queue.Event{Kind: queue.Woke})
 }
 
 // server makes an instance known that the policy named.
