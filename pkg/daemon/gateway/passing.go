@@ -53,9 +53,12 @@ func (p *passing) Write(part []byte) (int, error) {
 	return n, err
 }
 
-// flush passes on a head whose body has not come.
+// flush passes on a head whose body has not come. Who holds the lock writes that
+// body, perhaps to a caller who does not read: others do not wait for that.
 func (p *passing) flush() {
-	p.mu.Lock()
+	if !p.mu.TryLock() {
+		return
+	}
 	defer p.mu.Unlock()
 	if p.headed {
 		p.headed = false
