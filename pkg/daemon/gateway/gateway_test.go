@@ -27,7 +27,12 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(witnessing) != "" {
+		witnessHost()
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // patience is how long a test waits for what must happen.
 const patience = 30 * time.Second
