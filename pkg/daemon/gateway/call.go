@@ -413,7 +413,7 @@ func (c *call) end(err error) {
 		c.g.engine.finish(c, err)
 		if c.begun.Load() {
 			now := time.Now()
-			c.target.answered(now, c.status, now.Sub(c.came))
+			c.target.answered(c.g.limits.at(now), c.status, now.Sub(c.came))
 			c.g.metrics.answered(c.target, c.status, c.queued, now.Sub(c.came))
 		}
 		if c.cancel != nil && err != nil {

@@ -74,6 +74,8 @@ const youth = 20 * time.Millisecond
 
 func (a *limits) now() time.Duration { return time.Since(a.begin) }
 
+func (a *limits) at(t time.Time) time.Duration { return t.Sub(a.begin) }
+
 func (a *limits) add(l *limit) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -27,7 +27,6 @@ func (g *Gateway) status() status.Status {
 	e := &g.engine
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	now := time.Now()
 	at := e.now()
 	snapshot := e.policy.Snapshot()
 	s := status.Status{GPUs: []status.GPU{}, Functions: []status.Function{}, Instances: []status.Instance{}}
@@ -63,7 +62,7 @@ func (g *Gateway) status() status.Status {
 	slices.SortFunc(s.Instances, func(a, b status.Instance) int { return cmp.Compare(a.ID, b.ID) })
 	for _, t := range e.inOrder() {
 		if !t.gone {
-			f := t.status(now, g.began, queues[t.number], counts[t])
+			f := t.status(g.limits.now(), queues[t.number], counts[t])
 			if rps := planned[t]; rps > 0 {
 				f.PlannedRPS = &rps
 			}
@@ -83,7 +82,7 @@ func (e *engine) slots() int {
 }
 
 // status is how a function stands. Locked.
-func (t *target) status(now, since time.Time, q queue.FunctionStatus, ready int) status.Function {
+func (t *target) status(now time.Duration, q queue.FunctionStatus, ready int) status.Function {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	f := status.Function{Function: t.name, State: status.Idle, Waiting: &q.Waiting, InFlight: &q.InFlight, Instances: t.instances,
@@ -97,7 +96,7 @@ func (t *target) status(now, since time.Time, q queue.FunctionStatus, ready int)
 	case t.instances > 0:
 		f.State = status.Starting
 	}
-	rps, ms := t.recent.look(now, since, 0.5, 0.95, 0.99)
+	rps, ms := t.recent.look(now, 0.5, 0.95, 0.99)
 	f.RPS, f.P50MS, f.P95MS, f.P99MS = &rps, &ms[0], &ms[1], &ms[2]
 	return f
 }

@@ -29,8 +29,8 @@ func (t *tally) started(how residency.Start) { t.found[how]++ }
 // ran takes note of time that an instance was busy.
 func (t *tally) ran(d time.Duration) { t.served += d }
 
-// answered takes note of an answer that an instance gave.
-func (t *tally) answered(now time.Time, status int, took time.Duration) {
+// answered takes note of an answer that an instance gave, at a time of the limits.
+func (t *tally) answered(now time.Duration, status int, took time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if status >= 500 {
@@ -51,7 +51,8 @@ func (t *tally) refused(e *Error) {
 	}
 }
 
-// recent is how long the answers of the last minute took.
+// recent is how long the answers of the last minute took. Its time is not that of the
+// wall, which may be set.
 type recent struct {
 	parts [6]part // of ten seconds each
 }
@@ -59,7 +60,7 @@ type recent struct {
 const partTime = 10 * time.Second
 
 type part struct {
-	begin  int64 // in parts since 1970
+	begin  int64 // in parts since the beginning
 	count  int
 	counts *[buckets]uint32
 }
@@ -75,8 +76,8 @@ func bucketOf(d time.Duration) int {
 	return min(max(int(math.Log(d.Seconds()/firstEdge)/math.Log(growth))+1, 0), buckets-1)
 }
 
-func (r *recent) add(now time.Time, took time.Duration) {
-	n := now.UnixNano() / int64(partTime)
+func (r *recent) add(now time.Duration, took time.Duration) {
+	n := int64(now / partTime)
 	p := &r.parts[n%int64(len(r.parts))]
 	if p.counts == nil {
 		p.counts = new([buckets]uint32)
@@ -89,11 +90,11 @@ func (r *recent) add(now time.Time, took time.Duration) {
 	p.counts[bucketOf(max(took, time.Nanosecond))]++
 }
 
-// look is the rate of the last minute, or what there was of it since a time, and
-// quantiles in milliseconds; they are 0 where nothing was answered.
-func (r *recent) look(now, since time.Time, quantiles ...float64) (rps float64, ms []float64) {
+// look is the rate of the last minute, or since the beginning, and quantiles in
+// milliseconds; they are 0 where nothing was answered.
+func (r *recent) look(now time.Duration, quantiles ...float64) (rps float64, ms []float64) {
 	var all [buckets]int64
-	n, total := now.UnixNano()/int64(partTime), int64(0)
+	n, total := int64(now/partTime), int64(0)
 	for i := range r.parts {
 		p := &r.parts[i]
 		if p.counts == nil || p.begin <= n-int64(len(r.parts)) {
@@ -104,8 +105,8 @@ func (r *recent) look(now, since time.Time, quantiles ...float64) (rps float64, 
 			all[b] += int64(c)
 		}
 	}
-	whole := time.Duration(len(r.parts)-1)*partTime + time.Duration(now.UnixNano()%int64(partTime))
-	rps = float64(total) / max(min(whole, now.Sub(since)), time.Second).Seconds()
+	whole := time.Duration(len(r.parts)-1)*partTime + now%partTime
+	rps = float64(total) / max(min(whole, now), time.Second).Seconds()
 	for _, q := range quantiles {
 		ms = append(ms, quantile(&all, total, q))
 	}

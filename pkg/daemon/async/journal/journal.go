@@ -127,6 +127,7 @@ type Journal struct {
 	opts  Options
 	sizes sizes
 	lock  *lockfile.Lock
+	began time.Time
 
 	io       sync.Mutex // held by who writes; taken before mu
 	segments []*segment // oldest first
@@ -148,8 +149,9 @@ type Journal struct {
 type entry struct {
 	summary
 	at      place
-	file    string // of its body; empty is none
-	writing *batch // that writes its first record; nil once it is on disk
+	file    string        // of its body; empty is none
+	writing *batch        // that writes its first record; nil once it is on disk
+	over    time.Duration // ended: when, as the journal's age
 }
 
 // summary is what can be asked of a call without reading the disk.
@@ -189,7 +191,7 @@ func open(dir string, opts Options, sizes sizes) (*Journal, error) {
 	case err != nil:
 		return nil, fmt.Errorf("journal: %w", err)
 	}
-	j := &Journal{dir: dir, opts: opts, sizes: sizes, lock: lock, next: 1, bodies: 1, entries: map[string]*entry{}}
+	j := &Journal{dir: dir, opts: opts, sizes: sizes, lock: lock, next: 1, bodies: 1, entries: map[string]*entry{}, began: time.Now()}
 	if err := j.load(); err != nil {
 		_ = lock.Close()
 		return nil, fmt.Errorf("journal: %w", err)
@@ -294,7 +296,7 @@ func (j *Journal) Put(c Call, b *Body) error {
 		old, e.file = e.file, file
 		e.summary, e.at = summarize(&c), at
 		if e.state.Ended() {
-			j.ended = append(j.ended, e)
+			j.end(e)
 		}
 	})
 	if err != nil {
@@ -349,12 +351,21 @@ func (j *Journal) Pending() []Call {
 	return out
 }
 
+// end puts a call with those that ended. The wall's clock says for how long that has
+// been so only of what was read from the disk: it may be set, and a call must not be
+// run again, or kept for ever, for that.
+func (j *Journal) end(e *entry) {
+	now := time.Now()
+	e.over = now.Sub(j.began) - max(now.Sub(e.endedT), 0)
+	j.ended = append(j.ended, e)
+}
+
 // Expire forgets the calls that ended longer ago than Retention, and the oldest
 // beyond MaxEnded.
 func (j *Journal) Expire(now time.Time) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	for len(j.ended) > 0 && (len(j.ended) > j.opts.MaxEnded || now.Sub(j.ended[0].endedT) > j.opts.Retention) {
+	for len(j.ended) > 0 && (len(j.ended) > j.opts.MaxEnded || now.Sub(j.began)-j.ended[0].over > j.opts.Retention) {
 		e := j.ended[0]
 		j.ended = j.ended[1:]
 		j.drop(e.at)

@@ -16,6 +16,8 @@ import (
 
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
+
+	"github.com/gfaas/gfaas/pkg/daemon/clocktest"
 )
 
 func TestMain(m *testing.M) {
@@ -191,6 +193,51 @@ func TestCalls(t *testing.T) {
 	}
 	if info, err := os.Stat(logs(t, dir)[0]); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mode of a segment: %v, %v", info.Mode(), err)
+	}
+}
+
+// TestClockIsSet: an ended call is known for as long as it is to be, whatever becomes of
+// the wall's clock: not forgotten at once, or it could be run again, and not kept for
+// hours more.
+func TestClockIsSet(t *testing.T) {
+	for _, by := range []time.Duration{-5 * time.Hour, 0, 5 * time.Hour} {
+		dir := t.TempDir()
+		j := opened(t, dir, usual)
+		now := func(later time.Duration) time.Time { return clocktest.Set(t, time.Now(), by).Add(later) }
+		known := func(when string, want bool) {
+			t.Helper()
+			if _, ok := j.Get("a"); ok != want {
+				t.Errorf("set by %v, %s: known is %v", by, when, ok)
+			}
+		}
+		if err := j.Accept(newCall("a"), nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := j.Put(Call{ID: "a", State: Done, Ended: time.Now().Round(0)}, nil); err != nil {
+			t.Fatal(err)
+		}
+		j.Expire(now(options.Retention - time.Minute))
+		known("within an hour", true)
+		j.Expire(now(options.Retention + time.Minute))
+		known("after an hour", false)
+		// What is read again ended at most when it was read.
+		if err := j.Accept(newCall("b"), nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := j.Put(Call{ID: "b", State: Done, Ended: time.Now().Add(5 * time.Hour).Round(0)}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := j.Close(); err != nil {
+			t.Fatal(err)
+		}
+		j = opened(t, dir, usual)
+		j.Expire(now(options.Retention + time.Minute))
+		if _, ok := j.Get("b"); ok {
+			t.Errorf("set by %v: what ended in the future is known an hour after it was read", by)
+		}
+		if err := j.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

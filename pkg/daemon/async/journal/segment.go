@@ -177,7 +177,7 @@ func (j *Journal) load() error {
 	named := map[string]bool{}
 	for _, e := range j.entries {
 		if e.state.Ended() {
-			j.ended = append(j.ended, e)
+			j.end(e)
 		} else if e.file != "" {
 			named[e.file] = true
 		}
