@@ -48,6 +48,7 @@ type server struct {
 	state  serverState
 	own    bool    // started here, and stopped here
 	parks  bool    // its memory waits on the host while it has no work
+	away   bool    // the policy wanted it back on the GPU: it comes with the next call
 	calls  []*call // dispatched to it
 	since  time.Duration
 	busy   time.Duration // when it last began to run something
@@ -174,13 +175,16 @@ func (e *engine) run(now time.Duration, a *queue.Action) {
 		e.g.deed(func() { e.g.start(s) })
 	}
 	c.on, c.sent, c.found, c.rule = s, now, a.Start, a.Reason.Rule
+	if s.away {
+		s.away, c.found = false, residency.HostWarm
+	}
 	c.queued += now - c.arrived
 	c.starting = 0
 	if len(s.calls) == 0 {
 		s.busy = now
 	}
 	s.calls = append(s.calls, c)
-	c.target.started(a.Start)
+	c.target.started(c.found)
 	if s.state == serverStarts {
 		c.state = callStarts
 		return
@@ -471,7 +475,7 @@ func (e *engine) move(a *queue.Action) {
 	}
 	to := residency.HostWarm
 	if a.Kind == queue.Prefetch {
-		to = residency.GPUWarm
+		to, s.away = residency.GPUWarm, true
 	}
 	e.step(queue.Event{Kind: queue.Moved, Instance: s.id, Function: s.target.number, To: to, Fault: true})
 }

@@ -93,6 +93,7 @@ func replayed(text []byte) error {
 	if r.Set["penalty"] == "3" {
 		o.Penalty = 3
 	}
+	o.Prefetch = r.Set["prefetch"] == "true"
 	policy, err := queue.New(queue.Config{Policy: r.Policy, Pool: r.Pool, Live: true, Options: o})
 	if err != nil {
 		return err
