@@ -292,12 +292,12 @@ func died(err error) bool {
 	if errors.As(err, &failed) && failed.Progress != ports.Sent {
 		return true
 	}
-	for _, end := range []error{io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE, syscall.ECONNABORTED, errDied, context.Canceled} {
+	for _, end := range []error{io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE, syscall.ECONNABORTED, net.ErrClosed, errDied, context.Canceled} {
 		if errors.Is(err, end) {
 			return true
 		}
 	}
-	return endedIdle(err)
+	return false
 }
 
 // problem is the answer to a call that got none.
@@ -480,12 +480,6 @@ var labels = [...]string{"X-Call-Id", "X-Start-Time", "Gfaas-Queue-Ms", "Gfaas-S
 // millis appends a duration in milliseconds, with three decimals.
 func millis(to []byte, d time.Duration) []byte {
 	return strconv.AppendFloat(to, float64(d)/float64(time.Millisecond), 'f', 3, 64)
-}
-
-// endedIdle says whether an error is the transport's own word for a connection that
-// was closed while nothing was on it, or closed altogether.
-func endedIdle(err error) bool {
-	return errors.Is(err, net.ErrClosed) || strings.Contains(err.Error(), "server closed idle connection")
 }
 
 // discard is a log that nobody reads.
