@@ -185,11 +185,11 @@ func (o *gfaas) due(c *choice) bool {
 	pool := o.engine.pool
 	for g := range o.gpus {
 		m := &o.gpus[g]
+		if len(m.booked) == 0 || !pool.Free(int32(g)) {
+			continue
+		}
 		for i := 0; i < len(m.booked); i++ {
 			f := m.booked[i].function
-			if !pool.Free(int32(g)) {
-				break
-			}
 			if !o.ready.has(f) {
 				continue // throttled since
 			}

@@ -103,6 +103,13 @@ func (h *heap) set(function int32, k key) {
 	}
 }
 
+// lower adds a function, or brings it forward: a key that is less already stays.
+func (h *heap) lower(function int32, k key) {
+	if i := h.place[function]; i == 0 || k.less(&h.items[i-1].key) {
+		h.set(function, k)
+	}
+}
+
 // remove takes a function out, if it is in.
 func (h *heap) remove(function int32) {
 	i := int(h.place[function]) - 1

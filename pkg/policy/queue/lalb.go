@@ -22,8 +22,10 @@ type lalb struct {
 	limit     int64
 	global    *requests
 	gpus      []worker
-	models    []shared
-	hits      []heap    // by GPU: models it has that are waited for, by their oldest
+	first     []int32   // by model: the first function of it
+	kin       []kin     // by function
+	copies    sets      // by model: the GPUs that have it
+	hits      []heap    // by GPU: models it has that are waited for, by their oldest as it was at some time: see firstHit
 	idle      heap      // GPUs, by dispatches so far, then index
 	localIdle int       // idle GPUs with a queue of their own
 	aside     []int32   // idle GPUs for which there was nothing
@@ -32,11 +34,8 @@ type lalb struct {
 	taken     request   // what next chose
 }
 
-// shared is a model: memory that functions may share.
-type shared struct {
-	functions []int32
-	copies    []int32 // GPUs that have it, in order
-}
+// kin is a function's model, which functions may share, and the next of those.
+type kin struct{ model, next int32 }
 
 type worker struct {
 	open, busy bool
@@ -59,6 +58,9 @@ func (p *lalb) grow(functions, gpus, _ int) {
 	p.gpus = grown(p.gpus, gpus)
 	p.hits = grown(p.hits, gpus)
 	p.idle.grow(gpus)
+	for len(p.kin) < functions {
+		p.kin = append(p.kin, kin{none, none})
+	}
 	p.size(functions)
 	for g := range p.gpus {
 		if w := &p.gpus[g]; !w.open && p.engine.slots[g] > 0 {
@@ -69,33 +71,46 @@ func (p *lalb) grow(functions, gpus, _ int) {
 	}
 }
 
-// model is what a function's invocations are found by. Live each function has
-// instances of its own.
-func (p *lalb) model(f int32) int32 {
-	if p.engine.config.Live {
-		return f
-	}
-	return p.engine.functions[f].Model
-}
-
 func (p *lalb) changed(f int32) {
-	m := p.model(f)
+	m := p.engine.functions[f].Model
+	if p.engine.config.Live {
+		m = f // each function has instances of its own
+	}
+	if m == p.kin[f].model {
+		return
+	}
+	p.forget(f)
 	p.size(int(m) + 1)
-	p.models[m].functions = holding(p.models[m].functions, f, true)
+	at := &p.first[m]
+	for *at != none && *at < f {
+		at = &p.kin[*at].next
+	}
+	p.kin[f] = kin{m, *at}
+	*at = f
 }
 
 // size makes room for that many models.
 func (p *lalb) size(models int) {
-	p.models = grown(p.models, models)
-	p.global.grow(models)
+	for len(p.first) < models {
+		p.first = append(p.first, none)
+	}
+	p.copies.grow(len(p.first), len(p.gpus))
+	p.global.grow(len(p.first))
 	for g := range p.hits {
-		p.hits[g].grow(len(p.models))
+		p.hits[g].grow(len(p.first))
 	}
 }
 
 func (p *lalb) forget(f int32) {
-	m := &p.models[p.model(f)]
-	m.functions = holding(m.functions, f, false)
+	if p.kin[f].model == none {
+		return
+	}
+	at := &p.first[p.kin[f].model]
+	for *at != f {
+		at = &p.kin[*at].next
+	}
+	*at = p.kin[f].next
+	p.kin[f].model = none
 }
 
 // free puts a GPU among the idle ones.
@@ -133,7 +148,7 @@ func (p *lalb) settle(g int32) {
 }
 
 func (p *lalb) request(f int32, m member) request {
-	return request{member: m, function: f, model: p.model(f)}
+	return request{member: m, function: f, model: p.kin[f].model}
 }
 
 // count has the engine's queues know how many wait.
@@ -172,7 +187,7 @@ func (p *lalb) take(f int32) member {
 }
 
 func (p *lalb) drop(f int32, id int64) bool {
-	if n := p.global.find(p.model(f), id); n != none {
+	if n := p.global.find(p.kin[f].model, id); n != none {
 		p.pick(n)
 		p.count(f, -1)
 		return true
@@ -202,7 +217,7 @@ func (p *lalb) list(f int32) (out []member) {
 			out = append(out, it.member)
 		}
 	}
-	for n := p.global.models[p.model(f)].head; n != none; n = p.global.nodes[n].later {
+	for n := p.global.models[p.kin[f].model].head; n != none; n = p.global.nodes[n].later {
 		add(p.global.nodes[n])
 	}
 	for g := range p.gpus {
@@ -306,7 +321,7 @@ func (p *lalb) serve(now time.Duration, g int32, c *choice) bool {
 		return false
 	}
 	for p.swept != g && r.head != none && r.marks >= p.limit {
-		if it := &r.nodes[r.head]; p.has(g, it.model) && p.can(g, it.function) {
+		if it := &r.nodes[r.head]; p.copies.has(it.model, g) && p.can(g, it.function) {
 			return p.run(c, g, p.pick(r.head), "its model is cached")
 		}
 		if p.balance(now, g, c) {
@@ -353,13 +368,29 @@ func (p *lalb) place(g, f int32) int32 {
 	return none
 }
 
-// firstHit is the oldest invocation whose model the GPU has.
+// firstHit is the oldest invocation whose model the GPU has. A model's place in
+// hits is corrected only when it comes first there: meanwhile its oldest may have
+// gone, so that it is to come later, or none may wait for it any more.
 func (p *lalb) firstHit(g int32) int32 {
-	if p.hits[g].len() == 0 {
+	r, h, n := p.global, &p.hits[g], none
+	switch {
+	case r.head == none:
 		return none
+	case !r.mixed && p.copies.has(r.nodes[r.head].model, g):
+		n = r.head
 	}
-	n := p.global.models[p.hits[g].min().function].head
-	if !p.can(g, p.global.nodes[n].function) {
+	for n == none && h.len() > 0 {
+		least := h.min()
+		switch oldest := r.models[least.function].head; {
+		case oldest == none:
+			h.remove(least.function)
+		case r.nodes[oldest].id > least.key.a:
+			h.set(least.function, key{a: r.nodes[oldest].id})
+		default:
+			n = oldest
+		}
+	}
+	if n == none || !p.can(g, r.nodes[n].function) {
 		return none
 	}
 	return n
@@ -368,13 +399,15 @@ func (p *lalb) firstHit(g int32) int32 {
 // pick takes an invocation out of the global queue.
 func (p *lalb) pick(n int32) request {
 	it := p.global.take(n)
-	p.follow(it.model)
+	if p.global.mixed { // the next of its model may have a lower number
+		p.follow(it.model)
+	}
 	return it
 }
 
 // on is an idle instance of a function of the model on the GPU, if there is one.
 func (p *lalb) on(g, model int32) (residency.Place, bool) {
-	for _, f := range p.models[model].functions {
+	for f := p.first[model]; f != none; f = p.kin[f].next {
 		if at := p.engine.pool.On(f, g); at.Slot != none {
 			return at, true
 		}
@@ -382,49 +415,43 @@ func (p *lalb) on(g, model int32) (residency.Place, bool) {
 	return residency.Place{}, false
 }
 
-// has says whether a GPU has the model, busy with it or not.
-func (p *lalb) has(g, model int32) bool {
-	_, has := slices.BinarySearch(p.models[model].copies, g)
-	return has
-}
-
-// look notes whether a GPU has the model.
+// look notes whether a GPU has the model, busy with it or not.
 func (p *lalb) look(g, model int32) {
-	w, m := &p.gpus[g], &p.models[model]
+	w := &p.gpus[g]
 	has := w.busy && w.model == model
 	if !has {
 		_, has = p.on(g, model)
 	}
-	if i, had := slices.BinarySearch(m.copies, g); had != has {
-		if has {
-			m.copies = slices.Insert(m.copies, i, g)
-		} else {
-			m.copies = slices.Delete(m.copies, i, i+1)
-		}
-		p.note(g, model, has)
+	if p.copies.has(model, g) != has {
+		p.cached(g, model, has)
 	}
 }
 
-// follow tells the GPUs that have a model which of its invocations is the
-// oldest.
+// cached notes that a GPU got the model, or lost it.
+func (p *lalb) cached(g, model int32, has bool) {
+	p.copies.set(model, g, has)
+	if has {
+		p.note(g, model)
+	} else {
+		p.hits[g].remove(model)
+	}
+}
+
+// follow tells the GPUs that have a model of an invocation that may be its
+// oldest now.
 func (p *lalb) follow(model int32) {
 	if !p.locality {
 		return
 	}
-	for _, g := range p.models[model].copies {
-		p.note(g, model, true)
+	for g := range p.copies.of(model) {
+		p.note(g, model)
 	}
 }
 
-// note keeps the hits of a GPU.
-func (p *lalb) note(g, model int32, has bool) {
-	if !p.locality {
-		return
-	}
-	if n := p.global.models[model].head; n != none && has {
-		p.hits[g].set(model, key{a: p.global.nodes[n].id})
-	} else {
-		p.hits[g].remove(model)
+// note has a GPU's hits know of the oldest invocation of a model that it has.
+func (p *lalb) note(g, model int32) {
+	if n := p.global.models[model].head; n != none && p.locality {
+		p.hits[g].lower(model, key{a: p.global.nodes[n].id})
 	}
 }
 
@@ -435,7 +462,7 @@ func (p *lalb) note(g, model int32, has bool) {
 func (p *lalb) balance(now time.Duration, g int32, c *choice) bool {
 	it := p.pick(p.global.head)
 	idle, busy := none, none
-	for _, gpu := range p.models[it.model].copies {
+	for gpu := range p.copies.of(it.model) {
 		w := &p.gpus[gpu]
 		if !p.engine.config.Patient && w.busy {
 			w.extend(now)
@@ -485,14 +512,14 @@ func (p *lalb) run(c *choice, g int32, it request, rule string) bool {
 	c.on(it.function, at, rule, 0)
 	c.taken = true
 	c.reason.Waiting = p.global.models[it.model].len + 1
-	c.elsewhere = !cached && len(p.models[it.model].copies) > 0
+	c.elsewhere = !cached && p.copies.some(it.model)
 	return true
 }
 
 func (p *lalb) left(now time.Duration, f int32, r *run) {
 	w := &p.gpus[r.gpu]
 	p.idle.remove(r.gpu)
-	w.busy, w.model = true, p.model(f)
+	w.busy, w.model = true, p.kin[f].model
 	w.dispatches++
 	w.begin, w.until = now, r.until
 	p.settle(r.gpu)
@@ -510,11 +537,11 @@ func (p *lalb) freed(f, g int32) {
 		p.free(g)
 	}
 	if p.engine.config.Live { // else it is there, or a change says that it went
-		p.look(g, p.model(f))
+		p.look(g, p.kin[f].model)
 	}
 }
 
-func (p *lalb) moved(f, g int32) { p.look(g, p.model(f)) }
+func (p *lalb) moved(f, g int32) { p.look(g, p.kin[f].model) }
 
 func (p *lalb) why(f int32) string {
 	for g := range p.gpus {

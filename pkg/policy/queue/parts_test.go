@@ -158,6 +158,83 @@ func TestVisits(t *testing.T) {
 	})
 }
 
+// TestSets compares rows of bits with maps, while there come to be more of both.
+func TestSets(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var s sets
+		twin, rows, members := map[[2]int32]bool{}, 1, 1
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			rows, members = rows+rapid.IntRange(0, 1).Draw(t, "rows"), members+rapid.IntRange(0, 20).Draw(t, "members")
+			s.grow(rows, members)
+			row, member := int32(rapid.IntRange(0, rows-1).Draw(t, "row")), int32(rapid.IntRange(0, members-1).Draw(t, "member"))
+			in := rapid.Bool().Draw(t, "in")
+			s.set(row, member, in)
+			twin[[2]int32{row, member}] = in
+			for row := range int32(rows) {
+				var want []int32
+				for member := range int32(members) {
+					if in := twin[[2]int32{row, member}]; in {
+						want = append(want, member)
+					}
+					if s.has(row, member) != twin[[2]int32{row, member}] {
+						t.Fatalf("%d has %d: %v", row, member, s.has(row, member))
+					}
+				}
+				if got := slices.Collect(s.of(row)); !slices.Equal(got, want) || s.some(row) != (len(want) > 0) {
+					t.Fatalf("%d has %v, want %v", row, got, want)
+				}
+			}
+		}
+	})
+}
+
+// TestHits compares what a GPU's hits say with a look at all that waits: also when
+// invocations do not come in the order of their numbers.
+func TestHits(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const models, gpus = 4, 2
+		p := newLALB(&engine{}, 0, true)
+		p.gpus, p.hits = make([]worker, gpus), make([]heap, gpus)
+		p.size(models)
+		var gone []request
+		ids := rapid.Permutation(slices.Collect(func(yield func(int64) bool) {
+			for id := int64(0); id < 40 && yield(id); id++ {
+			}
+		})).Draw(t, "ids")
+		if rapid.Bool().Draw(t, "in order") {
+			slices.Sort(ids)
+		}
+		for len(ids) > 0 {
+			model, g := int32(rapid.IntRange(0, models-1).Draw(t, "model")), int32(rapid.IntRange(0, gpus-1).Draw(t, "gpu"))
+			switch what := rapid.IntRange(0, 5).Draw(t, "what"); {
+			case what == 0:
+				p.cached(g, model, !p.copies.has(model, g))
+			case what == 1 && p.global.models[model].head != none:
+				gone = append(gone, p.pick(p.global.models[model].head))
+			case what == 2 && len(gone) > 0:
+				p.global.putBack(gone[0])
+				p.follow(gone[0].model)
+				gone = gone[1:]
+			default:
+				p.global.push(request{member: member{id: ids[0]}, model: model})
+				if p.global.models[model].len == 1 {
+					p.follow(model)
+				}
+				ids = ids[1:]
+			}
+			want := none
+			for model, line := range p.global.models {
+				if n := line.head; n != none && p.copies.has(int32(model), g) && (want == none || p.global.nodes[n].id < p.global.nodes[want].id) {
+					want = n
+				}
+			}
+			if got := p.firstHit(g); got != want {
+				t.Fatalf("first of GPU %d: %d, want %d", g, got, want)
+			}
+		}
+	})
+}
+
 func TestNumbers(t *testing.T) {
 	var n Numbers
 	for i, name := range []string{"a", "b", "a", "c"} {

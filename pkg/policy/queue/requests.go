@@ -11,10 +11,14 @@ type requests struct {
 	nodes      []request
 	freed      int32
 	head, tail int32
-	models     []fifo // by model
+	models     []line // by model
 	marks      int64  // on all that wait
 	total      int
+	mixed      bool // some came behind one with a higher number, as limits let them
 }
+
+// line is the invocations of one model.
+type line struct{ head, tail, len int32 }
 
 type request struct {
 	member
@@ -30,7 +34,7 @@ func newRequests() *requests { return &requests{freed: none, head: none, tail: n
 // grow makes queues for that many models.
 func (r *requests) grow(models int) {
 	for len(r.models) < models {
-		r.models = append(r.models, fifo{head: none, tail: none})
+		r.models = append(r.models, line{head: none, tail: none})
 	}
 }
 
@@ -54,8 +58,9 @@ func (r *requests) push(it request) {
 	n := r.node(it)
 	r.nodes[n].prev = r.tail
 	if r.tail == none {
-		r.head = n
+		r.head, r.mixed = n, false
 	} else {
+		r.mixed = r.mixed || r.nodes[r.tail].id > it.id
 		r.nodes[r.tail].next = n
 	}
 	r.tail = n
