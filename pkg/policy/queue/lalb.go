@@ -304,7 +304,7 @@ func (p *lalb) serve(now time.Duration, g int32, c *choice) bool {
 		w.backlog -= p.engine.functions[it.function].Warm
 		p.settle(g)
 		if p.can(g, it.function) {
-			return p.run(c, g, it, "first of the GPU's own queue")
+			return p.run(c, g, &it, "first of the GPU's own queue")
 		}
 		p.global.putBack(it)
 		p.follow(it.model)
@@ -316,7 +316,7 @@ func (p *lalb) serve(now time.Duration, g int32, c *choice) bool {
 			if at := p.place(g, it.function); at != none {
 				return p.run(c, at, it, "oldest invocation")
 			}
-			p.parked = append(p.parked, it)
+			p.parked = append(p.parked, *it)
 		}
 		return false
 	}
@@ -368,36 +368,47 @@ func (p *lalb) place(g, f int32) int32 {
 	return none
 }
 
-// firstHit is the oldest invocation whose model the GPU has. A model's place in
-// hits is corrected only when it comes first there: meanwhile its oldest may have
-// gone, so that it is to come later, or none may wait for it any more.
+// firstHit is the oldest invocation whose model the GPU has: as a rule one of the
+// first that wait.
 func (p *lalb) firstHit(g int32) int32 {
-	r, h, n := p.global, &p.hits[g], none
-	switch {
-	case r.head == none:
-		return none
-	case !r.mixed && p.copies.has(r.nodes[r.head].model, g):
-		n = r.head
-	}
-	for n == none && h.len() > 0 {
-		least := h.min()
-		switch oldest := r.models[least.function].head; {
-		case oldest == none:
-			h.remove(least.function)
-		case r.nodes[oldest].id > least.key.a:
-			h.set(least.function, key{a: r.nodes[oldest].id})
-		default:
-			n = oldest
+	const near = 64
+	r, hit := p.global, none
+	for n, i := r.head, 0; n != none && i < near && hit == none && !r.mixed; n, i = r.nodes[n].next, i+1 {
+		if p.copies.has(r.nodes[n].model, g) {
+			hit = n
 		}
 	}
-	if n == none || !p.can(g, r.nodes[n].function) {
+	if hit == none {
+		hit = p.foremost(g)
+	}
+	if hit == none || !p.can(g, r.nodes[hit].function) {
 		return none
 	}
-	return n
+	return hit
 }
 
-// pick takes an invocation out of the global queue.
-func (p *lalb) pick(n int32) request {
+// foremost is the oldest invocation by what a GPU's hits say. A model's place there
+// is corrected only when it comes first: meanwhile its oldest may have gone, so that
+// it is to come later, or none may wait for it any more.
+func (p *lalb) foremost(g int32) int32 {
+	r, h := p.global, &p.hits[g]
+	for h.len() > 0 && r.head != none {
+		first := h.min()
+		switch oldest := r.models[first.function].head; {
+		case oldest == none:
+			h.remove(first.function)
+		case r.nodes[oldest].id > first.key.a:
+			h.set(first.function, key{a: r.nodes[oldest].id})
+		default:
+			return oldest
+		}
+	}
+	return none
+}
+
+// pick takes an invocation out of the global queue. It is to be read before the
+// next is put there.
+func (p *lalb) pick(n int32) *request {
 	it := p.global.take(n)
 	if p.global.mixed { // the next of its model may have a lower number
 		p.follow(it.model)
@@ -481,7 +492,7 @@ func (p *lalb) balance(now time.Duration, g int32, c *choice) bool {
 	case busy != none:
 		f, w := &p.engine.functions[it.function], &p.gpus[busy]
 		if wait := w.until + w.backlog - now; wait < f.Load {
-			w.local = append(w.local, it)
+			w.local = append(w.local, *it)
 			w.backlog += f.Warm
 			c.anywhere(it.function, "its model is cached on this busy GPU, free before it could be loaded", float64(wait)/1e6)
 			c.assigned, c.at, c.member = true, residency.Place{GPU: busy}, it.member
@@ -490,7 +501,7 @@ func (p *lalb) balance(now time.Duration, g int32, c *choice) bool {
 	}
 	at := p.place(g, it.function)
 	if at == none {
-		p.parked = append(p.parked, it)
+		p.parked = append(p.parked, *it)
 		return false
 	}
 	if busy == none {
@@ -500,8 +511,8 @@ func (p *lalb) balance(now time.Duration, g int32, c *choice) bool {
 }
 
 // run chooses an invocation for an idle GPU. It is true.
-func (p *lalb) run(c *choice, g int32, it request, rule string) bool {
-	p.taken = it
+func (p *lalb) run(c *choice, g int32, it *request, rule string) bool {
+	p.taken = *it
 	at, cached := p.on(g, it.model)
 	if !cached {
 		at = residency.Place{GPU: g, Start: residency.HostWarm, Slot: none}

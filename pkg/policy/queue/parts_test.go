@@ -210,7 +210,7 @@ func TestHits(t *testing.T) {
 			case what == 0:
 				p.cached(g, model, !p.copies.has(model, g))
 			case what == 1 && p.global.models[model].head != none:
-				gone = append(gone, p.pick(p.global.models[model].head))
+				gone = append(gone, *p.pick(p.global.models[model].head))
 			case what == 2 && len(gone) > 0:
 				p.global.putBack(gone[0])
 				p.follow(gone[0].model)
@@ -228,8 +228,8 @@ func TestHits(t *testing.T) {
 					want = n
 				}
 			}
-			if got := p.firstHit(g); got != want {
-				t.Fatalf("first of GPU %d: %d, want %d", g, got, want)
+			if got, foremost := p.firstHit(g), p.foremost(g); got != want || foremost != want {
+				t.Fatalf("first of GPU %d: %d, by its hits %d, want %d", g, got, foremost, want)
 			}
 		}
 	})

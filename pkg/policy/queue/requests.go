@@ -122,9 +122,10 @@ func (r *requests) find(model int32, id int64) int32 {
 	return none
 }
 
-// take removes an invocation, the oldest of its model as a rule.
-func (r *requests) take(n int32) request {
-	it := r.nodes[n]
+// take removes an invocation, the oldest of its model as a rule. It is to be read
+// before the next comes.
+func (r *requests) take(n int32) *request {
+	it := &r.nodes[n]
 	if it.prev == none {
 		r.head = it.next
 		r.marks -= it.marks
@@ -152,8 +153,7 @@ func (r *requests) take(n int32) request {
 	}
 	q.len--
 	r.total--
-	r.nodes[n].next = r.freed
-	r.freed = n
+	it.next, r.freed = r.freed, n
 	return it
 }
 
