@@ -23,6 +23,7 @@ import (
 // accepts 200 asynchronous calls: each is run and its answer sent, and more often
 // than once only what had a place at a kill.
 func TestAsyncSurvivesKills(t *testing.T) {
+	t.Parallel()
 	const calls, kills, places = 200, 10, 16
 	const patience = 2 * time.Minute
 	w := build(t)

@@ -59,6 +59,7 @@ func TestDiesWhileItAnswers(t *testing.T) {
 // An instance that ignores SIGTERM is killed: when its function goes, and at the
 // gateway's end. Calls of others go on meanwhile.
 func TestIgnoresSIGTERM(t *testing.T) {
+	t.Parallel()
 	s := newServed(t, `, env: {STUBBORN: "1"}`)
 	s.write("g.yaml", "{name: g, command: ["+s.getenv("FUNCTION")+"]}\n")
 	s.applied("g.yaml", "g")
@@ -170,6 +171,7 @@ func TestRunDirectoryTakenAway(t *testing.T) {
 // 503 and says why, what would start is said not to have; once it is let go all goes
 // on.
 func TestStateLocked(t *testing.T) {
+	t.Parallel()
 	s := newServed(t, "")
 	s.write("g.yaml", "{name: g, command: ["+s.getenv("FUNCTION")+"]}\n")
 	s.applied("g.yaml", "g")

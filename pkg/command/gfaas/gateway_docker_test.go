@@ -151,6 +151,7 @@ func engine() string {
 // What calls come to is the same whether processes or containers answer them, from
 // the first start to the last stop, a kill of the gateway between them.
 func TestServeBothRuntimes(t *testing.T) {
+	t.Parallel()
 	p := newDockerPlace(t)
 	image := importImage(t, p)
 	runtimes := map[string]string{"process": "command: [" + p.getenv("FUNCTION") + "]", "docker": "image: " + image}

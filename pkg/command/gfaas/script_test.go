@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -23,7 +24,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){
+	testscript.Main(tests{m}, map[string]func(){
 		"gfaas":         func() { os.Exit(Main()) },
 		"gfaas-modeld":  func() { os.Exit(modeld.Main()) },
 		"gfaas-tokend":  func() { os.Exit(tokend.Main()) },
@@ -41,21 +42,50 @@ type world struct {
 	libDir   string
 }
 
-// build compiles what the commands work with. The libraries are stand-ins:
-// what they do is tested with the libraries themselves.
+// compiled is what build made for all tests, in a folder that goes with them.
+var compiled struct {
+	once sync.Once
+	dir  string
+	world
+}
+
+type tests struct{ *testing.M }
+
+// Run implements testscript.TestingM.
+func (m tests) Run() int {
+	defer func() { _ = os.RemoveAll(compiled.dir) }()
+	return m.M.Run()
+}
+
+// build compiles what the commands work with, unless that was done. The function
+// has a path of its own, since tests count its processes by that. The libraries
+// are stand-ins: what they do is tested with the libraries themselves.
 func build(t *testing.T) world {
 	t.Helper()
-	dir := t.TempDir()
+	compiled.once.Do(func() { compile(t) })
+	w := compiled.world
+	w.function = filepath.Join(t.TempDir(), "function")
+	if err := os.Link(compiled.function, w.function); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func compile(t *testing.T) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "gfaas-test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	compiled.dir = dir
 	source, err := os.ReadFile("testdata/function.c")
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := world{function: filepath.Join(dir, "function"), static: filepath.Join(dir, "static")}
-	instancetest.Compile(t, w.function, source, "-O1")
-	instancetest.Compile(t, w.static, []byte("int main(void) { return 0; }"), "-static", "-nostdlib", "-e", "main")
-	hook, _ := instancetest.BuildLibs(t)
-	w.libDir = filepath.Dir(hook)
-	return w
+	compiled.world = world{function: filepath.Join(dir, "function"), static: filepath.Join(dir, "static"), libDir: dir}
+	instancetest.Compile(t, compiled.function, source, "-O1")
+	instancetest.Compile(t, compiled.static, []byte("int main(void) { return 0; }"), "-static", "-nostdlib", "-e", "main")
+	instancetest.BuildLibsIn(t, dir)
 }
 
 // environ is what commands in a folder get beside PATH.

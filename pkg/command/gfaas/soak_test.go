@@ -31,6 +31,7 @@ import (
 // gfaas serve leaves nothing when it ends. GFAAS_SOAK is for how long; make soak has
 // half an hour.
 func TestGatewaySoak(t *testing.T) {
+	t.Parallel()
 	long := 10 * time.Second
 	if text := os.Getenv("GFAAS_SOAK"); text != "" {
 		var err error

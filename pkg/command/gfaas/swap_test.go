@@ -75,6 +75,7 @@ func tree(t *testing.T, dir string) map[string]string {
 // was looked at is what is used, so nothing behind the link is written, cut short or
 // made.
 func TestStrangerSwaps(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		place string // in the folder open to all, unless it is absolute
 		args  [][]string

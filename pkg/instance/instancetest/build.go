@@ -24,7 +24,12 @@ func BuildProbe(t *testing.T) string {
 // folder of the other.
 func BuildLibs(t *testing.T) (hook, simDir string) {
 	t.Helper()
-	dir := t.TempDir()
+	return BuildLibsIn(t, t.TempDir())
+}
+
+// BuildLibsIn is BuildLibs into a folder that may outlive the test.
+func BuildLibsIn(t *testing.T, dir string) (hook, simDir string) {
+	t.Helper()
 	hook, simDir = filepath.Join(dir, "libgfaas.so"), filepath.Join(dir, "sim")
 	if err := os.Mkdir(simDir, 0o755); err != nil {
 		t.Fatal(err)
