@@ -65,11 +65,12 @@ test: all checks
 	$(TESTING) -timeout 20m ./...
 
 # A program under the race detector sleeps a second before it ends, and the
-# scripts run hundreds. Policies start no goroutine, which a test holds, so there
-# is nothing to be seen in their own tests; those of daemons run them too.
+# scripts run hundreds. Policies and simulations start no goroutine, which a test
+# holds, so there is nothing to be seen in their own tests; those of daemons and
+# commands run them too.
 race: export GORACE := atexit_sleep_ms=0
 race: all checks
-	$(TESTING) -race -timeout 30m $$($(GO) list ./pkg/... | grep -v /pkg/policy/)
+	$(TESTING) -race -timeout 30m $$($(GO) list ./pkg/... | grep -vE '/pkg/(policy|sim|profile/goodput)(/|$$)')
 
 # Every property with CHECKS cases that no run had before; then, for EXPLORE_TIME
 # seconds, round after round those of the queueing policies, which have most to do

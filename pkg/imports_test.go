@@ -134,6 +134,54 @@ func TestPoliciesArePure(t *testing.T) {
 	}
 }
 
+// TestOneAfterAnother holds of what make race leaves out beside policies that it
+// starts no goroutine either, in its tests neither, and nothing of ours that it
+// imports does: there is nothing for the race detector to see.
+func TestOneAfterAnother(t *testing.T) {
+	packages := list(t)
+	seen := map[string]bool{}
+	var next []string
+	for at := range packages {
+		if layer(at) == "sim" || at == module+"profile/goodput" {
+			next = append(next, at)
+		}
+	}
+	if len(next) < 2 {
+		t.Fatalf("left out: %v", next)
+	}
+	for _, at := range next {
+		tests, err := filepath.Glob(filepath.Join(packages[at].Dir, "*_test.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range tests {
+			if slices.Contains(usesIn(t, file, nil), goroutine) {
+				t.Errorf("%s starts a goroutine, and make race leaves it out", file)
+			}
+		}
+	}
+	for len(next) > 0 {
+		p := packages[next[0]]
+		next = next[1:]
+		if seen[p.ImportPath] {
+			continue
+		}
+		seen[p.ImportPath] = true
+		used := usesOf(t, p)
+		if slices.Contains(used, goroutine) || slices.Contains(used, name{"sync", "WaitGroup"}) {
+			t.Errorf("%s starts a goroutine, and make race leaves out what imports it", p.ImportPath)
+		}
+		for _, imported := range p.Imports {
+			if imported == "golang.org/x/sync/errgroup" {
+				t.Errorf("%s imports %s, and make race leaves out what imports it", p.ImportPath, imported)
+			}
+			if layer(imported) != "" {
+				next = append(next, imported)
+			}
+		}
+	}
+}
+
 // impurities is what breaks rule 1 in the packages that policies reach.
 func impurities(packages map[string]pkgInfo, uses func(pkgInfo) []name) (faults []string) {
 	way := map[string]string{} // how a policy came to import a package
