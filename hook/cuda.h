@@ -191,10 +191,6 @@ typedef void(CUDA_CB *CUcoredumpStatusCallback)(void *userData, int pid, CUdevic
 /* ---- types used only through pointers, or as plain numbers ---- */
 
 typedef struct CUdevResource_st CUdevResource;
-typedef struct CUcheckpointLockArgs_st CUcheckpointLockArgs;
-typedef struct CUcheckpointCheckpointArgs_st CUcheckpointCheckpointArgs;
-typedef struct CUcheckpointRestoreArgs_st CUcheckpointRestoreArgs;
-typedef struct CUcheckpointUnlockArgs_st CUcheckpointUnlockArgs;
 typedef struct CUmemDecompressParams_st CUmemDecompressParams;
 typedef struct CUarrayMapInfo_st CUarrayMapInfo;
 typedef struct CUDA_BATCH_MEM_OP_NODE_PARAMS_st CUDA_BATCH_MEM_OP_NODE_PARAMS;
@@ -218,7 +214,6 @@ typedef int CUdevice_P2PAttribute;
 typedef int CUflushGPUDirectRDMAWritesTarget;
 typedef int CUflushGPUDirectRDMAWritesScope;
 typedef int CUdevResourceType;
-typedef int CUprocessState;
 typedef int CUjit_option;
 typedef int CUjitInputType;
 typedef int CUlibraryOption;
@@ -796,6 +791,40 @@ typedef struct CUctxCreateParams_st {
     int numExecAffinityParams;
     CUctxCigParam *cigParams;
 } CUctxCreateParams;
+
+/* ---- checkpoints of processes ---- */
+
+typedef enum CUprocessState_enum {
+    CU_PROCESS_STATE_RUNNING = 0,
+    CU_PROCESS_STATE_LOCKED = 1,
+    CU_PROCESS_STATE_CHECKPOINTED = 2,
+    CU_PROCESS_STATE_FAILED = 3
+} CUprocessState;
+
+typedef struct CUcheckpointLockArgs_st {
+    unsigned int timeoutMs; /* 0: none */
+    unsigned int reserved0;
+    cuuint64_t reserved1[7];
+} CUcheckpointLockArgs;
+
+typedef struct CUcheckpointCheckpointArgs_st {
+    cuuint64_t reserved[8];
+} CUcheckpointCheckpointArgs;
+
+typedef struct CUcheckpointGpuPair_st {
+    CUuuid oldUuid, newUuid;
+} CUcheckpointGpuPair;
+
+typedef struct CUcheckpointRestoreArgs_st {
+    CUcheckpointGpuPair *gpuPairs; /* the GPUs to go to for those it was on: from CUDA 13.0 on */
+    unsigned int gpuPairsCount;
+    char reserved[52 - sizeof(CUcheckpointGpuPair *)];
+    cuuint64_t reserved1;
+} CUcheckpointRestoreArgs;
+
+typedef struct CUcheckpointUnlockArgs_st {
+    cuuint64_t reserved[8];
+} CUcheckpointUnlockArgs;
 
 /* ---- launches ---- */
 

@@ -181,6 +181,7 @@ void engine_finish(struct item *it, uint64_t at)
         *s->busy_prev = s->busy_next;
         if (s->busy_next)
             s->busy_next->busy_prev = s->busy_prev;
+        shared_pending(d, --d->n_busy);
         if (s->dying && !s->waiters)
             stream_drop(s);
     }
@@ -376,6 +377,7 @@ CUresult engine_push(struct stream *s, struct item *it)
         if (d->busy)
             d->busy->busy_prev = &s->busy_next;
         d->busy = s;
+        shared_pending(d, ++d->n_busy);
     }
     if (it->kind == I_RECORD) {
         it->u.record->stream = s;

@@ -1,12 +1,17 @@
 /* folder.c: the folder in which processes share devices, and the files in it; the
  * simulated management library reads it too. */
 #include "folder.h"
+#include "shared.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#ifndef F_OFD_GETLK
+#define F_OFD_GETLK 36
+#endif
 
 /* Opens the directory; -1 with errno set. Anybody can make directories and links
  * in /dev/shm: one that we choose must be the user's own, and not writable by
@@ -73,6 +78,14 @@ int shared_move_up(int fd)
         return fd;
     close(fd);
     return high;
+}
+
+int shared_holder(int fd, unsigned slot)
+{
+    struct flock fl = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = SIM_LOCK_SLOT + slot, .l_len = 1};
+    if (fcntl(fd, F_OFD_GETLK, &fl) < 0 || fl.l_type == F_UNLCK) /* asked as an open file: sees this process's locks too */
+        return 0;
+    return fl.l_pid > 0 ? fl.l_pid : -1;
 }
 
 void shared_state_name(char name[SIM_NAME], int index)

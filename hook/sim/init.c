@@ -1,7 +1,7 @@
 /* init.c: cuInit, versions, error names, and the door every call goes through. */
 #include "capture.h"
+#include "shared.h"
 
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -17,6 +17,9 @@ __thread bool tls_per_thread;
 static _Atomic int state = NOT_YET;
 static pthread_mutex_t init_lock = PTHREAD_MUTEX_INITIALIZER;
 static bool hooked_fork, hooked_exit;
+
+static struct gate nowhere; /* while the process is on no device: nobody knows of it, nor can lock it */
+static struct gate *gate = &nowhere;
 
 /* A forked child has the parent's memory but none of its threads, contexts or
  * locks on the device: as with the real driver it can use nothing of them. */
@@ -106,17 +109,76 @@ CUresult ctx_release(void)
     return r == CUDA_SUCCESS && g_captures ? capture_unsafe() : r;
 }
 
+CUresult sim_ready(void)
+{
+    return state != READY ? refused() : tls_in_callback ? CUDA_ERROR_NOT_PERMITTED : CUDA_SUCCESS;
+}
+
+void gate_move(struct gate *to)
+{
+    if (!to)
+        to = &nowhere;
+    atomic_store(&to->inside, atomic_load(&gate->inside));
+    gate = to;
+}
+
+/* Counts the calls that have begun. Only who has g_lock writes, so this need not be one
+ * atomic operation; what a call has done is seen by who sees that it is over. */
+static inline void count_call(uint32_t one)
+{
+    uint32_t n = atomic_load_explicit(&gate->inside, memory_order_relaxed);
+    atomic_store_explicit(&gate->inside, n + one, memory_order_release);
+}
+
+/* Waits, without g_lock meanwhile, until another process unlocks this one; then it is to
+ * be asked anew. Now and then it is asked so anyway: of a state file that is cut short
+ * nobody tells. */
+static CUresult wait_unlocked(void)
+{
+    struct gate *g = gate;
+    uint32_t seen = atomic_load(&g->state);
+    pthread_mutex_unlock(&g_lock);
+    if (seen != SIM_RUNNING)
+        gate_sleep(g, seen);
+    pthread_mutex_lock(&g_lock);
+    return state == READY ? CUDA_SUCCESS : refused();
+}
+
+/* Passes the gate. The call is counted before the state is read, and who locks the
+ * process writes the state before reading the count, so that one of the two sees the
+ * other, if no processor holds back what it writes. The locker sees to that for both
+ * (checkpoint.c): a barrier here would cost more than all of this. */
+static inline CUresult enter(void)
+{
+    for (;;) {
+        count_call(1);
+        atomic_signal_fence(memory_order_seq_cst);
+        if (__builtin_expect(atomic_load_explicit(&gate->state, memory_order_acquire) == SIM_RUNNING, 1))
+            return CUDA_SUCCESS;
+        count_call(-1u);
+        CUresult r = wait_unlocked();
+        if (r != CUDA_SUCCESS)
+            return r;
+    }
+}
+
 /* Begins a call: takes the lock and, where c is given, finds the context. */
 CUresult sim_begin(struct ctx **c)
 {
-    if (state != READY)
-        return refused();
-    if (tls_in_callback)
-        return CUDA_ERROR_NOT_PERMITTED;
-    pthread_mutex_lock(&g_lock);
-    CUresult r = atomic_load_explicit(&g_lost, memory_order_relaxed) ? lost_notice() : c ? ctx_usable(c) : CUDA_SUCCESS;
+    CUresult r = sim_ready();
     if (r != CUDA_SUCCESS)
+        return r;
+    pthread_mutex_lock(&g_lock);
+    r = enter();
+    if (r != CUDA_SUCCESS) {
         pthread_mutex_unlock(&g_lock);
+        return r;
+    }
+    r = atomic_load_explicit(&g_lost, memory_order_relaxed) ? lost_notice() : c ? ctx_usable(c) : CUDA_SUCCESS;
+    if (r != CUDA_SUCCESS) {
+        count_call(-1u);
+        pthread_mutex_unlock(&g_lock);
+    }
     return r;
 }
 
@@ -124,6 +186,7 @@ CUresult sim_end(CUresult r)
 {
     if (atomic_load_explicit(&g_lost, memory_order_relaxed))
         r = lost_notice(); /* since the call began */
+    count_call(-1u);
     pthread_mutex_unlock(&g_lock);
     return r;
 }

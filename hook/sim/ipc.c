@@ -30,6 +30,9 @@ CUresult sim_cuIpcGetMemHandle(struct ctx *c, CUipcMemHandle *pHandle, CUdevicep
     h.size = g->size;
     memset(pHandle, 0, sizeof *pHandle);
     memcpy(pHandle, &h, sizeof h);
+    if (!g->flags)
+        shared_fixed(d, 1);
+    g->flags = 1;
     return CUDA_SUCCESS;
 }
 

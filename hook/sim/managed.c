@@ -6,8 +6,7 @@
  * notice. Only memory of this process is pushed out.
  *
  * Advice is kept and told, and changes nothing: the simulated memory has one
- * speed. A prefetch takes the time of a link to the host of 16 GB/s (PCIe 3.0 with
- * 16 lanes at its best), whatever else moves and computes meanwhile; pages that
+ * speed. A prefetch takes the time of a link to the host of 16 GB/s, whatever else moves and computes meanwhile; pages that
  * kernels bring, and those pushed out to make room, take none. */
 #include "transfer.h"
 
@@ -395,8 +394,6 @@ CUresult sim_cuStreamAttachMemAsync(struct stream *s, CUstream hStream, CUdevice
 
 /* ---- prefetching ---- */
 
-#define LINK_BYTES_PER_NS 16
-
 /* The end of a prefetch: the memory is there. */
 static void arrive(const struct task *t)
 {
@@ -412,7 +409,7 @@ static uint64_t on_the_way(const struct task *t)
     struct range *g = find(t->p, t->n);
     for (struct stretch *st = g ? cut(g, t->p, t->n) : NULL; st && st->base < t->p + t->n; st = st->next)
         bytes += st->on != t->where ? st->size : 0;
-    return bytes / LINK_BYTES_PER_NS;
+    return bytes / SIM_LINK_BYTES_PER_NS;
 }
 
 /* Brings memory somewhere in stream order. */

@@ -266,6 +266,8 @@ static void pool_drop(struct pool *p)
             *at = p->next;
             break;
         }
+    if (p->exported)
+        shared_fixed(d, -1);
     free(p);
 }
 

@@ -27,6 +27,7 @@ struct pool {
     uint64_t max, threshold;
     uint64_t reserved, reserved_high, used, used_high;
     struct chunk *chunks;
+    bool exported;     /* other processes may import from it */
     bool imported;     /* another process's, the one with this serial in this slot */
     unsigned slot;
     uint64_t serial;

@@ -309,9 +309,13 @@ CUresult sim_cuMemPoolExportToShareableHandle(void *handle_out, CUmemoryPool poo
         fd = fcntl(high, F_DUPFD_CLOEXEC, 0);
     if (high >= 0)
         close(high);
-    if (fd >= 0)
-        *(int *)handle_out = fd;
-    return fd >= 0 ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
+    if (fd < 0)
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    if (!p->exported)
+        shared_fixed(p->dev, 1);
+    p->exported = true;
+    *(int *)handle_out = fd;
+    return CUDA_SUCCESS;
 }
 
 CUresult sim_cuMemPoolImportFromShareableHandle(CUmemoryPool *pool_out, void *handle,

@@ -45,6 +45,13 @@ uint64_t range_new_id(void)
     return ++last_id;
 }
 
+/* Whether it keeps its process from leaving the device: it is managed memory, or others
+ * have it too. */
+static bool fixed(const struct range *r)
+{
+    return r->kind == R_MANAGED || r->kind == R_IPC || (r->kind == R_DEVICE && r->flags);
+}
+
 struct range *range_add(const struct range *r)
 {
     if (count == cap) {
@@ -64,11 +71,15 @@ struct range *range_add(const struct range *r)
     memmove(table + i + 1, table + i, (count - i) * sizeof *table);
     table[i] = own;
     count++;
+    if (fixed(own))
+        shared_fixed(own->dev, 1);
     return own;
 }
 
 void range_del(struct range *r)
 {
+    if (fixed(r))
+        shared_fixed(r->dev, -1);
     size_t i = after(r->base) - 1;
     memmove(table + i, table + i + 1, (count - i - 1) * sizeof *table);
     count--;

@@ -13,6 +13,7 @@
 #include "shared.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <linux/futex.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -248,6 +249,19 @@ void sched_tell(struct device *d, uint64_t until)
 bool sched_contended(struct device *d)
 {
     return view(d)->others;
+}
+
+void gate_sleep(struct gate *g, uint32_t seen)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    ts.tv_sec++;
+    futex(&g->state, FUTEX_WAIT_BITSET, seen, &ts);
+}
+
+void gate_wake(struct gate *g)
+{
+    futex(&g->state, FUTEX_WAKE, INT_MAX, NULL);
 }
 
 uint32_t shared_bell(struct device *d)

@@ -169,7 +169,8 @@ uint64_t shared_mem_used(struct device *d)
 {
     uint64_t sum = atomic_load_explicit(&d->sh->unowned, memory_order_relaxed);
     for (unsigned i = 0; i < SIM_SLOTS; i++)
-        sum += atomic_load_explicit(&d->sh->proc[i].mem, memory_order_relaxed);
+        if (!atomic_load_explicit(&d->sh->proc[i].away, memory_order_relaxed))
+            sum += atomic_load_explicit(&d->sh->proc[i].mem, memory_order_relaxed);
     return sum;
 }
 
@@ -196,6 +197,18 @@ void shared_mem_give(struct device *d, uint64_t bytes)
 {
     if (!d->left)
         d->sh->proc[d->slot].mem -= bytes;
+}
+
+void shared_fixed(struct device *d, int more)
+{
+    if (!d->left)
+        atomic_fetch_add(&d->sh->proc[d->slot].fixed, (uint32_t)more);
+}
+
+void shared_pending(struct device *d, unsigned streams)
+{
+    if (!d->left)
+        atomic_store_explicit(&d->sh->proc[d->slot].pending, streams, memory_order_release);
 }
 
 /* ---- joining and leaving a device ---- */
@@ -299,6 +312,17 @@ static CUresult map_state(struct device *d)
     return CUDA_SUCCESS;
 }
 
+/* Forgets what a slot says of a process that is gone. */
+static void clear(struct proc *p)
+{
+    p->serial = 0;
+    p->mem = 0;
+    p->away = p->home = p->pending = p->fixed = 0;
+    p->until = 0;
+    p->gate.inside = 0;
+    p->gate.state = SIM_RUNNING;
+}
+
 /* Takes a slot of which the last process is gone, and clears what that left. */
 static CUresult take_slot(struct device *d)
 {
@@ -318,11 +342,20 @@ static CUresult take_slot(struct device *d)
     sched_reset_slot(&sh->sched[(gen + 1) & 1], (unsigned)d->slot, g_config.pct);
     atomic_store(&sh->gen, gen + 1);
     holders_forget(d, (unsigned)d->slot);
-    sh->proc[d->slot].mem = 0;
-    sh->proc[d->slot].until = 0;
+    clear(&sh->proc[d->slot]);
     sh->proc[d->slot].serial = d->arena_serial = ++sh->serial;
     shared_unlock(d);
     return CUDA_SUCCESS;
+}
+
+/* On the first device that it is on a process can be found, and locked. */
+static void settle_in(struct device *d)
+{
+    for (int i = 0; i < SIM_MAX_DEVICES; i++)
+        if (g_device[i].joined && &g_device[i] != d)
+            return;
+    gate_move(&d->sh->proc[d->slot].gate);
+    atomic_store(&d->sh->proc[d->slot].home, 1);
 }
 
 /* Puts this process on the device, once. Called under g_lock. */
@@ -356,6 +389,7 @@ CUresult shared_join(struct device *d)
     d->joined = true;
     d->left = false;
     d->view.valid = false;
+    settle_in(d);
     return CUDA_SUCCESS;
 }
 
@@ -366,14 +400,15 @@ void shared_leave(struct device *d)
     if (!d->joined || d->left)
         return;
     d->left = true;
+    if (d->sh->proc[d->slot].home)
+        gate_move(NULL);
     vmm_leave(d);
     sched_publish(d, false, 0, now_ns());
     lock_bytes(d->fd, F_SETLKW, F_WRLCK, SIM_LOCK_SETUP, 1);
     arena_remove(d->index, (unsigned)d->slot, d->arena_serial);
     if (shared_lock(d)) {
         holders_forget(d, (unsigned)d->slot);
-        d->sh->proc[d->slot].mem = 0;
-        d->sh->proc[d->slot].serial = 0;
+        clear(&d->sh->proc[d->slot]);
         shared_unlock(d);
     }
     if (!lock_bytes(d->fd, F_GETLK, F_WRLCK, SIM_LOCK_SLOT, SIM_SLOTS)) {
@@ -423,8 +458,7 @@ void shared_reap(struct device *d, uint64_t now)
             atomic_store(&sh->gen, gen + 1);
             arena_remove(d->index, i, sh->proc[i].serial);
             holders_forget(d, i);
-            sh->proc[i].mem = 0;
-            sh->proc[i].serial = 0;
+            clear(&sh->proc[i]);
         }
         shared_unlock(d);
     }

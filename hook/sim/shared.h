@@ -38,7 +38,7 @@
 #include <stdatomic.h>
 
 #define SIM_MAGIC 0x47534d31u /* "GSM1" */
-#define SIM_LAYOUT 4u
+#define SIM_LAYOUT 5u
 #define SIM_SLOTS 128
 #define SIM_NOBODY SIM_SLOTS /* owns an export that is only an open descriptor */
 #define SIM_GROUP SIM_SLOTS /* in an order of turns: all MPS processes together */
@@ -98,6 +98,21 @@ struct shared_event {
     struct holders holders;
 };
 
+/* How far a process has been taken off its devices (checkpoint.c). */
+enum {
+    SIM_RUNNING,
+    SIM_LOCKED,  /* no further call begins; those that have begun may not be over yet */
+    SIM_LEAVING, /* it is off some of its devices, maybe not all: who does it may have died */
+    SIM_AWAY,    /* off all of them */
+    SIM_BROKEN,  /* and will never come back */
+};
+
+/* What every call of a process passes. It is in the slot that the process took first. */
+struct gate {
+    _Atomic uint32_t state;  /* one of these; a futex for the calls that wait */
+    _Atomic uint32_t inside; /* calls that have begun and not ended; written under the process's g_lock */
+};
+
 struct shared {
     uint32_t magic, layout;
     uint32_t proc_at, proc_size; /* where proc[0] is and how far proc[1] is from it, for other readers */
@@ -108,12 +123,17 @@ struct shared {
      * gen is counted up, so a writer that dies half-way has changed nothing. */
     _Atomic uint32_t gen;
     struct sched sched[2];
-    struct {
-        uint64_t serial;        /* of its memory file; 0: slot not in use */
+    struct proc {
+        _Alignas(64) uint64_t serial; /* of its memory file; 0: slot not in use */
         _Atomic uint64_t mem;   /* bytes it occupies, its contexts included */
+        _Atomic uint32_t away;  /* 1: a checkpoint has taken it off the device: it occupies nothing, and mem when it is back */
+        _Atomic uint32_t home;  /* 1: this is where its gate is */
         _Atomic uint32_t bell;  /* futex: its worker sleeps on it */
         _Atomic uint32_t asleep;
         _Atomic uint64_t until; /* device time of its own at which all work that it has sent is over */
+        struct gate gate;       /* in a line of the cache with nothing of another process: each launch writes it */
+        _Atomic uint32_t pending; /* streams with work in them */
+        _Atomic uint32_t fixed; /* things it has that cannot leave: managed memory, and what others have too */
     } proc[SIM_SLOTS];
     struct export exports[SIM_EXPORTS];
     struct shared_event events[SIM_EVENTS];
@@ -121,7 +141,15 @@ struct shared {
     _Atomic uint64_t unowned;     /* bytes of the exports that nobody owns */
 };
 _Static_assert(offsetof(struct shared, proc_at) == 8, "pkg/adapter/simgpu reads the beginning");
+_Static_assert(offsetof(struct proc, mem) == 8 && offsetof(struct proc, away) == 16, "and these of each process");
 
+/* The process that has a slot: 0 if there is none, -1 if it has no number here. fd is
+ * of the state; the answer may be this process. */
+int shared_holder(int fd, unsigned slot);
+
+void gate_move(struct gate *to); /* the process's calls pass that one from now on; NULL: none that others know of */
+void gate_sleep(struct gate *g, uint32_t seen); /* while that is its state, for a second at most */
+void gate_wake(struct gate *g);
 int shared_new_file(void); /* one without a name; -1 when there can be none */
 bool shared_lock(struct device *d);
 void shared_unlock(struct device *d);

@@ -8,6 +8,7 @@
  *   thread.c        what belongs to a thread of the program
  *   shared.c        the files in which processes share a device; see shared.h
  *   folder.c        the folder that they are in
+ *   checkpoint.c    taking another process off its devices, and putting it back
  *   sched.c         how they share its time
  *   exports.c       allocations that several processes have
  *   device.c        what a device says of itself
@@ -53,6 +54,7 @@
 #define SIM_MAX_DEVICES 16
 #define SIM_PAGE 4096u
 #define SIM_QUEUE_DEPTH 1024
+#define SIM_LINK_BYTES_PER_NS 16 /* between a device and the host: PCIe 3.0 with 16 lanes at its best */
 
 static inline size_t page_up(size_t n) /* to whole pages; 0 when it wraps */
 {
@@ -88,6 +90,7 @@ extern pthread_mutex_t g_lock;
 struct ctx;
 CUresult sim_begin(struct ctx **c); /* locks; on error the lock is not held; c may be NULL */
 CUresult sim_end(CUresult r);       /* unlocks, returns r */
+CUresult sim_ready(void);           /* why calls are refused, if they are; takes no lock */
 CUresult ctx_usable(struct ctx **c); /* the calling thread's context, if work may go to it */
 CUresult ctx_release(void); /* whether what belongs to some context may be given back: it need not be current */
 extern __thread bool tls_in_callback;
@@ -142,7 +145,8 @@ struct device {
 
     CUdeviceptr arena_hint;    /* where the next allocation is tried first */
 
-    struct stream *busy;       /* streams with pending items */
+    struct stream *busy;       /* streams with pending items, */
+    unsigned n_busy;           /* so many of them */
     struct run *runs;          /* graph launches whose turn has come, see graph.h */
     struct item *run;          /* the kernel that has the SMs */
     uint64_t run_end;          /* its end, in this process's device time */
@@ -171,6 +175,8 @@ CUresult shared_join(struct device *d);
 void shared_leave(struct device *d);
 bool shared_mem_take(struct device *d, uint64_t bytes);
 void shared_mem_give(struct device *d, uint64_t bytes);
+void shared_fixed(struct device *d, int more); /* so many more things of this process cannot leave the device */
+void shared_pending(struct device *d, unsigned streams); /* so many of its streams have work */
 uint64_t shared_mem_used(struct device *d);
 void shared_reap(struct device *d, uint64_t now);
 uint32_t shared_bell(struct device *d);
@@ -246,7 +252,8 @@ struct range {
     struct device *dev; /* NULL: memory of the host */
     struct ctx *ctx;    /* NULL: it belongs to no context */
     char *view;         /* where the bytes are */
-    unsigned flags, refs; /* flags: of the host's or managed memory; R_VMM: what access there is; R_IPC: from a pool */
+    unsigned flags, refs; /* flags: of the host's or managed memory; R_VMM: what access there is; R_IPC: from a pool;
+                             R_DEVICE: handed to others */
     uint64_t id, serial, offset;
     struct chunk *chunk;        /* of a pool */
     struct record *freed;       /* of a pool: when the stream gets to the freeing of it */

@@ -29,13 +29,14 @@ static void drop_streams(const struct thread *t)
         }
 }
 
-/* Runs as a thread ends. */
+/* Runs as a thread ends. That is no call: threads of a process that is locked end too. */
 static void thread_end(void *arg)
 {
     struct thread *t = arg;
-    if (sim_begin(NULL) == CUDA_SUCCESS) {
+    if (sim_ready() == CUDA_SUCCESS) {
+        pthread_mutex_lock(&g_lock);
         drop_streams(t);
-        sim_end(CUDA_SUCCESS);
+        pthread_mutex_unlock(&g_lock);
     }
     free(t->stack);
     free(t);

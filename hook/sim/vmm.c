@@ -111,6 +111,20 @@ static CUresult in_file(struct alloc *a)
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+/* Others have it too, or may have it. */
+static void share(struct alloc *a)
+{
+    if (!a->shared)
+        shared_fixed(a->dev, 1);
+    a->shared = true;
+}
+
+static void stop_sharing(struct alloc *a)
+{
+    export_drop(a->dev, a->id);
+    shared_fixed(a->dev, -1);
+}
+
 /* When it has lost a handle or a mapping. */
 static void unref(struct alloc *a)
 {
@@ -124,7 +138,7 @@ static void unref(struct alloc *a)
     if (a->hidden)
         memory_release(a->hidden);
     else if (a->shared)
-        export_drop(a->dev, a->id);
+        stop_sharing(a);
     else
         shared_mem_give(a->dev, a->size);
     free(a);
@@ -219,7 +233,7 @@ CUresult sim_cuMemExportToShareableHandle(void *shareableHandle, CUmemGenericAll
         close(fd);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    a->shared = true;
+    share(a);
     *(int *)shareableHandle = fd;
     return CUDA_SUCCESS;
 }
@@ -265,7 +279,8 @@ static CUresult take_over(int fd, const struct trailer *trailer, struct alloc **
         free(a);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *a = (struct alloc){.dev = d, .size = trailer->size, .id = trailer->id, .shared = true};
+    *a = (struct alloc){.dev = d, .size = trailer->size, .id = trailer->id};
+    share(a);
     a->handle_types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     a->fd = shared_move_up(fcntl(fd, F_DUPFD_CLOEXEC, 0));
     list(a);

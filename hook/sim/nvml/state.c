@@ -12,10 +12,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#ifndef F_OFD_GETLK
-#define F_OFD_GETLK 36
-#endif
-
 #define TRIES 1000
 
 static struct shared state; /* a copy; under entry.c's lock */
@@ -37,15 +33,6 @@ static int open_state(struct nvmlDevice_st *device)
     if (device->fd >= 0)
         close(device->fd); /* nobody is on it, this process neither */
     return device->fd = shared_open(name, O_RDONLY); /* at the number it gets: to move it would be to close one */
-}
-
-/* The process in a slot: 0 if there is none, -1 if it has no number here. */
-static int holder(int fd, unsigned slot)
-{
-    struct flock fl = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = SIM_LOCK_SLOT + slot, .l_len = 1};
-    if (fcntl(fd, F_OFD_GETLK, &fl) < 0 || fl.l_type == F_UNLCK) /* of an opening of its own: sees this process's locks too */
-        return 0;
-    return fl.l_pid > 0 ? fl.l_pid : -1;
 }
 
 /* Copies the state at a moment when it was true. */
@@ -84,7 +71,7 @@ static void see_users(int fd, struct sight *s)
     const struct sched *sched = &state.sched[atomic_load(&state.gen) & 1];
     unsigned alive = 0;
     for (unsigned i = 0; i < SIM_SLOTS; i++) {
-        int pid = state.proc[i].serial ? holder(fd, i) : 0;
+        int pid = state.proc[i].serial && !state.proc[i].away ? shared_holder(fd, i) : 0;
         if (!pid)
             continue;
         alive++;

@@ -17,7 +17,7 @@ import (
 // the bytes that are locked by who is on the device.
 const (
 	magic    = 0x47534d31 // "GSM1"
-	layout   = 4
+	layout   = 5
 	slots    = 128
 	lockSlot = 1<<20 + 1
 )
@@ -27,7 +27,8 @@ const (
 // It is what NVML tells by process, for who has the real library open and so cannot
 // ask the simulated one (see pkg/adapter/nvml). A device that nobody is on
 // is no error; a process of a pid namespace that is not this one's or below
-// it cannot be named and is left out.
+// it cannot be named and is left out, and so is one that a checkpoint has taken
+// off the device.
 //
 // To be called from a process that is not on the device itself: closing the
 // state file would drop its locks.
@@ -59,11 +60,13 @@ func ProcessMemory(dir string, index int) (map[int]gpu.Bytes, error) {
 		if pid <= 0 {
 			continue
 		}
-		bytes, err := slotMemory(f, slot)
+		bytes, away, err := slotMemory(f, slot)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
-		used[pid] += bytes
+		if !away {
+			used[pid] += bytes
+		}
 	}
 	return used, nil
 }
@@ -80,20 +83,21 @@ func holder(f *os.File, slot int) (int, error) {
 	return int(lock.Pid), nil
 }
 
-// slotMemory reads what a slot that is held counts.
-func slotMemory(f *os.File, slot int) (gpu.Bytes, error) {
+// slotMemory reads what a slot that is held counts, and whether its process is
+// off the device.
+func slotMemory(f *os.File, slot int) (bytes gpu.Bytes, away bool, err error) {
 	var head [16]byte
 	if _, err := f.ReadAt(head[:], 0); err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	word := func(i int) uint32 { return binary.NativeEndian.Uint32(head[4*i:]) }
 	if word(0) != magic || word(1) != layout {
-		return 0, errors.New("written by another version of the simulated driver")
+		return 0, false, errors.New("written by another version of the simulated driver")
 	}
-	var mem [8]byte
+	var mem [8 + 4]byte
 	at := int64(word(2)) + int64(slot)*int64(word(3)) + 8 // behind the slot's serial
 	if _, err := f.ReadAt(mem[:], at); err != nil {
-		return 0, err
+		return 0, false, err
 	}
-	return gpu.Bytes(binary.NativeEndian.Uint64(mem[:])), nil
+	return gpu.Bytes(binary.NativeEndian.Uint64(mem[:])), binary.NativeEndian.Uint32(mem[8:]) != 0, nil
 }

@@ -15,8 +15,8 @@ import (
 )
 
 // stateFile makes a gpu3.state as a driver of that layout would, with the
-// memory of slot 5.
-func stateFile(t *testing.T, layout uint32, mem uint64) string {
+// memory of slot 5, whose process is off the device if away is not 0.
+func stateFile(t *testing.T, layout uint32, mem uint64, away uint32) string {
 	t.Helper()
 	const procAt, procSize = 64, 24
 	dir := t.TempDir()
@@ -25,6 +25,7 @@ func stateFile(t *testing.T, layout uint32, mem uint64) string {
 		binary.NativeEndian.PutUint32(b[4*i:], word)
 	}
 	binary.NativeEndian.PutUint64(b[procAt+5*procSize+8:], mem)
+	binary.NativeEndian.PutUint32(b[procAt+5*procSize+16:], away)
 	if err := os.WriteFile(filepath.Join(dir, "gpu3.state"), b, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +81,7 @@ func hold(t *testing.T, dir string) (pid int) {
 }
 
 func TestProcessMemory(t *testing.T) {
-	dir := stateFile(t, layout, 12345)
+	dir := stateFile(t, layout, 12345, 0)
 	if got, err := ProcessMemory(dir, 3); err != nil || len(got) != 0 {
 		t.Errorf("with nobody there: %v, %v", got, err)
 	}
@@ -94,8 +95,17 @@ func TestProcessMemory(t *testing.T) {
 	}
 }
 
+// A checkpoint has taken its memory to the host.
+func TestProcessMemoryAway(t *testing.T) {
+	dir := stateFile(t, layout, 12345, 1)
+	hold(t, dir)
+	if got, err := ProcessMemory(dir, 3); err != nil || len(got) != 0 {
+		t.Errorf("got %v, %v", got, err)
+	}
+}
+
 func TestProcessMemoryOfAnotherVersion(t *testing.T) {
-	dir := stateFile(t, layout+1, 1)
+	dir := stateFile(t, layout+1, 1, 0)
 	hold(t, dir)
 	if got, err := ProcessMemory(dir, 3); err == nil || !strings.Contains(err.Error(), "version") {
 		t.Errorf("got %v, %v", got, err)
@@ -104,7 +114,7 @@ func TestProcessMemoryOfAnotherVersion(t *testing.T) {
 
 // A process that is on the device but has no pid that means something here.
 func TestProcessMemoryNameless(t *testing.T) {
-	dir := stateFile(t, layout, 1)
+	dir := stateFile(t, layout, 1, 0)
 	f, err := os.OpenFile(filepath.Join(dir, "gpu3.state"), os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
