@@ -3,7 +3,6 @@
 
 #include <dlfcn.h>
 #include <stdarg.h>
-#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,7 +40,7 @@ const char *shim_text(CUresult r)
     }
 }
 
-static bool say(char **why, const char *format, ...)
+bool shim_say(char **why, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
@@ -55,10 +54,10 @@ static bool load(shim *s, const char *path, char **why)
 {
     s->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!s->library)
-        return say(why, "%s", dlerror());
+        return shim_say(why, "%s", dlerror());
 #define LOAD(name)                                               \
     if (!(*(void **)&s->name = dlsym(s->library, #name)))        \
-        return say(why, "%s has no %s: it is too old", path, #name);
+        return shim_say(why, "%s has no %s: it is too old", path, #name);
     CALLS(LOAD)
 #undef LOAD
     return true;
@@ -82,9 +81,9 @@ static bool check(shim *s, char **why)
         int has = 0;
         CUresult r = s->cuDeviceGetAttribute(&has, needed[i], s->device);
         if (r != CUDA_SUCCESS)
-            return say(why, "attributes of the GPU: %s", shim_text(r));
+            return shim_say(why, "attributes of the GPU: %s", shim_text(r));
         if (!has)
-            return say(why, "this GPU's memory cannot be handed to other processes by descriptor");
+            return shim_say(why, "this GPU's memory cannot be handed to other processes by descriptor");
     }
     return true;
 }
@@ -93,16 +92,16 @@ static bool open_device(shim *s, char **why)
 {
     CUresult r = s->cuInit(0);
     if (r != CUDA_SUCCESS)
-        return say(why, "start of the driver: %s", shim_text(r));
+        return shim_say(why, "start of the driver: %s", shim_text(r));
     if ((r = s->cuDeviceGet(&s->device, 0)) != CUDA_SUCCESS)
-        return say(why, "the GPU: %s", shim_text(r));
+        return shim_say(why, "the GPU: %s", shim_text(r));
     if (!check(s, why))
         return false;
     CUmemAllocationProp p = prop(s);
     if ((r = s->cuDeviceGetUuid(&s->uuid, s->device)) != CUDA_SUCCESS ||
         (r = s->cuMemGetAllocationGranularity(&s->grain, &p, CU_MEM_ALLOC_GRANULARITY_MINIMUM)) != CUDA_SUCCESS ||
         (r = s->cuDevicePrimaryCtxRetain(&s->context, s->device)) != CUDA_SUCCESS)
-        return say(why, "context on the GPU: %s", shim_text(r));
+        return shim_say(why, "context on the GPU: %s", shim_text(r));
     return true;
 }
 

@@ -7,6 +7,8 @@
 #define CUDA_EXACT_NAMES
 #include "cuda.h"
 
+#include <stdbool.h>
+
 typedef struct shim shim;
 
 /* Opens the driver at that path and a context on its first visible device. NULL
@@ -14,6 +16,7 @@ typedef struct shim shim;
 shim *shim_open(const char *path, char **why);
 CUresult shim_close(shim *s);
 const char *shim_text(CUresult r);
+bool shim_say(char **why, const char *format, ...); /* false */
 
 size_t shim_grain(const shim *s);
 void shim_uuid(const shim *s, unsigned char uuid[16]);
