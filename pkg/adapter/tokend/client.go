@@ -219,6 +219,43 @@ func (c *Client) Leave(ctx context.Context, id string) error {
 	return nil
 }
 
+// CheckParking says why what instances hold on GPUs, simulated or real ones, cannot
+// wait on the host, if so.
+func (c *Client) CheckParking(ctx context.Context, simulated bool) error {
+	path := "/v1/parking"
+	if simulated {
+		path += "?gpu=sim"
+	}
+	if err := c.do(ctx, http.MethodGet, path, nil, nil); err != nil {
+		return fmt.Errorf("park memory: %w", err)
+	}
+	return nil
+}
+
+// Park has all that an instance's processes hold on GPUs wait on the host, and the
+// processes' calls of the driver with it, until Unpark. It returns when that is so.
+// After an error the instance may be good for nothing any more.
+func (c *Client) Park(ctx context.Context, id string) error {
+	if err := c.do(ctx, http.MethodPut, "/v1/instances/"+url.PathEscape(id)+"/parked", nil, nil); err != nil {
+		return fmt.Errorf("park %s: %w", id, err)
+	}
+	return nil
+}
+
+// Unpark brings back what Park has moved; an instance that is not parked, or not known,
+// is no error. After an error the instance may be good for nothing any more.
+func (c *Client) Unpark(ctx context.Context, id string) error {
+	err := c.do(ctx, http.MethodDelete, "/v1/instances/"+url.PathEscape(id)+"/parked", nil, nil)
+	var refused *Error
+	if errors.As(err, &refused) && refused.Status == http.StatusNotFound { // of a daemon that parks nothing, too
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("unpark %s: %w", id, err)
+	}
+	return nil
+}
+
 // Status asks how all GPUs and clients stand.
 func (c *Client) Status(ctx context.Context) (s wire.Status, err error) {
 	err = c.do(ctx, http.MethodGet, "/v1/status", nil, &s)

@@ -101,6 +101,9 @@ func TestErrors(t *testing.T) {
 
 func TestUnregisterUnknown(t *testing.T) {
 	c := fake(t, func(w http.ResponseWriter, r *http.Request) { http.NotFound(w, r) })
+	if err := c.Unpark(context.Background(), "a"); err != nil {
+		t.Error(err)
+	}
 	if err := c.Unregister(context.Background(), "a"); err != nil {
 		t.Error(err)
 	}

@@ -66,6 +66,6 @@ back. SIGHUP reads the settings file again; a new --window, --round or
 	cli.Files(root, "sock", "socket")
 	cli.Words(root, "policy", policy.Names()...)
 	cli.Words(root, "mps", "auto", "off")
-	root.AddCommand(newStatus(env, &o.socket))
+	root.AddCommand(newStatus(env, &o.socket), newCheckpoint())
 	return root
 }

@@ -122,7 +122,7 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 	d, err := token.Open(token.Config{
 		Settings: o.settings(), Policy: o.policy, Socket: socket, Listen: o.listen, ExitWhenIdle: o.exitWhenIdle, ClientUIDs: o.clientUIDs,
 		Private: isRunDir(filepath.Dir(socket)), Log: log, Prepare: keeper.prepare, Leave: leave,
-		Memory: occupied.of, CountContext: o.countContext,
+		Memory: occupied.of, CountContext: o.countContext, Mover: mover{occupied},
 		Reload: func() (token.Settings, error) { return o.reload(cmd.Flags(), log) },
 	})
 	if errors.Is(err, fs.ErrPermission) {
@@ -180,6 +180,7 @@ func isRunDir(dir string) bool {
 // occupancy tells what processes occupy of GPUs, real and simulated.
 type occupancy struct {
 	simulated string // path of the simulated management library, where that can be asked
+	mu        sync.Mutex
 	library   nvml.Processes
 }
 
@@ -199,5 +200,21 @@ func (o *occupancy) of(name string) (map[int]gpu.Bytes, error) {
 	if !d.Simulated && o.simulated != "" {
 		return nil, fmt.Errorf("GPU %s: no NVIDIA driver found", name)
 	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	return o.library.Memory(d)
+}
+
+// free is what nobody has of a GPU's memory; an error where that cannot be asked.
+func (o *occupancy) free(name string) (gpu.Bytes, error) {
+	d, err := gpu.ParseDevice(name)
+	if err != nil {
+		return 0, err
+	}
+	if d.Simulated != (o.simulated != "") {
+		return 0, fmt.Errorf("GPU %s: its memory cannot be asked", name)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.library.Free(d)
 }

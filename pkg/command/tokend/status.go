@@ -35,13 +35,13 @@ back for 30 s, and nobody waits for it).
 USED is the share of the last full window; debt is what the instance used beyond
 its limit and has to make up for; context is what the driver holds for a process
 beside its own allocations, 0 where the driver does not tell; parked is what of
-the memory used waits on the host for the next work (gfaas run --oversubscribe);
-imported is what the process has mapped of other processes' memory, such as a
-model's weights, which is not in the memory used and has no limit;
-why is the reason of the last decision about a process: of one that waits, what
-it waits for; strays says how many programs the instance's processes have started
-without the preload library, which was put back, or that it cannot be loaded into,
-and is left out while there are none.
+the memory used waits on the host for the next work (gfaas run --oversubscribe,
+gfaas serve --park); imported is what the process has mapped of other processes'
+memory, such as a model's weights, which is not in the memory used and has no
+limit; why is the reason of the last decision about a process: of one that
+waits, what it waits for; strays says how many programs the instance's processes
+have started without the preload library, which was put back, or that it cannot
+be loaded into, and is left out while there are none.
 
 With --policy introspective USED is a share of what the process does alone, by
 the kernel blocks it launched, and there are two keys more: phase is NONE,

@@ -226,6 +226,10 @@ func (d *Daemon) handleRequest(c *client, now time.Time) error {
 	} else {
 		c.waits, c.asked = true, now
 	}
+	if inst := c.alloc.inst; len(inst.parked.pids) > 0 {
+		d.called(inst)
+		return nil
+	}
 	c.alloc.gpu.step(policy.Request{Client: c.id})
 	return nil
 }

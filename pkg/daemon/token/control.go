@@ -21,6 +21,9 @@ func (d *Daemon) controlHandler() http.Handler {
 	mux.HandleFunc("PATCH /v1/instances/{id}", d.fromOutside(d.patchInstance))
 	mux.HandleFunc("DELETE /v1/instances/{id}", d.fromOutside(d.deleteInstance))
 	mux.HandleFunc("DELETE /v1/instances/{id}/owner", d.fromOutside(d.deleteOwner))
+	mux.HandleFunc("GET /v1/parking", d.getParking)
+	mux.HandleFunc("PUT /v1/instances/{id}/parked", d.fromOutside(d.putParked))
+	mux.HandleFunc("DELETE /v1/instances/{id}/parked", d.fromOutside(d.deleteParked))
 	return mux
 }
 
@@ -74,7 +77,9 @@ func (d *Daemon) register(inst *instance) (status int, err error) {
 	var old *instance
 	if err := d.locked(func() {
 		conflict, d.busy = d.admits(inst), time.Now()
-		old = d.instances[inst.reg.Instance]
+		if old = d.instances[inst.reg.Instance]; old != nil && old.secret == inst.secret {
+			inst.parked = old.parked
+		}
 	}); err != nil {
 		return http.StatusServiceUnavailable, err
 	}
@@ -144,7 +149,7 @@ func (d *Daemon) change(id string, c wire.Change) (status int, err error) {
 	var fresh *instance
 	if err := d.locked(func() {
 		if old := d.instances[id]; old != nil {
-			fresh = &instance{reg: old.reg, secret: old.secret, ownerStart: old.ownerStart}
+			fresh = &instance{reg: old.reg, secret: old.secret, ownerStart: old.ownerStart, parked: old.parked}
 		}
 	}); err != nil {
 		return http.StatusServiceUnavailable, err

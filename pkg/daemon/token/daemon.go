@@ -55,6 +55,10 @@ type Config struct {
 	Memory       func(device string) (map[int]gpu.Bytes, error)
 	CountContext bool
 
+	// Mover, if set, can have what idle instances hold on GPUs wait on the host. It
+	// may be called concurrently.
+	Mover Mover
+
 	// Prepare, if set, is told of each registration that was accepted and says
 	// what else the instance's processes need. It may be called concurrently.
 	Prepare func(ctx context.Context, r wire.Registration) wire.Registered
@@ -74,13 +78,14 @@ type Daemon struct {
 	common  *listener // that processes of all instances may connect to
 	epoch   time.Time
 
-	regMu    sync.Mutex // one registration or removal at a time
-	conns    sync.WaitGroup
-	faults   *logLimit // log of what clients do wrong
-	joins    *logLimit // log of their coming and going
-	metrics  *metrics
-	registry *prometheus.Registry
-	poller   *poller
+	regMu     sync.Mutex // one registration or removal at a time
+	returning sync.Mutex // of instances whose memory is brought back, one at a time looks for room
+	conns     sync.WaitGroup
+	faults    *logLimit // log of what clients do wrong
+	joins     *logLimit // log of their coming and going
+	metrics   *metrics
+	registry  *prometheus.Registry
+	poller    *poller
 
 	mu        sync.Mutex // guards what follows, and the devices, instances, allocations and clients
 	ended     bool

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/google/renameio/v2"
@@ -38,6 +39,8 @@ type instance struct {
 	listener    *instanceListener // its own; nil until Serve, or if there is none to be had
 	loose       bool              // nothing holds it to its SM share
 	strays      strays            // what its processes have started
+	parked      parking           // its memory waits on the host
+	moves       sync.Mutex        // of its memory, one at a time; taken before all others
 }
 
 // connected counts the connections of the instance's processes.
@@ -168,6 +171,9 @@ func (d *Daemon) reap() {
 	}
 	if d.regMu.TryLock() { // else its file may just be written anew
 		for _, inst := range d.sortedInstances() {
+			if len(inst.waiting()) > 0 {
+				d.called(inst) // it may not have fitted before
+			}
 			if inst.orphaned() {
 				d.orphan(inst)
 			}
@@ -207,6 +213,7 @@ type record struct {
 	Secret     string `json:"secret,omitempty"` // shadows the one that is not kept
 	SecretHash string `json:"secret_sha256"`
 	OwnerStart uint64 `json:"owner_start,omitempty"`
+	Parked     []int  `json:"parked,omitempty"` // processes whose memory waits on the host
 }
 
 // newInstance checks a registration and takes its secret out.
@@ -229,7 +236,7 @@ func (d *Daemon) recordPath(id string) string { return filepath.Join(d.instances
 
 // encode prints the instance as it is kept on disk.
 func (i *instance) encode() ([]byte, error) {
-	r := record{Registration: i.reg, SecretHash: hex.EncodeToString(i.secret[:]), OwnerStart: i.ownerStart}
+	r := record{Registration: i.reg, SecretHash: hex.EncodeToString(i.secret[:]), OwnerStart: i.ownerStart, Parked: i.parked.pids}
 	text, err := json.MarshalIndent(r, "", "  ")
 	return append(text, '\n'), err
 }
@@ -278,7 +285,7 @@ func parseRecord(text []byte) (*instance, error) {
 	if err != nil || len(hash) != sha256.Size {
 		return nil, fmt.Errorf("secret_sha256 %q is no SHA-256", r.SecretHash)
 	}
-	i := &instance{reg: r.Registration, secret: [sha256.Size]byte(hash), ownerStart: r.OwnerStart}
+	i := &instance{reg: r.Registration, secret: [sha256.Size]byte(hash), ownerStart: r.OwnerStart, parked: parking{pids: r.Parked}}
 	i.reg.Secret = "kept as a hash"
 	if err := i.reg.Validate(); err != nil {
 		return nil, err

@@ -22,7 +22,7 @@ import (
 // endWithin is how long the kernel may take to end what was killed.
 const endWithin = 5 * time.Second
 
-// tree is what an owner that was killed has left.
+// tree is an instance whose processes are to be killed.
 type tree struct {
 	instance string
 	secret   [sha256.Size]byte // its hash, by which a later instance of that name is another …
@@ -33,8 +33,8 @@ type tree struct {
 // orphaned says whether the instance's processes are to be killed.
 func (i *instance) orphaned() bool { return i.reg.EndWithOwner && i.watched && i.ownerDead() }
 
-// orphan takes note of an instance whose processes are to be killed, once. Locked.
-func (d *Daemon) orphan(i *instance) {
+// tree is what there is of an instance now. Locked.
+func (i *instance) tree() tree {
 	t := tree{instance: i.reg.Instance, secret: i.secret, noted: procfs.Now()}
 	for _, a := range i.allocations {
 		for _, c := range a.clients {
@@ -43,8 +43,13 @@ func (d *Daemon) orphan(i *instance) {
 			}
 		}
 	}
+	return t
+}
+
+// orphan takes note of an instance whose processes are to be killed, once. Locked.
+func (d *Daemon) orphan(i *instance) {
 	i.watched = false
-	d.orphans = append(d.orphans, t)
+	d.orphans = append(d.orphans, i.tree())
 }
 
 // endOrphans kills what is noted, outside of the lock.
@@ -52,13 +57,13 @@ func (d *Daemon) endOrphans() {
 	var trees []tree
 	_ = d.locked(func() { trees, d.orphans = d.orphans, nil })
 	for _, t := range trees {
-		d.end(t)
+		d.end(t, "its owner was killed")
 	}
 }
 
 // end kills the processes of a tree, again and again, since they may start others
 // meanwhile, until there is none.
-func (d *Daemon) end(t tree) {
+func (d *Daemon) end(t tree, why string) {
 	killed, until := map[int]bool{}, time.Now().Add(endWithin)
 	for time.Now().Before(until) {
 		alive := d.members(t)
@@ -76,12 +81,12 @@ func (d *Daemon) end(t tree) {
 			case err == nil:
 				killed[s.PID] = true
 			case !errors.Is(err, os.ErrProcessDone):
-				d.faults.warn("a process whose gfaas run was killed cannot be ended", "instance", t.instance, "pid", s.PID, "err", err)
+				d.faults.warn("a process of an instance cannot be ended", "why", why, "instance", t.instance, "pid", s.PID, "err", err)
 			}
 		}
 		time.Sleep(5 * time.Millisecond) // the kernel ends them meanwhile
 	}
-	d.log.Info("owner was killed: ended the instance's processes", "instance", t.instance, "processes", len(killed))
+	d.log.Info("ended an instance's processes", "why", why, "instance", t.instance, "processes", len(killed))
 }
 
 // members are the living processes of a tree, but for this one and what it has

@@ -27,6 +27,7 @@ const (
 
 	roleHolder = "holder" // takes a lease and keeps it
 	roleLooper = "looper" // launches whenever it holds one
+	roleIdler  = "idler"  // is connected
 	roleDaemon = "daemon"
 	roleEcho   = "echo" // sends back what it gets
 )
@@ -34,7 +35,7 @@ const (
 var roles map[string]func(path string) error
 
 func init() {
-	roles = map[string]func(string) error{roleHolder: playHolder, roleLooper: playLooper, roleDaemon: playDaemon, roleEcho: playEcho, roleInsider: playInsider}
+	roles = map[string]func(string) error{roleHolder: playHolder, roleLooper: playLooper, roleDaemon: playDaemon, roleEcho: playEcho, roleIdler: playIdler, roleInsider: playInsider}
 }
 
 // role starts a process and waits until it says the word; not if it is empty.
@@ -77,6 +78,17 @@ func start(t testing.TB, cmd *exec.Cmd, word string) *exec.Cmd {
 
 // untilStdinEnds waits for whoever started this process.
 func untilStdinEnds() { _, _ = io.Copy(io.Discard, os.Stdin) }
+
+func playIdler(path string) error {
+	c, err := tokentest.Dial(path, "a", "secret of a", 0)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	fmt.Println("idles")
+	untilStdinEnds()
+	return nil
+}
 
 func playHolder(path string) error {
 	c, err := tokentest.Dial(path, "a", "secret of a", 7)

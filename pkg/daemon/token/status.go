@@ -46,6 +46,9 @@ func (d *Daemon) clientsOf(g *device, now policy.Snapshot) []wire.ClientStatus {
 		row.PID, row.Used, row.State, row.Why = m.pid, c.Used, c.State.String(), c.Why
 		row.MemUsedMiB, row.Launches = gpu.Bytes(min(n.memUsed, 1<<62)).MiB(), n.launches
 		row.MemParkedMiB = gpu.Bytes(min(n.memParked, n.memUsed, 1<<62)).MiB()
+		if slices.Contains(m.alloc.inst.parked.pids, m.pid) {
+			row.MemParkedMiB = row.MemUsedMiB
+		}
 		row.MemImportedMiB = gpu.Bytes(min(n.memImported, 1<<62)).MiB()
 		row.BlockedMS = millis(duration(n.blockedNS))
 		row.ContextMiB = m.foreign.MiB()
