@@ -102,7 +102,11 @@ func TestAsyncSurvivesKills(t *testing.T) {
 		if n%(calls/kills) == calls/kills/2 {
 			victim := served.Process
 			timer := time.AfterFunc(time.Duration(rand.Intn(100))*time.Millisecond, func() { _ = victim.Kill() })
-			for id := fmt.Sprint("more", n); accept(id); id += "x" { // until it is dead
+			for more := 0; ; more++ { // until it is dead
+				id := fmt.Sprintf("more%d.%d", n, more)
+				if !accept(id) {
+					break
+				}
 				accepted[id] = true
 			}
 			timer.Stop()
