@@ -130,6 +130,7 @@ var kinds = []string{
 	queue.Completed: "completed", queue.Failed: "failed", queue.Started: "started", queue.Cancelled: "cancelled", queue.Arrived: "arrived",
 	queue.Woke: "woke", queue.Used: "used", queue.FunctionSet: "function", queue.FunctionGone: "function-gone", queue.Learned: "learned",
 	queue.GPUSet: "gpu", queue.GPUGone: "gpu-gone", queue.Ready: "ready", queue.Adopted: "adopted", queue.Lost: "lost", queue.Moved: "moved",
+	queue.Occupied: "occupied",
 }
 
 // Event is a line about something that a policy was told. What is at its zero is
@@ -152,7 +153,8 @@ type Event struct {
 	Renew      bool         `json:"renew,omitempty"`
 	Pinned     bool         `json:"pinned,omitempty"`
 	Busy       float64      `json:"busy,omitempty"`
-	EachMS     Millis       `json:"each_ms,omitempty"` // of an instance of a plan: what a call takes on it
+	Mem        int64        `json:"mem_bytes,omitempty"` // occupied
+	EachMS     Millis       `json:"each_ms,omitempty"`   // of an instance of a plan: what a call takes on it
 	Spec       *Spec        `json:"spec,omitempty"`
 	Machine    *Machine     `json:"machine,omitempty"`
 }
@@ -187,13 +189,14 @@ var carry = [...]struct{ function, invocation, gpu, container bool }{
 	queue.FunctionSet: {function: true}, queue.FunctionGone: {function: true}, queue.Learned: {function: true},
 	queue.GPUSet: {gpu: true}, queue.GPUGone: {gpu: true}, queue.Ready: {function: true, container: true},
 	queue.Adopted: {true, false, true, true}, queue.Lost: {function: true, container: true}, queue.Moved: {function: true, container: true},
+	queue.Occupied: {gpu: true},
 }
 
 // Tell is the line about an event.
 func Tell(step int64, now time.Duration, ev *queue.Event, name func(int32) string) Event {
 	has := carry[ev.Kind]
 	e := Event{Step: step, TimeMS: Millis(now), Event: kinds[ev.Kind], ExecutedMS: Millis(ev.Executed), DeadlineMS: Millis(ev.Deadline),
-		Starting: ev.Starting, Again: ev.Again, Fault: ev.Fault, Renew: ev.Renew, Pinned: ev.Pinned, Busy: ev.Busy}
+		Starting: ev.Starting, Again: ev.Again, Fault: ev.Fault, Renew: ev.Renew, Pinned: ev.Pinned, Busy: ev.Busy, Mem: ev.Mem}
 	if has.function {
 		e.Function = name(ev.Function)
 	}
@@ -231,7 +234,7 @@ func (e *Event) event(number func(string) int32) (queue.Event, error) {
 		return queue.Event{}, fmt.Errorf("there is no event %q", e.Event)
 	}
 	ev := queue.Event{Kind: queue.EventKind(kind), Instance: e.Container, At: time.Duration(e.ArrivedMS), Deadline: time.Duration(e.DeadlineMS),
-		Executed: time.Duration(e.ExecutedMS), Starting: e.Starting, Again: e.Again, Fault: e.Fault, Renew: e.Renew, Pinned: e.Pinned, Busy: e.Busy}
+		Executed: time.Duration(e.ExecutedMS), Starting: e.Starting, Again: e.Again, Fault: e.Fault, Renew: e.Renew, Pinned: e.Pinned, Busy: e.Busy, Mem: e.Mem}
 	has := carry[kind]
 	switch {
 	case has.function && e.Function == "":
@@ -244,6 +247,8 @@ func (e *Event) event(number func(string) int32) (queue.Event, error) {
 		return ev, fmt.Errorf("machine: expected slots and mem_bytes")
 	case (ev.Kind == queue.FunctionSet || ev.Kind == queue.Learned) && !e.Spec.sound():
 		return ev, fmt.Errorf("spec: expected what the function costs")
+	case e.Mem < 0:
+		return ev, fmt.Errorf("mem_bytes: expected 0 or more")
 	}
 	if has.function {
 		ev.Function = number(e.Function)

@@ -40,21 +40,22 @@ func TestReplay(t *testing.T) {
 		t.Fatal(err)
 	}
 	for what, c := range map[string]struct{ old, new, want string }{
-		"another decision": {`"expected_ms":20`, `"expected_ms":21`, `r.jsonl:5: recorded {"step":2,`},
-		"one less":         {"\n{\"step\":2,\"time_ms\":1.000001,\"action\"", "\n{\"step\":3,\"time_ms\":1.000001,\"event\":\"woke\"}\n{\"step\":3,\"time_ms\":1.000001,\"action\"", "recorded nothing, decided now {"},
-		"no record":        {`"gfaas_record":1`, `"x":1`, "r.jsonl:1: not a record, expected"},
-		"another version":  {`"gfaas_record":1`, `"gfaas_record":2`, "r.jsonl:1: a record of version 2, expected 1"},
-		"an unknown event": {`"event":"arrived"`, `"event":"came"`, `r.jsonl:4: there is no event "came"`},
-		"no function":      {`"event":"arrived","function":"f"`, `"event":"arrived"`, "r.jsonl:4: function: missing"},
-		"no invocation":    {`"invocation":0,"arrived_ms"`, `"arrived_ms"`, "r.jsonl:4: invocation: missing"},
-		"no GPU":           {`"gpu":0,"machine"`, `"machine"`, "r.jsonl:2: gpu: expected a number"},
-		"no machine":       {`"slots":1`, `"slots":0`, "r.jsonl:2: machine: expected"},
-		"no spec":          {`"weight":1`, `"weight":0`, "r.jsonl:3: spec: expected"},
-		"a time":           {`"time_ms":0.5`, `"time_ms":"x"`, "r.jsonl:3: "},
-		"finer than exact": {`"time_ms":0.5`, `"time_ms":0.5000001`, "r.jsonl:3: "},
-		"back in time":     {`"step":3,"time_ms":2`, `"step":3,"time_ms":1`, "r.jsonl:6: a step that is earlier"},
-		"neither":          {`"event":"completed"`, `"x":"completed"`, "r.jsonl:6: neither an event nor a decision"},
-		"not JSON":         {`{"step":3`, `"step":3`, "r.jsonl:6: "},
+		"another decision":  {`"expected_ms":20`, `"expected_ms":21`, `r.jsonl:5: recorded {"step":2,`},
+		"one less":          {"\n{\"step\":2,\"time_ms\":1.000001,\"action\"", "\n{\"step\":3,\"time_ms\":1.000001,\"event\":\"woke\"}\n{\"step\":3,\"time_ms\":1.000001,\"action\"", "recorded nothing, decided now {"},
+		"no record":         {`"gfaas_record":1`, `"x":1`, "r.jsonl:1: not a record, expected"},
+		"another version":   {`"gfaas_record":1`, `"gfaas_record":2`, "r.jsonl:1: a record of version 2, expected 1"},
+		"an unknown event":  {`"event":"arrived"`, `"event":"came"`, `r.jsonl:4: there is no event "came"`},
+		"no function":       {`"event":"arrived","function":"f"`, `"event":"arrived"`, "r.jsonl:4: function: missing"},
+		"no invocation":     {`"invocation":0,"arrived_ms"`, `"arrived_ms"`, "r.jsonl:4: invocation: missing"},
+		"no GPU":            {`"gpu":0,"machine"`, `"machine"`, "r.jsonl:2: gpu: expected a number"},
+		"no machine":        {`"slots":1`, `"slots":0`, "r.jsonl:2: machine: expected"},
+		"no spec":           {`"weight":1`, `"weight":0`, "r.jsonl:3: spec: expected"},
+		"memory below none": {`"slots":1,"mem_bytes":0}`, `"slots":1,"mem_bytes":0},"mem_bytes":-1`, "r.jsonl:2: mem_bytes: expected"},
+		"a time":            {`"time_ms":0.5`, `"time_ms":"x"`, "r.jsonl:3: "},
+		"finer than exact":  {`"time_ms":0.5`, `"time_ms":0.5000001`, "r.jsonl:3: "},
+		"back in time":      {`"step":3,"time_ms":2`, `"step":3,"time_ms":1`, "r.jsonl:6: a step that is earlier"},
+		"neither":           {`"event":"completed"`, `"x":"completed"`, "r.jsonl:6: neither an event nor a decision"},
+		"not JSON":          {`{"step":3`, `"step":3`, "r.jsonl:6: "},
 	} {
 		text := strings.Replace(header+body, c.old, c.new, 1)
 		if err := replay(text); text == header+body || err == nil || !strings.Contains(err.Error(), c.want) {

@@ -182,6 +182,11 @@ func (e *engine) apply(ev *Event, actions []Action) []Action {
 		return e.gpuGone(ev.GPU, actions)
 	case Ready, Adopted, Lost, Moved:
 		return e.instance(ev, actions)
+	case Occupied:
+		if ev.GPU >= 0 && int(ev.GPU) < len(e.slots) {
+			e.pool.Occupy(ev.GPU, ev.Mem)
+			return e.changed(actions, "")
+		}
 	}
 	return actions
 }

@@ -43,6 +43,7 @@ const (
 	Adopted                       // Instance (named below residency.None) of Function on GPU was found running; To: where its memory is
 	Lost                          // Instance is no more, asked for or not
 	Moved                         // Instance's memory went To, or, with Fault, it did not
+	Occupied                      // Mem bytes of GPU are taken in all by instances that span it and are known (Adopted) on another
 )
 
 // Event is something that happened.
@@ -64,6 +65,7 @@ type Event struct {
 	// the start where there was one.
 	Executed time.Duration
 	Busy     float64   // Used: 0 to 1
+	Mem      int64     // Occupied
 	Spec     *Function // FunctionSet, Learned; Adopted and Pinned: its Warm is that of this instance, nil is the function's
 	Machine  *GPU      // GPUSet
 }

@@ -36,6 +36,7 @@ func (p *Pool) remove(c int32) {
 	p.change(Removed, c)
 	if it.pinned {
 		d.memRunning -= it.mem
+		d.pinned -= it.mem
 	}
 	if it.resident {
 		d.memUsed -= it.mem

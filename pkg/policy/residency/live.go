@@ -23,6 +23,7 @@ func (p *Pool) Adopt(id ID, function, gpu int32, resident, pinned bool, now time
 	it.resident = resident || pinned
 	if it.pinned = pinned; pinned {
 		d.memRunning += it.mem
+		d.pinned += it.mem
 	}
 	resident = it.resident
 	d.exist++
@@ -141,6 +142,9 @@ func (p *Pool) Lost(slot int32) {
 		}
 		if it.calls > 0 || it.pinned {
 			d.memRunning -= it.mem
+		}
+		if it.pinned {
+			d.pinned -= it.mem
 		}
 		if it.resident {
 			d.memUsed -= it.mem

@@ -157,6 +157,8 @@ type device struct {
 	mem        int64 // bytes; 0 is no limit
 	memRunning int64 // of what runs, or cannot be moved for another reason
 	memUsed    int64 // of all whose memory is here, or will be when there is room
+	occupied   int64 // by what is no instance here: in both of them
+	pinned     int64 // of pinned instances: in both of them
 	leaving    int64 // Live: of what is on its way out and still here
 	queued     int64 // Live: of what waits for room
 	queue      []int32
@@ -326,6 +328,18 @@ func (p *Pool) CloseGPU(gpu int32) {
 	}
 }
 
+// Occupy says how many bytes of a GPU's memory are taken in all by what is no instance
+// on it: an instance that spans several GPUs is one on the first of them. They are taken
+// as what runs takes them.
+func (p *Pool) Occupy(gpu int32, mem int64) {
+	d := &p.gpus[gpu]
+	more := mem - d.occupied
+	d.occupied += more
+	d.memRunning += more
+	d.memUsed += more
+	p.settle(gpu)
+}
+
 // measure notes the memory of the largest GPU.
 func (p *Pool) measure() {
 	p.largest = -1
@@ -383,6 +397,13 @@ func (p *Pool) room(d *device, f *costs) bool {
 		return false
 	}
 	return d.mem == 0 || d.memRunning+f.mem <= d.mem
+}
+
+// Holds says whether the function could ever start on that GPU as things are: it has
+// memory beside what others have there and what is pinned.
+func (p *Pool) Holds(gpu, function int32) bool {
+	d := &p.gpus[gpu]
+	return d.mem == 0 || d.occupied+d.pinned+p.costs[function].mem <= d.mem
 }
 
 // SetSlots changes how many invocations a GPU may run at once. What runs

@@ -20,11 +20,12 @@ type box struct {
 
 // twin is a pool that looks at all containers at every question.
 type twin struct {
-	config  shape
-	slots   []int
-	boxes   []*box
-	now     int
-	changes []string
+	config   shape
+	slots    []int
+	occupied []int64 // by GPU: memory that others have there
+	boxes    []*box
+	now      int
+	changes  []string
 }
 
 func (w *twin) is(gpu int32, want func(*box) bool) (out []*box) {
@@ -48,7 +49,7 @@ func sum(boxes []*box) (mem int64) {
 }
 
 func (w *twin) used(gpu int32) int64 {
-	return sum(w.is(gpu, func(b *box) bool { return b.resident }))
+	return w.occupied[gpu] + sum(w.is(gpu, func(b *box) bool { return b.resident }))
 }
 
 // lookUp is R9.
@@ -74,7 +75,7 @@ func (w *twin) lookUp(function, gpu int32) (Start, *box) {
 }
 
 func (w *twin) room(gpu, function int32) bool {
-	mem := sum(w.is(gpu, running)) + w.config.Function[function].Mem
+	mem := w.occupied[gpu] + sum(w.is(gpu, running)) + w.config.Function[function].Mem
 	return len(w.is(gpu, running)) < w.slots[gpu] && (w.config.Mem == 0 || mem <= w.config.Mem)
 }
 
@@ -131,12 +132,16 @@ func (w *twin) hold(b *box) {
 	if b.resident {
 		return
 	}
-	for w.config.Mem > 0 && w.used(b.gpu)+b.mem > w.config.Mem {
-		first, _ := w.least(w.is(b.gpu, movable), false)
-		first.resident = false
-		w.changes = append(w.changes, fmt.Sprintf("gpu %d unloads %d", b.gpu, first.function))
-	}
+	w.makeRoom(b.gpu, b.mem)
 	b.resident = true
+}
+
+func (w *twin) makeRoom(gpu int32, mem int64) {
+	for w.config.Mem > 0 && w.used(gpu)+mem > w.config.Mem {
+		first, _ := w.least(w.is(gpu, movable), false)
+		first.resident = false
+		w.changes = append(w.changes, fmt.Sprintf("gpu %d unloads %d", gpu, first.function))
+	}
 }
 
 func (w *twin) begin(function int32, at Place) *box {
@@ -272,12 +277,12 @@ func TestPoolAgainstTwin(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		active := map[int32]bool{}
 		c := drawConfig(t, active)
-		p, w := c.pool(), &twin{config: c, slots: slices.Repeat([]int{c.Slots}, c.GPUs)}
+		p, w := c.pool(), &twin{config: c, slots: slices.Repeat([]int{c.Slots}, c.GPUs), occupied: make([]int64, c.GPUs)}
 		containers := map[*box]int32{}
 		drawGPU := func(from int32) int32 { return rapid.Int32Range(from, int32(c.GPUs-1)).Draw(t, "gpu") }
 		for range rapid.IntRange(1, 300).Draw(t, "steps") {
 			f := rapid.Int32Range(0, int32(len(c.Function)-1)).Draw(t, "function")
-			switch rapid.IntRange(0, 8).Draw(t, "what") {
+			switch rapid.IntRange(0, 9).Draw(t, "what") {
 			case 0:
 				active[f] = !active[f]
 			case 1:
@@ -302,12 +307,22 @@ func TestPoolAgainstTwin(t *testing.T) {
 					p.End(containers[b], 0)
 					w.end(b)
 				}
+			case 6:
+				g := drawGPU(0)
+				w.occupied[g] = rapid.Int64Range(0, max(c.Mem-sum(w.is(g, running)), 0)).Draw(t, "occupied")
+				p.Occupy(g, w.occupied[g])
+				w.makeRoom(g, 0)
 			default:
 				only, except := Any, Any
 				if c.Worth == nil {
 					only, except = drawGPU(Any), drawGPU(Any)
 				}
 				at, ok := p.Best(f, only, except)
+				for g := range int32(c.GPUs) {
+					if got, want := p.Holds(g, f), c.Mem == 0 || w.occupied[g]+c.Function[f].Mem <= c.Mem; got != want {
+						t.Fatalf("GPU %d holds %d: %v, want %v", g, f, got, want)
+					}
+				}
 				if ok && !p.Could(f, p.Most()) {
 					t.Fatalf("function %d could start nowhere with %d bytes at most, and does at %+v", f, p.Most(), at)
 				}
