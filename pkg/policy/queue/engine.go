@@ -575,17 +575,34 @@ func (e *engine) remove(f int32, id int64) bool {
 	}
 	for i, a := range e.held {
 		if a.ID == id {
-			r := e.find(a.Instance, id)
-			e.held = slices.Delete(e.held, i, i+1)
-			e.over(r, 0)
-			e.pool.Withdraw(r.slot)
-			e.order.freed(f, r.gpu)
-			e.unbatch(r.slot)
-			e.review(f)
+			e.unhold(i)
 			return true
 		}
 	}
 	return e.batches != nil && e.batches.drop(f, id)
+}
+
+// recall takes out the first invocation of a function that waits for room, if any does.
+func (e *engine) recall(f int32) (m member, found bool) {
+	for i, a := range e.held {
+		if a.Function == f {
+			e.unhold(i)
+			return member{a.ID, a.Arrived}, true
+		}
+	}
+	return m, false
+}
+
+// unhold takes out what waits for room.
+func (e *engine) unhold(i int) {
+	a := e.held[i]
+	r := e.find(a.Instance, a.ID)
+	e.held = slices.Delete(e.held, i, i+1)
+	e.over(r, 0)
+	e.pool.Withdraw(r.slot)
+	e.order.freed(a.Function, r.gpu)
+	e.unbatch(r.slot)
+	e.review(a.Function)
 }
 
 // took tells the order that one that waited does so no more, and does not run by

@@ -12,6 +12,9 @@ import (
 // that lost a GPU least recently) if its own is smaller: an idle one now, else
 // one that is busy when what runs there has ended. A GPU that changes hands
 // loses all containers, so that its new client begins with a cold start.
+//
+// Live, a plan's instances and others may have a GPU's memory: a client takes none
+// that could not hold it beside those, and swaps one of its own that cannot.
 type exclusive struct {
 	ordinary
 	engine   *engine
@@ -213,26 +216,34 @@ func (x *exclusive) acquire(f int32) (at residency.Place, found bool) {
 	if x.promised[f] >= x.queues.queues[f].len {
 		return at, false
 	}
-	free, victim := none, none
+	free, victim, useless, size := none, none, none, x.size[f]
 	for i := range x.gpus {
 		g := &x.gpus[i]
 		switch {
 		case g.next != none || g.gone:
+		case !x.engine.pool.Holds(int32(i), f):
+			if g.owner == f && g.runs == 0 {
+				useless = int32(i)
+				size--
+			}
 		case g.owner == none:
 			if free == none {
 				free = int32(i)
 			}
-		case victim == none || x.larger(g.owner, victim):
+		case g.owner != f && (victim == none || x.larger(g.owner, victim)):
 			victim = g.owner
 		}
+	}
+	if free == none && (victim == none || size >= x.size[victim]) {
+		return at, false
+	}
+	if useless != none {
+		x.giveUp(useless)
 	}
 	if free != none {
 		return x.give(free, f)
 	}
-	if victim == none || x.size[f] >= x.size[victim] {
-		return at, false
-	}
-	gpu := x.surrender(victim)
+	gpu := x.surrender(victim, f)
 	x.size[victim]--
 	x.losses++
 	x.lost[victim] = x.losses
@@ -246,6 +257,13 @@ func (x *exclusive) acquire(f int32) (at residency.Place, found bool) {
 	return x.give(gpu, f)
 }
 
+// giveUp has an idle GPU be nobody's, and those whom none could be given look again.
+func (x *exclusive) giveUp(gpu int32) {
+	x.disown(gpu, x.gpus[gpu].owner)
+	x.engine.pool.Clear(gpu)
+	x.opened(x.engine.now)
+}
+
 // larger says whether a's pool is to lose a GPU before b's.
 func (x *exclusive) larger(a, b int32) bool {
 	if x.size[a] != x.size[b] {
@@ -257,13 +275,13 @@ func (x *exclusive) larger(a, b int32) bool {
 	return a < b
 }
 
-// surrender is the GPU that a pool loses: an idle one, else the one whose work
-// should end first.
-func (x *exclusive) surrender(victim int32) int32 {
+// surrender is the GPU that a pool loses to a client: an idle one, else the one whose
+// work should end first.
+func (x *exclusive) surrender(victim, to int32) int32 {
 	best := none
 	for i := range x.gpus {
 		g := &x.gpus[i]
-		if g.owner != victim || g.next != none || g.gone {
+		if g.owner != victim || g.next != none || g.gone || !x.engine.pool.Holds(int32(i), to) {
 			continue
 		}
 		if best == none || g.runs == 0 && x.gpus[best].runs > 0 ||

@@ -72,6 +72,9 @@ func (p *lalb) grow(functions, gpus, _ int) {
 }
 
 func (p *lalb) changed(f int32) {
+	for g := range p.gpus {
+		p.measure(&p.gpus[g])
+	}
 	m := p.engine.functions[f].Model
 	if p.engine.config.Live {
 		m = f // each function has instances of its own
@@ -87,6 +90,14 @@ func (p *lalb) changed(f int32) {
 	}
 	p.kin[f] = kin{m, *at}
 	*at = f
+}
+
+// measure adds up how long what waits for a GPU takes.
+func (p *lalb) measure(w *worker) {
+	w.backlog = 0
+	for i := range w.local {
+		w.backlog += p.engine.functions[w.local[i].function].Warm
+	}
 }
 
 // size makes room for that many models.

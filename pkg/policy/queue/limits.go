@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -67,8 +68,11 @@ func (l *limits) Step(now time.Duration, events []Event, actions []Action) []Act
 				actions = l.engine.changed(actions, "")
 			}
 		default:
-			if ev.Kind == Completed || ev.Kind == Failed && !ev.Again {
+			switch {
+			case ev.Kind == Completed || ev.Kind == Failed && !ev.Again:
 				l.release(ev.ID, ev.Executed)
+			case ev.Kind == FunctionSet:
+				l.move(ev.Function, ev.Spec.Tenant)
 			}
 			actions = l.engine.apply(ev, actions)
 		}
@@ -118,6 +122,25 @@ func (l *limits) of(function int32) *tenant {
 	n := l.engine.functions[function].Tenant
 	l.tenants = grown(l.tenants, int(n)+1)
 	return &l.tenants[n]
+}
+
+// move has what waits of a function wait for the turn of the tenant that it is to
+// have, where it came in between.
+func (l *limits) move(function, to int32) {
+	if int(function) >= len(l.engine.functions) || l.engine.functions[function].Tenant == to {
+		return
+	}
+	l.tenants = grown(l.tenants, int(to)+1)
+	from := l.of(function)
+	into := &l.tenants[to]
+	its := func(w Event) bool { return w.Function == function }
+	for _, w := range from.waits {
+		if its(w) {
+			into.waits = append(into.waits, w)
+		}
+	}
+	from.waits = slices.DeleteFunc(from.waits, its)
+	slices.SortFunc(into.waits, func(a, b Event) int { return cmp.Compare(a.ID, b.ID) })
 }
 
 // waiting is how many invocations of a function wait for their tenant's turn.

@@ -2,6 +2,7 @@ package queue_test
 
 import (
 	"cmp"
+	"maps"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -25,6 +26,7 @@ type driver struct {
 	policy    queue.Policy
 	now, wake time.Duration
 	gpus      map[int32]*queue.GPU
+	occupied  map[int32]int64 // memory that others have there
 	functions map[int32]*queue.Function
 	calls     map[int64]*call
 	instances map[residency.ID]*server
@@ -243,7 +245,7 @@ func (d *driver) sorted() []int64 {
 
 // check holds slots and memory against what the GPUs have.
 func (d *driver) check() {
-	busy, mem := map[int32]float64{}, map[int32]int64{}
+	busy, mem := map[int32]float64{}, maps.Clone(d.occupied)
 	for _, s := range d.instances {
 		if s.resident {
 			mem[s.gpu] += s.mem
@@ -299,7 +301,7 @@ func (d *driver) slots(gpu int32) int {
 func (d *driver) function(f int32) queue.Event {
 	warm := d.some(200 * time.Millisecond)
 	spec := &queue.Function{Name: string(rune('a' + f)), Warm: warm, Load: d.some(100 * time.Millisecond), Mem: int64(d.r.IntN(12)),
-		Weight: []float64{1, 2, 0.5, 0.3}[d.r.IntN(4)], Model: f, Tenant: f % 2, Queue: int32(d.r.IntN(3) * 4),
+		Weight: []float64{1, 2, 0.5, 0.3}[d.r.IntN(4)], Model: f, Tenant: int32(d.r.IntN(2)), Queue: int32(d.r.IntN(3) * 4),
 		Inflight: int32(d.r.IntN(3)), Min: int32(d.r.IntN(4) / 3), Max: int32(d.r.IntN(3)), Slice: []float64{0, 0, 0.25, 0.6}[d.r.IntN(4)],
 		Idle: time.Duration(d.r.IntN(3)) * time.Second}
 	spec.Cold = spec.Warm + spec.Load + d.some(2*time.Second)
@@ -366,6 +368,8 @@ func (d *driver) something() []queue.Event {
 		}
 	case 10:
 		return []queue.Event{{Kind: queue.Used, GPU: int32(d.r.IntN(3)), Busy: d.r.Float64()}}
+	case 25:
+		return d.occupy(int32(d.r.IntN(3)))
 	case 11:
 		if d.chance(20) {
 			d.restart()
@@ -380,6 +384,23 @@ func (d *driver) something() []queue.Event {
 		return []queue.Event{ev}
 	}
 	return nil
+}
+
+// occupy has others take some of the memory that is free on a GPU, or give it back.
+func (d *driver) occupy(g int32) []queue.Event {
+	if d.gpus[g] == nil {
+		return nil
+	}
+	free := d.gpus[g].Mem
+	for _, s := range d.instances {
+		if s.gpu == g && s.resident {
+			free -= s.mem
+		}
+	}
+	if d.occupied[g] = 0; free > 0 {
+		d.occupied[g] = d.r.Int64N(free + 1)
+	}
+	return []queue.Event{{Kind: queue.Occupied, GPU: g, Mem: d.occupied[g]}}
 }
 
 func (d *driver) names() []residency.ID {
@@ -405,7 +426,7 @@ func (d *driver) restart() {
 	var events []queue.Event
 	for g := range int32(3) {
 		if d.gpus[g] != nil {
-			events = append(events, d.gpu(g))
+			events = append(events, d.gpu(g), queue.Event{Kind: queue.Occupied, GPU: g, Mem: d.occupied[g]})
 		}
 	}
 	for f := range int32(5) {
@@ -493,7 +514,7 @@ func TestLive(t *testing.T) {
 
 func storm(t *rapid.T, policy string) {
 	d := &driver{t: t, r: rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1)), wake: queue.Never, adopted: residency.None,
-		gpus: map[int32]*queue.GPU{}, functions: map[int32]*queue.Function{}, leaving: map[int32]bool{}, closed: map[int32]bool{}, calls: map[int64]*call{}, instances: map[residency.ID]*server{}, dead: map[residency.ID]bool{},
+		gpus: map[int32]*queue.GPU{}, occupied: map[int32]int64{}, functions: map[int32]*queue.Function{}, leaving: map[int32]bool{}, closed: map[int32]bool{}, calls: map[int64]*call{}, instances: map[residency.ID]*server{}, dead: map[residency.ID]bool{},
 		config: queue.Config{Policy: policy, Live: true, Options: queue.Defaults(),
 			Pool: rapid.SampledFrom([]int{residency.Unlimited, 2, 5}).Draw(t, "pool")}}
 	d.config.T = time.Duration(rapid.IntRange(0, 3).Draw(t, "T")) * time.Second
@@ -519,6 +540,10 @@ func storm(t *rapid.T, policy string) {
 	d.calm = true
 	d.gpus[0] = &queue.GPU{Slots: d.slots(0)} // with memory for all
 	d.tell(d.gpu(0))
+	for g := range int32(3) { // what is bound to a GPU may wait for memory that others have there
+		d.occupied[g] = 0
+		d.tell(queue.Event{Kind: queue.Occupied, GPU: g})
+	}
 	for range 20000 {
 		if !d.next() {
 			break

@@ -73,3 +73,45 @@ func TestOverdue(t *testing.T) {
 		}
 	}
 }
+
+// TestBacklog has calls wait for a busy GPU, and then take less than they were expected
+// to. Once they have gone the GPU has no more to do than what it runs.
+func TestBacklog(t *testing.T) {
+	const ms = time.Millisecond
+	p, err := queue.New(queue.Config{Policy: "lalb", Pool: residency.Unlimited, Live: true, Options: queue.Defaults()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Duration(0)
+	step := func(later time.Duration, events ...queue.Event) queue.Action {
+		now += later
+		for _, a := range p.Step(now, events, nil) {
+			if a.Kind == queue.Run || a.Kind == queue.Assign {
+				return a
+			}
+		}
+		return queue.Action{Kind: queue.Forget}
+	}
+	ends := func(a queue.Action) queue.Event {
+		return queue.Event{Kind: queue.Completed, Instance: a.Instance, ID: a.ID, Executed: 100 * ms}
+	}
+	step(0, queue.Event{Kind: queue.GPUSet, Machine: &queue.GPU{Slots: 1}}, queue.Event{Kind: queue.GPUSet, GPU: 1, Machine: &queue.GPU{Slots: 1}},
+		queue.Event{Kind: queue.FunctionSet, Spec: &queue.Function{Warm: time.Second, Load: 3 * time.Second, Cold: 9 * time.Second, Weight: 1}})
+	first := step(0, arrives(0, 1))
+	runs := step(time.Second, ends(first), arrives(0, 2))
+	for id := range int64(2) {
+		if a := step(0, arrives(0, 3+id)); a.Kind != queue.Assign || a.GPU != first.GPU {
+			t.Fatalf("%+v", a)
+		}
+	}
+	step(0, queue.Event{Kind: queue.Learned, Spec: &queue.Function{Warm: 100 * ms, Load: time.Second, Cold: 9 * time.Second}})
+	for range 2 {
+		runs = step(100*ms, ends(runs))
+	}
+	if runs.ID != 4 || runs.Expected != 100*ms {
+		t.Fatalf("%+v", runs)
+	}
+	if a := step(0, arrives(0, 5)); a.Kind != queue.Assign || a.Reason.Value != 100 {
+		t.Errorf("free in 100 ms: %+v", a)
+	}
+}

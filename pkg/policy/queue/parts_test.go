@@ -115,29 +115,39 @@ func TestWaiting(t *testing.T) {
 	})
 }
 
-// TestVisits compares marks on prefixes with a counter on each request.
-func TestVisits(t *testing.T) {
+// TestRequests compares LALB's global queue with a slice, and marks on prefixes with a
+// counter on each request: also when invocations do not come in the order of their
+// numbers.
+func TestRequests(t *testing.T) {
 	type counted struct {
-		id     int64
-		model  int32
+		request
 		visits int64
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		r, twin, id := newRequests(), []counted(nil), int64(0)
+		const numbers = 60
+		r, twin, gone := newRequests(), []counted(nil), []request(nil)
 		r.grow(3)
-		for range rapid.IntRange(1, 100).Draw(t, "steps") {
+		ids := rapid.Permutation(slices.Collect(func(yield func(int64) bool) {
+			for id := int64(0); id < numbers && yield(id); id++ {
+			}
+		})).Draw(t, "ids")
+		if rapid.Bool().Draw(t, "in order") {
+			slices.Sort(ids)
+		}
+		for len(ids) > 0 {
 			model := int32(rapid.IntRange(0, 2).Draw(t, "model"))
 			first := slices.IndexFunc(twin, func(c counted) bool { return c.model == model })
-			switch rapid.IntRange(0, 2).Draw(t, "what") {
+			switch rapid.IntRange(0, 4).Draw(t, "what") {
 			case 0:
-				r.push(request{member: member{id: id}, model: model})
-				twin = append(twin, counted{id: id, model: model})
-				id++
+				it := request{member: member{id: ids[0]}, model: model}
+				r.push(it)
+				twin, ids = append(twin, counted{request: it}), ids[1:]
 			case 1: // take the oldest of a model
 				if first >= 0 {
 					if got := r.take(r.models[model].head); got.id != twin[first].id {
 						t.Fatalf("took %d, want %d", got.id, twin[first].id)
 					}
+					gone = append(gone, twin[first].request)
 					twin = slices.Delete(twin, first, first+1)
 				}
 			case 2: // pass over all before the oldest of a model
@@ -147,12 +157,46 @@ func TestVisits(t *testing.T) {
 						twin[i].visits++
 					}
 				}
+			case 3: // take any
+				id := rapid.Int64Range(0, numbers-1).Draw(t, "id")
+				at := slices.IndexFunc(twin, func(c counted) bool { return c.id == id && c.model == model })
+				n := r.find(model, id)
+				if (n != none) != (at >= 0) {
+					t.Fatalf("%d of %d: found %v, want %v", id, model, n != none, at >= 0)
+				}
+				if at >= 0 {
+					if got := r.take(n); got.id != id {
+						t.Fatalf("took %d, want %d", got.id, id)
+					}
+					gone = append(gone, twin[at].request)
+					twin = slices.Delete(twin, at, at+1)
+				}
+			case 4:
+				if len(gone) > 0 {
+					back := counted{request: gone[0]}
+					gone = gone[1:]
+					r.putBack(back.request)
+					at := slices.IndexFunc(twin, func(c counted) bool { return c.id > back.id })
+					if at < 0 {
+						at = len(twin)
+					} else {
+						back.visits = twin[at].visits
+					}
+					twin = slices.Insert(twin, at, back)
+				}
 			}
 			if r.total != len(twin) {
 				t.Fatalf("%d wait, want %d", r.total, len(twin))
 			}
-			if len(twin) > 0 && (r.nodes[r.head].id != twin[0].id || r.marks != twin[0].visits) {
+			if len(twin) > 0 && r.marks != twin[0].visits {
 				t.Fatalf("first %d visited %d times, want %+v", r.nodes[r.head].id, r.marks, twin[0])
+			}
+			n, lines := r.head, [3]int32{r.models[0].head, r.models[1].head, r.models[2].head}
+			for _, c := range twin {
+				if r.nodes[n].id != c.id || lines[c.model] != n {
+					t.Fatalf("%+v in place of %+v, which is first of its model: %v", r.nodes[n], c, lines[c.model] == n)
+				}
+				n, lines[c.model] = r.nodes[n].next, r.nodes[n].later
 			}
 		}
 	})

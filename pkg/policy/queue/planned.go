@@ -31,21 +31,31 @@ func (p *planned) learn(executed time.Duration) {
 	p.each = max(p.each+(executed-p.each)/time.Duration(p.n), 1)
 }
 
-// serve sends what waits to instances of a plan that can take it, oldest first. An
-// invocation that all of them are too busy for waits for one while that is sooner
-// than a start, or soon, and is for the order to decide of otherwise.
+// serve sends what waits to instances of a plan that can take it: what an order has
+// decided of already and waits for room, then the rest, oldest first. An invocation
+// that all of them are too busy for waits for one while that is sooner than a start,
+// or soon, and is for the order to decide of otherwise.
 func (e *engine) serve(actions []Action) []Action {
 	for _, f := range e.planned {
 		q := &e.queues.queues[f]
-		for q.len > 0 {
+		for q.len > 0 || len(e.held) > 0 {
 			p := e.soonest(f)
 			if p == nil {
 				break
 			}
+			m, held := e.recall(f)
+			if !held && q.len == 0 {
+				break
+			}
 			a := Action{Kind: Run, Start: residency.GPUWarm, Function: f, GPU: e.pool.GPU(p.slot), Instance: e.pool.Instance(p.slot),
 				Expected: p.each, Reason: Reason{Rule: "it is a plan's instance, and answers first", Waiting: q.len, InFlight: e.running(f)}}
-			m := e.order.take(f)
-			e.took(f)
+			if held {
+				a.Reason.Waiting++
+				actions = e.changed(actions, "")
+			} else {
+				m = e.order.take(f)
+				e.took(f)
+			}
 			a.ID, a.Arrived = m.id, m.at
 			expected := p.each * time.Duration(e.beside(p.slot)+1) // they share its time
 			e.add(run{member: m, function: f, gpu: a.GPU, slot: p.slot, planned: true, begin: e.now, until: e.now + expected, warm: p.each})

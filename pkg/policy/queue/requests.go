@@ -73,31 +73,25 @@ func (r *requests) push(it request) {
 	q.tail = n
 }
 
-// putBack gives an invocation the place that its number says. It has been
-// visited as often as those behind it.
+// putBack gives an invocation the place that its number says, before the first
+// with a higher one. It has been visited as often as those behind it.
 func (r *requests) putBack(it request) {
-	after := r.tail
-	for after != none && r.nodes[after].id > it.id {
-		after = r.nodes[after].prev
-	}
-	if after == r.tail {
+	before := r.above(it.id)
+	if before == none {
 		r.push(it)
 		return
 	}
-	n := r.node(it)
-	before := r.head
+	n, after := r.node(it), r.nodes[before].prev
 	if after != none {
-		before = r.nodes[after].next
 		r.nodes[after].next = n
 	} else {
 		r.head = n
 	}
 	r.nodes[n].prev, r.nodes[n].next = after, before
 	r.nodes[before].prev = n
-	q := &r.models[it.model]
-	last := none
-	for m := q.head; m != none && r.nodes[m].id < it.id; m = r.nodes[m].later {
-		last = m
+	q, last := &r.models[it.model], after
+	for last != none && r.nodes[last].model != it.model {
+		last = r.nodes[last].prev
 	}
 	if last == none {
 		r.nodes[n].later, q.head = q.head, n
@@ -109,11 +103,27 @@ func (r *requests) putBack(it request) {
 	}
 }
 
-// find is where an invocation of a model is, which are in order of their numbers;
-// none if it is not there.
+// above is the first invocation with a higher number, none if there is none.
+func (r *requests) above(id int64) int32 {
+	if r.mixed { // lower ones may be behind it
+		n := r.head
+		for n != none && r.nodes[n].id < id {
+			n = r.nodes[n].next
+		}
+		return n
+	}
+	first := none
+	for n := r.tail; n != none && r.nodes[n].id > id; n = r.nodes[n].prev {
+		first = n
+	}
+	return first
+}
+
+// find is where an invocation of a model is, which are in order of their numbers
+// unless they are mixed; none if it is not there.
 func (r *requests) find(model int32, id int64) int32 {
 	n := r.models[model].head
-	for n != none && r.nodes[n].id < id {
+	for n != none && r.nodes[n].id != id && (r.mixed || r.nodes[n].id < id) {
 		n = r.nodes[n].later
 	}
 	if n != none && r.nodes[n].id == id {
