@@ -144,12 +144,12 @@ func TestHasty(t *testing.T) {
 		list     []assignment
 		want     string
 	}{
-		{plan.ArrivalsPoisson, list(1, 99), "f"},
-		{plan.ArrivalsPoisson, list(0, 99), "f"},
-		{plan.ArrivalsPoisson, list(2, 99), ""},
-		{plan.ArrivalsPoisson, list(1, 40), ""},
+		{plan.ArrivalsPoisson, list(1, 199), "f"},
+		{plan.ArrivalsPoisson, list(0, 199), "f"},
+		{plan.ArrivalsPoisson, list(2, 199), ""},
+		{plan.ArrivalsPoisson, list(1, 80), ""},
 		{plan.ArrivalsPoisson, list(1, 0), ""},
-		{"", list(1, 99), ""},
+		{"", list(1, 199), ""},
 	} {
 		if got := strings.Join(hasty(plan.Plan{Arrivals: c.arrivals}, c.list), " "); got != c.want {
 			t.Errorf("%+v: %q, want %q", c, got, c.want)

@@ -20,6 +20,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/launch"
 	"github.com/gfaas/gfaas/pkg/plan"
+	"github.com/gfaas/gfaas/pkg/policy/place/arrivals"
 	"github.com/gfaas/gfaas/pkg/policy/place/verify"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
@@ -107,7 +108,7 @@ func (o *upOptions) run(ctx context.Context, t *tool, path string) error {
 	}
 	for _, name := range hasty(p, list) {
 		t.env.Notef("note: %s takes one call at a time (inflight: 1), and is idle behind gfaas serve for about %v between two, "+
-			"which the plan does not know of: make it with --functions, or, where it can, have the next one wait there with inflight: 2", name, handOver)
+			"which the plan does not know of: make it with --functions, or, where it can, have the next one wait there with inflight: 2", name, arrivals.HandOver)
 	}
 	if len(list) == 0 {
 		t.env.Notef("note: the plan places no instance")
@@ -132,15 +133,11 @@ func (o *upOptions) run(ctx context.Context, t *tool, path string) error {
 	return up.run(ctx, o.parallel)
 }
 
-// handOver is about how long an instance has nothing to do until the gateway has sent
-// it the next call.
-const handOver = time.Millisecond
-
 // hasty are the functions of which an instance is to answer so many calls a second,
 // one at a time, that a twentieth of its time and more goes to handing over.
 func hasty(p plan.Plan, list []assignment) (names []string) {
 	for _, a := range list {
-		often := a.placement.RPS*handOver.Seconds() >= 0.05
+		often := a.placement.RPS*arrivals.HandOver.Seconds() >= 0.05
 		counted := p.HandOverMS(a.function.Name) > 0
 		if p.Arrivals == plan.ArrivalsPoisson && often && !counted && a.function.Inflight <= 1 && !slices.Contains(names, a.function.Name) {
 			names = append(names, a.function.Name)

@@ -10,6 +10,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/plan"
 	policy "github.com/gfaas/gfaas/pkg/policy/place"
+	"github.com/gfaas/gfaas/pkg/policy/place/arrivals"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
@@ -24,7 +25,7 @@ type arrivalOptions struct {
 func (a *arrivalOptions) flags(cmd *cobra.Command) {
 	cli.Choice(cmd, &a.pattern, "arrivals", "how requests come to functions with an objective", plan.ArrivalsPoisson, plan.ArrivalsSteady)
 	cmd.Flags().Float64Var(&a.headroom, "headroom", 0, "part of what an instance is worth to leave free, like `0.2`")
-	cmd.Flags().DurationVar(&a.handOver, "hand-over", time.Millisecond, "how long an instance of a function with inflight 1 by --functions has nothing to do between two calls")
+	cmd.Flags().DurationVar(&a.handOver, "hand-over", arrivals.HandOver, "how long an instance of a function with inflight 1 by --functions has nothing to do between two calls")
 }
 
 func (a *arrivalOptions) check(cmd *cobra.Command) error {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"math"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -36,8 +38,9 @@ type planOptions struct {
 	gen.Pattern
 }
 
-// Requests of a function are at least and at most so many, whatever the duration:
-// fewer tell nothing of a 99th percentile.
+// Requests come for longer than was asked for until each function has so many, since
+// fewer tell nothing of a 99th percentile, or those that meet have a million together;
+// and for less where a function would have more than a million.
 const (
 	fewestRequests = 10_000
 	mostRequests   = 1_000_000
@@ -48,12 +51,14 @@ func newPlan(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "plan PLAN.json",
 		Short: "Foretell the latencies that a plan keeps",
-		Long: `Plays the instances of a plan on a virtual clock: each works in its turns of the
-windows of 100 ms, first come, first served, with what its row of the profile
-says a batch takes. Requests come as --pattern says at the rates of the demand, or
-as a recorded --trace has them, and --routing gives each to an instance:
+		Long: `Plays the instances of a plan on a virtual clock. Each works first come, first
+served, with what its row of the profile says a batch takes, while it has a lease of
+its GPU: these are given out as gfaas-tokend does, in windows of 100 ms, by the
+plan's turns and quotas, and what an instance leaves is lent to others. Requests
+come as --pattern says at the rates of the demand, or as a recorded --trace has them,
+and --routing gives each to an instance:
 
-  least     to the one that would answer first, by what it has in hand
+  least     to the one of those that are free that would answer first
   weighted  by chance, in proportion to what each is counted on for
   random    by chance, to any
 
@@ -78,7 +83,7 @@ besides the GPU's time is as the profile has it.`,
 	cli.Choice(cmd, &o.routing, "routing", "which instance a request goes to", planned.Routings()...)
 	cli.Choice(cmd, &o.Shape, "pattern", "how requests come", gen.Shapes()...)
 	f.Float64Var(&o.CV, "cv", o.CV, "gamma: standard deviation of the gaps over their mean")
-	f.DurationVar(&o.duration, "duration", 10*time.Minute, "for how long requests come; of each function at least 10,000 and at most a million")
+	f.DurationVar(&o.duration, "duration", 10*time.Minute, "for how long requests come; longer where a function has less than 10,000, and of each at most a million")
 	f.Uint64Var(&o.seed, "seed", 1, "other requests of the same kind")
 	cli.Files(cmd, "csv", "profile", "demand", "trace")
 	cli.Files(cmd, "yaml yml", "functions")
@@ -125,11 +130,11 @@ func (o *planOptions) run(cmd *cobra.Command, path string) error {
 	if err != nil {
 		return err
 	}
-	instances, err := planned.FromPlan(p, rows)
+	gpus, err := planned.FromPlan(p, rows)
 	if err != nil {
 		return cli.Fail(cli.ExitUsage, "give the profile that the plan was made from", fmt.Errorf("%s: %w", path, err))
 	}
-	out, err := o.foretell(cmd.Context(), wanted, instances)
+	out, err := o.foretell(cmd.Context(), wanted, gpus)
 	if err != nil {
 		return err
 	}
@@ -199,8 +204,8 @@ func (o *planOptions) wanted(p plan.Plan) ([]plan.Demand, error) {
 	return out, nil
 }
 
-// foretell plays every function.
-func (o *planOptions) foretell(ctx context.Context, wanted []plan.Demand, instances map[string][]planned.Instance) (promise, error) {
+// foretell plays the plan, one group of GPUs after another.
+func (o *planOptions) foretell(ctx context.Context, wanted []plan.Demand, gpus [][]planned.Instance) (promise, error) {
 	out := promise{Arrivals: o.Shape, Routing: o.routing, Functions: []foretold{}}
 	var recorded map[string][]float64
 	if o.trace != "" {
@@ -210,38 +215,67 @@ func (o *planOptions) foretell(ctx context.Context, wanted []plan.Demand, instan
 		}
 		out.Arrivals = "trace"
 	}
-	bar := o.env.Progress(len(wanted), "simulating", "functions")
+	groups := planned.Groups(gpus)
+	bar := o.env.Progress(len(groups), "simulating", "groups of GPUs")
 	defer func() { _ = bar.Finish() }()
-	for i, d := range wanted {
+	took := map[string][]float64{}
+	for n, group := range groups {
 		if err := ctx.Err(); err != nil {
 			return out, err
 		}
-		at, known := recorded[d.Function]
+		at := recorded
 		if recorded == nil {
-			at = o.requests(d.RPS, uint64(i))
-		} else if !known {
+			at = o.requests(wanted, group)
+		}
+		maps.Copy(took, planned.Latencies(planned.Config{
+			GPUs: group, Arrivals: at, Routing: planned.Routing(o.routing), WindowMS: arrivals.Window, Seed: o.seed + uint64(n),
+		}))
+		_ = bar.Add(1)
+	}
+	for _, d := range wanted {
+		if at, known := recorded[d.Function]; recorded != nil && !known {
 			o.env.Notef("note: %s has no request of %s", o.trace, d.Function)
 			continue
-		} else if took := at[len(at)-1] - at[0]; took > 0 {
-			d.RPS = float64(len(at)-1) / took * 1000
+		} else if known && at[len(at)-1] > at[0] {
+			d.RPS = float64(len(at)-1) / (at[len(at)-1] - at[0]) * 1000
 		}
-		all := planned.Latencies(planned.Config{
-			Instances: instances[d.Function], Arrivals: at, Routing: planned.Routing(o.routing), WindowMS: arrivals.Window, Seed: o.seed + uint64(i),
-		})
-		out.Functions = append(out.Functions, kept(d, all))
-		_ = bar.Add(1)
+		out.Functions = append(out.Functions, kept(d, took[d.Function]))
 	}
 	return out, nil
 }
 
-// requests are the moments, in ms, at which requests of a function come.
-func (o *planOptions) requests(rps float64, stream uint64) []float64 {
-	seconds := min(max(o.duration.Seconds(), fewestRequests/rps), mostRequests/rps)
-	at := o.Arrivals(rps, seconds, o.seed, stream)
-	for i := range at {
-		at[i] *= 1000
+// requests are the moments, in ms, at which requests of a group's functions come: for
+// as long for all of them, since they meet.
+func (o *planOptions) requests(wanted []plan.Demand, group [][]planned.Instance) map[string][]float64 {
+	served := map[string]bool{}
+	least, most, sum := math.Inf(1), 0.0, 0.0
+	for _, gpu := range group {
+		for _, in := range gpu {
+			served[in.Function] = true
+			if in.Endless {
+				sum += 1000 / arrivals.Window // it works in each window, which takes as long to play
+			}
+		}
 	}
-	return at
+	for _, d := range wanted {
+		if served[d.Function] {
+			least, most, sum = min(least, d.RPS), max(most, d.RPS), sum+d.RPS
+		}
+	}
+	seconds := max(o.duration.Seconds(), min(fewestRequests/least, mostRequests/sum))
+	seconds = min(seconds, mostRequests/most)
+	out := map[string][]float64{}
+	for n, d := range wanted {
+		if !served[d.Function] {
+			continue
+		}
+		at := o.Arrivals(d.RPS, seconds, o.seed, uint64(n))
+		for i := range at {
+			at[i] *= 1000
+		}
+		out[d.Function] = at
+	}
+	return out
 }
 
 // recorded are the moments of a trace, in ms, by function.

@@ -1,31 +1,41 @@
-// Package planned foretells what the instances of a plan keep of a function's
-// objective when requests come as they do: each instance is a queue that works in
-// its turns of the window, and a router gives every request to one of them. The
-// rules are in docs/simulation.md. Times are in ms, of a virtual clock.
+// Package planned foretells what the instances of a plan keep of functions'
+// objectives when requests come as they do. Each GPU's time is given out by the
+// policy that the token daemon drives (multi-token), on a virtual clock, and a router
+// gives every request to an instance of its function. The rules are in
+// docs/simulation.md. Times are in ms, but for those inside, which are durations since
+// the first window began.
 package planned
 
 import (
 	"math"
 	"slices"
+	"time"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/splitmix"
 )
 
-// Instance is an instance of the function.
+// Instance is an instance on a GPU.
 type Instance struct {
-	Turns []gpu.Turn // parts of the window in which it works; none is all of it
-	Work  float64    // ms of its turns that a batch takes, whatever is in it
-	Batch int        // most requests in a batch
-	RPS   float64    // what it is counted on for: its weight under Weighted
+	Function string
+	Slice    gpu.Slice  // its memory does not count
+	Turns    []gpu.Turn // parts of the window that are its own
+	Work     float64    // ms of the GPU that a batch takes on its SMs, whatever is in it
+	HandOver float64    // ms from the end of a batch's work to its answer, when it may begin the next
+	Batch    int        // most requests in a batch
+	RPS      float64    // what it is counted on for: its weight under Weighted
+
+	// Endless says that it takes no requests and always has work: what is on other
+	// GPUs of an instance that spans some.
+	Endless bool
 }
 
 // Routing says which instance a request goes to.
 type Routing string
 
-// Least is the instance that would answer first by what it has in hand and how
-// long it takes for that; Weighted one at random, in proportion to what each is
-// counted on for; Random any.
+// Least has requests wait until an instance is free, and of those that are it is the
+// one that would answer first, by how long its batches took; Weighted is one at
+// random, in proportion to what each is counted on for; Random any.
 const (
 	Least    Routing = "least"
 	Weighted Routing = "weighted"
@@ -35,38 +45,25 @@ const (
 // Routings are all of them.
 func Routings() []string { return []string{string(Least), string(Weighted), string(Random)} }
 
-// Config is a function and what is sent to it.
+// Config is what is played.
 type Config struct {
-	Instances []Instance
-	Arrivals  []float64 // in order
-	Routing   Routing
-	WindowMS  float64
-	Seed      uint64 // of the router, where it draws lots
+	GPUs     [][]Instance
+	Arrivals map[string][]float64 // of each function's requests, in order
+	Routing  Routing
+	WindowMS float64 // 0 is gpu.Window
+	Seed     uint64  // of the router, where it draws lots
 }
 
-// Latencies are how long each request took from its arrival to its answer, in ms,
-// in ascending order. None is without instances.
-func Latencies(c Config) []float64 {
-	if len(c.Instances) == 0 {
-		return nil
+// Latencies are how long each request of a function took from its arrival to its
+// answer, in ms, in ascending order. Functions without instances have none.
+func Latencies(c Config) map[string][]float64 {
+	w := newWorld(c)
+	w.run()
+	out := map[string][]float64{}
+	for name, f := range w.functions {
+		slices.Sort(f.took)
+		out[name] = f.took
 	}
-	r := router{routing: c.Routing, rng: splitmix.Source(c.Seed)}
-	for _, in := range c.Instances {
-		r.queues = append(r.queues, newQueue(in, c.WindowMS))
-		r.weights += in.RPS
-	}
-	out := make([]float64, 0, len(c.Arrivals))
-	for _, at := range c.Arrivals {
-		for _, q := range r.queues {
-			out = q.advance(at, out)
-		}
-		q := r.choose(at)
-		q.waiting = append(q.waiting, at)
-	}
-	for _, q := range r.queues {
-		out = q.advance(math.Inf(1), out)
-	}
-	slices.Sort(out)
 	return out
 }
 
@@ -94,35 +91,54 @@ func Within(sorted []float64, ms float64) float64 {
 	return float64(n) / float64(len(sorted))
 }
 
-// router gives requests to instances.
-type router struct {
-	routing Routing
-	queues  []*queue
-	weights float64
-	rng     splitmix.Source
+// world is all that is played, at one moment.
+type world struct {
+	now       time.Duration
+	agenda    agenda
+	gpus      []*device
+	functions map[string]*function
+	left      int // requests without an answer
 }
 
-// choose is the instance for a request that comes now.
-func (r *router) choose(now float64) *queue {
-	switch r.routing {
-	case Random:
-		return r.queues[r.rng.Below(len(r.queues))]
-	case Weighted:
-		at := r.rng.Unit() * r.weights
-		for _, q := range r.queues {
-			if at -= q.in.RPS; at < 0 {
-				return q
+func newWorld(c Config) *world {
+	w := &world{functions: map[string]*function{}}
+	window := duration(c.WindowMS)
+	// In the order of the plan, so that a run can be had again.
+	var names []string
+	for _, instances := range c.GPUs {
+		d := newDevice(w, window)
+		for _, in := range instances {
+			f := w.functions[in.Function]
+			if f == nil && !in.Endless {
+				f = &function{world: w, arrivals: c.Arrivals[in.Function], routing: c.Routing}
+				w.functions[in.Function] = f
+				names = append(names, in.Function)
 			}
+			d.add(in, f)
 		}
-		return r.queues[len(r.queues)-1]
+		w.gpus = append(w.gpus, d)
 	}
-	return slices.MinFunc(r.queues, func(a, b *queue) int {
-		switch x, y := a.expected(now), b.expected(now); {
-		case x < y:
-			return -1
-		case x > y:
-			return 1
-		}
-		return 0
-	})
+	for n, name := range names {
+		f := w.functions[name]
+		f.rng = splitmix.Source(splitmix.Mix(c.Seed + uint64(n)))
+		f.took = make([]float64, 0, len(f.arrivals))
+		w.left += len(f.arrivals)
+		f.await()
+	}
+	return w
 }
+
+// run lets time pass until all requests are answered.
+func (w *world) run() {
+	for w.left > 0 {
+		next := w.agenda.pop()
+		w.now = next.at
+		next.happen()
+	}
+}
+
+// duration is so many ms.
+func duration(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }
+
+// ms is so long in ms.
+func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

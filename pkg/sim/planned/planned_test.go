@@ -4,11 +4,14 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/plan"
+	"github.com/gfaas/gfaas/pkg/profile"
 	"github.com/gfaas/gfaas/pkg/splitmix"
 )
 
@@ -23,29 +26,130 @@ func poisson(rps float64, n int, seed uint64) []float64 {
 	return out
 }
 
+// alone has all SMs, all of the time.
+func alone(work float64, batch int) Instance { return part(work, batch, 100, 0, 1) }
+
+// part has so many percent of the SMs from one part of the window to another.
+func part(work float64, batch int, sm, from, to float64) Instance {
+	return Instance{
+		Function: "f", Slice: gpu.Slice{SMPct: sm, QuotaRequest: to - from, QuotaLimit: to - from},
+		Turns: []gpu.Turn{{From: from, To: to}}, Work: work, Batch: batch, RPS: 1000 * float64(batch) * (to - from) / work,
+	}
+}
+
+// of is an instance as one of another function.
+func of(function string, in Instance) Instance {
+	in.Function = function
+	return in
+}
+
+func near(got, want []float64, within float64) bool {
+	return slices.EqualFunc(got, want, func(a, b float64) bool { return math.Abs(a-b) < within })
+}
+
 // Worked out by hand: windows of 100 ms.
 func TestByHand(t *testing.T) {
-	late := []gpu.Turn{{From: 0.5, To: 0.7}}
+	handed := alone(10, 1)
+	handed.HandOver = 3
 	for _, c := range []struct {
 		what     string
-		in       Instance
+		gpu      []Instance
 		arrivals []float64
 		want     []float64
 	}{
-		{"at rest", Instance{Work: 10, Batch: 1}, []float64{3, 50}, []float64{10, 10}},
-		{"one behind the other", Instance{Work: 10, Batch: 1}, []float64{0, 4}, []float64{10, 16}},
-		{"before its turn", Instance{Work: 10, Batch: 1, Turns: late}, []float64{30}, []float64{30}},
-		{"in its turn", Instance{Work: 10, Batch: 1, Turns: late}, []float64{155}, []float64{10}},
-		{"too late for it", Instance{Work: 10, Batch: 1, Turns: late}, []float64{65}, []float64{90}},
-		{"after it", Instance{Work: 10, Batch: 1, Turns: late}, []float64{70}, []float64{90}},
-		{"over two windows", Instance{Work: 30, Batch: 1, Turns: late}, []float64{0}, []float64{160}},
-		{"over two turns", Instance{Work: 30, Batch: 1, Turns: []gpu.Turn{{From: 0, To: 0.2}, {From: 0.5, To: 0.7}}}, []float64{0}, []float64{60}},
-		{"a batch is what waits", Instance{Work: 10, Batch: 2}, []float64{0, 1, 2, 3}, []float64{10, 18, 19, 27}},
-		{"all wait for the turn", Instance{Work: 10, Batch: 4, Turns: late}, []float64{0, 10, 20}, []float64{40, 50, 60}},
+		{"at rest", []Instance{alone(10, 1)}, []float64{3, 50}, []float64{10, 10}},
+		{"one behind the other", []Instance{alone(10, 1)}, []float64{0, 4}, []float64{10, 16}},
+		{"handed over", []Instance{handed}, []float64{0, 4, 50}, []float64{13, 13, 22}},
+		{"a batch is what waits", []Instance{alone(10, 2)}, []float64{0, 1, 2, 3}, []float64{10, 18, 19, 27}},
+		{"over two windows", []Instance{alone(30, 1)}, []float64{90}, []float64{30}},
+		{"outside its turn, which nobody else has", []Instance{part(10, 1, 100, 0.5, 0.7)}, []float64{30, 90}, []float64{10, 10}},
+		// Of 40 ms a window; but 12 ms are on the GPU when the lease is asked back, and what
+		// that is over is taken off the next windows.
+		{"until its budget is spent", []Instance{part(25, 1, 100, 0.5, 0.9)}, []float64{0, 0, 0}, []float64{25, 50, 125}},
+		{"with what is on the GPU", []Instance{part(60, 1, 100, 0.5, 0.9)}, []float64{0}, []float64{108}},
+		{"two at a time", []Instance{part(10, 1, 50, 0, 1), part(10, 1, 50, 0, 1)}, []float64{0, 0, 4}, []float64{10, 10, 16}},
+		{"the quicker first", []Instance{part(20, 1, 50, 0, 1), part(10, 1, 50, 0, 1)}, []float64{0, 0, 5}, []float64{10, 15, 20}},
 	} {
-		got := Latencies(Config{Instances: []Instance{c.in}, Arrivals: c.arrivals, WindowMS: 100})
-		if !slices.EqualFunc(got, c.want, func(a, b float64) bool { return math.Abs(a-b) < 1e-4 }) {
+		got := Latencies(Config{GPUs: [][]Instance{c.gpu}, Arrivals: map[string][]float64{"f": c.arrivals}, Routing: Least, WindowMS: 100})["f"]
+		if !near(got, c.want, 1e-3) {
 			t.Errorf("%s: %v, expected %v", c.what, got, c.want)
+		}
+	}
+}
+
+// What an owner leaves is lent, and is its own again when those that borrow have
+// drained. Two share all SMs; turns are 0 to 40 and 40 to 80 ms of each window.
+func TestLent(t *testing.T) {
+	a, b := part(30, 1, 100, 0, 0.4), of("g", part(10, 1, 100, 0.4, 0.8))
+	for _, c := range []struct {
+		what         string
+		f, g         []float64
+		wantF, wantG []float64
+	}{
+		{"in the other's turn", []float64{40}, []float64{205}, []float64{30}, []float64{10}},
+		// 12 ms are on the GPU at 45, and g has its lease until it was idle for 2 ms.
+		{"until it is wanted", []float64{40}, []float64{45}, []float64{42}, []float64{22}},
+		// Less than that is left of its work.
+		{"and nearly done", []float64{40}, []float64{62}, []float64{30}, []float64{18}},
+		{"its own turn is nobody else's", []float64{5}, []float64{10}, []float64{30}, []float64{37}},
+	} {
+		got := Latencies(Config{GPUs: [][]Instance{{a, b}}, Arrivals: map[string][]float64{"f": c.f, "g": c.g}, Routing: Least, WindowMS: 100})
+		if !near(got["f"], c.wantF, 1e-3) || !near(got["g"], c.wantG, 1e-3) {
+			t.Errorf("%s: f %v, expected %v; g %v, expected %v", c.what, got["f"], c.wantF, got["g"], c.wantG)
+		}
+	}
+}
+
+// Outside its turn an instance runs beside others as far as their SMs leave room.
+func TestBeside(t *testing.T) {
+	a, b := part(20, 1, 60, 0, 0.5), of("g", part(20, 1, 60, 0.5, 1))
+	c := of("h", part(20, 1, 40, 0, 0.5))
+	got := Latencies(Config{GPUs: [][]Instance{{a, b, c}}, Routing: Least, WindowMS: 100, Arrivals: map[string][]float64{"f": {0}, "g": {0}, "h": {0, 60}}})
+	if !near(got["f"], []float64{20}, 1e-3) || !near(got["h"], []float64{20, 20}, 1e-3) {
+		t.Errorf("60 and 40%% beside each other: %v and %v, expected 20 ms each", got["f"], got["h"])
+	}
+	if !near(got["g"], []float64{42}, 1e-3) {
+		t.Errorf("60%% beside 60%%: %v, expected 42 ms", got["g"])
+	}
+}
+
+// Where nothing can be lent, since all have the whole window, an instance is a queue of
+// its own.
+func TestWholeWindow(t *testing.T) {
+	gpu := []Instance{part(5, 1, 50, 0, 1), of("g", part(30, 4, 24, 0, 1)), of("h", part(8, 1, 26, 0, 1))}
+	rates := []float64{150, 80, 60}
+	at := map[string][]float64{}
+	for n, in := range gpu {
+		at[in.Function] = poisson(rates[n], 20_000, uint64(n))
+	}
+	got := Latencies(Config{GPUs: [][]Instance{gpu}, Arrivals: at, Routing: Least, WindowMS: 100})
+	for _, in := range gpu {
+		var want []float64
+		end := 0.0
+		for waiting := at[in.Function]; len(waiting) > 0; {
+			begin, n := max(end, waiting[0]), 0
+			end = begin + in.Work
+			for n < min(in.Batch, len(waiting)) && waiting[n] <= begin {
+				want = append(want, end-waiting[n])
+				n++
+			}
+			waiting = waiting[n:]
+		}
+		slices.Sort(want)
+		if !near(got[in.Function], want, 1e-2) {
+			t.Errorf("%s: p95 %v, expected %v", in.Function, Quantile(got[in.Function], 0.95), Quantile(want, 0.95))
+		}
+	}
+}
+
+// An instance that always has work beside another that has gets its quota.
+func TestBacklogged(t *testing.T) {
+	for _, quota := range []float64{0.2, 0.4, 0.7} {
+		rival := of("g", part(1, 1, 100, quota, 1))
+		rival.Endless = true
+		got := Latencies(Config{GPUs: [][]Instance{{part(5, 1, 100, 0, quota), rival}}, Arrivals: map[string][]float64{"f": make([]float64, 2000)}, Routing: Least, WindowMS: 100})["f"]
+		if all, want := got[len(got)-1], 2000*5/quota; math.Abs(all/want-1) > 0.02 {
+			t.Errorf("quota %v: 2000 batches of 5 ms take %v ms, expected %v", quota, all, want)
 		}
 	}
 }
@@ -54,7 +158,7 @@ func TestByHand(t *testing.T) {
 // wait is load / (2 (1 - load)) services (Pollaczek and Khinchine).
 func TestMeanWait(t *testing.T) {
 	for _, load := range []float64{0.3, 0.6, 0.8} {
-		got := Latencies(Config{Instances: []Instance{{Work: 10, Batch: 1}}, Arrivals: poisson(load*100, 400_000, 1), WindowMS: 100})
+		got := Latencies(Config{GPUs: [][]Instance{{alone(10, 1)}}, Arrivals: map[string][]float64{"f": poisson(load*100, 400_000, 1)}, WindowMS: 100, Routing: Least})["f"]
 		sum := 0.0
 		for _, v := range got {
 			sum += v - 10
@@ -68,10 +172,10 @@ func TestMeanWait(t *testing.T) {
 // The more the router knows the better the tail, and what is not alike gets what
 // it can do.
 func TestRouting(t *testing.T) {
-	instances := []Instance{{Work: 10, Batch: 1, RPS: 90}, {Work: 10, Batch: 1, RPS: 90}, {Work: 40, Batch: 1, RPS: 22}}
+	gpus := [][]Instance{{alone(10, 1)}, {alone(10, 1)}, {alone(40, 1)}}
 	p95 := map[Routing]float64{}
 	for _, r := range Routings() {
-		got := Latencies(Config{Instances: instances, Arrivals: poisson(150, 200_000, 2), Routing: Routing(r), WindowMS: 100, Seed: 3})
+		got := Latencies(Config{GPUs: gpus, Arrivals: map[string][]float64{"f": poisson(150, 200_000, 2)}, Routing: Routing(r), WindowMS: 100, Seed: 3})["f"]
 		p95[Routing(r)] = Quantile(got, 0.95)
 	}
 	if !(p95[Least] < p95[Weighted] && p95[Weighted] < p95[Random]) {
@@ -91,44 +195,131 @@ func TestQuantiles(t *testing.T) {
 			t.Errorf("within %v ms: %v, expected %v", ms, got, want)
 		}
 	}
-	if Quantile(nil, 0.5) != 0 || Within(nil, 1) != 0 || Latencies(Config{Arrivals: []float64{1}}) != nil {
+	if Quantile(nil, 0.5) != 0 || Within(nil, 1) != 0 || Latencies(Config{Arrivals: map[string][]float64{"f": {1}}})["f"] != nil {
 		t.Error("of nothing: expected nothing")
 	}
 }
 
-// Whatever comes, every request is answered once, none before its work is done,
-// and an instance never does more in a window than its turns hold.
+// An instance that spans GPUs works on the first, and leaves nothing of its part of the
+// others.
+func TestFromPlan(t *testing.T) {
+	zero := 0.0
+	in := func(id, function string, quota float64) plan.Instance {
+		return plan.Instance{ID: id, Function: function, SMPct: 100, QuotaRequest: quota, QuotaLimit: quota, Batch: 1, RPS: 10, X: &zero, Y: &zero}
+	}
+	beside := in("g-0", "g", 0.4)
+	from := 0.6
+	beside.X = &from
+	p := plan.Plan{
+		Model: plan.ModelRect, Demand: []plan.Served{{Function: "f", HandOverMS: 1}},
+		GPUs: []plan.GPU{{Instances: []plan.Instance{in("f-0", "f", 0.6)}}, {Instances: []plan.Instance{in("f-0", "f", 0.6), beside}}},
+	}
+	rows := []profile.Row{
+		{Function: "f", Config: profile.Config{SMPct: 100, Quota: 0.6, Batch: 1}, ThroughputRPS: 60, P95MS: 1e6},
+		{Function: "g", Config: profile.Config{SMPct: 100, Quota: 0.4, Batch: 1}, ThroughputRPS: 40, P95MS: 1e6},
+	}
+	gpus, err := FromPlan(p, rows)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := Latencies(Config{GPUs: gpus, Arrivals: map[string][]float64{"f": {50}, "g": {10}}, Routing: Least, WindowMS: 100})
+	if !near(got["f"], []float64{11}, 1e-3) || !near(got["g"], []float64{60}, 1e-3) {
+		t.Errorf("f %v, expected 11 ms; g %v, expected 60: it is not its turn before", got["f"], got["g"])
+	}
+	if _, err := FromPlan(p, rows[:1]); err == nil || !strings.Contains(err.Error(), "g-0 runs at") {
+		t.Errorf("without a row of g: %v", err)
+	}
+}
+
+func TestGroups(t *testing.T) {
+	gpu := func(functions ...string) (out []Instance) {
+		for _, f := range functions {
+			out = append(out, Instance{Function: f})
+		}
+		return out
+	}
+	var got []string
+	for _, group := range Groups([][]Instance{gpu("a"), gpu("b", "c"), gpu(), gpu("d"), gpu("a", "e"), gpu("c", "d"), gpu("e")}) {
+		line := ""
+		for _, g := range group {
+			for _, in := range g {
+				line += in.Function
+			}
+			line += " "
+		}
+		got = append(got, line)
+	}
+	if want := []string{"a ae e ", "bc d cd ", " "}; !slices.Equal(got, want) {
+		t.Errorf("%q, expected %q", got, want)
+	}
+}
+
+// Whatever comes, every request is answered once, none before its work is done, and
+// what an instance works in the long run is within its quota.
 func TestProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		c := Config{WindowMS: 100, Routing: Routing(rapid.SampledFrom(Routings()).Draw(t, "routing")), Seed: rapid.Uint64().Draw(t, "seed")}
-		least := math.Inf(1)
-		for i := range rapid.IntRange(1, 4).Draw(t, "instances") {
-			in := Instance{Work: rapid.Float64Range(0.1, 250).Draw(t, fmt.Sprint("work", i)), Batch: rapid.IntRange(1, 8).Draw(t, "batch"), RPS: rapid.Float64Range(0.1, 10).Draw(t, "rps")}
-			if from := rapid.Float64Range(0, 0.9).Draw(t, "from"); rapid.Bool().Draw(t, "turns") {
-				in.Turns = []gpu.Turn{{From: from, To: rapid.Float64Range(from+0.05, 1).Draw(t, "to")}}
+		c := Config{WindowMS: 100, Routing: Routing(rapid.SampledFrom(Routings()).Draw(t, "routing")), Seed: rapid.Uint64().Draw(t, "seed"), Arrivals: map[string][]float64{}}
+		least, quota := map[string]float64{}, map[string]float64{}
+		for range rapid.IntRange(1, 3).Draw(t, "GPUs") {
+			var gpu []Instance
+			for range rapid.IntRange(1, 4).Draw(t, "instances") {
+				from := rapid.Float64Range(0, 0.9).Draw(t, "from")
+				in := part(rapid.Float64Range(0.1, 250).Draw(t, "work"), 1, rapid.SampledFrom([]float64{12, 50, 100}).Draw(t, "SMs"), from, rapid.Float64Range(from+0.05, 1).Draw(t, "to"))
+				in.Function = rapid.SampledFrom([]string{"f", "g", "h"}).Draw(t, "function")
+				in.Batch = rapid.IntRange(1, 8).Draw(t, "batch")
+				in.HandOver = rapid.SampledFrom([]float64{0, 0.5, 5}).Draw(t, "hand-over")
+				if least[in.Function] == 0 || in.Work < least[in.Function] {
+					least[in.Function] = in.Work
+				}
+				quota[in.Function] += in.Slice.QuotaLimit * float64(in.Batch) / in.Work
+				gpu = append(gpu, in)
 			}
-			least = min(least, in.Work)
-			c.Instances = append(c.Instances, in)
+			c.GPUs = append(c.GPUs, gpu)
 		}
-		c.Arrivals = poisson(rapid.Float64Range(1, 300).Draw(t, "rate"), rapid.IntRange(0, 300).Draw(t, "requests"), c.Seed)
-		got := Latencies(c)
-		if len(got) != len(c.Arrivals) || !slices.IsSorted(got) {
-			t.Fatalf("%d latencies of %d requests", len(got), len(c.Arrivals))
+		for f := range least {
+			c.Arrivals[f] = poisson(rapid.Float64Range(1, 300).Draw(t, "rate"), rapid.IntRange(0, 300).Draw(t, "requests"), c.Seed)
 		}
-		if len(got) > 0 && (got[0] < least-1e-3 || math.IsInf(got[len(got)-1], 0)) {
-			t.Fatalf("from %v to %v ms, although the least work is %v", got[0], got[len(got)-1], least)
+		got, again := Latencies(c), Latencies(c)
+		for f := range least {
+			took := got[f]
+			if len(took) != len(c.Arrivals[f]) || !slices.IsSorted(took) {
+				t.Fatalf("%d latencies of %d requests", len(took), len(c.Arrivals[f]))
+			}
+			if !slices.Equal(took, again[f]) {
+				t.Fatal("another run has other latencies")
+			}
+			if len(took) > 0 && (took[0] < least[f]-1e-3 || math.IsInf(took[len(took)-1], 0)) {
+				t.Fatalf("from %v to %v ms, although the least work is %v", took[0], took[len(took)-1], least[f])
+			}
 		}
 	})
 }
 
 func BenchmarkLatencies(b *testing.B) {
-	in := make([]Instance, 16)
-	for i := range in {
-		in[i] = Instance{Work: 10, Batch: 1, RPS: 80, Turns: []gpu.Turn{{From: 0.2, To: 0.6}}}
+	for _, quota := range []float64{0.4, 1} {
+		b.Run(fmt.Sprint("quota=", quota), func(b *testing.B) {
+			c := Config{Arrivals: map[string][]float64{}, Routing: Least, WindowMS: 100}
+			requests := 0
+			for g := range 4 {
+				var gpu []Instance
+				for i := range 4 {
+					from := 0.0
+					if quota < 1 && i%2 == 1 {
+						from = 0.4
+					}
+					in := of(fmt.Sprint("f", i), part(5, 1, map[bool]float64{true: 50, false: 25}[quota < 1], from, from+quota))
+					gpu = append(gpu, in)
+					if g == 0 {
+						c.Arrivals[in.Function] = poisson(4*0.6*quota*200, 20_000, uint64(i))
+						requests += 20_000
+					}
+				}
+				c.GPUs = append(c.GPUs, gpu)
+			}
+			for b.Loop() {
+				Latencies(c)
+			}
+			b.ReportMetric(float64(requests*b.N)/b.Elapsed().Seconds(), "requests/s")
+		})
 	}
-	arrivals := poisson(500, 100_000, 1)
-	for b.Loop() {
-		Latencies(Config{Instances: in, Arrivals: arrivals, Routing: Least, WindowMS: 100})
-	}
-	b.ReportMetric(float64(len(arrivals)*b.N)/b.Elapsed().Seconds(), "requests/s")
 }

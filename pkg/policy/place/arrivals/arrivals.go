@@ -15,6 +15,7 @@ package arrivals
 
 import (
 	"math"
+	"time"
 
 	"github.com/gfaas/gfaas/pkg/profile"
 )
@@ -22,6 +23,10 @@ import (
 // Window is the scheduling window that plans are made for, in ms: the default of
 // gfaas-tokend.
 const Window = 100
+
+// HandOver is about how long an instance that takes one request at a time has nothing to
+// do, after an answer, until the gateway has sent it the next.
+const HandOver = 500 * time.Microsecond
 
 // least is the load below which an instance is worth nothing: so few requests keep
 // the promise only because they hardly ever come.
