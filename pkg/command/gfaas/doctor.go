@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/gfaas/gfaas/pkg/adapter/cuda"
 	"github.com/gfaas/gfaas/pkg/adapter/docker"
 	"github.com/gfaas/gfaas/pkg/adapter/mps"
 	"github.com/gfaas/gfaas/pkg/adapter/nvml"
@@ -160,7 +161,7 @@ type machine struct {
 
 // diagnose looks at this machine.
 func (t *tool) diagnose(ctx context.Context) diagnosis {
-	m := machine{driver: preload.HasNVIDIA(), mps: probeShared(t.runDir), ptrace: mayTrace()}
+	m := machine{driver: preload.HasNVIDIA(), mps: probeShared(t.runDir), ptrace: cuda.MayCheckpoint()}
 	var checks []check
 	checks = append(checks, m.probeDriver(ctx, nvml.NVML{})...)
 	checks = append(checks, m.probeLibs()...)

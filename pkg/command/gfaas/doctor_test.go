@@ -58,7 +58,9 @@ func TestCheckpoints(t *testing.T) {
 		says  string
 		found bool
 	}{
-		{machine{ptrace: true}, "simulated", false},
+		{machine{}, "CAP_SYS_PTRACE", false},
+		{machine{ptrace: true}, "addresses kept", false},
+		{machine{ptrace: true, libs: preload.Libs{SimDir: "sim"}}, "addresses kept", true},
 		{machine{driver: true, ptrace: true}, "not known", false},
 		{machine{driver: true, ptrace: true, devices: on("550.54.15", false)}, "drivers from 570 on", false},
 		{machine{driver: true, ptrace: true, devices: on("580.1", true)}, "MIG", false},

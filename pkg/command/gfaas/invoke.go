@@ -139,7 +139,7 @@ func call(ctx context.Context, t *tool, ready []launch.Candidate, header http.He
 	defer client.Close()
 	launcher := host.Launcher(t.env, t.runDir, 0)
 	defer launcher.Close()
-	caller := &launch.Caller{Invoker: living{client, launcher}, Random: rand.Float64, Tell: func(r instance.Record, err error) {
+	caller := &launch.Caller{Invoker: living{client, launcher, tokend.Dial(t.runDir)}, Random: rand.Float64, Tell: func(r instance.Record, err error) {
 		t.env.Debugf("%v", t.unanswered(ctx, r, err))
 	}}
 	request, again := body.call(header)
@@ -160,9 +160,11 @@ func call(ctx context.Context, t *tool, ready []launch.Candidate, header http.He
 
 // living sends nothing to a container that has ended: another can have its port by
 // now, and nobody can see whose it is. Of processes its Invoker looks itself.
+// What a gateway started and parked before it was killed it brings back.
 type living struct {
 	ports.Invoker
 	launcher *launch.Launcher
+	daemon   *tokend.Client
 }
 
 func (l living) Invoke(ctx context.Context, r instance.Record, c ports.Call) (*http.Response, error) {
@@ -171,11 +173,20 @@ func (l living) Invoke(ctx context.Context, r instance.Record, c ports.Call) (*h
 			return nil, &ports.CallError{Progress: ports.NotConnected, Err: fmt.Errorf("its container: %s", state.Detail)}
 		}
 	}
+	if r.Owner == instance.Gateway {
+		if err := l.daemon.Unpark(ctx, r.ID); err != nil && !cli.Unavailable(err) {
+			return nil, &ports.CallError{Progress: ports.NotConnected, Err: err}
+		}
+	}
 	return l.Invoker.Invoke(ctx, r, c)
 }
 
 // unanswered says why an instance gave no answer.
 func (t *tool) unanswered(ctx context.Context, r instance.Record, err error) error {
+	var refused *tokend.Error
+	if errors.As(err, &refused) {
+		return fmt.Errorf("instance %s: %w", r.ID, err)
+	}
 	if notConnected(err) {
 		return t.ended(ctx, r, 0, fmt.Errorf("instance %s does not listen: %w", r.ID, err))
 	}

@@ -4,21 +4,11 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
 // checkpointDriver is the first driver that can move a process's GPU memory to the
 // host: https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__CHECKPOINT.html
 const checkpointDriver = 570
-
-// mayTrace says whether this process has what the driver wants of one that moves
-// another's memory.
-func mayTrace() bool {
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var sets [2]unix.CapUserData
-	return unix.Capget(&header, &sets[0]) == nil && sets[0].Effective&(1<<unix.CAP_SYS_PTRACE) != 0
-}
 
 // parking is what can become of the GPU memory of instances that have no work, best
 // first.
@@ -26,7 +16,7 @@ func (m *machine) parking() []rung {
 	hook := m.libs.Hook != ""
 	detail, ok := m.checkpoints()
 	rungs := []rung{
-		{Purpose: "idle memory", Mechanism: "driver checkpoint", Found: ok, Detail: detail + "; this version does not use it"},
+		{Purpose: "idle memory", Mechanism: "driver checkpoint", Found: ok, Detail: detail},
 		{Mechanism: "swap by the preload library", Found: hook,
 			Detail: "with gfaas serve --park or gfaas run --oversubscribe, where gpu_mem bounds the memory: it waits on the host"},
 		{Mechanism: "stop and start", Found: hook, Detail: "an idle instance ends, and another starts with the next call"},
@@ -37,8 +27,12 @@ func (m *machine) parking() []rung {
 
 // checkpoints says whether the driver's checkpoints are there, and what is missing.
 func (m *machine) checkpoints() (detail string, ok bool) {
+	const how = "with gfaas serve --park=checkpoint all of a process's memory is moved to the host, addresses kept"
+	if !m.ptrace {
+		return "it needs the capability CAP_SYS_PTRACE, which you do not have here", false
+	}
 	if !m.driver {
-		return "the simulated driver has none", false
+		return how, m.libs.SimDir != ""
 	}
 	if len(m.devices) == 0 {
 		return "the driver's version is not known", false
@@ -53,8 +47,5 @@ func (m *machine) checkpoints() (detail string, ok bool) {
 			return "not where a GPU is partitioned by MIG", false
 		}
 	}
-	if !m.ptrace {
-		return "it needs the capability CAP_SYS_PTRACE, which you do not have here", false
-	}
-	return "cuCheckpointProcess* moves all of a process's memory to the host, addresses kept", true
+	return how + "; drivers have lost processes in it, so it is not chosen by itself", true
 }

@@ -1,6 +1,7 @@
 package gfaas
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -121,10 +122,16 @@ func TestScripts(t *testing.T) {
 			if err := os.Link(w.function, own.function); err != nil {
 				return err
 			}
-			vars := append(own.environ(env.WorkDir), "REAL_LIB_DIR="+libs)
+			vars := append(own.environ(env.WorkDir), "REAL_LIB_DIR="+libs, "SAXPY="+filepath.Join(libs, "..", "examples", "saxpy", "saxpy"))
 			env.Vars = append(env.Vars, vars...)
 			env.Defer(func() { down(vars) })
 			return nil
+		},
+		Condition: func(name string) (bool, error) {
+			if name != "root" {
+				return false, fmt.Errorf("condition %q is not known", name)
+			}
+			return os.Geteuid() == 0, nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": clitest.Exits, "lock": lock, "model": model, "eventually": awaitOutput},
 	})

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -54,7 +55,7 @@ type serveOptions struct {
 	buffer        gpu.Bytes
 	startTimeout  time.Duration
 	keep          bool
-	park          bool
+	park          parking
 	record        string
 	async         gateway.Async
 }
@@ -114,7 +115,9 @@ folder async beside the state file until they have ended.`,
 	f.IntVar(&o.async.CallbackRetries, "callback-retries", 5, "how often an answer is sent again that was not taken")
 	f.IntVar(&o.async.Max, "max-async", 100_000, "asynchronous calls that may wait")
 	f.StringVar(&o.record, "record", "", "write what happens and what is decided to this file, anew at each start (JSON lines, for gfaas-sim replay)")
-	f.BoolVar(&o.park, "park", false, "have the memory of instances that have no work wait on the host, where functions set gpu_mem (see gfaas run --oversubscribe)")
+	f.Var(&o.park, "park", "have the memory of instances that have no work wait on the host, where functions set gpu_mem: by swap (as gfaas run --oversubscribe) or the driver's checkpoint")
+	f.Lookup("park").NoOptDefVal = gateway.ParkSwap
+	cli.Words(cmd, "park", gateway.ParkSwap, gateway.ParkCheckpoint)
 	f.BoolVar(&o.keep, "keep", false, "leave instances running at the end")
 	cli.Files(cmd, "sock", "socket")
 	cli.Files(cmd, "", "auth")
@@ -123,6 +126,41 @@ folder async beside the state file until they have ended.`,
 	cli.Words(cmd, "gpu", "sim")
 	cli.Keys(cmd, "set", queueset.Policy.Keys()...)
 	return cmd
+}
+
+// parking is a way in which memory waits on the host; empty is none.
+type parking string
+
+func (p *parking) String() string { return string(*p) }
+func (p *parking) Type() string   { return "string" }
+
+// Set implements pflag.Value. The flag alone, and true in a settings file, is swap.
+func (p *parking) Set(text string) error {
+	switch text {
+	case gateway.ParkSwap, gateway.ParkCheckpoint:
+		*p = parking(text)
+	case "true":
+		*p = gateway.ParkSwap
+	case "false", "":
+		*p = ""
+	default:
+		return fmt.Errorf("expected %s or %s", gateway.ParkSwap, gateway.ParkCheckpoint)
+	}
+	return nil
+}
+
+// checkpoints says why the token daemon cannot move memory by the driver's checkpoints,
+// if so.
+func checkpoints(ctx context.Context, daemon *tokend.Client, gpus []host.GPU) error {
+	for _, simulated := range []bool{true, false} {
+		if !slices.ContainsFunc(gpus, func(g host.GPU) bool { return strings.HasPrefix(g.Name, "sim") == simulated }) {
+			continue
+		}
+		if err := daemon.CheckParking(ctx, simulated); err != nil {
+			return cli.Fail(cli.ExitUnavailable, "--park=swap needs none of it", fmt.Errorf("--park=%s: %w", gateway.ParkCheckpoint, err))
+		}
+	}
+	return nil
 }
 
 // policyNames are the policies, gfaas first: it is the default.
@@ -295,12 +333,18 @@ func (o *serveOptions) run(cmd *cobra.Command, t *tool) error {
 	defer launcher.Close()
 	client := fnhttp.NewClient()
 	defer client.Close()
+	daemon := tokend.Dial(filepath.Dir(socket))
+	if o.park == gateway.ParkCheckpoint {
+		if err := checkpoints(ctx, daemon, gpus); err != nil {
+			return err
+		}
+	}
 	cfg := gateway.Config{
 		Socket: socket, Listen: o.listen, Private: filepath.Dir(socket) == t.runDir, Log: log,
 		Alone:   func(ctx context.Context) (func(), error) { return host.Exclusive(ctx, t.env, filepath.Dir(socket)) },
-		Starter: launcher, Invoker: client, Catalog: t.store, Usage: tokend.Dial(filepath.Dir(socket)).Status,
+		Starter: launcher, Invoker: client, Catalog: t.store, Usage: daemon.Status,
 		Policy: queue.Config{Policy: o.policy, Pool: o.pool, Options: options}, Concurrency: o.concurrency,
-		Settings: settings, Limits: o.limits, Keep: o.keep, Scaler: o.scaler, Park: o.park, Async: o.async, Version: cli.Version,
+		Settings: settings, Limits: o.limits, Keep: o.keep, Scaler: o.scaler, Park: string(o.park), Parker: daemon, Async: o.async, Version: cli.Version,
 		Reload: func() (gateway.Settings, error) { return o.reload(cmd, t, log) },
 	}
 	cfg.Async.Dir = filepath.Join(filepath.Dir(cli.StatePath()), "async")

@@ -44,6 +44,7 @@ type call struct {
 	sent     time.Duration // when it was dispatched
 	queued   time.Duration // how long it waited, all in all
 	starting time.Duration // how long its instance took to start
+	loading  time.Duration // or its memory to come back: that is its own time
 	found    residency.Start
 	rule     string
 	attempts int // how many instances may have seen it
@@ -458,7 +459,7 @@ func (c *call) label(h http.Header, rule string) {
 	came := len(text)
 	text = millis(text, c.queued)
 	queued := len(text)
-	text = millis(text, c.starting)
+	text = millis(text, c.starting+c.loading)
 	starting := len(text)
 	text = strconv.AppendInt(text, int64(c.attempts), 10)
 	all := string(text)

@@ -227,7 +227,7 @@ func (g *Gateway) adopt(ctx context.Context, r instance.Record, own bool) bool {
 		}
 		return false
 	}
-	s := g.engine.adopt(t, int32(gpu), r, own)
+	s := g.engine.adopt(t, int32(gpu), r, own, g.found(ctx, r.ID))
 	g.log.Info("instance adopted", "instance", r.ID, "function", r.Function)
 	g.deed(func() { g.watch(s) })
 	return true

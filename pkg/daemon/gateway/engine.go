@@ -41,17 +41,28 @@ type engine struct {
 
 // server is an instance as the engine knows it.
 type server struct {
-	id     residency.ID
-	gpu    int32
-	target *target
-	record instance.Record
-	state  serverState
-	own    bool    // started here, and stopped here
-	parks  bool    // its memory waits on the host while it has no work
-	away   bool    // the policy wanted it back on the GPU: it comes with the next call
-	calls  []*call // dispatched to it
-	since  time.Duration
-	busy   time.Duration // when it last began to run something
+	id      residency.ID
+	gpu     int32
+	further []int32 // where it is too, if it spans several GPUs
+	mem     int64   // bytes on each of those
+	target  *target
+	record  instance.Record
+	state   serverState
+	own     bool // started here, and stopped here
+	parks   bool // its memory waits on the host while it has no work
+	away    bool // the policy wanted it back on the GPU: it comes with the next call
+	moving
+	calls []*call // dispatched to it
+	since time.Duration
+	busy  time.Duration // when it last began to run something
+}
+
+// moving is how the memory of an instance stands to the Parker.
+type moving struct {
+	sync.Mutex      // held while it is moved; taken before the engine's
+	out        bool // it may be on the host: it is brought back before a call
+	comes      bool // it is being brought back,
+	fetched    bool // because the policy wants it to be
 }
 
 type serverState uint8
@@ -179,14 +190,17 @@ func (e *engine) run(now time.Duration, a *queue.Action) {
 		s.away, c.found = false, residency.HostWarm
 	}
 	c.queued += now - c.arrived
-	c.starting = 0
+	c.starting, c.loading = 0, 0
 	if len(s.calls) == 0 {
 		s.busy = now
 	}
 	s.calls = append(s.calls, c)
 	c.target.started(c.found)
-	if s.state == serverStarts {
+	if s.state == serverStarts || s.out {
 		c.state = callStarts
+		if s.state == serverReady {
+			e.bring(s)
+		}
 		return
 	}
 	c.state = callRuns
@@ -254,7 +268,11 @@ func (e *engine) leave(c *call) {
 		e.drop(c)
 		e.step(queue.Event{Kind: queue.Cancelled, ID: c.id, Function: c.target.number})
 	case callStarts:
-		c.left = true // its instance starts, and is there for the next
+		if c.on.state == serverStarts {
+			c.left = true // its instance starts, and is there for the next
+			return
+		}
+		e.finished(c, queue.Event{Kind: queue.Failed})
 	case callRuns: // its turn came meanwhile
 		e.finished(c, queue.Event{Kind: queue.Failed})
 	}
@@ -383,6 +401,7 @@ func (e *engine) gone(s *server) {
 	s.state = serverGone
 	delete(e.servers, s.id)
 	s.target.instances--
+	e.occupy(s)
 	e.respan(s.target)
 }
 
@@ -470,7 +489,13 @@ func (e *engine) move(a *queue.Action) {
 	}
 	if a.Kind == queue.Offload && s.parks {
 		e.g.metrics.evicted(s.target, "parked")
-		e.g.deed(func() { e.moved(s, residency.HostWarm, !e.g.parked(s.record.ID)) })
+		s.out = e.g.cfg.Park == ParkCheckpoint
+		e.g.deed(func() { e.moved(s, residency.HostWarm, !e.g.park(s)) })
+		return
+	}
+	if a.Kind == queue.Prefetch && s.out {
+		s.fetched = true
+		e.bring(s)
 		return
 	}
 	to := residency.HostWarm
@@ -489,17 +514,19 @@ func (e *engine) moved(s *server, to residency.Start, fault bool) {
 	}
 }
 
-// adopt makes an instance known that was found running.
-func (e *engine) adopt(t *target, gpu int32, r instance.Record, own bool) *server {
+// adopt makes an instance known that was found running, with its memory there.
+func (e *engine) adopt(t *target, gpu int32, r instance.Record, own bool, to residency.Start) *server {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.adopted--
-	s := &server{id: e.adopted, gpu: gpu, target: t, record: r, state: serverReady, own: own, since: e.now()}
+	s := &server{id: e.adopted, gpu: gpu, further: e.g.further(r), mem: t.spec.Mem, target: t, record: r, state: serverReady, own: own, since: e.now()}
+	s.out = own && e.g.cfg.Parker != nil
 	e.servers[s.id] = s
 	t.instances++
 	t.contract = r.Contract
+	e.occupy(s)
 	e.respan(t)
-	ev := queue.Event{Kind: queue.Adopted, Instance: s.id, Function: t.number, GPU: gpu, To: residency.GPUWarm, Pinned: !own}
+	ev := queue.Event{Kind: queue.Adopted, Instance: s.id, Function: t.number, GPU: gpu, To: to, Pinned: !own}
 	if r.RPS > 0 { // a first guess: from then on it is measured
 		ev.Spec = &queue.Function{Warm: time.Duration(min(float64(time.Second)/r.RPS, float64(time.Hour)))}
 	}

@@ -63,12 +63,26 @@ type Config struct {
 
 	Limits
 	Scaler string // of Scalers; empty is none
-	Park   bool   // the memory of idle instances waits on the host, where functions bound it; needs Usage
+	Park   string // how the memory of idle instances waits on the host, where functions bound it: ParkSwap, ParkCheckpoint or empty; needs Usage
+	Parker Parker // how, with ParkCheckpoint; also brings back what a gateway before this one has left there
 	Keep   bool   // leave instances running at the end
 
 	Async Async
 
 	Version string // of the program, for those who ask
+}
+
+// How memory waits on the host, if it does.
+const (
+	ParkSwap       = "swap"       // the preload library moves it, which instances are started for
+	ParkCheckpoint = "checkpoint" // the driver does, by the Parker
+)
+
+// Parker moves what an instance holds on GPUs to the host and back. After an error it
+// may be good for nothing any more.
+type Parker interface {
+	Park(ctx context.Context, id string) error
+	Unpark(ctx context.Context, id string) error // one that is not parked is no error
 }
 
 // GPU is a GPU that instances run on.

@@ -58,7 +58,7 @@ func (e *engine) intend(s *server) {
 // parks says whether the memory of a function's instances waits on the host while
 // they have no work: where it is bounded, or it could take all of the host's.
 func (g *Gateway) parks(fn function.Function) bool {
-	return g.cfg.Park && g.cfg.Usage != nil && fn.GPUMem > 0
+	return g.cfg.Park != "" && g.cfg.Usage != nil && fn.GPUMem > 0
 }
 
 // intended is an instance that is to be started.
@@ -71,7 +71,7 @@ func (e *engine) intended(s *server) (function.Function, instance.Record) {
 // launch starts an instance of a function. The intent is written down before, so
 // that the next gateway knows of it should this one be killed.
 func (g *Gateway) launch(fn function.Function, r instance.Record) (instance.Record, error) {
-	p := instance.Placement{ID: r.ID, GPUs: r.GPUs, Slice: r.Slice, Oversubscribe: g.parks(fn)}
+	p := instance.Placement{ID: r.ID, GPUs: r.GPUs, Slice: r.Slice, Oversubscribe: g.parks(fn) && g.cfg.Park == ParkSwap}
 	if fn.GPUs > 1 {
 		return r, fmt.Errorf("it spans %d GPUs: only instances of a plan (gfaas up) do", fn.GPUs)
 	}

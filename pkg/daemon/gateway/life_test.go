@@ -27,13 +27,19 @@ func (w *world) up(id string, f function.Function) instance.Record {
 // upFor starts one that its plan counts on for so many requests a second.
 func (w *world) upFor(id string, f function.Function, rps float64) instance.Record {
 	w.t.Helper()
+	return w.upOn(id, f, rps, "sim")
+}
+
+// upOn starts one on those GPUs.
+func (w *world) upOn(id string, f function.Function, rps float64, gpus ...string) instance.Record {
+	w.t.Helper()
 	ctx := context.Background()
 	l := w.launcher()
 	slice := gpu.Slice{SMPct: 50, QuotaRequest: 0.5, QuotaLimit: 0.5}
-	if err := w.catalog.Reserve(ctx, instance.Record{ID: id, Function: f.Name, GPUs: []string{"sim"}, Slice: slice, State: instance.Starting}); err != nil {
+	if err := w.catalog.Reserve(ctx, instance.Record{ID: id, Function: f.Name, GPUs: gpus, Slice: slice, State: instance.Starting}); err != nil {
 		w.t.Fatal(err)
 	}
-	r, err := l.Start(ctx, f, instance.Placement{ID: id, GPUs: []string{"sim"}, Slice: slice, RPS: rps})
+	r, err := l.Start(ctx, f, instance.Placement{ID: id, GPUs: gpus, Slice: slice, RPS: rps})
 	if err == nil {
 		err = w.catalog.Update(ctx, r)
 	}

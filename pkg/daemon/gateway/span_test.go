@@ -1,13 +1,19 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/policy/queue"
+	"github.com/gfaas/gfaas/pkg/record"
 )
 
 // TestSpan: a function that spans several GPUs is served by instances of a plan, as
@@ -44,5 +50,69 @@ func TestSpan(t *testing.T) {
 	own(t, w.do("POST", "/function/f", "x"), 502, codeStartFailed)
 	if a := w.do("POST", "/function/g", "x"); a.status != 200 {
 		t.Errorf("another function: %+v", a)
+	}
+}
+
+// TestSpanMemory: the memory of an instance that spans two GPUs is taken on both: what
+// idles there makes room for it, what does not fit beside it waits until it is gone,
+// and the record says so.
+func TestSpanMemory(t *testing.T) {
+	for _, policy := range queue.Names() {
+		t.Run(policy, func(t *testing.T) {
+			var text bytes.Buffer
+			began, release := make(chan struct{}), make(chan struct{})
+			w := newWorld(t, mixed{"/wait": func(http.ResponseWriter, *http.Request) { began <- struct{}{}; <-release }}, func(c *Config) {
+				c.Policy.Policy, c.Record, c.Concurrency = policy, &text, 1
+				c.GPUs = []GPU{{Name: "sim", Mem: int64(4 * gpu.GiB)}, {Name: "sim:1", Mem: int64(4 * gpu.GiB)}}
+			})
+			of := func(mem gpu.Bytes) func(*function.Function) { return func(f *function.Function) { f.GPUMem = mem } }
+			f := fn("f", of(3*gpu.GiB), func(f *function.Function) { f.GPUs = 2 })
+			w.apply(f, fn("g", of(2*gpu.GiB)), fn("h", of(gpu.GiB)))
+			var calls sync.WaitGroup
+			call := func(path, instance string) {
+				calls.Go(func() {
+					if a, err := w.try(context.Background(), "POST", "/function/"+path, "x"); err != nil || a.status != 200 || !strings.HasPrefix(a.header.Get("Gfaas-Instance"), instance) {
+						t.Errorf("%s: %+v, %v", path, a, err)
+					}
+				})
+			}
+			call("g/wait", "g.") // one on each GPU
+			call("g/wait", "g.")
+			<-began
+			<-began
+			release <- struct{}{}
+			release <- struct{}{}
+			calls.Wait()
+			w.upOn("f-0", f, 0, "sim", "sim:1")
+			w.until("it alone is left", func() bool { return slices.Equal(w.servers(), []string{"f-0"}) })
+			call("f/wait", "f-0")
+			<-began
+			for _, g := range w.Status().GPUs {
+				if *g.Running != 1 {
+					t.Errorf("%d run on GPU %s, want 1", *g.Running, g.GPU)
+				}
+			}
+			release <- struct{}{}
+			calls.Wait()
+			if a := w.do("POST", "/function/h", "x"); a.status != 200 {
+				t.Errorf("what fits beside it: %+v", a)
+			}
+			call("g", "g.")
+			w.until("what does not fit waits", func() bool { return *w.Status().Functions[1].Waiting == 1 })
+			if why := w.Status().Functions[1].Why; policy == "gfaas" && why != "no GPU has room for it beside what runs there" {
+				t.Errorf("it waits because %q", why)
+			}
+			w.runtime.Kill("f-0", 1)
+			calls.Wait()
+			w.close()
+			if err := replayed(text.Bytes()); err != nil {
+				t.Fatal(err)
+			}
+			const taken = `"event":"occupied","gpu":1,"mem_bytes":3221225472`
+			var other *record.Difference
+			if err := replayed([]byte(strings.Replace(text.String(), taken, `"event":"occupied","gpu":1`, 1))); !errors.As(err, &other) {
+				t.Errorf("without its memory on the second GPU: %v", err)
+			}
+		})
 	}
 }

@@ -40,6 +40,11 @@ func (g *Gateway) status() status.Status {
 	for _, f := range snapshot.Functions {
 		queues[f.Function] = f
 	}
+	for _, v := range e.servers {
+		for _, gpu := range v.further {
+			running[gpu] += stands[v.id].Calls
+		}
+	}
 	for i, gpu := range g.cfg.GPUs {
 		row := status.GPU{GPU: gpu.Name, Slots: new(e.slots()), Running: new(running[int32(i)])}
 		if gpu.Mem > 0 {

@@ -42,25 +42,3 @@ func (g *Gateway) measure(ctx context.Context) {
 		g.engine.mu.Unlock()
 	}
 }
-
-const (
-	parkLook = 20 * time.Millisecond // between two looks at what of an instance's memory waits on the host
-	parkTime = 5 * time.Second       // for all of it to do so
-)
-
-// parked waits until all memory of an instance waits on the host; false if it does
-// not come to that.
-func (g *Gateway) parked(id string) bool {
-	ctx, cancel := context.WithTimeout(g.life, parkTime)
-	defer cancel()
-	for {
-		if s, err := g.cfg.Usage(ctx); err == nil {
-			if mem, known := memoryOf(&s, id); known && mem <= 0 {
-				return true
-			}
-		}
-		if !pause(ctx, parkLook) {
-			return false
-		}
-	}
-}
