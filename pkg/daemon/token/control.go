@@ -99,8 +99,11 @@ func (d *Daemon) register(inst *instance) (status int, err error) {
 		return http.StatusInternalServerError, fmt.Errorf("keep registration: %w", err)
 	}
 	reg := inst.reg
+	var before []byte
 	if err := d.locked(func() {
 		if conflict = d.admits(inst); conflict != nil {
+			before, _ = old.encode() // it has been before
+			reg = old.reg
 			return
 		}
 		d.add(inst)
@@ -113,7 +116,7 @@ func (d *Daemon) register(inst *instance) (status int, err error) {
 	}
 	if conflict != nil { // who joined is of the instance as it was
 		inst.listener.close()
-		if err := d.save(old); err != nil {
+		if err := d.keep(&reg, before); err != nil {
 			d.log.Error("cannot put back a registration", "instance", reg.Instance, "err", err)
 		}
 		return http.StatusConflict, conflict

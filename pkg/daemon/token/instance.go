@@ -234,23 +234,28 @@ func newInstance(reg wire.Registration) (*instance, error) {
 
 func (d *Daemon) recordPath(id string) string { return filepath.Join(d.instancesDir(), id+".json") }
 
-// encode prints the instance as it is kept on disk.
+// encode prints the instance as it is kept on disk. Locked, if it is known.
 func (i *instance) encode() ([]byte, error) {
 	r := record{Registration: i.reg, SecretHash: hex.EncodeToString(i.secret[:]), OwnerStart: i.ownerStart, Parked: i.parked.pids}
 	text, err := json.MarshalIndent(r, "", "  ")
 	return append(text, '\n'), err
 }
 
-// save writes a registration so that the next daemon knows it.
+// save writes down an instance that is not known yet, so that the next daemon knows it.
 func (d *Daemon) save(i *instance) error {
 	text, err := i.encode()
 	if err != nil {
 		return err
 	}
-	if i.reg.OwnerPID != 0 {
-		return d.write(i.reg.Instance, text)
+	return d.keep(&i.reg, text)
+}
+
+// keep writes what is printed of an instance.
+func (d *Daemon) keep(reg *wire.Registration, text []byte) error {
+	if reg.OwnerPID != 0 {
+		return d.write(reg.Instance, text)
 	}
-	return renameio.WriteFile(d.recordPath(i.reg.Instance), text, 0o600)
+	return renameio.WriteFile(d.recordPath(reg.Instance), text, 0o600)
 }
 
 // write keeps the registration of an instance that has an owner for the next daemon,
