@@ -130,9 +130,9 @@ func fleetPlace(t *testing.T) *place {
 	}
 	p.env = append(p.env, "GFAAS_LIB_DIR="+libs, "LD_LIBRARY_PATH="+filepath.Join(libs, "sim"))
 	t.Setenv("LD_LIBRARY_PATH", filepath.Join(libs, "sim")) // for what it needs to be found
-	image := importProgram(t, saxpy, libs)
+	p.image = importProgram(t, saxpy, libs)
 	t.Cleanup(func() { down(p.env) })
-	p.write("f.yaml", "name: saxpy\nimage: "+image+"\ngpu_mem: 512MiB\nlimits: {memory: 1GiB, cpus: 1.5}\n")
+	p.write("f.yaml", "name: saxpy\nimage: "+p.image+"\ngpu_mem: 512MiB\nlimits: {memory: 1GiB, cpus: 1.5}\n")
 	p.output("apply", "-f", "f.yaml")
 	p.write("plan.json", strings.Replace(fleetOf("n", "saxpy-0", "saxpy-1", "m", "saxpy-2"), `"quota_limit":0.1`, `"quota_limit":0.6`, 1))
 	return p
@@ -227,7 +227,7 @@ func (p *place) held(id string, quotaLimit float64) {
 // fenced fails the test unless the container of an instance has its function's limits.
 func (p *place) fenced(id string) {
 	p.t.Helper()
-	container := p.mustEngine("docker", "ps", "-q", "--filter", "label=gfaas.instance="+id)
+	container := p.mustEngine("docker", "ps", "-q", "--filter", "label=gfaas.instance="+id, "--filter", "ancestor="+p.image)
 	got := strings.TrimSpace(p.mustEngine("docker", "inspect", "--format",
 		"{{with .HostConfig}}{{.Memory}} {{.NanoCpus}} {{.PidsLimit}} {{.CapDrop}}{{end}}", strings.TrimSpace(container)))
 	if want := "1073741824 1500000000 4096 [ALL]"; got != want {

@@ -19,9 +19,10 @@ const patience = time.Minute
 
 // place is a world that a test runs commands in.
 type place struct {
-	t   *testing.T
-	dir string
-	env []string
+	t     *testing.T
+	dir   string
+	env   []string
+	image string // of what runs as a container, where a test says so
 }
 
 func newPlace(t *testing.T) *place {

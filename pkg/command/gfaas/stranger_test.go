@@ -70,6 +70,7 @@ chmod 1777 "$1/open"`
 		_, _ = town.gfaas(nil, "down")
 		for _, name := range squatted {
 			_ = os.RemoveAll(name)
+			_ = os.RemoveAll(name + ".link")
 		}
 	})
 	for _, name := range squatted {
