@@ -276,7 +276,6 @@ func (d *Daemon) shutDown() {
 	d.ended = true
 	d.leases.timer.Stop()
 	for _, g := range d.gpus {
-		g.timer.Stop()
 		g.stopCheck.Stop()
 	}
 	for _, c := range d.clients {

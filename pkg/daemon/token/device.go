@@ -14,15 +14,13 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// device is one GPU: a scheduler and the timer it is woken by.
+// device is one GPU and its scheduler.
 type device struct {
 	name  string
 	d     *Daemon
 	sched policy.Policy
 	did   []policy.Action // scratch of step
-	timer *time.Timer
-	wakes time.Duration // when the scheduler wants to be woken; 0 is never
-	fires time.Duration // when the timer fires; 0 is not set
+	wakes time.Duration   // when the scheduler wants to be woken; 0 is never
 
 	stopCheck  *time.Timer // looks for stopped clients
 	checking   bool        // it is set
@@ -43,8 +41,6 @@ func (d *Daemon) device(name string) *device {
 			panic(err) // Open has looked
 		}
 		g = &device{name: name, d: d, sched: sched}
-		g.timer = time.AfterFunc(time.Hour, func() { _ = d.locked(g.fired) })
-		g.timer.Stop()
 		g.stopCheck = time.AfterFunc(time.Hour, func() { _ = d.locked(g.checkStopped) })
 		g.stopCheck.Stop()
 		g.grants, g.revokes = d.metrics.grants.WithLabelValues(name), d.metrics.revokes.WithLabelValues(name)
@@ -77,33 +73,24 @@ func (g *device) step(events ...policy.Event) {
 		case policy.Budget:
 			g.budget(a)
 		case policy.WakeAt:
-			g.wakeAt(now, a.At)
+			g.wakes = a.At
+			g.d.poller.wakeAt(now, a.At)
 		}
 	}
 }
 
-// wakeAt sets the timer, unless it fires earlier as it is and can be set again
-// then: most grants put off a wake that is set, and setting a timer costs more
-// than they do.
-func (g *device) wakeAt(now, at time.Duration) {
-	g.wakes = at
-	if g.fires == 0 || at < g.fires {
-		g.fires = at
-		g.timer.Reset(at - now)
-	}
-}
-
-// fired wakes the scheduler if it is time. Locked.
-func (g *device) fired() {
-	now := g.d.now()
-	g.fires = 0
-	switch at := g.wakes; {
-	case at == 0:
-	case now < at:
-		g.wakeAt(now, at)
-	default:
-		g.wakes = 0
-		g.wake()
+// fired wakes the schedulers whose time has come. Locked.
+func (d *Daemon) fired() {
+	d.poller.fires = 0
+	for _, g := range d.gpus {
+		switch now := d.now(); {
+		case g.wakes == 0:
+		case now < g.wakes:
+			d.poller.wakeAt(now, g.wakes)
+		default:
+			g.wakes = 0
+			g.wake()
+		}
 	}
 }
 

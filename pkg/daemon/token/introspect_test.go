@@ -106,13 +106,11 @@ func TestIdleNeedsNoTimer(t *testing.T) {
 	if err := c.Return(lease, 0, false); err != nil {
 		t.Fatal(err)
 	}
-	var g *device
 	eventually(t, "it is idle", func() bool { return s.row("a").State == "idle" })
-	_ = s.d.locked(func() { g = s.d.gpus["sim"] })
-	// The wake that was out comes and asks for no other: then the timer is stopped.
+	// The wake that was out comes and asks for no other: then the timer is not set.
 	eventually(t, "no timer", func() bool {
-		stopped := false
-		_ = s.d.locked(func() { stopped = !g.timer.Stop() })
-		return stopped
+		set := true
+		_ = s.d.locked(func() { set = s.d.poller.fires != 0 })
+		return !set
 	})
 }

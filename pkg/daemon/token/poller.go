@@ -15,13 +15,16 @@ import (
 )
 
 // poller reads what all clients send. One goroutine sleeps in the kernel until
-// any of them sends something, and acts on what it says before it sleeps again:
-// an answer then comes as soon as from a bare echo. With a goroutine for each, the
-// runtime's poller would be woken, then a thread for the goroutine, and with many
-// clients they would queue for the daemon's lock.
+// any of them sends something, or a scheduler is to be woken, and acts on that
+// before it sleeps again: an answer then comes as soon as from a bare echo. With a
+// goroutine for each, the runtime's poller would be woken, then a thread for the
+// goroutine, and with many clients they would queue for the daemon's lock; and its
+// timers come up to a millisecond late, which is an eighth of a short turn.
 type poller struct {
 	epoll   int
 	ended   int               // an eventfd: readable when the daemon ends
+	timer   int               // a timerfd
+	fires   time.Duration     // when that fires; 0 is not set; guarded by the daemon's lock
 	clients map[int32]*client // by descriptor; guarded by the daemon's lock
 	safe    atomic.Bool       // the kernel refuses descriptors that come with records
 }
@@ -36,13 +39,20 @@ func newPoller() (*poller, error) {
 		_ = unix.Close(epoll)
 		return nil, fmt.Errorf("eventfd: %w", err)
 	}
-	p := &poller{epoll: epoll, ended: ended, clients: map[int32]*client{}}
-	err = unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, ended, readable(ended))
-	safe := false
-	if err == nil {
-		safe, err = rightsAreRefused()
+	timer, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_CLOEXEC|unix.TFD_NONBLOCK)
+	if err != nil {
+		_ = unix.Close(epoll)
+		_ = unix.Close(ended)
+		return nil, fmt.Errorf("timerfd: %w", err)
 	}
+	p := &poller{epoll: epoll, ended: ended, timer: timer, clients: map[int32]*client{}}
+	safe, err := rightsAreRefused()
 	p.safe.Store(safe)
+	for _, fd := range []int{ended, timer} {
+		if err == nil {
+			err = unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, fd, readable(fd))
+		}
+	}
 	if err != nil {
 		p.close()
 		return nil, fmt.Errorf("epoll: %w", err)
@@ -55,8 +65,19 @@ func newPoller() (*poller, error) {
 func readable(fd int) *unix.EpollEvent { return &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)} }
 
 func (p *poller) close() {
-	_ = unix.Close(p.epoll)
-	_ = unix.Close(p.ended)
+	for _, fd := range []int{p.epoll, p.ended, p.timer} {
+		_ = unix.Close(fd)
+	}
+}
+
+// wakeAt has the timer fire then, unless it does earlier as it is and can be set
+// again then: most grants put off a wake that is set, and setting a timer costs more
+// than they do. Locked.
+func (p *poller) wakeAt(now, at time.Duration) {
+	if p.fires == 0 || at < p.fires {
+		p.fires = at
+		_ = unix.TimerfdSettime(p.timer, 0, &unix.ItimerSpec{Value: unix.NsecToTimespec(int64(max(at-now, 1)))}, nil)
+	}
 }
 
 // welcome sends a client the welcome and reads what it sends from now on, through
@@ -118,6 +139,10 @@ func (d *Daemon) poll() error {
 		}
 		for _, ev := range events[:max(n, 0)] {
 			n, err := d.poller.read(int(ev.Fd), buf, oob)
+			if int(ev.Fd) == d.poller.timer {
+				_ = d.locked(d.fired)
+				continue
+			}
 			if !d.received(ev.Fd, buf[:max(n, 0)], err) {
 				return nil
 			}
@@ -127,7 +152,7 @@ func (d *Daemon) poll() error {
 
 // read reads a record of a client, or that the daemon ends.
 func (p *poller) read(fd int, buf, oob []byte) (int, error) {
-	if p.safe.Load() || fd == p.ended {
+	if p.safe.Load() || fd == p.ended || fd == p.timer {
 		return unix.Read(fd, buf)
 	}
 	return receive(fd, buf, oob)
