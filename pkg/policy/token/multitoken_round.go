@@ -10,7 +10,7 @@ import (
 const (
 	shortest = 8   // a turn is at least this part of a round
 	smooth   = 50  // rounds lose at most 2% of the time by hand-overs
-	coarse   = 100 // and where that takes more than twice as long as a round should, 1%
+	coarse   = 100 // and where that takes more than twice as long as a round should, towards 1%
 )
 
 // rounds says whether leases end with turns of a round: a timetable has its own.
@@ -68,8 +68,8 @@ func (s *multiToken) roundLength() time.Duration {
 	}
 	lost := time.Duration(s.contends) * s.handover
 	round := max(s.round, smooth*lost)
-	if round > 2*s.round {
-		round = coarse * lost
+	if long := 2 * s.round; round > long {
+		round = min(coarse*lost, time.Duration(float64(round)*float64(round)/float64(long)))
 	}
 	return min(round, s.window)
 }
