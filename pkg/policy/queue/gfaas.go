@@ -53,10 +53,10 @@ type machine struct {
 	behind time.Duration // how long that takes
 }
 
-// booking is an invocation that waits for a GPU.
+// booking is invocations of a function, one after the other, that wait for a GPU.
 type booking struct {
-	function int32
-	warm     time.Duration
+	function, many int32
+	warm           time.Duration // of each
 }
 
 // underway is an invocation that runs.
@@ -199,7 +199,9 @@ func (o *gfaas) due(c *choice) bool {
 				return c.on(f, at, "waited for this GPU, which has its memory", 0)
 			}
 			if !slices.Contains(o.on[f], int32(g)) {
-				o.unbook(m, i)
+				for n := m.booked[i].many; n > 0; n-- {
+					o.unbook(m, i)
+				}
 				i--
 			}
 		}
@@ -207,10 +209,14 @@ func (o *gfaas) due(c *choice) bool {
 	return false
 }
 
+// unbook takes back one of a booking.
 func (o *gfaas) unbook(m *machine, i int) {
-	o.books[m.booked[i].function]--
-	m.behind -= m.booked[i].warm
-	m.booked = slices.Delete(m.booked, i, i+1)
+	b := &m.booked[i]
+	o.books[b.function]--
+	m.behind -= b.warm
+	if b.many--; b.many == 0 {
+		m.booked = slices.Delete(m.booked, i, i+1)
+	}
 }
 
 // release has nothing wait for a GPU any more: each is decided again.
@@ -281,7 +287,9 @@ func (o *gfaas) fewer(f int32, most int32) {
 		m := &o.gpus[g]
 		for i := len(m.booked) - 1; i >= 0 && o.books[f] > most; i-- {
 			if m.booked[i].function == f {
-				o.unbook(m, i)
+				for n := m.booked[i].many; n > 0 && o.books[f] > most; n-- {
+					o.unbook(m, i)
+				}
 			}
 		}
 	}
@@ -342,7 +350,11 @@ func (o *gfaas) book(now time.Duration, f int32, at residency.Place, loss float6
 		return false
 	}
 	m := &o.gpus[best]
-	m.booked = append(m.booked, booking{f, c.Warm})
+	if last := len(m.booked) - 1; last >= 0 && m.booked[last].function == f && m.booked[last].warm == c.Warm {
+		m.booked[last].many++
+	} else {
+		m.booked = append(m.booked, booking{f, 1, c.Warm})
+	}
 	m.behind += c.Warm
 	o.books[f]++
 	return true
