@@ -72,7 +72,7 @@ ASAN_CHECKS := 'chaos 1 2000' 'memory 16 2' nulls 'ends reset' 'ends detach' 'en
 TSAN_CHECKS := 'route link all 3' 'route proc2 all 3' 'ends reset' 'ends beside' 'chaos 1 2000' 'stress 8 5'
 .PHONY: sanitize
 sanitize: $(BINARIES) libs checks
-	$(MAKE) BUILD=$(SANITIZED) HARDEN= CFLAGS='$(SANITIZE)' LDFLAGS='$(SANITIZE)' $(SANITIZED)/lib/sim/libcuda.so.1
+	$(MAKE) -j$$(nproc) BUILD=$(SANITIZED) HARDEN= CFLAGS='$(SANITIZE)' LDFLAGS='$(SANITIZE)' $(SANITIZED)/lib/sim/libcuda.so.1
 	$(MAKE) BUILD=$(SANITIZED)/hook HARDEN= CFLAGS='$(SANITIZE)' $(SANITIZED)/hook/lib/libgfaas.so
 	$(MAKE) BUILD=$(SANITIZED)/races HARDEN= CFLAGS='-fsanitize=thread -fno-omit-frame-pointer -O1' $(SANITIZED)/races/lib/libgfaas.so
 	ln -sfn $(abspath $(BUILD))/lib/sim $(SANITIZED)/hook/lib/sim
