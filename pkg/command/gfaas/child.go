@@ -64,12 +64,13 @@ func runChild(ctx context.Context, command, env []string, ends bool) (int, error
 		defer runtime.UnlockOSThread()
 		attr.Sys = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	}
+	early := drain(signals) // what comes from now on the command may get by itself
 	pid, err := syscall.ForkExec(path, command, attr)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", path, err)
 	}
 	catch(realTime(), signals)
-	pass(pid, drain(signals), false)
+	pass(pid, early, false)
 	// It is reaped when no signal will be sent any more: until then nobody else
 	// gets its number.
 	ended := make(chan error, 1)
