@@ -63,7 +63,7 @@ func (s *multiToken) turnLength(i *instance) time.Duration {
 // roundLength is how long a round takes now: longer where passing the GPU on costs
 // so much that too much of it were lost, but not for who seldom asks.
 func (s *multiToken) roundLength() time.Duration {
-	if s.seldom {
+	if s.seldom || s.round == 0 {
 		return s.round
 	}
 	lost := time.Duration(s.contends) * s.handover

@@ -112,3 +112,11 @@ func TestCostlyHandover(t *testing.T) {
 		t.Errorf("%.4f was used", sum)
 	}
 }
+
+// TestRoundIsTheWindow: without rounds none has a length, whatever passing on costs.
+func TestRoundIsTheWindow(t *testing.T) {
+	s := &multiToken{window: 100 * ms, contends: 2, handover: ms}
+	if got := s.roundLength(); got != 0 {
+		t.Errorf("a round takes %v", got)
+	}
+}
