@@ -23,7 +23,7 @@ import (
 type poller struct {
 	epoll   int
 	ended   int               // an eventfd: readable when the daemon ends
-	timer   int               // a timerfd
+	timer   int               // a timerfd: readable when a scheduler is to be woken
 	fires   time.Duration     // when that fires; 0 is not set; guarded by the daemon's lock
 	clients map[int32]*client // by descriptor; guarded by the daemon's lock
 	safe    atomic.Bool       // the kernel refuses descriptors that come with records
@@ -150,7 +150,7 @@ func (d *Daemon) poll() error {
 	}
 }
 
-// read reads a record of a client, or that the daemon ends.
+// read reads a record of a client, that the daemon ends, or that the timer has fired.
 func (p *poller) read(fd int, buf, oob []byte) (int, error) {
 	if p.safe.Load() || fd == p.ended || fd == p.timer {
 		return unix.Read(fd, buf)
