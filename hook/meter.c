@@ -30,8 +30,7 @@
 #define MAX_STRIDE 1024 /* pieces of work between marks, as the next may take longer */
 #define MAX_AHEAD 1536 /* pieces of work queued before the program waits, likewise */
 #define BEHIND_NS 1000000000u /* a mark that takes longer may wait for the program */
-#define LOOK_NS 50000         /* between two looks at what is in flight */
-#define DRAIN_LOOK_NS 20000   /* and where the next one waits for the end of it */
+#define LOOK_NS 50000         /* between two looks at what is in flight: oftener, and each wake-up after them takes longer */
 #define MAX_WEIGHT (1 << 20)
 #define CAPTURED_NS 50000000 /* for work before a capture: several times what is ever in flight */
 
@@ -381,7 +380,7 @@ uint64_t gf_meter_drain(struct gf_device *device, uint64_t works)
             since = gf_now_ns();
         if (gf_stuck(&since))
             return UINT64_MAX;
-        gf_pause_ns(DRAIN_LOOK_NS);
+        gf_pause_ns(LOOK_NS);
     }
     return settle(device);
 }
