@@ -20,8 +20,8 @@ import (
 func TestRunStartsTheDaemonAgain(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
-	run, done := p.getenv("GFAAS_RUN_DIR"), filepath.Join(p.dir, "done")
-	cmd := p.command("run", "--name", "patient", "--quota", "0.3", "--", "sh", "-c", `while ! test -e "$1"; do sleep 0.01; done`, "sh", done)
+	run, begun, done := p.getenv("GFAAS_RUN_DIR"), filepath.Join(p.dir, "begun"), filepath.Join(p.dir, "done")
+	cmd := p.command("run", "--name", "patient", "--quota", "0.3", "--", "sh", "-c", `: >"$1"; while ! test -e "$2"; do sleep 0.01; done`, "sh", begun, done)
 	var said bytes.Buffer
 	cmd.Stderr = &said
 	if err := cmd.Start(); err != nil {
@@ -35,7 +35,10 @@ func TestRunStartsTheDaemonAgain(t *testing.T) {
 		}
 		return pid
 	}
-	eventually(t, "the program has a slice", func() bool { return daemon() > 0 })
+	eventually(t, "the program runs in its slice", func() bool {
+		_, err := os.Stat(begun)
+		return err == nil && daemon() > 0
+	})
 	first := daemon()
 	if err := syscall.Kill(first, unix.SIGKILL); err != nil {
 		t.Fatal(err)

@@ -51,12 +51,13 @@ func TestGatewaySoak(t *testing.T) {
 	t.Logf("at first: %v", before)
 	s.load(long*2/3, func() { s.fault(true) })
 	s.load(long/3, func() { s.fault(false) }) // one gateway's life, with all others' deaths in it
-	after := s.taken()
+	var after taken
+	s.until("it goes on taking more than at first", func() bool {
+		after = s.taken()
+		return after.descriptors <= before.descriptors+16 && after.threads <= before.threads+32 && after.residentMiB <= 2*before.residentMiB+32 &&
+			after.stateKiB <= before.stateKiB+512 && after.files <= before.files+8
+	})
 	t.Logf("in the end: %v, calls %v, killed %v", after, s.results, s.killed)
-	if after.descriptors > before.descriptors+16 || after.threads > before.threads+32 || after.residentMiB > 2*before.residentMiB+32 ||
-		after.stateKiB > before.stateKiB+512 || after.files > before.files+8 {
-		t.Errorf("it takes more than at first: %v, at first %v", after, before)
-	}
 	if s.results["200"] == 0 {
 		t.Error("no call was answered")
 	}
