@@ -78,6 +78,10 @@ GF_ADD(cuGraphAddNode_v2,
        (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, const CUgraphEdgeData *edges, size_t count,
         CUgraphNodeParams *p),
        (node, graph, after, edges, count, p))
+GF_ADD(cuGraphAddNode_v3,
+       (CUgraphNode * node, CUgraph graph, const CUgraphNode *after, const CUgraphEdgeData *edges, size_t count,
+        CUgraphNodeParams *p),
+       (node, graph, after, edges, count, p))
 
 GF_EXPORT CUresult cuGraphDestroy(CUgraph graph)
 {

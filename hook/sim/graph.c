@@ -617,6 +617,25 @@ CUresult sim_cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph, const C
     return r;
 }
 
+/* From CUDA 13.4 on the context that a kernel node names must be its function's. */
+static CUresult context_fits(const CUgraphNodeParams *p)
+{
+    if (!p || p->type != CU_GRAPH_NODE_TYPE_KERNEL || !p->kernel.ctx)
+        return CUDA_SUCCESS;
+    const struct func *f = handle_of(p->kernel.func, H_FUNC);
+    return f && (CUcontext)f->module->ctx != p->kernel.ctx ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
+}
+
+CUresult sim_cuGraphAddNode_v3(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
+                               const CUgraphEdgeData *dependencyData, size_t numDependencies,
+                               CUgraphNodeParams *nodeParams)
+{
+    CUresult r = context_fits(nodeParams);
+    return r == CUDA_SUCCESS
+               ? sim_cuGraphAddNode_v2(phGraphNode, hGraph, dependencies, dependencyData, numDependencies, nodeParams)
+               : r;
+}
+
 CUresult sim_cuGraphAddNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
                             size_t numDependencies, CUgraphNodeParams *nodeParams)
 {
@@ -710,4 +729,10 @@ CUresult sim_cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams *nodePara
         n->work.u.kernel.attrs = NULL;
     }
     return replace_work(n, &w, r);
+}
+
+CUresult sim_cuGraphNodeSetParams_v2(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
+{
+    CUresult r = context_fits(nodeParams);
+    return r == CUDA_SUCCESS ? sim_cuGraphNodeSetParams(hNode, nodeParams) : r;
 }

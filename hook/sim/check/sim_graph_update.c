@@ -1,9 +1,11 @@
 /* sim_graph_update.c: changing graphs and their instances, node by node and all at
  * once; attributes; nodes of any kind through one call; user objects. */
+#define _GNU_SOURCE
 #include "kernels.h"
 #include "nodes.h"
 #include "tap.h"
 
+#include <dlfcn.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <unistd.h>
@@ -339,6 +341,37 @@ static void generic(void)
     MUST(cuGraphDestroy(g));
 }
 
+/* The forms of CUDA 13.4, which an older driver has not: a kernel node names its
+ * function's context or none. */
+static void own_context(void)
+{
+    CUresult (*add)(CUgraphNode *, CUgraph, const CUgraphNode *, const CUgraphEdgeData *, size_t, CUgraphNodeParams *);
+    CUresult (*set)(CUgraphNode, CUgraphNodeParams *);
+    CUgraph g;
+    CUgraphNode node;
+    CUcontext other;
+    *(void **)&add = dlsym(RTLD_DEFAULT, "cuGraphAddNode_v3");
+    *(void **)&set = dlsym(RTLD_DEFAULT, "cuGraphNodeSetParams_v2");
+    CHECK(!sim || (add && set));
+    if (!add || !set)
+        return;
+    MUST(cuCtxCreate(&other, 0, first_device()));
+    MUST(cuCtxSetCurrent(ctx));
+    MUST(cuGraphCreate(&g, 0));
+    CUgraphNodeParams p = {.type = CU_GRAPH_NODE_TYPE_KERNEL};
+    p.kernel = kernel(tick, 1, 1, NULL);
+    GIVES(CUDA_SUCCESS, add(&node, g, NULL, NULL, 0, &p));
+    p.kernel.ctx = ctx;
+    GIVES(CUDA_SUCCESS, add(&node, g, NULL, NULL, 0, &p));
+    GIVES(CUDA_SUCCESS, set(node, &p));
+    p.kernel.ctx = other;
+    GIVES(CUDA_ERROR_INVALID_CONTEXT, add(&node, g, NULL, NULL, 0, &p));
+    GIVES(CUDA_ERROR_INVALID_CONTEXT, set(node, &p));
+    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, add(&node, g, NULL, NULL, 0, NULL));
+    MUST(cuGraphDestroy(g));
+    MUST(cuCtxDestroy(other));
+}
+
 static atomic_int ended;
 
 static void end(void *data)
@@ -474,6 +507,7 @@ int main(void)
     PART(update());
     PART(child());
     PART(generic());
+    PART(own_context());
     PART(objects());
     PART(contexts());
     if (sim) /* elsewhere it is the program's own fault */
