@@ -111,6 +111,16 @@ CUresult sim_cuFuncGetParamInfo(struct ctx *c, CUfunction func, size_t paramInde
     return CUDA_SUCCESS;
 }
 
+CUresult sim_cuFuncGetParamCount(struct ctx *c, CUfunction func, size_t *paramCount)
+{
+    struct func *f = handle_of(func, H_FUNC);
+    if (!f)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (paramCount)
+        *paramCount = f->nparams;
+    return paramCount ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
 CUresult sim_cuFuncIsLoaded(struct ctx *c, CUfunctionLoadingState *state, CUfunction function)
 {
     struct func *f = handle_of(function, H_FUNC);

@@ -1,8 +1,10 @@
 /* sim_module.c: modules, their kernels and variables, every way to launch. */
+#define _GNU_SOURCE
 #include <stddef.h>
 #include "kernels.h"
 #include "tap.h"
 
+#include <dlfcn.h>
 #include <math.h>
 #include <stdint.h>
 
@@ -69,6 +71,13 @@ static void contents(CUmodule m)
     GIVES(CUDA_SUCCESS, cuFuncGetParamInfo(f, 3, &offset, NULL));
     CHECK(offset == 24);
     GIVES(CUDA_ERROR_INVALID_VALUE, cuFuncGetParamInfo(f, 4, &offset, &size));
+    CUresult (*get_count)(CUfunction, size_t *); /* from CUDA 13.2 on */
+    *(void **)&get_count = dlsym(RTLD_DEFAULT, "cuFuncGetParamCount");
+    if (get_count) {
+        GIVES(CUDA_SUCCESS, get_count(f, &size));
+        CHECK(size == 4);
+        GIVES(CUDA_ERROR_INVALID_VALUE, get_count(f, NULL));
+    }
     GIVES(CUDA_SUCCESS, cuFuncGetModule(&back, f));
     CHECK(back == m);
     GIVES(CUDA_SUCCESS, cuFuncGetAttribute(&v, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, f));
