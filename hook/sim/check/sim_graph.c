@@ -426,6 +426,8 @@ static void wrong(void)
     USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphAddKernelNode(&n, g, NULL, 0, NULL));
     USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphAddHostNode(&n, g, NULL, 0, &none));
     USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphKernelNodeGetParams(a, &k)); /* not a kernel */
+    k = kernel(tick, 0, 1, NULL);
+    USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphAddKernelNode(&n, g, NULL, 0, &k));
     k = kernel(tick, 1, 4096, NULL);
     USUALLY(cuGraphAddKernelNode(&n, g, NULL, 0, &k) != CUDA_SUCCESS ||
           cuGraphInstantiate(&e, g, 0) != CUDA_SUCCESS);
