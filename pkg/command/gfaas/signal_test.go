@@ -2,13 +2,10 @@ package gfaas
 
 import (
 	"bufio"
-	"bytes"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -92,78 +89,4 @@ func TestRunKeepsIgnoredSignals(t *testing.T) {
 			t.Errorf("%v is not ignored: %s", s, text)
 		}
 	}
-}
-
-// terminal opens a new pseudo-terminal.
-func terminal(t *testing.T) (master, slave *os.File) {
-	t.Helper()
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = master.Close() })
-	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	number, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	slave, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = slave.Close() })
-	return master, slave
-}
-
-// A terminal's ^C reaches the command once: from the terminal, not from us.
-func TestRunOnTerminal(t *testing.T) {
-	p := newPlace(t)
-	heed(t)
-	master, slave := terminal(t)
-	cmd := p.command("run", "-q", "--", "sh", "-c", `tty; `+trapping)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = cmd.Process.Kill() }()
-	screen := &screen{}
-	go func() { _, _ = io.Copy(screen, master) }()
-	eventually(t, "it is ready", func() bool { return strings.Contains(screen.String(), "ready") })
-	if !strings.Contains(screen.String(), "/dev/pts/") {
-		t.Errorf("its standard input is no terminal: %q", screen)
-	}
-	if _, err := master.Write([]byte{3}); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "it was interrupted", func() bool { return strings.Contains(screen.String(), "INT") })
-	if err := cmd.Process.Signal(unix.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	if got := exitStatus(cmd.Wait()); got != 5 {
-		t.Errorf("exit status %d, want the command's 5", got)
-	}
-	if n := strings.Count(screen.String(), "INT"); n != 1 {
-		t.Errorf("interrupted %d times: %q", n, screen)
-	}
-}
-
-// screen is a buffer that is read while it is written.
-type screen struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (s *screen) Write(b []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.Write(b)
-}
-
-func (s *screen) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.String()
 }

@@ -8,10 +8,8 @@ import (
 	"strings"
 	"time"
 
-	tea "github.com/charmbracelet/bubbletea"
-	"github.com/charmbracelet/lipgloss"
+	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
-	"github.com/muesli/termenv"
 
 	"github.com/gfaas/gfaas/pkg/status"
 )
@@ -30,8 +28,7 @@ type Config struct {
 // error is that of the last look, if that failed.
 func Run(ctx context.Context, c Config) error {
 	m := newScreen(ctx, c)
-	_, err := tea.NewProgram(m, tea.WithContext(ctx), tea.WithInput(c.In), tea.WithOutput(c.Out), tea.WithAltScreen(),
-		tea.WithoutSignalHandler()).Run()
+	_, err := tea.NewProgram(m, tea.WithContext(ctx), tea.WithInput(c.In), tea.WithOutput(c.Out), tea.WithWindowSize(m.width, m.height), tea.WithoutSignalHandler()).Run()
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -69,17 +66,16 @@ type view[T any] struct {
 	from    int
 }
 
-type styles struct{ title, dim, head, by, bar, fault lipgloss.Style }
+type styles struct{ title, dim, head, by, bar, fault ansi.Style }
 
-func newStyles(c Config) styles {
-	r := lipgloss.NewRenderer(c.Out)
-	if !c.Color {
-		r.SetColorProfile(termenv.Ascii)
+func newStyles(c Config) (s styles) {
+	if c.Color {
+		s = styles{
+			title: ansi.NewStyle(ansi.AttrBold), dim: ansi.NewStyle(ansi.AttrFaint), head: ansi.NewStyle(ansi.AttrBold),
+			by: ansi.NewStyle(ansi.AttrBold, ansi.AttrUnderline), bar: ansi.NewStyle(ansi.AttrGreenForegroundColor), fault: ansi.NewStyle(ansi.AttrRedForegroundColor),
+		}
 	}
-	return styles{
-		title: r.NewStyle().Bold(true), dim: r.NewStyle().Faint(true), head: r.NewStyle().Bold(true),
-		by: r.NewStyle().Bold(true).Underline(true), bar: r.NewStyle().Foreground(lipgloss.Color("2")), fault: r.NewStyle().Foreground(lipgloss.Color("1")),
-	}
+	return s
 }
 
 func newScreen(ctx context.Context, c Config) *screen {
@@ -114,8 +110,12 @@ func (s *screen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case tea.WindowSizeMsg:
 		s.width, s.height = msg.Width, msg.Height
-	case tea.KeyMsg:
+	case tea.KeyPressMsg:
 		return s, s.key(msg)
+	case tea.PasteMsg:
+		if s.typing {
+			s.filter += msg.Content
+		}
 	case looked:
 		s.looks++
 		if s.fault = msg.err; msg.err == nil && !s.paused {
@@ -132,7 +132,7 @@ func (s *screen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 }
 
 // key does what a key is for.
-func (s *screen) key(k tea.KeyMsg) tea.Cmd {
+func (s *screen) key(k tea.KeyPressMsg) tea.Cmd {
 	if s.typing {
 		s.typed(k)
 		return nil
@@ -144,7 +144,7 @@ func (s *screen) key(k tea.KeyMsg) tea.Cmd {
 		s.below = !s.below
 	case "/":
 		s.typing, s.filter = true, ""
-	case "p", " ":
+	case "p", "space":
 		s.paused = !s.paused
 	default:
 		if s.below {
@@ -157,7 +157,7 @@ func (s *screen) key(k tea.KeyMsg) tea.Cmd {
 }
 
 // typed takes a key into the filter.
-func (s *screen) typed(k tea.KeyMsg) {
+func (s *screen) typed(k tea.KeyPressMsg) {
 	switch k.String() {
 	case "enter":
 		s.typing = false
@@ -168,9 +168,7 @@ func (s *screen) typed(k tea.KeyMsg) {
 			s.filter = string(r[:len(r)-1])
 		}
 	default:
-		if k.Type == tea.KeyRunes {
-			s.filter += string(k.Runes)
-		}
+		s.filter += k.Text
 	}
 }
 
@@ -210,7 +208,14 @@ func (v *view[T]) sorted(values []T, has func(*T) bool) []T {
 }
 
 // View implements tea.Model.
-func (s *screen) View() string {
+func (s *screen) View() tea.View {
+	v := tea.NewView(s.text())
+	v.AltScreen = true
+	return v
+}
+
+// text is what the screen shows.
+func (s *screen) text() string {
 	functions := s.functions.sorted(s.status.Functions, func(f *status.Function) bool { return strings.Contains(f.Function, s.filter) })
 	instances := s.instances.sorted(s.status.Instances, func(i *status.Instance) bool {
 		return strings.Contains(i.ID, s.filter) || strings.Contains(i.Function, s.filter)
@@ -239,10 +244,10 @@ func (s *screen) View() string {
 }
 
 func (s *screen) title() string {
-	parts := []string{s.styles.title.Render("gfaas top")}
+	parts := []string{s.styles.title.Styled("gfaas top")}
 	switch {
 	case s.fault != nil:
-		parts = append(parts, s.styles.fault.Render(s.fault.Error()))
+		parts = append(parts, s.styles.fault.Styled(s.fault.Error()))
 	case s.at.IsZero():
 		parts = append(parts, "…")
 	case s.paused:
@@ -260,7 +265,7 @@ func (s *screen) help() string {
 	if s.typing {
 		return "only names with: " + s.filter + "▏"
 	}
-	return s.styles.dim.Render("q end  tab other table  s/S order by  r reverse  / filter  p pause  ↑↓ scroll")
+	return s.styles.dim.Styled("q end  tab other table  s/S order by  r reverse  / filter  p pause  ↑↓ scroll")
 }
 
 // gpu is a GPU as bars.
@@ -301,7 +306,7 @@ func (s *screen) models() string {
 // bar is a part of 1 in so many cells.
 func (s *screen) bar(part float64, width int) string {
 	full := int(min(max(part, 0), 1)*float64(width) + 0.5)
-	return s.styles.bar.Render(strings.Repeat("█", full)) + s.styles.dim.Render(strings.Repeat("░", width-full))
+	return s.styles.bar.Styled(strings.Repeat("█", full)) + s.styles.dim.Styled(strings.Repeat("░", width-full))
 }
 
 // show is a table in so many rows and its header.
@@ -322,9 +327,9 @@ func show[T any](s *screen, v *view[T], values []T, most int, focus bool) []stri
 			space := strings.Repeat(" ", widths[i]-ansi.StringWidth(cell))
 			switch {
 			case n == 0 && i == v.by && focus:
-				cell = s.styles.by.Render(cell)
+				cell = s.styles.by.Styled(cell)
 			case n == 0:
-				cell = s.styles.head.Render(cell)
+				cell = s.styles.head.Styled(cell)
 			}
 			if v.columns[i].words {
 				cell += space
@@ -336,7 +341,7 @@ func show[T any](s *screen, v *view[T], values []T, most int, focus bool) []stri
 		out = append(out, strings.TrimRight(line.String(), " "))
 	}
 	if left := len(values) - v.from - len(shown); left > 0 {
-		out[len(out)-1] = s.styles.dim.Render(fmt.Sprintf("… %d more", left+1))
+		out[len(out)-1] = s.styles.dim.Styled(fmt.Sprintf("… %d more", left+1))
 	}
 	return out
 }

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	tea "github.com/charmbracelet/bubbletea"
+	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
 
 	"github.com/gfaas/gfaas/pkg/status"
@@ -72,18 +72,18 @@ func TestModels(t *testing.T) {
 	}
 	m := newScreen(t.Context(), Config{Out: io.Discard})
 	m.width, m.status = 100, s
-	if text := m.View(); !strings.Contains(text, "\nmodels  resnet50 98.0 MiB held by 3  bert 0 MiB (loading)\n") {
+	if text := m.text(); !strings.Contains(text, "\nmodels  resnet50 98.0 MiB held by 3  bert 0 MiB (loading)\n") {
 		t.Errorf("%s", text)
 	}
 }
 
 // keys presses keys, one a word.
 func keys(s *screen, names string) (ended bool) {
-	special := map[string]tea.KeyType{"tab": tea.KeyTab, "enter": tea.KeyEnter, "esc": tea.KeyEsc, "down": tea.KeyDown, "right": tea.KeyRight}
+	special := map[string]rune{"tab": tea.KeyTab, "enter": tea.KeyEnter, "esc": tea.KeyEscape, "down": tea.KeyDown, "right": tea.KeyRight}
 	for name := range strings.FieldsSeq(names) {
-		key := tea.KeyMsg{Type: tea.KeyRunes, Runes: []rune(name)}
+		key := tea.KeyPressMsg{Text: name}
 		if k, ok := special[name]; ok {
-			key = tea.KeyMsg{Type: k}
+			key = tea.KeyPressMsg{Code: k}
 		}
 		if _, cmd := s.Update(key); cmd != nil {
 			_, ended = cmd().(tea.QuitMsg)
@@ -95,7 +95,7 @@ func keys(s *screen, names string) (ended bool) {
 // lines are those of the screen that begin with one of some words, without what
 // follows these.
 func lines(s *screen, words ...string) (out []string) {
-	for line := range strings.SplitSeq(ansi.Strip(s.View()), "\n") {
+	for line := range strings.SplitSeq(ansi.Strip(s.text()), "\n") {
 		for _, word := range words {
 			if strings.HasPrefix(line, word) {
 				out = append(out, word)
@@ -126,7 +126,7 @@ func TestKeys(t *testing.T) {
 		s := shown(t)
 		keys(s, c.keys)
 		if got := strings.Join(lines(s, "bert", "resnet "), " "); strings.Join(strings.Fields(got), " ") != c.order {
-			t.Errorf("after %q: %q, want %q\n%s", c.keys, got, c.order, s.View())
+			t.Errorf("after %q: %q, want %q\n%s", c.keys, got, c.order, s.text())
 		}
 	}
 	if s := shown(t); !keys(s, "q") {
@@ -135,8 +135,8 @@ func TestKeys(t *testing.T) {
 	s := shown(t)
 	keys(s, "p")
 	s.Update(looked{at: time.Now()})
-	if !strings.Contains(s.View(), "paused") || len(lines(s, "bert")) != 1 {
-		t.Errorf("paused:\n%s", s.View())
+	if !strings.Contains(s.text(), "paused") || len(lines(s, "bert")) != 1 {
+		t.Errorf("paused:\n%s", s.text())
 	}
 }
 
@@ -151,7 +151,7 @@ func TestFits(t *testing.T) {
 	s.Update(looked{status: many, at: time.Now()})
 	for _, size := range [][2]int{{200, 60}, {120, 24}, {80, 10}, {20, 5}, {1, 1}} {
 		s.Update(tea.WindowSizeMsg{Width: size[0], Height: size[1]})
-		view := strings.Split(s.View(), "\n")
+		view := strings.Split(s.text(), "\n")
 		if len(view) > max(size[1], 2) {
 			t.Errorf("%d lines on a screen of %v", len(view), size)
 		}
@@ -162,7 +162,7 @@ func TestFits(t *testing.T) {
 		}
 	}
 	s.Update(tea.WindowSizeMsg{Width: 120, Height: 24})
-	if view := ansi.Strip(s.View()); !strings.Contains(view, "more") || !strings.Contains(view, "runs 1 of 2") {
+	if view := ansi.Strip(s.text()); !strings.Contains(view, "more") || !strings.Contains(view, "runs 1 of 2") {
 		t.Errorf("on a screen of 24 lines:\n%s", view)
 	}
 }

@@ -1,0 +1,141 @@
+package gfaas
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// terminal opens a new pseudo-terminal.
+func terminal(t *testing.T) (master, slave *os.File) {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = master.Close() })
+	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	number, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slave, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = slave.Close() })
+	return master, slave
+}
+
+// onTerminal starts a command on a terminal of its own, which answers nothing that
+// it is asked.
+func onTerminal(t *testing.T, cmd *exec.Cmd) (keys *os.File, seen *screen) {
+	t.Helper()
+	master, slave := terminal(t)
+	if err := unix.IoctlSetWinsize(int(master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 120}); err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
+	cmd.Env = append(cmd.Env, "TERM=xterm-256color", "CI=") // lest a library leave it out for CI
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	seen = &screen{}
+	go func() { _, _ = io.Copy(seen, master) }()
+	return master, seen
+}
+
+// screen is a buffer that is read while it is written.
+type screen struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (s *screen) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.Write(b)
+}
+
+func (s *screen) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.String()
+}
+
+// A terminal's ^C reaches the command once: from the terminal, not from us.
+func TestRunOnTerminal(t *testing.T) {
+	p := newPlace(t)
+	heed(t)
+	cmd := p.command("run", "-q", "--", "sh", "-c", `tty; `+trapping)
+	keys, screen := onTerminal(t, cmd)
+	eventually(t, "it is ready", func() bool { return strings.Contains(screen.String(), "ready") })
+	if !strings.Contains(screen.String(), "/dev/pts/") {
+		t.Errorf("its standard input is no terminal: %q", screen)
+	}
+	if _, err := keys.Write([]byte{3}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it was interrupted", func() bool { return strings.Contains(screen.String(), "INT") })
+	if err := cmd.Process.Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if got := exitStatus(cmd.Wait()); got != 5 {
+		t.Errorf("exit status %d, want the command's 5", got)
+	}
+	if n := strings.Count(screen.String(), "INT"); n != 1 {
+		t.Errorf("interrupted %d times: %q", n, screen)
+	}
+}
+
+// A command that only prints asks the terminal nothing: what asks, waits for the
+// answer, for seconds where there is none.
+func TestTerminalIsNotAsked(t *testing.T) {
+	cmd := newPlace(t).command("version")
+	_, seen := onTerminal(t, cmd)
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it printed", func() bool { return strings.HasSuffix(seen.String(), "\n") })
+	if strings.Contains(seen.String(), "\x1b") {
+		t.Errorf("%q", seen)
+	}
+}
+
+func TestTopOnTerminal(t *testing.T) {
+	p := newPlace(t)
+	run := p.command("run", "-q", "--name", "trainer", "--", "sh", "-c", trapping)
+	_, told := onTerminal(t, run)
+	eventually(t, "it is ready", func() bool { return strings.Contains(told.String(), "ready") })
+	top := p.command("top", "--interval", "10ms")
+	keys, seen := onTerminal(t, top)
+	press := func(text string) {
+		t.Helper()
+		if _, err := keys.WriteString(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "it shows what runs", func() bool { return strings.Contains(seen.String(), "trainer") })
+	press("/tra")
+	press("\x1b[200~iner\x1b[201~") // pasted
+	eventually(t, "it heeds the filter", func() bool { return strings.Contains(seen.String(), "iner▏") })
+	press("\rq")
+	if err := top.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the terminal is as it was", func() bool {
+		return strings.LastIndex(seen.String(), "\x1b[?1049l") > strings.LastIndex(seen.String(), "\x1b[?1049h")
+	})
+}
