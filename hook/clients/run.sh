@@ -1,7 +1,7 @@
 #!/bin/sh
 # run.sh BUILD: programs that others wrote, on the simulated GPU, bare and in slices.
 #
-# They are Debian's, of its main archive, fetched into BUILD/clients and not
+# They are Debian's, of its main archive but for one, fetched into BUILD/clients and not
 # installed. One that apt does not give, or that does not start here, is left out,
 # which is said: there is nothing to compare.
 #
@@ -10,8 +10,11 @@
 #   halide   Halide, which makes its kernels itself and brings a runtime of its own
 #   ffmpeg   FFmpeg's upload to the GPU and its scale_cuda; counts frames
 #   numba    numba's layer over the driver, by Python's ctypes
+#   pycuda   PyCUDA, of contrib, with PTX that it is given; has a file of its own made
+#            for cuRAND, with which it is linked
 #
-# hashcat, numba's compiler and PyCUDA want NVRTC, NVVM or nvcc, which are not in main.
+# hashcat and the compilers of numba and PyCUDA want NVRTC, NVVM or nvcc, which are
+# not free.
 #
 # It fails when a client fails in a slice. The rates are printed and not judged: a
 # client's own processor time, on a host that others use, is much of them.
@@ -21,6 +24,7 @@ here=$(realpath "$(dirname "$0")")
 dir=$build/clients
 seconds=${CLIENT_SECONDS:-2}
 fetched=$(($(date +%s) + 45)) # by then all is fetched, or left out
+late=$(($(date +%s) + 95))    # from then on none is begun
 fail() { echo "clients: $*" >&2; exit 1; }
 left_out() { echo "clients: LEFT OUT: $*" >&2; }
 
@@ -40,25 +44,55 @@ download() {
 	(cd "$dir/debs" && rm -f ./*.deb && apt download ${needed:-"$@"} >/dev/null)
 }
 
+no_package() { why=$(tail -n 1 "$dir/apt.log"); left_out "$1: apt gives no $2: ${why:-not in time}"; }
+
 # fetch CLIENT PACKAGE...: unpacks them, once. Where apt does not give them, it is left out.
 fetch() {
 	[ ! -e "$dir/has-$1" ] || return 0
 	client=$1
 	shift
-	download "$@" || { apt update >/dev/null && download "$@"; } || { left_out "$client: apt gives no $1: $(tail -n 1 "$dir/apt.log")"; return 0; }
-	for deb in "$dir/debs"/*.deb; do dpkg -x "$deb" "$root"; done
-	touch "$dir/has-$client"
+	download "$@" || { apt update >/dev/null && download "$@"; } || { no_package "$client" "$1"; return 0; }
+	unpack "$client"
 }
+unpack() {
+	for deb in "$dir/debs"/*.deb; do dpkg -x "$deb" "$root"; done
+	touch "$dir/has-$1"
+}
+
+# fetch_pycuda: what its package depends on is CUDA's toolkit too, which apt cannot
+# give, so what else it needs is named here, or read in the package.
+fetch_pycuda() {
+	[ ! -e "$dir/has-pycuda" ] || return 0
+	download_pycuda || { no_package pycuda python3-pycuda; return 0; }
+	unpack pycuda
+	echo 'libcurand.so.10 { curand*; };' >"$dir/curand.map"
+	gcc -shared -fPIC -Wl,-soname,libcurand.so.10 "-Wl,--version-script,$dir/curand.map" -o "$libs/libcurand.so.10" "$here/curand.c"
+}
+download_pycuda() {
+	lists=$dir/contrib
+	mkdir -p "$lists"
+	archive=$(apt indextargets --format '$(REPO_URI) $(RELEASE)' 'Created-By: Packages' | grep -m 1 " $(. /etc/os-release && echo "${VERSION_CODENAME:-}")\$") || return 1
+	echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $archive contrib" >"$dir/contrib.list"
+	contrib() { apt -o "Dir::Etc::SourceList=$dir/contrib.list" -o Dir::Etc::SourceParts=/dev/null -o "Dir::State::Lists=$lists" -o "Dir::Cache=$lists" "$@" >/dev/null; }
+	contrib update && (cd "$lists" && contrib download python3-pycuda) || return 1
+	# shellcheck disable=SC2046 # they are words
+	download python3-pytools python3-appdirs python3-decorator python3-mako python3-numpy \
+		$(dpkg-deb -f "$lists"/python3-pycuda_*.deb Depends | grep -o 'libboost-[a-z]*[0-9.]*[0-9]' | sort -u) &&
+		mv "$lists"/python3-pycuda_*.deb "$dir/debs"
+}
+
 fetch offload "gcc-$version-offload-nvptx" libgomp-plugin-nvptx1 nvptx-tools
 fetch halide python3-halide
 fetch numba python3-numba
 fetch ffmpeg ffmpeg
+fetch_pycuda
 
 # starts CLIENT COMMAND...: whether it is here and the command succeeds.
 starts() {
 	client=$1
 	shift
 	[ -e "$dir/has-$client" ] || return 1
+	[ "$(date +%s)" -lt $late ] || { left_out "$client: no time is left"; return 1; }
 	inside "$@" >/dev/null 2>"$dir/why" || { left_out "$client does not start here: $(tail -n 1 "$dir/why")"; return 1; }
 }
 
@@ -95,4 +129,5 @@ fi
 starts halide "$python" -c 'import halide' && compare halide "$python" "$here/halide_tiles.py"
 starts numba "$python" -c 'import numba' && compare numba "$python" "$here/numba_launch.py"
 starts ffmpeg "$root/usr/bin/ffmpeg" -h filter=scale_cuda && compare ffmpeg "$here/ffmpeg_frames.sh" "$root/usr/bin/ffmpeg"
+starts pycuda "$python" -c 'import pycuda.driver' && compare pycuda "$python" "$here/pycuda_launch.py"
 exit 0 # what was left out is no failure
