@@ -2,7 +2,9 @@ package hooktest
 
 import (
 	"context"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -105,6 +107,26 @@ func TestMemoryOutside(t *testing.T) {
 	p := h.run(env, "check/memory", "16", "1")
 	if err := p.wait(); err != nil || p.out.String() != "128 of 256 MiB\n" {
 		t.Errorf("%v: it got %s", err, p.out.String())
+	}
+}
+
+// TestMemoryOfContext: what a process's context takes of the GPU is asked of the
+// management library. It is shown, and counted where that is wanted.
+func TestMemoryOfContext(t *testing.T) {
+	for _, c := range []struct {
+		flags []string
+		used  gpu.Bytes
+	}{{nil, 64 * gpu.MiB}, {[]string{"--count-context"}, 164 * gpu.MiB}} {
+		h := newHost(t)
+		h.flags = c.flags
+		h.settings = []string{"GFAAS_SIM_GPU=mem=1GiB,context=100MiB", "GFAAS_SIM_DIR=" + filepath.Join(h.runDir, "sim")}
+		h.start()
+		env := h.limited("contexts", 256*gpu.MiB)
+		h.says(h.run(env, "check/nvml", "handle", fmt.Sprint(int64(64*gpu.MiB))))
+		h.eventually("its context is known", func() bool { row, _ := h.row("contexts"); return row.ContextMiB == 100 })
+		if _, used, _, _ := h.says(h.launch(exec.Command("python3", "-c", python), env)); used != c.used {
+			t.Errorf("%v: %v is used, want %v", c.flags, used, c.used)
+		}
 	}
 }
 
