@@ -44,7 +44,7 @@ func printHelp(w io.Writer, cmd *cobra.Command) {
 			if isCommon(cmd, f) {
 				common.AddFlag(f)
 			} else {
-				own.AddFlag(f)
+				own.AddFlag(shown(f))
 			}
 		})
 	}
@@ -67,6 +67,32 @@ func printHelp(w io.Writer, cmd *cobra.Command) {
 	}
 	_, _ = io.WriteString(w, b.String()) // the writer keeps the error
 }
+
+// Alternatives are the words that a flag takes which may be given alone too, as
+// swap|checkpoint, which its type is called; empty for other flags.
+func Alternatives(f *pflag.Flag) string {
+	if f.NoOptDefVal == "" || !strings.Contains(f.Value.Type(), "|") {
+		return ""
+	}
+	return f.Value.Type()
+}
+
+// shown is a flag as usages show it: pflag would write --park swap|checkpoint[=swap],
+// and a value behind a blank is none.
+func shown(f *pflag.Flag) *pflag.Flag {
+	words := Alternatives(f)
+	if words == "" {
+		return f
+	}
+	c := *f
+	c.NoOptDefVal, c.Value = words, nameless{f.Value}
+	return &c
+}
+
+// nameless is a value without a name for its type.
+type nameless struct{ pflag.Value }
+
+func (nameless) Type() string { return "" }
 
 // parentKey is the annotation of a command that by itself only prints its help.
 const parentKey = "gfaas-parent"

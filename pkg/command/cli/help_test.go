@@ -21,11 +21,20 @@ func tree(env *Env) *cobra.Command {
 	do.Flags().String("name", "", "what it is called")
 	do.Flags().StringArray("set", nil, "a parameter")
 	do.Flags().Bool("fast", false, "faster")
+	do.Flags().Var(way{}, "how", "in which way")
+	do.Flags().Lookup("how").NoOptDefVal = "well"
 	ls := &cobra.Command{Use: "ls", Short: "List things", RunE: func(*cobra.Command, []string) error { return nil }}
 	env.Outputs(ls, "table", "json")
 	root.AddCommand(do, ls)
 	return root
 }
+
+// way is a value that may be left out.
+type way struct{}
+
+func (way) String() string   { return "" }
+func (way) Type() string     { return "well|badly" }
+func (way) Set(string) error { return nil }
 
 // said runs a command line and returns what it prints.
 func said(t *testing.T, args ...string) (out, errs string) {
@@ -46,7 +55,7 @@ func TestHelp(t *testing.T) {
 		args  []string
 		order []string
 	}{
-		{[]string{"do", "--help"}, []string{"Do a thing\n", "\nUsage:\n  tool do THING [flags]\n", "\nExamples:\n  tool do it\n", "\nFlags:\n", "--fast", "--name string", "--set",
+		{[]string{"do", "--help"}, []string{"Do a thing\n", "\nUsage:\n  tool do THING [flags]\n", "\nExamples:\n  tool do it\n", "\nFlags:\n", "--fast", "--how[=well|badly]   in which way\n", "--name string", "--set",
 			"\nCommon flags:\n", "--config", "--help", "--out-file", "-o, --output", "--quiet", "--version", "\nDESCRIPTION\n  All about do.\n", "\nSETTINGS\n", "\nEXIT STATUS\n"}},
 		{[]string{"help", "ls"}, []string{"List things\n", "\nUsage:\n", "\nFlags:\n  -o, --output", "\nCommon flags:\n", "--config", "\nSETTINGS\n"}},
 		{nil, []string{"Do things\n", "\nUsage:\n  tool COMMAND\n", "\nCommands:\n", "  completion ", "  do ", "  help ", "  ls ", "\nCommon flags:\n", "--config", "\nDESCRIPTION\n  All about tool.\n\n  At length.\n", "\nSETTINGS\n"}},

@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
+	"github.com/spf13/pflag"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/gfaas"
@@ -96,6 +97,11 @@ func writePages(cmd *cobra.Command, header *doc.GenManHeader, dir string) error 
 	}
 	const last = ".SH SEE ALSO"
 	plain := strings.ReplaceAll(page.String(), `\fP[=false]`, `\fP`) // a switch is off unless it is given
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if words := cli.Alternatives(f); words != "" {
+			plain = strings.Replace(plain, `\fB--`+f.Name+`\fP[=`+f.DefValue+`]`, `\fB--`+f.Name+`\fP[=`+words+`]`, 1)
+		}
+	})
 	text, more, found := strings.Cut(plain, last)
 	text += notes.String()
 	if found {

@@ -7,8 +7,9 @@ import (
 	"testing"
 )
 
-// What --help lists everywhere is on every page too.
-func TestPagesHaveVersionAndHelp(t *testing.T) {
+// What --help lists everywhere is on every page too, and a flag that may be given alone
+// says what else it takes.
+func TestPagesListFlags(t *testing.T) {
 	for name, build := range trees {
 		dir := t.TempDir()
 		if err := generate(name, build, dir, t.TempDir()); err != nil {
@@ -22,6 +23,9 @@ func TestPagesHaveVersionAndHelp(t *testing.T) {
 			text, err := os.ReadFile(page)
 			if err != nil {
 				t.Fatal(err)
+			}
+			if bytes.Contains(text, []byte("[=]")) || bytes.Contains(text, []byte(`[=""]`)) {
+				t.Errorf("%s has a flag that does not say what it takes", filepath.Base(page))
 			}
 			for _, flag := range []string{"--version", "--help"} {
 				if !bytes.Contains(text, []byte(flag+`\fP`)) {

@@ -115,7 +115,7 @@ folder async beside the state file until they have ended.`,
 	f.IntVar(&o.async.CallbackRetries, "callback-retries", 5, "how often an answer is sent again that was not taken")
 	f.IntVar(&o.async.Max, "max-async", 100_000, "asynchronous calls that may wait")
 	f.StringVar(&o.record, "record", "", "write what happens and what is decided to this file, anew at each start (JSON lines, for gfaas-sim replay)")
-	f.Var(&o.park, "park", "have the memory of instances that have no work wait on the host, where functions set gpu_mem: by swap (as gfaas run --oversubscribe) or the driver's checkpoint")
+	f.Var(&o.park, "park", "have the memory of instances that have no work wait on the host, where functions set gpu_mem: by swap (as gfaas run --oversubscribe), which is --park alone, or the driver's checkpoint")
 	f.Lookup("park").NoOptDefVal = gateway.ParkSwap
 	cli.Words(cmd, "park", gateway.ParkSwap, gateway.ParkCheckpoint)
 	f.BoolVar(&o.keep, "keep", false, "leave instances running at the end")
@@ -132,7 +132,7 @@ folder async beside the state file until they have ended.`,
 type parking string
 
 func (p *parking) String() string { return string(*p) }
-func (p *parking) Type() string   { return "string" }
+func (p *parking) Type() string   { return gateway.ParkSwap + "|" + gateway.ParkCheckpoint }
 
 // Set implements pflag.Value. The flag alone, and true in a settings file, is swap.
 func (p *parking) Set(text string) error {
