@@ -16,10 +16,10 @@ type Candidate struct {
 	Capacity float64 // calls a second that it answers; any unit, of all alike
 }
 
-// Choose returns the place of a candidate by chance, in proportion to capacity; -1
+// choose returns the place of a candidate by chance, in proportion to capacity; -1
 // of none. Who makes one call does not know what others have sent: the gateway does,
 // and has a call go where it is answered first. Random is rand.Float64.
-func Choose(candidates []Candidate, random func() float64) int {
+func choose(candidates []Candidate, random func() float64) int {
 	sum := 0.0
 	for _, c := range candidates {
 		sum += c.Capacity
@@ -101,7 +101,7 @@ func (c *Caller) Call(ctx context.Context, candidates []Candidate, call ports.Ca
 	var a Answer
 	last, repeats := errNone, 0
 	for {
-		at := Choose(left, c.Random)
+		at := choose(left, c.Random)
 		if at < 0 {
 			return a, last
 		}

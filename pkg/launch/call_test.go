@@ -29,7 +29,7 @@ func TestChoose(t *testing.T) {
 	} {
 		var got []int
 		for _, lot := range []float64{0, 0.25, 0.5, 0.9999} {
-			got = append(got, Choose(c.of, func() float64 { return lot }))
+			got = append(got, choose(c.of, func() float64 { return lot }))
 		}
 		if !slices.Equal(got, c.want) {
 			t.Errorf("%s: chose %v, want %v", c.name, got, c.want)

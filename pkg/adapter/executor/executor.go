@@ -19,12 +19,12 @@ import (
 	"github.com/gfaas/gfaas/pkg/kgraph/job"
 )
 
-// File is the executor's program, which lies beside the preload library.
-const File = "gfaas-kernel-executor"
+// program is the executor, which lies beside the preload library.
+const program = "gfaas-kernel-executor"
 
 // Find is where the program is, given the folder of the preload library.
 func Find(libDir string) (string, error) {
-	path := filepath.Join(libDir, File)
+	path := filepath.Join(libDir, program)
 	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
 		return "", &missingError{path}
 	}

@@ -28,9 +28,9 @@ const (
 	maxLog    = 1 << 20 // bytes of a log that is appended to
 )
 
-// SocketFor is the socket of the model daemon of a GPU: model.sock in the run
+// socketFor is the socket of the model daemon of a GPU: model.sock in the run
 // directory for the first, and in a folder of the GPU's for others.
-func SocketFor(runDir string, of gpu.Device) string {
+func socketFor(runDir string, of gpu.Device) string {
 	if of.Index == 0 && of.MIG == "" {
 		return Socket(runDir)
 	}
@@ -45,7 +45,7 @@ func Ensure(ctx context.Context, runDir, gpuName string) (c *Client, started boo
 	if err != nil {
 		return nil, false, err
 	}
-	socket, err := filepath.Abs(SocketFor(runDir, of))
+	socket, err := filepath.Abs(socketFor(runDir, of))
 	if err != nil {
 		return nil, false, err
 	}

@@ -57,9 +57,9 @@ func (d *Daemon) look(ctx context.Context) error {
 	return err
 }
 
-// Earlier is what memory is shown under that is of no model's newest generation, and
+// earlier is what memory is shown under that is of no model's newest generation, and
 // is held all the same.
-const Earlier = "(earlier)"
+const earlier = "(earlier)"
 
 // OnGPUs are the models that a run directory's daemons have on GPUs, or are loading.
 // The GPUs are those that others are shown on: the first daemon's has one of these
@@ -93,7 +93,7 @@ func OnGPUs(ctx context.Context, runDir string, gpus []string) []status.Model {
 			}
 		}
 		if rest > 0 && refs > 0 {
-			out = append(out, status.Model{GPU: name, Name: Earlier, State: wire.StateGPU, MemMiB: gpu.Bytes(rest).MiB(), Refs: refs})
+			out = append(out, status.Model{GPU: name, Name: earlier, State: wire.StateGPU, MemMiB: gpu.Bytes(rest).MiB(), Refs: refs})
 		}
 	}
 	return out

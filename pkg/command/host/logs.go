@@ -17,10 +17,10 @@ import (
 // keepLog is the word that has gfaas keep a log; for no person to type.
 const keepLog = "__keep-log"
 
-// LogDir is where the logs of a run directory's processes are: beside the state
+// logDir is where the logs of a run directory's processes are: beside the state
 // file, since a run directory may be in memory. Run directories of one state have
 // one each, since each has instances of any id.
-func LogDir(runDir string) string {
+func logDir(runDir string) string {
 	state := cli.StatePath()
 	if path, err := filepath.Abs(state); err == nil {
 		state = path

@@ -97,7 +97,7 @@ func SVG(p plan.Plan) []byte {
 	pg := &page{plan: p, functions: functions(p), panels: panels(p.GPUs), memories: showsMemory(p.GPUs)}
 	pg.arrange()
 	pg.body()
-	return pg.out.document(pg.width, pg.out.y, Summary(p))
+	return pg.out.document(pg.width, pg.out.y, summary(p))
 }
 
 // functions are those of the demand, and whatever else runs, in their order.
@@ -223,7 +223,7 @@ func (pg *page) body() {
 	w := &pg.out
 	w.y = margin + titleSize
 	w.title(Headline(pg.plan), pg.width-2*margin)
-	w.paragraph(Summary(pg.plan), pg.width-2*margin, textSize, grey)
+	w.paragraph(summary(pg.plan), pg.width-2*margin, textSize, grey)
 	w.y += 2
 	pg.legend()
 	w.y += 14
@@ -486,8 +486,8 @@ func Headline(p plan.Plan) string {
 	return fmt.Sprintf("%s %s %s", cli.Count(p.GPUsUsed, "GPU"), verb, text)
 }
 
-// Summary says how good the plan is.
-func Summary(p plan.Plan) string {
+// summary says how good the plan is.
+func summary(p plan.Plan) string {
 	used, instances := 0.0, 0
 	for _, g := range p.GPUs {
 		used += area(g)

@@ -21,7 +21,7 @@ type Parameters[T any] map[string]func(to *T, value string) error
 
 // Policy are the parameters of the policies.
 var Policy = Parameters[queue.Options]{
-	"t":          func(o *queue.Options, v string) (err error) { o.T, err = Duration(v); return err },
+	"t":          func(o *queue.Options, v string) (err error) { o.T, err = duration(v); return err },
 	"alpha":      func(o *queue.Options, v string) (err error) { o.Alpha, err = csvfile.Number(v); return err },
 	"limit":      func(o *queue.Options, v string) (err error) { o.Limit, err = whole(v); return err },
 	"starvation": func(o *queue.Options, v string) (err error) { o.Starvation, err = csvfile.Number(v); return err },
@@ -61,8 +61,8 @@ func (p Parameters[T]) Set(to *T, text string) error {
 	return nil
 }
 
-// Duration reads a duration that is not negative.
-func Duration(value string) (time.Duration, error) {
+// duration reads a duration that is not negative.
+func duration(value string) (time.Duration, error) {
 	d, err := time.ParseDuration(value)
 	if err != nil || d < 0 {
 		return 0, fmt.Errorf("%s is not a duration, expected one like 10s", csvfile.Quote(value))

@@ -17,9 +17,9 @@ const (
 	scarceSaid = time.Minute
 )
 
-// Scarce reports whether an error is that the process, or the machine, has no
+// scarce reports whether an error is that the process, or the machine, has no
 // descriptors or memory left for now.
-func Scarce(err error) bool {
+func scarce(err error) bool {
 	for _, e := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS} {
 		if errors.Is(err, e) {
 			return true
@@ -38,7 +38,7 @@ func Patiently[C net.Conn](log *slog.Logger, accept func() (C, error)) func() (C
 			conn, err := accept()
 			switch {
 			case errors.Is(err, unix.ECONNABORTED):
-			case !Scarce(err):
+			case !scarce(err):
 				return conn, err
 			default:
 				if now := time.Now(); said.IsZero() || now.Sub(said) >= scarceSaid {

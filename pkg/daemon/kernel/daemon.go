@@ -75,7 +75,7 @@ type ClientConfig struct {
 type Config struct {
 	Ports
 	GPUs          []string // names as in gpu.ParseDevice
-	GPUMem        int64    // bytes of each GPU for buffers; 0 is DefaultGPUMem, or nine tenths of what it has
+	GPUMem        int64    // bytes of each GPU for buffers; 0 is 8 GiB, or nine tenths of what it has
 	HostMem       int64    // bytes of the host for objects
 	Policy        string   // cfs-affinity, exclusive or fcfs
 	Isolate       bool     // an executor for each client and GPU
@@ -90,8 +90,8 @@ type Config struct {
 	Leave func()
 }
 
-// DefaultGPUMem is what buffers may take of a GPU that has more.
-const DefaultGPUMem = 8 << 30
+// defaultGPUMem is what buffers may take of a GPU that has more.
+const defaultGPUMem = 8 << 30
 
 // Limits of a daemon.
 const (

@@ -100,7 +100,7 @@ func (d *Daemon) newDevice(ctx context.Context, number int32, name string) (*dev
 	}
 	budget := d.cfg.GPUMem
 	if budget == 0 {
-		budget = min(DefaultGPUMem, hello.Total/10*9)
+		budget = min(defaultGPUMem, hello.Total/10*9)
 	}
 	dev.limits = kgraph.Device{Name: hello.Name, Arch: hello.Arch, MaxGrid: hello.MaxGrid, MaxBlock: hello.MaxBlock,
 		MaxThreads: hello.MaxThreads, MaxShared: hello.MaxShared, Budget: budget}

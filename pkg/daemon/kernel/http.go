@@ -19,8 +19,8 @@ import (
 // ClientHeader names the client, on the daemon's own socket.
 const ClientHeader = "Gfaas-Client"
 
-// DefaultClient is who speaks without that header.
-const DefaultClient = "default"
+// defaultClient is who speaks without that header.
+const defaultClient = "default"
 
 // api answers over HTTP.
 type api struct {
@@ -124,7 +124,7 @@ func (a *api) client(r *http.Request) (string, *Problem) {
 	case a.only != "":
 		return a.only, nil
 	case name == "":
-		return DefaultClient, nil
+		return defaultClient, nil
 	case !ValidClient(name):
 		return "", problem(kgraph.BadRequest, "", "%q is no client: expected at most 63 of A-Z a-z 0-9 . _ -, the first a letter or a digit", name)
 	}

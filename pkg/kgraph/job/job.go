@@ -291,8 +291,8 @@ func ParseHello(b []byte) (Hello, error) {
 	return h, r.end()
 }
 
-// ParseProgress reads how many launches of a job are over at least.
-func ParseProgress(b []byte) (id, launches uint64, err error) {
+// parseProgress reads how many launches of a job are over at least.
+func parseProgress(b []byte) (id, launches uint64, err error) {
 	r := &reader{b: b}
 	id, launches = r.u64(), r.u64()
 	return id, launches, r.end()
