@@ -72,8 +72,9 @@ type Served struct {
 	Function  string  `json:"function"`
 	RPS       float64 `json:"rps"`
 	ServedRPS float64 `json:"served_rps"`
-	// HandOverMS is what was counted on between two calls of an instance, in which it
-	// has nothing to do.
+	// HandOverMS is for how long an instance has nothing to do between two calls, where
+	// that is known. It was counted on where calls come at random to functions with an
+	// objective.
 	HandOverMS float64 `json:"hand_over_ms,omitempty"`
 }
 

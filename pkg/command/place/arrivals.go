@@ -41,11 +41,11 @@ func (a *arrivalOptions) check(cmd *cobra.Command) error {
 
 // apply gives the input what the flags say, and says what is assumed.
 func (a *arrivalOptions) apply(env *cli.Env, in *policy.Input) {
-	in.Headroom = a.headroom
+	in.Headroom, in.HandOverMS = a.headroom, float64(a.handOver)/float64(time.Millisecond)
 	if a.pattern != plan.ArrivalsPoisson {
 		return
 	}
-	in.Poisson, in.HandOverMS = true, float64(a.handOver)/float64(time.Millisecond)
+	in.Poisson = true
 	var assumed, bounded, without []string
 	for _, d := range in.Demand {
 		switch lacking, other := lackGoodput(in.Profile, d); {

@@ -102,7 +102,8 @@ instance is counted on for all its throughput. Without it requests to functions
 with an objective come at random, those to others steadily. --headroom keeps a
 part of what an instance is worth free besides. An instance that takes one call at
 a time, as functions of --functions do without inflight, has nothing to do for
---hand-over between two, as behind gfaas serve; that is counted on, too. LOAD in the
+--hand-over between two, as behind gfaas serve; that is counted on, too, where
+requests come at random, and gfaas-sim plan knows of it in any case. LOAD in the
 table is the part of its time that an instance works then.
 
 Every instance is a process with a context of its own on the GPU. MPS lets 48 of

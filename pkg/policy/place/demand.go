@@ -102,7 +102,7 @@ func (in Input) worth(rows []profile.Row, d plan.Demand) (out []profile.Row, rea
 // calls, in ms; 0 where that is not known.
 func (in Input) handOver(d plan.Demand) float64 {
 	i := slices.IndexFunc(in.Functions, func(f function.Function) bool { return f.Name == d.Function })
-	if !in.Poisson || d.SLOMS == 0 || i < 0 || in.Functions[i].Inflight > 1 {
+	if i < 0 || in.Functions[i].Inflight > 1 {
 		return 0
 	}
 	return in.HandOverMS

@@ -98,6 +98,13 @@ func TestRandomArrivals(t *testing.T) {
 	if wrong := verify.Plan(p, verify.Inputs{Profile: in.Profile, Demand: in.Demand}); len(wrong) > 0 {
 		t.Error(wrong)
 	}
+	alone := in
+	alone.Poisson = false
+	if p := fast(t, alone); p.GPUsUsed != steady.GPUsUsed || p.GPUs[0].Instances[0].RPS != steady.GPUs[0].Instances[0].RPS || p.HandOverMS("f") != 10 {
+		t.Errorf("of one that takes one, steadily: %+v, want %+v with a hand-over of 10 ms", p, steady)
+	} else if wrong := verify.Plan(p, verify.Inputs{Profile: in.Profile, Demand: in.Demand}); len(wrong) > 0 {
+		t.Error(wrong)
+	}
 	p.Demand[0].HandOverMS = 20
 	if wrong := verify.Plan(p, verify.Inputs{Profile: in.Profile, Demand: in.Demand}); len(wrong) == 0 {
 		t.Error("verify takes an instance for what it is worth with half the hand-over")

@@ -35,7 +35,8 @@ type Input struct {
 	// (package arrivals); to others they come one as another is answered.
 	Poisson bool
 	// HandOverMS is how long an instance of a function that takes one call at a time
-	// (inflight: 1, by Functions) has nothing to do between two, under Poisson.
+	// (inflight: 1, by Functions) has nothing to do between two. It counts under Poisson;
+	// where calls come steadily the plan only tells of it.
 	HandOverMS float64
 	// Headroom is the part of what an instance is worth that is not counted on,
 	// 0 to less than 1.
