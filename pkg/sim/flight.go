@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/policy/residency"
+	"github.com/gfaas/gfaas/pkg/sim/heap"
 )
 
 // invocation is one that runs.
@@ -13,85 +14,49 @@ type invocation struct {
 	begin    time.Duration
 	arrived  time.Duration
 	id       int64
-	order    int64 // of its start among all
 	function int32
 	gpu      int32
 	instance residency.ID
 }
 
-// flight is what runs, a binary heap by time of completion. The heap is of
-// places in all, so that an invocation stays where it was put.
+// flight is what runs, by time of completion. The heap is of places in all, so that an
+// invocation stays where it was put.
 type flight struct {
-	all  []invocation
-	heap []flying // beyond its length are the places that are vacant
-	n    int
+	all    []invocation
+	vacant []int32
+	heap   heap.Heap[int32]
 }
 
-// flying is an invocation's place, with what nearly always says which is first.
-type flying struct {
-	end   time.Duration
-	gpu   int32
-	place int32
-}
-
-// before is the order in which completions are applied (R1).
-func (h *flight) before(a, b *flying) bool {
-	switch {
-	case a.end != b.end:
-		return a.end < b.end
-	case a.gpu != b.gpu:
-		return a.gpu < b.gpu
-	}
-	return h.all[a.place].order < h.all[b.place].order
-}
-
-func (h *flight) len() int { return h.n }
+func (h *flight) len() int { return h.heap.Len() }
 
 // end is when the first ends.
-func (h *flight) end() time.Duration { return h.heap[0].end }
+func (h *flight) end() time.Duration { return h.heap.At() }
 
-func (h *flight) push(v invocation) {
-	i := h.n
-	if i == len(h.all) {
-		h.all, h.heap = append(h.all, v), append(h.heap, flying{place: int32(i)})
+// push adds an invocation, the order-th that starts. Completions at one moment are
+// applied by GPU and order of start (R1); there is room for 8 million GPUs and a million
+// million starts.
+func (h *flight) push(v invocation, order int64) {
+	place := int32(len(h.all))
+	if last := len(h.vacant) - 1; last >= 0 {
+		place, h.vacant = h.vacant[last], h.vacant[:last]
+		h.all[place] = v
+	} else {
+		h.all = append(h.all, v)
 	}
-	it := flying{end: v.end, gpu: v.gpu, place: h.heap[i].place}
-	h.all[it.place] = v
-	h.n++
-	for ; i > 0 && h.before(&it, &h.heap[(i-1)/2]); i = (i - 1) / 2 {
-		h.heap[i] = h.heap[(i-1)/2]
-	}
-	h.heap[i] = it
+	h.heap.Push(v.end, int64(v.gpu)<<40|order, place)
 }
 
 // pop takes what ends first. It is to be read before the next push.
 func (h *flight) pop() *invocation {
-	first := h.heap[0]
-	h.n--
-	heap := h.heap[:h.n]
-	last := h.heap[h.n]
-	h.heap[h.n] = first
-	i := 0
-	for child := 1; child < len(heap); child = 2*i + 1 {
-		if child+1 < len(heap) && h.before(&heap[child+1], &heap[child]) {
-			child++
-		}
-		if !h.before(&heap[child], &last) {
-			break
-		}
-		heap[i] = heap[child]
-		i = child
-	}
-	if len(heap) > 0 {
-		heap[i] = last
-	}
-	return &h.all[first.place]
+	place := h.heap.Pop()
+	h.vacant = append(h.vacant, place)
+	return &h.all[place]
 }
 
 // each calls yield with all that runs, in no order.
 func (h *flight) each(yield func(*invocation) bool) {
-	for _, it := range h.heap[:h.n] {
-		if !yield(&h.all[it.place]) {
+	for place := range h.heap.All() {
+		if !yield(&h.all[place]) {
 			return
 		}
 	}

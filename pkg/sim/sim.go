@@ -282,10 +282,10 @@ func (r *run) start(a *queue.Action) error {
 		return fmt.Errorf("the simulated time goes beyond %s ms", trace.Millis(math.MaxInt64))
 	}
 	r.busy[a.GPU]++
-	v := invocation{end: end, executes: end - warm, begin: r.now, arrived: a.Arrived, id: a.ID, order: r.starts,
+	v := invocation{end: end, executes: end - warm, begin: r.now, arrived: a.Arrived, id: a.ID,
 		function: a.Function, gpu: a.GPU, instance: a.Instance}
+	r.flight.push(v, r.starts)
 	r.starts++
-	r.flight.push(v)
 	r.stats.started(a)
 	r.gap.started(a.Function, warm)
 	return nil

@@ -4,12 +4,11 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/policy/token"
+	"github.com/gfaas/gfaas/pkg/sim/heap"
 )
 
 // occasion is something that is to happen.
 type occasion struct {
-	at       time.Duration
-	seq      int // of those at one moment the first that was planned is first
 	kind     kind
 	step     int // of the worker
 	worker   *worker
@@ -26,7 +25,7 @@ const (
 	wake                // of a device's policy
 )
 
-// happen has it happen, unless something came before it.
+// happen has it happen now, unless something came before it.
 func (o *occasion) happen() {
 	switch o.kind {
 	case stop:
@@ -38,46 +37,25 @@ func (o *occasion) happen() {
 	case arrival:
 		o.function.arrive()
 	case wake:
-		if o.device.wakes == o.at {
+		if o.device.wakes == o.device.world.now {
 			o.device.tell(token.Wake{})
 		}
 	}
 }
 
-// agenda is what is to happen: a binary heap by time.
+// agenda is what is to happen: of what is at one moment, first what was planned first.
 type agenda struct {
-	heap []occasion
-	seq  int
+	heap heap.Heap[occasion]
+	seq  int64
 }
 
-func (a *agenda) before(i, j int) bool {
-	x, y := &a.heap[i], &a.heap[j]
-	return x.at < y.at || x.at == y.at && x.seq < y.seq
-}
-
-func (a *agenda) push(o occasion) {
+func (a *agenda) push(at time.Duration, o occasion) {
 	a.seq++
-	o.seq = a.seq
-	a.heap = append(a.heap, o)
-	for i := len(a.heap) - 1; i > 0 && a.before(i, (i-1)/2); i = (i - 1) / 2 {
-		a.heap[i], a.heap[(i-1)/2] = a.heap[(i-1)/2], a.heap[i]
-	}
+	a.heap.Push(at, a.seq, o)
 }
 
 // pop takes the first out.
-func (a *agenda) pop() occasion {
-	first, last := a.heap[0], len(a.heap)-1
-	a.heap[0] = a.heap[last]
-	a.heap = a.heap[:last]
-	for i := 0; ; {
-		child := 2*i + 1
-		if child+1 < last && a.before(child+1, child) {
-			child++
-		}
-		if child >= last || !a.before(child, i) {
-			return first
-		}
-		a.heap[i], a.heap[child] = a.heap[child], a.heap[i]
-		i = child
-	}
+func (a *agenda) pop() (time.Duration, occasion) {
+	at := a.heap.At()
+	return at, a.heap.Pop()
 }

@@ -58,7 +58,7 @@ func (d *device) tell(ev token.Event) {
 				d.workers[a.Client-1].revoked()
 			case token.WakeAt:
 				d.wakes = a.At
-				d.world.agenda.push(occasion{at: a.At, kind: wake, device: d})
+				d.world.agenda.push(a.At, occasion{kind: wake, device: d})
 			}
 		}
 	}

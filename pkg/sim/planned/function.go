@@ -37,7 +37,7 @@ func (f *function) add(w *worker) {
 // await has the next request come at its time.
 func (f *function) await() {
 	if len(f.arrivals) > 0 {
-		f.world.agenda.push(occasion{at: duration(f.arrivals[0]), kind: arrival, function: f})
+		f.world.agenda.push(duration(f.arrivals[0]), occasion{kind: arrival, function: f})
 		f.arrivals = f.arrivals[1:]
 	}
 }

@@ -131,8 +131,8 @@ func newWorld(c Config) *world {
 // run lets time pass until all requests are answered.
 func (w *world) run() {
 	for w.left > 0 {
-		next := w.agenda.pop()
-		w.now = next.at
+		at, next := w.agenda.pop()
+		w.now = at
 		next.happen()
 	}
 }

@@ -110,7 +110,7 @@ func (w *worker) goOn() {
 func (w *worker) stopAt(at time.Duration) {
 	w.step++
 	w.until = at
-	w.device.world.agenda.push(occasion{at: at, kind: stop, worker: w, step: w.step})
+	w.device.world.agenda.push(at, occasion{kind: stop, worker: w, step: w.step})
 }
 
 // revoked asks the lease back.
@@ -141,7 +141,7 @@ func (w *worker) stopped() {
 		return
 	}
 	w.phase = answers
-	w.device.world.agenda.push(occasion{at: w.last + w.handOver, kind: answer, worker: w})
+	w.device.world.agenda.push(w.last+w.handOver, occasion{kind: answer, worker: w})
 	if w.open {
 		w.stopAt(w.last + idleHold)
 	} else {
