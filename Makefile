@@ -17,6 +17,9 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo 0.1.
 LDFLAGS_GO := -s -w -X github.com/gfaas/gfaas/pkg/command/cli.Version=$(VERSION)
 # One way to compile for all: what make all has built, the tests need not again.
 export GOFLAGS := $(strip $(shell $(GO) env GOFLAGS) -trimpath)
+# Of the headers outside its package that cgo compiles with, Go's cache knows nothing
+# but what they are called.
+export CGO_CFLAGS := $(filter-out -DGFAAS_HEADERS=%,$(shell $(GO) env CGO_CFLAGS)) -DGFAAS_HEADERS=$(shell cat hook/cuda.h hook/symbols.def | sha256sum | cut -c 1-16)
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.1.4
 GO_LICENSES := github.com/google/go-licenses@v1.6.0
