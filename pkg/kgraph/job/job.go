@@ -291,13 +291,6 @@ func ParseHello(b []byte) (Hello, error) {
 	return h, r.end()
 }
 
-// parseProgress reads how many launches of a job are over at least.
-func parseProgress(b []byte) (id, launches uint64, err error) {
-	r := &reader{b: b}
-	id, launches = r.u64(), r.u64()
-	return id, launches, r.end()
-}
-
 // ParseOutcome reads what became of a job.
 func ParseOutcome(b []byte) (Outcome, error) {
 	r := &reader{b: b}
