@@ -60,11 +60,11 @@ demo:
 
 # Tests run the built libraries and programs, so they are built first, and an
 # earlier run is not remembered, since Go does not see when those change. Most
-# tests mostly wait, so twice as many packages run at once as there are processors,
-# and more than that of one's tests that may run side by side. The package that takes
-# longest comes first. Property tests draw the same cases each time, so that a red
-# test is the change's own; `make explore` draws others, and many more.
-TESTING = $(GO) test -count=1 -p $(shell expr 2 \* $$(nproc)) -parallel $(shell expr 3 \* $$(nproc)) -exec '"$(CURDIR)/pkg/rapid.sh" -rapid.seed=1'
+# tests mostly wait, so twice as many packages run at once as there are processors;
+# the one that takes longest comes first. Property tests draw the same cases each
+# time, so that a red test is the change's own; `make explore` draws others, and many
+# more.
+TESTING = $(GO) test -count=1 -p $(shell expr 2 \* $$(nproc)) -exec '"$(CURDIR)/pkg/rapid.sh" -rapid.seed=1'
 LONGEST := ./pkg/command/gfaas
 test: all checks
 	$(TESTING) -timeout 20m $(LONGEST) ./...
