@@ -60,14 +60,12 @@ demo:
 
 # Tests run the built libraries and programs, so they are built first, and an
 # earlier run is not remembered, since Go does not see when those change. Most
-# tests mostly wait, so twice as many packages run at once as there are processors;
-# the one that takes longest comes first. Property tests draw the same cases each
-# time, so that a red test is the change's own; `make explore` draws others, and many
-# more.
+# tests mostly wait, so twice as many packages run at once as there are
+# processors. Property tests draw the same cases each time, so that a red test is
+# the change's own; `make explore` draws others, and many more.
 TESTING = $(GO) test -count=1 -p $(shell expr 2 \* $$(nproc)) -exec '"$(CURDIR)/pkg/rapid.sh" -rapid.seed=1'
-LONGEST := ./pkg/command/gfaas
 test: all checks
-	$(TESTING) -timeout 20m $(LONGEST) ./...
+	$(TESTING) -timeout 20m ./...
 
 # A program under the race detector sleeps a second before it ends, and the
 # scripts run hundreds. Policies and simulations start no goroutine, which a test
@@ -75,7 +73,7 @@ test: all checks
 # commands run them too. What vet says make test and make lint have heard.
 race: export GORACE := atexit_sleep_ms=0
 race: all checks
-	$(TESTING) -vet=off -race -timeout 30m $(LONGEST) $$($(GO) list ./pkg/... | grep -vE '/pkg/(policy|sim|profile/goodput)(/|$$)')
+	$(TESTING) -vet=off -race -timeout 30m $$($(GO) list ./pkg/... | grep -vE '/pkg/(policy|sim|profile/goodput)(/|$$)')
 
 # Every property with CHECKS cases that no run had before; then, for EXPLORE_TIME
 # seconds, round after round those of the queueing policies, which have most to do

@@ -63,7 +63,6 @@ func dockerPlace(t *testing.T) *place {
 
 // The same plan on containers: started, invoked, and stopped without a trace.
 func TestUpOnDocker(t *testing.T) {
-	t.Parallel()
 	p := dockerPlace(t)
 	image := importImage(t, p)
 	p.write("f.yaml", "{name: boxed, image: "+image+"}\n---\n{name: failing, image: "+image+", env: {FAIL: \"3\"}}\n")

@@ -412,7 +412,6 @@ func (e *engineGate) shut() {
 // A gateway that is killed while instances start: the next one stops what was half
 // started, on both runtimes, and calls are answered.
 func TestKilledWhileStarting(t *testing.T) {
-	t.Parallel()
 	p := newDockerPlace(t)
 	image := importImage(t, p)
 	p.write("f.yaml", fmt.Sprintf("{name: boxed, image: %s, env: {START_MS: \"20000\"}}\n---\n{name: plain, command: [%s], env: {START_MS: \"20000\"}}\n", image, p.getenv("FUNCTION")))
@@ -450,7 +449,6 @@ func TestKilledWhileStarting(t *testing.T) {
 
 // A container that its engine starts again is called again.
 func TestContainerRestarts(t *testing.T) {
-	t.Parallel()
 	p := newDockerPlace(t)
 	image := importImage(t, p)
 	p.write("f.yaml", fmt.Sprintf("{name: boxed, image: %s, restart: always}\n", image))

@@ -107,7 +107,6 @@ func down(env []string) {
 }
 
 func TestScripts(t *testing.T) {
-	t.Parallel()
 	w := build(t)
 	libs, err := filepath.Abs("../../../build/lib") // what make has built
 	if err != nil {

@@ -52,7 +52,6 @@ func startSlowUp(t *testing.T, p *place) *exec.Cmd {
 }
 
 func TestUpInterrupted(t *testing.T) {
-	t.Parallel()
 	for sig, want := range map[syscall.Signal]int{unix.SIGINT: 130, unix.SIGTERM: 143, unix.SIGHUP: 129} {
 		p := newPlace(t)
 		heed(t)
@@ -73,7 +72,6 @@ func TestUpInterrupted(t *testing.T) {
 // An up that was killed is cleaned up after by down, even if it had no time to
 // write down what it had started.
 func TestUpKilled(t *testing.T) {
-	t.Parallel()
 	for _, lost := range []bool{false, true} {
 		p := newPlace(t)
 		cmd := startSlowUp(t, p)
@@ -112,7 +110,6 @@ func forget(t *testing.T, p *place, id string) {
 
 // Commands that only read the state do not stand in each other's way.
 func TestManyInvocations(t *testing.T) {
-	t.Parallel()
 	p := newPlace(t)
 	slowPlan(p)
 	p.write("plan.json", planOf("fine-0", "fine-1"))
