@@ -34,6 +34,7 @@ type conn struct {
 	out     *bufio.Writer
 	written atomic.Int64    // bytes
 	left    int64           // that may be read yet
+	unsent  error           // of the last write that failed, of this call
 	wrote   chan error      // what came of a request that is written beside; nil if none is
 	idle    time.Time       // since when
 	leave   func() bool     // ends the watch over the context of the call
@@ -63,6 +64,9 @@ func (k *conn) Read(p []byte) (int, error) {
 func (k *conn) Write(p []byte) (int, error) {
 	n, err := k.Conn.Write(p)
 	k.written.Add(int64(n))
+	if err != nil {
+		k.unsent = err
+	}
 	return n, err
 }
 
@@ -123,11 +127,18 @@ func (k *conn) call(ctx context.Context, request *http.Request) (*http.Response,
 	return answer, nil
 }
 
+// send writes a request. What a body could not be written for net/http takes for a
+// failure to read it, and hides.
 func (k *conn) send(request *http.Request) error {
-	if err := request.Write(k.out); err != nil {
-		return err
+	k.unsent = nil
+	err := request.Write(k.out)
+	if err == nil {
+		err = k.out.Flush()
 	}
-	return k.out.Flush()
+	if k.unsent != nil {
+		return k.unsent
+	}
+	return err
 }
 
 // lastWords is for how long who took no more of a request may still answer it.

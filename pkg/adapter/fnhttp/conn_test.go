@@ -163,6 +163,22 @@ func TestBrokenBody(t *testing.T) {
 	}
 }
 
+// A connection that ends while a body is sent is told of as what it is, not as a body
+// that could not be read.
+func TestEndsWhileSent(t *testing.T) {
+	address := speaks(t, func(in *bufio.Reader, out net.Conn) {
+		_, _ = in.ReadByte()
+		_ = out.(*net.TCPConn).SetLinger(0) // with a reset
+	})
+	for range 20 {
+		_, _, err := to(t, &fnhttp.Client{}, address, ports.Call{Method: "POST", Body: io.MultiReader(strings.NewReader(strings.Repeat("x", 8<<20)))})
+		var ended *net.OpError
+		if !errors.As(err, &ended) {
+			t.Fatalf("%v", err)
+		}
+	}
+}
+
 type failing struct{ err error }
 
 func (f failing) Read([]byte) (int, error) { return 0, f.err }
