@@ -142,10 +142,11 @@ func TestRestart(t *testing.T) {
 	if err != nil || !state.Running || state.Restarts != 1 || !strings.Contains(state.Detail, "started again once") {
 		t.Errorf("State = %+v, %v", state, err)
 	}
-	text, err := ports.Text(r.Logs(t.Context(), h, ports.LogOptions{Tail: -1}))
-	if err != nil || strings.Count(string(text), "listening\n") != 2 {
-		t.Errorf("the log is %q, %v", text, err)
-	}
+	// The engine writes down what was printed a little later.
+	eventually(t, "the log has both", func() bool {
+		text, err := ports.Text(r.Logs(t.Context(), h, ports.LogOptions{Tail: -1}))
+		return err == nil && strings.Count(string(text), "listening\n") == 2
+	})
 }
 
 // One that ends as soon as it is started is not taken for one that runs.
