@@ -61,12 +61,15 @@ func (s *sender) Read(p []byte) (int, error) {
 	}
 	switch {
 	case !in, errors.Is(err, os.ErrDeadlineExceeded):
-		return n, s.fail(&Error{Status: http.StatusRequestTimeout, Code: codeSlowBody,
-			Message: "nothing of the request's body came for " + s.pause.String()})
+		return n, s.fail(s.slow())
 	case err == nil, errors.Is(err, io.EOF):
 		return n, err
 	}
 	return n, s.fail(badRequest("the request's body: %v", err))
+}
+
+func (s *sender) slow() *Error {
+	return &Error{Status: http.StatusRequestTimeout, Code: codeSlowBody, Message: "nothing of the request's body came for " + s.pause.String()}
 }
 
 func tooLarge() *Error {
@@ -89,8 +92,12 @@ func (s *sender) wrong() *Error {
 	return s.fault
 }
 
-// late ends a read that has waited for too long.
-func (s *sender) late() { _ = http.NewResponseController(s.to).SetReadDeadline(time.Now()) }
+// late ends a read that has waited for too long. Why is said before: the server ends
+// the request's context when a read fails, before who reads is told.
+func (s *sender) late() {
+	_ = s.fail(s.slow())
+	_ = http.NewResponseController(s.to).SetReadDeadline(time.Now())
+}
 
 // receive takes in the body, or as much of it as is kept. Of a long one the rest
 // is for the request's body to give.
