@@ -7,7 +7,7 @@ import (
 )
 
 // Event is something that happened: AddInstance, RemoveInstance, AddClient,
-// RemoveClient, Request, Return, Sample, Suspend, Wake or Configure. One about
+// RemoveClient, Request, Ending, Return, Sample, Suspend, Wake or Configure. One about
 // an instance or a client that is not known changes nothing.
 type Event interface{ event() }
 
@@ -51,6 +51,17 @@ type Return struct {
 	WantsMore bool          // the client waits to launch again
 }
 
+// Ending says of a client that was asked back when what it has in flight is over, as
+// far as it can tell. Who waits for its SMs may be granted them before it returns, if
+// that is soon: passing the GPU on then takes no time of it. Of one that was not asked
+// back, and of one whose word was not good lately, it changes nothing. Only multi-token
+// looks at it.
+type Ending struct {
+	Client ClientID
+	Lease  uint32
+	Left   time.Duration // from now
+}
+
 // Sample tells what a client has launched since it connected. It leads to no
 // action by itself; only introspective looks at it.
 type Sample struct {
@@ -88,6 +99,7 @@ func (RemoveInstance) event() {}
 func (AddClient) event()      {}
 func (RemoveClient) event()   {}
 func (Request) event()        {}
+func (Ending) event()         {}
 func (Return) event()         {}
 func (Sample) event()         {}
 func (Suspend) event()        {}

@@ -32,6 +32,8 @@ type leasedGPU struct {
 	clients map[ClientID]*worker
 	wake    time.Duration
 	lag     time.Duration // timers fire up to this late
+	one     bool          // it does the work of one client at a time
+	beside  int           // leases that were granted beside one whose end had been told
 	checks  func([]Action)
 	batched bool    // what happens at one instant is told together
 	events  []Event // that are not told yet
@@ -45,12 +47,16 @@ type worker struct {
 	turns    []gpu.Turn
 	kernel   time.Duration // longest kernel: what a drain takes at most
 	loss     time.Duration // from the end of the last kernel to the Return
+	tells    time.Duration // says so long before the end of the last kernel when that is; 0 is never
+	lies     bool          // says as soon as it is asked back that it is over
 	burst    time.Duration // gives its lease back after so long; 0 is never
 	gap      time.Duration // then asks again after so long
 
 	lease    uint32
 	since    time.Duration // of the grant
 	draining bool
+	said     bool          // when what it has in flight is over
+	ends     time.Duration // when that is
 	waits    time.Duration // since when, while it waits
 	longest  time.Duration // wait
 	used     time.Duration
@@ -147,7 +153,15 @@ func (w *leasedGPU) granted(a Grant) {
 		w.t.Fatalf("at %v: wrong %+v", w.now, a)
 	}
 	c.longest = max(c.longest, w.now-c.waits)
-	c.lease, c.since, c.draining = a.Lease, w.now, false
+	c.lease, c.since, c.draining, c.said = a.Lease, w.now, false, false
+	for _, o := range w.clients {
+		if o != c && o.lease != 0 && o.said && o.ends > w.now {
+			w.beside++
+			if w.one {
+				c.since = max(c.since, o.ends)
+			}
+		}
+	}
 	if c.burst > 0 {
 		w.after(c.burst, func() {
 			if c.lease == a.Lease && !c.draining && !c.gone {
@@ -165,7 +179,24 @@ func (w *leasedGPU) revoked(a Revoke) {
 	c.draining = true
 	c.revoked++
 	c.reasons = append(c.reasons, a.Reason)
-	w.after(w.upTo(c.kernel), func() {
+	left := w.upTo(c.kernel)
+	c.ends = w.now + left
+	if c.tells > 0 {
+		w.after(max(0, left-c.tells), func() {
+			if !c.gone && c.lease == a.Lease {
+				c.said = true
+				w.step(Ending{c.id, a.Lease, c.ends - w.now})
+			}
+		})
+	} else if c.lies {
+		w.after(0, func() {
+			if !c.gone && c.lease == a.Lease {
+				c.said = true
+				w.step(Ending{c.id, a.Lease, 0})
+			}
+		})
+	}
+	w.after(left, func() {
 		used := w.now - c.since
 		w.after(c.loss, func() {
 			if !c.gone && c.lease == a.Lease {
@@ -193,11 +224,12 @@ func (w *leasedGPU) finish(c *worker, more bool) {
 	w.step(Return{c.id, lease, used, more})
 }
 
-// check holds the sum of SMs, counted from what the workers hold.
+// check holds the sum of SMs, counted from what the workers hold and have not told the
+// end of.
 func (w *leasedGPU) check() {
 	sum, holders := 0.0, 0
 	for _, c := range w.clients {
-		if c.lease != 0 && !c.gone {
+		if c.lease != 0 && !c.gone && !c.said {
 			sum += c.slice.SMPct
 			holders++
 		}

@@ -64,9 +64,16 @@ type client struct {
 	stopped bool          // it was when it was suspended
 	revoked time.Duration // when the lease was due to be asked back: the timer for that may have come late
 	drain   time.Duration // what it usually takes to return when it is asked back
+	due     time.Duration // when what it has in flight is over, as it says; 0: it has not said
+	behind  time.Duration // how long at its grant what was in flight before it still had
+	doubt   int           // how many leases its word does not count for
+	penalty int           // how many that was when it was last wrong
 }
 
 func (c *client) holds() bool { return c.state == Running || c.state == Draining }
+
+// occupies says whether nobody may have its SMs yet.
+func (c *client) occupies() bool { return c.holds() && c.due == 0 }
 
 // multiToken shares one GPU as the multi-token scheduler of FaST-GShare does
 // (section 3.3.2).
@@ -90,6 +97,13 @@ func (c *client) holds() bool { return c.state == Running || c.state == Draining
 // its SMs until it has drained, and what it ran over is charged. One that
 // usually takes long to drain is asked back that much earlier, so that it keeps
 // to its budget in each window and not just on average.
+//
+// To pass the GPU on takes a while, from the last kernel of one to the first of the
+// next, in which nobody has it. So a holder that drains may say when what it has in
+// flight is over (Ending). If that is within a millisecond its SMs are free at once:
+// the next one's work is on its way when they really are. Whose work goes on for more
+// than a millisecond longer than it said is not believed for some leases, and for
+// twice as many each time.
 //
 // # Rounds
 //
@@ -272,6 +286,10 @@ func (s *multiToken) apply(ev Event) {
 			s.wants(s.clients[at].inst)
 			s.request(s.clients[at])
 		}
+	case Ending:
+		if at, ok := s.findClient(ev.Client); ok {
+			s.ending(s.clients[at], ev)
+		}
 	case Return:
 		if at, ok := s.findClient(ev.Client); ok {
 			s.giveBack(s.clients[at], ev)
@@ -358,10 +376,12 @@ func (s *multiToken) giveBack(c *client, ev Return) {
 	if c.state == Draining {
 		learn(&c.drain, s.now-c.revoked)
 		if more && used > 0 {
-			s.passedOn(s.now - c.since - used)
+			s.passedOn(s.lost(c, used))
 			c.slipped(used)
 		}
+		c.judge(s.now)
 	}
+	c.due = 0
 	c.freed = s.now
 	c.state, c.lease, c.settled, c.stopped, c.again, c.why = Idle, 0, 0, false, false, reasonf("")
 	if more {
@@ -378,6 +398,7 @@ func (s *multiToken) suspend(c *client, stopped bool) {
 	part := s.held(c)
 	c.settled += part
 	s.charge(c, part)
+	c.due = 0
 	c.state, c.stopped, c.why = Suspended, stopped, reasonf("does not drain: its SMs are free until it returns")
 }
 
@@ -444,7 +465,7 @@ func (s *multiToken) Snapshot() Snapshot {
 			Client: c.id, Instance: c.inst.id, State: c.state, Why: c.why(),
 			Used: min(1, float64(c.last)/float64(s.window)),
 		}
-		if c.holds() {
+		if c.occupies() {
 			out.SMRunning += c.inst.slice.SMPct
 		}
 	}

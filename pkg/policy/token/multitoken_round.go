@@ -50,6 +50,43 @@ func (s *multiToken) passedOn(lost time.Duration) {
 	s.handover += (min(lost, gpu.Round) - s.handover) / s.handovers
 }
 
+const (
+	soon      = gpu.Round / 16 // what is in flight counts as over when it is by then
+	mistrust  = 16             // leases that a client's word does not count for once it was wrong,
+	mistrusts = 1024           // and at most when it is again and again
+)
+
+// ending notes when what a client has in flight is over, if that is soon.
+func (s *multiToken) ending(c *client, ev Ending) {
+	if c.state == Draining && ev.Lease == c.lease && c.due == 0 && c.doubt == 0 && ev.Left <= soon {
+		c.due = s.now + max(ev.Left, 0)
+	}
+}
+
+// judge has a client's word count for nothing for a while if it was wrong: it goes on
+// beside the next one longer than it said.
+func (c *client) judge(now time.Duration) {
+	switch {
+	case c.due == 0:
+		c.doubt = max(c.doubt-1, 0)
+	case now-c.due > soon:
+		c.penalty = min(max(2*c.penalty, mistrust), mistrusts)
+		c.doubt = c.penalty
+	default:
+		c.penalty /= 2
+	}
+}
+
+// lost is for how long the GPU had nothing to do, for all that is known, in a lease
+// that is given back: but for what others did in it, before its work and after.
+func (s *multiToken) lost(c *client, used time.Duration) time.Duration {
+	idle := s.now - c.since - used - c.behind
+	if c.due > 0 {
+		idle -= max(0, s.now-c.due)
+	}
+	return max(0, idle)
+}
+
 // turnLength is how long a client of the instance goes on while others wait: its
 // part of a round, which its processes share.
 func (s *multiToken) turnLength(i *instance) time.Duration {
@@ -140,7 +177,7 @@ func (s *multiToken) endTurns() {
 	}
 	round, occupied := s.roundLength(), 0.0
 	for _, c := range s.clients {
-		if c.holds() {
+		if c.occupies() {
 			occupied += c.inst.slice.SMPct
 		}
 	}

@@ -28,6 +28,7 @@ func drawWorkers(t *rapid.T, w *leasedGPU, requests float64) []*worker {
 				id: ClientID(len(out) + 1), instance: string(rune('a' + i)), slice: sl,
 				kernel: time.Duration(rapid.IntRange(0, 4).Draw(t, "kernel")) * ms,
 				loss:   time.Duration(rapid.IntRange(0, 300).Draw(t, "loss")) * time.Microsecond,
+				tells:  time.Duration(rapid.IntRange(0, 300).Draw(t, "tells")) * time.Microsecond,
 			})
 		}
 	}

@@ -53,6 +53,52 @@ func TestLongestStall(t *testing.T) {
 	}
 }
 
+// TestToldEnds: where clients tell when what they have in flight is over, passing the
+// GPU on costs little, though it takes half a millisecond: turns stay short.
+func TestToldEnds(t *testing.T) {
+	quotas := []float64{0.2, 0.3, 0.5}
+	w := newLeasedGPU(t, Config{}, 1)
+	w.lag, w.one = ms/20, true
+	for n, q := range quotas {
+		w.join(&worker{
+			id: ClientID(n + 1), instance: string(rune('a' + n)), slice: slice(100, q, q),
+			kernel: time.Duration(q * float64(16*ms) / 3), loss: ms / 2, tells: ms / 2,
+		})
+	}
+	w.run(11 * time.Second)
+	sum := 0.0
+	for n, q := range quotas {
+		c := w.clients[ClientID(n+1)]
+		got := w.total(c).Seconds() / 11
+		sum += got
+		if math.Abs(got-q) > 0.01 {
+			t.Errorf("%v used %.4f", q, got)
+		}
+	}
+	if largest := w.clients[3]; largest.longest > 15*ms || sum < 0.985 {
+		t.Errorf("%.4f was used, the largest waited up to %v", sum, largest.longest)
+	}
+}
+
+// TestLiesOfEnds: who says that what it has in flight is over, and it is not, is soon not
+// believed, and then hardly ever.
+func TestLiesOfEnds(t *testing.T) {
+	w := newLeasedGPU(t, Config{}, 1)
+	liar := w.join(&worker{id: 1, instance: "a", slice: slice(100, 0.5, 0.5), kernel: 8 * ms, lies: true})
+	w.join(&worker{id: 2, instance: "b", slice: slice(100, 0.5, 0.5), kernel: ms})
+	w.run(time.Second)
+	if w.beside == 0 {
+		t.Error("it was never believed")
+	}
+	w.run(9 * time.Second)
+	w.beside = 0
+	before := liar.revoked
+	w.run(time.Minute)
+	if asked := liar.revoked - before; asked < 500 || w.beside > asked/200 {
+		t.Errorf("it was believed wrongly %d times of %d", w.beside, asked)
+	}
+}
+
 // TestSeldomAsked: who asks for 2 ms eight times a second, a twelfth of its quota,
 // waits for no long turn of another that wants all it can get, also where passing the
 // GPU on costs so much that turns are long.

@@ -86,6 +86,14 @@ func parseEvent(line string) (at time.Duration, ev Event, err error) {
 			err = bad
 		}
 		return at, Return{id, lease, d, more == "more"}, err
+	case "ending":
+		var lease uint32
+		var left string
+		if _, err = fmt.Sscanf(rest, "%d lease %d left %s", &id, &lease, &left); err != nil {
+			return 0, nil, err
+		}
+		d, err := time.ParseDuration(left)
+		return at, Ending{id, lease, d}, err
 	case "suspend":
 		number, why, _ := strings.Cut(rest, " ")
 		_, err = fmt.Sscanf(number, "%d", &id)
