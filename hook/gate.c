@@ -60,6 +60,20 @@ static int64_t left(const struct gf_line *line)
     return gf_metered(line->device) ? line->marked : line->until - line->launches;
 }
 
+int64_t gf_lines_left(const struct gf_stream *entry)
+{
+    int64_t sum = 0;
+    pthread_mutex_lock(&threads_lock);
+    for (struct gf_thread *t = threads; t; t = t->next)
+        for (unsigned i = 0; i < GF_CACHED; i++) {
+            const struct gf_line *line = &t->line[i];
+            if (gf_load(&line->stream) == entry->stream && gf_load(&line->entry) == entry && gf_load(&line->lease) == entry->lease)
+                sum += gf_load(&line->until) - gf_load(&line->launches);
+        }
+    pthread_mutex_unlock(&threads_lock);
+    return sum;
+}
+
 /* This thread forgets a stream, and leaves what it might have sent there before
  * the next mark to whoever is next. The entry is there while the lease holds. */
 static void turn_from(struct gf_line *line)

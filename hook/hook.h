@@ -215,6 +215,9 @@ GF_COLD void gf_done_late(struct gf_line *line, CUresult result);
 GF_COLD struct gf_line *gf_enter_sync_slow(struct gf_line *line);
 /* The last launch, or the next on that stream, is worth more than one piece of
  * work: it counts for that many, or has a mark before it. */
+/* How many pieces of work threads may still send to the stream before its next mark,
+ * of those that they have taken. */
+int64_t gf_lines_left(const struct gf_stream *entry);
 void gf_weigh(struct gf_line *line, int32_t pieces);
 void gf_mark_next(CUstream stream);
 /* Forgets what this thread, or every thread, knows of its context's streams. */
@@ -360,6 +363,7 @@ struct gf_stream {
     unsigned turn;           /* marks recorded */
     unsigned learned;        /* of them, those up to which times are known */
     unsigned passed;         /* of them, those that are known to be over */
+    uint64_t passed_ns;      /* since when */
     unsigned depth;          /* marks that may be outstanding */
     int32_t stride;          /* pieces of work between two marks */
     float each;              /* GPU time of a piece, in ms; 0: unknown */
@@ -427,7 +431,7 @@ bool gf_meter_end(struct gf_stream *entry, uint64_t works);
 bool gf_meter_idle(struct gf_device *device, uint64_t works);
 /* Waits for all work of the lease and returns the GPU time it took, in ns.
  * UINT64_MAX: it hangs (gf_stuck); its time then counts under the next lease. */
-uint64_t gf_meter_drain(struct gf_device *device, uint64_t works);
+uint64_t gf_meter_drain(struct gf_device *device, uint64_t works, uint32_t asked);
 /* The GPU time from a context's first work under the lease to its last, in ns.
  * Locked, the context is current. */
 uint64_t gf_meter_span(struct gf_device *device, CUcontext context);
@@ -495,6 +499,9 @@ void gf_link_start(struct gf_device *device);
 void gf_link_request(struct gf_device *device);
 /* A gate has opened: watch for the end of its work. */
 void gf_link_kick(struct gf_device *device);
+/* Tells the daemon, where it wants to know, that what is in flight of a lease that it
+ * has asked for is over in so long. */
+void gf_link_ending(struct gf_device *device, uint32_t lease, uint64_t left_ns);
 /* Waits until the daemon has let this process in once, or the program is to end:
  * then no memory is to be had. */
 void gf_link_wait_page(struct gf_device *device);

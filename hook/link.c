@@ -65,13 +65,25 @@ void gf_link_wait_page(struct gf_device *device)
     errno = saved;
 }
 
+void gf_link_ending(struct gf_device *device, uint32_t lease, uint64_t left_ns)
+{
+    struct gf_link *link = &device->link;
+    if (!(gf_load(&gf_load(&device->page)->flags) & GF_PAGE_ENDINGS))
+        return;
+    pthread_mutex_lock(&link->lock);
+    struct gf_ending message = {gf_header(GF_MSG_ENDING, sizeof message), lease, 0, left_ns};
+    if (link->sock >= 0)
+        gf_transmit(link->sock, &message, sizeof message);
+    pthread_mutex_unlock(&link->lock);
+}
+
 /* Waits for what is in flight behind a closed gate; returns the GPU time that
- * the lease took. */
-static uint64_t drain(struct gf_device *device)
+ * the lease took. Asked is the lease that the daemon has asked for, if it has. */
+static uint64_t drain(struct gf_device *device, uint32_t asked)
 {
     bool quiet = gf_quiesce(device);
     struct gf_counts counts = gf_count_all(device);
-    uint64_t used = gf_meter_drain(device, gf_works(counts));
+    uint64_t used = gf_meter_drain(device, gf_works(counts), asked);
     gf_store(&device->slot->launches, counts.launches);
     if (quiet)
         gf_stream_sweep(device);
@@ -79,10 +91,10 @@ static uint64_t drain(struct gf_device *device)
 }
 
 /* Ends a lease whose gate is closed. */
-static void give_back(struct gf_device *device, uint32_t lease)
+static void give_back(struct gf_device *device, uint32_t lease, bool asked)
 {
     struct gf_link *link = &device->link;
-    uint64_t used = drain(device);
+    uint64_t used = drain(device, asked ? lease : GF_NO_LEASE);
     pthread_mutex_lock(&link->lock);
     bool more = __atomic_load_n(&device->waiting, __ATOMIC_SEQ_CST) > 0;
     link->returned = lease;
@@ -149,7 +161,7 @@ static void look(struct gf_device *device, struct watch *w, uint32_t lease)
         return;
     if (over)
         gf_say(GF_SAY_LOST, "gfaas-tokend at %s does not answer: GPU work waits until it does", identity.socket);
-    give_back(device, w->lease);
+    give_back(device, w->lease, false);
 }
 
 /* Does what a message of the daemon asks for. False: the connection is over. */
@@ -166,7 +178,7 @@ static bool heed(struct gf_device *device)
     memcpy(&ended, bytes + offsetof(struct gf_lease_end, lease), sizeof ended);
     if (gf_is(bytes, n, GF_MSG_LEASE_END, sizeof(struct gf_lease_end)) && ended != GF_NO_LEASE &&
         ended != device->link.returned)
-        give_back(device, ended);
+        give_back(device, ended, true);
     return true;
 }
 
@@ -223,7 +235,7 @@ static void shut(struct gf_device *device)
     link->asked = false;
     pthread_mutex_unlock(&link->lock);
     gf_device_close(device);
-    drain(device);
+    drain(device, GF_NO_LEASE);
     gf_forget_all(); /* as above: the numbers may come again */
 }
 

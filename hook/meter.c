@@ -20,6 +20,7 @@
 #include "hook.h"
 
 #include <limits.h>
+#include <math.h>
 
 #define IN_FLIGHT_MS 12.0f /* GPU time queued before the program waits: 1,000 kernels of 10 us fit */
 #define LEAST_MS 0.5f      /* the least of that, where turns are short */
@@ -31,6 +32,7 @@
 #define MAX_AHEAD 1536 /* pieces of work queued before the program waits, likewise */
 #define BEHIND_NS 1000000000u /* a mark that takes longer may wait for the program */
 #define LOOK_NS 50000         /* between two looks at what is in flight: oftener, and each wake-up after them takes longer */
+#define LEAD_MS 0.25f         /* of what is in flight, when the daemon is told: as long as it takes to pass the GPU on */
 #define MAX_WEIGHT (1 << 20)
 #define CAPTURED_NS 50000000 /* for work before a capture: several times what is ever in flight */
 
@@ -340,18 +342,38 @@ static uint64_t settle(struct gf_device *device)
 /* How many of the stream's marks are still to come. */
 static unsigned marks_left(struct gf_stream *entry)
 {
+    unsigned before = entry->passed;
     if (entry->turn - entry->passed > GF_MARKS)
         entry->passed = entry->turn - GF_MARKS;
     while (entry->passed != entry->turn &&
            gf_real.cuEventQuery(entry->mark[entry->passed % GF_MARKS]) != CUDA_ERROR_NOT_READY)
         entry->passed++;
+    if (entry->passed != before)
+        entry->passed_ns = gf_now_ns();
     return entry->turn - entry->passed;
 }
 
-/* What of the lease's work is not over: a number that falls as it goes on. With
- * patience, also what is captured, which may have work before that. */
-static unsigned pending(struct gf_device *device, uint64_t works, bool patient)
+/* For how long what is in flight on the stream goes on, in ms, as far as the time of
+ * its pieces tells; what is in it that is no such piece takes for ever. */
+static float to_come(const struct gf_stream *entry)
 {
+    int64_t pieces = entry->since - entry->left - gf_lines_left(entry);
+    if (entry->each <= 0 || entry->graph[GF_MARKS].serial)
+        return INFINITY;
+    for (unsigned at = entry->passed; at != entry->turn; at++) {
+        if (entry->graph[at % GF_MARKS].serial)
+            return INFINITY;
+        pieces += entry->span[at % GF_MARKS];
+    }
+    return (float)pieces * entry->each - (float)(gf_now_ns() - entry->passed_ns) / 1e6f;
+}
+
+/* What of the lease's work is not over: a number that falls as it goes on, and for how
+ * long it goes on, in ms. With patience, also what is captured, which may have work
+ * before that. */
+static unsigned pending(struct gf_device *device, uint64_t works, bool patient, float *ms)
+{
+    *ms = 0;
     unsigned count = 0, running = 0;
     pthread_mutex_lock(&device->lock);
     for (int last = 0; last < 2; last++) {
@@ -363,8 +385,11 @@ static unsigned pending(struct gf_device *device, uint64_t works, bool patient)
             bool ended = !others && gf_meter_end(s, works);
             bool runs = gf_real.cuEventQuery(s->end) == CUDA_ERROR_NOT_READY;
             running += runs;
-            if (runs || (!ended && (patient || others)))
+            if (runs || (!ended && (patient || others))) {
                 count += 1 + marks_left(s);
+                float most = ended ? to_come(s) : INFINITY;
+                *ms = most > *ms ? most : *ms;
+            }
             gf_real.cuCtxPopCurrent_v2(&popped);
         }
     }
@@ -372,10 +397,15 @@ static unsigned pending(struct gf_device *device, uint64_t works, bool patient)
     return count;
 }
 
-uint64_t gf_meter_drain(struct gf_device *device, uint64_t works)
+uint64_t gf_meter_drain(struct gf_device *device, uint64_t works, uint32_t asked)
 {
     uint64_t began = gf_now_ns(), since = began;
-    for (unsigned before = UINT_MAX, left; (left = pending(device, works, gf_now_ns() - began < CAPTURED_NS)) > 0; before = left) {
+    float ms;
+    for (unsigned before = UINT_MAX, left; (left = pending(device, works, gf_now_ns() - began < CAPTURED_NS, &ms)) > 0; before = left) {
+        if (asked != GF_NO_LEASE && ms <= LEAD_MS) {
+            gf_link_ending(device, asked, ms > 0 ? (uint64_t)(ms * 1e6f) : 0);
+            asked = GF_NO_LEASE;
+        }
         if (left < before)
             since = gf_now_ns();
         if (gf_stuck(&since))

@@ -18,6 +18,7 @@
 #define GF_MSG_RETURN 6
 #define GF_MSG_STRAY 7
 #define GF_MSG_NOTED 8
+#define GF_MSG_ENDING 9
 #define GF_STRAY_RESTORED 0
 #define GF_STRAY_STATIC 1
 #define GF_STRAY_LIBC 2
@@ -33,6 +34,7 @@
 #define GF_PAGE_SLOT_SIZE 128
 #define GF_PAGE_SIZE 12288
 #define GF_PAGE_METERED 1
+#define GF_PAGE_ENDINGS 2
 
 /* begins every message */
 struct gf_header {
@@ -140,6 +142,18 @@ struct gf_noted {
 _Static_assert(sizeof(struct gf_noted) == 24, "size of gf_noted");
 _Static_assert(offsetof(struct gf_noted, first) == 16, "layout of gf_noted");
 _Static_assert(offsetof(struct gf_noted, reserved) == 20, "layout of gf_noted");
+
+/* process to daemon: what that lease has in flight is over in so long */
+struct gf_ending {
+	struct gf_header h;
+	uint32_t lease;
+	uint32_t reserved;
+	uint64_t left_ns;
+};
+_Static_assert(sizeof(struct gf_ending) == 32, "size of gf_ending");
+_Static_assert(offsetof(struct gf_ending, lease) == 16, "layout of gf_ending");
+_Static_assert(offsetof(struct gf_ending, reserved) == 20, "layout of gf_ending");
+_Static_assert(offsetof(struct gf_ending, left_ns) == 24, "layout of gf_ending");
 
 /* one process's part of the instance page */
 struct gf_slot {

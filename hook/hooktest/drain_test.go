@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -58,5 +59,37 @@ func TestDrainHangs(t *testing.T) {
 	}
 	if err := p.wait(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestDrainIsTold closes the gate on kernels without end: the daemon that wants to know
+// is told once, shortly before they are over. A host that is busy may let that moment
+// pass.
+func TestDrainIsTold(t *testing.T) {
+	t.Parallel()
+	const lead = 250 * time.Microsecond
+	f := newFake(t)
+	f.flags = wire.PageEndings
+	f.listen()
+	f.run(f.env(1), "check/steady", "60", "100")
+	m := f.member(0)
+	leases, told := 40, 0
+	for range leases {
+		m.asked()
+		before := atomic.LoadUint64(&m.slot().Launches)
+		lease := m.open()
+		f.eventually("it launches", func() bool { return atomic.LoadUint64(&m.slot().Launches) > before+50 })
+		m.close(lease)
+		m.returned(lease)
+		m.mu.Lock()
+		if n := len(m.endings); n > 1 || n == 1 && (m.endings[0].Lease != lease || time.Duration(m.endings[0].LeftNS) > lead) {
+			t.Errorf("of lease %d it was told %+v", lease, m.endings)
+		}
+		told += len(m.endings)
+		m.endings = nil
+		m.mu.Unlock()
+	}
+	if told < leases/4 {
+		t.Errorf("of %d leases %d were told of", leases, told)
 	}
 }

@@ -42,6 +42,7 @@ type member struct {
 	gone     atomic.Bool
 	mu       sync.Mutex
 	returns  []wire.Return
+	endings  []wire.Ending
 }
 
 // newFake is a fake daemon with a simulated machine of that many GPUs.
@@ -116,6 +117,10 @@ func (f *fake) serve(conn *net.UnixConn) {
 		switch msg, err := wire.Parse(buf[:n]); msg := msg.(type) {
 		case wire.Request:
 			m.heard(true)
+		case wire.Ending:
+			m.mu.Lock()
+			m.endings = append(m.endings, msg)
+			m.mu.Unlock()
 		case wire.Return:
 			m.mu.Lock()
 			m.returns = append(m.returns, msg)

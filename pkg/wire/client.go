@@ -31,6 +31,7 @@ const (
 	MsgReturn   MsgType = 6 // process to daemon: nothing of that lease is in flight any more
 	MsgStray    MsgType = 7 // process to daemon, in place of a hello: it starts a program that leaves the slice, or would have
 	MsgNoted    MsgType = 8 // daemon to process, then the connection ends
+	MsgEnding   MsgType = 9 // process to daemon, where the page asks for it: what that lease has in flight is over soon
 )
 
 // What Stray.Kind says of a program that a process of an instance starts.
@@ -63,7 +64,7 @@ type Name [64]byte
 type Reason [128]byte
 
 // Message is a client message: Hello, Welcome, Refused, Request, LeaseEnd, Return,
-// Stray or Noted.
+// Stray, Noted or Ending.
 type Message interface{ Type() MsgType }
 
 // Hello says who connects. A process that had connected before tells how much
@@ -105,6 +106,14 @@ type Return struct {
 	UsedNS uint64 // measured from grant to the end of the last launch
 }
 
+// Ending says of a lease that was asked back when what it has in flight is over, as far
+// as the process can tell, so that the next one's work is on its way by then.
+type Ending struct {
+	Lease    uint32
+	Reserved uint32
+	LeftNS   uint64 // from now
+}
+
 // Stray tells of a program that a process of an instance starts.
 type Stray struct {
 	Kind     uint32
@@ -143,6 +152,9 @@ func (Stray) Type() MsgType { return MsgStray }
 
 // Type implements Message.
 func (Noted) Type() MsgType { return MsgNoted }
+
+// Type implements Message.
+func (Ending) Type() MsgType { return MsgEnding }
 
 // MakeName pads an instance id or a secret; it must leave room for one NUL.
 func MakeName(s string) (n Name, err error) {
@@ -243,6 +255,8 @@ func Parse(frame []byte) (Message, error) {
 		return parseBody[Stray](body)
 	case MsgNoted:
 		return parseBody[Noted](body)
+	case MsgEnding:
+		return parseBody[Ending](body)
 	}
 	return nil, fmt.Errorf("%w: type %d is unknown", errFrame, h.Type)
 }

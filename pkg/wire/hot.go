@@ -16,6 +16,7 @@ var sizes = [...]uint32{
 	MsgReturn:   HeaderSize + 16,
 	MsgStray:    HeaderSize + uint32(binary.Size(Stray{})),
 	MsgNoted:    HeaderSize + uint32(binary.Size(Noted{})),
+	MsgEnding:   HeaderSize + 16,
 }
 
 // header prints a message's header.
@@ -63,4 +64,10 @@ func Kind(frame []byte) MsgType {
 func ReadReturn(frame []byte) Return {
 	le, body := binary.LittleEndian, frame[HeaderSize:]
 	return Return{Lease: le.Uint32(body), Flags: le.Uint32(body[4:]), UsedNS: le.Uint64(body[8:])}
+}
+
+// ReadEnding reads a record whose Kind is MsgEnding.
+func ReadEnding(frame []byte) Ending {
+	le, body := binary.LittleEndian, frame[HeaderSize:]
+	return Ending{Lease: le.Uint32(body), Reserved: le.Uint32(body[4:]), LeftNS: le.Uint64(body[8:])}
 }

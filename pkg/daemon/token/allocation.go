@@ -103,7 +103,9 @@ func (a *allocation) admit(d *Daemon, conn *net.UnixConn, memUsed uint64, cred u
 			return err
 		}
 		if a.page = p; d.metered() {
-			p.meter()
+			p.rules(wire.PageMetered)
+		} else {
+			p.rules(wire.PageEndings)
 		}
 	}
 	a.page.clear(slot)

@@ -28,6 +28,7 @@ type client struct {
 	asked     time.Time
 	granted   time.Time
 	revoked   time.Duration // on the schedulers' clock; 0 while it has not been asked back
+	ending    bool          // it has said when what it has in flight is over
 	suspended bool          // it does not drain, and nobody waits for it
 	launches  uint64        // that its slot told of when it last gave a lease back
 	foreign   gpu.Bytes     // of the GPU's memory, that it occupies beside its allocations
@@ -200,7 +201,7 @@ var errExcess = errors.New("it asks and gives back without reason")
 // sends. Locked.
 func (d *Daemon) handle(c *client, frame []byte) (pause time.Duration, err error) {
 	kind := wire.Kind(frame)
-	if kind != wire.MsgRequest && kind != wire.MsgReturn {
+	if kind != wire.MsgRequest && kind != wire.MsgReturn && kind != wire.MsgEnding {
 		if _, err := wire.Parse(frame); err != nil {
 			return 0, err
 		}
@@ -210,9 +211,12 @@ func (d *Daemon) handle(c *client, frame []byte) (pause time.Duration, err error
 		return 0, net.ErrClosed
 	}
 	now := time.Now()
-	if kind == wire.MsgRequest {
+	switch kind {
+	case wire.MsgRequest:
 		err = d.handleRequest(c, now)
-	} else {
+	case wire.MsgEnding:
+		err = d.handleEnding(c, wire.ReadEnding(frame))
+	default:
 		err = d.handleReturn(c, wire.ReadReturn(frame), now)
 	}
 	return c.alloc.pace(now), err
@@ -234,6 +238,15 @@ func (d *Daemon) handleRequest(c *client, now time.Time) error {
 	return nil
 }
 
+func (d *Daemon) handleEnding(c *client, msg wire.Ending) error {
+	if msg.Lease != c.lease || c.lease == 0 || c.revoked == 0 || c.ending {
+		return c.needless()
+	}
+	c.ending = true
+	c.alloc.gpu.step(policy.Ending{Client: c.id, Lease: msg.Lease, Left: duration(msg.LeftNS)})
+	return nil
+}
+
 func (d *Daemon) handleReturn(c *client, msg wire.Return, now time.Time) error {
 	if msg.Lease != c.lease || c.lease == 0 {
 		return c.needless()
@@ -250,7 +263,7 @@ func (d *Daemon) handleReturn(c *client, msg wire.Return, now time.Time) error {
 	c.launches = launches
 	// A process that gives its lease back unasked has closed its gate itself; a
 	// careless one is gated here.
-	c.lease, c.revoked, c.suspended, c.waits, c.asked = 0, 0, false, ev.WantsMore, now
+	c.lease, c.revoked, c.ending, c.suspended, c.waits, c.asked = 0, 0, false, false, ev.WantsMore, now
 	c.alloc.page.setGate(c.slot, 0)
 	d.metrics.leases.WithLabelValues(c.alloc.gpu.name).Observe(now.Sub(c.granted).Seconds())
 	if d.metered() {

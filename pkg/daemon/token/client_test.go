@@ -115,6 +115,7 @@ func (s *server) raw() *net.UnixConn {
 func TestFloodEndsTheConnection(t *testing.T) {
 	for name, m := range map[string]wire.Message{
 		"requests": wire.Request{}, "returns": wire.Return{Lease: 12345, UsedNS: 1}, "lease 0": wire.Return{},
+		"endings": wire.Ending{Lease: 12345}, "ending of lease 0": wire.Ending{},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, Config{})

@@ -270,6 +270,36 @@ func TestTwoThatDoNotFitTakeTurns(t *testing.T) {
 	s.await(b)
 }
 
+// TestToldEnd: who waits is granted before the lease comes back, once its holder has
+// said that what it has in flight is nearly over.
+func TestToldEnd(t *testing.T) {
+	s := serve(t, Config{})
+	a, b := s.join(reg("a", 100, 0.5, 0.5)), s.join(reg("b", 100, 0.5, 0.5))
+	if flags := a.Header().Flags; flags != wire.PageEndings {
+		t.Errorf("the page's flags are %d", flags)
+	}
+	lease := s.lease(a)
+	if err := b.Request(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-a.Ends:
+	case <-time.After(patience):
+		t.Fatal("never asked back")
+	}
+	if err := a.Send(wire.Ending{Lease: lease, LeftNS: 1000}); err != nil {
+		t.Fatal(err)
+	}
+	s.await(b)
+	if state := s.row("a").State; state != "draining" {
+		t.Errorf("the first is %s", state)
+	}
+	if err := a.Return(lease, time.Millisecond, true); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the first waits again", func() bool { return s.row("a").State == "waiting" })
+}
+
 func TestThreeThatFitRunTogether(t *testing.T) {
 	s := serve(t, Config{})
 	for _, c := range []*tokentest.Client{s.join(reg("a", 24, 1, 1)), s.join(reg("b", 24, 1, 1)), s.join(reg("c", 50, 1, 1))} {

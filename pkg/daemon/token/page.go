@@ -110,11 +110,11 @@ func (p *page) counters(n int) counters {
 	}
 }
 
-// meter says in the page that its processes are held to budgets. It is called
-// before anybody else has the page.
-func (p *page) meter() {
+// rules says in the page what holds for its processes (wire.PageMetered and so on).
+// It is called before anybody else has the page.
+func (p *page) rules(flags uint32) {
 	header := (*wire.PageHeader)(unsafe.Pointer(&p.mem[0]))
-	atomic.StoreUint32(&header.Flags, wire.PageMetered)
+	atomic.StoreUint32(&header.Flags, flags)
 }
 
 // setBudget says how many blocks a process may have launched, and wakes who
