@@ -68,12 +68,12 @@ test: all checks
 	$(TESTING) -timeout 20m ./...
 
 # A program under the race detector sleeps a second before it ends, and the
-# scripts run hundreds. Policies and simulations start no goroutine, which a test
-# holds, so there is nothing to be seen in their own tests; those of daemons and
-# commands run them too. What vet says make test and make lint have heard.
+# scripts run hundreds. Policies, simulations and what draws pages or writes manifests
+# start no goroutine, which a test holds, so there is nothing to be seen in their own
+# tests; those of daemons and commands run them too. What vet says make test and make lint have heard.
 race: export GORACE := atexit_sleep_ms=0
 race: all checks
-	$(TESTING) -vet=off -race -timeout 30m $$($(GO) list ./pkg/... | grep -vE '/pkg/(policy|sim|profile/goodput)(/|$$)')
+	$(TESTING) -vet=off -race -timeout 30m $$($(GO) list ./pkg/... | grep -vE '/pkg/(policy|sim|profile/goodput|command/(picture|place/manifest|profile/report|sim/report))(/|$$)')
 
 # Every property with CHECKS cases that no run had before; then, for EXPLORE_TIME
 # seconds, round after round those of the queueing policies, which have most to do
