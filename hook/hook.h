@@ -213,11 +213,11 @@ extern __thread struct gf_thread gf_self GF_TLS;
 GF_COLD struct gf_line *gf_enter_slow(CUstream stream, uint64_t blocks);
 GF_COLD void gf_done_late(struct gf_line *line, CUresult result);
 GF_COLD struct gf_line *gf_enter_sync_slow(struct gf_line *line);
-/* The last launch, or the next on that stream, is worth more than one piece of
- * work: it counts for that many, or has a mark before it. */
 /* How many pieces of work threads may still send to the stream before its next mark,
  * of those that they have taken. */
 int64_t gf_lines_left(const struct gf_stream *entry);
+/* The last launch, or the next on that stream, is worth more than one piece of
+ * work: it counts for that many, or has a mark before it. */
 void gf_weigh(struct gf_line *line, int32_t pieces);
 void gf_mark_next(CUstream stream);
 /* Forgets what this thread, or every thread, knows of its context's streams. */
@@ -429,7 +429,8 @@ bool gf_meter_await(CUevent event);
 bool gf_meter_end(struct gf_stream *entry, uint64_t works);
 /* Whether all work of the device's lease is over, given the count of works. */
 bool gf_meter_idle(struct gf_device *device, uint64_t works);
-/* Waits for all work of the lease and returns the GPU time it took, in ns.
+/* Waits for all work of the lease and returns the GPU time it took, in ns. Where the
+ * daemon has asked for that lease it is told shortly before the end (gf_link_ending).
  * UINT64_MAX: it hangs (gf_stuck); its time then counts under the next lease. */
 uint64_t gf_meter_drain(struct gf_device *device, uint64_t works, uint32_t asked);
 /* The GPU time from a context's first work under the lease to its last, in ns.
