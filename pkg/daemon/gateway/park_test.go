@@ -221,7 +221,11 @@ func TestPrefetch(t *testing.T) {
 	if err := w.catalog.Remove(t.Context(), "c"); err != nil {
 		t.Fatal(err)
 	}
-	w.until("there is room for it again", func() bool { return len(w.runtime.Running()) == 2 })
+	w.until("there is room for it again", func() bool {
+		w.engine.mu.Lock()
+		defer w.engine.mu.Unlock()
+		return len(w.engine.policy.Snapshot().Instances) == 2
+	})
 	ended := make(chan answer)
 	go func() { ended <- w.do("POST", "/function/b/wait", "x") }()
 	<-began
