@@ -25,8 +25,8 @@
 // not give its lease back for half a minute, is no longer waited for. Descriptors
 // that it passes the kernel refuses, or they end its connection and are closed
 // where nobody waits for that. When one says that what it has in flight is nearly
-// over, the next is let in a millisecond early at most by that; one whose word was
-// wrong is soon hardly ever believed.
+// over, who waits for its SMs is let in at once; if it was wrong, nobody else is until
+// it gives its lease back, and soon it is hardly ever believed.
 //
 // A client is trusted with its own instance's share, because nothing here could
 // hold a program that is out to cheat: the preload library is a fence for honest

@@ -181,18 +181,14 @@ func (w *leasedGPU) revoked(a Revoke) {
 	c.reasons = append(c.reasons, a.Reason)
 	left := w.upTo(c.kernel)
 	c.ends = w.now + left
-	if c.tells > 0 {
-		w.after(max(0, left-c.tells), func() {
+	if lead := c.tells; lead > 0 || c.lies {
+		if c.lies {
+			lead = left
+		}
+		w.after(max(0, left-lead), func() {
 			if !c.gone && c.lease == a.Lease {
 				c.said = true
-				w.step(Ending{c.id, a.Lease, c.ends - w.now})
-			}
-		})
-	} else if c.lies {
-		w.after(0, func() {
-			if !c.gone && c.lease == a.Lease {
-				c.said = true
-				w.step(Ending{c.id, a.Lease, 0})
+				w.step(Ending{c.id, a.Lease, min(c.ends-w.now, c.tells)})
 			}
 		})
 	}

@@ -72,8 +72,9 @@ type client struct {
 
 func (c *client) holds() bool { return c.state == Running || c.state == Draining }
 
-// occupies says whether nobody may have its SMs yet.
-func (c *client) occupies() bool { return c.holds() && c.due == 0 }
+// occupies says whether nobody may have its SMs now: it holds a lease, and has not said
+// that what it has in flight is over by about now, or was wrong.
+func (s *multiToken) occupies(c *client) bool { return c.holds() && (c.due == 0 || s.now-c.due > soon) }
 
 // multiToken shares one GPU as the multi-token scheduler of FaST-GShare does
 // (section 3.3.2).
@@ -102,8 +103,8 @@ func (c *client) occupies() bool { return c.holds() && c.due == 0 }
 // next, in which nobody has it. So a holder that drains may say when what it has in
 // flight is over (Ending). If that is within a millisecond its SMs are free at once:
 // the next one's work is on its way when they really are. Whose work goes on for more
-// than a millisecond longer than it said is not believed for some leases, and for
-// twice as many each time.
+// than a millisecond longer than it said has its SMs again, so that nobody else comes
+// beside it, and is not believed for some leases, and for twice as many each time.
 //
 // # Rounds
 //
@@ -465,7 +466,7 @@ func (s *multiToken) Snapshot() Snapshot {
 			Client: c.id, Instance: c.inst.id, State: c.state, Why: c.why(),
 			Used: min(1, float64(c.last)/float64(s.window)),
 		}
-		if c.occupies() {
+		if s.occupies(c) {
 			out.SMRunning += c.inst.slice.SMPct
 		}
 	}

@@ -177,7 +177,7 @@ func (s *multiToken) endTurns() {
 	}
 	round, occupied := s.roundLength(), 0.0
 	for _, c := range s.clients {
-		if c.occupies() {
+		if s.occupies(c) {
 			occupied += c.inst.slice.SMPct
 		}
 	}

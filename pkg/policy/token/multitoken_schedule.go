@@ -71,7 +71,7 @@ func (s *multiToken) tally() {
 // and returns in order the clients to decide about, and the percent of SMs held.
 func (s *multiToken) candidates() (queue []*client, occupied float64) {
 	for _, c := range s.clients {
-		if c.occupies() {
+		if s.occupies(c) {
 			occupied += c.inst.slice.SMPct
 		}
 		left := c.inst.budgetLeft()

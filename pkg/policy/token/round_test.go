@@ -57,13 +57,10 @@ func TestLongestStall(t *testing.T) {
 // GPU on costs little, though it takes half a millisecond: turns stay short.
 func TestToldEnds(t *testing.T) {
 	quotas := []float64{0.2, 0.3, 0.5}
-	w := newLeasedGPU(t, Config{}, 1)
-	w.lag, w.one = ms/20, true
-	for n, q := range quotas {
-		w.join(&worker{
-			id: ClientID(n + 1), instance: string(rune('a' + n)), slice: slice(100, q, q),
-			kernel: time.Duration(q * float64(16*ms) / 3), loss: ms / 2, tells: ms / 2,
-		})
+	w := contenders(t, Config{}, quotas...)
+	w.one = true
+	for _, c := range w.clients {
+		c.loss, c.tells = ms/2, ms/2
 	}
 	w.run(11 * time.Second)
 	sum := 0.0
