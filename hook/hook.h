@@ -348,7 +348,7 @@ struct gf_stream {
     bool gone;               /* destroyed by the program: its last event is recorded */
     bool dead;               /* its context is destroyed: there are no events any more */
     uint8_t dry;             /* how often what may be in flight was doubled, since it ran out */
-    uint8_t calm;            /* waits since then in which it did not */
+    uint8_t calm;            /* marks since then at which it had not */
     bool behind;             /* its marks do not come: it may wait for something the program has yet to do */
     uint32_t lease;          /* the lease it was last used under, until that is settled; then GF_NO_LEASE */
     uint64_t begun_ns;       /* when `begin` was recorded */
@@ -356,7 +356,8 @@ struct gf_stream {
     CUevent begin, end;
     CUevent next_end;        /* the end is recorded here first: gf_meter_end */
     CUevent mark[GF_MARKS];  /* ring of events that bound the work in flight */
-    int32_t span[GF_MARKS];  /* pieces of work before each mark; 0: not recorded */
+    int32_t span[GF_MARKS];  /* pieces of work before each mark in its lease; 0: none, or not recorded */
+    bool fresh;              /* the next mark is the first of a lease: what was before it is over */
     struct gf_timed graph[GF_MARKS + 1]; /* the graph that is the work before each mark; last, before the next one */
     int32_t since;           /* pieces of work since the last mark, when the next is due */
     int64_t left;            /* of them, those left that no thread has taken; negative: so many more were sent */

@@ -27,7 +27,7 @@
 #define OF_TURN 4          /* it is this part of a turn */
 #define OF_FLIGHT 6        /* and the GPU time between marks this part of it */
 #define HEAVY_MS 2.0f      /* a graph that takes as long is launched between marks of its own */
-#define CALM 64            /* waits in which it did not run out, until half of it is tried again */
+#define CALM 64            /* marks at which it had not run out, until half of it is tried again */
 #define MAX_STRIDE 1024 /* pieces of work between marks, as the next may take longer */
 #define MAX_AHEAD 1536 /* pieces of work queued before the program waits, likewise */
 #define BEHIND_NS 1000000000u /* a mark that takes longer may wait for the program */
@@ -62,11 +62,14 @@ static void set_pace(struct gf_stream *entry)
 
 void gf_meter_begin(struct gf_stream *entry) { set_pace(entry); }
 
-/* After a wait: whether all that was queued ran out meanwhile. */
-static void note_dry(struct gf_stream *entry)
+/* At a mark: whether all that was queued ran out while the program was held back; and
+ * whether so much is needed still. */
+static void note_dry(struct gf_stream *entry, bool held_back)
 {
+    if (entry->each <= 0 || !(held_back || entry->dry))
+        return;
     bool ran_out = gf_real.cuEventQuery(entry->mark[(entry->turn - 1) % GF_MARKS]) == CUDA_SUCCESS;
-    if (ran_out && in_flight(entry) < IN_FLIGHT_MS) {
+    if (ran_out && held_back && in_flight(entry) < IN_FLIGHT_MS) {
         entry->dry++;
         entry->calm = 0;
     } else if (!ran_out && entry->dry && ++entry->calm >= CALM) {
@@ -79,7 +82,7 @@ static void note_dry(struct gf_stream *entry)
 static void adapt(struct gf_stream *entry, unsigned older, unsigned newer)
 {
     float ms = 0;
-    if (!entry->span[older] || !entry->span[newer] ||
+    if (!entry->span[newer] ||
         gf_real.cuEventElapsedTime(&ms, entry->mark[older], entry->mark[newer]) != CUDA_SUCCESS || ms <= 0)
         return;
     if (entry->graph[newer].serial) {
@@ -161,8 +164,7 @@ static void hold_back(struct gf_stream *entry, struct mode *m)
     entry->behind = behind;
     if (entry->dead || behind)
         return;
-    if (waited)
-        note_dry(entry);
+    note_dry(entry, waited);
     if (entry->turn - entry->learned > GF_MARKS)
         entry->learned = entry->turn - GF_MARKS; /* older marks are recorded anew */
     for (; (int)(last - entry->learned) > 0; entry->learned++)
@@ -191,7 +193,8 @@ static void record_mark(struct gf_stream *entry)
     unsigned at = entry->turn++ % GF_MARKS;
     int64_t span = entry->since - entry->left;
     gf_real.cuEventRecord(entry->mark[at], entry->stream);
-    entry->span[at] = span < 1 ? 1 : span > INT32_MAX ? INT32_MAX : (int32_t)span;
+    entry->span[at] = entry->fresh ? 0 : span < 1 ? 1 : span > INT32_MAX ? INT32_MAX : (int32_t)span;
+    entry->fresh = false;
     entry->graph[at] = entry->graph[GF_MARKS];
     entry->graph[GF_MARKS].serial = 0;
     entry->left = entry->since = entry->stride;

@@ -90,6 +90,47 @@ func TestAhead(t *testing.T) {
 	}
 }
 
+// TestAheadOverLeases: what passes between two leases is not the program's work, and how
+// much of that may be in flight does not come from it: a millisecond of a turn of four,
+// or more for a while when the host was late.
+func TestAheadOverLeases(t *testing.T) {
+	for end := time.Now().Add(time.Minute); ; {
+		usual, leases := aheadOverLeases(t)
+		t.Logf("%d kernels of 100 us in flight, in %d leases", usual, leases)
+		if leases > 10 && usual <= 25 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal("ten expected")
+		}
+	}
+}
+
+func aheadOverLeases(t *testing.T) (usual, leases int) {
+	k := newKeeper(t)
+	k.turn(4 * time.Millisecond)
+	k.allow()
+	h := &host{t: t, first: true}
+	p := h.run(k.environ(), "check/ahead", "kernel", "100", "4000")
+	over := make(chan error, 1)
+	go func() { over <- p.wait() }()
+	for {
+		select {
+		case err := <-over:
+			var most, late int
+			if _, scan := fmt.Sscan(p.out.String(), &most, &late, &usual); err != nil || scan != nil {
+				t.Fatalf("%v, %v: %s", err, scan, p.out.String())
+			}
+			return usual, leases
+		case <-time.After(10 * time.Millisecond):
+			k.shut()
+			leases++
+			time.Sleep(10 * time.Millisecond)
+			k.allow()
+		}
+	}
+}
+
 // TestAheadInTurns: where others wait and leases end with a turn no more is in
 // flight, as a rule, than a part of that takes: 2.5 ms of 10, or twice as much when
 // the host was late, which it may be for a whole run.

@@ -2,6 +2,7 @@ package hooktest
 
 import (
 	"encoding/binary"
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -98,7 +99,14 @@ func (k *keeper) environ() []string {
 }
 
 func (k *keeper) serve(conn *net.UnixConn, fd int) {
-	defer conn.Close()
+	defer func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		conn.Close()
+		if k.conn == conn { // who has left holds nothing
+			k.conn, k.held = nil, 0
+		}
+	}()
 	buf := make([]byte, wire.MaxMessage)
 	for {
 		n, err := conn.Read(buf)
@@ -175,8 +183,8 @@ func (k *keeper) askBack() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.open = false
-	if lease := atomic.SwapUint32(k.gate(), 0); lease != 0 {
-		if _, err := k.conn.Write(wire.Append(nil, wire.LeaseEnd{Lease: lease})); err != nil {
+	if lease := atomic.SwapUint32(k.gate(), 0); lease != 0 && k.conn != nil {
+		if _, err := k.conn.Write(wire.Append(nil, wire.LeaseEnd{Lease: lease})); err != nil && !errors.Is(err, unix.EPIPE) {
 			k.t.Error(err)
 		}
 	}
