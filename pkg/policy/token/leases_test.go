@@ -32,7 +32,6 @@ type leasedGPU struct {
 	clients map[ClientID]*worker
 	wake    time.Duration
 	lag     time.Duration // timers fire up to this late
-	one     bool          // it does the work of one client at a time
 	beside  int           // leases that were granted beside one whose end had been told
 	checks  func([]Action)
 	batched bool    // what happens at one instant is told together
@@ -53,13 +52,15 @@ type worker struct {
 	gap      time.Duration // then asks again after so long
 
 	lease    uint32
-	since    time.Duration // of the grant
+	since    time.Duration // of the grant, and what it measures begins
+	from     time.Duration // when it had the GPU: later, if another's work was before it
 	draining bool
 	said     bool          // when what it has in flight is over
 	ends     time.Duration // when that is
 	waits    time.Duration // since when, while it waits
 	longest  time.Duration // wait
 	used     time.Duration
+	twice    time.Duration // of what it measured, another's work that was before its own, where it did not say when that ended
 	gone     bool
 	revoked  int
 	reasons  []string
@@ -153,14 +154,19 @@ func (w *leasedGPU) granted(a Grant) {
 		w.t.Fatalf("at %v: wrong %+v", w.now, a)
 	}
 	c.longest = max(c.longest, w.now-c.waits)
-	c.lease, c.since, c.draining, c.said = a.Lease, w.now, false, false
+	c.lease, c.since, c.from, c.draining, c.said = a.Lease, w.now, w.now, false, false
+	held, free := c.slice.SMPct, w.now
 	for _, o := range w.clients {
-		if o != c && o.lease != 0 && o.said && o.ends > w.now {
-			w.beside++
-			if w.one {
-				c.since = max(c.since, o.ends)
+		if o != c && o.lease != 0 && !o.gone {
+			held += o.slice.SMPct
+			if o.said && o.ends > w.now {
+				w.beside++
+				free = max(free, o.ends)
 			}
 		}
+	}
+	if held > w.limit+smEps {
+		c.from = free
 	}
 	if c.burst > 0 {
 		w.after(c.burst, func() {
@@ -193,10 +199,12 @@ func (w *leasedGPU) revoked(a Revoke) {
 		})
 	}
 	w.after(left, func() {
-		used := w.now - c.since
+		used, had := w.now-c.since, w.now-c.from
 		w.after(c.loss, func() {
 			if !c.gone && c.lease == a.Lease {
-				c.used += used
+				if c.used += had; !c.said {
+					c.twice += used - had
+				}
 				c.lease, c.waits = 0, w.now
 				w.step(Return{c.id, a.Lease, used, true})
 			}
@@ -207,7 +215,7 @@ func (w *leasedGPU) revoked(a Revoke) {
 // finish gives a lease back unasked.
 func (w *leasedGPU) finish(c *worker, more bool) {
 	lease, used := c.lease, w.now-c.since
-	c.used += used
+	c.used += w.now - c.from
 	c.lease, c.waits = 0, w.now
 	if !more {
 		w.after(c.gap, func() {
@@ -246,7 +254,7 @@ func (w *leasedGPU) join(c *worker) *worker {
 // leave kills a worker.
 func (w *leasedGPU) leave(c *worker) {
 	if c.lease != 0 {
-		c.used += w.now - c.since
+		c.used += w.now - c.from
 	}
 	c.gone = true
 	w.step(RemoveClient{c.id})
@@ -269,7 +277,7 @@ func (w *leasedGPU) run(until time.Duration) {
 // total is what a worker has used until now, its open lease included.
 func (w *leasedGPU) total(c *worker) time.Duration {
 	if c.lease != 0 && !c.gone {
-		return c.used + w.now - c.since
+		return c.used + w.now - c.from
 	}
 	return c.used
 }

@@ -372,12 +372,16 @@ func (s *multiToken) giveBack(c *client, ev Return) {
 	if c.state == Suspended && (c.stopped || ev.Used > used) {
 		used = c.settled // nobody has waited for it since; more than can be: it has not measured
 	}
+	idle := s.idle(c, used)
+	if c.holds() {
+		used -= min(max(-idle, 0), c.behind, used)
+	}
 	s.charge(c, max(0, used-c.settled))
 	more := ev.WantsMore || c.again
 	if c.state == Draining {
 		learn(&c.drain, s.now-c.revoked)
 		if more && used > 0 {
-			s.passedOn(s.lost(c, used))
+			s.passedOn(max(idle, 0))
 			c.slipped(used)
 		}
 		c.judge(s.now)

@@ -77,14 +77,30 @@ func (c *client) judge(now time.Duration) {
 	}
 }
 
-// lost is for how long the GPU had nothing to do, for all that is known, in a lease
-// that is given back: but for what others did in it, before its work and after.
-func (s *multiToken) lost(c *client, used time.Duration) time.Duration {
-	idle := s.now - c.since - used - c.behind
-	if c.due > 0 {
-		idle -= max(0, s.now-c.due)
+// inFlight is how long what is in flight goes on of those whose SMs the client gets.
+func (s *multiToken) inFlight(c *client) time.Duration {
+	occupied, left := 0.0, time.Duration(0)
+	for _, o := range s.clients {
+		if o != c && o.holds() {
+			occupied += o.inst.slice.SMPct
+			left = max(left, o.due-s.now)
+		}
 	}
-	return max(0, idle)
+	if s.fits(occupied, c) {
+		return 0
+	}
+	return left
+}
+
+// idle is for how long the GPU had nothing to do, for all that is known, in a lease
+// that is given back: but for what others did in it, before its work and after. Less
+// than nothing is how long two did something in it at once, which is measured by both.
+func (s *multiToken) idle(c *client, used time.Duration) time.Duration {
+	idle := s.now - c.since - used - c.behind
+	if after := s.now - c.due; c.due > 0 && after > 0 && after <= soon {
+		idle -= after
+	}
+	return idle
 }
 
 // turnLength is how long a client of the instance goes on while others wait: its
@@ -135,12 +151,18 @@ func (c *client) slipped(took time.Duration) {
 func (s *multiToken) inTurns(c *client, length time.Duration) time.Duration {
 	c.whole = 0
 	if turn := s.turnNow(c.inst); s.waiting > 0 && length > turn+turn/2 {
-		if s.now+turn < s.start+s.window {
-			c.whole = turn
-		}
+		c.whole = s.unlessCut(s.now, turn)
 		return turn
 	}
 	return length
+}
+
+// unlessCut is what a turn that begins then should come to, 0 if the window ends in it.
+func (s *multiToken) unlessCut(begins, turn time.Duration) time.Duration {
+	if begins+turn < s.start+s.window {
+		return turn
+	}
+	return 0
 }
 
 // turnBeside is the same if clients are known that do not all fit beside each
@@ -196,8 +218,13 @@ func (s *multiToken) endTurns() {
 	}
 	s.rankTurns()
 	for _, c := range s.running {
-		if end := c.turn + s.early(c, s.turnNow(c.inst)); end < c.end {
-			c.end = max(s.now, end)
+		turn := s.turnNow(c.inst)
+		switch end := c.turn + s.early(c, turn); {
+		case end >= c.end:
+		case end <= s.now: // it went on while nobody waited
+			c.end = s.now
+		default:
+			c.end, c.whole = end, s.unlessCut(c.turn, turn)
 		}
 	}
 }

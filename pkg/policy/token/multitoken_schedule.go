@@ -284,10 +284,7 @@ func (s *multiToken) grant(c *client, end time.Duration, reason string) {
 	s.stopWaiting(c)
 	c.urgent = s.outOfPatience(c)
 	c.state, c.since, c.turn, c.settled, c.end, c.lease, c.why = Running, s.now, s.now, 0, end, s.lease, reasonf("%s", reason)
-	c.behind = 0
-	for _, o := range s.clients {
-		c.behind = max(c.behind, o.due-s.now)
-	}
+	c.behind = s.inFlight(c)
 	s.lease = validLease(s.lease + 1)
 	s.running = append(s.running, c)
 	s.actions = append(s.actions, Grant{Client: c.id, Lease: c.lease, Turn: s.turnBeside(c.inst), Reason: reason})

@@ -58,7 +58,6 @@ func TestLongestStall(t *testing.T) {
 func TestToldEnds(t *testing.T) {
 	quotas := []float64{0.2, 0.3, 0.5}
 	w := contenders(t, Config{}, quotas...)
-	w.one = true
 	for _, c := range w.clients {
 		c.loss, c.tells = ms/2, ms/2
 	}
