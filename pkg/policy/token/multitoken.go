@@ -27,6 +27,7 @@ type instance struct {
 	credit         time.Duration // owed from before; negative is what it pays to others
 	waited         time.Duration // sum over its clients
 	over           time.Duration // used beyond its request in the window just closed
+	shared         time.Duration // of its credit less its debt, what others have paid or had already; scratch of shareCredit
 	slip           time.Duration // what its last turn took beyond its length
 	ahead          float64       // 0, or more for who passes; set by rankTurns
 	lift           time.Duration // ranked as used in this window, because others were served while it was idle

@@ -97,7 +97,7 @@ func (i *instance) budgetLeft() time.Duration {
 func (i *instance) carry() {
 	i.live = 0 // closeWindow has charged what is held
 	missed, left := i.guaranteed(), i.budgetLeft()
-	i.credit, i.debt, i.over = 0, 0, 0
+	i.credit, i.debt, i.over, i.shared = 0, 0, 0, 0
 	if missed > 0 {
 		i.credit = min(missed, i.waited)
 		return
@@ -109,9 +109,10 @@ func (i *instance) carry() {
 // shareCredit has a starved instance and those that contend with it for SMs pay
 // together for the credit that they have: first who used more than its request,
 // as far as that is not debt already, then all in proportion to their requests.
-// Afterwards credit less debt sums to 0 or less among them. A starved instance
-// that contends with no single other one keeps its credit. Who has turns has no
-// part in this.
+// Afterwards credit less debt sums to 0 or less among them, but for what was shared before:
+// those that contend with one of them, and not with another, may have paid or been
+// paid already. A starved instance that contends with no single other one keeps its
+// credit. Who has turns has no part in this.
 func (s *multiToken) shareCredit(starved *instance) {
 	group := s.group[:0]
 	var owed, over, request time.Duration
@@ -121,7 +122,7 @@ func (s *multiToken) shareCredit(starved *instance) {
 			continue
 		}
 		group = append(group, i)
-		owed += i.credit - i.debt
+		owed += i.credit - i.debt - i.shared
 		over += i.over
 		request += i.request
 	}
@@ -139,6 +140,7 @@ func (s *multiToken) shareCredit(starved *instance) {
 	}
 	for _, i := range group {
 		i.credit -= scale(owed, i.request, request)
+		i.shared = i.credit - i.debt
 	}
 }
 

@@ -82,6 +82,21 @@ func TestWindowsAndOddQuotas(t *testing.T) {
 	}
 }
 
+// TestPaidOnce: what a needs the whole GPU for and misses is paid by b, which has more
+// than its request, and not again by a and c, which b has no part in.
+func TestPaidOnce(t *testing.T) {
+	const request = 0.85 / 3 // 6 turns, and less than is worth a switch
+	w := newLeasedGPU(t, Config{}, 1)
+	a := w.join(&worker{id: 1, instance: "a", slice: slice(100, request, request)})
+	w.join(&worker{id: 2, instance: "b", slice: slice(6, request, 1)})
+	w.join(&worker{id: 3, instance: "b", slice: slice(6, request, 1)})
+	w.join(&worker{id: 4, instance: "c", slice: slice(6, request/2, request/2), tells: 1})
+	w.run(10 * time.Second)
+	if got := w.total(a).Seconds() / 10; math.Abs(got-request) > 0.003 {
+		t.Errorf("a used %.4f of %.4f", got, request)
+	}
+}
+
 // TestNewSliceWhileItRuns: a slice that changes under a lease counts within a
 // window, up or down, and so does a new window.
 func TestNewSliceWhileItRuns(t *testing.T) {
