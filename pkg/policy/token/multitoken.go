@@ -103,9 +103,10 @@ func (s *multiToken) occupies(c *client) bool { return c.holds() && (c.due == 0 
 // To pass the GPU on takes a while, from the last kernel of one to the first of the
 // next, in which nobody has it. So a holder that drains may say when what it has in
 // flight is over (Ending). If that is within a millisecond its SMs are free at once:
-// the next one's work is on its way when they really are. Whose work goes on for more
-// than a millisecond longer than it said has its SMs again, so that nobody else comes
-// beside it, and is not believed for some leases, and for twice as many each time.
+// the next one's work is on its way when they really are. What both measure then is
+// charged to the first. Whose work goes on for more than a millisecond longer than it
+// said has its SMs again, so that nobody else comes beside it, and is not believed for
+// some leases, and for twice as many each time.
 //
 // # Rounds
 //
