@@ -122,6 +122,9 @@ func (w *leasedGPU) tell() {
 	w.events = nil
 	actions := w.s.Step(w.now, events, nil)
 	w.log = append(w.log, logged{w.now, events})
+	if n := len(w.log) - 1000; n >= 0 && w.log[n].at == w.now {
+		w.t.Fatalf("at %v the same again and again: %v -> %v", w.now, events, actions)
+	}
 	w.trace = append(w.trace, actions)
 	if w.checks != nil {
 		w.checks(actions)

@@ -155,8 +155,8 @@ func (s *multiToken) occupies(c *client) bool { return c.holds() && (c.due == 0 
 //
 // An instance in its turn that misses part of its request claims the turn, for
 // one client at a time. A claim comes before all others in order. If its SMs are
-// lent they are asked back at once: every holder without a claim is then ranked
-// as at its planned end, and goes if the claims leave it no place. All that is
+// lent they are asked back at once: every holder without a claim is then decided
+// about, right after the claims, and goes if they leave it no place. All that is
 // not claimed is lent in the ordinary order. A lease outside its own turn may
 // not stand in the way of a turn ahead: at each time at which a turn begins or
 // ends, the instances that then have theirs and the holders whose planned end is

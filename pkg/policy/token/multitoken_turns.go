@@ -80,15 +80,17 @@ func (s *multiToken) nextTurn(i *instance) (at time.Duration, ok bool) {
 
 // byTurns puts those that claim their turns first, and before them those that
 // have waited beyond patience. If the claims do not fit beside what is held,
-// those that hold what is lent are decided about too.
+// those that hold what is lent are decided about too, before others who wait: they
+// make room for claims, and not for who would be lent the same.
 func (s *multiToken) byTurns(queue []*client, occupied float64) []*client {
 	s.claim(queue)
+	claimed := 0.0
 	for _, c := range queue {
 		if c.state == Waiting && c.inst.claimant == c {
-			occupied += c.inst.slice.SMPct
+			claimed += c.inst.slice.SMPct
 		}
 	}
-	if occupied > s.smLimit+smEps {
+	if claimed > 0 && occupied+claimed > s.smLimit+smEps {
 		for _, c := range s.running {
 			if c.end > s.now && c.inst.claimant != c && !c.urgent {
 				queue = append(queue, c)
@@ -106,8 +108,10 @@ func (s *multiToken) rank(c *client) int {
 		return 0
 	case c.inst.claimant == c:
 		return 1
+	case c.state == Running && c.end > s.now:
+		return 2
 	}
-	return 2
+	return 3
 }
 
 // claim finds, for each instance in its turn that misses part of its request,
