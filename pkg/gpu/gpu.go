@@ -156,6 +156,6 @@ func ParseFraction(s string) (float64, error) {
 // (FaST-GShare, section 3.3.2, uses windows of 40 ms to 10 s).
 const Window = 100 * time.Millisecond
 
-// Round is how long it takes until all that wait for a GPU have had a turn, when
-// nothing else is asked for.
+// Round is how long it takes at most until all that wait for a GPU have had a turn,
+// when nothing else is asked for: a window has whole rounds.
 const Round = 16 * time.Millisecond

@@ -33,11 +33,11 @@ it ran over is taken off its next windows. An instance whose SM share alone is
 above the SM limit runs only when nobody else does.
 
 While several wait that do not fit beside each other they take turns: in a round
-(--round, 16ms) each has its part of it, and in a window what its quota says. A
-process that was idle joins with the next turn. Rounds are longer where passing
-the GPU on would lose more than a fiftieth of its time. With a --round as long as
-a window turns end where budgets do, as in the paper; so they do on a GPU with a
-plan's timetable.
+(--round, 16ms or as much less as makes a window of whole rounds) each has its
+part of it, and in a window what its quota says. A process that was idle joins
+with the next turn. Rounds are longer where passing the GPU on would lose more
+than a fiftieth of its time. With a --round as long as a window turns end where
+budgets do, as in the paper; so they do on a GPU with a plan's timetable.
 
 That is the policy multi-token (FaST-GShare). With --policy introspective (Dilu)
 everybody runs at once, time-shared, and what each may launch is metered: every

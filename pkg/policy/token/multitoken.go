@@ -124,7 +124,8 @@ func (s *multiToken) occupies(c *client) bool { return c.holds() && (c.due == 0 
 // Each turn costs a hand-over. What that loses is learned, and a round lasts
 // longer where more than 2% were lost; where that takes twice as long as a round
 // should last, they are no longer smooth, and so long that it is 1%. That does not
-// hold up who has wanted nothing for as long as such a round: it costs few. A round as
+// hold up who has wanted nothing for as long as such a round: it costs few. A window
+// has whole rounds, or what is left of it would be one that is out of step. A round as
 // long as a window, or a timetable, is none: leases end where budgets do and the
 // order is by what is missed of the request, as in the paper.
 //
@@ -193,7 +194,7 @@ func (s *multiToken) occupies(c *client) bool { return c.holds() && (c.due == 0 
 // before, so the average over windows never exceeds the limit.
 type multiToken struct {
 	window    time.Duration
-	round     time.Duration // 0 is none: leases end where budgets do
+	round     time.Duration // divides the window; 0 is none: leases end where budgets do
 	handover  time.Duration // what passing the GPU on loses on average
 	handovers time.Duration // of which so many count
 	waiting   int           // clients that have budget and find no SMs free; set by endTurns
@@ -228,10 +229,10 @@ func (s *multiToken) set(window, round time.Duration, smLimit float64) {
 	if round <= 0 {
 		round = gpu.Round
 	}
-	if round >= window {
-		round = 0
+	s.round = 0
+	if round < window {
+		s.round = window / ((window + round - 1) / round) // as many as fit, of the same length
 	}
-	s.round = round
 	if smLimit <= 0 {
 		smLimit = 100
 	}

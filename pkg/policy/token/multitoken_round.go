@@ -113,8 +113,9 @@ func (s *multiToken) turnLength(i *instance) time.Duration {
 	return max(turn/time.Duration(max(1, i.active)), s.round/shortest)
 }
 
-// roundLength is how long a round takes now: longer where passing the GPU on costs
-// so much that too much of it were lost, but not for who seldom asks.
+// roundLength is how long a round takes now, of which a window has a whole number:
+// longer where passing the GPU on costs so much that too much of it were lost, but not
+// for who seldom asks.
 func (s *multiToken) roundLength() time.Duration {
 	if s.seldom || s.round == 0 {
 		return s.round
@@ -124,7 +125,7 @@ func (s *multiToken) roundLength() time.Duration {
 	if long := 2 * s.round; round > long {
 		round = min(coarse*lost, time.Duration(float64(round)*float64(round)/float64(long)))
 	}
-	return min(round, s.window)
+	return s.window / max(1, s.window/round)
 }
 
 // turns is how many turns the instance has had in this window.

@@ -39,9 +39,9 @@ func TestLongestStall(t *testing.T) {
 			got := w.total(c).Seconds() / 11
 			sum += got
 			t.Logf("%v: %v used %.4f, longest wait %v, asked back %.1f times a second", quotas, q, got, c.longest, float64(c.revoked)/11)
-			most := gpu.Round + gpu.Round/4 // all the others' turns, and a budget that is used up
+			most := gpu.Round + gpu.Round/8 // all the others' turns, and a budget that is used up
 			if q == slices.Max(quotas) {
-				most = 12 * ms
+				most = 11 * ms
 			}
 			if c.longest > most || math.Abs(got-q) > 0.01 {
 				t.Errorf("%v: %v used %.4f and waited up to %v", quotas, q, got, c.longest)
