@@ -40,7 +40,7 @@ packages: $(BINARIES) libs examples $(LICENCE_TEXTS)
 
 $(LICENCE_TEXTS): go.sum
 	rm -rf $@
-	GOFLAGS= $(GO) run $(GO_LICENSES) save ./cmd/... --ignore github.com/gfaas/gfaas --save_path $@ >$(BUILD)/licences.log 2>&1 || { cat $(BUILD)/licences.log; exit 1; }
+	GOFLAGS= $(GO) run $(GO_LICENSES) save ./cmd/... --ignore github.com/gfaas/gfaas --save_path $@ >$(BUILD)/licence-texts.log 2>&1 || { cat $(BUILD)/licence-texts.log; exit 1; }
 	chmod -R u+w $@
 	touch $@
 

@@ -112,23 +112,21 @@ func aheadOverLeases(t *testing.T) (usual, leases int) {
 	k.allow()
 	h := &host{t: t, first: true}
 	p := h.run(k.environ(), "check/ahead", "kernel", "100", "4000")
-	over := make(chan error, 1)
-	go func() { over <- p.wait() }()
-	for {
-		select {
-		case err := <-over:
-			var most, late int
-			if _, scan := fmt.Sscan(p.out.String(), &most, &late, &usual); err != nil || scan != nil {
-				t.Fatalf("%v, %v: %s", err, scan, p.out.String())
-			}
-			return usual, leases
-		case <-time.After(10 * time.Millisecond):
-			k.shut()
-			leases++
-			time.Sleep(10 * time.Millisecond)
-			k.allow()
-		}
+	for ; !p.over(); leases++ {
+		time.Sleep(10 * time.Millisecond)
+		k.askBack()
+		h.eventually("the lease is given back, or it is over", func() bool { return k.idle() || p.over() })
+		time.Sleep(10 * time.Millisecond)
+		k.allow()
 	}
+	if err := p.wait(); err != nil {
+		t.Fatal(err)
+	}
+	var most, late int
+	if _, err := fmt.Sscan(p.out.String(), &most, &late, &usual); err != nil {
+		t.Fatalf("%v: %s", err, p.out.String())
+	}
+	return usual, leases
 }
 
 // TestAheadInTurns: where others wait and leases end with a turn no more is in

@@ -99,14 +99,7 @@ func (k *keeper) environ() []string {
 }
 
 func (k *keeper) serve(conn *net.UnixConn, fd int) {
-	defer func() {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		conn.Close()
-		if k.conn == conn { // who has left holds nothing
-			k.conn, k.held = nil, 0
-		}
-	}()
+	defer conn.Close()
 	buf := make([]byte, wire.MaxMessage)
 	for {
 		n, err := conn.Read(buf)
@@ -183,8 +176,9 @@ func (k *keeper) askBack() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.open = false
-	if lease := atomic.SwapUint32(k.gate(), 0); lease != 0 && k.conn != nil {
-		if _, err := k.conn.Write(wire.Append(nil, wire.LeaseEnd{Lease: lease})); err != nil && !errors.Is(err, unix.EPIPE) {
+	if lease := atomic.SwapUint32(k.gate(), 0); lease != 0 {
+		_, err := k.conn.Write(wire.Append(nil, wire.LeaseEnd{Lease: lease}))
+		if err != nil && !errors.Is(err, unix.EPIPE) && !errors.Is(err, net.ErrClosed) { // else it has left
 			k.t.Error(err)
 		}
 	}
