@@ -109,10 +109,10 @@ func (i *instance) carry() {
 // shareCredit has a starved instance and those that contend with it for SMs pay
 // together for the credit that they have: first who used more than its request,
 // as far as that is not debt already, then all in proportion to their requests.
-// Afterwards credit less debt sums to 0 or less among them, but for what was shared before:
-// those that contend with one of them, and not with another, may have paid or been
-// paid already. A starved instance that contends with no single other one keeps its
-// credit. Who has turns has no part in this.
+// Afterwards credit less debt sums to 0 or less among them, but for what was shared
+// before: those that contend with one of them, and not with another, may have paid or
+// been paid already. A starved instance that contends with no single other one keeps
+// its credit. Who has turns has no part in this.
 func (s *multiToken) shareCredit(starved *instance) {
 	group := s.group[:0]
 	var owed, over, request time.Duration

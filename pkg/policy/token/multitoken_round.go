@@ -94,7 +94,7 @@ func (s *multiToken) inFlight(c *client) time.Duration {
 
 // idle is for how long the GPU had nothing to do, for all that is known, in a lease
 // that is given back: but for what others did in it, before its work and after. Less
-// than nothing is how long two did something in it at once, which is measured by both.
+// than 0 is for how long two had work in flight, which both have measured.
 func (s *multiToken) idle(c *client, used time.Duration) time.Duration {
 	idle := s.now - c.since - used - c.behind
 	if after := s.now - c.due; c.due > 0 && after > 0 && after <= soon {
