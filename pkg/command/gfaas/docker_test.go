@@ -46,23 +46,20 @@ tar -C "$1" -c . | docker import --change 'ENV HOST=0.0.0.0' --change 'CMD ["/fu
 // dockerPlace is a place on a machine where a Docker engine answers.
 func dockerPlace(t *testing.T) *place {
 	t.Helper()
-	host, set := os.LookupEnv("DOCKER_HOST")
 	if err := exec.Command("docker", "version").Run(); err != nil {
 		if os.Getenv("CI") != "" {
 			t.Fatal("no Docker engine answers")
 		}
 		t.Skip("no Docker engine answers")
 	}
-	if !set {
-		host = "unix:///var/run/docker.sock"
-	}
 	p := newPlace(t)
-	p.env = append(p.env, "DOCKER_HOST="+host)
+	p.env = append(p.env, "DOCKER_HOST="+engine())
 	return p
 }
 
 // The same plan on containers: started, invoked, and stopped without a trace.
 func TestUpOnDocker(t *testing.T) {
+	t.Parallel()
 	p := dockerPlace(t)
 	image := importImage(t, p)
 	p.write("f.yaml", "{name: boxed, image: "+image+"}\n---\n{name: failing, image: "+image+", env: {FAIL: \"3\"}}\n")

@@ -58,6 +58,7 @@ func edit(r *rand.Rand, all map[string]wanted) {
 // an up that was killed: what runs is what the plan says, and what did not change was
 // not started again. GFAAS_EDITS is how many.
 func TestEdits(t *testing.T) {
+	t.Parallel()
 	edits := 12
 	if text := os.Getenv("GFAAS_EDITS"); text != "" {
 		var err error

@@ -19,6 +19,7 @@ import (
 // A plan of two nodes is started node by node, each where it knows of nothing but its
 // own part.
 func TestUpNodeByNode(t *testing.T) {
+	t.Parallel()
 	a, b := newPlace(t), newPlace(t)
 	for _, p := range []*place{a, b} {
 		p.write("f.yaml", `{name: fine, command: ["`+p.getenv("FUNCTION")+`"]}`)

@@ -17,6 +17,7 @@ import (
 // whichever of their writes: each does what it is to do or says that there is no
 // space, what is known is what runs, and with room again all is put in order.
 func TestFullDisk(t *testing.T) {
+	t.Parallel()
 	const page = 4096
 	disk := t.TempDir()
 	size := func(pages int) string { return fmt.Sprintf("size=%d,mode=700", pages*page) }

@@ -42,6 +42,7 @@ func (s *served) ends() {
 // An instance that dies in the midst of its answer: the answer is cut, never ended
 // as if it were whole, and the next call goes to another.
 func TestDiesWhileItAnswers(t *testing.T) {
+	t.Parallel()
 	s := newServed(t, "")
 	first := s.must("f", "x")
 	for range 3 {
@@ -79,6 +80,7 @@ func TestIgnoresSIGTERM(t *testing.T) {
 // However much an instance prints, what is kept of it is bounded, and it is called
 // all the same.
 func TestFillsItsLog(t *testing.T) {
+	t.Parallel()
 	s := newServed(t, "")
 	line := strings.Repeat("x", 1<<10-1) + "\n"
 	text := strings.Repeat(line, 2<<10) // 2 MiB
@@ -114,6 +116,7 @@ func TestFillsItsLog(t *testing.T) {
 
 // The token daemon dies under the gateway: what is to start finds another one.
 func TestTokenDaemonDies(t *testing.T) {
+	t.Parallel()
 	s := newServed(t, ", scale: {max: 4}")
 	s.must("f", "x")
 	for range 3 {
@@ -142,6 +145,7 @@ func TestTokenDaemonDies(t *testing.T) {
 // A gateway whose run directory was taken away, as at a logout, says so and leaves,
 // and its instances with it.
 func TestRunDirectoryTakenAway(t *testing.T) {
+	t.Parallel()
 	s := newServed(t, "")
 	s.must("f", "x")
 	if err := os.RemoveAll(filepath.Join(s.dir, "run")); err != nil {
@@ -209,6 +213,7 @@ func TestStateLocked(t *testing.T) {
 // Functions come, change and go under calls from all sides: no call of one that is
 // there fails, and in the end nothing is left.
 func TestApplyAndRmUnderLoad(t *testing.T) {
+	t.Parallel()
 	s := newServed(t, "")
 	var stop atomic.Bool
 	var calls sync.WaitGroup
@@ -250,6 +255,7 @@ func TestApplyAndRmUnderLoad(t *testing.T) {
 // An instance of gfaas up that is killed is started again by the gateway: under its
 // id, as ps says, with what it printed before; gfaas down ends it, and it stays ended.
 func TestRestartsInstancesOfUp(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	p.write("f.yaml", "{name: f, command: ["+p.getenv("FUNCTION")+"], restart: always}\n")
 	p.write("plan.json", planOf("f-0"))

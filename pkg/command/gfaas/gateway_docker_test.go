@@ -125,21 +125,6 @@ func (s *served) applied(file string, names ...string) {
 	}
 }
 
-// newDockerPlace is a place whose commands find the engine, or skips the test where
-// none answers.
-func newDockerPlace(t *testing.T) *place {
-	t.Helper()
-	if err := exec.Command("docker", "version").Run(); err != nil {
-		if os.Getenv("CI") != "" {
-			t.Fatal("no Docker engine answers")
-		}
-		t.Skip("no Docker engine answers")
-	}
-	p := newPlace(t)
-	p.env = append(p.env, "DOCKER_HOST="+engine())
-	return p
-}
-
 // engine is where the engine is that the tests use.
 func engine() string {
 	if host := os.Getenv("DOCKER_HOST"); host != "" {
@@ -152,7 +137,7 @@ func engine() string {
 // the first start to the last stop, a kill of the gateway between them.
 func TestServeBothRuntimes(t *testing.T) {
 	t.Parallel()
-	p := newDockerPlace(t)
+	p := dockerPlace(t)
 	image := importImage(t, p)
 	runtimes := map[string]string{"process": "command: [" + p.getenv("FUNCTION") + "]", "docker": "image: " + image}
 	var text strings.Builder
@@ -300,7 +285,8 @@ func (s *served) statuses(t *testing.T, runtime string) {
 // An engine that goes away: what runs is called all the same, what would start says
 // why it cannot, and processes go on; once it is back, so do containers.
 func TestEngineGoesAway(t *testing.T) {
-	p := newDockerPlace(t)
+	t.Parallel()
+	p := dockerPlace(t)
 	image := importImage(t, p)
 	e := newEngineGate(t, filepath.Join(p.dir, "docker.sock"))
 	p.env = append(p.env, "DOCKER_HOST=unix://"+e.path)
@@ -412,7 +398,8 @@ func (e *engineGate) shut() {
 // A gateway that is killed while instances start: the next one stops what was half
 // started, on both runtimes, and calls are answered.
 func TestKilledWhileStarting(t *testing.T) {
-	p := newDockerPlace(t)
+	t.Parallel()
+	p := dockerPlace(t)
 	image := importImage(t, p)
 	p.write("f.yaml", fmt.Sprintf("{name: boxed, image: %s, env: {START_MS: \"20000\"}}\n---\n{name: plain, command: [%s], env: {START_MS: \"20000\"}}\n", image, p.getenv("FUNCTION")))
 	p.write("fast.yaml", fmt.Sprintf("{name: boxed, image: %s}\n---\n{name: plain, command: [%s]}\n", image, p.getenv("FUNCTION")))
@@ -449,7 +436,8 @@ func TestKilledWhileStarting(t *testing.T) {
 
 // A container that its engine starts again is called again.
 func TestContainerRestarts(t *testing.T) {
-	p := newDockerPlace(t)
+	t.Parallel()
+	p := dockerPlace(t)
 	image := importImage(t, p)
 	p.write("f.yaml", fmt.Sprintf("{name: boxed, image: %s, restart: always}\n", image))
 	s := p.serve()

@@ -73,7 +73,7 @@ func newSlowEngine(t *testing.T, path string) *slowEngine {
 func TestCreateInFlight(t *testing.T) {
 	for _, next := range [][]string{{"down"}, {"up", "plan.json"}} {
 		t.Run(next[0], func(t *testing.T) {
-			p := newDockerPlace(t)
+			p := dockerPlace(t)
 			if !strings.HasPrefix(engine(), "unix://") {
 				t.Skip("SKIPPED: the engine has no socket of this machine")
 			}

@@ -27,6 +27,7 @@ import (
 // kills 2000. Where a Docker engine answers, one of the four has containers, and a
 // quarter of the kills that the others have: each takes as much longer.
 func TestKills(t *testing.T) {
+	t.Parallel()
 	const workers = 4
 	kills := 40
 	if text := os.Getenv("GFAAS_KILLS"); text != "" {

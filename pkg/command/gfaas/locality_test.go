@@ -27,6 +27,7 @@ import (
 // figures to 20%; else it is two seconds of it, and only the decisions are compared:
 // figures are of a machine that has time.
 func TestLocality(t *testing.T) {
+	t.Parallel()
 	long, measure := 2*time.Second, os.Getenv("GFAAS_LOCALITY") != ""
 	if measure {
 		long = time.Minute

@@ -75,6 +75,7 @@ func (p *place) reads(function, model string) []byte {
 // up and under gfaas serve; those of another tenant, and those without a model, get
 // nothing of it.
 func TestModelOnDocker(t *testing.T) {
+	t.Parallel()
 	p := dockerPlace(t)
 	real, err := filepath.Abs("../../../build/lib")
 	if err != nil {

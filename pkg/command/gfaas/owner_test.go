@@ -72,6 +72,7 @@ func (p *place) known() bool {
 
 // What gfaas run has started ends with it when it is killed, all of it.
 func TestRunIsKilled(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	run, members := startFamily(t, p, family+"wait")
 	if err := run.Process.Signal(unix.SIGKILL); err != nil {
@@ -83,6 +84,7 @@ func TestRunIsKilled(t *testing.T) {
 
 // With --detach-on-kill it goes on.
 func TestRunIsKilledAndDetached(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	run, members := startFamily(t, p, family+"wait", "--detach-on-kill")
 	if err := run.Process.Signal(unix.SIGKILL); err != nil {

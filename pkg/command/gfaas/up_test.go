@@ -52,6 +52,7 @@ func startSlowUp(t *testing.T, p *place) *exec.Cmd {
 }
 
 func TestUpInterrupted(t *testing.T) {
+	t.Parallel()
 	for sig, want := range map[syscall.Signal]int{unix.SIGINT: 130, unix.SIGTERM: 143, unix.SIGHUP: 129} {
 		p := newPlace(t)
 		heed(t)
@@ -72,6 +73,7 @@ func TestUpInterrupted(t *testing.T) {
 // An up that was killed is cleaned up after by down, even if it had no time to
 // write down what it had started.
 func TestUpKilled(t *testing.T) {
+	t.Parallel()
 	for _, lost := range []bool{false, true} {
 		p := newPlace(t)
 		cmd := startSlowUp(t, p)
