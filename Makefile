@@ -97,9 +97,11 @@ fuzz: all checks
 
 # Programs that others wrote, on the simulated GPU, bare and in slices; they come from
 # apt, and where they cannot be had that is said.
-.PHONY: clients
+.PHONY: clients clients-fetched
 clients: all
 	timeout 110 hook/clients/run.sh $(BUILD)
+clients-fetched:
+	hook/clients/run.sh $(BUILD) fetch
 
 # What takes longer than CI has: KILLS commands and daemons killed at random, then a
 # gateway under fire for SOAK.
@@ -149,16 +151,20 @@ vulncheck:
 	pkg/vulncheck.sh '$(VULNDB)' $(BUILD)/tools/govulncheck
 
 # What is linked into the programs, and under which licences. The tool's warnings
-# are of addresses of licences, which are not in the list; without the paths that
-# -trimpath takes from it, it would take all for Go's own.
+# are of addresses of licences, which are not in the list; it has to be told where Go
+# is, since -trimpath takes that from it and it would take all for Go's own.
+LICENCES_OF = GOROOT=$$($(GO) env GOROOT) $(BUILD)/tools/go-licenses
+$(BUILD)/tools/go-licenses: Makefile
+	GOBIN=$(abspath $(@D)) $(GO) install $(GO_LICENSES)
+	touch $@
 define list-licences
 @mkdir -p $(BUILD) && printf 'package,version,licence\n{{range .}}{{.Name}},{{.Version}},{{.LicenseName}}\n{{end}}' >$(BUILD)/licences.tpl
-@GOFLAGS= $(GO) run $(GO_LICENSES) report ./cmd/... --ignore github.com/gfaas/gfaas --template $(BUILD)/licences.tpl >$(1) 2>$(BUILD)/licences.log || { cat $(BUILD)/licences.log; exit 1; }
+@$(LICENCES_OF) report ./cmd/... --ignore github.com/gfaas/gfaas --template $(BUILD)/licences.tpl >$(1) 2>$(BUILD)/licences.log || { cat $(BUILD)/licences.log; exit 1; }
 endef
-licences:
+licences: $(BUILD)/tools/go-licenses
 	$(call list-licences,docs/licences.csv)
 
-licences-drift:
+licences-drift: $(BUILD)/tools/go-licenses
 	$(call list-licences,$(BUILD)/licences.csv)
 	@diff docs/licences.csv $(BUILD)/licences.csv || { echo 'docs/licences.csv is not what is linked: make licences, and look at what came'; exit 1; }
 

@@ -38,9 +38,9 @@ packages: $(BINARIES) libs examples $(LICENCE_TEXTS)
 	cd $(DIST) && sha256sum * >SHA256SUMS
 	ls -l $(DIST)
 
-$(LICENCE_TEXTS): go.sum
+$(LICENCE_TEXTS): go.sum $(BUILD)/tools/go-licenses
 	rm -rf $@
-	GOFLAGS= $(GO) run $(GO_LICENSES) save ./cmd/... --ignore github.com/gfaas/gfaas --save_path $@ >$(BUILD)/licence-texts.log 2>&1 || { cat $(BUILD)/licence-texts.log; exit 1; }
+	$(LICENCES_OF) save ./cmd/... --ignore github.com/gfaas/gfaas --save_path $@ >$(BUILD)/licence-texts.log 2>&1 || { cat $(BUILD)/licence-texts.log; exit 1; }
 	chmod -R u+w $@
 	touch $@
 

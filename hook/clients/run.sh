@@ -1,5 +1,6 @@
 #!/bin/sh
-# run.sh BUILD: programs that others wrote, on the simulated GPU, bare and in slices.
+# run.sh BUILD [fetch]: programs that others wrote, on the simulated GPU, bare and in
+# slices; or only fetches them.
 #
 # They are Debian's, of its main archive but for one, fetched into BUILD/clients and not
 # installed. One that apt does not give, or that does not start here, is left out,
@@ -86,6 +87,7 @@ fetch halide python3-halide
 fetch numba python3-numba
 fetch ffmpeg ffmpeg
 fetch_pycuda
+[ "${2:-}" != fetch ] || exit 0
 
 # starts CLIENT COMMAND...: whether it is here and the command succeeds.
 starts() {
