@@ -62,19 +62,20 @@ demo:
 # earlier run is not remembered, since Go does not see when those change. Most
 # tests mostly wait, so twice as many packages, and tests of one, run at once as there
 # are processors. Property tests draw the same cases each time, so that a red test is
-# the change's own; `make explore` draws others, and many more.
+# the change's own; `make explore` draws others, and many more. After make lint, what
+# vet says was heard: VET=-vet=off.
 AT_ONCE := $(shell expr 2 \* $$(nproc))
 TESTING = $(GO) test -count=1 -p $(AT_ONCE) -parallel $(AT_ONCE) -exec '"$(CURDIR)/pkg/rapid.sh" -rapid.seed=1'
 test: all checks
-	$(TESTING) -timeout 20m ./...
+	$(TESTING) $(VET) -timeout 20m ./...
 
 # A program under the race detector sleeps a second before it ends, and the
 # scripts run hundreds. Policies, simulations and what draws pages or writes manifests
 # start no goroutine, which a test holds, so there is nothing to be seen in their own
-# tests; those of daemons and commands run them too. What vet says make test and make lint have heard.
+# tests; those of daemons and commands run them too. What takes longest is begun first.
 race: export GORACE := atexit_sleep_ms=0
 race: all checks
-	$(TESTING) -vet=off -race -timeout 30m $$($(GO) list ./pkg/... | grep -vE '/pkg/(policy|sim|profile/goodput|command/(picture|place/manifest|profile/report|sim/report))(/|$$)')
+	$(TESTING) -vet=off -race -timeout 30m $$($(GO) list ./pkg/command/gfaas ./pkg/... | grep -vE '/pkg/(policy|sim|profile/goodput|command/(picture|place/manifest|profile/report|sim/report))(/|$$)')
 
 # Every property with CHECKS cases that no run had before; then, for EXPLORE_TIME
 # seconds, round after round those of the queueing policies, which have most to do

@@ -30,7 +30,6 @@ import (
 // small one for two seconds, and they are only written down: figures are of a machine
 // that has time.
 func TestPromise(t *testing.T) {
-	t.Parallel()
 	demands, functions, long := 1, 3, 2*time.Second
 	text := os.Getenv("GFAAS_DEMANDS")
 	if text != "" {
