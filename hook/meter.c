@@ -32,7 +32,6 @@
 #define MAX_AHEAD 1536 /* pieces of work queued before the program waits, likewise */
 #define BEHIND_NS 1000000000u /* a mark that takes longer may wait for the program */
 #define LOOK_NS 50000         /* between two looks at what is in flight: oftener, and each wake-up after them takes longer */
-#define LEAD_MS 0.25f         /* of what is in flight, when the daemon is told: as long as it takes to pass the GPU on */
 #define MAX_WEIGHT (1 << 20)
 #define CAPTURED_NS 50000000 /* for work before a capture: several times what is ever in flight */
 
@@ -403,9 +402,9 @@ static unsigned pending(struct gf_device *device, uint64_t works, bool patient, 
 uint64_t gf_meter_drain(struct gf_device *device, uint64_t works, uint32_t asked)
 {
     uint64_t began = gf_now_ns(), since = began;
-    float ms;
+    float ms, lead = (float)gf_load(&device->slot->lead_ns) / 1e6f;
     for (unsigned before = UINT_MAX, left; (left = pending(device, works, gf_now_ns() - began < CAPTURED_NS, &ms)) > 0; before = left) {
-        if (asked != GF_NO_LEASE && ms <= LEAD_MS) {
+        if (asked != GF_NO_LEASE && ms <= lead) {
             gf_link_ending(device, asked, ms > 0 ? (uint64_t)(ms * 1e6f) : 0);
             asked = GF_NO_LEASE;
         }

@@ -41,7 +41,8 @@ type PageSlot struct {
 	Budget     uint64 // blocks the process may have launched since it connected (PageMetered)
 	TurnNS     uint64 // of the lease: after so long it is asked back where others wait; 0: nobody else is there who would
 	MemForeign uint64 // bytes beyond MemUsed that count towards the limit: the driver's own, for contexts
-	Pad        [32]byte
+	LeadNS     uint64 // of the lease: so long before what is in flight is over Ending says so (PageEndings)
+	Pad        [24]byte
 	MemUsed    uint64 // bytes; written by the process
 	Launches   uint64 // written by the process
 	BlockedNS  uint64 // time spent at a closed gate; written by the process

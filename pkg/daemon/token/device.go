@@ -100,7 +100,7 @@ func (g *device) grant(a policy.Grant) {
 		return
 	}
 	c.granted, c.lease, c.waits, c.excess = time.Now(), a.Lease, false, 0
-	c.alloc.page.setTurn(c.slot, a.Turn)
+	c.alloc.page.setTurn(c.slot, a.Turn, a.Lead)
 	c.alloc.page.setGate(c.slot, a.Lease)
 	g.d.startRenewing()
 	g.grants.Inc()

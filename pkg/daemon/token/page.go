@@ -80,9 +80,11 @@ func (p *page) setGate(n int, lease uint32) {
 	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(gate)), futexWake, math.MaxInt32, 0, 0, 0)
 }
 
-// setTurn says how long the lease that comes next goes on while others wait.
-func (p *page) setTurn(n int, turn time.Duration) {
+// setTurn says of the lease that comes next how long it goes on while others wait, and
+// how long before its end that is to be said.
+func (p *page) setTurn(n int, turn, lead time.Duration) {
 	atomic.StoreUint64(&p.slot(n).TurnNS, uint64(turn))
+	atomic.StoreUint64(&p.slot(n).LeadNS, uint64(lead))
 }
 
 // clear closes the gate and takes what the process wrote out of the sums.

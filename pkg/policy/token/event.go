@@ -119,6 +119,10 @@ type Grant struct {
 	// would have to, or only the end of its budget ends it.
 	Turn time.Duration
 
+	// Lead is how long before what it has in flight is over it is best said (Ending):
+	// as long as passing the GPU on takes. 0: nobody wants to know.
+	Lead time.Duration
+
 	Reason string
 }
 

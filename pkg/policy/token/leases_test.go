@@ -33,6 +33,7 @@ type leasedGPU struct {
 	wake    time.Duration
 	lag     time.Duration // timers fire up to this late
 	beside  int           // leases that were granted beside one whose end had been told
+	overlap time.Duration // in which two had work in flight
 	checks  func([]Action)
 	batched bool    // what happens at one instant is told together
 	events  []Event // that are not told yet
@@ -47,6 +48,9 @@ type worker struct {
 	kernel   time.Duration // longest kernel: what a drain takes at most
 	loss     time.Duration // from the end of the last kernel to the Return
 	tells    time.Duration // says so long before the end of the last kernel when that is; 0 is never
+	led      bool          // the same, as its leases say, up to so much later
+	looks    time.Duration
+	delay    time.Duration // from a grant to the first kernel
 	lies     bool          // says as soon as it is asked back that it is over
 	burst    time.Duration // gives its lease back after so long; 0 is never
 	gap      time.Duration // then asks again after so long
@@ -157,8 +161,12 @@ func (w *leasedGPU) granted(a Grant) {
 		w.t.Fatalf("at %v: wrong %+v", w.now, a)
 	}
 	c.longest = max(c.longest, w.now-c.waits)
-	c.lease, c.since, c.from, c.draining, c.said = a.Lease, w.now, w.now, false, false
-	held, free := c.slice.SMPct, w.now
+	begins := w.now + c.delay
+	c.lease, c.since, c.from, c.draining, c.said = a.Lease, begins, begins, false, false
+	if c.led {
+		c.tells = a.Lead
+	}
+	held, free := c.slice.SMPct, begins
 	for _, o := range w.clients {
 		if o != c && o.lease != 0 && !o.gone {
 			held += o.slice.SMPct
@@ -170,6 +178,7 @@ func (w *leasedGPU) granted(a Grant) {
 	}
 	if held > w.limit+smEps {
 		c.from = free
+		w.overlap += free - begins
 	}
 	if c.burst > 0 {
 		w.after(c.burst, func() {
@@ -194,15 +203,15 @@ func (w *leasedGPU) revoked(a Revoke) {
 		if c.lies {
 			lead = left
 		}
-		w.after(max(0, left-lead), func() {
-			if !c.gone && c.lease == a.Lease {
+		w.after(max(0, left-lead)+w.upTo(c.looks), func() {
+			if !c.gone && c.lease == a.Lease && c.ends >= w.now {
 				c.said = true
 				w.step(Ending{c.id, a.Lease, min(c.ends-w.now, c.tells)})
 			}
 		})
 	}
 	w.after(left, func() {
-		used, had := w.now-c.since, w.now-c.from
+		used, had := max(0, w.now-c.since), max(0, w.now-c.from)
 		w.after(c.loss, func() {
 			if !c.gone && c.lease == a.Lease {
 				if c.used += had; !c.said {

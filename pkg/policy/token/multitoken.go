@@ -103,7 +103,9 @@ func (s *multiToken) occupies(c *client) bool { return c.holds() && (c.due == 0 
 // To pass the GPU on takes a while, from the last kernel of one to the first of the
 // next, in which nobody has it. So a holder that drains may say when what it has in
 // flight is over (Ending). If that is within a millisecond its SMs are free at once:
-// the next one's work is on its way when they really are. What both measure then is
+// the next one's work is on its way when they really are. How long before the end that
+// is best said is learned from what came of it, so that neither the GPU has nothing to
+// do nor both are on it and slow each other. What both measure then is
 // charged to the first. Whose work goes on for more than a millisecond longer than it
 // said has its SMs again, so that nobody else comes beside it, and is not believed for
 // some leases, and for twice as many each time.
@@ -197,6 +199,7 @@ type multiToken struct {
 	round     time.Duration // divides the window; 0 is none: leases end where budgets do
 	handover  time.Duration // what passing the GPU on loses on average
 	handovers time.Duration // of which so many count
+	lead      time.Duration // how long before the end of what is in flight the next one is best granted
 	waiting   int           // clients that have budget and find no SMs free; set by endTurns
 	seldom    bool          // one of them has wanted nothing for a round before; set by endTurns
 	contends  int           // instances that want the GPU or have it; set by tally
@@ -217,7 +220,7 @@ type multiToken struct {
 
 // newMultiToken makes the policy; its first window starts at now.
 func newMultiToken(c Config, now time.Duration) *multiToken {
-	s := &multiToken{now: now, start: now, lease: validLease(c.FirstLease)}
+	s := &multiToken{now: now, start: now, lease: validLease(c.FirstLease), lead: firstLead}
 	s.set(c.Window, c.Round, c.SMLimit)
 	return s
 }
@@ -386,6 +389,9 @@ func (s *multiToken) giveBack(c *client, ev Return) {
 		if more && used > 0 {
 			s.passedOn(max(idle, 0))
 			c.slipped(used)
+		}
+		if c.due > 0 && c.behind > 0 {
+			s.timed(idle)
 		}
 		c.judge(s.now)
 	}

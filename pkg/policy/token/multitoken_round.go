@@ -50,7 +50,17 @@ func (s *multiToken) passedOn(lost time.Duration) {
 	s.handover += (min(lost, gpu.Round) - s.handover) / s.handovers
 }
 
+// timed learns when to grant, from how long the GPU had nothing to do in a lease that
+// came before the end of another's work, or two had work in flight: by small steps,
+// since a host that pauses says nothing of the next time.
+func (s *multiToken) timed(idle time.Duration) {
+	s.lead = min(max(s.lead+min(max(idle, -leastLead), leastLead)/8, leastLead), soon)
+}
+
 const (
+	firstLead = gpu.Round / 64
+	leastLead = gpu.Round / 320 // about as exactly as the end of what is in flight is known
+
 	soon      = gpu.Round / 16 // what is in flight counts as over when it is by then
 	mistrust  = 16             // leases that a client's word does not count for once it was wrong,
 	mistrusts = 1024           // and at most when it is again and again

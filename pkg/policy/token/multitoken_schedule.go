@@ -287,7 +287,7 @@ func (s *multiToken) grant(c *client, end time.Duration, reason string) {
 	c.behind = s.inFlight(c)
 	s.lease = validLease(s.lease + 1)
 	s.running = append(s.running, c)
-	s.actions = append(s.actions, Grant{Client: c.id, Lease: c.lease, Turn: s.turnBeside(c.inst), Reason: reason})
+	s.actions = append(s.actions, Grant{Client: c.id, Lease: c.lease, Turn: s.turnBeside(c.inst), Lead: s.lead, Reason: reason})
 	c.inst.holding++
 	for _, o := range s.clients {
 		if o != c && o.inst == c.inst && o.state == Running && o.end > s.now {

@@ -76,6 +76,28 @@ func TestToldEnds(t *testing.T) {
 	}
 }
 
+// TestLead: how long passing the GPU on takes is learned, so that the next one's work
+// is there when the last one's ends, and hardly before.
+func TestLead(t *testing.T) {
+	quotas := []float64{0.2, 0.3, 0.5}
+	for _, delay := range []time.Duration{ms / 20, ms / 5, ms / 2} {
+		w := contenders(t, Config{}, quotas...)
+		for _, c := range w.clients {
+			c.delay, c.led, c.looks = delay, true, ms/8
+		}
+		w.run(2 * time.Second)
+		had := -w.total(w.clients[1]) - w.total(w.clients[2]) - w.total(w.clients[3])
+		w.overlap = 0
+		w.run(12 * time.Second)
+		had += w.total(w.clients[1]) + w.total(w.clients[2]) + w.total(w.clients[3])
+		used, overlap := had.Seconds()/10, w.overlap.Seconds()/10
+		t.Logf("%v from a grant to the first kernel: lead %v, %.4f used, %.4f by two", delay, w.s.lead, used, overlap)
+		if used < 0.98 || overlap > 0.01 {
+			t.Errorf("with %v from a grant to the first kernel %.4f was used, %.4f by two", delay, used, overlap)
+		}
+	}
+}
+
 // TestLiesOfEnds: who says that what it has in flight is over, and it is not, is soon not
 // believed, and then hardly ever.
 func TestLiesOfEnds(t *testing.T) {
