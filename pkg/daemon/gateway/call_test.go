@@ -201,17 +201,17 @@ func TestQueueFull(t *testing.T) {
 		func(c *Config) { c.Concurrency = 1 })
 	w.apply(fn("f", func(f *function.Function) { f.Queue, f.Scale.Max = 2, 1 }))
 	var wg sync.WaitGroup
-	for range 3 {
+	for n := range 3 {
 		wg.Go(func() {
 			if a, err := w.try(context.Background(), "POST", "/function/f/wait", "x"); err != nil || a.status != 200 {
 				t.Errorf("%+v, %v", a, err)
 			}
 		})
+		w.until("one runs, then two wait", func() bool { // the first waits too, until its instance is there
+			f := w.Status().Functions[0]
+			return *f.InFlight == 1 && *f.Waiting == n
+		})
 	}
-	w.until("one runs, two wait", func() bool {
-		f := w.Status().Functions[0]
-		return *f.InFlight == 1 && *f.Waiting == 2
-	})
 	a := w.do("POST", "/function/f/wait", "x")
 	own(t, a, 429, codeQueueFull)
 	if a.header.Get("Retry-After") != "1" {
