@@ -64,17 +64,42 @@ var strict = net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err
 	return errors.Join(failed, err)
 }}
 
-// takePort takes a port, if nobody listens on it, at any address, or has taken it.
-// It is free again before its instance listens, and the system may offer it to
-// whoever else starts instances; so the taking is by a lock in a file that all of
-// the user's programs share. Between users the one who listens first has it.
+// takePort takes a port, or any if its number is 0, if nobody listens on it, at any
+// address, or has taken it. It is free again before its instance listens, and the
+// system may offer it to whoever else starts instances; so the taking is by a lock in a
+// file that all of the user's programs share. Between users the one who listens first
+// has it.
 func takePort(runDir string, number int) (Port, error) {
-	l, err := strict.Listen(context.Background(), "tcp4", ":"+strconv.Itoa(number))
+	if number == 0 {
+		var err error
+		if number, err = listen(0); err != nil {
+			return Port{}, err
+		}
+	}
+	p, err := claim(runDir, number)
 	if err != nil {
 		return Port{}, err
 	}
-	defer l.Close()
-	number = l.Addr().(*net.TCPAddr).Port
+	// Whether it is free can only be found by having it for a moment: not one that
+	// somebody has taken and is about to listen on.
+	if _, err := listen(number); err != nil {
+		p.Release()
+		return Port{}, err
+	}
+	return p, nil
+}
+
+// listen listens on a port, or any if it is 0, and returns it when it no longer does.
+func listen(number int) (int, error) {
+	l, err := strict.Listen(context.Background(), "tcp4", ":"+strconv.Itoa(number))
+	if err != nil {
+		return 0, err
+	}
+	return l.Addr().(*net.TCPAddr).Port, l.Close()
+}
+
+// claim takes a port from all that do the same.
+func claim(runDir string, number int) (Port, error) {
 	claims, err := openClaims(sharedClaims(), filepath.Join(runDir, "ports"))
 	if err != nil {
 		return Port{}, err

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -70,6 +72,36 @@ func TestPortIsTakenOnce(t *testing.T) {
 		t.Fatalf("taken after it was given back: %v", err)
 	}
 	again.Release()
+}
+
+// Who looks for a port does not stand, for the moment of a look, in the way of the
+// instance that is about to listen on it.
+func TestPortIsNotTried(t *testing.T) {
+	dir := t.TempDir()
+	p, err := Take(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Release()
+	var over atomic.Bool
+	var others sync.WaitGroup
+	defer others.Wait()
+	defer over.Store(true)
+	others.Go(func() {
+		for !over.Load() {
+			if other, err := takePort(dir, p.Number); err == nil {
+				other.Release()
+				t.Error("taken twice")
+			}
+		}
+	})
+	for n := range 2000 {
+		l, err := net.Listen("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(p.Number)))
+		if err != nil {
+			t.Fatalf("the instance cannot listen, at look %d: %v", n, err)
+		}
+		_ = l.Close()
+	}
 }
 
 // What asks for any port, as whatever connects does, is not given one that an
