@@ -60,12 +60,11 @@ demo:
 
 # Tests run the built libraries and programs, so they are built first, and an
 # earlier run is not remembered, since Go does not see when those change. Most
-# tests mostly wait, so twice as many packages, and tests of one, run at once as there
-# are processors. Property tests draw the same cases each time, so that a red test is
+# tests mostly wait, so twice as many packages run at once as there are
+# processors. Property tests draw the same cases each time, so that a red test is
 # the change's own; `make explore` draws others, and many more. After make lint, what
 # vet says was heard: VET=-vet=off.
-AT_ONCE := $(shell expr 2 \* $$(nproc))
-TESTING = $(GO) test -count=1 -p $(AT_ONCE) -parallel $(AT_ONCE) -exec '"$(CURDIR)/pkg/rapid.sh" -rapid.seed=1'
+TESTING = $(GO) test -count=1 -p $(shell expr 2 \* $$(nproc)) -exec '"$(CURDIR)/pkg/rapid.sh" -rapid.seed=1'
 test: all checks
 	$(TESTING) $(VET) -timeout 20m ./...
 

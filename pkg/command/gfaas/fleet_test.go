@@ -370,7 +370,10 @@ func TestSwarm(t *testing.T) {
 	stack := "gfaas-test-" + preload.NewSecret()[:8]
 	p.output("register", "plan.json", "--node", "n")
 	t.Cleanup(func() {
-		p.mustEngine("docker", "stack", "rm", stack)
+		eventually(t, "the stack is removed", func() bool { // its network not while a task of it ends
+			_, err := p.engine("docker", "stack", "rm", stack)
+			return err == nil
+		})
 		eventually(t, "the stack's containers and network are gone", func() bool {
 			left := p.mustEngine("docker", "ps", "-aq", "--filter", "label=com.docker.stack.namespace="+stack) +
 				p.mustEngine("docker", "network", "ls", "-q", "--filter", "label=com.docker.stack.namespace="+stack)
