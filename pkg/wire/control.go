@@ -161,7 +161,7 @@ type Status struct {
 // GPUStatus is one GPU of a Status.
 type GPUStatus struct {
 	GPU          string         `json:"gpu"`
-	SMRunningPct float64        `json:"sm_running_pct"` // sum of the SM shares that hold a token now
+	SMRunningPct float64        `json:"sm_running_pct"` // sum of the SM shares that hold a token now; above 100 only while one goes on for longer than it said
 	Clients      []ClientStatus `json:"clients"`
 }
 

@@ -475,8 +475,9 @@ func (s *multiToken) Snapshot() Snapshot {
 		out.Instances[n] = InstanceStatus{Instance: i.id, Debt: i.debt, Charged: i.charged}
 	}
 	for n, c := range s.clients {
+		state, why := s.stands(c)
 		out.Clients[n] = ClientStatus{
-			Client: c.id, Instance: c.inst.id, State: c.state, Why: c.why(),
+			Client: c.id, Instance: c.inst.id, State: state, Why: why,
 			Used: min(1, float64(c.last)/float64(s.window)),
 		}
 		if s.occupies(c) {
@@ -484,4 +485,19 @@ func (s *multiToken) Snapshot() Snapshot {
 		}
 	}
 	return out
+}
+
+// stands is the client's state to whoever looks on, and why it is: whose SMs are another's
+// as soon as it has drained counts as drained.
+func (s *multiToken) stands(c *client) (State, string) {
+	switch {
+	case c.due == 0:
+		return c.state, c.why()
+	case s.occupies(c):
+		return c.state, Overlaps
+	case c.again:
+		return Waiting, "asked again, and its lease is about to come back"
+	default:
+		return Idle, ""
+	}
 }

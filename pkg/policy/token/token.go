@@ -79,6 +79,10 @@ const (
 	Suspended              // was stopped or stuck while it drained: holds nothing until it returns
 )
 
+// Overlaps is why a client drains that said it was about to be done and was not: for so
+// long the SMs are its own and those of whoever was granted them on its word.
+const Overlaps = "goes on for longer than it said: others may have its SMs already"
+
 // String is the state's name in a status.
 func (s State) String() string {
 	return [...]string{"idle", "waiting", "running", "draining", "suspended"}[s]
@@ -90,7 +94,7 @@ func (s State) active() bool { return s != Idle && s != Suspended }
 // Snapshot is how everything on a GPU stands.
 type Snapshot struct {
 	// SMRunning is the percent of SMs that leases hold, those draining included.
-	// Under introspective it may exceed 100.
+	// Under introspective it may exceed 100, and where a client Overlaps.
 	SMRunning float64
 	Instances []InstanceStatus // by id
 	Clients   []ClientStatus   // by id
