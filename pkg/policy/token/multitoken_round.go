@@ -52,8 +52,12 @@ func (s *multiToken) passedOn(lost time.Duration) {
 
 // timed learns when to grant, from how long the GPU had nothing to do in a lease that
 // came before the end of another's work, or two had work in flight: by small steps,
-// since a host that pauses says nothing of the next time.
+// since a host that pauses says nothing of the next time, and nothing from what no lead
+// would make up for: the client had nothing to launch yet.
 func (s *multiToken) timed(idle time.Duration) {
+	if idle > soon-s.lead {
+		return
+	}
 	s.lead = min(max(s.lead+min(max(idle, -leastLead), leastLead)/8, leastLead), soon)
 }
 

@@ -98,6 +98,22 @@ func TestLead(t *testing.T) {
 	}
 }
 
+// TestLateLaunch: those that have nothing to launch yet when they are granted do not
+// have the others start before their time.
+func TestLateLaunch(t *testing.T) {
+	w := contenders(t, Config{}, 0.2, 0.3, 0.5)
+	for id, c := range w.clients {
+		c.delay, c.led, c.looks = 2*ms, true, ms/8
+		if id == 3 {
+			c.delay = ms / 10
+		}
+	}
+	w.run(20 * time.Second)
+	if overlap := w.overlap.Seconds() / 20; w.s.lead > ms/3 || overlap > 0.01 {
+		t.Errorf("the lead is %v, two had %.4f", w.s.lead, overlap)
+	}
+}
+
 // TestLiesOfEnds: who says that what it has in flight is over, and it is not, is soon not
 // believed, and then hardly ever.
 func TestLiesOfEnds(t *testing.T) {
