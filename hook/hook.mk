@@ -1,6 +1,7 @@
-# The preload library.
+# The preload library. Functions begin with a line of the processor's cache: a launch costs
+# half as much again where the linker happens to put it across one more.
 HOOK_SRC := $(wildcard hook/*.c)
-HOOK_CFLAGS := -std=gnu11 -O2 -g -fPIC -fvisibility=hidden -Wall -Wextra -Werror -fno-plt $(HARDEN)
+HOOK_CFLAGS := -std=gnu11 -O2 -g -fPIC -fvisibility=hidden -Wall -Wextra -Werror -fno-plt -falign-functions=64 $(HARDEN)
 
 # The two libraries are named for glibc before 2.34, where threads and dlopen
 # lived in them; later ones ship empty libraries of these names.
