@@ -13,6 +13,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -172,14 +173,16 @@ static bool own(unsigned pid)
     return found;
 }
 
-typedef nvmlReturn_t lister(nvmlDevice_t device, unsigned int *count, void *infos);
+/* Asks the library for a list; `asked` is what else its function is called with. */
+typedef nvmlReturn_t lister(nvmlDevice_t device, unsigned int *count, void *infos, const void *asked);
 
-/* The entries of a list, of that size each and the process's number first, that are
- * of the slice's processes. */
-static nvmlReturn_t own_list(lister *list, nvmlDevice_t device, unsigned int *count, void *infos, size_t size)
+/* The entries of a list, of that size each and with the process's number there, that
+ * are of the slice's processes. */
+static nvmlReturn_t own_list(lister *list, const void *asked, nvmlDevice_t device, unsigned int *count, void *infos,
+                             size_t size, size_t pid_at)
 {
     if (!count || !in_slice())
-        return list(device, count, infos);
+        return list(device, count, infos, asked);
     unsigned n = 64, room = infos ? *count : 0, kept = 0;
     char *all = NULL;
     nvmlReturn_t r = NVML_ERROR_MEMORY;
@@ -190,13 +193,13 @@ static nvmlReturn_t own_list(lister *list, nvmlDevice_t device, unsigned int *co
             break;
         all = more;
         n = have;
-        r = list(device, &n, all);
+        r = list(device, &n, all, asked);
         if (r != NVML_ERROR_INSUFFICIENT_SIZE)
             break;
     }
     for (unsigned i = 0; r == NVML_SUCCESS && i < n; i++) {
         unsigned pid;
-        memcpy(&pid, all + i * size, sizeof pid);
+        memcpy(&pid, all + i * size + pid_at, sizeof pid);
         if (!own(pid))
             continue;
         if (kept < room)
@@ -211,22 +214,25 @@ static nvmlReturn_t own_list(lister *list, nvmlDevice_t device, unsigned int *co
 }
 
 #define LIST(name, type) \
+    static nvmlReturn_t list_##name(nvmlDevice_t device, unsigned int *count, void *infos, const void *asked) \
+    { \
+        (void)asked; \
+        return real.name(device, count, infos); \
+    } \
     GF_EXPORT nvmlReturn_t name(nvmlDevice_t device, unsigned int *infoCount, type *infos) \
     { \
         if (!find() || !real.name) \
             return NVML_ERROR_FUNCTION_NOT_FOUND; \
-        return own_list((lister *)(void *)real.name, device, infoCount, infos, sizeof *infos); \
+        return own_list(list_##name, NULL, device, infoCount, infos, sizeof *infos, offsetof(type, pid)); \
     }
 #define LISTS(name) LIST(name, nvmlProcessInfo_v1_t) LIST(name##_v2, nvmlProcessInfo_t) LIST(name##_v3, nvmlProcessInfo_t)
 LISTS(nvmlDeviceGetComputeRunningProcesses)
 LISTS(nvmlDeviceGetGraphicsRunningProcesses)
 LISTS(nvmlDeviceGetMPSComputeRunningProcesses)
 
-static __thread nvmlProcessDetailList_t *detailed GF_TLS; /* the head of the list that is asked for */
-
-static nvmlReturn_t list_details(nvmlDevice_t device, unsigned int *count, void *infos)
+static nvmlReturn_t list_details(nvmlDevice_t device, unsigned int *count, void *infos, const void *asked)
 {
-    nvmlProcessDetailList_t head = *detailed;
+    nvmlProcessDetailList_t head = *(const nvmlProcessDetailList_t *)asked;
     head.numProcArrayEntries = *count;
     head.procArray = infos;
     nvmlReturn_t r = real.nvmlDeviceGetRunningProcessDetailList(device, &head);
@@ -240,8 +246,70 @@ GF_EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device
         return NVML_ERROR_FUNCTION_NOT_FOUND;
     if (!plist)
         return real.nvmlDeviceGetRunningProcessDetailList(device, plist);
-    detailed = plist;
-    return own_list(list_details, device, &plist->numProcArrayEntries, plist->procArray, sizeof *plist->procArray);
+    return own_list(list_details, plist, device, &plist->numProcArrayEntries, plist->procArray, sizeof *plist->procArray,
+                    offsetof(nvmlProcessDetail_v1_t, pid));
+}
+
+/* ---- what each process does ---- */
+
+/* Where there is no sample of a process, its library says so. */
+static nvmlReturn_t none_found(nvmlReturn_t r, const unsigned *count)
+{
+    return r == NVML_SUCCESS && !*count ? NVML_ERROR_NOT_FOUND : r;
+}
+
+static nvmlReturn_t list_samples(nvmlDevice_t device, unsigned int *count, void *infos, const void *asked)
+{
+    return real.nvmlDeviceGetProcessUtilization(device, infos, count, *(const unsigned long long *)asked);
+}
+
+GF_EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *utilization,
+                                                       unsigned int *processSamplesCount, unsigned long long lastSeenTimeStamp)
+{
+    if (!find() || !real.nvmlDeviceGetProcessUtilization)
+        return NVML_ERROR_FUNCTION_NOT_FOUND;
+    if (!processSamplesCount)
+        return real.nvmlDeviceGetProcessUtilization(device, utilization, processSamplesCount, lastSeenTimeStamp);
+    nvmlReturn_t r = own_list(list_samples, &lastSeenTimeStamp, device, processSamplesCount, utilization, sizeof *utilization,
+                              offsetof(nvmlProcessUtilizationSample_t, pid));
+    return none_found(r, processSamplesCount);
+}
+
+static nvmlReturn_t list_utilization(nvmlDevice_t device, unsigned int *count, void *infos, const void *asked)
+{
+    nvmlProcessesUtilizationInfo_t head = *(const nvmlProcessesUtilizationInfo_t *)asked;
+    head.processSamplesCount = *count;
+    head.procUtilArray = infos;
+    nvmlReturn_t r = real.nvmlDeviceGetProcessesUtilizationInfo(device, &head);
+    *count = head.processSamplesCount;
+    return r;
+}
+
+GF_EXPORT nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcessesUtilizationInfo_t *procesesUtilInfo)
+{
+    if (!find() || !real.nvmlDeviceGetProcessesUtilizationInfo)
+        return NVML_ERROR_FUNCTION_NOT_FOUND;
+    if (!procesesUtilInfo)
+        return real.nvmlDeviceGetProcessesUtilizationInfo(device, procesesUtilInfo);
+    nvmlReturn_t r = own_list(list_utilization, procesesUtilInfo, device, &procesesUtilInfo->processSamplesCount,
+                              procesesUtilInfo->procUtilArray, sizeof *procesesUtilInfo->procUtilArray,
+                              offsetof(nvmlProcessUtilizationInfo_v1_t, pid));
+    return none_found(r, &procesesUtilInfo->processSamplesCount);
+}
+
+/* What ended processes did is accounted for by number, which says nothing of whose it was. */
+GF_EXPORT nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned int *count, unsigned int *pids)
+{
+    if (!find() || !real.nvmlDeviceGetAccountingPids)
+        return NVML_ERROR_FUNCTION_NOT_FOUND;
+    return in_slice() ? NVML_ERROR_NOT_SUPPORTED : real.nvmlDeviceGetAccountingPids(device, count, pids);
+}
+
+GF_EXPORT nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned int pid, nvmlAccountingStats_t *stats)
+{
+    if (!find() || !real.nvmlDeviceGetAccountingStats)
+        return NVML_ERROR_FUNCTION_NOT_FOUND;
+    return in_slice() ? NVML_ERROR_NOT_SUPPORTED : real.nvmlDeviceGetAccountingStats(device, pid, stats);
 }
 
 /* ---- lookup ---- */

@@ -85,6 +85,27 @@ typedef struct {
 } nvmlProcessDetailList_t;
 
 typedef struct {
+    unsigned int pid;
+    unsigned long long timeStamp; /* us */
+    unsigned int smUtil, memUtil, encUtil, decUtil; /* percent of the time */
+} nvmlProcessUtilizationSample_t;
+
+typedef struct {
+    unsigned long long timeStamp;
+    unsigned int pid;
+    unsigned int smUtil, memUtil, encUtil, decUtil, jpgUtil, ofaUtil;
+} nvmlProcessUtilizationInfo_v1_t;
+
+typedef struct {
+    unsigned int version;
+    unsigned int processSamplesCount;
+    unsigned long long lastSeenTimeStamp;
+    nvmlProcessUtilizationInfo_v1_t *procUtilArray;
+} nvmlProcessesUtilizationInfo_t;
+
+typedef struct nvmlAccountingStats_st nvmlAccountingStats_t;
+
+typedef struct {
     char busIdLegacy[16];
     unsigned int domain, bus, device, pciDeviceId, pciSubSystemId;
     char busId[32];

@@ -89,3 +89,75 @@ func TestNVMLInSlice(t *testing.T) {
 	// Looking leaves no client behind.
 	h.eventually("who looks is gone", func() bool { return len(h.rows()) == 3 })
 }
+
+// pmon prints, twice a second, of each process that did something how busy it was.
+const pmon = `import ctypes, time
+nvml = ctypes.CDLL("libnvidia-ml.so.1")
+class Sample(ctypes.Structure):
+    _fields_ = [("pid", ctypes.c_uint), ("at", ctypes.c_ulonglong)] + [(n, ctypes.c_uint) for n in ("sm", "mem", "enc", "dec")]
+class Info(ctypes.Structure):
+    _fields_ = [("at", ctypes.c_ulonglong)] + [(n, ctypes.c_uint) for n in ("pid", "sm", "mem", "enc", "dec", "jpg", "ofa")]
+class Infos(ctypes.Structure):
+    _fields_ = [("version", ctypes.c_uint), ("count", ctypes.c_uint), ("seen", ctypes.c_ulonglong), ("list", ctypes.POINTER(Info))]
+OK, NOT_SUPPORTED, NOT_FOUND, TOO_FEW = 0, 3, 6, 7
+device, count, seen, array = ctypes.c_void_p(), ctypes.c_uint(), ctypes.c_ulonglong(), (Info * 64)()
+assert nvml.nvmlInit_v2() == OK and nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device)) == OK
+assert nvml.nvmlDeviceGetAccountingPids(device, ctypes.byref(count), None) == NOT_SUPPORTED
+while True:
+    time.sleep(0.5)
+    r = nvml.nvmlDeviceGetProcessUtilization(device, None, ctypes.byref(count), seen)
+    assert r in (TOO_FEW, NOT_FOUND), r
+    samples = (Sample * (count.value + 8))()
+    count.value = len(samples)
+    r = nvml.nvmlDeviceGetProcessUtilization(device, samples, ctypes.byref(count), seen)
+    assert r == OK and count.value or r == NOT_FOUND, r
+    few = samples[:count.value if r == OK else 0]
+    all = Infos(ctypes.sizeof(Infos) | 1 << 24, 64, 0, array)
+    r = nvml.nvmlDeviceGetProcessesUtilizationInfo(device, ctypes.byref(all))
+    assert r == OK and all.count or r == NOT_FOUND, r
+    if few and [p.pid for p in few] == [p.pid for p in array[:all.count if r == OK else 0]]:
+        print(*["%d:%d" % (s.pid, s.sm) for s in few], flush=True)
+`
+
+// TestNVMLUtilizationInSlice: how busy each process was is told of the slice's own.
+func TestNVMLUtilizationInSlice(t *testing.T) {
+	h := newHost(t)
+	h.start()
+	slice := whole
+	slice.QuotaRequest, slice.QuotaLimit = 0.3, 0.3
+	env := h.register("small", slice)
+	small, _ := h.pace(env, "500")
+	slice.QuotaRequest, slice.QuotaLimit = 0.7, 0.7
+	large, _ := h.pace(h.register("large", slice), "500")
+	// busy waits until a reader tells of so many processes that were at least that busy.
+	busy := func(reader *program, n, least int) map[int]int {
+		t.Helper()
+		of := map[int]int{}
+		h.eventually("it tells who is busy", func() bool {
+			if reader.over() {
+				t.Fatalf("it ended: %s", reader.errout.String())
+			}
+			lines := strings.Split(reader.out.String(), "\n")
+			clear(of)
+			for word := range strings.FieldsSeq(lines[max(0, len(lines)-2)]) {
+				var pid, percent int
+				if _, err := fmt.Sscanf(word, "%d:%d", &pid, &percent); err != nil {
+					t.Fatal(err)
+				}
+				if percent >= least {
+					of[pid] = percent
+				}
+			}
+			return len(of) >= n
+		})
+		return of
+	}
+	inside := busy(h.launch(exec.Command("python3", "-c", pmon), env), 1, 15)
+	if pid := small.cmd.Process.Pid; len(inside) != 1 || inside[pid] > 50 {
+		t.Errorf("in the slice: %v, and it is %d", inside, pid)
+	}
+	truth := busy(h.launch(exec.Command("python3", "-c", pmon), append(slices.Clone(env), "GFAAS_NO_NVML=1")), 2, 15)
+	if pid := large.cmd.Process.Pid; len(truth) != 2 || truth[pid] < 50 {
+		t.Errorf("the whole truth: %v, and the large one is %d", truth, pid)
+	}
+}

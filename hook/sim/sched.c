@@ -20,8 +20,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#define FULL 100000u
-
 static long futex(_Atomic uint32_t *w, int op, uint32_t val, const struct timespec *ts)
 {
     return syscall(SYS_futex, w, op, val, ts, NULL, FUTEX_BITSET_MATCH_ANY);
@@ -48,7 +46,7 @@ static uint64_t share_of(uint64_t dt, uint64_t phase, unsigned n, unsigned k)
 /* What an MPS process gets of its group's turn when the percentages add up to `sum`. */
 static uint64_t slowed(uint64_t share, uint64_t sum)
 {
-    return sum > FULL ? (uint64_t)((unsigned __int128)share * FULL / sum) : share;
+    return sum > SIM_FULL ? (uint64_t)((unsigned __int128)share * SIM_FULL / sum) : share;
 }
 
 /* Remembers how long anybody had had work, for who asks how busy the device was. */
@@ -139,7 +137,7 @@ void sched_reset_slot(struct sched *s, unsigned slot, uint32_t pct)
 /* Whether somebody's turns come at other moments than before. */
 static bool pattern_differs(const struct sched *a, const struct sched *b)
 {
-    uint32_t sa = a->sum > FULL ? a->sum : FULL, sb = b->sum > FULL ? b->sum : FULL;
+    uint32_t sa = a->sum > SIM_FULL ? a->sum : SIM_FULL, sb = b->sum > SIM_FULL ? b->sum : SIM_FULL;
     return a->n != b->n || sa != sb || (a->n > 1 && memcmp(a->order, b->order, a->n));
 }
 
@@ -215,8 +213,8 @@ uint64_t sched_when(struct device *d, uint64_t progress)
     if (progress <= v->progress || !v->n)
         return v->epoch;
     uint64_t need = progress - v->progress;
-    if (v->group && v->sum > FULL)
-        need = (uint64_t)(((unsigned __int128)need * v->sum + FULL - 1) / FULL);
+    if (v->group && v->sum > SIM_FULL)
+        need = (uint64_t)(((unsigned __int128)need * v->sum + SIM_FULL - 1) / SIM_FULL);
     if (v->n == 1)
         return v->epoch + need;
     uint64_t y = need + (v->k == 0 ? v->phase : 0), periods = (y - 1) / SIM_SLICE_NS;

@@ -46,6 +46,7 @@
 #define SIM_LOCK_SLOT ((1 << 20) + 1)
 #define SIM_SLICE_NS 1000000ull
 #define SIM_REAP_NS 10000000ull
+#define SIM_FULL 100000u /* the whole device, in thousandths of a percent */
 #define SIM_LATE_NS 20000000ull /* of device time: who is that late to say that its work is over is taken off */
 #define SIM_EXPORTS 1024
 #define SIM_EVENTS 256

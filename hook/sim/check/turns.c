@@ -18,7 +18,7 @@ static void slow_way(const struct sched *s, uint64_t dt, double had[])
         for (unsigned i = 0; i < SIM_SLOTS; i++) {
             unsigned id = now.slot[i].pct ? SIM_GROUP : i;
             if (now.slot[i].busy && now.order[0] == id)
-                had[i] += now.slot[i].pct && now.sum > FULL ? (double)STEP * FULL / now.sum : (double)STEP;
+                had[i] += now.slot[i].pct && now.sum > SIM_FULL ? (double)STEP * SIM_FULL / now.sum : (double)STEP;
         }
         left -= STEP;
         if (!left) {

@@ -160,6 +160,56 @@ nvmlReturn_t sim_nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvml
 
 /* ---- what it does ---- */
 
+/* Fills in what each process did, of those that did something. A sample is of the time up
+ * to when it is asked for, so that each is new. */
+#define SAMPLES(device, count, infos)                                                   \
+    struct sight s;                                                                     \
+    nvmlReturn_t r = sim_see(device, &s);                                               \
+    if (r != NVML_SUCCESS)                                                              \
+        return r;                                                                       \
+    unsigned room = (infos) ? *(count) : 0, n = 0;                                      \
+    for (unsigned i = 0; i < s.n; i++) {                                                \
+        if (!s.user[i].busy || n++ >= room)                                             \
+            continue;                                                                   \
+        memset(&(infos)[n - 1], 0, sizeof *(infos));                                    \
+        (infos)[n - 1].pid = s.user[i].pid;                                             \
+        (infos)[n - 1].timeStamp = s.at / 1000;                                         \
+        (infos)[n - 1].smUtil = s.user[i].busy;                                         \
+    }                                                                                   \
+    *(count) = n;                                                                       \
+    return !n ? NVML_ERROR_NOT_FOUND : n <= room ? NVML_SUCCESS : NVML_ERROR_INSUFFICIENT_SIZE;
+
+nvmlReturn_t sim_nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *utilization,
+                                                 unsigned int *processSamplesCount, unsigned long long lastSeenTimeStamp)
+{
+    (void)lastSeenTimeStamp;
+    if (!processSamplesCount)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    SAMPLES(device, processSamplesCount, utilization)
+}
+
+nvmlReturn_t sim_nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcessesUtilizationInfo_t *procesesUtilInfo)
+{
+    if (!procesesUtilInfo)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    if (procesesUtilInfo->version != NVML_VERSION(nvmlProcessesUtilizationInfo_t, 1))
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    SAMPLES(device, &procesesUtilInfo->processSamplesCount, procesesUtilInfo->procUtilArray)
+}
+
+/* Of processes that have ended nobody keeps anything. */
+nvmlReturn_t sim_nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned int *count, unsigned int *pids)
+{
+    (void)device, (void)count, (void)pids;
+    return NVML_ERROR_NOT_SUPPORTED;
+}
+
+nvmlReturn_t sim_nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned int pid, nvmlAccountingStats_t *stats)
+{
+    (void)device, (void)pid, (void)stats;
+    return NVML_ERROR_NOT_SUPPORTED;
+}
+
 /* How busy its memory is nobody measures. */
 nvmlReturn_t sim_nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilization)
 {

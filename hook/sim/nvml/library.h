@@ -28,10 +28,12 @@ struct user {
     unsigned pid;
     uint64_t mem; /* bytes that it occupies, its contexts included */
     bool mps;
+    unsigned busy; /* percent of the time in which it had the device, of late; 0 when nobody looked before */
 };
 
 /* A device at one moment. */
 struct sight {
+    uint64_t at;          /* ns */
     uint64_t total, used; /* bytes */
     unsigned busy;        /* percent of the last SIM_SIGHT_NS in which anybody had work on it */
     unsigned n;           /* processes: those that have a pid in this one's namespace */

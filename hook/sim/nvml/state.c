@@ -66,7 +66,41 @@ static uint64_t busy_at(const struct sched *s, uint64_t at)
     return later_busy;
 }
 
-static void see_users(int fd, struct sight *s)
+/* Device time that a process had had by a moment after the state was written. */
+static uint64_t had_at(const struct sched *s, unsigned slot, uint64_t at)
+{
+    uint64_t had = s->slot[slot].progress;
+    if (!s->slot[slot].busy || !s->n || at <= s->epoch)
+        return had;
+    uint64_t turns = (at - s->epoch) / s->n;
+    return had + (s->slot[slot].pct && s->sum > SIM_FULL ? turns * SIM_FULL / s->sum : turns);
+}
+
+/* What a process had had at two looks, a while apart: what it has had since the one
+ * before is told. */
+struct looks {
+    uint64_t serial;
+    struct look {
+        uint64_t at, had;
+    } last, before; /* at 0: none yet */
+};
+static struct looks looks[SIM_MAX_DEVICES][SIM_SLOTS];
+
+static unsigned busy_since(struct looks *l, uint64_t serial, struct look now)
+{
+    if (l->serial != serial)
+        *l = (struct looks){.serial = serial, .last = now};
+    if (now.at - l->last.at >= SIM_SIGHT_NS) {
+        l->before = l->last;
+        l->last = now;
+    }
+    if (!l->before.at || now.had <= l->before.had)
+        return 0;
+    uint64_t percent = (now.had - l->before.had) * 100 / (now.at - l->before.at);
+    return percent < 100 ? (unsigned)percent : 100;
+}
+
+static void see_users(int fd, int index, struct sight *s)
 {
     const struct sched *sched = &state.sched[atomic_load(&state.gen) & 1];
     unsigned alive = 0;
@@ -77,12 +111,12 @@ static void see_users(int fd, struct sight *s)
         alive++;
         uint64_t mem = atomic_load(&state.proc[i].mem);
         s->used += mem;
+        unsigned busy = busy_since(&looks[index][i], state.proc[i].serial, (struct look){s->at, had_at(sched, i, s->at)});
         if (pid > 0)
-            s->user[s->n++] = (struct user){(unsigned)pid, mem, sched->slot[i].pct != 0};
+            s->user[s->n++] = (struct user){(unsigned)pid, mem, sched->slot[i].pct != 0, busy};
     }
-    uint64_t t = now();
     if (alive)
-        s->busy = (unsigned)((busy_at(sched, t) - busy_at(sched, t - SIM_SIGHT_NS)) * 100 / SIM_SIGHT_NS);
+        s->busy = (unsigned)((busy_at(sched, s->at) - busy_at(sched, s->at - SIM_SIGHT_NS)) * 100 / SIM_SIGHT_NS);
 }
 
 _Static_assert(sizeof((struct sight){0}.user) / sizeof(struct user) == SIM_SLOTS, "room for everybody");
@@ -99,7 +133,8 @@ nvmlReturn_t sim_see(struct nvmlDevice_st *device, struct sight *s)
     if (r != NVML_SUCCESS)
         return r;
     s->used = atomic_load(&state.unowned);
-    see_users(fd, s);
+    s->at = now();
+    see_users(fd, device->index, s);
     if (s->n || s->used)
         s->total = state.total;
     if (s->used > s->total) /* what a process has was changed meanwhile */
