@@ -177,6 +177,28 @@ func TestFlood(t *testing.T) {
 	}
 }
 
+// killKeepers kills those of a folder, once there are any: of a program that has only just
+// begun the kernel does not say yet what it was called with.
+func killKeepers(t *testing.T, dir string) (n int) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); n == 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
+		all, err := procfs.All()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range all {
+			line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", s.PID))
+			if s.PID == os.Getpid() || err != nil || !strings.Contains(string(line)+fmt.Sprint(procfs.Environ(s.PID)), dir) {
+				continue
+			}
+			if unix.Kill(s.PID, unix.SIGKILL) == nil {
+				n++
+			}
+		}
+	}
+	return n
+}
+
 // Who prints to a keeper that was killed finds a closed pipe, and does not wait.
 func TestKeeperKilled(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "logs", "f-0")
@@ -190,23 +212,8 @@ func TestKeeperKilled(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	defer cmd.Process.Kill()
-	killed := 0
-	all, err := procfs.All()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, s := range all {
-		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", s.PID))
-		env := procfs.Environ(s.PID)
-		if s.PID == os.Getpid() || err != nil || !strings.Contains(string(line)+fmt.Sprint(env), dir) {
-			continue
-		}
-		if unix.Kill(s.PID, unix.SIGKILL) == nil {
-			killed++
-		}
-	}
-	if killed != 1 {
-		t.Fatalf("%d keepers of %s", killed, dir)
+	if n := killKeepers(t, dir); n != 1 {
+		t.Fatalf("%d keepers of %s", n, dir)
 	}
 	select {
 	case err := <-ended:
