@@ -91,9 +91,7 @@ explore: all checks
 FUZZTIME ?= 10s
 FUZZED ?= ./pkg/... ./hook/...
 fuzz: all checks
-	@set -e; for pkg in $$($(GO) list $(FUZZED)); do \
-	  for f in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
-	    echo "$$pkg $$f"; GO='$(GO)' pkg/fuzz.sh $$pkg $$f $(FUZZTIME); done; done
+	GO='$(GO)' pkg/fuzz.sh $(FUZZTIME) $(FUZZED)
 
 # Programs that others wrote, on the simulated GPU, bare and in slices; they come from
 # apt, and where they cannot be had that is said.
