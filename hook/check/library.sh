@@ -7,7 +7,7 @@ fail() { echo "$lib: $*" >&2; exit 1; }
 objdump -p "$lib" | grep NEEDED | grep -q libcuda && fail "needs libcuda: no program could load it where there is no driver"
 newest=$(objdump -T "$lib" | grep -o 'GLIBC_[0-9.]*' | sed 's/GLIBC_//' | sort -V | tail -n 1)
 [ "$(printf '%s\n2.17\n' "$newest" | sort -V | tail -n 1)" = 2.17 ] || fail "needs glibc $newest; 2.17 must do"
-alien=$(nm -D --defined-only "$lib" | awk '{print $3}' | grep -vE '^(cu[A-Z].*|nvmlDeviceGet(MemoryInfo|[A-Za-z]*RunningProcess).*|dlsym|dlm?open|f?exec(ve|v|vp|vpe|l|le|lp|veat)|(posix|pidfd)_spawnp?|system|popen)$' || true)
+alien=$(nm -D --defined-only "$lib" | awk '{print $3}' | grep -vE '^(cu[A-Z].*|nvmlDeviceGet(MemoryInfo|[A-Za-z]*RunningProcess|Process(es)?Utilization|Accounting(Pids|Stats)).*|dlsym|dlm?open|f?exec(ve|v|vp|vpe|l|le|lp|veat)|(posix|pidfd)_spawnp?|system|popen)$' || true)
 [ -z "$alien" ] || fail "exports $alien"
 [ "$(LD_PRELOAD=$lib sh -c 'echo works')" = works ] || fail "a shell does not run under it"
 for launch in cuLaunchKernel cuLaunchKernel_ptsz cuLaunchKernelEx cuMemcpyHtoDAsync_v2; do
