@@ -6,6 +6,7 @@ import (
 	"math"
 	"net"
 	"os"
+	"slices"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -261,6 +262,13 @@ func (m *member) open() uint32 {
 func (m *member) close(lease uint32) {
 	atomic.StoreUint32(&m.slot().Gate, 0)
 	m.send(wire.LeaseEnd{Lease: lease}, nil)
+}
+
+// gaveBack is every lease that it has given back.
+func (m *member) gaveBack() []wire.Return {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.returns)
 }
 
 // returned waits until the process gives the lease back.
