@@ -64,7 +64,7 @@ demo:
 # processors. Property tests draw the same cases each time, so that a red test is
 # the change's own; `make explore` draws others, and many more. After make lint, what
 # vet says was heard: VET=-vet=off.
-TESTING = $(GO) test -count=1 -p $(shell expr 2 \* $$(nproc)) -parallel $(shell expr 2 \* $$(nproc)) -exec '"$(CURDIR)/pkg/rapid.sh" -rapid.seed=1'
+TESTING = $(GO) test -count=1 -p $(shell expr 2 \* $$(nproc)) -exec '"$(CURDIR)/pkg/rapid.sh" -rapid.seed=1'
 test: all checks
 	$(TESTING) $(VET) -timeout 20m ./...
 
