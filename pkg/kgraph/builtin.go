@@ -168,7 +168,7 @@ const elementwisePTX = `// gfaas-sim: vadd op=vadd_f32
 .target sm_50
 .address_size 64
 
-// c[i] = a[i] + b[i]; each thread takes every gridDim × blockDim-th element.
+// c[i] = a[i] + b[i]; each thread takes every gridDim * blockDim-th element.
 .visible .entry vadd(.param .u64 a, .param .u64 b, .param .u64 c, .param .u32 n)
 {
 	.reg .pred %p<2>;
@@ -205,7 +205,7 @@ DONE:
 	ret;
 }
 
-// y[i] = s · x[i] + y[i], likewise.
+// y[i] = s * x[i] + y[i], likewise.
 .visible .entry saxpy(.param .f32 s, .param .u64 x, .param .u64 y, .param .u32 n)
 {
 	.reg .pred %p<2>;

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"unicode"
 )
 
 // machine carries out as much of PTX as the built-ins use, thread by thread from
@@ -259,6 +260,9 @@ func some(n, period int) []float32 {
 }
 
 func TestBuiltinPTX(t *testing.T) {
+	if at := strings.IndexFunc(BuiltinPTX(Blas), func(r rune) bool { return r > unicode.MaxASCII }); at >= 0 {
+		t.Errorf("ptxas refuses what is not ASCII, in comments too: at byte %d", at)
+	}
 	const n = 100
 	m := newInterpreter(t, BuiltinPTX(Blas), "vadd")
 	m.buffer("a", some(n, 7))

@@ -32,7 +32,7 @@ func (w *ptxWriter) label(name string)            { fmt.Fprintf(w, "%s:\n", name
 func sgemmPTX() string {
 	w := &ptxWriter{}
 	fmt.Fprintf(w, `
-// C = A · B, row-major. One block for %d x %d elements of C, in rows of blocks.
+// C = A * B, row-major. One block for %d x %d elements of C, in rows of blocks.
 .visible .entry sgemm(.param .u64 A, .param .u64 B, .param .u64 C, .param .u32 m, .param .u32 n, .param .u32 k)
 .reqntid %d, 1, 1
 {
