@@ -129,9 +129,9 @@ static CUresult instantiate(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANT
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     if (!e || !e->tally.memory.any) {
         result = (*real)(exec, graph, params);
-    } else if (gf_graph_memory_take(&e->tally.memory)) {
+    } else if (gf_graph_memory_take(&e->tally.memory, 0)) {
         result = (*real)(exec, graph, params);
-        gf_graph_memory_settle(&e->tally.memory);
+        gf_graph_memory_settle(&e->tally.memory, result);
     }
     gf_leave(entered, 0, result);
     if (result == CUDA_SUCCESS)
@@ -269,9 +269,9 @@ static CUresult send(CUgraphExec exec, CUstream stream, CUstream zero, sends **r
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     if (!runs || !cost.memory.any) {
         result = (*real)(exec, stream);
-    } else if (gf_graph_memory_take(&cost.memory)) {
+    } else if (gf_graph_memory_take(&cost.memory, cost.graph.serial)) {
         result = (*real)(exec, stream);
-        gf_graph_memory_settle(&cost.memory);
+        gf_graph_memory_settle(&cost.memory, result);
     }
     if (launch && runs && entered->entry)
         gf_weigh(entered, gf_meter_graph(entered->entry, cost.ms, heavy ? cost.graph : (struct gf_timed){0}));

@@ -5,7 +5,9 @@
  * driver says it reserves is what counts. It shrinks only when it is trimmed.
  *
  * The most that a launch may add is what its graph allocates, but no more than
- * what is missing to the needs of all graphs together. */
+ * what is missing to the needs of all graphs together; and nothing where the same
+ * graph was the last one launched and nothing was trimmed since: it runs after
+ * itself, in the memory that it has. While it runs no trim would free that. */
 #include "memory.h"
 
 void gf_graph_memory_add(struct gf_graph_memory *m, CUgraphNode node)
@@ -26,58 +28,63 @@ static struct gf_pool *pool_of(struct gf_device *d)
 }
 
 /* Takes the most that a launch may add. False: there is not as much left. */
-static bool try(struct gf_pool *p, uint64_t bytes)
+static bool try(struct gf_pool *p, uint64_t bytes, uint64_t serial)
 {
     pthread_mutex_lock(&p->lock);
     bool fits = gf_pool_settle(p);
     uint64_t room = p->needed > p->counted ? p->needed - p->counted : 0;
     uint64_t more = bytes < room ? bytes : room;
+    if (serial && serial == p->last)
+        more = 0;
     fits = fits && gf_pool_cover(p, p->counted + more);
     if (fits) {
         p->coming += more;
         p->launching++;
+        p->last = serial;
     }
     pthread_mutex_unlock(&p->lock);
     return fits;
 }
 
-static bool enter(struct gf_device *d, uint64_t bytes)
+static bool enter(struct gf_device *d, uint64_t bytes, uint64_t serial)
 {
     struct gf_pool *p = pool_of(d);
-    if (!p || try(p, bytes))
+    if (!p || try(p, bytes, serial))
         return p;
     gf_pools_look(d, true);
-    return try(p, bytes);
+    return try(p, bytes, serial);
 }
 
-static void leave(struct gf_device *d)
+static void leave(struct gf_device *d, bool launched)
 {
     struct gf_pool *p = gf_pool_of_graphs(d);
     pthread_mutex_lock(&p->lock);
     if (!--p->launching)
         p->coming = 0;
+    if (!launched)
+        p->last = 0;
     gf_pool_settle(p);
     pthread_mutex_unlock(&p->lock);
 }
 
-GF_COLD bool gf_graph_memory_take(const struct gf_graph_memory *m)
+GF_COLD bool gf_graph_memory_take(const struct gf_graph_memory *m, uint64_t serial)
 {
     for (unsigned i = 0; i <= GF_DEVICES; i++) {
-        if (!m->bytes[i] || enter(&gf_devices[i], m->bytes[i]))
+        if (!m->bytes[i] || enter(&gf_devices[i], m->bytes[i], serial))
             continue;
         while (i-- > 0)
             if (m->bytes[i])
-                leave(&gf_devices[i]);
+                leave(&gf_devices[i], false);
         return false;
     }
     return true;
 }
 
-GF_COLD void gf_graph_memory_settle(const struct gf_graph_memory *m)
+GF_COLD void gf_graph_memory_settle(const struct gf_graph_memory *m, CUresult result)
 {
     for (unsigned i = 0; i <= GF_DEVICES; i++)
         if (m->bytes[i])
-            leave(&gf_devices[i]);
+            leave(&gf_devices[i], result == CUDA_SUCCESS);
 }
 
 void gf_graph_memory_known(const struct gf_graph_memory *m, bool gone)
@@ -99,7 +106,11 @@ GF_EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device)
         return CUDA_ERROR_NOT_INITIALIZED;
     CUresult result = gf_real.cuDeviceGraphMemTrim(device);
     struct gf_pool *p = gf_pool_of_graphs(gf_device_at(device));
-    if (p)
-        gf_pool_settle_now(p);
+    if (p) {
+        pthread_mutex_lock(&p->lock);
+        p->last = 0;
+        gf_pool_settle(p);
+        pthread_mutex_unlock(&p->lock);
+    }
     return result;
 }

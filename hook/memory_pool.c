@@ -176,10 +176,12 @@ void gf_pool_freed(struct gf_block *b)
 
 static void trim(struct gf_pool *p)
 {
-    if (p->graphs)
+    if (p->graphs) {
+        p->last = 0;
         gf_real.cuDeviceGraphMemTrim((CUdevice)gf_ordinal(p->device));
-    else if (!is_gone(p))
+    } else if (!is_gone(p)) {
         gf_real.cuMemPoolTrimTo(p->handle, 0);
+    }
 }
 
 void gf_pools_look(struct gf_device *d, bool squeeze)

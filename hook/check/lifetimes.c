@@ -237,25 +237,29 @@ static void beside_a_capture(void)
     MUST(cuStreamDestroy(captured));
 }
 
-/* A graph that allocates and frees. */
+/* A graph that allocates, works for a while, and frees. */
 static CUgraphExec lender(size_t bytes)
 {
     CUgraph graph;
     CUgraphExec exec;
-    CUgraphNode node[2];
+    CUgraphNode node[3];
+    CUDA_KERNEL_NODE_PARAMS work = {.func = timed_kernel(5000), .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1,
+                                    .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1};
     CUDA_MEM_ALLOC_NODE_PARAMS params = {
         .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, the_device}},
         .bytesize = bytes,
     };
     MUST(DRIVER(cuGraphCreate)(&graph, 0));
     MUST(DRIVER(cuGraphAddMemAllocNode)(&node[0], graph, NULL, 0, &params));
-    MUST(DRIVER(cuGraphAddMemFreeNode)(&node[1], graph, node, 1, params.dptr));
+    MUST(cuGraphAddKernelNode(&node[1], graph, node, 1, &work));
+    MUST(DRIVER(cuGraphAddMemFreeNode)(&node[2], graph, node + 1, 1, params.dptr));
     MUST(DRIVER(cuGraphInstantiateWithFlags)(&exec, graph, 0));
     MUST(DRIVER(cuGraphDestroy)(graph));
     return exec;
 }
 
-/* Graphs whose memory does not fit together run one after the other. */
+/* Graphs whose memory does not fit together run one after the other, and each after
+ * itself, though it runs still. */
 static void graphs_in_turn(void)
 {
     CUgraphExec exec[2] = {lender(5 * the_chunk), lender(6 * the_chunk)};
