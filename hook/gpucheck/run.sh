@@ -191,7 +191,7 @@ wrong() {
 	fi
 	failed=1
 	cat "$work/err" >>"$work/out"
-	grep '^# differs' "$work/out" | sed "s/^# differs/    $1/" >>"$work/differs"
+	grep '^# differs' "$work/out" | sed "s|^# differs|    $1|" >>"$work/differs"
 	awk '/^# again/ {all = ""; next} {all = all $0 "\n"} END {printf "%s", all}' "$work/out" >"$work/last"
 	mv "$work/last" "$work/out"
 	grep -A 2 '^not ok' "$work/out" | grep '^not ok\|^#' >"$work/why"
@@ -216,7 +216,7 @@ verdict() {
 	0)
 		other=$(grep -c '^# differs' "$work/out")
 		row "$1" "ok$([ "$other" -eq 0 ] || echo ", $other not as simulated")"
-		[ "$other" -eq 0 ] || grep '^# differs' "$work/out" | sed "s/^# differs/    $1/" >>"$work/differs"
+		[ "$other" -eq 0 ] || grep '^# differs' "$work/out" | sed "s|^# differs|    $1|" >>"$work/differs"
 		;;
 	75) skip "$1" ;;
 	77) row "$1" "not in this driver" ;;
@@ -502,7 +502,7 @@ memory() {
 		check "memory: to the limit, $kind" "$slice" --mem 1GiB -- "$here/check/kinds" fill $kind
 	done
 	check "memory: all kinds at once, 2 processes" "$slice" --mem 1GiB -- "$here/check/kinds" race 2 4
-	for case in mapped-twice mapped-in-a-row imported kept grows-too-much destroyed elsewhere captured beside-a-capture \
+	for case in mapped-twice mapped-in-part mapped-in-a-row imported kept grows-too-much destroyed elsewhere captured beside-a-capture \
 		graphs-in-turn siblings; do
 		check "memory: how long it counts, $case" "$slice" --mem 1GiB -- "$here/check/lifetimes" $case
 	done
