@@ -375,43 +375,6 @@ CUresult capture_wait(struct stream *s, struct event *e, bool external)
     return invalidate(s->capture, CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
 }
 
-/* ---- graphs ---- */
-
-/* The graph that an instance would run now, as one of nodes. */
-static struct graph *unfold(const struct plan *p)
-{
-    struct graph *g = graph_new();
-    const uint32_t *in = p->in;
-    for (size_t i = 0; g && i < p->n; i++) {
-        const struct step *s = &p->steps[i];
-        struct work w = {.type = CU_GRAPH_NODE_TYPE_EMPTY};
-        if (s->enabled && s->work.type != CU_GRAPH_NODE_TYPE_GRAPH)
-            work_copy(&w, &s->work);
-        struct node *n = node_new(g, &w);
-        bool ok = n != NULL;
-        for (uint32_t k = 0; ok && k < p->nin[i]; k++)
-            ok = edge_add(g->nodes[*in++], n, NULL);
-        if (!ok) {
-            graph_free(g);
-            return NULL;
-        }
-    }
-    return g;
-}
-
-/* A graph that is launched into a capture becomes a child graph. */
-CUresult capture_graph(struct stream *s, const struct exec *e)
-{
-    struct work w = {.type = CU_GRAPH_NODE_TYPE_GRAPH};
-    CUresult r = state_of(s);
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (e->plan->memory) /* not in a child graph */
-        return capture_refuse(s);
-    w.u.child = unfold(e->plan);
-    return w.u.child ? capture_work(s, &w) : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
 /* ---- beginning a capture, ending it, looking into it ---- */
 
 struct capture *g_captures;

@@ -36,7 +36,6 @@ CUresult capture_copy(struct stream *s, const CUDA_MEMCPY3D *p);
 CUresult capture_set(struct stream *s, const CUDA_MEMSET_NODE_PARAMS *p);
 CUresult capture_alloc(struct stream *s, size_t size, CUdeviceptr *out);
 CUresult capture_free(struct stream *s, CUdeviceptr p);
-CUresult capture_graph(struct stream *s, const struct exec *e);
 CUresult capture_host(struct stream *s, CUhostFn fn, void *data);
 CUresult capture_record(struct stream *s, struct event *e, bool external);
 CUresult capture_wait(struct stream *s, struct event *e, bool external);

@@ -525,7 +525,7 @@ CUresult sim_cuGraphLaunch(struct stream *s, CUgraphExec hGraphExec, CUstream hS
     if (!e)
         return CUDA_ERROR_INVALID_VALUE;
     if (s->capture)
-        return capture_graph(s, e);
+        return capture_refuse(s); /* a child graph is what becomes a node */
     e->refs++; /* others may destroy it while this one waits */
     wait_room(s);
     CUresult r = can_launch(e, s);

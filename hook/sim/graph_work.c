@@ -62,7 +62,8 @@ CUresult work_memcpy(struct work *w, const CUDA_MEMCPY3D *p, struct ctx *c)
     w->owner[1] = owner(address(p->dstMemoryType, p->dstHost, p->dstDevice));
     if (mem_at(p->srcDevice) || mem_at(p->dstDevice)) /* which may have no memory yet */
         return CUDA_SUCCESS;
-    return copy3d_locate(p, &where, &src, &dst);
+    CUresult r = copy3d_locate(p, &where, &src, &dst);
+    return r == CUDA_SUCCESS && dst == P_READ_ONLY ? CUDA_ERROR_INVALID_VALUE : r;
 }
 
 CUresult work_memset(struct work *w, const CUDA_MEMSET_NODE_PARAMS *p, struct ctx *c)
@@ -76,7 +77,10 @@ CUresult work_memset(struct work *w, const CUDA_MEMSET_NODE_PARAMS *p, struct ct
     *w = (struct work){.type = CU_GRAPH_NODE_TYPE_MEMSET, .ctx = c};
     w->u.set = *p;
     w->owner[1] = owner(p->dst);
-    return mem_at(p->dst) ? CUDA_SUCCESS : set_locate(p, &where, &dst);
+    if (mem_at(p->dst))
+        return CUDA_SUCCESS;
+    CUresult r = set_locate(p, &where, &dst);
+    return r == CUDA_SUCCESS && dst == P_READ_ONLY ? CUDA_ERROR_INVALID_VALUE : r;
 }
 
 CUresult work_host(struct work *w, const CUDA_HOST_NODE_PARAMS *p)
@@ -160,7 +164,7 @@ CUresult work_locate(const struct work *w, struct copy *c)
     enum place src, dst;
     CUresult r = w->type == CU_GRAPH_NODE_TYPE_MEMSET ? set_locate(&w->u.set, c, &dst)
                                                       : copy3d_locate(&w->u.copy, c, &src, &dst);
-    c->fault = r == CUDA_SUCCESS && dst == P_READ_ONLY;
+    c->fault = r == CUDA_SUCCESS && dst == P_READ_ONLY; /* since it was added */
     return r;
 }
 

@@ -278,7 +278,7 @@ CUresult sim_cuKernelGetName(const char **name, CUkernel hfunc)
     return name ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult sim_cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t *paramOffset, size_t *paramSize)
+CUresult sim_cuKernelGetParamInfo(struct ctx *c, CUkernel kernel, size_t paramIndex, size_t *paramOffset, size_t *paramSize)
 {
     struct kernel *k = handle_of(kernel, H_KERNEL);
     if (!k)

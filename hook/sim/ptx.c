@@ -449,17 +449,32 @@ static void unit(struct parser *p)
     }
 }
 
+/* ptxas takes no other characters, not in comments either. */
+static void ascii(struct parser *p)
+{
+    char *start = p->at;
+    while (*p->at && (unsigned char)*p->at < 0x80)
+        p->at++;
+    if (*p->at)
+        fail(p, "a character that is not ASCII");
+    p->at = start;
+}
+
 CUresult ptx_parse(struct module *m, const char *text, char *msg, size_t len)
 {
     struct parser p = {.m = m, .msg = msg, .len = len, .text = strdup(text)};
     if (!p.text)
         return CUDA_ERROR_OUT_OF_MEMORY;
     p.at = p.text;
+    ascii(&p);
     blank_comments(p.text);
     unit(&p);
-    if (!p.version)
+    bool other = !p.failed && !p.version;
+    if (other)
         fail(&p, "not PTX: no .version");
     pragmas(&p, text);
     free(p.text);
+    if (other)
+        return CUDA_ERROR_INVALID_IMAGE;
     return p.failed ? CUDA_ERROR_INVALID_PTX : CUDA_SUCCESS;
 }

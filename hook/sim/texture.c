@@ -15,7 +15,6 @@ struct texture {
     CUDA_RESOURCE_DESC of;
     CUDA_TEXTURE_DESC how;
     CUDA_RESOURCE_VIEW_DESC view;
-    bool viewed;
 };
 
 /* Whether that many bytes of the device are at an address. */
@@ -68,7 +67,7 @@ static CUresult make(unsigned long long *out, enum handle_kind kind, const CUDA_
     t->of = *of;
     if (how)
         t->how = *how;
-    if ((t->viewed = view))
+    if (view)
         t->view = *view;
     *out = (uintptr_t)t;
     return CUDA_SUCCESS;
@@ -125,7 +124,7 @@ CUresult sim_cuTexObjectGetTextureDesc(CUDA_TEXTURE_DESC *pTexDesc, CUtexObject 
 CUresult sim_cuTexObjectGetResourceViewDesc(CUDA_RESOURCE_VIEW_DESC *pResViewDesc, CUtexObject texObject)
 {
     struct texture *t = texture_of(texObject, H_TEXTURE);
-    if (!t || !pResViewDesc || !t->viewed)
+    if (!t || !pResViewDesc)
         return CUDA_ERROR_INVALID_VALUE;
     *pResViewDesc = t->view;
     return CUDA_SUCCESS;

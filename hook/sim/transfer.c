@@ -116,12 +116,13 @@ CUresult transfer_submit(struct stream *s, struct copy *c, enum place src, enum 
     size_t bytes = c->width * c->height * c->depth;
     bool wait = dst == P_PAGEABLE || (sync && (src < P_DEVICE || dst < P_DEVICE));
     bool small = bytes <= STAGE_BYTES;
-    c->fault = dst == P_READ_ONLY;
     if (!bytes)
         return CUDA_SUCCESS;
+    if (dst == P_READ_ONLY) /* driver 580 looks; a kernel's stores are a fault */
+        return CUDA_ERROR_INVALID_VALUE;
     if (src == P_PAGEABLE && !small)
         wait = true;
-    if ((wait || small) && !c->fault && idle(s, now_ns())) {
+    if ((wait || small) && idle(s, now_ns())) {
         s->waiters++; /* keeps it from being freed while the lock is not held */
         pthread_mutex_unlock(&g_lock);
         copy_run(c);

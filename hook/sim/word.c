@@ -79,7 +79,7 @@ static CUresult put(struct stream *s, CUdeviceptr addr, uint64_t value, unsigned
 {
     char *view;
     bool read_only;
-    if (flags & ~(unsigned)CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER)
+    if (flags) /* NO_MEMORY_BARRIER is of the first version of these calls only */
         return CUDA_ERROR_INVALID_VALUE;
     CUresult r = locate(addr, bytes, &view, &read_only);
     if (r != CUDA_SUCCESS || look)

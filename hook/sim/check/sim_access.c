@@ -81,7 +81,9 @@ static CUresult by_graph(CUdeviceptr p, CUdeviceptr own)
     MUST(cuCtxGetCurrent(&c));
     MUST(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
     MUST(cuGraphCreate(&g, 0));
-    MUST(cuGraphAddMemsetNode(&n, g, NULL, 0, &set, c));
+    CUresult refused = cuGraphAddMemsetNode(&n, g, NULL, 0, &set, c);
+    if (refused != CUDA_SUCCESS)
+        return refused;
     MUST(cuGraphInstantiate(&e, g, 0));
     return cuGraphLaunch(e, s);
 }
@@ -154,8 +156,10 @@ static int reader(int sock)
     CUresult after = cuCtxSynchronize();
     if (wrote == CUDA_SUCCESS && after == CUDA_SUCCESS)
         return 4;
-    if (!simulated(dev)) /* what another driver answers is told of by the sticky check below only */
+    if (!simulated(dev))
         return 0;
+    if (ways[what.way].write != by_kernel) /* looked at before */
+        return wrote == CUDA_ERROR_INVALID_VALUE && after == CUDA_SUCCESS ? 0 : 5;
     if (after != CUDA_ERROR_ILLEGAL_ADDRESS)
         return 5;
     cuCtxDestroy(ctx);

@@ -129,7 +129,7 @@ static void left(void)
         GIVES(CUDA_SUCCESS, cuGraphLaunch(f, stream));
     }
     GIVES(CUDA_SUCCESS, cuStreamSynchronize(stream));
-    CHECK(attribute(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) == 0);
+    USUALLY(attribute(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) == 0); /* while there are instances of them */
     MUST(cuGraphLaunch(e, stream));
     MUST(cuGraphExecDestroy(e));
     MUST(cuGraphExecDestroy(f));

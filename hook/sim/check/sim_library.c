@@ -49,10 +49,8 @@ static void without_a_context(void)
     CHECK(!strcmp(name, "mixed"));
     GIVES(CUDA_SUCCESS, cuKernelGetLibrary(&of, k));
     CHECK(of == lib);
-    GIVES(CUDA_SUCCESS, cuKernelGetParamInfo(k, 3, &offset, &size));
-    CHECK(offset == 24 && size == 8);
-    GIVES(CUDA_ERROR_INVALID_VALUE, cuKernelGetParamInfo(k, 4, &offset, &size));
     GIVES(CUDA_ERROR_INVALID_CONTEXT, cuKernelGetFunction(&f, k));
+    GIVES(CUDA_ERROR_INVALID_CONTEXT, cuKernelGetParamInfo(k, 3, &offset, &size));
     GIVES(CUDA_SUCCESS, cuLibraryUnload(lib));
 }
 
@@ -75,6 +73,12 @@ static void launched(void)
     GIVES(CUDA_SUCCESS, cuLibraryGetGlobal(&q, &size, lib, "table"));
     CHECK(p == q && size == 24);
     GIVES(CUDA_ERROR_NOT_FOUND, cuLibraryGetManaged(&q, &size, lib, "table"));
+    CUkernel mixed;
+    size_t offset;
+    MUST(cuLibraryGetKernel(&mixed, lib, "mixed"));
+    GIVES(CUDA_SUCCESS, cuKernelGetParamInfo(mixed, 3, &offset, &size));
+    CHECK(offset == 24 && size == 8);
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuKernelGetParamInfo(mixed, 4, &offset, &size));
     MUST(cuLibraryGetKernelCount(&n, lib));
     GIVES(CUDA_SUCCESS, cuLibraryEnumerateKernels(all, 16, lib));
     bool there = false;

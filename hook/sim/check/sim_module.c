@@ -36,7 +36,6 @@ static void loading(void)
 static void refused(void)
 {
     static const char *const bad[] = {
-        "hello, world",
         ".version 7.0\n.target sm_70\n// gfaas-sim: nobody block_us=1\n",
         ".version 7.0\n.visible .entry k() { ret; }\n// gfaas-sim: k block_us=soon\n",
         ".version 7.0\n.visible .entry k() { ret; }\n// gfaas-sim: k op=divide\n",
@@ -45,10 +44,12 @@ static void refused(void)
         ".version 7.0\n.visible .entry k(.param .u64 a { ret; }\n",
         ".version 7.0\n.visible .entry k() { ret;\n",
         ".version 7.0\n.visible .entry",
+        ".version 7.0\n.visible .entry k() { ret; } // 2 \u00d7 2\n",
     };
     CUmodule m;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         GIVES(CUDA_ERROR_INVALID_PTX, cuModuleLoadData(&m, bad[i]));
+    GIVES(CUDA_ERROR_INVALID_IMAGE, cuModuleLoadData(&m, "hello, world"));
     GIVES(CUDA_ERROR_NO_BINARY_FOR_GPU, cuModuleLoadData(&m, "\177ELF\2\1\1"));
     GIVES(CUDA_ERROR_NO_BINARY_FOR_GPU, cuModuleLoadFatBinary(&m, "\x50\xed\x55\xba"));
 }
@@ -201,8 +202,8 @@ static void stray(CUdevice dev)
 static void addresses(void)
 {
     static const char ptx[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
-                              ".visible .global .align 8 .u64 before = generic(text);\n"
                               ".visible .global .align 4 .b8 text[8] = {1, 2, 3, 4, 5, 6, 7, 8};\n"
+                              ".visible .global .align 8 .u64 before = generic(text);\n"
                               ".visible .global .align 8 .u64 list[4] = {generic(text)+4, 7, generic(before), 9};\n"
                               ".visible .entry tick()\n{\n ret;\n}\n";
     CUmodule m;
@@ -246,7 +247,7 @@ static void joined(void)
     GIVES(CUDA_SUCCESS, cuCtxSynchronize());
     GIVES(CUDA_SUCCESS, cuModuleUnload(m));
     MUST(cuLinkCreate(0, NULL, NULL, &l));
-    GIVES(CUDA_ERROR_INVALID_PTX, cuLinkAddData(l, 1, "no PTX", 7, "three", 0, NULL, NULL));
+    GIVES(CUDA_ERROR_INVALID_IMAGE, cuLinkAddData(l, 1, "no PTX", 7, "three", 0, NULL, NULL));
     GIVES(CUDA_ERROR_FILE_NOT_FOUND, cuLinkAddFile(l, 1, "/nowhere/x.ptx", 0, NULL, NULL));
     GIVES(CUDA_SUCCESS, cuLinkDestroy(l));
 }
