@@ -178,7 +178,7 @@ gpu-check-folder: all checks
 	mkdir -p $(GPU_CHECK)/bin
 	cp $(addprefix $(BUILD)/bin/,gfaas gfaas-kerneld gfaas-modeld gfaas-tokend) $(GPU_CHECK)/bin
 	cp -r $(BUILD)/lib $(BUILD)/check $(BUILD)/victim $(GPU_CHECK)
-	cp hook/gpucheck/run.sh hook/gpucheck/torch_loop.py $(GPU_CHECK)
+	cp hook/gpucheck/run.sh hook/gpucheck/torch_loop.py hook/gpucheck/loads.py $(GPU_CHECK)
 	CGO_ENABLED=0 $(GO) test -c -o $(GPU_CHECK)/check/mps.test ./pkg/adapter/mps
 	$(GO) test -c -o $(GPU_CHECK)/check/model.test ./pkg/daemon/model
 

@@ -15,6 +15,8 @@
 #   models   weights in several processes, for reading alone; how fast they load
 #   mps      SM shares: throughput against percentage, and side by side
 #   torch    PyTorch: eager, CUDA graphs, torch.compile; what it loses, quotas
+#   headline loads like FaST-GShare's: eight instances by space against eight by
+#            time, and its table of slices; five minutes, only when asked for
 #
 # It changes no setting of the GPU; its token daemon and its MPS daemon are its
 # own and end with it. GPU_CHECK_SECONDS is how long it may take (540): what does
@@ -36,10 +38,10 @@ fi
 all='doctor driver routes cost shares memory life kernels models mps torch'
 sections=${*:-$all}
 for section in $sections; do
-	case " $all " in
+	case " $all headline " in
 	*" $section "*) ;;
 	*)
-		echo "gpu-check: no section $section; there are $all" >&2
+		echo "gpu-check: no section $section; there are $all headline" >&2
 		exit 2
 		;;
 	esac
@@ -670,6 +672,81 @@ torch() {
 	fi
 	rounds 2 compile:512 compile:4096
 	for mode in compile:512 compile:4096; do lost $mode; done
+}
+
+# scene INSTANCE...: all at once, each "LOAD bare" or "LOAD" and options of gfaas run;
+# once all are warm, what each answers in the same seconds: a line "LOAD RATE" in
+# scene.rates, in their order.
+scene() {
+	status=75
+	room 90 || return
+	rm -rf "$work/gate" "$work"/scene.*
+	mkdir "$work/gate"
+	n=0
+	for each in "$@"; do
+		n=$((n + 1))
+		load=${each%% *}
+		options=${each#"$load"}
+		case $options in
+		" bare") start "$work/scene.$n.out" "$work/scene.$n.err" "$python" "$here/loads.py" "$load" 4 "$work/gate" ;;
+		*) start "$work/scene.$n.out" "$work/scene.$n.err" "$slice" $options -- "$python" "$here/loads.py" "$load" 4 "$work/gate" ;;
+		esac
+	done
+	tries=$((room * 10))
+	until [ "$(find "$work/gate" -name 'warm.*' | wc -l)" -eq $n ] || [ $tries -eq 0 ]; do
+		tries=$((tries - 1))
+		for pid in $children; do kill -0 "$pid" 2>/dev/null || tries=0; done
+		sleep 0.1
+	done
+	: >"$work/gate/go"
+	reap
+	for i in $(seq $n); do cat "$work/scene.$i.out"; done >"$work/scene.rates"
+	cat "$work/scene.rates" >"$work/out"
+	cat "$work"/scene.*.err >"$work/err"
+	return $status
+}
+
+# eight INSTANCE: the sum of what eight of these answer, in figure; none if one fails.
+eight() {
+	figure=none
+	if scene "$1" "$1" "$1" "$1" "$1" "$1" "$1" "$1"; then
+		figure=$(awk '{sum += $2} END {printf "%.1f", sum}' "$work/scene.rates")
+	fi
+}
+
+# total FILE: of the figures in it; none if one is missing.
+total() { awk '/none/ {none = 1} {sum += $1} END {print none ? "none" : sum}' "$1"; }
+
+headline() {
+	if ! find_python; then
+		row "headline" "PyTorch is not installed"
+		return
+	fi
+	: >"$work/alone" && : >"$work/by.time" && : >"$work/by.space"
+	for load in resnet rnnt bert; do
+		alone=none
+		! scene "$load bare" || alone=$(awk '{print $2}' "$work/scene.rates")
+		echo "$load $alone" >>"$work/alone"
+		compare "headline: $load, one alone and bare, requests/s" "$alone"
+		figure=none
+		! scene "$load" || figure=$(awk '{print $2}' "$work/scene.rates")
+		compare "headline: $load, kept under the library" "$(ratio "$figure" "$alone")"
+		eight "$load --quota 0.125"
+		time=$figure
+		compare "headline: $load, eight at quota 0.125" "$time"
+		eight "$load --sm 12"
+		compare "headline: $load, eight at 12% of the SMs" "$figure"
+		compare "headline: $load, space over time" "$(ratio "$figure" "$time")"
+		echo "$time" >>"$work/by.time"
+		echo "$figure" >>"$work/by.space"
+	done
+	compare "headline: sum of all, space over time" "$(ratio "$(total "$work/by.space")" "$(total "$work/by.time")")"
+	parts=none
+	if scene "resnet --sm 12 --quota 0.4:0.4" "resnet --sm 12 --quota 0.4:0.4" "resnet --sm 12 --quota 0.4:0.4" "resnet --sm 12 --quota 0.4:0.4" \
+		"rnnt --sm 24 --quota 0.4:0.4" "rnnt --sm 24 --quota 0.4:0.4" "bert --sm 50 --quota 0.6:0.6" "bert --sm 50 --quota 0.6:0.6"; then
+		parts=$(awk 'NR == FNR {alone[$1] = $2; next} {printf "%s%.3f", (FNR > 1 ? ", " : ""), (alone[$1] > 0 ? $2 / alone[$1] : 0)}' "$work/alone" "$work/scene.rates")
+	fi
+	compare "headline: its table on one GPU, of alone" "$parts"
 }
 
 # fits MOST: a number on standard input, if it is near that and not above.

@@ -250,6 +250,39 @@ func TestGPUCheckTorch(t *testing.T) {
 	}
 }
 
+// TestGPUCheckHeadline: who is to be measured beside others waits for them, what eight
+// answer is added up, and a load that fails has no figure.
+func TestGPUCheckHeadline(t *testing.T) {
+	mpstest.Install(t)
+	g := newGPUCheck(t, map[string]string{"python": `
+		[ "$1" != -c ] || { echo 2.11; exit; }
+		load=$2 gate=$4 # loads.py LOAD SECONDS FOLDER
+		: >"$gate/warm.$$"
+		until [ -e "$gate/go" ]; do sleep 0.01; done
+		echo "$(ls "$gate" | grep -c warm)" >>"$0.together"
+		[ "$load" != bert ] || { echo no bert today >&2; exit 1; }
+		[ "${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:-100}" = 100 ] && echo $load 10.0 || echo $load 80.0
+	`})
+	cmd := g.command("headline")
+	cmd.Env = append(cmd.Env, "GPU_CHECK_PYTHON="+filepath.Join(g.dir, "check/python"))
+	out, err := cmd.CombinedOutput()
+	g.ends(t, err, 1)
+	text := squeezed(string(out))
+	for _, want := range []string{
+		"resnet, one alone and bare, requests/s 10.0\n", "resnet, kept under the library 1.0000\n", "resnet, eight at quota 0.125 80.0\n",
+		"resnet, eight at 12% of the SMs 640.0\n", "resnet, space over time 8.0000\n", "bert, one alone and bare, requests/s FAILED: no bert today\n",
+		"sum of all, space over time FAILED",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is missing:\n%s", want, out)
+		}
+	}
+	together, err := os.ReadFile(filepath.Join(g.dir, "check/python.together"))
+	if want := strings.Repeat("1\n", 2) + strings.Repeat("8\n", 16); err != nil || !strings.HasPrefix(string(together), want) {
+		t.Errorf("%v, %q", err, together)
+	}
+}
+
 // squeezed has one space wherever there were several.
 func squeezed(text string) string {
 	for strings.Contains(text, "  ") {
