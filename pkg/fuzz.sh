@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # fuzz.sh TIME PACKAGE...: fuzzes each target of the packages for so long. As many as
 # there are processors run at once, each on one, and a package is built once for all of
-# its targets.
+# its targets. GOGC is for the compiler.
 set -euo pipefail
 go=${GO:-go}
 
@@ -16,7 +16,7 @@ one() {
   local time=$1 program=$2 folder=$3 package=$4 target=$5 log status=0
   log=$program.$target
   cd "$folder"
-  "$program" -test.run '^$' -test.fuzz "^$target\$" -test.fuzztime "$time" -test.parallel 1 \
+  env -u GOGC "$program" -test.run '^$' -test.fuzz "^$target\$" -test.fuzztime "$time" -test.parallel 1 \
     -test.fuzzcachedir "$("$go" env GOCACHE)/fuzz/$package" 2>&1 | tee "$log" | sed -u "s/^/$target: /" || status=$?
   [ "$status" = 0 ] && return 0
   local time_is_up="--- FAIL: $target \([0-9.]+s\)
