@@ -5,6 +5,8 @@
 #include "check.h"
 
 #include <dlfcn.h>
+#include <execinfo.h>
+#include <signal.h>
 #include <stdbool.h>
 
 /* A function of the driver, by its exact name; NULL: it does not have it. */
@@ -233,9 +235,19 @@ static inline bool driver_has(const struct kind *k)
 
 enum { CHUNKS = 8 };
 
+/* Says whose code it crashed in, the library's or the driver's; then it ends by that. */
+static inline void crashed(int sig)
+{
+    void *at[32];
+    (void)sig;
+    backtrace_symbols_fd(at, backtrace(at, 32), 2);
+}
+
 /* Begins to use the device: its memory is the limit. */
 static inline void use_device(void)
 {
+    struct sigaction action = {.sa_handler = crashed, .sa_flags = (int)SA_RESETHAND};
+    ENSURE(!sigaction(SIGFPE, &action, NULL) && !sigaction(SIGSEGV, &action, NULL));
     primary_context();
     MUST(cuCtxGetDevice(&the_device));
     MUST(cuDeviceTotalMem(&the_limit, the_device));

@@ -200,7 +200,7 @@ wrong() {
 	[ -s "$work/why" ] || tail -n 8 "$work/out" >"$work/why"
 	case $status in
 	124 | 137) why="took longer than $room s" ;;
-	139) why="crashed" ;;
+	136 | 139) why="crashed" ;;
 	*) why=$(sed -n '1s/^not ok //p;q' "$work/why") ;;
 	esac
 	row "$1" "FAILED: ${why:-$(tail -n 1 "$work/why")}"
