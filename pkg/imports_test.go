@@ -128,6 +128,24 @@ func TestOneRandomSource(t *testing.T) {
 	}
 }
 
+// TestDaemonsStartNothing: what hands out a GPU, or weights, or graphs does not start
+// instances, and has no client of Docker's in it, which is a fifth of what it would link.
+func TestDaemonsStartNothing(t *testing.T) {
+	packages := list(t)
+	for _, daemon := range []string{"tokend", "modeld", "kerneld"} {
+		next := []string{module + "command/" + daemon}
+		for seen := map[string]bool{}; len(next) > 0; next = next[1:] {
+			if p := packages[next[0]]; !seen[p.ImportPath] {
+				seen[p.ImportPath] = true
+				next = append(next, p.Imports...)
+			}
+			if next[0] == module+"adapter/docker" {
+				t.Errorf("%s comes to import %s", daemon, next[0])
+			}
+		}
+	}
+}
+
 // TestPoliciesArePure holds rule 1 of the design: no policy does I/O, knows the
 // time or throws dice, and nor does what it imports, however far down.
 func TestPoliciesArePure(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
-	"github.com/gfaas/gfaas/pkg/command/host"
+	"github.com/gfaas/gfaas/pkg/command/devices"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
@@ -184,9 +184,9 @@ func checkLimits(p plan.Plan, list []assignment) error {
 
 // checkDevices refuses a plan that needs more GPUs than this machine has.
 func checkDevices(p plan.Plan, node string, simulated bool) error {
-	have, hint := host.Devices(simulated), "plan for the GPUs that are there: gfaas-place plan --gpus N"
+	have, hint := devices.Count(simulated), "plan for the GPUs that are there: gfaas-place plan --gpus N"
 	if simulated {
-		hint = host.SimShapeHint
+		hint = devices.SimShapeHint
 	}
 	for _, g := range p.GPUs {
 		if g.Node == node && len(g.Instances) > 0 && g.Index >= have {

@@ -20,7 +20,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
 	"github.com/gfaas/gfaas/pkg/command/cli"
-	"github.com/gfaas/gfaas/pkg/command/host"
+	"github.com/gfaas/gfaas/pkg/command/devices"
 	"github.com/gfaas/gfaas/pkg/gpu"
 )
 
@@ -165,7 +165,7 @@ func (t *tool) diagnose(ctx context.Context) diagnosis {
 	var checks []check
 	checks = append(checks, m.probeDriver(ctx, nvml.NVML{})...)
 	checks = append(checks, m.probeLibs()...)
-	checks = append(checks, m.probeSimulated(ctx, nvml.NVML{Simulated: host.SimulatedNVML()})...)
+	checks = append(checks, m.probeSimulated(ctx, nvml.NVML{Simulated: devices.SimulatedNVML()})...)
 	checks = append(checks, m.probeMPS(), t.probeTokend(), t.probeTokens(ctx))
 	checks = append(append(checks, t.probeModels(ctx)...), t.probeKernels(ctx)...)
 	checks = append(checks, t.probeDocker(ctx), t.probeRunDir(), t.probeState(ctx))
@@ -222,12 +222,12 @@ func (m *machine) probeSimulated(ctx context.Context, lib nvml.Lister) []check {
 	if m.driver || m.libs.SimDir == "" {
 		return nil
 	}
-	devices, err := lib.Devices(ctx)
+	shown, err := lib.Devices(ctx)
 	if err != nil {
-		return []check{{Name: "simulated GPU", Status: checkBad, Detail: err.Error(), Hint: host.SimShapeHint}}
+		return []check{{Name: "simulated GPU", Status: checkBad, Detail: err.Error(), Hint: devices.SimShapeHint}}
 	}
 	var checks []check
-	for _, d := range devices {
+	for _, d := range shown {
 		name := gpu.Device{Index: d.Index, Simulated: true}.String()
 		checks = append(checks, check{Name: "GPU " + name, Status: checkOK, Detail: fmt.Sprintf("%s, %s", d.Name, d.Mem)})
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/simgpu"
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
 	"github.com/gfaas/gfaas/pkg/command/cli"
-	"github.com/gfaas/gfaas/pkg/command/host"
+	"github.com/gfaas/gfaas/pkg/command/devices"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/wire"
@@ -158,7 +158,7 @@ func (o *runOptions) run(ctx context.Context, t *tool, command []string) error {
 		return err
 	}
 	if d, _ := gpu.ParseDevice(device); d.Simulated {
-		host.NoteSimulated(t.env)
+		devices.NoteSimulated(t.env)
 		// A program that is killed leaves its part of the device behind.
 		defer func() { _ = simgpu.Sweep() }()
 	}
@@ -180,7 +180,7 @@ func (o *runOptions) run(ctx context.Context, t *tool, command []string) error {
 	if err != nil {
 		return err
 	}
-	status, err := runChild(ctx, command, host.Environ(env), !o.detach)
+	status, err := runChild(ctx, command, cli.Environ(env), !o.detach)
 	if err != nil || status == 0 {
 		return err
 	}
@@ -214,13 +214,13 @@ func (o *runOptions) slice() (gpu.Slice, error) {
 // device is the GPU to use. A real one needs a driver.
 func (o *runOptions) device() (string, error) {
 	if o.gpu == "" {
-		return host.DefaultGPU(), nil
+		return devices.Default(), nil
 	}
 	d, err := gpu.ParseDevice(o.gpu)
 	if err != nil {
 		return "", cli.Usagef("--gpu: %w", err)
 	}
-	return d.String(), host.CheckGPU(o.gpu)
+	return d.String(), devices.Check(o.gpu)
 }
 
 var oddRunes = regexp.MustCompile(`[^A-Za-z0-9_-]+`)

@@ -23,6 +23,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/fnhttp"
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/command/devices"
 	"github.com/gfaas/gfaas/pkg/command/host"
 	"github.com/gfaas/gfaas/pkg/command/queueset"
 	"github.com/gfaas/gfaas/pkg/daemon/chassis"
@@ -151,9 +152,9 @@ func (p *parking) Set(text string) error {
 
 // checkpoints says why the token daemon cannot move memory by the driver's checkpoints,
 // if so.
-func checkpoints(ctx context.Context, daemon *tokend.Client, gpus []host.GPU) error {
+func checkpoints(ctx context.Context, daemon *tokend.Client, gpus []devices.GPU) error {
 	for _, simulated := range []bool{true, false} {
-		if !slices.ContainsFunc(gpus, func(g host.GPU) bool { return strings.HasPrefix(g.Name, "sim") == simulated }) {
+		if !slices.ContainsFunc(gpus, func(g devices.GPU) bool { return strings.HasPrefix(g.Name, "sim") == simulated }) {
 			continue
 		}
 		if err := daemon.CheckParking(ctx, simulated); err != nil {
@@ -317,7 +318,7 @@ func (o *serveOptions) run(cmd *cobra.Command, t *tool) error {
 	if err != nil {
 		return err
 	}
-	gpus, err := host.GPUs(ctx, o.gpu)
+	gpus, err := devices.List(ctx, o.gpu)
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/command/devices"
 	"github.com/gfaas/gfaas/pkg/command/host"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
@@ -233,7 +234,7 @@ func (o *upOptions) assignments(ctx context.Context, t *tool, p plan.Plan, unsou
 	if err != nil {
 		return nil, err
 	}
-	simulated := o.gpu == "sim" || host.DefaultGPU() == "sim"
+	simulated := o.gpu == "sim" || devices.Default() == "sim"
 	list, err := assign(p, node, state.Functions, namer(simulated), unsound)
 	if err != nil {
 		return nil, err

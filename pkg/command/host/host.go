@@ -21,6 +21,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/simgpu"
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/command/devices"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
@@ -59,7 +60,7 @@ func wired(env *cli.Env, runDir string, patience time.Duration) (*launch.Launche
 		RunDir: runDir, LogDir: logDir(runDir), RemoveLog: logs.Remove, Patience: patience, Ready: fnhttp.WaitReady, Tokens: daemon, Device: device{},
 		Models:  &models{runDir: runDir, debug: env.Debugf},
 		Kernels: func(fn function.Function) []string { return kernels(runDir, fn) },
-		Note:    env.Notef, Simulated: func() { NoteSimulated(env) },
+		Note:    env.Notef, Simulated: func() { devices.NoteSimulated(env) },
 		Runtime: func(ctx context.Context, name string) (ports.Runtime, error) { return open(ctx, runDir, name) },
 	}), daemon
 }

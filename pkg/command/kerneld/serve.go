@@ -16,7 +16,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 	"github.com/gfaas/gfaas/pkg/adapter/simgpu"
 	"github.com/gfaas/gfaas/pkg/command/cli"
-	"github.com/gfaas/gfaas/pkg/command/host"
+	"github.com/gfaas/gfaas/pkg/command/devices"
 	"github.com/gfaas/gfaas/pkg/daemon/kernel"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/kgraph/job"
@@ -107,7 +107,7 @@ func (o *serveOptions) checkListen() error {
 func (o *serveOptions) devices() (names []string, err error) {
 	list := o.gpu
 	if list == "" {
-		list = host.DefaultGPU()
+		list = devices.Default()
 	}
 	seen := map[string]bool{}
 	for name := range strings.SplitSeq(list, ",") {
@@ -119,7 +119,7 @@ func (o *serveOptions) devices() (names []string, err error) {
 			return nil, cli.Usagef("--gpu %s: %s is there twice", o.gpu, d)
 		}
 		seen[d.String()] = true
-		if err := host.CheckGPU(name); err != nil {
+		if err := devices.Check(name); err != nil {
 			return nil, err
 		}
 		names = append(names, d.String())
@@ -154,7 +154,7 @@ func (o *serveOptions) run(ctx context.Context, changed func(string) bool) error
 	}
 	c.Private = filepath.Dir(c.Socket) == runDir
 	if d, _ := gpu.ParseDevice(c.GPUs[0]); d.Simulated {
-		host.NoteSimulated(o.env)
+		devices.NoteSimulated(o.env)
 		defer func() { _ = simgpu.Sweep() }() // of executors that were killed
 	}
 	s := &slices{env: o.env, runDir: runDir, libs: libs}

@@ -13,7 +13,6 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
 	"github.com/gfaas/gfaas/pkg/command/cli"
-	"github.com/gfaas/gfaas/pkg/command/host"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
@@ -49,7 +48,7 @@ func (s *slices) enter(ctx context.Context, o *serveOptions, devices []string, c
 			if err != nil {
 				return err
 			}
-			s.environs[device] = host.Environ(set)
+			s.environs[device] = cli.Environ(set)
 		}
 		return nil
 	}
@@ -100,7 +99,7 @@ func (s *slices) register(ctx context.Context, device string, slice gpu.Slice) e
 	if err != nil {
 		return err
 	}
-	s.environs[device] = host.Environ(set)
+	s.environs[device] = cli.Environ(set)
 	if answer.IdleExit { // nobody else looks after the token daemon
 		ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 		before := s.stop

@@ -17,7 +17,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 	"github.com/gfaas/gfaas/pkg/adapter/simgpu"
 	"github.com/gfaas/gfaas/pkg/command/cli"
-	"github.com/gfaas/gfaas/pkg/command/host"
+	"github.com/gfaas/gfaas/pkg/command/devices"
 	"github.com/gfaas/gfaas/pkg/daemon/model"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/gpu/device"
@@ -57,7 +57,7 @@ func (o *serveOptions) flags(cmd *cobra.Command) {
 // check says what is wrong with the flags, if anything.
 func (o *serveOptions) check() error {
 	if o.gpu == "" {
-		o.gpu = host.DefaultGPU()
+		o.gpu = devices.Default()
 	}
 	switch {
 	case o.capacity <= 0:
@@ -83,7 +83,7 @@ func (o *serveOptions) check() error {
 			return cli.Usagef("--listen %q: expected HOST:PORT: %w", o.listen, err)
 		}
 	}
-	if err := host.CheckGPU(o.gpu); err != nil {
+	if err := devices.Check(o.gpu); err != nil {
 		return err
 	}
 	if o.models != "" {
@@ -110,7 +110,7 @@ func (o *serveOptions) open() (device.Device, error) {
 	if _, err := simgpu.Ensure(); err != nil {
 		return nil, err
 	}
-	host.NoteSimulated(o.env)
+	devices.NoteSimulated(o.env)
 	return cuda.Open(filepath.Join(libs.SimDir, cuda.Library), of)
 }
 

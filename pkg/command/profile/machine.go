@@ -15,6 +15,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/nvml"
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/command/devices"
 	"github.com/gfaas/gfaas/pkg/command/host"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
@@ -100,11 +101,11 @@ const lastLines = 10
 // realPlatform is this system.
 func realPlatform(env *cli.Env) platform {
 	return platform{
-		defaultGPU: host.DefaultGPU,
+		defaultGPU: devices.Default,
 		runDir:     cli.RunDir,
 		open: func(ctx context.Context, groups [][]string, functions []function.Function, startTimeout time.Duration) ([]machine, error) {
 			for _, name := range slices.Concat(groups...) {
-				if err := host.CheckGPU(name); err != nil {
+				if err := devices.Check(name); err != nil {
 					return nil, err
 				}
 			}
@@ -289,7 +290,7 @@ func (m *local) Meter() meter {
 		}
 		library := nvml.NVML{}
 		if d.Simulated {
-			library.Simulated = host.SimulatedNVML()
+			library.Simulated = devices.SimulatedNVML()
 		}
 		// A GPU that cannot be asked has no figures: that ends no measurement.
 		if one, err := library.NewMeter(d); err == nil {
@@ -327,7 +328,7 @@ func (m *local) foreign(known []int) (names []string) {
 			continue
 		}
 		if d.Simulated { // all are, or none
-			library.Simulated = host.SimulatedNVML()
+			library.Simulated = devices.SimulatedNVML()
 			if library.Simulated == "" {
 				continue
 			}

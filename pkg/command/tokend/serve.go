@@ -20,7 +20,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/nvml"
 	"github.com/gfaas/gfaas/pkg/adapter/simgpu"
 	"github.com/gfaas/gfaas/pkg/command/cli"
-	"github.com/gfaas/gfaas/pkg/command/host"
+	"github.com/gfaas/gfaas/pkg/command/devices"
 	"github.com/gfaas/gfaas/pkg/daemon/token"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	policy "github.com/gfaas/gfaas/pkg/policy/token"
@@ -185,7 +185,7 @@ type occupancy struct {
 }
 
 func newOccupancy() *occupancy {
-	path := host.SimulatedNVML()
+	path := devices.SimulatedNVML()
 	return &occupancy{simulated: path, library: nvml.Processes{Simulated: path}}
 }
 

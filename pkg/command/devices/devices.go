@@ -1,4 +1,6 @@
-package host
+// Package devices is which GPUs this machine has, the simulated one's among them, for
+// the commands that are told of one or choose.
+package devices
 
 import (
 	"fmt"
@@ -16,9 +18,9 @@ import (
 // SimShapeHint says how the simulated machine gets more GPUs.
 const SimShapeHint = `the shape of the simulated machine is set by GFAAS_SIM_GPU, as in "sms=80,mem=16GiB,count=4"`
 
-// CheckGPU refuses a GPU that this machine does not have: one that needs a
+// Check refuses a GPU that this machine does not have: one that needs a
 // driver where there is none, or a number beyond the last (exit 4).
-func CheckGPU(name string) error {
+func Check(name string) error {
 	d, err := gpu.ParseDevice(name)
 	if err != nil {
 		return cli.Usagef("--gpu: %w", err)
@@ -34,15 +36,15 @@ func CheckGPU(name string) error {
 	if d.MIG != "" {
 		return nil // the driver says whether it is there
 	}
-	if have := Devices(d.Simulated); d.Index >= have {
+	if have := Count(d.Simulated); d.Index >= have {
 		return cli.Fail(cli.ExitUnavailable, hint,
 			fmt.Errorf("GPU %s cannot be used: this machine has %d GPU(s), counted from 0", name, have))
 	}
 	return nil
 }
 
-// Devices counts the GPUs of this machine, or of the simulated one.
-func Devices(simulated bool) int {
+// Count counts the GPUs of this machine, or of the simulated one.
+func Count(simulated bool) int {
 	if simulated {
 		return simDevices(os.Getenv("GFAAS_SIM_GPU"))
 	}
@@ -65,9 +67,9 @@ func simDevices(shape string) int {
 	return 1
 }
 
-// DefaultGPU is the GPU that is used when none is named: "0" where there is
+// Default is the GPU that is used when none is named: "0" where there is
 // an NVIDIA driver, else the simulated one.
-func DefaultGPU() string {
+func Default() string {
 	if preload.HasNVIDIA() {
 		return "0"
 	}

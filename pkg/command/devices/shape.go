@@ -1,4 +1,4 @@
-package host
+package devices
 
 import (
 	"context"
@@ -20,11 +20,11 @@ type GPU struct {
 	Mem  gpu.Bytes // 0 where the driver does not say
 }
 
-// GPUs are those that a list names, all where it is empty: "0,1", or "sim" for all
+// List are those that a list names, all where it is empty: "0,1", or "sim" for all
 // simulated ones.
-func GPUs(ctx context.Context, list string) ([]GPU, error) {
+func List(ctx context.Context, list string) ([]GPU, error) {
 	if list == "" {
-		list = DefaultGPU()
+		list = Default()
 		if list != "sim" {
 			return realGPUs(ctx, nil)
 		}
@@ -35,7 +35,7 @@ func GPUs(ctx context.Context, list string) ([]GPU, error) {
 			return nil, err
 		}
 		var out []GPU
-		for i := range Devices(true) {
+		for i := range Count(true) {
 			out = append(out, GPU{gpu.Device{Index: i, Simulated: true}.String(), mem})
 		}
 		return out, nil
@@ -44,7 +44,7 @@ func GPUs(ctx context.Context, list string) ([]GPU, error) {
 	seen := map[string]bool{}
 	simulated := false
 	for name := range strings.SplitSeq(list, ",") {
-		if err := CheckGPU(strings.TrimSpace(name)); err != nil {
+		if err := Check(strings.TrimSpace(name)); err != nil {
 			return nil, err
 		}
 		d, err := gpu.ParseDevice(strings.TrimSpace(name))

@@ -1,4 +1,4 @@
-package host
+package devices
 
 import (
 	"errors"
@@ -17,12 +17,12 @@ func TestSimDevices(t *testing.T) {
 	}
 }
 
-func TestCheckGPU(t *testing.T) {
+func TestCheck(t *testing.T) {
 	t.Setenv("GFAAS_SIM_GPU", "sms=80,count=2")
 	for name, want := range map[string]int{
 		"sim": 0, "sim:1": 0, "sim:2": cli.ExitUnavailable, "4096": cli.ExitUnavailable, "none": cli.ExitUsage,
 	} {
-		err := CheckGPU(name)
+		err := Check(name)
 		var chosen *cli.Error
 		if got := errors.As(err, &chosen); got != (want != 0) || got && chosen.Exit != want {
 			t.Errorf("%s: %v, want exit %d", name, err, want)
