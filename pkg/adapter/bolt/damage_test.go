@@ -85,6 +85,9 @@ func flip(data []byte, from, to int) []byte {
 // A file with any of its pages damaged is refused, or it is as it was after one of
 // the last transactions; it never ends the program, and never hangs it.
 func TestEveryPageDamaged(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one thing after the other, many times")
+	}
 	_, data := many(t)
 	path := filepath.Join(t.TempDir(), "state.db")
 	random := rand.New(rand.NewPCG(1, 1))
@@ -120,6 +123,9 @@ func TestEveryPageDamaged(t *testing.T) {
 
 // A file that was cut off anywhere is refused, but where nothing is left.
 func TestCutAnywhere(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one thing after the other, many times")
+	}
 	_, data := many(t)
 	path := filepath.Join(t.TempDir(), "state.db")
 	last := -1

@@ -70,6 +70,9 @@ func small(t *testing.T) (data []byte, now, before contents) {
 // what to do, or says what was written: no limit, command or record is ever another
 // or missing without a word.
 func TestEveryByteDamaged(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one thing after the other, many times")
+	}
 	data, now, before := small(t)
 	path := filepath.Join(t.TempDir(), "state.db")
 	refused, tried := 0, 0

@@ -32,6 +32,9 @@ func TestTable(t *testing.T) {
 // A table of a million rows takes ten times as long as one of a hundred thousand, not
 // a hundred times.
 func TestTableOfAMillion(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one thing after the other, many times")
+	}
 	rows := [][]string{{"BIN", "ITEM"}}
 	for i := range 1_000_000 {
 		n := strconv.Itoa(i)
