@@ -131,7 +131,7 @@ static CUresult instantiate(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANT
         result = (*real)(exec, graph, params);
     } else if (gf_graph_memory_take(&e->tally.memory, 0)) {
         result = (*real)(exec, graph, params);
-        gf_graph_memory_settle(&e->tally.memory, result);
+        gf_graph_memory_settle(&e->tally.memory, 0);
     }
     gf_leave(entered, 0, result);
     if (result == CUDA_SUCCESS)
@@ -271,7 +271,7 @@ static CUresult send(CUgraphExec exec, CUstream stream, CUstream zero, sends **r
         result = (*real)(exec, stream);
     } else if (gf_graph_memory_take(&cost.memory, cost.graph.serial)) {
         result = (*real)(exec, stream);
-        gf_graph_memory_settle(&cost.memory, result);
+        gf_graph_memory_settle(&cost.memory, result == CUDA_SUCCESS ? cost.graph.serial : 0);
     }
     if (launch && runs && entered->entry)
         gf_weigh(entered, gf_meter_graph(entered->entry, cost.ms, heavy ? cost.graph : (struct gf_timed){0}));

@@ -479,10 +479,10 @@ void gf_graph_memory_add(struct gf_graph_memory *m, CUgraphNode node);
 /* An executable graph was made; it is destroyed. */
 void gf_graph_memory_known(const struct gf_graph_memory *m, bool gone);
 /* Before and after a launch or upload of a graph that needs any, which is known by
- * its serial; 0: by none yet. False: there is not as much left, and it must not be
- * launched. */
+ * its serial; 0: by none yet, or it was not launched. False: there is not as much left,
+ * and it must not be launched. */
 GF_COLD bool gf_graph_memory_take(const struct gf_graph_memory *m, uint64_t serial);
-GF_COLD void gf_graph_memory_settle(const struct gf_graph_memory *m, CUresult result);
+GF_COLD void gf_graph_memory_settle(const struct gf_graph_memory *m, uint64_t serial);
 
 /* ---- stray.c ---- */
 

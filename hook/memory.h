@@ -114,7 +114,8 @@ struct gf_pool {
     uint64_t needed;  /* bytes of all graphs that may be launched */
     uint64_t coming;  /* bytes that launches now under way may add */
     unsigned launching;
-    uint64_t last;    /* which graph was launched last, and had its memory since; 0: none */
+    uint64_t last;    /* which graph was launched last; 0: none, or something was trimmed since */
+    uint64_t had;     /* what was counted when it was */
     bool over;        /* the driver reserved more than could be taken */
     struct gf_pool *next;
 };

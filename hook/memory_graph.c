@@ -34,13 +34,13 @@ static bool try(struct gf_pool *p, uint64_t bytes, uint64_t serial)
     bool fits = gf_pool_settle(p);
     uint64_t room = p->needed > p->counted ? p->needed - p->counted : 0;
     uint64_t more = bytes < room ? bytes : room;
-    if (serial && serial == p->last)
+    if (serial && serial == p->last && p->counted >= p->had)
         more = 0;
     fits = fits && gf_pool_cover(p, p->counted + more);
     if (fits) {
         p->coming += more;
         p->launching++;
-        p->last = serial;
+        p->last = 0;
     }
     pthread_mutex_unlock(&p->lock);
     return fits;
@@ -55,15 +55,15 @@ static bool enter(struct gf_device *d, uint64_t bytes, uint64_t serial)
     return try(p, bytes, serial);
 }
 
-static void leave(struct gf_device *d, bool launched)
+static void leave(struct gf_device *d, uint64_t serial)
 {
     struct gf_pool *p = gf_pool_of_graphs(d);
     pthread_mutex_lock(&p->lock);
     if (!--p->launching)
         p->coming = 0;
-    if (!launched)
-        p->last = 0;
     gf_pool_settle(p);
+    p->last = p->launching ? 0 : serial; /* another may yet take its memory */
+    p->had = p->counted;
     pthread_mutex_unlock(&p->lock);
 }
 
@@ -74,17 +74,17 @@ GF_COLD bool gf_graph_memory_take(const struct gf_graph_memory *m, uint64_t seri
             continue;
         while (i-- > 0)
             if (m->bytes[i])
-                leave(&gf_devices[i], false);
+                leave(&gf_devices[i], 0);
         return false;
     }
     return true;
 }
 
-GF_COLD void gf_graph_memory_settle(const struct gf_graph_memory *m, CUresult result)
+GF_COLD void gf_graph_memory_settle(const struct gf_graph_memory *m, uint64_t serial)
 {
     for (unsigned i = 0; i <= GF_DEVICES; i++)
         if (m->bytes[i])
-            leave(&gf_devices[i], result == CUDA_SUCCESS);
+            leave(&gf_devices[i], serial);
 }
 
 void gf_graph_memory_known(const struct gf_graph_memory *m, bool gone)
