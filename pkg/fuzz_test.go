@@ -8,13 +8,13 @@ import (
 	"testing"
 )
 
-// fakeGo lists one package, and builds a program that says what is in a file and ends
+// fakeGo lists two packages, one of them without tests, and builds a program that says what is in a file and ends
 // with a status, if it is none that says that nothing is built.
 const (
 	notBuilt = 2
 	fakeGo   = `#!/bin/sh
 case $1 in
-list) echo "$DIR" example.com/p ;;
+list) echo "$DIR/none" example.com/none; echo "$DIR" example.com/p ;;
 env) echo "$DIR/cache" ;;
 test)
 	[ "$STATUS" = 2 ] && { cat "$DIR/said"; exit 2; }
