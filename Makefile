@@ -69,14 +69,15 @@ test: all checks
 	$(TESTING) $(VET) -timeout 20m ./...
 
 # A program under the race detector sleeps a second before it ends, and the
-# scripts run hundreds. Policies, simulations and what draws pages or writes manifests
-# start no goroutine, which a test holds, so there is nothing to be seen in their own
-# tests; those of daemons and commands run them too. Nor is there in tests that do one
-# thing after the other many times, which -short leaves out. What takes longest is begun
-# first.
+# scripts run hundreds. Policies, simulations, formats and what draws pages or writes
+# manifests start no goroutine, which a test holds, so there is nothing to be seen in
+# their own tests; those of daemons and commands run them too. Nor is there in tests that
+# do one thing after the other many times, which -short leaves out. What takes longest is
+# begun first.
+SEQUENTIAL := policy|sim|gpu|number|splitmix|csvfile|jsonfile|textfile|safetensors|function|profile|plan|trace|record|status|events|transcript|kgraph|wire|command/(picture|place/manifest|profile/report|sim/report)
 race: export GORACE := atexit_sleep_ms=0
 race: all checks
-	$(TESTING) -vet=off -race -short -timeout 30m $$($(GO) list ./pkg/command/gfaas ./pkg/... | grep -vE '/pkg/(policy|sim|profile/goodput|command/(picture|place/manifest|profile/report|sim/report))(/|$$)')
+	$(TESTING) -vet=off -race -short -timeout 30m $$($(GO) list ./pkg/command/gfaas ./pkg/... | grep -vE '/pkg/($(SEQUENTIAL))(/|$$)')
 
 # Every property with CHECKS cases that no run had before; then, for EXPLORE_TIME
 # seconds, round after round those of the queueing policies, which have most to do
