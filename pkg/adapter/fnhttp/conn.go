@@ -13,7 +13,6 @@ import (
 	"net/textproto"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -32,13 +31,15 @@ type conn struct {
 	address string
 	in      *bufio.Reader
 	out     *bufio.Writer
-	written atomic.Int64    // bytes
-	left    int64           // that may be read yet
+	left    int64           // bytes that may be read yet
 	unsent  error           // of the last write that failed, of this call
 	wrote   chan error      // what came of a request that is written beside; nil if none is
 	idle    time.Time       // since when
 	leave   func() bool     // ends the watch over the context of the call
 	ctx     context.Context // of the call
+
+	writing sync.Mutex // held while something is
+	written int64      // bytes
 }
 
 const (
@@ -62,12 +63,23 @@ func (k *conn) Read(p []byte) (int, error) {
 }
 
 func (k *conn) Write(p []byte) (int, error) {
+	k.writing.Lock()
+	defer k.writing.Unlock()
 	n, err := k.Conn.Write(p)
-	k.written.Add(int64(n))
+	k.written += int64(n)
 	if err != nil {
 		k.unsent = err
 	}
 	return n, err
+}
+
+// sent says whether anything was written of the call, of which nothing more can be: its
+// connection is closed, or nobody writes. Who reads may see the end of a connection
+// before who writes was told that a write went well.
+func (k *conn) sent() bool {
+	k.writing.Lock()
+	defer k.writing.Unlock()
+	return k.written > 0
 }
 
 // silent says whether the connection is open and nothing came on it.
@@ -87,14 +99,14 @@ func (k *conn) silent() bool {
 
 // call sends a request and returns its answer as soon as the head of that is there.
 func (k *conn) call(ctx context.Context, request *http.Request) (*http.Response, error) {
-	k.written.Store(0)
+	k.written = 0
 	k.left = maxHead
 	k.ctx = ctx
 	k.leave = context.AfterFunc(ctx, func() { _ = k.Conn.Close() })
 	k.wrote = nil
 	if request.Body == nil || request.Body == http.NoBody || request.GetBody != nil && request.ContentLength <= shortBody {
 		if err := k.send(request); err != nil {
-			if k.written.Load() == 0 {
+			if !k.sent() {
 				return nil, k.failed(err)
 			}
 			k.wrote = make(chan error, 1)
@@ -356,7 +368,7 @@ func (p *pool) invoke(ctx context.Context, h instance.Handle, request *http.Requ
 		if answer, err = k.call(ctx, request); err == nil {
 			return answer, nil
 		}
-		if progress = ports.NotSent; k.written.Load() > 0 {
+		if progress = ports.NotSent; k.sent() {
 			progress = ports.Sent
 		}
 	} else if ctx.Err() != nil {
