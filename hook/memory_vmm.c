@@ -3,9 +3,9 @@
  * it is left. What is imported was created, and counts, in another process: here
  * it is only shown, as large as what is mapped of it.
  *
- * A range to be unmapped is made of whole mappings, as CUDA says. Drivers take a part
- * of one all the same, and then hold the rest, which nothing would count any more:
- * it is refused here.
+ * A range to be unmapped is made of whole mappings, as CUDA says. Driver 580 takes a
+ * part of one all the same, and what becomes of the rest is not known, so it could not
+ * be counted: it is refused here.
  *
  * Not followed: memory that an exported descriptor, a tile of a sparse array or
  * a multicast object keeps alive after its handle and mappings are gone.

@@ -119,7 +119,7 @@ static void map(CUdevice dev, CUfunction vadd)
     MUST(cuMemAddressReserve(&p, 4 * grain, 0, 0, 0));
     USUALLY(cuMemMap(p, 2 * grain, 0, 0, 0) != CUDA_SUCCESS);
     USUALLY(cuMemMap(p + 1, 2 * grain, 0, a, 0) != CUDA_SUCCESS);
-    if (simulated(dev)) /* driver 580 takes it, and keeps the addresses for good */
+    if (simulated(dev)) /* driver 580 takes it */
         USUALLY(cuMemMap(p + 3 * grain, 2 * grain, 0, a, 0) != CUDA_SUCCESS); /* beyond the reservation */
     GIVES(CUDA_SUCCESS, cuMemMap(p, 2 * grain, 0, a, 0));
     GIVES(CUDA_SUCCESS, cuMemMap(p + 2 * grain, grain, 0, b, 0));
