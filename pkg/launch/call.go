@@ -53,7 +53,7 @@ const (
 // PUT, DELETE) or it has an Idempotency-Key.
 func Repeatable(p ports.Progress, method string, header http.Header, kept bool, repeats int) Repeat {
 	switch {
-	case p == ports.NotConnected: // nothing of the body was read
+	case p == ports.NotTried, p == ports.NotConnected: // nothing of the body was read
 		return Elsewhere
 	case !kept:
 		return GiveUp

@@ -47,6 +47,7 @@ func TestRepeatable(t *testing.T) {
 		repeats  int
 		want     Repeat
 	}{
+		{ports.NotTried, "POST", nil, false, 0, Elsewhere},
 		{ports.NotConnected, "POST", nil, false, 0, Elsewhere},
 		{ports.NotConnected, "POST", nil, true, 1, Elsewhere},
 		{ports.NotSent, "POST", nil, true, 0, Elsewhere},

@@ -363,7 +363,8 @@ func (p *pool) close(least time.Duration) {
 func (p *pool) invoke(ctx context.Context, h instance.Handle, request *http.Request) (*http.Response, error) {
 	k, err := p.get(ctx, h)
 	progress := ports.NotConnected
-	if err == nil {
+	switch {
+	case err == nil:
 		var answer *http.Response
 		if answer, err = k.call(ctx, request); err == nil {
 			return answer, nil
@@ -371,8 +372,10 @@ func (p *pool) invoke(ctx context.Context, h instance.Handle, request *http.Requ
 		if progress = ports.NotSent; k.sent() {
 			progress = ports.Sent
 		}
-	} else if ctx.Err() != nil {
+	case ctx.Err() != nil:
 		err = context.Cause(ctx)
+	case !unreachable(err):
+		progress = ports.NotTried
 	}
 	return nil, &ports.CallError{Progress: progress, Err: fmt.Errorf("%s http://%s: %w", request.Method, h.Address, err)}
 }

@@ -1,17 +1,43 @@
 package fnhttp
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
+	"slices"
+	"syscall"
 
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
+// strangerError says that who listens at an instance's address is not the instance.
+type strangerError struct{ why string }
+
+func (e *strangerError) Error() string { return e.why }
+
+func stranger(format string, args ...any) error {
+	return &strangerError{fmt.Sprintf(format, args...)}
+}
+
+// unreachable says whether no connection could be made because of the instance: nobody
+// takes it, or somebody else would. Anything else is this process's own, such as that
+// it has no descriptor left, and may be of instances that are well.
+func unreachable(err error) bool {
+	var other *strangerError
+	return errors.As(err, &other) || slices.ContainsFunc([]error{
+		context.DeadlineExceeded, // of the dialer
+		syscall.ETIMEDOUT, syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.ECONNABORTED,
+		syscall.EHOSTUNREACH, syscall.EHOSTDOWN, syscall.ENETUNREACH,
+	}, func(why error) bool { return errors.Is(err, why) })
+}
+
 // checkPeer says why a new connection does not lead to the instance that it was
 // made for, before anything is sent on it: the port of one that has ended can be
-// anybody's by now. A connection that is kept leads where it led.
+// anybody's by now. An error that is no *strangerError says that this cannot be seen. A connection that is kept leads where it led.
 //
 // The other end is the user's own. That of a container can be root's, as the
 // engine's proxies are, or outside this machine's network; so can that of an
@@ -19,8 +45,13 @@ import (
 func checkPeer(h instance.Handle, conn net.Conn) error {
 	process := h.Runtime == instance.Process && h.PID > 0
 	if process {
-		if s, err := procfs.Read(h.PID); err != nil || s.Start != h.StartTime || s.Ended() {
-			return fmt.Errorf("process %d, which was to listen at %s, has ended", h.PID, h.Address)
+		s, err := procfs.Read(h.PID)
+		gone := errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH)
+		switch {
+		case gone, err == nil && (s.Start != h.StartTime || s.Ended()):
+			return stranger("process %d, which was to listen at %s, has ended", h.PID, h.Address)
+		case err != nil:
+			return fmt.Errorf("see whether process %d still listens at %s: %w", h.PID, h.Address, err)
 		}
 	}
 	here, ok := conn.LocalAddr().(*net.TCPAddr)
@@ -36,8 +67,8 @@ func checkPeer(h instance.Handle, conn net.Conn) error {
 	case found && uid == own, !process && (!found || uid == 0):
 		return nil
 	case !found:
-		return fmt.Errorf("nothing of this machine listens at %s", there)
+		return stranger("nothing of this machine listens at %s", there)
 	default:
-		return fmt.Errorf("a program of user %d listens at %s, and not the instance", uid, there)
+		return stranger("a program of user %d listens at %s, and not the instance", uid, there)
 	}
 }

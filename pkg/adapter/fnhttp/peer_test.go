@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gfaas/gfaas/pkg/adapter/fnhttp"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/instancetest"
@@ -60,6 +62,70 @@ func TestPortOfTheDead(t *testing.T) {
 		t.Fatalf("of one that runs: %v", err)
 	}
 	_ = answer.Body.Close()
+}
+
+// That this process has no descriptor left for a connection, or for a look at who
+// listens, tells nothing of the instance: nobody is to think that it has ended.
+func TestNoDescriptors(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer server.Close()
+	self, err := procfs.Read(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := server.Listener.Addr().String()
+	for _, c := range []struct {
+		name   string
+		handle instance.Handle
+		left   uint64 // descriptors
+	}{
+		{"to connect", instance.Handle{Address: address}, 0},
+		{"to look at a process", instance.Handle{Runtime: instance.Process, PID: self.PID, StartTime: self.Start, Address: address}, 1},
+		{"to look at a socket", instance.Handle{Runtime: instance.Docker, Container: "c", Address: address}, 1},
+	} {
+		client := fnhttp.NewClient()
+		invoke := func() error {
+			answer, err := client.Invoke(t.Context(), instance.Record{ID: "f-0", Function: "f", Handle: c.handle}, ports.Call{})
+			if err == nil {
+				err = answer.Body.Close()
+			}
+			return err
+		}
+		restore := leave(t, c.left)
+		err := invoke()
+		restore()
+		var failed *ports.CallError
+		if !errors.As(err, &failed) || failed.Progress != ports.NotTried || !errors.Is(err, syscall.EMFILE) {
+			t.Errorf("none left %s: %v", c.name, err)
+		}
+		if err := invoke(); err != nil {
+			t.Errorf("none was left %s: %v", c.name, err)
+		}
+		client.Close()
+	}
+}
+
+// leave leaves this process so many descriptors to open until restore is called.
+func leave(t *testing.T, n uint64) (restore func()) {
+	t.Helper()
+	var usual unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &usual); err != nil {
+		t.Fatal(err)
+	}
+	next, err := os.Open(os.DevNull) // it has the lowest that is free
+	if err != nil {
+		t.Fatal(err)
+	}
+	low := unix.Rlimit{Cur: uint64(next.Fd()) + n, Max: usual.Max}
+	_ = next.Close()
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &low); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &usual); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // Nor does another user's program, whether the instance runs or not, and it does

@@ -263,11 +263,14 @@ func (c *call) again(ctx context.Context, r *http.Request, err error) error {
 	if !called {
 		return badRequest("%v", err)
 	}
-	if failed.Progress == ports.NotConnected {
+	switch {
+	case failed.Progress == ports.NotTried:
+		return noConnection(c.on.record.ID, err)
+	case failed.Progress == ports.NotConnected:
 		c.g.engine.unreachable(c.on)
-	} else if !died(err) {
+	case !died(err):
 		return &Error{Status: http.StatusBadGateway, Code: codeBadAnswer, Message: "instance " + c.on.record.ID + ": " + err.Error()}
-	} else if failed.Progress == ports.Sent {
+	case failed.Progress == ports.Sent:
 		c.g.suspect(c.on)
 	}
 	gone := &Error{Status: http.StatusBadGateway, Code: codeInstanceDied, Message: "instance " + c.on.record.ID + " gave no answer: " + err.Error()}

@@ -11,12 +11,14 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
 // mixed does what the path says.
@@ -299,6 +301,37 @@ func TestNoAnswer(t *testing.T) {
 		t.Errorf("an answer that was cut: %+v, %v", a, err)
 	}
 	w.settled()
+}
+
+// unconnected is an Invoker that can make no connection the first time.
+type unconnected struct {
+	ports.Invoker
+	asked atomic.Int32
+}
+
+func (u *unconnected) Invoke(ctx context.Context, r instance.Record, c ports.Call) (*http.Response, error) {
+	if u.asked.Add(1) == 1 {
+		return nil, &ports.CallError{Progress: ports.NotTried, Err: syscall.EMFILE}
+	}
+	return u.Invoker.Invoke(ctx, r, c)
+}
+
+// TestNoConnection: a call for which the gateway can make no connection is refused,
+// and its instance, which is well, lives on.
+func TestNoConnection(t *testing.T) {
+	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.Invoker = &unconnected{Invoker: c.Invoker} })
+	w.apply(fn("f"))
+	a := w.do("GET", "/function/f", "")
+	own(t, a, 503, codeNoConnection)
+	if a.header.Get("Retry-After") != "1" || a.header.Get("Gfaas-Attempts") != "0" {
+		t.Errorf("%+v", a)
+	}
+	if a := w.do("POST", "/function/f", "x"); a.status != 200 || a.header.Get("Gfaas-Instance") != "f.1" || a.header.Get("Gfaas-Start") != "gpu-warm" {
+		t.Errorf("%+v", a)
+	}
+	if running := w.runtime.Running(); fmt.Sprint(running) != "[f.1]" {
+		t.Errorf("%v run", running)
+	}
 }
 
 // TestTimeouts: a call waits for so long, its instance may think for so long, and

@@ -34,6 +34,7 @@ const (
 	codeStartFailed  = "start-failed"
 	codeInstanceDied = "instance-died"
 	codeBadAnswer    = "bad-answer"
+	codeNoConnection = "no-connection"
 	codeDraining     = "draining"
 	codeJournal      = "journal"
 	codeNoCall       = "no-call"
@@ -62,6 +63,12 @@ func noPath(path string) *Error {
 
 func draining() *Error {
 	return &Error{Status: http.StatusServiceUnavailable, Code: codeDraining, Message: "the gateway is about to end", Retry: time.Second}
+}
+
+// noConnection is of a call whose instance is well, as far as anybody knows.
+func noConnection(instance string, err error) *Error {
+	return &Error{Status: http.StatusServiceUnavailable, Code: codeNoConnection, Retry: time.Second,
+		Message: "no connection can be made to instance " + instance + ": " + err.Error()}
 }
 
 // errorBody is an error as all of gfaas prints it.

@@ -31,8 +31,11 @@ type Call struct {
 type Progress int
 
 const (
+	// NotTried: this process could make no connection, for want of a descriptor or a
+	// port, say. That tells nothing of the instance. Of the body nothing was read.
+	NotTried Progress = iota
 	// NotConnected: nobody took the connection. Of the body nothing was read.
-	NotConnected Progress = iota
+	NotConnected
 	// NotSent: the connection ended before anything of the call was sent.
 	NotSent
 	// Sent: the instance may have seen it, and may have done what it asks.
@@ -40,7 +43,7 @@ const (
 )
 
 func (p Progress) String() string {
-	return [...]string{"not connected", "not sent", "sent"}[p]
+	return [...]string{"not tried", "not connected", "not sent", "sent"}[p]
 }
 
 // CallError says that no byte of an answer came, and how far the call did.
