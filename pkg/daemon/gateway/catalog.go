@@ -160,10 +160,8 @@ func (f *follower) instances(ctx context.Context, records []instance.Record) {
 		case r.Owner == instance.Gateway:
 			left = append(left, r)
 		case r.State == instance.Ready && f.others[r.ID] != r.Handle:
-			if f.g.adopt(ctx, r, false) {
+			if f.g.takeOver(ctx, r, false) {
 				f.others[r.ID] = r.Handle
-			} else {
-				f.g.restartOther(r, unknownEnd)
 			}
 		case r.State == instance.Starting && r.Restarts > 0: // by a gateway that was killed, if not by this one
 			f.g.restartOther(r, unknownEnd)
@@ -171,9 +169,7 @@ func (f *follower) instances(ctx context.Context, records []instance.Record) {
 	}
 	f.begun = true
 	for _, r := range left {
-		if !f.g.adopt(ctx, r, true) {
-			f.g.deed(func() { f.g.discard(r) })
-		}
+		f.g.takeOver(ctx, r, true)
 	}
 }
 
@@ -208,27 +204,76 @@ func number(id string) int64 {
 	return n
 }
 
-// adopt takes over an instance that runs; false if it does not, or nothing here
-// can use it.
-func (g *Gateway) adopt(ctx context.Context, r instance.Record, own bool) bool {
+// takeOver adopts an instance that another process started, now or, as long as nobody
+// can say whether it runs, later; false if it has ended, or nothing here can use it.
+// Then another starts in its place, or what is left of it is put away.
+func (g *Gateway) takeOver(ctx context.Context, r instance.Record, own bool) bool {
+	err := g.adopt(ctx, r, own)
+	if unknown(err) {
+		g.deed(func() { g.adoptLater(r, own) })
+		return true
+	}
+	if err != nil {
+		g.notAdopted(r, own)
+	}
+	return err == nil
+}
+
+// adoptLater tries to adopt an instance until it is known whether it runs. At the end
+// the gateway's own is put away all the same.
+func (g *Gateway) adoptLater(r instance.Record, own bool) {
+	for retry := firstRetry; pause(g.life, retry); retry = min(2*retry, lastRetry) {
+		switch err := g.adopt(g.life, r, own); {
+		case err == nil:
+			return
+		case !unknown(err):
+			g.notAdopted(r, own)
+			return
+		}
+	}
+	if own && !g.cfg.Keep {
+		g.discard(r)
+	}
+}
+
+// notAdopted sees to an instance that is not there to be taken over, or of no use.
+func (g *Gateway) notAdopted(r instance.Record, own bool) {
+	if own {
+		g.deed(func() { g.discard(r) })
+		return
+	}
+	g.restartOther(r, unknownEnd)
+}
+
+// errNotServed says that nothing here can use an instance.
+var errNotServed = errors.New("its function or its GPU is not served here")
+
+// unknown says whether an error of adopt leaves open whether the instance runs.
+func unknown(err error) bool {
+	var gone *ports.GoneError
+	return err != nil && !errors.Is(err, errNotServed) && !errors.As(err, &gone)
+}
+
+// adopt takes over an instance that runs. The error is errNotServed or a
+// *ports.GoneError, unless it may pass.
+func (g *Gateway) adopt(ctx context.Context, r instance.Record, own bool) error {
 	t := (*g.names.Load())[r.Function]
 	gpu := -1
 	if len(r.GPUs) > 0 {
 		gpu = slices.IndexFunc(g.cfg.GPUs, func(g GPU) bool { return g.Name == r.GPUs[0] })
 	}
 	if t == nil || gpu < 0 {
-		g.log.Warn("instance not adopted: its function or its GPU is not served here", "instance", r.ID, "function", r.Function, "gpus", r.GPUs)
-		return false
+		g.log.Warn("instance not adopted: "+errNotServed.Error(), "instance", r.ID, "function", r.Function, "gpus", r.GPUs)
+		return errNotServed
 	}
 	if err := g.cfg.Starter.Adopt(ctx, r); err != nil {
-		var gone *ports.GoneError
-		if !errors.As(err, &gone) {
-			g.log.Error("instance not adopted", "instance", r.ID, "err", err)
+		if unknown(err) && ctx.Err() == nil {
+			g.log.Error("instance not adopted yet", "instance", r.ID, "err", err)
 		}
-		return false
+		return err
 	}
 	s := g.engine.adopt(t, int32(gpu), r, own, g.found(ctx, r.ID))
 	g.log.Info("instance adopted", "instance", r.ID, "function", r.Function)
 	g.deed(func() { g.watch(s) })
-	return true
+	return nil
 }

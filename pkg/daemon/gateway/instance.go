@@ -175,7 +175,7 @@ func (g *Gateway) bury(s *server) {
 			continue
 		}
 		_ = conn.Close()
-		g.adopt(g.life, s.record, false)
+		g.takeOver(g.life, s.record, false)
 		return
 	}
 }

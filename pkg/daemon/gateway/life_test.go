@@ -265,6 +265,63 @@ func TestAdoptionBeforeMin(t *testing.T) {
 	w.until("they are taken over", func() bool { return len(w.servers()) == 2 })
 }
 
+// silent is a Starter whose runtime does not say for a while whether an instance runs.
+type silent struct {
+	ports.Starter
+	times atomic.Int32 // that it will not
+}
+
+func (s *silent) Adopt(ctx context.Context, r instance.Record) error {
+	if s.times.Add(-1) >= 0 {
+		return errors.New("no answer in time")
+	}
+	return s.Starter.Adopt(ctx, r)
+}
+
+// TestAdoptionLater: what runs, whoever started it, and cannot be seen to when the
+// gateway comes, lives on and is adopted as soon as it can.
+func TestAdoptionLater(t *testing.T) {
+	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.Keep = true })
+	f, g := fn("f"), fn("g")
+	w.apply(f, g)
+	w.do("POST", "/function/f", "x")
+	w.until("it is written down", func() bool { return w.record("f.1").State == instance.Ready })
+	w.up("g-0", g)
+	w.close()
+	s := &silent{Starter: w.cfg.Starter}
+	s.times.Store(2) // once for each
+	w.cfg.Keep, w.cfg.Starter = false, s
+	w.open()
+	w.until("both are adopted", func() bool { return fmt.Sprint(slices.Sorted(slices.Values(w.servers()))) == "[f.1 g-0]" })
+	for name, id := range map[string]string{"f": "f.1", "g": "g-0"} {
+		if a := w.do("POST", "/function/"+name, "x"); a.header.Get("Gfaas-Instance") != id || a.header.Get("Gfaas-Start") != "gpu-warm" {
+			t.Errorf("%+v", a)
+		}
+	}
+	w.close()
+	if running := w.runtime.Running(); fmt.Sprint(running) != "[g-0]" {
+		t.Errorf("%v run after the end", running)
+	}
+}
+
+// TestNotAdoptedAtTheEnd: what the gateway before this one started is stopped at the
+// end, adopted or not.
+func TestNotAdoptedAtTheEnd(t *testing.T) {
+	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.Keep = true })
+	w.apply(fn("f"))
+	w.do("POST", "/function/f", "x")
+	w.until("it is written down", func() bool { return w.record("f.1").State == instance.Ready })
+	w.close()
+	s := &silent{Starter: w.cfg.Starter}
+	s.times.Store(1)
+	w.cfg.Keep, w.cfg.Starter = false, s
+	w.open()
+	w.close()
+	if running := w.runtime.Running(); len(running) > 0 || w.record("f.1").ID != "" {
+		t.Errorf("%v run after the end", running)
+	}
+}
+
 // slowCatalog says what is in it once it is let.
 type slowCatalog struct {
 	ports.Catalog
