@@ -220,8 +220,11 @@ func (g *Gateway) restart(r instance.Record) (instance.Record, error) {
 	}
 	r = l.Instances[at]
 	var gone *ports.GoneError
-	if err := g.cfg.Starter.Adopt(ctx, r); !errors.As(err, &gone) {
-		return r, errors.Join(err, errOthers)
+	switch err := g.cfg.Starter.Adopt(ctx, r); {
+	case err == nil:
+		return r, errOthers
+	case !errors.As(err, &gone): // it may have ended
+		return r, err
 	}
 	left := r
 	again, err := g.cfg.Starter.Restart(g.life, fn, r, func(noted instance.Record) error {

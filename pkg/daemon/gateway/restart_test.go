@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -119,6 +120,24 @@ func TestRestartFails(t *testing.T) {
 	w.open()
 	w.apply(f)
 	w.until("it runs again", func() bool { return slices.Contains(w.servers(), "f-0") && w.record("f-0").State == instance.Ready })
+}
+
+// TestRestartLater: as long as nobody says whether an instance has ended it is not
+// given up.
+func TestRestartLater(t *testing.T) {
+	s := &silent{}
+	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { s.Starter, c.Starter = c.Starter, s })
+	f := fn("f", func(f *function.Function) { f.Restart = "always" })
+	w.apply(f)
+	r := w.up("f-0", f)
+	w.until("it is adopted", func() bool { return len(w.servers()) == 1 })
+	s.times.Store(1)
+	if _, err := w.restart(r); err == nil || errors.Is(err, errOthers) {
+		t.Errorf("%v", err)
+	}
+	if _, err := w.restart(r); !errors.Is(err, errOthers) {
+		t.Errorf("of one that runs: %v", err)
+	}
 }
 
 // TestRestartOwn: another instance takes the place of one of the gateway's own.
