@@ -54,7 +54,7 @@ func (p *passing) Write(part []byte) (int, error) {
 }
 
 // flush passes on a head whose body has not come. Who holds the lock writes that
-// body, perhaps to a caller who does not read: others do not wait for that.
+// body, and the head with it.
 func (p *passing) flush() {
 	if !p.mu.TryLock() {
 		return
@@ -93,13 +93,14 @@ func (h *heads) add(p *passing) {
 	}
 }
 
-// flush flushes the heads that wait.
+// flush flushes the heads that wait, each by itself: its caller may not read, and
+// others do not wait for that.
 func (h *heads) flush() {
 	h.mu.Lock()
 	waiting := h.waiting
 	h.waiting, h.timer = nil, nil
 	h.mu.Unlock()
 	for _, p := range waiting {
-		p.flush()
+		go p.flush()
 	}
 }
