@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -255,6 +256,32 @@ func TestCallback(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestPanics: a handler that panics is one that gave no answer, and hurts nobody else.
+func TestPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		defer w.stop()
+		var text strings.Builder
+		w.log = slog.New(slog.NewTextHandler(&text, nil))
+		w.run = func(rw http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("X-Call-Id") == "a" {
+				panic("a mistake")
+			}
+			answers(200)(rw, r)
+		}
+		w.accept("a", nil)
+		w.accept("b", nil)
+		w.Start()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		w.is("a", "failed", 4, 502)
+		w.is("b", "done", 1, 200)
+		if got := text.String(); !strings.Contains(got, "a mistake") || !strings.Contains(got, "TestPanics") {
+			t.Errorf("logged %s", got)
+		}
+	})
 }
 
 // TestSlowReceiver: one that does not answer is left after half a minute, and

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"runtime/debug"
 	"strconv"
 	"time"
 
@@ -147,7 +148,7 @@ func (q *Queue) answerTo(call journal.Call, body io.ReadCloser, size int64) *ans
 	if size == 0 {
 		request.Body = http.NoBody
 	}
-	whole := serve(q.cfg.Handler, a, request.WithContext(ctx))
+	whole := q.serve(a, request.WithContext(ctx))
 	switch {
 	case a.full != nil:
 		a.refuse(http.StatusServiceUnavailable, "journal", "the answer cannot be kept: "+a.full.Error(), q)
@@ -161,14 +162,16 @@ func (q *Queue) answerTo(call journal.Call, body io.ReadCloser, size int64) *ans
 	return a
 }
 
-// serve has the handler answer, and says whether it did so to the end.
-func serve(h http.Handler, w http.ResponseWriter, r *http.Request) (whole bool) {
+// serve has the handler answer, and says whether it did so to the end. One that panics
+// ends its call alone, as in a server: the call is on disk, and at each start it would
+// end the daemon again.
+func (q *Queue) serve(w http.ResponseWriter, r *http.Request) (whole bool) {
 	defer func() {
 		if what := recover(); what != nil && what != http.ErrAbortHandler {
-			panic(what)
+			q.log.Error("panic while a call ran", "call", r.Header.Get("X-Call-Id"), "panic", what, "stack", string(debug.Stack()))
 		}
 	}()
-	h.ServeHTTP(w, r)
+	q.cfg.Handler.ServeHTTP(w, r)
 	return true
 }
 
