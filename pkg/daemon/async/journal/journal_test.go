@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"math/rand"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
 	"github.com/gfaas/gfaas/pkg/daemon/clocktest"
@@ -398,6 +400,57 @@ func TestGroupCommit(t *testing.T) {
 	}
 	if took != callers || j.active.size != int64(len(magic)+len(b.data)) {
 		t.Errorf("%d were accepted, want %d, in one write of %d bytes; there are %d", took, callers, len(b.data), j.active.size)
+	}
+}
+
+// TestSegmentStays: as long as the oldest segment cannot be removed, what says that its
+// calls have ended is kept too, and they are not run again.
+func TestSegmentStays(t *testing.T) {
+	dir := t.TempDir()
+	small := sizes{segment: 1, least: 1, inline: 400} // one for each record
+	j := opened(t, dir, small)
+	if err := j.accept(newCall("a"), nil); err != nil {
+		t.Fatal(err)
+	}
+	oldest := logs(t, dir)[0]
+	if err := unix.Mount(oldest, oldest, "", unix.MS_BIND, ""); err != nil {
+		if os.Getenv("CI") != "" || os.Geteuid() == 0 {
+			t.Fatal(err)
+		}
+		t.Skip("needs root:", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(oldest, unix.MNT_DETACH) })
+	end := func(id string) {
+		t.Helper()
+		if err := j.Put(Call{ID: id, State: Done, Ended: time.Now()}, nil); err != nil {
+			t.Fatal(err)
+		}
+		j.Expire(time.Now().Add(2 * time.Hour))
+	}
+	others := func(name string) {
+		t.Helper()
+		for n := range 10 {
+			id := fmt.Sprint(name, n)
+			if err := j.accept(newCall(id), nil); err != nil {
+				t.Fatal(err)
+			}
+			end(id)
+		}
+	}
+	end("a")
+	others("b")
+	if err := unix.Unmount(oldest, unix.MNT_DETACH); err != nil {
+		t.Fatal(err)
+	}
+	_ = j.Close()
+	j = opened(t, dir, small)
+	defer j.Close()
+	if left := kept(t, j); len(left) > 0 {
+		t.Errorf("not ended: %v", slices.Sorted(maps.Keys(left)))
+	}
+	others("c")
+	if _, err := os.Stat(oldest); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the oldest segment is still there: %v", err)
 	}
 }
 

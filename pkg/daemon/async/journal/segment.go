@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/crc32"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -301,8 +303,11 @@ func (j *Journal) moveOldest() error {
 		e.at.segment.live += e.at.size
 		j.live += e.at.size
 	}
+	if err := os.Remove(oldest.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err // and it stays the oldest: no later one is removed before it
+	}
 	j.segments = j.segments[1:]
-	return os.Remove(oldest.path)
+	return nil
 }
 
 // rewrite returns the records of entries, out of a segment's data, as they are to
