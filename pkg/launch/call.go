@@ -49,13 +49,13 @@ const (
 // Repeatable says what may be done with a call that came so far. Kept says that
 // its body can be sent again from its start; repeats is how often it was sent
 // again when it may have been carried out. A call is carried out twice at most,
-// and only if its method is one that says the same twice (GET, HEAD, OPTIONS,
-// PUT, DELETE) or it has an Idempotency-Key.
+// and only if nothing of an answer came and its method is one that says the same
+// twice (GET, HEAD, OPTIONS, PUT, DELETE) or it has an Idempotency-Key.
 func Repeatable(p ports.Progress, method string, header http.Header, kept bool, repeats int) Repeat {
 	switch {
 	case p == ports.NotTried, p == ports.NotConnected: // nothing of the body was read
 		return Elsewhere
-	case !kept:
+	case !kept, p == ports.Answered:
 		return GiveUp
 	case p == ports.NotSent:
 		return Elsewhere
@@ -121,7 +121,7 @@ func (c *Caller) Call(ctx context.Context, candidates []Candidate, call ports.Ca
 		if !errors.As(err, &failed) || ctx.Err() != nil {
 			return a, err
 		}
-		if failed.Progress == ports.Sent {
+		if failed.Progress >= ports.Sent {
 			a.Attempts++
 		}
 		switch Repeatable(failed.Progress, call.Method, call.Header, body != nil, repeats) {

@@ -64,6 +64,7 @@ func TestRepeatable(t *testing.T) {
 		{ports.Sent, "PUT", nil, true, 0, Once},
 		{ports.Sent, "DELETE", nil, true, 0, Once},
 		{ports.Sent, "DELETE", nil, true, 1, GiveUp},
+		{ports.Answered, "GET", key, true, 0, GiveUp},
 	} {
 		if got := Repeatable(c.progress, c.method, c.header, c.kept, c.repeats); got != c.want {
 			t.Errorf("%+v: %v", c, got)

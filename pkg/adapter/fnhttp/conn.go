@@ -82,6 +82,17 @@ func (k *conn) sent() bool {
 	return k.written > 0
 }
 
+// progress is how far a call came that got no answer.
+func (k *conn) progress() ports.Progress {
+	switch {
+	case k.left < maxHead:
+		return ports.Answered
+	case k.sent():
+		return ports.Sent
+	}
+	return ports.NotSent
+}
+
 // silent says whether the connection is open and nothing came on it.
 func (k *conn) silent() bool {
 	raw, err := k.Conn.(syscall.Conn).SyscallConn()
@@ -175,7 +186,10 @@ func (k *conn) answer(request *http.Request) (*http.Response, error) {
 		if err != nil {
 			return nil, err
 		}
-		if answer.StatusCode < 100 || answer.StatusCode >= 200 || answer.StatusCode == http.StatusSwitchingProtocols {
+		if answer.StatusCode < 100 {
+			return nil, fmt.Errorf("the answer's status is %s", answer.Status)
+		}
+		if answer.StatusCode >= 200 || answer.StatusCode == http.StatusSwitchingProtocols {
 			return answer, nil
 		}
 		if trace != nil && trace.Got1xxResponse != nil {
@@ -257,6 +271,14 @@ func (b *body) Close() error {
 
 // upgraded is a connection that speaks something else from now on.
 type upgraded struct{ *conn }
+
+// CloseWrite says that no more comes, and leaves open what comes back.
+func (u *upgraded) CloseWrite() error {
+	if c, ok := u.Conn.(interface{ CloseWrite() error }); ok {
+		return c.CloseWrite()
+	}
+	return nil
+}
 
 func (u *upgraded) Read(p []byte) (int, error) { return u.in.Read(p) }
 
@@ -369,9 +391,7 @@ func (p *pool) invoke(ctx context.Context, h instance.Handle, request *http.Requ
 		if answer, err = k.call(ctx, request); err == nil {
 			return answer, nil
 		}
-		if progress = ports.NotSent; k.sent() {
-			progress = ports.Sent
-		}
+		progress = k.progress()
 	case ctx.Err() != nil:
 		err = context.Cause(ctx)
 	case !unreachable(err):

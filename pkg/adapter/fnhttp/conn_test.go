@@ -211,7 +211,7 @@ func TestHeads(t *testing.T) {
 	}
 	_ = answer.Body.Close() // not read: the connection is not used again
 	var failed *ports.CallError
-	if _, _, err := to(t, client, address, ports.Call{}); !errors.As(err, &failed) || failed.Progress != ports.Sent || !strings.Contains(err.Error(), "head") {
+	if _, _, err := to(t, client, address, ports.Call{}); !errors.As(err, &failed) || failed.Progress != ports.Answered || !strings.Contains(err.Error(), "head") {
 		t.Errorf("of one without end: %v", err)
 	}
 }

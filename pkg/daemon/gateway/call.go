@@ -118,7 +118,7 @@ func (c *call) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if !c.target.receiving() {
-		c.refuse(w, g.engine.queueFull(c.target))
+		c.refuse(w, tooManyBodies("of calls of function "+c.target.name))
 		return
 	}
 	fault := c.receive(w, r)
@@ -143,17 +143,49 @@ func (c *call) forward(w http.ResponseWriter, r *http.Request) {
 	g := c.g
 	if c.from != nil && !c.body.whole {
 		r.Body = readCloser{c.from, r.Body}
+		_ = http.NewResponseController(w).EnableFullDuplex() // an answer may come before all of the body has
+		ctx, left := context.WithCancel(r.Context())
+		defer left()
+		go watchCaller(ctx, left)
+		r = r.WithContext(ctx)
 	}
 	c.proxy = httputil.ReverseProxy{Rewrite: rewrite, Transport: c, BufferPool: &g.buffers, ErrorLog: discard, ErrorHandler: c.failed}
-	c.passing = passing{ResponseWriter: w, call: c}
+	c.passing.ResponseWriter, c.passing.call = w, c
+	g.passing.Add(1)
+	defer g.passing.Add(-1)
 	defer c.end(errAborted)
 	defer c.passing.over()
+	if !r.ProtoAtLeast(1, 1) {
+		defer reset(w)
+	}
 	c.proxy.ServeHTTP(&c.passing, r)
+}
+
+// reset, deferred, has the connection of an answer that was cut be reset: an answer by
+// HTTP/1.0 that does not say how long it is ends with its connection, and would look
+// whole.
+func reset(w http.ResponseWriter) {
+	aborted := recover()
+	if aborted == nil {
+		return
+	}
+	if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
+		if c, ok := conn.(interface{ SetLinger(int) error }); ok {
+			_ = c.SetLinger(0)
+		}
+		_ = conn.Close()
+	}
+	panic(aborted)
 }
 
 // failed answers a call that got no answer.
 func (c *call) failed(w http.ResponseWriter, _ *http.Request, err error) {
 	c.passing.answers = false
+	if c.cancel == nil { // it is none that can be sent
+		c.refuse(w, badRequest("%v", err))
+		return
+	}
+	c.begun.Store(false) // of what came nothing is passed on
 	c.refuse(w, c.problem(err))
 }
 
@@ -168,6 +200,7 @@ func rewrite(p *httputil.ProxyRequest) {
 		}
 	}
 	p.Out.URL.RawQuery = p.In.URL.RawQuery // what cannot be parsed too
+	p.Out.Header.Del("Expect")             // the body comes already
 	p.SetXForwarded()
 }
 
@@ -249,7 +282,7 @@ func (c *call) again(ctx context.Context, r *http.Request, err error) error {
 	c.limit.stop()
 	var failed *ports.CallError
 	called := errors.As(err, &failed)
-	if called && failed.Progress == ports.Sent || !called && ctx.Err() != nil {
+	if called && failed.Progress >= ports.Sent || !called && ctx.Err() != nil {
 		c.attempts++
 	}
 	if c.from != nil {
@@ -270,7 +303,7 @@ func (c *call) again(ctx context.Context, r *http.Request, err error) error {
 		c.g.engine.unreachable(c.on)
 	case !died(err):
 		return &Error{Status: http.StatusBadGateway, Code: codeBadAnswer, Message: "instance " + c.on.record.ID + ": " + err.Error()}
-	case failed.Progress == ports.Sent:
+	case failed.Progress >= ports.Sent:
 		c.g.suspect(c.on)
 	}
 	gone := &Error{Status: http.StatusBadGateway, Code: codeInstanceDied, Message: "instance " + c.on.record.ID + " gave no answer: " + err.Error()}
@@ -293,7 +326,7 @@ func (c *call) again(ctx context.Context, r *http.Request, err error) error {
 // else is an answer that is none.
 func died(err error) bool {
 	var failed *ports.CallError
-	if errors.As(err, &failed) && failed.Progress != ports.Sent {
+	if errors.As(err, &failed) && failed.Progress < ports.Sent {
 		return true
 	}
 	for _, end := range []error{io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE, syscall.ECONNABORTED, net.ErrClosed, errDied, context.Canceled} {
@@ -328,7 +361,7 @@ const statusCancelled = 499
 // late ends a call whose instance, or whose caller, has paused for too long.
 func (c *call) late() {
 	c.cut(errTimeout)
-	if w := c.passing.ResponseWriter; w != nil && c.begun.Load() { // it may be in a write that the caller does not read
+	if w := c.passing.ResponseWriter; w != nil && (c.begun.Load() || c.passing.early.Load()) { // it may be in a write that the caller does not read
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now())
 	}
 }
@@ -402,6 +435,14 @@ func (b *answerBody) Close() error {
 type connection struct {
 	io.ReadWriteCloser
 	call *call
+}
+
+// CloseWrite tells the instance that the caller says no more.
+func (c *connection) CloseWrite() error {
+	if half, ok := c.ReadWriteCloser.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
 }
 
 func (c *connection) Close() error {

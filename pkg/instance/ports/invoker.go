@@ -40,13 +40,15 @@ const (
 	NotSent
 	// Sent: the instance may have seen it, and may have done what it asks.
 	Sent
+	// Answered: it has seen it, and something of an answer came, if only answers 1xx.
+	Answered
 )
 
 func (p Progress) String() string {
-	return [...]string{"not tried", "not connected", "not sent", "sent"}[p]
+	return [...]string{"not tried", "not connected", "not sent", "sent", "answered"}[p]
 }
 
-// CallError says that no byte of an answer came, and how far the call did.
+// CallError says that a call got no answer, and how far it came.
 type CallError struct {
 	Progress Progress
 	Err      error
