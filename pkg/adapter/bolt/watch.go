@@ -22,7 +22,7 @@ const (
 	// lookEvery is how often a watch asks whether the file is another. Asking
 	// takes a microsecond and works on every file system, for a file that is not
 	// there yet and for one that is replaced; inotify would do neither.
-	lookEvery = 200 * time.Millisecond
+	lookEvery = 20 * time.Millisecond
 	// settled is for how long a file was not written when its time tells that it
 	// has not been written since: two writes can have one time, on some file
 	// systems for two seconds.

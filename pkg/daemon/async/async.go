@@ -41,6 +41,9 @@ type Config struct {
 	// Handler runs a call: POST /function/NAME[/PATH][?QUERY]. Answers that are an
 	// instance's have the header Gfaas-Instance.
 	Handler http.Handler
+	// Known says whether a function is there, so that its name may be a label; nil
+	// says so of all.
+	Known func(function string) bool
 	// Transport sends answers; nil is one of its own.
 	Transport http.RoundTripper
 
@@ -134,6 +137,11 @@ func Open(cfg Config) (*Queue, error) {
 
 // Collectors are the metrics.
 func (q *Queue) Collectors() []prometheus.Collector { return q.metrics.all() }
+
+// Forget drops what was counted of a function that is gone.
+func (q *Queue) Forget(function string) {
+	q.metrics.ended.DeletePartialMatch(prometheus.Labels{"function": function})
+}
 
 // Start has calls run.
 func (q *Queue) Start() {

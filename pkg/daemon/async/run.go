@@ -116,7 +116,9 @@ func (q *Queue) end(call journal.Call) {
 	if !q.insist(call.ID, func() error { return q.journal.Put(call, nil) }) {
 		return
 	}
-	q.metrics.ended.WithLabelValues(call.Function, result).Inc()
+	if q.cfg.Known == nil || q.cfg.Known(call.Function) {
+		q.metrics.ended.WithLabelValues(call.Function, result).Inc()
+	}
 	q.journal.Expire(time.Now())
 	q.mu.Lock()
 	q.pending--

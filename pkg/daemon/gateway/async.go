@@ -27,7 +27,7 @@ func (g *Gateway) openAsync() (err error) {
 		return nil
 	}
 	g.async, err = async.Open(async.Config{
-		Dir: a.Dir, Handler: g, Concurrency: a.Concurrency, Retries: a.Retries, CallbackRetries: a.CallbackRetries, Max: a.Max,
+		Dir: a.Dir, Handler: g, Known: func(name string) bool { return (*g.names.Load())[name] != nil }, Concurrency: a.Concurrency, Retries: a.Retries, CallbackRetries: a.CallbackRetries, Max: a.Max,
 		MaxAnswer: g.cfg.MaxBody, Log: g.log,
 	})
 	if err == nil {
@@ -56,7 +56,7 @@ func (g *Gateway) stopAsync() (wait func()) {
 
 // serveAsync takes a call in and answers when it is on disk.
 func (g *Gateway) serveAsync(w http.ResponseWriter, r *http.Request, name, path string) {
-	target := (*g.names.Load())[name]
+	target := g.target(r.Context(), name)
 	c := g.newCall(r, target, path)
 	switch {
 	case g.async == nil:
@@ -70,7 +70,7 @@ func (g *Gateway) serveAsync(w http.ResponseWriter, r *http.Request, name, path 
 	case r.ContentLength > g.cfg.MaxBody:
 		c.refuse(w, tooLarge())
 	case !target.receiving():
-		c.refuse(w, g.engine.queueFull(target))
+		c.refuse(w, tooManyBodies("of calls of function "+name))
 	default:
 		fault := g.accept(w, r, c)
 		target.received()
@@ -121,7 +121,7 @@ const journalPause = 10 * time.Second
 func (g *Gateway) asyncBacklog(t *target) time.Duration {
 	g.engine.mu.Lock()
 	defer g.engine.mu.Unlock()
-	return time.Duration(g.async.Pending()/g.cfg.Async.Concurrency) * t.spec.Warm
+	return max(time.Duration(g.async.Pending()/g.cfg.Async.Concurrency)*t.spec.Warm, time.Second)
 }
 
 func (g *Gateway) serveAsyncStatus(w http.ResponseWriter, r *http.Request) {
@@ -133,7 +133,7 @@ func (g *Gateway) serveAsyncStatus(w http.ResponseWriter, r *http.Request) {
 	if !known {
 		e := &Error{Status: http.StatusNotFound, Code: codeNoCall, Message: "no asynchronous call has the id " + r.PathValue("id"),
 			Hint: "what ended is known for an hour"}
-		e.write(w)
+		g.refuse(w, r, e)
 		return
 	}
 	writeJSON(w, http.StatusOK, status)

@@ -72,7 +72,8 @@ func (e *engine) apply(functions []function.Function) {
 	for _, t := range e.inOrder() {
 		if names[t.name] == nil && !t.gone {
 			t.gone = true
-			e.step(queue.Event{Kind: queue.FunctionGone, Function: t.number})
+			e.parting = append(e.parting, t)
+			e.step()
 		}
 	}
 	e.g.names.Store(&names)
@@ -130,7 +131,13 @@ func orElse[T comparable](v, other T) T {
 
 // forget frees the number of a function of which nothing is left. Locked.
 func (e *engine) forget(number int32) {
+	if t := e.functions[number]; t != nil {
+		t.forgotten.Store(true)
+	}
 	e.g.metrics.forget(e.numbers.Name(number))
+	if e.g.async != nil {
+		e.g.async.Forget(e.numbers.Name(number))
+	}
 	delete(e.functions, number)
 	e.numbers.Forget(number)
 }

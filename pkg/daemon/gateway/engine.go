@@ -27,6 +27,7 @@ type engine struct {
 	tenants   queue.Numbers
 	models    queue.Numbers
 	functions map[int32]*target
+	parting   []*target       // that are gone, which the policy is not told yet
 	calls     map[int64]*call // that wait or run
 	servers   map[residency.ID]*server
 	lastCall  int64
@@ -107,7 +108,7 @@ func (e *engine) step(events ...queue.Event) {
 		return
 	}
 	e.stepping = true
-	for len(e.pending) > 0 {
+	for e.part(); len(e.pending) > 0; e.part() {
 		e.events, e.pending = e.pending, e.events[:0]
 		now := e.now()
 		e.actions = e.policy.Step(now, e.events, e.actions[:0])
@@ -120,6 +121,31 @@ func (e *engine) step(events ...queue.Event) {
 		clear(e.events)
 	}
 	e.stepping = false
+}
+
+// part has the policy told of functions that are gone, but for those of which a call
+// waits yet: it runs on an instance that is there, if one is.
+func (e *engine) part() {
+	e.parting = slices.DeleteFunc(e.parting, func(t *target) bool {
+		switch {
+		case !t.gone: // it came back
+			return true
+		case t.instances > 0 && e.waits(t):
+			return false
+		}
+		e.pending = append(e.pending, queue.Event{Kind: queue.FunctionGone, Function: t.number})
+		return true
+	})
+}
+
+// waits says whether a call of a function does.
+func (e *engine) waits(t *target) bool {
+	for _, c := range e.calls {
+		if c.target == t && c.state == callWaits {
+			return true
+		}
+	}
+	return false
 }
 
 func (e *engine) now() time.Duration { return time.Since(e.epoch) }
@@ -532,13 +558,6 @@ func (e *engine) adopt(t *target, gpu int32, r instance.Record, own bool, to res
 	}
 	e.step(ev)
 	return s
-}
-
-// queueFull is the refusal of a call when its function has too many already.
-func (e *engine) queueFull(t *target) *Error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.refusal(t, queue.QueueFull)
 }
 
 // idle waits until no call is left, for so long; false if some are.

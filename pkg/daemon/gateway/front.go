@@ -162,7 +162,7 @@ func (g *Gateway) serveFunction(w http.ResponseWriter, r *http.Request, name, pa
 	if path == "" && r.Method != http.MethodPost {
 		path = "/"
 	}
-	target := (*g.names.Load())[name]
+	target := g.target(r.Context(), name)
 	c := g.newCall(r, target, path)
 	if target == nil {
 		c.refuse(w, noFunction(name))
@@ -170,6 +170,32 @@ func (g *Gateway) serveFunction(w http.ResponseWriter, r *http.Request, name, pa
 	}
 	c.serve(w, r)
 }
+
+// target is the function of a name, nil if there is none. Before it says so it looks
+// at the state: what was applied just now the engine may learn in a moment.
+func (g *Gateway) target(ctx context.Context, name string) *target {
+	if t := (*g.names.Load())[name]; t != nil {
+		return t
+	}
+	ctx, cancel := context.WithTimeout(ctx, stateTime)
+	defer cancel()
+	for {
+		l, err := g.cfg.Catalog.Look(ctx)
+		if err == nil {
+			_, err = l.Function(name)
+		}
+		if t := (*g.names.Load())[name]; t != nil || err != nil {
+			return t
+		}
+		if !pause(ctx, targetPause) {
+			return nil
+		}
+	}
+}
+
+// targetPause is how often it is looked whether the engine knows a function that is
+// applied.
+const targetPause = 5 * time.Millisecond
 
 // routes are those of /system/ and what else is not a call.
 func (g *Gateway) routes() {

@@ -134,6 +134,7 @@ type Gateway struct {
 
 	restarts restarts
 	looks    looks
+	passing  atomic.Int64 // calls whose answers, once there are any, are passed on to a connection
 	nameless atomic.Int64 // calls whose bodies are on their way and say which function
 
 	adopted  atomic.Bool   // what is applied and what ran before is known
@@ -158,6 +159,7 @@ func Open(cfg Config) (*Gateway, error) {
 		Program: "gfaas serve", Socket: cfg.Socket, Lock: "gateway.lock", Private: cfg.Private, Listen: cfg.Listen, Log: cfg.Log,
 		HTTP: func(s *http.Server) {
 			s.ReadHeaderTimeout, s.ReadTimeout, s.WriteTimeout, s.IdleTimeout = cfg.HeaderTimeout, 0, 0, idleConnection
+			s.ConnContext = withConnection
 		},
 	})
 	if err != nil {
@@ -252,13 +254,28 @@ func (g *Gateway) drain() {
 	g.draining.Store(true)
 	close(g.leaving)
 	defer g.stopAsync()()
-	if g.engine.idle(g.cfg.Drain) {
+	end := time.Now().Add(g.cfg.Drain)
+	if g.engine.idle(g.cfg.Drain) && g.passed(end) {
 		return
 	}
 	g.log.Warn("calls are cut: they did not end in time", "drain", g.cfg.Drain.String())
 	g.engine.cutAll()
 	g.engine.idle(cutTime)
 }
+
+// passed waits until callers have taken their answers; false if some have not by then.
+func (g *Gateway) passed(end time.Time) bool {
+	for g.passing.Load() > 0 {
+		if time.Now().After(end) {
+			return false
+		}
+		time.Sleep(passingPause)
+	}
+	return true
+}
+
+// passingPause is how often it is looked whether answers have been taken.
+const passingPause = 10 * time.Millisecond
 
 // cutTime is for calls that were cut to have ended.
 const cutTime = time.Second

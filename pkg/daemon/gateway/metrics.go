@@ -83,6 +83,9 @@ func (m *metrics) of(t *target) {
 
 // answered counts a call that is over.
 func (m *metrics) answered(t *target, status int, queued, took time.Duration) {
+	if t.forgotten.Load() {
+		return // its name is no label any more
+	}
 	n := t.series.last.Load()
 	if n == nil || n.status != status { // most calls of a function end as the one before
 		code := strconv.Itoa(status)
@@ -98,6 +101,9 @@ func (m *metrics) answered(t *target, status int, queued, took time.Duration) {
 
 // refused counts a call that the gateway answered itself.
 func (m *metrics) refused(t *target, e *Error, queued, took time.Duration) {
+	if t.forgotten.Load() {
+		return
+	}
 	m.answered(t, e.Status, queued, took)
 	switch e.Code {
 	case codeTimeout, codeInstanceDied, codeBadAnswer, codeCancelled: // it had a place

@@ -35,9 +35,9 @@ func (g *Gateway) serveOpenAI(w http.ResponseWriter, r *http.Request, path strin
 		c.refuse(w, draining())
 		return
 	}
-	if g.nameless.Add(1) > int64(g.cfg.Queue) {
+	if g.nameless.Add(1) > mostBodies {
 		g.nameless.Add(-1)
-		c.refuse(w, &Error{Status: http.StatusTooManyRequests, Code: codeQueueFull, Message: "too many calls are on their way", Retry: 1})
+		c.refuse(w, tooManyBodies("that say which function they are for"))
 		return
 	}
 	fault := c.receive(w, r)
@@ -46,7 +46,7 @@ func (g *Gateway) serveOpenAI(w http.ResponseWriter, r *http.Request, path strin
 		name, fault = modelIn(c.body, r.Header.Get("Content-Type"))
 	}
 	if fault == nil {
-		if c.target = (*g.names.Load())[name]; c.target == nil {
+		if c.target = g.target(r.Context(), name); c.target == nil {
 			fault = noFunction(name)
 		}
 	}

@@ -97,7 +97,7 @@ func (g *Gateway) openFaaSRoutes() {
 			status, value, err := do(r)
 			switch {
 			case err != nil:
-				stateFault(err).write(w)
+				g.refuse(w, r, stateFault(err))
 			case value == nil:
 				w.WriteHeader(status)
 			default:
@@ -121,7 +121,7 @@ func (g *Gateway) openFaaSRoutes() {
 		g.system.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
 			e := &Error{Status: http.StatusNotImplemented, Code: codeNotHere, Message: r.URL.Path + " is of OpenFaaS's API, and not here",
 				Hint: "set env in a function's file; there is one namespace, " + namespace}
-			e.write(w)
+			g.refuse(w, r, e)
 		})
 	}
 }
@@ -353,13 +353,13 @@ func (g *Gateway) serveLogs(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	wanted, err := logOptions(q.Get("tail"), q.Get("since"), q.Get("follow"))
 	if err != nil {
-		stateFault(err).write(w)
+		g.refuse(w, r, stateFault(err))
 		return
 	}
 	name, _ := splitName(q.Get("name"))
 	t := (*g.names.Load())[name]
 	if t == nil || !here(q.Get("namespace")) {
-		noFunction(name).write(w)
+		g.refuse(w, r, noFunction(name))
 		return
 	}
 	w.Header().Set("Content-Type", "application/x-ndjson")

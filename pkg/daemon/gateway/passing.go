@@ -3,6 +3,7 @@ package gateway
 import (
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -14,9 +15,10 @@ type passing struct {
 	call *call
 
 	mu      sync.Mutex
-	answers bool  // what comes is an instance's answer, which is to be labelled
-	left    int64 // of a body of known length; 0 where there is nothing to be done
-	headed  bool  // its head waits for the body
+	early   atomic.Bool // an answer 1xx is being written
+	answers bool        // what comes is an instance's answer, which is to be labelled
+	left    int64       // of a body of known length; 0 where there is nothing to be done
+	headed  bool        // its head waits for the body
 }
 
 // Unwrap is for http.ResponseController.
@@ -28,17 +30,25 @@ func (p *passing) expect(length int64) { p.answers, p.left = true, max(length, 0
 // WriteHeader writes the head. It is labelled here, and not where it came: each
 // header would be put into a second map.
 func (p *passing) WriteHeader(status int) {
+	if status < http.StatusOK && status != http.StatusSwitchingProtocols {
+		p.early.Store(true)
+		defer p.early.Store(false)
+	}
+	if p.head(status) {
+		p.call.g.heads.add(p)
+	}
+}
+
+// head writes the head, and says whether it waits for the body.
+func (p *passing) head(status int) bool {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.answers && status >= http.StatusOK {
 		p.call.labelAnswer(p.Header())
 	}
 	p.ResponseWriter.WriteHeader(status)
 	p.headed = p.left > 0 && status >= http.StatusOK
-	headed := p.headed
-	p.mu.Unlock()
-	if headed {
-		p.call.g.heads.add(p)
-	}
+	return p.headed
 }
 
 // Write writes a part of the body.

@@ -23,8 +23,9 @@ type target struct {
 	series series
 
 	// What calls look at.
-	timeout atomic.Int64 // a time.Duration
-	queue   atomic.Int64 // calls that may wait
+	forgotten atomic.Bool  // nothing is counted of it any more
+	timeout   atomic.Int64 // a time.Duration
+	queue     atomic.Int64 // calls that may wait
 
 	// The engine's, under its lock.
 	function  function.Function
@@ -48,7 +49,7 @@ func (t *target) pause() time.Duration { return time.Duration(t.timeout.Load()) 
 // receiving takes note of a call whose body is on its way; false if there are too
 // many already.
 func (t *target) receiving() bool {
-	if t.coming.Add(1) > t.queue.Load() {
+	if t.coming.Add(1) > mostBodies {
 		t.coming.Add(-1)
 		return false
 	}
@@ -56,6 +57,16 @@ func (t *target) receiving() bool {
 }
 
 func (t *target) received() { t.coming.Add(-1) }
+
+// mostBodies is how many calls of a function may be sending their bodies: each keeps
+// up to Limits.Buffer of memory. They do not wait for a place yet.
+const mostBodies = 1024
+
+// tooManyBodies refuses a call of which no body is received.
+func tooManyBodies(whose string) *Error {
+	return &Error{Status: http.StatusTooManyRequests, Code: codeQueueFull, Retry: time.Second,
+		Message: fmt.Sprintf("%d bodies %s are on their way already", mostBodies, whose)}
+}
 
 // same says whether instances of two versions of a function are the same.
 func same(a, b function.Function) bool {
@@ -99,5 +110,5 @@ func startFailed(t *target, cause error) *Error {
 // backlog is how long what waits for a function will take, about. Locked.
 func (e *engine) backlog(t *target) time.Duration {
 	places := max(len(e.g.cfg.GPUs)*e.g.cfg.Concurrency, 1)
-	return time.Duration(t.queue.Load()) * t.spec.Warm / time.Duration(places)
+	return max(time.Duration(t.queue.Load())*t.spec.Warm/time.Duration(places), time.Second)
 }
