@@ -357,7 +357,11 @@ func (o *serveOptions) run(cmd *cobra.Command, t *tool) error {
 		cfg.GPUs = append(cfg.GPUs, gateway.GPU{Name: g.Name, Mem: int64(mem)})
 	}
 	var file *os.File
-	if o.record != "" {
+	switch o.record {
+	case "":
+	case "-":
+		cfg.Record, cfg.Set = t.env.Out, set
+	default:
 		if file, err = os.OpenFile(o.record, os.O_WRONLY|os.O_CREATE, 0o644); err != nil {
 			return fmt.Errorf("--record: %w", err)
 		}
