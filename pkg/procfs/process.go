@@ -43,23 +43,26 @@ func Open(pid int, start uint64) (*Process, error) {
 	}
 	// The descriptor is of whoever has the number now: if that began when ours
 	// did, it stays ours.
-	if !p.there() {
+	there, err := Lives(pid, start)
+	if err == nil && !there {
+		err = os.ErrProcessDone
+	}
+	if err != nil {
 		_ = p.Close()
-		return nil, os.ErrProcessDone
+		return nil, err
 	}
 	return p, nil
-}
-
-func (p *Process) there() bool {
-	s, err := Read(p.pid)
-	return err == nil && s.Start == p.start && !s.Ended()
 }
 
 // Signal sends it a signal; os.ErrProcessDone when it has ended.
 func (p *Process) Signal(sig unix.Signal) error {
 	err := unix.ESRCH
 	if p.file == nil {
-		if p.there() {
+		there, failed := Lives(p.pid, p.start)
+		if failed != nil {
+			return failed
+		}
+		if there {
 			err = errno(unix.Kill(p.pid, sig))
 		}
 	} else if conn, failed := p.file.SyscallConn(); failed != nil {
@@ -111,14 +114,16 @@ func (p *Process) Wait(ctx context.Context) error {
 func (p *Process) poll(ctx context.Context) error {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
-	for p.there() {
+	for {
+		if there, err := Lives(p.pid, p.start); err == nil && !there {
+			return nil
+		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-tick.C:
 		}
 	}
-	return nil
 }
 
 // Close lets go of it.

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strconv"
 	"strings"
@@ -31,14 +32,30 @@ func (s Stat) Ended() bool { return s.State == 'Z' || s.State == 'X' }
 // Stopped reports whether a signal or a debugger has stopped it.
 func (s Stat) Stopped() bool { return s.State == 'T' || s.State == 't' }
 
-// Read looks at one process. One that is not there is an fs.ErrNotExist or,
-// when it ended meanwhile, unix.ESRCH.
+// Read looks at one process. Gone tells the error of one that is not there.
 func Read(pid int) (Stat, error) {
 	text, err := os.ReadFile(path(pid, "stat"))
 	if err != nil {
 		return Stat{}, err
 	}
 	return parse(text)
+}
+
+// Gone reports whether an error of looking at a process says that it is not
+// there, or one of another user where /proc hides those. Any other error, such as
+// that no descriptor is free, says nothing of it.
+func Gone(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) || errors.Is(err, fs.ErrPermission)
+}
+
+// Lives reports whether the process that has this number and began at start, as
+// Stat says, is there and has not ended. With an error that is not known.
+func Lives(pid int, start uint64) (bool, error) {
+	s, err := Read(pid)
+	if err != nil && !Gone(err) {
+		return false, err
+	}
+	return err == nil && s.Start == start && !s.Ended(), nil
 }
 
 // Now is the time as Stat.Start has it.
@@ -51,7 +68,8 @@ func Now() uint64 {
 	return uint64(t.Nano()) / (1e9 / perSecond)
 }
 
-// All looks at every process that this one can see.
+// All looks at every process that this one can see: at all of them, or it is an
+// error.
 func All() ([]Stat, error) {
 	pids, err := numbers("/proc")
 	if err != nil {
@@ -59,8 +77,12 @@ func All() ([]Stat, error) {
 	}
 	var all []Stat
 	for _, pid := range pids {
-		if s, err := Read(pid); err == nil { // one that ended since is no loss
+		s, err := Read(pid)
+		switch {
+		case err == nil:
 			all = append(all, s)
+		case !Gone(err): // one that ended since is no loss
+			return nil, err
 		}
 	}
 	return all, nil
@@ -76,27 +98,15 @@ func Alive(pid int) bool {
 	return err != nil || !s.Ended() // unreadable: another user's, where /proc hides those
 }
 
-// HasEnv reports whether a process was started with that NAME=VALUE in its
-// environment.
-func HasEnv(pid int, entry string) bool {
-	text, err := os.ReadFile(path(pid, "environ"))
-	if err != nil {
-		return false
-	}
-	for part := range bytes.SplitSeq(text, []byte{0}) {
-		if string(part) == entry {
-			return true
-		}
-	}
-	return false
-}
-
 // Environ is the environment that a process was started with; empty of one that
-// has ended or cannot be looked at.
-func Environ(pid int) map[string]string {
+// has ended or that this process may not look at.
+func Environ(pid int) (map[string]string, error) {
 	text, err := os.ReadFile(path(pid, "environ"))
-	if err != nil {
-		return nil
+	switch {
+	case Gone(err):
+		return nil, nil
+	case err != nil:
+		return nil, err
 	}
 	env := map[string]string{}
 	for part := range strings.SplitSeq(string(text), "\x00") {
@@ -104,7 +114,7 @@ func Environ(pid int) map[string]string {
 			env[name] = value
 		}
 	}
-	return env
+	return env, nil
 }
 
 // Maps is the list of what a process has mapped. It is empty for one that has

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/procfs/procfstest"
 )
 
 func TestParse(t *testing.T) {
@@ -61,8 +63,14 @@ func TestSelf(t *testing.T) {
 	if err != nil || !slices.ContainsFunc(all, func(s Stat) bool { return s.PID == own.PID && s.Start == own.Start }) {
 		t.Errorf("it is not among %v, %v", all, err)
 	}
-	if _, err := Read(1 << 30); !errors.Is(err, fs.ErrNotExist) || Alive(1<<30) {
+	if _, err := Read(1 << 30); !errors.Is(err, fs.ErrNotExist) || !Gone(err) || Alive(1<<30) {
 		t.Errorf("of no process: %v", err)
+	}
+	if lives, err := Lives(1<<30, own.Start); lives || err != nil {
+		t.Errorf("no process lives: %v, %v", lives, err)
+	}
+	if env, err := Environ(1 << 30); len(env) > 0 || err != nil {
+		t.Errorf("environment of no process: %v, %v", env, err)
 	}
 	files, err := OpenFiles()
 	if err != nil || !slices.Contains(files, 1) {
@@ -105,13 +113,15 @@ func TestProcess(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cmd, s := child(t)
-			for deadline := time.Now().Add(10 * time.Second); !HasEnv(s.PID, "PROCFS_TEST=here"); time.Sleep(time.Millisecond) {
+			env, err := Environ(s.PID)
+			for deadline := time.Now().Add(10 * time.Second); err == nil && env["PROCFS_TEST"] != "here"; env, err = Environ(s.PID) {
 				if time.Now().After(deadline) { // the kernel puts it there a moment after the program is begun
 					t.Fatal("its environment is not seen")
 				}
+				time.Sleep(time.Millisecond)
 			}
-			if HasEnv(s.PID, "PROCFS_TEST=her") {
-				t.Error("a part of its environment is taken for it")
+			if err != nil {
+				t.Fatal(err)
 			}
 			p, err := open(s.PID, s.Start)
 			if err != nil {
@@ -142,6 +152,31 @@ func TestProcess(t *testing.T) {
 				t.Errorf("Wait once it is reaped: %v", err)
 			}
 		})
+	}
+}
+
+// Of a process that cannot be looked at for want of a descriptor nobody knows
+// that it has ended.
+func TestWithoutFiles(t *testing.T) {
+	own, err := Read(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var errs [5]error
+	procfstest.WithoutFiles(t, func() {
+		_, errs[0] = Lives(own.PID, own.Start)
+		_, errs[1] = All()
+		_, errs[2] = Environ(own.PID)
+		_, errs[3] = Open(own.PID, own.Start)
+		errs[4] = (&Process{pid: own.PID, start: own.Start}).Signal(0)
+	})
+	for n, err := range errs {
+		if !errors.Is(err, unix.EMFILE) || Gone(err) {
+			t.Errorf("%d: %v", n, err)
+		}
+	}
+	if lives, err := Lives(own.PID, own.Start); !lives || err != nil {
+		t.Errorf("this process lives: %v, %v", lives, err)
 	}
 }
 

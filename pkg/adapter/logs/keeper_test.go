@@ -188,7 +188,8 @@ func killKeepers(t *testing.T, dir string) (n int) {
 		}
 		for _, s := range all {
 			line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", s.PID))
-			if s.PID == os.Getpid() || err != nil || !strings.Contains(string(line)+fmt.Sprint(procfs.Environ(s.PID)), dir) {
+			env, _ := procfs.Environ(s.PID)
+			if s.PID == os.Getpid() || err != nil || !strings.Contains(string(line)+fmt.Sprint(env), dir) {
 				continue
 			}
 			if unix.Kill(s.PID, unix.SIGKILL) == nil {

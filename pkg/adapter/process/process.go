@@ -189,8 +189,11 @@ func (r *Runtime) State(_ context.Context, h instance.Handle) (instance.State, e
 			return instance.State{Running: true, ExitCode: -1, Detail: "running"}, nil
 		}
 	}
-	stat, err := procfs.Read(h.PID)
-	if err == nil && stat.Start == h.StartTime && !stat.Ended() {
+	lives, err := procfs.Lives(h.PID, h.StartTime)
+	switch {
+	case err != nil:
+		return instance.State{}, fmt.Errorf("look at process %d: %w", h.PID, err)
+	case lives:
 		return instance.State{Running: true, ExitCode: -1, Detail: "running"}, nil
 	}
 	return instance.State{ExitCode: -1, Detail: "ended"}, nil

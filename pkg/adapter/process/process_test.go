@@ -2,9 +2,11 @@ package process_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -15,6 +17,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/instancetest"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
+	"github.com/gfaas/gfaas/pkg/procfs"
+	"github.com/gfaas/gfaas/pkg/procfs/procfstest"
 )
 
 func TestMain(m *testing.M) { os.Exit(logstest.Main(m)) }
@@ -52,6 +56,28 @@ func TestReusedPID(t *testing.T) {
 	}
 	if err := r.Stop(t.Context(), instance.Handle{PID: 1}, 0); err == nil {
 		t.Error("Stop of PID 1 succeeded")
+	}
+}
+
+// A process that cannot be looked at for want of a descriptor has not ended.
+func TestWithoutFiles(t *testing.T) {
+	self, err := procfs.Read(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := process.New(process.Config{RunDir: t.TempDir()})
+	h := instance.Handle{Runtime: instance.Process, PID: self.PID, StartTime: self.Start}
+	var errs [4]error
+	procfstest.WithoutFiles(t, func() {
+		_, errs[0] = r.State(t.Context(), h)
+		_, errs[1] = r.Wait(t.Context(), h)
+		errs[2] = r.Stop(t.Context(), h, 0)
+		_, errs[3] = r.Find(t.Context(), "")
+	})
+	for n, err := range errs {
+		if !errors.Is(err, syscall.EMFILE) {
+			t.Errorf("%d: %v", n, err)
+		}
 	}
 }
 

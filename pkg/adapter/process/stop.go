@@ -99,20 +99,30 @@ func (r *Runtime) members(h instance.Handle) ([]procfs.Stat, error) {
 	}
 	leader, err := procfs.Read(h.PID)
 	present := err == nil
-	if present && leader.Start != h.StartTime {
+	switch {
+	case present && leader.Start != h.StartTime:
 		return nil, nil
+	case !present && !procfs.Gone(err):
+		return nil, fmt.Errorf("look at process %d: %w", h.PID, err)
 	}
 	all, err := procfs.All()
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
 	}
-	mark := "GFAAS_SOCKET=" + r.socket()
 	var found []procfs.Stat
 	for _, s := range all {
 		if s.Session != h.PID || s.Ended() || s.Start < h.StartTime {
 			continue
 		}
-		if present || procfs.HasEnv(s.PID, mark) {
+		ours := present
+		if !present {
+			env, err := procfs.Environ(s.PID)
+			if err != nil {
+				return nil, fmt.Errorf("look at process %d: %w", s.PID, err)
+			}
+			ours = env["GFAAS_SOCKET"] == r.socket()
+		}
+		if ours {
 			found = append(found, s)
 		}
 	}
@@ -141,14 +151,24 @@ func (r *Runtime) Find(_ context.Context, id string) ([]instance.Record, error) 
 		if s.Session <= 1 || s.Ended() {
 			continue
 		}
-		record, ours := r.record(s, id)
+		record, ours, err := r.record(s, id)
+		if err != nil {
+			return nil, err
+		}
 		if !ours {
 			continue
 		}
-		if leader, err := procfs.Read(s.Session); err == nil && !leader.Ended() {
+		leader, err := procfs.Read(s.Session)
+		if err != nil && !procfs.Gone(err) {
+			return nil, fmt.Errorf("look at process %d: %w", s.Session, err)
+		}
+		if err == nil && !leader.Ended() {
 			// A session that someone else leads is not ours to end.
-			if record, ours = r.record(leader, id); ours {
+			if record, ours, err = r.record(leader, id); ours {
 				found[s.Session] = record
+			}
+			if err != nil {
+				return nil, err
 			}
 			continue
 		}
@@ -162,13 +182,16 @@ func (r *Runtime) Find(_ context.Context, id string) ([]instance.Record, error) 
 }
 
 // record is what a process's environment says of the instance that it belongs to.
-func (r *Runtime) record(s procfs.Stat, id string) (instance.Record, bool) {
-	env := procfs.Environ(s.PID)
+func (r *Runtime) record(s procfs.Stat, id string) (record instance.Record, ours bool, err error) {
+	env, err := procfs.Environ(s.PID)
+	if err != nil {
+		return instance.Record{}, false, fmt.Errorf("look at process %d: %w", s.PID, err)
+	}
 	function := env["GFAAS_FUNCTION"]
 	if env["GFAAS_SOCKET"] != r.socket() || id == "" && function == "" || id != "" && env["GFAAS_INSTANCE"] != id || !instance.ValidID(env["GFAAS_INSTANCE"]) {
-		return instance.Record{}, false
+		return instance.Record{}, false, nil
 	}
 	return instance.Record{ID: env["GFAAS_INSTANCE"], Function: function, Runtime: instance.Process, Handle: instance.Handle{
 		Runtime: instance.Process, PID: s.PID, StartTime: s.Start, Address: net.JoinHostPort("127.0.0.1", env["PORT"]),
-	}}, true
+	}}, true, nil
 }

@@ -225,7 +225,7 @@ func (k *killer) stopOne() bool {
 		k.Error(err)
 	}
 	all = slices.DeleteFunc(all, func(s procfs.Stat) bool {
-		env := procfs.Environ(s.PID)
+		env, _ := procfs.Environ(s.PID)
 		return s.Ended() || env["GFAAS_RUN_DIR"] != k.run() && !strings.HasPrefix(env["GFAAS_SOCKET"], k.run()+"/")
 	})
 	if len(all) == 0 {
@@ -255,7 +255,10 @@ func (k *killer) killDaemon() bool {
 		return false
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil || procfs.Environ(pid)["GFAAS_RUN_DIR"] != k.run() {
+	if err != nil {
+		return false
+	}
+	if env, _ := procfs.Environ(pid); env["GFAAS_RUN_DIR"] != k.run() {
 		return false
 	}
 	if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err != nil || exe != k.bin+"-tokend" {
@@ -309,7 +312,7 @@ func (k *killer) instances() (found []string) {
 		k.Error(err)
 	}
 	for _, s := range all {
-		if env := procfs.Environ(s.PID); !s.Ended() && strings.HasPrefix(env["GFAAS_SOCKET"], k.run()+"/") {
+		if env, _ := procfs.Environ(s.PID); !s.Ended() && strings.HasPrefix(env["GFAAS_SOCKET"], k.run()+"/") {
 			found = append(found, fmt.Sprintf("%d %s of %s", s.PID, s.Name, env["GFAAS_INSTANCE"]))
 		}
 	}

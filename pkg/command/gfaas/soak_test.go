@@ -226,7 +226,7 @@ func (s *soak) fault(gateways bool) {
 		}
 		var victims []int
 		for _, p := range all {
-			if !p.Ended() && strings.HasPrefix(procfs.Environ(p.PID)["GFAAS_SOCKET"], s.run()+"/") {
+			if env, _ := procfs.Environ(p.PID); !p.Ended() && strings.HasPrefix(env["GFAAS_SOCKET"], s.run()+"/") {
 				victims = append(victims, p.PID)
 			}
 		}

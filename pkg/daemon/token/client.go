@@ -80,7 +80,10 @@ func (d *Daemon) awaitHello(conn *net.UnixConn, l *listener, cred unix.Ucred) er
 	}
 	var refusal error
 	var answer wire.Message
-	above := d.ancestors(int(cred.Pid))
+	above, err := d.ancestors(int(cred.Pid))
+	if err != nil {
+		return err
+	}
 	if err := d.locked(func() {
 		switch msg := msg.(type) {
 		case wire.Hello:

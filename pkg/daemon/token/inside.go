@@ -30,22 +30,28 @@ type ancestor struct {
 
 // ancestors are a process and those above it, from the bottom. It is empty if
 // there is no such process.
-func (d *Daemon) ancestors(pid int) (out []ancestor) {
+func (d *Daemon) ancestors(pid int) (out []ancestor, err error) {
 	for range maxAncestors {
 		s, err := procfs.Read(pid)
-		if err != nil || pid <= 1 {
+		if procfs.Gone(err) || pid <= 1 {
 			break
 		}
-		out = append(out, ancestor{s, d.beganIn(pid)})
+		var env map[string]string
+		if err == nil {
+			env, err = procfs.Environ(pid)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("look at process %d: %w", pid, err)
+		}
+		out = append(out, ancestor{s, d.beganIn(env)})
 		pid = s.Parent
 	}
-	return out
+	return out, nil
 }
 
-// beganIn is the instance of this daemon that a process was started in, by its
-// environment.
-func (d *Daemon) beganIn(pid int) string {
-	env := procfs.Environ(pid)
+// beganIn is the instance of this daemon that a process was started in which has
+// that environment.
+func (d *Daemon) beganIn(env map[string]string) string {
 	id, socket := env["GFAAS_INSTANCE"], env["GFAAS_SOCKET"]
 	if id == "" || !sameFile(socket, d.clientSocket()) && !sameFile(socket, filepath.Join(d.clientDir(), id, "token.sock")) {
 		return ""
@@ -114,7 +120,10 @@ func (d *Daemon) outsider(r *http.Request) error {
 	if cred.Pid == 0 { // of another process namespace: nothing can be told
 		return nil
 	}
-	above := d.ancestors(int(cred.Pid))
+	above, err := d.ancestors(int(cred.Pid))
+	if err != nil {
+		return err
+	}
 	if len(above) == 0 {
 		return fmt.Errorf("process %d, which asks, has ended", cred.Pid)
 	}

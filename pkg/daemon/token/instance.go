@@ -64,9 +64,14 @@ func (i *instance) alive() bool {
 	return false
 }
 
-// ownerDead says whether the instance had an owner that is gone.
+// ownerDead says whether the instance had an owner that is gone. One that cannot be
+// looked at is not.
 func (i *instance) ownerDead() bool {
-	return i.reg.OwnerPID != 0 && startTime(i.reg.OwnerPID) != i.ownerStart
+	if i.reg.OwnerPID == 0 {
+		return false
+	}
+	lives, err := procfs.Lives(i.reg.OwnerPID, i.ownerStart)
+	return err == nil && !lives
 }
 
 // errIdentity does not say which of the two is wrong.
@@ -223,7 +228,11 @@ func newInstance(reg wire.Registration) (*instance, error) {
 	}
 	i := &instance{secret: sha256.Sum256([]byte(reg.Secret))}
 	if reg.OwnerPID != 0 {
-		if i.ownerStart = startTime(reg.OwnerPID); i.ownerStart == 0 {
+		var err error
+		if i.ownerStart, err = startTime(reg.OwnerPID); err != nil {
+			return nil, fmt.Errorf("instance %s: look at owner_pid: %w", reg.Instance, err)
+		}
+		if i.ownerStart == 0 {
 			return nil, fmt.Errorf("instance %s: owner_pid %d is no process", reg.Instance, reg.OwnerPID)
 		}
 	}
@@ -332,9 +341,11 @@ func (d *Daemon) loadRegistrations() error {
 
 // startTime tells when a process started, in clock ticks since boot, or 0 if
 // there is no such process. A zombie counts as none.
-func startTime(pid int) uint64 {
-	if s, err := procfs.Read(pid); err == nil && !s.Ended() {
-		return s.Start
+func startTime(pid int) (uint64, error) {
+	s, err := procfs.Read(pid)
+	switch {
+	case procfs.Gone(err), err == nil && s.Ended():
+		return 0, nil
 	}
-	return 0
+	return s.Start, err
 }

@@ -36,10 +36,12 @@ func FuzzParseRecord(f *testing.F) {
 }
 
 func TestStartTime(t *testing.T) {
-	if a, b := startTime(os.Getpid()), startTime(os.Getpid()); a == 0 || a != b {
-		t.Errorf("this process started at %d and %d", a, b)
+	a, err1 := startTime(os.Getpid())
+	b, err2 := startTime(os.Getpid())
+	if a == 0 || a != b || err1 != nil || err2 != nil {
+		t.Errorf("this process started at %d and %d, %v, %v", a, b, err1, err2)
 	}
-	if got := startTime(1 << 30); got != 0 {
-		t.Errorf("no process started at %d", got)
+	if got, err := startTime(1 << 30); got != 0 || err != nil {
+		t.Errorf("no process started at %d, %v", got, err)
 	}
 }

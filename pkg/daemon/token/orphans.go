@@ -3,6 +3,7 @@ package token
 import (
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -66,14 +67,16 @@ func (d *Daemon) endOrphans() {
 func (d *Daemon) end(t tree, why string) {
 	killed, until := map[int]bool{}, time.Now().Add(endWithin)
 	for time.Now().Before(until) {
-		alive := d.members(t)
-		if len(alive) == 0 {
+		alive, err := d.members(t)
+		if err != nil {
+			d.faults.warn("cannot look for an instance's processes", "why", why, "instance", t.instance, "err", err)
+		} else if len(alive) == 0 {
 			break
 		}
 		for _, s := range alive {
 			p, err := procfs.Open(s.PID, s.Start)
 			if err != nil {
-				continue // it has ended
+				continue // it has ended, or is tried again
 			}
 			err = p.Signal(unix.SIGKILL)
 			_ = p.Close()
@@ -91,17 +94,20 @@ func (d *Daemon) end(t tree, why string) {
 
 // members are the living processes of a tree, but for this one and what it has
 // started.
-func (d *Daemon) members(t tree) (found []procfs.Stat) {
+func (d *Daemon) members(t tree) (found []procfs.Stat, err error) {
 	all, err := procfs.All()
 	if err != nil {
-		d.log.Error("cannot list processes", "err", err)
-		return nil
+		return nil, fmt.Errorf("list processes: %w", err)
 	}
 	below := map[int][]procfs.Stat{}
 	var open []procfs.Stat
 	for _, s := range all {
 		below[s.Parent] = append(below[s.Parent], s)
-		if slices.Contains(t.pids, s.PID) || d.beganAs(s, t) {
+		began, err := d.beganAs(s, t)
+		if err != nil {
+			return nil, fmt.Errorf("look at process %d: %w", s.PID, err)
+		}
+		if began || slices.Contains(t.pids, s.PID) {
 			open = append(open, s)
 		}
 	}
@@ -118,16 +124,17 @@ func (d *Daemon) members(t tree) (found []procfs.Stat) {
 			found = append(found, s)
 		}
 	}
-	return found
+	return found, nil
 }
 
 // beganAs says whether a process was started with the environment of that tree. The
 // preload library masks the secret in it: of those the time tells.
-func (d *Daemon) beganAs(s procfs.Stat, t tree) bool {
-	if d.beganIn(s.PID) != t.instance {
-		return false
+func (d *Daemon) beganAs(s procfs.Stat, t tree) (bool, error) {
+	env, err := procfs.Environ(s.PID)
+	if err != nil || d.beganIn(env) != t.instance {
+		return false, err
 	}
-	secret := procfs.Environ(s.PID)["GFAAS_SECRET"]
+	secret := env["GFAAS_SECRET"]
 	masked := strings.Trim(secret, "*") == ""
-	return masked && s.Start < t.noted || sha256.Sum256([]byte(secret)) == t.secret
+	return masked && s.Start < t.noted || sha256.Sum256([]byte(secret)) == t.secret, nil
 }

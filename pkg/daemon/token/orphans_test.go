@@ -8,8 +8,10 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gfaas/gfaas/pkg/procfs"
+	"github.com/gfaas/gfaas/pkg/procfs/procfstest"
 )
 
 // starts starts a shell that prints numbers of processes, the first its own, and
@@ -117,6 +119,55 @@ env -u GFAAS_INSTANCE sleep 600 & echo $!`
 				t.Errorf("%d of the instance's processes live, want %d, and %d of the other's", alive(pids), c.want, alive(other))
 			}
 		})
+	}
+}
+
+// An owner that cannot be looked at for want of a descriptor is not dead: its
+// instances stay, and what runs in them.
+func TestOwnerWithoutFiles(t *testing.T) {
+	s := serve(t, Config{})
+	r := reg("a", 60, 1, 1)
+	r.OwnerPID, r.EndWithOwner = os.Getpid(), true
+	s.register(r)
+	idler := role(t, roleIdler, s.clientSocket(), "idles")
+	r = reg("b", 30, 1, 1) // without a process
+	r.OwnerPID = os.Getpid()
+	s.register(r)
+	var orphans, instances int
+	procfstest.WithoutFiles(t, func() {
+		if err := s.d.locked(func() {
+			s.d.epoch = s.d.epoch.Add(-rejoin)
+			s.d.reap()
+			orphans, instances = len(s.d.orphans), len(s.d.instances)
+		}); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if orphans > 0 || instances != 2 || !procfs.Alive(idler.Process.Pid) {
+		t.Errorf("%d of %d instances lost their owner", orphans, instances)
+	}
+}
+
+// An instance's processes end though for a while they cannot be looked for.
+func TestOwnerIsKilledWithoutFiles(t *testing.T) {
+	s := serve(t, Config{})
+	s.register(reg("a", 60, 1, 1))
+	pids := starts(t, "", "GFAAS_INSTANCE=a", "GFAAS_SOCKET="+s.clientSocket(), "GFAAS_SECRET=secret of a")
+	var all tree
+	if err := s.d.locked(func() { all = s.d.instances["a"].tree() }); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan bool)
+	procfstest.WithoutFiles(t, func() {
+		if found, err := s.d.members(all); err == nil {
+			t.Errorf("found %v", found)
+		}
+		go func() { s.d.end(all, "test"); close(ended) }()
+		time.Sleep(20 * time.Millisecond)
+	})
+	<-ended
+	if alive(pids) > 0 {
+		t.Error("it lives on")
 	}
 }
 

@@ -1,0 +1,26 @@
+// Package procfstest brings about what looks at processes must bear.
+package procfstest
+
+import (
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// WithoutFiles runs a function while this process can open no file.
+func WithoutFiles(t testing.TB, do func()) {
+	t.Helper()
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Max: was.Max}); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+			t.Fatal(err)
+		}
+	}()
+	do()
+}
