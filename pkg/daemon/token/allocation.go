@@ -3,14 +3,12 @@ package token
 import (
 	"fmt"
 	"net"
-	"slices"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	policy "github.com/gfaas/gfaas/pkg/policy/token"
-	"github.com/gfaas/gfaas/pkg/procfs"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
@@ -148,11 +146,9 @@ func (d *Daemon) leave(c *client) {
 	a.page.clear(c.slot)
 	a.clients[c.slot] = nil
 	a.connected--
-	if !slices.ContainsFunc(a.inst.parked.pids, procfs.Alive) {
-		a.inst.parked = parking{} // with them went what was away
-	}
 	d.busy = time.Now()
 	a.left.add(last)
 	a.gpu.step(policy.RemoveClient{Client: c.id})
+	a.inst.lost()
 	d.joins.info("client left", "instance", a.inst.reg.Instance, "gpu", a.GPU, "pid", c.pid, "launches", last.launches)
 }

@@ -176,6 +176,7 @@ func (d *Daemon) reap() {
 	}
 	if d.regMu.TryLock() { // else its file may just be written anew
 		for _, inst := range d.sortedInstances() {
+			inst.lost() // who leaves may not have ended yet
 			if len(inst.waiting()) > 0 {
 				d.called(inst) // it may not have fitted before
 			}

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
 	policy "github.com/gfaas/gfaas/pkg/policy/token"
+	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
 // What an instance that has no work holds on its GPUs can wait on the host: whoever
@@ -114,7 +116,7 @@ func (d *Daemon) park(ctx context.Context, inst *instance) (status int, err erro
 		return 0, nil
 	}
 	if err := d.keepParked(inst); err != nil {
-		_ = d.locked(func() { inst.parked = parking{} })
+		_ = d.locked(inst.unparked)
 		return http.StatusInternalServerError, err
 	}
 	began := time.Now()
@@ -215,12 +217,7 @@ func (d *Daemon) bring(ctx context.Context, inst *instance, away bool) (status i
 		return http.StatusBadGateway, fmt.Errorf("it was killed, as it cannot be brought back: %w", err)
 	}
 	d.log.Info("instance brought back", "instance", inst.reg.Instance, "processes", len(pids), "took", time.Since(began).Round(time.Millisecond).String())
-	if err := d.locked(func() {
-		inst.parked = parking{}
-		for _, c := range inst.waiting() {
-			c.alloc.gpu.step(policy.Request{Client: c.id})
-		}
-	}); err != nil {
+	if err := d.locked(inst.unparked); err != nil {
 		return http.StatusServiceUnavailable, err
 	}
 	if err := d.keepParked(inst); err != nil { // it is here all the same, and the next daemon finds that it is
@@ -249,6 +246,23 @@ func (d *Daemon) keepParked(inst *instance) error {
 		return fmt.Errorf("keep registration: %w", err)
 	}
 	return nil
+}
+
+// unparked notes that nothing of an instance is away, and tells the schedulers of who
+// has asked for the GPU meanwhile: nobody asks again. Locked.
+func (i *instance) unparked() {
+	i.parked = parking{}
+	for _, c := range i.waiting() {
+		c.alloc.gpu.step(policy.Request{Client: c.id})
+	}
+}
+
+// lost looks whether processes are left whose memory is away: what it was went with
+// them. Locked.
+func (i *instance) lost() {
+	if len(i.parked.pids) > 0 && !slices.ContainsFunc(i.parked.pids, procfs.Alive) {
+		i.unparked()
+	}
 }
 
 // waiting are the instance's clients that have asked for the GPU. Locked.

@@ -202,6 +202,66 @@ func TestParkedAsks(t *testing.T) {
 	eventually(t, "it is brought back", func() bool { return strings.HasSuffix(m.said(), "back 1") })
 }
 
+// TestParkedDies: when the process ends whose memory is away, another of the instance
+// that asked meanwhile has the GPU.
+func TestParkedDies(t *testing.T) {
+	m := &moved{free: gpu.GiB}
+	s := serve(t, Config{Mover: m})
+	s.register(reg("a", 60, 1, 1))
+	parked := role(t, roleIdler, s.clientSocket(), "idles")
+	if code, body := s.do("PUT", "/v1/instances/a/parked", ""); code != 204 {
+		t.Fatal(code, body)
+	}
+	m.room(-1) // not even for nothing
+	b, err := s.dial("a", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if err := b.Request(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is tried", func() bool { return m.looks.Load() > 0 })
+	if b.Gate() != 0 {
+		t.Error("it was let on to the GPU")
+	}
+	_ = parked.Process.Kill()
+	_ = parked.Wait()
+	s.await(b)
+}
+
+// TestParkedNotKept: what asks while it turns out that parking cannot be written down
+// has the GPU.
+func TestParkedNotKept(t *testing.T) {
+	s := serve(t, Config{Mover: &moved{free: gpu.GiB}})
+	a := s.join(reg("a", 60, 1, 1))
+	if err := os.Mkdir(s.d.recordPath("a")+".new", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s.d.regMu.Lock() // it is not written before the process asks
+	answer := make(chan int)
+	go func() {
+		code, _ := s.do("PUT", "/v1/instances/a/parked", "")
+		answer <- code
+	}()
+	is := func(what string, so func(*instance) bool) {
+		eventually(t, what, func() (is bool) {
+			_ = s.d.locked(func() { is = so(s.d.instances["a"]) })
+			return is
+		})
+	}
+	is("it is parked", func(i *instance) bool { return len(i.parked.pids) > 0 })
+	if err := a.Request(); err != nil {
+		t.Fatal(err)
+	}
+	is("it has asked", func(i *instance) bool { return len(i.waiting()) > 0 })
+	s.d.regMu.Unlock()
+	if code := <-answer; code != 500 {
+		t.Error(code)
+	}
+	s.await(a)
+}
+
 // TestParkedIsKept: the next daemon knows what this one has parked, though none of its
 // processes has come back yet.
 func TestParkedIsKept(t *testing.T) {
