@@ -28,12 +28,16 @@ type ancestor struct {
 	instance string // that it began in, of this daemon; empty is none
 }
 
-// ancestors are a process and those above it, from the bottom. It is empty if
-// there is no such process.
+// ancestors are a process and those above it, from the bottom up to process 1, or
+// to the one that entered this process namespace from outside. It is empty if there
+// is no such process.
 func (d *Daemon) ancestors(pid int) (out []ancestor, err error) {
 	for range maxAncestors {
+		if pid == 0 {
+			break
+		}
 		s, err := procfs.Read(pid)
-		if procfs.Gone(err) || pid <= 1 {
+		if procfs.Gone(err) {
 			break
 		}
 		var env map[string]string

@@ -51,6 +51,20 @@ func playInsider(path string) error {
 	return nil
 }
 
+// TestAncestorsOfTheFirst: process 1 of a machine or container is a process as any.
+func TestAncestorsOfTheFirst(t *testing.T) {
+	s := serve(t, Config{})
+	for _, pid := range []int{1, os.Getpid()} {
+		above, err := s.d.ancestors(pid)
+		if err != nil || len(above) == 0 || above[0].PID != pid || above[len(above)-1].Parent != 0 {
+			t.Errorf("above %d: %+v, %v", pid, above, err)
+		}
+	}
+	if above, err := s.d.ancestors(0); err != nil || len(above) > 0 {
+		t.Errorf("above none: %+v, %v", above, err)
+	}
+}
+
 // TestInsiders has processes inside an instance, and outside of all, turn to the
 // control socket, and say hello as another instance's process with its secret.
 func TestInsiders(t *testing.T) {
