@@ -5,10 +5,12 @@ package procfs
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -101,11 +103,8 @@ func Alive(pid int) bool {
 // Environ is the environment that a process was started with; empty of one that
 // has ended or that this process may not look at.
 func Environ(pid int) (map[string]string, error) {
-	text, err := os.ReadFile(path(pid, "environ"))
-	switch {
-	case Gone(err):
-		return nil, nil
-	case err != nil:
+	text, err := read(pid, "environ")
+	if err != nil {
 		return nil, err
 	}
 	env := map[string]string{}
@@ -115,6 +114,49 @@ func Environ(pid int) (map[string]string, error) {
 		}
 	}
 	return env, nil
+}
+
+// Own reports whether a process is of this one's user, who then said what is in
+// its environment: it has no other user's rights, nor did it get ours when it began,
+// as setuid programs do.
+func Own(pid int) (bool, error) {
+	status, err := read(pid, "status")
+	if err != nil {
+		return false, err
+	}
+	auxv, err := read(pid, "auxv")
+	return ownUsers(status) && asItsStarter(auxv), err
+}
+
+// read reads a file of a process, and nothing of one that is gone.
+func read(pid int, file string) ([]byte, error) {
+	text, err := os.ReadFile(path(pid, file))
+	if Gone(err) {
+		return nil, nil
+	}
+	return text, err
+}
+
+// ownUsers says whether a status names this process's user as the real, effective,
+// saved and file system one.
+func ownUsers(status []byte) bool {
+	_, rest, _ := bytes.Cut(status, []byte("\nUid:"))
+	line, _, _ := bytes.Cut(rest, []byte("\n"))
+	users, own := strings.Fields(string(line)), strconv.Itoa(os.Geteuid())
+	return len(users) == 4 && !slices.ContainsFunc(users, func(u string) bool { return u != own })
+}
+
+// asItsStarter says whether a program got no more rights than who began it had, as
+// its auxiliary vector has it (getauxval(3)). That of one that has ended is empty, and
+// a 32-bit program's is not understood.
+func asItsStarter(auxv []byte) bool {
+	const secure, size = 23, 16 // AT_SECURE
+	for ; len(auxv) >= size; auxv = auxv[size:] {
+		if binary.NativeEndian.Uint64(auxv) == secure {
+			return binary.NativeEndian.Uint64(auxv[size/2:]) == 0
+		}
+	}
+	return false
 }
 
 // Maps is the list of what a process has mapped. It is empty for one that has

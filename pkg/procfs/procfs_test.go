@@ -2,7 +2,9 @@ package procfs
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -155,6 +157,42 @@ func TestProcess(t *testing.T) {
 	}
 }
 
+// A process is ours that has our rights alone, and had them before it began.
+func TestOwn(t *testing.T) {
+	ours, s := child(t)
+	own, err := Own(s.PID)
+	for deadline := time.Now().Add(10 * time.Second); err == nil && !own && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		own, err = Own(s.PID) // the kernel says so a moment after the program is begun
+	}
+	if !own || err != nil {
+		t.Errorf("a child: %v, %v", own, err)
+	}
+	_ = ours.Process.Kill()
+	_ = ours.Wait()
+	if own, err := Own(s.PID); own || err != nil {
+		t.Errorf("one that has ended: %v, %v", own, err)
+	}
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil || !ownUsers(status) {
+		t.Errorf("%s, %v", status, err)
+	}
+	user := fmt.Sprint(os.Geteuid())
+	for _, users := range []string{user + "1\t" + user + "\t" + user, user + "\t" + user + "1\t" + user, user + "\t" + user + "\t" + user + "1", user} {
+		if ownUsers([]byte("Name:\tx\nUid:\t" + users + "\t" + user + "\nGid:\t0\t0\t0\t0\n")) {
+			t.Errorf("%s is ours", users)
+		}
+	}
+	for secure, want := range map[uint64]bool{0: true, 1: false} {
+		var auxv []byte
+		for _, word := range []uint64{6, 4096, 23, secure, 0, 0} {
+			auxv = binary.NativeEndian.AppendUint64(auxv, word)
+		}
+		if asItsStarter(auxv) != want || asItsStarter(auxv[:16]) {
+			t.Errorf("AT_SECURE %d: %v", secure, !want)
+		}
+	}
+}
+
 // Of a process that cannot be looked at for want of a descriptor nobody knows
 // that it has ended.
 func TestWithoutFiles(t *testing.T) {
@@ -162,13 +200,14 @@ func TestWithoutFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var errs [5]error
+	var errs [6]error
 	procfstest.WithoutFiles(t, func() {
 		_, errs[0] = Lives(own.PID, own.Start)
 		_, errs[1] = All()
 		_, errs[2] = Environ(own.PID)
 		_, errs[3] = Open(own.PID, own.Start)
-		errs[4] = (&Process{pid: own.PID, start: own.Start}).Signal(0)
+		_, errs[4] = Own(own.PID)
+		errs[5] = (&Process{pid: own.PID, start: own.Start}).Signal(0)
 	})
 	for n, err := range errs {
 		if !errors.Is(err, unix.EMFILE) || Gone(err) {

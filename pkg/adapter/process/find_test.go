@@ -1,6 +1,10 @@
 package process_test
 
 import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -8,6 +12,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/process"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
 // An instance whose handle was lost is found by another process's Runtime of
@@ -42,6 +47,22 @@ func TestFind(t *testing.T) {
 	elsewhere := process.New(process.Config{RunDir: t.TempDir()})
 	if other, err := elsewhere.Find(t.Context(), "lost-0"); err != nil || len(other) != 0 {
 		t.Errorf("Find in another run directory = %+v, %v", other, err)
+	}
+	if os.Geteuid() == 0 {
+		stranger := exec.Command("sleep", "600")
+		stranger.Env = []string{"GFAAS_INSTANCE=lost-1", "GFAAS_FUNCTION=lost", "GFAAS_SOCKET=" + filepath.Join(config.RunDir, "client", "token.sock"), "PORT=1"}
+		stranger.Dir = "/"
+		stranger.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		if err := stranger.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = stranger.Process.Kill(); _ = stranger.Wait() }()
+		for env := map[string]string{}; env["PORT"] == "" && time.Now().Before(deadline); {
+			env, _ = procfs.Environ(stranger.Process.Pid)
+		}
+		if other, err := later.Find(t.Context(), ""); err != nil || len(other) != 1 || other[0].ID != "lost-0" {
+			t.Errorf("Find where another user's process claims to be an instance = %+v, %v", other, err)
+		}
 	}
 	if err := later.Stop(t.Context(), found[0].Handle, time.Minute); err != nil {
 		t.Fatal(err)

@@ -140,7 +140,8 @@ func signal(processes []procfs.Stat, sig unix.Signal) {
 }
 
 // Find returns the sessions in which an instance of that id runs, or any. What
-// gfaas run has started has no function's name, and is found by its id alone.
+// gfaas run has started has no function's name, and is found by its id alone. What
+// another user's processes claim to be does not count.
 func (r *Runtime) Find(_ context.Context, id string) ([]instance.Record, error) {
 	all, err := procfs.All()
 	if err != nil {
@@ -191,7 +192,10 @@ func (r *Runtime) record(s procfs.Stat, id string) (record instance.Record, ours
 	if env["GFAAS_SOCKET"] != r.socket() || id == "" && function == "" || id != "" && env["GFAAS_INSTANCE"] != id || !instance.ValidID(env["GFAAS_INSTANCE"]) {
 		return instance.Record{}, false, nil
 	}
+	if ours, err = procfs.Own(s.PID); err != nil {
+		return instance.Record{}, false, fmt.Errorf("look at process %d: %w", s.PID, err)
+	}
 	return instance.Record{ID: env["GFAAS_INSTANCE"], Function: function, Runtime: instance.Process, Handle: instance.Handle{
 		Runtime: instance.Process, PID: s.PID, StartTime: s.Start, Address: net.JoinHostPort("127.0.0.1", env["PORT"]),
-	}}, true, nil
+	}}, ours, nil
 }
