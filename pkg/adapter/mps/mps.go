@@ -3,11 +3,17 @@
 package mps
 
 import (
+	"errors"
+	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gfaas/gfaas/pkg/procfs"
 )
@@ -37,13 +43,14 @@ func Probe() Status {
 	return ProbeDir(dir)
 }
 
-// ProbeDir looks for the daemon of that folder.
+// ProbeDir looks for the daemon of that folder. One of another user than root and
+// this process's does not count: anybody can make the default folder.
 func ProbeDir(dir string) Status {
 	s := Status{PipeDir: dir}
 	if path, err := exec.LookPath(control); err == nil {
 		s.Program = path
 	}
-	text, err := os.ReadFile(filepath.Join(s.PipeDir, control+".pid"))
+	text, err := readPIDFile(filepath.Clean(dir))
 	if err != nil {
 		return s
 	}
@@ -55,6 +62,34 @@ func ProbeDir(dir string) Status {
 		s.PID = pid
 	}
 	return s
+}
+
+// maxPIDFile bounds what is read of a PID file, in bytes.
+const maxPIDFile = 32
+
+// readPIDFile reads the daemon's, and never waits for who writes to it.
+func readPIDFile(dir string) ([]byte, error) {
+	for _, look := range []func(string) (fs.FileInfo, error){os.Lstat, os.Stat} { // also of who made a link
+		if info, err := look(dir); err != nil || !trusted(info) {
+			return nil, errors.Join(err, fs.ErrPermission)
+		}
+	}
+	f, err := os.OpenFile(filepath.Join(dir, control+".pid"), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil || !trusted(info) || !info.Mode().IsRegular() || info.Size() > maxPIDFile {
+		return nil, errors.Join(err, fs.ErrPermission)
+	}
+	return io.ReadAll(io.LimitReader(f, maxPIDFile))
+}
+
+// trusted says whether a file is root's or this process's user's.
+func trusted(info fs.FileInfo) bool {
+	s, ok := info.Sys().(*syscall.Stat_t)
+	return ok && (s.Uid == 0 || int(s.Uid) == os.Geteuid())
 }
 
 // privateDir is where gfaas keeps an MPS daemon of its own: clients find it in

@@ -1,12 +1,16 @@
 package mps
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestProbe(t *testing.T) {
@@ -34,6 +38,53 @@ func TestProbe(t *testing.T) {
 		if s.Program != program || s.PID != want || s.Running() != (want != 0) {
 			t.Errorf("PID file %q: %+v, want PID %d", text, s, want)
 		}
+	}
+}
+
+// TestProbeOthers: the default folder is where anybody can make one. What is there
+// counts if root or we have put it there, and nobody is waited for.
+func TestProbeOthers(t *testing.T) {
+	own := strconv.Itoa(os.Getpid())
+	for name, put := range map[string]func(dir, file string) error{
+		"pipe":   func(_, file string) error { return unix.Mkfifo(file, 0o600) },
+		"folder": func(_, file string) error { return os.Mkdir(file, 0o700) },
+		"link": func(dir, file string) error {
+			elsewhere := filepath.Join(dir, "elsewhere")
+			return errors.Join(os.WriteFile(elsewhere, []byte(own), 0o600), os.Symlink(elsewhere, file))
+		},
+		"long": func(_, file string) error {
+			return os.WriteFile(file, []byte(own+strings.Repeat("\n", maxPIDFile)), 0o600)
+		},
+		"another user's file": func(_, file string) error {
+			return errors.Join(os.WriteFile(file, []byte(own), 0o644), os.Chown(file, 65534, 65534))
+		},
+		"another user's folder": func(dir, file string) error {
+			return errors.Join(os.WriteFile(file, []byte(own), 0o644), os.Chown(dir, 65534, 65534))
+		},
+		"another user's link": func(dir, file string) error {
+			behind := dir + ".behind"
+			return errors.Join(os.WriteFile(file, []byte(own), 0o600), os.Rename(dir, behind), os.Symlink(behind, dir), os.Lchown(dir, 65534, 65534))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if strings.HasPrefix(name, "another") && os.Geteuid() != 0 {
+				t.Skip("only root can make one")
+			}
+			dir := filepath.Join(t.TempDir(), "pipes")
+			if err := errors.Join(os.Mkdir(dir, 0o755), put(dir, filepath.Join(dir, control+".pid"))); err != nil {
+				t.Fatal(err)
+			}
+			probed := make(chan Status, 1)
+			go func() { probed <- ProbeDir(dir + "/") }()
+			select {
+			case s := <-probed:
+				if s.Running() {
+					t.Errorf("%+v", s)
+				}
+			case <-time.After(20 * time.Second):
+				t.Fatal("it waits for who writes to the pipe")
+			}
+		})
 	}
 }
 
