@@ -90,7 +90,7 @@ func (a *allocation) dropPage() {
 
 // admit gives a process a slot, sends the welcome and has the poller read what it
 // sends.
-func (a *allocation) admit(d *Daemon, conn *net.UnixConn, memUsed uint64, cred unix.Ucred) error {
+func (a *allocation) admit(d *Daemon, conn *net.UnixConn, memUsed uint64, cred unix.Ucred, above []ancestor) error {
 	slot, ok := a.freeSlot()
 	if !ok {
 		return fmt.Errorf("instance %s has %d processes on GPU %s, the most there can be", a.inst.reg.Instance, wire.PageSlots, a.GPU)
@@ -113,6 +113,9 @@ func (a *allocation) admit(d *Daemon, conn *net.UnixConn, memUsed uint64, cred u
 	}
 	d.lastID++
 	c := &client{id: d.lastID, alloc: a, slot: slot, pid: int(cred.Pid), uid: cred.Uid}
+	if len(above) > 0 {
+		c.start = above[0].Start
+	}
 	if err := d.poller.welcome(c, conn, welcome); err != nil {
 		a.page.clear(slot)
 		return fmt.Errorf("welcome: %w", err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/gpu"
 	policy "github.com/gfaas/gfaas/pkg/policy/token"
+	"github.com/gfaas/gfaas/pkg/procfs"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
@@ -19,8 +20,9 @@ import (
 type client struct {
 	id        policy.ClientID
 	alloc     *allocation
-	fd        int // its connection
-	pid       int // as this daemon sees it; 0 if it does not
+	fd        int    // its connection
+	pid       int    // as this daemon sees it; 0 if it does not
+	start     uint64 // when that process began (procfs.Stat); 0 if it could not be looked at
 	uid       uint32
 	slot      int
 	lease     uint32 // held or draining; 0 is none
@@ -103,6 +105,19 @@ func (d *Daemon) awaitHello(conn *net.UnixConn, l *listener, cred unix.Ucred) er
 		return use(conn, func(fd int) error { return send(fd, wire.Append(nil, answer), nil) })
 	}
 	return nil
+}
+
+// gone says whether the client's process has ended and who has its number, if anybody,
+// is another: who inherited the connection holds it open.
+func (c *client) gone() bool {
+	if c.pid == 0 {
+		return false
+	}
+	if errors.Is(unix.Kill(c.pid, 0), unix.ESRCH) {
+		return true
+	}
+	s, err := procfs.Read(c.pid)
+	return err == nil && s.Start != c.start && c.start != 0
 }
 
 // refuse tells the peer why; the error says the same.

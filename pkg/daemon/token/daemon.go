@@ -203,7 +203,9 @@ func (d *Daemon) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return d.accept(d.common) })
 	group.Go(d.poll)
-	group.Go(func() error { return d.watch(ctx, time.Second, func() { _ = d.locked(d.reap); d.endOrphans() }) })
+	group.Go(func() error {
+		return d.watch(ctx, time.Second, func() { d.hangUpGone(); _ = d.locked(d.reap); d.endOrphans() })
+	})
 	if d.cfg.Memory != nil {
 		group.Go(func() error { return d.watch(ctx, foreignEvery, d.measureForeign) })
 	}

@@ -80,7 +80,7 @@ func (d *Daemon) inside(above []ancestor, but string) string {
 			return a.instance
 		}
 		for _, c := range d.clients {
-			if id := c.alloc.inst.reg.Instance; c.pid == a.PID && id != but && a.PID != os.Getppid() { // who starts daemons may stand for many
+			if id := c.alloc.inst.reg.Instance; c.pid == a.PID && c.start == a.Start && id != but && a.PID != os.Getppid() { // who starts daemons may stand for many
 				return id
 			}
 		}

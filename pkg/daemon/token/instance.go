@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -56,7 +57,7 @@ func (i *instance) connected() (n int) {
 func (i *instance) alive() bool {
 	for _, a := range i.allocations {
 		for _, c := range a.clients {
-			if c != nil && c.pid != 0 && procfs.Alive(c.pid) {
+			if c != nil && c.pid != 0 && procfs.Alive(c.pid) && !c.gone() {
 				return true
 			}
 		}
@@ -105,7 +106,7 @@ func (d *Daemon) join(conn *net.UnixConn, l *listener, hello wire.Hello, cred un
 	if uint64(hello.Device) >= uint64(len(inst.allocations)) {
 		return fmt.Errorf("instance %s has %d GPU(s): there is no device %d", inst.reg.Instance, len(inst.allocations), hello.Device)
 	}
-	return inst.allocations[hello.Device].admit(d, conn, hello.MemUsed, cred)
+	return inst.allocations[hello.Device].admit(d, conn, hello.MemUsed, cred, above)
 }
 
 // add makes an instance known or replaces one that admits says may be.
@@ -166,14 +167,25 @@ func (d *Daemon) remove(id, why string) bool {
 	return true
 }
 
-// reap drops instances whose owner is dead and that no process belongs
-// to, takes note of processes that are to end with it, and drops processes that died while someone else holds their connection open.
-func (d *Daemon) reap() {
-	for _, c := range d.clients {
-		if c.pid > 0 && errors.Is(unix.Kill(c.pid, 0), unix.ESRCH) {
-			c.hangUp()
+// hangUpGone drops processes that have ended while someone else holds their
+// connection open. The lock is not held while they are looked at.
+func (d *Daemon) hangUpGone() {
+	var all []*client
+	_ = d.locked(func() { all = slices.Collect(maps.Values(d.clients)) })
+	for _, c := range all {
+		if c.gone() {
+			_ = d.locked(func() {
+				if d.clients[c.id] == c {
+					c.hangUp()
+				}
+			})
 		}
 	}
+}
+
+// reap drops instances whose owner is dead and that no process belongs
+// to, and takes note of processes that are to end with it.
+func (d *Daemon) reap() {
 	if d.regMu.TryLock() { // else its file may just be written anew
 		for _, inst := range d.sortedInstances() {
 			inst.lost() // who leaves may not have ended yet

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -28,7 +27,7 @@ type tree struct {
 	instance string
 	secret   [sha256.Size]byte // its hash, by which a later instance of that name is another …
 	noted    uint64            // … and when that may come, in clock ticks since boot
-	pids     []int             // of its processes that are connected
+	clients  map[int]uint64    // when its processes that are connected began, by number
 }
 
 // orphaned says whether the instance's processes are to be killed.
@@ -36,11 +35,11 @@ func (i *instance) orphaned() bool { return i.reg.EndWithOwner && i.watched && i
 
 // tree is what there is of an instance now. Locked.
 func (i *instance) tree() tree {
-	t := tree{instance: i.reg.Instance, secret: i.secret, noted: procfs.Now()}
+	t := tree{instance: i.reg.Instance, secret: i.secret, noted: procfs.Now(), clients: map[int]uint64{}}
 	for _, a := range i.allocations {
 		for _, c := range a.clients {
 			if c != nil && c.pid > 0 {
-				t.pids = append(t.pids, c.pid)
+				t.clients[c.pid] = c.start
 			}
 		}
 	}
@@ -107,7 +106,7 @@ func (d *Daemon) members(t tree) (found []procfs.Stat, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("look at process %d: %w", s.PID, err)
 		}
-		if began || slices.Contains(t.pids, s.PID) {
+		if start, connected := t.clients[s.PID]; began || connected && start == s.Start {
 			open = append(open, s)
 		}
 	}

@@ -122,6 +122,51 @@ env -u GFAAS_INSTANCE sleep 600 & echo $!`
 	}
 }
 
+// Who has the number of a process that was connected is none of its instance's, whoever
+// holds that connection open.
+func TestOwnerIsKilledWhenNumberIsAnothers(t *testing.T) {
+	s := serve(t, Config{})
+	owner := exec.Command("sleep", "600")
+	if err := owner.Start(); err != nil {
+		t.Fatal(err)
+	}
+	r := reg("a", 60, 1, 1)
+	r.OwnerPID, r.EndWithOwner = owner.Process.Pid, true
+	s.register(r)
+	other := role(t, roleIdler, s.clientSocket(), "idles")
+	above, err := s.d.ancestors(other.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.d.locked(func() {
+		if id := s.d.inside(above, ""); id != "a" {
+			t.Errorf("it is in %q", id)
+		}
+		for _, c := range s.d.clients {
+			c.start-- // as if it were an earlier process's
+		}
+		if id := s.d.inside(above, ""); id != "" || s.d.instances["a"].alive() {
+			t.Errorf("another is in %q", id)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	_ = owner.Process.Kill()
+	_ = owner.Wait()
+	if err := s.d.locked(s.d.reap); err != nil {
+		t.Fatal(err)
+	}
+	s.d.endOrphans()
+	s.d.hangUpGone()
+	eventually(t, "the connection is dropped", func() (dropped bool) {
+		_ = s.d.locked(func() { dropped = len(s.d.clients) == 0 })
+		return dropped
+	})
+	if !procfs.Alive(other.Process.Pid) {
+		t.Error("it was killed")
+	}
+}
+
 // An owner that cannot be looked at for want of a descriptor is not dead: its
 // instances stay, and what runs in them.
 func TestOwnerWithoutFiles(t *testing.T) {
