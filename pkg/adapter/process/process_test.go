@@ -59,6 +59,50 @@ func TestReusedPID(t *testing.T) {
 	}
 }
 
+// A worker ends with the instance though its leader has ended and its environment is
+// blank: it has written its title over it.
+func TestStopWithoutLeader(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "titled")
+	instancetest.Compile(t, program, []byte(`
+		#include <string.h>
+		#include <unistd.h>
+		extern char **environ;
+		int main(void) {
+			if (fork() == 0)
+				for (char **at = environ; *at; at++)
+					memset(*at, 0, strlen(*at));
+			for (;;)
+				pause();
+		}`))
+	r := process.New(process.Config{RunDir: t.TempDir(), Libs: buildLibs(t), Keeper: logstest.Keeper})
+	h := start(t, r, program)
+	var worker int
+	for deadline := time.Now().Add(time.Minute); worker == 0 && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		all, err := procfs.All()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range all {
+			if env, err := procfs.Environ(s.PID); s.Session == h.PID && s.PID != h.PID && len(env) == 0 && err == nil {
+				worker = s.PID
+			}
+		}
+	}
+	if worker == 0 {
+		t.Fatal("there is no worker")
+	}
+	defer func() { _ = syscall.Kill(worker, syscall.SIGKILL) }()
+	if err := syscall.Kill(h.PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Wait(t.Context(), h); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Stop(t.Context(), h, time.Minute); err != nil || procfs.Alive(worker) {
+		t.Errorf("Stop: %v, and the worker lives: %v", err, procfs.Alive(worker))
+	}
+}
+
 // A process that cannot be looked at for want of a descriptor has not ended.
 func TestWithoutFiles(t *testing.T) {
 	self, err := procfs.Read(os.Getpid())

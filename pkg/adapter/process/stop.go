@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gfaas/gfaas/pkg/adapter/logs"
+	"github.com/gfaas/gfaas/pkg/adapter/preload"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/procfs"
 )
@@ -92,7 +93,7 @@ func (r *Runtime) await(cut <-chan struct{}, timeout <-chan time.Time, h instanc
 // members lists the living processes of the instance's session. While the
 // leader is there, its start time says whether the session is ours. After
 // that the number can be another session's by now, so only processes that
-// carry our socket in their environment count.
+// marked says are ours count.
 func (r *Runtime) members(h instance.Handle) ([]procfs.Stat, error) {
 	if h.PID <= 1 {
 		return nil, fmt.Errorf("%d is not the PID of an instance", h.PID)
@@ -116,17 +117,29 @@ func (r *Runtime) members(h instance.Handle) ([]procfs.Stat, error) {
 		}
 		ours := present
 		if !present {
-			env, err := procfs.Environ(s.PID)
-			if err != nil {
-				return nil, fmt.Errorf("look at process %d: %w", s.PID, err)
+			if ours, err = r.marked(s.PID); err != nil {
+				return nil, err
 			}
-			ours = env["GFAAS_SOCKET"] == r.socket()
 		}
 		if ours {
 			found = append(found, s)
 		}
 	}
 	return found, nil
+}
+
+// marked says whether a process has our socket in its environment or, where it has
+// none there, such as one that has written its title over it, the preload library in it.
+func (r *Runtime) marked(pid int) (bool, error) {
+	env, err := procfs.Environ(pid)
+	if err != nil {
+		return false, fmt.Errorf("look at process %d: %w", pid, err)
+	}
+	if socket, set := env["GFAAS_SOCKET"]; set {
+		return socket == r.socket(), nil
+	}
+	hooked, _ := preload.Hooked(pid)
+	return hooked, nil
 }
 
 // signal sends a signal to each of these processes.
