@@ -385,6 +385,21 @@ func TestListenerRemovesItsOwnSocketOnly(t *testing.T) {
 	}
 }
 
+// Nobody can connect who may not, from the first moment on and whatever the umask is.
+func TestListenerIsBornWithItsMode(t *testing.T) {
+	defer syscall.Umask(syscall.Umask(0))
+	path, opted := filepath.Join(runDir(t), "s"), false
+	l, err := bind("unix", path, 0o600, func(string, string, syscall.RawConn) error { opted = true; return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	info, err := os.Lstat(path)
+	if err != nil || info.Mode() != fs.ModeSocket|0o600 || !opted {
+		t.Errorf("%v, %v, option set: %v", info.Mode(), err, opted)
+	}
+}
+
 // Where others can write they can have a daemon write through their links, and
 // put sockets of their own in place of its.
 func TestRunDirNotOnesOwn(t *testing.T) {

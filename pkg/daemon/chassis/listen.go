@@ -2,6 +2,7 @@ package chassis
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"net"
@@ -39,7 +40,7 @@ func Listen(network, path string, mode fs.FileMode, option SocketOption) (*Liste
 			return nil, fmt.Errorf("dead socket: %w", err)
 		}
 	}
-	inner, err := (&net.ListenConfig{Control: option}).Listen(context.Background(), network, path)
+	inner, err := bind(network, path, mode, option)
 	if err != nil {
 		return nil, fmt.Errorf("socket: %w", err)
 	}
@@ -54,6 +55,22 @@ func Listen(network, path string, mode fs.FileMode, option SocketOption) (*Liste
 	}
 	l.SetUnlinkOnClose(false)
 	return l, nil
+}
+
+// bind makes the socket, with no more rights than mode from the start: Linux gives a
+// path those of the socket that is bound to it, less the umask.
+func bind(network, path string, mode fs.FileMode, option SocketOption) (net.Listener, error) {
+	config := net.ListenConfig{Control: func(network, address string, raw syscall.RawConn) error {
+		var err error
+		if failed := raw.Control(func(fd uintptr) { err = syscall.Fchmod(int(fd), uint32(mode.Perm())) }); failed != nil || err != nil {
+			return errors.Join(failed, err)
+		}
+		if option == nil {
+			return nil
+		}
+		return option(network, address, raw)
+	}}
+	return config.Listen(context.Background(), network, path)
 }
 
 // Close stops listening and removes the socket.
