@@ -52,6 +52,19 @@ func (i *instance) connected() (n int) {
 	return n
 }
 
+// began is when the instance's processes that are connected did, by their number.
+func (i *instance) began() map[int]uint64 {
+	out := map[int]uint64{}
+	for _, a := range i.allocations {
+		for _, c := range a.clients {
+			if c != nil && c.pid > 0 {
+				out[c.pid] = c.start
+			}
+		}
+	}
+	return out
+}
+
 // alive says whether there are processes that use the instance's slice: who has
 // ended may be connected still.
 func (i *instance) alive() bool {

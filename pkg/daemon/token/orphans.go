@@ -35,15 +35,7 @@ func (i *instance) orphaned() bool { return i.reg.EndWithOwner && i.watched && i
 
 // tree is what there is of an instance now. Locked.
 func (i *instance) tree() tree {
-	t := tree{instance: i.reg.Instance, secret: i.secret, noted: procfs.Now(), clients: map[int]uint64{}}
-	for _, a := range i.allocations {
-		for _, c := range a.clients {
-			if c != nil && c.pid > 0 {
-				t.clients[c.pid] = c.start
-			}
-		}
-	}
-	return t
+	return tree{instance: i.reg.Instance, secret: i.secret, noted: procfs.Now(), clients: i.began()}
 }
 
 // orphan takes note of an instance whose processes are to be killed, once. Locked.

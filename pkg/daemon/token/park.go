@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
@@ -39,9 +38,10 @@ const (
 
 // parking is how an instance stands to it. The mutex is held while it is moved.
 type parking struct {
-	pids    []int     // processes whose memory is away, or may be
-	holds   []holding // what they held when it went; nil where a daemon before this one knew
-	returns bool      // one of them has asked for the GPU, and it is being brought back
+	pids    []int          // processes whose memory is away, or may be
+	began   map[int]uint64 // when they did, by number; nil where a daemon before this one knew
+	holds   []holding      // what they held when it went; nil likewise
+	returns bool           // one of them has asked for the GPU, and it is being brought back
 }
 
 // holding is what an instance holds of a GPU.
@@ -140,7 +140,7 @@ func (d *Daemon) idle(ctx context.Context, inst *instance) (pids []int, err erro
 	for {
 		if closing := d.locked(func() {
 			if pids, err = inst.processes(); err == nil && len(inst.parked.pids) == 0 {
-				inst.parked = parking{pids: pids, holds: inst.holdings()}
+				inst.parked = parking{pids: pids, began: inst.began(), holds: inst.holdings()}
 			}
 		}); closing != nil {
 			return nil, closing
@@ -192,7 +192,7 @@ func (d *Daemon) bring(ctx context.Context, inst *instance, away bool) (status i
 	var pids []int
 	var holds []holding
 	if err := d.locked(func() {
-		pids = inst.parked.pids
+		pids = inst.parked.left()
 		if holds = inst.parked.holds; holds == nil {
 			holds = inst.holdings() // of those that have come back to this daemon
 		}
@@ -260,9 +260,24 @@ func (i *instance) unparked() {
 // lost looks whether processes are left whose memory is away: what it was went with
 // them. Locked.
 func (i *instance) lost() {
-	if len(i.parked.pids) > 0 && !slices.ContainsFunc(i.parked.pids, procfs.Alive) {
+	if len(i.parked.pids) > 0 && len(i.parked.left()) == 0 {
 		i.unparked()
 	}
+}
+
+// left are those whose memory is away and that have not ended.
+func (p *parking) left() (pids []int) {
+	for _, pid := range p.pids {
+		lives := procfs.Alive(pid)
+		if start := p.began[pid]; lives && start != 0 {
+			same, err := procfs.Lives(pid, start)
+			lives = same || err != nil
+		}
+		if lives {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
 }
 
 // waiting are the instance's clients that have asked for the GPU. Locked.

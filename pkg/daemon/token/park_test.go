@@ -230,6 +230,24 @@ func TestParkedDies(t *testing.T) {
 	s.await(b)
 }
 
+// TestParkedNumberIsAnothers: nobody is brought back who has the number of a parked
+// process that has ended.
+func TestParkedNumberIsAnothers(t *testing.T) {
+	m := &moved{free: gpu.GiB}
+	s := serve(t, Config{Mover: m})
+	s.register(reg("a", 60, 1, 1))
+	other := role(t, roleIdler, s.clientSocket(), "idles")
+	if code, body := s.do("PUT", "/v1/instances/a/parked", ""); code != 204 {
+		t.Fatal(code, body)
+	}
+	if err := s.d.locked(func() { s.d.instances["a"].parked.began[other.Process.Pid]-- }); err != nil { // as if of an earlier one
+		t.Fatal(err)
+	}
+	if code, body := s.do("DELETE", "/v1/instances/a/parked", ""); code != 204 || strings.Contains(m.said(), "back 1") {
+		t.Error(code, body)
+	}
+}
+
 // TestParkedNotKept: what asks while it turns out that parking cannot be written down
 // has the GPU.
 func TestParkedNotKept(t *testing.T) {
