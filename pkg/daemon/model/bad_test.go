@@ -573,3 +573,39 @@ func TestSecondDaemon(t *testing.T) {
 		t.Error("somebody answers where there is nobody")
 	}
 }
+
+// TestTenantsWhileItEnds: sockets that are asked for while the daemon ends do not
+// keep it from that, and none is left.
+func TestTenantsWhileItEnds(t *testing.T) {
+	w := serve(t, func(cfg *model.Config) {
+		for n := range 100 { // which take a while to close
+			cfg.Tenants = append(cfg.Tenants, fmt.Sprint("t", n))
+		}
+	})
+	for range 10 {
+		var asking sync.WaitGroup
+		begun := make(chan bool)
+		for n := range 4 {
+			c := w.client()
+			asking.Go(func() {
+				for i := 0; ; i++ {
+					if _, _, err := c.Call(t.Context(), wire.Request{Op: wire.OpTenant, Tenant: fmt.Sprintf("w%d-%d", n, i)}); err != nil {
+						return
+					}
+					if i == 3 {
+						begun <- true
+					}
+				}
+			})
+		}
+		for range 4 {
+			<-begun
+		}
+		w.stop()
+		asking.Wait()
+		if left, err := filepath.Glob(filepath.Join(filepath.Dir(w.cfg.Socket), "*.sock")); err != nil || len(left) != 0 {
+			t.Fatalf("left: %s, %v", left, err)
+		}
+		w.start()
+	}
+}

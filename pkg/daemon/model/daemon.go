@@ -152,7 +152,9 @@ func Open(cfg Config) (*Daemon, error) {
 	d.timer = time.AfterFunc(time.Hour, d.expire)
 	d.timer.Stop()
 	if err := d.open(); err != nil {
+		d.mu.Lock()
 		d.closeSockets()
+		d.mu.Unlock()
 		if d.chassis != nil {
 			d.chassis.Close()
 		}
@@ -229,12 +231,13 @@ func (d *Daemon) run(ctx context.Context) error {
 	return errors.Join(err, d.release())
 }
 
-// shutDown ends connections and loads.
+// shutDown ends connections and loads. No socket is opened between that the others
+// are closed and that the daemon has ended: nobody would close it.
 func (d *Daemon) shutDown() {
-	d.closeSockets()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.ended = true
+	d.closeSockets()
 	d.timer.Stop()
 	d.stop()
 	for c := range d.conns {
@@ -242,9 +245,8 @@ func (d *Daemon) shutDown() {
 	}
 }
 
+// closeSockets closes them all. Locked.
 func (d *Daemon) closeSockets() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	for tenant, l := range d.listeners {
 		_ = l.Close()
 		d.removeFolder(tenant)
