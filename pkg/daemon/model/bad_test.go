@@ -537,6 +537,43 @@ func TestHold(t *testing.T) {
 	other.put("", "big", filepath.Join(w.dir, "big"))
 }
 
+// TestHoldTakesNoThread: Go ends a program of 10,000 threads, and processes that
+// hold a model may be many.
+func TestHoldTakesNoThread(t *testing.T) {
+	w := serve(t)
+	path := w.file("a", 1, 1000)
+	c := w.client()
+	c.put("", "a", path)
+	fd, err := unix.PidfdOpen(os.Getpid(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := os.NewFile(uintptr(fd), "process")
+	defer of.Close()
+	threads := func() int {
+		all, err := os.ReadDir("/proc/self/task")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(all)
+	}
+	before := threads()
+	const many = 200
+	for range many {
+		_, files := c.call("", wire.Request{Op: wire.OpGet, Name: "a"})
+		for _, f := range files {
+			_ = f.Close()
+		}
+		c.call("", wire.Request{Op: wire.OpHold, Name: "a"}, of)
+	}
+	if refs := c.stat("a").Refs; refs != many {
+		t.Errorf("%d hold it", refs)
+	}
+	if n := threads() - before; n > many/4 {
+		t.Errorf("%d threads for %d processes", n, many)
+	}
+}
+
 // TestCatalogueFails: the models are there all the same, and are kept as soon as
 // that can be done.
 func TestCatalogueFails(t *testing.T) {

@@ -443,12 +443,17 @@ func (c *call) hold() (wire.Answer, []*os.File, error) {
 	if err := unix.PidfdSendSignal(int(process.Fd()), 0, nil, 0); err != nil && !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.ESRCH) {
 		return wire.Answer{}, nil, wire.Errorf(wire.CodeUsage, "that is no process's descriptor: %v", err)
 	}
+	watched, err := watch(process)
+	if err != nil {
+		return wire.Answer{}, nil, err
+	}
 	d := c.conn.d
 	d.mu.Lock()
 	key := d.keyFor(c.as, c.Name)
 	d.mu.Unlock()
 	id, ok := c.conn.drop(key, c.Release)
 	if !ok {
+		_ = watched.Close()
 		return wire.Answer{}, nil, wire.Errorf(wire.CodeAbsent, "this connection holds no model %s", c.Name)
 	}
 	c.file = nil
@@ -456,32 +461,51 @@ func (c *call) hold() (wire.Answer, []*os.File, error) {
 	d.processes[id] = process
 	d.mu.Unlock()
 	d.work.Go(func() {
-		d.awaitEnd(process)
+		if err := d.awaitEnd(watched); err != nil && d.ctx.Err() == nil {
+			d.log.Error("cannot watch a process", "err", err)
+		}
 		d.mu.Lock()
 		delete(d.processes, id)
 		d.mu.Unlock()
+		_ = watched.Close()
 		_ = process.Close()
 		c.over(id, &request{})
 	})
 	return wire.Answer{Name: c.Name}, nil, nil
 }
 
-// awaitEnd waits until a process has ended, or the daemon does.
-func (d *Daemon) awaitEnd(process *os.File) {
-	stop, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+// watch is a file that can be read when a process has ended. The process's
+// descriptor is its client's too and stays as it is; what looks at it here is waited
+// for without a thread of its own.
+func watch(process *os.File) (*os.File, error) {
+	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
-		d.log.Error("cannot watch a process", "err", err)
-		return
+		return nil, fmt.Errorf("watch a process: %w", err)
 	}
-	defer unix.Close(stop)
-	ended := context.AfterFunc(d.ctx, func() { _, _ = unix.Write(stop, []byte{1, 0, 0, 0, 0, 0, 0, 0}) })
-	defer ended()
-	fds := []unix.PollFd{{Fd: int32(process.Fd()), Events: unix.POLLIN}, {Fd: int32(stop), Events: unix.POLLIN}}
-	for {
-		if _, err := unix.Poll(fds, -1); !errors.Is(err, unix.EINTR) {
-			return
+	err = errors.Join(
+		unix.SetNonblock(fd, true),
+		unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, int(process.Fd()), &unix.EpollEvent{Events: unix.EPOLLIN}),
+	)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("watch a process: %w", err), unix.Close(fd))
+	}
+	return os.NewFile(uintptr(fd), "end of a process"), nil
+}
+
+// awaitEnd waits until a process that is watched has ended, or the daemon does.
+func (d *Daemon) awaitEnd(watched *os.File) error {
+	raw, err := watched.SyscallConn()
+	if err != nil {
+		return err
+	}
+	defer context.AfterFunc(d.ctx, func() { _ = watched.SetReadDeadline(time.Unix(1, 0)) })()
+	return raw.Read(func(fd uintptr) bool {
+		for {
+			if n, err := unix.EpollWait(int(fd), make([]unix.EpollEvent, 1), 0); !errors.Is(err, unix.EINTR) {
+				return n != 0
+			}
 		}
-	}
+	})
 }
 
 func (c *call) addTenant() (wire.Answer, []*os.File, error) {
