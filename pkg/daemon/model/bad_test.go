@@ -332,6 +332,45 @@ func TestPipeThatNobodyReads(t *testing.T) {
 	w.eventually("nobody holds it", func() bool { return c.stat("a").Refs == 0 })
 }
 
+// TestSlowReader: whoever takes its time to read a model that is written back holds
+// up neither other tenants' readers nor loads.
+func TestSlowReader(t *testing.T) {
+	w := serve(t, func(cfg *model.Config) { cfg.SendTime = time.Hour })
+	path := w.file("a", 1, 1<<20)
+	host, blue, own := w.client(), w.client("blue"), w.client("default")
+	for _, c := range []*client{blue, own} {
+		c.pass("", wire.Request{Op: wire.OpPut, Name: "a", Public: true}, path)
+	}
+	for _, c := range []*client{host, blue, own} { // more than there are stages
+		from, to, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer from.Close()
+		go func() {
+			_, _, _ = c.Call(t.Context(), wire.Request{Op: wire.OpRead, Name: "a"}, to)
+			_ = to.Close()
+		}()
+		_ = from.SetReadDeadline(time.Now().Add(patience))
+		if _, err := from.Read(make([]byte, 1)); err != nil {
+			t.Fatalf("nothing is written: %v", err)
+		}
+	}
+	done := make(chan bool)
+	go func() {
+		defer close(done)
+		w.client().pass("", wire.Request{Op: wire.OpPut, Name: "b", Tenant: "green"}, path)
+		if got := w.client().read("a", "green"); !bytes.Equal(got, must(os.ReadFile(path))) {
+			t.Error("what is written back is not the file")
+		}
+	}()
+	select {
+	case <-done:
+	case <-time.After(patience):
+		t.Error("it waits for who reads slowly")
+	}
+}
+
 // TestMalformed: a packet that is no request ends its connection, and no other.
 func TestMalformed(t *testing.T) {
 	w := serve(t)

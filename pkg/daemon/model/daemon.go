@@ -87,7 +87,7 @@ type Daemon struct {
 	stages   *stages
 	slots    chan struct{} // of loads that go on at once
 	looks    chan struct{} // files that are looked at at once: a header may be long
-	reading  chan struct{} // who writes a model back
+	outlines chan struct{} // and manifests of ours
 	metrics  *metrics
 	registry *prometheus.Registry
 	work     sync.WaitGroup // goroutines of loads and connections
@@ -106,6 +106,7 @@ type Daemon struct {
 	last      policy.RequestID
 	conns     map[*conn]bool
 	listeners map[string]*chassis.Listener // by whom they speak for; "" is model.sock
+	reading   map[reader]chan struct{}     // held by the one to whom a model is being written
 	accepting *errgroup.Group
 	busy      time.Time // when there last was a client or a copy
 	counts    counts
@@ -142,7 +143,8 @@ func Open(cfg Config) (*Daemon, error) {
 	}
 	d := &Daemon{
 		cfg: cfg, log: cfg.Log, epoch: time.Now(), busy: time.Now(), policy: policy.New(cfg.Capacity),
-		slots: make(chan struct{}, loadsAtOnce), looks: make(chan struct{}, loadsAtOnce), reading: make(chan struct{}, 1), models: map[policy.Key]*model{}, copies: map[policy.CopyID]*copied{},
+		slots: make(chan struct{}, loadsAtOnce), looks: make(chan struct{}, loadsAtOnce), outlines: make(chan struct{}, loadsAtOnce),
+		reading: map[reader]chan struct{}{}, models: map[policy.Key]*model{}, copies: map[policy.CopyID]*copied{},
 		processes: map[policy.RequestID]*os.File{}, requests: map[policy.RequestID]*request{}, conns: map[*conn]bool{}, listeners: map[string]*chassis.Listener{},
 	}
 	d.stages = newStages(cfg.GPU, cfg.Staging)

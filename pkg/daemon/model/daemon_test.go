@@ -245,8 +245,8 @@ func (c *client) memory(f *os.File, size int64) []byte {
 	return s.Buffer()
 }
 
-// read has the file written back.
-func (c *client) read(name string) []byte {
+// read has the file written back, of what the name means to a tenant.
+func (c *client) read(name string, tenant ...string) []byte {
 	c.t.Helper()
 	from, to, err := os.Pipe()
 	if err != nil {
@@ -258,7 +258,7 @@ func (c *client) read(name string) []byte {
 		all, _ := io.ReadAll(from)
 		text <- all
 	}()
-	c.call("", wire.Request{Op: wire.OpRead, Name: name}, to)
+	c.call("", wire.Request{Op: wire.OpRead, Name: name, Tenant: strings.Join(tenant, "")}, to)
 	_ = to.Close()
 	return <-text
 }
