@@ -181,33 +181,38 @@ func (d *Daemon) look(c *copied, there *wire.Record) {
 	d.step(policy.Sized{Copy: c.id, Bytes: c.need})
 }
 
-// openSource opens a copy's files. What does not answer in time goes on by itself,
-// and closes them when it does.
+// openSource opens a copy's files.
 func (d *Daemon) openSource(c *copied) (*source, error) {
-	type opening struct {
-		source *source
-		err    error
-	}
-	done, gone := make(chan opening), make(chan struct{})
-	defer close(gone)
 	o := c.origin
+	return within(c.ctx, d, func() (*source, error) { return open(o, isIndex(o.path)) }, (*source).close)
+}
+
+// within reads files. What does not answer in time goes on by itself, and is given
+// to late when it does.
+func within[T any](ctx context.Context, d *Daemon, read func() (T, error), late func(T)) (none T, err error) {
+	type reading struct {
+		got T
+		err error
+	}
+	done, gone := make(chan reading), make(chan struct{})
+	defer close(gone)
 	go func() {
-		s, err := open(o, isIndex(o.path))
+		got, err := read()
 		select {
-		case done <- opening{s, err}:
+		case done <- reading{got, err}:
 		case <-gone:
-			s.close()
+			late(got)
 		}
 	}()
 	timer := time.NewTimer(d.cfg.Stall)
 	defer timer.Stop()
 	select {
-	case o := <-done:
-		return o.source, o.err
-	case <-c.ctx.Done():
-		return nil, c.ctx.Err()
+	case r := <-done:
+		return r.got, r.err
+	case <-ctx.Done():
+		return none, ctx.Err()
 	case <-timer.C:
-		return nil, d.stalled()
+		return none, d.stalled()
 	}
 }
 
@@ -229,8 +234,7 @@ func (d *Daemon) refresh(c *copied, there *wire.Record) {
 // length is summed for that, so that it needs no second place on the GPU.
 func (d *Daemon) same(c *copied, there *wire.Record) (bool, error) {
 	if c.source.index != nil {
-		sum := sha256.Sum256(c.source.text)
-		return hex.EncodeToString(sum[:]) == there.SHA256 && c.source.compare(there) == nil, nil
+		return c.source.sum == there.SHA256 && c.source.compare(there) == nil, nil
 	}
 	if c.source.bytes() != there.Bytes || len(there.Files) > 1 {
 		return false, nil
@@ -400,20 +404,18 @@ func (d *Daemon) load(c *copied) error {
 		return c.ctx.Err()
 	}
 	begun := time.Now()
-	record := wire.Record{
-		Tenant: c.key.Tenant, Name: c.key.Name, Public: c.public, Tensors: len(c.source.places), Bytes: c.source.bytes(), Files: c.source.kept(),
+	l, err := within(c.ctx, d, c.source.readAgain, func(*layout) {})
+	if err != nil {
+		return err
 	}
-	header := make([]byte, c.source.header)
-	if len(header) > 0 {
-		if err := c.source.files[0].fill(header, 0); err != nil {
-			return err
-		}
+	record := wire.Record{
+		Tenant: c.key.Tenant, Name: c.key.Name, Public: c.public, Tensors: len(l.places), Bytes: c.source.bytes(), Files: c.source.kept(),
 	}
 	sums := &sums{}
 	if c.origin.was == nil {
-		sums.begin(c.source, header)
+		sums.begin(l)
 	}
-	if err := d.pipe(c, sums); err != nil {
+	if err := d.pipe(c, l.segments, sums); err != nil {
 		return err
 	}
 	for _, f := range c.source.all() {
@@ -429,7 +431,7 @@ func (d *Daemon) load(c *copied) error {
 	if want := c.origin.sha; want != "" && want != record.SHA256 {
 		return wire.Errorf(wire.CodeChecksum, "its SHA-256 is %s, expected %s", record.SHA256, want)
 	}
-	manifest, err := makeManifest(c.source.places, c.source.metadata)
+	manifest, err := makeManifest(l.places, l.metadata)
 	if err != nil {
 		return err
 	}
@@ -439,7 +441,7 @@ func (d *Daemon) load(c *copied) error {
 	defer d.mu.Unlock()
 	c.source.close()
 	c.source = nil
-	c.record, c.manifest, c.header = record, manifest, header
+	c.record, c.manifest, c.header = record, manifest, l.header
 	return nil
 }
 
@@ -453,15 +455,14 @@ type filled struct {
 }
 
 // pipe has one goroutine read pieces, and sums and copies them here.
-func (d *Daemon) pipe(c *copied, sums *sums) error {
+func (d *Daemon) pipe(c *copied, segments []segment, sums *sums) error {
 	ctx, cancel := context.WithCancel(c.ctx)
 	pieces := make(chan filled)
-	s := c.source
 	total := c.memory.Size()
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		d.read(ctx, s, total, pieces)
+		d.read(ctx, segments, total, pieces)
 	}()
 	stall := time.NewTimer(d.cfg.Stall)
 	defer stall.Stop()
@@ -504,8 +505,7 @@ func (d *Daemon) up(c *copied, p filled, sums *sums) error {
 
 // read reads a model piece by piece, as it lies on the GPU: what is between the
 // tensors and behind them is zero. A read that does not come back keeps its stage.
-func (d *Daemon) read(ctx context.Context, s *source, total gpu.Bytes, pieces chan<- filled) {
-	segments := s.segments
+func (d *Daemon) read(ctx context.Context, segments []segment, total gpu.Bytes, pieces chan<- filled) {
 	for at := gpu.Bytes(0); at < total; {
 		p := filled{at: at}
 		p.stage, p.err = d.stages.take(ctx)
@@ -563,10 +563,10 @@ type sums struct {
 	all  hash.Hash // of an index and all tensors
 }
 
-func (s *sums) begin(of *source, header []byte) {
-	if of.index == nil {
+func (s *sums) begin(of *layout) {
+	if of.text == nil {
 		s.file = sha256.New()
-		s.file.Write(header)
+		s.file.Write(of.header)
 		return
 	}
 	s.text, s.all = of.text, sha256.New()

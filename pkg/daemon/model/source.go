@@ -1,9 +1,10 @@
 package model
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -26,16 +27,23 @@ type origin struct {
 	sha  string       // what the sum must be; empty: anything
 }
 
-// source is the opened files of a model, and where everything in them goes.
+// source is the opened files of a model. It may wait for room for a day, with others:
+// what the files say, which may be much, is read again when it is loaded.
 type source struct {
-	files    []*opened // of the tensors
-	index    *opened   // nil if the model is one file
-	text     []byte    // of the index
+	files []*opened // of the tensors
+	index *opened   // nil if the model is one file
+	sum   string    // of the index; empty: there is none
+	image gpu.Bytes // from the first tensor to the last, on the GPU
+}
+
+// layout is what the files of a model say, and where everything in them goes.
+type layout struct {
+	text     []byte // of the index; nil if there is none
+	header   []byte // of the only file, all before its first tensor; nil if there are several
 	places   []wire.Place
 	metadata map[string]string
 	segments []segment // in the order of their places on the GPU
 	image    gpu.Bytes // from the first to the last of them
-	header   int64     // bytes of the only file before its first tensor; 0 if there are several
 }
 
 // opened is a file as it was when it was opened.
@@ -159,8 +167,12 @@ func open(o origin, index bool) (s *source, err error) {
 	if err == nil {
 		err = s.compare(o.was)
 	}
+	var l *layout
 	if err == nil {
-		err = s.layOut()
+		l, err = s.read()
+	}
+	if err == nil {
+		s.image = l.image
 	}
 	return s, err
 }
@@ -184,20 +196,9 @@ func (s *source) openShards() error {
 	if s.index.path == "" {
 		return wire.Errorf(wire.CodeInvalidFile, "an index is read by its path, which is not known here: put it on the host")
 	}
-	const most = 100_000_000
-	if s.index.size > most {
-		return s.index.fault("an index of %d bytes, expected at most %d", s.index.size, most)
-	}
-	s.text = make([]byte, s.index.size)
-	if n, err := s.index.ReadAt(s.text, 0); err != nil && int64(n) < s.index.size {
-		if errors.Is(err, io.EOF) {
-			return s.index.fault("the file ends at byte %d while it is read", n)
-		}
-		return err
-	}
-	x, err := safetensors.ParseIndex(s.text)
+	_, x, err := s.readIndex()
 	if err != nil {
-		return invalid(err)
+		return err
 	}
 	for _, name := range x.Shards {
 		shard, err := regular(nil, filepath.Join(filepath.Dir(s.index.path), name))
@@ -208,6 +209,30 @@ func (s *source) openShards() error {
 		s.files = append(s.files, shard)
 	}
 	return nil
+}
+
+// maxText is how long an index or a store's manifest may be, as a header, in bytes.
+const maxText = 100_000_000
+
+// readIndex reads the index. Its sum is noted, and must be that of the next time.
+func (s *source) readIndex() ([]byte, *safetensors.Index, error) {
+	if s.index.size > maxText {
+		return nil, nil, s.index.fault("an index of %d bytes, expected at most %d", s.index.size, maxText)
+	}
+	text := make([]byte, s.index.size)
+	if err := s.index.fill(text, 0); err != nil {
+		return nil, nil, err
+	}
+	digest := sha256.Sum256(text)
+	switch sum := hex.EncodeToString(digest[:]); s.sum {
+	case "":
+		s.sum = sum
+	case sum:
+	default:
+		return nil, nil, s.index.fault("it changed while it was read")
+	}
+	x, err := safetensors.ParseIndex(text)
+	return text, x, invalid(err)
 }
 
 // compare says whether the files are those of a record.
@@ -228,40 +253,53 @@ func (s *source) compare(was *wire.Record) error {
 	return nil
 }
 
-// layOut reads the headers and gives every tensor its place.
-func (s *source) layOut() error {
+// read reads the index and the headers, and gives every tensor its place.
+func (s *source) read() (*layout, error) {
 	const most = 1 << 60 // bytes, so that sums and what is rounded up have room in an int64
+	l := &layout{}
 	var x *safetensors.Index
 	if s.index != nil {
 		var err error
-		if x, err = safetensors.ParseIndex(s.text); err != nil {
-			return invalid(err)
+		if l.text, x, err = s.readIndex(); err != nil {
+			return nil, err
 		}
 	}
 	for _, f := range s.files {
 		h, err := safetensors.Read(f, f.size)
 		if err != nil {
-			return invalid(safetensors.In(f.name, err))
+			return nil, invalid(safetensors.In(f.name, err))
 		}
 		tensors := h.Tensors
 		if x != nil {
 			if tensors, err = x.Select(f.name, h); err != nil {
-				return invalid(err)
+				return nil, invalid(err)
 			}
 		} else {
-			s.header, s.metadata = h.Bytes, h.Metadata
+			l.header, l.metadata = make([]byte, h.Bytes), h.Metadata
+			if err := f.fill(l.header, 0); err != nil {
+				return nil, err
+			}
 		}
 		for _, t := range tensors {
-			if t.Bytes > most-int64(s.image) { // files may be mostly holes, and shards the same one again and again
-				return wire.Errorf(wire.CodeCapacity, "tensor %.100q ends behind %d bytes: no memory is so large", t.Name, int64(most))
+			if t.Bytes > most-int64(l.image) { // files may be mostly holes, and shards the same one again and again
+				return nil, wire.Errorf(wire.CodeCapacity, "tensor %.100q ends behind %d bytes: no memory is so large", t.Name, int64(most))
 			}
-			at := (int64(s.image) + wire.Alignment - 1) / wire.Alignment * wire.Alignment
-			s.places = append(s.places, wire.Place{Name: t.Name, DType: t.DType, Shape: t.Shape, Offset: at, Bytes: t.Bytes})
-			s.segments = append(s.segments, segment{f, t.Offset, at, t.Bytes})
-			s.image = gpu.Bytes(at + t.Bytes)
+			at := (int64(l.image) + wire.Alignment - 1) / wire.Alignment * wire.Alignment
+			l.places = append(l.places, wire.Place{Name: t.Name, DType: t.DType, Shape: t.Shape, Offset: at, Bytes: t.Bytes})
+			l.segments = append(l.segments, segment{f, t.Offset, at, t.Bytes})
+			l.image = gpu.Bytes(at + t.Bytes)
 		}
 	}
-	return nil
+	return l, nil
+}
+
+// readAgain reads them for memory that was taken since.
+func (s *source) readAgain() (*layout, error) {
+	l, err := s.read()
+	if err == nil && l.image != s.image {
+		return nil, s.all()[0].fault("it changed while it was read")
+	}
+	return l, err
 }
 
 // bytes is how long the files are, together.

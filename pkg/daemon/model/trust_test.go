@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/daemon/model"
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/safetensors"
 	wire "github.com/gfaas/gfaas/pkg/wire/model"
 )
 
@@ -163,6 +166,66 @@ func TestHoles(t *testing.T) {
 	c.put(wire.CodeCapacity, "d", w.write("d.safetensors.index.json", []byte(`{"weight_map":{"a":"./a.safetensors","b":"b.safetensors","c":"c.safetensors"}}`)))
 	if all := c.list(""); len(all) != 0 || w.gpu.Used() != 0 {
 		t.Errorf("%+v", all)
+	}
+}
+
+// wide writes a model of many tensors without a byte.
+func (w *world) wide(name string, tensors int) string {
+	w.t.Helper()
+	all := make([]safetensors.Tensor, tensors)
+	for i := range all {
+		all[i] = safetensors.Tensor{Name: fmt.Sprint("t", i), DType: "U8", Shape: []int64{0}}
+	}
+	text, err := safetensors.AppendHeader(nil, all, nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return w.write(name, text)
+}
+
+// live is how much of the heap is in use.
+func live() gpu.Bytes {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return gpu.Bytes(m.HeapAlloc)
+}
+
+// TestWaitingIsSmall: loads may wait for room for long, and their headers be long: of
+// them nothing is kept meanwhile.
+func TestWaitingIsSmall(t *testing.T) {
+	w := serve(t)
+	full, wide := w.file("full", 1, 4<<20-1000), w.wide("wide", 10_000)
+	holder, host := w.client("blue"), w.client()
+	holder.pass("", wire.Request{Op: wire.OpGet, Name: "full"}, full)
+	before := live()
+	const many = 10
+	var asking sync.WaitGroup
+	for n := range many {
+		c := w.client("blue")
+		asking.Go(func() {
+			_, files := c.pass("", wire.Request{Op: wire.OpGet, Name: fmt.Sprint("m", n), TimeoutMS: time.Hour.Milliseconds()}, wide)
+			for _, f := range files {
+				_ = f.Close()
+			}
+		})
+	}
+	w.eventually("all wait", func() bool {
+		waiting := 0
+		for _, s := range host.list("") {
+			if strings.HasPrefix(s.Why, "no room for model m") {
+				waiting++
+			}
+		}
+		return waiting == many
+	})
+	if more := live() - before; more > 4*gpu.MiB {
+		t.Errorf("%v of memory for %d loads that wait", more, many)
+	}
+	holder.release("full")
+	asking.Wait()
+	if s := holder.stat("m0"); s.State != wire.StateGPU || s.Tensors != 10_000 {
+		t.Errorf("%+v", s)
 	}
 }
 
