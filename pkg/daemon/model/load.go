@@ -105,7 +105,7 @@ func (d *Daemon) begin(a policy.Begin) {
 	r := d.requests[a.Request]
 	if r.store {
 		c = d.newCopy(a.Copy, a.Key)
-		c.store, c.public, c.need, c.record, c.manifest = true, r.public, r.size, r.record, r.places
+		c.store, c.public, c.need, c.record, c.source = true, r.public, r.size, r.record, r.source
 		c.record.Content = fmt.Sprint("store:", a.Copy)
 		return
 	}
@@ -348,7 +348,7 @@ func (d *Daemon) fill(c *copied) {
 	})
 }
 
-// take takes the memory.
+// take takes the memory, and the manifest of what will be written into it.
 func (d *Daemon) take(c *copied) error {
 	if err := c.ctx.Err(); err != nil {
 		return err
@@ -357,23 +357,32 @@ func (d *Daemon) take(c *copied) error {
 	if err != nil {
 		return err
 	}
+	var told manifest
 	if c.store {
-		err = d.blank(c.ctx, memory)
+		if told, err = d.manifest(c.ctx, c.source); err == nil {
+			err = d.blank(c.ctx, memory)
+		}
 	}
 	var export *os.File
 	if err == nil {
 		export, err = memory.Export()
 	}
 	if err != nil {
+		told.close()
 		return errors.Join(err, memory.Free())
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if c.freed { // who wanted to store it is gone
+		told.close()
 		_ = export.Close()
 		return errors.Join(context.Canceled, memory.Free())
 	}
 	c.memory, c.export = memory, export
+	if c.store {
+		c.source.close()
+		c.source, c.manifest, c.record.Tensors, c.record.Bytes = nil, told.file, told.tensors, told.bytes
+	}
 	return nil
 }
 

@@ -37,7 +37,7 @@ type request struct {
 	sha    string
 	done   chan result
 	size   gpu.Bytes // of a store
-	places *os.File  // of a store: its manifest
+	source *source   // of a store: its manifest
 	record wire.Record
 }
 
@@ -329,15 +329,22 @@ func (c *call) storeModel() (wire.Answer, []*os.File, error) {
 	case c.Size <= 0 || c.Size > 1<<50:
 		return wire.Answer{}, nil, usage("size is %d, expected more than 0 bytes", c.Size)
 	}
-	manifest, err := c.manifest()
+	file, err := regular(c.file, "")
+	c.file = nil
 	if err != nil {
-		return wire.Answer{}, nil, err
+		return wire.Answer{}, nil, wire.Errorf(wire.CodeInvalidFile, "manifest: %v", err)
 	}
 	d := c.conn.d
 	grain := d.cfg.GPU.Granularity()
 	r := &request{store: true, public: c.Public, size: (gpu.Bytes(c.Size) + grain - 1) / grain * grain}
-	r.places, r.record = manifest.file, manifest.record
-	r.record.Tenant, r.record.Name, r.record.Public = c.as, c.Name, c.Public
+	r.source = &source{files: []*opened{file}, image: gpu.Bytes(c.Size)}
+	manifest, err := d.manifest(c.conn.ctx, r.source)
+	if err != nil {
+		r.source.close()
+		return wire.Answer{}, nil, err
+	}
+	manifest.close() // it is made again when there is room
+	r.record = wire.Record{Tenant: c.as, Name: c.Name, Public: c.Public, Tensors: manifest.tensors, Bytes: manifest.bytes}
 	d.reap()
 	id, out := c.ask(r, func(id policy.RequestID) policy.Event {
 		return policy.Store{Request: id, Key: policy.Key{Tenant: c.as, Name: c.Name}, Bytes: r.size, Until: c.until()}
@@ -348,34 +355,44 @@ func (c *call) storeModel() (wire.Answer, []*os.File, error) {
 	return c.granted(id, r, out, out.copy.id)
 }
 
-// told is what a store's manifest says.
-type told struct {
-	file   *os.File
-	record wire.Record
+// manifest is a sealed file with what clients are told of a model's tensors.
+type manifest struct {
+	file    *os.File
+	tensors int
+	bytes   int64 // of all of them
+}
+
+func (m manifest) close() {
+	if m.file != nil {
+		_ = m.file.Close()
+	}
 }
 
 // manifest reads the manifest of a store and makes it one that nobody can change.
-func (c *call) manifest() (told, error) {
+func (d *Daemon) manifest(ctx context.Context, s *source) (manifest, error) {
 	wrong := func(err error) error { return wire.Errorf(wire.CodeInvalidFile, "manifest: %v", err) }
-	f, err := regular(c.file, "")
-	c.file = nil
-	if err != nil {
-		return told{}, wrong(err)
+	f := s.files[0]
+	if f.size > maxText {
+		return manifest{}, wrong(fmt.Errorf("%d bytes, expected at most %d", f.size, maxText))
 	}
-	defer f.Close()
-	places, metadata, err := wire.ParseManifest(io.NewSectionReader(f, 0, f.size), c.Size)
-	if err != nil {
-		return told{}, wrong(err)
+	select {
+	case d.looks <- struct{}{}:
+		defer func() { <-d.looks }()
+	case <-ctx.Done():
+		return manifest{}, ctx.Err()
 	}
-	own, err := makeManifest(places, metadata)
-	if err != nil {
-		return told{}, err
-	}
-	t := told{file: own, record: wire.Record{Tensors: len(places)}}
-	for _, p := range places {
-		t.record.Bytes += p.Bytes
-	}
-	return t, nil
+	return within(ctx, d, func() (m manifest, err error) {
+		places, metadata, err := wire.ParseManifest(io.NewSectionReader(f, 0, f.size), int64(s.image))
+		if err != nil {
+			return m, wrong(err)
+		}
+		m.tensors = len(places)
+		for _, p := range places {
+			m.bytes += p.Bytes
+		}
+		m.file, err = makeManifest(places, metadata)
+		return m, err
+	}, manifest.close)
 }
 
 func (c *call) commit() (wire.Answer, []*os.File, error) {

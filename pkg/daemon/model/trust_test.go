@@ -229,6 +229,110 @@ func TestWaitingIsSmall(t *testing.T) {
 	}
 }
 
+// manifests are how many this process has.
+func manifests(t *testing.T) (n int) {
+	all, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range all {
+		if to, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil && strings.Contains(to, "gfaas-manifest") {
+			n++
+		}
+	}
+	return n
+}
+
+// TestWaitingStores: of a store that waits for room no manifest is kept, and the one
+// that it gets is what its client's says then.
+func TestWaitingStores(t *testing.T) {
+	w := serve(t)
+	full := w.file("full", 1, 4<<20-1000)
+	write := func(name, text string) string { return w.write(name, []byte(text)) }
+	const good = `{"tensors":{"a":{"dtype":"U8","shape":[8],"offset":256,"bytes":8}}}`
+	stays, turns := write("stays", good), write("turns", good)
+	host := w.client()
+	host.put("", "full", full)
+	before := manifests(t)
+	_, files := host.call("", wire.Request{Op: wire.OpGet, Name: "full"})
+	for _, f := range files {
+		_ = f.Close()
+	}
+	var asking sync.WaitGroup
+	const many = 10
+	for n := range many {
+		c := w.client("blue")
+		asking.Go(func() {
+			a, files := c.pass("", wire.Request{Op: wire.OpStore, Name: fmt.Sprint("m", n), Size: 1000, TimeoutMS: time.Hour.Milliseconds()}, stays)
+			if places, _, err := wire.ParseManifest(files[1], a.Size); err != nil || len(places) != 1 || places[0].Offset != 256 {
+				t.Errorf("%+v, %v", places, err)
+			}
+			for _, f := range files {
+				_ = f.Close()
+			}
+		})
+	}
+	c := w.client("blue")
+	asking.Go(func() {
+		c.pass(wire.CodeInvalidFile, wire.Request{Op: wire.OpStore, Name: "turns", Size: 1000, TimeoutMS: time.Hour.Milliseconds()}, turns)
+	})
+	w.eventually("all wait", func() bool { return len(host.list("")) == 1+many+1 })
+	if now := manifests(t); now != before {
+		t.Errorf("%d manifests are kept for %d stores that wait", now-before, many)
+	}
+	write("turns", `{"tensors":{"a":{"dtype":"U8","shape":[8],"offset":4096,"bytes":8}}}`) // behind its end
+	host.release("full")
+	asking.Wait()
+	if s := host.list("")[0]; s.Name != "full" || s.State != wire.StateFile {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestManifestsAtOnce: few manifests are read at a time, whoever passes them, and none
+// that is longer than a header may be.
+func TestManifestsAtOnce(t *testing.T) {
+	w := serve(t)
+	path := w.write("blank", bytes.Repeat([]byte(" "), 16<<20))
+	const many = 24
+	peak, stop := live(), make(chan bool)
+	begun := peak
+	var looking, asking sync.WaitGroup
+	looking.Go(func() {
+		for {
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			peak = max(peak, gpu.Bytes(m.HeapInuse))
+			select {
+			case <-stop:
+				return
+			case <-time.After(time.Millisecond):
+			}
+		}
+	})
+	for range many {
+		c := w.client("blue")
+		asking.Go(func() { c.pass(wire.CodeInvalidFile, wire.Request{Op: wire.OpStore, Name: "m", Size: 1000}, path) })
+	}
+	asking.Wait()
+	close(stop)
+	looking.Wait()
+	if more := peak - begun; more > 240*gpu.MiB {
+		t.Errorf("%v of memory for %d manifests of 16 MiB", more, many)
+	}
+	if err := os.Truncate(path, 100_000_001); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	_, _, err = w.client("blue").Call(t.Context(), wire.Request{Op: wire.OpStore, Name: "m", Size: 1000}, f)
+	if err == nil || !strings.Contains(err.Error(), "100000001 bytes, expected at most 100000000") {
+		t.Error(err)
+	}
+}
+
 // TestStall: a file whose file system does not answer stops its own load, in time,
 // and nothing of it is left; it is there for the next who ask.
 func TestStall(t *testing.T) {
