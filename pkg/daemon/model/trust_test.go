@@ -292,7 +292,7 @@ func TestWaitingStores(t *testing.T) {
 // that is longer than a header may be.
 func TestManifestsAtOnce(t *testing.T) {
 	w := serve(t)
-	path := w.write("blank", bytes.Repeat([]byte(" "), 16<<20))
+	path := w.write("text", bytes.Repeat([]byte("x"), 16<<20))
 	const many = 24
 	peak, stop := live(), make(chan bool)
 	begun := peak

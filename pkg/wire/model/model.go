@@ -260,15 +260,18 @@ type entry struct {
 // tensors come in the order of their places.
 func ParseManifest(r io.Reader, size int64) (places []Place, metadata map[string]string, err error) {
 	const most = 256 << 20 // bytes
-	text, err := io.ReadAll(io.LimitReader(r, most+1))
-	if err != nil {
+	var text bytes.Buffer
+	if sized, ok := r.(interface{ Size() int64 }); ok {
+		text.Grow(int(min(sized.Size(), most)) + bytes.MinRead)
+	}
+	if _, err := text.ReadFrom(io.LimitReader(r, most+1)); err != nil {
 		return nil, nil, err
 	}
-	if len(text) > most {
+	if text.Len() > most {
 		return nil, nil, errors.New("a manifest of more than 256 MiB")
 	}
 	var m manifest
-	if err := json.Unmarshal(text, &m); err != nil {
+	if err := json.Unmarshal(text.Bytes(), &m); err != nil {
 		return nil, nil, fmt.Errorf("not a manifest: %w", err)
 	}
 	for name, e := range m.Tensors {
