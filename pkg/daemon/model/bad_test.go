@@ -159,6 +159,47 @@ func TestFileChangesWhileRead(t *testing.T) {
 	}
 }
 
+// TestFileChangesWhileItWaits: what was read to find out how much room it needs must
+// still be so when there is some, whatever the file's size and time say.
+func TestFileChangesWhileItWaits(t *testing.T) {
+	write := func(w *world, header string) string {
+		text := fmt.Appendf([]byte{200, 0, 0, 0, 0, 0, 0, 0}, "%-200s", header)
+		path := w.write("a", append(text, make([]byte, 1000)...))
+		if err := os.Chtimes(path, time.Now(), time.Unix(1700000000, 0)); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for what, now := range map[string]string{
+		"larger on the GPU": `{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[999],"data_offsets":[1,1000]}}`,
+		"a longer manifest": `{"aaa":{"dtype":"U8","shape":[1000],"data_offsets":[0,1000]}}`,
+		"none":              "",
+	} {
+		t.Run(what, func(t *testing.T) {
+			w := serve(t)
+			full := w.file("full", 1, 4<<20-1000)
+			c := w.client()
+			c.put("", "full", full)
+			c.get("full", full)
+			path := write(w, `{"a":{"dtype":"U8","shape":[1000],"data_offsets":[0,1000]}}`)
+			other := w.client("blue")
+			got := make(chan bool)
+			go func() {
+				defer close(got)
+				other.pass(wire.CodeInvalidFile, wire.Request{Op: wire.OpGet, Name: "a", TimeoutMS: time.Hour.Milliseconds()}, path)
+			}()
+			w.eventually("it waits", func() bool { all := c.list(""); return len(all) == 2 && all[0].Why != "" })
+			write(w, now)
+			c.release("full")
+			<-got
+			c.call("", wire.Request{Op: wire.OpRemove, Name: "full"})
+			if all := c.list(""); len(all) != 0 {
+				t.Errorf("left: %+v", all)
+			}
+		})
+	}
+}
+
 // TestBadGPU: whatever the driver refuses, nothing is left, and the next load goes
 // on.
 func TestBadGPU(t *testing.T) {

@@ -178,7 +178,7 @@ func (d *Daemon) look(c *copied, there *wire.Record) {
 		d.fails(c, err)
 		return
 	}
-	d.step(policy.Sized{Copy: c.id, Bytes: c.need})
+	d.step(policy.Sized{Copy: c.id, Bytes: c.need, Host: c.source.host})
 }
 
 // openSource opens a copy's files.
@@ -418,7 +418,7 @@ func (d *Daemon) load(c *copied) error {
 		return err
 	}
 	record := wire.Record{
-		Tenant: c.key.Tenant, Name: c.key.Name, Public: c.public, Tensors: len(l.places), Bytes: c.source.bytes(), Files: c.source.kept(),
+		Tenant: c.key.Tenant, Name: c.key.Name, Public: c.public, Tensors: l.tensors, Bytes: c.source.bytes(), Files: c.source.kept(),
 	}
 	sums := &sums{}
 	if c.origin.was == nil {
@@ -440,7 +440,7 @@ func (d *Daemon) load(c *copied) error {
 	if want := c.origin.sha; want != "" && want != record.SHA256 {
 		return wire.Errorf(wire.CodeChecksum, "its SHA-256 is %s, expected %s", record.SHA256, want)
 	}
-	manifest, err := makeManifest(l.places, l.metadata)
+	manifest, err := makeManifest(l.manifest)
 	if err != nil {
 		return err
 	}
@@ -602,11 +602,7 @@ func (s *sums) end() (sum, content string) {
 }
 
 // makeManifest is a sealed file with what clients are told of a model's tensors.
-func makeManifest(places []wire.Place, metadata map[string]string) (*os.File, error) {
-	text, err := wire.AppendManifest(nil, places, metadata)
-	if err != nil {
-		return nil, err
-	}
+func makeManifest(text []byte) (*os.File, error) {
 	fd, err := unix.MemfdCreate("gfaas-manifest", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return nil, fmt.Errorf("manifest: %w", err)

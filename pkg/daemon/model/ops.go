@@ -344,10 +344,11 @@ func (c *call) storeModel() (wire.Answer, []*os.File, error) {
 		return wire.Answer{}, nil, err
 	}
 	manifest.close() // it is made again when there is room
+	r.source.host = manifest.size
 	r.record = wire.Record{Tenant: c.as, Name: c.Name, Public: c.Public, Tensors: manifest.tensors, Bytes: manifest.bytes}
 	d.reap()
 	id, out := c.ask(r, func(id policy.RequestID) policy.Event {
-		return policy.Store{Request: id, Key: policy.Key{Tenant: c.as, Name: c.Name}, Bytes: r.size, Until: c.until()}
+		return policy.Store{Request: id, Key: policy.Key{Tenant: c.as, Name: c.Name}, Bytes: r.size, Host: r.source.host, Until: c.until()}
 	})
 	if out.err != nil {
 		return wire.Answer{}, nil, out.err
@@ -358,6 +359,7 @@ func (c *call) storeModel() (wire.Answer, []*os.File, error) {
 // manifest is a sealed file with what clients are told of a model's tensors.
 type manifest struct {
 	file    *os.File
+	size    gpu.Bytes // of the file
 	tensors int
 	bytes   int64 // of all of them
 }
@@ -390,7 +392,13 @@ func (d *Daemon) manifest(ctx context.Context, s *source) (manifest, error) {
 		for _, p := range places {
 			m.bytes += p.Bytes
 		}
-		m.file, err = makeManifest(places, metadata)
+		text, err := wire.AppendManifest(nil, places, metadata)
+		if m.size = gpu.Bytes(len(text)); err == nil && s.host > 0 && m.size != s.host {
+			err = wrong(errors.New("it changed while it was read"))
+		}
+		if err == nil {
+			m.file, err = makeManifest(text)
+		}
 		return m, err
 	}, manifest.close)
 }

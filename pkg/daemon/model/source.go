@@ -34,17 +34,21 @@ type source struct {
 	index *opened   // nil if the model is one file
 	sum   string    // of the index; empty: there is none
 	image gpu.Bytes // from the first tensor to the last, on the GPU
+	host  gpu.Bytes // of header and manifest, which are kept while it is there
 }
 
 // layout is what the files of a model say, and where everything in them goes.
 type layout struct {
 	text     []byte // of the index; nil if there is none
 	header   []byte // of the only file, all before its first tensor; nil if there are several
-	places   []wire.Place
-	metadata map[string]string
+	manifest []byte
 	segments []segment // in the order of their places on the GPU
 	image    gpu.Bytes // from the first to the last of them
+	tensors  int
 }
+
+// host is how much of it is kept.
+func (l *layout) host() gpu.Bytes { return gpu.Bytes(len(l.header) + len(l.manifest)) }
 
 // opened is a file as it was when it was opened.
 type opened struct {
@@ -172,7 +176,7 @@ func open(o origin, index bool) (s *source, err error) {
 		l, err = s.read()
 	}
 	if err == nil {
-		s.image = l.image
+		s.image, s.host = l.image, l.host()
 	}
 	return s, err
 }
@@ -257,6 +261,8 @@ func (s *source) compare(was *wire.Record) error {
 func (s *source) read() (*layout, error) {
 	const most = 1 << 60 // bytes, so that sums and what is rounded up have room in an int64
 	l := &layout{}
+	var places []wire.Place
+	var metadata map[string]string
 	var x *safetensors.Index
 	if s.index != nil {
 		var err error
@@ -275,7 +281,7 @@ func (s *source) read() (*layout, error) {
 				return nil, invalid(err)
 			}
 		} else {
-			l.header, l.metadata = make([]byte, h.Bytes), h.Metadata
+			l.header, metadata = make([]byte, h.Bytes), h.Metadata
 			if err := f.fill(l.header, 0); err != nil {
 				return nil, err
 			}
@@ -285,18 +291,21 @@ func (s *source) read() (*layout, error) {
 				return nil, wire.Errorf(wire.CodeCapacity, "tensor %.100q ends behind %d bytes: no memory is so large", t.Name, int64(most))
 			}
 			at := (int64(l.image) + wire.Alignment - 1) / wire.Alignment * wire.Alignment
-			l.places = append(l.places, wire.Place{Name: t.Name, DType: t.DType, Shape: t.Shape, Offset: at, Bytes: t.Bytes})
+			places = append(places, wire.Place{Name: t.Name, DType: t.DType, Shape: t.Shape, Offset: at, Bytes: t.Bytes})
 			l.segments = append(l.segments, segment{f, t.Offset, at, t.Bytes})
 			l.image = gpu.Bytes(at + t.Bytes)
 		}
 	}
-	return l, nil
+	l.tensors = len(places)
+	var err error
+	l.manifest, err = wire.AppendManifest(nil, places, metadata)
+	return l, err
 }
 
 // readAgain reads them for memory that was taken since.
 func (s *source) readAgain() (*layout, error) {
 	l, err := s.read()
-	if err == nil && l.image != s.image {
+	if err == nil && (l.image != s.image || l.host() != s.host) {
 		return nil, s.all()[0].fault("it changed while it was read")
 	}
 	return l, err

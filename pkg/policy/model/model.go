@@ -8,7 +8,9 @@
 // same error. No copy is loaded that would have all together take more than the
 // capacity; to make room the least recently used copies go that nobody holds,
 // never one that somebody holds. Copies wait for room in the order they came in,
-// and one that does not fit does not keep the next from going in.
+// and one that does not fit does not keep the next from going in. What is kept of
+// them in host memory, which a header of many tensors makes large, has a bound of its
+// own, with which it is the same.
 package model
 
 import (
@@ -20,6 +22,10 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/policy"
 )
+
+// MaxHost is how much host memory all copies together may have, for their headers and
+// manifests.
+const MaxHost = 1 * gpu.GiB
 
 // Key names a model: tenants have names of their own.
 type Key struct{ Tenant, Name string }
@@ -65,12 +71,14 @@ type (
 		Request RequestID
 		Key     Key
 		Bytes   gpu.Bytes
+		Host    gpu.Bytes
 		Until   time.Duration
 	}
-	// Sized says how much memory a copy that was begun needs.
+	// Sized says how much memory a copy that was begun needs, on the GPU and off it.
 	Sized struct {
 		Copy  CopyID
 		Bytes gpu.Bytes
+		Host  gpu.Bytes
 	}
 	// Same says that a copy that was begun would have the content of the newest
 	// generation, as it was told to be.
@@ -191,6 +199,7 @@ type held struct {
 	key        Key
 	state      state
 	bytes      gpu.Bytes
+	host       gpu.Bytes
 	store      RequestID // whose weights it is to have; 0: a file's
 	generation int64
 	retired    bool // it is not the model's newest any more
@@ -223,6 +232,7 @@ type request struct {
 type Policy struct {
 	capacity gpu.Bytes
 	used     gpu.Bytes // by copies that take room
+	host     gpu.Bytes // by the same
 	models   map[Key]*known
 	requests map[RequestID]*request
 	copies   []*held // that there are, in the order they came
@@ -272,21 +282,24 @@ func (p *Policy) begin(key Key, first RequestID, until time.Duration) *held {
 	return c
 }
 
+// count adds what a copy takes, or takes it away.
+func (p *Policy) count(c *held, sign gpu.Bytes) {
+	if c.takesRoom() {
+		p.used += sign * c.bytes
+		p.host += sign * c.host
+	}
+}
+
 // settle gives a copy another state.
 func (p *Policy) settle(c *held, to state) {
-	if c.takesRoom() {
-		p.used -= c.bytes
-	}
-	if c.state = to; c.takesRoom() {
-		p.used += c.bytes
-	}
+	p.count(c, -1)
+	c.state = to
+	p.count(c, 1)
 }
 
 // drop forgets a copy.
 func (p *Policy) drop(c *held) {
-	if c.takesRoom() {
-		p.used -= c.bytes
-	}
+	p.count(c, -1)
 	p.copies = slices.DeleteFunc(p.copies, func(other *held) bool { return other == c })
 	if m := p.models[c.key]; m != nil && m.current == c {
 		m.current = nil
@@ -367,12 +380,12 @@ func (e Store) apply(p *Policy, _ time.Duration) {
 	c := p.begin(e.Key, e.Request, e.Until)
 	c.store = e.Request
 	p.act(Begin{c.id, c.key, e.Request})
-	p.size(c, e.Bytes)
+	p.size(c, e.Bytes, e.Host)
 }
 
 func (e Sized) apply(p *Policy, _ time.Duration) {
 	if c := p.find(e.Copy); c != nil && !p.wasDoomed(c) && c.state == beginning {
-		p.size(c, e.Bytes)
+		p.size(c, e.Bytes, e.Host)
 	}
 }
 
@@ -386,13 +399,20 @@ func (p *Policy) wasDoomed(c *held) bool {
 }
 
 // size has a copy wait for room.
-func (p *Policy) size(c *held, bytes gpu.Bytes) {
-	if bytes > p.capacity {
-		p.refuseAll(c, &Refusal{Capacity, fmt.Sprintf("model %s takes %v, and all models together may have %v", c.key.Name, bytes, p.capacity)})
+func (p *Policy) size(c *held, bytes, host gpu.Bytes) {
+	why := ""
+	switch {
+	case bytes > p.capacity:
+		why = fmt.Sprintf("model %s takes %v, and all models together may have %v", c.key.Name, bytes, p.capacity)
+	case host > MaxHost:
+		why = fmt.Sprintf("header and manifest of model %s take %v, and those of all models together may have %v", c.key.Name, host, MaxHost)
+	}
+	if why != "" {
+		p.refuseAll(c, &Refusal{Capacity, why})
 		p.free(c, false, "larger than the capacity")
 		return
 	}
-	c.bytes = bytes
+	c.bytes, c.host = bytes, host
 	p.settle(c, waiting)
 }
 
@@ -540,7 +560,7 @@ func (e Resize) apply(p *Policy, _ time.Duration) {
 	p.capacity = e.Capacity
 	for _, c := range slices.Clone(p.copies) {
 		if c.state == waiting {
-			p.size(c, c.bytes) // may be larger than that now
+			p.size(c, c.bytes, c.host) // may be larger than that now
 		}
 	}
 }
@@ -556,10 +576,10 @@ func (p *Policy) makeRoom() {
 		p.free(victim, true, "all models together may have %v", p.capacity)
 	}
 	for _, c := range slices.Clone(p.copies) {
-		if c.state != waiting || p.used-p.evictable()+c.bytes > p.capacity {
+		if c.state != waiting || !p.fits(c, p.evictable()) {
 			continue
 		}
-		for p.used+c.bytes > p.capacity {
+		for !p.fits(c, room{}) {
 			p.free(p.oldest(), true, "the least recently used, to make room for model %s", c.key.Name)
 		}
 		p.settle(c, filling)
@@ -567,14 +587,23 @@ func (p *Policy) makeRoom() {
 	}
 }
 
+// room is memory on the GPU and off it.
+type room struct{ bytes, host gpu.Bytes }
+
 // evictable is how much of the memory can be had for the asking.
-func (p *Policy) evictable() (sum gpu.Bytes) {
+func (p *Policy) evictable() (sum room) {
 	for _, c := range p.copies {
 		if c.state == ready && c.refs == 0 {
-			sum += c.bytes
+			sum.bytes += c.bytes
+			sum.host += c.host
 		}
 	}
 	return sum
+}
+
+// fits says whether there is room for a copy when so much is given up.
+func (p *Policy) fits(c *held, given room) bool {
+	return p.used-given.bytes+c.bytes <= p.capacity && p.host-given.host+c.host <= MaxHost
 }
 
 // oldest is the least recently used copy that nobody holds, or nil.
@@ -642,8 +671,12 @@ func (p *Policy) why(c *held) string {
 				loading++
 			}
 		}
-		return fmt.Sprintf("no room for model %s: of the %v that models may have, %v are held or being loaded (%d models held, %d loading), it needs %v",
-			c.key.Name, p.capacity, p.used-p.evictable(), refs, loading, c.bytes)
+		what, may, taken, needs := "models", p.capacity, p.used-p.evictable().bytes, c.bytes
+		if taken+needs <= may {
+			what, may, taken, needs = "headers and manifests", MaxHost, p.host-p.evictable().host, c.host
+		}
+		return fmt.Sprintf("no room for model %s: of the %v that %s may have, %v are held or being loaded (%d models held, %d loading), it needs %v",
+			c.key.Name, may, what, taken, refs, loading, needs)
 	case filling:
 		if c.store != 0 {
 			return fmt.Sprintf("model %s is being stored by another", c.key.Name)
@@ -665,7 +698,8 @@ func (p *Policy) Held() bool {
 // Snapshot is how everything stands.
 type Snapshot struct {
 	Capacity, Used gpu.Bytes
-	Copies         []Copy // in the order they came
+	Host           gpu.Bytes // in use, of MaxHost
+	Copies         []Copy    // in the order they came
 }
 
 // Copy is one in a Snapshot.
@@ -674,6 +708,7 @@ type Copy struct {
 	Key        Key
 	State      string // beginning, waiting, filling, ready or cancelled
 	Bytes      gpu.Bytes
+	Host       gpu.Bytes
 	Generation int64 // 0 until it is ready
 	Newest     bool  // those who ask get this one
 	Refs       int   // who holds it
@@ -684,11 +719,11 @@ type Copy struct {
 
 // Snapshot says how everything stands, and of what waits why.
 func (p *Policy) Snapshot() Snapshot {
-	s := Snapshot{Capacity: p.capacity, Used: p.used}
+	s := Snapshot{Capacity: p.capacity, Used: p.used, Host: p.host}
 	for _, c := range p.copies {
 		m := p.models[c.key]
 		s.Copies = append(s.Copies, Copy{
-			ID: c.id, Key: c.key, State: stateNames[c.state], Bytes: c.bytes, Generation: c.generation,
+			ID: c.id, Key: c.key, State: stateNames[c.state], Bytes: c.bytes, Host: c.host, Generation: c.generation,
 			Newest: m != nil && m.current == c, Refs: c.refs, Waiting: len(c.waiters), LastUsed: c.used, Why: p.why(c),
 		})
 	}

@@ -58,7 +58,7 @@ func (s *script) step(want string, events ...Event) {
 func (s *script) load(name string, n RequestID, c CopyID, bytes gpu.Bytes) {
 	s.t.Helper()
 	s.step(fmt.Sprintf("begin %d for %d", c, n), Get{n, key(name), true, s.now})
-	s.step(fmt.Sprintf("fill %d", c), Sized{c, bytes})
+	s.step(fmt.Sprintf("fill %d", c), Sized{c, bytes, 0})
 	s.step(fmt.Sprintf("gen 1 is %d; grant %d: %d gen 1 hit false", c, n, c), Loaded{c, name})
 }
 
@@ -73,7 +73,7 @@ func TestOneLoad(t *testing.T) {
 	s.step("begin 1 for 1", Get{1, key("a"), true, s.now})
 	s.step("", Get{2, key("a"), true, s.now})
 	s.step("begin 2 for 3", Get{3, Key{"other", "a"}, true, s.now})
-	s.step("fill 1", Sized{1, 4})
+	s.step("fill 1", Sized{1, 4, 0})
 	s.step("", Get{4, key("a"), false, s.now})
 	s.step("gen 1 is 1; grant 1: 1 gen 1 hit false; grant 2: 1 gen 1 hit false; grant 4: 1 gen 1 hit false", Loaded{1, "x"})
 	s.step("grant 5: 1 gen 1 hit true", Get{5, key("a"), true, s.now})
@@ -85,7 +85,7 @@ func TestFailedLoadIsEverybodys(t *testing.T) {
 	s := start(t, 10)
 	s.step("begin 1 for 1", Get{1, key("a"), true, s.now})
 	s.step("", Get{2, key("a"), true, s.now})
-	s.step("fill 1", Sized{1, 4})
+	s.step("fill 1", Sized{1, 4, 0})
 	s.step("refuse 1: broken; refuse 2: broken", Failed{1, errors.New("broken")})
 	if got := s.p.Snapshot(); got.Used != 0 || len(got.Copies) != 0 {
 		t.Errorf("left: %+v", got)
@@ -108,10 +108,10 @@ func TestEviction(t *testing.T) {
 	s.step("grant 4: 2 gen 1 hit true", Get{4, key("b"), true, s.now})
 	s.step("", Leave{4})
 	s.step("begin 4 for 5", Get{5, key("d"), true, s.now})
-	s.step("evict 1; fill 4", Sized{4, 3}) // a is what nobody has used for longest
+	s.step("evict 1; fill 4", Sized{4, 3, 0}) // a is what nobody has used for longest
 	s.step("gen 1 is 4; grant 5: 4 gen 1 hit false", Loaded{4, "d"})
 	s.step("begin 5 for 6", Get{6, key("e"), true, s.now})
-	s.step("evict 3; evict 2; fill 5", Sized{5, 7})
+	s.step("evict 3; evict 2; fill 5", Sized{5, 7, 0})
 }
 
 func TestResize(t *testing.T) {
@@ -122,13 +122,13 @@ func TestResize(t *testing.T) {
 	s.now += time.Second
 	s.step("", Leave{3})
 	s.step("begin 4 for 4", Get{4, key("d"), true, s.now + time.Hour})
-	s.step("evict 3; wake 1h0m2s", Sized{4, 5}, Resize{5}) // what is held stays
+	s.step("evict 3; wake 1h0m2s", Sized{4, 5, 0}, Resize{5}) // what is held stays
 	s.step("begin 5 for 5", Get{5, key("e"), true, s.now + time.Hour})
-	s.step("refuse 5: capacity; free 5", Sized{5, 6})
+	s.step("refuse 5: capacity; free 5", Sized{5, 6, 0})
 	s.step("evict 1", Leave{1}) // 3 of 5 are held
 	s.step("refuse 4: capacity; free 4; wake 0s", Resize{4})
 	s.step("begin 6 for 6", Get{6, key("a"), true, s.now + time.Hour})
-	s.step("wake 1h0m2s", Sized{6, 4})
+	s.step("wake 1h0m2s", Sized{6, 4, 0})
 	s.step("fill 6; wake 0s", Resize{7})
 }
 
@@ -136,12 +136,12 @@ func TestCapacityAndBusy(t *testing.T) {
 	s := start(t, 10)
 	s.load("a", 1, 1, 6)
 	s.step("begin 2 for 2", Get{2, key("b"), true, s.now})
-	s.step("refuse 2: capacity; free 2", Sized{2, 11})
+	s.step("refuse 2: capacity; free 2", Sized{2, 11, 0})
 	s.step("begin 3 for 3", Get{3, key("b"), true, s.now})
-	s.step("refuse 3: busy; free 3", Sized{3, 5})
+	s.step("refuse 3: busy; free 3", Sized{3, 5, 0})
 	s.step("begin 4 for 4", Get{4, key("b"), true, s.now + time.Second})
 	s.step("", Get{5, key("b"), true, s.now + 2*time.Second})
-	s.step("wake 2s", Sized{4, 5})
+	s.step("wake 2s", Sized{4, 5, 0})
 	s.now += time.Second
 	s.step("refuse 4: busy; wake 3s")
 	if why := s.p.Snapshot().Copies[1].Why; !strings.Contains(why, "no room for model b") {
@@ -149,10 +149,36 @@ func TestCapacityAndBusy(t *testing.T) {
 	}
 	// One that does not fit keeps nobody from going in.
 	s.step("begin 5 for 6", Get{6, key("c"), true, s.now})
-	s.step("fill 5", Sized{5, 4})
+	s.step("fill 5", Sized{5, 4, 0})
 	s.step("refuse 6: broken", Failed{5, errors.New("broken")})
 	s.step("evict 1; fill 4; wake 0s", Leave{1})
 	s.step("gen 1 is 4; grant 5: 4 gen 1 hit false", Loaded{4, "b"})
+}
+
+// TestHostMemory: what is kept of models off the GPU has a bound, and makes room as
+// what is on it does.
+func TestHostMemory(t *testing.T) {
+	const third = MaxHost / 3
+	s := start(t, 100)
+	for i, name := range []string{"a", "b", "c"} {
+		n := RequestID(i + 1)
+		s.step(fmt.Sprintf("begin %d for %d", n, n), Get{n, key(name), true, s.now})
+		s.step(fmt.Sprintf("fill %d", n), Sized{CopyID(n), 1, third})
+		s.step(fmt.Sprintf("gen 1 is %d; grant %d: %d gen 1 hit false", n, n, n), Loaded{CopyID(n), name})
+	}
+	s.step("begin 4 for 4", Get{4, key("d"), true, s.now + time.Hour})
+	s.step("wake 1h0m1s", Sized{4, 1, 2 * third})
+	if why := s.p.Snapshot().Copies[3].Why; !strings.Contains(why, "no room for model d: of the 1GiB that headers") {
+		t.Errorf("it waits because %q", why)
+	}
+	s.step("begin 5 for 5; fill 5", Store{5, key("e"), 1, 1, s.now})
+	s.step("", Leave{2})
+	s.now += time.Second
+	s.step("evict 2; evict 1; fill 4; wake 0s", Leave{1})
+	s.step("begin 6 for 6", Get{6, key("f"), true, s.now})
+	s.step("refuse 6: capacity; free 6", Sized{6, 1, MaxHost + 1})
+	s.step("begin 7 for 7", Get{7, key("f"), true, s.now})
+	s.step("refuse 7: busy; free 7", Sized{7, 1, third})
 }
 
 func TestFullGPU(t *testing.T) {
@@ -161,7 +187,7 @@ func TestFullGPU(t *testing.T) {
 	s.load("b", 2, 2, 2)
 	s.step("", Leave{1})
 	s.step("begin 3 for 3", Get{3, key("c"), true, s.now})
-	s.step("fill 3", Sized{3, 4})
+	s.step("fill 3", Sized{3, 4, 0})
 	s.step("evict 1; fill 3", Full{3})
 	s.step("refuse 3: gpu-memory; free 3", Full{3})
 }
@@ -172,14 +198,14 @@ func TestReplace(t *testing.T) {
 	s.step("begin 2 for 2", Put{2, key("a"), s.now})
 	s.step("free 2; grant 2: 1 gen 1 hit true", Same{2, "a"})
 	s.step("begin 3 for 3", Put{3, key("a"), s.now})
-	s.step("fill 3", Sized{3, 3})
+	s.step("fill 3", Sized{3, 3, 0})
 	s.step("grant 4: 1 gen 1 hit true", Get{4, key("a"), true, s.now}) // the old one, until the new one is there
 	s.step("gen 2 is 3; grant 3: 3 gen 2 hit false", Loaded{3, "new"})
 	s.step("grant 5: 3 gen 2 hit true", Get{5, key("a"), true, s.now})
 	s.step("", Leave{1}, Leave{2})
 	s.step("free 1", Leave{4})
 	s.step("begin 4 for 6", Put{6, key("a"), s.now})
-	s.step("fill 4", Sized{4, 3})
+	s.step("fill 4", Sized{4, 3, 0})
 	s.step("free 4; grant 6: 3 gen 2 hit true", Loaded{4, "new"})
 	s.step("", Remove{key("a")})
 	s.step("refuse 7: absent", Get{7, key("a"), false, s.now})
@@ -194,7 +220,7 @@ func TestBadPutHurtsNobody(t *testing.T) {
 	s.step("begin 2 for 2", Get{2, key("a"), true, s.now})
 	s.step("", Get{3, key("a"), true, s.now})
 	s.step("refuse 1: broken", Failed{1, errors.New("broken")})
-	s.step("fill 2", Sized{2, 3})
+	s.step("fill 2", Sized{2, 3, 0})
 	s.step("gen 3 is 2; grant 2: 2 gen 3 hit false; grant 3: 2 gen 3 hit false", Loaded{2, "a"})
 }
 
@@ -203,30 +229,30 @@ func TestLeaving(t *testing.T) {
 	s.step("begin 1 for 1", Get{1, key("a"), true, s.now})
 	s.step("", Get{2, key("a"), true, s.now})
 	s.step("", Leave{1})
-	s.step("fill 1", Sized{1, 3})
+	s.step("fill 1", Sized{1, 3, 0})
 	s.step("cancel 1", Leave{2})
 	s.step("begin 2 for 3", Get{3, key("a"), true, s.now}) // what is being cancelled helps nobody
-	s.step("fill 2", Sized{2, 7})
+	s.step("fill 2", Sized{2, 7, 0})
 	s.step("", Failed{1, errors.New("cancelled")})
 	s.step("gen 1 is 2; grant 3: 2 gen 1 hit false", Loaded{2, "a"})
 }
 
 func TestStore(t *testing.T) {
 	s := start(t, 10)
-	s.step("begin 1 for 1; fill 1", Store{1, key("a"), 3, s.now})
+	s.step("begin 1 for 1; fill 1", Store{1, key("a"), 3, 0, s.now})
 	s.step("wake 2s", Get{2, key("a"), false, s.now + time.Second})
 	s.step("refuse 3: busy", Get{3, key("a"), false, s.now})
 	s.step("grant 1: 1 gen 0 hit false", Writable{1})
 	s.step("gen 1 is 1; grant 2: 1 gen 1 hit false; wake 0s", Loaded{1, "1"})
 	s.step("", Leave{1}, Leave{2})
 	// Undone: who waits hears that there is none.
-	s.step("begin 2 for 4; fill 2", Store{4, key("b"), 3, s.now})
+	s.step("begin 2 for 4; fill 2", Store{4, key("b"), 3, 0, s.now})
 	s.step("grant 4: 2 gen 0 hit false", Writable{2})
 	s.step("wake 2s", Get{5, key("b"), false, s.now + time.Second})
 	s.step("refuse 5: absent; free 2; wake 0s", Leave{4})
 	// Nothing to load it from: once it has gone there is none.
-	s.step("begin 3 for 6; evict 1; fill 3", Store{6, key("c"), 10, s.now})
+	s.step("begin 3 for 6; evict 1; fill 3", Store{6, key("c"), 10, 0, s.now})
 	s.step("refuse 7: absent", Get{7, key("a"), false, s.now})
-	s.step("begin 4 for 8; refuse 8: busy; free 4", Store{8, key("d"), 1, s.now})
+	s.step("begin 4 for 8; refuse 8: busy; free 4", Store{8, key("d"), 1, 0, s.now})
 	s.step("free 3", Leave{6})
 }

@@ -48,6 +48,15 @@ func (w *world) step(events ...Event) {
 	if sum > max(w.capacity, w.before) || s.Used > max(w.capacity, w.before) || s.Used < sum {
 		w.t.Fatalf("%d bytes taken, %d counted, of %d", sum, s.Used, w.capacity)
 	}
+	host := gpu.Bytes(0)
+	for _, c := range s.Copies {
+		if c.State == "filling" || c.State == "ready" || c.State == "cancelled" && w.memory[c.ID] > 0 {
+			host += c.Host
+		}
+	}
+	if host > s.Host || s.Host > MaxHost {
+		w.t.Fatalf("%d bytes of host memory taken, %d counted", host, s.Host)
+	}
 	if w.before = s.Used; s.Used > w.capacity { // since it was made smaller
 		for _, c := range s.Copies {
 			if c.State == "ready" && c.Refs == 0 {
@@ -170,11 +179,16 @@ func (w *world) progress(fail bool) bool {
 		delete(w.memory, id)
 		w.step(Failed{id, errors.New("broken")})
 	case at == "begin":
-		w.step(Sized{id, gpu.Bytes(rapid.IntRange(1, int(w.capacity)+2).Draw(w.t, "bytes"))})
+		w.step(Sized{id, gpu.Bytes(rapid.IntRange(1, int(w.capacity)+2).Draw(w.t, "bytes")), w.host()})
 	default:
 		w.fill(id)
 	}
 	return true
+}
+
+// host is what a copy takes of host memory: mostly little.
+func (w *world) host() gpu.Bytes {
+	return rapid.SampledFrom([]gpu.Bytes{0, 1, 1, MaxHost / 3, MaxHost / 2, MaxHost, MaxHost + 1}).Draw(w.t, "host")
 }
 
 func (w *world) fill(id CopyID) {
@@ -238,7 +252,8 @@ func TestProperties(t *testing.T) {
 				w.ask(func(r RequestID, k Key, until time.Duration) Event { return Put{r, k, until} })
 			case 5:
 				bytes := gpu.Bytes(rapid.IntRange(1, int(w.capacity)+1).Draw(t, "bytes"))
-				w.ask(func(r RequestID, k Key, until time.Duration) Event { return Store{r, k, bytes, until} })
+				host := w.host()
+				w.ask(func(r RequestID, k Key, until time.Duration) Event { return Store{r, k, bytes, host, until} })
 			case 6:
 				if r, ok := some(w, w.asked, func(r RequestID) bool { return true }); ok {
 					w.leave(r)
