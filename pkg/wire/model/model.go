@@ -236,9 +236,9 @@ func AppendManifest(out []byte, places []Place, metadata map[string]string) ([]b
 	if metadata == nil {
 		metadata = map[string]string{}
 	}
-	text, err := json.Marshal(metadata)
+	text, err := jsonv2.Marshal(metadata, jsonv2.Deterministic(true))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("metadata: %w", err)
 	}
 	return append(append(out, text...), '}'), nil
 }

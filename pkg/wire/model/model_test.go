@@ -53,6 +53,19 @@ func FuzzParseRequest(f *testing.F) {
 	})
 }
 
+// TestManifestIsAsItsHeader: texts are as a header has them, so that no header makes a
+// manifest that is too long to be read.
+func TestManifestIsAsItsHeader(t *testing.T) {
+	const want = `{"tensors":{"<a>":{"dtype":"U8","shape":[1],"offset":0,"bytes":1}},"metadata":{"&":"<b>","é":"\u0001"}}`
+	got, err := AppendManifest(nil, []Place{{"<a>", "U8", []int64{1}, 0, 1}}, map[string]string{"é": "\x01", "&": "<b>"})
+	if string(got) != want || err != nil {
+		t.Errorf("%s, %v, want %s", got, err, want)
+	}
+	if got, err := AppendManifest(nil, nil, nil); string(got) != `{"tensors":{},"metadata":{}}` || err != nil {
+		t.Errorf("%s, %v", got, err)
+	}
+}
+
 // FuzzParseManifest: what parses lies within the allocation, and prints as what
 // parses to the same.
 func FuzzParseManifest(f *testing.F) {
