@@ -118,7 +118,7 @@ func (c *copied) unlink() {
 
 // reserve counts bytes against the host's budget. Locked.
 func (d *Daemon) reserve(bytes int64) *Problem {
-	if d.hostUsed+bytes > d.cfg.HostMem {
+	if bytes > d.cfg.HostMem-d.hostUsed { // a sum could be more than an int64 holds
 		return problem(kgraph.TooLarge, "", "the host tier is full: %d bytes more, and %d of %d are taken", bytes, d.hostUsed, d.cfg.HostMem)
 	}
 	d.hostUsed += bytes

@@ -1,8 +1,11 @@
 package kernel_test
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
+	"math"
+	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -133,6 +136,24 @@ func TestHostFull(t *testing.T) {
 	d.put("", "d", ramp(10, 0))
 	if got := d.get("", "b")[n-1]; got != 2 {
 		t.Errorf("b is %v", got)
+	}
+}
+
+// An object that is larger than any memory is refused like others, and costs nobody
+// anything.
+func TestPutLargerThanMemory(t *testing.T) {
+	d := serve(t, newMachine(t, ""), nil)
+	d.put("", "a", ramp(10, 0))
+	conn := d.dial()
+	d.say(conn, fmt.Sprintf("PUT /v1/objects/b HTTP/1.1\r\nHost: k\r\nContent-Length: %d\r\n\r\nx", math.MaxInt64))
+	got, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil || got.StatusCode != http.StatusRequestEntityTooLarge {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	_ = got.Body.Close()
+	d.put("", "c", ramp(10, 0))
+	if s := d.stats(); s.Host.Used != 80 {
+		t.Errorf("%d bytes are taken, want 80", s.Host.Used)
 	}
 }
 
