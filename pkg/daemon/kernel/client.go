@@ -14,7 +14,7 @@ type client struct {
 	weight  float64
 	dom     *domain // where its objects are on the host
 	objects map[string]*object
-	bytes   int64
+	bytes   int64 // of the host's budget
 	order   order
 	waiting int // requests that have come and do not run
 

@@ -240,7 +240,7 @@ func (d *Daemon) put(name, key string, size int64, from *steady) *Problem {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err != nil {
-		d.hostUsed -= size
+		d.charge(c, -size)
 		to.give()
 		return from.problem(err)
 	}
@@ -257,14 +257,14 @@ func (d *Daemon) admit(name, key string, size int64) (*client, *region, *Problem
 	if c.objects[key] == nil && len(c.objects) >= maxObjects {
 		return nil, nil, problem(kgraph.TooLarge, "", "%s has %d objects, expected at most so many", name, maxObjects)
 	}
-	if p := d.reserve(size); p != nil {
+	if p := d.room(size); p != nil {
 		return nil, nil, p
 	}
 	to, err := c.dom.take(size)
 	if err != nil {
-		d.hostUsed -= size
 		return nil, nil, problem(kgraph.TooLarge, "", "%v", err)
 	}
+	d.charge(c, size)
 	return c, to, nil
 }
 

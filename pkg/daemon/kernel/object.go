@@ -18,7 +18,7 @@ type object struct {
 	host     *region   // nil: on a GPU alone
 	home     *device   // where it is then; who holds its lane knows
 	copies   []*copied // on GPUs
-	readers  int       // who reads the host's bytes
+	readers  int       // who reads the host's bytes, or brings them there
 	gone     bool      // no longer stored; who reads it may go on
 	used     bool      // by a request
 }
@@ -61,14 +61,12 @@ func (o *object) on(dev *device) *copied {
 	return nil
 }
 
-// store puts an object in the place of its key. The budget counts it already.
-// Locked.
+// store puts an object in the place of its key. It is charged already. Locked.
 func (d *Daemon) store(o *object) {
 	if old := o.owner.objects[o.key]; old != nil {
 		d.drop(old)
 	}
 	o.owner.objects[o.key] = o
-	o.owner.bytes += o.size
 }
 
 // drop takes an object out of the store. Locked.
@@ -80,8 +78,6 @@ func (d *Daemon) drop(o *object) {
 	if o.owner.objects[o.key] == o {
 		delete(o.owner.objects, o.key)
 	}
-	o.owner.bytes -= o.size
-	d.hostUsed -= o.size
 	for _, c := range slices.Clone(o.copies) {
 		c.unlink()
 		if c.pins == 0 {
@@ -91,12 +87,16 @@ func (d *Daemon) drop(o *object) {
 	d.release(o)
 }
 
-// release gives an object's memory back when it is gone and nobody reads it.
+// release gives an object's memory back when it is gone and nobody reads it. Locked.
 func (d *Daemon) release(o *object) {
-	if o.gone && o.readers == 0 && o.host != nil {
+	if !o.gone || o.readers > 0 {
+		return
+	}
+	if o.host != nil {
 		o.host.give()
 		o.host = nil
 	}
+	d.charge(o.owner, -o.size)
 }
 
 // discard has a block be freed with the worker's next job. Locked.
@@ -116,13 +116,18 @@ func (c *copied) unlink() {
 	}
 }
 
-// reserve counts bytes against the host's budget. Locked.
-func (d *Daemon) reserve(bytes int64) *Problem {
+// room says whether the host's budget has room for so many bytes. Locked.
+func (d *Daemon) room(bytes int64) *Problem {
 	if bytes > d.cfg.HostMem-d.hostUsed { // a sum could be more than an int64 holds
 		return problem(kgraph.TooLarge, "", "the host tier is full: %d bytes more, and %d of %d are taken", bytes, d.hostUsed, d.cfg.HostMem)
 	}
-	d.hostUsed += bytes
 	return nil
+}
+
+// charge counts bytes against the host's budget, as a client's. Locked.
+func (d *Daemon) charge(c *client, bytes int64) {
+	d.hostUsed += bytes
+	c.bytes += bytes
 }
 
 // footprint is what a block of that size takes of a GPU's budget.

@@ -25,7 +25,7 @@ type plan struct {
 	staging []*region // of the request's own bytes
 	loads   []int     // by module of the job: which of the request's
 	moved   bool      // an object has to be brought here first
-	bytes   int64     // reserved on the host
+	bytes   int64     // of the host's budget, for what it stores
 }
 
 // sideJob makes room.
@@ -36,9 +36,25 @@ type sideJob struct {
 	saves []save
 }
 
+// save is an object on its way to the host.
 type save struct {
 	o  *object
 	to *region
+}
+
+// toHost finds an object's place on the host, which settle gives it. Locked.
+func (o *object) toHost() (save, error) {
+	to, err := o.owner.dom.take(o.size)
+	if err != nil {
+		return save{}, err
+	}
+	o.readers++
+	return save{o, to}, nil
+}
+
+// copy is what brings it there, from a block.
+func (s *save) copy(c *copied) job.Copy {
+	return job.Copy{Block: c.slot, Offset: s.to.offset, Size: s.o.size}
 }
 
 // plan decides what of a request is where, and makes room. Locked, and the lane is
@@ -135,10 +151,11 @@ func (p *plan) hostRoom() *Problem {
 	for i := range p.r.graph.Buffers {
 		b := &p.r.graph.Buffers[i]
 		if b.Writes() {
-			if refused := d.reserve(b.Size); refused != nil {
+			if refused := d.room(b.Size); refused != nil {
 				refused.Where = "/buffers/" + kgraph.Pointer(b.Name)
 				return refused
 			}
+			d.charge(p.r.client, b.Size)
 			p.bytes += b.Size
 		}
 	}
@@ -192,19 +209,19 @@ func (p *plan) evict(c *copied) {
 	p.r.answer.Cache.Evicted++
 	c.at.dev.evicted++
 	if o != nil && o.host == nil && len(o.copies) == 1 {
-		to, err := o.owner.dom.take(o.size)
+		s, err := o.toHost()
 		if err != nil { // more than the address space: see newDomain
 			d.log.Error("an object cannot be saved", "client", o.owner.name, "key", o.key, "err", err)
 			d.drop(o)
 			return
 		}
 		if c.at == p.w {
-			p.job.Save = append(p.job.Save, job.Copy{Block: c.slot, Offset: to.offset, Size: o.size})
-			p.saves = append(p.saves, save{o, to})
+			p.job.Save = append(p.job.Save, s.copy(c))
+			p.saves = append(p.saves, s)
 		} else {
-			s := p.sideOf(c.at)
-			s.job.Save = append(s.job.Save, job.Copy{Block: c.slot, Offset: to.offset, Size: o.size})
-			s.saves = append(s.saves, save{o, to})
+			side := p.sideOf(c.at)
+			side.job.Save = append(side.job.Save, s.copy(c))
+			side.saves = append(side.saves, s)
 		}
 	}
 	d.discard(c)
@@ -308,12 +325,12 @@ func (p *plan) move() error {
 func (p *plan) takeOver(c *copied) error {
 	o := c.of
 	if o.host == nil {
-		to, err := o.owner.dom.take(o.size)
+		s, err := o.toHost()
 		if err != nil {
 			return err
 		}
-		p.job.Save = append(p.job.Save, job.Copy{Block: c.slot, Offset: to.offset, Size: o.size})
-		p.saves = append(p.saves, save{o, to})
+		p.job.Save = append(p.job.Save, s.copy(c))
+		p.saves = append(p.saves, s)
 	}
 	c.unlink()
 	for i, used := range p.used {

@@ -200,15 +200,17 @@ func (d *Daemon) settle(saves []save, ok bool) {
 		if saves[i].to = nil; s.to == nil {
 			continue // settled before
 		}
-		if !ok {
+		s.o.readers--
+		if ok {
+			s.o.host, s.o.home = s.to, nil
+		} else {
 			s.to.give()
 			if !s.o.gone {
 				d.log.Warn("a volatile object is lost with its executor", "client", s.o.owner.name, "key", s.o.key)
 				d.drop(s.o)
+				continue
 			}
-			continue
 		}
-		s.o.host, s.o.home = s.to, nil
 		d.release(s.o)
 	}
 }
@@ -255,7 +257,7 @@ func (d *Daemon) abandon(p *plan, at job.Step, index uint32, lost bool) {
 			d.discard(c)
 		}
 	}
-	d.hostUsed -= p.bytes
+	d.charge(p.r.client, -p.bytes)
 	d.putBack(p)
 	for _, to := range p.regions {
 		if to != nil {
@@ -390,20 +392,20 @@ func (d *Daemon) save(o *object) error {
 		return nil
 	}
 	c := o.copies[0]
-	to, err := o.owner.dom.take(o.size)
+	s, err := o.toHost()
 	if err != nil {
 		d.mu.Unlock()
 		return err
 	}
 	d.lastJob++
-	j := job.Job{ID: d.lastJob, Limit: max(c.at.held, c.at.live), Save: []job.Copy{{Block: c.slot, Offset: to.offset, Size: o.size}}}
+	j := job.Job{ID: d.lastJob, Limit: max(c.at.held, c.at.live), Save: []job.Copy{s.copy(c)}}
 	c.pin()
 	d.mu.Unlock()
 	outcome, err := d.do(c.at, &j)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.unpin(c)
-	d.settle([]save{{o, to}}, err == nil && outcome.Code == 0)
+	d.settle([]save{s}, err == nil && outcome.Code == 0)
 	if err == nil && outcome.Code != 0 {
 		err = fmt.Errorf("saving %s: %s", o.key, outcome.Text)
 	}

@@ -15,7 +15,7 @@ type Stats struct {
 
 // HostStats is the host's tier.
 type HostStats struct {
-	Used   int64 `json:"used"` // bytes of all objects, those on GPUs alone included
+	Used   int64 `json:"used"` // bytes of all objects, of those on GPUs alone and of those gone that are still read too
 	Budget int64 `json:"budget"`
 }
 
@@ -43,7 +43,7 @@ type ClientStats struct {
 	Client  string  `json:"client"`
 	Weight  float64 `json:"weight"`
 	Objects int     `json:"objects"`
-	Bytes   int64   `json:"bytes"`
+	Bytes   int64   `json:"bytes"` // its part of what the host has used
 	Waiting int     `json:"waiting"`
 	Running int     `json:"running"`
 	Done    int     `json:"done"`

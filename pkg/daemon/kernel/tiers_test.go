@@ -73,8 +73,8 @@ func TestEviction(t *testing.T) {
 	}
 }
 
-// where lists a client's objects: h is the host, numbers are GPUs.
-func where(d *daemon, client string) string {
+// list is a client's objects.
+func (d *daemon) list(client string) []kernel.Object {
 	d.t.Helper()
 	text, err := d.do(client, "GET", "/v1/objects", nil)
 	if err != nil {
@@ -82,8 +82,14 @@ func where(d *daemon, client string) string {
 	}
 	var list struct{ Objects []kernel.Object }
 	unmarshal(d.t, text, &list)
+	return list.Objects
+}
+
+// where lists a client's objects: h is the host, numbers are GPUs.
+func where(d *daemon, client string) string {
+	d.t.Helper()
 	var out []string
-	for _, o := range list.Objects {
+	for _, o := range d.list(client) {
 		at := o.Key + ":"
 		if o.Host {
 			at += "h"
@@ -137,6 +143,36 @@ func TestHostFull(t *testing.T) {
 	if got := d.get("", "b")[n-1]; got != 2 {
 		t.Errorf("b is %v", got)
 	}
+}
+
+// What was deleted takes its part of the host's budget until nobody reads it any more.
+func TestHostFullOfWhatIsRead(t *testing.T) {
+	d := serve(t, newMachine(t, ""), func(c *kernel.Config) { c.HostMem = 10 * mib })
+	d.put("", "a", mibs(8, 1))
+	reader := d.dial()
+	if err := reader.SetReadBuffer(4096); err != nil {
+		t.Fatal(err)
+	}
+	d.say(reader, "GET /v1/objects/a HTTP/1.1\r\nHost: k\r\n\r\n")
+	got, err := http.ReadResponse(bufio.NewReader(reader), nil)
+	if err != nil || got.StatusCode != http.StatusOK {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	if _, err := d.do("", "DELETE", object("a"), nil); err != nil {
+		t.Fatal(err)
+	}
+	var p *kernel.Problem
+	if _, err := d.do("", "PUT", object("b"), make([]byte, 8*mib)); !errors.As(err, &p) || p.Code != "too-large" {
+		t.Errorf("a PUT beside what is still read: %v", err)
+	}
+	s := d.stats()
+	if c := s.Clients[0]; s.Host.Used != 8*mib || c.Objects != 0 || c.Bytes != 8*mib {
+		t.Errorf("%d bytes are taken, and of the client %+v", s.Host.Used, c)
+	}
+	_ = reader.Close()
+	_ = got.Body.Close()
+	waitFor(t, func() bool { return d.stats().Host.Used == 0 })
+	d.put("", "b", mibs(8, 1))
 }
 
 // An object that is larger than any memory is refused like others, and costs nobody
