@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -72,15 +73,23 @@ type order map[string]*access
 
 // access is who uses a key, of the requests that are not over.
 type access struct {
-	writer  *request   // the last that writes it
-	readers []*request // those after it that read it
+	writers []*request // that write it: each waits for the one before
+	readers []*request // those after the last of them that read it
+}
+
+// last is the last that writes it; nil if none does.
+func (a *access) last() *request {
+	if len(a.writers) == 0 {
+		return nil
+	}
+	return a.writers[len(a.writers)-1]
 }
 
 // enter has a request wait for the earlier ones that write what it touches, or
 // touch what it writes.
 func (o order) enter(r *request) {
 	after := func(earlier *request) {
-		if earlier != nil && earlier != r && !contains(earlier.next, r) {
+		if earlier != nil && earlier != r && !slices.Contains(earlier.next, r) {
 			earlier.next = append(earlier.next, r)
 			r.behind++
 		}
@@ -97,28 +106,19 @@ func (o order) enter(r *request) {
 			continue
 		}
 		a := at(b.Key)
-		after(a.writer)
+		after(a.last())
 		if b.Writes() {
 			for _, reader := range a.readers {
 				after(reader)
 			}
-			a.writer, a.readers = r, nil
-		} else if a.writer != r {
+			a.writers, a.readers = append(a.writers, r), nil
+		} else if a.last() != r {
 			a.readers = append(a.readers, r)
 		}
 	}
 }
 
-func contains(list []*request, r *request) bool {
-	for _, x := range list {
-		if x == r {
-			return true
-		}
-	}
-	return false
-}
-
-// leave takes a request out, and names those that need wait no longer.
+// leave takes a request out that waits for none, and names those that need wait no longer.
 func (o order) leave(r *request) (ready []*request) {
 	for i := range r.graph.Buffers {
 		key := r.graph.Buffers[i].Key
@@ -126,16 +126,8 @@ func (o order) leave(r *request) (ready []*request) {
 		if a == nil {
 			continue
 		}
-		if a.writer == r {
-			a.writer = nil
-		}
-		for j, reader := range a.readers {
-			if reader == r {
-				a.readers = append(a.readers[:j:j], a.readers[j+1:]...)
-				break
-			}
-		}
-		if a.writer == nil && len(a.readers) == 0 {
+		a.writers, a.readers = without(a.writers, r), without(a.readers, r)
+		if len(a.writers)+len(a.readers) == 0 {
 			delete(o, key)
 		}
 	}
@@ -146,4 +138,11 @@ func (o order) leave(r *request) (ready []*request) {
 	}
 	r.next = nil
 	return ready
+}
+
+func without(list []*request, r *request) []*request {
+	if i := slices.Index(list, r); i >= 0 {
+		return slices.Delete(list, i, i+1)
+	}
+	return list
 }

@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"time"
 
@@ -20,6 +21,7 @@ type request struct {
 	// Under the daemon's lock.
 	behind   int        // earlier ones that have to end first
 	next     []*request // that wait for this one
+	left     bool       // by its caller: it keeps its place, and ends when its turn comes
 	policyID int64      // 0: the policy does not know it
 	dev      *device    // where it runs; nil until it does
 	instance residency.ID
@@ -154,10 +156,15 @@ func (d *Daemon) check(graph *kgraph.Request, c *client, signatures func(string)
 // expects is the size that the object of a key will have when a request that comes
 // now runs. Locked.
 func (c *client) expects(key string) (int64, bool) {
-	if a := c.order[key]; a != nil && a.writer != nil {
-		for i := range a.writer.graph.Buffers {
-			if b := &a.writer.graph.Buffers[i]; b.Key == key && b.Writes() {
-				return b.Size, true
+	if a := c.order[key]; a != nil {
+		for _, writer := range slices.Backward(a.writers) {
+			if writer.left {
+				continue
+			}
+			for i := range writer.graph.Buffers {
+				if b := &writer.graph.Buffers[i]; b.Key == key && b.Writes() {
+					return b.Size, true
+				}
 			}
 		}
 	}
@@ -182,6 +189,9 @@ func (d *Daemon) withdraw(r *request) bool {
 	if r.dev != nil || r.over {
 		return false
 	}
+	if r.left = true; r.behind > 0 { // those behind it wait for those before it
+		return true
+	}
 	var events []queue.Event
 	if r.policyID != 0 {
 		delete(d.requests, r.policyID)
@@ -198,7 +208,11 @@ func (d *Daemon) ended(r *request) (events []queue.Event) {
 		r.client.waiting--
 	}
 	for _, next := range r.client.order.leave(r) {
-		events = append(events, d.arrival(next))
+		if next.left {
+			events = append(events, d.ended(next)...)
+		} else {
+			events = append(events, d.arrival(next))
+		}
 	}
 	if d.pending--; d.pending == 0 && d.idle != nil {
 		close(d.idle)

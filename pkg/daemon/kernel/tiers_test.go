@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -305,6 +306,94 @@ func TestOrder(t *testing.T) {
 	if got := d.get("", "c5")[0]; got != 46 {
 		t.Errorf("the chain ends with %v", got)
 	}
+}
+
+// Requests whose callers leave before they run keep the others in their order. Where
+// the host is so slow that the first is over before, it is tried with a longer one.
+func TestOrderWithoutThoseThatLeft(t *testing.T) {
+	for blocks := 2000; ; blocks *= 4 { // half a second
+		if leaveInBetween(t, blocks) {
+			return
+		}
+		if blocks > 100_000 {
+			t.Fatal("the first request never ran for as long as the others needed to come")
+		}
+	}
+}
+
+// leaveInBetween has a request of so many slow blocks write what two others would
+// replace, whose callers leave, and holds that those that read it, one of which came
+// between them, wait for the first. False: it was over too early.
+func leaveInBetween(t *testing.T, blocks int) bool {
+	const n = 64
+	d := serve(t, newMachine(t, "count=2"), func(c *kernel.Config) { c.GPUs = []string{"sim", "sim:1"} })
+	d.put("", "one", mibs1(n, 1))
+	d.put("", "x", mibs1(n, 10))
+	state := func() (running, waiting int) {
+		for _, g := range d.stats().GPUs {
+			if g.Running != "" {
+				running++
+			}
+		}
+		return running, d.stats().Clients[0].Waiting
+	}
+	var all sync.WaitGroup
+	defer all.Wait()
+	ask := func(request string) {
+		all.Go(func() {
+			if _, err := d.run("", request); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	waits := func(so int) bool {
+		var running, waiting int
+		waitFor(t, func() bool { running, waiting = state(); return running != 1 || waiting == so })
+		return running == 1
+	}
+	slow := strings.Replace(sum("x", "one", "x", n, ""), `"kernels":[`, fmt.Sprintf(`"kernels":[{"module":"s","name":"slow","grid":[%d,1,1],"block":[1,1,1],"args":[]},`, blocks), 1)
+	ask(strings.Replace(slow, `"modules":{`, fmt.Sprintf(`"modules":{"s":{"ptx":%q},`, slowPTX), 1))
+	waitFor(t, func() bool { running, _ := state(); return running == 1 })
+	same, shorter := d.dial(), d.dial()
+	d.say(same, post("POST", "/v1/run", sum("one", "one", "x", n, ""), 0))
+	if !waits(1) {
+		return false
+	}
+	ask(sum("x", "one", "y", n, ""))
+	if !waits(2) {
+		return false
+	}
+	d.say(shorter, post("POST", "/v1/run", sum("one", "one", "x", n/2, ""), 0))
+	if !waits(3) {
+		return false
+	}
+	for _, conn := range []*net.UnixConn{same, shorter} {
+		if err := conn.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		got, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = got.Body.Close()
+		if got.StatusCode != http.StatusInternalServerError { // it had begun
+			return false
+		}
+	}
+	if running, _ := state(); running == 0 {
+		return false
+	}
+	ask(sum("x", "one", "z", n, ""))
+	all.Wait()
+	for key, want := range map[string]float32{"x": 11, "y": 12, "z": 12} {
+		if got := d.get("", key)[n-1]; got != want {
+			t.Errorf("%s is %v, want %v", key, got, want)
+		}
+	}
+	if running, waiting := state(); running != 0 || waiting != 0 {
+		t.Errorf("%d requests run and %d wait", running, waiting)
+	}
+	return true
 }
 
 func mibs1(n int, v float32) []float32 {
