@@ -127,10 +127,10 @@ type Daemon struct {
 	lastCopy int64
 	hostUsed int64 // bytes of all objects, wherever they are, and of those to come
 	parsed   parsed
-	handing  bool       // who tells the policy launches what begins
-	begun    []*request // then: what has begun
-	pending  int        // requests that have come and are not over
-	idle     chan struct{}
+	handing  bool          // who tells the policy launches what begins
+	begun    []*request    // then: what has begun
+	pending  int           // requests that have come and are not over
+	idle     chan struct{} // who drains: closed when none is pending; nil: nobody does
 	draining bool
 }
 
@@ -288,15 +288,17 @@ const drainFor = 10 * time.Second
 func (d *Daemon) drain() {
 	d.mu.Lock()
 	d.draining = true
-	d.idle = make(chan struct{})
+	idle := make(chan struct{})
 	if d.pending == 0 {
-		close(d.idle)
+		close(idle)
+	} else {
+		d.idle = idle
 	}
 	d.mu.Unlock()
 	timer := time.NewTimer(drainFor)
 	defer timer.Stop()
 	select {
-	case <-d.idle:
+	case <-idle:
 	case <-timer.C:
 		d.log.Warn("requests do not end: leaving them", "after", drainFor.String())
 	}
