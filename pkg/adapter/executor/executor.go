@@ -95,7 +95,8 @@ func (l *lastWords) String() string {
 	return strings.TrimSpace(string(l.text))
 }
 
-// Start starts an executor and waits for its hello.
+// Start starts an executor and waits for its hello. The error is an
+// *UnavailableError where there is no GPU, and the context's where that ends first.
 func Start(ctx context.Context, c Config) (*Executor, job.Hello, error) {
 	// Pipes, and not a pair of sockets: whoever reads from a socket wakes its writer,
 	// to say that there is room, also where that waits for something else.
@@ -119,7 +120,11 @@ func Start(ctx context.Context, c Config) (*Executor, job.Hello, error) {
 	// Not of our process group: an interrupt at the terminal is the daemon's, which
 	// ends what it has started.
 	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := e.cmd.Start(); err != nil {
+	err = answers.SetReadDeadline(time.Now().Add(greeting)) // before the context may set another
+	if err == nil {
+		err = e.cmd.Start()
+	}
+	if err != nil {
 		e.leave()
 		return nil, job.Hello{}, fmt.Errorf("start an executor: %w", err)
 	}
@@ -128,9 +133,8 @@ func Start(ctx context.Context, c Config) (*Executor, job.Hello, error) {
 		close(e.died)
 	}()
 	stop := context.AfterFunc(ctx, func() { _ = answers.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
 	hello, err := e.hello()
-	if err == nil && ctx.Err() != nil {
+	if !stop() {
 		err = ctx.Err()
 	}
 	if err != nil {
@@ -141,9 +145,6 @@ func Start(ctx context.Context, c Config) (*Executor, job.Hello, error) {
 }
 
 func (e *Executor) hello() (job.Hello, error) {
-	if err := e.answers.SetReadDeadline(time.Now().Add(greeting)); err != nil {
-		return job.Hello{}, err
-	}
 	kind, data, err := e.receive()
 	if err != nil {
 		return job.Hello{}, e.gone(err)

@@ -219,6 +219,28 @@ func TestNoDriver(t *testing.T) {
 	}
 }
 
+// Whoever is not to wait for an executor any more does not, whenever that is known.
+func TestStartCancelled(t *testing.T) {
+	h, err := executor.NewHost(4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	silent := filepath.Join(t.TempDir(), "silent")
+	if err := os.WriteFile(silent, []byte("#!/bin/sh\nexec sleep 60\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, after := range []time.Duration{0, 20 * time.Millisecond} {
+		ctx, cancel := context.WithTimeout(context.Background(), after)
+		begin := time.Now()
+		_, _, err := executor.Start(ctx, executor.Config{Path: silent, Env: os.Environ(), Host: h})
+		cancel()
+		if took := time.Since(begin); !errors.Is(err, context.DeadlineExceeded) || took > 20*time.Second {
+			t.Errorf("after %v: it took %v: %v", after, took, err)
+		}
+	}
+}
+
 // BenchmarkOverhead is a small job, and the same launches in a job of their own.
 func BenchmarkOverhead(b *testing.B) {
 	for _, n := range []int{1, 100, 10000} {
