@@ -17,7 +17,10 @@ type client struct {
 	objects map[string]*object
 	bytes   int64 // of the host's budget
 	order   order
-	waiting int // requests that have come and do not run
+	pending int           // requests that have come and are not over
+	waiting int           // those of them that do not run
+	kept    bool          // somebody gave it its weight
+	came    time.Duration // since the daemon began, with its last request or object
 
 	done, failed, busy int
 	gpuTime            time.Duration // of its requests' kernels
@@ -37,12 +40,14 @@ func ValidClient(name string) bool {
 	return name != "" && len(name) <= 63
 }
 
-// client is the one of that name, a new one if there is none. Locked.
+// client is the one of that name, a new one if there is none, for what is taken of it.
+// Locked.
 func (d *Daemon) client(name string) (*client, *Problem) {
 	if c := d.clients[name]; c != nil {
+		c.came = d.now()
 		return c, nil
 	}
-	if len(d.clients) >= maxClients {
+	if len(d.clients) >= maxClients && !d.forget() {
 		return nil, problem(CodeBusy, "", "there are %d clients already", maxClients)
 	}
 	dom := d.shared
@@ -52,13 +57,44 @@ func (d *Daemon) client(name string) (*client, *Problem) {
 			return nil, problem(CodeInternal, "", "%v", err)
 		}
 	}
-	c := &client{name: name, number: d.numbers.Of(name), dom: dom, objects: map[string]*object{}, order: order{}}
+	c := &client{name: name, number: d.numbers.Of(name), dom: dom, objects: map[string]*object{}, order: order{}, came: d.now()}
 	d.clients[name] = c
 	d.weigh(c, 1)
 	return c, nil
 }
 
-// weigh gives a client a weight. Locked.
+// forget has the client go that came last the longest ago, of those of which nothing
+// is left but what they did; false if there is none. Locked.
+func (d *Daemon) forget() bool {
+	var oldest *client
+	for _, c := range d.clients {
+		if !c.kept && c.pending == 0 && c.bytes == 0 && (oldest == nil || c.came < oldest.came) {
+			oldest = c
+		}
+	}
+	if oldest == nil || d.draining {
+		return false
+	}
+	delete(d.clients, oldest.name)
+	d.step(queue.Event{Kind: queue.FunctionGone, Function: oldest.number})
+	if oldest.dom != d.shared {
+		d.retire(oldest.dom)
+	}
+	return true
+}
+
+// keep gives a client a weight for as long as the daemon runs. Locked.
+func (d *Daemon) keep(name string, weight float64) *Problem {
+	c, p := d.client(name)
+	if p != nil {
+		return p
+	}
+	c.kept = true
+	d.weigh(c, weight)
+	return nil
+}
+
+// weigh tells the policy a client's weight. Locked.
 func (d *Daemon) weigh(c *client, weight float64) {
 	c.weight = weight
 	// What the policy expects at first; what requests take it learns at their ends.

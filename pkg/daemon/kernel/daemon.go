@@ -111,7 +111,8 @@ type Daemon struct {
 	sockets []*socket // of clients
 	epoch   time.Time
 	metrics *metrics
-	shared  *domain // where executors serve all clients
+	shared  *domain        // where executors serve all clients
+	ends    sync.WaitGroup // of domains that nobody uses any more
 
 	mu       sync.Mutex // guards what follows, and clients, objects, devices and requests
 	policy   queue.Policy
@@ -192,10 +193,9 @@ func (d *Daemon) open(ctx context.Context) (err error) {
 		d.step(queue.Event{Kind: queue.GPUSet, GPU: dev.number, Machine: &queue.GPU{Slots: 1}})
 	}
 	for _, c := range d.cfg.Clients {
-		if _, err := d.client(c.Name); err != nil {
-			return err
+		if p := d.keep(c.Name, c.Weight); p != nil {
+			return p
 		}
-		d.weigh(d.clients[c.Name], c.Weight)
 		s, err := d.openSocket(c.Name)
 		if err != nil {
 			return err
@@ -309,18 +309,15 @@ func (d *Daemon) close() {
 	d.mu.Lock()
 	d.draining = true
 	d.timer.Stop()
-	var workers []*worker
 	for _, dev := range d.devices {
 		for _, w := range dev.workers {
-			workers = append(workers, w)
+			if w.exec != nil {
+				d.ends.Go(w.exec.Close)
+			}
 		}
 	}
 	d.mu.Unlock()
-	var ends sync.WaitGroup
-	for _, w := range workers {
-		ends.Go(w.end)
-	}
-	ends.Wait()
+	d.ends.Wait()
 	for _, s := range d.sockets {
 		_ = s.listener.Close()
 	}

@@ -205,6 +205,35 @@ func (w *worker) end() {
 	}
 }
 
+// retire ends the executors of a domain that nobody uses any more, and gives its
+// memory back. Locked.
+func (d *Daemon) retire(dom *domain) {
+	d.ends.Go(func() {
+		for _, dev := range d.devices {
+			dev.retire(dom)
+		}
+		dom.host.Close()
+	})
+}
+
+// retire ends a domain's executor, which others' requests may still have give memory
+// back.
+func (dev *device) retire(dom *domain) {
+	dev.lane.Lock()
+	defer dev.lane.Unlock()
+	dev.d.mu.Lock()
+	w := dev.workers[dom]
+	if w == nil {
+		dev.d.mu.Unlock()
+		return
+	}
+	gone := &worker{dev: dev, exec: w.exec}
+	dev.lost(w)
+	delete(dev.workers, dom)
+	dev.d.mu.Unlock()
+	gone.end()
+}
+
 // alloc finds a block for so many bytes; the cache has room. Locked.
 func (w *worker) alloc(size int64, of *object) *copied {
 	d := w.dev.d

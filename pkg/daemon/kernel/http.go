@@ -250,15 +250,15 @@ func (d *Daemon) put(name, key string, size int64, from *steady) *Problem {
 
 // admit finds room for an object. Locked.
 func (d *Daemon) admit(name, key string, size int64) (*client, *region, *Problem) {
+	if p := d.room(size); p != nil {
+		return nil, nil, p
+	}
 	c, p := d.client(name)
 	if p != nil {
 		return nil, nil, p
 	}
 	if c.objects[key] == nil && len(c.objects) >= maxObjects {
 		return nil, nil, problem(kgraph.TooLarge, "", "%s has %d objects, expected at most so many", name, maxObjects)
-	}
-	if p := d.room(size); p != nil {
-		return nil, nil, p
 	}
 	to, err := c.dom.take(size)
 	if err != nil {
@@ -284,8 +284,8 @@ func (a *api) get(w http.ResponseWriter, r *http.Request) {
 // get sends an object. What was begun is sent to its end, whatever takes the
 // object's place meanwhile.
 func (d *Daemon) get(w http.ResponseWriter, name, key string, head bool) *Problem {
-	var o *object
 	for range attempts {
+		var o *object
 		d.mu.Lock()
 		if c := d.clients[name]; c != nil {
 			o = c.objects[key]
@@ -412,10 +412,7 @@ func (a *api) putClient(w http.ResponseWriter, r *http.Request) {
 		p = problem(kgraph.BadRequest, "/weight", "%v, expected more than 0 and at most %v", want.Weight, maxWeight)
 	default:
 		a.d.mu.Lock()
-		var c *client
-		if c, p = a.d.client(name); p == nil {
-			a.d.weigh(c, want.Weight)
-		}
+		p = a.d.keep(name, want.Weight)
 		a.d.mu.Unlock()
 	}
 	if p != nil {

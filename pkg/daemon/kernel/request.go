@@ -109,22 +109,26 @@ func (d *Daemon) accept(r *request, name string, signatures func(string) (*kgrap
 	if d.draining {
 		return problem(CodeBusy, "", "the daemon is shutting down")
 	}
-	c, p := d.client(name)
-	if p != nil {
-		return p
-	}
-	if c.waiting >= maxWaiting {
+	c := d.clients[name]
+	if c != nil && c.waiting >= maxWaiting {
 		c.busy++
 		return problem(CodeBusy, "", "%d requests of %s wait already", c.waiting, c.name)
 	}
 	if p := d.check(r.graph, c, signatures); p != nil {
-		c.failed++
+		if c != nil {
+			c.failed++
+		}
+		return p
+	}
+	c, p := d.client(name)
+	if p != nil {
 		return p
 	}
 	d.lastRun++
 	r.id, r.client = "r-"+strconv.FormatUint(d.lastRun, 10), c
 	r.answer = Answer{ID: r.id, Client: c.name, Iterations: r.graph.Iterations, Outputs: map[string]Output{}}
 	d.pending++
+	c.pending++
 	c.waiting++
 	if c.order.enter(r); r.behind == 0 {
 		d.step(d.arrival(r))
@@ -133,7 +137,7 @@ func (d *Daemon) accept(r *request, name string, signatures func(string) (*kgrap
 }
 
 // check finds what is wrong with a request, given the objects that are there or
-// will be when it runs. Locked.
+// will be when it runs; a client that is nil has none. Locked.
 func (d *Daemon) check(graph *kgraph.Request, c *client, signatures func(string) (*kgraph.Signature, bool)) *Problem {
 	var last *kgraph.Problem
 	for _, dev := range d.devices { // the largest takes what any can
@@ -156,6 +160,9 @@ func (d *Daemon) check(graph *kgraph.Request, c *client, signatures func(string)
 // expects is the size that the object of a key will have when a request that comes
 // now runs. Locked.
 func (c *client) expects(key string) (int64, bool) {
+	if c == nil {
+		return 0, false
+	}
 	if a := c.order[key]; a != nil {
 		for _, writer := range slices.Backward(a.writers) {
 			if writer.left {
@@ -204,6 +211,7 @@ func (d *Daemon) withdraw(r *request) bool {
 // ended takes a request out that is over, and has those come that waited for it.
 // Locked.
 func (d *Daemon) ended(r *request) (events []queue.Event) {
+	r.client.pending--
 	if r.over = true; r.dev == nil {
 		r.client.waiting--
 	}
@@ -277,6 +285,8 @@ func (d *Daemon) step(events ...queue.Event) {
 					to = residency.GPUWarm
 				}
 				events = append(events, queue.Event{Kind: queue.Moved, Instance: a.Instance, Function: a.Function, GPU: a.GPU, To: to})
+			case queue.Forget:
+				d.numbers.Forget(a.Function)
 			case queue.Wake:
 				if d.timer.Stop(); a.At != queue.Never {
 					d.timer.Reset(a.At - d.now())

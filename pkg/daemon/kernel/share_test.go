@@ -3,6 +3,7 @@ package kernel_test
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -199,4 +200,72 @@ func fillQueue(t *testing.T, rounds int) bool {
 		t.Errorf("%d ran and %d were refused, of 1100 beside one that runs", ran.Load(), busy.Load())
 	}
 	return true
+}
+
+// A client begins with a request or an object that is taken.
+func TestRefusedIsNoClient(t *testing.T) {
+	d := serve(t, newMachine(t, ""), nil)
+	d.refused("run", sum("a", "a", "c", 10, ""), "not-found", "/buffers/a/key")
+	var p *kernel.Problem
+	if _, err := d.do("put", "PUT", object("big"), make([]byte, 65*mib)); !asProblem(err, &p) || p.Code != "too-large" {
+		t.Errorf("more than the host has: %v", err)
+	}
+	if s := d.stats(); len(s.Clients) != 0 {
+		t.Errorf("%+v", s.Clients)
+	}
+}
+
+// Of clients that are gone there may be any number: the oldest of which nothing is left
+// is forgotten where there would be too many, and with it an executor of its own.
+func TestManyClients(t *testing.T) {
+	const most = 1024
+	for _, policy := range kernel.Policies() {
+		t.Run(policy, func(t *testing.T) {
+			isolate := policy == "exclusive"
+			d := serve(t, newMachine(t, ""), func(c *kernel.Config) {
+				c.Policy, c.Isolate, c.HostMem = policy, isolate, 1*mib
+				c.Clients = []kernel.ClientConfig{{Name: "known", Weight: 1}}
+			})
+			if _, err := d.do("", "PUT", "/v1/clients/weighed", []byte(`{"weight":3}`)); err != nil {
+				t.Fatal(err)
+			}
+			d.put("holds", "a", ramp(10, 0))
+			gone := func(client string) {
+				t.Helper()
+				d.put(client, "a", ramp(10, 0))
+				if _, err := d.do(client, "DELETE", object("a"), nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			has := func(client string) bool {
+				return slices.ContainsFunc(d.stats().Clients, func(c kernel.ClientStats) bool { return c.Client == client })
+			}
+			d.mustRun("oldest", custom(tinyPTX, "slow", 1))
+			for i := range most - 4 {
+				gone(fmt.Sprint("c", i))
+			}
+			if n := len(d.stats().Clients); n != most || !has("oldest") {
+				t.Fatalf("there are %d clients", n)
+			}
+			d.mustRun("next", custom(tinyPTX, "slow", 1))
+			if n := len(d.stats().Clients); n != most || has("oldest") || !has("c0") {
+				t.Errorf("after one more there are %d clients", n)
+			}
+			waitFor(t, func() bool { return d.stats().GPUs[0].Executors == 1 })
+			for i := range most - 4 { // as many as the other ones of which nothing is left
+				d.put(fmt.Sprint("d", i), "a", ramp(10, 0))
+			}
+			for _, client := range []string{"known", "weighed", "holds"} {
+				if !has(client) {
+					t.Errorf("%s was forgotten", client)
+				}
+			}
+			d.mustRun("next", custom(tinyPTX, "slow", 1))
+			d.put("next", "a", ramp(10, 0))
+			var p *kernel.Problem
+			if _, err := d.do("none", "PUT", object("a"), []byte("x")); !asProblem(err, &p) || p.Code != "busy" {
+				t.Errorf("a client more than there may be: %v", err)
+			}
+		})
+	}
 }
