@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -337,6 +338,34 @@ func TestManyKernels(t *testing.T) {
 	all := fmt.Sprintf(`{"version":1,"modules":{%s},"kernels":[%s]}`, strings.Join(modules, ","), strings.Join(kernels, ","))
 	if a := d.mustRun("", all); a.Cache.ModulesLinked != 90 { // 0 to 9 are there
 		t.Errorf("%+v", a.Cache)
+	}
+}
+
+// heap is how many bytes of Go's memory are in use, all that is not being free.
+func heap() int64 {
+	runtime.GC()
+	runtime.GC() // what was in pools, too
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// What is kept of requests to have the next ones read sooner is bounded, whatever
+// PTX is in them.
+func TestMemoryOfPTX(t *testing.T) {
+	d := serve(t, newMachine(t, ""), nil)
+	var kernels strings.Builder
+	for i := range 100_000 {
+		fmt.Fprintf(&kernels, ".entry k%d;", i)
+	}
+	many := kernels.String()
+	before := heap()
+	for i := range 8 {
+		d.refused("", custom(fmt.Sprint(".version 7.0\n.target sm_50\n// ", i, "\n")+many, "none", 1), "bad-request", "/kernels/0/name")
+	}
+	d.refused("", custom(".version 7.0\n.target sm_50\n"+strings.Repeat(many, 4), "none", 1), "bad-request", "/kernels/0/name")
+	if now := heap(); now-before > 64*mib {
+		t.Errorf("%d MiB are kept", (now-before)/mib)
 	}
 }
 

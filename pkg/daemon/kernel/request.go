@@ -74,13 +74,13 @@ func ms(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }
 // before it began.
 func (d *Daemon) submit(ctx context.Context, client string, text []byte) (*Answer, *Problem) {
 	came := time.Now()
-	graph, signatures, p := d.parse(text)
+	graph, read, p := d.parse(text)
 	if p != nil {
 		return nil, p
 	}
 	r := &request{graph: graph, came: came, turn: make(chan struct{})}
 	d.mu.Lock()
-	p = d.accept(r, client, signatures)
+	p = d.accept(r, client, read)
 	d.mu.Unlock()
 	if p != nil {
 		return nil, p
@@ -105,7 +105,7 @@ func (d *Daemon) submit(ctx context.Context, client string, text []byte) (*Answe
 }
 
 // accept checks a request against what is there and has it wait. Locked.
-func (d *Daemon) accept(r *request, name string, signatures func(string) (*kgraph.Signature, bool)) *Problem {
+func (d *Daemon) accept(r *request, name string, read signatures) *Problem {
 	if d.draining {
 		return problem(CodeBusy, "", "the daemon is shutting down")
 	}
@@ -114,7 +114,7 @@ func (d *Daemon) accept(r *request, name string, signatures func(string) (*kgrap
 		c.busy++
 		return problem(CodeBusy, "", "%d requests of %s wait already", c.waiting, c.name)
 	}
-	if p := d.check(r.graph, c, signatures); p != nil {
+	if p := d.check(r.graph, c, read); p != nil {
 		if c != nil {
 			c.failed++
 		}
@@ -138,10 +138,10 @@ func (d *Daemon) accept(r *request, name string, signatures func(string) (*kgrap
 
 // check finds what is wrong with a request, given the objects that are there or
 // will be when it runs; a client that is nil has none. Locked.
-func (d *Daemon) check(graph *kgraph.Request, c *client, signatures func(string) (*kgraph.Signature, bool)) *Problem {
+func (d *Daemon) check(graph *kgraph.Request, c *client, read signatures) *Problem {
 	var last *kgraph.Problem
 	for _, dev := range d.devices { // the largest takes what any can
-		w := kgraph.World{Object: c.expects, Device: &dev.limits, Signature: signatures, Footprint: footprint}
+		w := kgraph.World{Object: c.expects, Device: &dev.limits, Signature: read.of, Footprint: footprint}
 		problems := graph.Check(w)
 		if len(problems) == 0 {
 			return nil
