@@ -350,6 +350,19 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
+// Of what large requests brought nothing is kept once they are over.
+func TestMemoryOfRequests(t *testing.T) {
+	d := serve(t, newMachine(t, ""), nil)
+	before := heap()
+	for i := range 4 {
+		d.mustRun("", custom(fmt.Sprint(tinyPTX, "// ", i, strings.Repeat(" ", 8*mib)), "slow", 1))
+	}
+	d.client.CloseIdleConnections()
+	if now := heap(); now-before > 16*mib {
+		t.Errorf("%d MiB are kept", (now-before)/mib)
+	}
+}
+
 // What is kept of requests to have the next ones read sooner is bounded, whatever
 // PTX is in them.
 func TestMemoryOfPTX(t *testing.T) {

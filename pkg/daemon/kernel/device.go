@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"slices"
 	"sync"
@@ -44,8 +45,8 @@ type worker struct {
 	held    int64 // bytes that its blocks take, free ones included
 	live    int64 // bytes of those that are not
 	slots   slots
-	freed   []uint32 // to be freed with the next job
-	modules map[string]*module
+	freed   []uint32           // to be freed with the next job
+	modules map[string]*module // by moduleKey
 	numbers slots
 	turn    int64
 	used    int64 // turn of its last job
@@ -55,6 +56,17 @@ type worker struct {
 type module struct {
 	number uint32
 	used   int64 // turn of the last job that used it
+}
+
+// moduleKey tells PTX apart: it is the text itself or, so that less is kept of long
+// ones, their digest. There is no zero in PTX.
+func moduleKey(ptx string) string {
+	const long = 16 << 10
+	if len(ptx) < long {
+		return ptx
+	}
+	sum := sha256.Sum256([]byte(ptx))
+	return "\x00" + string(sum[:])
 }
 
 // maxModules are kept in an executor; what was used least recently goes.
@@ -251,12 +263,13 @@ func (w *worker) alloc(size int64, of *object) *copied {
 // link is the number of PTX text, which is loaded with this job if it is not
 // there. Locked.
 func (w *worker) link(text string, j *job.Job) uint32 {
-	m := w.modules[text]
+	key := moduleKey(text)
+	m := w.modules[key]
 	if m == nil {
 		for len(w.modules) >= maxModules && w.unlinkOldest(j) {
 		}
 		m = &module{number: w.numbers.take()}
-		w.modules[text] = m
+		w.modules[key] = m
 		j.Load = append(j.Load, job.Module{Number: m.number, PTX: text})
 	}
 	m.used = w.turn
@@ -267,9 +280,9 @@ func (w *worker) link(text string, j *job.Job) uint32 {
 // uses it.
 func (w *worker) unlinkOldest(j *job.Job) bool {
 	oldest := ""
-	for text, m := range w.modules {
+	for key, m := range w.modules {
 		if m.used < w.turn && (oldest == "" || m.used < w.modules[oldest].used) {
-			oldest = text
+			oldest = key
 		}
 	}
 	if oldest == "" {

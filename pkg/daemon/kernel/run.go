@@ -273,7 +273,7 @@ func (p *plan) forgetModules(at job.Step, index uint32) {
 			continue
 		}
 		p.w.numbers.give(m.Number)
-		delete(p.w.modules, m.PTX)
+		delete(p.w.modules, moduleKey(m.PTX))
 	}
 }
 
