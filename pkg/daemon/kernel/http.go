@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/jsonfile"
 	"github.com/gfaas/gfaas/pkg/kgraph"
 )
 
@@ -393,9 +394,7 @@ func (a *api) putClient(w http.ResponseWriter, r *http.Request) {
 		Weight float64 `json:"weight"`
 	}
 	b := a.d.body(w, r)
-	dec := json.NewDecoder(io.LimitReader(b, 4096))
-	dec.DisallowUnknownFields()
-	err := dec.Decode(&want)
+	_, err := jsonfile.Read(http.MaxBytesReader(w, io.NopCloser(b), 4096), "body", &want)
 	if err == nil {
 		b.rest()
 	}

@@ -448,6 +448,12 @@ func TestProblems(t *testing.T) {
 	if _, err := d.do("", "PUT", object("big"), make([]byte, 65<<20)); !errors.As(err, &p) || p.Code != "too-large" {
 		t.Errorf("more than the host has: %v", err)
 	}
+	for _, body := range []string{`{"weight":2,"weight":3}`, `{"weight":2} {}`, `{"weight":2}x`, `{"weight":2,"more":1}`, `{"Weight":2}`, `{"weight":"2"}`,
+		`{"weight":null}`, `{"weight":0}`, `{"weight":2e6}`, `{}`, `[2]`, `2`, `{"weight":2}` + strings.Repeat(" ", 4096)} {
+		if _, err := d.do("", "PUT", "/v1/clients/c", []byte(body)); !errors.As(err, &p) || p.Code != "bad-request" {
+			t.Errorf("%.40s: %v, want bad-request", body, err)
+		}
+	}
 	// All of it did no harm.
 	d.mustRun("", sum("a", "a", "c", 10, ""))
 }
