@@ -122,6 +122,33 @@ func TestSlowSenders(t *testing.T) {
 	_ = got.Body.Close()
 }
 
+// Who sends an object byte by byte does not keep the room for it from others.
+func TestSlowPut(t *testing.T) {
+	d := serve(t, newMachine(t, ""), func(c *kernel.Config) { c.Stall = 400 * time.Millisecond })
+	conn := d.dial()
+	d.say(conn, post("PUT", "/v1/objects/all", "x", 64*mib-1))
+	var sender sync.WaitGroup
+	sender.Go(func() {
+		tick := time.NewTicker(50 * time.Millisecond)
+		defer tick.Stop()
+		for { // until the daemon, or the test, closes the connection
+			if _, err := io.WriteString(conn, "x"); err != nil {
+				return
+			}
+			<-tick.C
+		}
+	})
+	got, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil || got.StatusCode != 504 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	_ = conn.Close()
+	sender.Wait()
+	if s := d.stats(); s.Host.Used != 0 {
+		t.Errorf("%d bytes of the host are taken", s.Host.Used)
+	}
+}
+
 // Requests that come on one connection without waiting are answered in their order.
 func TestPipelined(t *testing.T) {
 	const n, many = 16, 50

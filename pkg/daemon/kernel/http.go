@@ -132,27 +132,40 @@ func (a *api) client(r *http.Request) (string, *Problem) {
 	return name, nil
 }
 
-// steady reads a body as long as it comes: a caller that stalls is given up.
+// steady reads a body as long as it comes: a caller that stalls is given up, and so
+// is one that takes four times as long for a MiB, which the room for an object would
+// be kept for.
 type steady struct {
 	body io.Reader
 	at   *http.ResponseController
 	most time.Duration // for which nothing may come
 	next time.Time     // when the deadline is to be moved
+	part int           // bytes that have come of a MiB
+	last time.Time     // by when the rest of it has to
 }
 
 func (s *steady) Read(p []byte) (int, error) {
 	if now := time.Now(); now.After(s.next) {
 		s.next = now.Add(s.most / 4)
-		_ = s.at.SetReadDeadline(now.Add(s.most))
+		until := now.Add(s.most)
+		if s.last.Before(until) {
+			until = s.last
+		}
+		_ = s.at.SetReadDeadline(until)
 	}
-	return s.body.Read(p)
+	n, err := s.body.Read(p)
+	if s.part += n; s.part >= 1<<20 {
+		s.part, s.last, s.next = 0, time.Now().Add(4*s.most), time.Time{}
+	}
+	return n, err
 }
 
 // body is a request's body, whose first deadline the handler has set. Once it was
 // read to its end it is rested. Before an answer the server reads what is left of a
 // body: of a caller that was given up no more is waited for.
 func (d *Daemon) body(w http.ResponseWriter, r *http.Request) *steady {
-	return &steady{body: r.Body, at: http.NewResponseController(w), most: d.cfg.Stall, next: time.Now().Add(d.cfg.Stall / 4)}
+	now := time.Now()
+	return &steady{body: r.Body, at: http.NewResponseController(w), most: d.cfg.Stall, next: now.Add(d.cfg.Stall / 4), last: now.Add(4 * d.cfg.Stall)}
 }
 
 // rest lifts the deadline: what follows may take long.
@@ -160,6 +173,9 @@ func (s *steady) rest() { _ = s.at.SetReadDeadline(time.Time{}) }
 
 func (s *steady) problem(err error) *Problem {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
+		if !time.Now().Before(s.last) {
+			return problem(CodeTimeout, "", "less than 1 MiB came in %v", 4*s.most)
+		}
 		return problem(CodeTimeout, "", "nothing came for %v", s.most)
 	}
 	return problem(kgraph.BadRequest, "", "the request ends in the middle: %v", err)
