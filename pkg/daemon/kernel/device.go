@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"fmt"
@@ -49,7 +50,7 @@ type worker struct {
 	modules map[string]*module // by moduleKey
 	numbers slots
 	turn    int64
-	used    int64 // turn of its last job
+	used    uint64 // the last job of any when it was given its own
 }
 
 // module is PTX that an executor has linked.
@@ -163,30 +164,51 @@ func (dev *device) worker(dom *domain) (*worker, error) {
 }
 
 // surplus takes executors out that have to end before another starts: those used
-// least recently that hold nothing that is nowhere else. Locked.
+// least recently. The lane is held; the lock is too, and given up while what they
+// hold is saved.
 func (dev *device) surplus(but *worker) (out []*worker) {
 	var alive []*worker
 	for _, w := range dev.workers {
-		if w != but && w.exec != nil && !w.precious() {
+		if w != but && w.exec != nil {
 			alive = append(alive, w)
 		}
 	}
-	slices.SortFunc(alive, func(a, b *worker) int { return int(a.used - b.used) })
+	slices.SortFunc(alive, func(a, b *worker) int { return cmp.Compare(a.used, b.used) })
 	for _, w := range alive[:max(len(alive)-maxWorkers+1, 0)] {
+		dev.saveAll(w)
 		out = append(out, &worker{dev: dev, exec: w.exec})
 		dev.lost(w)
 	}
 	return out
 }
 
-// precious says whether a worker holds an object that is nowhere else.
-func (w *worker) precious() bool {
-	for _, c := range w.dev.copies {
-		if c.at == w && c.of != nil && c.of.host == nil {
-			return true
+// saveAll brings the objects to the host that a worker has alone. The lane is held;
+// the lock is too, and given up meanwhile.
+func (dev *device) saveAll(w *worker) {
+	d := dev.d
+	j := job.Job{Limit: max(w.held, w.live)}
+	var saves []save
+	for _, c := range dev.copies {
+		if c.at != w || c.of == nil || c.of.host != nil {
+			continue
 		}
+		s, err := c.of.toHost()
+		if err != nil { // more than the address space: see newDomain
+			d.log.Error("an object cannot be saved", "client", c.of.owner.name, "key", c.of.key, "err", err)
+			continue
+		}
+		j.Save = append(j.Save, s.copy(c))
+		saves = append(saves, s)
 	}
-	return false
+	if len(saves) == 0 {
+		return
+	}
+	d.lastJob++
+	j.ID = d.lastJob
+	d.mu.Unlock()
+	o, err := d.do(w, &j)
+	d.mu.Lock()
+	d.settle(saves, err == nil && o.Code == 0)
 }
 
 // lost forgets all that an executor held, which is gone. Objects that were there

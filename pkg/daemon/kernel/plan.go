@@ -62,7 +62,7 @@ func (s *save) copy(c *copied) job.Copy {
 func (d *Daemon) plan(r *request, w *worker) (*plan, *Problem) {
 	p := &plan{r: r, w: w, blocks: make([]*copied, len(r.graph.Buffers)), regions: make([]*region, len(r.graph.Buffers))}
 	w.turn++
-	w.used = w.turn
+	w.used = d.lastJob
 	r.answer.Cache = Cache{}
 	if d.cfg.Policy == "exclusive" || r.squeeze {
 		p.clear(r.client, r.squeeze)

@@ -74,6 +74,41 @@ func TestEviction(t *testing.T) {
 	}
 }
 
+// Where each client has its own executor there are at most 16 on a GPU: that used
+// least recently ends, whatever it has, and what it alone has is saved.
+func TestManyExecutors(t *testing.T) {
+	const n, most = 100, 16
+	d := serve(t, newMachine(t, ""), func(c *kernel.Config) { c.Isolate = true })
+	client := func(i int) string { return fmt.Sprint("c", i) }
+	run := func(i int) { d.mustRun(client(i), sum("a", "a", "v", n, `,"volatile":true`)) }
+	for i := range most + 2 {
+		d.put(client(i), "a", ramp(n, float32(i)))
+	}
+	for i := range most {
+		run(i)
+	}
+	run(1)
+	run(1) // used more often than any, but not last
+	for i := range most {
+		if i != 1 {
+			run(i)
+		}
+	}
+	run(most)
+	if first, second := where(d, client(0)), where(d, client(1)); first != "a:h0 v:0" || second != "a:h v:h" {
+		t.Errorf("after one more there is %s of the first, %s of the second", first, second)
+	}
+	run(most + 1)
+	if s := d.stats(); s.GPUs[0].Executors != most || s.GPUs[0].Started != 1+most+2 || s.GPUs[0].Faults != 0 {
+		t.Errorf("%+v", s.GPUs[0])
+	}
+	for i := range most + 2 {
+		if v := d.get(client(i), "v"); v[n-1] != 2*(n-1+float32(i)) {
+			t.Errorf("v of %s is %v", client(i), v[n-1])
+		}
+	}
+}
+
 // list is a client's objects.
 func (d *daemon) list(client string) []kernel.Object {
 	d.t.Helper()
