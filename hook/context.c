@@ -17,11 +17,11 @@ GF_EXPORT CUresult cuInit(unsigned int flags)
 
 /* Settles the accounts of a context before it is destroyed: its streams' time
  * counts, its memory comes back when it is gone. */
-static void leaves(struct gf_device *device, CUcontext context, bool gone)
+static void leaves(struct gf_leaving *l, bool gone)
 {
-    if (gone && context)
-        gf_mem_context_gone(context); /* within the lock: who finds a block there finds its context alive */
-    gf_context_left(device, context, gone);
+    if (gone && l->context)
+        gf_mem_context_gone(l->context); /* while it is leaving: nobody touches it for a block that he finds there */
+    gf_context_left(l, gone);
     gf_forget_thread(); /* another context may be current now */
 }
 
@@ -30,10 +30,10 @@ static void leaves(struct gf_device *device, CUcontext context, bool gone)
     { \
         if (!gf_boot()) \
             return CUDA_ERROR_NOT_INITIALIZED; \
-        struct gf_device *device = gf_device_of(ctx); \
-        gf_context_leaving(device, ctx); \
+        struct gf_leaving l; \
+        gf_context_leaving(&l, gf_device_of(ctx), ctx); \
         CUresult result = gf_real.symbol(ctx); \
-        leaves(device, ctx, result == CUDA_SUCCESS); \
+        leaves(&l, result == CUDA_SUCCESS); \
         return result; \
     }
 GF_DESTROY(cuCtxDestroy)
@@ -46,11 +46,11 @@ GF_EXPORT CUresult cuCtxDetach(CUcontext ctx)
     if (!gf_boot())
         return CUDA_ERROR_NOT_INITIALIZED;
     CUcontext now = NULL;
-    struct gf_device *device = gf_device_of(ctx);
-    gf_context_leaving(device, ctx);
+    struct gf_leaving l;
+    gf_context_leaving(&l, gf_device_of(ctx), ctx);
     CUresult result = gf_real.cuCtxDetach(ctx);
     gf_real.cuCtxGetCurrent(&now);
-    leaves(device, ctx, result == CUDA_SUCCESS && now != ctx);
+    leaves(&l, result == CUDA_SUCCESS && now != ctx);
     return result;
 }
 
@@ -87,14 +87,11 @@ GF_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
             return CUDA_ERROR_NOT_INITIALIZED; \
         unsigned int flags = 0; \
         int active = 0; \
-        CUcontext context = primary_context(dev); \
-        struct gf_device *device = gf_device_at(dev); \
-        gf_primary_leaving(device, context, gone); \
+        struct gf_leaving l; \
+        gf_primary_leaving(&l, gf_device_at(dev), primary_context(dev), gone); \
         CUresult result = gf_real.symbol(dev); \
         CUresult known = gf_real.cuDevicePrimaryCtxGetState(dev, &flags, &active); \
-        if (known == CUDA_SUCCESS && !active) \
-            device->holders = 0; \
-        leaves(device, context, known == CUDA_SUCCESS && !active); \
+        leaves(&l, known == CUDA_SUCCESS && !active); \
         return result; \
     }
 GF_PRIMARY(cuDevicePrimaryCtxRelease, 1)
@@ -152,19 +149,20 @@ GF_EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
         return CUDA_ERROR_NOT_INITIALIZED;
     CUcontext context = NULL, primary = NULL;
     struct gf_device *device = NULL;
+    struct gf_leaving l;
     unsigned int flags = 0;
     int active = 1;
     if (gf_real.cuCtxFromGreenCtx(&context, green) == CUDA_SUCCESS)
         device = gf_device_of(context);
     if (device) {
-        gf_context_leaving(device, context); /* some streams may be known as this one's */
-        gf_context_left(device, context, true);
+        gf_context_leaving(&l, device, context); /* some streams may be known as this one's */
+        gf_context_left(&l, true);
         primary = primary_context((CUdevice)gf_ordinal(device));
     }
-    gf_primary_leaving(device, primary, 0);
+    gf_primary_leaving(&l, device, primary, 0);
     CUresult result = gf_real.cuGreenCtxDestroy(green);
     if (device)
         gf_real.cuDevicePrimaryCtxGetState((CUdevice)gf_ordinal(device), &flags, &active);
-    leaves(device, primary, !active);
+    leaves(&l, !active);
     return result;
 }

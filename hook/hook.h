@@ -114,8 +114,7 @@ struct gf_device {
 
     pthread_mutex_t lock;      /* stream.c: of the streams and times */
     struct gf_stream *streams; /* that work was sent to */
-    uint64_t leaving_ns;       /* time under the lease of the context that is leaving */
-    uint64_t leaving_since;    /* when its first work was sent, if that does not end; 0: it does */
+    struct gf_leaving *leaving; /* contexts that the driver may be destroying */
     uint64_t carried_ns;       /* this lease's time in contexts that are gone */
     uint32_t holders;          /* of the primary context, as far as the program has said */
 
@@ -392,15 +391,29 @@ void gf_capture_has_begun(void);
 void gf_stream_gone(CUstream stream);
 void gf_stream_made(CUstream stream);
 void gf_stream_thread_gone(struct gf_thread *thread);
-/* Around a call that may destroy a context: before it takes the lock of its
- * device and settles its time, after it says whether it is gone and drops the
- * lock. No device: there is no context. */
-void gf_context_leaving(struct gf_device *device, CUcontext context);
+/* A context while the driver may be destroying it. That may wait for its work, and
+ * its work for what another thread does on the device: no lock is held meanwhile, but
+ * nothing in the context may be touched. */
+struct gf_leaving {
+    struct gf_device *device; /* NULL: there is no context */
+    CUcontext context;
+    bool primary;
+    bool over;      /* no work is left in it */
+    uint64_t ns;    /* its time under the lease */
+    uint64_t since; /* when its first work was sent, if that does not end; 0: it does */
+    int cancel;     /* whether the thread could be cancelled before */
+    struct gf_leaving *next;
+};
+/* Around a call that may destroy a context: before it settles its time, after it
+ * says whether it is gone. No device: there is no context. */
+void gf_context_leaving(struct gf_leaving *l, struct gf_device *device, CUcontext context);
+void gf_context_left(struct gf_leaving *l, bool gone);
 /* The same for the primary context, of which so many holders let go that were
  * counted. While others hold it nothing ends, and nothing is waited for. */
-void gf_primary_leaving(struct gf_device *device, CUcontext context, uint32_t holders);
+void gf_primary_leaving(struct gf_leaving *l, struct gf_device *device, CUcontext context, uint32_t holders);
 void gf_primary_held(struct gf_device *device);
-void gf_context_left(struct gf_device *device, CUcontext context, bool gone);
+/* Who may be having the driver destroy the context; NULL: nobody. Locked. */
+struct gf_leaving *gf_context_leaves(const struct gf_device *device, CUcontext context);
 /* Frees entries of streams and contexts that are gone. No thread may be inside
  * a launch: the threads' caches lead nowhere, since their lease is over. */
 void gf_stream_sweep(struct gf_device *device);
@@ -423,8 +436,9 @@ int32_t gf_meter_graph(struct gf_stream *entry, float ms, struct gf_timed graph)
 void gf_meter_begin(struct gf_stream *entry);
 /* Records the end on a per-thread stream: no other thread could. */
 void gf_meter_after(struct gf_stream *entry);
-/* Waits for an event; false: it does not come. */
-bool gf_meter_await(CUevent event);
+/* Waits for the work of a context and returns 0; when the first was sent, if that does
+ * not end. Locked, but not while it sleeps; the context is current. */
+uint64_t gf_meter_await(struct gf_device *device, CUcontext context);
 /* Records the end of what was sent to the stream so far, unless that is done.
  * False: it cannot be. Locked, the entry's context is current. */
 bool gf_meter_end(struct gf_stream *entry, uint64_t works);

@@ -66,12 +66,13 @@ void gf_swap_in_now(struct gf_device *d, CUstream stream)
 
 /* In the context of the block, on this thread's own stream there: begins to move
  * the piece, or without one looks whether that is over. False: the block or its
- * context is gone; contexts are destroyed under the device's lock. */
+ * context is gone, or may be. */
 static bool within(struct gf_device *d, const struct gf_range *block, const struct gf_range *piece, CUresult *result)
 {
     CUcontext context, popped;
     pthread_mutex_lock(&d->lock);
-    bool there = gf_block_context(block->at, &context) && gf_real.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
+    bool there = gf_block_context(block->at, &context) && !gf_context_leaves(d, context) &&
+                 gf_real.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
     if (there) {
         *result = piece ? prefetch(*piece, CU_DEVICE_CPU, CU_STREAM_PER_THREAD) : gf_real.cuStreamQuery(CU_STREAM_PER_THREAD);
         gf_real.cuCtxPopCurrent_v2(&popped);

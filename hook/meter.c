@@ -103,8 +103,6 @@ static bool await(CUevent event, uint64_t patience_ns)
     return true;
 }
 
-bool gf_meter_await(CUevent event) { return await(event, BEHIND_NS); }
-
 /* How many marks ago the work began that may still be in flight. */
 static unsigned reach(const struct gf_stream *entry)
 {
@@ -143,6 +141,12 @@ static void disturb_no_capture(struct mode *m)
     gf_real.cuThreadExchangeStreamCaptureMode(&m->before);
 }
 
+/* Whether there may be no events of it any more. Locked. */
+static bool is_lost(const struct gf_stream *entry)
+{
+    return entry->dead || gf_context_leaves(entry->device, entry->context);
+}
+
 /* Waits until no more is in flight than may be, and learns from what is over.
  * The lock is not held meanwhile: the entry may be dead afterwards, and others may
  * have recorded marks. When they have recorded the awaited one anew, the wait is
@@ -161,7 +165,7 @@ static void hold_back(struct gf_stream *entry, struct mode *m)
         pthread_mutex_lock(&entry->device->lock);
     }
     entry->behind = behind;
-    if (entry->dead || behind)
+    if (is_lost(entry) || behind)
         return;
     note_dry(entry, waited);
     if (entry->turn - entry->learned > GF_MARKS)
@@ -209,10 +213,10 @@ int32_t gf_meter_mark(struct gf_stream *entry, int64_t left, bool now)
         disturb_no_capture(&m);
     give(entry, left);
     bool due = now || entry->left <= 0;
-    if (due && !entry->dead)
+    if (due && !is_lost(entry))
         hold_back(entry, &m);
-    bool dead = entry->dead;
-    if (!dead && (!gf_load(&gf_captured) || gf_recordable(entry->stream))) {
+    bool lost = is_lost(entry);
+    if (!lost && (!gf_load(&gf_captured) || gf_recordable(entry->stream))) {
         if (due)
             record_mark(entry);
         pieces = (int32_t)entry->left;
@@ -221,7 +225,7 @@ int32_t gf_meter_mark(struct gf_stream *entry, int64_t left, bool now)
     if (m.relaxed)
         gf_real.cuThreadExchangeStreamCaptureMode(&m.before);
     pthread_mutex_unlock(&device->lock);
-    return dead ? -1 : pieces ? pieces - 1 : 0;
+    return lost ? -1 : pieces ? pieces - 1 : 0;
 }
 
 void gf_meter_after(struct gf_stream *entry)
@@ -276,17 +280,26 @@ static void relax(void)
  * them afterwards: it is looked at last, and only when nothing else is left. */
 static bool look_at(const struct gf_stream *s, bool last)
 {
-    if ((s->stream == CU_STREAM_LEGACY) != last || s->lease == GF_NO_LEASE || s->dead ||
+    if ((s->stream == CU_STREAM_LEGACY) != last || s->lease == GF_NO_LEASE || is_lost(s) ||
         gf_real.cuCtxPushCurrent_v2(s->context) != CUDA_SUCCESS)
         return false;
     relax();
     return true;
 }
 
+/* How many contexts the driver may be destroying with work that may go on. Locked. */
+static unsigned leaving(const struct gf_device *device)
+{
+    unsigned count = 0;
+    for (const struct gf_leaving *l = device->leaving; l; l = l->next)
+        count += l->context && !l->over;
+    return count;
+}
+
 bool gf_meter_idle(struct gf_device *device, uint64_t works)
 {
-    bool idle = true;
     pthread_mutex_lock(&device->lock);
+    bool idle = !leaving(device);
     for (int last = 0; last < 2; last++)
         for (struct gf_stream *s = device->streams; s && idle; s = s->next) {
             CUcontext popped;
@@ -298,6 +311,36 @@ bool gf_meter_idle(struct gf_device *device, uint64_t works)
         }
     pthread_mutex_unlock(&device->lock);
     return idle;
+}
+
+/* When the first work of the context was sent, if not all is over; 0: it is. */
+static uint64_t goes_on(struct gf_device *device, CUcontext context, bool record)
+{
+    uint64_t begun = UINT64_MAX;
+    bool leaves = gf_context_leaves(device, context), runs = leaves; /* by another thread: nobody knows */
+    for (struct gf_stream *s = device->streams; s; s = s->next)
+        if (s->context == context && !s->dead && s->lease != GF_NO_LEASE) {
+            begun = s->begun_ns < begun ? s->begun_ns : begun;
+            if (leaves)
+                continue;
+            if (record)
+                gf_meter_end(s, UINT64_MAX - 1);
+            runs |= gf_real.cuEventQuery(s->end) == CUDA_ERROR_NOT_READY;
+        }
+    return runs && begun != UINT64_MAX ? begun : 0;
+}
+
+uint64_t gf_meter_await(struct gf_device *device, CUcontext context)
+{
+    uint64_t until = gf_now_ns() + BEHIND_NS;
+    uint64_t since = goes_on(device, context, true);
+    while (since && gf_now_ns() < until) {
+        pthread_mutex_unlock(&device->lock);
+        gf_pause_ns(LOOK_NS);
+        pthread_mutex_lock(&device->lock);
+        since = goes_on(device, context, false);
+    }
+    return since;
 }
 
 uint64_t gf_meter_span(struct gf_device *device, CUcontext context)
@@ -327,9 +370,13 @@ static uint64_t settle(struct gf_device *device)
     device->carried_ns = 0;
     for (struct gf_stream *s = device->streams; s; s = s->next) {
         CUcontext popped;
-        if (s->lease == GF_NO_LEASE)
+        struct gf_leaving *leaving = gf_context_leaves(device, s->context);
+        if (s->lease == GF_NO_LEASE || (leaving && !leaving->over)) /* that counts when it has left */
             continue;
-        if (!s->dead && gf_real.cuCtxPushCurrent_v2(s->context) == CUDA_SUCCESS) {
+        if (leaving) {
+            used += leaving->ns;
+            leaving->ns = 0;
+        } else if (!s->dead && gf_real.cuCtxPushCurrent_v2(s->context) == CUDA_SUCCESS) {
             used += gf_meter_span(device, s->context);
             gf_real.cuCtxPopCurrent_v2(&popped);
         }
@@ -375,9 +422,10 @@ static float to_come(const struct gf_stream *entry)
  * before that. */
 static unsigned pending(struct gf_device *device, uint64_t works, bool patient, float *ms)
 {
-    *ms = 0;
-    unsigned count = 0, running = 0;
+    unsigned running = 0;
     pthread_mutex_lock(&device->lock);
+    unsigned count = leaving(device);
+    *ms = count ? INFINITY : 0;
     for (int last = 0; last < 2; last++) {
         const unsigned others = running;
         for (struct gf_stream *s = device->streams; s; s = s->next) {

@@ -3,6 +3,9 @@
 
 #include <stdlib.h>
 
+#define LEAVES_NS 1000000000u /* the driver destroys a context, or only counts its holders */
+#define LEAVES_LOOK_NS 50000
+
 bool gf_stream_is_default(CUstream stream)
 {
     return stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
@@ -80,6 +83,29 @@ static struct gf_stream *make(struct gf_device *device, CUcontext context, CUstr
     return entry;
 }
 
+struct gf_leaving *gf_context_leaves(const struct gf_device *device, CUcontext context)
+{
+    struct gf_leaving *l = device->leaving;
+    while (l && l->context != context)
+        l = l->next;
+    return l;
+}
+
+/* Waits until it is known whether a context that may be destroyed stays, as the
+ * primary one does of which one holder of several lets go. Locked, but not while it
+ * sleeps. False: it takes too long, and may need what the thread is about to send. */
+static bool stays(struct gf_device *device, CUcontext context)
+{
+    for (uint64_t until = gf_now_ns() + LEAVES_NS; gf_context_leaves(device, context);) {
+        if (gf_now_ns() >= until)
+            return false;
+        pthread_mutex_unlock(&device->lock);
+        gf_pause_ns(LEAVES_LOOK_NS);
+        pthread_mutex_lock(&device->lock);
+    }
+    return true;
+}
+
 struct gf_stream *gf_stream_use(struct gf_device *device, CUstream stream, uint32_t lease)
 {
     struct gf_stream *entry = NULL;
@@ -87,7 +113,7 @@ struct gf_stream *gf_stream_use(struct gf_device *device, CUstream stream, uint3
     if (!context || gf_real.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
         return NULL;
     pthread_mutex_lock(&device->lock);
-    if (gf_recordable(stream) && !(entry = find(device, context, stream)))
+    if (stays(device, context) && gf_recordable(stream) && !(entry = find(device, context, stream)))
         entry = make(device, context, stream);
     if (entry && entry->lease != lease) {
         if (entry->lease == GF_NO_LEASE) { /* else it was left in flight, and counts now */
@@ -119,7 +145,7 @@ static void end_all(struct gf_device *device)
         for (struct gf_stream *s = device->streams; s && !(last && runs); s = s->next) {
             CUcontext popped;
             if ((s->stream == CU_STREAM_LEGACY) != last || s->lease == GF_NO_LEASE || s->dead ||
-                gf_real.cuCtxPushCurrent_v2(s->context) != CUDA_SUCCESS)
+                gf_context_leaves(device, s->context) || gf_real.cuCtxPushCurrent_v2(s->context) != CUDA_SUCCESS)
                 continue;
             gf_meter_end(s, UINT64_MAX - 1);
             runs |= gf_real.cuEventQuery(s->end) == CUDA_ERROR_NOT_READY;
@@ -152,7 +178,8 @@ static void stream_gone(struct gf_device *device, CUstream stream)
         CUcontext popped;
         if (s->stream != stream || s->gone || s->dead)
             continue;
-        if (s->lease != GF_NO_LEASE && gf_real.cuCtxPushCurrent_v2(s->context) == CUDA_SUCCESS) {
+        if (s->lease != GF_NO_LEASE && !gf_context_leaves(device, s->context) &&
+            gf_real.cuCtxPushCurrent_v2(s->context) == CUDA_SUCCESS) {
             gf_meter_end(s, UINT64_MAX - 1);
             gf_real.cuCtxPopCurrent_v2(&popped);
         }
@@ -211,34 +238,45 @@ void gf_stream_thread_gone(struct gf_thread *thread)
 /* Waits for the work of a context and adds up its time; locked. Work that does not
  * end is left to the driver, which may wait for it: then the time until the context
  * is gone counts. */
-static void settle(struct gf_device *device, CUcontext context)
+static void settle(struct gf_leaving *l)
 {
     CUcontext popped;
-    if (!context || gf_real.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
+    if (!l->context || !stays(l->device, l->context) || gf_real.cuCtxPushCurrent_v2(l->context) != CUDA_SUCCESS)
         return;
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED; /* others may capture */
-    uint64_t begun = UINT64_MAX;
-    bool over = true;
     gf_real.cuThreadExchangeStreamCaptureMode(&mode);
-    for (struct gf_stream *s = device->streams; s; s = s->next)
-        if (s->context == context && !s->dead && s->lease != GF_NO_LEASE) {
-            gf_meter_end(s, UINT64_MAX - 1);
-            over = over && gf_meter_await(s->end);
-            begun = s->begun_ns < begun ? s->begun_ns : begun;
-        }
-    device->leaving_ns = gf_meter_span(device, context);
-    device->leaving_since = over ? 0 : begun;
+    l->since = gf_meter_await(l->device, l->context);
+    l->over = !l->since;
+    if (l->over)
+        l->ns = gf_meter_span(l->device, l->context);
     gf_real.cuThreadExchangeStreamCaptureMode(&mode);
     gf_real.cuCtxPopCurrent_v2(&popped);
 }
 
-void gf_context_leaving(struct gf_device *device, CUcontext context)
+/* What is begun here is ended by gf_context_left: the thread is not cancelled before. */
+static void begin_leaving(struct gf_leaving *l, struct gf_device *device, CUcontext context)
 {
+    *l = (struct gf_leaving){.device = device, .context = context};
     if (!device)
         return;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &l->cancel);
     pthread_mutex_lock(&device->lock);
-    device->leaving_ns = device->leaving_since = 0;
-    settle(device, context);
+}
+
+static void leave(struct gf_leaving *l)
+{
+    l->next = l->device->leaving;
+    l->device->leaving = l;
+    pthread_mutex_unlock(&l->device->lock);
+}
+
+void gf_context_leaving(struct gf_leaving *l, struct gf_device *device, CUcontext context)
+{
+    begin_leaving(l, device, context);
+    if (!device)
+        return;
+    settle(l);
+    leave(l);
 }
 
 void gf_primary_held(struct gf_device *device)
@@ -248,32 +286,51 @@ void gf_primary_held(struct gf_device *device)
     pthread_mutex_unlock(&device->lock);
 }
 
-void gf_primary_leaving(struct gf_device *device, CUcontext context, uint32_t holders)
+void gf_primary_leaving(struct gf_leaving *l, struct gf_device *device, CUcontext context, uint32_t holders)
 {
+    begin_leaving(l, device, context);
+    if (!device)
+        return;
+    l->primary = true;
+    device->holders -= holders < device->holders ? holders : device->holders;
+    if (!device->holders)
+        settle(l);
+    leave(l);
+}
+
+/* Its streams are gone, and their events went with it. False: none had a part in
+ * the lease, or another thread was first to say so. */
+static bool bury(struct gf_device *device, CUcontext context)
+{
+    bool any = false;
+    for (struct gf_stream *s = device->streams; s; s = s->next)
+        if (s->context == context) {
+            any |= s->lease != GF_NO_LEASE;
+            s->dead = true;
+            s->lease = GF_NO_LEASE;
+        }
+    return any;
+}
+
+void gf_context_left(struct gf_leaving *l, bool gone)
+{
+    struct gf_device *device = l->device;
     if (!device)
         return;
     pthread_mutex_lock(&device->lock);
-    device->leaving_ns = device->leaving_since = 0;
-    device->holders -= holders < device->holders ? holders : device->holders;
-    if (!device->holders)
-        settle(device, context);
-}
-
-void gf_context_left(struct gf_device *device, CUcontext context, bool gone)
-{
-    if (!device)
-        return;
-    if (gone && context) {
-        device->carried_ns += device->leaving_since ? gf_now_ns() - device->leaving_since : device->leaving_ns;
-        for (struct gf_stream *s = device->streams; s; s = s->next)
-            if (s->context == context) {
-                s->dead = true; /* its events went with it */
-                s->lease = GF_NO_LEASE;
-            }
-    }
+    for (struct gf_leaving **at = &device->leaving; *at; at = &(*at)->next)
+        if (*at == l) {
+            *at = l->next;
+            break;
+        }
+    if (gone && l->context && bury(device, l->context))
+        device->carried_ns += l->since ? gf_now_ns() - l->since : l->ns;
+    if (gone && l->primary)
+        device->holders = 0;
     pthread_mutex_unlock(&device->lock);
     if (gone)
         gf_forget_all();
+    pthread_setcancelstate(l->cancel, NULL);
 }
 
 void gf_stream_sweep(struct gf_device *device)
@@ -281,7 +338,7 @@ void gf_stream_sweep(struct gf_device *device)
     pthread_mutex_lock(&device->lock);
     for (struct gf_stream **at = &device->streams; *at;) {
         struct gf_stream *s = *at;
-        if ((!s->gone && !s->dead) || s->lease != GF_NO_LEASE) {
+        if ((!s->gone && !s->dead) || s->lease != GF_NO_LEASE || (!s->dead && gf_context_leaves(device, s->context))) {
             at = &s->next;
             continue;
         }

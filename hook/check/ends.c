@@ -8,6 +8,8 @@
  * inflight a context is destroyed under a kernel of two seconds: prints "gone"
  * reset    the primary context is reset under threads that have used it
  * foreign  a stream is destroyed while another context is current
+ * awaited  a context is destroyed whose work waits for launches in another one
+ * awaited-reset  the primary context is reset, likewise
  * failed   a context that is none is destroyed
  * ahead    launches behind a host function that waits for the program
  * beside   a stream is held back, and another goes on beside it
@@ -191,6 +193,55 @@ static void ahead(void)
     MUST(cuStreamSynchronize(stream));
 }
 
+static CUcontext neighbour;
+
+/* Goes on for longer than the library waits for the work of a context. */
+static void *launches_beside(void *unused)
+{
+    MUST(cuCtxSetCurrent(neighbour));
+    CUfunction f = kernel(check_ptx, "nop");
+    for (double end = now_s() + 1.3; now_s() < end; usleep(1000)) {
+        CUstream stream = new_stream(); /* not known yet */
+        launch(f, stream);
+        MUST(cuStreamDestroy(stream));
+    }
+    __atomic_store_n(&may_go, 1, __ATOMIC_RELEASE);
+    return unused;
+}
+
+static pthread_t await_neighbour(void)
+{
+    pthread_t thread;
+    load();
+    CUstream stream = new_stream();
+    launch(nop, stream);
+    MUST(cuLaunchHostFunc(stream, waits, NULL));
+    launch(nop, stream);
+    ENSURE(pthread_create(&thread, NULL, launches_beside, NULL) == 0);
+    return thread;
+}
+
+static void awaited(void)
+{
+    MUST(cuCtxCreate(&neighbour, 0, device));
+    MUST(cuCtxCreate(&context, 0, device));
+    pthread_t thread = await_neighbour();
+    MUST(cuCtxDestroy(context));
+    ENSURE(may_go);
+    pthread_join(thread, NULL);
+}
+
+static void awaited_reset(void)
+{
+    MUST(cuCtxCreate(&neighbour, 0, device));
+    MUST(cuDevicePrimaryCtxRetain(&context, device));
+    MUST(cuCtxSetCurrent(context));
+    pthread_t thread = await_neighbour();
+    MUST(cuDevicePrimaryCtxReset(device));
+    ENSURE(may_go);
+    pthread_join(thread, NULL);
+}
+
 /* Two blocking streams, of which one is held back. The legacy stream was used
  * before. */
 static CUstream held, other_stream;
@@ -346,7 +397,7 @@ static void stuck(void)
 int main(int argc, char **argv)
 {
     static const struct { const char *name; void (*run)(void); } cases[] = {
-        {"detach", detach}, {"release", primary_release}, {"inflight", inflight}, {"reset", reset}, {"foreign", foreign}, {"failed", failed}, {"ahead", ahead}, {"beside", beside}, {"capture", capture}, {"joined", joined}, {"retained", retained}, {"stuck", stuck}, {"exit", exits},
+        {"detach", detach}, {"release", primary_release}, {"inflight", inflight}, {"reset", reset}, {"foreign", foreign}, {"failed", failed}, {"awaited", awaited}, {"awaited-reset", awaited_reset}, {"ahead", ahead}, {"beside", beside}, {"capture", capture}, {"joined", joined}, {"retained", retained}, {"stuck", stuck}, {"exit", exits},
     };
     if (argc != 2)
         return 2;
