@@ -11,6 +11,7 @@ struct thread {
 
 static __thread struct thread *self;
 static pthread_key_t key;
+static bool have_key; /* else what belongs to a thread stays when it ends */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 /* The per-thread streams of a thread go with it, when their work is done. */
@@ -45,7 +46,7 @@ static void thread_end(void *arg)
 
 static void make_key(void)
 {
-    pthread_key_create(&key, thread_end);
+    have_key = pthread_key_create(&key, thread_end) == 0;
 }
 
 /* What belongs to the calling thread; NULL: no memory for it. */
@@ -54,7 +55,7 @@ static struct thread *get(void)
     if (!self) {
         pthread_once(&once, make_key);
         self = calloc(1, sizeof *self);
-        if (self)
+        if (self && have_key)
             pthread_setspecific(key, self);
     }
     return self;
