@@ -20,6 +20,7 @@ __thread struct gf_thread gf_self GF_TLS;
 static pthread_mutex_t threads_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct gf_thread *threads;
 static pthread_key_t at_thread_end;
+static bool have_key;
 static bool have_membarrier;
 
 #define STUCK_NS 10000000000u
@@ -113,10 +114,10 @@ static void keep_count(struct gf_thread *self, struct gf_line *line)
     line->launches = 0;
 }
 
-static void thread_ends(void *arg)
+/* The calling thread goes from the list. */
+static void part(struct gf_thread *self)
 {
-    struct gf_thread *self = arg;
-    gf_forget_thread(); /* a later destructor that launches makes it known again */
+    gf_forget_thread();
     pthread_mutex_lock(&threads_lock);
     for (struct gf_thread **at = &threads; *at; at = &(*at)->next)
         if (*at == self) {
@@ -136,20 +137,39 @@ static void thread_ends(void *arg)
     gf_stream_thread_gone(self);
 }
 
+/* A later destructor may send work still, and this one need not run again: it may
+ * have been the last round of them. */
+static void thread_ends(void *arg)
+{
+    struct gf_thread *self = arg;
+    part(self);
+    self->brief = true;
+}
+
+GF_COLD void gf_leave_brief(void)
+{
+    int saved = errno;
+    part(&gf_self);
+    errno = saved;
+}
+
 static void know(struct gf_thread *self)
 {
     forget(self);
+    if (!self->brief)
+        self->brief = !have_key || pthread_setspecific(at_thread_end, self) != 0;
+    for (unsigned i = 0; i < GF_LINES; i++)
+        self->line[i].late = self->brief;
     pthread_mutex_lock(&threads_lock);
     self->next = threads;
     threads = self;
     self->known = true;
     pthread_mutex_unlock(&threads_lock);
-    pthread_setspecific(at_thread_end, self);
 }
 
 static void gate_init(void)
 {
-    pthread_key_create(&at_thread_end, thread_ends);
+    have_key = pthread_key_create(&at_thread_end, thread_ends) == 0;
     have_membarrier = syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
 }
 
@@ -243,6 +263,8 @@ GF_COLD struct gf_line *gf_enter_sync_slow(struct gf_line *line)
                 gf_store(&line->stream, CU_STREAM_LEGACY);
         }
         passed = pass(line, 0) != 0;
+        if (!passed && gf_self.brief)
+            part(&gf_self);
     }
     errno = saved;
     return passed ? line : NULL;
@@ -282,7 +304,7 @@ static void update(struct gf_line *line, CUstream stream, uint32_t lease, uint64
         gf_real.cuThreadExchangeStreamCaptureMode(&mode);
     }
     line->spent = metered ? blocks : 0;
-    line->late = line->spent || (line->entry && line->entry->owner);
+    line->late = line->spent || (line->entry && line->entry->owner) || gf_self.brief;
     int64_t rest = known ? left(line) : 0;
     line->until = line->launches;
     if (metered && rest > 0) {
@@ -312,6 +334,8 @@ GF_COLD struct gf_line *gf_enter_slow(CUstream stream, uint64_t blocks)
         uint32_t lease = pass(line, blocks);
         if (!lease) {
             self->marks = false;
+            if (self->brief)
+                part(self);
             errno = saved;
             return NULL;
         }
@@ -328,6 +352,8 @@ GF_COLD void gf_done_late(struct gf_line *line, CUresult result)
         gf_unspend(gf_load(&line->device->slot), line->spent);
     if (line->entry && line->entry->owner)
         gf_meter_after(line->entry);
+    if (gf_self.brief)
+        gf_leave_brief();
 }
 
 bool gf_stuck(uint64_t *since)

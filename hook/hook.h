@@ -189,7 +189,7 @@ struct gf_line {
     int64_t until;    /* the number of launches at which the next has to go the slow way */
     uint32_t lease;   /* under which it was last found tracked */
     uint32_t busy;    /* the thread is between the look at the gate and the end of the driver's call */
-    bool late;        /* gf_done_late has something to do */
+    bool late;        /* gf_done_late, or gf_leave_brief, has something to do */
     struct gf_counts *counts; /* of this thread on that device: what is not in `launches` */
     struct gf_stream *entry;
     uint64_t spent; /* blocks of the last launch, where they are metered */
@@ -202,6 +202,7 @@ struct gf_thread {
     struct gf_counts counts[GF_DEVICES + 1]; /* by device */
     struct gf_counts uncounted;
     bool known;          /* is in the list of threads */
+    bool brief;          /* for a call only: nothing says when it ends */
     bool marks;          /* the next work is to have a mark before it */
     uint32_t everywhere; /* is inside a call that sends work to all devices */
     struct gf_thread *next;
@@ -212,6 +213,7 @@ extern __thread struct gf_thread gf_self GF_TLS;
 GF_COLD struct gf_line *gf_enter_slow(CUstream stream, uint64_t blocks);
 GF_COLD void gf_done_late(struct gf_line *line, CUresult result);
 GF_COLD struct gf_line *gf_enter_sync_slow(struct gf_line *line);
+GF_COLD void gf_leave_brief(void);
 /* How many pieces of work threads may still send to the stream before its next mark,
  * of those that they have taken. */
 int64_t gf_lines_left(const struct gf_stream *entry);

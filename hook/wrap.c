@@ -56,6 +56,8 @@ static inline CUstream per_thread(CUstream stream)
             return GF_NOT_SENT; \
         CUresult result = gf_real.symbol args; \
         gf_leave_sync(entered); \
+        if (gf_unlikely(entered->late)) \
+            gf_leave_brief(); \
         return result; \
     }
 

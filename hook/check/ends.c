@@ -10,6 +10,8 @@
  * foreign  a stream is destroyed while another context is current
  * awaited  a context is destroyed whose work waits for launches in another one
  * awaited-reset  the primary context is reset, likewise
+ * late     threads work in the last round of their destructors, and end
+ * keyless  the same, where there is no key left for the library's destructor
  * failed   a context that is none is destroyed
  * ahead    launches behind a host function that waits for the program
  * beside   a stream is held back, and another goes on beside it
@@ -25,6 +27,7 @@
  */
 #include "check.h"
 
+#include <limits.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <unistd.h>
@@ -191,6 +194,84 @@ static void ahead(void)
         launch(nop, stream);
     __atomic_store_n(&may_go, 1, __ATOMIC_RELEASE);
     MUST(cuStreamSynchronize(stream));
+}
+
+static pthread_key_t put_off;
+static CUdeviceptr filled;
+static __thread int rounds;
+
+/* Puts itself off to the last round, after which no destructor runs. */
+static void last_round(void *value)
+{
+    if (++rounds < PTHREAD_DESTRUCTOR_ITERATIONS) {
+        pthread_setspecific(put_off, value);
+        return;
+    }
+    MUST(cuCtxSetCurrent(context));
+    MUST(cuMemsetD8(filled, 1, 64));
+    launch(nop, CU_STREAM_LEGACY);
+    launch(nop, CU_STREAM_PER_THREAD);
+    MUST(cuMemcpyHtoD(filled, &(int){1}, sizeof(int)));
+}
+
+static void *ends_late(void *later)
+{
+    MUST(cuCtxSetCurrent(context));
+    if (later)
+        pthread_setspecific(put_off, later);
+    for (int i = 0; i < 20; i++) {
+        launch(nop, CU_STREAM_LEGACY);
+        usleep(200); /* the library looks at all threads meanwhile */
+    }
+    return NULL;
+}
+
+static void end_threads(void)
+{
+    for (int i = 0; i < 40; i++) {
+        pthread_t thread;
+        ENSURE(pthread_create(&thread, NULL, ends_late, i % 2 ? NULL : &put_off) == 0);
+        pthread_join(thread, NULL);
+    }
+    MUST(cuCtxSynchronize());
+}
+
+static void set_up_late(void)
+{
+    MUST(cuCtxCreate(&context, 0, device));
+    load();
+    MUST(cuMemAlloc(&filled, 64));
+}
+
+static void late(void)
+{
+    ENSURE(pthread_key_create(&put_off, last_round) == 0);
+    set_up_late();
+    end_threads();
+}
+
+/* Takes all keys; the last is given back when the library has looked for one. */
+static pthread_key_t taken[PTHREAD_KEYS_MAX + 1];
+static unsigned last_taken;
+
+static void take_keys(void)
+{
+    unsigned n = 0;
+    while (pthread_key_create(&taken[n], NULL) == 0)
+        ENSURE(pthread_setspecific(taken[n++], &put_off) == 0);
+    ENSURE(n > 1);
+    last_taken = n - 1;
+}
+
+static void keyless(void)
+{
+    set_up_late();
+    launch(nop, CU_STREAM_LEGACY);
+    pthread_key_delete(taken[last_taken]);
+    ENSURE(pthread_key_create(&put_off, last_round) == 0);
+    end_threads();
+    for (unsigned i = 0; i < last_taken; i++)
+        ENSURE(pthread_getspecific(taken[i]) == &put_off);
 }
 
 static CUcontext neighbour;
@@ -397,10 +478,12 @@ static void stuck(void)
 int main(int argc, char **argv)
 {
     static const struct { const char *name; void (*run)(void); } cases[] = {
-        {"detach", detach}, {"release", primary_release}, {"inflight", inflight}, {"reset", reset}, {"foreign", foreign}, {"failed", failed}, {"awaited", awaited}, {"awaited-reset", awaited_reset}, {"ahead", ahead}, {"beside", beside}, {"capture", capture}, {"joined", joined}, {"retained", retained}, {"stuck", stuck}, {"exit", exits},
+        {"detach", detach}, {"release", primary_release}, {"inflight", inflight}, {"reset", reset}, {"foreign", foreign}, {"failed", failed}, {"late", late}, {"keyless", keyless}, {"awaited", awaited}, {"awaited-reset", awaited_reset}, {"ahead", ahead}, {"beside", beside}, {"capture", capture}, {"joined", joined}, {"retained", retained}, {"stuck", stuck}, {"exit", exits},
     };
     if (argc != 2)
         return 2;
+    if (!strcmp(argv[1], "keyless"))
+        take_keys();
     MUST(cuInit(0));
     MUST(cuDeviceGet(&device, 0));
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++)
