@@ -105,6 +105,17 @@ void gf_forget_all(void)
     pthread_mutex_unlock(&threads_lock);
 }
 
+void gf_forget_entry(const struct gf_stream *entry)
+{
+    pthread_mutex_lock(&threads_lock);
+    for (struct gf_thread *t = threads; t; t = t->next) {
+        struct gf_line *line = &t->line[gf_line_index(entry->stream)];
+        if (gf_load(&line->entry) == entry)
+            gf_store(&line->stream, NULL);
+    }
+    pthread_mutex_unlock(&threads_lock);
+}
+
 /* Moves what a line has counted to where it stays. Locked: who adds the two up
  * finds it once. */
 static void keep_count(struct gf_thread *self, struct gf_line *line)

@@ -224,6 +224,8 @@ void gf_mark_next(CUstream stream);
 /* Forgets what this thread, or every thread, knows of its context's streams. */
 void gf_forget_thread(void);
 void gf_forget_all(void);
+/* Every thread forgets the stream that has the entry. */
+void gf_forget_entry(const struct gf_stream *entry);
 /* Waits until no thread is inside a call that began under an open gate of the
  * device; gives up when it hangs. */
 bool gf_quiesce(struct gf_device *device);
@@ -441,7 +443,8 @@ void gf_meter_after(struct gf_stream *entry);
 /* Waits for the work of a context and returns 0; when the first was sent, if that does
  * not end. Locked, but not while it sleeps; the context is current. */
 uint64_t gf_meter_await(struct gf_device *device, CUcontext context);
-/* Records the end of what was sent to the stream so far, unless that is done.
+#define GF_WORKS_UNKNOWN (UINT64_MAX - 1)
+/* Records the end of what was sent to the stream so far, unless that is known to be done.
  * False: it cannot be. Locked, the entry's context is current. */
 bool gf_meter_end(struct gf_stream *entry, uint64_t works);
 /* Whether all work of the device's lease is over, given the count of works. */

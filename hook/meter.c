@@ -255,10 +255,10 @@ static bool record_end(struct gf_stream *entry)
 
 bool gf_meter_end(struct gf_stream *entry, uint64_t works)
 {
-    if (entry->owner || entry->gone || entry->ended_at == works + 1)
+    if (entry->owner || entry->gone || (entry->ended_at == works + 1 && works != GF_WORKS_UNKNOWN))
         return true;
     if (!record_end(entry))
-        return entry->ended_at == UINT64_MAX; /* done before it was captured */
+        return entry->ended_at == GF_WORKS_UNKNOWN + 1; /* done before it was captured */
     entry->ended_at = works + 1;
     return true;
 }
@@ -324,7 +324,7 @@ static uint64_t goes_on(struct gf_device *device, CUcontext context, bool record
             if (leaves)
                 continue;
             if (record)
-                gf_meter_end(s, UINT64_MAX - 1);
+                gf_meter_end(s, GF_WORKS_UNKNOWN);
             runs |= gf_real.cuEventQuery(s->end) == CUDA_ERROR_NOT_READY;
         }
     return runs && begun != UINT64_MAX ? begun : 0;

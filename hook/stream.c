@@ -2,6 +2,7 @@
 #include "hook.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #define LEAVES_NS 1000000000u /* the driver destroys a context, or only counts its holders */
 #define LEAVES_LOOK_NS 50000
@@ -55,6 +56,47 @@ static void destroy_events(struct gf_stream *entry)
     gf_real.cuCtxPopCurrent_v2(&popped);
 }
 
+/* Makes the entry that of a stream of which nothing is known yet. */
+static void set_out(struct gf_stream *entry, CUstream stream)
+{
+    entry->stream = stream;
+    entry->owner = stream == CU_STREAM_PER_THREAD ? &gf_self : NULL;
+    entry->gone = entry->behind = false;
+    entry->dry = entry->calm = 0;
+    entry->ended_at = 0;
+    memset(entry->span, 0, sizeof entry->span);
+    memset(entry->graph, 0, sizeof entry->graph);
+    entry->fresh = true;
+    entry->left = 0;
+    entry->turn = entry->learned = entry->passed = 0;
+    entry->stride = entry->since = 1;
+    entry->depth = 1;
+    entry->each = 0;
+}
+
+/* Whether what was sent to a stream that is gone is over, as far as that is known. */
+static bool is_over(const struct gf_stream *entry)
+{
+    bool ended = entry->owner || entry->ended_at == GF_WORKS_UNKNOWN + 1;
+    return entry->lease == GF_NO_LEASE || (ended && gf_real.cuEventQuery(entry->end) != CUDA_ERROR_NOT_READY);
+}
+
+/* Takes the entry of a stream that is gone, so that there are not ever more of them
+ * while a lease lasts. The time of the one is that of the other too: it goes from
+ * the first work of the context to the last. NULL: there is none; the context is
+ * current. */
+static struct gf_stream *take(struct gf_device *device, CUcontext context, CUstream stream)
+{
+    struct gf_stream *s = device->streams;
+    while (s && (s->context != context || !s->gone || s->dead || !is_over(s)))
+        s = s->next;
+    if (s) {
+        gf_forget_entry(s); /* its handle may come again */
+        set_out(s, stream);
+    }
+    return s;
+}
+
 /* Makes an entry; its context is current. */
 static struct gf_stream *make(struct gf_device *device, CUcontext context, CUstream stream)
 {
@@ -73,11 +115,8 @@ static struct gf_stream *make(struct gf_device *device, CUcontext context, CUstr
         }
     entry->device = device;
     entry->context = context;
-    entry->stream = stream;
-    entry->owner = stream == CU_STREAM_PER_THREAD ? &gf_self : NULL;
     entry->lease = GF_NO_LEASE;
-    entry->stride = entry->since = 1;
-    entry->depth = 1;
+    set_out(entry, stream);
     entry->next = device->streams;
     device->streams = entry;
     return entry;
@@ -113,7 +152,8 @@ struct gf_stream *gf_stream_use(struct gf_device *device, CUstream stream, uint3
     if (!context || gf_real.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
         return NULL;
     pthread_mutex_lock(&device->lock);
-    if (stays(device, context) && gf_recordable(stream) && !(entry = find(device, context, stream)))
+    if (stays(device, context) && gf_recordable(stream) && !(entry = find(device, context, stream)) &&
+        !(entry = take(device, context, stream)))
         entry = make(device, context, stream);
     if (entry && entry->lease != lease) {
         if (entry->lease == GF_NO_LEASE) { /* else it was left in flight, and counts now */
@@ -147,7 +187,7 @@ static void end_all(struct gf_device *device)
             if ((s->stream == CU_STREAM_LEGACY) != last || s->lease == GF_NO_LEASE || s->dead ||
                 gf_context_leaves(device, s->context) || gf_real.cuCtxPushCurrent_v2(s->context) != CUDA_SUCCESS)
                 continue;
-            gf_meter_end(s, UINT64_MAX - 1);
+            gf_meter_end(s, GF_WORKS_UNKNOWN);
             runs |= gf_real.cuEventQuery(s->end) == CUDA_ERROR_NOT_READY;
             gf_real.cuCtxPopCurrent_v2(&popped);
         }
@@ -180,7 +220,7 @@ static void stream_gone(struct gf_device *device, CUstream stream)
             continue;
         if (s->lease != GF_NO_LEASE && !gf_context_leaves(device, s->context) &&
             gf_real.cuCtxPushCurrent_v2(s->context) == CUDA_SUCCESS) {
-            gf_meter_end(s, UINT64_MAX - 1);
+            gf_meter_end(s, GF_WORKS_UNKNOWN);
             gf_real.cuCtxPopCurrent_v2(&popped);
         }
         s->gone = true;

@@ -12,6 +12,8 @@
  * awaited-reset  the primary context is reset, likewise
  * late     threads work in the last round of their destructors, and end
  * keyless  the same, where there is no key left for the library's destructor
+ * spent    many streams are used and destroyed, and many threads with streams of
+ *          their own end, under one lease: prints "spent" after 1.25 s of kernels
  * failed   a context that is none is destroyed
  * ahead    launches behind a host function that waits for the program
  * beside   a stream is held back, and another goes on beside it
@@ -274,6 +276,49 @@ static void keyless(void)
         ENSURE(pthread_getspecific(taken[i]) == &put_off);
 }
 
+static void *spends_own(void *f)
+{
+    MUST(cuCtxSetCurrent(context));
+    launch(f, CU_STREAM_PER_THREAD);
+    MUST(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+    return NULL;
+}
+
+static void spent(void)
+{
+    enum { MANY = 500 };
+    static CUstream stream[MANY];
+    MUST(cuCtxCreate(&context, 0, device));
+    CUfunction brief = timed_kernel(250), longer = timed_kernel(1000000);
+    for (int i = 0; i < MANY; i++)
+        stream[i] = new_stream(); /* so that no handle comes again */
+    for (int i = 0; i < MANY; i++) {
+        pthread_t thread;
+        ENSURE(pthread_create(&thread, NULL, spends_own, brief) == 0);
+        pthread_join(thread, NULL);
+    }
+    for (int i = 0; i < MANY - 1; i++) {
+        launch(brief, stream[i]);
+        MUST(cuStreamSynchronize(stream[i]));
+        MUST(cuStreamDestroy(stream[i]));
+    }
+    CUstream again = new_stream(), before = again; /* and then it does, where handles come again at all */
+    launch(brief, again);
+    MUST(cuStreamSynchronize(again));
+    usleep(500);
+    MUST(cuStreamDestroy(again));
+    launch(brief, stream[MANY - 1]);
+    MUST(cuStreamSynchronize(stream[MANY - 1]));
+    for (int i = 0; i < MANY && (i == 0 || again != before); i++)
+        again = new_stream();
+    launch(longer, again);
+    MUST(cuStreamSynchronize(again));
+    printf("spent\n");
+    fflush(stdout);
+    while (getchar() != EOF)
+        ;
+}
+
 static CUcontext neighbour;
 
 /* Goes on for longer than the library waits for the work of a context. */
@@ -478,7 +523,7 @@ static void stuck(void)
 int main(int argc, char **argv)
 {
     static const struct { const char *name; void (*run)(void); } cases[] = {
-        {"detach", detach}, {"release", primary_release}, {"inflight", inflight}, {"reset", reset}, {"foreign", foreign}, {"failed", failed}, {"late", late}, {"keyless", keyless}, {"awaited", awaited}, {"awaited-reset", awaited_reset}, {"ahead", ahead}, {"beside", beside}, {"capture", capture}, {"joined", joined}, {"retained", retained}, {"stuck", stuck}, {"exit", exits},
+        {"detach", detach}, {"release", primary_release}, {"inflight", inflight}, {"reset", reset}, {"foreign", foreign}, {"failed", failed}, {"spent", spent}, {"late", late}, {"keyless", keyless}, {"awaited", awaited}, {"awaited-reset", awaited_reset}, {"ahead", ahead}, {"beside", beside}, {"capture", capture}, {"joined", joined}, {"retained", retained}, {"stuck", stuck}, {"exit", exits},
     };
     if (argc != 2)
         return 2;

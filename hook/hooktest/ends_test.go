@@ -59,6 +59,26 @@ func TestDestroyed(t *testing.T) {
 	}
 }
 
+// TestSpent uses many streams, one after the other, under one lease: what is kept of
+// those that are destroyed does not grow, and all their time counts.
+func TestSpent(t *testing.T) {
+	t.Parallel()
+	const kernels = (500+500)*250*time.Microsecond + time.Second
+	k := newKeeper(t)
+	k.allow()
+	env := append(k.environ(), hidden(t)...)
+	c := &talk{h: &host{t: t}, p: (&host{t: t}).run(append(env, "HIDDEN_EVENTS=500"), "check/ends", "spent")}
+	began := time.Now()
+	c.hears("spent")
+	k.shut()
+	if _, used := k.account(); used < kernels || used > time.Since(began) {
+		t.Errorf("kernels of %v took %v, of %v", kernels, used, time.Since(began))
+	}
+	if err := c.p.wait(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestReleased has one of two holders of the primary context release it while
 // the other computes: that one's lease holds as long as its kernel runs, whether
 // it is asked back or not.

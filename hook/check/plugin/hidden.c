@@ -2,7 +2,7 @@
  * not export, as a driver may. It passes all calls to the library that
  * HIDDEN_DRIVER names, and must be called libcuda.so.1 where it is used. With
  * HIDDEN_PAUSE_US it takes so long after it has looked whether a stream is
- * captured. */
+ * captured; with HIDDEN_EVENTS it aborts where there are more events than that. */
 #define _GNU_SOURCE
 #define CUDA_EXACT_NAMES
 #include "compat.h"
@@ -29,11 +29,18 @@ static struct {
 } real;
 
 static useconds_t pause_us;
+static long most_events = -1, events;
 
 static CUresult after(const char *symbol, CUresult result)
 {
     if (pause_us && strcmp(symbol, "cuStreamIsCapturing") == 0)
         usleep(pause_us);
+    if (most_events >= 0 && result == CUDA_SUCCESS) {
+        if (strcmp(symbol, "cuEventCreate") == 0 && __atomic_add_fetch(&events, 1, __ATOMIC_RELAXED) > most_events)
+            abort();
+        if (strcmp(symbol, "cuEventDestroy_v2") == 0)
+            __atomic_sub_fetch(&events, 1, __ATOMIC_RELAXED);
+    }
     return result;
 }
 
@@ -70,11 +77,13 @@ __attribute__((constructor)) static void open_driver(void)
 {
     void *(*find)(void *, const char *) = NULL;
     *(void **)&find = dlvsym(RTLD_DEFAULT, "dlsym", GF_OLD);
-    const char *path = getenv("HIDDEN_DRIVER"), *pause = getenv("HIDDEN_PAUSE_US");
+    const char *path = getenv("HIDDEN_DRIVER"), *pause = getenv("HIDDEN_PAUSE_US"),
+               *most = getenv("HIDDEN_EVENTS");
     void *handle = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
     if (!find || !handle)
         abort();
     pause_us = pause ? (useconds_t)atoi(pause) : 0;
+    most_events = most ? atol(most) : -1;
     for (int i = 0; i < COUNT; i++) {
         all[i].address = find(handle, all[i].name);
         *all[i].real = all[i].address ? all[i].address : (void *)lacks;
