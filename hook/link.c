@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -239,9 +240,31 @@ static void shut(struct gf_device *device)
     gf_forget_all(); /* as above: the numbers may come again */
 }
 
+/* The processors that the process was started on, as the kernel gives them. */
+static unsigned long processors[128];
+static long processors_size; /* bytes of them; 0 or less: not known */
+
+__attribute__((constructor)) static void note_processors(void)
+{
+    int saved = errno;
+    processors_size = syscall(SYS_sched_getaffinity, 0, sizeof processors, processors);
+    errno = saved;
+}
+
+/* The thread that happened to start the helper may be bound to a processor, or go
+ * before all others, and compute for long: the helper is not to wait for it. */
+static void be_ordinary(void)
+{
+    const struct sched_param none = {0};
+    if (processors_size > 0)
+        syscall(SYS_sched_setaffinity, 0, (size_t)processors_size, processors);
+    syscall(SYS_sched_setscheduler, 0, SCHED_OTHER, &none);
+}
+
 static void *helper(void *arg)
 {
     struct gf_device *device = arg;
+    be_ordinary();
     prctl(PR_SET_TIMERSLACK, 1); /* every pause of its own is time at a switch in which the GPU idles */
     for (;;) {
         int fd = gf_greet(device, &identity);

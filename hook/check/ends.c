@@ -14,6 +14,8 @@
  * keyless  the same, where there is no key left for the library's destructor
  * spent    many streams are used and destroyed, and many threads with streams of
  *          their own end, under one lease: prints "spent" after 1.25 s of kernels
+ * bound    a thread that is bound to one processor, and of another policy, is the
+ *          first to use the GPU: the library's threads are not so
  * failed   a context that is none is destroyed
  * ahead    launches behind a host function that waits for the program
  * beside   a stream is held back, and another goes on beside it
@@ -27,10 +29,13 @@
  * exit     ends, when there is a line on its input, while threads launch without
  *          end, one on each device; that on the third has to allocate first
  */
+#define _GNU_SOURCE
 #include "check.h"
 
+#include <dirent.h>
 #include <limits.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <unistd.h>
 
@@ -319,6 +324,50 @@ static void spent(void)
         ;
 }
 
+static bool same_here(pid_t thread, const cpu_set_t *expected)
+{
+    cpu_set_t set;
+    return sched_getaffinity(thread, sizeof set, &set) == 0 && CPU_EQUAL(&set, expected) &&
+           sched_getscheduler(thread) == SCHED_OTHER;
+}
+
+static unsigned threads_of(const cpu_set_t *set)
+{
+    unsigned count = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    ENSURE(tasks);
+    for (struct dirent *e; (e = readdir(tasks));)
+        count += *e->d_name != '.' && same_here(atoi(e->d_name), set);
+    closedir(tasks);
+    return count;
+}
+
+static void *works_bound(void *set)
+{
+    cpu_set_t one;
+    int last = CPU_SETSIZE - 1;
+    while (!CPU_ISSET(last, (cpu_set_t *)set))
+        last--;
+    CPU_ZERO(&one);
+    CPU_SET(last, &one);
+    ENSURE(sched_setaffinity(0, sizeof one, &one) == 0);
+    ENSURE(sched_setscheduler(0, SCHED_BATCH, &(struct sched_param){0}) == 0);
+    unsigned before = threads_of(set);
+    MUST(cuInit(0)); /* starts one */
+    for (double end = now_s() + 10; threads_of(set) == before; usleep(1000))
+        ENSURE(now_s() < end);
+    return NULL;
+}
+
+static void bound(void)
+{
+    pthread_t thread;
+    cpu_set_t all;
+    ENSURE(sched_getaffinity(0, sizeof all, &all) == 0);
+    ENSURE(pthread_create(&thread, NULL, works_bound, &all) == 0);
+    pthread_join(thread, NULL);
+}
+
 static CUcontext neighbour;
 
 /* Goes on for longer than the library waits for the work of a context. */
@@ -523,14 +572,16 @@ static void stuck(void)
 int main(int argc, char **argv)
 {
     static const struct { const char *name; void (*run)(void); } cases[] = {
-        {"detach", detach}, {"release", primary_release}, {"inflight", inflight}, {"reset", reset}, {"foreign", foreign}, {"failed", failed}, {"spent", spent}, {"late", late}, {"keyless", keyless}, {"awaited", awaited}, {"awaited-reset", awaited_reset}, {"ahead", ahead}, {"beside", beside}, {"capture", capture}, {"joined", joined}, {"retained", retained}, {"stuck", stuck}, {"exit", exits},
+        {"detach", detach}, {"release", primary_release}, {"inflight", inflight}, {"reset", reset}, {"foreign", foreign}, {"failed", failed}, {"bound", bound}, {"spent", spent}, {"late", late}, {"keyless", keyless}, {"awaited", awaited}, {"awaited-reset", awaited_reset}, {"ahead", ahead}, {"beside", beside}, {"capture", capture}, {"joined", joined}, {"retained", retained}, {"stuck", stuck}, {"exit", exits},
     };
     if (argc != 2)
         return 2;
     if (!strcmp(argv[1], "keyless"))
         take_keys();
-    MUST(cuInit(0));
-    MUST(cuDeviceGet(&device, 0));
+    if (strcmp(argv[1], "bound") != 0) {
+        MUST(cuInit(0));
+        MUST(cuDeviceGet(&device, 0));
+    }
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++)
         if (!strcmp(argv[1], cases[i].name)) {
             cases[i].run();

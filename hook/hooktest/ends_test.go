@@ -14,7 +14,7 @@ func TestEnds(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.start()
-	for _, name := range []string{"detach", "reset", "foreign", "failed", "late", "keyless", "awaited", "awaited-reset", "ahead", "beside", "capture", "retained"} {
+	for _, name := range []string{"detach", "reset", "foreign", "failed", "bound", "late", "keyless", "awaited", "awaited-reset", "ahead", "beside", "capture", "retained"} {
 		t.Run(name, func(t *testing.T) {
 			h := h.within(t)
 			slice := whole
