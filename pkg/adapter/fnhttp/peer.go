@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
 	"slices"
@@ -37,7 +36,8 @@ func unreachable(err error) bool {
 
 // checkPeer says why a new connection does not lead to the instance that it was
 // made for, before anything is sent on it: the port of one that has ended can be
-// anybody's by now. An error that is no *strangerError says that this cannot be seen. A connection that is kept leads where it led.
+// anybody's by now. An error that is no *strangerError says that this cannot be seen.
+// A connection that is kept leads where it led.
 //
 // The other end is the user's own. That of a container can be root's, as the
 // engine's proxies are, or outside this machine's network; so can that of an
@@ -45,13 +45,12 @@ func unreachable(err error) bool {
 func checkPeer(h instance.Handle, conn net.Conn) error {
 	process := h.Runtime == instance.Process && h.PID > 0
 	if process {
-		s, err := procfs.Read(h.PID)
-		gone := errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH)
-		switch {
-		case gone, err == nil && (s.Start != h.StartTime || s.Ended()):
-			return stranger("process %d, which was to listen at %s, has ended", h.PID, h.Address)
-		case err != nil:
+		lives, err := procfs.Lives(h.PID, h.StartTime)
+		if err != nil {
 			return fmt.Errorf("see whether process %d still listens at %s: %w", h.PID, h.Address, err)
+		}
+		if !lives {
+			return stranger("process %d, which was to listen at %s, has ended", h.PID, h.Address)
 		}
 	}
 	here, ok := conn.LocalAddr().(*net.TCPAddr)
