@@ -78,6 +78,19 @@ bool gf_mem_take(struct gf_device *d, uint64_t bytes)
     return taken;
 }
 
+void gf_mem_force(struct gf_device *d, uint64_t bytes)
+{
+    pthread_mutex_lock(&lock);
+    set_used(d, plus(d->mem_used, bytes));
+    pthread_mutex_unlock(&lock);
+}
+
+bool gf_mem_over(struct gf_device *d)
+{
+    uint64_t most = gf_mem_limit(d);
+    return most && gf_mem_used_by_all(d) > most;
+}
+
 bool gf_mem_take_hard(struct gf_device *d, uint64_t bytes)
 {
     if (gf_mem_take(d, bytes))

@@ -32,6 +32,10 @@ uint64_t gf_mem_used_by_all(struct gf_device *d);
 /* Takes bytes from the limit, or says that they are too many. */
 bool gf_mem_take(struct gf_device *d, uint64_t bytes);
 void gf_mem_give(struct gf_device *d, uint64_t bytes);
+/* Takes what the driver has reserved already, be it too much: then nothing more is to be had. */
+void gf_mem_force(struct gf_device *d, uint64_t bytes);
+/* Whether more is held than the limit. */
+bool gf_mem_over(struct gf_device *d);
 /* Says how much of what is held is on the host. */
 void gf_mem_park(struct gf_device *d, uint64_t bytes);
 /* Says that so much more, or less, of others' memory is mapped here. */
@@ -116,7 +120,7 @@ struct gf_pool {
     unsigned launching;
     uint64_t last;    /* which graph was launched last; 0: none, or something was trimmed since */
     uint64_t had;     /* what was counted when it was */
-    bool over;        /* the driver reserved more than could be taken */
+    bool over;        /* the driver reserved more than was left, and there is less than nothing left still */
     struct gf_pool *next;
 };
 
@@ -131,14 +135,15 @@ void gf_pool_made(const struct gf_pool *like);
 CUresult gf_pool_destroy(struct gf_pool *p);
 /* Takes what is missing until that much of the pool is counted. Locked. */
 bool gf_pool_cover(struct gf_pool *p, uint64_t bytes);
-/* Counts what the driver says it reserves. False: it is more than there is. The
- * first is for who holds the lock. */
+/* Counts what the driver says it reserves. False: it is more than there is, which
+ * counts too. The first is for who holds the lock. */
 bool gf_pool_settle(struct gf_pool *p);
 void gf_pool_settle_now(struct gf_pool *p);
 /* A block of a pool is gone. */
 void gf_pool_freed(struct gf_block *b);
 /* Settles all pools of the device: they shrink when the program synchronises.
- * With squeeze they are first made to let go what they do not use. */
+ * With squeeze they are first made to let go what they do not use, as is one that
+ * is over. */
 void gf_pools_look(struct gf_device *d, bool squeeze);
 /* Something was freed in a pool of the device: look at it for a while. */
 void gf_mem_shrinks(struct gf_device *d);

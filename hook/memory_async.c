@@ -88,6 +88,8 @@ static CUresult allocate(struct request r)
         gf_pools_look(p->device, true);
         fits = attempt(p, &r, &result);
     }
+    if (!fits)
+        gf_pools_look(p->device, true); /* it may have grown once more */
     if (!fits || result != CUDA_SUCCESS) {
         free(b);
         return fits ? result : CUDA_ERROR_OUT_OF_MEMORY;

@@ -4,8 +4,10 @@
  * than what is allocated from it.
  *
  * How much a pool grows is the driver's choice. Where it turns out to be more
- * than is left, the allocation is freed again and refused, and the pool refuses
- * all others until it has let go of what is too much. */
+ * than is left, it counts all the same, so that nobody gets more; the allocation is
+ * freed again and refused, and so are all others of the pool until it has let go of
+ * what is too much. That it does once the stream has come to the free: it is trimmed
+ * whenever it is looked at. */
 #include "memory.h"
 
 #include <stdlib.h>
@@ -115,12 +117,17 @@ bool gf_pool_settle(struct gf_pool *p)
     uint64_t held = reserved(p);
     if (held < p->live)
         held = p->live;
+    if (!gf_pool_cover(p, held + p->coming) && held > p->counted) {
+        gf_mem_force(p->device, held - p->counted);
+        p->counted = held;
+        p->over = true;
+    }
     held += p->coming;
-    p->over = !gf_pool_cover(p, held);
     if (held < p->counted) {
         gf_mem_give(p->device, p->counted - held);
         p->counted = held;
     }
+    p->over = p->over && gf_mem_over(p->device);
     return !p->over;
 }
 
@@ -193,10 +200,12 @@ void gf_pools_look(struct gf_device *d, bool squeeze)
         if (p->device != d)
             continue;
         pthread_mutex_lock(&p->lock);
-        if (squeeze && (p->counted > p->live || p->over))
+        if ((squeeze || p->over) && p->counted > p->live)
             trim(p);
-        gf_pool_settle(p);
+        bool done = gf_pool_settle(p) || p->counted == p->live;
         pthread_mutex_unlock(&p->lock);
+        if (!done)
+            gf_mem_shrinks(d);
     }
     gf_real.cuThreadExchangeStreamCaptureMode(&mode);
 }

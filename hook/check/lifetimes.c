@@ -158,6 +158,42 @@ static void kept(void)
     LEFT_IS(the_limit);
 }
 
+static uint64_t reserved(CUmemoryPool pool)
+{
+    cuuint64_t bytes;
+    MUST(DRIVER(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes));
+    return bytes;
+}
+
+/* What a refused allocation made a pool reserve counts, and is let go as soon as the
+ * stream allows, though nobody asks for it. */
+static void lets_go(void)
+{
+    const double patience = 30;
+    CUmemoryPool pool = default_pool(UINT64_MAX);
+    CUfunction work = timed_kernel(200000);
+    struct held most = {.bytes = the_limit - (6 << 20)}, little = {.bytes = 4 << 20}, rest = {.bytes = 6 << 20};
+    MUST(get_plain(&most));
+    bool grows = get_async(&little) == CUDA_ERROR_OUT_OF_MEMORY; /* by more than is left */
+    if (grows) {
+        ENSURE(!reserved(pool));
+        LEFT_IS(rest.bytes);
+        MUST(cuLaunchKernel(work, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+        ENSURE(get_async(&little) == CUDA_ERROR_OUT_OF_MEMORY);
+        ENSURE(reserved(pool) && get_plain(&rest) == CUDA_ERROR_OUT_OF_MEMORY);
+        LEFT_IS(0);
+        for (double end = now_s() + patience; reserved(pool); usleep(5000))
+            ENSURE(now_s() < end);
+        MUST(get_plain(&rest));
+        put_plain(&rest);
+    } else {
+        put_async(&little);
+    }
+    put_plain(&most);
+    default_pool(0);
+    MUST(DRIVER(cuMemPoolTrimTo)(pool, 0));
+}
+
 /* A pool that grows by more than is left lets nothing of it be used. */
 static void grows_too_much(void)
 {
@@ -363,6 +399,7 @@ static const struct {
     {"imported", imported, "cuMemImportFromShareableHandle"},
     {"kept", kept, "cuMemPoolTrimTo"},
     {"grows-too-much", grows_too_much, "cuMemAllocAsync"},
+    {"lets-go", lets_go, "cuMemPoolTrimTo"},
     {"destroyed", destroyed, "cuMemPoolDestroy"},
     {"elsewhere", elsewhere, "cuMemAllocAsync"},
     {"captured", captured, "cuGraphAddMemAllocNode"},
