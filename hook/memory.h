@@ -116,6 +116,7 @@ struct gf_pool {
     uint64_t live;    /* bytes of its blocks */
     uint64_t counted; /* bytes taken from the limit */
     uint64_t needed;  /* bytes of all graphs that may be launched */
+    uint64_t past;    /* the most that destroyed ones may have still: allocated by them, or as they run */
     uint64_t coming;  /* bytes that launches now under way may add */
     unsigned launching;
     uint64_t last;    /* which graph was launched last; 0: none, or something was trimmed since */

@@ -5,7 +5,8 @@
  * driver says it reserves is what counts. It shrinks only when it is trimmed.
  *
  * The most that a launch may add is what its graph allocates, but no more than
- * what is missing to the needs of all graphs together; and nothing where the same
+ * what is missing to the needs of all graphs together, with those that are destroyed
+ * and may run yet, or whose allocations the program may have; and nothing where the same
  * graph was the last one launched and nothing was trimmed since: it runs after
  * itself, in the memory that it has. While it runs no trim would free that. */
 #include "memory.h"
@@ -32,7 +33,8 @@ static bool try(struct gf_pool *p, uint64_t bytes, uint64_t serial)
 {
     pthread_mutex_lock(&p->lock);
     bool fits = gf_pool_settle(p);
-    uint64_t room = p->needed > p->counted ? p->needed - p->counted : 0;
+    uint64_t needed = p->needed + p->past;
+    uint64_t room = needed > p->counted ? needed - p->counted : 0;
     uint64_t more = bytes < room ? bytes : room;
     if (serial && serial == p->last && p->counted >= p->had)
         more = 0;
@@ -95,6 +97,8 @@ void gf_graph_memory_known(const struct gf_graph_memory *m, bool gone)
             continue;
         pthread_mutex_lock(&p->lock);
         p->needed += gone ? -m->bytes[i] : m->bytes[i];
+        if (gone)
+            p->past = m->bytes[i] < p->counted - p->past ? p->past + m->bytes[i] : p->counted;
         gf_pool_settle(p);
         pthread_mutex_unlock(&p->lock);
     }

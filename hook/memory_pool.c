@@ -127,6 +127,8 @@ bool gf_pool_settle(struct gf_pool *p)
         gf_mem_give(p->device, p->counted - held);
         p->counted = held;
     }
+    if (p->past > p->counted)
+        p->past = p->counted;
     p->over = p->over && gf_mem_over(p->device);
     return !p->over;
 }

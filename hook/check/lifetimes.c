@@ -326,6 +326,41 @@ static void graphs_in_turn(void)
     MUST(DRIVER(cuDeviceGraphMemTrim)(the_device));
 }
 
+/* What a graph allocated lives on when the graph is destroyed, and what it had while
+ * it runs: the next one's comes on top of that. */
+static void graphs_destroyed(void)
+{
+    struct held first = {.bytes = 5 * the_chunk}, next = {.bytes = 4 * the_chunk}, rest = {.bytes = 3 * the_chunk};
+    MUST(get_graph(&first));
+    MUST(DRIVER(cuGraphExecDestroy)(first.exec));
+    MUST(DRIVER(cuGraphDestroy)(first.graph));
+    LEFT_IS(3 * the_chunk);
+    ENSURE(get_graph(&next) == CUDA_ERROR_OUT_OF_MEMORY);
+    MUST(get_graph(&rest));
+    LEFT_IS(0);
+    put_graph(&rest);
+    LEFT_IS(3 * the_chunk);
+    MUST(DRIVER(cuMemFreeAsync)(first.at, CU_STREAM_PER_THREAD));
+    MUST(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+    MUST(get_graph(&next));
+    LEFT_IS(4 * the_chunk);
+    put_graph(&next);
+    CUgraphExec runs = lender(5 * the_chunk);
+    MUST(DRIVER(cuGraphLaunch)(runs, CU_STREAM_PER_THREAD));
+    MUST(DRIVER(cuGraphExecDestroy)(runs));
+    CUgraphExec waits = lender(4 * the_chunk);
+    CUstream other = new_stream();
+    CUresult result = DRIVER(cuGraphLaunch)(waits, other);
+    ENSURE(result == CUDA_ERROR_OUT_OF_MEMORY || result == CUDA_SUCCESS); /* if the other was quick */
+    LEFT_IS((result == CUDA_SUCCESS ? 4 : 3) * the_chunk);
+    MUST(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+    MUST(DRIVER(cuGraphLaunch)(waits, other));
+    MUST(cuStreamSynchronize(other));
+    MUST(DRIVER(cuGraphExecDestroy)(waits));
+    MUST(cuStreamDestroy(other));
+    MUST(DRIVER(cuDeviceGraphMemTrim)(the_device));
+}
+
 /* A pool of this process shrinks while it sleeps; its sibling hears of it. */
 static void siblings(void)
 {
@@ -405,6 +440,7 @@ static const struct {
     {"captured", captured, "cuGraphAddMemAllocNode"},
     {"beside-a-capture", beside_a_capture, "cuGraphAddMemAllocNode"},
     {"graphs-in-turn", graphs_in_turn, "cuGraphAddMemAllocNode"},
+    {"graphs-destroyed", graphs_destroyed, "cuGraphAddMemAllocNode"},
     {"siblings", siblings, "cuMemAllocAsync"},
 };
 

@@ -26,7 +26,7 @@ var kinds = []string{
 
 var lifetimes = []string{
 	"mapped-twice", "mapped-in-part", "mapped-in-a-row", "imported", "kept", "grows-too-much", "lets-go", "destroyed", "elsewhere", "siblings",
-	"captured", "beside-a-capture", "graphs-in-turn",
+	"captured", "beside-a-capture", "graphs-in-turn", "graphs-destroyed",
 }
 
 // limited is the environment of an instance with that much memory.
