@@ -63,8 +63,8 @@ struct gf_block {
 
 /* A block whose bytes are taken from the limit, or NULL. */
 struct gf_block *gf_block_reserve(enum gf_block_kind kind, struct gf_device *d, uint64_t bytes);
-/* Takes what it misses to that many bytes. */
-bool gf_block_grow(struct gf_block *b, uint64_t bytes);
+/* Takes what it misses to that many bytes, or gives back what it has more. */
+bool gf_block_resize(struct gf_block *b, uint64_t bytes);
 /* A block whose bytes are somebody else's to count, or NULL. */
 struct gf_block *gf_block_new(enum gf_block_kind kind, uint64_t bytes);
 /* Puts it into the table. A block of that kind and key that is there is stale:

@@ -17,8 +17,28 @@ static uint64_t element(unsigned format, unsigned channels)
     case 0x09:
     case 0x10:
         return 2ull * channels;
-    case 0xb0: /* NV12: four bytes of luma share two of chroma */
+    case 0xb0: /* NV12: four bytes of luma share two of chroma; NV16; YUY2 */
+    case 0xa2:
+    case 0xa5:
         return 2;
+    case 0xb2: /* a byte of each in three planes, or in two */
+    case 0xb4:
+    case 0x9f: /* P010 and P016: as NV12, of two bytes */
+    case 0xa1:
+        return 3;
+    case 0x50: /* ten bits of each and two */
+    case 0xa3: /* P210, P216, Y210, Y216: as NV16 and YUY2, of two bytes */
+    case 0xa4:
+    case 0xa6:
+    case 0xa7:
+    case 0xa8: /* AYUV, Y410 */
+    case 0xa9:
+        return 4;
+    case 0xb3: /* two bytes of each in three planes, or in two */
+    case 0xb5:
+        return 6;
+    case 0xb1: /* Y416 */
+        return 8;
     default:
         break;
     }
@@ -46,10 +66,14 @@ static uint64_t level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned level)
     return times(texels, element((unsigned)d->Format, d->NumChannels));
 }
 
+/* Of as many levels: one at least, and no more than it takes to halve its longest side
+ * down to one. */
 static uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels)
 {
-    uint64_t sum = 0;
-    for (unsigned i = 0; i < levels && i < 64; i++) {
+    uint64_t sum = 0, longest = d->Width > d->Height ? d->Width : d->Height;
+    if (!(d->Flags & (LAYERED | CUBEMAP)) && d->Depth > longest)
+        longest = d->Depth;
+    for (unsigned i = 0; !i || (i < levels && i < 64 && longest >> i); i++) {
         uint64_t bytes = level_bytes(d, i);
         sum = bytes > UINT64_MAX - sum ? UINT64_MAX : sum + bytes;
     }
@@ -94,7 +118,7 @@ static CUresult end(struct gf_block *b, CUresult result, uint64_t handle)
     b->key = handle;
     gf_real.cuCtxGetCurrent(&b->context);
     uint64_t bytes = b->size && gf_real.cuCtxGetDevice(&device) == CUDA_SUCCESS ? array_says(b, device) : 0;
-    if (!gf_block_grow(b, bytes)) {
+    if (bytes && !gf_block_resize(b, bytes)) {
         destroy(b->kind, handle);
         gf_block_drop(b);
         return CUDA_ERROR_OUT_OF_MEMORY;

@@ -110,12 +110,12 @@ struct gf_block *gf_block_reserve(enum gf_block_kind kind, struct gf_device *d, 
     return b;
 }
 
-bool gf_block_grow(struct gf_block *b, uint64_t bytes)
+bool gf_block_resize(struct gf_block *b, uint64_t bytes)
 {
-    if (bytes <= b->size)
-        return true;
-    if (!gf_mem_take_hard(b->device, bytes - b->size))
+    if (bytes > b->size && !gf_mem_take_hard(b->device, bytes - b->size))
         return false;
+    if (bytes < b->size)
+        gf_mem_give(b->device, b->size - bytes);
     b->size = bytes;
     return true;
 }

@@ -82,7 +82,7 @@ static CUresult allocate_rows(CUdeviceptr *dptr, size_t *pitch, size_t width, si
         address at = 0; \
         size chosen = 0; \
         CUresult result = call(&at, &chosen, width, height, element); \
-        if (result == CUDA_SUCCESS && !gf_block_grow(b, (uint64_t)chosen * height)) { \
+        if (result == CUDA_SUCCESS && !gf_block_resize(b, (uint64_t)chosen * height)) { \
             gf_real.free(at); \
             result = CUDA_ERROR_OUT_OF_MEMORY; \
         } \

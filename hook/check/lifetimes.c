@@ -73,6 +73,42 @@ static void mapped_in_a_row(void)
     MUST(DRIVER(cuMemAddressFree)(at, 3 * the_chunk));
 }
 
+/* A mipmapped array has a level at least, and no more than it can have, whatever is
+ * asked for. */
+static void levels(void)
+{
+    CUDA_ARRAY3D_DESCRIPTOR d = {.Width = ROW, .Height = the_chunk / ROW / 4, .Format = FLOAT, .NumChannels = 1};
+    CUmipmappedArray mipmap[2];
+    MUST(DRIVER(cuMipmappedArrayCreate)(&mipmap[0], &d, 0));
+    size_t one = the_limit - left();
+    ENSURE(one >= the_chunk && one < the_chunk + the_chunk / 8); /* the driver may take some more than it needs */
+    MUST(DRIVER(cuMipmappedArrayCreate)(&mipmap[1], &d, UINT32_MAX));
+    size_t all = the_limit - left() - one;
+    ENSURE(all > the_chunk && all < 2 * the_chunk);
+    for (int i = 0; i < 2; i++)
+        MUST(DRIVER(cuMipmappedArrayDestroy)(mipmap[i]));
+}
+
+/* What an element takes in the formats that are no numbers. */
+static void formats(void)
+{
+    static const struct { unsigned format, channels, bytes; } all[] = {
+        {0x50, 4, 4}, {0x9f, 3, 3}, {0xa2, 3, 2}, {0xa5, 3, 2}, {0xa6, 3, 4}, {0xa8, 4, 4}, {0xb1, 4, 8}, {0xb2, 3, 3}, {0xb5, 3, 6},
+    };
+    enum { WIDE = 32768 };
+    for (unsigned i = 0; i < sizeof all / sizeof *all; i++) {
+        struct held h = {0};
+        CUDA_ARRAY_DESCRIPTOR d = {.Width = WIDE, .Height = the_limit / WIDE / all[i].bytes, .Format = all[i].format,
+                                   .NumChannels = all[i].channels};
+        CUresult result = DRIVER(cuArrayCreate_v2)(&h.array, &d);
+        ENSURE(result == CUDA_SUCCESS || result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_NOT_SUPPORTED);
+        if (result == CUDA_SUCCESS)
+            put_array(&h);
+        d.Height++;
+        ENSURE(DRIVER(cuArrayCreate_v2)(&h.array, &d) == CUDA_ERROR_OUT_OF_MEMORY);
+    }
+}
+
 /* Starts this program anew, as another process of the instance. */
 static pid_t start(const char *part, int fd)
 {
@@ -431,6 +467,8 @@ static const struct {
     {"mapped-twice", mapped_twice, "cuMemCreate"},
     {"mapped-in-part", mapped_in_part, "cuMemCreate"},
     {"mapped-in-a-row", mapped_in_a_row, "cuMemCreate"},
+    {"levels", levels, "cuMipmappedArrayCreate"},
+    {"formats", formats, "cuArrayCreate_v2"},
     {"imported", imported, "cuMemImportFromShareableHandle"},
     {"kept", kept, "cuMemPoolTrimTo"},
     {"grows-too-much", grows_too_much, "cuMemAllocAsync"},

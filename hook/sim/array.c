@@ -201,7 +201,7 @@ CUresult sim_cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *pArrayDescriptor, CU
 
 /* ---- mipmapped arrays ---- */
 
-/* How many levels a mipmap gets: no more than there are halvings of its longest side. */
+/* How many levels a mipmap gets: one at least, and no more than there are halvings of its longest side. */
 static unsigned levels_of(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned want)
 {
     size_t longest = d->Width > d->Height ? d->Width : d->Height;
@@ -227,7 +227,7 @@ CUresult sim_cuMipmappedArrayCreate(struct ctx *c, CUmipmappedArray *pHandle,
                                     const CUDA_ARRAY3D_DESCRIPTOR *pMipmappedArrayDesc, unsigned int numMipmapLevels)
 {
     const CUDA_ARRAY3D_DESCRIPTOR *d = pMipmappedArrayDesc;
-    if (!pHandle || !d || !numMipmapLevels)
+    if (!pHandle || !d)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult r = check(d);
     if (r != CUDA_SUCCESS)

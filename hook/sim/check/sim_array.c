@@ -211,6 +211,13 @@ static void mipmaps(void)
     GIVES(CUDA_SUCCESS, cuMemcpy2D(&b));
     CHECK(!memcmp(in, out, sizeof in));
     GIVES(CUDA_SUCCESS, cuMipmappedArrayDestroy(m));
+    for (unsigned i = 0; i < 2; i++) { /* as few as there can be, and as many */
+        const unsigned levels = i ? 7 : 1;
+        GIVES(CUDA_SUCCESS, cuMipmappedArrayCreate(&m, &d, i ? 100 : 0));
+        GIVES(CUDA_SUCCESS, cuMipmappedArrayGetLevel(&level, m, levels - 1));
+        USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuMipmappedArrayGetLevel(&none, m, levels));
+        GIVES(CUDA_SUCCESS, cuMipmappedArrayDestroy(m));
+    }
     USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuMipmappedArrayCreate(NULL, &d, 4));
     USUALLY_GIVES(CUDA_ERROR_INVALID_VALUE, cuMipmappedArrayCreate(&m, NULL, 4));
 }
