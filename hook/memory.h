@@ -87,6 +87,9 @@ void gf_block_link(struct gf_block *b);
 void gf_block_unlink(struct gf_block *b);
 /* Some block of the kind that covers the address. */
 struct gf_block *gf_block_around(enum gf_block_kind kind, uint64_t address);
+/* Takes the blocks of the kind out of the table that lie in the range. False: one
+ * lies across an end of it, and all stay. */
+bool gf_blocks_within(enum gf_block_kind kind, uint64_t at, uint64_t size, struct gf_block **found);
 /* Takes the blocks out of the table that were made in the context, and in the
  * pool, or in none. */
 struct gf_block *gf_blocks_of(CUcontext context, struct gf_pool *pool);

@@ -48,6 +48,43 @@ struct gf_block *gf_blocks_of(CUcontext context, struct gf_pool *pool)
     return found;
 }
 
+/* Whether a block of the kind lies across an end of the range. Locked. */
+static bool is_cut(enum gf_block_kind kind, uint64_t at, uint64_t size)
+{
+    for (unsigned i = 0; i < BUCKETS; i++)
+        for (struct gf_block *b = blocks[i]; b; b = b->next) {
+            bool starts = b->key - at < size, before = at - b->key < b->size;
+            if (b->kind == kind && (starts ? b->size > size - (b->key - at) : before))
+                return true;
+        }
+    return false;
+}
+
+bool gf_blocks_within(enum gf_block_kind kind, uint64_t at, uint64_t size, struct gf_block **found)
+{
+    *found = NULL;
+    pthread_mutex_lock(&gf_blocks_lock);
+    struct gf_block *only = gf_block_find(kind, at);
+    bool exact = only && only->size == size, whole = exact || !is_cut(kind, at, size);
+    if (exact) {
+        gf_block_unlink(only);
+        only->next = NULL;
+        *found = only;
+    }
+    for (unsigned i = 0; !exact && whole && i < BUCKETS; i++)
+        for (struct gf_block **place = &blocks[i], *b; (b = *place);) {
+            if (b->kind != kind || b->key - at >= size) {
+                place = &b->next;
+                continue;
+            }
+            *place = b->next;
+            b->next = *found;
+            *found = b;
+        }
+    pthread_mutex_unlock(&gf_blocks_lock);
+    return whole;
+}
+
 unsigned gf_blocks_managed(struct gf_device *d, struct gf_range *into, unsigned room)
 {
     unsigned count = 0;

@@ -3,9 +3,10 @@
  * it is left. What is imported was created, and counts, in another process: here
  * it is only shown, as large as what is mapped of it.
  *
- * A range to be unmapped is made of whole mappings, as CUDA says. Driver 580 takes a
- * part of one all the same, and what becomes of the rest is not known, so it could not
- * be counted: it is refused here.
+ * A range to be unmapped is made of whole mappings, as CUDA says; if the driver takes
+ * one with holes, what is mapped in it counts no more. Driver 580 takes a part of a
+ * mapping all the same, and what becomes of the rest is not known, so it could not be
+ * counted: it is refused here.
  *
  * Not followed: memory that an exported descriptor, a tile of a sparse array or
  * a multicast object keeps alive after its handle and mappings are gone.
@@ -186,39 +187,12 @@ void gf_mapping_gone(struct gf_block *of)
         gf_block_drop(of);
 }
 
-/* Whether the range has neither end in the middle of a mapping. Locked. */
-static bool is_whole(CUdeviceptr ptr, size_t size)
-{
-    struct gf_block *last = NULL, *b;
-    CUdeviceptr at = ptr;
-    for (; at - ptr < size && (b = gf_block_find(GF_MAPPING, at)); at += b->size)
-        last = b;
-    return last ? at - ptr <= size : !gf_block_around(GF_MAPPING, ptr);
-}
-
-/* Takes the mappings that make up the range out of the table: several may lie
- * side by side. False: it is of parts. */
-static bool claim_range(CUdeviceptr ptr, size_t size, struct gf_block **claimed)
-{
-    struct gf_block *b;
-    *claimed = NULL;
-    pthread_mutex_lock(&gf_blocks_lock);
-    bool whole = is_whole(ptr, size);
-    for (CUdeviceptr at = ptr; whole && at - ptr < size && (b = gf_block_find(GF_MAPPING, at)); at += b->size) {
-        gf_block_unlink(b);
-        b->next = *claimed;
-        *claimed = b;
-    }
-    pthread_mutex_unlock(&gf_blocks_lock);
-    return whole;
-}
-
 GF_EXPORT CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
     if (!gf_boot())
         return CUDA_ERROR_NOT_INITIALIZED;
     struct gf_block *b;
-    if (!claim_range(ptr, size, &b))
+    if (!gf_blocks_within(GF_MAPPING, ptr, size, &b))
         return CUDA_ERROR_INVALID_VALUE;
     CUresult result = gf_real.cuMemUnmap(ptr, size);
     for (struct gf_block *next; b; b = next) {

@@ -73,6 +73,34 @@ static void mapped_in_a_row(void)
     MUST(DRIVER(cuMemAddressFree)(at, 3 * the_chunk));
 }
 
+/* And so may one over a range with holes in it, if the driver takes that: the manual says
+ * that there must be none. */
+static void mapped_with_holes(void)
+{
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, the_device}};
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr at;
+    MUST(DRIVER(cuMemAddressReserve)(&at, 6 * the_chunk, 0, 0, 0));
+    for (CUdeviceptr i = 1; i < 6; i += 2) {
+        MUST(DRIVER(cuMemCreate)(&handle, the_chunk, &prop, 0));
+        MUST(DRIVER(cuMemMap)(at + i * the_chunk, the_chunk, 0, handle, 0));
+        MUST(DRIVER(cuMemRelease)(handle));
+    }
+    ENSURE(DRIVER(cuMemUnmap)(at, 5 * the_chunk + the_chunk / 2) == CUDA_ERROR_INVALID_VALUE);
+    ENSURE(DRIVER(cuMemUnmap)(at + the_chunk + the_chunk / 2, 3 * the_chunk) == CUDA_ERROR_INVALID_VALUE);
+    LEFT_IS(the_limit - 3 * the_chunk);
+    if (DRIVER(cuMemUnmap)(at, 4 * the_chunk) == CUDA_SUCCESS) {
+        LEFT_IS(the_limit - the_chunk);
+    } else {
+        LEFT_IS(the_limit - 3 * the_chunk);
+        for (CUdeviceptr i = 1; i < 4; i += 2)
+            MUST(DRIVER(cuMemUnmap)(at + i * the_chunk, the_chunk));
+    }
+    MUST(DRIVER(cuMemUnmap)(at + 5 * the_chunk, the_chunk));
+    LEFT_IS(the_limit);
+    MUST(DRIVER(cuMemAddressFree)(at, 6 * the_chunk));
+}
+
 /* A mipmapped array has a level at least, and no more than it can have, whatever is
  * asked for. */
 static void levels(void)
@@ -467,6 +495,7 @@ static const struct {
     {"mapped-twice", mapped_twice, "cuMemCreate"},
     {"mapped-in-part", mapped_in_part, "cuMemCreate"},
     {"mapped-in-a-row", mapped_in_a_row, "cuMemCreate"},
+    {"mapped-with-holes", mapped_with_holes, "cuMemCreate"},
     {"levels", levels, "cuMipmappedArrayCreate"},
     {"formats", formats, "cuArrayCreate_v2"},
     {"imported", imported, "cuMemImportFromShareableHandle"},

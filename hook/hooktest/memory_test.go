@@ -25,7 +25,7 @@ var kinds = []string{
 }
 
 var lifetimes = []string{
-	"mapped-twice", "mapped-in-part", "mapped-in-a-row", "levels", "formats", "imported", "kept", "grows-too-much", "lets-go", "destroyed", "elsewhere", "siblings",
+	"mapped-twice", "mapped-in-part", "mapped-in-a-row", "mapped-with-holes", "levels", "formats", "imported", "kept", "grows-too-much", "lets-go", "destroyed", "elsewhere", "siblings",
 	"captured", "beside-a-capture", "graphs-in-turn", "graphs-destroyed",
 }
 
