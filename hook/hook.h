@@ -64,7 +64,7 @@ struct gf_driver {
 };
 extern struct gf_driver gf_real;
 
-/* Opens the driver once. False: there is none. */
+/* Opens the driver once. False: there is none, or none yet. */
 bool gf_boot(void);
 /* The driver's address of that symbol, or NULL. */
 void *gf_real_find(const char *symbol);

@@ -18,9 +18,12 @@ HOOK_PLUGINS := $(patsubst hook/check/plugin/%.c,$(BUILD)/check/plugin/%.so,$(wi
 checks: $(HOOK_CHECKS) $(HOOK_PLUGINS)
 .PHONY: checks c-check
 
+# One of them has to start where there is no driver.
+CHECK_DRIVER = -L$(BUILD)/lib/sim -l:libcuda.so.1
+$(BUILD)/check/lookup: CHECK_DRIVER =
 $(BUILD)/check/%: hook/check/%.c $(wildcard hook/check/*.h) hook/cuda.h hook/symbols.def hook/nvml.h hook/nvml.def $(BUILD)/lib/sim/libcuda.so.1
 	@mkdir -p $(@D)
-	$(CC) -std=gnu11 -O2 -g -Wall -Wextra -Werror $(CFLAGS) -Ihook -o $@ $< -Wl,--no-as-needed -L$(BUILD)/lib/sim -l:libcuda.so.1 -lpthread -ldl
+	$(CC) -std=gnu11 -O2 -g -Wall -Wextra -Werror $(CFLAGS) -Ihook -o $@ $< -Wl,--no-as-needed $(CHECK_DRIVER) -lpthread -ldl
 
 $(BUILD)/check/plugin/%.so: hook/check/plugin/%.c hook/cuda.h hook/symbols.def $(BUILD)/lib/sim/libcuda.so.1
 	@mkdir -p $(@D)

@@ -42,32 +42,40 @@ static void fill(void)
 
 /* Threads that are here at once all do the same and store the same. A lock
  * would deadlock: dlopen and dlsym take the loader's, which a thread in a
- * library's constructor holds already when it comes here. */
-GF_COLD static uint32_t boot(void)
+ * library's constructor holds already when it comes here. One that finds nothing
+ * while another one finds the driver takes nothing back.
+ *
+ * A driver that is not where the loader looks may be opened by the program later, by
+ * its path: so once it was not there, it is looked for among what is loaded. */
+GF_COLD static uint32_t boot(uint32_t state)
 {
     int saved = errno;
     gf_lookup_init();
     gf_booting = true;
-    void *handle = gf_real_dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    void *handle = gf_real_dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | (state == NONE ? RTLD_NOLOAD : 0));
     gf_booting = false;
-    gf_store(&driver, handle);
-    fill();
-    dlerror(); /* what the driver lacks is not the program's error */
-    if (handle)
+    if (handle) {
+        gf_store(&driver, handle);
+        fill();
         gf_gate_init();
-    else
+        __atomic_store_n(&booted, OPEN, __ATOMIC_RELEASE);
+    } else if (state == UNKNOWN) {
+        fill();
+        if (gf_load(&driver))
+            fill();
         gf_say(GF_SAY_DRIVER, "libcuda.so.1 is not here: there is no GPU driver to use");
+        __atomic_compare_exchange_n(&booted, &state, NONE, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
+    }
+    dlerror(); /* what the driver lacks is not the program's error */
     errno = saved;
-    uint32_t state = handle ? OPEN : NONE;
-    __atomic_store_n(&booted, state, __ATOMIC_RELEASE);
-    return state;
+    return handle ? OPEN : NONE;
 }
 
 bool gf_boot(void)
 {
     uint32_t state = __atomic_load_n(&booted, __ATOMIC_ACQUIRE);
-    if (gf_unlikely(state == UNKNOWN))
-        state = boot();
+    if (gf_unlikely(state != OPEN))
+        state = boot(state);
     return state == OPEN;
 }
 

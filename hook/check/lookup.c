@@ -7,7 +7,12 @@
  *   cuGetProcAddress_v2 BASE VERSION FLAGS  LIBRARY SYMBOL STATUS
  *
  * SYMBOL is the name that LIBRARY shows at that address, or "hidden". What is
- * not found is "none none". It uses no GPU. */
+ * not found is "none none". It uses no GPU.
+ *
+ *   lookup [DRIVER]
+ *
+ * With DRIVER, a path, it first asks in vain where there is none, and then opens
+ * that one. Exit 77: there is one. */
 #define _GNU_SOURCE
 #define CUDA_EXACT_NAMES
 #include "check.h"
@@ -63,10 +68,20 @@ static void ask(void *handle, const char *base, int version, cuuint64_t flags)
     printf(" %d\n", (int)status);
 }
 
-int main(void)
+/* A driver that is there only once the program has opened it. */
+static void *open_late(const char *path)
+{
+    CUresult (*init)(unsigned) = NULL;
+    *(void **)&init = dlsym(RTLD_DEFAULT, "cuInit");
+    if (init && init(0) == CUDA_SUCCESS)
+        exit(77);
+    return dlopen(path, RTLD_NOW);
+}
+
+int main(int argc, char **argv)
 {
     static const int versions[] = {3020, 7000, 10000, 11040, 11060, 11070, 12000, 12020, 12030, 12050, 12080, 13000, 13020};
-    void *handle = dlopen("libcuda.so.1", RTLD_NOW);
+    void *handle = argc > 1 ? open_late(argv[1]) : dlopen("libcuda.so.1", RTLD_NOW);
     ENSURE(handle);
     for (unsigned i = 0; i < COUNT(names); i++) {
         printf("dlsym %s", names[i]);

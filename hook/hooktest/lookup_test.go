@@ -9,13 +9,20 @@ import (
 	"testing"
 )
 
-// lookup runs the program that looks every function up, and returns its lines.
-func lookup(t *testing.T, env ...string) []string {
+// lookup runs the program that looks every function up, and returns its lines. It
+// finds the driver by itself, or opens the late one where there is none.
+func lookup(t *testing.T, late string, env ...string) []string {
 	t.Helper()
 	cmd := exec.Command(filepath.Join(build, "check/lookup"))
+	if late != "" {
+		cmd.Args = append(cmd.Args, late)
+	}
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stderr = &logged{t, "lookup"}
 	out, err := cmd.Output()
+	if cmd.ProcessState.ExitCode() == 77 {
+		t.Skip("there is a driver where the loader looks")
+	}
 	if err != nil {
 		t.Fatalf("%v: %v", env, err)
 	}
@@ -47,8 +54,8 @@ func TestLookup(t *testing.T) {
 	slices.Sort(wrapped)
 	hook := "LD_PRELOAD=" + filepath.Join(build, "lib/libgfaas.so")
 	sim := "LD_LIBRARY_PATH=" + filepath.Join(build, "lib/sim")
-	bare, hooked := lookup(t, sim), lookup(t, sim, hook)
-	unseen := lookup(t, append(hidden(t), hook)...)
+	bare, hooked := lookup(t, "", sim), lookup(t, "", sim, hook)
+	unseen := lookup(t, "", append(hidden(t), hook)...)
 	if len(bare) < 10000 || len(bare) != len(hooked) || len(bare) != len(unseen) {
 		t.Fatalf("%d, %d and %d lines", len(bare), len(hooked), len(unseen))
 	}
@@ -82,6 +89,20 @@ func TestLookup(t *testing.T) {
 			if !found[name] {
 				t.Errorf("%s is found in no way", name)
 			}
+		}
+	}
+}
+
+// TestLookupLate has a program ask in vain for the driver before it opens it by its
+// path: what it finds then is what it would have found at once.
+func TestLookupLate(t *testing.T) {
+	hook := "LD_PRELOAD=" + filepath.Join(build, "lib/libgfaas.so")
+	sim := filepath.Join(build, "lib/sim")
+	want := lookup(t, "", "LD_LIBRARY_PATH="+sim, hook)
+	got := lookup(t, filepath.Join(sim, "libcuda.so.1"), "LD_LIBRARY_PATH=", hook)
+	for i, line := range want {
+		if i >= len(got) || got[i] != line {
+			t.Fatalf("line %d of %d and %d is not %q", i, len(want), len(got), line)
 		}
 	}
 }
