@@ -71,7 +71,8 @@ void *gf_real_find(const char *symbol);
 /* A line on standard error, at most one of its kind (a small number) in the
  * life of the process. */
 void gf_say(unsigned kind, const char *format, ...) __attribute__((format(printf, 2, 3)));
-enum { GF_SAY_DRIVER, GF_SAY_SETUP, GF_SAY_REFUSED, GF_SAY_LOST, GF_SAY_THREAD, GF_SAY_DEEP, GF_SAY_NAMESPACE, GF_SAY_STRAY, GF_SAY_ASKED };
+enum { GF_SAY_DRIVER, GF_SAY_SETUP, GF_SAY_REFUSED, GF_SAY_LOST, GF_SAY_THREAD, GF_SAY_DEEP, GF_SAY_NAMESPACE, GF_SAY_ASKED,
+       GF_SAY_STRAY /* and as many as there are kinds of stray programs */ };
 
 extern __thread bool gf_booting GF_TLS; /* this thread is inside the opening of the driver */
 
