@@ -160,6 +160,7 @@ __attribute__((constructor)) static void begin(int argc, char *argv[], char *env
     (void)argc, (void)argv;
     keep(env);
     note_paths(env);
+    gf_say_init();
     gf_stray_init();
     find_all();
 }

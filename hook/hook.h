@@ -68,8 +68,13 @@ extern struct gf_driver gf_real;
 bool gf_boot(void);
 /* The driver's address of that symbol, or NULL. */
 void *gf_real_find(const char *symbol);
+/* Notes what standard error is, as the process begins. */
+void gf_say_init(void);
+/* Whether it is that still: else what is said there might be read as the program's. */
+bool gf_own_errors(void);
 /* A line on standard error, at most one of its kind (a small number) in the
- * life of the process. */
+ * life of the process; none where the program has put something else there, unless
+ * that is a log: opened to append. */
 void gf_say(unsigned kind, const char *format, ...) __attribute__((format(printf, 2, 3)));
 enum { GF_SAY_DRIVER, GF_SAY_SETUP, GF_SAY_REFUSED, GF_SAY_LOST, GF_SAY_THREAD, GF_SAY_DEEP, GF_SAY_NAMESPACE, GF_SAY_ASKED,
        GF_SAY_STRAY /* and as many as there are kinds of stray programs */ };

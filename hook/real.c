@@ -3,8 +3,10 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -79,9 +81,34 @@ bool gf_boot(void)
     return state == OPEN;
 }
 
+static struct stat errors; /* standard error as the process began; no inode: there was none */
+static bool errors_noted;
+
+void gf_say_init(void)
+{
+    if (syscall(SYS_fstat, STDERR_FILENO, &errors) != 0)
+        errors.st_ino = 0;
+    errors_noted = true;
+}
+
+bool gf_own_errors(void)
+{
+    struct stat now;
+    return !errors_noted || (errors.st_ino && syscall(SYS_fstat, STDERR_FILENO, &now) == 0 && now.st_ino == errors.st_ino &&
+                             now.st_dev == errors.st_dev);
+}
+
+static bool is_log(void)
+{
+    long flags = syscall(SYS_fcntl, STDERR_FILENO, F_GETFL);
+    return flags >= 0 && flags & O_APPEND;
+}
+
 void gf_say(unsigned kind, const char *format, ...)
 {
     static uint32_t said;
+    if (!gf_own_errors() && !is_log())
+        return;
     if (__atomic_fetch_or(&said, 1u << kind, __ATOMIC_RELAXED) & 1u << kind)
         return;
     char line[512] = "libgfaas: ";

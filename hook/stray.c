@@ -131,14 +131,11 @@ int gf_stray_file(int fd, const char *name)
 /* ---- who is told ---- */
 
 static struct gf_identity identity; /* as the process began */
-static struct stat errors;          /* standard error likewise */
 
 void gf_stray_init(void)
 {
     if (!gf_identify(&identity))
         *identity.secret = 0;
-    if (syscall(SYS_fstat, STDERR_FILENO, &errors) != 0)
-        errors.st_ino = 0;
 }
 
 /* Tells the daemon. Whether it says that it knew of others of the kind. */
@@ -165,14 +162,6 @@ static bool known_already(uint32_t kind, const char *program)
     return known;
 }
 
-/* Whether standard error is still the one that the process began with: else what
- * is said there might be read as the program's that is to be started. */
-static bool own_errors(void)
-{
-    struct stat now;
-    return errors.st_ino && syscall(SYS_fstat, STDERR_FILENO, &now) == 0 && now.st_ino == errors.st_ino && now.st_dev == errors.st_dev;
-}
-
 void gf_stray_tell(uint32_t kind, const char *program)
 {
     static const char *const why[GF_STRAY_KINDS] = {
@@ -183,6 +172,6 @@ void gf_stray_tell(uint32_t kind, const char *program)
         [GF_STRAY_CAPABLE] = "has file capabilities: the preload library is not in it nor in what it starts, and no work of theirs is gated",
         [GF_STRAY_MACHINE] = "is built for another machine: the preload library is not in it nor in what it starts, and no work of theirs is gated",
     };
-    if (!known_already(kind, program) && own_errors())
+    if (!known_already(kind, program) && gf_own_errors())
         gf_say(GF_SAY_STRAY + kind, "%s %s", program, why[kind]);
 }

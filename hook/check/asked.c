@@ -1,6 +1,6 @@
 /* asked: a program that is asked to end while it waits for the GPU.
  *
- *   asked CASE
+ *   asked CASE [start PROGRAM | open FILE]
  *
  * flag   launches until a handler of SIGTERM has noted it
  * sync   the same, with copies that are over when they return
@@ -10,14 +10,17 @@
  * within the same, and the first signal comes before anything waits
  * other  as flag, and it handles SIGALRM, which comes every 5 ms, and SIGUSR1
  *
- * Prints "ready" when it begins, "asked" and the number of the error that it saw
+ * Before that it starts a program and awaits its end, or has a file of its own where
+ * standard error was. Prints "ready" when it begins, "asked" and the number of the error that it saw
  * when it ends. Each line on its input lets it do one more piece of work; at the
  * input's end it goes on without. A call that fails before it was asked, or more
  * than once, is an error. */
 #include "check.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/time.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static volatile sig_atomic_t asked;
@@ -80,6 +83,24 @@ static void alarms(void)
     ENSURE(setitimer(ITIMER_REAL, &often, NULL) == 0);
 }
 
+static void start(const char *program)
+{
+    int status;
+    pid_t child = vfork();
+    if (child == 0) {
+        execl(program, program, (char *)NULL);
+        _exit(127);
+    }
+    ENSURE(waitpid(child, &status, 0) == child && status == 0);
+}
+
+static void open_as_errors(const char *file)
+{
+    close(STDERR_FILENO);
+    if (open(file, O_WRONLY | O_CREAT | O_TRUNC, 0600) != STDERR_FILENO)
+        exit(1);
+}
+
 int main(int argc, char **argv)
 {
     static const struct { const char *name; CUresult (*work)(void); void (*handler)(int); } cases[] = {
@@ -87,9 +108,15 @@ int main(int argc, char **argv)
         {"within", launch, end}, {"other", launch, note},
     };
     unsigned at = 0;
-    while (at < sizeof cases / sizeof *cases && (argc != 2 || strcmp(argv[1], cases[at].name)))
+    while (at < sizeof cases / sizeof *cases && (argc < 2 || strcmp(argv[1], cases[at].name)))
         at++;
     if (at == sizeof cases / sizeof *cases)
+        return 2;
+    if (argc == 4 && !strcmp(argv[2], "start"))
+        start(argv[3]);
+    else if (argc == 4 && !strcmp(argv[2], "open"))
+        open_as_errors(argv[3]);
+    else if (argc != 2)
         return 2;
     handle(SIGTERM, cases[at].handler);
     own_context();

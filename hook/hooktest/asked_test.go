@@ -3,12 +3,15 @@ package hooktest
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/instance/instancetest"
 )
 
 // ends asks a program that waits for the GPU to end, and checks what it saw. It is
@@ -53,6 +56,33 @@ func TestAsked(t *testing.T) {
 			}
 			c.ends("asked 46")
 		})
+	}
+}
+
+// TestAskedSays has a program asked to end that had another line to hear before: it
+// hears both, and none where a file of its own is in the place of standard error.
+func TestAskedSays(t *testing.T) {
+	t.Parallel()
+	static, file := filepath.Join(t.TempDir(), "static"), filepath.Join(t.TempDir(), "file")
+	instancetest.Compile(t, static, []byte("int main(void) { return 0; }"), "-static")
+	for _, with := range [][]string{{"start", static}, {"open", file}} {
+		k := newKeeper(t)
+		h := &host{t: t}
+		c := &talk{h: h, p: h.run(k.environ(), "check/asked", "flag", with[0], with[1])}
+		c.hears("ready")
+		h.eventually("it waits", k.waits)
+		c.ends("asked 46")
+		said := c.p.errout.String()
+		want := 0
+		if with[0] == "start" {
+			want = 1
+		}
+		if strings.Count(said, "statically linked") != want || strings.Count(said, "asked to end") != want {
+			t.Errorf("%v: %s", with, said)
+		}
+	}
+	if text, err := os.ReadFile(file); err != nil || len(text) > 0 {
+		t.Errorf("its file has %q, %v", text, err)
 	}
 }
 
