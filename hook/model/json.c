@@ -53,11 +53,6 @@ bool json_next(struct json *j, char close, bool *first)
     return (comma && peek(j)) || json_fail(j, "expected a comma or the end of it");
 }
 
-bool json_key(struct json *j, const char **key)
-{
-    return json_string(j, key) && (take(j, ':') || json_fail(j, "expected a colon"));
-}
-
 /* Four hexadecimal digits. */
 static bool hex4(struct json *j, uint32_t *out)
 {
@@ -88,13 +83,14 @@ static char *put_utf8(char *to, uint32_t c)
     return to;
 }
 
-/* What \u begins: half of a pair that has no other half stands for U+FFFD. */
-static bool unicode(struct json *j)
+/* What \u begins: half of a pair that has no other half stands for U+FFFD. A zero byte is
+ * in no string that is wanted, which would seem to end there. */
+static bool unicode(struct json *j, bool wanted)
 {
     uint32_t c, low;
     if (!hex4(j, &c))
         return false;
-    if (!c)
+    if (!c && wanted)
         return json_fail(j, "a zero byte in a string");
     if (c >= 0xd800 && c < 0xdc00 && j->end - j->at >= 6 && j->at[0] == '\\' && j->at[1] == 'u') {
         const char *back = j->at;
@@ -112,12 +108,12 @@ static bool unicode(struct json *j)
     return true;
 }
 
-static bool escape(struct json *j)
+static bool escape(struct json *j, bool wanted)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
     char c = j->at < j->end ? *j->at++ : 0;
     if (c == 'u')
-        return unicode(j);
+        return unicode(j, wanted);
     const char *at = c ? strchr(from, c) : NULL;
     if (!at)
         return json_fail(j, "a bad escape");
@@ -125,7 +121,7 @@ static bool escape(struct json *j)
     return true;
 }
 
-bool json_string(struct json *j, const char **out)
+static bool string(struct json *j, const char **out, bool wanted)
 {
     if (!take(j, '"'))
         return json_fail(j, "expected a string");
@@ -136,7 +132,7 @@ bool json_string(struct json *j, const char **out)
             return json_fail(j, "a control character in a string");
         if (c != '\\')
             *j->room++ = c;
-        else if (!escape(j))
+        else if (!escape(j, wanted))
             return false;
     }
     if (j->at == j->end)
@@ -145,6 +141,15 @@ bool json_string(struct json *j, const char **out)
     *j->room++ = 0; /* as long as a quote and at least one more: there is room */
     return true;
 }
+
+bool json_string(struct json *j, const char **out) { return string(j, out, true); }
+
+static bool key(struct json *j, const char **out, bool wanted)
+{
+    return string(j, out, wanted) && (take(j, ':') || json_fail(j, "expected a colon"));
+}
+
+bool json_key(struct json *j, const char **out) { return key(j, out, true); }
 
 static bool one_of(struct json *j, const char *set)
 {
@@ -212,9 +217,9 @@ bool json_boolean(struct json *j, bool *out)
 
 static bool skip_all(struct json *j, char close)
 {
-    const char *key;
+    const char *name;
     for (bool first = true; json_next(j, close, &first);)
-        if ((close == '}' && !json_key(j, &key)) || !json_skip(j))
+        if ((close == '}' && !key(j, &name, false)) || !json_skip(j))
             return false;
     return !j->why;
 }
@@ -227,7 +232,7 @@ bool json_skip(struct json *j)
     if (c == '{' || c == '[')
         is = json_enter(j, c) && skip_all(j, c == '{' ? '}' : ']');
     else if (c == '"')
-        is = json_string(j, &text);
+        is = string(j, &text, false);
     else if (c == 't' || c == 'f')
         is = json_boolean(j, &is);
     else if (c == 'n')

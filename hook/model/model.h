@@ -82,7 +82,8 @@ struct json {
 bool json_enter(struct json *j, char open);
 bool json_next(struct json *j, char close, bool *first);
 bool json_key(struct json *j, const char **key);
-/* A string as UTF-8, ended by a zero byte; a zero byte in it is an error. */
+/* A string as UTF-8, ended by a zero byte; a zero byte in it is an error, but not in
+ * one that is skipped. */
 bool json_string(struct json *j, const char **out);
 bool json_integer(struct json *j, uint64_t *out); /* 0 to 2^63 - 1 */
 bool json_boolean(struct json *j, bool *out);

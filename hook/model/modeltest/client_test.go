@@ -268,6 +268,7 @@ func TestRefusals(t *testing.T) {
 		{"far beyond the end", tensor(`"dtype":"U8","shape":[2],"offset":9223372036854775807,"bytes":2`), "10 the"},
 		{"up to the end", tensor(`"dtype":"U8","shape":[2],"offset":2097150,"bytes":2`), "0 "},
 		{"a zero byte in a name", says(`{"tensors":{"a\u0000b":{}}}`), "10 the daemon's list of tensors, at byte 20: a zero byte"},
+		{"a zero byte elsewhere", says(`{"tensors":{},"metadata":{"a\u0000b":"c\u0000"}}`), "0 "},
 		{"deep", says(`{"x":` + strings.Repeat("[", 99) + strings.Repeat("]", 99) + `}`), "10 the daemon's list of tensors, at byte 37: too deep"},
 		{"half a pair", says(`{"tensors":{"\ud800":{"dtype":"U8","shape":[0],"offset":0,"bytes":0}}}`), "0 "},
 	} {
