@@ -617,13 +617,19 @@ class safe_open:
         if not isinstance(name, str):
             raise TypeError(f"the name of a model is a string, not {name!r}")
         self._as = _FRAMEWORKS[framework]
-        self._model = _Model(name, file, timeout)
+        self._opened = _Model(name, file, timeout)
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        self._model = None
+        self._opened = None
+
+    @property
+    def _model(self):
+        if self._opened is None:
+            raise Error("usage", "the model is closed")
+        return self._opened
 
     def keys(self):
         """The names of the tensors, in the order of the file."""

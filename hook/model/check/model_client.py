@@ -46,6 +46,8 @@ def show(name, file=None):
             assert e.code == "absent"
         say("metadata", f.metadata())
         sys.stdin.read()
+    for use in lambda: f.get_tensor("a"), f.keys, f.metadata, lambda: f.sha256:
+        assert refuses(gfaas_model.Error, use)  # it is closed
 
 
 def serve():
