@@ -284,7 +284,7 @@ def _entry(name, t, size):
 
 # ---- the mapping ----
 
-_open = weakref.WeakSet()  # models whose connections a child must not keep
+_open = weakref.WeakSet()  # models, also such as are being opened, whose connections a child must not keep
 
 
 class _Model:
@@ -295,6 +295,7 @@ class _Model:
             raise Error("usage", f"{name:.300}: not a name of a model: at most 255 letters, digits, and . _ / - after the first")
         driver = _driver()
         self.sock = _connect()
+        _open.add(self)  # before the daemon is asked: to load takes a while
         try:
             answer, fds = _get(self.sock, name, file, timeout)
             try:
@@ -308,7 +309,6 @@ class _Model:
         except BaseException:
             self.sock.close()
             raise
-        _open.add(self)
         # Not at exit: what still runs then may still read it.
         of = os.getpid(), self.sock, self.device, primary, self.base, self.size
         weakref.finalize(self, _unmap, *of).atexit = False

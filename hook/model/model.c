@@ -32,7 +32,7 @@ int model_fail(int code, const char *format, ...)
     return code;
 }
 
-/* ---- the models that are open ---- */
+/* ---- the models that are open, or being opened ---- */
 
 /* A child has no part in its parent's connections: else a model would be held for
  * as long as the child lives. Nor can it use the parent's mappings. */
@@ -117,18 +117,18 @@ static int open_model(struct gfaas_model *m, const char *name, const char *file)
     int code = daemon_connect(&m->sock);
     if (code)
         return code;
-    code = ask(m->sock, name, file, &a);
+    if (!list_add(m)) /* before it is asked: to load takes a while */
+        code = model_fail(GFAAS_MODEL_INTERNAL, "no memory");
+    if (!code)
+        code = ask(m->sock, name, file, &a);
     if (!code) {
         code = take(m, &a);
         answer_close(&a);
     }
-    if (!code && !list_add(m)) {
-        mapping_free(&m->mapping);
-        tensors_free(&m->tensors);
-        code = model_fail(GFAAS_MODEL_INTERNAL, "no memory");
-    }
-    if (code)
+    if (code) {
+        list_del(m);
         close(m->sock);
+    }
     return code;
 }
 

@@ -10,6 +10,10 @@
  *   model_client fork NAME            opens it and forks: the child closes it, says
  *                                     "child" and lives on until the end of the input,
  *                                     the parent closes it, says "parent" and waits
+ *   model_client loading NAME         forks, at a line of its input, while another thread
+ *                                     waits for it, and says "waits" before: the child
+ *                                     says "child" and lives on, the parent says "parent"
+ *                                     when the daemon has answered
  *   model_client context NAME         leaves the thread's context as it was
  *   model_client holds NAME           reads its first tensor, says "held", waits for a
  *                                     line, and reads the same again
@@ -170,6 +174,34 @@ static int forks(const char *name)
     return waitpid(child, &status, 0) != child || status;
 }
 
+static void *opens(void *name)
+{
+    gfaas_model *m;
+    gfaas_model_open(name, NULL, &m);
+    gfaas_model_close(m);
+    return NULL;
+}
+
+static int loading(char *name)
+{
+    pthread_t t;
+    int status = 1;
+    ENSURE(!pthread_create(&t, NULL, opens, name));
+    puts("waits");
+    fflush(stdout);
+    getchar();
+    pid_t child = fork();
+    if (child == 0) {
+        puts("child");
+        wait_for_end();
+        _exit(0);
+    }
+    pthread_join(t, NULL);
+    puts("parent");
+    wait_for_end();
+    return waitpid(child, &status, 0) != child || status;
+}
+
 static int context(const char *name)
 {
     gfaas_model *m;
@@ -272,6 +304,7 @@ int main(int argc, char **argv)
         return threads(atoi(argv[3]));
     }
     return !strcmp(argv[1], "fork")      ? forks(name)
+           : !strcmp(argv[1], "loading") ? loading(argv[2])
            : !strcmp(argv[1], "context") ? context(name)
            : !strcmp(argv[1], "holds")   ? holds(name)
            : !strcmp(argv[1], "writes")  ? writes(name)

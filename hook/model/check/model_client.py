@@ -6,6 +6,7 @@ the library, and says the same.
     takers NAME        takes its tensors as other libraries do
     keep NAME          reads its tensors, waits for a line, and reads them again
     fork NAME          opens it and forks; the child and then the parent let go of it
+    loading NAME       forks, at a line of the input, while another thread waits for it
     context NAME       leaves the thread's context as it was
     leaks NAME         leaves no descriptor open, whether or not it opens
 """
@@ -15,6 +16,7 @@ import gc
 import os
 import sys
 import threading
+import warnings
 
 import gfaas_model
 
@@ -212,6 +214,23 @@ def fork(name):
         say("child")
         sys.stdin.read()
         os._exit(0)
+    say("parent")
+    sys.stdin.read()
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def loading(name):
+    warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
+    thread = threading.Thread(target=refuses, args=(gfaas_model.Error, gfaas_model.load, name))
+    thread.start()
+    say("waits")
+    sys.stdin.readline()
+    child = os.fork()
+    if not child:
+        say("child")
+        sys.stdin.read()
+        os._exit(0)
+    thread.join()
     say("parent")
     sys.stdin.read()
     assert os.waitpid(child, 0)[1] == 0

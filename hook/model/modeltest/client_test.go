@@ -381,6 +381,7 @@ func start(t testing.TB, cmd *exec.Cmd) *running {
 	if r.in, err = cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { r.in.Close() }) // a child of it lives until then
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -412,6 +413,28 @@ func TestFork(t *testing.T) {
 		r.says(t, "child\n")
 		r.says(t, "parent\n")
 		eventually(t, "it is released while the child lives", func() bool { return d.held() == 0 })
+		r.ends(t)
+	})
+}
+
+// TestForkLoading: nor does what is inherited while the daemon has yet to answer.
+func TestForkLoading(t *testing.T) {
+	both(t, func(t *testing.T, language string) {
+		asked, answers := make(chan bool, 1), make(chan bool)
+		d := serve(t, func(request) answer {
+			asked <- true
+			<-answers
+			return answer{text: `{"ok":false,"error":{"code":"absent","message":"no model m"}}`}
+		})
+		r := start(t, command(language, environ(d.path), "loading", "m"))
+		<-asked
+		if _, err := io.WriteString(r.in, "\n"); err != nil {
+			t.Error(err)
+		}
+		r.says(t, "child\n")
+		close(answers)
+		r.says(t, "parent\n")
+		eventually(t, "it is let go while the child lives", func() bool { return d.held() == 0 })
 		r.ends(t)
 	})
 }
