@@ -9,7 +9,9 @@
  * counted: it is refused here.
  *
  * Not followed: memory that an exported descriptor, a tile of a sparse array or
- * a multicast object keeps alive after its handle and mappings are gone.
+ * a multicast object keeps alive after its handle and mappings are gone, or after its
+ * maker is. Whether that has it still is not to be known here, and to count what is
+ * imported would count it twice.
  * Multicast objects have no memory of their own. */
 #include "memory.h"
 
