@@ -76,7 +76,7 @@ bool gf_own_errors(void);
  * life of the process; none where the program has put something else there, unless
  * that is a log: opened to append. */
 void gf_say(unsigned kind, const char *format, ...) __attribute__((format(printf, 2, 3)));
-enum { GF_SAY_DRIVER, GF_SAY_SETUP, GF_SAY_REFUSED, GF_SAY_LOST, GF_SAY_THREAD, GF_SAY_DEEP, GF_SAY_NAMESPACE, GF_SAY_ASKED,
+enum { GF_SAY_DRIVER, GF_SAY_SETUP, GF_SAY_REFUSED, GF_SAY_LOST, GF_SAY_THREAD, GF_SAY_DEEP, GF_SAY_NAMESPACE, GF_SAY_ASKED, GF_SAY_NEW,
        GF_SAY_STRAY /* and as many as there are kinds of stray programs */ };
 
 extern __thread bool gf_booting GF_TLS; /* this thread is inside the opening of the driver */

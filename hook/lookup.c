@@ -278,6 +278,34 @@ static void *by_request(const char *symbol, int version, cuuint64_t flags)
     return row ? row->wrapper : NULL;
 }
 
+/* Says that the driver has a function of which is not known whether its work has to
+ * wait for a gate. Only a driver newer than the list has any. */
+static void look_for_new(const char *symbol)
+{
+    static const struct { const char *name; int since; } all[] = {
+#define CU(name, since, variant, hook, sim, stream, params, args) {#name, since},
+#define CU_NAME(name) {#name, 0},
+#include "symbols.def"
+    };
+    enum { COUNT = sizeof all / sizeof *all };
+    static int newest; /* threads that are here at once all find the same */
+    int version = 0, most = gf_load(&newest);
+    if (!most) {
+        for (unsigned i = 0; i < COUNT; i++)
+            most = all[i].since > most ? all[i].since : most;
+        gf_store(&newest, most);
+    }
+    if (gf_real.cuDriverGetVersion(&version) != CUDA_SUCCESS || version <= most)
+        return;
+    size_t length = strlen(symbol);
+    for (unsigned i = 0; i < COUNT; i++) {
+        const char *rest = all[i].name + length;
+        if (strncmp(all[i].name, symbol, length) == 0 && (!*rest || strncmp(rest, "_v", 2) == 0))
+            return;
+    }
+    gf_say(GF_SAY_NEW, "the driver is newer than this library, which does not know %s: what is done by it goes ungated", symbol);
+}
+
 static void exchange(const char *symbol, void **pfn, int version, cuuint64_t flags)
 {
     if (!symbol || !pfn || !*pfn)
@@ -291,6 +319,8 @@ static void exchange(const char *symbol, void **pfn, int version, cuuint64_t fla
         void *chosen = exported ? NULL : by_request(symbol, version, flags);
         if (chosen)
             wrapper = chosen;
+        else
+            look_for_new(symbol);
     }
     *pfn = wrapper;
 }

@@ -9,9 +9,9 @@
  * SYMBOL is the name that LIBRARY shows at that address, or "hidden". What is
  * not found is "none none". It uses no GPU.
  *
- *   lookup [DRIVER]
+ *   lookup [DRIVER | cuFUNCTION]
  *
- * With DRIVER, a path, it first asks in vain where there is none, and then opens
+ * With a function that is in no list it looks up that one alone. With DRIVER, a path, it first asks in vain where there is none, and then opens
  * that one. Exit 77: there is one. */
 #define _GNU_SOURCE
 #define CUDA_EXACT_NAMES
@@ -81,6 +81,10 @@ static void *open_late(const char *path)
 int main(int argc, char **argv)
 {
     static const int versions[] = {3020, 7000, 10000, 11040, 11060, 11070, 12000, 12020, 12030, 12050, 12080, 13000, 13020};
+    if (argc > 1 && strncmp(argv[1], "cu", 2) == 0) {
+        ask(dlopen("libcuda.so.1", RTLD_NOW), argv[1], 99000, 0);
+        return 0;
+    }
     void *handle = argc > 1 ? open_late(argv[1]) : dlopen("libcuda.so.1", RTLD_NOW);
     ENSURE(handle);
     for (unsigned i = 0; i < COUNT(names); i++) {

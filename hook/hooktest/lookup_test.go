@@ -106,3 +106,20 @@ func TestLookupLate(t *testing.T) {
 		}
 	}
 }
+
+// TestLookupNew has a program find a function that the driver has and the library does
+// not know: that is said, once.
+func TestLookupNew(t *testing.T) {
+	for _, name := range []string{"cuLaunchTomorrow", "cuLaunchKernel"} {
+		cmd := exec.Command(filepath.Join(build, "check/lookup"), name)
+		cmd.Env = append(append(os.Environ(), hidden(t)...), "HIDDEN_NEW="+name, "LD_PRELOAD="+filepath.Join(build, "lib/libgfaas.so"))
+		said, err := cmd.CombinedOutput()
+		want := 0
+		if name == "cuLaunchTomorrow" {
+			want = 1
+		}
+		if n := strings.Count(string(said), "libgfaas: "); err != nil || n != want || !strings.Contains(string(said), " "+name) {
+			t.Errorf("%v: %s", err, said)
+		}
+	}
+}

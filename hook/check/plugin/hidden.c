@@ -2,20 +2,23 @@
  * not export, as a driver may. It passes all calls to the library that
  * HIDDEN_DRIVER names, and must be called libcuda.so.1 where it is used. With
  * HIDDEN_PAUSE_US it takes so long after it has looked whether a stream is
- * captured; with HIDDEN_EVENTS it aborts where there are more events than that. */
+ * captured; with HIDDEN_EVENTS it aborts where there are more events than that. With
+ * HIDDEN_NEW it is of version 99.0 and has a function of that name. */
 #define _GNU_SOURCE
 #define CUDA_EXACT_NAMES
 #include "compat.h"
 #include "cuda.h"
 
 #include <dlfcn.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-/* These two are written by hand, below; the generated ones get other names. */
+/* These are written by hand, below; the generated ones get other names. */
 #define cuGetProcAddress passed4
 #define cuGetProcAddress_v2 passed5
+#define cuDriverGetVersion passed_version
 
 static struct {
 #define FIELD_NONE(name, params)
@@ -69,6 +72,7 @@ enum { COUNT = sizeof all / sizeof *all };
 
 #undef cuGetProcAddress
 #undef cuGetProcAddress_v2
+#undef cuDriverGetVersion
 
 static CUresult lacks(void) { return CUDA_ERROR_NOT_SUPPORTED; }
 
@@ -99,8 +103,28 @@ static void hide(void **pfn)
         }
 }
 
+/* Answers for the new function. */
+static bool is_new(const char *symbol, void **pfn)
+{
+    const char *name = getenv("HIDDEN_NEW");
+    bool is = name && pfn && strcmp(symbol, name) == 0;
+    if (is)
+        *pfn = (void *)lacks;
+    return is;
+}
+
+CUresult cuDriverGetVersion(int *version)
+{
+    CUresult result = real.passed_version(version);
+    if (result == CUDA_SUCCESS && getenv("HIDDEN_NEW"))
+        *version = 99000;
+    return result;
+}
+
 CUresult cuGetProcAddress(const char *symbol, void **pfn, int version, cuuint64_t flags)
 {
+    if (is_new(symbol, pfn))
+        return CUDA_SUCCESS;
     CUresult result = real.passed4(symbol, pfn, version, flags);
     if (result == CUDA_SUCCESS)
         hide(pfn);
@@ -109,6 +133,8 @@ CUresult cuGetProcAddress(const char *symbol, void **pfn, int version, cuuint64_
 
 CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status)
 {
+    if (is_new(symbol, pfn))
+        return CUDA_SUCCESS;
     CUresult result = real.passed5(symbol, pfn, version, flags, status);
     if (result == CUDA_SUCCESS)
         hide(pfn);
