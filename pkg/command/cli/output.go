@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -26,7 +27,7 @@ func (env *Env) WriteTo(path string, data []byte) error {
 	if !replace {
 		return os.WriteFile(target, data, 0o644)
 	}
-	return withPath(path, renameio.WriteFile(target, data, 0o644))
+	return WithPath(path, renameio.WriteFile(target, data, 0o644))
 }
 
 // Emit writes what print prints, as Write does.
@@ -93,9 +94,29 @@ func sameFile(a, b string) bool {
 	return errA != nil && errB != nil && absA == absB
 }
 
-// withPath gives the error of a write the path that the user gave: it names a
+// Creatable says whether a file that is written at the end can be: better before the
+// work than after it.
+func Creatable(path string) error {
+	if path == "" || path == "-" {
+		return nil
+	}
+	target, replace := Target(path)
+	if there, err := os.Stat(target); err == nil && there.IsDir() {
+		return fmt.Errorf("%s is a folder, expected a file", path)
+	}
+	if !replace {
+		return nil
+	}
+	f, err := os.CreateTemp(filepath.Dir(target), "."+filepath.Base(target)+".*")
+	if err != nil {
+		return WithPath(path, err)
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
+}
+
+// WithPath gives the error of a write the path that the user gave: it names a
 // temporary file, which is gone.
-func withPath(path string, err error) error {
+func WithPath(path string, err error) error {
 	var at *fs.PathError
 	var link *os.LinkError
 	switch {
@@ -124,7 +145,7 @@ func (env *Env) Create(path string) (*Pending, error) {
 	if replace {
 		file, err := renameio.NewPendingFile(target, renameio.WithPermissions(0o644))
 		if err != nil {
-			return nil, withPath(path, err)
+			return nil, WithPath(path, err)
 		}
 		return &Pending{File: file.File, commit: file.CloseAtomicallyReplace, cleanup: file.Cleanup}, nil
 	}

@@ -18,13 +18,14 @@ import (
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/lockfile"
 	"github.com/gfaas/gfaas/pkg/profile"
+	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
 // openOutput opens the journal and returns what it already has of the job.
 func (o *runOptions) openOutput() (journal, map[point]profile.Row, error) {
 	path := o.file()
 	for _, file := range []string{path, o.junit, o.env.OutFile} {
-		if err := creatable(file); err != nil {
+		if err := cli.Creatable(file); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -149,30 +150,6 @@ func (j *fileJournal) Append(row profile.Row) error {
 	return j.file.Sync()
 }
 
-// creatable says whether a file that is written when something was measured can
-// be: better before that than after.
-func creatable(path string) error {
-	if path == "" || path == "-" {
-		return nil
-	}
-	target, replace := cli.Target(path)
-	if there, err := os.Stat(target); err == nil && there.IsDir() {
-		return fmt.Errorf("%s is a folder, expected a file", path)
-	}
-	if !replace {
-		return nil
-	}
-	f, err := os.CreateTemp(filepath.Dir(target), "."+filepath.Base(target)+".*")
-	if err != nil {
-		var at *fs.PathError
-		if errors.As(err, &at) {
-			err = &fs.PathError{Op: "write", Path: path, Err: at.Err} // the file is another's name
-		}
-		return err
-	}
-	return errors.Join(f.Close(), os.Remove(f.Name()))
-}
-
 // create writes the first lines beside the file and moves them into place.
 func (j *fileJournal) create(text []byte) (err error) {
 	path, replace := cli.Target(j.path)
@@ -284,15 +261,26 @@ type earlier struct {
 	form profile.Form // how rows are written now: with what it has, and what they need
 }
 
+// readBack is what a file that is gone on with has.
+func readBack(path string) ([]byte, error) {
+	// Looked at first: a device or a pipe may have no end.
+	there, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return nil, err
+	case !there.Mode().IsRegular():
+		return nil, cli.Usagef("%s is not a regular file: rows cannot be read back from it and appended", path)
+	case there.Size() > textfile.MaxFile:
+		return nil, fmt.Errorf("%s has %d bytes, expected at most %d", path, there.Size(), textfile.MaxFile)
+	}
+	return os.ReadFile(path)
+}
+
 // readEarlier reads the file of an earlier run. A file that does not exist, or
 // that was torn before its header was whole, has no rows. Rows that come need the
 // form.
 func readEarlier(path string, form profile.Form) (earlier, error) {
-	// Looked at first: a device or a pipe may have no end.
-	if there, err := os.Stat(path); err == nil && !there.Mode().IsRegular() {
-		return earlier{}, cli.Usagef("%s is not a regular file: rows cannot be read back from it and appended", path)
-	}
-	data, err := os.ReadFile(path)
+	data, err := readBack(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return earlier{form: form}, nil
 	}

@@ -153,7 +153,7 @@ func (o *loadOptions) run(ctx context.Context) error {
 		return err
 	}
 	for _, file := range []string{o.junit, o.env.OutFile} {
-		if err := creatable(file); err != nil {
+		if err := cli.Creatable(file); err != nil {
 			return err
 		}
 	}

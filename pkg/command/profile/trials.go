@@ -11,6 +11,7 @@ import (
 	"os"
 	"sync"
 
+	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/profile"
 	"github.com/gfaas/gfaas/pkg/profile/goodput"
 )
@@ -28,10 +29,10 @@ type trialLog struct {
 
 // check says what is wrong with the file before anything is measured.
 func (l *trialLog) check() error {
-	if err := creatable(l.path); err != nil || !l.resume {
+	if err := cli.Creatable(l.path); err != nil || !l.resume {
 		return err
 	}
-	data, err := os.ReadFile(l.path)
+	data, err := readBack(l.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -75,7 +76,7 @@ func (l *trialLog) Append(t profile.Trial) error {
 func (l *trialLog) open() (empty bool, err error) {
 	size := int64(0)
 	if l.resume {
-		data, err := os.ReadFile(l.path)
+		data, err := readBack(l.path)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return false, err
 		}

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
@@ -57,5 +58,8 @@ func TestTrialLog(t *testing.T) {
 	}
 	if err := (&trialLog{path: path, resume: true}).check(); err == nil {
 		t.Error("another file is gone on with")
+	}
+	if err := (&trialLog{path: "/dev/zero", resume: true}).check(); err == nil || !strings.Contains(err.Error(), "is not a regular file") {
+		t.Errorf("a device: %v", err)
 	}
 }
