@@ -13,6 +13,7 @@ import (
 	"github.com/google/renameio/v2"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
 // secretSetting is what instances of another engine show to the token daemon.
@@ -27,14 +28,29 @@ type envFile struct {
 // plainValue needs no quotes in a shell.
 var plainValue = regexp.MustCompile(`^[A-Za-z0-9_/.:,=+-]*$`)
 
+// maxEnvFile is the largest file of settings, in bytes.
+const maxEnvFile = 1 << 20
+
 // readEnvFile reads a file of settings; one that is not there is empty.
 func readEnvFile(path string) (envFile, error) {
 	f := envFile{path: path}
-	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && len(text) == 0 {
+	// Looked at first: a device or a pipe may have no end, and keeps nothing.
+	there, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return f, nil
+	case err != nil:
+		return f, err
+	case !there.Mode().IsRegular():
+		return f, fmt.Errorf("%s is not a regular file, expected one to keep settings in", path)
 	}
+	file, err := os.Open(path)
 	if err != nil {
+		return f, err
+	}
+	defer file.Close()
+	text, err := textfile.ReadAll(file, &textfile.Checker{Name: path, Is: "settings", Total: maxEnvFile})
+	if err != nil || len(text) == 0 {
 		return f, err
 	}
 	f.lines = strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
@@ -79,5 +95,5 @@ func (f envFile) write(settings map[string]string) error {
 	if !replace {
 		return os.WriteFile(target, text, 0o600)
 	}
-	return renameio.WriteFile(target, text, 0o600)
+	return cli.WithPath(f.path, renameio.WriteFile(target, text, 0o600))
 }

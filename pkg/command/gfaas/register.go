@@ -106,6 +106,9 @@ func (o *registerOptions) run(ctx context.Context, t *tool, path string) error {
 	if err != nil {
 		return err
 	}
+	if err := cli.Creatable(o.envFile); err != nil { // before anything is registered that its manifest would not find
+		return err
+	}
 	launcher, err := host.Starter(ctx, t.env, t.runDir, 0)
 	if err != nil {
 		return err
