@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
+	"unicode"
 
 	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/gpu"
@@ -145,31 +147,58 @@ func (p Plan) fault() (path, what string) {
 	if p.Headroom < 0 || p.Headroom >= 1 {
 		return "headroom", fmt.Sprintf("%v, expected 0 to less than 1", p.Headroom)
 	}
+	if what := textFault(p.Algorithm); what != "" {
+		return "algorithm", what
+	}
+	if what := textFault(p.BoundMethod); what != "" {
+		return "bound_method", what
+	}
 	for i, g := range p.GPUs {
 		if key, what := g.fault(p.Model); what != "" {
 			return fmt.Sprintf("gpus[%d].%s", i, key), what
 		}
 	}
 	for i, d := range p.Demand {
-		if d.Function == "" {
-			return fmt.Sprintf("demand[%d].function", i), "empty, expected a name"
+		if what := nameFault(d.Function); what != "" {
+			return fmt.Sprintf("demand[%d].function", i), what
 		}
 		if d.HandOverMS < 0 {
 			return fmt.Sprintf("demand[%d].hand_over_ms", i), fmt.Sprintf("%v, expected 0 or more", d.HandOverMS)
 		}
 	}
 	for i, u := range p.Unplaced {
-		if u.Function == "" {
-			return fmt.Sprintf("unplaced[%d].function", i), "empty, expected a name"
+		if what := nameFault(u.Function); what != "" {
+			return fmt.Sprintf("unplaced[%d].function", i), what
+		}
+		if what := textFault(u.Reason); what != "" {
+			return fmt.Sprintf("unplaced[%d].reason", i), what
 		}
 	}
 	return "", ""
 }
 
+// nameFault is what is wrong with a name.
+func nameFault(name string) string {
+	if name == "" {
+		return "empty, expected a name"
+	}
+	return textFault(name)
+}
+
+// textFault is what is wrong with a text that is shown to people: a terminal would obey
+// what does not print, and a manifest's comment end at a line's.
+func textFault(text string) string {
+	if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return csvfile.Quote(text) + " has characters that do not print, expected none"
+	}
+	return ""
+}
+
 func (g GPU) fault(model string) (key, what string) {
+	if what := nameFault(g.Node); what != "" {
+		return "node", what
+	}
 	switch {
-	case g.Node == "":
-		return "node", "empty, expected a name"
 	case g.Index < 0:
 		return "index", fmt.Sprintf("%d, expected 0 or more", g.Index)
 	case g.MemMiB < 0:
@@ -177,17 +206,31 @@ func (g GPU) fault(model string) (key, what string) {
 	}
 	for i, in := range g.Instances {
 		at := func(key string) string { return fmt.Sprintf("instances[%d].%s", i, key) }
+		if what := nameFault(in.ID); what != "" {
+			return at("id"), what
+		}
+		if what := nameFault(in.Function); what != "" {
+			return at("function"), what
+		}
 		switch {
-		case in.ID == "":
-			return at("id"), "empty, expected a name"
-		case in.Function == "":
-			return at("function"), "empty, expected a name"
 		case in.Batch < 1:
 			return at("batch"), fmt.Sprintf("%d, expected 1 or more", in.Batch)
 		case model == ModelRect && in.X == nil:
 			return at("x"), "the key is missing, expected a fraction with the model rect"
 		case model == ModelRect && in.Y == nil:
 			return at("y"), "the key is missing, expected a percentage with the model rect"
+		}
+	}
+	for i, m := range g.Models {
+		if what := textFault(m.Name); what != "" {
+			return fmt.Sprintf("models[%d].name", i), what
+		}
+	}
+	for i, entry := range g.Schedule {
+		for j, id := range entry.Instances {
+			if what := textFault(id); what != "" {
+				return fmt.Sprintf("schedule[%d].instances[%d]", i, j), what
+			}
 		}
 	}
 	return "", ""

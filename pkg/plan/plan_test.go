@@ -83,6 +83,11 @@ func TestReadFaults(t *testing.T) {
 		"negative memory": {`"mem_mib":16384`, `"mem_mib":-1`, "p.json:3: gpus[0].mem_mib: negative"},
 		"text as number":  {`"rps":30.5`, `"rps":"30.5"`, `p.json:5: gpus[0].instances[0].rps: "30.5", expected a number`},
 		"not a number":    {`"rps":30.5`, `"rps":NaN`, "p.json:5: invalid character 'N'"},
+		"escape in node":  {`"node0"`, `"a b\n\u001b[31m"`, `p.json:3: gpus[0].node: "a b\n\x1b[31m" has characters that do not print, expected none`},
+		"escape in id":    {`"resnet-0"`, `"resnet\u009b0"`, "p.json:4: gpus[0].instances[0].id: "},
+		"escape in name":  {`"id":"resnet-0","function":"resnet"`, `"id":"resnet-0","function":"\u202e"`, "p.json:4: gpus[0].instances[0].function: "},
+		"escape in word":  {`"joint"`, `"\u001b"`, "p.json:1: algorithm: "},
+		"escape in why":   {`"reason":"`, `"reason":"\u001b`, "unplaced[0].reason: "},
 		"demand":          {`"function":"resnet","rps":30`, `"function":"","rps":30`, "p.json:6: demand[0].function: empty"},
 	} {
 		t.Run(what, func(t *testing.T) {
