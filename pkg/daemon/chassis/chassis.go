@@ -111,6 +111,14 @@ func (e *ServedError) Error() string {
 	return text
 }
 
+// Locked marks the error for the exit status.
+func (e *ServedError) Locked() bool { return true }
+
+// Hint says what to do about it.
+func (e *ServedError) Hint() string {
+	return "end that one first, or set GFAAS_RUN_DIR to another folder"
+}
+
 // Open makes the run directory, takes it for this daemon and opens the sockets.
 // Serve or Close must follow. Where another daemon serves, the error is a
 // *ServedError; where others than the user can write to the run directory, it is
@@ -123,6 +131,9 @@ func Open(cfg Config) (*Chassis, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	c := &Chassis{cfg: cfg, log: cfg.Log}
+	if err := CheckPath(cfg.Socket); err != nil {
+		return nil, err
+	}
 	if err := owndir.Ensure(c.RunDir()); err != nil {
 		return nil, fmt.Errorf("run directory: %w", err)
 	}

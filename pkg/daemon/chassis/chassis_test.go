@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/gfaas/gfaas/pkg/lockfile"
+	"github.com/gfaas/gfaas/pkg/wire"
 )
 
 // patience is how long a test waits for what must happen.
@@ -179,7 +180,7 @@ func TestOneDaemon(t *testing.T) {
 		}
 	}
 	var served *ServedError
-	if _, err := Open(cfg); !errors.As(err, &served) || served.PID != os.Getpid() ||
+	if _, err := Open(cfg); !errors.As(err, &served) || served.PID != os.Getpid() || !served.Locked() || served.Hint() == "" ||
 		!strings.Contains(err.Error(), "another testd serves "+d.RunDir()) {
 		t.Errorf("a second daemon: %v", err)
 	}
@@ -197,6 +198,21 @@ func TestOneDaemon(t *testing.T) {
 		t.Errorf("the run directory is not free again: %v", err)
 	} else {
 		_ = l.Close()
+	}
+}
+
+// TestPathTooLongForASocket: it is said before a folder is made for it.
+func TestPathTooLongForASocket(t *testing.T) {
+	dir := filepath.Join(runDir(t), strings.Repeat("d", wire.MaxSocketPath))
+	var long *LongPathError
+	if _, err := Open(config(dir)); !errors.As(err, &long) || !long.Unavailable() || long.Hint() == "" {
+		t.Errorf("open: %v", err)
+	}
+	if _, err := os.Stat(dir); err == nil {
+		t.Error("its folder was made")
+	}
+	if _, err := Listen("unix", filepath.Join(dir, "a.sock"), 0o600, nil); !errors.As(err, &long) {
+		t.Errorf("listen: %v", err)
 	}
 }
 

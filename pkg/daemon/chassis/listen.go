@@ -10,6 +10,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/gfaas/gfaas/pkg/wire"
 )
 
 // SocketOption sets an option of a socket before it is bound, as
@@ -25,10 +27,34 @@ type Listener struct {
 	once sync.Once
 }
 
+// LongPathError says that a path is too long for a unix socket's address.
+type LongPathError struct{ Path string }
+
+func (e *LongPathError) Error() string {
+	return fmt.Sprintf("the path %s is too long for a socket: %d bytes, at most %d", e.Path, len(e.Path), wire.MaxSocketPath)
+}
+
+// Unavailable marks the error for the exit status.
+func (e *LongPathError) Unavailable() bool { return true }
+
+// Hint says what to do about it.
+func (e *LongPathError) Hint() string { return "set GFAAS_RUN_DIR to a shorter path" }
+
+// CheckPath says whether a socket can have that path: a *LongPathError if not.
+func CheckPath(path string) error {
+	if len(path) > wire.MaxSocketPath {
+		return &LongPathError{path}
+	}
+	return nil
+}
+
 // Listen opens a socket ("unix" or "unixpacket") of that mode. In a run directory
 // that is ours a socket that is there is a dead daemon's, unless somebody answers;
 // anything else that is there is an error.
 func Listen(network, path string, mode fs.FileMode, option SocketOption) (*Listener, error) {
+	if err := CheckPath(path); err != nil {
+		return nil, err
+	}
 	if Answers(network, path) {
 		return nil, fmt.Errorf("another daemon answers at %s", path)
 	}

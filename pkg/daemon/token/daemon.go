@@ -142,8 +142,8 @@ func Open(cfg Config) (*Daemon, error) {
 
 // open takes the run directory and what is in it.
 func (d *Daemon) open() (err error) {
-	if path := d.clientSocket(); len(path) > wire.MaxSocketPath {
-		return fmt.Errorf("the path %s is too long for a socket: %d bytes, at most %d", path, len(path), wire.MaxSocketPath)
+	if err := chassis.CheckPath(d.clientSocket()); err != nil {
+		return err
 	}
 	d.chassis, err = chassis.Open(chassis.Config{
 		Program: "gfaas-tokend", Socket: d.cfg.Socket, Lock: "token.lock", Private: d.cfg.Private, Listen: d.cfg.Listen,
