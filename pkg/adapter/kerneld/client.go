@@ -56,12 +56,15 @@ func (e *Error) Error() string {
 }
 
 // goneError says that there is no daemon.
-type goneError struct{ err error }
+type goneError struct {
+	err  error
+	hint string
+}
 
 func (e *goneError) Error() string     { return e.err.Error() }
 func (e *goneError) Unwrap() error     { return e.err }
 func (e *goneError) Unavailable() bool { return true }
-func (e *goneError) Hint() string      { return "start one with gfaas-kerneld" }
+func (e *goneError) Hint() string      { return e.hint }
 
 // Do sends a request and returns the answer, which the caller closes. Size is that
 // of the body.
@@ -79,7 +82,9 @@ func (c *Client) Do(ctx context.Context, method, path string, body io.Reader, si
 	answer, err := c.http.Do(req)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return nil, &goneError{fmt.Errorf("no kernel daemon at %s", c.socket)}
+		return nil, &goneError{fmt.Errorf("no kernel daemon at %s", c.socket), "start one with gfaas-kerneld"}
+	case errors.Is(err, fs.ErrPermission):
+		return nil, &goneError{fmt.Errorf("kernel daemon: %w", errors.Unwrap(err)), "the socket is its user's and root's"}
 	case err != nil:
 		return nil, fmt.Errorf("kernel daemon: %w", errors.Unwrap(err))
 	case answer.StatusCode < 300:

@@ -64,7 +64,7 @@ func CheckOwner(runDir string) error {
 	root, err := owndir.Open(runDir)
 	var refused *owndir.Error
 	switch {
-	case errors.As(err, &refused):
+	case errors.As(err, &refused), errors.Is(err, fs.ErrPermission): // or in a folder of another user's, which hides it
 		return &Error{Err: fmt.Errorf("run directory: %w", err), Missing: true, Remedy: ownRunDir}
 	case err != nil:
 		return nil // what else is the matter, who uses it finds out

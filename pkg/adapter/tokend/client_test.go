@@ -192,6 +192,9 @@ func TestForeignRunDir(t *testing.T) {
 	if !errors.As(err, &e) || !e.Unavailable() || e.Hint() != ownRunDir || !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("ensure: %v", err)
 	}
+	if err := CheckRunDir(filepath.Join(dir, "run")); !errors.As(err, &e) || !e.Unavailable() || e.Hint() != ownRunDir {
+		t.Errorf("a folder in it: %v", err)
+	}
 	denied := &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.EACCES)}
 	err = Dial(dir).unreachable(context.Background(), &url.Error{Op: "Get", Err: denied})
 	if !errors.As(err, &e) || !e.Unavailable() || e.Hint() != ownRunDir {

@@ -172,7 +172,7 @@ func (o *serveOptions) run(ctx context.Context, changed func(string) bool) error
 	}}
 	d, err := kernel.Open(ctx, c)
 	if errors.Is(err, fs.ErrPermission) {
-		return cli.Fail(cli.ExitFailure, "set GFAAS_RUN_DIR to a folder of yours that others cannot write to", err)
+		return cli.Fail(cli.ExitUnavailable, "set GFAAS_RUN_DIR to a folder of yours that others cannot write to", err)
 	}
 	if err != nil {
 		return err

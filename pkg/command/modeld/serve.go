@@ -139,7 +139,7 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 		err = errors.Join(err, on.Close())
 	}
 	if errors.Is(err, fs.ErrPermission) {
-		return cli.Fail(cli.ExitFailure, "set GFAAS_RUN_DIR to a folder of yours that others cannot write to", err)
+		return cli.Fail(cli.ExitUnavailable, "set GFAAS_RUN_DIR to a folder of yours that others cannot write to", err)
 	}
 	if err != nil {
 		return err
