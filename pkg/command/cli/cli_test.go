@@ -47,7 +47,11 @@ func (p *program) build(env *Env) *cobra.Command {
 		p.ran, p.form = "plain", env.Output
 		return p.fail
 	}}
-	root.AddCommand(work, show, plain)
+	draw := &cobra.Command{Use: "draw", RunE: func(*cobra.Command, []string) error { p.ran = "draw"; return nil }}
+	draw.Flags().String("input", "", "")
+	draw.Flags().String("other", "", "")
+	Files(draw, "csv", "input", "other")
+	root.AddCommand(work, show, plain, draw)
 	return root
 }
 
@@ -137,7 +141,13 @@ func TestUsage(t *testing.T) {
 		{"work -x", "unknown shorthand flag: 'x' in -x"},
 		{"work --frob", "unknown flag: --frob"},
 		{"work a b", "accepts at most 1 arg(s), received 2: expected [FILE]"},
-		{"show a", `unknown command "a"`},
+		{"show a", `"a": tool show takes no arguments, expected flags alone`},
+		{"draw a.csv", `"a.csv": tool draw takes no arguments, expected --input or --other before it`},
+		{"draw a.csv --input b.csv", `expected --other before it`},
+		{"draw a.json", "expected flags alone"},
+		{"completion nosh", `unknown command "nosh" for "tool completion"`},
+		{"completion fihs", `unknown command "fihs" for "tool completion": fish?`},
+		{"completion bash fish", `"fish": tool completion bash takes no arguments`},
 		{"work --max-rps x", `invalid argument "x" for "--max-rps" flag: expected a number like 12.5`},
 		{"work --max-rps 1e999", "expected a number like 12.5 nearer to 0"},
 		{"work --quiet=x", "expected true or false"},

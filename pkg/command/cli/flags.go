@@ -97,13 +97,7 @@ func (env *Env) addCommon(root *cobra.Command) {
 		if cmd.HasParent() && cmd.Runnable() && cmd.Flags().Lookup("output") == nil {
 			env.addOutput(cmd, formOfErrors, []string{"table", "json"})
 		}
-		check := cmd.Args
-		if check == nil {
-			check = cobra.NoArgs
-		}
-		cmd.Args = func(c *cobra.Command, args []string) error {
-			return Fail(ExitUsage, seeHelp(c), argsFault(c, args, check(c, args)))
-		}
+		checkArgs(cmd)
 		if cmd.RunE == nil && cmd.Run == nil {
 			showHelp(cmd)
 		}

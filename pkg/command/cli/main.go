@@ -107,6 +107,7 @@ func (env *Env) run(ctx context.Context, root *cobra.Command, args []string, cau
 	help := &firstError{Writer: env.Out}
 	root.SetOut(help)
 	root.SetErr(env.Err)
+	refuseShells(root, args)
 	ended := make(chan error, 1)
 	go func() {
 		err := root.ExecuteContext(ctx)

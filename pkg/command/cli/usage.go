@@ -3,6 +3,8 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -48,19 +50,57 @@ func unknownFlag(cmd *cobra.Command, err error) error {
 	return fmt.Errorf("%w%s", err, suggestion("--"+unknown.GetSpecifiedName(), flags))
 }
 
+// checkArgs makes a wrong number of arguments an error of usage.
+func checkArgs(cmd *cobra.Command) {
+	check := cmd.Args
+	if check == nil {
+		check = cobra.NoArgs
+	}
+	cmd.Args = func(c *cobra.Command, args []string) error {
+		return Fail(ExitUsage, seeHelp(c), argsFault(c, args, check(c, args)))
+	}
+}
+
 // argsFault adds to the error of a wrong number of arguments those that the
 // command's usage line names, or a suggestion of a subcommand.
 func argsFault(cmd *cobra.Command, args []string, err error) error {
-	_, expected, some := strings.Cut(cmd.Use, " ")
-	switch {
-	case err == nil:
+	if err == nil {
 		return nil
+	}
+	_, expected, some := strings.Cut(cmd.Use, " ")
+	none := cobra.NoArgs(cmd, args) // which takes the first for a command
+	switch {
+	case none != nil && err.Error() == none.Error() && !cmd.HasSubCommands():
+		if !some {
+			expected = flagOf(cmd, args[0])
+		}
+		return fmt.Errorf("%q: %s takes no arguments, expected %s", args[0], cmd.CommandPath(), expected)
 	case some:
 		return fmt.Errorf("%w: expected %s", err, expected)
 	case len(args) > 0:
 		return fmt.Errorf("%w%s", err, suggestion(args[0], subcommands(cmd)))
 	}
 	return err
+}
+
+// flagOf is the flag that takes a file which stands there without one: those that are
+// not given and take files of its ending.
+func flagOf(cmd *cobra.Command, file string) string {
+	var takers []string
+	ending := strings.TrimPrefix(filepath.Ext(file), ".")
+	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+		complete, some := cmd.GetFlagCompletionFunc(f.Name)
+		if f.Changed || ending == "" || !some {
+			return
+		}
+		if endings, how := complete(cmd, nil, ""); how == cobra.ShellCompDirectiveFilterFileExt && slices.Contains(endings, ending) {
+			takers = append(takers, "--"+f.Name)
+		}
+	})
+	if len(takers) == 0 {
+		return "flags alone"
+	}
+	return strings.Join(takers, " or ") + " before it"
 }
 
 // subcommands are the names of a command's own commands.
@@ -89,6 +129,18 @@ func refuseHelp(root *cobra.Command) {
 		}
 		return Fail(ExitUsage, seeHelp(cmd), err)
 	}
+}
+
+// refuseShells has the completion command fail on a shell that it knows nothing of.
+// Cobra's own prints its help and exits 0.
+func refuseShells(root *cobra.Command, args []string) {
+	root.InitDefaultCompletionCmd(args...)
+	completion, _, err := root.Find([]string{"completion"})
+	if err != nil || completion == root {
+		return // not asked for
+	}
+	walk(completion, checkArgs)
+	showHelp(completion)
 }
 
 func unknownCommand(parent *cobra.Command, name string) error {
