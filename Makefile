@@ -74,7 +74,7 @@ test: all checks
 # their own tests; those of daemons and commands run them too. Nor is there in tests that
 # do one thing after the other many times, which -short leaves out. What takes longest is
 # begun first.
-SEQUENTIAL := policy|sim|gpu|number|splitmix|csvfile|jsonfile|textfile|safetensors|function|profile|plan|trace|record|status|events|transcript|kgraph|wire|command/(picture|place/manifest|profile/report|sim/report)
+SEQUENTIAL := policy|sim|gpu|number|splitmix|csvfile|jsonfile|textfile|yamlfile|safetensors|function|profile|plan|trace|record|status|events|transcript|kgraph|wire|command/(picture|place/manifest|profile/report|sim/report)
 race: export GORACE := atexit_sleep_ms=0
 race: all checks
 	$(TESTING) -vet=off -race -short -timeout 30m $$($(GO) list ./pkg/command/gfaas ./pkg/... | grep -vE '/pkg/($(SEQUENTIAL))(/|$$)')

@@ -29,7 +29,7 @@ const module = "github.com/gfaas/gfaas/pkg/"
 // the machine.
 var (
 	machine = []string{"procfs", "lockfile", "owndir"} // what Linux shows and keeps
-	formats = []string{"gpu", "function", "profile", "plan", "trace", "kgraph", "events", "instance", "wire", "csvfile", "jsonfile", "textfile", "safetensors", "splitmix", "number", "status"}
+	formats = []string{"gpu", "function", "profile", "plan", "trace", "kgraph", "events", "instance", "wire", "csvfile", "jsonfile", "textfile", "yamlfile", "safetensors", "splitmix", "number", "status"}
 	layers  = map[string][]string{
 		"gpu":        {"gpu"},
 		"procfs":     {},

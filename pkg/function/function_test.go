@@ -140,7 +140,7 @@ func TestParseFaults(t *testing.T) {
 		"only comments":             {"# a\n", "f.yaml:1: no function in it"},
 		"binary":                    {"\x7fELF\x00\x01", "f.yaml:1: not a text file"},
 		"not UTF-8":                 {"name: \xff\n", "f.yaml:1: not a text file"},
-		"syntax":                    {"name: a\nimage: [x\n", "f.yaml:"},
+		"syntax":                    {"name: a\nimage: [x\nport: 1\n", "f.yaml:2: did not find expected"},
 		"tab":                       {"name: a\n\timage: x\n", "f.yaml:2: "},
 		"long line":                 {"name: a\nimage: " + strings.Repeat("x", 10<<20), "f.yaml:2: the line has"},
 		"kernels without a request": {"name: a\nkind: kernels\n", "f.yaml:1: request: missing"},

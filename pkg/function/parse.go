@@ -6,13 +6,11 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"regexp"
-	"strconv"
-	"strings"
 
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gfaas/gfaas/pkg/textfile"
+	"github.com/gfaas/gfaas/pkg/yamlfile"
 )
 
 // The bounds of a function file, in bytes.
@@ -35,12 +33,12 @@ func Parse(r io.Reader, name string) ([]Function, error) {
 	lines := map[string]int{}
 	for {
 		var doc yaml.Node
-		err := decode(dec, &doc)
+		err := yamlfile.Decode(dec, &doc)
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
-			return nil, syntaxFault(err, name)
+			return nil, yamlfile.Fault(data, name, err)
 		}
 		if empty(&doc) {
 			continue
@@ -64,32 +62,7 @@ func Parse(r io.Reader, name string) ([]Function, error) {
 	return functions, nil
 }
 
-// decode reads one document. The YAML scanner is known to panic on some
-// malformed input; that is a fault of the file like any other.
-func decode(dec *yaml.Decoder, doc *yaml.Node) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("yaml: %v", r)
-		}
-	}()
-	return dec.Decode(doc)
-}
-
 // empty says that there is nothing between two ---.
 func empty(doc *yaml.Node) bool {
 	return len(doc.Content) == 0 || doc.Content[0].Kind == yaml.ScalarNode && doc.Content[0].Tag == "!!null"
-}
-
-var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
-
-func syntaxFault(err error, name string) error {
-	text := err.Error()
-	line := 1
-	if m := yamlLine.FindStringSubmatch(text); m != nil {
-		if n, err := strconv.Atoi(m[1]); err == nil && n > 0 {
-			line = n
-		}
-		text = text[len(m[0]):]
-	}
-	return &textfile.Fault{File: name, Line: line, What: strings.ReplaceAll(text, "\n", " ") + ", expected YAML"}
 }

@@ -19,6 +19,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gfaas/gfaas/pkg/textfile"
+	"github.com/gfaas/gfaas/pkg/yamlfile"
 )
 
 // settings.txt has the settings of all programs, which share a config file:
@@ -62,6 +63,9 @@ func readConfig(v *viper.Viper, flags *pflag.FlagSet, named string) (map[string]
 			return nil, Fail(ExitFailure, "", fmt.Errorf("config file: %w", err))
 		}
 		v.SetConfigType("yaml")
+		if err := yamlfile.Check(data, path); err != nil {
+			return nil, Fail(ExitFailure, "", err)
+		}
 		if err := v.ReadConfig(bytes.NewReader(data)); err != nil {
 			return nil, configFault(path, err)
 		}

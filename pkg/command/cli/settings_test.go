@@ -67,8 +67,11 @@ func TestConfigFaults(t *testing.T) {
 	write(t, bad, "label: a\n\tmax-rps: 1\n")
 	twice := filepath.Join(dir, "twice.yaml")
 	write(t, twice, "label: a\nlabel: b\n")
+	open := filepath.Join(dir, "open.yaml")
+	write(t, open, "label: a\nmax-rps: [1\nquiet: true\n")
 	for file, want := range map[string]string{
-		bad: bad + ":2: ", twice: twice + ":2: mapping key", filepath.Join(dir, "absent.yaml"): "no such file",
+		open: open + ":2: did not find expected ',' or ']', expected YAML",
+		bad:  bad + ":2: ", twice: twice + ":2: mapping key", filepath.Join(dir, "absent.yaml"): "no such file",
 	} {
 		var p program
 		status, _, stderr := p.execute(t, 0, "work", "--config", file)
