@@ -1,6 +1,7 @@
 package function
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"regexp"
@@ -311,6 +312,10 @@ func (p *parser) size(n *yaml.Node, key string) gpu.Bytes {
 		return 0
 	}
 	size, err := gpu.ParseBytes(text)
+	if errors.Is(err, gpu.ErrTooLarge) {
+		p.fail(n, key, "%v", err)
+		return 0
+	}
 	if err != nil || size <= 0 {
 		p.fail(n, key, "%s, expected %s", csvfile.Quote(text), expected)
 	}

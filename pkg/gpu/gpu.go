@@ -3,6 +3,7 @@
 package gpu
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -19,6 +20,9 @@ const (
 	MiB Bytes = 1 << 20
 	GiB Bytes = 1 << 30
 )
+
+// ErrTooLarge is of a size that no Bytes can hold.
+var ErrTooLarge = errors.New("too large")
 
 // ParseBytes reads a size: plain bytes ("1048576") or a decimal number with a
 // unit, in letters of any case ("1427MiB", "1.5GiB"). As docker reads them, units
@@ -41,7 +45,10 @@ func ParseBytes(s string) (Bytes, error) {
 		last = text // no number
 	}
 	n, err := strconv.ParseFloat(strings.TrimSpace(last), 64)
-	if err != nil || math.IsNaN(n) || n < 0 || n*float64(unit) >= math.MaxInt64 {
+	if n > 0 && (errors.Is(err, strconv.ErrRange) || err == nil && !math.IsInf(n, 0) && n*float64(unit) >= math.MaxInt64) {
+		return 0, fmt.Errorf("%q is %w: expected less than 8388608TiB", s, ErrTooLarge)
+	}
+	if err != nil || math.IsNaN(n) || math.IsInf(n, 0) || n < 0 {
 		return 0, fmt.Errorf("%q is not a size: expected bytes or a number with KiB, MiB or GiB, like 1427MiB", s)
 	}
 	return Bytes(math.Round(n * float64(unit))), nil

@@ -1,6 +1,7 @@
 package gpu
 
 import (
+	"errors"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -14,6 +15,11 @@ func TestParseBytes(t *testing.T) {
 		got, err := ParseBytes(text)
 		if err != nil || got != want {
 			t.Errorf("ParseBytes(%q) = %d, %v; want %d", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"99999999TiB", "1e30", "1e999", "9223372036854775808"} {
+		if _, err := ParseBytes(text); !errors.Is(err, ErrTooLarge) {
+			t.Errorf("ParseBytes(%q): %v; want that it is too large", text, err)
 		}
 	}
 	for _, text := range []string{"", "MiB", "-1", "12MBB", "12iB", "16X", "G", "infm", "12MKB", "NaN", "1e30", "Inf", "0x", "1 2"} {
