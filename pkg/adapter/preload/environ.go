@@ -43,6 +43,17 @@ type Grant struct {
 	Env map[string]string
 }
 
+// ModelSocket names the socket of the model daemon, to functions with a model.
+const ModelSocket = "GFAAS_MODEL_SOCKET"
+
+// Replaced are the variables that every instance, ModelSocket that one with a model, gets
+// in place of those of these names in its function's env. In lists, such as LD_PRELOAD,
+// what was there goes on.
+var Replaced = []string{
+	"PORT", "GFAAS_FUNCTION", "GFAAS_INSTANCE", "GFAAS_SECRET", "GFAAS_SOCKET", "GFAAS_DEVICES", ModelSocket,
+	"CUDA_VISIBLE_DEVICES", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+}
+
 // Environ is what a program's environment needs so that the preload library
 // is loaded and finds its daemon, and the driver grants the SM share. An
 // error is Unavailable when a library is missing.
@@ -113,7 +124,7 @@ func Driver(libs Libs, device string) (map[string]string, error) {
 // its client library: in C as libgfaas-model.so, in Python as gfaas_model. What env
 // has of the lists stays.
 func ModelEnviron(socket string, libs Libs, env map[string]string) map[string]string {
-	out := map[string]string{"GFAAS_MODEL_SOCKET": socket}
+	out := map[string]string{ModelSocket: socket}
 	if libs.Model != "" {
 		out["LD_LIBRARY_PATH"] = behind(env["LD_LIBRARY_PATH"], filepath.Dir(libs.Model))
 	}

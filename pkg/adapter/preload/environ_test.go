@@ -4,6 +4,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -47,6 +48,11 @@ func TestEnviron(t *testing.T) {
 			maps.Copy(want, c.want)
 			if !maps.Equal(got, want) {
 				t.Errorf("Environ = %v\nwant %v", got, want)
+			}
+			for name := range got {
+				if !slices.Contains(Replaced, name) && !slices.Contains([]string{"LD_PRELOAD", "LD_LIBRARY_PATH", "CUDA_DEVICE_ORDER"}, name) {
+					t.Errorf("%s is not said to be replaced", name)
+				}
 			}
 		})
 	}

@@ -4,11 +4,14 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/gfaas/gfaas/pkg/adapter/preload"
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/function"
+	wire "github.com/gfaas/gfaas/pkg/wire/model"
 )
 
 type applyOptions struct{ files []string }
@@ -55,6 +58,11 @@ func (o *applyOptions) run(ctx context.Context, t *tool) error {
 				return fmt.Errorf("%s: function %q is in %s already: expected each name once", file, fn.Name, first)
 			}
 			from[fn.Name] = file
+			if fn.Model != nil && fn.Model.File != "" {
+				if err := wire.CheckName(fn.Model.Name); err != nil {
+					return fmt.Errorf("%s: function %s: model.name: %w", file, fn.Name, err)
+				}
+			}
 		}
 		all = append(all, list...)
 	}
@@ -66,9 +74,22 @@ func (o *applyOptions) run(ctx context.Context, t *tool) error {
 		return err
 	}
 	for _, fn := range all {
+		if ours := overridden(fn); len(ours) > 0 {
+			t.env.Notef("note: function %s: env: %s: gfaas sets that for its instances itself", fn.Name, strings.Join(ours, ", "))
+		}
 		t.env.Debugf("function %s %s", fn.Name, change(before.Functions, fn))
 	}
 	return nil
+}
+
+// overridden are the variables of a function's env that its instances do not get.
+func overridden(fn function.Function) (names []string) {
+	for _, name := range preload.Replaced {
+		if _, given := fn.Env[name]; given && (name != preload.ModelSocket || fn.Model != nil && fn.Model.File != "") {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // change says in a word what applying fn did.
