@@ -27,7 +27,7 @@ var environment = []struct {
 		{"XDG_STATE_HOME", "~/.local/state where it is not set."},
 	}},
 	{"SETTINGS", "", []variable{
-		{"GFAAS_FLAG", "Every flag of every program has one: GFAAS_GPU_MEM is --gpu-mem. The flag wins."},
+		{"GFAAS_FLAG", "Every flag of every program has one: GFAAS_GPU_MEM is --gpu-mem. The flag wins. Variables of this prefix that nothing knows are told of."},
 		{"NO_COLOR", "Anything: no colours, as --no-color."},
 		{"TERM", "dumb: gfaas top prints its table once and shows no screen."},
 		{"DOCKER_HOST", "The Docker engine that instances with an image run on; DOCKER_CERT_PATH, DOCKER_TLS_VERIFY and DOCKER_API_VERSION go with it."},
