@@ -20,6 +20,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/host"
+	"github.com/gfaas/gfaas/pkg/daemon/async"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/launch"
@@ -82,6 +83,10 @@ func (o *invokeOptions) run(ctx context.Context, t *tool, name string) error {
 	}
 	if !o.async && (o.callback != "" || o.callID != "") {
 		return cli.Usagef("--callback and --call-id are for --async")
+	}
+	var wrong *async.CallbackError
+	if errors.As(async.CheckCallback(o.callback), &wrong) {
+		return cli.Usagef("--callback: %s", wrong.Why)
 	}
 	send, done, err := o.sender(ctx, t, name)
 	if err != nil {

@@ -189,7 +189,7 @@ func (q *Queue) Accept(r Request) error {
 		ID: r.ID, Function: r.Function, State: journal.Queued, Accepted: time.Now().Round(0),
 		Path: r.Path, Query: []byte(r.Query), Host: r.Host, Remote: r.Remote, CallbackURL: r.Header.Get("X-Callback-Url"),
 	}
-	if err := checkCallback(c.CallbackURL); err != nil {
+	if err := CheckCallback(c.CallbackURL); err != nil {
 		return err
 	}
 	c.Header = headerText(r.Header)
@@ -257,9 +257,9 @@ func (d *disk) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// checkCallback says what is wrong with where an answer is wanted; empty is
-// nowhere.
-func checkCallback(text string) error {
+// CheckCallback says what is wrong with where an answer is wanted, as a *CallbackError;
+// empty is nowhere.
+func CheckCallback(text string) error {
 	if text == "" {
 		return nil
 	}
