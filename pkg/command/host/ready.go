@@ -35,7 +35,7 @@ func Ready(state ports.Listing, name string) ([]launch.Candidate, error) {
 	if _, err := state.Function(name); err != nil {
 		return nil, err
 	}
-	return nil, cli.Fail(cli.ExitUnavailable, "start one: gfaas up PLAN.json",
+	return nil, cli.Fail(cli.ExitUnavailable, "'gfaas serve' starts one with the first call, and 'gfaas up PLAN.json' those of a plan",
 		fmt.Errorf("function %s has no instance", name))
 }
 
