@@ -18,7 +18,7 @@ import (
 // our own say it themselves.
 var expected = map[string]string{
 	"bool": "true or false", "duration": "a duration like 1.5s", "float64": "a number like 12.5",
-	"int": "a whole number", "int64": "a whole number", "uint": "a whole number from 0", "uint64": "a whole number from 0",
+	"int": "a whole number", "intSlice": "whole numbers, with commas between them", "int64": "a whole number", "uint": "a whole number from 0", "uint64": "a whole number from 0",
 }
 
 // flagFault is an error of parsing flags in the words of the command line, not

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/adapter/gateway"
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/status"
 )
 
@@ -116,7 +117,7 @@ func (o *scaleOptions) run(ctx context.Context, t *tool, args []string) error {
 		case at < 0:
 			return cli.Fail(cli.ExitFailure, "'gfaas ls' lists what is applied", fmt.Errorf("no such function: %s", w.name))
 		case w.min > known[at].Max:
-			return cli.Usagef("%s=%d: scale.max of its file is %d, expected no more", w.name, w.min, known[at].Max)
+			return cli.Usagef("%s=%d: expected at most %d, the scale.max of its file (%d where that gives none)", w.name, w.min, known[at].Max, function.DefaultScale.Max)
 		}
 	}
 	for _, w := range wishes {
