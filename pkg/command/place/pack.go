@@ -368,6 +368,9 @@ func pictured(c *packInput, p pack.Packing) picture.Bins {
 
 // packSummary says in a sentence how good a packing is.
 func packSummary(p pack.Packing) string {
+	if p.Used == 0 && len(p.Oversize) > 0 {
+		return "0 bins used: no item fits a bin."
+	}
 	text := fmt.Sprintf("%s used; at least %d needed (%s bound)", cli.Count(p.Used, "bin"), p.Bound, p.BoundMethod)
 	if gap := p.Used - p.Bound; gap > 0 {
 		return fmt.Sprintf("%s: gap at most %d, %s.", text, gap, number.Percent(float64(gap)/float64(p.Bound), 1))

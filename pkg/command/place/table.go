@@ -168,6 +168,9 @@ func functionTable(p plan.Plan) [][]string {
 // summary says in a sentence how many GPUs a plan uses and how many it would
 // need at least.
 func summary(p plan.Plan) string {
+	if p.Bound == 0 && p.GPUsUsed == 0 && len(p.Unplaced) > 0 {
+		return "0 GPUs used: nothing of the demand can be placed."
+	}
 	text := fmt.Sprintf("%s used; at least %d needed (%s bound)", cli.Count(p.GPUsUsed, "GPU"), p.Bound, p.BoundMethod)
 	switch gap := p.GPUsUsed - p.Bound; {
 	case gap > 0:
