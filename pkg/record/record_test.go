@@ -3,6 +3,7 @@ package record_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"io"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 	"github.com/gfaas/gfaas/pkg/record"
+	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
 const header = `{"gfaas_record":1,"policy":"fcfs","gpus":1,"concurrency":1,"pool":-1,"gpu_mem_mib":0,"set":{},"functions":[]}
@@ -68,6 +70,27 @@ func TestReplay(t *testing.T) {
 	for torn := len(header); torn < len(header+body); torn++ { // wherever its writer was killed
 		if err := replay((header + body)[:torn]); err != nil {
 			t.Fatalf("torn after %d bytes: %v", torn, err)
+		}
+	}
+}
+
+// TestTornRecordIsTold: what is replayed then is not all that there was.
+func TestTornRecordIsTold(t *testing.T) {
+	for text, want := range map[string]string{
+		header + body:                                  "",
+		(header + body)[:len(header+body)-30]:          "r.jsonl:6: the line has no end, as where a writer was killed: it is left out",
+		strings.TrimSuffix(header+body, "\n"):          "r.jsonl:6: the line has no end, as where a writer was killed: it is left out",
+		header + body[:strings.Index(body, "\n")+1]:    "",
+		header + body[:strings.Index(body, "\n")+1+20]: "r.jsonl:3: the line has no end, as where a writer was killed: it is left out",
+	} {
+		var told []string
+		r, err := record.NewReader(textfile.Noting(strings.NewReader(text), func(note string) { told = append(told, note) }), "r.jsonl")
+		for err == nil {
+			_, _, err = r.Next()
+		}
+		_, _, again := r.Next()
+		if !errors.Is(err, io.EOF) || !errors.Is(again, io.EOF) || strings.Join(told, "\n") != want {
+			t.Errorf("%d bytes: told %q, %v; want %q", len(text), told, err, want)
 		}
 	}
 }

@@ -14,11 +14,13 @@ import (
 )
 
 // Reader reads a record line by line. A last line without its end was torn when its
-// writer was killed, and is left out.
+// writer was killed, and is left out, which textfile.Notef tells.
 type Reader struct {
+	file io.Reader
 	in   *bufio.Reader
 	name string
 	line int
+	torn bool // the last line has no end, and that was told
 	Header
 }
 
@@ -27,7 +29,7 @@ const maxLine = 16 << 20
 
 // NewReader reads the first line; name is what messages call the file.
 func NewReader(r io.Reader, name string) (*Reader, error) {
-	in := &Reader{in: bufio.NewReaderSize(r, 1<<16), name: name}
+	in := &Reader{file: r, in: bufio.NewReaderSize(r, 1<<16), name: name}
 	text, err := in.next()
 	if errors.Is(err, io.EOF) {
 		return nil, &textfile.Fault{File: name, Line: 1, What: `empty, expected a record, which begins with {"gfaas_record":1`}
@@ -57,7 +59,11 @@ func (r *Reader) next() ([]byte, error) {
 		case errors.Is(err, bufio.ErrBufferFull):
 			continue
 		case errors.Is(err, io.EOF):
-			return nil, io.EOF // what there is of it is torn
+			if len(text) > 0 && !r.torn {
+				r.torn = true
+				textfile.Notef(r.file, "%s:%d: the line has no end, as where a writer was killed: it is left out", r.name, r.line+1)
+			}
+			return nil, io.EOF
 		case err != nil:
 			return nil, fmt.Errorf("read %s: %w", r.name, err)
 		}
