@@ -416,7 +416,7 @@ func quantile(values []time.Duration, q float64) float64 {
 
 func (r *replayed) print(env *cli.Env) error {
 	if env.Output != "table" {
-		return env.Show(r, r.rows)
+		return env.Show(r, func() [][]string { return r.rows(csvfile.Format) })
 	}
 	return env.Emit(func(w io.Writer) error {
 		for _, line := range r.summary() {
@@ -427,7 +427,7 @@ func (r *replayed) print(env *cli.Env) error {
 		if _, err := fmt.Fprintln(w); err != nil {
 			return err
 		}
-		return cli.Table(w, r.rows())
+		return cli.Table(w, r.rows(func(v float64) string { return number.Trimmed(v, 2) }))
 	})
 }
 
@@ -455,8 +455,8 @@ func (r *replayed) summary() [][2]string {
 	}
 }
 
-func (r *replayed) rows() [][]string {
-	n := csvfile.Format
+// rows are its functions, a line each, with numbers as n prints them.
+func (r *replayed) rows(n func(float64) string) [][]string {
 	rows := [][]string{{"function", "invocations", "mean_ms", "p99_ms", "variance", "service_ms"}}
 	for _, f := range r.Functions {
 		service := ""
