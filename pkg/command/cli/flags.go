@@ -131,9 +131,22 @@ func walk(cmd *cobra.Command, visit func(*cobra.Command)) {
 	}
 }
 
+// Flag is the value of a flag of the command that runs, where it is given or set;
+// else it is empty.
+func (env *Env) Flag(name string) string {
+	if env.flags == nil {
+		return ""
+	}
+	if f := env.flags.Lookup(name); f != nil && f.Changed {
+		return f.Value.String()
+	}
+	return ""
+}
+
 // settleFlags fills the flags that were not given from the environment and the
 // config file, and checks the form of the output.
 func (env *Env) settleFlags(cmd *cobra.Command) error {
+	env.flags = cmd.Flags()
 	output := cmd.Flags().Lookup("output")
 	chosen := output != nil && output.Changed
 	usual := ""

@@ -17,6 +17,7 @@ import (
 
 	"github.com/mattn/go-isatty"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // Version is what --version prints; releases set it at link time.
@@ -44,6 +45,7 @@ type Env struct {
 	noColor bool
 	args    []string // the command line, without the program
 	config  string
+	flags   *pflag.FlagSet // of the command that runs
 
 	bar *Bar // the last that is shown; set before there is anybody to note things
 

@@ -92,10 +92,10 @@ func SimulatedNVML() string {
 }
 
 // NoteSimulated says on standard error that figures from now on are not a
-// GPU's.
+// GPU's, and why, unless a GPU was named by --gpu.
 func NoteSimulated(env *cli.Env) {
 	why := ""
-	if !preload.HasNVIDIA() {
+	if env.Flag("gpu") == "" && !preload.HasNVIDIA() {
 		why = "no NVIDIA driver found: "
 	}
 	env.Notef("note: %srunning on the simulated GPU; its figures are not a GPU's", why)

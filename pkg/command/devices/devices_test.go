@@ -2,8 +2,13 @@ package devices
 
 import (
 	"errors"
+	"io"
+	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+
+	"github.com/gfaas/gfaas/pkg/adapter/preload"
 	"github.com/gfaas/gfaas/pkg/command/cli"
 )
 
@@ -13,6 +18,32 @@ func TestSimDevices(t *testing.T) {
 	} {
 		if got := simDevices(shape); got != want {
 			t.Errorf("%q: %d, want %d", shape, got, want)
+		}
+	}
+}
+
+// TestNoteSimulated: where the simulated GPU was asked for, nothing is missing.
+func TestNoteSimulated(t *testing.T) {
+	if preload.HasNVIDIA() {
+		t.Skip("SKIPPED: there is an NVIDIA driver")
+	}
+	t.Setenv("GFAAS_SIM_NOTED", "")
+	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
+	for _, gpu := range []string{"", "sim"} {
+		var errs strings.Builder
+		env := &cli.Env{Prog: "tool", Out: io.Discard, Err: &errs}
+		root := env.Tree(func(env *cli.Env) *cobra.Command {
+			cmd := &cobra.Command{Use: "tool", RunE: func(*cobra.Command, []string) error { NoteSimulated(env); return nil }}
+			cmd.Flags().String("gpu", "", "")
+			return cmd
+		})
+		root.SetArgs([]string{"--gpu=" + gpu})
+		if err := root.Execute(); err != nil {
+			t.Fatal(err)
+		}
+		missing := strings.Contains(errs.String(), "no NVIDIA driver found: ")
+		if !strings.Contains(errs.String(), "running on the simulated GPU; its figures are not a GPU's") || missing != (gpu == "") {
+			t.Errorf("--gpu %q: %q", gpu, &errs)
 		}
 	}
 }
