@@ -375,7 +375,7 @@ func testGraphOfKernels(t *testing.T, flags []string) {
 		return client.Stats(t.Context(), &stats) == nil && len(stats.GPUs) == 1 && stats.GPUs[0].Client == "other"
 	})
 	out, err = r.profile(file, args...).CombinedOutput()
-	if err == nil || !strings.Contains(string(out), "client other of the kernel daemon run on this GPU too") {
+	if err == nil || !strings.Contains(string(out), "client other of the kernel daemon runs on this GPU too") {
 		t.Errorf("a graph beside another client's: %v\n%s", err, out)
 	}
 	leave()

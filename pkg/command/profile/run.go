@@ -475,7 +475,10 @@ func (o *runOptions) refuseOthers(ctx context.Context, machines []machine) error
 	if len(others) == 0 {
 		return nil
 	}
-	text := strings.Join(others, ", ") + " run on this GPU too: the figures would show their load"
+	text := others[0] + " runs on this GPU too: the figures would show its load"
+	if len(others) > 1 {
+		text = strings.Join(others, ", ") + " run on this GPU too: the figures would show their load"
+	}
 	if o.share {
 		o.env.Notef("%s", text)
 		return nil
