@@ -132,7 +132,23 @@ func WithPath(path string, err error) error {
 // until it is committed.
 type Pending struct {
 	*os.File
+	// Remains says that an end without Cleanup leaves a file behind.
+	Remains         bool
 	commit, cleanup func() error
+}
+
+// Scratch is a file that lives as long as it is open, and no longer however the
+// program ends.
+func Scratch() (*os.File, error) {
+	file, err := os.CreateTemp("", "gfaas-*")
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Remove(file.Name()); err != nil {
+		_ = file.Close()
+		return nil, err
+	}
+	return file, nil
 }
 
 // Create begins a second output: whole or not at all, and what cannot be
@@ -147,18 +163,13 @@ func (env *Env) Create(path string) (*Pending, error) {
 		if err != nil {
 			return nil, WithPath(path, err)
 		}
-		return &Pending{File: file.File, commit: file.CloseAtomicallyReplace, cleanup: file.Cleanup}, nil
+		return &Pending{File: file.File, Remains: true, commit: file.CloseAtomicallyReplace, cleanup: file.Cleanup}, nil
 	}
-	file, err := os.CreateTemp("", "gfaas-*")
+	file, err := Scratch()
 	if err != nil {
 		return nil, err
 	}
-	p := &Pending{File: file, commit: func() error { return env.copyTo(target, file) }}
-	p.cleanup = func() error {
-		_ = file.Close()
-		return os.Remove(file.Name())
-	}
-	return p, nil
+	return &Pending{File: file, commit: func() error { return env.copyTo(target, file) }, cleanup: file.Close}, nil
 }
 
 // Commit puts the output in its place.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -62,6 +63,27 @@ func TestOutFileNamed(t *testing.T) {
 	}
 	if left, _ := os.ReadDir(dir); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
+	}
+}
+
+// What goes to a stream is kept in a file that no end of the program leaves behind.
+func TestCreateForStream(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+	var out bytes.Buffer
+	p, err := (&Env{Out: &out}).Create("-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Cleanup()
+	if _, err := p.WriteString("text"); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 || p.Remains {
+		t.Errorf("%v would be left behind, %v", left, err)
+	}
+	if err := p.Commit(); err != nil || out.String() != "text" {
+		t.Errorf("%q came out, %v", &out, err)
 	}
 }
 

@@ -53,47 +53,61 @@ func newPut(env *cli.Env, socket *string) *cobra.Command {
 	})
 }
 
-// put stores a file; what is no regular file is read to its end first, for the
-// daemon wants to know its size.
+// put stores a file.
 func put(ctx context.Context, env *cli.Env, c *kerneld.Client, key, path string) error {
-	from := env.In
-	var size int64 = -1
-	if path != "-" {
-		f, err := os.Open(path)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		info, err := f.Stat()
-		switch {
-		case err != nil:
-			return err
-		case info.IsDir():
-			return fmt.Errorf("%s is a folder, expected a file", path)
-		case info.Mode().IsRegular():
-			size = info.Size()
-		}
-		from = f
+	from, size, err := open(ctx, env, c, path)
+	if err != nil {
+		return fmt.Errorf("%s: %w", key, err)
 	}
-	if size < 0 {
-		f, err := os.CreateTemp("", "gfaas-*")
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		defer os.Remove(f.Name())
-		if size, err = io.Copy(f, from); err != nil {
-			return err
-		}
-		if _, err := f.Seek(0, io.SeekStart); err != nil {
-			return err
-		}
-		from = f
-	}
+	defer from.Close()
 	if err := c.Put(ctx, key, from, size); err != nil {
 		return fmt.Errorf("%s: %w", key, err)
 	}
 	return nil
+}
+
+// open opens what is to be stored, whose size the daemon wants to know: what is no
+// regular file is read to its end first, as far as the daemon could hold it.
+func open(ctx context.Context, env *cli.Env, c *kerneld.Client, path string) (from *os.File, size int64, err error) {
+	in := env.In
+	if path != "-" {
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, 0, err
+		}
+		info, err := f.Stat()
+		switch {
+		case err == nil && info.IsDir():
+			err = fmt.Errorf("%s is a folder, expected a file", path)
+		case err == nil && info.Mode().IsRegular():
+			return f, info.Size(), nil
+		}
+		defer f.Close()
+		if err != nil {
+			return nil, 0, err
+		}
+		in = f
+	}
+	var s kernel.Stats
+	if err := c.Stats(ctx, &s); err != nil {
+		return nil, 0, err
+	}
+	f, err := cli.Scratch()
+	if err != nil {
+		return nil, 0, err
+	}
+	size, err = io.Copy(f, io.LimitReader(in, s.Host.Budget+1))
+	if err == nil && size > s.Host.Budget {
+		err = &kerneld.Error{Code: kgraph.TooLarge, Message: fmt.Sprintf("more than %d bytes, which is all that the host tier holds", s.Host.Budget)}
+	}
+	if err == nil {
+		_, err = f.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, 0, err
+	}
+	return f, size, nil
 }
 
 func newGet(env *cli.Env, socket *string) *cobra.Command {

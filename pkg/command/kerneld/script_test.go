@@ -5,10 +5,12 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"io"
 	"math"
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -61,7 +63,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": clitest.Exits, "await": await, "signal": send, "floats": writeFloats, "isfloats": isFloats,
-			"post": post, "answers": answers,
+			"post": post, "answers": answers, "stalled": stalled,
 		},
 	})
 }
@@ -81,6 +83,49 @@ func await(ts *testscript.TestScript, neg bool, args []string) {
 func send(ts *testscript.TestScript, _ bool, args []string) {
 	for _, cmd := range ts.BackgroundCmds() {
 		ts.Check(cmd.Process.Signal(unix.SignalNum("SIG" + args[0])))
+	}
+}
+
+// stalled SIGNAL ARGS… has gfaas-kerneld copy a standard input that does not end, and
+// wants a signal to end it without a file left in $TMPDIR.
+func stalled(ts *testscript.TestScript, _ bool, args []string) {
+	cmd := exec.Command("gfaas-kerneld", args[1:]...)
+	cmd.Env = os.Environ()
+	for _, name := range []string{"GFAAS_RUN_DIR", "TMPDIR", "XDG_CONFIG_HOME"} {
+		cmd.Env = append(cmd.Env, name+"="+ts.Getenv(name))
+	}
+	in, err := cmd.StdinPipe()
+	ts.Check(err)
+	defer in.Close()
+	ts.Check(cmd.Start())
+	_, err = io.WriteString(in, "something")
+	ts.Check(err)
+	copied := func() bool {
+		open, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", cmd.Process.Pid))
+		for _, fd := range open {
+			to, _ := os.Readlink(fd)
+			info, err := os.Stat(fd)
+			if strings.HasPrefix(to, ts.Getenv("TMPDIR")+"/") && err == nil && info.Size() > 0 {
+				return true
+			}
+		}
+		return false
+	}
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(patience); !copied(); <-tick.C {
+		if time.Now().After(end) {
+			_ = cmd.Process.Kill()
+			ts.Fatalf("%v: no copy within %v", args, patience)
+		}
+	}
+	sig := unix.SignalNum("SIG" + args[0])
+	ts.Check(cmd.Process.Signal(sig))
+	if got := clitest.Status(ts, cmd.Wait()); got != 128+int(sig) {
+		ts.Fatalf("%v: exit status %d, want %d", args, got, 128+int(sig))
+	}
+	if left, err := os.ReadDir(ts.Getenv("TMPDIR")); err != nil || len(left) > 0 {
+		ts.Fatalf("left behind: %v, %v", left, err)
 	}
 }
 
