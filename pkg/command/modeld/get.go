@@ -87,12 +87,14 @@ func (o *getOptions) run(ctx context.Context, t *tool, name, path string) (err e
 // write has the daemon write the file into a pipe, and what comes out of that into
 // a file.
 func (o *getOptions) write(ctx context.Context, t *tool, client *modeld.Client, r wire.Request, path string) error {
-	t.env.CleansUp()
 	out, err := t.env.Create(path)
 	if err != nil {
 		return err
 	}
 	defer out.Cleanup()
+	if out.Remains { // else whoever reads the copy may keep it waiting for ever
+		t.env.CleansUp()
+	}
 	from, to, err := os.Pipe()
 	if err != nil {
 		return err

@@ -2,8 +2,10 @@ package modeld
 
 import (
 	"fmt"
+	"io"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -48,7 +50,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": clitest.Exits, "model": makeModel, "await": await, "signal": send, "notify": notifySocket, "notified": notified,
+			"exits": clitest.Exits, "model": makeModel, "await": await, "signal": send, "notify": notifySocket, "notified": notified, "stalled": stalled,
 		},
 	})
 }
@@ -91,6 +93,37 @@ func await(ts *testscript.TestScript, neg bool, args []string) {
 func send(ts *testscript.TestScript, _ bool, args []string) {
 	for _, cmd := range ts.BackgroundCmds() {
 		ts.Check(cmd.Process.Signal(unix.SignalNum("SIG" + args[0])))
+	}
+}
+
+// stalled SIGNAL ARGS… has gfaas-modeld write to a pipe that nobody empties, and wants
+// a signal to end it.
+func stalled(ts *testscript.TestScript, _ bool, args []string) {
+	cmd := exec.Command("gfaas-modeld", args[1:]...)
+	cmd.Env = os.Environ()
+	for _, name := range []string{"GFAAS_RUN_DIR", "XDG_CONFIG_HOME"} {
+		cmd.Env = append(cmd.Env, name+"="+ts.Getenv(name))
+	}
+	from, to, err := os.Pipe()
+	ts.Check(err)
+	defer from.Close()
+	cmd.Stdout = to
+	ts.Check(cmd.Start())
+	_ = to.Close()
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	_, err = io.ReadFull(from, make([]byte, 1)) // it is about to fill the pipe
+	ts.Check(err)
+	sig := unix.SignalNum("SIG" + args[0])
+	ts.Check(cmd.Process.Signal(sig))
+	select {
+	case err := <-ended:
+		if got := clitest.Status(ts, err); got != 128+int(sig) {
+			ts.Fatalf("%v: exit status %d, want %d", args, got, 128+int(sig))
+		}
+	case <-time.After(patience):
+		_ = cmd.Process.Kill()
+		ts.Fatalf("%v: SIG%s did not end it within %v", args, args[0], patience)
 	}
 }
 
