@@ -52,16 +52,16 @@ func (o *functionOptions) run(ctx context.Context, path string) error {
 	if port == "" {
 		return cli.Usagef("$PORT is not set: expected the port to listen on")
 	}
-	text, err := (&runOptions{env: o.env}).request(path)
+	r, err := readRequest(o.env, path)
 	if err != nil {
 		return err
 	}
-	graph, problems := kgraph.Parse(text)
+	graph, problems := kgraph.Parse(r.text)
 	if len(problems) == 0 {
 		problems = graph.Check(kgraph.World{})
 	}
 	if len(problems) > 0 {
-		return faults(path, text, problems)
+		return r.faults(problems)
 	}
 	client, err := dial(*o.socket, o.client)
 	if err != nil {
@@ -72,7 +72,7 @@ func (o *functionOptions) run(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	f := &graphFunction{text: text, client: client}
+	f := &graphFunction{text: r.text, client: client}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", f.health)
 	mux.HandleFunc("POST /{$}", f.call)

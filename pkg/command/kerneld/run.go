@@ -102,7 +102,7 @@ func (o *runOptions) run(ctx context.Context, path string) error {
 	if o.repeat < 1 {
 		return cli.Usagef("--repeat %d: expected 1 or more", o.repeat)
 	}
-	request, err := o.request(path)
+	r, err := readRequest(o.env, path)
 	if err != nil {
 		return err
 	}
@@ -111,15 +111,13 @@ func (o *runOptions) run(ctx context.Context, path string) error {
 		return err
 	}
 	defer c.Close()
-	for _, t := range in {
-		if err := put(ctx, o.env, c, t.key, t.file); err != nil {
-			return err
-		}
+	if err := o.store(ctx, c, r, in); err != nil {
+		return err
 	}
 	answers := []json.RawMessage{}
 	for range o.repeat {
 		var answer json.RawMessage
-		if err := c.Run(ctx, request, &answer); err != nil {
+		if err := c.Run(ctx, r.text, &answer); err != nil {
 			return explained(err)
 		}
 		answers = append(answers, answer)
@@ -138,41 +136,115 @@ func (o *runOptions) run(ctx context.Context, path string) error {
 	return o.env.Show(answers, nil)
 }
 
-// request reads a request; files of modules become their text.
-func (o *runOptions) request(path string) ([]byte, error) {
-	text, err := cli.Load(o.env, path, func(r io.Reader, _ string) ([]byte, error) {
-		return io.ReadAll(io.LimitReader(r, kgraph.MaxRequest+1))
-	})
-	if err != nil || !bytes.Contains(text, []byte(`"file"`)) {
-		return text, err
+// store stores what a request begins with, once all of it is known to be for that
+// request.
+func (o *runOptions) store(ctx context.Context, c *kerneld.Client, r *request, in []transfer) error {
+	if len(in) == 0 {
+		return nil
 	}
-	r, problems := kgraph.Parse(text)
+	graph, problems := kgraph.Parse(r.text)
 	if len(problems) > 0 {
-		return nil, faults(path, text, problems)
+		return r.faults(problems)
 	}
-	dir := ""
-	if path != "-" {
-		dir = filepath.Dir(path)
+	type content struct {
+		key  string
+		from *os.File
+		size int64
 	}
-	for i := range r.Modules {
-		m := &r.Modules[i]
-		if m.File == "" {
-			continue
+	var all []content
+	keys := map[string]bool{}
+	for _, b := range graph.Buffers {
+		keys[b.Key] = true
+	}
+	for _, t := range in {
+		if !keys[t.key] {
+			return fmt.Errorf("--in %s=%s: no buffer of %s has that key", t.key, t.file, r.name)
 		}
-		file := m.File
-		if !filepath.IsAbs(file) {
-			file = filepath.Join(dir, file)
-		}
-		code, err := os.ReadFile(file)
+		from, size, err := open(ctx, o.env, c, t.file)
 		if err != nil {
+			return fmt.Errorf("%s: %w", t.key, err)
+		}
+		defer from.Close()
+		all = append(all, content{t.key, from, size})
+		for i := range graph.Buffers {
+			b := &graph.Buffers[i]
+			switch {
+			case !b.Reads() || b.Key != t.key:
+			case b.Size != 0 && b.Size != size:
+				problems = append(problems, &kgraph.Problem{Code: kgraph.BadRequest, Where: "/buffers/" + kgraph.Pointer(b.Name) + "/size",
+					Message: fmt.Sprintf("%d bytes, but %s has %d", b.Size, t.file, size)})
+			default:
+				b.Size = size
+			}
+		}
+	}
+	if problems = append(problems, graph.Check(kgraph.World{})...); len(problems) > 0 {
+		return r.faults(problems)
+	}
+	for _, t := range all {
+		if err := c.Put(ctx, t.key, t.from, t.size); err != nil {
+			return fmt.Errorf("%s: %w", t.key, err)
+		}
+	}
+	return nil
+}
+
+// request is a request that was read.
+type request struct {
+	name   string // of its file, for messages
+	source []byte // what that says
+	text   []byte // the same with the text of modules that are in files
+}
+
+func (r *request) faults(problems []*kgraph.Problem) error { return faults(r.name, r.source, problems) }
+
+// readRequest reads a request; files of modules become their text.
+func readRequest(env *cli.Env, path string) (*request, error) {
+	r, err := cli.Load(env, path, func(from io.Reader, name string) (*request, error) {
+		text, err := io.ReadAll(io.LimitReader(from, kgraph.MaxRequest+1))
+		return &request{name: name, source: text, text: text}, err
+	})
+	if err != nil || !bytes.Contains(r.text, []byte(`"file"`)) {
+		return r, err
+	}
+	graph, problems := kgraph.Parse(r.source)
+	if len(problems) > 0 {
+		return nil, r.faults(problems)
+	}
+	for i := range graph.Modules {
+		m := &graph.Modules[i]
+		if err := readModule(m, path); err != nil {
 			return nil, fmt.Errorf("module %s: %w", m.Name, err)
 		}
-		m.PTX, m.File = string(code), ""
-		if s, isPTX := kgraph.ReadPTX(m.PTX); !isPTX || s == nil || !validText(code) {
-			return nil, fmt.Errorf("module %s: %s is no PTX text", m.Name, file)
-		}
 	}
-	return r.Encode()
+	r.text, err = graph.Encode()
+	return r, err
+}
+
+// readModule reads a module that is in a file, beside that of its request.
+func readModule(m *kgraph.Module, request string) error {
+	if m.File == "" {
+		return nil
+	}
+	path := m.File
+	if !filepath.IsAbs(path) && request != "-" {
+		path = filepath.Join(filepath.Dir(request), path)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	code, err := io.ReadAll(io.LimitReader(f, kgraph.MaxRequest+1))
+	if err != nil {
+		return err
+	}
+	text := string(code)
+	if s, isPTX := kgraph.ReadPTX(text); !isPTX || s == nil || !validText(code) {
+		return fmt.Errorf("%s is no PTX text", path)
+	}
+	m.PTX, m.File = text, ""
+	return nil
 }
 
 // validText says whether code can be sent as text.
