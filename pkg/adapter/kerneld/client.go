@@ -55,6 +55,9 @@ func (e *Error) Error() string {
 	return text + e.Message
 }
 
+// Refusal is the daemon's code, and the place in the request.
+func (e *Error) Refusal() (code, where string) { return e.Code, e.Where }
+
 // goneError says that there is no daemon.
 type goneError struct {
 	err  error

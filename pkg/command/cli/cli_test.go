@@ -85,6 +85,11 @@ func (b *below) Locked() bool      { return b.locked }
 func (b *below) Unavailable() bool { return b.missing }
 func (b *below) Hint() string      { return "do this" }
 
+// refused is an error as a daemon's client makes it.
+type refused struct{ error }
+
+func (refused) Refusal() (code, where string) { return "too-large", "/buffers/x" }
+
 func TestExitStatus(t *testing.T) {
 	isolate(t)
 	for _, c := range []struct {
@@ -209,6 +214,10 @@ func TestErrorsInJSON(t *testing.T) {
 		{"work -o json", errors.New("bad \"file\"\nof two lines"), map[string]string{"code": "failed", "message": "bad \"file\"\nof two lines", "hint": ""}},
 		{"work -o json", &below{locked: true}, map[string]string{"code": "locked", "message": "from below", "hint": "do this"}},
 		{"work -o json", context.DeadlineExceeded, map[string]string{"code": "timeout", "message": "context deadline exceeded", "hint": ""}},
+		{"work -o json", fmt.Errorf("run: %w", refused{errors.New("no room")}),
+			map[string]string{"code": "too-large", "message": "run: no room", "hint": "", "where": "/buffers/x"}},
+		{"work -o json", Fail(ExitTimeout, "", refused{errors.New("late")}),
+			map[string]string{"code": "timeout", "message": "late", "hint": "", "where": "/buffers/x"}},
 		{"work -o json a b", nil, map[string]string{"code": "usage", "message": "accepts at most 1 arg(s), received 2: expected [FILE]", "hint": "see 'tool work --help'"}},
 		{"work --frob -o json", nil, map[string]string{"code": "usage", "message": "unknown flag: --frob", "hint": "see 'tool work --help'"}},
 		{"frob --output=json", nil, map[string]string{"code": "usage", "message": "unknown command \"frob\" for \"tool\"", "hint": "see 'tool --help'"}},

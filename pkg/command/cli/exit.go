@@ -20,7 +20,8 @@ const (
 	ExitPartial     = 7 // partly done, can be resumed
 )
 
-// exitNames are the codes of errors in JSON.
+// exitNames are the codes of errors in JSON; where a command failed, that of who
+// refused comes first.
 var exitNames = map[int]string{
 	ExitFailure: "failed", ExitUsage: "usage", ExitNo: "no", ExitUnavailable: "unavailable",
 	ExitTimeout: "timeout", ExitLocked: "locked", ExitPartial: "partial",
@@ -75,6 +76,16 @@ func HintOf(err error) string {
 func Unavailable(err error) bool {
 	var u interface{ Unavailable() bool }
 	return errors.As(err, &u) && u.Unavailable()
+}
+
+// refusal is what a daemon that refused calls its reason, and the place in what it was
+// sent; both are empty of other errors.
+func refusal(err error) (code, where string) {
+	var r interface{ Refusal() (code, where string) }
+	if errors.As(err, &r) {
+		return r.Refusal()
+	}
+	return "", ""
 }
 
 // locked says whether an error from below is about another process that holds

@@ -180,6 +180,7 @@ type errorText struct {
 	Code    string `json:"code"`
 	Message string `json:"message"`
 	Hint    string `json:"hint"`
+	Where   string `json:"where,omitempty"`
 }
 
 // report prints an error as `prog: error: …` and `prog: hint: …`, and under
@@ -194,9 +195,14 @@ func (env *Env) report(e *Error) {
 		fmt.Fprintf(env.Err, "%s: hint: %s\n", env.Prog, e.Hint)
 	}
 	if env.Output == "json" && e.Exit != ExitNo && e.Exit != ExitPartial {
+		text := errorText{Code: exitNames[e.Exit], Message: e.Err.Error(), Hint: e.Hint}
+		var code string
+		if code, text.Where = refusal(e.Err); code != "" && e.Exit == ExitFailure {
+			text.Code = code
+		}
 		enc := json.NewEncoder(env.Err)
 		enc.SetEscapeHTML(false)
-		_ = enc.Encode(errorBody{errorText{exitNames[e.Exit], e.Err.Error(), e.Hint}})
+		_ = enc.Encode(errorBody{text})
 	}
 }
 

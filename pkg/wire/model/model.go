@@ -142,6 +142,9 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Message }
 
+// Refusal is the code; there is no place.
+func (e *Error) Refusal() (code, where string) { return e.Code, "" }
+
 // Errorf is an Error of that code.
 func Errorf(code, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
