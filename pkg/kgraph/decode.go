@@ -36,12 +36,17 @@ func Parse(data []byte) (*Request, []*Problem) {
 	if !d.broken {
 		if _, err := d.dec.Token(); !errors.Is(err, io.EOF) {
 			d.fail("there is more after the request, expected one JSON object")
+			d.notJSON()
 		}
 	}
-	if len(d.problems) > 0 {
-		return nil, d.problems
+	if len(d.problems) == 0 {
+		return r, nil
 	}
-	return r, nil
+	var syntax *json.SyntaxError
+	if d.syntax != nil && errors.As(json.Unmarshal(data, new(json.RawMessage)), &syntax) {
+		d.syntax.offset = syntax.Offset
+	}
+	return nil, d.problems
 }
 
 // decoder reads a request token by token. It goes on after a problem unless the
@@ -52,6 +57,7 @@ type decoder struct {
 	depth    int
 	broken   bool
 	problems problems
+	syntax   *Problem // that the text is no JSON
 	modules  map[string]int
 	buffers  map[string]int
 	uses     []use
@@ -75,6 +81,9 @@ func (d *decoder) stop(format string, args ...any) {
 	d.broken = true
 }
 
+// notJSON says that the problem told last is that the text is no JSON.
+func (d *decoder) notJSON() { d.syntax = d.problems[len(d.problems)-1] }
+
 // token is the next one; nil too when the text is broken.
 func (d *decoder) token() json.Token {
 	if d.broken {
@@ -87,6 +96,7 @@ func (d *decoder) token() json.Token {
 			text = "it ends in the middle"
 		}
 		d.stop("%s, expected JSON", text)
+		d.notJSON()
 		return nil
 	}
 	switch tok {
@@ -175,6 +185,7 @@ func (d *decoder) fields(field func(key string) bool) {
 		key, ok := d.token().(string)
 		if !ok {
 			d.stop("a key is missing, expected JSON")
+			d.notJSON()
 			return
 		}
 		if len(key) > MaxName { // none has such a one, and where things are stays short

@@ -113,6 +113,8 @@ type Problem struct {
 	Code    string // one of those above
 	Where   string // a JSON pointer, like /kernels/0/args/2; empty for the whole
 	Message string
+
+	offset int64 // bytes up to where the text is no JSON, the first wrong one included; 0: it is JSON
 }
 
 func (p *Problem) Error() string {

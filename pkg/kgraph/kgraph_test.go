@@ -174,6 +174,28 @@ func TestManyProblems(t *testing.T) {
 	}
 }
 
+// Where a text is no JSON is told to the character.
+func TestPlaceOfSyntaxErrors(t *testing.T) {
+	for text, want := range map[string][2]int{
+		"{\n\n\"version\":1 \"x\"}":                         {3, 13},
+		"{\"version\":1,\n\"modules\":{\"é\":{\"ptx\":]}}}": {2, 23},
+		"\xef\xbb\xbf{\n\"version\":1,,":                    {2, 13},
+		"{\"version\":1,\n\"kernels\":[{}":                  {2, 13},
+		"{\"version\":1,\"kernels\":[]}\n\n {}":             {3, 2},
+		"{\"frob\":1,\n  oops}":                             {2, 3},
+	} {
+		_, problems := Parse([]byte(text))
+		if len(problems) == 0 {
+			t.Errorf("%q: nothing is wrong", text)
+			continue
+		}
+		line, column := problems[len(problems)-1].Place([]byte(text))
+		if line != want[0] || column != want[1] {
+			t.Errorf("%q: line %d, character %d, want %v: %v", text, line, column, want, problems)
+		}
+	}
+}
+
 // However deep it goes, reading stops.
 func TestNesting(t *testing.T) {
 	_, problems := Parse([]byte(`{"version":1,"kernels":` + strings.Repeat("[", 1<<20)))

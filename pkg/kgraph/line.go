@@ -5,7 +5,20 @@ import (
 	"encoding/json"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
+
+// Place is the line of a problem with a text and, where that is no JSON, the column:
+// the place of a character in its line, from 1. Otherwise the column is 0.
+func (p *Problem) Place(text []byte) (line, column int) {
+	if p.offset == 0 {
+		return Line(text, p.Where), 0
+	}
+	text = bytes.TrimPrefix(text, []byte("\xef\xbb\xbf"))
+	before := text[:min(p.offset, int64(len(text)))-1]
+	begin := bytes.LastIndexByte(before, '\n') + 1
+	return 1 + bytes.Count(before, []byte("\n")), 1 + utf8.RuneCount(before[begin:])
+}
 
 // Line is the line of a text where the value of a JSON pointer begins or, when the
 // text has no such value, the nearest one that would contain it.

@@ -2,6 +2,7 @@ package kerneld
 
 import (
 	"errors"
+	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
@@ -55,7 +56,12 @@ func readModules(r *kgraph.Request, path string) (problems []*kgraph.Problem) {
 func faults(name string, text []byte, problems []*kgraph.Problem) error {
 	var out []error
 	for _, p := range problems {
-		out = append(out, &textfile.Fault{File: name, Line: kgraph.Line(text, p.Where), Where: p.Where, What: p.Message})
+		line, column := p.Place(text)
+		what := p.Message
+		if column > 0 {
+			what = fmt.Sprintf("character %d: %s", column, what)
+		}
+		out = append(out, &textfile.Fault{File: name, Line: line, Where: p.Where, What: what})
 	}
 	return errors.Join(out...)
 }
