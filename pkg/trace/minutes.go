@@ -122,10 +122,16 @@ func minuteColumns(in *Reader) ([]int, error) {
 	places := map[string]int{}
 	last := 1
 	for i, name := range in.header {
-		if n, err := strconv.Atoi(name); err == nil && n > 0 && strconv.Itoa(n) == name {
-			places[name] = i
-			last = max(last, n)
+		n, err := strconv.Atoi(name)
+		minute := err == nil && n > 0 && strconv.Itoa(n) == name
+		if !minute && name != "HashFunction" {
+			continue
 		}
+		if _, twice := places[name]; twice {
+			return nil, in.fault(name, "the header has this column twice, expected once")
+		}
+		places[name] = i
+		last = max(last, n)
 	}
 	var columns []int
 	for n := 1; n <= last; n++ {

@@ -89,6 +89,8 @@ func TestReadFaults(t *testing.T) {
 		"long quote":   {head + "\"a\n" + strings.Repeat("a\n", 9<<20) + "\",1\n", "t.csv:2: the line, with what its quotes go on to, has more than"},
 		"no minutes":   {"HashFunction,Trigger\na,x\n", "t.csv:1: 1: the header has no such column"},
 		"lost minute":  {"HashFunction,1,3\na,1,1\n", "t.csv:1: 2: the header has no such column"},
+		"minute twice": {"HashFunction,1,2,1\na,1,2,50\n", "t.csv:1: 1: the header has this column twice"},
+		"name twice":   {"HashFunction,1,HashFunction\na,1,b\n", "t.csv:1: HashFunction: the header has this column twice"},
 		"late minute":  {"HashFunction,1,999999999999\na,1,1\n", "t.csv:1: 2: the header has no such column"},
 		"bad count":    {"HashFunction,1\na,1.5\n", `t.csv:2: 1: "1.5" is not a whole number`},
 		"much":         {"HashFunction,1,2\na,1,10000001\n", "t.csv:2: 2: 10000001 invocations in a minute, expected at most 10000000"},
