@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"math"
 	"net"
 	"os"
@@ -312,6 +313,9 @@ func (o *serveOptions) run(cmd *cobra.Command, t *tool) error {
 		}
 		key, value, _ := strings.Cut(text, "=")
 		set[key] = value
+	}
+	for _, key := range queueset.Ignored(slices.Sorted(maps.Keys(set)), o.policy) {
+		t.env.Notef("note: --set %s: %s does not use it", key, o.policy)
 	}
 	ctx := cmd.Context()
 	settings, err := o.settings(t)

@@ -42,6 +42,33 @@ var Policy = Parameters[queue.Options]{
 	"tenant-time": func(o *queue.Options, v string) (err error) { o.Limits.Time, err = Share(v); return err },
 }
 
+// heeds says of what only some policies look at by which.
+var heeds = map[string]func(policy string) bool{
+	"t":           oneOf("mqfq", "mqfq-sticky", "gfaas"),
+	"alpha":       oneOf("mqfq-sticky"),
+	"limit":       oneOf("lalb-o3"),
+	"starvation":  oneOf("sjf"),
+	"penalty":     oneOf("cfs-affinity"),
+	"correct":     oneOf("mqfq", "mqfq-sticky", "gfaas", "cfs-affinity"),
+	"prefetch":    oneOf("mqfq-sticky"),
+	"utilization": func(policy string) bool { return !queue.OneAtATime(policy) && policy != "exclusive" },
+}
+
+func oneOf(policies ...string) func(string) bool {
+	return func(policy string) bool { return slices.Contains(policies, policy) }
+}
+
+// Ignored are those of the keys that none of the policies looks at.
+func Ignored(keys []string, policies ...string) (out []string) {
+	for _, key := range keys {
+		byLimits := key == "correct" && slices.Contains(keys, "tenant-time")
+		if heed := heeds[key]; heed != nil && !byLimits && !slices.ContainsFunc(policies, heed) {
+			out = append(out, key)
+		}
+	}
+	return out
+}
+
 // Keys are the keys there are, in order.
 func (p Parameters[T]) Keys() []string { return slices.Sorted(maps.Keys(p)) }
 

@@ -61,6 +61,7 @@ func (o *compareOptions) run(ctx context.Context) error {
 		return err
 	}
 	defer source.Close()
+	o.noteIgnored(o.policies...)
 	results, err := o.simulateAll(ctx, c, source)
 	if err != nil {
 		return err

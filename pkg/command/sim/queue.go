@@ -95,6 +95,7 @@ func (o *queueOptions) run(ctx context.Context) error {
 		return err
 	}
 	defer source.Close()
+	o.noteIgnored(o.policy)
 	c.Policy = o.policy
 	bar, shown := o.env.Progress(-1, "simulating", "invocations"), int64(0)
 	c.Progress = func(arrived int64) error {

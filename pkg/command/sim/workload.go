@@ -3,10 +3,14 @@ package sim
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/command/queueset"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 	"github.com/gfaas/gfaas/pkg/policy/residency"
@@ -26,12 +30,14 @@ type workload struct {
 	pool        int
 	set         []string
 	seed        uint64
+	given       *pflag.FlagSet
 	unsorted    bool // the trace was found to be
 	repeated    bool // it was told that the trace has two lines of a function
 }
 
 func (o *workload) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
+	o.given = f
 	f.StringVar(&o.functions, "functions", "", "what functions cost (CSV: function,warm_ms and optionally cold_ms,load_ms,mem_mib,weight,tenant,model; or a profile)")
 	f.StringVar(&o.trace, "trace", "", "the invocations (CSV: function,invoke_time_ms, or counts a minute)")
 	f.IntVar(&o.gpus, "gpus", 1, "how many GPUs there are")
@@ -65,10 +71,48 @@ func (o *workload) check() error {
 		return cli.Usagef("--concurrency %d is out of range, expected 1 to %d", o.concurrency, mostConcurrency)
 	case o.pool < residency.Unlimited:
 		return cli.Usagef("--pool %d is out of range, expected 0 or more, or -1 for no limit", o.pool)
-	case o.mem < 0:
-		return cli.Usagef("--gpu-mem %s is out of range, expected 0 or more", o.mem)
+	case o.mem < 0 || o.mem == 0 && o.given.Changed("gpu-mem"):
+		return cli.Usagef("--gpu-mem %s: expected more than 0, like 16GiB", o.mem)
 	}
 	return nil
+}
+
+// ignored are the flags that were given and that none of the policies looks at.
+func (o *workload) ignored(policies []string) (out []string) {
+	others := func(not func(policy string) bool) bool {
+		return slices.ContainsFunc(policies, func(policy string) bool { return !not(policy) })
+	}
+	several := others(queue.OneAtATime) && o.concurrency > 1
+	if cli.Given(o.given, "concurrency") && !others(queue.OneAtATime) && o.concurrency > 1 {
+		out = append(out, fmt.Sprintf("--concurrency %d", o.concurrency))
+	}
+	if cli.Given(o.given, "pool") && !others(func(policy string) bool { return queue.OneAtATime(policy) || policy == "fcfs-naive" }) {
+		out = append(out, fmt.Sprintf("--pool %d", o.pool))
+	}
+	var keys []string
+	for _, text := range o.set {
+		key, _, _ := strings.Cut(text, "=")
+		keys = append(keys, key)
+	}
+	none := queueset.Ignored(keys, policies...)
+	adapts := several && slices.Contains(keys, "utilization") && !slices.Contains(none, "utilization")
+	for _, key := range keys {
+		if slices.Contains(none, key) || key == "interference" && !several || (key == "demand" || key == "utilization") && !adapts {
+			out = append(out, "--set "+key)
+		}
+	}
+	return out
+}
+
+// noteIgnored tells of what was said in vain.
+func (o *workload) noteIgnored(policies ...string) {
+	who := "none of the policies uses it here"
+	if len(policies) == 1 {
+		who = policies[0] + " does not use it here"
+	}
+	for _, flag := range o.ignored(policies) {
+		o.env.Notef("note: %s: %s", flag, who)
+	}
 }
 
 // load reads the functions and opens the trace.
