@@ -127,22 +127,34 @@ func Lacks(header []string, column string, called ...string) string {
 	return what
 }
 
-// noteSlips tells of each column that is none and looks like one that is not
-// there: it is ignored, as every unknown column is, and perhaps should not be.
+// noteSlips tells of each column that is none and looks like one that is not there,
+// or begins like one: it is ignored, as every unknown column is, and perhaps should
+// not be.
 func noteSlips[T any](file io.Reader, header []string, columns []Column[T], name string) {
-	known := func(cell string) bool {
-		return slices.ContainsFunc(columns, func(c Column[T]) bool { return c.Name == cell })
+	var known []string
+	for _, c := range columns {
+		known = append(known, c.Name)
 	}
 	missing := absent(header, columns)
 	for _, cell := range header {
+		if slices.Contains(known, cell) {
+			continue
+		}
 		meant := textfile.Slip(cell, missing)
 		for _, c := range columns {
 			if meant == "" && slices.Contains(missing, c.Name) && slices.Contains(c.Called, strings.ToLower(cell)) {
 				meant = c.Name
 			}
 		}
-		if meant != "" && !known(cell) {
-			textfile.Notef(file, "%s:1: %s: not a column of this file, so it is ignored: %s?", name, Quote(cell), meant)
+		if meant == "" {
+			meant = textfile.Begins(cell, missing)
+		}
+		const what = "%s:1: %s: not a column of this file, so it is ignored"
+		switch {
+		case meant != "":
+			textfile.Notef(file, what+": %s?", name, Quote(cell), meant)
+		case textfile.Begins(cell, known) != "":
+			textfile.Notef(file, what, name, Quote(cell))
 		}
 	}
 }

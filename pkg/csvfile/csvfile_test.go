@@ -128,6 +128,8 @@ func TestSlipsAreNoted(t *testing.T) {
 		"name,n,NOTE":      `f.csv:1: "NOTE": not a column of this file, so it is ignored: note?`,
 		"name,n,note,nota": "", // note is there
 		"name,n,remark":    "",
+		"name,n,notes":     `f.csv:1: "notes": not a column of this file, so it is ignored: note?`,
+		"name,n,note,n_of": `f.csv:1: "n_of": not a column of this file, so it is ignored`,
 		"name,n,note":      "",
 	} {
 		var notes []string

@@ -29,3 +29,19 @@ func TestSlip(t *testing.T) {
 		}
 	}
 }
+
+func TestBegins(t *testing.T) {
+	words := []string{"n", "batch", "gpu", "gpu_mem_mib", "p95_ms", "throughput_rps", "quota", "sm_pct"}
+	for name, want := range map[string]string{
+		"batch_size": "batch", "batches": "batch", "Batch Size": "batch", "gpu_name": "gpu", "quota_limit": "quota", "quota_pct": "quota",
+		"p95": "p95_ms", "p95_s": "p95_ms", "throughput": "throughput_rps", "sm": "sm_pct", "n_max": "n",
+		"note": "", "p90_ms": "", "bat": "", "": "", "my_quota": "", "samples": "",
+	} {
+		if got := Begins(name, words); got != want {
+			t.Errorf("%q begins like %q, want %q", name, got, want)
+		}
+	}
+	if got := Begins("gpu_memory_mib", []string{"gpu_mem_mib"}); got != "gpu_mem_mib" {
+		t.Errorf("gpu_memory_mib begins like %q", got)
+	}
+}

@@ -94,6 +94,45 @@ func Slip(name string, words []string) string {
 	return ""
 }
 
+// Begins is the word of the list that a name begins like: the word and more
+// (batch_size and batches begin like batch), the word with another last part or none
+// (throughput, p95_s), or its parts written out (gpu_memory_mib begins like
+// gpu_mem_mib); empty when there is none.
+func Begins(name string, words []string) string {
+	slip := plain(name)
+	for _, word := range words {
+		of := plain(word)
+		switch {
+		case strings.HasPrefix(slip, of+"_"), len(of) >= leastWord && strings.HasPrefix(slip, of):
+			return word
+		case stem(of) != of && (slip == stem(of) || stem(slip) == stem(of)), writtenOut(slip, of):
+			return word
+		}
+	}
+	return ""
+}
+
+// leastWord is how many letters tell that one word begins like another.
+const leastWord = 3
+
+// writtenOut says whether each part of one name begins like that of the other.
+func writtenOut(a, b string) bool {
+	as, bs := strings.Split(a, "_"), strings.Split(b, "_")
+	if len(as) != len(bs) || len(as) < 2 {
+		return false
+	}
+	for i := range as {
+		short, long := as[i], bs[i]
+		if len(short) > len(long) {
+			short, long = long, short
+		}
+		if short != long && (len(short) < leastWord || !strings.HasPrefix(long, short)) {
+			return false
+		}
+	}
+	return true
+}
+
 // stem is a plain name without its last part; whole when it has but one.
 func stem(name string) string {
 	if i := strings.LastIndexByte(name, '_'); i >= 0 {

@@ -30,6 +30,11 @@ func ReadFunctions(r io.Reader, name string) ([]Function, error) {
 	if isProfile(header(data)) {
 		return fromProfile(file, name)
 	}
+	for _, names := range called {
+		if text := both(header(data), name, names); text != "" {
+			textfile.Notef(r, "%s", text)
+		}
+	}
 	blank := func() Function { return Function{Weight: 1, Cold: absent} }
 	lines, err := csvfile.Read(file, name, costColumns(header(data)), blank)
 	if err != nil {
@@ -67,6 +72,18 @@ func header(data []byte) []string {
 		first[i] = strings.TrimSpace(first[i])
 	}
 	return first
+}
+
+// called are columns of the format and the names that are accepted in their place;
+// of mem_mb beside mem_mib, which begins like it, csvfile tells.
+var called = [][2]string{{"function", "func_name"}, {"warm_ms", "warm_dur_ms"}, {"cold_ms", "cold_dur_ms"}}
+
+// both says that a header has a column under two names; empty when it has not.
+func both(header []string, file string, names [2]string) string {
+	if !slices.Contains(header, names[0]) || !slices.Contains(header, names[1]) {
+		return ""
+	}
+	return fault(file, 1, names[1], "ignored, since there is a column %s", names[0]).Error()
 }
 
 // either is the name a column goes by in that header: another one only when

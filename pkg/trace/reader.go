@@ -26,6 +26,7 @@ type Reader struct {
 	last   time.Duration
 	minute *minutes // the per-minute layout, read whole
 	loose  bool     // times need not be in order
+	both   string   // that it has the column of functions under both names
 }
 
 // open begins to read a trace; name is what messages call it. The first fault
@@ -51,6 +52,7 @@ func open(r io.Reader, name string, names *Names, seed uint64) (*Reader, error) 
 		in.minute, err = readMinutes(in, seed)
 		return in, err
 	}
+	in.both = both(in.header, name, called[0])
 	in.column = [2]string{either(in.header, "function", "func_name"), "invoke_time_ms"}
 	for i, column := range in.column {
 		in.place[i] = slices.Index(in.header, column)
@@ -65,10 +67,13 @@ func open(r io.Reader, name string, names *Names, seed uint64) (*Reader, error) 
 	return in, nil
 }
 
-// Repeated says that a trace of counts a minute has several lines of one
-// function, which are added; empty when it has not.
-func (r *Reader) Repeated() string {
+// Note is what a user of the trace should know: that it has a column under two
+// names, or that one of counts a minute has several lines of one function, which
+// are added; mostly empty.
+func (r *Reader) Note() string {
 	switch {
+	case r.both != "":
+		return r.both
 	case r.minute == nil || r.minute.more == 0:
 		return ""
 	case r.minute.more == 1:

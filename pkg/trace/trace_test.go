@@ -153,7 +153,7 @@ func TestRepeatedFunctions(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := in.Repeated(); got != want {
+		if got := in.Note(); got != want {
 			t.Errorf("%q: got %q, want %q", text, got, want)
 		}
 	}

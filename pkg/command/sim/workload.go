@@ -32,7 +32,7 @@ type workload struct {
 	seed        uint64
 	given       *pflag.FlagSet
 	unsorted    bool // the trace was found to be
-	repeated    bool // it was told that the trace has two lines of a function
+	noted       bool // it was told what is to be known of the trace
 }
 
 func (o *workload) flags(cmd *cobra.Command) {
@@ -146,8 +146,8 @@ func (o *workload) simulate(c sim.Config, source *trace.Source) (*sim.Result, er
 	if err != nil {
 		return nil, err
 	}
-	if text := rows.Repeated(); text != "" && !o.repeated {
-		o.repeated = true
+	if text := rows.Note(); text != "" && !o.noted {
+		o.noted = true
 		o.env.Notef("note: %s", text)
 	}
 	result, err := sim.Run(c, rows)
