@@ -158,6 +158,9 @@ func (p Plan) fault() (path, what string) {
 			return fmt.Sprintf("gpus[%d].%s", i, key), what
 		}
 	}
+	if path, what := p.faultOfIDs(); what != "" {
+		return path, what
+	}
 	for i, d := range p.Demand {
 		if what := nameFault(d.Function); what != "" {
 			return fmt.Sprintf("demand[%d].function", i), what
@@ -192,6 +195,31 @@ func textFault(text string) string {
 		return csvfile.Quote(text) + " has characters that do not print, expected none"
 	}
 	return ""
+}
+
+// faultOfIDs finds an id that two instances have: one that spans GPUs is once on each,
+// the same but for its place and its memory.
+func (p Plan) faultOfIDs() (path, what string) {
+	type place struct{ gpu, instance int }
+	first := map[string]place{}
+	last := map[string]int{} // GPU
+	for i, g := range p.GPUs {
+		for j, in := range g.Instances {
+			was, twice := first[in.ID]
+			if !twice {
+				first[in.ID] = place{i, j}
+			} else {
+				one := p.GPUs[was.gpu].Instances[was.instance]
+				one.X, one.Y, one.MemMiB = in.X, in.Y, in.MemMiB
+				if last[in.ID] == i || one != in {
+					return fmt.Sprintf("gpus[%d].instances[%d].id", i, j), fmt.Sprintf(
+						"%s is that of gpus[%d].instances[%d] already, expected each only once on a GPU, and of one instance", csvfile.Quote(in.ID), was.gpu, was.instance)
+				}
+			}
+			last[in.ID] = i
+		}
+	}
+	return "", ""
 }
 
 func (g GPU) fault(model string) (key, what string) {

@@ -3,6 +3,7 @@ package plan
 import (
 	"bytes"
 	"encoding/csv"
+	"fmt"
 	"reflect"
 	"slices"
 	"strconv"
@@ -97,6 +98,32 @@ func TestReadFaults(t *testing.T) {
 				t.Errorf("got %v, want %s", err, c.want)
 			}
 		})
+	}
+}
+
+// An id is one instance's: on several GPUs where it spans them, and then alike.
+func TestReadIDs(t *testing.T) {
+	const head, tail = `{"version":1,"algorithm":"joint","model":"tokens","gpus_used":1,"bound":1,"bound_method":"area","gpus":[`, `],"demand":[],"unplaced":[]}`
+	gpu := func(index int, instances ...string) string {
+		return fmt.Sprintf("\n{\"node\":\"n\",\"index\":%d,\"mem_mib\":0,\"instances\":[%s]}", index, strings.Join(instances, ",\n"))
+	}
+	in := func(function string, sm, mem int) string {
+		return fmt.Sprintf(`{"id":"a-0","function":%q,"sm_pct":%d,"quota_request":1,"quota_limit":1,"batch":1,"rps":1,"mem_mib":%d}`, function, sm, mem)
+	}
+	for what, c := range map[string]struct {
+		gpus []string
+		want string
+	}{
+		"spanning":         {[]string{gpu(0, in("a", 10, 1)), gpu(1, in("a", 10, 2))}, ""},
+		"twice on one":     {[]string{gpu(0, in("a", 10, 1), in("a", 10, 1))}, `p.json:3: gpus[0].instances[1].id: "a-0" is that of gpus[0].instances[0] already`},
+		"twice on another": {[]string{gpu(0, in("a", 10, 1)), gpu(1, in("a", 10, 1), in("a", 10, 1))}, "gpus[1].instances[1].id: "},
+		"other function":   {[]string{gpu(0, in("a", 10, 1)), gpu(1, in("b", 10, 1))}, "p.json:3: gpus[1].instances[0].id: "},
+		"other share":      {[]string{gpu(0, in("a", 10, 1)), gpu(1, in("a", 20, 1))}, "p.json:3: gpus[1].instances[0].id: "},
+	} {
+		_, err := Read(strings.NewReader(head+strings.Join(c.gpus, ",")+tail), "p.json")
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: got %v, want %q", what, err, c.want)
+		}
 	}
 }
 
