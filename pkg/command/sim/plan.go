@@ -18,6 +18,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/place/arrivals"
+	"github.com/gfaas/gfaas/pkg/policy/place/verify"
 	"github.com/gfaas/gfaas/pkg/profile"
 	"github.com/gfaas/gfaas/pkg/sim/planned"
 	gen "github.com/gfaas/gfaas/pkg/sim/workload"
@@ -132,7 +133,13 @@ func (o *planOptions) run(cmd *cobra.Command, path string) error {
 	}
 	gpus, err := planned.FromPlan(p, rows)
 	if err != nil {
-		return cli.Fail(cli.ExitUsage, "give the profile that the plan was made from", fmt.Errorf("%s: %w", path, err))
+		return cli.Fail(cli.ExitFailure, "give the profile that the plan was made from", fmt.Errorf("%s: %w", path, err))
+	}
+	if wrong := verify.Plan(p, verify.Inputs{}); len(wrong) > 0 {
+		o.env.Notef("note: the plan promises what it cannot give: %s", wrong[0].Message)
+		if len(wrong) > 1 {
+			o.env.Notef("note: gfaas-place verify lists %d more faults", len(wrong)-1)
+		}
 	}
 	out, err := o.foretell(cmd.Context(), wanted, gpus)
 	if err != nil {
