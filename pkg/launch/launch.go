@@ -50,6 +50,9 @@ type Config struct {
 	// Kernels is the program that serves a function of the kind kernels: it hands
 	// calls to gfaas-kerneld.
 	Kernels func(fn function.Function) []string
+	// KernelDaemon, if set, says whether gfaas-kerneld is there for such a function;
+	// its error is that it is not.
+	KernelDaemon func(ctx context.Context, fn function.Function) error
 	// RemoveLog, if set, removes the log of a process; one that is gone is no error.
 	RemoveLog func(dir string) error
 
@@ -164,6 +167,11 @@ func (l *Launcher) Start(ctx context.Context, fn function.Function, p instance.P
 	simulated := simulated(p.GPUs)
 	if simulated && l.config.Simulated != nil {
 		l.simulated.Do(l.config.Simulated)
+	}
+	if fn.Kind == function.Kernels && l.config.KernelDaemon != nil {
+		if err := l.config.KernelDaemon(ctx, fn); err != nil {
+			return r, &ports.StartError{ID: p.ID, Err: err}
+		}
 	}
 	folder, held, err := l.hold(ctx, fn, p)
 	if err != nil {

@@ -68,6 +68,16 @@ func stalls(t *testing.T) string {
 	return s.Listener.Addr().String()
 }
 
+// says is a server that is not ready, and says why.
+func says(t *testing.T, why string) string {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = io.WriteString(w, why)
+	}))
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String()
+}
+
 func TestWaitReadyResolves(t *testing.T) {
 	for _, c := range []struct {
 		name, contract, want string
@@ -101,6 +111,9 @@ func TestWaitReadyGivesUp(t *testing.T) {
 		{"loading", server(t, 503), auto, "GET /healthz: status 503"},
 		{"another contract", server(t, 404), OpenFaaS, "GET /_/health: status 404"},
 		{"nobody listens", nobody, auto, "connection refused"},
+		{"says why", says(t, "no kernel\x1b[31m daemon\nat /run\n"), auto, "GET /healthz: status 503: no kernel [31m daemon at /run)"},
+		{"says much", says(t, strings.Repeat("é", 1000)), auto, "status 503: " + strings.Repeat("é", 200) + "…)"},
+		{"says it in HTML", says(t, "<html>wait"), auto, "status 503)"},
 		{"stalls", stalls(t), auto, "GET /healthz: status 503"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

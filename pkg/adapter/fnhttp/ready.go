@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"time"
+	"unicode"
 )
 
 // A function is asked again after an eighth of the time that it has taken so far,
@@ -69,7 +71,7 @@ func probe(ctx context.Context, client *http.Client, address string, candidates 
 	for _, c := range candidates {
 		for _, path := range c.ready {
 			paths++
-			status, err := ask(ctx, client, "http://"+address+path)
+			status, said, err := ask(ctx, client, "http://"+address+path)
 			switch {
 			case err != nil:
 				return "", err
@@ -79,7 +81,7 @@ func probe(ctx context.Context, client *http.Client, address string, candidates 
 				strange++
 				why = fmt.Errorf("GET %s: status %d", path, status)
 			default:
-				return "", fmt.Errorf("GET %s: status %d", path, status)
+				return "", fmt.Errorf("GET %s: status %d%s", path, status, said)
 			}
 		}
 	}
@@ -89,21 +91,41 @@ func probe(ctx context.Context, client *http.Client, address string, candidates 
 	return "", why
 }
 
-// ask returns the status of a GET.
-func ask(ctx context.Context, client *http.Client, url string) (int, error) {
+// ask returns the status of a GET, and what the answer says, for the end of a message.
+func ask(ctx context.Context, client *http.Client, url string) (status int, said string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, probeTimeout, errors.New("no answer in time"))
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return 0, err
+		return 0, "", err
 	}
 	response, err := client.Do(request)
 	if err != nil {
 		// Without the error itself: its deadline is this question's, and
 		// would pass for the caller's.
-		return 0, errors.New(err.Error())
+		return 0, "", errors.New(err.Error())
 	}
 	defer response.Body.Close()
-	_, _ = io.CopyN(io.Discard, response.Body, 1<<16)
-	return response.StatusCode, nil
+	text, _ := io.ReadAll(io.LimitReader(response.Body, 1<<16))
+	return response.StatusCode, reason(text), nil
+}
+
+// mostReason is how many characters of an answer a message gives.
+const mostReason = 200
+
+// reason is what an answer says, on one line; nothing of a page.
+func reason(body []byte) string {
+	line := strings.Join(strings.Fields(strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, string(body))), " ")
+	if line == "" || strings.HasPrefix(line, "<") {
+		return ""
+	}
+	if runes := []rune(line); len(runes) > mostReason {
+		line = string(runes[:mostReason]) + "…"
+	}
+	return ": " + line
 }

@@ -4,6 +4,7 @@ package host
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -58,9 +59,10 @@ func wired(env *cli.Env, runDir string, patience time.Duration) (*launch.Launche
 	daemon := &tokens{runDir: runDir, debug: env.Debugf}
 	return launch.New(launch.Config{
 		RunDir: runDir, LogDir: logDir(runDir), RemoveLog: logs.Remove, Patience: patience, Ready: fnhttp.WaitReady, Tokens: daemon, Device: device{},
-		Models:  &models{runDir: runDir, debug: env.Debugf},
-		Kernels: func(fn function.Function) []string { return kernels(runDir, fn) },
-		Note:    env.Notef, Simulated: func() { devices.NoteSimulated(env) },
+		Models:       &models{runDir: runDir, debug: env.Debugf},
+		Kernels:      func(fn function.Function) []string { return kernels(runDir, fn) },
+		KernelDaemon: func(ctx context.Context, fn function.Function) error { return kernelDaemon(ctx, runDir, fn) },
+		Note:         env.Notef, Simulated: func() { devices.NoteSimulated(env) },
 		Runtime: func(ctx context.Context, name string) (ports.Runtime, error) { return open(ctx, runDir, name) },
 	}), daemon
 }
@@ -75,6 +77,20 @@ func kernels(runDir string, fn function.Function) []string {
 		}
 	}
 	return []string{program, "function", fn.Request, "--client", fn.Tenant, "--socket", kerneld.Socket(runDir)}
+}
+
+// kernelDaemon says that there is no kernel daemon. One that is slow to answer is
+// waited for with the function.
+func kernelDaemon(ctx context.Context, runDir string, fn function.Function) error {
+	limited, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	client := kerneld.Dial(kerneld.Socket(runDir), fn.Tenant)
+	defer client.Close()
+	var stats json.RawMessage
+	if err := client.Stats(limited, &stats); cli.Unavailable(err) {
+		return err
+	}
+	return nil
 }
 
 // open opens a runtime. To stop an instance no libraries are needed.
