@@ -31,8 +31,8 @@ func (c *Checker) Write(p []byte) (int, error) {
 	if c.seen += int64(len(p)); c.seen > c.Total {
 		return 0, c.fault(c.lines+1, "the file has more than %d bytes, expected at most that", c.Total)
 	}
-	if c.seen == int64(len(p)) && len(p) > 1 && (p[0] == 0xFF && p[1] == 0xFE || p[0] == 0xFE && p[1] == 0xFF) {
-		return 0, c.fault(1, "the file is in UTF-16, expected %s in UTF-8: save it as that", c.Is)
+	if coding := otherCoding(p); coding != "" && c.seen == int64(len(p)) {
+		return 0, c.fault(1, "the file is in %s, expected %s in UTF-8: save it as that", coding, c.Is)
 	}
 	if bytes.IndexByte(p, 0) >= 0 || !c.valid(p) {
 		return 0, c.notText()
@@ -52,6 +52,19 @@ func (c *Checker) Write(p []byte) (int, error) {
 		c.lines, c.inLine, rest = c.lines+1, 0, rest[end:]
 	}
 	return len(p), nil
+}
+
+// otherCoding is what the byte-order mark at a file's beginning says, unless that is
+// UTF-8; empty without one.
+func otherCoding(begin []byte) string {
+	for _, of := range []struct{ mark, coding string }{
+		{"\xFF\xFE\x00\x00", "UTF-32"}, {"\x00\x00\xFE\xFF", "UTF-32"}, {"\xFF\xFE", "UTF-16"}, {"\xFE\xFF", "UTF-16"},
+	} {
+		if bytes.HasPrefix(begin, []byte(of.mark)) {
+			return of.coding
+		}
+	}
+	return ""
 }
 
 // valid looks at whole characters, and keeps the part of one at the end.

@@ -67,6 +67,14 @@ func TestReadAll(t *testing.T) {
 			t.Errorf("%q: %v, want %s", text, err, want)
 		}
 	}
+	for text, want := range map[string]string{
+		"\xff\xfea\x00\n\x00": "UTF-16", "\xfe\xff\x00a": "UTF-16", "\xff\xfe": "UTF-16",
+		"\xff\xfe\x00\x00a\x00\x00\x00": "UTF-32", "\x00\x00\xfe\xff\x00\x00\x00a": "UTF-32",
+	} {
+		if _, err := ReadAll(strings.NewReader(text), check()); err == nil || !strings.Contains(err.Error(), "f:1: the file is in "+want) {
+			t.Errorf("%q: %v, want %s", text, err, want)
+		}
+	}
 	if _, err := ReadAll(iotest.ErrReader(io.ErrNoProgress), check()); !errors.Is(err, io.ErrNoProgress) {
 		t.Errorf("what cannot be read: %v", err)
 	}
