@@ -31,7 +31,7 @@ func Number(cell string) (float64, error) {
 func Positive(cell string) (float64, error) {
 	v, err := parse(cell)
 	if err == nil && v < Smallest {
-		err = fmt.Errorf("%s is out of range, expected more than 0", Quote(cell))
+		err = fmt.Errorf("%s is out of range, expected more than 0 (at least %s)", Quote(cell), Format(Smallest))
 	}
 	return v, err
 }

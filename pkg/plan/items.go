@@ -141,7 +141,7 @@ type Decimal struct {
 // maxDigits is how many digits a Decimal may have.
 const maxDigits = 18
 
-// parseDecimal reads a number like 12, 0.4 or 1e-3.
+// parseDecimal reads a number that is to be above 0, like 12, 0.4 or 1e-3.
 func parseDecimal(text string) (Decimal, error) {
 	mantissa, exponent, hasExponent := strings.Cut(strings.ReplaceAll(text, "E", "e"), "e")
 	shift := 0
@@ -156,7 +156,7 @@ func parseDecimal(text string) (Decimal, error) {
 	if digits == "" || strings.Trim(digits, "0123456789") != "" {
 		if strings.HasPrefix(mantissa, "-") {
 			if _, err := parseDecimal(text[1:]); err == nil {
-				return Decimal{}, fmt.Errorf("%s is negative, expected 0 or more", csvfile.Quote(text))
+				return Decimal{}, fmt.Errorf("%s is negative, expected more than 0", csvfile.Quote(text))
 			}
 		}
 		return Decimal{}, notDecimal(text)
