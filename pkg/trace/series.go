@@ -19,6 +19,7 @@ const MaxSeconds = 10_000_000
 type Series struct {
 	Start int64 // second of the first value
 	RPS   []float64
+	Lines []int32 // of the file it came from, of each value; 0 is of none
 }
 
 // point is a line of a series.
@@ -57,8 +58,9 @@ func ReadSeries(r io.Reader, name string) (Series, error) {
 			What: fmt.Sprintf("%d is %d seconds after the first, expected less than %d", last.Value.second, last.Value.second-first, MaxSeconds)}
 	}
 	s := Series{Start: first, RPS: make([]float64, last.Value.second-first+1)}
+	s.Lines = make([]int32, len(s.RPS))
 	for _, row := range rows {
-		s.RPS[row.Value.second-first] = row.Value.rps
+		s.RPS[row.Value.second-first], s.Lines[row.Value.second-first] = row.Value.rps, int32(row.Line)
 	}
 	return s, nil
 }

@@ -2,6 +2,7 @@ package place
 
 import (
 	"encoding/csv"
+	"errors"
 	"io"
 	"strings"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/policy/place/diff"
 	"github.com/gfaas/gfaas/pkg/policy/place/online"
 	"github.com/gfaas/gfaas/pkg/profile"
+	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
 // planOptions are the flags of plan, as given.
@@ -164,6 +166,24 @@ func newPlan(env *cli.Env) *cobra.Command {
 	return cmd
 }
 
+// located is an error of planning with the line of the demand that it is about.
+func (o *planOptions) located(in policy.Input, err error) error {
+	var of *policy.DemandError
+	if !errors.As(err, &of) {
+		return err
+	}
+	file := o.files.demand
+	if file == "-" {
+		file = textfile.Stdin
+	}
+	for _, d := range in.Demand {
+		if d.Function == of.Function && d.Line > 0 {
+			return &textfile.Fault{File: file, Line: d.Line, Where: "rps", What: err.Error()}
+		}
+	}
+	return err
+}
+
 func (o *planOptions) run(cmd *cobra.Command) error {
 	started := time.Now()
 	o.env.Noted = func(text string) {
@@ -189,7 +209,7 @@ func (o *planOptions) run(cmd *cobra.Command) error {
 	even := o.evenly(p, in)
 	done()
 	if err != nil {
-		return err
+		return o.located(in, err)
 	}
 	o.notes(in)
 	o.unstable(p, in)

@@ -20,6 +20,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/policy/scale"
 	"github.com/gfaas/gfaas/pkg/profile"
 	"github.com/gfaas/gfaas/pkg/sim/scaling"
+	"github.com/gfaas/gfaas/pkg/textfile"
 	"github.com/gfaas/gfaas/pkg/trace"
 )
 
@@ -104,7 +105,7 @@ func (o *scaleOptions) run(ctx context.Context) error {
 	}
 	options, err := o.simulation(rows, series.RPS[0])
 	if err != nil {
-		return fmt.Errorf("%s: %w", o.rps, err)
+		return o.located(series, err)
 	}
 	var decisions bytes.Buffer
 	enc := json.NewEncoder(&decisions)
@@ -119,7 +120,7 @@ func (o *scaleOptions) run(ctx context.Context) error {
 	result, err := scaling.Run(series.RPS, options)
 	_ = bar.Finish()
 	if err != nil {
-		return fmt.Errorf("%s: %w", o.rps, err)
+		return o.located(series, err)
 	}
 	result.Scaler = o.scaler
 	if o.traceOut != "" {
@@ -128,6 +129,22 @@ func (o *scaleOptions) run(ctx context.Context) error {
 		}
 	}
 	return o.env.Show(result, func() [][]string { return o.table(result) })
+}
+
+// located is an error of a run with the line of the series that it is about.
+func (o *scaleOptions) located(series trace.Series, err error) error {
+	name := o.rps
+	if name == "-" {
+		name = textfile.Stdin
+	}
+	var load *scaling.LoadError
+	if errors.As(err, &load) {
+		for series.Lines[load.Second] == 0 {
+			load.Second-- // a second without a line has what was estimated from those before
+		}
+		return &textfile.Fault{File: name, Line: int(series.Lines[load.Second]), Where: "rps", What: err.Error()}
+	}
+	return fmt.Errorf("%s: %w", name, err)
 }
 
 func (o *scaleOptions) check() error {

@@ -205,7 +205,12 @@ func describe(r profile.Row) string {
 }
 
 // num prints a number as profiles do.
-func num(v float64) string { return number.Plain(v) }
+func num(v float64) string {
+	if v != 0 && math.Abs(v) < 1e-6 {
+		return number.Significant(v, -1)
+	}
+	return number.Plain(v)
+}
 
 // names lists the different names of items, sorted.
 func names[T any](items []T, name func(T) string) string {

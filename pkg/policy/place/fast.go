@@ -78,8 +78,8 @@ func countable(choices []choice) error {
 	count := 0
 	for _, c := range choices {
 		if count += c.group.Count; count > maxInstances {
-			return fmt.Errorf("%s: %s requests a second take more than %d instances: the best configuration sustains %s",
-				c.want.demand.Function, num(c.want.demand.RPS), maxInstances, num(c.group.Row.ThroughputRPS))
+			return &DemandError{c.want.demand.Function, fmt.Sprintf("%s requests a second take more than %d instances: the best configuration sustains %s",
+				num(c.want.demand.RPS), maxInstances, num(c.group.Row.ThroughputRPS))}
 		}
 	}
 	return nil

@@ -214,6 +214,11 @@ func Timetabled(p plan.Plan) plan.Plan {
 	return p
 }
 
+// DemandError says which function's demand nothing can be planned for, and why.
+type DemandError struct{ Function, Why string }
+
+func (e *DemandError) Error() string { return e.Function + ": " + e.Why }
+
 // tooMany refuses a demand that takes more than maxInstances of what an instance
 // of each function sustains, in the configuration so called; 0 is of a function
 // without any.
@@ -224,8 +229,8 @@ func tooMany(wanted []want, rate []float64, name string) error {
 			continue
 		}
 		if count += w.demand.RPS / rate[f]; count > maxInstances {
-			return fmt.Errorf("%s: %s requests a second take more than %d instances: the %s configuration sustains %s",
-				w.demand.Function, num(w.demand.RPS), maxInstances, name, num(rate[f]))
+			return &DemandError{w.demand.Function, fmt.Sprintf("%s requests a second take more than %d instances: the %s configuration sustains %s",
+				num(w.demand.RPS), maxInstances, name, num(rate[f]))}
 		}
 	}
 	return nil

@@ -116,15 +116,22 @@ func First(scaler *scale.Scaler, rps float64) ([]scale.Instance, error) {
 	for _, a := range scaler.Step(0, []scale.Event{scale.Load{RPS: rps}}, nil) {
 		start, _ := a.(scale.Start) // there is nothing to stop
 		if start.Count > maxInstances-len(out) {
-			return nil, tooMany(rps)
+			return nil, &LoadError{RPS: rps}
 		}
 		out = append(out, slices.Repeat([]scale.Instance{start.Like}, start.Count)...)
 	}
 	return out, nil
 }
 
-func tooMany(rps float64) error {
-	return fmt.Errorf("%s rps need more than %d instances", number.Plain(rps), maxInstances)
+// LoadError says of which second the load takes too many instances; seconds count from
+// 0, the first of the loads.
+type LoadError struct {
+	Second int
+	RPS    float64
+}
+
+func (e *LoadError) Error() string {
+	return fmt.Sprintf("%s rps need more than %d instances", number.Plain(e.RPS), maxInstances)
 }
 
 // violations are the requests of the second that begins now for which nothing
@@ -162,7 +169,7 @@ func (r *run) apply(second int, rps float64, a scale.Action) error {
 	switch a := a.(type) {
 	case scale.Start:
 		if a.Count > maxInstances-len(r.all) {
-			return tooMany(rps)
+			return &LoadError{second, rps}
 		}
 		for range a.Count {
 			r.add(a.Like, r.now+r.Cold(a.Like.Request))
