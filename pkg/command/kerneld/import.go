@@ -106,7 +106,7 @@ func (o *tvmOptions) run(ctx context.Context, env *cli.Env, socket, graph string
 	if o.launch == "" || o.module == "" {
 		return cli.Usagef("--launch and --module are needed: the graph says neither how its kernels are launched nor what they are")
 	}
-	launch, err := cli.Load(env, o.launch, func(r io.Reader, _ string) ([]byte, error) { return io.ReadAll(r) })
+	launch, err := cli.Load(env, o.launch, func(r io.Reader, _ string) ([]byte, error) { return io.ReadAll(io.LimitReader(r, lower.MaxFile+1)) })
 	if err != nil {
 		return err
 	}

@@ -25,17 +25,19 @@ func (s *source) fault(where, format string, args ...any) error {
 	return &textfile.Fault{File: s.name, Line: kgraph.Line(s.text, where), Where: where, What: fmt.Sprintf(format, args...)}
 }
 
+// MaxFile is the longest file that is lowered, in bytes.
+const MaxFile = 64 << 20
+
 // decode reads one JSON value. A key that is there twice is a fault, and one that is
 // unknown is where the file is read strictly.
 func decode(r io.Reader, name string, strict bool, v any) (*source, error) {
-	const most = 64 << 20
-	text, err := io.ReadAll(io.LimitReader(r, most+1))
+	text, err := io.ReadAll(io.LimitReader(r, MaxFile+1))
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", name, err)
 	}
 	s := &source{name, bytes.TrimPrefix(text, []byte("\xef\xbb\xbf"))}
-	if len(s.text) > most {
-		return nil, s.fault("", "more than %d bytes", most)
+	if len(s.text) > MaxFile {
+		return nil, s.fault("", "more than %d bytes", MaxFile)
 	}
 	w := &shape{dec: json.NewDecoder(bytes.NewReader(s.text)), strict: strict}
 	w.dec.UseNumber()
