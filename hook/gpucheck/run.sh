@@ -504,8 +504,8 @@ memory() {
 		check "memory: to the limit, $kind" "$slice" --mem 1GiB -- "$here/check/kinds" fill $kind
 	done
 	check "memory: all kinds at once, 2 processes" "$slice" --mem 1GiB -- "$here/check/kinds" race 2 4
-	for case in mapped-twice mapped-in-part mapped-in-a-row imported kept grows-too-much destroyed elsewhere captured beside-a-capture \
-		graphs-in-turn siblings; do
+	for case in mapped-twice mapped-in-part mapped-in-a-row mapped-with-holes levels formats imported kept grows-too-much lets-go \
+		destroyed elsewhere captured beside-a-capture graphs-in-turn graphs-destroyed siblings; do
 		check "memory: how long it counts, $case" "$slice" --mem 1GiB -- "$here/check/lifetimes" $case
 	done
 	check "memory: oversubscribed, out and in again" "$slice" --oversubscribe --mem 1GiB -- "$here/check/swap" 64 2
