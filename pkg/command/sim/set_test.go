@@ -24,12 +24,12 @@ func TestIgnored(t *testing.T) {
 			MemMiB: float64(500 + draw.Below(1500)), Weight: 1, Tenant: string(name[0] & ^byte(1)), Model: name})
 	}
 	invocations := func(apart int) (rows []trace.Row) {
-		for i := range 4000 {
+		for i := range 2000 {
 			rows = append(rows, trace.Row{At: time.Duration(apart*i+draw.Below(apart)) * time.Millisecond, Function: int32(draw.Below(1 + draw.Below(5)))})
 		}
 		return rows
 	}
-	dense, sparse := invocations(8), invocations(1000)
+	dense, sparse := invocations(10), invocations(1000)
 	decisions := func(rows []trace.Row, policy string, pool, concurrency int, set ...string) string {
 		c := sim.Config{GPUs: 2, Mem: 4 << 30, Concurrency: concurrency, Functions: functions,
 			Config: queue.Config{Policy: policy, Pool: pool, Options: sim.Defaults()}}
