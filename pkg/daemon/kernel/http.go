@@ -133,8 +133,8 @@ func (a *api) client(r *http.Request) (string, *Problem) {
 }
 
 // steady reads a body as long as it comes: a caller that stalls is given up, and so
-// is one that takes four times as long for a MiB, which the room for an object would
-// be kept for.
+// is one that takes twice as long for a MiB. The room for an object is kept from
+// others meanwhile.
 type steady struct {
 	body io.Reader
 	at   *http.ResponseController
@@ -155,7 +155,7 @@ func (s *steady) Read(p []byte) (int, error) {
 	}
 	n, err := s.body.Read(p)
 	if s.part += n; s.part >= 1<<20 {
-		s.part, s.last, s.next = 0, time.Now().Add(4*s.most), time.Time{}
+		s.part, s.last, s.next = 0, time.Now().Add(2*s.most), time.Time{}
 	}
 	return n, err
 }
@@ -165,7 +165,7 @@ func (s *steady) Read(p []byte) (int, error) {
 // body: of a caller that was given up no more is waited for.
 func (d *Daemon) body(w http.ResponseWriter, r *http.Request) *steady {
 	now := time.Now()
-	return &steady{body: r.Body, at: http.NewResponseController(w), most: d.cfg.Stall, next: now.Add(d.cfg.Stall / 4), last: now.Add(4 * d.cfg.Stall)}
+	return &steady{body: r.Body, at: http.NewResponseController(w), most: d.cfg.Stall, next: now.Add(d.cfg.Stall / 4), last: now.Add(2 * d.cfg.Stall)}
 }
 
 // rest lifts the deadline: what follows may take long.
@@ -174,7 +174,7 @@ func (s *steady) rest() { _ = s.at.SetReadDeadline(time.Time{}) }
 func (s *steady) problem(err error) *Problem {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		if !time.Now().Before(s.last) {
-			return problem(CodeTimeout, "", "less than 1 MiB came in %v", 4*s.most)
+			return problem(CodeTimeout, "", "less than 1 MiB came in %v", 2*s.most)
 		}
 		return problem(CodeTimeout, "", "nothing came for %v", s.most)
 	}
