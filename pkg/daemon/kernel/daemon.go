@@ -126,7 +126,7 @@ type Daemon struct {
 	lastRun  uint64             // of requests, for people
 	lastJob  uint64
 	lastCopy int64
-	hostUsed int64 // bytes of all objects, wherever they are, and of those to come
+	hostUsed int64 // bytes of all objects, wherever they are, of those to come, and of answers
 	parsed   parsed
 	handing  bool          // who tells the policy launches what begins
 	begun    []*request    // then: what has begun

@@ -25,7 +25,7 @@ type plan struct {
 	staging []*region // of the request's own bytes
 	loads   []int     // by module of the job: which of the request's
 	moved   bool      // an object has to be brought here first
-	bytes   int64     // of the host's budget, for what it stores
+	bytes   int64     // of the host's budget, for what it stores and answers
 }
 
 // sideJob makes room.
@@ -145,22 +145,30 @@ func (p *plan) objects() *Problem {
 	return nil
 }
 
-// hostRoom reserves room on the host for what the request stores.
+// hostRoom reserves room on the host for what the request stores and answers.
 func (p *plan) hostRoom() *Problem {
 	d := p.d()
 	for i := range p.r.graph.Buffers {
 		b := &p.r.graph.Buffers[i]
+		var need int64
 		if b.Writes() {
-			if refused := d.room(b.Size); refused != nil {
-				refused.Where = "/buffers/" + kgraph.Pointer(b.Name)
-				return refused
-			}
-			d.charge(p.r.client, b.Size)
-			p.bytes += b.Size
+			need += b.Size
 		}
+		if answered(b) {
+			need += b.Size
+		}
+		if refused := d.room(need); refused != nil {
+			refused.Where = "/buffers/" + kgraph.Pointer(b.Name)
+			return refused
+		}
+		d.charge(p.r.client, need)
+		p.bytes += need
 	}
 	return nil
 }
+
+// answered says whether a buffer has bytes on the host for the answer alone.
+func answered(b *kgraph.Buffer) bool { return b.Inline && (!b.Writes() || b.Volatile) }
 
 // takesOver says whether a buffer that replaces an object may work on the block
 // that the object has: nobody else does, in this request or another.

@@ -56,6 +56,8 @@ type Output struct {
 	Key  string `json:"key,omitempty"`
 	Size int64  `json:"size"`
 	Data []byte `json:"data,omitempty"` // base64, where inline was asked for
+
+	from *object // whose bytes the data is, until it is sent; nil: there is none
 }
 
 // Cache is what a request found where, and what was moved for it.

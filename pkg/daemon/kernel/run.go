@@ -301,29 +301,29 @@ func (d *Daemon) commit(p *plan, o *job.Outcome) {
 		if b.Kind != kgraph.Output && b.Kind != kgraph.Inout {
 			continue
 		}
-		out := Output{Key: b.Key, Size: b.Size}
 		to := p.regions[i]
-		if b.Inline {
-			out.Data = slices.Clone(to.bytes())
-		}
-		r.answer.Outputs[b.Name] = out
-		if !b.Writes() || b.Volatile {
-			if to != nil {
-				to.give()
-			}
+		var from, made *object
+		if answered(b) {
+			from = &object{owner: r.client, size: b.Size, host: to, gone: true}
 			to = nil
 		}
-		if !b.Writes() {
-			continue
+		if b.Writes() {
+			made = &object{owner: r.client, key: b.Key, size: b.Size, volatile: b.Volatile, host: to, used: true}
+			if to == nil {
+				made.home = r.dev
+			}
+			c := p.blocks[i]
+			c.of = made
+			made.copies = append(made.copies, c)
+			d.store(made)
 		}
-		made := &object{owner: r.client, key: b.Key, size: b.Size, volatile: b.Volatile, host: to, used: true}
-		if to == nil {
-			made.home = r.dev
+		if b.Inline && from == nil {
+			from = made
 		}
-		c := p.blocks[i]
-		c.of = made
-		made.copies = append(made.copies, c)
-		d.store(made)
+		if from != nil {
+			from.readers++
+		}
+		r.answer.Outputs[b.Name] = Output{Key: b.Key, Size: b.Size, from: from}
 	}
 	for _, c := range slices.Concat(p.fresh, p.taken, p.used) {
 		d.unpin(c)

@@ -15,7 +15,7 @@ type Stats struct {
 
 // HostStats is the host's tier.
 type HostStats struct {
-	Used   int64 `json:"used"` // bytes of all objects, of those on GPUs alone and of those gone that are still read too
+	Used   int64 `json:"used"` // bytes of all objects, of those on GPUs alone, of those gone that are still read, and of answers that are sent
 	Budget int64 `json:"budget"`
 }
 

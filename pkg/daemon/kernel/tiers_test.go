@@ -2,8 +2,11 @@ package kernel_test
 
 import (
 	"bufio"
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"net"
 	"net/http"
@@ -160,6 +163,97 @@ func TestInout(t *testing.T) {
 	d.refused("", wild("a"), "fault", "/kernels/0")
 	if got := d.get("", "a")[0]; got != 81 {
 		t.Errorf("after the fault: %v", got)
+	}
+}
+
+// Each output's bytes are in the answer under its name, whatever that is.
+func TestAnswers(t *testing.T) {
+	d := serve(t, newMachine(t, ""), nil)
+	d.put("", "ones", mibs1(1, 1))
+	names := []string{`"data":"AAAA"`, `data`, "a\x00", "<é>", `\`, "z"}
+	var buffers strings.Builder
+	for i, name := range names {
+		quoted, err := json.Marshal(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&buffers, `%s:{"kind":"output","size":%d,"inline":true},`, quoted, i+3)
+	}
+	a := d.mustRun("", fmt.Sprintf(`{"version":1,"modules":{"m":{"builtin":"blas"}},"buffers":{%s
+"kept":{"kind":"output","key":"AAAA","size":4},"x":{"kind":"input","key":"ones"},"both":{"kind":"inout","key":"ones","inline":true}},
+"kernels":[{"module":"m","name":"vadd","args":[{"buffer":"x"},{"buffer":"x"},{"buffer":"both"},{"i32":1}]}]}`, buffers.String()))
+	if len(a.Outputs) != len(names)+2 {
+		t.Errorf("%+v", a.Outputs)
+	}
+	for i, name := range names {
+		if out := a.Outputs[name]; out.Key != "" || out.Size != int64(i+3) || !bytes.Equal(out.Data, make([]byte, i+3)) {
+			t.Errorf("%q is %+v", name, out)
+		}
+	}
+	if out := a.Outputs["kept"]; out.Key != "AAAA" || out.Size != 4 || out.Data != nil {
+		t.Errorf("kept is %+v", out)
+	}
+	if out := a.Outputs["both"]; out.Key != "ones" || len(values(out.Data)) != 1 || values(out.Data)[0] != 2 {
+		t.Errorf("both is %+v", out)
+	}
+	waitFor(t, func() bool { return d.stats().Host.Used == 8 })
+}
+
+// What an answer carries is in the host's tier until it is sent, beside what is
+// stored of it or as that.
+func TestHostFullOfAnswers(t *testing.T) {
+	const n = 2*mib + 2 // so many that their base64 needs padding
+	d := serve(t, newMachine(t, ""), func(c *kernel.Config) { c.HostMem = 30 * mib })
+	for _, test := range []struct {
+		what, key, more string
+		taken, stored   int64 // times 4n bytes
+	}{
+		{"alone", ``, ``, 1, 0}, {"stored", `"key":"c",`, ``, 1, 1}, {"volatile", `"key":"c",`, `,"volatile":true`, 2, 1},
+	} {
+		t.Run(test.what, func(t *testing.T) {
+			d.put("", "a", ramp(n, 0))
+			used := d.stats().Host.Used
+			conn := d.dial()
+			if err := conn.SetReadBuffer(4096); err != nil { // most of the answer is still to come
+				t.Fatal(err)
+			}
+			request := strings.Replace(sum("a", "a", "c", n, `,"inline":true`+test.more), `"key":"c",`, test.key, 1)
+			d.say(conn, post("POST", "/v1/run", request, 0))
+			got, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil || got.StatusCode != 200 {
+				t.Fatalf("%+v, %v", got, err)
+			}
+			if now := d.stats().Host.Used - used; now != test.taken*4*n {
+				t.Errorf("%d bytes are taken while it is sent, want %d", now, test.taken*4*n)
+			}
+			d.put("", "a", ramp(1, 0)) // and what it is of
+			if test.stored > 0 {
+				if _, err := d.do("", "DELETE", object("c"), nil); err != nil {
+					t.Error(err)
+				}
+			}
+			text, err := io.ReadAll(got.Body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var a kernel.Answer
+			unmarshal(t, text, &a)
+			v := values(a.Outputs["c"].Data)
+			if len(v) != n {
+				t.Fatalf("%d floats", len(v))
+			}
+			for i := range v {
+				if v[i] != 2*float32(i) {
+					t.Fatalf("float %d is %v", i, v[i])
+				}
+			}
+			waitFor(t, func() bool { return d.stats().Host.Used == 4 })
+		})
+	}
+	d.refused("", fmt.Sprintf(`{"version":1,"modules":{"m":{"ptx":%q}},"buffers":{"y":{"kind":"output","inline":true,"size":%d}},
+"kernels":[{"module":"m","name":"slow","grid":[1,1,1],"block":[1,1,1],"args":[]}]}`, tinyPTX, 31*mib), "too-large", "/buffers/y")
+	if s := d.stats(); s.Host.Used != 4 {
+		t.Errorf("%d bytes are left", s.Host.Used)
 	}
 }
 
