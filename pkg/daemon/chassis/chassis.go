@@ -45,7 +45,7 @@ import (
 // Config says where a daemon serves.
 type Config struct {
 	Program      string        // what it is called, in messages
-	Socket       string        // control socket, which speaks HTTP; its folder is the run directory
+	Socket       string        // control socket, which speaks HTTP, for the user and root; its folder is the run directory
 	Lock         string        // file of the run directory that its one daemon holds
 	Private      bool          // the run directory is ours alone: its mode becomes 0700
 	Listen       string        // TCP address of /healthz, /readyz and /metrics; empty is none
@@ -188,6 +188,7 @@ func (c *Chassis) listen() (err error) {
 	if c.control, err = Listen("unix", c.cfg.Socket, 0o600, c.cfg.Sockets); err != nil {
 		return err
 	}
+	c.control.Own(c.log)
 	if c.cfg.Listen == "" {
 		return nil
 	}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/gfaas/gfaas/pkg/lockfile"
 	"github.com/gfaas/gfaas/pkg/wire"
@@ -453,5 +455,44 @@ func TestRunDirNotOnesOwn(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// Another user's program is hung up on at the control socket, whatever mode that has
+// been given; the daemon's own user is answered, before and after.
+func TestControlSocketIsTheUsersOwn(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: only root can be another user")
+	}
+	d := serve(t, config(runDir(t)), Service{})
+	if err := errors.Join(os.Chmod(d.RunDir(), 0o755), os.Chmod(d.cfg.Socket, 0o666)); err != nil {
+		t.Fatal(err)
+	}
+	answer := make(chan string)
+	go func() {
+		runtime.LockOSThread() // the thread is another user's, and ends with this
+		defer close(answer)
+		if _, _, failed := unix.RawSyscall(unix.SYS_SETRESUID, 64999, 64999, 64999); failed != 0 {
+			answer <- failed.Error()
+			return
+		}
+		conn, err := net.Dial("unix", d.cfg.Socket)
+		if err != nil {
+			answer <- err.Error()
+			return
+		}
+		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(patience))
+		_, _ = io.WriteString(conn, "GET /healthz HTTP/1.1\r\nHost: d\r\n\r\n")
+		text := make([]byte, 1024)
+		if n, err := conn.Read(text); n > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+			answer <- fmt.Sprintf("%q, %v", text[:n], err)
+		}
+	}()
+	for got := range answer {
+		t.Errorf("another user gets %s", got)
+	}
+	if status, body := d.get(false, "/healthz"); status != http.StatusOK {
+		t.Errorf("%d %s", status, body)
 	}
 }

@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net"
 	"os"
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gfaas/gfaas/pkg/wire"
 )
@@ -25,6 +28,9 @@ type Listener struct {
 	path string
 	file fs.FileInfo // while it listens no other file can be taken for it
 	once sync.Once
+
+	own  *slog.Logger // told of strangers; nil: whoever may connect is accepted
+	said time.Time    // when it was
 }
 
 // LongPathError says that a path is too long for a unix socket's address.
@@ -97,6 +103,60 @@ func bind(network, path string, mode fs.FileMode, option SocketOption) (net.List
 		return option(network, address, raw)
 	}}
 	return config.Listen(context.Background(), network, path)
+}
+
+// Own has nobody accepted but programs of the daemon's own user and of root, whatever
+// has become of the socket's mode: others are hung up on, and the log is told, no more
+// often than each minute. It is called before the first Accept.
+func (l *Listener) Own(log *slog.Logger) { l.own = log }
+
+// Accept is AcceptUnix.
+func (l *Listener) Accept() (net.Conn, error) {
+	conn, err := l.AcceptUnix()
+	if err != nil {
+		return nil, err
+	}
+	return conn, nil
+}
+
+// AcceptUnix waits for the next connection. One goroutine at a time may call it.
+func (l *Listener) AcceptUnix() (*net.UnixConn, error) {
+	for {
+		conn, err := l.UnixListener.AcceptUnix()
+		if err != nil || l.own == nil {
+			return conn, err
+		}
+		peer, err := Peer(conn)
+		if err == nil && (peer.Uid == 0 || int(peer.Uid) == os.Geteuid()) {
+			return conn, nil
+		}
+		_ = conn.Close()
+		if now := time.Now(); err == nil && (l.said.IsZero() || now.Sub(l.said) >= strangerSaid) {
+			l.said = now
+			l.own.Warn("another user connects and is hung up on", "socket", l.path, "uid", peer.Uid, "pid", peer.Pid)
+		}
+	}
+}
+
+// strangerSaid is for how long it is not said again that one connects.
+const strangerSaid = time.Minute
+
+// Peer is who is at the other end, as it was when it connected: a process number of 0
+// is one that this process cannot see.
+func Peer(conn *net.UnixConn) (cred unix.Ucred, err error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return cred, err
+	}
+	var got *unix.Ucred
+	var failed error
+	if err := raw.Control(func(fd uintptr) { got, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
+		return cred, err
+	}
+	if failed != nil {
+		return cred, fmt.Errorf("who connects: %w", failed)
+	}
+	return *got, nil
 }
 
 // Close stops listening and removes the socket.

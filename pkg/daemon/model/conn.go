@@ -77,10 +77,10 @@ func (d *Daemon) listen(tenant string) error {
 	if err != nil {
 		return err
 	}
-	if tenant != "" {
-		if err := d.makeFolder(tenant); err != nil {
-			return errors.Join(err, l.Close())
-		}
+	if tenant == "" {
+		l.Own(d.log)
+	} else if err := d.makeFolder(tenant); err != nil {
+		return errors.Join(err, l.Close())
 	}
 	d.listeners[tenant] = l
 	if d.accepting != nil {

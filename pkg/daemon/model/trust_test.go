@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -423,4 +424,45 @@ func TestHoldersAcrossARestart(t *testing.T) {
 	if used := w.gpu.Used(); used != gpu.Bytes(a.Size) {
 		t.Errorf("%v of GPU memory when the holder of before is gone, for one copy of %d", used, a.Size)
 	}
+}
+
+// TestModelSocketIsTheUsersOwn: another user's program is hung up on at model.sock,
+// which speaks for all tenants, whatever mode that has been given. The socket of one
+// tenant is for whom its mode admits.
+func TestModelSocketIsTheUsersOwn(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: only root can be another user")
+	}
+	w := serve(t)
+	run := filepath.Dir(w.cfg.Socket)
+	blue := filepath.Join(run, "model-blue.sock")
+	if err := errors.Join(os.Chmod(run, 0o755), os.Chmod(w.cfg.Socket, 0o666), os.Chmod(blue, 0o666)); err != nil {
+		t.Fatal(err)
+	}
+	answers := make(chan error)
+	go func() {
+		runtime.LockOSThread() // the thread is another user's, and ends with this
+		defer close(answers)
+		if _, _, failed := unix.RawSyscall(unix.SYS_SETRESUID, 64999, 64999, 64999); failed != 0 {
+			t.Error(failed)
+			return
+		}
+		for _, socket := range []string{w.cfg.Socket, blue} {
+			conn, err := net.Dial("unixpacket", socket)
+			if err == nil {
+				_ = conn.SetDeadline(time.Now().Add(patience))
+				_, _ = conn.Write([]byte(`{"op":"stat"}`))
+				_, err = conn.Read(make([]byte, wire.MaxAnswer))
+				_ = conn.Close()
+			}
+			answers <- err
+		}
+	}()
+	if err := <-answers; err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("at model.sock: %v", err)
+	}
+	if err := <-answers; err != nil {
+		t.Errorf("at the tenant's: %v", err)
+	}
+	w.client().totals() // as before
 }

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gfaas/gfaas/pkg/daemon/chassis"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	policy "github.com/gfaas/gfaas/pkg/policy/token"
 	"github.com/gfaas/gfaas/pkg/procfs"
@@ -41,7 +42,7 @@ type client struct {
 // descriptor of its own.
 func (d *Daemon) greet(conn *net.UnixConn, l *listener) {
 	defer d.conns.Done()
-	cred, err := peer(conn)
+	cred, err := chassis.Peer(conn)
 	if err == nil {
 		err = d.admitsUser(conn, cred)
 	}
@@ -171,20 +172,6 @@ func use(conn *net.UnixConn, f func(fd int) error) error {
 		return err
 	}
 	return failed
-}
-
-// peer is who is at the other end: a process number of 0 is one that this
-// daemon cannot see.
-func peer(conn *net.UnixConn) (cred unix.Ucred, err error) {
-	err = use(conn, func(fd int) error {
-		c, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
-		if err != nil {
-			return fmt.Errorf("who connects: %w", err)
-		}
-		cred = *c
-		return nil
-	})
-	return cred, err
 }
 
 // admitsUser refuses other people's processes.

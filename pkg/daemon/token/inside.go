@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/gfaas/gfaas/pkg/daemon/chassis"
 	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
@@ -117,7 +118,7 @@ func (d *Daemon) outsider(r *http.Request) error {
 	if !ok {
 		return errors.New("it is not known who asks")
 	}
-	cred, err := peer(conn)
+	cred, err := chassis.Peer(conn)
 	if err != nil {
 		return err
 	}
