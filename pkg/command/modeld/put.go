@@ -34,7 +34,8 @@ room: it must stay as it is.
 
 Where the name has the same content already, nothing happens. With other content
 it becomes the model's next generation: who asks from now on gets that, and who
-holds the one before keeps it.`,
+holds the one before keeps it. Other content is for all tenants only if --public is
+said of it, too.`,
 		Example: `  gfaas-modeld put resnet50 resnet50.safetensors
   gfaas-modeld put llama/8b model.safetensors.index.json --timeout 1m`,
 		Args: cobra.ExactArgs(2),

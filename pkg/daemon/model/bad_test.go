@@ -511,6 +511,34 @@ func TestTenants(t *testing.T) {
 	green.get("shown", path)
 }
 
+// TestPublicIsOfContent: that a model is for all holds for the content it was said
+// of, as long as that is put or loaded again, and for no other.
+func TestPublicIsOfContent(t *testing.T) {
+	w := serve(t)
+	blue, green := w.client("blue"), w.client("default")
+	shown, secret, big := w.file("shown", 1, 1000), w.file("secret", 2, 1000), w.file("big", 3, 4<<20-1000)
+	put := func(path string, public bool) {
+		t.Helper()
+		blue.pass("", wire.Request{Op: wire.OpPut, Name: "m", Public: public}, path)
+	}
+	put(shown, true)
+	put(shown, false)
+	green.get("m", shown)
+	green.release("m")
+	w.client().put("", "big", big) // in its place
+	put(shown, false)
+	green.get("m", shown)
+	put(secret, false)
+	green.call(wire.CodeAbsent, wire.Request{Op: wire.OpGet, Name: "m"})
+	blue.get("m", secret)
+	put(secret, true)
+	green.get("m", secret)
+	manifest := w.write("manifest", []byte(`{"tensors":{"a":{"dtype":"U8","shape":[8],"offset":0,"bytes":8}}}`))
+	blue.pass("", wire.Request{Op: wire.OpStore, Name: "m", Size: 8}, manifest)
+	blue.call("", wire.Request{Op: wire.OpCommit, Name: "m"})
+	green.call(wire.CodeAbsent, wire.Request{Op: wire.OpStat, Name: "m"})
+}
+
 func TestStore(t *testing.T) {
 	w := serve(t)
 	manifest := func(text string) *os.File {

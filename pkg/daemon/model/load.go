@@ -626,7 +626,9 @@ func (d *Daemon) publish(a policy.Publish) {
 		m = &model{}
 		d.models[c.key] = m
 	}
-	c.record.Public = c.record.Public || m.record.Public
+	if c.record.Content == m.record.Content { // else whoever put it says anew who may have it
+		c.record.Public = c.record.Public || m.record.Public
+	}
 	m.record = c.record
 	m.used = time.Now()
 	if !c.store {
