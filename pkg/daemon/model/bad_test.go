@@ -645,6 +645,49 @@ func TestHold(t *testing.T) {
 	other.put("", "big", filepath.Join(w.dir, "big"))
 }
 
+// TestNameMeansAnother: what was got by a name is released by it, and given to a
+// process to hold, also when the name has come to mean another model since, or none.
+func TestNameMeansAnother(t *testing.T) {
+	w := serve(t)
+	host, blue, green := w.client(), w.client("blue"), w.client("default")
+	path, other := w.file("a", 1, 1000), w.file("b", 2, 1000)
+	fd, err := unix.PidfdOpen(os.Getpid(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := os.NewFile(uintptr(fd), "process")
+	defer of.Close()
+	got := func(c *client, path string) {
+		t.Helper()
+		a, files := c.call("", wire.Request{Op: wire.OpGet, Name: "m"})
+		c.check(a, files, path)
+	}
+	blue.pass("", wire.Request{Op: wire.OpPut, Name: "m", Public: true}, path)
+	for range 3 {
+		got(green, path)
+	}
+	got(host, path)
+	blue.call("", wire.Request{Op: wire.OpRemove, Name: "m"})
+	green.release("m")
+	if refs := host.totals().Refs; refs != 3 {
+		t.Errorf("%d hold it", refs)
+	}
+	green.pass("", wire.Request{Op: wire.OpPut, Name: "m"}, other)
+	got(green, other)
+	host.call("", wire.Request{Op: wire.OpHold, Name: "m"}, of)
+	green.release("m")
+	if refs := green.stat("m").Refs; refs != 1 {
+		t.Errorf("%d hold what was got last", refs)
+	}
+	green.release("m")
+	green.release("m")
+	green.call(wire.CodeAbsent, wire.Request{Op: wire.OpRelease, Name: "m"})
+	host.call(wire.CodeAbsent, wire.Request{Op: wire.OpRelease, Name: "m"})
+	if refs := host.totals().Refs; refs != 1 {
+		t.Errorf("%d hold one, want the process alone", refs)
+	}
+}
+
 // TestHoldTakesNoThread: Go ends a program of 10,000 threads, and processes that
 // hold a model may be many.
 func TestHoldTakesNoThread(t *testing.T) {

@@ -44,6 +44,7 @@ type conn struct {
 // hold is a copy that a connection holds.
 type hold struct {
 	request    policy.RequestID
+	as         string // the tenant by whose names it was got
 	key        policy.Key
 	generation int64
 	store      policy.CopyID // not committed yet; else 0
@@ -300,13 +301,13 @@ func (c *conn) took(h hold) {
 	c.holds = append(c.holds, h)
 }
 
-// drop takes a hold out: of a model, of that generation or, for 0, the one got
-// first.
-func (c *conn) drop(key policy.Key, generation int64) (policy.RequestID, bool) {
+// drop takes a hold out: of what a tenant got by a name, whatever that means now, of
+// that generation or, for 0, the one got first.
+func (c *conn) drop(as, name string, generation int64) (policy.RequestID, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	at := slices.IndexFunc(c.holds, func(h hold) bool {
-		return h.key == key && h.store == 0 && (generation == 0 || h.generation == generation)
+		return h.as == as && h.key.Name == name && h.store == 0 && (generation == 0 || h.generation == generation)
 	})
 	if at < 0 {
 		return 0, false

@@ -282,7 +282,7 @@ func (c *call) granted(id policy.RequestID, r *request, out result, store policy
 		Name: copied.key.Name, Generation: out.generation, SHA256: copied.record.SHA256, GPU: d.cfg.GPU.UUID(), Size: int64(copied.size()),
 	}
 	memory, manifest := copied.export, copied.manifest
-	c.conn.took(hold{request: id, key: copied.key, generation: out.generation, store: store})
+	c.conn.took(hold{request: id, as: c.as, key: copied.key, generation: out.generation, store: store})
 	d.mu.Unlock()
 	// The request holds the copy, so neither is closed. Each client reads the
 	// manifest from a place of its own.
@@ -424,14 +424,7 @@ func (c *call) commit() (wire.Answer, []*os.File, error) {
 }
 
 func (c *call) release() (wire.Answer, []*os.File, error) {
-	d := c.conn.d
-	d.mu.Lock()
-	key := d.keyFor(c.as, c.Name)
-	d.mu.Unlock()
-	id, ok := c.conn.drop(policy.Key{Tenant: c.as, Name: c.Name}, c.Release)
-	if !ok {
-		id, ok = c.conn.drop(key, c.Release)
-	}
+	id, ok := c.conn.drop(c.as, c.Name, c.Release)
 	if !ok {
 		return wire.Answer{}, nil, wire.Errorf(wire.CodeAbsent, "this connection holds no model %s", c.Name)
 	}
@@ -472,16 +465,13 @@ func (c *call) hold() (wire.Answer, []*os.File, error) {
 	if err != nil {
 		return wire.Answer{}, nil, err
 	}
-	d := c.conn.d
-	d.mu.Lock()
-	key := d.keyFor(c.as, c.Name)
-	d.mu.Unlock()
-	id, ok := c.conn.drop(key, c.Release)
+	id, ok := c.conn.drop(c.as, c.Name, c.Release)
 	if !ok {
 		_ = watched.Close()
 		return wire.Answer{}, nil, wire.Errorf(wire.CodeAbsent, "this connection holds no model %s", c.Name)
 	}
 	c.file = nil
+	d := c.conn.d
 	d.mu.Lock()
 	d.processes[id] = process
 	d.mu.Unlock()
