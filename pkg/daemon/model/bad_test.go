@@ -287,6 +287,54 @@ func TestCapacity(t *testing.T) {
 	}
 }
 
+// TestPutWhileItIsPut: what is put, or got from a file, while it is being loaded
+// already needs no room for a second copy.
+func TestPutWhileItIsPut(t *testing.T) {
+	w := serve(t)
+	path := w.file("a", 1, 3<<20) // of which one fits
+	loading, waits := make(chan bool), make(chan bool)
+	goOn := sync.OnceFunc(func() { close(waits) })
+	defer goOn()
+	var once sync.Once
+	w.gpu.Fail(func(call string) error {
+		if call == "up" {
+			once.Do(func() { close(loading); <-waits })
+		}
+		return nil
+	})
+	var asking sync.WaitGroup
+	host := w.client()
+	ask := func(op string) {
+		c := w.client()
+		asking.Go(func() {
+			f, err := os.Open(path)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer f.Close()
+			_, files, err := c.Call(t.Context(), wire.Request{Op: op, Name: "a"}, f)
+			if err != nil {
+				t.Errorf("%s: %v", op, err)
+			}
+			for _, f := range files {
+				_ = f.Close()
+			}
+		})
+	}
+	ask(wire.OpPut)
+	<-loading
+	ask(wire.OpPut)
+	w.eventually("it has no room", func() bool { return strings.HasPrefix(host.stat("a").Why, "no room") })
+	ask(wire.OpGet)
+	ask(wire.OpPut)
+	goOn()
+	asking.Wait()
+	if s := host.stat("a"); s.Generation != 1 || s.State != wire.StateGPU {
+		t.Errorf("%+v", s)
+	}
+}
+
 // TestLeavesWhileItLoads: what nobody waits for any more is not loaded on.
 func TestLeavesWhileItLoads(t *testing.T) {
 	w := serve(t)

@@ -52,8 +52,9 @@ type (
 		Content    string
 	}
 	// Get asks for a model. Source says that there is something to load it from:
-	// then a put that is under way, whose file may be bad, is not waited for. Until
-	// is when to wait no longer for room, or for another's store.
+	// then a put that is under way, whose file may be bad, is not waited for while
+	// there is room beside it. Until is when to wait no longer for room, or for
+	// another's store.
 	Get struct {
 		Request RequestID
 		Key     Key
@@ -207,6 +208,7 @@ type held struct {
 	used       time.Duration // when it was last granted or given back
 	waiters    []RequestID   // in order
 	put        bool          // the first of them has a source of its own
+	seen       *held         // the model's newest when its size was last asked for
 }
 
 // takesRoom says whether it counts against the capacity.
@@ -280,6 +282,33 @@ func (p *Policy) begin(key Key, first RequestID, until time.Duration) *held {
 	p.copies = append(p.copies, c)
 	p.requests[first] = &request{copy: c, until: until}
 	return c
+}
+
+// look has it found out how large a copy is, and whether it would be the same as the
+// model's newest.
+func (p *Policy) look(c *held) {
+	if m := p.models[c.key]; m != nil {
+		c.seen = m.current
+	}
+	p.act(Begin{c.id, c.key, c.waiters[0]})
+}
+
+// overtaken says that another copy of the model was there before this one went in, and
+// deals with it: who asked for the model gets that one, and what was put is compared
+// with it.
+func (p *Policy) overtaken(c *held, now time.Duration) bool {
+	m := p.models[c.key]
+	switch {
+	case m == nil || m.current == nil || m.current == c.seen || c.store != 0:
+		return false
+	case c.put:
+		p.settle(c, beginning)
+		c.bytes, c.host = 0, 0
+		p.look(c)
+	default:
+		p.hand(c, m.current, now)
+	}
+	return true
 }
 
 // count adds what a copy takes, or takes it away.
@@ -367,13 +396,13 @@ func (e Get) apply(p *Policy, now time.Duration) {
 		return
 	}
 	c := p.begin(e.Key, e.Request, e.Until)
-	p.act(Begin{c.id, c.key, e.Request})
+	p.look(c)
 }
 
 func (e Put) apply(p *Policy, _ time.Duration) {
 	c := p.begin(e.Key, e.Request, e.Until)
 	c.put = true
-	p.act(Begin{c.id, c.key, e.Request})
+	p.look(c)
 }
 
 func (e Store) apply(p *Policy, _ time.Duration) {
@@ -383,8 +412,8 @@ func (e Store) apply(p *Policy, _ time.Duration) {
 	p.size(c, e.Bytes, e.Host)
 }
 
-func (e Sized) apply(p *Policy, _ time.Duration) {
-	if c := p.find(e.Copy); c != nil && !p.wasDoomed(c) && c.state == beginning {
+func (e Sized) apply(p *Policy, now time.Duration) {
+	if c := p.find(e.Copy); c != nil && !p.wasDoomed(c) && c.state == beginning && !p.overtaken(c, now) {
 		p.size(c, e.Bytes, e.Host)
 	}
 }
@@ -425,7 +454,7 @@ func (e Same) apply(p *Policy, now time.Duration) {
 		p.hand(c, m.current, now)
 		return
 	}
-	p.act(Begin{c.id, c.key, c.waiters[0]}) // it was replaced or evicted meanwhile
+	p.look(c) // it was replaced or evicted meanwhile
 }
 
 // hand gives all who wait for a copy another one that is the same.
@@ -491,6 +520,11 @@ func (e Loaded) apply(p *Policy, now time.Duration) {
 	c.waiters = nil
 	for _, r := range waiters {
 		p.grant(r, c, false, now)
+	}
+	for _, other := range slices.Clone(p.copies) {
+		if other.key == c.key && other.state == waiting {
+			p.overtaken(other, now)
+		}
 	}
 }
 
@@ -616,19 +650,38 @@ func (p *Policy) oldest() (oldest *held) {
 	return oldest
 }
 
+// loading are the models of which a copy is being loaded. Nobody holds it, and it may
+// be what others ask for that have no room beside it: they wait until it is there.
+func (p *Policy) loading() map[Key]bool {
+	keys := map[Key]bool{}
+	for _, c := range p.copies {
+		if c.takesRoom() && c.state != ready && c.store == 0 {
+			keys[c.key] = true
+		}
+	}
+	return keys
+}
+
 // deadline says whether a request waits for something that it waits for until a
 // time only.
-func (r *request) deadline(id RequestID) bool {
+func (r *request) deadline(id RequestID, loading map[Key]bool) bool {
 	c := r.copy
-	return !r.granted && (c.state == waiting || c.state == filling && c.store != 0 && c.store != id)
+	switch {
+	case r.granted:
+		return false
+	case c.store != 0:
+		return c.state == waiting || c.state == filling && c.store != id
+	}
+	return c.state == waiting && !loading[c.key]
 }
 
 // expire refuses those whose time is up.
 func (p *Policy) expire(now time.Duration) {
+	loading := p.loading()
 	for _, c := range slices.Clone(p.copies) {
 		for _, id := range slices.Clone(c.waiters) {
 			r := p.requests[id]
-			if r == nil || !r.deadline(id) || now < r.until {
+			if r == nil || !r.deadline(id, loading) || now < r.until {
 				continue
 			}
 			c.waiters = slices.DeleteFunc(c.waiters, func(other RequestID) bool { return other == id })
@@ -646,9 +699,9 @@ func (p *Policy) expire(now time.Duration) {
 
 // wakeAtNext asks to be called when the next request's time is up.
 func (p *Policy) wakeAtNext() {
-	next := time.Duration(0)
+	next, loading := time.Duration(0), p.loading()
 	for id, r := range p.requests {
-		if r.deadline(id) && (next == 0 || r.until < next) {
+		if r.deadline(id, loading) && (next == 0 || r.until < next) {
 			next = r.until
 		}
 	}

@@ -213,6 +213,46 @@ func TestReplace(t *testing.T) {
 	s.step("free 3", Leave{6})
 }
 
+// TestPutsAtOnce: what is put, or got from a file, while the same model is being
+// loaded, and has no room beside it, is compared with that first.
+func TestPutsAtOnce(t *testing.T) {
+	s := start(t, 10)
+	s.step("begin 1 for 1", Put{1, key("a"), s.now})
+	s.step("begin 2 for 2", Put{2, key("a"), s.now})
+	s.step("begin 3 for 3", Put{3, key("a"), s.now})
+	s.step("begin 4 for 4", Get{4, key("a"), true, s.now})
+	s.step("fill 1", Sized{1, 6, 0})
+	s.step("", Sized{2, 6, 0}, Sized{4, 6, 0}) // nobody holds what they wait for
+	s.now += time.Hour
+	s.step("gen 1 is 1; grant 1: 1 gen 1 hit false; begin 2 for 2; free 4; grant 4: 1 gen 1 hit true", Loaded{1, "a"})
+	s.step("begin 3 for 3", Sized{3, 6, 0}) // it did not know
+	s.step("free 2; grant 2: 1 gen 1 hit true", Same{2, "a"})
+	s.step("refuse 3: busy; free 3", Sized{3, 6, 0}) // other content, and the model is held
+	// If it fails, the next goes on.
+	s.step("free 1", Leave{1}, Leave{2}, Leave{4}, Remove{key("a")})
+	s.step("begin 5 for 5", Put{5, key("a"), s.now})
+	s.step("begin 6 for 6", Put{6, key("a"), s.now})
+	s.step("begin 7 for 7", Get{7, key("b"), true, s.now})
+	s.step("fill 5", Sized{5, 6, 0})
+	s.step("", Sized{6, 6, 0})
+	s.step("refuse 7: busy; free 7", Sized{7, 6, 0})
+	s.step("cancel 5", Leave{5})
+	s.step("fill 6", Failed{5, errors.New("cancelled")})
+	// One that is compared, and not wanted any more, takes no room.
+	s.step("begin 8 for 8", Put{8, key("b"), s.now})
+	s.step("begin 9 for 9", Put{9, key("b"), s.now})
+	s.step("fill 8", Sized{8, 4, 0})
+	s.step("", Sized{9, 4, 0})
+	s.step("gen 1 is 8; grant 8: 8 gen 1 hit false; begin 9 for 9", Loaded{8, "b"})
+	s.step("cancel 9", Leave{9})
+	if used := s.p.Snapshot().Used; used != 10 {
+		t.Errorf("%v used", used)
+	}
+	// What is held stands in the way whatever is loaded.
+	s.step("gen 1 is 6; grant 6: 6 gen 1 hit false", Loaded{6, "a"})
+	s.step("begin 10 for 10; refuse 10: busy; free 10", Store{10, key("a"), 6, 0, s.now})
+}
+
 func TestBadPutHurtsNobody(t *testing.T) {
 	s := start(t, 10)
 	s.step("", Known{key("a"), 3, "a"})
