@@ -139,6 +139,25 @@ func TestFileChangesWhileRead(t *testing.T) {
 			_, err = f.WriteAt([]byte("xxxx"), 500_000)
 			return errors.Join(err, f.Close(), os.Chtimes(path, time.Now(), time.Unix(1700000000, 0)))
 		},
+		"is written to, and its time set back": func(path string) error {
+			var was, now unix.Stat_t
+			if err := unix.Stat(path, &was); err != nil {
+				return err
+			}
+			f, err := os.OpenFile(path, os.O_WRONLY, 0)
+			if err != nil {
+				return err
+			}
+			defer f.Close()
+			for end := time.Now().Add(patience); time.Now().Before(end); { // a file's times go on by some milliseconds
+				_, err := f.WriteAt([]byte("xxxx"), 500_000)
+				err = errors.Join(err, os.Chtimes(path, time.Unix(was.Atim.Unix()), time.Unix(was.Mtim.Unix())), unix.Stat(path, &now))
+				if err != nil || now.Ctim != was.Ctim {
+					return err
+				}
+			}
+			return errors.New("its ctime stays")
+		},
 	} {
 		t.Run(what, func(t *testing.T) {
 			w := serve(t)

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -57,6 +58,7 @@ type opened struct {
 	path  string
 	size  int64
 	mtime time.Time
+	ctime syscall.Timespec // which, unlike mtime, nobody can set
 }
 
 // segment is a piece of a file that goes to a place on the GPU.
@@ -93,7 +95,7 @@ func regular(f *os.File, path string) (*opened, error) {
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	return &opened{File: f, path: path, size: info.Size(), mtime: info.ModTime()}, nil
+	return &opened{File: f, path: path, size: info.Size(), mtime: info.ModTime(), ctime: info.Sys().(*syscall.Stat_t).Ctim}, nil
 }
 
 // readable says whether a file that was passed can be read at all.
@@ -120,7 +122,7 @@ func kind(mode fs.FileMode) string {
 // unchanged says whether a file is as it was when it was opened.
 func (o *opened) unchanged() error {
 	info, err := o.Stat()
-	if err == nil && (info.Size() != o.size || !info.ModTime().Equal(o.mtime)) {
+	if err == nil && (info.Size() != o.size || !info.ModTime().Equal(o.mtime) || info.Sys().(*syscall.Stat_t).Ctim != o.ctime) {
 		err = o.fault("it changed while it was read")
 	}
 	return err
