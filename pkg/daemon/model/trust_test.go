@@ -182,9 +182,11 @@ func (w *world) long(name string, n gpu.Bytes) string {
 	return w.write(name, append(text, 1))
 }
 
-// live is how much of the heap is in use.
+// live is how much of the heap is in use. What a pool keeps goes with the second
+// collection.
 func live() gpu.Bytes {
 	var m runtime.MemStats
+	runtime.GC()
 	runtime.GC()
 	runtime.ReadMemStats(&m)
 	return gpu.Bytes(m.HeapAlloc)
