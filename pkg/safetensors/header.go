@@ -211,15 +211,22 @@ func (h *Header) place(size int64) error {
 // length is what shape and type make of a tensor, in bytes. The product may
 // nowhere be more than a number has room for, as in the reference, whatever
 // follows.
-func length(dtype string, shape []int64) (uint64, error) {
+func length(dtype string, shape []int64) (int64, error) {
+	size := sizes[dtype]
+	if size == 0 {
+		return 0, fmt.Errorf("dtype %s is not known", quote(dtype))
+	}
 	n, overflow := uint64(1), uint64(0)
 	for _, d := range shape {
+		if d < 0 {
+			return 0, fmt.Errorf("shape has %d, expected a whole number from 0 on", d)
+		}
 		if overflow, n = bits.Mul64(n, uint64(d)); overflow != 0 {
 			return 0, errors.New("the dimensions' product has no room in 64 bits")
 		}
 	}
-	if overflow, n = bits.Mul64(n, sizes[dtype]); overflow != 0 || n > math.MaxInt64 {
+	if overflow, n = bits.Mul64(n, size); overflow != 0 || n > math.MaxInt64 {
 		return 0, errors.New("the dimensions' product has no room in 64 bits")
 	}
-	return n, nil
+	return int64(n), nil
 }

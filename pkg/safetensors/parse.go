@@ -175,8 +175,6 @@ func (t *Tensor) check(span []int64) error {
 	switch {
 	case t.DType == "":
 		return fault("no dtype, expected one such as F16")
-	case sizes[t.DType] == 0:
-		return fault("dtype %s is not known", quote(t.DType))
 	case t.Shape == nil:
 		return fault("no shape, expected one such as [2,3]")
 	case len(span) != 2:
@@ -184,15 +182,21 @@ func (t *Tensor) check(span []int64) error {
 	case span[1] < span[0]:
 		return fault("ends at %d, before its begin at %d", span[1], span[0])
 	}
-	want, err := length(t.DType, t.Shape)
-	if err != nil {
+	t.Offset, t.Bytes = span[0], span[1]-span[0]
+	if err := CheckLength(t.DType, t.Shape, t.Bytes); err != nil {
 		return &Error{Reason: err.Error()}
 	}
-	t.Offset, t.Bytes = span[0], span[1]-span[0]
-	if uint64(t.Bytes) != want {
-		return fault("%d bytes, expected %d for %s of shape %s", t.Bytes, want, t.DType, shape(t.Shape))
-	}
 	return nil
+}
+
+// CheckLength says what is wrong with a tensor of so many bytes, if anything: it must
+// have a type that the format knows, and be as long as that and its shape make it.
+func CheckLength(dtype string, dims []int64, bytes int64) error {
+	want, err := length(dtype, dims)
+	if err == nil && bytes != want {
+		err = fmt.Errorf("%d bytes, expected %d for %s of shape %s", bytes, want, dtype, shape(dims))
+	}
+	return err
 }
 
 // shape prints dimensions, the first few of them.

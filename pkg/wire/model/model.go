@@ -5,6 +5,7 @@ package model
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,6 +19,8 @@ import (
 
 	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/gfaas/gfaas/pkg/safetensors"
 )
 
 // Limits of the protocol.
@@ -259,8 +262,9 @@ type entry struct {
 	Bytes  int64   `json:"bytes"`
 }
 
-// ParseManifest reads a manifest for an allocation of that size, in bytes. The
-// tensors come in the order of their places.
+// ParseManifest reads a manifest for an allocation of that size, in bytes, as strictly
+// as a file's header is read: no key twice, and tensors of known types, each as long as
+// its shape makes it and none within another. They come in the order of their places.
 func ParseManifest(r io.Reader, size int64) (places []Place, metadata map[string]string, err error) {
 	const most = 256 << 20 // bytes
 	var text bytes.Buffer
@@ -274,27 +278,35 @@ func ParseManifest(r io.Reader, size int64) (places []Place, metadata map[string
 		return nil, nil, errors.New("a manifest of more than 256 MiB")
 	}
 	var m manifest
-	if err := json.Unmarshal(text.Bytes(), &m); err != nil {
+	if err := jsonv2.Unmarshal(text.Bytes(), &m); err != nil {
 		return nil, nil, fmt.Errorf("not a manifest: %w", err)
 	}
+	if m.Tensors == nil {
+		return nil, nil, errors.New("not a manifest: no tensors")
+	}
 	for name, e := range m.Tensors {
+		err := safetensors.CheckLength(e.DType, e.Shape, e.Bytes)
 		switch {
+		case e.Shape == nil:
+			err = errors.New("no shape, expected one such as [2,3]")
 		case e.Offset < 0 || e.Bytes < 0 || e.Bytes > size-e.Offset || e.Offset%Alignment != 0:
-			return nil, nil, fmt.Errorf("tensor %.100q: %d bytes at %d, expected a multiple of %d and an end within %d", name, e.Bytes, e.Offset, Alignment, size)
-		case slices.ContainsFunc(e.Shape, func(d int64) bool { return d < 0 }) || e.DType == "":
-			return nil, nil, fmt.Errorf("tensor %.100q: dtype %q of shape %v", name, e.DType, e.Shape)
+			err = fmt.Errorf("%d bytes at %d, expected a multiple of %d and an end within %d", e.Bytes, e.Offset, Alignment, size)
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("tensor %.100q: %w", name, err)
 		}
 		places = append(places, Place{name, e.DType, e.Shape, e.Offset, e.Bytes})
 	}
 	slices.SortFunc(places, func(a, b Place) int {
-		if a.Offset != b.Offset {
-			if a.Offset < b.Offset {
-				return -1
-			}
-			return 1
-		}
-		return strings.Compare(a.Name, b.Name)
+		return cmp.Or(cmp.Compare(a.Offset, b.Offset), cmp.Compare(a.Bytes, b.Bytes), cmp.Compare(a.Name, b.Name))
 	})
+	end := int64(0) // of those before
+	for _, p := range places {
+		if p.Bytes > 0 && p.Offset < end {
+			return nil, nil, fmt.Errorf("tensor %.100q: begins at %d, within the tensor before, which ends at %d", p.Name, p.Offset, end)
+		}
+		end = max(end, p.Offset+p.Bytes)
+	}
 	return places, m.Metadata, nil
 }
 
