@@ -525,7 +525,7 @@ func TestID(t *testing.T) {
 		}
 		buf := make([]byte, 1000)
 		n, err := conn.Read(buf)
-		want := `{"ok":false,"id":` + strings.ReplaceAll(id, "<", `\u003c`) + `,"error":{"code":"absent","message":"there is no model a"}}`
+		want := `{"ok":false,"id":` + id + `,"error":{"code":"absent","message":"there is no model a"}}`
 		if err != nil || string(buf[:n]) != want {
 			t.Errorf("%s, %v, want %s", buf[:n], err, want)
 		}

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -244,7 +245,7 @@ func (c *conn) answer(id json.RawMessage, a wire.Answer, err error, files ...*os
 			a.Error.Message = a.Error.Message[:most] + "…"
 		}
 	}
-	text, err := json.Marshal(a)
+	text, err := encode(a)
 	if err != nil {
 		c.d.log.Error("answer", "err", err)
 		c.close()
@@ -264,6 +265,16 @@ func (c *conn) answer(id json.RawMessage, a wire.Answer, err error, files ...*os
 	if _, _, err := c.socket.WriteMsgUnix(text, rights, nil); err != nil {
 		c.close()
 	}
+}
+
+// encode writes JSON with texts as they are: escaped for HTML an id would be six times
+// as long, and another than the client's.
+func encode(v any) ([]byte, error) {
+	var text bytes.Buffer
+	e := json.NewEncoder(&text)
+	e.SetEscapeHTML(false)
+	err := e.Encode(v)
+	return bytes.TrimSuffix(text.Bytes(), []byte("\n")), err
 }
 
 // received are the descriptors that came with a packet.

@@ -7,8 +7,10 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -561,5 +563,39 @@ func TestList(t *testing.T) {
 	a, _ := c.call("", wire.Request{Op: wire.OpList})
 	if text, err := json.Marshal(a); err != nil || len(text) > wire.MaxAnswer || a.More == nil || !*a.More {
 		t.Errorf("a page of %d bytes, more: %v, %v", len(text), a.More, err)
+	}
+}
+
+// TestListOfLongID: a page is no longer than an answer may be, however long the id is
+// that it repeats, and the longest of paths has room in it.
+func TestListOfLongID(t *testing.T) {
+	w := serve(t)
+	const many = 30
+	for i := range many {
+		name := fmt.Sprintf("m%02d", i)
+		w.kept.records["default/"+name] = wire.Record{Tenant: "default", Name: name, Generation: 1, Files: []wire.File{{Path: "/" + strings.Repeat("<\x01", 2047)}}}
+	}
+	w.stop()
+	w.start()
+	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: w.cfg.Socket, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	id := `"` + strings.Repeat("<", wire.MaxRequest-100) + `"`
+	page := wire.Answer{}
+	for next := 0; next < many; next += len(page.Models) {
+		if _, err := fmt.Fprintf(conn, `{"op":"ls","after":"m%02d","id":%s}`, next-1, id); err != nil {
+			t.Fatal(err)
+		}
+		buf := make([]byte, 2*wire.MaxAnswer)
+		n, err := conn.Read(buf)
+		page = wire.Answer{}
+		if err := errors.Join(err, json.Unmarshal(buf[:n], &page)); err != nil {
+			t.Fatal(err)
+		}
+		if n > wire.MaxAnswer || string(page.ID) != id || len(page.Models) == 0 || page.Models[0].Name != fmt.Sprintf("m%02d", next) || *page.More != (next+len(page.Models) < many) {
+			t.Fatalf("%d bytes of %d models, more: %v, from %d on", n, len(page.Models), *page.More, next)
+		}
 	}
 }

@@ -2,7 +2,6 @@ package model
 
 import (
 	"cmp"
-	"encoding/json"
 	"os"
 	"slices"
 	"time"
@@ -104,18 +103,21 @@ func (c *call) list() (wire.Answer, []*os.File, error) {
 	d.mu.Lock()
 	all := d.statuses(tenant)
 	d.mu.Unlock()
-	a := wire.Answer{Models: []wire.Status{}, More: new(bool)}
-	const room = wire.MaxAnswer - 2<<10 // for what is around them
-	used := 0
+	a := wire.Answer{OK: true, ID: c.ID, Models: []wire.Status{}, More: new(bool)}
+	around, err := encode(a)
+	if err != nil {
+		return a, nil, err
+	}
+	used := len(around)
 	for _, s := range all {
 		if c.After != "" && (s.Name < c.After || s.Name == c.After && (c.AfterOf == "" || s.Tenant <= c.AfterOf)) {
 			continue
 		}
-		text, err := json.Marshal(s)
+		text, err := encode(s)
 		if err != nil {
 			return a, nil, err
 		}
-		if used += len(text) + 1; used > room && len(a.Models) > 0 {
+		if used += len(text) + 1; used > wire.MaxAnswer && len(a.Models) > 0 {
 			*a.More = true
 			break
 		}
