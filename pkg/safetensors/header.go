@@ -147,7 +147,7 @@ func parse(text []byte) (*Header, error) {
 	}
 	h := &Header{Bytes: lengthBytes + int64(len(text))}
 	p := parser{jsontext.NewDecoder(bytes.NewBuffer(text))}
-	err := p.object(func(key string) error {
+	err := p.object("the header", func(key string) error {
 		if key == metadataKey {
 			return p.metadata(h)
 		}

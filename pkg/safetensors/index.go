@@ -29,12 +29,12 @@ func ParseIndex(text []byte) (*Index, error) {
 	}
 	p := parser{jsontext.NewDecoder(bytes.NewBuffer(text))}
 	var index *Index
-	err := p.object(func(key string) error {
+	err := p.object("the index", func(key string) error {
 		if key != "weight_map" {
 			return p.skip()
 		}
 		index = &Index{Tensors: map[string]string{}}
-		return p.object(func(name string) error {
+		return p.object(key, func(name string) error {
 			shard, err := p.text("weight_map." + quote(name))
 			if err != nil {
 				return err

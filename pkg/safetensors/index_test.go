@@ -28,9 +28,9 @@ func TestIndex(t *testing.T) {
 func TestInvalidIndex(t *testing.T) {
 	for text, want := range map[string]string{
 		``:                                   "ends too early",
-		`[]`:                                 "a list, expected an object",
+		`[]`:                                 "the index is a list, expected an object",
 		`{}`:                                 "no weight_map",
-		`{"weight_map":[]}`:                  "a list, expected an object",
+		`{"weight_map":[]}`:                  "weight_map is a list, expected an object",
 		`{"weight_map":{"a":1}}`:             `weight_map."a" is 1, expected a text`,
 		`{"weight_map":{"a":""}}`:            `tensor "a": is in ""`,
 		`{"weight_map":{"a":"."}}`:           `tensor "a": is in "."`,

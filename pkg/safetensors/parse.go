@@ -14,10 +14,14 @@ import (
 // is not Unicode and numbers that are none are errors of the decoder.
 type parser struct{ *jsontext.Decoder }
 
-// object reads an object, the values by the function.
-func (p parser) object(value func(key string) error) error {
+// object reads an object, the values by the function. What it is may be empty, where
+// the caller says so.
+func (p parser) object(what string, value func(key string) error) error {
 	if kind := p.PeekKind(); kind != '{' && kind != 0 {
-		return fault("%s, expected an object", p.describe())
+		if what != "" {
+			what += " is "
+		}
+		return fault("%s%s, expected an object", what, p.describe())
 	}
 	if _, err := p.ReadToken(); err != nil {
 		return err
@@ -136,10 +140,10 @@ func (p parser) metadata(h *Header) error {
 		return p.skip()
 	}
 	h.Metadata = map[string]string{}
-	return p.object(func(key string) (err error) {
+	return asFault(p.object(metadataKey, func(key string) (err error) {
 		h.Metadata[key], err = p.text(metadataKey + "." + quote(key))
 		return err
-	})
+	}), metadataKey)
 }
 
 // tensor reads the entry of one. What it says besides is passed over, as in the
@@ -147,7 +151,7 @@ func (p parser) metadata(h *Header) error {
 func (p parser) tensor(name string) (Tensor, error) {
 	t := Tensor{Name: name}
 	var span []int64
-	err := p.object(func(key string) (err error) {
+	err := p.object("", func(key string) (err error) {
 		switch key {
 		case "dtype":
 			t.DType, err = p.text(key)
@@ -163,6 +167,7 @@ func (p parser) tensor(name string) (Tensor, error) {
 	if err == nil {
 		err = t.check(span)
 	}
+	err = asFault(err, "the header")
 	var wrong *Error
 	if errors.As(err, &wrong) && wrong.Tensor == "" {
 		wrong.Tensor = name
