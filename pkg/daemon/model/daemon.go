@@ -13,7 +13,9 @@
 // size and in number; one that does not read its answers loses its connection; what
 // it held is free with its connection. A descriptor that it passes is read only if
 // it is of a regular file, and by pread, so that a file that shrinks is an error.
-// One whose file system does not answer stops its own load, in time, and no other's.
+// One whose file system does not answer stops its own load, in time. Until then that
+// has one of two turns of its tenant's, and of three there are; the piece of pinned
+// memory that it was to read into it has until it answers.
 //
 // What the driver cannot forbid is trusted: whoever has a copy's descriptor could
 // map it to write. The client library maps it read-only.
@@ -85,9 +87,9 @@ type Daemon struct {
 	chassis  *chassis.Chassis
 	epoch    time.Time
 	stages   *stages
-	slots    chan struct{} // of loads that go on at once
-	looks    chan struct{} // files that are looked at at once: a header may be long
-	outlines chan struct{} // and manifests of ours
+	loads    *turns
+	looks    *turns        // at files: a header may be long
+	outlines chan struct{} // manifests of ours that are read at once, as long
 	metrics  *metrics
 	registry *prometheus.Registry
 	work     sync.WaitGroup // goroutines of loads and connections
@@ -122,9 +124,9 @@ type model struct {
 	used   time.Time
 }
 
-// loadsAtOnce is how many loads go on at once: the second reads while the first,
-// at its end, waits for the GPU.
-const loadsAtOnce = 2
+// loadsAtOnce is how many loads go on at once, of a tenant one less: the second reads
+// while the first, at its end, waits for the GPU.
+const loadsAtOnce = 3
 
 // Open takes the run directory, reads the catalogue and opens the sockets. Serve
 // must follow. The GPU is the daemon's from then on: Serve closes it.
@@ -143,7 +145,7 @@ func Open(cfg Config) (*Daemon, error) {
 	}
 	d := &Daemon{
 		cfg: cfg, log: cfg.Log, epoch: time.Now(), busy: time.Now(), policy: policy.New(cfg.Capacity),
-		slots: make(chan struct{}, loadsAtOnce), looks: make(chan struct{}, loadsAtOnce), outlines: make(chan struct{}, loadsAtOnce),
+		loads: newTurns(loadsAtOnce), looks: newTurns(loadsAtOnce), outlines: make(chan struct{}, 2),
 		reading: map[reader]chan struct{}{}, models: map[policy.Key]*model{}, copies: map[policy.CopyID]*copied{},
 		processes: map[policy.RequestID]*os.File{}, requests: map[policy.RequestID]*request{}, conns: map[*conn]bool{}, listeners: map[string]*chassis.Listener{},
 	}

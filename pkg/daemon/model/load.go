@@ -152,15 +152,12 @@ func (d *Daemon) originOf(key policy.Key, r *request) origin {
 // look opens a copy's files, if they are not open yet, and tells how much memory it
 // takes; or, where there is one on the GPU, that it would be the same.
 func (d *Daemon) look(c *copied, there *wire.Record) {
-	var err error
-	select {
-	case d.looks <- struct{}{}:
+	done, err := d.looks.take(c.ctx, c.key.Tenant)
+	if err == nil {
 		if c.source == nil {
 			c.source, err = d.openSource(c)
 		}
-		<-d.looks
-	case <-c.ctx.Done():
-		err = c.ctx.Err()
+		done()
 	}
 	if err == nil {
 		c.bytes.Store(c.source.bytes())
@@ -359,7 +356,7 @@ func (d *Daemon) take(c *copied) error {
 	}
 	var told manifest
 	if c.store {
-		if told, err = d.manifest(c.ctx, c.source); err == nil {
+		if told, err = d.manifest(c.ctx, c.key.Tenant, c.source); err == nil {
 			err = d.blank(c.ctx, memory)
 		}
 	}
@@ -406,12 +403,11 @@ func (d *Daemon) blank(ctx context.Context, m device.Memory) error {
 // load reads a copy's files into its memory: pieces are read, summed and copied to
 // the GPU, three at a time. Its record is then what is to be kept.
 func (d *Daemon) load(c *copied) error {
-	select {
-	case d.slots <- struct{}{}:
-		defer func() { <-d.slots }()
-	case <-c.ctx.Done():
-		return c.ctx.Err()
+	done, err := d.loads.take(c.ctx, c.key.Tenant)
+	if err != nil {
+		return err
 	}
+	defer done()
 	begun := time.Now()
 	l, err := within(c.ctx, d, c.source.readAgain, func(*layout) {})
 	if err != nil {

@@ -338,7 +338,7 @@ func (c *call) storeModel() (wire.Answer, []*os.File, error) {
 	grain := d.cfg.GPU.Granularity()
 	r := &request{store: true, public: c.Public, size: (gpu.Bytes(c.Size) + grain - 1) / grain * grain}
 	r.source = &source{files: []*opened{file}, image: gpu.Bytes(c.Size)}
-	manifest, err := d.manifest(c.conn.ctx, r.source)
+	manifest, err := d.manifest(c.conn.ctx, c.as, r.source)
 	if err != nil {
 		r.source.close()
 		return wire.Answer{}, nil, err
@@ -371,18 +371,17 @@ func (m manifest) close() {
 }
 
 // manifest reads the manifest of a store and makes it one that nobody can change.
-func (d *Daemon) manifest(ctx context.Context, s *source) (manifest, error) {
+func (d *Daemon) manifest(ctx context.Context, tenant string, s *source) (manifest, error) {
 	wrong := func(err error) error { return wire.Errorf(wire.CodeInvalidFile, "manifest: %v", err) }
 	f := s.files[0]
 	if f.size > maxText {
 		return manifest{}, wrong(fmt.Errorf("%d bytes, expected at most %d", f.size, maxText))
 	}
-	select {
-	case d.looks <- struct{}{}:
-		defer func() { <-d.looks }()
-	case <-ctx.Done():
-		return manifest{}, ctx.Err()
+	done, err := d.looks.take(ctx, tenant)
+	if err != nil {
+		return manifest{}, err
 	}
+	defer done()
 	return within(ctx, d, func() (m manifest, err error) {
 		places, metadata, err := wire.ParseManifest(io.NewSectionReader(f, 0, f.size), int64(s.image))
 		if err != nil {

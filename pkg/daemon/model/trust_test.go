@@ -12,6 +12,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -363,6 +364,46 @@ func TestStall(t *testing.T) {
 		return err == nil
 	})
 	c.get("a", path)
+}
+
+// TestStallOfOneTenant: a tenant whose files do not answer, of however many loads,
+// does not stop those of others.
+func TestStallOfOneTenant(t *testing.T) {
+	w := serve(t, func(cfg *model.Config) { cfg.Staging = 64 * gpu.MiB })
+	path := w.file("a", 1, 1000)
+	answer := make(chan bool)
+	var hung atomic.Int32
+	w.gpu.Fail(func(call string) error {
+		if call == "stage" && hung.Add(1) <= 2 { // where what reads is, too
+			<-answer
+		}
+		return nil
+	})
+	defer func() { // what reads has ended when the daemon does
+		close(answer)
+		w.gpu.Fail(nil)
+		w.stop()
+	}()
+	for n := range 4 {
+		c := w.client("blue")
+		f, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = f.Close() })
+		go func() { _, _, _ = c.Call(t.Context(), wire.Request{Op: wire.OpPut, Name: fmt.Sprint("m", n)}, f) }()
+	}
+	w.eventually("all it may have stall", func() bool { return hung.Load() == 2 })
+	done := make(chan bool)
+	go func() {
+		defer close(done)
+		w.client().put("", "a", path)
+	}()
+	select {
+	case <-done:
+	case <-time.After(patience):
+		t.Error("it waits for another tenant's")
+	}
 }
 
 // TestHoldersAcrossARestart: who holds a model when the daemon dies keeps it. The
