@@ -606,6 +606,26 @@ func TestPublicIsOfContent(t *testing.T) {
 	green.call(wire.CodeAbsent, wire.Request{Op: wire.OpStat, Name: "m"})
 }
 
+// TestPublicInItsPlace: a private model is not shown to others while one that is to be
+// public is made in its place.
+func TestPublicInItsPlace(t *testing.T) {
+	w := serve(t)
+	blue, green := w.client("blue"), w.client("default")
+	blue.pass("", wire.Request{Op: wire.OpPut, Name: "m"}, w.file("secret", 2, 1000))
+	big := w.file("big", 3, 4<<20-1000)
+	w.client().put("", "big", big) // in its place on the GPU
+	w.client().call("", wire.Request{Op: wire.OpRemove, Name: "big"})
+	manifest := w.write("manifest", []byte(`{"tensors":{"a":{"dtype":"U8","shape":[8],"offset":0,"bytes":8}}}`))
+	blue.pass("", wire.Request{Op: wire.OpStore, Name: "m", Size: 8, Public: true}, manifest)
+	if a, _ := green.call("", wire.Request{Op: wire.OpList}); len(a.Models) > 0 {
+		t.Errorf("it is: %+v", a.Models)
+	}
+	blue.call("", wire.Request{Op: wire.OpCommit, Name: "m"})
+	if a, _ := green.call("", wire.Request{Op: wire.OpList}); len(a.Models) != 1 || a.Models[0].Bytes != 8 {
+		t.Errorf("the public one is not there: %+v", a.Models)
+	}
+}
+
 func TestStore(t *testing.T) {
 	w := serve(t)
 	manifest := func(text string) *os.File {

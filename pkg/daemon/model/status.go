@@ -43,7 +43,9 @@ func (d *Daemon) statuses(tenant string) []wire.Status {
 		case byKey[c.Key] == nil || byKey[c.Key].State != wire.StateGPU:
 			s := status(c.Key)
 			s.State, s.Loaded, s.Why, s.Refs = wire.StateLoading, copied.loaded.Load(), c.Why, c.Refs
-			s.Public = s.Public || copied.public
+			if d.models[c.Key] == nil { // else what is said of it is the one before's
+				s.Public = copied.public
+			}
 			if bytes := copied.bytes.Load(); bytes > 0 {
 				s.Bytes = bytes
 			} else if copied.store {
