@@ -307,9 +307,9 @@ static void update(struct gf_line *line, CUstream stream, uint32_t lease, uint64
         /* What follows may look at events while the program captures a stream. */
         CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
         gf_real.cuThreadExchangeStreamCaptureMode(&mode);
-        line->entry = gf_stream_use(device, stream, lease);
+        gf_store(&line->entry, gf_stream_use(device, stream, lease)); /* others look at it */
         line->counts = &gf_self.counts[gf_ordinal(device)];
-        line->lease = lease;
+        gf_store(&line->lease, lease);
         gf_store(&line->stream, stream);
         gf_swap_in(device, stream);
         gf_real.cuThreadExchangeStreamCaptureMode(&mode);
