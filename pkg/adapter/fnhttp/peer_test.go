@@ -67,22 +67,23 @@ func TestPortOfTheDead(t *testing.T) {
 // That this process has no descriptor left for a connection, or for a look at who
 // listens, tells nothing of the instance: nobody is to think that it has ended.
 func TestNoDescriptors(t *testing.T) {
-	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	defer server.Close()
 	self, err := procfs.Read(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := server.Listener.Addr().String()
 	for _, c := range []struct {
 		name   string
 		handle instance.Handle
 		left   uint64 // descriptors
 	}{
-		{"to connect", instance.Handle{Address: address}, 0},
-		{"to look at a process", instance.Handle{Runtime: instance.Process, PID: self.PID, StartTime: self.Start, Address: address}, 1},
-		{"to look at a socket", instance.Handle{Runtime: instance.Docker, Container: "c", Address: address}, 1},
+		{"to connect", instance.Handle{}, 0},
+		{"to look at a process", instance.Handle{Runtime: instance.Process, PID: self.PID, StartTime: self.Start}, 1},
+		{"to look at a socket", instance.Handle{Runtime: instance.Docker, Container: "c"}, 1},
 	} {
+		// A server of its own: the last one's connections, which end when it likes,
+		// would give descriptors back.
+		server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+		c.handle.Address = server.Listener.Addr().String()
 		client := fnhttp.NewClient()
 		invoke := func() error {
 			answer, err := client.Invoke(t.Context(), instance.Record{ID: "f-0", Function: "f", Handle: c.handle}, ports.Call{})
@@ -102,6 +103,7 @@ func TestNoDescriptors(t *testing.T) {
 			t.Errorf("none was left %s: %v", c.name, err)
 		}
 		client.Close()
+		server.Close()
 	}
 }
 
