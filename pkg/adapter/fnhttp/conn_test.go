@@ -77,14 +77,16 @@ func TestConnectionsAreKept(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer string
 		close  bool
+		keep   time.Duration
 		want   int // connections of three calls
 	}{
-		"as they should be": {fine, false, 1},
-		"chunked":           {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n", false, 1},
-		"closed when idle":  {fine, true, 3},
-		"to be closed":      {"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok", false, 3},
-		"HTTP/1.0":          {"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok", false, 3},
-		"too much said":     {fine + fine, false, 3},
+		"as they should be": {fine, false, time.Hour, 1},
+		"chunked":           {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n", false, time.Hour, 1},
+		"idle for too long": {fine, false, 1, 3},
+		"closed when idle":  {fine, true, time.Hour, 3},
+		"to be closed":      {"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok", false, time.Hour, 3},
+		"HTTP/1.0":          {"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok", false, time.Hour, 3},
+		"too much said":     {fine + fine, false, time.Hour, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			opened, gone := make(chan bool, 9), make(chan bool, 9)
@@ -99,6 +101,7 @@ func TestConnectionsAreKept(t *testing.T) {
 				gone <- true
 			})
 			client := fnhttp.NewClient()
+			client.Keep(c.keep)
 			defer client.Close()
 			for range 3 {
 				if status, text, err := to(t, client, address, ports.Call{Body: strings.NewReader("in")}); status != 200 || text != "ok" || err != nil {

@@ -25,7 +25,7 @@ var _ ports.Invoker = (*Client)(nil)
 
 // NewClient returns a Client without connections.
 func NewClient() *Client {
-	return &Client{pool: pool{dialer: dialer}, http: &http.Client{Transport: newTransport(), CheckRedirect: noRedirect}}
+	return &Client{pool: pool{dialer: dialer, keep: idleTime}, http: &http.Client{Transport: newTransport(), CheckRedirect: noRedirect}}
 }
 
 // Close closes the connections that no call uses.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
@@ -52,7 +53,7 @@ func TestSentBeforeItSaysSo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var p pool
+	p := pool{keep: time.Hour}
 	k := &conn{Conn: lateConn{dialed.(*net.TCPConn), make(chan struct{}), &sync.Once{}}, pool: &p, address: address}
 	k.in, k.out = bufio.NewReader(k), bufio.NewWriter(k)
 	p.put(k)
