@@ -36,7 +36,8 @@ func TestPage(t *testing.T) {
 		chromedp.SetValue("#name", "echo"),
 		chromedp.SetValue("#body", "hello"),
 		chromedp.Click("#send"),
-		chromedp.WaitVisible(`//div[@id="how"][starts-with(.,"200 OK")]`),
+		chromedp.WaitVisible(`//div[@id="how"][starts-with(.,"200 OK")]`), // when the head has come
+		chromedp.WaitEnabled("#send"),
 		chromedp.Text("#how", &how),
 		chromedp.Text("#text", &answer),
 		chromedp.WaitVisible(`//td[text()="echo.1"]`),
