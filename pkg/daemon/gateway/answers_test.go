@@ -241,7 +241,8 @@ func TestRemovedWhileCallsWait(t *testing.T) {
 	if err := w.catalog.Remove(context.Background(), "f"); err != nil {
 		t.Fatal(err)
 	}
-	w.until("it is gone", func() bool { return w.do("GET", "/function/f/x", "").status == 404 })
+	w.until("it is gone", func() bool { return (*w.names.Load())["f"] == nil }) // a call before would wait with them
+	own(t, w.do("GET", "/function/f/x", ""), 404, codeNoFunction)
 	close(release)
 	wg.Wait()
 	w.until("nothing is left of it", func() bool { return len(w.runtime.Running()) == 0 && f.forgotten.Load() })
