@@ -101,6 +101,7 @@ func TestDrainPassesAnswers(t *testing.T) {
 // TestEarlyAnswersAreNotTaken: a caller who does not read answers 1xx holds no place
 // for ever.
 func TestEarlyAnswersAreNotTaken(t *testing.T) {
+	began := make(chan struct{}, 100)
 	early := "HTTP/1.1 103 Early Hints\r\nX-A: " + strings.Repeat("a", 900<<10) + "\r\n\r\n"
 	w := newWorld(t, mixed{"/early": func(rw http.ResponseWriter, r *http.Request) {
 		conn, _, err := http.NewResponseController(rw).Hijack()
@@ -109,14 +110,12 @@ func TestEarlyAnswersAreNotTaken(t *testing.T) {
 			return
 		}
 		defer conn.Close()
+		began <- struct{}{}
 		_, _ = io.WriteString(conn, strings.Repeat(early, 11))
 		_, _ = io.Copy(io.Discard, conn)
 	}}, func(c *Config) { c.Timeout = 300 * time.Millisecond })
 	w.apply(fn("f"))
-	conn := w.dial("")
-	_ = conn.(*net.TCPConn).SetReadBuffer(4096)
-	_, _ = io.WriteString(conn, "GET /function/f/early HTTP/1.1\r\nHost: x\r\n\r\n")
-	w.until("it runs", func() bool { return *w.Status().GPUs[0].Running == 1 })
+	w.doNotRead("/function/f/early", began)
 	w.settled()
 }
 

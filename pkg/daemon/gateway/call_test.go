@@ -415,10 +415,29 @@ func TestCallerLeaves(t *testing.T) {
 	}
 }
 
+// doNotRead makes a call, and reads nothing of its answer, until its instance says that
+// it has begun: one that was held up for longer than it may pause has not seen it.
+func (w *world) doNotRead(path string, began <-chan struct{}) {
+	w.t.Helper()
+	w.until("an instance is called", func() bool {
+		conn := w.dial("")
+		_ = conn.(*net.TCPConn).SetReadBuffer(4096)
+		_, _ = io.WriteString(conn, "GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n")
+		select {
+		case <-began:
+			return true
+		case <-time.After(time.Second):
+			return false
+		}
+	})
+}
+
 // TestCallerNeverReads: an answer that nobody takes does not hold its place for
 // ever.
 func TestCallerNeverReads(t *testing.T) {
+	began := make(chan struct{}, 100)
 	w := newWorld(t, mixed{"/endless": func(rw http.ResponseWriter, r *http.Request) {
+		began <- struct{}{}
 		for block := make([]byte, 64<<10); r.Context().Err() == nil; {
 			if _, err := rw.Write(block); err != nil {
 				return
@@ -426,9 +445,7 @@ func TestCallerNeverReads(t *testing.T) {
 		}
 	}}, func(c *Config) { c.Timeout = 300 * time.Millisecond })
 	w.apply(fn("f"))
-	conn := w.dial("GET /function/f/endless HTTP/1.1\r\nHost: x\r\n\r\n")
-	_ = conn.(*net.TCPConn).SetReadBuffer(4096)
-	w.until("it runs", func() bool { return *w.Status().GPUs[0].Running == 1 })
+	w.doNotRead("/function/f/endless", began)
 	w.settled()
 }
 
