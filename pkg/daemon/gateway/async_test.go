@@ -115,10 +115,7 @@ func TestAsyncRefused(t *testing.T) {
 			}
 		}
 	})
-	w := newWorld(t, held, func(c *Config) {
-		withAsync(t)(c)
-		c.BodyTimeout = 50 * time.Millisecond
-	})
+	w := newWorld(t, held, withAsync(t))
 	defer close(hold)
 	w.apply(fn("f"), fn("narrow", func(f *function.Function) { f.Queue = 1 }))
 	refused := func(what string, a answer, status int, code string) {
@@ -137,7 +134,9 @@ func TestAsyncRefused(t *testing.T) {
 	}
 	refused("large in chunks", w.raw("POST /async-function/f HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"+
 		fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", 1<<20+1, strings.Repeat("x", 1<<20+1))), 413, "too-large")
+	w.Gateway.cfg.BodyTimeout = 50 * time.Millisecond // for this one: the others may be held up
 	refused("slow", w.raw("POST /async-function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf"), 408, "slow-body")
+	w.Gateway.cfg.BodyTimeout = patience
 	for n := range 4 {
 		if a := w.do("POST", "/async-function/f", "", "X-Call-Id", fmt.Sprint(n)); a.status != 202 {
 			t.Errorf("%+v", a)

@@ -156,10 +156,8 @@ func TestSenders(t *testing.T) {
 			seen.Add(1)
 		}
 		echo(rw, r)
-	}), func(c *Config) { c.BodyTimeout = 100 * time.Millisecond })
+	}), nil)
 	w.apply(fn("f"))
-	own(t, said(t, w.dial("POST /function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf")), 408, codeSlowBody)
-	own(t, said(t, w.dial("POST /function/f HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n")), 408, codeSlowBody)
 	own(t, said(t, w.dial("POST /function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 2000000\r\n\r\n")), 413, codeTooLarge)
 	own(t, said(t, w.dial("POST /function/f HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n")), 400, codeBadRequest)
 	for _, smuggled := range []string{
@@ -172,6 +170,9 @@ func TestSenders(t *testing.T) {
 			t.Errorf("%q: %d %s", smuggled, a.status, a.body)
 		}
 	}
+	w.Gateway.cfg.BodyTimeout = 100 * time.Millisecond
+	own(t, said(t, w.dial("POST /function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf")), 408, codeSlowBody)
+	own(t, said(t, w.dial("POST /function/f HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n")), 408, codeSlowBody)
 	if n := seen.Load(); n > 0 {
 		t.Errorf("an instance has seen %d of them", n)
 	}
