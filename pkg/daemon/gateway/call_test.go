@@ -339,7 +339,7 @@ func TestNoConnection(t *testing.T) {
 // pause for so long within its answer, which may take longer in all.
 func TestTimeouts(t *testing.T) {
 	release := make(chan struct{})
-	gone := make(chan struct{}, 10)
+	gone := make(chan struct{}, 100)
 	hang := func(_ http.ResponseWriter, r *http.Request) {
 		select {
 		case <-release:
@@ -361,17 +361,31 @@ func TestTimeouts(t *testing.T) {
 				time.Sleep(50 * time.Millisecond)
 			}
 		},
-	}, func(c *Config) { c.Concurrency, c.QueueTimeout, c.Timeout = 1, 300*time.Millisecond, patience })
+	}, func(c *Config) { c.Concurrency, c.Timeout = 1, patience })
 	w.apply(fn("f", func(f *function.Function) { f.Timeout = 250 * time.Millisecond }), fn("slow"))
-	own(t, w.do("GET", "/function/f/hang", ""), 504, codeTimeout)
-	<-gone // its request was cancelled
-	if a, err := w.try(context.Background(), "GET", "/function/f/pause", ""); err == nil || a.body != "begun" {
-		t.Errorf("an answer that paused: %+v, %v", a, err)
-	}
+	// An instance that was held up has paused too: before it is called, before what it
+	// says or within.
+	w.until("a request is cancelled", func() bool {
+		own(t, w.do("GET", "/function/f/hang", ""), 504, codeTimeout)
+		select {
+		case <-gone:
+			return true
+		case <-time.After(time.Second):
+			return false
+		}
+	})
+	w.until("an answer that pauses is cut", func() bool {
+		a, err := w.try(context.Background(), "GET", "/function/f/pause", "")
+		if err == nil && a.reason() != codeTimeout || err != nil && a.body != "begun" {
+			t.Fatalf("an answer that paused: %+v, %v", a, err)
+		}
+		return err != nil
+	})
 	<-gone
-	if a := w.do("GET", "/function/f/steady", ""); a.body != strings.Repeat("part ", 10) {
-		t.Errorf("an answer that took longer than it may pause: %+v", a)
-	}
+	w.until("an answer takes longer than it may pause", func() bool {
+		a, err := w.try(context.Background(), "GET", "/function/f/steady", "")
+		return err == nil && a.body == strings.Repeat("part ", 10)
+	})
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if a, err := w.try(context.Background(), "GET", "/function/slow/hang", ""); err != nil || a.status != 200 {
@@ -379,6 +393,7 @@ func TestTimeouts(t *testing.T) {
 		}
 	})
 	w.until("it runs", func() bool { return *w.Status().GPUs[0].Running == 1 })
+	w.Gateway.cfg.QueueTimeout = 300 * time.Millisecond
 	own(t, w.do("GET", "/function/f/x", ""), 504, codeQueueTimeout)
 	close(release)
 	wg.Wait()
@@ -502,12 +517,17 @@ func TestUpgrade(t *testing.T) {
 		_, _ = io.Copy(conn, rest)
 	}}, func(c *Config) { c.Timeout = 100 * time.Millisecond })
 	w.apply(fn("f"))
-	conn := w.dial("GET /function/f/socket HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
-	in := bufio.NewReader(conn)
-	r, err := http.ReadResponse(in, nil)
-	if err != nil || r.StatusCode != 101 || r.Header.Get("Gfaas-Instance") == "" {
-		t.Fatalf("%+v, %v", r, err)
-	}
+	var conn net.Conn
+	var in *bufio.Reader
+	w.until("it is upgraded", func() bool { // which an instance that was held up may be too late for
+		conn = w.dial("GET /function/f/socket HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+		in = bufio.NewReader(conn)
+		r, err := http.ReadResponse(in, nil)
+		if err != nil || r.StatusCode != 504 && (r.StatusCode != 101 || r.Header.Get("Gfaas-Instance") == "") {
+			t.Fatalf("%+v, %v", r, err)
+		}
+		return r.StatusCode == 101
+	})
 	for _, text := range []string{"one", "two"} {
 		time.Sleep(150 * time.Millisecond) // longer than an answer may pause
 		_, _ = io.WriteString(conn, text)
