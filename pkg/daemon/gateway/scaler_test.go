@@ -19,12 +19,14 @@ func TestScalers(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, http.HandlerFunc(echo), func(c *Config) {
 				c.Scaler, c.Concurrency = scaler, 2
-				c.Profile = map[string][]profile.Row{"f": {{Function: "f", Config: profile.Config{SMPct: 20, Quota: 0.5, Batch: 1}, ThroughputRPS: 10, P95MS: 50}}}
+				c.Profile = map[string][]profile.Row{"f": {{Function: "f", Config: profile.Config{SMPct: 20, Quota: 0.5, Batch: 1}, ThroughputRPS: 1, P95MS: 50}}}
 			})
 			w.apply(fn("f", func(f *function.Function) { f.Scale = function.Scale{Max: 4, Idle: time.Second} }))
 			ctx, stop := context.WithCancel(context.Background())
 			var callers sync.WaitGroup
-			callers.Go(func() { // 25 a second and more
+			defer callers.Wait()
+			defer stop()
+			callers.Go(func() { // on a machine that has time 25 a second and more, and some on any
 				for ctx.Err() == nil {
 					if a, err := w.try(context.Background(), "POST", "/function/f", "x"); err != nil || a.status != 200 {
 						t.Errorf("%+v, %v", a, err)
