@@ -44,8 +44,12 @@ func (d *Daemon) handler(client string) http.Handler {
 	}
 	mux.HandleFunc("/", a.nothing)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.ContentLength != 0 { // what is not read of it, the server reads before an answer
-			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(d.cfg.Stall))
+		if r.ContentLength != 0 { // what is not read of it, if it is short, the server reads before an answer
+			x := newExchange(w, r)
+			_ = x.at.SetReadDeadline(time.Now().Add(d.cfg.Stall))
+			defer x.linger(2*d.cfg.Stall, d.cfg.HostMem+1<<30)
+			w, r = x, r.WithContext(r.Context())
+			r.Body = x // not the server's own, which it closes with what is unread of it
 		}
 		if strings.HasPrefix(r.URL.Path, objectsPath) {
 			a.object(w, r)
@@ -217,7 +221,7 @@ func (s *steady) Read(p []byte) (int, error) {
 
 // body is a request's body, whose first deadline the handler has set. Once it was
 // read to its end it is rested. Before an answer the server reads what is left of a
-// body: of a caller that was given up no more is waited for.
+// body, if that is short: of a caller that was given up no more is waited for.
 func (d *Daemon) body(w http.ResponseWriter, r *http.Request) *steady {
 	now := time.Now()
 	return &steady{body: r.Body, at: http.NewResponseController(w), most: d.cfg.Stall, next: now.Add(d.cfg.Stall / 4), last: now.Add(2 * d.cfg.Stall)}

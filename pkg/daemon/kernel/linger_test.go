@@ -1,0 +1,144 @@
+package kernel_test
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/daemon/kernel"
+)
+
+// refusal reads an answer that is no, and whether the connection ends with it.
+func refusal(conn net.Conn) (status int, code string, closes bool, err error) {
+	got, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		return 0, "", false, err
+	}
+	defer got.Body.Close()
+	var no struct {
+		Error struct{ Code, Message string }
+	}
+	err = json.NewDecoder(got.Body).Decode(&no)
+	return got.StatusCode, no.Error.Code, got.Close, err
+}
+
+// Who is refused learns why, even where it takes no answer before it has sent all.
+func TestRefusedLongBodies(t *testing.T) {
+	d := serve(t, newMachine(t, ""), func(c *kernel.Config) { c.Clients = []kernel.ClientConfig{{Name: "alice", Weight: 1}} })
+	big := make([]byte, 64*mib)
+	plain := fmt.Sprintf("Content-Length: %d\r\n", len(big))
+	chunked := "Transfer-Encoding: chunked\r\n"
+	for _, c := range []struct {
+		name, socket, line, headers, code string
+		times                             int
+	}{
+		{"no key", "kernel.sock", "PUT /v1/objects/.x", plain, "bad-request", 50},
+		{"no client", "kernel.sock", "PUT /v1/objects/x", plain + "Gfaas-Client: a b\r\n", "bad-request", 2},
+		{"another's socket", "kernel-alice.sock", "PUT /v1/objects/x", plain + "Gfaas-Client: bob\r\n", "bad-request", 2},
+		{"no length", "kernel.sock", "PUT /v1/objects/x", chunked, "bad-request", 2},
+		{"a long request", "kernel.sock", "POST /v1/run", plain, "too-large", 2},
+		{"a long one of no length", "kernel.sock", "POST /v1/run", chunked, "too-large", 2},
+		{"a long weight", "kernel.sock", "PUT /v1/clients/c", plain, "bad-request", 2},
+		{"nothing there", "kernel.sock", "PATCH /v1/objects/x", plain, "not-found", 2},
+		{"a caller that closes", "kernel.sock", "PUT /v1/objects/.x", plain + "Connection: close\r\n", "bad-request", 2},
+	} {
+		for i := range c.times {
+			conn, err := net.Dial("unix", filepath.Join(d.dir, c.socket))
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = conn.SetDeadline(time.Now().Add(patience))
+			d.say(conn, c.line+" HTTP/1.1\r\nHost: k\r\n"+c.headers+"\r\n")
+			if c.headers == chunked {
+				_, err = fmt.Fprintf(conn, "%x\r\n%s\r\n0\r\n\r\n", len(big), big)
+			} else {
+				_, err = conn.Write(big)
+			}
+			if err != nil {
+				t.Errorf("%s, %d: while it sends: %v", c.name, i, err)
+			}
+			if status, code, closes, err := refusal(conn); err != nil || code != c.code || !closes {
+				t.Errorf("%s, %d: %d %q, it closes: %v, %v, want %s", c.name, i, status, code, closes, err, c.code)
+			}
+			_ = conn.Close()
+		}
+	}
+	// The same for what has no room, from a client that takes the answer meanwhile.
+	for range 5 {
+		var p *kernel.Problem
+		if _, err := d.do("", "PUT", object("x"), append(big, 1)); !asProblem(err, &p) || p.Code != "too-large" {
+			t.Errorf("more than the host has: %v", err)
+		}
+	}
+}
+
+// Who asks whether to send is told no at once, and need not send.
+func TestRefusedBeforeItSends(t *testing.T) {
+	d := serve(t, newMachine(t, ""), nil)
+	conn := d.dial()
+	d.say(conn, fmt.Sprintf("PUT /v1/objects/.x HTTP/1.1\r\nHost: k\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n", 64*mib))
+	if status, code, closes, err := refusal(conn); err != nil || status != 400 || code != "bad-request" || !closes {
+		t.Errorf("%d %q, it closes: %v, %v", status, code, closes, err)
+	}
+	// And one that is told yes sends.
+	conn = d.dial()
+	d.say(conn, "PUT /v1/objects/x HTTP/1.1\r\nHost: k\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n")
+	r := bufio.NewReader(conn)
+	if got, err := http.ReadResponse(r, nil); err != nil || got.StatusCode != 100 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	d.say(conn, "wxyz")
+	got, err := http.ReadResponse(r, nil)
+	if err != nil || got.StatusCode != 204 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	if data, err := d.do("", "GET", object("x"), nil); err != nil || string(data) != "wxyz" {
+		t.Errorf("%q, %v", data, err)
+	}
+}
+
+// A connection on which something short was refused goes on.
+func TestRefusedShortBodies(t *testing.T) {
+	d := serve(t, newMachine(t, ""), nil)
+	conn := d.dial()
+	body := strings.Repeat("x", 100<<10)
+	go func() {
+		for range 3 {
+			_, _ = io.WriteString(conn, post("PUT", "/v1/objects/.x", body, 0))
+			_, _ = fmt.Fprintf(conn, "PUT /v1/objects/x HTTP/1.1\r\nHost: k\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(body), body)
+		}
+	}()
+	r := bufio.NewReader(conn)
+	for i := range 6 {
+		got, err := http.ReadResponse(r, nil)
+		if err != nil {
+			t.Fatalf("answer %d: %v", i, err)
+		}
+		if text, err := io.ReadAll(got.Body); err != nil || got.StatusCode != 400 || got.Close || !bytes.Contains(text, []byte(`"code":"bad-request"`)) {
+			t.Errorf("answer %d: %d %s, it closes: %v, %v", i, got.StatusCode, text, got.Close, err)
+		}
+	}
+}
+
+// What is dropped of a body is bounded, in time and in bytes: who sends on is hung up
+// on.
+func TestRefusedWithoutEnd(t *testing.T) {
+	const rest = 1 << 40
+	d := serve(t, newMachine(t, ""), func(c *kernel.Config) { c.Stall = time.Second })
+	for name, part := range map[string][]byte{"slowly": []byte("x"), "fast": make([]byte, mib)} {
+		conn := d.dial()
+		d.say(conn, fmt.Sprintf("PUT /v1/objects/.x HTTP/1.1\r\nHost: k\r\nContent-Length: %d\r\n\r\n", int64(rest)))
+		if status, _, closes, err := refusal(conn); err != nil || status != 400 || !closes {
+			t.Errorf("%s: %d, it closes: %v, %v", name, status, closes, err)
+		}
+		waitFor(t, func() bool { _, err := conn.Write(part); return err != nil })
+	}
+}
