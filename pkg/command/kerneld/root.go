@@ -36,6 +36,11 @@ kernels of a GPU: clients cannot name each other's objects, but a kernel that is
 told an address may reach them. With --isolation process each client has its own,
 and the GPU keeps them apart.
 
+A request takes memory from when it comes until its answer is taken, about as much as
+its text, more where that is many small values: --request-mem is what all may take.
+One client has at most as much of it as is left for others, half where it is alone; a
+request for which there is no room is refused (busy, 429), those that wait stay.
+
 --quota and --sm put the kernels under a slice of the GPU, as gfaas run does; the
 daemon may also be run by gfaas run, in its slice.
 

@@ -29,6 +29,7 @@ type serveOptions struct {
 	gpu       string
 	gpuMem    gpu.Bytes
 	hostMem   gpu.Bytes
+	reqMem    gpu.Bytes
 	policy    string
 	isolation string
 	clients   []string
@@ -42,9 +43,10 @@ func (o *serveOptions) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&o.gpu, "gpu", "", "GPUs to use, like 0,1, or sim (default 0; sim where there is no NVIDIA driver)")
 	cli.Words(cmd, "gpu", "sim")
-	o.gpuMem, o.hostMem = 0, 4*gpu.GiB
+	o.gpuMem, o.hostMem, o.reqMem = 0, 4*gpu.GiB, kernel.DefaultRequestMem
 	f.TextVar(&o.gpuMem, "gpu-mem", o.gpuMem, "memory of each GPU for buffers, like `8GiB` (0: 8GiB, or nine tenths of what it has)")
 	f.TextVar(&o.hostMem, "host-mem", o.hostMem, "memory of the host for objects")
+	f.TextVar(&o.reqMem, "request-mem", o.reqMem, "memory of the host for requests that are not over; a client has at most what is left for others")
 	cli.Choice(cmd, &o.policy, "policy", "which client goes next, and where", kernel.Policies()...)
 	cli.Choice(cmd, &o.isolation, "isolation", "what clients share: a process on each GPU (keys), or none (process)", "keys", "process")
 	f.StringArrayVar(&o.clients, "client", nil, "a client with a socket of its own, kernel-NAME.sock: `NAME[:WEIGHT]`")
@@ -56,11 +58,13 @@ func (o *serveOptions) flags(cmd *cobra.Command) {
 
 // config is what the flags ask for; what is wrong with them is wrong usage.
 func (o *serveOptions) config() (kernel.Config, error) {
-	c := kernel.Config{GPUMem: int64(o.gpuMem), HostMem: int64(o.hostMem), Policy: o.policy, Isolate: o.isolation == "process",
+	c := kernel.Config{GPUMem: int64(o.gpuMem), HostMem: int64(o.hostMem), RequestMem: int64(o.reqMem), Policy: o.policy, Isolate: o.isolation == "process",
 		KernelTimeout: o.timeout, Listen: o.listen}
 	switch {
 	case o.hostMem <= 0:
 		return c, cli.Usagef("--host-mem %v: expected more than 0", o.hostMem)
+	case o.reqMem <= 0:
+		return c, cli.Usagef("--request-mem %v: expected more than 0", o.reqMem)
 	case o.timeout < 10*time.Millisecond || o.timeout > 24*time.Hour:
 		return c, cli.Usagef("--kernel-timeout %v: expected between 10ms and 24h", o.timeout)
 	case o.socket == "":

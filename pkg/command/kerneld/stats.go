@@ -23,11 +23,14 @@ SHARE is the part of the time in which GPUs ran requests, since the beginning; W
 is why a client's next request waits or, where none does, why its last one went
 when and where it did.
 
-JSON: {"policy","host":{"used","budget"},"gpus":[{"gpu","device","name","running",
-"client","used","budget","objects","modules","busy_ms","evicted","executors",
-"started","faults"}],"clients":[{"client","weight","objects","bytes","waiting",
-"running","done","failed","busy","ran_ms","gpu_ms","why","last","share"}]}.
-Memory is in bytes; busy counts requests that were refused because too many waited.`,
+JSON: {"policy","host":{"used","budget"},"requests":{"used","budget"},
+"gpus":[{"gpu","device","name","running","client","used","budget","objects",
+"modules","busy_ms","evicted","executors","started","faults"}],"clients":[{"client",
+"weight","objects","bytes","waiting","running","held","done","failed","busy","ran_ms",
+"gpu_ms","why","last","share"}]}.
+Memory is in bytes, that of requests from when they come until their answers are taken,
+held a client's part of it; busy counts requests that were refused because too many
+waited, or too much of them.`,
 		Args: cobra.NoArgs,
 	}, socket, func(ctx context.Context, c *kerneld.Client, _ []string) error {
 		var s kernel.Stats

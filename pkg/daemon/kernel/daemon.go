@@ -77,6 +77,7 @@ type Config struct {
 	GPUs          []string // names as in gpu.ParseDevice
 	GPUMem        int64    // bytes of each GPU for buffers; 0 is 8 GiB, or nine tenths of what it has
 	HostMem       int64    // bytes of the host for objects
+	RequestMem    int64    // bytes of the host for requests that are not over; 0 is 1 GiB
 	Policy        string   // cfs-affinity, exclusive or fcfs
 	Isolate       bool     // an executor for each client and GPU
 	Clients       []ClientConfig
@@ -92,6 +93,9 @@ type Config struct {
 
 // defaultGPUMem is what buffers may take of a GPU that has more.
 const defaultGPUMem = 8 << 30
+
+// DefaultRequestMem is what requests that are not over may take.
+const DefaultRequestMem = 1 << 30
 
 // Limits of a daemon.
 const (
@@ -111,6 +115,7 @@ type Daemon struct {
 	sockets []*socket // of clients
 	epoch   time.Time
 	metrics *metrics
+	held    *held          // by requests that are not over
 	shared  *domain        // where executors serve all clients
 	ends    sync.WaitGroup // of domains that nobody uses any more
 
@@ -144,10 +149,13 @@ func Open(ctx context.Context, cfg Config) (*Daemon, error) {
 	if cfg.Stall == 0 {
 		cfg.Stall = 10 * time.Second
 	}
+	if cfg.RequestMem == 0 {
+		cfg.RequestMem = DefaultRequestMem
+	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	d := &Daemon{cfg: cfg, log: cfg.Log, epoch: time.Now(), clients: map[string]*client{}, requests: map[int64]*request{}}
+	d := &Daemon{cfg: cfg, log: cfg.Log, epoch: time.Now(), clients: map[string]*client{}, requests: map[int64]*request{}, held: newHeld(cfg.RequestMem)}
 	d.metrics = newMetrics(d)
 	var err error
 	d.policy, err = queue.New(queue.Config{Policy: cfg.Policy, Pool: residency.Unlimited, Live: true, Options: queue.Defaults()})

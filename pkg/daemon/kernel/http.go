@@ -249,21 +249,14 @@ func (a *api) run(w http.ResponseWriter, r *http.Request) {
 		a.refuse(w, p)
 		return
 	}
-	b := a.d.body(w, r)
-	var text []byte
-	var err error
-	if n := r.ContentLength; n >= 0 {
-		text = make([]byte, n)
-		_, err = io.ReadFull(b, text)
-	} else {
-		text, err = io.ReadAll(io.LimitReader(b, kgraph.MaxRequest+1))
-	}
-	if err != nil {
-		a.refuse(w, b.problem(err))
+	h := a.d.held.begin(client)
+	defer h.leave() // what its answer names is the request's
+	q, p := a.d.enter(r.Context(), h, a.d.body(w, r), r.ContentLength)
+	if p != nil {
+		a.refuse(w, p)
 		return
 	}
-	b.rest()
-	answer, p := a.d.submit(r.Context(), client, text)
+	answer, p := a.d.await(r.Context(), q)
 	if p != nil {
 		a.refuse(w, p)
 		return

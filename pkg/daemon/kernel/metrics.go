@@ -15,7 +15,7 @@ type metrics struct {
 	total    prometheus.Histogram
 	up       atomic.Int64
 
-	bytesUp, hostBytes, gpuBytes, gpuBusy, faults, waiting *prometheus.Desc
+	bytesUp, hostBytes, requestBytes, gpuBytes, gpuBusy, faults, waiting *prometheus.Desc
 }
 
 func newMetrics(d *Daemon) *metrics {
@@ -26,16 +26,17 @@ func newMetrics(d *Daemon) *metrics {
 		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: "gfaas_kernel_" + name, Help: help, Buckets: prometheus.ExponentialBuckets(1e-5, 4, 12)})
 	}
 	return &metrics{
-		d:         d,
-		requests:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "gfaas_kernel_requests_total", Help: "Requests that ran, by what they came to."}, []string{"code"}),
-		queue:     seconds("queue_seconds", "Time from a request's coming to its beginning."),
-		total:     seconds("request_seconds", "Time from a request's coming to its end."),
-		bytesUp:   desc("uploaded_bytes_total", "Bytes copied to GPUs."),
-		hostBytes: desc("host_bytes", "Bytes of all objects."),
-		gpuBytes:  desc("gpu_bytes", "Bytes kept on a GPU.", "gpu"),
-		gpuBusy:   desc("gpu_busy_seconds_total", "Time that a GPU ran requests.", "gpu"),
-		faults:    desc("executor_faults_total", "Executors that ended with a request.", "gpu"),
-		waiting:   desc("waiting", "Requests that have come and do not run."),
+		d:            d,
+		requests:     prometheus.NewCounterVec(prometheus.CounterOpts{Name: "gfaas_kernel_requests_total", Help: "Requests that ran, by what they came to."}, []string{"code"}),
+		queue:        seconds("queue_seconds", "Time from a request's coming to its beginning."),
+		total:        seconds("request_seconds", "Time from a request's coming to its end."),
+		bytesUp:      desc("uploaded_bytes_total", "Bytes copied to GPUs."),
+		hostBytes:    desc("host_bytes", "Bytes of all objects."),
+		requestBytes: desc("request_bytes", "Bytes that requests take which are not over."),
+		gpuBytes:     desc("gpu_bytes", "Bytes kept on a GPU.", "gpu"),
+		gpuBusy:      desc("gpu_busy_seconds_total", "Time that a GPU ran requests.", "gpu"),
+		faults:       desc("executor_faults_total", "Executors that ended with a request.", "gpu"),
+		waiting:      desc("waiting", "Requests that have come and do not run."),
 	}
 }
 
@@ -56,7 +57,7 @@ func (m *metrics) Describe(to chan<- *prometheus.Desc) {
 	m.requests.Describe(to)
 	m.queue.Describe(to)
 	m.total.Describe(to)
-	for _, d := range []*prometheus.Desc{m.bytesUp, m.hostBytes, m.gpuBytes, m.gpuBusy, m.faults, m.waiting} {
+	for _, d := range []*prometheus.Desc{m.bytesUp, m.hostBytes, m.requestBytes, m.gpuBytes, m.gpuBusy, m.faults, m.waiting} {
 		to <- d
 	}
 }
@@ -77,6 +78,8 @@ func (m *metrics) Collect(to chan<- prometheus.Metric) {
 	}
 	counter(m.bytesUp, float64(m.up.Load()))
 	gauge(m.hostBytes, float64(d.hostUsed))
+	used, _ := d.held.has()
+	gauge(m.requestBytes, float64(used))
 	waiting := 0
 	for _, c := range d.clients {
 		waiting += c.waiting

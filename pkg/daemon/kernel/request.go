@@ -16,6 +16,7 @@ type request struct {
 	id     string
 	client *client
 	graph  *kgraph.Request
+	hold   *hold // while it has a place in the queue
 	came   time.Time
 
 	// Under the daemon's lock.
@@ -72,21 +73,50 @@ type Cache struct {
 
 func ms(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }
 
-// submit runs a request and returns when it is over, or when its caller has left
-// before it began.
-func (d *Daemon) submit(ctx context.Context, client string, text []byte) (*Answer, *Problem) {
+// enter reads a request and has it wait for its turn.
+func (d *Daemon) enter(ctx context.Context, h *hold, body *steady, length int64) (*request, *Problem) {
+	text, p := h.read(body, length)
+	if p != nil {
+		return nil, d.noRoom(h, p)
+	}
+	body.rest()
 	came := time.Now()
+	if len(text) > keptRequest {
+		over, p := h.parsing(ctx)
+		if p != nil {
+			return nil, p
+		}
+		defer over()
+	}
 	graph, read, p := d.parse(text)
 	if p != nil {
 		return nil, p
 	}
-	r := &request{graph: graph, came: came, turn: make(chan struct{})}
+	if p := h.want(takes(graph)); p != nil { // the text goes when this returns
+		return nil, d.noRoom(h, p)
+	}
+	r := &request{graph: graph, hold: h, came: came, turn: make(chan struct{})}
 	d.mu.Lock()
-	p = d.accept(r, client, read)
-	d.mu.Unlock()
-	if p != nil {
+	defer d.mu.Unlock()
+	if p := d.accept(r, h.name, read); p != nil {
 		return nil, p
 	}
+	return r, nil
+}
+
+// noRoom counts a request that was refused for what others of its client take.
+func (d *Daemon) noRoom(h *hold, p *Problem) *Problem {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if c := d.clients[h.name]; c != nil && p.Code == CodeBusy {
+		c.busy++
+	}
+	return p
+}
+
+// await runs a request when its turn comes and returns when it is over, or when its
+// caller has left before it began.
+func (d *Daemon) await(ctx context.Context, r *request) (*Answer, *Problem) {
 	select {
 	case <-r.turn:
 	case <-ctx.Done():
@@ -98,7 +128,7 @@ func (d *Daemon) submit(ctx context.Context, client string, text []byte) (*Answe
 	if r.refuse != nil {
 		return nil, r.refuse
 	}
-	p = d.execute(r)
+	p := d.execute(r)
 	d.finish(r, p)
 	if p != nil {
 		return nil, p
@@ -126,6 +156,7 @@ func (d *Daemon) accept(r *request, name string, read signatures) *Problem {
 	if p != nil {
 		return p
 	}
+	r.hold.join()
 	d.lastRun++
 	r.id, r.client = "r-"+strconv.FormatUint(d.lastRun, 10), c
 	r.answer = Answer{ID: r.id, Client: c.name, Iterations: r.graph.Iterations, Outputs: map[string]Output{}}
@@ -213,6 +244,7 @@ func (d *Daemon) withdraw(r *request) bool {
 // ended takes a request out that is over, and has those come that waited for it.
 // Locked.
 func (d *Daemon) ended(r *request) (events []queue.Event) {
+	r.hold.leave()
 	r.client.pending--
 	if r.over = true; r.dev == nil {
 		r.client.waiting--

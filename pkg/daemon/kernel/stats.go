@@ -7,15 +7,23 @@ import (
 
 // Stats is how a daemon stands.
 type Stats struct {
-	Policy  string        `json:"policy"`
-	Host    HostStats     `json:"host"`
-	GPUs    []GPUStats    `json:"gpus"`
-	Clients []ClientStats `json:"clients"`
+	Policy   string        `json:"policy"`
+	Host     HostStats     `json:"host"`
+	Requests RequestStats  `json:"requests"`
+	GPUs     []GPUStats    `json:"gpus"`
+	Clients  []ClientStats `json:"clients"`
 }
 
 // HostStats is the host's tier.
 type HostStats struct {
 	Used   int64 `json:"used"` // bytes of all objects, of those on GPUs alone, of those gone that are still read, and of answers that are sent
+	Budget int64 `json:"budget"`
+}
+
+// RequestStats is what requests take of the host, from when they come until their
+// answers are taken.
+type RequestStats struct {
+	Used   int64 `json:"used"` // bytes
 	Budget int64 `json:"budget"`
 }
 
@@ -48,7 +56,8 @@ type ClientStats struct {
 	Running int     `json:"running"`
 	Done    int     `json:"done"`
 	Failed  int     `json:"failed"`
-	Busy    int     `json:"busy"`   // refused because too many waited
+	Held    int64   `json:"held"`   // bytes that those take, and others that are not over
+	Busy    int     `json:"busy"`   // refused because too many waited, or too much of them
 	RanMS   float64 `json:"ran_ms"` // GPUs were its
 	GPUMS   float64 `json:"gpu_ms"` // of its kernels
 	Why     string  `json:"why"`    // why its next request waits
@@ -58,7 +67,8 @@ type ClientStats struct {
 
 // status is the state; of one client alone where it is named. Locked.
 func (d *Daemon) status(only string) Stats {
-	s := Stats{Policy: d.cfg.Policy, Host: HostStats{d.hostUsed, d.cfg.HostMem}, GPUs: []GPUStats{}, Clients: []ClientStats{}}
+	used, held := d.held.has()
+	s := Stats{Policy: d.cfg.Policy, Host: HostStats{d.hostUsed, d.cfg.HostMem}, Requests: RequestStats{used, d.held.budget}, GPUs: []GPUStats{}, Clients: []ClientStats{}}
 	var all float64
 	for _, dev := range d.devices {
 		g := GPUStats{GPU: int(dev.number), Device: dev.name, Name: dev.limits.Name, Used: dev.cache.Used(), Budget: dev.cache.Budget(),
@@ -87,7 +97,7 @@ func (d *Daemon) status(only string) Stats {
 			continue
 		}
 		st := ClientStats{Client: c.name, Weight: c.weight, Objects: len(c.objects), Bytes: c.bytes, Waiting: c.waiting, Running: running[c.number],
-			Done: c.done, Failed: c.failed, Busy: c.busy, RanMS: ms(c.ran), GPUMS: ms(c.gpuTime), Why: why[c.number], LastWhy: c.why.Rule}
+			Held: held[c.name], Done: c.done, Failed: c.failed, Busy: c.busy, RanMS: ms(c.ran), GPUMS: ms(c.gpuTime), Why: why[c.number], LastWhy: c.why.Rule}
 		if st.Why == "" && c.waiting > 0 {
 			st.Why = "an earlier request of its own writes what it touches, or touches what it writes"
 		}
