@@ -15,6 +15,7 @@ type client struct {
 	weight  float64
 	dom     *domain // where its objects are on the host
 	objects map[string]*object
+	coming  int   // objects that have a place and are not there yet
 	bytes   int64 // of the host's budget
 	order   order
 	pending int           // requests that have come and are not over

@@ -78,6 +78,7 @@ type Config struct {
 	GPUMem        int64    // bytes of each GPU for buffers; 0 is 8 GiB, or nine tenths of what it has
 	HostMem       int64    // bytes of the host for objects
 	RequestMem    int64    // bytes of the host for requests that are not over; 0 is 1 GiB
+	MaxObjects    int      // of all clients; 0 is 2,097,152
 	Policy        string   // cfs-affinity, exclusive or fcfs
 	Isolate       bool     // an executor for each client and GPU
 	Clients       []ClientConfig
@@ -101,7 +102,7 @@ const DefaultRequestMem = 1 << 30
 const (
 	maxWaiting = 1024 // requests of a client
 	maxClients = 1024
-	maxObjects = 1 << 20 // of a client
+	maxObjects = 2 << 20 // of all clients
 )
 
 // Policies are those that a daemon may go by; the first is the default.
@@ -132,6 +133,7 @@ type Daemon struct {
 	lastJob  uint64
 	lastCopy int64
 	hostUsed int64 // bytes of all objects, wherever they are, of those to come, and of answers
+	objects  int   // how many are stored or to come
 	parsed   parsed
 	handing  bool          // who tells the policy launches what begins
 	begun    []*request    // then: what has begun
@@ -151,6 +153,9 @@ func Open(ctx context.Context, cfg Config) (*Daemon, error) {
 	}
 	if cfg.RequestMem == 0 {
 		cfg.RequestMem = DefaultRequestMem
+	}
+	if cfg.MaxObjects == 0 {
+		cfg.MaxObjects = maxObjects
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)

@@ -245,3 +245,50 @@ func TestMemoryOfThoseThatLeft(t *testing.T) {
 	all.Wait()
 	waitFor(t, func() bool { return d.stats().Requests.Used == 0 })
 }
+
+// outputs is a request that stores so many objects of one byte, from that number on.
+func outputs(from, n int) string {
+	buffers := make([]string, n)
+	for i := range buffers {
+		buffers[i] = fmt.Sprintf(`"b%d":{"kind":"output","key":"%s%d","size":1}`, i, strings.Repeat("k", 240), from+i)
+	}
+	return strings.Replace(custom(tinyPTX, "slow", 1), `"version":1`, `"version":1,"buffers":{`+strings.Join(buffers, ",")+`}`, 1)
+}
+
+// Objects of no size are bounded too, however they come about.
+func TestManyObjects(t *testing.T) {
+	d := serve(t, newMachine(t, ""), func(c *kernel.Config) { c.MaxObjects = 400 })
+	put := func(client, key, code string) {
+		t.Helper()
+		var p *kernel.Problem
+		_, err := d.do(client, "PUT", object(key), []byte("x"))
+		if code == "" && err != nil || code != "" && (!asProblem(err, &p) || p.Code != code) {
+			t.Errorf("%s puts %s: %v, want %q", client, key, err, code)
+		}
+	}
+	d.refused("many", outputs(0, 201), "too-large", "/buffers")
+	d.mustRun("many", outputs(0, 199))
+	d.refused("many", strings.Replace(outputs(199, 1), "entry slow() { ret; }", "entry slow() {", 1), "bad-request", "/modules/m/ptx")
+	put("many", "one", "")
+	d.refused("many", outputs(199, 1), "too-large", "/buffers")
+	put("many", "two", "too-large")
+	put("many", "one", "")             // in its own place
+	d.mustRun("many", outputs(0, 199)) // likewise
+	put("other", "one", "")
+	d.mustRun("other", outputs(0, 99))
+	put("other", "two", "too-large")
+	put("third", "one", "")
+	if _, err := d.do("many", "DELETE", object("one"), nil); err != nil {
+		t.Fatal(err)
+	}
+	put("many", "two", "too-large") // others have some now
+	if n := len(d.list("many")); n != 199 {
+		t.Errorf("%d objects", n)
+	}
+	for _, o := range d.list("many")[:60] {
+		if _, err := d.do("many", "DELETE", object(o.Key), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("many", "two", "")
+}

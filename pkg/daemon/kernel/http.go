@@ -297,7 +297,7 @@ func (a *api) put(w http.ResponseWriter, r *http.Request) {
 // put stores an object.
 func (d *Daemon) put(name, key string, size int64, from *steady) *Problem {
 	d.mu.Lock()
-	c, to, p := d.admit(name, key, size)
+	c, to, places, p := d.admit(name, key, size)
 	d.mu.Unlock()
 	if p != nil {
 		return p
@@ -308,6 +308,7 @@ func (d *Daemon) put(name, key string, size int64, from *steady) *Problem {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	defer d.unreserve(c, places)
 	if err != nil {
 		d.charge(c, -size)
 		to.give()
@@ -317,24 +318,28 @@ func (d *Daemon) put(name, key string, size int64, from *steady) *Problem {
 	return nil
 }
 
-// admit finds room for an object. Locked.
-func (d *Daemon) admit(name, key string, size int64) (*client, *region, *Problem) {
+// admit finds room for an object, and so many places as it needs: none where it
+// replaces one. Locked.
+func (d *Daemon) admit(name, key string, size int64) (c *client, to *region, places int, p *Problem) {
 	if p := d.room(size); p != nil {
-		return nil, nil, p
+		return nil, nil, 0, p
 	}
-	c, p := d.client(name)
-	if p != nil {
-		return nil, nil, p
+	if c, p = d.client(name); p != nil {
+		return nil, nil, 0, p
 	}
-	if c.objects[key] == nil && len(c.objects) >= maxObjects {
-		return nil, nil, problem(kgraph.TooLarge, "", "%s has %d objects, expected at most so many", name, maxObjects)
+	if c.objects[key] == nil {
+		places = 1
+	}
+	if p := d.reserve(c, places); p != nil {
+		return nil, nil, 0, p
 	}
 	to, err := c.dom.take(size)
 	if err != nil {
-		return nil, nil, problem(kgraph.TooLarge, "", "%v", err)
+		d.unreserve(c, places)
+		return nil, nil, 0, problem(kgraph.TooLarge, "", "%v", err)
 	}
 	d.charge(c, size)
-	return c, to, nil
+	return c, to, places, nil
 }
 
 func (a *api) get(w http.ResponseWriter, r *http.Request) {

@@ -67,6 +67,7 @@ func (d *Daemon) store(o *object) {
 		d.drop(old)
 	}
 	o.owner.objects[o.key] = o
+	d.objects++
 }
 
 // drop takes an object out of the store. Locked.
@@ -77,6 +78,7 @@ func (d *Daemon) drop(o *object) {
 	o.gone = true
 	if o.owner.objects[o.key] == o {
 		delete(o.owner.objects, o.key)
+		d.objects--
 	}
 	for _, c := range slices.Clone(o.copies) {
 		c.unlink()
@@ -122,6 +124,27 @@ func (d *Daemon) room(bytes int64) *Problem {
 		return problem(kgraph.TooLarge, "", "the host tier is full: %d bytes more, and %d of %d are taken", bytes, d.hostUsed, d.cfg.HostMem)
 	}
 	return nil
+}
+
+// reserve finds places for so many objects more, which unreserve gives back when they
+// are stored or will not be. What is kept of an object beside its bytes is nowhere
+// counted: so there are only so many, of a client as many as are left for others.
+// Locked.
+func (d *Daemon) reserve(c *client, objects int) *Problem {
+	has := len(c.objects) + c.coming
+	if objects > 0 && has+objects > d.cfg.MaxObjects-d.objects-objects {
+		return problem(kgraph.TooLarge, "", "%d objects more: %s has %d, all clients have %d of %d, and as many are to be left as one client has",
+			objects, c.name, has, d.objects, d.cfg.MaxObjects)
+	}
+	c.coming += objects
+	d.objects += objects
+	return nil
+}
+
+// unreserve gives places back. Locked.
+func (d *Daemon) unreserve(c *client, objects int) {
+	c.coming -= objects
+	d.objects -= objects
 }
 
 // charge counts bytes against the host's budget, as a client's. Locked.

@@ -26,6 +26,7 @@ type plan struct {
 	loads   []int     // by module of the job: which of the request's
 	moved   bool      // an object has to be brought here first
 	bytes   int64     // of the host's budget, for what it stores and answers
+	places  int       // for objects that it stores and that replace none
 }
 
 // sideJob makes room.
@@ -148,6 +149,17 @@ func (p *plan) objects() *Problem {
 // hostRoom reserves room on the host for what the request stores and answers.
 func (p *plan) hostRoom() *Problem {
 	d := p.d()
+	places := 0
+	for i := range p.r.graph.Buffers {
+		if b := &p.r.graph.Buffers[i]; b.Writes() && p.r.client.objects[b.Key] == nil {
+			places++
+		}
+	}
+	if refused := d.reserve(p.r.client, places); refused != nil {
+		refused.Where = "/buffers"
+		return refused
+	}
+	p.places = places
 	for i := range p.r.graph.Buffers {
 		b := &p.r.graph.Buffers[i]
 		var need int64

@@ -258,6 +258,7 @@ func (d *Daemon) abandon(p *plan, at job.Step, index uint32, lost bool) {
 		}
 	}
 	d.charge(p.r.client, -p.bytes)
+	d.unreserve(p.r.client, p.places)
 	d.putBack(p)
 	for _, to := range p.regions {
 		if to != nil {
@@ -325,6 +326,7 @@ func (d *Daemon) commit(p *plan, o *job.Outcome) {
 		}
 		r.answer.Outputs[b.Name] = Output{Key: b.Key, Size: b.Size, from: from}
 	}
+	d.unreserve(r.client, p.places)
 	for _, c := range slices.Concat(p.fresh, p.taken, p.used) {
 		d.unpin(c)
 	}
