@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -291,4 +292,33 @@ func TestManyObjects(t *testing.T) {
 		}
 	}
 	put("many", "two", "")
+}
+
+// Of a long list that nobody takes little is kept.
+func TestMemoryOfLists(t *testing.T) {
+	const n, lists = 10_000, 20
+	d := serve(t, newMachine(t, ""), func(c *kernel.Config) { c.Stall = patience })
+	for i := 0; i < n; i += 1000 {
+		d.mustRun("", outputs(i, 1000))
+	}
+	listed := d.list("")
+	if len(listed) != n || !slices.IsSortedFunc(listed, func(a, b kernel.Object) int { return strings.Compare(a.Key, b.Key) }) {
+		t.Errorf("%d objects are listed", len(listed))
+	}
+	listed = nil
+	d.client.CloseIdleConnections()
+	before := heap()
+	for range lists {
+		conn := d.dial()
+		d.say(conn, "GET /v1/objects HTTP/1.1\r\nHost: k\r\n\r\n")
+		if _, err := io.ReadFull(conn, make([]byte, 15)); err != nil { // it has begun
+			t.Fatal(err)
+		}
+	}
+	if grown := heap() - before; grown > 32*mib {
+		t.Errorf("%d lists take %d MiB", lists, grown/mib)
+	}
+	if s := d.stats(); s.Requests.Used < lists*n*100 {
+		t.Errorf("%+v", s.Requests)
+	}
 }

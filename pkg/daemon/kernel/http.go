@@ -431,23 +431,74 @@ func (a *api) list(w http.ResponseWriter, r *http.Request) {
 		a.refuse(w, p)
 		return
 	}
-	out := []Object{}
-	a.d.mu.Lock()
-	if c := a.d.clients[name]; c != nil {
-		for _, o := range c.objects {
-			listed := Object{Key: o.key, Size: o.size, Host: o.host != nil, GPUs: []int{}, Volatile: o.volatile}
-			for _, c := range o.copies {
-				listed.GPUs = append(listed.GPUs, int(c.at.dev.number))
-			}
-			slices.Sort(listed.GPUs)
-			out = append(out, listed)
-		}
+	h := a.d.held.begin(name)
+	defer h.leave()
+	all, p := a.d.allOf(name, h)
+	if p != nil {
+		a.refuse(w, p)
+		return
 	}
-	a.d.mu.Unlock()
-	slices.SortFunc(out, func(a, b Object) int { return strings.Compare(a.Key, b.Key) })
-	a.reply(w, http.StatusOK, struct {
-		Objects []Object `json:"objects"`
-	}{out})
+	w.Header().Set("Content-Type", "application/json")
+	a.d.deliver(w, a.listed(all))
+}
+
+// allOf are a client's objects, by key. What is kept of those that go before they are
+// listed is counted with its requests.
+func (d *Daemon) allOf(name string, h *hold) ([]*object, *Problem) {
+	const heldObject = 256
+	var all []*object
+	d.mu.Lock()
+	if c := d.clients[name]; c != nil {
+		if p := h.want(int64(len(c.objects)) * heldObject); p != nil {
+			d.mu.Unlock()
+			return nil, d.noRoom(h, p)
+		}
+		all = slices.AppendSeq(make([]*object, 0, len(c.objects)), maps.Values(c.objects))
+	}
+	d.mu.Unlock()
+	slices.SortFunc(all, func(a, b *object) int { return strings.Compare(a.key, b.key) })
+	return all, nil
+}
+
+// listed is a list of objects in parts: all of it would be memory that nothing counts.
+func (a *api) listed(all []*object) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		const some = 1024
+		text := []byte(`{"objects":[`)
+		first := true
+		for objects := range slices.Chunk(all, some) {
+			for _, o := range a.d.describe(objects) {
+				if !first {
+					text = append(text, ',')
+				}
+				first = false
+				text = append(text, bytes.TrimSuffix(a.encode(o), []byte("\n"))...)
+			}
+			if !yield(text) {
+				return
+			}
+			text = text[:0]
+		}
+		yield(append(text, "]}\n"...))
+	}
+}
+
+// describe says how objects are, but for those that have gone meanwhile.
+func (d *Daemon) describe(objects []*object) (out []Object) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, o := range objects {
+		if o.gone {
+			continue
+		}
+		listed := Object{Key: o.key, Size: o.size, Host: o.host != nil, GPUs: []int{}, Volatile: o.volatile}
+		for _, c := range o.copies {
+			listed.GPUs = append(listed.GPUs, int(c.at.dev.number))
+		}
+		slices.Sort(listed.GPUs)
+		out = append(out, listed)
+	}
+	return out
 }
 
 func (a *api) stats(w http.ResponseWriter, _ *http.Request) {
