@@ -50,6 +50,7 @@ type Config struct {
 	Private      bool          // the run directory is ours alone: its mode becomes 0700
 	Listen       string        // TCP address of /healthz, /readyz and /metrics; empty is none
 	WebTimeout   time.Duration // for whoever asks at Listen to take the answer; 0 is 10 s
+	Conns        int           // connections of a socket at once, as Bounded has it; 0 is no bound
 	ExitWhenIdle time.Duration // leave after so long without use; 0 is never
 	Sockets      SocketOption  // of the control socket
 	// HTTP, if set, changes a server before it serves, such as its timeouts.

@@ -68,8 +68,12 @@ func (c *Chassis) serveHTTP(group *errgroup.Group, l net.Listener, h http.Handle
 	if c.cfg.HTTP != nil {
 		c.cfg.HTTP(s)
 	}
+	served := Patient(c.log, l)
+	if c.cfg.Conns > 0 {
+		served = Bounded(s, served, c.cfg.Conns)
+	}
 	group.Go(func() error {
-		if err := s.Serve(Patient(c.log, l)); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+		if err := s.Serve(served); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 			return fmt.Errorf("serve %s: %w", l.Addr(), err)
 		}
 		return nil
