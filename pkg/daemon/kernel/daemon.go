@@ -27,6 +27,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"github.com/gfaas/gfaas/pkg/daemon/chassis"
 	"github.com/gfaas/gfaas/pkg/kgraph"
@@ -84,6 +85,7 @@ type Config struct {
 	Clients       []ClientConfig
 	KernelTimeout time.Duration // without progress; 0 is 10 s
 	Stall         time.Duration // for how long a caller may send or take nothing; 0 is 10 s
+	Conns         int           // connections of a socket at once; 0 is 8,192, or its part of the descriptors
 	Socket        string        // its folder is the run directory
 	Listen        string        // TCP address that answers too; empty is none
 	Private       bool          // the run directory is ours alone
@@ -142,6 +144,18 @@ type Daemon struct {
 	draining bool
 }
 
+// connections is how many a socket may have at once, so that all of them leave some
+// descriptors.
+func connections(sockets int) int {
+	const most, least, others = 8192, 64, 256
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return most
+	}
+	files := int(min(limit.Cur, 1<<30))
+	return min(max((files-others)/sockets, least), most)
+}
+
 // Open takes the run directory, opens the sockets and starts an executor on each
 // GPU. Serve must follow.
 func Open(ctx context.Context, cfg Config) (*Daemon, error) {
@@ -156,6 +170,9 @@ func Open(ctx context.Context, cfg Config) (*Daemon, error) {
 	}
 	if cfg.MaxObjects == 0 {
 		cfg.MaxObjects = maxObjects
+	}
+	if cfg.Conns == 0 {
+		cfg.Conns = connections(len(cfg.Clients) + 2)
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -182,7 +199,7 @@ func Open(ctx context.Context, cfg Config) (*Daemon, error) {
 func (d *Daemon) open(ctx context.Context) (err error) {
 	d.chassis, err = chassis.Open(chassis.Config{
 		Program: "gfaas-kerneld", Socket: d.cfg.Socket, Lock: "kernel.lock", Private: d.cfg.Private, Listen: d.cfg.Listen,
-		WebTimeout: time.Hour, HTTP: patient, Log: d.log,
+		WebTimeout: time.Hour, HTTP: patient, Conns: d.cfg.Conns, Log: d.log,
 	})
 	if err != nil {
 		return err
@@ -277,7 +294,8 @@ func (d *Daemon) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, s := range d.sockets {
 		group.Go(func() error {
-			if err := s.server.Serve(chassis.Patient(d.log, s.listener)); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+			l := chassis.Bounded(s.server, chassis.Patient(d.log, s.listener), d.cfg.Conns)
+			if err := s.server.Serve(l); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 				return err
 			}
 			return nil

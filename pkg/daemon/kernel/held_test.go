@@ -3,9 +3,12 @@ package kernel_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -321,4 +324,52 @@ func TestMemoryOfLists(t *testing.T) {
 	if s := d.stats(); s.Requests.Used < lists*n*100 {
 		t.Errorf("%+v", s.Requests)
 	}
+}
+
+// Connections of a socket are bounded: those that are idle give way to others, and
+// those of another socket are no matter.
+func TestManyConnections(t *testing.T) {
+	const most, many = 4, 40
+	d := serve(t, newMachine(t, ""), func(c *kernel.Config) {
+		c.Conns, c.Stall = most, patience
+		c.Clients = []kernel.ClientConfig{{Name: "alice", Weight: 1}}
+	})
+	var closed atomic.Int64
+	var all sync.WaitGroup
+	var conns []net.Conn
+	for range many {
+		conn, err := net.Dial("unix", filepath.Join(d.dir, "kernel-alice.sock"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		conns = append(conns, conn)
+		_ = conn.SetDeadline(time.Now().Add(patience))
+		d.say(conn, "GET /v1/objects HTTP/1.1\r\nHost: k\r\n\r\n")
+		r := bufio.NewReader(conn)
+		got, err := http.ReadResponse(r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, got.Body)
+		all.Go(func() {
+			if _, err := r.ReadByte(); errors.Is(err, io.EOF) {
+				closed.Add(1)
+			}
+		})
+	}
+	waitFor(t, func() bool { return closed.Load() >= many-most })
+	for range most { // none of these is idle
+		d.say(d.dial(), post("PUT", "/v1/objects/x", "x", 1000))
+	}
+	alice := clientOf(filepath.Join(d.dir, "kernel-alice.sock"))
+	got, err := alice.Get("http://kerneld/v1/stats")
+	if err != nil || got.StatusCode != 200 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	_ = got.Body.Close()
+	alice.CloseIdleConnections()
+	for _, conn := range conns {
+		_ = conn.Close()
+	}
+	all.Wait()
 }
