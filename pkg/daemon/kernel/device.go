@@ -48,6 +48,7 @@ type worker struct {
 	slots   slots
 	freed   []uint32           // to be freed with the next job
 	modules map[string]*module // by moduleKey
+	ptx     int64              // bytes of their text
 	numbers slots
 	turn    int64
 	used    uint64 // the last job of any when it was given its own
@@ -57,6 +58,7 @@ type worker struct {
 type module struct {
 	number uint32
 	used   int64 // turn of the last job that used it
+	text   int64 // bytes
 }
 
 // moduleKey tells PTX apart: it is the text itself or, so that less is kept of long
@@ -70,8 +72,13 @@ func moduleKey(ptx string) string {
 	return "\x00" + string(sum[:])
 }
 
-// maxModules are kept in an executor; what was used least recently goes.
-const maxModules = 256
+// So many modules are kept in an executor, and of so many bytes of text: what was used
+// least recently goes, but for what a job uses. What they are compiled to is in no
+// budget.
+const (
+	maxModules = 256
+	maxPTX     = 256 << 20
+)
 
 // maxWorkers is how many executors a GPU has at most, where each client has its
 // own: every one holds a context.
@@ -229,7 +236,7 @@ func (dev *device) lost(w *worker) {
 		}
 	}
 	w.held, w.live, w.freed = 0, 0, nil
-	w.slots, w.numbers, w.modules = slots{}, slots{}, map[string]*module{}
+	w.slots, w.numbers, w.modules, w.ptx = slots{}, slots{}, map[string]*module{}, 0
 }
 
 // end ends a worker's executor.
@@ -288,10 +295,11 @@ func (w *worker) link(text string, j *job.Job) uint32 {
 	key := moduleKey(text)
 	m := w.modules[key]
 	if m == nil {
-		for len(w.modules) >= maxModules && w.unlinkOldest(j) {
+		for (len(w.modules) >= maxModules || w.ptx+int64(len(text)) > maxPTX) && w.unlinkOldest(j) {
 		}
-		m = &module{number: w.numbers.take()}
+		m = &module{number: w.numbers.take(), text: int64(len(text))}
 		w.modules[key] = m
+		w.ptx += m.text
 		j.Load = append(j.Load, job.Module{Number: m.number, PTX: text})
 	}
 	m.used = w.turn
@@ -311,9 +319,16 @@ func (w *worker) unlinkOldest(j *job.Job) bool {
 		return false
 	}
 	j.Unload = append(j.Unload, w.modules[oldest].number)
-	w.numbers.give(w.modules[oldest].number)
-	delete(w.modules, oldest)
+	w.forget(oldest)
 	return true
+}
+
+// forget takes a module out that is not there any more.
+func (w *worker) forget(key string) {
+	m := w.modules[key]
+	w.numbers.give(m.number)
+	w.ptx -= m.text
+	delete(w.modules, key)
 }
 
 // free hands the job the blocks that are to be freed. Their numbers may be used

@@ -273,8 +273,7 @@ func (p *plan) forgetModules(at job.Step, index uint32) {
 		if at == job.Load && uint32(i) < index {
 			continue
 		}
-		p.w.numbers.give(m.Number)
-		delete(p.w.modules, moduleKey(m.PTX))
+		p.w.forget(moduleKey(m.PTX))
 	}
 }
 
