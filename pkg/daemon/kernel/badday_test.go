@@ -271,7 +271,7 @@ func TestMemoryOfOthers(t *testing.T) {
 // a request that runs.
 func TestReplacedWhileRead(t *testing.T) {
 	const large, n = 16 * mib / 4, 1000
-	d := serve(t, newMachine(t, ""), func(c *kernel.Config) { c.HostMem = 256 * mib })
+	d := serve(t, newMachine(t, ""), func(c *kernel.Config) { c.HostMem, c.Stall = 256*mib, patience }) // it is not given up while others are put
 	d.put("", "big", mibs1(large, 1))
 	conn := d.dial()
 	if err := conn.SetReadBuffer(4096); err != nil { // most of the object is still to come
