@@ -306,12 +306,7 @@ func TestReplacedWhileRead(t *testing.T) {
 		d.put("", "x", mibs1(n, 1))
 		d.put("", "y", mibs1(n, 1))
 		var running sync.WaitGroup
-		running.Go(func() {
-			if _, err := d.run("", slow); err != nil {
-				t.Error(err)
-			}
-		})
-		waitFor(t, func() bool { return d.stats().GPUs[0].Running != "" })
+		d.begin(&running, "", slow)
 		d.put("", "x", mibs1(n, 100)) // what it reads
 		d.put("", "y", mibs1(n, 100)) // what it will replace
 		running.Wait()
@@ -445,12 +440,7 @@ func TestMisses(t *testing.T) {
 	for range 10 { // until it has to go to the GPU that the object is not on
 		first := d.mustRun("", sum("a", "a", "v", n, `,"volatile":true`))
 		var busy sync.WaitGroup
-		busy.Go(func() {
-			if _, err := d.run("", custom(slowPTX, "slow", 80*100)); err != nil { // two seconds
-				t.Error(err)
-			}
-		})
-		waitFor(t, func() bool { s := d.stats(); return s.GPUs[0].Running != "" || s.GPUs[1].Running != "" })
+		d.begin(&busy, "", custom(slowPTX, "slow", 80*100)) // two seconds
 		a := d.mustRun("", sum("v", "a", "w", n, ""))
 		busy.Wait()
 		if got := d.get("", "w")[n-1]; got != 3*(n-1) {

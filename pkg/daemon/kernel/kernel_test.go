@@ -14,8 +14,10 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -196,6 +198,22 @@ func (d *daemon) run(client, request string) (*kernel.Answer, error) {
 	}
 	var a kernel.Answer
 	return &a, json.Unmarshal(text, &a)
+}
+
+// begin sends a request, and returns when it runs; or is over, where the host is so
+// slow that nobody has seen it run.
+func (d *daemon) begin(all *sync.WaitGroup, client, request string) {
+	d.t.Helper()
+	var over atomic.Bool
+	all.Go(func() {
+		defer over.Store(true)
+		if _, err := d.run(client, request); err != nil {
+			d.t.Errorf("%s: %v", client, err)
+		}
+	})
+	waitFor(d.t, func() bool {
+		return over.Load() || slices.ContainsFunc(d.stats().GPUs, func(g kernel.GPUStats) bool { return g.Running != "" })
+	})
 }
 
 func (d *daemon) mustRun(client, request string) *kernel.Answer {

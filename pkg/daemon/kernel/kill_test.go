@@ -389,17 +389,14 @@ func lives(pid int) bool { s := state(pid); return s != 0 && s != 'Z' && s != 'X
 // A daemon that is told to end does so with the last request that it has begun.
 func TestEndsWithTheLastRequest(t *testing.T) {
 	d := serve(t, newMachine(t, ""), nil)
-	answer := make(chan error, 1)
-	go func() { _, err := d.run("", custom(slowPTX, "slow", 80*25)); answer <- err }() // half a second
-	waitFor(t, func() bool { return d.stats().GPUs[0].Running != "" })
+	var all sync.WaitGroup
+	d.begin(&all, "", custom(slowPTX, "slow", 80*25)) // half a second
 	begin := time.Now()
 	d.stop()
 	if took := time.Since(begin); took > 9*time.Second { // it waits for ten at most
 		t.Errorf("it ended after %v", took)
 	}
-	if err := <-answer; err != nil {
-		t.Errorf("the request: %v", err)
-	}
+	all.Wait()
 }
 
 // What a killed daemon had, nobody has any more; the next starts at once.

@@ -161,12 +161,7 @@ func fillQueue(t *testing.T, rounds int) bool {
 	d := serve(t, newMachine(t, ""), nil)
 	var all sync.WaitGroup
 	var busy, ran atomic.Int64
-	all.Go(func() {
-		if _, err := d.run("greedy", custom(slowPTX, "slow", 80*rounds)); err != nil {
-			t.Error(err)
-		}
-	})
-	waitFor(t, func() bool { return d.stats().GPUs[0].Running != "" })
+	d.begin(&all, "greedy", custom(slowPTX, "slow", 80*rounds))
 	for range 1100 {
 		all.Go(func() {
 			_, err := d.run("greedy", custom(strings.ReplaceAll(slowPTX, "20000", "1"), "slow", 1))

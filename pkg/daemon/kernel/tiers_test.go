@@ -420,12 +420,7 @@ func TestOrder(t *testing.T) {
 	var chain sync.WaitGroup
 	slow := strings.Replace(sum("x", "one", "c0", n, ""), `"kernels":[`, `"kernels":[{"module":"s","name":"slow","grid":[160,1,1],"block":[1,1,1],"args":[]},`, 1)
 	slow = strings.Replace(slow, `"modules":{`, fmt.Sprintf(`"modules":{"s":{"ptx":%q},`, slowPTX), 1)
-	chain.Go(func() {
-		if _, err := d.run("", slow); err != nil {
-			t.Error(err)
-		}
-	})
-	waitFor(t, func() bool { return d.stats().GPUs[0].Running != "" || d.stats().GPUs[1].Running != "" })
+	d.begin(&chain, "", slow)
 	for i := range 5 {
 		if _, err := d.run("", sum(fmt.Sprint("c", i), "one", fmt.Sprint("c", i+1), n, "")); err != nil {
 			t.Error(err)
@@ -481,8 +476,7 @@ func leaveInBetween(t *testing.T, blocks int) bool {
 		return running == 1
 	}
 	slow := strings.Replace(sum("x", "one", "x", n, ""), `"kernels":[`, fmt.Sprintf(`"kernels":[{"module":"s","name":"slow","grid":[%d,1,1],"block":[1,1,1],"args":[]},`, blocks), 1)
-	ask(strings.Replace(slow, `"modules":{`, fmt.Sprintf(`"modules":{"s":{"ptx":%q},`, slowPTX), 1))
-	waitFor(t, func() bool { running, _ := state(); return running == 1 })
+	d.begin(&all, "", strings.Replace(slow, `"modules":{`, fmt.Sprintf(`"modules":{"s":{"ptx":%q},`, slowPTX), 1))
 	same, shorter := d.dial(), d.dial()
 	d.say(same, post("POST", "/v1/run", sum("one", "one", "x", n, ""), 0))
 	if !waits(1) {
@@ -553,12 +547,7 @@ func TestAcrossGPUs(t *testing.T) {
 	// While its GPU is taken by another's work, the client goes to the other.
 	var busy sync.WaitGroup
 	slow := custom(slowPTX, "slow", 80*50)
-	busy.Go(func() {
-		if _, err := d.run("", strings.Replace(slow, `"version":1`, `"version":1,"buffers":{"q":{"kind":"temporary","size":4}}`, 1)); err != nil {
-			t.Error(err)
-		}
-	})
-	waitFor(t, func() bool { s := d.stats(); return s.GPUs[0].Running != "" || s.GPUs[1].Running != "" })
+	d.begin(&busy, "", strings.Replace(slow, `"version":1`, `"version":1,"buffers":{"q":{"kind":"temporary","size":4}}`, 1))
 	for range 5 {
 		d.mustRun("", sum("v", "a", "w", n, ""))
 	}
