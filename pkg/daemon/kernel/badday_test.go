@@ -328,13 +328,22 @@ func TestReplacedWhileRead(t *testing.T) {
 	}
 }
 
+// several is a request for some of the kernels k0, k1 and so on, each of its own PTX.
+func several(from, to int) string {
+	var modules, kernels []string
+	for i := from; i < to; i++ {
+		modules = append(modules, fmt.Sprintf(`"m%d":{"ptx":%q}`, i, strings.ReplaceAll(tinyPTX, "slow", fmt.Sprint("k", i))))
+		kernels = append(kernels, fmt.Sprintf(`{"module":"m%d","name":"k%d","grid":[1,1,1],"block":[1,1,1],"args":[]}`, i, i))
+	}
+	return fmt.Sprintf(`{"version":1,"modules":{%s},"kernels":[%s]}`, strings.Join(modules, ","), strings.Join(kernels, ","))
+}
+
 // Many kernels: each is linked once, and more than are kept are linked again.
 func TestManyKernels(t *testing.T) {
 	d := serve(t, newMachine(t, ""), nil)
 	linked := func(from, to int) (n int) {
 		for i := from; i < to; i++ {
-			name := fmt.Sprint("k", i)
-			n += d.mustRun("", custom(strings.ReplaceAll(tinyPTX, "slow", name), name, 1)).Cache.ModulesLinked
+			n += d.mustRun("", several(i, i+1)).Cache.ModulesLinked
 		}
 		return n
 	}
@@ -357,13 +366,7 @@ func TestManyKernels(t *testing.T) {
 		t.Errorf("%d modules are kept", s.GPUs[0].Modules)
 	}
 	// In one request.
-	var modules, kernels []string
-	for i := range 100 {
-		modules = append(modules, fmt.Sprintf(`"m%d":{"ptx":%q}`, i, strings.ReplaceAll(tinyPTX, "slow", fmt.Sprint("k", i))))
-		kernels = append(kernels, fmt.Sprintf(`{"module":"m%d","name":"k%d","grid":[1,1,1],"block":[1,1,1],"args":[]}`, i, i))
-	}
-	all := fmt.Sprintf(`{"version":1,"modules":{%s},"kernels":[%s]}`, strings.Join(modules, ","), strings.Join(kernels, ","))
-	if a := d.mustRun("", all); a.Cache.ModulesLinked != 90 { // 0 to 9 are there
+	if a := d.mustRun("", several(0, 100)); a.Cache.ModulesLinked != 90 { // 0 to 9 are there
 		t.Errorf("%+v", a.Cache)
 	}
 }
