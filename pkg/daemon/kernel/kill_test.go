@@ -19,6 +19,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/adapter/simgpu"
 	"github.com/gfaas/gfaas/pkg/daemon/kernel"
+	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
 // kills is how often TestKills ends an executor, and TestDaemonKills the daemon.
@@ -107,13 +108,20 @@ func (m *machine) killOne(r *rand.Rand) {
 	defer m.mu.Unlock()
 	var alive []int
 	for _, e := range m.executors {
-		if unix.Kill(e.Pid(), 0) == nil {
+		if ours(e.Pid()) {
 			alive = append(alive, e.Pid())
 		}
 	}
 	if len(alive) > 0 {
 		_ = unix.Kill(alive[r.IntN(len(alive))], unix.SIGKILL)
 	}
+}
+
+// ours says whether an executor is there still: another process may have the number of
+// one that has ended.
+func ours(pid int) bool {
+	s, err := procfs.Read(pid)
+	return err == nil && s.Parent == os.Getpid()
 }
 
 // noneLeft holds that all executors have ended, and with them all memory of the
@@ -123,7 +131,7 @@ func (m *machine) noneLeft() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, e := range m.executors {
-		if unix.Kill(e.Pid(), 0) == nil {
+		if ours(e.Pid()) {
 			m.t.Errorf("the executor %d is still there", e.Pid())
 		}
 	}
