@@ -250,6 +250,16 @@ func (c *client) memory(f *os.File, size int64) []byte {
 // read has the file written back, of what the name means to a tenant.
 func (c *client) read(name string, tenant ...string) []byte {
 	c.t.Helper()
+	text, err := c.tryRead(name, tenant...)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return text
+}
+
+// tryRead is read, which may fail.
+func (c *client) tryRead(name string, tenant ...string) ([]byte, error) {
+	c.t.Helper()
 	from, to, err := os.Pipe()
 	if err != nil {
 		c.t.Fatal(err)
@@ -260,9 +270,9 @@ func (c *client) read(name string, tenant ...string) []byte {
 		all, _ := io.ReadAll(from)
 		text <- all
 	}()
-	c.call("", wire.Request{Op: wire.OpRead, Name: name, Tenant: strings.Join(tenant, "")}, to)
+	_, _, err = c.Call(c.t.Context(), wire.Request{Op: wire.OpRead, Name: name, Tenant: strings.Join(tenant, "")}, to)
 	_ = to.Close()
-	return <-text
+	return <-text, err
 }
 
 func (c *client) release(name string) {
