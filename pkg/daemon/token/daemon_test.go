@@ -275,7 +275,7 @@ func TestTwoThatDoNotFitTakeTurns(t *testing.T) {
 // said that what it has in flight is nearly over.
 func TestToldEnd(t *testing.T) {
 	s := serve(t, Config{})
-	a, b := s.join(reg("a", 100, 0.5, 0.5)), s.join(reg("b", 100, 0.5, 0.5))
+	a, b := s.join(reg("a", 100, 0.5, 0.5)), s.join(reg("b", 100, 0.5, 1)) // b's lease does not end before it is seen
 	if flags := a.Header().Flags; flags != wire.PageEndings {
 		t.Errorf("the page's flags are %d", flags)
 	}
