@@ -206,6 +206,11 @@ func TestStorms(t *testing.T) {
 	s := serve(t, Config{})
 	a := s.join(reg("a", 60, 0.5, 0.5))
 	s.register(reg("b", 30, 0.5, 0.5))
+	eventually(t, "all that the daemon runs has begun", func() bool {
+		text := make([]byte, 1<<20)
+		text = text[:runtime.Stack(text, true)]
+		return bytes.Count(text, []byte("/errgroup.(*Group).Wait(")) == 2 // its own and the chassis's
+	})
 	before := runtime.NumGoroutine()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
