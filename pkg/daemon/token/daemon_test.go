@@ -69,7 +69,7 @@ func serve(t testing.TB, cfg Config) *server {
 	if cfg.Socket == "" {
 		cfg.Socket = filepath.Join(runDir(t), "token.sock")
 	}
-	if testing.Verbose() {
+	if cfg.Log == nil && testing.Verbose() {
 		cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	d, err := Open(cfg)

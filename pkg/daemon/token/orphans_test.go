@@ -2,11 +2,14 @@ package token
 
 import (
 	"bufio"
+	"bytes"
+	"log/slog"
 	"net/http"
 	"os"
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -193,11 +196,26 @@ func TestOwnerWithoutFiles(t *testing.T) {
 	}
 }
 
+// warned is a log that says that it has a line with that text.
+type warned struct {
+	text string
+	once *sync.Once
+	is   chan bool // closed then
+}
+
+func (w warned) Write(line []byte) (int, error) {
+	if bytes.Contains(line, []byte(w.text)) {
+		w.once.Do(func() { close(w.is) })
+	}
+	return len(line), nil
+}
+
 // An instance's processes end though for a while they cannot be looked for.
 func TestOwnerIsKilledWithoutFiles(t *testing.T) {
-	s := serve(t, Config{})
+	tried := warned{"cannot look for an instance's processes", new(sync.Once), make(chan bool)}
+	s := serve(t, Config{Log: slog.New(slog.NewTextHandler(tried, nil))})
 	s.register(reg("a", 60, 1, 1))
-	pids := starts(t, "", "GFAAS_INSTANCE=a", "GFAAS_SOCKET="+s.clientSocket(), "GFAAS_SECRET=secret of a")
+	pids := starts(t, "sleep 600 & echo $!", "GFAAS_INSTANCE=a", "GFAAS_SOCKET="+s.clientSocket(), "GFAAS_SECRET=secret of a")
 	var all tree
 	if err := s.d.locked(func() { all = s.d.instances["a"].tree() }); err != nil {
 		t.Fatal(err)
@@ -208,11 +226,15 @@ func TestOwnerIsKilledWithoutFiles(t *testing.T) {
 			t.Errorf("found %v", found)
 		}
 		go func() { s.d.end(all, "test"); close(ended) }()
-		time.Sleep(20 * time.Millisecond)
+		select {
+		case <-tried.is:
+		case <-time.After(patience):
+			t.Error("they are not looked for")
+		}
 	})
 	<-ended
 	if alive(pids) > 0 {
-		t.Error("it lives on")
+		t.Error("they live on")
 	}
 }
 
