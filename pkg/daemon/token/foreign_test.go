@@ -55,7 +55,9 @@ func TestForeignMemory(t *testing.T) {
 		if got := s.row("a").ContextMiB; got != 300 {
 			t.Errorf("context of %v MiB while nobody tells, want the last, 300", got)
 		}
+		mu.Lock()
 		failure = nil
+		mu.Unlock()
 	}
 }
 

@@ -200,7 +200,9 @@ func TestOwnerDies(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := serve(t, Config{ExitWhenIdle: time.Hour / 2})
-	s.d.epoch = s.d.epoch.Add(-rejoin)
+	if err := s.d.locked(func() { s.d.epoch = s.d.epoch.Add(-rejoin) }); err != nil {
+		t.Fatal(err)
+	}
 	r := reg("a", 60, 1, 1)
 	r.OwnerPID = owner.Process.Pid
 	a := s.join(r)
