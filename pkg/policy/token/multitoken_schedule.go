@@ -92,9 +92,10 @@ func (s *multiToken) candidates() (queue []*client, occupied float64) {
 	return queue, occupied
 }
 
-// exhausted says whether a holder's budget is used up when it has drained.
+// exhausted says whether a holder's budget is used up when it has drained. One that
+// lasts until the window's end is not.
 func (s *multiToken) exhausted(c *client, left time.Duration) bool {
-	return left <= negligible || left <= c.drain && s.now+left < s.start+s.window-negligible
+	return left <= max(c.drain, negligible) && s.now+left < s.start+s.window-negligible
 }
 
 // worthwhile is the least time that is worth a switch. What is left below it

@@ -167,6 +167,19 @@ func TestLoneClientWithWholeQuotaIsNeverAskedBack(t *testing.T) {
 	}
 }
 
+// Nor is it when a timer fires so late that the next window is about to begin.
+func TestLoneClientAndALateTimer(t *testing.T) {
+	for left := time.Duration(0); left < 2*negligible; left += negligible / 4 {
+		s := newMultiToken(Config{}, 0)
+		s.Step(0, []Event{AddInstance{Instance: "a", Slice: slice(100, 1, 1)}, AddClient{1, "a"}, Request{1}}, nil)
+		for _, a := range s.Step(3*s.window-left, []Event{Wake{}}, nil) {
+			if revoke, ok := a.(Revoke); ok {
+				t.Errorf("%v before the window's end: %s", left, revoke.Reason)
+			}
+		}
+	}
+}
+
 func TestTwoProcessesShareOneQuota(t *testing.T) {
 	w := newLeasedGPU(t, Config{}, 1)
 	a := w.join(&worker{id: 1, instance: "a", slice: slice(20, 0.5, 0.5), kernel: ms})
