@@ -276,17 +276,22 @@ func (c *Chassis) attend(ctx context.Context, stop func(), s Service, hup <-chan
 		case <-hup:
 			c.reload(s.Reload)
 		case <-tick.C:
-			if s.Use != nil && c.useless(s.Use()) {
+			now := time.Now() // before it is asked: who is of use now is so however long that takes
+			if s.Use == nil {
+				continue
+			}
+			if last, connected := s.Use(); c.useless(now.Sub(last), connected) {
 				stop()
 			}
 		}
 	}
 }
 
-// useless says whether it is time to leave.
-func (c *Chassis) useless(last time.Time, connected bool) bool {
+// useless says whether it is time to leave, for a daemon that was last of use so long
+// ago.
+func (c *Chassis) useless(ago time.Duration, connected bool) bool {
 	switch idle := c.cfg.ExitWhenIdle; {
-	case idle > 0 && time.Since(last) >= idle:
+	case idle > 0 && ago >= idle:
 		c.log.Info("idle, leaving", "after", idle.String())
 		return true
 	case !connected && !c.lock.Current(): // as at a logout

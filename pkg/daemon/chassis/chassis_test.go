@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -260,12 +261,14 @@ func TestExitWhenIdle(t *testing.T) {
 	cfg.ExitWhenIdle = 30 * time.Millisecond
 	busy := make(chan struct{})
 	last := time.Now()
+	late := sync.OnceFunc(func() { time.Sleep(2 * cfg.ExitWhenIdle) }) // it is of use, however late it says so
 	d := serve(t, cfg, Service{Use: func() (time.Time, bool) {
 		select {
 		case <-busy:
 			return last, false
 		default:
 			last = time.Now()
+			late()
 			return last, true
 		}
 	}})
