@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gfaas/gfaas/pkg/adapter/tokend"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
@@ -43,9 +44,15 @@ func TestRunStartsTheDaemonAgain(t *testing.T) {
 	if err := syscall.Kill(first, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "there is a daemon again", func() bool { return daemon() > 0 && daemon() != first })
 	var status wire.Status
-	p.program(&status, "gfaas-tokend", "status")
+	eventually(t, "there is a daemon again, which answers", func() bool {
+		if again := daemon(); again == 0 || again == first {
+			return false
+		}
+		var err error
+		status, err = tokend.Dial(run).Status(t.Context()) // it has its lock before its socket
+		return err == nil
+	})
 	if c := status.GPUs[0].Clients; len(c) != 1 || c[0].Instance != "patient" || c[0].QuotaRequest != 0.3 {
 		t.Errorf("it has %+v", c)
 	}
