@@ -58,7 +58,7 @@ func TestHelp(t *testing.T) {
 		{[]string{"do", "--help"}, []string{"Do a thing\n", "\nUsage:\n  tool do THING [flags]\n", "\nExamples:\n  tool do it\n", "\nFlags:\n", "--fast", "--how[=well|badly]   in which way\n", "--name string", "--set",
 			"\nCommon flags:\n", "--config", "--help", "--out-file", "-o, --output", "--quiet", "--version", "\nDESCRIPTION\n  All about do.\n", "\nSETTINGS\n", "\nEXIT STATUS\n"}},
 		{[]string{"help", "ls"}, []string{"List things\n", "\nUsage:\n", "\nFlags:\n  -o, --output", "\nCommon flags:\n", "--config", "\nSETTINGS\n"}},
-		{nil, []string{"Do things\n", "\nUsage:\n  tool COMMAND\n", "\nCommands:\n", "  completion ", "  do ", "  help ", "  ls ", "\nCommon flags:\n", "--config", "\nDESCRIPTION\n  All about tool.\n\n  At length.\n", "\nSETTINGS\n"}},
+		{[]string{}, []string{"Do things\n", "\nUsage:\n  tool COMMAND\n", "\nCommands:\n", "  completion ", "  do ", "  help ", "  ls ", "\nCommon flags:\n", "--config", "\nDESCRIPTION\n  All about tool.\n\n  At length.\n", "\nSETTINGS\n"}},
 	} {
 		text, _ := said(t, c.args...)
 		rest := text
