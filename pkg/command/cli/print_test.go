@@ -4,6 +4,7 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -40,14 +41,22 @@ func TestTableOfAMillion(t *testing.T) {
 		n := strconv.Itoa(i)
 		rows = append(rows, []string{n, "item-" + n})
 	}
+	// Of the processor: others have it for as long as they like.
+	used := func() time.Duration {
+		var r syscall.Rusage
+		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
+			t.Fatal(err)
+		}
+		return time.Duration(r.Utime.Nano() + r.Stime.Nano())
+	}
 	took := func(n int) time.Duration {
 		best := time.Hour
 		for range 3 {
-			began := time.Now()
+			began := used()
 			if err := Table(io.Discard, rows[:n]); err != nil {
 				t.Fatal(err)
 			}
-			best = min(best, time.Since(began))
+			best = min(best, used()-began)
 		}
 		return best
 	}
