@@ -171,40 +171,47 @@ func TestChat(t *testing.T) {
 		t.Errorf("another model: %d %v", answer.StatusCode, answer.Header)
 	}
 
-	answer := s.chat(t.Context(), ask+`, "stream": true, "stream_options": {"include_usage": true}}`)
-	if answer.StatusCode != 200 || answer.Header.Get("Content-Type") != "text/event-stream" {
-		t.Fatalf("%d %v", answer.StatusCode, answer.Header)
-	}
-	var said []string
-	var last string
-	counted := 0
-	lines := bufio.NewScanner(answer.Body)
-	for lines.Scan() {
-		event, found := strings.CutPrefix(lines.Text(), "data: ")
-		if !found {
-			continue
+	// Whoever looks late, on a busy machine, finds the answer ended, and looks again.
+	early := false
+	for try := 0; try < 5 && !early; try++ {
+		answer := s.chat(t.Context(), ask+`, "stream": true, "stream_options": {"include_usage": true}}`)
+		if answer.StatusCode != 200 || answer.Header.Get("Content-Type") != "text/event-stream" {
+			t.Fatalf("%d %v", answer.StatusCode, answer.Header)
 		}
-		if last = event; event == "[DONE]" {
-			continue
-		}
-		c := decode([]byte(event))
-		counted += c.Usage.Total
-		if c.Object != "chat.completion.chunk" {
-			t.Errorf("%s", event)
-		}
-		if len(c.Choices) > 0 && c.Choices[0].Delta.Content != "" {
-			if said = append(said, c.Choices[0].Delta.Content); len(said) == 1 && s.inFlight() != 1 {
-				t.Error("the first piece was kept until the last had come")
+		var said []string
+		var last string
+		counted := 0
+		lines := bufio.NewScanner(answer.Body)
+		for lines.Scan() {
+			event, found := strings.CutPrefix(lines.Text(), "data: ")
+			if !found {
+				continue
+			}
+			if last = event; event == "[DONE]" {
+				continue
+			}
+			c := decode([]byte(event))
+			counted += c.Usage.Total
+			if c.Object != "chat.completion.chunk" {
+				t.Errorf("%s", event)
+			}
+			if len(c.Choices) > 0 && c.Choices[0].Delta.Content != "" {
+				if said = append(said, c.Choices[0].Delta.Content); len(said) == 1 {
+					early = s.inFlight() == 1
+				}
 			}
 		}
+		if lines.Err() != nil || len(said) != words || strings.Join(said, "") != all || last != "[DONE]" || counted != total {
+			t.Errorf("%q, %s, %d tokens, %v, want %q", said, last, counted, lines.Err(), all)
+		}
 	}
-	if lines.Err() != nil || len(said) != words || strings.Join(said, "") != all || last != "[DONE]" || counted != total {
-		t.Errorf("%q, %s, %d tokens, %v, want %q", said, last, counted, lines.Err(), all)
+	if !early {
+		t.Error("the first piece was kept until the last had come")
 	}
 
 	// A caller that leaves frees its place, long before the answer would have ended.
 	ctx, leave := context.WithCancel(t.Context())
-	answer = s.chat(ctx, `{"model": "parrot", "stream": true, "messages": [{"role": "user", "content": "`+strings.Repeat("on ", 900)+`"}]}`)
+	answer := s.chat(ctx, `{"model": "parrot", "stream": true, "messages": [{"role": "user", "content": "`+strings.Repeat("on ", 900)+`"}]}`)
 	if _, err := bufio.NewReader(answer.Body).ReadString('\n'); err != nil {
 		t.Fatal(err)
 	}
