@@ -1,7 +1,6 @@
 package gfaas
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -23,8 +22,8 @@ func TestRunStartsTheDaemonAgain(t *testing.T) {
 	p := newPlace(t)
 	run, begun, done := p.getenv("GFAAS_RUN_DIR"), filepath.Join(p.dir, "begun"), filepath.Join(p.dir, "done")
 	cmd := p.command("run", "--name", "patient", "--quota", "0.3", "--", "sh", "-c", `: >"$1"; while ! test -e "$2"; do sleep 0.01; done`, "sh", begun, done)
-	var said bytes.Buffer
-	cmd.Stderr = &said
+	said := &screen{}
+	cmd.Stderr = said
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -56,11 +55,12 @@ func TestRunStartsTheDaemonAgain(t *testing.T) {
 	if c := status.GPUs[0].Clients; len(c) != 1 || c[0].Instance != "patient" || c[0].QuotaRequest != 0.3 {
 		t.Errorf("it has %+v", c)
 	}
+	// It says so once it has seen the daemon answer, if its program has not ended by then.
+	eventually(t, "it says that it started the daemon", func() bool {
+		return strings.Contains(said.String(), "the token daemon was gone: started it again")
+	})
 	p.write("done", "")
 	if status := exitStatus(cmd.Wait()); status != 0 {
 		t.Errorf("exit %d", status)
-	}
-	if !strings.Contains(said.String(), "the token daemon was gone: started it again") {
-		t.Errorf("it said %q", said.String())
 	}
 }
