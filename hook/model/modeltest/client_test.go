@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -216,8 +217,8 @@ func TestRefusals(t *testing.T) {
 	refusal := func(code string) answer {
 		return answer{text: `{"ok":false,"error":{"code":"` + code + `","message":"because of \u00fc"}}`}
 	}
-	var next answer
-	d := serve(t, func(request) answer { return next })
+	var next atomic.Pointer[answer]
+	d := serve(t, func(request) answer { return *next.Load() })
 	asks := askers(t, environ(d.path))
 	for _, tc := range []struct {
 		what   string
@@ -273,13 +274,14 @@ func TestRefusals(t *testing.T) {
 		{"half a pair", says(`{"tensors":{"\ud800":{"dtype":"U8","shape":[0],"offset":0,"bytes":0}}}`), "0 "},
 	} {
 		t.Run(tc.what, func(t *testing.T) {
-			next = tc.answer
+			next.Store(&tc.answer)
 			for language, ask := range asks {
 				if got := ask("m"); !shown(language, got, tc.want) {
 					t.Errorf("%s: %s, want %s", language, got, tc.want)
 				}
 			}
 			client(t, c, environ(d.path), "leaks", "m")
+			eventually(t, "nothing is held", func() bool { return d.held() == 0 })
 		})
 	}
 }

@@ -142,14 +142,22 @@ func (d *daemon) serve(c *net.UnixConn) {
 		if a.hang {
 			return
 		}
-		var fds []int
-		for _, f := range a.files {
-			fds = append(fds, int(f.Fd()))
-		}
-		if _, _, err := c.WriteMsgUnix([]byte(a.text), unix.UnixRights(fds...), nil); err != nil {
+		if d.send(c, a) != nil {
 			return
 		}
 	}
+}
+
+// send is locked, so that whoever has asked what is held may close what was sent.
+func (d *daemon) send(c *net.UnixConn, a answer) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var fds []int
+	for _, f := range a.files {
+		fds = append(fds, int(f.Fd()))
+	}
+	_, _, err := c.WriteMsgUnix([]byte(a.text), unix.UnixRights(fds...), nil)
+	return err
 }
 
 // received is the descriptor in a control message, nil if there is none.

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -24,8 +25,11 @@ func TestExample(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "linear.safetensors")
 	dir := filepath.Join(build, "examples/linear")
 	output(t, "python3", filepath.Join(dir, "make_weights.py"), file, fmt.Sprint(rows), fmt.Sprint(columns))
+	var mu sync.Mutex
 	var loaded *answer
 	d := serve(t, func(r request) answer {
+		mu.Lock()
+		defer mu.Unlock()
 		if loaded == nil {
 			text, err := io.ReadAll(r.file)
 			if err != nil || len(text) < 8 {

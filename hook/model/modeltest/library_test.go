@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 )
 
@@ -82,13 +83,14 @@ func FuzzManifest(f *testing.F) {
 	f.Add([]byte(`{"tensors":{"\ud800\u0041":{"dtype":"","shape":[],"offset":0,"bytes":0},"":{}}}`))
 	memory, size := store(f, nil)
 	text := fmt.Sprintf(`{"ok":true,"sha256":"%s","gpu":"%s","size":%d}`, sha, device.UUID(), int64(size))
-	var list *os.File
-	d := serve(f, func(request) answer { return answer{text: text, files: []*os.File{memory, list}} })
+	var list atomic.Pointer[os.File]
+	d := serve(f, func(request) answer { return answer{text: text, files: []*os.File{memory, list.Load()}} })
 	ask := asker(f, c, environ(d.path))
 	f.Fuzz(func(t *testing.T, m []byte) {
-		list = memfd(t, string(m), allSeals)
+		list.Store(memfd(t, string(m), allSeals))
 		if strings.HasPrefix(ask("m"), "0 ") && !json.Valid(m) {
 			t.Errorf("%q is taken", m)
 		}
+		eventually(t, "it is let go", func() bool { return d.held() == 0 })
 	})
 }
