@@ -2,6 +2,7 @@ package modeltest
 
 import (
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -36,7 +37,13 @@ func realDaemon(t *testing.T) (env []string, daemon *exec.Cmd) {
 			t.Logf("gfaas-modeld: %s", log.String())
 		}
 	})
-	eventually(t, "it listens", func() bool { _, err := os.Stat(filepath.Join(dir, "model.sock")); return err == nil })
+	eventually(t, "it listens", func() bool { // its socket is there a moment before
+		conn, err := net.Dial("unixpacket", filepath.Join(dir, "model.sock"))
+		if err == nil {
+			conn.Close()
+		}
+		return err == nil
+	})
 	put := exec.Command(filepath.Join(build, "bin/gfaas-modeld"), "put", "linear", file, "-q")
 	put.Env = env
 	if out, err := put.CombinedOutput(); err != nil {
