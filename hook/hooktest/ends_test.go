@@ -47,8 +47,8 @@ func TestDestroyed(t *testing.T) {
 	const kernel = 2 * time.Second
 	k := newKeeper(t)
 	k.allow()
-	c := &talk{h: &host{t: t}, p: (&host{t: t}).run(k.environ(), "check/ends", "inflight")}
 	began := time.Now()
+	c := &talk{h: &host{t: t}, p: (&host{t: t}).run(k.environ(), "check/ends", "inflight")}
 	c.hears("gone")
 	k.shut()
 	if _, used := k.account(); used < kernel*9/10 || used > time.Since(began) {
@@ -67,8 +67,8 @@ func TestSpent(t *testing.T) {
 	k := newKeeper(t)
 	k.allow()
 	env := append(k.environ(), hidden(t)...)
-	c := &talk{h: &host{t: t}, p: (&host{t: t}).run(append(env, "HIDDEN_EVENTS=500"), "check/ends", "spent")}
 	began := time.Now()
+	c := &talk{h: &host{t: t}, p: (&host{t: t}).run(append(env, "HIDDEN_EVENTS=500"), "check/ends", "spent")}
 	c.hears("spent")
 	k.shut()
 	if _, used := k.account(); used < kernels || used > time.Since(began) {
