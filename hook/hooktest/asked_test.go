@@ -87,10 +87,24 @@ func TestAskedSays(t *testing.T) {
 }
 
 // waits says whether the program's first thread sleeps in the preload library until a
-// gate opens: no other wait in it or in the driver is for a word of several processes
-// and a while.
-func (p *program) waits() bool {
-	doing, err := os.ReadFile(fmt.Sprintf("/proc/%d/syscall", p.cmd.Process.Pid))
+// gate opens, or blocks may be launched.
+func (p *program) waits() bool { return waits(fmt.Sprintf("/proc/%d/syscall", p.cmd.Process.Pid)) }
+
+// waiting is how many of its threads do.
+func (p *program) waiting() (threads int) {
+	all, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/syscall", p.cmd.Process.Pid))
+	for _, file := range all {
+		if waits(file) {
+			threads++
+		}
+	}
+	return threads
+}
+
+// waits looks at a thread's system call: no other wait in the preload library or in the
+// driver is for a word of several processes and a while.
+func waits(file string) bool {
+	doing, err := os.ReadFile(file)
 	var word, op, value, timeout uint64
 	n, _ := fmt.Sscanf(string(doing), fmt.Sprint(unix.SYS_FUTEX)+" 0x%x 0x%x 0x%x 0x%x", &word, &op, &value, &timeout)
 	return err == nil && n == 4 && op == 0 && timeout != 0 // FUTEX_WAIT

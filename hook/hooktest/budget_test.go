@@ -17,10 +17,12 @@ func metered(t *testing.T) *fake {
 	return f
 }
 
-// stays checks for a while that nothing is launched beyond so many.
-func (f *fake) stays(what string, n int, launches func() int) {
+// stays checks for a while, in which all threads that launch wait in the preload
+// library, that nothing is launched beyond so many.
+func (f *fake) stays(what string, p *program, threads, n int, launches func() int) {
 	f.t.Helper()
 	f.eventually(what, func() bool { return launches() >= n })
+	f.eventually("it waits", func() bool { f.alive(p, what); return p.waiting() == threads })
 	began := time.Now()
 	f.eventually("time passes", func() bool { return time.Since(began) > 150*time.Millisecond })
 	if now := launches(); now != n {
@@ -38,25 +40,27 @@ func TestBudget(t *testing.T) {
 	m := f.member(0)
 	m.give()
 	launches := func() int { return p.launches(0, 0) }
-	f.stays("without a budget", 0, launches)
+	f.stays("without a budget", p, 1, 0, launches)
 	m.budget(20)
-	f.stays("of 20 blocks", 3, launches)
+	f.stays("of 20 blocks", p, 1, 3, launches)
 	if m.blocks() != 24 {
 		t.Errorf("%d blocks, want 24", m.blocks())
 	}
 	m.budget(24)
-	f.stays("of 24 blocks", 3, launches)
+	f.stays("of 24 blocks", p, 1, 3, launches)
 	m.budget(25)
-	f.stays("of 25 blocks", 4, launches)
+	f.stays("of 25 blocks", p, 1, 4, launches)
 	if row := m.slot(); atomic.LoadUint64(&row.BlockedNS) < uint64(300*time.Millisecond) {
 		t.Errorf("blocked for %d ns", atomic.LoadUint64(&row.BlockedNS))
 	}
 	f.eventually("its launches are told", func() bool { return atomic.LoadUint64(&m.slot().Launches) == 4 })
 	// Who waits for a budget is not idle, and gives the lease back when asked. It may
 	// have been idle before, when it had no processor for a while.
-	lease, before := atomic.LoadUint32(&m.slot().Gate), m.gaveBack()
-	f.stays("of 25 blocks", 4, launches)
-	if now := m.gaveBack(); lease == 0 || len(now) > len(before) {
+	var lease uint32
+	f.eventually("it has one", func() bool { lease = atomic.LoadUint32(&m.slot().Gate); return lease != 0 })
+	before := m.gaveBack()
+	f.stays("of 25 blocks", p, 1, 4, launches)
+	if now := m.gaveBack(); len(now) > len(before) {
 		t.Errorf("it gave its lease %d back: %+v", lease, now)
 	}
 	m.generous.Store(false)
@@ -65,7 +69,7 @@ func TestBudget(t *testing.T) {
 		t.Errorf("it does not want more: %+v", back)
 	}
 	m.budget(1 << 40)
-	f.stays("behind a closed gate", 4, launches)
+	f.stays("behind a closed gate", p, 1, 4, launches)
 	m.give()
 	f.eventually("it goes on", func() bool { return launches() == 100 })
 	if m.blocks() != 800 {
@@ -96,7 +100,7 @@ func TestBudgetThreads(t *testing.T) {
 	launches := func() int { return strings.Count(p.out.String(), "\n") }
 	for n := 1; n <= 10; n++ {
 		m.budget(uint64(100*n - 5))
-		f.stays("the budget is used up", 10*n, launches)
+		f.stays("the budget is used up", p, 8, 10*n, launches)
 	}
 	m.budget(1 << 40)
 	if err := p.wait(); err != nil || m.blocks() != 4000 {
@@ -115,16 +119,16 @@ func TestBudgetDaemonDies(t *testing.T) {
 	m.give()
 	m.budget(10)
 	launches := func() int { return p.launches(0, 0) }
-	f.stays("of 10 blocks", 10, launches)
+	f.stays("of 10 blocks", p, 1, 10, launches)
 	f.die()
 	f.eventually("it says that it waits", func() bool { return strings.Contains(p.errout.String(), "no gfaas-tokend") })
 	m.budget(1 << 40) // of nobody
-	f.stays("without a daemon", 10, launches)
+	f.stays("without a daemon", p, 1, 10, launches)
 	f.listen()
 	m = f.member(0)
 	m.give()
 	m.budget(20)
-	f.stays("with the next daemon", 30, launches)
+	f.stays("with the next daemon", p, 1, 30, launches)
 	m.budget(1 << 40)
 	if err := p.wait(); err != nil || m.blocks() != 90 {
 		t.Errorf("%v: %d blocks, want 90", err, m.blocks())
