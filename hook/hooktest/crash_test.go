@@ -58,7 +58,7 @@ func TestKilledDaemon(t *testing.T) {
 			h.eventually("it says that it waits", func() bool { return strings.Contains(p.errout.String(), "no gfaas-tokend") })
 			last, since := accounts[i].done(), time.Now()
 			h.eventually("it stalls", func() bool {
-				if now := accounts[i].done(); now != last {
+				if now := accounts[i].done(); now != last || !p.waits() {
 					last, since = now, time.Now()
 				}
 				return round == 0 || time.Since(since) > 300*time.Millisecond

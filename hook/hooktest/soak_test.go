@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -20,7 +21,7 @@ const (
 	soakClients = 50
 	soakTime    = 15 * time.Second // GFAAS_SOAK=30m for a long one
 	calm        = 400 * time.Millisecond
-	resting     = 6 // looks without progress; one that waits for a processor is not at rest
+	resting     = 6 // looks without progress, at programs that wait; one that waits for a processor is not at rest
 )
 
 // restless is one program of the soak.
@@ -165,7 +166,8 @@ func (s *soak) restart() {
 	}
 	still := 0
 	s.eventually("programs come to rest", func() bool {
-		if still++; s.progress() {
+		s.resume() // what it holds up comes to a gate then
+		if still++; s.progress() || !s.rest() {
 			still = 0
 		}
 		return still == resting
@@ -197,6 +199,11 @@ func (s *soak) progress() bool {
 		}
 	}
 	return false
+}
+
+// rest says whether all programs that run wait in the preload library.
+func (s *soak) rest() bool {
+	return !slices.ContainsFunc(s.live, func(p *restless) bool { return p.stopped.IsZero() && !p.waits() })
 }
 
 // usage is what the daemon holds.
