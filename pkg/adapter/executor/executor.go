@@ -197,17 +197,29 @@ func (e *Executor) Send(text []byte, patience time.Duration) {
 	}
 }
 
+// grace is for how long a job may yet tell of its progress when it has told of none for
+// as long as it may: who had no processor meanwhile, here or there, has not looked.
+// An executor looks every 100 ms.
+const grace = 300 * time.Millisecond
+
 // Wait returns the outcome of the job that was sent. The error is job.ErrTimeout when
 // the job made no progress for so long, or a *GoneError when the process ended; in
 // both cases, and where the outcome is fatal, the executor is of no use any more.
 func (e *Executor) Wait(id uint64, patience time.Duration) (job.Outcome, error) {
-	for {
+	for late := false; ; {
 		kind, data, err := e.receive()
+		if errors.Is(err, os.ErrDeadlineExceeded) && !late {
+			late = true
+			if e.answers.SetReadDeadline(time.Now().Add(min(grace, patience))) == nil {
+				continue
+			}
+		}
 		if err != nil {
 			return job.Outcome{}, e.gone(err)
 		}
 		switch kind {
 		case job.KindProgress:
+			late = false
 			if err := e.answers.SetReadDeadline(time.Now().Add(patience)); err != nil {
 				return job.Outcome{}, e.gone(err)
 			}

@@ -174,6 +174,22 @@ func TestProgress(t *testing.T) {
 	}
 }
 
+// Whoever looks late does not take an outcome that is there for one that is not.
+func TestLooksLate(t *testing.T) {
+	var err error
+	for late := time.Second; late < 20*time.Second; late *= 4 { // the executor may be late, too
+		e, _ := start(t, 1<<20)
+		j := &job.Job{ID: 5, Limit: 1 << 30, Load: []job.Module{{Number: 0, PTX: slowPTX}}, Iterations: 1,
+			Kernels: []job.Kernel{{Name: "slow", Grid: [3]int{1, 1, 1}, Block: [3]int{32, 1, 1}}}}
+		e.Send(j.Append(nil), 300*time.Millisecond)
+		time.Sleep(late)
+		if _, err = e.Wait(j.ID, 300*time.Millisecond); err == nil {
+			return
+		}
+	}
+	t.Error(err)
+}
+
 // However an executor ends, whoever waits for it is told.
 func TestDeath(t *testing.T) {
 	e, _ := start(t, 1<<20)
