@@ -70,8 +70,11 @@ func saturate(ctx context.Context, t Target, o Options) (int, error) {
 		if err != nil {
 			return 0, err
 		}
-		if n > 1 && got < best*saturated {
+		switch {
+		case n > 1 && got < best*saturated:
 			return n / 2, nil
+		case got == 0: // nor does anybody else get an answer
+			return n, nil
 		}
 		best = got
 	}

@@ -221,6 +221,18 @@ func TestMaxFindsTheFewestWorkersThatSaturate(t *testing.T) {
 	}
 }
 
+// Of a server that answers nobody more workers get no more.
+func TestMaxOfAServerThatAnswersNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		refuses := func(context.Context) error { return errors.New("status 500") }
+		res := mustRun(t, refuses, Options{Spec: Spec{Kind: Max}, Duration: 10 * time.Second, Persist: true})
+		if took := time.Since(start); took > 30*time.Second || res.Workers != 1 || res.Completed != 0 {
+			t.Errorf("%d workers, %d answers, after %v", res.Workers, res.Completed, took)
+		}
+	})
+}
+
 func TestBrokenTargetEndsTheTrialEarly(t *testing.T) {
 	refused := errors.New("connection refused")
 	for _, spec := range []Spec{{Kind: Closed, Workers: 8}, {Kind: Poisson, RPS: 100}, {Kind: Max}} {
