@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -221,6 +222,9 @@ func (o *planOptions) foretell(ctx context.Context, wanted []plan.Demand, gpus [
 			return out, err
 		}
 		out.Arrivals = "trace"
+		if err := o.compareNames(wanted, recorded); err != nil {
+			return out, err
+		}
 	}
 	groups := planned.Groups(gpus)
 	bar := o.env.Progress(len(groups), "simulating", "groups of GPUs")
@@ -249,6 +253,27 @@ func (o *planOptions) foretell(ctx context.Context, wanted []plan.Demand, gpus [
 		out.Functions = append(out.Functions, kept(d, took[d.Function]))
 	}
 	return out, nil
+}
+
+// compareNames says what a trace has that nothing is told of. That none of the demand's
+// functions has a request is an error: no objective could be missed.
+func (o *planOptions) compareNames(wanted []plan.Demand, recorded map[string][]float64) error {
+	others := slices.Sorted(maps.Keys(recorded))
+	all := len(others)
+	for _, d := range wanted {
+		others = slices.DeleteFunc(others, func(name string) bool { return name == d.Function })
+	}
+	if len(others) == all {
+		return cli.Fail(cli.ExitFailure, "the demand and the trace name functions alike", fmt.Errorf("%s has no request of a function of the demand", o.trace))
+	}
+	if len(others) > 0 {
+		text := csvfile.Quote(others[0])
+		if more := len(others) - 1; more > 0 {
+			text += fmt.Sprintf(" and %d more", more)
+		}
+		o.env.Notef("note: %s has requests of %s, not in the demand: what comes of them is not told", o.trace, text)
+	}
+	return nil
 }
 
 // requests are the moments, in ms, at which requests of a group's functions come: for
