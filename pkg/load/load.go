@@ -68,6 +68,20 @@ type Options struct {
 	maxOutstanding int
 }
 
+// Longest is how long Run takes at the most, the search of max aside: a request that
+// takes longer it never sees answered.
+func (o Options) Longest() time.Duration {
+	return o.Warmup + longestPeriods*o.Duration + o.patience()
+}
+
+// patience is how long answers may come after the measured period.
+func (o Options) patience() time.Duration {
+	if o.drain != 0 {
+		return o.drain
+	}
+	return max(o.Duration, leastDrain)
+}
+
 // Result is what was measured. Requests belong to it by the time they were
 // due: those due in the measured period, and only those, give latencies and
 // errors. Throughput alone counts work by when it was done.
@@ -133,9 +147,7 @@ func Run(ctx context.Context, t Target, o Options) (Result, error) {
 	if o.maxOutstanding == 0 {
 		o.maxOutstanding = defaultOutstanding
 	}
-	if o.drain == 0 {
-		o.drain = max(o.Duration, leastDrain)
-	}
+	o.drain = o.patience()
 	if o.Until == nil {
 		o.Until = context.Background()
 	}

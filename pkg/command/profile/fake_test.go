@@ -123,6 +123,7 @@ type fakeSubject struct {
 	began   time.Time
 	parks   bool
 	worked  time.Time // when the last request ended
+	answers int       // requests that it took up
 }
 
 // An instance that parks does so 500 ms after its last request, and has its
@@ -143,7 +144,11 @@ func (s *fakeSubject) Parked(ctx context.Context) (used, parked float64) {
 	return used, 0
 }
 
-func (s *fakeSubject) Target(_ context.Context, r request) (load.Target, error) {
+func (s *fakeSubject) Target(ctx context.Context, r request) (load.Target, error) {
+	if s.fault == "mute" {
+		<-ctx.Done()
+		return nil, &bodyError{ctx.Err()}
+	}
 	if s.fault == "batch" && r.batch > 1 {
 		return nil, &bodyError{errors.New("it takes one at a time")}
 	}
@@ -163,6 +168,10 @@ func (s *fakeSubject) invoke(ctx context.Context, r request) error {
 	}
 	s.fake.bodies[fmt.Sprintf("%d %s", r.batch, r.body)]++
 	s.fake.mu.Unlock()
+	if s.answers++; s.fault == "stalls" && s.answers > 1 {
+		<-ctx.Done()
+		return ctx.Err()
+	}
 	if s.fault == "waits" && s.slice.SMPct > 25 {
 		<-ctx.Done()
 		return ctx.Err()

@@ -92,7 +92,7 @@ func (t trial) loadMS(ctx context.Context, batch int) (ms float64, err error) {
 // reload is the median time of requests that found the memory parked, less
 // that of requests that did not, in ms.
 func (t trial) reload(ctx context.Context, s subject, batch int) (float64, error) {
-	send, err := s.Target(ctx, request{batch: batch, body: t.body})
+	send, err := t.target(ctx, s, batch)
 	if err != nil {
 		return 0, err
 	}

@@ -156,7 +156,9 @@ func (o *loadOptions) function(ctx context.Context) (to reached, err error) {
 	client := fnhttp.NewClient()
 	ready, none := o.ready(ctx, state)
 	if len(o.body) == 0 && o.method == http.MethodPost {
-		if o.body, err = defaultBody(ctx, client, fn, ready); err != nil {
+		limited, cancel := context.WithTimeout(ctx, o.timeout)
+		defer cancel()
+		if o.body, err = defaultBody(limited, client, fn, ready); err != nil {
 			return to, err
 		}
 	}

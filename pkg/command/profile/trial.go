@@ -102,7 +102,7 @@ func checkAlive(ctx context.Context, s subject, err error) error {
 // observe measures a ready instance that was started at begun.
 func (t trial) observe(ctx context.Context, s subject, c profile.Config, begun time.Time) (profile.Row, error) {
 	row := profile.Row{Function: t.fn.Name, GPU: t.model, Config: c}
-	send, err := s.Target(ctx, request{batch: c.Batch, body: t.body})
+	send, err := t.target(ctx, s, c.Batch)
 	if err != nil {
 		return row, err
 	}
@@ -110,14 +110,15 @@ func (t trial) observe(ctx context.Context, s subject, c profile.Config, begun t
 		return row, err
 	}
 	row.ColdMS = millis(time.Since(begun))
-	warm, err := t.warm(ctx, send)
+	single := within(t.load.Longest(), send)
+	warm, err := t.warm(ctx, single)
 	if err != nil {
 		return row, err
 	}
 	row.WarmMS = millis(warm)
 	var rest goodput.Trial
 	if t.wantsGoodput(t.fn.Name) {
-		if rest, err = t.atRest(ctx, send, c.Quota); err != nil {
+		if rest, err = t.atRest(ctx, single, c.Quota); err != nil {
 			return row, err
 		}
 	}
@@ -149,6 +150,18 @@ func (t trial) observe(ctx context.Context, s subject, c profile.Config, begun t
 		err = t.findGoodput(ctx, send, &row, res.Throughput(), rest)
 	}
 	return row, err
+}
+
+// target is what sends requests to a ready instance. One that is asked what requests
+// are like, and does not say, is given up on.
+func (t trial) target(ctx context.Context, s subject, batch int) (load.Target, error) {
+	limited, cancel := context.WithTimeout(ctx, t.startTimeout)
+	defer cancel()
+	send, err := s.Target(limited, request{batch: batch, body: t.body})
+	if err != nil && ctx.Err() == nil && limited.Err() != nil {
+		err = fmt.Errorf("the instance is ready but has not told what a request is like after %v", t.startTimeout)
+	}
+	return send, err
 }
 
 // fill puts what was measured under load into the row. An answer to a batch is

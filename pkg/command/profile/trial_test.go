@@ -96,6 +96,27 @@ func TestSmallSliceIsAnErrorNotARow(t *testing.T) {
 	})
 }
 
+// An instance that answers its first request and then none is given up on, before its
+// load as under it: nobody may watch.
+func TestStalledInstanceIsGivenUpOn(t *testing.T) {
+	for fault, want := range map[string]string{
+		"stalls": "no request finished in 10s",
+		"mute":   "the instance is ready but has not told what a request is like after 1m0s",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+			defer cancel()
+			tr := aTrial(&fake{}, fault)
+			tr.goodput, tr.slo = true, 50*time.Millisecond
+			tr.functions = []function.Function{tr.fn}
+			_, err := tr.measure(ctx, profile.Config{SMPct: 50, Quota: 1, Batch: 1})
+			if err == nil || !strings.HasPrefix(err.Error(), want) {
+				t.Errorf("%s: %v", fault, err)
+			}
+		})
+	}
+}
+
 func TestModelIsPartOfTheMemory(t *testing.T) {
 	model, file := &function.Model{Name: "m", Size: 98 * gpu.MiB}, &function.Model{Name: "m", File: "m.safetensors"}
 	for _, c := range []struct {
