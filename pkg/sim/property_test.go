@@ -12,6 +12,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 	"github.com/gfaas/gfaas/pkg/policy/residency"
+	"github.com/gfaas/gfaas/pkg/splitmix"
 	"github.com/gfaas/gfaas/pkg/trace"
 )
 
@@ -371,5 +372,25 @@ func TestOptions(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// However long it lasts, GPUs are busy for no more than all of the time.
+func TestUtilizationIsAtMostOne(t *testing.T) {
+	c := Config{GPUs: 1, Concurrency: 1, Config: queue.Config{Policy: "fcfs", Options: Defaults(), Pool: residency.Unlimited}}
+	var rows []trace.Row
+	for i := range int32(20) {
+		warm := time.Duration(1e15 + splitmix.Mix(uint64(i))%7e15)
+		c.Functions = append(c.Functions, trace.Function{Name: fmt.Sprint("f", i), Warm: warm, Cold: warm + 1, Weight: 1})
+	}
+	for i := range int32(900) {
+		rows = append(rows, trace.Row{Function: i * 7 % 20})
+		r, err := Run(c, trace.NewList(rows))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.GPUUtilization > 1 {
+			t.Fatalf("%d invocations: %v", i+1, r.GPUUtilization)
+		}
 	}
 }

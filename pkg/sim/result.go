@@ -77,7 +77,8 @@ func (r *run) result() *Result {
 		makespan := s.last - s.first
 		out.MakespanMS = ms(makespan)
 		if makespan > 0 {
-			out.GPUUtilization = s.service / (float64(makespan) * float64(slots(r.config)))
+			// A sum of centuries is rounded.
+			out.GPUUtilization = min(s.service/(float64(makespan)*float64(slots(r.config))), 1)
 		}
 	}
 	for i, f := range r.config.Functions {
