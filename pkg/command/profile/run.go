@@ -395,7 +395,10 @@ func (o *runOptions) run(ctx context.Context) error {
 	defer func() { _ = out.Close() }()
 	var trials *trialLog
 	if o.trialsOut != "" {
-		trials = &trialLog{path: o.trialsOut, resume: o.resume != ""}
+		trials = &trialLog{path: o.trialsOut, resume: o.resume != "", gpu: o.model, again: o.wanted()}
+		for at := range old {
+			delete(trials.again, at)
+		}
 		if err := trials.check(); err != nil {
 			return err
 		}

@@ -11,6 +11,8 @@ import (
 	"os"
 	"sync"
 
+	"github.com/google/renameio/v2"
+
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/profile"
 	"github.com/gfaas/gfaas/pkg/profile/goodput"
@@ -18,10 +20,12 @@ import (
 
 // trialLog keeps the trials for goodputs in a file, each as soon as it is made. A
 // file that there is is replaced by the first, or, when a profile is resumed, gone
-// on with.
+// on with: without the trials of configurations that are measured again.
 type trialLog struct {
 	path   string
 	resume bool
+	again  map[point]bool // configurations that are to be measured; may be nil
+	gpu    string         // on this model of GPU
 
 	mu   sync.Mutex
 	file *os.File // nil until the first trial
@@ -76,11 +80,9 @@ func (l *trialLog) Append(t profile.Trial) error {
 func (l *trialLog) open() (empty bool, err error) {
 	size := int64(0)
 	if l.resume {
-		data, err := readBack(l.path)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if size, err = l.earlier(); err != nil {
 			return false, err
 		}
-		size = int64(len(wholeLines(data)))
 	}
 	f, err := os.OpenFile(l.path, os.O_WRONLY|os.O_CREATE, 0o644)
 	if err != nil {
@@ -96,6 +98,40 @@ func (l *trialLog) open() (empty bool, err error) {
 	}
 	l.file = f
 	return size == 0, nil
+}
+
+// earlier is how many bytes of the file are kept: its whole lines. Where an earlier
+// run was ended while it measured a configuration the file is written anew first,
+// without that one's.
+func (l *trialLog) earlier() (int64, error) {
+	data, err := readBack(l.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	whole := wholeLines(data)
+	if len(whole) == 0 {
+		return 0, nil
+	}
+	trials, err := profile.ReadTrials(bytes.NewReader(whole), l.path)
+	if err != nil {
+		return 0, err
+	}
+	lines := bytes.SplitAfter(whole, []byte("\n"))
+	dropped := false
+	for _, t := range trials {
+		if t.GPU == l.gpu && l.again[point{t.Function, t.Config}] {
+			lines[t.Line-1], dropped = nil, true
+		}
+	}
+	if !dropped {
+		return int64(len(whole)), nil
+	}
+	whole = bytes.Join(lines, nil)
+	path, _ := cli.Target(l.path)
+	return int64(len(whole)), renameio.WriteFile(path, whole, 0o644, renameio.WithExistingPermissions())
 }
 
 func (l *trialLog) Close() error {

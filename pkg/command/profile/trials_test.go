@@ -63,3 +63,41 @@ func TestTrialLog(t *testing.T) {
 		t.Errorf("a device: %v", err)
 	}
 }
+
+// Of a configuration that is measured again, since a run was ended before its row was
+// there, no trials stay from before: it would have found its goodput twice.
+func TestTrialLogHasNothingTwice(t *testing.T) {
+	at := profile.Config{SMPct: 50, Quota: 1, Batch: 1}
+	trial := func(name, gpu string, rps float64) profile.Trial {
+		return profile.Trial{Function: name, GPU: gpu, Config: at, OfferedRPS: rps, SLOMS: 5}
+	}
+	path := filepath.Join(t.TempDir(), "trials.csv")
+	again := map[point]bool{{"b", at}: true}
+	for _, run := range []struct {
+		again  map[point]bool
+		trials []profile.Trial
+		want   []float64
+	}{
+		{nil, []profile.Trial{trial("a", "V100", 1), trial("b", "V100", 2), trial("b", "A100", 3), trial("a", "V100", 4)}, []float64{1, 2, 3, 4}},
+		{again, nil, []float64{1, 2, 3, 4}}, // measured nothing, destroyed nothing
+		{again, []profile.Trial{trial("b", "V100", 5), trial("b", "V100", 6)}, []float64{1, 3, 4, 5, 6}},
+	} {
+		log := &trialLog{path: path, resume: true, again: run.again, gpu: "V100"}
+		for _, one := range run.trials {
+			if err := log.Append(one); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := log.Close(); err != nil {
+			t.Fatal(err)
+		}
+		kept, err := cli.Load(&cli.Env{}, path, profile.ReadTrials)
+		var got []float64
+		for _, k := range kept {
+			got = append(got, k.OfferedRPS)
+		}
+		if err != nil || !slices.Equal(got, run.want) {
+			t.Errorf("%v, %v, want %v", got, err, run.want)
+		}
+	}
+}
