@@ -310,7 +310,12 @@ func (o *planOptions) requests(wanted []plan.Demand, group [][]planned.Instance)
 	return out
 }
 
-// recorded are the moments of a trace, in ms, by function.
+// lead is what is played, at most, before the first request of a trace.
+const lead = time.Minute
+
+// recorded are the moments of a trace, in ms, by function. Of a trace that begins
+// later than that lead, whole windows before are left out: an instance that spans GPUs
+// works in each, and there may be millions.
 func (o *planOptions) recorded() (map[string][]float64, error) {
 	source, err := trace.OpenSource(o.trace)
 	if err != nil {
@@ -323,7 +328,7 @@ func (o *planOptions) recorded() (map[string][]float64, error) {
 		return nil, err
 	}
 	out := map[string][]float64{}
-	for {
+	for before := time.Duration(-1); ; {
 		row, err := rows.Next()
 		if errors.Is(err, io.EOF) {
 			return out, nil
@@ -331,8 +336,11 @@ func (o *planOptions) recorded() (map[string][]float64, error) {
 		if err != nil {
 			return nil, err
 		}
+		if before < 0 {
+			before = max(0, row.At-lead).Truncate(arrivals.Window * time.Millisecond)
+		}
 		name := names.All()[row.Function]
-		out[name] = append(out[name], float64(row.At)/float64(time.Millisecond))
+		out[name] = append(out[name], float64(row.At-before)/float64(time.Millisecond))
 	}
 }
 
