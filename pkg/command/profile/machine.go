@@ -216,11 +216,17 @@ func bodyFor(ctx context.Context, client *fnhttp.Client, r instance.Record, give
 	return body, nil
 }
 
-// wholeAnswer reads an answer to its end; anything but a success is an error.
+// mostOfFailure is how much of the answer to a request that failed is read, in bytes.
+const mostOfFailure = 1 << 20
+
+// wholeAnswer reads an answer to its end; anything but a success is an error. That too
+// is read, as clients do: left half read its connection would have to be closed, and the
+// next request would make another.
 func wholeAnswer(answer *http.Response) error {
 	defer answer.Body.Close()
 	if answer.StatusCode/100 != 2 {
 		text, _ := io.ReadAll(io.LimitReader(answer.Body, 200))
+		_, _ = io.CopyN(io.Discard, answer.Body, mostOfFailure)
 		return fmt.Errorf("status %s: %s", answer.Status, strings.TrimSpace(string(text)))
 	}
 	_, err := io.Copy(io.Discard, answer.Body)

@@ -3,9 +3,11 @@ package profile
 import (
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/gfaas/gfaas/pkg/adapter/fnhttp"
@@ -56,4 +58,34 @@ func errorText(err error) string {
 		return ""
 	}
 	return err.Error()
+}
+
+// Requests that fail use their connections again, however long the answers are: a
+// client that made new ones would measure that.
+func TestFailuresKeepTheirConnections(t *testing.T) {
+	var made atomic.Int32
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusInternalServerError)
+		_, _ = io.WriteString(w, strings.Repeat("a long story ", 4000))
+	}))
+	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			made.Add(1)
+		}
+	}
+	s.Start()
+	defer s.Close()
+	r := &running{client: fnhttp.NewClient(), started: instance.Record{Function: "f", Contract: fnhttp.HTTP, Handle: instance.Handle{Address: s.Listener.Addr().String()}}}
+	send, err := r.Target(t.Context(), request{batch: 1, body: []byte("in")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		if err := send(t.Context()); err == nil || !strings.HasPrefix(err.Error(), "status 500 Internal Server Error: a long story") || len(err.Error()) > 300 {
+			t.Fatal(err)
+		}
+	}
+	if n := made.Load(); n != 1 {
+		t.Errorf("%d connections for 20 requests, one after another", n)
+	}
 }
