@@ -230,6 +230,14 @@ func (o *scaleOptions) loadRows() ([]profile.Row, error) {
 	if len(of) == 0 {
 		return nil, fmt.Errorf("%s has no row of the function %s", o.profile, csvfile.Quote(o.function))
 	}
+	var models []string
+	for _, r := range of {
+		models = append(models, csvfile.Quote(r.GPU))
+	}
+	slices.Sort(models)
+	if models = slices.Compact(models); len(models) > 1 {
+		o.env.Notef("note: %s has rows of %s on several models of GPU (%s), which are taken for one: give those of one", o.profile, o.function, strings.Join(models, ", "))
+	}
 	able := slices.DeleteFunc(of, func(r profile.Row) bool { return r.ThroughputRPS < csvfile.Smallest })
 	if len(able) == 0 {
 		return nil, fmt.Errorf("%s: no configuration of %s sustains any request", o.profile, csvfile.Quote(o.function))
