@@ -116,8 +116,9 @@ than --max-regression fails; the status is 3.
 
 Figures are compared with their 95% confidence intervals (throughput_ci_rps,
 p95_ci_ms), where these are known: a condition holds, or a row is worse, when all
-of the interval says so. Where a part of it does there is a warning and the status
-is 0, or 3 with --strict.
+of the interval says so. Where a part of it does, or a row that is worse as measured
+may be so by chance, there is a warning and the status is 0, or 3 with --strict. One
+that is no worse as measured than --max-regression allows passes, whatever its noise.
 
 --junit writes a test case for each configuration (an error when it could not
 be measured), each --fail-if, each comparison and each search.`
