@@ -44,7 +44,8 @@ func (o *runOptions) openOutput() (journal, map[point]profile.Row, error) {
 		}
 		return out, old, err
 	case path != "":
-		return &fileJournal{path: path, form: o.form()}, nil, nil
+		out, err := begin(path, o.form())
+		return out, nil, err
 	case o.env.Output == "csv":
 		return &stream{out: o.env.Out, form: o.form()}, nil, nil
 	}
@@ -122,8 +123,8 @@ type fileJournal struct {
 	file *os.File       // nil until the first row
 	old  []profile.Row  // of an older file with other columns, written again with the first row
 	raw  bool           // the path is a pipe or a device: nothing to replace or sync
-	lock *lockfile.Lock // on the older file that is resumed; nil if there is none
-	none bool           // there was no file to resume, so none that another run made is replaced
+	lock *lockfile.Lock // on the older file; nil if there is none
+	none bool           // there was none, so none that another run made is replaced
 }
 
 func (j *fileJournal) Append(row profile.Row) error {
@@ -321,6 +322,15 @@ func resume(path string, form profile.Form) (earlier, *fileJournal, error) {
 		return earlier{}, nil, err
 	}
 	return p, j, nil
+}
+
+// begin replaces the file, if there is one, unless another run writes to it.
+func begin(path string, form profile.Form) (journal, error) {
+	lock, there, err := lockResults(path)
+	if err != nil {
+		return nil, err
+	}
+	return &fileJournal{path: path, form: form, lock: lock, none: !there}, nil
 }
 
 // journal appends to the file.

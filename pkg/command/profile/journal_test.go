@@ -186,3 +186,52 @@ func TestResultsAreOneRunsAtATime(t *testing.T) {
 		})
 	}
 }
+
+// Nor does one replace the file that another writes to, whose rows would go where
+// nobody finds them.
+func TestOutFileIsOneRunsAtATime(t *testing.T) {
+	for name, before := range map[string]string{"new": "", "there": "anything\n"} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "p.csv")
+			if before != "" {
+				if err := os.WriteFile(path, []byte(before), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			row := profile.Row{Function: "f", GPU: "sim", Config: profile.Config{SMPct: 10, Quota: 1, Batch: 1}, ThroughputRPS: 5, P95MS: 9, Samples: 10, TrialS: 1}
+			first, err := begin(path, profile.Form{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			early, refused := begin(path, profile.Form{})
+			if err := first.Append(row); err != nil {
+				t.Fatal(err)
+			}
+			if refused == nil {
+				refused = early.Append(row)
+				_ = early.Close()
+			}
+			_, late := begin(path, profile.Form{})
+			row.SMPct = 20
+			if err := errors.Join(first.Append(row), first.Close()); err != nil {
+				t.Fatal(err)
+			}
+			for when, err := range map[string]error{"before a row": refused, "after it": late} {
+				var e *cli.Error
+				if !errors.As(err, &e) || e.Exit != cli.ExitLocked || !strings.Contains(err.Error(), path) {
+					t.Errorf("the second, %s: %v", when, err)
+				}
+			}
+			if rows, err := cli.Load(&cli.Env{}, path, profile.Read); err != nil || len(rows) != 2 {
+				t.Errorf("%+v, %v; want the rows of the first", rows, err)
+			}
+			again, err := begin(path, profile.Form{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(again.Append(row), again.Close()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
