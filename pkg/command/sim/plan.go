@@ -42,10 +42,11 @@ type planOptions struct {
 
 // Requests come for longer than was asked for until each function has so many, since
 // fewer tell nothing of a 99th percentile, or those that meet have a million together;
-// and for less where a function would have more than a million.
+// and for less where a function would have more than a million, or the clock ends.
 const (
 	fewestRequests = 10_000
 	mostRequests   = 1_000_000
+	mostSeconds    = 9e9 // of 2^63 ns, with room for answers
 )
 
 func newPlan(env *cli.Env) *cobra.Command {
@@ -250,7 +251,12 @@ func (o *planOptions) foretell(ctx context.Context, wanted []plan.Demand, gpus [
 		} else if known && at[len(at)-1] > at[0] {
 			d.RPS = float64(len(at)-1) / (at[len(at)-1] - at[0]) * 1000
 		}
-		out.Functions = append(out.Functions, kept(d, took[d.Function]))
+		seen, served := took[d.Function]
+		if served && len(seen) == 0 {
+			o.env.Notef("note: no request of %s came in all that was played: it has so few beside others", d.Function)
+			continue
+		}
+		out.Functions = append(out.Functions, kept(d, seen))
 	}
 	return out, nil
 }
@@ -295,7 +301,7 @@ func (o *planOptions) requests(wanted []plan.Demand, group [][]planned.Instance)
 		}
 	}
 	seconds := max(o.duration.Seconds(), min(fewestRequests/least, mostRequests/sum))
-	seconds = min(seconds, mostRequests/most)
+	seconds = min(seconds, mostRequests/most, mostSeconds)
 	out := map[string][]float64{}
 	for n, d := range wanted {
 		if !served[d.Function] {
@@ -384,8 +390,9 @@ func (o *planOptions) print(p promise) error {
 	return o.env.Show(p, func() [][]string {
 		rows := [][]string{header}
 		for _, f := range p.Functions {
-			row := []string{f.Function, number.Trimmed(f.RPS, 3), ms(f.SLOMS), ms(f.P50MS), ms(f.P95MS), ms(f.P99MS), part(f.Within)}
+			row := []string{f.Function, csvfile.Format(f.RPS), ms(f.SLOMS), ms(f.P50MS), ms(f.P95MS), ms(f.P99MS), part(f.Within)}
 			if o.env.Output == "table" {
+				row[1] = number.Trimmed(f.RPS, 3)
 				row = append(row, map[bool]string{true: "missed"}[f.missed()])
 				if f.SLOMS == 0 {
 					row[2], row[6] = "-", "-"
