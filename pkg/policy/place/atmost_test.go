@@ -1,6 +1,8 @@
 package place
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -53,6 +55,56 @@ func TestAtMost(t *testing.T) {
 	p, err := AtMost(in, 2, false, joint)
 	if want := "the GPU is full: sm_pct 5, quota 1, batch 1 has room but is one too many (a GPU hosts at most 2 instances)"; err != nil || len(p.Unplaced) != 1 || p.Unplaced[0].Reason != want {
 		t.Errorf("two instances on the only GPU: %v, %+v, expected %s", err, p.Unplaced, want)
+	}
+}
+
+// A place is no larger on a small GPU because there is a large one.
+func TestAtMostOfSizes(t *testing.T) {
+	small, slow := row("f", 10, 0.2, 10), row("slow", 10, 0.2, 10)
+	small.GPUMemMiB, slow.GPUMemMiB = 1000, 1000
+	in := Input{Profile: []profile.Row{small, slow}, Devices: []plan.Device{
+		{Node: "n", Index: 0, MemMiB: 81920}, {Node: "n", Index: 1, MemMiB: 8192},
+		{Node: "n", Index: 2, MemMiB: 16384, UsedMemMiB: 12000}, {Node: "n", Index: 3, MemMiB: 8192},
+	}}
+	joint := func(in Input) (plan.Plan, error) {
+		p, _, err := Joint(in, JointOptions{Model: plan.ModelRect})
+		return p, err
+	}
+	for _, c := range []struct {
+		rps, served float64
+		gpus        int
+		reasons     []string
+	}{
+		{160, 160, 4, nil},
+		{170, 160, 4, []string{"the 4 GPUs are full: sm_pct 10, quota 0.2, batch 1 has room but not both a place and its 1000 MiB of memory (a GPU hosts at most 4 instances)"}},
+	} {
+		in.Demand = []plan.Demand{{Function: "f", RPS: c.rps}, {Function: "slow", RPS: 1, SLOMS: slow.P95MS / 2}}
+		p, err := AtMost(in, 4, false, joint)
+		if err != nil {
+			t.Fatal(err)
+		}
+		reasons := append(slices.Clone(c.reasons), fmt.Sprintf("no configuration has p95_ms <= %v: the best is %v at sm_pct 10, quota 0.2, batch 1", slow.P95MS/2, slow.P95MS))
+		var got []string
+		for _, u := range p.Unplaced {
+			got = append(got, u.Reason)
+		}
+		if p.GPUsUsed != c.gpus || p.Bound != c.gpus && c.served == c.rps || p.Demand[0].ServedRPS != c.served || crowd(p) > 4 || !slices.Equal(got, reasons) {
+			t.Errorf("%v requests a second: %d GPUs, bound %d, %v served, %q; expected %+v and %q", c.rps, p.GPUsUsed, p.Bound, p.Demand[0].ServedRPS, got, c, reasons)
+		}
+		for _, g := range p.GPUs {
+			if i := slices.IndexFunc(in.Devices, func(d plan.Device) bool { return d.Index == g.Index }); g.MemMiB != in.Devices[i].MemMiB || g.Instances[0].MemMiB != 1000 {
+				t.Errorf("GPU %d has %v MiB, an instance %v: expected %v and 1000", g.Index, g.MemMiB, g.Instances[0].MemMiB, in.Devices[i].MemMiB)
+			}
+		}
+	}
+	in.Profile[1].GPU, in.Devices[1].Model, in.MemMiB = "old", "new", 0
+	for i := range in.Devices {
+		in.Devices[i].Model, in.Devices[i].MemMiB, in.Devices[i].UsedMemMiB = "new", 0, 0
+	}
+	in.Demand[1].SLOMS = 0
+	p, err := AtMost(in, 4, false, joint)
+	if want := "no GPU is of a model it was measured on: it was on old, the inventory has new"; err != nil || len(p.Unplaced) != 2 || p.Unplaced[1].Reason != want {
+		t.Errorf("of another model: %v, %+v, expected %q", err, p.Unplaced, want)
 	}
 }
 
