@@ -109,6 +109,22 @@ func (i *inputs) objectives(demand []plan.Demand, functions []function.Function)
 	}
 }
 
+// weights gives rows whose weights were not measured the size of their function's
+// model, as far as it is known.
+func weights(rows []profile.Row, functions []function.Function) {
+	sizes := map[string]float64{}
+	for _, fn := range functions {
+		if fn.Model != nil {
+			sizes[fn.Name] = fn.Model.Size.MiB()
+		}
+	}
+	for i := range rows {
+		if r := &rows[i]; r.ModelMemMiB == 0 {
+			r.ModelMemMiB = min(sizes[r.Function], r.GPUMemMiB)
+		}
+	}
+}
+
 // checkSLO refuses an objective that none can have.
 func (i *inputs) checkSLO(cmd *cobra.Command) error {
 	if cmd.Flags().Changed("slo") && i.slo <= 0 {
@@ -143,6 +159,7 @@ func (o *planOptions) input(cmd *cobra.Command) (in policy.Input, err error) {
 		return in, err
 	}
 	o.files.objectives(in.Demand, in.Functions)
+	weights(in.Profile, in.Functions)
 	o.arrivals.apply(o.env, &in)
 	for i := range in.Profile {
 		in.Profile[i].GPUMemMiB += o.instances.context.MiB()

@@ -4,6 +4,7 @@ import (
 	"encoding/csv"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -54,8 +55,8 @@ Without --inventory or --gpus as many GPUs are taken as needed. Where a profile
 is of several models of GPU and the inventory does not say which there are,
 --gpu-model chooses the rows of one. Memory is
 limited only by --inventory or --gpu-mem; with --share-models a model's weights
-(model_mem_mib of the profile) are counted once on each GPU that hosts its
-function. A function's objective is the demand's slo_ms, else the slo of
+(model_mem_mib of the profile, else the size of the model in --functions) are
+counted once on each GPU that hosts its function. A function's objective is the demand's slo_ms, else the slo of
 --functions, else --slo. With --functions an instance of a function with more gpus than 1 is on
 so many GPUs of one node, and functions whose model has the same name share its
 weights. What cannot be placed is listed with the reason, and the exit status
@@ -258,7 +259,9 @@ func (o *planOptions) notes(in policy.Input) {
 	}
 	without := map[string]bool{}
 	models := map[string]bool{}
+	shared := map[string]bool{}
 	for _, r := range in.Profile {
+		shared[r.Function] = shared[r.Function] || r.ModelMemMiB > 0
 		without[r.Function] = without[r.Function] || r.GPUMemMiB == o.instances.context.MiB()
 		if r.GPU != "" {
 			models[r.GPU] = true
@@ -272,6 +275,10 @@ func (o *planOptions) notes(in policy.Input) {
 	}
 	if len(unknown) > 0 {
 		o.env.Notef("note: the profile does not say how much memory every configuration of %s needs: where it does not, none is counted", strings.Join(unknown, ", "))
+	}
+	known := func(d plan.Demand) bool { return shared[d.Function] }
+	if o.share && !slices.ContainsFunc(in.Demand, known) {
+		o.env.Notef("note: --share-models changes nothing: neither the profile (model_mem_mib) nor --functions (size: of a model) says how much memory weights take")
 	}
 	if len(models) > 1 && o.files.inventory == "" {
 		o.env.Notef("note: the profile is of %d models of GPU and no --inventory says which there are: configurations of all are mixed, unless --gpu-model chooses one", len(models))

@@ -67,6 +67,7 @@ func runVerify(env *cli.Env, files inputs, path string) error {
 	if in.Functions, err = files.loadFunctions(env); err != nil {
 		return err
 	}
+	weights(in.Profile, in.Functions)
 	in.SLOMS = float64(files.slo) / float64(time.Millisecond)
 	found := verify.Plan(p, in)
 	if len(found) == 0 && env.Output == "table" {
