@@ -169,11 +169,19 @@ func (o *planOptions) input(cmd *cobra.Command) (in policy.Input, err error) {
 		in.Devices = append(in.Devices, plan.Device{Node: "node0", Index: i, MemMiB: in.MemMiB})
 	}
 	if o.files.inventory != "" && in.MemMiB > 0 {
-		for i := range in.Devices {
-			in.Devices[i].MemMiB = min(in.Devices[i].MemMiB, in.MemMiB)
-		}
+		useAtMost(in.Devices, in.MemMiB)
 	}
 	return in, nil
+}
+
+// useAtMost leaves a plan so much memory of each GPU, besides what others use of it,
+// or what is free where that is less.
+func useAtMost(devices []plan.Device, mib float64) {
+	for i := range devices {
+		if d := &devices[i]; d.MemMiB-d.UsedMemMiB > mib {
+			d.MemMiB, d.UsedMemMiB = mib, 0
+		}
+	}
 }
 
 func (o *planOptions) check(cmd *cobra.Command) error {
