@@ -62,6 +62,7 @@ func (o *planOptions) checkAlgorithm(cmd *cobra.Command) error {
 			return cli.Usagef("--%s means nothing to --algorithm %s", name, a.name)
 		}
 	}
+	o.share = o.share && slices.Contains(a.flags, "share-models") // a setting may say so
 	if o.limit < 0 {
 		return cli.Usagef("--time-limit %s: expected 0 or more, like 2s", o.limit)
 	}
