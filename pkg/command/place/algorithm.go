@@ -22,7 +22,7 @@ type algorithm struct {
 // first is the default.
 var algorithms = []algorithm{
 	{"joint", (*planOptions).joint, []string{"share-models", "functions"}},
-	{"fast", (*planOptions).fast, []string{"share-models", "tie-break", "order"}},
+	{"fast", (*planOptions).fast, []string{"share-models", "tie-break", "order", "functions"}},
 	{"dilu", (*planOptions).dilu, []string{"order", "omega", "gamma", "alpha", "beta", "functions"}},
 }
 
@@ -68,6 +68,20 @@ func (o *planOptions) checkAlgorithm(cmd *cobra.Command) error {
 	}
 	if o.algorithm == "dilu" {
 		return o.checkDilu()
+	}
+	return nil
+}
+
+// checkSpans refuses functions that the algorithm cannot place.
+func (o *planOptions) checkSpans(in policy.Input) error {
+	if o.algorithm != "fast" {
+		return nil
+	}
+	for _, fn := range in.Functions {
+		wanted := slices.ContainsFunc(in.Demand, func(d plan.Demand) bool { return d.Function == fn.Name })
+		if wanted && fn.GPUs > 1 {
+			return cli.Usagef("--algorithm fast has each instance on one GPU: %s spans %d (joint and dilu place such)", fn.Name, fn.GPUs)
+		}
 	}
 	return nil
 }

@@ -158,6 +158,9 @@ func (o *planOptions) input(cmd *cobra.Command) (in policy.Input, err error) {
 	if in.Functions, err = o.files.loadFunctions(o.env); err != nil {
 		return in, err
 	}
+	if err := o.checkSpans(in); err != nil {
+		return in, err
+	}
 	o.files.objectives(in.Demand, in.Functions)
 	weights(in.Profile, in.Functions)
 	o.arrivals.apply(o.env, &in)

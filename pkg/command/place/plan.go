@@ -78,7 +78,8 @@ is made, too, and taken where it needs fewer GPUs.
 
 The algorithm fast is that of FaST-GShare: each function's configurations are
 chosen by heuristic scaling (the most efficient one, then the least that covers
-the rest) and packed by the maximal rectangles algorithm.
+the rest) and packed by the maximal rectangles algorithm. It places no instances
+that span several GPUs.
 
 The algorithm dilu is that of Dilu: each function's configuration of the best
 throughput for its SMs is placed instance by instance, in the order of the
