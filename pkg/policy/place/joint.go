@@ -129,7 +129,7 @@ func (b *builder) largest(p joint.Problem) joint.Problem {
 func (b *builder) problemFuncs(rooms []int64) (out []joint.Func) {
 	for i := range b.wanted {
 		w, fn := &b.wanted[i], b.functions[i]
-		f := joint.Func{Demand: w.demand.RPS, Span: fn.GPUs, Model: b.model(fn)}
+		f := joint.Func{Demand: tellable(w), Span: fn.GPUs, Model: b.model(fn)}
 		for _, r := range w.rows {
 			opt := joint.Option{W: share(r.Quota), H: share(r.SMPct / 100), Rate: r.ThroughputRPS / float64(fn.GPUs), Mem: int64(gpu.FromMiB(b.memory(r)))}
 			need := opt.Mem
@@ -144,6 +144,19 @@ func (b *builder) problemFuncs(rooms []int64) (out []joint.Func) {
 		out = append(out, f)
 	}
 	return out
+}
+
+// tellable is a function's demand, as far as numbers tell an instance from all: some
+// more than any inventory serves. Beyond, the bound by area counts all of it.
+func tellable(w *want) float64 {
+	most := 0.0
+	for _, r := range w.rows {
+		most = max(most, r.ThroughputRPS)
+	}
+	if most == 0 {
+		return w.demand.RPS
+	}
+	return min(w.demand.RPS, 1e9*most)
 }
 
 // undominated drops the rows that another of the same function beats or

@@ -3,6 +3,7 @@ package place
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 
@@ -225,5 +226,28 @@ func TestBoundOfManyRooms(t *testing.T) {
 	p, _, err := Joint(in, JointOptions{})
 	if err != nil || p.Bound != 1 {
 		t.Errorf("%v: bound %d (%s), and the first GPU has room for all", err, p.Bound, p.BoundMethod)
+	}
+}
+
+// However large a demand is, the GPUs there are serve what they can.
+func TestJointOfHugeDemand(t *testing.T) {
+	devices := []plan.Device{{Node: "n", Index: 0}, {Node: "n", Index: 1}}
+	for rate, served := range map[float64]float64{10: 400, 1e-9: 35e-9} { // twenty fit a GPU, or fifteen beside small
+		in := Input{
+			Profile: []profile.Row{row("huge", 10, 0.5, rate), row("small", 50, 0.5, 5)},
+			Demand:  []plan.Demand{{Function: "huge", RPS: 1e12}, {Function: "small", RPS: 3}}, Devices: devices,
+		}
+		for _, model := range []string{plan.ModelRect, plan.ModelTokens} {
+			p, _, err := Joint(in, JointOptions{Model: model})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := p.Demand[0].ServedRPS; math.Abs(got/served-1) > 1e-6 || p.Bound < 1_000_000 {
+				t.Errorf("%s, %v requests a second an instance: %v are served on %d GPUs, bound %d, expected %v", model, rate, got, p.GPUsUsed, p.Bound, served)
+			}
+			if found := verify.Plan(p, verify.Inputs{Profile: in.Profile, Demand: in.Demand, Inventory: in.Devices}); len(found) > 0 {
+				t.Errorf("%+v", found)
+			}
+		}
 	}
 }
