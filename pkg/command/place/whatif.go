@@ -97,7 +97,8 @@ func (o *planOptions) whatIf(cmd *cobra.Command, in policy.Input) error {
 	}
 	o.env.Output = form
 	o.notes(in)
-	if len(s.slo) > 1 && !slices.ContainsFunc(in.Demand, func(d plan.Demand) bool { return d.SLOMS > 0 }) {
+	changed := slices.ContainsFunc(s.slo, func(factor float64) bool { return factor != 1 })
+	if changed && !slices.ContainsFunc(in.Demand, func(d plan.Demand) bool { return d.SLOMS > 0 }) {
 		o.env.Notef("note: the demand has no slo_ms, so its factors change nothing")
 	}
 	bar := o.env.Progress(s.plans(), "planning", "plans")
