@@ -129,8 +129,8 @@ func (o *planOptions) outcome(in policy.Input, rps, slo float64, arrivals string
 		in.Poisson = arrivals == plan.ArrivalsPoisson
 	}
 	for i := range in.Demand {
-		in.Demand[i].RPS *= rps
-		in.Demand[i].SLOMS *= slo
+		in.Demand[i].RPS = times(in.Demand[i].RPS, rps)
+		in.Demand[i].SLOMS = times(in.Demand[i].SLOMS, slo)
 		out.RPS += in.Demand[i].RPS
 	}
 	p, err := o.plan(in)
@@ -149,6 +149,16 @@ func (o *planOptions) outcome(in policy.Input, rps, slo float64, arrivals string
 	}
 	out.Instances = len(seen)
 	return out, nil
+}
+
+// times is a number times a factor as decimals are multiplied: 100 × 0.57 is 57, so
+// that what takes 57 ms is within.
+func times(v, factor float64) float64 {
+	product, err := strconv.ParseFloat(number.Significant(v*factor, 15), 64)
+	if err != nil {
+		return v * factor
+	}
+	return product
 }
 
 func outcomeTable(all []outcome) [][]string {
