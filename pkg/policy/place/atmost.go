@@ -212,13 +212,8 @@ func (in Input) measured(p plan.Plan, most int, shared bool) plan.Plan {
 		at := config{r.Function, r.Config}
 		needs[at] = max(needs[at], private(r, shared))
 	}
-	type name struct {
-		node  string
-		index int
-	}
-	sizes := map[name]float64{}
-	for _, d := range in.Devices {
-		sizes[name{d.Node, d.Index}] = d.MemMiB
+	if in.Devices != nil {
+		in.resize(p.GPUs)
 	}
 	limited := in.limits()
 	never := map[string]bool{} // whatever the number
@@ -238,8 +233,8 @@ func (in Input) measured(p plan.Plan, most int, shared bool) plan.Plan {
 	p.BoundMethod = instances(p.BoundMethod)
 	for g := range p.GPUs {
 		gpu := &p.GPUs[g]
-		if gpu.MemMiB = in.MemMiB; in.Devices != nil {
-			gpu.MemMiB = sizes[name{gpu.Node, gpu.Index}]
+		if in.Devices == nil {
+			gpu.MemMiB = in.MemMiB
 		}
 		for i := range gpu.Instances {
 			if t := &gpu.Instances[i]; limited {

@@ -27,8 +27,25 @@ type JointOptions struct {
 // program over what one GPU can host, whose value is the plan's bound, rounded
 // and improved by a search (package joint). When the GPUs there are do not
 // suffice, as many requests a second as can be are served. The reasons say why
-// configurations were chosen, a line each, in the order of the demand.
+// configurations were chosen, a line each, in the order of the demand. Where GPUs have
+// not all the same memory, many functions are planned for as if some had, too.
 func Joint(in Input, o JointOptions) (p plan.Plan, reasons []string, err error) {
+	p, reasons, err = jointly(in, o)
+	if err != nil || len(p.Unplaced) == 0 && p.GPUsUsed <= p.Bound {
+		return p, reasons, err
+	}
+	for _, alike := range in.alike() {
+		q, why, err := jointly(alike, o)
+		if err == nil && len(q.Unplaced) == 0 && better(q, p) {
+			q.Bound, q.BoundMethod = p.Bound, p.BoundMethod
+			in.resize(q.GPUs)
+			return q, why, nil
+		}
+	}
+	return p, reasons, nil
+}
+
+func jointly(in Input, o JointOptions) (p plan.Plan, reasons []string, err error) {
 	b := newBuilder(in, o)
 	if err := b.tooMany(); err != nil && in.Devices == nil {
 		return plan.Plan{}, nil, err
