@@ -280,7 +280,9 @@ func TestLoadTimeOfParkedMemory(t *testing.T) {
 	const least = 512 << 20 / 16e6 // ms
 	for end := time.Now().Add(2 * time.Minute); ; {
 		cmd := r.profile(file, "--park", "--sm", "50", "--quota", "0.5,1", "--duration", "3s", "--warmup", "0s", "--out-file", "p.csv")
-		if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), "load_ms") {
+		out, err := cmd.CombinedOutput()
+		less := strings.Contains(string(out), "too little is moved to tell") // than nothing, by chance
+		if err != nil || strings.Contains(string(out), "load_ms") && !less {
 			t.Fatalf("%v\n%s", err, out)
 		}
 		rows, err := cli.Load(&cli.Env{}, filepath.Join(r.work, "p.csv"), profile.Read)
