@@ -55,6 +55,8 @@ type Config struct {
 	Sockets      SocketOption  // of the control socket
 	// HTTP, if set, changes a server before it serves, such as its timeouts.
 	HTTP func(*http.Server)
+	// Conn, if set, wraps each accepted connection before the server uses it.
+	Conn func(net.Conn) net.Conn
 	Log  *slog.Logger // nil is none
 }
 

@@ -69,6 +69,9 @@ func (c *Chassis) serveHTTP(group *errgroup.Group, l net.Listener, h http.Handle
 		c.cfg.HTTP(s)
 	}
 	served := Patient(c.log, l)
+	if c.cfg.Conn != nil {
+		served = &wrapping{served, c.cfg.Conn}
+	}
 	if c.cfg.Conns > 0 {
 		served = Bounded(s, served, c.cfg.Conns)
 	}
@@ -79,6 +82,21 @@ func (c *Chassis) serveHTTP(group *errgroup.Group, l net.Listener, h http.Handle
 		return nil
 	})
 	return s
+}
+
+// wrapping is a listener that wraps the connections it accepts.
+type wrapping struct {
+	net.Listener
+	wrap func(net.Conn) net.Conn
+}
+
+// Accept implements net.Listener.
+func (l *wrapping) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return l.wrap(conn), nil
 }
 
 // shut lets a server finish what it is answering.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"time"
 
@@ -85,7 +84,7 @@ func (g *Gateway) serveAsync(w http.ResponseWriter, r *http.Request, name, path 
 
 // accept keeps a call, or says why it is not kept.
 func (g *Gateway) accept(w http.ResponseWriter, r *http.Request, c *call) *Error {
-	from := g.sender(w, r, g.cfg.MaxBody)
+	from := g.upload(w, r, g.cfg.MaxBody)
 	err := g.async.Accept(async.Request{
 		ID: c.key, Function: c.target.name, Path: c.path, Query: r.URL.RawQuery, Header: r.Header, Host: r.Host, Remote: r.RemoteAddr, Body: from,
 	})
@@ -95,13 +94,7 @@ func (g *Gateway) accept(w http.ResponseWriter, r *http.Request, c *call) *Error
 	case err == nil:
 		return nil
 	case fault != nil:
-		w.Header().Set("Connection", "close") // what comes of the rest is nobody's
 		return fault
-	}
-	// The rest is taken in, within the same bounds: a connection that is closed with
-	// some of it unread is reset, and the caller would not learn why.
-	_, _ = io.Copy(io.Discard, from)
-	switch {
 	case errors.As(err, &callback):
 		return badRequest("%v", err)
 	case g.draining.Load():

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -29,86 +30,162 @@ func (b *body) reader() io.Reader {
 	return bytes.NewReader(b.head)
 }
 
-// sender reads a request's body from its connection: every pause is bounded, and
-// so is all of it. It remembers what the caller did wrong.
-type sender struct {
-	from  io.Reader
-	to    http.ResponseWriter // of the same connection
-	pause time.Duration
-	left  int64 // bytes that may still come
-	limit limit
+// upload is the body of a request on its way from a caller. Each pause is bounded, and
+// so is its size. It remembers what the caller did wrong. One goroutine reads it at a
+// time, and it can be stopped while that goroutine waits in Read.
+type upload struct {
+	from    io.Reader
+	control *http.ResponseController // of the same connection
+	conn    *callerConn              // nil if the request came over no connection
+	pause   time.Duration
+	limit   limit
+	expects bool // the caller sends the body only after 100 Continue
+
+	reading sync.Mutex // held by Read
+	left    int64      // bytes that may still arrive
+	rest    int64      // bytes that will, as the request says; negative if it does not
+
+	begun   atomic.Bool // Read was called
+	shared  atomic.Bool // another goroutine than the handler's reads it
+	whole   atomic.Bool // its end was read
+	stopped atomic.Bool
 
 	mu    sync.Mutex
 	fault *Error
 }
 
-// sender reads a request's body, of that many bytes at most.
-func (g *Gateway) sender(w http.ResponseWriter, r *http.Request, most int64) *sender {
-	s := &sender{from: r.Body, to: w, pause: g.cfg.BodyTimeout, left: most}
-	s.limit.all, s.limit.owner = &g.limits, s
-	return s
+// upload returns the body of a request, which may have that many bytes.
+func (g *Gateway) upload(w http.ResponseWriter, r *http.Request, most int64) *upload {
+	if u, ok := r.Body.(*upload); ok {
+		if !u.begun.Load() {
+			u.left = most
+		}
+		return u
+	}
+	u := &upload{from: r.Body, control: http.NewResponseController(w), pause: g.cfg.BodyTimeout, left: most, rest: r.ContentLength, expects: r.Header.Get("Expect") != ""}
+	u.limit.all, u.limit.owner = &g.limits, u
+	return u
 }
 
-func (s *sender) Read(p []byte) (int, error) {
-	if s.left < 0 {
-		return 0, s.fail(tooLarge())
+var errStopped = errors.New("the body of the request is not read any more")
+
+// Read implements io.Reader. Errors other than io.EOF are an *Error or errStopped.
+func (u *upload) Read(p []byte) (int, error) {
+	u.reading.Lock()
+	defer u.reading.Unlock()
+	switch {
+	case u.whole.Load():
+		return 0, io.EOF
+	case u.stopped.Load():
+		return 0, errStopped
+	case u.left < 0:
+		return 0, u.fail(tooLarge())
 	}
-	s.limit.set(s.pause)
-	n, err := s.from.Read(p)
-	in := s.limit.stop()
-	if s.left -= int64(n); s.left < 0 {
-		return 0, s.fail(tooLarge())
+	u.begun.Store(true)
+	u.limit.set(u.pause)
+	n, err := u.from.Read(p)
+	in := u.limit.stop()
+	if errors.Is(err, io.EOF) {
+		u.whole.Store(true)
+		if u.conn != nil {
+			u.conn.complete()
+		}
+	}
+	u.rest -= int64(n)
+	if u.left -= int64(n); u.left < 0 {
+		return 0, u.fail(tooLarge())
 	}
 	switch {
-	case !in, errors.Is(err, os.ErrDeadlineExceeded):
-		return n, s.fail(s.slow())
-	case err == nil, errors.Is(err, io.EOF):
+	case err == nil && in, errors.Is(err, io.EOF):
 		return n, err
+	case u.stopped.Load():
+		return n, errStopped
+	case !in, errors.Is(err, os.ErrDeadlineExceeded):
+		return n, u.fail(u.slow())
 	}
-	return n, s.fail(badRequest("the request's body: %v", err))
+	return n, u.fail(badRequest("the request's body: %v", err))
 }
 
-func (s *sender) slow() *Error {
-	return &Error{Status: http.StatusRequestTimeout, Code: codeSlowBody, Message: "nothing of the request's body came for " + s.pause.String()}
+// Close implements io.Closer: it stops the upload.
+func (u *upload) Close() error {
+	u.stop()
+	return nil
+}
+
+// stop ends a Read that waits and makes all later ones fail. It returns when none is
+// under way: the server may not go on with the connection before.
+func (u *upload) stop() {
+	if u.stopped.Swap(true) {
+		return
+	}
+	if !u.whole.Load() {
+		_ = u.control.SetReadDeadline(time.Now())
+	}
+	u.reading.Lock() // wait for Read
+	defer u.reading.Unlock()
+}
+
+// skip reads a body that nobody wants, so that its connection can be used again, and
+// reports whether it got to the end. It gives up where the rest is long or slow, where
+// another goroutine reads, and where the caller waits before it sends the body.
+func (u *upload) skip() bool {
+	switch {
+	case u.whole.Load():
+		return true
+	case u.stopped.Load(), u.shared.Load(), u.expects && !u.begun.Load(), u.wrong() != nil, u.rest > skipBytes:
+		return false
+	}
+	timer := time.AfterFunc(skipTime, func() { _ = u.control.SetReadDeadline(time.Now()) })
+	_, _ = io.CopyN(io.Discard, u, skipBytes+1)
+	return timer.Stop() && u.whole.Load()
+}
+
+const (
+	skipBytes = 256 << 10
+	skipTime  = time.Second / 2
+)
+
+func (u *upload) slow() *Error {
+	return &Error{Status: http.StatusRequestTimeout, Code: codeSlowBody, Message: "nothing of the request's body came for " + u.pause.String()}
 }
 
 func tooLarge() *Error {
 	return &Error{Status: http.StatusRequestEntityTooLarge, Code: codeTooLarge, Message: "the request's body is too large"}
 }
 
-func (s *sender) fail(e *Error) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.fault == nil {
-		s.fault = e
+func (u *upload) fail(e *Error) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.fault == nil {
+		u.fault = e
 	}
-	return s.fault
+	return u.fault
 }
 
-// wrong is what the caller did wrong, if anything.
-func (s *sender) wrong() *Error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.fault
+// wrong returns what the caller did wrong, or nil.
+func (u *upload) wrong() *Error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.fault
 }
 
-// late ends a read that has waited for too long. Why is said before: the server ends
-// the request's context when a read fails, before who reads is told.
-func (s *sender) late() {
-	_ = s.fail(s.slow())
-	_ = http.NewResponseController(s.to).SetReadDeadline(time.Now())
+// late ends a read that has waited for too long. It notes the reason first: the server
+// ends the request's context when a read fails, before Read returns.
+func (u *upload) late() {
+	_ = u.fail(u.slow())
+	_ = u.control.SetReadDeadline(time.Now())
 }
 
 // receive takes in the body, or as much of it as is kept. Of a long one the rest
 // is for the request's body to give.
-func (g *Gateway) receive(w http.ResponseWriter, r *http.Request) (b body, from *sender, fault *Error) {
+func (g *Gateway) receive(w http.ResponseWriter, r *http.Request) (b body, from *upload, fault *Error) {
 	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
 		return body{whole: true}, nil, nil
 	}
 	if r.ContentLength > g.cfg.MaxBody {
 		return b, nil, tooLarge()
 	}
-	from = g.sender(w, r, g.cfg.MaxBody)
+	from = g.upload(w, r, g.cfg.MaxBody)
 	most := g.cfg.Buffer
 	var err error
 	if n := r.ContentLength; n > 0 && n <= most {
@@ -128,13 +205,6 @@ func (g *Gateway) receive(w http.ResponseWriter, r *http.Request) (b body, from 
 		return b, from, badRequest("the request's body: %v", err)
 	}
 	return b, from, nil
-}
-
-// A body reader of a request that keeps what it is closed with: the request's own
-// is closed by the server.
-type readCloser struct {
-	io.Reader
-	io.Closer
 }
 
 // buffers are what answers are copied through.

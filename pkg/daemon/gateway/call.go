@@ -29,10 +29,9 @@ type call struct {
 	path    string // escaped; empty is where the function's contract is invoked
 	came    time.Time
 	body    body
-	from    *sender // nil without a body
+	from    *upload // nil without a body
 	repeats int     // how often it was sent again when it may have been carried out
 	status  int     // of its answer
-	closes  bool    // its caller closes the connection after it
 
 	// The engine's, under its lock; a caller may read them between what turn gives
 	// and what it does next.
@@ -81,9 +80,7 @@ var (
 
 // newCall is a call that has not been received yet. Target may be nil.
 func (g *Gateway) newCall(r *http.Request, to *target, path string) *call {
-	c := g.call(to, r.Header.Get("X-Call-Id"), path)
-	c.closes = r.Close && r.ContentLength != 0
-	return c
+	return g.call(to, r.Header.Get("X-Call-Id"), path)
 }
 
 func (g *Gateway) call(to *target, id, path string) *call {
@@ -132,9 +129,7 @@ func (c *call) serve(w http.ResponseWriter, r *http.Request) {
 
 // receive takes in the call's body, or as much of it as is kept.
 func (c *call) receive(w http.ResponseWriter, r *http.Request) (fault *Error) {
-	if c.body, c.from, fault = c.g.receive(w, r); fault != nil {
-		w.Header().Set("Connection", "close") // what comes of the rest is nobody's
-	}
+	c.body, c.from, fault = c.g.receive(w, r)
 	return fault
 }
 
@@ -142,12 +137,12 @@ func (c *call) receive(w http.ResponseWriter, r *http.Request) (fault *Error) {
 func (c *call) forward(w http.ResponseWriter, r *http.Request) {
 	g := c.g
 	if c.from != nil && !c.body.whole {
-		r.Body = readCloser{c.from, r.Body}
-		_ = http.NewResponseController(w).EnableFullDuplex() // an answer may come before all of the body has
+		c.from.shared.Store(true) // an answer may come before all of the body has
 		ctx, left := context.WithCancel(r.Context())
 		defer left()
 		go watchCaller(ctx, left)
 		r = r.WithContext(ctx)
+		r.Body = c.from
 	}
 	c.proxy = httputil.ReverseProxy{Rewrite: rewrite, Transport: c, BufferPool: &g.buffers, ErrorLog: discard, ErrorHandler: c.failed}
 	c.passing.ResponseWriter, c.passing.call = w, c
@@ -480,19 +475,7 @@ func (c *call) refuse(w http.ResponseWriter, e *Error) {
 		c.g.metrics.refused(c.target, e, c.queued, time.Since(c.came))
 	}
 	c.label(w.Header(), e.Code)
-	if c.closes {
-		linger(w)
-	}
 	e.write(w)
-}
-
-// linger has the server wait a while before it closes a connection of which it has
-// not read all: closed at once it would be reset, and the caller, who may still
-// send, would not learn why (RFC 9112, 9.6). The server does so by itself but for
-// callers who close after one call, and where a body was too large; so it is shown
-// one that is.
-func linger(w http.ResponseWriter) {
-	_, _ = http.MaxBytesReader(w, io.NopCloser(strings.NewReader("x")), 0).Read(make([]byte, 1))
 }
 
 // label says of an answer whose it is, and how it came about.

@@ -161,6 +161,7 @@ func Open(cfg Config) (*Gateway, error) {
 			s.ReadHeaderTimeout, s.ReadTimeout, s.WriteTimeout, s.IdleTimeout = cfg.HeaderTimeout, 0, 0, idleConnection
 			s.ConnContext = withConnection
 		},
+		Conn: newCallerConn,
 	})
 	if err != nil {
 		return nil, err
@@ -203,7 +204,7 @@ func (g *Gateway) Close() { g.chassis.Close() }
 // the instances that it started.
 func (g *Gateway) Serve(ctx context.Context) error {
 	return g.chassis.Serve(ctx, chassis.Service{
-		Run: g.run, Control: g, Web: g, Guard: g.guard, Metrics: g.registry,
+		Run: g.run, Control: g.framed(g), Web: g, Guard: func(next http.Handler) http.Handler { return g.framed(g.guard(next)) }, Metrics: g.registry,
 		Ready: g.ready, Reload: g.reload, Drain: g.drain,
 		Use: func() (time.Time, bool) { return time.Now(), false }, // it leaves where nobody finds it any more
 	})

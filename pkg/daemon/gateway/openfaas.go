@@ -91,8 +91,8 @@ const maxDeployment = 1 << 20
 func (g *Gateway) openFaaSRoutes() {
 	handle := func(pattern string, do func(r *http.Request) (status int, value any, err error)) {
 		g.system.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-			if r.Body != nil {
-				r.Body = readCloser{g.sender(w, r, maxDeployment), r.Body}
+			if r.Body != nil && r.Body != http.NoBody {
+				r.Body = g.upload(w, r, maxDeployment)
 			}
 			status, value, err := do(r)
 			switch {

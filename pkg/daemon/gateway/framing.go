@@ -1,0 +1,97 @@
+package gateway
+
+import (
+	"context"
+	"net/http"
+)
+
+// framed lets a handler answer before it has read the body of the request. A handler
+// may leave any part of the body unread: framed then reads a short rest, or makes the
+// request the last one of its connection. So the bytes of a body are never taken for
+// further requests.
+//
+// The server's own request keeps its body, by which the server knows whether all of
+// it was read; the handler gets a copy with an *upload.
+func (g *Gateway) framed(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn := r.Context().Value(connectionKey{}).(*callerConn)
+		defer conn.next()
+		last := conn.ambiguous(r)
+		if (r.Body == nil || r.Body == http.NoBody) && !last {
+			conn.complete()
+			next.ServeHTTP(w, r)
+			return
+		}
+		f := &framedWriter{ResponseWriter: w, last: last}
+		if r.Body != nil && r.Body != http.NoBody {
+			f.upload = g.upload(w, r, g.cfg.MaxBody)
+			f.upload.conn = conn
+			defer f.upload.stop() // also if the handler panics
+		}
+		conn.answer = f
+		inner := *r
+		if f.upload != nil {
+			inner.Body = f.upload
+		}
+		next.ServeHTTP(f, &inner)
+		f.prepare() // an answer that the handler left to the server
+	})
+}
+
+// lastOn reports whether the connection of a request cannot be used after it: the
+// request is ambiguous, or its body was not read to its end.
+func lastOn(ctx context.Context) bool {
+	conn, _ := ctx.Value(connectionKey{}).(*callerConn)
+	if conn == nil || conn.answer == nil {
+		return false
+	}
+	f := conn.answer
+	return f.last || f.upload != nil && !f.upload.whole.Load()
+}
+
+// framedWriter decides before the head of an answer is written whether the connection
+// goes on after it.
+type framedWriter struct {
+	http.ResponseWriter
+	upload *upload // nil without a body
+	last   bool    // the connection is closed after this request
+	headed bool    // the head of the final answer was written
+}
+
+// Unwrap is for http.ResponseController.
+func (f *framedWriter) Unwrap() http.ResponseWriter { return f.ResponseWriter }
+
+// WriteHeader implements http.ResponseWriter.
+func (f *framedWriter) WriteHeader(status int) {
+	if status >= http.StatusOK {
+		f.prepare()
+	}
+	f.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (f *framedWriter) Write(p []byte) (int, error) {
+	f.prepare()
+	return f.ResponseWriter.Write(p)
+}
+
+// FlushError is for http.ResponseController.
+func (f *framedWriter) FlushError() error {
+	f.prepare()
+	return http.NewResponseController(f.ResponseWriter).Flush()
+}
+
+// prepare closes the connection after the answer if the request can be followed by no
+// other.
+func (f *framedWriter) prepare() {
+	if f.headed {
+		return
+	}
+	f.headed = true
+	if f.upload != nil && !f.upload.skip() {
+		f.last = true
+	}
+	if f.last {
+		f.Header().Set("Connection", "close")
+	}
+}

@@ -1,0 +1,364 @@
+package gateway
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/instance"
+)
+
+// smuggled is the text of a request of 1 KiB, of which bodies are made.
+var smuggled = func() string {
+	head := "GET /function/f/smuggled HTTP/1.1\r\nHost: x\r\nX-Pad: "
+	return head + strings.Repeat("p", 1024-len(head)-4) + "\r\n\r\n"
+}()
+
+// chunked frames a body in chunks of 1000 bytes, so that in some the text of a request
+// begins at the start of a line.
+func chunked(body string) string {
+	var out strings.Builder
+	for len(body) > 0 {
+		n := min(len(body), 1000)
+		fmt.Fprintf(&out, "%x\r\n%s\r\n", n, body[:n])
+		body = body[n:]
+	}
+	return out.String() + "0\r\n\r\n"
+}
+
+// answersEarly answers 418 before it has read the body of the request. It then reads
+// the body, or leaves it, or ends the connection without having announced that.
+func answersEarly(then string, release <-chan struct{}) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		head := "HTTP/1.1 418 I'm a teapot\r\nContent-Length: 5\r\n"
+		if then != "ends" {
+			head += "Connection: close\r\n"
+		}
+		_, _ = io.WriteString(conn, head+"\r\nearly")
+		switch then {
+		case "ends":
+			_ = conn.(*net.TCPConn).CloseWrite()
+			_, _ = io.Copy(io.Discard, conn)
+		case "reads":
+			_, _ = io.Copy(io.Discard, conn)
+		case "waits":
+			<-release
+		}
+	}
+}
+
+// TestOneAnswerPerRequest sends a request with a body that is the text of further
+// requests, where the answer comes before the body was read, and then a second
+// request on the same connection. The first one gets exactly one answer. It says that
+// the connection is closed, which then ends without a reset, or the second request
+// is answered correctly. No part of a body is carried out, and nothing panics.
+func TestOneAnswerPerRequest(t *testing.T) {
+	var stolen atomic.Int64
+	release := make(chan struct{})
+	var logged bytes.Buffer
+	var logging sync.Mutex
+	w := newWorld(t, mixed{
+		"/smuggled": func(http.ResponseWriter, *http.Request) { stolen.Add(1) },
+		"/next":     func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "next") },
+		"/reads":    answersEarly("reads", nil), "/waits": answersEarly("waits", release), "/ends": answersEarly("ends", nil),
+	}, func(c *Config) {
+		withAsync(t)(c)
+		c.GPUs[0].Mem = 1 << 30
+		c.MaxBody, c.Concurrency = 4<<20, 8
+		c.Log = slog.New(slog.NewTextHandler(writerFunc(func(p []byte) (int, error) {
+			logging.Lock()
+			defer logging.Unlock()
+			return logged.Write(p)
+		}), nil))
+	})
+	defer close(release)
+	w.runtime.FailStart = func(s instance.Spec) error {
+		if s.Function == "broken" {
+			return errors.New("it does not start")
+		}
+		return nil
+	}
+	w.apply(fn("f", func(f *function.Function) { f.Inflight = 8 }), fn("broken"), fn("big", func(f *function.Function) { f.GPUMem = 2 * gpu.GiB }))
+	if a := w.do("GET", "/function/f/next", ""); a.status != 200 {
+		t.Fatalf("%+v", a)
+	}
+	big := strings.Repeat(smuggled, 1000)
+	small := strings.Repeat(smuggled, 20)
+	for _, c := range []struct {
+		name, request string // the head up to the fields of the body
+		status        int
+		large         bool // only the large body has that answer
+	}{
+		{name: "function reads on", request: "POST /function/f/reads HTTP/1.1", status: 418},
+		{name: "function ends its connection", request: "POST /function/f/ends HTTP/1.1", status: 418},
+		{name: "function reads no more", request: "POST /function/f/waits HTTP/1.1", status: 418},
+		{name: "upgrade with a body", request: "POST /function/f/reads HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: own", status: 418},
+		{name: "KServe", request: "POST /v2/models/none/infer HTTP/1.1", status: 404},
+		{name: "start failed", request: "POST /function/broken HTTP/1.1", status: 502},
+		{name: "larger than a GPU", request: "POST /function/big HTTP/1.1", status: 503},
+		{name: "no function", request: "POST /function/none HTTP/1.1", status: 404},
+		{name: "no path", request: "POST /nothing HTTP/1.1", status: 404},
+		{name: "wrong method of /v1", request: "PUT /v1/chat/completions HTTP/1.1", status: 405},
+		{name: "no model", request: "POST /v1/chat/completions HTTP/1.1", status: 400},
+		{name: "models", request: "GET /v1/models HTTP/1.1", status: 200},
+		{name: "asynchronous, no function", request: "POST /async-function/none HTTP/1.1", status: 404},
+		{name: "asynchronous, wrong method", request: "PUT /async-function/f HTTP/1.1", status: 405},
+		{name: "asynchronous, bad callback", request: "POST /async-function/f HTTP/1.1\r\nX-Callback-Url: nowhere", status: 400},
+		{name: "management", request: "PUT /system/nothing HTTP/1.1", status: 404},
+		{name: "health", request: "GET /healthz HTTP/1.1", status: 200},
+		{name: "metrics", request: "GET /metrics HTTP/1.1", status: 200},
+		{name: "CONNECT", request: "CONNECT /function/f/next HTTP/1.1", status: 405},
+		{name: "another site", request: "GET /system/status HTTP/1.1\r\nOrigin: http://elsewhere.example", status: 403},
+		{name: "HTTP/1.0", request: "POST /function/f/waits HTTP/1.0\r\nConnection: keep-alive", status: 418},
+		{name: "HTTP/1.0, refused", request: "POST /function/none HTTP/1.0\r\nConnection: keep-alive", status: 404},
+	} {
+		for _, framing := range []string{"length", "chunked", "expect"} {
+			old := strings.Contains(c.request, "HTTP/1.0")
+			if old && framing != "length" {
+				continue
+			}
+			for size, body := range map[string]string{"small": small, "large": big} {
+				name := fmt.Sprintf("%s, %s, %s", c.name, framing, size)
+				head, sent := "\r\nHost: localhost\r\nContent-Length: "+strconv.Itoa(len(body))+"\r\n\r\n", body
+				switch framing {
+				case "chunked":
+					head, sent = "\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n", chunked(body)
+				case "expect":
+					head = "\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n"
+				}
+				w.exchange(name, c.request+head, sent, c.status, framing == "expect")
+			}
+		}
+	}
+	if n := stolen.Load(); n > 0 {
+		t.Errorf("%d requests were carried out that are parts of bodies", n)
+	}
+	logging.Lock()
+	defer logging.Unlock()
+	if text := logged.String(); strings.Contains(text, "panic") {
+		t.Errorf("the log has a panic:\n%.2000s", text)
+	}
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+// exchange sends a request and after it one that is answered with "next", on one
+// connection, and checks what comes back. A body that the caller announces by Expect
+// is sent although no answer 100 came: a caller may (RFC 9110, section 10.1.1).
+func (w *world) exchange(name, head, body string, status int, expects bool) {
+	w.t.Helper()
+	conn := w.dial(head)
+	defer conn.Close()
+	sent := make(chan error, 1)
+	go func() {
+		_, err := io.WriteString(conn, body)
+		sent <- err
+	}()
+	in := bufio.NewReader(conn)
+	first, err := finalAnswer(in)
+	if err != nil {
+		w.t.Errorf("%s: no answer: %v", name, err)
+		return
+	}
+	if first.StatusCode != status {
+		w.t.Errorf("%s: %d, want %d", name, first.StatusCode, status)
+	}
+	if first.Close {
+		rest, err := io.ReadAll(in)
+		if err != nil || len(rest) > 0 {
+			w.t.Errorf("%s: after the last answer: %d bytes %.80q, %v; want the end of the connection", name, len(rest), rest, err)
+		}
+		if err := <-sent; err != nil {
+			w.t.Errorf("%s: the body could not be sent: %v", name, err)
+		}
+		return
+	}
+	if err := <-sent; err != nil {
+		w.t.Errorf("%s: the body could not be sent: %v", name, err)
+		return
+	}
+	if _, err := io.WriteString(conn, "GET /function/f/next HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"); err != nil {
+		w.t.Errorf("%s: second request: %v", name, err)
+	}
+	second, err := finalAnswer(in)
+	if err != nil {
+		w.t.Errorf("%s: no answer to the second request: %v", name, err)
+		return
+	}
+	if text, err := io.ReadAll(in); second.StatusCode != 200 || second.Header.Get("Content-Length") != "4" || err != nil || len(text) > 0 {
+		w.t.Errorf("%s: second answer %d of %s bytes, then %d bytes, %v; want 200, 4, none", name, second.StatusCode, second.Header.Get("Content-Length"), len(text), err)
+	}
+}
+
+// finalAnswer reads an answer and its body, after those 1xx that come before it.
+func finalAnswer(in *bufio.Reader) (*http.Response, error) {
+	for {
+		r, err := http.ReadResponse(in, nil)
+		if err != nil || r.StatusCode >= 200 {
+			if err == nil {
+				_, err = io.Copy(io.Discard, r.Body)
+			}
+			return r, err
+		}
+	}
+}
+
+// TestTooLargeIsRead: a caller that sends all of a body that is too large before it
+// reads gets the answer 413, however the body is framed, and then the connection's end.
+func TestTooLargeIsRead(t *testing.T) {
+	w := newWorld(t, http.HandlerFunc(echo), withAsync(t))
+	w.apply(fn("f"))
+	body := strings.Repeat("x", 8<<20)
+	for _, path := range []string{"/function/f", "/async-function/f", "/v1/chat/completions", "/system/functions"} {
+		for framing, head := range map[string]string{"length": fmt.Sprintf("Content-Length: %d", len(body)), "chunked": "Transfer-Encoding: chunked"} {
+			sent := body
+			if framing == "chunked" {
+				sent = fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(body), body)
+			}
+			conn := w.dial("POST " + path + " HTTP/1.1\r\nHost: localhost\r\n" + head + "\r\n\r\n")
+			if _, err := io.WriteString(conn, sent); err != nil {
+				t.Errorf("%s, %s: the body could not be sent: %v", path, framing, err)
+				continue
+			}
+			in := bufio.NewReader(conn)
+			a, err := finalAnswer(in)
+			want := 413
+			if path == "/v1/chat/completions" && framing == "chunked" {
+				want = 400 // no model within --buffer
+			}
+			if err != nil || a.StatusCode != want || !a.Close {
+				t.Errorf("%s, %s: %+v, %v; want %d and Connection: close", path, framing, a, err, want)
+				continue
+			}
+			if rest, err := io.ReadAll(in); err != nil || len(rest) > 0 {
+				t.Errorf("%s, %s: then %d bytes, %v; want the connection's end", path, framing, len(rest), err)
+			}
+		}
+	}
+}
+
+// TestAmbiguousLength: after a request whose length two recipients may read
+// differently, the connection is closed; after others it is not.
+func TestAmbiguousLength(t *testing.T) {
+	w := newWorld(t, http.HandlerFunc(echo), nil)
+	w.apply(fn("f"))
+	const (
+		post    = "POST /function/f HTTP/1.1\r\nHost: localhost\r\n"
+		old     = "POST /function/f HTTP/1.0\r\nHost: localhost\r\nConnection: keep-alive\r\n"
+		length  = post + "Content-Length: 5\r\n\r\nhello"
+		chunks  = post + "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
+		both    = post + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
+		both2   = post + "transfer-encoding: chunked\r\nX-Pad: y\r\ncontent-length: 20\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
+		refused = "PUT /v1/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
+	)
+	long := post + "X-Pad: " + strings.Repeat("p", 9000) + "\r\nContent-Length: 5\r\nX-More: " + strings.Repeat("p", 9000) + "\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
+	for _, c := range []struct {
+		name     string
+		requests []string // the last one's answer is looked at
+		closed   bool
+	}{
+		{"length", []string{length}, false},
+		{"chunks", []string{chunks}, false},
+		{"chunks after a length", []string{length, chunks}, false},
+		{"a length after chunks", []string{chunks, length}, false},
+		{"many of both kinds", []string{length, chunks, length, chunks}, false},
+		{"both", []string{both}, true},
+		{"both, otherwise written", []string{both2}, true},
+		{"both, in a long head", []string{long}, true},
+		{"both, after others", []string{length, chunks, both}, true},
+		{"both, refused", []string{refused}, true},
+		{"HTTP/1.0 with a length", []string{old + "Content-Length: 5\r\n\r\nhello"}, false},
+		{"HTTP/1.0 with both", []string{old + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\nhello"}, true},
+		{"HTTP/1.0 with both and no body", []string{old + "Content-Length: 0\r\nTransfer-Encoding: chunked\r\n\r\n"}, true},
+	} {
+		for _, pieces := range []int{1 << 20, 7} { // bytes that are sent at once
+			conn := w.dial("")
+			in := bufio.NewReader(conn)
+			var last *http.Response
+			for _, text := range c.requests {
+				for len(text) > 0 {
+					n := min(pieces, len(text))
+					if _, err := io.WriteString(conn, text[:n]); err != nil {
+						t.Fatal(err)
+					}
+					text = text[n:]
+				}
+				var err error
+				if last, err = finalAnswer(in); err != nil {
+					t.Fatalf("%s: %v", c.name, err)
+				}
+			}
+			if last.Close != c.closed {
+				t.Errorf("%s, %d bytes at once: the answer says close %v, want %v", c.name, pieces, last.Close, c.closed)
+			}
+			_ = conn.Close()
+		}
+	}
+	// What was sent together with such a request is not answered.
+	conn := w.dial(both + length)
+	in := bufio.NewReader(conn)
+	if a, err := finalAnswer(in); err != nil || !a.Close {
+		t.Errorf("%+v, %v", a, err)
+	}
+	if rest, err := io.ReadAll(in); err != nil || len(rest) > 0 {
+		t.Errorf("after the last answer: %q, %v", rest, err)
+	}
+	// Neither if it was sent behind one that leaves the connection open.
+	conn = w.dial(length + both + length)
+	in = bufio.NewReader(conn)
+	answers := 0
+	for {
+		a, err := finalAnswer(in)
+		if err != nil {
+			break
+		}
+		answers++
+		if a.Close {
+			break
+		}
+	}
+	if rest, err := io.ReadAll(in); err != nil || len(rest) > 0 || answers > 2 {
+		t.Errorf("%d answers, then %q, %v", answers, rest, err)
+	}
+}
+
+// TestSlowBodyIsNotAwaited: an answer that leaves a body unread is not held up by a
+// caller that sends no more of it, and the connection ends.
+func TestSlowBodyIsNotAwaited(t *testing.T) {
+	release := make(chan struct{})
+	w := newWorld(t, mixed{"/waits": answersEarly("waits", release)}, func(c *Config) { c.BodyTimeout = time.Hour })
+	defer close(release)
+	w.apply(fn("f"))
+	for path, status := range map[string]int{"/function/none": 404, "/function/f/waits": 418} {
+		conn := w.dial("POST " + path + " HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n" + strings.Repeat("x", 2000))
+		in := bufio.NewReader(conn)
+		a, err := finalAnswer(in)
+		if err != nil || a.StatusCode != status || !a.Close {
+			t.Errorf("%s: %+v, %v", path, a, err)
+			continue
+		}
+		if _, err := in.ReadByte(); err != io.EOF {
+			t.Errorf("%s: %v, want the connection's end", path, err)
+		}
+	}
+}
