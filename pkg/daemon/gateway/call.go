@@ -151,6 +151,7 @@ func (c *call) forward(w http.ResponseWriter, r *http.Request) {
 	defer c.end(errAborted)
 	defer c.passing.over()
 	if !r.ProtoAtLeast(1, 1) {
+		c.passing.old = true
 		defer reset(w)
 	}
 	c.proxy.ServeHTTP(&c.passing, r)
@@ -196,6 +197,10 @@ func rewrite(p *httputil.ProxyRequest) {
 	}
 	p.Out.URL.RawQuery = p.In.URL.RawQuery // what cannot be parsed too
 	p.Out.Header.Del("Expect")             // the body comes already
+	if !p.In.ProtoAtLeast(1, 1) || lastOn(p.In.Context()) {
+		p.Out.Header.Del("Connection") // no upgrade (RFC 9110, section 7.8)
+		p.Out.Header.Del("Upgrade")
+	}
 	p.SetXForwarded()
 }
 
@@ -224,6 +229,13 @@ func (c *call) RoundTrip(r *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 		answer, err := c.send(ctx, out)
+		if err == nil && answer.StatusCode == http.StatusSwitchingProtocols && !switches(r.Header, answer.Header) {
+			_ = answer.Body.Close()
+			c.attempts++
+			err := c.badAnswer("it switches to a protocol that was not requested")
+			c.end(err)
+			return nil, err
+		}
 		if err == nil {
 			return c.answered(answer), nil
 		}
@@ -232,6 +244,18 @@ func (c *call) RoundTrip(r *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 	}
+}
+
+// switches reports whether an answer 101 switches to the protocol that the request
+// asked for.
+func switches(request, answer http.Header) bool {
+	asked, chosen := request.Get("Upgrade"), answer.Get("Upgrade")
+	return asked != "" && strings.EqualFold(asked, chosen)
+}
+
+// badAnswer is the error of a call whose instance answered what cannot be passed on.
+func (c *call) badAnswer(why string) *Error {
+	return &Error{Status: http.StatusBadGateway, Code: codeBadAnswer, Message: "instance " + c.on.record.ID + ": " + why}
 }
 
 // wait returns when the call may be sent, or why it may not.
@@ -297,7 +321,7 @@ func (c *call) again(ctx context.Context, r *http.Request, err error) error {
 	case failed.Progress == ports.NotConnected:
 		c.g.engine.unreachable(c.on)
 	case !died(err):
-		return &Error{Status: http.StatusBadGateway, Code: codeBadAnswer, Message: "instance " + c.on.record.ID + ": " + err.Error()}
+		return c.badAnswer(err.Error())
 	case failed.Progress >= ports.Sent:
 		c.g.suspect(c.on)
 	}

@@ -63,6 +63,8 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	switch {
+	case r.Method == http.MethodConnect: // its caller would take an answer 2xx for a tunnel
+		g.refuse(w, r, notAllowed(r.Method, "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"))
 	case strings.HasPrefix(path, "/function/"):
 		name, rest := splitName(path[len("/function/"):])
 		g.serveFunction(w, r, name, rest)

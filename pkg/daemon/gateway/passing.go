@@ -1,6 +1,8 @@
 package gateway
 
 import (
+	"bufio"
+	"net"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -13,6 +15,7 @@ import (
 type passing struct {
 	http.ResponseWriter
 	call *call
+	old  bool // the caller speaks HTTP/1.0
 
 	mu      sync.Mutex
 	early   atomic.Bool // an answer 1xx is being written
@@ -24,6 +27,38 @@ type passing struct {
 // Unwrap is for http.ResponseController.
 func (p *passing) Unwrap() http.ResponseWriter { return p.ResponseWriter }
 
+// Hijack implements http.Hijacker, for upgrades. The connection it returns begins with
+// what the caller sent together with its request.
+func (p *passing) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(p.ResponseWriter).Hijack()
+	if err != nil {
+		return nil, nil, err
+	}
+	caller := conn.(*callerConn)
+	caller.abrupt.Store(true)
+	if early, _ := rw.Peek(rw.Reader.Buffered()); len(early) > 0 {
+		return &upgradedCaller{caller, early}, rw, nil
+	}
+	return caller, rw, nil
+}
+
+// upgradedCaller is a caller's connection after an upgrade, with what the server had
+// read of it already.
+type upgradedCaller struct {
+	*callerConn
+	early []byte
+}
+
+// Read implements net.Conn.
+func (c *upgradedCaller) Read(p []byte) (int, error) {
+	if len(c.early) == 0 {
+		return c.callerConn.Read(p)
+	}
+	n := copy(p, c.early)
+	c.early = c.early[n:]
+	return n, nil
+}
+
 // expect says that an instance's answer comes, and how long its body will be.
 func (p *passing) expect(length int64) { p.answers, p.left = true, max(length, 0) }
 
@@ -31,6 +66,9 @@ func (p *passing) expect(length int64) { p.answers, p.left = true, max(length, 0
 // header would be put into a second map.
 func (p *passing) WriteHeader(status int) {
 	if status < http.StatusOK && status != http.StatusSwitchingProtocols {
+		if p.old { // it would take this for the answer (RFC 9110, section 15.2)
+			return
+		}
 		p.early.Store(true)
 		defer p.early.Store(false)
 	}
@@ -44,7 +82,9 @@ func (p *passing) head(status int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.answers && status >= http.StatusOK {
-		p.call.labelAnswer(p.Header())
+		h := p.Header()
+		delete(h, "Alt-Svc") // one function does not say where callers of all connect
+		p.call.labelAnswer(h)
 	}
 	p.ResponseWriter.WriteHeader(status)
 	p.headed = p.left > 0 && status >= http.StatusOK
