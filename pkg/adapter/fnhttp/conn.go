@@ -34,6 +34,7 @@ type conn struct {
 	left    int64           // bytes that may be read yet
 	unsent  error           // of the last write that failed, of this call
 	wrote   chan error      // what came of a request that is written beside; nil if none is
+	early   bool            // an answer 1xx was read, of this call
 	idle    time.Time       // since when
 	leave   func() bool     // ends the watch over the context of the call
 	ctx     context.Context // of the call
@@ -114,7 +115,7 @@ func (k *conn) call(ctx context.Context, request *http.Request) (*http.Response,
 	k.left = maxHead
 	k.ctx = ctx
 	k.leave = context.AfterFunc(ctx, func() { _ = k.Conn.Close() })
-	k.wrote = nil
+	k.wrote, k.early = nil, false
 	if request.Body == nil || request.Body == http.NoBody || request.GetBody != nil && request.ContentLength <= shortBody {
 		if err := k.send(request); err != nil {
 			if !k.sent() {
@@ -143,7 +144,9 @@ func (k *conn) call(ctx context.Context, request *http.Request) (*http.Response,
 	case answer.StatusCode == http.StatusSwitchingProtocols:
 		answer.Body = &upgraded{k}
 	case answer.Body == http.NoBody:
-		k.release(answer)
+		// What the instance sends after such an answer would be the next call's.
+		k.leave()
+		_ = k.Conn.Close()
 	default:
 		answer.Body = &body{from: answer.Body, conn: k, answer: answer}
 	}
@@ -178,6 +181,10 @@ func (k *conn) hurry(err error) {
 	_ = k.Conn.Close() // its body did not come
 }
 
+// ofConnection are the fields of an answer 1xx that say something of the connection or
+// of a body, and are not passed on.
+var ofConnection = []string{"Connection", "Content-Length", "Keep-Alive", "Proxy-Connection", "Trailer", "Transfer-Encoding", "Upgrade"}
+
 // answer reads the head of the answer, after those that come before it.
 func (k *conn) answer(request *http.Request) (*http.Response, error) {
 	trace := httptrace.ContextClientTrace(request.Context())
@@ -191,6 +198,10 @@ func (k *conn) answer(request *http.Request) (*http.Response, error) {
 		}
 		if answer.StatusCode >= 200 || answer.StatusCode == http.StatusSwitchingProtocols {
 			return answer, nil
+		}
+		k.early = true
+		for _, name := range ofConnection {
+			answer.Header.Del(name)
 		}
 		if trace != nil && trace.Got1xxResponse != nil {
 			if err := trace.Got1xxResponse(answer.StatusCode, textproto.MIMEHeader(answer.Header)); err != nil {
@@ -218,10 +229,12 @@ func (k *conn) failed(err error) error {
 	return err
 }
 
-// release has the next call use the connection, if it can, once all of an answer
-// was read.
+// release keeps the connection for the next call after the body of an answer was read
+// to its end, unless it is not certain that the next byte begins another answer: the
+// instance sent more than the answer, or an answer 1xx, which may have had a body, or
+// did not read all of the request.
 func (k *conn) release(answer *http.Response) {
-	usable := k.leave() && !answer.Close && k.in.Buffered() == 0
+	usable := k.leave() && !answer.Close && !k.early && k.in.Buffered() == 0
 	if k.wrote != nil {
 		select {
 		case err := <-k.wrote:
