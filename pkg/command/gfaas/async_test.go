@@ -70,7 +70,7 @@ func TestAsyncSurvivesKills(t *testing.T) {
 	var served *exec.Cmd
 	serve := func() {
 		var said bytes.Buffer
-		served = gfaas("serve", "--listen", "", "--gpu", "sim", "--pool", "4", "--queue-timeout", "1m")
+		served = gfaas("serve", "--listen", "", "--gpu", "sim", "--pool", "4", "--queue-timeout", "1m", "--callback-allow", "127.0.0.1")
 		served.Stderr = &said
 		if err := served.Start(); err != nil {
 			t.Fatal(err)

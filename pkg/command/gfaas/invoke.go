@@ -50,7 +50,8 @@ on them for. A call that no instance has seen goes to another one; one that may 
 been carried out is sent once more if it has the header Idempotency-Key.
 
 With --async the gateway keeps the call, runs it when it can, again if no instance
-answers, and posts the answer to --callback. What is printed is the call's id: its
+answers, and posts the answer to --callback, which must have a public address unless
+gfaas serve --callback-allow admits it. What is printed is the call's id: its
 state is at /system/async/ID of the gateway.
 
 A function that answers with an error status (400 and above) is exit 1, with
@@ -60,7 +61,7 @@ Nothing is sent to another program that has the port of an instance by now. -v s
 which instance answered after what time and, through the gateway, how it was started.`,
 		Example: `  gfaas invoke resnet < cat.jpg
   echo '{"n": 3}' | gfaas invoke vadd -H 'Content-Type: application/json' --timeout 5s
-  gfaas invoke --async resnet --callback http://localhost:9000/done < cat.jpg`,
+  gfaas invoke --async resnet --callback https://example.com/done < cat.jpg`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: t.completeFunctions,
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), t, args[0]) },

@@ -27,6 +27,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/devices"
 	"github.com/gfaas/gfaas/pkg/command/host"
 	"github.com/gfaas/gfaas/pkg/command/queueset"
+	"github.com/gfaas/gfaas/pkg/daemon/async"
 	"github.com/gfaas/gfaas/pkg/daemon/chassis"
 	"github.com/gfaas/gfaas/pkg/daemon/gateway"
 	"github.com/gfaas/gfaas/pkg/gpu"
@@ -60,6 +61,7 @@ type serveOptions struct {
 	park          parking
 	record        string
 	async         gateway.Async
+	callbackAllow []string
 }
 
 func newServe(t *tool) *cobra.Command {
@@ -83,7 +85,8 @@ over, and runs what was posted to /async-function/NAME: such calls are kept in t
 folder async beside the state file until they have ended.`,
 		Example: `  gfaas serve
   gfaas serve --policy mqfq-sticky --concurrency 4 --set t=5s
-  gfaas serve --listen 0.0.0.0:8080 --auth ~/.config/gfaas/password`,
+  gfaas serve --listen 0.0.0.0:8080 --auth ~/.config/gfaas/password
+  gfaas serve --callback-allow localhost:9000 --callback-allow 10.20.0.0/16`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd, t) },
 	}
@@ -115,6 +118,7 @@ folder async beside the state file until they have ended.`,
 	f.IntVar(&o.async.Concurrency, "async-concurrency", 16, "asynchronous calls that run, or whose answers are being sent, at once")
 	f.IntVar(&o.async.Retries, "async-retries", 3, "how often an asynchronous call is run again after 429, 502, 503 or 504")
 	f.IntVar(&o.async.CallbackRetries, "callback-retries", 5, "how often an answer is sent again that was not taken")
+	f.StringSliceVar(&o.callbackAllow, "callback-allow", nil, "receivers of callbacks to admit although they are not public: `CIDR|HOST[:PORT]` (can be repeated)")
 	f.IntVar(&o.async.Max, "max-async", 100_000, "asynchronous calls that may wait")
 	f.StringVar(&o.record, "record", "", "write what happens and what is decided to this file, anew at each start (JSON lines, for gfaas-sim replay)")
 	f.Var(&o.park, "park", "have the memory of instances that have no work wait on the host, where functions set gpu_mem: by swap (as gfaas run --oversubscribe), which is --park alone, or the driver's checkpoint")
@@ -205,6 +209,14 @@ func (o *serveOptions) check() error {
 		if n.value < n.least || n.value > n.most {
 			return cli.Usagef("--%s %d is out of range, expected %d to %d", n.name, n.value, n.least, n.most)
 		}
+	}
+	o.async.Allow = nil
+	for _, text := range o.callbackAllow {
+		allowed, err := async.ParseAllowed(text)
+		if err != nil {
+			return cli.Usagef("--callback-allow %q: %w", text, err)
+		}
+		o.async.Allow = append(o.async.Allow, allowed)
 	}
 	for _, d := range []struct {
 		name  string

@@ -23,8 +23,10 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"net/textproto"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -44,7 +46,10 @@ type Config struct {
 	// Known says whether a function is there, so that its name may be a label; nil
 	// says so of all.
 	Known func(function string) bool
-	// Transport sends answers; nil is one of its own.
+	// Receivers decides where answers may be sent.
+	Receivers Receivers
+	// Transport sends answers; nil is one of its own. Another one must ask Receivers by
+	// itself before it connects.
 	Transport http.RoundTripper
 
 	Concurrency     int   // calls that run, and answers that are being sent, at once
@@ -116,6 +121,8 @@ func Open(cfg Config) (*Queue, error) {
 	if cfg.Transport == nil {
 		own := http.DefaultTransport.(*http.Transport).Clone()
 		own.MaxIdleConnsPerHost = cfg.Concurrency
+		own.Proxy = nil // a proxy would choose the address that is dialled
+		own.DialContext = cfg.Receivers.dial
 		cfg.Transport = own
 	}
 	q := &Queue{
@@ -191,6 +198,11 @@ func (q *Queue) Accept(r Request) error {
 	}
 	if err := CheckCallback(c.CallbackURL); err != nil {
 		return err
+	}
+	if c.CallbackURL != "" {
+		if err := q.cfg.Receivers.check(q.ctx, c.CallbackURL); err != nil {
+			return &CallbackError{err.Error()}
+		}
 	}
 	c.Header = headerText(r.Header)
 	q.journal.Expire(time.Now())
@@ -269,6 +281,15 @@ func CheckCallback(text string) error {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
 		return &CallbackError{"expected an address like http://host/path" /* not the text: it may have a password */}
+	}
+	if port := u.Port(); port != "" {
+		if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+			return &CallbackError{fmt.Sprintf("expected a port of at most %d", 1<<16-1)}
+		}
+	}
+	host := u.Hostname()
+	if _, err := netip.ParseAddr(host); err != nil && (endsInNumber(host) || strings.ContainsFunc(host, func(r rune) bool { return r > '~' })) {
+		return &CallbackError{"expected a host name in ASCII, or an IP address like 192.0.2.1"}
 	}
 	return nil
 }

@@ -65,6 +65,7 @@ func newWorld(t *testing.T) *world {
 			}
 			return &http.Response{StatusCode: status, Status: http.StatusText(status), Header: http.Header{"Location": {"http://elsewhere/"}}, Body: http.NoBody, Request: r}, nil
 		}),
+		Receivers: Receivers{Lookup: names},
 	}
 	w.open()
 	return w
@@ -349,7 +350,7 @@ func TestAcceptErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		defer w.stop()
-		for _, bad := range []string{"receiver", "ftp://x/", "http://", "http:///x", "http://a b/", "//x", "http://x/\x7f", "http://" + strings.Repeat("x", maxCallback)} {
+		for _, bad := range []string{"receiver", "ftp://x/", "http://", "http:///x", "http://a b/", "//x", "http://x/\x7f", "http://" + strings.Repeat("x", maxCallback), "http://127.0.0.1/", "http://127.1/"} {
 			var e *CallbackError
 			if err := w.Accept(Request{ID: "a", Function: "f", Header: http.Header{"X-Callback-Url": {bad}}}); !errors.As(err, &e) {
 				t.Errorf("callback %q: %v", bad, err)

@@ -20,8 +20,14 @@ import (
 // environment. It prints its own address, and lives until it is killed.
 func serveUntilKilled(dir string) int {
 	functions := os.Getenv("GFAAS_TEST_FUNCTIONS")
+	loopback, err := ParseAllowed("127.0.0.1")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	q, err := Open(Config{
 		Dir: dir, Concurrency: 8, Retries: 3, CallbackRetries: 5, Max: 10_000, MaxAnswer: 1 << 20,
+		Receivers: Receivers{Allow: []Allowed{loopback}},
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			out, err := http.NewRequestWithContext(r.Context(), r.Method, functions, r.Body)
 			if err == nil {

@@ -262,7 +262,7 @@ func (q *Queue) send(id string) {
 	switch {
 	case err == nil:
 		q.metrics.callbacks.WithLabelValues("ok").Inc()
-	case call.Posts > q.cfg.CallbackRetries:
+	case call.Posts > q.cfg.CallbackRetries, errors.As(err, new(*receiverError)): // the rule is the same at the next try
 		q.metrics.callbacks.WithLabelValues("failed").Inc()
 		q.log.Warn("the answer to a call was not taken", "call", id, "function", call.Function, "callback", redacted(call.CallbackURL), "err", err)
 		call.GaveUp = true

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/daemon/async"
@@ -13,11 +15,12 @@ import (
 
 // Async is how calls are run whose callers do not wait.
 type Async struct {
-	Dir             string // where they are kept; empty takes none
-	Concurrency     int    // that run, or whose answers are being sent, at once
-	Retries         int    // after one that failed
-	CallbackRetries int    // after an answer that was not taken
-	Max             int    // that have not ended
+	Dir             string          // where they are kept; empty takes none
+	Concurrency     int             // that run, or whose answers are being sent, at once
+	Retries         int             // after one that failed
+	CallbackRetries int             // after an answer that was not taken
+	Max             int             // that have not ended
+	Allow           []async.Allowed // receivers of answers that need not have public addresses
 }
 
 func (g *Gateway) openAsync() (err error) {
@@ -27,12 +30,23 @@ func (g *Gateway) openAsync() (err error) {
 	}
 	g.async, err = async.Open(async.Config{
 		Dir: a.Dir, Handler: g, Known: func(name string) bool { return (*g.names.Load())[name] != nil }, Concurrency: a.Concurrency, Retries: a.Retries, CallbackRetries: a.CallbackRetries, Max: a.Max,
-		MaxAnswer: g.cfg.MaxBody, Log: g.log,
+		MaxAnswer: g.cfg.MaxBody, Receivers: async.Receivers{Allow: a.Allow, Own: g.listening}, Log: g.log,
 	})
 	if err == nil {
 		g.registry.MustRegister(g.async.Collectors()...)
 	}
 	return err
+}
+
+// listening returns the TCP addresses that the gateway listens on.
+func (g *Gateway) listening() []netip.AddrPort {
+	var own []netip.AddrPort
+	for _, addr := range []net.Addr{g.WebAddr()} {
+		if tcp, ok := addr.(*net.TCPAddr); ok {
+			own = append(own, tcp.AddrPort())
+		}
+	}
+	return own
 }
 
 // stopAsync begins no more asynchronous calls. What it returns returns when those

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,12 +24,26 @@ import (
 	"github.com/gfaas/gfaas/pkg/function"
 )
 
-// withAsync takes asynchronous calls, 4 of them.
+// withAsync takes asynchronous calls, 4 of them. Their answers may be sent to servers of
+// the test.
 func withAsync(t *testing.T) func(*Config) {
 	dir := t.TempDir()
 	return func(c *Config) {
-		c.Async = Async{Dir: filepath.Join(dir, "async"), Concurrency: 2, Retries: 1, CallbackRetries: 1, Max: 4}
+		c.Async = Async{Dir: filepath.Join(dir, "async"), Concurrency: 2, Retries: 1, CallbackRetries: 1, Max: 4, Allow: allowed(t, "127.0.0.1")}
 	}
+}
+
+// allowed are entries of --callback-allow.
+func allowed(t *testing.T, entries ...string) (out []async.Allowed) {
+	t.Helper()
+	for _, text := range entries {
+		a, err := async.ParseAllowed(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, a)
+	}
+	return out
 }
 
 // came is what a receiver of answers was sent.
@@ -265,27 +280,89 @@ func TestAsyncFull(t *testing.T) {
 	w.until("it ran", func() bool { return w.state("later").State == "done" })
 }
 
-// TestCallbackToItself: answers may go to the gateway's own functions. That takes
-// no place that an answer waits for, and what would go round ends.
+// TestCallbackToItself: the answer of a function cannot be sent to the gateway, where it
+// would deploy a function of the caller's choice, even if every receiver is admitted.
 func TestCallbackToItself(t *testing.T) {
-	calls := make(chan string, 100)
-	w := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/healthz" {
-			calls <- r.Header.Get("X-Call-Id")
-			_, _ = io.WriteString(w, "answer")
-		}
-	}), func(c *Config) {
-		withAsync(t)(c)
-		c.Async.Concurrency = 1
-	})
-	w.apply(fn("f"))
-	for _, path := range []string{"/function/f", "/async-function/f"} {
-		w.do("POST", "/async-function/f", "x", "X-Call-Id", path[1:2], "X-Callback-Url", w.url(path))
+	const deployment = `{"service": "deployed", "image": "example.com/image:1"}`
+	for _, listen := range []string{"127.0.0.1:0", "0.0.0.0:0", ":0"} {
+		t.Run(listen, func(t *testing.T) {
+			var calls atomic.Int32
+			w := newWorld(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path != "/healthz" {
+					calls.Add(1)
+					_, _ = io.Copy(w, r.Body)
+				}
+			}), func(c *Config) {
+				withAsync(t)(c)
+				c.Listen = listen
+				c.Async.Allow = allowed(t, "0.0.0.0/0", "::/0", "127.0.0.1", "localhost")
+			})
+			w.apply(fn("f"))
+			hosts := []string{"127.0.0.1", "localhost", "LOCALHOST", "0.0.0.0", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "name:password@127.0.0.1"}
+			if listen != "127.0.0.1:0" { // all addresses of the machine are the gateway's
+				hosts = append(hosts, "127.9.9.9")
+				if route, err := net.Dial("udp", "93.184.216.34:9"); err == nil { // sends nothing
+					hosts = append(hosts, route.LocalAddr().(*net.UDPAddr).IP.String())
+					_ = route.Close()
+				}
+			}
+			port := w.WebAddr().(*net.TCPAddr).Port
+			for _, host := range hosts {
+				for _, path := range []string{"/system/functions", "/function/f", "/async-function/f"} {
+					to := fmt.Sprintf("http://%s:%d%s", host, port, path)
+					a := w.do("POST", "/async-function/f", deployment, "X-Callback-Url", to)
+					if a.status != 400 || a.reason() != "bad-request" || !strings.Contains(a.body, "is this gateway itself") {
+						t.Errorf("callback to %s: got %d %s, want 400 bad-request", to, a.status, a.body)
+					}
+				}
+			}
+			w.until("all calls have ended", func() bool { return w.async.Pending() == 0 })
+			if got := calls.Load(); got != 0 {
+				t.Errorf("got %d calls of the function, want 0", got)
+			}
+			var functions []struct{ Name string }
+			if err := json.Unmarshal([]byte(w.do("GET", "/system/functions", "").body), &functions); err != nil || len(functions) != 1 || functions[0].Name != "f" {
+				t.Errorf("got functions %v, %v, want f alone", functions, err)
+			}
+		})
 	}
-	for _, id := range []string{"f", "a"} {
-		w.until(id+" is done", func() bool { return w.state(id).State == "done" })
-	}
-	if len(calls) != 3 {
-		t.Errorf("%d calls, want 3: two, and one with the answer of the first", len(calls))
+}
+
+// TestCallbackNeedsAllow: a receiver that is not public must be admitted.
+func TestCallbackNeedsAllow(t *testing.T) {
+	back, took := receiver(t)
+	port := back[strings.LastIndexByte(back, ':'):]
+	for _, c := range []struct {
+		allow   []string
+		refused []string
+		sent    []string
+	}{
+		{refused: []string{back, "http://localhost" + port, "http://169.254.169.254/latest/meta-data/", "http://[fd00::1]/", "http://0.0.0.0" + port}},
+		{allow: []string{"127.0.0.1:1", "10.0.0.0/8", "localhost"}, refused: []string{back}},
+		{allow: []string{"127.0.0.0/8"}, sent: []string{back}},
+		{allow: []string{"127.0.0.1" + port}, sent: []string{back}},
+		{allow: []string{"localhost"}, sent: []string{"http://localhost" + port}},
+	} {
+		t.Run(strings.Join(c.allow, " "), func(t *testing.T) {
+			w := newWorld(t, http.HandlerFunc(echo), func(cfg *Config) {
+				withAsync(t)(cfg)
+				cfg.Async.Allow = allowed(t, c.allow...)
+			})
+			w.apply(fn("f"))
+			for _, to := range c.refused {
+				a := w.do("POST", "/async-function/f", "body", "X-Callback-Url", to)
+				if a.status != 400 || a.reason() != "bad-request" || !strings.Contains(a.body, "--callback-allow") {
+					t.Errorf("callback to %s: got %d %s, want 400 bad-request and a message that names --callback-allow", to, a.status, a.body)
+				}
+			}
+			for _, to := range c.sent {
+				if a := w.do("POST", "/async-function/f", "body", "X-Callback-Url", to); a.status != 202 {
+					t.Fatalf("callback to %s: got %d %s, want 202", to, a.status, a.body)
+				}
+				if got := take(t, took); got.body != "body" {
+					t.Errorf("callback to %s: the receiver got %q, want %q", to, got.body, "body")
+				}
+			}
+		})
 	}
 }
