@@ -18,9 +18,18 @@ const (
 	diagRequest      = diagIDAt + diagIDLength
 	diagAnswer       = 72
 	diagUserAt       = 64
+	diagInodeAt      = 68
 
-	stateFinWait2, stateSynRecv, stateTimeWait = 5, 3, 6
+	stateEstablished, stateSynRecv, stateFinWait1, stateFinWait2, stateTimeWait = 1, 3, 4, 5, 6
 )
+
+// diagSocket is what the kernel reports about one TCP socket.
+type diagSocket struct {
+	uid           int
+	state         byte
+	inode         uint32         // 0 if no process holds the socket
+	local, remote netip.AddrPort // remote is unspecified for a listening socket
+}
 
 // errNoDiag is of a socket that is not there, or of a kernel that does not say.
 var errNoDiag = errors.New("the kernel knows no such socket")
@@ -29,44 +38,57 @@ var errNoDiag = errors.New("the kernel knows no such socket")
 // addresses, or else the one that listens there. It takes microseconds, where
 // reading /proc takes a millisecond.
 func diagUser(local, remote netip.AddrPort) (uid int, err error) {
-	uid, state, err := askDiag(local, remote)
+	socket, err := askDiag(local, remote)
 	switch {
 	case err != nil:
 		return 0, err
-	case state == stateSynRecv:
+	case socket.state == stateSynRecv:
 		// Nobody's yet: of the one who listens.
 		nobody := netip.AddrPortFrom(netip.IPv4Unspecified(), 0)
 		if local.Addr().Is6() {
 			nobody = netip.AddrPortFrom(netip.IPv6Unspecified(), 0)
 		}
-		uid, _, err = askDiag(local, nobody)
-		return uid, err
-	case state == stateTimeWait || state == stateFinWait2 && uid == 0:
+		socket, err = askDiag(local, nobody)
+		return socket.uid, err
+	case socket.state == stateTimeWait || socket.state == stateFinWait2 && socket.uid == 0:
 		return 0, errNoDiag
 	}
-	return uid, nil
+	return socket.uid, nil
 }
 
-func askDiag(local, remote netip.AddrPort) (uid int, state byte, err error) {
+func askDiag(local, remote netip.AddrPort) (s diagSocket, err error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 	if err != nil {
-		return 0, 0, fmt.Errorf("ask for a socket: %w", err)
+		return s, fmt.Errorf("ask for a socket: %w", err)
 	}
 	defer unix.Close(fd)
 	if err := unix.Sendto(fd, diagMessage(local, remote), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return 0, 0, fmt.Errorf("ask for a socket: %w", err)
+		return s, fmt.Errorf("ask for a socket: %w", err)
 	}
 	var buf [512]byte
 	n, _, err := unix.Recvfrom(fd, buf[:], 0)
 	if err != nil {
-		return 0, 0, fmt.Errorf("ask for a socket: %w", err)
+		return s, fmt.Errorf("ask for a socket: %w", err)
 	}
 	answer := buf[:n]
 	if n < unix.SizeofNlMsghdr+diagAnswer || binary.NativeEndian.Uint16(answer[4:]) != sockDiagByFamily {
-		return 0, 0, errNoDiag // with a code that says that there is none, or no such question
+		return s, errNoDiag // with a code that says that there is none, or no such question
 	}
 	answer = answer[unix.SizeofNlMsghdr:]
-	return int(binary.NativeEndian.Uint32(answer[diagUserAt:])), answer[1], nil
+	id := answer[4:]
+	s = diagSocket{uid: int(binary.NativeEndian.Uint32(answer[diagUserAt:])), state: answer[1], inode: binary.NativeEndian.Uint32(answer[diagInodeAt:]),
+		local:  netip.AddrPortFrom(diagAddr(answer[0], id[4:20]), binary.BigEndian.Uint16(id)),
+		remote: netip.AddrPortFrom(diagAddr(answer[0], id[20:36]), binary.BigEndian.Uint16(id[2:]))}
+	return s, nil
+}
+
+// diagAddr returns an address of a socket of the given family.
+func diagAddr(family byte, raw []byte) netip.Addr {
+	if family == unix.AF_INET {
+		raw = raw[:4]
+	}
+	addr, _ := netip.AddrFromSlice(raw)
+	return addr.Unmap()
 }
 
 func diagMessage(local, remote netip.AddrPort) []byte {

@@ -22,7 +22,7 @@ func SocketUser(local, remote netip.AddrPort) (uid int, found bool, err error) {
 	if uid, err := diagUser(local, remote); err == nil {
 		return uid, true, nil
 	}
-	for _, file := range []string{"/proc/self/net/tcp", "/proc/self/net/tcp6"} {
+	for _, file := range socketFiles {
 		uid, found, err = socketUser(file, local, remote)
 		if found || err != nil && !errors.Is(err, fs.ErrNotExist) { // without IPv6
 			return uid, found, err
@@ -31,10 +31,74 @@ func SocketUser(local, remote netip.AddrPort) (uid int, found bool, err error) {
 	return 0, false, nil
 }
 
+// ConnectionUser returns the user whose process holds the established TCP socket with
+// these addresses: the other end of a connection within this machine. A process that
+// has sent all it has to say (shutdown) still holds its socket. Found is false if
+// there is no such socket, and also if no process holds it any more, because the
+// kernel may then report uid 0, whoever had it.
+func ConnectionUser(local, remote netip.AddrPort) (uid int, found bool, err error) {
+	local = netip.AddrPortFrom(local.Addr().Unmap(), local.Port())
+	remote = netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port())
+	if s, err := askDiag(local, remote); err == nil {
+		// Without an exact match the kernel answers with a socket that listens at the
+		// local address.
+		held := s.local == local && s.remote == remote && s.inode != 0 && connected(s.state)
+		return s.uid, held, nil
+	}
+	return listedConnectionUser(local, remote)
+}
+
+// listedConnectionUser is ConnectionUser where the kernel answers no questions about
+// sockets: it reads the lists in /proc.
+func listedConnectionUser(local, remote netip.AddrPort) (uid int, found bool, err error) {
+	for _, file := range socketFiles {
+		fields, err := socketFields(file, local, remote)
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // without IPv6
+			continue
+		case err != nil:
+			return 0, false, err
+		case fields == nil:
+			continue
+		}
+		state, err := strconv.ParseUint(fields[3], 16, 8)
+		if err != nil || !connected(byte(state)) || fields[inodeField] == "0" {
+			return 0, false, err
+		}
+		uid, err := strconv.Atoi(fields[userField])
+		return uid, err == nil, err
+	}
+	return 0, false, nil
+}
+
+// connected reports whether a socket in a state has connected and not yet been
+// closed by its other end.
+func connected(state byte) bool {
+	return state == stateEstablished || state == stateFinWait1 || state == stateFinWait2
+}
+
+// socketFiles list the TCP sockets of this process's network.
+var socketFiles = []string{"/proc/self/net/tcp", "/proc/self/net/tcp6"}
+
+// Fields of a line: number, local, remote, state, queues, timer, retransmissions,
+// user, timeout, inode.
+const userField, inodeField = 7, 9
+
 func socketUser(file string, local, remote netip.AddrPort) (uid int, found bool, err error) {
+	fields, err := socketFields(file, local, remote)
+	if fields == nil || err != nil {
+		return 0, false, err
+	}
+	uid, err = strconv.Atoi(fields[userField])
+	return uid, err == nil, err
+}
+
+// socketFields returns the fields of the line for the socket with these addresses, or
+// nil if the file has no such line.
+func socketFields(file string, local, remote netip.AddrPort) ([]string, error) {
 	f, err := os.Open(file)
 	if err != nil {
-		return 0, false, err
+		return nil, err
 	}
 	defer f.Close()
 	// Ports are printed as they are, so that of most lines nothing is parsed.
@@ -44,16 +108,14 @@ func socketUser(file string, local, remote netip.AddrPort) (uid int, found bool,
 		if !strings.Contains(lines.Text(), ports[0]) {
 			continue
 		}
-		// Number, local, remote, state, queues, timer, retransmissions, user.
 		fields := strings.Fields(lines.Text())
-		if len(fields) < 8 || !strings.HasSuffix(fields[1], ports[0]) || !strings.HasSuffix(fields[2], ports[1]) ||
+		if len(fields) <= inodeField || !strings.HasSuffix(fields[1], ports[0]) || !strings.HasSuffix(fields[2], ports[1]) ||
 			address(fields[1]) != local.Addr() || address(fields[2]) != remote.Addr() {
 			continue
 		}
-		uid, err := strconv.Atoi(fields[7])
-		return uid, err == nil, err
+		return fields, nil
 	}
-	return 0, false, lines.Err()
+	return nil, lines.Err()
 }
 
 func hexPort(port uint16) string {

@@ -1,0 +1,105 @@
+package procfs
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestConnectionUser looks up the client's end of a connection, as a server does that
+// wants to know whose it is. The kernel may report uid 0 for a socket without an
+// owner, so each of those must come out as not found, also for root.
+func TestConnectionUser(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		act   func(*testing.T, *net.TCPConn, *net.TCPListener)
+		found bool
+	}{
+		{"open", func(*testing.T, *net.TCPConn, *net.TCPListener) {}, true},
+		{"has sent all it has to say", func(t *testing.T, c *net.TCPConn, _ *net.TCPListener) { check(t, c.CloseWrite()) }, true},
+		{"closed", func(t *testing.T, c *net.TCPConn, _ *net.TCPListener) { check(t, c.Close()) }, false},
+		{"reset", func(t *testing.T, c *net.TCPConn, _ *net.TCPListener) { check(t, c.SetLinger(0)); check(t, c.Close()) }, false},
+		// The kernel's look-up finds the new listener at the address of the old client.
+		{"reset, and its port listens", func(t *testing.T, c *net.TCPConn, _ *net.TCPListener) {
+			check(t, c.SetLinger(0))
+			check(t, c.Close())
+			l, err := net.Listen("tcp", c.LocalAddr().String())
+			check(t, err)
+			t.Cleanup(func() { _ = l.Close() })
+		}, false},
+	} {
+		for _, family := range []string{"127.0.0.1", "::1", "::ffff:127.0.0.1"} {
+			t.Run(c.name+" "+family, func(t *testing.T) {
+				client, served, l := connect(t, family)
+				c.act(t, client, l)
+				for name, look := range map[string]func(local, remote netip.AddrPort) (int, bool, error){"asked": ConnectionUser, "listed": listedConnectionUser} {
+					uid, found, err := look(addrPort(served.RemoteAddr()), addrPort(served.LocalAddr()))
+					if err != nil || found != c.found || found && uid != os.Geteuid() {
+						t.Errorf("the client's end, %s: uid %d, found %v, %v; want found %v with uid %d", name, uid, found, err, c.found, os.Geteuid())
+					}
+				}
+			})
+		}
+	}
+}
+
+func TestConnectionUserWithoutConnection(t *testing.T) {
+	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	check(t, err)
+	defer l.Close()
+	for name, local := range map[string]netip.AddrPort{
+		"a listening socket": addrPort(l.Addr()), "nothing": netip.MustParseAddrPort("127.0.0.1:1"), "another machine": netip.MustParseAddrPort("192.0.2.1:40000"),
+	} {
+		if uid, found, err := ConnectionUser(local, netip.MustParseAddrPort("127.0.0.1:8080")); found || err != nil {
+			t.Errorf("%s: uid %d, found %v, %v; want not found", name, uid, found, err)
+		}
+	}
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// connect returns both ends of a connection to a loopback address. An IPv4 address
+// that is mapped to IPv6 makes the client's socket one of IPv6.
+func connect(t *testing.T, address string) (client, served *net.TCPConn, l *net.TCPListener) {
+	t.Helper()
+	ip := netip.MustParseAddr(address)
+	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(ip.Unmap(), 0)))
+	if err != nil {
+		t.Skip(err) // without IPv6
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	if ip.Is4In6() {
+		client = dialMapped(t, ip, l)
+	} else {
+		client, err = net.DialTCP("tcp", nil, l.Addr().(*net.TCPAddr))
+		check(t, err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	served, err = l.AcceptTCP()
+	check(t, err)
+	t.Cleanup(func() { _ = served.Close() })
+	return client, served, l
+}
+
+// dialMapped connects from an IPv6 socket, which the net package does not do.
+func dialMapped(t *testing.T, ip netip.Addr, l *net.TCPListener) *net.TCPConn {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	f := os.NewFile(uintptr(fd), "client")
+	defer f.Close()
+	check(t, unix.Connect(fd, &unix.SockaddrInet6{Port: l.Addr().(*net.TCPAddr).Port, Addr: ip.As16()}))
+	conn, err := net.FileConn(f)
+	check(t, err)
+	return conn.(*net.TCPConn)
+}
