@@ -49,6 +49,7 @@ type Config struct {
 	Lock         string        // file of the run directory that its one daemon holds
 	Private      bool          // the run directory is ours alone: its mode becomes 0700
 	Listen       string        // TCP address of /healthz, /readyz and /metrics; empty is none
+	UIListen     string        // second TCP address, for people's browsers, which answers the same and UI; empty is none
 	WebTimeout   time.Duration // for whoever asks at Listen to take the answer; 0 is 10 s
 	Conns        int           // connections of a socket at once, as Bounded has it; 0 is no bound
 	ExitWhenIdle time.Duration // leave after so long without use; 0 is never
@@ -72,6 +73,9 @@ type Service struct {
 	Web http.Handler
 	// Guard, if set, stands before all that is answered at Listen.
 	Guard func(http.Handler) http.Handler
+	// UI and UIGuard are the same for UIListen.
+	UI      http.Handler
+	UIGuard func(http.Handler) http.Handler
 	// Metrics are those of /metrics, in OpenMetrics.
 	Metrics prometheus.Gatherer
 	// Ready says what the daemon still waits for, if anything: then /readyz is 503.
@@ -94,6 +98,7 @@ type Chassis struct {
 	lock     *lockfile.Lock
 	control  *Listener
 	web      net.Listener // nil without Listen
+	ui       net.Listener // nil without UIListen
 	draining atomic.Bool
 }
 
@@ -160,11 +165,16 @@ func Open(cfg Config) (*Chassis, error) {
 func (c *Chassis) RunDir() string { return filepath.Dir(c.cfg.Socket) }
 
 // WebAddr is where Listen listens, or nil.
-func (c *Chassis) WebAddr() net.Addr {
-	if c.web == nil {
+func (c *Chassis) WebAddr() net.Addr { return addrOf(c.web) }
+
+// UIAddr returns the address of UIListen, or nil.
+func (c *Chassis) UIAddr() net.Addr { return addrOf(c.ui) }
+
+func addrOf(l net.Listener) net.Addr {
+	if l == nil {
 		return nil
 	}
-	return c.web.Addr()
+	return l.Addr()
 }
 
 // takeLock takes the run directory. A daemon that has it without answering is on
@@ -192,11 +202,15 @@ func (c *Chassis) listen() (err error) {
 		return err
 	}
 	c.control.Own(c.log)
-	if c.cfg.Listen == "" {
-		return nil
+	if c.cfg.Listen != "" {
+		if c.web, err = net.Listen("tcp", c.cfg.Listen); err != nil {
+			return fmt.Errorf("--listen: %w", err)
+		}
 	}
-	if c.web, err = net.Listen("tcp", c.cfg.Listen); err != nil {
-		return fmt.Errorf("--listen: %w", err)
+	if c.cfg.UIListen != "" {
+		if c.ui, err = net.Listen("tcp", c.cfg.UIListen); err != nil {
+			return fmt.Errorf("--ui-listen: %w", err)
+		}
 	}
 	return nil
 }
@@ -206,8 +220,10 @@ func (c *Chassis) closeSockets() {
 	if c.control != nil {
 		_ = c.control.Close()
 	}
-	if c.web != nil {
-		_ = c.web.Close()
+	for _, l := range []net.Listener{c.web, c.ui} {
+		if l != nil {
+			_ = l.Close()
+		}
 	}
 }
 
@@ -232,12 +248,19 @@ func (c *Chassis) Serve(ctx context.Context, s Service) error {
 		defer signal.Stop(hup)
 	}
 	servers := []*http.Server{c.serveHTTP(group, c.control, c.handler(s, s.Control), 0)}
-	if c.web != nil {
-		web := c.handler(s, s.Web)
-		if s.Guard != nil {
-			web = s.Guard(web)
+	for _, at := range []struct {
+		listener net.Listener
+		next     http.Handler
+		guard    func(http.Handler) http.Handler
+	}{{c.web, s.Web, s.Guard}, {c.ui, s.UI, s.UIGuard}} {
+		if at.listener == nil {
+			continue
 		}
-		servers = append(servers, c.serveHTTP(group, c.web, web, c.cfg.WebTimeout))
+		handler := c.handler(s, at.next)
+		if at.guard != nil {
+			handler = at.guard(handler)
+		}
+		servers = append(servers, c.serveHTTP(group, at.listener, handler, c.cfg.WebTimeout))
 	}
 	running, end := context.WithCancel(context.WithoutCancel(ctx))
 	group.Go(func() error {

@@ -41,6 +41,7 @@ func (c *Chassis) handler(s Service, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/healthz", "/readyz", "/metrics":
+			w.Header().Set("X-Content-Type-Options", "nosniff")
 			mux.ServeHTTP(w, r)
 		default:
 			next.ServeHTTP(w, r) // with its path as it is: a mux cleans it

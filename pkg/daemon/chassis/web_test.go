@@ -51,3 +51,43 @@ func TestWeb(t *testing.T) {
 		t.Errorf("the control socket is guarded: %d", status)
 	}
 }
+
+// TestUI: the second address has a handler and a guard of its own, beside health and
+// metrics.
+func TestUI(t *testing.T) {
+	cfg := config(runDir(t))
+	cfg.Listen, cfg.UIListen = "127.0.0.1:0", "127.0.0.1:0"
+	says := func(text string) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text) })
+	}
+	guard := func(name string) func(http.Handler) http.Handler {
+		return func(next http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Guard", name)
+				next.ServeHTTP(w, r)
+			})
+		}
+	}
+	d := serve(t, cfg, Service{Web: says("web"), Guard: guard("web"), UI: says("ui"), UIGuard: guard("ui")})
+	for address, name := range map[string]string{d.WebAddr().String(): "web", d.UIAddr().String(): "ui"} {
+		for path, body := range map[string]string{"/x": name, "/healthz": "ok\n"} {
+			answer, err := http.Get("http://" + address + path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, err := io.ReadAll(answer.Body)
+			_ = answer.Body.Close()
+			if err != nil || string(text) != body || answer.Header.Get("Guard") != name {
+				t.Errorf("%s of %s: got %q behind %q, %v, want %q behind %q", path, name, text, answer.Header.Get("Guard"), err, body, name)
+			}
+		}
+	}
+	d.stop()
+	if err := d.end(); err != nil {
+		t.Error(err)
+	}
+	if answer, err := http.Get("http://" + d.UIAddr().String() + "/healthz"); err == nil {
+		_ = answer.Body.Close()
+		t.Error("it still answers after its end")
+	}
+}
