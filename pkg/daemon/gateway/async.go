@@ -91,7 +91,7 @@ func (g *Gateway) serveAsync(w http.ResponseWriter, r *http.Request, name, path 
 			c.refuse(w, fault)
 			return
 		}
-		w.Header()["X-Call-Id"] = []string{c.key}
+		w.Header()["X-Call-Id"], w.Header()["X-Content-Type-Options"] = []string{c.key}, []string{noSniff}
 		w.WriteHeader(http.StatusAccepted)
 	}
 }

@@ -514,7 +514,7 @@ func (c *call) label(h http.Header, rule string) {
 	starting := len(text)
 	text = strconv.AppendInt(text, int64(c.attempts), 10)
 	all := string(text)
-	values := [...]string{c.key, all[:came], all[came:queued], all[queued:starting], c.found.String(), all[starting:], rule}
+	values := [...]string{c.key, all[:came], all[came:queued], all[queued:starting], c.found.String(), all[starting:], rule, noSniff}
 	for i, name := range labels {
 		h[name] = values[i : i+1 : i+1]
 	}
@@ -523,11 +523,12 @@ func (c *call) label(h http.Header, rule string) {
 // labelAnswer labels an instance's answer.
 func (c *call) labelAnswer(h http.Header) {
 	c.label(h, c.rule)
+	keepType(h)
 	h["Gfaas-Instance"] = []string{c.on.record.ID}
 }
 
 // labels are the headers that every answer has.
-var labels = [...]string{"X-Call-Id", "X-Start-Time", "Gfaas-Queue-Ms", "Gfaas-Start-Ms", "Gfaas-Start", "Gfaas-Attempts", "Gfaas-Reason"}
+var labels = [...]string{"X-Call-Id", "X-Start-Time", "Gfaas-Queue-Ms", "Gfaas-Start-Ms", "Gfaas-Start", "Gfaas-Attempts", "Gfaas-Reason", "X-Content-Type-Options"}
 
 // millis appends a duration in milliseconds, with three decimals.
 func millis(to []byte, d time.Duration) []byte {

@@ -83,6 +83,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			g.refuse(w, r, e)
 			return
 		}
+		w.Header()["X-Content-Type-Options"] = []string{noSniff}
 		g.serveSystem(w, r)
 	default:
 		g.refuse(w, r, noPath(path))
