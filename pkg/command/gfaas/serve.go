@@ -41,6 +41,8 @@ import (
 type serveOptions struct {
 	socket        string
 	listen        string
+	uiListen      string
+	allowedHosts  []string
 	auth          string
 	authFunctions bool
 	policy        string
@@ -74,8 +76,13 @@ instances as a policy of gfaas-sim queue says. docs/gateway.md says how a call
 goes and what is promised.
 
 It listens on gateway.sock of the run directory, without a password, and on
---listen. Instances that gfaas up started are used first and never stopped; its
-own have all SMs of their GPU and at least 1/D of its time.
+--listen. Without --auth every user of the machine can call functions there, but
+only the user of gfaas serve and root can use /system/ and /ui/. Web
+pages cannot use /system/, except for the page at /ui/; with --ui-listen that
+page has an address of its own (docs/security.md).
+
+Instances that gfaas up started are used first and never stopped; its own have
+all SMs of their GPU and at least 1/D of its time.
 
 gfaas apply and gfaas rm take effect within a second. SIGHUP reads the settings,
 --auth and --costs again. SIGTERM lets what is under way end within --drain,
@@ -86,14 +93,17 @@ folder async beside the state file until they have ended.`,
 		Example: `  gfaas serve
   gfaas serve --policy mqfq-sticky --concurrency 4 --set t=5s
   gfaas serve --listen 0.0.0.0:8080 --auth ~/.config/gfaas/password
-  gfaas serve --callback-allow localhost:9000 --callback-allow 10.20.0.0/16`,
+  gfaas serve --callback-allow localhost:9000 --callback-allow 10.20.0.0/16
+  gfaas serve --ui-listen 127.0.0.1:8081 --allowed-host gpu-box.example.com`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd, t) },
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.socket, "socket", filepath.Join(t.runDir, "gateway.sock"), "control socket; its folder is the run directory")
 	f.StringVar(&o.listen, "listen", "127.0.0.1:8080", "TCP address; beyond this machine it needs --auth")
-	f.StringVar(&o.auth, "auth", "", "file of mode 0600 with one line user:password, for /system/, /metrics and /ui/; none lets all in")
+	f.StringVar(&o.uiListen, "ui-listen", "", "additional TCP address that serves only /ui/ and /system/, out of reach of the web pages of functions")
+	f.StringArrayVar(&o.allowedHosts, "allowed-host", nil, "additional host `name` to accept in requests for /system/, /ui/ and /metrics (repeatable)")
+	f.StringVar(&o.auth, "auth", "", "file of mode 0600 with one line user:password, for /system/, /metrics and /ui/; none lets all in (default: only the user of gfaas serve and root)")
 	f.BoolVar(&o.authFunctions, "auth-functions", false, "have calls need the password too")
 	cli.Choice(cmd, &o.policy, "policy", "which call goes next, and where", policyNames()...)
 	f.StringArrayVar(&o.set, "set", nil, "a parameter of the policy, like `t=10s`")
@@ -233,22 +243,36 @@ func (o *serveOptions) check() error {
 	return o.checkListen()
 }
 
-// checkListen wants HOST:PORT, on this machine alone unless who may call is said.
+// checkListen checks the addresses: without --auth they must be of this machine.
 func (o *serveOptions) checkListen() error {
-	if o.listen == "" {
+	for _, flag := range []struct{ name, address string }{{"--listen", o.listen}, {"--ui-listen", o.uiListen}} {
+		if err := o.checkAddress(flag.name, flag.address); err != nil {
+			return err
+		}
+	}
+	for _, name := range o.allowedHosts {
+		if name == "" || strings.ContainsAny(name, "/:@*[] ") {
+			return cli.Usagef("--allowed-host %q: expected a host name without a port, like gateway.example.com", name)
+		}
+	}
+	return nil
+}
+
+func (o *serveOptions) checkAddress(flag, address string) error {
+	if address == "" {
 		return nil
 	}
-	hostname, port, err := net.SplitHostPort(o.listen)
+	hostname, port, err := net.SplitHostPort(address)
 	if err == nil {
 		_, err = net.LookupPort("tcp", port)
 	}
 	if err != nil {
-		return cli.Usagef("--listen %q: expected HOST:PORT: %w", o.listen, err)
+		return cli.Usagef("%s %q: expected HOST:PORT: %w", flag, address, err)
 	}
 	ip := net.ParseIP(hostname)
 	if hostname != "localhost" && (ip == nil || !ip.IsLoopback()) && o.auth == "" {
 		return cli.Fail(cli.ExitUsage, "--auth FILE asks for a password; --auth none lets everybody use it",
-			fmt.Errorf("--listen %s is beyond this machine, and there is no --auth", o.listen))
+			fmt.Errorf("%s %s is beyond this machine, and there is no --auth", flag, address))
 	}
 	return nil
 }
@@ -256,6 +280,7 @@ func (o *serveOptions) checkListen() error {
 // settings reads what may change while it runs.
 func (o *serveOptions) settings(t *tool) (s gateway.Settings, err error) {
 	s.AuthFunctions, s.FixedCosts = o.authFunctions, o.fixedCosts
+	s.Open, s.AllowedHosts = o.auth == "none", slices.Clone(o.allowedHosts)
 	if o.auth != "" && o.auth != "none" {
 		if s.Auth, err = readCredentials(o.auth); err != nil {
 			return s, err
@@ -357,7 +382,7 @@ func (o *serveOptions) run(cmd *cobra.Command, t *tool) error {
 		}
 	}
 	cfg := gateway.Config{
-		Socket: socket, Listen: o.listen, Private: filepath.Dir(socket) == t.runDir, Log: log,
+		Socket: socket, Listen: o.listen, UIListen: o.uiListen, Private: filepath.Dir(socket) == t.runDir, Log: log,
 		Alone:   func(ctx context.Context) (func(), error) { return host.Exclusive(ctx, t.env, filepath.Dir(socket)) },
 		Starter: launcher, Invoker: client, Catalog: t.store, Usage: daemon.Status,
 		Policy: queue.Config{Policy: o.policy, Pool: o.pool, Options: options}, Concurrency: o.concurrency,
@@ -407,6 +432,9 @@ func (o *serveOptions) run(cmd *cobra.Command, t *tool) error {
 	attrs := []any{"socket", socket, "policy", o.policy, "gpus", len(gpus), "concurrency", o.concurrency}
 	if addr := g.WebAddr(); addr != nil {
 		attrs = append(attrs, "listen", addr.String())
+	}
+	if addr := g.UIAddr(); addr != nil {
+		attrs = append(attrs, "ui_listen", addr.String())
 	}
 	log.Info("serving", attrs...)
 	return serveUntilSignals(ctx, g, log)

@@ -360,3 +360,100 @@ func TestOwnersAlone(t *testing.T) {
 	town.must(town.gfaas(nil, "scale", "f=0"))
 	town.must(town.gfaas(nil, "down"))
 }
+
+// TestStrangerAtTheGateway: over loopback every user can call functions, but without
+// --auth only the gateway's user and root can manage it.
+func TestStrangerAtTheGateway(t *testing.T) {
+	town := newTown(t)
+	town.write("password", "u:p")
+	const password = "Authorization: Basic dTpw\r\n"
+	type row struct {
+		uid      uint32
+		ui       bool // at --ui-listen
+		request  string
+		header   string
+		statuses [3]int // without --auth, with a password, and with --auth none
+	}
+	rows := []row{
+		{victimUID, false, "GET /system/functions", "", [3]int{200, 401, 200}},
+		{0, false, "GET /system/functions", "", [3]int{200, 401, 200}},
+		{strangerUID, false, "GET /system/functions", "", [3]int{401, 401, 200}},
+		{strangerUID, true, "GET /system/functions", "", [3]int{401, 401, 200}},
+		{strangerUID, false, "GET /system/functions", password, [3]int{401, 200, 200}},
+		{victimUID, false, "GET /system/functions", password + "Origin: http://evil.example\r\nSec-Fetch-Site: cross-site\r\n", [3]int{403, 403, 403}},
+		{victimUID, false, "GET /system/functions", password + "Host: evil.example\r\n", [3]int{403, 403, 403}},
+		{victimUID, false, "GET /system/functions", password + "Host: named.example\r\n", [3]int{200, 200, 200}},
+		{victimUID, true, "GET /system/functions", password + "Origin: http://HOST\r\nSec-Fetch-Site: same-origin\r\n", [3]int{200, 200, 200}},
+		{strangerUID, false, "GET /system/logs?name=f", "", [3]int{401, 401, 200}},
+		{strangerUID, false, "GET /ui/", "", [3]int{401, 401, 200}},
+		{strangerUID, false, "GET /", "", [3]int{401, 401, 302}},
+		{strangerUID, false, "GET /system/async/x", "", [3]int{401, 401, 404}},
+		{strangerUID, false, "POST /system/scale-function/f", "", [3]int{401, 401, 400}},
+		{strangerUID, false, "POST /system/functions", "", [3]int{401, 401, 400}},
+		{strangerUID, false, "DELETE /system/functions", "", [3]int{401, 401, 400}},
+		{strangerUID, false, "POST /function/f", "", [3]int{200, 200, 200}},
+		{strangerUID, false, "GET /v1/models", "", [3]int{200, 200, 200}},
+		{strangerUID, false, "GET /metrics", "", [3]int{200, 401, 200}},
+		{strangerUID, false, "GET /healthz", "", [3]int{200, 200, 200}},
+		{strangerUID, false, "GET /readyz", "", [3]int{200, 200, 200}},
+		{strangerUID, true, "POST /function/f", "", [3]int{404, 404, 404}},
+	}
+	for i, args := range [][]string{nil, {"--auth", filepath.Join(town.home, "password")}, {"--auth", "none"}} {
+		t.Run(strings.Join(append([]string{"serve"}, args...), " "), func(t *testing.T) {
+			town.t = t
+			listen, ui := town.serve(append(args, "--allowed-host", "named.example")...)
+			for _, r := range rows {
+				address := listen
+				if r.ui {
+					address = ui
+				}
+				head := fmt.Sprintf("%s HTTP/1.1\r\nConnection: close\r\nContent-Length: 0\r\n%s", r.request, strings.ReplaceAll(r.header, "HOST", address))
+				if !strings.Contains(head, "\nHost: ") {
+					head += "Host: " + address + "\r\n"
+				}
+				host, port, _ := strings.Cut(address, ":")
+				text, err := town.as(r.uid, nil, "bash", "-c", `exec 3<>"/dev/tcp/$0/$1"; printf %s "$2" >&3; cat <&3`, host, port, head+"\r\n")
+				if want := fmt.Sprintf("HTTP/1.1 %d ", r.statuses[i]); err != nil || !strings.HasPrefix(text, want) {
+					t.Errorf("user %d, %s %q at %s: got %.300q, %v, want %q", r.uid, r.request, r.header, address, text, err, want)
+				} else if r.statuses[i] == 401 && i == 0 && !strings.Contains(text, "--auth") {
+					t.Errorf("user %d, %s: %q does not name --auth", r.uid, r.request, text)
+				}
+			}
+			if text := town.must(town.gfaas(nil, "ls", "-o", "csv")); strings.Count(text, "\n") != 2 || !strings.Contains(text, "\nf,") {
+				t.Errorf("the functions are not what they were:\n%s", text)
+			}
+		})
+	}
+}
+
+// serve runs a gateway of the victim's until the test ends, and returns the addresses
+// of --listen and --ui-listen.
+func (town *town) serve(args ...string) (listen, ui string) {
+	town.t.Helper()
+	log := filepath.Join(town.home, "serve.log")
+	file, err := os.Create(log)
+	if err != nil {
+		town.t.Fatal(err)
+	}
+	defer file.Close()
+	serve := exec.Command(filepath.Join(town.dir, "bin", "gfaas"), append([]string{"serve", "--gpu", "sim", "--listen", "127.0.0.1:0", "--ui-listen", "127.0.0.1:0"}, args...)...)
+	serve.Env, serve.Dir, serve.Stderr = town.env, town.home, file
+	serve.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: victimUID, Gid: victimUID}}
+	if err := serve.Start(); err != nil {
+		town.t.Fatal(err)
+	}
+	town.t.Cleanup(func() { _ = serve.Process.Signal(syscall.SIGTERM); _ = serve.Wait() })
+	serving := regexp.MustCompile(`"listen":"([^"]+)","ui_listen":"([^"]+)"`)
+	eventually(town.t, "the gateway serves", func() bool {
+		text, err := os.ReadFile(log)
+		if found := serving.FindSubmatch(text); found != nil {
+			listen, ui = string(found[1]), string(found[2])
+		}
+		return err == nil && listen != ""
+	})
+	eventually(town.t, "the gateway answers its owner", func() bool {
+		_, err := town.gfaas(nil, "scale", "f=0")
+		return err == nil
+	})
+	return listen, ui
+}

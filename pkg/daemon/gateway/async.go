@@ -41,7 +41,7 @@ func (g *Gateway) openAsync() (err error) {
 // listening returns the TCP addresses that the gateway listens on.
 func (g *Gateway) listening() []netip.AddrPort {
 	var own []netip.AddrPort
-	for _, addr := range []net.Addr{g.WebAddr()} {
+	for _, addr := range []net.Addr{g.WebAddr(), g.UIAddr()} {
 		if tcp, ok := addr.(*net.TCPAddr); ok {
 			own = append(own, tcp.AddrPort())
 		}

@@ -4,11 +4,13 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 
 	"github.com/gfaas/gfaas/pkg/browsertest"
@@ -84,6 +86,163 @@ func TestPage(t *testing.T) {
 	var gone string
 	if err := chromedp.Run(ctx, chromedp.WaitVisible("#state.bad", chromedp.ByQuery), chromedp.Text("#state", &gone)); err != nil || !strings.Contains(gone, "no connection") {
 		t.Errorf("after the gateway's end the page says %q, %v", gone, err)
+	}
+}
+
+// TestPageAtItsAddress: at the address of --ui-listen the page shows the same, and
+// offers no calls.
+func TestPageAtItsAddress(t *testing.T) {
+	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.UIListen, c.Auth = "127.0.0.1:0", NewCredentials("u", "p") })
+	w.apply(fn("f"))
+	ctx, complaints := browsertest.Open(t)
+	var offered bool
+	err := chromedp.Run(ctx,
+		chromedp.Navigate("http://u:p@"+w.UIAddr().String()+"/"),
+		chromedp.WaitVisible(`//td[@class="word"]/span[text()="f"]`),
+		chromedp.Evaluate(`document.querySelector("#invoke").checkVisibility()`, &offered),
+	)
+	if all := complaints(); err != nil || offered || len(all) > 0 {
+		t.Errorf("%v; calls are offered: %v; the browser complains: %q", err, offered, all)
+	}
+}
+
+// TestPageAfterRestart: the page goes on when a gateway with another token serves.
+func TestPageAfterRestart(t *testing.T) {
+	w := newWorld(t, http.HandlerFunc(echo), nil)
+	ctx, _ := browsertest.Open(t)
+	if err := chromedp.Run(ctx, chromedp.Navigate(w.url("/ui/")), chromedp.WaitVisible(`//td[starts-with(.,"No function")]`)); err != nil {
+		t.Fatal(err)
+	}
+	w.cfg.Listen = w.WebAddr().String()
+	w.close()
+	w.open()
+	w.apply(fn("f"))
+	if err := chromedp.Run(ctx, chromedp.WaitVisible(`//td[@class="word"]/span[text()="f"]`)); err != nil {
+		t.Error(err)
+	}
+}
+
+// attack is a page that tries to manage the gateway at the given address, with the
+// credentials that the browser holds. Its title becomes what came of each attempt.
+const attack = `<!DOCTYPE html><title>running</title><body><script>
+const deploy = JSON.stringify({service: "theirs", image: "example.com/theirs:1"});
+const attempt = async (name, path, options) => {
+  try {
+    const answer = await fetch("GATEWAY" + path, {credentials: "include", ...options});
+    return name + " " + (answer.type === "opaque" ? "sent" : answer.status);
+  } catch (err) {
+    return name + " failed";
+  }
+};
+(async () => {
+  const done = [];
+  let token = "";
+  try { token = /Gfaas-Token": "(\w+)"/.exec(await (await fetch("GATEWAY/ui/", {credentials: "include"})).text())?.[1] ?? ""; } catch (err) {}
+  done.push("token " + (token || "none"));
+  const frame = document.createElement("iframe");
+  await new Promise(resume => { frame.onload = resume; frame.src = "GATEWAY/ui/"; document.body.append(frame); });
+  let framed = "none";
+  try { framed = /Gfaas-Token/.test(frame.contentDocument.documentElement.outerHTML) ? "read" : "none"; } catch (err) {}
+  done.push("framed " + framed);
+  for (const headers of [{}, {"Gfaas-Token": KNOWN}]) {
+    done.push(await attempt("deploys", "/system/functions", {method: "POST", body: deploy, headers}));
+    done.push(await attempt("removes", "/system/functions", {method: "DELETE", body: '{"functionName":"page"}', headers}));
+    done.push(await attempt("scales", "/system/scale-function/page", {method: "POST", body: '{"replicas":1}', headers}));
+    done.push(await attempt("logs", "/system/logs?name=page", {headers}));
+    done.push(await attempt("lists", "/system/functions", {headers}));
+  }
+  done.push(await attempt("without cors", "/system/functions", {method: "POST", body: deploy, mode: "no-cors"}));
+  done.push(await attempt("metrics", "/metrics", {}));
+  document.title = done.join(", ");
+})();
+</script>`
+
+// TestPagesCannotManage: in a browser that holds the operator's credentials, neither a
+// page of another site nor one of a function, which is on the gateway's origin, changes
+// or reads anything, even if it has got hold of the token.
+func TestPagesCannotManage(t *testing.T) {
+	var gateway, known string
+	page := func(rw http.ResponseWriter, _ *http.Request) {
+		rw.Header().Set("Content-Type", "text/html")
+		_, _ = io.WriteString(rw, strings.NewReplacer("GATEWAY", gateway, "KNOWN", known).Replace(attack))
+	}
+	w := newWorld(t, mixed{"/page": page}, func(c *Config) { c.UIListen, c.Auth = "127.0.0.1:0", NewCredentials("u", "p") })
+	w.apply(fn("page"))
+	known = `"` + w.token + `"`
+	elsewhere := httptest.NewServer(http.HandlerFunc(page))
+	defer elsewhere.Close()
+	ctx, _ := browsertest.Open(t)
+	const refused = "deploys 403, removes 403, scales 403, logs 403, lists 403"
+	const failed = "deploys failed, removes failed, scales failed, logs failed, lists failed" // nothing can be read from there
+	for _, c := range []struct{ name, page, gateway, want string }{
+		{"a function's", w.url("/function/page/page"), w.url(""), "token none, framed none, " + refused + ", " + refused + ", without cors 403, metrics 403"},
+		{"a function's, of the page's address", w.url("/function/page/page"), "http://" + w.UIAddr().String(),
+			"token none, framed none, " + failed + ", " + failed + ", without cors sent, metrics failed"},
+		{"another site's", elsewhere.URL, w.url(""), "token none, framed none, " + failed + ", " + failed + ", without cors sent, metrics failed"},
+		{"another site's, of the page's address", strings.Replace(elsewhere.URL, "127.0.0.1", "localhost", 1), "http://" + w.UIAddr().String(),
+			"token none, framed none, " + failed + ", " + failed + ", without cors sent, metrics failed"},
+	} {
+		gateway = c.gateway
+		var title string
+		err := chromedp.Run(ctx,
+			chromedp.Navigate(strings.Replace(c.gateway, "//", "//u:p@", 1)+"/ui/"), // now the browser holds them
+			chromedp.WaitVisible(`//td[@class="word"]/span[text()="page"]`),
+			chromedp.Navigate(c.page),
+			chromedp.Poll(`document.title !== "running"`, nil),
+			chromedp.Title(&title),
+		)
+		if err != nil || title != c.want {
+			t.Errorf("a page of %s: got %q, %v, want %q", c.name, title, err, c.want)
+		}
+		l, err := w.catalog.Look(t.Context())
+		if err != nil || len(l.Functions) != 1 || l.Functions[0].Name != "page" || l.Functions[0].Scale.Min != 0 {
+			t.Fatalf("a page of %s: the functions are now %+v, %v", c.name, l.Functions, err)
+		}
+	}
+	// The same requests are carried out if the page's own origin sends them.
+	var status int
+	err := chromedp.Run(ctx,
+		chromedp.Navigate("http://u:p@"+w.UIAddr().String()+"/ui/"),
+		chromedp.WaitVisible(`//td[@class="word"]/span[text()="page"]`),
+		chromedp.Evaluate(`fetch(location.origin + "/system/functions", {method: "DELETE", body: '{"functionName":"page"}'}).then(a => a.status)`, &status,
+			func(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }),
+	)
+	if err != nil || status != http.StatusAccepted {
+		t.Errorf("the page's own request: got %d, %v, want 202", status, err)
+	}
+}
+
+// TestFunctionAsksForPassword: a function that asks for a password in the name of the
+// gateway does not get the one that the browser holds.
+func TestFunctionAsksForPassword(t *testing.T) {
+	seen := make(chan string, 100)
+	w := newWorld(t, mixed{"/page": func(rw http.ResponseWriter, r *http.Request) {
+		seen <- r.Header.Get("Authorization")
+		if len(seen) == 1 {
+			rw.Header().Set("WWW-Authenticate", `Basic realm="gfaas"`)
+			rw.WriteHeader(http.StatusUnauthorized)
+		}
+		rw.Header().Set("Content-Type", "text/html")
+		_, _ = io.WriteString(rw, "<title>asked</title>")
+	}}, func(c *Config) { c.Auth = NewCredentials("u", "p") })
+	w.apply(fn("f"))
+	ctx, _ := browsertest.Open(t)
+	var title string
+	err := chromedp.Run(ctx,
+		chromedp.Navigate("http://u:p@"+w.WebAddr().String()+"/ui/"),
+		chromedp.WaitVisible(`//td[@class="word"]/span[text()="f"]`),
+		chromedp.Navigate(w.url("/function/f/page")),
+		chromedp.Title(&title),
+	)
+	close(seen)
+	requests := 0
+	for authorization := range seen {
+		if requests++; authorization != "" {
+			t.Errorf("request %d: the function sees %q, want nothing", requests, authorization)
+		}
+	}
+	if err != nil || title != "asked" || requests != 2 {
+		t.Errorf("got page %q after %d requests, %v, want the browser to try again with the password", title, requests, err)
 	}
 }
 

@@ -16,6 +16,8 @@ type Error struct {
 	Hint    string
 	Retry   time.Duration // for Retry-After; 0 is none
 	Allow   string        // for a method that is not allowed
+
+	Challenge string // WWW-Authenticate, for 401
 }
 
 func (e *Error) Error() string { return e.Message }
@@ -98,6 +100,9 @@ func (e *Error) write(w http.ResponseWriter) {
 	}
 	if e.Allow != "" {
 		h.Set("Allow", e.Allow)
+	}
+	if e.Challenge != "" {
+		h.Set("WWW-Authenticate", e.Challenge)
 	}
 	w.WriteHeader(e.Status)
 	_, _ = w.Write(body) // nobody is there to be told

@@ -27,33 +27,6 @@ func (c *Credentials) allows(r *http.Request) bool {
 	return given && same == 1
 }
 
-// guard stands before what is answered over TCP.
-func (g *Gateway) guard(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s, path := g.settings.Load(), r.URL.Path
-		if s.Auth == nil || open(path) || !managed(path) && !s.AuthFunctions {
-			next.ServeHTTP(w, r)
-			return
-		}
-		if !s.Auth.allows(r) {
-			w.Header().Set("WWW-Authenticate", `Basic realm="gfaas"`)
-			e := &Error{Status: http.StatusUnauthorized, Code: codeAuth, Message: "user and password are missing or wrong"}
-			g.refuse(w, r, e)
-			return
-		}
-		r.Header.Del("Authorization") // it is the gateway's own: no function is to learn it
-		next.ServeHTTP(w, r)
-	})
-}
-
-// managed says whether a path is for those who run the gateway.
-func managed(path string) bool {
-	return strings.HasPrefix(path, "/system/") || path == "/metrics" || path == "/ui" || strings.HasPrefix(path, "/ui/")
-}
-
-// open says whether a path is for everybody.
-func open(path string) bool { return path == "/healthz" || path == "/readyz" }
-
 // ServeHTTP answers what is not health or metrics.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := r.URL.EscapedPath()
@@ -76,18 +49,32 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case strings.HasPrefix(path, "/async-function/"):
 		name, rest := splitName(path[len("/async-function/"):])
 		g.serveAsync(w, r, name, rest)
-	case path == "/", managed(path):
-		if r.Header.Get("Origin") != "" && g.settings.Load().Auth == nil && strings.HasPrefix(path, "/system/") {
-			e := &Error{Status: http.StatusForbidden, Code: codeAuth, Message: "a page of another site may not use /system/",
-				Hint: "with --auth it may, with user and password"}
-			g.refuse(w, r, e)
-			return
-		}
+	case managed(r.URL.Path):
 		w.Header()["X-Content-Type-Options"] = []string{noSniff}
 		g.serveSystem(w, r)
 	default:
 		g.refuse(w, r, noPath(path))
 	}
+}
+
+// serveUI answers management requests at Config.UIListen. It answers no calls: a
+// function's page there would have the origin of the operator's.
+func (g *Gateway) serveUI(w http.ResponseWriter, r *http.Request) {
+	if !managed(r.URL.Path) {
+		e := noPath(r.URL.EscapedPath())
+		e.Hint = "this is the address of --ui-listen; functions are at that of --listen"
+		g.refuse(w, r, e)
+		return
+	}
+	g.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), uiKey{}, true)))
+}
+
+// uiKey marks the context of a request that came in at Config.UIListen.
+type uiKey struct{}
+
+// servePage answers with the page of /ui/.
+func (g *Gateway) servePage(w http.ResponseWriter, r *http.Request) {
+	ui.Page{Token: g.token, Calls: r.Context().Value(uiKey{}) == nil}.Serve(w)
 }
 
 // looking says whether a path is for looking at the gateway, whatever it knows.
@@ -204,7 +191,7 @@ const targetPause = 5 * time.Millisecond
 func (g *Gateway) routes() {
 	g.system.HandleFunc("GET /system/status", g.serveStatus)
 	g.system.HandleFunc("GET /system/events", g.serveEvents)
-	g.system.HandleFunc("GET /ui/{$}", ui.Serve)
+	g.system.HandleFunc("GET /ui/{$}", g.servePage)
 	toPage := http.RedirectHandler("/ui/", http.StatusFound)
 	g.system.Handle("GET /{$}", toPage)
 	g.system.Handle("GET /ui", toPage)

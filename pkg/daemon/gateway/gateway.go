@@ -13,6 +13,7 @@ package gateway
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"io"
 	"log/slog"
@@ -38,7 +39,10 @@ type Config struct {
 	Socket  string // control socket; its folder is the run directory
 	Private bool   // the run directory is ours alone: its mode becomes 0700
 	Listen  string // TCP address; empty is none
-	Log     *slog.Logger
+	// UIListen is a TCP address for management alone, so that functions do not share the
+	// origin of the operator's page; empty is none.
+	UIListen string
+	Log      *slog.Logger
 
 	Starter ports.Starter
 	Invoker ports.Invoker
@@ -70,6 +74,8 @@ type Config struct {
 	Async Async
 
 	Version string // of the program, for those who ask
+
+	peerUser func(context.Context) (uid int, err error) // of a request's connection; nil asks the kernel
 }
 
 // How memory waits on the host, if it does.
@@ -93,8 +99,10 @@ type GPU struct {
 
 // Settings may change while the gateway runs.
 type Settings struct {
-	Auth          *Credentials // nil lets all in
+	Auth          *Credentials // without them only this user and root may manage the gateway, unless it is Open
 	AuthFunctions bool         // for calls too
+	Open          bool         // without Auth, lets everybody manage the gateway
+	AllowedHosts  []string     // host names under which it may be managed, beside those of Listen and UIListen
 	Costs         map[string]trace.Function
 	FixedCosts    bool                     // what is measured does not change them
 	Profile       map[string][]profile.Row // configurations of functions, for their slices and scalers
@@ -129,6 +137,7 @@ type Gateway struct {
 	limits   limits
 	began    time.Time
 	usage    atomic.Pointer[wire.Status] // the last; nil where it is not known
+	token    string                      // of the page at /ui/
 	lastID   atomic.Int64                // N of the last instance NAME.N
 	async    *async.Queue                // nil where no asynchronous calls are taken
 
@@ -156,7 +165,7 @@ func Open(cfg Config) (*Gateway, error) {
 		return nil, err
 	}
 	g.chassis, err = chassis.Open(chassis.Config{
-		Program: "gfaas serve", Socket: cfg.Socket, Lock: "gateway.lock", Private: cfg.Private, Listen: cfg.Listen, Log: cfg.Log,
+		Program: "gfaas serve", Socket: cfg.Socket, Lock: "gateway.lock", Private: cfg.Private, Listen: cfg.Listen, UIListen: cfg.UIListen, Log: cfg.Log,
 		HTTP: func(s *http.Server) {
 			s.ReadHeaderTimeout, s.ReadTimeout, s.WriteTimeout, s.IdleTimeout = cfg.HeaderTimeout, 0, 0, idleConnection
 			s.ConnContext = withConnection
@@ -184,6 +193,10 @@ func newGateway(cfg Config) (*Gateway, error) {
 		return nil, err
 	}
 	g := &Gateway{cfg: cfg, log: cfg.Log, system: http.NewServeMux(), began: time.Now(), limits: limits{begin: time.Now()}, leaving: make(chan struct{}), known: make(chan struct{})}
+	g.token = rand.Text()
+	if g.cfg.peerUser == nil {
+		g.cfg.peerUser = connectionUser
+	}
 	g.life, g.endLife = context.WithCancel(context.Background())
 	g.names.Store(&map[string]*target{})
 	settings := cfg.Settings
@@ -197,6 +210,9 @@ func newGateway(cfg Config) (*Gateway, error) {
 // WebAddr is where Listen listens, or nil.
 func (g *Gateway) WebAddr() net.Addr { return g.chassis.WebAddr() }
 
+// UIAddr returns the address of UIListen, or nil.
+func (g *Gateway) UIAddr() net.Addr { return g.chassis.UIAddr() }
+
 // Close gives up what Open took, where Serve does not follow.
 func (g *Gateway) Close() { g.chassis.Close() }
 
@@ -204,7 +220,10 @@ func (g *Gateway) Close() { g.chassis.Close() }
 // the instances that it started.
 func (g *Gateway) Serve(ctx context.Context) error {
 	return g.chassis.Serve(ctx, chassis.Service{
-		Run: g.run, Control: g.framed(g), Web: g, Guard: func(next http.Handler) http.Handler { return g.framed(g.guard(next)) }, Metrics: g.registry,
+		Run: g.run, Metrics: g.registry,
+		Control: g.framed(g.guard(controlSocket, g)),
+		Web:     g, Guard: func(next http.Handler) http.Handler { return g.framed(g.guard(callAddress, next)) },
+		UI: http.HandlerFunc(g.serveUI), UIGuard: func(next http.Handler) http.Handler { return g.framed(g.guard(uiAddress, next)) },
 		Ready: g.ready, Reload: g.reload, Drain: g.drain,
 		Use: func() (time.Time, bool) { return time.Now(), false }, // it leaves where nobody finds it any more
 	})

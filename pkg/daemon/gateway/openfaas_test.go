@@ -191,8 +191,9 @@ func TestSystemIsGuarded(t *testing.T) {
 }
 
 // TestPasswordStaysHere: functions see their callers' credentials, never the
-// gateway's own.
+// gateway's own, whether calls need them or not.
 func TestPasswordStaysHere(t *testing.T) {
+	const own, other = "Basic dTpw", "Basic dTpx"
 	seen := make(chan string, 1)
 	handler := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/healthz" {
@@ -205,17 +206,18 @@ func TestPasswordStaysHere(t *testing.T) {
 			c.Auth, c.AuthFunctions = NewCredentials("u", "p"), functions
 		})
 		w.apply(fn("f"))
-		want := "Basic dTpw"
-		if functions {
-			want = ""
-		}
-		for path, status := range map[string]int{"/function/f": 200, "/async-function/f": 202} {
-			if a := w.do("POST", path, "", "Authorization", "Basic dTpw"); a.status != status {
-				t.Errorf("%s: %+v", path, a)
-				continue
+		for _, c := range []struct{ sent, seen string }{{own, ""}, {other, other}, {"Bearer dTpw", "Bearer dTpw"}, {"", ""}} {
+			if functions && c.sent != own {
+				continue // it is refused
 			}
-			if got := <-seen; got != want {
-				t.Errorf("%s, --auth-functions %v: the function sees %q, want %q", path, functions, got, want)
+			for path, status := range map[string]int{"/function/f": 200, "/async-function/f": 202} {
+				if a := w.do("POST", path, "", "Authorization", c.sent); a.status != status {
+					t.Errorf("%s: %+v", path, a)
+					continue
+				}
+				if got := <-seen; got != c.seen {
+					t.Errorf("%s with %q, --auth-functions %v: the function sees %q, want %q", path, c.sent, functions, got, c.seen)
+				}
 			}
 		}
 	}
