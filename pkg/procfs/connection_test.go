@@ -1,6 +1,7 @@
 package procfs
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"os"
@@ -15,26 +16,36 @@ import (
 func TestConnectionUser(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		act   func(*testing.T, *net.TCPConn, *net.TCPListener)
+		act   func(*testing.T, *net.TCPConn) (done bool)
 		found bool
 	}{
-		{"open", func(*testing.T, *net.TCPConn, *net.TCPListener) {}, true},
-		{"has sent all it has to say", func(t *testing.T, c *net.TCPConn, _ *net.TCPListener) { check(t, c.CloseWrite()) }, true},
-		{"closed", func(t *testing.T, c *net.TCPConn, _ *net.TCPListener) { check(t, c.Close()) }, false},
-		{"reset", func(t *testing.T, c *net.TCPConn, _ *net.TCPListener) { check(t, c.SetLinger(0)); check(t, c.Close()) }, false},
+		{"open", func(*testing.T, *net.TCPConn) bool { return true }, true},
+		{"has sent all it has to say", func(t *testing.T, c *net.TCPConn) bool { check(t, c.CloseWrite()); return true }, true},
+		{"closed", func(t *testing.T, c *net.TCPConn) bool { check(t, c.Close()); return true }, false},
+		{"reset", func(t *testing.T, c *net.TCPConn) bool {
+			check(t, c.SetLinger(0))
+			check(t, c.Close())
+			return true
+		}, false},
 		// The kernel's look-up finds the new listener at the address of the old client.
-		{"reset, and its port listens", func(t *testing.T, c *net.TCPConn, _ *net.TCPListener) {
+		{"reset, and its port listens", func(t *testing.T, c *net.TCPConn) bool {
 			check(t, c.SetLinger(0))
 			check(t, c.Close())
 			l, err := net.Listen("tcp", c.LocalAddr().String())
+			if errors.Is(err, unix.EADDRINUSE) { // another process has the port by now
+				return false
+			}
 			check(t, err)
 			t.Cleanup(func() { _ = l.Close() })
+			return true
 		}, false},
 	} {
 		for _, family := range []string{"127.0.0.1", "::1", "::ffff:127.0.0.1"} {
 			t.Run(c.name+" "+family, func(t *testing.T) {
-				client, served, l := connect(t, family)
-				c.act(t, client, l)
+				client, served := connect(t, family)
+				for !c.act(t, client) {
+					client, served = connect(t, family)
+				}
 				for name, look := range map[string]func(local, remote netip.AddrPort) (int, bool, error){"asked": ConnectionUser, "listed": listedConnectionUser} {
 					uid, found, err := look(addrPort(served.RemoteAddr()), addrPort(served.LocalAddr()))
 					if err != nil || found != c.found || found && uid != os.Geteuid() {
@@ -68,7 +79,7 @@ func check(t *testing.T, err error) {
 
 // connect returns both ends of a connection to a loopback address. An IPv4 address
 // that is mapped to IPv6 makes the client's socket one of IPv6.
-func connect(t *testing.T, address string) (client, served *net.TCPConn, l *net.TCPListener) {
+func connect(t *testing.T, address string) (client, served *net.TCPConn) {
 	t.Helper()
 	ip := netip.MustParseAddr(address)
 	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(ip.Unmap(), 0)))
@@ -86,7 +97,7 @@ func connect(t *testing.T, address string) (client, served *net.TCPConn, l *net.
 	served, err = l.AcceptTCP()
 	check(t, err)
 	t.Cleanup(func() { _ = served.Close() })
-	return client, served, l
+	return client, served
 }
 
 // dialMapped connects from an IPv6 socket, which the net package does not do.
