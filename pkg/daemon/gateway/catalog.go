@@ -72,8 +72,8 @@ func (e *engine) apply(functions []function.Function) {
 	for _, t := range e.inOrder() {
 		if names[t.name] == nil && !t.gone {
 			t.gone = true
-			e.parting = append(e.parting, t)
-			e.step()
+			e.renew(t)
+			e.step(queue.Event{Kind: queue.FunctionGone, Function: t.number})
 		}
 	}
 	e.g.names.Store(&names)
@@ -89,15 +89,17 @@ func (e *engine) set(fn function.Function) *target {
 		e.g.metrics.of(t)
 		e.functions[number] = t
 	}
-	renew := !fresh && !same(t.function, fn)
+	if t.gone {
+		t.since = time.Now()
+	}
+	renew := !fresh && (t.gone || !same(t.function, fn))
+	if fresh || renew {
+		e.renew(t)
+	}
 	t.function = fn
 	t.timeout.Store(int64(orElse(fn.Timeout, e.g.cfg.Timeout)))
 	t.queue.Store(int64(orElse(fn.Queue, e.g.cfg.Queue)))
-	if renew {
-		t.costs = costs{}
-		t.fails, t.failure = 0, nil
-	}
-	if t.scaling == nil || renew {
+	if t.scaling == nil {
 		t.scaling = e.newScaling(t)
 		if row := rowOf(fn, e.g.settings.Load().Profile[fn.Name], e.g.cfg.Scaler); row != nil {
 			t.unit = *row
@@ -106,7 +108,7 @@ func (e *engine) set(fn function.Function) *target {
 		t.scaling.scaler.Step(e.now(), []scale.Event{scale.Configure{Bounds: bounds(fn)}}, nil)
 	}
 	spec := e.spec(t)
-	if fresh || renew || t.gone || spec != t.spec {
+	if fresh || renew || spec != t.spec {
 		t.spec, t.gone = spec, false
 		e.step(queue.Event{Kind: queue.FunctionSet, Function: number, Spec: &spec, Renew: renew})
 	}

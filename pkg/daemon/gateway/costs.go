@@ -105,7 +105,7 @@ func modelOf(fn function.Function) string {
 func (e *engine) learn(c *call, executed time.Duration) {
 	t := c.target
 	t = e.functions[t.number]
-	if t == nil {
+	if t == nil || c.on.outdated() {
 		return
 	}
 	switch {
@@ -118,9 +118,6 @@ func (e *engine) learn(c *call, executed time.Duration) {
 	}
 	e.relearn(t)
 }
-
-// startTook takes note of how long a start took. Locked.
-func (t *target) startTook(d time.Duration) { t.costs.start.add(d) }
 
 // relearn tells the policy what a function costs, when that is another than it
 // was told by a tenth and more. Locked.

@@ -2,10 +2,12 @@ package gateway
 
 import (
 	"cmp"
+	"context"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 	"github.com/gfaas/gfaas/pkg/policy/residency"
@@ -27,7 +29,6 @@ type engine struct {
 	tenants   queue.Numbers
 	models    queue.Numbers
 	functions map[int32]*target
-	parting   []*target       // that are gone, which the policy is not told yet
 	calls     map[int64]*call // that wait or run
 	servers   map[residency.ID]*server
 	lastCall  int64
@@ -42,16 +43,22 @@ type engine struct {
 
 // server is an instance as the engine knows it.
 type server struct {
-	id      residency.ID
-	gpu     int32
-	further []int32 // where it is too, if it spans several GPUs
-	mem     int64   // bytes on each of those
-	target  *target
-	record  instance.Record
-	state   serverState
-	own     bool // started here, and stopped here
-	parks   bool // its memory waits on the host while it has no work
-	away    bool // the policy wanted it back on the GPU: it comes with the next call
+	id         residency.ID
+	gpu        int32
+	further    []int32 // where it is too, if it spans several GPUs
+	mem        int64   // bytes on each of those
+	target     *target
+	generation *generation
+	record     instance.Record
+	state      serverState
+
+	function function.Function  // as it was when it was started, or found
+	life     context.Context    // of its start; nil where it was found
+	cancel   context.CancelFunc // ends that
+
+	own   bool // started here, and stopped here
+	parks bool // its memory waits on the host while it has no work
+	away  bool // the policy wanted it back on the GPU: it comes with the next call
 	moving
 	calls []*call // dispatched to it
 	since time.Duration
@@ -108,7 +115,7 @@ func (e *engine) step(events ...queue.Event) {
 		return
 	}
 	e.stepping = true
-	for e.part(); len(e.pending) > 0; e.part() {
+	for len(e.pending) > 0 {
 		e.events, e.pending = e.pending, e.events[:0]
 		now := e.now()
 		e.actions = e.policy.Step(now, e.events, e.actions[:0])
@@ -121,31 +128,6 @@ func (e *engine) step(events ...queue.Event) {
 		clear(e.events)
 	}
 	e.stepping = false
-}
-
-// part has the policy told of functions that are gone, but for those of which a call
-// waits yet: it runs on an instance that is there, if one is.
-func (e *engine) part() {
-	e.parting = slices.DeleteFunc(e.parting, func(t *target) bool {
-		switch {
-		case !t.gone: // it came back
-			return true
-		case t.instances > 0 && e.waits(t):
-			return false
-		}
-		e.pending = append(e.pending, queue.Event{Kind: queue.FunctionGone, Function: t.number})
-		return true
-	})
-}
-
-// waits says whether a call of a function does.
-func (e *engine) waits(t *target) bool {
-	for _, c := range e.calls {
-		if c.target == t && c.state == callWaits {
-			return true
-		}
-	}
-	return false
 }
 
 func (e *engine) now() time.Duration { return time.Since(e.epoch) }
@@ -161,7 +143,7 @@ func (e *engine) do(now time.Duration, a *queue.Action) {
 		s := e.server(now, a)
 		e.g.deed(func() { e.g.start(s) })
 	case queue.Remove:
-		e.remove(a)
+		e.remove(now, a)
 	case queue.Offload, queue.Prefetch:
 		e.move(a)
 	case queue.Wake:
@@ -197,7 +179,9 @@ func (e *engine) woke() {
 
 // server makes an instance known that the policy named.
 func (e *engine) server(now time.Duration, a *queue.Action) *server {
-	s := &server{id: a.Instance, gpu: a.GPU, target: e.functions[a.Function], own: true, since: now}
+	t := e.functions[a.Function]
+	s := &server{id: a.Instance, gpu: a.GPU, target: t, generation: t.generation, function: t.function, own: true, since: now}
+	s.life, s.cancel = context.WithCancel(e.g.life)
 	e.servers[s.id] = s
 	s.target.instances++
 	e.intend(s)
@@ -222,6 +206,13 @@ func (e *engine) run(now time.Duration, a *queue.Action) {
 	}
 	s.calls = append(s.calls, c)
 	c.target.started(c.found)
+	if c.left && s.state == serverReady { // its caller left during a start that was cancelled
+		ev := e.failed(c, queue.Event{Kind: queue.Completed})
+		ev.Executed = 0
+		e.drop(c)
+		e.step(ev)
+		return
+	}
 	if s.state == serverStarts || s.out {
 		c.state = callStarts
 		if s.state == serverReady {
@@ -263,7 +254,7 @@ func (e *engine) submit(c *call) {
 		c.turn <- draining()
 		return
 	}
-	if e.functions[c.target.number] != c.target {
+	if e.functions[c.target.number] != c.target || c.target.gone {
 		c.state = callOver
 		c.turn <- noFunction(c.target.name) // it was removed meanwhile, and its number may be another's
 		return
@@ -354,21 +345,22 @@ func (e *engine) failed(c *call, ev queue.Event) queue.Event {
 	return ev
 }
 
-// started says that an instance is ready: what waits on it runs.
-func (e *engine) started(s *server, r instance.Record) {
+// started says that an instance is ready: what waits on it runs. It returns false if its
+// start was cancelled before.
+func (e *engine) started(s *server, r instance.Record) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if s.state != serverStarts {
-		return
+		return false
 	}
 	now := e.now()
 	took := now - s.since
 	s.state, s.record, s.since = serverReady, r, now
-	s.target.fails, s.target.failure, s.target.contract = 0, nil, r.Contract
-	s.target.startTook(took)
+	s.generation.fails, s.generation.failure, s.generation.contract = 0, nil, r.Contract
+	s.generation.costs.start.add(took)
 	if len(s.calls) == 0 {
 		e.step(queue.Event{Kind: queue.Ready, Instance: s.id, Function: s.target.number})
-		return
+		return true
 	}
 	var left []*call
 	for _, c := range s.calls {
@@ -387,31 +379,32 @@ func (e *engine) started(s *server, r instance.Record) {
 		e.pending = append(e.pending, ev)
 	}
 	e.step()
+	return true
 }
 
-// notStarted says that an instance could not be started. What waits on it waits
-// for another, unless it has waited for long enough.
-func (e *engine) notStarted(s *server, cause error) {
+// notStarted says that an instance could not be started. What waits on it waits for
+// another, unless the policy rejects it. It returns false if the start was cancelled
+// before.
+func (e *engine) notStarted(s *server, cause error) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if s.state != serverStarts {
-		return
+		return false
 	}
 	now := e.now()
 	e.gone(s)
-	s.target.fails++
-	s.target.failure = cause
+	s.generation.fails++
+	s.generation.failure = cause
 	if len(s.calls) == 0 {
 		e.step(queue.Event{Kind: queue.Lost, Instance: s.id, Function: s.target.number})
-		return
+		return true
 	}
 	first := true
 	for _, c := range slices.Clone(s.calls) {
-		ev := e.failed(c, queue.Event{Kind: queue.Failed, Starting: first, Again: !c.left && now < c.deadline})
+		ev := e.failed(c, queue.Event{Kind: queue.Failed, Starting: first, Again: !c.left})
 		ev.Executed = 0
 		first = false
 		if ev.Again {
-			ev.Deadline = c.deadline
 			c.arrived, c.state = now, callWaits
 		} else {
 			e.drop(c)
@@ -420,6 +413,7 @@ func (e *engine) notStarted(s *server, cause error) {
 		e.pending = append(e.pending, ev)
 	}
 	e.step()
+	return true
 }
 
 // gone takes an instance out of what is there.
@@ -431,10 +425,14 @@ func (e *engine) gone(s *server) {
 	e.respan(s.target)
 }
 
-// remove stops an instance that the policy has no more use for. One that is not
-// the gateway's is let go.
-func (e *engine) remove(a *queue.Action) {
+// remove stops an instance that the policy has no more use for, or cancels its start.
+// One that is not the gateway's is let go.
+func (e *engine) remove(now time.Duration, a *queue.Action) {
 	s := e.servers[a.Instance]
+	if s != nil && s.state == serverStarts {
+		e.cancelStart(now, s)
+		return
+	}
 	if s == nil || s.state != serverReady {
 		return // it died; the policy was told, or will be
 	}
@@ -449,6 +447,16 @@ func (e *engine) remove(a *queue.Action) {
 		e.g.discard(s.record)
 		e.stopped(s)
 	})
+}
+
+// cancelStart cancels the start of an instance. To the policy the calls that it was for
+// wait again.
+func (e *engine) cancelStart(now time.Duration, s *server) {
+	for _, c := range s.calls {
+		c.arrived, c.state, c.on = now, callWaits, nil
+	}
+	s.state, s.calls = serverStops, nil
+	s.cancel()
 }
 
 // stopped says that an instance is no more.
@@ -545,7 +553,7 @@ func (e *engine) adopt(t *target, gpu int32, r instance.Record, own bool, to res
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.adopted--
-	s := &server{id: e.adopted, gpu: gpu, further: e.g.further(r), mem: t.spec.Mem, target: t, record: r, state: serverReady, own: own, since: e.now()}
+	s := &server{id: e.adopted, gpu: gpu, further: e.g.further(r), mem: t.spec.Mem, target: t, generation: t.generation, function: t.function, record: r, state: serverReady, own: own, since: e.now()}
 	s.out = own && e.g.cfg.Parker != nil
 	e.servers[s.id] = s
 	t.instances++

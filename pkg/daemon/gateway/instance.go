@@ -30,25 +30,30 @@ func (g *Gateway) deed(do func()) { g.deeds.Go(do) }
 // start starts an instance, and tells the engine when it is ready or that it could
 // not be.
 func (g *Gateway) start(s *server) {
-	fn, r := g.engine.intended(s)
+	defer s.cancel()
 	began := time.Now()
-	r, err := g.launch(fn, r)
-	if err != nil {
+	r, err := g.launch(s)
+	switch {
+	case err == nil && g.engine.started(s, r):
+		g.log.Info("instance started", "function", r.Function, "instance", r.ID, "gpu", g.cfg.GPUs[s.gpu].Name, "took", time.Since(began).Round(time.Millisecond).String())
+		g.deed(func() { g.watch(s) })
+		g.write(func(ctx context.Context) error { return g.cfg.Catalog.Update(ctx, r) })
+	case err != nil && g.engine.notStarted(s, err):
 		if g.life.Err() == nil {
-			g.log.Error("instance not started", "function", fn.Name, "instance", r.ID, "err", err)
+			g.log.Error("instance not started", "function", r.Function, "instance", r.ID, "err", err)
 		}
-		g.engine.notStarted(s, err)
-		return
+	default: // the start was cancelled
+		if err == nil {
+			g.discard(r)
+		}
+		g.log.Info("start cancelled: the function has changed or is gone", "function", r.Function, "instance", r.ID)
+		g.engine.stopped(s)
 	}
-	g.log.Info("instance started", "function", fn.Name, "instance", r.ID, "gpu", g.cfg.GPUs[s.gpu].Name, "took", time.Since(began).Round(time.Millisecond).String())
-	g.engine.started(s, r)
-	g.deed(func() { g.watch(s) })
-	g.write(func(ctx context.Context) error { return g.cfg.Catalog.Update(ctx, r) })
 }
 
 // intend names an instance that is to be started, and gives it its slice. Locked.
 func (e *engine) intend(s *server) {
-	fn, id := s.target.function, e.g.newID(s.target.name)
+	fn, id := s.function, e.g.newID(s.target.name)
 	slice, _ := e.sliceOf(s.target)
 	s.parks = e.g.parks(fn)
 	s.record = launch.Intended(fn, instance.Placement{ID: id, GPUs: []string{e.g.cfg.GPUs[s.gpu].Name}, Slice: slice})
@@ -61,16 +66,12 @@ func (g *Gateway) parks(fn function.Function) bool {
 	return g.cfg.Park != "" && g.cfg.Usage != nil && fn.GPUMem > 0
 }
 
-// intended is an instance that is to be started.
-func (e *engine) intended(s *server) (function.Function, instance.Record) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return s.target.function, s.record
-}
-
 // launch starts an instance of a function. The intent is written down before, so
-// that the next gateway knows of it should this one be killed.
-func (g *Gateway) launch(fn function.Function, r instance.Record) (instance.Record, error) {
+// that the next gateway knows of it should this one be killed. After an error nothing
+// is left of it, unless the start was not cancelled and it could not be stopped: then
+// that is tried on.
+func (g *Gateway) launch(s *server) (instance.Record, error) {
+	fn, r := s.function, s.record
 	p := instance.Placement{ID: r.ID, GPUs: r.GPUs, Slice: r.Slice, Oversubscribe: g.parks(fn) && g.cfg.Park == ParkSwap}
 	if fn.GPUs > 1 {
 		return r, fmt.Errorf("it spans %d GPUs: only instances of a plan (gfaas up) do", fn.GPUs)
@@ -85,15 +86,18 @@ func (g *Gateway) launch(fn function.Function, r instance.Record) (instance.Reco
 		r.Owner = instance.Gateway
 		return g.cfg.Catalog.Update(g.life, r)
 	}
-	started, err := g.cfg.Starter.Start(g.life, fn, p)
+	started, err := g.cfg.Starter.Start(s.life, fn, p)
 	started.Owner = instance.Gateway
 	if err == nil {
 		return started, nil
 	}
 	var failed *ports.StartError
-	if errors.As(err, &failed) && failed.Remains {
+	switch remains := errors.As(err, &failed) && failed.Remains; {
+	case remains && s.life.Err() != nil:
+		g.discard(started)
+	case remains:
 		g.deed(func() { g.discard(started) })
-	} else {
+	default:
 		g.forgetRecord(r.ID)
 	}
 	return r, err
@@ -134,7 +138,7 @@ func (g *Gateway) ended(s *server, state instance.State) {
 	g.log.Error("instance ended", "instance", s.record.ID, "function", s.record.Function, "how", state.Detail)
 	if s.own {
 		g.deed(func() { g.discard(s.record) })
-		g.deed(func() { g.restartOwn(s.record, state) })
+		g.deed(func() { g.restartOwn(s, state) })
 		return
 	}
 	g.restartOther(s.record, state)

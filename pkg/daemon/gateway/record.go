@@ -126,7 +126,7 @@ func (g *Gateway) record(ctx context.Context) (stop func()) {
 	e.mu.Lock()
 	var functions []*target
 	for _, fn := range known.Functions {
-		t := &target{name: fn.Name, function: fn}
+		t := &target{name: fn.Name, function: fn, generation: &generation{}}
 		t.spec = e.spec(t)
 		functions = append(functions, t)
 	}

@@ -58,6 +58,15 @@ func (r *restarts) begin(id string) bool {
 	return true
 }
 
+// forget has the next start of what has these names be the first again.
+func (r *restarts) forget(names ...string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, name := range names {
+		delete(r.tries, name)
+	}
+}
+
 func (r *restarts) end(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -74,29 +83,30 @@ func restartable(fn function.Function, runtime string, how instance.State) bool 
 	return fn.Restart == "always" || fn.Restart == "on-failure" && how.ExitCode != 0
 }
 
-// applied is a function as it is applied now.
-func (g *Gateway) applied(name string) (function.Function, *target, bool) {
+// applied returns a function as it is applied now, and the life of that version.
+func (g *Gateway) applied(name string) (fn function.Function, life context.Context, ok bool) {
 	t := (*g.names.Load())[name]
 	if t == nil {
-		return function.Function{}, nil, false
+		return fn, nil, false
 	}
 	g.engine.mu.Lock()
 	defer g.engine.mu.Unlock()
-	return t.function, t, true
+	return t.function, t.life, !t.gone
 }
 
 // restartOwn has another instance take the place of one of the gateway's own that
-// ended, unless calls have had one started meanwhile, or there is no room.
-func (g *Gateway) restartOwn(r instance.Record, how instance.State) {
-	fn, t, ok := g.applied(r.Function)
-	if !ok || !restartable(fn, r.Runtime, how) {
+// ended, unless calls have had one started meanwhile, there is no room, or its function
+// has changed.
+func (g *Gateway) restartOwn(s *server, how instance.State) {
+	r := s.record
+	if s.generation.life.Err() != nil || !restartable(s.function, r.Runtime, how) {
 		return
 	}
-	want := g.engine.live(t) + 1
-	wait := g.restarts.next(fn.Name, time.Since(r.Handle.Started))
-	g.log.Warn("another instance will be started in its place", "instance", r.ID, "function", fn.Name, "in", wait.String())
-	if pause(g.life, wait) {
-		g.engine.restore(t, want)
+	want := g.engine.live(s.target) + 1
+	wait := g.restarts.next(r.Function, time.Since(r.Handle.Started))
+	g.log.Warn("another instance will be started in its place", "instance", r.ID, "function", r.Function, "in", wait.String())
+	if pause(s.generation.life, wait) {
+		g.engine.restore(s, want)
 	}
 }
 
@@ -104,28 +114,33 @@ func (g *Gateway) restartOwn(r instance.Record, how instance.State) {
 // each time, before another is started because so many are to be kept: one that ends
 // as soon as it is ready would keep the GPU busy with starts. Locked.
 func (e *engine) hold(s *server) {
-	t := s.target
-	if !s.own || t.function.Scale.Min == 0 {
+	t, its := s.target, s.generation
+	if !s.own || s.outdated() || t.function.Scale.Min == 0 {
 		return
 	}
 	ran := time.Since(s.record.Handle.Started)
-	wait := e.g.restarts.next("min of "+t.name, ran)
+	wait := e.g.restarts.next(keeping(t.name), ran)
 	if ran >= steady {
 		return
 	}
 	e.g.log.Warn("an instance ended too soon: another is kept ready later", "instance", s.record.ID, "function", t.name, "in", wait.String())
-	t.held++
-	t.kept = e.count(t)
+	its.held++
+	its.kept = e.count(t)
 	e.respec(t)
 	e.g.deed(func() {
-		_ = pause(e.g.life, wait)
+		if !pause(its.life, wait) {
+			return
+		}
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		if t.held--; t.held == 0 && e.functions[t.number] == t && !t.gone {
+		if its.held--; its.held == 0 && t.generation == its {
 			e.respec(t)
 		}
 	})
 }
+
+// keeping is what the restarts of the instances that a function keeps ready go by.
+func keeping(name string) string { return "min of " + name }
 
 // live is how many instances of a function run or start.
 func (e *engine) live(t *target) int {
@@ -136,20 +151,21 @@ func (e *engine) live(t *target) int {
 
 func (e *engine) count(t *target) (n int) {
 	for _, s := range e.servers {
-		if s.target == t && (s.state == serverStarts || s.state == serverReady) {
+		if s.target == t && (s.state == serverStarts || s.state == serverReady) && !s.outdated() {
 			n++
 		}
 	}
 	return n
 }
 
-// restore has the policy start one more instance of a function, if it has fewer
-// than wanted: for the time of a step it is to have that many.
-func (e *engine) restore(t *target, wanted int) {
+// restore has the policy start one more instance of the function of one that ended, if it
+// has fewer than wanted: for the time of a step it is to have that many.
+func (e *engine) restore(s *server, wanted int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	t := s.target
 	have := e.count(t)
-	if t.gone || have >= wanted || e.g.draining.Load() {
+	if s.outdated() || have >= wanted || e.g.draining.Load() {
 		return
 	}
 	usual := e.spec(t)
@@ -161,16 +177,25 @@ func (e *engine) restore(t *target, wanted int) {
 }
 
 // restartOther starts an instance again that a plan placed, with the slice and the
-// turns it has there, for as long as its record says that it is the same.
+// turns it has there, for as long as its record says that it is the same. When its
+// function has changed that is tried at once.
 func (g *Gateway) restartOther(r instance.Record, how instance.State) {
 	if fn, _, ok := g.applied(r.Function); !ok || !restartable(fn, r.Runtime, how) || !g.restarts.begin(r.ID) {
 		return
 	}
 	g.deed(func() {
 		for {
+			_, life, ok := g.applied(r.Function)
+			if !ok {
+				g.restarts.end(r.ID)
+				return
+			}
 			wait := g.restarts.next(r.ID, time.Since(r.Handle.Started))
 			g.log.Warn("instance will be started again", "instance", r.ID, "function", r.Function, "in", wait.String())
-			if !pause(g.life, wait) {
+			if !pause(life, wait) {
+				g.restarts.forget(r.ID)
+			}
+			if g.life.Err() != nil {
 				g.restarts.end(r.ID)
 				return
 			}

@@ -113,7 +113,7 @@ func (e *engine) scale() {
 	defer e.mu.Unlock()
 	there := map[*target][]*server{}
 	for _, s := range e.servers {
-		if s.state == serverStarts || s.state == serverReady {
+		if (s.state == serverStarts || s.state == serverReady) && !s.outdated() {
 			there[s.target] = append(there[s.target], s)
 		}
 	}

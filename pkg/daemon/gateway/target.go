@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -31,17 +32,42 @@ type target struct {
 	function  function.Function
 	since     time.Time      // when it became known
 	gone      bool           // it is not applied any more
-	contract  string         // as its last instance had it; empty before there was one
 	spec      queue.Function // what the policy knows
-	costs     costs
 	instances int            // starting ones included
-	fails     int            // starts that failed in a row
-	failure   error          // the last of those
-	held      int            // instances that ended too soon, for which no others are started yet
-	kept      int            // with held: how many are kept meanwhile, of scale.min
-	scaling   *autoscaling   // nil where the policy alone scales it
-	unit      scale.Instance // what its scaler starts
+	*generation
 }
+
+// generation is what belongs to one version of a function: it begins when the function is
+// applied, and ends when it is removed or applied with other instances. The next version
+// begins anew. What is counted (tally, series) is of the name, and goes on; and so do
+// instances of plans, which are not the gateway's to stop.
+type generation struct {
+	life context.Context // until it ends
+	end  context.CancelFunc
+
+	contract string // as its last instance had it; empty before there was one
+	costs    costs
+	fails    int            // starts that failed in a row
+	failure  error          // the last of those
+	held     int            // instances that ended too soon, for which no others are started yet
+	kept     int            // with held: how many are kept meanwhile, of scale.min
+	scaling  *autoscaling   // nil where the policy alone scales it
+	unit     scale.Instance // what its scaler starts
+}
+
+// renew begins another version of a function. Locked.
+func (e *engine) renew(t *target) {
+	if t.generation != nil {
+		t.generation.end()
+	}
+	t.generation = &generation{}
+	t.generation.life, t.generation.end = context.WithCancel(e.g.life)
+	e.g.restarts.forget(t.name, keeping(t.name))
+}
+
+// outdated reports whether an instance is the gateway's own and of a version of its
+// function that has ended. Locked.
+func (s *server) outdated() bool { return s.own && s.generation != s.target.generation }
 
 // pause is how long an answer may take to begin, and then to go on.
 func (t *target) pause() time.Duration { return time.Duration(t.timeout.Load()) }

@@ -34,7 +34,7 @@ func (b *batches) goesOn(slot int32, lost bool) bool {
 func (e *engine) goOn(now time.Duration, actions []Action) []Action {
 	for _, slot := range e.batches.next {
 		b := &e.batches.queues[slot]
-		if len(b.rest) == 0 || e.pool.Dead(slot) { // it went meanwhile, all of it or where it was to run
+		if len(b.rest) == 0 || e.pool.Dead(slot) || e.pool.Obsolete(slot) { // it went meanwhile, all of it or where it was to run
 			e.pool.End(slot, now)
 			e.order.freed(b.function, b.gpu)
 			e.unbatch(slot)
@@ -76,7 +76,7 @@ func (e *engine) unbatch(slot int32) {
 	rest := slices.Clone(b.rest)
 	b.rest = b.rest[:0]
 	for _, m := range rest {
-		e.again(b.function, m)
+		e.again(b.function, m, deadline{})
 	}
 }
 

@@ -24,6 +24,8 @@ type engine struct {
 	kept      []int32  // functions with a least number of instances
 	planned   []int32  // functions that plans have instances for
 	shared    []int32  // functions whose instances run several invocations at once
+	failing   []int32  // functions whose starts failed several times in a row
+	closing   []int32  // functions that are gone, of which invocations wait for instances that they have
 	ending    []int32  // functions that are gone, but not all that was theirs
 	aside     []int32  // functions that had to let others go first, in this step
 	deadlines deadlines
@@ -36,12 +38,17 @@ type engine struct {
 	rejects   []Action      // what turned out to have to be rejected
 	woken     time.Duration // the Wake that was asked for last
 	evicts    string        // why an instance goes to make room
+	// outside, unless nil, reports whether invocations of a function wait that the
+	// engine has not been told of.
+	outside func(function int32) bool
 }
 
-// state is how a function stands with the engine.
+// state is the engine's bookkeeping for one function.
 type state struct {
-	failures int // starts that failed in a row
-	barred   time.Duration
+	failures int           // starts that failed in a row
+	barred   time.Duration // no instance is started before
+	closing  bool          // it is in engine.closing
+	starts   startTime
 	plans    []planned // instances that plans have for it
 	planned  int32     // invocations that run there
 }
@@ -55,9 +62,13 @@ type run struct {
 	held          bool          // it waits for room
 	planned       bool          // on an instance of a plan
 	begin, until  time.Duration // until is when it should end
+	expires       time.Duration // the at of its deadline, if it got its place at once; 0 where there is none
+	counted       time.Duration // the starting of its deadline
 	warm          time.Duration // executing alone
 	charge        float64       // what its order charged for it
 }
+
+func (r *run) deadline() deadline { return deadline{r.expires, r.counted, r.function, r.member} }
 
 // expected is how long it should take, its start included.
 func (r *run) expected() time.Duration { return r.until - r.begin }
@@ -68,7 +79,7 @@ func newEngine(c Config) *engine {
 	if c.Policy == "batch" {
 		e.batches = &batches{}
 	}
-	shape := residency.Config{Pool: c.Pool, Live: c.Live}
+	shape := residency.Config{Pool: c.Pool, Live: c.Live, Starting: e.starting}
 	e.order.shape(&shape)
 	if shape.NoHost {
 		e.evicts = "model used least recently"
@@ -102,8 +113,14 @@ func (e *engine) step(now time.Duration, events []Event, actions []Action) []Act
 	for i := range events {
 		actions = e.apply(&events[i], actions)
 	}
+	if len(e.closing) > 0 {
+		actions = e.close(actions)
+	}
 	if len(e.deadlines) > 0 {
 		actions = e.expire(actions)
+	}
+	if len(e.failing) > 0 {
+		e.retry()
 	}
 	e.order.opened(now)
 	if e.batches != nil {
@@ -155,16 +172,17 @@ func (e *engine) apply(ev *Event, actions []Action) []Action {
 	case Cancelled:
 		return e.withdraw(ev.Function, ev.ID, actions)
 	case Started:
-		if r := e.find(ev.Instance, ev.ID); r != nil {
-			e.states[r.function].failures = 0
+		if r := e.find(ev.Instance, ev.ID); r != nil && e.pool.Starts(r.slot) {
+			e.pool.Started(r.slot, e.now)
+			e.startSucceeded(r.function)
 		}
 	case Used:
 		if e.adaptive != nil && e.open(ev.GPU) {
 			e.pool.SetSlots(ev.GPU, e.adaptive.sample(ev.GPU, ev.Busy))
 		}
 	case FunctionSet:
-		if ev.Renew && e.known(ev.Function) {
-			e.pool.Renew(ev.Function)
+		if int(ev.Function) < len(e.functions) {
+			e.renew(ev.Function, ev.Renew)
 		}
 		return e.setFunction(ev.Function, *ev.Spec, actions)
 	case Learned:
@@ -174,7 +192,9 @@ func (e *engine) apply(ev *Event, actions []Action) []Action {
 			return e.setFunction(ev.Function, f, actions)
 		}
 	case FunctionGone:
-		return e.functionGone(ev.Function, actions)
+		if e.known(ev.Function) && !e.states[ev.Function].closing {
+			return e.functionGone(ev.Function, actions)
+		}
 	case GPUSet:
 		e.setGPU(ev.GPU, *ev.Machine)
 		return e.changed(actions, "")
@@ -239,18 +259,57 @@ func without(list []int32, f int32) []int32 {
 	return slices.DeleteFunc(list, func(g int32) bool { return g == f })
 }
 
-// functionGone rejects what waits for a function, and stops its instances when
-// they have nothing to do.
-func (e *engine) functionGone(f int32, actions []Action) []Action {
-	if !e.known(f) {
-		return actions
+// renew drops what the engine knows of starts of a function that has been set anew, or
+// is set again after it was gone; with instances, it stops those that it has as well.
+func (e *engine) renew(f int32, instances bool) {
+	s := &e.states[f]
+	if instances || s.closing || !e.known(f) {
+		s.failures, s.barred, s.closing = 0, 0, false
+		e.failing, e.closing = holding(e.failing, f, false), without(e.closing, f)
+		e.pool.Bar(f, false)
 	}
-	e.queues.queues[f].known = false
-	e.kept, e.shared = holding(e.kept, f, false), holding(e.shared, f, false)
-	e.ending = append(e.ending, f)
-	actions = e.rejectAll(f, NoFunction, actions)
-	e.pool.Retire(f)
-	return e.changed(actions, NoFunction)
+	if instances {
+		e.pool.Renew(f)
+	}
+}
+
+// functionGone cancels the starts of a function. What waits for it goes to the instances
+// that it has, or is rejected.
+func (e *engine) functionGone(f int32, actions []Action) []Action {
+	e.states[f].closing = true
+	e.closing = append(e.closing, f)
+	e.pool.Bar(f, true)
+	e.pool.CancelStarts(f)
+	return e.close(e.changed(actions, NoFunction))
+}
+
+// close has functions that are gone end of which nothing waits any more, or has an
+// instance to go to: it rejects what waits, and stops instances when they have nothing
+// to do.
+func (e *engine) close(actions []Action) []Action {
+	for i := 0; i < len(e.closing); i++ {
+		f := e.closing[i]
+		if e.pool.Usable(f) && e.waits(f) {
+			continue
+		}
+		e.closing = slices.Delete(e.closing, i, i+1)
+		i--
+		e.states[f].closing = false
+		e.queues.queues[f].known = false
+		e.kept, e.shared = holding(e.kept, f, false), holding(e.shared, f, false)
+		e.failing = holding(e.failing, f, false)
+		e.ending = append(e.ending, f)
+		actions = e.rejectAll(f, NoFunction, actions)
+		e.pool.Retire(f)
+		e.pool.Bar(f, false)
+		actions = e.changed(actions, NoFunction)
+	}
+	return actions
+}
+
+// waits reports whether an invocation of a function does.
+func (e *engine) waits(f int32) bool {
+	return e.queues.queues[f].len > 0 || len(e.waitingFor(f)) > 0 || e.outside != nil && e.outside(f)
 }
 
 // rejectAll rejects all that waits for a function.
@@ -318,7 +377,7 @@ func (e *engine) arrived(ev *Event, actions []Action) []Action {
 	if rule := e.refuses(f); rule != "" {
 		return append(actions, reject(f, m, rule))
 	}
-	switch d := (deadline{ev.Deadline, f, m}); {
+	switch d := e.deadline(ev.Deadline, f, m); {
 	case d.at > e.now:
 		e.fresh = append(e.fresh, d)
 	case d.at > 0:
@@ -426,6 +485,13 @@ func (e *engine) dispatch(slot int32, room bool, actions []Action) []Action {
 	e.queues.queues[f].inFlight++
 	r := e.add(run{member: m, function: f, gpu: a.GPU, slot: slot, held: !room,
 		begin: e.now, until: e.now + a.Expected, warm: e.pool.Duration(f, residency.GPUWarm)})
+	if !room || e.pool.Starts(slot) {
+		d := e.freshDeadline(m.id)
+		r.expires, r.counted = d.at, d.starting
+		if e.states[f].failures >= mostFailures && e.pool.Starting(f) {
+			e.pool.Bar(f, true) // until this start has ended
+		}
+	}
 	if e.batches != nil {
 		e.take(slot, f, a.GPU)
 	}
@@ -485,17 +551,19 @@ func (e *engine) ended(ev *Event, actions []Action) []Action {
 		executed /= time.Duration(n) // they share the slot's time
 	}
 	e.over(r, executed)
-	if ev.Kind == Completed && e.config.Live {
-		e.states[r.function].failures = 0
-	}
 	if r.planned && ev.Kind == Completed {
 		e.measured(r, executed)
 	}
-	if ev.Starting {
+	switch starts := e.pool.Starts(r.slot); {
+	case ev.Starting:
+		if starts {
+			e.startFailed(r.function) // before others get its room
+		}
 		e.pool.Lost(r.slot)
-		e.startFailed(r.function)
+	case starts && ev.Kind == Completed:
+		e.startSucceeded(r.function)
 	}
-	if e.batches != nil && e.batches.goesOn(r.slot, e.pool.Dead(r.slot)) {
+	if e.batches != nil && e.batches.goesOn(r.slot, e.pool.Dead(r.slot) || e.pool.Obsolete(r.slot)) {
 		e.pool.Trim(r.gpu)
 	} else {
 		e.pool.End(r.slot, e.now)
@@ -506,10 +574,12 @@ func (e *engine) ended(ev *Event, actions []Action) []Action {
 	}
 	f := r.function
 	if ev.Again {
+		until := r.deadline()
 		if ev.Deadline > 0 {
-			e.deadlines.add(deadline{ev.Deadline, f, r.member})
+			e.forgetDeadline(r.id)
+			until = e.deadline(ev.Deadline, f, r.member)
 		}
-		e.again(f, r.member)
+		e.again(f, r.member, until)
 	}
 	actions = e.changed(actions, "")
 	e.review(f)
@@ -537,8 +607,9 @@ func (e *engine) over(r *run, executed time.Duration) {
 	e.order.ended(e.now, r.function, r, executed)
 }
 
-// again has an invocation wait where it was before it ran.
-func (e *engine) again(f int32, m member) {
+// again has an invocation wait where it was before it ran, until its deadline, unless
+// that is none or noted already.
+func (e *engine) again(f int32, m member, until deadline) {
 	switch {
 	case !e.known(f):
 		e.rejects = append(e.rejects, reject(f, m, NoFunction))
@@ -547,6 +618,9 @@ func (e *engine) again(f int32, m member) {
 	case e.barred(f):
 		e.rejects = append(e.rejects, reject(f, m, StartFailed))
 	default:
+		if until.at > 0 {
+			e.deadlines.add(until)
+		}
 		e.order.putBack(f, m)
 		switch q := &e.queues.queues[f]; {
 		case q.len == 1:
@@ -641,8 +715,10 @@ func (e *engine) instance(ev *Event, actions []Action) []Action {
 	f, gpu := e.pool.Function(slot), e.pool.GPU(slot)
 	switch ev.Kind {
 	case Ready:
-		e.pool.Started(slot, e.now)
-		e.states[f].failures = 0
+		if e.pool.Starts(slot) {
+			e.pool.Started(slot, e.now)
+			e.startSucceeded(f)
+		}
 	case Moved:
 		e.pool.Moved(slot, ev.To, !ev.Fault)
 	case Lost:
@@ -662,13 +738,15 @@ func (e *engine) instance(ev *Event, actions []Action) []Action {
 	return actions
 }
 
-// bump has what waits for room on an instance wait for its turn again.
+// bump has what waits on an instance for room, or for its start, wait for its turn again.
 func (e *engine) bump(slot int32) {
-	r := e.runs[e.pool.Run(slot)]
-	e.over(&e.runs[e.pool.Run(slot)], 0)
-	e.held = slices.DeleteFunc(e.held, func(a Action) bool { return a.ID == r.id })
-	e.order.freed(r.function, r.gpu)
-	e.again(r.function, r.member)
+	for n := e.pool.Run(slot); n != none; n = e.pool.Run(slot) {
+		r := e.runs[n]
+		e.over(&e.runs[n], 0)
+		e.held = slices.DeleteFunc(e.held, func(a Action) bool { return a.ID == r.id })
+		e.order.freed(r.function, r.gpu)
+		e.again(r.function, r.member, r.deadline())
+	}
 	e.unbatch(slot)
 }
 
@@ -688,6 +766,11 @@ func (e *engine) changed(actions []Action, rule string) []Action {
 			case residency.Removed:
 				e.unplan(c.Function, c.Slot)
 				a.Kind = Remove
+			case residency.Cancelled:
+				e.bump(c.Slot)
+				if a.Kind = Remove; rule == e.evicts {
+					a.Reason.Rule = "its function has changed before it was ready"
+				}
 			case residency.Offloaded:
 				a.Kind = Offload
 			case residency.Started:

@@ -115,6 +115,9 @@ func (o *gfaas) changed(f int32) {
 		o.whose[0], o.whose[1] = o.whose[1], o.whose[0]
 	}
 	o.more = o.slots * o.longest[1]
+	if o.books[f] > 0 && slices.ContainsFunc(o.on[f], func(gpu int32) bool { return !o.engine.pool.Serves(f, gpu) }) {
+		o.fewer(f, 0) // what it waits for is of an old version
+	}
 }
 
 func (o *gfaas) forget(f int32) {
@@ -198,7 +201,7 @@ func (o *gfaas) due(c *choice) bool {
 				o.unbook(m, i)
 				return c.on(f, at, "waited for this GPU, which has its memory", 0)
 			}
-			if !slices.Contains(o.on[f], int32(g)) {
+			if !slices.Contains(o.on[f], int32(g)) || !pool.Serves(f, int32(g)) {
 				for n := m.booked[i].many; n > 0; n-- {
 					o.unbook(m, i)
 				}
@@ -339,7 +342,9 @@ func (o *gfaas) book(now time.Duration, f int32, at residency.Place, loss float6
 		}
 	}
 	for _, gpu := range o.on[f] {
-		consider(gpu)
+		if o.engine.pool.Serves(f, gpu) {
+			consider(gpu)
+		}
 	}
 	o.engine.pool.Warm(f, func(gpu int32) {
 		if !o.engine.pool.Free(gpu) {

@@ -41,6 +41,7 @@ type worker struct {
 	open, busy bool
 	owes       bool  // idle with a queue of its own
 	model      int32 // busy: what runs
+	slot       int32 // the same: where
 	dispatches int64
 	begin      time.Duration // when what runs began
 	until      time.Duration // expected end of what runs
@@ -80,6 +81,7 @@ func (p *lalb) changed(f int32) {
 		m = f // each function has instances of its own
 	}
 	if m == p.kin[f].model {
+		p.outdated(m)
 		return
 	}
 	p.forget(f)
@@ -90,6 +92,17 @@ func (p *lalb) changed(f int32) {
 	}
 	p.kin[f] = kin{m, *at}
 	*at = f
+}
+
+// outdated has what waits for a GPU be decided again, where the instance that it waits for
+// is of an old version.
+func (p *lalb) outdated(model int32) {
+	for g := range p.gpus {
+		if w := &p.gpus[g]; w.busy && w.model == model && p.engine.pool.Obsolete(w.slot) {
+			p.look(int32(g), model)
+			p.release(int32(g))
+		}
+	}
 }
 
 // measure adds up how long what waits for a GPU takes.
@@ -440,7 +453,7 @@ func (p *lalb) on(g, model int32) (residency.Place, bool) {
 // look notes whether a GPU has the model, busy with it or not.
 func (p *lalb) look(g, model int32) {
 	w := &p.gpus[g]
-	has := w.busy && w.model == model
+	has := w.busy && w.model == model && !p.engine.pool.Obsolete(w.slot)
 	if !has {
 		_, has = p.on(g, model)
 	}
@@ -541,7 +554,7 @@ func (p *lalb) run(c *choice, g int32, it *request, rule string) bool {
 func (p *lalb) left(now time.Duration, f int32, r *run) {
 	w := &p.gpus[r.gpu]
 	p.idle.remove(r.gpu)
-	w.busy, w.model = true, p.kin[f].model
+	w.busy, w.model, w.slot = true, p.kin[f].model, r.slot
 	w.dispatches++
 	w.begin, w.until = now, r.until
 	p.settle(r.gpu)

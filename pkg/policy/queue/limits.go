@@ -32,7 +32,13 @@ type tenant struct {
 	admitted int
 	mem      int64
 	spent    time.Duration // GPU time charged in this period
-	waits    []Event
+	waits    []arrival
+}
+
+// arrival is an invocation that waits for its tenant's turn.
+type arrival struct {
+	Event
+	until deadline // at is 0 where there is none
 }
 
 // charge is what an invocation that was admitted counts as.
@@ -43,7 +49,9 @@ type charge struct {
 }
 
 func newLimits(c Config, e *engine) *limits {
-	return &limits{Limits: c.Limits, engine: e, charges: map[int64]charge{}}
+	l := &limits{Limits: c.Limits, engine: e, charges: map[int64]charge{}}
+	e.outside = func(f int32) bool { return l.waiting(f) > 0 }
+	return l
 }
 
 // Step hands on what may go. Time is charged at admission as it is expected to
@@ -82,7 +90,7 @@ func (l *limits) Step(now time.Duration, events []Event, actions []Action) []Act
 			actions = l.arrived(ev, actions)
 		}
 	}
-	actions = l.expire(actions)
+	actions = l.expire(l.engine.close(actions))
 	l.late = false
 	for again := true; again; {
 		l.passed = l.passed[:0]
@@ -114,7 +122,11 @@ func (l *limits) arrived(ev *Event, actions []Action) []Action {
 	if waits := l.waiting(f); spec.Queue > 0 && int32(waits)+l.engine.queues.queues[f].len >= spec.Queue {
 		return append(actions, reject(f, member{ev.ID, ev.At}, QueueFull))
 	}
-	t.waits = append(t.waits, *ev)
+	w := arrival{Event: *ev}
+	if ev.Deadline > 0 {
+		w.until = l.engine.deadline(ev.Deadline, f, member{ev.ID, ev.At})
+	}
+	t.waits = append(t.waits, w)
 	return actions
 }
 
@@ -133,14 +145,14 @@ func (l *limits) move(function, to int32) {
 	l.tenants = grown(l.tenants, int(to)+1)
 	from := l.of(function)
 	into := &l.tenants[to]
-	its := func(w Event) bool { return w.Function == function }
+	its := func(w arrival) bool { return w.Function == function }
 	for _, w := range from.waits {
 		if its(w) {
 			into.waits = append(into.waits, w)
 		}
 	}
 	from.waits = slices.DeleteFunc(from.waits, its)
-	slices.SortFunc(into.waits, func(a, b Event) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(into.waits, func(a, b arrival) int { return cmp.Compare(a.ID, b.ID) })
 }
 
 // waiting is how many invocations of a function wait for their tenant's turn.
@@ -160,7 +172,7 @@ func (l *limits) waiting(function int32) (n int) {
 func (l *limits) drop(id int64) bool {
 	for i := range l.tenants {
 		t := &l.tenants[i]
-		if at := slices.IndexFunc(t.waits, func(w Event) bool { return w.ID == id }); at >= 0 {
+		if at := slices.IndexFunc(t.waits, func(w arrival) bool { return w.ID == id }); at >= 0 {
 			t.waits = slices.Delete(t.waits, at, at+1)
 			return true
 		}
@@ -173,11 +185,11 @@ func (l *limits) drop(id int64) bool {
 func (l *limits) expire(actions []Action) []Action {
 	for i := range l.tenants {
 		t := &l.tenants[i]
-		t.waits = slices.DeleteFunc(t.waits, func(w Event) bool {
+		t.waits = slices.DeleteFunc(t.waits, func(w arrival) bool {
 			switch {
 			case !l.engine.known(w.Function):
 				actions = append(actions, reject(w.Function, member{w.ID, w.At}, NoFunction))
-			case w.Deadline > 0 && w.Deadline <= l.engine.now:
+			case l.expires(&w) <= l.engine.now:
 				actions = append(actions, reject(w.Function, member{w.ID, w.At}, TooLate))
 			default:
 				return false
@@ -188,11 +200,26 @@ func (l *limits) expire(actions []Action) []Action {
 	return actions
 }
 
+// expires returns until when an invocation waits for its tenant's turn; Never while
+// nothing says so, or an instance of its function starts.
+func (l *limits) expires(w *arrival) time.Duration {
+	s := &l.engine.states[w.Function].starts
+	if w.until.at == 0 || s.inProgress {
+		return Never
+	}
+	w.until.extend(s, l.engine.now)
+	return w.until.at
+}
+
 // admit lets a tenant's invocations go on, oldest first; late says that time is
 // what keeps the next one. One that needs more memory than the limit goes alone.
 func (l *limits) admit(t *tenant) (late bool) {
 	for len(t.waits) > 0 {
-		ev := t.waits[0]
+		ev := t.waits[0].Event
+		if until := t.waits[0].until; until.at > 0 {
+			until.extend(&l.engine.states[ev.Function].starts, l.engine.now)
+			ev.Deadline = until.at
+		}
 		f := &l.engine.functions[ev.Function]
 		switch {
 		case l.Slots > 0 && t.admitted >= l.Slots:
@@ -246,9 +273,7 @@ func (l *limits) wake() time.Duration {
 	at := l.engine.wake()
 	for i := range l.tenants {
 		for j := range l.tenants[i].waits {
-			if w := &l.tenants[i].waits[j]; w.Deadline > 0 {
-				at = min(at, w.Deadline)
-			}
+			at = min(at, l.expires(&l.tenants[i].waits[j]))
 		}
 	}
 	if l.late {

@@ -48,9 +48,12 @@ func (e *engine) tend(actions []Action) []Action {
 		actions = e.cull(actions)
 	}
 	for _, f := range e.kept {
-		for all, _ := e.pool.Count(f); all < int(e.functions[f].Min) && e.states[f].barred <= e.now; all++ {
+		for all, _ := e.pool.Count(f); all < int(e.functions[f].Min); all++ {
 			if _, ok := e.pool.Start(f); !ok {
 				break
+			}
+			if e.states[f].failures >= mostFailures {
+				e.pool.Bar(f, true) // until this start has ended
 			}
 		}
 	}
@@ -121,36 +124,132 @@ func (e *engine) cull(actions []Action) []Action {
 	return actions
 }
 
-// A function whose starts failed several times in a row is tried again after
-// one second, then two, up to a minute.
+// After several starts of a function that failed in a row, none begins for one second.
+// Then one at a time is tried: where that fails, the pause is two seconds, then four, up
+// to a minute.
 const (
 	mostFailures = 3
 	mostBarred   = time.Minute
 )
 
+// startFailed counts a start that failed. One that fails during a pause began before it,
+// and does not count.
 func (e *engine) startFailed(f int32) {
 	s := &e.states[f]
+	if e.now < s.barred {
+		return
+	}
 	if s.failures++; s.failures >= mostFailures {
 		s.barred = e.now + min(time.Second<<min(s.failures-mostFailures, 10), mostBarred)
+		e.failing = holding(e.failing, f, true)
+		e.pool.Bar(f, true)
+		e.pool.BumpStarts(f)
 		e.changing = true
 	}
 }
 
-// barred says whether a function is not to be started, and has no instance.
+// startSucceeded forgets starts that failed before one that did not.
+func (e *engine) startSucceeded(f int32) {
+	s := &e.states[f]
+	if s.failures, s.barred = 0, 0; len(e.failing) > 0 {
+		e.failing = holding(e.failing, f, false)
+		e.pool.Bar(f, s.closing)
+		e.review(f)
+	}
+}
+
+// retry lets functions that failed to start try again: after the pause, one start at a
+// time.
+func (e *engine) retry() {
+	for _, f := range e.failing {
+		s := &e.states[f]
+		e.pool.Bar(f, s.closing || e.now < s.barred || e.pool.Starting(f))
+		e.review(f)
+	}
+}
+
+// barred reports whether invocations of a function are rejected because its starts
+// failed: it has no instance that could take them, and none is started for a while.
 func (e *engine) barred(f int32) bool {
 	s := &e.states[f]
-	if s.failures < mostFailures || e.now >= s.barred {
-		return false
+	return s.failures >= mostFailures && e.now < s.barred && !e.pool.Usable(f)
+}
+
+// startTime measures for how long starts of a function's instances have been in
+// progress. That time does not count against the deadlines of its invocations.
+type startTime struct {
+	inProgress bool
+	since      time.Duration // if one is in progress
+	before     time.Duration // the time before that
+	paused     []deadline    // deadlines that passed, or would have, while one is
+}
+
+// total returns the time for which a start has been in progress, in all.
+func (s *startTime) total(now time.Duration) time.Duration {
+	if s.inProgress {
+		return s.before + now - s.since
 	}
-	all, starting := e.pool.Count(f)
-	return all == starting
+	return s.before
+}
+
+// starting is called when the first start of a function's instances begins, and when
+// none is in progress any more.
+func (e *engine) starting(f int32, inProgress bool) {
+	s := &e.states[f].starts
+	if inProgress {
+		s.inProgress, s.since = true, e.now
+		return
+	}
+	s.before, s.inProgress = s.total(e.now), false
+	for _, d := range s.paused {
+		d.extend(s, e.now)
+		e.deadlines.add(d)
+	}
+	s.paused = nil
 }
 
 // deadline is until when an invocation may wait.
 type deadline struct {
 	at       time.Duration
+	starting time.Duration // the function's total startTime that at includes
 	function int32
 	member
+}
+
+// deadline returns the deadline of an invocation that is to wait until a time, plus the
+// time that starts of its function take from now on.
+func (e *engine) deadline(at time.Duration, f int32, m member) deadline {
+	return deadline{at, e.states[f].starts.total(e.now), f, m}
+}
+
+// extend adds the time that starts have taken meanwhile.
+func (d *deadline) extend(s *startTime, now time.Duration) {
+	total := s.total(now)
+	d.at, d.starting = d.at+total-d.starting, total
+}
+
+// freshDeadline returns the deadline of an invocation that came in this step; its at is
+// 0 where there is none.
+func (e *engine) freshDeadline(id int64) (d deadline) {
+	if i := slices.IndexFunc(e.fresh, func(d deadline) bool { return d.id == id }); i >= 0 {
+		return e.fresh[i]
+	}
+	return d
+}
+
+// forgetDeadline drops the deadlines of an invocation that gets another.
+func (e *engine) forgetDeadline(id int64) {
+	drop := func(all []deadline) {
+		for i := range all {
+			if all[i].id == id {
+				all[i].function = none
+			}
+		}
+	}
+	drop(e.deadlines)
+	for i := range e.states {
+		drop(e.states[i].starts.paused)
+	}
 }
 
 func (d *deadline) before(o *deadline) bool { return d.at < o.at || d.at == o.at && d.id < o.id }
@@ -200,10 +299,21 @@ func (e *engine) bound(done []Action) {
 	e.fresh = e.fresh[:0]
 }
 
-// expire rejects what has waited for as long as it may.
+// expire rejects what has waited for as long as it may. While an instance of its
+// function starts, an invocation goes on waiting.
 func (e *engine) expire(actions []Action) []Action {
 	for len(e.deadlines) > 0 && e.deadlines[0].at <= e.now {
-		if d := e.deadlines.pop(); e.known(d.function) && e.remove(d.function, d.id) {
+		d := e.deadlines.pop()
+		if !e.known(d.function) {
+			continue
+		}
+		s := &e.states[d.function].starts
+		switch d.extend(s, e.now); {
+		case s.inProgress:
+			s.paused = append(s.paused, d)
+		case d.at > e.now:
+			e.deadlines.add(d)
+		case e.remove(d.function, d.id):
 			actions = append(actions, reject(d.function, d.member, TooLate))
 		}
 	}
@@ -220,9 +330,10 @@ func (e *engine) wake() time.Duration {
 		at = min(at, e.deadlines[0].at)
 	}
 	at = min(at, e.pool.Expire(e.now), e.giveUp())
-	for _, f := range e.kept {
-		if all, _ := e.pool.Count(f); all < int(e.functions[f].Min) && e.states[f].barred > e.now {
-			at = min(at, e.states[f].barred)
+	for _, f := range e.failing {
+		all, _ := e.pool.Count(f)
+		if s := &e.states[f]; s.barred > e.now && (e.queues.queues[f].len > 0 || all < int(e.functions[f].Min)) {
+			at = min(at, s.barred)
 		}
 	}
 	return at

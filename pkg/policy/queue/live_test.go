@@ -33,9 +33,11 @@ type driver struct {
 	dead      map[residency.ID]bool // known to have died; the policy may not know yet
 	leaving   map[int32]bool        // functions that are gone, but not forgotten
 	closed    map[int32]bool        // GPUs that are gone
+	starts    map[int32]*starts     // of functions
 	due       []timed
 	ids       int64
 	adopted   residency.ID
+	unlucky   int  // percent of the starts that fail
 	calm      bool // nothing goes wrong any more
 	steps     []step
 }
@@ -44,6 +46,55 @@ type call struct {
 	function int32
 	state    string // waits, runs, over
 	on       residency.ID
+	deadline time.Duration // 0 is none
+	starting time.Duration // the total of its function's starts when it got its deadline
+}
+
+// starts is what the starts of a function's instances came to.
+type starts struct {
+	version    int // instances of earlier ones take no more calls
+	failures   int // in a row
+	pause      time.Duration
+	inProgress int
+	since      time.Duration
+	before     time.Duration // the time for which some were in progress, before since
+}
+
+// total returns the time for which starts have been in progress.
+func (s *starts) total(now time.Duration) time.Duration {
+	if s.inProgress > 0 {
+		return s.before + now - s.since
+	}
+	return s.before
+}
+
+func (s *starts) begin(now time.Duration) {
+	if s.inProgress == 0 {
+		s.since = now
+	}
+	s.inProgress++
+}
+
+func (s *starts) end(now time.Duration) {
+	s.before = s.total(now)
+	s.since = now
+	s.inProgress--
+}
+
+func (s *starts) failed(now time.Duration) {
+	if now < s.pause {
+		return
+	}
+	if s.failures++; s.failures >= 3 {
+		s.pause = now + min(time.Second<<(s.failures-3), time.Minute)
+	}
+}
+
+func (d *driver) startsOf(f int32) *starts {
+	if d.starts[f] == nil {
+		d.starts[f] = &starts{}
+	}
+	return d.starts[f]
 }
 
 // server is an instance.
@@ -52,7 +103,9 @@ type server struct {
 	mem           int64
 	resident, up  bool // up: started
 	pinned        bool // another's: not to be stopped or moved
+	starting      bool // the policy waits for its start to end
 	stopping      bool
+	version       int // of its function
 	calls         int
 }
 
@@ -81,6 +134,9 @@ func (d *driver) after(t time.Duration, do func() []queue.Event) {
 
 // tell gives the policy events and does what it says.
 func (d *driver) tell(events ...queue.Event) {
+	for i := range events {
+		d.observe(&events[i])
+	}
 	actions := d.policy.Step(d.now, events, nil)
 	d.steps = append(d.steps, step{d.now, slices.Clone(events), slices.Clone(actions)})
 	for i := range actions {
@@ -93,6 +149,32 @@ func (d *driver) tell(events ...queue.Event) {
 	d.check()
 }
 
+// observe notes what an event says of starts.
+func (d *driver) observe(ev *queue.Event) {
+	if ev.Kind == queue.FunctionSet {
+		s := d.startsOf(ev.Function)
+		if ev.Renew || d.leaving[ev.Function] {
+			s.failures, s.pause = 0, 0
+		}
+		if ev.Renew {
+			s.version++
+		}
+		delete(d.leaving, ev.Function)
+	}
+	s := d.instances[ev.Instance]
+	if s == nil || !s.starting {
+		return
+	}
+	switch ev.Kind {
+	case queue.Started, queue.Ready, queue.Completed:
+		of := d.startsOf(s.function)
+		s.starting = false
+		of.end(d.now)
+		of.failures, of.pause = 0, 0
+	default:
+	}
+}
+
 func (d *driver) do(a *queue.Action) {
 	switch c, s := d.calls[a.ID], d.instances[a.Instance]; a.Kind {
 	case queue.Run:
@@ -103,7 +185,7 @@ func (d *driver) do(a *queue.Action) {
 		if fresh {
 			s = d.start(a)
 		}
-		if s.function != a.Function || s.gpu != a.GPU || s.stopping || s.calls >= max(int(d.functions[a.Function].Inflight), 1) {
+		if s.function != a.Function || s.gpu != a.GPU || s.stopping || !s.pinned && s.version < d.startsOf(s.function).version || s.calls >= max(int(d.functions[a.Function].Inflight), 1) {
 			d.t.Fatalf("%v: %+v on %+v", d.now, a, s)
 		}
 		c.state, c.on, s.resident = "runs", a.Instance, true
@@ -113,21 +195,32 @@ func (d *driver) do(a *queue.Action) {
 		if c == nil || c.state != "waits" {
 			d.t.Fatalf("%v: %+v of %+v", d.now, a, c)
 		}
+		if of := d.startsOf(a.Function); a.Reason.Rule == queue.TooLate && c.deadline > 0 && (of.inProgress > 0 || c.deadline+of.total(d.now)-c.starting > d.now) {
+			d.t.Fatalf("%v: %+v of %+v, with %+v", d.now, a, c, of)
+		}
 		c.state = "over"
 	case queue.Start:
-		d.start(a)
+		s := d.start(a)
 		d.after(d.some(time.Second), func() []queue.Event {
-			if d.chance(20) {
-				delete(d.instances, a.Instance)
-				return []queue.Event{{Kind: queue.Lost, Instance: a.Instance}}
+			switch {
+			case d.instances[a.Instance] != s:
+				return nil
+			case s.stopping && d.chance(50): // it was ready as its start was cancelled
+				return []queue.Event{{Kind: queue.Ready, Instance: a.Instance}}
+			case s.stopping:
+				return nil
+			case d.chance(d.unlucky):
+				return d.gone(a.Instance)
 			}
-			if s := d.instances[a.Instance]; s != nil {
-				s.up = true
-			}
+			s.up = true
 			return []queue.Event{{Kind: queue.Ready, Instance: a.Instance}}
 		})
 	case queue.Remove, queue.Offload, queue.Prefetch:
 		if d.dead[a.Instance] {
+			return
+		}
+		if s != nil && s.starting && a.Kind == queue.Remove {
+			d.cancel(a.Instance, s)
 			return
 		}
 		if s == nil || s.calls > 0 || s.stopping || !s.up {
@@ -147,14 +240,43 @@ func (d *driver) do(a *queue.Action) {
 	case queue.Forget:
 		delete(d.functions, a.Function)
 		delete(d.leaving, a.Function)
+		delete(d.starts, a.Function)
 	}
+}
+
+// gone ends an instance.
+func (d *driver) gone(id residency.ID) []queue.Event {
+	if s := d.instances[id]; s.starting {
+		s.starting = false
+		d.startsOf(s.function).end(d.now)
+		d.startsOf(s.function).failed(d.now)
+	}
+	delete(d.instances, id)
+	return []queue.Event{{Kind: queue.Lost, Instance: id}}
+}
+
+// cancel cancels the start of an instance: the calls that it was for wait again.
+func (d *driver) cancel(id residency.ID, s *server) {
+	s.starting, s.stopping, s.calls = false, true, 0
+	d.startsOf(s.function).end(d.now)
+	for _, c := range d.calls {
+		if c.state == "runs" && c.on == id {
+			c.state = "waits"
+		}
+	}
+	d.after(d.some(300*time.Millisecond), func() []queue.Event { return d.moved(id, s, residency.HostWarm) })
 }
 
 func (d *driver) start(a *queue.Action) *server {
 	if d.instances[a.Instance] != nil || d.gpus[a.GPU] == nil {
 		d.t.Fatalf("%v: %+v of a new instance", d.now, a)
 	}
-	s := &server{function: a.Function, gpu: a.GPU, mem: d.functions[a.Function].Mem, resident: true}
+	of := d.startsOf(a.Function)
+	if d.now < of.pause || of.failures >= 3 && of.inProgress > 0 {
+		d.t.Fatalf("%v: %+v starts an instance, with %+v", d.now, a, of)
+	}
+	of.begin(d.now)
+	s := &server{function: a.Function, gpu: a.GPU, mem: d.functions[a.Function].Mem, resident: true, starting: true, version: of.version}
 	d.instances[a.Instance] = s
 	return s
 }
@@ -165,8 +287,7 @@ func (d *driver) moved(id residency.ID, s *server, to residency.Start) []queue.E
 		return nil // it died
 	}
 	if s.stopping {
-		delete(d.instances, id)
-		return []queue.Event{{Kind: queue.Lost, Instance: id}}
+		return d.gone(id)
 	}
 	fault := d.chance(20)
 	if s.calls == 0 {
@@ -188,15 +309,17 @@ func (d *driver) run(id int64, on residency.ID, fresh bool) {
 	s := d.instances[on]
 	d.after(starting, func() []queue.Event {
 		switch {
-		case d.calls[id].state != "runs" || d.instances[on] != s:
-			return nil // ended with its instance
-		case fresh && d.chance(20):
+		case d.instances[on] == s && s.stopping && d.chance(50): // it was ready as its start was cancelled
+			return []queue.Event{{Kind: queue.Started, Instance: on, ID: id}}
+		case d.calls[id].state != "runs" || d.calls[id].on != on || d.instances[on] != s:
+			return nil // ended with its instance, or with its start
+		case fresh && s.starting && d.chance(d.unlucky):
 			events := d.end(id, queue.Event{Kind: queue.Failed, Starting: true, Again: d.chance(50)})
 			return append(events, d.die(on)[1:]...)
 		}
 		s.up = true
 		d.after(took, func() []queue.Event {
-			if d.calls[id].state != "runs" || d.instances[on] != s {
+			if d.calls[id].state != "runs" || d.calls[id].on != on || d.instances[on] != s {
 				return nil
 			}
 			s.calls--
@@ -214,8 +337,11 @@ func (d *driver) end(id int64, ev queue.Event) []queue.Event {
 	ev.ID, ev.Instance, ev.Function = id, c.on, c.function
 	if c.state = "over"; ev.Again {
 		c.state = "waits"
-		if d.chance(20) {
+		if s := d.instances[c.on]; d.chance(20) {
 			ev.Deadline = d.now + d.some(2*time.Second)
+			c.deadline, c.starting = ev.Deadline, d.startsOf(c.function).total(d.now)
+		} else if s != nil && s.up {
+			c.deadline = 0 // it may have passed while the call ran
 		}
 	}
 	return []queue.Event{ev}
@@ -223,12 +349,15 @@ func (d *driver) end(id int64, ev queue.Event) []queue.Event {
 
 // die ends an instance with all that runs on it.
 func (d *driver) die(id residency.ID) []queue.Event {
-	delete(d.instances, id)
 	d.dead[id] = true
-	events := []queue.Event{{Kind: queue.Lost, Instance: id}}
+	was := d.instances[id]
+	events := d.gone(id)
 	for _, c := range d.sorted() {
 		if d.calls[c].state == "runs" && d.calls[c].on == id {
 			events = append(events, d.end(c, queue.Event{Kind: queue.Failed, Executed: d.some(time.Second), Again: d.chance(50)})...)
+			if was.up && events[len(events)-1].Deadline == 0 {
+				d.calls[c].deadline = 0 // it may have passed while the call ran
+			}
 		}
 	}
 	return events
@@ -268,6 +397,12 @@ func (d *driver) check() {
 	}
 	if d.config.Limits.Slots == 0 && d.config.Policy != "batch" {
 		d.checkPlanned()
+	}
+	for id, c := range d.calls {
+		of := d.startsOf(c.function)
+		if c.state == "waits" && c.deadline > 0 && of.inProgress == 0 && c.deadline+of.total(d.now)-c.starting <= d.now {
+			d.t.Fatalf("%v: call %d still waits: %+v, with %+v", d.now, id, c, of)
+		}
 	}
 }
 
@@ -312,7 +447,6 @@ func (d *driver) function(f int32) queue.Event {
 		spec.Max = max(spec.Max, spec.Min)
 	}
 	d.functions[f] = spec
-	delete(d.leaving, f)
 	return queue.Event{Kind: queue.FunctionSet, Function: f, Spec: spec, Renew: d.chance(20)}
 }
 
@@ -379,7 +513,7 @@ func (d *driver) something() []queue.Event {
 		if d.chance(20) {
 			ev.Deadline = d.now + d.some(2*time.Second)
 		}
-		d.calls[d.ids] = &call{function: f, state: "waits"}
+		d.calls[d.ids] = &call{function: f, state: "waits", deadline: ev.Deadline, starting: d.startsOf(f).total(d.now)}
 		d.ids++
 		return []queue.Event{ev}
 	}
@@ -420,6 +554,7 @@ func (d *driver) restart() {
 	d.instances, d.dead = map[residency.ID]*server{}, map[residency.ID]bool{}
 	d.due, d.steps, d.wake = nil, nil, queue.Never
 	d.policy = d.fresh()
+	d.starts = map[int32]*starts{}
 	for _, c := range d.calls {
 		c.state = "over"
 	}
@@ -445,7 +580,7 @@ func (d *driver) restart() {
 			continue // stopped by whoever drives
 		}
 		d.adopted--
-		s.calls = 0
+		s.calls, s.version = 0, 0
 		d.instances[d.adopted] = s
 		s.pinned = s.resident && (s.pinned || d.chance(20))
 		ev := queue.Event{Kind: queue.Adopted, Instance: d.adopted, Function: s.function, GPU: s.gpu, To: residency.HostWarm, Pinned: s.pinned}
@@ -515,6 +650,7 @@ func TestLive(t *testing.T) {
 func storm(t *rapid.T, policy string) {
 	d := &driver{t: t, r: rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1)), wake: queue.Never, adopted: residency.None,
 		gpus: map[int32]*queue.GPU{}, occupied: map[int32]int64{}, functions: map[int32]*queue.Function{}, leaving: map[int32]bool{}, closed: map[int32]bool{}, calls: map[int64]*call{}, instances: map[residency.ID]*server{}, dead: map[residency.ID]bool{},
+		starts: map[int32]*starts{}, unlucky: rapid.SampledFrom([]int{20, 70}).Draw(t, "unlucky"),
 		config: queue.Config{Policy: policy, Live: true, Options: queue.Defaults(),
 			Pool: rapid.SampledFrom([]int{residency.Unlimited, 2, 5}).Draw(t, "pool")}}
 	d.config.T = time.Duration(rapid.IntRange(0, 3).Draw(t, "T")) * time.Second

@@ -35,7 +35,7 @@ const (
 	Woke                          // the time of the last Wake has come
 	Used                          // how busy GPU was, for policies that adapt D
 	FunctionSet                   // Function is as Spec says from now on
-	FunctionGone                  // Function takes no more; Forget says when its number is free
+	FunctionGone                  // Function is removed: what waits goes to instances that have started, or is rejected; Forget says when its number is free
 	Learned                       // Function's Warm, Cold and Load are as in Spec
 	GPUSet                        // GPU is there, as Machine says
 	GPUGone                       // GPU takes no more; what is lost with it, Lost and Failed say
@@ -52,7 +52,7 @@ type Event struct {
 	Starting bool            // Failed: the instance could not be started, and is gone
 	Again    bool            // Failed: it may run again, and waits where it was
 	Fault    bool            // Moved: it could not move
-	Renew    bool            // FunctionSet: instances that there are stop when they have nothing to do
+	Renew    bool            // FunctionSet: it is another version: instances that there are stop when they have nothing to do, starts are cancelled, and failures are forgotten
 	Pinned   bool            // Adopted: a plan's, used first, beside all slots, and neither stopped nor moved while its function and GPU are there
 	To       residency.Start // Moved, Adopted: GPUWarm or HostWarm
 	Function int32
@@ -60,7 +60,10 @@ type Event struct {
 	Instance residency.ID
 	ID       int64         // ids of invocations grow
 	At       time.Duration // Arrived: when, which may be earlier
-	Deadline time.Duration // Arrived, Failed: until when it may wait; 0 is for ever
+	// Deadline is, for Arrived and Failed, until when an invocation may wait, not counting
+	// the time while instances of its function start. 0 is for ever, and after a start
+	// that failed the deadline that it had.
+	Deadline time.Duration
 	// Executed is how long an invocation took from its dispatch to its end, less
 	// the start where there was one.
 	Executed time.Duration
@@ -84,7 +87,7 @@ const (
 	Run      ActionKind = iota // run ID on Instance now; one that is not there yet is started for it
 	Reject                     // ID is not run; see Reason
 	Assign                     // ID waits for that GPU alone from now on (LALB)
-	Remove                     // stop an idle instance: Lost says when it is gone
+	Remove                     // stop an idle instance, or cancel its start: what Run sent there waits again. Lost says when it is gone
 	Offload                    // move an idle instance's memory to the host: Moved says when
 	Prefetch                   // move an idle instance's memory to the GPU: Moved says when
 	Wake                       // come back with a Woke event at the time At; never, if that is Never

@@ -60,6 +60,10 @@ func (e *engine) why(f int32) string {
 		return "goes when the one before it in its batch has ended"
 	case e.pool.GPUs() == 0 || e.allSlots() == 0:
 		return "there is no GPU"
+	case e.states[f].failures >= mostFailures && e.now < e.states[f].barred:
+		return "its starts failed several times in a row, and another is tried later"
+	case e.states[f].failures >= mostFailures && e.pool.Starting(f):
+		return "its instances are starting"
 	case e.pool.Capped(f):
 		return "all instances that it may have are busy"
 	case e.queues.queues[f].out && len(e.states[f].plans) > 0:

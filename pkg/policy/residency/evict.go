@@ -28,16 +28,22 @@ func (p *Pool) kept(it *instance) bool {
 func (p *Pool) remove(c int32) {
 	it := &p.instances[c]
 	d := &p.gpus[it.gpu]
-	if !it.pinned {
-		p.unlink(c)
-	}
-	d.exist--
-	p.counts[it.function].all--
-	p.change(Removed, c)
 	if it.pinned {
 		d.memRunning -= it.mem
 		d.pinned -= it.mem
+	} else {
+		p.unlink(c)
 	}
+	p.depart(c, Removed)
+}
+
+// depart has an instance that runs nothing, and is in no list, go.
+func (p *Pool) depart(c int32, how Verb) {
+	it := &p.instances[c]
+	d := &p.gpus[it.gpu]
+	d.exist--
+	p.uncount(it)
+	p.change(how, c)
 	if it.resident {
 		d.memUsed -= it.mem
 	}
@@ -48,6 +54,13 @@ func (p *Pool) remove(c int32) {
 	it.stage = stops
 	if it.resident {
 		d.leaving += it.mem
+	}
+}
+
+// uncount takes an instance out of its function's number of instances.
+func (p *Pool) uncount(it *instance) {
+	if !it.stale {
+		p.counts[it.function].all--
 	}
 }
 
@@ -249,6 +262,9 @@ func (p *Pool) listed(d *device, it *instance) bool {
 func (it *instance) idles() bool {
 	return (it.stage == ready || it.stage == prefetches) && it.calls == 0 && !it.pinned
 }
+
+// unstarted reports whether an instance has yet to be started: nothing ended on it.
+func (it *instance) unstarted() bool { return it.finished == 0 }
 
 // rests says whether an instance is pinned and runs nothing.
 func (it *instance) rests() bool { return it.pinned && it.stage == ready && it.calls == 0 }

@@ -72,14 +72,21 @@ func (p *Pool) Start(function int32) (slot int32, ok bool) {
 	d.memUsed += mem
 	d.memRunning += mem
 	p.counts[function].starting++
+	p.starts(function, 1)
 	p.change(Started, c)
 	return c, true
 }
 
-// Started says that an instance which was started is ready.
+// Started says that the start of an instance has ended: it is ready, or runs what it was
+// started for.
 func (p *Pool) Started(slot int32, now time.Duration) {
 	it := &p.instances[slot]
-	if it.stage != starting {
+	if !p.Starts(slot) {
+		return
+	}
+	p.starts(it.function, -1)
+	if it.stage == launching {
+		it.stage = ready
 		return
 	}
 	d := &p.gpus[it.gpu]
@@ -153,6 +160,11 @@ func (p *Pool) Lost(slot int32) {
 		d.memRunning -= it.mem
 		d.memUsed -= it.mem
 		p.counts[it.function].starting--
+		p.starts(it.function, -1)
+	case launching:
+		d.memRunning -= it.mem
+		d.memUsed -= it.mem
+		p.starts(it.function, -1)
 	case offloads, stops:
 		if it.resident {
 			d.leaving -= it.mem
@@ -162,7 +174,7 @@ func (p *Pool) Lost(slot int32) {
 	}
 	if it.stage != stops {
 		d.exist--
-		p.counts[it.function].all--
+		p.uncount(it)
 	}
 	it.resident, it.mem = false, 0
 	if it.stage = lost; it.calls == 0 {
@@ -191,9 +203,9 @@ func (p *Pool) undo(slot int32) {
 	d.memUsed -= it.mem
 	p.take(d, -p.needed(slot))
 	it.calls, it.resident, it.stage = 0, false, ready
-	if it.finished == 0 { // it was to be started
+	if it.unstarted() {
 		d.exist--
-		p.counts[it.function].all--
+		p.uncount(it)
 		p.vacate(slot)
 		return
 	}
@@ -233,6 +245,10 @@ func (p *Pool) settle(gpu int32) {
 			return
 		}
 		p.withdraw(c)
+		if it := &p.instances[c]; it.unstarted() {
+			it.stage = launching
+			p.starts(it.function, 1)
+		}
 		p.change(Placed, c)
 	}
 }
@@ -282,7 +298,7 @@ func (p *Pool) Instances() []Standing {
 			continue
 		}
 		s := Standing{Instance: p.Instance(int32(i)), Function: it.function, GPU: it.gpu, Calls: int(it.calls), Since: p.more[i].idle,
-			State: [...]string{ready: "idle", waits: "waits for room", starting: "starting", offloads: "offloading",
+			State: [...]string{ready: "idle", waits: "waits for room", starting: "starting", launching: "starting", offloads: "offloading",
 				prefetches: "prefetching", stops: "stopping", lost: "lost"}[it.stage]}
 		if it.resident && it.stage != waits {
 			s.Mem = it.mem

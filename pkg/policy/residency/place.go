@@ -175,7 +175,7 @@ func (p *Pool) lookUp(mine []int32, gpu int) (Start, int32) {
 // Capped says whether a function may have no more instances.
 func (p *Pool) Capped(function int32) bool {
 	most := p.costs[function].max
-	return most > 0 && p.counts[function].all >= most
+	return p.counts[function].barred || most > 0 && p.counts[function].all >= most
 }
 
 // Blocked says whether a function has to wait for instances of its own,
@@ -208,6 +208,9 @@ func (p *Pool) Begin(function int32, at Place) (slot int32, now bool) {
 	}
 	it := &p.instances[c]
 	now = true
+	if at.Slot == none && p.config.Live {
+		it.stage = launching
+	}
 	if !it.resident {
 		p.makeRoom(at.GPU, it.mem)
 		it.resident = true
@@ -226,6 +229,9 @@ func (p *Pool) Begin(function int32, at Place) (slot int32, now bool) {
 		p.more[c].need = need
 	}
 	p.take(d, need)
+	if it.stage == launching {
+		p.starts(function, 1)
+	}
 	return c, now
 }
 
@@ -243,8 +249,8 @@ func (p *Pool) Spare(function int32) (slot int32, ok bool) {
 	slot = none
 	for c := range p.instances {
 		it := &p.instances[c]
-		if it.function == function && it.calls > 0 && it.calls < most && !it.pinned && (it.stage == ready || it.stage == prefetches) &&
-			p.gpus[it.gpu].open && (slot == none || it.calls < p.instances[slot].calls) {
+		if it.function == function && it.calls > 0 && it.calls < most && !it.pinned && (it.stage == ready || it.stage == prefetches || it.stage == launching) &&
+			!p.obsolete(it) && (slot == none || it.calls < p.instances[slot].calls) {
 			slot = int32(c)
 		}
 	}
@@ -266,6 +272,10 @@ func (p *Pool) End(c int32, now time.Duration) {
 	d.running--
 	d.memRunning -= it.mem
 	p.take(d, -p.needed(c))
+	if it.stage == launching { // what ended on it tells that it has started
+		p.starts(it.function, -1)
+		it.stage = ready
+	}
 	switch {
 	case it.stage == lost:
 		p.vacate(c)

@@ -57,6 +57,9 @@ type Config struct {
 	// May says whether an instance of a function may be started on a GPU without an
 	// invocation; nil is that all may.
 	May func(function, gpu int32) bool
+	// Starting, unless nil, is called when the first start of an instance of a
+	// function begins, and when none is in progress any more.
+	Starting func(function int32, inProgress bool)
 	// Worth is what it costs to do without an instance, whose next start would
 	// take so much longer; what costs least, by the memory it frees, goes first.
 	// Nil when Keep and the time of the last completion decide.
@@ -84,6 +87,7 @@ const (
 	Started               // to be started without an invocation
 	Placed                // Live: there is room now for what was to begin on it
 	Bumped                // Live: what was to begin on it has to be placed anew
+	Cancelled             // Live: its start is to be cancelled, and what was to run on it has to be placed anew
 )
 
 // Change is something that happens to an instance.
@@ -111,7 +115,7 @@ type instance struct {
 	resident      bool
 	adopted       bool
 	pinned        bool // it is neither stopped nor moved, and in no list
-	stale         bool // its function wants another size of memory now
+	stale         bool // it is of an old version of its function; counts do not include it
 	sliced        bool // it takes another part of the GPU's capacity than a slot
 	mine          link
 	idle          link
@@ -134,6 +138,7 @@ const (
 	ready                   // in lists, unless it runs
 	waits                   // Live: it is to begin when there is room
 	starting                // Live: starts without an invocation
+	launching               // Live: starts with invocations that will run on it
 	offloads                // Live: its memory is on its way to the host
 	prefetches              // Live: its memory is on its way back; else as idle
 	stops                   // Live: is being stopped
@@ -168,9 +173,11 @@ type device struct {
 
 // count is how many instances of a function there are.
 type count struct {
-	all, starting, ready int32 // starting and idle ones count in all
+	all, starting, ready int32 // starting and idle ones count in all, stale ones do not
+	starts               int32 // starts in progress, with invocations or without
 	held                 int32 // places in the table, those on their way out too
 	gone                 bool
+	barred               bool // no instance is to be started
 }
 
 // costs is what of a function every dispatch looks at.
@@ -225,29 +232,154 @@ func (p *Pool) SetFunction(function int32, f Function) {
 		p.counts = append(p.counts, count{})
 		p.costs = append(p.costs, costs{})
 	}
-	if p.functions[function].Mem != f.Mem && p.counts[function].held > 0 {
-		p.Renew(function)
-	}
+	renew := p.functions[function].Mem != f.Mem && p.counts[function].held > 0
 	p.functions[function] = f
 	p.counts[function].gone = false
 	p.costs[function] = costs{f.Duration, f.Mem, f.Slice, int32(f.Max), p.costs[function].row}
 	if f.Idle > 0 {
 		p.expiry = 0
 	}
+	if renew {
+		p.Renew(function)
+	}
 }
 
 // Renew has the instances that a function has now stop when they have nothing to
-// do.
+// do, and cancels their starts. What they run does not count for the function's
+// least and largest number of instances.
 func (p *Pool) Renew(function int32) {
 	p.parts = true
 	for i := range p.instances {
-		if it := &p.instances[i]; it.function == function && it.stage != vacant && !it.pinned {
+		it := &p.instances[i]
+		if it.function != function || it.pinned || it.stage == vacant || it.stage == stops || it.stage == lost {
+			continue
+		}
+		if !it.stale {
 			it.stale = true
-			if it.idles() {
-				p.remove(int32(i))
-			}
+			p.counts[function].all--
+		}
+		if it.idles() {
+			p.remove(int32(i))
 		}
 	}
+	p.CancelStarts(function)
+}
+
+// CancelStarts cancels all starts of a function's instances, and those that wait for
+// room.
+func (p *Pool) CancelStarts(function int32) {
+	for i := range p.instances {
+		if p.instances[i].function == function {
+			p.cancelStart(int32(i))
+		}
+	}
+	p.bumpHeld(func(it *instance) bool { return it.function == function })
+}
+
+// cancelStart cancels the start of the instance in a slot, if it is starting. Its memory
+// is taken until Lost says that it is gone.
+func (p *Pool) cancelStart(c int32) {
+	it := &p.instances[c]
+	d := &p.gpus[it.gpu]
+	switch it.stage {
+	case starting:
+		p.counts[it.function].starting--
+	case launching:
+		d.running--
+		p.take(d, -p.needed(c))
+		it.calls = 0
+	default:
+		return
+	}
+	p.starts(it.function, -1)
+	d.memRunning -= it.mem
+	p.depart(c, Cancelled)
+}
+
+// bumpHeld has what waits for room on some instances be placed anew.
+func (p *Pool) bumpHeld(which func(*instance) bool) {
+	for g := range p.gpus {
+		bumped := false
+		for i := len(p.gpus[g].queue) - 1; i >= 0; i-- {
+			if c := p.gpus[g].queue[i]; which(&p.instances[c]) {
+				p.change(Bumped, c)
+				p.undo(c)
+				bumped = true
+			}
+		}
+		if bumped {
+			p.settle(int32(g))
+		}
+	}
+}
+
+// Bar says whether no instance of a function is to be started.
+func (p *Pool) Bar(function int32, barred bool) { p.counts[function].barred = barred }
+
+// BumpStarts has invocations of a function that wait for room to start an instance be
+// placed anew.
+func (p *Pool) BumpStarts(function int32) {
+	p.bumpHeld(func(it *instance) bool { return it.function == function && it.unstarted() })
+}
+
+// starts counts a start of a function that begins or has ended.
+func (p *Pool) starts(function, by int32) {
+	n := &p.counts[function]
+	before := n.starts
+	n.starts += by
+	if p.config.Starting != nil && (before == 0) != (n.starts == 0) {
+		p.config.Starting(function, n.starts > 0)
+	}
+}
+
+// Starting reports whether an instance of a function starts, or is to as soon as there is
+// room for it.
+func (p *Pool) Starting(function int32) bool {
+	if p.counts[function].starts > 0 {
+		return true
+	}
+	for i := range p.instances {
+		if it := &p.instances[i]; it.function == function && it.stage == waits && it.unstarted() {
+			return true
+		}
+	}
+	return false
+}
+
+// Serves reports whether a function has an instance on a GPU that takes further
+// invocations, busy or not.
+func (p *Pool) Serves(function, gpu int32) bool {
+	if !p.parts {
+		return true // whatever is there does
+	}
+	for i := range p.instances {
+		it := &p.instances[i]
+		if it.function == function && it.gpu == gpu && it.stage != vacant && it.stage != stops && it.stage != lost && !p.obsolete(it) {
+			return true
+		}
+	}
+	return false
+}
+
+// Usable reports whether a function has an instance that has started and takes
+// invocations, busy or not.
+func (p *Pool) Usable(function int32) bool {
+	for i := range p.instances {
+		it := &p.instances[i]
+		if it.function != function || p.obsolete(it) {
+			continue
+		}
+		switch it.stage {
+		case ready, offloads, prefetches:
+			return true
+		case waits:
+			if !it.unstarted() {
+				return true
+			}
+		default:
+		}
+	}
+	return false
 }
 
 // obsolete says whether an instance is to stop when it has nothing to do.
@@ -255,7 +387,11 @@ func (p *Pool) obsolete(it *instance) bool {
 	return it.stale || !p.gpus[it.gpu].open || p.counts[it.function].gone
 }
 
-// Retire has all instances of a function stop when they have nothing to do.
+// Obsolete reports whether the instance in a slot is to stop when it has nothing to do.
+func (p *Pool) Obsolete(slot int32) bool { return p.parts && p.obsolete(&p.instances[slot]) }
+
+// Retire has all instances of a function stop when they have nothing to do, and
+// cancels their starts.
 func (p *Pool) Retire(function int32) {
 	p.parts = true
 	p.counts[function].gone = true
@@ -269,6 +405,7 @@ func (p *Pool) Retire(function int32) {
 			p.remove(int32(i))
 		}
 	}
+	p.CancelStarts(function)
 }
 
 // Forgotten says whether nothing of a retired function is left.
@@ -470,8 +607,11 @@ func (p *Pool) Function(slot int32) int32 { return p.instances[slot].function }
 // GPU is where the instance in a slot is.
 func (p *Pool) GPU(slot int32) int32 { return p.instances[slot].gpu }
 
-// Starts says whether the instance in a slot is starting without an invocation.
-func (p *Pool) Starts(slot int32) bool { return p.instances[slot].stage == starting }
+// Starts reports whether the start of the instance in a slot is in progress.
+func (p *Pool) Starts(slot int32) bool {
+	stage := p.instances[slot].stage
+	return stage == starting || stage == launching
+}
 
 // Dead says whether the instance in a slot is gone, though not yet what ran on it.
 func (p *Pool) Dead(slot int32) bool { return p.instances[slot].stage == lost }

@@ -1,0 +1,835 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/instance/instancetest"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
+	"github.com/gfaas/gfaas/pkg/policy/queue"
+	"github.com/gfaas/gfaas/pkg/policy/residency"
+)
+
+// behavior is how starts of one version of a function go.
+type behavior struct {
+	takes   time.Duration // until the instance is ready, or has failed
+	fails   bool
+	deaf    bool          // it gets ready although its start is cancelled
+	dying   time.Duration // how long it takes to end when it is stopped, or its start is cancelled
+	remains bool          // something is left after its start was cancelled
+}
+
+// fakeStarter is a ports.Starter in virtual time.
+type fakeStarter struct {
+	invoker *instancetest.FakeInvoker
+	begin   time.Time
+
+	mu        sync.Mutex
+	behaviors map[string]behavior // by function and version, as "f 1"
+	starts    map[string][]time.Duration
+	running   map[string]*fakeInstance // by id
+}
+
+type fakeInstance struct {
+	what  string
+	dying time.Duration
+	ended chan struct{}
+}
+
+// versionOf names a version of a function.
+func versionOf(fn function.Function) string { return fn.Name + " " + fn.Env["VERSION"] }
+
+func (f *fakeStarter) Start(ctx context.Context, fn function.Function, p instance.Placement) (instance.Record, error) {
+	what := versionOf(fn)
+	f.mu.Lock()
+	b := f.behaviors[what]
+	f.starts[what] = append(f.starts[what], time.Since(f.begin))
+	in := &fakeInstance{what: what, dying: b.dying, ended: make(chan struct{})}
+	f.running[p.ID] = in
+	f.mu.Unlock()
+	r := instance.Record{ID: p.ID, Function: fn.Name, Runtime: instance.Process, GPUs: p.GPUs, Slice: p.Slice, State: instance.Ready, Contract: "http", RPS: p.RPS,
+		Handle: instance.Handle{Runtime: instance.Process, Address: p.ID, Started: time.Now()}}
+	fail := func(err error, remains bool) (instance.Record, error) {
+		if !remains {
+			f.stop(p.ID)
+		}
+		return r, &ports.StartError{ID: p.ID, Err: err, Remains: remains}
+	}
+	heeds := ctx
+	if b.deaf {
+		heeds = context.WithoutCancel(ctx)
+	}
+	if !pause(heeds, b.takes) {
+		if b.remains {
+			return fail(ctx.Err(), true)
+		}
+		return fail(ctx.Err(), false)
+	}
+	if b.fails {
+		return fail(errors.New("exited with status 3"), false)
+	}
+	f.invoker.Serve(p.ID, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if d, err := time.ParseDuration(r.Header.Get("X-Takes")); err == nil {
+			time.Sleep(d)
+		}
+		_, _ = io.WriteString(w, what)
+	}))
+	return r, nil
+}
+
+func (f *fakeStarter) stop(id string) {
+	f.mu.Lock()
+	in := f.running[id]
+	f.mu.Unlock()
+	if in == nil {
+		return
+	}
+	time.Sleep(in.dying)
+	f.kill(id)
+}
+
+// kill ends an instance by itself.
+func (f *fakeStarter) kill(id string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if in := f.running[id]; in != nil {
+		delete(f.running, id)
+		f.invoker.Serve(id, nil)
+		close(in.ended)
+	}
+}
+
+func (f *fakeStarter) Stop(_ context.Context, r instance.Record) error {
+	f.stop(r.ID)
+	return nil
+}
+
+func (f *fakeStarter) Wait(ctx context.Context, r instance.Record) (instance.State, error) {
+	f.mu.Lock()
+	in := f.running[r.ID]
+	f.mu.Unlock()
+	if in == nil {
+		return instance.State{ExitCode: 3, Detail: "gone"}, nil
+	}
+	select {
+	case <-in.ended:
+		return instance.State{ExitCode: 3, Detail: "exited with status 3"}, nil
+	case <-ctx.Done():
+		return instance.State{}, ctx.Err()
+	}
+}
+
+func (f *fakeStarter) Adopt(_ context.Context, r instance.Record) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.running[r.ID] == nil {
+		return &ports.GoneError{ID: r.ID, Why: "exited with status 3"}
+	}
+	return nil
+}
+
+func (f *fakeStarter) Restart(ctx context.Context, fn function.Function, r instance.Record, note func(instance.Record) error) (instance.Record, error) {
+	r.State, r.Restarts = instance.Starting, r.Restarts+1
+	if err := note(r); err != nil {
+		return r, err
+	}
+	again, err := f.Start(ctx, fn, instance.Placement{ID: r.ID, GPUs: r.GPUs, Slice: r.Slice})
+	again.Restarts = r.Restarts
+	return again, err
+}
+
+func (f *fakeStarter) Logs(context.Context, instance.Record, ports.LogOptions) ports.LogLines {
+	return func(func(ports.LogLine, error) bool) {}
+}
+
+// runs returns what runs or starts: its versions, in order.
+func (f *fakeStarter) runs() (out []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, in := range f.running {
+		out = append(out, in.what)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// started returns when starts of a version began.
+func (f *fakeStarter) started(what string) []time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.starts[what])
+}
+
+// lab is a gateway in virtual time, without sockets.
+type lab struct {
+	*Gateway
+	t       *testing.T
+	catalog *instancetest.FakeCatalog
+	starter *fakeStarter
+	log     *bytes.Buffer
+	calls   sync.WaitGroup
+}
+
+// newLab begins a gateway with one GPU of two slots. It is to be called in a bubble.
+func newLab(t *testing.T, behaviors map[string]behavior, change func(*Config)) *lab {
+	t.Helper()
+	invoker := &instancetest.FakeInvoker{}
+	l := &lab{t: t, catalog: &instancetest.FakeCatalog{}, log: &bytes.Buffer{},
+		starter: &fakeStarter{invoker: invoker, begin: time.Now(), behaviors: behaviors, starts: map[string][]time.Duration{}, running: map[string]*fakeInstance{}}}
+	cfg := Config{Log: slog.New(slog.NewTextHandler(l.log, nil)), Starter: l.starter, Invoker: invoker, Catalog: l.catalog,
+		Policy: queue.Config{Policy: "gfaas", Pool: residency.Unlimited, Options: queue.Defaults()}, Concurrency: 2, GPUs: []GPU{{Name: "sim"}},
+		Limits: Limits{Queue: 64, QueueTimeout: time.Minute, Timeout: time.Hour, MaxBody: 1 << 20, Buffer: 1 << 10, Drain: time.Minute}}
+	if change != nil {
+		change(&cfg)
+	}
+	g, err := newGateway(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Gateway = g
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- g.run(ctx) }()
+	<-g.known
+	t.Cleanup(func() {
+		l.calls.Wait()
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if left := l.starter.runs(); len(left) > 0 {
+			t.Errorf("%v run after the end", left)
+		}
+		if listing, err := l.catalog.Look(context.Background()); err != nil || len(listing.Instances) > 0 {
+			t.Errorf("left at the end: %+v, %v", listing.Instances, err)
+		}
+	})
+	return l
+}
+
+// version is a version of a function.
+func ver(name, version string, change ...func(*function.Function)) function.Function {
+	return fn(name, append(change, func(f *function.Function) { f.Env = map[string]string{"VERSION": version} })...)
+}
+
+func (l *lab) apply(functions ...function.Function) {
+	l.t.Helper()
+	if err := l.catalog.Apply(context.Background(), functions...); err != nil {
+		l.t.Fatal(err)
+	}
+	synctest.Wait()
+}
+
+func (l *lab) remove(names ...string) {
+	l.t.Helper()
+	if err := l.catalog.Remove(context.Background(), names...); err != nil {
+		l.t.Fatal(err)
+	}
+	synctest.Wait()
+}
+
+// outcome is what came of a call: which version answered, or a code.
+type outcome struct {
+	text string
+	took time.Duration
+}
+
+func (o *outcome) String() string { return fmt.Sprintf("%s after %v", o.text, o.took) }
+
+// call begins a call that takes so long to be answered. What comes of it is in the
+// outcome once it is over.
+func (l *lab) call(name string, takes time.Duration) *outcome {
+	o, came := &outcome{}, time.Now()
+	l.calls.Go(func() {
+		answer, err := l.Do(context.Background(), Request{Function: name, Header: http.Header{"X-Takes": {takes.String()}}})
+		var own *Error
+		switch {
+		case errors.As(err, &own):
+			o.text = own.Code
+		case err != nil:
+			o.text = err.Error()
+		default:
+			text, err := io.ReadAll(answer.Body)
+			_ = answer.Body.Close()
+			if o.text = string(text); err != nil {
+				o.text = err.Error()
+			}
+		}
+		o.took = time.Since(came)
+	})
+	synctest.Wait()
+	return o
+}
+
+// want checks what came of a call, and that it came by then.
+func (l *lab) want(o *outcome, text string, within time.Duration) {
+	l.t.Helper()
+	synctest.Wait()
+	if o.text != text || o.took > within {
+		l.t.Errorf("%v, want %s within %v", o, text, within)
+	}
+}
+
+// inVirtualTime runs a test in a bubble.
+func inVirtualTime(t *testing.T, name string, test func(*testing.T)) {
+	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
+}
+
+// forPolicies runs a test in a bubble for each policy that keeps instances.
+func forPolicies(t *testing.T, name string, test func(t *testing.T, policy string)) {
+	for _, policy := range queue.Names() {
+		if policy == "fcfs-naive" {
+			continue
+		}
+		inVirtualTime(t, name+", "+policy, func(t *testing.T) { test(t, policy) })
+	}
+}
+
+// TestFailingStarts: when the third start in a row has failed, all calls are answered,
+// and the next start waits for 1, 2, 4, … 60 s, however many callers, GPUs and kinds of
+// start there are.
+func TestFailingStarts(t *testing.T) {
+	const takes = 20 * time.Millisecond
+	for _, c := range []struct {
+		name        string
+		callers     int
+		gpus, slots int
+		min         int
+		inflight    int
+	}{
+		{"one caller", 1, 1, 2, 0, 1}, {"two callers", 2, 1, 2, 0, 1}, {"eight callers", 8, 1, 2, 0, 1}, {"one slot", 3, 1, 1, 0, 1},
+		{"two GPUs", 2, 2, 1, 0, 1}, {"many GPUs", 20, 8, 2, 0, 1}, {"inflight", 8, 1, 2, 0, 4},
+		{"kept ready", 0, 1, 2, 1, 1}, {"several kept ready", 0, 2, 2, 3, 1}, {"kept ready, and a caller", 1, 1, 2, 1, 1}, {"kept ready, and callers", 4, 2, 2, 2, 2},
+	} {
+		inVirtualTime(t, c.name, func(t *testing.T) {
+			l := newLab(t, map[string]behavior{"f 1": {takes: takes, fails: true}}, func(cfg *Config) {
+				cfg.Concurrency, cfg.GPUs = c.slots, nil
+				for n := range c.gpus {
+					cfg.GPUs = append(cfg.GPUs, GPU{Name: fmt.Sprint("sim:", n)})
+				}
+			})
+			l.apply(ver("f", "1", func(f *function.Function) { f.Scale.Min, f.Inflight = c.min, c.inflight }))
+			over := time.Now().Add(200 * time.Second)
+			for range c.callers {
+				l.calls.Go(func() {
+					for time.Now().Before(over) {
+						o := outcome{}
+						came := time.Now()
+						if _, err := l.Do(context.Background(), Request{Function: "f"}); err == nil || err.(*Error).Code != codeStartFailed {
+							t.Errorf("%v", err)
+						}
+						if o.took = time.Since(came); o.took > 5*takes {
+							t.Errorf("answered after %v", o.took)
+						}
+						time.Sleep(10 * time.Millisecond)
+					}
+				})
+			}
+			time.Sleep(time.Until(over))
+			var pauses []time.Duration
+			var bursts []int // starts at about the same time
+			starts := l.starter.started("f 1")
+			for i, at := range starts {
+				if i == 0 || at-starts[i-1] > time.Second/2 {
+					bursts = append(bursts, 0)
+				}
+				if len(bursts) > 1 {
+					pauses = append(pauses, (at - starts[i-1] - takes).Round(time.Second/10))
+				}
+				bursts[len(bursts)-1]++
+			}
+			if most := 2 + c.gpus*c.slots; bursts[0] < 3 || bursts[0] > most || slices.Max(bursts[1:]) > 1 {
+				t.Errorf("%d starts at once, want 3 to %d and then one each: %v", bursts, most, starts)
+			}
+			want := []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second, 32 * time.Second, time.Minute, time.Minute}
+			if !slices.Equal(pauses, want) {
+				t.Errorf("pauses of %v, want %v, between starts at %v", pauses, want, starts)
+			}
+		})
+	}
+}
+
+// become has the starts of a version go another way from now on.
+func (f *fakeStarter) become(what string, b behavior) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.behaviors[what] = b
+}
+
+// TestFailingStartsBesideOneThatRuns: while other starts of a function fail, its calls
+// wait for the instance that runs, and starts keep to the pauses.
+func TestFailingStartsBesideOneThatRuns(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		planned bool
+	}{{"its own", false}, {"of a plan", true}} {
+		inVirtualTime(t, c.name, func(t *testing.T) {
+			l := newLab(t, map[string]behavior{}, func(cfg *Config) { cfg.Concurrency = 4 })
+			f := ver("f", "1")
+			l.apply(f)
+			if c.planned {
+				l.up("f-0", f)
+				time.Sleep(time.Millisecond)
+			}
+			first := l.call("f", 20*time.Second)
+			l.starter.become("f 1", behavior{takes: 10 * time.Millisecond, fails: true})
+			began := time.Since(l.starter.begin)
+			var others []*outcome
+			for range 5 {
+				others = append(others, l.call("f", time.Millisecond))
+			}
+			time.Sleep(12 * time.Second)
+			var gaps []time.Duration
+			starts := slices.DeleteFunc(l.starter.started("f 1"), func(at time.Duration) bool { return at < began })
+			for i := 1; i < len(starts); i++ {
+				if gap := (starts[i] - starts[i-1]).Round(time.Second); gap > 0 {
+					gaps = append(gaps, gap)
+				}
+			}
+			if want := []time.Duration{time.Second, 2 * time.Second, 4 * time.Second}; !slices.Equal(gaps, want) {
+				t.Errorf("pauses of %v, want %v, between starts at %v", gaps, want, starts)
+			}
+			l.calls.Wait()
+			l.want(first, "f 1", 20*time.Second)
+			for _, o := range others {
+				l.want(o, "f 1", 21*time.Second)
+			}
+			if c.planned {
+				l.down("f-0")
+			}
+		})
+	}
+}
+
+// TestStartSucceedsAfterFailures: one that succeeds ends the pauses.
+func TestStartSucceedsAfterFailures(t *testing.T) {
+	inVirtualTime(t, "", func(t *testing.T) {
+		l := newLab(t, map[string]behavior{"f 1": {fails: true}}, nil)
+		l.apply(ver("f", "1", func(f *function.Function) { f.Scale.Idle = time.Second }))
+		fails := func(times int) {
+			for range times {
+				o := l.call("f", 0)
+				l.calls.Wait()
+				l.want(o, codeStartFailed, 0)
+			}
+		}
+		fails(1)
+		for _, pause := range []time.Duration{time.Second, 2 * time.Second} {
+			time.Sleep(pause - time.Millisecond)
+			fails(2) // at once, since none is started
+			time.Sleep(time.Millisecond)
+			fails(1)
+		}
+		time.Sleep(4 * time.Second)
+		l.starter.become("f 1", behavior{})
+		o := l.call("f", 0)
+		l.calls.Wait()
+		l.want(o, "f 1", 0)
+		time.Sleep(2 * time.Second) // it stops
+		l.starter.become("f 1", behavior{fails: true})
+		before := len(l.starter.started("f 1"))
+		fails(1)
+		if n := len(l.starter.started("f 1")) - before; n != 3 {
+			t.Errorf("%d starts in a row, want 3", n)
+		}
+		time.Sleep(time.Second)
+		l.starter.become("f 1", behavior{})
+		o = l.call("f", 0)
+		l.calls.Wait()
+		l.want(o, "f 1", 0)
+	})
+}
+
+const (
+	soon  = time.Second      // "within a second"
+	never = 10 * time.Minute // for a start that is not ready in any test
+)
+
+// TestCancelledStarts: apply and rm end the starts of what they replace or remove, with
+// all that belongs to them.
+func TestCancelledStarts(t *testing.T) {
+	stuck := behavior{takes: never}
+	max1 := func(f *function.Function) { f.Scale.Max = 1 }
+	inflight2 := func(f *function.Function) { f.Inflight, f.Scale.Max = 2, 1 }
+	min2 := func(f *function.Function) { f.Scale.Min = 2 }
+	large := func(f *function.Function) { f.GPUMem = 8 << 20 }
+	for _, c := range []struct {
+		name   string
+		old    behavior
+		set    func(*function.Function)
+		calls  int // of f, in the old version
+		config func(*Config)
+		change func(*lab)
+		calls2 []string      // what comes of them
+		within time.Duration // after the change
+		runs   []string      // then
+	}{
+		{"rm", stuck, max1, 3, nil, func(l *lab) { l.remove("f") }, []string{codeNoFunction, codeNoFunction, codeNoFunction}, soon, nil},
+		{"rm, several calls on one start", stuck, inflight2, 3, nil, func(l *lab) { l.remove("f") }, []string{codeNoFunction, codeNoFunction, codeNoFunction}, soon, nil},
+		{"rm, both slots taken", stuck, nil, 4, nil, func(l *lab) { l.remove("f") }, []string{codeNoFunction, codeNoFunction, codeNoFunction, codeNoFunction}, soon, nil},
+		{"rm, kept ready", stuck, min2, 0, nil, func(l *lab) { l.remove("f") }, nil, soon, nil},
+		{"rm, two GPUs", stuck, nil, 5, func(c *Config) { c.GPUs = []GPU{{Name: "sim:0"}, {Name: "sim:1"}} }, func(l *lab) { l.remove("f") }, slices.Repeat([]string{codeNoFunction}, 5), soon, nil},
+		{"rm, tenants have limits", stuck, nil, 3, func(c *Config) { c.Policy.Limits.Slots = 1 }, func(l *lab) { l.remove("f") }, slices.Repeat([]string{codeNoFunction}, 3), soon, nil},
+		{"apply", stuck, nil, 2, nil, func(l *lab) { l.apply(ver("f", "2")) }, []string{"f 2", "f 2"}, soon, []string{"f 2", "f 2"}},
+		{"apply, calls that wait", stuck, max1, 4, nil, func(l *lab) { l.apply(ver("f", "2", max1)) }, slices.Repeat([]string{"f 2"}, 4), soon, []string{"f 2"}},
+		{"apply, several calls on one start", stuck, inflight2, 3, nil, func(l *lab) { l.apply(ver("f", "2", inflight2)) }, slices.Repeat([]string{"f 2"}, 3), soon, []string{"f 2"}},
+		{"apply, kept ready", stuck, min2, 0, nil, func(l *lab) { l.apply(ver("f", "2", min2)) }, nil, soon, []string{"f 2", "f 2"}},
+		{"apply, no more kept ready", stuck, min2, 0, nil, func(l *lab) { l.apply(ver("f", "2")) }, nil, soon, nil},
+		{"apply, two GPUs", stuck, nil, 4, func(c *Config) { c.GPUs = []GPU{{Name: "sim:0"}, {Name: "sim:1"}} }, func(l *lab) { l.apply(ver("f", "2")) }, slices.Repeat([]string{"f 2"}, 4), soon, slices.Repeat([]string{"f 2"}, 4)},
+		{"apply, tenants have limits", stuck, max1, 3, func(c *Config) { c.Policy.Limits.Slots = 1 }, func(l *lab) { l.apply(ver("f", "2", max1)) }, slices.Repeat([]string{"f 2"}, 3), soon, []string{"f 2"}},
+		{"apply, ready all the same", behavior{takes: 2500 * time.Millisecond, deaf: true}, max1, 2, nil, func(l *lab) { l.apply(ver("f", "2", max1)) }, []string{"f 2", "f 2"}, soon, []string{"f 2"}},
+		{"apply, slow to end", behavior{takes: never, dying: 3 * time.Second}, max1, 2, nil, func(l *lab) { l.apply(ver("f", "2", max1)) }, []string{"f 2", "f 2"}, soon, []string{"f 2"}},
+		{"apply, slow to end, with its memory", behavior{takes: never, dying: 3 * time.Second}, large, 2, func(c *Config) { c.GPUs[0].Mem = 10 << 20 }, func(l *lab) { l.apply(ver("f", "2", large)) }, []string{"f 2", "f 2"}, 3*time.Second + soon, []string{"f 2"}},
+		{"apply, something remains", behavior{takes: never, remains: true, dying: time.Second}, large, 1, func(c *Config) { c.GPUs[0].Mem = 10 << 20 }, func(l *lab) { l.apply(ver("f", "2", large)) }, []string{"f 2"}, time.Second + soon, []string{"f 2"}},
+		{"apply with another need of memory", stuck, large, 1, func(c *Config) { c.GPUs[0].Mem = 10 << 20 }, func(l *lab) {
+			l.apply(ver("f", "2", func(f *function.Function) { f.GPUMem = 9 << 20 }))
+		}, []string{"f 2"}, soon, []string{"f 2"}},
+		{"rm and apply", stuck, nil, 2, nil, func(l *lab) { l.remove("f"); l.apply(ver("f", "2")) }, []string{codeNoFunction, codeNoFunction}, soon, nil},
+		{"rm and apply of the same", stuck, nil, 2, nil, func(l *lab) { l.remove("f"); l.apply(ver("f", "1")) }, []string{codeNoFunction, codeNoFunction}, soon, nil},
+		{"apply and rm", stuck, nil, 2, nil, func(l *lab) { l.apply(ver("f", "3")); l.remove("f") }, []string{codeNoFunction, codeNoFunction}, soon, nil},
+		{"apply twice", stuck, nil, 2, nil, func(l *lab) { l.apply(ver("f", "3")); l.apply(ver("f", "2")) }, []string{"f 2", "f 2"}, soon, []string{"f 2", "f 2"}},
+		{"apply there and back", behavior{takes: 2500 * time.Millisecond}, nil, 2, nil, func(l *lab) { l.apply(ver("f", "3")); l.apply(ver("f", "1")) }, []string{"f 1", "f 1"}, 2500*time.Millisecond + soon, []string{"f 1", "f 1"}},
+		{"apply of a version that fails", stuck, nil, 2, nil, func(l *lab) { l.apply(ver("f", "bad")) }, []string{codeStartFailed, codeStartFailed}, soon, nil},
+		{"apply of the same", behavior{takes: 5 * time.Second}, nil, 2, nil, func(l *lab) { l.apply(ver("f", "1", func(f *function.Function) { f.Timeout = time.Minute })) }, []string{"f 1", "f 1"}, 3*time.Second + soon, []string{"f 1", "f 1"}},
+	} {
+		forPolicies(t, c.name, func(t *testing.T, policy string) {
+			l := newLab(t, map[string]behavior{"f 1": c.old, "f 3": stuck, "f bad": {fails: true}}, func(cfg *Config) {
+				cfg.Policy.Policy = policy
+				if c.config != nil {
+					c.config(cfg)
+				}
+			})
+			if c.set == nil {
+				c.set = func(*function.Function) {}
+			}
+			l.apply(ver("f", "1", c.set), ver("third", "1"))
+			var outcomes []*outcome
+			for range c.calls {
+				outcomes = append(outcomes, l.call("f", 0))
+			}
+			time.Sleep(2 * time.Second)
+			if len(l.starter.runs()) == 0 {
+				t.Fatal("nothing starts")
+			}
+			c.change(l)
+			if c.old.takes == never && c.old.dying == 0 {
+				third := l.call("third", 0)
+				synctest.Wait()
+				l.want(third, "third 1", soon)
+			}
+			time.Sleep(c.within)
+			for i, o := range outcomes {
+				l.want(o, c.calls2[i], 2*time.Second+c.within)
+			}
+			l.calls.Wait()
+			if c.old.dying > c.within {
+				time.Sleep(c.old.dying)
+			}
+			synctest.Wait()
+			runs := slices.DeleteFunc(l.starter.runs(), func(what string) bool { return what == "third 1" })
+			if policy == "gfaas" && !slices.Equal(runs, c.runs) || slices.ContainsFunc(runs, func(what string) bool { return !slices.Contains(c.runs, what) }) {
+				t.Errorf("%v run, want %v", runs, c.runs)
+			}
+			for _, line := range bytes.Split(l.log.Bytes(), []byte("\n")) {
+				if bytes.Contains(line, []byte("level=ERROR")) && !bytes.Contains(line, []byte("exited with status 3")) {
+					t.Errorf("logged: %s", line)
+				}
+			}
+			if t := (*l.names.Load())["f"]; t != nil {
+				l.engine.mu.Lock()
+				defer l.engine.mu.Unlock()
+				if want := 3 * min(strings.Count(strings.Join(c.calls2, " "), codeStartFailed), 1); t.fails < want || want == 0 && t.fails > 0 {
+					l.t.Errorf("%d starts failed, want %d", t.fails, want)
+				}
+			}
+		})
+	}
+}
+
+// up has an instance of a plan run.
+func (l *lab) up(id string, f function.Function) {
+	l.t.Helper()
+	r, err := l.starter.Start(context.Background(), f, instance.Placement{ID: id, GPUs: []string{l.cfg.GPUs[0].Name}, RPS: 1000})
+	if err := errors.Join(err, l.catalog.Reserve(context.Background(), r)); err != nil {
+		l.t.Fatal(err)
+	}
+	synctest.Wait()
+}
+
+// down stops it.
+func (l *lab) down(id string) {
+	l.t.Helper()
+	if err := l.catalog.Forget(context.Background(), id); err != nil {
+		l.t.Fatal(err)
+	}
+	l.starter.kill(id)
+	synctest.Wait()
+}
+
+// TestVersionBeginsAnew: what belongs to a version of a function ends with it.
+func TestVersionBeginsAnew(t *testing.T) {
+	min1 := func(f *function.Function) { f.Scale.Min = 1 }
+	always := func(f *function.Function) { f.Restart = "always" }
+	answers := func(l *lab) {
+		l.t.Helper()
+		o := l.call("f", 0)
+		l.calls.Wait()
+		l.want(o, "f 2", 0)
+	}
+	fail := func(l *lab) { // until the pause is 32 s
+		for _, pause := range []time.Duration{1, 2, 4, 8, 16, 32} {
+			l.call("f", 0)
+			time.Sleep(pause * time.Second)
+		}
+		l.call("f", 0)
+		time.Sleep(time.Second)
+	}
+	for _, c := range []struct {
+		name   string
+		f1, f2 function.Function
+		old    behavior
+		before func(*lab)
+		after  func(*lab)
+	}{
+		{"failures", ver("f", "1"), ver("f", "2"), behavior{fails: true}, fail, answers},
+		{"failures of those kept ready", ver("f", "1", min1), ver("f", "2", min1), behavior{fails: true}, func(l *lab) { time.Sleep(40 * time.Second) }, func(l *lab) {
+			if got := l.starter.runs(); !slices.Equal(got, []string{"f 2"}) {
+				l.t.Errorf("%v run", got)
+			}
+		}},
+		{"pauses of those kept ready that end too soon", ver("f", "1", min1), ver("f", "2", min1), behavior{}, func(l *lab) {
+			for n := range 4 {
+				l.starter.kill(fmt.Sprint("f.", n+1))
+				synctest.Wait()
+				if n < 3 {
+					time.Sleep(time.Second<<n + time.Millisecond)
+				}
+			}
+		}, func(l *lab) {
+			if got := l.starter.runs(); !slices.Equal(got, []string{"f 2"}) {
+				l.t.Errorf("%v run", got)
+			}
+			l.starter.kill("f.5")
+			time.Sleep(time.Second + time.Millisecond)
+			if got := l.starter.runs(); !slices.Equal(got, []string{"f 2"}) {
+				l.t.Errorf("%v run 1 s after the first ended", got)
+			}
+			time.Sleep(10 * time.Second) // the old version's pause has ended
+			if got := l.starter.runs(); !slices.Equal(got, []string{"f 2"}) {
+				l.t.Errorf("%v run at last", got)
+			}
+		}},
+		{"restarts of its own", ver("f", "1", always), ver("f", "2", always), behavior{}, func(l *lab) {
+			l.call("f", 0)
+			l.starter.kill("f.1")
+			synctest.Wait()
+		}, func(l *lab) {
+			time.Sleep(10 * time.Second)
+			if got := l.starter.runs(); len(got) > 0 {
+				l.t.Errorf("%v run in place of an instance of the old version", got)
+			}
+			answers(l)
+		}},
+		{"restarts of a plan's", ver("f", "1", always), ver("f", "2", always), behavior{}, func(l *lab) {
+			l.up("f-0", ver("f", "1"))
+			l.starter.become("f 1", behavior{fails: true})
+			l.starter.kill("f-0")
+			time.Sleep(40 * time.Second) // 1, 2, 4, 8, 16 s, and then 32
+		}, func(l *lab) {
+			if got := l.starter.runs(); !slices.Equal(got, []string{"f 2"}) {
+				l.t.Errorf("%v run", got)
+			}
+			answers(l)
+			l.down("f-0")
+		}},
+		{"costs and contract", ver("f", "1"), ver("f", "2"), behavior{takes: 5 * time.Second}, func(l *lab) {
+			l.call("f", 3*time.Second)
+			l.calls.Wait()
+			l.call("f", 3*time.Second) // still runs on the old version's when the new one is there
+		}, func(l *lab) {
+			l.calls.Wait()
+			l.engine.mu.Lock()
+			t := (*l.names.Load())["f"]
+			if t.costs != (costs{}) || t.contract != "" || t.spec.Warm != usualWarm || t.spec.Cold != usualWarm+usualStart {
+				l.t.Errorf("%+v, %q, expected %v, cold %v", t.costs, t.contract, t.spec.Warm, t.spec.Cold)
+			}
+			l.engine.mu.Unlock()
+			answers(l)
+		}},
+	} {
+		for _, how := range []string{"apply", "rm and apply"} {
+			if how != "apply" && c.name == "restarts of a plan's" { // it is in use
+				continue
+			}
+			inVirtualTime(t, c.name+", "+how, func(t *testing.T) {
+				l := newLab(t, map[string]behavior{"f 1": c.old}, nil)
+				l.apply(c.f1)
+				c.before(l)
+				if how != "apply" {
+					l.remove("f")
+				}
+				l.apply(c.f2)
+				c.after(l)
+			})
+		}
+	}
+}
+
+// TestApplyUnderLoad: calls that run end on the old version's instance, and those that
+// come go to the new version's, although the old one always has calls.
+func TestApplyUnderLoad(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		set  func(*function.Function)
+	}{
+		{"inflight", func(f *function.Function) { f.Inflight = 4 }},
+		{"one instance at most", func(f *function.Function) { f.Inflight, f.Scale.Max = 4, 1 }},
+		{"kept ready", func(f *function.Function) { f.Inflight, f.Scale.Min = 4, 1 }},
+		{"one at a time", func(f *function.Function) { f.Scale.Max = 1 }},
+	} {
+		forPolicies(t, c.name, func(t *testing.T, policy string) {
+			l := newLab(t, nil, func(c *Config) {
+				c.Policy.Policy = policy
+				c.GPUs = []GPU{{Name: "sim:0"}, {Name: "sim:1"}}
+			})
+			l.apply(ver("f", "1", c.set))
+			old := l.call("f", 30*time.Second)
+			time.Sleep(time.Second)
+			l.apply(ver("f", "2", c.set))
+			for range 10 {
+				o := l.call("f", 100*time.Millisecond)
+				time.Sleep(time.Second)
+				l.want(o, "f 2", 100*time.Millisecond)
+			}
+			l.calls.Wait()
+			l.want(old, "f 1", 30*time.Second)
+			synctest.Wait()
+			if got := l.starter.runs(); slices.Contains(got, "f 1") {
+				t.Errorf("%v run", got)
+			}
+		})
+	}
+}
+
+// TestRemoveUnderLoad: calls that wait for a function that is removed go to the instance
+// that it has; no other is started for them.
+func TestRemoveUnderLoad(t *testing.T) {
+	inVirtualTime(t, "", func(t *testing.T) {
+		l := newLab(t, nil, func(c *Config) { c.Concurrency = 1 })
+		l.apply(ver("f", "1"))
+		var outcomes []*outcome
+		for range 3 {
+			outcomes = append(outcomes, l.call("f", time.Second))
+		}
+		l.remove("f")
+		late := l.call("f", 0)
+		l.calls.Wait()
+		l.want(late, codeNoFunction, 0)
+		for n, o := range outcomes {
+			l.want(o, "f 1", time.Duration(n+1)*time.Second)
+		}
+		synctest.Wait()
+		if got, starts := l.starter.runs(), l.starter.started("f 1"); len(got) > 0 || len(starts) != 1 {
+			t.Errorf("%v run, started at %v", got, starts)
+		}
+	})
+}
+
+// TestSlowStart: the time that instances of a function take to start is theirs, and does
+// not count against the queue timeout of calls that wait for them.
+func TestSlowStart(t *testing.T) {
+	const patience = 5 * time.Second
+	set := func(inflight, most int) func(*function.Function) {
+		return func(f *function.Function) { f.Inflight, f.Scale.Max = inflight, most }
+	}
+	limited := func(c *Config) { c.Policy.Limits.Slots = 2 }
+	for _, c := range []struct {
+		name   string
+		set    func(*function.Function)
+		config func(*Config)
+		start  behavior
+		calls  int
+		takes  time.Duration // for each
+		want   []string
+	}{
+		{"one at a time", set(1, 10), nil, behavior{takes: 6 * time.Second}, 8, 100 * time.Millisecond, slices.Repeat([]string{"f 1"}, 8)},
+		{"one instance", set(1, 1), nil, behavior{takes: 6 * time.Second}, 8, 100 * time.Millisecond, slices.Repeat([]string{"f 1"}, 8)},
+		{"inflight", set(3, 1), nil, behavior{takes: 6 * time.Second}, 8, 100 * time.Millisecond, slices.Repeat([]string{"f 1"}, 8)},
+		{"kept ready", func(f *function.Function) { f.Scale.Min, f.Scale.Max = 1, 1 }, nil, behavior{takes: time.Minute}, 8, 100 * time.Millisecond, slices.Repeat([]string{"f 1"}, 8)},
+		{"tenants have limits", set(1, 10), limited, behavior{takes: 6 * time.Second}, 8, 100 * time.Millisecond, slices.Repeat([]string{"f 1"}, 8)},
+		{"then it is too slow", set(1, 1), nil, behavior{takes: 6 * time.Second}, 8, 2 * time.Second, append(slices.Repeat([]string{"f 1"}, 3), slices.Repeat([]string{codeQueueTimeout}, 5)...)},
+		{"it fails, three times", set(1, 1), nil, behavior{takes: 6 * time.Second, fails: true}, 8, 0, slices.Repeat([]string{codeStartFailed}, 8)},
+	} {
+		forPolicies(t, c.name, func(t *testing.T, policy string) {
+			l := newLab(t, map[string]behavior{"f 1": c.start}, func(cfg *Config) {
+				cfg.QueueTimeout = patience
+				cfg.Policy.Policy = policy
+				if c.config != nil {
+					c.config(cfg)
+				}
+			})
+			l.apply(ver("f", "1", c.set))
+			var outcomes []*outcome
+			for range c.calls {
+				outcomes = append(outcomes, l.call("f", c.takes))
+			}
+			l.calls.Wait()
+			for i, o := range outcomes {
+				l.want(o, c.want[i], 3*c.start.takes+patience)
+			}
+		})
+	}
+	inVirtualTime(t, "of another function", func(t *testing.T) {
+		l := newLab(t, map[string]behavior{"f 1": {takes: 20 * time.Second}}, func(c *Config) { c.QueueTimeout, c.Concurrency = patience, 1 })
+		l.apply(ver("f", "1"), ver("g", "1"))
+		f, g := l.call("f", 0), l.call("g", 0)
+		l.calls.Wait()
+		l.want(f, "f 1", 20*time.Second)
+		l.want(g, codeQueueTimeout, patience)
+		if g.took != patience {
+			t.Errorf("%v", g)
+		}
+	})
+	inVirtualTime(t, "after it waited", func(t *testing.T) {
+		l := newLab(t, map[string]behavior{"f 1": {takes: 10 * time.Second}}, func(c *Config) { c.QueueTimeout, c.Concurrency = patience, 1 })
+		l.apply(ver("f", "1", set(1, 1)), ver("g", "1"))
+		l.call("g", 3*time.Second)
+		first := l.call("f", 10*time.Second) // waits for 3 s
+		second := l.call("f", 0)             // the same, then for the start, then for 2 s
+		l.calls.Wait()
+		l.want(first, "f 1", 23*time.Second)
+		l.want(second, codeQueueTimeout, 15*time.Second)
+		if second.took != 15*time.Second {
+			t.Errorf("%v, want 3 s, 10 s for the start, and 2 s", second)
+		}
+	})
+	inVirtualTime(t, "starts that fail do not count either", func(t *testing.T) {
+		l := newLab(t, map[string]behavior{"f 1": {takes: 4 * time.Second, fails: true}}, func(c *Config) { c.QueueTimeout = patience })
+		l.apply(ver("f", "1"))
+		first := l.call("f", 0)
+		time.Sleep(9 * time.Second)
+		l.starter.become("f 1", behavior{takes: 4 * time.Second})
+		l.calls.Wait()
+		l.want(first, codeStartFailed, 12*time.Second) // the third had begun
+		first = l.call("f", 0)
+		l.calls.Wait()
+		l.want(first, codeStartFailed, 0)
+		time.Sleep(time.Second)
+		first = l.call("f", 0)
+		l.calls.Wait()
+		l.want(first, "f 1", 4*time.Second)
+	})
+}
