@@ -254,16 +254,19 @@ func (g *Gateway) notAdopted(r instance.Record, own bool) {
 	g.restartOther(r, unknownEnd)
 }
 
-// errNotServed says that nothing here can use an instance.
-var errNotServed = errors.New("its function or its GPU is not served here")
+// Why nothing here can use an instance.
+var (
+	errNotServed = errors.New("its function or its GPU is not served here")
+	errOutdated  = errors.New("its function has changed since it was started")
+)
 
 // unknown says whether an error of adopt leaves open whether the instance runs.
 func unknown(err error) bool {
 	var gone *ports.GoneError
-	return err != nil && !errors.Is(err, errNotServed) && !errors.As(err, &gone)
+	return err != nil && !errors.Is(err, errNotServed) && !errors.Is(err, errOutdated) && !errors.As(err, &gone)
 }
 
-// adopt takes over an instance that runs. The error is errNotServed or a
+// adopt takes over an instance that runs. The error is errNotServed, errOutdated or a
 // *ports.GoneError, unless it may pass.
 func (g *Gateway) adopt(ctx context.Context, r instance.Record, own bool) error {
 	t := (*g.names.Load())[r.Function]
@@ -282,6 +285,10 @@ func (g *Gateway) adopt(ctx context.Context, r instance.Record, own bool) error 
 		return err
 	}
 	s := g.engine.adopt(t, int32(gpu), r, own, g.found(ctx, r.ID))
+	if s == nil {
+		g.log.Info("instance not adopted: "+errOutdated.Error(), "instance", r.ID, "function", r.Function)
+		return errOutdated
+	}
 	g.log.Info("instance adopted", "instance", r.ID, "function", r.Function)
 	g.deed(func() { g.watch(s) })
 	return nil

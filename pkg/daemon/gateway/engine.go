@@ -548,10 +548,15 @@ func (e *engine) moved(s *server, to residency.Start, fault bool) {
 	}
 }
 
-// adopt makes an instance known that was found running, with its memory there.
+// adopt makes an instance known that was found running, with its memory there. It returns
+// nil if the instance is of no use: its function is gone, or it is the gateway's own and
+// of another version of its function.
 func (e *engine) adopt(t *target, gpu int32, r instance.Record, own bool, to residency.Start) *server {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.functions[t.number] != t || t.gone || own && !isOf(r, t.function) {
+		return nil
+	}
 	e.adopted--
 	s := &server{id: e.adopted, gpu: gpu, further: e.g.further(r), mem: t.spec.Mem, target: t, generation: t.generation, function: t.function, record: r, state: serverReady, own: own, since: e.now()}
 	s.out = own && e.g.cfg.Parker != nil

@@ -560,3 +560,41 @@ func TestMetrics(t *testing.T) {
 		t.Error("an unknown name is a label")
 	}
 }
+
+// TestAdoptionOfAVersion: what the gateway before this one started of a function that has
+// changed since is not taken over as the function that it is now.
+func TestAdoptionOfAVersion(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		change  func(*function.Function)
+		adopted bool
+	}{
+		{"nothing", func(*function.Function) {}, true},
+		{"what a gateway goes by", func(f *function.Function) { f.Scale.Max, f.Inflight, f.Timeout = 3, 2, time.Minute }, true},
+		{"its command", func(f *function.Function) { f.Command = []string{"./other"} }, false},
+		{"its environment", func(f *function.Function) { f.Env = map[string]string{"VERSION": "2"} }, false},
+		{"its memory", func(f *function.Function) { f.GPUMem = 1 << 20 }, false},
+		{"its folder", func(f *function.Function) { f.Dir = "/elsewhere" }, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.Keep = true })
+			w.apply(fn("f"))
+			w.do("POST", "/function/f", "x")
+			w.until("it is written down", func() bool { return w.record("f.1").State == instance.Ready })
+			w.close()
+			if err := w.catalog.Apply(context.Background(), fn("f", c.change)); err != nil {
+				t.Fatal(err)
+			}
+			w.cfg.Keep = false
+			w.open()
+			want := "f.2"
+			if c.adopted {
+				want = "f.1"
+			}
+			if a := w.do("POST", "/function/f", "x"); a.status != 200 || a.header.Get("Gfaas-Instance") != want {
+				t.Errorf("%+v, want %s", a, want)
+			}
+			w.until("the other is gone", func() bool { return fmt.Sprint(w.runtime.Running()) == "["+want+"]" })
+		})
+	}
+}

@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
+	"github.com/gfaas/gfaas/pkg/launch"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 	"github.com/gfaas/gfaas/pkg/policy/scale"
 )
@@ -68,6 +70,12 @@ func (e *engine) renew(t *target) {
 // outdated reports whether an instance is the gateway's own and of a version of its
 // function that has ended. Locked.
 func (s *server) outdated() bool { return s.own && s.generation != s.target.generation }
+
+// isOf reports whether an instance that a gateway started is of a version of a function.
+func isOf(r instance.Record, fn function.Function) bool {
+	now := launch.Intended(fn, instance.Placement{})
+	return (r.Definition == "" || r.Definition == now.Definition) && r.Slice.Mem == fn.GPUMem
+}
 
 // pause is how long an answer may take to begin, and then to go on.
 func (t *target) pause() time.Duration { return time.Duration(t.timeout.Load()) }
