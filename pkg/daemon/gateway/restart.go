@@ -184,13 +184,15 @@ func (g *Gateway) restartOther(r instance.Record, how instance.State) {
 		return
 	}
 	g.deed(func() {
+		ran := time.Since(r.Handle.Started)
 		for {
 			_, life, ok := g.applied(r.Function)
 			if !ok {
 				g.restarts.end(r.ID)
 				return
 			}
-			wait := g.restarts.next(r.ID, time.Since(r.Handle.Started))
+			wait := g.restarts.next(r.ID, ran)
+			ran = 0 // from now on it has not run
 			g.log.Warn("instance will be started again", "instance", r.ID, "function", r.Function, "in", wait.String())
 			if !pause(life, wait) {
 				g.restarts.forget(r.ID)

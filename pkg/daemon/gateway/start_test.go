@@ -648,6 +648,9 @@ func TestVersionBeginsAnew(t *testing.T) {
 			l.starter.become("f 1", behavior{fails: true})
 			l.starter.kill("f-0")
 			time.Sleep(40 * time.Second) // 1, 2, 4, 8, 16 s, and then 32
+			if starts := l.starter.started("f 1"); len(starts) != 6 {
+				l.t.Errorf("started at %v", starts)
+			}
 		}, func(l *lab) {
 			if got := l.starter.runs(); !slices.Equal(got, []string{"f 2"}) {
 				l.t.Errorf("%v run", got)
