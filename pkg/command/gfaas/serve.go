@@ -116,7 +116,7 @@ folder async beside the state file until they have ended.`,
 	cli.Choice(cmd, &o.scaler, "scaler", "what, beside calls that wait, starts instances, by the --profile", gateway.Scalers()...)
 	f.StringVar(&o.profile, "profile", "", "profile (CSV): the slices of instances, and for a scaler what each sustains")
 	f.IntVar(&o.limits.Queue, "max-queue", 1024, "calls that may wait, a function")
-	f.DurationVar(&o.limits.QueueTimeout, "queue-timeout", time.Minute, "how long a call may wait for a place on an instance")
+	f.DurationVar(&o.limits.QueueTimeout, "queue-timeout", time.Minute, "how long a call may wait for a place on an instance, not counting the time while one of its function starts")
 	f.DurationVar(&o.limits.Timeout, "timeout", 5*time.Minute, "how long an answer may take to begin, and then each pause within it")
 	f.DurationVar(&o.startTimeout, "start-timeout", launch.DefaultPatience, "how long an instance may take to become ready")
 	o.maxBody, o.buffer = 64*gpu.MiB, 256*gpu.KiB
