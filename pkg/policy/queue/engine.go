@@ -188,7 +188,7 @@ func (e *engine) apply(ev *Event, actions []Action) []Action {
 	case Learned:
 		if e.known(ev.Function) {
 			f := e.functions[ev.Function]
-			f.Warm, f.Cold, f.Load = ev.Spec.Warm, ev.Spec.Cold, ev.Spec.Load
+			f.Warm, f.Cold, f.Load, f.Need = ev.Spec.Warm, ev.Spec.Cold, ev.Spec.Load, ev.Spec.Need
 			return e.setFunction(ev.Function, f, actions)
 		}
 	case FunctionGone:
@@ -200,7 +200,7 @@ func (e *engine) apply(ev *Event, actions []Action) []Action {
 		return e.changed(actions, "")
 	case GPUGone:
 		return e.gpuGone(ev.GPU, actions)
-	case Ready, Adopted, Lost, Moved:
+	case Ready, Adopted, Lost, Moved, Measured:
 		return e.instance(ev, actions)
 	case Occupied:
 		if ev.GPU >= 0 && int(ev.GPU) < len(e.slots) {
@@ -349,6 +349,11 @@ func (e *engine) setGPU(gpu int32, m GPU) {
 	if OneAtATime(e.config.Policy) {
 		m.Slots = 1
 	}
+	e.changing = true
+	if e.open(gpu) && e.slots[gpu] == max(m.Slots, 1) {
+		e.pool.SetMem(gpu, m.Mem)
+		return
+	}
 	e.slots = grown(e.slots, int(gpu)+1)
 	e.slots[gpu] = max(m.Slots, 1)
 	e.pool.SetGPU(gpu, e.slots[gpu], m.Mem)
@@ -356,7 +361,6 @@ func (e *engine) setGPU(gpu int32, m GPU) {
 		e.adaptive.set(gpu, e.slots[gpu])
 	}
 	e.order.grow(len(e.functions), len(e.slots), e.allSlots())
-	e.changing = true
 }
 
 func (e *engine) gpuGone(gpu int32, actions []Action) []Action {
@@ -556,7 +560,7 @@ func (e *engine) ended(ev *Event, actions []Action) []Action {
 	}
 	switch starts := e.pool.Starts(r.slot); {
 	case ev.Starting:
-		if starts {
+		if starts && !(ev.Short && e.pool.Starved(r.slot)) {
 			e.startFailed(r.function) // before others get its room
 		}
 		e.pool.Lost(r.slot)
@@ -698,8 +702,13 @@ func (e *engine) took(f int32) {
 func (e *engine) instance(ev *Event, actions []Action) []Action {
 	if ev.Kind == Adopted {
 		if e.known(ev.Function) && ev.GPU >= 0 && int(ev.GPU) < len(e.slots) {
-			slot, ok := e.pool.Adopt(ev.Instance, ev.Function, ev.GPU, ev.To == residency.GPUWarm, ev.Pinned, e.now)
-			if ok && ev.Pinned {
+			found := residency.Found{Resident: ev.To == residency.GPUWarm, Pinned: ev.Pinned, Starting: ev.Pinned && ev.Starting, Mem: ev.Mem}
+			slot, ok := e.pool.Adopt(ev.Instance, ev.Function, ev.GPU, found, e.now)
+			switch {
+			case ok && found.Starting:
+				actions = e.changed(actions, "")
+				e.await(ev.Function)
+			case ok && ev.Pinned:
 				e.plan(ev.Function, slot, ev.Spec)
 			}
 			e.order.moved(ev.Function, ev.GPU)
@@ -718,11 +727,16 @@ func (e *engine) instance(ev *Event, actions []Action) []Action {
 		if e.pool.Starts(slot) {
 			e.pool.Started(slot, e.now)
 			e.startSucceeded(f)
+			if e.pool.Pinned(slot) {
+				e.plan(f, slot, ev.Spec)
+			}
 		}
+	case Measured:
+		e.pool.Measured(slot, ev.Mem, ev.Stays)
 	case Moved:
 		e.pool.Moved(slot, ev.To, !ev.Fault)
 	case Lost:
-		if e.pool.Starts(slot) {
+		if e.pool.Starts(slot) && !e.pool.Pinned(slot) && !(ev.Short && e.pool.Starved(slot)) {
 			e.startFailed(f)
 		}
 		if e.pool.Waits(slot) {
@@ -737,6 +751,10 @@ func (e *engine) instance(ev *Event, actions []Action) []Action {
 	e.review(f)
 	return actions
 }
+
+// await puts the invocations of a function that wait for room to start an instance back
+// into its queue: another process has begun to start one.
+func (e *engine) await(f int32) { e.pool.BumpStarts(f) }
 
 // bump has what waits on an instance for room, or for its start, wait for its turn again.
 func (e *engine) bump(slot int32) {

@@ -150,6 +150,7 @@ func (e *engine) startFailed(f int32) {
 
 // startSucceeded forgets starts that failed before one that did not.
 func (e *engine) startSucceeded(f int32) {
+	e.pool.Fed(f)
 	s := &e.states[f]
 	if s.failures, s.barred = 0, 0; len(e.failing) > 0 {
 		e.failing = holding(e.failing, f, false)
@@ -172,7 +173,7 @@ func (e *engine) retry() {
 // failed: it has no instance that could take them, and none is started for a while.
 func (e *engine) barred(f int32) bool {
 	s := &e.states[f]
-	return s.failures >= mostFailures && e.now < s.barred && !e.pool.Usable(f)
+	return s.failures >= mostFailures && e.now < s.barred && !e.pool.Usable(f) && !e.pool.Pending(f)
 }
 
 // startTime measures for how long starts of a function's instances have been in

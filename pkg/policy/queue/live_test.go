@@ -38,6 +38,7 @@ type driver struct {
 	ids       int64
 	adopted   residency.ID
 	unlucky   int  // percent of the starts that fail
+	short     int  // percent of those that fail for want of memory
 	calm      bool // nothing goes wrong any more
 	steps     []step
 }
@@ -55,6 +56,7 @@ type starts struct {
 	version    int // instances of earlier ones take no more calls
 	failures   int // in a row
 	pause      time.Duration
+	unsure     bool // one failed for want of memory, which may count or not
 	inProgress int
 	since      time.Duration
 	before     time.Duration // the time for which some were in progress, before since
@@ -100,10 +102,11 @@ func (d *driver) startsOf(f int32) *starts {
 // server is an instance.
 type server struct {
 	function, gpu int32
-	mem           int64
-	resident, up  bool // up: started
-	pinned        bool // another's: not to be stopped or moved
-	starting      bool // the policy waits for its start to end
+	mem, least    int64 // least: what it was promised
+	stays         int64 // beside mem, when that is on the host
+	resident, up  bool  // up: started
+	pinned        bool  // another's: not to be stopped or moved
+	starting      bool  // the policy waits for its start to end
 	stopping      bool
 	version       int // of its function
 	calls         int
@@ -154,7 +157,7 @@ func (d *driver) observe(ev *queue.Event) {
 	if ev.Kind == queue.FunctionSet {
 		s := d.startsOf(ev.Function)
 		if ev.Renew || d.leaving[ev.Function] {
-			s.failures, s.pause = 0, 0
+			s.failures, s.pause, s.unsure = 0, 0, false
 		}
 		if ev.Renew {
 			s.version++
@@ -170,7 +173,7 @@ func (d *driver) observe(ev *queue.Event) {
 		of := d.startsOf(s.function)
 		s.starting = false
 		of.end(d.now)
-		of.failures, of.pause = 0, 0
+		of.failures, of.pause, of.unsure = 0, 0, false
 	default:
 	}
 }
@@ -187,6 +190,9 @@ func (d *driver) do(a *queue.Action) {
 		}
 		if s.function != a.Function || s.gpu != a.GPU || s.stopping || !s.pinned && s.version < d.startsOf(s.function).version || s.calls >= max(int(d.functions[a.Function].Inflight), 1) {
 			d.t.Fatalf("%v: %+v on %+v", d.now, a, s)
+		}
+		if !s.resident {
+			s.mem = s.least // it is content with that
 		}
 		c.state, c.on, s.resident = "runs", a.Instance, true
 		s.calls++
@@ -210,7 +216,7 @@ func (d *driver) do(a *queue.Action) {
 			case s.stopping:
 				return nil
 			case d.chance(d.unlucky):
-				return d.gone(a.Instance)
+				return d.gone(a.Instance, d.chance(d.short))
 			}
 			s.up = true
 			return []queue.Event{{Kind: queue.Ready, Instance: a.Instance}}
@@ -219,20 +225,24 @@ func (d *driver) do(a *queue.Action) {
 		if d.dead[a.Instance] {
 			return
 		}
-		if s != nil && s.starting && a.Kind == queue.Remove {
+		if s != nil && s.starting && !s.pinned && a.Kind == queue.Remove {
 			d.cancel(a.Instance, s)
 			return
 		}
-		if s == nil || s.calls > 0 || s.stopping || !s.up {
+		if s == nil || s.calls > 0 || s.stopping || !s.up && !s.pinned {
 			d.t.Fatalf("%v: %+v of %+v", d.now, a, s)
 		}
 		if s.pinned && (a.Kind != queue.Remove || d.functions[a.Function] != nil && !d.leaving[a.Function] && d.gpus[a.GPU] != nil && !d.closed[a.GPU]) {
 			d.t.Fatalf("%v: %+v of %+v, which is pinned", d.now, a, s)
 		}
+		if s.starting { // one of a plan
+			s.starting = false
+			d.startsOf(s.function).end(d.now)
+		}
 		s.stopping = a.Kind == queue.Remove
 		to := residency.HostWarm
 		if a.Kind == queue.Prefetch {
-			to, s.resident = residency.GPUWarm, true
+			to, s.resident, s.mem = residency.GPUWarm, true, s.least
 		}
 		d.after(d.some(300*time.Millisecond), func() []queue.Event { return d.moved(a.Instance, s, to) })
 	case queue.Wake:
@@ -244,15 +254,20 @@ func (d *driver) do(a *queue.Action) {
 	}
 }
 
-// gone ends an instance.
-func (d *driver) gone(id residency.ID) []queue.Event {
+// gone ends an instance. A start that failed because the GPU had too little memory may
+// count as a failure or not.
+func (d *driver) gone(id residency.ID, short bool) []queue.Event {
 	if s := d.instances[id]; s.starting {
 		s.starting = false
 		d.startsOf(s.function).end(d.now)
-		d.startsOf(s.function).failed(d.now)
+		if short {
+			d.startsOf(s.function).unsure = true
+		} else if !s.pinned {
+			d.startsOf(s.function).failed(d.now)
+		}
 	}
 	delete(d.instances, id)
-	return []queue.Event{{Kind: queue.Lost, Instance: id}}
+	return []queue.Event{{Kind: queue.Lost, Instance: id, Short: short}}
 }
 
 // cancel cancels the start of an instance: the calls that it was for wait again.
@@ -272,11 +287,11 @@ func (d *driver) start(a *queue.Action) *server {
 		d.t.Fatalf("%v: %+v of a new instance", d.now, a)
 	}
 	of := d.startsOf(a.Function)
-	if d.now < of.pause || of.failures >= 3 && of.inProgress > 0 {
+	if !of.unsure && (d.now < of.pause || of.failures >= 3 && of.inProgress > 0) {
 		d.t.Fatalf("%v: %+v starts an instance, with %+v", d.now, a, of)
 	}
 	of.begin(d.now)
-	s := &server{function: a.Function, gpu: a.GPU, mem: d.functions[a.Function].Mem, resident: true, starting: true, version: of.version}
+	s := &server{function: a.Function, gpu: a.GPU, mem: d.functions[a.Function].Mem, least: d.functions[a.Function].Mem, resident: true, starting: true, version: of.version}
 	d.instances[a.Instance] = s
 	return s
 }
@@ -287,7 +302,7 @@ func (d *driver) moved(id residency.ID, s *server, to residency.Start) []queue.E
 		return nil // it died
 	}
 	if s.stopping {
-		return d.gone(id)
+		return d.gone(id, false)
 	}
 	fault := d.chance(20)
 	if s.calls == 0 {
@@ -314,8 +329,9 @@ func (d *driver) run(id int64, on residency.ID, fresh bool) {
 		case d.calls[id].state != "runs" || d.calls[id].on != on || d.instances[on] != s:
 			return nil // ended with its instance, or with its start
 		case fresh && s.starting && d.chance(d.unlucky):
-			events := d.end(id, queue.Event{Kind: queue.Failed, Starting: true, Again: d.chance(50)})
-			return append(events, d.die(on)[1:]...)
+			short := d.chance(d.short)
+			events := d.end(id, queue.Event{Kind: queue.Failed, Starting: true, Short: short, Again: d.chance(50)})
+			return append(events, d.dies(on, short)[1:]...)
 		}
 		s.up = true
 		d.after(took, func() []queue.Event {
@@ -348,10 +364,12 @@ func (d *driver) end(id int64, ev queue.Event) []queue.Event {
 }
 
 // die ends an instance with all that runs on it.
-func (d *driver) die(id residency.ID) []queue.Event {
+func (d *driver) die(id residency.ID) []queue.Event { return d.dies(id, false) }
+
+func (d *driver) dies(id residency.ID, short bool) []queue.Event {
 	d.dead[id] = true
 	was := d.instances[id]
-	events := d.gone(id)
+	events := d.gone(id, short)
 	for _, c := range d.sorted() {
 		if d.calls[c].state == "runs" && d.calls[c].on == id {
 			events = append(events, d.end(c, queue.Event{Kind: queue.Failed, Executed: d.some(time.Second), Again: d.chance(50)})...)
@@ -376,9 +394,7 @@ func (d *driver) sorted() []int64 {
 func (d *driver) check() {
 	busy, mem := map[int32]float64{}, maps.Clone(d.occupied)
 	for _, s := range d.instances {
-		if s.resident {
-			mem[s.gpu] += s.mem
-		}
+		mem[s.gpu] += s.holds()
 		if s.calls > 0 && !s.pinned {
 			share := 1.0
 			if f := d.functions[s.function]; f != nil && f.Slice > 0 {
@@ -416,7 +432,7 @@ func (d *driver) checkPlanned() {
 	}
 	for id, s := range d.instances {
 		call, some := waits[s.function]
-		if some && s.pinned && !s.stopping && !d.dead[id] && !d.closed[s.gpu] && s.calls < max(int(d.functions[s.function].Inflight), 1) {
+		if some && s.pinned && s.up && !s.stopping && !d.dead[id] && !d.closed[s.gpu] && s.calls < max(int(d.functions[s.function].Inflight), 1) {
 			d.t.Fatalf("%v: call %d waits, although %+v could take it", d.now, call, s)
 		}
 	}
@@ -480,7 +496,7 @@ func (d *driver) something() []queue.Event {
 	case 4:
 		if old := d.functions[f]; old != nil {
 			spec := *old
-			spec.Warm = d.some(time.Second)
+			spec.Warm, spec.Need = d.some(time.Second), int64(d.r.IntN(20))
 			return []queue.Event{{Kind: queue.Learned, Function: f, Spec: &spec}}
 		}
 	case 5, 6:
@@ -504,6 +520,12 @@ func (d *driver) something() []queue.Event {
 		return []queue.Event{{Kind: queue.Used, GPU: int32(d.r.IntN(3)), Busy: d.r.Float64()}}
 	case 25:
 		return d.occupy(int32(d.r.IntN(3)))
+	case 26:
+		return d.shrink(int32(d.r.IntN(3)))
+	case 27, 28:
+		return d.measure()
+	case 29:
+		return d.up(f, int32(d.r.IntN(3)))
 	case 11:
 		if d.chance(20) {
 			d.restart()
@@ -525,16 +547,90 @@ func (d *driver) occupy(g int32) []queue.Event {
 	if d.gpus[g] == nil {
 		return nil
 	}
-	free := d.gpus[g].Mem
-	for _, s := range d.instances {
-		if s.gpu == g && s.resident {
-			free -= s.mem
-		}
-	}
+	free := d.free(g) + d.occupied[g]
 	if d.occupied[g] = 0; free > 0 {
 		d.occupied[g] = d.r.Int64N(free + 1)
 	}
 	return []queue.Event{{Kind: queue.Occupied, GPU: g, Mem: d.occupied[g]}}
+}
+
+// free returns the memory of a GPU that nothing has.
+func (d *driver) free(g int32) int64 {
+	free := d.gpus[g].Mem - d.occupied[g]
+	for _, s := range d.instances {
+		if s.gpu == g {
+			free -= s.holds()
+		}
+	}
+	return free
+}
+
+// holds returns the memory that an instance has on its GPU.
+func (s *server) holds() int64 {
+	if s.resident {
+		return s.mem + s.stays
+	}
+	return s.stays
+}
+
+// shrink takes some of the memory that is free from a GPU, as other programs do.
+func (d *driver) shrink(g int32) []queue.Event {
+	if d.gpus[g] == nil || d.closed[g] || d.gpus[g].Mem == 0 || d.free(g) <= 0 {
+		return nil
+	}
+	less := *d.gpus[g]
+	less.Mem = max(less.Mem-d.r.Int64N(d.free(g)+1), 1)
+	d.gpus[g] = &less
+	return []queue.Event{d.gpu(g)}
+}
+
+// measure has an instance take more of the memory that is free, or less.
+func (d *driver) measure() []queue.Event {
+	for _, id := range d.names() {
+		s := d.instances[id]
+		if !s.up || !s.resident || d.gpus[s.gpu] == nil || d.chance(50) {
+			continue
+		}
+		most := int64(20)
+		if d.gpus[s.gpu].Mem > 0 {
+			most = s.mem + s.stays + max(d.free(s.gpu), 0)
+		}
+		mem := d.r.Int64N(most + 1)
+		s.mem, s.stays = max(mem, s.least), 0
+		if most > s.mem && !s.pinned && d.chance(50) {
+			s.stays = d.r.Int64N(most - s.mem + 1)
+		}
+		return []queue.Event{{Kind: queue.Measured, Instance: id, Function: s.function, Mem: mem + s.stays, Stays: s.stays}}
+	}
+	return nil
+}
+
+// up has another process start an instance, which becomes ready or does not.
+func (d *driver) up(f, g int32) []queue.Event {
+	if d.functions[f] == nil || d.leaving[f] || d.gpus[g] == nil || d.closed[g] {
+		return nil
+	}
+	promised := int64(d.r.IntN(8))
+	s := &server{function: f, gpu: g, mem: max(d.functions[f].Mem, promised), resident: true, pinned: true, starting: true}
+	if d.gpus[g].Mem > 0 && d.free(g) < s.mem {
+		return nil
+	}
+	s.least = s.mem
+	d.adopted--
+	id := d.adopted
+	d.instances[id] = s
+	d.startsOf(f).begin(d.now)
+	d.after(d.some(3*time.Second), func() []queue.Event {
+		switch {
+		case d.instances[id] != s || s.stopping:
+			return nil
+		case d.chance(30):
+			return d.die(id)
+		}
+		s.up = true
+		return []queue.Event{{Kind: queue.Ready, Instance: id, Function: f, Spec: &queue.Function{Warm: d.some(time.Second)}}}
+	})
+	return []queue.Event{{Kind: queue.Adopted, Instance: id, Function: f, GPU: g, To: residency.GPUWarm, Pinned: true, Starting: true, Mem: promised}}
 }
 
 func (d *driver) names() []residency.ID {
@@ -576,14 +672,18 @@ func (d *driver) restart() {
 	slices.Sort(left)
 	for _, id := range left {
 		s := old[id]
-		if !s.up || s.stopping || d.functions[s.function] == nil || d.functions[s.function].Mem != s.mem {
+		if !s.up || s.stopping || d.functions[s.function] == nil || s.mem < d.functions[s.function].Mem {
 			continue // stopped by whoever drives
 		}
 		d.adopted--
 		s.calls, s.version = 0, 0
 		d.instances[d.adopted] = s
 		s.pinned = s.resident && (s.pinned || d.chance(20))
-		ev := queue.Event{Kind: queue.Adopted, Instance: d.adopted, Function: s.function, GPU: s.gpu, To: residency.HostWarm, Pinned: s.pinned}
+		if s.resident {
+			s.mem += s.stays
+		}
+		s.least, s.stays = max(d.functions[s.function].Mem, s.mem), 0
+		ev := queue.Event{Kind: queue.Adopted, Instance: d.adopted, Function: s.function, GPU: s.gpu, To: residency.HostWarm, Pinned: s.pinned, Mem: s.mem}
 		if s.pinned && d.chance(50) {
 			ev.Spec = &queue.Function{Warm: d.some(time.Second)}
 		}
@@ -650,7 +750,7 @@ func TestLive(t *testing.T) {
 func storm(t *rapid.T, policy string) {
 	d := &driver{t: t, r: rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1)), wake: queue.Never, adopted: residency.None,
 		gpus: map[int32]*queue.GPU{}, occupied: map[int32]int64{}, functions: map[int32]*queue.Function{}, leaving: map[int32]bool{}, closed: map[int32]bool{}, calls: map[int64]*call{}, instances: map[residency.ID]*server{}, dead: map[residency.ID]bool{},
-		starts: map[int32]*starts{}, unlucky: rapid.SampledFrom([]int{20, 70}).Draw(t, "unlucky"),
+		starts: map[int32]*starts{}, unlucky: rapid.SampledFrom([]int{20, 70}).Draw(t, "unlucky"), short: rapid.SampledFrom([]int{0, 50}).Draw(t, "short"),
 		config: queue.Config{Policy: policy, Live: true, Options: queue.Defaults(),
 			Pool: rapid.SampledFrom([]int{residency.Unlimited, 2, 5}).Draw(t, "pool")}}
 	d.config.T = time.Duration(rapid.IntRange(0, 3).Draw(t, "T")) * time.Second

@@ -28,7 +28,7 @@ type EventKind uint8
 // or of an instance that is gone, they change nothing.
 const (
 	Completed    EventKind = iota // ID ran on Instance to its end; Executed
-	Failed                        // ID did not: Executed, Starting, Again and then Deadline
+	Failed                        // ID did not: Executed, Starting, Short, Again and then Deadline
 	Started                       // ID's start is over, it executes now
 	Cancelled                     // ID's caller left: it waits no more; what runs goes on to Completed or Failed
 	Arrived                       // ID of Function came; At, Deadline
@@ -36,20 +36,22 @@ const (
 	Used                          // how busy GPU was, for policies that adapt D
 	FunctionSet                   // Function is as Spec says from now on
 	FunctionGone                  // Function is removed: what waits goes to instances that have started, or is rejected; Forget says when its number is free
-	Learned                       // Function's Warm, Cold and Load are as in Spec
+	Learned                       // Function's Warm, Cold, Load and Need are as in Spec
 	GPUSet                        // GPU is there, as Machine says
 	GPUGone                       // GPU takes no more; what is lost with it, Lost and Failed say
-	Ready                         // Instance, which a Start asked for, is ready
-	Adopted                       // Instance (named below residency.None) of Function on GPU was found running; To: where its memory is
-	Lost                          // Instance is no more, asked for or not
+	Ready                         // Instance, which a Start asked for or which was Adopted while it was Starting, is ready; Spec as in Adopted
+	Adopted                       // Instance (named below residency.None) of Function on GPU was found running; To: where its memory is; Mem: what it was promised, 0 for what its function asks for
+	Lost                          // Instance is no more, asked for or not; Short
 	Moved                         // Instance's memory went To, or, with Fault, it did not
 	Occupied                      // Mem bytes of GPU are taken in all by instances that span it and are known (Adopted) on another
+	Measured                      // Instance takes Mem bytes of its GPU, of which Stays stay there when its memory is moved to the host
 )
 
 // Event is something that happened.
 type Event struct {
 	Kind     EventKind
-	Starting bool            // Failed: the instance could not be started, and is gone
+	Starting bool            // Failed: the instance could not be started, and is gone; Adopted and Pinned: it is not ready yet, Ready or Lost follows
+	Short    bool            // Failed and Starting, Lost: it could not be started because its GPU had too little memory
 	Again    bool            // Failed: it may run again, and waits where it was
 	Fault    bool            // Moved: it could not move
 	Renew    bool            // FunctionSet: it is another version: instances that there are stop when they have nothing to do, starts are cancelled, and failures are forgotten
@@ -68,7 +70,8 @@ type Event struct {
 	// the start where there was one.
 	Executed time.Duration
 	Busy     float64   // Used: 0 to 1
-	Mem      int64     // Occupied
+	Mem      int64     // Occupied, Measured, Adopted
+	Stays    int64     // Measured
 	Spec     *Function // FunctionSet, Learned; Adopted and Pinned: its Warm is that of this instance, nil is the function's
 	Machine  *GPU      // GPUSet
 }
@@ -139,6 +142,7 @@ const (
 type Function struct {
 	Warm, Cold, Load time.Duration
 	Mem              int64 // bytes on the GPU
+	Need             int64 // as in residency.Function
 	Weight           float64
 	Model            int32 // functions of one model share it in the simulator's caches (R18)
 	Tenant           int32
@@ -167,5 +171,5 @@ func (f *Function) expected(how residency.Start) time.Duration {
 func (f *Function) resident() residency.Function {
 	return residency.Function{
 		Duration: [3]time.Duration{residency.Cold: f.Cold, residency.HostWarm: f.Warm + f.Load, residency.GPUWarm: f.Warm},
-		Mem:      f.Mem, Inflight: int(f.Inflight), Slice: f.Slice, Min: int(f.Min), Max: int(f.Max), Idle: f.Idle}
+		Mem:      f.Mem, Need: f.Need, Inflight: int(f.Inflight), Slice: f.Slice, Min: int(f.Min), Max: int(f.Max), Idle: f.Idle}
 }

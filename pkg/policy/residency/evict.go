@@ -29,8 +29,11 @@ func (p *Pool) remove(c int32) {
 	it := &p.instances[c]
 	d := &p.gpus[it.gpu]
 	if it.pinned {
-		d.memRunning -= it.mem
-		d.pinned -= it.mem
+		d.memRunning -= it.mem + p.more[c].stays
+		d.pinned -= it.mem + p.more[c].stays
+		if it.stage == starting {
+			p.begun(it)
+		}
 	} else {
 		p.unlink(c)
 	}
@@ -47,6 +50,7 @@ func (p *Pool) depart(c int32, how Verb) {
 	if it.resident {
 		d.memUsed -= it.mem
 	}
+	d.memUsed -= p.more[c].stays
 	if !p.config.Live {
 		p.vacate(c)
 		return
@@ -55,6 +59,7 @@ func (p *Pool) depart(c int32, how Verb) {
 	if it.resident {
 		d.leaving += it.mem
 	}
+	d.leaving += p.more[c].stays
 }
 
 // uncount takes an instance out of its function's number of instances.
@@ -76,8 +81,8 @@ func (p *Pool) vacate(c int32) {
 	p.freed = append(p.freed, c)
 }
 
-// makeRoom moves the memory of idle instances to the host, or removes them,
-// until mem fits. The caller has checked that it fits beside what runs.
+// makeRoom moves the memory of idle instances to the host, or removes them or those
+// that are there already and keep some on the GPU, until mem fits. The caller has checked that it fits beside what runs.
 func (p *Pool) makeRoom(gpu int32, mem int64) bool {
 	d := &p.gpus[gpu]
 	for d.mem != 0 && d.memUsed+mem > d.mem {
@@ -86,7 +91,11 @@ func (p *Pool) makeRoom(gpu int32, mem int64) bool {
 			c = d.warm.head // more are kept than there is room for
 		}
 		if c == none {
-			return false
+			if c = p.parked(d); c == none {
+				return false
+			}
+			p.remove(c)
+			continue
 		}
 		if p.config.NoHost || p.config.Live && p.more[c].stuck {
 			p.remove(c)
@@ -95,6 +104,20 @@ func (p *Pool) makeRoom(gpu int32, mem int64) bool {
 		}
 	}
 	return true
+}
+
+// parked returns the idle instance whose memory is on the host, but for some of it, that
+// finished least recently.
+func (p *Pool) parked(d *device) int32 {
+	if !p.varies || !p.config.removes() {
+		return none
+	}
+	for c := d.idle.head; c != none; c = p.instances[c].idle.next {
+		if !p.instances[c].resident && p.more[c].stays > 0 {
+			return c
+		}
+	}
+	return none
 }
 
 // offload moves the memory of an idle instance to the host.
@@ -181,7 +204,8 @@ func (p *Pool) worth(it *instance, remove bool) float64 {
 // loss is what making room for a function on a GPU costs, about: nothing, or
 // what goes first.
 func (p *Pool) loss(gpu int, function int32, cold bool) float64 {
-	d, mem := &p.gpus[gpu], p.costs[function].mem
+	d := &p.gpus[gpu]
+	mem := p.need(d, &p.costs[function])
 	if cold && p.full(d) {
 		_, worth := p.least(d.idle, idleOf, true)
 		return worth
@@ -221,6 +245,7 @@ func (p *Pool) Prefetch(function int32, ready time.Duration) (slot int32, ok boo
 	}
 	it := &p.instances[back]
 	p.unlink(back)
+	it.mem = p.claim(&p.gpus[it.gpu], back)
 	p.makeRoom(it.gpu, it.mem)
 	it.resident, p.more[back].ready = true, ready
 	p.gpus[it.gpu].memUsed += it.mem
@@ -267,7 +292,9 @@ func (it *instance) idles() bool {
 func (it *instance) unstarted() bool { return it.finished == 0 }
 
 // rests says whether an instance is pinned and runs nothing.
-func (it *instance) rests() bool { return it.pinned && it.stage == ready && it.calls == 0 }
+func (it *instance) rests() bool {
+	return it.pinned && (it.stage == ready || it.stage == starting) && it.calls == 0
+}
 
 // linkOf tells which of its lists an instance is looked at in.
 type linkOf func(*instance) *link

@@ -5,34 +5,50 @@ import "time"
 // What follows is of pools whose instances start, move, stop and die in a time
 // of their own.
 
+// Found describes an instance that another process started.
+type Found struct {
+	Resident bool  // its memory is on the GPU
+	Pinned   bool  // see Adopt
+	Starting bool  // with Pinned: it is not ready; Started follows, or Lost
+	Mem      int64 // bytes of the GPU that it was promised; 0 is what its function asks for
+}
+
 // Adopt makes an instance known that runs already: what a plan started, or what
-// was there before a restart. Its name is below None. Resident says whether its
-// memory is on the GPU.
+// was there before a restart. Its name is below None.
 //
 // One that is pinned is another's: it is neither stopped nor moved for anything, and
 // not found as a place; who knows its slot has it run by Join and End, which takes
-// no slot of its GPU. Its memory is taken as what runs takes it. It goes when its
-// GPU or its function does.
-func (p *Pool) Adopt(id ID, function, gpu int32, resident, pinned bool, now time.Duration) (slot int32, ok bool) {
+// no slot of its GPU. Its memory is taken as what runs takes it, from its start on.
+// It goes when its GPU or its function does.
+func (p *Pool) Adopt(id ID, function, gpu int32, found Found, now time.Duration) (slot int32, ok bool) {
 	if id >= None || p.Slot(id) != none {
 		return none, false
 	}
 	c := p.create(function, gpu)
 	it, d := &p.instances[c], &p.gpus[gpu]
 	it.adopted, p.adopted[id], p.names[c] = true, c, id
-	it.resident = resident || pinned
-	if it.pinned = pinned; pinned {
+	if found.Mem > it.mem {
+		it.mem, p.varies = found.Mem, true
+	}
+	p.more[c].least = max(p.more[c].least, found.Mem)
+	it.resident = found.Resident || found.Pinned
+	if it.pinned = found.Pinned; it.pinned {
 		d.memRunning += it.mem
 		d.pinned += it.mem
 	}
-	resident = it.resident
 	d.exist++
-	if resident {
+	if it.resident {
 		d.memUsed += it.mem
 	}
-	if pinned {
+	switch {
+	case it.pinned && found.Starting:
+		it.stage = starting
+		p.counts[function].starting++
+		p.counts[function].pending++
+		p.starts(function, 1)
+	case it.pinned:
 		p.more[c].idle = now
-	} else {
+	default:
 		p.link(c, now)
 	}
 	if p.obsolete(it) {
@@ -46,9 +62,10 @@ func (p *Pool) Adopt(id ID, function, gpu int32, resident, pinned bool, now time
 // that takes nothing from others: on the GPU with the fewest of its own, then
 // the fewest in all. It says so by a Started change.
 func (p *Pool) Start(function int32) (slot int32, ok bool) {
-	best, own, mem := none, int32(0), p.functions[function].Mem
+	best, own := none, int32(0)
 	for g := range p.gpus {
 		d := &p.gpus[g]
+		mem := p.need(d, &p.costs[function])
 		if !d.open || p.full(d) || p.config.May != nil && !p.config.May(function, int32(g)) || d.mem > 0 && max(d.memUsed, d.memRunning)+d.leaving+mem > d.mem {
 			continue
 		}
@@ -69,8 +86,8 @@ func (p *Pool) Start(function int32) (slot int32, ok bool) {
 	it, d := &p.instances[c], &p.gpus[best]
 	it.stage, it.resident = starting, true
 	d.exist++
-	d.memUsed += mem
-	d.memRunning += mem
+	d.memUsed += it.mem
+	d.memRunning += it.mem
 	p.counts[function].starting++
 	p.starts(function, 1)
 	p.change(Started, c)
@@ -84,21 +101,115 @@ func (p *Pool) Started(slot int32, now time.Duration) {
 	if !p.Starts(slot) {
 		return
 	}
-	p.starts(it.function, -1)
 	if it.stage == launching {
+		p.starts(it.function, -1)
 		it.stage = ready
 		return
 	}
-	d := &p.gpus[it.gpu]
-	d.memRunning -= it.mem
-	p.counts[it.function].starting--
+	p.begun(it)
 	it.stage = ready
+	if it.pinned {
+		p.more[slot].idle = now
+		return
+	}
+	p.gpus[it.gpu].memRunning -= it.mem + p.more[slot].stays
 	p.link(slot, now)
 	if p.obsolete(it) {
 		p.remove(slot)
 		return
 	}
 	p.Trim(it.gpu)
+}
+
+// begun takes an instance out of the counts of those that are starting without an
+// invocation.
+func (p *Pool) begun(it *instance) {
+	n := &p.counts[it.function]
+	n.starting--
+	if it.pinned {
+		n.pending--
+	}
+	p.starts(it.function, -1)
+}
+
+// Pending reports whether a pinned instance of the function is starting.
+func (p *Pool) Pending(function int32) bool { return p.counts[function].pending > 0 }
+
+// Pinned reports whether the instance in a slot is pinned.
+func (p *Pool) Pinned(slot int32) bool { return p.instances[slot].pinned }
+
+// Measured says how many bytes of its GPU an instance takes, and how many of them stay
+// there when its memory is moved to the host. It counts for that many from now on, but
+// for no less than it was promised.
+func (p *Pool) Measured(slot int32, mem, stays int64) {
+	it := &p.instances[slot]
+	d := &p.gpus[it.gpu]
+	more := max(mem-stays, p.more[slot].least) - it.mem
+	less := p.more[slot].stays - stays
+	if more == 0 && less == 0 {
+		return
+	}
+	p.varies = true
+	switch it.stage {
+	case ready, prefetches, starting, launching:
+		linked := it.idles()
+		if linked {
+			p.unlink(slot)
+		}
+		it.mem += more
+		if it.resident {
+			d.memUsed += more
+		}
+		if it.pinned {
+			d.pinned += more - less
+		}
+		if it.pinned || it.calls > 0 || it.stage == starting {
+			d.memRunning += more - less
+		}
+		if linked {
+			p.relink(slot)
+		}
+	case offloads, stops:
+		it.mem += more
+		if it.resident {
+			d.leaving += more
+		}
+	default:
+		return
+	}
+	p.more[slot].stays = stays
+	if it.stage == stops {
+		d.leaving -= less
+	} else {
+		d.memUsed -= less
+	}
+	p.settle(it.gpu)
+}
+
+// Starved says that the start of the instance in a slot failed because its GPU had too
+// little memory: an instance of the function needs more than was free there. It reports
+// whether there will be more once what else is on the GPU has made room. Lost follows.
+func (p *Pool) Starved(slot int32) bool {
+	it := &p.instances[slot]
+	d, f, n := &p.gpus[it.gpu], &p.costs[it.function], &p.counts[it.function]
+	if d.mem == 0 {
+		return false
+	}
+	free := d.mem - d.memUsed - d.leaving + it.mem + p.more[slot].stays
+	if p.need(d, f) <= free {
+		n.floor = free + 1
+		f.need = max(f.need, n.floor)
+		p.varies = true
+	}
+	return p.need(d, f) > free
+}
+
+// Fed says that an instance of the function has started: what Starved found is over.
+func (p *Pool) Fed(function int32) {
+	if n := &p.counts[function]; n.floor > 0 {
+		n.floor = 0
+		p.costs[function].need = max(p.functions[function].Mem, p.functions[function].Need)
+	}
 }
 
 // Moved says that the memory of an instance is where it was told to go, the
@@ -148,26 +259,34 @@ func (p *Pool) Lost(slot int32) {
 			p.unlink(slot)
 		}
 		if it.calls > 0 || it.pinned {
-			d.memRunning -= it.mem
+			d.memRunning -= it.mem + p.more[slot].stays
 		}
 		if it.pinned {
-			d.pinned -= it.mem
+			d.pinned -= it.mem + p.more[slot].stays
 		}
 		if it.resident {
 			d.memUsed -= it.mem
 		}
+		d.memUsed -= p.more[slot].stays
 	case starting:
-		d.memRunning -= it.mem
-		d.memUsed -= it.mem
-		p.counts[it.function].starting--
-		p.starts(it.function, -1)
+		d.memRunning -= it.mem + p.more[slot].stays
+		d.memUsed -= it.mem + p.more[slot].stays
+		if it.pinned {
+			d.pinned -= it.mem + p.more[slot].stays
+		}
+		p.begun(it)
 	case launching:
-		d.memRunning -= it.mem
-		d.memUsed -= it.mem
+		d.memRunning -= it.mem + p.more[slot].stays
+		d.memUsed -= it.mem + p.more[slot].stays
 		p.starts(it.function, -1)
 	case offloads, stops:
 		if it.resident {
 			d.leaving -= it.mem
+		}
+		if it.stage == stops {
+			d.leaving -= p.more[slot].stays
+		} else {
+			d.memUsed -= p.more[slot].stays
 		}
 	default:
 		return
@@ -176,7 +295,7 @@ func (p *Pool) Lost(slot int32) {
 		d.exist--
 		p.uncount(it)
 	}
-	it.resident, it.mem = false, 0
+	it.resident, it.mem, p.more[slot].stays = false, 0, 0
 	if it.stage = lost; it.calls == 0 {
 		p.vacate(slot)
 	}
@@ -199,7 +318,7 @@ func (p *Pool) undo(slot int32) {
 	d := &p.gpus[it.gpu]
 	p.withdraw(slot)
 	d.running--
-	d.memRunning -= it.mem
+	d.memRunning -= it.mem + p.more[slot].stays
 	d.memUsed -= it.mem
 	p.take(d, -p.needed(slot))
 	it.calls, it.resident, it.stage = 0, false, ready

@@ -36,7 +36,7 @@ func (p *Pool) Best(function, only, except int32) (best Place, found bool) {
 // invocation can start there and it is better.
 func (p *Pool) better(best *Place, found bool, function, gpu int32) bool {
 	f, d, mine := &p.costs[function], &p.gpus[gpu], p.idle(function)
-	if !p.room(d, f) {
+	if !p.room(gpu, f) {
 		return false
 	}
 	start, c := p.lookUp(mine, int(gpu))
@@ -103,7 +103,7 @@ func (p *Pool) shortest(function int32) []int32 {
 	p.ties = p.ties[:0]
 	least := time.Duration(0)
 	for g := range p.gpus {
-		if !p.room(&p.gpus[g], f) {
+		if !p.room(int32(g), f) {
 			continue
 		}
 		start, _ := p.lookUp(mine, g)
@@ -179,11 +179,11 @@ func (p *Pool) Capped(function int32) bool {
 }
 
 // Blocked says whether a function has to wait for instances of its own,
-// whatever else is free: it may have no more of them, or as many are starting
-// as invocations of it wait.
+// whatever else is free: it may have no more of them, a pinned one is starting, or as
+// many are starting as invocations of it wait.
 func (p *Pool) Blocked(function int32, waiting int32) bool {
 	n := &p.counts[function]
-	return n.ready == 0 && (p.Capped(function) || n.starting > 0 && n.starting >= waiting)
+	return n.ready == 0 && (p.Capped(function) || n.pending > 0 || n.starting > 0 && n.starting >= waiting)
 }
 
 // Count is how many instances of a function there are, and how many of those
@@ -212,6 +212,7 @@ func (p *Pool) Begin(function int32, at Place) (slot int32, now bool) {
 		it.stage = launching
 	}
 	if !it.resident {
+		it.mem = p.claim(d, c)
 		p.makeRoom(at.GPU, it.mem)
 		it.resident = true
 		d.memUsed += it.mem
@@ -222,7 +223,7 @@ func (p *Pool) Begin(function int32, at Place) (slot int32, now bool) {
 		}
 	}
 	d.running++
-	d.memRunning += it.mem
+	d.memRunning += it.mem + p.more[c].stays
 	it.calls = 1
 	need := p.needs(d, &p.costs[function])
 	if it.sliced = need != unit; it.sliced {
@@ -270,7 +271,7 @@ func (p *Pool) End(c int32, now time.Duration) {
 	}
 	d := &p.gpus[it.gpu]
 	d.running--
-	d.memRunning -= it.mem
+	d.memRunning -= it.mem + p.more[c].stays
 	p.take(d, -p.needed(c))
 	if it.stage == launching { // what ended on it tells that it has started
 		p.starts(it.function, -1)
@@ -366,7 +367,9 @@ func (p *Pool) Clear(gpu int32) {
 }
 
 func (p *Pool) create(function, gpu int32) int32 {
-	it := instance{function: function, gpu: gpu, mem: p.costs[function].mem, stage: ready, run: none}
+	f := &p.costs[function]
+	it := instance{function: function, gpu: gpu, mem: p.need(&p.gpus[gpu], f), stage: ready, run: none}
+	rest := more{least: f.mem}
 	n := &p.counts[function]
 	n.all++
 	n.held++
@@ -374,10 +377,10 @@ func (p *Pool) create(function, gpu int32) int32 {
 		c := p.freed[last]
 		p.freed = p.freed[:last]
 		it.use = p.instances[c].use + 1
-		p.instances[c], p.more[c] = it, more{}
+		p.instances[c], p.more[c] = it, rest
 		return c
 	}
-	p.instances, p.more = append(p.instances, it), append(p.more, more{})
+	p.instances, p.more = append(p.instances, it), append(p.more, rest)
 	return int32(len(p.instances) - 1)
 }
 

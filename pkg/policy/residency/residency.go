@@ -29,7 +29,10 @@ func (s Start) String() string { return [...]string{"cold", "host-warm", "gpu-wa
 type Function struct {
 	Duration [3]time.Duration // expected, by Start
 	Mem      int64            // bytes on the GPU
-	Inflight int              // invocations that an instance runs at once; 0 is 1
+	// Need is the number of bytes that an instance was measured to take, with what it
+	// does not allocate itself, such as contexts. A value below Mem means Mem.
+	Need     int64
+	Inflight int // invocations that an instance runs at once; 0 is 1
 	// Slice is the share of a GPU that an instance takes while it runs, SM share
 	// times quota, above 0 to 1; 0 is one slot of the GPU's.
 	Slice float64
@@ -128,6 +131,8 @@ type more struct {
 	idle  time.Duration // since when
 	ready time.Duration // when memory that was prefetched is there
 	stuck bool          // Live: its memory did not move when it should have
+	least int64         // bytes that it counts for at least: those that it was promised
+	stays int64         // bytes beside its mem that stay on the GPU while mem is on the host
 }
 
 // stage is where an instance is in its life.
@@ -161,7 +166,7 @@ type device struct {
 	taken      int32 // of the capacity
 	mem        int64 // bytes; 0 is no limit
 	memRunning int64 // of what runs, or cannot be moved for another reason
-	memUsed    int64 // of all whose memory is here, or will be when there is room
+	memUsed    int64 // of all whose memory is here, or will be when there is room, and what stays of the others
 	occupied   int64 // by what is no instance here: in both of them
 	pinned     int64 // of pinned instances: in both of them
 	leaving    int64 // Live: of what is on its way out and still here
@@ -177,13 +182,16 @@ type count struct {
 	starts               int32 // starts in progress, with invocations or without
 	held                 int32 // places in the table, those on their way out too
 	gone                 bool
-	barred               bool // no instance is to be started
+	barred               bool  // no instance is to be started
+	pending              int32 // pinned ones that are starting, which all and starting include
+	floor                int64 // bytes that an instance needs at least: with less, its last start failed
 }
 
 // costs is what of a function every dispatch looks at.
 type costs struct {
 	duration [3]time.Duration
 	mem      int64
+	need     int64 // bytes that a new instance counts for, at least mem; see Pool.need
 	slice    float64
 	max      int32
 	row      int32 // where its row ends in Pool.mine; 0 for none
@@ -209,6 +217,7 @@ type Pool struct {
 	mine     []int32
 	largest  int64 // memory of the largest open GPU; 0 is no limit
 	parts    bool  // a GPU or a function has gone, or changed its memory
+	varies   bool  // instances may count for other bytes than their functions ask for
 	free     int64 // capacity left on all GPUs
 	finishes int64
 	expiry   time.Duration // no idle instance is to stop before
@@ -235,7 +244,9 @@ func (p *Pool) SetFunction(function int32, f Function) {
 	renew := p.functions[function].Mem != f.Mem && p.counts[function].held > 0
 	p.functions[function] = f
 	p.counts[function].gone = false
-	p.costs[function] = costs{f.Duration, f.Mem, f.Slice, int32(f.Max), p.costs[function].row}
+	need := max(f.Mem, f.Need, p.counts[function].floor)
+	p.varies = p.varies || need > f.Mem
+	p.costs[function] = costs{f.Duration, f.Mem, need, f.Slice, int32(f.Max), p.costs[function].row}
 	if f.Idle > 0 {
 		p.expiry = 0
 	}
@@ -249,6 +260,7 @@ func (p *Pool) SetFunction(function int32, f Function) {
 // least and largest number of instances.
 func (p *Pool) Renew(function int32) {
 	p.parts = true
+	p.counts[function].floor = 0
 	for i := range p.instances {
 		it := &p.instances[i]
 		if it.function != function || it.pinned || it.stage == vacant || it.stage == stops || it.stage == lost {
@@ -281,18 +293,20 @@ func (p *Pool) CancelStarts(function int32) {
 func (p *Pool) cancelStart(c int32) {
 	it := &p.instances[c]
 	d := &p.gpus[it.gpu]
-	switch it.stage {
-	case starting:
-		p.counts[it.function].starting--
-	case launching:
+	switch {
+	case it.pinned: // it is not ours to stop
+		return
+	case it.stage == starting:
+		p.begun(it)
+	case it.stage == launching:
+		p.starts(it.function, -1)
 		d.running--
 		p.take(d, -p.needed(c))
 		it.calls = 0
 	default:
 		return
 	}
-	p.starts(it.function, -1)
-	d.memRunning -= it.mem
+	d.memRunning -= it.mem + p.more[c].stays
 	p.depart(c, Cancelled)
 }
 
@@ -384,7 +398,9 @@ func (p *Pool) Usable(function int32) bool {
 
 // obsolete says whether an instance is to stop when it has nothing to do.
 func (p *Pool) obsolete(it *instance) bool {
-	return it.stale || !p.gpus[it.gpu].open || p.counts[it.function].gone
+	d := &p.gpus[it.gpu]
+	out := !it.resident && d.mem > 0 && p.costs[it.function].mem > d.mem // it cannot come back
+	return it.stale || !d.open || out || p.counts[it.function].gone
 }
 
 // Obsolete reports whether the instance in a slot is to stop when it has nothing to do.
@@ -419,18 +435,30 @@ func (p *Pool) SetGPU(gpu int32, slots int, mem int64) {
 		p.widen()
 	}
 	d := &p.gpus[gpu]
+	d.open, d.slots = true, int32(slots)
+	p.SetSlots(gpu, slots)
+	p.SetMem(gpu, mem)
+}
+
+// SetMem changes how many bytes of memory a GPU has for instances; 0 is no limit.
+func (p *Pool) SetMem(gpu int32, mem int64) {
+	d := &p.gpus[gpu]
 	for i := range p.instances {
 		if it := &p.instances[i]; it.gpu == gpu && it.idles() {
 			p.unlink(int32(i)) // which lists it is in depends on what memory there is
 		}
 	}
-	d.open, d.mem, d.slots = true, mem, int32(slots)
+	d.mem = mem
 	for i := range p.instances {
 		if it := &p.instances[i]; it.gpu == gpu && it.idles() {
 			p.relink(int32(i))
 		}
 	}
-	p.SetSlots(gpu, slots)
+	for i := range p.instances {
+		if it := &p.instances[i]; it.gpu == gpu && it.idles() && p.obsolete(it) {
+			p.remove(int32(i))
+		}
+	}
 	p.measure()
 	p.settle(gpu)
 }
@@ -525,15 +553,48 @@ func (p *Pool) needed(slot int32) int32 {
 // Room says whether the function could start on that GPU now: it has capacity
 // and memory beside what runs there.
 func (p *Pool) Room(gpu, function int32) bool {
-	return p.room(&p.gpus[gpu], &p.costs[function])
+	return p.room(gpu, &p.costs[function])
 }
 
-// room is Room of a GPU and a function that were looked up.
-func (p *Pool) room(d *device, f *costs) bool {
+// room is Room of a function that was looked up.
+func (p *Pool) room(gpu int32, f *costs) bool {
+	d := &p.gpus[gpu]
 	if d.taken+p.needs(d, f) > d.capacity {
 		return false
 	}
-	return d.mem == 0 || d.memRunning+f.mem <= d.mem
+	if d.mem == 0 {
+		return true
+	}
+	mem := p.need(d, f)
+	if p.varies && f.row != 0 {
+		if c := p.mine[int(f.row)-len(p.gpus)+int(gpu)]; c != none {
+			if p.instances[c].resident {
+				return true // it takes no more than it has
+			}
+			mem = p.claim(d, c) + p.more[c].stays
+		}
+	}
+	return d.memRunning+mem <= d.mem
+}
+
+// need returns the bytes of a GPU that a new instance of a function counts for.
+func (p *Pool) need(d *device, f *costs) int64 { return d.bound(f.need, f.mem) }
+
+// claim returns the bytes that an instance whose memory is on the host counts for once
+// it is back.
+func (p *Pool) claim(d *device, c int32) int64 {
+	return d.bound(p.instances[c].mem, p.more[c].least)
+}
+
+// bound returns how many of the measured bytes count on a GPU. Where so many can never
+// be free, these are as many as can be, but no fewer than least. Example: an instance
+// that took 12 GiB before, and asks for none, counts for 6 GiB where other programs
+// left 6 GiB: it may be content with that.
+func (d *device) bound(measured, least int64) int64 {
+	if measured == least || d.mem == 0 {
+		return measured
+	}
+	return min(measured, max(least, d.mem-d.occupied-d.pinned))
 }
 
 // Holds says whether the function could ever start on that GPU as things are: it has
