@@ -130,7 +130,7 @@ var kinds = []string{
 	queue.Completed: "completed", queue.Failed: "failed", queue.Started: "started", queue.Cancelled: "cancelled", queue.Arrived: "arrived",
 	queue.Woke: "woke", queue.Used: "used", queue.FunctionSet: "function", queue.FunctionGone: "function-gone", queue.Learned: "learned",
 	queue.GPUSet: "gpu", queue.GPUGone: "gpu-gone", queue.Ready: "ready", queue.Adopted: "adopted", queue.Lost: "lost", queue.Moved: "moved",
-	queue.Occupied: "occupied",
+	queue.Occupied: "occupied", queue.Measured: "measured",
 }
 
 // Event is a line about something that a policy was told. What is at its zero is
@@ -148,13 +148,15 @@ type Event struct {
 	DeadlineMS Millis       `json:"deadline_ms,omitempty"`
 	To         string       `json:"to,omitempty"`
 	Starting   bool         `json:"starting,omitempty"`
+	Short      bool         `json:"short,omitempty"` // the start failed for want of GPU memory
 	Again      bool         `json:"again,omitempty"`
 	Fault      bool         `json:"fault,omitempty"`
 	Renew      bool         `json:"renew,omitempty"`
 	Pinned     bool         `json:"pinned,omitempty"`
 	Busy       float64      `json:"busy,omitempty"`
-	Mem        int64        `json:"mem_bytes,omitempty"` // occupied
-	EachMS     Millis       `json:"each_ms,omitempty"`   // of an instance of a plan: what a call takes on it
+	Mem        int64        `json:"mem_bytes,omitempty"` // occupied, measured, adopted
+	Stays      int64        `json:"stays_bytes,omitempty"`
+	EachMS     Millis       `json:"each_ms,omitempty"` // of an instance of a plan: what a call takes on it
 	Spec       *Spec        `json:"spec,omitempty"`
 	Machine    *Machine     `json:"machine,omitempty"`
 }
@@ -165,6 +167,7 @@ type Spec struct {
 	ColdMS   Millis  `json:"cold_ms"`
 	LoadMS   Millis  `json:"load_ms"`
 	Mem      int64   `json:"mem_bytes"`
+	Need     int64   `json:"need_bytes,omitempty"` // what an instance was measured to take
 	Weight   float64 `json:"weight"`
 	Model    int32   `json:"model"`  // a number
 	Tenant   int32   `json:"tenant"` // a number
@@ -189,14 +192,14 @@ var carry = [...]struct{ function, invocation, gpu, container bool }{
 	queue.FunctionSet: {function: true}, queue.FunctionGone: {function: true}, queue.Learned: {function: true},
 	queue.GPUSet: {gpu: true}, queue.GPUGone: {gpu: true}, queue.Ready: {function: true, container: true},
 	queue.Adopted: {true, false, true, true}, queue.Lost: {function: true, container: true}, queue.Moved: {function: true, container: true},
-	queue.Occupied: {gpu: true},
+	queue.Occupied: {gpu: true}, queue.Measured: {function: true, container: true},
 }
 
 // Tell is the line about an event.
 func Tell(step int64, now time.Duration, ev *queue.Event, name func(int32) string) Event {
 	has := carry[ev.Kind]
 	e := Event{Step: step, TimeMS: Millis(now), Event: kinds[ev.Kind], ExecutedMS: Millis(ev.Executed), DeadlineMS: Millis(ev.Deadline),
-		Starting: ev.Starting, Again: ev.Again, Fault: ev.Fault, Renew: ev.Renew, Pinned: ev.Pinned, Busy: ev.Busy, Mem: ev.Mem}
+		Starting: ev.Starting, Short: ev.Short, Again: ev.Again, Fault: ev.Fault, Renew: ev.Renew, Pinned: ev.Pinned, Busy: ev.Busy, Mem: ev.Mem, Stays: ev.Stays}
 	if has.function {
 		e.Function = name(ev.Function)
 	}
@@ -214,17 +217,24 @@ func Tell(step int64, now time.Duration, ev *queue.Event, name func(int32) strin
 		e.ArrivedMS = Millis(ev.At)
 	case queue.Adopted, queue.Moved:
 		e.To = ev.To.String()
-		if ev.Spec != nil {
-			e.EachMS = Millis(ev.Spec.Warm)
-		}
+		e.each(ev.Spec)
+	case queue.Ready:
+		e.each(ev.Spec)
 	case queue.FunctionSet, queue.Learned:
 		f := ev.Spec
-		e.Spec = &Spec{Millis(f.Warm), Millis(f.Cold), Millis(f.Load), f.Mem, f.Weight, f.Model, f.Tenant, f.Queue, f.Inflight, f.Min, f.Max, f.Slice, Millis(f.Idle)}
+		e.Spec = &Spec{Millis(f.Warm), Millis(f.Cold), Millis(f.Load), f.Mem, f.Need, f.Weight, f.Model, f.Tenant, f.Queue, f.Inflight, f.Min, f.Max, f.Slice, Millis(f.Idle)}
 	case queue.GPUSet:
 		e.Machine = &Machine{ev.Machine.Slots, ev.Machine.Mem}
 	default:
 	}
 	return e
+}
+
+// each notes what a call takes on an instance of a plan, if that is known.
+func (e *Event) each(spec *queue.Function) {
+	if spec != nil {
+		e.EachMS = Millis(spec.Warm)
+	}
 }
 
 // event is what a line says, as the policy is told it.
@@ -234,7 +244,7 @@ func (e *Event) event(number func(string) int32) (queue.Event, error) {
 		return queue.Event{}, fmt.Errorf("there is no event %q", e.Event)
 	}
 	ev := queue.Event{Kind: queue.EventKind(kind), Instance: e.Container, At: time.Duration(e.ArrivedMS), Deadline: time.Duration(e.DeadlineMS),
-		Executed: time.Duration(e.ExecutedMS), Starting: e.Starting, Again: e.Again, Fault: e.Fault, Renew: e.Renew, Pinned: e.Pinned, Busy: e.Busy, Mem: e.Mem}
+		Executed: time.Duration(e.ExecutedMS), Starting: e.Starting, Short: e.Short, Again: e.Again, Fault: e.Fault, Renew: e.Renew, Pinned: e.Pinned, Busy: e.Busy, Mem: e.Mem, Stays: e.Stays}
 	has := carry[kind]
 	switch {
 	case has.function && e.Function == "":
@@ -249,6 +259,8 @@ func (e *Event) event(number func(string) int32) (queue.Event, error) {
 		return ev, fmt.Errorf("spec: expected what the function costs")
 	case e.Mem < 0:
 		return ev, fmt.Errorf("mem_bytes: expected 0 or more")
+	case e.Stays < 0 || e.Stays > e.Mem:
+		return ev, fmt.Errorf("stays_bytes: expected 0 to mem_bytes")
 	}
 	if has.function {
 		ev.Function = number(e.Function)
@@ -266,10 +278,10 @@ func (e *Event) event(number func(string) int32) (queue.Event, error) {
 	}
 	if f := e.Spec; f != nil {
 		ev.Spec = &queue.Function{Name: e.Function, Warm: time.Duration(f.WarmMS), Cold: time.Duration(f.ColdMS), Load: time.Duration(f.LoadMS),
-			Mem: f.Mem, Weight: f.Weight, Model: f.Model, Tenant: f.Tenant, Queue: f.Queue, Inflight: f.Inflight, Min: f.Min, Max: f.Max,
+			Mem: f.Mem, Need: f.Need, Weight: f.Weight, Model: f.Model, Tenant: f.Tenant, Queue: f.Queue, Inflight: f.Inflight, Min: f.Min, Max: f.Max,
 			Slice: f.Slice, Idle: time.Duration(f.IdleMS)}
 	}
-	if e.EachMS > 0 && ev.Kind == queue.Adopted {
+	if e.EachMS > 0 && (ev.Kind == queue.Adopted || ev.Kind == queue.Ready) {
 		ev.Spec = &queue.Function{Warm: time.Duration(e.EachMS)}
 	}
 	if m := e.Machine; m != nil {
@@ -287,7 +299,7 @@ const (
 
 // sound says whether a policy can be told so.
 func (s *Spec) sound() bool {
-	return s != nil && s.WarmMS >= 0 && s.ColdMS >= 0 && s.LoadMS >= 0 && s.Mem >= 0 && s.Weight > 0 && s.Slice >= 0 && s.Slice <= 1 &&
+	return s != nil && s.WarmMS >= 0 && s.ColdMS >= 0 && s.LoadMS >= 0 && s.Mem >= 0 && s.Need >= 0 && s.Weight > 0 && s.Slice >= 0 && s.Slice <= 1 &&
 		s.Model >= 0 && s.Model < maxNumber && s.Tenant >= 0 && s.Tenant < maxNumber && s.IdleMS >= 0 &&
 		min(s.Queue, s.Inflight, s.Min, s.Max) >= 0 && max(s.Inflight, s.Min, s.Max) < maxNumber
 }
