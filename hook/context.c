@@ -72,7 +72,7 @@ GF_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 {
     if (!gf_boot())
         return CUDA_ERROR_NOT_INITIALIZED;
-    CUresult result = gf_real.cuDevicePrimaryCtxRetain(pctx, dev);
+    CUresult result = gf_mem_answer_on(dev, gf_real.cuDevicePrimaryCtxRetain(pctx, dev));
     if (result == CUDA_SUCCESS)
         gf_primary_held(gf_device_at(dev));
     return result;

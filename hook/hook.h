@@ -127,6 +127,7 @@ struct gf_device {
     uint64_t mem_used;     /* memory.c: bytes this process has allocated there */
     uint64_t mem_parked;   /* of them, what the driver has moved to the host */
     uint64_t mem_imported; /* and beside them, what others lent it */
+    uint64_t mem_refused;  /* how often the driver had too little memory for the process */
     uint32_t pools_shrink; /* looks that are left at pools after something was freed in one */
     uint32_t swapped_out;  /* memory_swap.c: managed memory was moved to the host */
     uint64_t idle_since;   /* of the helper: ns; 0: it is not; UINT64_MAX: memory was moved since */
@@ -475,6 +476,12 @@ void gf_graph_fork_child(void);
 uint64_t gf_mem_on_page(struct gf_page *page);
 /* Bytes this process has allocated on the device. */
 uint64_t gf_mem_used(struct gf_device *device);
+/* Returns the driver's answer to a request for memory, or for what takes memory, and
+ * counts it if the driver had too little. NULL: the request is not known to be for a
+ * device that the daemon serves. */
+CUresult gf_mem_answer(struct gf_device *device, CUresult answer);
+/* The same for a context on a device of the driver's. */
+CUresult gf_mem_answer_on(CUdevice ordinal, CUresult answer);
 /* From now on that page and slot are the ones in force. Returns the slot where
  * it is to be found. */
 struct gf_slot *gf_mem_move(struct gf_device *device, struct gf_page *page, unsigned slot);

@@ -130,6 +130,21 @@ void gf_mem_import(struct gf_device *d, int64_t bytes)
     pthread_mutex_unlock(&lock);
 }
 
+CUresult gf_mem_answer(struct gf_device *d, CUresult answer)
+{
+    if (answer != CUDA_ERROR_OUT_OF_MEMORY || !d)
+        return answer;
+    pthread_mutex_lock(&lock);
+    gf_store(&d->slot->mem_refused, ++d->mem_refused);
+    pthread_mutex_unlock(&lock);
+    return answer;
+}
+
+CUresult gf_mem_answer_on(CUdevice ordinal, CUresult answer)
+{
+    return answer == CUDA_ERROR_OUT_OF_MEMORY ? gf_mem_answer(gf_mem_of(ordinal), answer) : answer;
+}
+
 struct gf_slot *gf_mem_move(struct gf_device *d, struct gf_page *page, unsigned slot)
 {
     pthread_mutex_lock(&lock);
@@ -138,6 +153,7 @@ struct gf_slot *gf_mem_move(struct gf_device *d, struct gf_page *page, unsigned 
     set_used(d, d->mem_used);
     gf_store(&d->slot->mem_parked, d->mem_parked);
     gf_store(&d->slot->mem_imported, d->mem_imported);
+    gf_store(&d->slot->mem_refused, d->mem_refused);
     pthread_mutex_unlock(&lock);
     return d->slot;
 }

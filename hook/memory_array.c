@@ -137,7 +137,7 @@ static CUresult end(struct gf_block *b, CUresult result, uint64_t handle)
         struct gf_block *b = NULL; \
         if (out == &made && !begin(&b, kind, desc, levels)) \
             return CUDA_ERROR_OUT_OF_MEMORY; \
-        CUresult result = gf_real.symbol args; \
+        CUresult result = gf_mem_answer(b ? b->device : NULL, gf_real.symbol args); \
         result = end(b, result, (uintptr_t)made); \
         if (result == CUDA_SUCCESS && out == &made) \
             *handle = made; \

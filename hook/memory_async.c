@@ -59,7 +59,7 @@ static bool attempt(struct gf_pool *p, struct request *r, CUresult *result)
     pthread_mutex_lock(&p->lock);
     bool fits = (!p->over || gf_pool_settle(p)) && gf_pool_cover(p, p->live + r->bytes);
     if (fits) {
-        *result = r->call(r);
+        *result = gf_mem_answer(p->device, r->call(r));
         if (*result == CUDA_SUCCESS)
             p->live += r->bytes;
         fits = gf_pool_settle(p) || *result != CUDA_SUCCESS;

@@ -39,7 +39,7 @@ static CUresult allocate(CUdeviceptr *dptr, size_t bytes)
         if (!b) \
             return CUDA_ERROR_OUT_OF_MEMORY; \
         b->managed = is_managed; \
-        CUresult result = call args; \
+        CUresult result = gf_mem_answer(d, call args); \
         return note(b, result, result == CUDA_SUCCESS ? *dptr : 0); \
     }
 GF_ALLOC(cuMemAlloc, (CUdeviceptr_v1 *dptr, unsigned int bytes), (dptr, bytes), gf_real.cuMemAlloc, false)
@@ -81,7 +81,7 @@ static CUresult allocate_rows(CUdeviceptr *dptr, size_t *pitch, size_t width, si
         b->managed = is_managed; \
         address at = 0; \
         size chosen = 0; \
-        CUresult result = call(&at, &chosen, width, height, element); \
+        CUresult result = gf_mem_answer(d, call(&at, &chosen, width, height, element)); \
         if (result == CUDA_SUCCESS && !gf_block_resize(b, (uint64_t)chosen * height)) { \
             gf_real.free(at); \
             result = CUDA_ERROR_OUT_OF_MEMORY; \

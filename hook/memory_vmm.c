@@ -30,7 +30,7 @@ GF_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size
     struct gf_block *b = gf_block_reserve(GF_HANDLE, d, size);
     if (!b)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = gf_real.cuMemCreate(handle, size, prop, flags);
+    CUresult result = gf_mem_answer(d, gf_real.cuMemCreate(handle, size, prop, flags));
     if (result != CUDA_SUCCESS) {
         gf_block_drop(b);
         return result;

@@ -170,7 +170,8 @@ struct gf_slot {
 	uint64_t blocks;
 	uint64_t mem_parked;
 	uint64_t mem_imported;
-	uint8_t tail[16];
+	uint64_t mem_refused;
+	uint8_t tail[8];
 };
 _Static_assert(sizeof(struct gf_slot) == 128, "size of gf_slot");
 _Static_assert(offsetof(struct gf_slot, gate) == 0, "layout of gf_slot");
@@ -186,7 +187,8 @@ _Static_assert(offsetof(struct gf_slot, blocked_ns) == 80, "layout of gf_slot");
 _Static_assert(offsetof(struct gf_slot, blocks) == 88, "layout of gf_slot");
 _Static_assert(offsetof(struct gf_slot, mem_parked) == 96, "layout of gf_slot");
 _Static_assert(offsetof(struct gf_slot, mem_imported) == 104, "layout of gf_slot");
-_Static_assert(offsetof(struct gf_slot, tail) == 112, "layout of gf_slot");
+_Static_assert(offsetof(struct gf_slot, mem_refused) == 112, "layout of gf_slot");
+_Static_assert(offsetof(struct gf_slot, tail) == 120, "layout of gf_slot");
 
 /* the instance page */
 struct gf_page {

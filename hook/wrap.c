@@ -68,7 +68,7 @@ static inline CUstream per_thread(CUstream stream)
             return CUDA_ERROR_NOT_INITIALIZED; \
         CUresult result = gf_real.symbol args; \
         gf_forget_thread(); \
-        return result; \
+        return gf_unlikely(result == CUDA_ERROR_OUT_OF_MEMORY) ? gf_mem_answer_on(0, result) : result; \
     }
 
 /* A function and, where there is one, its per-thread twin. */

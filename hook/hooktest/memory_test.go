@@ -130,6 +130,44 @@ func TestMemoryOfContext(t *testing.T) {
 	}
 }
 
+// TestMemoryRefused: what the driver refuses to an instance for want of memory is counted,
+// also once its process has ended; what would exceed the instance's own limit is not.
+func TestMemoryRefused(t *testing.T) {
+	h := newHost(t)
+	h.start()
+	refused := func(id string) (n uint64) {
+		for _, g := range h.status().GPUs {
+			for _, c := range g.Clients {
+				if c.Instance == id {
+					n += c.MemRefused
+				}
+			}
+		}
+		return n
+	}
+	ask := func(id, what, shape string, limit gpu.Bytes) {
+		t.Helper()
+		slice := whole
+		slice.Mem = limit
+		p := h.run(append(h.register(id, slice), "GFAAS_SIM_GPU="+shape, "GFAAS_SIM_DIR="+filepath.Join(h.runDir, id)), "check/refused", what)
+		if err := p.wait(); err != nil || p.out.String() != "2\n" {
+			t.Errorf("%s: %v: it got %q, %s", id, err, p.out.String(), p.errout.String())
+		}
+	}
+	for _, what := range []string{"plain", "pitch", "async", "pool", "vmm"} {
+		ask("full-"+what, what, "mem=1GiB", 0)
+		h.eventually("it counts: "+what, func() bool { return refused("full-"+what) == 1 })
+		ask("limit-"+what, what, "mem=1GiB", 256*gpu.MiB)
+		if n := refused("limit-" + what); n != 0 {
+			t.Errorf("%s beyond the limit: %d", what, n)
+		}
+	}
+	for _, what := range []string{"context", "primary"} {
+		ask("full-"+what, what, "mem=1GiB,context=2GiB", 0)
+		h.eventually("it counts: "+what, func() bool { return refused("full-"+what) == 1 })
+	}
+}
+
 // value is that of a variable in an environment.
 func value(env []string, name string) string {
 	for _, entry := range env {

@@ -182,10 +182,13 @@ type ClientStatus struct {
 	MemParkedMiB float64 `json:"mem_parked_mib"` // of mem_used_mib, what waits on the host for the next work
 	// What it has mapped of other processes' memory, a model's weights; not in mem_used_mib, nor limited.
 	MemImportedMiB float64 `json:"mem_imported_mib"`
-	ContextMiB     float64 `json:"context_mib"` // what the driver holds for the process beside its own allocations; 0 where that is not told
-	Launches       uint64  `json:"launches"`
-	BlockedMS      float64 `json:"blocked_ms"`
-	Why            string  `json:"why"` // reason of the last decision about it: of one that waits why it does
+	// Allocations and contexts that the driver refused for want of memory, to this process
+	// and to those of the instance that have ended; not those above its limit.
+	MemRefused uint64  `json:"mem_refused"`
+	ContextMiB float64 `json:"context_mib"` // what the driver holds for the process beside its own allocations; 0 where that is not told
+	Launches   uint64  `json:"launches"`
+	BlockedMS  float64 `json:"blocked_ms"`
+	Why        string  `json:"why"` // reason of the last decision about it: of one that waits why it does
 
 	// What the instance's processes have started with an environment without the
 	// preload library, or that the library cannot be in, for people; empty if nothing.

@@ -51,5 +51,9 @@ type PageSlot struct {
 	// Bytes of other processes' memory that the process has mapped (a model's
 	// weights): not in MemUsed, and not counted towards the limit; written by the process.
 	MemImported uint64
-	Tail        [16]byte
+	// Allocations and contexts that the driver refused to the process because the GPU
+	// had too little memory. What would exceed MemLimit is not among them; written by
+	// the process.
+	MemRefused uint64
+	Tail       [8]byte
 }

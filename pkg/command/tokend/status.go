@@ -52,8 +52,9 @@ since it connected, left out while it is not metered.
 JSON: {"window_ms","policy","gpus":[{"gpu","sm_running_pct","clients":[{"instance",
 "function","pid","sm_pct","quota_request","quota_limit","used","debt_ms","state",
 "mem_used_mib","mem_limit_mib","launches","blocked_ms","context_mib",
-"mem_parked_mib","mem_imported_mib","why","strays"}]}],"models":[{"gpu","name","tenant",
-"state","mem_mib","refs"}]}. Models are those that gfaas-modeld has on the GPUs: one
+"mem_parked_mib","mem_imported_mib","mem_refused","why","strays"}]}],"models":[{"gpu",
+"name","tenant","state","mem_mib","refs"}]}. Mem_refused counts what the driver refused to the
+instance for want of GPU memory, within its own limit. Models are those that gfaas-modeld has on the GPUs: one
 copy each, whose memory is in no process's. CSV has the keys of processes as columns, a
 row a process.`,
 		Example: `  gfaas-tokend status
@@ -156,6 +157,7 @@ func csvRows(s wire.Status) [][]string {
 	if scales(s) {
 		rows[0] = append(rows[0], "phase", "budget_blocks")
 	}
+	rows[0] = append(rows[0], "mem_refused")
 	for _, g := range s.GPUs {
 		for _, c := range g.Clients {
 			row := []string{
@@ -166,7 +168,7 @@ func csvRows(s wire.Status) [][]string {
 			if scales(s) {
 				row = append(row, c.Phase, blocks(c))
 			}
-			rows = append(rows, row)
+			rows = append(rows, append(row, strconv.FormatUint(c.MemRefused, 10)))
 		}
 	}
 	return rows

@@ -65,11 +65,13 @@ type totals struct {
 	gpu, instance    string
 	launches         float64
 	blocked, gpuTime float64 // seconds
+	memRefused       uint64
 }
 
 func (t *totals) add(c counters) {
 	t.launches += float64(c.launches)
 	t.blocked += duration(c.blockedNS).Seconds()
+	t.memRefused += c.memRefused
 }
 
 // done is what they have done until now. Locked.

@@ -94,6 +94,7 @@ func (p *page) clear(n int) {
 	atomic.StoreUint64(&s.MemUsed, 0)
 	atomic.StoreUint64(&s.MemParked, 0)
 	atomic.StoreUint64(&s.MemImported, 0)
+	atomic.StoreUint64(&s.MemRefused, 0)
 	atomic.StoreUint64(&s.MemForeign, 0)
 	atomic.StoreUint64(&s.Launches, 0)
 	atomic.StoreUint64(&s.BlockedNS, 0)
@@ -102,12 +103,12 @@ func (p *page) clear(n int) {
 }
 
 // counters is what a process wrote into its slot.
-type counters struct{ memUsed, memParked, memImported, launches, blockedNS, blocks uint64 }
+type counters struct{ memUsed, memParked, memImported, memRefused, launches, blockedNS, blocks uint64 }
 
 func (p *page) counters(n int) counters {
 	s := p.slot(n)
 	return counters{
-		atomic.LoadUint64(&s.MemUsed), atomic.LoadUint64(&s.MemParked), atomic.LoadUint64(&s.MemImported),
+		atomic.LoadUint64(&s.MemUsed), atomic.LoadUint64(&s.MemParked), atomic.LoadUint64(&s.MemImported), atomic.LoadUint64(&s.MemRefused),
 		atomic.LoadUint64(&s.Launches), atomic.LoadUint64(&s.BlockedNS), atomic.LoadUint64(&s.Blocks),
 	}
 }

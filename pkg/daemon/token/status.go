@@ -50,6 +50,7 @@ func (d *Daemon) clientsOf(g *device, now policy.Snapshot) []wire.ClientStatus {
 			row.MemParkedMiB = row.MemUsedMiB
 		}
 		row.MemImportedMiB = gpu.Bytes(min(n.memImported, 1<<62)).MiB()
+		row.MemRefused += n.memRefused
 		row.BlockedMS = millis(duration(n.blockedNS))
 		row.ContextMiB = m.foreign.MiB()
 		scaling(&row, c, i)
@@ -71,7 +72,7 @@ func (a *allocation) row(i policy.InstanceStatus) wire.ClientStatus {
 	return wire.ClientStatus{
 		Instance: a.inst.reg.Instance, Function: a.inst.reg.Function, State: "absent", Why: "none of its processes is connected",
 		SMPct: a.SMPct, QuotaRequest: a.QuotaRequest, QuotaLimit: a.QuotaLimit,
-		DebtMS: millis(i.Debt), MemLimitMiB: a.MemLimit.MiB(), Strays: a.inst.strays.String(),
+		DebtMS: millis(i.Debt), MemLimitMiB: a.MemLimit.MiB(), MemRefused: a.left.memRefused, Strays: a.inst.strays.String(),
 	}
 }
 

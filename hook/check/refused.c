@@ -1,0 +1,30 @@
+/* refused: asks for twice the memory that there is, in one of the ways, and prints what the
+ * driver answers.
+ *
+ *   refused KIND      as in kinds.h
+ *   refused context   a context
+ *   refused primary   the primary context */
+#include "kinds.h"
+
+static CUresult ask(const char *what)
+{
+    CUcontext context;
+    MUST(cuInit(0));
+    MUST(cuDeviceGet(&the_device, 0));
+    if (!strcmp(what, "context"))
+        return cuCtxCreate(&context, 0, the_device);
+    if (!strcmp(what, "primary"))
+        return cuDevicePrimaryCtxRetain(&context, the_device);
+    use_device();
+    for (unsigned i = 0; i < KINDS; i++)
+        if (!strcmp(what, all_kinds[i].name))
+            return all_kinds[i].get(&(struct held){.bytes = 2 * the_limit});
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+int main(int argc, char **argv)
+{
+    ENSURE(argc == 2);
+    printf("%d\n", ask(argv[1]));
+    return 0;
+}
