@@ -56,6 +56,10 @@ type Config struct {
 	// RemoveLog, if set, removes the log of a process; one that is gone is no error.
 	RemoveLog func(dir string) error
 
+	// OutOfMemory, if set, reports whether the driver refused GPU memory to a process of
+	// an instance that is registered.
+	OutOfMemory func(ctx context.Context, id string) bool
+
 	// Note, if set, is told what a person should know; Simulated, that the first
 	// instance starts whose figures are not a GPU's.
 	Note      func(format string, args ...any)
@@ -175,7 +179,7 @@ func (l *Launcher) Start(ctx context.Context, fn function.Function, p instance.P
 	}
 	folder, held, err := l.hold(ctx, fn, p)
 	if err != nil {
-		return r, &ports.StartError{ID: p.ID, Err: err}
+		return r, &ports.StartError{ID: p.ID, Err: err, OutOfMemory: noRoom(err)}
 	}
 	defer held.Close()
 	secret := rand.Text()

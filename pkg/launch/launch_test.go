@@ -22,6 +22,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance/instancetest"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/wire"
+	wiremodel "github.com/gfaas/gfaas/pkg/wire/model"
 )
 
 // TestRegistration: an instance has a seat on each of its GPUs, with the turns
@@ -309,6 +310,51 @@ func TestFailuresLeaveNothing(t *testing.T) {
 			b.empty(t)
 		})
 	}
+}
+
+// TestOutOfMemory: the error of a start says whether the driver refused memory, which is
+// asked when the instance has ended and is registered yet, or the model daemon did.
+func TestOutOfMemory(t *testing.T) {
+	ends := serve
+	ends.Env = map[string]string{"PROBE_EXIT": "3"}
+	model := serve
+	model.Model = &function.Model{Name: "m", File: "m.safetensors"}
+	for _, c := range []struct {
+		name     string
+		fn       function.Function
+		observed bool  // by the preload library
+		held     error // by the model daemon
+		want     bool
+	}{
+		{name: "refused", fn: ends, observed: true, want: true},
+		{name: "not refused", fn: ends},
+		{name: "no room for its model", fn: model, held: wiremodel.Errorf(wiremodel.CodeGPUMemory, "full"), want: true},
+		{name: "models that are held are in the way", fn: model, held: wiremodel.Errorf(wiremodel.CodeBusy, "full"), want: true},
+		{name: "a model that is none", fn: model, held: wiremodel.Errorf(wiremodel.CodeChecksum, "other")},
+	} {
+		b := newBench(t, time.Minute)
+		b.config.OutOfMemory = func(_ context.Context, id string) bool {
+			_, registered := b.tokens.known[id]
+			if len(b.process.Running()) > 0 || !registered {
+				t.Errorf("%s: asked too early or too late", c.name)
+			}
+			return c.observed
+		}
+		b.config.Models = refusing{c.held}
+		_, err := b.Start(t.Context(), c.fn, place)
+		var start *ports.StartError
+		if !errors.As(err, &start) || start.OutOfMemory != c.want {
+			t.Errorf("%s: %+v, want %v", c.name, err, c.want)
+		}
+		b.empty(t)
+	}
+}
+
+// refusing is a model daemon that refuses.
+type refusing struct{ err error }
+
+func (r refusing) Hold(context.Context, string, string, string, string) (HeldModel, error) {
+	return nil, r.err
 }
 
 // Of somebody else's instance of that id everything stays.

@@ -11,6 +11,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
+	"github.com/gfaas/gfaas/pkg/wire/model"
 )
 
 // noModel is what a function without a model holds.
@@ -39,6 +40,17 @@ func (l *Launcher) hold(ctx context.Context, fn function.Function, p instance.Pl
 		return "", nil, fmt.Errorf("model %s: %w", fn.Model.Name, err)
 	}
 	return held.Folder(), held, nil
+}
+
+// noRoom reports whether the model daemon had no room for a model: other programs, or
+// models that are held, have the GPU's memory.
+func noRoom(err error) bool {
+	var refused interface{ Refusal() (code, where string) }
+	if !errors.As(err, &refused) {
+		return false
+	}
+	code, _ := refused.Refusal()
+	return code == model.CodeGPUMemory || code == model.CodeBusy
 }
 
 // keep has an instance's first process hold its model. One that has ended, or that

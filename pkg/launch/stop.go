@@ -105,6 +105,9 @@ func (l *Launcher) undo(ctx context.Context, rt ports.Runtime, r instance.Record
 			return failed
 		}
 	}
+	if l.config.OutOfMemory != nil { // all that its processes did is known now
+		failed.OutOfMemory = l.config.OutOfMemory(ctx, r.ID)
+	}
 	l.undoRegistration(ctx, r, failed)
 	if r.Restarts > 0 {
 		return failed

@@ -62,6 +62,7 @@ func wired(env *cli.Env, runDir string, patience time.Duration) (*launch.Launche
 		Models:       &models{runDir: runDir, debug: env.Debugf},
 		Kernels:      func(fn function.Function) []string { return kernels(runDir, fn) },
 		KernelDaemon: func(ctx context.Context, fn function.Function) error { return kernelDaemon(ctx, runDir, fn) },
+		OutOfMemory:  daemon.outOfMemory,
 		Note:         env.Notef, Simulated: func() { devices.NoteSimulated(env) },
 		Runtime: func(ctx context.Context, name string) (ports.Runtime, error) { return open(ctx, runDir, name) },
 	}), daemon
@@ -182,6 +183,25 @@ func (t *tokens) Unregister(ctx context.Context, id string) error {
 		return err
 	}
 	return client.Unregister(ctx, id)
+}
+
+// outOfMemory reports whether the driver refused GPU memory to a process of an instance;
+// false where the daemon does not answer.
+func (t *tokens) outOfMemory(ctx context.Context, id string) bool {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	s, err := tokend.Dial(t.runDir).Status(ctx)
+	if err != nil {
+		return false
+	}
+	for _, g := range s.GPUs {
+		for _, c := range g.Clients {
+			if c.Instance == id && c.MemRefused > 0 {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // Registrations are in the run directory, whether or not a daemon runs.

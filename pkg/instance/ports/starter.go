@@ -44,6 +44,10 @@ type StartError struct {
 	// Remains says that undoing failed too: something of the instance may
 	// still be there, and Stop is due.
 	Remains bool
+
+	// OutOfMemory says that the driver refused GPU memory to one of the instance's
+	// processes, which had not reached the instance's own limit.
+	OutOfMemory bool
 }
 
 func (e *StartError) Error() string {
