@@ -52,20 +52,21 @@ func (p *Processes) Memory(d gpu.Device) (map[int]gpu.Bytes, error) {
 	return used, nil
 }
 
-// Free is what nobody has of a GPU's memory.
-func (p *Processes) Free(d gpu.Device) (gpu.Bytes, error) {
+// Free returns how much memory of a GPU, or of a MIG instance, is free, and how much it
+// has in all.
+func (p *Processes) Free(d gpu.Device) (free, total gpu.Bytes, err error) {
 	if err := p.init(); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	handle, ret := p.handle(d)
 	if ret != nvml.SUCCESS {
-		return 0, fmt.Errorf("GPU %v: %w", d, ret)
+		return 0, 0, fmt.Errorf("GPU %v: %w", d, ret)
 	}
 	memory, ret := handle.GetMemoryInfo()
 	if ret != nvml.SUCCESS {
-		return 0, fmt.Errorf("memory of GPU %v: %w", d, ret)
+		return 0, 0, fmt.Errorf("memory of GPU %v: %w", d, ret)
 	}
-	return gpu.Bytes(min(memory.Free, math.MaxInt64)), nil
+	return gpu.Bytes(min(memory.Free, math.MaxInt64)), gpu.Bytes(min(memory.Total, math.MaxInt64)), nil
 }
 
 func (p *Processes) handle(d gpu.Device) (nvml.Device, nvml.Return) {

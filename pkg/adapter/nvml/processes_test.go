@@ -45,6 +45,18 @@ func TestProcesses(t *testing.T) {
 	if _, err := p.Memory(gpu.Device{Index: 1}); !errors.Is(err, nvml.ERROR_GPU_IS_LOST) {
 		t.Errorf("a broken GPU: %v", err)
 	}
+	busy.GetMemoryInfoFunc = func() (nvml.Memory, nvml.Return) {
+		return nvml.Memory{Total: 80 << 30, Free: 70 << 30, Used: 10 << 30}, nvml.SUCCESS
+	}
+	broken.GetMemoryInfoFunc = func() (nvml.Memory, nvml.Return) { return nvml.Memory{}, nvml.ERROR_GPU_IS_LOST }
+	for _, d := range []gpu.Device{{Index: 0}, mig} {
+		if free, total, err := p.Free(d); free != 70<<30 || total != 80<<30 || err != nil {
+			t.Errorf("%v: %v of %v free, %v", d, free, total, err)
+		}
+	}
+	if _, _, err := p.Free(gpu.Device{Index: 1}); !errors.Is(err, nvml.ERROR_GPU_IS_LOST) {
+		t.Errorf("a broken GPU: %v", err)
+	}
 	if n := len(api.InitCalls()); n != 1 {
 		t.Errorf("opened %d times, want once", n)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 	"github.com/gfaas/gfaas/pkg/adapter/simgpu"
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/command/devices"
 	"github.com/gfaas/gfaas/pkg/gpu"
 )
 
@@ -25,9 +26,12 @@ import (
 // each time: drivers have hung and crashed in it.
 
 // mover is token.Mover: it runs "gfaas-tokend checkpoint".
-type mover struct{ occupied *occupancy }
+type mover struct{ occupied *devices.Occupancy }
 
-func (m mover) Free(device string) (gpu.Bytes, error) { return m.occupied.free(device) }
+func (m mover) Free(device string) (gpu.Bytes, error) {
+	free, _, err := m.occupied.Free(device)
+	return free, err
+}
 
 func (m mover) Check(ctx context.Context, simulated bool) error {
 	return run(ctx, simulated, "check", nil)

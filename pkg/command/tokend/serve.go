@@ -3,7 +3,6 @@ package tokend
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"log/slog"
 	"math"
@@ -17,8 +16,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/gfaas/gfaas/pkg/adapter/nvml"
-	"github.com/gfaas/gfaas/pkg/adapter/simgpu"
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/devices"
 	"github.com/gfaas/gfaas/pkg/daemon/token"
@@ -109,8 +106,8 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 	}
 	log := logger(o.env, filepath.Dir(socket))
 	keeper := newKeeper(filepath.Dir(socket), o.mps == "off", log)
-	occupied := newOccupancy()
-	defer occupied.library.Close()
+	occupied := devices.NewOccupancy()
+	defer occupied.Close()
 	ctx, stop := context.WithCancel(cmd.Context())
 	defer stop()
 	var watching sync.WaitGroup
@@ -122,7 +119,7 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 	d, err := token.Open(token.Config{
 		Settings: o.settings(), Policy: o.policy, Socket: socket, Listen: o.listen, ExitWhenIdle: o.exitWhenIdle, ClientUIDs: o.clientUIDs,
 		Private: isRunDir(filepath.Dir(socket)), Log: log, Prepare: keeper.prepare, Leave: leave,
-		Memory: occupied.of, CountContext: o.countContext, Mover: mover{occupied},
+		Memory: occupied.Processes, CountContext: o.countContext, Mover: mover{occupied},
 		Reload: func() (token.Settings, error) { return o.reload(cmd.Flags(), log) },
 	})
 	if errors.Is(err, fs.ErrPermission) {
@@ -175,46 +172,4 @@ func (o *serveOptions) keep(before serveOptions, log *slog.Logger) {
 func isRunDir(dir string) bool {
 	run, err := filepath.Abs(cli.RunDir())
 	return err == nil && run == dir
-}
-
-// occupancy tells what processes occupy of GPUs, real and simulated.
-type occupancy struct {
-	simulated string // path of the simulated management library, where that can be asked
-	mu        sync.Mutex
-	library   nvml.Processes
-}
-
-func newOccupancy() *occupancy {
-	path := devices.SimulatedNVML()
-	return &occupancy{simulated: path, library: nvml.Processes{Simulated: path}}
-}
-
-func (o *occupancy) of(name string) (map[int]gpu.Bytes, error) {
-	d, err := gpu.ParseDevice(name)
-	if err != nil {
-		return nil, err
-	}
-	if d.Simulated && o.simulated == "" {
-		return simgpu.ProcessMemory(simgpu.Dir(), d.Index)
-	}
-	if !d.Simulated && o.simulated != "" {
-		return nil, fmt.Errorf("GPU %s: no NVIDIA driver found", name)
-	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.library.Memory(d)
-}
-
-// free is what nobody has of a GPU's memory; an error where that cannot be asked.
-func (o *occupancy) free(name string) (gpu.Bytes, error) {
-	d, err := gpu.ParseDevice(name)
-	if err != nil {
-		return 0, err
-	}
-	if d.Simulated != (o.simulated != "") {
-		return 0, fmt.Errorf("GPU %s: its memory cannot be asked", name)
-	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.library.Free(d)
 }

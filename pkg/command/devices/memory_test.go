@@ -1,0 +1,34 @@
+package devices
+
+import (
+	"testing"
+
+	"github.com/gfaas/gfaas/pkg/adapter/preload"
+	"github.com/gfaas/gfaas/pkg/gpu"
+)
+
+// TestOccupancy: a simulated GPU that nothing uses is free, and one that is not there has
+// no figures.
+func TestOccupancy(t *testing.T) {
+	t.Setenv("GFAAS_SIM_GPU", "mem=2GiB")
+	t.Setenv("GFAAS_SIM_DIR", t.TempDir())
+	o := NewOccupancy()
+	defer o.Close()
+	if free, total, err := o.Free("sim"); free != 2*gpu.GiB || total != 2*gpu.GiB || err != nil {
+		t.Errorf("%v of %v free, %v", free, total, err)
+	}
+	if all, err := o.Processes("sim"); len(all) > 0 || err != nil {
+		t.Errorf("%v, %v", all, err)
+	}
+	for _, name := range []string{"none", "0"} {
+		if name == "0" && preload.HasNVIDIA() {
+			continue
+		}
+		if _, _, err := o.Free(name); err == nil {
+			t.Errorf("GPU %s has free memory", name)
+		}
+		if _, err := o.Processes(name); err == nil {
+			t.Errorf("GPU %s has processes", name)
+		}
+	}
+}
