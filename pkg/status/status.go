@@ -24,12 +24,13 @@ type Model struct {
 
 // GPU is how a GPU stands.
 type GPU struct {
-	GPU        string   `json:"gpu"`   // as in gpu.ParseDevice
-	Slots      *int     `json:"slots"` // calls that it runs at once now
-	Running    *int     `json:"running"`
-	BusyPct    *float64 `json:"busy_pct"`
-	MemUsedMiB *float64 `json:"mem_used_mib"`
-	MemMiB     *float64 `json:"mem_mib"`
+	GPU         string   `json:"gpu"`   // as in gpu.ParseDevice
+	Slots       *int     `json:"slots"` // calls that it runs at once now
+	Running     *int     `json:"running"`
+	BusyPct     *float64 `json:"busy_pct"`
+	MemUsedMiB  *float64 `json:"mem_used_mib"`  // by everything on the GPU, contexts included, as its driver reports it; by instances alone where it reports nothing
+	MemOtherMiB *float64 `json:"mem_other_mib"` // of that, by programs that are no instances of the gateway
+	MemMiB      *float64 `json:"mem_mib"`
 }
 
 // States of a function.

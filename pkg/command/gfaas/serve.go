@@ -397,6 +397,9 @@ func (o *serveOptions) run(cmd *cobra.Command, t *tool) error {
 		}
 		cfg.GPUs = append(cfg.GPUs, gateway.GPU{Name: g.Name, Mem: int64(mem)})
 	}
+	drivers := devices.NewOccupancy()
+	defer drivers.Close()
+	cfg.Memory = func(_ context.Context, gpu string) (gateway.Memory, error) { return memoryOf(drivers, gpu) }
 	var file *os.File
 	switch o.record {
 	case "":
@@ -438,6 +441,21 @@ func (o *serveOptions) run(cmd *cobra.Command, t *tool) error {
 	}
 	log.Info("serving", attrs...)
 	return serveUntilSignals(ctx, g, log)
+}
+
+// memoryOf asks a driver how the memory of its GPU is used. Where it does not report it by
+// process, as NVIDIA's may not, the sum is still known.
+func memoryOf(drivers *devices.Occupancy, name string) (m gateway.Memory, err error) {
+	processes, err := drivers.Processes(name)
+	if err == nil {
+		m.Processes = map[int]int64{}
+		for pid, used := range processes {
+			m.Processes[pid] = int64(used)
+		}
+	}
+	free, total, err := drivers.Free(name)
+	m.Free, m.Total = int64(free), int64(total)
+	return m, err
 }
 
 // serveUntilSignals serves until the first signal has been followed, or a second

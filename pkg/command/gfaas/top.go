@@ -41,7 +41,7 @@ shows only names with a text, p pauses. Otherwise tables are printed once, or -n
 times, --interval apart; jsonl prints a line for each look, until it is ended
 unless -n says when. json is one look.
 
-JSON is {"gpus": [{"gpu", "slots", "running", "busy_pct", "mem_used_mib",
+JSON is {"gpus": [{"gpu", "slots", "running", "busy_pct", "mem_used_mib", "mem_other_mib",
 "mem_mib"}], "functions": [{"function", "state", "waiting", "in_flight", "rps",
 "planned_rps", "p50_ms", "p95_ms", "p99_ms", "cold_starts", "host_warm_starts", "gpu_warm_starts", "rejected", "errors", "instances", "gpu_seconds", "why"}],
 "instances": [{"id", "function", "gpu", "state", "residency", "in_flight",

@@ -266,14 +266,20 @@ func unknown(err error) bool {
 	return err != nil && !errors.Is(err, errNotServed) && !errors.Is(err, errOutdated) && !errors.As(err, &gone)
 }
 
+// firstGPU returns the number of an instance's first GPU; negative if it is not served
+// here.
+func (g *Gateway) firstGPU(r instance.Record) int {
+	if len(r.GPUs) == 0 {
+		return -1
+	}
+	return slices.IndexFunc(g.cfg.GPUs, func(gpu GPU) bool { return gpu.Name == r.GPUs[0] })
+}
+
 // adopt takes over an instance that runs. The error is errNotServed, errOutdated or a
 // *ports.GoneError, unless it may pass.
 func (g *Gateway) adopt(ctx context.Context, r instance.Record, own bool) error {
 	t := (*g.names.Load())[r.Function]
-	gpu := -1
-	if len(r.GPUs) > 0 {
-		gpu = slices.IndexFunc(g.cfg.GPUs, func(g GPU) bool { return g.Name == r.GPUs[0] })
-	}
+	gpu := g.firstGPU(r)
 	if t == nil || gpu < 0 {
 		g.log.Warn("instance not adopted: "+errNotServed.Error(), "instance", r.ID, "function", r.Function, "gpus", r.GPUs)
 		return errNotServed

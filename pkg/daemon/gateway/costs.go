@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"slices"
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/function"
@@ -13,6 +14,9 @@ import (
 // means of what was measured.
 type costs struct {
 	warm, start, load mean
+
+	mem      int64 // the most bytes of a GPU that an instance took
+	measured bool  // one has run a call and was measured
 }
 
 // mean is a mean of durations; the last few dozen count most.
@@ -67,6 +71,7 @@ func (e *engine) spec(t *target) queue.Function {
 	if known, ok := e.g.settings.Load().Costs[fn.Name]; ok && known.MemMiB > 0 {
 		s.Mem = max(s.Mem, int64(gpu.FromMiB(known.MemMiB)))
 	}
+	s.Need = e.need(t, s.Mem)
 	s.Warm, s.Cold, s.Load = e.expect(t)
 	return s
 }
@@ -120,13 +125,15 @@ func (e *engine) learn(c *call, executed time.Duration) {
 }
 
 // relearn tells the policy what a function costs, when that is another than it
-// was told by a tenth and more. Locked.
+// was told by a tenth and more, or its memory has changed. Locked.
 func (e *engine) relearn(t *target) {
-	if warm, cold, load := e.expect(t); near(warm, t.spec.Warm) && near(cold, t.spec.Cold) && near(load, t.spec.Load) {
+	warm, cold, load := e.expect(t)
+	grown := slices.ContainsFunc(e.memory.gpus, func(m gpuMemory) bool { return m.changed(e.need(t, t.spec.Mem), t.spec.Need) })
+	if !grown && near(warm, t.spec.Warm) && near(cold, t.spec.Cold) && near(load, t.spec.Load) {
 		return
 	}
 	s := e.spec(t)
-	t.spec.Warm, t.spec.Cold, t.spec.Load = s.Warm, s.Cold, s.Load
+	t.spec.Warm, t.spec.Cold, t.spec.Load, t.spec.Need = s.Warm, s.Cold, s.Load, s.Need
 	e.step(queue.Event{Kind: queue.Learned, Function: t.number, Spec: &s})
 }
 

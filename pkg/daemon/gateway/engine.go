@@ -3,6 +3,7 @@ package gateway
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -39,6 +40,7 @@ type engine struct {
 	quiet     chan struct{} // closed when no call is left; nil while nobody asks
 	closed    bool
 	recorder  *recorder // nil where nothing is recorded
+	memory    memory
 }
 
 // server is an instance as the engine knows it.
@@ -60,9 +62,11 @@ type server struct {
 	parks bool // its memory waits on the host while it has no work
 	away  bool // the policy wanted it back on the GPU: it comes with the next call
 	moving
-	calls []*call // dispatched to it
-	since time.Duration
-	busy  time.Duration // when it last began to run something
+	memory instanceMemory
+	calls  []*call // dispatched to it
+	since  time.Duration
+	worked bool          // it has run a call
+	busy   time.Duration // when it last began to run something
 }
 
 // moving is how the memory of an instance stands to the Parker.
@@ -86,6 +90,7 @@ func (e *engine) init(g *Gateway, policy queue.Policy) {
 	e.g, e.policy, e.epoch = g, policy, time.Now()
 	e.functions, e.calls, e.servers = map[int32]*target{}, map[int64]*call{}, map[residency.ID]*server{}
 	e.adopted, e.wakeAt, e.wakeSet = residency.None, queue.Never, queue.Never
+	e.memory.init(g.cfg.GPUs)
 	e.wake = time.AfterFunc(time.Hour, e.woke)
 	e.wake.Stop()
 }
@@ -180,7 +185,7 @@ func (e *engine) woke() {
 // server makes an instance known that the policy named.
 func (e *engine) server(now time.Duration, a *queue.Action) *server {
 	t := e.functions[a.Function]
-	s := &server{id: a.Instance, gpu: a.GPU, target: t, generation: t.generation, function: t.function, own: true, since: now}
+	s := &server{id: a.Instance, gpu: a.GPU, target: t, generation: t.generation, function: t.function, own: true, since: now, memory: newInstanceMemory()}
 	s.life, s.cancel = context.WithCancel(e.g.life)
 	e.servers[s.id] = s
 	s.target.instances++
@@ -327,6 +332,7 @@ func (e *engine) finished(c *call, ev queue.Event) {
 	ev = e.failed(c, ev)
 	e.drop(c)
 	if ev.Kind == queue.Completed {
+		c.on.worked = true
 		e.learn(c, ev.Executed)
 	}
 	e.step(ev)
@@ -393,15 +399,19 @@ func (e *engine) notStarted(s *server, cause error) bool {
 	}
 	now := e.now()
 	e.gone(s)
-	s.generation.fails++
+	var starved *shortError
+	short := errors.As(cause, &starved)
+	if !short {
+		s.generation.fails++
+	}
 	s.generation.failure = cause
 	if len(s.calls) == 0 {
-		e.step(queue.Event{Kind: queue.Lost, Instance: s.id, Function: s.target.number})
+		e.step(queue.Event{Kind: queue.Lost, Instance: s.id, Function: s.target.number, Short: short})
 		return true
 	}
 	first := true
 	for _, c := range slices.Clone(s.calls) {
-		ev := e.failed(c, queue.Event{Kind: queue.Failed, Starting: first, Again: !c.left})
+		ev := e.failed(c, queue.Event{Kind: queue.Failed, Starting: first, Short: first && short, Again: !c.left})
 		ev.Executed = 0
 		first = false
 		if ev.Again {
@@ -478,6 +488,7 @@ func (e *engine) died(s *server) (news bool) {
 	if s.state != serverReady {
 		return false
 	}
+	e.dying(s)
 	e.gone(s)
 	calls := slices.Clone(s.calls)
 	if len(calls) > 0 {
@@ -557,19 +568,32 @@ func (e *engine) adopt(t *target, gpu int32, r instance.Record, own bool, to res
 	if e.functions[t.number] != t || t.gone || own && !isOf(r, t.function) {
 		return nil
 	}
-	e.adopted--
-	s := &server{id: e.adopted, gpu: gpu, further: e.g.further(r), mem: t.spec.Mem, target: t, generation: t.generation, function: t.function, record: r, state: serverReady, own: own, since: e.now()}
-	s.out = own && e.g.cfg.Parker != nil
-	e.servers[s.id] = s
-	t.instances++
-	t.contract = r.Contract
-	e.occupy(s)
-	e.respan(t)
-	ev := queue.Event{Kind: queue.Adopted, Instance: s.id, Function: t.number, GPU: gpu, To: to, Pinned: !own}
+	var each *queue.Function
 	if r.RPS > 0 { // a first guess: from then on it is measured
-		ev.Spec = &queue.Function{Warm: time.Duration(min(float64(time.Second)/r.RPS, float64(time.Hour)))}
+		each = &queue.Function{Warm: time.Duration(min(float64(time.Second)/r.RPS, float64(time.Hour)))}
+	}
+	s := e.other(t, gpu, r, serverReady)
+	s.own, s.worked = own, true
+	s.out = own && e.g.cfg.Parker != nil
+	t.contract = r.Contract
+	ev := queue.Event{Kind: queue.Adopted, Instance: s.id, Function: t.number, GPU: gpu, To: to, Pinned: !own, Spec: each}
+	if !own {
+		ev.Mem = int64(r.Slice.Mem)
 	}
 	e.step(ev)
+	return s
+}
+
+// other makes an instance known that another process started, as the engine has it.
+// Locked.
+func (e *engine) other(t *target, gpu int32, r instance.Record, state serverState) *server {
+	e.adopted--
+	s := &server{id: e.adopted, gpu: gpu, further: e.g.further(r), mem: max(t.spec.Mem, int64(r.Slice.Mem)), target: t, generation: t.generation, function: t.function,
+		record: r, state: state, since: e.now(), memory: newInstanceMemory()}
+	e.servers[s.id] = s
+	t.instances++
+	e.occupy(s)
+	e.respan(t)
 	return s
 }
 

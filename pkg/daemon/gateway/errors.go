@@ -44,6 +44,7 @@ const (
 	codeState        = "state"
 	codeNotHere      = "not-implemented"
 	codeLargerThan   = "too-large-for-gpu"
+	codeMemoryInUse  = "gpu-memory-in-use"
 	codeQueueTimeout = "queue-timeout"
 	codeTimeout      = "timeout"
 	codeCancelled    = "cancelled" // nobody is there to read it

@@ -55,6 +55,9 @@ type Config struct {
 	// Usage, if set, asks the token daemon what its instances use.
 	Usage func(context.Context) (wire.Status, error)
 
+	// Memory, if set, asks the driver of a GPU how its memory is used.
+	Memory func(ctx context.Context, gpu string) (Memory, error)
+
 	Policy      queue.Config
 	Set         map[string]string // its parameters, as they were given
 	Record      io.Writer         // events and decisions, if set

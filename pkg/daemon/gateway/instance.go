@@ -33,6 +33,11 @@ func (g *Gateway) start(s *server) {
 	defer s.cancel()
 	began := time.Now()
 	r, err := g.launch(s)
+	if err == nil {
+		g.measureStarted(s)
+	} else {
+		err = g.shortOfMemory(s, err)
+	}
 	switch {
 	case err == nil && g.engine.started(s, r):
 		g.log.Info("instance started", "function", r.Function, "instance", r.ID, "gpu", g.cfg.GPUs[s.gpu].Name, "took", time.Since(began).Round(time.Millisecond).String())

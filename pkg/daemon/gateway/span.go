@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/gfaas/gfaas/pkg/instance"
-	"github.com/gfaas/gfaas/pkg/policy/queue"
 )
 
 // A function that spans several GPUs is served by instances of a plan (gfaas up)
@@ -40,13 +39,7 @@ func (g *Gateway) further(r instance.Record) (out []int32) {
 // now that it has come or gone. Locked.
 func (e *engine) occupy(s *server) {
 	for _, gpu := range s.further {
-		mem := int64(0)
-		for _, other := range e.servers {
-			if slices.Contains(other.further, gpu) {
-				mem += other.mem
-			}
-		}
-		e.step(queue.Event{Kind: queue.Occupied, GPU: gpu, Mem: mem})
+		e.setOccupied(gpu, e.occupied(gpu))
 	}
 }
 

@@ -54,6 +54,9 @@ func (g *Gateway) status() status.Status {
 			busy, mem := usageOf(usage, gpu.Name)
 			row.BusyPct, row.MemUsedMiB = new(100*busy), new(mem)
 		}
+		if m := &e.memory.gpus[i]; m.known {
+			row.MemUsedMiB, row.MemOtherMiB = new(mib(m.driver.Total-m.driver.Free)), new(mib(m.others))
+		}
 		s.GPUs = append(s.GPUs, row)
 	}
 	counts, planned := map[*target]int{}, map[*target]float64{}
@@ -148,7 +151,7 @@ func instanceStatus(g *Gateway, v *server, s residency.Standing, at time.Duratio
 func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
 
 // usageOf is how busy a GPU was in the token daemon's last window, 0 to 1, and the
-// MiB of memory that instances have there.
+// MiB of memory that instances have there, with their contexts.
 func usageOf(s *wire.Status, gpu string) (busy, mem float64) {
 	for _, g := range s.GPUs {
 		if g.GPU != gpu {
@@ -156,7 +159,7 @@ func usageOf(s *wire.Status, gpu string) (busy, mem float64) {
 		}
 		for _, c := range g.Clients {
 			busy += c.Used * c.SMPct / 100
-			mem += c.MemUsedMiB - c.MemParkedMiB
+			mem += c.MemUsedMiB - c.MemParkedMiB + c.ContextMiB
 		}
 	}
 	return min(busy, 1), mem

@@ -115,6 +115,9 @@ func same(a, b function.Function) bool {
 func (e *engine) refusal(t *target, rule string) *Error {
 	switch rule {
 	case queue.TooLarge:
+		if inUse := e.memoryInUse(t); inUse != nil {
+			return inUse
+		}
 		return &Error{Status: http.StatusServiceUnavailable, Code: codeLargerThan,
 			Message: fmt.Sprintf("function %s needs %v and no GPU has that much memory", t.name, t.function.GPUMem)}
 	case queue.QueueFull:

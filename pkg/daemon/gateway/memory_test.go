@@ -1,0 +1,454 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
+	"github.com/gfaas/gfaas/pkg/wire"
+)
+
+const mibs = int64(gpu.MiB)
+
+// card is a GPU whose driver has an instance start only where there is room for it.
+type card struct {
+	ports.Starter
+	total   int64
+	context int64
+	swaps   bool // what instances allocate goes to the host when it is in the way
+
+	mu        sync.Mutex
+	allocates map[string]int64 // by function
+	holds     map[string]int64 // by instance: what it allocated
+	imports   map[string]int64 // by instance: what it has mapped of the weights
+	others    int64            // of other programs
+	failed    int
+	silent    bool // neither the library nor the driver reports memory
+	mute      bool // the driver reports nothing
+}
+
+func newCard(total, context int64, allocates map[string]int64) *card {
+	c := &card{total: total * mibs, context: context * mibs, allocates: map[string]int64{}, holds: map[string]int64{}, imports: map[string]int64{}}
+	for name, mib := range allocates {
+		c.allocates[name] = mib * mibs
+	}
+	return c
+}
+
+// on has a gateway use the card.
+func (c *card) on(cfg *Config) {
+	c.Starter, cfg.Starter = cfg.Starter, c
+	cfg.GPUs = []GPU{{Name: "sim", Mem: c.total}}
+	cfg.Usage = c.usage
+	if !c.silent && !c.mute {
+		cfg.Memory = c.memory
+	}
+}
+
+func (c *card) Start(ctx context.Context, f function.Function, p instance.Placement) (instance.Record, error) {
+	if !c.hold(p.ID, f.Name) {
+		return instance.Record{ID: p.ID, Function: f.Name}, &ports.StartError{ID: p.ID, Err: errors.New("exited with status 3"), OutOfMemory: !c.silent}
+	}
+	r, err := c.Starter.Start(ctx, f, p)
+	if err != nil {
+		c.release(p.ID)
+	}
+	return r, err
+}
+
+func (c *card) Stop(ctx context.Context, r instance.Record) error {
+	err := c.Starter.Stop(ctx, r)
+	if err == nil {
+		c.release(r.ID)
+	}
+	return err
+}
+
+// hold has an instance take its memory; false if there is too little.
+func (c *card) hold(id, function string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	need := c.allocates[function] + c.context
+	if c.swaps {
+		need = c.context
+	}
+	if need > c.free() {
+		c.failed++
+		return false
+	}
+	c.holds[id] = c.allocates[function]
+	return true
+}
+
+func (c *card) release(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.holds, id)
+	delete(c.imports, id)
+}
+
+// set changes what other programs have, in MiB.
+func (c *card) set(others int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.others = others * mibs
+}
+
+// grow has an instance allocate more, in MiB.
+func (c *card) grow(id string, mib int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.holds[id] += mib * mibs
+}
+
+// free is what is left. Locked.
+func (c *card) free() int64 {
+	free := c.total - c.others
+	for _, bytes := range c.holds {
+		free -= c.context
+		if !c.swaps {
+			free -= bytes
+		}
+	}
+	most := int64(0)
+	for _, bytes := range c.imports {
+		most = max(most, bytes)
+	}
+	return free - most
+}
+
+func (c *card) pids() map[string]int {
+	out := map[string]int{}
+	for n, id := range slices.Sorted(maps.Keys(c.holds)) {
+		out[id] = 1<<30 + n
+	}
+	return out
+}
+
+func (c *card) memory(context.Context, string) (Memory, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return Memory{Total: c.total, Free: c.free(), Processes: map[int]int64{1 << 29: c.others}}, nil
+}
+
+func (c *card) usage(context.Context) (wire.Status, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	on := wire.GPUStatus{GPU: "sim"}
+	for id, pid := range c.pids() {
+		row := wire.ClientStatus{Instance: id, PID: pid, MemUsedMiB: mib(c.holds[id]), ContextMiB: mib(c.context), MemImportedMiB: mib(c.imports[id])}
+		if c.swaps {
+			row.MemParkedMiB = row.MemUsedMiB
+		}
+		on.Clients = append(on.Clients, row)
+	}
+	return wire.Status{GPUs: []wire.GPUStatus{on}}, nil
+}
+
+func (c *card) failures() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.failed
+}
+
+// of is a function that declares so many MiB; 0 declares none.
+func of(name string, mib int64) function.Function {
+	return fn(name, func(f *function.Function) { f.GPUMem = gpu.Bytes(mib * mibs) })
+}
+
+func (w *world) answers(name string) {
+	w.t.Helper()
+	if a := w.do("POST", "/function/"+name, "x"); a.status != 200 {
+		w.t.Errorf("%s: %+v", name, a)
+	}
+}
+
+// TestMemory: memory that functions do not declare counts, and idle instances make room
+// where it is short.
+func TestMemory(t *testing.T) {
+	needs := map[string]int64{"a": 450, "b": 450}
+	for _, c := range []struct {
+		name      string
+		context   int64
+		declared  int64
+		allocates map[string]int64
+		others    int64
+		with      func(*card)
+		fails     int // starts that may fail before the call is answered
+	}{
+		{name: "contexts", context: 300, declared: 500, allocates: needs},
+		{name: "contexts, and the driver reports nothing", context: 300, declared: 500, allocates: needs, with: func(c *card) { c.mute = true }, fails: 1},
+		{name: "functions that declare none", context: 100, allocates: map[string]int64{"a": 600, "b": 600}, fails: 1},
+		{name: "functions that declare none, and the driver reports nothing", context: 100, allocates: map[string]int64{"a": 600, "b": 600}, with: func(c *card) { c.mute = true }, fails: 1},
+		{name: "an instance takes more than it declares", declared: 300, allocates: map[string]int64{"a": 800, "b": 300}},
+		{name: "a new instance needs more than it declares", declared: 300, allocates: map[string]int64{"a": 300, "b": 800}, fails: 1},
+		{name: "other programs", declared: 300, allocates: map[string]int64{"a": 300, "b": 300}, others: 500},
+	} {
+		for _, policy := range []string{"gfaas", "mqfq-sticky", "fcfs", "lalb"} {
+			t.Run(c.name+"/"+policy, func(t *testing.T) {
+				var text bytes.Buffer
+				on := newCard(1024, c.context, c.allocates)
+				if c.with != nil {
+					c.with(on)
+				}
+				on.set(c.others)
+				w := newWorld(t, http.HandlerFunc(echo), func(cfg *Config) {
+					on.on(cfg)
+					cfg.Policy.Policy, cfg.Record = policy, &text
+				})
+				w.apply(of("a", c.declared), of("b", c.declared))
+				for _, name := range []string{"a", "b", "b", "a"} {
+					w.answers(name)
+				}
+				if n := on.failures(); n > 2*c.fails {
+					t.Errorf("%d starts failed, want at most %d for each", n, c.fails)
+				}
+				w.close()
+				if err := replayed(text.Bytes()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+// TestMemoryGrows: what an instance allocates later counts, and so does what it frees.
+func TestMemoryGrows(t *testing.T) {
+	on := newCard(1024, 0, map[string]int64{"a": 200, "b": 400})
+	w := newWorld(t, http.HandlerFunc(echo), on.on)
+	w.apply(of("a", 0), of("b", 400))
+	w.answers("a")
+	w.answers("b")
+	both := func() bool { return fmt.Sprint(w.servers()) == "[a.1 b.2]" }
+	w.until("both run", both)
+	counts := func(id string, mib float64) func() bool {
+		return func() bool {
+			w.engine.mu.Lock()
+			defer w.engine.mu.Unlock()
+			for _, i := range w.engine.policy.Snapshot().Instances {
+				if s := w.engine.servers[i.Instance]; s != nil && s.record.ID == id {
+					return float64(i.Mem)/float64(mibs) == mib
+				}
+			}
+			return false
+		}
+	}
+	w.until("a counts for what it took", counts("a.1", 200))
+	on.grow("a.1", 300)
+	w.until("a counts for what it takes", counts("a.1", 500))
+	w.until("there is room for both", both)
+	on.grow("a.1", -400)
+	w.until("a counts for what it has not freed", counts("a.1", 100))
+	on.grow("a.1", 524)
+	w.until("it is full", counts("a.1", 624))
+	on.set(200)
+	w.until("other programs have one make room", func() bool { return len(w.servers()) == 1 })
+}
+
+// TestMemoryOfOthers: what other programs use is shown, calls that fit are answered, and
+// those that cannot run say at once why, until there is room for them.
+func TestMemoryOfOthers(t *testing.T) {
+	on := newCard(16<<10, 300, map[string]int64{"a": 3000, "b": 8000, "c": 8000})
+	on.set(10 << 10)
+	w := newWorld(t, http.HandlerFunc(echo), on.on)
+	w.apply(of("a", 3000), of("b", 8000), of("c", 0), of("d", 20<<10))
+	w.until("it is shown", func() bool {
+		g := w.Status().GPUs[0]
+		return *g.MemUsedMiB == 10<<10 && g.MemOtherMiB != nil && *g.MemOtherMiB == 10<<10
+	})
+	w.answers("a")
+	a := w.do("POST", "/function/b", "x")
+	own(t, a, 503, codeMemoryInUse)
+	for _, part := range []string{"function b needs 8000MiB of GPU memory", "GPU sim has ", " of 16GiB free", "instances of this gateway use 3300MiB", "other programs use 10GiB (process 536870912: 10GiB)"} {
+		if !strings.Contains(a.body, part) {
+			t.Errorf("%s: no %q", a.body, part)
+		}
+	}
+	if a.header.Get("Retry-After") == "" {
+		t.Error("no Retry-After")
+	}
+	own(t, w.do("POST", "/function/d", "x"), 503, codeLargerThan)
+	a = w.do("POST", "/function/c", "x") // which cannot be known
+	own(t, a, 502, codeStartFailed)
+	if !strings.Contains(a.body, "exited with status 3; GPU sim has ") || !strings.Contains(a.body, "other programs use 10GiB") {
+		t.Error(a.body)
+	}
+	on.set(0)
+	w.until("it has room", func() bool { return w.do("POST", "/function/b", "x").status == 200 })
+}
+
+// TestMemoryHeld: what runs and what gfaas up started makes no room: calls wait for it.
+func TestMemoryHeld(t *testing.T) {
+	began, release := make(chan struct{}), make(chan struct{})
+	on := newCard(1024, 300, map[string]int64{"a": 450, "b": 450})
+	w := newWorld(t, mixed{"/wait": func(http.ResponseWriter, *http.Request) { began <- struct{}{}; <-release }}, on.on)
+	a, b := of("a", 500), of("b", 500)
+	w.apply(a, b)
+	var calls sync.WaitGroup
+	call := func(path, on string) {
+		calls.Go(func() {
+			if got, err := w.try(context.Background(), "POST", "/function/"+path, "x"); err != nil || got.status != 200 || got.header.Get("Gfaas-Instance") != on {
+				t.Errorf("%s: %+v, %v", path, got, err)
+			}
+		})
+	}
+	call("a/wait", "a.1")
+	<-began
+	call("b", "b.2")
+	w.until("b waits", func() bool { return waits(w, "b") == 1 })
+	if w.record("a.1").ID == "" {
+		t.Error("an instance that runs was stopped")
+	}
+	release <- struct{}{}
+	calls.Wait()
+	w.until("a has made room", func() bool { return fmt.Sprint(w.servers()) == "[b.2]" })
+
+	w.apply(fn("b", func(f *function.Function) { f.GPUMem = a.GPUMem; f.Env = map[string]string{"X": "1"} })) // anew: the old one stops
+	w.until("b is gone", func() bool { return len(w.servers()) == 0 })
+	on.hold("a-0", "a")
+	w.up("a-0", a)
+	w.until("it is adopted", func() bool { return fmt.Sprint(w.servers()) == "[a-0]" })
+	w.until("its context counts", func() bool { return *w.Status().GPUs[0].MemUsedMiB == 750 })
+	call("b", "b.3")
+	w.until("b waits", func() bool { return waits(w, "b") == 1 })
+	w.answers("a")
+	if n := on.failures(); n > 0 {
+		t.Errorf("%d starts failed", n)
+	}
+	on.release("a-0")
+	w.runtime.Kill("a-0", 0)
+	calls.Wait()
+}
+
+// TestMemoryParked: the context of an instance whose memory is parked counts.
+func TestMemoryParked(t *testing.T) {
+	on := newCard(1024, 200, map[string]int64{"a": 300, "b": 300, "c": 300, "d": 300})
+	on.swaps = true
+	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) {
+		on.on(c)
+		c.Park = ParkSwap
+	})
+	for _, name := range []string{"a", "b", "c", "d"} {
+		w.apply(of(name, 300))
+	}
+	w.answers("a")
+	w.answers("b")
+	w.until("both contexts count", func() bool {
+		w.engine.mu.Lock()
+		defer w.engine.mu.Unlock()
+		n := 0
+		for _, s := range w.engine.servers {
+			if s.memory.stays == 200*mibs {
+				n++
+			}
+		}
+		return n == 2
+	})
+	for _, name := range []string{"c", "d", "a", "b"} {
+		w.answers(name)
+	}
+	w.until("no more run than there is room for", func() bool {
+		n := len(w.servers())
+		return n <= 3
+	})
+	if n := on.failures(); n > 0 {
+		t.Errorf("%d starts failed", n)
+	}
+}
+
+// TestMemoryOfModels: the weights that instances share are there once, and go with the
+// instances: they are no other program's.
+func TestMemoryOfModels(t *testing.T) {
+	on := newCard(1024, 0, map[string]int64{"a": 100, "b": 100, "c": 600})
+	w := newWorld(t, http.HandlerFunc(echo), on.on)
+	model := func(f *function.Function) {
+		f.GPUMem, f.Model = gpu.Bytes(100*mibs), &function.Model{Name: "m"}
+	}
+	w.apply(fn("a", model), fn("b", model), of("c", 600))
+	for n, name := range []string{"a", "b"} {
+		w.answers(name)
+		on.mu.Lock()
+		on.imports[fmt.Sprintf("%s.%d", name, n+1)] = 500 * mibs
+		on.mu.Unlock()
+	}
+	w.until("the weights count once", func() bool {
+		w.engine.mu.Lock()
+		defer w.engine.mu.Unlock()
+		sum := int64(0)
+		for _, i := range w.engine.policy.Snapshot().Instances {
+			sum += i.Mem
+		}
+		return sum == 700*mibs && w.engine.memory.gpus[0].stable == 0
+	})
+	w.until("c has room once they are gone", func() bool { return w.do("POST", "/function/c", "x").status == 200 })
+}
+
+// TestMemoryCapacity: a GPU of which no list has the memory, such as a MIG instance, has
+// what its driver reports, and --gpu-mem leaves the rest to other programs.
+func TestMemoryCapacity(t *testing.T) {
+	for _, c := range []struct {
+		name                string
+		limit, others, want int64
+	}{
+		{"no list has it", 0, 300, 724}, {"all of it", 1024, 300, 724}, {"a part of it", 512, 300, 512}, {"a part of it, and others use more", 512, 800, 224},
+		{"a part, and others use all", 512, 1024, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			on := newCard(1024, 0, nil)
+			on.set(c.others)
+			w := newWorld(t, http.HandlerFunc(echo), func(cfg *Config) {
+				on.on(cfg)
+				cfg.GPUs[0].Mem = c.limit * mibs
+			})
+			w.until("it is known", func() bool {
+				w.engine.mu.Lock()
+				defer w.engine.mu.Unlock()
+				return w.engine.memory.gpus[0].told == max(c.want*mibs, 1)
+			})
+		})
+	}
+}
+
+// TestMemoryForAMoment: memory that is in use for a moment only, as that of what is just
+// ending, is not another program's; what keeps it is.
+func TestMemoryForAMoment(t *testing.T) {
+	var m gpuMemory
+	for _, c := range []struct{ at, others, want int64 }{
+		{1, 100, 100}, {2, 900, 100}, {3, 100, 100}, {4, 500, 100}, {5, 700, 500}, {6, 700, 700}, {7, 0, 0},
+	} {
+		m.note(time.Duration(c.at)*time.Second, c.others)
+		if m.stable != c.want {
+			t.Errorf("after %d s: %d, want %d", c.at, m.stable, c.want)
+		}
+	}
+	m.note(7*time.Second+10*time.Millisecond, 800)
+	m.note(7*time.Second+20*time.Millisecond, 800)
+	if m.stable != 0 {
+		t.Errorf("%d, of a moment", m.stable)
+	}
+}
+
+// TestMemoryUnknown: without figures all is as gpu_mem says.
+func TestMemoryUnknown(t *testing.T) {
+	on := newCard(1024, 300, map[string]int64{"a": 450, "b": 450})
+	on.silent = true
+	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { on.on(c); c.Usage = nil })
+	w.apply(of("a", 500), of("b", 500))
+	w.answers("a")
+	own(t, w.do("POST", "/function/b", "x"), 502, codeStartFailed)
+	if g := w.Status().GPUs[0]; g.MemUsedMiB != nil || g.MemOtherMiB != nil {
+		t.Errorf("%v, %v", g.MemUsedMiB, g.MemOtherMiB)
+	}
+}
