@@ -55,6 +55,19 @@ func Exclusive(ctx context.Context, env *cli.Env, runDir string) (release func()
 	return exclusive(ctx, env, runDir, exclusiveWait)
 }
 
+// AtWork reports whether a command that has taken Exclusive of the run directory is at
+// work. Where it cannot be told, one may be.
+func AtWork(runDir string) bool {
+	lock, err := lockfile.TakeExisting(lockPath(runDir))
+	if err != nil {
+		return !errors.Is(err, fs.ErrNotExist)
+	}
+	_ = lock.Close()
+	return false
+}
+
+func lockPath(runDir string) string { return filepath.Join(runDir, "instances.lock") }
+
 func exclusive(ctx context.Context, env *cli.Env, runDir string, patience time.Duration) (release func(), err error) {
 	if err := tokend.CheckRunDir(runDir); err != nil {
 		return nil, err
@@ -68,7 +81,7 @@ func exclusive(ctx context.Context, env *cli.Env, runDir string, patience time.D
 	if err != nil {
 		return nil, err
 	}
-	path := filepath.Join(runDir, "instances.lock")
+	path := lockPath(runDir)
 	lock, err := lockfile.Take(path)
 	var held *lockfile.HeldError
 	if errors.As(err, &held) {

@@ -32,9 +32,15 @@ func TestExclusive(t *testing.T) {
 		}
 		done <- err
 	}()
+	if !AtWork(run) {
+		t.Error("nothing is at work, while the lock is held")
+	}
 	release()
 	if err := <-done; err != nil {
 		t.Errorf("once it has ended: %v", err)
+	}
+	if AtWork(run) || AtWork(filepath.Join(run, "none")) {
+		t.Error("something is at work, while the lock is not held")
 	}
 	if left, err := os.ReadDir(run); err != nil || len(left) != 0 {
 		t.Errorf("left are %v, %v", left, err)

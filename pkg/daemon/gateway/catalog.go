@@ -20,7 +20,7 @@ import (
 // the context ends.
 func (g *Gateway) follow(ctx context.Context) error {
 	var last ports.Revision
-	f := follower{g: g, others: map[string]instance.Handle{}}
+	f := follower{g: g, others: map[string]instance.Handle{}, starting: starting{map[string]instance.Record{}}}
 	for {
 		l, err := g.cfg.Catalog.Watch(ctx, last)
 		switch {
@@ -156,12 +156,14 @@ func (e *engine) inOrder() []*target {
 // follower makes instances known that others started, or a gateway before this
 // one.
 type follower struct {
-	g      *Gateway
-	begun  bool                       // what the gateway before this one left is put in order
-	others map[string]instance.Handle // instances of others that are known, by id
+	g        *Gateway
+	begun    bool                       // what the gateway before this one left is put in order
+	others   map[string]instance.Handle // instances of others that are known, by id
+	starting starting
 }
 
 func (f *follower) instances(ctx context.Context, records []instance.Record) {
+	f.starting.follow(f.g, records)
 	var left []instance.Record // by a gateway that was killed
 	for _, r := range records {
 		switch {
@@ -251,6 +253,7 @@ func (g *Gateway) notAdopted(r instance.Record, own bool) {
 		g.deed(func() { g.discard(r) })
 		return
 	}
+	g.engine.retractID(r.ID)
 	g.restartOther(r, unknownEnd)
 }
 

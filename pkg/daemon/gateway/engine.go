@@ -439,11 +439,11 @@ func (e *engine) gone(s *server) {
 // One that is not the gateway's is let go.
 func (e *engine) remove(now time.Duration, a *queue.Action) {
 	s := e.servers[a.Instance]
-	if s != nil && s.state == serverStarts {
+	if s != nil && s.own && s.state == serverStarts {
 		e.cancelStart(now, s)
 		return
 	}
-	if s == nil || s.state != serverReady {
+	if s == nil || s.state != serverReady && (s.own || s.state != serverStarts) {
 		return // it died; the policy was told, or will be
 	}
 	e.g.metrics.evicted(s.target, "stopped")
@@ -559,9 +559,9 @@ func (e *engine) moved(s *server, to residency.Start, fault bool) {
 	}
 }
 
-// adopt makes an instance known that was found running, with its memory there. It returns
-// nil if the instance is of no use: its function is gone, or it is the gateway's own and
-// of another version of its function.
+// adopt makes an instance known that was found running, with its memory there, or that
+// another process was starting and is ready. It returns nil if the instance is of no use:
+// its function is gone, or it is the gateway's own and of another version of its function.
 func (e *engine) adopt(t *target, gpu int32, r instance.Record, own bool, to residency.Start) *server {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -571,6 +571,14 @@ func (e *engine) adopt(t *target, gpu int32, r instance.Record, own bool, to res
 	var each *queue.Function
 	if r.RPS > 0 { // a first guess: from then on it is measured
 		each = &queue.Function{Warm: time.Duration(min(float64(time.Second)/r.RPS, float64(time.Hour)))}
+	}
+	if s := e.announcedAs(r.ID); s != nil && !own && s.target == t && s.gpu == gpu {
+		s.record, s.state, s.since = r, serverReady, e.now()
+		t.contract = r.Contract
+		e.step(queue.Event{Kind: queue.Ready, Instance: s.id, Function: t.number, Spec: each})
+		return s
+	} else if s != nil {
+		e.forsake(s)
 	}
 	s := e.other(t, gpu, r, serverReady)
 	s.own, s.worked = own, true

@@ -52,6 +52,9 @@ type Config struct {
 	// keeps it so until release is called.
 	Alone func(context.Context) (release func(), err error)
 
+	// AtWork, if set, reports whether another process starts or stops instances of plans.
+	AtWork func() bool
+
 	// Usage, if set, asks the token daemon what its instances use.
 	Usage func(context.Context) (wire.Status, error)
 

@@ -52,11 +52,14 @@ func (w *world) upOn(id string, f function.Function, rps float64, gpus ...string
 	return r
 }
 
-// servers are the ids of the instances that the gateway knows, in order.
+// servers are the ids of the instances that the gateway knows and that have started, in
+// order.
 func (w *world) servers() []string {
 	var ids []string
 	for _, i := range w.Status().Instances {
-		ids = append(ids, i.ID)
+		if i.State != "starting" {
+			ids = append(ids, i.ID)
+		}
 	}
 	return ids
 }

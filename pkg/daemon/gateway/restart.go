@@ -27,6 +27,7 @@ type restarts struct {
 	mu     sync.Mutex
 	tries  map[string]int  // in a row, by instance, or by function of the gateway's own
 	atWork map[string]bool // instances
+	starts map[string]bool // instances that are starting now
 }
 
 // next is how long to wait before what ran for so long is started again.
@@ -65,6 +66,26 @@ func (r *restarts) forget(names ...string) {
 	for _, name := range names {
 		delete(r.tries, name)
 	}
+}
+
+// set notes whether an instance is starting now.
+func (r *restarts) set(id string, starts bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.starts == nil {
+		r.starts = map[string]bool{}
+	}
+	r.starts[id] = starts
+	if !starts {
+		delete(r.starts, id)
+	}
+}
+
+// starting reports whether an instance is starting now.
+func (r *restarts) starting(id string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.starts[id]
 }
 
 func (r *restarts) end(id string) {
@@ -254,6 +275,8 @@ func (g *Gateway) restart(r instance.Record) (instance.Record, error) {
 		return r, err
 	}
 	left := r
+	g.restarts.set(r.ID, true)
+	defer g.restarts.set(r.ID, false)
 	again, err := g.cfg.Starter.Restart(g.life, fn, r, func(noted instance.Record) error {
 		noted.Owner = r.Owner
 		err := g.cfg.Catalog.Update(g.life, noted)
