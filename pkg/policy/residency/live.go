@@ -54,6 +54,9 @@ func (p *Pool) Adopt(id ID, function, gpu int32, found Found, now time.Duration)
 	if p.obsolete(it) {
 		p.remove(c)
 	}
+	if found.Pinned {
+		p.dropObsolete(gpu)
+	}
 	p.settle(gpu)
 	return c, true
 }
@@ -182,6 +185,9 @@ func (p *Pool) Measured(slot int32, mem, stays int64) {
 		d.leaving -= less
 	} else {
 		d.memUsed -= less
+	}
+	if it.pinned {
+		p.dropObsolete(it.gpu)
 	}
 	p.settle(it.gpu)
 }

@@ -399,7 +399,7 @@ func (p *Pool) Usable(function int32) bool {
 // obsolete says whether an instance is to stop when it has nothing to do.
 func (p *Pool) obsolete(it *instance) bool {
 	d := &p.gpus[it.gpu]
-	out := !it.resident && d.mem > 0 && p.costs[it.function].mem > d.mem // it cannot come back
+	out := !it.resident && d.mem > 0 && p.costs[it.function].mem > d.mem-d.occupied-d.pinned // it cannot come back
 	return it.stale || !d.open || out || p.counts[it.function].gone
 }
 
@@ -454,13 +454,19 @@ func (p *Pool) SetMem(gpu int32, mem int64) {
 			p.relink(int32(i))
 		}
 	}
+	p.dropObsolete(gpu)
+	p.measure()
+	p.settle(gpu)
+}
+
+// dropObsolete removes idle instances of a GPU that became obsolete because less of its
+// memory can ever be free.
+func (p *Pool) dropObsolete(gpu int32) {
 	for i := range p.instances {
 		if it := &p.instances[i]; it.gpu == gpu && it.idles() && p.obsolete(it) {
 			p.remove(int32(i))
 		}
 	}
-	p.measure()
-	p.settle(gpu)
 }
 
 // widen gives each row a place for one more GPU.
@@ -502,6 +508,9 @@ func (p *Pool) Occupy(gpu int32, mem int64) {
 	d.occupied += more
 	d.memRunning += more
 	d.memUsed += more
+	if p.config.Live {
+		p.dropObsolete(gpu)
+	}
 	p.settle(gpu)
 }
 
