@@ -199,16 +199,16 @@ func (q *Queue) Accept(r Request) error {
 	if err := CheckCallback(c.CallbackURL); err != nil {
 		return err
 	}
+	q.journal.Expire(time.Now())
+	if _, known := q.journal.Get(r.ID); known {
+		return nil
+	}
 	if c.CallbackURL != "" {
 		if err := q.cfg.Receivers.check(q.ctx, c.CallbackURL); err != nil {
 			return &CallbackError{err.Error()}
 		}
 	}
 	c.Header = headerText(r.Header)
-	q.journal.Expire(time.Now())
-	if _, known := q.journal.Get(r.ID); known {
-		return nil
-	}
 	if !q.take() {
 		return ErrFull
 	}

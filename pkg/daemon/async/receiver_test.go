@@ -394,6 +394,29 @@ func TestReceiverIsJudgedWhenDialled(t *testing.T) {
 	})
 }
 
+// TestRepeatedCallIsNotJudgedAgain: a call that was accepted is known under its id,
+// even if its receiver has become one that is refused.
+func TestRepeatedCallIsNotJudgedAgain(t *testing.T) {
+	w := newWorld(t)
+	w.accept("a", wanted)
+	w.stop()
+	lookups := 0
+	w.cfg.Receivers.Lookup = func(context.Context, string) ([]netip.Addr, error) {
+		lookups++
+		return []netip.Addr{netip.MustParseAddr("10.1.2.3")}, nil
+	}
+	w.open()
+	defer func() { w.stop() }()
+	w.accept("a", wanted)
+	if lookups != 0 {
+		t.Errorf("the receiver of a known call was looked up %d times, want 0", lookups)
+	}
+	var refused *CallbackError
+	if err := w.Accept(Request{ID: "b", Function: "f", Header: http.Header{"X-Callback-Url": {"http://receiver/x"}}}); !errors.As(err, &refused) {
+		t.Errorf("a new call: got %v, want a *CallbackError", err)
+	}
+}
+
 // TestReceiverIsDialledDirectly: the judged address would be that of a proxy.
 func TestReceiverIsDialledDirectly(t *testing.T) {
 	w := newWorld(t)
