@@ -42,8 +42,10 @@ func ConnectionUser(local, remote netip.AddrPort) (uid int, found bool, err erro
 	if s, err := askDiag(local, remote); err == nil {
 		// Without an exact match the kernel answers with a socket that listens at the
 		// local address.
-		held := s.local == local && s.remote == remote && s.inode != 0 && connected(s.state)
-		return s.uid, held, nil
+		if s.local != local || s.remote != remote || s.inode == 0 || !connected(s.state) {
+			return 0, false, nil
+		}
+		return s.uid, true, nil
 	}
 	return listedConnectionUser(local, remote)
 }
