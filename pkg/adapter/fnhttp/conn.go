@@ -181,9 +181,9 @@ func (k *conn) hurry(err error) {
 	_ = k.Conn.Close() // its body did not come
 }
 
-// ofConnection are the fields of an answer 1xx that say something of the connection or
-// of a body, and are not passed on.
-var ofConnection = []string{"Connection", "Content-Length", "Keep-Alive", "Proxy-Connection", "Trailer", "Transfer-Encoding", "Upgrade"}
+// ofConnection lists the fields that are removed from 1xx answers because they describe
+// the connection, a body, or where to connect (Alt-Svc applies to the whole origin).
+var ofConnection = []string{"Alt-Svc", "Connection", "Content-Length", "Keep-Alive", "Proxy-Connection", "Trailer", "Transfer-Encoding", "Upgrade"}
 
 // answer reads the head of the answer, after those that come before it.
 func (k *conn) answer(request *http.Request) (*http.Response, error) {

@@ -147,15 +147,19 @@ func TestUpgradeEarlyData(t *testing.T) {
 			return
 		}
 		defer conn.Close()
-		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: own\r\n\r\n")
+		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: own\r\nAlt-Svc: h3=\":443\"\r\n\r\n")
 		_, _ = io.Copy(conn, in)
 	}}, nil)
 	w.apply(fn("f"))
 	early := strings.Repeat("early data ", 300)
 	conn := w.dial("GET /function/f/socket HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: Own\r\n\r\n" + early)
 	in := bufio.NewReader(conn)
-	if r, err := http.ReadResponse(in, nil); err != nil || r.StatusCode != 101 {
+	r, err := http.ReadResponse(in, nil)
+	if err != nil || r.StatusCode != 101 {
 		t.Fatalf("%+v, %v", r, err)
+	}
+	if alternative := r.Header.Values("Alt-Svc"); len(alternative) > 0 {
+		t.Errorf("the answer 101 has Alt-Svc %q, want none", alternative)
 	}
 	_, _ = io.WriteString(conn, "and more")
 	got := make([]byte, len(early)+len("and more"))

@@ -401,6 +401,7 @@ func (c *call) answered(answer *http.Response) *http.Response {
 		c.limit.stop()
 		c.closer = upgraded
 		answer.Body = &connection{ReadWriteCloser: upgraded, call: c}
+		answer.Header.Del("Alt-Svc") // it would apply to the whole origin, not to one function
 		c.labelAnswer(answer.Header)
 	} else {
 		c.answer = answerBody{from: answer.Body, call: c}
