@@ -60,7 +60,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // serveUI answers management requests at Config.UIListen. It answers no calls: a
 // function's page there would have the origin of the operator's.
 func (g *Gateway) serveUI(w http.ResponseWriter, r *http.Request) {
-	if !managed(r.URL.Path) {
+	if !managed(r.URL.Path) && r.Method != http.MethodConnect {
 		e := noPath(r.URL.EscapedPath())
 		e.Hint = "this is the address of --ui-listen; functions are at that of --listen"
 		g.refuse(w, r, e)
