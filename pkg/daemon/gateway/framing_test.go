@@ -126,6 +126,7 @@ func TestOneAnswerPerRequest(t *testing.T) {
 		{name: "health", request: "GET /healthz HTTP/1.1", status: 200},
 		{name: "metrics", request: "GET /metrics HTTP/1.1", status: 200},
 		{name: "CONNECT", request: "CONNECT /function/f/next HTTP/1.1", status: 405},
+		{name: "OPTIONS of the server", request: "OPTIONS * HTTP/1.1", status: 404},
 		{name: "another site", request: "GET /system/status HTTP/1.1\r\nOrigin: http://elsewhere.example", status: 403},
 		{name: "HTTP/1.0", request: "POST /function/f/waits HTTP/1.0\r\nConnection: keep-alive", status: 418},
 		{name: "HTTP/1.0, refused", request: "POST /function/none HTTP/1.0\r\nConnection: keep-alive", status: 404},
