@@ -71,10 +71,18 @@ func (c *callerConn) Read(p []byte) (int, error) {
 // complete notes that the current request was read to its end.
 func (c *callerConn) complete() { c.unread.Store(false) }
 
-// next notes that the handler of the current request returns.
-func (c *callerConn) next() {
+// idle records that the server has ended the current request, and its background read
+// with it: the next Read is for the head of another request.
+func (c *callerConn) idle() {
 	c.answer = nil
 	c.between.Store(true)
+}
+
+// connectionState implements http.Server.ConnState.
+func connectionState(conn net.Conn, state http.ConnState) {
+	if state == http.StateIdle {
+		conn.(*callerConn).idle()
+	}
 }
 
 // ambiguous reports whether two recipients of the current request may disagree about

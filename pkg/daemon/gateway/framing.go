@@ -15,7 +15,6 @@ import (
 func (g *Gateway) framed(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		conn := r.Context().Value(connectionKey{}).(*callerConn)
-		defer conn.next()
 		last := conn.ambiguous(r)
 		if (r.Body == nil || r.Body == http.NoBody) && !last {
 			conn.complete()

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -340,6 +341,29 @@ func TestAmbiguousLength(t *testing.T) {
 	}
 	if rest, err := io.ReadAll(in); err != nil || len(rest) > 0 || answers > 2 {
 		t.Errorf("%d answers, then %q, %v", answers, rest, err)
+	}
+}
+
+// TestFieldsOfEarlierRequests: the fields of a request do not count for the next one,
+// even if the server's background read begins only after the handler has returned. With
+// one processor it does: these handlers do not block.
+func TestFieldsOfEarlierRequests(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	w := newWorld(t, http.HandlerFunc(echo), nil)
+	const put = "PUT /v1/x HTTP/1.1\r\nHost: localhost\r\n"
+	conn := w.dial("")
+	in := bufio.NewReader(conn)
+	for n := range 50 {
+		request := put + "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+		if n%2 == 1 {
+			request = put + "Content-Length: 1\r\n\r\nx"
+		}
+		if _, err := io.WriteString(conn, request); err != nil {
+			t.Fatal(err)
+		}
+		if a, err := finalAnswer(in); err != nil || a.StatusCode != 405 || a.Close {
+			t.Fatalf("request %d: %+v, %v; want 405 and an open connection", n, a, err)
+		}
 	}
 }
 

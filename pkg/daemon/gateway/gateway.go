@@ -175,6 +175,7 @@ func Open(cfg Config) (*Gateway, error) {
 		HTTP: func(s *http.Server) {
 			s.ReadHeaderTimeout, s.ReadTimeout, s.WriteTimeout, s.IdleTimeout = cfg.HeaderTimeout, 0, 0, idleConnection
 			s.ConnContext = withConnection
+			s.ConnState = connectionState
 			s.DisableGeneralOptionsHandler = true // OPTIONS * passes framed and guard as well
 		},
 		Conn: newCallerConn,
