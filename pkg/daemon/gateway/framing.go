@@ -34,6 +34,9 @@ func (g *Gateway) framed(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(f, &inner)
 		f.prepare() // an answer that the handler left to the server
+		if f.last {
+			conn.unread.Store(true) // further requests may have been sent that the server does not read
+		}
 	})
 }
 

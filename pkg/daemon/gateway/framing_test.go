@@ -367,6 +367,27 @@ func TestFieldsOfEarlierRequests(t *testing.T) {
 	}
 }
 
+// TestLastAnswerIsRead: a client that sends an ambiguous request and many further
+// requests before it reads gets one answer and then the end of the connection, also if
+// the server has read none of the further requests that do not fit its buffer.
+func TestLastAnswerIsRead(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // the handler returns before the server reads on
+	w := newWorld(t, http.HandlerFunc(echo), nil)
+	w.apply(fn("f"))
+	const fields = " HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
+	for request, status := range map[string]int{"PUT /v1/x": 405, "POST /function/f": 200} {
+		conn := w.dial(request + fields + strings.Repeat(smuggled, 64))
+		in := bufio.NewReader(conn)
+		if a, err := finalAnswer(in); err != nil || a.StatusCode != status || !a.Close {
+			t.Errorf("%s: %+v, %v; want %d and Connection: close", request, a, err, status)
+			continue
+		}
+		if rest, err := io.ReadAll(in); err != nil || len(rest) > 0 {
+			t.Errorf("%s: after the answer: %d bytes, %v; want the connection's end", request, len(rest), err)
+		}
+	}
+}
+
 // TestSlowBodyIsNotAwaited: an answer that leaves a body unread is not held up by a
 // caller that sends no more of it, and the connection ends.
 func TestSlowBodyIsNotAwaited(t *testing.T) {
