@@ -102,7 +102,7 @@ folder async beside the state file until they have ended.`,
 	f.StringVar(&o.socket, "socket", filepath.Join(t.runDir, "gateway.sock"), "control socket; its folder is the run directory")
 	f.StringVar(&o.listen, "listen", "127.0.0.1:8080", "TCP address; beyond this machine it needs --auth")
 	f.StringVar(&o.uiListen, "ui-listen", "", "additional TCP address that serves only /ui/ and /system/, out of reach of the web pages of functions")
-	f.StringArrayVar(&o.allowedHosts, "allowed-host", nil, "additional host `name` to accept in requests for /system/, /ui/ and /metrics (repeatable)")
+	f.StringSliceVar(&o.allowedHosts, "allowed-host", nil, "additional host `name` to accept in requests for /system/, /ui/ and /metrics (repeatable)")
 	f.StringVar(&o.auth, "auth", "", "file of mode 0600 with one line user:password, for /system/, /metrics and /ui/; none lets all in (default: only the user of gfaas serve and root)")
 	f.BoolVar(&o.authFunctions, "auth-functions", false, "have calls need the password too")
 	cli.Choice(cmd, &o.policy, "policy", "which call goes next, and where", policyNames()...)
@@ -251,7 +251,7 @@ func (o *serveOptions) checkListen() error {
 		}
 	}
 	for _, name := range o.allowedHosts {
-		if name == "" || strings.ContainsAny(name, "/:@*[] ") {
+		if name == "" || strings.ContainsAny(name, "/:@*[],\" \t\r\n") {
 			return cli.Usagef("--allowed-host %q: expected a host name without a port, like gateway.example.com", name)
 		}
 	}
