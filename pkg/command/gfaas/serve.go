@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/gfaas/gfaas/pkg/adapter/fnhttp"
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
@@ -78,8 +79,8 @@ goes and what is promised.
 It listens on gateway.sock of the run directory, without a password, and on
 --listen. Without --auth every user of the machine can call functions there, but
 only the user of gfaas serve and root can use /system/ and /ui/. Web
-pages cannot use /system/, except for the page at /ui/; with --ui-listen that
-page has an address of its own (docs/security.md).
+pages cannot use /system/, except for the page at /ui/. With --ui-listen the page
+is also served at an address without functions (docs/security.md).
 
 Instances that gfaas up started are used first and never stopped; its own have
 all SMs of their GPU and at least 1/D of its time.
@@ -101,9 +102,9 @@ folder async beside the state file until they have ended.`,
 	f := cmd.Flags()
 	f.StringVar(&o.socket, "socket", filepath.Join(t.runDir, "gateway.sock"), "control socket; its folder is the run directory")
 	f.StringVar(&o.listen, "listen", "127.0.0.1:8080", "TCP address; beyond this machine it needs --auth")
-	f.StringVar(&o.uiListen, "ui-listen", "", "additional TCP address that serves only /ui/ and /system/, out of reach of the web pages of functions")
+	f.StringVar(&o.uiListen, "ui-listen", "", "additional TCP address for management (/ui/, /system/, /metrics), where no functions are served")
 	f.StringSliceVar(&o.allowedHosts, "allowed-host", nil, "additional host `name` to accept in requests for /system/, /ui/ and /metrics (repeatable)")
-	f.StringVar(&o.auth, "auth", "", "file of mode 0600 with one line user:password, for /system/, /metrics and /ui/; none lets all in (default: only the user of gfaas serve and root)")
+	f.StringVar(&o.auth, "auth", "", "file of mode 0600 with one line user:password, required for /system/, /metrics and /ui/; none admits everybody (default: /system/ and /ui/ only for the user of gfaas serve and root)")
 	f.BoolVar(&o.authFunctions, "auth-functions", false, "have calls need the password too")
 	cli.Choice(cmd, &o.policy, "policy", "which call goes next, and where", policyNames()...)
 	f.StringArrayVar(&o.set, "set", nil, "a parameter of the policy, like `t=10s`")
@@ -128,7 +129,7 @@ folder async beside the state file until they have ended.`,
 	f.IntVar(&o.async.Concurrency, "async-concurrency", 16, "asynchronous calls that run, or whose answers are being sent, at once")
 	f.IntVar(&o.async.Retries, "async-retries", 3, "how often an asynchronous call is run again after 429, 502, 503 or 504")
 	f.IntVar(&o.async.CallbackRetries, "callback-retries", 5, "how often an answer is sent again that was not taken")
-	f.StringSliceVar(&o.callbackAllow, "callback-allow", nil, "receivers of callbacks to admit although they are not public: `CIDR|HOST[:PORT]` (can be repeated)")
+	f.StringSliceVar(&o.callbackAllow, "callback-allow", nil, "receivers without a public address to admit for callbacks: `CIDR|HOST[:PORT]` (repeatable)")
 	f.IntVar(&o.async.Max, "max-async", 100_000, "asynchronous calls that may wait")
 	f.StringVar(&o.record, "record", "", "write what happens and what is decided to this file, anew at each start (JSON lines, for gfaas-sim replay)")
 	f.Var(&o.park, "park", "have the memory of instances that have no work wait on the host, where functions set gpu_mem: by swap (as gfaas run --oversubscribe), which is --park alone, or the driver's checkpoint")
@@ -243,7 +244,8 @@ func (o *serveOptions) check() error {
 	return o.checkListen()
 }
 
-// checkListen checks the addresses: without --auth they must be of this machine.
+// checkListen checks --listen, --ui-listen and --allowed-host. Without --auth, only
+// loopback addresses are accepted.
 func (o *serveOptions) checkListen() error {
 	for _, flag := range []struct{ name, address string }{{"--listen", o.listen}, {"--ui-listen", o.uiListen}} {
 		if err := o.checkAddress(flag.name, flag.address); err != nil {
@@ -388,8 +390,9 @@ func (o *serveOptions) run(cmd *cobra.Command, t *tool) error {
 		Starter: launcher, Invoker: client, Catalog: t.store, Usage: daemon.Status,
 		Policy: queue.Config{Policy: o.policy, Pool: o.pool, Options: options}, Concurrency: o.concurrency,
 		Settings: settings, Limits: o.limits, Keep: o.keep, Scaler: o.scaler, Park: string(o.park), Parker: daemon, Async: o.async, Version: cli.Version,
-		Reload: func() (gateway.Settings, error) { return o.reload(cmd, t, log) },
 	}
+	started := flagValues(cmd.Flags())
+	cfg.Reload = func() (gateway.Settings, error) { return o.reload(cmd, t, log, started) }
 	cfg.Async.Dir = filepath.Join(filepath.Dir(cli.StatePath()), "async")
 	for _, g := range gpus {
 		mem := g.Mem
@@ -482,8 +485,19 @@ func serveUntilSignals(ctx context.Context, g *gateway.Gateway, log *slog.Logger
 	}
 }
 
-// reload reads the settings again. Those that count only at the start stay.
-func (o *serveOptions) reload(cmd *cobra.Command, t *tool, log *slog.Logger) (gateway.Settings, error) {
+// reloadable lists the flags that take effect on SIGHUP.
+var reloadable = []string{"allowed-host", "auth", "auth-functions", "costs", "fixed-costs", "profile"}
+
+// flagValues returns the value of each flag.
+func flagValues(flags *pflag.FlagSet) map[string]string {
+	values := map[string]string{}
+	flags.VisitAll(func(f *pflag.Flag) { values[f.Name] = f.Value.String() })
+	return values
+}
+
+// reload reads the settings again. It logs which of them differ from started, the
+// values at the start, and take effect only after a restart.
+func (o *serveOptions) reload(cmd *cobra.Command, t *tool, log *slog.Logger, started map[string]string) (gateway.Settings, error) {
 	before := *o
 	err := t.env.Reread(cmd.Flags())
 	if err == nil {
@@ -498,5 +512,10 @@ func (o *serveOptions) reload(cmd *cobra.Command, t *tool, log *slog.Logger) (ga
 		return s, err
 	}
 	log.Info("settings read again")
+	changed := map[string]bool{}
+	for name, value := range flagValues(cmd.Flags()) {
+		changed[name] = value != started[name] && !slices.Contains(reloadable, name)
+	}
+	cli.NoteRestart(log, changed)
 	return s, nil
 }
