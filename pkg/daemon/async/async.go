@@ -48,8 +48,8 @@ type Config struct {
 	Known func(function string) bool
 	// Receivers decides where answers may be sent.
 	Receivers Receivers
-	// Transport sends answers; nil is one of its own. Another one must ask Receivers by
-	// itself before it connects.
+	// Transport sends answers; nil uses one that asks Receivers before it connects. A
+	// custom one must do the same.
 	Transport http.RoundTripper
 
 	Concurrency     int   // calls that run, and answers that are being sent, at once
@@ -284,7 +284,7 @@ func CheckCallback(text string) error {
 	}
 	if port := u.Port(); port != "" {
 		if _, err := strconv.ParseUint(port, 10, 16); err != nil {
-			return &CallbackError{fmt.Sprintf("expected a port of at most %d", 1<<16-1)}
+			return &CallbackError{fmt.Sprintf("expected a port from 0 to %d", 1<<16-1)}
 		}
 	}
 	host := u.Hostname()

@@ -20,8 +20,8 @@ import (
 // addresses only, unless Allow admits the receiver, and never to the gateway.
 //
 // The decision is made twice: when the call is accepted, so that the caller learns of a
-// refusal, and for each connection, on the address that is dialled. The second one
-// holds whatever a name resolved to before.
+// refusal, and for each connection, on the address that is dialled. The second
+// decision also covers names that resolve to another address by then.
 type Receivers struct {
 	Allow []Allowed
 	// Own returns the addresses that the gateway listens on; nil means that there are none.
@@ -108,8 +108,8 @@ func isHostName(name string) bool {
 }
 
 // endsInNumber reports whether the last label of a host name is a number, as in 127.1,
-// 2130706433 and 0x7f.1. Some resolvers read such a name as an IPv4 address. No DNS
-// name has such a label.
+// 2130706433 and 0x7f.1. Some resolvers read such a name as an IPv4 address. No
+// top-level domain is a number.
 func endsInNumber(host string) bool {
 	host = strings.TrimSuffix(host, ".")
 	last := host[strings.LastIndexByte(host, '.')+1:]

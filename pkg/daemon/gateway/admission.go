@@ -68,7 +68,7 @@ func (g *Gateway) admit(at entrance, r *http.Request) *Error {
 		return &Error{Status: http.StatusForbidden, Code: codeAuth, Message: fmt.Sprintf("%s is not available under the host name %.100q", path, r.Host),
 			Hint: "use an IP address or localhost; gfaas serve --allowed-host NAME allows a name"}
 	case guarded && fromBrowser(r.Header) && !g.admitsBrowser(at, r):
-		return &Error{Status: http.StatusForbidden, Code: codeAuth, Message: "a web page may not use " + path + " at this address",
+		return &Error{Status: http.StatusForbidden, Code: codeAuth, Message: "web pages cannot use " + path + " at this address",
 			Hint: "open /ui/, at the address of gfaas serve --ui-listen if it has one, or use a client that is not a browser"}
 	case at == controlSocket:
 		return nil
@@ -214,18 +214,18 @@ func (g *Gateway) checkUser(ctx context.Context) *Error {
 	if err == nil && (uid == own || uid == 0) {
 		return nil
 	}
-	whose := fmt.Sprintf("this connection is of user %d", uid)
+	whose := fmt.Sprintf("this connection belongs to uid %d", uid)
 	if err != nil {
-		whose = "the user of this connection is unknown: " + err.Error()
+		whose = "cannot determine the user of this connection: " + err.Error()
 	}
 	return &Error{Status: http.StatusUnauthorized, Code: codeAuth, Challenge: `Local-User realm="gfaas"`,
 		Message: fmt.Sprintf("without --auth, only user %d and root may manage this gateway; %s", own, whose),
-		Hint:    "gfaas serve --auth FILE lets everyone in who knows the password"}
+		Hint:    "set a password with gfaas serve --auth FILE"}
 }
 
 var (
 	errNoSocket = errors.New("it is not a TCP connection")
-	errNotHeld  = errors.New("no process of this machine holds its other end")
+	errNotHeld  = errors.New("no process on this machine holds its other end")
 )
 
 // connectionUser returns the user whose process holds the other end of the connection
@@ -254,7 +254,8 @@ func connectionUser(ctx context.Context) (uid int, err error) {
 	return uid, nil
 }
 
-// isOpen reports whether a connection has been neither reset nor closed.
+// isOpen reports whether this end of a connection is still open. The other end may have
+// stopped sending.
 func isOpen(conn syscall.Conn) (bool, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {

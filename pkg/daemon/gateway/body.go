@@ -30,9 +30,9 @@ func (b *body) reader() io.Reader {
 	return bytes.NewReader(b.head)
 }
 
-// upload is the body of a request on its way from a caller. Each pause is bounded, and
-// so is its size. It remembers what the caller did wrong. One goroutine reads it at a
-// time, and it can be stopped while that goroutine waits in Read.
+// upload reads a request body from its caller. It bounds each pause and the size, and
+// remembers the caller's first fault. One goroutine reads at a time; stop may be called
+// during a Read.
 type upload struct {
 	from    io.Reader
 	control *http.ResponseController // of the same connection
@@ -67,7 +67,7 @@ func (g *Gateway) upload(w http.ResponseWriter, r *http.Request, most int64) *up
 	return u
 }
 
-var errStopped = errors.New("the body of the request is not read any more")
+var errStopped = errors.New("the request body is no longer read")
 
 // Read implements io.Reader. Errors other than io.EOF are an *Error or errStopped.
 func (u *upload) Read(p []byte) (int, error) {
@@ -112,8 +112,8 @@ func (u *upload) Close() error {
 	return nil
 }
 
-// stop ends a Read that waits and makes all later ones fail. It returns when none is
-// under way: the server may not go on with the connection before.
+// stop interrupts a running Read, makes later ones fail, and returns after the last Read
+// has returned. The server must not use the connection before.
 func (u *upload) stop() {
 	if u.stopped.Swap(true) {
 		return
@@ -125,9 +125,9 @@ func (u *upload) stop() {
 	defer u.reading.Unlock()
 }
 
-// skip reads a body that nobody wants, so that its connection can be used again, and
-// reports whether it got to the end. It gives up where the rest is long or slow, where
-// another goroutine reads, and where the caller waits before it sends the body.
+// skip discards the rest of the body so that the connection can be reused, and reports
+// whether it reached the end. It gives up after skipBytes or skipTime, if another
+// goroutine reads the body, after a fault, or if the client still waits for 100 Continue.
 func (u *upload) skip() bool {
 	switch {
 	case u.whole.Load():

@@ -232,7 +232,7 @@ func (c *call) RoundTrip(r *http.Request) (*http.Response, error) {
 		if err == nil && answer.StatusCode == http.StatusSwitchingProtocols && !switches(r.Header, answer.Header) {
 			_ = answer.Body.Close()
 			c.attempts++
-			err := c.badAnswer("it switches to a protocol that was not requested")
+			err := c.badAnswer("it answered 101 for a protocol that was not requested")
 			c.end(err)
 			return nil, err
 		}

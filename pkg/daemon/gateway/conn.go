@@ -88,8 +88,10 @@ func connectionState(conn net.Conn, state http.ConnState) {
 // ambiguous reports whether two recipients of the current request may disagree about
 // where its body ends: a request with both Content-Length and Transfer-Encoding, or
 // an HTTP/1.0 request with Transfer-Encoding. The connection must not be used after
-// such a request (RFC 9112, section 6.1). Fields of a request that arrived together
-// with this one may be counted as its own.
+// such a request (RFC 9112, section 6.1).
+//
+// It may also count lines that arrived in the same read as the head: those of the body
+// or of another request. The connection is then closed without need.
 func (c *callerConn) ambiguous(r *http.Request) bool {
 	from := c.headFrom.Load()
 	if c.codingAt.Load() <= from {

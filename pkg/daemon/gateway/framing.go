@@ -7,8 +7,8 @@ import (
 
 // framed lets a handler answer before it has read the body of the request. A handler
 // may leave any part of the body unread: framed then reads a short rest, or makes the
-// request the last one of its connection. So the bytes of a body are never taken for
-// further requests.
+// request the last one of its connection. So the bytes of a body are never parsed as
+// further requests. Requests must have a *callerConn in their context.
 //
 // The server's own request keeps its body, by which the server knows whether all of
 // it was read; the handler gets a copy with an *upload.
@@ -51,8 +51,8 @@ func lastOn(ctx context.Context) bool {
 	return f.last || f.upload != nil && !f.upload.whole.Load()
 }
 
-// framedWriter decides before the head of an answer is written whether the connection
-// goes on after it.
+// framedWriter decides, before the head of the answer is written, whether the connection
+// is reused.
 type framedWriter struct {
 	http.ResponseWriter
 	upload *upload // nil without a body
@@ -83,8 +83,8 @@ func (f *framedWriter) FlushError() error {
 	return http.NewResponseController(f.ResponseWriter).Flush()
 }
 
-// prepare closes the connection after the answer if the request can be followed by no
-// other.
+// prepare skips the rest of the body, and adds "Connection: close" if the connection
+// cannot be reused. Only its first call has an effect.
 func (f *framedWriter) prepare() {
 	if f.headed {
 		return

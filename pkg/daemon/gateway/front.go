@@ -62,7 +62,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (g *Gateway) serveUI(w http.ResponseWriter, r *http.Request) {
 	if !managed(r.URL.Path) && r.Method != http.MethodConnect {
 		e := noPath(r.URL.EscapedPath())
-		e.Hint = "this is the address of --ui-listen; functions are at that of --listen"
+		e.Hint = "functions are served at the address of --listen, not at that of --ui-listen"
 		g.refuse(w, r, e)
 		return
 	}
