@@ -2,6 +2,7 @@ package fnhttp
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -34,7 +35,7 @@ type conn struct {
 	left    int64           // bytes that may be read yet
 	unsent  error           // of the last write that failed, of this call
 	wrote   chan error      // what came of a request that is written beside; nil if none is
-	early   bool            // an answer 1xx was read, of this call
+	unsure  bool            // where the answer of this call ends is not certain
 	idle    time.Time       // since when
 	leave   func() bool     // ends the watch over the context of the call
 	ctx     context.Context // of the call
@@ -115,7 +116,7 @@ func (k *conn) call(ctx context.Context, request *http.Request) (*http.Response,
 	k.left = maxHead
 	k.ctx = ctx
 	k.leave = context.AfterFunc(ctx, func() { _ = k.Conn.Close() })
-	k.wrote, k.early = nil, false
+	k.wrote, k.unsure = nil, false
 	if request.Body == nil || request.Body == http.NoBody || request.GetBody != nil && request.ContentLength <= shortBody {
 		if err := k.send(request); err != nil {
 			if !k.sent() {
@@ -140,6 +141,9 @@ func (k *conn) call(ctx context.Context, request *http.Request) (*http.Response,
 		return nil, k.failed(err)
 	}
 	k.left = math.MaxInt64
+	if k.wrote != nil && len(k.wrote) == 0 {
+		k.unsure = true // the instance may take the rest of the request for another one
+	}
 	switch {
 	case answer.StatusCode == http.StatusSwitchingProtocols:
 		answer.Body = &upgraded{k}
@@ -189,9 +193,15 @@ var ofConnection = []string{"Alt-Svc", "Connection", "Content-Length", "Keep-Ali
 func (k *conn) answer(request *http.Request) (*http.Response, error) {
 	trace := httptrace.ContextClientTrace(request.Context())
 	for range maxEarly {
+		_, _ = k.in.Peek(1)
+		begin, _ := k.in.Peek(k.in.Buffered())
+		plain := chunksAlone(begin)
 		answer, err := http.ReadResponse(k.in, request)
 		if err != nil {
 			return nil, err
+		}
+		if !answer.ProtoAtLeast(1, 1) || len(answer.TransferEncoding) > 0 && !plain {
+			k.unsure = true
 		}
 		if answer.StatusCode < 100 {
 			return nil, fmt.Errorf("the answer's status is %s", answer.Status)
@@ -199,7 +209,7 @@ func (k *conn) answer(request *http.Request) (*http.Response, error) {
 		if answer.StatusCode >= 200 || answer.StatusCode == http.StatusSwitchingProtocols {
 			return answer, nil
 		}
-		k.early = true
+		k.unsure = true
 		for _, name := range ofConnection {
 			answer.Header.Del(name)
 		}
@@ -210,6 +220,21 @@ func (k *conn) answer(request *http.Request) (*http.Response, error) {
 		}
 	}
 	return nil, errHead
+}
+
+// chunksAlone reports whether the head of an answer, if it is chunked, has no
+// Content-Length beside that: net/http removes the field. It needs the whole head.
+func chunksAlone(head []byte) bool {
+	end := bytes.Index(head, []byte("\r\n\r\n"))
+	if end < 0 {
+		return false
+	}
+	for line := range bytes.SplitSeq(head[:end], []byte("\n")) {
+		if name, _, ok := bytes.Cut(line, []byte(":")); ok && bytes.EqualFold(name, []byte("Content-Length")) {
+			return false
+		}
+	}
+	return true
 }
 
 // failed is why a call got no answer, or not all of it.
@@ -231,10 +256,11 @@ func (k *conn) failed(err error) error {
 
 // release keeps the connection for the next call after the body of an answer was read
 // to its end, unless it is not certain that the next byte begins another answer: the
-// instance sent more than the answer, or an answer 1xx, which may have had a body, or
-// did not read all of the request.
+// instance sent more than the answer, an answer 1xx, which may have had a body, or an
+// answer whose length can be read in two ways, or it answered before it had been sent
+// all of the request.
 func (k *conn) release(answer *http.Response) {
-	usable := k.leave() && !answer.Close && !k.early && k.in.Buffered() == 0
+	usable := k.leave() && !answer.Close && !k.unsure && k.in.Buffered() == 0
 	if k.wrote != nil {
 		select {
 		case err := <-k.wrote:
@@ -253,6 +279,7 @@ type body struct {
 	from   io.ReadCloser
 	conn   *conn
 	answer *http.Response
+	some   bool  // a byte was read
 	err    error // of the last read
 }
 
@@ -261,8 +288,10 @@ func (b *body) Read(p []byte) (n int, err error) {
 		return 0, b.err
 	}
 	n, err = b.from.Read(p)
+	b.some = b.some || n > 0
 	switch {
 	case err == io.EOF:
+		b.conn.unsure = b.conn.unsure || !b.some
 		b.conn.release(b.answer)
 	case err != nil:
 		err = b.conn.failed(err)

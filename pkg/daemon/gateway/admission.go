@@ -81,13 +81,16 @@ func (g *Gateway) admit(at entrance, r *http.Request) *Error {
 }
 
 // strip reports whether a request has the credentials, and removes them from it: no
-// function may see them.
+// function may see them. Clients may send several fields, or blanks within one.
 func (c *Credentials) strip(r *http.Request) bool {
-	if !c.allows(r) {
-		return false
+	for _, value := range r.Header["Authorization"] {
+		one := http.Request{Header: http.Header{"Authorization": {strings.Join(strings.Fields(value), " ")}}}
+		if c.allows(&one) {
+			r.Header.Del("Authorization")
+			return true
+		}
 	}
-	r.Header.Del("Authorization")
-	return true
+	return false
 }
 
 // namesGateway reports whether a Host header cannot be the name of another site that

@@ -55,6 +55,9 @@ func TestAnswersKeepTheirCallers(t *testing.T) {
 		{"more than its chunks", "GET", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\ntext\r\n0\r\n\r\n" + late, 200, false},
 		{"announced end", "GET", "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 4\r\n\r\ntext", 200, false},
 		{"HTTP/1.0", "GET", "HTTP/1.0 200 OK\r\nContent-Length: 4\r\n\r\ntext", 200, false},
+		{"HTTP/1.0 kept, with chunks", "GET", "HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\ntext", 200, false},
+		{"no chunks", "GET", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 200, false},
+		{"chunks and a length", "GET", "HTTP/1.1 200 OK\r\ncontent-length: 4\r\nTransfer-Encoding: chunked\r\n\r\n4\r\ntext\r\n0\r\n\r\n", 200, false},
 		{"a length", "GET", "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ntext", 200, true},
 		{"chunks", "GET", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\ntext\r\n0\r\n\r\n", 200, true},
 	} {
@@ -110,6 +113,7 @@ func TestUpgradeOnlyWhenRequested(t *testing.T) {
 		{"none asked", "HTTP/1.1", "", own, ""},
 		{"none named", "HTTP/1.1", own, "", ""},
 		{"another", "HTTP/1.1", own, "Connection: Upgrade\r\nUpgrade: other\r\n", ""},
+		{"it and another", "HTTP/1.1", own, own + "Upgrade: other\r\n", ""},
 		{"named without Connection", "HTTP/1.1", own, "Upgrade: own\r\n", ""},
 		{"asked without Connection", "HTTP/1.1", "Upgrade: own\r\n", own, ""},
 		{"HTTP/1.0", "HTTP/1.0", "Connection: keep-alive, Upgrade\r\nUpgrade: own\r\n", own, ""},
@@ -177,5 +181,66 @@ func TestNoInterimAnswersToHTTP10(t *testing.T) {
 	text, err := io.ReadAll(w.dial("GET /function/f/early HTTP/1.0\r\nHost: x\r\n\r\n"))
 	if err != nil || !strings.HasPrefix(string(text), "HTTP/1.0 200 OK\r\n") || !strings.HasSuffix(string(text), "\r\n\r\ntext") || strings.Contains(string(text), "Link") {
 		t.Errorf("%s, %v", text, err)
+	}
+}
+
+// TestTrailers: a function's trailers reach the caller, but for those that speak of the
+// connection and those that the gateway sets itself.
+func TestTrailers(t *testing.T) {
+	for name, announced := range map[string]string{"announced": "Trailer: X-Sum, Alt-Svc, X-Call-Id\r\n", "not announced": ""} {
+		w := newWorld(t, mixed{"/trailers": raw("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n" + announced +
+			"\r\n4\r\ntext\r\n0\r\nX-Sum: 1\r\nAlt-Svc: h3=\":443\"\r\nX-Call-Id: forged\r\nConnection: close\r\nContent-Type: text/html\r\n\r\n")}, nil)
+		w.apply(fn("f"))
+		conn := w.dial("GET /function/f/trailers HTTP/1.1\r\nHost: x\r\nX-Call-Id: own\r\nConnection: close\r\n\r\n")
+		text, err := io.ReadAll(conn)
+		head, rest, _ := strings.Cut(string(text), "\r\n\r\n")
+		if err != nil || !strings.Contains(rest, "X-Sum: 1\r\n") {
+			t.Errorf("%s: %q, %v; want the trailer X-Sum", name, rest, err)
+		}
+		for _, field := range []string{"Alt-Svc", "forged", "Content-Type: text/html", "\r\nConnection"} {
+			if strings.Contains(rest, field) || field != "\r\nConnection" && strings.Contains(head, field) {
+				t.Errorf("%s: the caller got %s:\n%s", name, field, text)
+			}
+		}
+	}
+}
+
+// TestEarlyAnswerKeepsNoConnection: where a function answers before it was sent all of a
+// request, the rest of that request is not the beginning of the next call.
+func TestEarlyAnswerKeepsNoConnection(t *testing.T) {
+	reused := make(chan string, 1)
+	rest := make(chan struct{})
+	w := newWorld(t, mixed{
+		"/early": func(rw http.ResponseWriter, _ *http.Request) {
+			conn, in, err := http.NewResponseController(rw).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nearly")
+			<-rest
+			for {
+				next, err := http.ReadRequest(in.Reader)
+				if err != nil {
+					return
+				}
+				if next.URL.Path == "/own" {
+					reused <- next.URL.Path
+				}
+			}
+		},
+		"/own": func(rw http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(rw, "own") },
+	}, nil)
+	w.apply(fn("f"))
+	conn := w.dial("POST /function/f/early HTTP/1.1\r\nHost: x\r\nContent-Length: 20000\r\n\r\n" + strings.Repeat("x", 2000))
+	if a, err := finalAnswer(bufio.NewReader(conn)); err != nil || a.StatusCode != 200 {
+		t.Fatalf("%+v, %v", a, err)
+	}
+	_, _ = io.WriteString(conn, strings.Repeat("x", 18000))
+	close(rest)
+	w.settled()
+	if a := w.do("GET", "/function/f/own", ""); a.body != "own" || len(reused) > 0 {
+		t.Errorf("%+v; the connection was used again", a)
 	}
 }

@@ -249,8 +249,8 @@ func (c *call) RoundTrip(r *http.Request) (*http.Response, error) {
 // switches reports whether an answer 101 switches to the protocol that the request
 // asked for.
 func switches(request, answer http.Header) bool {
-	asked, chosen := request.Get("Upgrade"), answer.Get("Upgrade")
-	return asked != "" && strings.EqualFold(asked, chosen)
+	asked, chosen := request["Upgrade"], answer["Upgrade"]
+	return len(asked) == 1 && len(chosen) == 1 && asked[0] != "" && strings.EqualFold(asked[0], chosen[0])
 }
 
 // badAnswer is the error of a call whose instance answered what cannot be passed on.
@@ -404,7 +404,8 @@ func (c *call) answered(answer *http.Response) *http.Response {
 		answer.Header.Del("Alt-Svc") // it would apply to the whole origin, not to one function
 		c.labelAnswer(answer.Header)
 	} else {
-		c.answer = answerBody{from: answer.Body, call: c}
+		dropTrailers(answer)
+		c.answer = answerBody{from: answer.Body, call: c, answer: answer}
 		answer.Body = &c.answer
 		if c.passing.ResponseWriter == nil {
 			c.labelAnswer(answer.Header)
@@ -419,8 +420,22 @@ func (c *call) answered(answer *http.Response) *http.Response {
 // answerBody is the body of an answer. The instance's place is free as soon as its
 // end has come, whether the caller has taken it or not.
 type answerBody struct {
-	from io.ReadCloser
-	call *call
+	from   io.ReadCloser
+	call   *call
+	answer *http.Response
+}
+
+// notInTrailers are fields that an answer cannot have after its body: those that speak
+// of the connection or of where to connect, and those that the gateway sets.
+var notInTrailers = append([]string{"Alt-Svc", "Connection", "Content-Type", "Gfaas-Instance", "Keep-Alive", "Proxy-Connection", "Upgrade", "X-Content-Type-Options"}, labels[:]...)
+
+// dropTrailers removes notInTrailers from the trailers of an answer.
+func dropTrailers(answer *http.Response) {
+	if len(answer.Trailer) > 0 {
+		for _, name := range notInTrailers {
+			delete(answer.Trailer, name)
+		}
+	}
 }
 
 func (b *answerBody) Read(p []byte) (int, error) {
@@ -429,6 +444,7 @@ func (b *answerBody) Read(p []byte) (int, error) {
 	case err == nil:
 		b.call.limit.set(b.call.target.pause())
 	case err == io.EOF:
+		dropTrailers(b.answer)
 		b.call.end(nil)
 		b.call.limit.set(b.call.target.pause()) // for the caller to take it
 	default:

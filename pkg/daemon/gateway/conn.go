@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // callerConn is a caller's connection below the HTTP server. It adds two things that
@@ -104,11 +106,24 @@ func (c *callerConn) ambiguous(r *http.Request) bool {
 // and the connection lingers.
 func (c *callerConn) Close() error {
 	half, ok := c.Conn.(interface{ CloseWrite() error })
-	if c.closed.Swap(true) || !c.unread.Load() || c.abrupt.Load() || !ok || half.CloseWrite() != nil {
+	if c.closed.Swap(true) || c.abrupt.Load() || !c.unread.Load() && !c.pending() || !ok || half.CloseWrite() != nil {
 		return c.Conn.Close()
 	}
 	go c.linger()
 	return nil
+}
+
+// pending reports whether the kernel holds bytes that were not read.
+func (c *callerConn) pending() bool {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return false
+	}
+	n := 0
+	if raw.Control(func(fd uintptr) { n, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }) != nil || err != nil {
+		return false
+	}
+	return n > 0
 }
 
 // linger discards what the caller sends until it closes the connection, is silent for
