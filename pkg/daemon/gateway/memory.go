@@ -22,8 +22,8 @@ import (
 // The gateway therefore measures memory and tells the policy three things:
 //
 //   - how much each instance takes, and how much of that stays on the GPU while its memory
-//     is parked (Measured), and how much a new instance of each function will take (Need): as much as one of them took at most or, before one was
-//     measured, its gpu_mem and a context;
+//     is parked (Measured), and how much a new instance of each function will take (Need):
+//     the most that one of them took or, before one was measured, its gpu_mem and a context;
 //   - how much memory of each GPU other programs leave for instances (GPUSet);
 //   - how much instances that span several GPUs hold on the further ones (Occupied).
 //

@@ -81,8 +81,9 @@ func (p *Pool) vacate(c int32) {
 	p.freed = append(p.freed, c)
 }
 
-// makeRoom moves the memory of idle instances to the host, or removes them or those
-// that are there already and keep some on the GPU, until mem fits. The caller has checked that it fits beside what runs.
+// makeRoom moves the memory of idle instances to the host, or removes them or those that
+// are there already and keep some on the GPU, until mem fits. The caller has checked that
+// it fits beside what runs.
 func (p *Pool) makeRoom(gpu int32, mem int64) bool {
 	d := &p.gpus[gpu]
 	for d.mem != 0 && d.memUsed+mem > d.mem {
