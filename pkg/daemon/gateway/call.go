@@ -253,7 +253,7 @@ func switches(request, answer http.Header) bool {
 	return len(asked) == 1 && len(chosen) == 1 && asked[0] != "" && strings.EqualFold(asked[0], chosen[0])
 }
 
-// badAnswer is the error of a call whose instance answered what cannot be passed on.
+// badAnswer returns the 502 for an answer of the instance that cannot be passed on.
 func (c *call) badAnswer(why string) *Error {
 	return &Error{Status: http.StatusBadGateway, Code: codeBadAnswer, Message: "instance " + c.on.record.ID + ": " + why}
 }
