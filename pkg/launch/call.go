@@ -113,7 +113,7 @@ func (c *Caller) Call(ctx context.Context, candidates []Candidate, call ports.Ca
 			call.Body = body()
 		}
 		var err error
-		if a.Response, err = c.Invoker.Invoke(ctx, a.Instance, call); err == nil {
+		if a.Response, err = c.Invoker.Invoke(ctx, &a.Instance, call); err == nil {
 			a.Attempts++
 			return a, nil
 		}

@@ -79,7 +79,7 @@ type script struct {
 	bodies  []string
 }
 
-func (s *script) Invoke(_ context.Context, r instance.Record, c ports.Call) (*http.Response, error) {
+func (s *script) Invoke(_ context.Context, r *instance.Record, c ports.Call) (*http.Response, error) {
 	s.tried = append(s.tried, r.ID)
 	left := s.results[r.ID]
 	if len(left) > 1 {

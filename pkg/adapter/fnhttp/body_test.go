@@ -140,7 +140,7 @@ func TestDefaultBody(t *testing.T) {
 		{KServeV2, "f", `{"inputs":[{"name":"a","shape":[1,2,1],"datatype":"FP32","data":[0,0]},{"name":"b","shape":[1],"datatype":"BYTES","data":[""]},{"name":"c","shape":[1],"datatype":"BOOL","data":[false]}]}`},
 		{OpenAI, "f", `{"max_tokens":16,"messages":[{"content":"Count from one to ten.","role":"user"}],"model":"llama"}`},
 	} {
-		got, err := client.DefaultBody(t.Context(), at(address, c.contract, c.function))
+		got, err := client.DefaultBody(t.Context(), *at(address, c.contract, c.function))
 		if err != nil || string(got) != c.want {
 			t.Errorf("%s: %s, %v, want %s", c.contract, got, err, c.want)
 		}
@@ -153,7 +153,7 @@ func TestDefaultBody(t *testing.T) {
 		"w": "no data can be made up for input a of shape [4 4611686018427387905]", "z": "of shape [4 0]",
 		"i": "GET /v2/models/i: status 404 Not Found",
 	} {
-		if _, err := client.DefaultBody(t.Context(), at(address, KServeV2, function)); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := client.DefaultBody(t.Context(), *at(address, KServeV2, function)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", function, err, want)
 		}
 	}

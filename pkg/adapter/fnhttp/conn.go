@@ -229,12 +229,17 @@ func chunksAlone(head []byte) bool {
 	if end < 0 {
 		return false
 	}
-	for line := range bytes.SplitSeq(head[:end], []byte("\n")) {
-		if name, _, ok := bytes.Cut(line, []byte(":")); ok && bytes.EqualFold(name, []byte("Content-Length")) {
+	const length = "content-length:"
+	for line := head[:end]; ; {
+		next := bytes.IndexByte(line, '\n')
+		if next < 0 {
+			return true
+		}
+		line = line[next+1:]
+		if len(line) >= len(length) && line[0]|0x20 == length[0] && bytes.EqualFold(line[:len(length)], []byte(length)) {
 			return false
 		}
 	}
-	return true
 }
 
 // failed is why a call got no answer, or not all of it.
@@ -350,7 +355,7 @@ const (
 )
 
 // get is a connection to an instance, an idle one if there is one.
-func (p *pool) get(ctx context.Context, h instance.Handle) (*conn, error) {
+func (p *pool) get(ctx context.Context, h *instance.Handle) (*conn, error) {
 	for k := p.take(h.Address); k != nil; k = p.take(h.Address) {
 		if k.silent() {
 			return k, nil
@@ -361,7 +366,7 @@ func (p *pool) get(ctx context.Context, h instance.Handle) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := checkPeer(h, c); err != nil {
+	if err := checkPeer(*h, c); err != nil {
 		_ = c.Close()
 		return nil, err
 	}
@@ -433,7 +438,7 @@ func (p *pool) close(least time.Duration) {
 }
 
 // invoke sends a request to an instance. What went wrong is a *ports.CallError.
-func (p *pool) invoke(ctx context.Context, h instance.Handle, request *http.Request) (*http.Response, error) {
+func (p *pool) invoke(ctx context.Context, h *instance.Handle, request *http.Request) (*http.Response, error) {
 	k, err := p.get(ctx, h)
 	progress := ports.NotConnected
 	switch {

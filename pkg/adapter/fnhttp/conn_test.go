@@ -27,7 +27,7 @@ func to(t *testing.T, c *fnhttp.Client, address string, call ports.Call) (int, s
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	answer, err := c.Invoke(ctx, instance.Record{ID: "f-0", Handle: instance.Handle{Address: address}}, call)
+	answer, err := c.Invoke(ctx, &instance.Record{ID: "f-0", Handle: instance.Handle{Address: address}}, call)
 	if err != nil {
 		return 0, "", err
 	}
@@ -208,7 +208,7 @@ func TestHeads(t *testing.T) {
 		}
 		return nil
 	}})
-	answer, err := client.Invoke(ctx, instance.Record{Handle: instance.Handle{Address: address}}, ports.Call{})
+	answer, err := client.Invoke(ctx, &instance.Record{Handle: instance.Handle{Address: address}}, ports.Call{})
 	if err != nil || answer.StatusCode != 200 || early != 1 {
 		t.Fatalf("%+v, %v, %d came before", answer, err, early)
 	}
@@ -230,7 +230,7 @@ func TestNothingIsLeft(t *testing.T) {
 	client := fnhttp.NewClient()
 	for n := range 20 {
 		ctx, cancel := context.WithCancel(t.Context())
-		answer, err := client.Invoke(ctx, instance.Record{Handle: instance.Handle{Address: server.Listener.Addr().String()}}, ports.Call{Method: "GET", Path: "/"})
+		answer, err := client.Invoke(ctx, &instance.Record{Handle: instance.Handle{Address: server.Listener.Addr().String()}}, ports.Call{Method: "GET", Path: "/"})
 		if err != nil {
 			t.Fatal(err)
 		}

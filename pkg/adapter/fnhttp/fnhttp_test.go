@@ -177,8 +177,8 @@ func TestPauses(t *testing.T) {
 }
 
 // at is an instance at that address.
-func at(address, contract, function string) instance.Record {
-	return instance.Record{ID: function + "-0", Function: function, Contract: contract, Handle: instance.Handle{Address: address}}
+func at(address, contract, function string) *instance.Record {
+	return &instance.Record{ID: function + "-0", Function: function, Contract: contract, Handle: instance.Handle{Address: address}}
 }
 
 func TestConformance(t *testing.T) {

@@ -61,15 +61,15 @@ func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastRe
 // Invoke sends a call to the instance's address, by its contract where it names
 // no path. An auto or empty contract is http. Nothing is sent to who listens at
 // the address of an instance that has ended, or belongs to another user.
-func (c *Client) Invoke(ctx context.Context, r instance.Record, call ports.Call) (*http.Response, error) {
+func (c *Client) Invoke(ctx context.Context, r *instance.Record, call ports.Call) (*http.Response, error) {
 	request, err := newRequest(ctx, r, call)
 	if err != nil {
 		return nil, err
 	}
-	return c.pool.invoke(ctx, r.Handle, request)
+	return c.pool.invoke(ctx, &r.Handle, request)
 }
 
-func newRequest(ctx context.Context, r instance.Record, call ports.Call) (*http.Request, error) {
+func newRequest(ctx context.Context, r *instance.Record, call ports.Call) (*http.Request, error) {
 	found, err := find(r.Contract)
 	if err != nil {
 		return nil, err

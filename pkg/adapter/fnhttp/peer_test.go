@@ -29,7 +29,7 @@ func refuses(t *testing.T, h instance.Handle, why string) {
 	t.Helper()
 	client := fnhttp.NewClient()
 	defer client.Close()
-	answer, err := client.Invoke(t.Context(), instance.Record{ID: "f-0", Function: "f", Handle: h}, ports.Call{Body: strings.NewReader("secret")})
+	answer, err := client.Invoke(t.Context(), &instance.Record{ID: "f-0", Function: "f", Handle: h}, ports.Call{Body: strings.NewReader("secret")})
 	if err == nil {
 		_ = answer.Body.Close()
 		t.Fatalf("answered with %s", answer.Status)
@@ -57,7 +57,7 @@ func TestPortOfTheDead(t *testing.T) {
 	h.StartTime = self.Start
 	client := fnhttp.NewClient()
 	defer client.Close()
-	answer, err := client.Invoke(t.Context(), instance.Record{ID: "f-0", Handle: h}, ports.Call{})
+	answer, err := client.Invoke(t.Context(), &instance.Record{ID: "f-0", Handle: h}, ports.Call{})
 	if err != nil {
 		t.Fatalf("of one that runs: %v", err)
 	}
@@ -86,7 +86,7 @@ func TestNoDescriptors(t *testing.T) {
 		c.handle.Address = server.Listener.Addr().String()
 		client := fnhttp.NewClient()
 		invoke := func() error {
-			answer, err := client.Invoke(t.Context(), instance.Record{ID: "f-0", Function: "f", Handle: c.handle}, ports.Call{})
+			answer, err := client.Invoke(t.Context(), &instance.Record{ID: "f-0", Function: "f", Handle: c.handle}, ports.Call{})
 			if err == nil {
 				err = answer.Body.Close()
 			}

@@ -63,7 +63,7 @@ func TestSentBeforeItSaysSo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	answer, err := p.invoke(t.Context(), instance.Handle{Address: address}, request)
+	answer, err := p.invoke(t.Context(), &instance.Handle{Address: address}, request)
 	if err == nil {
 		_ = answer.Body.Close()
 	}

@@ -173,7 +173,7 @@ type living struct {
 	daemon   *tokend.Client
 }
 
-func (l living) Invoke(ctx context.Context, r instance.Record, c ports.Call) (*http.Response, error) {
+func (l living) Invoke(ctx context.Context, r *instance.Record, c ports.Call) (*http.Response, error) {
 	if r.Handle.Runtime == instance.Docker {
 		if state, err := l.launcher.State(ctx, r.Handle); err == nil && !state.Running {
 			return nil, &ports.CallError{Progress: ports.NotConnected, Err: fmt.Errorf("its container: %s", state.Detail)}

@@ -195,7 +195,7 @@ func (r *running) Target(ctx context.Context, q request) (load.Target, error) {
 		return nil, &bodyError{err}
 	}
 	return func(ctx context.Context) error {
-		answer, err := r.client.Invoke(ctx, r.started, ports.Call{Header: header, Body: bytes.NewReader(body)})
+		answer, err := r.client.Invoke(ctx, &r.started, ports.Call{Header: header, Body: bytes.NewReader(body)})
 		if err != nil {
 			return err
 		}

@@ -144,7 +144,7 @@ func (answering) answer() *http.Response {
 		Body: io.NopCloser(strings.NewReader("a small answer"))}
 }
 
-func (a answering) Invoke(_ context.Context, _ instance.Record, c ports.Call) (*http.Response, error) {
+func (a answering) Invoke(_ context.Context, _ *instance.Record, c ports.Call) (*http.Response, error) {
 	_, _ = io.Copy(io.Discard, c.Body)
 	return a.answer(), nil
 }

@@ -35,8 +35,8 @@ func (b *body) reader() io.Reader {
 // during a Read.
 type upload struct {
 	from    io.Reader
-	control *http.ResponseController // of the same connection
-	conn    *callerConn              // nil if the request came over no connection
+	control http.ResponseController // of the same connection
+	conn    *callerConn             // nil if the request came over no connection
 	pause   time.Duration
 	limit   limit
 	expects bool // the caller sends the body only after 100 Continue
@@ -62,9 +62,16 @@ func (g *Gateway) upload(w http.ResponseWriter, r *http.Request, most int64) *up
 		}
 		return u
 	}
-	u := &upload{from: r.Body, control: http.NewResponseController(w), pause: g.cfg.BodyTimeout, left: most, rest: r.ContentLength, expects: r.Header.Get("Expect") != ""}
-	u.limit.all, u.limit.owner = &g.limits, u
+	u := new(upload)
+	u.init(g, w, r, most)
 	return u
+}
+
+// init prepares u for the body of a request, which may have that many bytes.
+func (u *upload) init(g *Gateway, w http.ResponseWriter, r *http.Request, most int64) {
+	u.from, u.control, u.pause = r.Body, *http.NewResponseController(w), g.cfg.BodyTimeout
+	u.left, u.rest, u.expects = most, r.ContentLength, r.Header.Get("Expect") != ""
+	u.limit.all, u.limit.owner = &g.limits, u
 }
 
 var errStopped = errors.New("the request body is no longer read")

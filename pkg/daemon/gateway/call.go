@@ -197,7 +197,7 @@ func rewrite(p *httputil.ProxyRequest) {
 	}
 	p.Out.URL.RawQuery = p.In.URL.RawQuery // what cannot be parsed too
 	p.Out.Header.Del("Expect")             // the body comes already
-	if !p.In.ProtoAtLeast(1, 1) || lastOn(p.In.Context()) {
+	if p.Out.Header["Upgrade"] != nil && (!p.In.ProtoAtLeast(1, 1) || lastOn(p.In.Context())) {
 		p.Out.Header.Del("Connection") // no upgrade (RFC 9110, section 7.8)
 		p.Out.Header.Del("Upgrade")
 	}
@@ -283,7 +283,7 @@ func (c *call) send(ctx context.Context, out ports.Call) (answer *http.Response,
 	c.limit.set(c.target.pause())
 	for range maxStale {
 		out.Body = c.body.reader()
-		answer, err = c.g.cfg.Invoker.Invoke(ctx, c.on.record, out)
+		answer, err = c.g.cfg.Invoker.Invoke(ctx, &c.on.record, out)
 		var failed *ports.CallError
 		if err == nil || !errors.As(err, &failed) || failed.Progress != ports.NotSent || !c.body.whole || ctx.Err() != nil {
 			break

@@ -310,7 +310,7 @@ type unconnected struct {
 	asked atomic.Int32
 }
 
-func (u *unconnected) Invoke(ctx context.Context, r instance.Record, c ports.Call) (*http.Response, error) {
+func (u *unconnected) Invoke(ctx context.Context, r *instance.Record, c ports.Call) (*http.Response, error) {
 	if u.asked.Add(1) == 1 {
 		return nil, &ports.CallError{Progress: ports.NotTried, Err: syscall.EMFILE}
 	}

@@ -189,21 +189,24 @@ type fieldScanner struct {
 // number of bytes of part up to that end.
 func (s *fieldScanner) scan(part []byte, found func(name string, end int)) {
 	for at := 0; at < len(part); {
-		rest := part[at:]
-		end := bytes.IndexByte(rest, '\n')
+		line := part[at:]
+		end := bytes.IndexByte(line, '\n')
 		if end >= 0 {
-			rest = rest[:end]
+			line = line[:end]
 		}
-		s.n += copy(s.line[s.n:], rest)
+		if s.n > 0 || end < 0 { // it began in an earlier part, or goes on in a later one
+			s.n += copy(s.line[s.n:], line)
+			line = s.line[:s.n]
+		}
 		if end < 0 {
 			return
 		}
 		at += end + 1
+		s.n = 0
 		for _, name := range [...]string{contentLength, transferEncoding} {
-			if s.n >= len(name) && bytes.EqualFold(s.line[:len(name)], []byte(name)) {
+			if len(line) >= len(name) && line[0]|0x20 == name[0] && bytes.EqualFold(line[:len(name)], []byte(name)) {
 				found(name, at)
 			}
 		}
-		s.n = 0
 	}
 }

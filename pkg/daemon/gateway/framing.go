@@ -21,23 +21,29 @@ func (g *Gateway) framed(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		f := &framedWriter{ResponseWriter: w, last: last}
+		x := &exchange{writer: framedWriter{ResponseWriter: w, last: last}, request: *r}
+		f := &x.writer
 		if r.Body != nil && r.Body != http.NoBody {
-			f.upload = g.upload(w, r, g.cfg.MaxBody)
+			f.upload = &x.upload
+			f.upload.init(g, w, r, g.cfg.MaxBody)
 			f.upload.conn = conn
+			x.request.Body = f.upload
 			defer f.upload.stop() // also if the handler panics
 		}
 		conn.answer = f
-		inner := *r
-		if f.upload != nil {
-			inner.Body = f.upload
-		}
-		next.ServeHTTP(f, &inner)
+		next.ServeHTTP(f, &x.request)
 		f.prepare() // an answer that the handler left to the server
 		if f.last {
 			conn.unread.Store(true) // further requests may have been sent that the server does not read
 		}
 	})
+}
+
+// exchange is what framed adds to one request, in one allocation.
+type exchange struct {
+	writer  framedWriter
+	upload  upload
+	request http.Request // the handler's
 }
 
 // lastOn reports whether the connection of a request cannot be used after it: the

@@ -40,7 +40,7 @@ func (f *FakeInvoker) Serve(address string, h http.Handler) {
 
 // Invoke runs the handler of the instance's address beside the caller. A handler
 // that panics with http.ErrAbortHandler is an instance that dies.
-func (f *FakeInvoker) Invoke(ctx context.Context, r instance.Record, c ports.Call) (*http.Response, error) {
+func (f *FakeInvoker) Invoke(ctx context.Context, r *instance.Record, c ports.Call) (*http.Response, error) {
 	if c.Method == "" {
 		c.Method = http.MethodPost
 	}
@@ -152,8 +152,8 @@ func RunInvoker(t *testing.T, serve func(t *testing.T, h http.Handler) (i ports.
 type invoking func(t *testing.T, h http.Handler) (ports.Invoker, string)
 
 // at is an instance at an address.
-func at(address string) instance.Record {
-	return instance.Record{ID: "f-0", Function: "f", Contract: "http", Handle: instance.Handle{Address: address}}
+func at(address string) *instance.Record {
+	return &instance.Record{ID: "f-0", Function: "f", Contract: "http", Handle: instance.Handle{Address: address}}
 }
 
 func readAll(t *testing.T, answer *http.Response) string {

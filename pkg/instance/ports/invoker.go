@@ -14,8 +14,8 @@ type Invoker interface {
 	// Invoke sends a call to an instance that is ready and returns its answer,
 	// whatever the status, as soon as its head is there. The caller closes the
 	// body; the end of ctx cuts it. When no answer came the error is a *CallError,
-	// but of a call that cannot be sent at all.
-	Invoke(ctx context.Context, r instance.Record, c Call) (*http.Response, error)
+	// but of a call that cannot be sent at all. r must not change during Invoke.
+	Invoke(ctx context.Context, r *instance.Record, c Call) (*http.Response, error)
 }
 
 // Call is a request of any form.
