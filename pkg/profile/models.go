@@ -1,0 +1,175 @@
+package profile
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gfaas/gfaas/pkg/csvfile"
+)
+
+// Models returns the GPU models that rows were measured on, sorted. A row that names
+// no model adds none.
+func Models(rows []Row) []string {
+	var models []string
+	for _, r := range rows {
+		if r.GPU != "" {
+			models = append(models, r.GPU)
+		}
+	}
+	slices.Sort(models)
+	return slices.Compact(models)
+}
+
+// config identifies a row within one GPU model.
+type config struct {
+	function string
+	Config
+}
+
+// On returns the rows that hold for a GPU of a model, in their order: of each
+// configuration of a function the row measured on that model, or else the row that
+// names no model. A row of another model never holds. Where the model is not known
+// (""), all rows hold.
+func On(rows []Row, model string) []Row {
+	if model == "" {
+		return rows
+	}
+	exact := map[config]bool{}
+	for _, r := range rows {
+		if r.GPU == model {
+			exact[config{r.Function, r.Config}] = true
+		}
+	}
+	var out []Row
+	for _, r := range rows {
+		if r.GPU == model || r.GPU == "" && !exact[config{r.Function, r.Config}] {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// Index finds rows by function, GPU model and configuration.
+type Index map[config][]Row
+
+// NewIndex returns an index of rows.
+func NewIndex(rows []Row) Index {
+	x := Index{}
+	for _, r := range rows {
+		at := config{r.Function, r.Config}
+		x[at] = append(x[at], r)
+	}
+	return x
+}
+
+// On returns the rows of a function's configuration that hold for a GPU of a model, as
+// the function On does: at most one, unless the model is not known ("").
+func (x Index) On(function string, at Config, model string) []Row {
+	return On(x[config{function, at}], model)
+}
+
+// Find returns the row of a function's configuration that holds for a GPU of a model.
+// It reports false if there is none. Where the model is not known (""), rows of several
+// models hold; if their figures differ, it fails with an *AmbiguousError.
+func (x Index) Find(function string, at Config, model string) (row Row, found bool, err error) {
+	rows := x.On(function, at, model)
+	if len(rows) == 0 {
+		return Row{}, false, nil
+	}
+	figures := func(r Row) Row {
+		r.GPU, r.Line = "", 0
+		return r
+	}
+	for _, r := range rows[1:] {
+		if figures(r) != figures(rows[0]) {
+			return Row{}, false, &AmbiguousError{Function: function, Config: at, Models: Models(rows)}
+		}
+	}
+	return rows[0], true, nil
+}
+
+// AmbiguousError reports a configuration whose figures depend on the GPU model, where
+// that is not known.
+type AmbiguousError struct {
+	Function string
+	Config
+	Models []string
+}
+
+func (e *AmbiguousError) Error() string {
+	return fmt.Sprintf("%s at sm_pct %s, quota %s, batch %d was measured on several GPU models (%s), and the model of its GPU is not known",
+		e.Function, csvfile.Format(e.SMPct), csvfile.Format(e.Quota), e.Batch, Quoted(e.Models))
+}
+
+// Quoted lists names for a message.
+func Quoted(names []string) string {
+	quoted := make([]string, len(names))
+	for i, name := range names {
+		quoted[i] = csvfile.Quote(name)
+	}
+	return strings.Join(quoted, ", ")
+}
+
+// Apart returns the rows so that at most one row of a configuration holds for a GPU of
+// each of the models: a row that names no model, beside rows that do, becomes a row for
+// each model that has none.
+func Apart(rows []Row, models []string) []Row {
+	of := map[config]map[string]bool{}
+	for _, r := range rows {
+		at := config{r.Function, r.Config}
+		if of[at] == nil {
+			of[at] = map[string]bool{}
+		}
+		if r.GPU != "" {
+			of[at][r.GPU] = true
+		}
+	}
+	var out []Row
+	for _, r := range rows {
+		named := of[config{r.Function, r.Config}]
+		if r.GPU != "" || len(named) == 0 {
+			out = append(out, r)
+			continue
+		}
+		for _, model := range models {
+			if model != "" && !named[model] {
+				r.GPU = model
+				out = append(out, r)
+			}
+		}
+	}
+	return out
+}
+
+// Lack is a function of which a profile has no row for a GPU model, and the models that
+// it has rows of.
+type Lack struct {
+	Function string
+	Models   []string
+}
+
+// Lacking returns the functions that have rows, but none that holds for a GPU of the
+// model, in the order of the rows.
+func Lacking(rows []Row, model string) []Lack {
+	holds := map[string]bool{}
+	for _, r := range On(rows, model) {
+		holds[r.Function] = true
+	}
+	models := map[string][]Row{}
+	var names []string
+	for _, r := range rows {
+		if holds[r.Function] {
+			continue
+		}
+		if models[r.Function] == nil {
+			names = append(names, r.Function)
+		}
+		models[r.Function] = append(models[r.Function], r)
+	}
+	out := make([]Lack, len(names))
+	for i, name := range names {
+		out[i] = Lack{name, Models(models[name])}
+	}
+	return out
+}

@@ -1,0 +1,105 @@
+package profile
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// mixed has f on two models, g on one, h and a slice of f on a model that is not named.
+var mixed = []Row{
+	{Function: "f", GPU: "V100", Config: Config{50, 1, 1}, ThroughputRPS: 10},
+	{Function: "f", GPU: "A100", Config: Config{50, 1, 1}, ThroughputRPS: 100},
+	{Function: "f", GPU: "V100", Config: Config{25, 1, 1}, ThroughputRPS: 5},
+	{Function: "f", Config: Config{25, 1, 1}, ThroughputRPS: 7},
+	{Function: "g", GPU: "A100", Config: Config{50, 1, 1}, ThroughputRPS: 50},
+	{Function: "h", Config: Config{50, 1, 1}, ThroughputRPS: 30},
+	{Function: "same", GPU: "V100", Config: Config{50, 1, 1}, ThroughputRPS: 3, Line: 8},
+	{Function: "same", GPU: "A100", Config: Config{50, 1, 1}, ThroughputRPS: 3, Line: 9},
+}
+
+func rates(rows []Row) string {
+	var out []string
+	for _, r := range rows {
+		out = append(out, fmt.Sprintf("%s:%v", r.Function, r.ThroughputRPS))
+	}
+	return strings.Join(out, " ")
+}
+
+// TestOn: a configuration is of a function, a GPU model and a slice.
+func TestOn(t *testing.T) {
+	for model, want := range map[string]string{
+		"V100": "f:10 f:5 h:30 same:3",
+		"A100": "f:100 f:7 g:50 h:30 same:3",
+		"T4":   "f:7 h:30",
+		"":     "f:10 f:100 f:5 f:7 g:50 h:30 same:3 same:3",
+	} {
+		if got := rates(On(mixed, model)); got != want {
+			t.Errorf("on %q: %s, want %s", model, got, want)
+		}
+		if got := rates(On(Apart(mixed, []string{"", "A100", "T4", "V100"}), model)); model != "" && got != want {
+			t.Errorf("apart, on %q: %s, want %s", model, got, want)
+		}
+	}
+}
+
+// TestApart: no two rows of a configuration hold for one GPU.
+func TestApart(t *testing.T) {
+	seen := map[string]int{}
+	for _, r := range Apart(mixed, []string{"A100", "T4", "V100"}) {
+		for _, model := range []string{"A100", "T4", "V100"} {
+			if r.GPU == "" || r.GPU == model {
+				seen[fmt.Sprintf("%s %v on %s", r.Function, r.Config, model)]++
+			}
+		}
+	}
+	for at, n := range seen {
+		if n != 1 {
+			t.Errorf("%d rows hold for %s", n, at)
+		}
+	}
+	if want := 2 + 3 + 1 + 3 + 2; len(seen) != want {
+		t.Errorf("%d configurations, want %d: %v", len(seen), want, seen)
+	}
+}
+
+func TestFind(t *testing.T) {
+	x := NewIndex(mixed)
+	for _, c := range []struct {
+		function, model string
+		sm              float64
+		rps             float64 // 0: no row
+		models          string  // that the answer depends on
+	}{
+		{"f", "V100", 50, 10, ""},
+		{"f", "A100", 50, 100, ""},
+		{"f", "T4", 50, 0, ""},
+		{"f", "", 50, 0, `"A100", "V100"`},
+		{"f", "V100", 25, 5, ""},
+		{"f", "A100", 25, 7, ""},
+		{"f", "", 25, 0, `"V100"`},
+		{"g", "", 50, 50, ""},
+		{"g", "V100", 50, 0, ""},
+		{"h", "V100", 50, 30, ""},
+		{"same", "", 50, 3, ""},
+		{"none", "", 50, 0, ""},
+	} {
+		r, found, err := x.Find(c.function, Config{c.sm, 1, 1}, c.model)
+		var ambiguous *AmbiguousError
+		if got := errors.As(err, &ambiguous); got != (c.models != "") || got && Quoted(ambiguous.Models) != c.models {
+			t.Errorf("%+v: %v", c, err)
+		}
+		if r.ThroughputRPS != c.rps || found != (c.rps > 0) {
+			t.Errorf("%+v: %v, %v", c, r.ThroughputRPS, found)
+		}
+	}
+}
+
+func TestLacking(t *testing.T) {
+	for model, want := range map[string]string{"V100": `[{g [A100]}]`, "A100": `[]`, "T4": `[{g [A100]} {same [A100 V100]}]`, "": `[]`} {
+		if got := fmt.Sprint(Lacking(mixed, model)); got != want {
+			t.Errorf("on %q: %s, want %s", model, got, want)
+		}
+	}
+}
