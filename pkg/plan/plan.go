@@ -13,6 +13,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/jsonfile"
+	"github.com/gfaas/gfaas/pkg/profile"
 )
 
 // Plan says what runs where.
@@ -35,6 +36,7 @@ type GPU struct {
 	Node      string     `json:"node"`
 	Index     int        `json:"index"`
 	MemMiB    float64    `json:"mem_mib"`
+	Model     string     `json:"model,omitempty"` // of the GPU, as in a profile and an inventory; empty if not known
 	Instances []Instance `json:"instances"`
 	Models    []Model    `json:"models,omitempty"`   // with shared weights
 	Schedule  []Interval `json:"schedule,omitempty"` // with model "tokens"
@@ -54,6 +56,12 @@ type Instance struct {
 	MemMiB       float64  `json:"mem_mib"`
 	X            *float64 `json:"x,omitempty"`
 	Y            *float64 `json:"y,omitempty"`
+}
+
+// Config returns the configuration that the instance runs in, as rows of a profile
+// name it.
+func (in Instance) Config() profile.Config {
+	return profile.Config{SMPct: in.SMPct, Quota: in.QuotaRequest, Batch: in.Batch}
 }
 
 // Model is a set of weights kept once on a GPU for all its instances.
@@ -226,6 +234,9 @@ func (g GPU) fault(model string) (key, what string) {
 	if what := nameFault(g.Node); what != "" {
 		return "node", what
 	}
+	if what := textFault(g.Model); what != "" {
+		return "model", what
+	}
 	switch {
 	case g.Index < 0:
 		return "index", fmt.Sprintf("%d, expected 0 or more", g.Index)
@@ -301,7 +312,11 @@ func (g GPU) write(b *bytes.Buffer) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(b, `{"node":%s,"index":%d,"mem_mib":%s,"instances":[`, text(g.Node), g.Index, mem)
+	fmt.Fprintf(b, `{"node":%s,"index":%d,"mem_mib":%s`, text(g.Node), g.Index, mem)
+	if g.Model != "" {
+		fmt.Fprintf(b, `,"model":%s`, text(g.Model))
+	}
+	b.WriteString(`,"instances":[`)
 	if err := lines(b, g.Instances, "\n    "); err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ import (
 // currentOptions are the flags of plan about what runs already.
 type currentOptions struct {
 	path      string
+	plan      plan.Plan // in the file
 	moves     int
 	threshold int
 }
@@ -64,10 +65,7 @@ func (o *planOptions) make(cmd *cobra.Command, in policy.Input) (plan.Plan, []di
 		p, err := o.plan(in)
 		return policy.ValidIDs(p), nil, err
 	}
-	current, err := cli.Load(o.env, o.current.path, plan.Read)
-	if err != nil {
-		return plan.Plan{}, nil, err
-	}
+	current := o.current.plan
 	if err := o.adopt(cmd, current); err != nil {
 		return plan.Plan{}, nil, err
 	}

@@ -3,15 +3,15 @@ package place
 import (
 	"cmp"
 	"errors"
+	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/demand"
-	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/command/gpumodel"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/plan"
 	policy "github.com/gfaas/gfaas/pkg/policy/place"
@@ -35,7 +35,7 @@ func (i *inputs) flags(cmd *cobra.Command) {
 	f.StringVar(&i.demand, "demand", "", "what is wanted: a file (CSV: function,rps,slo_ms) or a list like resnet=250,bert=40")
 	f.StringVar(&i.inventory, "inventory", "", "the GPUs there are (CSV: node,gpu,mem_mib)")
 	f.DurationVar(&i.slo, "slo", 0, "the p95 latency that functions must keep which neither the demand nor --functions gives an objective, like `100ms`")
-	f.StringVar(&i.model, "gpu-model", "", "of a profile of several models of GPU the one to go by (default all)")
+	f.StringVar(&i.model, gpumodel.Flag, "", "model of the GPUs that --inventory names none for; only the profile's rows of it count (default the only one of the profile)")
 	cli.Files(cmd, "csv", "profile", "demand", "inventory")
 }
 
@@ -72,19 +72,10 @@ func (i *inputs) loadProfile(env *cli.Env) ([]profile.Row, error) {
 		return nil, nil
 	}
 	rows, err := cli.Load(env, i.profile, profile.Read)
-	if err != nil || i.model == "" || len(rows) == 0 {
-		return rows, err
+	if err != nil {
+		return nil, err
 	}
-	var models []string
-	for _, r := range rows {
-		models = append(models, csvfile.Quote(r.GPU))
-	}
-	slices.Sort(models)
-	rows = slices.DeleteFunc(rows, func(r profile.Row) bool { return r.GPU != i.model })
-	if len(rows) == 0 {
-		return nil, cli.Usagef("--gpu-model %q: %s was measured on %s", i.model, i.profile, strings.Join(slices.Compact(models), ", "))
-	}
-	return rows, nil
+	return gpumodel.Rows(rows, i.profile, i.model)
 }
 
 // loadDemand reads the demand, nil when none was given.
@@ -161,6 +152,11 @@ func (o *planOptions) input(cmd *cobra.Command) (in policy.Input, err error) {
 	if err := o.checkSpans(in); err != nil {
 		return in, err
 	}
+	if o.current.path != "" && o.sweep == "" {
+		if o.current.plan, err = cli.Load(o.env, o.current.path, plan.Read); err != nil {
+			return in, err
+		}
+	}
 	o.files.objectives(in.Demand, in.Functions)
 	weights(in.Profile, in.Functions)
 	o.arrivals.apply(o.env, &in)
@@ -174,7 +170,44 @@ func (o *planOptions) input(cmd *cobra.Command) (in policy.Input, err error) {
 	if o.files.inventory != "" && in.MemMiB > 0 {
 		useAtMost(in.Devices, in.MemMiB)
 	}
-	return in, nil
+	return in, o.nameModels(&in)
+}
+
+// nameModels names the model of GPUs for which the inventory names none: that of the
+// current plan, of --gpu-model, or the only one of the profile. It fails if rows of
+// several models would hold for a GPU.
+func (o *planOptions) nameModels(in *policy.Input) error {
+	current := o.current.plan.GPUs
+	running, all := map[gpumodel.Place]string{}, map[string]bool{}
+	for _, g := range current {
+		running[gpumodel.Place{Node: g.Node, Index: g.Index}], all[g.Model] = g.Model, true
+	}
+	for i, d := range in.Devices {
+		in.Devices[i].Model = cmp.Or(d.Model, running[gpumodel.Place{Node: d.Node, Index: d.Index}])
+	}
+	demanded := map[string]bool{}
+	for _, d := range in.Demand {
+		demanded[d.Function] = true
+	}
+	models := profile.Models(slices.DeleteFunc(slices.Clone(in.Profile), func(r profile.Row) bool { return !demanded[r.Function] }))
+	in.Model = o.files.model
+	if in.Model == "" && len(models) == 1 {
+		in.Model = models[0]
+	}
+	unnamed := slices.ContainsFunc(in.Devices, func(d plan.Device) bool { return d.Model == "" })
+	if in.Model == "" && in.Devices == nil && len(current) > 0 && !slices.ContainsFunc(current, func(g plan.GPU) bool { return g.Model != current[0].Model }) {
+		in.Model = current[0].Model // more GPUs are like those that run
+	}
+	if in.Model == "" && len(models) > 1 && (unnamed || in.Devices == nil) {
+		return gpumodel.Unknown(o.files.profile, models, gpumodel.OrInventory)
+	}
+	all[in.Model] = true
+	for i, d := range in.Devices {
+		in.Devices[i].Model = cmp.Or(d.Model, in.Model)
+		all[in.Devices[i].Model] = true
+	}
+	in.Profile = profile.Apart(in.Profile, slices.Sorted(maps.Keys(all)))
+	return nil
 }
 
 // useAtMost leaves a plan so much memory of each GPU, besides what others use of it,

@@ -51,10 +51,10 @@ the model rect every instance has a rectangle of its GPU for itself: a share of
 the SMs for a share of the scheduling window. Under tokens it has its SMs at
 some moments of the window, as the plan's timetable says.
 
-Without --inventory or --gpus as many GPUs are taken as needed. Where a profile
-is of several models of GPU and the inventory does not say which there are,
---gpu-model chooses the rows of one. Memory is
-limited only by --inventory or --gpu-mem; with --share-models a model's weights
+Without --inventory or --gpus as many GPUs are taken as needed. A row of the profile
+holds for GPUs of its model alone. Where the profile has rows of several models and
+the inventory does not name the models of all GPUs, --gpu-model chooses one; without
+it, the exit status is 2. The plan names the model of each GPU. Memory is limited only by --inventory or --gpu-mem; with --share-models a model's weights
 (model_mem_mib of the profile, else the size of the model in --functions) are
 counted once on each GPU that hosts its function. A function's objective is the demand's slo_ms, else the slo of
 --functions, else --slo. With --functions an instance of a function with more gpus than 1 is on
@@ -259,14 +259,10 @@ func (o *planOptions) notes(in policy.Input) {
 		o.env.Notef("note: memory is not limited, since neither --inventory nor --gpu-mem was given")
 	}
 	without := map[string]bool{}
-	models := map[string]bool{}
 	shared := map[string]bool{}
 	for _, r := range in.Profile {
 		shared[r.Function] = shared[r.Function] || r.ModelMemMiB > 0
 		without[r.Function] = without[r.Function] || r.GPUMemMiB == o.instances.context.MiB()
-		if r.GPU != "" {
-			models[r.GPU] = true
-		}
 	}
 	var unknown []string
 	for _, d := range in.Demand {
@@ -281,33 +277,22 @@ func (o *planOptions) notes(in policy.Input) {
 	if o.share && !slices.ContainsFunc(in.Demand, known) {
 		o.env.Notef("note: --share-models changes nothing: neither the profile (model_mem_mib) nor --functions (size: of a model) says how much memory weights take")
 	}
-	if len(models) > 1 && o.files.inventory == "" {
-		o.env.Notef("note: the profile is of %d models of GPU and no --inventory says which there are: configurations of all are mixed, unless --gpu-model chooses one", len(models))
-	}
 }
 
 // unstable says which instances are planned by figures that should not be relied
 // on.
 func (o *planOptions) unstable(p plan.Plan, in policy.Input) {
-	type config struct {
-		function  string
-		sm, quota float64
-		batch     int
-	}
-	lines := map[config]int{}
-	for _, r := range in.Profile {
-		if r.Unstable > 0 {
-			lines[config{r.Function, r.SMPct, r.Quota, r.Batch}] = r.Line
-		}
-	}
+	rows := profile.NewIndex(in.Profile)
 	told := map[int]bool{}
 	for _, g := range p.GPUs {
 		for _, i := range g.Instances {
-			line, unstable := lines[config{i.Function, i.SMPct, i.QuotaRequest, i.Batch}]
-			if unstable && !told[line] {
-				told[line] = true
+			for _, r := range rows.On(i.Function, i.Config(), g.Model) {
+				if r.Unstable == 0 || told[r.Line] {
+					continue
+				}
+				told[r.Line] = true
 				o.env.Notef("note: %s is planned with an unstable row (%s:%d: sm_pct %s, quota %s, batch %d): its figures kept changing, or are known less well than was asked for; measure it for longer",
-					i.Function, o.files.profile, line, csvfile.Format(i.SMPct), csvfile.Format(i.QuotaRequest), i.Batch)
+					i.Function, o.files.profile, r.Line, csvfile.Format(i.SMPct), csvfile.Format(i.QuotaRequest), i.Batch)
 			}
 		}
 	}

@@ -15,14 +15,23 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// records are the instances of a plan, one a line: the form csv.
+// records are the instances of a plan, one a line: the form csv. The column gpu_model is
+// there if the model of a GPU is known.
 func records(p plan.Plan) [][]string {
 	rows := [][]string{{"node", "gpu", "id", "function", "sm_pct", "quota_request", "quota_limit", "batch", "rps", "mem_mib", "x", "y"}}
+	known := slices.ContainsFunc(p.GPUs, func(g plan.GPU) bool { return g.Model != "" })
+	if known {
+		rows[0] = append(rows[0], "gpu_model")
+	}
 	n := csvfile.Format
 	for _, g := range p.GPUs {
 		for _, in := range g.Instances {
-			rows = append(rows, []string{g.Node, strconv.Itoa(g.Index), in.ID, in.Function, n(in.SMPct), n(in.QuotaRequest), n(in.QuotaLimit),
-				strconv.Itoa(in.Batch), n(in.RPS), n(in.MemMiB), optional(in.X, n), optional(in.Y, n)})
+			row := []string{g.Node, strconv.Itoa(g.Index), in.ID, in.Function, n(in.SMPct), n(in.QuotaRequest), n(in.QuotaLimit),
+				strconv.Itoa(in.Batch), n(in.RPS), n(in.MemMiB), optional(in.X, n), optional(in.Y, n)}
+			if known {
+				row = append(row, g.Model)
+			}
+			rows = append(rows, row)
 		}
 	}
 	return rows
@@ -77,7 +86,7 @@ func instanceTable(p plan.Plan, profiled []profile.Row) [][]string {
 	for _, g := range p.GPUs {
 		for _, in := range g.Instances {
 			rows = append(rows, []string{gpuName(g), in.ID, in.Function, n(in.SMPct), n(in.QuotaRequest),
-				strconv.Itoa(in.Batch), n(in.RPS), load(in), size(in.MemMiB), optional(in.X, n), optional(in.Y, n)})
+				strconv.Itoa(in.Batch), n(in.RPS), load(g, in), size(in.MemMiB), optional(in.X, n), optional(in.Y, n)})
 		}
 	}
 	if p.Arrivals != plan.ArrivalsPoisson {
@@ -89,33 +98,21 @@ func instanceTable(p plan.Plan, profiled []profile.Row) [][]string {
 }
 
 // loads says what part of its time, as its throughput tells, an instance will work
-// when its function gets what is demanded: nothing where the profile has several
-// throughputs for it, of several GPUs.
-func loads(p plan.Plan, rows []profile.Row) func(plan.Instance) string {
-	type key struct {
-		function string
-		profile.Config
-	}
-	throughput, demanded := map[key]float64{}, map[string]float64{}
-	for _, r := range rows {
-		k := key{r.Function, r.Config}
-		if seen, found := throughput[k]; found && seen != r.ThroughputRPS {
-			throughput[k] = 0
-			continue
-		}
-		throughput[k] = r.ThroughputRPS
-	}
+// when its function gets what is demanded: nothing where its GPU's model is not known
+// and the profile has several.
+func loads(p plan.Plan, rows []profile.Row) func(plan.GPU, plan.Instance) string {
+	profiled, demanded := profile.NewIndex(rows), map[string]float64{}
 	for _, d := range p.Demand {
 		if d.ServedRPS > 0 {
 			demanded[d.Function] = min(d.RPS/d.ServedRPS, 1)
 		}
 	}
-	return func(in plan.Instance) string {
-		most := throughput[key{in.Function, profile.Config{SMPct: in.SMPct, Quota: in.QuotaRequest, Batch: in.Batch}}]
-		if most <= 0 {
+	return func(g plan.GPU, in plan.Instance) string {
+		row, _, err := profiled.Find(in.Function, in.Config(), g.Model)
+		if err != nil || row.ThroughputRPS <= 0 {
 			return ""
 		}
-		return number.Percent(in.RPS*demanded[in.Function]/most, 0)
+		return number.Percent(in.RPS*demanded[in.Function]/row.ThroughputRPS, 0)
 	}
 }
 
@@ -124,6 +121,10 @@ func gpuTable(p plan.Plan) [][]string {
 	shared := slices.ContainsFunc(p.GPUs, func(g plan.GPU) bool { return len(g.Models) > 0 })
 	if shared {
 		rows[0] = append(rows[0], "OF IT SHARED WEIGHTS")
+	}
+	several := slices.ContainsFunc(p.GPUs, func(g plan.GPU) bool { return g.Model != p.GPUs[0].Model })
+	if several {
+		rows[0] = append(rows[0], "MODEL")
 	}
 	for _, g := range p.GPUs {
 		used, mem := 0.0, 0.0
@@ -140,6 +141,9 @@ func gpuTable(p plan.Plan) [][]string {
 		row := []string{gpuName(g), strconv.Itoa(len(g.Instances)), number.Percent(used, 1), number.Percent(waste, 1), size(mem), size(g.MemMiB)}
 		if shared {
 			row = append(row, strings.Join(weights, ", "))
+		}
+		if several {
+			row = append(row, g.Model)
 		}
 		rows = append(rows, row)
 	}

@@ -1,14 +1,18 @@
 package place
 
 import (
+	"cmp"
+	"fmt"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/command/gpumodel"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/place/verify"
+	"github.com/gfaas/gfaas/pkg/profile"
 )
 
 // verdict is the answer of verify under -o json.
@@ -25,7 +29,9 @@ func newVerify(env *cli.Env) *cobra.Command {
 		Long: `Checks that a plan holds together: rectangles lie in their GPUs and do not
 overlap, memory suffices, demands are served or said to be unplaced, figures
 agree. With --profile, --demand, --inventory and --functions it is checked
-against what it was made from, too, with --gpu-model and --slo if those were. It shares no
+against what it was made from, too, with --gpu-model and --slo if those were. An instance
+is held to the row for its GPU's model; where neither the plan nor --inventory names the
+model and rows of several differ, the exit status is 2. It shares no
 code with the planner, but for what an instance is worth when requests come at random.
 
 It says nothing when the plan is right. Otherwise it lists every violation, and
@@ -68,6 +74,9 @@ func runVerify(env *cli.Env, files inputs, path string) error {
 		return err
 	}
 	weights(in.Profile, in.Functions)
+	if err := knownModels(p, in, path); err != nil {
+		return err
+	}
 	in.SLOMS = float64(files.slo) / float64(time.Millisecond)
 	found := verify.Plan(p, in)
 	if len(found) == 0 && env.Output == "table" {
@@ -79,6 +88,21 @@ func runVerify(env *cli.Env, files inputs, path string) error {
 	}
 	if len(found) > 0 {
 		return cli.Exit(cli.ExitNo)
+	}
+	return nil
+}
+
+// knownModels fails if the model of a GPU is not known and the profile has rows of
+// several models for an instance on it.
+func knownModels(p plan.Plan, in verify.Inputs, path string) error {
+	rows, listed := profile.NewIndex(in.Profile), gpumodel.Listed(in.Inventory)
+	for _, g := range p.GPUs {
+		model := cmp.Or(listed[gpumodel.Place{Node: g.Node, Index: g.Index}], g.Model)
+		for _, i := range g.Instances {
+			if _, _, err := rows.Find(i.Function, i.Config(), model); err != nil {
+				return gpumodel.Ask(path, fmt.Errorf("%s: %w", i.ID, err))
+			}
+		}
 	}
 	return nil
 }

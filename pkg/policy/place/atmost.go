@@ -201,16 +201,15 @@ func private(r profile.Row, shared bool) float64 {
 
 // measured gives the GPUs and instances of a plan the memory they have, where it
 // was made with another: the GPUs what the input says, instances what was
-// measured, of several models of GPU the most. Reasons say what memory stood for.
+// measured on their GPU's model. Where that is not known, the most that was measured
+// counts. Reasons say what memory stood for.
 func (in Input) measured(p plan.Plan, most int, shared bool) plan.Plan {
-	type config struct {
-		function string
-		profile.Config
-	}
-	needs := map[config]float64{}
-	for _, r := range in.Profile {
-		at := config{r.Function, r.Config}
-		needs[at] = max(needs[at], private(r, shared))
+	rows := profile.NewIndex(in.Profile)
+	needs := func(t plan.Instance, model string) (most float64) {
+		for _, r := range rows.On(t.Function, t.Config(), model) {
+			most = max(most, private(r, shared))
+		}
+		return most
 	}
 	if in.Devices != nil {
 		in.resize(p.GPUs)
@@ -238,7 +237,7 @@ func (in Input) measured(p plan.Plan, most int, shared bool) plan.Plan {
 		}
 		for i := range gpu.Instances {
 			if t := &gpu.Instances[i]; limited {
-				t.MemMiB = min(t.MemMiB, needs[config{t.Function, profile.Config{SMPct: t.SMPct, Quota: t.QuotaRequest, Batch: t.Batch}}])
+				t.MemMiB = min(t.MemMiB, needs(*t, gpu.Model))
 			} else {
 				t.MemMiB = 0
 			}

@@ -113,7 +113,7 @@ func (in Input) handOver(d plan.Demand) float64 {
 func (in Input) fitting(rows []profile.Row) ([]profile.Row, string) {
 	devices := in.Devices
 	if devices == nil {
-		devices = []plan.Device{{MemMiB: in.MemMiB}}
+		devices = []plan.Device{in.more(0)}
 	}
 	if len(devices) == 0 {
 		return nil, "the inventory has no GPU"

@@ -29,7 +29,7 @@ type DiluOptions struct {
 func Dilu(in Input, o DiluOptions) (plan.Plan, error) {
 	d := diluPlanner{in: in, wanted: in.wants()}
 	if in.Devices == nil {
-		d.fleet = online.DiluElastic(plan.Device{Node: "node0", MemMiB: in.MemMiB}, o.DiluOptions)
+		d.fleet = online.DiluElastic(in.more(0), o.DiluOptions)
 	} else {
 		d.devices = online.Grouped(in.Devices)
 		d.fleet = online.Dilu(d.devices, o.DiluOptions)
@@ -127,11 +127,11 @@ func (d *diluPlanner) serve(f int) {
 // above those that are taken.
 func (d *diluPlanner) host(g int, id string, row profile.Row) {
 	for len(d.gpus) <= g {
-		device := plan.Device{Node: "node0", Index: len(d.gpus), MemMiB: d.in.MemMiB}
+		device := d.in.more(len(d.gpus))
 		if d.devices != nil {
 			device = d.devices[len(d.gpus)]
 		}
-		d.gpus = append(d.gpus, plan.GPU{Node: device.Node, Index: device.Index, MemMiB: device.MemMiB})
+		d.gpus = append(d.gpus, gpuOf(device))
 		d.tops = append(d.tops, 0)
 	}
 	in := newInstance(id, row, d.in.limits())

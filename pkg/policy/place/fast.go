@@ -118,14 +118,14 @@ type fleet struct {
 	open    []*bin // those with free rectangles, and some without, in the same order
 	full    int    // how many of open have none
 	search  search
-	elastic bool    // more GPUs come as they are needed
-	limited bool    // memory counts
-	mem     float64 // of a GPU that comes, in MiB
-	count   int     // instances placed
+	elastic bool // more GPUs come as they are needed
+	more    func(index int) plan.Device
+	limited bool // memory counts
+	count   int  // instances placed
 }
 
 func newFleet(in Input) *fleet {
-	f := &fleet{elastic: in.Devices == nil, limited: in.limits(), mem: in.MemMiB}
+	f := &fleet{elastic: in.Devices == nil, more: in.more, limited: in.limits()}
 	for _, d := range in.Devices {
 		f.add(d)
 	}
@@ -150,7 +150,7 @@ func (f *fleet) place(id string, row profile.Row) bool {
 		if !f.elastic {
 			return false
 		}
-		best = offer{bin: f.add(plan.Device{Node: "node0", Index: len(f.bins), MemMiB: f.mem}), at: maxrect.Rect{W: n.w, H: n.h}}
+		best = offer{bin: f.add(f.more(len(f.bins))), at: maxrect.Rect{W: n.w, H: n.h}}
 	}
 	b := best.bin
 	b.space.Place(best.at)
@@ -196,7 +196,9 @@ func (f *fleet) used() []plan.GPU {
 	gpus := []plan.GPU{}
 	for _, b := range f.bins {
 		if len(b.instances) > 0 {
-			gpus = append(gpus, plan.GPU{Node: b.device.Node, Index: b.device.Index, MemMiB: b.device.MemMiB, Instances: b.instances})
+			g := gpuOf(b.device)
+			g.Instances = b.instances
+			gpus = append(gpus, g)
 		}
 	}
 	return gpus

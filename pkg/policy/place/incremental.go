@@ -122,7 +122,7 @@ func (v *revision) plan(current, fresh plan.Plan) plan.Plan {
 
 // gpu is one GPU of the plan.
 func (v *revision) gpu(h *host) plan.GPU {
-	g := plan.GPU{Node: h.device.Node, Index: h.device.Index, MemMiB: h.device.MemMiB}
+	g := gpuOf(h.device)
 	slices.SortFunc(h.residents, func(x, y *resident) int { return cmp.Compare(h.order(x), h.order(y)) })
 	for _, t := range h.residents {
 		in := t.Instance
@@ -254,7 +254,7 @@ func (v *revision) openGPUs(current plan.Plan) {
 		}
 		was[[2]any{g.Node, g.Index}] = g
 		if v.elastic() {
-			v.open(plan.Device{Node: g.Node, Index: g.Index, MemMiB: v.in.MemMiB})
+			v.open(plan.Device{Node: g.Node, Index: g.Index, MemMiB: v.in.MemMiB, Model: cmp.Or(g.Model, v.in.Model)})
 			if g.Node == "node0" {
 				v.next = max(v.next, g.Index+1)
 			}

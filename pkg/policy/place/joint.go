@@ -354,7 +354,7 @@ func (b *builder) hosted(sol joint.Solution) []hosted {
 				continue
 			}
 			for range g.Count {
-				d := plan.Device{Node: "node0", Index: len(out), MemMiB: b.in.MemMiB}
+				d := b.in.more(len(out))
 				if k := g.GPU.Class; free[k] != nil {
 					d, free[k] = pick(free[k], func(d plan.Device) bool { return anywhere || nodes[d.Node] == g.GPU.Node })
 				}
@@ -376,7 +376,7 @@ func (b *builder) hosted(sol joint.Solution) []hosted {
 
 // gpu is one GPU of the plan. What it serves counts for its functions.
 func (b *builder) gpu(d plan.Device, items []joint.Item) plan.GPU {
-	out := plan.GPU{Node: d.Node, Index: d.Index, MemMiB: d.MemMiB}
+	out := gpuOf(d)
 	var turns [][]timetable.Turn
 	for _, it := range items {
 		w := &b.wanted[it.Func]

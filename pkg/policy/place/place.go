@@ -25,9 +25,11 @@ type Input struct {
 	Profile []profile.Row
 	Demand  []plan.Demand
 	// Devices are the GPUs there are. None means as many as it takes, each
-	// with MemMiB of memory. A device of 0 MiB has memory without limit.
+	// with MemMiB of memory and of the GPU model Model, which is empty where it is
+	// not known. A device of 0 MiB has memory without limit.
 	Devices []plan.Device
 	MemMiB  float64
+	Model   string
 	// Functions say how many GPUs an instance spans and what its weights are
 	// called; those not among them span one, and are called as they are.
 	Functions []function.Function
@@ -124,6 +126,16 @@ func room(d plan.Device) gpu.Bytes {
 }
 
 const unlimited gpu.Bytes = math.MaxInt64
+
+// more returns the device of the GPU with that index, where GPUs come as they are needed.
+func (in Input) more(index int) plan.Device {
+	return plan.Device{Node: "node0", Index: index, MemMiB: in.MemMiB, Model: in.Model}
+}
+
+// gpuOf returns a GPU of a plan, as yet without instances, for a device.
+func gpuOf(d plan.Device) plan.GPU {
+	return plan.GPU{Node: d.Node, Index: d.Index, MemMiB: d.MemMiB, Model: d.Model}
+}
 
 // matches says whether a row measured on one model of GPU holds for a device.
 func matches(row profile.Row, d plan.Device) bool {

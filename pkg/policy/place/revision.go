@@ -285,7 +285,7 @@ func (v *revision) roomFor(row profile.Row, span int, onlyUsed bool) ([]part, bo
 
 // addGPU opens one more GPU than there are.
 func (v *revision) addGPU() *host {
-	h := v.open(plan.Device{Node: "node0", Index: v.next, MemMiB: v.in.MemMiB})
+	h := v.open(v.in.more(v.next))
 	v.next++
 	return h
 }

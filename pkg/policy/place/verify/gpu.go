@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/place/arrivals"
 	"github.com/gfaas/gfaas/pkg/profile"
@@ -23,6 +24,9 @@ func (c *checker) place(g plan.GPU) {
 	if !known {
 		c.add(onGPU(RuleGPU, g), "the inventory has no GPU %s", name(g.Node, g.Index))
 		return
+	}
+	if g.Model != "" && device.Model != "" && g.Model != device.Model {
+		c.add(onGPU(RuleGPU, g), "the plan is for a GPU of the model %s, the inventory has %s", csvfile.Quote(g.Model), csvfile.Quote(device.Model))
 	}
 	if exceeds(g.MemMiB, device.MemMiB) && device.MemMiB > 0 {
 		c.add(onGPU(RuleMemory, g), "the plan gives the GPU %v MiB, the inventory %v", g.MemMiB, device.MemMiB)
@@ -185,18 +189,21 @@ func configOf(function string, sm, quota float64, batch int) config {
 	return config{function, math.Round(sm * 1e9), math.Round(quota * 1e9), batch}
 }
 
-// configuration checks an instance against the profile and its objective. When
-// the profile has its configuration for several models of GPU and the GPU's is
-// not known, one of them must hold.
+// configuration checks an instance against the profile and its objective, by the row
+// for its GPU's model, or else by one that names no model. When the profile has its
+// configuration for several models of GPU and the GPU's is not known, one of them must
+// hold.
 func (c *checker) configuration(g plan.GPU, in plan.Instance) {
 	if c.in.Profile == nil {
 		return
 	}
-	model := c.devices[name(g.Node, g.Index)].Model
+	model := cmp.Or(c.devices[name(g.Node, g.Index)].Model, g.Model)
+	rows := c.rows[configOf(in.Function, in.SMPct, in.QuotaRequest, in.Batch)]
+	measured := slices.ContainsFunc(rows, func(r profile.Row) bool { return r.GPU == model })
 	var faults []Violation
 	known := false
-	for _, row := range c.rows[configOf(in.Function, in.SMPct, in.QuotaRequest, in.Batch)] {
-		if model != "" && row.GPU != "" && row.GPU != model {
+	for _, row := range rows {
+		if model != "" && row.GPU != model && (measured || row.GPU != "") {
 			continue
 		}
 		wrong := c.against(row, g, in)

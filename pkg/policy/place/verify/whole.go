@@ -6,6 +6,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/plan"
+	"github.com/gfaas/gfaas/pkg/profile"
 )
 
 // ids checks that an id is one instance's alone. An instance that spans
@@ -198,19 +199,20 @@ func (c *checker) counts() {
 // sufficient is a number of GPUs that surely serves the demand: every instance
 // has GPUs of its own and runs what sustains most. No lower bound exceeds it.
 // It is not known when the inventory may lack GPUs of the model, when weights
-// are shared, or when no GPU says how much memory there is.
+// are shared, when no GPU says how much memory there is, or when the plan has GPUs of
+// several models.
 func (c *checker) sufficient() (gpus float64, ok bool) {
 	if c.in.Profile == nil || c.in.Demand == nil || c.in.Inventory != nil || len(c.plan.GPUs) == 0 {
 		return 0, false
 	}
-	mem := c.plan.GPUs[0].MemMiB
+	mem, model := c.plan.GPUs[0].MemMiB, c.plan.GPUs[0].Model
 	for _, g := range c.plan.GPUs {
-		if g.MemMiB != mem || len(g.Models) > 0 {
+		if g.MemMiB != mem || g.Model != model || len(g.Models) > 0 {
 			return 0, false
 		}
 	}
 	best := map[string]float64{}
-	for _, r := range c.in.Profile {
+	for _, r := range profile.On(c.in.Profile, model) {
 		slo := c.slo(r.Function)
 		if c.meets(r, slo) && (mem == 0 || r.GPUMemMiB <= mem) {
 			best[r.Function] = max(best[r.Function], c.worth(r))
