@@ -20,15 +20,33 @@ const absent = time.Duration(-1)
 
 // ReadFunctions reads function costs; name is what messages call the file.
 // What is missing is filled in by R3 of docs/simulation.md. A profile will do
-// too.
+// too, if it has rows of one GPU model for each function; else it fails with a
+// *ModelsError.
 func ReadFunctions(r io.Reader, name string) ([]Function, error) {
+	return ReadFunctionsOn("")(r, name)
+}
+
+// ReadFunctionsOn returns a ReadFunctions for a GPU model: of a profile only the rows
+// that hold for that model count. A note names the functions that have none; for these
+// nothing is returned.
+func ReadFunctionsOn(model string) func(r io.Reader, name string) ([]Function, error) {
+	return func(r io.Reader, name string) ([]Function, error) { return readFunctions(r, name, model) }
+}
+
+// ModelsError reports a profile with rows of several GPU models for one function.
+type ModelsError struct{ err error }
+
+func (e *ModelsError) Error() string { return e.err.Error() }
+func (e *ModelsError) Unwrap() error { return e.err }
+
+func readFunctions(r io.Reader, name, model string) ([]Function, error) {
 	data, err := csvfile.ReadAll(r, name)
 	if err != nil {
 		return nil, err
 	}
 	file := textfile.Instead(r, bytes.NewReader(data))
 	if isProfile(header(data)) {
-		return fromProfile(file, name)
+		return fromProfile(file, name, model)
 	}
 	for _, names := range called {
 		if text := both(header(data), name, names); text != "" {
@@ -158,7 +176,7 @@ func isProfile(header []string) bool {
 // row that is most like having the GPU to itself, as invocations have it in a
 // simulation. That is, of those with warm_ms, the one with the most SMs, then
 // the largest quota, then the smallest batch.
-func fromProfile(file io.Reader, name string) ([]Function, error) {
+func fromProfile(file io.Reader, name, model string) ([]Function, error) {
 	rows, err := profile.Read(file, name)
 	if err != nil {
 		return nil, err
@@ -166,14 +184,23 @@ func fromProfile(file io.Reader, name string) ([]Function, error) {
 	if len(rows) == 0 {
 		return nil, fault(name, 1, "", "the file has no functions, expected a line for each")
 	}
+	rows, others := profile.On(rows, model), rows
+	for _, lacking := range profile.Lacking(others, model) {
+		textfile.Notef(file, "%s: no row of %s is of the GPU model %s (rows are of %s): nothing is known of its costs",
+			name, lacking.Function, csvfile.Quote(model), profile.Quoted(lacking.Models))
+	}
 	var functions []Function
 	of := map[string][]profile.Row{}
 	for _, r := range rows {
 		if known := of[r.Function]; known == nil {
 			functions = append(functions, Function{Name: r.Function})
 		} else if known[0].GPU != r.GPU {
-			return nil, fault(name, r.Line, "gpu", "%s of function %s, which line %d has on %s: expected one model of GPU",
-				csvfile.Quote(r.GPU), csvfile.Quote(r.Function), known[0].Line, csvfile.Quote(known[0].GPU))
+			if model != "" {
+				of[r.Function] = append(known, r) // one of the two names no model
+				continue
+			}
+			return nil, &ModelsError{fault(name, r.Line, "gpu", "%s of function %s, which line %d has on %s: expected one model of GPU",
+				csvfile.Quote(r.GPU), csvfile.Quote(r.Function), known[0].Line, csvfile.Quote(known[0].GPU))}
 		}
 		of[r.Function] = append(of[r.Function], r)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/demand"
+	"github.com/gfaas/gfaas/pkg/command/gpumodel"
 	"github.com/gfaas/gfaas/pkg/command/sim/report"
 	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/number"
@@ -32,6 +33,8 @@ type planOptions struct {
 	profile   string
 	demand    string
 	functions string
+	inventory string
+	model     string // of GPUs that neither the plan nor the inventory names one for
 	trace     string
 	routing   string
 	slo       time.Duration
@@ -67,7 +70,13 @@ and --routing gives each to an instance:
 
 For each function it prints the latencies and the part of the requests within its
 objective: the demand's slo_ms, else the slo of --functions, else --slo. -o html
-draws the distributions. The exit status is 3 when a function's p95 is beyond its
+draws the distributions.
+
+An instance has the row of its configuration on the model of its GPU, as the plan
+names it; for a GPU without, --inventory or --gpu-model does. Where none of them does
+and rows of several models differ, the exit status is 2.
+
+The exit status is 3 when a function's p95 is beyond its
 objective, or nothing serves it. Simulated: no GPU is used, and what a server adds
 besides the GPU's time is as the profile has it.`,
 		Example: `  gfaas-place plan --profile profile.csv --demand demand.csv -o json --out-file plan.json
@@ -81,6 +90,8 @@ besides the GPU's time is as the profile has it.`,
 	f.StringVar(&o.profile, "profile", "", "what instances sustain (CSV)")
 	f.StringVar(&o.demand, "demand", "", "what is asked for: a file (CSV: function,rps,slo_ms) or a list like resnet=250,bert=40 (default the plan's own)")
 	f.StringVar(&o.functions, "functions", "", "the functions (YAML): their objectives")
+	f.StringVar(&o.inventory, "inventory", "", "the GPUs there are (CSV: node,gpu,mem_mib,model): the models of those that the plan names none for")
+	f.StringVar(&o.model, gpumodel.Flag, "", "model of the GPUs that neither the plan nor --inventory names one for")
 	f.StringVar(&o.trace, "trace", "", "requests as they were recorded (CSV: function,invoke_time_ms) instead of a pattern")
 	f.DurationVar(&o.slo, "slo", 0, "the p95 latency of functions that have no objective otherwise, like `100ms`")
 	cli.Choice(cmd, &o.routing, "routing", "which instance a request goes to", planned.Routings()...)
@@ -88,7 +99,7 @@ besides the GPU's time is as the profile has it.`,
 	f.Float64Var(&o.CV, "cv", o.CV, "gamma: standard deviation of the gaps over their mean")
 	f.DurationVar(&o.duration, "duration", 10*time.Minute, "for how long requests come; longer where a function has less than 10,000, and of each at most a million")
 	f.Uint64Var(&o.seed, "seed", 1, "other requests of the same kind")
-	cli.Files(cmd, "csv", "profile", "demand", "trace")
+	cli.Files(cmd, "csv", "profile", "demand", "inventory", "trace")
 	cli.Files(cmd, "yaml yml", "functions")
 	env.Outputs(cmd, "table", "json", "csv", "html")
 	return cmd
@@ -133,7 +144,13 @@ func (o *planOptions) run(cmd *cobra.Command, path string) error {
 	if err != nil {
 		return err
 	}
+	if err := o.nameModels(cmd, &p); err != nil {
+		return err
+	}
 	gpus, err := planned.FromPlan(p, rows)
+	if ambiguous := new(profile.AmbiguousError); errors.As(err, &ambiguous) {
+		return gpumodel.Ask(path, err)
+	}
 	if err != nil {
 		return cli.Fail(cli.ExitFailure, "give the profile that the plan was made from", fmt.Errorf("%s: %w", path, err))
 	}
@@ -153,10 +170,22 @@ func (o *planOptions) run(cmd *cobra.Command, path string) error {
 	return o.verdict(out)
 }
 
+// nameModels names the models of those GPUs for which the plan names none.
+func (o *planOptions) nameModels(cmd *cobra.Command, p *plan.Plan) error {
+	var inventory []plan.Device
+	if o.inventory != "" {
+		var err error
+		if inventory, err = cli.Load(o.env, o.inventory, plan.ReadInventory); err != nil {
+			return err
+		}
+	}
+	return gpumodel.Name(cmd, p, inventory, o.model)
+}
+
 func (o *planOptions) check(cmd *cobra.Command, path string) error {
 	given := cmd.Flags().Changed
 	stdin := 0
-	for _, name := range []string{path, o.profile, o.demand, o.functions, o.trace} {
+	for _, name := range []string{path, o.profile, o.demand, o.functions, o.inventory, o.trace} {
 		if name == "-" {
 			stdin++
 		}

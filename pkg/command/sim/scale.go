@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/command/gpumodel"
 	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/policy/scale"
@@ -31,6 +32,7 @@ type scaleOptions struct {
 	scaler    string
 	profile   string
 	function  string
+	model     string // of GPU
 	estimator string
 	traceOut  string
 	set       []string
@@ -82,6 +84,7 @@ cold_ms. A second that the series does not have had no requests.`,
 	cli.Choice(cmd, &o.scaler, "scaler", "how the number of instances follows the load", "lazy", "eager", "heuristic")
 	f.StringVar(&o.profile, "profile", "", "what instances sustain (CSV)")
 	f.StringVar(&o.function, "function", "", "the function of the profile that is scaled")
+	f.StringVar(&o.model, gpumodel.Flag, "", "GPU model whose rows count (default the only one of the function)")
 	cli.Choice(cmd, &o.estimator, "estimator", "what load eager and heuristic provide for", scale.Estimators()...)
 	f.StringArrayVar(&o.set, "set", nil, "a parameter of the scaler or its estimator, like `out=20`")
 	f.StringVar(&o.traceOut, "trace-out", "", "write every action with its reason to this file (JSON lines)")
@@ -230,13 +233,13 @@ func (o *scaleOptions) loadRows() ([]profile.Row, error) {
 	if len(of) == 0 {
 		return nil, fmt.Errorf("%s has no row of the function %s", o.profile, csvfile.Quote(o.function))
 	}
-	var models []string
-	for _, r := range of {
-		models = append(models, csvfile.Quote(r.GPU))
+	if of, err = gpumodel.Rows(of, o.profile, o.model); err != nil {
+		return nil, err
 	}
-	slices.Sort(models)
-	if models = slices.Compact(models); len(models) > 1 {
-		o.env.Notef("note: %s has rows of %s on several models of GPU (%s), which are taken for one: give those of one", o.profile, o.function, strings.Join(models, ", "))
+	if models := profile.Models(of); len(models) > 1 {
+		return nil, gpumodel.Unknown(o.profile, models, gpumodel.ByFlag)
+	} else if len(models) == 1 {
+		of = profile.On(of, models[0])
 	}
 	able := slices.DeleteFunc(of, func(r profile.Row) bool { return r.ThroughputRPS < csvfile.Smallest })
 	if len(able) == 0 {

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/command/gpumodel"
 	"github.com/gfaas/gfaas/pkg/command/queueset"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
@@ -23,6 +24,7 @@ import (
 type workload struct {
 	env         *cli.Env
 	functions   string
+	model       string // of GPU
 	trace       string
 	gpus        int
 	mem         gpu.Bytes
@@ -39,6 +41,7 @@ func (o *workload) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	o.given = f
 	f.StringVar(&o.functions, "functions", "", "what functions cost (CSV: function,warm_ms and optionally cold_ms,load_ms,mem_mib,weight,tenant,model; or a profile)")
+	f.StringVar(&o.model, gpumodel.Flag, "", "GPU model whose rows count, where --functions is a profile (default the only one of each function)")
 	f.StringVar(&o.trace, "trace", "", "the invocations (CSV: function,invoke_time_ms, or counts a minute)")
 	f.IntVar(&o.gpus, "gpus", 1, "how many GPUs there are")
 	f.TextVar(&o.mem, "gpu-mem", gpu.Bytes(0), "memory of each GPU, like `16GiB` (default no limit)")
@@ -128,8 +131,15 @@ func (o *workload) load() (sim.Config, *trace.Source, error) {
 		}
 	}
 	var err error
-	if c.Functions, err = cli.Load(o.env, o.functions, trace.ReadFunctions); err != nil {
+	c.Functions, err = cli.Load(o.env, o.functions, trace.ReadFunctionsOn(o.model))
+	if several := new(trace.ModelsError); errors.As(err, &several) {
+		return c, nil, cli.Fail(cli.ExitUsage, gpumodel.ByFlag, err)
+	}
+	if err != nil {
 		return c, nil, err
+	}
+	if len(c.Functions) == 0 {
+		return c, nil, cli.Usagef("--%s %q: %s has no row of it", gpumodel.Flag, o.model, o.functions)
 	}
 	source, err := trace.OpenSource(o.trace)
 	return c, source, err

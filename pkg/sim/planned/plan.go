@@ -11,27 +11,27 @@ import (
 
 // FromPlan are the instances of a plan by GPU, as a profile knows them: what
 // a batch takes is what package arrivals says of its row. An instance that spans
-// GPUs works on the first, and takes its part of the others whatever it has to do. An
-// instance whose configuration is no row of the profile is an error; of several models
-// of GPU the slowest counts.
+// GPUs works on the first, and takes its part of the others whatever it has to do. It
+// fails if the profile has no row of an instance's configuration on its GPU's model, and
+// with a *profile.AmbiguousError if the plan does not name the model and rows differ.
 func FromPlan(p plan.Plan, rows []profile.Row) ([][]Instance, error) {
-	type config struct {
-		function string
-		profile.Config
-	}
-	work := map[config]float64{}
-	for _, r := range rows {
-		at := config{r.Function, r.Config}
-		work[at] = max(work[at], arrivals.Service(r)*r.Quota)
-	}
+	profiled := profile.NewIndex(rows)
 	out, seen := make([][]Instance, len(p.GPUs)), map[string]bool{}
 	for n, g := range p.GPUs {
 		turns := g.Turns()
 		for _, in := range g.Instances {
-			took := work[config{in.Function, profile.Config{SMPct: in.SMPct, Quota: in.QuotaRequest, Batch: in.Batch}}]
+			row, _, err := profiled.Find(in.Function, in.Config(), g.Model)
+			if err != nil {
+				return nil, fmt.Errorf("%s on %s/%d: %w", in.ID, g.Node, g.Index, err)
+			}
+			took := arrivals.Service(row) * row.Quota
 			if took == 0 {
-				return nil, fmt.Errorf("%s runs at sm_pct %v, quota %v, batch %d, of which the profile has no row that sustains anything",
-					in.ID, in.SMPct, in.QuotaRequest, in.Batch)
+				on := ""
+				if g.Model != "" {
+					on = " on " + g.Model
+				}
+				return nil, fmt.Errorf("%s runs at sm_pct %v, quota %v, batch %d%s, of which the profile has no row that sustains anything",
+					in.ID, in.SMPct, in.QuotaRequest, in.Batch, on)
 			}
 			out[n] = append(out[n], Instance{
 				Function: in.Function, Turns: turns[in.ID],
