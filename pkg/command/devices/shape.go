@@ -14,10 +14,15 @@ import (
 // simulatedMem is the memory of a simulated GPU whose shape says nothing of it.
 const simulatedMem = 16 * gpu.GiB
 
+// simulatedModel is the GPU model of simulated GPUs, so that nobody takes their figures
+// for a GPU's.
+const simulatedModel = "sim"
+
 // GPU is one of this machine's.
 type GPU struct {
-	Name string
-	Mem  gpu.Bytes // 0 where the driver does not say
+	Name  string
+	Mem   gpu.Bytes // 0 where the driver does not say
+	Model string    // as gfaas-profile writes it; empty where the driver does not say
 }
 
 // List are those that a list names, all where it is empty: "0,1", or "sim" for all
@@ -36,7 +41,7 @@ func List(ctx context.Context, list string) ([]GPU, error) {
 		}
 		var out []GPU
 		for i := range Count(true) {
-			out = append(out, GPU{gpu.Device{Index: i, Simulated: true}.String(), mem})
+			out = append(out, GPU{gpu.Device{Index: i, Simulated: true}.String(), mem, simulatedModel})
 		}
 		return out, nil
 	}
@@ -67,7 +72,7 @@ func List(ctx context.Context, list string) ([]GPU, error) {
 	}
 	var out []GPU
 	for _, name := range names {
-		out = append(out, GPU{name, mem})
+		out = append(out, GPU{name, mem, simulatedModel})
 	}
 	return out, nil
 }
@@ -79,16 +84,18 @@ func realGPUs(ctx context.Context, names []string) (out []GPU, err error) {
 	if err != nil {
 		return nil, err
 	}
-	mem := map[string]gpu.Bytes{}
+	known := map[string]GPU{}
 	for _, d := range devices {
 		name := gpu.Device{Index: d.Index}.String()
-		mem[name] = d.Mem
+		known[name] = GPU{name, d.Mem, d.Name}
 		if names == nil && !d.MIG {
-			out = append(out, GPU{name, d.Mem})
+			out = append(out, known[name])
 		}
 	}
 	for _, name := range names {
-		out = append(out, GPU{name, mem[name]}) // that of a MIG instance is not known
+		one := known[name] // of a MIG instance nothing is
+		one.Name = name
+		out = append(out, one)
 	}
 	if len(out) == 0 {
 		return nil, cli.Fail(cli.ExitUnavailable, "--gpu sim runs on the simulated GPU", fmt.Errorf("no GPU is there that is not partitioned"))

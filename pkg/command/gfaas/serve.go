@@ -3,6 +3,7 @@ package gfaas
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,8 +27,10 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/devices"
+	"github.com/gfaas/gfaas/pkg/command/gpumodel"
 	"github.com/gfaas/gfaas/pkg/command/host"
 	"github.com/gfaas/gfaas/pkg/command/queueset"
+	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/daemon/async"
 	"github.com/gfaas/gfaas/pkg/daemon/chassis"
 	"github.com/gfaas/gfaas/pkg/daemon/gateway"
@@ -56,6 +59,7 @@ type serveOptions struct {
 	fixedCosts    bool
 	scaler        string
 	profile       string
+	gpuModel      string
 	limits        gateway.Limits
 	maxBody       gpu.Bytes
 	buffer        gpu.Bytes
@@ -116,6 +120,7 @@ folder async beside the state file until they have ended.`,
 	f.BoolVar(&o.fixedCosts, "fixed-costs", false, "go by --costs, whatever is measured")
 	cli.Choice(cmd, &o.scaler, "scaler", "what, beside calls that wait, starts instances, by the --profile", gateway.Scalers()...)
 	f.StringVar(&o.profile, "profile", "", "profile (CSV): the slices of instances, and for a scaler what each sustains")
+	f.StringVar(&o.gpuModel, gpumodel.Flag, "", "GPU model whose rows of --profile and --costs count (default that of each GPU)")
 	f.IntVar(&o.limits.Queue, "max-queue", 1024, "calls that may wait, a function")
 	f.DurationVar(&o.limits.QueueTimeout, "queue-timeout", time.Minute, "how long a call may wait for a place on an instance, not counting the time while one of its function starts")
 	f.DurationVar(&o.limits.Timeout, "timeout", 5*time.Minute, "how long an answer may take to begin, and then each pause within it")
@@ -279,8 +284,67 @@ func (o *serveOptions) checkAddress(flag, address string) error {
 	return nil
 }
 
+// models returns the GPU models of the GPUs, sorted: "" is one that is not known.
+func models(gpus []devices.GPU) []string {
+	var out []string
+	for _, g := range gpus {
+		out = append(out, g.Model)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// loadProfile reads the profile. It notes which functions have no rows for the model of
+// a GPU, and fails if the model is not known and a function has rows of several.
+func (o *serveOptions) loadProfile(t *tool, gpus []devices.GPU) (map[string][]profile.Row, error) {
+	rows, err := cli.Load(t.env, o.profile, profile.Read)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string][]profile.Row{}
+	for _, r := range rows {
+		out[r.Function] = append(out[r.Function], r)
+	}
+	for _, model := range models(gpus) {
+		for _, lack := range profile.Lacking(rows, model) {
+			t.env.Notef("note: %s has no row of %s for the GPU model %s (it has rows for %s): there its instances run as without a profile; --%s names the model whose rows count",
+				o.profile, lack.Function, csvfile.Quote(model), profile.Quoted(lack.Models), gpumodel.Flag)
+		}
+		if model != "" {
+			continue
+		}
+		for _, name := range slices.Sorted(maps.Keys(out)) {
+			if all := profile.Models(out[name]); len(all) > 1 {
+				return nil, gpumodel.Unknown(o.profile, all, gpumodel.ByFlag)
+			}
+		}
+	}
+	return out, nil
+}
+
+// loadCosts reads the costs of functions. Where the GPUs are of several models, a
+// profile's are those of the slowest.
+func (o *serveOptions) loadCosts(t *tool, gpus []devices.GPU) (map[string]trace.Function, error) {
+	out := map[string]trace.Function{}
+	for _, model := range models(gpus) {
+		list, err := cli.Load(t.env, o.costs, trace.ReadFunctionsOn(model))
+		if several := new(trace.ModelsError); errors.As(err, &several) {
+			return nil, cli.Fail(cli.ExitUsage, gpumodel.ByFlag, err)
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, fn := range list {
+			if known, there := out[fn.Name]; !there || fn.Warm > known.Warm {
+				out[fn.Name] = fn
+			}
+		}
+	}
+	return out, nil
+}
+
 // settings reads what may change while it runs.
-func (o *serveOptions) settings(t *tool) (s gateway.Settings, err error) {
+func (o *serveOptions) settings(t *tool, gpus []devices.GPU) (s gateway.Settings, err error) {
 	s.AuthFunctions, s.FixedCosts = o.authFunctions, o.fixedCosts
 	s.Open, s.AllowedHosts = o.auth == "none", slices.Clone(o.allowedHosts)
 	if o.auth != "" && o.auth != "none" {
@@ -289,23 +353,13 @@ func (o *serveOptions) settings(t *tool) (s gateway.Settings, err error) {
 		}
 	}
 	if o.profile != "" {
-		rows, err := cli.Load(t.env, o.profile, profile.Read)
-		if err != nil {
+		if s.Profile, err = o.loadProfile(t, gpus); err != nil {
 			return s, err
-		}
-		s.Profile = map[string][]profile.Row{}
-		for _, r := range rows {
-			s.Profile[r.Function] = append(s.Profile[r.Function], r)
 		}
 	}
 	if o.costs != "" {
-		list, err := cli.Load(t.env, o.costs, trace.ReadFunctions)
-		if err != nil {
+		if s.Costs, err = o.loadCosts(t, gpus); err != nil {
 			return s, err
-		}
-		s.Costs = map[string]trace.Function{}
-		for _, fn := range list {
-			s.Costs[fn.Name] = fn
 		}
 	}
 	return s, nil
@@ -357,11 +411,14 @@ func (o *serveOptions) run(cmd *cobra.Command, t *tool) error {
 		t.env.Notef("note: --set %s: %s does not use it", key, o.policy)
 	}
 	ctx := cmd.Context()
-	settings, err := o.settings(t)
+	gpus, err := devices.List(ctx, o.gpu)
 	if err != nil {
 		return err
 	}
-	gpus, err := devices.List(ctx, o.gpu)
+	for i := range gpus {
+		gpus[i].Model = cmp.Or(o.gpuModel, gpus[i].Model)
+	}
+	settings, err := o.settings(t, gpus)
 	if err != nil {
 		return err
 	}
@@ -392,14 +449,14 @@ func (o *serveOptions) run(cmd *cobra.Command, t *tool) error {
 		Settings: settings, Limits: o.limits, Keep: o.keep, Scaler: o.scaler, Park: string(o.park), Parker: daemon, Async: o.async, Version: cli.Version,
 	}
 	started := flagValues(cmd.Flags())
-	cfg.Reload = func() (gateway.Settings, error) { return o.reload(cmd, t, log, started) }
+	cfg.Reload = func() (gateway.Settings, error) { return o.reload(cmd, t, gpus, log, started) }
 	cfg.Async.Dir = filepath.Join(filepath.Dir(cli.StatePath()), "async")
 	for _, g := range gpus {
 		mem := g.Mem
 		if o.gpuMem > 0 {
 			mem = o.gpuMem
 		}
-		cfg.GPUs = append(cfg.GPUs, gateway.GPU{Name: g.Name, Mem: int64(mem)})
+		cfg.GPUs = append(cfg.GPUs, gateway.GPU{Name: g.Name, Mem: int64(mem), Model: g.Model})
 	}
 	drivers := devices.NewOccupancy()
 	defer drivers.Close()
@@ -497,7 +554,7 @@ func flagValues(flags *pflag.FlagSet) map[string]string {
 
 // reload reads the settings again. It logs which of them differ from started, the
 // values at the start, and take effect only after a restart.
-func (o *serveOptions) reload(cmd *cobra.Command, t *tool, log *slog.Logger, started map[string]string) (gateway.Settings, error) {
+func (o *serveOptions) reload(cmd *cobra.Command, t *tool, gpus []devices.GPU, log *slog.Logger, started map[string]string) (gateway.Settings, error) {
 	before := *o
 	err := t.env.Reread(cmd.Flags())
 	if err == nil {
@@ -505,7 +562,7 @@ func (o *serveOptions) reload(cmd *cobra.Command, t *tool, log *slog.Logger, sta
 	}
 	var s gateway.Settings
 	if err == nil {
-		s, err = o.settings(t)
+		s, err = o.settings(t, gpus)
 	}
 	if err != nil {
 		*o = before

@@ -101,7 +101,7 @@ func (e *engine) set(fn function.Function) *target {
 	t.queue.Store(int64(orElse(fn.Queue, e.g.cfg.Queue)))
 	if t.scaling == nil {
 		t.scaling = e.newScaling(t)
-		if row := rowOf(fn, e.g.settings.Load().Profile[fn.Name], e.g.cfg.Scaler); row != nil {
+		if row := e.unitOf(fn); row != nil {
 			t.unit = *row
 		}
 	} else {

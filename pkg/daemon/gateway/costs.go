@@ -53,8 +53,10 @@ func (e *engine) spec(t *target) queue.Function {
 	if s.Weight <= 0 {
 		s.Weight = 1
 	}
-	if slice, profiled := e.sliceOf(t); profiled {
-		s.Slice = min(slice.SMPct/100*slice.QuotaRequest, 1)
+	for number := range e.g.cfg.GPUs { // the largest, where GPUs are of several models
+		if slice, profiled := e.sliceOf(t, number); profiled {
+			s.Slice = max(s.Slice, min(slice.SMPct/100*slice.QuotaRequest, 1))
+		}
 	}
 	if t.scaling != nil {
 		s.Min, s.Idle = max(s.Min, int32(t.scaling.wanted)), beyondIdle

@@ -101,6 +101,9 @@ type Parker interface {
 type GPU struct {
 	Name string // as in gpu.ParseDevice
 	Mem  int64  // bytes; 0 is no limit
+	// Model is the GPU model by which rows of the profile are chosen; where it is empty,
+	// all rows hold.
+	Model string
 }
 
 // Settings may change while the gateway runs.

@@ -59,7 +59,7 @@ func (g *Gateway) start(s *server) {
 // intend names an instance that is to be started, and gives it its slice. Locked.
 func (e *engine) intend(s *server) {
 	fn, id := s.function, e.g.newID(s.target.name)
-	slice, _ := e.sliceOf(s.target)
+	slice, _ := e.sliceOf(s.target, int(s.gpu))
 	s.parks = e.g.parks(fn)
 	s.record = launch.Intended(fn, instance.Placement{ID: id, GPUs: []string{e.g.cfg.GPUs[s.gpu].Name}, Slice: slice})
 	s.record.Registered, s.record.Owner = []string{id}, instance.Gateway

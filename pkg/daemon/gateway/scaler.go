@@ -60,12 +60,30 @@ func rowOf(fn function.Function, rows []profile.Row, scaler string) *scale.Insta
 	return &scale.Instance{Request: best, Limit: best}
 }
 
-// sliceOf is what an instance gets of its GPU: its profile's row, or else all SMs
-// and at least its part of the time. Locked.
-func (e *engine) sliceOf(t *target) (s gpu.Slice, profiled bool) {
+// rows returns the rows of the profile for a function on a GPU.
+func (e *engine) rows(name string, number int) []profile.Row {
+	return profile.On(e.g.settings.Load().Profile[name], e.g.cfg.GPUs[number].Model)
+}
+
+// unitOf returns the configuration by which a function is scaled: that of its
+// instances, of several GPU models the one that sustains least. It returns nil where the
+// profile has none for any of the GPUs.
+func (e *engine) unitOf(fn function.Function) (unit *scale.Instance) {
+	for number := range e.g.cfg.GPUs {
+		row := rowOf(fn, e.rows(fn.Name, number), e.g.cfg.Scaler)
+		if row != nil && (unit == nil || row.Request.ThroughputRPS < unit.Request.ThroughputRPS) {
+			unit = row
+		}
+	}
+	return unit
+}
+
+// sliceOf returns the slice that an instance gets of a GPU: its profile's row for the
+// GPU's model, or else all SMs and at least its part of the time. Locked.
+func (e *engine) sliceOf(t *target, number int) (s gpu.Slice, profiled bool) {
 	fn := t.function
 	s = gpu.Slice{SMPct: 100, QuotaRequest: 1 / float64(max(e.g.cfg.Concurrency, 1)), QuotaLimit: 1, Mem: fn.GPUMem}
-	row := rowOf(fn, e.g.settings.Load().Profile[fn.Name], e.g.cfg.Scaler)
+	row := rowOf(fn, e.rows(fn.Name, number), e.g.cfg.Scaler)
 	if row == nil {
 		return s, false
 	}
@@ -75,8 +93,7 @@ func (e *engine) sliceOf(t *target) (s gpu.Slice, profiled bool) {
 
 // newScaling is that of a function; nil where nothing says how it scales. Locked.
 func (e *engine) newScaling(t *target) *autoscaling {
-	rows := e.g.settings.Load().Profile[t.name]
-	unit := rowOf(t.function, rows, e.g.cfg.Scaler)
+	unit := e.unitOf(t.function)
 	if unit == nil {
 		return nil
 	}

@@ -53,3 +53,36 @@ func TestScalers(t *testing.T) {
 		})
 	}
 }
+
+// TestSliceOfModel: an instance has the slice of the row for the model of its GPU.
+func TestSliceOfModel(t *testing.T) {
+	row := func(model string, sm, quota, rps float64) profile.Row {
+		return profile.Row{Function: "f", GPU: model, Config: profile.Config{SMPct: sm, Quota: quota, Batch: 1}, ThroughputRPS: rps, P95MS: 10}
+	}
+	g := &Gateway{cfg: Config{Concurrency: 4, GPUs: []GPU{{Name: "0", Model: "V100"}, {Name: "1", Model: "A100"}, {Name: "2", Model: "T4"}}}}
+	e := &g.engine
+	e.g = g
+	g.settings.Store(&Settings{Profile: map[string][]profile.Row{
+		"f": {row("V100", 50, 0.5, 10), row("A100", 20, 0.25, 100), row("V100", 80, 0.5, 12)},
+	}})
+	for scaler, want := range map[string][]float64{ // SM share, 100 where no row holds
+		"none": {50, 20, 100}, "heuristic": {50, 20, 100}, "eager": {50, 20, 100}, "lazy": {50, 20, 100},
+	} {
+		g.cfg.Scaler = scaler
+		f := &target{name: "f", function: function.Function{Name: "f", SLO: time.Second}}
+		for number, sm := range want {
+			s, profiled := e.sliceOf(f, number)
+			if s.SMPct != sm || profiled != (sm < 100) {
+				t.Errorf("%s on GPU %d: %+v, %v, want %v%% of the SMs", scaler, number, s, profiled, sm)
+			}
+		}
+		if unit := e.unitOf(f.function); unit == nil || unit.Request.ThroughputRPS != 10 {
+			t.Errorf("%s: scaled by %+v, want what sustains least", scaler, unit)
+		}
+		g.cfg.GPUs[0].Model = ""
+		if _, profiled := e.sliceOf(f, 0); !profiled {
+			t.Errorf("%s: no row holds for a GPU of which nothing is known", scaler)
+		}
+		g.cfg.GPUs[0].Model = "V100"
+	}
+}
