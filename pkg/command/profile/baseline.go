@@ -36,6 +36,7 @@ func (o *runOptions) loadBaseline() error {
 		case !wanted[at]:
 		case row.GPU != "" && row.GPU != o.model:
 			others = append(others, row.GPU)
+		case row.GPU == "" && o.baseline.rows[at].GPU != "": // that of the model counts
 		default:
 			o.baseline.rows[at] = row
 		}

@@ -1,9 +1,15 @@
 package profile
 
 import (
+	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/policy/search"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
@@ -53,6 +59,31 @@ func TestPercentage(t *testing.T) {
 		var set bool
 		if err := (percentage{&v, &set}).Set(text); err == nil || set {
 			t.Errorf("%q is taken as %v", text, v)
+		}
+	}
+}
+
+// TestBaselineModel: of a baseline of several GPU models the rows of the run's count.
+func TestBaselineModel(t *testing.T) {
+	lines := []string{"f,V100,50,1,10,100", "f,A100,50,1,100,10", "f,,50,1,20,50"}
+	for range lines {
+		lines = append(lines[1:], lines[0]) // whatever the order
+		path := filepath.Join(t.TempDir(), "old.csv")
+		text := "function,gpu,sm_pct,quota,throughput_rps,p95_ms\n" + strings.Join(lines, "\n") + "\n"
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for model, want := range map[string]float64{"V100": 10, "A100": 100, "T4": 20} {
+			o := runOptions{}
+			o.env, o.baselinePath, o.model = &cli.Env{Err: io.Discard}, path, model
+			o.functions = []function.Function{{Name: "f"}}
+			o.space = search.Space{SMPct: []float64{50}, Quota: []float64{1}, Batch: []int{1}}
+			if err := o.loadBaseline(); err != nil {
+				t.Fatal(err)
+			}
+			if got := o.baseline.rows[point{"f", profile.Config{SMPct: 50, Quota: 1, Batch: 1}}]; got.ThroughputRPS != want {
+				t.Errorf("%s, %v: %v requests a second, want %v", model, lines, got.ThroughputRPS, want)
+			}
 		}
 	}
 }
