@@ -12,6 +12,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/demand"
 	"github.com/gfaas/gfaas/pkg/command/gpumodel"
+	"github.com/gfaas/gfaas/pkg/command/planning"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/plan"
 	policy "github.com/gfaas/gfaas/pkg/policy/place"
@@ -86,36 +87,6 @@ func (i *inputs) loadDemand(env *cli.Env) ([]plan.Demand, error) {
 	return demand.Load(env, i.demand)
 }
 
-// objectives gives each function that has none by its demand the objective of its
-// own slo, else that of --slo. Functions that the demand does not name are left out.
-func (i *inputs) objectives(demand []plan.Demand, functions []function.Function) {
-	own := map[string]time.Duration{}
-	for _, fn := range functions {
-		own[fn.Name] = fn.SLO
-	}
-	for at, d := range demand {
-		if slo := cmp.Or(own[d.Function], i.slo); d.SLOMS == 0 {
-			demand[at].SLOMS = float64(slo) / float64(time.Millisecond)
-		}
-	}
-}
-
-// weights gives rows whose weights were not measured the size of their function's
-// model, as far as it is known.
-func weights(rows []profile.Row, functions []function.Function) {
-	sizes := map[string]float64{}
-	for _, fn := range functions {
-		if fn.Model != nil {
-			sizes[fn.Name] = fn.Model.Size.MiB()
-		}
-	}
-	for i := range rows {
-		if r := &rows[i]; r.ModelMemMiB == 0 {
-			r.ModelMemMiB = min(sizes[r.Function], r.GPUMemMiB)
-		}
-	}
-}
-
 // checkSLO refuses an objective that none can have.
 func (i *inputs) checkSLO(cmd *cobra.Command) error {
 	if cmd.Flags().Changed("slo") && i.slo <= 0 {
@@ -157,9 +128,12 @@ func (o *planOptions) input(cmd *cobra.Command) (in policy.Input, err error) {
 			return in, err
 		}
 	}
-	o.files.objectives(in.Demand, in.Functions)
-	weights(in.Profile, in.Functions)
-	o.arrivals.apply(o.env, &in)
+	planning.Objectives(in.Demand, in.Functions, o.files.slo)
+	planning.Weights(in.Profile, in.Functions)
+	o.arrivals.Apply(&in)
+	for _, note := range o.arrivals.Notes(in) {
+		o.env.Notef("note: %s", note)
+	}
 	for i := range in.Profile {
 		in.Profile[i].GPUMemMiB += o.instances.context.MiB()
 	}
@@ -234,7 +208,7 @@ func (o *planOptions) check(cmd *cobra.Command) error {
 	case f.Changed("gpu-mem") && o.mem <= 0:
 		return cli.Usagef("--gpu-mem %s: expected more than 0, like 16GiB", o.mem)
 	}
-	if err := cmp.Or(o.files.checkSLO(cmd), o.current.check(cmd), o.arrivals.check(cmd), o.instances.check(cmd)); err != nil {
+	if err := cmp.Or(o.files.checkSLO(cmd), o.current.check(cmd), o.arrivals.Check(cmd), o.instances.check(cmd)); err != nil {
 		return err
 	}
 	return checkStdin(o.files.profile, o.files.demand, o.files.inventory, o.files.functions, o.current.path)

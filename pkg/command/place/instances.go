@@ -4,6 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/command/planning"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/plan"
 )
@@ -47,6 +48,6 @@ func (i *instanceOptions) crowded(env *cli.Env, p plan.Plan) {
 		}
 	}
 	if len(names) > 0 {
-		env.Notef("note: more than %d instances on %s: MPS lets so many processes have a GPU (60 with newer drivers); --max-instances %d plans for it", mpsClients, list(names), mpsClients)
+		env.Notef("note: more than %d instances on %s: MPS lets so many processes have a GPU (60 with newer drivers); --max-instances %d plans for it", mpsClients, planning.List(names), mpsClients)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/picture"
+	"github.com/gfaas/gfaas/pkg/command/planning"
 	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/plan"
@@ -39,7 +40,7 @@ type planOptions struct {
 	over      func() bool // the time limit
 	spend     bool        // all of it, while a plan might be better
 	current   currentOptions
-	arrivals  arrivalOptions
+	arrivals  planning.Arrivals
 	instances instanceOptions
 	sweep     string
 	told      []string // notes
@@ -154,13 +155,13 @@ func newPlan(env *cli.Env) *cobra.Command {
 	cli.Choice(cmd, &o.model, "model", "what a GPU can host side by side", plan.ModelRect, plan.ModelTokens)
 	f.BoolVar(&o.share, "share-models", false, "keep the weights of a function's model once on a GPU")
 	f.Uint64Var(&o.seed, "seed", 0, "another seed may give another plan as good")
-	f.DurationVar(&o.limit, "time-limit", 2*time.Second, "how long to improve the plan")
+	f.DurationVar(&o.limit, "time-limit", planning.TimeLimit, "how long to improve the plan")
 	cli.Choice(cmd, &o.tieBreak, "tie-break", "which of equally efficient configurations to take",
 		string(policy.LargerQuota), string(policy.SmallerQuota))
 	cli.Choice(cmd, &o.order, "order", "pack the largest rectangles first, or as they arrive by the demand",
 		string(policy.Largest), string(policy.Arrival))
 	o.current.flags(cmd)
-	o.arrivals.flags(cmd)
+	o.arrivals.Flags(cmd)
 	o.instances.flags(cmd)
 	o.diluFlags(f)
 	f.StringVar(&o.sweep, "what-if", "", "plan for the demand times factors, like `'rps=1,2,4 slo=0.5,1'`, and print a line for each")
@@ -296,4 +297,18 @@ func (o *planOptions) unstable(p plan.Plan, in policy.Input) {
 			}
 		}
 	}
+}
+
+// evenly says for the table and the page how many GPUs the demand would take if requests came
+// steadily; nothing where they do, or where something runs already.
+func (o *planOptions) evenly(p plan.Plan, in policy.Input) string {
+	if p.Arrivals != plan.ArrivalsPoisson || o.current.path != "" || o.env.Output != "table" && o.env.Output != "html" {
+		return ""
+	}
+	in.Poisson = false
+	steady, err := o.quietly().plan(in)
+	if err != nil || len(steady.Unplaced) > 0 {
+		return ""
+	}
+	return " If requests came steadily, " + cli.Count(steady.GPUsUsed, "GPU") + " would do."
 }

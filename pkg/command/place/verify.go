@@ -10,6 +10,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/gpumodel"
+	"github.com/gfaas/gfaas/pkg/command/planning"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/place/verify"
 	"github.com/gfaas/gfaas/pkg/profile"
@@ -73,7 +74,7 @@ func runVerify(env *cli.Env, files inputs, path string) error {
 	if in.Functions, err = files.loadFunctions(env); err != nil {
 		return err
 	}
-	weights(in.Profile, in.Functions)
+	planning.Weights(in.Profile, in.Functions)
 	if err := knownModels(p, in, path); err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/demand"
+	"github.com/gfaas/gfaas/pkg/command/planning"
 	"github.com/gfaas/gfaas/pkg/command/profile/report"
 	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/function"
@@ -18,6 +19,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/place"
+	"github.com/gfaas/gfaas/pkg/policy/place/arrivals"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
@@ -25,13 +27,8 @@ import (
 // when nobody says what is.
 var steps = []float64{1, 10, 100}
 
-const (
-	maxRates = 10 // of --rps
-	// workPerPlan bounds the search for a plan. A report makes many, and they
-	// should not depend on how fast the machine is; a tenth of what gfaas-place
-	// searches reaches the bound of most.
-	workPerPlan = 1_000_000
-)
+// maxRates is how many rates --rps may name.
+const maxRates = 10
 
 // outlookOptions are the flags that say what is planned, as given.
 type outlookOptions struct {
@@ -44,23 +41,26 @@ type outlookOptions struct {
 	mem       gpu.Bytes
 	model     string
 	limit     time.Duration
+	arrivals  planning.Arrivals
 
-	wanted []plan.Demand // of --demand
-	mixed  bool          // the profile is of several models of GPU, shown or not
+	wanted []plan.Demand       // of --demand
+	loaded []function.Function // of --functions
+	mixed  bool                // the profile is of several models of GPU, shown or not
 }
 
 func (o *outlookOptions) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.Var(floats(&o.rps), "rps", "plan for these requests a second of each function (default 1, 10 and 100 times what the chosen configuration sustains)")
 	f.StringVar(&o.demand, "demand", "", "plan for this instead: a file (CSV: function,rps,slo_ms) or a list like resnet=250,bert=40")
-	f.StringVar(&o.functions, "functions", "", "the functions (YAML): how many GPUs an instance spans")
+	f.StringVar(&o.functions, "functions", "", "the functions (YAML): their objectives, how many GPUs an instance spans, how many calls it takes at once")
 	f.TextVar(&o.mem, "gpu-mem", gpu.Bytes(0), "memory of each GPU that is planned with, like `16GiB` (default no limit)")
 	cli.Choice(cmd, &o.model, "model", "what a GPU can host side by side", plan.ModelRect, plan.ModelTokens)
-	f.DurationVar(&o.limit, "time-limit", 5*time.Second, "how long to plan; when it is over, functions are left out")
+	o.arrivals.Flags(cmd)
+	f.DurationVar(&o.limit, "time-limit", 20*time.Second, "how long to plan; when it is over, no other plan is begun, and functions are left out")
 }
 
-// check says what is wrong with the flags, and reads the demand. Beside is another
-// file that is read.
+// check says what is wrong with the flags, and reads the demand and the functions. Beside
+// is another file that is read.
 func (o *outlookOptions) check(cmd *cobra.Command, beside string) (err error) {
 	f := cmd.Flags()
 	if f.Changed("rps") {
@@ -79,21 +79,31 @@ func (o *outlookOptions) check(cmd *cobra.Command, beside string) (err error) {
 		return cli.Usagef("--time-limit %s: expected 0 or more, like 2s", o.limit)
 	case len(slices.DeleteFunc([]string{o.path, o.demand, o.functions, beside}, func(p string) bool { return p != "-" })) > 1:
 		return cli.Usagef("standard input (-) can be only one of the files")
-	case o.demand == "":
-		return nil
 	}
-	o.wanted, err = demand.Load(o.env, o.demand)
+	if err := o.arrivals.Check(cmd); err != nil {
+		return err
+	}
+	if o.demand != "" {
+		if o.wanted, err = demand.Load(o.env, o.demand); err != nil {
+			return err
+		}
+	}
+	if o.functions != "" {
+		o.loaded, err = cli.LoadFunctions(o.env, o.functions)
+	}
 	return err
 }
 
-// objective is a function's own of the demand, else slo, in ms.
-func (o *outlookOptions) objective(function string, slo float64) float64 {
+// objective is a function's objective in ms: that of the demand, else its own, else slo.
+func (o *outlookOptions) objective(function string, slo time.Duration) float64 {
+	one := []plan.Demand{{Function: function}}
 	for _, d := range o.wanted {
-		if d.Function == function && d.SLOMS > 0 {
-			return d.SLOMS
+		if d.Function == function {
+			one[0] = d
 		}
 	}
-	return slo
+	planning.Objectives(one, o.loaded, slo)
+	return one[0].SLOMS
 }
 
 // rates are what of a section is planned for; none when there is no telling.
@@ -119,12 +129,7 @@ func (o *outlookOptions) rates(s report.Section) (out []float64) {
 // section alone. When the time is over, what is left is not planned, and named.
 func (o *outlookOptions) outlook(page *report.Page) error {
 	p := planner{outlookOptions: o, until: time.Now().Add(o.limit)}
-	if o.functions != "" {
-		var err error
-		if p.loaded, err = cli.LoadFunctions(o.env, o.functions); err != nil {
-			return err
-		}
-	}
+	page.Notes = append(page.Notes, p.assumed(page.Sections)...)
 	var models []string
 	fleets := map[string][]*report.Section{}
 	for i := range page.Sections {
@@ -165,11 +170,36 @@ func (o *outlookOptions) outlook(page *report.Page) error {
 	return nil
 }
 
+// assumed are notes about how requests are taken to come, in sentences.
+func (p *planner) assumed(sections []report.Section) (out []string) {
+	var in place.Input
+	for i := range sections {
+		s := &sections[i]
+		in.Profile = append(in.Profile, s.Rows...)
+		known := slices.ContainsFunc(in.Demand, func(d plan.Demand) bool { return d.Function == s.Function })
+		if !known && len(p.rates(*s)) > 0 {
+			in.Demand = append(in.Demand, plan.Demand{Function: s.Function, SLOMS: s.Goal.SLOMS})
+		}
+	}
+	p.arrivals.Apply(&in)
+	for _, note := range p.arrivals.Notes(in) {
+		first, rest := note[:1], note[1:]
+		if strings.HasPrefix(note, "requests ") || strings.HasPrefix(note, "the ") {
+			first = strings.ToUpper(first)
+		}
+		out = append(out, first+rest+".")
+	}
+	objective := func(d plan.Demand) bool { return d.SLOMS > 0 }
+	if !in.Poisson && slices.ContainsFunc(in.Demand, objective) {
+		out = append(out, "Requests are taken to come steadily, one as another is answered (--arrivals steady): if they come at random, more GPUs are needed to keep the objectives.")
+	}
+	return out
+}
+
 // planner makes plans until its time is over.
 type planner struct {
 	*outlookOptions
-	loaded []function.Function // of --functions
-	until  time.Time
+	until time.Time
 }
 
 func (p *planner) over() bool { return time.Now().After(p.until) }
@@ -220,7 +250,8 @@ func (p *planner) apart(all []*report.Section, n int) []int {
 	return out
 }
 
-// plan plans for the sections' rates: at least the first of them.
+// plan plans for the sections' rates, at least the first of them, as gfaas-place plan
+// does for the same demand. A plan that is begun is searched as long as there.
 func (p *planner) plan(sections []*report.Section) (out report.Outlook, err error) {
 	var rows []profile.Row
 	for _, s := range sections {
@@ -231,8 +262,11 @@ func (p *planner) plan(sections []*report.Section) (out report.Outlook, err erro
 		for _, s := range sections {
 			d = append(d, plan.Demand{Function: s.Function, RPS: p.rates(*s)[i], SLOMS: s.Goal.SLOMS})
 		}
-		made, _, err := place.Joint(place.Input{Profile: rows, Demand: d, Functions: p.loaded, MemMiB: p.mem.MiB()}, place.JointOptions{
-			Model: p.model, Work: workPerPlan, Expired: p.over,
+		in := place.Input{Profile: rows, Demand: d, Functions: p.loaded, MemMiB: p.mem.MiB(), Model: sections[0].GPU}
+		p.arrivals.Apply(&in)
+		until := time.Now().Add(planning.TimeLimit)
+		made, _, err := place.Joint(in, place.JointOptions{
+			Model: p.model, Expired: func() bool { return time.Now().After(until) },
 		})
 		if err != nil {
 			return out, err
@@ -286,6 +320,15 @@ func (p *planner) again(wanted []plan.Demand, gpu string) string {
 	}
 	if p.mem > 0 {
 		command += " --gpu-mem " + p.mem.String()
+	}
+	if p.arrivals.Pattern != plan.ArrivalsPoisson {
+		command += " --arrivals " + p.arrivals.Pattern
+	}
+	if p.arrivals.Headroom > 0 {
+		command += " --headroom " + csvfile.Format(p.arrivals.Headroom)
+	}
+	if p.arrivals.HandOver != arrivals.HandOver {
+		command += " --hand-over " + p.arrivals.HandOver.String()
 	}
 	return fmt.Sprintf("%s --demand - <<'END'\n%sEND\n", command, file.String())
 }

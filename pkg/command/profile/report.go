@@ -11,13 +11,16 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/profile/report"
+	"github.com/gfaas/gfaas/pkg/plan"
+	"github.com/gfaas/gfaas/pkg/policy/place"
 	"github.com/gfaas/gfaas/pkg/policy/search"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
 const reportLong = `Shows what a profile says: for each function throughput, p95 latency and
 efficacy over SM share, quota and batch, and the configuration to run it in, the
-best efficacy within --slo. -o html is one page with heat maps and curves that
+best efficacy within its objective (the demand's slo_ms, else the slo of --functions, else --slo).
+-o html is one page with heat maps and curves that
 needs nothing beside it; -o table draws bars on the terminal. In the page of a
 large profile the part of each function is packed, and a script in it draws that
 part when it is opened.
@@ -30,9 +33,10 @@ It also says what the planner makes of the profile: how many GPUs the functions
 take for some demands, each alone and all together, how many any plan takes at
 least, the configurations and, in the page, what a GPU hosts. The demands are 1,
 10 and 100 times what the chosen configuration sustains, or those of --rps or
---demand. With --functions an instance of a function with more gpus than 1 is on
-so many. The plans are those of gfaas-place plan, searched less long; the page
-has the command that makes them.`
+--demand. The plans are those of gfaas-place plan for the same demand; the page has
+the command that makes them. So requests to functions with an objective are taken to
+come at random (--arrivals poisson), and an instance is counted on for what it then
+answers within the objective, which is less than its throughput.`
 
 // reportOptions are the flags of report, as given.
 type reportOptions struct {
@@ -175,7 +179,7 @@ func (o *reportOptions) sections(rows []profile.Row) ([]report.Section, error) {
 	}
 	var out []report.Section
 	for _, k := range keys {
-		goal := search.Goal{SLOMS: o.outlook.objective(k.function, millis(o.slo))}
+		goal := search.Goal{SLOMS: o.outlook.objective(k.function, o.slo)}
 		s, err := search.New("grid", allOf(groups[k]), goal)
 		if err != nil {
 			return nil, err
@@ -187,7 +191,12 @@ func (o *reportOptions) sections(rows []profile.Row) ([]report.Section, error) {
 		for c, ok := s.Next(); ok; c, ok = s.Next() {
 			s.Tell(c, table[c], true)
 		}
-		out = append(out, report.Section{Function: k.function, GPU: k.gpu, Rows: groups[k], Goal: goal, Choice: s.Choice(), MemMiB: o.outlook.mem.MiB()})
+		one := report.Section{Function: k.function, GPU: k.gpu, Rows: groups[k], Goal: goal, Choice: s.Choice(), MemMiB: o.outlook.mem.MiB()}
+		in := place.Input{Functions: o.outlook.loaded}
+		if o.outlook.arrivals.Apply(&in); in.Poisson && goal.SLOMS > 0 {
+			one.AtRandom, one.Worth = true, in.Worth(one.Choice.Row, plan.Demand{Function: k.function, SLOMS: goal.SLOMS})
+		}
+		out = append(out, one)
 	}
 	return out, nil
 }

@@ -81,12 +81,8 @@ func measured(r profile.Row, sloMS float64) bool {
 // sustain as requests arrive, less the headroom. Those that sustain nothing then
 // are left out; when none is left, reason says why.
 func (in Input) worth(rows []profile.Row, d plan.Demand) (out []profile.Row, reason string) {
-	between := in.handOver(d)
 	for _, r := range rows {
-		if in.Poisson && d.SLOMS > 0 {
-			r.ThroughputRPS = arrivals.Worth(arrivals.HandedOver(r, between), d.SLOMS)
-		}
-		if r.ThroughputRPS *= 1 - in.Headroom; r.ThroughputRPS > 0 {
+		if r.ThroughputRPS = in.Worth(r, d); r.ThroughputRPS > 0 {
 			out = append(out, r)
 		}
 	}
@@ -96,6 +92,15 @@ func (in Input) worth(rows []profile.Row, d plan.Demand) (out []profile.Row, rea
 	least := slices.MinFunc(rows, func(a, b profile.Row) int { return cmp.Compare(arrivals.Rest(a), arrivals.Rest(b)) })
 	return nil, fmt.Sprintf("no configuration answers a request at rest within %s ms: the fastest takes up to %s at %s, the pauses of its quota included",
 		num(d.SLOMS), num(tidy(arrivals.Rest(least))), describe(least))
+}
+
+// Worth returns how many requests a second an instance of a row is counted on for.
+func (in Input) Worth(r profile.Row, d plan.Demand) float64 {
+	rps := r.ThroughputRPS
+	if in.Poisson && d.SLOMS > 0 {
+		rps = arrivals.Worth(arrivals.HandedOver(r, in.handOver(d)), d.SLOMS)
+	}
+	return rps * (1 - in.Headroom)
 }
 
 // handOver is how long an instance of the function has nothing to do between two

@@ -22,6 +22,10 @@ type Section struct {
 	Choice   search.Choice
 	MemMiB   float64 // of a GPU; 0 is without limit
 	Trials   []profile.Trial
+	// AtRandom reports whether requests are taken to come at random. Then Worth is how many
+	// a second the planner counts on of an instance of Choice.
+	AtRandom bool
+	Worth    float64
 	Outlook
 }
 
@@ -96,6 +100,10 @@ func (s Section) summary() []string {
 		"It has " + c.Reason + ".",
 	}
 	lines = append(lines, underPoisson(c.Row)...)
+	if _, _, measured := c.Row.Goodput(s.Goal.SLOMS); s.AtRandom && !measured {
+		lines = append(lines, fmt.Sprintf("When requests come at random, plans count on it for %s requests/s within %s ms.",
+			number.Metric(s.Worth), number.Plain(s.Goal.SLOMS)))
+	}
 	lines = append(lines, s.mostGoodput()...)
 	met, unstable := 0, 0
 	for _, r := range s.Rows {
