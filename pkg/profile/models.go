@@ -113,8 +113,11 @@ func Quoted(names []string) string {
 
 // Apart returns the rows so that at most one row of a configuration holds for a GPU of
 // each of the models: a row that names no model, beside rows that do, becomes a row for
-// each model that has none.
+// each model that has none. Where none of the models is known (""), nothing changes.
 func Apart(rows []Row, models []string) []Row {
+	if !slices.ContainsFunc(models, func(m string) bool { return m != "" }) {
+		return rows
+	}
 	of := map[config]map[string]bool{}
 	for _, r := range rows {
 		at := config{r.Function, r.Config}

@@ -3,7 +3,6 @@ package place
 import (
 	"cmp"
 	"errors"
-	"maps"
 	"slices"
 	"time"
 
@@ -152,9 +151,9 @@ func (o *planOptions) input(cmd *cobra.Command) (in policy.Input, err error) {
 // several models would hold for a GPU.
 func (o *planOptions) nameModels(in *policy.Input) error {
 	current := o.current.plan.GPUs
-	running, all := map[gpumodel.Place]string{}, map[string]bool{}
+	running := map[gpumodel.Place]string{}
 	for _, g := range current {
-		running[gpumodel.Place{Node: g.Node, Index: g.Index}], all[g.Model] = g.Model, true
+		running[gpumodel.Place{Node: g.Node, Index: g.Index}] = g.Model
 	}
 	for i, d := range in.Devices {
 		in.Devices[i].Model = cmp.Or(d.Model, running[gpumodel.Place{Node: d.Node, Index: d.Index}])
@@ -175,12 +174,9 @@ func (o *planOptions) nameModels(in *policy.Input) error {
 	if in.Model == "" && len(models) > 1 && (unnamed || in.Devices == nil) {
 		return gpumodel.Unknown(o.files.profile, models, gpumodel.OrInventory)
 	}
-	all[in.Model] = true
 	for i, d := range in.Devices {
 		in.Devices[i].Model = cmp.Or(d.Model, in.Model)
-		all[in.Devices[i].Model] = true
 	}
-	in.Profile = profile.Apart(in.Profile, slices.Sorted(maps.Keys(all)))
 	return nil
 }
 

@@ -19,6 +19,7 @@ import (
 // than smaller ones, and the best of all counts. With shared weights the planner
 // must keep them once.
 func AtMost(in Input, most int, shared bool, planner Planner) (plan.Plan, error) {
+	in = in.apart()
 	p, err := planner(in)
 	if err != nil || crowd(p) <= most {
 		return p, err

@@ -27,6 +27,7 @@ type DiluOptions struct {
 // counts as a large model. It fails when the demand takes more than 5 million
 // instances.
 func Dilu(in Input, o DiluOptions) (plan.Plan, error) {
+	in = in.apart()
 	d := diluPlanner{in: in, wanted: in.wants()}
 	if in.Devices == nil {
 		d.fleet = online.DiluElastic(in.more(0), o.DiluOptions)

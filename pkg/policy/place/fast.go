@@ -26,6 +26,7 @@ type FastOptions struct {
 // most efficient first; what is still missing is unplaced. It fails when the
 // demand would take more than 5 million instances.
 func Fast(in Input, o FastOptions) (plan.Plan, error) {
+	in = in.apart()
 	wanted := in.wants()
 	chosen := choose(wanted, o.TieBreak)
 	if err := countable(chosen); err != nil && in.Devices == nil {

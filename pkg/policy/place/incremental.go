@@ -40,6 +40,11 @@ type IncrementalOptions struct {
 // instance starts or stops.
 func Incremental(current plan.Plan, in Input, o IncrementalOptions, planner Planner) (p plan.Plan, why map[string]string, err error) {
 	o.tokens = current.Model == plan.ModelTokens
+	var models []string
+	for _, g := range current.GPUs {
+		models = append(models, g.Model)
+	}
+	in = in.apart(models...)
 	fresh, err := planner(in)
 	if err != nil {
 		return plan.Plan{}, nil, err
@@ -169,11 +174,29 @@ func (v *revision) models(h *host) []plan.Model {
 	for _, t := range h.residents {
 		name := v.model[t.Function]
 		named := func(m plan.Model) bool { return m.Name == name }
-		if size := v.keepers[name]; size > 0 && !slices.ContainsFunc(out, named) {
+		if size := v.weightsOn(name, h.device); size > 0 && !slices.ContainsFunc(out, named) {
 			out = append(out, plan.Model{Name: name, MemMiB: size.MiB()})
 		}
 	}
 	return out
+}
+
+// weightsOn returns what weights take on a device that keeps them: as the current plan has
+// it for a GPU of that model, else the most that any configuration shares there.
+func (v *revision) weightsOn(name string, d plan.Device) gpu.Bytes {
+	if v.keepers[name] == 0 {
+		return 0
+	}
+	if size, known := v.kept[weights{name, d.Model}]; known {
+		return size
+	}
+	most := 0.0
+	for _, w := range v.wanted {
+		if v.model[w.demand.Function] == name {
+			most = max(most, weightsOn(undominated(w.rows), d))
+		}
+	}
+	return min(gpu.FromMiB(most), v.keepers[name])
 }
 
 // reason says what keeps the rest of a function's demand from being placed.
@@ -195,7 +218,7 @@ func (v *revision) reason(w *want) string {
 func newRevision(current plan.Plan, in Input, o IncrementalOptions) *revision {
 	v := &revision{
 		in: in, o: o, limited: in.limits(), shared: o.ShareModels, wanted: in.wants(), of: map[string]*want{},
-		keepers: map[string]gpu.Bytes{}, model: map[string]string{}, running: map[string][]*resident{}, why: map[string]string{},
+		keepers: map[string]gpu.Bytes{}, kept: map[weights]gpu.Bytes{}, model: map[string]string{}, running: map[string][]*resident{}, why: map[string]string{},
 		ids: ids{map[string]bool{}, map[string]int{}},
 	}
 	for i := range v.wanted {
@@ -217,9 +240,9 @@ func newRevision(current plan.Plan, in Input, o IncrementalOptions) *revision {
 	return v
 }
 
-// share finds the size of each model's weights: as the current plan keeps them,
-// else the most that sharing saves any configuration. A configuration that
-// would need more is none.
+// share finds the size of each model's weights: as the current plan keeps them on GPUs of
+// that GPU model, else the most that sharing saves any configuration. A configuration that
+// would need more than the current plan keeps is none.
 func (v *revision) share(current plan.Plan) {
 	if !v.shared {
 		return
@@ -230,17 +253,48 @@ func (v *revision) share(current plan.Plan) {
 			v.keepers[model] = max(v.keepers[model], gpu.FromMiB(r.ModelMemMiB))
 		}
 	}
+	listed := map[[2]any]string{}
+	for _, d := range v.in.Devices {
+		listed[[2]any{d.Node, d.Index}] = d.Model
+	}
+	most := map[string]gpu.Bytes{}
+	var models []string
 	for _, g := range current.GPUs {
+		model := cmp.Or(listed[[2]any{g.Node, g.Index}], g.Model, v.in.Model)
+		models = append(models, model)
 		for _, m := range g.Models {
 			if v.keepers[m.Name] > 0 {
-				v.keepers[m.Name] = gpu.FromMiB(m.MemMiB)
+				v.kept[weights{m.Name, model}] = gpu.FromMiB(m.MemMiB)
+				most[m.Name] = max(most[m.Name], gpu.FromMiB(m.MemMiB))
 			}
 		}
 	}
+	slices.Sort(models)
+	models = slices.Compact(models)
 	for i := range v.wanted {
 		w := &v.wanted[i]
-		w.rows = filter(w.rows, func(r profile.Row) bool { return gpu.FromMiB(r.ModelMemMiB) <= v.keepers[v.model[r.Function]] })
+		w.rows = filter(w.rows, func(r profile.Row) bool { return v.keeps(r, models) })
+		for _, r := range undominated(w.rows) {
+			model := v.model[r.Function]
+			most[model] = max(most[model], gpu.FromMiB(r.ModelMemMiB))
+		}
 	}
+	for name := range v.keepers {
+		v.keepers[name] = most[name]
+	}
+}
+
+// keeps reports whether the weights of a configuration are no larger than what the
+// current plan keeps for them on the GPUs that it may run on, which are of these models.
+func (v *revision) keeps(r profile.Row, models []string) bool {
+	for _, model := range models {
+		size, known := v.kept[weights{v.model[r.Function], model}]
+		here := model == "" || r.GPU == "" || model == r.GPU
+		if known && here && gpu.FromMiB(r.ModelMemMiB) > size {
+			return false
+		}
+	}
+	return true
 }
 
 // openGPUs opens the GPUs of the inventory, or without one those of the current

@@ -30,6 +30,7 @@ type JointOptions struct {
 // configurations were chosen, a line each, in the order of the demand. Where GPUs have
 // not all the same memory, many functions are planned for as if some had, too.
 func Joint(in Input, o JointOptions) (p plan.Plan, reasons []string, err error) {
+	in = in.apart()
 	p, reasons, err = jointly(in, o)
 	if err != nil || len(p.Unplaced) == 0 && p.GPUsUsed <= p.Bound {
 		return p, reasons, err
@@ -387,7 +388,7 @@ func (b *builder) gpu(d plan.Device, items []joint.Item) plan.GPU {
 		}
 		if b.in.limits() {
 			in.MemMiB = b.memory(row)
-			out.Models = b.keep(out.Models, b.functions[it.Func])
+			out.Models = b.keep(out.Models, b.functions[it.Func], d)
 		}
 		out.Instances = append(out.Instances, in)
 		turns = append(turns, it.Turns)
@@ -414,13 +415,33 @@ func (b *builder) id(it joint.Item) string {
 	return id
 }
 
-// keep lists the model of a function's weights once on a GPU.
-func (b *builder) keep(models []plan.Model, fn function.Function) []plan.Model {
+// keep lists the model of a function's weights once on a GPU, with the memory that they
+// take on a GPU of its model.
+func (b *builder) keep(models []plan.Model, fn function.Function, d plan.Device) []plan.Model {
 	i := b.model(fn)
-	if i == joint.NoModel || slices.Contains(models, b.models[i]) {
+	if i == joint.NoModel || slices.ContainsFunc(models, func(m plan.Model) bool { return m.Name == b.models[i].Name }) {
 		return models
 	}
-	return append(models, b.models[i])
+	size := 0.0
+	for f, w := range b.wanted {
+		if b.model(b.functions[f]) == i {
+			size = max(size, weightsOn(w.rows, d))
+		}
+	}
+	if size == 0 {
+		return models
+	}
+	return append(models, plan.Model{Name: b.models[i].Name, MemMiB: size})
+}
+
+// weightsOn returns the most memory, in MiB, that the weights of any row take on the device.
+func weightsOn(rows []profile.Row, d plan.Device) (most float64) {
+	for _, r := range rows {
+		if matches(r, d) {
+			most = max(most, r.ModelMemMiB)
+		}
+	}
+	return most
 }
 
 // reason says what keeps the rest of a function's demand from being placed.

@@ -132,6 +132,18 @@ func (in Input) more(index int) plan.Device {
 	return plan.Device{Node: "node0", Index: index, MemMiB: in.MemMiB, Model: in.Model}
 }
 
+// apart returns the input with rows of which at most one of a configuration holds for a
+// GPU of each model there is; others are models besides those of the input.
+func (in Input) apart(others ...string) Input {
+	models := append(others, in.Model)
+	for _, d := range in.Devices {
+		models = append(models, d.Model)
+	}
+	slices.Sort(models)
+	in.Profile = profile.Apart(in.Profile, slices.Compact(models))
+	return in
+}
+
 // gpuOf returns a GPU of a plan, as yet without instances, for a device.
 func gpuOf(d plan.Device) plan.GPU {
 	return plan.GPU{Node: d.Node, Index: d.Index, MemMiB: d.MemMiB, Model: d.Model}

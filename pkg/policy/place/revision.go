@@ -58,6 +58,9 @@ type host struct {
 	released  bool         // its list of free rectangles may miss some
 }
 
+// weights are those of a model on GPUs of one GPU model.
+type weights struct{ name, gpu string }
+
 // revision is a plan under change: all GPUs, what is on them, and what is wanted.
 type revision struct {
 	in      Input
@@ -69,7 +72,8 @@ type revision struct {
 	came    int // instances so far
 	wanted  []want
 	of      map[string]*want
-	keepers map[string]gpu.Bytes   // of weights that are shared, by model
+	keepers map[string]gpu.Bytes   // of weights that are shared, by model: the most on any GPU
+	kept    map[weights]gpu.Bytes  // of those that the current plan keeps
 	model   map[string]string      // of a function
 	running map[string][]*resident // by function, oldest first
 	ids     ids
