@@ -2,6 +2,7 @@ package profile
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -77,16 +78,37 @@ func (x Index) Find(function string, at Config, model string) (row Row, found bo
 	if len(rows) == 0 {
 		return Row{}, false, nil
 	}
-	figures := func(r Row) Row {
-		r.GPU, r.Line = "", 0
-		return r
-	}
 	for _, r := range rows[1:] {
 		if figures(r) != figures(rows[0]) {
 			return Row{}, false, &AmbiguousError{Function: function, Config: at, Models: Models(rows)}
 		}
 	}
 	return rows[0], true, nil
+}
+
+// figures returns what the row says of its configuration.
+func figures(r Row) Row {
+	r.GPU, r.Line = "", 0
+	return r
+}
+
+// Differ reports whether the rows that hold for a GPU depend on its model.
+func Differ(rows []Row) bool {
+	models := Models(rows)
+	var first map[Row]bool
+	for _, model := range models {
+		all := map[Row]bool{}
+		for _, r := range On(rows, model) {
+			all[figures(r)] = true
+		}
+		if first == nil {
+			first = all
+		}
+		if !maps.Equal(all, first) {
+			return true
+		}
+	}
+	return false
 }
 
 // AmbiguousError reports a configuration whose figures depend on the GPU model, where

@@ -96,6 +96,19 @@ func TestFind(t *testing.T) {
 	}
 }
 
+func TestDiffer(t *testing.T) {
+	for want, rows := range map[bool][][]Row{
+		false: {nil, mixed[6:], mixed[5:], mixed[4:5], mixed[:1]},
+		true:  {mixed, mixed[:2], mixed[2:5], mixed[4:]},
+	} {
+		for _, some := range rows {
+			if Differ(some) != want {
+				t.Errorf("%s: differ: %v, want %v", rates(some), !want, want)
+			}
+		}
+	}
+}
+
 func TestLacking(t *testing.T) {
 	for model, want := range map[string]string{"V100": `[{g [A100]}]`, "A100": `[]`, "T4": `[{g [A100]} {same [A100 V100]}]`, "": `[]`} {
 		if got := fmt.Sprint(Lacking(mixed, model)); got != want {

@@ -314,8 +314,8 @@ func (o *serveOptions) loadProfile(t *tool, gpus []devices.GPU) (map[string][]pr
 			continue
 		}
 		for _, name := range slices.Sorted(maps.Keys(out)) {
-			if all := profile.Models(out[name]); len(all) > 1 {
-				return nil, gpumodel.Unknown(o.profile, all, gpumodel.ByFlag)
+			if profile.Differ(out[name]) {
+				return nil, gpumodel.Unknown(o.profile, profile.Models(out[name]), gpumodel.ByFlag)
 			}
 		}
 	}

@@ -162,7 +162,8 @@ func (o *planOptions) nameModels(in *policy.Input) error {
 	for _, d := range in.Demand {
 		demanded[d.Function] = true
 	}
-	models := profile.Models(slices.DeleteFunc(slices.Clone(in.Profile), func(r profile.Row) bool { return !demanded[r.Function] }))
+	rows := slices.DeleteFunc(slices.Clone(in.Profile), func(r profile.Row) bool { return !demanded[r.Function] })
+	models := profile.Models(rows)
 	in.Model = o.files.model
 	if in.Model == "" && len(models) == 1 {
 		in.Model = models[0]
@@ -171,7 +172,7 @@ func (o *planOptions) nameModels(in *policy.Input) error {
 	if in.Model == "" && in.Devices == nil && len(current) > 0 && !slices.ContainsFunc(current, func(g plan.GPU) bool { return g.Model != current[0].Model }) {
 		in.Model = current[0].Model // more GPUs are like those that run
 	}
-	if in.Model == "" && len(models) > 1 && (unnamed || in.Devices == nil) {
+	if in.Model == "" && (unnamed || in.Devices == nil) && profile.Differ(rows) {
 		return gpumodel.Unknown(o.files.profile, models, gpumodel.OrInventory)
 	}
 	for i, d := range in.Devices {

@@ -236,9 +236,9 @@ func (o *scaleOptions) loadRows() ([]profile.Row, error) {
 	if of, err = gpumodel.Rows(of, o.profile, o.model); err != nil {
 		return nil, err
 	}
-	if models := profile.Models(of); len(models) > 1 {
+	if models := profile.Models(of); profile.Differ(of) {
 		return nil, gpumodel.Unknown(o.profile, models, gpumodel.ByFlag)
-	} else if len(models) == 1 {
+	} else if len(models) > 0 {
 		of = profile.On(of, models[0])
 	}
 	able := slices.DeleteFunc(of, func(r profile.Row) bool { return r.ThroughputRPS < csvfile.Smallest })
