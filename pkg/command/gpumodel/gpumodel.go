@@ -1,5 +1,5 @@
-// Package gpumodel finds out which model of GPU a command is about: rows of a profile
-// hold for one model alone.
+// Package gpumodel finds the GPU model whose rows of a profile a command must use, and
+// asks for it where it is not known.
 package gpumodel
 
 import (
@@ -59,7 +59,7 @@ func Ask(path string, err error) error {
 	return cli.Fail(cli.ExitUsage, OrInventory, fmt.Errorf("%s: %w", path, err))
 }
 
-// Place is where a GPU is.
+// Place identifies a GPU: its node, and its index on the node.
 type Place struct {
 	Node  string
 	Index int

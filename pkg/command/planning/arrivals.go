@@ -1,5 +1,6 @@
-// Package planning is what commands share that plan for a demand: how requests come, which
-// objectives functions have, and what weights take. So the same input gives the same plan.
+// Package planning holds the input that all commands that plan for a demand share: how
+// requests come, the objectives of functions and the memory of weights. So the same files
+// and flags give the same plan.
 package planning
 
 import (
@@ -50,7 +51,7 @@ func (a *Arrivals) Apply(in *policy.Input) {
 	in.Poisson = a.Pattern == plan.ArrivalsPoisson
 }
 
-// Notes say what is assumed of the arrivals of the input's demand.
+// Notes returns what is assumed about the arrivals of the input's demand.
 func (a *Arrivals) Notes(in policy.Input) (notes []string) {
 	if !in.Poisson {
 		return nil

@@ -170,7 +170,7 @@ func (o *outlookOptions) outlook(page *report.Page) error {
 	return nil
 }
 
-// assumed are notes about how requests are taken to come, in sentences.
+// assumed returns notes about how requests are taken to come, in sentences.
 func (p *planner) assumed(sections []report.Section) (out []string) {
 	var in place.Input
 	for i := range sections {
@@ -251,7 +251,8 @@ func (p *planner) apart(all []*report.Section, n int) []int {
 }
 
 // plan plans for the sections' rates, at least the first of them, as gfaas-place plan
-// does for the same demand. A plan that is begun is searched as long as there.
+// does for the same demand: a plan that is begun is searched for as long, even if
+// --time-limit ends meanwhile.
 func (p *planner) plan(sections []*report.Section) (out report.Outlook, err error) {
 	var rows []profile.Row
 	for _, s := range sections {
