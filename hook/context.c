@@ -6,11 +6,11 @@ GF_EXPORT CUresult cuInit(unsigned int flags)
     if (!gf_boot())
         return CUDA_ERROR_SHARED_OBJECT_INIT_FAILED;
     gf_visible_read();
-    CUresult result = gf_real.cuInit(flags);
+    CUresult result = gf_visible_settle(gf_real.cuInit(flags));
     /* One device: it will be used, and the daemon can answer meanwhile. Of
      * several a process may use only some. */
     int count = 0;
-    if (result == CUDA_SUCCESS && gf_real.cuDeviceGetCount(&count) == CUDA_SUCCESS && count == 1)
+    if (result == CUDA_SUCCESS && gf_real.cuDeviceGetCount(&count) == CUDA_SUCCESS && (count == 1 || gf_visible_outside(1)))
         gf_link_start(gf_devices);
     return result;
 }
@@ -72,11 +72,31 @@ GF_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 {
     if (!gf_boot())
         return CUDA_ERROR_NOT_INITIALIZED;
+    if (gf_visible_outside(dev))
+        return CUDA_ERROR_INVALID_DEVICE;
     CUresult result = gf_mem_answer_on(dev, gf_real.cuDevicePrimaryCtxRetain(pctx, dev));
     if (result == CUDA_SUCCESS)
         gf_primary_held(gf_device_at(dev));
     return result;
 }
+
+#define GF_CREATE(symbol, params, args) \
+    GF_EXPORT CUresult symbol params \
+    { \
+        if (!gf_boot()) \
+            return CUDA_ERROR_NOT_INITIALIZED; \
+        if (gf_visible_outside(dev)) \
+            return CUDA_ERROR_INVALID_DEVICE; \
+        CUresult result = gf_real.symbol args; \
+        gf_forget_thread(); /* another context is current now */ \
+        return gf_mem_answer_on(dev, result); \
+    }
+GF_CREATE(cuCtxCreate, (CUcontext *pctx, unsigned int flags, CUdevice dev), (pctx, flags, dev))
+GF_CREATE(cuCtxCreate_v2, (CUcontext *pctx, unsigned int flags, CUdevice dev), (pctx, flags, dev))
+GF_CREATE(cuCtxCreate_v3, (CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams, unsigned int flags, CUdevice dev),
+          (pctx, paramsArray, numParams, flags, dev))
+GF_CREATE(cuCtxCreate_v4, (CUcontext *pctx, CUctxCreateParams *ctxCreateParams, unsigned int flags, CUdevice dev),
+          (pctx, ctxCreateParams, flags, dev))
 
 /* Others may still hold the primary context when it is released, some of them by
  * calls that this library does not see: it is gone when it is no longer active. */

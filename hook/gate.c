@@ -199,6 +199,8 @@ static uint32_t pass(struct gf_line *line, uint64_t blocks)
     uint64_t began = 0;
     bool closed = false;
     uint32_t lease;
+    if (gf_visible_outside((CUdevice)gf_ordinal(device)))
+        return 0;
     for (;;) {
         gf_link_start(device);
         __atomic_store_n(&line->busy, 1, __ATOMIC_SEQ_CST);

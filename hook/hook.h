@@ -76,7 +76,7 @@ bool gf_own_errors(void);
  * life of the process; none where the program has put something else there, unless
  * that is a log: opened to append. */
 void gf_say(unsigned kind, const char *format, ...) __attribute__((format(printf, 2, 3)));
-enum { GF_SAY_DRIVER, GF_SAY_SETUP, GF_SAY_REFUSED, GF_SAY_LOST, GF_SAY_THREAD, GF_SAY_DEEP, GF_SAY_NAMESPACE, GF_SAY_ASKED, GF_SAY_NEW,
+enum { GF_SAY_DRIVER, GF_SAY_SETUP, GF_SAY_REFUSED, GF_SAY_LOST, GF_SAY_THREAD, GF_SAY_DEEP, GF_SAY_NAMESPACE, GF_SAY_ASKED, GF_SAY_NEW, GF_SAY_VISIBLE,
        GF_SAY_STRAY /* and as many as there are kinds of stray programs */ };
 
 extern __thread bool gf_booting GF_TLS; /* this thread is inside the opening of the driver */
@@ -99,6 +99,11 @@ void *gf_wrapper_of(void *address);
 /* The wrapper of a function of the management library, where `handle` has that
  * function; NULL: it is not wrapped. */
 void *gf_nvml_pick(void *handle, const char *name);
+
+#define GF_UUID 64 /* room for the text of a UUID, without its GPU- or MIG- */
+/* Writes down the UUIDs of n GPUs by their numbers. That of a GPU that is not there, and
+ * of UINT_MAX, stays empty, and so do all without the library. */
+void gf_nvml_uuids(const unsigned *numbers, unsigned n, char (*uuids)[GF_UUID]);
 
 /* ---- device.c ---- */
 
@@ -167,11 +172,22 @@ void gf_device_fork_child(void);
 
 /* ---- visible.c ---- */
 
-/* Called before the driver starts. */
+/* Reads the lists of GPUs, as the driver is about to: once it has started it keeps to
+ * what it read. */
 void gf_visible_read(void);
+/* Finds out which of the instance's GPUs the program sees, after the driver has started
+ * with that result, and returns what cuInit returns: CUDA_ERROR_NO_DEVICE if it sees none
+ * of them, which is said in one line. */
+CUresult gf_visible_settle(CUresult initialised);
 /* The place of a device among the instance's GPUs; GF_DEVICES: it is none of
  * them. */
 unsigned gf_visible_place(unsigned ordinal);
+/* The place in a list of the GPU or MIG instance with that number (UINT_MAX: it has
+ * none) or that UUID; GF_DEVICES: it is not there. */
+unsigned gf_visible_find(const char *list, unsigned number, const char *uuid);
+/* Whether a device is hidden from the program: it, or one before it in the list, is none
+ * of the instance's GPUs. */
+bool gf_visible_outside(CUdevice ordinal);
 void gf_visible_fork_child(void);
 
 /* ---- gate.c ---- */

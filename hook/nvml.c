@@ -13,6 +13,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,6 +56,33 @@ static bool find(void)
     return handle != NULL;
 }
 
+/* Loads the library if the program has not. It stays loaded: the program may open it at
+ * the same time. */
+void gf_nvml_uuids(const unsigned *numbers, unsigned n, char (*uuids)[GF_UUID])
+{
+    int saved = errno;
+    gf_lookup_init();
+    void *handle = gf_real_dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_LOCAL);
+    if (handle) {
+        nvmlReturn_t (*init)(void) = gf_real_dlsym(handle, "nvmlInit_v2");
+        nvmlReturn_t (*shut)(void) = gf_real_dlsym(handle, "nvmlShutdown");
+        nvmlReturn_t (*at)(unsigned int, nvmlDevice_t *) = gf_real_dlsym(handle, "nvmlDeviceGetHandleByIndex_v2");
+        nvmlReturn_t (*uuid)(nvmlDevice_t, char *, unsigned int) = gf_real_dlsym(handle, "nvmlDeviceGetUUID");
+        bool open = init && shut && at && uuid && init() == NVML_SUCCESS;
+        for (unsigned i = 0; open && i < n; i++) {
+            nvmlDevice_t device;
+            char text[96];
+            if (numbers[i] != UINT_MAX && at(numbers[i], &device) == NVML_SUCCESS && uuid(device, text, sizeof text) == NVML_SUCCESS &&
+                strlen(text) < GF_UUID + 4 && strncmp(text, "GPU-", 4) == 0)
+                strcpy(uuids[i], text + 4);
+        }
+        if (open)
+            shut();
+    }
+    dlerror();
+    errno = saved;
+}
+
 /* ---- the slice ---- */
 
 static struct gf_identity identity;
@@ -80,20 +108,14 @@ static bool in_slice(void)
  * a UUID. -1: it is none of them. */
 static int place_of(nvmlDevice_t device)
 {
-    char uuid[96] = "", index[16] = "";
+    char uuid[96] = "";
     unsigned number;
     if (real.nvmlDeviceGetUUID && real.nvmlDeviceGetUUID(device, uuid, sizeof uuid) != NVML_SUCCESS)
         *uuid = 0;
-    if (strncmp(uuid, "MIG-", 4) != 0 && real.nvmlDeviceGetIndex && real.nvmlDeviceGetIndex(device, &number) == NVML_SUCCESS)
-        snprintf(index, sizeof index, "%u", number);
-    int place = 0;
-    for (const char *word = devices; *word; place++) {
-        size_t n = strcspn(word, ",");
-        if (n && ((strlen(index) == n && strncmp(word, index, n) == 0) || (strlen(uuid) == n && strncmp(word, uuid, n) == 0)))
-            return place;
-        word += n + (word[n] == ',');
-    }
-    return -1;
+    if (strncmp(uuid, "MIG-", 4) == 0 || !real.nvmlDeviceGetIndex || real.nvmlDeviceGetIndex(device, &number) != NVML_SUCCESS)
+        number = UINT_MAX;
+    unsigned place = gf_visible_find(devices, number, uuid);
+    return place < GF_DEVICES ? (int)place : -1;
 }
 
 /* ---- memory ---- */

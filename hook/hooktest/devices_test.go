@@ -144,35 +144,134 @@ func TestExit(t *testing.T) {
 	}
 }
 
-// TestDevicesNarrowed has a process see fewer of its instance's GPUs than there
-// are, in an order of its own, as programs do to their workers: it is a client
-// of the GPUs that it works on.
+// gpuUUID is the UUID of a simulated GPU.
+func gpuUUID(index int) string {
+	return fmt.Sprintf("GPU-67666161-732d-7369-6d75-6c61746564%02x", index)
+}
+
+// TestDevicesNarrowed has a process see fewer of its instance's GPUs than there are, in
+// an order and a spelling of its own, as programs do to their workers: it is a client of
+// the GPUs that it works on. A GPU that is none of the instance's ends the list, like an
+// entry that names none: nothing waits for it. The process finds its list in its
+// environment, or puts it there itself.
 func TestDevicesNarrowed(t *testing.T) {
-	const none = 1 << 31
-	for visible, places := range map[string][]uint32{"2": {2}, "1,0": {1, 0}, "unset": {0, 1, 2}, "3": {none}, "1, 3": {1, none}} {
-		t.Run(visible, func(t *testing.T) {
-			f := newFake(t)
-			f.listen()
-			env := slices.DeleteFunc(f.env(3), func(v string) bool { return strings.HasPrefix(v, "CUDA_VISIBLE_DEVICES=") })
-			if visible != "unset" {
-				env = append(env, "CUDA_VISIBLE_DEVICES="+visible)
-			}
-			p := f.run(append(env, "GFAAS_SIM_GPU=count=4"), "check/drive", "10")
-			for device, place := range places {
-				p.order(device, device, 1, 1)
-				if place == none {
-					f.eventually("it says so", func() bool { return strings.Contains(p.errout.String(), "none of the GPUs") })
-					continue
+	for _, tc := range []struct {
+		visible string // of four GPUs; "unset" takes the variable out
+		order   string // CUDA_DEVICE_ORDER
+		given   string // GFAAS_DEVICES
+		places  []int  // among the instance's GPUs, by device; none: cuInit fails
+		gpus    []int  // by device
+		said    string // "": nothing
+	}{
+		{"2", "PCI_BUS_ID", "0,1,2", []int{2}, []int{2}, ""},
+		{"1,0", "PCI_BUS_ID", "0,1,2", []int{1, 0}, []int{1, 0}, ""},
+		{"0,1,2", "PCI_BUS_ID", "0,1,2", []int{0, 1, 2}, []int{0, 1, 2}, ""},
+		{"0,1,2", "FASTEST_FIRST", "0,1,2", []int{0, 1, 2}, []int{0, 1, 2}, ""},
+		{"0,1", "FASTEST_FIRST", "1,0", []int{1, 0}, []int{0, 1}, ""},
+		{"unset", "PCI_BUS_ID", "0,1,2", []int{0, 1, 2}, []int{0, 1, 2}, ""},
+		{"unset", "unset", "3,1", []int{0, 1}, []int{3, 1}, ""},
+		{"02", "PCI_BUS_ID", "0,1,2", []int{2}, []int{2}, ""},
+		{" 2 , 00", "PCI_BUS_ID", "0,1,2", []int{2, 0}, []int{2, 0}, ""},
+		{"00", "unset", "0", []int{0}, []int{0}, ""},
+		{gpuUUID(0), "PCI_BUS_ID", "0", []int{0}, []int{0}, ""},
+		{gpuUUID(2), "PCI_BUS_ID", "0,2", []int{1}, []int{2}, ""},
+		{gpuUUID(2) + "," + gpuUUID(0), "unset", "0,1,2", []int{2, 0}, []int{2, 0}, ""},
+		{gpuUUID(2) + ",1", "FASTEST_FIRST", "0,1,2", []int{2, 1}, []int{2, 1}, ""},
+		// An instance whose GPUs are given by UUID, or whose numbers have zeros before them.
+		{gpuUUID(2), "PCI_BUS_ID", gpuUUID(2), []int{0}, []int{2}, ""},
+		{"2,1", "PCI_BUS_ID", gpuUUID(1) + "," + gpuUUID(2), []int{1, 0}, []int{2, 1}, ""},
+		{"1", "PCI_BUS_ID", "02,01", []int{1}, []int{1}, ""},
+		// A GPU outside the slice.
+		{"1, 3", "PCI_BUS_ID", "0,1,2", []int{1}, []int{1}, "device 1 of CUDA_VISIBLE_DEVICES=1, 3 is none of the GPUs that this instance was given (0,1,2)"},
+		{"1,3,0", "PCI_BUS_ID", "0,1,2", []int{1}, []int{1}, "device 1 of"},
+		{"0,1,2,3", "PCI_BUS_ID", "0,1,2", []int{0, 1, 2}, []int{0, 1, 2}, "device 3 of"},
+		{gpuUUID(1) + "," + gpuUUID(3), "PCI_BUS_ID", "1", []int{0}, []int{1}, "device 1 of"},
+		{"3", "PCI_BUS_ID", "0,1,2", nil, nil, "CUDA_VISIBLE_DEVICES=3 shows none of the GPUs that this instance was given (0,1,2)"},
+		{"3,1", "PCI_BUS_ID", "0,1,2", nil, nil, "none of the GPUs"},
+		{gpuUUID(3), "PCI_BUS_ID", "0,1,2", nil, nil, "none of the GPUs"},
+		{gpuUUID(3), "PCI_BUS_ID", gpuUUID(1), nil, nil, "none of the GPUs"},
+		// Lists in which the driver finds no GPU.
+		{"7", "PCI_BUS_ID", "0,1,2", nil, nil, "none of the GPUs"},
+		{"", "PCI_BUS_ID", "0,1,2", nil, nil, "none of the GPUs"},
+		{"-1", "PCI_BUS_ID", "0,1,2", nil, nil, "none of the GPUs"},
+		{"NoDevFiles", "PCI_BUS_ID", "0,1,2", nil, nil, "none of the GPUs"},
+		{"1,1", "PCI_BUS_ID", "0,1,2", nil, nil, "none of the GPUs"},
+		{"GPU-", "PCI_BUS_ID", "0,1,2", nil, nil, "none of the GPUs"},
+		{"1,x,0", "PCI_BUS_ID", "0,1,2", []int{1}, []int{1}, ""},
+	} {
+		t.Run(tc.visible+" of "+tc.given, func(t *testing.T) {
+			for _, itself := range []bool{false, true} {
+				set := map[string]string{"CUDA_VISIBLE_DEVICES": tc.visible, "CUDA_DEVICE_ORDER": tc.order}
+				f := newFake(t)
+				f.listen()
+				env := slices.DeleteFunc(f.env(1), func(v string) bool {
+					name, _, _ := strings.Cut(v, "=")
+					_, ours := set[name]
+					return ours || name == "GFAAS_DEVICES"
+				})
+				env = append(env, "GFAAS_SIM_GPU=count=4,mem=64MiB", "GFAAS_DEVICES="+tc.given)
+				var args []string
+				if itself {
+					env = append(env, "CUDA_VISIBLE_DEVICES="+tc.given, "CUDA_DEVICE_ORDER=PCI_BUS_ID")
 				}
-				f.member(place).give()
-				f.eventually("it works", func() bool { return p.launches(device, device) == 1 })
-			}
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			if len(f.members) != len(places)-strings.Count(visible, "3") {
-				t.Errorf("%d connections for %v", len(f.members), places)
+				for name, value := range set {
+					switch {
+					case value != "unset" && itself:
+						args = append(args, name+"="+value)
+					case value != "unset":
+						env = append(env, name+"="+value)
+					case itself:
+						args = append(args, name)
+					}
+				}
+				p := f.run(env, "check/visible", args...)
+				for _, place := range tc.places {
+					f.member(uint32(place)).give()
+				}
+				f.eventually("it ends", p.over)
+				want := "cuInit 100\n"
+				if tc.places != nil {
+					want = "cuInit 0\n"
+					for device, index := range tc.gpus {
+						want += fmt.Sprintf("%d: GPU %d\n", device, index)
+					}
+					want += "beyond 101 101 101 "
+				}
+				if got := p.out.String(); !strings.HasPrefix(got, want) {
+					t.Errorf("it prints %q, want %q first", got, want)
+				}
+				if err := p.wait(); err != nil {
+					t.Error(err)
+				}
+				said := p.errout.String()
+				if lines := strings.Count(said, "\n"); tc.said == "" && lines > 0 || tc.said != "" && lines != 1 || !strings.Contains(said, tc.said) {
+					t.Errorf("it says %q, want one line with %q", said, tc.said)
+				}
+				var places []int
+				f.mu.Lock()
+				for _, m := range f.members {
+					places = append(places, int(m.hello.Device))
+				}
+				f.mu.Unlock()
+				if !slices.Equal(places, tc.places) {
+					t.Errorf("it is a client at places %v, want %v", places, tc.places)
+				}
 			}
 		})
+	}
+}
+
+// TestDevicesOne names the one GPU of a machine by the beginning of its UUID.
+func TestDevicesOne(t *testing.T) {
+	for _, visible := range []string{"GPU-6", "GPU-67666161-732d", "00"} {
+		f := newFake(t)
+		f.listen()
+		env := slices.DeleteFunc(f.env(1), func(v string) bool { return strings.HasPrefix(v, "CUDA_VISIBLE_DEVICES=") })
+		p := f.run(append(env, "CUDA_VISIBLE_DEVICES="+visible), "check/visible")
+		f.member(0).give()
+		if err := p.wait(); err != nil || p.out.String() != "cuInit 0\n0: GPU 0\nbeyond 101 101 101 101\n" || p.errout.String() != "" {
+			t.Errorf("%s: %v: %s%s", visible, err, p.out.String(), p.errout.String())
+		}
 	}
 }
 

@@ -90,6 +90,23 @@ func TestNVMLInSlice(t *testing.T) {
 	h.eventually("who looks is gone", func() bool { return len(h.rows()) == 3 })
 }
 
+// TestNVMLSpelling: a GPU is the slice's however the slice's list names it.
+func TestNVMLSpelling(t *testing.T) {
+	h := newHost(t)
+	h.settings = []string{"GFAAS_SIM_GPU=mem=1GiB,context=0,count=2"}
+	h.start()
+	env := slices.DeleteFunc(h.limited("mine", 256*gpu.MiB), func(v string) bool { return strings.HasPrefix(v, "GFAAS_DEVICES=") })
+	for given, want := range map[string]gpu.Bytes{
+		"0": 256 * gpu.MiB, "00": 256 * gpu.MiB, " 0": 256 * gpu.MiB, gpuUUID(0): 256 * gpu.MiB, strings.ToUpper(gpuUUID(0)): 256 * gpu.MiB,
+		"1": gpu.GiB, gpuUUID(1): gpu.GiB,
+	} {
+		p := h.launch(exec.Command("python3", "-c", python), append(slices.Clone(env), "GFAAS_DEVICES="+given))
+		if total, _, _, _ := h.says(p); total != want {
+			t.Errorf("GFAAS_DEVICES=%s: %v in all, want %v", given, total, want)
+		}
+	}
+}
+
 // pmon prints, twice a second, of each process that did something how busy it was.
 const pmon = `import ctypes, time
 nvml = ctypes.CDLL("libnvidia-ml.so.1")

@@ -86,12 +86,17 @@ void sim_uuid(char uuid[SIM_UUID_BYTES], unsigned index)
     snprintf(uuid, SIM_UUID_BYTES, "GPU-67666161-732d-7369-6d75-6c61746564%02x", index & 0xff);
 }
 
-/* The device a word of CUDA_VISIBLE_DEVICES names, by index or by the beginning of
- * its UUID; -1 when it names none, or more than one. */
+/* The device that an entry of CUDA_VISIBLE_DEVICES names, by its index, its UUID or
+ * the beginning of that; -1 when it names none, or more than one. There are no MIG
+ * instances. */
 static int named(const struct config *c, const char *word, size_t n)
 {
     int found = -1;
     char uuid[SIM_UUID_BYTES], *end;
+    for (; n && (*word == ' ' || *word == '\t'); n--)
+        word++;
+    while (n && (word[n - 1] == ' ' || word[n - 1] == '\t'))
+        n--;
     if (n && word[0] >= '0' && word[0] <= '9') {
         unsigned long i = strtoul(word, &end, 10);
         return end == word + n && i < c->count ? (int)i : -1;
@@ -107,16 +112,15 @@ static int named(const struct config *c, const char *word, size_t n)
     return found;
 }
 
-/* As the driver reads it: up to the first that names no device; none at all when
- * one is named twice. */
+/* As the driver reads it: up to the first entry that names no device; none at all when
+ * one is named twice. CUDA_DEVICE_ORDER changes nothing: all devices are equally fast,
+ * and numbered by their bus. */
 static void parse_visible(struct config *c, const char *text)
 {
     c->visible = 0;
     for (unsigned i = 0; !text && i < c->count; i++)
         c->visible_index[c->visible++] = (int)i;
     while (text && *text) {
-        while (*text == ' ')
-            text++;
         size_t n = strcspn(text, ",");
         int i = named(c, text, n);
         if (i < 0)

@@ -185,13 +185,42 @@ func TestSaysThatItSimulates(t *testing.T) {
 }
 
 func TestVisibleDevices(t *testing.T) {
-	for visible, ok := range map[string]bool{"0": true, "1,0": true, "2": false, "": false, "-1": false, "0,0": false} {
-		h := newHost(t, "count=2")
-		cmd := h.command("", "several", "hold", "4096")
-		cmd.Env = append(cmd.Env, "CUDA_VISIBLE_DEVICES="+visible)
-		cmd.Stdin = bytes.NewReader(nil)
-		if _, err := run(cmd); (err == nil) != ok {
-			t.Errorf("CUDA_VISIBLE_DEVICES=%q: %v", visible, err)
+	const uuid = "GPU-67666161-732d-7369-6d75-6c61746564"
+	for _, tc := range []struct {
+		count   int
+		visible string
+		want    []int
+	}{
+		{2, "0", []int{0}}, {2, "1,0", []int{1, 0}}, {2, "0,1", []int{0, 1}},
+		{2, "01", []int{1}}, {2, "001,00", []int{1, 0}}, {2, " 1 , 0 ", []int{1, 0}}, {2, "\t1", []int{1}}, {2, "1,", []int{1}},
+		{2, uuid + "01", []int{1}}, {2, uuid + "01," + uuid + "00", []int{1, 0}}, {2, uuid + "01 , 0", []int{1, 0}},
+		{1, "GPU-6766", []int{0}}, {1, "GPU-", []int{0}}, {3, "2,1", []int{2, 1}},
+		// The list ends at the first entry that names no device.
+		{4, "0,2,-1,1", []int{0, 2}}, {2, "1,2,0", []int{1}}, {2, "1,x,0", []int{1}}, {2, "1,,0", []int{1}},
+		{2, "0,1x", []int{0}}, {2, "0,GPU-ffffffff,1", []int{0}}, {2, "1,MIG-" + uuid + "00/1/2,0", []int{1}}, {2, "1,4294967296", []int{1}},
+		{2, "2", nil}, {2, "", nil}, {2, " ", nil}, {2, ",0", nil}, {2, "-1", nil}, {2, "NoDevFiles", nil}, {2, "x", nil},
+		{2, "MIG-12345678-1234-1234-1234-123456789abc", nil}, {2, uuid + "02", nil}, {2, uuid + "010", nil}, {2, "6766", nil},
+		// The beginning of several UUIDs names none; a device that comes twice leaves none.
+		{2, "GPU-6766", nil}, {2, "1,GPU-6766", []int{1}}, {2, "0,0", nil}, {2, "0,1,00", nil}, {2, "1," + uuid + "01", nil},
+	} {
+		for _, order := range []string{"", "PCI_BUS_ID", "FASTEST_FIRST"} {
+			h := newHost(t, fmt.Sprintf("count=%d,mem=64MiB", tc.count))
+			cmd := h.command("", "visible")
+			cmd.Env = append(cmd.Env, "CUDA_VISIBLE_DEVICES="+tc.visible)
+			if order != "" {
+				cmd.Env = append(cmd.Env, "CUDA_DEVICE_ORDER="+order)
+			}
+			want := "cuInit 100\n"
+			if tc.want != nil {
+				want = "cuInit 0\n"
+				for i, index := range tc.want {
+					want += fmt.Sprintf("%d: GPU %d\n", i, index)
+				}
+				want += "beyond 101 101 101 101\n"
+			}
+			if got, err := run(cmd); err != nil || got != want {
+				t.Errorf("CUDA_VISIBLE_DEVICES=%q of %d, CUDA_DEVICE_ORDER=%s: it prints %q, %v; want %q", tc.visible, tc.count, order, got, err, want)
+			}
 		}
 	}
 }

@@ -69,19 +69,18 @@ func Environ(g Grant) (map[string]string, error) {
 		return nil, err
 	}
 	env := map[string]string{
-		"GFAAS_SOCKET":                      g.Socket,
-		"GFAAS_INSTANCE":                    g.Instance,
-		"GFAAS_SECRET":                      g.Secret,
-		"LD_PRELOAD":                        lead(g.Libs.Hook, g.get("LD_PRELOAD"), " :"),
-		"CUDA_VISIBLE_DEVICES":              visible,
-		"GFAAS_DEVICES":                     visible, // stays, where a program narrows the list for its workers
+		"GFAAS_SOCKET":         g.Socket,
+		"GFAAS_INSTANCE":       g.Instance,
+		"GFAAS_SECRET":         g.Secret,
+		"LD_PRELOAD":           lead(g.Libs.Hook, g.get("LD_PRELOAD"), " :"),
+		"CUDA_VISIBLE_DEVICES": visible,
+		"GFAAS_DEVICES":        visible, // stays, where a program narrows the list for its workers
+		// NVML and nvidia-smi count devices by bus; CUDA, unless told, by speed.
+		"CUDA_DEVICE_ORDER":                 "PCI_BUS_ID",
 		"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": percentage(g.SMPct),
 	}
 	if simulated {
 		env["LD_LIBRARY_PATH"] = lead(g.Libs.SimDir, g.get("LD_LIBRARY_PATH"), ":;")
-	} else {
-		// NVML and nvidia-smi count devices by bus; CUDA, unless told, by speed.
-		env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
 	}
 	switch {
 	case g.Oversubscribe:
@@ -111,11 +110,9 @@ func Driver(libs Libs, device string) (map[string]string, error) {
 	if err := usable(libs, simulated); err != nil {
 		return nil, err
 	}
-	env := map[string]string{"CUDA_VISIBLE_DEVICES": visible}
+	env := map[string]string{"CUDA_VISIBLE_DEVICES": visible, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 	if simulated {
 		env["LD_LIBRARY_PATH"] = lead(libs.SimDir, os.Getenv("LD_LIBRARY_PATH"), ":;")
-	} else {
-		env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
 	}
 	return env, nil
 }

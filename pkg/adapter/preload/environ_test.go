@@ -24,13 +24,13 @@ func TestEnviron(t *testing.T) {
 	}{
 		{"simulated", []string{"sim"}, 24, map[string]string{}, map[string]string{
 			"LD_PRELOAD": "/lib/libgfaas.so", "LD_LIBRARY_PATH": "/lib/sim",
-			"CUDA_VISIBLE_DEVICES": "0", "GFAAS_DEVICES": "0", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "24",
+			"CUDA_VISIBLE_DEVICES": "0", "GFAAS_DEVICES": "0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "24",
 		}},
 		{"lists are kept behind ours", []string{"sim"}, 12.5, map[string]string{
 			"LD_PRELOAD": "/a.so /lib/libgfaas.so:/b.so", "LD_LIBRARY_PATH": "/x:/lib/sim:/y",
 		}, map[string]string{
 			"LD_PRELOAD": "/lib/libgfaas.so:/a.so:/b.so", "LD_LIBRARY_PATH": "/lib/sim:/x:/y",
-			"CUDA_VISIBLE_DEVICES": "0", "GFAAS_DEVICES": "0", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "12.5",
+			"CUDA_VISIBLE_DEVICES": "0", "GFAAS_DEVICES": "0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "12.5",
 		}},
 		{"NVIDIA", []string{"2", "3"}, 100.0 / 3, map[string]string{"LD_LIBRARY_PATH": "/x"}, map[string]string{
 			"LD_PRELOAD": "/lib/libgfaas.so", "CUDA_DEVICE_ORDER": "PCI_BUS_ID",

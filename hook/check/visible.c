@@ -1,0 +1,54 @@
+/* visible: which GPUs the program sees, and what it can do with the devices after them.
+ *
+ *   visible [NAME=VALUE | NAME]...
+ *
+ * puts variables into its environment, or takes them out of it, and initialises the
+ * driver. It prints "cuInit RESULT", and for each device its number and the last byte of
+ * its UUID, having allocated memory and launched a kernel there. Then it tries the device
+ * after the last, and prints the results of cuDeviceGet, cuCtxCreate,
+ * cuDevicePrimaryCtxRetain and cuMemCreate. */
+#include "check.h"
+
+static void work_on(int ordinal)
+{
+    CUdevice device;
+    CUcontext context;
+    CUdeviceptr memory;
+    CUuuid uuid;
+    MUST(cuDeviceGet(&device, ordinal));
+    MUST(cuDeviceGetUuid(&uuid, device));
+    MUST(cuDevicePrimaryCtxRetain(&context, device));
+    MUST(cuCtxSetCurrent(context));
+    MUST(cuMemAlloc(&memory, 4096));
+    MUST(cuLaunchKernel(kernel(check_ptx, "nop"), 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    MUST(cuCtxSynchronize());
+    MUST(cuMemFree(memory));
+    MUST(cuCtxSetCurrent(NULL));
+    printf("%d: GPU %d\n", ordinal, uuid.bytes[15]);
+    fflush(stdout);
+}
+
+int main(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        char *value = strchr(argv[i], '=');
+        ENSURE((value ? putenv(argv[i]) : unsetenv(argv[i])) == 0);
+    }
+    CUresult result = cuInit(0);
+    printf("cuInit %d\n", result);
+    if (result != CUDA_SUCCESS)
+        return 0;
+    int count;
+    MUST(cuDeviceGetCount(&count));
+    for (int i = 0; i < count; i++)
+        work_on(i);
+    CUdevice device;
+    CUcontext context;
+    CUmemGenericAllocationHandle handle;
+    CUmemAllocationProp where = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, count}};
+    printf("beyond %d", cuDeviceGet(&device, count));
+    printf(" %d", cuCtxCreate(&context, 0, count));
+    printf(" %d", cuDevicePrimaryCtxRetain(&context, count));
+    printf(" %d\n", cuMemCreate(&handle, 2 << 20, &where, 0));
+    return 0;
+}
