@@ -36,7 +36,7 @@ func bind(source, target string, writable bool) mount.Mount {
 
 // inside works out mounts and devices for an instance of that id on these GPUs.
 func (r *Runtime) inside(instance string, gpus []string, mpsPipes string) (inside, error) {
-	var visible []string
+	var devices []gpu.Device
 	simulated := false
 	for _, name := range gpus {
 		d, err := gpu.ParseDevice(name)
@@ -44,7 +44,7 @@ func (r *Runtime) inside(instance string, gpus []string, mpsPipes string) (insid
 			return inside{}, err
 		}
 		simulated = simulated || d.Simulated
-		visible = append(visible, d.Visible())
+		devices = append(devices, d)
 	}
 	run, err := r.socketDir(instance)
 	if err != nil {
@@ -59,7 +59,7 @@ func (r *Runtime) inside(instance string, gpus []string, mpsPipes string) (insid
 	if simulated {
 		return in, in.addSimulated(r.config.Libs)
 	}
-	in.addNVIDIA(visible)
+	in.addNVIDIA(devices)
 	in.addMPS(mpsPipes)
 	return in, nil
 }
@@ -101,15 +101,24 @@ func (in *inside) addModels(folder string, libs preload.Libs) {
 	}
 }
 
-// addNVIDIA asks for devices, which the container then counts from 0.
-func (in *inside) addNVIDIA(ids []string) {
+// addNVIDIA asks for devices. The container counts its own from 0 by their bus, as the
+// machine does, whatever the order in which they are asked for.
+func (in *inside) addNVIDIA(devices []gpu.Device) {
+	var ids []string
+	in.gpus = nil
+	for _, d := range devices {
+		number := 0
+		for i, other := range devices {
+			if other.Index < d.Index || other.Index == d.Index && i < len(ids) { // MIG instances have no number
+				number++
+			}
+		}
+		ids = append(ids, d.Visible())
+		in.gpus = append(in.gpus, strconv.Itoa(number))
+	}
 	in.devices = []container.DeviceRequest{{
 		Driver: "nvidia", DeviceIDs: ids, Capabilities: [][]string{{"gpu", "compute", "utility"}},
 	}}
-	in.gpus = nil
-	for i := range ids {
-		in.gpus = append(in.gpus, strconv.Itoa(i))
-	}
 }
 
 // addMPS lets the container reach the MPS daemon it is to run under: the one

@@ -79,6 +79,34 @@ func TestInsideSimulated(t *testing.T) {
 	}
 }
 
+// TestInsideOrder: a container counts its GPUs as the machine does, whatever the order in
+// which it is given them.
+func TestInsideOrder(t *testing.T) {
+	const first, second = "MIG-12345678-1234-1234-1234-123456789abc", "MIG-12345678-1234-1234-1234-123456789abd"
+	for _, c := range []struct{ gpus, ids, visible string }{
+		{"2,3", "2,3", "0,1"}, {"3,2", "3,2", "1,0"}, {"02,0,1", "2,0,1", "2,0,1"}, {"5", "5", "0"},
+		{first, first, "0"}, {second + "," + first, second + "," + first, "0,1"},
+	} {
+		r := &Runtime{config: Config{RunDir: t.TempDir(), Libs: preload.Libs{Hook: "/lib/libgfaas.so"}}}
+		in, err := r.inside("a", strings.Split(c.gpus, ","), "/pipes")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(in.devices[0].DeviceIDs, ","); got != c.ids {
+			t.Errorf("%s: it asks for %s, want %s", c.gpus, got, c.ids)
+		}
+		own, _, err := environ(instance.Spec{ID: "a", Slice: gpu.Slice{SMPct: 50}}, nil, in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"CUDA_VISIBLE_DEVICES=" + c.visible, "GFAAS_DEVICES=" + c.visible} {
+			if !slices.Contains(own, want) {
+				t.Errorf("%s: %s is not in %v", c.gpus, want, own)
+			}
+		}
+	}
+}
+
 func mounted(in inside, target string) bool {
 	return slices.ContainsFunc(in.mounts, func(m mount.Mount) bool { return m.Target == target })
 }

@@ -65,10 +65,17 @@ func newGuest(w *workload, simulated bool) (guest, error) {
 		Socket: preload.InsideSocket + "/token.sock", Instance: w.ID, Secret: secret, SMPct: w.SMPct,
 		Libs: preload.Libs{Hook: preload.InsideHook, SimDir: preload.InsideSim}, Env: own, Mem: gpu.Bytes(w.mem) * gpu.MiB,
 	}
-	for i := range w.gpus { // a container counts its own from 0
-		name := strconv.Itoa(i)
-		if simulated {
-			name = "sim:" + strconv.Itoa(w.gpus[i])
+	for _, index := range w.gpus {
+		name := "sim:" + strconv.Itoa(index)
+		if !simulated {
+			// A container counts its own from 0, in the order of the machine.
+			number := 0
+			for _, other := range w.gpus {
+				if other < index {
+					number++
+				}
+			}
+			name = strconv.Itoa(number)
 		}
 		grant.GPU = append(grant.GPU, name)
 	}
