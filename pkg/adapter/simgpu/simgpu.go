@@ -15,6 +15,9 @@ import (
 	"github.com/gfaas/gfaas/pkg/owndir"
 )
 
+// UUID returns the UUID of a simulated GPU, as the simulated driver tells it.
+func UUID(index int) string { return fmt.Sprintf("GPU-67666161-732d-7369-6d75-6c61746564%02x", index) }
+
 // Dir is the folder: $GFAAS_SIM_DIR, else one of the user's own in shared
 // memory, where anybody can make it first.
 func Dir() string {

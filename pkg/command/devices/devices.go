@@ -21,15 +21,16 @@ const SimShapeHint = `the shape of the simulated machine is set by GFAAS_SIM_GPU
 // Check refuses a GPU that this machine does not have: one that needs a
 // driver where there is none, or a number beyond the last (exit 4).
 func Check(name string) error {
-	d, err := gpu.ParseDevice(name)
-	if err != nil {
-		return cli.Usagef("--gpu: %w", err)
-	}
+	_, err := Find("--gpu", name)
+	return err
+}
+
+func there(d gpu.Device) error {
 	hint := SimShapeHint
 	if !d.Simulated {
 		if !preload.HasNVIDIA() {
 			return cli.Fail(cli.ExitUnavailable, "--gpu sim runs on the simulated GPU",
-				fmt.Errorf("GPU %s cannot be used: no NVIDIA driver found", name))
+				fmt.Errorf("GPU %s cannot be used: no NVIDIA driver found", d))
 		}
 		hint = "nvidia-smi -L lists the GPUs that are there"
 	}
@@ -38,7 +39,7 @@ func Check(name string) error {
 	}
 	if have := Count(d.Simulated); d.Index >= have {
 		return cli.Fail(cli.ExitUnavailable, hint,
-			fmt.Errorf("GPU %s cannot be used: this machine has %d GPU(s), counted from 0", name, have))
+			fmt.Errorf("GPU %s cannot be used: this machine has %d GPU(s), counted from 0", d, have))
 	}
 	return nil
 }

@@ -26,44 +26,30 @@ type GPU struct {
 }
 
 // List are those that a list names, all where it is empty: "0,1", or "sim" for all
-// simulated ones.
+// simulated ones. Where CUDA_VISIBLE_DEVICES is set, all are those that it names.
 func List(ctx context.Context, list string) ([]GPU, error) {
-	if list == "" {
-		list = Default()
-		if list != "sim" {
-			return realGPUs(ctx, nil)
-		}
-	}
+	var chosen []gpu.Device
+	var err error
 	if list == "sim" {
-		mem, err := simulatedMemory(os.Getenv("GFAAS_SIM_GPU"))
-		if err != nil {
-			return nil, err
-		}
-		var out []GPU
+		chosen, err = all(true)
+	} else {
+		chosen, err = Choose(list)
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case len(chosen) == 0 && list == "" && Default() != "sim":
+		return realGPUs(ctx, nil)
+	case len(chosen) == 0:
 		for i := range Count(true) {
-			out = append(out, GPU{gpu.Device{Index: i, Simulated: true}.String(), mem, simulatedModel})
+			chosen = append(chosen, gpu.Device{Index: i, Simulated: true})
 		}
-		return out, nil
 	}
-	var names []string
-	seen := map[string]bool{}
-	simulated := false
-	for name := range strings.SplitSeq(list, ",") {
-		if err := Check(strings.TrimSpace(name)); err != nil {
-			return nil, err
+	if !chosen[0].Simulated {
+		var names []string
+		for _, d := range chosen {
+			names = append(names, d.String())
 		}
-		d, err := gpu.ParseDevice(strings.TrimSpace(name))
-		if err != nil {
-			return nil, cli.Usagef("--gpu: %w", err)
-		}
-		if seen[d.String()] {
-			return nil, cli.Usagef("--gpu %s: GPU %s comes twice", list, d)
-		}
-		seen[d.String()] = true
-		names = append(names, d.String())
-		simulated = d.Simulated
-	}
-	if !simulated {
 		return realGPUs(ctx, names)
 	}
 	mem, err := simulatedMemory(os.Getenv("GFAAS_SIM_GPU"))
@@ -71,8 +57,8 @@ func List(ctx context.Context, list string) ([]GPU, error) {
 		return nil, err
 	}
 	var out []GPU
-	for _, name := range names {
-		out = append(out, GPU{name, mem, simulatedModel})
+	for _, d := range chosen {
+		out = append(out, GPU{d.String(), mem, simulatedModel})
 	}
 	return out, nil
 }

@@ -67,6 +67,13 @@ Programs that read NVML (nvidia-smi, Ray, vLLM) are told of the slice: its limit
 the total memory, what it uses as used, its own processes. With --no-nvml they see
 what there is. Functions have that by GFAAS_NO_NVML=1 in their env.
 
+CUDA_VISIBLE_DEVICES chooses the GPU as --gpu does, and may name one only. Numbers count
+GPUs as nvidia-smi does, and simulated ones where the GPU is simulated. If the variable
+hides the GPU that --gpu names, that is wrong usage (exit 2); if it hides all GPUs (it is
+empty, -1 or NoDevFiles), nothing runs (exit 4). The command finds its slice's GPU in the
+variable, and may name it there in another way; if it names only GPUs outside the slice,
+its cuInit fails with CUDA_ERROR_NO_DEVICE, with a line on standard error.
+
 The token daemon that hands out GPU time is started when there is none, and
 leaves a few seconds after its last client. Should such a one be killed, the
 command stalls at its next launch, and goes on when gfaas run has started it
@@ -94,7 +101,7 @@ again after 10 s.`,
 	}
 	f := cmd.Flags()
 	f.SetInterspersed(false)
-	f.StringVar(&o.gpu, "gpu", "", "GPU: a device number, MIG-UUID, or sim (default 0; sim where there is no NVIDIA driver)")
+	f.StringVar(&o.gpu, "gpu", "", "GPU: a number, a UUID or its beginning, MIG-UUID, or sim (default the one that CUDA_VISIBLE_DEVICES names, else 0; sim where there is no NVIDIA driver)")
 	cli.Words(cmd, "gpu", "sim")
 	f.Float64Var(&o.sm, "sm", 100, "share of the streaming multiprocessors, in percent")
 	f.StringVar(&o.quota, "quota", "1", "REQUEST[:LIMIT]: guaranteed and largest fraction of each window")
@@ -133,7 +140,7 @@ func (o *runOptions) run(ctx context.Context, t *tool, command []string) error {
 	if err != nil {
 		return err
 	}
-	device, err := o.device()
+	d, err := devices.ChooseOne(o.gpu)
 	if err != nil {
 		return err
 	}
@@ -147,7 +154,7 @@ func (o *runOptions) run(ctx context.Context, t *tool, command []string) error {
 	}
 	grant := preload.Grant{
 		Socket:   filepath.Join(tokend.ClientSocketDir(t.runDir), "token.sock"),
-		Instance: id, Secret: preload.NewSecret(), GPU: []string{device}, SMPct: slice.SMPct, Libs: libs,
+		Instance: id, Secret: preload.NewSecret(), GPU: []string{d.String()}, SMPct: slice.SMPct, Libs: libs,
 		Oversubscribe: o.over, NoNVML: o.noNVML,
 	}
 	if _, err := preload.Environ(grant); err != nil {
@@ -157,7 +164,7 @@ func (o *runOptions) run(ctx context.Context, t *tool, command []string) error {
 	if err != nil {
 		return err
 	}
-	if d, _ := gpu.ParseDevice(device); d.Simulated {
+	if d.Simulated {
 		devices.NoteSimulated(t.env)
 		// A program that is killed leaves its part of the device behind.
 		defer func() { _ = simgpu.Sweep() }()
@@ -209,18 +216,6 @@ func (o *runOptions) slice() (gpu.Slice, error) {
 		return s, cli.Usagef("%w", err)
 	}
 	return s, nil
-}
-
-// device is the GPU to use. A real one needs a driver.
-func (o *runOptions) device() (string, error) {
-	if o.gpu == "" {
-		return devices.Default(), nil
-	}
-	d, err := gpu.ParseDevice(o.gpu)
-	if err != nil {
-		return "", cli.Usagef("--gpu: %w", err)
-	}
-	return d.String(), devices.Check(o.gpu)
 }
 
 var oddRunes = regexp.MustCompile(`[^A-Za-z0-9_-]+`)

@@ -114,7 +114,7 @@ folder async beside the state file until they have ended.`,
 	f.StringArrayVar(&o.set, "set", nil, "a parameter of the policy, like `t=10s`")
 	f.IntVar(&o.concurrency, "concurrency", 2, "calls that a GPU runs at once (D); lb, lalb and lalb-o3 run one")
 	f.IntVar(&o.pool, "pool", 32, "instances that exist on each GPU; -1 is no limit")
-	f.StringVar(&o.gpu, "gpu", "", "GPUs to use, like 0,1, or sim (default all, or sim where there is no NVIDIA driver)")
+	f.StringVar(&o.gpu, "gpu", "", "GPUs to use, like 0,1, or sim (default those that CUDA_VISIBLE_DEVICES names, else all; sim where there is no NVIDIA driver)")
 	f.TextVar(&o.gpuMem, "gpu-mem", gpu.Bytes(0), "memory of each GPU that functions may have, like `16GiB` (default all)")
 	f.StringVar(&o.costs, "costs", "", "what functions cost at first (CSV: function,warm_ms and optionally cold_ms,load_ms,mem_mib; or a profile)")
 	f.BoolVar(&o.fixedCosts, "fixed-costs", false, "go by --costs, whatever is measured")

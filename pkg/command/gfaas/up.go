@@ -239,7 +239,14 @@ func (o *upOptions) assignments(ctx context.Context, t *tool, p plan.Plan, unsou
 	if err != nil {
 		return nil, err
 	}
-	return list, checkDevices(p, node, simulated)
+	if err := checkDevices(p, node, simulated); err != nil {
+		return nil, err
+	}
+	var gpus []string
+	for _, a := range list {
+		gpus = append(gpus, a.placement.GPUs...)
+	}
+	return list, devices.Permitted("the plan places instances on", gpus)
 }
 
 // rollout makes the steps of one call. Of what it starts it starts all or none.

@@ -41,7 +41,7 @@ type serveOptions struct {
 
 func (o *serveOptions) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&o.gpu, "gpu", "", "GPUs to use, like 0,1, or sim (default 0; sim where there is no NVIDIA driver)")
+	f.StringVar(&o.gpu, "gpu", "", "GPUs to use, like 0,1, or sim (default those that CUDA_VISIBLE_DEVICES names, else 0; sim where there is no NVIDIA driver)")
 	cli.Words(cmd, "gpu", "sim")
 	o.gpuMem, o.hostMem, o.reqMem = 0, 4*gpu.GiB, kernel.DefaultRequestMem
 	f.TextVar(&o.gpuMem, "gpu-mem", o.gpuMem, "memory of each GPU for buffers, like `8GiB` (0: 8GiB, or nine tenths of what it has)")
@@ -109,24 +109,15 @@ func (o *serveOptions) checkListen() error {
 
 // devices are the GPUs to use.
 func (o *serveOptions) devices() (names []string, err error) {
-	list := o.gpu
-	if list == "" {
-		list = devices.Default()
+	chosen, err := devices.Choose(o.gpu)
+	if err != nil {
+		return nil, err
 	}
-	seen := map[string]bool{}
-	for name := range strings.SplitSeq(list, ",") {
-		d, err := gpu.ParseDevice(name)
-		if err != nil {
-			return nil, cli.Usagef("--gpu: %w", err)
-		}
-		if seen[d.String()] {
-			return nil, cli.Usagef("--gpu %s: %s is there twice", o.gpu, d)
-		}
-		seen[d.String()] = true
-		if err := devices.Check(name); err != nil {
-			return nil, err
-		}
+	for _, d := range chosen {
 		names = append(names, d.String())
+	}
+	if len(names) == 0 {
+		names = []string{devices.Default()}
 	}
 	return names, nil
 }

@@ -28,6 +28,7 @@ import (
 type serveOptions struct {
 	*tool
 	gpu          string
+	device       gpu.Device // what it names, once check has found it
 	capacity     gpu.Bytes
 	staging      gpu.Bytes
 	models       string
@@ -43,7 +44,7 @@ const minStaging = 64 * gpu.KiB
 func (o *serveOptions) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	o.capacity, o.staging = 8*gpu.GiB, 64*gpu.MiB
-	f.StringVar(&o.gpu, "gpu", "", "the GPU that models are held on: a number, or sim for the simulated one (default 0, and sim where there is no NVIDIA driver)")
+	f.StringVar(&o.gpu, "gpu", "", "the GPU that models are held on: a number, a UUID, or sim for the simulated one (default the one that CUDA_VISIBLE_DEVICES names, else 0; sim where there is no NVIDIA driver)")
 	cli.Words(cmd, "gpu", "0", "sim")
 	f.TextVar(&o.capacity, "capacity", o.capacity, "most GPU memory of all models together")
 	f.TextVar(&o.staging, "staging", o.staging, "most host memory that models are loaded through")
@@ -56,9 +57,6 @@ func (o *serveOptions) flags(cmd *cobra.Command) {
 
 // check says what is wrong with the flags, if anything.
 func (o *serveOptions) check() error {
-	if o.gpu == "" {
-		o.gpu = devices.Default()
-	}
 	switch {
 	case o.capacity <= 0:
 		return cli.Usagef("--capacity %v: expected more than 0", o.capacity)
@@ -83,9 +81,11 @@ func (o *serveOptions) check() error {
 			return cli.Usagef("--listen %q: expected HOST:PORT: %w", o.listen, err)
 		}
 	}
-	if err := devices.Check(o.gpu); err != nil {
+	d, err := devices.ChooseOne(o.gpu)
+	if err != nil {
 		return err
 	}
+	o.device = d
 	if o.models != "" {
 		if info, err := os.Stat(o.models); err != nil || !info.IsDir() {
 			return cli.Fail(cli.ExitFailure, "", errors.Join(errors.New("--models "+o.models+" is no folder"), err))
@@ -96,12 +96,8 @@ func (o *serveOptions) check() error {
 
 // open opens the GPU.
 func (o *serveOptions) open() (device.Device, error) {
-	of, err := gpu.ParseDevice(o.gpu)
-	if err != nil {
-		return nil, cli.Usagef("--gpu: %w", err)
-	}
-	if !of.Simulated {
-		return cuda.Open(cuda.Library, of)
+	if !o.device.Simulated {
+		return cuda.Open(cuda.Library, o.device)
 	}
 	libs, err := preload.FindLibs()
 	if err != nil {
@@ -111,7 +107,7 @@ func (o *serveOptions) open() (device.Device, error) {
 		return nil, err
 	}
 	devices.NoteSimulated(o.env)
-	return cuda.Open(filepath.Join(libs.SimDir, cuda.Library), of)
+	return cuda.Open(filepath.Join(libs.SimDir, cuda.Library), o.device)
 }
 
 func (o *serveOptions) run(cmd *cobra.Command) error {

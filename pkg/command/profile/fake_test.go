@@ -1,6 +1,7 @@
 package profile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -238,8 +239,8 @@ func (s *fakeSubject) Stop(ctx context.Context) error {
 // platform has the fake as its machines.
 func (f *fake) platform() platform {
 	return platform{
-		defaultGPU: func() string { return "sim" },
-		runDir:     cli.RunDir,
+		gpus:   func(list string) (string, error) { return cmp.Or(list, "sim"), nil },
+		runDir: cli.RunDir,
 		open: func(_ context.Context, groups [][]string, _ []function.Function, _ time.Duration) ([]machine, error) {
 			f.others = strings.Fields(os.Getenv("FAKE_OTHERS"))
 			machines := []machine{f}

@@ -2,6 +2,7 @@ package profile
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,8 +31,9 @@ import (
 // platform is what the command needs of the system it runs on. Tests put a fake
 // in its place.
 type platform struct {
-	// defaultGPU is the GPU to measure on when none was named.
-	defaultGPU func() string
+	// gpus returns the names of the GPUs that a list names in whatever way, or of those
+	// to measure on when it is empty.
+	gpus func(list string) (string, error)
 	// runDir holds the locks of GPUs under measurement.
 	runDir func() string
 	// open makes a machine of each group of GPUs, which this run has locked, to
@@ -98,16 +100,34 @@ func (e *bodyError) Hint() string  { return "--body names a file with the body o
 // lastLines is how much of an instance's output an error shows.
 const lastLines = 10
 
+// chooseGPUs finds the GPUs of this system that a list names; without one those that
+// CUDA_VISIBLE_DEVICES names, or the first.
+func chooseGPUs(list string) (string, error) {
+	chosen, err := devices.Choose(list)
+	if err != nil {
+		return "", err
+	}
+	var names []string
+	for _, d := range chosen {
+		names = append(names, d.String())
+	}
+	return cmp.Or(strings.Join(names, ","), devices.Default()), nil
+}
+
 // realPlatform is this system.
 func realPlatform(env *cli.Env) platform {
 	return platform{
-		defaultGPU: devices.Default,
-		runDir:     cli.RunDir,
+		gpus:   chooseGPUs,
+		runDir: cli.RunDir,
 		open: func(ctx context.Context, groups [][]string, functions []function.Function, startTimeout time.Duration) ([]machine, error) {
 			for _, name := range slices.Concat(groups...) {
 				if err := devices.Check(name); err != nil {
 					return nil, err
 				}
+			}
+			// An instance that spans GPUs has those after the one that was named.
+			if err := devices.Permitted("an instance would be on", slices.Concat(groups...)); err != nil {
+				return nil, err
 			}
 			l, err := host.Starter(ctx, env, cli.RunDir(), startTimeout)
 			if err != nil {

@@ -204,7 +204,7 @@ func newRun(env *cli.Env, p platform) *cobra.Command {
 	o.regression = 0.05
 	f.Var(percentage{&o.regression, &o.regressionSet}, "max-regression", "how much worse than --baseline a row may be")
 	f.StringVar(&o.junit, "junit", "", "write what passed and what did not to this file, as JUnit XML")
-	f.StringVar(&o.gpu, "gpu", "", "GPU to measure on, a number or sim, or several like 0,1 (default 0, without an NVIDIA driver sim)")
+	f.StringVar(&o.gpu, "gpu", "", "GPU to measure on, a number, a UUID or sim, or several like 0,1 (default those that CUDA_VISIBLE_DEVICES names, else 0, without an NVIDIA driver sim)")
 	f.BoolVar(&o.share, "share-gpu", false, "measure although others run on the GPU")
 	f.BoolVar(&o.park, "park", true, "measure load_ms too, on one more instance of each function")
 	f.BoolVar(&o.goodput, "goodput", true, "measure goodput_rps and idle_p95_ms too, of functions with an objective for p95")
@@ -308,9 +308,6 @@ func (o *runOptions) checkFiles() error {
 		return cli.Usagef("--baseline -: expected a file")
 	case o.baselinePath == "" && o.regressionSet:
 		return cli.Usagef("--max-regression needs --baseline, which it is compared with")
-	case o.gpu != "":
-		_, err := gpuGroups(o.gpu, nil)
-		return err
 	}
 	return nil
 }
@@ -376,8 +373,9 @@ func (o *runOptions) run(ctx context.Context) error {
 	if err := o.check(); err != nil {
 		return err
 	}
-	if o.gpu == "" {
-		o.gpu = o.platform.defaultGPU()
+	var err error
+	if o.gpu, err = o.platform.gpus(o.gpu); err != nil {
+		return err
 	}
 	groups, err := gpuGroups(o.gpu, o.functions)
 	if err != nil {
