@@ -149,6 +149,59 @@ func TestUnchangedIsNotRead(t *testing.T) {
 	}
 }
 
+// TestReplacedIsRead: a file that is put in the place of the state, and has its size
+// and mtime, is read.
+func TestReplacedIsRead(t *testing.T) {
+	old := time.Now().Add(-time.Hour)
+	write := func(path string, text []byte) {
+		if err := errors.Join(os.WriteFile(path, text, 0o600), os.Chtimes(path, old, old)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for what, put := range map[string]func(path string, text []byte){
+		"written in place": write, // as cp -p does
+		"renamed over": func(path string, text []byte) {
+			write(path+".next", text)
+			if err := os.Rename(path+".next", path); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "state.db")
+			apply(t, path)
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := bolt.Open(path).Remove(t.Context(), "f"); err != nil {
+				t.Fatal(err)
+			}
+			without, err := os.ReadFile(path)
+			if err != nil || len(without) != len(text) {
+				t.Fatalf("%d bytes and %d, %v: the state has another size", len(without), len(text), err)
+			}
+			put(path, without)
+			db := bolt.Open(path)
+			first, err := db.Look(t.Context())
+			if err != nil || len(first.Functions) != 0 {
+				t.Fatalf("%+v, %v", first, err)
+			}
+			// The times of a file go on by some milliseconds.
+			for end := time.Now().Add(time.Minute); ; {
+				put(path, text)
+				list, err := db.Look(t.Context())
+				if err != nil || len(list.Functions) == 1 || time.Now().After(end) {
+					if err != nil || list.Revision == first.Revision {
+						t.Errorf("%+v, %v, want the function", list, err)
+					}
+					return
+				}
+			}
+		})
+	}
+}
+
 // Who watches sees a file come, be replaced and go.
 func TestWatchFile(t *testing.T) {
 	dir := t.TempDir()

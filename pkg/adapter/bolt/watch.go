@@ -47,11 +47,14 @@ type parsed[T any] struct {
 	value T
 }
 
-// stamp tells one content of the file from another, if it is not recent.
+// stamp tells one content of the file from another, if it is not recent. Its ctime
+// does where a backup has the size and mtime of the file that it replaces.
 type stamp struct {
+	device uint64
 	inode  uint64
 	size   int64
 	mtime  time.Time
+	ctime  time.Time
 	recent bool // written just now: the next content may have the same stamp
 }
 
@@ -65,7 +68,7 @@ func (d *DB) stamp() (stamp, error) {
 	}
 	s := stamp{size: info.Size(), mtime: info.ModTime(), recent: time.Since(info.ModTime()) < settled}
 	if sys, ok := info.Sys().(*syscall.Stat_t); ok {
-		s.inode = sys.Ino
+		s.device, s.inode, s.ctime = sys.Dev, sys.Ino, time.Unix(sys.Ctim.Unix())
 	}
 	return s, nil
 }
