@@ -231,7 +231,7 @@ func (d *Daemon) refresh(c *copied, there *wire.Record) {
 // length is summed for that, so that it needs no second place on the GPU.
 func (d *Daemon) same(c *copied, there *wire.Record) (bool, error) {
 	if c.source.index != nil {
-		return c.source.sum == there.SHA256 && c.source.compare(there) == nil, nil
+		return c.source.sum == there.SHA256 && c.source.same(there), nil
 	}
 	if c.source.bytes() != there.Bytes || len(there.Files) > 1 {
 		return false, nil
@@ -417,9 +417,7 @@ func (d *Daemon) load(c *copied) error {
 		Tenant: c.key.Tenant, Name: c.key.Name, Public: c.public, Tensors: l.tensors, Bytes: c.source.bytes(), Files: c.source.kept(),
 	}
 	sums := &sums{}
-	if c.origin.was == nil {
-		sums.begin(l)
-	}
+	sums.begin(l)
 	if err := d.pipe(c, l.segments, sums); err != nil {
 		return err
 	}
@@ -428,10 +426,12 @@ func (d *Daemon) load(c *copied) error {
 			return err
 		}
 	}
+	record.SHA256, record.Content = sums.end()
 	if was := c.origin.was; was != nil {
-		record.SHA256, record.Content, record.Public = was.SHA256, was.Content, was.Public
-	} else {
-		record.SHA256, record.Content = sums.end()
+		if record.Content != was.Content {
+			return wire.Errorf(wire.CodeChanged, "the content of %s is not what was put, though size and mtime are the same: put it again", c.origin.path)
+		}
+		record.Public = was.Public
 	}
 	if want := c.origin.sha; want != "" && want != record.SHA256 {
 		return wire.Errorf(wire.CodeChecksum, "its SHA-256 is %s, expected %s", record.SHA256, want)
@@ -581,7 +581,7 @@ func (s *sums) begin(of *layout) {
 func (s *sums) write(part []byte) {
 	if s.file != nil {
 		s.file.Write(part)
-	} else if s.all != nil {
+	} else {
 		s.all.Write(part)
 	}
 }

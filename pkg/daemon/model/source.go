@@ -54,11 +54,10 @@ func (l *layout) host() gpu.Bytes { return gpu.Bytes(len(l.header) + len(l.manif
 // opened is a file as it was when it was opened.
 type opened struct {
 	*os.File
-	name  string // in messages; empty if there is only one
-	path  string
-	size  int64
-	mtime time.Time
-	ctime syscall.Timespec // which, unlike mtime, nobody can set
+	name string // in messages; empty if there is only one
+	path string
+	size int64
+	was  wire.File
 }
 
 // segment is a piece of a file that goes to a place on the GPU.
@@ -95,7 +94,15 @@ func regular(f *os.File, path string) (*opened, error) {
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	return &opened{File: f, path: path, size: info.Size(), mtime: info.ModTime(), ctime: info.Sys().(*syscall.Stat_t).Ctim}, nil
+	return &opened{File: f, path: path, size: info.Size(), was: identify(path, info)}, nil
+}
+
+// identify returns what tells a file from another at the same path.
+func identify(path string, info fs.FileInfo) wire.File {
+	st := info.Sys().(*syscall.Stat_t)
+	return wire.File{
+		Path: path, Size: info.Size(), MTime: info.ModTime(), CTime: time.Unix(st.Ctim.Unix()), Device: st.Dev, Inode: st.Ino,
+	}
 }
 
 // readable says whether a file that was passed can be read at all.
@@ -122,7 +129,7 @@ func kind(mode fs.FileMode) string {
 // unchanged says whether a file is as it was when it was opened.
 func (o *opened) unchanged() error {
 	info, err := o.Stat()
-	if err == nil && (info.Size() != o.size || !info.ModTime().Equal(o.mtime) || info.Sys().(*syscall.Stat_t).Ctim != o.ctime) {
+	if err == nil && !identify(o.path, info).Same(o.was) {
 		err = o.fault("it changed while it was read")
 	}
 	return err
@@ -241,7 +248,8 @@ func (s *source) readIndex() ([]byte, *safetensors.Index, error) {
 	return text, x, invalid(err)
 }
 
-// compare says whether the files are those of a record.
+// compare refuses files that differ from a record's in path, size or mtime. Files that
+// pass may still have other content: load compares their sum.
 func (s *source) compare(was *wire.Record) error {
 	if was == nil {
 		return nil
@@ -251,12 +259,17 @@ func (s *source) compare(was *wire.Record) error {
 		return wire.Errorf(wire.CodeChanged, "it is of %d files, and was of %d: put it again", len(all), len(was.Files))
 	}
 	for i, f := range all {
-		if old := was.Files[i]; f.path != old.Path || f.size != old.Size || !f.mtime.Equal(old.MTime) {
+		if old := was.Files[i]; f.path != old.Path || f.size != old.Size || !f.was.MTime.Equal(old.MTime) {
 			return wire.Errorf(wire.CodeChanged, "%s is not what it was: %d bytes of %s, and was %d of %s: put it again",
-				f.path, f.size, f.mtime.UTC().Format(time.RFC3339), old.Size, old.MTime.UTC().Format(time.RFC3339))
+				f.path, f.size, f.was.MTime.UTC().Format(time.RFC3339), old.Size, old.MTime.UTC().Format(time.RFC3339))
 		}
 	}
 	return nil
+}
+
+// same reports whether the files are those of a record, without reading them.
+func (s *source) same(was *wire.Record) bool {
+	return slices.EqualFunc(s.all(), was.Files, func(f *opened, old wire.File) bool { return f.was.Same(old) })
 }
 
 // read reads the index and the headers, and gives every tensor its place.
@@ -327,7 +340,7 @@ func (s *source) kept() (files []wire.File) {
 		if f.path == "" {
 			return nil
 		}
-		files = append(files, wire.File{Path: f.path, Size: f.size, MTime: f.mtime})
+		files = append(files, f.was)
 	}
 	return files
 }

@@ -323,9 +323,21 @@ type Record struct {
 	Files      []File `json:"files"` // none: there is nothing to load it from. An index comes first.
 }
 
-// File is a file of a model as it was.
+// File is a file of a model as it was. A file that replaces it can have the same size
+// and mtime (a package store, a reproducible image layer, cp -p): its inode and ctime
+// differ. Records of earlier daemons have neither.
 type File struct {
-	Path  string    `json:"path"` // absolute
-	Size  int64     `json:"size"`
-	MTime time.Time `json:"mtime"`
+	Path   string    `json:"path"` // absolute
+	Size   int64     `json:"size"`
+	MTime  time.Time `json:"mtime"`
+	CTime  time.Time `json:"ctime,omitzero"`
+	Device uint64    `json:"device,omitempty"`
+	Inode  uint64    `json:"inode,omitempty"`
+}
+
+// Same reports whether two files are one file with the same content, as far as the
+// file system knows. A write through a mapping can escape it.
+func (f File) Same(other File) bool {
+	return f.Path == other.Path && f.Size == other.Size && f.MTime.Equal(other.MTime) && f.CTime.Equal(other.CTime) &&
+		f.Device == other.Device && f.Inode == other.Inode
 }
