@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -10,6 +11,7 @@
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #ifndef F_GET_SEALS /* glibc 2.17 */
@@ -45,6 +47,37 @@ struct gf_header gf_header(uint16_t type, uint32_t size)
     return (struct gf_header){.magic = GF_MAGIC, .type = type, .version = GF_VERSION, .size = size};
 }
 
+/* Reports whether a system call failed because the process may not make it: a sandbox
+ * that a program puts itself in gives these errors. Then it says so. */
+static bool denied(const char *call, const char *then)
+{
+    int why = errno;
+    if (why != EPERM && why != EACCES && why != ENOSYS)
+        return false;
+    gf_say(GF_SAY_DENIED, "this process may not call %s (%s): %s", call, strerror(why), then);
+    errno = why;
+    return true;
+}
+
+/* Writes a message where it cannot be sent. SIGPIPE is not for the program: it is
+ * blocked, and taken back if it was not pending before. */
+static ssize_t write_instead(int fd, const void *message, size_t size)
+{
+    const struct timespec none = {0, 0};
+    sigset_t pipe, before, pending;
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    sigpending(&pending);
+    sigprocmask(SIG_BLOCK, &pipe, &before);
+    ssize_t n = syscall(SYS_write, fd, message, size);
+    int why = errno;
+    if (n < 0 && why == EPIPE && !sigismember(&pending, SIGPIPE))
+        syscall(SYS_rt_sigtimedwait, &pipe, NULL, &none, sizeof(uint64_t));
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    errno = why;
+    return n;
+}
+
 /* A system call of our own: send is a place where a thread may be cancelled,
  * and callers hold a lock. */
 bool gf_transmit(int fd, const void *message, size_t size)
@@ -53,34 +86,36 @@ bool gf_transmit(int fd, const void *message, size_t size)
     do
         n = syscall(SYS_sendto, fd, message, size, MSG_NOSIGNAL, NULL, 0);
     while (n < 0 && errno == EINTR);
+    if (n < 0 && denied("sendto", "the library writes to gfaas-tokend by write"))
+        n = write_instead(fd, message, size);
     return n == (ssize_t)size;
 }
 
-int gf_clear_of_standard(int fd)
-{
-    if (fd < 0 || fd > STDERR_FILENO)
-        return fd;
-    int moved = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
-    close(fd);
-    return moved;
-}
-
-/* Opens a connection to the daemon's client socket, or returns -1. */
-static int connect_to(const char *path)
+/* Opens a connection to the daemon's client socket and notes what it is, or returns
+ * -1. */
+static int connect_to(const char *path, struct gf_inode *is)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    if (strlen(path) >= sizeof address.sun_path)
+    if (strlen(path) >= sizeof address.sun_path) {
+        errno = ENAMETOOLONG;
         return -1;
-    strcpy(address.sun_path, path);
-    int fd = gf_clear_of_standard(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-    if (fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof address) != 0) {
-        close(fd);
-        fd = -1;
     }
-    return fd;
+    strcpy(address.sun_path, path);
+    int fd = gf_move_high(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    if (fd < 0) {
+        denied("socket", "GPU work waits until it may");
+        return -1;
+    }
+    *is = gf_inode_of(fd);
+    if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0)
+        return fd;
+    int why = errno;
+    gf_close_own(fd, *is);
+    errno = why;
+    return -1;
 }
 
-ssize_t gf_receive(int fd, void *buffer, size_t size, int *passed)
+ssize_t gf_receive(int fd, void *buffer, size_t size, int *passed, int flags)
 {
     union {
         struct cmsghdr align;
@@ -90,8 +125,12 @@ ssize_t gf_receive(int fd, void *buffer, size_t size, int *passed)
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
     ssize_t n;
     do
-        n = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+        n = recvmsg(fd, &message, MSG_CMSG_CLOEXEC | flags);
     while (n < 0 && errno == EINTR);
+    if (n < 0 && denied("recvmsg", "the library hears gfaas-tokend by read, and cannot connect anew"))
+        n = syscall(SYS_read, fd, buffer, size);
+    if (n < 0)
+        return n;
     struct cmsghdr *c = n > 0 ? CMSG_FIRSTHDR(&message) : NULL;
     if (!c || c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
         return n;
@@ -142,18 +181,19 @@ struct gf_page *gf_peek(unsigned place, const struct gf_identity *who)
     struct timeval patience = {.tv_sec = PEEK_S};
     struct gf_page *page = NULL;
     char answer[GF_MAX_MESSAGE];
-    int passed = -1, fd = connect_to(who->socket);
+    struct gf_inode is;
+    int passed = -1, fd = connect_to(who->socket, &is);
     if (fd < 0)
         return NULL;
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     if (say_hello(fd, place, 0, who)) {
-        ssize_t n = gf_receive(fd, answer, sizeof answer, &passed);
+        ssize_t n = gf_receive(fd, answer, sizeof answer, &passed, 0);
         if (gf_is(answer, n, GF_MSG_WELCOME, sizeof(struct gf_welcome)) && passed >= 0)
             page = map_page(passed);
     }
     if (passed >= 0)
         close(passed);
-    close(fd);
+    gf_close_own(fd, is);
     return page;
 }
 
@@ -168,8 +208,12 @@ static bool greet(struct gf_device *device, unsigned place, int fd, const struct
         char bytes[GF_MAX_MESSAGE];
     } answer;
     int passed = -1;
-    ssize_t n = gf_receive(fd, &answer, sizeof answer, &passed);
+    ssize_t n = gf_receive(fd, &answer, sizeof answer, &passed, 0);
     struct gf_page *page = NULL;
+    if (gf_is(&answer, n, GF_MSG_WELCOME, sizeof answer.welcome) && answer.welcome.slot < GF_PAGE_SLOTS && passed >= 0)
+        page = map_page(passed);
+    if (passed >= 0)
+        close(passed);
     if (gf_is(&answer, n, GF_MSG_REFUSED, sizeof answer.refused)) {
         answer.refused.reason[GF_REASON_SIZE - 1] = 0;
         gf_say(GF_SAY_REFUSED, "gfaas-tokend refuses this process on device %u: %s: its work there stays blocked",
@@ -178,14 +222,9 @@ static bool greet(struct gf_device *device, unsigned place, int fd, const struct
     } else if (n <= 0 && ++device->link.hangups == HANGUPS) {
         gf_say(GF_SAY_LOST, "what answers at %s hangs up: GPU work waits for a gfaas-tokend that speaks version %d of the protocol",
                who->socket, GF_VERSION);
-    } else if (n > 0) {
-        if (gf_is(&answer, n, GF_MSG_WELCOME, sizeof answer.welcome) && answer.welcome.slot < GF_PAGE_SLOTS && passed >= 0)
-            page = map_page(passed);
-        if (!page)
-            gf_say(GF_SAY_LOST, "what answers at %s is not gfaas-tokend: GPU work waits until it is there", who->socket);
+    } else if (n > 0 && !page) {
+        gf_say(GF_SAY_LOST, "what answers at %s is not gfaas-tokend: GPU work waits until it is there", who->socket);
     }
-    if (passed >= 0)
-        close(passed);
     if (page) {
         device->link.hangups = 0;
         gf_device_open(device, page, answer.welcome.slot);
@@ -202,13 +241,15 @@ int gf_greet(struct gf_device *device, const struct gf_identity *who)
         gf_pause_ns(REFUSED_NS);
         return -1;
     }
-    int fd = connect_to(who->socket);
+    struct gf_inode is;
+    int fd = connect_to(who->socket, &is);
     if (fd < 0)
         gf_say(GF_SAY_LOST, "no gfaas-tokend at %s: GPU work waits until it is there", who->socket);
-    else if (greet(device, place, fd, who))
+    else if (greet(device, place, fd, who)) {
+        device->link.is = is;
         return fd;
-    else
-        close(fd);
+    } else
+        gf_close_own(fd, is);
     gf_pause_ns(RECONNECT_NS);
     return -1;
 }

@@ -21,6 +21,7 @@
  *   stray.c   what it starts and the library cannot be in
  *   link.c    a device's helper thread and what it does about leases
  *   greet.c   the connection to gfaas-tokend and its first exchange
+ *   descriptor.h  descriptors whose numbers the program may close and use again
  *   nvml.c    what the management library says within a slice
  */
 #ifndef GFAAS_HOOK_H
@@ -30,6 +31,7 @@
 #define CUDA_EXACT_NAMES
 #include "cuda.h"
 #include "compat.h"
+#include "descriptor.h"
 #include "wire.h"
 
 #include <pthread.h>
@@ -76,7 +78,7 @@ bool gf_own_errors(void);
  * life of the process; none where the program has put something else there, unless
  * that is a log: opened to append. */
 void gf_say(unsigned kind, const char *format, ...) __attribute__((format(printf, 2, 3)));
-enum { GF_SAY_DRIVER, GF_SAY_SETUP, GF_SAY_REFUSED, GF_SAY_LOST, GF_SAY_THREAD, GF_SAY_DEEP, GF_SAY_NAMESPACE, GF_SAY_ASKED, GF_SAY_NEW, GF_SAY_VISIBLE,
+enum { GF_SAY_DRIVER, GF_SAY_SETUP, GF_SAY_REFUSED, GF_SAY_LOST, GF_SAY_THREAD, GF_SAY_DEEP, GF_SAY_NAMESPACE, GF_SAY_ASKED, GF_SAY_NEW, GF_SAY_VISIBLE, GF_SAY_DENIED,
        GF_SAY_STRAY /* and as many as there are kinds of stray programs */ };
 
 extern __thread bool gf_booting GF_TLS; /* this thread is inside the opening of the driver */
@@ -138,8 +140,11 @@ struct gf_device {
     uint64_t idle_since;   /* of the helper: ns; 0: it is not; UINT64_MAX: memory was moved since */
 
     struct gf_link { /* link.c */
-        pthread_mutex_t lock; /* of sock and asked */
-        int sock, kick;
+        pthread_mutex_t lock; /* of sock, kick and asked */
+        int sock;             /* the connection; -1: there is none */
+        struct gf_inode is;   /* what sock names */
+        int kick;             /* an epoll of sock alone, by which the helper is woken; -1: there is none */
+        bool deaf;            /* a thread could not wake the helper: it has to look often */
         bool started;
         bool asked;        /* a request is with the daemon, or a lease is running */
         uint32_t let_in;   /* the daemon has answered once (futex) */
@@ -574,11 +579,8 @@ struct gf_page *gf_peek(unsigned place, const struct gf_identity *who);
 struct gf_header gf_header(uint16_t type, uint32_t size);
 bool gf_is(const void *message, ssize_t n, uint16_t type, size_t size);
 bool gf_transmit(int fd, const void *message, size_t size);
-/* Receives one message and, if it brings one, a descriptor. */
-ssize_t gf_receive(int fd, void *buffer, size_t size, int *passed);
-/* The descriptor, or one that does not stand where a program expects its
- * standard streams. */
-int gf_clear_of_standard(int fd);
+/* Receives one message and, if it brings one, a descriptor. The flags are recvmsg's. */
+ssize_t gf_receive(int fd, void *buffer, size_t size, int *passed, int flags);
 
 /* Shared with the daemon: not the private kind. */
 void gf_futex_wait(uint32_t *word, uint32_t expected, unsigned timeout_ms);

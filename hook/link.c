@@ -12,8 +12,9 @@
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/eventfd.h>
+#include <sys/epoll.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -21,9 +22,35 @@
 #define IDLE_NS 2000000 /* of quiet after which a lease is given back */
 #define SHARED_IDLE_NS 900000 /* and where others may want the GPU, who would wait: the next look */
 #define ASKED_MS 20     /* between looks at the gate after asking */
+#define OWN_MS 250      /* between looks at whether the connection is still ours */
 
 static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
 static struct gf_identity identity;
+
+/* Has the helper's epoll look for these events of the connection. Both numbers are
+ * looked up at once: it fails unless they name what they did, and then does nothing
+ * to what they name now. */
+static bool watch_for(struct gf_link *link, uint32_t events)
+{
+    struct epoll_event event = {.events = events};
+    int kick = gf_load(&link->kick), sock = gf_load(&link->sock);
+    if (sock < 0)
+        return false;
+    if (kick >= 0 && syscall(SYS_epoll_ctl, kick, EPOLL_CTL_MOD, sock, &event) == 0)
+        return true;
+    bool denied = kick >= 0 && (errno == EPERM || errno == EACCES || errno == ENOSYS); /* by a sandbox; EPERM may mean a file */
+    if ((kick >= 0 && !denied) || !gf_still(sock, link->is))
+        return false;
+    gf_store(&link->deaf, true);
+    return true;
+}
+
+/* Wakes the helper: the connection can be written to at nearly any time. Reports
+ * whether the connection is still ours. */
+static bool wake(struct gf_link *link) { return watch_for(link, EPOLLOUT | EPOLLONESHOT); }
+
+/* Reports the same; it is for the helper, which forgets that it was woken. */
+static bool ours(struct gf_link *link) { return watch_for(link, 0); }
 
 void gf_link_request(struct gf_device *device)
 {
@@ -36,21 +63,15 @@ void gf_link_request(struct gf_device *device)
     pthread_mutex_lock(&link->lock);
     if (link->sock >= 0 && !link->asked && !gf_load(gf_load(&device->gate))) {
         struct gf_request request = {gf_header(GF_MSG_REQUEST, sizeof request)};
-        bool sent = gf_transmit(link->sock, &request, sizeof request);
-        gf_store(&link->asked, sent);
-        if (sent)
-            gf_link_kick(device);
+        gf_store(&link->asked, true);
+        if (!wake(link) || !gf_transmit(link->sock, &request, sizeof request))
+            gf_store(&link->asked, false); /* the helper connects anew */
     }
     pthread_mutex_unlock(&link->lock);
     sigprocmask(SIG_SETMASK, &before, NULL);
 }
 
-void gf_link_kick(struct gf_device *device)
-{
-    uint64_t one = 1;
-    if (device->link.kick >= 0 && syscall(SYS_write, device->link.kick, &one, sizeof one) < 0)
-        return; /* already awake */
-}
+void gf_link_kick(struct gf_device *device) { wake(&device->link); }
 
 void gf_link_wait_page(struct gf_device *device)
 {
@@ -75,7 +96,7 @@ void gf_link_ending(struct gf_device *device, uint32_t lease, uint64_t left_ns)
         return;
     pthread_mutex_lock(&link->lock);
     struct gf_ending message = {gf_header(GF_MSG_ENDING, sizeof message), lease, 0, left_ns};
-    if (link->sock >= 0)
+    if (ours(link))
         gf_transmit(link->sock, &message, sizeof message);
     pthread_mutex_unlock(&link->lock);
 }
@@ -102,12 +123,13 @@ static void give_back(struct gf_device *device, uint32_t lease, bool asked)
     bool more = __atomic_load_n(&device->waiting, __ATOMIC_SEQ_CST) > 0;
     link->returned = lease;
     struct gf_return message = {gf_header(GF_MSG_RETURN, sizeof message), lease, more ? GF_RETURN_WANTS_MORE : 0, used};
-    gf_store(&link->asked, link->sock >= 0 && gf_transmit(link->sock, &message, sizeof message) && more);
+    gf_store(&link->asked, ours(link) && gf_transmit(link->sock, &message, sizeof message) && more);
     pthread_mutex_unlock(&link->lock);
     gf_mem_look(device);
 }
 
-/* How long the helper may sleep, in ms; -1: until it is kicked. */
+/* How long the helper may sleep, in ms. What it waits for may be closed and
+ * replaced meanwhile, and then nothing wakes it. */
 static int patience(struct gf_device *device, uint32_t lease)
 {
     if (lease) {
@@ -115,8 +137,8 @@ static int patience(struct gf_device *device, uint32_t lease)
         return TICK_MS;
     }
     bool asked = gf_load(&device->link.asked);
-    int again = gf_mem_tend(device, !asked), own = asked || device->link.kick < 0 ? ASKED_MS : -1;
-    return again < 0 || (own >= 0 && own < again) ? own : again;
+    int again = gf_mem_tend(device, !asked), own = asked || gf_load(&device->link.deaf) ? ASKED_MS : OWN_MS;
+    return again < 0 || own < again ? own : again;
 }
 
 /* What the helper remembers between looks at a lease. */
@@ -167,15 +189,21 @@ static void look(struct gf_device *device, struct watch *w, uint32_t lease)
     give_back(device, w->lease, false);
 }
 
-/* Does what a message of the daemon asks for. False: the connection is over. */
+/* Does what a message of the daemon asks for. False: the connection is over, or what
+ * came is no message, as of a socket that is not ours. */
 static bool heed(struct gf_device *device)
 {
-    char bytes[GF_MAX_MESSAGE];
+    char bytes[GF_MAX_MESSAGE] = {0};
     int passed = -1;
-    ssize_t n = gf_receive(device->link.sock, bytes, sizeof bytes, &passed);
+    if (!ours(&device->link))
+        return false;
+    ssize_t n = gf_receive(device->link.sock, bytes, sizeof bytes, &passed, MSG_DONTWAIT);
+    bool none = n < 0 && errno == EAGAIN;
     if (passed >= 0)
         close(passed);
-    if (n <= 0)
+    if (none)
+        return true;
+    if (n <= 0 || !gf_is(bytes, n, ((struct gf_header *)bytes)->type, (size_t)n))
         return false;
     uint32_t ended;
     memcpy(&ended, bytes + offsetof(struct gf_lease_end, lease), sizeof ended);
@@ -193,16 +221,14 @@ static void serve(struct gf_device *device)
     struct pollfd fds[2] = {{.fd = link->sock, .events = POLLIN}, {.fd = link->kick, .events = POLLIN}};
     for (;;) {
         uint32_t lease = __atomic_load_n(device->gate, __ATOMIC_SEQ_CST);
-        if (poll(fds, 2, patience(device, lease)) < 0) {
+        int ready = poll(fds, 2, patience(device, lease));
+        if (ready < 0) {
             if (errno != EINTR)
                 return;
             continue;
         }
-        if (fds[1].revents) {
-            uint64_t kicks;
-            if (read(link->kick, &kicks, sizeof kicks) < 0)
-                continue;
-        }
+        if ((fds[1].revents || (!ready && !lease)) && !ours(link))
+            return;
         if (fds[0].revents) {
             if (!heed(device))
                 return;
@@ -216,8 +242,16 @@ static void serve(struct gf_device *device)
 static void connected(struct gf_device *device, int fd)
 {
     struct gf_link *link = &device->link;
+    struct epoll_event none = {0};
+    int kick = gf_still(fd, link->is) ? gf_move_high(epoll_create1(EPOLL_CLOEXEC)) : -1;
+    if (kick >= 0 && epoll_ctl(kick, EPOLL_CTL_ADD, fd, &none) != 0) {
+        close(kick);
+        kick = -1;
+    }
     pthread_mutex_lock(&link->lock);
-    link->sock = fd;
+    gf_store(&link->sock, fd);
+    gf_store(&link->kick, kick);
+    gf_store(&link->deaf, kick < 0);
     link->asked = false;
     link->returned = GF_NO_LEASE; /* each daemon numbers its leases anew */
     pthread_mutex_unlock(&link->lock);
@@ -227,14 +261,25 @@ static void connected(struct gf_device *device, int fd)
         gf_link_request(device);
 }
 
+/* Closes a connection. Where only one number names what it did, an epoll stays open:
+ * there is no telling whose it is. */
+static void hang_up(struct gf_link *link)
+{
+    bool both = wake(link);
+    gf_close_own(link->sock, link->is);
+    if (both && link->kick >= 0)
+        close(link->kick);
+    gf_store(&link->sock, -1);
+    gf_store(&link->kick, -1);
+}
+
 /* Shuts the gate of a connection that broke. The daemon may have given the
  * slot, and its gate, to another process: they are not touched. */
 static void shut(struct gf_device *device)
 {
     struct gf_link *link = &device->link;
     pthread_mutex_lock(&link->lock);
-    close(link->sock);
-    link->sock = -1;
+    hang_up(link);
     link->asked = false;
     pthread_mutex_unlock(&link->lock);
     gf_device_close(device);
@@ -284,12 +329,8 @@ static void *helper(void *arg)
 static void fork_child(void)
 {
     pthread_mutex_init(&starting, NULL);
-    for (gf_each_device(d)) {
-        if (d->link.sock >= 0)
-            close(d->link.sock);
-        if (d->link.kick >= 0)
-            close(d->link.kick);
-    }
+    for (gf_each_device(d))
+        hang_up(&d->link); /* which wakes the parent's helper in vain */
     gf_visible_fork_child();
     gf_device_fork_child();
     gf_gate_fork_child();
@@ -308,8 +349,6 @@ static bool start(struct gf_device *device)
                              "start this program with gfaas run");
         return false;
     }
-    if (device->link.kick < 0)
-        device->link.kick = gf_clear_of_standard(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     /* The host's signals are for the host's threads. What the driver does in this
      * one may be met by a SIGBUS that it handles, and that would end the process if
      * it were blocked. */

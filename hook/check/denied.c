@@ -1,0 +1,68 @@
+/* denied: launches, forbids itself system calls as a sandbox does, and goes on.
+ *
+ *   denied WHO CALL...
+ *
+ * WHO is thread (the one that launches) or all (threads of the process). A call that is
+ * forbidden fails with EPERM. */
+#define _GNU_SOURCE
+#include "check.h"
+
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { MOST = 8, LAUNCHES = 60 };
+
+static const struct {
+    const char *name;
+    unsigned number;
+} calls[] = {{"sendto", SYS_sendto}, {"sendmsg", SYS_sendmsg}, {"recvmsg", SYS_recvmsg}, {"recvfrom", SYS_recvfrom},
+             {"epoll_ctl", SYS_epoll_ctl}, {"socket", SYS_socket}, {"connect", SYS_connect}};
+
+static unsigned number_of(const char *name)
+{
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+        if (!strcmp(name, calls[i].name))
+            return calls[i].number;
+    exit(2);
+}
+
+static void forbid(int n, char **names, unsigned long flags)
+{
+    struct sock_filter code[2 * MOST + 2];
+    unsigned short at = 0;
+    code[at++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
+    for (int i = 0; i < n && i < MOST; i++) {
+        code[at++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number_of(names[i]), 0, 1);
+        code[at++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | 1 /* EPERM */);
+    }
+    code[at++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    struct sock_fprog program = {at, code};
+    ENSURE(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    ENSURE(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program) == 0);
+}
+
+static void launches(CUfunction nop, int n)
+{
+    for (int i = 0; i < n; i++) {
+        MUST(cuLaunchKernel(nop, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+        if (i % 4 == 0)
+            MUST(cuCtxSynchronize());
+        usleep(3000); /* the lease is given back meanwhile, and the next launch asks */
+    }
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 3)
+        return 2;
+    primary_context();
+    CUfunction nop = timed_kernel(100);
+    launches(nop, 8);
+    forbid(argc - 2, argv + 2, strcmp(argv[1], "all") ? 0 : SECCOMP_FILTER_FLAG_TSYNC);
+    launches(nop, LAUNCHES);
+    return 0;
+}
