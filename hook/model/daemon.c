@@ -38,21 +38,22 @@ static int find_socket(struct sockaddr_un *at)
     return GFAAS_MODEL_OK;
 }
 
-int daemon_connect(int *sock)
+int daemon_connect(int *sock, struct gf_inode *is)
 {
     struct sockaddr_un at;
     int r, code = find_socket(&at);
     if (code)
         return code;
-    *sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    *sock = gf_move_high(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     if (*sock < 0)
         return model_fail(GFAAS_MODEL_INTERNAL, "no socket: %s", strerror(errno));
+    *is = gf_inode_of(*sock);
     do
         r = connect(*sock, (struct sockaddr *)&at, sizeof at);
     while (r < 0 && errno == EINTR);
     if (r < 0) {
         code = model_fail(GFAAS_MODEL_NO_DAEMON, "no gfaas-modeld at %s: %s", at.sun_path, strerror(errno));
-        close(*sock);
+        gf_close_own(*sock, *is);
         *sock = -1;
     }
     return code;

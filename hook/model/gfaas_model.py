@@ -25,10 +25,12 @@ import array
 import atexit
 import contextlib
 import ctypes
+import fcntl
 import gc
 import json
 import os
 import re
+import resource
 import socket
 import sys
 import threading
@@ -154,9 +156,42 @@ def _socket_path():
     return os.path.join(run or os.path.join(os.environ.get("XDG_RUNTIME_DIR") or "/run", "gfaas"), "model.sock")
 
 
+class _Connection(socket.socket):
+    """A connection whose number the program may close and use again: it is high, and
+    closed only if it is the connection still."""
+
+    def __init__(self):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as low:
+            most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            most = 1024 if most == resource.RLIM_INFINITY else min(most, 1024)
+            try:
+                fd = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, max(most - 64 if most >= 128 else most // 2, 3))
+            except OSError:  # none is free
+                fd = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 3)
+            super().__init__(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fd)
+        self.inode = self._inode()
+
+    def _inode(self):
+        try:
+            now = os.fstat(self.fileno())
+        except OSError:
+            return None
+        return now.st_dev, now.st_ino
+
+    def close(self):
+        if self.fileno() < 0:
+            return
+        if self._inode() == self.inode:
+            super().close()
+        else:
+            self.detach()
+
+    __del__ = close  # else the number is closed in any case
+
+
 def _connect():
     path = _socket_path()
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sock = _Connection()
     try:
         if len(os.fsencode(path)) > 107:
             raise Error("usage", "the path of gfaas-modeld's socket is longer than 107 bytes")

@@ -16,6 +16,7 @@
 struct gfaas_model {
     struct gfaas_model *next; /* of those that are open */
     int sock;                 /* the daemon keeps the model while it is open; -1: in a child */
+    struct gf_inode is;       /* what sock names */
     char sha256[65];
     struct mapping mapping;
     struct tensors tensors;
@@ -47,7 +48,7 @@ static void in_parent(void) { pthread_mutex_unlock(&lock); }
 static void in_child(void)
 {
     for (struct gfaas_model *m = models; m; m = m->next) {
-        close(m->sock);
+        gf_close_own(m->sock, m->is);
         m->sock = -1;
     }
     models = NULL;
@@ -114,7 +115,7 @@ static int take(struct gfaas_model *m, const struct answer *a)
 static int open_model(struct gfaas_model *m, const char *name, const char *file)
 {
     struct answer a;
-    int code = daemon_connect(&m->sock);
+    int code = daemon_connect(&m->sock, &m->is);
     if (code)
         return code;
     if (!list_add(m)) /* before it is asked: to load takes a while */
@@ -127,7 +128,7 @@ static int open_model(struct gfaas_model *m, const char *name, const char *file)
     }
     if (code) {
         list_del(m);
-        close(m->sock);
+        gf_close_own(m->sock, m->is);
     }
     return code;
 }
@@ -157,7 +158,7 @@ PUBLIC void gfaas_model_close(gfaas_model *m)
     if (m->sock >= 0) {
         list_del(m);
         mapping_free(&m->mapping);
-        close(m->sock);
+        gf_close_own(m->sock, m->is);
     }
     tensors_free(&m->tensors);
     free(m);

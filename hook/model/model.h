@@ -14,6 +14,7 @@
 #endif
 #define CUDA_EXACT_NAMES
 #include "../cuda.h"
+#include "../descriptor.h"
 #include "compat.h"
 #include "gfaas_model.h"
 
@@ -30,8 +31,8 @@ struct answer {
     int memory, manifest; /* descriptors, the caller's to close; -1: none */
 };
 
-/* A new connection; it is closed on exec and in children. */
-int daemon_connect(int *sock);
+/* A new connection; it is closed on exec and in children. What it names is noted. */
+int daemon_connect(int *sock, struct gf_inode *is);
 /* Asks for a model, with the descriptor of its file unless that is -1. */
 int daemon_get(int sock, const char *name, int file, struct answer *a);
 void answer_close(struct answer *a);

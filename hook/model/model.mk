@@ -1,7 +1,7 @@
 # model.mk: the model client, for C and for Python. Included by the top Makefile.
 MODEL_DIR := hook/model
 MODEL_SRC := $(wildcard $(MODEL_DIR)/*.c)
-MODEL_HDR := $(wildcard $(MODEL_DIR)/*.h) hook/cuda.h hook/symbols.def
+MODEL_HDR := $(wildcard $(MODEL_DIR)/*.h) hook/cuda.h hook/descriptor.h hook/symbols.def
 
 $(BUILD)/lib/libgfaas-model.so: $(MODEL_SRC) $(MODEL_HDR) $(MODEL_DIR)/model.map hook/model/model.mk
 	@mkdir -p $(@D)

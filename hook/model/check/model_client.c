@@ -19,19 +19,24 @@
  *                                     line, and reads the same again
  *   model_client writes NAME          may not write to its first tensor, and says with
  *                                     which error the driver refuses
+ *   model_client reused NAME          opens it, has a file in the place of the connection,
+ *                                     and closes it, here and in a child: not the file
  *   model_client leaks NAME           leaves no descriptor open, whether or not it opens
  */
+#define _GNU_SOURCE
 #define CUDA_EXACT_NAMES
 #include <cuda.h>
 #include <gfaas_model.h>
 
 #include <dirent.h>
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -288,6 +293,47 @@ static int leaks(const char *name)
     return 0;
 }
 
+/* Puts a file in the place of every socket; returns the last number, or -1. */
+static int reuse(struct stat *is)
+{
+    int last = -1, file = open("/dev/null", O_RDWR | O_CLOEXEC);
+    DIR *d = opendir("/proc/self/fd");
+    ENSURE(d && file >= 0);
+    for (struct dirent *e; (e = readdir(d));) {
+        char link[16] = "";
+        if (readlinkat(dirfd(d), e->d_name, link, sizeof link - 1) < 0 || strncmp(link, "socket:", 7))
+            continue;
+        last = atoi(e->d_name);
+        ENSURE(last >= 256 && dup2(file, last) == last);
+    }
+    closedir(d);
+    ENSURE(last < 0 || fstat(last, is) == 0);
+    return last;
+}
+
+static bool still(int fd, const struct stat *is)
+{
+    struct stat now;
+    return fstat(fd, &now) == 0 && now.st_ino == is->st_ino && now.st_dev == is->st_dev;
+}
+
+static int reused(const char *name)
+{
+    gfaas_model *m;
+    struct stat is;
+    int status;
+    ENSURE(gfaas_model_open(name, NULL, &m) == 0);
+    int fd = reuse(&is);
+    ENSURE(fd >= 0);
+    pid_t child = fork();
+    if (child == 0)
+        _exit(still(fd, &is) ? 0 : 1);
+    ENSURE(waitpid(child, &status, 0) == child && status == 0);
+    gfaas_model_close(m);
+    ENSURE(still(fd, &is));
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     const char *name = argc > 2 ? argv[2] : NULL;
@@ -308,6 +354,7 @@ int main(int argc, char **argv)
            : !strcmp(argv[1], "context") ? context(name)
            : !strcmp(argv[1], "holds")   ? holds(name)
            : !strcmp(argv[1], "writes")  ? writes(name)
+           : !strcmp(argv[1], "reused")  ? reused(name)
            : !strcmp(argv[1], "leaks")   ? leaks(name)
                                          : 2;
 }

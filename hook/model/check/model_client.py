@@ -8,6 +8,8 @@ the library, and says the same.
     fork NAME          opens it and forks; the child and then the parent let go of it
     loading NAME       forks, at a line of the input, while another thread waits for it
     context NAME       leaves the thread's context as it was
+    reused NAME        opens it, has a file in the place of the connection, and closes it,
+                       here and in a child: not the file
     leaks NAME         leaves no descriptor open, whether or not it opens
 """
 
@@ -255,6 +257,28 @@ def context(name):
     weights = gfaas_model.load(name)
     assert driver.current() == 0 and not primary()  # it uses the program's
     assert next(iter(weights.values())).tobytes()
+
+
+def reused(name):
+    model, last = gfaas_model.load(name), -1
+    with open(os.devnull, "r+b") as file:
+        for number in os.listdir("/proc/self/fd"):
+            try:
+                link = os.readlink(f"/proc/self/fd/{number}")
+            except OSError:
+                continue
+            if link.startswith("socket:"):
+                last = int(number)
+                assert last >= 256, last
+                os.dup2(file.fileno(), last)
+    was = os.fstat(last)
+    child = os.fork()
+    if not child:
+        os._exit(0 if os.path.samestat(os.fstat(last), was) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    model = None
+    gc.collect()
+    assert os.path.samestat(os.fstat(last), was)
 
 
 def leaks(name):

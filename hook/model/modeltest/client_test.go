@@ -441,6 +441,16 @@ func TestForkLoading(t *testing.T) {
 	})
 }
 
+// TestReused: a number that the connection had, and a file of the program has now, is
+// not closed with the model.
+func TestReused(t *testing.T) {
+	both(t, func(t *testing.T, language string) {
+		d := serve(t, always(model(t, manifest, content())))
+		client(t, language, environ(d.path), "reused", "m")
+		eventually(t, "it is released", func() bool { return d.held() == 0 })
+	})
+}
+
 // TestKilled: a client that dies holds nothing.
 func TestKilled(t *testing.T) {
 	both(t, func(t *testing.T, language string) {
