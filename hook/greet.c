@@ -22,6 +22,7 @@
 #define RECONNECT_NS 100000000
 #define REFUSED_NS 1000000000
 #define PEEK_S 3 /* for the daemon to answer who only looks */
+#define WAITS "GPU work waits until it may"
 #define HANGUPS 5 /* in a row and without an answer; a daemon that is ending hangs up once */
 
 static bool copy(char *to, size_t size, const char *name)
@@ -47,12 +48,15 @@ struct gf_header gf_header(uint16_t type, uint32_t size)
     return (struct gf_header){.magic = GF_MAGIC, .type = type, .version = GF_VERSION, .size = size};
 }
 
-/* Reports whether a system call failed because the process may not make it: a sandbox
- * that a program puts itself in gives these errors. Then it says so. */
+/* Reports whether an error says that the process may not make a system call: a sandbox
+ * that a program puts itself in gives these. */
+static bool is_denial(int why) { return why == EPERM || why == EACCES || why == ENOSYS; }
+
+/* Reports whether a system call failed for that, and says so. */
 static bool denied(const char *call, const char *then)
 {
     int why = errno;
-    if (why != EPERM && why != EACCES && why != ENOSYS)
+    if (!is_denial(why))
         return false;
     gf_say(GF_SAY_DENIED, "this process may not call %s (%s): %s", call, strerror(why), then);
     errno = why;
@@ -103,15 +107,17 @@ static int connect_to(const char *path, struct gf_inode *is)
     strcpy(address.sun_path, path);
     int fd = gf_move_high(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     if (fd < 0) {
-        denied("socket", "GPU work waits until it may");
+        denied("socket", WAITS);
         return -1;
     }
     *is = gf_inode_of(fd);
     if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0)
         return fd;
     int why = errno;
+    if (why != EACCES) /* that is of the socket's file */
+        denied("connect", WAITS);
     gf_close_own(fd, *is);
-    errno = why;
+    errno = why == EACCES ? ENOENT : why;
     return -1;
 }
 
@@ -127,8 +133,8 @@ ssize_t gf_receive(int fd, void *buffer, size_t size, int *passed, int flags)
     do
         n = recvmsg(fd, &message, MSG_CMSG_CLOEXEC | flags);
     while (n < 0 && errno == EINTR);
-    if (n < 0 && denied("recvmsg", "the library hears gfaas-tokend by read, and cannot connect anew"))
-        n = syscall(SYS_read, fd, buffer, size);
+    if (n < 0 && denied("recvmsg", flags ? "the library hears gfaas-tokend by read, and cannot connect anew" : WAITS) && flags)
+        return syscall(SYS_read, fd, buffer, size); /* a welcome is of no use without its descriptor */
     if (n < 0)
         return n;
     struct cmsghdr *c = n > 0 ? CMSG_FIRSTHDR(&message) : NULL;
@@ -209,6 +215,7 @@ static bool greet(struct gf_device *device, unsigned place, int fd, const struct
     } answer;
     int passed = -1;
     ssize_t n = gf_receive(fd, &answer, sizeof answer, &passed, 0);
+    bool deaf = n < 0 && is_denial(errno);
     struct gf_page *page = NULL;
     if (gf_is(&answer, n, GF_MSG_WELCOME, sizeof answer.welcome) && answer.welcome.slot < GF_PAGE_SLOTS && passed >= 0)
         page = map_page(passed);
@@ -219,7 +226,7 @@ static bool greet(struct gf_device *device, unsigned place, int fd, const struct
         gf_say(GF_SAY_REFUSED, "gfaas-tokend refuses this process on device %u: %s: its work there stays blocked",
                gf_ordinal(device), answer.refused.reason);
         gf_pause_ns(REFUSED_NS);
-    } else if (n <= 0 && ++device->link.hangups == HANGUPS) {
+    } else if (n <= 0 && !deaf && ++device->link.hangups == HANGUPS) {
         gf_say(GF_SAY_LOST, "what answers at %s hangs up: GPU work waits for a gfaas-tokend that speaks version %d of the protocol",
                who->socket, GF_VERSION);
     } else if (n > 0 && !page) {
@@ -243,7 +250,9 @@ int gf_greet(struct gf_device *device, const struct gf_identity *who)
     }
     struct gf_inode is;
     int fd = connect_to(who->socket, &is);
-    if (fd < 0)
+    if (fd < 0 && is_denial(errno))
+        ; /* that was said */
+    else if (fd < 0)
         gf_say(GF_SAY_LOST, "no gfaas-tokend at %s: GPU work waits until it is there", who->socket);
     else if (greet(device, place, fd, who)) {
         device->link.is = is;

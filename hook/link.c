@@ -30,16 +30,25 @@ static struct gf_identity identity;
 /* Has the helper's epoll look for these events of the connection. Both numbers are
  * looked up at once: it fails unless they name what they did, and then does nothing
  * to what they name now. */
-static bool watch_for(struct gf_link *link, uint32_t events)
+static bool set_events(struct gf_link *link, uint32_t events)
 {
     struct epoll_event event = {.events = events};
-    int kick = gf_load(&link->kick), sock = gf_load(&link->sock);
-    if (sock < 0)
+    return syscall(SYS_epoll_ctl, gf_load(&link->kick), EPOLL_CTL_MOD, gf_load(&link->sock), &event) == 0;
+}
+
+/* The same, or reports whether the connection is still ours where a sandbox forbids
+ * the call or there was no epoll to be had. EPERM also says that sock names a file. */
+static bool watch_for(struct gf_link *link, uint32_t events)
+{
+    if (gf_load(&link->sock) < 0)
         return false;
-    if (kick >= 0 && syscall(SYS_epoll_ctl, kick, EPOLL_CTL_MOD, sock, &event) == 0)
-        return true;
-    bool denied = kick >= 0 && (errno == EPERM || errno == EACCES || errno == ENOSYS); /* by a sandbox; EPERM may mean a file */
-    if ((kick >= 0 && !denied) || !gf_still(sock, link->is))
+    if (gf_load(&link->kick) >= 0) {
+        if (set_events(link, events))
+            return true;
+        if (errno != EPERM && errno != EACCES && errno != ENOSYS)
+            return false;
+    }
+    if (!gf_still(gf_load(&link->sock), link->is))
         return false;
     gf_store(&link->deaf, true);
     return true;
@@ -71,7 +80,12 @@ void gf_link_request(struct gf_device *device)
     sigprocmask(SIG_SETMASK, &before, NULL);
 }
 
-void gf_link_kick(struct gf_device *device) { wake(&device->link); }
+void gf_link_kick(struct gf_device *device)
+{
+    int saved = errno;
+    wake(&device->link);
+    errno = saved;
+}
 
 void gf_link_wait_page(struct gf_device *device)
 {
@@ -229,6 +243,8 @@ static void serve(struct gf_device *device)
         }
         if ((fds[1].revents || (!ready && !lease)) && !ours(link))
             return;
+        if (gf_load(&link->deaf))
+            fds[1].fd = -1; /* it cannot be told that it was heard */
         if (fds[0].revents) {
             if (!heed(device))
                 return;
@@ -265,9 +281,9 @@ static void connected(struct gf_device *device, int fd)
  * there is no telling whose it is. */
 static void hang_up(struct gf_link *link)
 {
-    bool both = wake(link);
+    bool both = link->sock >= 0 && link->kick >= 0 && set_events(link, EPOLLOUT | EPOLLONESHOT);
     gf_close_own(link->sock, link->is);
-    if (both && link->kick >= 0)
+    if (both)
         close(link->kick);
     gf_store(&link->sock, -1);
     gf_store(&link->kick, -1);

@@ -2,7 +2,8 @@
  *
  *   denied WHO CALL...
  *
- * WHO is thread (the one that launches) or all (threads of the process). A call that is
+ * WHO is thread (the one that launches), all (threads of the process) or early (all,
+ * before the first launch). A call that is
  * forbidden fails with EPERM. */
 #define _GNU_SOURCE
 #include "check.h"
@@ -59,10 +60,13 @@ int main(int argc, char **argv)
 {
     if (argc < 3)
         return 2;
+    if (!strcmp(argv[1], "early"))
+        forbid(argc - 2, argv + 2, 0);
     primary_context();
     CUfunction nop = timed_kernel(100);
     launches(nop, 8);
-    forbid(argc - 2, argv + 2, strcmp(argv[1], "all") ? 0 : SECCOMP_FILTER_FLAG_TSYNC);
+    if (strcmp(argv[1], "early"))
+        forbid(argc - 2, argv + 2, strcmp(argv[1], "all") ? 0 : SECCOMP_FILTER_FLAG_TSYNC);
     launches(nop, LAUNCHES);
     return 0;
 }

@@ -68,6 +68,8 @@ func TestDenied(t *testing.T) {
 		{"all", "sendto sendmsg", "may not call sendto (Operation not permitted)"},
 		{"all", "recvmsg recvfrom", "may not call recvmsg (Operation not permitted)"},
 		{"all", "sendto sendmsg recvmsg recvfrom", "(Operation not permitted)"},
+		{"early", "sendto sendmsg", "may not call sendto (Operation not permitted)"},
+		{"early", "epoll_ctl", ""},
 		{"thread", "epoll_ctl", ""},
 		{"all", "epoll_ctl", ""},
 		{"all", "socket connect", ""},
@@ -83,6 +85,25 @@ func TestDenied(t *testing.T) {
 			said := p.errout.String()
 			if row.want == "" && said != "" || row.want != "" && (strings.Count(said, "\n") != 1 || !strings.Contains(said, row.want)) {
 				t.Errorf("it says %q, want one line with %q", said, row.want)
+			}
+		})
+	}
+}
+
+// TestDeniedConnection: without the system calls that make the connection the program
+// waits, and the line names the call and not the daemon, which is there.
+func TestDeniedConnection(t *testing.T) {
+	h := newHost(t)
+	h.start()
+	for _, call := range []string{"socket", "connect", "recvmsg"} {
+		t.Run(call, func(t *testing.T) {
+			t.Parallel()
+			h := h.within(t)
+			p := h.run(h.register(call, tenth), "check/denied", "early", call)
+			h.eventually("it says why it waits", func() bool { return strings.Contains(p.errout.String(), "\n") })
+			h.alive(p, call)
+			if said := p.errout.String(); !strings.Contains(said, "may not call "+call+" (Operation not permitted): GPU work waits") {
+				t.Errorf("it says %q", said)
 			}
 		})
 	}
