@@ -307,9 +307,10 @@ static void shut(struct gf_device *device)
 static unsigned long processors[128];
 static long processors_size; /* bytes of them; 0 or less: not known */
 
-__attribute__((constructor)) static void note_processors(void)
+__attribute__((constructor)) static void begin(void)
 {
     int saved = errno;
+    gf_make_room();
     processors_size = syscall(SYS_sched_getaffinity, 0, sizeof processors, processors);
     errno = saved;
 }
@@ -365,6 +366,7 @@ static bool start(struct gf_device *device)
                              "start this program with gfaas run");
         return false;
     }
+    gf_make_room(); /* a child's table is small again, and the helper is a second thread */
     /* The host's signals are for the host's threads. What the driver does in this
      * one may be met by a SIGBUS that it handles, and that would end the process if
      * it were blocked. */
