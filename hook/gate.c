@@ -157,7 +157,7 @@ static void thread_ends(void *arg)
     self->brief = true;
 }
 
-GF_COLD void gf_leave_brief(void)
+static void leave_brief(void)
 {
     int saved = errno;
     part(&gf_self);
@@ -359,14 +359,44 @@ GF_COLD struct gf_line *gf_enter_slow(CUstream stream, uint64_t blocks)
     return line;
 }
 
-GF_COLD void gf_done_late(struct gf_line *line, CUresult result)
+/* Has the helper look whether anything was sent under the lease. A line without a
+ * device has none. */
+static void refused(struct gf_line *line)
 {
-    if (result != CUDA_SUCCESS && line->spent)
-        gf_unspend(gf_load(&line->device->slot), line->spent);
-    if (line->entry && line->entry->owner)
+    struct gf_device *device = line->device;
+    if (device && !__atomic_exchange_n(&device->refused, 1, __ATOMIC_RELAXED)) {
+        int saved = errno;
+        gf_link_kick(device);
+        errno = saved;
+    }
+}
+
+GF_COLD void gf_done_uncounted(struct gf_line *line, CUresult result)
+{
+    if (result != CUDA_SUCCESS) {
+        if (line->spent)
+            gf_unspend(gf_load(&line->device->slot), line->spent);
+        refused(line);
+    } else if (line->entry && line->entry->owner) {
         gf_meter_after(line->entry);
+    }
     if (gf_self.brief)
-        gf_leave_brief();
+        leave_brief();
+}
+
+GF_COLD void gf_done_late(struct gf_line *line, uint64_t kernels, CUresult result)
+{
+    if (result == CUDA_SUCCESS)
+        gf_count(line, kernels);
+    gf_done_uncounted(line, result);
+}
+
+GF_COLD void gf_left_late(struct gf_line *line, CUresult result)
+{
+    if (result != CUDA_SUCCESS)
+        refused(line);
+    if (line->late)
+        leave_brief();
 }
 
 bool gf_stuck(uint64_t *since)

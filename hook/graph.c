@@ -273,7 +273,7 @@ static CUresult send(CUgraphExec exec, CUstream stream, CUstream zero, sends **r
         result = (*real)(exec, stream);
         gf_graph_memory_settle(&cost.memory, result == CUDA_SUCCESS ? cost.graph.serial : 0);
     }
-    if (launch && runs && entered->entry)
+    if (launch && runs && entered->entry && result == CUDA_SUCCESS)
         gf_weigh(entered, gf_meter_graph(entered->entry, cost.ms, heavy ? cost.graph : (struct gf_timed){0}));
     gf_leave(entered, launch ? cost.kernels : 0, result);
     return result;

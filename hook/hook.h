@@ -138,6 +138,7 @@ struct gf_device {
     uint32_t pools_shrink; /* looks that are left at pools after something was freed in one */
     uint32_t swapped_out;  /* memory_swap.c: managed memory was moved to the host */
     uint64_t idle_since;   /* of the helper: ns; 0: it is not; UINT64_MAX: memory was moved since */
+    uint32_t refused;      /* the driver has refused work since a lease was last given back */
 
     struct gf_link { /* link.c */
         pthread_mutex_t lock; /* of sock, kick and asked */
@@ -150,6 +151,9 @@ struct gf_device {
         uint32_t let_in;   /* the daemon has answered once (futex) */
         unsigned hangups;  /* of the daemon in place of a welcome, in a row */
         uint32_t returned; /* the last lease given back: the daemon's call for it may have crossed with that */
+        uint64_t works;    /* of the process on the device, when that was given back */
+        uint64_t pause_ns; /* before the next request, since the last leases were used for refused work only */
+        uint64_t resume;   /* the end of that pause */
     } link;
 } __attribute__((aligned(64)));
 
@@ -217,7 +221,7 @@ struct gf_line {
     int64_t until;    /* the number of launches at which the next has to go the slow way */
     uint32_t lease;   /* under which it was last found tracked */
     uint32_t busy;    /* the thread is between the look at the gate and the end of the driver's call */
-    bool late;        /* gf_done_late, or gf_leave_brief, has something to do */
+    bool late;        /* gf_done_late or gf_left_late has something to do even if the work was accepted */
     struct gf_counts *counts; /* of this thread on that device: what is not in `launches` */
     struct gf_stream *entry;
     uint64_t spent; /* blocks of the last launch, where they are metered */
@@ -239,9 +243,13 @@ extern __thread struct gf_thread gf_self GF_TLS;
 
 /* NULL: the program was asked to end, and nothing is to be sent (GF_NOT_SENT). */
 GF_COLD struct gf_line *gf_enter_slow(CUstream stream, uint64_t blocks);
-GF_COLD void gf_done_late(struct gf_line *line, CUresult result);
+/* The rest of gf_done, for work that was refused and for lines that are `late`; the
+ * part of it that does not count the work. */
+GF_COLD void gf_done_late(struct gf_line *line, uint64_t kernels, CUresult result);
+GF_COLD void gf_done_uncounted(struct gf_line *line, CUresult result);
 GF_COLD struct gf_line *gf_enter_sync_slow(struct gf_line *line);
-GF_COLD void gf_leave_brief(void);
+/* The rest of gf_left_sync, likewise. */
+GF_COLD void gf_left_late(struct gf_line *line, CUresult result);
 /* How many pieces of work threads may still send to the stream before its next mark,
  * of those that they have taken. */
 int64_t gf_lines_left(const struct gf_stream *entry);
@@ -314,24 +322,39 @@ static inline struct gf_line *gf_enter_sync(void)
     return line;
 }
 
-/* Called when the driver has answered, with the kernels sent; 0: it was other
- * work. Work is counted only now: who finds a count unchanged behind a closed
- * gate knows that nothing was sent since. */
-static inline void gf_done(struct gf_line *line, uint64_t kernels, CUresult result)
+/* Counts a piece of work that the driver accepted: so many kernels; 0: other work. */
+static inline void gf_count(struct gf_line *line, uint64_t kernels)
 {
     if (kernels)
         gf_store(&line->launches, line->launches + (int64_t)kernels);
     else
         gf_store(&line->counts->copies, line->counts->copies + 1);
     line->until += (int64_t)kernels - 1; /* it is one piece of work */
-    if (gf_unlikely(line->late))
-        gf_done_late(line, result);
+}
+
+/* Called when the driver has answered. Work is counted only now, and only if the
+ * driver accepted it: an unchanged count behind a closed gate shows that nothing
+ * was sent since. */
+static inline void gf_done(struct gf_line *line, uint64_t kernels, CUresult result)
+{
+    if (gf_likely(!((unsigned)line->late | (unsigned)result)))
+        gf_count(line, kernels);
+    else
+        gf_done_late(line, kernels, result);
 }
 
 static inline void gf_leave_sync(struct gf_line *line)
 {
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
     __atomic_store_n(&line->busy, 0, __ATOMIC_RELEASE);
+}
+
+/* Called when the driver has answered a call whose work was over then. */
+static inline void gf_left_sync(struct gf_line *line, CUresult result)
+{
+    if (gf_unlikely((unsigned)line->late | (unsigned)result))
+        gf_left_late(line, result);
+    gf_leave_sync(line);
 }
 
 static inline void gf_leave(struct gf_line *line, uint64_t kernels, CUresult result)
@@ -383,7 +406,8 @@ struct gf_stream {
     bool behind;             /* its marks do not come: it may wait for something the program has yet to do */
     uint32_t lease;          /* the lease it was last used under, until that is settled; then GF_NO_LEASE */
     uint64_t begun_ns;       /* when `begin` was recorded */
-    uint64_t ended_at;       /* works of the process when `end` was recorded, plus one; 0: not yet */
+    uint64_t begun_at;       /* works of the process on the device before the lease's first on this stream */
+    uint64_t ended_at;       /* works of the process when `end` was recorded, plus one; 0: not under this lease */
     CUevent begin, end;
     CUevent next_end;        /* the end is recorded here first: gf_meter_end */
     CUevent mark[GF_MARKS];  /* ring of events that bound the work in flight */
@@ -466,14 +490,17 @@ bool gf_meter_heavy(float ms);
 int32_t gf_meter_graph(struct gf_stream *entry, float ms, struct gf_timed graph);
 /* A lease begins: what may be in flight is as much as that leaves room for. */
 void gf_meter_begin(struct gf_stream *entry);
-/* Records the end on a per-thread stream: no other thread could. */
+/* Records the end on a per-thread stream: no other thread could. Called after work that
+ * the driver accepted. */
 void gf_meter_after(struct gf_stream *entry);
 /* Waits for the work of a context and returns 0; when the first was sent, if that does
  * not end. Locked, but not while it sleeps; the context is current. */
 uint64_t gf_meter_await(struct gf_device *device, CUcontext context);
 #define GF_WORKS_UNKNOWN (UINT64_MAX - 1)
-/* Records the end of what was sent to the stream so far, unless that is known to be done.
- * False: it cannot be. Locked, the entry's context is current. */
+/* Records the end of what was sent to the stream so far, unless that is known to be done
+ * or nothing was sent to the device since the lease's first use of the stream: work that
+ * the driver refuses is not measured. False: it cannot be. Locked, the entry's context
+ * is current. */
 bool gf_meter_end(struct gf_stream *entry, uint64_t works);
 /* Whether all work of the device's lease is over, given the count of works. */
 bool gf_meter_idle(struct gf_device *device, uint64_t works);

@@ -23,6 +23,8 @@
 #define SHARED_IDLE_NS 900000 /* and where others may want the GPU, who would wait: the next look */
 #define ASKED_MS 20     /* between looks at the gate after asking */
 #define OWN_MS 250      /* between looks at whether the connection is still ours */
+#define PAUSE_NS 1000000       /* between two leases that were used for refused work only; it doubles */
+#define MOST_PAUSE_NS 50000000 /* up to this: a switch costs the others up to 1 ms */
 
 static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
 static struct gf_identity identity;
@@ -61,6 +63,13 @@ static bool wake(struct gf_link *link) { return watch_for(link, EPOLLOUT | EPOLL
 /* Reports the same; it is for the helper, which forgets that it was woken. */
 static bool ours(struct gf_link *link) { return watch_for(link, 0); }
 
+/* In how many ms the helper may ask for a lease; 0: now. Locked. */
+static int paused(const struct gf_link *link)
+{
+    uint64_t now = link->resume ? gf_now_ns() : 0;
+    return now < link->resume ? (int)((link->resume - now) / 1000000) + 1 : 0;
+}
+
 void gf_link_request(struct gf_device *device)
 {
     struct gf_link *link = &device->link;
@@ -70,7 +79,9 @@ void gf_link_request(struct gf_device *device)
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, &before);
     pthread_mutex_lock(&link->lock);
-    if (link->sock >= 0 && !link->asked && !gf_load(gf_load(&device->gate))) {
+    if (paused(link)) {
+        gf_link_kick(device); /* the helper asks when that is over */
+    } else if (link->sock >= 0 && !link->asked && !gf_load(gf_load(&device->gate))) {
         struct gf_request request = {gf_header(GF_MSG_REQUEST, sizeof request)};
         gf_store(&link->asked, true);
         if (!wake(link) || !gf_transmit(link->sock, &request, sizeof request))
@@ -123,18 +134,38 @@ static uint64_t drain(struct gf_device *device, uint32_t asked)
     struct gf_counts counts = gf_count_all(device);
     uint64_t used = gf_meter_drain(device, gf_works(counts), asked);
     gf_store(&device->slot->launches, counts.launches);
+    device->link.works = gf_works(counts);
     if (quiet)
         gf_stream_sweep(device);
     return used;
+}
+
+/* Doubles the pause before the next request if the driver has refused all that the
+ * lease was used for and others may want the GPU: a program that goes on launching what
+ * is refused would cost them a switch each time. Ends it when something was accepted.
+ * Locked. */
+static void set_pause(struct gf_device *device, bool accepted)
+{
+    struct gf_link *link = &device->link;
+    bool refused = __atomic_exchange_n(&device->refused, 0, __ATOMIC_RELAXED);
+    if (accepted || !gf_load(&device->slot->turn_ns)) {
+        link->pause_ns = link->resume = 0;
+    } else if (refused) {
+        uint64_t pause = link->pause_ns ? 2 * link->pause_ns : PAUSE_NS;
+        link->pause_ns = pause < MOST_PAUSE_NS ? pause : MOST_PAUSE_NS;
+        link->resume = gf_now_ns() + link->pause_ns;
+    }
 }
 
 /* Ends a lease whose gate is closed. */
 static void give_back(struct gf_device *device, uint32_t lease, bool asked)
 {
     struct gf_link *link = &device->link;
+    uint64_t before = link->works;
     uint64_t used = drain(device, asked ? lease : GF_NO_LEASE);
     pthread_mutex_lock(&link->lock);
-    bool more = __atomic_load_n(&device->waiting, __ATOMIC_SEQ_CST) > 0;
+    set_pause(device, link->works != before);
+    bool more = __atomic_load_n(&device->waiting, __ATOMIC_SEQ_CST) > 0 && !paused(link);
     link->returned = lease;
     struct gf_return message = {gf_header(GF_MSG_RETURN, sizeof message), lease, more ? GF_RETURN_WANTS_MORE : 0, used};
     gf_store(&link->asked, ours(link) && gf_transmit(link->sock, &message, sizeof message) && more);
@@ -150,8 +181,14 @@ static int patience(struct gf_device *device, uint32_t lease)
         device->idle_since = 0;
         return TICK_MS;
     }
-    bool asked = gf_load(&device->link.asked);
-    int again = gf_mem_tend(device, !asked), own = asked || gf_load(&device->link.deaf) ? ASKED_MS : OWN_MS;
+    struct gf_link *link = &device->link;
+    bool asked = gf_load(&link->asked), waits = __atomic_load_n(&device->waiting, __ATOMIC_SEQ_CST) > 0;
+    int again = gf_mem_tend(device, !asked), own = asked || gf_load(&link->deaf) ? ASKED_MS : OWN_MS;
+    if (waits && !asked && link->resume) {
+        own = paused(link);
+        if (!own)
+            gf_link_request(device);
+    }
     return again < 0 || own < again ? own : again;
 }
 
@@ -180,7 +217,7 @@ static bool expired(struct gf_device *device, struct watch *w, bool same, uint64
 
 /* Looks at a running lease once: it ends when it was not renewed in time, and
  * early when for a while nothing was launched, nothing is in flight and nobody
- * waits for a budget. */
+ * waits for a budget; at once, when all that it was used for was refused. */
 static void look(struct gf_device *device, struct watch *w, uint32_t lease)
 {
     struct gf_counts counts = gf_count_all(device);
@@ -188,12 +225,13 @@ static void look(struct gf_device *device, struct watch *w, uint32_t lease)
     gf_store(&device->slot->launches, counts.launches);
     bool same = w->lease == lease;
     bool over = expired(device, w, same, now);
+    bool unused = gf_load(&device->refused) && works == device->link.works;
     bool still = same && w->works == works && !gf_load(&device->waiting) && !gf_busy(device) && gf_meter_idle(device, works);
     w->lease = lease;
     w->works = works;
     w->quiet_since = !still ? 0 : w->quiet_since ? w->quiet_since : now;
     uint64_t patience = gf_load(&device->slot->turn_ns) ? SHARED_IDLE_NS : IDLE_NS;
-    if (!over && (!still || now - w->quiet_since < patience))
+    if (!over && !unused && (!still || now - w->quiet_since < patience))
         return;
     w->quiet_since = 0;
     if (!__atomic_compare_exchange_n(device->gate, &lease, 0, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
@@ -250,7 +288,7 @@ static void serve(struct gf_device *device)
                 return;
             continue;
         }
-        if (lease)
+        if ((lease = __atomic_load_n(device->gate, __ATOMIC_SEQ_CST)))
             look(device, &watch, lease);
     }
 }

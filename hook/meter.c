@@ -230,8 +230,8 @@ int32_t gf_meter_mark(struct gf_stream *entry, int64_t left, bool now)
 
 void gf_meter_after(struct gf_stream *entry)
 {
-    if (!entry->dead && gf_recordable(entry->stream))
-        gf_real.cuEventRecord(entry->end, entry->stream);
+    if (!entry->dead && gf_recordable(entry->stream) && gf_real.cuEventRecord(entry->end, entry->stream) == CUDA_SUCCESS)
+        gf_store(&entry->ended_at, GF_WORKS_UNKNOWN + 1);
 }
 
 /* Records the end. False: the stream is captured, or has come to be meanwhile, as
@@ -253,9 +253,21 @@ static bool record_end(struct gf_stream *entry)
     return false;
 }
 
+/* Whether all that was sent to the device since the entry's begin was refused. A thread
+ * that is inside a call may be sending something. */
+static bool nothing_sent(const struct gf_stream *entry, uint64_t works)
+{
+    if (works == GF_WORKS_UNKNOWN) {
+        if (gf_busy(entry->device))
+            return false;
+        works = gf_works(gf_count_all(entry->device));
+    }
+    return entry->begun_at == works;
+}
+
 bool gf_meter_end(struct gf_stream *entry, uint64_t works)
 {
-    if (entry->owner || entry->gone || (entry->ended_at == works + 1 && works != GF_WORKS_UNKNOWN))
+    if (entry->owner || entry->gone || (entry->ended_at == works + 1 && works != GF_WORKS_UNKNOWN) || nothing_sent(entry, works))
         return true;
     if (!record_end(entry))
         return entry->ended_at == GF_WORKS_UNKNOWN + 1; /* done before it was captured */
@@ -348,8 +360,8 @@ uint64_t gf_meter_span(struct gf_device *device, CUcontext context)
     CUevent base = NULL;
     float first = 0, last = 0;
     for (struct gf_stream *s = device->streams; s; s = s->next) {
-        if (s->context != context || s->lease == GF_NO_LEASE || s->dead)
-            continue;
+        if (s->context != context || s->lease == GF_NO_LEASE || s->dead || !gf_load(&s->ended_at))
+            continue; /* the last: nothing was sent there */
         float begin = 0, end = 0;
         if (!base)
             base = s->begin;

@@ -50,9 +50,10 @@ GF_EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *laun
     } while (!hold(entered, n));
     CUresult result = gf_real.cuLaunchCooperativeKernelMultiDevice(launchParamsList, numDevices, flags);
     for (unsigned i = 0; i < n; i++) {
-        gf_store(&entered[i].counts->launches, entered[i].counts->launches + 1);
-        if (entered[i].late)
-            gf_done_late(&entered[i], result);
+        if (result == CUDA_SUCCESS)
+            gf_store(&entered[i].counts->launches, entered[i].counts->launches + 1);
+        if ((unsigned)entered[i].late | (unsigned)result)
+            gf_done_uncounted(&entered[i], result);
     }
     __atomic_store_n(&self->everywhere, 0, __ATOMIC_RELEASE);
     return result;

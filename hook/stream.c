@@ -159,6 +159,7 @@ struct gf_stream *gf_stream_use(struct gf_device *device, CUstream stream, uint3
         if (entry->lease == GF_NO_LEASE) { /* else it was left in flight, and counts now */
             gf_real.cuEventRecord(entry->begin, stream);
             entry->begun_ns = gf_now_ns();
+            entry->begun_at = gf_works(gf_count_all(device));
             entry->fresh = true;
         }
         entry->lease = lease;

@@ -55,9 +55,7 @@ static inline CUstream per_thread(CUstream stream)
         if (gf_unlikely(!entered)) \
             return GF_NOT_SENT; \
         CUresult result = gf_real.symbol args; \
-        gf_leave_sync(entered); \
-        if (gf_unlikely(entered->late)) \
-            gf_leave_brief(); \
+        gf_left_sync(entered, result); \
         return result; \
     }
 

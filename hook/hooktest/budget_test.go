@@ -166,7 +166,10 @@ func TestBudgetEverywhere(t *testing.T) {
 		if m.blocks() != 0 {
 			t.Errorf("device %d: %d blocks were not put back", device, m.blocks())
 		}
-		f.eventually("its launch is told", func() bool { return atomic.LoadUint64(&m.slot().Launches) == 1 })
+		f.eventually("the lease is back", func() bool { return atomic.LoadUint32(&m.slot().Gate) == 0 })
+		if n := atomic.LoadUint64(&m.slot().Launches); n != 0 {
+			t.Errorf("device %d: %d launches are counted, and the driver refused all", device, n)
+		}
 	}
 	if err := p.wait(); err != nil {
 		t.Error(err)

@@ -1,0 +1,119 @@
+/* refusals: sends work that the driver refuses, then prints "done" and ends with its input.
+ *
+ *   refusals KIND COUNT [ACCEPTED]
+ *
+ * KIND is one of the names below. Before, it launches ACCEPTED kernels (none by default),
+ * each of 10 us. */
+#include "check.h"
+
+#include <stdbool.h>
+
+#pragma weak cuLaunchKernel_ptsz
+#pragma weak cuMemcpyHtoDAsync_v2_ptsz
+#pragma weak cuLaunchCooperativeKernelMultiDevice
+
+static CUstream stream, closed;
+static CUfunction function;
+static CUgraphExec exec;
+static char host[64];
+static const CUdeviceptr nowhere = 4096;
+static void *params[] = {NULL};
+static CUlaunchConfig config = {0, 1, 1, 1, 1, 1, 0, NULL, NULL, 0};
+
+static CUresult kernel_(void) { return cuLaunchKernel(function, 0, 1, 1, 1, 1, 1, 0, stream, NULL, NULL); }
+static CUresult legacy_stream(void) { return cuLaunchKernel(function, 0, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL); }
+static CUresult own_stream(void) { return cuLaunchKernel_ptsz(function, 0, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL); }
+static CUresult no_function(void) { return cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL); }
+static CUresult closed_stream(void) { return cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, closed, NULL, NULL); }
+static CUresult kernel_ex(void)
+{
+    config.hStream = stream;
+    return cuLaunchKernelEx(&config, function, NULL, NULL);
+}
+static CUresult cooperative(void) { return cuLaunchCooperativeKernel(function, 0, 1, 1, 1, 1, 1, 0, stream, params); }
+static CUresult grid(void) { return cuLaunchGrid(function, 0, 0); }
+static CUresult grid_async(void) { return cuLaunchGridAsync(function, 0, 0, stream); }
+static CUresult several(void)
+{
+    CUDA_LAUNCH_PARAMS p = {.function = function, .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1, .blockDimY = 1,
+                            .blockDimZ = 1, .hStream = stream};
+    return cuLaunchCooperativeKernelMultiDevice(&p, 1, 0);
+}
+static CUresult graph(void) { return cuGraphLaunch(exec, stream); }
+static CUresult no_graph(void) { return cuGraphLaunch(NULL, stream); }
+static CUresult upload(void) { return cuGraphUpload(exec, stream); }
+static CUresult copy(void) { return cuMemcpyHtoD(nowhere, host, sizeof host); }
+static CUresult copy_back(void) { return cuMemcpyDtoH(host, nowhere, sizeof host); }
+static CUresult copy_inside(void) { return cuMemcpyDtoD(nowhere, nowhere + 64, 64); }
+static CUresult copy_async(void) { return cuMemcpyHtoDAsync(nowhere, host, sizeof host, stream); }
+static CUresult copy_own(void) { return cuMemcpyHtoDAsync_v2_ptsz(nowhere, host, sizeof host, NULL); }
+static CUresult copy_box(void)
+{
+    CUDA_MEMCPY3D box = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .dstMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = nowhere,
+                         .dstDevice = nowhere, .WidthInBytes = 64, .Height = 1, .Depth = 1};
+    return cuMemcpy3DAsync(&box, stream);
+}
+static CUresult set(void) { return cuMemsetD8(nowhere, 1, 64); }
+static CUresult set_async(void) { return cuMemsetD32Async(nowhere, 1, 16, stream); }
+static CUresult prefetch(void) { return cuMemPrefetchAsync(nowhere, 64, 0, stream); }
+static CUresult function_on_host(void) { return cuLaunchHostFunc(stream, NULL, NULL); }
+static CUresult allocation(void)
+{
+    CUdeviceptr p;
+    return cuMemAllocAsync(&p, (size_t)1 << 50, stream);
+}
+
+/* A stream's first work under a lease, each time. */
+static CUresult new_streams(void)
+{
+    CUstream s = new_stream();
+    CUresult result = cuLaunchKernel(function, 0, 1, 1, 1, 1, 1, 0, s, NULL, NULL);
+    MUST(cuStreamDestroy(s));
+    return result;
+}
+
+static const struct { const char *name; CUresult (*go)(void); } kinds[] = {
+    {"kernel", kernel_}, {"legacy-stream", legacy_stream}, {"own-stream", own_stream}, {"no-function", no_function},
+    {"closed-stream", closed_stream}, {"new-streams", new_streams}, {"kernel-ex", kernel_ex}, {"cooperative", cooperative},
+    {"grid", grid}, {"grid-async", grid_async}, {"multi-device", several}, {"graph", graph}, {"no-graph", no_graph},
+    {"upload", upload}, {"copy", copy}, {"copy-back", copy_back}, {"copy-inside", copy_inside}, {"copy-async", copy_async},
+    {"copy-own", copy_own}, {"copy-box", copy_box}, {"set", set}, {"set-async", set_async}, {"prefetch", prefetch},
+    {"host-function", function_on_host}, {"allocation", allocation},
+};
+
+/* An instance of a graph of one kernel that is destroyed again. */
+static void make_exec(void)
+{
+    CUgraph g;
+    CUgraphNode node;
+    CUDA_KERNEL_NODE_PARAMS p = {.func = function, .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1};
+    MUST(cuGraphCreate(&g, 0));
+    MUST(cuGraphAddKernelNode(&node, g, NULL, 0, &p));
+    MUST(cuGraphInstantiateWithFlags(&exec, g, 0));
+    MUST(cuGraphExecDestroy(exec));
+}
+
+int main(int argc, char **argv)
+{
+    ENSURE(argc >= 3);
+    own_context();
+    function = timed_kernel(10);
+    stream = new_stream();
+    closed = new_stream();
+    MUST(cuStreamDestroy(closed));
+    make_exec();
+    for (int i = 0; argc > 3 && i < atoi(argv[3]); i++)
+        MUST(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
+    MUST(cuCtxSynchronize());
+    bool known = false;
+    for (unsigned k = 0; k < sizeof kinds / sizeof *kinds; k++)
+        for (int i = 0; !strcmp(argv[1], kinds[k].name) && i < atoi(argv[2]); i++) {
+            known = true;
+            ENSURE(kinds[k].go() != CUDA_SUCCESS);
+        }
+    ENSURE(known);
+    printf("done\n");
+    fflush(stdout);
+    getchar();
+    return 0;
+}

@@ -1,0 +1,106 @@
+package hooktest
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// refusals are the kinds of check/refusals.
+func refusals(t *testing.T) (kinds []string) {
+	t.Helper()
+	text, err := os.ReadFile("../check/refusals.c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile(`\{"([a-z-]+)", \w+\}`).FindAllStringSubmatch(string(text), -1) {
+		kinds = append(kinds, m[1])
+	}
+	if len(kinds) < 20 {
+		t.Fatalf("%d kinds understood", len(kinds))
+	}
+	return kinds
+}
+
+// TestRefusedWork sends work that the driver refuses, of every kind: no GPU time and no
+// launch is charged for it, and each lease comes back. Work that was accepted before is
+// charged.
+func TestRefusedWork(t *testing.T) {
+	t.Parallel()
+	for _, kind := range refusals(t) {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			for accepted, args := range [][]string{{kind, "30"}, {kind, "30", "1"}} {
+				f := newFake(t)
+				f.listen()
+				p := f.run(f.env(1), "check/refusals", args...)
+				defer p.in.Close()
+				ungated := kind == "host-function" || kind == "allocation"
+				if !ungated || accepted > 0 {
+					f.member(0).give()
+				}
+				f.eventually("it is done", func() bool { f.alive(p, kind); return strings.Contains(p.out.String(), "done") })
+				if ungated && accepted == 0 {
+					continue // no lease was asked for
+				}
+				m := f.member(0)
+				f.eventually("it has no lease", func() bool { return atomic.LoadUint32(&m.slot().Gate) == 0 })
+				f.eventually("every lease is back", func() bool { return len(m.gaveBack()) == int(atomic.LoadUint32(&f.lease)) })
+				var used time.Duration
+				for _, back := range m.gaveBack() {
+					used += time.Duration(back.UsedNS)
+				}
+				if (used > 0) != (accepted > 0) {
+					t.Errorf("%v: %v of GPU time charged in %d leases", args, used, len(m.gaveBack()))
+				}
+				if n := atomic.LoadUint64(&m.slot().Launches); n != uint64(accepted) {
+					t.Errorf("%v: %d launches counted", args, n)
+				}
+			}
+		})
+	}
+}
+
+// TestRefusedWorkPauses has a program launch what the driver refuses, again and again,
+// where others want the GPU: it asks for leases at growing intervals, at once again after
+// work that is accepted.
+func TestRefusedWorkPauses(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	f.listen()
+	p := f.run(f.env(1), "check/drive", "10")
+	m := f.member(0)
+	atomic.StoreUint64(&m.slot().TurnNS, uint64(10*time.Millisecond))
+	var last time.Time // when the lease before began
+	refused := func(n int, least time.Duration) {
+		t.Helper()
+		p.order(0, 0, -1, 1)
+		m.asked()
+		if pause := time.Since(last); pause < least {
+			t.Errorf("launch %d: it asks %v after its last lease, want %v or more", n, pause, least)
+		}
+		for before := p.launches(0, 0); p.launches(0, 0) == before; {
+			last = time.Now()
+			lease := m.open()
+			// It may have no processor for so long that it gives the lease back first.
+			f.eventually("it launches", func() bool { return p.launches(0, 0) > before || m.requests.Load() > 0 })
+			m.returned(lease)
+		}
+	}
+	for n, pause := range []time.Duration{0, 1, 2, 4, 8, 16, 32, 50, 50} {
+		refused(n, pause*time.Millisecond)
+	}
+	m.give()
+	before := len(m.gaveBack())
+	p.order(0, 0, 1, 1)
+	f.eventually("its kernel is launched", func() bool { return atomic.LoadUint64(&m.slot().Launches) == 1 && len(m.gaveBack()) > before })
+	m.generous.Store(false)
+	refused(0, 0)
+	refused(1, time.Millisecond)
+	if err := p.wait(); err != nil {
+		t.Error(err)
+	}
+}
