@@ -12,6 +12,7 @@ static const struct {
     [OP_VADD_F32] = {"vadd_f32", 4, {8, 8, 8, 4}},
     [OP_SAXPY_F32] = {"saxpy_f32", 4, {4, 8, 8, 4}},
     [OP_SGEMM_F32] = {"sgemm_f32", 6, {8, 8, 8, 4, 4, 4}},
+    [OP_FAULT] = {"fault", 1, {4}},
 };
 
 enum op ops_find(const char *name)
@@ -141,6 +142,8 @@ CUresult ops_run(enum op op, const unsigned char *params, const struct func *lay
         return saxpy(&a);
     case OP_SGEMM_F32:
         return sgemm(&a);
+    case OP_FAULT:
+        return (CUresult)integer(&a, 0);
     default:
         return CUDA_SUCCESS;
     }

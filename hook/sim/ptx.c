@@ -131,7 +131,7 @@ static void setting(struct parser *p, struct func *f, char *word)
     } else if (value && !strcmp(word, "op")) {
         f->op = ops_find(value);
         if (f->op == OP_NONE)
-            fail(p, "op=%s: expected vadd_f32, saxpy_f32 or sgemm_f32", value);
+            fail(p, "op=%s: expected vadd_f32, saxpy_f32, sgemm_f32 or fault", value);
         else if (!ops_fits(f->op, f))
             fail(p, "kernel %s does not have the parameters of %s", f->name, value);
     } else {

@@ -300,7 +300,7 @@ void ipc_release(struct range *r);
 
 /* ---- modules (ptx.c, module.c) ---- */
 
-enum op { OP_NONE, OP_VADD_F32, OP_SAXPY_F32, OP_SGEMM_F32 };
+enum op { OP_NONE, OP_VADD_F32, OP_SAXPY_F32, OP_SGEMM_F32, OP_FAULT };
 #define SIM_OP_BYTES 64
 #define SIM_MAX_PARAMS 256
 #define SIM_PARAM_BYTES 4096
