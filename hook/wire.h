@@ -19,6 +19,7 @@
 #define GF_MSG_STRAY 7
 #define GF_MSG_NOTED 8
 #define GF_MSG_ENDING 9
+#define GF_MSG_FAULT 10
 #define GF_STRAY_RESTORED 0
 #define GF_STRAY_STATIC 1
 #define GF_STRAY_LIBC 2
@@ -35,6 +36,7 @@
 #define GF_PAGE_SIZE 12288
 #define GF_PAGE_METERED 1
 #define GF_PAGE_ENDINGS 2
+#define GF_PAGE_FAULTS 4
 
 /* begins every message */
 struct gf_header {
@@ -154,6 +156,18 @@ _Static_assert(sizeof(struct gf_ending) == 32, "size of gf_ending");
 _Static_assert(offsetof(struct gf_ending, lease) == 16, "layout of gf_ending");
 _Static_assert(offsetof(struct gf_ending, reserved) == 20, "layout of gf_ending");
 _Static_assert(offsetof(struct gf_ending, left_ns) == 24, "layout of gf_ending");
+
+/* process to daemon: it cannot use CUDA any more */
+struct gf_fault {
+	struct gf_header h;
+	uint32_t code;
+	uint32_t reserved;
+	char call[64];
+};
+_Static_assert(sizeof(struct gf_fault) == 88, "size of gf_fault");
+_Static_assert(offsetof(struct gf_fault, code) == 16, "layout of gf_fault");
+_Static_assert(offsetof(struct gf_fault, reserved) == 20, "layout of gf_fault");
+_Static_assert(offsetof(struct gf_fault, call) == 24, "layout of gf_fault");
 
 /* one process's part of the instance page */
 struct gf_slot {

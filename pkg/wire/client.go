@@ -32,6 +32,8 @@ const (
 	MsgStray    MsgType = 7 // process to daemon, in place of a hello: it starts a program that leaves the slice, or would have
 	MsgNoted    MsgType = 8 // daemon to process, then the connection ends
 	MsgEnding   MsgType = 9 // process to daemon, where the page asks for it: what that lease has in flight is over soon
+
+	MsgFault MsgType = 10 // process to daemon, where the page asks for it: it cannot use CUDA any more
 )
 
 // What Stray.Kind says of a program that a process of an instance starts.
@@ -64,7 +66,7 @@ type Name [64]byte
 type Reason [128]byte
 
 // Message is a client message: Hello, Welcome, Refused, Request, LeaseEnd, Return,
-// Stray, Noted or Ending.
+// Stray, Noted, Ending or Fault.
 type Message interface{ Type() MsgType }
 
 // Hello says who connects. A process that had connected before tells how much
@@ -114,6 +116,14 @@ type Ending struct {
 	LeftNS   uint64 // from now
 }
 
+// Fault reports the first CUDA error of a process after which every call fails until the
+// process ends. It is sent once on each connection of one of the process's devices.
+type Fault struct {
+	Code     uint32 // as in CUresult
+	Reserved uint32
+	Call     Name // the function of the driver API that returned it
+}
+
 // Stray tells of a program that a process of an instance starts.
 type Stray struct {
 	Kind     uint32
@@ -155,6 +165,9 @@ func (Noted) Type() MsgType { return MsgNoted }
 
 // Type implements Message.
 func (Ending) Type() MsgType { return MsgEnding }
+
+// Type implements Message.
+func (Fault) Type() MsgType { return MsgFault }
 
 // MakeName pads an instance id or a secret; it must leave room for one NUL.
 func MakeName(s string) (n Name, err error) {
@@ -257,6 +270,8 @@ func Parse(frame []byte) (Message, error) {
 		return parseBody[Noted](body)
 	case MsgEnding:
 		return parseBody[Ending](body)
+	case MsgFault:
+		return parseBody[Fault](body)
 	}
 	return nil, fmt.Errorf("%w: type %d is unknown", errFrame, h.Type)
 }

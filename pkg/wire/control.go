@@ -194,6 +194,10 @@ type ClientStatus struct {
 	// preload library, or that the library cannot be in, for people; empty if nothing.
 	Strays string `json:"strays,omitempty"`
 
+	// The CUDA error after which every call of the process fails until it ends, for
+	// people: InstanceFault.String. Empty if there was none.
+	Fault string `json:"fault,omitempty"`
+
 	// With the policy introspective only.
 	Phase        string `json:"phase,omitempty"`         // NONE, EMERGENCY, RECOVERY or CONTENTION
 	BudgetBlocks uint64 `json:"budget_blocks,omitempty"` // blocks that it may have launched since it connected; left out when it is not metered

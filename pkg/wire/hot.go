@@ -17,6 +17,7 @@ var sizes = [...]uint32{
 	MsgStray:    HeaderSize + uint32(binary.Size(Stray{})),
 	MsgNoted:    HeaderSize + uint32(binary.Size(Noted{})),
 	MsgEnding:   HeaderSize + 16,
+	MsgFault:    HeaderSize + uint32(binary.Size(Fault{})),
 }
 
 // header prints a message's header.

@@ -21,7 +21,7 @@ type PageHeader struct {
 	Magic    uint32
 	NSlots   uint32
 	MemLimit uint64 // bytes for all slots together; 0 is no limit
-	Flags    uint32 // PageMetered, PageEndings
+	Flags    uint32 // PageMetered, PageEndings, PageFaults
 	Renewals uint32 // counts; each renews the leases of all slots
 	LeaseNS  uint64 // a lease ends by itself when so long after its grant or the last renewal there was none; 0 is never
 }
@@ -33,6 +33,9 @@ const PageMetered uint32 = 1 << 0
 // PageEndings in PageHeader.Flags says that the daemon wants to be told by Ending how
 // long a lease that it has asked back goes on.
 const PageEndings uint32 = 1 << 1
+
+// PageFaults in PageHeader.Flags says that the daemon accepts Fault.
+const PageFaults uint32 = 1 << 2
 
 // PageSlot is one process's part of the instance page.
 type PageSlot struct {

@@ -262,6 +262,18 @@ func (c *Client) Status(ctx context.Context) (s wire.Status, err error) {
 	return s, err
 }
 
+// Faults returns the CUDA errors that have ended the use of CUDA by processes of
+// instances. A daemon that does not keep them has none.
+func (c *Client) Faults(ctx context.Context) ([]wire.InstanceFault, error) {
+	var out wire.Faults
+	err := c.do(ctx, http.MethodGet, "/v1/faults", nil, &out)
+	var refused *Error
+	if errors.As(err, &refused) && refused.Status == http.StatusNotFound {
+		return nil, nil
+	}
+	return out.Faults, err
+}
+
 func (c *Client) do(ctx context.Context, method, path string, in, out any) error {
 	var body io.Reader
 	if in != nil {

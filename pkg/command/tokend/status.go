@@ -41,7 +41,9 @@ memory, such as a model's weights, which is not in the memory used and has no
 limit; why is the reason of the last decision about a process: of one that
 waits, what it waits for; strays says how many programs the instance's processes
 have started without the preload library, which was put back, or that it cannot
-be loaded into, and is left out while there are none.
+be loaded into, and is left out while there are none; fault is the CUDA error
+after which every call of the process fails until it ends, with the function of
+the driver API that returned it. The table shows such a process as faulted.
 
 With --policy introspective USED is a share of what the process does alone, by
 the kernel blocks it launched, and there are two keys more: phase is NONE,
@@ -52,7 +54,7 @@ since it connected, left out while it is not metered.
 JSON: {"window_ms","policy","gpus":[{"gpu","sm_running_pct","clients":[{"instance",
 "function","pid","sm_pct","quota_request","quota_limit","used","debt_ms","state",
 "mem_used_mib","mem_limit_mib","launches","blocked_ms","context_mib",
-"mem_parked_mib","mem_imported_mib","mem_refused","why","strays"}]}],"models":[{"gpu",
+"mem_parked_mib","mem_imported_mib","mem_refused","why","strays","fault"}]}],"models":[{"gpu",
 "name","tenant","state","mem_mib","refs"}]}. Mem_refused counts what the driver refused to the
 instance for want of GPU memory, within its own limit. Models are those that gfaas-modeld has on the GPUs: one
 copy each, whose memory is in no process's. CSV has the keys of processes as columns, a
@@ -125,12 +127,15 @@ func tableRows(s wire.Status, wide bool) [][]string {
 		if strayed(s) {
 			header = append(header, "STRAYS")
 		}
+		if faulted(s) {
+			header = append(header, "FAULT")
+		}
 	}
 	rows := [][]string{header}
 	for _, g := range s.GPUs {
 		for _, c := range g.Clients {
 			row := []string{
-				g.GPU, c.Instance, pid(c.PID), number.Short(c.SMPct), quota(c), fmt.Sprintf("%.3f", c.Used), c.State, memory(c),
+				g.GPU, c.Instance, pid(c.PID), number.Short(c.SMPct), quota(c), fmt.Sprintf("%.3f", c.Used), state(c), memory(c),
 			}
 			if wide {
 				row = append(row, fmt.Sprintf("%.0fMiB", c.ContextMiB), c.Function, fmt.Sprintf("%.1fms", c.DebtMS), strconv.FormatUint(c.Launches, 10), fmt.Sprintf("%.0fms", c.BlockedMS))
@@ -140,6 +145,9 @@ func tableRows(s wire.Status, wide bool) [][]string {
 				row = append(row, c.Why)
 				if strayed(s) {
 					row = append(row, cmp.Or(c.Strays, "-"))
+				}
+				if faulted(s) {
+					row = append(row, cmp.Or(c.Fault, "-"))
 				}
 			}
 			rows = append(rows, row)
@@ -157,7 +165,7 @@ func csvRows(s wire.Status) [][]string {
 	if scales(s) {
 		rows[0] = append(rows[0], "phase", "budget_blocks")
 	}
-	rows[0] = append(rows[0], "mem_refused")
+	rows[0] = append(rows[0], "mem_refused", "fault")
 	for _, g := range s.GPUs {
 		for _, c := range g.Clients {
 			row := []string{
@@ -168,7 +176,7 @@ func csvRows(s wire.Status) [][]string {
 			if scales(s) {
 				row = append(row, c.Phase, blocks(c))
 			}
-			rows = append(rows, append(row, strconv.FormatUint(c.MemRefused, 10)))
+			rows = append(rows, append(row, strconv.FormatUint(c.MemRefused, 10), c.Fault))
 		}
 	}
 	return rows
@@ -179,6 +187,21 @@ func strayed(s wire.Status) bool {
 	return slices.ContainsFunc(s.GPUs, func(g wire.GPUStatus) bool {
 		return slices.ContainsFunc(g.Clients, func(c wire.ClientStatus) bool { return c.Strays != "" })
 	})
+}
+
+// faulted reports whether an error has ended a process's use of CUDA.
+func faulted(s wire.Status) bool {
+	return slices.ContainsFunc(s.GPUs, func(g wire.GPUStatus) bool {
+		return slices.ContainsFunc(g.Clients, func(c wire.ClientStatus) bool { return c.Fault != "" })
+	})
+}
+
+// state returns the state of a process for people.
+func state(c wire.ClientStatus) string {
+	if c.Fault != "" && c.PID != 0 {
+		return "faulted"
+	}
+	return c.State
 }
 
 // scales says whether the policy is one with phases and budgets.

@@ -31,7 +31,9 @@ func FromTokens(s wire.Status) status.Status {
 				f.Instances++
 			}
 			*i.MemUsedMiB += used
-			if c.State == "running" {
+			if c.Fault != "" && c.PID != 0 {
+				i.State = "faulted"
+			} else if c.State == "running" && i.State != "faulted" {
 				i.State = c.State
 			}
 		}

@@ -101,9 +101,9 @@ func (a *allocation) admit(d *Daemon, conn *net.UnixConn, memUsed uint64, cred u
 			return err
 		}
 		if a.page = p; d.metered() {
-			p.rules(wire.PageMetered)
+			p.rules(wire.PageMetered | wire.PageFaults)
 		} else {
-			p.rules(wire.PageEndings)
+			p.rules(wire.PageEndings | wire.PageFaults)
 		}
 	}
 	a.page.clear(slot)
@@ -122,6 +122,7 @@ func (a *allocation) admit(d *Daemon, conn *net.UnixConn, memUsed uint64, cred u
 	}
 	a.clients[slot], a.next = c, (slot+1)%wire.PageSlots
 	a.connected++
+	a.inst.renewed(c.pid)
 	d.clients[c.id] = c
 	a.gpu.step(policy.AddClient{Client: c.id, Instance: a.inst.reg.Instance})
 	d.joins.info("client joined", "instance", a.inst.reg.Instance, "gpu", a.GPU, "pid", cred.Pid, "slot", slot, "mem_used", memUsed)

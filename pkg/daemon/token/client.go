@@ -36,6 +36,7 @@ type client struct {
 	launches  uint64        // that its slot told of when it last gave a lease back
 	foreign   gpu.Bytes     // of the GPU's memory, that it occupies beside its allocations
 	excess    int           // messages of this lease that the protocol gives no reason for
+	faulted   bool          // it has reported an error that ended its use of CUDA
 }
 
 // greet awaits a connection's hello. Where the process is let in the poller has a
@@ -206,7 +207,7 @@ var errExcess = errors.New("it asks and gives back without reason")
 // sends. Locked.
 func (d *Daemon) handle(c *client, frame []byte) (pause time.Duration, err error) {
 	kind := wire.Kind(frame)
-	if kind != wire.MsgRequest && kind != wire.MsgReturn && kind != wire.MsgEnding {
+	if kind != wire.MsgRequest && kind != wire.MsgReturn && kind != wire.MsgEnding && kind != wire.MsgFault {
 		if _, err := wire.Parse(frame); err != nil {
 			return 0, err
 		}
@@ -221,6 +222,8 @@ func (d *Daemon) handle(c *client, frame []byte) (pause time.Duration, err error
 		err = d.handleRequest(c, now)
 	case wire.MsgEnding:
 		err = d.handleEnding(c, wire.ReadEnding(frame))
+	case wire.MsgFault:
+		err = d.handleFault(c, frame, now)
 	default:
 		err = d.handleReturn(c, wire.ReadReturn(frame), now)
 	}

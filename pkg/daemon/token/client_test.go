@@ -116,6 +116,7 @@ func TestFloodEndsTheConnection(t *testing.T) {
 	for name, m := range map[string]wire.Message{
 		"requests": wire.Request{}, "returns": wire.Return{Lease: 12345, UsedNS: 1}, "lease 0": wire.Return{},
 		"endings": wire.Ending{Lease: 12345}, "ending of lease 0": wire.Ending{},
+		"faults": wire.Fault{Code: 700},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, Config{})

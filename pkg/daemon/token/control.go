@@ -17,6 +17,7 @@ const maxBody = 64 << 10
 func (d *Daemon) controlHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", d.getStatus)
+	mux.HandleFunc("GET /v1/faults", d.getFaults)
 	mux.HandleFunc("POST /v1/instances", d.fromOutside(d.postInstance))
 	mux.HandleFunc("PATCH /v1/instances/{id}", d.fromOutside(d.patchInstance))
 	mux.HandleFunc("DELETE /v1/instances/{id}", d.fromOutside(d.deleteInstance))

@@ -32,16 +32,18 @@ const rejoin = 2 * time.Second
 
 // instance is a registered instance.
 type instance struct {
-	reg         wire.Registration // without the secret
-	secret      [sha256.Size]byte // its hash
-	ownerStart  uint64            // tells the owner from a later process of the same number
-	watched     bool              // the owner was seen alive, and nothing was done about its end
-	allocations []*allocation     // as its processes count their devices
-	listener    *instanceListener // its own; nil until Serve, or if there is none to be had
-	loose       bool              // nothing holds it to its SM share
-	strays      strays            // what its processes have started
-	parked      parking           // its memory waits on the host
-	moves       sync.Mutex        // of its memory, one at a time; taken before all others
+	reg         wire.Registration   // without the secret
+	secret      [sha256.Size]byte   // its hash
+	ownerStart  uint64              // tells the owner from a later process of the same number
+	watched     bool                // the owner was seen alive, and nothing was done about its end
+	allocations []*allocation       // as its processes count their devices
+	listener    *instanceListener   // its own; nil until Serve, or if there is none to be had
+	loose       bool                // nothing holds it to its SM share
+	strays      strays              // what its processes have started
+	fault       *wire.InstanceFault // the first CUDA error that ended a process's use of CUDA; nil if there was none
+	mps         string              // pipe directory of the MPS server that its processes are clients of; empty without one
+	parked      parking             // its memory waits on the host
+	moves       sync.Mutex          // of its memory, one at a time; taken before all others
 }
 
 // connected counts the connections of the instance's processes.
@@ -130,7 +132,7 @@ func (d *Daemon) add(fresh *instance) {
 			if old.orphaned() {
 				d.orphan(old)
 			}
-			old.strays, old.watched = strays{}, false
+			old.strays, old.fault, old.watched = strays{}, nil, false
 		}
 		old.reg, old.secret, old.ownerStart = fresh.reg, fresh.secret, fresh.ownerStart
 		if old.listener == nil {
@@ -231,6 +233,9 @@ func (d *Daemon) sortedInstances() []*instance {
 func (d *Daemon) prepared(i *instance, answer wire.Registered) {
 	_ = d.locked(func() {
 		known := d.instances[i.reg.Instance]
+		if known != nil {
+			known.mps = answer.MPSPipeDir
+		}
 		if loose := answer.Note != ""; known != nil && known.loose != loose {
 			known.loose = loose
 			d.allocate(known)

@@ -53,6 +53,7 @@ func (d *Daemon) clientsOf(g *device, now policy.Snapshot) []wire.ClientStatus {
 		row.MemRefused += n.memRefused
 		row.BlockedMS = millis(duration(n.blockedNS))
 		row.ContextMiB = m.foreign.MiB()
+		row.Fault = m.alloc.inst.faultOf(m.pid)
 		scaling(&row, c, i)
 		out = append(out, row)
 	}
@@ -73,6 +74,7 @@ func (a *allocation) row(i policy.InstanceStatus) wire.ClientStatus {
 		Instance: a.inst.reg.Instance, Function: a.inst.reg.Function, State: "absent", Why: "none of its processes is connected",
 		SMPct: a.SMPct, QuotaRequest: a.QuotaRequest, QuotaLimit: a.QuotaLimit,
 		DebtMS: millis(i.Debt), MemLimitMiB: a.MemLimit.MiB(), MemRefused: a.left.memRefused, Strays: a.inst.strays.String(),
+		Fault: a.inst.faultOf(0),
 	}
 }
 

@@ -3,7 +3,6 @@ package token
 import (
 	"fmt"
 	"strings"
-	"unicode"
 
 	"github.com/gfaas/gfaas/pkg/wire"
 )
@@ -48,12 +47,7 @@ func (d *Daemon) noteStray(l *listener, msg wire.Stray) (wire.Message, error) {
 	}
 	of := &inst.strays[msg.Kind]
 	of.count++
-	of.last = strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, msg.Program.String())
+	of.last = printable(msg.Program.String())
 	if of.count > 1 {
 		return wire.Noted{}, nil
 	}

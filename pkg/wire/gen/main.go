@@ -41,6 +41,7 @@ var cStructs = []struct {
 	{"stray", "process to daemon, in place of a hello: a program that it starts", wire.Stray{}, true},
 	{"noted", "daemon to process, then the connection ends", wire.Noted{}, true},
 	{"ending", "process to daemon: what that lease has in flight is over in so long", wire.Ending{}, true},
+	{"fault", "process to daemon: it cannot use CUDA any more", wire.Fault{}, true},
 	{"slot", "one process's part of the instance page", wire.PageSlot{}, false},
 }
 
@@ -52,13 +53,14 @@ var cConstants = []struct {
 	{"GF_MSG_HELLO", wire.MsgHello}, {"GF_MSG_WELCOME", wire.MsgWelcome}, {"GF_MSG_REFUSED", wire.MsgRefused},
 	{"GF_MSG_REQUEST", wire.MsgRequest}, {"GF_MSG_LEASE_END", wire.MsgLeaseEnd}, {"GF_MSG_RETURN", wire.MsgReturn},
 	{"GF_MSG_STRAY", wire.MsgStray}, {"GF_MSG_NOTED", wire.MsgNoted}, {"GF_MSG_ENDING", wire.MsgEnding},
+	{"GF_MSG_FAULT", wire.MsgFault},
 	{"GF_STRAY_RESTORED", wire.StrayRestored}, {"GF_STRAY_STATIC", wire.StrayStatic}, {"GF_STRAY_LIBC", wire.StrayLibc},
 	{"GF_STRAY_SETUID", wire.StraySetuid}, {"GF_STRAY_CAPABLE", wire.StrayCapable}, {"GF_STRAY_MACHINE", wire.StrayMachine},
 	{"GF_STRAY_KINDS", wire.StrayKinds},
 	{"GF_RETURN_WANTS_MORE", wire.ReturnWantsMore}, {"GF_NAME_SIZE", len(wire.Name{})}, {"GF_REASON_SIZE", len(wire.Reason{})},
 	{"GF_PAGE_SLOTS", wire.PageSlots}, {"GF_PAGE_SLOTS_OFFSET", wire.PageSlotsOffset},
 	{"GF_PAGE_SLOT_SIZE", wire.PageSlotSize}, {"GF_PAGE_SIZE", wire.PageSize}, {"GF_PAGE_METERED", wire.PageMetered},
-	{"GF_PAGE_ENDINGS", wire.PageEndings},
+	{"GF_PAGE_ENDINGS", wire.PageEndings}, {"GF_PAGE_FAULTS", wire.PageFaults},
 }
 
 // header is the text of hook/wire.h: the client protocol and the instance

@@ -1,0 +1,114 @@
+package token
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/gfaas/gfaas/pkg/wire"
+)
+
+// afterwards is for how long faults of other instances under the same MPS server are
+// attributed to the first one.
+const afterwards = 10 * time.Second
+
+// handleFault keeps the first CUDA error that ended a process's use of CUDA with its
+// instance. Locked.
+func (d *Daemon) handleFault(c *client, frame []byte, now time.Time) error {
+	msg, err := wire.Parse(frame)
+	if err != nil {
+		return err
+	}
+	if c.faulted {
+		return c.needless()
+	}
+	c.faulted = true
+	inst := c.alloc.inst
+	if inst.fault != nil && inst.using(inst.fault.PID) {
+		return nil
+	}
+	f := msg.(wire.Fault)
+	inst.fault = &wire.InstanceFault{
+		Instance: inst.reg.Instance, Function: inst.reg.Function, GPU: c.alloc.GPU, PID: c.pid, Call: printable(f.Call.String()),
+		Code: f.Code, Name: wire.FaultName(f.Code), Time: now, After: d.firstFault(inst, now),
+	}
+	args := []any{"instance", inst.reg.Instance, "function", inst.reg.Function, "gpu", c.alloc.GPU, "pid", c.pid,
+		"call", inst.fault.Call, "code", f.Code, "error", inst.fault.Name}
+	if inst.fault.After != "" {
+		args = append(args, "after", inst.fault.After)
+	}
+	d.log.Error("process cannot use CUDA any more", args...)
+	return nil
+}
+
+// firstFault returns the instance whose fault ended this one too, or "": another client
+// of the same MPS server that faulted shortly before, itself not because of a third.
+// Locked.
+func (d *Daemon) firstFault(inst *instance, now time.Time) string {
+	for _, other := range d.sortedInstances() {
+		f := other.fault
+		if other != inst && inst.mps != "" && other.mps == inst.mps && f != nil && f.After == "" && now.Sub(f.Time) < afterwards {
+			return other.reg.Instance
+		}
+	}
+	return ""
+}
+
+// using reports whether the process is connected and runs. Locked.
+func (i *instance) using(pid int) bool {
+	for _, a := range i.allocations {
+		for _, c := range a.clients {
+			if c != nil && c.pid == pid && !c.gone() {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// renewed forgets the fault of a process that has ended: another takes its place. Locked.
+func (i *instance) renewed(pid int) {
+	if i.fault != nil && i.fault.PID != pid && !i.using(i.fault.PID) {
+		i.fault = nil
+	}
+}
+
+// faultOf returns what the status says of the fault of a process; 0 stands for all that
+// have ended. Locked.
+func (i *instance) faultOf(pid int) string {
+	if i.fault == nil || pid != 0 && i.fault.PID != pid {
+		return ""
+	}
+	return i.fault.String()
+}
+
+// printable replaces characters that cannot be printed.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, text)
+}
+
+// getFaults answers with the faults of the registered instances.
+func (d *Daemon) getFaults(w http.ResponseWriter, _ *http.Request) {
+	out := wire.Faults{Faults: []wire.InstanceFault{}}
+	if err := d.locked(func() {
+		for _, inst := range d.sortedInstances() {
+			if inst.fault != nil {
+				f := *inst.fault
+				f.Ended = !inst.using(f.PID)
+				out.Faults = append(out.Faults, f)
+			}
+		}
+	}); err != nil {
+		problem(w, http.StatusServiceUnavailable, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(out)
+}

@@ -1,0 +1,123 @@
+package token
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/gfaas/gfaas/pkg/wire"
+)
+
+// faults asks for the faults of all instances.
+func (s *server) faults() []wire.InstanceFault {
+	s.t.Helper()
+	status, body := s.do("GET", "/v1/faults", "")
+	var out wire.Faults
+	if err := json.Unmarshal([]byte(body), &out); err != nil || status != 200 {
+		s.t.Fatalf("%d %s: %v", status, body, err)
+	}
+	return out.Faults
+}
+
+// lines is a log that several write to.
+type lines struct {
+	mu sync.Mutex
+	bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.Buffer.Write(p)
+}
+
+func (l *lines) count(text string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.String(), text)
+}
+
+func fault(t *testing.T, code uint32, call string) wire.Fault {
+	t.Helper()
+	name, err := wire.MakeName(call)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return wire.Fault{Code: code, Call: name}
+}
+
+// TestFaultIsKept: the first error that ends a process's use of CUDA is kept with its
+// instance until another process takes the place of that one.
+func TestFaultIsKept(t *testing.T) {
+	var log lines
+	s := serve(t, Config{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	a, b := s.join(reg("a", 60, 0.5, 1)), s.join(reg("b", 60, 0.5, 1))
+	if got := s.faults(); got == nil || len(got) != 0 {
+		t.Errorf("before: %+v", got)
+	}
+	for _, m := range []wire.Fault{fault(t, 700, "cuCtxSynchronize"), fault(t, 719, "cuLaunchKernel")} {
+		if err := a.Send(m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "it is kept", func() bool { return len(s.faults()) == 1 })
+	f := s.faults()[0]
+	if f.Instance != "a" || f.PID == 0 || f.Call != "cuCtxSynchronize" || f.Code != 700 || f.Name != "CUDA_ERROR_ILLEGAL_ADDRESS" ||
+		f.Time.IsZero() || f.After != "" || f.Ended || f.GPU != "sim" {
+		t.Errorf("%+v", f)
+	}
+	const text = "CUDA error 700 (CUDA_ERROR_ILLEGAL_ADDRESS) from cuCtxSynchronize"
+	if row := s.row("a"); row.Fault != text {
+		t.Errorf("the status says %q", row.Fault)
+	}
+	if row := s.row("b"); row.Fault != "" {
+		t.Errorf("of the neighbour the status says %q", row.Fault)
+	}
+	if n := log.count(`call=cuCtxSynchronize code=700 error=CUDA_ERROR_ILLEGAL_ADDRESS`); n != 1 || log.count("719") != 0 {
+		t.Errorf("logged %d times:\n%s", n, log.String())
+	}
+	s.lease(b) // it goes on
+
+	a.Close()
+	eventually(t, "its process has ended", func() bool { return s.row("a").State == "absent" })
+	if f := s.faults(); len(f) != 1 || !f[0].Ended || s.row("a").Fault != text {
+		t.Errorf("after the end of the process: %+v, %q", f, s.row("a").Fault)
+	}
+	s.register(func() wire.Registration { r := reg("a", 60, 0.5, 1); r.Secret = "another"; return r }())
+	if f := s.faults(); len(f) != 0 {
+		t.Errorf("another instance of that name: %+v", f)
+	}
+}
+
+// TestFirstFault: the fault of a client of an MPS server that comes shortly after that of
+// another client names that one.
+func TestFirstFault(t *testing.T) {
+	servers := map[string]string{"a": "/mps/0", "b": "/mps/0", "c": "/mps/0", "d": "/mps/1", "e": ""}
+	s := serve(t, Config{Prepare: func(_ context.Context, r wire.Registration) wire.Registered {
+		return wire.Registered{MPSPipeDir: servers[r.Instance]}
+	}})
+	for n, id := range []string{"b", "a", "c", "d", "e"} {
+		c := s.join(reg(id, 20, 0.2, 1))
+		if err := c.Send(fault(t, 719, "cuStreamSynchronize")); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "it is kept", func() bool { return len(s.faults()) == n+1 })
+	}
+	for _, f := range s.faults() {
+		want := ""
+		if slices.Contains([]string{"a", "c"}, f.Instance) {
+			want = "b"
+		}
+		if f.After != want {
+			t.Errorf("%s: after %q, want %q", f.Instance, f.After, want)
+		}
+		if said := strings.Contains(f.String(), "after the fault of b"); said != (want != "") {
+			t.Errorf("%s reads %q", f.Instance, f)
+		}
+	}
+}

@@ -1,0 +1,64 @@
+package wire
+
+import (
+	"fmt"
+	"time"
+)
+
+// InstanceFault is the first CUDA error of an instance's process after which every call
+// of that process fails until it ends.
+type InstanceFault struct {
+	Instance string    `json:"instance"`
+	Function string    `json:"function"`
+	GPU      string    `json:"gpu"`
+	PID      int       `json:"pid"`
+	Call     string    `json:"call"` // the function of the driver API that returned the error
+	Code     uint32    `json:"code"` // as in CUresult
+	Name     string    `json:"name"` // of the code; empty if it is not known
+	Time     time.Time `json:"time"`
+
+	// After is the instance whose fault came first, where both are clients of one MPS
+	// server: the driver ends all clients of a server when one of them faults.
+	After string `json:"after,omitempty"`
+
+	// Ended reports that the process is not connected any more.
+	Ended bool `json:"ended,omitempty"`
+}
+
+// String reads like "CUDA error 700 (CUDA_ERROR_ILLEGAL_ADDRESS) from cuCtxSynchronize".
+func (f InstanceFault) String() string {
+	text := fmt.Sprintf("CUDA error %d", f.Code)
+	if f.Name != "" {
+		text += " (" + f.Name + ")"
+	}
+	text += " from " + f.Call
+	if f.After != "" {
+		text += ", after the fault of " + f.After
+	}
+	return text
+}
+
+// Faults is the answer to GET /v1/faults.
+type Faults struct {
+	Faults []InstanceFault `json:"faults"`
+}
+
+// faultNames are the errors that end a process's use of CUDA.
+var faultNames = map[uint32]string{
+	226: "CUDA_ERROR_CONTAINED",
+	700: "CUDA_ERROR_ILLEGAL_ADDRESS",
+	702: "CUDA_ERROR_LAUNCH_TIMEOUT",
+	710: "CUDA_ERROR_ASSERT",
+	714: "CUDA_ERROR_HARDWARE_STACK_ERROR",
+	715: "CUDA_ERROR_ILLEGAL_INSTRUCTION",
+	716: "CUDA_ERROR_MISALIGNED_ADDRESS",
+	717: "CUDA_ERROR_INVALID_ADDRESS_SPACE",
+	718: "CUDA_ERROR_INVALID_PC",
+	719: "CUDA_ERROR_LAUNCH_FAILED",
+	810: "CUDA_ERROR_MPS_CLIENT_TERMINATED",
+	911: "CUDA_ERROR_EXTERNAL_DEVICE",
+}
+
+// FaultName returns the name of the error, or "" if it is not one that ends a process's
+// use of CUDA.
+func FaultName(code uint32) string { return faultNames[code] }
