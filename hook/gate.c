@@ -384,19 +384,27 @@ GF_COLD void gf_done_uncounted(struct gf_line *line, CUresult result)
         leave_brief();
 }
 
-GF_COLD void gf_done_late(struct gf_line *line, uint64_t kernels, CUresult result)
+GF_COLD void gf_done_late(struct gf_line *line, uint64_t kernels, CUresult result, const char *call)
 {
     if (result == CUDA_SUCCESS)
         gf_count(line, kernels);
     gf_done_uncounted(line, result);
+    if (result != CUDA_SUCCESS) {
+        gf_leave_sync(line); /* the helper may wait for that, and this thread now for the helper */
+        gf_saw(result, call);
+    }
 }
 
-GF_COLD void gf_left_late(struct gf_line *line, CUresult result)
+GF_COLD void gf_left_late(struct gf_line *line, CUresult result, const char *call)
 {
     if (result != CUDA_SUCCESS)
         refused(line);
     if (line->late)
         leave_brief();
+    if (result != CUDA_SUCCESS) {
+        gf_leave_sync(line);
+        gf_saw(result, call);
+    }
 }
 
 bool gf_stuck(uint64_t *since)

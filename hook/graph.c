@@ -133,7 +133,7 @@ static CUresult instantiate(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANT
         result = (*real)(exec, graph, params);
         gf_graph_memory_settle(&e->tally.memory, 0);
     }
-    gf_leave(entered, 0, result);
+    gf_leave(entered, 0, result, "cuGraphInstantiateWithParams");
     if (result == CUDA_SUCCESS)
         keep(e, *exec);
     else
@@ -275,7 +275,7 @@ static CUresult send(CUgraphExec exec, CUstream stream, CUstream zero, sends **r
     }
     if (launch && runs && entered->entry && result == CUDA_SUCCESS)
         gf_weigh(entered, gf_meter_graph(entered->entry, cost.ms, heavy ? cost.graph : (struct gf_timed){0}));
-    gf_leave(entered, launch ? cost.kernels : 0, result);
+    gf_leave(entered, launch ? cost.kernels : 0, result, launch ? "cuGraphLaunch" : "cuGraphUpload");
     return result;
 }
 

@@ -19,6 +19,7 @@
  *   context.c contexts and streams that go away
  *   exec.c    what a process starts is in its slice too
  *   stray.c   what it starts and the library cannot be in
+ *   fault.c   the error after which a process cannot use CUDA any more
  *   link.c    a device's helper thread and what it does about leases
  *   greet.c   the connection to gfaas-tokend and its first exchange
  *   descriptor.h  descriptors whose numbers the program may close and use again
@@ -245,11 +246,11 @@ extern __thread struct gf_thread gf_self GF_TLS;
 GF_COLD struct gf_line *gf_enter_slow(CUstream stream, uint64_t blocks);
 /* The rest of gf_done, for work that was refused and for lines that are `late`; the
  * part of it that does not count the work. */
-GF_COLD void gf_done_late(struct gf_line *line, uint64_t kernels, CUresult result);
+GF_COLD void gf_done_late(struct gf_line *line, uint64_t kernels, CUresult result, const char *call);
 GF_COLD void gf_done_uncounted(struct gf_line *line, CUresult result);
 GF_COLD struct gf_line *gf_enter_sync_slow(struct gf_line *line);
 /* The rest of gf_left_sync, likewise. */
-GF_COLD void gf_left_late(struct gf_line *line, CUresult result);
+GF_COLD void gf_left_late(struct gf_line *line, CUresult result, const char *call);
 /* How many pieces of work threads may still send to the stream before its next mark,
  * of those that they have taken. */
 int64_t gf_lines_left(const struct gf_stream *entry);
@@ -335,12 +336,12 @@ static inline void gf_count(struct gf_line *line, uint64_t kernels)
 /* Called when the driver has answered. Work is counted only now, and only if the
  * driver accepted it: an unchanged count behind a closed gate shows that nothing
  * was sent since. */
-static inline void gf_done(struct gf_line *line, uint64_t kernels, CUresult result)
+static inline void gf_done(struct gf_line *line, uint64_t kernels, CUresult result, const char *call)
 {
     if (gf_likely(!((unsigned)line->late | (unsigned)result)))
         gf_count(line, kernels);
     else
-        gf_done_late(line, kernels, result);
+        gf_done_late(line, kernels, result, call);
 }
 
 static inline void gf_leave_sync(struct gf_line *line)
@@ -350,16 +351,16 @@ static inline void gf_leave_sync(struct gf_line *line)
 }
 
 /* Called when the driver has answered a call whose work was over then. */
-static inline void gf_left_sync(struct gf_line *line, CUresult result)
+static inline void gf_left_sync(struct gf_line *line, CUresult result, const char *call)
 {
     if (gf_unlikely((unsigned)line->late | (unsigned)result))
-        gf_left_late(line, result);
+        gf_left_late(line, result, call);
     gf_leave_sync(line);
 }
 
-static inline void gf_leave(struct gf_line *line, uint64_t kernels, CUresult result)
+static inline void gf_leave(struct gf_line *line, uint64_t kernels, CUresult result, const char *call)
 {
-    gf_done(line, kernels, result);
+    gf_done(line, kernels, result, call);
     gf_leave_sync(line);
 }
 
@@ -574,8 +575,29 @@ void gf_stray_tell(uint32_t kind, const char *program);
 /* Notes who the process is, before it can change its environment. */
 void gf_stray_init(void);
 
+/* ---- fault.c ---- */
+
+/* Notes the error of a call if it ends the process's use of CUDA, and returns when the
+ * daemon has been told, or soon. Called without a lock. */
+GF_COLD void gf_saw_error(CUresult result, const char *call);
+static inline void gf_saw(CUresult result, const char *call)
+{
+    if (gf_unlikely(result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY))
+        gf_saw_error(result, call);
+}
+/* The same for a call of the library's own, whose result it returns. It never waits. */
+CUresult gf_fault_watch(CUresult result);
+/* Tells the daemon what is to be told by this device's helper and was not yet on its
+ * connection. Returns in how many ms it wants to be called again; -1: when something
+ * changes. */
+int gf_fault_tend(struct gf_device *device, bool *told);
+void gf_fault_fork_child(void);
+
 /* ---- link.c ---- */
 
+/* Sends a message to the daemon if the device's page has the flag by which it says that it
+ * knows messages of that type. */
+void gf_link_tell(struct gf_device *device, uint32_t flag, const void *message, size_t size);
 /* Starts the device's helper thread unless it runs. */
 void gf_link_start(struct gf_device *device);
 /* Asks for a token unless that has been done. */

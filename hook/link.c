@@ -114,16 +114,21 @@ void gf_link_wait_page(struct gf_device *device)
     errno = saved;
 }
 
-void gf_link_ending(struct gf_device *device, uint32_t lease, uint64_t left_ns)
+void gf_link_tell(struct gf_device *device, uint32_t flag, const void *message, size_t size)
 {
     struct gf_link *link = &device->link;
-    if (!(gf_load(&gf_load(&device->page)->flags) & GF_PAGE_ENDINGS))
+    if (!(gf_load(&gf_load(&device->page)->flags) & flag))
         return;
     pthread_mutex_lock(&link->lock);
-    struct gf_ending message = {gf_header(GF_MSG_ENDING, sizeof message), lease, 0, left_ns};
     if (ours(link))
-        gf_transmit(link->sock, &message, sizeof message);
+        gf_transmit(link->sock, message, size);
     pthread_mutex_unlock(&link->lock);
+}
+
+void gf_link_ending(struct gf_device *device, uint32_t lease, uint64_t left_ns)
+{
+    struct gf_ending message = {gf_header(GF_MSG_ENDING, sizeof message), lease, 0, left_ns};
+    gf_link_tell(device, GF_PAGE_ENDINGS, &message, sizeof message);
 }
 
 /* Waits for what is in flight behind a closed gate; returns the GPU time that
@@ -270,10 +275,12 @@ static void serve(struct gf_device *device)
 {
     struct gf_link *link = &device->link;
     struct watch watch = {0};
+    bool told = false; /* of a fault */
     struct pollfd fds[2] = {{.fd = link->sock, .events = POLLIN}, {.fd = link->kick, .events = POLLIN}};
     for (;;) {
         uint32_t lease = __atomic_load_n(device->gate, __ATOMIC_SEQ_CST);
-        int ready = poll(fds, 2, patience(device, lease));
+        int again = gf_fault_tend(device, &told), wait = patience(device, lease);
+        int ready = poll(fds, 2, again < 0 || wait < again ? wait : again);
         if (ready < 0) {
             if (errno != EINTR)
                 return;
@@ -392,6 +399,7 @@ static void fork_child(void)
     gf_asked_fork_child();
     gf_mem_fork_child();
     gf_graph_fork_child();
+    gf_fault_fork_child();
 }
 
 static void watch_forks(void) { pthread_atfork(NULL, NULL, fork_child); }

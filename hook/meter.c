@@ -318,7 +318,7 @@ bool gf_meter_idle(struct gf_device *device, uint64_t works)
             if (!look_at(s, last))
                 continue;
             gf_meter_end(s, works);
-            idle = gf_real.cuEventQuery(s->end) != CUDA_ERROR_NOT_READY;
+            idle = gf_fault_watch(gf_real.cuEventQuery(s->end)) != CUDA_ERROR_NOT_READY;
             gf_real.cuCtxPopCurrent_v2(&popped);
         }
     pthread_mutex_unlock(&device->lock);
@@ -445,7 +445,7 @@ static unsigned pending(struct gf_device *device, uint64_t works, bool patient, 
             if (!look_at(s, last))
                 continue;
             bool ended = !others && gf_meter_end(s, works);
-            bool runs = gf_real.cuEventQuery(s->end) == CUDA_ERROR_NOT_READY;
+            bool runs = gf_fault_watch(gf_real.cuEventQuery(s->end)) == CUDA_ERROR_NOT_READY;
             running += runs;
             if (runs || (!ended && (patient || others))) {
                 count += 1 + marks_left(s);

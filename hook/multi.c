@@ -56,5 +56,6 @@ GF_EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *laun
             gf_done_uncounted(&entered[i], result);
     }
     __atomic_store_n(&self->everywhere, 0, __ATOMIC_RELEASE);
+    gf_saw(result, "cuLaunchCooperativeKernelMultiDevice");
     return result;
 }

@@ -34,7 +34,7 @@ static inline CUstream per_thread(CUstream stream)
         if (!entered) \
             return GF_NOT_SENT; \
         CUresult result = gf_real.real args; \
-        gf_leave(entered, kernels, result); \
+        gf_leave(entered, kernels, result, #symbol); \
         return result; \
     } \
     GF_EXPORT CUresult symbol params \
@@ -44,7 +44,7 @@ static inline CUstream per_thread(CUstream stream)
         __asm__("" : "+r"(entered), "+r"(go)); \
         CUresult result = go args; \
         if (gf_likely(entered)) \
-            gf_leave(entered, kernels, result); \
+            gf_leave(entered, kernels, result, #symbol); \
         return result; \
     }
 
@@ -55,7 +55,7 @@ static inline CUstream per_thread(CUstream stream)
         if (gf_unlikely(!entered)) \
             return GF_NOT_SENT; \
         CUresult result = gf_real.symbol args; \
-        gf_left_sync(entered, result); \
+        gf_left_sync(entered, result, #symbol); \
         return result; \
     }
 
@@ -66,7 +66,19 @@ static inline CUstream per_thread(CUstream stream)
             return CUDA_ERROR_NOT_INITIALIZED; \
         CUresult result = gf_real.symbol args; \
         gf_forget_thread(); \
+        gf_saw(result, #symbol); \
         return gf_unlikely(result == CUDA_ERROR_OUT_OF_MEMORY) ? gf_mem_answer_on(0, result) : result; \
+    }
+
+/* Waits for work or asks about it. */
+#define GF_LOOK(symbol, real, flavour, params, args) \
+    GF_EXPORT CUresult symbol params \
+    { \
+        if (!gf_boot()) \
+            return CUDA_ERROR_NOT_INITIALIZED; \
+        CUresult result = gf_real.real args; \
+        gf_saw(result, #symbol); \
+        return result; \
     }
 
 /* A function and, where there is one, its per-thread twin. */
@@ -83,6 +95,7 @@ static inline CUstream per_thread(CUstream stream)
 #define GF_WRAP_COPY(name, variant, stream, params, args) \
     GF_BOTH_##variant(GF_WORK, name, stream, params, args, 0, 0)
 #define GF_WRAP_SYNC(name, variant, stream, params, args) GF_BOTH_##variant(GF_SYNC_TWIN, name, params, args)
+#define GF_WRAP_WATCH(name, variant, stream, params, args) GF_BOTH_##variant(GF_LOOK, name, params, args)
 #define GF_WRAP_SWITCH(name, variant, stream, params, args) GF_TURN(name, params, args)
 #define GF_WRAP_HAND(name, variant, stream, params, args)
 #define GF_WRAP_PASS(name, variant, stream, params, args)

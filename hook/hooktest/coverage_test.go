@@ -189,7 +189,7 @@ func TestClasses(t *testing.T) {
 	rows, names := symbols(t)
 	passes := slices.Clone(names)
 	for _, s := range rows {
-		if !slices.Contains([]string{"LAUNCH", "COPY", "SYNC", "SWITCH", "HAND", "PASS"}, s.hook) {
+		if !slices.Contains([]string{"LAUNCH", "COPY", "SYNC", "WATCH", "SWITCH", "HAND", "PASS"}, s.hook) {
 			t.Errorf("%s has class %s", s.name, s.hook)
 		}
 		if s.hook == "PASS" {

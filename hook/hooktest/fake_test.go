@@ -44,6 +44,7 @@ type member struct {
 	mu       sync.Mutex
 	returns  []wire.Return
 	endings  []wire.Ending
+	faults   []wire.Fault
 }
 
 // newFake is a fake daemon with a simulated machine of that many GPUs.
@@ -121,6 +122,10 @@ func (f *fake) serve(conn *net.UnixConn) {
 		case wire.Ending:
 			m.mu.Lock()
 			m.endings = append(m.endings, msg)
+			m.mu.Unlock()
+		case wire.Fault:
+			m.mu.Lock()
+			m.faults = append(m.faults, msg)
 			m.mu.Unlock()
 		case wire.Return:
 			m.mu.Lock()

@@ -1,0 +1,79 @@
+/* sticky: runs a kernel that ends with an error, and prints the first result of a call
+ * that is neither good nor CUDA_ERROR_NOT_READY.
+ *
+ *   sticky CODE CALL [wait]
+ *
+ * CODE is the error, CALL one of the names below; "none" calls nothing. With "wait", or
+ * for "none", it ends with its input, else at once and with status 1. */
+#include "check.h"
+
+#include <unistd.h>
+
+#pragma weak cuStreamSynchronize_ptsz
+#pragma weak cuCtxSynchronize_v2
+
+static CUcontext context;
+static CUstream stream;
+static CUfunction nop;
+static CUevent event;
+static CUdeviceptr memory;
+static CUgraphExec exec;
+static char host[64];
+
+static CUresult launch(void) { return cuLaunchKernel(nop, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL); }
+static CUresult graph(void) { return cuGraphLaunch(exec, stream); }
+static CUresult copy(void) { return cuMemcpyDtoH(host, memory, sizeof host); }
+static CUresult copy_async(void) { return cuMemcpyHtoDAsync(memory, host, sizeof host, stream); }
+static CUresult set(void) { return cuMemsetD8Async(memory, 1, sizeof host, stream); }
+static CUresult sync_context(void) { return cuCtxSynchronize(); }
+static CUresult sync_context_2(void) { return cuCtxSynchronize_v2(context); }
+static CUresult sync_stream(void) { return cuStreamSynchronize(stream); }
+static CUresult sync_own(void) { return cuStreamSynchronize_ptsz(stream); }
+static CUresult sync_event(void) { return cuEventSynchronize(event); }
+static CUresult query_stream(void) { return cuStreamQuery(stream); }
+static CUresult query_event(void) { return cuEventQuery(event); }
+
+static const struct { const char *name; CUresult (*go)(void); } calls[] = {
+    {"cuLaunchKernel", launch}, {"cuGraphLaunch", graph}, {"cuMemcpyDtoH", copy}, {"cuMemcpyHtoDAsync", copy_async},
+    {"cuMemsetD8Async", set}, {"cuCtxSynchronize", sync_context}, {"cuCtxSynchronize_v2", sync_context_2},
+    {"cuStreamSynchronize", sync_stream}, {"cuStreamSynchronize_ptsz", sync_own}, {"cuEventSynchronize", sync_event},
+    {"cuStreamQuery", query_stream}, {"cuEventQuery", query_event},
+};
+
+static void make_exec(void)
+{
+    CUgraph g;
+    CUgraphNode node;
+    CUDA_KERNEL_NODE_PARAMS p = {.func = nop, .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1};
+    MUST(cuGraphCreate(&g, 0));
+    MUST(cuGraphAddKernelNode(&node, g, NULL, 0, &p));
+    MUST(cuGraphInstantiateWithFlags(&exec, g, 0));
+}
+
+int main(int argc, char **argv)
+{
+    ENSURE(argc >= 3);
+    unsigned code = (unsigned)atoi(argv[1]);
+    void *params[] = {&code};
+    CUresult result = CUDA_SUCCESS;
+    context = own_context();
+    stream = new_stream();
+    nop = timed_kernel(1);
+    make_exec();
+    MUST(cuEventCreate(&event, 0));
+    MUST(cuMemAlloc(&memory, sizeof host));
+    CUfunction fault = kernel("// gfaas-sim: fault op=fault block_us=1000\n.version 7.0\n.target sm_70\n.address_size 64\n"
+                              ".visible .entry fault(.param .u32 code)\n{\n trap;\n}\n", "fault");
+    MUST(cuLaunchKernel(fault, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
+    (void)cuEventRecord(event, stream); /* the kernel may have ended by now */
+    for (unsigned i = 0; i < sizeof calls / sizeof *calls; i++)
+        while (!strcmp(argv[2], calls[i].name) && (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY))
+            result = calls[i].go();
+    printf("%d\n", result);
+    fflush(stdout);
+    if (argc > 3 || !result)
+        getchar();
+    else
+        _exit(1);
+    return 0;
+}

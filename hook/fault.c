@@ -1,0 +1,137 @@
+/* fault.c: the first CUDA error after which a process cannot use CUDA any more.
+ *
+ * Such an error is sticky: once a kernel has made it, every call of the process
+ * returns it until the process ends. The daemon is told of the first one, by the
+ * helper of a device, with the call that returned it. A call whose result is good
+ * costs nothing more: the wrappers look at the error in the branch for work that was
+ * refused, and calls that wait for work or ask about it compare their result once.
+ *
+ * The helper asks about events itself, and may see an error before the program does,
+ * or in place of a program that calls nothing any more. It gives the program a moment
+ * to see it in a call of its own, which says more. */
+#include "hook.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define TOLD_NS 2000000000u  /* for the helper to tell the daemon, before the program learns of the error and may end */
+#define TOLD_LOOK_MS 100
+#define UNSEEN_NS 100000000u /* for the program to see an error that the helper has seen */
+
+enum { NONE, NOTING, NOTED };
+
+static struct {
+    uint32_t state;
+    uint32_t told; /* futex: the daemon has been told, or does not want to be */
+    CUresult code;
+    char call[GF_NAME_SIZE];
+    struct gf_device *device; /* whose helper tells */
+} fault;
+
+static struct {
+    CUresult code; /* that a helper has seen; 0: none */
+    uint64_t since;
+} unseen;
+
+static bool is_sticky(CUresult result)
+{
+    switch ((int)result) {
+    case 226: /* CUDA_ERROR_CONTAINED */
+    case 700: /* CUDA_ERROR_ILLEGAL_ADDRESS */
+    case 702: /* CUDA_ERROR_LAUNCH_TIMEOUT */
+    case 710: /* CUDA_ERROR_ASSERT */
+    case 714: /* CUDA_ERROR_HARDWARE_STACK_ERROR */
+    case 715: /* CUDA_ERROR_ILLEGAL_INSTRUCTION */
+    case 716: /* CUDA_ERROR_MISALIGNED_ADDRESS */
+    case 717: /* CUDA_ERROR_INVALID_ADDRESS_SPACE */
+    case 718: /* CUDA_ERROR_INVALID_PC */
+    case 719: /* CUDA_ERROR_LAUNCH_FAILED */
+    case 810: /* CUDA_ERROR_MPS_CLIENT_TERMINATED */
+    case 911: /* CUDA_ERROR_EXTERNAL_DEVICE */
+        return true;
+    }
+    return false;
+}
+
+/* A device whose helper runs: the calling thread's, if the driver still says which
+ * that is. */
+static struct gf_device *telling(void)
+{
+    struct gf_device *device = gf_device_current();
+    if (device && __atomic_load_n(&device->link.started, __ATOMIC_ACQUIRE))
+        return device;
+    for (gf_each_device(d))
+        if (__atomic_load_n(&d->link.started, __ATOMIC_ACQUIRE))
+            return d;
+    return NULL;
+}
+
+/* Keeps the first error. False: there is one already, or nobody could tell of it. */
+static bool note(CUresult result, const char *call, struct gf_device *device)
+{
+    uint32_t none = NONE;
+    if (!device || !__atomic_compare_exchange_n(&fault.state, &none, NOTING, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+        return false;
+    fault.code = result;
+    fault.device = device;
+    strncpy(fault.call, call, sizeof fault.call - 1);
+    fault.call[strcspn(fault.call, "_")] = 0; /* _v2, _ptsz */
+    __atomic_store_n(&fault.state, NOTED, __ATOMIC_SEQ_CST);
+    return true;
+}
+
+/* Waits until the daemon has been told; not for a daemon that is not there. */
+static void await_told(void)
+{
+    uint64_t until = gf_now_ns() + TOLD_NS;
+    while (!__atomic_load_n(&fault.told, __ATOMIC_SEQ_CST) && gf_load(&fault.device->link.sock) >= 0 && gf_now_ns() < until)
+        gf_futex_wait(&fault.told, 0, TOLD_LOOK_MS);
+}
+
+GF_COLD void gf_saw_error(CUresult result, const char *call)
+{
+    if (!is_sticky(result) || gf_load(&fault.state) != NONE)
+        return;
+    int saved = errno;
+    if (note(result, call, telling())) {
+        gf_link_kick(fault.device);
+        await_told();
+    }
+    errno = saved;
+}
+
+CUresult gf_fault_watch(CUresult result)
+{
+    if (gf_unlikely(result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) && !gf_load(&unseen.code) && is_sticky(result)) {
+        gf_store(&unseen.since, gf_now_ns());
+        gf_store(&unseen.code, result);
+    }
+    return result;
+}
+
+int gf_fault_tend(struct gf_device *device, bool *told)
+{
+    uint32_t state = __atomic_load_n(&fault.state, __ATOMIC_SEQ_CST);
+    if (state == NONE && gf_load(&unseen.code)) {
+        uint64_t waited = gf_now_ns() - gf_load(&unseen.since);
+        if (waited < UNSEEN_NS)
+            return (int)((UNSEEN_NS - waited) / 1000000) + 1;
+        note(gf_load(&unseen.code), "cuEventQuery", device);
+        state = __atomic_load_n(&fault.state, __ATOMIC_SEQ_CST);
+    }
+    if (state != NOTED || fault.device != device || *told)
+        return -1;
+    struct gf_fault message = {.h = gf_header(GF_MSG_FAULT, sizeof message), .code = (uint32_t)fault.code};
+    memcpy(message.call, fault.call, sizeof message.call);
+    *told = true;
+    gf_link_tell(device, GF_PAGE_FAULTS, &message, sizeof message);
+    __atomic_store_n(&fault.told, 1, __ATOMIC_SEQ_CST);
+    gf_futex_wake(&fault.told);
+    return -1;
+}
+
+void gf_fault_fork_child(void)
+{
+    memset(&fault, 0, sizeof fault);
+    memset(&unseen, 0, sizeof unseen);
+}
