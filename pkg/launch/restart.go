@@ -9,8 +9,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
-// Restart starts an instance again that has ended. What of it still runs, in its
-// session or its container, is ended first.
+// Restart starts an instance again that has ended or faulted. What of it still runs, in
+// its session or its container, is ended first.
 func (l *Launcher) Restart(ctx context.Context, fn function.Function, r instance.Record, note func(instance.Record) error) (instance.Record, error) {
 	before := r
 	before.Handle.LogPath = "" // its log goes on

@@ -69,12 +69,16 @@ type Instance struct {
 	ID         string   `json:"id"`
 	Function   string   `json:"function"`
 	GPU        string   `json:"gpu"`       // several are joined by commas
-	State      string   `json:"state"`     // starting, idle, running, offloading, prefetching, stopping
+	State      string   `json:"state"`     // starting, idle, running, offloading, prefetching, stopping, faulted
 	Residency  string   `json:"residency"` // where its memory is: gpu or host; empty if that is not known
 	InFlight   *int     `json:"in_flight"`
 	MemUsedMiB *float64 `json:"mem_used_mib"`
 	Address    string   `json:"address"`
 	IdleS      *float64 `json:"idle_s"` // null unless it is idle
+
+	// Fault is the CUDA error that ended its use of CUDA, with the call that returned it;
+	// empty unless it is faulted.
+	Fault string `json:"fault,omitempty"`
 
 	// Its slice: the height and width of its rectangle.
 	SMPct        float64 `json:"sm_pct"`

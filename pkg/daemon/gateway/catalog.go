@@ -163,6 +163,7 @@ type follower struct {
 }
 
 func (f *follower) instances(ctx context.Context, records []instance.Record) {
+	f.g.engine.mended(records)
 	f.starting.follow(f.g, records)
 	var left []instance.Record // by a gateway that was killed
 	for _, r := range records {

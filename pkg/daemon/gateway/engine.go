@@ -41,6 +41,7 @@ type engine struct {
 	closed    bool
 	recorder  *recorder // nil where nothing is recorded
 	memory    memory
+	faults    map[string]standing // instances of others that have faulted and run on, by id
 }
 
 // server is an instance as the engine knows it.
@@ -89,6 +90,7 @@ const (
 func (e *engine) init(g *Gateway, policy queue.Policy) {
 	e.g, e.policy, e.epoch = g, policy, time.Now()
 	e.functions, e.calls, e.servers = map[int32]*target{}, map[int64]*call{}, map[residency.ID]*server{}
+	e.faults = map[string]standing{}
 	e.adopted, e.wakeAt, e.wakeSet = residency.None, queue.Never, queue.Never
 	e.memory.init(g.cfg.GPUs)
 	e.wake = time.AfterFunc(time.Hour, e.woke)

@@ -58,6 +58,10 @@ type Config struct {
 	// Usage, if set, asks the token daemon what its instances use.
 	Usage func(context.Context) (wire.Status, error)
 
+	// Faults, if set, asks the token daemon which instances have got a CUDA error that
+	// ended their use of CUDA.
+	Faults func(context.Context) ([]wire.InstanceFault, error)
+
 	// Memory, if set, asks the driver of a GPU how its memory is used.
 	Memory func(ctx context.Context, gpu string) (Memory, error)
 
@@ -269,6 +273,7 @@ func (g *Gateway) run(ctx context.Context) error {
 	}
 	g.engine.begin()
 	g.deed(func() { g.measure(g.life) })
+	g.deed(func() { g.watchFaults(g.life) })
 	g.deed(func() { g.scale(g.life) })
 	err := g.follow(ctx)
 	g.engine.close()

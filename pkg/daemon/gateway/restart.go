@@ -201,7 +201,15 @@ func (e *engine) restore(s *server, wanted int) {
 // turns it has there, for as long as its record says that it is the same. When its
 // function has changed that is tried at once.
 func (g *Gateway) restartOther(r instance.Record, how instance.State) {
-	if fn, _, ok := g.applied(r.Function); !ok || !restartable(fn, r.Runtime, how) || !g.restarts.begin(r.ID) {
+	if fn, _, ok := g.applied(r.Function); ok && restartable(fn, r.Runtime, how) {
+		g.restartLater(r, false)
+	}
+}
+
+// restartLater starts an instance again after a pause, as often as it takes, unless that is
+// being done. One that has faulted is stopped first.
+func (g *Gateway) restartLater(r instance.Record, faulted bool) {
+	if !g.restarts.begin(r.ID) {
 		return
 	}
 	g.deed(func() {
@@ -222,7 +230,7 @@ func (g *Gateway) restartOther(r instance.Record, how instance.State) {
 				g.restarts.end(r.ID)
 				return
 			}
-			again, err := g.restart(r)
+			again, err := g.restart(r, faulted)
 			if err == nil {
 				g.restarts.end(r.ID) // from here on it may end again
 				g.log.Info("instance started again", "instance", r.ID, "function", r.Function, "restarts", again.Restarts)
@@ -234,6 +242,7 @@ func (g *Gateway) restartOther(r instance.Record, how instance.State) {
 				return
 			}
 			g.log.Error("instance not started again", "instance", r.ID, "function", r.Function, "err", err)
+			faulted = faulted && again.Handle == r.Handle
 			r = again
 		}
 	})
@@ -242,10 +251,10 @@ func (g *Gateway) restartOther(r instance.Record, how instance.State) {
 // errOthers says that an instance is not the gateway's to start again.
 var errOthers = errors.New("it was stopped, or started again, by somebody else")
 
-// restart starts an instance again, and returns its record as it is then, or after
-// an error as it was left. Until it is written down what was started, nobody else
-// starts or stops instances of plans.
-func (g *Gateway) restart(r instance.Record) (instance.Record, error) {
+// restart starts an instance again that has ended or faulted, and returns its record as it
+// is then, or after an error as it was left. Until it is written down what was started,
+// nobody else starts or stops instances of plans.
+func (g *Gateway) restart(r instance.Record, faulted bool) (instance.Record, error) {
 	release := func() {}
 	if g.cfg.Alone != nil {
 		var err error
@@ -269,6 +278,7 @@ func (g *Gateway) restart(r instance.Record) (instance.Record, error) {
 	r = l.Instances[at]
 	var gone *ports.GoneError
 	switch err := g.cfg.Starter.Adopt(ctx, r); {
+	case err == nil && faulted:
 	case err == nil:
 		return r, errOthers
 	case !errors.As(err, &gone): // it may have ended

@@ -133,10 +133,10 @@ func TestRestartLater(t *testing.T) {
 	r := w.up("f-0", f)
 	w.until("it is adopted", func() bool { return len(w.servers()) == 1 })
 	s.times.Store(1)
-	if _, err := w.restart(r); err == nil || errors.Is(err, errOthers) {
+	if _, err := w.restart(r, false); err == nil || errors.Is(err, errOthers) {
 		t.Errorf("%v", err)
 	}
-	if _, err := w.restart(r); !errors.Is(err, errOthers) {
+	if _, err := w.restart(r, false); !errors.Is(err, errOthers) {
 		t.Errorf("of one that runs: %v", err)
 	}
 }

@@ -67,6 +67,7 @@ func (g *Gateway) status() status.Status {
 		}
 		s.Instances = append(s.Instances, instanceStatus(g, v, stands[v.id], at, usage))
 	}
+	s.Instances = append(s.Instances, e.faultedStatus()...)
 	slices.SortFunc(s.Instances, func(a, b status.Instance) int { return cmp.Compare(a.ID, b.ID) })
 	for _, t := range e.inOrder() {
 		if !t.gone {

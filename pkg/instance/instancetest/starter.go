@@ -80,9 +80,7 @@ func (f *FakeStarter) Start(ctx context.Context, fn function.Function, p instanc
 
 // Restart starts it as Start does.
 func (f *FakeStarter) Restart(ctx context.Context, fn function.Function, r instance.Record, note func(instance.Record) error) (instance.Record, error) {
-	if f.look(r).Running {
-		return r, &ports.StartError{ID: r.ID, Err: errors.New("it runs")}
-	}
+	f.Kill(r.ID, 0)
 	f.mu.Lock()
 	delete(f.known, r.ID)
 	f.mu.Unlock()

@@ -16,9 +16,10 @@ type Starter interface {
 	// ready to answer. An error, most of them a *StartError, leaves nothing of
 	// the instance unless it says so; so does the end of ctx.
 	Start(ctx context.Context, fn function.Function, p instance.Placement) (instance.Record, error)
-	// Restart starts an instance again that has ended by itself, as it was: under its
-	// id, slice and turns, with what it printed so far. Note is as in Placement. After
-	// an error it is as it was before, ended, but for what the error says.
+	// Restart starts an instance again that has ended by itself, or is of no use any
+	// more, as it was: under its id, slice and turns, with what it printed so far. What
+	// of it still runs is stopped first. Note is as in Placement. After an error it is
+	// ended, but for what the error says.
 	Restart(ctx context.Context, fn function.Function, r instance.Record, note func(instance.Record) error) (instance.Record, error)
 	// Adopt takes over an instance that another process started, as its record
 	// says. The error is a *GoneError when it does not run or was never ready:

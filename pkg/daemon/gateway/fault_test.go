@@ -1,0 +1,202 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/wire"
+)
+
+// sick is what a token daemon knows of faults.
+type sick struct {
+	mu     sync.Mutex
+	faults []wire.InstanceFault
+	log    strings.Builder
+	asked  int
+}
+
+func (s *sick) ask(context.Context) ([]wire.InstanceFault, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked++
+	return slices.Clone(s.faults), nil
+}
+
+// report has an instance fault.
+func (s *sick) report(id string, change func(*wire.InstanceFault)) {
+	f := wire.InstanceFault{Instance: id, GPU: "sim", PID: 1, Call: "cuCtxSynchronize", Code: 700, Name: wire.FaultName(700), Time: time.Now()}
+	if change != nil {
+		change(&f)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.faults = append(s.faults, f)
+}
+
+func (s *sick) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.log.Write(p)
+}
+
+func (s *sick) logged(text string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Count(s.log.String(), text)
+}
+
+func sickWorld(t *testing.T, handler http.Handler) (*world, *sick) {
+	s := &sick{}
+	return newWorld(t, handler, func(c *Config) {
+		c.Faults, c.Log = s.ask, slog.New(slog.NewTextHandler(s, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	}), s
+}
+
+// TestFaultedOwn: an instance of the gateway's own that cannot use CUDA any more is stopped
+// and replaced, whatever its function's restart, once.
+func TestFaultedOwn(t *testing.T) {
+	for _, restart := range []string{"", "no", "on-failure", "always"} {
+		t.Run(restart, func(t *testing.T) {
+			w, s := sickWorld(t, http.HandlerFunc(echo))
+			w.apply(fn("f", func(f *function.Function) { f.Restart = restart }), fn("g"))
+			w.do("POST", "/function/f", "x")
+			w.do("POST", "/function/g", "x")
+			s.report("f.1", nil)
+			w.until("it is replaced", func() bool { return fmt.Sprint(w.servers()) == "[f.3 g.2]" && fmt.Sprint(w.runtime.Running()) == "[f.3 g.2]" })
+			if a := w.do("POST", "/function/f", "x"); a.status != 200 || a.header.Get("Gfaas-Instance") != "f.3" {
+				t.Errorf("%+v", a)
+			}
+			if n := s.logged("instance=f.1 function=f pid=1 call=cuCtxSynchronize code=700 error=CUDA_ERROR_ILLEGAL_ADDRESS"); n != 1 {
+				t.Errorf("logged %d times:\n%s", n, s.log.String())
+			}
+		})
+	}
+}
+
+// TestFaultedOfUp: an instance of gfaas up that cannot use CUDA any more is started again
+// where its function has a restart; otherwise it runs on, is shown as faulted and gets no
+// calls.
+func TestFaultedOfUp(t *testing.T) {
+	for _, tt := range []struct {
+		restart, runtime string
+		again            bool
+	}{
+		{"", instance.Process, false}, {"no", instance.Process, false}, {"on-failure", instance.Process, true}, {"always", instance.Process, true},
+		{"no", instance.Docker, false}, {"on-failure", instance.Docker, true}, {"always", instance.Docker, true},
+	} {
+		t.Run(tt.restart+" "+tt.runtime, func(t *testing.T) {
+			w, s := sickWorld(t, http.HandlerFunc(echo))
+			f := fn("f", func(f *function.Function) {
+				f.Restart = tt.restart
+				if tt.runtime == instance.Docker {
+					f.Command, f.Image = nil, "image"
+				}
+			})
+			w.apply(f)
+			w.up("f-0", f)
+			w.until("it is adopted", func() bool { return fmt.Sprint(w.servers()) == "[f-0]" })
+			before := w.record("f-0")
+			s.report("f-0", func(f *wire.InstanceFault) { f.After = "other" })
+			if tt.again {
+				w.until("it runs again", func() bool {
+					r := w.record("f-0")
+					return r.Restarts == 1 && r.State == instance.Ready && r.Handle != before.Handle && fmt.Sprint(w.servers()) == "[f-0]" &&
+						w.Status().Instances[0].State != "faulted"
+				})
+			} else {
+				w.until("it is shown as faulted", func() bool { i := w.Status().Instances; return len(i) == 1 && i[0].State == "faulted" })
+				if text := w.Status().Instances[0].Fault; text != "CUDA error 700 (CUDA_ERROR_ILLEGAL_ADDRESS) from cuCtxSynchronize, after the fault of other" {
+					t.Errorf("the status says %q", text)
+				}
+				if r := w.record("f-0"); r.Handle != before.Handle || fmt.Sprint(w.runtime.Running()) != "[f-0]" {
+					t.Errorf("%+v; %v run", r, w.runtime.Running())
+				}
+			}
+			want := map[bool]string{true: "f-0", false: "f.1"}[tt.again]
+			if a := w.do("POST", "/function/f", "x"); a.status != 200 || a.header.Get("Gfaas-Instance") != want {
+				t.Errorf("%+v, want an answer of %s", a, want)
+			}
+			if n := s.logged("instance=f-0 function=f pid=1 call=cuCtxSynchronize code=700 error=CUDA_ERROR_ILLEGAL_ADDRESS after=other"); n != 1 {
+				t.Errorf("logged %d times:\n%s", n, s.log.String())
+			}
+		})
+	}
+}
+
+// TestFaultedCalls: calls that run on an instance when it faults are sent again where the
+// promise for calls without an answer allows it; calls that wait go to another instance.
+func TestFaultedCalls(t *testing.T) {
+	var mu sync.Mutex
+	began := map[string]int{}
+	w, s := sickWorld(t, mixed{"/hang": func(rw http.ResponseWriter, r *http.Request) {
+		id := r.Header.Get("X-Call-Id")
+		mu.Lock()
+		began[id]++
+		n := began[id]
+		mu.Unlock()
+		if n == 1 && id != "waits" {
+			<-r.Context().Done()
+			return
+		}
+		_, _ = rw.Write([]byte("again"))
+	}})
+	w.apply(fn("f", func(f *function.Function) { f.Scale.Max = 1; f.Inflight = 2 }))
+	var calls sync.WaitGroup
+	send := func(id, method, key string, status, attempts int) {
+		calls.Go(func() {
+			r, err := http.NewRequest(method, "http://"+w.WebAddr().String()+"/function/f/hang", nil)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			r.Header.Set("X-Call-Id", id)
+			if key != "" {
+				r.Header.Set("Idempotency-Key", key)
+			}
+			a, err := http.DefaultClient.Do(r)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_ = a.Body.Close()
+			if a.StatusCode != status || a.Header.Get("Gfaas-Attempts") != fmt.Sprint(attempts) {
+				t.Errorf("%s: %d after %s attempts, want %d after %d", id, a.StatusCode, a.Header.Get("Gfaas-Attempts"), status, attempts)
+			}
+		})
+	}
+	send("get", "GET", "", 200, 2)
+	send("post", "POST", "", 502, 1)
+	w.until("they run", func() bool { mu.Lock(); defer mu.Unlock(); return began["get"] == 1 && began["post"] == 1 })
+	send("waits", "POST", "", 200, 1)
+	w.until("it waits", func() bool { return *w.Status().Functions[0].Waiting == 1 })
+	s.report("f.1", nil)
+	calls.Wait()
+	http.DefaultClient.CloseIdleConnections()
+}
+
+// TestNotFaulted: faults of other instances, of processes that have ended, and those that
+// are older than the instance change nothing.
+func TestNotFaulted(t *testing.T) {
+	w, s := sickWorld(t, http.HandlerFunc(echo))
+	w.apply(fn("f"))
+	s.report("f.1", func(f *wire.InstanceFault) { f.Time = f.Time.Add(-time.Hour) })
+	s.report("f.1", func(f *wire.InstanceFault) { f.Ended = true })
+	s.report("g.1", nil)
+	w.do("POST", "/function/f", "x")
+	s.mu.Lock()
+	asked := s.asked
+	s.mu.Unlock()
+	w.until("the daemon was asked three times", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.asked >= asked+3 })
+	if a := w.do("POST", "/function/f", "x"); a.header.Get("Gfaas-Instance") != "f.1" || s.logged("CUDA") != 0 {
+		t.Errorf("%+v\n%s", a, s.log.String())
+	}
+}
