@@ -397,6 +397,9 @@ func (c *call) cut(cause error) {
 func (c *call) answered(answer *http.Response) *http.Response {
 	c.attempts++
 	c.status = answer.StatusCode
+	if c.status >= http.StatusInternalServerError {
+		c.g.failed()
+	}
 	if upgraded, ok := answer.Body.(io.ReadWriteCloser); ok && answer.StatusCode == http.StatusSwitchingProtocols {
 		c.limit.stop()
 		c.closer = upgraded

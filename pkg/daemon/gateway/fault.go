@@ -18,8 +18,10 @@ import (
 // that gfaas up started is started again where its function has a restart; otherwise it is
 // left alone, for people to look at, and gets no calls.
 
-// faultsEvery is how often the token daemon is asked for faults.
-const faultsEvery = 100 * time.Millisecond
+const (
+	faultsEvery = 100 * time.Millisecond // how often the token daemon is asked for faults
+	faultsLeast = 5 * time.Millisecond   // the same, after answers 5xx: the next call is to have another instance
+)
 
 // watchFaults replaces instances that cannot use CUDA any more, until the context ends.
 func (g *Gateway) watchFaults(ctx context.Context) {
@@ -31,7 +33,15 @@ func (g *Gateway) watchFaults(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
-	for again := true; again; again = pause(ctx, faultsEvery) {
+	tick := time.NewTicker(faultsEvery)
+	defer tick.Stop()
+	for again := true; again; again = pause(ctx, faultsLeast) {
+		select {
+		case <-tick.C:
+		case <-g.failing:
+		case <-ctx.Done():
+			return
+		}
 		asking, cancel := context.WithTimeout(ctx, usageTime)
 		faults, err := g.cfg.Faults(asking)
 		cancel()
@@ -43,6 +53,14 @@ func (g *Gateway) watchFaults(ctx context.Context) {
 				g.replace(f)
 			}
 		}
+	}
+}
+
+// failed has the token daemon be asked for faults soon: an instance has answered 5xx.
+func (g *Gateway) failed() {
+	select {
+	case g.failing <- struct{}{}:
+	default:
 	}
 }
 

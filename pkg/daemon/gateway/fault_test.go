@@ -71,7 +71,9 @@ func TestFaultedOwn(t *testing.T) {
 			w.do("POST", "/function/f", "x")
 			w.do("POST", "/function/g", "x")
 			s.report("f.1", nil)
-			w.until("it is replaced", func() bool { return fmt.Sprint(w.servers()) == "[f.3 g.2]" && fmt.Sprint(w.runtime.Running()) == "[f.3 g.2]" })
+			w.until("it is replaced", func() bool {
+				return fmt.Sprint(w.servers()) == "[f.3 g.2]" && fmt.Sprint(w.runtime.Running()) == "[f.3 g.2]"
+			})
 			if a := w.do("POST", "/function/f", "x"); a.status != 200 || a.header.Get("Gfaas-Instance") != "f.3" {
 				t.Errorf("%+v", a)
 			}

@@ -154,6 +154,7 @@ type Gateway struct {
 	lastID   atomic.Int64                // N of the last instance NAME.N
 	async    *async.Queue                // nil where no asynchronous calls are taken
 
+	failing  chan struct{} // an instance has answered 5xx; holds one
 	restarts restarts
 	looks    looks
 	passing  atomic.Int64 // calls whose answers, once there are any, are passed on to a connection
@@ -207,7 +208,7 @@ func newGateway(cfg Config) (*Gateway, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &Gateway{cfg: cfg, log: cfg.Log, system: http.NewServeMux(), began: time.Now(), limits: limits{begin: time.Now()}, leaving: make(chan struct{}), known: make(chan struct{})}
+	g := &Gateway{cfg: cfg, log: cfg.Log, system: http.NewServeMux(), began: time.Now(), limits: limits{begin: time.Now()}, leaving: make(chan struct{}), known: make(chan struct{}), failing: make(chan struct{}, 1)}
 	g.token = rand.Text()
 	if g.cfg.peerUser == nil {
 		g.cfg.peerUser = connectionUser
