@@ -265,8 +265,18 @@ func (c *Client) Status(ctx context.Context) (s wire.Status, err error) {
 // Faults returns the CUDA errors that have ended the use of CUDA by processes of
 // instances. A daemon that does not keep them has none.
 func (c *Client) Faults(ctx context.Context) ([]wire.InstanceFault, error) {
+	return c.faults(ctx, "/v1/faults")
+}
+
+// FaultsOf is Faults of one instance. All that its processes have reported before they ended
+// is in it.
+func (c *Client) FaultsOf(ctx context.Context, id string) ([]wire.InstanceFault, error) {
+	return c.faults(ctx, "/v1/faults?instance="+url.QueryEscape(id))
+}
+
+func (c *Client) faults(ctx context.Context, path string) ([]wire.InstanceFault, error) {
 	var out wire.Faults
-	err := c.do(ctx, http.MethodGet, "/v1/faults", nil, &out)
+	err := c.do(ctx, http.MethodGet, path, nil, &out)
 	var refused *Error
 	if errors.As(err, &refused) && refused.Status == http.StatusNotFound {
 		return nil, nil

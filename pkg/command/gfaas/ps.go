@@ -13,6 +13,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
+	"github.com/gfaas/gfaas/pkg/adapter/tokend"
 	"github.com/gfaas/gfaas/pkg/command/host"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/launch"
@@ -27,6 +28,7 @@ const (
 	stateExited  = "exited"  // its process or container has ended
 	stateUnknown = "unknown" // its runtime does not answer
 	stateLost    = "lost"    // it runs, and is not in the state file
+	stateFaulted = "faulted" // it runs, and cannot use CUDA any more
 )
 
 // psEntry is one instance as ps -o json prints it.
@@ -42,10 +44,14 @@ type psEntry struct {
 	QuotaLimit   float64 `json:"quota_limit"`
 	MemLimitMiB  float64 `json:"mem_limit_mib"` // 0 is no limit
 	Address      string  `json:"address"`
-	State        string  `json:"state"`           // starting, ready, exited, unknown or lost
+	State        string  `json:"state"`           // starting, ready, exited, unknown, lost or faulted
 	Started      string  `json:"started"`         // RFC 3339; empty while it is only intended
 	Restarts     int     `json:"restarts"`        // how often a gateway, or its engine, has started it again
 	Model        string  `json:"model,omitempty"` // whose weights it shares; they are not in its memory
+
+	// Fault is the CUDA error after which every call of the instance's process fails, and
+	// the call that returned it; empty unless it is faulted.
+	Fault string `json:"fault,omitempty"`
 
 	last string // line that it printed, for -o wide, if it has exited
 }
@@ -57,7 +63,10 @@ func newPs(t *tool) *cobra.Command {
 		Long: `Lists the instances that gfaas up started, or those of them that are meant: a NAME is
 a function, and stands for all its instances, or an instance's id. STATE is starting
 until the instance has answered for the first time, then ready; exited when its
-process or container is gone; unknown when its runtime does not answer; lost when it
+process or container is gone; unknown when its runtime does not answer; faulted when
+its process has got a CUDA error after which all its calls fail: FAULT names the call and
+the error, and gfaas serve replaces the instance unless restart: of its function is no and
+gfaas up started it; lost when it
 runs and the state file does not know it: gfaas down ends it, gfaas doctor --repair
 takes it back. Of a state file that cannot be read all that runs is lost (exit 1).
 
@@ -70,7 +79,7 @@ has the last line of those that have exited.
 
 JSON is a list of {"id", "function", "runtime", "gpu", "pid" or "container",
 "sm_pct", "quota_request", "quota_limit", "mem_limit_mib", "address", "state",
-"started", "restarts", "model"}. The weights of the model are in gfaas-modeld's one copy, and
+"started", "restarts", "model", "fault"}. The weights of the model are in gfaas-modeld's one copy, and
 not in the memory of the instance (gfaas top shows them).`,
 		Example:           "  gfaas ps\n  gfaas ps resnet -o json",
 		Args:              cobra.ArbitraryArgs,
@@ -98,6 +107,7 @@ func runPs(ctx context.Context, t *tool, names []string) error {
 		return err
 	}
 	entries := make([]psEntry, 0, len(states)+len(all.lost))
+	faults := faultsOf(ctx, tokend.Dial(t.runDir))
 	models := map[string]string{}
 	for _, fn := range all.state.Functions {
 		if fn.Model != nil && fn.Model.File != "" {
@@ -108,6 +118,9 @@ func runPs(ctx context.Context, t *tool, names []string) error {
 		r.Restarts = max(r.Restarts, restarts[i])
 		e := entry(r, states[i])
 		e.Model = models[r.Function]
+		if e.Fault = faultOf(faults, r); e.Fault != "" && e.State != stateExited {
+			e.State = stateFaulted
+		}
 		entries = append(entries, e)
 	}
 	for _, r := range all.lost {
@@ -187,10 +200,10 @@ func entry(r instance.Record, state string) psEntry {
 // psRecords is the CSV form; its columns keep their meaning.
 func psRecords(entries []psEntry) [][]string {
 	out := [][]string{{"id", "function", "runtime", "gpu", "pid", "container", "sm_pct", "quota_request", "quota_limit",
-		"mem_limit_mib", "address", "state", "started", "restarts"}}
+		"mem_limit_mib", "address", "state", "started", "restarts", "fault"}}
 	for _, e := range entries {
 		out = append(out, []string{e.ID, e.Function, e.Runtime, e.GPU, pidText(e.PID), e.Container, number.Plain(e.SMPct),
-			number.Plain(e.QuotaRequest), number.Plain(e.QuotaLimit), number.Plain(e.MemLimitMiB), e.Address, e.State, e.Started, strconv.Itoa(e.Restarts)})
+			number.Plain(e.QuotaRequest), number.Plain(e.QuotaLimit), number.Plain(e.MemLimitMiB), e.Address, e.State, e.Started, strconv.Itoa(e.Restarts), e.Fault})
 	}
 	return out
 }
@@ -205,12 +218,16 @@ func pidText(pid int) string {
 // psRows is the form for people.
 func psRows(entries []psEntry, wide bool) [][]string {
 	shared := slices.ContainsFunc(entries, func(e psEntry) bool { return e.Model != "" })
+	faulted := slices.ContainsFunc(entries, func(e psEntry) bool { return e.Fault != "" })
 	header := []string{"ID", "FUNCTION", "GPU", "SM%", "QUOTA", "MEM", "ADDRESS", "STATE", "STARTED"}
 	if wide {
 		header = append(header, "RUNTIME", "PID/CONTAINER", "RESTARTS", "PRINTED LAST")
 		if shared {
 			header = append(header, "MODEL")
 		}
+	}
+	if faulted {
+		header = append(header, "FAULT")
 	}
 	out := [][]string{header}
 	for _, e := range entries {
@@ -221,6 +238,9 @@ func psRows(entries []psEntry, wide bool) [][]string {
 			if shared {
 				row = append(row, orDash(e.Model != "", e.Model))
 			}
+		}
+		if faulted {
+			row = append(row, orDash(e.Fault != "", e.Fault))
 		}
 		out = append(out, row)
 	}

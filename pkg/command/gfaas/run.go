@@ -57,6 +57,9 @@ about a second, as far as the token daemon still runs and finds it; with
 --detach-on-kill they go on, in the slice. A program that the preload library
 cannot be loaded into (static, musl, setuid) is refused with exit 4.
 
+When one of the command's processes gets a CUDA error after which all its calls fail,
+such as an illegal address, a line on standard error names the call and the error.
+
 With --oversubscribe what the command allocates (cuMemAlloc and cudaMalloc) is
 managed memory, within the same limit. Slices whose limits sum to more than the
 GPU then fit on it one after the other: what a slice holds is moved to the host
@@ -187,6 +190,7 @@ func (o *runOptions) run(ctx context.Context, t *tool, command []string) error {
 	if err != nil {
 		return err
 	}
+	defer reportFault(ctx, t.env, tokend.Dial(t.runDir), id)()
 	status, err := runChild(ctx, command, cli.Environ(env), !o.detach)
 	if err != nil || status == 0 {
 		return err

@@ -1,8 +1,10 @@
 package token
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -94,12 +96,49 @@ func printable(text string) string {
 	}, text)
 }
 
-// getFaults answers with the faults of the registered instances.
-func (d *Daemon) getFaults(w http.ResponseWriter, _ *http.Request) {
+const (
+	settleTime = time.Second          // for what processes have sent that have ended since
+	settleLook = 2 * time.Millisecond // between two looks whether it has been read
+)
+
+// settle waits until all that ended processes of an instance have sent has been read, or
+// for settleTime: another process may hold their connections open.
+func (d *Daemon) settle(ctx context.Context, id string) {
+	ctx, cancel := context.WithTimeout(ctx, settleTime)
+	defer cancel()
+	tick := time.NewTicker(settleLook)
+	defer tick.Stop()
+	for {
+		var all []*client
+		_ = d.locked(func() {
+			for _, c := range d.clients {
+				if c.alloc.inst.reg.Instance == id {
+					all = append(all, c)
+				}
+			}
+		})
+		if !slices.ContainsFunc(all, (*client).gone) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// getFaults answers with the faults of the registered instances, or of the one that is
+// asked for, whose ended processes have been heard out then.
+func (d *Daemon) getFaults(w http.ResponseWriter, r *http.Request) {
+	only := r.URL.Query().Get("instance")
+	if only != "" {
+		d.settle(r.Context(), only)
+	}
 	out := wire.Faults{Faults: []wire.InstanceFault{}}
 	if err := d.locked(func() {
 		for _, inst := range d.sortedInstances() {
-			if inst.fault != nil {
+			if inst.fault != nil && (only == "" || inst.reg.Instance == only) {
 				f := *inst.fault
 				f.Ended = !inst.using(f.PID)
 				out.Faults = append(out.Faults, f)
