@@ -53,8 +53,8 @@ static bool is_sticky(CUresult result)
     return false;
 }
 
-/* A device whose helper runs: the calling thread's, if the driver still says which
- * that is. */
+/* Returns a device whose helper runs: the calling thread's if the driver still names it.
+ * NULL: no helper runs. */
 static struct gf_device *telling(void)
 {
     struct gf_device *device = gf_device_current();
@@ -66,7 +66,8 @@ static struct gf_device *telling(void)
     return NULL;
 }
 
-/* Keeps the first error. False: there is one already, or nobody could tell of it. */
+/* Keeps the first error. Returns false if there is one already, or no device whose helper
+ * could report it. */
 static bool note(CUresult result, const char *call, struct gf_device *device)
 {
     uint32_t none = NONE;

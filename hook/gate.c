@@ -359,8 +359,8 @@ GF_COLD struct gf_line *gf_enter_slow(CUstream stream, uint64_t blocks)
     return line;
 }
 
-/* Has the helper look whether anything was sent under the lease. A line without a
- * device has none. */
+/* Wakes the helper, which gives the lease back if nothing was sent under it. A line
+ * without a device has no lease. */
 static void refused(struct gf_line *line)
 {
     struct gf_device *device = line->device;

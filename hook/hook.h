@@ -587,9 +587,9 @@ static inline void gf_saw(CUresult result, const char *call)
 }
 /* The same for a call of the library's own, whose result it returns. It never waits. */
 CUresult gf_fault_watch(CUresult result);
-/* Tells the daemon what is to be told by this device's helper and was not yet on its
- * connection. Returns in how many ms it wants to be called again; -1: when something
- * changes. */
+/* Reports the fault to the daemon if this device's helper is to do so and has not yet on
+ * its connection (told). Returns after how many ms it must be called again; -1: when the
+ * helper wakes for another reason. */
 int gf_fault_tend(struct gf_device *device, bool *told);
 void gf_fault_fork_child(void);
 

@@ -56,7 +56,7 @@ func (g *Gateway) watchFaults(ctx context.Context) {
 	}
 }
 
-// failed has the token daemon be asked for faults soon: an instance has answered 5xx.
+// failed makes watchFaults ask the token daemon at once: an instance has answered 5xx.
 func (g *Gateway) failed() {
 	select {
 	case g.failing <- struct{}{}:
