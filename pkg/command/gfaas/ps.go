@@ -200,12 +200,26 @@ func entry(r instance.Record, state string) psEntry {
 // psRecords is the CSV form; its columns keep their meaning.
 func psRecords(entries []psEntry) [][]string {
 	out := [][]string{{"id", "function", "runtime", "gpu", "pid", "container", "sm_pct", "quota_request", "quota_limit",
-		"mem_limit_mib", "address", "state", "started", "restarts", "fault"}}
+		"mem_limit_mib", "address", "state", "started", "restarts"}}
+	faulted := anyFaulted(entries)
+	if faulted {
+		out[0] = append(out[0], "fault")
+	}
 	for _, e := range entries {
-		out = append(out, []string{e.ID, e.Function, e.Runtime, e.GPU, pidText(e.PID), e.Container, number.Plain(e.SMPct),
-			number.Plain(e.QuotaRequest), number.Plain(e.QuotaLimit), number.Plain(e.MemLimitMiB), e.Address, e.State, e.Started, strconv.Itoa(e.Restarts), e.Fault})
+		row := []string{e.ID, e.Function, e.Runtime, e.GPU, pidText(e.PID), e.Container, number.Plain(e.SMPct),
+			number.Plain(e.QuotaRequest), number.Plain(e.QuotaLimit), number.Plain(e.MemLimitMiB), e.Address, e.State, e.Started, strconv.Itoa(e.Restarts)}
+		if faulted {
+			row = append(row, e.Fault)
+		}
+		out = append(out, row)
 	}
 	return out
+}
+
+// anyFaulted reports whether one of the instances has faulted: only then is there a column
+// for it.
+func anyFaulted(entries []psEntry) bool {
+	return slices.ContainsFunc(entries, func(e psEntry) bool { return e.Fault != "" })
 }
 
 func pidText(pid int) string {
@@ -218,7 +232,7 @@ func pidText(pid int) string {
 // psRows is the form for people.
 func psRows(entries []psEntry, wide bool) [][]string {
 	shared := slices.ContainsFunc(entries, func(e psEntry) bool { return e.Model != "" })
-	faulted := slices.ContainsFunc(entries, func(e psEntry) bool { return e.Fault != "" })
+	faulted := anyFaulted(entries)
 	header := []string{"ID", "FUNCTION", "GPU", "SM%", "QUOTA", "MEM", "ADDRESS", "STATE", "STARTED"}
 	if wide {
 		header = append(header, "RUNTIME", "PID/CONTAINER", "RESTARTS", "PRINTED LAST")

@@ -43,7 +43,8 @@ waits, what it waits for; strays says how many programs the instance's processes
 have started without the preload library, which was put back, or that it cannot
 be loaded into, and is left out while there are none; fault is the CUDA error
 after which every call of the process fails until it ends, with the function of
-the driver API that returned it. The table shows such a process as faulted.
+the driver API that returned it, and is left out while there is none. The table
+shows such a process as faulted.
 
 With --policy introspective USED is a share of what the process does alone, by
 the kernel blocks it launched, and there are two keys more: phase is NONE,
@@ -165,7 +166,10 @@ func csvRows(s wire.Status) [][]string {
 	if scales(s) {
 		rows[0] = append(rows[0], "phase", "budget_blocks")
 	}
-	rows[0] = append(rows[0], "mem_refused", "fault")
+	rows[0] = append(rows[0], "mem_refused")
+	if faulted(s) {
+		rows[0] = append(rows[0], "fault")
+	}
 	for _, g := range s.GPUs {
 		for _, c := range g.Clients {
 			row := []string{
@@ -176,7 +180,11 @@ func csvRows(s wire.Status) [][]string {
 			if scales(s) {
 				row = append(row, c.Phase, blocks(c))
 			}
-			rows = append(rows, append(row, strconv.FormatUint(c.MemRefused, 10), c.Fault))
+			row = append(row, strconv.FormatUint(c.MemRefused, 10))
+			if faulted(s) {
+				row = append(row, c.Fault)
+			}
+			rows = append(rows, row)
 		}
 	}
 	return rows
