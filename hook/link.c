@@ -24,7 +24,7 @@
 #define ASKED_MS 20     /* between looks at the gate after asking */
 #define OWN_MS 250      /* between looks at whether the connection is still ours */
 #define PAUSE_NS 1000000       /* between two leases that were used for refused work only; it doubles */
-#define MOST_PAUSE_NS 50000000 /* up to this: a switch costs the others up to 1 ms */
+#define MOST_PAUSE_NS 100000000 /* up to this: on a busy host a switch can cost the others several ms */
 
 static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
 static struct gf_identity identity;

@@ -90,7 +90,7 @@ func TestRefusedWorkPauses(t *testing.T) {
 			m.returned(lease)
 		}
 	}
-	for n, pause := range []time.Duration{0, 1, 2, 4, 8, 16, 32, 50, 50} {
+	for n, pause := range []time.Duration{0, 1, 2, 4, 8, 16, 32, 64, 100, 100} {
 		refused(n, pause*time.Millisecond)
 	}
 	m.give()
