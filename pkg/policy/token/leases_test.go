@@ -46,6 +46,7 @@ type worker struct {
 	slice    gpu.Slice
 	turns    []gpu.Turn
 	kernel   time.Duration // longest kernel: what a drain takes at most
+	whole    bool          // all kernels are that long, and each runs to its end
 	loss     time.Duration // from the end of the last kernel to the Return
 	tells    time.Duration // says so long before the end of the last kernel when that is; 0 is never
 	led      bool          // the same, as its leases say, up to so much later
@@ -198,6 +199,9 @@ func (w *leasedGPU) revoked(a Revoke) {
 	c.revoked++
 	c.reasons = append(c.reasons, a.Reason)
 	left := w.upTo(c.kernel)
+	if c.whole {
+		left = w.ofKernel(c)
+	}
 	c.ends = w.now + left
 	if lead := c.tells; lead > 0 || c.lies {
 		if c.lies {
@@ -222,6 +226,18 @@ func (w *leasedGPU) revoked(a Revoke) {
 			}
 		})
 	})
+}
+
+// ofKernel returns how long the kernel that the worker has on the GPU still runs.
+func (w *leasedGPU) ofKernel(c *worker) time.Duration {
+	switch ran := w.now - c.from; {
+	case ran <= 0:
+		return c.kernel - ran
+	case ran%c.kernel == 0:
+		return 0
+	default:
+		return c.kernel - ran%c.kernel
+	}
 }
 
 // finish gives a lease back unasked.

@@ -24,9 +24,9 @@ type instance struct {
 	last           time.Duration // charged in the last full window
 	charged        time.Duration // in all
 	debt           time.Duration // over-use carried in, 0 or more
-	credit         time.Duration // owed from before; negative is what it pays to others
+	credit         time.Duration // owed to it from before; negative is what it owes to others
 	waited         time.Duration // sum over its clients
-	over           time.Duration // used beyond its request in the window just closed
+	over           time.Duration // used beyond its request, and not debt, when the window closed
 	shared         time.Duration // of its credit less its debt, what others have paid or had already; scratch of shareCredit
 	slip           time.Duration // what its last turn took beyond its length
 	ahead          float64       // 0, or more for who passes; set by rankTurns
@@ -37,9 +37,11 @@ type instance struct {
 	holding  int           // running clients
 	known    int           // clients
 	active   int           // clients that want the GPU or have it
+	drain    time.Duration // the most that one of those usually takes to drain
 	claimant *client       // who has its turn now; set by claim
 
 	backlog bool // it wants the GPU at the window's end; set by closeWindow
+	settled bool // its credit is what others owe; set by shareCredit
 	later   int  // clients whose lease is to end after some time; scratch of displaced
 }
 
@@ -50,6 +52,7 @@ type client struct {
 	state State
 	since time.Duration // when it began to wait, or was granted
 	broke time.Duration // when it last waited without budget
+	owing time.Duration // when it last waited while its instance owed time to others
 	used  time.Duration // charged in the current window
 	last  time.Duration // charged in the last full window
 	why   func() string // reason of the last decision about it, see reasonf
@@ -82,7 +85,8 @@ func (s *multiToken) occupies(c *client) bool { return c.holds() && (c.due == 0 
 //
 // Time is cut into windows of length W. Each instance has a budget a window,
 // shared by its clients: request × W is guaranteed, limit × W is the most.
-// What an instance used beyond its limit is debt in the next windows.
+// What an instance used beyond its limit is debt in the next windows, and so is what
+// it used beyond its request while others missed theirs.
 //
 // A lease holds its instance's SM share. Waiting clients whose instance has
 // budget are ordered by what the instance misses of its request, largest
@@ -145,10 +149,13 @@ func (s *multiToken) occupies(c *client) bool { return c.holds() && (c.due == 0 
 // planned ends lie within the window, so T does too, and a holder at its
 // planned end that ranks after the head is not extended unless (1) allows it:
 // the head starts by the end of the window, plus the time holders take to
-// drain. (3) A client that has waited two windows is ranked before all that
-// have not, oldest first, and a holder at its planned end ranks as if it had
+// drain. (3) A client that has waited two windows, and for as long as all the
+// others take to drain, while its instance owed nothing, is ranked before all
+// that have not, oldest first, and a holder at its planned end ranks as if it had
 // begun to wait only then. So of n clients at most n-1 come before an aged
-// one, each becomes the head in turn, and each takes at most a window.
+// one, each becomes the head in turn, and each takes at most a window. (4) What an
+// instance owes falls by its request a window and is at most what it has used, so
+// it owes for a bounded time.
 //
 // # Turns
 //
@@ -186,14 +193,24 @@ func (s *multiToken) occupies(c *client) bool { return c.holds() && (c.due == 0 
 //
 // Switches lose time, and when requests sum to the whole GPU that loss would
 // always fall on whoever is last in order. So an instance that waited and still
-// misses part of its request when the window ends is owed it: at most the time
-// it waited, and at most one window's request (or the least budget there is, if
-// that is more). If it still wants the GPU then, those that used more than their requests meanwhile pay it; what
-// they cannot pay, because nobody had that time, all that contend for the same
-// SMs share in proportion to their requests. An instance with turns pays nobody,
-// since time that it gives up in its turn is of no use in another's; its credit
-// fades by an eighth a window. Credit only returns time that was not used
-// before, so the average over windows never exceeds the limit.
+// misses part of its request when the window ends is owed it, at most the time
+// it waited. If it still wants the GPU then, its credit lasts until it is used, and
+// those that used more than their requests meanwhile owe it, in full: kernels that
+// take longer than a request, or than a window, are paid for in as many windows as
+// it takes. What an instance owes is no part of its request, but it may have time
+// that the others do not want. What nobody owes, because nobody had that time, all
+// that contend for the same SMs share in proportion to their requests; an instance
+// with turns does not, since time that it gives up in its turn is of no use in
+// another's, and its credit fades by an eighth a window. An instance that wants
+// nothing at the window's end, or to which nobody owes, has at most one window's
+// request of credit (or the least budget there is, if that is more), and none after
+// a window in which it did not wait: then nobody owes it. Credit only returns time
+// that was not used before, so the average over windows never exceeds the limit.
+//
+// A kernel cannot be cut short. So an instance whose drains are longer than its turn is
+// ranked as if it had used half of the excess already: it runs half before its time and
+// half after it. And rather than have the GPU idle, one that has too little budget for a
+// kernel is granted, and owes the rest.
 type multiToken struct {
 	window    time.Duration
 	round     time.Duration // divides the window; 0 is none: leases end where budgets do
@@ -204,6 +221,7 @@ type multiToken struct {
 	seldom    bool          // one of them has wanted nothing for a round before; set by endTurns
 	contends  int           // instances that want the GPU or have it; set by tally
 	requests  time.Duration // what they ask for a window; set by tally
+	drains    time.Duration // what the clients that want the GPU or have it take to drain, one by one; set by tally
 	known     float64       // percent of SMs of all clients there are; set by tally
 	smLimit   float64
 	lease     uint32 // the next
@@ -472,7 +490,7 @@ func reasonf(format string, args ...any) func() string {
 func (s *multiToken) Snapshot() Snapshot {
 	out := Snapshot{Instances: make([]InstanceStatus, len(s.instances)), Clients: make([]ClientStatus, len(s.clients))}
 	for n, i := range s.instances {
-		out.Instances[n] = InstanceStatus{Instance: i.id, Debt: i.debt, Charged: i.charged}
+		out.Instances[n] = InstanceStatus{Instance: i.id, Debt: i.debt, Owed: max(0, -i.credit), Charged: i.charged}
 	}
 	for n, c := range s.clients {
 		state, why := s.stands(c)

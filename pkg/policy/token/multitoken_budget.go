@@ -60,12 +60,14 @@ func (s *multiToken) closeWindow(end time.Duration) {
 		i.carry()
 	}
 	for _, i := range s.instances {
-		if i.credit > 0 && i.backlog && len(i.planned) == 0 {
+		if i.credit > 0 && i.backlog {
 			s.shareCredit(i)
 		}
 	}
 	for _, i := range s.instances {
-		i.credit = min(max(i.credit, -i.request/2), max(i.request, negligible))
+		if !i.settled {
+			i.credit = min(i.credit, max(i.request, negligible))
+		}
 		if len(i.planned) > 0 {
 			i.credit -= i.credit / 8
 		}
@@ -87,47 +89,56 @@ func (i *instance) guaranteed() time.Duration {
 }
 
 // budgetLeft is what is left of the limit, with what was carried into this
-// window.
+// window. What it owes to others it owes of the guaranteed part only: time that
+// they do not want it may have.
 func (i *instance) budgetLeft() time.Duration {
-	return i.limit + i.credit - i.debt - i.used - i.live
+	return i.limit + max(i.credit, 0) - i.debt - i.used - i.live
 }
 
 // carry works out what the instance takes into the next window: credit for
 // what it missed while it waited, or debt for what it used over its limit.
 func (i *instance) carry() {
 	i.live = 0 // closeWindow has charged what is held
-	missed, left := i.guaranteed(), i.budgetLeft()
-	i.credit, i.debt, i.over, i.shared = 0, 0, 0, 0
+	missed, left, before := i.guaranteed(), i.budgetLeft(), max(i.credit, 0)
+	i.credit, i.debt, i.over, i.shared, i.settled = 0, 0, 0, 0, false
 	if missed > 0 {
-		i.credit = min(missed, i.waited)
+		if !i.backlog {
+			before = 0
+		}
+		i.credit = min(missed, before+i.waited)
 		return
 	}
 	i.debt = max(0, -left)
-	i.over = -missed - i.debt
+	i.over = max(0, -missed-i.debt)
 }
 
 // shareCredit has a starved instance and those that contend with it for SMs pay
 // together for the credit that they have: first who used more than its request,
-// as far as that is not debt already, then all in proportion to their requests.
-// Afterwards credit less debt sums to 0 or less among them, but for what was shared
+// as far as that is not debt already, then all that want the GPU and have no turns, in
+// proportion to their requests and down to half of one. Afterwards credit less debt
+// sums to 0 or less among them, but for what was shared
 // before: those that contend with one of them, and not with another, may have paid or
 // been paid already. A starved instance that contends with no single other one keeps
-// its credit. Who has turns has no part in this.
+// its credit.
 func (s *multiToken) shareCredit(starved *instance) {
 	group := s.group[:0]
 	var owed, over, request time.Duration
+	sharing := 0
 	for _, i := range s.instances {
 		beside := i.slice.SMPct+starved.slice.SMPct <= s.smLimit+smEps
-		if i != starved && (beside || len(i.planned) > 0 || !i.backlog) {
+		if i != starved && (beside || !i.backlog && i.over == 0 && i.debt == 0) {
 			continue
 		}
 		group = append(group, i)
 		owed += i.credit - i.debt - i.shared
 		over += i.over
-		request += i.request
+		if i.sharesLosses() {
+			request += i.request
+			sharing++
+		}
 	}
 	s.group = group
-	if owed <= 0 || len(group) == 1 {
+	if len(group) == 1 {
 		return
 	}
 	if paid := min(owed, over); paid > 0 {
@@ -138,11 +149,21 @@ func (s *multiToken) shareCredit(starved *instance) {
 		}
 		owed -= paid
 	}
+	shares := starved.sharesLosses() && sharing > 1
+	starved.settled = shares || owed <= 0
+	if owed <= 0 || !shares {
+		return
+	}
 	for _, i := range group {
-		i.credit -= scale(owed, i.request, request)
-		i.shared = i.credit - i.debt
+		if i.sharesLosses() {
+			i.credit = max(i.credit-scale(owed, i.request, request), min(i.credit, -i.request/2))
+			i.shared = i.credit - i.debt
+		}
 	}
 }
+
+// sharesLosses reports whether the instance pays its part of what nobody had.
+func (i *instance) sharesLosses() bool { return i.backlog && len(i.planned) == 0 }
 
 // scale is whole × part / of, without overflow.
 func scale(whole, part, of time.Duration) time.Duration {

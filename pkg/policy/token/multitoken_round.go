@@ -38,9 +38,10 @@ func (s *multiToken) wants(i *instance) {
 	}
 }
 
-// served is what part of its request the instance has had in this window.
+// served is what part of its request the instance has had in this window, less what it
+// is owed from before.
 func (i *instance) served() float64 {
-	return float64(max(0, i.request-i.guaranteed())+i.lift) / float64(max(i.request, 1))
+	return float64(i.request-i.guaranteed()+i.lift) / float64(max(i.request, 1))
 }
 
 // passedOn learns what passing the GPU on has lost: the mean, since on a busy host
@@ -142,9 +143,11 @@ func (s *multiToken) roundLength() time.Duration {
 	return s.window / max(1, s.window/round)
 }
 
-// turns is how many turns the instance has had in this window.
-func (s *multiToken) turns(i *instance) float64 {
-	return i.served() * float64(s.window) / float64(s.roundLength())
+// turns is how many turns the instance has had in this window when it has used so much
+// more.
+func (s *multiToken) turns(i *instance, more time.Duration) float64 {
+	served := i.served() + float64(more)/float64(max(i.request, 1))
+	return served * float64(s.window) / float64(s.roundLength())
 }
 
 // turnNow is how long the instance's next turn is: what it went beyond the one
@@ -189,6 +192,16 @@ func (s *multiToken) turnBeside(i *instance) time.Duration {
 	return s.turnLength(i)
 }
 
+// overrun returns half of what the instance's next turn is going to take beyond its length,
+// because it takes long to drain, but no more than a window's request. It is ranked as if it
+// had used that, so that it runs half before its time and half after it.
+func (s *multiToken) overrun(i *instance) time.Duration {
+	if !s.rounds() {
+		return 0
+	}
+	return min(max(0, i.drain-s.turnLength(i))/2, i.request)
+}
+
 // rankTurns puts those ahead that have had more turns than another that contends by a
 // turn and a half: they pass. Who is out of step by less, since it drained late or
 // early, makes up for that by the length of its turn.
@@ -196,7 +209,7 @@ func (s *multiToken) rankTurns() {
 	least := math.Inf(1)
 	for _, i := range s.instances {
 		if i.active > 0 {
-			i.ahead = s.turns(i)
+			i.ahead = s.turns(i, s.overrun(i))
 			least = min(least, i.ahead)
 		}
 	}

@@ -44,9 +44,9 @@ func (s *multiToken) schedule() {
 // tally counts, for each instance, its clients and the leases that are out.
 func (s *multiToken) tally() {
 	s.running = s.running[:0]
-	s.contends, s.requests, s.known = 0, 0, 0
+	s.contends, s.requests, s.known, s.drains = 0, 0, 0, 0
 	for _, i := range s.instances {
-		i.live, i.holding, i.known, i.active, i.claimant = 0, 0, 0, 0, nil
+		i.live, i.holding, i.known, i.active, i.drain, i.claimant = 0, 0, 0, 0, 0, nil
 	}
 	for _, c := range s.clients {
 		c.inst.known++
@@ -56,6 +56,8 @@ func (s *multiToken) tally() {
 				s.contends++
 				s.requests += c.inst.request
 			}
+			c.inst.drain = max(c.inst.drain, c.drain)
+			s.drains += c.drain
 		}
 		if c.holds() {
 			c.inst.live += s.held(c)
@@ -75,6 +77,9 @@ func (s *multiToken) candidates() (queue []*client, occupied float64) {
 			occupied += c.inst.slice.SMPct
 		}
 		left := c.inst.budgetLeft()
+		if c.inst.guaranteed() <= 0 {
+			c.owing = s.now
+		}
 		switch {
 		case c.state == Running && c.end <= s.now && s.exhausted(c, left):
 			s.revoke(c, "the window's budget is used up")
@@ -84,6 +89,9 @@ func (s *multiToken) candidates() (queue []*client, occupied float64) {
 		case c.state == Waiting:
 			c.broke, c.why = s.now, func() string { return fmt.Sprintf("the window's budget is used up: %v left", left) }
 		}
+	}
+	if len(queue) == 0 && occupied < smEps && s.contends > 1 {
+		queue = s.withLittle(queue)
 	}
 	slices.SortFunc(queue, s.order)
 	if len(s.timetable) > 0 {
@@ -114,13 +122,24 @@ func (s *multiToken) enough(c *client) time.Duration {
 	return max(s.worthwhile(c.inst), min(c.drain, c.inst.request)/2)
 }
 
-// order ranks candidates: who has waited two windows before all others, oldest
-// first; then by what the instance has had of its request or, without rounds, by
+// withLittle adds the clients whose budget is less than enough to be granted beside
+// others, and more than nothing: rather than idle, the GPU has a kernel of theirs that
+// runs over, which they owe.
+func (s *multiToken) withLittle(queue []*client) []*client {
+	for _, c := range s.clients {
+		if c.state == Waiting && c.inst.budgetLeft() >= s.worthwhile(c.inst) {
+			queue = append(queue, c)
+		}
+	}
+	return queue
+}
+
+// order ranks candidates: who has aged before all others, oldest first; then by what the instance has had of its request or, without rounds, by
 // what it misses of it; by how long they wait, and by id. A holder at its planned
 // end ranks as one that begins to wait just after now.
 func (s *multiToken) order(a, b *client) int {
 	sinceA, sinceB := s.waitingSince(a), s.waitingSince(b)
-	agedA, agedB := s.now-sinceA >= 2*s.window, s.now-sinceB >= 2*s.window
+	agedA, agedB := s.aged(a), s.aged(b)
 	switch {
 	case agedA && !agedB:
 		return -1
@@ -141,6 +160,12 @@ func (s *multiToken) waitingSince(c *client) time.Duration {
 		return s.now + 1
 	}
 	return c.since
+}
+
+// aged reports whether a client has waited for two windows, and for as long as all the
+// others take to drain, while its instance owed nothing to others.
+func (s *multiToken) aged(c *client) bool {
+	return c.state == Waiting && s.now-max(c.since, c.owing) >= 2*s.window+s.drains
 }
 
 // fits says whether the client may hold its SMs beside so many occupied ones.
@@ -179,6 +204,9 @@ func (s *multiToken) early(c *client, length time.Duration) time.Duration {
 func (s *multiToken) standing(c *client) string {
 	if missing := c.inst.guaranteed(); missing > 0 {
 		return fmt.Sprintf("misses %v of its request", missing)
+	}
+	if owed := -c.inst.credit; owed > 0 {
+		return fmt.Sprintf("owes %v to others, %v left to its limit", owed, c.inst.budgetLeft())
 	}
 	return fmt.Sprintf("has its request, %v left to its limit", c.inst.budgetLeft())
 }

@@ -107,6 +107,9 @@ type InstanceStatus struct {
 	// introspective how long it has to wait for what it launched beyond its
 	// tokens, in time alone on the GPU.
 	Debt time.Duration
+	// Owed is what it used beyond its request while others missed theirs, and owes to
+	// them in this window. Introspective has it in Debt.
+	Owed time.Duration
 	// Charged is all the GPU time that it was charged since it was made known, up
 	// to the last window or the last lease that ended; under introspective the
 	// time that its blocks take alone on the GPU, but for those launched before

@@ -30,8 +30,12 @@ func play(text string) (string, error) {
 		if strings.HasSuffix(line, "?") {
 			all := s.Snapshot()
 			for _, c := range all.Clients {
-				did = append(did, fmt.Sprintf("= client %v of %s %v used %.3f debt %v: %s",
-					c.Client, c.Instance, c.State, c.Used, all.Instance(c.Instance).Debt, c.Why))
+				owed := ""
+				if o := all.Instance(c.Instance).Owed; o > 0 {
+					owed = fmt.Sprintf(" owed %v", o)
+				}
+				did = append(did, fmt.Sprintf("= client %v of %s %v used %.3f debt %v%s: %s",
+					c.Client, c.Instance, c.State, c.Used, all.Instance(c.Instance).Debt, owed, c.Why))
 			}
 		}
 		return did, nil
