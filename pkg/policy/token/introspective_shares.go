@@ -1,6 +1,9 @@
 package token
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // phase is a state of Algorithm 2.
 type phase int
@@ -157,7 +160,8 @@ func (s *introspective) fit() {
 }
 
 // expected is the share that the instance will use at most in the next period,
-// if it may. One that is not known yet uses all it gets.
+// if it may. One that is not known yet uses all it gets, and one that is in the middle of
+// a long kernel its request.
 func (i *meteredInstance) expected(params parameters) float64 {
 	if i.gauge.speed == 0 {
 		return i.want
@@ -165,6 +169,9 @@ func (i *meteredInstance) expected(params parameters) float64 {
 	most := 0.0
 	for _, r := range i.rates {
 		most = max(most, r)
+	}
+	if most == 0 && i.runs() {
+		most = i.request // its kernel has run for all of the rate window
 	}
 	return min(i.want, max(most*params.increase, i.request*params.floor))
 }
@@ -291,7 +298,7 @@ func (s *introspective) limited(i *meteredInstance) bool {
 
 // accrue adds the tokens that have come since the last time. What is not used
 // expires; what was used too much, since a kernel is launched as a whole, is
-// debt.
+// debt, which stays while tokens do not bound the instance.
 func (s *introspective) accrue(i *meteredInstance) {
 	since := s.now - i.accrued
 	i.accrued = s.now
@@ -301,11 +308,42 @@ func (s *introspective) accrue(i *meteredInstance) {
 	}
 	keep := min(periods, tokensLastMost) * s.params.period
 	share := i.issued + i.repay(since)
-	if !s.limited(i) {
-		share, i.level, since = i.issued, 0, s.params.period
+	limited := s.limited(i)
+	if !limited {
+		share, i.level = i.issued, min(i.level, 0)
 	}
 	rate := share / i.alone * i.gauge.speed // of what the whole GPU would do
-	i.level = min(i.level+rate*since.Seconds(), rate*keep.Seconds()+1)
+	most, level := rate*keep.Seconds()+1, i.level+rate*since.Seconds()
+	i.level = min(level, most)
+	if level > most && limited && i.runs() {
+		s.miss(i, level-most)
+	}
+}
+
+// miss has others pay an instance back for tokens that expired while it ran below its
+// request, because the others' kernels go on beyond their tokens: as far as those are in
+// debt.
+func (s *introspective) miss(i *meteredInstance, tokens float64) {
+	used, debts := 0.0, 0.0
+	for _, r := range i.rates {
+		used += r / float64(len(i.rates))
+	}
+	if used >= i.request {
+		return
+	}
+	for _, o := range s.instances {
+		if o != i && o.level < 0 {
+			debts += o.gauge.timeOf(-o.level).Seconds() * o.alone
+		}
+	}
+	if debts > 0 {
+		i.owed = max(i.owed, min(i.owed+i.gauge.timeOf(tokens).Seconds()*i.alone, debts))
+	}
+}
+
+// runs reports whether a client of the instance has a lease.
+func (i *meteredInstance) runs() bool {
+	return slices.ContainsFunc(i.clients, func(c *meteredClient) bool { return c.state == Running })
 }
 
 // repay is the share that the instance has on top now for what trials cost it,

@@ -1,9 +1,11 @@
 package token
 
 import (
+	"fmt"
 	"math"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -222,6 +224,65 @@ func TestIntrospectiveSharesHold(t *testing.T) {
 		for _, p := range g.programs {
 			if got := sums[p.inst]; got < p.slice.QuotaRequest-0.02 || got > p.slice.QuotaLimit+0.02 {
 				rt.Fatalf("instance %s of %+v had %.4f", p.inst, p.slice, got)
+			}
+		}
+	})
+}
+
+// TestIntrospectiveRequestsHold: with long kernels too every best-effort instance that
+// never stops gets its request.
+func TestIntrospectiveRequestsHold(t *testing.T) {
+	for _, tt := range []struct {
+		requests []float64
+		kernels  []time.Duration
+	}{
+		{[]float64{0.8, 0.1}, []time.Duration{5 * ms, 50 * ms}},
+		{[]float64{0.8, 0.1}, []time.Duration{ms / 10, 50 * ms}},
+		{[]float64{0.8, 0.1}, []time.Duration{50 * ms, ms}},
+		{[]float64{0.5, 0.2}, []time.Duration{ms, 20 * ms}},
+		{[]float64{0.5, 0.5}, []time.Duration{ms, 50 * ms}},
+		{alike(8, 0.1), []time.Duration{50 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms, 50 * ms, 5 * ms}},
+		{alike(8, 0.1), []time.Duration{ms, ms, 5 * ms, 5 * ms, ms / 10, ms / 10, 20 * ms, 50 * ms}},
+		{alike(4, 0.25), []time.Duration{ms, 5 * ms, 20 * ms, 50 * ms}},
+	} {
+		for _, elastic := range []bool{false, true} {
+			t.Run(strings.ReplaceAll(fmt.Sprintf("%v of %v elastic %v", tt.requests, tt.kernels, elastic), " ", "_"), func(t *testing.T) {
+				g := newSlicedGPU(t, 1)
+				g.lag = ms
+				for n, q := range tt.requests {
+					limit := q
+					if elastic {
+						limit = 1
+					}
+					g.join(&program{inst: string(rune('a' + n)), slice: slice(100, q, limit), kernel: tt.kernels[n], blocks: uint64(1 + tt.kernels[n]/(ms/10))})
+				}
+				g.run(time.Second)
+				for n, got := range g.shares(10 * time.Second) {
+					if q := tt.requests[n]; got < q-0.01 || !elastic && got > q+0.02 {
+						t.Errorf("client %d had %.4f of the GPU, request %.3f", n+1, got, q)
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestIntrospectiveRequestsHoldForAnyMixture: the same for any requests and kernels, where
+// trials, which take up to 4% of the time, have room, and but for kernels that are under way
+// at the end.
+func TestIntrospectiveRequestsHoldForAnyMixture(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		b := drawBacklogged(rt, 0.9)
+		g := newSlicedGPU(t, rapid.Uint64().Draw(rt, "seed"))
+		for n, q := range b.requests {
+			kernel := max(b.kernels[n].Truncate(tick), tick)
+			g.join(&program{inst: string(rune('a' + n)), slice: slice(100, q, max(q, b.limit)), kernel: kernel, blocks: uint64(1 + kernel/(ms/10))})
+		}
+		g.run(time.Second)
+		for n, got := range g.shares(4 * time.Second) {
+			off := 0.02 + (b.kernels[n]+slices.Max(b.kernels)).Seconds()/4
+			if q := b.requests[n]; got < q-off || b.limit == 0 && got > q+off {
+				rt.Fatalf("client %d of %+v had %.4f of the GPU", n+1, b, got)
 			}
 		}
 	})
