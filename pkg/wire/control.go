@@ -176,7 +176,8 @@ type ClientStatus struct {
 	QuotaLimit   float64 `json:"quota_limit"`
 	Used         float64 `json:"used"` // share of the last full window, 0 to 1
 	DebtMS       float64 `json:"debt_ms"`
-	State        string  `json:"state"` // absent, idle, waiting, running, draining or suspended
+	OwedMS       float64 `json:"owed_ms"` // used beyond its request while others missed theirs
+	State        string  `json:"state"`   // absent, idle, waiting, running, draining or suspended
 	MemUsedMiB   float64 `json:"mem_used_mib"`
 	MemLimitMiB  float64 `json:"mem_limit_mib"`
 	MemParkedMiB float64 `json:"mem_parked_mib"` // of mem_used_mib, what waits on the host for the next work

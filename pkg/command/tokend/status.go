@@ -33,7 +33,9 @@ waiting, running (holds a lease), draining (was asked back and still runs) or
 suspended (is stopped, by a signal or a debugger, or has not given its lease
 back for 30 s, and nobody waits for it).
 USED is the share of the last full window; debt is what the instance used beyond
-its limit and has to make up for; context is what the driver holds for a process
+its limit and has to make up for, and owed (in the JSON and CSV forms) what it used
+beyond its request while others missed theirs, which come first until that is made
+up for; context is what the driver holds for a process
 beside its own allocations, 0 where the driver does not tell; parked is what of
 the memory used waits on the host for the next work (gfaas run --oversubscribe,
 gfaas serve --park); imported is what the process has mapped of other processes'
@@ -53,8 +55,8 @@ else of the GPU), and budget_blocks how many blocks the process may have launche
 since it connected, left out while it is not metered.
 
 JSON: {"window_ms","policy","gpus":[{"gpu","sm_running_pct","clients":[{"instance",
-"function","pid","sm_pct","quota_request","quota_limit","used","debt_ms","state",
-"mem_used_mib","mem_limit_mib","launches","blocked_ms","context_mib",
+"function","pid","sm_pct","quota_request","quota_limit","used","debt_ms","owed_ms",
+"state","mem_used_mib","mem_limit_mib","launches","blocked_ms","context_mib",
 "mem_parked_mib","mem_imported_mib","mem_refused","why","strays","fault"}]}],"models":[{"gpu",
 "name","tenant","state","mem_mib","refs"}]}. Mem_refused counts what the driver refused to the
 instance for want of GPU memory, within its own limit. Models are those that gfaas-modeld has on the GPUs: one
@@ -166,7 +168,7 @@ func csvRows(s wire.Status) [][]string {
 	if scales(s) {
 		rows[0] = append(rows[0], "phase", "budget_blocks")
 	}
-	rows[0] = append(rows[0], "mem_refused")
+	rows[0] = append(rows[0], "mem_refused", "owed_ms")
 	if faulted(s) {
 		rows[0] = append(rows[0], "fault")
 	}
@@ -180,7 +182,7 @@ func csvRows(s wire.Status) [][]string {
 			if scales(s) {
 				row = append(row, c.Phase, blocks(c))
 			}
-			row = append(row, strconv.FormatUint(c.MemRefused, 10))
+			row = append(row, strconv.FormatUint(c.MemRefused, 10), number.Plain(c.OwedMS))
 			if faulted(s) {
 				row = append(row, c.Fault)
 			}

@@ -73,7 +73,7 @@ func (a *allocation) row(i policy.InstanceStatus) wire.ClientStatus {
 	return wire.ClientStatus{
 		Instance: a.inst.reg.Instance, Function: a.inst.reg.Function, State: "absent", Why: "none of its processes is connected",
 		SMPct: a.SMPct, QuotaRequest: a.QuotaRequest, QuotaLimit: a.QuotaLimit,
-		DebtMS: millis(i.Debt), MemLimitMiB: a.MemLimit.MiB(), MemRefused: a.left.memRefused, Strays: a.inst.strays.String(),
+		DebtMS: millis(i.Debt), OwedMS: millis(i.Owed), MemLimitMiB: a.MemLimit.MiB(), MemRefused: a.left.memRefused, Strays: a.inst.strays.String(),
 		Fault: a.inst.faultOf(0),
 	}
 }
