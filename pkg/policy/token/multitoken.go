@@ -201,7 +201,7 @@ func (s *multiToken) occupies(c *client) bool { return c.holds() && (c.due == 0 
 // that the others do not want. What nobody owes, because nobody had that time, all
 // that contend for the same SMs share in proportion to their requests; an instance
 // with turns does not, since time that it gives up in its turn is of no use in
-// another's, and its credit fades by an eighth a window. An instance that wants
+// another's, and what nobody owes it fades by an eighth a window. An instance that wants
 // nothing at the window's end, or to which nobody owes, has at most one window's
 // request of credit (or the least budget there is, if that is more), and none after
 // a window in which it did not wait: then nobody owes it. Credit only returns time

@@ -68,7 +68,7 @@ func (s *multiToken) closeWindow(end time.Duration) {
 		if !i.settled {
 			i.credit = min(i.credit, max(i.request, negligible))
 		}
-		if len(i.planned) > 0 {
+		if len(i.planned) > 0 && !i.settled && i.credit > 0 {
 			i.credit -= i.credit / 8
 		}
 		i.last, i.used, i.waited, i.over, i.lift = i.used, 0, 0, 0, 0

@@ -108,6 +108,46 @@ func TestRequestsHold(t *testing.T) {
 	}
 }
 
+// TestRequestsHoldInTurns: the same where each has a turn of its request's length, which a
+// neighbour's kernel runs into.
+func TestRequestsHoldInTurns(t *testing.T) {
+	for _, requests := range [][]float64{{0.8, 0.1}, {0.8, 0.2}, {0.5, 0.5}, {0.5, 0.2}} {
+		for _, kernels := range mixtures(2) {
+			for _, limit := range []float64{0, 1} {
+				w := newLeasedGPU(t, Config{}, 1)
+				from := 0.0
+				for n, q := range requests {
+					w.join(&worker{
+						id: ClientID(n + 1), instance: string(rune('a' + n)), slice: slice(100, q, max(q, limit)),
+						turns: rect{x: from, w: q}.turns(), kernel: kernels[n], whole: true,
+					})
+					from += q
+				}
+				w.run(20 * time.Second)
+				for n, q := range requests {
+					if got := w.total(w.clients[ClientID(n+1)]).Seconds() / 20; got < q-0.01 {
+						t.Errorf("requests %v, limit %v, kernels %v: client %d used %.4f", requests, limit, kernels, n+1, got)
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestPausesForgiveNothing: one with long kernels that wants nothing for a moment after each
+// owes what it used all the same.
+func TestPausesForgiveNothing(t *testing.T) {
+	for _, gap := range []time.Duration{ms, 3 * ms, 20 * ms} {
+		w := newLeasedGPU(t, Config{}, 1)
+		a := w.join(&worker{id: 1, instance: "a", slice: slice(100, 0.8, 1), kernel: 5 * ms, whole: true})
+		w.join(&worker{id: 2, instance: "b", slice: slice(100, 0.1, 1), kernel: 50 * ms, whole: true, burst: 50 * ms, gap: gap})
+		w.run(20 * time.Second)
+		if got := w.total(a).Seconds() / 20; got < 0.79 {
+			t.Errorf("pauses of %v: the other used %.4f of 0.8", gap, got)
+		}
+	}
+}
+
 // drawBacklogged draws clients whose requests sum to so much of a GPU at most.
 func drawBacklogged(t *rapid.T, most float64) backlogged {
 	b := backlogged{window: rapid.SampledFrom([]time.Duration{10 * ms, 40 * ms, 100 * ms, 200 * ms}).Draw(t, "window")}
