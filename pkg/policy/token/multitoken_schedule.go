@@ -257,6 +257,9 @@ func (s *multiToken) roomFor(c *client, reserved *reservation) room {
 	}
 	if reserved != nil && !r.beside && reserved.at <= r.until {
 		r.until = reserved.at
+		if c.inst.guaranteed() <= 0 {
+			r.until -= c.drain // it has had its request: what it runs over would be the head's
+		}
 		r.why = func() string {
 			return fmt.Sprintf("client %v needs its SMs and %s", reserved.head.id, s.standing(reserved.head))
 		}

@@ -134,6 +134,22 @@ func TestRequestsHoldInTurns(t *testing.T) {
 	}
 }
 
+// TestLongKernelBesideASmallOne: one that has had its request and whose kernels are long does
+// not pass one that needs the whole GPU, though it fits beside the one that runs.
+func TestLongKernelBesideASmallOne(t *testing.T) {
+	w := newLeasedGPU(t, Config{}, 1)
+	for n, sm := range []float64{100, 6, 6} {
+		kernel := []time.Duration{50 * time.Microsecond, 5 * ms, 50 * ms}[n]
+		w.join(&worker{id: ClientID(n + 1), instance: string(rune('a' + n)), slice: slice(sm, 0.3, 1), kernel: kernel, whole: true})
+	}
+	w.run(20 * time.Second)
+	for _, c := range w.clients {
+		if got := w.total(c).Seconds() / 20; got < 0.3-0.03 {
+			t.Errorf("client %d used %.4f of 0.3", c.id, got)
+		}
+	}
+}
+
 // TestPausesForgiveNothing: one with long kernels that wants nothing for a moment after each
 // owes what it used all the same.
 func TestPausesForgiveNothing(t *testing.T) {
