@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -24,39 +25,77 @@ static const char *set(const char *name)
     return value && *value ? value : NULL;
 }
 
-/* Where the socket is. */
-static int find_socket(struct sockaddr_un *at)
+/* The folder of users' sessions. */
+#define SESSIONS "/run/user/"
+
+/* Reports whether a folder is this user's own and closed to writes of others. */
+static bool own_folder(const char *path)
 {
-    const size_t room = sizeof at->sun_path;
+    struct stat s;
+    return !lstat(path, &s) && S_ISDIR(s.st_mode) && s.st_uid == geteuid() && !(s.st_mode & (S_IWGRP | S_IWOTH));
+}
+
+/* Writes the nth place where the socket may be. Returns its length as snprintf does, or
+ * -1 if there are no more. A place that is not the user's own is left out, unless it is
+ * the first. Without variables these are the defaults of the daemon's RunDir
+ * (pkg/command/cli), in its order. */
+static int nth_socket(int n, char *path, size_t room)
+{
     const char *given = set("GFAAS_MODEL_SOCKET"), *run = set("GFAAS_RUN_DIR"), *user = set("XDG_RUNTIME_DIR");
-    *at = (struct sockaddr_un){.sun_family = AF_UNIX};
-    int n = given ? snprintf(at->sun_path, room, "%s", given)
-            : run ? snprintf(at->sun_path, room, "%s/model.sock", run)
-                  : snprintf(at->sun_path, room, "%s/gfaas/model.sock", user ? user : "/run");
-    if (n < 0 || (size_t)n >= room)
-        return model_fail(GFAAS_MODEL_USAGE, "the path of gfaas-modeld's socket is longer than %zu bytes", room - 1);
-    return GFAAS_MODEL_OK;
+    unsigned long uid = geteuid();
+    char folder[64];
+    if (given || run || (user && strncmp(user, SESSIONS, sizeof SESSIONS - 1) != 0)) {
+        if (n > 0)
+            return -1;
+        return given ? snprintf(path, room, "%s", given)
+               : run ? snprintf(path, room, "%s/model.sock", run)
+                     : snprintf(path, room, "%s/gfaas/model.sock", user);
+    }
+    if (n > 2)
+        return -1;
+    if (n == 0)
+        snprintf(folder, sizeof folder, SESSIONS "%lu/gfaas", uid);
+    else if (n == 1)
+        snprintf(folder, sizeof folder, "/run/gfaas");
+    else
+        snprintf(folder, sizeof folder, "/tmp/gfaas-%lu", uid);
+    return n == 0 || own_folder(folder) ? snprintf(path, room, "%s/model.sock", folder) : 0;
 }
 
 int daemon_connect(int *sock, struct gf_inode *is)
 {
     struct sockaddr_un at;
-    int r, code = find_socket(&at);
-    if (code)
-        return code;
+    const size_t room = sizeof at.sun_path;
+    char first[sizeof at.sun_path];
+    int r, length, why = 0;
     *sock = gf_move_high(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     if (*sock < 0)
         return model_fail(GFAAS_MODEL_INTERNAL, "no socket: %s", strerror(errno));
     *is = gf_inode_of(*sock);
-    do
-        r = connect(*sock, (struct sockaddr *)&at, sizeof at);
-    while (r < 0 && errno == EINTR);
-    if (r < 0) {
-        code = model_fail(GFAAS_MODEL_NO_DAEMON, "no gfaas-modeld at %s: %s", at.sun_path, strerror(errno));
-        gf_close_own(*sock, *is);
-        *sock = -1;
+    for (int n = 0;; n++) {
+        at = (struct sockaddr_un){.sun_family = AF_UNIX};
+        if ((length = nth_socket(n, at.sun_path, room)) < 0)
+            break;
+        if ((size_t)length >= room) {
+            gf_close_own(*sock, *is);
+            *sock = -1;
+            return model_fail(GFAAS_MODEL_USAGE, "the path of gfaas-modeld's socket is longer than %zu bytes", room - 1);
+        }
+        if (length == 0)
+            continue;
+        do
+            r = connect(*sock, (struct sockaddr *)&at, sizeof at);
+        while (r < 0 && errno == EINTR);
+        if (r == 0)
+            return GFAAS_MODEL_OK;
+        if (n == 0) { /* the message is about the preferred place */
+            why = errno;
+            strcpy(first, at.sun_path);
+        }
     }
-    return code;
+    gf_close_own(*sock, *is);
+    *sock = -1;
+    return model_fail(GFAAS_MODEL_NO_DAEMON, "no gfaas-modeld at %s: %s", first, strerror(why));
 }
 
 /* Sends a packet, with a descriptor unless that is -1. */

@@ -55,7 +55,7 @@ typedef struct {
  * primary one of device 0. If the daemon does not have it, it loads it: from file,
  * which is opened here, unless that is NULL. Waits until the weights are there.
  * The daemon's socket is $GFAAS_MODEL_SOCKET, else model.sock in the run directory
- * ($GFAAS_RUN_DIR, else $XDG_RUNTIME_DIR/gfaas, else /run/gfaas). Returns 0, or a
+ * ($GFAAS_RUN_DIR, else $XDG_RUNTIME_DIR/gfaas, else the user's default). Returns 0, or a
  * code, and *out is NULL. */
 int gfaas_model_open(const char *name, const char *file, gfaas_model **out);
 

@@ -17,7 +17,7 @@ use of CUDA, as any access that is not allowed does. The memory stays mapped for
 long as something refers to it, and the daemon keeps it as long.
 
 The daemon's socket is $GFAAS_MODEL_SOCKET, else model.sock in the run directory
-($GFAAS_RUN_DIR, else $XDG_RUNTIME_DIR/gfaas, else /run/gfaas). The standard library
+($GFAAS_RUN_DIR, else $XDG_RUNTIME_DIR/gfaas, else the user's default). The standard library
 is all that this needs, and the CUDA driver.
 """
 
@@ -32,6 +32,7 @@ import os
 import re
 import resource
 import socket
+import stat
 import sys
 import threading
 import weakref
@@ -149,11 +150,26 @@ def _driver():
 _MOST_ANSWER = 65536
 
 
-def _socket_path():
-    given, run = os.environ.get("GFAAS_MODEL_SOCKET"), os.environ.get("GFAAS_RUN_DIR")
+def _own_folder(path):
+    """Reports whether a folder is this user's own and closed to writes of others."""
+    try:
+        s = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISDIR(s.st_mode) and s.st_uid == os.geteuid() and not s.st_mode & 0o022
+
+
+def _socket_paths():
+    """The places where the socket may be, the preferred one first. Without variables
+    these are the defaults of the daemon."""
+    given, run, user = (os.environ.get(n) for n in ("GFAAS_MODEL_SOCKET", "GFAAS_RUN_DIR", "XDG_RUNTIME_DIR"))
     if given:
-        return given
-    return os.path.join(run or os.path.join(os.environ.get("XDG_RUNTIME_DIR") or "/run", "gfaas"), "model.sock")
+        return [given]
+    if run or user and not user.startswith("/run/user/"):
+        return [os.path.join(run or os.path.join(user, "gfaas"), "model.sock")]
+    uid = os.geteuid()
+    others = [d for d in ("/run/gfaas", f"/tmp/gfaas-{uid}") if _own_folder(d)]
+    return [os.path.join(d, "model.sock") for d in [f"/run/user/{uid}/gfaas"] + others]
 
 
 class _Connection(socket.socket):
@@ -190,7 +206,17 @@ class _Connection(socket.socket):
 
 
 def _connect():
-    path = _socket_path()
+    paths = _socket_paths()
+    for path in paths:
+        try:
+            return _connect_to(path)
+        except Error as e:
+            if path is paths[0]:  # the message is about the preferred place
+                first = e
+    raise first
+
+
+def _connect_to(path):
     sock = _Connection()
     try:
         if len(os.fsencode(path)) > 107:

@@ -9,6 +9,9 @@ import (
 	"syscall"
 )
 
+// Hint says what to do about a run directory that cannot be used.
+const Hint = "set GFAAS_RUN_DIR to a folder of yours that others cannot write to"
+
 // Error says why a folder is not used. It is an fs.ErrPermission.
 type Error struct {
 	Path, Why string

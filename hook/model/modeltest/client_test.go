@@ -201,6 +201,42 @@ func TestSocket(t *testing.T) {
 	})
 }
 
+// TestDefaultSocket: without variables, or in a session, the daemon is found where the
+// user's other programs have it. The folders are mounted over the machine's.
+func TestDefaultSocket(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: only root can mount folders over the machine's")
+	}
+	d := serve(t, always(model(t, manifest, content())))
+	for _, c := range []struct {
+		at, folder string // mounted at, and where in there the socket is
+		mode       os.FileMode
+		want       string
+	}{
+		{"/run", "user/0/gfaas", 0o700, "0 "},
+		{"/run", "gfaas", 0o700, "0 "},
+		{"/run", "gfaas", 0o777, "11 no gfaas-modeld at /run/user/0/gfaas/model.sock: No such file or directory"},
+		{"/run", "user/1/gfaas", 0o700, "11 no gfaas-modeld at /run/user/0/gfaas/model.sock: No such file or directory"},
+	} {
+		dir := t.TempDir()
+		folder := filepath.Join(dir, c.folder)
+		if err := errors.Join(os.MkdirAll(folder, 0o700), os.Chmod(folder, c.mode), os.Symlink(d.path, filepath.Join(folder, "model.sock"))); err != nil {
+			t.Fatal(err)
+		}
+		both(t, func(t *testing.T, language string) {
+			for _, session := range []string{"", "/run/user/0", "/run/user/1"} {
+				cmd := command(language, append(environ(""), "XDG_RUNTIME_DIR="+session), "show", "m")
+				inside := exec.Command("unshare", append([]string{"-m", "sh", "-c", `mount --bind "$0" "$1" && shift && exec "$@"`, dir, c.at, cmd.Path}, cmd.Args[1:]...)...)
+				inside.Env = cmd.Env
+				got, err := inside.CombinedOutput()
+				if err != nil || !strings.HasPrefix(string(got), c.want) {
+					t.Errorf("socket in %s (mode %o), XDG_RUNTIME_DIR=%s: %v, %s, want %s", c.folder, c.mode, session, err, got, c.want)
+				}
+			}
+		})
+	}
+}
+
 // TestRefusals: what the daemon may answer, and what it should not.
 func TestRefusals(t *testing.T) {
 	memory, size := store(t, nil)

@@ -58,6 +58,12 @@ func CheckRunDir(runDir string) error {
 	return CheckOwner(runDir)
 }
 
+// RunDirError returns the error of a run directory that cannot be made or used. Its
+// hint names the variable that chooses another.
+func RunDirError(err error) error {
+	return &Error{Err: fmt.Errorf("run directory: %w", err), Missing: true, Remedy: ownRunDir}
+}
+
 // CheckOwner says whether a run directory, if it is there, is the user's own and
 // nobody else can write to it: others could put links in it, and answer there.
 func CheckOwner(runDir string) error {
@@ -65,7 +71,7 @@ func CheckOwner(runDir string) error {
 	var refused *owndir.Error
 	switch {
 	case errors.As(err, &refused), errors.Is(err, fs.ErrPermission): // or in a folder of another user's, which hides it
-		return &Error{Err: fmt.Errorf("run directory: %w", err), Missing: true, Remedy: ownRunDir}
+		return RunDirError(err)
 	case err != nil:
 		return nil // what else is the matter, who uses it finds out
 	}

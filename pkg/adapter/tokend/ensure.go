@@ -23,7 +23,7 @@ const (
 	idleExit  = "5s"
 	startTime = 10 * time.Second
 	pollEvery = 5 * time.Millisecond
-	ownRunDir = "set GFAAS_RUN_DIR to a folder of yours that others cannot write to"
+	ownRunDir = owndir.Hint
 )
 
 // Ensure finds the daemon of the run directory, or starts one that leaves when
@@ -107,11 +107,11 @@ func (c *Client) ensure(ctx context.Context, runDir string) (started bool, err e
 		return false, nil
 	}
 	if err := owndir.Ensure(runDir); err != nil {
-		return false, &Error{Err: fmt.Errorf("run directory: %w", err), Missing: true, Remedy: ownRunDir}
+		return false, RunDirError(err)
 	}
 	one, err := lockfile.Await(ctx, filepath.Join(runDir, "tokend.start.lock"))
 	if errors.Is(err, fs.ErrPermission) {
-		// Somebody else's, as root's /run/gfaas is to who has no $XDG_RUNTIME_DIR.
+		// The file is another user's.
 		return false, &Error{Err: err, Missing: true, Remedy: ownRunDir}
 	}
 	if err != nil {

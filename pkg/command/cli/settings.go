@@ -270,18 +270,6 @@ func configHome() string {
 	return filepath.Join(home, ".config")
 }
 
-// RunDir is the folder of the daemons' sockets: $GFAAS_RUN_DIR, else
-// $XDG_RUNTIME_DIR/gfaas, else /run/gfaas.
-func RunDir() string {
-	if dir := os.Getenv("GFAAS_RUN_DIR"); dir != "" {
-		return dir
-	}
-	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
-		return filepath.Join(dir, "gfaas")
-	}
-	return "/run/gfaas"
-}
-
 // StatePath is the state file: $GFAAS_STATE, else
 // $XDG_STATE_HOME/gfaas/state.db, else ~/.local/state/gfaas/state.db.
 func StatePath() string {

@@ -142,7 +142,7 @@ func TestDirectories(t *testing.T) {
 	for _, c := range []struct{ run, runtime, state, stateHome, wantRun, wantState string }{
 		{"/r", "/x", "/s.db", "/y", "/r", "/s.db"},
 		{"", "/x", "", "/y", "/x/gfaas", "/y/gfaas/state.db"},
-		{"", "", "", "", "/run/gfaas", "/h/.local/state/gfaas/state.db"},
+		{"", "/x/", "", "", "/x/gfaas", "/h/.local/state/gfaas/state.db"}, // of no variable: TestDefaultRunDir
 	} {
 		t.Setenv("HOME", "/h")
 		t.Setenv("GFAAS_RUN_DIR", c.run)

@@ -19,7 +19,7 @@ var environment = []struct {
 }{
 	{"FILES AND FOLDERS", "Read by all programs. A variable that is empty counts as one that is not set.", []variable{
 		{"GFAAS_CONFIG", "The settings file, as --config. Without it gfaas/config.yaml in XDG_CONFIG_HOME, else in /etc."},
-		{"GFAAS_RUN_DIR", "The folder of the daemons' sockets, which must be the user's own. Without it gfaas in XDG_RUNTIME_DIR, else /run/gfaas. Who has another run directory has other daemons."},
+		{"GFAAS_RUN_DIR", "The run directory: the folder of the daemons' sockets, which must be the user's own. Each run directory has its own daemons. Default: gfaas in XDG_RUNTIME_DIR, if that names another folder than the system's /run/user/UID. Otherwise all programs of a user have the same default, with XDG_RUNTIME_DIR or without: the one with a running daemon of /run/user/UID/gfaas (if the user has a session), /run/gfaas (of root, or of the user that it belongs to) and /tmp/gfaas-UID, and the first of them if none has a daemon."},
 		{"GFAAS_STATE", "The file with the functions and instances. Without it gfaas/state.db in XDG_STATE_HOME."},
 		{"GFAAS_LIB_DIR", "The folder of libgfaas.so, and of the simulated driver in its subfolder sim. Without it the folders lib and lib/gfaas beside that of the program, then those of the system."},
 		{"XDG_CONFIG_HOME", "~/.config where it is not set."},

@@ -40,6 +40,11 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: gendocs MAN COMPLETIONS SETTINGS")
 		os.Exit(cli.ExitUsage)
 	}
+	// Defaults are printed as most users have them, and not as they are here.
+	if err := os.Setenv("GFAAS_RUN_DIR", "/run/user/UID/gfaas"); err != nil {
+		fmt.Fprintln(os.Stderr, "gendocs:", err)
+		os.Exit(cli.ExitFailure)
+	}
 	for name, build := range trees {
 		if err := generate(name, build, os.Args[1], os.Args[2]); err != nil {
 			fmt.Fprintln(os.Stderr, "gendocs:", err)

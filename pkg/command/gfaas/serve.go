@@ -36,6 +36,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/daemon/gateway"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/launch"
+	"github.com/gfaas/gfaas/pkg/owndir"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 	"github.com/gfaas/gfaas/pkg/policy/residency"
 	"github.com/gfaas/gfaas/pkg/profile"
@@ -479,7 +480,7 @@ func (o *serveOptions) run(cmd *cobra.Command, t *tool) error {
 		return cli.Fail(cli.ExitLocked, "one gateway serves all GPUs of a machine", err)
 	}
 	if errors.Is(err, fs.ErrPermission) {
-		return cli.Fail(cli.ExitUnavailable, "set GFAAS_RUN_DIR to a folder of yours that others cannot write to", err)
+		return cli.Fail(cli.ExitUnavailable, owndir.Hint, err)
 	}
 	if err != nil {
 		return err

@@ -79,7 +79,7 @@ func exclusive(ctx context.Context, env *cli.Env, runDir string, patience time.D
 		}
 	}
 	if err != nil {
-		return nil, err
+		return nil, tokend.RunDirError(err)
 	}
 	path := lockPath(runDir)
 	lock, err := lockfile.Take(path)

@@ -22,7 +22,8 @@ func NewRoot(env *cli.Env) *cobra.Command {
 		Use:   "gfaas-kerneld",
 		Short: "Run graphs of GPU kernels as functions",
 		Long: `Serve the kernel daemon of the run directory ($GFAAS_RUN_DIR, else
-$XDG_RUNTIME_DIR/gfaas, else /run/gfaas). It runs in the foreground.
+$XDG_RUNTIME_DIR/gfaas, else the user's default; see gfaas-environment(7)). It
+runs in the foreground.
 
 A request names kernels in PTX and the buffers they work on; no code of users runs
 on the host. docs/kernels.md describes it. Requests come over HTTP, on kernel.sock

@@ -20,6 +20,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/daemon/kernel"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/kgraph/job"
+	"github.com/gfaas/gfaas/pkg/owndir"
 )
 
 // serveOptions are the daemon's flags.
@@ -167,7 +168,7 @@ func (o *serveOptions) run(ctx context.Context, changed func(string) bool) error
 	}}
 	d, err := kernel.Open(ctx, c)
 	if errors.Is(err, fs.ErrPermission) {
-		return cli.Fail(cli.ExitUnavailable, "set GFAAS_RUN_DIR to a folder of yours that others cannot write to", err)
+		return cli.Fail(cli.ExitUnavailable, owndir.Hint, err)
 	}
 	if err != nil {
 		return err

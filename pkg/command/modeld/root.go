@@ -32,7 +32,8 @@ func NewRoot(env *cli.Env) *cobra.Command {
 		Use:   "gfaas-modeld",
 		Short: "Hold models on a GPU, one copy for all that use them",
 		Long: `Serve the model daemon of the run directory ($GFAAS_RUN_DIR, else
-$XDG_RUNTIME_DIR/gfaas, else /run/gfaas). It runs in the foreground.
+$XDG_RUNTIME_DIR/gfaas, else the user's default; see gfaas-environment(7)). It
+runs in the foreground.
 
 It loads a model's weights from a safetensors file into GPU memory once, and
 hands them, read-only, to every process and container that asks by the model

@@ -21,6 +21,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/daemon/model"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/gpu/device"
+	"github.com/gfaas/gfaas/pkg/owndir"
 	wire "github.com/gfaas/gfaas/pkg/wire/model"
 )
 
@@ -135,7 +136,7 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 		err = errors.Join(err, on.Close())
 	}
 	if errors.Is(err, fs.ErrPermission) {
-		return cli.Fail(cli.ExitUnavailable, "set GFAAS_RUN_DIR to a folder of yours that others cannot write to", err)
+		return cli.Fail(cli.ExitUnavailable, owndir.Hint, err)
 	}
 	if err != nil {
 		return err

@@ -156,7 +156,7 @@ func lockGPUs(runDir string, gpus []string) (release func(), err error) {
 }
 
 func noRunDir(err error) error {
-	return cli.Fail(cli.ExitUnavailable, "set GFAAS_RUN_DIR to a folder of yours that others cannot write to", fmt.Errorf("run directory: %w", err))
+	return cli.Fail(cli.ExitUnavailable, owndir.Hint, fmt.Errorf("run directory: %w", err))
 }
 
 func busy(gpuName string, holder int) error {

@@ -22,7 +22,8 @@ func NewRoot(env *cli.Env) *cobra.Command {
 		Use:   "gfaas-tokend",
 		Short: "Share GPUs by time: hold every process to its slice",
 		Long: `Serve the token daemon of the run directory ($GFAAS_RUN_DIR, else
-$XDG_RUNTIME_DIR/gfaas, else /run/gfaas). It runs in the foreground.
+$XDG_RUNTIME_DIR/gfaas, else the user's default; see gfaas-environment(7)). It
+runs in the foreground.
 
 Processes under the gfaas preload library launch GPU work only while they hold
 a lease. The daemon gives leases out, in windows: every instance gets the

@@ -20,6 +20,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/devices"
 	"github.com/gfaas/gfaas/pkg/daemon/token"
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/owndir"
 	policy "github.com/gfaas/gfaas/pkg/policy/token"
 )
 
@@ -123,7 +124,7 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 		Reload: func() (token.Settings, error) { return o.reload(cmd.Flags(), log) },
 	})
 	if errors.Is(err, fs.ErrPermission) {
-		return cli.Fail(cli.ExitUnavailable, "set GFAAS_RUN_DIR to a folder of yours that others cannot write to", err)
+		return cli.Fail(cli.ExitUnavailable, owndir.Hint, err)
 	}
 	if err != nil {
 		return err

@@ -96,6 +96,7 @@ type Chassis struct {
 	cfg      Config
 	log      *slog.Logger
 	lock     *lockfile.Lock
+	folder   *os.File // the run directory; its lock tells systemd-tmpfiles that it is in use
 	control  *Listener
 	web      net.Listener // nil without Listen
 	ui       net.Listener // nil without UIListen
@@ -127,10 +128,22 @@ func (e *ServedError) Hint() string {
 	return "end that one first, or set GFAAS_RUN_DIR to another folder"
 }
 
+// RunDirError says why the run directory cannot be made or used.
+type RunDirError struct{ Err error }
+
+func (e *RunDirError) Error() string { return "run directory: " + e.Err.Error() }
+func (e *RunDirError) Unwrap() error { return e.Err }
+
+// Unavailable marks the error for the exit status.
+func (e *RunDirError) Unavailable() bool { return true }
+
+// Hint names the variable that chooses another folder.
+func (e *RunDirError) Hint() string { return owndir.Hint }
+
 // Open makes the run directory, takes it for this daemon and opens the sockets.
 // Serve or Close must follow. Where another daemon serves, the error is a
-// *ServedError; where others than the user can write to the run directory, it is
-// an *owndir.Error.
+// *ServedError; where the run directory cannot be made, or is not the user's own,
+// it is a *RunDirError.
 func Open(cfg Config) (*Chassis, error) {
 	if cfg.WebTimeout == 0 {
 		cfg.WebTimeout = 10 * time.Second
@@ -143,7 +156,7 @@ func Open(cfg Config) (*Chassis, error) {
 		return nil, err
 	}
 	if err := owndir.Ensure(c.RunDir()); err != nil {
-		return nil, fmt.Errorf("run directory: %w", err)
+		return nil, &RunDirError{err}
 	}
 	if cfg.Private {
 		if err := os.Chmod(c.RunDir(), 0o700); err != nil {
@@ -152,7 +165,10 @@ func Open(cfg Config) (*Chassis, error) {
 	}
 	err := c.takeLock()
 	if err == nil {
-		err = c.listen()
+		if c.folder, err = os.Open(c.RunDir()); err == nil {
+			_ = unix.Flock(int(c.folder.Fd()), unix.LOCK_SH|unix.LOCK_NB) // what is old in /tmp is removed elsewhere
+			err = c.listen()
+		}
 	}
 	if err != nil {
 		c.Close()
@@ -230,6 +246,7 @@ func (c *Chassis) closeSockets() {
 // Close gives up what Open took, where Serve does not follow.
 func (c *Chassis) Close() {
 	c.closeSockets()
+	_ = c.folder.Close() // a nil *os.File may be closed
 	if c.lock != nil {
 		_ = c.lock.Remove()
 	}

@@ -1,0 +1,68 @@
+package gfaas
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+// sharedDir is the victim's run directory without a session.
+var sharedDir = fmt.Sprintf("/tmp/gfaas-%d", victimUID)
+
+// withSessions runs a shell script as root with folders of sessions of its own over
+// /run/user. In it, victim COMMAND… runs a command as the victim.
+func (town *town) withSessions(script string) (string, error) {
+	town.t.Helper()
+	_ = os.RemoveAll(sharedDir)
+	town.t.Cleanup(func() { _ = os.RemoveAll(sharedDir) })
+	return town.as(0, nil, "unshare", "-m", "sh", "-c", fmt.Sprintf(`set -e
+unset GFAAS_RUN_DIR XDG_RUNTIME_DIR
+uid=%d
+victim() { setpriv --reuid $uid --regid $uid --clear-groups "$@"; }
+mount -t tmpfs -o mode=755 none /run/user
+cd "$HOME"
+trap 'touch "$HOME/end"' EXIT # ends what waits for it
+%s`, victimUID, script))
+}
+
+// TestOneDaemonForCronAndShell: a job without a session and one with a session that
+// begins later have one token daemon, and the other way round.
+func TestOneDaemonForCronAndShell(t *testing.T) {
+	session := `mkdir /run/user/$uid; chown $uid:$uid /run/user/$uid; chmod 700 /run/user/$uid; `
+	first := `victim env %s gfaas run -q --gpu sim --name first -- sh -c 'echo >"$HOME/begun"; while [ ! -e "$HOME/end" ]; do sleep 0.1; done' & while [ ! -e "$HOME/begun" ]; do kill -0 $!; sleep 0.1; done; `
+	second := `victim env %s gfaas run -q --gpu sim --name second -- gfaas-tokend status -o csv; echo >"$HOME/end"; wait`
+	for name, script := range map[string]string{
+		"cron first":          fmt.Sprintf(first, "") + session + fmt.Sprintf(second, "XDG_RUNTIME_DIR=/run/user/$uid"),
+		"shell first":         session + fmt.Sprintf(first, "XDG_RUNTIME_DIR=/run/user/$uid") + fmt.Sprintf(second, ""),
+		"neither":             fmt.Sprintf(first, "") + fmt.Sprintf(second, ""),
+		"sudo from a session": fmt.Sprintf(first, "") + fmt.Sprintf(second, "XDG_RUNTIME_DIR=/run/user/0"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			town := newTown(t)
+			text := town.must(town.withSessions(script))
+			if !strings.Contains(text, "first,") || !strings.Contains(text, "second,") {
+				t.Errorf("the daemon of the second job does not know both:\n%s", text)
+			}
+		})
+	}
+}
+
+// TestNoUsableRunDir: where no default can be used the message names the variable that
+// chooses another folder, for each command that needs one.
+func TestNoUsableRunDir(t *testing.T) {
+	town := newTown(t)
+	for what, squat := range map[string]string{
+		"a file":         `touch /tmp/gfaas-$uid`,
+		"another user's": `mkdir -m 755 /tmp/gfaas-$uid`,
+		"a link":         `ln -s "$HOME" /tmp/gfaas-$uid`,
+		"writable":       `mkdir /tmp/gfaas-$uid; chown $uid:$uid /tmp/gfaas-$uid; chmod 777 /tmp/gfaas-$uid`,
+	} {
+		for _, command := range []string{"gfaas run --gpu sim -- true", "gfaas up plan.json", "gfaas serve --gpu sim --listen ''", "gfaas-tokend"} {
+			text, err := town.withSessions(squat + "\nvictim timeout 60 " + command)
+			if code := exitStatus(err); code != 4 || !strings.Contains(text, "hint: set GFAAS_RUN_DIR to a folder of yours") || !strings.Contains(text, sharedDir) {
+				t.Errorf("%s: %s: status %d\n%s", what, command, code, text)
+			}
+		}
+	}
+}
