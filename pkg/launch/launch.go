@@ -101,6 +101,7 @@ type SimulatedDevice interface {
 type Launcher struct {
 	config    Config
 	simulated sync.Once
+	warned    sync.Map // the warnings that have been passed on
 
 	mu       sync.Mutex
 	runtimes map[string]*opening
@@ -203,6 +204,7 @@ func (l *Launcher) Start(ctx context.Context, fn function.Function, p instance.P
 	if answer.Note != "" {
 		l.config.Note("note: %s: %s", p.ID, answer.Note)
 	}
+	l.warn(answer)
 	if simulated && rt.Name() == instance.Docker {
 		if err := l.config.Device.Keep(p.ID); err != nil {
 			return r, l.undo(ctx, rt, r, fmt.Errorf("the simulated device's folder: %w", err))

@@ -28,7 +28,18 @@ func (l *Launcher) Register(ctx context.Context, fn function.Function, p instanc
 	if err == nil && answer.Note != "" {
 		l.config.Note("note: %s: %s", p.ID, answer.Note)
 	}
+	l.warn(answer)
 	return answer, err
+}
+
+// warn passes on what is wrong with a GPU, once.
+func (l *Launcher) warn(answer wire.Registered) {
+	if answer.Warning == "" {
+		return
+	}
+	if _, said := l.warned.LoadOrStore(answer.Warning, true); !said {
+		l.config.Note("warning: %s", answer.Warning)
+	}
 }
 
 // Unregister makes the token daemon forget an instance that Register made it know.

@@ -148,6 +148,7 @@ func (c Change) Apply(r Registration) (Registration, error) {
 type Registered struct {
 	MPSPipeDir string `json:"mps_pipe_dir,omitempty"` // the instance's processes need it in CUDA_MPS_PIPE_DIRECTORY
 	Note       string `json:"note,omitempty"`         // what the instance will not have, and why: for people
+	Warning    string `json:"warning,omitempty"`      // what is wrong with a GPU of the instance, such as another daemon that shares it out: for people
 	IdleExit   bool   `json:"idle_exit,omitempty"`    // the daemon leaves when it is idle: nobody looks after it but its clients
 }
 

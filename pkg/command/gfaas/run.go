@@ -185,6 +185,9 @@ func (o *runOptions) run(ctx context.Context, t *tool, command []string) error {
 	if answer.Note != "" {
 		t.env.Notef("note: %s", answer.Note)
 	}
+	if answer.Warning != "" {
+		t.env.Notef("warning: %s", answer.Warning)
+	}
 	grant.MPSPipeDir, grant.Mem = answer.MPSPipeDir, slice.Mem
 	env, err := preload.Environ(grant)
 	if err != nil {

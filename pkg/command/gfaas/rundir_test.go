@@ -3,6 +3,7 @@ package gfaas
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -63,6 +64,31 @@ func TestNoUsableRunDir(t *testing.T) {
 			if code := exitStatus(err); code != 4 || !strings.Contains(text, "hint: set GFAAS_RUN_DIR to a folder of yours") || !strings.Contains(text, sharedDir) {
 				t.Errorf("%s: %s: status %d\n%s", what, command, code, text)
 			}
+		}
+	}
+}
+
+// TestSecondUserIsWarned: a second user's gfaas run starts another token daemon for the
+// same GPU. It says whose the first one is and how to join it, and runs the command.
+func TestSecondUserIsWarned(t *testing.T) {
+	town := newTown(t)
+	own := []string{"GFAAS_SIM_DIR=" + filepath.Join(town.home, "sim")}
+	theirs := append(own, "GFAAS_RUN_DIR="+filepath.Join(town.open, "run"), "HOME="+town.open)
+	text := town.must(town.as(0, own, "sh", "-c", fmt.Sprintf(`set -e
+as() { id=$1; shift; setpriv --reuid $id --regid $id --clear-groups "$@"; }
+as %[1]d gfaas-tokend 2>/dev/null & daemon=$!
+trap 'kill $daemon' EXIT
+while ! as %[1]d gfaas-tokend status >/dev/null 2>&1; do kill -0 $daemon; sleep 0.1; done
+as %[1]d gfaas run -q --gpu sim -- echo joined
+as %[2]d env %[3]s %[4]s gfaas run --gpu sim -- echo ran`, victimUID, strangerUID, theirs[1], theirs[2])))
+	first, second, _ := strings.Cut(text, "joined\n")
+	if first != "" {
+		t.Errorf("who joins is told: %s", first)
+	}
+	for _, want := range []string{"warning: GPU sim is already shared out by another gfaas-tokend", fmt.Sprintf("of user %d, in %s", victimUID, filepath.Join(town.home, "run")),
+		fmt.Sprintf("sudo -u '#%d' gfaas run", victimUID), "docs/how-to/team-on-one-gpu.md", "\nran\n"} {
+		if !strings.Contains(second, want) {
+			t.Errorf("the second user is not told %q:\n%s", want, text)
 		}
 	}
 }

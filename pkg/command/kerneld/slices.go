@@ -94,6 +94,9 @@ func (s *slices) register(ctx context.Context, device string, slice gpu.Slice) e
 	if answer.Note != "" {
 		s.env.Notef("note: %s", answer.Note)
 	}
+	if answer.Warning != "" {
+		s.env.Notef("warning: %s", answer.Warning)
+	}
 	grant.MPSPipeDir = answer.MPSPipeDir
 	set, err := preload.Environ(grant)
 	if err != nil {

@@ -16,12 +16,15 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/gfaas/gfaas/pkg/adapter/gpuclaim"
+	"github.com/gfaas/gfaas/pkg/adapter/preload"
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/devices"
 	"github.com/gfaas/gfaas/pkg/daemon/token"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/owndir"
 	policy "github.com/gfaas/gfaas/pkg/policy/token"
+	"github.com/gfaas/gfaas/pkg/wire"
 )
 
 // serveOptions are the daemon's flags.
@@ -107,6 +110,8 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 	}
 	log := logger(o.env, filepath.Dir(socket))
 	keeper := newKeeper(filepath.Dir(socket), o.mps == "off", log)
+	claims := gpuclaim.New(filepath.Dir(socket))
+	defer claims.Close()
 	occupied := devices.NewOccupancy()
 	defer occupied.Close()
 	ctx, stop := context.WithCancel(cmd.Context())
@@ -119,7 +124,11 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 	}
 	d, err := token.Open(token.Config{
 		Settings: o.settings(), Policy: o.policy, Socket: socket, Listen: o.listen, ExitWhenIdle: o.exitWhenIdle, ClientUIDs: o.clientUIDs,
-		Private: isRunDir(filepath.Dir(socket)), Log: log, Prepare: keeper.prepare, Leave: leave,
+		Private: isRunDir(filepath.Dir(socket)), Log: log, Leave: leave,
+		Prepare: func(ctx context.Context, r wire.Registration) wire.Registered {
+			return warned(claims, r, keeper.prepare(ctx, r))
+		},
+		Uses:   func(name string) { _ = claims.Take(name) }, // who registers is told
 		Memory: occupied.Processes, CountContext: o.countContext, Mover: mover{occupied},
 		Reload: func() (token.Settings, error) { return o.reload(cmd.Flags(), log) },
 	})
@@ -134,10 +143,39 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 		attrs = append(attrs, "listen", addr.String())
 	}
 	log.Info("serving", attrs...)
+	o.claim(claims, log)
 	watching.Go(func() { keeper.watch(ctx) })
 	err = d.Serve(ctx)
 	log.Info("stopped")
 	return err
+}
+
+// claim logs which GPUs of the machine another token daemon shares out. A daemon that
+// does not leave when it is idle claims the others: they are its own from now on. One
+// that does claims those that it is used for.
+func (o *serveOptions) claim(claims *gpuclaim.Claims, log *slog.Logger) {
+	const most = 64
+	for n := range min(devices.Count(!preload.HasNVIDIA()), most) {
+		name := gpu.Device{Index: n, Simulated: !preload.HasNVIDIA()}.String()
+		look := claims.Take
+		if o.exitWhenIdle > 0 {
+			look = gpuclaim.Holder
+		}
+		if other := look(name); other != nil {
+			log.Warn(other.String(), "gpu", name, "uid", other.UID, "pid", other.PID, "run_dir", other.RunDir)
+		}
+	}
+}
+
+// warned claims the GPUs of an instance, and adds a warning to its answer if another
+// token daemon has one of them.
+func warned(claims *gpuclaim.Claims, r wire.Registration, answer wire.Registered) wire.Registered {
+	for _, a := range r.Allocations() {
+		if other := claims.Take(a.Device()); other != nil {
+			answer.Warning = other.String()
+		}
+	}
+	return answer
 }
 
 // reload reads the settings again.

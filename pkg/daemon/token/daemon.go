@@ -63,6 +63,10 @@ type Config struct {
 	// what else the instance's processes need. It may be called concurrently.
 	Prepare func(ctx context.Context, r wire.Registration) wire.Registered
 
+	// Uses, if set, is told of each GPU that the daemon begins to schedule. It may be
+	// called concurrently.
+	Uses func(gpu string)
+
 	// Leave, if set, puts away what Prepare has made, at the end: the run
 	// directory is the next daemon's only when it returns.
 	Leave func()

@@ -46,6 +46,9 @@ func (d *Daemon) device(name string) *device {
 		g.grants, g.revokes = d.metrics.grants.WithLabelValues(name), d.metrics.revokes.WithLabelValues(name)
 		g.waits = d.metrics.waits.WithLabelValues(name)
 		d.gpus[name] = g
+		if d.cfg.Uses != nil {
+			go d.cfg.Uses(name) // it may wait for other programs
+		}
 	}
 	return g
 }

@@ -1,0 +1,123 @@
+package gpuclaim
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// The test binary is also another user's daemon: it claims the GPU of that name until
+// its standard input ends.
+func TestMain(m *testing.M) {
+	if name := os.Getenv("GPUCLAIM_TEST"); name != "" {
+		fmt.Println(New("/run/theirs").Take(name) == nil)
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		return
+	}
+	os.Exit(m.Run())
+}
+
+func TestTake(t *testing.T) {
+	t.Setenv("GFAAS_SIM_DIR", t.TempDir())
+	mine, other := New("/run/mine"), New("/run/other")
+	defer other.Close()
+	for range 2 { // whoever has it may take it again
+		if o := mine.Take("sim"); o != nil {
+			t.Fatalf("the first claim: %v", o)
+		}
+	}
+	for name, want := range map[string]bool{"sim": true, "sim:0": true, "sim:1": false} {
+		o := other.Take(name)
+		if (o != nil) != want {
+			t.Errorf("%s: %v", name, o)
+		}
+		if o != nil && (o.UID != os.Geteuid() || o.PID != os.Getpid() || o.RunDir != "/run/mine" || !strings.Contains(o.String(), "set GFAAS_RUN_DIR=/run/mine")) {
+			t.Errorf("%s: %+v: %v", name, *o, o)
+		}
+	}
+	t.Run("another simulated machine", func(t *testing.T) {
+		t.Setenv("GFAAS_SIM_DIR", t.TempDir())
+		if o := other.Take("sim"); o != nil {
+			t.Error(o)
+		}
+	})
+	mine.Close()
+	if o := other.Take("sim"); o != nil {
+		t.Errorf("the first one has ended: %v", o)
+	}
+}
+
+// TestSquatted: what holds a claim may be anything, and is named all the same.
+func TestSquatted(t *testing.T) {
+	t.Setenv("GFAAS_SIM_DIR", t.TempDir())
+	for says, want := range map[string]string{
+		"/run/x\n": "in /run/x:", "": "names no run directory", "/run/x": "names no run directory", "relative\n": "names no run directory",
+		"/run/x; rm -rf ~\n": "names no run directory", "/run/\x1b[2J\n": "names no run directory", "/" + strings.Repeat("x", 4096) + "\n": "names no run directory",
+	} {
+		key, err := address("sim")
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := net.Listen("unix", key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			conn, err := l.Accept()
+			if err == nil {
+				_, _ = io.WriteString(conn, says)
+				_ = conn.Close()
+			}
+		}()
+		c := New("/run/mine")
+		if o := c.Take("sim"); o == nil || !strings.Contains(o.String(), want) || o.PID != os.Getpid() {
+			t.Errorf("%q: %v, want %q", says, o, want)
+		}
+		c.Close()
+		_ = l.Close()
+	}
+}
+
+// TestAnotherUser: the kernel says whose the claim is.
+func TestAnotherUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("SKIPPED: only root can be another user")
+	}
+	self, err := os.Open(os.Args[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer self.Close()
+	cmd := exec.Command("/proc/self/fd/3")
+	cmd.ExtraFiles = []*os.File{self}
+	const name = "sim:977" // in nobody's use
+	t.Setenv("GFAAS_SIM_DIR", "/dev/shm/gfaas-claim-test")
+	cmd.Env, cmd.Dir = append(os.Environ(), "GPUCLAIM_TEST="+name), "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 40402, Gid: 40402}, Pdeathsig: syscall.SIGKILL}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = in.Close(); _ = cmd.Wait() }()
+	var took bool
+	if _, err := fmt.Fscan(out, &took); err != nil || !took {
+		t.Fatalf("%v, %v", took, err)
+	}
+	o := New("/run/mine").Take(name)
+	if o == nil || o.UID != 40402 || o.PID != cmd.Process.Pid || !strings.Contains(o.String(), "of user 40402, in /run/theirs") ||
+		!strings.Contains(o.String(), "sudo -u '#40402' gfaas run") {
+		t.Errorf("%+v", o)
+	}
+}
