@@ -76,11 +76,11 @@ func TestSecondUserIsWarned(t *testing.T) {
 	theirs := append(own, "GFAAS_RUN_DIR="+filepath.Join(town.open, "run"), "HOME="+town.open)
 	text := town.must(town.as(0, own, "sh", "-c", fmt.Sprintf(`set -e
 as() { id=$1; shift; setpriv --reuid $id --regid $id --clear-groups "$@"; }
-as %[1]d gfaas-tokend 2>/dev/null & daemon=$!
+setpriv --reuid %[1]d --regid %[1]d --clear-groups gfaas-tokend >/dev/null 2>&1 & daemon=$!
 trap 'kill $daemon' EXIT
 while ! as %[1]d gfaas-tokend status >/dev/null 2>&1; do kill -0 $daemon; sleep 0.1; done
 as %[1]d gfaas run -q --gpu sim -- echo joined
-as %[2]d env %[3]s %[4]s gfaas run --gpu sim -- echo ran`, victimUID, strangerUID, theirs[1], theirs[2])))
+as %[2]d env %[3]s %[4]s XDG_CONFIG_HOME="$HOME/../open" gfaas run --gpu sim -- echo ran`, victimUID, strangerUID, theirs[1], theirs[2])))
 	first, second, _ := strings.Cut(text, "joined\n")
 	if first != "" {
 		t.Errorf("who joins is told: %s", first)
