@@ -57,6 +57,33 @@ func Registrations(runDir string) ([]wire.Registration, error) {
 	return out, nil
 }
 
+// Registered returns what the daemon of a run directory keeps of an instance, with the
+// secret's SHA-256 in hexadecimal. The error is an fs.ErrNotExist if it keeps nothing.
+func Registered(runDir, id string) (r wire.Registration, hash string, err error) {
+	if !instance.ValidID(id) {
+		return r, "", fs.ErrNotExist
+	}
+	if err := CheckOwner(runDir); err != nil {
+		return r, "", err
+	}
+	root, err := owndir.Open(runDir)
+	if err != nil {
+		return r, "", err
+	}
+	defer root.Close()
+	f, err := root.Open("instances/" + id + ".json")
+	if err != nil {
+		return r, "", err
+	}
+	defer f.Close()
+	var kept struct {
+		wire.Registration
+		Hash string `json:"secret_sha256"`
+	}
+	err = json.NewDecoder(io.LimitReader(f, maxRecord)).Decode(&kept)
+	return kept.Registration, kept.Hash, err
+}
+
 func readRecord(root *os.Root, file string) (r wire.Registration, err error) {
 	f, err := root.Open(file)
 	if err != nil {

@@ -72,7 +72,7 @@ gfaas-environment(7) lists the variables of the environment.`,
 		commands  []*cobra.Command
 	}{
 		{"functions", "Functions:", []*cobra.Command{newNew(t), newApply(t), newLs(t), newShow(t), newRm(t)}},
-		{"instances", "Instances:", []*cobra.Command{newUp(t), newDown(t), newPs(t), newLogs(t), newSet(t), newInvoke(t), newRegister(t)}},
+		{"instances", "Instances:", []*cobra.Command{newUp(t), newDown(t), newPs(t), newLogs(t), newSet(t), newInvoke(t), newRegister(t), newDockerArgs(t)}},
 		{"gateway", "Gateway:", []*cobra.Command{newServe(t), newScale(t), newReplay(t), newTop(t)}},
 		{"machine", "This machine:", []*cobra.Command{newRun(t), newDoctor(t), newVersion(t)}},
 		{"programs", "Programs of their own:", newPlugins()},
