@@ -60,6 +60,11 @@ cannot be loaded into (static, musl, setuid) is refused with exit 4.
 When one of the command's processes gets a CUDA error after which all its calls fail,
 such as an illegal address, a line on standard error names the call and the error.
 
+A new container of docker run, podman run, nerdctl run or compose run is in the
+slice: gfaas run puts the arguments of gfaas docker-args behind run, and ends when the
+container does. Commands that would run outside the slice are refused with exit 4:
+docker exec and docker start, an engine of another machine, sudo, ssh, systemd-run.
+
 With --oversubscribe what the command allocates (cuMemAlloc and cudaMalloc) is
 managed memory, within the same limit. Slices whose limits sum to more than the
 GPU then fit on it one after the other: what a slice holds is moved to the host
@@ -83,7 +88,8 @@ command stalls at its next launch, and goes on when gfaas run has started it
 again after 10 s.`,
 		Example: `  gfaas run --sm 24 --quota 0.3 --mem 2GiB -- python train.py
   gfaas run --quota 0.3:0.8 --slo 69ms -- ./server --port 8080
-  gfaas run --gpu sim -- ./vadd`,
+  gfaas run --gpu sim -- ./vadd
+  gfaas run --quota 0.5 --mem 2GiB -- docker run --rm IMAGE`,
 		ValidArgsFunction: completeCommand,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 || args[0] == "" {
@@ -143,6 +149,10 @@ func (o *runOptions) run(ctx context.Context, t *tool, command []string) error {
 	if err != nil {
 		return err
 	}
+	engine, err := parseEngine(command)
+	if err != nil {
+		return err
+	}
 	d, err := devices.ChooseOne(o.gpu)
 	if err != nil {
 		return err
@@ -163,9 +173,11 @@ func (o *runOptions) run(ctx context.Context, t *tool, command []string) error {
 	if _, err := preload.Environ(grant); err != nil {
 		return err // before anybody hears of it
 	}
-	loads, err := preload.AskLoader(ctx, command[0], libs.Hook, t.runDir)
-	if err != nil {
-		return err
+	loads := func() error { return nil }
+	if engine == nil { // the engine's client is not what uses the GPU
+		if loads, err = preload.AskLoader(ctx, command[0], libs.Hook, t.runDir); err != nil {
+			return err
+		}
 	}
 	if d.Simulated {
 		devices.NoteSimulated(t.env)
@@ -189,12 +201,16 @@ func (o *runOptions) run(ctx context.Context, t *tool, command []string) error {
 		t.env.Notef("warning: %s", answer.Warning)
 	}
 	grant.MPSPipeDir, grant.Mem = answer.MPSPipeDir, slice.Mem
-	env, err := preload.Environ(grant)
-	if err != nil {
-		return err
-	}
 	defer reportFault(ctx, t.env, tokend.Dial(t.runDir), id)()
-	status, err := runChild(ctx, command, cli.Environ(env), !o.detach)
+	status := 0
+	if engine != nil {
+		status, err = engine.run(ctx, t, grant, !o.detach)
+	} else {
+		var env map[string]string
+		if env, err = preload.Environ(grant); err == nil {
+			status, err = runChild(ctx, command, cli.Environ(env), !o.detach)
+		}
+	}
 	if err != nil || status == 0 {
 		return err
 	}
