@@ -213,7 +213,8 @@ install: $(BINARIES) libs examples
 	for e in $(sort $(notdir $(patsubst %/,%,$(dir $(EXAMPLES))))); do \
 	  install -m 644 examples/$$e/README.md $(DESTDIR)$(PREFIX)/lib/gfaas/examples/$$e || exit; done
 	install -m 644 README.md LICENSE $(DESTDIR)$(PREFIX)/share/doc/gfaas
-	install -m 644 docs/* $(DESTDIR)$(PREFIX)/share/doc/gfaas/docs
+	install -m 644 $(filter-out docs/how-to,$(wildcard docs/*)) $(DESTDIR)$(PREFIX)/share/doc/gfaas/docs
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/doc/gfaas/docs/how-to docs/how-to/*
 	[ -z '$(LICENCES)' ] || { rm -rf $(DESTDIR)$(PREFIX)/share/doc/gfaas/licences && cp -R '$(LICENCES)' $(DESTDIR)$(PREFIX)/share/doc/gfaas/licences && \
 	  chmod -R u=rwX,go=rX $(DESTDIR)$(PREFIX)/share/doc/gfaas/licences; }
 	for u in packaging/systemd/*.service; do \

@@ -1,0 +1,48 @@
+package gfaas
+
+import (
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// TestTeam follows docs/how-to/team-on-one-gpu.md: the victim is the services' user, the
+// stranger a member. Both a program and a container of the member are in slices of the one
+// daemon.
+func TestTeam(t *testing.T) {
+	dockerPlace(t) // or it is skipped
+	image := importProgram(t, built("victim", "saturate"), built("lib"))
+	town := newTown(t)
+	socket, local := strings.CutPrefix(engine(), "unix://")
+	if !local {
+		t.Skip("SKIPPED: the engine is on another machine")
+	}
+	docker, err := exec.LookPath("docker")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := town.must(town.as(0, []string{"DOCKER_HOST=" + engine()}, "sh", "-c", fmt.Sprintf(`set -e
+service() { setpriv --reuid %[1]d --regid %[1]d --groups $(stat -L -c %%g %[2]s) "$@"; } # sudo -u gfaas
+cd "$HOME"
+setpriv --reuid %[1]d --regid %[1]d --clear-groups env GFAAS_CLIENT_UID=%[3]d gfaas-tokend >/dev/null 2>&1 & daemon=$!
+trap 'touch end; kill $daemon' EXIT
+while ! service gfaas-tokend status >/dev/null 2>&1; do kill -0 $daemon; sleep 0.1; done
+service gfaas run -q --gpu sim --name alice -- sh -c 'echo >begun; while [ ! -e end ]; do sleep 0.1; done' & alice=$!
+while [ ! -e begun ]; do kill -0 $alice; sleep 0.1; done
+box() { service gfaas run -q --gpu sim --name bob --quota 0.3:0.3 --mem 1GiB -- %[4]s run --rm --user $1:$1 -e GFAAS_SIM_DIR=/dev/shm/sim -e GFAAS_SIM_NOTED=1 %[5]s "$2" "$3"; }
+box %[3]d /function 1
+service gfaas run -q --gpu sim --name other -- gfaas-tokend status -o csv
+touch end
+wait $alice
+`, victimUID, socket, strangerUID, docker, image)))
+	box, rest, _ := strings.Cut(text, "\n")
+	var did struct{ Share, Launches float64 }
+	if err := json.Unmarshal([]byte(box), &did); err != nil || did.Launches == 0 || did.Share > 0.45 {
+		t.Errorf("the member's container with a quota of 0.3: %v\n%s", err, text)
+	}
+	if !strings.Contains(rest, "alice,") || !strings.Contains(rest, "other,") {
+		t.Errorf("the daemon does not know all slices:\n%s", text)
+	}
+}
