@@ -50,7 +50,6 @@ var handing = map[string]string{
 	"sudo": "sudo gfaas run … -- COMMAND", "doas": "doas gfaas run … -- COMMAND", "su": "su USER -c 'gfaas run … -- COMMAND'",
 	"pkexec": "pkexec gfaas run … -- COMMAND", "runuser": "runuser -u USER -- gfaas run … -- COMMAND",
 	"ssh": "ssh HOST gfaas run … -- COMMAND, with gfaas on that machine", "systemd-run": "systemd-run gfaas run … -- COMMAND",
-	"at": "write gfaas run … -- COMMAND into the job", "batch": "write gfaas run … -- COMMAND into the job",
 	"machinectl": "run gfaas inside the machine",
 }
 
