@@ -26,6 +26,10 @@ type Stat struct {
 	Parent  int
 	Session int
 	Start   uint64 // clock ticks since boot
+
+	// Size is the size of its address space in bytes. Stack is where its stack
+	// began, which execve(2) changes; 0 where this process may not trace it.
+	Size, Stack uint64
 }
 
 // Ended reports whether the process only waits to be reaped.
@@ -166,6 +170,13 @@ func Maps(pid int) (string, error) {
 	return string(text), err
 }
 
+// Program is the path of the program that a process runs. It is empty if this
+// process may not look at it.
+func Program(pid int) string {
+	program, _ := os.Readlink(path(pid, "exe"))
+	return program
+}
+
 // Cgroup is a control group that a process is in.
 type Cgroup struct {
 	Controllers string // of version 1, separated by commas; empty in version 2
@@ -238,7 +249,7 @@ func parse(text []byte) (Stat, error) {
 		return Stat{}, fmt.Errorf("%q is not a process status", text)
 	}
 	fields := strings.Fields(string(text[shut+1:]))
-	const firstField, parentField, sessionField, startField = 3, 4, 6, 22
+	const firstField, parentField, sessionField, startField, sizeField, stackField = 3, 4, 6, 22, 23, 28
 	if len(fields) <= startField-firstField || len(fields[0]) != 1 {
 		return Stat{}, fmt.Errorf("%q is too short for a process status", text)
 	}
@@ -249,5 +260,10 @@ func parse(text []byte) (Stat, error) {
 	if err1 != nil || err2 != nil || err3 != nil || err4 != nil {
 		return Stat{}, fmt.Errorf("%q is not a process status", text)
 	}
-	return Stat{PID: pid, Name: string(text[open+1 : shut]), State: fields[0][0], Parent: parent, Session: session, Start: start}, nil
+	out := Stat{PID: pid, Name: string(text[open+1 : shut]), State: fields[0][0], Parent: parent, Session: session, Start: start}
+	if len(fields) > stackField-firstField {
+		out.Size, _ = strconv.ParseUint(fields[sizeField-firstField], 10, 64)
+		out.Stack, _ = strconv.ParseUint(fields[stackField-firstField], 10, 64)
+	}
+	return out, nil
 }

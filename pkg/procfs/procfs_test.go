@@ -25,9 +25,10 @@ func TestParse(t *testing.T) {
 		want Stat
 		ok   bool
 	}{
-		{"42 (sh)" + tail, Stat{42, "sh", 'S', 1, 42, 987654}, true},
-		{"42 (a) Z (b)" + tail, Stat{42, "a) Z (b", 'S', 1, 42, 987654}, true},
-		{"42 (a\nb)" + tail, Stat{42, "a\nb", 'S', 1, 42, 987654}, true},
+		{"42 (sh)" + tail, Stat{42, "sh", 'S', 1, 42, 987654, 0, 0}, true},
+		{"42 (a) Z (b)" + tail, Stat{42, "a) Z (b", 'S', 1, 42, 987654, 0, 0}, true},
+		{"42 (a\nb)" + tail, Stat{42, "a\nb", 'S', 1, 42, 987654, 0, 0}, true},
+		{"42 (sh) S 1 7 42 0 -1 0 1 0 0 0 0 0 0 0 20 0 1 0 987654 2453504 178 1 2 3 140722 5\n", Stat{42, "sh", 'S', 1, 42, 987654, 2453504, 140722}, true},
 		{"42 (sh) S 1 7 42", Stat{}, false},
 		{"42 sh S", Stat{}, false},
 		{"x (sh)" + tail, Stat{}, false},

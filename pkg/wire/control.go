@@ -27,6 +27,10 @@ type Registration struct {
 	// EndWithOwner has all of the instance's processes killed when the owner ends
 	// without having left (DELETE /v1/instances/ID/owner).
 	EndWithOwner bool `json:"end_with_owner,omitempty"`
+
+	// StopUnmanaged makes the daemon kill each process of the instance that uses the
+	// driver without the preload library.
+	StopUnmanaged bool `json:"stop_unmanaged,omitempty"`
 }
 
 // Allocation is an instance's part of one GPU.
@@ -178,7 +182,7 @@ type ClientStatus struct {
 	Used         float64 `json:"used"` // share of the last full window, 0 to 1
 	DebtMS       float64 `json:"debt_ms"`
 	OwedMS       float64 `json:"owed_ms"` // used beyond its request while others missed theirs
-	State        string  `json:"state"`   // absent, idle, waiting, running, draining or suspended
+	State        string  `json:"state"`   // absent, idle, waiting, running, draining, suspended or unmanaged
 	MemUsedMiB   float64 `json:"mem_used_mib"`
 	MemLimitMiB  float64 `json:"mem_limit_mib"`
 	MemParkedMiB float64 `json:"mem_parked_mib"` // of mem_used_mib, what waits on the host for the next work
@@ -203,6 +207,34 @@ type ClientStatus struct {
 	// With the policy introspective only.
 	Phase        string `json:"phase,omitempty"`         // NONE, EMERGENCY, RECOVERY or CONTENTION
 	BudgetBlocks uint64 `json:"budget_blocks,omitempty"` // blocks that it may have launched since it connected; left out when it is not metered
+}
+
+// StateUnmanaged is the state of a process of an instance that uses the driver without
+// the preload library.
+const StateUnmanaged = "unmanaged"
+
+// Unmanaged is a process of an instance that uses the driver without the preload
+// library, so that nothing limits it.
+type Unmanaged struct {
+	PID     int    `json:"pid"`
+	Start   uint64 `json:"start"` // clock ticks from boot to its start, which tell it from a later process with its number
+	Program string `json:"program"`
+	Stopped bool   `json:"stopped,omitempty"` // the daemon has killed it
+}
+
+// UnmanagedList is the answer of GET /v1/instances/ID/unmanaged?after=N: what was found
+// after the first N processes. The daemon waits up to a few seconds for one.
+type UnmanagedList struct {
+	Found []Unmanaged `json:"found"`
+	Next  int         `json:"next"` // to be asked for after these
+}
+
+// String names the process and what is wrong with it in one line.
+func (u Unmanaged) String() string {
+	if u.Stopped {
+		return fmt.Sprintf("process %d (%s) was stopped: it used the GPU without the preload library, outside its slice", u.PID, u.Program)
+	}
+	return fmt.Sprintf("process %d (%s) uses the GPU without the preload library: it is outside its slice, and nothing limits it", u.PID, u.Program)
 }
 
 // Problem is the body of a control answer that is not 2xx.

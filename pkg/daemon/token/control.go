@@ -22,6 +22,7 @@ func (d *Daemon) controlHandler() http.Handler {
 	mux.HandleFunc("PATCH /v1/instances/{id}", d.fromOutside(d.patchInstance))
 	mux.HandleFunc("DELETE /v1/instances/{id}", d.fromOutside(d.deleteInstance))
 	mux.HandleFunc("DELETE /v1/instances/{id}/owner", d.fromOutside(d.deleteOwner))
+	mux.HandleFunc("GET /v1/instances/{id}/unmanaged", d.getUnmanaged)
 	mux.HandleFunc("GET /v1/parking", d.getParking)
 	mux.HandleFunc("PUT /v1/instances/{id}/parked", d.fromOutside(d.putParked))
 	mux.HandleFunc("DELETE /v1/instances/{id}/parked", d.fromOutside(d.deleteParked))
@@ -188,6 +189,7 @@ func (d *Daemon) change(id string, c wire.Change) (status int, err error) {
 // its processes, of which none ends because of it.
 func (d *Daemon) deleteOwner(w http.ResponseWriter, r *http.Request) {
 	id := r.PathValue("id")
+	d.takeCensus() // what the owner leaves behind descends from it no longer
 	d.regMu.Lock()
 	defer d.regMu.Unlock()
 	var inst *instance

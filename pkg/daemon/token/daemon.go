@@ -91,6 +91,9 @@ type Daemon struct {
 	registry  *prometheus.Registry
 	poller    *poller
 
+	census census
+	ending chan struct{} // closed when the daemon is about to end
+
 	mu        sync.Mutex // guards what follows, and the devices, instances, allocations and clients
 	ended     bool
 	settings  Settings
@@ -122,7 +125,7 @@ func Open(cfg Config) (*Daemon, error) {
 	}
 	d := &Daemon{
 		cfg: cfg, log: cfg.Log, settings: cfg.Settings, epoch: time.Now(), busy: time.Now(),
-		gpus: map[string]*device{}, instances: map[string]*instance{},
+		ending: make(chan struct{}), gpus: map[string]*device{}, instances: map[string]*instance{},
 		clients: map[policy.ClientID]*client{}, greeting: map[net.Conn]bool{},
 	}
 	d.faults = &logLimit{log: d.log, lines: 20, period: 10 * time.Second}
@@ -185,7 +188,7 @@ func (d *Daemon) WebAddr() net.Addr { return d.chassis.WebAddr() }
 // returns. Registrations stay on disk for the next daemon.
 func (d *Daemon) Serve(ctx context.Context) error {
 	_ = d.locked(d.openListeners)
-	service := chassis.Service{Run: d.run, Control: d.controlHandler(), Metrics: d.registry, Use: d.use}
+	service := chassis.Service{Run: d.run, Control: d.controlHandler(), Metrics: d.registry, Use: d.use, Drain: func() { close(d.ending) }}
 	if d.cfg.Reload != nil {
 		service.Reload = func() error {
 			s, err := d.cfg.Reload()
@@ -210,6 +213,7 @@ func (d *Daemon) run(ctx context.Context) error {
 	group.Go(func() error {
 		return d.watch(ctx, time.Second, func() { d.hangUpGone(); _ = d.locked(d.reap); d.endOrphans() })
 	})
+	group.Go(func() error { return d.watch(ctx, censusEvery, d.takeCensus) })
 	if d.cfg.Memory != nil {
 		group.Go(func() error { return d.watch(ctx, foreignEvery, d.measureForeign) })
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/gfaas/gfaas/pkg/gpu"
 	policy "github.com/gfaas/gfaas/pkg/policy/token"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
@@ -25,6 +26,8 @@ type device struct {
 	stopCheck  *time.Timer // looks for stopped clients
 	checking   bool        // it is set
 	unmeasured bool        // nobody tells what processes occupy of it
+
+	occupied map[int]gpu.Bytes // by processes, when that was last told
 
 	grants, revokes prometheus.Counter
 	waits           prometheus.Observer

@@ -14,13 +14,21 @@ import (
 // foreignEvery is how often it is asked, while there are clients.
 const foreignEvery = time.Second
 
-// measureForeign asks once for each GPU that somebody is on. The lock is not held
+// measureForeign asks once for each GPU that a client is on, or that an unmanaged
+// process may be on. The lock is not held
 // meanwhile: the driver may take its time.
 func (d *Daemon) measureForeign() {
 	inUse := map[*device]bool{}
 	_ = d.locked(func() {
 		for _, c := range d.clients {
 			inUse[c.alloc.gpu] = true
+		}
+		for _, i := range d.instances {
+			for _, a := range i.allocations {
+				if i.outside > 0 {
+					inUse[a.gpu] = true
+				}
+			}
 		}
 	})
 	for g := range inUse {
@@ -30,6 +38,7 @@ func (d *Daemon) measureForeign() {
 				g.unmeasured = err != nil
 				d.log.Info("memory by process", "gpu", g.name, "known", !g.unmeasured, "err", err)
 			}
+			g.occupied = occupied
 			for _, c := range d.clients {
 				if c.alloc.gpu == g && err == nil {
 					c.measureForeign(occupied, d.cfg.CountContext)

@@ -42,8 +42,17 @@ type instance struct {
 	strays      strays              // what its processes have started
 	fault       *wire.InstanceFault // the first CUDA error that ended a process's use of CUDA; nil if there was none
 	mps         string              // pipe directory of the MPS server that its processes are clients of; empty without one
-	parked      parking             // its memory waits on the host
-	moves       sync.Mutex          // of its memory, one at a time; taken before all others
+
+	members    map[int]uint64             // its processes at the last census, and when they began
+	outside    int                        // those that the library is not in
+	leader     int                        // the first of them that leads a session; 0 if there is none
+	unmanaged  map[process]wire.Unmanaged // those that use the driver without the library, and live
+	found      []wire.Unmanaged           // the last of those that ever did, in the order in which they were found
+	foundInAll int
+	news       chan struct{} // closed when another is found; nil while nobody waits for that
+
+	parked parking    // its memory waits on the host
+	moves  sync.Mutex // of its memory, one at a time; taken before all others
 }
 
 // connected counts the connections of the instance's processes.
@@ -67,9 +76,12 @@ func (i *instance) began() map[int]uint64 {
 	return out
 }
 
-// alive says whether there are processes that use the instance's slice: who has
-// ended may be connected still.
+// alive says whether there are processes that use the instance's slice, or may use the
+// GPU beside it: who has ended may be connected still.
 func (i *instance) alive() bool {
+	if i.outside > 0 {
+		return true
+	}
 	for _, a := range i.allocations {
 		for _, c := range a.clients {
 			if c != nil && c.pid != 0 && procfs.Alive(c.pid) && !c.gone() {
@@ -132,7 +144,8 @@ func (d *Daemon) add(fresh *instance) {
 			if old.orphaned() {
 				d.orphan(old)
 			}
-			old.strays, old.fault, old.watched = strays{}, nil, false
+			old.forget()
+			old.fault, old.watched = nil, false
 		}
 		old.reg, old.secret, old.ownerStart = fresh.reg, fresh.secret, fresh.ownerStart
 		if old.listener == nil {
@@ -210,7 +223,7 @@ func (d *Daemon) reap() {
 			if inst.orphaned() {
 				d.orphan(inst)
 			}
-			if inst.connected() == 0 && inst.ownerDead() && time.Since(d.epoch) >= rejoin {
+			if inst.connected() == 0 && inst.outside == 0 && inst.ownerDead() && time.Since(d.epoch) >= rejoin {
 				d.remove(inst.reg.Instance, "owner is gone")
 				d.forgetFile(inst.reg.Instance)
 			}

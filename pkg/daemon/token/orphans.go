@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"strings"
 	"time"
@@ -27,7 +28,7 @@ type tree struct {
 	instance string
 	secret   [sha256.Size]byte // its hash, by which a later instance of that name is another …
 	noted    uint64            // … and when that may come, in clock ticks since boot
-	clients  map[int]uint64    // when its processes that are connected began, by number
+	clients  map[int]uint64    // when its processes that are connected or were found before began, by number
 }
 
 // orphaned says whether the instance's processes are to be killed.
@@ -35,7 +36,9 @@ func (i *instance) orphaned() bool { return i.reg.EndWithOwner && i.watched && i
 
 // tree is what there is of an instance now. Locked.
 func (i *instance) tree() tree {
-	return tree{instance: i.reg.Instance, secret: i.secret, noted: procfs.Now(), clients: i.began()}
+	clients := i.began()
+	maps.Copy(clients, i.members)
+	return tree{instance: i.reg.Instance, secret: i.secret, noted: procfs.Now(), clients: clients}
 }
 
 // orphan takes note of an instance whose processes are to be killed, once. Locked.

@@ -58,9 +58,15 @@ func (d *Daemon) clientsOf(g *device, now policy.Snapshot) []wire.ClientStatus {
 		out = append(out, row)
 	}
 	for _, inst := range d.instances {
-		if s := inst.on(g); s != nil && s.connected == 0 {
-			out = append(out, s.row(now.Instance(inst.reg.Instance)))
+		s := inst.on(g)
+		if s == nil {
+			continue
 		}
+		row := s.row(now.Instance(inst.reg.Instance))
+		if s.connected == 0 {
+			out = append(out, row)
+		}
+		out = append(out, s.outsiders(row)...)
 	}
 	slices.SortFunc(out, func(a, b wire.ClientStatus) int {
 		return cmp.Or(cmp.Compare(a.Instance, b.Instance), cmp.Compare(a.PID, b.PID))
@@ -73,7 +79,7 @@ func (a *allocation) row(i policy.InstanceStatus) wire.ClientStatus {
 	return wire.ClientStatus{
 		Instance: a.inst.reg.Instance, Function: a.inst.reg.Function, State: "absent", Why: "none of its processes is connected",
 		SMPct: a.SMPct, QuotaRequest: a.QuotaRequest, QuotaLimit: a.QuotaLimit,
-		DebtMS: millis(i.Debt), OwedMS: millis(i.Owed), MemLimitMiB: a.MemLimit.MiB(), MemRefused: a.left.memRefused, Strays: a.inst.strays.String(),
+		DebtMS: millis(i.Debt), OwedMS: millis(i.Owed), MemLimitMiB: a.MemLimit.MiB(), MemRefused: a.left.memRefused, Strays: a.inst.straysText(),
 		Fault: a.inst.faultOf(0),
 	}
 }

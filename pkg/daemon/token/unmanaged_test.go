@@ -1,0 +1,541 @@
+package token
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/procfs"
+	"github.com/gfaas/gfaas/pkg/wire"
+)
+
+// Roles of processes that lose the preload library, or have it.
+const (
+	// roleMapper maps the files of pathEnv and then obeys its standard input, a command
+	// a line: "map FILE", "exec FILES".
+	roleMapper = "mapper"
+	// roleLauncher starts another process with an environment of that one's own: the
+	// first word of pathEnv says how, the rest is that one's pathEnv.
+	roleLauncher = "launcher"
+)
+
+func init() {
+	roles[roleMapper], roles[roleLauncher] = playMapper, playLauncher
+}
+
+// mapFile maps a file for as long as the process lives.
+func mapFile(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = unix.Mmap(int(f.Fd()), 0, os.Getpagesize(), unix.PROT_READ, unix.MAP_PRIVATE)
+	return err
+}
+
+func playMapper(paths string) error {
+	for path := range strings.FieldsSeq(paths) {
+		if err := mapFile(path); err != nil {
+			return err
+		}
+	}
+	fmt.Println(os.Getpid())
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() {
+		verb, rest, _ := strings.Cut(lines.Text(), " ")
+		switch verb {
+		case "map":
+			if err := mapFile(rest); err != nil {
+				return err
+			}
+			fmt.Println(os.Getpid())
+		case "exec":
+			return syscall.Exec("/proc/self/exe", os.Args[:1], alone(roleMapper, rest))
+		}
+	}
+	return nil
+}
+
+// alone is an environment without anything of the instance.
+func alone(role, path string) []string { return []string{roleEnv + "=" + role, pathEnv + "=" + path} }
+
+func playLauncher(how string) error {
+	how, path, _ := strings.Cut(how, " ")
+	attr := &syscall.ProcAttr{Env: alone(roleMapper, path), Files: []uintptr{0, 1, 2}, Sys: &syscall.SysProcAttr{}}
+	switch how {
+	case "twice": // the process between the two ends at once
+		attr.Env, attr.Sys.Setsid = alone(roleLauncher, "leaves "+path), true
+	case "setsid":
+		attr.Sys.Setsid = true
+	}
+	pid, err := syscall.ForkExec("/proc/self/exe", os.Args[:1], attr)
+	if err != nil || how == "leaves" {
+		return err
+	}
+	_, err = syscall.Wait4(pid, nil, 0, nil)
+	if how == "twice" {
+		_, _ = io.Copy(io.Discard, os.Stdin) // what is left of it
+	}
+	return err
+}
+
+// puppet is a process under a test's control, and what it has started.
+type puppet struct {
+	t   *testing.T
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out *bufio.Reader
+}
+
+// puppet starts a role with an environment, and program as its program.
+func (s *server) puppet(t *testing.T, role, path string, env ...string) *puppet {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Args = os.Args[:1]
+	return puppetOf(t, cmd, append(append(os.Environ(), env...), alone(role, path)...))
+}
+
+func puppetOf(t *testing.T, cmd *exec.Cmd, env []string) *puppet {
+	t.Helper()
+	cmd.Env, cmd.Stderr = env, os.Stderr
+	in, err1 := cmd.StdinPipe()
+	out, err2 := cmd.StdoutPipe()
+	if err1 != nil || err2 != nil {
+		t.Fatal(err1, err2)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = in.Close(); _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	return &puppet{t, cmd, in, bufio.NewReader(out)}
+}
+
+// awaits reads the number of the process that has done as it was told.
+func (p *puppet) awaits() int {
+	p.t.Helper()
+	line, err := p.out.ReadString('\n')
+	pid, failed := strconv.Atoi(strings.TrimSpace(line))
+	if err != nil || failed != nil {
+		p.t.Fatalf("it says %q, %v", line, err)
+	}
+	p.t.Cleanup(func() { _ = unix.Kill(pid, unix.SIGKILL) })
+	return pid
+}
+
+// ends kills the first process; what it has started goes on.
+func (p *puppet) ends() {
+	_ = p.cmd.Process.Kill()
+	_, _ = p.cmd.Process.Wait() // not that of the command, which closes its pipes
+}
+
+func (p *puppet) tell(command string) int {
+	p.t.Helper()
+	if _, err := fmt.Fprintln(p.in, command); err != nil {
+		p.t.Fatal(err)
+	}
+	return p.awaits()
+}
+
+// inSlice is the environment of a process of an instance.
+func (s *server) inSlice(id string) []string {
+	return []string{"GFAAS_INSTANCE=" + id, "GFAAS_SOCKET=" + s.clientSocket(), "GFAAS_SECRET=secret of " + id}
+}
+
+// unmanaged are the unmanaged processes that the status shows, by their numbers.
+func (s *server) unmanaged() map[int]string {
+	out := map[int]string{}
+	for _, g := range s.status().GPUs {
+		for _, c := range g.Clients {
+			if c.State == wire.StateUnmanaged {
+				out[c.PID] = c.Instance
+			}
+		}
+	}
+	return out
+}
+
+// files makes files of these names, which processes can map.
+func files(t *testing.T, names ...string) (paths []string) {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range names {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, make([]byte, os.Getpagesize()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		paths = append(paths, path)
+	}
+	return paths
+}
+
+// A process of an instance that has mapped the driver and not the library is found,
+// however it lost the library; others are not.
+func TestUnmanaged(t *testing.T) {
+	lib := files(t, "libcuda.so.1", "libgfaas.so", "libnvidia-ml.so.1", "libcuda.so.550.54.15", "libcudart.so.12")
+	driver, hook, nvml, versioned, runtime := lib[0], lib[1], lib[2], lib[3], lib[4]
+	for name, c := range map[string]struct {
+		role, path string
+		outside    bool // it does not begin in the instance
+		then       string
+		want       bool
+	}{
+		"with an environment of its own":              {roleLauncher, "plain " + driver, false, "", true},
+		"with a session of its own":                   {roleLauncher, "setsid " + driver, false, "", true},
+		"a driver with a version in its name":         {roleMapper, versioned, false, "", true},
+		"begins in the instance, without the library": {roleMapper, driver, false, "", true},
+		"with the library":                            {roleMapper, hook + " " + driver, false, "", false},
+		"the driver after the library":                {roleMapper, hook, false, "map " + driver, false},
+		"maps the driver later":                       {roleLauncher, "plain", false, "map " + driver, true},
+		"executes another program":                    {roleMapper, hook + " " + driver, false, "exec " + driver, true},
+		"executes another program without the driver": {roleMapper, hook + " " + driver, false, "exec " + nvml, false},
+		"NVML alone":               {roleLauncher, "plain " + nvml, false, "", false},
+		"the runtime alone":        {roleLauncher, "plain " + runtime, false, "", false},
+		"outside of all instances": {roleLauncher, "plain " + driver, true, "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, Config{})
+			s.register(reg("a", 60, 1, 1))
+			s.register(reg("b", 40, 1, 1))
+			env := s.inSlice("a")
+			if c.outside {
+				env = nil
+			}
+			p := s.puppet(t, c.role, c.path, env...)
+			pid := p.awaits()
+			s.d.takeCensus()
+			if c.then != "" {
+				if got := s.unmanaged(); len(got) != 0 {
+					t.Errorf("before: %v", got)
+				}
+				pid = p.tell(c.then)
+				s.d.takeCensus()
+			}
+			got := s.unmanaged()
+			if want := map[int]string{pid: "a"}; c.want && fmt.Sprint(got) != fmt.Sprint(want) || !c.want && len(got) != 0 {
+				t.Errorf("found %v, process %d, want it %v", got, pid, c.want)
+			}
+			_ = unix.Kill(pid, unix.SIGKILL)
+			eventually(t, "it is not shown any more", func() bool { s.d.takeCensus(); return len(s.unmanaged()) == 0 })
+			if strays := s.row("a").Strays; c.want != strings.HasPrefix(strays, "1 outside of it, without the preload library (last: /") {
+				t.Errorf("strays %q", strays)
+			}
+		})
+	}
+}
+
+// What was seen in an instance once stays in it: when its parent ends, and when all
+// above it do; what an owner starts is in its instance from the first.
+func TestUnmanagedOrphans(t *testing.T) {
+	driver := files(t, "libcuda.so.1")[0]
+	for name, c := range map[string]struct {
+		path  string
+		owner bool // the instance has an owner, this process
+	}{
+		"its parent ends":         {"setsid " + driver, false},
+		"of an owner":             {"plain " + driver, true},
+		"twice away, of an owner": {"twice " + driver, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil { // as gfaas run is
+				t.Fatal(err)
+			}
+			defer func() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) }()
+			apart, _ := serveApart(t, filepath.Join(runDir(t), "token.sock"))
+			r := reg("a", 60, 1, 1)
+			env := apart.inSlice("a")
+			if c.owner {
+				r.OwnerPID, env = os.Getpid(), nil
+			}
+			apart.register(r)
+			p := apart.puppet(t, roleLauncher, c.path, env...)
+			pid := p.awaits()
+			eventually(t, "it is found", func() bool { return apart.unmanaged()[pid] == "a" })
+			p.ends()
+			if code, text := apart.do(http.MethodDelete, "/v1/instances/none/owner", ""); code != http.StatusNotFound { // which takes a census
+				t.Error(code, text)
+			}
+			if got := apart.unmanaged(); got[pid] != "a" || !procfs.Alive(pid) {
+				t.Errorf("found %v when its parent has ended", got)
+			}
+			_ = unix.Kill(pid, unix.SIGKILL)
+			_, _ = unix.Wait4(pid, nil, 0, nil) // it is ours by now
+			eventually(t, "it is not shown any more", func() bool { return len(apart.unmanaged()) == 0 })
+		})
+	}
+}
+
+// An instance that asks for it has its unmanaged processes stopped, and only those;
+// those who watch it are told, once for each.
+func TestUnmanagedIsStopped(t *testing.T) {
+	lib := files(t, "libcuda.so.1", "libgfaas.so")
+	var log syncBuffer
+	s := serve(t, Config{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	r := reg("a", 60, 1, 1)
+	r.StopUnmanaged = true
+	s.register(r)
+	s.register(reg("b", 40, 1, 1))
+	managed := s.puppet(t, roleMapper, strings.Join(lib, " "), s.inSlice("a")...)
+	managed.awaits()
+	other := s.puppet(t, roleLauncher, "plain "+lib[0], s.inSlice("b")...)
+	theirs := other.awaits()
+	pid := s.puppet(t, roleLauncher, "plain "+lib[0], s.inSlice("a")...).awaits()
+	for range 3 {
+		s.d.takeCensus()
+	}
+	eventually(t, "it is stopped", func() bool { return !procfs.Alive(pid) })
+	s.d.takeCensus()
+	if !procfs.Alive(managed.cmd.Process.Pid) || !procfs.Alive(theirs) {
+		t.Error("others were stopped too")
+	}
+	for id, want := range map[string]wire.Unmanaged{
+		"a": {PID: pid, Stopped: true}, "b": {PID: theirs},
+	} {
+		list := s.watch(id, 0)
+		if len(list.Found) != 1 || list.Next != 1 || list.Found[0].PID != want.PID || list.Found[0].Stopped != want.Stopped || !filepath.IsAbs(list.Found[0].Program) {
+			t.Errorf("of %s: %+v", id, list)
+		}
+		if n := strings.Count(log.String(), fmt.Sprintf("instance=%s pid=%d", id, want.PID)); n != 1 {
+			t.Errorf("the log has %d lines about %s:\n%s", n, id, log.String())
+		}
+	}
+	if code, _ := s.do(http.MethodGet, "/v1/instances/none/unmanaged", ""); code != http.StatusNotFound {
+		t.Errorf("of none: %d", code)
+	}
+	if code, _ := s.do(http.MethodGet, "/v1/instances/a/unmanaged?after=-1", ""); code != http.StatusBadRequest {
+		t.Errorf("after -1: %d", code)
+	}
+}
+
+// watch asks for what was found after the first n.
+func (s *server) watch(id string, n int) (list wire.UnmanagedList) {
+	s.t.Helper()
+	code, text := s.do(http.MethodGet, fmt.Sprintf("/v1/instances/%s/unmanaged?after=%d", id, n), "")
+	if err := json.Unmarshal([]byte(text), &list); code != http.StatusOK || err != nil {
+		s.t.Errorf("%d %s, %v", code, text, err)
+	}
+	return list
+}
+
+// Who watches an instance hears of a process when it is found, and at once when the
+// daemon ends.
+func TestWatchUnmanaged(t *testing.T) {
+	driver := files(t, "libcuda.so.1")[0]
+	s := serve(t, Config{})
+	s.register(reg("a", 60, 1, 1))
+	heard := make(chan wire.UnmanagedList, 1)
+	go func() {
+		list := wire.UnmanagedList{}
+		for len(list.Found) == 0 {
+			list = s.watch("a", 7) // of a daemon before
+		}
+		heard <- list
+	}()
+	pid := s.puppet(t, roleLauncher, "plain "+driver, s.inSlice("a")...).awaits()
+	if list := <-heard; len(list.Found) != 1 || list.Found[0].PID != pid {
+		t.Errorf("heard %+v, process %d", list, pid)
+	}
+	asked := make(chan int, 1)
+	go func() {
+		code, _ := s.do(http.MethodGet, "/v1/instances/a/unmanaged?after=1", "")
+		asked <- code
+	}()
+	eventually(t, "it is asked", func() (waits bool) {
+		_ = s.d.locked(func() { waits = s.d.instances["a"].news != nil })
+		return waits
+	})
+	if err := s.stop(); err != nil {
+		t.Error(err)
+	}
+	if code := <-asked; code != http.StatusServiceUnavailable {
+		t.Errorf("at the daemon's end: %d", code)
+	}
+}
+
+// An instance that nobody owns has the line in its own log: on the standard error of its
+// first process, where that is the pipe of a log.
+func TestUnmanagedIsLogged(t *testing.T) {
+	driver := files(t, "libcuda.so.1")[0]
+	for name, c := range map[string]struct{ same, leads bool }{
+		"a log":           {true, true},
+		"two pipes":       {false, true},
+		"not a session's": {true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, Config{})
+			s.register(reg("a", 60, 1, 1))
+			r, w, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			cmd := exec.Command("/proc/self/exe")
+			cmd.Args = os.Args[:1]
+			cmd.Env = append(append(os.Environ(), s.inSlice("a")...), alone(roleLauncher, "plain "+driver)...)
+			cmd.Stdout, cmd.Stderr = w, w
+			if !c.same {
+				cmd.Stderr = os.Stderr
+			}
+			in, err := cmd.StdinPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: c.leads}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			_ = w.Close()
+			log := bufio.NewReader(r)
+			p := &puppet{t, cmd, in, log}
+			pid := p.awaits()
+			s.d.takeCensus()
+			if s.unmanaged()[pid] != "a" {
+				t.Fatalf("found %v", s.unmanaged())
+			}
+			_, _ = unix.Kill(pid, unix.SIGKILL), in.Close()
+			_ = cmd.Wait()
+			rest, err := io.ReadAll(log)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := fmt.Sprintf("gfaas: process %d (", pid)
+			if !c.same || !c.leads {
+				if len(rest) != 0 {
+					t.Errorf("the log has %q", rest)
+				}
+				return
+			}
+			if !bytes.HasPrefix(rest, []byte(want)) || bytes.Count(rest, []byte("\n")) != 1 {
+				t.Errorf("the log has %q, want one line that begins with %q", rest, want)
+			}
+		})
+	}
+}
+
+// The driver names a process that cannot be looked into; and what it holds is shown.
+func TestUnmanagedByTheDriver(t *testing.T) {
+	for name, c := range map[string]struct {
+		seen sighting
+		on   bool
+		want usage
+	}{
+		"ended, not on the GPU": {sighting{}, false, unknown},
+		"ended, on the GPU":     {sighting{}, true, loose},
+		"has the library":       {sighting{usage: managed}, true, managed},
+	} {
+		if got := c.seen.look(procfs.Stat{PID: 1 << 30, Size: 1}, c.on); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+	driver := files(t, "libcuda.so.1")[0]
+	pids := make(chan int, 1)
+	s := serve(t, Config{Memory: func(string) (map[int]gpu.Bytes, error) {
+		pid := <-pids
+		pids <- pid
+		return map[int]gpu.Bytes{pid: 300 * gpu.MiB}, nil
+	}})
+	s.register(reg("a", 60, 1, 1))
+	pid := s.puppet(t, roleLauncher, "plain "+driver, s.inSlice("a")...).awaits()
+	pids <- pid
+	eventually(t, "its memory is shown", func() bool {
+		for _, c := range s.status().GPUs[0].Clients {
+			if c.PID == pid && c.State == wire.StateUnmanaged && c.ContextMiB == 300 {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// The MPS daemon, which works for the instances, is never taken for one of their
+// processes.
+func TestUnmanagedMPS(t *testing.T) {
+	driver := files(t, "libcuda.so.1")[0]
+	program := filepath.Join(t.TempDir(), "nvidia-cuda-mps-server")
+	self, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(program, self, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s := serve(t, Config{})
+	s.register(reg("a", 60, 1, 1))
+	p := puppetOf(t, exec.Command(program), append(s.inSlice("a"), alone(roleMapper, driver)...))
+	p.awaits()
+	s.d.takeCensus()
+	if got := s.unmanaged(); len(got) != 0 {
+		t.Errorf("found %v", got)
+	}
+}
+
+// An owner that leaves an unmanaged process behind leaves the instance to it; one that is
+// killed takes it along, though nothing in its environment tells of the instance.
+func TestOwnerOfUnmanaged(t *testing.T) {
+	driver := files(t, "libcuda.so.1")[0]
+	for name, leaves := range map[string]bool{"leaves": true, "is killed": false} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, Config{})
+			owner := s.puppet(t, roleLauncher, "plain "+driver)
+			pid := owner.awaits()
+			r := reg("a", 60, 1, 1)
+			r.OwnerPID, r.EndWithOwner = owner.cmd.Process.Pid, true
+			s.register(r)
+			if leaves {
+				if code, text := s.do(http.MethodDelete, "/v1/instances/a/owner", ""); code != http.StatusNoContent {
+					t.Fatal(code, text)
+				}
+			} else {
+				s.d.takeCensus()
+			}
+			owner.ends()
+			if !leaves {
+				eventually(t, "it is killed", func() bool { return !procfs.Alive(pid) })
+				return
+			}
+			_ = s.d.locked(func() { s.d.epoch = s.d.epoch.Add(-rejoin) })
+			for range 2 {
+				s.d.takeCensus()
+				_ = s.d.locked(s.d.reap)
+			}
+			if got := s.unmanaged(); got[pid] != "a" || !procfs.Alive(pid) {
+				t.Errorf("found %v", got)
+			}
+			_ = unix.Kill(pid, unix.SIGKILL)
+			eventually(t, "the instance goes with it", func() bool { return !strings.Contains(fmt.Sprint(s.status()), "f-a") })
+		})
+	}
+}
+
+// syncBuffer is a buffer for several at a time.
+type syncBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
