@@ -202,6 +202,23 @@ func parseCgroups(text string) (out []Cgroup) {
 	return out
 }
 
+// Children lists the processes whose parent is this one, as far as the kernel tells.
+func Children() (pids []int) {
+	tasks, err := numbers("/proc/self/task")
+	if err != nil {
+		return nil
+	}
+	for _, task := range tasks {
+		text, _ := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/children", task))
+		for field := range strings.FieldsSeq(string(text)) {
+			if pid, err := strconv.Atoi(field); err == nil {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids
+}
+
 // OpenFiles lists the numbers of this process's own open descriptors, that of
 // the list itself, which is closed again, among them.
 func OpenFiles() ([]int, error) { return numbers("/proc/self/fd") }

@@ -223,7 +223,8 @@ type Unmanaged struct {
 }
 
 // UnmanagedList is the answer of GET /v1/instances/ID/unmanaged?after=N: what was found
-// after the first N processes. The daemon waits up to a few seconds for one.
+// after the first N processes. The daemon waits up to a few seconds for one; with wait=0
+// in the query it looks for them at once instead.
 type UnmanagedList struct {
 	Found []Unmanaged `json:"found"`
 	Next  int         `json:"next"` // to be asked for after these

@@ -10,8 +10,11 @@ import (
 	"runtime"
 	"slices"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
 // forwarded are the signals that a person or a supervisor sends to a program.
@@ -63,6 +66,13 @@ func runChild(ctx context.Context, command, env []string, ends bool) (int, error
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		attr.Sys = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	}
+	// What the command's processes leave behind comes to this one, where the token
+	// daemon finds it.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err == nil {
+		stop := make(chan struct{})
+		defer close(stop)
+		go reapOrphans(stop, time.Second)
 	}
 	early := drain(signals) // what comes from now on the command may get by itself
 	pid, err := syscall.ForkExec(path, command, attr)
@@ -154,6 +164,34 @@ func inForeground() bool {
 	defer tty.Close()
 	group, err := unix.IoctlGetInt(int(tty.Fd()), unix.TIOCGPGRP)
 	return err == nil && group == unix.Getpgrp()
+}
+
+// reapOrphans reaps what the command's processes have left to this one and has ended
+// since, until stop is closed. What this process has started itself is waited for
+// elsewhere at once, so that only what is found to have ended twice is nobody's.
+func reapOrphans(stop <-chan struct{}, every time.Duration) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	var before []int
+	for {
+		select {
+		case <-stop:
+			return
+		case <-tick.C:
+		}
+		var ended []int
+		for _, pid := range procfs.Children() {
+			if s, err := procfs.Read(pid); err != nil || !s.Ended() {
+				continue
+			}
+			if slices.Contains(before, pid) {
+				_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
+				continue
+			}
+			ended = append(ended, pid)
+		}
+		before = ended
+	}
 }
 
 // await returns when a child has ended, and leaves it to be reaped.

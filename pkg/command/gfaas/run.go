@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -34,6 +35,7 @@ type runOptions struct {
 	over   bool
 	noNVML bool
 	detach bool
+	stop   bool // unmanaged processes
 }
 
 func newRun(t *tool) *cobra.Command {
@@ -64,6 +66,12 @@ A new container of docker run, podman run, nerdctl run or compose run is in the
 slice: gfaas run puts the arguments of gfaas docker-args behind run, and ends when the
 container does. Commands that would run outside the slice are refused with exit 4:
 docker exec and docker start, an engine of another machine, sudo, ssh, systemd-run.
+
+A process that the command starts may lose the library, as when a Go program or a
+static shell gives it an environment of its own. If such a process uses the GPU,
+nothing limits it: the token daemon finds it within about a second, gfaas run prints
+a line about it, and gfaas-tokend status shows it as unmanaged. With
+--stop-unmanaged the daemon kills it.
 
 With --oversubscribe what the command allocates (cuMemAlloc and cudaMalloc) is
 managed memory, within the same limit. Slices whose limits sum to more than the
@@ -119,6 +127,7 @@ again after 10 s.`,
 	f.BoolVar(&o.over, "oversubscribe", false, "keep its memory on the host while it has no work; needs --mem")
 	f.BoolVar(&o.noNVML, "no-nvml", false, "let programs that read NVML see the whole GPU")
 	f.BoolVar(&o.detach, "detach-on-kill", false, "let the command go on when gfaas run itself is killed")
+	f.BoolVar(&o.stop, "stop-unmanaged", false, "kill processes of the command that use the GPU without the preload library")
 	f.StringVar(&o.name, "name", "", "what the slice is called in gfaas-tokend status (default from COMMAND)")
 	return cmd
 }
@@ -267,9 +276,9 @@ func (o *runOptions) enter(ctx context.Context, t *tool, g preload.Grant, s gpu.
 	if err != nil {
 		return answer, nil, err
 	}
-	leave = func() { leaveSlice(ctx, client, g.Instance) }
+	leave = func() { leaveSlice(ctx, client, g.Instance, nil) }
 	answer, err = client.Register(ctx, wire.Registration{
-		Instance: g.Instance, Function: filepath.Base(command), Secret: g.Secret, OwnerPID: os.Getpid(), EndWithOwner: !o.detach,
+		Instance: g.Instance, Function: filepath.Base(command), Secret: g.Secret, OwnerPID: os.Getpid(), EndWithOwner: !o.detach, StopUnmanaged: o.stop,
 		SLOMS:      float64(o.slo) / float64(time.Millisecond),
 		Allocation: wire.Allocation{GPU: g.GPU[0], SMPct: s.SMPct, QuotaRequest: s.QuotaRequest, QuotaLimit: s.QuotaLimit, MemLimit: s.Mem},
 	})
@@ -288,13 +297,19 @@ func (o *runOptions) enter(ctx context.Context, t *tool, g preload.Grant, s gpu.
 		}
 		return answer, nil, err
 	}
-	if !answer.IdleExit {
-		return answer, leave, nil // whoever runs it looks after it
-	}
 	// Not under ctx: a command may go on after a signal.
 	keep, stop := context.WithCancel(context.WithoutCancel(ctx))
-	go client.Keep(keep, g.Instance, time.Second, func(failed error) { noteAgain(t.env, failed) })
-	return answer, func() { stop(); leaveSlice(ctx, client, g.Instance) }, nil
+	watch := tokend.NewWatch(client, g.Instance, func(u wire.Unmanaged) { t.env.Notef("warning: %v", u) })
+	var watching sync.WaitGroup
+	watching.Go(func() { watch.Run(keep) })
+	if answer.IdleExit { // else whoever runs it looks after it
+		go client.Keep(keep, g.Instance, time.Second, func(failed error) { noteAgain(t.env, failed) })
+	}
+	return answer, func() {
+		stop()
+		watching.Wait()
+		leaveSlice(ctx, client, g.Instance, watch)
+	}, nil
 }
 
 // noteAgain says that the daemon was started again, or could not be.
@@ -307,12 +322,17 @@ func noteAgain(env *cli.Env, failed error) {
 }
 
 // leaveSlice ends the registration unless the command left processes behind
-// that still use the slice: then it ends with the last of them.
-func leaveSlice(ctx context.Context, client *tokend.Client, id string) {
+// that still use the slice, or that the preload library is not in: then it ends with
+// the last of them. Before that the daemon looks for unmanaged ones once more: what the
+// command leaves behind will not descend from this process any longer.
+func leaveSlice(ctx context.Context, client *tokend.Client, id string, watch *tokend.Watch) {
 	const patience = 2 * time.Second
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
 	// A failure is hardly a loss: the daemon drops what has no owner. One that hangs for
 	// longer takes us for killed, and ends what the command has left.
+	if watch != nil {
+		watch.Last(ctx)
+	}
 	_ = client.Leave(ctx, id)
 }

@@ -32,6 +32,7 @@ func TestMain(m *testing.M) {
 		"gfaas-place":   func() { os.Exit(planner.Main()) },
 		"gfaas-profile": func() { os.Exit(profile.Main()) },
 		"gfaas-sim":     func() { os.Exit(sim.Main()) },
+		"escape":        escape,
 	})
 }
 

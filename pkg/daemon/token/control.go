@@ -189,7 +189,6 @@ func (d *Daemon) change(id string, c wire.Change) (status int, err error) {
 // its processes, of which none ends because of it.
 func (d *Daemon) deleteOwner(w http.ResponseWriter, r *http.Request) {
 	id := r.PathValue("id")
-	d.takeCensus() // what the owner leaves behind descends from it no longer
 	d.regMu.Lock()
 	defer d.regMu.Unlock()
 	var inst *instance

@@ -419,7 +419,8 @@ func tell(pid int, line string) {
 }
 
 // getUnmanaged answers with the unmanaged processes of an instance that were found after
-// the first ?after=N of them. While there are none it waits for a few seconds.
+// the first ?after=N of them. While there are none it waits for a few seconds; with
+// ?wait=0 it looks for them at once instead.
 func (d *Daemon) getUnmanaged(w http.ResponseWriter, r *http.Request) {
 	after, err := strconv.Atoi(cmp.Or(r.URL.Query().Get("after"), "0"))
 	if err != nil || after < 0 {
@@ -428,6 +429,10 @@ func (d *Daemon) getUnmanaged(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), watchTime)
 	defer cancel()
+	if r.URL.Query().Get("wait") == "0" {
+		d.takeCensus()
+		cancel()
+	}
 	for {
 		var list *wire.UnmanagedList
 		var news chan struct{}

@@ -267,7 +267,7 @@ func TestUnmanagedOrphans(t *testing.T) {
 			pid := p.awaits()
 			eventually(t, "it is found", func() bool { return apart.unmanaged()[pid] == "a" })
 			p.ends()
-			if code, text := apart.do(http.MethodDelete, "/v1/instances/none/owner", ""); code != http.StatusNotFound { // which takes a census
+			if code, text := apart.do(http.MethodGet, "/v1/instances/a/unmanaged?wait=0", ""); code != http.StatusOK { // which takes a census
 				t.Error(code, text)
 			}
 			if got := apart.unmanaged(); got[pid] != "a" || !procfs.Alive(pid) {
@@ -313,6 +313,9 @@ func TestUnmanagedIsStopped(t *testing.T) {
 		if n := strings.Count(log.String(), fmt.Sprintf("instance=%s pid=%d", id, want.PID)); n != 1 {
 			t.Errorf("the log has %d lines about %s:\n%s", n, id, log.String())
 		}
+	}
+	if code, text := s.do(http.MethodGet, "/v1/instances/a/unmanaged?after=1&wait=0", ""); code != http.StatusOK || text != `{"found":[],"next":1}`+"\n" {
+		t.Errorf("no more of a: %d %s", code, text)
 	}
 	if code, _ := s.do(http.MethodGet, "/v1/instances/none/unmanaged", ""); code != http.StatusNotFound {
 		t.Errorf("of none: %d", code)
@@ -496,12 +499,11 @@ func TestOwnerOfUnmanaged(t *testing.T) {
 			r := reg("a", 60, 1, 1)
 			r.OwnerPID, r.EndWithOwner = owner.cmd.Process.Pid, true
 			s.register(r)
+			s.d.takeCensus()
 			if leaves {
 				if code, text := s.do(http.MethodDelete, "/v1/instances/a/owner", ""); code != http.StatusNoContent {
 					t.Fatal(code, text)
 				}
-			} else {
-				s.d.takeCensus()
 			}
 			owner.ends()
 			if !leaves {

@@ -1,0 +1,236 @@
+package gfaas
+
+import (
+	"bytes"
+	"encoding/csv"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/instance/instancetest"
+	"github.com/gfaas/gfaas/pkg/procfs"
+)
+
+// escape HOW PROGRAM ARGS… starts a program as Go programs do, by the system call and
+// with an environment of its own, which has what the simulated driver needs and nothing
+// of the slice.
+func escape() {
+	how, command := os.Args[1], os.Args[2:]
+	var env []string
+	for _, entry := range os.Environ() {
+		if name, _, _ := strings.Cut(entry, "="); name == "LD_LIBRARY_PATH" || strings.HasPrefix(name, "GFAAS_SIM_") || name == "PATH" {
+			env = append(env, entry)
+		}
+	}
+	cmd := exec.Command(command[0], command[1:]...)
+	cmd.Env, cmd.Stdout, cmd.Stderr = env, os.Stdout, os.Stderr
+	var err error
+	switch how {
+	case "execs": // as env -i does, by the system call
+		err = syscall.Exec(command[0], command, env)
+	case "leaves":
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		if err = cmd.Start(); err == nil {
+			fmt.Println(cmd.Process.Pid)
+		}
+	case "twice": // the parent ends, as of a daemon
+		again := exec.Command("/proc/self/exe", append([]string{"leaves"}, command...)...)
+		again.Args[0] = "escape" // which the test binary goes by
+		again.Env, again.Stdout, again.Stderr = env, os.Stdout, os.Stderr
+		again.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		if err = again.Run(); err == nil {
+			time.Sleep(time.Hour)
+		}
+	default:
+		err = cmd.Run()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "escape:", err)
+		os.Exit(1)
+	}
+}
+
+// staticSource is a launcher without a C library's execve that could be answered for.
+const staticSource = `
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+extern char **environ;
+int main(int argc, char *argv[]) {
+	char *env[16] = {NULL};
+	int n = 0;
+	for (char **e = environ; *e && n < 15; e++)
+		if (!strncmp(*e, "LD_LIBRARY_PATH=", 16) || !strncmp(*e, "GFAAS_SIM_", 10))
+			env[n++] = *e;
+	if (fork() == 0) {
+		execve(argv[1], argv + 1, env);
+		_exit(1);
+	}
+	wait(NULL);
+	return 0;
+}`
+
+// unmanagedIn returns the unmanaged processes that gfaas-tokend status shows in an
+// instance.
+func unmanagedIn(t *testing.T, env []string, instance string) (pids []int) {
+	t.Helper()
+	cmd := exec.Command("gfaas-tokend", "status", "-o", "csv")
+	cmd.Env = append(os.Environ(), env...)
+	text, err := cmd.Output()
+	if err != nil {
+		return nil // there is no daemon yet
+	}
+	rows, err := csv.NewReader(bytes.NewReader(text)).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range rows {
+		if pid, _ := strconv.Atoi(row[3]); row[1] == instance && row[9] == "unmanaged" {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// A program that a command starts and that loses the library on the way is found, said
+// and, where that is asked for, stopped: however it was started.
+func TestUnmanagedOfRun(t *testing.T) {
+	w := build(t)
+	libs, err := filepath.Abs("../../../build/lib")
+	if err != nil {
+		t.Fatal(err)
+	}
+	loop := filepath.Join(libs, "..", "victim", "loop")
+	static := filepath.Join(t.TempDir(), "launcher")
+	instancetest.Compile(t, static, []byte(staticSource), "-static")
+	endless := []string{loop, "1000000000", "100"}
+	for name, command := range map[string][]string{
+		"a Go program with c.Env":              append([]string{"escape", "env"}, endless...),
+		"a Go program that becomes it":         append([]string{"escape", "execs"}, endless...),
+		"a daemon, by two forks and a session": append([]string{"escape", "twice"}, endless...),
+		"a static launcher":                    append([]string{"sh", "-c", `"$@"; :`, "sh", static}, endless...),
+	} {
+		for _, stop := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, stop %v", name, stop), func(t *testing.T) {
+				t.Parallel()
+				dir, err := os.MkdirTemp("", "unmanaged")
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = os.RemoveAll(dir) })
+				env := append(w.environ(dir), "GFAAS_LIB_DIR="+libs)
+				args := []string{"run", "--gpu", "sim", "--name", "a"}
+				if stop {
+					args = append(args, "--stop-unmanaged")
+				}
+				cmd := exec.Command("gfaas", append(append(args, "--"), command...)...)
+				cmd.Env = append(os.Environ(), env...)
+				errs, err := os.Create(filepath.Join(dir, "stderr"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer errs.Close()
+				cmd.Stderr = errs
+				if err := cmd.Start(); err != nil {
+					t.Fatal(err)
+				}
+				ended := make(chan error, 1)
+				go func() { ended <- cmd.Wait() }()
+				pid := 0
+				t.Cleanup(func() {
+					_ = cmd.Process.Kill()
+					<-ended
+					if pid > 0 {
+						_ = unix.Kill(pid, unix.SIGKILL)
+					}
+				})
+				said := func() string {
+					text, err := os.ReadFile(errs.Name())
+					if err != nil {
+						t.Fatal(err)
+					}
+					return string(text)
+				}
+				eventually(t, "it is said", func() bool { return strings.Contains(said(), "gfaas: warning: process ") })
+				_, rest, _ := strings.Cut(said(), "gfaas: warning: process ")
+				if _, err := fmt.Sscan(rest, &pid); err != nil {
+					t.Fatal(err)
+				}
+				if want := fmt.Sprintf("%d (%s) ", pid, loop); !strings.HasPrefix(rest, want) {
+					t.Errorf("said of %q, want %q", rest, want)
+				}
+				switch {
+				case stop:
+					if !strings.Contains(rest, "was stopped") {
+						t.Errorf("said %q", rest)
+					}
+					eventually(t, "it is stopped", func() bool { return !procfs.Alive(pid) })
+				default:
+					if !strings.Contains(rest, "nothing limits it") || !procfs.Alive(pid) {
+						t.Errorf("said %q", rest)
+					}
+					if got := unmanagedIn(t, env, "a"); len(got) != 1 || got[0] != pid {
+						t.Errorf("the status shows %v, want %d", got, pid)
+					}
+				}
+				if n := strings.Count(said(), "gfaas: warning: process"); n != 1 {
+					t.Errorf("%d lines: %s", n, said())
+				}
+			})
+		}
+	}
+}
+
+// What a command leaves behind when it ends is found all the same: the instance stays for
+// as long as a process of it lives that the library is not in.
+func TestUnmanagedIsLeft(t *testing.T) {
+	w := build(t)
+	libs, err := filepath.Abs("../../../build/lib")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, stop := range []bool{false, true} {
+		t.Run(fmt.Sprintf("stop %v", stop), func(t *testing.T) {
+			dir, err := os.MkdirTemp("", "unmanaged")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = os.RemoveAll(dir) })
+			env := append(w.environ(dir), "GFAAS_LIB_DIR="+libs)
+			out, err := os.Create(filepath.Join(dir, "pid"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer out.Close()
+			cmd := exec.Command("gfaas", "run", "-q", "--gpu", "sim", "--name", "a", fmt.Sprintf("--stop-unmanaged=%v", stop), "--",
+				"escape", "leaves", filepath.Join(libs, "..", "victim", "loop"), "1000000000", "100")
+			cmd.Env, cmd.Stdout = append(os.Environ(), env...), out
+			if err := cmd.Run(); err != nil {
+				t.Fatal(err)
+			}
+			text, err := os.ReadFile(out.Name())
+			if err != nil {
+				t.Fatal(err)
+			}
+			pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = unix.Kill(pid, unix.SIGKILL) })
+			if stop {
+				eventually(t, "it is stopped", func() bool { return !procfs.Alive(pid) })
+				return
+			}
+			eventually(t, "it is shown", func() bool { got := unmanagedIn(t, env, "a"); return len(got) == 1 && got[0] == pid })
+		})
+	}
+}
