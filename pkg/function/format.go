@@ -10,29 +10,30 @@ import (
 // document is a function as the file has it; what is at its default is left
 // out.
 type document struct {
-	Name     string            `yaml:"name"`
-	Image    string            `yaml:"image,omitempty"`
-	Command  []string          `yaml:"command,omitempty,flow"`
-	Env      map[string]string `yaml:"env,omitempty"`
-	Port     int               `yaml:"port,omitempty"`
-	Contract string            `yaml:"contract,omitempty"`
-	Kind     string            `yaml:"kind,omitempty"`
-	Request  string            `yaml:"request,omitempty"`
-	SLO      string            `yaml:"slo,omitempty"`
-	GPUMem   string            `yaml:"gpu_mem,omitempty"`
-	GPUs     int               `yaml:"gpus,omitempty"`
-	Weight   float64           `yaml:"weight,omitempty"`
-	Tenant   string            `yaml:"tenant,omitempty"`
-	Model    *modelDocument    `yaml:"model,omitempty,flow"`
-	Scale    *scaleDocument    `yaml:"scale,omitempty,flow"`
-	Inflight int               `yaml:"inflight,omitempty"`
-	Timeout  string            `yaml:"timeout,omitempty"`
-	Queue    int               `yaml:"queue,omitempty"`
-	Restart  string            `yaml:"restart,omitempty"`
-	Limits   *limitsDocument   `yaml:"limits,omitempty,flow"`
-	ReadOnly bool              `yaml:"read_only,omitempty"`
-	Labels   map[string]string `yaml:"labels,omitempty"`
-	Notes    map[string]string `yaml:"annotations,omitempty"`
+	Name      string            `yaml:"name"`
+	Image     string            `yaml:"image,omitempty"`
+	Command   []string          `yaml:"command,omitempty,flow"`
+	Env       map[string]string `yaml:"env,omitempty"`
+	Port      int               `yaml:"port,omitempty"`
+	Contract  string            `yaml:"contract,omitempty"`
+	Kind      string            `yaml:"kind,omitempty"`
+	Request   string            `yaml:"request,omitempty"`
+	SLO       string            `yaml:"slo,omitempty"`
+	GPUMem    string            `yaml:"gpu_mem,omitempty"`
+	GPUs      int               `yaml:"gpus,omitempty"`
+	Weight    float64           `yaml:"weight,omitempty"`
+	Tenant    string            `yaml:"tenant,omitempty"`
+	Model     *modelDocument    `yaml:"model,omitempty,flow"`
+	Scale     *scaleDocument    `yaml:"scale,omitempty,flow"`
+	Inflight  int               `yaml:"inflight,omitempty"`
+	Timeout   string            `yaml:"timeout,omitempty"`
+	Queue     int               `yaml:"queue,omitempty"`
+	Restart   string            `yaml:"restart,omitempty"`
+	Limits    *limitsDocument   `yaml:"limits,omitempty,flow"`
+	ReadOnly  bool              `yaml:"read_only,omitempty"`
+	Unmanaged string            `yaml:"unmanaged,omitempty"`
+	Labels    map[string]string `yaml:"labels,omitempty"`
+	Notes     map[string]string `yaml:"annotations,omitempty"`
 }
 
 type limitsDocument struct {
@@ -76,7 +77,7 @@ func toDocument(fn Function) document {
 		Port: unless(fn.Port, DefaultPort), Contract: unless(fn.Contract, DefaultContract),
 		Kind: unless(fn.Kind, DefaultKind), Request: fn.Request, GPUs: unless(fn.GPUs, 1), Weight: unless(fn.Weight, 1),
 		Tenant: unless(fn.Tenant, DefaultTenant), Inflight: unless(fn.Inflight, DefaultInflight), Queue: fn.Queue,
-		Restart: unless(fn.Restart, DefaultRestart), ReadOnly: fn.ReadOnly, Labels: fn.Labels, Notes: fn.Annotations,
+		Restart: unless(fn.Restart, DefaultRestart), ReadOnly: fn.ReadOnly, Unmanaged: unless(fn.Unmanaged, DefaultUnmanaged), Labels: fn.Labels, Notes: fn.Annotations,
 	}
 	if fn.Limits != (Limits{}) {
 		d.Limits = &limitsDocument{Pids: fn.Limits.Pids, CPUs: fn.Limits.CPUs}

@@ -31,7 +31,12 @@ type Function struct {
 	Restart  string            // no, on-failure or always: whether an instance that ended is started again
 	Limits   Limits            // of a container, beside its slice
 	ReadOnly bool              // a container's root cannot be written to
-	Labels   map[string]string // for whoever asks a gateway for functions: they change nothing here
+
+	// Unmanaged is StopUnmanaged if the instances' processes that use the GPU without
+	// the preload library are to be killed, else they are only reported.
+	Unmanaged string
+
+	Labels map[string]string // for whoever asks a gateway for functions: they change nothing here
 
 	// Annotations are the same, with longer values.
 	Annotations map[string]string

@@ -28,6 +28,7 @@ queue: 64
 restart: on-failure
 limits: {memory: 4GiB, pids: 512, cpus: 1.5}
 read_only: true
+unmanaged: stop
 labels: {team: vision}
 annotations: {topic: "a: b"}
 `
@@ -49,7 +50,7 @@ func TestParseAllKeys(t *testing.T) {
 	case fn.Kind != "training", fn.SLO != 69*time.Millisecond, fn.GPUMem != 1427*gpu.MiB, fn.GPUs != 2:
 	case fn.Weight != 1.5, fn.Tenant != "team_a", *fn.Model != Model{"resnet50", "resnet50 v2.safetensors", 98 * gpu.MiB}, fn.Dir != "dir":
 	case fn.Scale != Scale{1, 3, 90 * time.Second}, fn.Inflight != 4, fn.Timeout != 10*time.Minute, fn.Queue != 64:
-	case fn.Restart != "on-failure", fn.Limits != Limits{4 * gpu.GiB, 512, 1.5}, !fn.ReadOnly:
+	case fn.Restart != "on-failure", fn.Limits != Limits{4 * gpu.GiB, 512, 1.5}, !fn.ReadOnly, fn.Unmanaged != "stop":
 	case fn.Labels["team"] != "vision", fn.Annotations["topic"] != "a: b":
 	default:
 		if v, set := fn.Env["EMPTY"]; set && v == "" {
@@ -67,7 +68,7 @@ func TestParseDefaultsAndDocuments(t *testing.T) {
 	a, b := functions[0], functions[1]
 	if a.Port != 8080 || a.Contract != "auto" || a.Kind != "inference" || a.GPUs != 1 || a.Weight != 1 || a.Tenant != "default" || a.Model != nil ||
 		a.Scale != DefaultScale || a.Inflight != 1 || a.Timeout != 0 || a.Queue != 0 ||
-		a.Restart != "no" || a.Limits != (Limits{}) || a.ReadOnly {
+		a.Restart != "no" || a.Limits != (Limits{}) || a.ReadOnly || a.Unmanaged != "report" {
 		t.Errorf("defaults: %+v", a)
 	}
 	if b.Name != "7b" {
@@ -87,7 +88,7 @@ func TestParseFaults(t *testing.T) {
 	for what, c := range map[string]struct{ text, want string }{
 		"unknown key":               {ok + "gpumem: 3\n", "f.yaml:3: gpumem: unknown key, expected one of annotations, command, "},
 		"near key":                  {ok + "gpumem: 3\n", ", weight: gpu_mem?"},
-		"far key":                   {ok + "colour: 3\n", "tenant, timeout, weight"},
+		"far key":                   {ok + "colour: 3\n", "tenant, timeout, unmanaged, weight"},
 		"unknown model key":         {ok + "model: {name: m, size: 1MiB, shape: 3}\n", "f.yaml:3: model.shape: unknown key, expected one of file, name, size"},
 		"repeated key":              {ok + "name: b\n", "f.yaml:3: name: the key is on line 1 already"},
 		"repeated variable":         {ok + "env:\n  A: 1\n  A: 2\n", "f.yaml:5: env.A: the key is on line 4 already"},
@@ -133,6 +134,7 @@ func TestParseFaults(t *testing.T) {
 		"limits of none":            {"name: a\ncommand: [x]\nlimits: {pids: 3}\n", "f.yaml:3: limits: of a container, expected an image too"},
 		"read_only":                 {ok + "read_only: perhaps\n", `f.yaml:3: read_only: "perhaps", expected one of true, false`},
 		"read_only of none":         {"name: a\ncommand: [x]\nread_only: true\n", "f.yaml:3: read_only: of a container"},
+		"unmanaged":                 {ok + "unmanaged: kill\n", `f.yaml:3: unmanaged: "kill", expected one of report, stop`},
 		"timeout":                   {ok + "timeout: 5\n", "expected a duration above 0"},
 		"merge":                     {ok + "<<: {port: 1}\n", "f.yaml:3: <<: unknown key"},
 		"list":                      {"- name: a\n", "f.yaml:1: a list, expected keys and values: annotations, command, "},

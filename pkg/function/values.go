@@ -25,7 +25,11 @@ const (
 	Kernels         = "kernels" // the kind of graphs of kernels
 	DefaultTenant   = "default"
 	DefaultRestart  = "no"
-	DefaultInflight = 1
+
+	// What a Function may say of unmanaged processes.
+	DefaultUnmanaged = "report"
+	StopUnmanaged    = "stop"
+	DefaultInflight  = 1
 )
 
 // DefaultScale is the scale of a function that gives none, and what is not
@@ -43,11 +47,13 @@ const (
 // maxGPUs is the most GPUs one instance may span.
 const maxGPUs = 1024
 
-// contracts, kinds and restarts are the words the keys contract, kind and restart know.
+// contracts, kinds, restarts and unmanaged are the words the keys contract, kind, restart
+// and unmanaged know.
 var (
 	contracts = []string{"auto", "http", "openfaas", "kserve-v2", "openai"}
 	kinds     = []string{"inference", "training", Kernels}
 	restarts  = []string{"no", "on-failure", "always"}
+	unmanaged = []string{DefaultUnmanaged, StopUnmanaged}
 )
 
 var namePattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
@@ -64,7 +70,7 @@ func CheckName(name string) error {
 // function reads one document; line is where its name is.
 func (p *parser) function(n *yaml.Node) (fn Function, line int) {
 	fn = Function{Port: DefaultPort, Contract: DefaultContract, Kind: DefaultKind, GPUs: 1, Weight: 1, Tenant: DefaultTenant, Restart: DefaultRestart,
-		Scale: DefaultScale, Inflight: DefaultInflight}
+		Scale: DefaultScale, Inflight: DefaultInflight, Unmanaged: DefaultUnmanaged}
 	lines := p.mapping(n, "", map[string]setter{
 		"name": func(p *parser, key string, v *yaml.Node) { fn.Name = p.name(v, key) },
 		"image": func(p *parser, key string, v *yaml.Node) {
@@ -95,6 +101,7 @@ func (p *parser) function(n *yaml.Node) (fn Function, line int) {
 		"read_only": func(p *parser, key string, v *yaml.Node) {
 			fn.ReadOnly = p.oneOf(v, key, []string{"true", "false"}) == "true"
 		},
+		"unmanaged": func(p *parser, key string, v *yaml.Node) { fn.Unmanaged = p.oneOf(v, key, unmanaged) },
 	})
 	if fn.Name == "" {
 		p.fail(n, "name", "missing, expected a name like resnet-50")

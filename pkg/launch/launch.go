@@ -257,7 +257,7 @@ func simulated(gpus []string) bool {
 }
 
 func registration(fn function.Function, p instance.Placement, secret string) wire.Registration {
-	r := wire.Registration{Instance: p.ID, Function: fn.Name, Secret: secret}
+	r := wire.Registration{Instance: p.ID, Function: fn.Name, Secret: secret, StopUnmanaged: fn.Unmanaged == function.StopUnmanaged}
 	if fn.Kind != "training" { // which has no latency
 		r.SLOMS = float64(fn.SLO) / float64(time.Millisecond)
 	}

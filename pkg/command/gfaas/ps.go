@@ -18,10 +18,14 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/launch"
 	"github.com/gfaas/gfaas/pkg/number"
+	"github.com/gfaas/gfaas/pkg/wire"
 )
 
 // looksAtOnce bounds how many runtimes' answers are awaited at a time.
 const looksAtOnce = 16
+
+// unmanagedTimeout is how long the token daemon may take to name unmanaged processes.
+const unmanagedTimeout = 2 * time.Second
 
 // States of an instance that the state file does not know of itself.
 const (
@@ -44,10 +48,11 @@ type psEntry struct {
 	QuotaLimit   float64 `json:"quota_limit"`
 	MemLimitMiB  float64 `json:"mem_limit_mib"` // 0 is no limit
 	Address      string  `json:"address"`
-	State        string  `json:"state"`           // starting, ready, exited, unknown, lost or faulted
-	Started      string  `json:"started"`         // RFC 3339; empty while it is only intended
-	Restarts     int     `json:"restarts"`        // how often a gateway, or its engine, has started it again
-	Model        string  `json:"model,omitempty"` // whose weights it shares; they are not in its memory
+	State        string  `json:"state"`               // starting, ready, exited, unknown, lost or faulted
+	Started      string  `json:"started"`             // RFC 3339; empty while it is only intended
+	Restarts     int     `json:"restarts"`            // how often a gateway, or its engine, has started it again
+	Model        string  `json:"model,omitempty"`     // whose weights it shares; they are not in its memory
+	Unmanaged    []int   `json:"unmanaged,omitempty"` // its processes that use the GPU without the preload library
 
 	// Fault is the CUDA error after which every call of the instance's process fails, and
 	// the call that returned it; empty unless it is faulted.
@@ -79,8 +84,9 @@ has the last line of those that have exited.
 
 JSON is a list of {"id", "function", "runtime", "gpu", "pid" or "container",
 "sm_pct", "quota_request", "quota_limit", "mem_limit_mib", "address", "state",
-"started", "restarts", "model", "fault"}. The weights of the model are in gfaas-modeld's one copy, and
-not in the memory of the instance (gfaas top shows them).`,
+"started", "restarts", "model", "unmanaged", "fault"}. The weights of the model are in gfaas-modeld's one copy, and
+not in the memory of the instance (gfaas top shows them). Unmanaged, also a column where there are any,
+lists the instance's processes that use the GPU without the preload library: nothing limits those.`,
 		Example:           "  gfaas ps\n  gfaas ps resnet -o json",
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: t.completeFunctions,
@@ -130,6 +136,7 @@ func runPs(ctx context.Context, t *tool, names []string) error {
 		}
 		entries = append(entries, entry(r, stateLost))
 	}
+	t.addUnmanaged(ctx, entries)
 	if t.env.Output == "wide" {
 		t.addLast(ctx, all.records(), entries)
 	}
@@ -171,6 +178,24 @@ func (t *tool) look(ctx context.Context, launcher *launch.Launcher, records []in
 	}
 	wg.Wait()
 	return states, restarts, ctx.Err()
+}
+
+// addUnmanaged adds the unmanaged processes that the token daemon shows; without a daemon
+// there are none to be known.
+func (t *tool) addUnmanaged(ctx context.Context, entries []psEntry) {
+	ctx, cancel := context.WithTimeout(ctx, unmanagedTimeout)
+	defer cancel()
+	s, err := tokend.Dial(t.runDir).Status(ctx)
+	if err != nil {
+		return
+	}
+	for _, g := range s.GPUs {
+		for _, c := range g.Clients {
+			if i := slices.IndexFunc(entries, func(e psEntry) bool { return e.ID == c.Instance }); i >= 0 && c.State == wire.StateUnmanaged {
+				entries[i].Unmanaged = append(entries[i].Unmanaged, c.PID)
+			}
+		}
+	}
 }
 
 // addLast adds the last lines of those that have exited.
@@ -222,6 +247,15 @@ func anyFaulted(entries []psEntry) bool {
 	return slices.ContainsFunc(entries, func(e psEntry) bool { return e.Fault != "" })
 }
 
+// pidsText is a list of processes, separated by blanks.
+func pidsText(pids []int) string {
+	var words []string
+	for _, pid := range pids {
+		words = append(words, strconv.Itoa(pid))
+	}
+	return strings.Join(words, " ")
+}
+
 func pidText(pid int) string {
 	if pid == 0 {
 		return ""
@@ -233,7 +267,11 @@ func pidText(pid int) string {
 func psRows(entries []psEntry, wide bool) [][]string {
 	shared := slices.ContainsFunc(entries, func(e psEntry) bool { return e.Model != "" })
 	faulted := anyFaulted(entries)
+	outside := slices.ContainsFunc(entries, func(e psEntry) bool { return len(e.Unmanaged) > 0 })
 	header := []string{"ID", "FUNCTION", "GPU", "SM%", "QUOTA", "MEM", "ADDRESS", "STATE", "STARTED"}
+	if outside {
+		header = append(header, "UNMANAGED")
+	}
 	if wide {
 		header = append(header, "RUNTIME", "PID/CONTAINER", "RESTARTS", "PRINTED LAST")
 		if shared {
@@ -247,6 +285,9 @@ func psRows(entries []psEntry, wide bool) [][]string {
 	for _, e := range entries {
 		row := []string{e.ID, e.Function, e.GPU, number.Short(e.SMPct), quotaText(e), orDash(e.MemLimitMiB > 0, number.Short(e.MemLimitMiB)+"MiB"),
 			orDash(e.Address != "", e.Address), e.State, ago(e.Started)}
+		if outside {
+			row = append(row, orDash(len(e.Unmanaged) > 0, pidsText(e.Unmanaged)))
+		}
 		if wide {
 			row = append(row, e.Runtime, orDash(e.PID != 0 || e.Container != "", pidText(e.PID)+shortID(e.Container)), strconv.Itoa(e.Restarts), orDash(e.last != "", e.last))
 			if shared {

@@ -234,3 +234,77 @@ func TestUnmanagedIsLeft(t *testing.T) {
 		})
 	}
 }
+
+// An instance that gfaas up started has the line in its log and its unmanaged processes in
+// gfaas ps; with unmanaged: stop they are killed.
+func TestUnmanagedOfUp(t *testing.T) {
+	w := build(t)
+	libs, err := filepath.Abs("../../../build/lib")
+	if err != nil {
+		t.Fatal(err)
+	}
+	escape, err := exec.LookPath("escape")
+	if err != nil {
+		t.Fatal(err)
+	}
+	loop := filepath.Join(libs, "..", "victim", "loop")
+	for _, stop := range []bool{false, true} {
+		t.Run(fmt.Sprintf("stop %v", stop), func(t *testing.T) {
+			dir, err := os.MkdirTemp("", "unmanaged")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = os.RemoveAll(dir) })
+			env := append(w.environ(dir), "GFAAS_LIB_DIR="+libs)
+			what := "report"
+			if stop {
+				what = "stop"
+			}
+			for name, text := range map[string]string{
+				"f.yaml":    fmt.Sprintf("name: echo\ncommand: [sh, -c, '%s env %s 1000000000 100 & exec %s']\ncontract: http\nunmanaged: %s\n", escape, loop, w.function, what),
+				"plan.json": planOf("echo-0"),
+			} {
+				if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			run := func(args ...string) string {
+				cmd := exec.Command("gfaas", args...)
+				cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
+				text, err := cmd.CombinedOutput()
+				if err != nil {
+					t.Fatalf("%v: %v\n%s", args, err, text)
+				}
+				return string(text)
+			}
+			run("apply", "-f", "f.yaml")
+			run("up", "plan.json", "--gpu", "sim")
+			pid := 0
+			t.Cleanup(func() {
+				down(env)
+				if pid > 0 {
+					_ = unix.Kill(pid, unix.SIGKILL)
+				}
+			})
+			eventually(t, "it is in the log", func() bool { return strings.Contains(run("logs", "echo"), "gfaas: process ") })
+			log := run("logs", "echo")
+			_, rest, _ := strings.Cut(log, "gfaas: process ")
+			if _, err := fmt.Sscan(rest, &pid); err != nil {
+				t.Fatal(err)
+			}
+			if strings.Count(log, "gfaas: process ") != 1 || !strings.HasPrefix(rest, fmt.Sprintf("%d (%s) ", pid, loop)) {
+				t.Errorf("the log is %q", log)
+			}
+			if stop {
+				eventually(t, "it is stopped", func() bool { return !procfs.Alive(pid) })
+				return
+			}
+			if text := run("ps", "-o", "json"); !strings.Contains(strings.Join(strings.Fields(text), ""), fmt.Sprintf(`"unmanaged":[%d]`, pid)) {
+				t.Errorf("ps -o json: %s", text)
+			}
+			if text := run("ps"); !strings.Contains(text, "UNMANAGED") || !strings.Contains(text, strconv.Itoa(pid)) {
+				t.Errorf("ps: %s", text)
+			}
+		})
+	}
+}

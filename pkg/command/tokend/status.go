@@ -31,7 +31,8 @@ func newStatus(env *cli.Env, socket *string) *cobra.Command {
 absent (the instance is registered and has no process), idle (wants nothing),
 waiting, running (holds a lease), draining (was asked back and still runs) or
 suspended (is stopped, by a signal or a debugger, or has not given its lease
-back for 30 s, and nobody waits for it).
+back for 30 s, and nobody waits for it). A process of an instance that uses the
+driver without the preload library is unmanaged: nothing limits it.
 USED is the share of the last full window; debt is what the instance used beyond
 its limit and has to make up for, and owed (in the JSON and CSV forms) what it used
 beyond its request while others missed theirs, which come first until that is made
@@ -43,7 +44,8 @@ memory, such as a model's weights, which is not in the memory used and has no
 limit; why is the reason of the last decision about a process: of one that
 waits, what it waits for; strays says how many programs the instance's processes
 have started without the preload library, which was put back, or that it cannot
-be loaded into, and is left out while there are none; fault is the CUDA error
+be loaded into, and how many unmanaged processes there were, and is left out while
+there are none; fault is the CUDA error
 after which every call of the process fails until it ends, with the function of
 the driver API that returned it, and is left out while there is none. The table
 shows such a process as faulted.
