@@ -153,13 +153,41 @@ static void find_all(void)
     dlerror();
 }
 
+/* In a container, where glibc loads the library by /etc/ld.so.preload, a program may
+ * begin with an environment that has nothing of the slice: what that lacks is in this
+ * file of the folder of the instance's socket. Elsewhere there is none. */
+#define SLICE_FILE "/opt/gfaas/run/slice"
+
+static void adopt_slice(void)
+{
+    char text[8192];
+    if (getenv("GFAAS_SOCKET") && getenv("GFAAS_INSTANCE") && getenv("GFAAS_SECRET"))
+        return;
+    int saved = errno;
+    int fd = (int)syscall(SYS_openat, AT_FDCWD, SLICE_FILE, O_RDONLY | O_CLOEXEC);
+    if (fd >= 0) {
+        ssize_t n = syscall(SYS_read, fd, text, sizeof text - 1);
+        syscall(SYS_close, fd);
+        text[n > 0 ? n : 0] = 0;
+        for (char *rest, *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+            char *value = strchr(line, '=');
+            if (!value)
+                continue;
+            *value = 0;
+            setenv(line, value + 1, 0);
+        }
+    }
+    errno = saved;
+}
+
 /* Before the program and most of what it is linked with. What starts programs
  * earlier finds the functions itself; there is no other thread yet. */
 __attribute__((constructor)) static void begin(int argc, char *argv[], char *env[])
 {
     (void)argc, (void)argv;
-    keep(env);
-    note_paths(env);
+    adopt_slice();
+    keep(environ ? environ : env);
+    note_paths(environ ? environ : env);
     gf_say_init();
     gf_stray_init();
     find_all();

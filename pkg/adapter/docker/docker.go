@@ -45,7 +45,8 @@ type Runtime struct {
 	engine *client.Client
 
 	mu    sync.Mutex
-	about *system.Info // once it was asked
+	about *system.Info      // once it was asked
+	lists map[string]string // what images preload themselves, by their ids
 }
 
 var _ ports.Runtime = (*Runtime)(nil)
@@ -89,7 +90,7 @@ func New(ctx context.Context, config Config) (*Runtime, error) {
 	}
 	// Left to the first request, it would race with a second one beside it.
 	engine.NegotiateAPIVersionPing(ping)
-	return &Runtime{config: config, engine: engine}, nil
+	return &Runtime{config: config, engine: engine, lists: map[string]string{}}, nil
 }
 
 // Close gives the connection back.

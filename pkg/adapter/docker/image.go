@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"archive/tar"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,8 @@ import (
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/image"
 	dockerspec "github.com/moby/docker-image-spec/specs-go/v1"
+
+	"github.com/gfaas/gfaas/pkg/adapter/preload"
 )
 
 // findImage looks an image up, and pulls it when the engine does not have it.
@@ -29,6 +32,57 @@ func (r *Runtime) findImage(ctx context.Context, name string) (image.InspectResp
 		img.Config = &dockerspec.DockerOCIImageConfig{}
 	}
 	return img, nil
+}
+
+// maxPreloads bounds an image's list of libraries to preload, in bytes.
+const maxPreloads = 64 << 10
+
+// preloads returns what an image itself has at preload.InsidePreload; empty if nothing.
+// It is read once for each image, from a container that is not started.
+func (r *Runtime) preloads(ctx context.Context, img image.InspectResponse) (string, error) {
+	r.mu.Lock()
+	list, known := r.lists[img.ID]
+	r.mu.Unlock()
+	if known || img.ID == "" {
+		return list, nil
+	}
+	// Not under ctx: nobody would know a container of a creation that is cut short.
+	create, cancel := detached(ctx)
+	defer cancel()
+	made, err := r.engine.ContainerCreate(create, &container.Config{Image: img.ID, Cmd: []string{"none"}}, nil, nil, nil, "")
+	if err != nil {
+		return "", explain("look into image "+img.ID, err)
+	}
+	list, err = r.readFile(ctx, made.ID, preload.InsidePreload)
+	if err := errors.Join(err, r.remove(create, made.ID)); err != nil {
+		return "", err
+	}
+	r.mu.Lock()
+	r.lists[img.ID] = list
+	r.mu.Unlock()
+	return list, nil
+}
+
+// readFile reads a small file of a container; it is empty if there is no such file.
+func (r *Runtime) readFile(ctx context.Context, id, name string) (string, error) {
+	stream, _, err := r.engine.CopyFromContainer(ctx, id, name)
+	if cerrdefs.IsNotFound(err) {
+		return "", nil
+	}
+	if err != nil {
+		return "", explain("read "+name+" of the image", err)
+	}
+	defer stream.Close()
+	archive := tar.NewReader(stream)
+	head, err := archive.Next()
+	if err != nil {
+		return "", fmt.Errorf("read %s of the image: %w", name, err)
+	}
+	if head.Typeflag != tar.TypeReg || head.Size > maxPreloads {
+		return "", fmt.Errorf("%s of the image is not a file of at most %d bytes", name, maxPreloads)
+	}
+	text, err := io.ReadAll(archive)
+	return string(text), err
 }
 
 // pull fetches an image. The error is Unavailable unless ctx ended.

@@ -20,6 +20,7 @@ import (
 
 // inside is what a container is given of this machine.
 type inside struct {
+	socket  string       // the folder of the instance's socket, on this machine
 	libs    preload.Libs // as the container sees them
 	gpus    []string     // as the container sees them
 	mounts  []mount.Mount
@@ -51,6 +52,7 @@ func (r *Runtime) inside(instance string, gpus []string, mpsPipes string) (insid
 		return inside{}, fmt.Errorf("the token daemon's client folder: %w", err)
 	}
 	in := inside{gpus: gpus, env: map[string]string{}}
+	in.socket = run
 	in.mounts = append(in.mounts, bind(run, preload.InsideSocket, false))
 	if r.config.Libs.Hook != "" {
 		in.libs.Hook = preload.InsideHook

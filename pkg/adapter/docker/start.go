@@ -60,6 +60,13 @@ func (r *Runtime) Start(ctx context.Context, spec instance.Spec) (instance.Handl
 	if err != nil {
 		return instance.Handle{}, err
 	}
+	list, err := r.preloads(ctx, img)
+	if err != nil {
+		return instance.Handle{}, err
+	}
+	if err := preload.WriteInside(plan.socket, plan.env, list); err != nil {
+		return instance.Handle{}, err
+	}
 	// Not under ctx: a creation that is cut short may still take place, and
 	// nobody would know its container.
 	create, cancel := detached(ctx)
@@ -120,6 +127,7 @@ type plan struct {
 	host   *container.HostConfig
 	port   nat.Port
 	env    map[string]string // the whole environment, the image's included
+	socket string            // the folder of the instance's socket, on this machine
 }
 
 func (r *Runtime) plan(spec instance.Spec, img image.InspectResponse, host nat.PortBinding, engine system.Info) (plan, error) {
@@ -136,13 +144,15 @@ func (r *Runtime) plan(spec instance.Spec, img image.InspectResponse, host nat.P
 	if err != nil {
 		return plan{}, err
 	}
+	// No environment takes the library out of a program of glibc that has it from here.
+	inside.mounts = append(inside.mounts, bind(filepath.Join(inside.socket, preload.PreloadFile), preload.InsidePreload, false))
 	own, whole, err := environ(spec, img.Config.Env, inside)
 	if err != nil {
 		return plan{}, err
 	}
 	p := plan{
 		name: fmt.Sprintf("gfaas-%s-%s", spec.ID, preload.NewSecret()[:8]),
-		port: port, env: whole,
+		port: port, env: whole, socket: inside.socket,
 		config: &container.Config{
 			Image: spec.Image, Env: own, User: user,
 			ExposedPorts: nat.PortSet{port: {}},

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -16,6 +17,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/adapter/mps"
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 	"github.com/gfaas/gfaas/pkg/adapter/simgpu"
+	"github.com/gfaas/gfaas/pkg/adapter/tokend"
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/host"
 	"github.com/gfaas/gfaas/pkg/function"
@@ -187,6 +189,9 @@ func registerAll(ctx context.Context, runDir string, launcher *launch.Launcher, 
 		if err != nil {
 			return nil, err
 		}
+		if err := writeInside(runDir, a, secret); err != nil {
+			return nil, err
+		}
 		switch d, err := gpu.ParseDevice(a.placement.GPUs[0]); {
 		case err != nil:
 			return nil, err
@@ -200,6 +205,34 @@ func registerAll(ctx context.Context, runDir string, launcher *launch.Launcher, 
 		}
 	}
 	return settings, nil
+}
+
+// writeInside writes what keeps the programs of an instance's container in its slice when
+// they are started with an environment of their own: what the manifest's environment says.
+func writeInside(runDir string, a assignment, secret string) error {
+	grant := preload.Grant{
+		Socket: preload.InsideSocket + "/token.sock", Instance: a.placement.ID, Secret: secret, SMPct: a.placement.Slice.SMPct,
+		Libs: preload.Libs{Hook: preload.InsideHook, SimDir: preload.InsideSim}, Env: map[string]string{}, Mem: a.placement.Slice.Mem,
+	}
+	simulated := false
+	for i, name := range a.placement.GPUs {
+		d, err := gpu.ParseDevice(name)
+		if err != nil {
+			return err
+		}
+		if simulated = d.Simulated; !simulated {
+			name = strconv.Itoa(i) // a container counts its own from 0
+		}
+		grant.GPU = append(grant.GPU, name)
+	}
+	env, err := preload.Environ(grant)
+	if err != nil {
+		return fmt.Errorf("instance %s: %w", a.placement.ID, err)
+	}
+	if simulated {
+		env["GFAAS_SIM_DIR"], env["GFAAS_SIM_GPU"] = preload.InsideDevice, os.Getenv("GFAAS_SIM_GPU")
+	}
+	return preload.WriteInside(tokend.InstanceSocketDir(runDir, a.placement.ID), env, "")
 }
 
 // forgetOthers makes the daemon forget what neither the plan names nor gfaas has started.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -15,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gfaas/gfaas/pkg/adapter/preload"
 	"github.com/gfaas/gfaas/pkg/instance/instancetest"
 	"github.com/gfaas/gfaas/pkg/procfs"
 )
@@ -36,6 +38,12 @@ func escape() {
 	switch how {
 	case "execs": // as env -i does, by the system call
 		err = syscall.Exec(command[0], command, env)
+	case "beside": // PROGRAM ARGS… -- OTHER: it becomes the other program
+		at := slices.Index(command, "--")
+		cmd.Args = command[:at]
+		if err = cmd.Start(); err == nil {
+			err = syscall.Exec(command[at+1], command[at+1:], os.Environ())
+		}
 	case "leaves":
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		if err = cmd.Start(); err == nil {
@@ -305,6 +313,81 @@ func TestUnmanagedOfUp(t *testing.T) {
 			if text := run("ps"); !strings.Contains(text, "UNMANAGED") || !strings.Contains(text, strconv.Itoa(pid)) {
 				t.Errorf("ps: %s", text)
 			}
+		})
+	}
+}
+
+// importEscape makes an image of a function, of the program that starts others with an
+// environment of their own, and of one that uses the GPU. Own is a library that the
+// image lists itself to be preloaded, if it is not empty.
+func importEscape(t *testing.T, p *place, loop, own string) (image string) {
+	t.Helper()
+	escape, err := exec.LookPath("escape")
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := `set -e
+copy() { mkdir -p "$1$(dirname "$2")" && cp -L "$2" "$1$2"; }
+for lib in $(ldd "$FUNCTION" "$ESCAPE" "$LOOP" "$LIBRARIES"/*.so | grep -o '/[^ )]*\.so[^ ):]*'); do case $lib in "$LIBRARIES"*) ;; *) copy "$1" "$lib" ;; esac; done
+cp "$FUNCTION" "$1/function"; cp -L "$ESCAPE" "$1/escape"; cp "$LOOP" "$1/loop"
+mkdir "$1/tmp" "$1/dev"
+if [ "$OWN" ]; then mkdir -p "$1/etc"; cp "$OWN" "$1/own.so"; printf '# ours\n/own.so' >"$1/etc/ld.so.preload"; fi
+tar -C "$1" -c . | docker import --change 'ENV HOST=0.0.0.0' --change 'CMD ["/escape", "beside", "/loop", "1000000000", "100", "--", "/function"]' - "$2"`
+	image = "gfaas-test-" + preload.NewSecret()[:12]
+	cmd := exec.Command("sh", "-c", script, "sh", t.TempDir(), image)
+	cmd.Env = append(os.Environ(), "FUNCTION="+p.getenv("FUNCTION"), "ESCAPE="+escape, "LOOP="+loop, "OWN="+own, "LIBRARIES="+p.getenv("GFAAS_LIB_DIR"))
+	if text, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("import an image: %v\n%s", err, text)
+	}
+	t.Cleanup(func() { _ = exec.Command("docker", "rmi", "-f", image).Run() })
+	t.Cleanup(func() { down(p.env) })
+	return image
+}
+
+// In a container no environment takes the library out of a program: what is started
+// with one of its own is in the slice. What the image preloads itself is preloaded too.
+func TestContainerKeepsItsSlice(t *testing.T) {
+	libs, err := filepath.Abs("../../../build/lib")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ownLibrary := filepath.Join(t.TempDir(), "own.so")
+	instancetest.Compile(t, ownLibrary, []byte(`#include <unistd.h>
+__attribute__((constructor)) static void begin(void) { if (write(2, "own library\n", 12) < 0) _exit(1); }`), "-shared", "-fPIC")
+	for name, c := range map[string]struct{ own, more string }{
+		"an image":                        {"", ""},
+		"an image with a list of its own": {ownLibrary, ""},
+		"a root that is only read":        {"", ", read_only: true"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := dockerPlace(t)
+			p.env = append(p.env, "GFAAS_LIB_DIR="+libs)
+			image := importEscape(t, p, filepath.Join(libs, "..", "victim", "loop"), c.own)
+			p.write("f.yaml", "{name: boxed, image: "+image+c.more+"}\n")
+			p.output("apply", "-f", "f.yaml")
+			p.write("plan.json", planOf("boxed-0"))
+			p.output("up", "plan.json", "--gpu", "sim")
+			eventually(t, "what has another environment runs in the slice", func() bool {
+				cmd := exec.Command("gfaas-tokend", "status", "-o", "csv")
+				cmd.Env = append(os.Environ(), p.env...)
+				text, err := cmd.Output()
+				if err != nil {
+					t.Fatal(err)
+				}
+				rows, err := csv.NewReader(bytes.NewReader(text)).ReadAll()
+				if err != nil || len(rows) < 2 {
+					t.Fatalf("%s, %v", text, err)
+				}
+				if strings.Contains(string(text), "unmanaged") {
+					t.Fatalf("it is outside:\n%s", text)
+				}
+				return slices.ContainsFunc(rows[1:], func(row []string) bool { launches, _ := strconv.Atoi(row[12]); return launches > 0 })
+			})
+			if log := p.output("logs", "boxed"); (c.own != "") != strings.Contains(log, "own library") || strings.Contains(log, "cannot be preloaded") {
+				t.Errorf("the log is %q", log)
+			}
+			p.output("down")
+			p.nothing()
 		})
 	}
 }

@@ -171,8 +171,11 @@ func (l *instanceListener) remove() {
 	}
 }
 
-// removeFolder removes what openListener makes and nothing else.
+// removeFolder removes what openListener makes, and what starters of containers put
+// beside it, and nothing else.
 func removeFolder(dir string) {
-	_ = os.Remove(filepath.Join(dir, "token.sock"))
+	for _, name := range []string{"token.sock", "ld.so.preload", "slice"} {
+		_ = os.Remove(filepath.Join(dir, name))
+	}
 	_ = os.Remove(dir)
 }

@@ -26,7 +26,7 @@ const (
 // Where a container has what belongs to its GPUs.
 const (
 	insideMPS    = "/tmp/nvidia-mps"
-	insideDevice = "/opt/gfaas/device" // the files of the simulated one
+	insideDevice = preload.InsideDevice // the files of the simulated one
 )
 
 // mount is a folder or file of the machine. One that is not there is an error: what
@@ -93,6 +93,7 @@ func newGuest(w *workload, simulated bool) (guest, error) {
 		grant.MPSPipeDir = insideMPS
 		g.mounts = append(g.mounts, mount{Type: "bind", Source: mpsDir, Target: insideMPS})
 	}
+	g.mounts = append(g.mounts, mount{Type: "bind", Source: runDir + "/client/" + w.ID + "/" + preload.PreloadFile, Target: preload.InsidePreload, ReadOnly: true})
 	if w.fn.ReadOnly {
 		g.mounts = append(g.mounts, mount{Type: "tmpfs", Target: "/tmp"}) // of the container's own memory
 	}
