@@ -3,12 +3,17 @@ package gfaas
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"os/signal"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
 // Once the command is reaped its number may be anybody's: no signal goes there,
@@ -53,4 +58,26 @@ func TestNoSignalAfterTheEnd(t *testing.T) {
 	if sent == 0 || late > 0 {
 		t.Errorf("%d of %d signals went to a process that was reaped", late, sent)
 	}
+}
+
+// What the command's processes leave to this one is reaped when it has ended.
+func TestOrphansAreReaped(t *testing.T) {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) }()
+	stop := make(chan struct{})
+	done := make(chan struct{})
+	go func() { reapOrphans(stop, time.Millisecond); close(done) }()
+	text, err := exec.Command("sh", "-c", "(sleep 0.1 & echo $!)").Output() // the shell between the two ends at once
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is reaped", func() bool { _, err := procfs.Read(pid); return procfs.Gone(err) })
+	close(stop)
+	<-done
 }

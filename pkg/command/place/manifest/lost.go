@@ -147,6 +147,7 @@ func lostOfFunctions(by keeper, list []*workload) []string {
 			{"restart", fn.Restart != "" && fn.Restart != function.DefaultRestart && by == scheduler},
 			{"limits", fn.Limits != function.Limits{} && by == scheduler},
 			{"read_only", fn.ReadOnly && by == scheduler},
+			{"unmanaged", fn.Unmanaged == function.StopUnmanaged && by == scheduler},
 		} {
 			if f.set {
 				out = append(out, fmt.Sprintf("lost: %s of function %s: only gfaas keeps it", f.field, fn.Name))
