@@ -129,3 +129,13 @@ func cpuTime(b *testing.B, pid int) time.Duration {
 	}
 	return sum
 }
+
+// BenchmarkCensus is one look at all processes of the machine, of which none is new.
+func BenchmarkCensus(b *testing.B) {
+	s := serve(b, Config{})
+	s.register(reg("a", 60, 1, 1))
+	for b.Loop() {
+		s.d.takeCensus()
+	}
+	b.ReportMetric(float64(len(s.d.census.seen)), "processes")
+}
