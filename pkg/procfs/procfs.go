@@ -74,10 +74,13 @@ func Now() uint64 {
 	return uint64(t.Nano()) / (1e9 / perSecond)
 }
 
+// PIDs lists the numbers of all processes that this one can see.
+func PIDs() ([]int, error) { return numbers("/proc") }
+
 // All looks at every process that this one can see: at all of them, or it is an
 // error.
 func All() ([]Stat, error) {
-	pids, err := numbers("/proc")
+	pids, err := PIDs()
 	if err != nil {
 		return nil, err
 	}

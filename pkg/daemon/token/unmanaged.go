@@ -37,6 +37,9 @@ import (
 const (
 	// censusEvery is the time between two looks at all processes.
 	censusEvery = time.Second
+	// wholeEvery is how many censuses there are to one that looks at all processes anew.
+	// The others look at new ones and at members.
+	wholeEvery = 5
 	// foundKept is the number of unmanaged processes of an instance, from the last one
 	// found backwards, that a watcher may still ask for.
 	foundKept = 64
@@ -53,12 +56,14 @@ type process struct {
 // census is what the daemon knows of all processes. Its lock is taken before the
 // daemon's.
 type census struct {
-	mu   sync.Mutex
-	seen map[process]*sighting
+	mu    sync.Mutex
+	seen  map[process]*sighting
+	taken int
 }
 
 // sighting is what the census knows of one process.
 type sighting struct {
+	stat    procfs.Stat
 	program program // that it runs
 	size    uint64  // of its address space when its maps were last read
 
@@ -157,20 +162,14 @@ func (d *Daemon) takeCensus() {
 		c.seen = nil
 		return
 	}
-	all, err := procfs.All()
-	if err != nil {
+	if err := d.lookAtAll(&r, c); err != nil {
 		d.faults.warn("cannot look for processes that use the driver without the preload library", "err", err)
 		return
 	}
-	known := c.seen
-	c.seen = make(map[process]*sighting, len(all))
 	self := ""
-	for _, s := range all {
-		r.stats[s.PID] = s
-		key := process{s.PID, s.Start}
-		c.seen[key] = d.sight(known[key], s)
-		if s.PID == os.Getpid() {
-			self = c.seen[key].box
+	for key, s := range c.seen {
+		if key.pid == os.Getpid() {
+			self = s.box
 		}
 	}
 	for key, id := range r.clients {
@@ -181,13 +180,48 @@ func (d *Daemon) takeCensus() {
 	d.apply(&r, c)
 }
 
+// lookAtAll looks at the processes of the machine.
+func (d *Daemon) lookAtAll(r *roll, c *census) error {
+	pids, err := procfs.PIDs()
+	if err != nil {
+		return err
+	}
+	others := map[int]*sighting{} // which need no look
+	if c.taken++; c.taken%wholeEvery != 0 {
+		for key, s := range c.seen {
+			if s.member == "" {
+				others[key.pid] = s
+			}
+		}
+	}
+	now := make(map[process]*sighting, len(pids))
+	for _, pid := range pids {
+		if s := others[pid]; s != nil {
+			now[process{pid, s.stat.Start}], r.stats[pid] = s, s.stat
+			continue
+		}
+		s, err := procfs.Read(pid)
+		if procfs.Gone(err) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		key := process{pid, s.Start}
+		now[key], r.stats[pid] = d.sight(c.seen[key], s), s
+	}
+	c.seen = now
+	return nil
+}
+
 // sight looks at a process, unless it still runs the program that it ran the last time.
 func (d *Daemon) sight(before *sighting, s procfs.Stat) *sighting {
 	now := program{s.Stack, s.Name}
 	if before != nil && before.program == now {
+		before.stat = s
 		return before
 	}
-	out := &sighting{program: now}
+	out := &sighting{stat: s, program: now}
 	if before != nil {
 		out.member, out.of, out.box = before.member, before.of, before.box
 	} else {
