@@ -17,7 +17,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode"
 
 	"golang.org/x/sys/unix"
 
@@ -555,14 +554,4 @@ func kill(s procfs.Stat) error {
 	}
 	defer p.Close()
 	return p.Signal(unix.SIGKILL)
-}
-
-// printable is a text in which what cannot be printed is a question mark.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, text)
 }
