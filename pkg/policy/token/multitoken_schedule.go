@@ -134,9 +134,10 @@ func (s *multiToken) withLittle(queue []*client) []*client {
 	return queue
 }
 
-// order ranks candidates: who has aged before all others, oldest first; then by what the instance has had of its request or, without rounds, by
-// what it misses of it; by how long they wait, and by id. A holder at its planned
-// end ranks as one that begins to wait just after now.
+// order ranks candidates: those that have aged before all others, oldest first; then by
+// what the instance has had of its request or, without rounds, by what it misses of it;
+// by how long they wait, and by id. A holder at its planned end ranks as one that begins
+// to wait just after now.
 func (s *multiToken) order(a, b *client) int {
 	sinceA, sinceB := s.waitingSince(a), s.waitingSince(b)
 	agedA, agedB := s.aged(a), s.aged(b)
