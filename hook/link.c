@@ -60,7 +60,7 @@ static bool watch_for(struct gf_link *link, uint32_t events)
  * whether the connection is still ours. */
 static bool wake(struct gf_link *link) { return watch_for(link, EPOLLOUT | EPOLLONESHOT); }
 
-/* Reports the same; it is for the helper, which forgets that it was woken. */
+/* Reports the same, and takes back a wake-up that the helper has not noticed yet. */
 static bool ours(struct gf_link *link) { return watch_for(link, 0); }
 
 /* In how many ms the helper may ask for a lease; 0: now. Locked. */
@@ -84,8 +84,9 @@ void gf_link_request(struct gf_device *device)
     } else if (link->sock >= 0 && !link->asked && !gf_load(gf_load(&device->gate))) {
         struct gf_request request = {gf_header(GF_MSG_REQUEST, sizeof request)};
         gf_store(&link->asked, true);
-        if (!wake(link) || !gf_transmit(link->sock, &request, sizeof request))
+        if (!ours(link) || !gf_transmit(link->sock, &request, sizeof request))
             gf_store(&link->asked, false); /* the helper connects anew */
+        wake(link); /* last: the helper that it wakes may run at once, and not between check and use */
     }
     pthread_mutex_unlock(&link->lock);
     sigprocmask(SIG_SETMASK, &before, NULL);

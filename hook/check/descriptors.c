@@ -6,8 +6,9 @@
  * WHICH is socket, epoll or all (every descriptor from 3 on that is one of the two);
  * KIND is what gets the number: closed (nothing), file, stream, seqpacket, pipe, write
  * (the end of a pipe that is written to), event, epoll or timer; WHEN is idle or busy
- * (while another thread launches); LIMIT is the most descriptors it may have. Fails unless all launches succeed, in this process
- * and none of its files is read, written to or closed, here and in a forked child.
+ * (another thread launches before and after); LIMIT is the most descriptors it may have.
+ * Fails unless all launches succeed, in this process and none of its files is read,
+ * written to or closed, here and in a forked child.
  * Prints the lowest number that the library had. */
 #define _GNU_SOURCE
 #include "check.h"
@@ -50,11 +51,52 @@ static void launches(int n)
     }
 }
 
+static bool stop, stopped; /* the other thread is to launch nothing, and does not */
+
 static void *launcher(void *unused)
 {
     MUST(cuCtxSetCurrent(context));
-    launches(2 * LAUNCHES);
+    launches(LAUNCHES);
+    __atomic_store_n(&stopped, true, __ATOMIC_RELEASE);
+    while (__atomic_load_n(&stop, __ATOMIC_ACQUIRE))
+        usleep(1000);
+    launches(LAUNCHES);
     return unused;
+}
+
+/* Reports whether all other threads of the process sleep. */
+static bool others_sleep(void)
+{
+    bool all = true;
+    DIR *dir = opendir("/proc/self/task");
+    ENSURE(dir);
+    for (struct dirent *e; (e = readdir(dir));) {
+        char name[300], line[512] = "";
+        if (atol(e->d_name) <= 0 || atol(e->d_name) == getpid())
+            continue;
+        snprintf(name, sizeof name, "/proc/self/task/%s/stat", e->d_name);
+        FILE *f = fopen(name, "r");
+        if (f && fgets(line, sizeof line, f)) {
+            const char *state = strrchr(line, ')');
+            all = all && state && state[2] == 'S';
+        }
+        if (f)
+            fclose(f);
+    }
+    closedir(dir);
+    return all;
+}
+
+/* Waits until the library is between two of its looks. It checks a number before it uses
+ * it, and nobody can keep a program from using the number for something else between the
+ * two: such a program could lose data to any library. */
+static void settle(void)
+{
+    usleep(30000);
+    for (int calm = 0; calm < 5; usleep(2000))
+        calm = others_sleep() ? calm + 1 : 0;
+    while (!others_sleep())
+        usleep(100);
 }
 
 static bool chosen(const char *which, const char *link)
@@ -189,16 +231,20 @@ int main(int argc, char **argv)
     bool busy = !strcmp(argv[3], "busy");
     pthread_t thread;
     launches(8);
-    if (busy)
+    if (busy) {
+        __atomic_store_n(&stop, true, __ATOMIC_RELEASE);
         ENSURE(pthread_create(&thread, NULL, launcher, NULL) == 0);
-    else
-        usleep(30000);
+        while (!__atomic_load_n(&stopped, __ATOMIC_ACQUIRE))
+            usleep(1000);
+    }
     int n = find(argv[1], fds);
     ENSURE(n > 0);
+    settle();
     for (int i = 0; i < n; i++) {
         lowest = fds[i] < lowest ? fds[i] : lowest;
         replace(fds[i], argv[2]);
     }
+    __atomic_store_n(&stop, false, __ATOMIC_RELEASE);
     pid_t child = fork();
     if (child == 0) {
         still_open();

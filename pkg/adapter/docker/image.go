@@ -11,6 +11,7 @@ import (
 	cerrdefs "github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/image"
+	"github.com/docker/docker/api/types/mount"
 	dockerspec "github.com/moby/docker-image-spec/specs-go/v1"
 
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
@@ -38,8 +39,9 @@ func (r *Runtime) findImage(ctx context.Context, name string) (image.InspectResp
 const maxPreloads = 64 << 10
 
 // preloads returns what an image itself has at preload.InsidePreload; empty if nothing.
-// It is read once for each image, from a container that is not started.
-func (r *Runtime) preloads(ctx context.Context, img image.InspectResponse) (string, error) {
+// It is read once for each image, from a container that is not started. Find takes that for
+// the plan's: if this process is killed meanwhile, the container is found and removed.
+func (r *Runtime) preloads(ctx context.Context, img image.InspectResponse, plan plan) (string, error) {
 	r.mu.Lock()
 	list, known := r.lists[img.ID]
 	r.mu.Unlock()
@@ -49,7 +51,9 @@ func (r *Runtime) preloads(ctx context.Context, img image.InspectResponse) (stri
 	// Not under ctx: nobody would know a container of a creation that is cut short.
 	create, cancel := detached(ctx)
 	defer cancel()
-	made, err := r.engine.ContainerCreate(create, &container.Config{Image: img.ID, Cmd: []string{"none"}}, nil, nil, nil, "")
+	config := &container.Config{Image: img.ID, Cmd: []string{"none"}, Labels: plan.config.Labels}
+	host := &container.HostConfig{Mounts: []mount.Mount{bind(plan.socket, preload.InsideSocket, false)}}
+	made, err := r.engine.ContainerCreate(create, config, host, nil, nil, "")
 	if err != nil {
 		return "", explain("look into image "+img.ID, err)
 	}

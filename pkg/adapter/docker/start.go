@@ -60,7 +60,7 @@ func (r *Runtime) Start(ctx context.Context, spec instance.Spec) (instance.Handl
 	if err != nil {
 		return instance.Handle{}, err
 	}
-	list, err := r.preloads(ctx, img)
+	list, err := r.preloads(ctx, img, plan)
 	if err != nil {
 		return instance.Handle{}, err
 	}

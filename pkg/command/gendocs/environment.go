@@ -28,10 +28,13 @@ var environment = []struct {
 	}},
 	{"SETTINGS", "", []variable{
 		{"GFAAS_FLAG", "Every flag of every program has one: GFAAS_GPU_MEM is --gpu-mem. The flag wins. Variables of this prefix that nothing knows are told of."},
-		{"CUDA_VISIBLE_DEVICES", "The GPUs that commands may use: chooses them as --gpu does, and has to agree with it and with a plan. Numbers count as nvidia-smi does. If it is empty, -1 or NoDevFiles, there is none to use. docs/sharing.md of the source has the rules."},
+		{"CUDA_VISIBLE_DEVICES", "The GPUs that commands may use: chooses them as --gpu does, and has to agree with it and with a plan. Numbers count as nvidia-smi does. If it is empty, -1 or NoDevFiles, there is none to use. docs/sharing.md of the source has the rules. In a slice it names the slice's GPUs: the program may name them in another way, and a GPU outside the slice ends the list. The simulated driver reads it as NVIDIA's does."},
 		{"NO_COLOR", "Anything: no colours, as --no-color."},
 		{"TERM", "dumb: gfaas top prints its table once and shows no screen."},
 		{"DOCKER_HOST", "The Docker engine that instances with an image run on; DOCKER_CERT_PATH, DOCKER_TLS_VERIFY and DOCKER_API_VERSION go with it."},
+		{"DOCKER_CONTEXT", "With the settings in DOCKER_CONFIG (without it ~/.docker), the engine of the docker command: gfaas run refuses docker run on another machine's engine."},
+		{"DOCKER_CONFIG", "See DOCKER_CONTEXT."},
+		{"CONTAINER_HOST", "The engine of podman, likewise."},
 	}},
 	{"THE SIMULATED GPU", "Read by the simulated driver, in whatever program has loaded it, and by the commands that have to know what there is.", []variable{
 		{"GFAAS_SIM_GPU", "Its shape, as in sms=80,mem=16GiB,count=1,context=0,poison=0; docs/simulated-gpu.md of the source has the keys."},
@@ -53,7 +56,6 @@ var environment = []struct {
 		{"LD_PRELOAD", "libgfaas.so, in front of what was there."},
 		{"LD_LIBRARY_PATH", "On the simulated GPU its folder, in front of what was there; for functions with a model that of libgfaas-model.so, behind. Read to find out whether there is an NVIDIA driver."},
 		{"PYTHONPATH", "For functions with a model the folder of gfaas_model, behind what was there."},
-		{"CUDA_VISIBLE_DEVICES", "The slice's GPUs. The program may name them in another way; a GPU outside the slice ends the list. The simulated driver reads it as NVIDIA's does."},
 		{"CUDA_DEVICE_ORDER", "PCI_BUS_ID: GPUs have the same numbers everywhere."},
 		{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "The share of the multiprocessors."},
 		{"CUDA_MPS_PIPE_DIRECTORY", "The MPS daemon that the slice is under. gfaas-tokend and gfaas doctor read it too: the daemon of the machine's owner, without it that in /tmp/nvidia-mps."},

@@ -94,7 +94,7 @@ func TestFaasCLI(t *testing.T) {
 		want := function.Function{
 			Name: "figlet", Image: "registry/figlet:1", Env: map[string]string{"A": "b", "fprocess": "figlet"}, Port: 8080, Contract: "auto", Kind: "inference",
 			GPUMem: 512 * gpu.MiB, GPUs: 1, Weight: 2, Tenant: "default", Model: &function.Model{Name: "m", Size: 98 * gpu.MiB},
-			Scale: function.Scale{Min: 0, Max: 3, Idle: 90 * time.Second}, Inflight: 1, Restart: "no", Limits: function.Limits{Memory: 128 * gpu.MiB, CPUs: 0.25}, ReadOnly: true,
+			Scale: function.Scale{Min: 0, Max: 3, Idle: 90 * time.Second}, Inflight: 1, Restart: "no", Unmanaged: "report", Limits: function.Limits{Memory: 128 * gpu.MiB, CPUs: 0.25}, ReadOnly: true,
 			Labels: map[string]string{"team": "x"}, Annotations: map[string]string{"topic": "text"},
 		}
 		if err != nil || !reflect.DeepEqual(got, want) {
@@ -109,7 +109,7 @@ func TestDeployedAgain(t *testing.T) {
 		f.Image, f.Command, f.GPUMem, f.SLO = "x", []string{"./a", "b c"}, gpu.GiB, 69*time.Millisecond
 		f.Model = &function.Model{Name: "m", Size: gpu.MiB}
 		f.Limits = function.Limits{Memory: gpu.GiB, Pids: 9}
-		f.Restart, f.Inflight, f.Queue, f.Timeout = "always", 4, 7, time.Minute
+		f.Restart, f.Inflight, f.Queue, f.Timeout, f.Unmanaged = "always", 4, 7, time.Minute, "stop"
 		f.Labels, f.Annotations = map[string]string{"a": "b"}, map[string]string{"c": "d: e"}
 	})
 	again, err := deployment{Service: "f", Image: "x", Labels: labelsOf(whole), Annotations: annotationsOf(whole)}.function()

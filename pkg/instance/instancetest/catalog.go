@@ -185,7 +185,7 @@ func sampleFunction(name string) function.Function {
 	return function.Function{
 		Name: name, Command: []string{"./server", "--fast"}, Env: map[string]string{"A": "1"}, Port: 8080,
 		Contract: "http", Kind: "inference", SLO: 69 * time.Millisecond, GPUMem: 100 * gpu.MiB,
-		GPUs: 1, Weight: 1, Tenant: "default", Restart: "no", Model: &function.Model{Name: "m", Size: gpu.MiB},
+		GPUs: 1, Weight: 1, Tenant: "default", Restart: "no", Unmanaged: function.DefaultUnmanaged, Model: &function.Model{Name: "m", Size: gpu.MiB},
 		Scale: function.DefaultScale, Inflight: function.DefaultInflight, Dir: "/srv/f",
 	}
 }
