@@ -117,7 +117,7 @@ func TestStandIns(t *testing.T) {
 			t.Fatal(err)
 		}
 		record := filepath.Join(bin, "record")
-		cmd := p.command(append([]string{"run", "-q", "--gpu", "sim", "--name", "n", "--mem", "1GiB", "--"}, words...)...)
+		cmd := p.command(append([]string{"run", "-q", "--gpu", "sim", "--name", "stand-in", "--mem", "1GiB", "--"}, words...)...)
 		cmd.Env = append(cmd.Env, "RECORD="+record, "PATH="+bin+":"+os.Getenv("PATH"), "DOCKER_HOST=", "DOCKER_CONTEXT=", "DOCKER_CONFIG="+bin)
 		if text, err := cmd.CombinedOutput(); exitStatus(err) != 3 {
 			t.Fatalf("%s: status %d: %s", command, exitStatus(err), text)
@@ -128,14 +128,12 @@ func TestStandIns(t *testing.T) {
 		}
 		got := strings.Split(string(text), "\n")
 		run := slices.Index(got, "run")
-		socket := filepath.Join(p.getenv("GFAAS_RUN_DIR"), "client", "n") + ":/opt/gfaas/run:ro"
-		if run != len(words)-3 || got[run+1] != "-v" || got[run+2] != socket || !slices.Contains(got, "GFAAS_INSTANCE=n") ||
+		socket := filepath.Join(p.getenv("GFAAS_RUN_DIR"), "client", "stand-in") + ":/opt/gfaas/run:ro"
+		if run != len(words)-3 || got[run+1] != "-v" || got[run+2] != socket || !slices.Contains(got, "GFAAS_INSTANCE=stand-in") ||
 			!slices.Contains(got, "LD_PRELOAD=/opt/gfaas/libgfaas.so") || !strings.HasSuffix(string(text), "\nsecret set, preload none\n") {
 			t.Errorf("%s: it was given\n%s", command, text)
 		}
-		if text := p.output("ps", "-o", "csv"); strings.Contains(text, "n,") && strings.Contains(text, "\nn,") {
-			t.Errorf("%s: the slice is left:\n%s", command, text)
-		}
+		eventually(t, command+": the slice is removed", func() bool { return !p.knows("stand-in") })
 	}
 }
 
@@ -183,4 +181,5 @@ func TestDockerRun(t *testing.T) {
 	if text, err := run.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, text)
 	}
+	eventually(t, "the slice of a detached container is removed", func() bool { return !p.knows("detached") })
 }

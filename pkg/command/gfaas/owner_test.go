@@ -62,12 +62,15 @@ func stillThere(pids []int) (out []int) {
 	return out
 }
 
-// known says whether the token daemon knows the slice.
-func (p *place) known() bool {
+// known reports whether the token daemon knows the slice.
+func (p *place) known() bool { return p.knows("kin") }
+
+// knows reports whether the token daemon knows an instance whose ID begins so.
+func (p *place) knows(id string) bool {
 	cmd := p.command()
-	cmd.Path, cmd.Args = p.look("gfaas-tokend"), []string{"gfaas-tokend", "status", "-o", "json"}
-	text, _ := cmd.Output()
-	return strings.Contains(string(text), "kin")
+	cmd.Path, cmd.Args = p.look("gfaas-tokend"), []string{"gfaas-tokend", "status", "-o", "csv"}
+	text, _ := cmd.Output() // without a daemon no instance is known
+	return strings.Contains(string(text), ","+id)
 }
 
 // What gfaas run has started ends with it when it is killed, all of it.
