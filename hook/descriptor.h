@@ -48,6 +48,17 @@ static inline void gf_make_room(void)
     }
 }
 
+/* Closes a descriptor. A program may have a close of its own, which need not be ready for
+ * numbers that it did not open; ThreadSanitizer's is told, as it was of the number. */
+static inline void gf_close(int fd)
+{
+#ifdef __SANITIZE_THREAD__
+    close(fd);
+#else
+    syscall(SYS_close, fd);
+#endif
+}
+
 /* Moves a descriptor to a high number and returns that; where none is free, to any
  * that does not stand for a standard stream. Returns -1 if there is no such number;
  * the descriptor is closed then. */
@@ -60,7 +71,7 @@ static inline int gf_move_high(int fd)
         return fd;
     if (moved < 0)
         moved = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
-    syscall(SYS_close, fd);
+    gf_close(fd);
     return moved;
 }
 
@@ -84,7 +95,7 @@ static inline bool gf_still(int fd, struct gf_inode was)
 static inline void gf_close_own(int fd, struct gf_inode was)
 {
     if (gf_still(fd, was))
-        syscall(SYS_close, fd);
+        gf_close(fd);
 }
 
 #endif
