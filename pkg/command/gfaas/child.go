@@ -69,15 +69,16 @@ func runChild(ctx context.Context, command, env []string, ends bool) (int, error
 	}
 	// What the command's processes leave behind comes to this one, where the token
 	// daemon finds it.
-	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err == nil {
-		stop := make(chan struct{})
-		defer close(stop)
-		go reapOrphans(stop, time.Second)
-	}
+	subreaper := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == nil
 	early := drain(signals) // what comes from now on the command may get by itself
 	pid, err := syscall.ForkExec(path, command, attr)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", path, err)
+	}
+	if subreaper {
+		stop := make(chan struct{})
+		defer close(stop)
+		go reapOrphans(stop, time.Second, pid)
 	}
 	catch(realTime(), signals)
 	pass(pid, early, false)
@@ -166,10 +167,11 @@ func inForeground() bool {
 	return err == nil && group == unix.Getpgrp()
 }
 
-// reapOrphans reaps what the command's processes have left to this one and has ended
-// since, until stop is closed. What this process has started itself is waited for
-// elsewhere at once, so that only what is found to have ended twice is nobody's.
-func reapOrphans(stop <-chan struct{}, every time.Duration) {
+// reapOrphans reaps the processes that the command's have left to this one and that have
+// ended, until stop is closed. It leaves the command itself alone. Other programs that this
+// process has started are waited for elsewhere at once, so that a process that has ended
+// and is still there after another period is an orphan.
+func reapOrphans(stop <-chan struct{}, every time.Duration, command int) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	var before []int
@@ -181,7 +183,7 @@ func reapOrphans(stop <-chan struct{}, every time.Duration) {
 		}
 		var ended []int
 		for _, pid := range procfs.Children() {
-			if s, err := procfs.Read(pid); err != nil || !s.Ended() {
+			if s, err := procfs.Read(pid); pid == command || err != nil || !s.Ended() {
 				continue
 			}
 			if slices.Contains(before, pid) {

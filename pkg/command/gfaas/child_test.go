@@ -66,10 +66,8 @@ func TestOrphansAreReaped(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) }()
-	stop := make(chan struct{})
-	done := make(chan struct{})
-	go func() { reapOrphans(stop, time.Millisecond); close(done) }()
-	text, err := exec.Command("sh", "-c", "(sleep 0.1 & echo $!)").Output() // the shell between the two ends at once
+	// The shell between the two ends at once.
+	text, err := exec.Command("sh", "-c", "(sleep 0.1 >/dev/null & echo $!)").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +75,19 @@ func TestOrphansAreReaped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	command, err := syscall.ForkExec("/bin/true", []string{"true"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := await(command); err != nil {
+		t.Fatal(err)
+	}
+	stop := make(chan struct{})
+	done := make(chan struct{})
+	go func() { reapOrphans(stop, time.Millisecond, command); close(done) }()
+	defer func() { close(stop); <-done }()
 	eventually(t, "it is reaped", func() bool { _, err := procfs.Read(pid); return procfs.Gone(err) })
-	close(stop)
-	<-done
+	if status, err := reap(command); status != 0 || err != nil {
+		t.Errorf("the command: status %d, %v", status, err)
+	}
 }
