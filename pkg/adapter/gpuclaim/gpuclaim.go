@@ -1,7 +1,7 @@
-// Package gpuclaim tells the token daemons of a machine of each other. A daemon that
-// hands out a GPU's time claims the GPU; another daemon that wants it learns who has
-// the claim. A claim is advisory: any user can take it, so it never keeps a daemon from
-// its work.
+// Package gpuclaim lets the token daemons of a machine find each other. A daemon that
+// hands out a GPU's time claims the GPU; another daemon that also wants it learns which
+// process has the claim. A claim is advisory: any user can take it, so it never keeps a
+// daemon from its work.
 //
 // A claim is a socket in the kernel's abstract namespace, which all users of a network
 // namespace share. It needs no file, ends with its process, and lets the kernel say

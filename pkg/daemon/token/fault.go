@@ -12,8 +12,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/wire"
 )
 
-// afterwards is for how long faults of other instances under the same MPS server are
-// attributed to the first one.
+// afterwards is how long after a fault the daemon attributes faults of other instances
+// under the same MPS server to it.
 const afterwards = 10 * time.Second
 
 // handleFault keeps the first CUDA error that ended a process's use of CUDA with its
@@ -70,7 +70,8 @@ func (i *instance) using(pid int) bool {
 	return false
 }
 
-// renewed forgets the fault of a process that has ended: another takes its place. Locked.
+// renewed is called when a process of the instance connects. It forgets the fault of
+// another process that has ended. Locked.
 func (i *instance) renewed(pid int) {
 	if i.fault != nil && i.fault.PID != pid && !i.using(i.fault.PID) {
 		i.fault = nil
@@ -97,12 +98,13 @@ func printable(text string) string {
 }
 
 const (
-	settleTime = time.Second          // for what processes have sent that have ended since
-	settleLook = 2 * time.Millisecond // between two looks whether it has been read
+	settleTime = time.Second          // longest wait of settle
+	settleLook = 2 * time.Millisecond // its poll interval
 )
 
-// settle waits until all that ended processes of an instance have sent has been read, or
-// for settleTime: another process may hold their connections open.
+// settle waits until the daemon has read everything that ended processes of the instance
+// have sent. It waits for settleTime at most: another process may hold their connections
+// open.
 func (d *Daemon) settle(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(ctx, settleTime)
 	defer cancel()
@@ -128,8 +130,8 @@ func (d *Daemon) settle(ctx context.Context, id string) {
 	}
 }
 
-// getFaults answers with the faults of the registered instances, or of the one that is
-// asked for, whose ended processes have been heard out then.
+// getFaults answers with the faults of all registered instances or, with ?instance=ID, of
+// that one, after settle.
 func (d *Daemon) getFaults(w http.ResponseWriter, r *http.Request) {
 	only := r.URL.Query().Get("instance")
 	if only != "" {

@@ -66,10 +66,10 @@ type sighting struct {
 	program program // that it runs
 	size    uint64  // of its address space when its maps were last read
 
-	names  string // instance that its environment names; empty is none
-	masked bool   // that environment has the secret masked …
-	secret [sha256.Size]byte
-	box    string // container that it is in; empty is none
+	names     string // instance that its environment names; empty is none
+	masked    bool   // that environment has the secret masked …
+	secret    [sha256.Size]byte
+	container string // container that it is in; empty is none
 
 	member string            // instance that it belongs to; empty is none
 	of     [sha256.Size]byte // hash of that instance's secret: a later one of that name is another
@@ -105,23 +105,23 @@ func usageOf(mapped string) usage {
 	return unused
 }
 
-// roll is what the instances say about their processes, for one census.
+// roll is what one census knows about the instances before it looks at processes.
 type roll struct {
-	secrets map[string][sha256.Size]byte // of all instances
-	clients map[process]string
-	owners  map[process]string // of exactly one instance
-	boxes   map[string]string  // of clients of exactly one instance
-	onGPU   map[int]bool       // processes that the driver names
+	secrets    map[string][sha256.Size]byte // of all instances
+	clients    map[process]string
+	owners     map[process]string // of exactly one instance
+	containers map[string]string  // of clients of exactly one instance
+	onGPU      map[int]bool       // processes that the driver names
 
 	stats map[int]procfs.Stat
 	memo  map[int]string
 }
 
-// callRoll notes what is known of the instances, under the lock.
+// callRoll returns a roll of the instances as they are now. It takes the daemon's lock.
 func (d *Daemon) callRoll() roll {
 	r := roll{
 		secrets: map[string][sha256.Size]byte{}, clients: map[process]string{}, owners: map[process]string{},
-		boxes: map[string]string{}, onGPU: map[int]bool{}, stats: map[int]procfs.Stat{}, memo: map[int]string{},
+		containers: map[string]string{}, onGPU: map[int]bool{}, stats: map[int]procfs.Stat{}, memo: map[int]string{},
 	}
 	_ = d.locked(func() {
 		for id, i := range d.instances {
@@ -168,12 +168,12 @@ func (d *Daemon) takeCensus() {
 	self := ""
 	for key, s := range c.seen {
 		if key.pid == os.Getpid() {
-			self = s.box
+			self = s.container
 		}
 	}
 	for key, id := range r.clients {
-		if s := c.seen[key]; s != nil && s.box != "" && s.box != self {
-			claim(r.boxes, s.box, id)
+		if s := c.seen[key]; s != nil && s.container != "" && s.container != self {
+			claim(r.containers, s.container, id)
 		}
 	}
 	d.apply(&r, c)
@@ -222,9 +222,9 @@ func (d *Daemon) sight(before *sighting, s procfs.Stat) *sighting {
 	}
 	out := &sighting{stat: s, program: now}
 	if before != nil {
-		out.member, out.of, out.box = before.member, before.of, before.box
+		out.member, out.of, out.container = before.member, before.of, before.container
 	} else {
-		out.box = boxOf(s.PID)
+		out.container = containerOf(s.PID)
 	}
 	if env, err := procfs.Environ(s.PID); err == nil {
 		if out.names = d.beganIn(env); out.names != "" {
@@ -237,9 +237,9 @@ func (d *Daemon) sight(before *sighting, s procfs.Stat) *sighting {
 
 var containerID = regexp.MustCompile(`[0-9a-f]{64}`)
 
-// boxOf returns the id of the container that a process is in, as its control groups
+// containerOf returns the id of the container that a process is in, as its control groups
 // name it; empty if it is in none.
-func boxOf(pid int) string {
+func containerOf(pid int) string {
 	groups, err := procfs.Cgroups(pid)
 	if err != nil {
 		return ""
@@ -269,8 +269,8 @@ func (r *roll) instanceOf(c *census, pid int) string {
 	if secret, known := r.secrets[seen.names]; id == "" && known && (seen.masked || seen.secret == secret) {
 		id = seen.names
 	}
-	if id == "" && seen.box != "" {
-		id = r.boxes[seen.box]
+	if id == "" && seen.container != "" {
+		id = r.containers[seen.container]
 	}
 	if secret, known := r.secrets[seen.member]; id == "" && known && seen.of == secret {
 		id = seen.member
