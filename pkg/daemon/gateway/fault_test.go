@@ -54,6 +54,16 @@ func (s *sick) logged(text string) int {
 	return strings.Count(s.log.String(), text)
 }
 
+// loggedOnce waits for a line of the log, which follows what the status shows, and fails
+// the test if it is there more than once.
+func (s *sick) loggedOnce(w *world, text string) {
+	w.t.Helper()
+	w.until("it is logged", func() bool { return s.logged(text) > 0 })
+	if n := s.logged(text); n != 1 {
+		w.t.Errorf("logged %d times:\n%s", n, s.log.String())
+	}
+}
+
 func sickWorld(t *testing.T, handler http.Handler) (*world, *sick) {
 	s := &sick{}
 	return newWorld(t, handler, func(c *Config) {
@@ -77,9 +87,7 @@ func TestFaultedOwn(t *testing.T) {
 			if a := w.do("POST", "/function/f", "x"); a.status != 200 || a.header.Get("Gfaas-Instance") != "f.3" {
 				t.Errorf("%+v", a)
 			}
-			if n := s.logged("instance=f.1 function=f pid=1 call=cuCtxSynchronize code=700 error=CUDA_ERROR_ILLEGAL_ADDRESS"); n != 1 {
-				t.Errorf("logged %d times:\n%s", n, s.log.String())
-			}
+			s.loggedOnce(w, "instance=f.1 function=f pid=1 call=cuCtxSynchronize code=700 error=CUDA_ERROR_ILLEGAL_ADDRESS")
 		})
 	}
 }
@@ -127,9 +135,7 @@ func TestFaultedOfUp(t *testing.T) {
 			if a := w.do("POST", "/function/f", "x"); a.status != 200 || a.header.Get("Gfaas-Instance") != want {
 				t.Errorf("%+v, want an answer of %s", a, want)
 			}
-			if n := s.logged("instance=f-0 function=f pid=1 call=cuCtxSynchronize code=700 error=CUDA_ERROR_ILLEGAL_ADDRESS after=other"); n != 1 {
-				t.Errorf("logged %d times:\n%s", n, s.log.String())
-			}
+			s.loggedOnce(w, "instance=f-0 function=f pid=1 call=cuCtxSynchronize code=700 error=CUDA_ERROR_ILLEGAL_ADDRESS after=other")
 		})
 	}
 }
