@@ -37,7 +37,11 @@ GF_BEGIN_TWINS(cuStreamBeginCaptureToCig, (CUstream stream, CUstreamCigCapturePa
     { \
         if (!gf_boot()) \
             return CUDA_ERROR_NOT_INITIALIZED; \
+        struct gf_waiting waiting = {0}; \
+        if (gf_unlikely(gf_load(&gf_waits))) /* it may be for work that waits, or for another process's */ \
+            waiting = gf_wait_begin(stream ? stream : zero, false); \
         CUresult result = gf_real.symbol(stream, event, flags); \
+        gf_wait_end(waiting, result); \
         if (result == CUDA_SUCCESS && gf_capturing(stream ? stream : zero)) \
             gf_forget_all(); \
         return result; \

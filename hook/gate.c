@@ -24,6 +24,7 @@ static bool have_key;
 static bool have_membarrier;
 
 #define STUCK_NS 10000000000u
+#define BLOCKED_NS 1000000u /* what calls that only send work seldom take */
 
 uint64_t gf_now_ns(void)
 {
@@ -248,6 +249,14 @@ static bool usable(struct gf_thread *self)
     return true;
 }
 
+bool gf_thread_known(void)
+{
+    bool known = usable(&gf_self) && !gf_self.brief;
+    if (gf_self.known && gf_self.brief)
+        part(&gf_self);
+    return known;
+}
+
 /* A line's device, once it is known. Where there is none to be found the call
  * should fail, but nothing goes ungated that is not understood. */
 static void choose(struct gf_line *line, struct gf_device *device)
@@ -444,6 +453,8 @@ bool gf_quiesce(struct gf_device *device)
     for (unsigned before = UINT_MAX, now; (now = gf_busy(device)) > 0; before = now) {
         if (now < before)
             since = gf_now_ns();
+        if (gf_now_ns() - since >= BLOCKED_NS && gf_meter_waits(device))
+            return false; /* the call may last as long as a stream waits */
         if (gf_stuck(&since))
             return false;
         gf_pause_ns(20000);

@@ -224,6 +224,7 @@ struct cost {
     uint64_t kernels, blocks;
     struct gf_timed graph;
     float ms;
+    bool waits;
 };
 
 static struct cost cost_of(CUgraphExec exec)
@@ -236,6 +237,7 @@ static struct cost cost_of(CUgraphExec exec)
         cost.blocks = e->blocks;
         cost.graph.serial = e->serial;
         cost.ms = e->ms;
+        cost.waits = e->tally.waits;
         if (e->tally.memory.any)
             cost.memory = e->tally.memory;
     }
@@ -266,6 +268,9 @@ static CUresult send(CUgraphExec exec, CUstream stream, CUstream zero, sends **r
     if (!entered)
         return GF_NOT_SENT;
     bool runs = entered != &gf_self.line[GF_UNTRACKED];
+    struct gf_waiting waiting = {0};
+    if (launch && runs && cost.waits)
+        waiting = gf_wait_begin(on, true);
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     if (!runs || !cost.memory.any) {
         result = (*real)(exec, stream);
@@ -273,6 +278,7 @@ static CUresult send(CUgraphExec exec, CUstream stream, CUstream zero, sends **r
         result = (*real)(exec, stream);
         gf_graph_memory_settle(&cost.memory, result == CUDA_SUCCESS ? cost.graph.serial : 0);
     }
+    gf_wait_end(waiting, result);
     if (launch && runs && entered->entry && result == CUDA_SUCCESS)
         gf_weigh(entered, gf_meter_graph(entered->entry, cost.ms, heavy ? cost.graph : (struct gf_timed){0}));
     gf_leave(entered, launch ? cost.kernels : 0, result, launch ? "cuGraphLaunch" : "cuGraphUpload");

@@ -15,6 +15,7 @@
  *   graph.c   graphs, and what launching one comes to
  *   tally.c   the kernels of a graph
  *   meter.c   measures the GPU time of a lease by events on those streams
+ *   wait.c    streams that wait for what is not on the GPU
  *   memory.c  the memory limit; memory.h says which kinds are where
  *   context.c contexts and streams that go away
  *   exec.c    what a process starts is in its slice too
@@ -278,6 +279,8 @@ bool gf_stuck(uint64_t *since);
  * all threads since the process began. */
 struct gf_counts gf_count_all(struct gf_device *device);
 static inline uint64_t gf_works(struct gf_counts c) { return c.launches + c.copies; }
+/* Notes the calling thread, so that its end is noticed. False: it would not be. */
+bool gf_thread_known(void);
 void gf_gate_init(void);
 void gf_gate_fork_child(void);
 
@@ -405,6 +408,14 @@ struct gf_stream {
     uint8_t dry;             /* how often what may be in flight was doubled, since it ran out */
     uint8_t calm;            /* marks since then at which it had not */
     bool behind;             /* its marks do not come: it may wait for something the program has yet to do */
+    bool blocking;           /* it and the legacy stream wait for each other */
+    unsigned pinned;         /* calls that hold the entry without a lease: wait.c */
+    struct gf_wait *waits;   /* for what is not on the GPU, oldest first */
+    struct gf_wait *spare;   /* such that are over */
+    struct gf_wait *stands;  /* the wait at which the stream was last seen; NULL: at none */
+    uint64_t stands_ns;      /* since when */
+    struct gf_wait *held;    /* as of gf_wait_look: the wait that keeps what is sent there from running; NULL: none does */
+    bool parked;             /* and work of the lease is behind that wait: gf_meter_drain */
     uint32_t lease;          /* the lease it was last used under, until that is settled; then GF_NO_LEASE */
     uint64_t begun_ns;       /* when `begin` was recorded */
     uint64_t begun_at;       /* works of the process on the device before the lease's first on this stream */
@@ -436,6 +447,10 @@ extern bool gf_captured;
 bool gf_capturing(CUstream stream);
 /* Whether an event may be recorded there: never while the stream is captured. */
 bool gf_recordable(CUstream stream);
+/* Finds or makes the entry of a stream, locks its device and makes its context current,
+ * until it is closed. NULL: it cannot be tracked (capture, no context). */
+struct gf_stream *gf_stream_open(struct gf_device *device, CUstream stream);
+void gf_stream_close(struct gf_stream *entry);
 /* Finds or makes the entry of a stream and notes that the lease uses it. NULL:
  * it cannot be tracked (capture, no context). */
 struct gf_stream *gf_stream_use(struct gf_device *device, CUstream stream, uint32_t lease);
@@ -509,9 +524,48 @@ bool gf_meter_idle(struct gf_device *device, uint64_t works);
  * daemon has asked for that lease it is told shortly before the end (gf_link_ending).
  * UINT64_MAX: it hangs (gf_stuck); its time then counts under the next lease. */
 uint64_t gf_meter_drain(struct gf_device *device, uint64_t works, uint32_t asked);
-/* The GPU time from a context's first work under the lease to its last, in ns.
- * Locked, the context is current. */
-uint64_t gf_meter_span(struct gf_device *device, CUcontext context);
+/* The GPU time from a context's first work under the lease to its last, in ns; held: of
+ * streams that a wait holds (wait.c), to that. Locked, the context is current. */
+uint64_t gf_meter_span(struct gf_device *device, CUcontext context, bool held);
+/* Whether a stream of the device waits for what is not on the GPU. */
+bool gf_meter_waits(struct gf_device *device);
+/* From now on this thread of the library's may look at events while others capture. */
+void gf_meter_relax(void);
+
+/* ---- wait.c ---- */
+
+/* Whether the process has ever had a stream wait for what is not on the GPU, or has an
+ * event of another process's. */
+extern bool gf_waits;
+struct gf_waiting {
+    struct gf_stream *entry; /* NULL: it is not tracked */
+    struct gf_wait *wait;
+};
+/* Around a call that makes a stream wait; inside: that launches a graph which may. */
+struct gf_waiting gf_wait_begin(CUstream stream, bool inside);
+void gf_wait_end(struct gf_waiting waiting, CUresult result);
+/* Whether the stream has stood at such a wait for long enough to say so. Locked, and so
+ * are those that follow. */
+bool gf_wait_stands(struct gf_stream *entry);
+/* Finds out (`held`) for all streams at which wait they stand, and reports the time of
+ * work that ran without a lease. Busy: threads may be sending work. Whether there is such
+ * work still. */
+bool gf_wait_look(struct gf_device *device, bool busy);
+/* Whether, as of that look, what is queued on the stream does not run because of such a wait: its own, or one
+ * of the legacy stream or that the legacy stream waits for. */
+bool gf_wait_holds(struct gf_stream *entry);
+/* The event before that wait. */
+CUevent gf_wait_reached(const struct gf_stream *entry);
+/* The lease ends while that wait holds the stream. */
+void gf_wait_leave(struct gf_stream *entry);
+/* Marks the end of the work that was queued under such a lease, if that is not done; the
+ * context is current. */
+void gf_wait_tail(struct gf_stream *entry);
+/* Does what is to be done without a lease. Returns in how many ms it wants to be called
+ * again; -1: when there is a lease. */
+int gf_wait_tend(struct gf_device *device);
+/* Frees all waits of an entry, and their events if those are there. */
+void gf_wait_free(struct gf_stream *entry, bool events);
 
 /* ---- graph.c ---- */
 

@@ -190,11 +190,13 @@ static int patience(struct gf_device *device, uint32_t lease)
     struct gf_link *link = &device->link;
     bool asked = gf_load(&link->asked), waits = __atomic_load_n(&device->waiting, __ATOMIC_SEQ_CST) > 0;
     int again = gf_mem_tend(device, !asked), own = asked || gf_load(&link->deaf) ? ASKED_MS : OWN_MS;
+    int runs = gf_wait_tend(device);
     if (waits && !asked && link->resume) {
         own = paused(link);
         if (!own)
             gf_link_request(device);
     }
+    own = runs >= 0 && runs < own ? runs : own;
     return again < 0 || own < again ? own : again;
 }
 

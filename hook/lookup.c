@@ -17,6 +17,7 @@
 #define GF_HAS_SYNC(name, variant) GF_ENTRY(name, variant)
 #define GF_HAS_SWITCH(name, variant) GF_ENTRY(name, variant)
 #define GF_HAS_WATCH(name, variant) GF_ENTRY(name, variant)
+#define GF_HAS_WAIT(name, variant) GF_ENTRY(name, variant)
 #define GF_HAS_HAND(name, variant) GF_ENTRY(name, variant)
 #define GF_HAS_PASS(name, variant)
 #define GF_ENTRY(name, variant) GF_ROW(name) GF_ENTRY_##variant(name)

@@ -92,17 +92,6 @@ static void adapt(struct gf_stream *entry, unsigned older, unsigned newer)
     set_pace(entry);
 }
 
-static bool await(CUevent event, uint64_t patience_ns)
-{
-    uint64_t until = gf_now_ns() + patience_ns;
-    while (gf_real.cuEventQuery(event) == CUDA_ERROR_NOT_READY) {
-        if (gf_now_ns() >= until)
-            return false;
-        gf_pause_ns(LOOK_NS);
-    }
-    return true;
-}
-
 /* How many marks ago the work began that may still be in flight. */
 static unsigned reach(const struct gf_stream *entry)
 {
@@ -147,6 +136,23 @@ static bool is_lost(const struct gf_stream *entry)
     return entry->dead || gf_context_leaves(entry->device, entry->context);
 }
 
+/* Waits for a mark, unless the stream is gone, that takes too long, or the stream waits
+ * for what is not on the GPU. Locked, but not while it sleeps. */
+static bool await(struct gf_stream *entry, CUevent event, uint64_t patience_ns)
+{
+    uint64_t until = gf_now_ns() + patience_ns;
+    while (gf_real.cuEventQuery(event) == CUDA_ERROR_NOT_READY) {
+        if (gf_now_ns() >= until || gf_wait_stands(entry))
+            return false;
+        pthread_mutex_unlock(&entry->device->lock);
+        gf_pause_ns(LOOK_NS);
+        pthread_mutex_lock(&entry->device->lock);
+        if (is_lost(entry))
+            return false;
+    }
+    return true;
+}
+
 /* Waits until no more is in flight than may be, and learns from what is over.
  * The lock is not held meanwhile: the entry may be dead afterwards, and others may
  * have recorded marks. When they have recorded the awaited one anew, the wait is
@@ -157,12 +163,9 @@ static void hold_back(struct gf_stream *entry, struct mode *m)
     CUevent event = entry->mark[last % GF_MARKS];
     bool behind = false, waited = false;
     if (entry->span[last % GF_MARKS] && gf_real.cuEventQuery(event) == CUDA_ERROR_NOT_READY) {
-        uint64_t patience = entry->behind ? 0 : BEHIND_NS;
         waited = true;
         disturb_no_capture(m); /* one may begin meanwhile */
-        pthread_mutex_unlock(&entry->device->lock);
-        behind = !await(event, patience);
-        pthread_mutex_lock(&entry->device->lock);
+        behind = !await(entry, event, entry->behind ? 0 : BEHIND_NS);
     }
     entry->behind = behind;
     if (is_lost(entry) || behind)
@@ -278,7 +281,7 @@ bool gf_meter_end(struct gf_stream *entry, uint64_t works)
 /* The helper looks at events while other threads may capture streams, which takes
  * the relaxed capture mode. It is set where a context is current: before the driver
  * is initialised it is refused, and without a context nothing is documented. */
-static void relax(void)
+void gf_meter_relax(void)
 {
     static __thread bool relaxed GF_TLS;
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -295,7 +298,7 @@ static bool look_at(const struct gf_stream *s, bool last)
     if ((s->stream == CU_STREAM_LEGACY) != last || s->lease == GF_NO_LEASE || is_lost(s) ||
         gf_real.cuCtxPushCurrent_v2(s->context) != CUDA_SUCCESS)
         return false;
-    relax();
+    gf_meter_relax();
     return true;
 }
 
@@ -306,23 +309,6 @@ static unsigned leaving(const struct gf_device *device)
     for (const struct gf_leaving *l = device->leaving; l; l = l->next)
         count += l->context && !l->over;
     return count;
-}
-
-bool gf_meter_idle(struct gf_device *device, uint64_t works)
-{
-    pthread_mutex_lock(&device->lock);
-    bool idle = !leaving(device);
-    for (int last = 0; last < 2; last++)
-        for (struct gf_stream *s = device->streams; s && idle; s = s->next) {
-            CUcontext popped;
-            if (!look_at(s, last))
-                continue;
-            gf_meter_end(s, works);
-            idle = gf_fault_watch(gf_real.cuEventQuery(s->end)) != CUDA_ERROR_NOT_READY;
-            gf_real.cuCtxPopCurrent_v2(&popped);
-        }
-    pthread_mutex_unlock(&device->lock);
-    return idle;
 }
 
 /* When the first work of the context was sent, if not all is over; 0: it is. */
@@ -355,18 +341,21 @@ uint64_t gf_meter_await(struct gf_device *device, CUcontext context)
     return since;
 }
 
-uint64_t gf_meter_span(struct gf_device *device, CUcontext context)
+uint64_t gf_meter_span(struct gf_device *device, CUcontext context, bool held)
 {
     CUevent base = NULL;
     float first = 0, last = 0;
     for (struct gf_stream *s = device->streams; s; s = s->next) {
-        if (s->context != context || s->lease == GF_NO_LEASE || s->dead || !gf_load(&s->ended_at))
+        const bool waits = held && s->parked;
+        if (s->context != context || s->lease == GF_NO_LEASE || s->dead || (!waits && !gf_load(&s->ended_at)))
             continue; /* the last: nothing was sent there */
+        if (waits && gf_real.cuEventQuery(s->begin) == CUDA_ERROR_NOT_READY)
+            continue; /* all that was sent there waits */
         float begin = 0, end = 0;
         if (!base)
             base = s->begin;
         if (gf_real.cuEventElapsedTime(&begin, base, s->begin) != CUDA_SUCCESS ||
-            gf_real.cuEventElapsedTime(&end, base, s->end) != CUDA_SUCCESS)
+            gf_real.cuEventElapsedTime(&end, base, waits ? gf_wait_reached(s) : s->end) != CUDA_SUCCESS)
             continue;
         first = begin < first ? begin : first;
         last = end > last ? end : last;
@@ -374,10 +363,10 @@ uint64_t gf_meter_span(struct gf_device *device, CUcontext context)
     return (uint64_t)((double)(last - first) * 1e6);
 }
 
-/* Adds up the contexts' spans and closes the account. */
+/* Adds up the contexts' spans and closes the account. Locked. */
 static uint64_t settle(struct gf_device *device)
 {
-    pthread_mutex_lock(&device->lock);
+    bool waits = false;
     uint64_t used = device->carried_ns;
     device->carried_ns = 0;
     for (struct gf_stream *s = device->streams; s; s = s->next) {
@@ -389,15 +378,18 @@ static uint64_t settle(struct gf_device *device)
             used += leaving->ns;
             leaving->ns = 0;
         } else if (!s->dead && gf_real.cuCtxPushCurrent_v2(s->context) == CUDA_SUCCESS) {
-            used += gf_meter_span(device, s->context);
+            used += gf_meter_span(device, s->context, true);
             gf_real.cuCtxPopCurrent_v2(&popped);
         }
         for (struct gf_stream *t = s; t; t = t->next)
-            if (t->context == s->context)
+            if (t->context == s->context && t->lease != GF_NO_LEASE) {
+                waits |= t->parked;
+                if (t->parked)
+                    gf_wait_leave(t);
                 t->lease = GF_NO_LEASE;
+            }
     }
-    pthread_mutex_unlock(&device->lock);
-    return used;
+    return used || !waits ? used : 1; /* 0 is what is said of work that could not be measured */
 }
 
 /* How many of the stream's marks are still to come. */
@@ -431,23 +423,27 @@ static float to_come(const struct gf_stream *entry)
 
 /* What of the lease's work is not over: a number that falls as it goes on, and for how
  * long it goes on, in ms. With patience, also what is captured, which may have work
- * before that. */
-static unsigned pending(struct gf_device *device, uint64_t works, bool patient, float *ms)
+ * before that. What waits for something that is not on the GPU does not go on. Locked. */
+static unsigned pending(struct gf_device *device, uint64_t works, bool patient, float *ms, bool *waits)
 {
-    unsigned running = 0;
-    pthread_mutex_lock(&device->lock);
+    unsigned ordered = 0; /* streams with work that an event on the legacy stream would wait for */
     unsigned count = leaving(device);
     *ms = count ? INFINITY : 0;
+    *waits = false;
+    gf_wait_look(device, true);
     for (int last = 0; last < 2; last++) {
-        const unsigned others = running;
+        const unsigned others = ordered;
         for (struct gf_stream *s = device->streams; s; s = s->next) {
             CUcontext popped;
             if (!look_at(s, last))
                 continue;
             bool ended = !others && gf_meter_end(s, works);
             bool runs = gf_fault_watch(gf_real.cuEventQuery(s->end)) == CUDA_ERROR_NOT_READY;
-            running += runs;
-            if (runs || (!ended && (patient || others))) {
+            bool goes_on = runs || (!ended && (patient || others));
+            s->parked = goes_on && gf_wait_holds(s);
+            ordered += runs && (!s->parked || s->blocking);
+            *waits |= s->parked;
+            if (goes_on && !s->parked) {
                 count += 1 + marks_left(s);
                 float most = ended ? to_come(s) : INFINITY;
                 *ms = most > *ms ? most : *ms;
@@ -455,15 +451,40 @@ static unsigned pending(struct gf_device *device, uint64_t works, bool patient, 
             gf_real.cuCtxPopCurrent_v2(&popped);
         }
     }
-    pthread_mutex_unlock(&device->lock);
     return count;
+}
+
+bool gf_meter_idle(struct gf_device *device, uint64_t works)
+{
+    float ms;
+    bool waits;
+    pthread_mutex_lock(&device->lock);
+    bool idle = !pending(device, works, false, &ms, &waits);
+    pthread_mutex_unlock(&device->lock);
+    return idle && (!waits || gf_load(&gf_load(&device->slot)->turn_ns)); /* nobody else wants the GPU: it is kept */
+}
+
+bool gf_meter_waits(struct gf_device *device)
+{
+    bool waits = false;
+    if (gf_likely(!gf_load(&gf_waits)))
+        return false;
+    pthread_mutex_lock(&device->lock);
+    gf_wait_look(device, true);
+    for (struct gf_stream *s = device->streams; s; s = s->next)
+        waits |= s->held != NULL;
+    pthread_mutex_unlock(&device->lock);
+    return waits;
 }
 
 uint64_t gf_meter_drain(struct gf_device *device, uint64_t works, uint32_t asked)
 {
-    uint64_t began = gf_now_ns(), since = began;
+    uint64_t began = gf_now_ns(), since = began, used;
     float ms, lead = (float)gf_load(&device->slot->lead_ns) / 1e6f;
-    for (unsigned before = UINT_MAX, left; (left = pending(device, works, gf_now_ns() - began < CAPTURED_NS, &ms)) > 0; before = left) {
+    bool waits;
+    pthread_mutex_lock(&device->lock);
+    for (unsigned before = UINT_MAX, left; (left = pending(device, works, gf_now_ns() - began < CAPTURED_NS, &ms, &waits)) > 0; before = left) {
+        pthread_mutex_unlock(&device->lock);
         if (asked != GF_NO_LEASE && ms <= lead) {
             gf_link_ending(device, asked, ms > 0 ? (uint64_t)(ms * 1e6f) : 0);
             asked = GF_NO_LEASE;
@@ -473,6 +494,9 @@ uint64_t gf_meter_drain(struct gf_device *device, uint64_t works, uint32_t asked
         if (gf_stuck(&since))
             return UINT64_MAX;
         gf_pause_ns(LOOK_NS);
+        pthread_mutex_lock(&device->lock);
     }
-    return settle(device);
+    used = settle(device);
+    pthread_mutex_unlock(&device->lock);
+    return used;
 }

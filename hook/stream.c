@@ -53,6 +53,7 @@ static void destroy_events(struct gf_stream *entry)
     gf_real.cuEventDestroy_v2(entry->next_end);
     for (unsigned i = 0; i < GF_MARKS; i++)
         gf_real.cuEventDestroy_v2(entry->mark[i]);
+    gf_wait_free(entry, true);
     gf_real.cuCtxPopCurrent_v2(&popped);
 }
 
@@ -61,6 +62,8 @@ static void set_out(struct gf_stream *entry, CUstream stream)
 {
     entry->stream = stream;
     entry->owner = stream == CU_STREAM_PER_THREAD ? &gf_self : NULL;
+    unsigned flags = 0;
+    entry->blocking = stream != CU_STREAM_LEGACY && gf_real.cuStreamGetFlags(stream, &flags) == CUDA_SUCCESS && !(flags & CU_STREAM_NON_BLOCKING);
     entry->gone = entry->behind = false;
     entry->dry = entry->calm = 0;
     entry->ended_at = 0;
@@ -88,7 +91,7 @@ static bool is_over(const struct gf_stream *entry)
 static struct gf_stream *take(struct gf_device *device, CUcontext context, CUstream stream)
 {
     struct gf_stream *s = device->streams;
-    while (s && (s->context != context || !s->gone || s->dead || !is_over(s)))
+    while (s && (s->context != context || !s->gone || s->dead || s->waits || s->pinned || !is_over(s)))
         s = s->next;
     if (s) {
         gf_forget_entry(s); /* its handle may come again */
@@ -145,7 +148,14 @@ static bool stays(struct gf_device *device, CUcontext context)
     return true;
 }
 
-struct gf_stream *gf_stream_use(struct gf_device *device, CUstream stream, uint32_t lease)
+void gf_stream_close(struct gf_stream *entry)
+{
+    CUcontext popped;
+    pthread_mutex_unlock(&entry->device->lock);
+    gf_real.cuCtxPopCurrent_v2(&popped);
+}
+
+struct gf_stream *gf_stream_open(struct gf_device *device, CUstream stream)
 {
     struct gf_stream *entry = NULL;
     CUcontext popped, context = context_of(stream);
@@ -155,8 +165,21 @@ struct gf_stream *gf_stream_use(struct gf_device *device, CUstream stream, uint3
     if (stays(device, context) && gf_recordable(stream) && !(entry = find(device, context, stream)) &&
         !(entry = take(device, context, stream)))
         entry = make(device, context, stream);
-    if (entry && entry->lease != lease) {
+    if (entry)
+        return entry;
+    pthread_mutex_unlock(&device->lock);
+    gf_real.cuCtxPopCurrent_v2(&popped);
+    return NULL;
+}
+
+struct gf_stream *gf_stream_use(struct gf_device *device, CUstream stream, uint32_t lease)
+{
+    struct gf_stream *entry = gf_stream_open(device, stream);
+    if (!entry)
+        return NULL;
+    if (entry->lease != lease) {
         if (entry->lease == GF_NO_LEASE) { /* else it was left in flight, and counts now */
+            gf_wait_tail(entry);
             gf_real.cuEventRecord(entry->begin, stream);
             entry->begun_ns = gf_now_ns();
             entry->begun_at = gf_works(gf_count_all(device));
@@ -168,8 +191,7 @@ struct gf_stream *gf_stream_use(struct gf_device *device, CUstream stream, uint3
         if (entry->left > 0)
             entry->left = 0; /* a mark begins it: before, the GPU did nothing */
     }
-    pthread_mutex_unlock(&device->lock);
-    gf_real.cuCtxPopCurrent_v2(&popped);
+    gf_stream_close(entry);
     return entry;
 }
 
@@ -219,9 +241,11 @@ static void stream_gone(struct gf_device *device, CUstream stream)
         CUcontext popped;
         if (s->stream != stream || s->gone || s->dead)
             continue;
-        if (s->lease != GF_NO_LEASE && !gf_context_leaves(device, s->context) &&
+        if ((s->lease != GF_NO_LEASE || s->waits) && !gf_context_leaves(device, s->context) &&
             gf_real.cuCtxPushCurrent_v2(s->context) == CUDA_SUCCESS) {
-            gf_meter_end(s, GF_WORKS_UNKNOWN);
+            gf_wait_tail(s);
+            if (s->lease != GF_NO_LEASE)
+                gf_meter_end(s, GF_WORKS_UNKNOWN);
             gf_real.cuCtxPopCurrent_v2(&popped);
         }
         s->gone = true;
@@ -289,7 +313,7 @@ static void settle(struct gf_leaving *l)
     l->since = gf_meter_await(l->device, l->context);
     l->over = !l->since;
     if (l->over)
-        l->ns = gf_meter_span(l->device, l->context);
+        l->ns = gf_meter_span(l->device, l->context, false);
     gf_real.cuThreadExchangeStreamCaptureMode(&mode);
     gf_real.cuCtxPopCurrent_v2(&popped);
 }
@@ -379,13 +403,14 @@ void gf_stream_sweep(struct gf_device *device)
     pthread_mutex_lock(&device->lock);
     for (struct gf_stream **at = &device->streams; *at;) {
         struct gf_stream *s = *at;
-        if ((!s->gone && !s->dead) || s->lease != GF_NO_LEASE || (!s->dead && gf_context_leaves(device, s->context))) {
+        if ((!s->gone && !s->dead) || s->pinned || s->lease != GF_NO_LEASE || (!s->dead && s->waits) || (!s->dead && gf_context_leaves(device, s->context))) {
             at = &s->next;
             continue;
         }
         *at = s->next;
         if (!s->dead)
             destroy_events(s);
+        gf_wait_free(s, false); /* of a context that is gone */
         free(s);
     }
     pthread_mutex_unlock(&device->lock);

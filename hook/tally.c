@@ -172,6 +172,8 @@ static void read_node(struct gf_tally *t, CUgraphNode node)
     } else if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
         gf_graph_memory_add(&t->memory, node);
     }
+    t->waits |= type == CU_GRAPH_NODE_TYPE_HOST || type == CU_GRAPH_NODE_TYPE_WAIT_EVENT || type == CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT ||
+                type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
 }
 
 static void read_graph(struct gf_tally *t, CUgraph graph)

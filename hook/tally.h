@@ -16,6 +16,7 @@ struct gf_tally {
     } *nodes;
     uint32_t count, room;
     struct gf_graph_memory memory;
+    bool waits; /* it has a node that may wait for what is not on the GPU */
 };
 
 /* Reads a graph. */

@@ -185,7 +185,7 @@ struct gf_slot {
 	uint64_t mem_parked;
 	uint64_t mem_imported;
 	uint64_t mem_refused;
-	uint8_t tail[8];
+	uint64_t unleased_ns;
 };
 _Static_assert(sizeof(struct gf_slot) == 128, "size of gf_slot");
 _Static_assert(offsetof(struct gf_slot, gate) == 0, "layout of gf_slot");
@@ -202,7 +202,7 @@ _Static_assert(offsetof(struct gf_slot, blocks) == 88, "layout of gf_slot");
 _Static_assert(offsetof(struct gf_slot, mem_parked) == 96, "layout of gf_slot");
 _Static_assert(offsetof(struct gf_slot, mem_imported) == 104, "layout of gf_slot");
 _Static_assert(offsetof(struct gf_slot, mem_refused) == 112, "layout of gf_slot");
-_Static_assert(offsetof(struct gf_slot, tail) == 120, "layout of gf_slot");
+_Static_assert(offsetof(struct gf_slot, unleased_ns) == 120, "layout of gf_slot");
 
 /* the instance page */
 struct gf_page {

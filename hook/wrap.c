@@ -81,6 +81,19 @@ static inline CUstream per_thread(CUstream stream)
         return result; \
     }
 
+/* Makes a stream wait. */
+#define GF_STAND(symbol, real, flavour, stream, params, args) \
+    GF_EXPORT CUresult symbol params \
+    { \
+        if (!gf_boot()) \
+            return CUDA_ERROR_NOT_INITIALIZED; \
+        struct gf_waiting waiting = gf_wait_begin(flavour(stream), false); \
+        CUresult result = gf_real.real args; \
+        gf_wait_end(waiting, result); \
+        gf_saw(result, #symbol); \
+        return result; \
+    }
+
 /* A function and, where there is one, its per-thread twin. */
 #define GF_BOTH_NONE(make, name, ...) make(name, name, ordinary, __VA_ARGS__)
 #define GF_BOTH_PTSZ(make, name, ...) \
@@ -96,6 +109,7 @@ static inline CUstream per_thread(CUstream stream)
     GF_BOTH_##variant(GF_WORK, name, stream, params, args, 0, 0)
 #define GF_WRAP_SYNC(name, variant, stream, params, args) GF_BOTH_##variant(GF_SYNC_TWIN, name, params, args)
 #define GF_WRAP_WATCH(name, variant, stream, params, args) GF_BOTH_##variant(GF_LOOK, name, params, args)
+#define GF_WRAP_WAIT(name, variant, stream, params, args) GF_BOTH_##variant(GF_STAND, name, stream, params, args)
 #define GF_WRAP_SWITCH(name, variant, stream, params, args) GF_TURN(name, params, args)
 #define GF_WRAP_HAND(name, variant, stream, params, args)
 #define GF_WRAP_PASS(name, variant, stream, params, args)

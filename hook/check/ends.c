@@ -23,7 +23,8 @@
  * joined   a stream joins a capture while the library looks at it
  * retained one of the holders of the primary context, of a device that works,
  *          lets go of it, and need not wait
- * stuck    as ahead, and what that waits for waits itself for another launch:
+ * stuck    as ahead, of a stream that waits for the legacy one, that waits for the one
+ *          with the function, and what that waits for waits itself for another launch:
  *          prints "behind", goes on when there is a line on its input and
  *          ends with that
  * exit     ends, when there is a line on its input, while threads launch without
@@ -550,20 +551,22 @@ static void exits(void)
 
 static void stuck(void)
 {
-    CUstream stream, other;
+    CUstream stream, other, last;
     MUST(cuCtxCreate(&context, 0, device));
     load();
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
+    MUST(cuStreamCreate(&last, CU_STREAM_DEFAULT));
     MUST(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
     launch(nop, stream);
     MUST(cuLaunchHostFunc(stream, waits, NULL));
-    launch(nop, stream);
+    launch(nop, CU_STREAM_LEGACY);
+    launch(nop, last);
     printf("behind\n");
     fflush(stdout);
     ENSURE(getchar() != EOF);
     launch(nop, other);
     __atomic_store_n(&may_go, 1, __ATOMIC_RELEASE);
-    MUST(cuStreamSynchronize(stream));
+    MUST(cuStreamSynchronize(last));
     MUST(cuStreamSynchronize(other));
     while (getchar() != EOF)
         ;

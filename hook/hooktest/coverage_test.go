@@ -154,13 +154,9 @@ var looksLikeWork = regexp.MustCompile(`Launch|Memcpy|Memset|Prefetch|Discard|De
 // passedBy are the functions that look like work and are not wrapped, each
 // with why. Who adds one here has read what the function does.
 var passedBy = map[string]string{
-	"cuLaunchHostFunc":    "runs on the host",
-	"cuLaunchHostFunc_v2": "runs on the host",
-
 	"cuMemAllocHost_v2": "host memory", "cuMemFreeHost": "host memory",
 
-	"cuSignalExternalSemaphoresAsync": "one waits for another: held back, it would wait for itself",
-	"cuWaitExternalSemaphoresAsync":   "one waits for another: held back, it would wait for itself",
+	"cuSignalExternalSemaphoresAsync": "another waits for it: held back, that would wait for the gate",
 
 	"cuGraphAddMemcpyNode": "describes work that cuGraphLaunch does", "cuGraphMemcpyNodeGetParams": "a query",
 	"cuGraphMemcpyNodeSetParams": "describes work that cuGraphLaunch does", "cuGraphExecMemcpyNodeSetParams": "does not change how many kernels it has",
@@ -189,7 +185,7 @@ func TestClasses(t *testing.T) {
 	rows, names := symbols(t)
 	passes := slices.Clone(names)
 	for _, s := range rows {
-		if !slices.Contains([]string{"LAUNCH", "COPY", "SYNC", "WATCH", "SWITCH", "HAND", "PASS"}, s.hook) {
+		if !slices.Contains([]string{"LAUNCH", "COPY", "SYNC", "WATCH", "WAIT", "SWITCH", "HAND", "PASS"}, s.hook) {
 			t.Errorf("%s has class %s", s.name, s.hook)
 		}
 		if s.hook == "PASS" {

@@ -35,8 +35,8 @@ func TestDrainLong(t *testing.T) {
 	}
 }
 
-// TestDrainHangs closes the gate on work that waits for the program, which
-// waits at the gate: after a while the lease comes back nevertheless, and what
+// TestDrainHangs closes the gate on work that waits for the program, which cannot be told
+// from work that runs, while the program waits at the gate: after a while the lease comes back nevertheless, and what
 // was left in flight counts under the next.
 func TestDrainHangs(t *testing.T) {
 	t.Parallel()

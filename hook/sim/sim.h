@@ -101,6 +101,7 @@ extern __thread bool tls_per_thread; /* inside a _ptsz or _ptds call */
 enum handle_kind {
     H_NONE, H_CTX, H_STREAM, H_EVENT, H_MODULE, H_FUNC, H_GRAPH, H_NODE, H_EXEC, H_OBJECT,
     H_POOL, H_ALLOC, H_ARRAY, H_MIPMAP, H_LINK, H_LIBRARY, H_KERNEL, H_TEXTURE, H_SURFACE,
+    H_SEMAPHORE,
 };
 bool handle_add(const void *p, enum handle_kind kind);
 void handle_del(const void *p);

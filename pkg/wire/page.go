@@ -58,5 +58,7 @@ type PageSlot struct {
 	// had too little memory. What would exceed MemLimit is not among them; written by
 	// the process.
 	MemRefused uint64
-	Tail       [8]byte
+	// GPU time in ns of work that ran without a lease, as what it had waited for came only
+	// after the lease had been given back; written by the process.
+	UnleasedNS uint64
 }

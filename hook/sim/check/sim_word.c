@@ -1,6 +1,11 @@
 /* sim_word.c: words of memory that streams write in their turn, and wait for. */
+#define _GNU_SOURCE
 #include "kernels.h"
 #include "tap.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 static CUstream a, b;
 static CUdeviceptr word;      /* two words of 64 bits on the device */
@@ -147,6 +152,35 @@ static void refused(void)
     GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamWriteValue32(a, word, 0, 2));
 }
 
+/* Timeline semaphores, of which another interface makes those of a real driver. */
+static void semaphores(void)
+{
+    CUdevice dev;
+    MUST(cuCtxGetDevice(&dev));
+    if (!simulated(dev))
+        return;
+    CUexternalSemaphore sem;
+    int fd = memfd_create("semaphore", MFD_CLOEXEC);
+    CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC desc = {.type = 1, .handle.fd = fd};
+    CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS until = {.params.fence.value = 5};
+    CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS to = {.params.fence.value = 6};
+    GIVES(CUDA_ERROR_NOT_SUPPORTED, cuImportExternalSemaphore(&sem, &desc));
+    desc.type = CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_TIMELINE_SEMAPHORE_FD;
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuImportExternalSemaphore(&sem, &desc)); /* it is empty */
+    CHECK(ftruncate(fd, 8) == 0);
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuImportExternalSemaphore(NULL, &desc));
+    GIVES(CUDA_SUCCESS, cuImportExternalSemaphore(&sem, &desc));
+    CHECK(fcntl(fd, F_GETFD) < 0); /* it was handed over */
+    GIVES(CUDA_SUCCESS, cuWaitExternalSemaphoresAsync(&sem, &until, 1, a));
+    GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(a));
+    GIVES(CUDA_SUCCESS, cuSignalExternalSemaphoresAsync(&sem, &to, 1, b));
+    GIVES(CUDA_SUCCESS, cuStreamSynchronize(a));
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuWaitExternalSemaphoresAsync(&sem, &until, 0, a));
+    GIVES(CUDA_SUCCESS, cuDestroyExternalSemaphore(sem));
+    GIVES(CUDA_ERROR_INVALID_HANDLE, cuWaitExternalSemaphoresAsync(&sem, &until, 1, a));
+    GIVES(CUDA_ERROR_INVALID_HANDLE, cuDestroyExternalSemaphore(sem));
+}
+
 int main(void)
 {
     CUdevice dev = first_device();
@@ -169,6 +203,7 @@ int main(void)
     PART(conditions());
     PART(batches());
     PART(refused());
+    PART(semaphores());
     MUST(cuStreamDestroy(a));
     MUST(cuStreamDestroy(b));
     MUST(cuMemFreeHost(both));

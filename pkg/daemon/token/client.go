@@ -34,6 +34,7 @@ type client struct {
 	ending    bool          // it has said when what it has in flight is over
 	suspended bool          // it does not drain, and nobody waits for it
 	launches  uint64        // that its slot told of when it last gave a lease back
+	unleased  uint64        // GPU time in ns of work without a lease, that its slot has told of
 	foreign   gpu.Bytes     // of the GPU's memory, that it occupies beside its allocations
 	excess    int           // messages of this lease that the protocol gives no reason for
 	faulted   bool          // it has reported an error that ended its use of CUDA
@@ -242,8 +243,15 @@ func (d *Daemon) handleRequest(c *client, now time.Time) error {
 		d.called(inst)
 		return nil
 	}
-	c.alloc.gpu.step(policy.Request{Client: c.id})
+	c.alloc.gpu.step(c.ranUnleased(), policy.Request{Client: c.id})
 	return nil
+}
+
+// ranUnleased is what the client's slot tells of work without a lease since the last call.
+func (c *client) ranUnleased() policy.Unleased {
+	before := c.unleased
+	c.unleased = atomic.LoadUint64(&c.alloc.page.slot(c.slot).UnleasedNS)
+	return policy.Unleased{Client: c.id, Used: duration(max(c.unleased, before) - before)}
 }
 
 func (d *Daemon) handleEnding(c *client, msg wire.Ending) error {
@@ -277,7 +285,7 @@ func (d *Daemon) handleReturn(c *client, msg wire.Return, now time.Time) error {
 	if d.metered() {
 		c.alloc.gpu.step(c.sample(), ev)
 	} else {
-		c.alloc.gpu.step(ev)
+		c.alloc.gpu.step(c.ranUnleased(), ev)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -81,5 +82,35 @@ func TestOtherVersions(t *testing.T) {
 	if r, ok := refused.(wire.Refused); err != nil || !ok || !strings.Contains(r.Reason.String(), "speaks version 1") ||
 		!strings.Contains(r.Reason.String(), "start the program again") {
 		t.Errorf("the answer: %s, %v", refused, err)
+	}
+}
+
+// TestUnleased: time without a lease that a process tells of is charged when it asks for a
+// lease and when it gives one back, once, and no more than can have passed.
+func TestUnleased(t *testing.T) {
+	s := serve(t, Config{})
+	joined := time.Now()
+	a := s.join(reg("a", 100, 1, 1))
+	charged := func() (sum time.Duration) {
+		_ = s.d.locked(func() {
+			for _, g := range s.d.gpus {
+				sum += g.sched.Snapshot().Instance("a").Charged
+			}
+		})
+		return sum
+	}
+	time.Sleep(30 * time.Millisecond) // in which it may have used the GPU
+	atomic.StoreUint64(&a.Slot().UnleasedNS, uint64(20*time.Millisecond))
+	lease := s.lease(a)
+	if got := charged(); got != 20*time.Millisecond {
+		t.Errorf("%v charged with the request, want 20ms", got)
+	}
+	atomic.StoreUint64(&a.Slot().UnleasedNS, uint64(time.Hour))
+	if err := a.Return(lease, 0, false); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the return is charged", func() bool { return charged() > 20*time.Millisecond })
+	if got, most := charged(), 20*time.Millisecond+time.Since(joined); got > most {
+		t.Errorf("%v charged within %v", got, most)
 	}
 }

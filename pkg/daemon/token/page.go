@@ -99,6 +99,7 @@ func (p *page) clear(n int) {
 	atomic.StoreUint64(&s.Launches, 0)
 	atomic.StoreUint64(&s.BlockedNS, 0)
 	atomic.StoreUint64(&s.Blocks, 0)
+	atomic.StoreUint64(&s.UnleasedNS, 0)
 	atomic.StoreUint64(&s.Budget, 0)
 }
 

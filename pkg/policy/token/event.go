@@ -7,7 +7,7 @@ import (
 )
 
 // Event is something that happened: AddInstance, RemoveInstance, AddClient,
-// RemoveClient, Request, Ending, Return, Sample, Suspend, Wake or Configure. One about
+// RemoveClient, Request, Ending, Return, Unleased, Sample, Suspend, Wake or Configure. One about
 // an instance or a client that is not known changes nothing.
 type Event interface{ event() }
 
@@ -49,6 +49,16 @@ type Return struct {
 	Lease     uint32
 	Used      time.Duration // measured GPU time; what exceeds the time since the grant does not count
 	WantsMore bool          // the client waits to launch again
+}
+
+// Unleased tells of work of a client that ran without a lease: it was queued behind
+// something that the client waited for, a value in memory or a function on the host,
+// and gave its lease back meanwhile. Multi-token charges its time, of which no more counts
+// than has passed since the last Unleased of the client. Introspective does nothing:
+// it charged the blocks when they were launched.
+type Unleased struct {
+	Client ClientID
+	Used   time.Duration // measured GPU time
 }
 
 // Ending says of a client that was asked back when what it has in flight is over, as
@@ -101,6 +111,7 @@ func (RemoveClient) event()   {}
 func (Request) event()        {}
 func (Ending) event()         {}
 func (Return) event()         {}
+func (Unleased) event()       {}
 func (Sample) event()         {}
 func (Suspend) event()        {}
 func (Wake) event()           {}

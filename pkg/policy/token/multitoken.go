@@ -62,6 +62,8 @@ type client struct {
 	freed   time.Duration // when its last lease ended
 	whole   time.Duration // what its turn should come to, if nothing but that ends it
 	settled time.Duration // of this lease, charged to windows that have ended
+	told    time.Duration // when work without a lease was last charged
+	beside  time.Duration // of this lease, in which such work ran: that is charged once
 	end     time.Duration // planned end
 	urgent  bool          // this lease goes before turns
 	again   bool          // it asked while it drained
@@ -319,6 +321,10 @@ func (s *multiToken) apply(ev Event) {
 		if at, ok := s.findClient(ev.Client); ok {
 			s.giveBack(s.clients[at], ev)
 		}
+	case Unleased:
+		if at, ok := s.findClient(ev.Client); ok {
+			s.unleased(s.clients[at], ev.Used)
+		}
 	case Suspend:
 		if at, ok := s.findClient(ev.Client); ok {
 			s.suspend(s.clients[at], ev.Stopped)
@@ -364,7 +370,7 @@ func (s *multiToken) addClient(ev AddClient) {
 	if !ok || known {
 		return
 	}
-	s.clients = slices.Insert(s.clients, at, &client{id: ev.Client, inst: s.instances[i], why: reasonf("")})
+	s.clients = slices.Insert(s.clients, at, &client{id: ev.Client, inst: s.instances[i], told: s.now, why: reasonf("")})
 }
 
 // dropClient forgets a client and charges it for the lease it held until now.
@@ -392,7 +398,7 @@ func (s *multiToken) giveBack(c *client, ev Return) {
 	if !c.holds() && c.state != Suspended || ev.Lease != c.lease {
 		return
 	}
-	used := min(max(ev.Used, 0), s.now-c.since)
+	used := min(max(ev.Used, 0), s.now-c.since-c.beside)
 	if c.state == Suspended && (c.stopped || ev.Used > used) {
 		used = c.settled // nobody has waited for it since; more than can be: it has not measured
 	}
@@ -415,10 +421,21 @@ func (s *multiToken) giveBack(c *client, ev Return) {
 	}
 	c.due = 0
 	c.freed = s.now
-	c.state, c.lease, c.settled, c.stopped, c.again, c.why = Idle, 0, 0, false, false, reasonf("")
+	c.state, c.lease, c.settled, c.beside, c.stopped, c.again, c.why = Idle, 0, 0, 0, false, false, reasonf("")
 	if more {
 		s.request(c)
 	}
+}
+
+// unleased charges work that ran without a lease. A lease that is out meanwhile may have
+// measured it too.
+func (s *multiToken) unleased(c *client, used time.Duration) {
+	used = min(max(used, 0), s.now-c.told)
+	c.told = s.now
+	if c.holds() {
+		c.beside += min(used, s.now-c.since-c.beside)
+	}
+	s.charge(c, used)
 }
 
 // suspend takes a client that drains for nobody knows how long out of the

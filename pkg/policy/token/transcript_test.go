@@ -98,6 +98,13 @@ func parseEvent(line string) (at time.Duration, ev Event, err error) {
 		}
 		d, err := time.ParseDuration(left)
 		return at, Ending{id, lease, d}, err
+	case "unleased":
+		var used string
+		if _, err = fmt.Sscanf(rest, "%d used %s", &id, &used); err != nil {
+			return 0, nil, err
+		}
+		d, err := time.ParseDuration(used)
+		return at, Unleased{id, d}, err
 	case "suspend":
 		number, why, _ := strings.Cut(rest, " ")
 		_, err = fmt.Sscanf(number, "%d", &id)

@@ -1,0 +1,127 @@
+package hooktest
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/gpu"
+)
+
+// TestWaits asks for the lease of a process whose stream waits for something that is not on
+// the GPU: the lease comes back at once, with the time of what ran before the wait. What
+// is behind the wait runs when that ends, without a lease, and the process tells its time.
+func TestWaits(t *testing.T) {
+	t.Parallel()
+	const front, behind = 20 * time.Millisecond, 100 * time.Millisecond
+	for _, tt := range []struct {
+		kind, stream string
+		untold       bool // no event can be put where the work begins or ends
+	}{
+		{"value32", "created", false}, {"value64", "blocking", false}, {"batch", "legacy", false}, {"host", "created", false},
+		{"host", "thread", false}, {"callback", "created", false}, {"semaphore", "created", false}, {"event", "created", false},
+		{"node", "created", false}, {"value32", "after", false}, {"host", "after", false}, {"event", "after", false},
+		{"value32", "beneath", true}, {"value32", "above", true}, {"value32", "copy", true},
+	} {
+		t.Run(tt.kind+" "+tt.stream, func(t *testing.T) {
+			t.Parallel()
+			f := newFake(t)
+			f.listen()
+			p := f.run(f.env(1), "check/waits", tt.kind, tt.stream, fmt.Sprint(front.Microseconds()), fmt.Sprint(behind.Microseconds()))
+			var m *member
+			for round := range 3 {
+				if m == nil {
+					f.eventually("it asks for a lease", func() bool { m = f.asker(); return m != nil })
+				}
+				m.asked()
+				told := atomic.LoadUint64(&m.slot().UnleasedNS)
+				before := m.used()
+				begun := time.Now()
+				lease := m.open()
+				f.eventually("it waits", func() bool {
+					if m.requests.Load() > 0 { // it had no processor for so long that it gave the lease back
+						lease = m.open()
+					}
+					return strings.Count(p.out.String(), "queued") == round+1
+				})
+				ahead := time.Since(begun)
+				m.close(lease)
+				m.returned(lease)
+				if used := m.used() - before; used < front || used > ahead {
+					t.Errorf("it was charged %v for %v within %v", used, front, ahead)
+				}
+				if got := atomic.LoadUint64(&m.slot().UnleasedNS); got != told {
+					t.Errorf("it told of %v without a lease, before what it waits for came", time.Duration(got-told))
+				}
+				began := time.Now()
+				if _, err := fmt.Fprintln(p.in); err != nil {
+					t.Fatal(err)
+				}
+				if tt.stream == "copy" {
+					m.give() // the copy may have come to the gate too late
+				}
+				f.eventually("it goes on", func() bool { return strings.Count(p.out.String(), "done") == round+1 })
+				m.generous.Store(false)
+				if tt.untold {
+					return
+				}
+				whole := func() time.Duration { return time.Duration(atomic.LoadUint64(&m.slot().UnleasedNS) - told) }
+				f.eventually("it tells what ran without a lease", func() bool { return whole() >= behind })
+				if most := time.Since(began); whole() > most && tt.kind != "node" { // which is charged from its beginning
+					t.Errorf("it told of %v within %v", whole(), most)
+				}
+			}
+		})
+	}
+}
+
+// used is the time that the process has been charged.
+func (m *member) used() (sum time.Duration) {
+	for _, r := range m.gaveBack() {
+		sum += time.Duration(r.UsedNS)
+	}
+	return sum
+}
+
+// asker is a connection that has asked for a lease.
+func (f *fake) asker() *member {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, m := range f.members {
+		if m.requests.Load() > 0 {
+			return m
+		}
+	}
+	return nil
+}
+
+// TestRounds has two processes wait for each other's kernels, in two slices and in one.
+// Each round takes a few turns: all are over long before one would be in which a lease is
+// kept until nobody waits for its return any more (30 s).
+func TestRounds(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"value32", "host", "semaphore"} {
+		for _, slices := range []int{1, 2} {
+			t.Run(fmt.Sprint(kind, slices), func(t *testing.T) {
+				t.Parallel()
+				h := newHost(t)
+				h.start()
+				half := gpu.Slice{SMPct: 100, QuotaRequest: 0.5, QuotaLimit: 0.5}
+				env := h.register("a", half)
+				other := env
+				if slices == 2 {
+					other = h.register("b", half)
+				}
+				file := filepath.Join(h.runDir, "rounds")
+				a := h.run(env, "check/waits", "rounds", kind, "a", file, "50")
+				b := h.run(other, "check/waits", "rounds", kind, "b", file, "50")
+				for _, p := range []*program{a, b} {
+					h.eventually("all rounds are over", func() bool { return strings.Contains(p.out.String(), "done") })
+				}
+			})
+		}
+	}
+}
