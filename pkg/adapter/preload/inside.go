@@ -24,8 +24,9 @@ const (
 
 // Files in the folder of an instance's socket. The token daemon removes them with it.
 const (
-	PreloadFile = "ld.so.preload" // mounted at InsidePreload
-	SliceFile   = "slice"         // the variables of the slice, for programs whose environment lacks them
+	PreloadFile   = "ld.so.preload" // mounted at InsidePreload
+	DockerEnvFile = "docker.env"    // the environment that docker-args gives containers
+	SliceFile     = "slice"         // the variables of the slice, for programs whose environment lacks them
 )
 
 // kept are the variables that the library takes from SliceFile. Lists of the loader's

@@ -31,7 +31,8 @@ which gfaas register has made known: the preload library, the simulated driver o
 the GPU, the socket of this slice, and the environment.
 
 The arguments are separated by blanks and need no quotes. The environment is in a
-file of the run directory that only you can read, since it has the slice's secret.
+file beside the slice's socket that only you can read, since it has the slice's
+secret. It is removed with the slice.
 The container runs as you, unless a later --user names another user; a user other
 than you and root must be named to the token daemon with --client-uid.
 
@@ -105,7 +106,7 @@ func containerArgs(guest docker.Guest) (args []string) {
 }
 
 // keepEnviron writes the environment of a slice's containers to a file that only its
-// user can read, and returns its path.
+// user can read and that goes with the slice, and returns its path.
 func keepEnviron(runDir, name string, env map[string]string) (string, error) {
 	var text strings.Builder
 	for _, key := range slices.Sorted(maps.Keys(env)) {
@@ -114,7 +115,7 @@ func keepEnviron(runDir, name string, env map[string]string) (string, error) {
 		}
 		fmt.Fprintf(&text, "%s=%s\n", key, env[key])
 	}
-	path := filepath.Join(runDir, "docker-"+name+".env")
+	path := filepath.Join(tokend.InstanceSocketDir(runDir, name), preload.DockerEnvFile)
 	if strings.ContainsAny(path, " \t\n'\"") {
 		return "", fmt.Errorf("the run directory %q has a blank or a quote in its path", runDir)
 	}

@@ -3,7 +3,9 @@ package gfaas
 import (
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -182,4 +184,12 @@ func TestDockerRun(t *testing.T) {
 		t.Errorf("%v\n%s", err, text)
 	}
 	eventually(t, "the slice of a detached container is removed", func() bool { return !p.knows("detached") })
+	_, secrets, _ := strings.Cut(args, "--env-file ")
+	if _, err := os.Stat(strings.TrimSpace(secrets)); err != nil {
+		t.Error(err)
+	}
+	p.output("down")
+	if _, err := os.Stat(strings.TrimSpace(secrets)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the slice's secret is left behind: %v", err)
+	}
 }

@@ -174,7 +174,7 @@ func (l *instanceListener) remove() {
 // removeFolder removes what openListener makes, and what starters of containers put
 // beside it, and nothing else.
 func removeFolder(dir string) {
-	for _, name := range []string{"token.sock", "ld.so.preload", "slice"} {
+	for _, name := range []string{"token.sock", "ld.so.preload", "slice", "docker.env"} {
 		_ = os.Remove(filepath.Join(dir, name))
 	}
 	_ = os.Remove(dir)
