@@ -561,7 +561,7 @@ void gf_wait_leave(struct gf_stream *entry);
 /* Marks the end of the work that was queued under such a lease, if that is not done; the
  * context is current. */
 void gf_wait_tail(struct gf_stream *entry);
-/* Does what is to be done without a lease. Returns in how many ms it wants to be called
+/* Looks for the end of work that runs without a lease; takes the lock. Returns in how many ms it wants to be called
  * again; -1: when there is a lease. */
 int gf_wait_tend(struct gf_device *device);
 /* Frees all waits of an entry, and their events if those are there. */

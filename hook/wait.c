@@ -1,30 +1,30 @@
-/* wait.c: streams that wait for what is not on the GPU: a value in memory, an external
- * semaphore, another process's event, a function of the program's.
+/* wait.c: streams that wait for something outside the GPU: a value in memory, an external
+ * semaphore, an event of another process, or a host function.
  *
- * Who is waited for may need the GPU, so a lease of which all work waits in this way is
- * given back (meter.c). To tell such work from work that runs, each wait has an event
- * before it and one after it. What is queued behind the wait runs when that ends, with or
- * without a lease: its time, from the event after one wait to that before the next, is
- * reported to the daemon, which charges it.
+ * The other side may need the GPU, so the process returns its lease once all work under it
+ * waits (meter.c). An event before and one after each wait tell waiting work from running
+ * work. Work queued behind a wait may run without a lease. Its GPU time, from the end of the
+ * wait to the next wait or to the end of the work, is reported to the daemon, which charges it.
  *
- * A graph may wait inside, where no event can be. It is taken to wait if it lasts for
+ * A graph may wait inside, where no event can be recorded. It counts as waiting if it takes
  * long, and its whole time is charged.
  *
- * Everything here is under the device's lock. */
+ * gf_wait_begin, gf_wait_end and gf_wait_tend take the device's lock; the caller of every
+ * other function holds it. */
 #include "hook.h"
 
 #include <stdlib.h>
 
-#define WAITS_NS 1000000u        /* a stream waits if it has been seen at the same place for so long */
-#define INSIDE_NS 20000000u      /* the same of a graph, or twice its lease's turn */
-#define TEND_MS 20               /* between looks at work that runs without a lease */
+#define WAITS_NS 1000000u        /* a stream counts as waiting after this long at one wait */
+#define INSIDE_NS 20000000u      /* for a graph: this, or two turns if longer */
+#define TEND_MS 20               /* poll interval for work that runs without a lease */
 
 struct gf_wait {
     CUevent before, after;
     CUevent tail;  /* behind the work after the last wait */
     bool open;     /* the call that makes the stream wait has not returned: `after` is not recorded */
     bool inside;   /* it is a graph that may wait */
-    bool owed;     /* the lease was given back meanwhile: what is behind it is charged apart */
+    bool unleased; /* the lease was returned during this wait: the work behind it is reported separately */
     bool tailed;   /* tail is recorded */
     struct gf_wait *next;
 };
@@ -53,7 +53,7 @@ void gf_wait_free(struct gf_stream *entry, bool events)
     entry->waits = entry->spare = NULL;
 }
 
-/* A wait that is not in use, or a new one; NULL: there is none to be had. */
+/* A wait that is not in use, or a new one; NULL: no event can be created. */
 static struct gf_wait *new_wait(struct gf_stream *entry)
 {
     struct gf_wait *w = entry->spare;
@@ -91,11 +91,11 @@ static CUevent end_of(const struct gf_stream *entry, const struct gf_wait *w)
     return w->tailed ? w->tail : entry->owner ? entry->end : NULL;
 }
 
-/* Lets go of the waits that are over, once the work behind them is charged. */
+/* Recycles waits that have ended, after reporting the work behind them. */
 static void pass(struct gf_stream *entry)
 {
     for (struct gf_wait *w; (w = entry->waits) && !w->open && is_over(w->after); recycle(entry, &entry->waits)) {
-        if (!w->owed)
+        if (!w->unleased)
             continue;
         CUevent end = end_of(entry, w);
         if (!end || !is_over(end))
@@ -141,7 +141,7 @@ struct gf_waiting gf_wait_begin(CUstream stream, bool inside)
     return waiting;
 }
 
-/* Records the event after a wait. False: it cannot be. */
+/* Records the event after a wait. Returns false if it cannot be recorded. */
 static bool record_after(struct gf_stream *entry, struct gf_wait *w)
 {
     CUcontext popped;
@@ -181,9 +181,9 @@ void gf_wait_end(struct gf_waiting waiting, CUresult result)
 GF_SHARED_EVENT(cuIpcGetEventHandle, (CUipcEventHandle * handle, CUevent event), (handle, event))
 GF_SHARED_EVENT(cuIpcOpenEventHandle, (CUevent * event, CUipcEventHandle handle), (event, handle))
 
-/* ---- what the meter asks ---- */
+/* ---- queries by meter.c ---- */
 
-/* The wait at which the stream has arrived. */
+/* Returns the wait that the stream is blocked at, or NULL. */
 static struct gf_wait *arrived(const struct gf_stream *entry)
 {
     struct gf_wait *w = entry->waits;
@@ -223,12 +223,12 @@ static struct gf_wait *last_of(const struct gf_stream *entry)
 void gf_wait_tail(struct gf_stream *entry)
 {
     struct gf_wait *w = last_of(entry);
-    if (w && w->owed && !w->tailed && !w->open && !entry->owner && gf_recordable(entry->stream))
+    if (w && w->unleased && !w->tailed && !w->open && !entry->owner && gf_recordable(entry->stream))
         w->tailed = gf_real.cuEventRecord(w->tail, entry->stream) == CUDA_SUCCESS;
 }
 
-/* Whether an event on the legacy stream would put streams in an order that the program
- * did not: others that are ordered by it have work. */
+/* Whether recording an event on the legacy stream would add an ordering that the program did
+ * not ask for, because other blocking streams have work. */
 static bool would_order(const struct gf_stream *entry)
 {
     bool others = false;
@@ -239,7 +239,7 @@ static bool would_order(const struct gf_stream *entry)
 
 bool gf_wait_look(struct gf_device *device, bool busy)
 {
-    bool owed = false;
+    bool unleased = false;
     for (struct gf_stream *s = device->streams; s; s = s->next) {
         CUcontext popped;
         s->held = NULL;
@@ -251,10 +251,10 @@ bool gf_wait_look(struct gf_device *device, bool busy)
         s->held = gf_wait_stands(s) ? s->stands : NULL;
         if (!busy && !would_order(s))
             gf_wait_tail(s);
-        owed |= s->waits && s->waits->owed;
+        unleased |= s->waits && s->waits->unleased;
         gf_real.cuCtxPopCurrent_v2(&popped);
     }
-    return owed;
+    return unleased;
 }
 
 bool gf_wait_holds(struct gf_stream *entry)
@@ -276,7 +276,7 @@ void gf_wait_leave(struct gf_stream *entry)
     while (w && w != entry->held)
         w = w->next;
     for (; w; w = w->next) {
-        w->owed = w->next || !would_order(entry);
+        w->unleased = w->next || !would_order(entry);
         w->tailed = false;
     }
 }
@@ -287,7 +287,7 @@ int gf_wait_tend(struct gf_device *device)
         return -1;
     bool busy = gf_busy(device);
     pthread_mutex_lock(&device->lock);
-    bool owed = gf_wait_look(device, busy);
+    bool unleased = gf_wait_look(device, busy);
     pthread_mutex_unlock(&device->lock);
-    return owed ? TEND_MS : -1;
+    return unleased ? TEND_MS : -1;
 }

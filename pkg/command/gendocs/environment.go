@@ -19,7 +19,7 @@ var environment = []struct {
 }{
 	{"FILES AND FOLDERS", "Read by all programs. A variable that is empty counts as one that is not set.", []variable{
 		{"GFAAS_CONFIG", "The settings file, as --config. Without it gfaas/config.yaml in XDG_CONFIG_HOME, else in /etc."},
-		{"GFAAS_RUN_DIR", "The run directory: the folder of the daemons' sockets, which must be the user's own. Each run directory has its own daemons. Default: gfaas in XDG_RUNTIME_DIR, if that names another folder than the system's /run/user/UID. Otherwise all programs of a user have the same default, with XDG_RUNTIME_DIR or without: the one with a running daemon of /run/user/UID/gfaas (if the user has a session), /run/gfaas (of root, or of the user that it belongs to) and /tmp/gfaas-UID, and the first of them if none has a daemon."},
+		{"GFAAS_RUN_DIR", "The run directory: the folder of the daemons' sockets, which must be the user's own. Each run directory has its own daemons. Default: gfaas in XDG_RUNTIME_DIR, if that is not /run/user/UID. Otherwise all programs of a user have the same default, with or without XDG_RUNTIME_DIR. The candidates are, in this order, /run/user/UID/gfaas (if the user has a session), /run/gfaas (for root and its owner) and /tmp/gfaas-UID: the first one in which a daemon is running or, if there is none, the first one."},
 		{"GFAAS_STATE", "The file with the functions and instances. Without it gfaas/state.db in XDG_STATE_HOME."},
 		{"GFAAS_LIB_DIR", "The folder of libgfaas.so, and of the simulated driver in its subfolder sim. Without it the folders lib and lib/gfaas beside that of the program, then those of the system."},
 		{"XDG_CONFIG_HOME", "~/.config where it is not set."},
@@ -28,7 +28,7 @@ var environment = []struct {
 	}},
 	{"SETTINGS", "", []variable{
 		{"GFAAS_FLAG", "Every flag of every program has one: GFAAS_GPU_MEM is --gpu-mem. The flag wins. Variables of this prefix that nothing knows are told of."},
-		{"CUDA_VISIBLE_DEVICES", "The GPUs that commands may use: chooses them as --gpu does, and has to agree with it and with a plan. Numbers count as nvidia-smi does. If it is empty, -1 or NoDevFiles, there is none to use. docs/sharing.md of the source has the rules. In a slice it names the slice's GPUs: the program may name them in another way, and a GPU outside the slice ends the list. The simulated driver reads it as NVIDIA's does."},
+		{"CUDA_VISIBLE_DEVICES", "The GPUs that commands may use, like --gpu. If --gpu or a plan names a GPU that is not in the list, the command fails. Numbers count as nvidia-smi does. If it is empty, -1 or NoDevFiles, no GPU is visible. docs/sharing.md of the source has the rules. In a slice it lists the slice's GPUs: a program may spell them differently, and the list ends at the first GPU outside the slice. The simulated driver reads it as NVIDIA's does."},
 		{"NO_COLOR", "Anything: no colours, as --no-color."},
 		{"TERM", "dumb: gfaas top prints its table once and shows no screen."},
 		{"DOCKER_HOST", "The Docker engine that instances with an image run on; DOCKER_CERT_PATH, DOCKER_TLS_VERIFY and DOCKER_API_VERSION go with it."},

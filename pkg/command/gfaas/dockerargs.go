@@ -27,10 +27,10 @@ func newDockerArgs(t *tool) *cobra.Command {
 		Use:   "docker-args NAME",
 		Short: "Print the arguments that put a container of docker run into a slice",
 		Long: `Print the arguments of docker run that put its container into the slice NAME,
-which gfaas register has made known: the preload library, the simulated driver or
+registered with gfaas register: the preload library, the simulated driver or
 the GPU, the socket of this slice, and the environment.
 
-The arguments are separated by blanks and need no quotes. The environment is in a
+The arguments are separated by spaces and need no quotes. The environment is in a
 file beside the slice's socket that only you can read, since it has the slice's
 secret. It is removed with the slice.
 The container runs as you, unless a later --user names another user; a user other

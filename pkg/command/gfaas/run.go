@@ -62,9 +62,9 @@ cannot be loaded into (static, musl, setuid) is refused with exit 4.
 When one of the command's processes gets a CUDA error after which all its calls fail,
 such as an illegal address, a line on standard error names the call and the error.
 
-A new container of docker run, podman run, nerdctl run or compose run is in the
-slice: gfaas run puts the arguments of gfaas docker-args behind run, and ends when the
-container does. Commands that would run outside the slice are refused with exit 4:
+A new container of docker run, podman run, nerdctl run or docker compose run
+is in the slice: gfaas run inserts the arguments that gfaas docker-args prints after run, and
+ends when the container does. Commands that would run outside the slice are refused with exit 4:
 docker exec and docker start, an engine of another machine, sudo, ssh, systemd-run.
 
 A process that the command starts may lose the library, as when a Go program or a
@@ -85,8 +85,8 @@ what there is. Functions have that by GFAAS_NO_NVML=1 in their env.
 
 CUDA_VISIBLE_DEVICES chooses the GPU as --gpu does, and may name one only. Numbers count
 GPUs as nvidia-smi does, and simulated ones where the GPU is simulated. If the variable
-hides the GPU that --gpu names, that is wrong usage (exit 2); if it hides all GPUs (it is
-empty, -1 or NoDevFiles), nothing runs (exit 4). The command finds its slice's GPU in the
+hides the GPU that --gpu names, the command fails with exit 2. Without --gpu, a value that
+hides all GPUs (empty, -1 or NoDevFiles) fails with exit 4. The command finds its slice's GPU in the
 variable, and may name it there in another way; if it names only GPUs outside the slice,
 its cuInit fails with CUDA_ERROR_NO_DEVICE, with a line on standard error.
 

@@ -34,9 +34,9 @@ suspended (is stopped, by a signal or a debugger, or has not given its lease
 back for 30 s, and nobody waits for it). A process of an instance that uses the
 driver without the preload library is unmanaged: nothing limits it.
 USED is the share of the last full window; debt is what the instance used beyond
-its limit and has to make up for, and owed (in the JSON and CSV forms) what it used
-beyond its request while others missed theirs, which come first until that is made
-up for; context is what the driver holds for a process
+its limit and has to make up for, and owed (in the JSON and CSV forms) is what it
+used beyond its request while other instances missed theirs: these have priority until
+it is made up for; context is what the driver holds for a process
 beside its own allocations, 0 where the driver does not tell; parked is what of
 the memory used waits on the host for the next work (gfaas run --oversubscribe,
 gfaas serve --park); imported is what the process has mapped of other processes'
@@ -60,8 +60,9 @@ JSON: {"window_ms","policy","gpus":[{"gpu","sm_running_pct","clients":[{"instanc
 "function","pid","sm_pct","quota_request","quota_limit","used","debt_ms","owed_ms",
 "state","mem_used_mib","mem_limit_mib","launches","blocked_ms","context_mib",
 "mem_parked_mib","mem_imported_mib","mem_refused","why","strays","fault"}]}],"models":[{"gpu",
-"name","tenant","state","mem_mib","refs"}]}. Mem_refused counts what the driver refused to the
-instance for want of GPU memory, within its own limit. Models are those that gfaas-modeld has on the GPUs: one
+"name","tenant","state","mem_mib","refs"}]}. The field mem_refused
+counts allocations within the instance's limit that the driver refused because the GPU
+was full. Models are those that gfaas-modeld has on the GPUs: one
 copy each, whose memory is in no process's. CSV has the keys of processes as columns, a
 row a process.`,
 		Example: `  gfaas-tokend status
