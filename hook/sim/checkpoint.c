@@ -104,7 +104,7 @@ static bool look(const struct process *p, struct place *at, int index)
 {
     if (!get(&at->dev, index))
         return false;
-    for (at->slot = 0; at->slot < SIM_SLOTS; at->slot++) {
+    for (at->slot = 0; at->slot < shared_top(at->dev.sh); at->slot++) {
         at->serial = slot_of(at)->serial;
         if (at->serial && there(p, at))
             return true;

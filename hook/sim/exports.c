@@ -32,9 +32,9 @@ static bool holders_has(const struct holders *h, unsigned slot)
 /* One of them, -1 when there is none. */
 static int holders_any(const struct holders *h)
 {
-    for (int i = 0; i < SIM_SLOTS; i++)
-        if (holders_has(h, (unsigned)i))
-            return i;
+    for (int i = 0; i < SIM_SLOTS / 64; i++)
+        if (h->bit[i])
+            return 64 * i + __builtin_ctzll(h->bit[i]);
     return -1;
 }
 

@@ -70,7 +70,7 @@ static void step(struct sched *s, uint64_t at)
         uint64_t share = share_of(dt, s->phase, s->n, k);
         if (s->order[k] != SIM_GROUP)
             s->slot[s->order[k]].progress += share;
-        for (unsigned i = 0; s->order[k] == SIM_GROUP && i < SIM_SLOTS; i++)
+        for (unsigned i = 0; s->order[k] == SIM_GROUP && i < s->top; i++)
             if (s->slot[i].busy && s->slot[i].pct)
                 s->slot[i].progress += slowed(share, s->sum);
     }
@@ -80,8 +80,8 @@ static void step(struct sched *s, uint64_t at)
     uint64_t pos = (dt + s->phase) % (s->n * SIM_SLICE_NS);
     unsigned turns = (unsigned)(pos / SIM_SLICE_NS);
     s->phase = pos % SIM_SLICE_NS;
-    uint8_t old[SIM_SLOTS + 1];
-    memcpy(old, s->order, sizeof old);
+    uint16_t old[SIM_SLOTS + 1];
+    memcpy(old, s->order, s->n * sizeof *old);
     for (unsigned k = 0; k < s->n; k++)
         s->order[k] = old[(k + turns) % s->n];
 }
@@ -92,7 +92,7 @@ static void leave_order(struct sched *s, unsigned id)
     for (unsigned k = 0; k < s->n; k++) {
         if (s->order[k] != id)
             continue;
-        memmove(s->order + k, s->order + k + 1, s->n - k - 1);
+        memmove(s->order + k, s->order + k + 1, (s->n - k - 1) * sizeof *s->order);
         s->n--;
         if (k == 0)
             s->phase = 0;
@@ -112,11 +112,20 @@ static void set_busy(struct sched *s, unsigned slot, bool busy)
         s->sum = busy ? before + pct : before - pct;
     unsigned id = pct ? SIM_GROUP : slot;
     if (busy && (!pct || before == 0))
-        s->order[s->n++] = (uint8_t)id;
+        s->order[s->n++] = (uint16_t)id;
     if (busy && s->n == 1)
         s->phase = 0;
     if (!busy && (!pct || s->sum == 0))
         leave_order(s, id);
+}
+
+struct sched *sched_next(struct shared *sh)
+{
+    const struct sched *now = &sh->sched[sh->gen & 1];
+    struct sched *next = &sh->sched[(sh->gen + 1) & 1];
+    memcpy(next, now, offsetof(struct sched, order[now->n]));
+    memcpy(next->slot, now->slot, now->top * sizeof *now->slot);
+    return next;
 }
 
 /* Takes a process out that is gone since a moment. */
@@ -130,6 +139,10 @@ void sched_remove(struct sched *s, unsigned slot, uint64_t at)
 
 void sched_reset_slot(struct sched *s, unsigned slot, uint32_t pct)
 {
+    if (slot >= s->top) {
+        s->slot[slot].busy = 0;
+        s->top = slot + 1;
+    }
     s->slot[slot].progress = 0;
     s->slot[slot].pct = pct;
 }
@@ -138,7 +151,7 @@ void sched_reset_slot(struct sched *s, unsigned slot, uint32_t pct)
 static bool pattern_differs(const struct sched *a, const struct sched *b)
 {
     uint32_t sa = a->sum > SIM_FULL ? a->sum : SIM_FULL, sb = b->sum > SIM_FULL ? b->sum : SIM_FULL;
-    return a->n != b->n || sa != sb || (a->n > 1 && memcmp(a->order, b->order, a->n));
+    return a->n != b->n || sa != sb || (a->n > 1 && memcmp(a->order, b->order, a->n * sizeof *a->order));
 }
 
 /* Says from when on this process is busy or idle. A moment in the past is taken
@@ -147,22 +160,21 @@ static bool pattern_differs(const struct sched *a, const struct sched *b)
 void sched_publish(struct device *d, bool busy, uint64_t at, uint64_t now)
 {
     struct shared *sh = d->sh;
-    bool ring[SIM_SLOTS] = {false}, any = false;
+    bool ring[SIM_SLOTS], any = false;
     d->published = busy;
     if (!shared_lock(d))
         return;
     uint32_t gen = sh->gen;
-    struct sched *cur = &sh->sched[gen & 1], *nxt = &sh->sched[(gen + 1) & 1];
-    *nxt = *cur;
+    struct sched *cur = &sh->sched[gen & 1], *nxt = sched_next(sh);
+    unsigned top = nxt->top;
     step(nxt, at > now ? now : at);
     set_busy(nxt, (unsigned)d->slot, busy);
-    if (nxt->n && pattern_differs(cur, nxt))
-        for (unsigned i = 0; i < SIM_SLOTS; i++)
-            if (nxt->slot[i].busy && i != (unsigned)d->slot)
-                ring[i] = any = true;
+    bool differs = nxt->n && pattern_differs(cur, nxt);
+    for (unsigned i = 0; differs && i < top; i++)
+        any |= ring[i] = nxt->slot[i].busy && i != (unsigned)d->slot;
     atomic_store(&sh->gen, gen + 1);
     shared_unlock(d);
-    for (unsigned i = 0; any && i < SIM_SLOTS; i++)
+    for (unsigned i = 0; any && i < top; i++)
         if (ring[i]) {
             atomic_fetch_add(&sh->proc[i].bell, 1);
             if (atomic_load(&sh->proc[i].asleep))

@@ -168,7 +168,7 @@ bool shared_open_arena(struct device *d, size_t end)
 uint64_t shared_mem_used(struct device *d)
 {
     uint64_t sum = atomic_load_explicit(&d->sh->unowned, memory_order_relaxed);
-    for (unsigned i = 0; i < SIM_SLOTS; i++)
+    for (unsigned i = 0; i < shared_top(d->sh); i++)
         if (!atomic_load_explicit(&d->sh->proc[i].away, memory_order_relaxed))
             sum += atomic_load_explicit(&d->sh->proc[i].mem, memory_order_relaxed);
     return sum;
@@ -329,18 +329,19 @@ static CUresult take_slot(struct device *d)
     for (d->slot = 0; d->slot < SIM_SLOTS; d->slot++)
         if (lock_bytes(d->fd, F_SETLK, F_WRLCK, SIM_LOCK_SLOT + d->slot, 1) == 0)
             break;
-    if (d->slot == SIM_SLOTS)
+    if (d->slot == SIM_SLOTS) {
+        sim_say("device %d has %d processes, the most there can be", d->index, SIM_SLOTS);
         return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    }
     if (!shared_lock(d))
         return CUDA_ERROR_OPERATING_SYSTEM;
     struct shared *sh = d->sh;
-    uint32_t gen = sh->gen;
     if (sh->proc[d->slot].serial)
         arena_remove(d->index, (unsigned)d->slot, sh->proc[d->slot].serial);
-    sh->sched[(gen + 1) & 1] = sh->sched[gen & 1];
-    sched_remove(&sh->sched[(gen + 1) & 1], (unsigned)d->slot, now_ns());
-    sched_reset_slot(&sh->sched[(gen + 1) & 1], (unsigned)d->slot, g_config.pct);
-    atomic_store(&sh->gen, gen + 1);
+    struct sched *next = sched_next(sh);
+    sched_remove(next, (unsigned)d->slot, now_ns());
+    sched_reset_slot(next, (unsigned)d->slot, g_config.pct);
+    atomic_store(&sh->gen, sh->gen + 1);
     holders_forget(d, (unsigned)d->slot);
     clear(&sh->proc[d->slot]);
     sh->proc[d->slot].serial = d->arena_serial = ++sh->serial;
@@ -428,15 +429,13 @@ void shared_leave(struct device *d)
 static void pass_over_stopped(struct device *d, uint64_t now)
 {
     struct shared *sh = d->sh;
-    for (unsigned i = 0; i < SIM_SLOTS; i++) {
+    for (unsigned i = 0; i < shared_top(sh); i++) {
         if (!sh->sched[sh->gen & 1].slot[i].busy || i == (unsigned)d->slot || !shared_lock(d))
             continue;
-        uint32_t gen = sh->gen;
-        const struct sched *s = &sh->sched[gen & 1];
+        const struct sched *s = &sh->sched[sh->gen & 1];
         if (s->slot[i].busy && sched_progress_of(s, i, now) > atomic_load(&sh->proc[i].until) + SIM_LATE_NS) {
-            sh->sched[(gen + 1) & 1] = *s;
-            sched_remove(&sh->sched[(gen + 1) & 1], i, now);
-            atomic_store(&sh->gen, gen + 1);
+            sched_remove(sched_next(sh), i, now);
+            atomic_store(&sh->gen, sh->gen + 1);
         }
         shared_unlock(d);
     }
@@ -447,15 +446,13 @@ void shared_reap(struct device *d, uint64_t now)
 {
     struct shared *sh = d->sh;
     d->next_reap = now + SIM_REAP_NS;
-    for (unsigned i = 0; i < SIM_SLOTS; i++) {
+    for (unsigned i = 0; i < shared_top(sh); i++) {
         if (!sh->proc[i].serial || i == (unsigned)d->slot || shared_alive(d, i) || !shared_lock(d))
             continue;
         /* Again, now that no newcomer can be half-way into the slot. */
         if (sh->proc[i].serial && !shared_alive(d, i)) {
-            uint32_t gen = sh->gen;
-            sh->sched[(gen + 1) & 1] = sh->sched[gen & 1];
-            sched_remove(&sh->sched[(gen + 1) & 1], i, now);
-            atomic_store(&sh->gen, gen + 1);
+            sched_remove(sched_next(sh), i, now);
+            atomic_store(&sh->gen, sh->gen + 1);
             arena_remove(d->index, i, sh->proc[i].serial);
             holders_forget(d, i);
             clear(&sh->proc[i]);
@@ -467,4 +464,13 @@ void shared_reap(struct device *d, uint64_t now)
         exports_reap(d);
         shared_unlock(d);
     }
+}
+
+/* A look costs as much as there are processes, squared: they take turns. */
+void shared_reap_due(struct device *d, uint64_t now)
+{
+    uint64_t last = atomic_load(&d->sh->reaped), pause = SIM_REAP_NS * (1 + shared_top(d->sh) / 128);
+    d->next_reap = now + pause;
+    if (now - last >= pause && atomic_compare_exchange_strong(&d->sh->reaped, &last, now))
+        shared_reap(d, now);
 }

@@ -38,8 +38,8 @@
 #include <stdatomic.h>
 
 #define SIM_MAGIC 0x47534d31u /* "GSM1" */
-#define SIM_LAYOUT 5u
-#define SIM_SLOTS 128
+#define SIM_LAYOUT 6u
+#define SIM_SLOTS 2048
 #define SIM_NOBODY SIM_SLOTS /* owns an export that is only an open descriptor */
 #define SIM_GROUP SIM_SLOTS /* in an order of turns: all MPS processes together */
 #define SIM_LOCK_SETUP (1 << 20)
@@ -66,7 +66,8 @@ struct sched {
     uint32_t points; /* kept ever */
     uint32_t n;      /* how many take turns */
     uint32_t sum;    /* thousandths of a percent of the busy MPS processes */
-    uint8_t order[SIM_SLOTS + 1];
+    uint32_t top;    /* slots from the first on that have had a process; it never gets less */
+    uint16_t order[SIM_SLOTS + 1];
     struct {
         uint64_t progress; /* device time had, ever, as of epoch */
         uint32_t pct;      /* 0: takes turns */
@@ -140,6 +141,7 @@ struct shared {
     struct shared_event events[SIM_EVENTS];
     _Atomic uint32_t events_bell; /* futex: rung when a recording of any of them is over */
     _Atomic uint64_t unowned;     /* bytes of the exports that nobody owns */
+    _Atomic uint64_t reaped;      /* when the dead were last looked for while others waited */
 };
 _Static_assert(offsetof(struct shared, proc_at) == 8, "pkg/adapter/simgpu reads the beginning");
 _Static_assert(offsetof(struct proc, mem) == 8 && offsetof(struct proc, away) == 16, "and these of each process");
@@ -154,6 +156,8 @@ void gate_wake(struct gate *g);
 int shared_new_file(void); /* one without a name; -1 when there can be none */
 bool shared_lock(struct device *d);
 void shared_unlock(struct device *d);
+/* Writes a new state into the other of the two: it is in force when gen is counted up. */
+struct sched *sched_next(struct shared *sh);
 void sched_remove(struct sched *s, unsigned slot, uint64_t at);
 uint64_t sched_progress_of(const struct sched *s, unsigned slot, uint64_t at); /* as sched_progress */
 void sched_reset_slot(struct sched *s, unsigned slot, uint32_t pct);
@@ -171,6 +175,8 @@ bool shared_link(int fd, const char *name); /* gives a nameless file that name *
 /* Calls fn with the name of each memory file of the device, and of what its owner calls it. */
 void shared_each_memory(int index, void (*fn)(struct device *d, const char *name, const char *rest), struct device *d);
 void event_leave(struct shared_event *e, unsigned slot); /* the same */
+/* Slots from the first on: those behind have no process, and had none. */
+static inline unsigned shared_top(const struct shared *sh) { return sh->sched[atomic_load(&sh->gen) & 1].top; }
 bool shared_alive(const struct device *d, unsigned slot);
 void holders_add(struct holders *h, unsigned slot);
 

@@ -180,6 +180,7 @@ void shared_fixed(struct device *d, int more); /* so many more things of this pr
 void shared_pending(struct device *d, unsigned streams); /* so many of its streams have work */
 uint64_t shared_mem_used(struct device *d);
 void shared_reap(struct device *d, uint64_t now);
+void shared_reap_due(struct device *d, uint64_t now); /* unless another process has, of late */
 uint32_t shared_bell(struct device *d);
 void shared_bell_wait(struct device *d, uint32_t seen, uint64_t until);
 void shared_bell_ring(struct device *d);

@@ -55,7 +55,7 @@ static void *worker(void *arg)
         uint32_t seen = shared_bell(d);
         uint64_t now = now_ns();
         if (d->run && sched_contended(d) && now >= d->next_reap)
-            shared_reap(d, now);
+            shared_reap_due(d, now);
         engine_advance(d, now);
         uint64_t until = engine_deadline(d, d->pend_ns, now);
         if (d->view.gen != gen && g_waiters)

@@ -73,7 +73,7 @@ static void pause_for(const struct stream *s, uint64_t until)
     struct device *d = s->ctx->dev;
     uint64_t now = now_ns();
     if (d->joined && !d->left && d->run && sched_contended(d) && now >= d->next_reap)
-        shared_reap(d, now);
+        shared_reap_due(d, now);
     uint64_t t = engine_deadline(d, ahead(s, until), now);
     if (t && t <= now)
         return;

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#define SLOTS 9
 #define STEP 50000ull /* ns: twenty to a slice */
 
 struct config g_config;
@@ -15,15 +16,15 @@ static void slow_way(const struct sched *s, uint64_t dt, double had[])
     struct sched now = *s;
     uint64_t left = SIM_SLICE_NS - now.phase;
     for (uint64_t t = 0; t < dt; t += STEP) {
-        for (unsigned i = 0; i < SIM_SLOTS; i++) {
+        for (unsigned i = 0; i < SLOTS; i++) {
             unsigned id = now.slot[i].pct ? SIM_GROUP : i;
             if (now.slot[i].busy && now.order[0] == id)
                 had[i] += now.slot[i].pct && now.sum > SIM_FULL ? (double)STEP * SIM_FULL / now.sum : (double)STEP;
         }
         left -= STEP;
         if (!left) {
-            uint8_t first = now.order[0];
-            memmove(now.order, now.order + 1, now.n - 1);
+            uint16_t first = now.order[0];
+            memmove(now.order, now.order + 1, (now.n - 1) * sizeof *now.order);
             now.order[now.n - 1] = first;
             left = SIM_SLICE_NS;
         }
@@ -33,10 +34,10 @@ static void slow_way(const struct sched *s, uint64_t dt, double had[])
 static bool agree(struct shared *sh, uint64_t dt)
 {
     struct sched *s = &sh->sched[sh->gen & 1], moved = *s;
-    double had[SIM_SLOTS] = {0};
+    double had[SLOTS] = {0};
     slow_way(s, dt, had);
     step(&moved, s->epoch + dt);
-    for (unsigned i = 0; i < SIM_SLOTS; i++) {
+    for (unsigned i = 0; i < SLOTS; i++) {
         if (!s->slot[i].busy)
             continue;
         struct device d = {.sh = sh, .slot = (int)i};
@@ -55,11 +56,12 @@ int main(void)
     static struct shared sh;
     unsigned busy = 0, failed = 0, checked = 0;
     srand(1);
-    for (unsigned i = 0; i < SIM_SLOTS; i++)
+    sh.sched[0].top = SLOTS;
+    for (unsigned i = 0; i < SLOTS; i++)
         sh.sched[0].slot[i].pct = i % 3 ? (unsigned)(rand() % 100 + 1) * 1000 : 0;
     for (int round = 0; round < 3000; round++) {
         struct sched *s = &sh.sched[0];
-        unsigned i = (unsigned)rand() % 9;
+        unsigned i = (unsigned)rand() % SLOTS;
         step(s, s->epoch + (uint64_t)(rand() % 100) * STEP);
         busy += s->slot[i].busy ? -1u : 1u;
         set_busy(s, i, !s->slot[i].busy);

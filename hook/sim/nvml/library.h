@@ -37,7 +37,7 @@ struct sight {
     uint64_t total, used; /* bytes */
     unsigned busy;        /* percent of the last SIM_SIGHT_NS in which anybody had work on it */
     unsigned n;           /* processes: those that have a pid in this one's namespace */
-    struct user user[128];
+    const struct user *user; /* until the next look */
 };
 #define SIM_SIGHT_NS 200000000u
 

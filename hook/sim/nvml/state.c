@@ -100,11 +100,13 @@ static unsigned busy_since(struct looks *l, uint64_t serial, struct look now)
     return percent < 100 ? (unsigned)percent : 100;
 }
 
+static struct user users[SIM_SLOTS]; /* under entry.c's lock */
+
 static void see_users(int fd, int index, struct sight *s)
 {
     const struct sched *sched = &state.sched[atomic_load(&state.gen) & 1];
     unsigned alive = 0;
-    for (unsigned i = 0; i < SIM_SLOTS; i++) {
+    for (unsigned i = 0; i < sched->top; i++) {
         int pid = state.proc[i].serial && !state.proc[i].away ? shared_holder(fd, i) : 0;
         if (!pid)
             continue;
@@ -113,18 +115,16 @@ static void see_users(int fd, int index, struct sight *s)
         s->used += mem;
         unsigned busy = busy_since(&looks[index][i], state.proc[i].serial, (struct look){s->at, had_at(sched, i, s->at)});
         if (pid > 0)
-            s->user[s->n++] = (struct user){(unsigned)pid, mem, sched->slot[i].pct != 0, busy};
+            users[s->n++] = (struct user){(unsigned)pid, mem, sched->slot[i].pct != 0, busy};
     }
     if (alive)
         s->busy = (unsigned)((busy_at(sched, s->at) - busy_at(sched, s->at - SIM_SIGHT_NS)) * 100 / SIM_SIGHT_NS);
 }
 
-_Static_assert(sizeof((struct sight){0}.user) / sizeof(struct user) == SIM_SLOTS, "room for everybody");
-
 nvmlReturn_t sim_see(struct nvmlDevice_st *device, struct sight *s)
 {
     int fd = open_state(device);
-    *s = (struct sight){.total = g_config.mem};
+    *s = (struct sight){.total = g_config.mem, .user = users};
     if (fd < 0)
         return NVML_SUCCESS;
     nvmlReturn_t r = copy_state(fd);

@@ -17,8 +17,8 @@ import (
 // the bytes that are locked by who is on the device.
 const (
 	magic    = 0x47534d31 // "GSM1"
-	layout   = 5
-	slots    = 128
+	layout   = 6
+	slots    = 2048
 	lockSlot = 1<<20 + 1
 )
 
@@ -52,35 +52,54 @@ func ProcessMemory(dir string, index int) (map[int]gpu.Bytes, error) {
 	}
 	defer f.Close()
 	used := map[int]gpu.Bytes{}
-	for slot := range slots {
-		pid, err := holder(f, slot)
-		if err != nil {
-			return nil, fmt.Errorf("locks of %s: %w", path, err)
-		}
-		if pid <= 0 {
-			continue
-		}
-		bytes, away, err := slotMemory(f, slot)
+	holders, err := holders(f, 0, slots, nil)
+	if err != nil {
+		return nil, fmt.Errorf("locks of %s: %w", path, err)
+	}
+	for _, h := range holders {
+		bytes, away, err := slotMemory(f, h.slot)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
 		if !away {
-			used[pid] += bytes
+			used[h.pid] += bytes
 		}
 	}
 	return used, nil
 }
 
-// holder is the process in a slot; 0 for none, or one that has no pid here.
-func holder(f *os.File, slot int) (int, error) {
-	lock := unix.Flock_t{Type: unix.F_WRLCK, Start: lockSlot + int64(slot), Len: 1}
-	if err := unix.FcntlFlock(f.Fd(), unix.F_GETLK, &lock); err != nil {
-		return 0, err
+// holder is a process that has a slot.
+type holder struct{ slot, pid int }
+
+// holders appends the processes in the slots from first to before last that have a pid
+// here. The kernel names any one of the locks in a range: what is left and right of it
+// is looked at next.
+func holders(f *os.File, first, last int, all []holder) ([]holder, error) {
+	if first >= last {
+		return all, nil
 	}
-	if lock.Type == unix.F_UNLCK {
-		return 0, nil
+	lock := unix.Flock_t{Type: unix.F_WRLCK, Start: lockSlot + int64(first), Len: int64(last - first)}
+	if err := unix.FcntlFlock(f.Fd(), unix.F_GETLK, &lock); err != nil || lock.Type == unix.F_UNLCK {
+		return all, err
 	}
-	return int(lock.Pid), nil
+	from := max(int(lock.Start-lockSlot), first)
+	to := from + 1
+	if lock.Len != 1 { // who looks whether anybody is on the device locks all bytes
+		to = last
+		if lock.Len > 0 {
+			to = min(int(lock.Start+lock.Len-lockSlot), last)
+		}
+	}
+	if lock.Pid > 0 {
+		for slot := from; slot < to; slot++ {
+			all = append(all, holder{slot, int(lock.Pid)})
+		}
+	}
+	all, err := holders(f, first, from, all)
+	if err != nil {
+		return nil, err
+	}
+	return holders(f, to, last, all)
 }
 
 // slotMemory reads what a slot that is held counts, and whether its process is
