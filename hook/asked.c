@@ -23,6 +23,7 @@
 #define SLEEP_MS 100  /* between two looks at a gate */
 #define DELAY_MS 20   /* the same, while it delays other signals */
 #define YIELD_NS 1000000000u
+#define FULL_NS 10000000000u /* after which work fails for which there is no place */
 #define SIGNALS 64    /* of the kernel: the C library keeps some to itself */
 
 static uint64_t asked_at;            /* gf_now_ns; 0: not since a gate last opened */
@@ -30,14 +31,15 @@ static __thread bool asleep GF_TLS;  /* and what runs in this thread is a handle
 
 static uint64_t bit(int signal) { return (uint64_t)1 << (signal - 1); }
 
-/* The signals for which there are handlers. The kernel is asked, since the C
- * library does not speak of its own. */
-static uint64_t handled(void)
+/* Of the signals of a set, those for which there are handlers. The kernel is asked,
+ * since the C library does not speak of its own. */
+static uint64_t handled(uint64_t of)
 {
     uint64_t set = 0;
     for (int s = 1; s <= SIGNALS; s++) {
         struct { uintptr_t handler; unsigned long rest[16]; } action;
-        if (syscall(SYS_rt_sigaction, s, NULL, &action, sizeof set) == 0 && action.handler > 1) /* SIG_DFL, SIG_IGN */
+        if (of & bit(s) && syscall(SYS_rt_sigaction, s, NULL, &action, sizeof set) == 0 &&
+            action.handler > 1) /* SIG_DFL, SIG_IGN */
             set |= bit(s);
     }
     return set;
@@ -49,11 +51,12 @@ static bool sleep_on(uint32_t *word, uint32_t expected)
 {
     const uint64_t ends = bit(SIGTERM) | bit(SIGINT);
     const uint64_t faults = bit(SIGSEGV) | bit(SIGBUS) | bit(SIGFPE) | bit(SIGILL) | bit(SIGTRAP) | bit(SIGSYS) | bit(SIGABRT);
-    uint64_t set = handled(), others = set & ~(ends | faults), before, pending = 0;
-    if (!(set & ends)) {
+    uint64_t set = handled(ends), before, pending = 0;
+    if (!set) {
         gf_futex_wait(word, expected, SLEEP_MS);
         return false;
     }
+    uint64_t others = handled(~(ends | faults));
     if (others)
         syscall(SYS_rt_sigprocmask, SIG_BLOCK, &others, &before, sizeof others);
     const struct timespec most = {0, (others ? DELAY_MS : SLEEP_MS) * 1000000};
@@ -63,7 +66,7 @@ static bool sleep_on(uint32_t *word, uint32_t expected)
     if (others)
         syscall(SYS_rt_sigprocmask, SIG_SETMASK, &before, NULL, sizeof before);
     syscall(SYS_rt_sigpending, &pending, sizeof pending);
-    return asked || (pending & set & ends);
+    return asked || (pending & set);
 }
 
 static void note(void)
@@ -72,8 +75,17 @@ static void note(void)
     __atomic_compare_exchange_n(&asked_at, &never, gf_now_ns(), false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 
-bool gf_wait(uint64_t began, uint32_t *word, uint32_t expected)
+void gf_full(struct gf_device *device, bool full)
 {
+    if (!full || !gf_load(&device->link.full))
+        gf_store(&device->link.full, full ? gf_now_ns() : 0);
+}
+
+bool gf_wait(struct gf_device *device, uint64_t began, uint32_t *word, uint32_t expected)
+{
+    uint64_t full = gf_load(&device->link.full);
+    if (full && gf_now_ns() - full >= FULL_NS)
+        return false; /* that was said */
     if (gf_load(&asleep)) { /* in a handler, in the midst of a wait */
         gf_store(&asleep, false);
         note();

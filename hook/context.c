@@ -68,13 +68,23 @@ static CUcontext primary_context(CUdevice dev)
     return context;
 }
 
+/* Returns the driver's answer to a request for a context. An MPS server has a limit of
+ * its own, which is not the slice's: the message names it. */
+static CUresult created(CUdevice dev, CUresult result)
+{
+    if (result == CUDA_ERROR_MPS_MAX_CLIENTS_REACHED || result == CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED)
+        gf_say(GF_SAY_MPS, "the MPS server has as many clients as the driver allows (60 on a GPU, 48 before CUDA 13.1): "
+                           "this process gets no context (error %d)", (int)result);
+    return gf_mem_answer_on(dev, result);
+}
+
 GF_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 {
     if (!gf_boot())
         return CUDA_ERROR_NOT_INITIALIZED;
     if (gf_visible_outside(dev))
         return CUDA_ERROR_INVALID_DEVICE;
-    CUresult result = gf_mem_answer_on(dev, gf_real.cuDevicePrimaryCtxRetain(pctx, dev));
+    CUresult result = created(dev, gf_real.cuDevicePrimaryCtxRetain(pctx, dev));
     if (result == CUDA_SUCCESS)
         gf_primary_held(gf_device_at(dev));
     return result;
@@ -89,7 +99,7 @@ GF_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
             return CUDA_ERROR_INVALID_DEVICE; \
         CUresult result = gf_real.symbol args; \
         gf_forget_thread(); /* another context is current now */ \
-        return gf_mem_answer_on(dev, result); \
+        return created(dev, result); \
     }
 GF_CREATE(cuCtxCreate, (CUcontext *pctx, unsigned int flags, CUdevice dev), (pctx, flags, dev))
 GF_CREATE(cuCtxCreate_v2, (CUcontext *pctx, unsigned int flags, CUdevice dev), (pctx, flags, dev))

@@ -1,10 +1,12 @@
 /* device.c: the devices, each with a gate, a page and a connection of its own. */
 #include "hook.h"
 
+#include <string.h>
 #include <sys/mman.h>
 
 /* Until the daemon answers. Who does not wait for that finds no room in it. */
-#define NO_PAGE {.mem_limit = 1, .slots = {[1] = {.mem_used = 1}}}
+#define NO_PAGE {.mem_limit = 1, .used = 2, .slots = {[1] = {.mem_used = 1}}}
+static const struct gf_page empty_page = NO_PAGE;
 static struct gf_page no_page __attribute__((aligned(4096))) = NO_PAGE;
 static uint32_t closed;
 
@@ -62,7 +64,7 @@ struct gf_page *gf_device_lay(struct gf_device *device, struct gf_page *page)
 {
     if (device->page == &no_page)
         return page;
-    void *laid = mremap(page, GF_PAGE_SIZE, GF_PAGE_SIZE, MREMAP_MAYMOVE | MREMAP_FIXED, device->page);
+    void *laid = mremap(page, GF_PAGE_SIZE_MOST, GF_PAGE_SIZE_MOST, MREMAP_MAYMOVE | MREMAP_FIXED, device->page);
     return laid == MAP_FAILED ? page : laid;
 }
 
@@ -76,7 +78,7 @@ void gf_device_close(struct gf_device *device) { move_gate(device, &closed); }
 
 void gf_device_fork_child(void)
 {
-    no_page = (struct gf_page)NO_PAGE;
+    memcpy(&no_page, &empty_page, offsetof(struct gf_page, slots[empty_page.used]));
     for (gf_each_device(d))
         *d = (struct gf_device){UNSERVED};
 }

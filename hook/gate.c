@@ -222,7 +222,7 @@ static uint32_t pass(struct gf_line *line, uint64_t blocks)
         closed |= !lease;
         if (!lease)
             gf_link_request(device);
-        if (!gf_wait(began, word, seen)) {
+        if (!gf_wait(device, began, word, seen)) {
             lease = 0;
             break;
         }

@@ -157,19 +157,23 @@ bool gf_is(const void *message, ssize_t n, uint16_t type, size_t size)
     return n == (ssize_t)size && h->magic == GF_MAGIC && h->version == GF_VERSION && h->type == type && h->size == size;
 }
 
-/* Maps an instance page, or returns NULL: it must be as long as it should and
- * stay so, or a look at it could kill the process. */
-static struct gf_page *map_page(int fd)
+/* Maps an instance page that has the slot, or returns NULL: it must be as long as it
+ * should and stay so, or a look at it could kill the process. One of an older daemon
+ * has GF_PAGE_SLOTS, and nothing is mapped behind them. */
+static struct gf_page *map_page(int fd, unsigned slot)
 {
     int seals = fcntl(fd, F_GET_SEALS);
-    if (seals < 0 || !(seals & F_SEAL_SHRINK) || lseek(fd, 0, SEEK_END) < GF_PAGE_SIZE)
+    off_t size = lseek(fd, 0, SEEK_END);
+    if (seals < 0 || !(seals & F_SEAL_SHRINK) || size < GF_PAGE_SIZE)
         return NULL;
-    struct gf_page *page = mmap(NULL, GF_PAGE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    struct gf_page *page = mmap(NULL, GF_PAGE_SIZE_MOST, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (page == MAP_FAILED)
         return NULL;
-    if (page->magic == GF_MAGIC && page->nslots == GF_PAGE_SLOTS)
+    bool many = page->used != 0;
+    if (page->magic == GF_MAGIC && page->nslots == GF_PAGE_SLOTS && size >= (many ? GF_PAGE_SIZE_MOST : GF_PAGE_SIZE) &&
+        slot < (many ? GF_PAGE_SLOTS_MOST : GF_PAGE_SLOTS))
         return page;
-    munmap(page, GF_PAGE_SIZE);
+    munmap(page, GF_PAGE_SIZE_MOST);
     return NULL;
 }
 
@@ -177,6 +181,7 @@ static bool say_hello(int fd, unsigned place, uint64_t used, const struct gf_ide
 {
     struct gf_hello hello = {.h = gf_header(GF_MSG_HELLO, sizeof hello), .pid = (uint32_t)getpid(),
                              .device = place, .mem_used = used};
+    hello.h.flags = GF_HELLO_MANY_SLOTS;
     memcpy(hello.instance, who->instance, sizeof hello.instance);
     memcpy(hello.secret, who->secret, sizeof hello.secret);
     return gf_transmit(fd, &hello, sizeof hello);
@@ -186,16 +191,19 @@ struct gf_page *gf_peek(unsigned place, const struct gf_identity *who)
 {
     struct timeval patience = {.tv_sec = PEEK_S};
     struct gf_page *page = NULL;
-    char answer[GF_MAX_MESSAGE];
+    union {
+        struct gf_welcome welcome;
+        char bytes[GF_MAX_MESSAGE];
+    } answer;
     struct gf_inode is;
     int passed = -1, fd = connect_to(who->socket, &is);
     if (fd < 0)
         return NULL;
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     if (say_hello(fd, place, 0, who)) {
-        ssize_t n = gf_receive(fd, answer, sizeof answer, &passed, 0);
-        if (gf_is(answer, n, GF_MSG_WELCOME, sizeof(struct gf_welcome)) && passed >= 0)
-            page = map_page(passed);
+        ssize_t n = gf_receive(fd, &answer, sizeof answer, &passed, 0);
+        if (gf_is(&answer, n, GF_MSG_WELCOME, sizeof answer.welcome) && passed >= 0)
+            page = map_page(passed, answer.welcome.slot);
     }
     if (passed >= 0)
         close(passed);
@@ -217,14 +225,16 @@ static bool greet(struct gf_device *device, unsigned place, int fd, const struct
     ssize_t n = gf_receive(fd, &answer, sizeof answer, &passed, 0);
     bool deaf = n < 0 && is_denial(errno);
     struct gf_page *page = NULL;
-    if (gf_is(&answer, n, GF_MSG_WELCOME, sizeof answer.welcome) && answer.welcome.slot < GF_PAGE_SLOTS && passed >= 0)
-        page = map_page(passed);
+    if (gf_is(&answer, n, GF_MSG_WELCOME, sizeof answer.welcome) && passed >= 0)
+        page = map_page(passed, answer.welcome.slot);
     if (passed >= 0)
         close(passed);
     if (gf_is(&answer, n, GF_MSG_REFUSED, sizeof answer.refused)) {
+        bool full = answer.refused.h.flags & GF_REFUSED_FULL;
         answer.refused.reason[GF_REASON_SIZE - 1] = 0;
-        gf_say(GF_SAY_REFUSED, "gfaas-tokend refuses this process on device %u: %s: its work there stays blocked",
-               gf_ordinal(device), answer.refused.reason);
+        gf_say(GF_SAY_REFUSED, "gfaas-tokend refuses this process on device %u: %s: its work there %s", gf_ordinal(device),
+               answer.refused.reason, full ? "waits 10 s for a place, and then fails (error 46)" : "stays blocked");
+        gf_full(device, full);
         gf_pause_ns(REFUSED_NS);
     } else if (n <= 0 && !deaf && ++device->link.hangups == HANGUPS) {
         gf_say(GF_SAY_LOST, "what answers at %s hangs up: GPU work waits for a gfaas-tokend that speaks version %d of the protocol",
@@ -233,6 +243,7 @@ static bool greet(struct gf_device *device, unsigned place, int fd, const struct
         gf_say(GF_SAY_LOST, "what answers at %s is not gfaas-tokend: GPU work waits until it is there", who->socket);
     }
     if (page) {
+        gf_full(device, false);
         device->link.hangups = 0;
         gf_device_open(device, page, answer.welcome.slot);
     }

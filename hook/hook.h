@@ -80,7 +80,7 @@ bool gf_own_errors(void);
  * life of the process; none where the program has put something else there, unless
  * that is a log: opened to append. */
 void gf_say(unsigned kind, const char *format, ...) __attribute__((format(printf, 2, 3)));
-enum { GF_SAY_DRIVER, GF_SAY_SETUP, GF_SAY_REFUSED, GF_SAY_LOST, GF_SAY_THREAD, GF_SAY_DEEP, GF_SAY_NAMESPACE, GF_SAY_ASKED, GF_SAY_NEW, GF_SAY_VISIBLE, GF_SAY_DENIED,
+enum { GF_SAY_DRIVER, GF_SAY_SETUP, GF_SAY_REFUSED, GF_SAY_LOST, GF_SAY_THREAD, GF_SAY_DEEP, GF_SAY_NAMESPACE, GF_SAY_ASKED, GF_SAY_NEW, GF_SAY_VISIBLE, GF_SAY_DENIED, GF_SAY_MPS,
        GF_SAY_STRAY /* and as many as there are kinds of stray programs */ };
 
 extern __thread bool gf_booting GF_TLS; /* this thread is inside the opening of the driver */
@@ -152,6 +152,7 @@ struct gf_device {
         bool asked;        /* a request is with the daemon, or a lease is running */
         uint32_t let_in;   /* the daemon has answered once (futex) */
         unsigned hangups;  /* of the daemon in place of a welcome, in a row */
+        uint64_t full;     /* asked.c: since when the instance has had no place for the process; 0: it has */
         uint32_t returned; /* the last lease given back: the daemon's call for it may have crossed with that */
         uint64_t works;    /* of the process on the device, when that was given back */
         uint64_t pause_ns; /* before the next request, since the last leases were used for refused work only */
@@ -372,8 +373,11 @@ static inline void gf_leave(struct gf_line *line, uint64_t kernels, CUresult res
 /* What a call answers whose work was not sent because the program is to end. */
 #define GF_NOT_SENT CUDA_ERROR_DEVICE_UNAVAILABLE
 /* Sleeps until the word is no longer as expected, or for 100 ms at most, as part of
- * a wait that began then. False: it is to end in vain. */
-bool gf_wait(uint64_t began, uint32_t *word, uint32_t expected);
+ * a wait for the device that began then. False: it is to end in vain. */
+bool gf_wait(struct gf_device *device, uint64_t began, uint32_t *word, uint32_t expected);
+/* Notes whether the instance has as many processes on the device as it can, so that
+ * this one has no place. */
+void gf_full(struct gf_device *device, bool full);
 /* A gate was open. */
 void gf_waited(void);
 void gf_asked_fork_child(void);

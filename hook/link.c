@@ -109,7 +109,7 @@ void gf_link_wait_page(struct gf_device *device)
     for (gf_link_start(device); !__atomic_load_n(let_in, __ATOMIC_ACQUIRE); gf_link_start(device)) {
         if (!began)
             began = gf_now_ns();
-        if (!gf_wait(began, let_in, 0))
+        if (!gf_wait(device, began, let_in, 0))
             break;
     }
     errno = saved;
@@ -179,6 +179,14 @@ static void give_back(struct gf_device *device, uint32_t lease, bool asked)
     gf_mem_look(device);
 }
 
+/* ASKED_MS, and more the more processes the instance has: a thousand helpers that look
+ * that often would leave the processors no time for what they wait for. */
+static int asked_ms(struct gf_device *device)
+{
+    unsigned ms = ASKED_MS * (1 + gf_load(&gf_load(&device->page)->used) / 128);
+    return ms < OWN_MS ? (int)ms : OWN_MS;
+}
+
 /* How long the helper may sleep, in ms. What it waits for may be closed and
  * replaced meanwhile, and then nothing wakes it. */
 static int patience(struct gf_device *device, uint32_t lease)
@@ -189,7 +197,7 @@ static int patience(struct gf_device *device, uint32_t lease)
     }
     struct gf_link *link = &device->link;
     bool asked = gf_load(&link->asked), waits = __atomic_load_n(&device->waiting, __ATOMIC_SEQ_CST) > 0;
-    int again = gf_mem_tend(device, !asked), own = asked || gf_load(&link->deaf) ? ASKED_MS : OWN_MS;
+    int again = gf_mem_tend(device, !asked), own = asked || gf_load(&link->deaf) ? asked_ms(device) : OWN_MS;
     int runs = gf_wait_tend(device);
     if (waits && !asked && link->resume) {
         own = paused(link);

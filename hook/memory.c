@@ -42,7 +42,11 @@ uint64_t gf_mem_used_by_all(struct gf_device *d) { return gf_mem_on_page(gf_load
 uint64_t gf_mem_on_page(struct gf_page *page)
 {
     uint64_t sum = 0;
-    for (unsigned i = 0; i < GF_PAGE_SLOTS; i++) {
+    /* After what this process holds was written: a process that comes into a later slot
+     * meanwhile sees it. */
+    unsigned used = __atomic_load_n(&page->used, __ATOMIC_SEQ_CST);
+    used = used ? used : GF_PAGE_SLOTS;
+    for (unsigned i = 0; i < used && i < GF_PAGE_SLOTS_MOST; i++) {
         struct gf_slot *slot = &page->slots[i];
         sum = plus(sum, __atomic_load_n(&slot->mem_used, __ATOMIC_SEQ_CST));
         sum = plus(sum, gf_load(&slot->mem_foreign));

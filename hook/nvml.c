@@ -129,7 +129,7 @@ static bool ask(unsigned place, uint64_t *limit, uint64_t *used)
         return false;
     *limit = gf_load(&page->mem_limit);
     *used = gf_mem_on_page(page);
-    munmap(page, GF_PAGE_SIZE);
+    munmap(page, GF_PAGE_SIZE_MOST);
     return true;
 }
 

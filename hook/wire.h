@@ -30,10 +30,14 @@
 #define GF_RETURN_WANTS_MORE 1
 #define GF_NAME_SIZE 64
 #define GF_REASON_SIZE 128
+#define GF_HELLO_MANY_SLOTS 1
+#define GF_REFUSED_FULL 1
 #define GF_PAGE_SLOTS 64
+#define GF_PAGE_SLOTS_MOST 1024
 #define GF_PAGE_SLOTS_OFFSET 4096
 #define GF_PAGE_SLOT_SIZE 128
 #define GF_PAGE_SIZE 12288
+#define GF_PAGE_SIZE_MOST 135168
 #define GF_PAGE_METERED 1
 #define GF_PAGE_ENDINGS 2
 #define GF_PAGE_FAULTS 4
@@ -44,14 +48,14 @@ struct gf_header {
 	uint16_t type;
 	uint16_t version;
 	uint32_t size;
-	uint32_t reserved;
+	uint32_t flags;
 };
 _Static_assert(sizeof(struct gf_header) == 16, "size of gf_header");
 _Static_assert(offsetof(struct gf_header, magic) == 0, "layout of gf_header");
 _Static_assert(offsetof(struct gf_header, type) == 4, "layout of gf_header");
 _Static_assert(offsetof(struct gf_header, version) == 6, "layout of gf_header");
 _Static_assert(offsetof(struct gf_header, size) == 8, "layout of gf_header");
-_Static_assert(offsetof(struct gf_header, reserved) == 12, "layout of gf_header");
+_Static_assert(offsetof(struct gf_header, flags) == 12, "layout of gf_header");
 
 /* process to daemon, first */
 struct gf_hello {
@@ -212,10 +216,12 @@ struct gf_page {
 	uint32_t flags;
 	uint32_t renewals;
 	uint64_t lease_ns;
-	uint8_t pad[GF_PAGE_SLOTS_OFFSET - 32];
-	struct gf_slot slots[GF_PAGE_SLOTS];
+	uint32_t used;
+	uint32_t reserved;
+	uint8_t pad[GF_PAGE_SLOTS_OFFSET - 40];
+	struct gf_slot slots[]; /* GF_PAGE_SLOTS, or GF_PAGE_SLOTS_MOST */
 };
 _Static_assert(offsetof(struct gf_page, slots) == GF_PAGE_SLOTS_OFFSET, "layout of gf_page");
-_Static_assert(sizeof(struct gf_page) == GF_PAGE_SIZE, "size of gf_page");
+_Static_assert(sizeof(struct gf_page) == GF_PAGE_SLOTS_OFFSET, "size of gf_page");
 
 #endif

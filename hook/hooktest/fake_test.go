@@ -25,8 +25,12 @@ type fake struct {
 	*host
 	listener *net.UnixListener
 	flags    uint32               // of the pages
+	limit    uint64               // on memory, of the pages
+	used     uint32               // slots of the pages; 0: they are an older daemon's
+	slot     int                  // of each process; 0 is slotNumber
 	length   time.Duration        // of a lease that is not renewed; 0 is for ever
 	page     func(m *member) bool // answers a hello, unless it says that it did not
+	hello    func(m *member)      // is called before the welcome, with the page made
 	mu       sync.Mutex
 	members  []*member
 	lease    uint32
@@ -147,18 +151,27 @@ func (m *member) welcome() bool {
 	if m.f.page != nil && m.f.page(m) {
 		return false
 	}
-	file := memfd(m.f.t, wire.PageSize, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW)
+	size := wire.PageSize
+	if m.f.used > 0 {
+		size = wire.PageSizeMost
+	}
+	file := memfd(m.f.t, int64(size), unix.F_SEAL_SHRINK|unix.F_SEAL_GROW)
 	defer file.Close()
 	var err error
-	if m.mem, err = unix.Mmap(int(file.Fd()), 0, wire.PageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+	if m.mem, err = unix.Mmap(int(file.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
 		m.f.t.Error(err)
 		return false
 	}
-	header := wire.PageHeader{Magic: wire.Magic, NSlots: wire.PageSlots, Flags: m.f.flags, LeaseNS: uint64(m.f.length)}
+	header := wire.PageHeader{
+		Magic: wire.Magic, NSlots: wire.PageSlots, MemLimit: m.f.limit, Flags: m.f.flags, LeaseNS: uint64(m.f.length), Used: m.f.used,
+	}
 	if _, err := binary.Encode(m.mem, binary.LittleEndian, header); err != nil {
 		m.f.t.Error(err)
 	}
-	return m.send(wire.Welcome{Slot: slotNumber, NSlots: wire.PageSlots, WindowNS: 1e8}, file)
+	if m.f.hello != nil {
+		m.f.hello(m)
+	}
+	return m.send(wire.Welcome{Slot: uint32(m.place()), NSlots: wire.PageSlots, WindowNS: 1e8}, file)
 }
 
 func (m *member) send(msg wire.Message, file *os.File) bool {
@@ -215,8 +228,18 @@ func (f *fake) find(device uint32) *member {
 	return nil
 }
 
-func (m *member) slot() *wire.PageSlot {
-	return (*wire.PageSlot)(unsafe.Pointer(&m.mem[wire.PageSlotsOffset+slotNumber*wire.PageSlotSize]))
+func (m *member) place() int {
+	if m.f.slot > 0 {
+		return m.f.slot
+	}
+	return slotNumber
+}
+
+func (m *member) slot() *wire.PageSlot { return m.slotOf(m.place()) }
+
+// slotOf is another process's.
+func (m *member) slotOf(n int) *wire.PageSlot {
+	return (*wire.PageSlot)(unsafe.Pointer(&m.mem[wire.PageSlotsOffset+n*wire.PageSlotSize]))
 }
 
 func (m *member) blocks() uint64 { return atomic.LoadUint64(&m.slot().Blocks) }

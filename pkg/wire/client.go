@@ -52,11 +52,30 @@ const ReturnWantsMore uint32 = 1 << 0
 
 // Header begins every message.
 type Header struct {
-	Magic    uint32
-	Type     uint16
-	Version  uint16
-	Size     uint32 // of the whole message, header included
-	Reserved uint32 // sent as 0, ignored when read
+	Magic   uint32
+	Type    uint16
+	Version uint16
+	Size    uint32 // of the whole message, header included
+	Flags   uint32 // HelloManySlots, RefusedFull; else sent as 0 and ignored when read
+}
+
+// HelloManySlots in the header's Flags of a Hello says that the process's library knows
+// all PageSlotsMost slots of an instance page. An older one knows PageSlots.
+const HelloManySlots uint32 = 1 << 0
+
+// RefusedFull in the header's Flags of a Refused says that the instance has as many
+// processes as it can: work that waits for a place fails after a while.
+const RefusedFull uint32 = 1 << 0
+
+const flagsAt = 12 // in a message
+
+// Flags returns the flags in the header of a message that Parse accepts.
+func Flags(frame []byte) uint32 { return binary.LittleEndian.Uint32(frame[flagsAt:]) }
+
+// SetFlags sets the flags in the header of a message, and returns it.
+func SetFlags(frame []byte, flags uint32) []byte {
+	binary.LittleEndian.PutUint32(frame[flagsAt:], flags)
+	return frame
 }
 
 // Name is a NUL-padded instance id or secret.

@@ -4,11 +4,16 @@ package wire
 // the daemon map. Its header fills one memory page; after it comes one slot a
 // process. Each slot spans two cache lines: the daemon writes the first, the
 // process the second.
+//
+// Every library of this version knows the first PageSlots slots. One that says
+// HelloManySlots knows PageSlotsMost.
 const (
 	PageSlots       = 64
+	PageSlotsMost   = 1024
 	PageSlotsOffset = 4096
 	PageSlotSize    = 128
 	PageSize        = PageSlotsOffset + PageSlots*PageSlotSize
+	PageSizeMost    = PageSlotsOffset + PageSlotsMost*PageSlotSize
 )
 
 // PageHeader is at offset 0 of the instance page.
@@ -19,11 +24,13 @@ const (
 // written into each slot, beside the gate that every launch looks at.
 type PageHeader struct {
 	Magic    uint32
-	NSlots   uint32
+	NSlots   uint32 // PageSlots, which older libraries insist on
 	MemLimit uint64 // bytes for all slots together; 0 is no limit
 	Flags    uint32 // PageMetered, PageEndings, PageFaults
 	Renewals uint32 // counts; each renews the leases of all slots
 	LeaseNS  uint64 // a lease ends by itself when so long after its grant or the last renewal there was none; 0 is never
+	Used     uint32 // slots from the first on that may have a process; 0: the page is an older daemon's, and has PageSlots
+	Reserved uint32
 }
 
 // PageMetered in PageHeader.Flags says that a process may launch only while

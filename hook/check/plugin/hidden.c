@@ -3,7 +3,8 @@
  * HIDDEN_DRIVER names, and must be called libcuda.so.1 where it is used. With
  * HIDDEN_PAUSE_US it takes so long after it has looked whether a stream is
  * captured; with HIDDEN_EVENTS it aborts where there are more events than that. With
- * HIDDEN_NEW it is of version 99.0 and has a function of that name. */
+ * HIDDEN_NEW it is of version 99.0 and has a function of that name. With
+ * HIDDEN_CALL and HIDDEN_RESULT the function of that name fails with that error. */
 #define _GNU_SOURCE
 #define CUDA_EXACT_NAMES
 #include "compat.h"
@@ -34,8 +35,13 @@ static struct {
 static useconds_t pause_us;
 static long most_events = -1, events;
 
+static const char *failing;
+static CUresult failure;
+
 static CUresult after(const char *symbol, CUresult result)
 {
+    if (failing && strcmp(symbol, failing) == 0)
+        return failure;
     if (pause_us && strcmp(symbol, "cuStreamIsCapturing") == 0)
         usleep(pause_us);
     if (most_events >= 0 && result == CUDA_SUCCESS) {
@@ -82,11 +88,13 @@ __attribute__((constructor)) static void open_driver(void)
     void *(*find)(void *, const char *) = NULL;
     *(void **)&find = dlvsym(RTLD_DEFAULT, "dlsym", GF_OLD);
     const char *path = getenv("HIDDEN_DRIVER"), *pause = getenv("HIDDEN_PAUSE_US"),
-               *most = getenv("HIDDEN_EVENTS");
+               *most = getenv("HIDDEN_EVENTS"), *result = getenv("HIDDEN_RESULT");
     void *handle = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
     if (!find || !handle)
         abort();
     pause_us = pause ? (useconds_t)atoi(pause) : 0;
+    failing = getenv("HIDDEN_CALL");
+    failure = result ? (CUresult)atoi(result) : CUDA_SUCCESS;
     most_events = most ? atol(most) : -1;
     for (int i = 0; i < COUNT; i++) {
         all[i].address = find(handle, all[i].name);

@@ -3,6 +3,7 @@ package token
 import (
 	"fmt"
 	"net"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -18,9 +19,10 @@ type allocation struct {
 	wire.Allocation
 	inst      *instance
 	gpu       *device
-	page      *page // nil until a process connects
-	clients   [wire.PageSlots]*client
-	next      int // slot to try first: a freed one rests as long as possible
+	page      *page     // nil until a process connects
+	clients   []*client // by slot: PageSlots, and more once all of them were taken
+	next      int       // slot to try first: a freed one rests as long as possible
+	older     int       // clients whose library knows PageSlots slots only
 	connected int
 	left      totals    // of processes that have left
 	period    time.Time // of pace
@@ -34,7 +36,9 @@ func (d *Daemon) allocate(i *instance) {
 	if !i.sameGPUs(wanted) {
 		d.deallocate(i)
 		for _, w := range wanted {
-			i.allocations = append(i.allocations, &allocation{inst: i, gpu: d.device(w.Device())})
+			i.allocations = append(i.allocations, &allocation{
+				inst: i, gpu: d.device(w.Device()), clients: make([]*client, wire.PageSlots),
+			})
 		}
 	}
 	for n, a := range i.allocations {
@@ -90,10 +94,10 @@ func (a *allocation) dropPage() {
 
 // admit gives a process a slot, sends the welcome and has the poller read what it
 // sends.
-func (a *allocation) admit(d *Daemon, conn *net.UnixConn, memUsed uint64, cred unix.Ucred, above []ancestor) error {
-	slot, ok := a.freeSlot()
-	if !ok {
-		return fmt.Errorf("instance %s has %d processes on GPU %s, the most there can be", a.inst.reg.Instance, wire.PageSlots, a.GPU)
+func (a *allocation) admit(d *Daemon, conn *net.UnixConn, memUsed uint64, older bool, cred unix.Ucred, above []ancestor) error {
+	slot, err := a.freeSlot(older)
+	if err != nil {
+		return err
 	}
 	if a.page == nil {
 		p, err := newPage(a.inst.reg.Instance, a.MemLimit)
@@ -106,13 +110,14 @@ func (a *allocation) admit(d *Daemon, conn *net.UnixConn, memUsed uint64, cred u
 			p.rules(wire.PageEndings | wire.PageFaults)
 		}
 	}
+	a.page.use(slot + 1)
 	a.page.clear(slot)
 	atomic.StoreUint64(&a.page.slot(slot).MemUsed, memUsed)
 	welcome := wire.Welcome{
-		Slot: uint32(slot), NSlots: wire.PageSlots, MemLimit: uint64(a.MemLimit), WindowNS: uint64(d.window()),
+		Slot: uint32(slot), NSlots: wire.PageSlotsMost, MemLimit: uint64(a.MemLimit), WindowNS: uint64(d.window()),
 	}
 	d.lastID++
-	c := &client{id: d.lastID, alloc: a, slot: slot, pid: int(cred.Pid), uid: cred.Uid}
+	c := &client{id: d.lastID, alloc: a, slot: slot, older: older, pid: int(cred.Pid), uid: cred.Uid}
 	if len(above) > 0 {
 		c.start = above[0].Start
 	}
@@ -120,8 +125,11 @@ func (a *allocation) admit(d *Daemon, conn *net.UnixConn, memUsed uint64, cred u
 		a.page.clear(slot)
 		return fmt.Errorf("welcome: %w", err)
 	}
-	a.clients[slot], a.next = c, (slot+1)%wire.PageSlots
+	a.clients[slot], a.next = c, slot+1
 	a.connected++
+	if older {
+		a.older++
+	}
 	a.inst.renewed(c.pid)
 	d.clients[c.id] = c
 	a.gpu.step(policy.AddClient{Client: c.id, Instance: a.inst.reg.Instance})
@@ -129,13 +137,36 @@ func (a *allocation) admit(d *Daemon, conn *net.UnixConn, memUsed uint64, cred u
 	return nil
 }
 
-func (a *allocation) freeSlot() (int, bool) {
-	for n := range wire.PageSlots {
-		if slot := (a.next + n) % wire.PageSlots; a.clients[slot] == nil {
-			return slot, true
+// errFull refuses a process for which an instance has no place.
+type errFull struct{ why string }
+
+// Error is the reason.
+func (e errFull) Error() string { return e.why }
+
+// freeSlot returns a slot that no process has. The library of an older process adds up
+// the memory of the first PageSlots only, so while there is one no process is beyond them.
+func (a *allocation) freeSlot(older bool) (int, error) {
+	id, most := a.inst.reg.Instance, wire.PageSlotsMost
+	if older || a.older > 0 {
+		most = wire.PageSlots
+	}
+	if older && slices.ContainsFunc(a.clients[most:], func(c *client) bool { return c != nil }) {
+		return 0, errFull{fmt.Sprintf("its library knows of %d processes, and %s has more: start the program again", most, id)}
+	}
+	had := min(len(a.clients), most)
+	for n := range had {
+		if slot := (a.next + n) % had; a.clients[slot] == nil {
+			return slot, nil
 		}
 	}
-	return 0, false
+	if had < most {
+		a.clients = append(a.clients, nil)
+		return had, nil
+	}
+	if a.older > 0 {
+		return 0, errFull{fmt.Sprintf("%s has %d processes, the most beside one with an older library: start those again", id, most)}
+	}
+	return 0, errFull{fmt.Sprintf("instance %s has %d processes on GPU %s, the most there can be", id, most, a.GPU)}
 }
 
 // leave takes a process out: its lease is free at once and its memory no
@@ -150,6 +181,9 @@ func (d *Daemon) leave(c *client) {
 	a.page.clear(c.slot)
 	a.clients[c.slot] = nil
 	a.connected--
+	if c.older {
+		a.older--
+	}
 	d.busy = time.Now()
 	a.left.add(last)
 	a.gpu.step(policy.RemoveClient{Client: c.id})

@@ -26,6 +26,7 @@ type client struct {
 	start     uint64 // when that process began (procfs.Stat); 0 if it could not be looked at
 	uid       uint32
 	slot      int
+	older     bool   // its library knows PageSlots slots only
 	lease     uint32 // held or draining; 0 is none
 	waits     bool   // has asked and was not granted yet
 	asked     time.Time
@@ -68,7 +69,7 @@ func (d *Daemon) awaitHello(conn *net.UnixConn, l *listener, cred unix.Ucred) er
 	if err := conn.SetReadDeadline(time.Now().Add(d.cfg.HelloTimeout)); err != nil {
 		return err
 	}
-	msg, err := readMessage(conn)
+	msg, flags, err := readMessage(conn)
 	var other wire.VersionError
 	if errors.As(err, &other) {
 		return d.refuseIn(other.Version, conn, fmt.Sprintf(
@@ -92,7 +93,7 @@ func (d *Daemon) awaitHello(conn *net.UnixConn, l *listener, cred unix.Ucred) er
 	if err := d.locked(func() {
 		switch msg := msg.(type) {
 		case wire.Hello:
-			refusal = d.join(conn, l, msg, cred, above)
+			refusal = d.join(conn, l, msg, flags&wire.HelloManySlots == 0, cred, above)
 		case wire.Stray:
 			answer, refusal = d.noteStray(l, msg)
 		default:
@@ -100,6 +101,9 @@ func (d *Daemon) awaitHello(conn *net.UnixConn, l *listener, cred unix.Ucred) er
 		}
 	}); err != nil {
 		return err
+	}
+	if full := (errFull{}); errors.As(refusal, &full) {
+		return d.refuseWith(wire.Version, wire.RefusedFull, conn, full.why)
 	}
 	if refusal != nil {
 		return d.refuse(conn, refusal.Error())
@@ -130,23 +134,33 @@ func (d *Daemon) refuse(conn *net.UnixConn, why string) error {
 
 // refuseIn does it in a version of the protocol that the peer speaks.
 func (d *Daemon) refuseIn(version uint16, conn *net.UnixConn, why string) error {
+	return d.refuseWith(version, 0, conn, why)
+}
+
+// refuseWith does it with flags such as wire.RefusedFull.
+func (d *Daemon) refuseWith(version uint16, flags uint32, conn *net.UnixConn, why string) error {
 	d.metrics.refused.Inc()
-	_ = use(conn, func(fd int) error { return send(fd, wire.Refused{Reason: wire.MakeReason(why)}.For(version), nil) })
+	frame := wire.SetFlags(wire.Refused{Reason: wire.MakeReason(why)}.For(version), flags)
+	_ = use(conn, func(fd int) error { return send(fd, frame, nil) })
 	return fmt.Errorf("refused: %s", why)
 }
 
-// readMessage reads one record of any kind.
-func readMessage(conn *net.UnixConn) (wire.Message, error) {
+// readMessage reads one record of any kind, and returns the flags of its header too.
+func readMessage(conn *net.UnixConn) (wire.Message, uint32, error) {
 	buf, oob := make([]byte, wire.MaxMessage+1), make([]byte, unix.CmsgSpace(4*mostRights))
 	n, passed, _, _, err := conn.ReadMsgUnix(buf, oob)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	if passed > 0 {
 		discard(oob[:passed])
-		return nil, errRights
+		return nil, 0, errRights
 	}
-	return wire.Parse(buf[:n])
+	msg, err := wire.Parse(buf[:n])
+	if err != nil {
+		return nil, 0, err
+	}
+	return msg, wire.Flags(buf[:n]), nil
 }
 
 // duration is a count of nanoseconds from outside, cut to what fits.

@@ -84,18 +84,57 @@ func TestClientThatBreaksTheProtocolLosesItsLease(t *testing.T) {
 	}
 }
 
+// TestSlotsAreLimited connects processes with libraries that know all slots (n) and with
+// older ones (o) until one is refused, and checks how many get in and the reason.
 func TestSlotsAreLimited(t *testing.T) {
-	s := serve(t, Config{})
-	s.register(reg("a", 1, 1, 1))
-	for n := range wire.PageSlots {
-		c, err := s.dial("a", 0)
-		if err != nil {
-			t.Fatalf("process %d: %v", n, err)
-		}
-		defer c.Close()
-	}
-	if _, err := s.dial("a", 0); !errors.Is(err, tokentest.ErrRefused) {
-		t.Errorf("process %d: %v", wire.PageSlots+1, err)
+	for _, tt := range []struct {
+		name, kinds string
+		leaves      int // the process that then leaves; -1: none does
+		refused     string
+	}{
+		{"many", strings.Repeat("n", wire.PageSlotsMost) + "n", -1, "has 1024 processes"},
+		{"a place is free again", strings.Repeat("n", wire.PageSlotsMost), 700, ""},
+		{"older", strings.Repeat("o", wire.PageSlots) + "o", -1, "has 64 processes, the most beside one with an older library"},
+		{"beside an older one", "o" + strings.Repeat("n", wire.PageSlots-1) + "n", -1, "has 64 processes, the most beside one with an older library"},
+		{"the older one leaves", "o" + strings.Repeat("n", wire.PageSlots-1), 0, ""},
+		{"older beside many", strings.Repeat("n", wire.PageSlots+1) + "o", -1, "its library knows of 64 processes, and a has more"},
+		{"older beside a few", strings.Repeat("n", wire.PageSlots-1) + "o", -1, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := serve(t, Config{})
+			s.register(reg("a", 1, 1, 1))
+			var all []*tokentest.Client
+			dial := func(kind rune) error {
+				dial := tokentest.Dial
+				if kind == 'o' {
+					dial = tokentest.DialOlder
+				}
+				c, err := dial(s.clientSocket(), "a", "secret of a", 1)
+				if err == nil {
+					t.Cleanup(c.Close)
+					all = append(all, c)
+				}
+				return err
+			}
+			for n, kind := range tt.kinds {
+				err := dial(kind)
+				if refused := errors.Is(err, tokentest.ErrRefused); err != nil && !refused || refused != (tt.refused != "" && n == len(tt.kinds)-1) {
+					t.Fatalf("process %d: %v", n+1, err)
+				}
+				if err != nil && !strings.Contains(err.Error(), tt.refused) {
+					t.Errorf("process %d is refused: %v", n+1, err)
+				}
+			}
+			for _, c := range all {
+				if used := c.Used(); int(c.Welcome.Slot) >= used || used > wire.PageSlotsMost {
+					t.Errorf("slot %d of %d", c.Welcome.Slot, used)
+				}
+			}
+			if tt.leaves >= 0 {
+				all[tt.leaves].Close()
+				eventually(t, "another gets in", func() bool { return dial('n') == nil })
+			}
+		})
 	}
 }
 

@@ -211,7 +211,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 func TestGrantRevokeReturn(t *testing.T) {
 	s := serve(t, Config{})
 	a := s.join(reg("a", 60, 0.3, 0.3))
-	if a.Welcome.WindowNS != 1e8 || a.Welcome.NSlots != wire.PageSlots || a.Welcome.MemLimit != 1<<30 || a.MemLimit() != 1<<30 {
+	if a.Welcome.WindowNS != 1e8 || a.Welcome.NSlots != wire.PageSlotsMost || a.Welcome.MemLimit != 1<<30 || a.MemLimit() != 1<<30 {
 		t.Errorf("welcome %+v, the page says %d", a.Welcome, a.MemLimit())
 	}
 	if a.Gate() != 0 {

@@ -122,7 +122,7 @@ func (d *Daemon) identify(l *listener, id, secret wire.Name) (*instance, error) 
 
 // join lets a process in, unless it is another instance's, and finds which of the
 // instance's GPUs the connection is for.
-func (d *Daemon) join(conn *net.UnixConn, l *listener, hello wire.Hello, cred unix.Ucred, above []ancestor) error {
+func (d *Daemon) join(conn *net.UnixConn, l *listener, hello wire.Hello, older bool, cred unix.Ucred, above []ancestor) error {
 	inst, err := d.identify(l, hello.Instance, hello.Secret)
 	if err != nil {
 		return err
@@ -133,7 +133,7 @@ func (d *Daemon) join(conn *net.UnixConn, l *listener, hello wire.Hello, cred un
 	if uint64(hello.Device) >= uint64(len(inst.allocations)) {
 		return fmt.Errorf("instance %s has %d GPU(s): there is no device %d", inst.reg.Instance, len(inst.allocations), hello.Device)
 	}
-	return inst.allocations[hello.Device].admit(d, conn, hello.MemUsed, cred, above)
+	return inst.allocations[hello.Device].admit(d, conn, hello.MemUsed, older, cred, above)
 }
 
 // add makes an instance known or replaces one that admits says may be.

@@ -29,16 +29,18 @@ func newPage(id string, limit gpu.Bytes) (*page, error) {
 		return nil, fmt.Errorf("instance page: %w", err)
 	}
 	p := &page{file: os.NewFile(uintptr(fd), "gfaas-"+id)}
-	if err := unix.Ftruncate(fd, wire.PageSize); err != nil {
+	if err := unix.Ftruncate(fd, wire.PageSizeMost); err != nil {
 		return nil, p.fail(err)
 	}
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
 		return nil, p.fail(err)
 	}
-	if p.mem, err = unix.Mmap(fd, 0, wire.PageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+	if p.mem, err = unix.Mmap(fd, 0, wire.PageSizeMost, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
 		return nil, p.fail(err)
 	}
-	if _, err := binary.Encode(p.mem, binary.LittleEndian, wire.PageHeader{Magic: wire.Magic, NSlots: wire.PageSlots, LeaseNS: uint64(leaseLength)}); err != nil {
+	if _, err := binary.Encode(p.mem, binary.LittleEndian, wire.PageHeader{
+		Magic: wire.Magic, NSlots: wire.PageSlots, LeaseNS: uint64(leaseLength), Used: wire.PageSlots,
+	}); err != nil {
 		return nil, p.fail(err)
 	}
 	p.setLimit(limit)
@@ -61,6 +63,15 @@ func (p *page) close() {
 func (p *page) setLimit(limit gpu.Bytes) {
 	header := (*wire.PageHeader)(unsafe.Pointer(&p.mem[0]))
 	atomic.StoreUint64(&header.MemLimit, uint64(limit))
+}
+
+// use says that the slots before that one may have processes. It is called before the
+// process of the last of them has the page: then each process sees the other's memory.
+func (p *page) use(slots int) {
+	header := (*wire.PageHeader)(unsafe.Pointer(&p.mem[0]))
+	if used := uint32(slots); used > atomic.LoadUint32(&header.Used) {
+		atomic.StoreUint32(&header.Used, used)
+	}
 }
 
 // slot is a process's part of the page. Go's layout of PageSlot is C's.

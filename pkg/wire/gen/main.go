@@ -58,8 +58,10 @@ var cConstants = []struct {
 	{"GF_STRAY_SETUID", wire.StraySetuid}, {"GF_STRAY_CAPABLE", wire.StrayCapable}, {"GF_STRAY_MACHINE", wire.StrayMachine},
 	{"GF_STRAY_KINDS", wire.StrayKinds},
 	{"GF_RETURN_WANTS_MORE", wire.ReturnWantsMore}, {"GF_NAME_SIZE", len(wire.Name{})}, {"GF_REASON_SIZE", len(wire.Reason{})},
-	{"GF_PAGE_SLOTS", wire.PageSlots}, {"GF_PAGE_SLOTS_OFFSET", wire.PageSlotsOffset},
-	{"GF_PAGE_SLOT_SIZE", wire.PageSlotSize}, {"GF_PAGE_SIZE", wire.PageSize}, {"GF_PAGE_METERED", wire.PageMetered},
+	{"GF_HELLO_MANY_SLOTS", wire.HelloManySlots}, {"GF_REFUSED_FULL", wire.RefusedFull},
+	{"GF_PAGE_SLOTS", wire.PageSlots}, {"GF_PAGE_SLOTS_MOST", wire.PageSlotsMost},
+	{"GF_PAGE_SLOTS_OFFSET", wire.PageSlotsOffset}, {"GF_PAGE_SLOT_SIZE", wire.PageSlotSize},
+	{"GF_PAGE_SIZE", wire.PageSize}, {"GF_PAGE_SIZE_MOST", wire.PageSizeMost}, {"GF_PAGE_METERED", wire.PageMetered},
 	{"GF_PAGE_ENDINGS", wire.PageEndings}, {"GF_PAGE_FAULTS", wire.PageFaults},
 }
 
@@ -83,9 +85,9 @@ func header() string {
 	}
 	h := reflect.TypeFor[wire.PageHeader]()
 	fmt.Fprintf(&b, "\n/* the instance page */\nstruct gf_page {\n%s\tuint8_t pad[GF_PAGE_SLOTS_OFFSET - %d];\n"+
-		"\tstruct gf_slot slots[GF_PAGE_SLOTS];\n};\n", cFields(h), h.Size())
+		"\tstruct gf_slot slots[]; /* GF_PAGE_SLOTS, or GF_PAGE_SLOTS_MOST */\n};\n", cFields(h), h.Size())
 	b.WriteString("_Static_assert(offsetof(struct gf_page, slots) == GF_PAGE_SLOTS_OFFSET, \"layout of gf_page\");\n" +
-		"_Static_assert(sizeof(struct gf_page) == GF_PAGE_SIZE, \"size of gf_page\");\n\n#endif\n")
+		"_Static_assert(sizeof(struct gf_page) == GF_PAGE_SLOTS_OFFSET, \"size of gf_page\");\n\n#endif\n")
 	return b.String()
 }
 

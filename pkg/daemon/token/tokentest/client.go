@@ -40,6 +40,15 @@ func Dial(socket, instance, secret string, memUsed uint64) (*Client, error) {
 
 // DialDevice is Dial for any of the instance's GPUs.
 func DialDevice(socket, instance, secret string, device uint32, memUsed uint64) (*Client, error) {
+	return dial(socket, instance, secret, device, memUsed, wire.HelloManySlots)
+}
+
+// DialOlder is Dial for a process whose library knows wire.PageSlots slots only.
+func DialOlder(socket, instance, secret string, memUsed uint64) (*Client, error) {
+	return dial(socket, instance, secret, 0, memUsed, 0)
+}
+
+func dial(socket, instance, secret string, device uint32, memUsed uint64, flags uint32) (*Client, error) {
 	hello := wire.Hello{PID: uint32(os.Getpid()), Device: device, MemUsed: memUsed}
 	var err error
 	if hello.Instance, err = wire.MakeName(instance); err != nil {
@@ -53,7 +62,7 @@ func DialDevice(socket, instance, secret string, device uint32, memUsed uint64) 
 		return nil, err
 	}
 	c := &Client{conn: conn, Ends: make(chan uint32, 16), Gone: make(chan struct{})}
-	if err := c.greet(hello); err != nil {
+	if err := c.greet(hello, flags); err != nil {
 		_ = conn.Close()
 		return nil, err
 	}
@@ -62,8 +71,8 @@ func DialDevice(socket, instance, secret string, device uint32, memUsed uint64) 
 }
 
 // greet says hello and maps the page that comes with the welcome.
-func (c *Client) greet(hello wire.Hello) error {
-	if err := c.Send(hello); err != nil {
+func (c *Client) greet(hello wire.Hello, flags uint32) error {
+	if _, err := c.conn.Write(wire.SetFlags(wire.Append(nil, hello), flags)); err != nil {
 		return err
 	}
 	buf, oob := make([]byte, wire.MaxMessage), make([]byte, unix.CmsgSpace(4))
@@ -88,7 +97,7 @@ func (c *Client) greet(hello wire.Hello) error {
 		return err
 	}
 	defer unix.Close(fd)
-	if c.page, err = unix.Mmap(fd, 0, wire.PageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+	if c.page, err = unix.Mmap(fd, 0, wire.PageSizeMost, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
 		return fmt.Errorf("map the instance page: %w", err)
 	}
 	c.slot = (*wire.PageSlot)(unsafe.Pointer(&c.page[wire.PageSlotsOffset+int(c.Welcome.Slot)*wire.PageSlotSize]))
@@ -125,6 +134,11 @@ func (c *Client) read() {
 			c.Ends <- end.Lease
 		}
 	}
+}
+
+// Used returns how many slots of the instance page may have a process.
+func (c *Client) Used() int {
+	return int(atomic.LoadUint32(&(*wire.PageHeader)(unsafe.Pointer(&c.page[0])).Used))
 }
 
 // Send sends any message.
