@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/wire"
 )
 
 // says waits until a program has said a line, and parses what check/nvml says.
@@ -88,6 +89,47 @@ func TestNVMLInSlice(t *testing.T) {
 	}
 	// Looking leaves no client behind.
 	h.eventually("who looks is gone", func() bool { return len(h.rows()) == 3 })
+}
+
+// summing is python, and prints what is used and what the listed processes have.
+var summing = strings.Replace(python, `print("total"`, `print("used", memory.used, "listed", sum(p.used for p in list[:count.value]), "free", memory.free, flush=True)
+print("total"`, 1)
+
+// TestNVMLUsedIsListed: what is used is the sum of what the listed processes have, with
+// contexts and below a limit that was lowered, and free is what can be had.
+func TestNVMLUsedIsListed(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, shape    string
+		limit, lowered gpu.Bytes
+		used, free     gpu.Bytes
+	}{
+		{"no contexts", "context=0", 256 * gpu.MiB, 256 * gpu.MiB, 128 * gpu.MiB, 128 * gpu.MiB},
+		{"contexts", "context=32MiB", 256 * gpu.MiB, 256 * gpu.MiB, 192 * gpu.MiB, 128 * gpu.MiB},
+		{"lowered", "context=0", 256 * gpu.MiB, 96 * gpu.MiB, 128 * gpu.MiB, 0},
+		{"lowered, with contexts", "context=32MiB", 256 * gpu.MiB, 96 * gpu.MiB, 192 * gpu.MiB, 0},
+		{"no limit", "context=32MiB", 0, 0, 192 * gpu.MiB, 832 * gpu.MiB},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t)
+			h.settings = []string{"GFAAS_SIM_GPU=mem=1GiB," + tt.shape}
+			h.start()
+			env := h.limited("mine", tt.limit)
+			for range 2 {
+				h.says(h.run(env, "check/nvml", "handle", fmt.Sprint(int64(64*gpu.MiB))))
+			}
+			if err := h.client.Change(t.Context(), "mine", wire.Change{MemLimit: &tt.lowered}); err != nil {
+				t.Fatal(err)
+			}
+			reader := h.launch(exec.Command("python3", "-c", summing), env)
+			h.eventually("it says what it sees", func() bool { return strings.Contains(reader.out.String(), "total") })
+			want := fmt.Sprintf("used %d listed %d free %d", tt.used, tt.used, tt.free)
+			if line, _, _ := strings.Cut(reader.out.String(), "\n"); line != want {
+				t.Errorf("it sees %q, want %q", line, want)
+			}
+		})
+	}
 }
 
 // TestNVMLSpelling: a GPU is the slice's however the slice's list names it.
