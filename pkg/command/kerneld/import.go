@@ -84,7 +84,13 @@ does, for each function:
 The graph's arguments become inputs under --prefix and their names, its heads
 outputs likewise; what shares a storage id shares a temporary buffer. --params
 stores the parameters of a file as objects, for which the daemon has to run.
-Functions that --launch does not name end it with exit 3, all named.`,
+
+Nothing is guessed. What a request cannot do ends it with exit 3, all of it named:
+functions that --launch does not name, outputs that none of their kernels has as an
+argument, two outputs in the same memory, results in an input's memory, and memory
+of several types of devices or of another scope than global. A null node that is
+none of arg_nodes, a type whose size is not known, and files that contradict
+themselves or each other end it with exit 1 and their line.`,
 		Example:           `  gfaas-kerneld import tvm graph.json --launch launch.json --module k.ptx --params m.params --prefix m/ --out-file request.json`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cli.FileArgs("json"),
@@ -118,15 +124,19 @@ func (o *tvmOptions) run(ctx context.Context, env *cli.Env, socket, graph string
 		return lower.TVM(r, bytes.NewReader(launch), name, o.launch, module, o.prefix)
 	})
 	if err == nil && o.params != "" {
-		err = o.put(ctx, env, socket)
+		err = o.put(ctx, env, socket, r)
 	}
 	return emit(env, r, err)
 }
 
-// put stores the parameters.
-func (o *tvmOptions) put(ctx context.Context, env *cli.Env, socket string) error {
+// put stores the parameters as objects, all of them or, if one cannot be what the
+// request reads, none.
+func (o *tvmOptions) put(ctx context.Context, env *cli.Env, socket string, request *kgraph.Request) error {
 	params, err := cli.Load(env, o.params, func(r io.Reader, _ string) ([]lower.Param, error) { return lower.Params(r) })
 	if err != nil {
+		return fmt.Errorf("%s: %w", o.params, err)
+	}
+	if err := lower.CheckParams(params, request, o.prefix); err != nil {
 		return fmt.Errorf("%s: %w", o.params, err)
 	}
 	c, err := dial(socket, o.client)
@@ -136,9 +146,6 @@ func (o *tvmOptions) put(ctx context.Context, env *cli.Env, socket string) error
 	defer c.Close()
 	for _, p := range params {
 		key := o.prefix + p.Name
-		if !kgraph.ValidKey(key) {
-			return fmt.Errorf("%s: the parameter %q cannot be a key", o.params, key)
-		}
 		if err := c.Put(ctx, key, bytes.NewReader(p.Data), int64(len(p.Data))); err != nil {
 			return fmt.Errorf("%s: %w", key, err)
 		}

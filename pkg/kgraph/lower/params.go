@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	"github.com/gfaas/gfaas/pkg/kgraph"
 )
 
 // Param is one parameter of a model: what it is called, and its bytes.
@@ -34,16 +36,47 @@ func Params(r io.Reader) ([]Param, error) {
 		p.err = fmt.Errorf("%d names and %d arrays", len(names), n)
 	}
 	var out []Param
+	seen := map[string]bool{}
 	for _, name := range names {
+		if p.err == nil && seen[name] {
+			p.err = fmt.Errorf("the parameter %q is there twice, expected once", name)
+		}
 		if p.err != nil {
 			break
 		}
+		seen[name] = true
 		out = append(out, Param{name, p.array()})
 	}
 	if p.err != nil {
 		return nil, fmt.Errorf("TVM parameters, byte %d: %w", p.at, p.err)
 	}
 	return out, nil
+}
+
+// CheckParams reports a parameter that cannot be stored, under prefix and its name, as
+// an object that the request reads. Parameters that the request does not name are
+// none of its concern.
+func CheckParams(params []Param, r *kgraph.Request, prefix string) error {
+	buffers := map[string]*kgraph.Buffer{} // by key
+	for i := range r.Buffers {
+		if b := &r.Buffers[i]; b.Key != "" {
+			buffers[b.Key] = b
+		}
+	}
+	for _, p := range params {
+		key := prefix + p.Name
+		if !kgraph.ValidKey(key) {
+			return fmt.Errorf("the parameter %q cannot be a key", key)
+		}
+		switch b := buffers[key]; {
+		case b == nil:
+		case !b.Reads():
+			return fmt.Errorf("the parameter %q is an output of the graph, expected an argument", p.Name)
+		case b.Size != int64(len(p.Data)):
+			return fmt.Errorf("the parameter %q has %d bytes, but the graph's argument has %d", p.Name, len(p.Data), b.Size)
+		}
+	}
+	return nil
 }
 
 // params reads numbers and keeps the first error.
@@ -95,9 +128,14 @@ func (p *params) array() []byte {
 	p.u64()     // reserved
 	p.number(8) // device
 	dims := p.number(4)
-	bits := p.number(4) >> 8 & 0xff
-	if dims > 32 && p.err == nil {
+	dtype := p.number(4) // its kind, its bits and, in two bytes, its lanes
+	bits, lanes := dtype>>8&0xff, dtype>>16
+	switch {
+	case p.err != nil:
+	case dims > 32:
 		p.err = fmt.Errorf("an array of %d dimensions", dims)
+	case lanes != 1: // TVM itself writes and reads a part of such an array
+		p.err = fmt.Errorf("an array of vectors of %d lanes, expected 1", lanes)
 	}
 	if p.err != nil {
 		return nil

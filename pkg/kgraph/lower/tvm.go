@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strconv"
 
 	"github.com/gfaas/gfaas/pkg/kgraph"
 )
@@ -19,6 +20,8 @@ type tvmGraph struct {
 		Name  string `json:"name"`
 		Attrs struct {
 			Function string `json:"func_name"`
+			Inputs   string `json:"num_inputs"`
+			Outputs  string `json:"num_outputs"`
 		} `json:"attrs"`
 		Inputs [][]int `json:"inputs"`
 	} `json:"nodes"`
@@ -29,6 +32,9 @@ type tvmGraph struct {
 		Storage [2]json.RawMessage `json:"storage_id"`
 		Shape   [2]json.RawMessage `json:"shape"`
 		DType   [2]json.RawMessage `json:"dltype"`
+		// These two are absent where all entries are plain memory of one device.
+		Device []json.RawMessage `json:"device_index"`
+		Scope  []json.RawMessage `json:"storage_scope"`
 	} `json:"attrs"`
 }
 
@@ -42,7 +48,9 @@ type launches map[string][]struct {
 }
 
 // TVM lowers a graph of TVM's, whose kernels are in the PTX of a file. Launch says
-// how each function's kernels are launched: the graph itself does not.
+// how each function's kernels are launched: the graph itself does not. The error is
+// an *UnsupportedError where a request cannot do what the graph says, as with two
+// outputs in one memory.
 func TVM(graph, launch io.Reader, graphName, launchName, module, prefix string) (*kgraph.Request, error) {
 	c := &tvm{builder: newBuilder(), prefix: prefix}
 	var err error
@@ -59,10 +67,14 @@ func TVM(graph, launch io.Reader, graphName, launchName, module, prefix string) 
 	if err := c.roles(); err != nil {
 		return nil, err
 	}
+	c.sharedStorage()
 	for i := range c.g.Nodes {
 		if err := c.node(i); err != nil {
 			return nil, err
 		}
+	}
+	if len(c.missing) == 0 {
+		c.unwritten()
 	}
 	if len(c.missing) > 0 {
 		return nil, &UnsupportedError{c.missing}
@@ -83,13 +95,24 @@ type tvm struct {
 	alias   []int    // by entry: the one whose memory it is
 	inputs  []string // by entry: the key of an input
 	outputs []string // by entry: the key of an output
-	missing []string
+	written []bool   // by entry: whether a kernel has it as an output
+	missing []string // what a request cannot do
+}
+
+// unsupported adds to what a request cannot do, once.
+func (c *tvm) unsupported(format string, args ...any) {
+	if what := fmt.Sprintf(format, args...); !slices.Contains(c.missing, what) {
+		c.missing = append(c.missing, what)
+	}
 }
 
 // entry is the number of a node's output.
 func (c *tvm) entry(ref []int, where string) (int, error) {
-	if len(ref) < 2 || ref[0] < 0 || ref[0] >= len(c.g.Nodes) || ref[1] < 0 {
+	if len(ref) < 2 || len(ref) > 3 || ref[0] < 0 || ref[0] >= len(c.g.Nodes) || ref[1] < 0 {
 		return 0, c.fault(where, "%v is no output of a node", ref)
+	}
+	if len(ref) == 3 && ref[2] != 0 {
+		return 0, c.fault(where, "version %d of node %d's output, expected 0: no node changes what another made", ref[2], ref[0])
 	}
 	e := c.g.Rows[ref[0]] + ref[1]
 	if e >= c.g.Rows[ref[0]+1] {
@@ -109,6 +132,9 @@ func (c *tvm) entries() error {
 			return c.fault("/node_row_ptr", "%d, expected more than the one before", n)
 		}
 	}
+	if g.Rows[0] != 0 {
+		return c.fault("/node_row_ptr/0", "%d, expected 0", g.Rows[0])
+	}
 	n := g.Rows[len(g.Nodes)]
 	var shapes [][]int64
 	var types []string
@@ -117,73 +143,166 @@ func (c *tvm) entries() error {
 		raw  json.RawMessage
 		into any
 	}{{"storage_id", g.Attrs.Storage[1], &c.storage}, {"shape", g.Attrs.Shape[1], &shapes}, {"dltype", g.Attrs.DType[1], &types}} {
-		if err := json.Unmarshal(a.raw, a.into); err != nil {
-			return c.fault("/attrs/"+a.what, "expected a list: %v", err)
+		if err := c.list(a.what, a.raw, a.into); err != nil {
+			return err
 		}
 	}
 	if len(c.storage) != n || len(shapes) != n || len(types) != n {
 		return c.fault("/attrs", "%d storage ids, %d shapes and %d types, expected %d of each", len(c.storage), len(shapes), len(types), n)
 	}
-	c.sizes, c.alias = make([]int64, n), make([]int, n)
+	c.sizes, c.alias, c.written = make([]int64, n), make([]int, n), make([]bool, n)
 	c.inputs, c.outputs = make([]string, n), make([]string, n)
 	for i := range n {
-		bits := trailing(types[i])
+		size := elementSize(types[i])
 		elems := elements(shapes[i])
 		if len(shapes[i]) == 0 {
 			elems = 1 // a number
 		}
-		if bits == 0 || elems == 0 {
+		if size == 0 || elems == 0 {
 			return c.fault("/attrs", "entry %d has the shape %v of %q", i, shapes[i], types[i])
 		}
-		c.sizes[i] = elems * ((bits + 7) / 8)
+		if c.storage[i] < 0 {
+			return c.fault("/attrs/storage_id", "%d of entry %d, expected 0 or more", c.storage[i], i)
+		}
+		c.sizes[i] = elems * size
 		c.alias[i] = i
+	}
+	return c.places()
+}
+
+// list reads the values of one of the graph's attributes.
+func (c *tvm) list(attr string, raw json.RawMessage, into any) error {
+	if err := json.Unmarshal(raw, into); err != nil {
+		return c.fault("/attrs/"+attr, "expected a list: %v", err)
 	}
 	return nil
 }
 
-// trailing is the number at the end of a type's name, like 32 of float32.
-func trailing(s string) (n int64) {
-	if s == "bool" {
-		return 8
+// places finds entries that are not plain memory of one device.
+func (c *tvm) places() error {
+	var devices []int
+	var scopes []string
+	for _, a := range []struct {
+		what string
+		raw  []json.RawMessage
+		into any
+	}{{"device_index", c.g.Attrs.Device, &devices}, {"storage_scope", c.g.Attrs.Scope, &scopes}} {
+		if a.raw == nil {
+			continue
+		}
+		if len(a.raw) != 2 {
+			return c.fault("/attrs/"+a.what, "%d values, expected 2", len(a.raw))
+		}
+		if err := c.list(a.what, a.raw[1], a.into); err != nil {
+			return err
+		}
 	}
-	scale := int64(1)
-	for i := len(s) - 1; i >= 0 && s[i] >= '0' && s[i] <= '9' && scale < 1e4; i-- {
-		n += int64(s[i]-'0') * scale
-		scale *= 10
+	if different := slices.Compact(slices.Sorted(slices.Values(devices))); len(different) > 1 {
+		c.unsupported("a graph for devices of several types (device_index %v)", different)
 	}
-	return n
+	for i, scope := range scopes {
+		if scope != "" && scope != "global" {
+			c.unsupported("memory of the scope %q (entry %d)", scope, i)
+		}
+	}
+	return nil
 }
 
 // roles finds which entries are objects, and follows aliases.
 func (c *tvm) roles() error {
 	for i := range c.g.Nodes {
-		n := &c.g.Nodes[i]
-		for j, ref := range n.Inputs {
-			where := fmt.Sprintf("/nodes/%d/inputs/%d", i, j)
-			if _, err := c.entry(ref, where); err != nil {
-				return err
-			}
-			if ref[0] >= i {
-				return c.fault(where, "node %d comes later: nodes are in the order in which they run", ref[0])
-			}
-		}
-		if n.Op == "tvm_op" && n.Attrs.Function == "__nop" {
-			if len(n.Inputs) != 1 {
-				return c.fault(fmt.Sprintf("/nodes/%d/inputs", i), "%d inputs of __nop, expected one", len(n.Inputs))
-			}
-			from, _ := c.entry(n.Inputs[0], "")
-			to := c.g.Rows[i]
-			if c.sizes[to] != c.sizes[from] {
-				return c.fault(fmt.Sprintf("/nodes/%d", i), "__nop from %d bytes to %d", c.sizes[from], c.sizes[to])
-			}
-			c.alias[to] = c.alias[from] // earlier nodes' are settled
+		if err := c.references(i); err != nil {
+			return err
 		}
 	}
-	for i, node := range c.g.ArgNodes {
-		if node < 0 || node >= len(c.g.Nodes) {
-			return c.fault(fmt.Sprintf("/arg_nodes/%d", i), "there is no node %d", node)
+	if err := c.arguments(); err != nil {
+		return err
+	}
+	return c.heads()
+}
+
+// references checks what a node takes and makes, and follows the alias that a __nop is.
+func (c *tvm) references(i int) error {
+	n := &c.g.Nodes[i]
+	for j, ref := range n.Inputs {
+		where := fmt.Sprintf("/nodes/%d/inputs/%d", i, j)
+		if _, err := c.entry(ref, where); err != nil {
+			return err
 		}
-		c.inputs[c.g.Rows[node]] = c.prefix + c.g.Nodes[node].Name
+		if ref[0] >= i {
+			return c.fault(where, "node %d comes later: nodes are in the order in which they run", ref[0])
+		}
+	}
+	outputs := c.g.Rows[i+1] - c.g.Rows[i]
+	for _, counted := range []struct {
+		attr, said string
+		n          int
+	}{{"num_inputs", n.Attrs.Inputs, len(n.Inputs)}, {"num_outputs", n.Attrs.Outputs, outputs}} {
+		if counted.said != "" && counted.said != strconv.Itoa(counted.n) {
+			return c.fault(fmt.Sprintf("/nodes/%d/attrs/%s", i, counted.attr), "%q, but the node has %d", counted.said, counted.n)
+		}
+	}
+	if n.Op == "null" && (len(n.Inputs) > 0 || outputs != 1) {
+		return c.fault(fmt.Sprintf("/nodes/%d", i), "null with %d inputs and %d outputs, expected none and one", len(n.Inputs), outputs)
+	}
+	if !isNop(n.Op, n.Attrs.Function) {
+		return nil
+	}
+	if len(n.Inputs) != 1 {
+		return c.fault(fmt.Sprintf("/nodes/%d/inputs", i), "%d inputs of __nop, expected one", len(n.Inputs))
+	}
+	if outputs != 1 {
+		return c.fault(fmt.Sprintf("/nodes/%d", i), "%d outputs of __nop, expected one", outputs)
+	}
+	from, _ := c.entry(n.Inputs[0], "")
+	to := c.g.Rows[i]
+	if c.sizes[to] != c.sizes[from] {
+		return c.fault(fmt.Sprintf("/nodes/%d", i), "__nop from %d bytes to %d", c.sizes[from], c.sizes[to])
+	}
+	c.alias[to] = c.alias[from] // earlier nodes' are settled
+	return nil
+}
+
+// isNop reports whether a node's output is the memory of its input.
+func isNop(op, function string) bool { return op == "tvm_op" && function == "__nop" }
+
+// arguments gives each argument the key of its object. A null node that is no
+// argument is a fault: nothing says what it holds.
+func (c *tvm) arguments() error {
+	named := map[string]int{} // node
+	for i, node := range c.g.ArgNodes {
+		where := fmt.Sprintf("/arg_nodes/%d", i)
+		if node < 0 || node >= len(c.g.Nodes) {
+			return c.fault(where, "there is no node %d", node)
+		}
+		n := &c.g.Nodes[node]
+		if n.Op != "null" {
+			return c.fault(where, "node %d (%s) is a %s, expected null", node, n.Name, n.Op)
+		}
+		if other, twice := named[n.Name]; twice {
+			return c.fault(where, "the argument %s is node %d and node %d, expected each name once", n.Name, other, node)
+		}
+		named[n.Name] = node
+		c.inputs[c.g.Rows[node]] = c.prefix + n.Name
+	}
+	for i := range c.g.Nodes {
+		if n := &c.g.Nodes[i]; n.Op == "null" && c.inputs[c.g.Rows[i]] == "" {
+			return c.fault(fmt.Sprintf("/nodes/%d", i), "%s is null but none of arg_nodes: nothing says what it holds", n.Name)
+		}
+	}
+	return nil
+}
+
+// heads gives each output the key of its object.
+func (c *tvm) heads() error {
+	if len(c.g.Heads) == 0 {
+		return c.fault("/heads", "there are none, expected at least one output")
+	}
+	keys := map[string]int{} // entry
+	for e, key := range c.inputs {
+		if key != "" {
+			keys[key] = e
+		}
 	}
 	for i, head := range c.g.Heads {
 		where := fmt.Sprintf("/heads/%d", i)
@@ -199,9 +318,62 @@ func (c *tvm) roles() error {
 		if head[1] > 0 {
 			key += fmt.Sprintf(".%d", head[1])
 		}
+		if other, known := keys[key]; known && other != e {
+			return c.fault(where, "the object %s is entry %d of the graph and entry %d, expected one", key, other, e)
+		}
+		keys[key] = e
+		if other := c.outputs[root]; other != "" && other != key {
+			c.unsupported("the output %s in the memory of the output %s", key, other)
+			continue
+		}
 		c.outputs[root] = key
 	}
 	return nil
+}
+
+// sharedStorage finds memory that would not be shared as the graph has it: an alias
+// of other storage, which may be overwritten while the alias is used, and what is
+// made in an argument's memory.
+func (c *tvm) sharedStorage() {
+	argument := map[int]string{} // by storage id
+	for e, key := range c.inputs {
+		if key != "" {
+			argument[c.storage[e]] = key
+		}
+	}
+	for i := range c.g.Nodes {
+		n := &c.g.Nodes[i]
+		for e := c.g.Rows[i]; e < c.g.Rows[i+1]; e++ {
+			root := c.alias[e]
+			if c.storage[e] != c.storage[root] {
+				c.unsupported("__nop from storage %d to storage %d (node %d, %s)", c.storage[root], c.storage[e], i, n.Name)
+			}
+			if key := argument[c.storage[root]]; key != "" && c.inputs[root] == "" {
+				c.unsupported("%s (node %d) in the memory of the input %s", n.Name, i, key)
+			}
+		}
+	}
+}
+
+// unwritten finds what is used although no kernel writes it.
+func (c *tvm) unwritten() {
+	check := func(ref []int, by string) {
+		e, _ := c.entry(ref, "") // checked before
+		if e = c.alias[e]; c.inputs[e] == "" && !c.written[e] {
+			node, _ := slices.BinarySearch(c.g.Rows, e+1)
+			n := &c.g.Nodes[node-1]
+			c.unsupported("output %d of %s (node %d), which %s uses: no kernel that %s gives for %s has it as an output",
+				e-c.g.Rows[node-1], n.Name, node-1, by, c.launchSource.name, n.Attrs.Function)
+		}
+	}
+	for _, n := range c.g.Nodes {
+		for _, ref := range n.Inputs {
+			check(ref, n.Name)
+		}
+	}
+	for _, head := range c.g.Heads {
+		check(head, "the request")
+	}
 }
 
 // memory is the buffer of an entry: an object's, or the one of its storage id.
@@ -221,17 +393,15 @@ func (c *tvm) memory(e int) int {
 func (c *tvm) node(i int) error {
 	n := &c.g.Nodes[i]
 	switch {
-	case n.Op == "null" || n.Attrs.Function == "__nop":
+	case n.Op == "null" || isNop(n.Op, n.Attrs.Function):
 		return nil
 	case n.Op != "tvm_op":
-		c.missing = append(c.missing, fmt.Sprintf("the operation %s (node %d)", n.Op, i))
+		c.unsupported("the operation %s (node %d)", n.Op, i)
 		return nil
 	}
 	kernels, known := c.launches[n.Attrs.Function]
 	if !known {
-		if what := fmt.Sprintf("%s does not say how %s is launched", c.launchSource.name, n.Attrs.Function); !slices.Contains(c.missing, what) {
-			c.missing = append(c.missing, what)
-		}
+		c.unsupported("%s does not say how %s is launched", c.launchSource.name, n.Attrs.Function)
 		return nil
 	}
 	for j := range kernels {
@@ -271,8 +441,12 @@ func (c *tvm) arg(node int, form map[string]any) (kgraph.Arg, error) {
 			if e < c.g.Rows[node] || e >= c.g.Rows[node+1] || v != math.Trunc(v) {
 				return kgraph.Arg{}, fmt.Errorf("%s has no output %v", n.Name, v)
 			}
+			c.written[e] = true
 			return kgraph.Arg{Type: "buffer", Buffer: c.memory(e)}, nil
 		case "f32":
+			if f := float32(v); math.IsInf(float64(f), 0) || f == 0 && v != 0 {
+				return kgraph.Arg{}, fmt.Errorf("%v is no %s", v, key)
+			}
 			return kgraph.Arg{Type: key, Value: binary.LittleEndian.AppendUint32(nil, math.Float32bits(float32(v)))}, nil
 		case "f64":
 			return kgraph.Arg{Type: key, Value: binary.LittleEndian.AppendUint64(nil, math.Float64bits(v))}, nil
@@ -282,7 +456,7 @@ func (c *tvm) arg(node int, form map[string]any) (kgraph.Arg, error) {
 			}
 			return kgraph.Arg{Type: key, Value: binary.LittleEndian.AppendUint32(nil, uint32(int64(v)))}, nil
 		case "i64", "u64":
-			if v != math.Trunc(v) || math.Abs(v) > 1<<53 || key == "u64" && v < 0 {
+			if v != math.Trunc(v) || math.Abs(v) >= 1<<53 || key == "u64" && v < 0 {
 				return kgraph.Arg{}, fmt.Errorf("%v is no %s that JSON can say exactly", v, key)
 			}
 			return kgraph.Arg{Type: key, Value: binary.LittleEndian.AppendUint64(nil, uint64(int64(v)))}, nil
