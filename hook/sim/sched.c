@@ -2,8 +2,9 @@
  *
  * Those that take turns (no MPS percentage) have the whole device for a slice
  * at a time, and so have the MPS processes, all together: an MPS server is one
- * client of the device. Inside the MPS turn everybody runs; when the percentages
- * add up to more than 100 all are slower in proportion.
+ * client of the device. Inside the MPS turn everybody runs. Each process has whole
+ * SMs, its percentage rounded up, so three slices of 30% have 9 of 8 SMs: when
+ * processes have more SMs together than there are, all are slower in proportion.
  *
  * While nobody starts or stops being busy all this is a fixed pattern, so the
  * device time a process has had at any moment, and the moment at which it will
@@ -43,7 +44,7 @@ static uint64_t share_of(uint64_t dt, uint64_t phase, unsigned n, unsigned k)
     return x <= skip ? 0 : turn_time(x - skip, n) - had;
 }
 
-/* What an MPS process gets of its group's turn when the percentages add up to `sum`. */
+/* What an MPS process gets of its group's turn when the processes have `sum` of the SMs together. */
 static uint64_t slowed(uint64_t share, uint64_t sum)
 {
     return sum > SIM_FULL ? (uint64_t)((unsigned __int128)share * SIM_FULL / sum) : share;
@@ -71,7 +72,7 @@ static void step(struct sched *s, uint64_t at)
         if (s->order[k] != SIM_GROUP)
             s->slot[s->order[k]].progress += share;
         for (unsigned i = 0; s->order[k] == SIM_GROUP && i < s->top; i++)
-            if (s->slot[i].busy && s->slot[i].pct)
+            if (s->slot[i].busy && s->slot[i].share)
                 s->slot[i].progress += slowed(share, s->sum);
     }
     s->epoch = at;
@@ -103,19 +104,19 @@ static void leave_order(struct sched *s, unsigned id)
 /* Puts a process into the pattern or takes it out. */
 static void set_busy(struct sched *s, unsigned slot, bool busy)
 {
-    uint32_t pct = s->slot[slot].pct;
+    uint32_t share = s->slot[slot].share;
     if (s->slot[slot].busy == busy)
         return;
     s->slot[slot].busy = busy;
     uint32_t before = s->sum;
-    if (pct)
-        s->sum = busy ? before + pct : before - pct;
-    unsigned id = pct ? SIM_GROUP : slot;
-    if (busy && (!pct || before == 0))
+    if (share)
+        s->sum = busy ? before + share : before - share;
+    unsigned id = share ? SIM_GROUP : slot;
+    if (busy && (!share || before == 0))
         s->order[s->n++] = (uint16_t)id;
     if (busy && s->n == 1)
         s->phase = 0;
-    if (!busy && (!pct || s->sum == 0))
+    if (!busy && (!share || s->sum == 0))
         leave_order(s, id);
 }
 
@@ -137,14 +138,14 @@ void sched_remove(struct sched *s, unsigned slot, uint64_t at)
     }
 }
 
-void sched_reset_slot(struct sched *s, unsigned slot, uint32_t pct)
+void sched_reset_slot(struct sched *s, unsigned slot, uint32_t share)
 {
     if (slot >= s->top) {
         s->slot[slot].busy = 0;
         s->top = slot + 1;
     }
     s->slot[slot].progress = 0;
-    s->slot[slot].pct = pct;
+    s->slot[slot].share = share;
 }
 
 /* Whether somebody's turns come at other moments than before. */
@@ -189,7 +190,7 @@ static const struct sched_view *view(struct device *d)
     uint32_t gen = atomic_load_explicit(&d->sh->gen, memory_order_acquire);
     while (!v->valid || v->gen != gen) {
         const volatile struct sched *s = &d->sh->sched[gen & 1];
-        unsigned slot = (unsigned)d->slot, id = s->slot[slot].pct ? SIM_GROUP : slot;
+        unsigned slot = (unsigned)d->slot, id = s->slot[slot].share ? SIM_GROUP : slot;
         v->group = id == SIM_GROUP;
         v->busy = s->slot[slot].busy;
         v->n = s->n;
@@ -197,7 +198,7 @@ static const struct sched_view *view(struct device *d)
         v->epoch = s->epoch;
         v->phase = s->phase;
         v->progress = s->slot[slot].progress;
-        v->others = v->n > 1 || (v->group && v->sum > s->slot[slot].pct);
+        v->others = v->n > 1 || (v->group && v->sum > s->slot[slot].share);
         for (v->k = 0; v->k < v->n && v->k < SIM_SLOTS && s->order[v->k] != id;)
             v->k++;
         v->gen = gen;
@@ -236,7 +237,7 @@ uint64_t sched_when(struct device *d, uint64_t progress)
 
 uint64_t sched_progress_of(const struct sched *s, unsigned slot, uint64_t at)
 {
-    unsigned k = 0, id = s->slot[slot].pct ? SIM_GROUP : slot;
+    unsigned k = 0, id = s->slot[slot].share ? SIM_GROUP : slot;
     while (k < s->n && s->order[k] != id)
         k++;
     if (at <= s->epoch || k == s->n)

@@ -323,6 +323,13 @@ static void clear(struct proc *p)
     p->gate.state = SIM_RUNNING;
 }
 
+/* The part of the device's SMs that this process has as an MPS client, in SIM_FULLths;
+ * 0 when it takes turns. */
+static uint32_t share_of_sms(void)
+{
+    return g_config.pct ? (uint32_t)((uint64_t)g_config.granted * SIM_FULL / g_config.sms) : 0;
+}
+
 /* Takes a slot of which the last process is gone, and clears what that left. */
 static CUresult take_slot(struct device *d)
 {
@@ -340,7 +347,7 @@ static CUresult take_slot(struct device *d)
         arena_remove(d->index, (unsigned)d->slot, sh->proc[d->slot].serial);
     struct sched *next = sched_next(sh);
     sched_remove(next, (unsigned)d->slot, now_ns());
-    sched_reset_slot(next, (unsigned)d->slot, g_config.pct);
+    sched_reset_slot(next, (unsigned)d->slot, share_of_sms());
     atomic_store(&sh->gen, sh->gen + 1);
     holders_forget(d, (unsigned)d->slot);
     clear(&sh->proc[d->slot]);

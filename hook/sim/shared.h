@@ -46,7 +46,7 @@
 #define SIM_LOCK_SLOT ((1 << 20) + 1)
 #define SIM_SLICE_NS 1000000ull
 #define SIM_REAP_NS 10000000ull
-#define SIM_FULL 100000u /* the whole device, in thousandths of a percent */
+#define SIM_FULL 1000000u /* all SMs of the device, in the unit of the shares of MPS processes */
 #define SIM_LATE_NS 20000000ull /* of device time: who is that late to say that its work is over is taken off */
 #define SIM_EXPORTS 1024
 #define SIM_EVENTS 256
@@ -65,12 +65,12 @@ struct sched {
     } past[SIM_POINTS];
     uint32_t points; /* kept ever */
     uint32_t n;      /* how many take turns */
-    uint32_t sum;    /* thousandths of a percent of the busy MPS processes */
+    uint32_t sum;    /* of the SMs that the busy MPS processes have, in SIM_FULLths of all */
     uint32_t top;    /* slots from the first on that have had a process; it never gets less */
     uint16_t order[SIM_SLOTS + 1];
     struct {
         uint64_t progress; /* device time had, ever, as of epoch */
-        uint32_t pct;      /* 0: takes turns */
+        uint32_t share;    /* SMs that it has, in SIM_FULLths of all; 0: takes turns */
         uint32_t busy;
     } slot[SIM_SLOTS];
 };
@@ -160,7 +160,7 @@ void shared_unlock(struct device *d);
 struct sched *sched_next(struct shared *sh);
 void sched_remove(struct sched *s, unsigned slot, uint64_t at);
 uint64_t sched_progress_of(const struct sched *s, unsigned slot, uint64_t at); /* as sched_progress */
-void sched_reset_slot(struct sched *s, unsigned slot, uint32_t pct);
+void sched_reset_slot(struct sched *s, unsigned slot, uint32_t share);
 
 /* exports.c. To hold: this process has the allocation. Its bytes are counted
  * already or, when nobody has it, counted now if there is room. */

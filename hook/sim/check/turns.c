@@ -17,9 +17,9 @@ static void slow_way(const struct sched *s, uint64_t dt, double had[])
     uint64_t left = SIM_SLICE_NS - now.phase;
     for (uint64_t t = 0; t < dt; t += STEP) {
         for (unsigned i = 0; i < SLOTS; i++) {
-            unsigned id = now.slot[i].pct ? SIM_GROUP : i;
+            unsigned id = now.slot[i].share ? SIM_GROUP : i;
             if (now.slot[i].busy && now.order[0] == id)
-                had[i] += now.slot[i].pct && now.sum > SIM_FULL ? (double)STEP * SIM_FULL / now.sum : (double)STEP;
+                had[i] += now.slot[i].share && now.sum > SIM_FULL ? (double)STEP * SIM_FULL / now.sum : (double)STEP;
         }
         left -= STEP;
         if (!left) {
@@ -58,7 +58,7 @@ int main(void)
     srand(1);
     sh.sched[0].top = SLOTS;
     for (unsigned i = 0; i < SLOTS; i++)
-        sh.sched[0].slot[i].pct = i % 3 ? (unsigned)(rand() % 100 + 1) * 1000 : 0;
+        sh.sched[0].slot[i].share = i % 3 ? (unsigned)(rand() % 100 + 1) * (SIM_FULL / 100) : 0;
     for (int round = 0; round < 3000; round++) {
         struct sched *s = &sh.sched[0];
         unsigned i = (unsigned)rand() % SLOTS;

@@ -73,7 +73,8 @@ static uint64_t had_at(const struct sched *s, unsigned slot, uint64_t at)
     if (!s->slot[slot].busy || !s->n || at <= s->epoch)
         return had;
     uint64_t turns = (at - s->epoch) / s->n;
-    return had + (s->slot[slot].pct && s->sum > SIM_FULL ? turns * SIM_FULL / s->sum : turns);
+    bool slowed = s->slot[slot].share && s->sum > SIM_FULL;
+    return had + (slowed ? (uint64_t)((unsigned __int128)turns * SIM_FULL / s->sum) : turns);
 }
 
 /* What a process had had at two looks, a while apart: what it has had since the one
@@ -115,7 +116,7 @@ static void see_users(int fd, int index, struct sight *s)
         s->used += mem;
         unsigned busy = busy_since(&looks[index][i], state.proc[i].serial, (struct look){s->at, had_at(sched, i, s->at)});
         if (pid > 0)
-            users[s->n++] = (struct user){(unsigned)pid, mem, sched->slot[i].pct != 0, busy};
+            users[s->n++] = (struct user){(unsigned)pid, mem, sched->slot[i].share != 0, busy};
     }
     if (alive)
         s->busy = (unsigned)((busy_at(sched, s->at) - busy_at(sched, s->at - SIM_SIGHT_NS)) * 100 / SIM_SIGHT_NS);

@@ -238,20 +238,28 @@ func within(t *testing.T, what string, got, want float64) {
 func TestSharing(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
+		sms    int
 		shares []string // SM percentages; "" takes turns
 		slower []float64
 	}{
-		{"60 and 60 slow to 5/6", []string{"60", "60"}, []float64{1.2, 1.2}},
-		{"24, 24 and 50 do not meet", []string{"24", "24", "50"}, []float64{1, 1, 1}},
-		{"100, 60 and 40 halve", []string{"100", "60", "40"}, []float64{2, 2, 2}},
-		{"two take turns", []string{"", ""}, []float64{2, 2}},
-		{"three take turns", []string{"", "", ""}, []float64{3, 3, 3}},
-		{"MPS processes take turns as one", []string{"", "30", "30"}, []float64{2, 2, 2}},
-		{"and slow down in their turn", []string{"", "100", "100"}, []float64{2, 4, 4}},
+		{"60 and 60 slow to 5/6", 100, []string{"60", "60"}, []float64{1.2, 1.2}},
+		{"24, 24 and 50 do not meet", 100, []string{"24", "24", "50"}, []float64{1, 1, 1}},
+		{"100, 60 and 40 halve", 100, []string{"100", "60", "40"}, []float64{2, 2, 2}},
+		{"two take turns", 100, []string{"", ""}, []float64{2, 2}},
+		{"three take turns", 100, []string{"", "", ""}, []float64{3, 3, 3}},
+		{"MPS processes take turns as one", 100, []string{"", "30", "30"}, []float64{2, 2, 2}},
+		{"and slow down in their turn", 100, []string{"", "100", "100"}, []float64{2, 4, 4}},
+		// Shares are rounded up to whole SMs, of which there are no more for that.
+		{"9 of 8 SMs", 8, []string{"30", "30", "30"}, []float64{1.125, 1.125, 1.125}},
+		{"8 of 8 SMs", 8, []string{"24", "24", "50"}, []float64{1, 1, 1}},
+		{"3 of 2 SMs", 2, []string{"1", "1", "1"}, []float64{1.5, 1.5, 1.5}},
+		{"3 of 3 SMs", 3, []string{"33", "33", "33"}, []float64{1, 1, 1}},
+		{"2 of 1 SM", 1, []string{"10", "90"}, []float64{2, 2}},
+		{"9 of 8 SMs in their turn", 8, []string{"", "60", "40"}, []float64{2, 2.25, 2.25}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			h := newHost(t, small)
+			h := newHost(t, fmt.Sprintf("sms=%d,mem=64MiB,count=1", tc.sms))
 			first := h.start(tc.shares[0], "burn")
 			alone := settles(t, "alone, in ms", 20, func() float64 { return first.mean(5) })
 			all := []*process{first}
@@ -294,7 +302,7 @@ func settles(t *testing.T, what string, want float64, measure func() float64) fl
 func TestSharingGraphs(t *testing.T) {
 	for _, shares := range [][]string{{"", ""}, {"60", "60"}} {
 		t.Run(fmt.Sprintf("%q", shares), func(t *testing.T) {
-			h := newHost(t, small)
+			h := newHost(t, "sms=100,mem=64MiB,count=1")
 			slower := 2.0
 			if shares[0] != "" {
 				slower = 1.2
