@@ -27,7 +27,7 @@ var ErrTooLarge = errors.New("too large")
 // ParseBytes reads a size: plain bytes ("1048576") or a decimal number with a
 // unit, in letters of any case ("1427MiB", "1.5GiB"). As docker reads them, units
 // are powers of two however they are written: "16G", "16GB" and "16GiB" are the
-// same.
+// same. A part of a byte is dropped, as by FromMiB.
 func ParseBytes(s string) (Bytes, error) {
 	text := strings.ToLower(strings.TrimSpace(s))
 	unit, last := Bytes(1), strings.TrimRight(text, "kmgtib")
@@ -51,14 +51,21 @@ func ParseBytes(s string) (Bytes, error) {
 	if err != nil || math.IsNaN(n) || math.IsInf(n, 0) || n < 0 {
 		return 0, fmt.Errorf("%q is not a size: expected bytes or a number with KiB, MiB or GiB, like 1427MiB", s)
 	}
-	return Bytes(math.Round(n * float64(unit))), nil
+	return whole(n * float64(unit)), nil
 }
 
 // MiB is the size in mebibytes.
 func (b Bytes) MiB() float64 { return float64(b) / float64(MiB) }
 
-// FromMiB is the size of so many mebibytes.
-func FromMiB(mib float64) Bytes { return Bytes(math.Round(mib * float64(MiB))) }
+// FromMiB is the size of so many mebibytes. A part of a byte is dropped, so that
+// parts that sum to a whole do so in bytes, too: ten times 0.1 MiB fit in 1 MiB.
+func FromMiB(mib float64) Bytes { return whole(mib * float64(MiB)) }
+
+// whole drops a part of a byte, but for what a float lacks of a whole one.
+func whole(bytes float64) Bytes {
+	const lacking = 1e-3
+	return Bytes(math.Floor(bytes + lacking))
+}
 
 // String prints the size in the largest unit that keeps it whole.
 func (b Bytes) String() string {

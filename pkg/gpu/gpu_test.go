@@ -29,6 +29,31 @@ func TestParseBytes(t *testing.T) {
 	}
 }
 
+// TestWholeBytes: parts that sum to a whole do so in bytes, however they are written.
+func TestWholeBytes(t *testing.T) {
+	for _, c := range []struct {
+		part  string
+		mib   float64
+		count Bytes
+		whole Bytes
+	}{
+		{"0.1MiB", 0.1, 10, MiB}, {"204.8MiB", 204.8, 5, GiB}, {"0.333333333333MiB", 1. / 3, 3, MiB}, {"0.7MiB", 0.7, 10, 7 * MiB}, {"1427MiB", 1427, 2, 2854 * MiB},
+		{"0.2GiB", 204.8, 5, GiB}, {"0.3k", 0.3 / 1024, 10, 3 * KiB}, {"0.30000000000000004MiB", 0.1 + 0.2, 10, 3 * MiB},
+	} {
+		parsed, err := ParseBytes(c.part)
+		for what, part := range map[string]Bytes{"ParseBytes": parsed, "FromMiB": FromMiB(c.mib)} {
+			if err != nil || part*c.count > c.whole || (part+1)*c.count <= c.whole {
+				t.Errorf("%s: %s is %d bytes, %v: %d of them are %d, expected at most %d", what, c.part, part, err, c.count, part*c.count, c.whole)
+			}
+		}
+	}
+	for _, b := range []Bytes{0, 1, 12345, MiB - 1, 80*GiB + 1, 1<<50 - 1} {
+		if got := FromMiB(b.MiB()); got != b {
+			t.Errorf("%d bytes in MiB are %d bytes", b, got)
+		}
+	}
+}
+
 func TestBytesPrintAndParse(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := Bytes(rapid.Int64Range(0, 1<<50).Draw(t, "bytes"))

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
@@ -145,17 +146,27 @@ func (in Input) places(most int) Input {
 }
 
 // padded is the input where no GPU has more memory free than the size, and an
-// instance takes at least its part of the most that a GPU of its model has then.
+// instance takes at least its part of the most that a GPU of its model has then, in
+// whole bytes rounded down: so many of them fit.
 func (in Input) padded(most int, size float64, shared bool) Input {
 	in.Devices, in.Profile = slices.Clone(in.Devices), slices.Clone(in.Profile)
 	for i, d := range in.Devices {
 		if d.MemMiB == 0 || room(d).MiB() > size { // 0 is without limit
-			in.Devices[i].MemMiB = size + d.UsedMemMiB
+			in.Devices[i].MemMiB, in.Devices[i].UsedMemMiB = size, 0
 		}
 	}
 	for i, r := range in.Profile {
-		if pad := in.largestFor(r)/float64(most) - private(r, shared); pad > 0 {
-			in.Profile[i].GPUMemMiB += pad
+		whole := gpu.FromMiB(in.largestFor(r))
+		place := whole / gpu.Bytes(most)
+		if place <= whole/gpu.Bytes(most+1) { // so many that a byte less for each is one more
+			place++
+		}
+		if gpu.FromMiB(private(r, shared)) >= place {
+			continue
+		}
+		in.Profile[i].GPUMemMiB = place.MiB()
+		if shared {
+			in.Profile[i].GPUMemMiB += r.ModelMemMiB
 		}
 	}
 	return in
@@ -232,13 +243,13 @@ func (in Input) measured(p plan.Plan, most int, shared bool) plan.Plan {
 	}
 	p.BoundMethod = instances(p.BoundMethod)
 	for g := range p.GPUs {
-		gpu := &p.GPUs[g]
+		host := &p.GPUs[g]
 		if in.Devices == nil {
-			gpu.MemMiB = in.MemMiB
+			host.MemMiB = in.MemMiB
 		}
-		for i := range gpu.Instances {
-			if t := &gpu.Instances[i]; limited {
-				t.MemMiB = min(t.MemMiB, needs(*t, gpu.Model))
+		for i := range host.Instances {
+			if t := &host.Instances[i]; limited {
+				t.MemMiB = min(t.MemMiB, needs(*t, host.Model))
 			} else {
 				t.MemMiB = 0
 			}

@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
@@ -29,7 +30,7 @@ func (in Input) bound(wanted []want) (int, string) {
 	if !in.limits() {
 		return gpus, method
 	}
-	mem := total(wanted, func(r profile.Row) float64 { return r.GPUMemMiB })
+	mem := total(wanted, func(r profile.Row) float64 { return gpu.FromMiB(r.GPUMemMiB).MiB() }) // as planners count
 	if byMem := in.devicesFor(mem); byMem > gpus {
 		return byMem, boundMemory
 	}
@@ -61,7 +62,7 @@ func ceil(v float64) int {
 // the inventory has not enough, more of its largest are imagined.
 func (in Input) devicesFor(mib float64) int {
 	if in.Devices == nil {
-		return ceil(mib / in.MemMiB)
+		return ceil(mib / gpu.FromMiB(in.MemMiB).MiB())
 	}
 	var rooms []float64
 	for _, d := range in.Devices {

@@ -122,7 +122,7 @@ func room(d plan.Device) gpu.Bytes {
 	if d.MemMiB == 0 {
 		return unlimited
 	}
-	return max(0, gpu.FromMiB(d.MemMiB)-gpu.FromMiB(d.UsedMemMiB))
+	return max(0, gpu.FromMiB(d.MemMiB-d.UsedMemMiB))
 }
 
 const unlimited gpu.Bytes = math.MaxInt64

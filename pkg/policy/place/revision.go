@@ -106,11 +106,7 @@ func (v *revision) cost(h *host, function string, own gpu.Bytes) gpu.Bytes {
 
 // private is the memory of an instance without weights that are shared.
 func (v *revision) private(row profile.Row) gpu.Bytes {
-	mem := gpu.FromMiB(row.GPUMemMiB)
-	if v.shared {
-		mem = max(0, mem-gpu.FromMiB(row.ModelMemMiB))
-	}
-	return mem
+	return gpu.FromMiB(private(row, v.shared))
 }
 
 // occupy puts an instance where its parts say, on all its GPUs. They are free.

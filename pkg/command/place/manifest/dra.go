@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -77,7 +78,7 @@ func DRA(p plan.Plan, o Options) (Manifest, error) {
 		docs = append(docs, document{value: newClaim(w, o)}, document{value: d})
 	}
 	text, err := write(docs)
-	warnings := append(lost(scheduler, p, list, o), crowded(p)...)
+	warnings := slices.Concat(lost(scheduler, p, list, o), crowded(p), wholeMiB(p, list))
 	if len(list) > 0 {
 		warnings = append(warnings, "claims consume capacity: Kubernetes 1.34 or later with the feature DRAConsumableCapacity, and a driver whose devices of class "+o.Class+" have the capacities cores and memory")
 	}

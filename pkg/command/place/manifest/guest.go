@@ -63,7 +63,7 @@ func newGuest(w *workload, simulated bool) (guest, error) {
 	own["PORT"] = strconv.Itoa(w.fn.Port)
 	grant := preload.Grant{
 		Socket: preload.InsideSocket + "/token.sock", Instance: w.ID, Secret: secret, SMPct: w.SMPct,
-		Libs: preload.Libs{Hook: preload.InsideHook, SimDir: preload.InsideSim}, Env: own, Mem: gpu.Bytes(w.mem) * gpu.MiB,
+		Libs: preload.Libs{Hook: preload.InsideHook, SimDir: preload.InsideSim}, Env: own, Mem: gpu.Bytes(w.roundedUp()) * gpu.MiB,
 	}
 	for _, index := range w.gpus {
 		name := "sim:" + strconv.Itoa(index)

@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -25,7 +26,7 @@ func HAMi(p plan.Plan, o Options) (Manifest, error) {
 		docs = append(docs, document{value: hamiDeployment(w, o.Inventory != nil)})
 	}
 	text, err := write(docs)
-	warnings := append(lost(scheduler, p, list, o), crowded(p)...)
+	warnings := slices.Concat(lost(scheduler, p, list, o), crowded(p), wholeMiB(p, list))
 	most := 0
 	for _, g := range p.GPUs {
 		most = max(most, len(g.Instances))

@@ -100,6 +100,30 @@ func crowded(p plan.Plan) []string {
 	return []string{fmt.Sprintf("cores are whole percents of at least 1: those of %s sum to more than 100, and not all may start", cli.Count(n, "GPU"))}
 }
 
+// wholeMiB says what schedulers that count memory in whole MiB make of a plan's: which
+// instances get less of it, and which GPUs' instances together ask for more than
+// there is.
+func wholeMiB(p plan.Plan, list []*workload) (out []string) {
+	byID := map[string]*workload{}
+	for _, w := range list {
+		byID[w.ID] = w
+	}
+	less := count(list, func(w *workload) bool { return w.mem < w.roundedUp() })
+	if less > 0 {
+		out = append(out, fmt.Sprintf("lost: a part of a MiB of mem_mib of %s: memory is whole MiB, and rounded up it would be more than the GPU has", cli.Count(less, "instance")))
+	}
+	full := 0
+	for _, g := range p.GPUs {
+		if _, _, over := hostedBy(g, byID); over > 0 {
+			full++
+		}
+	}
+	if full > 0 {
+		out = append(out, fmt.Sprintf("the memory of instances on %s sums to more than there is, and not all may start: plan with more memory for each, or without --share-models", cli.Count(full, "GPU")))
+	}
+	return out
+}
+
 func lostOfGPUs(by keeper, p plan.Plan, list []*workload) []string {
 	var out []string
 	schedules, models := 0, 0

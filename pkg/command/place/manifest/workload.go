@@ -9,7 +9,6 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/function"
-	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/plan"
 )
 
@@ -22,7 +21,8 @@ type workload struct {
 	node  string
 	gpus  []int    // indexes on the node
 	uuids []string // of the GPUs, where all are known
-	mem   int64    // MiB on each GPU, weights included; 0 is no limit
+	exact float64  // MiB on each GPU, weights included; 0 is no limit
+	mem   int64    // the same in whole MiB
 	cores int      // percent of each GPU's SM time, from 1
 }
 
@@ -70,7 +70,7 @@ func workloads(p plan.Plan, o Options) ([]*workload, error) {
 			if device.UUID != "" {
 				w.uuids = append(w.uuids, device.UUID)
 			}
-			w.mem = max(w.mem, memory(fn, g, in))
+			w.exact = max(w.exact, memory(fn, g, in))
 			w.cores = min(w.cores, cores[i])
 		}
 	}
@@ -81,7 +81,49 @@ func workloads(p plan.Plan, o Options) ([]*workload, error) {
 	case unknown != "":
 		return nil, fmt.Errorf("the plan has instances of %s, which is not among the functions", unknown)
 	}
+	roundMemory(p, byID)
 	return out, nil
+}
+
+// roundMemory gives instances their memory in whole MiB: rounded up, but where those
+// of a GPU would only then have more than it has, some are rounded down, those first
+// that lose the least. Nothing is rounded down to 0, which is no limit.
+func roundMemory(p plan.Plan, byID map[string]*workload) {
+	for _, w := range byID {
+		w.mem = w.roundedUp()
+	}
+	for _, g := range p.GPUs {
+		list, exact, over := hostedBy(g, byID)
+		if exact > g.MemMiB+1e-6 {
+			continue
+		}
+		slices.SortStableFunc(list, func(a, b *workload) int { return cmp.Compare(a.lost(), b.lost()) })
+		for _, w := range list {
+			if whole := int64(w.exact + 1e-6); over > 0 && 0 < whole && whole < w.mem {
+				w.mem, over = whole, over-1
+			}
+		}
+	}
+}
+
+// roundedUp is an instance's memory in whole MiB, no less than the plan's.
+func (w *workload) roundedUp() int64 { return int64(math.Ceil(w.exact - 1e-6)) }
+
+// lost is what rounding down takes of an instance's memory, in MiB.
+func (w *workload) lost() float64 { return w.exact - math.Floor(w.exact) }
+
+// hostedBy returns the instances of a GPU, their memory together in MiB, and by how
+// many whole MiB their rounded memory is more than the GPU has: 0 or less if it fits,
+// or if the GPU's is not limited.
+func hostedBy(g plan.GPU, byID map[string]*workload) (list []*workload, exact float64, over int64) {
+	for _, in := range g.Instances {
+		w := byID[in.ID]
+		list, exact, over = append(list, w), exact+w.exact, over+w.mem
+	}
+	if g.MemMiB == 0 {
+		return list, exact, 0
+	}
+	return list, exact, over - int64(g.MemMiB+1e-6)
 }
 
 func at(node string, index int) string { return fmt.Sprintf("%s/%d", node, index) }
@@ -89,7 +131,7 @@ func at(node string, index int) string { return fmt.Sprintf("%s/%d", node, index
 // memory is an instance's limit in MiB, as gfaas up sets it: what the function
 // states and at least what the plan counts on, with the weights that the plan
 // counts once for all, since each instance loads its own.
-func memory(fn function.Function, g plan.GPU, in plan.Instance) int64 {
+func memory(fn function.Function, g plan.GPU, in plan.Instance) float64 {
 	mib := in.MemMiB
 	name := fn.Name
 	if fn.Model != nil {
@@ -100,8 +142,7 @@ func memory(fn function.Function, g plan.GPU, in plan.Instance) int64 {
 			mib += m.MemMiB
 		}
 	}
-	whole := int64(math.Ceil(mib - 1e-6))
-	return max(whole, int64((fn.GPUMem+gpu.MiB-1)/gpu.MiB))
+	return max(mib, fn.GPUMem.MiB())
 }
 
 // shares are the instances' parts of a GPU's SM time in whole percent. They

@@ -106,7 +106,7 @@ func (f *Fleet) add(d plan.Device, same bool) {
 	f.widest = max(f.widest, int(n.count))
 	mem := gpu.Bytes(math.MaxInt64)
 	if d.MemMiB > 0 {
-		mem = max(0, gpu.FromMiB(d.MemMiB)-gpu.FromMiB(d.UsedMemMiB))
+		mem = max(0, gpu.FromMiB(d.MemMiB-d.UsedMemMiB))
 	}
 	at := f.classOf(mem, d.Model)
 	f.classes[at].gpus++

@@ -150,7 +150,7 @@ func (c *checker) room(g plan.GPU) (mib float64, limited bool) {
 func (c *checker) memory(g plan.GPU) {
 	sum, models := 0.0, map[string]bool{}
 	for _, in := range g.Instances {
-		sum += in.MemMiB
+		sum += wholeBytes(in.MemMiB)
 	}
 	for _, m := range g.Models {
 		if models[m.Name] || !finite(m.MemMiB) || m.MemMiB < 0 || m.Name == "" {
@@ -173,6 +173,13 @@ func (c *checker) needs(row profile.Row, g plan.GPU) float64 {
 		}
 	}
 	return row.GPUMemMiB
+}
+
+// wholeBytes drops a part of a byte, which no instance is given: a hundred parts of a
+// byte are no reason that a hundred instances do not fit.
+func wholeBytes(mib float64) float64 {
+	const bytes = 1 << 20
+	return math.Floor(mib*bytes+1e-3) / bytes
 }
 
 func finite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
