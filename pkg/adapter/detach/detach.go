@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -13,35 +14,51 @@ import (
 	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
-// Command has a command lead a session of its own, and keeps from it what our own
-// starter left open beside the standard streams: it would hold a script's lock, or
-// the end of a pipe that somebody reads to its end, for as long as it lives. It has
-// these files of ours besides, from descriptor 3 on.
-func Command(cmd *exec.Cmd, ours ...*os.File) error {
-	last, err := lastInherited()
+// inheriting guards the close-on-exec flags of inherited descriptors.
+var inheriting sync.Mutex
+
+// Start starts a command as the leader of a session of its own. The command gets its
+// standard streams and, from descriptor 3 on, the given files. It does not get the other
+// descriptors that this process inherited, whatever their numbers: the command would hold
+// a script's lock, or the end of a pipe that a reader waits on, for as long as it lives.
+func Start(cmd *exec.Cmd, files ...*os.File) error {
+	inheriting.Lock()
+	defer inheriting.Unlock()
+	inherited, err := inherited()
 	if err != nil {
 		return err
 	}
-	cmd.ExtraFiles = make([]*os.File, max(last-2, len(ours))) // nil is closed
-	copy(cmd.ExtraFiles, ours)
+	// ExtraFiles could close them too, but only if all numbers up to the highest are below
+	// the limit on open files, which a shell may have lowered after it opened them.
+	for _, fd := range inherited {
+		unix.CloseOnExec(fd)
+		defer func() { _, _ = unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0) }() // an open descriptor takes any flag
+	}
+	cmd.ExtraFiles = files
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	return nil
+	return cmd.Start()
 }
 
-// lastInherited is the highest descriptor that a program started from here would
-// have; at least 2.
-func lastInherited() (int, error) {
+// Inheriting calls fork while no Start is in progress: a process that fork starts gets all
+// descriptors that this process inherited.
+func Inheriting(fork func() error) error {
+	inheriting.Lock()
+	defer inheriting.Unlock()
+	return fork()
+}
+
+// inherited returns the descriptors above 2 that a program started from here would have.
+func inherited() (found []int, err error) {
 	files, err := procfs.OpenFiles()
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	last := 2
 	for _, fd := range files {
-		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC == 0 {
-			last = max(last, fd)
+		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && fd > 2 && flags&unix.FD_CLOEXEC == 0 {
+			found = append(found, fd)
 		}
 	}
-	return last, nil
+	return found, nil
 }
 
 // Find looks for one of our programs: beside this one, then on PATH.

@@ -1,6 +1,7 @@
 package detach
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
@@ -9,27 +10,133 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestCommandHasNoMoreThanItsStreams(t *testing.T) {
-	end, err := unix.Open(os.DevNull, unix.O_RDONLY, 0) // without O_CLOEXEC, as shells leave them
+// inherit opens a descriptor of that number, or the next free one, without O_CLOEXEC, as
+// shells do.
+func inherit(t *testing.T, number int) int {
+	t.Helper()
+	file, err := os.Open(os.DevNull)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Close(end)
-	const high = 200
-	if err := unix.Dup3(end, high, 0); err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(high)
-	// The shell's own: it opens nothing to look.
-	cmd := exec.Command("sh", "-c", `cd /proc/$$/fd && echo *; read -r pid x y z p session rest </proc/$$/stat; test $pid = $session`)
-	if err := Command(cmd); err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.Output()
+	defer file.Close()
+	fd, err := unix.FcntlInt(file.Fd(), unix.F_DUPFD, number)
 	if err != nil {
-		t.Errorf("it does not lead a session: %v", err)
+		t.Fatal(err)
 	}
-	if got := strings.TrimSpace(string(out)); !strings.HasPrefix(got, "0 1 2") || strings.Contains(got, "200") || len(strings.Fields(got)) > 4 {
-		t.Errorf("its descriptors: %s", got) // one may be that which * is read through
+	t.Cleanup(func() { unix.Close(fd) })
+	return fd
+}
+
+// limit lowers the limit on open files. It does not close those beyond it.
+func limit(t *testing.T, files uint64) {
+	t.Helper()
+	var before unix.Rlimit
+	if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, nil, &before); err != nil {
+		t.Fatal(err)
+	}
+	set := func(l unix.Rlimit) {
+		if err := unix.Prlimit(0, unix.RLIMIT_NOFILE, &l, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(unix.Rlimit{Cur: files, Max: before.Max})
+	t.Cleanup(func() { set(before) })
+}
+
+func TestStart(t *testing.T) {
+	file, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	// A shell's own words: it opens nothing but the folder, once all others are there.
+	const look = `for fd in /proc/$$/fd/*; do printf '%s ' "${fd##*/}"; done; read -r pid x y z p session rest </proc/$$/stat; test $pid = $session`
+	const limited = 128
+	for name, c := range map[string]struct {
+		inherited []int
+		files     []*os.File
+		last      int // descriptor that the command gets
+	}{
+		"none":                    {last: 2},
+		"low":                     {inherited: []int{40}, last: 2},
+		"beyond the limit":        {inherited: []int{200}, last: 2},
+		"at the limit":            {inherited: []int{limited}, last: 2},
+		"many":                    {inherited: []int{40, 127, 128, 129, 300}, last: 2},
+		"with files of its own":   {inherited: []int{40}, files: []*os.File{file}, last: 3},
+		"with files, beyond":      {inherited: []int{200}, files: []*os.File{file, file, file}, last: 5},
+		"more files than numbers": {files: []*os.File{file, file, file, file}, last: 6},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var open []int
+			for _, number := range c.inherited {
+				open = append(open, inherit(t, number))
+			}
+			limit(t, limited)
+			var out strings.Builder
+			cmd := exec.Command("sh", "-c", look)
+			cmd.Stdout, cmd.Stderr = &out, &out
+			if err := Start(cmd, c.files...); err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Wait(); err != nil {
+				t.Errorf("it does not lead a session: %v: %s", err, &out)
+			}
+			var want []string
+			for fd := range c.last + 1 {
+				want = append(want, fmt.Sprint(fd))
+			}
+			// One may be that which the folder is read through.
+			if got := strings.Fields(out.String()); len(got) > len(want)+1 || strings.Join(got[:min(len(got), len(want))], " ") != strings.Join(want, " ") {
+				t.Errorf("its descriptors: %s, want %s", got, want)
+			}
+			// A program that is to inherit them still does.
+			for _, fd := range open {
+				if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil || flags != 0 {
+					t.Errorf("descriptor %d afterwards: flags %d, %v", fd, flags, err)
+				}
+			}
+		})
+	}
+}
+
+// A command that cannot be started leaves the flags as they were too.
+func TestStartFails(t *testing.T) {
+	fd := inherit(t, 200)
+	if err := Start(exec.Command("/nonexistent")); err == nil {
+		t.Error("it was started")
+	}
+	if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil || flags != 0 {
+		t.Errorf("flags %d, %v", flags, err)
+	}
+}
+
+// TestInheriting has both kinds of starts at once: each command has what is for it.
+func TestInheriting(t *testing.T) {
+	fd := inherit(t, 200)
+	done := make(chan error)
+	go func() {
+		for range 20 {
+			cmd := exec.Command("test", "!", "-e", fmt.Sprintf("/proc/self/fd/%d", fd))
+			if err := Start(cmd); err != nil {
+				done <- err
+				return
+			}
+			if err := cmd.Wait(); err != nil {
+				done <- fmt.Errorf("a detached command has descriptor %d: %w", fd, err)
+				return
+			}
+		}
+		done <- nil
+	}()
+	for range 20 {
+		cmd := exec.Command("test", "-e", fmt.Sprintf("/proc/self/fd/%d", fd))
+		if err := Inheriting(cmd.Start); err != nil {
+			t.Error(err)
+		} else if err := cmd.Wait(); err != nil {
+			t.Errorf("a command does not inherit descriptor %d: %v", fd, err)
+		}
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }

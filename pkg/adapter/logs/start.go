@@ -58,11 +58,7 @@ func Start(ctx context.Context, keeper []string, dir string) (pipe *os.File, err
 	cmd.Dir, cmd.Stdin = "/", out
 	// Nothing of the environment is for it; it has little to do and to remember.
 	cmd.Env = []string{"GOMAXPROCS=1", "GOGC=50"}
-	err = detach.Command(cmd, lock)
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
+	if err := detach.Start(cmd, lock); err != nil {
 		_ = in.Close()
 		return nil, fmt.Errorf("keep log %s: %w", dir, err)
 	}

@@ -92,10 +92,7 @@ func start(ctx context.Context, socket string, of gpu.Device) (*Client, error) {
 	cmd.Env = daemonEnv(os.Environ())
 	cmd.Dir = "/"
 	cmd.Stderr = log
-	if err := detach.Command(cmd); err != nil {
-		return nil, fmt.Errorf("start the model daemon: %w", err)
-	}
-	if err := cmd.Start(); err != nil {
+	if err := detach.Start(cmd); err != nil {
 		return nil, &Error{Err: fmt.Errorf("start the model daemon: %w", err), Missing: true}
 	}
 	ended := make(chan error, 1)

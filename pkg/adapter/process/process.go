@@ -133,10 +133,7 @@ func (r *Runtime) launch(ctx context.Context, spec instance.Spec, port localport
 	defer log.Close() // its end is the log's
 	cmd := exec.Command(program, spec.Command[1:]...)
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = spec.Dir, env, log, log
-	if err := detach.Command(cmd); err != nil {
-		return instance.Handle{}, err
-	}
-	if err := cmd.Start(); err != nil {
+	if err := detach.Start(cmd); err != nil {
 		return instance.Handle{}, fmt.Errorf("start %s: %w", spec.Command[0], err)
 	}
 	handle := instance.Handle{

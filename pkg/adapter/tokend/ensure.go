@@ -143,10 +143,7 @@ func (c *Client) start(ctx context.Context, runDir string) error {
 	cmd.Env = daemonEnv(os.Environ(), runDir)
 	cmd.Dir = "/"
 	cmd.Stderr = log
-	if err := detach.Command(cmd); err != nil {
-		return fmt.Errorf("start the token daemon: %w", err)
-	}
-	if err := cmd.Start(); err != nil {
+	if err := detach.Start(cmd); err != nil {
 		return &Error{Err: fmt.Errorf("start the token daemon: %w", err), Missing: true}
 	}
 	ended := make(chan error, 1)

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gfaas/gfaas/pkg/adapter/detach"
 	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
@@ -71,8 +72,11 @@ func runChild(ctx context.Context, command, env []string, ends bool) (int, error
 	// daemon finds it.
 	subreaper := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == nil
 	early := drain(signals) // what comes from now on the command may get by itself
-	pid, err := syscall.ForkExec(path, command, attr)
-	if err != nil {
+	var pid int
+	if err := detach.Inheriting(func() (err error) {
+		pid, err = syscall.ForkExec(path, command, attr)
+		return err
+	}); err != nil {
 		return 0, fmt.Errorf("%s: %w", path, err)
 	}
 	if subreaper {
