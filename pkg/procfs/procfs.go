@@ -166,6 +166,27 @@ func asItsStarter(auxv []byte) bool {
 	return false
 }
 
+// Deadly reports whether a signal would end a process without any of its code running: the
+// process neither catches nor ignores the signal, and its first thread neither blocks it nor
+// waits for it.
+func Deadly(pid int, sig unix.Signal) bool {
+	status, err := read(pid, "status")
+	if err != nil || len(status) == 0 {
+		return false
+	}
+	for _, name := range []string{"SigBlk", "SigIgn", "SigCgt"} {
+		_, rest, _ := bytes.Cut(status, []byte("\n"+name+":"))
+		line, _, _ := bytes.Cut(rest, []byte("\n"))
+		mask, err := strconv.ParseUint(string(bytes.TrimSpace(line)), 16, 64)
+		if err != nil || mask&(1<<(sig-1)) != 0 {
+			return false
+		}
+	}
+	// One that sigwait(3) waits for is not blocked meanwhile.
+	call, _ := read(pid, "syscall") // empty where the kernel does not tell
+	return !bytes.HasPrefix(call, fmt.Appendf(nil, "%d ", unix.SYS_RT_SIGTIMEDWAIT))
+}
+
 // Maps is the list of what a process has mapped. It is empty for one that has
 // ended.
 func Maps(pid int) (string, error) {

@@ -234,3 +234,40 @@ func TestOpenAnother(t *testing.T) {
 		t.Errorf("Signal: %v", err)
 	}
 }
+
+func TestDeadly(t *testing.T) {
+	for name, c := range map[string]struct {
+		script string
+		want   bool
+	}{
+		"default": {`echo; read x`, true},
+		"ignored": {`trap "" TERM; echo; read x`, false},
+		"caught":  {`trap : TERM; echo; read x`, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd := exec.Command("sh", "-c", c.script)
+			in, err := cmd.StdinPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := out.Read(make([]byte, 1)); err != nil {
+				t.Fatal(err)
+			}
+			if got := Deadly(cmd.Process.Pid, unix.SIGTERM); got != c.want {
+				t.Errorf("SIGTERM ends it: %v, want %v", got, c.want)
+			}
+			_ = in.Close()
+			_ = cmd.Wait()
+			if Deadly(cmd.Process.Pid, unix.SIGTERM) {
+				t.Error("SIGTERM ends a process that has ended")
+			}
+		})
+	}
+}

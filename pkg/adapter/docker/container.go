@@ -16,6 +16,7 @@ import (
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/filters"
 
+	"github.com/gfaas/gfaas/pkg/adapter/mps"
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
 	"github.com/gfaas/gfaas/pkg/instance"
@@ -142,22 +143,60 @@ func (r *Runtime) PID(ctx context.Context, h instance.Handle) (int, error) {
 		return 0, explain("look at the container", err)
 	}
 	groups, err := procfs.Cgroups(info.State.Pid)
-	if err != nil || !slices.ContainsFunc(groups, func(g procfs.Cgroup) bool { return strings.Contains(g.Path, h.Container) }) {
+	if err != nil || !inContainer(groups, h.Container) {
 		return 0, nil
 	}
 	return info.State.Pid, nil
 }
 
+// onMPS reports whether a container was given an MPS daemon.
+func (r *Runtime) onMPS(ctx context.Context, h instance.Handle) bool {
+	ctx, cancel := detached(ctx)
+	defer cancel()
+	info, err := r.engine.ContainerInspect(ctx, h.Container)
+	return err == nil && slices.ContainsFunc(info.Config.Env, func(entry string) bool {
+		return strings.HasPrefix(entry, "CUDA_MPS_PIPE_DIRECTORY=")
+	})
+}
+
+// processes lists the container's processes as this machine numbers them.
+func (r *Runtime) processes(ctx context.Context, h instance.Handle) ([]int, error) {
+	if pid, err := r.PID(ctx, h); err != nil || pid == 0 {
+		return nil, err
+	}
+	pids, err := procfs.PIDs()
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	return slices.DeleteFunc(pids, func(pid int) bool {
+		groups, err := procfs.Cgroups(pid)
+		return err != nil || !inContainer(groups, h.Container)
+	}), nil
+}
+
+// inContainer reports whether one of a process's control groups is of a container.
+func inContainer(groups []procfs.Cgroup, id string) bool {
+	return slices.ContainsFunc(groups, func(g procfs.Cgroup) bool { return strings.Contains(g.Path, id) })
+}
+
 // Stop asks the container to end with the image's stop signal, ends it after
 // grace (in whole seconds, rounded up), and removes it with its anonymous
-// volumes. When ctx is cancelled it removes it at once.
+// volumes. When ctx is cancelled it removes it at once. The GPU work of clients of MPS is
+// ended before the container is killed.
 func (r *Runtime) Stop(ctx context.Context, h instance.Handle, grace time.Duration) error {
 	if h.Container == "" {
 		return errors.New("no container is named")
 	}
+	onMPS := r.onMPS(ctx, h)
 	if ctx.Err() == nil && grace > 0 {
 		seconds := int(math.Ceil(min(grace.Seconds(), math.MaxInt32)))
-		err := r.engine.ContainerStop(ctx, h.Container, container.StopOptions{Timeout: &seconds})
+		asked, cancel := context.WithCancel(ctx)
+		if onMPS { // the engine is to ask it to end, and not to kill it
+			asked, cancel = context.WithTimeout(ctx, time.Duration(seconds)*time.Second)
+			seconds = -1
+		}
+		err := r.engine.ContainerStop(asked, h.Container, container.StopOptions{Timeout: &seconds})
+		cancel()
 		if cerrdefs.IsNotFound(err) {
 			return nil
 		}
@@ -165,5 +204,10 @@ func (r *Runtime) Stop(ctx context.Context, h instance.Handle, grace time.Durati
 	}
 	tidy, cancel := detached(ctx)
 	defer cancel()
+	if onMPS {
+		if pids, err := r.processes(tidy, h); err == nil {
+			_ = mps.Terminate(tidy, r.config.RunDir, pids) // a daemon that fails to do it cannot keep them alive
+		}
+	}
 	return r.remove(tidy, h.Container)
 }

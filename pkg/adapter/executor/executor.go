@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/adapter/mps"
 	"github.com/gfaas/gfaas/pkg/kgraph/job"
 )
 
@@ -282,7 +283,14 @@ func (e *Executor) Close() {
 
 // Kill ends the process whatever it does, and returns when it has ended.
 func (e *Executor) Kill() {
-	e.once.Do(func() { _ = e.cmd.Process.Kill() })
+	e.once.Do(func() {
+		select {
+		case <-e.died:
+		default:
+			_ = mps.Terminate(context.Background(), "", []int{e.cmd.Process.Pid}) // what does not answer cannot keep it alive
+			_ = e.cmd.Process.Kill()
+		}
+	})
 	<-e.died
 	e.leave()
 }

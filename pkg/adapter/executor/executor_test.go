@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gfaas/gfaas/pkg/adapter/executor"
+	"github.com/gfaas/gfaas/pkg/adapter/mps/mpstest"
 	"github.com/gfaas/gfaas/pkg/kgraph"
 	"github.com/gfaas/gfaas/pkg/kgraph/job"
 )
@@ -200,6 +203,27 @@ func TestDeath(t *testing.T) {
 	var gone *executor.GoneError
 	if _, err := carryOut(e, j.Append(nil), j.ID, patience); !errors.As(err, &gone) || !strings.Contains(gone.How, "killed") {
 		t.Errorf("%v", err)
+	}
+}
+
+// An executor that is a client of MPS has its GPU work ended before it is killed; one that
+// has ended is no client.
+func TestKillTerminatesClient(t *testing.T) {
+	mpstest.Install(t)
+	pipes := t.TempDir()
+	t.Setenv("CUDA_MPS_PIPE_DIRECTORY", pipes)
+	const server = 4<<20 + 1 // beyond the numbers of processes
+	mpstest.Start(t, pipes, server)
+	killed, _ := start(t, 1<<20)
+	pid := killed.Pid()
+	killed.Kill()
+	killed.Kill()
+	closed, _ := start(t, 1<<20)
+	closed.Close()
+	closed.Kill()
+	want := []string{fmt.Sprint(server, " ", pid)}
+	if got := mpstest.Terminated(t, pipes); !slices.Equal(got, want) {
+		t.Errorf("terminated %q, want %q", got, want)
 	}
 }
 

@@ -62,11 +62,12 @@ func (d Daemon) Start(ctx context.Context) error {
 			return fmt.Errorf("MPS: %w", err)
 		}
 	}
-	if out, err := d.run(ctx, "", "-d"); err != nil {
+	ctx, cancel := context.WithTimeout(ctx, 2*askTime)
+	defer cancel()
+	env := []string{pipeVariable + "=" + d.PipeDir(), "CUDA_MPS_LOG_DIRECTORY=" + d.logDir()}
+	if out, err := run(ctx, d.Program, env, "", "-d"); err != nil {
 		return fmt.Errorf("MPS: %s -d: %w: %s", d.Program, err, lastLine(out))
 	}
-	ctx, cancel := context.WithTimeout(ctx, askTime)
-	defer cancel()
 	if !until(ctx, func() bool { return d.PID() != 0 }) {
 		return fmt.Errorf("MPS: %s did not start: %s", d.Program, d.Reason())
 	}
@@ -146,7 +147,10 @@ func (d Daemon) numbers(ctx context.Context, command string) ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	var out []int
+	return parseNumbers(command, text)
+}
+
+func parseNumbers(command string, text []byte) (out []int, err error) {
 	for _, word := range strings.Fields(string(text)) {
 		n, err := strconv.Atoi(word)
 		if err != nil {
@@ -159,18 +163,24 @@ func (d Daemon) numbers(ctx context.Context, command string) ([]int, error) {
 
 // ask sends the daemon one command and returns its answer.
 func (d Daemon) ask(ctx context.Context, command string) ([]byte, error) {
-	out, err := d.run(ctx, command+"\n")
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	return ask(ctx, d.Program, d.PipeDir(), command)
+}
+
+// ask sends commands, one a line, to the control daemon of a folder.
+func ask(ctx context.Context, program, pipeDir, commands string) ([]byte, error) {
+	out, err := run(ctx, program, []string{pipeVariable + "=" + pipeDir}, commands+"\n")
 	if err != nil {
-		return nil, fmt.Errorf("MPS: %s: %w: %s", command, err, lastLine(out))
+		return nil, fmt.Errorf("MPS: %s: %w: %s", firstLine([]byte(commands)), err, lastLine(out))
 	}
 	return out, nil
 }
 
-func (d Daemon) run(ctx context.Context, input string, args ...string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, d.Program, args...)
-	cmd.Env = append(environ(os.Environ()), "CUDA_MPS_PIPE_DIRECTORY="+d.PipeDir(), "CUDA_MPS_LOG_DIRECTORY="+d.logDir())
+// run runs the control program, with these variables besides the common environment.
+func run(ctx context.Context, program string, env []string, input string, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Env = append(environ(os.Environ()), env...)
 	cmd.Stdin = strings.NewReader(input)
 	cmd.WaitDelay = time.Second // what it starts may keep its output open
 	out, err := cmd.CombinedOutput()

@@ -19,8 +19,9 @@ import (
 )
 
 const (
-	control    = "nvidia-cuda-mps-control"
-	defaultDir = "/tmp/nvidia-mps"
+	control      = "nvidia-cuda-mps-control"
+	defaultDir   = "/tmp/nvidia-mps"
+	pipeVariable = "CUDA_MPS_PIPE_DIRECTORY" // names a control daemon's folder
 )
 
 // Status is what there is of MPS on this machine.
@@ -36,7 +37,7 @@ func (s Status) Running() bool { return s.PID != 0 }
 // Probe looks for the control program on PATH and for the daemon of this
 // machine's owner: in $CUDA_MPS_PIPE_DIRECTORY, else in the default folder.
 func Probe() Status {
-	dir := os.Getenv("CUDA_MPS_PIPE_DIRECTORY")
+	dir := os.Getenv(pipeVariable)
 	if dir == "" {
 		dir = defaultDir
 	}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gfaas/gfaas/pkg/adapter/logs"
+	"github.com/gfaas/gfaas/pkg/adapter/mps"
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/procfs"
@@ -24,7 +25,8 @@ const (
 )
 
 // Stop asks every process of the instance's session to end and kills what is
-// left after grace. When ctx is cancelled it kills at once. It returns when
+// left after grace. When ctx is cancelled it kills at once. The GPU work of a client of MPS
+// is ended before the client is killed. It returns when
 // all are gone and, if this Runtime started the instance, reaped; how it ended
 // is then forgotten, and its log removed.
 func (r *Runtime) Stop(ctx context.Context, h instance.Handle, grace time.Duration) error {
@@ -32,6 +34,8 @@ func (r *Runtime) Stop(ctx context.Context, h instance.Handle, grace time.Durati
 	if err != nil {
 		return err
 	}
+	terminated := map[int]bool{}
+	r.terminate(ctx, alive, terminated, func(pid int) bool { return procfs.Deadly(pid, unix.SIGTERM) })
 	signal(alive, unix.SIGTERM)
 	giveUp := time.NewTimer(grace)
 	defer giveUp.Stop()
@@ -39,6 +43,7 @@ func (r *Runtime) Stop(ctx context.Context, h instance.Handle, grace time.Durati
 	if err != nil {
 		return err
 	}
+	r.terminate(ctx, left, terminated, func(int) bool { return true })
 	dead := time.NewTimer(killWait)
 	defer dead.Stop()
 	for len(left) > 0 {
@@ -140,6 +145,19 @@ func (r *Runtime) marked(pid int) (bool, error) {
 	}
 	hooked, _ := preload.Hooked(pid)
 	return hooked, nil
+}
+
+// terminate ends the GPU work of those processes that are about to die, unless that was
+// done, and notes them. A daemon that fails to do it cannot keep them alive.
+func (r *Runtime) terminate(ctx context.Context, processes []procfs.Stat, done map[int]bool, dies func(pid int) bool) {
+	var pids []int
+	for _, s := range processes {
+		if !done[s.PID] && dies(s.PID) {
+			done[s.PID] = true
+			pids = append(pids, s.PID)
+		}
+	}
+	_ = mps.Terminate(ctx, r.config.RunDir, pids)
 }
 
 // signal sends a signal to each of these processes.

@@ -13,6 +13,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gfaas/gfaas/pkg/adapter/mps/mpstest"
+	"github.com/gfaas/gfaas/pkg/adapter/preload"
+	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/procfs"
 )
 
@@ -89,5 +92,33 @@ func TestOrphansAreReaped(t *testing.T) {
 	eventually(t, "it is reaped", func() bool { _, err := procfs.Read(pid); return procfs.Gone(err) })
 	if status, err := reap(command); status != 0 || err != nil {
 		t.Errorf("the command: status %d, %v", status, err)
+	}
+}
+
+// The kernel does not kill a client of MPS with gfaas run: its GPU work has to end first.
+func TestOnMPS(t *testing.T) {
+	mpstest.Install(t)
+	owners := t.TempDir()
+	t.Setenv("CUDA_MPS_PIPE_DIRECTORY", owners)
+	for name, c := range map[string]struct {
+		pipes     string
+		simulated bool
+		owners    bool // the owner's daemon runs
+		want      bool
+	}{
+		"private daemon":                 {pipes: "/run/pipes", want: true},
+		"no daemon":                      {},
+		"owner's daemon":                 {owners: true, want: true},
+		"owner's daemon, simulated GPU":  {owners: true, simulated: true},
+		"private and the owner's daemon": {pipes: "/run/pipes", owners: true, want: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.owners {
+				mpstest.Start(t, owners)
+			}
+			if got := onMPS(preload.Grant{MPSPipeDir: c.pipes}, gpu.Device{Simulated: c.simulated}); got != c.want {
+				t.Errorf("%v, want %v", got, c.want)
+			}
+		})
 	}
 }

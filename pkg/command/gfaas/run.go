@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gfaas/gfaas/pkg/adapter/mps"
 	"github.com/gfaas/gfaas/pkg/adapter/preload"
 	"github.com/gfaas/gfaas/pkg/adapter/simgpu"
 	"github.com/gfaas/gfaas/pkg/adapter/tokend"
@@ -56,7 +57,8 @@ The exit status is the command's, or 128+n when signal n ended it. Signals are
 passed on; the standard streams are the command's own. When gfaas run itself is
 killed (SIGKILL) the command ends with it at once, and what it has started within
 about a second, as far as the token daemon still runs and finds it; with
---detach-on-kill they go on, in the slice. A program that the preload library
+--detach-on-kill they go on, in the slice. Under MPS the command too ends within about a
+second: its work on the GPU has to end before it is killed. A program that the preload library
 cannot be loaded into (static, musl, setuid) is refused with exit 4.
 
 When one of the command's processes gets a CUDA error after which all its calls fail,
@@ -217,13 +219,19 @@ func (o *runOptions) run(ctx context.Context, t *tool, command []string) error {
 	} else {
 		var env map[string]string
 		if env, err = preload.Environ(grant); err == nil {
-			status, err = runChild(ctx, command, cli.Environ(env), !o.detach)
+			status, err = runChild(ctx, command, cli.Environ(env), !o.detach && !onMPS(grant, d))
 		}
 	}
 	if err != nil || status == 0 {
 		return err
 	}
 	return cli.Exit(status)
+}
+
+// onMPS reports whether the command will be a client of MPS. Then the kernel must not kill
+// it with gfaas run: the token daemon ends its GPU work first.
+func onMPS(g preload.Grant, d gpu.Device) bool {
+	return g.MPSPipeDir != "" || !d.Simulated && mps.Probe().Running()
 }
 
 // slice is what the flags ask for; anything out of range is wrong usage.

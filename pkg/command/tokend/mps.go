@@ -3,7 +3,6 @@ package tokend
 import (
 	"context"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/adapter/mps"
@@ -15,6 +14,7 @@ const (
 	mpsLook  = 2 * time.Second  // between looks at the MPS servers
 	mpsDrain = 10 * time.Second // for the clients of a faulted server to notice and end
 	mpsGrace = 5 * time.Second  // for those that did not, once they are told to
+	mpsStall = time.Second      // longest that an instance waits while the daemon runs, and for its answer at the end
 )
 
 // keeper keeps a private MPS daemon for instances that run beside others: it
@@ -23,17 +23,39 @@ const (
 // stays outside, where a fault of another cannot reach it.
 type keeper struct {
 	off    bool // --mps off
+	runDir string
 	daemon mps.Daemon
 	found  bool // MPS is installed
 	log    *slog.Logger
 
-	mu      sync.Mutex
-	wanted  bool
-	faulted map[int]time.Time // servers in the state FAULT, since when
+	faulted map[int]time.Time // servers in the state FAULT, since when; of look alone
+
+	// turn guards what follows, and starts and stops of the daemon. It holds one token. A
+	// question to the daemon, which may take long to answer, is asked without it.
+	turn   chan struct{}
+	wanted bool
 }
 
+// takeTurn takes the turn. It returns false if the context ends first.
+func (k *keeper) takeTurn(ctx context.Context) bool {
+	select {
+	case k.turn <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (k *keeper) takeTurnWithin(ctx context.Context, d time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	return k.takeTurn(ctx)
+}
+
+func (k *keeper) giveTurn() { <-k.turn }
+
 func newKeeper(runDir string, off bool, log *slog.Logger) *keeper {
-	k := &keeper{off: off, log: log, faulted: map[int]time.Time{}}
+	k := &keeper{off: off, runDir: runDir, log: log, faulted: map[int]time.Time{}, turn: make(chan struct{}, 1)}
 	k.daemon, k.found = mps.Private(runDir)
 	return k
 }
@@ -41,8 +63,8 @@ func newKeeper(runDir string, off bool, log *slog.Logger) *keeper {
 // takeOver keeps the MPS daemon that the token daemon before us has left, if it
 // has. To be called once that one is gone.
 func (k *keeper) takeOver() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	k.turn <- struct{}{}
+	defer k.giveTurn()
 	k.wanted = k.wanted || k.found && !k.off && k.daemon.PID() != 0
 }
 
@@ -69,8 +91,15 @@ func (k *keeper) prepare(ctx context.Context, r wire.Registration) wire.Register
 	case !k.found:
 		return wire.Registered{Note: unenforced + "nvidia-cuda-mps-control is not installed"}
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	for !k.takeTurnWithin(ctx, mpsStall) {
+		if err := ctx.Err(); err != nil {
+			return wire.Registered{Note: unenforced + err.Error()}
+		}
+		if k.daemon.PID() != 0 {
+			return wire.Registered{MPSPipeDir: k.daemon.PipeDir(), Note: unenforced + "the MPS daemon is just being started or stopped"}
+		}
+	}
+	defer k.giveTurn()
 	if err := k.daemon.Start(ctx); err != nil {
 		k.log.Error("cannot start MPS", "err", err)
 		return wire.Registered{Note: unenforced + err.Error()}
@@ -101,14 +130,7 @@ func (k *keeper) watch(ctx context.Context) {
 // fatal error of one client ends the contexts of all clients of its server.
 // They see errors, and end; until the last has, the server takes no new one.
 func (k *keeper) look(ctx context.Context, now time.Time) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if !k.wanted {
-		return
-	}
-	if k.daemon.PID() == 0 {
-		k.log.Error("the MPS daemon is gone, starting it again: processes that used it cannot go on", "reason", k.daemon.Reason())
-		k.start(ctx)
+	if !k.running(ctx) {
 		return
 	}
 	servers, err := k.daemon.Servers(ctx)
@@ -131,10 +153,7 @@ func (k *keeper) look(ctx context.Context, now time.Time) {
 		still[s.PID] = since
 		if now.Sub(since) >= mpsDrain {
 			k.log.Error("restarting MPS: clients of the faulted server did not end", "server", s.PID, "after", now.Sub(since).String())
-			if err := k.daemon.Stop(ctx, mpsGrace); err != nil {
-				k.log.Error("cannot stop MPS", "err", err)
-			}
-			k.start(ctx)
+			k.restart(ctx)
 			return
 		}
 	}
@@ -146,6 +165,35 @@ func (k *keeper) look(ctx context.Context, now time.Time) {
 	k.faulted = still
 }
 
+// running reports whether the daemon is wanted and runs. It starts one that is gone.
+func (k *keeper) running(ctx context.Context) bool {
+	if !k.takeTurn(ctx) {
+		return false
+	}
+	defer k.giveTurn()
+	if !k.wanted {
+		return false
+	}
+	if k.daemon.PID() == 0 {
+		k.log.Error("the MPS daemon is gone, starting it again: processes that used it cannot go on", "reason", k.daemon.Reason())
+		k.start(ctx)
+		return false
+	}
+	return true
+}
+
+func (k *keeper) restart(ctx context.Context) {
+	if !k.takeTurn(ctx) {
+		return
+	}
+	defer k.giveTurn()
+	if err := k.daemon.Stop(ctx, mpsGrace); err != nil {
+		k.log.Error("cannot stop MPS", "err", err)
+	}
+	k.start(ctx)
+}
+
+// start starts the daemon. The caller has the turn.
 func (k *keeper) start(ctx context.Context) {
 	clear(k.faulted)
 	if err := k.daemon.Start(ctx); err != nil {
@@ -153,24 +201,39 @@ func (k *keeper) start(ctx context.Context) {
 	}
 }
 
-// stop ends the MPS daemon unless processes still use it: the next token
-// daemon takes it over then.
+// doomed ends the GPU work of processes that are about to be killed.
+func (k *keeper) doomed(ctx context.Context, pids []int) {
+	if err := mps.Terminate(ctx, k.runDir, pids); err != nil {
+		k.log.Warn("cannot end the GPU work of processes before they are killed: others on the GPU may get errors", "pids", pids, "err", err)
+	}
+}
+
+// stop ends the MPS daemon unless processes still use it, or it does not say whether they
+// do: the next token daemon, which waits for this one, takes it over then.
 func (k *keeper) stop() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if !k.wanted {
+	k.turn <- struct{}{}
+	defer k.giveTurn()
+	if !k.wanted || k.daemon.PID() == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), mpsDrain)
+	asked, cancel := context.WithTimeout(context.Background(), mpsStall)
 	defer cancel()
-	servers, _ := k.daemon.Servers(ctx)
+	servers, err := k.daemon.Servers(asked)
 	for _, s := range servers {
-		if clients, err := k.daemon.Clients(ctx, s.PID); err == nil && len(clients) > 0 {
+		clients, failed := k.daemon.Clients(asked, s.PID)
+		if err = failed; err != nil {
+			break
+		}
+		if len(clients) > 0 {
 			k.log.Info("leaving MPS to the processes that use it", "server", s.PID, "clients", clients)
 			return
 		}
 	}
-	if err := k.daemon.Stop(ctx, 0); err != nil {
+	if err != nil {
+		k.log.Warn("leaving MPS as it is: it does not say which processes use it", "err", err)
+		return
+	}
+	if err := k.daemon.Stop(context.Background(), 0); err != nil {
 		k.log.Error("cannot stop MPS", "err", err)
 	}
 }

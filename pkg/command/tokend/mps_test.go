@@ -7,7 +7,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -138,4 +140,88 @@ func TestKeeperOutlivesDaemon(t *testing.T) {
 		t.Errorf("not started again: %s", log)
 	}
 	next.stop()
+}
+
+// TestSlowDaemon: an MPS daemon that takes long to answer stalls no start while it runs,
+// whatever the keeper asks it meanwhile, and no end of the token daemon, which the next one
+// waits for.
+func TestSlowDaemon(t *testing.T) {
+	const long = 8 * time.Second // less than the limit on an answer, more than all bounds below
+	for name, busy := range map[string]func(k *keeper){
+		"list of servers": func(k *keeper) { k.look(t.Context(), time.Now()) },
+		"restart":         func(k *keeper) { k.restart(t.Context()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			k, log := keep(t)
+			first := k.prepare(t.Context(), share("0", 24))
+			mpstest.Slow(t, k.daemon.PipeDir(), long)
+			var asking sync.WaitGroup
+			asking.Go(func() { busy(k) })
+			asked := filepath.Join(k.daemon.PipeDir(), "asked")
+			eventually(t, "the daemon is asked", func() bool { _, err := os.Stat(asked); return err == nil })
+			began := time.Now()
+			if got := k.prepare(t.Context(), share("0", 24)); got.MPSPipeDir != first.MPSPipeDir {
+				t.Errorf("%+v, want the daemon's folder", got)
+			}
+			if took := time.Since(began); took > long/2 {
+				t.Errorf("a start waits %v", took)
+			}
+			if name == "list of servers" {
+				began = time.Now()
+				k.stop()
+				if took := time.Since(began); took > long/2 || k.daemon.PID() == 0 {
+					t.Errorf("the end waits %v, and the MPS daemon is %d: %s", took, k.daemon.PID(), log)
+				}
+			}
+			if err := os.Remove(filepath.Join(k.daemon.PipeDir(), "slow")); err != nil {
+				t.Error(err)
+			}
+			asking.Wait()
+		})
+	}
+}
+
+// eventually waits until it is so.
+func eventually(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !so(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not so: %s", what)
+		}
+	}
+}
+
+// TestDoomed: the GPU work of clients ends before they are killed; where that fails, the log
+// has it.
+func TestDoomed(t *testing.T) {
+	k, log := keep(t)
+	k.prepare(t.Context(), share("0", 24))
+	server(t, k.daemon, 4<<20+1, "ACTIVE", 4711) // beyond the numbers of processes
+	client := exec.Command(mpstest.Client(t))
+	out, err := client.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := client.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Process.Kill(); _ = client.Wait() })
+	if _, err := out.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	k.doomed(t.Context(), []int{client.Process.Pid})
+	want := []string{fmt.Sprint(4<<20+1, " ", client.Process.Pid)}
+	if got := mpstest.Terminated(t, k.daemon.PipeDir()); !slices.Equal(got, want) || log.Len() == 0 || strings.Contains(log.String(), "WARN") {
+		t.Errorf("terminated %q, want %q: %s", got, want, log)
+	}
+	if err := os.WriteFile(filepath.Join(k.daemon.PipeDir(), "server.none"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	k.doomed(t.Context(), []int{client.Process.Pid})
+	if !strings.Contains(log.String(), "cannot end the GPU work") {
+		t.Errorf("the log does not have the failure: %s", log)
+	}
+	for _, name := range []string{"server.none", fmt.Sprint("server.", 4<<20+1), fmt.Sprint("clients.", 4<<20+1)} {
+		_ = os.Remove(filepath.Join(k.daemon.PipeDir(), name)) // the daemon ends with the test
+	}
 }

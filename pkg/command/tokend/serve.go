@@ -128,6 +128,7 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 		Prepare: func(ctx context.Context, r wire.Registration) wire.Registered {
 			return warned(claims, r, keeper.prepare(ctx, r))
 		},
+		Doomed: keeper.doomed,
 		Uses:   func(name string) { _ = claims.Take(name) }, // who registers is told
 		Memory: occupied.Processes, CountContext: o.countContext, Mover: mover{occupied},
 		Reload: func() (token.Settings, error) { return o.reload(cmd.Flags(), log) },

@@ -63,6 +63,10 @@ type Config struct {
 	// what else the instance's processes need. It may be called concurrently.
 	Prepare func(ctx context.Context, r wire.Registration) wire.Registered
 
+	// Doomed, if set, is called with processes of instances that the daemon is about to
+	// kill, before it does. The daemon waits for it. It may be called concurrently.
+	Doomed func(ctx context.Context, pids []int)
+
 	// Uses, if set, is told of each GPU that the daemon begins to schedule. It may be
 	// called concurrently.
 	Uses func(gpu string)

@@ -1,6 +1,7 @@
 package token
 
 import (
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -51,14 +52,42 @@ func (d *Daemon) orphan(i *instance) {
 func (d *Daemon) endOrphans() {
 	var trees []tree
 	_ = d.locked(func() { trees, d.orphans = d.orphans, nil })
+	if len(trees) == 0 {
+		return
+	}
+	var all []procfs.Stat
 	for _, t := range trees {
-		d.end(t, "its owner was killed")
+		alive, _ := d.members(t) // kill logs the error
+		all = append(all, alive...)
+	}
+	d.doom(all) // at once for all
+	for _, t := range trees {
+		d.kill(t, "its owner was killed")
 	}
 }
 
-// end kills the processes of a tree, again and again, since they may start others
-// meanwhile, until there is none.
+// doom prepares processes for being killed.
+func (d *Daemon) doom(processes []procfs.Stat) {
+	if d.cfg.Doomed == nil || len(processes) == 0 {
+		return
+	}
+	var pids []int
+	for _, s := range processes {
+		pids = append(pids, s.PID)
+	}
+	d.cfg.Doomed(context.Background(), pids)
+}
+
+// end prepares the processes of a tree for being killed, and kills them.
 func (d *Daemon) end(t tree, why string) {
+	alive, _ := d.members(t) // kill logs the error
+	d.doom(alive)
+	d.kill(t, why)
+}
+
+// kill kills the processes of a tree, again and again, since they may start others
+// meanwhile, until there is none.
+func (d *Daemon) kill(t tree, why string) {
 	killed, until := map[int]bool{}, time.Now().Add(endWithin)
 	for time.Now().Before(until) {
 		alive, err := d.members(t)

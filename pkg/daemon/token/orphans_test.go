@@ -3,6 +3,8 @@ package token
 import (
 	"bufio"
 	"bytes"
+	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"os"
@@ -13,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/procfs"
 	"github.com/gfaas/gfaas/pkg/procfs/procfstest"
 )
@@ -120,6 +123,73 @@ env -u GFAAS_INSTANCE sleep 600 & echo $!`
 			eventually(t, "they end", func() bool { return alive(pids) <= c.want })
 			if alive(pids) != c.want || alive(other) != 3 {
 				t.Errorf("%d of the instance's processes live, want %d, and %d of the other's", alive(pids), c.want, alive(other))
+			}
+		})
+	}
+}
+
+// Doomed has the processes of an instance that are to be killed, while they live.
+func TestDoomed(t *testing.T) {
+	lib := files(t, "libcuda.so.1")
+	for name, kills := range map[string]func(t *testing.T, s *server) []int{
+		"its owner is killed": func(t *testing.T, s *server) []int {
+			owner := exec.Command("sleep", "600")
+			if err := owner.Start(); err != nil {
+				t.Fatal(err)
+			}
+			r := reg("a", 60, 1, 1)
+			r.OwnerPID, r.EndWithOwner = owner.Process.Pid, true
+			s.register(r)
+			pids := starts(t, "sleep 600 & echo $!", "GFAAS_INSTANCE=a", "GFAAS_SOCKET="+s.clientSocket(), "GFAAS_SECRET=secret of a")
+			_ = owner.Process.Kill()
+			_ = owner.Wait()
+			if err := s.d.locked(func() { s.d.epoch = s.d.epoch.Add(-rejoin); s.d.reap() }); err != nil {
+				t.Fatal(err)
+			}
+			s.d.endOrphans()
+			return pids
+		},
+		"it is unmanaged": func(t *testing.T, s *server) []int {
+			r := reg("a", 60, 1, 1)
+			r.StopUnmanaged = true
+			s.register(r)
+			pid := s.puppet(t, roleLauncher, "plain "+lib[0], s.inSlice("a")...).awaits()
+			for range 3 {
+				s.d.takeCensus()
+			}
+			return []int{pid}
+		},
+		"it does not come back": func(t *testing.T, s *server) []int {
+			s.register(reg("a", 60, 1, 1))
+			idler := role(t, roleIdler, s.clientSocket(), "idles")
+			if code, body := s.do("PUT", "/v1/instances/a/parked", ""); code != http.StatusNoContent {
+				t.Fatal(code, body)
+			}
+			s.do("DELETE", "/v1/instances/a/parked", "")
+			return []int{idler.Process.Pid}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var mu sync.Mutex
+			doomed := map[int]bool{}
+			s := serve(t, Config{
+				Mover: &moved{free: gpu.GiB, fails: map[string]error{"back": errors.New("out of memory")}},
+				Doomed: func(_ context.Context, pids []int) {
+					mu.Lock()
+					defer mu.Unlock()
+					for _, pid := range pids {
+						doomed[pid] = procfs.Alive(pid)
+					}
+				},
+			})
+			pids := kills(t, s)
+			eventually(t, "they end", func() bool { return alive(pids) == 0 })
+			mu.Lock()
+			defer mu.Unlock()
+			for _, pid := range pids {
+				if !doomed[pid] {
+					t.Errorf("process %d was killed unannounced: announced alive are %v", pid, doomed)
+				}
 			}
 		})
 	}

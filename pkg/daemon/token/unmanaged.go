@@ -371,6 +371,9 @@ func (d *Daemon) note(id string, secret [sha256.Size]byte, m *muster) {
 		}
 	})
 	slices.SortFunc(fresh, func(a, b procfs.Stat) int { return cmp.Compare(a.PID, b.PID) })
+	if stop {
+		d.doom(fresh)
+	}
 	for _, s := range fresh {
 		d.found(id, secret, s, stop)
 	}

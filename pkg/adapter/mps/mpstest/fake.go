@@ -10,9 +10,10 @@ import (
 
 // script answers the commands that pkg/adapter/mps sends. A server is a
 // process that sleeps; the file server.PID holds its state, clients.PID its
-// clients. As with the real one, it takes a while until a server
-// is there, and until the daemon has ended. What it
-// was started with is in the file environ.
+// clients; the file terminated has the server and the client of each terminate_client, one
+// a line. With a file slow, each answer takes as many seconds as that says. As with the
+// real one, it takes a while until a server is there, and until the daemon has ended. What
+// it was started with is in the file environ.
 const script = `#!/bin/sh
 dir=$CUDA_MPS_PIPE_DIRECTORY
 pidfile=$dir/nvidia-cuda-mps-control.pid
@@ -26,10 +27,12 @@ if [ "$1" = -d ]; then
 	exit 0
 fi
 alive || { echo "Cannot find MPS control daemon process"; exit 1; }
+[ -e "$dir/slow" ] && touch "$dir/asked" && sleep "$(cat "$dir/slow")" 2>&-
 while read -r command arg more; do
 	case $command in
 	get_server_list) for f in "$dir"/server.*; do [ -e "$f" ] && echo "${f##*.}"; done ;;
 	get_server_status) cat "$dir/server.$arg" ;;
+	terminate_client) echo "$arg $more" >>"$dir/terminated" ;;
 	get_client_list) cat "$dir/clients.$arg" 2>/dev/null ;;
 	start_server)
 		setsid sleep 600 </dev/null >/dev/null 2>&1 &

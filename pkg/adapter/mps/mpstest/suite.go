@@ -70,7 +70,7 @@ func Suite(t *testing.T, program string) {
 }
 
 // eventually waits until it is so: starting and ending take a real one seconds.
-func eventually(t *testing.T, what string, so func() bool) {
+func eventually(t testing.TB, what string, so func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); !so(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
