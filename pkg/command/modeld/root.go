@@ -47,12 +47,15 @@ its own folder.
 
 Models are a tenant's, and no other's unless they were put with --public.
 model.sock speaks for every tenant. A tenant's containers are given the socket
-model-TENANT.sock, which speaks for it alone.
+model-TENANT.sock, which speaks for it alone. The models of a tenant have at most
+SIZE of --tenant TENANT=SIZE together, else an equal part of what the sizes leave
+of --capacity. The tenant default has no such bound unless --tenant names it.
 
 The daemon keeps its models' names and files in the state file, and knows them
 when it is started again. Programs that have mapped a model keep it when the
 daemon ends. SIGHUP reads the settings again: --capacity, of a smaller one what
-is held stays, and tenants that are new; others count after a restart.`,
+is held stays, tenants that are new, and the sizes of tenants; others count after a
+restart.`,
 		Example: `  gfaas-modeld --capacity 8GiB --models /srv/models
   gfaas-modeld put resnet50 resnet50.safetensors
   gfaas-modeld ls`,
@@ -82,7 +85,7 @@ func explain(err error) error {
 	case wire.CodeBusy:
 		return cli.Fail(cli.ExitTimeout, "stop what holds models, wait with --timeout, or give the daemon more --capacity", err)
 	case wire.CodeCapacity:
-		return cli.Fail(cli.ExitFailure, "give the daemon more --capacity", err)
+		return cli.Fail(cli.ExitFailure, "give the daemon more --capacity, or the tenant more by --tenant TENANT=SIZE", err)
 	case wire.CodeChanged:
 		return cli.Fail(cli.ExitFailure, "put the model again", err)
 	}

@@ -2,11 +2,13 @@ package modeld
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -51,7 +53,7 @@ func (o *serveOptions) flags(cmd *cobra.Command) {
 	f.TextVar(&o.staging, "staging", o.staging, "most host memory that models are loaded through")
 	f.StringVar(&o.models, "models", "", "folder of models that nobody has put: NAME is NAME.safetensors there")
 	_ = cmd.MarkFlagDirname("models")
-	f.StringSliceVar(&o.tenants, "tenant", nil, "a tenant that has a socket of its own, model-TENANT.sock (can be repeated)")
+	f.StringSliceVar(&o.tenants, "tenant", nil, "TENANT[=SIZE]: a tenant that has a socket of its own, model-TENANT.sock, and the most GPU memory of its models (can be repeated; default size an equal part of --capacity)")
 	f.StringVar(&o.listen, "listen", "", "also serve /healthz, /readyz and /metrics on this TCP address")
 	f.DurationVar(&o.exitWhenIdle, "exit-when-idle", 0, "leave after so long without a client (0: never)")
 }
@@ -68,10 +70,12 @@ func (o *serveOptions) check() error {
 	case o.socket == "":
 		return cli.Usagef("--socket is empty: expected a path")
 	}
-	for _, tenant := range o.tenants {
-		if err := wire.CheckTenant(tenant); err != nil {
-			return cli.Usagef("--tenant: %w", err)
-		}
+	names, sizes, err := parseTenants(o.tenants)
+	if err == nil {
+		_, err = model.Shares(o.capacity, names, sizes)
+	}
+	if err != nil {
+		return cli.Usagef("--tenant: %w", err)
 	}
 	if o.listen != "" {
 		_, port, err := net.SplitHostPort(o.listen)
@@ -93,6 +97,28 @@ func (o *serveOptions) check() error {
 		}
 	}
 	return nil
+}
+
+// parseTenants returns the tenants of --tenant, and the sizes of those that have one.
+func parseTenants(words []string) (names []string, sizes map[string]gpu.Bytes, err error) {
+	sizes = map[string]gpu.Bytes{}
+	for _, word := range words {
+		name, size, named := strings.Cut(word, "=")
+		if err := wire.CheckTenant(name); err != nil {
+			return nil, nil, err
+		}
+		names = append(names, name)
+		if !named {
+			continue
+		}
+		if sizes[name], err = gpu.ParseBytes(size); err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", name, err)
+		}
+		if sizes[name] <= 0 {
+			return nil, nil, fmt.Errorf("%s=%s: expected more than 0", name, size)
+		}
+	}
+	return names, sizes, nil
 }
 
 // open opens the GPU.
@@ -127,8 +153,12 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	tenants, bounds, err := parseTenants(o.tenants)
+	if err != nil {
+		return errors.Join(err, on.Close())
+	}
 	d, err := model.Open(model.Config{
-		Socket: socket, Tenants: o.tenants, Capacity: o.capacity, Staging: o.staging, Models: o.models, Listen: o.listen,
+		Socket: socket, Tenants: tenants, Bounds: bounds, Capacity: o.capacity, Staging: o.staging, Models: o.models, Listen: o.listen,
 		Private: isRunDir(filepath.Dir(socket)), ExitWhenIdle: o.exitWhenIdle, GPU: on, Catalogue: bolt.Open(cli.StatePath()), Log: log,
 		Reload: func() (model.Settings, error) { return o.reload(cmd.Flags(), log) },
 	})
@@ -167,7 +197,8 @@ func (o *serveOptions) reload(flags *pflag.FlagSet, log *slog.Logger) (model.Set
 		"gpu": wanted.gpu != before.gpu, "staging": wanted.staging != before.staging, "listen": wanted.listen != before.listen,
 		"exit-when-idle": wanted.exitWhenIdle != before.exitWhenIdle, "models": folder(wanted.models) != folder(before.models),
 	})
-	return model.Settings{Capacity: wanted.capacity, Tenants: wanted.tenants}, nil
+	tenants, bounds, err := parseTenants(wanted.tenants)
+	return model.Settings{Capacity: wanted.capacity, Tenants: tenants, Bounds: bounds}, err
 }
 
 // folder is a folder's whole name; empty is none.

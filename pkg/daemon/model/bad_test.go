@@ -702,6 +702,64 @@ func TestStore(t *testing.T) {
 	w.client().call(wire.CodeAbsent, wire.Request{Op: wire.OpGet, Name: "s"})
 }
 
+// A store that is never committed takes no more than its tenant's share, whatever that
+// tenant's other connections do, and ends when nothing is heard of it.
+func TestStoreOfTenant(t *testing.T) {
+	const share = 2 * gpu.MiB
+	for name, c := range map[string]struct {
+		change  func(c *model.Config)
+		dynamic bool // the tenants are added while it runs
+	}{
+		"equal parts":  {change: func(c *model.Config) { c.Tenants = []string{"a", "b"} }},
+		"a size":       {change: func(c *model.Config) { c.Tenants, c.Bounds = []string{"a", "b"}, map[string]gpu.Bytes{"a": share} }},
+		"of functions": {change: func(c *model.Config) { c.Tenants = nil }, dynamic: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := serve(t, c.change)
+			if c.dynamic {
+				for _, tenant := range []string{"default", "a", "b"} {
+					w.client().call("", wire.Request{Op: wire.OpTenant, Tenant: tenant})
+				}
+			}
+			store := func(of, name, code string, size gpu.Bytes) *client {
+				t.Helper()
+				f, err := os.Open(w.write("manifest", []byte(`{"tensors":{}}`)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer f.Close()
+				as := w.client(of)
+				as.call(code, wire.Request{Op: wire.OpStore, Name: name, Size: int64(size)}, f)
+				return as
+			}
+			store("a", "large", wire.CodeCapacity, share+1)
+			first := store("a", "one", "", share-64*gpu.KiB*4)
+			store("a", "two", wire.CodeBusy, gpu.MiB)
+			w.client("b").pass("", wire.Request{Op: wire.OpPut, Name: "m"}, w.file("m", 1, int64(share)-64<<10))
+			_ = first.Close()
+			w.eventually("its share is free", func() bool { return w.client().totals().Used <= int64(share) })
+			store("a", "two", "", gpu.MiB)
+		})
+	}
+}
+
+func TestStorePauses(t *testing.T) {
+	w := serve(t, func(c *model.Config) { c.StorePause = 100 * time.Millisecond })
+	f, err := os.Open(w.write("manifest", []byte(`{"tensors":{}}`)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	c := w.client("blue")
+	c.call("", wire.Request{Op: wire.OpStore, Name: "s", Size: 4 << 20}, f)
+	w.eventually("it ends", func() bool { return w.client().totals().Used == 0 })
+	w.client().put("", "m", w.file("m", 1, 1000))
+	for range 2 { // the first says why
+		c.call(wire.CodeAbsent, wire.Request{Op: wire.OpCommit, Name: "s"})
+	}
+	c.call("", wire.Request{Op: wire.OpStat, Name: "", Tenant: "blue"})
+}
+
 // TestHold: a process holds a model for as long as it lives.
 func TestHold(t *testing.T) {
 	w := serve(t)

@@ -169,6 +169,7 @@ func (c *conn) run() {
 			c.d.log.Warn("connection ended", "tenant", c.tenant, "err", err)
 			break
 		}
+		c.lives()
 		c.mu.Lock()
 		tooMany := c.running == maxAtOnce
 		if !tooMany {
@@ -190,6 +191,21 @@ func (c *conn) run() {
 	c.close()
 	answering.Wait()
 	c.leave()
+}
+
+// lives tells the policy that the stores of the connection go on.
+func (c *conn) lives() {
+	var events []policy.Event
+	c.mu.Lock()
+	for _, h := range c.holds {
+		if h.store != 0 {
+			events = append(events, policy.Heard{Request: h.request})
+		}
+	}
+	c.mu.Unlock()
+	if len(events) > 0 {
+		c.d.step(events...)
+	}
 }
 
 // leave gives up what the connection holds.

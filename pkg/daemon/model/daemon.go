@@ -24,10 +24,12 @@ package model
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -51,15 +53,17 @@ type Catalogue interface {
 
 // Config is what a daemon goes by.
 type Config struct {
-	Socket   string        // model.sock; its folder is the run directory
-	Tenants  []string      // who have sockets of their own, besides the default one
-	Capacity gpu.Bytes     // of all copies together
-	Staging  gpu.Bytes     // most host memory that is pinned; 0 is 64 MiB
-	Models   string        // folder of models that nobody has put; empty is none
-	Stall    time.Duration // how long a piece of a file may take to be read; 0 is 2 min
-	SendTime time.Duration // for a client to take an answer; 0 is 10 s
-	Listen   string        // TCP address of /healthz, /readyz and /metrics; empty is none
-	Private  bool          // the run directory is ours alone: its mode becomes 0700
+	Socket     string               // model.sock; its folder is the run directory
+	Tenants    []string             // who have sockets of their own, besides the default one
+	Bounds     map[string]gpu.Bytes // of tenants' models, if not an equal share; see Shares
+	Capacity   gpu.Bytes            // of all copies together
+	Staging    gpu.Bytes            // most host memory that is pinned; 0 is 64 MiB
+	Models     string               // folder of models that nobody has put; empty is none
+	Stall      time.Duration        // how long a piece of a file may take to be read; 0 is 2 min
+	SendTime   time.Duration        // for a client to take an answer; 0 is 10 s
+	StorePause time.Duration        // longest pause of a store that is not committed; 0 is 60 s
+	Listen     string               // TCP address of /healthz, /readyz and /metrics; empty is none
+	Private    bool                 // the run directory is ours alone: its mode becomes 0700
 
 	ExitWhenIdle time.Duration // leave after so long without a client, and a process that holds a model; 0 is never
 
@@ -75,6 +79,33 @@ type Config struct {
 type Settings struct {
 	Capacity gpu.Bytes
 	Tenants  []string // who get sockets; nobody loses one
+	Bounds   map[string]gpu.Bytes
+}
+
+// Shares returns the bound on the models of each tenant: its size where that is named, else
+// an equal part of what those leave of the capacity. The default tenant is its user's own
+// and has no bound, unless it is among the tenants. The error says that the sizes leave
+// nothing for a tenant, or are more than the capacity.
+func Shares(capacity gpu.Bytes, tenants []string, sizes map[string]gpu.Bytes) (map[string]gpu.Bytes, error) {
+	shares, left, equal := map[string]gpu.Bytes{}, capacity, []string(nil)
+	for _, tenant := range slices.Compact(slices.Sorted(slices.Values(tenants))) {
+		if size, named := sizes[tenant]; named {
+			shares[tenant] = size
+			left -= size
+		} else {
+			equal = append(equal, tenant)
+		}
+	}
+	for _, tenant := range equal {
+		shares[tenant] = max(left, 0) / gpu.Bytes(len(equal))
+	}
+	switch {
+	case left < 0:
+		return shares, fmt.Errorf("the tenants' sizes sum to %v, more than the capacity of %v", capacity-left, capacity)
+	case left == 0 && len(equal) > 0:
+		return shares, fmt.Errorf("the tenants' sizes leave nothing of the capacity of %v for tenant %s", capacity, equal[0])
+	}
+	return shares, nil
 }
 
 // piece is how much of a model is read and copied at a time, in bytes.
@@ -106,6 +137,9 @@ type Daemon struct {
 	requests  map[policy.RequestID]*request
 	processes map[policy.RequestID]*os.File // that hold a model themselves: their pidfds
 	last      policy.RequestID
+	capacity  gpu.Bytes
+	bounds    map[string]gpu.Bytes // that were named
+	tenants   []string             // that have a bound
 	conns     map[*conn]bool
 	listeners map[string]*chassis.Listener // by whom they speak for; "" is model.sock
 	reading   map[reader]chan struct{}     // held by the one to whom a model is being written
@@ -149,6 +183,10 @@ func Open(cfg Config) (*Daemon, error) {
 		reading: map[reader]chan struct{}{}, models: map[policy.Key]*model{}, copies: map[policy.CopyID]*copied{},
 		processes: map[policy.RequestID]*os.File{}, requests: map[policy.RequestID]*request{}, conns: map[*conn]bool{}, listeners: map[string]*chassis.Listener{},
 	}
+	d.capacity, d.bounds, d.tenants = cfg.Capacity, cfg.Bounds, slices.Clone(cfg.Tenants)
+	if cfg.StorePause != 0 {
+		d.policy.StorePause = cfg.StorePause
+	}
 	d.stages = newStages(cfg.GPU, cfg.Staging)
 	d.ctx, d.stop = context.WithCancel(context.Background())
 	d.saves.wake = make(chan struct{}, 1)
@@ -187,7 +225,19 @@ func (d *Daemon) open() (err error) {
 			return err
 		}
 	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.share()
 	return nil
+}
+
+// share tells the policy the tenants' bounds as they are now. Locked.
+func (d *Daemon) share() {
+	shares, err := Shares(d.capacity, d.tenants, d.bounds)
+	if err != nil {
+		d.log.Warn("tenants", "err", err)
+	}
+	d.stepLocked(policy.Resize{Capacity: d.capacity}, policy.Bound{Tenants: shares})
 }
 
 // WebAddr is where Listen listens, or nil.
@@ -211,7 +261,11 @@ func (d *Daemon) reload() error {
 	for _, tenant := range s.Tenants {
 		err = errors.Join(err, d.listen(tenant))
 	}
-	d.step(policy.Resize{Capacity: s.Capacity})
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.capacity, d.bounds = s.Capacity, s.Bounds
+	d.tenants = append(d.tenants, s.Tenants...)
+	d.share()
 	return err
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -413,8 +414,12 @@ func (c *call) commit() (wire.Answer, []*os.File, error) {
 		if h.key != key || h.store == 0 {
 			continue
 		}
-		conn.holds[i].store = 0
 		copied := d.copies[h.store]
+		if copied == nil {
+			conn.holds = slices.Delete(conn.holds, i, i+1)
+			return wire.Answer{}, nil, wire.Errorf(wire.CodeAbsent, "the store of model %s has ended: nothing was heard from this connection for %v", c.Name, d.policy.StorePause)
+		}
+		conn.holds[i].store = 0
 		d.stepLocked(policy.Loaded{Copy: h.store, Content: copied.record.Content})
 		conn.holds[i].generation = copied.generation
 		return wire.Answer{Name: c.Name, Generation: copied.generation, GPU: d.cfg.GPU.UUID(), Size: int64(copied.size())}, nil, nil
@@ -523,8 +528,15 @@ func (d *Daemon) awaitEnd(watched *os.File) error {
 }
 
 func (c *call) addTenant() (wire.Answer, []*os.File, error) {
-	if err := c.conn.d.listen(c.as); err != nil {
+	d := c.conn.d
+	if err := d.listen(c.as); err != nil {
 		return wire.Answer{}, nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if c.as != wire.DefaultTenant && !slices.Contains(d.tenants, c.as) {
+		d.tenants = append(d.tenants, c.as)
+		d.share()
 	}
 	return wire.Answer{Tenant: c.as}, nil, nil
 }

@@ -10,12 +10,14 @@
 // never one that somebody holds. Copies wait for room in the order they came in,
 // and one that does not fit does not keep the next from going in. What is kept of
 // them in host memory, which a header of many tensors makes large, has a bound of its
-// own, with which it is the same.
+// own, with which it is the same. A tenant may have a bound too, on its own copies: what
+// it holds can then not keep others from the rest.
 package model
 
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -26,6 +28,9 @@ import (
 // MaxHost is how much host memory all copies together may have, for their headers and
 // manifests.
 const MaxHost = 1 * gpu.GiB
+
+// StorePause is the default of Policy.StorePause.
+const StorePause = 60 * time.Second
 
 // Key names a model: tenants have names of their own.
 type Key struct{ Tenant, Name string }
@@ -91,6 +96,8 @@ type (
 	Full struct{ Copy CopyID }
 	// Writable says that a store's memory is there.
 	Writable struct{ Copy CopyID }
+	// Heard says that the client of a request has given a sign of life.
+	Heard struct{ Request RequestID }
 	// Loaded says that a copy is whole. Content tells it from others.
 	Loaded struct {
 		Copy    CopyID
@@ -110,6 +117,9 @@ type (
 	// Resize gives all copies together another capacity. What is held, or is being
 	// loaded, stays: they may have more than a smaller one until it has gone.
 	Resize struct{ Capacity gpu.Bytes }
+	// Bound bounds the copies of each tenant that is named, and of no other. As with
+	// Resize what is held, or is being loaded, stays.
+	Bound struct{ Tenants map[string]gpu.Bytes }
 )
 
 // Action is what to do.
@@ -232,9 +242,14 @@ type request struct {
 
 // Policy is the policy of one GPU.
 type Policy struct {
+	// StorePause is how long a store that is not committed may go without a sign of life
+	// (Heard). Then it ends. New sets it; a change counts before the first Step.
+	StorePause time.Duration
+
 	capacity gpu.Bytes
-	used     gpu.Bytes // by copies that take room
-	host     gpu.Bytes // by the same
+	bounds   map[string]gpu.Bytes // of tenants
+	used     gpu.Bytes            // by copies that take room
+	host     gpu.Bytes            // by the same
 	models   map[Key]*known
 	requests map[RequestID]*request
 	copies   []*held // that there are, in the order they came
@@ -247,7 +262,7 @@ var _ policy.Live[Event, Action, Snapshot] = (*Policy)(nil)
 
 // New is the policy of a GPU on which models may have so much memory.
 func New(capacity gpu.Bytes) *Policy {
-	return &Policy{capacity: capacity, models: map[Key]*known{}, requests: map[RequestID]*request{}}
+	return &Policy{StorePause: StorePause, capacity: capacity, models: map[Key]*known{}, requests: map[RequestID]*request{}}
 }
 
 // Step applies what happened and says what to do. Several at an instant count as
@@ -433,6 +448,10 @@ func (p *Policy) size(c *held, bytes, host gpu.Bytes) {
 	switch {
 	case bytes > p.capacity:
 		why = fmt.Sprintf("model %s takes %v, and all models together may have %v", c.key.Name, bytes, p.capacity)
+	case bytes > p.boundOf(c).bytes:
+		why = fmt.Sprintf("model %s takes %v, and the models of tenant %s may have %v", c.key.Name, bytes, c.key.Tenant, p.boundOf(c).bytes)
+	case host > p.boundOf(c).host:
+		why = fmt.Sprintf("header and manifest of model %s take %v, and those of tenant %s may have %v", c.key.Name, host, c.key.Tenant, p.boundOf(c).host)
 	case host > MaxHost:
 		why = fmt.Sprintf("header and manifest of model %s take %v, and those of all models together may have %v", c.key.Name, host, MaxHost)
 	}
@@ -472,7 +491,7 @@ func (e Full) apply(p *Policy, _ time.Duration) {
 	switch {
 	case c == nil || p.wasDoomed(c):
 	case c.state == filling:
-		if victim := p.oldest(); victim != nil {
+		if victim := p.oldest(""); victim != nil {
 			p.free(victim, true, "the GPU is full, and model %s is to be loaded", c.key.Name)
 			p.act(Fill{c.id})
 			return
@@ -590,31 +609,60 @@ func (e Remove) apply(p *Policy, _ time.Duration) {
 	}
 }
 
+func (e Heard) apply(p *Policy, now time.Duration) {
+	if r := p.requests[e.Request]; r != nil && r.granted {
+		r.copy.used = now
+	}
+}
+
 func (e Resize) apply(p *Policy, _ time.Duration) {
 	p.capacity = e.Capacity
+	p.sizeAgain()
+}
+
+func (e Bound) apply(p *Policy, _ time.Duration) {
+	p.bounds = maps.Clone(e.Tenants)
+	p.sizeAgain()
+}
+
+// sizeAgain refuses copies that wait for room and are larger than may be now.
+func (p *Policy) sizeAgain() {
 	for _, c := range slices.Clone(p.copies) {
 		if c.state == waiting {
-			p.size(c, c.bytes, c.host) // may be larger than that now
+			p.size(c, c.bytes, c.host)
 		}
 	}
 }
 
 // makeRoom lets copies in that wait for room, as far as there is some or can be
-// made. Of a capacity that was made smaller what was held goes when it is free.
+// made. Of a capacity or a bound that was made smaller what was held goes when it is free.
 func (p *Policy) makeRoom() {
 	for p.used > p.capacity {
-		victim := p.oldest()
+		victim := p.oldest("")
 		if victim == nil {
 			break
 		}
 		p.free(victim, true, "all models together may have %v", p.capacity)
 	}
+	for _, tenant := range slices.Sorted(maps.Keys(p.bounds)) {
+		for p.usedBy(tenant).bytes > p.bounds[tenant] {
+			victim := p.oldest(tenant)
+			if victim == nil {
+				break
+			}
+			p.free(victim, true, "the models of tenant %s may have %v", tenant, p.bounds[tenant])
+		}
+	}
 	for _, c := range slices.Clone(p.copies) {
-		if c.state != waiting || !p.fits(c, p.evictable()) {
+		if c.state != waiting || !p.fits(c, true) {
 			continue
 		}
-		for !p.fits(c, room{}) {
-			p.free(p.oldest(), true, "the least recently used, to make room for model %s", c.key.Name)
+		for !p.fits(c, false) {
+			among := ""
+			if !p.fitsBound(c, false) {
+				among = c.key.Tenant
+			}
+			p.free(p.oldest(among), true, "the least recently used, to make room for model %s", c.key.Name)
 		}
 		p.settle(c, filling)
 		p.act(Fill{c.id})
@@ -624,10 +672,10 @@ func (p *Policy) makeRoom() {
 // room is memory on the GPU and off it.
 type room struct{ bytes, host gpu.Bytes }
 
-// evictable is how much of the memory can be had for the asking.
-func (p *Policy) evictable() (sum room) {
+// sum is the room of the copies that are counted.
+func (p *Policy) sum(counts func(c *held) bool) (sum room) {
 	for _, c := range p.copies {
-		if c.state == ready && c.refs == 0 {
+		if counts(c) {
 			sum.bytes += c.bytes
 			sum.host += c.host
 		}
@@ -635,15 +683,58 @@ func (p *Policy) evictable() (sum room) {
 	return sum
 }
 
-// fits says whether there is room for a copy when so much is given up.
-func (p *Policy) fits(c *held, given room) bool {
-	return p.used-given.bytes+c.bytes <= p.capacity && p.host-given.host+c.host <= MaxHost
+// evictable reports whether a copy can go to make room.
+func (c *held) evictable() bool { return c.state == ready && c.refs == 0 }
+
+// evictable is how much of the memory can be had for the asking.
+func (p *Policy) evictable() room { return p.sum((*held).evictable) }
+
+// usedBy is what the copies of a tenant take.
+func (p *Policy) usedBy(tenant string) room {
+	return p.sum(func(c *held) bool { return c.takesRoom() && c.key.Tenant == tenant })
 }
 
-// oldest is the least recently used copy that nobody holds, or nil.
-func (p *Policy) oldest() (oldest *held) {
+// heldBy is usedBy less what can be had for the asking.
+func (p *Policy) heldBy(tenant string) room {
+	return p.sum(func(c *held) bool { return c.takesRoom() && !c.evictable() && c.key.Tenant == tenant })
+}
+
+// boundOf is what the copies of a copy's tenant may take together: of host memory the same
+// part as of the GPU's.
+func (p *Policy) boundOf(c *held) room {
+	bytes, bounded := p.bounds[c.key.Tenant]
+	if !bounded || bytes >= p.capacity {
+		return room{p.capacity, MaxHost}
+	}
+	return room{bytes, gpu.Bytes(float64(MaxHost) * (float64(bytes) / float64(p.capacity)))}
+}
+
+// fits reports whether there is room for a copy, or would be if all that can go went.
+func (p *Policy) fits(c *held, evicting bool) bool {
+	var given room
+	if evicting {
+		given = p.evictable()
+	}
+	return p.used-given.bytes+c.bytes <= p.capacity && p.host-given.host+c.host <= MaxHost && p.fitsBound(c, evicting)
+}
+
+// fitsBound reports the same of the bound of the copy's tenant.
+func (p *Policy) fitsBound(c *held, evicting bool) bool {
+	if _, bounded := p.bounds[c.key.Tenant]; !bounded {
+		return true
+	}
+	used, may := p.usedBy(c.key.Tenant), p.boundOf(c)
+	if evicting {
+		used = p.heldBy(c.key.Tenant)
+	}
+	return used.bytes+c.bytes <= may.bytes && used.host+c.host <= may.host
+}
+
+// oldest is the least recently used copy of a tenant that nobody holds, or nil; of all
+// tenants for "".
+func (p *Policy) oldest(tenant string) (oldest *held) {
 	for _, c := range p.copies {
-		if c.state == ready && c.refs == 0 && (oldest == nil || c.used < oldest.used) {
+		if c.evictable() && (tenant == "" || c.key.Tenant == tenant) && (oldest == nil || c.used < oldest.used) {
 			oldest = c
 		}
 	}
@@ -675,10 +766,22 @@ func (r *request) deadline(id RequestID, loading map[Key]bool) bool {
 	return c.state == waiting && !loading[c.key]
 }
 
-// expire refuses those whose time is up.
+// pauseEnds returns when a store that was granted, and is not committed, ends unless there
+// is a sign of life before; false for any other copy.
+func (p *Policy) pauseEnds(c *held) (at time.Duration, ends bool) {
+	return c.used + p.StorePause, c.store != 0 && c.state == filling && c.refs > 0
+}
+
+// expire refuses those whose time is up, and ends stores that pause for too long.
 func (p *Policy) expire(now time.Duration) {
 	loading := p.loading()
 	for _, c := range slices.Clone(p.copies) {
+		if at, ends := p.pauseEnds(c); ends && now >= at {
+			delete(p.requests, c.store)
+			p.refuseAll(c, &Refusal{Absent, fmt.Sprintf("model %s was not stored: nothing was heard of its store for %v", c.key.Name, p.StorePause)})
+			p.free(c, false, "nothing was heard of its store for %v", p.StorePause)
+			continue
+		}
 		for _, id := range slices.Clone(c.waiters) {
 			r := p.requests[id]
 			if r == nil || !r.deadline(id, loading) || now < r.until {
@@ -705,6 +808,11 @@ func (p *Policy) wakeAtNext() {
 			next = r.until
 		}
 	}
+	for _, c := range p.copies {
+		if at, ends := p.pauseEnds(c); ends && (next == 0 || at < next) {
+			next = at
+		}
+	}
 	if next != p.wake {
 		p.wake = next
 		p.act(WakeAt{next})
@@ -723,6 +831,11 @@ func (p *Policy) why(c *held) string {
 			case other.takesRoom() && other.state != ready:
 				loading++
 			}
+		}
+		if !p.fitsBound(c, true) {
+			taken := p.heldBy(c.key.Tenant)
+			return fmt.Sprintf("no room for model %s: of the %v that the models of tenant %s may have, %v are held or being loaded, it needs %v",
+				c.key.Name, p.boundOf(c).bytes, c.key.Tenant, taken.bytes, c.bytes)
 		}
 		what, may, taken, needs := "models", p.capacity, p.used-p.evictable().bytes, c.bytes
 		if taken+needs <= may {

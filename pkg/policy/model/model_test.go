@@ -277,6 +277,62 @@ func TestLeaving(t *testing.T) {
 	s.step("gen 1 is 2; grant 3: 2 gen 1 hit false", Loaded{2, "a"})
 }
 
+// A store that is not committed ends when nothing was heard of it for a minute. One that is
+// committed, and one of which something is heard, stays.
+func TestStorePauses(t *testing.T) {
+	s := start(t, 10)
+	s.step("begin 1 for 1; fill 1", Store{1, key("a"), 6, 0, s.now})
+	s.step("grant 1: 1 gen 0 hit false; wake 1m1s", Writable{1})
+	s.step("begin 2 for 2; fill 2", Store{2, key("b"), 4, 0, s.now})
+	s.step("grant 2: 2 gen 0 hit false", Writable{2})
+	s.step("gen 1 is 2", Loaded{2, "2"})
+	s.step("", Get{3, key("a"), false, s.now + time.Hour})
+	s.now += 59 * time.Second
+	s.step("wake 2m0s", Heard{1})
+	s.now += 59 * time.Second
+	s.step("")
+	s.now++
+	s.step("begin 3 for 4", Get{4, key("c"), true, s.now + time.Hour})
+	s.step("", Sized{3, 5, 0})
+	s.now += time.Second
+	s.step("refuse 3: absent; free 1; fill 3; wake 0s") // that makes room
+	s.step("", Heard{1}, Leave{1}, Loaded{1, "1"})
+	s.step("gen 1 is 3; grant 4: 3 gen 1 hit false", Loaded{3, "c"})
+	s.now += time.Hour
+	s.step("")
+}
+
+// A tenant's bound is on what it has itself: it evicts its own first, and cannot keep
+// others from the rest. Another bound counts from then on, and takes nothing that is held.
+func TestBound(t *testing.T) {
+	a, b := func(name string) Key { return Key{"a", name} }, func(name string) Key { return Key{"b", name} }
+	s := start(t, 10)
+	s.step("", Bound{map[string]gpu.Bytes{"a": 6}})
+	s.step("begin 1 for 1; refuse 1: capacity; free 1", Store{1, a("x"), 7, 0, s.now})
+	s.step("begin 2 for 2; fill 2", Store{2, a("x"), 4, 0, s.now})
+	s.step("grant 2: 2 gen 0 hit false; wake 1m1s", Writable{2})
+	s.step("begin 3 for 3; refuse 3: busy; free 3", Store{3, a("y"), 3, 0, s.now}) // there is room, of others
+	s.step("begin 4 for 4; fill 4", Store{4, b("y"), 6, 0, s.now})
+	s.step("grant 4: 4 gen 0 hit false", Writable{4})
+	s.step("gen 1 is 4", Loaded{4, "4"})
+	s.step("", Leave{4})
+	s.step("gen 1 is 2; wake 0s", Loaded{2, "2"})
+	s.step("", Leave{2})
+	s.now += time.Second
+	// Of its own the least recently used goes, though that of b was used before.
+	s.step("begin 5 for 5; evict 2; evict 4; fill 5", Store{5, a("z"), 6, 0, s.now})
+	s.step("grant 5: 5 gen 0 hit false; wake 1m2s", Writable{5})
+	s.step("gen 1 is 5; wake 0s", Loaded{5, "5"})
+	s.step("", Bound{map[string]gpu.Bytes{"a": 2, "b": 8}}) // it is held
+	s.step("evict 5", Leave{5})
+	s.step("begin 6 for 6; refuse 6: capacity; free 6", Store{6, b("x"), 9, 0, s.now})
+	s.step("begin 7 for 7; refuse 7: capacity; free 7", Store{7, a("x"), 1, MaxHost/5 + 1, s.now}) // host memory in proportion
+	s.step("begin 8 for 8; fill 8", Store{8, a("x"), 1, MaxHost / 5, s.now})
+	s.step("begin 9 for 9; refuse 9: busy; free 9", Store{9, a("y"), 1, 1, s.now})
+	s.step("", Bound{})
+	s.step("begin 10 for 10; fill 10", Store{10, a("y"), 9, 1, s.now})
+}
+
 func TestStore(t *testing.T) {
 	s := start(t, 10)
 	s.step("begin 1 for 1; fill 1", Store{1, key("a"), 3, 0, s.now})
@@ -287,7 +343,7 @@ func TestStore(t *testing.T) {
 	s.step("", Leave{1}, Leave{2})
 	// Undone: who waits hears that there is none.
 	s.step("begin 2 for 4; fill 2", Store{4, key("b"), 3, 0, s.now})
-	s.step("grant 4: 2 gen 0 hit false", Writable{2})
+	s.step("grant 4: 2 gen 0 hit false; wake 1m1s", Writable{2})
 	s.step("wake 2s", Get{5, key("b"), false, s.now + time.Second})
 	s.step("refuse 5: absent; free 2; wake 0s", Leave{4})
 	// Nothing to load it from: once it has gone there is none.

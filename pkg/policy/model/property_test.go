@@ -27,9 +27,12 @@ type world struct {
 
 	asked    map[RequestID]string // "": not answered
 	holds    map[RequestID]CopyID
-	busy     map[CopyID]string    // what the daemon is at: begin, fill, cancel, store
-	storing  map[CopyID]RequestID // whose store was granted
-	memory   map[CopyID]gpu.Bytes // taken
+	busy     map[CopyID]string        // what the daemon is at: begin, fill, cancel, store
+	storing  map[CopyID]RequestID     // whose store was granted
+	heard    map[CopyID]time.Duration // the last sign of life of that
+	bounds   map[string]gpu.Bytes     // of tenants
+	taken    map[string]gpu.Bytes     // what those had a step ago
+	memory   map[CopyID]gpu.Bytes     // taken
 	ready    map[CopyID]bool
 	requests map[RequestID]Event
 	wake     time.Duration
@@ -48,6 +51,23 @@ func (w *world) step(events ...Event) {
 	if sum > max(w.capacity, w.before) || s.Used > max(w.capacity, w.before) || s.Used < sum {
 		w.t.Fatalf("%d bytes taken, %d counted, of %d", sum, s.Used, w.capacity)
 	}
+	for c := range w.storing {
+		if w.now >= w.heard[c]+StorePause {
+			w.t.Fatalf("the store of copy %d goes on after %v without a sign of life", c, w.now-w.heard[c])
+		}
+	}
+	taken := map[string]gpu.Bytes{}
+	for _, c := range s.Copies {
+		if c.State == "filling" || c.State == "ready" || c.State == "cancelled" && w.memory[c.ID] > 0 {
+			taken[c.Key.Tenant] += c.Bytes
+		}
+	}
+	for tenant, bound := range w.bounds {
+		if taken[tenant] > max(bound, w.taken[tenant]) {
+			w.t.Fatalf("tenant %s has %d bytes, of %d", tenant, taken[tenant], bound)
+		}
+	}
+	w.taken = taken
 	host := gpu.Bytes(0)
 	for _, c := range s.Copies {
 		if c.State == "filling" || c.State == "ready" || c.State == "cancelled" && w.memory[c.ID] > 0 {
@@ -105,6 +125,10 @@ func (w *world) do(a Action) {
 		}
 		w.busy[a.Copy] += ", cancelled"
 	case Free:
+		if r, store := w.storing[a.Copy]; store && w.now >= w.heard[a.Copy]+StorePause {
+			delete(w.holds, r)
+			delete(w.storing, a.Copy)
+		}
 		if slices.Contains(slices.Collect(maps.Values(w.holds)), a.Copy) {
 			w.t.Fatalf("copy %d is freed (%s) while it is held", a.Copy, a.Reason)
 		}
@@ -122,7 +146,7 @@ func (w *world) do(a Action) {
 		w.answer(a.Request, "granted")
 		w.holds[a.Request] = a.Copy
 		if _, store := w.requests[a.Request].(Store); store {
-			w.storing[a.Copy] = a.Request
+			w.storing[a.Copy], w.heard[a.Copy] = a.Request, w.now
 		} else if !w.ready[a.Copy] {
 			w.t.Fatalf("request %d is granted copy %d, which is not loaded", a.Request, a.Copy)
 		}
@@ -159,7 +183,7 @@ func some[K ~uint64, V any](w *world, m map[K]V, of func(K) bool) (K, bool) {
 
 func (w *world) ask(make func(RequestID, Key, time.Duration) Event) {
 	w.last++
-	key := Key{"default", rapid.SampledFrom([]string{"a", "b", "c"}).Draw(w.t, "name")}
+	key := Key{rapid.SampledFrom([]string{"default", "default", "t"}).Draw(w.t, "tenant"), rapid.SampledFrom([]string{"a", "b", "c"}).Draw(w.t, "name")}
 	until := w.now + rapid.SampledFrom([]time.Duration{0, 0, time.Second, time.Hour}).Draw(w.t, "patience")
 	w.asked[w.last] = ""
 	w.requests[w.last] = make(w.last, key, until)
@@ -238,12 +262,12 @@ func TestProperties(t *testing.T) {
 		capacity := gpu.Bytes(rapid.IntRange(1, 12).Draw(t, "first capacity"))
 		w := &world{
 			t: t, p: New(capacity), capacity: capacity, asked: map[RequestID]string{}, holds: map[RequestID]CopyID{}, busy: map[CopyID]string{},
-			storing: map[CopyID]RequestID{}, memory: map[CopyID]gpu.Bytes{}, ready: map[CopyID]bool{},
+			storing: map[CopyID]RequestID{}, heard: map[CopyID]time.Duration{}, memory: map[CopyID]gpu.Bytes{}, ready: map[CopyID]bool{},
 			requests: map[RequestID]Event{},
 		}
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
-			w.now += rapid.SampledFrom([]time.Duration{0, time.Millisecond, time.Second}).Draw(t, "later")
-			switch rapid.IntRange(0, 12).Draw(t, "what") {
+			w.now += rapid.SampledFrom([]time.Duration{0, time.Millisecond, time.Second, StorePause}).Draw(t, "later")
+			switch rapid.IntRange(0, 14).Draw(t, "what") {
 			case 0, 1, 2:
 				w.ask(func(r RequestID, k Key, until time.Duration) Event { return Get{r, k, true, until} })
 			case 3:
@@ -262,6 +286,10 @@ func TestProperties(t *testing.T) {
 				w.step(Remove{Key{"default", rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "name")}})
 			case 8:
 				if c, ok := some(w, w.storing, func(c CopyID) bool { return w.busy[c] == "store" }); ok {
+					if w.now >= w.heard[c]+StorePause {
+						w.step() // it ends first
+						continue
+					}
 					delete(w.busy, c)
 					delete(w.storing, c)
 					w.ready[c] = true
@@ -273,6 +301,16 @@ func TestProperties(t *testing.T) {
 				if rapid.IntRange(0, 3).Draw(t, "resize") == 0 {
 					w.capacity = gpu.Bytes(rapid.IntRange(1, 12).Draw(t, "capacity"))
 					w.step(Resize{w.capacity})
+				}
+			case 11:
+				if c, ok := some(w, w.storing, func(CopyID) bool { return true }); ok {
+					w.heard[c] = w.now
+					w.step(Heard{w.storing[c]})
+				}
+			case 12:
+				if rapid.IntRange(0, 3).Draw(t, "bound") == 0 {
+					w.bounds = map[string]gpu.Bytes{rapid.SampledFrom([]string{"default", "t"}).Draw(t, "of"): gpu.Bytes(rapid.IntRange(1, 12).Draw(t, "bytes"))}
+					w.step(Bound{w.bounds})
 				}
 			default:
 				w.progress(false)
