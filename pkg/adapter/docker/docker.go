@@ -5,7 +5,8 @@
 // daemon's client socket are mounted read-only under /opt/gfaas. A container
 // runs as the image's user, who must be the one that gfaas runs as: sockets,
 // simulated memory and MPS serve one user. It has no capabilities, gains no
-// privileges, and is held to limits on memory and processes.
+// privileges, and is held to limits on memory and processes. Containers are in a network
+// of their own, on which none reaches another.
 package docker
 
 import (
@@ -37,12 +38,15 @@ type Config struct {
 	RunDir   string // the daemons' run directory
 	Libs     preload.Libs
 	Patience time.Duration // longest wait for the engine to say that it is there; 0 is 10 s
+	Network  string        // network of all instances, made if it is not there; empty is gfaas
 }
 
 // Runtime starts and stops containers. It is safe for concurrent use.
 type Runtime struct {
 	config Config
 	engine *client.Client
+
+	netMu sync.Mutex // held while the network is looked for and made
 
 	mu    sync.Mutex
 	about *system.Info      // once it was asked
@@ -77,6 +81,9 @@ func New(ctx context.Context, config Config) (*Runtime, error) {
 	}
 	if config.Patience == 0 {
 		config.Patience = patience
+	}
+	if config.Network == "" {
+		config.Network = defaultNetwork
 	}
 	asked, cancel := context.WithTimeout(ctx, config.Patience)
 	defer cancel()

@@ -151,7 +151,7 @@ func newConfig(t *testing.T) docker.Config {
 	hook, simDir := instancetest.BuildLibs(t)
 	// Not the folder that other programs' simulated devices are in.
 	t.Setenv("GFAAS_SIM_DIR", filepath.Join(t.TempDir(), "sim"))
-	return docker.Config{RunDir: t.TempDir(), Libs: preload.Libs{Hook: hook, SimDir: simDir}}
+	return docker.Config{RunDir: t.TempDir(), Libs: preload.Libs{Hook: hook, SimDir: simDir}, Network: networkOf(t)}
 }
 
 func newRuntime(t *testing.T, config docker.Config) *docker.Runtime {

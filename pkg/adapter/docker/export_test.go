@@ -5,3 +5,6 @@ var PID = (*Runtime).PID
 
 // Fence is for tests to see.
 var Fence = fence
+
+// Network is the network that instances are started in.
+var Network = (*Runtime).network

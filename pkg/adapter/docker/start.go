@@ -46,6 +46,10 @@ func (r *Runtime) Start(ctx context.Context, spec instance.Spec) (instance.Handl
 	if err != nil {
 		return instance.Handle{}, err
 	}
+	network, err := r.network(ctx)
+	if err != nil {
+		return instance.Handle{}, err
+	}
 	host := nat.PortBinding{HostIP: "127.0.0.1"} // any port
 	if again(spec) != container.RestartPolicyDisabled {
 		// One that is started again has the same, which the engine does not see to.
@@ -60,6 +64,7 @@ func (r *Runtime) Start(ctx context.Context, spec instance.Spec) (instance.Handl
 	if err != nil {
 		return instance.Handle{}, err
 	}
+	plan.host.NetworkMode = container.NetworkMode(network)
 	list, err := r.preloads(ctx, img, plan)
 	if err != nil {
 		return instance.Handle{}, err
