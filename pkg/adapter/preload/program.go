@@ -284,6 +284,9 @@ func (e *notFoundError) Error() string {
 
 func (e *notFoundError) Unwrap() error { return e.Err }
 
+// Is makes it an exec.ErrNotFound, whatever the system calls it.
+func (e *notFoundError) Is(target error) bool { return target == exec.ErrNotFound }
+
 // Unavailable reports true.
 func (e *notFoundError) Unavailable() bool { return true }
 

@@ -5,10 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
+
+	"github.com/spf13/cobra"
 )
 
-// Exit statuses of every binary (Notes says them to users).
+// Exit statuses of every binary (ExitText says them to users).
 const (
 	ExitOK          = 0
 	ExitFailure     = 1 // failed for another reason, bad input included
@@ -60,6 +63,31 @@ func Usagef(format string, args ...any) error {
 
 // Exit ends the program with that status and no message.
 func Exit(status int) error { return &Error{Exit: status} }
+
+const statusesKey = "exit statuses" // annotation of a command: in place of the common text
+
+// Statuses gives a command exit statuses of its own: of returns that of an error of the
+// command's, wrong usage included; nil leaves the common ones. text describes them in the
+// command's help and man page. Under -o json errors keep the names of the common statuses.
+func (env *Env) Statuses(cmd *cobra.Command, text string, of func(*Error) int) {
+	if cmd.Annotations == nil {
+		cmd.Annotations = map[string]string{}
+	}
+	cmd.Annotations[statusesKey] = text
+	if env.statuses == nil {
+		env.statuses = map[*cobra.Command]func(*Error) int{}
+	}
+	env.statuses[cmd] = of
+}
+
+// NotesOf returns the sections that the help text and the man page of a command end with.
+func NotesOf(cmd *cobra.Command) []Note {
+	out := slices.Clone(notes)
+	if own, has := cmd.Annotations[statusesKey]; has {
+		out[slices.IndexFunc(out, func(n Note) bool { return n.Title == exitTitle })].Text = own
+	}
+	return out
+}
 
 // HintOf is what an error from below says to do about it; empty when it says
 // nothing.

@@ -52,9 +52,9 @@ func printHelp(w io.Writer, cmd *cobra.Command) {
 		b.WriteString("\nFlags:\n" + own.FlagUsages())
 	}
 	b.WriteString("\nCommon flags:\n" + common.FlagUsages())
-	notes := Notes
+	notes := NotesOf(cmd)
 	if long := strings.TrimSpace(cmd.Long); long != "" && long != cmd.Short {
-		notes = slices.Insert(slices.Clone(notes), 0, Note{"DESCRIPTION", long})
+		notes = slices.Insert(notes, 0, Note{"DESCRIPTION", long})
 	}
 	for _, n := range notes {
 		b.WriteString("\n" + n.Title + "\n")

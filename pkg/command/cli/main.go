@@ -49,6 +49,8 @@ type Env struct {
 
 	bar *Bar // the last that is shown; set before there is anybody to note things
 
+	statuses map[*cobra.Command]func(*Error) int // see Statuses
+
 	cleansUp int32 // atomic, see CleansUp
 	reloads  int32 // atomic, see Reloads
 }
@@ -111,8 +113,10 @@ func (env *Env) run(ctx context.Context, root *cobra.Command, args []string, cau
 	root.SetErr(env.Err)
 	refuseShells(root, args)
 	ended := make(chan error, 1)
+	var ran *cobra.Command
 	go func() {
-		err := root.ExecuteContext(ctx)
+		cmd, err := root.ExecuteContextC(ctx)
+		ran = cmd
 		ended <- cmp.Or(err, help.err)
 	}()
 	err, late := env.wait(ctx, ended)
@@ -134,6 +138,9 @@ func (env *Env) run(ctx context.Context, root *cobra.Command, args []string, cau
 		env.Output = outputBefore(args)
 	}
 	env.report(e)
+	if own := env.statuses[ran]; own != nil && e.Err != nil {
+		return own(e)
+	}
 	return e.Exit
 }
 

@@ -158,16 +158,21 @@ func suggestion(what string, words []string) string {
 	return ""
 }
 
+const exitTitle = "EXIT STATUS"
+
 // Note is a section that every help text and man page ends with.
 type Note struct{ Title, Text string }
 
-// Notes are all of them.
-var Notes = []Note{
+// ExitText describes the exit statuses of every binary.
+const ExitText = `0 done; 1 failed (bad input included); 2 wrong usage; 3 the answer is no;
+4 something needed is missing; 5 timed out; 6 state locked; 7 partly done,
+can be resumed; 130, 143 ended by SIGINT, SIGTERM`
+
+// notes are all of them.
+var notes = []Note{
 	{"SETTINGS", `Every flag can be given as GFAAS_FLAG in the environment (GFAAS_GPU_MEM is
 --gpu-mem), or as a line of the settings file (gpu-mem: 16GiB); a flag wins
 over the environment, the environment over the file. The file is for all
 programs; a line that none of them knows is an error.`},
-	{"EXIT STATUS", `0 done; 1 failed (bad input included); 2 wrong usage; 3 the answer is no;
-4 something needed is missing; 5 timed out; 6 state locked; 7 partly done,
-can be resumed; 130, 143 ended by SIGINT, SIGTERM`},
+	{exitTitle, ExitText},
 }

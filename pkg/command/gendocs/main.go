@@ -97,7 +97,7 @@ func writePages(cmd *cobra.Command, header *doc.GenManHeader, dir string) error 
 		return err
 	}
 	var notes strings.Builder
-	for _, n := range cli.Notes {
+	for _, n := range cli.NotesOf(cmd) {
 		notes.WriteString(".SH " + n.Title + "\n" + strings.ReplaceAll(n.Text, "-", "\\-") + "\n\n")
 	}
 	const last = ".SH SEE ALSO"

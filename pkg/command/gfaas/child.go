@@ -41,6 +41,12 @@ func realTime() (out []syscall.Signal) {
 // inherited are others that starters have commands ignore.
 var inherited = []syscall.Signal{unix.SIGPIPE, unix.SIGTTIN, unix.SIGTTOU, unix.SIGXCPU, unix.SIGXFSZ}
 
+// startError says that a command could not be started.
+type startError struct{ err error }
+
+func (e *startError) Error() string { return e.err.Error() }
+func (e *startError) Unwrap() error { return e.err }
+
 // runChild runs a command with this process's own standard streams, process
 // group and signals, and returns its exit status: 128+n when signal n ended
 // it. It does not start once ctx has ended. Ends says that it is to be killed when
@@ -52,7 +58,7 @@ var inherited = []syscall.Signal{unix.SIGPIPE, unix.SIGTTIN, unix.SIGTTOU, unix.
 func runChild(ctx context.Context, command, env []string, ends bool) (int, error) {
 	path, err := exec.LookPath(command[0])
 	if err != nil {
-		return 0, err
+		return 0, &startError{err}
 	}
 	signals := make(chan os.Signal, 64)
 	ignore(slices.Concat(forwarded, realTime(), inherited))
@@ -77,7 +83,7 @@ func runChild(ctx context.Context, command, env []string, ends bool) (int, error
 		pid, err = syscall.ForkExec(path, command, attr)
 		return err
 	}); err != nil {
-		return 0, fmt.Errorf("%s: %w", path, err)
+		return 0, &startError{fmt.Errorf("%s: %w", path, err)}
 	}
 	if subreaper {
 		stop := make(chan struct{})

@@ -98,8 +98,13 @@ func parseEngine(command []string) (*engineRun, error) {
 }
 
 func refuseEngine(what, hint string) error {
-	return cli.Fail(cli.ExitUnavailable, hint, fmt.Errorf("%s", what))
+	return cli.Fail(cli.ExitUnavailable, hint, &leavesError{what})
 }
+
+// leavesError says that a command would run outside its slice.
+type leavesError struct{ what string }
+
+func (e *leavesError) Error() string { return e.what }
 
 // checkTarget refuses flags that name an engine of another machine.
 func checkTarget(name, flag, value string) error {

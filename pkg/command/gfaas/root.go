@@ -83,6 +83,7 @@ gfaas-environment(7) lists the variables of the environment.`,
 			root.AddCommand(cmd)
 		}
 	}
+	t.env.Statuses(root, cli.ExitText+".\nThose of gfaas run are the command's, and of gfaas run itself 125 to 127: gfaas-run(1)", nil)
 	root.SetHelpCommandGroupID("machine")
 	root.SetCompletionCommandGroupID("machine")
 	return root

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -53,20 +55,21 @@ introspective: there the quota is a fraction of what the command does alone in
 its share, REQUEST is kept for it, and LIMIT is issued at once when its launches
 take so long that the objective is in danger. The policy multi-token ignores it.
 
-The exit status is the command's, or 128+n when signal n ended it. Signals are
+The exit status is the command's, or 128+n when signal n ended it. If gfaas run itself
+fails, the status is that of env and docker run (see below). Signals are
 passed on; the standard streams are the command's own. When gfaas run itself is
 killed (SIGKILL) the command ends with it at once, and what it has started within
 about a second, as far as the token daemon still runs and finds it; with
 --detach-on-kill they go on, in the slice. Under MPS the command too ends within about a
 second: its work on the GPU has to end before it is killed. A program that the preload library
-cannot be loaded into (static, musl, setuid) is refused with exit 4.
+cannot be loaded into (static, musl, setuid) is refused with exit 126.
 
 When one of the command's processes gets a CUDA error after which all its calls fail,
 such as an illegal address, a line on standard error names the call and the error.
 
 A new container of docker run, podman run, nerdctl run or docker compose run
 is in the slice: gfaas run inserts the arguments that gfaas docker-args prints after run, and
-ends when the container does. Commands that would run outside the slice are refused with exit 4:
+ends when the container does. Commands that would run outside the slice are refused with exit 126:
 docker exec and docker start, an engine of another machine, sudo, ssh, systemd-run.
 
 A process that the command starts may lose the library, as when a Go program or a
@@ -87,8 +90,8 @@ what there is. Functions have that by GFAAS_NO_NVML=1 in their env.
 
 CUDA_VISIBLE_DEVICES chooses the GPU as --gpu does, and may name one only. Numbers count
 GPUs as nvidia-smi does, and simulated ones where the GPU is simulated. If the variable
-hides the GPU that --gpu names, the command fails with exit 2. Without --gpu, a value that
-hides all GPUs (empty, -1 or NoDevFiles) fails with exit 4. The command finds its slice's GPU in the
+hides the GPU that --gpu names, or all GPUs (it is empty, -1 or
+NoDevFiles), gfaas run fails with exit 125. The command finds its slice's GPU in the
 variable, and may name it there in another way; if it names only GPUs outside the slice,
 its cuInit fails with CUDA_ERROR_NO_DEVICE, with a line on standard error.
 
@@ -130,8 +133,32 @@ again after 10 s.`,
 	f.BoolVar(&o.noNVML, "no-nvml", false, "let programs that read NVML see the whole GPU")
 	f.BoolVar(&o.detach, "detach-on-kill", false, "let the command go on when gfaas run itself is killed")
 	f.BoolVar(&o.stop, "stop-unmanaged", false, "kill processes of the command that use the GPU without the preload library")
+	t.env.Statuses(cmd, `the command's, or 128+n when signal n ended it. When gfaas run itself fails:
+125 wrong usage, or something else failed; 126 the command was found and cannot be
+run in a slice; 127 the command was not found; 130, 143 ended by SIGINT, SIGTERM`, runStatus)
 	f.StringVar(&o.name, "name", "", "what the slice is called in gfaas-tokend status (default from COMMAND)")
 	return cmd
+}
+
+// Exit statuses of gfaas run itself, as those of env and docker run.
+const (
+	exitRun       = 125
+	exitCannotRun = 126
+	exitNotFound  = 127
+)
+
+// runStatus returns the exit status of an error of gfaas run.
+func runStatus(e *cli.Error) int {
+	var program *preload.ProgramError
+	var leaves *leavesError
+	var start *startError
+	switch {
+	case errors.Is(e.Err, exec.ErrNotFound), errors.As(e.Err, &start) && errors.Is(start.err, fs.ErrNotExist):
+		return exitNotFound
+	case start != nil, errors.As(e.Err, &program), errors.As(e.Err, &leaves):
+		return exitCannotRun
+	}
+	return exitRun
 }
 
 // completeCommand offers programs first, and files after that.
