@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"net/http"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -88,7 +89,7 @@ func (m *metrics) answered(t *target, status int, queued, took time.Duration) {
 	}
 	n := t.series.last.Load()
 	if n == nil || n.status != status { // most calls of a function end as the one before
-		code := strconv.Itoa(status)
+		code := codeLabel(status)
 		n = &counted{status, m.requests.WithLabelValues(t.name, code), m.invoked.WithLabelValues(t.name+"."+namespace, code)}
 		t.series.last.Store(n)
 	}
@@ -97,6 +98,16 @@ func (m *metrics) answered(t *target, status int, queued, took time.Duration) {
 	t.series.duration.Observe(took.Seconds())
 	t.series.functions.Observe(took.Seconds())
 	t.series.queued.Observe(queued.Seconds())
+}
+
+// codeLabel returns the label of a status: its number if it is registered (or
+// statusCancelled), else its class, as in 2xx. A function may answer with any status, and
+// each label is a series for as long as the gateway runs.
+func codeLabel(status int) string {
+	if http.StatusText(status) != "" || status == statusCancelled {
+		return strconv.Itoa(status)
+	}
+	return strconv.Itoa(status/100) + "xx"
 }
 
 // refused counts a call that the gateway answered itself.
