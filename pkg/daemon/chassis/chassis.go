@@ -76,7 +76,8 @@ type Service struct {
 	// UI and UIGuard are the same for UIListen.
 	UI      http.Handler
 	UIGuard func(http.Handler) http.Handler
-	// Metrics are those of /metrics, in OpenMetrics.
+	// Metrics are those of /metrics, in the format that the client accepts: OpenMetrics
+	// unless it asks for another.
 	Metrics prometheus.Gatherer
 	// Ready says what the daemon still waits for, if anything: then /readyz is 503.
 	Ready func() error

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -497,5 +498,34 @@ func TestControlSocketIsTheUsersOwn(t *testing.T) {
 	}
 	if status, body := d.get(false, "/healthz"); status != http.StatusOK {
 		t.Errorf("%d %s", status, body)
+	}
+}
+
+// TestMetricsFormat: /metrics has the format that the client asks for, and OpenMetrics for
+// one that asks for none.
+func TestMetricsFormat(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(prometheus.NewCounter(prometheus.CounterOpts{Name: "gfaas_test_total", Help: "A counter."}))
+	h := new(Chassis).handler(Service{Metrics: registry}, nil)
+	const open, plain = "application/openmetrics-text; version=1.0.0", "text/plain; version=0.0.4"
+	for _, c := range []struct {
+		accept []string
+		want   string
+	}{
+		{nil, open}, {[]string{""}, open}, {[]string{"*/*"}, open}, {[]string{"*/*;q=0.1, "}, open},
+		{[]string{"text/plain"}, plain}, {[]string{"text/plain;version=0.0.4"}, plain}, {[]string{"TEXT/plain; q=0.5, */*;q=0.1"}, plain}, {[]string{"*/*;q=0.1", "text/plain"}, plain},
+		{[]string{"text/html,application/xhtml+xml,*/*;q=0.8"}, plain}, {[]string{"text/*"}, plain},
+		{[]string{open}, open}, {[]string{"application/openmetrics-text;version=1.0.0;q=0.8,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"}, open},
+		{[]string{"text/plain;q=0.9,application/openmetrics-text;version=1.0.0;q=0.2"}, plain},
+		{[]string{"application/openmetrics-text;version=0.0.1"}, "application/openmetrics-text; version=0.0.1"},
+	} {
+		r := httptest.NewRequest("GET", "/metrics", nil)
+		r.Header["Accept"] = c.accept
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		kind, text := w.Header().Get("Content-Type"), w.Body.String()
+		if w.Code != 200 || !strings.HasPrefix(kind, c.want) || strings.HasSuffix(text, "# EOF\n") != strings.HasPrefix(c.want, "application/") || !strings.Contains(text, "\ngfaas_test_total 0") {
+			t.Errorf("Accept %q: %d %s, want %s\n%s", c.accept, w.Code, kind, c.want, text)
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -49,13 +50,29 @@ func (c *Chassis) handler(s Service, next http.Handler) http.Handler {
 	})
 }
 
-// openMetrics answers in OpenMetrics whatever the client says it accepts.
+// openMetrics answers in OpenMetrics if the client names no format that it accepts.
 func openMetrics(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		accept := strings.Join(r.Header.Values("Accept"), ",") // next looks at the first field alone
+		if acceptsAll(accept) {
+			accept = "application/openmetrics-text; version=1.0.0"
+		}
 		r = r.Clone(r.Context())
-		r.Header.Set("Accept", "application/openmetrics-text; version=1.0.0")
+		r.Header.Set("Accept", accept)
 		next.ServeHTTP(w, r)
 	})
+}
+
+// acceptsAll reports whether an Accept header leaves the choice between text/plain and
+// OpenMetrics to the server.
+func acceptsAll(accept string) bool {
+	for media := range strings.SplitSeq(accept, ",") {
+		media, _, _ = strings.Cut(media, ";")
+		if media = strings.TrimSpace(media); media != "" && media != "*/*" {
+			return false
+		}
+	}
+	return true
 }
 
 // serveHTTP serves on a socket. An answer must be taken in that time, unless it
