@@ -32,6 +32,8 @@ type document struct {
 	Limits    *limitsDocument   `yaml:"limits,omitempty,flow"`
 	ReadOnly  bool              `yaml:"read_only,omitempty"`
 	Unmanaged string            `yaml:"unmanaged,omitempty"`
+	Probes    *probesDocument   `yaml:"probes,omitempty,flow"`
+	WebSocket string            `yaml:"websocket,omitempty"`
 	Labels    map[string]string `yaml:"labels,omitempty"`
 	Notes     map[string]string `yaml:"annotations,omitempty"`
 }
@@ -40,6 +42,12 @@ type limitsDocument struct {
 	Memory string  `yaml:"memory,omitempty"`
 	Pids   int     `yaml:"pids,omitempty"`
 	CPUs   float64 `yaml:"cpus,omitempty"`
+}
+
+// probesDocument has pointers because an empty list is not the same as none.
+type probesDocument struct {
+	Paths   *[]string `yaml:"paths,omitempty,flow"`
+	Methods *[]string `yaml:"methods,omitempty,flow"`
 }
 
 type scaleDocument struct {
@@ -77,12 +85,21 @@ func toDocument(fn Function) document {
 		Port: unless(fn.Port, DefaultPort), Contract: unless(fn.Contract, DefaultContract),
 		Kind: unless(fn.Kind, DefaultKind), Request: fn.Request, GPUs: unless(fn.GPUs, 1), Weight: unless(fn.Weight, 1),
 		Tenant: unless(fn.Tenant, DefaultTenant), Inflight: unless(fn.Inflight, DefaultInflight), Queue: fn.Queue,
-		Restart: unless(fn.Restart, DefaultRestart), ReadOnly: fn.ReadOnly, Unmanaged: unless(fn.Unmanaged, DefaultUnmanaged), Labels: fn.Labels, Notes: fn.Annotations,
+		Restart: unless(fn.Restart, DefaultRestart), ReadOnly: fn.ReadOnly, Unmanaged: unless(fn.Unmanaged, DefaultUnmanaged), WebSocket: unless(fn.WebSocket, WebSocketClose), Labels: fn.Labels, Notes: fn.Annotations,
 	}
 	if fn.Limits != (Limits{}) {
 		d.Limits = &limitsDocument{Pids: fn.Limits.Pids, CPUs: fn.Limits.CPUs}
 		if fn.Limits.Memory > 0 {
 			d.Limits.Memory = fn.Limits.Memory.String()
+		}
+	}
+	if fn.Probes.Paths != nil || fn.Probes.Methods != nil {
+		d.Probes = &probesDocument{}
+		if fn.Probes.Paths != nil {
+			d.Probes.Paths = &fn.Probes.Paths
+		}
+		if fn.Probes.Methods != nil {
+			d.Probes.Methods = &fn.Probes.Methods
 		}
 	}
 	if fn.Timeout > 0 {

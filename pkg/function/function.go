@@ -36,6 +36,9 @@ type Function struct {
 	// the preload library are to be killed, else they are only reported.
 	Unmanaged string
 
+	Probes    Probes // requests that neither start an instance nor keep one
+	WebSocket string // WebSocketClose or WebSocketKeep: what an idle upgraded connection does to its instance
+
 	Labels map[string]string // for whoever asks a gateway for functions: they change nothing here
 
 	// Annotations are the same, with longer values.

@@ -1,6 +1,7 @@
 package function
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -29,6 +30,8 @@ restart: on-failure
 limits: {memory: 4GiB, pids: 512, cpus: 1.5}
 read_only: true
 unmanaged: stop
+probes: {paths: [/live, "/a%20b"], methods: []}
+websocket: keep
 labels: {team: vision}
 annotations: {topic: "a: b"}
 `
@@ -51,6 +54,7 @@ func TestParseAllKeys(t *testing.T) {
 	case fn.Weight != 1.5, fn.Tenant != "team_a", *fn.Model != Model{"resnet50", "resnet50 v2.safetensors", 98 * gpu.MiB}, fn.Dir != "dir":
 	case fn.Scale != Scale{1, 3, 90 * time.Second}, fn.Inflight != 4, fn.Timeout != 10*time.Minute, fn.Queue != 64:
 	case fn.Restart != "on-failure", fn.Limits != Limits{4 * gpu.GiB, 512, 1.5}, !fn.ReadOnly, fn.Unmanaged != "stop":
+	case !slices.Equal(fn.Probes.Paths, []string{"/live", "/a%20b"}), fn.Probes.Methods == nil, len(fn.Probes.Methods) != 0, fn.WebSocket != "keep":
 	case fn.Labels["team"] != "vision", fn.Annotations["topic"] != "a: b":
 	default:
 		if v, set := fn.Env["EMPTY"]; set && v == "" {
@@ -68,7 +72,8 @@ func TestParseDefaultsAndDocuments(t *testing.T) {
 	a, b := functions[0], functions[1]
 	if a.Port != 8080 || a.Contract != "auto" || a.Kind != "inference" || a.GPUs != 1 || a.Weight != 1 || a.Tenant != "default" || a.Model != nil ||
 		a.Scale != DefaultScale || a.Inflight != 1 || a.Timeout != 0 || a.Queue != 0 ||
-		a.Restart != "no" || a.Limits != (Limits{}) || a.ReadOnly || a.Unmanaged != "report" {
+		a.Restart != "no" || a.Limits != (Limits{}) || a.ReadOnly || a.Unmanaged != "report" ||
+		a.Probes.Paths != nil || a.Probes.Methods != nil || a.WebSocket != "close" {
 		t.Errorf("defaults: %+v", a)
 	}
 	if b.Name != "7b" {
@@ -88,7 +93,7 @@ func TestParseFaults(t *testing.T) {
 	for what, c := range map[string]struct{ text, want string }{
 		"unknown key":               {ok + "gpumem: 3\n", "f.yaml:3: gpumem: unknown key, expected one of annotations, command, "},
 		"near key":                  {ok + "gpumem: 3\n", ", weight: gpu_mem?"},
-		"far key":                   {ok + "colour: 3\n", "tenant, timeout, unmanaged, weight"},
+		"far key":                   {ok + "colour: 3\n", "tenant, timeout, unmanaged, websocket, weight"},
 		"unknown model key":         {ok + "model: {name: m, size: 1MiB, shape: 3}\n", "f.yaml:3: model.shape: unknown key, expected one of file, name, size"},
 		"repeated key":              {ok + "name: b\n", "f.yaml:3: name: the key is on line 1 already"},
 		"repeated variable":         {ok + "env:\n  A: 1\n  A: 2\n", "f.yaml:5: env.A: the key is on line 4 already"},
@@ -135,6 +140,15 @@ func TestParseFaults(t *testing.T) {
 		"read_only":                 {ok + "read_only: perhaps\n", `f.yaml:3: read_only: "perhaps", expected one of true, false`},
 		"read_only of none":         {"name: a\ncommand: [x]\nread_only: true\n", "f.yaml:3: read_only: of a container"},
 		"unmanaged":                 {ok + "unmanaged: kill\n", `f.yaml:3: unmanaged: "kill", expected one of report, stop`},
+		"websocket":                 {ok + "websocket: open\n", `f.yaml:3: websocket: "open", expected one of close, keep`},
+		"probes list":               {ok + "probes: [/health]\n", "f.yaml:3: probes: a list, expected keys and values: methods, paths"},
+		"probes key":                {ok + "probes: {path: [/health]}\n", "f.yaml:3: probes.path: unknown key, expected one of methods, paths: paths?"},
+		"probes text":               {ok + "probes: {paths: /health}\n", `f.yaml:3: probes.paths: "/health", expected a list of paths like [/health]`},
+		"probes path":               {ok + "probes:\n  paths:\n  - /a\n  - health\n", `f.yaml:6: probes.paths: "health", expected a list of paths`},
+		"probes query":              {ok + "probes: {paths: [\"/a?b\"]}\n", `f.yaml:3: probes.paths: "/a?b", expected`},
+		"probes path twice":         {ok + "probes: {paths: [/a, /a]}\n", `f.yaml:3: probes.paths: "/a" is in the list already, expected each once`},
+		"probes method":             {ok + "probes: {methods: [POST]}\n", `f.yaml:3: probes.methods: "POST", expected a list of GET, HEAD, OPTIONS, TRACE`},
+		"probes methods":            {ok + "probes: {methods: [GET, GET, GET, GET, GET]}\n", "f.yaml:3: probes.methods: 5 entries, expected at most 4"},
 		"timeout":                   {ok + "timeout: 5\n", "expected a duration above 0"},
 		"merge":                     {ok + "<<: {port: 1}\n", "f.yaml:3: <<: unknown key"},
 		"list":                      {"- name: a\n", "f.yaml:1: a list, expected keys and values: annotations, command, "},

@@ -29,7 +29,11 @@ const (
 	// What a Function may say of unmanaged processes.
 	DefaultUnmanaged = "report"
 	StopUnmanaged    = "stop"
-	DefaultInflight  = 1
+
+	// What happens to an upgraded connection that is idle.
+	WebSocketClose  = "close" // it is closed, so that its instance can stop
+	WebSocketKeep   = "keep"  // it stays open, and its instance stays loaded
+	DefaultInflight = 1
 )
 
 // DefaultScale is the scale of a function that gives none, and what is not
@@ -47,13 +51,14 @@ const (
 // maxGPUs is the most GPUs one instance may span.
 const maxGPUs = 1024
 
-// contracts, kinds, restarts and unmanaged are the words the keys contract, kind, restart
-// and unmanaged know.
+// contracts, kinds, restarts, unmanaged and websocket are the words the keys of these
+// names (in the singular) know.
 var (
 	contracts = []string{"auto", "http", "openfaas", "kserve-v2", "openai"}
 	kinds     = []string{"inference", "training", Kernels}
 	restarts  = []string{"no", "on-failure", "always"}
 	unmanaged = []string{DefaultUnmanaged, StopUnmanaged}
+	websocket = []string{WebSocketClose, WebSocketKeep}
 )
 
 var namePattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
@@ -70,7 +75,7 @@ func CheckName(name string) error {
 // function reads one document; line is where its name is.
 func (p *parser) function(n *yaml.Node) (fn Function, line int) {
 	fn = Function{Port: DefaultPort, Contract: DefaultContract, Kind: DefaultKind, GPUs: 1, Weight: 1, Tenant: DefaultTenant, Restart: DefaultRestart,
-		Scale: DefaultScale, Inflight: DefaultInflight, Unmanaged: DefaultUnmanaged}
+		Scale: DefaultScale, Inflight: DefaultInflight, Unmanaged: DefaultUnmanaged, WebSocket: WebSocketClose}
 	lines := p.mapping(n, "", map[string]setter{
 		"name": func(p *parser, key string, v *yaml.Node) { fn.Name = p.name(v, key) },
 		"image": func(p *parser, key string, v *yaml.Node) {
@@ -102,6 +107,8 @@ func (p *parser) function(n *yaml.Node) (fn Function, line int) {
 			fn.ReadOnly = p.oneOf(v, key, []string{"true", "false"}) == "true"
 		},
 		"unmanaged": func(p *parser, key string, v *yaml.Node) { fn.Unmanaged = p.oneOf(v, key, unmanaged) },
+		"probes":    func(p *parser, key string, v *yaml.Node) { fn.Probes = p.probes(v, key) },
+		"websocket": func(p *parser, key string, v *yaml.Node) { fn.WebSocket = p.oneOf(v, key, websocket) },
 	})
 	if fn.Name == "" {
 		p.fail(n, "name", "missing, expected a name like resnet-50")

@@ -32,6 +32,7 @@ type call struct {
 	from    *upload // nil without a body
 	repeats int     // how often it was sent again when it may have been carried out
 	status  int     // of its answer
+	probe   bool    // it is a probe, which the policy knows nothing of
 
 	// The engine's, under its lock; a caller may read them between what turn gives
 	// and what it does next.
@@ -49,12 +50,12 @@ type call struct {
 	attempts int // how many instances may have seen it
 	left     bool
 
-	turn   chan *Error // it may go, or why not
-	cancel context.CancelCauseFunc
-	limit  limit       // of the pause that may be
-	begun  atomic.Bool // its answer has
-	over   atomic.Bool
-	closer io.Closer // of an upgraded connection
+	turn     chan *Error // it may go, or why not
+	cancel   context.CancelCauseFunc
+	limit    limit       // of the pause that may be
+	begun    atomic.Bool // its answer has
+	over     atomic.Bool
+	upgraded *connection // nil if it is not
 
 	proxy   httputil.ReverseProxy
 	passing passing // what the answer is passed on by; nothing of a call without a connection
@@ -76,6 +77,7 @@ var (
 	errTimeout  = errors.New("no answer in time")
 	errDied     = errors.New("the instance ended")
 	errDraining = errors.New("the gateway ends")
+	errIdle     = errors.New("the upgraded connection was idle")
 )
 
 // newCall is a call that has not been received yet. Target may be nil.
@@ -113,6 +115,13 @@ func (c *call) serve(w http.ResponseWriter, r *http.Request) {
 	if g.draining.Load() {
 		c.refuse(w, draining())
 		return
+	}
+	if c.probe = c.target.probes.Load().Match(r.Method, c.path); c.probe && !g.engine.isWarm(c.target) {
+		c.refuse(w, notLoaded(c.target))
+		return
+	}
+	if c.probe {
+		r.Header.Del("Upgrade") // an upgraded connection would be a use of the function
 	}
 	if !c.target.receiving() {
 		c.refuse(w, tooManyBodies("of calls of function "+c.target.name))
@@ -223,7 +232,11 @@ func (c *call) RoundTrip(r *http.Request) (*http.Response, error) {
 			r.Header["Content-Length"] = []string{strconv.FormatInt(r.ContentLength, 10)}
 		}
 	}
-	c.g.engine.submit(c)
+	if c.probe {
+		c.g.engine.probe(c)
+	} else {
+		c.g.engine.submit(c)
+	}
 	for {
 		if err := c.wait(ctx); err != nil {
 			return nil, err
@@ -358,6 +371,14 @@ func died(err error) bool {
 
 // problem is the answer to a call that got none.
 func (c *call) problem(err error) *Error {
+	e := c.cause(err)
+	if c.probe && e.Code == codeInstanceDied {
+		return notLoaded(c.target) // nothing protects an instance from its end because a probe is sent to it
+	}
+	return e
+}
+
+func (c *call) cause(err error) *Error {
 	var e *Error
 	switch {
 	case errors.As(err, &e):
@@ -388,8 +409,8 @@ func (c *call) late() {
 // cut ends a call that runs.
 func (c *call) cut(cause error) {
 	c.cancel(cause)
-	if c.begun.Load() && c.closer != nil {
-		_ = c.closer.Close()
+	if c.begun.Load() && c.upgraded != nil {
+		_ = c.upgraded.ReadWriteCloser.Close()
 	}
 }
 
@@ -401,9 +422,8 @@ func (c *call) answered(answer *http.Response) *http.Response {
 		c.g.failed()
 	}
 	if upgraded, ok := answer.Body.(io.ReadWriteCloser); ok && answer.StatusCode == http.StatusSwitchingProtocols {
-		c.limit.stop()
-		c.closer = upgraded
-		answer.Body = &connection{ReadWriteCloser: upgraded, call: c}
+		c.upgraded = newConnection(c, upgraded, answer.Header)
+		answer.Body = c.upgraded
 		answer.Header.Del("Alt-Svc") // it would apply to the whole origin, not to one function
 		c.labelAnswer(answer.Header)
 	} else {
@@ -470,32 +490,18 @@ func (b *answerBody) Close() error {
 	return err
 }
 
-// connection is one that was upgraded. It holds its place until it is closed.
-type connection struct {
-	io.ReadWriteCloser
-	call *call
-}
-
-// CloseWrite tells the instance that the caller says no more.
-func (c *connection) CloseWrite() error {
-	if half, ok := c.ReadWriteCloser.(interface{ CloseWrite() error }); ok {
-		return half.CloseWrite()
-	}
-	return nil
-}
-
-func (c *connection) Close() error {
-	err := c.ReadWriteCloser.Close()
-	c.call.end(nil)
-	return err
-}
-
 // end says how a call that has a place on an instance ended; only the first time
 // counts.
 func (c *call) end(err error) {
 	if c.over.CompareAndSwap(false, true) {
-		c.g.engine.finish(c, err)
-		if c.begun.Load() {
+		if c.probe {
+			c.g.engine.probed(c)
+		} else {
+			c.g.engine.finish(c, err)
+		}
+		if c.begun.Load() && c.probe {
+			c.g.metrics.probed(c.target, c.status)
+		} else if c.begun.Load() {
 			now := time.Now()
 			c.target.answered(c.g.limits.at(now), c.status, now.Sub(c.came))
 			c.g.metrics.answered(c.target, c.status, c.queued, now.Sub(c.came))
@@ -514,7 +520,9 @@ func (c *call) end(err error) {
 
 // refuse answers with an error of the gateway's own.
 func (c *call) refuse(w http.ResponseWriter, e *Error) {
-	if c.target != nil {
+	if c.probe {
+		c.g.metrics.probed(c.target, e.Status)
+	} else if c.target != nil {
 		c.target.refused(e)
 		c.g.metrics.refused(c.target, e, c.queued, time.Since(c.came))
 	}

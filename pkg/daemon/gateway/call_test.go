@@ -258,7 +258,7 @@ func TestNoAnswer(t *testing.T) {
 		},
 		"/fault": func(rw http.ResponseWriter, _ *http.Request) { http.Error(rw, "own", http.StatusServiceUnavailable) },
 	}, nil)
-	w.apply(fn("f"))
+	w.apply(fn("f", func(f *function.Function) { f.Probes.Methods = []string{} }))
 	for _, c := range []struct {
 		method, path string
 		headers      []string

@@ -99,6 +99,12 @@ func (e *engine) set(fn function.Function) *target {
 	t.function = fn
 	t.timeout.Store(int64(orElse(fn.Timeout, e.g.cfg.Timeout)))
 	t.queue.Store(int64(orElse(fn.Queue, e.g.cfg.Queue)))
+	probes, idle := fn.Probed(), fn.Scale.Idle
+	if fn.WebSocket == function.WebSocketKeep {
+		idle = 0
+	}
+	t.probes.Store(&probes)
+	t.idle.Store(int64(idle))
 	if t.scaling == nil {
 		t.scaling = e.newScaling(t)
 		if row := e.unitOf(fn); row != nil {

@@ -65,6 +65,7 @@ type server struct {
 	moving
 	memory instanceMemory
 	calls  []*call // dispatched to it
+	probes []*call // probes that it answers; the policy knows nothing of them
 	since  time.Duration
 	worked bool          // it has run a call
 	busy   time.Duration // when it last began to run something
@@ -536,7 +537,9 @@ func (e *engine) move(a *queue.Action) {
 	}
 	if a.Kind == queue.Offload && s.parks {
 		e.g.metrics.evicted(s.target, "parked")
-		s.out = e.g.cfg.Park == ParkCheckpoint
+		if s.out = e.g.cfg.Park == ParkCheckpoint; s.out {
+			e.cutProbes(s) // its processes are about to stand still
+		}
 		e.g.deed(func() { e.moved(s, residency.HostWarm, !e.g.park(s)) })
 		return
 	}
@@ -633,6 +636,9 @@ func (e *engine) cutAll() {
 	var all []*call
 	for _, c := range e.calls {
 		all = append(all, c)
+	}
+	for _, s := range e.servers {
+		all = append(all, s.probes...)
 	}
 	e.mu.Unlock()
 	slices.SortFunc(all, func(a, b *call) int { return cmp.Compare(a.id, b.id) })

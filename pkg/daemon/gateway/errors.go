@@ -37,6 +37,7 @@ const (
 	codeInstanceDied = "instance-died"
 	codeBadAnswer    = "bad-answer"
 	codeNoConnection = "no-connection"
+	codeNotLoaded    = "not-loaded"
 	codeDraining     = "draining"
 	codeJournal      = "journal"
 	codeNoCall       = "no-call"

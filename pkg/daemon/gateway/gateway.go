@@ -276,6 +276,7 @@ func (g *Gateway) run(ctx context.Context) error {
 	g.deed(func() { g.measure(g.life) })
 	g.deed(func() { g.watchFaults(g.life) })
 	g.deed(func() { g.scale(g.life) })
+	g.deed(func() { g.yield(g.life) })
 	err := g.follow(ctx)
 	g.engine.close()
 	g.endLife()

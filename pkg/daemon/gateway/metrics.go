@@ -20,6 +20,7 @@ type metrics struct {
 	queued    *prometheus.HistogramVec
 	rejected  *prometheus.CounterVec
 	evictions *prometheus.CounterVec
+	probes    *prometheus.CounterVec
 	invoked   *prometheus.CounterVec   // as OpenFaaS calls them
 	functions *prometheus.HistogramVec // the same
 
@@ -49,6 +50,7 @@ func newMetrics(g *Gateway) (*prometheus.Registry, *metrics) {
 		queued:    histogram("gfaas_queue_seconds", "Time that a call waited for a place on an instance.", "function"),
 		rejected:  counter("gfaas_rejected_total", "Calls that no instance was given, by the code of the answer.", "function", "reason"),
 		evictions: counter("gfaas_evictions_total", "Instances that were stopped, or had their memory moved to the host, by the policy.", "function", "kind"),
+		probes:    counter("gfaas_probes_total", "Probes, such as health checks, by the status of their answer; they are no calls.", "function", "code"),
 		invoked:   counter("gateway_function_invocation_total", "Calls, as OpenFaaS counts them.", "function_name", "code"),
 		functions: histogram("gateway_functions_seconds", "Time that calls took, as OpenFaaS counts it.", "function_name"),
 
@@ -61,7 +63,7 @@ func newMetrics(g *Gateway) (*prometheus.Registry, *metrics) {
 		running:    desc("gpu_running", "Calls that a GPU runs now.", "gpu"),
 	}
 	r := prometheus.NewRegistry()
-	r.MustRegister(m.requests, m.duration, m.queued, m.rejected, m.evictions, m.invoked, m.functions, m)
+	r.MustRegister(m.requests, m.duration, m.queued, m.rejected, m.evictions, m.probes, m.invoked, m.functions, m)
 	return r, m
 }
 
@@ -110,6 +112,13 @@ func codeLabel(status int) string {
 	return strconv.Itoa(status/100) + "xx"
 }
 
+// probed counts a probe that is over.
+func (m *metrics) probed(t *target, status int) {
+	if !t.forgotten.Load() {
+		m.probes.WithLabelValues(t.name, codeLabel(status)).Inc()
+	}
+}
+
 // refused counts a call that the gateway answered itself.
 func (m *metrics) refused(t *target, e *Error, queued, took time.Duration) {
 	if t.forgotten.Load() {
@@ -129,7 +138,7 @@ func (m *metrics) evicted(t *target, kind string) { m.evictions.WithLabelValues(
 func (m *metrics) forget(name string) {
 	for _, v := range []interface {
 		DeletePartialMatch(prometheus.Labels) int
-	}{m.requests, m.duration, m.queued, m.rejected, m.evictions} {
+	}{m.requests, m.duration, m.queued, m.rejected, m.evictions, m.probes} {
 		v.DeletePartialMatch(prometheus.Labels{"function": name})
 	}
 	m.invoked.DeletePartialMatch(prometheus.Labels{"function_name": name + "." + namespace})

@@ -21,13 +21,15 @@ func TestStatusSeries(t *testing.T) {
 			t.Errorf("%d, want %d", a.status, status)
 		}
 	}
+	w.do("HEAD", "/function/f/222", "")
 	f := (*w.names.Load())["f"]
 	for status := 200; status < 1000; status++ {
 		w.metrics.answered(f, status, 0, 0)
+		w.metrics.probed(f, status)
 	}
 	all := w.do("GET", "/metrics", "").body
 	const registered, classes = 70, 9
-	for _, name := range []string{"gfaas_requests_total{", "gateway_function_invocation_total{"} {
+	for _, name := range []string{"gfaas_requests_total{", "gateway_function_invocation_total{", "gfaas_probes_total{"} {
 		if n := strings.Count(all, "\n"+name); n == 0 || n > registered+classes {
 			t.Errorf("%d series of %s, want at most %d", n, name, registered+classes)
 		}

@@ -29,6 +29,8 @@ type target struct {
 	forgotten atomic.Bool  // nothing is counted of it any more
 	timeout   atomic.Int64 // a time.Duration
 	queue     atomic.Int64 // calls that may wait
+	idle      atomic.Int64 // a time.Duration: an upgraded connection that is idle for so long is closed; 0 is never
+	probes    atomic.Pointer[function.Probes]
 
 	// The engine's, under its lock.
 	function  function.Function
@@ -106,6 +108,7 @@ func tooManyBodies(whose string) *Error {
 func same(a, b function.Function) bool {
 	for _, f := range []*function.Function{&a, &b} {
 		f.SLO, f.Weight, f.Tenant, f.Scale, f.Inflight, f.Timeout, f.Queue, f.Kind = 0, 0, "", function.Scale{}, 0, 0, 0, ""
+		f.Probes, f.WebSocket = function.Probes{}, ""
 		f.Labels, f.Annotations = nil, nil
 	}
 	return reflect.DeepEqual(a, b)

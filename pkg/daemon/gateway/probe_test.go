@@ -1,0 +1,171 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/gpu"
+)
+
+// contracted is a function of that contract.
+func contracted(name, contract string) function.Function {
+	return fn(name, func(f *function.Function) { f.Contract = contract })
+}
+
+// TestColdProbes: a probe of a function without an instance is refused at once and starts
+// none; every other request starts one.
+func TestColdProbes(t *testing.T) {
+	w := newWorld(t, http.HandlerFunc(echo), nil)
+	own := func(paths, methods []string) function.Function {
+		return fn("f", func(f *function.Function) { f.Probes = function.Probes{Paths: paths, Methods: methods} })
+	}
+	none := []string{}
+	for i, c := range []struct {
+		function function.Function
+		request  string // METHOD PATH of /function/f, or of /v2/models/f
+		probe    bool
+	}{
+		{fn("f"), "GET /health", true}, {fn("f"), "GET /healthz", true}, {fn("f"), "GET /ready", true}, {fn("f"), "GET /metrics", true},
+		{fn("f"), "GET /v1/models", true}, {fn("f"), "GET /health/", true}, {fn("f"), "GET /health?verbose=1", true},
+		{fn("f"), "HEAD ", true}, {fn("f"), "HEAD /any/path", true}, {fn("f"), "OPTIONS ", true}, {fn("f"), "OPTIONS /v1/chat/completions", true},
+		{contracted("f", "openfaas"), "GET /_/health", true}, {contracted("f", "openfaas"), "GET /_/ready", true},
+		{contracted("f", "kserve-v2"), "GET /v2/health/ready", true}, {contracted("f", "kserve-v2"), "GET /v2/health/live", true},
+		{contracted("f", "auto"), "GET /_/health", true}, {contracted("f", "auto"), "GET /v2/health/ready", true},
+		{own([]string{"/poll", "/"}, nil), "GET /poll", true}, {own([]string{"/poll", "/"}, nil), "GET ", true}, {own([]string{"/poll"}, nil), "HEAD /x", true},
+		{own(nil, []string{"GET"}), "GET /anything", true}, {own(nil, none), "GET /health", true},
+
+		{fn("f"), "GET ", false}, {fn("f"), "POST /health", false}, {fn("f"), "GET /healthy", false}, {fn("f"), "GET /x/health", false}, {fn("f"), "PUT /metrics", false},
+		{fn("f"), "GET /_/health", false}, {fn("f"), "GET /v2/health/ready", false}, {fn("f"), "GET //health", false},
+		{own(none, none), "GET /health", false}, {own(none, none), "HEAD /health", false}, {own([]string{"/poll"}, nil), "GET /health", false},
+		{own(nil, none), "OPTIONS /x", false}, {own(nil, []string{"HEAD"}), "OPTIONS /x", false},
+	} {
+		f := c.function
+		f.Name = fmt.Sprint("f", i)
+		w.apply(f)
+		method, path, _ := strings.Cut(c.request, " ")
+		before := w.lastID.Load()
+		a := w.do(method, "/function/"+f.Name+path, "")
+		switch started := w.lastID.Load() - before; {
+		case c.probe && (a.status != 503 || a.reason() != codeNotLoaded || a.header.Get("Retry-After") == "" || a.header.Get("Gfaas-Attempts") != "0" || started != 0):
+			t.Errorf("%s of %+v: %d %s, %d instances started, want 503 %s and none", c.request, f.Probes, a.status, a.reason(), started, codeNotLoaded)
+		case !c.probe && (a.status != 200 || started != 1):
+			t.Errorf("%s of %+v: %d %s, %d instances started, want 200 and one", c.request, f.Probes, a.status, a.reason(), started)
+		}
+		if err := w.catalog.Remove(context.Background(), f.Name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.apply(contracted("k", "kserve-v2"))
+	if a := w.do("HEAD", "/v2/models/k/infer", ""); a.status != 503 || a.reason() != codeNotLoaded {
+		t.Errorf("HEAD of a model's path: %d %s", a.status, a.reason())
+	}
+}
+
+// TestProbesAreNoCalls: a probe of a loaded function is answered by its instance, even one
+// that is busy, and counts as nothing but a probe.
+func TestProbesAreNoCalls(t *testing.T) {
+	release := make(chan struct{})
+	w := newWorld(t, mixed{"/slow": func(http.ResponseWriter, *http.Request) { <-release }, "/health": func(rw http.ResponseWriter, r *http.Request) {
+		rw.Header().Set("Seen-Upgrade", r.Header.Get("Upgrade"))
+		rw.WriteHeader(599)
+		_, _ = io.WriteString(rw, "ill")
+	}}, nil)
+	w.apply(fn("f"))
+	w.do("POST", "/function/f", "")
+	done := make(chan answer, 1)
+	go func() {
+		a, _ := w.try(context.Background(), "POST", "/function/f/slow", "")
+		done <- a
+	}()
+	w.until("it is busy", func() bool { return *w.Status().GPUs[0].Running == 1 })
+	for range 20 {
+		a := w.do("GET", "/function/f/health", "", "Connection", "Upgrade", "Upgrade", "own")
+		if a.status != 599 || a.body != "ill" || a.header.Get("Gfaas-Instance") != "f.1" || a.reason() != "probe" || a.header.Get("Seen-Upgrade") != "" {
+			t.Fatalf("%+v", a)
+		}
+	}
+	close(release)
+	if a := <-done; a.status != 200 {
+		t.Errorf("%+v", a)
+	}
+	w.until("all are over", func() bool {
+		w.engine.mu.Lock()
+		defer w.engine.mu.Unlock()
+		for _, s := range w.engine.servers {
+			if len(s.probes) > 0 || len(s.calls) > 0 {
+				return false
+			}
+		}
+		return true
+	})
+	w.apply(fn("g"))
+	w.do("HEAD", "/function/g", "")
+	for _, f := range w.Status().Functions {
+		if want := map[string]int64{"f": 1, "g": 0}[f.Function]; int64(*f.ColdStarts) != want || *f.Errors != 0 || *f.Rejected != 0 {
+			t.Errorf("%s: %d cold starts, %d errors, %d rejected", f.Function, *f.ColdStarts, *f.Errors, *f.Rejected)
+		}
+	}
+	all := w.do("GET", "/metrics", "").body
+	for _, want := range []string{`gfaas_probes_total{code="5xx",function="f"} 20`, `gfaas_probes_total{code="503",function="g"} 1`, `gfaas_requests_total{code="200",function="f"} 2`} {
+		if !strings.Contains(all, want) {
+			t.Errorf("no %s in\n%s", want, all)
+		}
+	}
+	if strings.Contains(all, `gfaas_requests_total{code="5`) || strings.Contains(all, `gateway_function_invocation_total{code="5`) || strings.Contains(all, "gfaas_rejected_total{") {
+		t.Errorf("probes are counted as calls:\n%s", all)
+	}
+}
+
+// TestProbesKeepNothing: an instance that gets nothing but probes stops as an idle one
+// does.
+func TestProbesKeepNothing(t *testing.T) {
+	w := newWorld(t, http.HandlerFunc(echo), nil)
+	w.apply(fn("f", func(f *function.Function) { f.Scale.Idle = 200 * time.Millisecond }))
+	w.do("POST", "/function/f", "")
+	for _, request := range []string{"GET /healthz", "HEAD /x", "OPTIONS /x"} {
+		method, path, _ := strings.Cut(request, " ")
+		w.do("POST", "/function/f", "")
+		w.until("it has stopped", func() bool {
+			a := w.do(method, "/function/f"+path, "")
+			if a.status != 200 && (a.status != 503 || a.reason() != codeNotLoaded) {
+				t.Errorf("%s: %+v", request, a)
+			}
+			return a.status == 503
+		})
+	}
+}
+
+// TestProbesSwapNothing: probes of a function leave another's instance where it is.
+func TestProbesSwapNothing(t *testing.T) {
+	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) { c.GPUs[0].Mem = int64(16 * gpu.GiB) })
+	large := func(f *function.Function) { f.GPUMem = 10 * gpu.GiB }
+	w.apply(fn("x", large), fn("y", large))
+	for range 3 {
+		if a := w.do("POST", "/function/x", ""); a.status != 200 || a.header.Get("Gfaas-Instance") != "x.1" {
+			t.Errorf("%+v", a)
+		}
+		for _, request := range []string{"GET /health", "HEAD /", "OPTIONS /"} {
+			method, path, _ := strings.Cut(request, " ")
+			if a := w.do(method, "/function/y"+path, ""); a.status != 503 {
+				t.Errorf("%s: %+v", request, a)
+			}
+		}
+	}
+}
+
+// TestProbeOfTheDead: a probe that meets an instance which ends is refused as one of a
+// function without an instance.
+func TestProbeOfTheDead(t *testing.T) {
+	w := newWorld(t, mixed{"/health": hangUp}, nil)
+	w.apply(fn("f"))
+	w.do("POST", "/function/f", "")
+	if a := w.do("GET", "/function/f/health", ""); a.status != 503 || a.reason() != codeNotLoaded {
+		t.Errorf("%+v", a)
+	}
+}
