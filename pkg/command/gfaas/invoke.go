@@ -70,7 +70,7 @@ which instance answered after what time and, through the gateway, how it was sta
 	cmd.Flags().DurationVar(&o.timeout, "timeout", 30*time.Second, "how long the whole answer may take")
 	cmd.Flags().BoolVar(&o.async, "async", false, "have the gateway run it, and do not wait")
 	cmd.Flags().StringVar(&o.callback, "callback", "", "with --async: `URL` that the answer is posted to")
-	cmd.Flags().StringVar(&o.callID, "call-id", "", "with --async: id of the call; one that is known is not run again")
+	cmd.Flags().StringVar(&o.callID, "call-id", "", "with --async: id of the call; the same call of the function is not run again")
 	return cmd
 }
 

@@ -20,6 +20,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"log/slog"
 	"net/http"
@@ -189,19 +190,20 @@ type Request struct {
 }
 
 // Accept keeps a call, and returns when it is on disk. One that is known is not
-// kept again, which is no error. The error is a *CallbackError, ErrFull, a
-// *JournalError, or that of the body.
+// kept again, which is no error: it has the ID, the function, the path, the query, the
+// receiver and the body of an earlier one. The error is a *CallbackError, ErrReused,
+// ErrFull, a *JournalError, or that of the body.
 func (q *Queue) Accept(r Request) error {
 	c := journal.Call{
-		ID: r.ID, Function: r.Function, State: journal.Queued, Accepted: time.Now().Round(0),
+		ID: r.key(), Function: r.Function, State: journal.Queued, Accepted: time.Now().Round(0),
 		Path: r.Path, Query: []byte(r.Query), Host: r.Host, Remote: r.Remote, CallbackURL: r.Header.Get("X-Callback-Url"),
 	}
 	if err := CheckCallback(c.CallbackURL); err != nil {
 		return err
 	}
 	q.journal.Expire(time.Now())
-	if _, known := q.journal.Get(r.ID); known {
-		return nil
+	if earlier, known := q.known(r); known {
+		return r.repeats(earlier)
 	}
 	if c.CallbackURL != "" {
 		if err := q.cfg.Receivers.check(q.ctx, c.CallbackURL); err != nil {
@@ -212,13 +214,15 @@ func (q *Queue) Accept(r Request) error {
 	if !q.take() {
 		return ErrFull
 	}
-	err := q.keep(c, r.Body)
+	content := r.content()
+	err := q.keep(&c, r.Body, content)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if err != nil {
 		q.pending--
-		if errors.Is(err, journal.ErrExists) {
-			return nil
+		if errors.Is(err, journal.ErrExists) { // accepted meanwhile
+			earlier, _ := q.journal.Get(c.ID)
+			return same(earlier, c.Content)
 		}
 		return err
 	}
@@ -238,18 +242,20 @@ func (q *Queue) take() bool {
 	return true
 }
 
-func (q *Queue) keep(c journal.Call, from io.Reader) error {
+// keep reads the body of a call into content and writes the call to disk.
+func (q *Queue) keep(c *journal.Call, from io.Reader, content hash.Hash) error {
 	body := q.journal.NewBody()
 	defer body.Discard()
 	if from != nil {
 		to := &disk{to: body}
-		if _, err := io.Copy(to, from); to.err != nil {
+		if _, err := io.Copy(to, io.TeeReader(from, content)); to.err != nil {
 			return &JournalError{to.err}
 		} else if err != nil {
 			return err
 		}
 	}
-	if err := q.journal.Accept(c, body); err != nil && !errors.Is(err, journal.ErrExists) {
+	c.Content = digest(content)
+	if err := q.journal.Accept(*c, body); err != nil && !errors.Is(err, journal.ErrExists) {
 		return &JournalError{err}
 	} else if err != nil {
 		return err
@@ -341,20 +347,25 @@ type Status struct {
 	Status   int    `json:"status"` // of its last answer; 0 before there is one
 }
 
-// Status says what became of a call, for an hour after it has ended.
-func (q *Queue) Status(id string) (Status, bool) {
+// Statuses says what became of the calls with an id, for an hour after each has ended.
+// There are several if callers gave calls of different functions or paths the same id:
+// function, unless it is empty, and path, unless it is nil, choose among them.
+func (q *Queue) Statuses(id, function string, path *string) []Status {
 	q.journal.Expire(time.Now())
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	c, known := q.journal.Get(id)
-	if !known {
-		return Status{}, false
+	var out []Status
+	for _, c := range q.journal.Named(id) {
+		if function != "" && c.Function != function || path != nil && isScoped(c.ID) && c.ID != key(id, c.Function, *path) {
+			continue
+		}
+		s := Status{ID: id, Function: c.Function, State: string(c.State), Attempts: c.Attempts, Status: c.Status}
+		if q.running[c.ID] && c.State == journal.Queued {
+			s.State = "running"
+		}
+		out = append(out, s)
 	}
-	s := Status{ID: c.ID, Function: c.Function, State: string(c.State), Attempts: c.Attempts, Status: c.Status}
-	if q.running[id] && c.State == journal.Queued {
-		s.State = "running"
-	}
-	return s, true
+	return out
 }
 
 // Pending is how many calls have not ended.
@@ -438,7 +449,7 @@ func (q *Queue) insist(id string, write func() error) bool {
 			return false // it has ended before: nothing does that
 		}
 		if !told {
-			q.log.Error("what became of a call cannot be kept, and so its place is not free", "call", id, "err", err)
+			q.log.Error("what became of a call cannot be kept, and so its place is not free", "call", journal.NameOf(id), "err", err)
 		}
 		select {
 		case <-q.ctx.Done():

@@ -136,6 +136,20 @@ func (w *world) accept(id string, change func(*Request)) {
 	}
 }
 
+// Status is that of the only call with an id.
+func (w *world) Status(id string) (Status, bool) {
+	w.t.Helper()
+	switch all := w.Statuses(id, "", nil); len(all) {
+	case 0:
+		return Status{}, false
+	case 1:
+		return all[0], true
+	default:
+		w.t.Fatalf("%d calls have the id %s", len(all), id)
+		return Status{}, false
+	}
+}
+
 func wanted(r *Request) { r.Header.Set("X-Callback-Url", "http://receiver/x") }
 
 // is checks what is said of a call once nothing is under way.

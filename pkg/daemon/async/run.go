@@ -37,7 +37,7 @@ func (q *Queue) run(id string) {
 	retry := answer.final == "" && (answer.status == http.StatusTooManyRequests || answer.status >= 502 && answer.status <= 504)
 	if retry && call.Attempts <= q.cfg.Retries {
 		if err := q.journal.Note(id, call.Attempts, 0); err != nil {
-			q.log.Warn("that a call was run is not kept: a kill would not remember it", "call", id, "err", err)
+			q.log.Warn("that a call was run is not kept: a kill would not remember it", "call", journal.NameOf(id), "err", err)
 		}
 		q.leave(id, func() { q.again(call.Function, id, pause(call.Attempts)) })
 		return
@@ -74,11 +74,11 @@ func (q *Queue) run(id string) {
 func (q *Queue) unreadable(call journal.Call, err error, later func()) {
 	var damaged *journal.DamagedError
 	if !errors.As(err, &damaged) {
-		q.log.Error("a call cannot be read", "call", call.ID, "err", err)
+		q.log.Error("a call cannot be read", "call", journal.NameOf(call.ID), "err", err)
 		later()
 		return
 	}
-	q.log.Error("a call is lost: what was kept of it is damaged", "call", call.ID, "err", err)
+	q.log.Error("a call is lost: what was kept of it is damaged", "call", journal.NameOf(call.ID), "err", err)
 	sent := call.State == journal.Callback
 	call.GaveUp = true
 	q.end(call)
@@ -142,7 +142,7 @@ func (q *Queue) answerTo(call journal.Call, body io.ReadCloser, size int64) *ans
 	ctx, cancel := context.WithCancel(context.WithValue(q.ctx, http.ServerContextKey, &http.Server{}))
 	defer cancel()
 	header := parseHeader(call.Header)
-	header.Set("X-Call-Id", call.ID)
+	header.Set("X-Call-Id", journal.NameOf(call.ID))
 	request := &http.Request{
 		Method: http.MethodPost, URL: address, RequestURI: address.RequestURI(), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: header, Body: body, ContentLength: size, Host: call.Host, RemoteAddr: call.Remote,
@@ -264,12 +264,12 @@ func (q *Queue) send(id string) {
 		q.metrics.callbacks.WithLabelValues("ok").Inc()
 	case call.Posts > q.cfg.CallbackRetries, errors.As(err, new(*receiverError)): // the rule is the same at the next try
 		q.metrics.callbacks.WithLabelValues("failed").Inc()
-		q.log.Warn("the answer to a call was not taken", "call", id, "function", call.Function, "callback", redacted(call.CallbackURL), "err", err)
+		q.log.Warn("the answer to a call was not taken", "call", journal.NameOf(id), "function", call.Function, "callback", redacted(call.CallbackURL), "err", err)
 		call.GaveUp = true
 	default:
 		q.metrics.callbacks.WithLabelValues("retried").Inc()
 		if err := q.journal.Note(id, call.Attempts, call.Posts); err != nil {
-			q.log.Warn("that an answer was sent is not kept: a kill would not remember it", "call", id, "err", err)
+			q.log.Warn("that an answer was sent is not kept: a kill would not remember it", "call", journal.NameOf(id), "err", err)
 		}
 		q.leavePost(func() { q.sendAgain(id, pause(call.Posts)) })
 		return
@@ -307,7 +307,7 @@ func (q *Queue) post(call journal.Call, body io.Reader, size int64) error {
 	}
 	r.ContentLength = size
 	for name, value := range map[string]string{
-		"Content-Type": call.ContentType, "X-Call-Id": call.ID, "X-Function-Name": call.Function, "X-Function-Status": strconv.Itoa(call.Status),
+		"Content-Type": call.ContentType, "X-Call-Id": journal.NameOf(call.ID), "X-Function-Name": call.Function, "X-Function-Status": strconv.Itoa(call.Status),
 		"X-Duration-Seconds": strconv.FormatFloat(call.Seconds, 'f', 6, 64), "User-Agent": "gfaas",
 	} {
 		if value != "" {

@@ -113,6 +113,9 @@ func (g *Gateway) accept(w http.ResponseWriter, r *http.Request, c *call) *Error
 		return badRequest("%v", err)
 	case g.draining.Load():
 		return draining()
+	case errors.Is(err, async.ErrReused):
+		return &Error{Status: http.StatusConflict, Code: codeCallID, Message: fmt.Sprintf("call %s of function %s is known with another body, query or receiver", c.key, c.target.name),
+			Hint: "give each call an X-Call-Id of its own, or none"}
 	case errors.Is(err, async.ErrFull):
 		return &Error{Status: http.StatusTooManyRequests, Code: codeAsyncFull, Retry: g.asyncBacklog(c.target),
 			Message: fmt.Sprintf("%d asynchronous calls have not ended", g.cfg.Async.Max)}
@@ -132,18 +135,28 @@ func (g *Gateway) asyncBacklog(t *target) time.Duration {
 }
 
 func (g *Gateway) serveAsyncStatus(w http.ResponseWriter, r *http.Request) {
-	var status async.Status
-	known := false
+	var found []async.Status
+	query, id := r.URL.Query(), r.PathValue("id")
 	if g.async != nil {
-		status, known = g.async.Status(r.PathValue("id"))
+		var path *string
+		if query.Has("path") {
+			path = new(query.Get("path"))
+		}
+		found = g.async.Statuses(id, query.Get("function"), path)
 	}
-	if !known {
-		e := &Error{Status: http.StatusNotFound, Code: codeNoCall, Message: "no asynchronous call has the id " + r.PathValue("id"),
+	if len(found) > 1 {
+		e := &Error{Status: http.StatusConflict, Code: codeCallID, Message: fmt.Sprintf("%d asynchronous calls have the id %s", len(found), id),
+			Hint: "add ?function=NAME, and &path=PATH if they are of one function"}
+		g.refuse(w, r, e)
+		return
+	}
+	if len(found) == 0 {
+		e := &Error{Status: http.StatusNotFound, Code: codeNoCall, Message: "no asynchronous call has the id " + id,
 			Hint: "what ended is known for an hour"}
 		g.refuse(w, r, e)
 		return
 	}
-	writeJSON(w, http.StatusOK, status)
+	writeJSON(w, http.StatusOK, found[0])
 }
 
 // writeJSON answers with a value.

@@ -102,9 +102,13 @@ func TestAsync(t *testing.T) {
 	w.until("done", func() bool {
 		return w.state("one") == async.Status{ID: "one", Function: "f", State: "done", Attempts: 1, Status: 200}
 	})
-	if a := w.do("POST", "/async-function/f", "again", "X-Call-Id", "one"); a.status != 202 {
-		t.Errorf("the same id: %+v", a)
+	same := []string{"X-Callback-Url", back, "X-Call-Id", "one"}
+	if a := w.do("POST", "/async-function/f.openfaas-fn/a%2Fb?x=1&y", "hello", same...); a.status != 202 {
+		t.Errorf("the same call: %+v", a)
 	}
+	own(t, w.do("POST", "/async-function/f/a%2Fb?x=1&y", "again", same...), 409, codeCallID)
+	own(t, w.do("POST", "/async-function/f/a%2Fb", "hello", same...), 409, codeCallID)
+	own(t, w.do("POST", "/async-function/f/a%2Fb?x=1&y", "hello", "X-Call-Id", "one"), 409, codeCallID)
 	long := strings.Repeat("0123456789", 50_000)
 	if a = w.do("POST", "/async-function/f", long, "X-Callback-Url", back); a.status != 202 || a.header.Get("X-Call-Id") == "" {
 		t.Errorf("%+v", a)
@@ -117,6 +121,36 @@ func TestAsync(t *testing.T) {
 	}
 	w.until("counted", func() bool {
 		return strings.Contains(w.do("GET", "/metrics", "").body, `gfaas_async_total{function="f",result="done"} 2`)
+	})
+}
+
+// TestAsyncSameID: calls of two functions, and of two paths, with one id are all run, and
+// the state of each can be asked for.
+func TestAsyncSameID(t *testing.T) {
+	w := newWorld(t, http.HandlerFunc(echo), withAsync(t))
+	w.apply(fn("f"), fn("g"))
+	for _, path := range []string{"f/x", "f/x?q", "g/x", "f/y", "g"} {
+		if path == "f/x?q" { // the query is part of the call, and not of what has the id
+			own(t, w.do("POST", "/async-function/"+path, path, "X-Call-Id", "one"), 409, codeCallID)
+		} else if a := w.do("POST", "/async-function/"+path, path, "X-Call-Id", "one"); a.status != 202 || a.header.Get("X-Call-Id") != "one" {
+			t.Errorf("%s: %+v", path, a)
+		}
+	}
+	own(t, w.do("GET", "/system/async/one", ""), 409, codeCallID)
+	own(t, w.do("GET", "/system/async/one?function=f", ""), 409, codeCallID)
+	for query, function := range map[string]string{"function=f&path=/x": "f", "function=g&path=/x": "g", "path=/y": "f", "function=g&path=": "g"} {
+		w.until(query+" is done", func() bool {
+			return w.state("one?"+query) == async.Status{ID: "one", Function: function, State: "done", Attempts: 1, Status: 200}
+		})
+	}
+	for _, query := range []string{"function=h", "function=f&path=/z", "path="} {
+		if a := w.do("GET", "/system/async/one?"+query, ""); query != "path=" && a.status != 404 || query == "path=" && a.status != 200 {
+			t.Errorf("%s: %+v", query, a)
+		}
+	}
+	w.until("counted", func() bool {
+		all := w.do("GET", "/metrics", "").body
+		return strings.Contains(all, `gfaas_async_total{function="f",result="done"} 2`) && strings.Contains(all, `gfaas_async_total{function="g",result="done"} 2`)
 	})
 }
 

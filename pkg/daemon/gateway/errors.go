@@ -42,6 +42,7 @@ const (
 	codeJournal      = "journal"
 	codeNoCall       = "no-call"
 	codeInUse        = "in-use"
+	codeCallID       = "call-id"
 	codeState        = "state"
 	codeNotHere      = "not-implemented"
 	codeLargerThan   = "too-large-for-gpu"

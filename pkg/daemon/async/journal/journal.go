@@ -33,6 +33,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -60,7 +61,7 @@ func (s State) valid() bool { return s == Queued || s == Callback || s.Ended() }
 
 // Call is what is kept of a call.
 type Call struct {
-	ID       string    `json:"id"`
+	ID       string    `json:"id"` // tells it from all others
 	Function string    `json:"function"`
 	State    State     `json:"state"`
 	Attempts int       `json:"attempts,omitempty"` // how often it was run
@@ -70,6 +71,7 @@ type Call struct {
 	Ended    time.Time `json:"ended,omitzero"`
 
 	CallbackURL string `json:"callback_url,omitempty"`
+	Content     string `json:"content,omitempty"` // what the caller asked for, to tell a repetition from another call; the owner's
 
 	// While it is queued: the request.
 	Path   string `json:"path,omitempty"`   // escaped, after the function's name
@@ -138,11 +140,12 @@ type Journal struct {
 
 	mu      sync.Mutex
 	entries map[string]*entry
-	ended   []*entry // in the order of their ends
-	batch   *batch   // what the next write writes; nil is nothing
-	live    int64    // bytes of records that are needed
-	short   bool     // the reserve is not there: the disk is, or was, full
-	bodies  uint64   // number of the next body
+	named   map[string][]*entry // those of each name
+	ended   []*entry            // in the order of their ends
+	batch   *batch              // what the next write writes; nil is nothing
+	live    int64               // bytes of records that are needed
+	short   bool                // the reserve is not there: the disk is, or was, full
+	bodies  uint64              // number of the next body
 }
 
 // entry is what is in memory of a call.
@@ -157,6 +160,7 @@ type entry struct {
 // summary is what can be asked of a call without reading the disk.
 type summary struct {
 	id, function     string
+	content          string
 	state            State
 	attempts, posts  int
 	status           int
@@ -164,11 +168,11 @@ type summary struct {
 }
 
 func summarize(c *Call) summary {
-	return summary{id: c.ID, function: c.Function, state: c.State, attempts: c.Attempts, posts: c.Posts, status: c.Status, accepted: c.Accepted, endedT: c.Ended}
+	return summary{id: c.ID, function: c.Function, content: c.Content, state: c.State, attempts: c.Attempts, posts: c.Posts, status: c.Status, accepted: c.Accepted, endedT: c.Ended}
 }
 
 func (s summary) call() Call {
-	return Call{ID: s.id, Function: s.function, State: s.state, Attempts: s.attempts, Posts: s.posts, Status: s.status, Accepted: s.accepted, Ended: s.endedT}
+	return Call{ID: s.id, Function: s.function, Content: s.content, State: s.state, Attempts: s.attempts, Posts: s.posts, Status: s.status, Accepted: s.accepted, Ended: s.endedT}
 }
 
 // Open opens the journal in a folder, which it makes. Where another process has
@@ -191,7 +195,7 @@ func open(dir string, opts Options, sizes sizes) (*Journal, error) {
 	case err != nil:
 		return nil, fmt.Errorf("journal: %w", err)
 	}
-	j := &Journal{dir: dir, opts: opts, sizes: sizes, lock: lock, next: 1, bodies: 1, entries: map[string]*entry{}, began: time.Now()}
+	j := &Journal{dir: dir, opts: opts, sizes: sizes, lock: lock, next: 1, bodies: 1, entries: map[string]*entry{}, named: map[string][]*entry{}, began: time.Now()}
 	if err := j.load(); err != nil {
 		_ = lock.Close()
 		return nil, fmt.Errorf("journal: %w", err)
@@ -236,13 +240,13 @@ func (j *Journal) Accept(c Call, b *Body) error {
 		return j.settled(c.ID)
 	}
 	e := &entry{summary: summarize(&c), file: b.name()}
-	j.entries[c.ID] = e
+	j.add(e)
 	e.writing = j.join(r, func(at place) { e.at, e.writing = at, nil })
 	writing := e.writing
 	j.mu.Unlock()
 	if err := j.commit(writing); err != nil {
 		j.mu.Lock()
-		delete(j.entries, c.ID)
+		j.remove(e)
 		j.mu.Unlock()
 		return err
 	}
@@ -336,6 +340,47 @@ func (j *Journal) Get(id string) (Call, bool) {
 	return e.call(), true
 }
 
+// Separator ends the name of a call in its ID, if it has more than that. Calls of one
+// name are found by Named.
+const Separator = "\x00"
+
+// NameOf returns the name of a call.
+func NameOf(id string) string {
+	name, _, _ := strings.Cut(id, Separator)
+	return name
+}
+
+// add makes a call known. Locked.
+func (j *Journal) add(e *entry) {
+	j.entries[e.id] = e
+	j.named[NameOf(e.id)] = append(j.named[NameOf(e.id)], e)
+}
+
+// remove forgets a call. Locked.
+func (j *Journal) remove(e *entry) {
+	delete(j.entries, e.id)
+	name := NameOf(e.id)
+	rest := slices.DeleteFunc(j.named[name], func(other *entry) bool { return other == e })
+	if j.named[name] = rest; len(rest) == 0 {
+		delete(j.named, name)
+	}
+}
+
+// Named returns the calls whose ID is a name, or begins with it and Separator, as Get
+// does, in the order that they were accepted in.
+func (j *Journal) Named(name string) []Call {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	var out []Call
+	for _, e := range j.named[name] {
+		if e.writing == nil {
+			out = append(out, e.call())
+		}
+	}
+	slices.SortFunc(out, func(a, b Call) int { return a.Accepted.Compare(b.Accepted) })
+	return out
+}
+
 // Pending returns the calls that have not ended, as Get does, in the order that
 // they were accepted in.
 func (j *Journal) Pending() []Call {
@@ -369,7 +414,7 @@ func (j *Journal) Expire(now time.Time) {
 		e := j.ended[0]
 		j.ended = j.ended[1:]
 		j.drop(e.at)
-		delete(j.entries, e.id)
+		j.remove(e)
 	}
 }
 
@@ -406,7 +451,7 @@ func (j *Journal) Read(id string) (Call, io.ReadCloser, int64, error) {
 	}
 	h, inline, _, ok := decode(data)
 	if !ok || h.ID != id {
-		return Call{}, nil, 0, &DamagedError{at.segment.path, "the record of call " + id + " is damaged"}
+		return Call{}, nil, 0, &DamagedError{at.segment.path, "the record of call " + NameOf(id) + " is damaged"}
 	}
 	h.Attempts, h.Posts = now.attempts, now.posts
 	body, size, err := j.openBody(h, inline)

@@ -85,7 +85,7 @@ func encode(h head, body []byte) ([]byte, error) {
 		return nil, err
 	}
 	if len(text) > maxHead {
-		return nil, fmt.Errorf("call %s has %d bytes of headers, more than can be kept", h.ID, len(text))
+		return nil, fmt.Errorf("call %s has %d bytes of headers, more than can be kept", NameOf(h.ID), len(text))
 	}
 	size := recordHead + len(text) + len(body)
 	r := make([]byte, recordHead, size)
@@ -213,8 +213,8 @@ func (j *Journal) loadSegment(s *segment) error {
 		case e != nil:
 			j.drop(e.at)
 		default:
-			e = &entry{}
-			j.entries[h.ID] = e
+			e = &entry{summary: summary{id: h.ID}}
+			j.add(e)
 		}
 		e.summary, e.file, e.at = summarize(&h.Call), h.File, place{s, offset, size}
 		s.live += size
@@ -296,7 +296,7 @@ func (j *Journal) moveOldest() error {
 		}
 		j.drop(e.at)
 		if e.at.size = places[i].size; e.at.size == 0 {
-			j.opts.Log.Error("the record of a call is damaged", "call", e.id, "file", oldest.path)
+			j.opts.Log.Error("the record of a call is damaged", "call", NameOf(e.id), "file", oldest.path)
 			continue
 		}
 		e.at.segment, e.at.offset = to.segment, to.offset+places[i].offset
