@@ -8,7 +8,7 @@
 // until what became of that is on disk, and so does an answer that is being sent;
 // a kill may repeat what has a place, and nothing else. Half of the places at most
 // are for answers that are being sent, so that receivers that take their time
-// hold no more up than that. Functions take turns.
+// hold no more up than that. Functions take turns, and so do receivers.
 //
 // How a call is run is a handler's to know (the gateway's own, so that these calls
 // go through the same queues as all others).
@@ -102,10 +102,11 @@ type Queue struct {
 	pending  int                 // calls that have not ended, or are being accepted
 	waiting  map[string][]string // ids of those to run, by function
 	turns    []string            // functions that have any, the next first
-	answers  []string            // ids of calls whose answers are to be sent
+	out      outbox              // answers that are to be sent
 	running  map[string]bool     // ids of calls that run
 	runs     int
 	posts    int // answers that are being sent
+	ran      int // calls that were given places since an answer was
 }
 
 // Open reads what an earlier Queue accepted. Where another process has it, the
@@ -127,7 +128,7 @@ func Open(cfg Config) (*Queue, error) {
 		cfg.Transport = own
 	}
 	q := &Queue{
-		cfg: cfg, log: cfg.Log, journal: j, waiting: map[string][]string{}, running: map[string]bool{},
+		cfg: cfg, log: cfg.Log, journal: j, waiting: map[string][]string{}, running: map[string]bool{}, out: newOutbox(max(cfg.Concurrency/2, 1)),
 		client: &http.Client{Transport: cfg.Transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
 	}
 	q.metrics = newMetrics(q)
@@ -135,7 +136,7 @@ func Open(cfg Config) (*Queue, error) {
 	for _, c := range j.Pending() {
 		q.pending++
 		if c.State == journal.Callback {
-			q.answers = append(q.answers, c.ID)
+			q.out.add(q.receiver(c.ID), c.ID)
 		} else {
 			q.enqueue(c.Function, c.ID)
 		}
@@ -398,21 +399,46 @@ func (q *Queue) dequeue() string {
 	return ids[0]
 }
 
-// maxPosts is how many answers may be on their way at once.
-func (q *Queue) maxPosts() int { return max(q.cfg.Concurrency/2, 1) }
+// receiver returns where the answer to a call that was kept earlier is sent.
+func (q *Queue) receiver(id string) string {
+	call, body, _, err := q.journal.Read(id)
+	if err != nil {
+		return "" // send finds out
+	}
+	_ = body.Close()
+	return receiverOf(call.CallbackURL)
+}
 
 // next fills the places that are free. Locked.
 func (q *Queue) next() {
-	for q.started && !q.stopping && q.runs+q.posts < q.cfg.Concurrency {
+	if !q.started || q.stopping {
+		return
+	}
+	q.fill()
+	if q.out.timer != nil {
+		q.out.timer.Stop()
+		q.out.timer = nil
+	}
+	if after := q.out.giveWay(q.runs == 0 && len(q.turns) > 0); after > 0 {
+		q.out.timer = q.later(after, func() {})
+	}
+}
+
+// fill does what next says, as far as places are free now. Locked.
+func (q *Queue) fill() {
+	for q.runs+q.posts < q.cfg.Concurrency {
+		to := q.out.next()
+		runs := q.cfg.Concurrency == 1 && to != nil && len(q.turns) > 0 && q.ran < to.callsBefore()
 		switch {
-		case len(q.answers) > 0 && q.posts < q.maxPosts():
-			id := q.answers[0]
-			q.answers = q.answers[1:]
+		case to != nil && q.posts < q.out.most && !runs:
+			id, ctx := q.out.begin(q.ctx, to)
 			q.posts++
-			q.work.Go(func() { q.send(id) })
+			q.ran = 0
+			q.work.Go(func() { q.send(ctx, id) })
 		case len(q.turns) > 0:
 			id := q.dequeue()
 			q.runs++
+			q.ran++
 			q.running[id] = true
 			q.work.Go(func() { q.run(id) })
 		default:
@@ -423,8 +449,8 @@ func (q *Queue) next() {
 
 // later does something under the lock after a while, unless the queue is stopped
 // by then: the journal has it for the next start.
-func (q *Queue) later(after time.Duration, do func()) {
-	time.AfterFunc(after, func() {
+func (q *Queue) later(after time.Duration, do func()) *time.Timer {
+	return time.AfterFunc(after, func() {
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		if !q.stopping {

@@ -54,19 +54,7 @@ func (q *Queue) run(id string) {
 		q.leave(id, func() {})
 		return
 	}
-	q.mu.Lock()
-	sends := q.posts < q.maxPosts() && !q.stopping
-	if sends { // with the place that it has
-		q.runs--
-		q.posts++
-		delete(q.running, id)
-	}
-	q.mu.Unlock()
-	if sends {
-		q.send(id)
-		return
-	}
-	q.leave(id, func() { q.answers = append(q.answers, id) })
+	q.leave(id, func() { q.out.add(receiverOf(call.CallbackURL), id) })
 }
 
 // unreadable ends a call whose record is damaged. Anything else that keeps it from
@@ -83,7 +71,7 @@ func (q *Queue) unreadable(call journal.Call, err error, later func()) {
 	call.GaveUp = true
 	q.end(call)
 	if sent {
-		q.leavePost(func() {})
+		q.leavePost(call.ID, nil, func() {})
 	} else {
 		q.leave(call.ID, func() {})
 	}
@@ -245,20 +233,21 @@ func (a *answer) replace(status int, code, message string, q *Queue) {
 }
 
 // send sends an answer that has a place, and keeps what became of that.
-func (q *Queue) send(id string) {
+func (q *Queue) send(ctx context.Context, id string) {
 	call, body, size, err := q.journal.Read(id)
 	if err != nil {
 		known, _ := q.journal.Get(id)
-		q.unreadable(known, err, func() { q.leavePost(func() { q.sendAgain(id, firstPause) }) })
+		q.unreadable(known, err, func() { q.leavePost(id, nil, func() { q.sendAgain("", id, firstPause) }) })
 		return
 	}
-	err = q.post(call, body, size)
+	err = q.post(ctx, call, body, size)
 	_ = body.Close()
 	if err != nil && q.ctx.Err() != nil {
-		q.leavePost(func() {})
+		q.leavePost(id, nil, func() {})
 		return
 	}
 	call.Posts++
+	took := new(err == nil)
 	switch {
 	case err == nil:
 		q.metrics.callbacks.WithLabelValues("ok").Inc()
@@ -271,23 +260,26 @@ func (q *Queue) send(id string) {
 		if err := q.journal.Note(id, call.Attempts, call.Posts); err != nil {
 			q.log.Warn("that an answer was sent is not kept: a kill would not remember it", "call", journal.NameOf(id), "err", err)
 		}
-		q.leavePost(func() { q.sendAgain(id, pause(call.Posts)) })
+		q.leavePost(id, took, func() { q.sendAgain(receiverOf(call.CallbackURL), id, pause(call.Posts)) })
 		return
 	}
 	q.end(call)
-	q.leavePost(func() {})
+	q.leavePost(id, took, func() {})
 }
 
-func (q *Queue) leavePost(and func()) {
+// leavePost gives back the place of an answer that was sent, and does what else is to be
+// done under the lock. Took is as for outbox.end.
+func (q *Queue) leavePost(id string, took *bool, and func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.posts--
+	q.out.end(id, took)
 	and()
 	q.next()
 }
 
-func (q *Queue) sendAgain(id string, after time.Duration) {
-	q.later(after, func() { q.answers = append(q.answers, id) })
+func (q *Queue) sendAgain(receiver, id string, after time.Duration) {
+	q.later(after, func() { q.out.add(receiver, id) })
 }
 
 // maxReply is how much is read of what a receiver says, for its connection to be
@@ -295,8 +287,8 @@ func (q *Queue) sendAgain(id string, after time.Duration) {
 const maxReply = 64 << 10
 
 // post sends an answer, once. It follows no redirect.
-func (q *Queue) post(call journal.Call, body io.Reader, size int64) error {
-	ctx, cancel := context.WithTimeout(q.ctx, callbackTime)
+func (q *Queue) post(ctx context.Context, call journal.Call, body io.Reader, size int64) error {
+	ctx, cancel := context.WithTimeout(ctx, callbackTime)
 	defer cancel()
 	if size == 0 {
 		body = http.NoBody
@@ -320,7 +312,7 @@ func (q *Queue) post(call journal.Call, body io.Reader, size int64) error {
 		if errors.As(err, &at) {
 			err = at.Err // it names the address, password and all
 		}
-		return err
+		return gaveWay(ctx, err)
 	}
 	_, _ = io.CopyN(io.Discard, reply.Body, maxReply)
 	_ = reply.Body.Close()

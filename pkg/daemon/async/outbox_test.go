@@ -1,0 +1,216 @@
+package async
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// to has the answer of a call sent to a receiver.
+func to(host string) func(*Request) {
+	return func(r *Request) { r.Header.Set("X-Callback-Url", "http://"+host+"/x") }
+}
+
+// dead is a receiver that accepts a connection and never answers.
+func dead(r *http.Request) (int, error) {
+	<-r.Context().Done()
+	return 0, r.Context().Err()
+}
+
+// TestDeadReceivers: receivers that never answer, or refuse, hold up the answers to others
+// for a few seconds at most, however many answers there are to them, and at each start.
+func TestDeadReceivers(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		hosts, each int // receivers that fail, and answers to each
+		fail        func(*http.Request) (int, error)
+		before      time.Duration // for how long they fail before the answer to another
+		first       bool          // the other has taken an answer before
+		restart     bool
+		atMost      time.Duration
+	}{
+		{name: "one", hosts: 1, each: 10, fail: dead, before: time.Second, atMost: 3 * time.Second},
+		{name: "one, after a restart", hosts: 1, each: 10, fail: dead, before: time.Second, restart: true, atMost: 4 * time.Second},
+		{name: "one that failed before", hosts: 1, each: 12, fail: dead, before: 10 * time.Minute, atMost: 4 * time.Second},
+		{name: "one, and another that took an answer", hosts: 1, each: 12, fail: dead, before: 3 * time.Minute, first: true, atMost: 4 * time.Second},
+		{name: "two ports of one host", hosts: 2, each: 6, fail: dead, before: time.Second, atMost: 7 * time.Second},
+		{name: "eight", hosts: 8, each: 2, fail: dead, before: time.Minute, atMost: 8 * time.Second},
+		{name: "one that refuses", hosts: 1, each: 12, fail: func(*http.Request) (int, error) { return 0, errors.New("refused") }, before: time.Second, atMost: time.Second},
+		{name: "one that takes long to fail", hosts: 1, each: 12, fail: func(r *http.Request) (int, error) {
+			select {
+			case <-time.After(20 * time.Second):
+			case <-r.Context().Done():
+			}
+			return 503, nil
+		}, before: time.Minute, atMost: 4 * time.Second},
+	} {
+		for _, concurrency := range []int{1, 2, 16} {
+			t.Run(fmt.Sprintf("%s, concurrency %d", c.name, concurrency), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := newWorld(t)
+					defer func() { w.stop() }()
+					w.stop()
+					w.cfg.Concurrency, w.cfg.Max = concurrency, 1000
+					w.open()
+					var taken []time.Duration
+					began := time.Now()
+					w.take = func(r *http.Request) (int, error) {
+						if !strings.HasPrefix(r.URL.Host, "good") {
+							return c.fail(r)
+						}
+						w.mu.Lock()
+						defer w.mu.Unlock()
+						taken = append(taken, time.Since(began))
+						return 200, nil
+					}
+					w.Start()
+					if c.first {
+						w.accept("first", to("good"))
+						time.Sleep(time.Second)
+						synctest.Wait()
+					}
+					for host := range c.hosts {
+						for n := range c.each {
+							w.accept(fmt.Sprint("dead-", host, "-", n), to(fmt.Sprintf("dead:%d", 8000+host)))
+						}
+					}
+					time.Sleep(c.before)
+					synctest.Wait()
+					taken, began = nil, time.Now()
+					if c.restart {
+						w.accept("good", to("good"))
+						w.stop()
+						w.open()
+						w.Start()
+					} else {
+						w.accept("good", to("good"))
+					}
+					time.Sleep(24 * time.Hour)
+					synctest.Wait()
+					if len(taken) != 1 || taken[0] > c.atMost {
+						t.Errorf("the answer came after %v, want once within %v", taken, c.atMost)
+					}
+					if n := w.Pending(); n != 0 {
+						t.Errorf("%d calls have not ended", n)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestSlowReceivers: a receiver that takes its time gets it, also after it failed, while
+// nothing waits for its places; and one that took its last answer gets ten seconds while
+// others wait.
+func TestSlowReceivers(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		takes  time.Duration
+		fails  int // answers that it does not take at first
+		others int // answers to other receivers, which take 4 s each, one after the other
+		sent   int
+	}{
+		{"alone", 25 * time.Second, 0, 0, 1},
+		{"alone, after it failed", 25 * time.Second, 1, 0, 2},
+		{"in use by others", 9 * time.Second, 0, 30, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				defer func() { w.stop() }()
+				sent, fails := 0, c.fails
+				w.take = func(r *http.Request) (int, error) {
+					takes := 4 * time.Second
+					if r.URL.Host == "slow" && r.Header.Get("X-Call-Id") == "first" {
+						return 200, nil
+					}
+					if r.URL.Host == "slow" {
+						w.mu.Lock()
+						sent++
+						fails--
+						failing := fails >= 0
+						w.mu.Unlock()
+						if failing {
+							return 503, nil
+						}
+						takes = c.takes
+					}
+					select {
+					case <-time.After(takes):
+						return 200, nil
+					case <-r.Context().Done():
+						return 0, r.Context().Err()
+					}
+				}
+				w.Start()
+				if c.others > 0 {
+					w.accept("first", to("slow"))
+					synctest.Wait()
+				}
+				w.accept("slow", to("slow"))
+				synctest.Wait()
+				for n := range c.others {
+					w.accept(fmt.Sprint(n), to("other"))
+				}
+				time.Sleep(time.Hour)
+				synctest.Wait()
+				w.is("slow", "done", 1, 200)
+				if sent != c.sent {
+					t.Errorf("sent %d times, want %d", sent, c.sent)
+				}
+			})
+		})
+	}
+}
+
+// TestReceiversTakeTurns: answers to several receivers go in turns, and a receiver that
+// failed and is well again gets its answers while others are busy.
+func TestReceiversTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		defer func() { w.stop() }()
+		w.stop()
+		w.cfg.Concurrency, w.cfg.Max = 2, 1000 // one answer at a time
+		w.open()
+		var order []string
+		ill := true
+		w.take = func(r *http.Request) (int, error) {
+			time.Sleep(time.Second)
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if ill && r.URL.Host == "c" {
+				ill = false
+				return 500, nil
+			}
+			order = append(order, r.URL.Host)
+			return 200, nil
+		}
+		for n := range 20 {
+			w.accept(fmt.Sprint("a", n), to("a"))
+		}
+		w.accept("b", to("b"))
+		w.accept("c", to("c"))
+		w.Start()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if b, c := slices.Index(order, "b"), slices.Index(order, "c"); len(order) != 22 || b < 0 || b > 2 || c < 0 || c > 12 {
+			t.Errorf("%d answers were taken, that of b as number %d and that of c as number %d: %v", len(order), b, c, order)
+		}
+	})
+}
+
+func TestReceiverOf(t *testing.T) {
+	for address, want := range map[string]string{
+		"http://Host/x": "http://host:http", "http://host:80/y?z": "http://host:80", "https://host./": "https://host:https",
+		"http://user:secret@[::1]:9/": "http://::1:9", "http://host:8080": "http://host:8080",
+	} {
+		if got := receiverOf(address); got != want {
+			t.Errorf("%s: %s, want %s", address, got, want)
+		}
+	}
+}
