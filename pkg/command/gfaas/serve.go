@@ -64,6 +64,9 @@ type serveOptions struct {
 	limits        gateway.Limits
 	maxBody       gpu.Bytes
 	buffer        gpu.Bytes
+	bufferMemory  gpu.Bytes
+	spill         gpu.Bytes
+	bodyRate      gpu.Bytes
 	startTimeout  time.Duration
 	keep          bool
 	park          parking
@@ -71,6 +74,11 @@ type serveOptions struct {
 	async         gateway.Async
 	callbackAllow []string
 }
+
+const (
+	defaultBufferMemory = 256 * gpu.MiB
+	defaultSpill        = 4 * gpu.GiB
+)
 
 func newServe(t *tool) *cobra.Command {
 	var o serveOptions
@@ -127,11 +135,14 @@ folder async beside the state file until they have ended.`,
 	f.DurationVar(&o.limits.QueueTimeout, "queue-timeout", time.Minute, "how long a call may wait for a place on an instance, not counting the time while one of its function starts")
 	f.DurationVar(&o.limits.Timeout, "timeout", 5*time.Minute, "how long an answer may take to begin, and then each pause within it")
 	f.DurationVar(&o.startTimeout, "start-timeout", launch.DefaultPatience, "how long an instance may take to become ready")
-	o.maxBody, o.buffer = 64*gpu.MiB, 256*gpu.KiB
+	o.maxBody, o.buffer, o.bufferMemory, o.spill, o.bodyRate = 64*gpu.MiB, 256*gpu.KiB, defaultBufferMemory, defaultSpill, gpu.KiB
 	f.TextVar(&o.maxBody, "max-body", o.maxBody, "largest body of a request")
 	f.TextVar(&o.buffer, "buffer", o.buffer, "how much of a body is kept: a call joins the queue when it, or so much of it, has come")
+	f.TextVar(&o.bufferMemory, "buffer-memory", o.bufferMemory, "memory for the bodies of all calls, at least 4 times --buffer by default; beyond it bodies wait unread")
+	f.TextVar(&o.spill, "spill", o.spill, "disk space for the bodies of calls to /v1/ that are longer than --buffer, in the folder spill beside the state file; 0 refuses them")
 	f.DurationVar(&o.limits.HeaderTimeout, "header-timeout", 10*time.Second, "how long the head of a request may take")
 	f.DurationVar(&o.limits.BodyTimeout, "body-timeout", 30*time.Second, "longest pause within a request's body")
+	f.TextVar(&o.bodyRate, "body-rate", o.bodyRate, "least rate of a request's body after the first --body-timeout, in bytes a second; 0 is no bound")
 	f.DurationVar(&o.limits.Drain, "drain", 30*time.Second, "how long calls may take at the end")
 	f.IntVar(&o.async.Concurrency, "async-concurrency", 16, "asynchronous calls that run, or whose answers are being sent, at once")
 	f.IntVar(&o.async.Retries, "async-retries", 3, "how often an asynchronous call is run again after 429, 502, 503 or 504")
@@ -201,6 +212,13 @@ func policyNames() []string {
 // check says what is wrong with the flags, if anything.
 func (o *serveOptions) check() error {
 	o.limits.MaxBody, o.limits.Buffer = int64(o.maxBody), int64(o.buffer)
+	if o.bufferMemory == defaultBufferMemory { // it follows --buffer
+		o.bufferMemory = max(defaultBufferMemory, 4*o.buffer)
+	}
+	if o.spill == defaultSpill {
+		o.spill = max(defaultSpill, o.maxBody)
+	}
+	o.limits.BufferMemory, o.limits.Spill, o.limits.BodyRate = int64(o.bufferMemory), int64(o.spill), int64(o.bodyRate)
 	switch {
 	case o.scaler != "none" && o.profile == "":
 		return cli.Usagef("--scaler %s needs a --profile: what an instance sustains", o.scaler)
@@ -216,6 +234,12 @@ func (o *serveOptions) check() error {
 		return cli.Usagef("--max-body %s: expected more than 0", o.maxBody)
 	case o.limits.Buffer < 1 || o.limits.Buffer > math.MaxInt32:
 		return cli.Usagef("--buffer %s: expected more than 0, and less than 2GiB", o.buffer)
+	case o.bufferMemory < gpu.MiB || o.bufferMemory < o.buffer:
+		return cli.Usagef("--buffer-memory %s: expected 1MiB or more, and at least --buffer (%s)", o.bufferMemory, o.buffer)
+	case o.spill < 0 || o.spill > 0 && o.spill < o.maxBody:
+		return cli.Usagef("--spill %s: expected 0, or at least --max-body (%s)", o.spill, o.maxBody)
+	case o.bodyRate < 0:
+		return cli.Usagef("--body-rate %s: expected 0 or more", o.bodyRate)
 	}
 	for _, n := range []struct {
 		name               string
@@ -453,6 +477,7 @@ func (o *serveOptions) run(cmd *cobra.Command, t *tool) error {
 	started := flagValues(cmd.Flags())
 	cfg.Reload = func() (gateway.Settings, error) { return o.reload(cmd, t, gpus, log, started) }
 	cfg.Async.Dir = filepath.Join(filepath.Dir(cli.StatePath()), "async")
+	cfg.SpillDir = filepath.Join(filepath.Dir(cli.StatePath()), "spill")
 	for _, g := range gpus {
 		mem := g.Mem
 		if o.gpuMem > 0 {

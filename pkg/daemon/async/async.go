@@ -212,21 +212,20 @@ func (q *Queue) Accept(r Request) error {
 		}
 	}
 	c.Header = headerText(r.Header)
-	if !q.take() {
+	if q.Pending() >= q.cfg.Max {
 		return ErrFull
 	}
 	content := r.content()
 	err := q.keep(&c, r.Body, content)
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	if errors.Is(err, journal.ErrExists) { // accepted meanwhile
+		earlier, _ := q.journal.Get(c.ID)
+		return same(earlier, c.Content)
+	}
 	if err != nil {
-		q.pending--
-		if errors.Is(err, journal.ErrExists) { // accepted meanwhile
-			earlier, _ := q.journal.Get(c.ID)
-			return same(earlier, c.Content)
-		}
 		return err
 	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	q.enqueue(c.Function, c.ID)
 	q.next()
 	return nil
@@ -243,7 +242,8 @@ func (q *Queue) take() bool {
 	return true
 }
 
-// keep reads the body of a call into content and writes the call to disk.
+// keep reads the body of a call into content and writes the call to disk. Only a call whose
+// body has come counts: a slow sender holds no place.
 func (q *Queue) keep(c *journal.Call, from io.Reader, content hash.Hash) error {
 	body := q.journal.NewBody()
 	defer body.Discard()
@@ -256,12 +256,20 @@ func (q *Queue) keep(c *journal.Call, from io.Reader, content hash.Hash) error {
 		}
 	}
 	c.Content = digest(content)
-	if err := q.journal.Accept(*c, body); err != nil && !errors.Is(err, journal.ErrExists) {
-		return &JournalError{err}
-	} else if err != nil {
+	if !q.take() {
+		return ErrFull
+	}
+	err := q.journal.Accept(*c, body)
+	if err == nil {
+		return nil
+	}
+	q.mu.Lock()
+	q.pending--
+	q.mu.Unlock()
+	if errors.Is(err, journal.ErrExists) {
 		return err
 	}
-	return nil
+	return &JournalError{err}
 }
 
 // disk tells errors of writing from those of reading.

@@ -56,7 +56,8 @@ type Config struct {
 	Sockets      SocketOption  // of the control socket
 	// HTTP, if set, changes a server before it serves, such as its timeouts.
 	HTTP func(*http.Server)
-	// Conn, if set, wraps each accepted connection before the server uses it.
+	// Conn, if set, wraps each accepted connection before the server uses it. It returns nil
+	// for a connection that it has refused and closed.
 	Conn func(net.Conn) net.Conn
 	Log  *slog.Logger // nil is none
 }

@@ -110,11 +110,15 @@ type wrapping struct {
 
 // Accept implements net.Listener.
 func (l *wrapping) Accept() (net.Conn, error) {
-	conn, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if wrapped := l.wrap(conn); wrapped != nil {
+			return wrapped, nil
+		}
 	}
-	return l.wrap(conn), nil
 }
 
 // shut lets a server finish what it is answering.

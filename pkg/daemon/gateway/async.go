@@ -82,11 +82,8 @@ func (g *Gateway) serveAsync(w http.ResponseWriter, r *http.Request, name, path 
 		c.refuse(w, draining())
 	case r.ContentLength > g.cfg.MaxBody:
 		c.refuse(w, tooLarge())
-	case !target.receiving():
-		c.refuse(w, tooManyBodies("of calls of function "+name))
 	default:
 		fault := g.accept(w, r, c)
-		target.received()
 		if fault != nil {
 			c.refuse(w, fault)
 			return
@@ -96,9 +93,20 @@ func (g *Gateway) serveAsync(w http.ResponseWriter, r *http.Request, name, path 
 	}
 }
 
+// asyncBody is as much of a body as its queue has in memory: what is longer is in a file.
+const asyncBody = 64 << 10
+
 // accept keeps a call, or says why it is not kept.
 func (g *Gateway) accept(w http.ResponseWriter, r *http.Request, c *call) *Error {
 	from := g.upload(w, r, g.cfg.MaxBody)
+	size := int64(asyncBody)
+	if r.ContentLength >= 0 {
+		size = min(r.ContentLength, size)
+	}
+	defer from.keep(0)
+	if fault := g.open(r.Context(), from, c.target, size+from.copySize()); fault != nil {
+		return fault
+	}
 	err := g.async.Accept(async.Request{
 		ID: c.key, Function: c.target.name, Path: c.path, Query: r.URL.RawQuery, Header: r.Header, Host: r.Host, Remote: r.RemoteAddr, Body: from,
 	})

@@ -2,7 +2,9 @@ package gateway
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -11,17 +13,28 @@ import (
 	"time"
 )
 
-// body is what a caller sends: its head is kept, so that a call can be sent again,
-// and the rest, of a long one, is streamed.
+// body is what a caller sends: its head is kept, so that a call can be sent again. The
+// rest of a long one is streamed, or kept in a file.
 type body struct {
 	head  []byte
-	whole bool      // head is all
-	rest  io.Reader // of a long one
+	whole bool      // all of it is kept, in head and spilled
+	file  *spilled  // what follows head, if it is kept
+	rest  io.Reader // what follows head, if it is streamed
 }
 
-// reader is the body from its start. The rest of a long one can be read once.
+// size returns the number of bytes that are kept.
+func (b *body) size() int64 {
+	if b.file != nil {
+		return int64(len(b.head)) + b.file.size
+	}
+	return int64(len(b.head))
+}
+
+// reader returns the body from its start. A rest that is streamed can be read once.
 func (b *body) reader() io.Reader {
 	switch {
+	case b.file != nil:
+		return io.MultiReader(bytes.NewReader(b.head), b.file.reader())
 	case b.rest != nil:
 		return io.MultiReader(bytes.NewReader(b.head), b.rest)
 	case len(b.head) == 0:
@@ -30,20 +43,30 @@ func (b *body) reader() io.Reader {
 	return bytes.NewReader(b.head)
 }
 
-// upload reads a request body from its caller. It bounds each pause and the size, and
-// remembers the caller's first fault. One goroutine reads at a time; stop may be called
-// during a Read.
+// upload reads a request body from its caller. It bounds the size, each pause and, by a
+// least rate, the whole time for which it waits, and remembers the caller's first fault.
+// One goroutine reads at a time; stop may be called during a Read.
 type upload struct {
 	from    io.Reader
 	control http.ResponseController // of the same connection
 	conn    *callerConn             // nil if the request came over no connection
 	pause   time.Duration
+	rate    int64 // least bytes a second after the first pause; 0 is no bound
 	limit   limit
 	expects bool // the caller sends the body only after 100 Continue
 
-	reading sync.Mutex // held by Read
-	left    int64      // bytes that may still arrive
-	rest    int64      // bytes that will, as the request says; negative if it does not
+	memory   *bodyMemory
+	host     *callerHost
+	function *target      // nil as long as it is not known
+	claimed  atomic.Int64 // bytes of memory
+	readFrom atomic.Int64 // when the current Read began, in the time of limits; 0 without one
+	trickles atomic.Bool  // the current Read is bounded by the rate
+
+	reading sync.Mutex    // held by Read
+	left    int64         // bytes that may still arrive
+	rest    int64         // bytes that will, as the request says; negative if it does not
+	arrived int64         // bytes
+	waited  time.Duration // in Read
 
 	begun   atomic.Bool // Read was called
 	shared  atomic.Bool // another goroutine than the handler's reads it
@@ -52,6 +75,7 @@ type upload struct {
 
 	mu    sync.Mutex
 	fault *Error
+	kept  bool // all that is kept of it is here: it does not give way any more
 }
 
 // upload returns the body of a request, which may have that many bytes.
@@ -72,6 +96,65 @@ func (u *upload) init(g *Gateway, w http.ResponseWriter, r *http.Request, most i
 	u.from, u.control, u.pause = r.Body, *http.NewResponseController(w), g.cfg.BodyTimeout
 	u.left, u.rest, u.expects = most, r.ContentLength, r.Header.Get("Expect") != ""
 	u.limit.all, u.limit.owner = &g.limits, u
+	u.rate, u.memory, u.host = g.cfg.BodyRate, &g.bodies, &g.callers.own
+}
+
+// open gives u as much memory as will be kept of it, and makes it give way to others where
+// that is short. The function is nil if it is not known yet. keep must follow.
+func (g *Gateway) open(ctx context.Context, u *upload, function *target, bytes int64) *Error {
+	u.function = function
+	if u.conn != nil {
+		u.conn.incoming.Store(u)
+	}
+	return u.memory.claim(ctx, u, bytes, g.cfg.QueueTimeout, g.leaving)
+}
+
+// holds counts memory that u got.
+func (u *upload) holds(bytes int64) {
+	u.claimed.Add(bytes)
+	u.host.held.Add(bytes)
+	if u.function != nil {
+		u.function.bodies.Add(bytes)
+	}
+}
+
+// share returns the memory that the caller and the function of u have.
+func (u *upload) share() int64 {
+	if u.function == nil {
+		return u.host.held.Load()
+	}
+	return u.host.held.Load() + u.function.bodies.Load()
+}
+
+// keep notes that no more is received of u than there is, and gives back the memory
+// beyond so many bytes.
+func (u *upload) keep(bytes int64) {
+	if u == nil {
+		return
+	}
+	u.mu.Lock()
+	u.kept = true
+	u.mu.Unlock()
+	if u.conn != nil {
+		u.conn.incoming.Store(nil)
+	}
+	if more := u.claimed.Load() - bytes; more > 0 {
+		u.holds(-more)
+		u.memory.give(more)
+	}
+}
+
+// interrupt ends u with a fault, unless all that is kept is here. It returns the memory
+// that will be free then.
+func (u *upload) interrupt(e *Error) int64 {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.kept || u.fault != nil {
+		return 0
+	}
+	u.fault = e
+	_ = u.control.SetReadDeadline(time.Now())
+	return u.claimed.Load()
 }
 
 var errStopped = errors.New("the request body is no longer read")
@@ -89,9 +172,7 @@ func (u *upload) Read(p []byte) (int, error) {
 		return 0, u.fail(tooLarge())
 	}
 	u.begun.Store(true)
-	u.limit.set(u.pause)
-	n, err := u.from.Read(p)
-	in := u.limit.stop()
+	n, err, in := u.read(p)
 	if errors.Is(err, io.EOF) {
 		u.whole.Store(true)
 		if u.conn != nil {
@@ -111,6 +192,39 @@ func (u *upload) Read(p []byte) (int, error) {
 		return n, u.fail(u.slow())
 	}
 	return n, u.fail(badRequest("the request's body: %v", err))
+}
+
+// read reads once, within the time that u may take. It reports whether it was.
+func (u *upload) read(p []byte) (n int, err error, in bool) {
+	pause, trickles := u.pause, false
+	if u.rate > 0 {
+		allowed := u.pause + time.Duration(float64(u.arrived)/float64(u.rate)*float64(time.Second)) - u.waited
+		pause, trickles = min(pause, allowed), allowed < pause
+	}
+	if trickles != u.trickles.Load() {
+		u.trickles.Store(trickles)
+	}
+	begin := u.limit.set(pause)
+	u.readFrom.Store(int64(begin))
+	n, err = u.from.Read(p)
+	u.readFrom.Store(0)
+	in = u.limit.stop()
+	u.waited += u.limit.all.now() - begin
+	u.arrived += int64(n)
+	return n, err, in
+}
+
+// copySize returns the size of the buffer that WriteTo copies by.
+func (u *upload) copySize() int64 {
+	if u.rest < 0 {
+		return bufferSize
+	}
+	return min(max(u.rest, 1), bufferSize)
+}
+
+// WriteTo implements io.WriterTo: it copies by a buffer that is no larger than the body.
+func (u *upload) WriteTo(w io.Writer) (int64, error) {
+	return io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{u}, make([]byte, u.copySize()))
 }
 
 // Close implements io.Closer: it stops the upload.
@@ -153,7 +267,12 @@ const (
 )
 
 func (u *upload) slow() *Error {
-	return &Error{Status: http.StatusRequestTimeout, Code: codeSlowBody, Message: "nothing of the request's body came for " + u.pause.String()}
+	e := &Error{Status: http.StatusRequestTimeout, Code: codeSlowBody, Message: "nothing of the request's body came for " + u.pause.String()}
+	if u.trickles.Load() {
+		e.Message = fmt.Sprintf("the request's body came at less than %d bytes a second, after the first %v", u.rate, u.pause)
+		e.Hint = "gfaas serve --body-rate allows less"
+	}
+	return e
 }
 
 func tooLarge() *Error {
@@ -183,9 +302,10 @@ func (u *upload) late() {
 	_ = u.control.SetReadDeadline(time.Now())
 }
 
-// receive takes in the body, or as much of it as is kept. Of a long one the rest
-// is for the request's body to give.
-func (g *Gateway) receive(w http.ResponseWriter, r *http.Request) (b body, from *upload, fault *Error) {
+// receive takes in the body of a call, or as much of it as is kept. Of a long one the rest
+// is for the request's body to give. The function is nil if it is not known yet. The
+// upload's keep must follow.
+func (g *Gateway) receive(w http.ResponseWriter, r *http.Request, function *target) (b body, from *upload, fault *Error) {
 	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
 		return body{whole: true}, nil, nil
 	}
@@ -193,17 +313,21 @@ func (g *Gateway) receive(w http.ResponseWriter, r *http.Request) (b body, from 
 		return b, nil, tooLarge()
 	}
 	from = g.upload(w, r, g.cfg.MaxBody)
-	most := g.cfg.Buffer
+	size := g.cfg.Buffer + 1 // one more, to see whether it ends there
+	if r.ContentLength > 0 {
+		size = min(r.ContentLength, g.cfg.Buffer)
+	}
+	if fault := g.open(r.Context(), from, function, size); fault != nil {
+		return b, from, fault
+	}
 	var err error
-	if n := r.ContentLength; n > 0 && n <= most {
-		b.head = make([]byte, n)
+	if r.ContentLength > 0 {
+		b.head = make([]byte, size)
 		_, err = io.ReadFull(from, b.head)
-		b.whole = true
+		b.whole = size == r.ContentLength
 	} else {
-		var head bytes.Buffer
-		_, err = head.ReadFrom(io.LimitReader(from, most+1))
-		b.head = head.Bytes()
-		b.whole = int64(len(b.head)) <= most
+		b.head, err = readUpTo(from, size)
+		b.whole = int64(len(b.head)) < size
 	}
 	if fault := from.wrong(); fault != nil {
 		return b, from, fault
@@ -212,6 +336,25 @@ func (g *Gateway) receive(w http.ResponseWriter, r *http.Request) (b body, from 
 		return b, from, badRequest("the request's body: %v", err)
 	}
 	return b, from, nil
+}
+
+// readUpTo reads to the end, or up to so many bytes, in no more memory than that.
+func readUpTo(r io.Reader, most int64) ([]byte, error) {
+	b := make([]byte, 0, min(most, 512))
+	for int64(len(b)) < most {
+		if len(b) == cap(b) {
+			b = append(make([]byte, 0, min(4*int64(cap(b)), most)), b...)
+		}
+		n, err := r.Read(b[len(b):cap(b)])
+		b = b[:len(b)+n]
+		if errors.Is(err, io.EOF) {
+			return b, nil
+		}
+		if err != nil {
+			return b, err
+		}
+	}
+	return b, nil
 }
 
 // buffers are what answers are copied through.

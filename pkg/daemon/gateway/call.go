@@ -123,12 +123,9 @@ func (c *call) serve(w http.ResponseWriter, r *http.Request) {
 	if c.probe {
 		r.Header.Del("Upgrade") // an upgraded connection would be a use of the function
 	}
-	if !c.target.receiving() {
-		c.refuse(w, tooManyBodies("of calls of function "+c.target.name))
-		return
-	}
 	fault := c.receive(w, r)
-	c.target.received()
+	defer c.release()
+	c.from.keep(int64(cap(c.body.head)))
 	if fault != nil {
 		c.refuse(w, fault)
 		return
@@ -136,10 +133,17 @@ func (c *call) serve(w http.ResponseWriter, r *http.Request) {
 	c.forward(w, r)
 }
 
-// receive takes in the call's body, or as much of it as is kept.
+// receive takes in the call's body, or as much of it as is kept. The upload's keep and
+// release must follow.
 func (c *call) receive(w http.ResponseWriter, r *http.Request) (fault *Error) {
-	c.body, c.from, fault = c.g.receive(w, r)
+	c.body, c.from, fault = c.g.receive(w, r, c.target)
 	return fault
+}
+
+// release gives back what the body takes.
+func (c *call) release() {
+	c.from.keep(0)
+	c.body.file.close()
 }
 
 // forward has a call that has come run and answers with what it gave.
@@ -225,7 +229,7 @@ func (c *call) RoundTrip(r *http.Request) (*http.Response, error) {
 		r.Header["Host"] = []string{r.Host}
 	}
 	if c.body.whole && len(c.body.head) > 0 {
-		r.Header["Content-Length"] = []string{strconv.Itoa(len(c.body.head))}
+		r.Header["Content-Length"] = []string{strconv.FormatInt(c.body.size(), 10)}
 	} else if !c.body.whole {
 		c.body.rest = r.Body
 		if r.ContentLength > 0 {

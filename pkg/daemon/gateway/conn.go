@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// callerConn is a caller's connection below the HTTP server. It adds two things that
+// callerConn is a caller's connection below the HTTP server. It adds three things that
 // the server lacks:
 //
 //   - It closes in an order in which the caller can read the last answer. The kernel
@@ -21,8 +21,17 @@ import (
 //     sends for a while, and closes afterwards (RFC 9112, section 9.6).
 //   - It remembers the Content-Length and Transfer-Encoding fields of a request head,
 //     of which the server removes the one that does not count.
+//   - It knows what it is waiting for, so that it can give way to another connection
+//     (callers).
 type callerConn struct {
 	net.Conn
+	callers  *callers
+	host     *callerHost
+	refused  bool // counts in callers.busy; callers.mu
+	state    atomic.Int32
+	since    atomic.Int64           // when the state began, in the time of limits
+	incoming atomic.Pointer[upload] // the body that is being received
+
 	unread   atomic.Bool // bytes arrived that may belong to a request that was not read to its end
 	abrupt   atomic.Bool // Close does not linger
 	closed   atomic.Bool
@@ -43,7 +52,31 @@ const (
 	lingerTime  = 10 * time.Second // longest time until its connection is closed
 )
 
-func newCallerConn(conn net.Conn) net.Conn { return &callerConn{Conn: conn} }
+// Phases of a connection, in the order in which connections give way.
+const (
+	phaseLingers int32 = iota - 2 // everything was answered; it is about to be closed
+	phaseIdle                     // between two requests
+	phaseHead                     // no request has come yet
+	phaseBody                     // the body of a request is being received
+	phaseRuns                     // a request is being answered
+)
+
+// phase returns the phase that a connection is in.
+func (c *callerConn) phase() int32 {
+	if state := c.state.Load(); state != phaseRuns {
+		return state
+	}
+	if c.incoming.Load() != nil {
+		return phaseBody
+	}
+	return phaseRuns
+}
+
+// enter notes that a phase begins.
+func (c *callerConn) enter(phase int32) {
+	c.since.Store(int64(c.callers.all.now()))
+	c.state.Store(phase)
+}
 
 // Read implements net.Conn. The server calls it from one goroutine at a time.
 func (c *callerConn) Read(p []byte) (int, error) {
@@ -78,12 +111,16 @@ func (c *callerConn) complete() { c.unread.Store(false) }
 func (c *callerConn) idle() {
 	c.answer = nil
 	c.between.Store(true)
+	c.enter(phaseIdle)
 }
 
 // connectionState implements http.Server.ConnState.
 func connectionState(conn net.Conn, state http.ConnState) {
-	if state == http.StateIdle {
+	switch state {
+	case http.StateIdle:
 		conn.(*callerConn).idle()
+	case http.StateActive: // the head of a request was read
+		conn.(*callerConn).state.Store(phaseRuns)
 	}
 }
 
@@ -107,10 +144,18 @@ func (c *callerConn) ambiguous(r *http.Request) bool {
 func (c *callerConn) Close() error {
 	half, ok := c.Conn.(interface{ CloseWrite() error })
 	if c.closed.Swap(true) || c.abrupt.Load() || !c.unread.Load() && !c.pending() || !ok || half.CloseWrite() != nil {
-		return c.Conn.Close()
+		return c.end()
 	}
+	c.enter(phaseLingers)
 	go c.linger()
 	return nil
+}
+
+// end closes the connection at once.
+func (c *callerConn) end() error {
+	err := c.Conn.Close()
+	c.callers.closed(c)
+	return err
 }
 
 // pending reports whether the kernel holds bytes that were not read.
@@ -129,8 +174,8 @@ func (c *callerConn) pending() bool {
 // linger discards what the caller sends until it closes the connection, is silent for
 // lingerPause, or lingerTime has passed. It then closes the connection.
 func (c *callerConn) linger() {
-	defer c.Conn.Close()
-	buf := lingerBuffers.Get().(*[bufferSize]byte)
+	defer c.end()
+	buf := lingerBuffers.Get().(*[serverBuffer]byte)
 	defer lingerBuffers.Put(buf)
 	for end := time.Now().Add(lingerTime); time.Now().Before(end); {
 		pause := time.Now().Add(lingerPause)
@@ -146,7 +191,7 @@ func (c *callerConn) linger() {
 	}
 }
 
-var lingerBuffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
+var lingerBuffers = sync.Pool{New: func() any { return new([serverBuffer]byte) }}
 
 // SetLinger sets SO_LINGER and makes Close close the connection at once.
 func (c *callerConn) SetLinger(seconds int) error {

@@ -39,6 +39,7 @@ const (
 	codeNoConnection = "no-connection"
 	codeNotLoaded    = "not-loaded"
 	codeDraining     = "draining"
+	codeBusy         = "busy"
 	codeJournal      = "journal"
 	codeNoCall       = "no-call"
 	codeInUse        = "in-use"

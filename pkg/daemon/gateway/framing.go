@@ -26,7 +26,7 @@ func (g *Gateway) framed(next http.Handler) http.Handler {
 		if r.Body != nil && r.Body != http.NoBody {
 			f.upload = &x.upload
 			f.upload.init(g, w, r, g.cfg.MaxBody)
-			f.upload.conn = conn
+			f.upload.conn, f.upload.host = conn, conn.host
 			x.request.Body = f.upload
 			defer f.upload.stop() // also if the handler panics
 		}
@@ -35,6 +35,7 @@ func (g *Gateway) framed(next http.Handler) http.Handler {
 		f.prepare() // an answer that the handler left to the server
 		if f.last {
 			conn.unread.Store(true) // further requests may have been sent that the server does not read
+			conn.enter(phaseHead)   // the server closes it, after a while
 		}
 	})
 }

@@ -246,7 +246,7 @@ func TestTooLargeIsRead(t *testing.T) {
 			a, err := finalAnswer(in)
 			want := 413
 			if path == "/v1/chat/completions" && framing == "chunked" {
-				want = 400 // no model within --buffer
+				want = 400 // it is no object
 			}
 			if err != nil || a.StatusCode != want || !a.Close {
 				t.Errorf("%s, %s: %+v, %v; want %d and Connection: close", path, framing, a, err, want)

@@ -83,9 +83,12 @@ type Config struct {
 
 	Async Async
 
+	SpillDir string // folder of long bodies, which is made when there is one
+
 	Version string // of the program, for those who ask
 
 	peerUser func(context.Context) (uid int, err error) // of a request's connection; nil asks the kernel
+	files    int                                        // descriptors that there are; 0 asks the kernel
 }
 
 // How memory waits on the host, if it does.
@@ -129,8 +132,11 @@ type Limits struct {
 	Timeout       time.Duration // from dispatch to the answer's head, then each pause within it
 	MaxBody       int64         // bytes of a request
 	Buffer        int64         // bytes of it that are kept, so that it can be sent again
+	BufferMemory  int64         // bytes of the bodies of all calls that are kept in memory; 0 is no bound
+	Spill         int64         // bytes of the bodies of all calls that are kept in SpillDir; 0 keeps none
 	HeaderTimeout time.Duration // for the head of a request
 	BodyTimeout   time.Duration // pause within its body
+	BodyRate      int64         // least bytes of it a second, after the first BodyTimeout; 0 is no bound
 	Drain         time.Duration // for what is under way at the end
 }
 
@@ -158,7 +164,9 @@ type Gateway struct {
 	restarts restarts
 	looks    looks
 	passing  atomic.Int64 // calls whose answers, once there are any, are passed on to a connection
-	nameless atomic.Int64 // calls whose bodies are on their way and say which function
+	callers  callers
+	bodies   bodyMemory
+	spills   spillSpace
 
 	adopted  atomic.Bool   // what is applied and what ran before is known
 	known    chan struct{} // closed then
@@ -186,7 +194,7 @@ func Open(cfg Config) (*Gateway, error) {
 			s.ConnState = connectionState
 			s.DisableGeneralOptionsHandler = true // OPTIONS * passes framed and guard as well
 		},
-		Conn: newCallerConn,
+		Conn: g.callers.admit,
 	})
 	if err != nil {
 		return nil, err
@@ -210,6 +218,10 @@ func newGateway(cfg Config) (*Gateway, error) {
 	}
 	g := &Gateway{cfg: cfg, log: cfg.Log, system: http.NewServeMux(), began: time.Now(), limits: limits{begin: time.Now()}, leaving: make(chan struct{}), known: make(chan struct{}), failing: make(chan struct{}, 1)}
 	g.token = rand.Text()
+	files := orElse(cfg.files, descriptors())
+	g.callers.init(int(float64(files)*callerShare), &g.limits, cfg.Log)
+	g.bodies.most, g.bodies.callers, g.bodies.stall = cfg.BufferMemory, &g.callers, stallTime
+	g.spills.dir, g.spills.most, g.spills.mostFiles = cfg.SpillDir, cfg.Spill, int64(float64(files)*spillShare)
 	if g.cfg.peerUser == nil {
 		g.cfg.peerUser = connectionUser
 	}

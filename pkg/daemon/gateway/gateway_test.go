@@ -67,7 +67,8 @@ func newWorld(t testing.TB, handler http.Handler, change func(*Config)) *world {
 		Socket: filepath.Join(dir, "gateway.sock"), Listen: "127.0.0.1:0", Log: slog.New(slog.NewTextHandler(testLog{t}, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		Starter: w.launcher(), Invoker: w.client, Catalog: w.catalog,
 		Policy: queue.Config{Policy: "gfaas", Pool: residency.Unlimited, Options: queue.Defaults()}, Concurrency: 2, GPUs: []GPU{{Name: "sim"}},
-		Limits: Limits{Queue: 64, QueueTimeout: patience, Timeout: patience, MaxBody: 1 << 20, Buffer: 1 << 10,
+		SpillDir: filepath.Join(dir, "spill"),
+		Limits: Limits{Queue: 64, QueueTimeout: patience, Timeout: patience, MaxBody: 1 << 20, Buffer: 1 << 10, BufferMemory: 1 << 20, Spill: 8 << 20, BodyRate: 1,
 			HeaderTimeout: patience, BodyTimeout: patience, Drain: patience},
 	}
 	if change != nil {

@@ -17,11 +17,13 @@ type limit struct {
 
 const passed = -1
 
-// set waits for so long from now on.
-func (l *limit) set(d time.Duration) {
-	if l.until.Swap(int64(l.all.now()+max(d, 1))) <= 0 {
+// set waits for so long from now on, and returns now.
+func (l *limit) set(d time.Duration) (now time.Duration) {
+	now = l.all.now()
+	if l.until.Swap(int64(now+max(d, 1))) <= 0 {
 		l.all.add(l)
 	}
+	return now
 }
 
 // stop waits no more; false if the time was over.

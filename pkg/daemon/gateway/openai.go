@@ -3,11 +3,7 @@ package gateway
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"io"
-	"mime"
-	"mime/multipart"
 	"net/http"
 	"slices"
 	"strings"
@@ -28,95 +24,77 @@ func (g *Gateway) serveOpenAI(w http.ResponseWriter, r *http.Request, path strin
 	case path == "/v1/models" || one:
 		c.refuse(w, notAllowed(r.Method, "GET, HEAD"))
 		return
+	case r.Method == http.MethodGet && r.URL.Query().Has("model"): // the realtime API, for example
+		models := r.URL.Query()["model"]
+		g.serveModel(w, r, c, models[len(models)-1])
+		return
 	case r.Method != http.MethodPost:
-		c.refuse(w, notAllowed(r.Method, "POST"))
+		e := notAllowed(r.Method, "POST")
+		e.Hint = "the body of a POST names the function as its model, and so does the query of a GET: ?model=NAME"
+		c.refuse(w, e)
 		return
 	case g.draining.Load():
 		c.refuse(w, draining())
 		return
 	}
-	if g.nameless.Add(1) > mostBodies {
-		g.nameless.Add(-1)
-		c.refuse(w, tooManyBodies("that say which function they are for"))
-		return
-	}
 	fault := c.receive(w, r)
-	g.nameless.Add(-1)
+	defer c.release()
 	if fault == nil {
-		name, fault = modelIn(c.body, r.Header.Get("Content-Type"))
+		name, fault = c.findModel(r)
 	}
-	if fault == nil {
-		if c.target = g.target(r.Context(), name); c.target == nil {
-			fault = noFunction(name)
-		}
-	}
+	c.from.keep(int64(cap(c.body.head)))
 	if fault != nil {
 		c.refuse(w, fault)
+		return
+	}
+	g.serveModel(w, r, c, name)
+}
+
+// serveModel passes a call to the function of this name.
+func (g *Gateway) serveModel(w http.ResponseWriter, r *http.Request, c *call, name string) {
+	if c.target = g.target(r.Context(), name); c.target == nil {
+		c.refuse(w, noFunction(name))
+		return
+	}
+	if r.Method == http.MethodGet {
+		c.serve(w, r)
 		return
 	}
 	c.forward(w, r)
 }
 
-// maxModel is how long a model's name may be.
-const maxModel = 256
-
-// modelIn is the model that the head of a body names: in an object's key model, or
-// a form's field of that name.
-func modelIn(b body, contentType string) (string, *Error) {
-	kind, parameters, err := mime.ParseMediaType(contentType)
-	var name string
-	if err == nil && kind == "multipart/form-data" {
-		name, err = modelInForm(b.head, parameters["boundary"])
-	} else {
-		name, err = modelInObject(b.head)
+// findModel returns the model that the body names. What follows the head of a long body is
+// received as well, into a file: the last model counts.
+func (c *call) findModel(r *http.Request) (string, *Error) {
+	all := io.Reader(bytes.NewReader(c.body.head))
+	if !c.body.whole {
+		length := int64(-1)
+		if r.ContentLength > 0 {
+			length = r.ContentLength - int64(len(c.body.head))
+		}
+		file, fault := c.g.spills.open(c.from, length)
+		if fault != nil {
+			return "", fault
+		}
+		c.body.file, c.body.whole = file, true
+		all = io.MultiReader(all, io.TeeReader(c.from, file))
+	}
+	name, err := modelIn(all, r.Header.Get("Content-Type"))
+	if err == nil {
+		_, err = io.Copy(io.Discard, all)
+	}
+	if c.from != nil {
+		if fault := c.from.wrong(); fault != nil {
+			return "", fault
+		}
 	}
 	switch {
-	case err == nil:
-		return name, nil
-	case !b.whole:
-		return "", badRequest("the body names no model within its first %d bytes", len(b.head))
+	case c.body.file != nil && c.body.file.fault != nil:
+		return "", c.body.file.fault
+	case err != nil:
+		return "", badRequest("the body names no model: %v", err)
 	}
-	return "", badRequest("the body names no model: %v", err)
-}
-
-func modelInObject(text []byte) (string, error) {
-	d := json.NewDecoder(bytes.NewReader(text))
-	first, err := d.Token()
-	if err != nil || first != json.Delim('{') {
-		return "", errors.Join(errors.New(`expected an object like {"model": "NAME"}`), err)
-	}
-	for d.More() {
-		key, err := d.Token()
-		if err != nil {
-			return "", err
-		}
-		if key == "model" {
-			value, err := d.Token()
-			name, ok := value.(string)
-			if err != nil || !ok || len(name) > maxModel {
-				return "", fmt.Errorf(`"model" is no name`)
-			}
-			return name, nil
-		}
-		var skipped json.RawMessage
-		if err := d.Decode(&skipped); err != nil {
-			return "", err
-		}
-	}
-	return "", errors.New(`there is no "model"`)
-}
-
-func modelInForm(text []byte, boundary string) (string, error) {
-	for form := multipart.NewReader(bytes.NewReader(text), boundary); ; {
-		part, err := form.NextPart()
-		if err != nil {
-			return "", errors.Join(errors.New(`there is no field "model"`), err)
-		}
-		if part.FormName() == "model" {
-			name, err := io.ReadAll(io.LimitReader(part, maxModel))
-			return string(name), err
-		}
-	}
+	return name, nil
 }
 
 // model is a function as OpenAI's API lists models.

@@ -88,11 +88,25 @@ type version struct {
 // maxDeployment is the largest body of a request to /system/.
 const maxDeployment = 1 << 20
 
+// deploymentSize returns the largest size that the body of a request to /system/ may have.
+func deploymentSize(r *http.Request) int64 {
+	if r.ContentLength >= 0 {
+		return min(r.ContentLength, maxDeployment)
+	}
+	return maxDeployment
+}
+
 func (g *Gateway) openFaaSRoutes() {
 	handle := func(pattern string, do func(r *http.Request) (status int, value any, err error)) {
 		g.system.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			if r.Body != nil && r.Body != http.NoBody {
-				r.Body = g.upload(w, r, maxDeployment)
+				from := g.upload(w, r, maxDeployment)
+				defer from.keep(0)
+				if fault := g.open(r.Context(), from, nil, deploymentSize(r)); fault != nil {
+					g.refuse(w, r, fault)
+					return
+				}
+				r.Body = from
 			}
 			status, value, err := do(r)
 			switch {

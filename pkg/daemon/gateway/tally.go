@@ -11,7 +11,7 @@ import (
 
 // tally counts what became of a function's calls.
 type tally struct {
-	coming atomic.Int64 // calls whose bodies are on their way
+	bodies atomic.Int64 // bytes of the bodies of its calls in memory
 
 	// The engine's, under its lock.
 	found  [3]int64      // dispatches, by what they found

@@ -82,28 +82,6 @@ func isOf(r instance.Record, fn function.Function) bool {
 // pause is how long an answer may take to begin, and then to go on.
 func (t *target) pause() time.Duration { return time.Duration(t.timeout.Load()) }
 
-// receiving takes note of a call whose body is on its way; false if there are too
-// many already.
-func (t *target) receiving() bool {
-	if t.coming.Add(1) > mostBodies {
-		t.coming.Add(-1)
-		return false
-	}
-	return true
-}
-
-func (t *target) received() { t.coming.Add(-1) }
-
-// mostBodies is how many calls of a function may be sending their bodies: each keeps
-// up to Limits.Buffer of memory. They do not wait for a place yet.
-const mostBodies = 1024
-
-// tooManyBodies refuses a call of which no body is received.
-func tooManyBodies(whose string) *Error {
-	return &Error{Status: http.StatusTooManyRequests, Code: codeQueueFull, Retry: time.Second,
-		Message: fmt.Sprintf("%d bodies %s are on their way already", mostBodies, whose)}
-}
-
 // same says whether instances of two versions of a function are the same.
 func same(a, b function.Function) bool {
 	for _, f := range []*function.Function{&a, &b} {

@@ -1,0 +1,196 @@
+package gateway
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestSlowBodiesHoldNoPlace: bodies that are incomplete, however many, keep no other call
+// from its function.
+func TestSlowBodiesHoldNoPlace(t *testing.T) {
+	for name, path := range map[string]string{"function": "/function/f", "KServe": "/v2/models/f/infer", "OpenAI": "/v1/chat/completions", "asynchronous": "/async-function/f"} {
+		t.Run(name, func(t *testing.T) {
+			const many = 1100
+			w := newWorld(t, http.HandlerFunc(echo), withAsync(t)) // four asynchronous calls at most
+			w.apply(fn("f"))
+			for range many {
+				w.dial("POST " + path + " HTTP/1.1\r\nHost: x\r\nContent-Length: 400\r\n\r\n{")
+			}
+			for _, call := range []string{"/function/f", "/v1/chat/completions", "/async-function/f"} {
+				want := 200
+				if strings.HasPrefix(call, "/async") {
+					want = 202
+				}
+				for _, body := range []string{`{"model":"f"}`, `{"model":"f","x":"` + strings.Repeat("x", 2000) + `"}`} {
+					if a := w.do("POST", call, body); a.status != want {
+						t.Errorf("%s: %d %s, want %d", call, a.status, a.body, want)
+					}
+				}
+			}
+		})
+	}
+}
+
+// trickle sends a byte at a time until the connection fails or the test has ended.
+func trickle(conn net.Conn, until <-chan struct{}) {
+	for {
+		select {
+		case <-until:
+			return
+		case <-time.After(5 * time.Millisecond):
+		}
+		if _, err := conn.Write([]byte(" ")); err != nil {
+			return
+		}
+	}
+}
+
+// TestBodyRate: a body that never pauses for long, but never ends either, is ended by its
+// rate, wherever it goes, and its sender is told why.
+func TestBodyRate(t *testing.T) {
+	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) {
+		withAsync(t)(c)
+		c.BodyTimeout, c.BodyRate = 500*time.Millisecond, 1<<20
+	})
+	w.apply(fn("f"))
+	ended := make(chan struct{})
+	defer close(ended)
+	for name, request := range map[string]string{
+		"function":       "POST /function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n",
+		"long body":      "POST /function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n" + strings.Repeat("x", 2000),
+		"OpenAI":         "POST /v1/x HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{",
+		"OpenAI, in two": "POST /v1/x HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n{\"x\":\"" + strings.Repeat("x", 2000),
+		"asynchronous":   "POST /async-function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n",
+		"management":     "PUT /system/functions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n",
+	} {
+		conn := w.dial(request)
+		go trickle(conn, ended)
+		a := said(t, conn)
+		if a.status != 408 || a.reason() != codeSlowBody || !strings.Contains(a.body, "bytes a second") {
+			t.Errorf("%s: %d %s %s, want 408 and the rate", name, a.status, a.reason(), a.body)
+		}
+	}
+	w.settled()
+}
+
+// TestBodyMemory: the bodies of all functions together take no more memory than they may,
+// whatever they are for. Calls without a body and small ones are answered meanwhile, and
+// those of a host that holds less than others.
+func TestBodyMemory(t *testing.T) {
+	const body, many = 256 << 10, 20 // four of them are too many
+	const rest = body - 1
+	for name, c := range map[string]struct {
+		head string
+		send int
+	}{
+		"length":           {"POST /function/%c HTTP/1.1\r\nHost: x\r\nContent-Length: 262144\r\n\r\n", rest},
+		"chunked":          {"POST /function/%c HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n40000\r\n", rest},
+		"chunked, unsent":  {"POST /function/%c HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n", 0},
+		"expects":          {"POST /function/%c HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 262144\r\n\r\n", 0},
+		"OpenAI":           {"POST /v1/%c HTTP/1.1\r\nHost: x\r\nContent-Length: 262144\r\n\r\n", rest},
+		"asynchronous":     {"POST /async-function/%c HTTP/1.1\r\nHost: x\r\nContent-Length: 262144\r\n\r\n", rest},
+		"management":       {"PUT /system/functions?%c HTTP/1.1\r\nHost: localhost\r\nContent-Length: 262144\r\n\r\n", rest},
+		"long, OpenAI":     {"POST /v1/%c HTTP/1.1\r\nHost: x\r\nContent-Length: 500000\r\n\r\n", rest},
+		"small and unsent": {"POST /function/%c HTTP/1.1\r\nHost: x\r\nContent-Length: 10000\r\n\r\n", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			const most = 1 << 20
+			w := newWorld(t, http.HandlerFunc(echo), func(cfg *Config) {
+				withAsync(t)(cfg)
+				cfg.Buffer, cfg.BufferMemory, cfg.Spill = body, most, 64<<20
+			})
+			w.apply(fn("a"), fn("b"), fn("c"), fn("d"))
+			n := many
+			if strings.HasPrefix(name, "small") {
+				n = 150
+			}
+			for i := range n {
+				conn := w.dialFrom("127.0.0.1", fmt.Sprintf(c.head, 'a'+i%4))
+				go func() { _, _ = conn.Write([]byte(strings.Repeat("{", min(c.send, 1<<20)))) }() // it may not be read
+			}
+			w.until("bodies wait", func() bool { return w.bodies.waiting.Load() > 0 })
+			for range 20 {
+				if used := w.bodies.used.Load(); used > most {
+					t.Fatalf("%d bytes are used, want at most %d", used, most)
+				}
+				if a := said(t, w.dialFrom("127.0.0.1", "GET /function/a/x HTTP/1.1\r\nHost: x\r\n\r\n")); a.status != 200 {
+					t.Errorf("without a body: %d %s, want 200", a.status, a.body)
+				}
+				for _, size := range []int{100, 200_000} {
+					text := strings.Repeat("x", size)
+					a := said(t, w.dialFrom("127.0.0.9", fmt.Sprintf("POST /function/a/x HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", size, text)))
+					if a.status != 200 || a.body != text {
+						t.Errorf("another host, %d bytes: %d %.200s, want 200", size, a.status, a.body)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestBodyMemoryIsGivenBack: whatever becomes of calls, no memory remains claimed.
+func TestBodyMemoryIsGivenBack(t *testing.T) {
+	w := newWorld(t, mixed{"/dies": hangUp}, func(c *Config) {
+		withAsync(t)(c)
+		c.BodyTimeout = 300 * time.Millisecond
+	})
+	w.apply(fn("f"))
+	body := strings.Repeat("x", 900)
+	for _, path := range []string{"/function/f", "/function/f/dies", "/function/none", "/v1/x", "/async-function/f", "/async-function/none", "/system/functions"} {
+		for _, sent := range []string{body, body[:100]} {
+			conn := w.dial(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", path, len(body), sent))
+			said(t, conn)
+			conn = w.dial(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", path, len(body), sent))
+			_ = conn.Close()
+		}
+		w.do("POST", path, strings.Repeat("x", 5000))
+	}
+	w.until("it is free", func() bool { return w.bodies.used.Load() == 0 })
+	f := (*w.names.Load())["f"]
+	w.until("it is the function's no more", func() bool { return f.bodies.Load() == 0 })
+}
+
+// TestBodiesWaitForMemory: complete bodies that hold the memory are not cut: others wait
+// unread, up to --queue-timeout, and a body that pauses gives way.
+func TestBodiesWaitForMemory(t *testing.T) {
+	release, began := make(chan struct{}), make(chan struct{}, 10)
+	w := newWorld(t, mixed{"/hang": func(http.ResponseWriter, *http.Request) { began <- struct{}{}; <-release }}, func(c *Config) {
+		c.Buffer, c.BufferMemory, c.Concurrency = 512<<10, 1<<20, 4
+	})
+	w.apply(fn("f"), fn("g"))
+	big := strings.Repeat("x", 400<<10)
+	send := func(path, body string, of int) net.Conn {
+		return w.dial(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", path, of, body))
+	}
+	runs := send("/function/f/hang", big, len(big))
+	<-began
+	pauses := send("/function/f", big[:100], len(big)) // it holds as much
+	w.until("both are there", func() bool { return w.bodies.used.Load() == int64(2*len(big)) })
+	w.bodies.mu.Lock()
+	w.bodies.stall = time.Nanosecond
+	w.bodies.mu.Unlock()
+	waits := send("/function/g", big, len(big))
+	if a := said(t, pauses); a.status != 503 || a.reason() != codeBusy || a.header.Get("Retry-After") == "" {
+		t.Errorf("the body that pauses: %d %s %v, want 503 busy", a.status, a.body, a.header)
+	}
+	if a := said(t, waits); a.status != 200 || a.body != big {
+		t.Errorf("the body that waited: %d %.200s, want 200", a.status, a.body)
+	}
+	second := send("/function/f/hang", big, len(big))
+	<-began
+	w.cfg.QueueTimeout = 0
+	w.Gateway.cfg.QueueTimeout = 100 * time.Millisecond
+	if a := said(t, send("/function/g", big, len(big))); a.status != 503 || a.reason() != codeBusy {
+		t.Errorf("beyond --queue-timeout: %d %.200s, want 503 busy", a.status, a.body)
+	}
+	close(release)
+	for _, conn := range []net.Conn{runs, second} {
+		if a := said(t, conn); a.status != 200 {
+			t.Errorf("a call that runs: %d %.200s, want 200", a.status, a.body)
+		}
+	}
+}
