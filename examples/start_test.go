@@ -89,7 +89,7 @@ func BenchmarkFromZero(b *testing.B) {
 	function := func(n int) string { return fmt.Sprint("f", n) }
 	var file strings.Builder
 	for n := range b.N + 1 {
-		fmt.Fprintf(&file, "---\nname: %s\ncommand: [%s]\ncontract: http\ngpu_mem: 1MiB\nscale: {idle: 1h}\n", function(n), saxpy)
+		fmt.Fprintf(&file, "---\nname: %s\ncommand: [%s]\ncontract: http\ngpu_mem: 1MiB\nscale: {idle: 1h}\nprobes: {paths: []}\n", function(n), saxpy)
 	}
 	daemon(b, env, gfaas, "serve", "--listen", "127.0.0.1:0", "--gpu", "sim", "--pool", fmt.Sprint(b.N+1))
 	socket := filepath.Join(dir, "run", "gateway.sock")

@@ -85,13 +85,16 @@ func toDocument(fn Function) document {
 		Port: unless(fn.Port, DefaultPort), Contract: unless(fn.Contract, DefaultContract),
 		Kind: unless(fn.Kind, DefaultKind), Request: fn.Request, GPUs: unless(fn.GPUs, 1), Weight: unless(fn.Weight, 1),
 		Tenant: unless(fn.Tenant, DefaultTenant), Inflight: unless(fn.Inflight, DefaultInflight), Queue: fn.Queue,
-		Restart: unless(fn.Restart, DefaultRestart), ReadOnly: fn.ReadOnly, Unmanaged: unless(fn.Unmanaged, DefaultUnmanaged), WebSocket: unless(fn.WebSocket, WebSocketClose), Labels: fn.Labels, Notes: fn.Annotations,
+		Restart: unless(fn.Restart, DefaultRestart), ReadOnly: fn.ReadOnly, Unmanaged: unless(fn.Unmanaged, DefaultUnmanaged), Labels: fn.Labels, Notes: fn.Annotations,
 	}
 	if fn.Limits != (Limits{}) {
 		d.Limits = &limitsDocument{Pids: fn.Limits.Pids, CPUs: fn.Limits.CPUs}
 		if fn.Limits.Memory > 0 {
 			d.Limits.Memory = fn.Limits.Memory.String()
 		}
+	}
+	if fn.KeepUpgraded {
+		d.WebSocket = keepWebSocket
 	}
 	if fn.Probes.Paths != nil || fn.Probes.Methods != nil {
 		d.Probes = &probesDocument{}

@@ -36,8 +36,11 @@ type Function struct {
 	// the preload library are to be killed, else they are only reported.
 	Unmanaged string
 
-	Probes    Probes // requests that neither start an instance nor keep one
-	WebSocket string // WebSocketClose or WebSocketKeep: what an idle upgraded connection does to its instance
+	Probes Probes // requests that neither start an instance nor keep one
+
+	// KeepUpgraded has upgraded connections that are idle stay open, and their instances
+	// loaded (websocket: keep).
+	KeepUpgraded bool
 
 	Labels map[string]string // for whoever asks a gateway for functions: they change nothing here
 

@@ -54,7 +54,7 @@ func TestParseAllKeys(t *testing.T) {
 	case fn.Weight != 1.5, fn.Tenant != "team_a", *fn.Model != Model{"resnet50", "resnet50 v2.safetensors", 98 * gpu.MiB}, fn.Dir != "dir":
 	case fn.Scale != Scale{1, 3, 90 * time.Second}, fn.Inflight != 4, fn.Timeout != 10*time.Minute, fn.Queue != 64:
 	case fn.Restart != "on-failure", fn.Limits != Limits{4 * gpu.GiB, 512, 1.5}, !fn.ReadOnly, fn.Unmanaged != "stop":
-	case !slices.Equal(fn.Probes.Paths, []string{"/live", "/a%20b"}), fn.Probes.Methods == nil, len(fn.Probes.Methods) != 0, fn.WebSocket != "keep":
+	case !slices.Equal(fn.Probes.Paths, []string{"/live", "/a%20b"}), fn.Probes.Methods == nil, len(fn.Probes.Methods) != 0, !fn.KeepUpgraded:
 	case fn.Labels["team"] != "vision", fn.Annotations["topic"] != "a: b":
 	default:
 		if v, set := fn.Env["EMPTY"]; set && v == "" {
@@ -73,7 +73,7 @@ func TestParseDefaultsAndDocuments(t *testing.T) {
 	if a.Port != 8080 || a.Contract != "auto" || a.Kind != "inference" || a.GPUs != 1 || a.Weight != 1 || a.Tenant != "default" || a.Model != nil ||
 		a.Scale != DefaultScale || a.Inflight != 1 || a.Timeout != 0 || a.Queue != 0 ||
 		a.Restart != "no" || a.Limits != (Limits{}) || a.ReadOnly || a.Unmanaged != "report" ||
-		a.Probes.Paths != nil || a.Probes.Methods != nil || a.WebSocket != "close" {
+		a.Probes.Paths != nil || a.Probes.Methods != nil || a.KeepUpgraded {
 		t.Errorf("defaults: %+v", a)
 	}
 	if b.Name != "7b" {

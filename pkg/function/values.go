@@ -30,9 +30,6 @@ const (
 	DefaultUnmanaged = "report"
 	StopUnmanaged    = "stop"
 
-	// What happens to an upgraded connection that is idle.
-	WebSocketClose  = "close" // it is closed, so that its instance can stop
-	WebSocketKeep   = "keep"  // it stays open, and its instance stays loaded
 	DefaultInflight = 1
 )
 
@@ -58,8 +55,10 @@ var (
 	kinds     = []string{"inference", "training", Kernels}
 	restarts  = []string{"no", "on-failure", "always"}
 	unmanaged = []string{DefaultUnmanaged, StopUnmanaged}
-	websocket = []string{WebSocketClose, WebSocketKeep}
+	websocket = []string{"close", keepWebSocket}
 )
+
+const keepWebSocket = "keep"
 
 var namePattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
 
@@ -75,7 +74,7 @@ func CheckName(name string) error {
 // function reads one document; line is where its name is.
 func (p *parser) function(n *yaml.Node) (fn Function, line int) {
 	fn = Function{Port: DefaultPort, Contract: DefaultContract, Kind: DefaultKind, GPUs: 1, Weight: 1, Tenant: DefaultTenant, Restart: DefaultRestart,
-		Scale: DefaultScale, Inflight: DefaultInflight, Unmanaged: DefaultUnmanaged, WebSocket: WebSocketClose}
+		Scale: DefaultScale, Inflight: DefaultInflight, Unmanaged: DefaultUnmanaged}
 	lines := p.mapping(n, "", map[string]setter{
 		"name": func(p *parser, key string, v *yaml.Node) { fn.Name = p.name(v, key) },
 		"image": func(p *parser, key string, v *yaml.Node) {
@@ -108,7 +107,9 @@ func (p *parser) function(n *yaml.Node) (fn Function, line int) {
 		},
 		"unmanaged": func(p *parser, key string, v *yaml.Node) { fn.Unmanaged = p.oneOf(v, key, unmanaged) },
 		"probes":    func(p *parser, key string, v *yaml.Node) { fn.Probes = p.probes(v, key) },
-		"websocket": func(p *parser, key string, v *yaml.Node) { fn.WebSocket = p.oneOf(v, key, websocket) },
+		"websocket": func(p *parser, key string, v *yaml.Node) {
+			fn.KeepUpgraded = p.oneOf(v, key, websocket) == keepWebSocket
+		},
 	})
 	if fn.Name == "" {
 		p.fail(n, "name", "missing, expected a name like resnet-50")

@@ -138,7 +138,7 @@ func RuntimeOf(fn function.Function) string {
 func definition(fn function.Function) string {
 	fn.Scale, fn.Inflight, fn.Timeout, fn.Queue, fn.Weight = function.Scale{}, 0, 0, 0, 0
 	fn.Labels, fn.Annotations, fn.GPUMem = nil, nil, 0
-	fn.Probes, fn.WebSocket = function.Probes{}, ""
+	fn.Probes, fn.KeepUpgraded = function.Probes{}, false
 	text, err := function.Format([]function.Function{fn})
 	if err != nil {
 		return ""

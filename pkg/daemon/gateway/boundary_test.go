@@ -35,6 +35,7 @@ func TestAnswersKeepTheirCallers(t *testing.T) {
 		"/own": func(rw http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(rw, "own") },
 	}, nil)
 	w.apply(fn("f"))
+	w.do("GET", "/function/f/own", "") // HEAD starts no instance
 	for _, c := range []struct {
 		name, method, answer string
 		status               int

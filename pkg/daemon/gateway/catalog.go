@@ -100,7 +100,7 @@ func (e *engine) set(fn function.Function) *target {
 	t.timeout.Store(int64(orElse(fn.Timeout, e.g.cfg.Timeout)))
 	t.queue.Store(int64(orElse(fn.Queue, e.g.cfg.Queue)))
 	probes, idle := fn.Probed(), fn.Scale.Idle
-	if fn.WebSocket == function.WebSocketKeep {
+	if fn.KeepUpgraded {
 		idle = 0
 	}
 	t.probes.Store(&probes)

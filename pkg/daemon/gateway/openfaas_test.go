@@ -110,6 +110,7 @@ func TestDeployedAgain(t *testing.T) {
 		f.Model = &function.Model{Name: "m", Size: gpu.MiB}
 		f.Limits = function.Limits{Memory: gpu.GiB, Pids: 9}
 		f.Restart, f.Inflight, f.Queue, f.Timeout, f.Unmanaged = "always", 4, 7, time.Minute, "stop"
+		f.Probes, f.KeepUpgraded = function.Probes{Paths: []string{"/a"}, Methods: []string{}}, true
 		f.Labels, f.Annotations = map[string]string{"a": "b"}, map[string]string{"c": "d: e"}
 	})
 	again, err := deployment{Service: "f", Image: "x", Labels: labelsOf(whole), Annotations: annotationsOf(whole)}.function()

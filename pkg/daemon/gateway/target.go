@@ -86,7 +86,7 @@ func (t *target) pause() time.Duration { return time.Duration(t.timeout.Load()) 
 func same(a, b function.Function) bool {
 	for _, f := range []*function.Function{&a, &b} {
 		f.SLO, f.Weight, f.Tenant, f.Scale, f.Inflight, f.Timeout, f.Queue, f.Kind = 0, 0, "", function.Scale{}, 0, 0, 0, ""
-		f.Probes, f.WebSocket = function.Probes{}, ""
+		f.Probes, f.KeepUpgraded = function.Probes{}, false
 		f.Labels, f.Annotations = nil, nil
 	}
 	return reflect.DeepEqual(a, b)

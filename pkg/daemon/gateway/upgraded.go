@@ -8,8 +8,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
-
-	"github.com/gfaas/gfaas/pkg/function"
 )
 
 // connection is an upgraded connection to an instance. It holds its place there until it
@@ -179,7 +177,7 @@ func (e *engine) idleWhileWaited() []*call {
 // have been idle for yieldAfter, and how long the first of them has been. Locked.
 func (s *server) idleConnections(now time.Duration) (idle []*call, longest time.Duration) {
 	for _, c := range s.calls {
-		if !c.begun.Load() || c.upgraded == nil || s.target.function.WebSocket == function.WebSocketKeep {
+		if !c.begun.Load() || c.upgraded == nil || s.target.function.KeepUpgraded {
 			continue
 		}
 		if since := now - time.Duration(c.upgraded.used.Load()); since >= yieldAfter {

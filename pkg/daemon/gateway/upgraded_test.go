@@ -114,7 +114,7 @@ func say(conn net.Conn, in *bufio.Reader, text string) bool {
 func TestIdleUpgradeIsClosed(t *testing.T) {
 	w := newWorld(t, http.HandlerFunc(sockets), nil)
 	short := func(f *function.Function) { f.Scale.Idle = time.Second }
-	w.apply(fn("silent", short), fn("pings", short), fn("kept", short, func(f *function.Function) { f.WebSocket = function.WebSocketKeep }))
+	w.apply(fn("silent", short), fn("pings", short), fn("kept", short, func(f *function.Function) { f.KeepUpgraded = true }))
 	_, silent := w.upgrade("silent", "own")
 	pings, pongs := w.upgrade("pings", "websocket")
 	kept, answers := w.upgrade("kept", "own")
@@ -171,7 +171,7 @@ func TestUseOfUpgrade(t *testing.T) {
 // the memory or the place of its instance, unless the function keeps it.
 func TestIdleUpgradeYields(t *testing.T) {
 	large := func(f *function.Function) { f.GPUMem = 10 * gpu.GiB }
-	keep := func(f *function.Function) { f.WebSocket = function.WebSocketKeep }
+	keep := func(f *function.Function) { f.KeepUpgraded = true }
 	one := func(f *function.Function) { f.Scale.Max = 1 }
 	for _, c := range []struct {
 		name   string
