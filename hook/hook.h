@@ -95,6 +95,8 @@ typedef void *gf_dlopen_function(const char *file, int mode);
 extern gf_dlopen_function *gf_real_dlopen;
 void gf_lookup_init(void);
 
+/* Reports whether the library that the address is in has an SONAME that begins so. */
+bool gf_is_of(void *address, const char *soname);
 /* The wrapper of the driver's function at that address, or the address. */
 void *gf_wrapper_of(void *address);
 

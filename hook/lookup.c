@@ -8,6 +8,7 @@
 #include "hook.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -119,6 +120,23 @@ void *gf_wrapper_of(void *address)
     return row ? (*row)->wrapper : address;
 }
 
+bool gf_is_of(void *address, const char *soname)
+{
+    Dl_info info;
+    struct link_map *map = NULL;
+    const char *strings = NULL;
+    size_t length = strlen(soname);
+    if (!dladdr1(address, &info, (void **)&map, RTLD_DL_LINKMAP) || !map || !map->l_ld)
+        return false;
+    for (const ElfW(Dyn) *d = map->l_ld; d->d_tag != DT_NULL; d++)
+        if (d->d_tag == DT_STRTAB)
+            strings = (const char *)d->d_un.d_ptr;
+    for (const ElfW(Dyn) *d = map->l_ld; strings && d->d_tag != DT_NULL; d++)
+        if (d->d_tag == DT_SONAME)
+            return strncmp(strings + d->d_un.d_val, soname, length) == 0;
+    return false;
+}
+
 /* Called by dlsym below: the answer, or NULL to let the real dlsym answer. */
 GF_EARLY __attribute__((used)) void *gf_dlsym_pick(void *handle, const char *name)
 {
@@ -131,10 +149,15 @@ GF_EARLY __attribute__((used)) void *gf_dlsym_pick(void *handle, const char *nam
     struct wrapped *row = row_named(name);
     if (!row || !ready() || !row->real)
         return NULL;
-    /* A library without the function must still be said to have none. The two
-     * pseudo-handles search by the caller's place; both find a wrapper first. */
-    if (handle != RTLD_DEFAULT && handle != RTLD_NEXT && !gf_real_dlsym(handle, name))
-        return NULL;
+    /* A library without the function must still be said to have none, and one with a
+     * function of its own of that name to have that. A second copy of the driver counts
+     * as the driver. The two pseudo-handles search by the caller's place; both find a
+     * wrapper first. */
+    if (handle != RTLD_DEFAULT && handle != RTLD_NEXT) {
+        void *found = gf_real_dlsym(handle, name);
+        if (!found || (found != row->real && found != row->wrapper && !gf_is_of(found, "libcuda.so")))
+            return NULL;
+    }
     dlerror(); /* a dlsym that found something leaves no error */
     return row->wrapper;
 }

@@ -393,9 +393,15 @@ void *gf_nvml_pick(void *handle, const char *name)
         return NULL;
     for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++)
         if (strcmp(rows[i].name, name) == 0) {
-            /* A library without the function must still be said to have none. */
-            if (!find() || (handle != RTLD_DEFAULT && handle != RTLD_NEXT && !gf_real_dlsym(handle, name)))
+            if (!find())
                 return NULL;
+            /* A library without the function must still be said to have none, and one with
+             * a function of its own of that name to have that. */
+            if (handle != RTLD_DEFAULT && handle != RTLD_NEXT) {
+                void *found = gf_real_dlsym(handle, name);
+                if (!found || (found != rows[i].wrapper && !gf_is_of(found, "libnvidia-ml.so")))
+                    return NULL;
+            }
             dlerror(); /* a dlsym that found something leaves no error */
             return rows[i].wrapper;
         }

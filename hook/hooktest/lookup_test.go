@@ -1,6 +1,7 @@
 package hooktest
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -120,6 +121,36 @@ func TestLookupNew(t *testing.T) {
 		}
 		if n := strings.Count(string(said), "libgfaas: "); err != nil || n != want || !strings.Contains(string(said), " "+name) {
 			t.Errorf("%v: %s", err, said)
+		}
+	}
+}
+
+// TestLookupOwner looks functions up in libraries: what the driver or the management
+// library has is found as the wrapper, and what another library has as its own.
+func TestLookupOwner(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(build, "lib/sim/libcuda.so.1"))
+	copied := filepath.Join(t.TempDir(), "copied.so")
+	if err := errors.Join(err, os.WriteFile(copied, text, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	own := filepath.Join(build, "check/plugin/own.so")
+	for _, tt := range []struct {
+		library string
+		with    []string // functions, and the libraries that have them
+		owners  string
+	}{
+		{"libcuda.so.1", []string{"cuMemAlloc_v2", "cuLaunchKernel", "cuNone"}, "libgfaas.so libgfaas.so none"},
+		{own, []string{"cuMemAlloc_v2", "cuLaunchKernel", "nvmlDeviceGetMemoryInfo"}, "own.so own.so own.so"},
+		{own, []string{"cuInit", "cuMemFree_v2"}, "libgfaas.so libgfaas.so"}, // by the driver that it needs
+		{copied, []string{"cuMemAlloc_v2"}, "libgfaas.so"},
+		{"libnvidia-ml.so.1", []string{"nvmlDeviceGetMemoryInfo", "nvmlNone"}, "libgfaas.so none"},
+	} {
+		cmd := exec.Command(filepath.Join(build, "check/owner"), append([]string{tt.library}, tt.with...)...)
+		cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Join(build, "lib/sim"), "LD_PRELOAD="+filepath.Join(build, "lib/libgfaas.so"))
+		cmd.Stderr = &logged{t, "owner"}
+		out, err := cmd.Output()
+		if got := strings.Join(strings.Fields(string(out)), " "); err != nil || got != tt.owners {
+			t.Errorf("%s, %v: %q, %v; want %q", filepath.Base(tt.library), tt.with, got, err, tt.owners)
 		}
 	}
 }

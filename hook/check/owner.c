@@ -1,0 +1,23 @@
+/* owner: prints, for each function named, the library that has what dlsym finds in the
+ * first one; "none" if it finds nothing.
+ *
+ *   owner LIBRARY FUNCTION... */
+#define _GNU_SOURCE
+#include "check.h"
+
+#include <dlfcn.h>
+
+int main(int argc, char **argv)
+{
+    ENSURE(argc > 2);
+    void *library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
+    ENSURE(library);
+    for (int i = 2; i < argc; i++) {
+        Dl_info info;
+        void *found = dlsym(library, argv[i]);
+        ENSURE(!found || dladdr(found, &info));
+        const char *slash = found ? strrchr(info.dli_fname, '/') : NULL;
+        printf("%s\n", !found ? "none" : slash ? slash + 1 : info.dli_fname);
+    }
+    return 0;
+}
