@@ -63,6 +63,9 @@ func (p *Processes) Free(d gpu.Device) (free, total gpu.Bytes, err error) {
 		return 0, 0, fmt.Errorf("GPU %v: %w", d, ret)
 	}
 	memory, ret := handle.GetMemoryInfo()
+	if ret == nvml.ERROR_NOT_SUPPORTED { // it may share the host's
+		return 0, 0, fmt.Errorf("memory of GPU %v is unknown, since NVML does not report it: set --gpu-mem: %w", d, ret)
+	}
 	if ret != nvml.SUCCESS {
 		return 0, 0, fmt.Errorf("memory of GPU %v: %w", d, ret)
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"maps"
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -56,6 +57,10 @@ func TestProcesses(t *testing.T) {
 	}
 	if _, _, err := p.Free(gpu.Device{Index: 1}); !errors.Is(err, nvml.ERROR_GPU_IS_LOST) {
 		t.Errorf("a broken GPU: %v", err)
+	}
+	broken.GetMemoryInfoFunc = func() (nvml.Memory, nvml.Return) { return nvml.Memory{}, nvml.ERROR_NOT_SUPPORTED }
+	if _, _, err := p.Free(gpu.Device{Index: 1}); !errors.Is(err, nvml.ERROR_NOT_SUPPORTED) || !strings.Contains(err.Error(), "unknown") || !strings.Contains(err.Error(), "--gpu-mem") {
+		t.Errorf("a GPU whose memory is not told: %v", err)
 	}
 	if n := len(api.InitCalls()); n != 1 {
 		t.Errorf("opened %d times, want once", n)

@@ -194,13 +194,22 @@ func (m *machine) probeDriver(ctx context.Context, lib nvml.Lister) []check {
 	}
 	checks := []check{{Name: "NVIDIA driver", Status: checkOK, Required: true, Detail: "version " + devices[0].Driver}}
 	for _, d := range devices {
-		detail := fmt.Sprintf("%s, %s", d.Name, d.Mem)
+		found := gpuCheck(fmt.Sprintf("GPU %d", d.Index), d)
 		if d.MIG {
-			detail += ", MIG enabled"
+			found.Detail += ", MIG enabled"
 		}
-		checks = append(checks, check{Name: fmt.Sprintf("GPU %d", d.Index), Status: checkOK, Detail: detail})
+		checks = append(checks, found)
 	}
 	return checks
+}
+
+// gpuCheck describes a GPU by its model and memory.
+func gpuCheck(name string, d nvml.Device) check {
+	if d.Mem == 0 {
+		return check{Name: name, Status: checkOK, Detail: d.Name + ", memory unknown",
+			Hint: "NVML does not report the memory of this GPU, which may share the host's: set --gpu-mem of gfaas serve and gfaas-place"}
+	}
+	return check{Name: name, Status: checkOK, Detail: fmt.Sprintf("%s, %s", d.Name, d.Mem)}
 }
 
 func (m *machine) probeLibs() []check {
@@ -229,7 +238,7 @@ func (m *machine) probeSimulated(ctx context.Context, lib nvml.Lister) []check {
 	var checks []check
 	for _, d := range shown {
 		name := gpu.Device{Index: d.Index, Simulated: true}.String()
-		checks = append(checks, check{Name: "GPU " + name, Status: checkOK, Detail: fmt.Sprintf("%s, %s", d.Name, d.Mem)})
+		checks = append(checks, gpuCheck("GPU "+name, d))
 	}
 	return checks
 }

@@ -84,6 +84,10 @@ func TestProbeDriver(t *testing.T) {
 	}{
 		{"none", machine{}, nvml.Fake{Err: errors.New("must not be asked")}, checkMissing, "simulated"},
 		{"one", machine{driver: true}, nvml.Fake{List: []nvml.Device{h200}}, checkOK, "version 570.1 | NVIDIA H200, 141GiB"},
+		{"memory unknown", machine{driver: true}, nvml.Fake{List: []nvml.Device{{Name: "NVIDIA GB10", Driver: "580.1"}}}, checkOK,
+			"version 580.1 | NVIDIA GB10, memory unknown | set --gpu-mem"},
+		{"unknown on MIG", machine{driver: true}, nvml.Fake{List: []nvml.Device{{Name: "NVIDIA GB10", Driver: "580.1", MIG: true}}}, checkOK,
+			"NVIDIA GB10, memory unknown, MIG enabled"},
 		{"no GPU", machine{driver: true}, nvml.Fake{}, checkBad, "no GPU"},
 		{"cannot ask", machine{driver: true}, nvml.Fake{Err: &nvml.UnavailableError{Err: errors.New("no tool")}}, checkOK, "no tool"},
 	} {
@@ -91,6 +95,9 @@ func TestProbeDriver(t *testing.T) {
 		var said []string
 		for _, k := range checks {
 			said = append(said, k.Detail)
+			if strings.Contains(k.Hint, "--gpu-mem") {
+				said = append(said, "set --gpu-mem")
+			}
 		}
 		if got := strings.Join(said, " | "); checks[0].Status != c.status || !strings.Contains(got, c.says) {
 			t.Errorf("%s: %s, %s; want %s, %s", c.name, checks[0].Status, got, c.status, c.says)

@@ -483,6 +483,9 @@ func (o *serveOptions) run(cmd *cobra.Command, t *tool) error {
 		if o.gpuMem > 0 {
 			mem = o.gpuMem
 		}
+		if mem == 0 {
+			log.Warn("the memory of a GPU is unknown, so functions are placed on it without a limit: set --gpu-mem", "gpu", g.Name)
+		}
 		cfg.GPUs = append(cfg.GPUs, gateway.GPU{Name: g.Name, Mem: int64(mem), Model: g.Model})
 	}
 	drivers := devices.NewOccupancy()
