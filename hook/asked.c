@@ -27,6 +27,7 @@
 #define SIGNALS 64    /* of the kernel: the C library keeps some to itself */
 
 static uint64_t asked_at;            /* gf_now_ns; 0: not since a gate last opened */
+static uint64_t full_since[GF_DEVICES + 1]; /* by device: since when there has been no place for the process; 0: there is */
 static __thread bool asleep GF_TLS;  /* and what runs in this thread is a handler of the two */
 
 static uint64_t bit(int signal) { return (uint64_t)1 << (signal - 1); }
@@ -77,13 +78,14 @@ static void note(void)
 
 void gf_full(struct gf_device *device, bool full)
 {
-    if (!full || !gf_load(&device->link.full))
-        gf_store(&device->link.full, full ? gf_now_ns() : 0);
+    uint64_t *since = &full_since[gf_ordinal(device)];
+    if (!full || !gf_load(since))
+        gf_store(since, full ? gf_now_ns() : 0);
 }
 
 bool gf_wait(struct gf_device *device, uint64_t began, uint32_t *word, uint32_t expected)
 {
-    uint64_t full = gf_load(&device->link.full);
+    uint64_t full = gf_load(&full_since[gf_ordinal(device)]);
     if (full && gf_now_ns() - full >= FULL_NS)
         return false; /* that was said */
     if (gf_load(&asleep)) { /* in a handler, in the midst of a wait */
@@ -109,5 +111,7 @@ void gf_waited(void)
 void gf_asked_fork_child(void)
 {
     gf_waited();
+    for (gf_each_device(d))
+        gf_full(d, false);
     gf_store(&asleep, false); /* a handler may have forked */
 }

@@ -14,7 +14,8 @@ static uint32_t closed;
     .gate = &closed, .page = &no_page, .slot = &no_page.slots[0], .lock = PTHREAD_MUTEX_INITIALIZER, \
     .link = {.lock = PTHREAD_MUTEX_INITIALIZER, .sock = -1, .kick = -1}
 
-struct gf_device gf_devices[GF_DEVICES + 1] = {[0 ... GF_DEVICES] = {UNSERVED}};
+/* In pages of their own: every launch looks at them. */
+struct gf_device gf_devices[GF_DEVICES + 1] __attribute__((aligned(4096))) = {[0 ... GF_DEVICES] = {UNSERVED}};
 
 struct gf_device *gf_device_at(CUdevice ordinal)
 {

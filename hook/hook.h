@@ -154,7 +154,6 @@ struct gf_device {
         bool asked;        /* a request is with the daemon, or a lease is running */
         uint32_t let_in;   /* the daemon has answered once (futex) */
         unsigned hangups;  /* of the daemon in place of a welcome, in a row */
-        uint64_t full;     /* asked.c: since when the instance has had no place for the process; 0: it has */
         uint32_t returned; /* the last lease given back: the daemon's call for it may have crossed with that */
         uint64_t works;    /* of the process on the device, when that was given back */
         uint64_t pause_ns; /* before the next request, since the last leases were used for refused work only */
