@@ -64,12 +64,6 @@ func (in Instance) Config() profile.Config {
 	return profile.Config{SMPct: in.SMPct, Quota: in.QuotaRequest, Batch: in.Batch}
 }
 
-// Model is a set of weights kept once on a GPU for all its instances.
-type Model struct {
-	Name   string  `json:"name"`
-	MemMiB float64 `json:"mem_mib"`
-}
-
 // Interval is one entry of a GPU's timetable: the instances that may hold a
 // token together for that fraction of the window.
 type Interval struct {
@@ -263,6 +257,9 @@ func (g GPU) fault(model string) (key, what string) {
 	for i, m := range g.Models {
 		if what := textFault(m.Name); what != "" {
 			return fmt.Sprintf("models[%d].name", i), what
+		}
+		if what := textFault(m.Tenant); what != "" {
+			return fmt.Sprintf("models[%d].tenant", i), what
 		}
 	}
 	for i, entry := range g.Schedule {

@@ -118,10 +118,8 @@ func slice(fn function.Function, g plan.GPU, in plan.Instance) gpu.Slice {
 	s := gpu.Slice{SMPct: in.SMPct, QuotaRequest: in.QuotaRequest, QuotaLimit: in.QuotaLimit}
 	if in.MemMiB > 0 {
 		s.Mem = gpu.FromMiB(in.MemMiB)
-		for _, m := range g.Models {
-			if fn.Model != nil && fn.Model.File == "" && fn.Model.Name == m.Name {
-				s.Mem += gpu.FromMiB(m.MemMiB)
-			}
+		if m, shared := g.Shared(plan.WeightsOf(fn)); shared && fn.Model != nil && fn.Model.File == "" {
+			s.Mem += gpu.FromMiB(m.MemMiB)
 		}
 	}
 	s.Mem = max(s.Mem, fn.GPUMem)
@@ -157,18 +155,19 @@ func namer(simulated bool) func(int) string {
 
 // checkLimits refuses memory limits that sum to more than a GPU has.
 func checkLimits(p plan.Plan, list []assignment) error {
-	limit := map[string]gpu.Bytes{}
+	limit, weights := map[string]gpu.Bytes{}, map[string]plan.Model{}
 	for _, a := range list {
 		limit[a.placement.ID] = a.placement.Slice.Mem
+		weights[a.function.Name] = plan.WeightsOf(a.function)
 	}
 	for _, g := range p.GPUs {
 		sum := gpu.Bytes(0)
-		for _, m := range g.Models {
+		for _, m := range g.Copies(func(name string) plan.Model { return weights[name] }) {
 			own := func(a assignment) bool {
-				return a.function.Model != nil && a.function.Model.Name == m.Name && a.function.Model.File == ""
+				return a.function.Model != nil && plan.WeightsOf(a.function).Is(m) && a.function.Model.File == ""
 			}
 			if !slices.ContainsFunc(list, own) { // or else they are in the limits
-				sum += gpu.FromMiB(m.MemMiB)
+				sum += m.Bytes()
 			}
 		}
 		for _, in := range g.Instances {

@@ -57,7 +57,8 @@ holds for GPUs of its model alone. Where the profile has rows of several models 
 the inventory does not name the models of all GPUs, --gpu-model chooses one; without
 it, the exit status is 2. The plan names the model of each GPU. Memory is limited only by --inventory or --gpu-mem; with --share-models a model's weights
 (model_mem_mib of the profile, else the size of the model in --functions) are
-counted once on each GPU that hosts its function. A function's objective is the demand's slo_ms, else the slo of
+counted once on each GPU that hosts its function, for each tenant and in units of 2 MiB,
+as gfaas-modeld takes memory. A function's objective is the demand's slo_ms, else the slo of
 --functions, else --slo. With --functions an instance of a function with more gpus than 1 is on
 so many GPUs of one node, and functions whose model has the same name share its
 weights. What cannot be placed is listed with the reason, and the exit status
@@ -153,7 +154,7 @@ func newPlan(env *cli.Env) *cobra.Command {
 	f.TextVar(&o.mem, "gpu-mem", gpu.Bytes(0), "memory of each GPU, or the most to use of it, like `16GiB` (default no limit)")
 	cli.Choice(cmd, &o.algorithm, "algorithm", "how to plan", algorithmNames()...)
 	cli.Choice(cmd, &o.model, "model", "what a GPU can host side by side", plan.ModelRect, plan.ModelTokens)
-	f.BoolVar(&o.share, "share-models", false, "keep the weights of a function's model once on a GPU")
+	f.BoolVar(&o.share, "share-models", false, "keep the weights of a tenant's model once on a GPU")
 	f.Uint64Var(&o.seed, "seed", 0, "another seed may give another plan as good")
 	f.DurationVar(&o.limit, "time-limit", planning.TimeLimit, "how long to improve the plan")
 	cli.Choice(cmd, &o.tieBreak, "tie-break", "which of equally efficient configurations to take",

@@ -135,7 +135,11 @@ func gpuTable(p plan.Plan) [][]string {
 		var weights []string
 		for _, m := range g.Models {
 			mem += m.MemMiB
-			weights = append(weights, m.Name+" "+number.Short(m.MemMiB))
+			name := m.Name
+			if m.Tenant != "" {
+				name = m.Tenant + "/" + name
+			}
+			weights = append(weights, name+" "+number.Short(m.MemMiB))
 		}
 		waste := math.Round((1-used)*1e6)/1e6 + 0 // no -0
 		row := []string{gpuName(g), strconv.Itoa(len(g.Instances)), number.Percent(used, 1), number.Percent(waste, 1), size(mem), size(g.MemMiB)}

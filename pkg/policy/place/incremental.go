@@ -172,10 +172,10 @@ func (h *host) order(t *resident) int {
 func (v *revision) models(h *host) []plan.Model {
 	out := slices.Clone(h.fixed)
 	for _, t := range h.residents {
-		name := v.model[t.Function]
-		named := func(m plan.Model) bool { return m.Name == name }
-		if size := v.weightsOn(name, h.device); size > 0 && !slices.ContainsFunc(out, named) {
-			out = append(out, plan.Model{Name: name, MemMiB: size.MiB()})
+		m := v.model[t.Function]
+		if size := v.weightsOn(m, h.device); size > 0 && !slices.ContainsFunc(out, m.Is) {
+			m.MemMiB = size.MiB()
+			out = append(out, m)
 		}
 	}
 	return out
@@ -183,20 +183,20 @@ func (v *revision) models(h *host) []plan.Model {
 
 // weightsOn returns what weights take on a device that keeps them: as the current plan has
 // it for a GPU of that model, else the most that any configuration shares there.
-func (v *revision) weightsOn(name string, d plan.Device) gpu.Bytes {
-	if v.keepers[name] == 0 {
+func (v *revision) weightsOn(model plan.Model, d plan.Device) gpu.Bytes {
+	if v.keepers[model] == 0 {
 		return 0
 	}
-	if size, known := v.kept[weights{name, d.Model}]; known {
+	if size, known := v.kept[weights{model, d.Model}]; known {
 		return size
 	}
 	most := 0.0
 	for _, w := range v.wanted {
-		if v.model[w.demand.Function] == name {
+		if v.model[w.demand.Function] == model {
 			most = max(most, weightsOn(undominated(w.rows), d))
 		}
 	}
-	return min(gpu.FromMiB(most), v.keepers[name])
+	return min(plan.Model{MemMiB: most}.Bytes(), v.keepers[model])
 }
 
 // reason says what keeps the rest of a function's demand from being placed.
@@ -218,13 +218,13 @@ func (v *revision) reason(w *want) string {
 func newRevision(current plan.Plan, in Input, o IncrementalOptions) *revision {
 	v := &revision{
 		in: in, o: o, limited: in.limits(), shared: o.ShareModels, wanted: in.wants(), of: map[string]*want{},
-		keepers: map[string]gpu.Bytes{}, kept: map[weights]gpu.Bytes{}, model: map[string]string{}, running: map[string][]*resident{}, why: map[string]string{},
+		keepers: map[plan.Model]gpu.Bytes{}, kept: map[weights]gpu.Bytes{}, model: map[string]plan.Model{}, running: map[string][]*resident{}, why: map[string]string{},
 		ids: ids{map[string]bool{}, map[string]int{}},
 	}
 	for i := range v.wanted {
 		name := v.wanted[i].demand.Function
 		v.of[name] = &v.wanted[i]
-		v.model[name] = in.function(name).Model.Name
+		v.model[name] = plan.WeightsOf(in.function(name))
 	}
 	for _, g := range current.GPUs {
 		v.shared = v.shared || len(g.Models) > 0
@@ -250,22 +250,24 @@ func (v *revision) share(current plan.Plan) {
 	for _, w := range v.wanted {
 		for _, r := range undominated(w.rows) { // what planners choose among
 			model := v.model[r.Function]
-			v.keepers[model] = max(v.keepers[model], gpu.FromMiB(r.ModelMemMiB))
+			v.keepers[model] = max(v.keepers[model], plan.Model{MemMiB: r.ModelMemMiB}.Bytes())
 		}
 	}
 	listed := map[[2]any]string{}
 	for _, d := range v.in.Devices {
 		listed[[2]any{d.Node, d.Index}] = d.Model
 	}
-	most := map[string]gpu.Bytes{}
+	most := map[plan.Model]gpu.Bytes{}
 	var models []string
 	for _, g := range current.GPUs {
 		model := cmp.Or(listed[[2]any{g.Node, g.Index}], g.Model, v.in.Model)
 		models = append(models, model)
-		for _, m := range g.Models {
-			if v.keepers[m.Name] > 0 {
-				v.kept[weights{m.Name, model}] = gpu.FromMiB(m.MemMiB)
-				most[m.Name] = max(most[m.Name], gpu.FromMiB(m.MemMiB))
+		for _, m := range g.Copies(v.weightsOf) {
+			size := m.Bytes()
+			m.MemMiB = 0
+			if v.keepers[m] > 0 {
+				v.kept[weights{m, model}] = size
+				most[m] = max(most[m], size)
 			}
 		}
 	}
@@ -273,16 +275,24 @@ func (v *revision) share(current plan.Plan) {
 	models = slices.Compact(models)
 	for i := range v.wanted {
 		w := &v.wanted[i]
-		w.rows = filter(w.rows, func(r profile.Row) bool { return v.keeps(r, models) })
+		fitting := filter(w.rows, func(r profile.Row) bool { return v.keeps(r, models) })
+		if len(fitting) == 0 && len(w.rows) > 0 {
+			w.reason = fmt.Sprintf("the weights %s that the current plan keeps are smaller than those of every configuration", v.model[w.demand.Function].Name)
+		}
+		w.rows = fitting
 		for _, r := range undominated(w.rows) {
 			model := v.model[r.Function]
-			most[model] = max(most[model], gpu.FromMiB(r.ModelMemMiB))
+			most[model] = max(most[model], plan.Model{MemMiB: r.ModelMemMiB}.Bytes())
 		}
 	}
-	for name := range v.keepers {
-		v.keepers[name] = most[name]
+	for model := range v.keepers {
+		v.keepers[model] = most[model]
 	}
 }
+
+// weightsOf returns the model, without its size, of a function in the demand; of another,
+// one that is no model's.
+func (v *revision) weightsOf(function string) plan.Model { return v.model[function] }
 
 // keeps reports whether the weights of a configuration are no larger than what the
 // current plan keeps for them on the GPUs that it may run on, which are of these models.
@@ -321,10 +331,13 @@ func (v *revision) openGPUs(current plan.Plan) {
 		if h.was = was[[2]any{h.device.Node, h.device.Index}]; h.was == nil {
 			continue
 		}
-		for _, m := range h.was.Models {
-			if v.keepers[m.Name] == 0 {
+		for _, m := range h.was.Copies(v.weightsOf) {
+			size := m.MemMiB
+			m.MemMiB = 0
+			if v.keepers[m] == 0 {
+				m.MemMiB = size
 				h.fixed = append(h.fixed, m)
-				h.used += gpu.FromMiB(m.MemMiB)
+				h.used += m.Bytes()
 			}
 		}
 	}

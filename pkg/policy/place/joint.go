@@ -111,7 +111,7 @@ func (b *builder) problem() joint.Problem {
 	}
 	p.Funcs = b.problemFuncs(rooms)
 	for _, m := range b.models {
-		p.Keepers = append(p.Keepers, int64(gpu.FromMiB(m.MemMiB)))
+		p.Keepers = append(p.Keepers, int64(m.Bytes()))
 	}
 	return p
 }
@@ -152,7 +152,7 @@ func (b *builder) problemFuncs(rooms []int64) (out []joint.Func) {
 			opt := joint.Option{W: share(r.Quota), H: share(r.SMPct / 100), Rate: r.ThroughputRPS / float64(fn.GPUs), Mem: int64(gpu.FromMiB(b.memory(r)))}
 			need := opt.Mem
 			if f.Model != joint.NoModel {
-				need += int64(gpu.FromMiB(b.models[f.Model].MemMiB))
+				need += int64(b.models[f.Model].Bytes())
 			}
 			for k, d := range b.devices {
 				opt.On = append(opt.On, d == nil || matches(r, d[0]) && need <= rooms[k])
@@ -274,7 +274,7 @@ func (b *builder) addModel(w *want, fn function.Function) {
 		i := b.model(fn)
 		if i == joint.NoModel {
 			i = len(b.models)
-			b.models = append(b.models, plan.Model{Name: fn.Model.Name})
+			b.models = append(b.models, plan.WeightsOf(fn))
 		}
 		b.models[i].MemMiB = max(b.models[i].MemMiB, r.ModelMemMiB)
 	}
@@ -282,7 +282,7 @@ func (b *builder) addModel(w *want, fn function.Function) {
 
 // model is the number of a function's model.
 func (b *builder) model(fn function.Function) int {
-	return slices.IndexFunc(b.models, func(m plan.Model) bool { return m.Name == fn.Model.Name })
+	return slices.IndexFunc(b.models, plan.WeightsOf(fn).Is)
 }
 
 // memory is what an instance takes on each GPU besides shared weights, in MiB.
@@ -419,7 +419,7 @@ func (b *builder) id(it joint.Item) string {
 // take on a GPU of its model.
 func (b *builder) keep(models []plan.Model, fn function.Function, d plan.Device) []plan.Model {
 	i := b.model(fn)
-	if i == joint.NoModel || slices.ContainsFunc(models, func(m plan.Model) bool { return m.Name == b.models[i].Name }) {
+	if i == joint.NoModel || slices.ContainsFunc(models, b.models[i].Is) {
 		return models
 	}
 	size := 0.0
@@ -431,7 +431,10 @@ func (b *builder) keep(models []plan.Model, fn function.Function, d plan.Device)
 	if size == 0 {
 		return models
 	}
-	return append(models, plan.Model{Name: b.models[i].Name, MemMiB: size})
+	m := b.models[i]
+	m.MemMiB = size
+	m.MemMiB = m.Bytes().MiB()
+	return append(models, m)
 }
 
 // weightsOn returns the most memory, in MiB, that the weights of any row take on the device.

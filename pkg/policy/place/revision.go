@@ -58,8 +58,11 @@ type host struct {
 	released  bool         // its list of free rectangles may miss some
 }
 
-// weights are those of a model on GPUs of one GPU model.
-type weights struct{ name, gpu string }
+// weights are those of a model, whose size is left out, on GPUs of one GPU model.
+type weights struct {
+	plan.Model
+	gpu string
+}
 
 // revision is a plan under change: all GPUs, what is on them, and what is wanted.
 type revision struct {
@@ -72,10 +75,10 @@ type revision struct {
 	came    int // instances so far
 	wanted  []want
 	of      map[string]*want
-	keepers map[string]gpu.Bytes   // of weights that are shared, by model: the most on any GPU
-	kept    map[weights]gpu.Bytes  // of those that the current plan keeps
-	model   map[string]string      // of a function
-	running map[string][]*resident // by function, oldest first
+	keepers map[plan.Model]gpu.Bytes // of weights that are shared, by model: the most on any GPU
+	kept    map[weights]gpu.Bytes    // of those that the current plan keeps
+	model   map[string]plan.Model    // of a function, without its size
+	running map[string][]*resident   // by function, oldest first
 	ids     ids
 	why     map[string]string // of starts and stops, by id
 }

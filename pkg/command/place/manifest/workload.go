@@ -133,14 +133,8 @@ func at(node string, index int) string { return fmt.Sprintf("%s/%d", node, index
 // counts once for all, since each instance loads its own.
 func memory(fn function.Function, g plan.GPU, in plan.Instance) float64 {
 	mib := in.MemMiB
-	name := fn.Name
-	if fn.Model != nil {
-		name = fn.Model.Name
-	}
-	for _, m := range g.Models {
-		if m.Name == name && mib > 0 {
-			mib += m.MemMiB
-		}
+	if m, shared := g.Shared(plan.WeightsOf(fn)); shared && mib > 0 {
+		mib += m.MemMiB
 	}
 	return max(mib, fn.GPUMem.MiB())
 }

@@ -146,31 +146,58 @@ func (c *checker) room(g plan.GPU) (mib float64, limited bool) {
 }
 
 // memory checks that what runs on a GPU, and the models kept for it, fit. Each
-// model counts once, however many instances share it.
+// model counts once for each tenant whose instances share it, however many these are,
+// in whole granules of the model daemon.
 func (c *checker) memory(g plan.GPU) {
-	sum, models := 0.0, map[string]bool{}
+	sum, models := 0.0, map[plan.Model]bool{}
 	for _, in := range g.Instances {
 		sum += wholeBytes(in.MemMiB)
 	}
 	for _, m := range g.Models {
-		if models[m.Name] || !finite(m.MemMiB) || m.MemMiB < 0 || m.Name == "" {
+		named := plan.Model{Name: m.Name, Tenant: m.Tenant}
+		if models[named] || !finite(m.MemMiB) || m.MemMiB < 0 || m.Name == "" {
 			c.add(onGPU(RuleMemory, g), "the model %q with %v MiB is kept twice, has no name or no size", m.Name, m.MemMiB)
 		}
-		models[m.Name] = true
-		sum += m.MemMiB
+		models[named] = true
+		sum += c.copies(g, m) * granules(m.MemMiB)
 	}
 	if room, limited := c.room(g); limited && !(sum <= room+eps*max(1, room)) {
 		c.add(onGPU(RuleMemory, g, g.Instances...), "instances and models need %v MiB, the GPU has %v", sum, room)
 	}
 }
 
+// granules is a model's memory as the model daemon takes it: in units of 2 MiB.
+func granules(mib float64) float64 { return 2 * math.Ceil(math.Floor(mib*(1<<20)+1e-3)/(2<<20)) }
+
+// copies is how many copies of one of the GPU's models there are: one for each tenant
+// of which an instance shares it, and at least one. A model without a tenant is shared
+// by every tenant that has none of its own of that name there.
+func (c *checker) copies(g plan.GPU, m plan.Model) float64 {
+	tenants := map[string]bool{}
+	for _, in := range g.Instances {
+		if shared, is := c.shared(in.Function, g); is && shared == m {
+			tenants[c.tenant(in.Function)] = true
+		}
+	}
+	return float64(max(1, len(tenants)))
+}
+
+// shared is the model of the GPU that has a function's weights, if there is one.
+func (c *checker) shared(function string, g plan.GPU) (found plan.Model, is bool) {
+	for _, m := range g.Models {
+		own := m.Tenant == c.tenant(function)
+		if m.Name == c.model(function) && (own || m.Tenant == "" && !is) {
+			found, is = m, true
+		}
+	}
+	return found, is
+}
+
 // needs is the least an instance of a configuration may have on the GPU: all
 // that was measured, or its private part where the GPU keeps its weights.
 func (c *checker) needs(row profile.Row, g plan.GPU) float64 {
-	for _, m := range g.Models {
-		if m.Name == c.model(row.Function) && !exceeds(row.ModelMemMiB, m.MemMiB) {
-			return row.GPUMemMiB - row.ModelMemMiB
-		}
+	if m, shared := c.shared(row.Function, g); shared && !exceeds(row.ModelMemMiB, m.MemMiB) {
+		return row.GPUMemMiB - row.ModelMemMiB
 	}
 	return row.GPUMemMiB
 }

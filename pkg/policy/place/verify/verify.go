@@ -138,6 +138,14 @@ func (c *checker) model(function string) string {
 	return function
 }
 
+// tenant is the tenant of a function in the way of plans: none for the default one.
+func (c *checker) tenant(name string) string {
+	if tenant := c.functions[name].Tenant; tenant != function.DefaultTenant {
+		return tenant
+	}
+	return ""
+}
+
 func name(node string, index int) string { return fmt.Sprintf("%s/%d", node, index) }
 
 func (c *checker) add(v Violation, format string, args ...any) {
