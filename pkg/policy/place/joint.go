@@ -9,6 +9,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/place/joint"
+	"github.com/gfaas/gfaas/pkg/policy/place/online"
 	"github.com/gfaas/gfaas/pkg/policy/place/timetable"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
@@ -43,7 +44,35 @@ func Joint(in Input, o JointOptions) (p plan.Plan, reasons []string, err error) 
 			return q, why, nil
 		}
 	}
+	if q, ok := in.servesMore(p, o); ok {
+		return q, nil, nil
+	}
 	return p, reasons, nil
+}
+
+// servesMore returns the plan that Dilu's scheduler makes if it serves more requests a
+// second than a joint one that leaves some, as it may where instances span GPUs.
+func (in Input) servesMore(p plan.Plan, o JointOptions) (q plan.Plan, ok bool) {
+	if len(p.Unplaced) == 0 || in.Devices == nil || o.ShareModels {
+		return q, false
+	}
+	q, err := Dilu(in, DiluOptions{DiluOptions: online.DiluDefaults(), Order: Arrival})
+	if err != nil || left(q) >= left(p)*(1-1e-9) {
+		return q, false
+	}
+	if o.Model == plan.ModelTokens {
+		q = Timetabled(q)
+	}
+	q.Algorithm, q.Bound, q.BoundMethod = p.Algorithm, p.Bound, p.BoundMethod
+	return q, true
+}
+
+// left sums the requests a second that a plan leaves.
+func left(p plan.Plan) (sum float64) {
+	for _, u := range p.Unplaced {
+		sum += u.RPS
+	}
+	return sum
 }
 
 func jointly(in Input, o JointOptions) (p plan.Plan, reasons []string, err error) {

@@ -251,11 +251,14 @@ type solver struct {
 	demand  []float64 // by function: requests a second, as wholeDemands has them
 	solo    []float64 // by function: most that a GPU with nothing else serves of it
 	minSolo float64   // least of solo
-	classes []class
-	pool    pool
-	pricing pricing
-	gangs   int   // spanning instances so far
-	work    int64 // done so far, in steps of the cutter's dynamic program
+	// leastSolo is what a GPU must serve of a function that spans one for it to be placed:
+	// 0 but while functions are placed by rank.
+	leastSolo float64
+	classes   []class
+	pool      pool
+	pricing   pricing
+	gangs     int   // spanning instances so far
+	work      int64 // done so far, in steps of the cutter's dynamic program
 
 	cutBuffer []Item // of cutInto and fillSingles, kept for their memory
 	picks     picks
@@ -345,11 +348,12 @@ func (s *solver) unserved(served []float64) []float64 {
 	return out
 }
 
-// unservedSingle is unserved of the functions that span one GPU.
+// unservedSingle is unserved of the functions that span one GPU, and that are worth
+// looking at now.
 func (s *solver) unservedSingle(served []float64) []float64 {
 	out := s.unserved(served)
 	for f := range out {
-		if s.span(f) > 1 {
+		if s.span(f) > 1 || s.solo[f] < s.leastSolo {
 			out[f] = 0
 		}
 	}

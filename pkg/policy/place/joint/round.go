@@ -35,13 +35,23 @@ func (d *draft) gpus() int {
 
 // plan makes the plan of the program's solution. Spanning functions are placed
 // in gangs, which may take half of the work until then; where that misses the
-// bound, also one by one, and what leaves less, or takes fewer GPUs, is taken.
+// bound, also one by one, and what leaves less, or takes fewer GPUs, is taken. Where
+// there are too few GPUs for all, functions are placed by rank, too (rank.go).
 func (s *solver) plan(uses []use, price []float64, bound int, until int64) *draft {
 	d := s.draft()
 	if !s.spans() {
 		s.finish(d, uses, price, bound, until)
 		return d
 	}
+	d = s.planSpans(d, uses, price, bound, until)
+	if sum(s.unserved(d.served)) == 0 {
+		return d
+	}
+	return s.ranked(d, bound)
+}
+
+// planSpans places spanning functions first, in gangs or one by one.
+func (s *solver) planSpans(d *draft, uses []use, price []float64, bound int, until int64) *draft {
 	half := s.work + max(0, until-s.work)/2
 	s.placeGangs(d, uses, price)
 	s.finish(d, uses, price, bound, half)
