@@ -31,6 +31,7 @@ const (
 	cleanupTime     = 30 * time.Second // for undoing, once the caller's own time is up
 	silence         = time.Minute      // for how long a runtime that did not answer in time is not asked again
 	logLines        = 10               // of an instance's output, in the error about it
+	failedLines     = 10_000           // of its output that are kept if its start failed
 )
 
 // Config is what a Launcher works with.
@@ -55,6 +56,9 @@ type Config struct {
 	KernelDaemon func(ctx context.Context, fn function.Function) error
 	// RemoveLog, if set, removes the log of a process; one that is gone is no error.
 	RemoveLog func(dir string) error
+
+	// KeepFailed, if set, keeps what an instance printed whose start failed.
+	KeepFailed func(function, id string, lines ports.LogLines) error
 
 	// OutOfMemory, if set, reports whether the driver refused GPU memory to a process of
 	// an instance that is registered.

@@ -95,6 +95,7 @@ func (l *Launcher) undo(ctx context.Context, rt ports.Runtime, r instance.Record
 	if r.Handle.Runtime != "" {
 		failed.Log, _ = ports.Text(rt.Logs(ctx, r.Handle, ports.LogOptions{Tail: logLines})) // its absence must not hide the cause
 	}
+	l.keepFailed(ctx, rt, r)
 	if r.Restarts > 0 {
 		r.Handle.LogPath = "" // what it printed before it ended is wanted yet
 	}
@@ -116,6 +117,17 @@ func (l *Launcher) undo(ctx context.Context, rt ports.Runtime, r instance.Record
 		failed.Err, failed.Remains = errors.Join(failed.Err, err), true
 	}
 	return failed
+}
+
+// keepFailed keeps the last lines of an instance that is about to be removed. The log of one
+// that had been ready before goes on.
+func (l *Launcher) keepFailed(ctx context.Context, rt ports.Runtime, r instance.Record) {
+	if l.config.KeepFailed == nil || r.Handle.Runtime == "" || r.Restarts > 0 {
+		return
+	}
+	if err := l.config.KeepFailed(r.Function, r.ID, rt.Logs(ctx, r.Handle, ports.LogOptions{Tail: failedLines})); err != nil {
+		l.config.Note("note: %s: what it printed is not kept: %v", r.ID, err)
+	}
 }
 
 // undoRegistration makes the token daemon forget the instance, and adds to the

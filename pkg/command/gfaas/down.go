@@ -68,12 +68,19 @@ func runDown(ctx context.Context, t *tool, names []string) error {
 		return err
 	}
 	records := all.records()
+	failed := failedOf(t.runDir, names, nil)
 	if len(names) > 0 {
-		if records, err = pick(records, names, all.applied); err != nil {
+		applied := func(name string) bool {
+			return all.applied(name) || slices.ContainsFunc(failed, func(f host.FailedStart) bool { return f.ID == name || f.Function == name })
+		}
+		if records, err = pick(records, names, applied); err != nil {
 			return err
 		}
 	}
 	gone, err := t.stopAll(ctx, launcher, records)
+	for _, f := range failed {
+		err = errors.Join(err, f.Remove())
+	}
 	if all.broken == nil {
 		// What is gone is forgotten even when the rest was interrupted.
 		err = errors.Join(err, t.forget(context.WithoutCancel(ctx), gone))

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -42,6 +43,9 @@ ended: of a process beside the state file, of a container by Docker, as its
 logging driver can. When a disk was full or too slow a line says how much is
 missing.
 
+Of each function the last start that failed is shown too, by its last 10,000 lines, until
+gfaas down or gfaas rm, or until an instance of that id runs.
+
 With --follow the lines to come are shown too, until the instances have ended;
 those of several then come as they are printed.
 
@@ -75,14 +79,15 @@ func (o *logsOptions) run(ctx context.Context, t *tool, names []string) error {
 	if err != nil {
 		return err
 	}
+	failed := failedOf(t.runDir, names, state.Instances)
 	records, err := pick(state.Instances, names, func(name string) bool {
 		_, err := state.Function(name)
-		return err == nil
+		return err == nil || slices.ContainsFunc(failed, func(f host.FailedStart) bool { return f.ID == name || f.Function == name })
 	})
 	if err != nil {
 		return err
 	}
-	if len(records) == 0 {
+	if len(records)+len(failed) == 0 {
 		t.env.Notef("note: %s: no instances", strings.Join(names, ", "))
 		return nil
 	}
@@ -92,6 +97,10 @@ func (o *logsOptions) run(ctx context.Context, t *tool, names []string) error {
 	for _, r := range records {
 		all = append(all, instanceLog{r, launcher.Logs(ctx, r, wanted)})
 	}
+	for _, f := range failed {
+		t.env.Notef("note: %s did not start: this is what it printed", f.ID)
+		all = append(all, instanceLog{instance.Record{ID: f.ID, Function: f.Function}, f.Logs(ctx, wanted)})
+	}
 	if !o.follow && t.env.OutFile != "" {
 		return t.env.Emit(func(w io.Writer) error { return o.print(w, t.env.Output, all, launch.Merged) })
 	}
@@ -100,6 +109,15 @@ func (o *logsOptions) run(ctx context.Context, t *tool, names []string) error {
 		together = launch.AsTheyCome
 	}
 	return o.print(t.env.Out, t.env.Output, all, together)
+}
+
+// failedOf returns the failed starts that names stand for, all without names, less those of
+// ids that have an instance now.
+func failedOf(runDir string, names []string, instances []instance.Record) []host.FailedStart {
+	return slices.DeleteFunc(host.FailedStarts(runDir), func(f host.FailedStart) bool {
+		return len(names) > 0 && !slices.Contains(names, f.ID) && !slices.Contains(names, f.Function) ||
+			slices.ContainsFunc(instances, func(r instance.Record) bool { return r.ID == f.ID })
+	})
 }
 
 // options reads the flags at that time.

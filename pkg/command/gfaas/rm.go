@@ -1,6 +1,8 @@
 package gfaas
 
 import (
+	"errors"
+
 	"github.com/spf13/cobra"
 )
 
@@ -14,7 +16,13 @@ them with gfaas down first. All that are named are removed, or none.`,
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: t.completeFunctions,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return t.store.Remove(cmd.Context(), args...)
+			err := t.store.Remove(cmd.Context(), args...)
+			if err == nil {
+				for _, f := range failedOf(t.runDir, args, nil) {
+					err = errors.Join(err, f.Remove())
+				}
+			}
+			return err
 		},
 	}
 }

@@ -58,7 +58,7 @@ func wired(env *cli.Env, runDir string, patience time.Duration) (*launch.Launche
 	}
 	daemon := &tokens{runDir: runDir, debug: env.Debugf}
 	return launch.New(launch.Config{
-		RunDir: runDir, LogDir: logDir(runDir), RemoveLog: logs.Remove, Patience: patience, Ready: fnhttp.WaitReady, Tokens: daemon, Device: device{},
+		RunDir: runDir, LogDir: logDir(runDir), RemoveLog: logs.Remove, KeepFailed: keepFailed(runDir), Patience: patience, Ready: fnhttp.WaitReady, Tokens: daemon, Device: device{},
 		Models:       &models{runDir: runDir, debug: env.Debugf},
 		Kernels:      func(fn function.Function) []string { return kernels(runDir, fn) },
 		KernelDaemon: func(ctx context.Context, fn function.Function) error { return kernelDaemon(ctx, runDir, fn) },

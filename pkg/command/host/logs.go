@@ -1,17 +1,21 @@
 package host
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/gfaas/gfaas/pkg/adapter/detach"
 	"github.com/gfaas/gfaas/pkg/adapter/logs"
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
 // keepLog is the word that has gfaas keep a log; for no person to type.
@@ -20,13 +24,64 @@ const keepLog = "__keep-log"
 // logDir is where the logs of a run directory's processes are: beside the state
 // file, since a run directory may be in memory. Run directories of one state have
 // one each, since each has instances of any id.
-func logDir(runDir string) string {
+func logDir(runDir string) string { return besideState("logs", runDir) }
+
+// besideState is a folder of a run directory's, beside the state file.
+func besideState(what, runDir string) string {
 	state := cli.StatePath()
 	if path, err := filepath.Abs(state); err == nil {
 		state = path
 	}
 	name := sha256.Sum256([]byte(runDir))
-	return filepath.Join(filepath.Dir(state), "logs-"+hex.EncodeToString(name[:4]))
+	return filepath.Join(filepath.Dir(state), what+"-"+hex.EncodeToString(name[:4]))
+}
+
+// FailedStart is the log of an instance whose start failed: the last of its function.
+type FailedStart struct {
+	Function, ID string
+	dir          string
+}
+
+// between separates a function's name from an instance's id, in names of folders: it is in
+// neither.
+const between = "@"
+
+// FailedStarts returns those of a run directory whose logs are kept, by function.
+func FailedStarts(runDir string) (out []FailedStart) {
+	dir := besideState("failed", runDir)
+	entries, _ := os.ReadDir(dir) // without it there are none
+	for _, e := range entries {
+		if function, id, ok := strings.Cut(e.Name(), between); ok {
+			out = append(out, FailedStart{function, id, filepath.Join(dir, e.Name())})
+		}
+	}
+	return out
+}
+
+// Logs returns what the instance printed.
+func (f FailedStart) Logs(ctx context.Context, o ports.LogOptions) ports.LogLines {
+	o.Follow = false
+	return logs.Read(ctx, f.dir, o)
+}
+
+// Remove removes the log.
+func (f FailedStart) Remove() error { return logs.Remove(f.dir) }
+
+// keepFailed keeps the log of an instance in place of the one of its function that is kept.
+func keepFailed(runDir string) func(function, id string, lines ports.LogLines) error {
+	var mu sync.Mutex
+	return func(function, id string, lines ports.LogLines) error {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, f := range FailedStarts(runDir) {
+			if f.Function == function && f.ID != id {
+				if err := f.Remove(); err != nil {
+					return err
+				}
+			}
+		}
+		return logs.Save(filepath.Join(besideState("failed", runDir), function+between+id), lines)
+	}
 }
 
 // keeper is the command that keeps a log.
