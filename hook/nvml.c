@@ -133,6 +133,36 @@ static bool ask(unsigned place, uint64_t *limit, uint64_t *used)
     return true;
 }
 
+static nvmlReturn_t own_memory(nvmlDevice_t device, unsigned long long *total, unsigned long long *free_bytes, unsigned long long *used)
+{
+    uint64_t limit, held;
+    int saved = errno, place = in_slice() ? place_of(device) : -1;
+    bool known = place < 0 || ask((unsigned)place, &limit, &held);
+    errno = saved;
+    if (place < 0)
+        return NVML_SUCCESS;
+    if (!known)
+        return NVML_ERROR_TIMEOUT; /* nor does cuMemGetInfo answer then */
+    if (limit && limit < *total)
+        *total = limit;
+    *used = held; /* more than there is, where the limit was lowered */
+    uint64_t left = held < *total ? *total - held : 0;
+    if (*free_bytes > left)
+        *free_bytes = left;
+    return NVML_SUCCESS;
+}
+
+#define MEMORY(name, type) \
+    GF_EXPORT nvmlReturn_t name(nvmlDevice_t device, type *memory) \
+    { \
+        if (!find() || !real.name) \
+            return NVML_ERROR_FUNCTION_NOT_FOUND; \
+        nvmlReturn_t r = real.name(device, memory); \
+        return r == NVML_SUCCESS ? own_memory(device, &memory->total, &memory->free, &memory->used) : r; \
+    }
+MEMORY(nvmlDeviceGetMemoryInfo, nvmlMemory_t)
+MEMORY(nvmlDeviceGetMemoryInfo_v2, nvmlMemory_v2_t)
+
 /* ---- processes ---- */
 
 /* Whether an environment, as /proc shows it, says that a process is of this
@@ -222,82 +252,6 @@ static nvmlReturn_t own_list(lister *list, const void *asked, nvmlDevice_t devic
 LISTS(nvmlDeviceGetComputeRunningProcesses)
 LISTS(nvmlDeviceGetGraphicsRunningProcesses)
 LISTS(nvmlDeviceGetMPSComputeRunningProcesses)
-
-/* ---- memory that is in use ---- */
-
-/* Adds up what the lists say that the slice's processes have, each once: a process may
- * be on several. Leaves the sum alone where they name none, as in a container with
- * numbers of its own, or do not tell of one. */
-static void sum_listed(nvmlDevice_t device, uint64_t *sum)
-{
-    const struct { bool there; lister *list; } lists[] = {
-#define LISTED(name) {real.name != NULL, list_##name}
-        LISTED(nvmlDeviceGetComputeRunningProcesses_v3),
-        LISTED(nvmlDeviceGetGraphicsRunningProcesses_v3),
-        LISTED(nvmlDeviceGetMPSComputeRunningProcesses_v3),
-    };
-    nvmlProcessInfo_t *all = NULL;
-    unsigned n = 0;
-    for (unsigned i = 0; i < sizeof lists / sizeof *lists; i++) {
-        unsigned count = 0;
-        nvmlReturn_t r = NVML_SUCCESS;
-        while (lists[i].there && (r = own_list(lists[i].list, NULL, device, &count, all ? all + n : NULL, sizeof *all,
-                                               offsetof(nvmlProcessInfo_t, pid))) == NVML_ERROR_INSUFFICIENT_SIZE) {
-            nvmlProcessInfo_t *more = realloc(all, (n + count) * sizeof *all);
-            if (!more)
-                break;
-            all = more;
-        }
-        n += r == NVML_SUCCESS ? count : 0;
-    }
-    uint64_t total = 0;
-    bool known = n > 0;
-    for (unsigned i = 0; i < n; i++) {
-        uint64_t most = 0;
-        bool later = false; /* the process comes again */
-        for (unsigned k = 0; k < n; k++) {
-            later |= k > i && all[k].pid == all[i].pid;
-            if (all[k].pid == all[i].pid && all[k].usedGpuMemory > most)
-                most = all[k].usedGpuMemory;
-        }
-        known &= most <= INT64_MAX; /* else not available */
-        total += later ? 0 : most;
-    }
-    free(all);
-    if (known)
-        *sum = total;
-}
-
-static nvmlReturn_t own_memory(nvmlDevice_t device, unsigned long long *total, unsigned long long *free_bytes, unsigned long long *used)
-{
-    uint64_t limit, held;
-    int saved = errno, place = in_slice() ? place_of(device) : -1;
-    bool known = place < 0 || ask((unsigned)place, &limit, &held);
-    errno = saved;
-    if (place < 0)
-        return NVML_SUCCESS;
-    if (!known)
-        return NVML_ERROR_TIMEOUT; /* nor does cuMemGetInfo answer then */
-    if (limit && limit < *total)
-        *total = limit;
-    uint64_t left = held < *total ? *total - held : 0; /* as cuMemGetInfo has it */
-    if (*free_bytes > left)
-        *free_bytes = left;
-    sum_listed(device, &held);
-    *used = held; /* more than there is, where a limit was lowered */
-    return NVML_SUCCESS;
-}
-
-#define MEMORY(name, type) \
-    GF_EXPORT nvmlReturn_t name(nvmlDevice_t device, type *memory) \
-    { \
-        if (!find() || !real.name) \
-            return NVML_ERROR_FUNCTION_NOT_FOUND; \
-        nvmlReturn_t r = real.name(device, memory); \
-        return r == NVML_SUCCESS ? own_memory(device, &memory->total, &memory->free, &memory->used) : r; \
-    }
-MEMORY(nvmlDeviceGetMemoryInfo, nvmlMemory_t)
-MEMORY(nvmlDeviceGetMemoryInfo_v2, nvmlMemory_v2_t)
 
 static nvmlReturn_t list_details(nvmlDevice_t device, unsigned int *count, void *infos, const void *asked)
 {
