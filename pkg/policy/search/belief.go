@@ -58,6 +58,7 @@ type candidate struct {
 	config profile.Config
 	at     int // of points
 	point  point
+	unit   float64   // logEfficacy at a log time of 0
 	cross  []float64 // covariance of its log time with each of the seen
 	sd     float64   // of its log time, under each curve
 	tail   normal    // log of p95 over execution time
@@ -175,6 +176,7 @@ func (f *fast) expect(b *belief, k, at int) float64 {
 func (f *fast) addCandidates(b *belief, configs []profile.Config, all []observation, times cholesky) {
 	for _, config := range configs {
 		c := candidate{config: config, point: pointOf(config)}
+		c.unit = logEfficacy(c.point, 0)
 		c.at = f.index[c.point]
 		c.cross = crossTime(c.point, all)
 		c.runs = f.book.runs(config)

@@ -240,7 +240,7 @@ func (b *belief) gain(c candidate, h hypothesis, i int, incumbent float64) float
 	if b.queue {
 		return b.gainUnderLoad(c, h.mean[i], c.sd*h.spread, incumbent)
 	}
-	from := logEfficacy(c.point, incumbent)
+	from := c.unit - incumbent
 	at := func(x float64) float64 {
 		return expectedBelow(from, min(from, b.slo-c.tail.mean-x*c.tail.sd), h.mean[i], c.sd*h.spread)
 	}

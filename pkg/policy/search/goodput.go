@@ -57,14 +57,25 @@ const modest = -2
 // full quota the mean and deviation are given, is expected to add to the incumbent's,
 // which is a log of that.
 func (b *belief) gainUnderLoad(c candidate, mean, sd, incumbent float64) float64 {
+	// A queue leaves the whole throughput at most, so that steps which add nothing
+	// even then are left out.
+	var buffer [8]struct{ time, gain, weight float64 }
+	hopeful := buffer[:0]
+	for _, s := range steps {
+		log := mean + s.z*sd
+		if gain := c.unit - log; gain+b.shift-incumbent > 0 {
+			hopeful = append(hopeful, struct{ time, gain, weight float64 }{math.Exp(log), gain, s.weight})
+		}
+	}
+	if len(hopeful) == 0 {
+		return 0
+	}
 	slo := math.Exp(b.slo)
 	at := func(x float64) (gain float64) {
 		rest := math.Exp(c.tail.mean + x*c.tail.sd)
-		for _, s := range steps {
-			log := mean + s.z*sd
-			time := math.Exp(log)
-			if u := part(slo, time*rest, time/c.config.Quota); u > 0 {
-				gain += s.weight * max(0, logEfficacy(c.point, log)+math.Log(u)+b.shift-incumbent)
+		for _, s := range hopeful {
+			if u := part(slo, s.time*rest, s.time/c.config.Quota); u > 0 {
+				gain += s.weight * max(0, s.gain+math.Log(u)+b.shift-incumbent)
 			}
 		}
 		return gain
