@@ -27,3 +27,22 @@ func TestRapidScript(t *testing.T) {
 		}
 	}
 }
+
+// TestRapidScriptMemory: what the compiler has of memory is not for test programs, and
+// those of policies and simulations have their own.
+func TestRapidScriptMemory(t *testing.T) {
+	script, err := filepath.Abs("rapid.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for dir, want := range map[string]string{
+		"policy/queue": "400", "policy/place/joint": "400", "sim": "400", "sim/twin": "400",
+		".": "", "daemon/token": "", "command/sim": "",
+	} {
+		cmd := exec.Command(script, "-flag=1", "/bin/sh", "-c", `printf %s "$GOGC"`)
+		cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOGC=70")
+		if out, err := cmd.Output(); string(out) != want || err != nil {
+			t.Errorf("%s: %q, %v, want %q", dir, out, err, want)
+		}
+	}
+}
