@@ -334,7 +334,7 @@ func TestFailingStarts(t *testing.T) {
 						if o.took = time.Since(came); o.took > 5*takes {
 							t.Errorf("answered after %v", o.took)
 						}
-						time.Sleep(10 * time.Millisecond)
+						time.Sleep(30 * time.Millisecond)
 					}
 				})
 			}
