@@ -111,9 +111,13 @@ func (v *inventory) dropDead(ctx context.Context, launcher *launch.Launcher) err
 
 // checkLost refuses to start instances that run already, unknown to the state.
 func (v inventory) checkLost(list []assignment) error {
+	lost := map[string]bool{}
+	for _, r := range v.lost {
+		lost[r.ID] = true
+	}
 	var ids []string
 	for _, a := range list {
-		if slices.ContainsFunc(v.lost, func(r instance.Record) bool { return r.ID == a.placement.ID }) {
+		if lost[a.placement.ID] {
 			ids = append(ids, a.placement.ID)
 		}
 	}

@@ -45,9 +45,14 @@ type running struct {
 // its own.
 func reconcile(wanted []assignment, have []running, prune bool) ([]step, error) {
 	var steps []step
+	at, named := map[string]int{}, map[string]bool{}
+	for i, r := range have {
+		at[r.record.ID] = i
+	}
 	for _, a := range wanted {
+		named[a.placement.ID] = true
 		s := step{Action: actionStart, ID: a.placement.ID, Function: a.function.Name, GPU: strings.Join(a.placement.GPUs, ","), wanted: a}
-		if i := slices.IndexFunc(have, func(r running) bool { return r.record.ID == s.ID }); i >= 0 {
+		if i, runs := at[s.ID]; runs {
 			s.old = have[i].record
 			if s.old.Owner == instance.Gateway {
 				return nil, fmt.Errorf("instance %s is the gateway's: 'gfaas scale %s=0' has it stop it", s.ID, s.old.Function)
@@ -60,8 +65,7 @@ func reconcile(wanted []assignment, have []running, prune bool) ([]step, error) 
 		steps = append(steps, s)
 	}
 	for _, r := range have {
-		named := slices.ContainsFunc(wanted, func(a assignment) bool { return a.placement.ID == r.record.ID })
-		if !prune || named || r.record.Owner == instance.Gateway {
+		if !prune || named[r.record.ID] || r.record.Owner == instance.Gateway {
 			continue
 		}
 		steps = append(steps, step{Action: actionStop, ID: r.record.ID, Function: r.record.Function, GPU: strings.Join(r.record.GPUs, ","),

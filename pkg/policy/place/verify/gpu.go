@@ -77,14 +77,11 @@ func (c *checker) rectangles(g plan.GPU) {
 		placed = append(placed, in)
 	}
 	slices.SortStableFunc(placed, func(a, b plan.Instance) int { return cmp.Compare(*a.X, *b.X) })
-	for i, a := range placed {
-		for _, b := range placed[i+1:] {
-			if *b.X >= *a.X+a.QuotaRequest-shareEps {
-				break
-			}
-			if *b.Y < *a.Y+a.SMPct-100*shareEps && *a.Y < *b.Y+b.SMPct-100*shareEps {
-				c.add(onGPU(RuleOverlap, g, a, b), "%s and %s overlap", a.ID, b.ID)
-			}
+	var s skyline
+	for i := range placed {
+		b := &placed[i]
+		if a := s.add(b); a != nil {
+			c.add(onGPU(RuleOverlap, g, *a, *b), "%s and %s overlap", a.ID, b.ID)
 		}
 	}
 }
