@@ -83,6 +83,8 @@ func parse(cell string) (float64, error) {
 	switch {
 	case errors.Is(err, strconv.ErrRange), err == nil && plain && math.Abs(v) > Largest:
 		return 0, fmt.Errorf("%s is out of range, expected a number up to %s", Quote(cell), Format(Largest))
+	case err == nil && plain && number.Vanished(cell, v):
+		return 0, fmt.Errorf("%s is out of range, expected 0 or at least %s", Quote(cell), Format(Smallest))
 	case (err != nil || !plain) && decimalComma(cell):
 		return 0, fmt.Errorf("%s is not a number, expected one like 12.5: a point before the decimals, not a comma", Quote(cell))
 	case err != nil, !plain:

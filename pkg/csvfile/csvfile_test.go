@@ -45,6 +45,15 @@ func TestRead(t *testing.T) {
 	}
 }
 
+// TestNumberNeverVanishes: what is not 0 is not read as 0.
+func TestNumberNeverVanishes(t *testing.T) {
+	for cell, want := range map[string]string{"0": "", "0.0e5": "", "1e-300": "", "1e-400": `"1e-400" is out of range, expected 0 or at least 1e-09`, "0.1e-999": "out of range"} {
+		if _, err := Number(cell); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", cell, err, want)
+		}
+	}
+}
+
 func TestReadFaults(t *testing.T) {
 	for what, c := range map[string]struct{ text, want string }{
 		"empty":          {"", "f.csv:1: the file is empty, expected the header name,n"},

@@ -87,7 +87,7 @@ func (p *parser) function(n *yaml.Node) (fn Function, line int) {
 		"kind":     func(p *parser, key string, v *yaml.Node) { fn.Kind = p.oneOf(v, key, kinds) },
 		"request":  func(p *parser, key string, v *yaml.Node) { fn.Request = p.word(v, key, "a file, like request.json") },
 		"slo":      func(p *parser, key string, v *yaml.Node) { fn.SLO = p.duration(v, key) },
-		"gpu_mem":  func(p *parser, key string, v *yaml.Node) { fn.GPUMem = p.size(v, key) },
+		"gpu_mem":  func(p *parser, key string, v *yaml.Node) { fn.GPUMem = p.memory(v, key) },
 		"gpus":     func(p *parser, key string, v *yaml.Node) { fn.GPUs = p.whole(v, key, 1, maxGPUs) },
 		"weight":   func(p *parser, key string, v *yaml.Node) { fn.Weight = p.positive(v, key) },
 		"tenant":   func(p *parser, key string, v *yaml.Node) { fn.Tenant = p.word(v, key, "a tenant's name") },
@@ -146,7 +146,7 @@ func (p *parser) kernels(n *yaml.Node, fn *Function, lines map[string]int) {
 
 func (p *parser) limits(n *yaml.Node, key string) (l Limits) {
 	p.mapping(n, key+".", map[string]setter{
-		"memory": func(p *parser, key string, v *yaml.Node) { l.Memory = p.size(v, key) },
+		"memory": func(p *parser, key string, v *yaml.Node) { l.Memory = p.memory(v, key) },
 		"pids":   func(p *parser, key string, v *yaml.Node) { l.Pids = p.whole(v, key, 1, maxPids) },
 		"cpus":   func(p *parser, key string, v *yaml.Node) { l.CPUs = p.positive(v, key) },
 	})
@@ -318,6 +318,15 @@ func (p *parser) duration(n *yaml.Node, key string) time.Duration {
 		p.fail(n, key, "%s, expected %s", csvfile.Quote(text), expected)
 	}
 	return d
+}
+
+// memory is a size of at least 1 MiB.
+func (p *parser) memory(n *yaml.Node, key string) gpu.Bytes {
+	size := p.size(n, key)
+	if _, err := gpu.ParseMemory(size.String()); p.fault == nil && err != nil {
+		p.fail(n, key, "%v", err)
+	}
+	return size
 }
 
 func (p *parser) size(n *yaml.Node, key string) gpu.Bytes {

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/gfaas/gfaas/pkg/number"
 )
 
 // Bytes is an amount of memory.
@@ -51,15 +53,40 @@ func ParseBytes(s string) (Bytes, error) {
 	if err != nil || math.IsNaN(n) || math.IsInf(n, 0) || n < 0 {
 		return 0, fmt.Errorf("%q is not a size: expected bytes or a number with KiB, MiB or GiB, like 1427MiB", s)
 	}
-	return whole(n * float64(unit)), nil
+	b := whole(n * float64(unit))
+	if number.Vanished(last, float64(b)) {
+		return 0, fmt.Errorf("%q is less than a byte: expected 0 or more than that", s)
+	}
+	return b, nil
+}
+
+// ParseMemory reads an amount of GPU memory as ParseBytes does. It fails for what is
+// neither 0 nor at least 1 MiB: of a number without a unit, the unit was forgotten.
+func ParseMemory(s string) (Bytes, error) {
+	b, err := ParseBytes(s)
+	if err == nil && b > 0 && b < MiB {
+		return 0, fmt.Errorf("%q is below 1MiB: a number without a unit is bytes, expected one like 512MiB or 16GiB", s)
+	}
+	return b, err
 }
 
 // MiB is the size in mebibytes.
 func (b Bytes) MiB() float64 { return float64(b) / float64(MiB) }
 
-// FromMiB is the size of so many mebibytes. A part of a byte is dropped, so that
-// parts that sum to a whole do so in bytes, too: ten times 0.1 MiB fit in 1 MiB.
-func FromMiB(mib float64) Bytes { return whole(mib * float64(MiB)) }
+// FromMiB returns the size of so many mebibytes, which must not be negative: at least
+// one byte for what is more than 0, and at most what Bytes can hold, so that no size
+// becomes 0, which is no limit. A part of a byte is dropped, so that parts that sum to a
+// whole do so in bytes, too: ten times 0.1 MiB fit in 1 MiB.
+func FromMiB(mib float64) Bytes {
+	b := mib * float64(MiB)
+	switch {
+	case b <= 0:
+		return 0
+	case b >= math.MaxInt64:
+		return math.MaxInt64
+	}
+	return max(whole(b), 1)
+}
 
 // whole drops a part of a byte, but for what a float lacks of a whole one.
 func whole(bytes float64) Bytes {
@@ -158,8 +185,8 @@ func ParseQuota(s string) (request, limit float64, err error) {
 
 // ParseFraction reads a fraction, like 0.3, or the same in percent, like 30%.
 func ParseFraction(s string) (float64, error) {
-	number, percent := strings.CutSuffix(strings.TrimSpace(s), "%")
-	v, err := strconv.ParseFloat(number, 64)
+	digits, percent := strings.CutSuffix(strings.TrimSpace(s), "%")
+	v, err := strconv.ParseFloat(digits, 64)
 	if percent {
 		v /= 100
 	}

@@ -2,6 +2,7 @@ package gpu
 
 import (
 	"errors"
+	"math"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -22,7 +23,7 @@ func TestParseBytes(t *testing.T) {
 			t.Errorf("ParseBytes(%q): %v; want that it is too large", text, err)
 		}
 	}
-	for _, text := range []string{"", "MiB", "-1", "12MBB", "12iB", "16X", "G", "infm", "12MKB", "NaN", "1e30", "Inf", "0x", "1 2"} {
+	for _, text := range []string{"", "MiB", "-1", "12MBB", "12iB", "16X", "G", "infm", "12MKB", "NaN", "1e30", "Inf", "0x", "1 2", "0.4", "1e-9", "1e-9MiB", "1e-12GiB", "1e-400GiB"} {
 		if got, err := ParseBytes(text); err == nil {
 			t.Errorf("ParseBytes(%q) = %d; want an error", text, got)
 		}
@@ -50,6 +51,28 @@ func TestWholeBytes(t *testing.T) {
 	for _, b := range []Bytes{0, 1, 12345, MiB - 1, 80*GiB + 1, 1<<50 - 1} {
 		if got := FromMiB(b.MiB()); got != b {
 			t.Errorf("%d bytes in MiB are %d bytes", b, got)
+		}
+	}
+}
+
+func TestParseMemory(t *testing.T) {
+	for text, want := range map[string]Bytes{"0": 0, "1MiB": MiB, "1048576": MiB, "1.5GiB": GiB + GiB/2} {
+		if got, err := ParseMemory(text); err != nil || got != want {
+			t.Errorf("ParseMemory(%q) = %d, %v; want %d", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"5", "16", "1048575", "1023KiB", "0.5MiB", "1e-9", "-1", "", "1e30"} {
+		if got, err := ParseMemory(text); err == nil {
+			t.Errorf("ParseMemory(%q) = %d; want an error", text, got)
+		}
+	}
+}
+
+// TestFromMiB: no size above 0 becomes 0, which is no limit, or negative.
+func TestFromMiB(t *testing.T) {
+	for mib, want := range map[float64]Bytes{0: 0, 1: MiB, 0.5: MiB / 2, 1e-9: 1, 1e-300: 1, 1e12: 1e12 * MiB, 1 << 43: math.MaxInt64, 1e13: math.MaxInt64, 1e300: math.MaxInt64, -5: 0} {
+		if got := FromMiB(mib); got != want {
+			t.Errorf("FromMiB(%v) = %d; want %d", mib, got, want)
 		}
 	}
 }

@@ -51,6 +51,7 @@ func TestReadFaults(t *testing.T) {
 		"null":        {`{"version":null,"items":[]}`, "f.json:1: version: null, expected a whole number"},
 		"null number": {`{"version":1,"items":[{"id":"a","sm":1,"x":null}]}`, "f.json:1: items[0].x: null, expected a number"},
 		"huge":        {`{"version":1,"items":[{"id":"a","sm":1e999}]}`, "items[0].sm: 1e999, expected a number"},
+		"vanishing":   {`{"version":1,"items":[{"id":"a","sm":1e-400}]}`, "items[0].sm: 1e-400, expected a number"},
 		"deep":        {`{"version":1,"items":` + strings.Repeat("[", 5000) + strings.Repeat("]", 5000) + "}", "items[0]: a list, expected an object"},
 		"long key":    {`{"` + strings.Repeat("k", 1<<20) + `":1}`, "unknown key"},
 	} {

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
@@ -180,8 +181,8 @@ func fits(tok json.Token, kind reflect.Kind) bool {
 		return kind == reflect.Bool
 	case json.Number:
 		_, err := strconv.ParseInt(tok.String(), 10, 64)
-		_, floatErr := tok.Float64()
-		return kind == reflect.Int && err == nil || kind == reflect.Float64 && floatErr == nil
+		v, floatErr := tok.Float64()
+		return kind == reflect.Int && err == nil || kind == reflect.Float64 && floatErr == nil && !number.Vanished(tok.String(), v)
 	}
 	return false
 }

@@ -1,5 +1,5 @@
 // Package number prints numbers, in the files that programs read and in what
-// people do.
+// people do, and finds those that are too small to be read.
 package number
 
 import (
@@ -11,6 +11,17 @@ import (
 // Plain prints all digits of a number and no exponent, so that reading it gives
 // the same number: 0.4, 1200.
 func Plain(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
+
+// Vanished reports whether a text, a number other than 0, was read as v, which is 0,
+// because the number is too small: 1e-400, or 0.1ns as a duration. In many places 0
+// is no limit.
+func Vanished(text string, v float64) bool {
+	mantissa := text
+	if at := strings.IndexAny(text, "eE"); at >= 0 {
+		mantissa = text[:at]
+	}
+	return v == 0 && strings.ContainsAny(mantissa, "123456789")
+}
 
 // Fixed prints that many decimals: Fixed(2, 1) is 2.0.
 func Fixed(v float64, decimals int) string { return strconv.FormatFloat(v, 'f', decimals, 64) }

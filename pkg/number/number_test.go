@@ -5,6 +5,17 @@ import (
 	"testing"
 )
 
+func TestVanished(t *testing.T) {
+	for text, want := range map[string]bool{"0": false, "0.000": false, "0e9": false, "0s": false, "1e-400": true, "0.1ns": true, "0.0000E5": false, "-2E-999": true} {
+		if got := Vanished(text, 0); got != want {
+			t.Errorf("%s read as 0 vanished: %v, want %v", text, got, want)
+		}
+	}
+	if Vanished("1", 1) {
+		t.Error("1 vanished")
+	}
+}
+
 func TestPrint(t *testing.T) {
 	for got, want := range map[string]string{
 		Plain(0.4): "0.4", Plain(1e9): "1000000000", Plain(1e-7): "0.0000001", Plain(math.Inf(1)): "+Inf",

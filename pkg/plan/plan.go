@@ -182,6 +182,20 @@ func (p Plan) fault() (path, what string) {
 	return "", ""
 }
 
+// smallestMem is the least memory, in MiB, that is more than none: about a byte.
+const smallestMem = 1e-6
+
+// sizeFault returns what is wrong with an amount of memory in MiB, empty if nothing is.
+func sizeFault(mib float64) string {
+	switch {
+	case mib < 0:
+		return "negative, expected 0 or more"
+	case mib > 0 && mib < smallestMem, mib > csvfile.Largest:
+		return fmt.Sprintf("%v MiB is out of range, expected 0, or from %v to %v", mib, smallestMem, csvfile.Largest)
+	}
+	return ""
+}
+
 // nameFault is what is wrong with a name.
 func nameFault(name string) string {
 	if name == "" {
@@ -234,8 +248,9 @@ func (g GPU) fault(model string) (key, what string) {
 	switch {
 	case g.Index < 0:
 		return "index", fmt.Sprintf("%d, expected 0 or more", g.Index)
-	case g.MemMiB < 0:
-		return "mem_mib", "negative, expected 0 or more"
+	}
+	if what := sizeFault(g.MemMiB); what != "" {
+		return "mem_mib", what
 	}
 	for i, in := range g.Instances {
 		at := func(key string) string { return fmt.Sprintf("instances[%d].%s", i, key) }
@@ -244,6 +259,9 @@ func (g GPU) fault(model string) (key, what string) {
 		}
 		if what := nameFault(in.Function); what != "" {
 			return at("function"), what
+		}
+		if what := sizeFault(in.MemMiB); what != "" {
+			return at("mem_mib"), what
 		}
 		switch {
 		case in.Batch < 1:
@@ -260,6 +278,9 @@ func (g GPU) fault(model string) (key, what string) {
 		}
 		if what := textFault(m.Tenant); what != "" {
 			return fmt.Sprintf("models[%d].tenant", i), what
+		}
+		if what := sizeFault(m.MemMiB); what != "" {
+			return fmt.Sprintf("models[%d].mem_mib", i), what
 		}
 	}
 	for i, entry := range g.Schedule {

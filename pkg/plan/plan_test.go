@@ -82,6 +82,7 @@ func TestReadFaults(t *testing.T) {
 		"no node":         {`"node":"node0"`, `"node":""`, "p.json:3: gpus[0].node: empty"},
 		"negative index":  {`"index":0`, `"index":-1`, "p.json:3: gpus[0].index: -1"},
 		"negative memory": {`"mem_mib":16384`, `"mem_mib":-1`, "p.json:3: gpus[0].mem_mib: negative"},
+		"models memory":   {`"x":0,"y":0}]`, `"x":0,"y":0}],"models":[{"name":"m","mem_mib":-1}]`, "p.json:5: gpus[0].models[0].mem_mib: negative"},
 		"text as number":  {`"rps":30.5`, `"rps":"30.5"`, `p.json:5: gpus[0].instances[0].rps: "30.5", expected a number`},
 		"not a number":    {`"rps":30.5`, `"rps":NaN`, "p.json:5: invalid character 'N'"},
 		"escape in node":  {`"node0"`, `"a b\n\u001b[31m"`, `p.json:3: gpus[0].node: "a b\n\x1b[31m" has characters that do not print, expected none`},
@@ -98,6 +99,24 @@ func TestReadFaults(t *testing.T) {
 				t.Errorf("got %v, want %s", err, c.want)
 			}
 		})
+	}
+}
+
+// TestReadSizes: memory that cannot be one is an error, and not 0, which is no limit.
+func TestReadSizes(t *testing.T) {
+	text := strings.Replace(example, `"y":0}]`, `"y":0}],"models":[{"name":"m","mem_mib":98}]`, 1)
+	for path, old := range map[string]string{"gpus[0].mem_mib": `"mem_mib":16384`, "gpus[0].instances[0].mem_mib": `"mem_mib":1427`, "gpus[0].models[0].mem_mib": `"mem_mib":98`} {
+		for _, size := range []string{"0", "0.5", "64", "1e12"} {
+			if _, err := Read(strings.NewReader(strings.Replace(text, old, `"mem_mib":`+size, 1)), "p.json"); err != nil {
+				t.Errorf("%s of %s: %v", path, size, err)
+			}
+		}
+		for _, size := range []string{"-5", "-1e-9", "1e-9", "1e-400", "1e13", "8796093022208", "1e300", "1e999"} {
+			_, err := Read(strings.NewReader(strings.Replace(text, old, `"mem_mib":`+size, 1)), "p.json")
+			if err == nil || !strings.Contains(err.Error(), path+": ") {
+				t.Errorf("%s of %s: %v", path, size, err)
+			}
+		}
 	}
 }
 

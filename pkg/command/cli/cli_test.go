@@ -155,6 +155,7 @@ func TestUsage(t *testing.T) {
 		{"completion bash fish", `"fish": tool completion bash takes no arguments`},
 		{"work --max-rps x", `invalid argument "x" for "--max-rps" flag: expected a number like 12.5`},
 		{"work --max-rps 1e999", "expected a number like 12.5 nearer to 0"},
+		{"work --max-rps 1e-400", "expected a number like 12.5, or 0, but nothing as near to it"},
 		{"work --quiet=x", "expected true or false"},
 		{"work -o yaml", `--output "yaml" is not offered here: expected table, json, csv`},
 		{"plain -o yaml", `--output "yaml" is not offered here: expected table, json`},

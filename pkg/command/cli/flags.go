@@ -98,6 +98,8 @@ func (env *Env) addCommon(root *cobra.Command) {
 			env.addOutput(cmd, formOfErrors, []string{"table", "json"})
 		}
 		checkArgs(cmd)
+		refuseVanished(cmd.Flags())
+		refuseVanished(cmd.PersistentFlags())
 		if cmd.RunE == nil && cmd.Run == nil {
 			showHelp(cmd)
 		}

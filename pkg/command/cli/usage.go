@@ -32,7 +32,10 @@ func flagFault(err error) error {
 	if !known {
 		return err
 	}
-	if errors.Is(err, strconv.ErrRange) {
+	switch {
+	case errors.Is(err, errVanished):
+		want += ", or 0, but nothing as near to it"
+	case errors.Is(err, strconv.ErrRange):
 		want += " nearer to 0"
 	}
 	return fmt.Errorf("invalid argument %q for \"--%s\" flag: expected %s", bad.GetValue(), bad.GetFlag().Name, want)

@@ -1,11 +1,16 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/number"
 )
 
 // oneOf is the value of a flag that takes one of some words.
@@ -27,6 +32,58 @@ func (c oneOf) Set(s string) error {
 	}
 	*c.value = s
 	return nil
+}
+
+// memory is the value of a flag that takes an amount of GPU memory.
+type memory struct{ value *gpu.Bytes }
+
+func (m memory) String() string {
+	if m.value == nil {
+		return ""
+	}
+	return m.value.String()
+}
+func (m memory) Type() string { return "" }
+func (m memory) Set(s string) (err error) {
+	*m.value, err = gpu.ParseMemory(s)
+	return err
+}
+
+// Memory adds a flag that takes an amount of memory of at least 1 MiB, or 0; its
+// default is what value holds.
+func Memory(flags *pflag.FlagSet, value *gpu.Bytes, name, usage string) {
+	flags.Var(memory{value}, name, usage)
+}
+
+// errVanished is of a number other than 0 that is too small to be read.
+var errVanished = errors.New("too near to 0")
+
+// exact is the value of a flag that refuses a number which it would read as 0: for many
+// flags 0 is no limit.
+type exact struct {
+	pflag.Value
+	zero string // how the value prints when it is 0
+}
+
+func (e exact) Set(s string) error {
+	before := e.String()
+	if err := e.Value.Set(s); err != nil {
+		return err
+	}
+	if strings.TrimPrefix(e.String(), "-") == e.zero && number.Vanished(s, 0) {
+		return errors.Join(errVanished, e.Value.Set(before))
+	}
+	return nil
+}
+
+// refuseVanished makes the flags that take durations and fractions exact.
+func refuseVanished(flags *pflag.FlagSet) {
+	zero := map[string]string{"duration": "0s", "float64": "0"}
+	flags.VisitAll(func(f *pflag.Flag) {
+		if text, inexact := zero[f.Value.Type()]; inexact {
+			f.Value = exact{f.Value, text}
+		}
+	})
 }
 
 // Choice gives a command a flag that takes one of these words; the first is

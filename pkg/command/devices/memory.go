@@ -66,6 +66,19 @@ func (o *Occupancy) Free(name string) (free, total gpu.Bytes, err error) {
 	return o.library.Free(d)
 }
 
+// Beyond returns a text about a memory limit that is more than a GPU has. It is empty if
+// the limit is not, or if the driver does not say how much the GPU has.
+func (o *Occupancy) Beyond(name string, limit gpu.Bytes) string {
+	if limit == 0 {
+		return ""
+	}
+	_, total, err := o.Free(name)
+	if err != nil || total == 0 || limit <= total {
+		return ""
+	}
+	return fmt.Sprintf("the memory limit %v is more than GPU %s has, %v: it limits nothing", limit, name, total)
+}
+
 // simulatedFree is Free where the simulated management library cannot be asked: it adds
 // up what processes have.
 func simulatedFree(index int) (free, total gpu.Bytes, err error) {

@@ -17,6 +17,11 @@ func TestOccupancy(t *testing.T) {
 	if free, total, err := o.Free("sim"); free != 2*gpu.GiB || total != 2*gpu.GiB || err != nil {
 		t.Errorf("%v of %v free, %v", free, total, err)
 	}
+	for limit, beyond := range map[gpu.Bytes]bool{0: false, gpu.GiB: false, 2 * gpu.GiB: false, 2*gpu.GiB + 1: true} {
+		if text := o.Beyond("sim", limit); (text != "") != beyond {
+			t.Errorf("a limit of %v: %q", limit, text)
+		}
+	}
 	if all, err := o.Processes("sim"); len(all) > 0 || err != nil {
 		t.Errorf("%v, %v", all, err)
 	}

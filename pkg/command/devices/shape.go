@@ -2,6 +2,7 @@ package devices
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -94,6 +95,9 @@ func simulatedMemory(shape string) (gpu.Bytes, error) {
 	for part := range strings.SplitSeq(shape, ",") {
 		if text, ok := strings.CutPrefix(strings.TrimSpace(part), "mem="); ok {
 			mem, err := gpu.ParseBytes(text)
+			if err == nil && mem == 0 {
+				err = errors.New("0: expected more than 0")
+			}
 			if err != nil {
 				return 0, cli.Fail(cli.ExitFailure, SimShapeHint, fmt.Errorf("GFAAS_SIM_GPU: mem: %w", err))
 			}

@@ -2,6 +2,7 @@ package gfaas
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -115,15 +116,13 @@ func planName(g plan.GPU) string { return fmt.Sprintf("%s/%d", g.Node, g.Index) 
 // for all its instances are added where each loads its own: those of the model
 // daemon count against nobody's limit.
 func slice(fn function.Function, g plan.GPU, in plan.Instance) gpu.Slice {
-	s := gpu.Slice{SMPct: in.SMPct, QuotaRequest: in.QuotaRequest, QuotaLimit: in.QuotaLimit}
-	if in.MemMiB > 0 {
-		s.Mem = gpu.FromMiB(in.MemMiB)
+	mib := in.MemMiB
+	if mib > 0 {
 		if m, shared := g.Shared(plan.WeightsOf(fn)); shared && fn.Model != nil && fn.Model.File == "" {
-			s.Mem += gpu.FromMiB(m.MemMiB)
+			mib += m.MemMiB
 		}
 	}
-	s.Mem = max(s.Mem, fn.GPUMem)
-	return s
+	return gpu.Slice{SMPct: in.SMPct, QuotaRequest: in.QuotaRequest, QuotaLimit: in.QuotaLimit, Mem: max(gpu.FromMiB(mib), fn.GPUMem)}
 }
 
 func (a assignment) check() error {
@@ -161,21 +160,21 @@ func checkLimits(p plan.Plan, list []assignment) error {
 		weights[a.function.Name] = plan.WeightsOf(a.function)
 	}
 	for _, g := range p.GPUs {
-		sum := gpu.Bytes(0)
+		sum := 0.0 // MiB: exact below 2^33, and not limited to what Bytes can hold
 		for _, m := range g.Copies(func(name string) plan.Model { return weights[name] }) {
 			own := func(a assignment) bool {
 				return a.function.Model != nil && plan.WeightsOf(a.function).Is(m) && a.function.Model.File == ""
 			}
 			if !slices.ContainsFunc(list, own) { // or else they are in the limits
-				sum += m.Bytes()
+				sum += m.Bytes().MiB()
 			}
 		}
 		for _, in := range g.Instances {
-			sum += limit[in.ID]
+			sum += limit[in.ID].MiB()
 		}
-		if has := gpu.FromMiB(g.MemMiB); has > 0 && sum > has {
+		if has := gpu.FromMiB(g.MemMiB); has > 0 && sum > has.MiB() {
 			return cli.Fail(cli.ExitFailure, "lower gpu_mem of the functions, plan with fewer instances a GPU, or take the risk with --overcommit",
-				fmt.Errorf("the memory limits of the instances on %s sum to %s MiB: the plan counts on %s MiB", planName(g), number.Plain(sum.MiB()), number.Plain(g.MemMiB)))
+				fmt.Errorf("the memory limits of the instances on %s sum to %s MiB: the plan counts on %s MiB", planName(g), number.Plain(sum), number.Plain(g.MemMiB)))
 		}
 	}
 	return nil
@@ -194,4 +193,15 @@ func checkDevices(p plan.Plan, node string, simulated bool) error {
 		}
 	}
 	return nil
+}
+
+// noteBeyond tells of memory limits, by GPU, that are more than the GPU has.
+func noteBeyond(env *cli.Env, limits map[string]gpu.Bytes) {
+	occupancy := devices.NewOccupancy()
+	defer occupancy.Close()
+	for _, name := range slices.Sorted(maps.Keys(limits)) {
+		if text := occupancy.Beyond(name, limits[name]); text != "" {
+			env.Notef("note: %s", text)
+		}
+	}
 }

@@ -32,7 +32,7 @@ type runOptions struct {
 	gpu    string
 	sm     float64
 	quota  string
-	mem    string
+	mem    gpu.Bytes // 0 is no limit
 	name   string
 	slo    time.Duration
 	over   bool
@@ -111,9 +111,8 @@ again after 10 s.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			// An empty variable in a script must not mean that there is no limit.
-			if cmd.Flags().Changed("mem") && o.mem == "" {
-				return cli.Usagef("--mem is empty: expected a size like 1GiB")
+			if cmd.Flags().Changed("mem") && o.mem == 0 {
+				return cli.Usagef("--mem 0: expected more than 0")
 			}
 			if o.slo < 0 || cmd.Flags().Changed("slo") && o.slo == 0 {
 				return cli.Usagef("--slo %v: expected more than 0", o.slo)
@@ -127,7 +126,7 @@ again after 10 s.`,
 	cli.Words(cmd, "gpu", "sim")
 	f.Float64Var(&o.sm, "sm", 100, "share of the streaming multiprocessors, in percent")
 	f.StringVar(&o.quota, "quota", "1", "REQUEST[:LIMIT]: guaranteed and largest fraction of each window")
-	f.StringVar(&o.mem, "mem", "", "limit on GPU memory, like 1GiB (default none)")
+	cli.Memory(f, &o.mem, "mem", "limit on GPU memory, like `1GiB` (default none)")
 	f.DurationVar(&o.slo, "slo", 0, "latency objective, like 69ms: with the policy introspective others make room when it is in danger (default none: best effort)")
 	f.BoolVar(&o.over, "oversubscribe", false, "keep its memory on the host while it has no work; needs --mem")
 	f.BoolVar(&o.noNVML, "no-nvml", false, "let programs that read NVML see the whole GPU")
@@ -238,6 +237,7 @@ func (o *runOptions) run(ctx context.Context, t *tool, command []string) error {
 	if answer.Warning != "" {
 		t.env.Notef("warning: %s", answer.Warning)
 	}
+	noteBeyond(t.env, map[string]gpu.Bytes{d.String(): slice.Mem})
 	grant.MPSPipeDir, grant.Mem = answer.MPSPipeDir, slice.Mem
 	defer reportFault(ctx, t.env, tokend.Dial(t.runDir), id)()
 	status := 0
@@ -263,18 +263,10 @@ func onMPS(g preload.Grant, d gpu.Device) bool {
 
 // slice is what the flags ask for; anything out of range is wrong usage.
 func (o *runOptions) slice() (gpu.Slice, error) {
-	s := gpu.Slice{SMPct: o.sm}
+	s := gpu.Slice{SMPct: o.sm, Mem: o.mem}
 	var err error
 	if s.QuotaRequest, s.QuotaLimit, err = gpu.ParseQuota(o.quota); err != nil {
 		return s, cli.Usagef("--quota: %w", err)
-	}
-	if o.mem != "" {
-		if s.Mem, err = gpu.ParseBytes(o.mem); err != nil {
-			return s, cli.Usagef("--mem: %w", err)
-		}
-		if s.Mem == 0 {
-			return s, cli.Usagef("--mem %s: expected more than 0", o.mem)
-		}
 	}
 	if o.over && s.Mem == 0 {
 		return s, cli.Usagef("--oversubscribe needs --mem: without a limit the command could take all of the host's memory")

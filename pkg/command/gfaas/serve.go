@@ -125,7 +125,7 @@ folder async beside the state file until they have ended.`,
 	f.IntVar(&o.concurrency, "concurrency", 2, "calls that a GPU runs at once (D); lb, lalb and lalb-o3 run one")
 	f.IntVar(&o.pool, "pool", 32, "instances that exist on each GPU; -1 is no limit")
 	f.StringVar(&o.gpu, "gpu", "", "GPUs to use, like 0,1, or sim (default those that CUDA_VISIBLE_DEVICES names, else all; sim where there is no NVIDIA driver)")
-	f.TextVar(&o.gpuMem, "gpu-mem", gpu.Bytes(0), "memory of each GPU that functions may have, like `16GiB` (default all)")
+	cli.Memory(f, &o.gpuMem, "gpu-mem", "memory of each GPU that functions may have, like `16GiB` (default all)")
 	f.StringVar(&o.costs, "costs", "", "what functions cost at first (CSV: function,warm_ms and optionally cold_ms,load_ms,mem_mib; or a profile)")
 	f.BoolVar(&o.fixedCosts, "fixed-costs", false, "go by --costs, whatever is measured")
 	cli.Choice(cmd, &o.scaler, "scaler", "what, beside calls that wait, starts instances, by the --profile", gateway.Scalers()...)
@@ -482,6 +482,7 @@ func (o *serveOptions) run(cmd *cobra.Command, t *tool) error {
 		mem := g.Mem
 		if o.gpuMem > 0 {
 			mem = o.gpuMem
+			noteBeyond(t.env, map[string]gpu.Bytes{g.Name: mem})
 		}
 		if mem == 0 {
 			log.Warn("the memory of a GPU is unknown, so functions are placed on it without a limit: set --gpu-mem", "gpu", g.Name)

@@ -48,7 +48,7 @@ where it is as it was. Instances of the gateway are its own to change.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.quota, "quota", "", "REQUEST[:LIMIT]: guaranteed and largest fraction of each window")
-	f.TextVar(&o.mem, "mem", gpu.Bytes(0), "limit on GPU memory, like `2GiB`; 0 is no limit")
+	cli.Memory(f, &o.mem, "mem", "limit on GPU memory, like `2GiB`; 0 is no limit")
 	f.Float64Var(&o.sm, "sm", 0, "share of the SMs in percent, which takes a restart")
 	return cmd
 }
@@ -70,8 +70,6 @@ func (o *setOptions) change(cmd *cobra.Command) (c wire.Change, err error) {
 		c.MemLimit = &o.mem
 	}
 	switch {
-	case o.mem < 0:
-		return c, cli.Usagef("--mem %d: expected 0 or more", o.mem)
 	case f.Changed("sm") && !(o.sm > 0 && o.sm <= 100):
 		return c, cli.Usagef("--sm %s: expected more than 0 and at most 100", number.Plain(o.sm))
 	case !f.Changed("quota") && !f.Changed("mem") && !f.Changed("sm"):
@@ -132,6 +130,15 @@ func (o *setOptions) run(cmd *cobra.Command, t *tool, names []string) error {
 	for _, text := range promised(stands) {
 		t.env.Notef("note: %s", text)
 	}
+	limits := map[string]gpu.Bytes{}
+	for _, g := range stands.GPUs {
+		for _, c := range g.Clients {
+			if slices.Contains(ids, c.Instance) {
+				limits[g.GPU] = o.mem
+			}
+		}
+	}
+	noteBeyond(t.env, limits)
 	return nil
 }
 

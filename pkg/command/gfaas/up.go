@@ -17,6 +17,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/devices"
 	"github.com/gfaas/gfaas/pkg/command/host"
+	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/launch"
@@ -117,6 +118,13 @@ func (o *upOptions) run(ctx context.Context, t *tool, path string) error {
 	if err := checkLimits(p, list); err != nil && !o.overcommit {
 		return err
 	}
+	largest := map[string]gpu.Bytes{}
+	for _, a := range list {
+		for _, g := range a.placement.GPUs {
+			largest[g] = max(largest[g], a.placement.Slice.Mem)
+		}
+	}
+	noteBeyond(t.env, largest)
 	launcher, err := o.launcher(ctx, t, len(list) > 0)
 	if err != nil {
 		return err
@@ -175,13 +183,13 @@ func (o *upOptions) steps(ctx context.Context, t *tool, launcher *launch.Launche
 	if err != nil {
 		return nil, err
 	}
+	known := map[string]*wire.Registration{}
+	for i, g := range registered {
+		known[g.Instance] = &registered[i]
+	}
 	var have []running
 	for n, r := range all.state.Instances {
-		one := running{record: r, state: states[n]}
-		if i := slices.IndexFunc(registered, func(g wire.Registration) bool { return g.Instance == r.ID }); i >= 0 {
-			one.registered = &registered[i]
-		}
-		have = append(have, one)
+		have = append(have, running{record: r, state: states[n], registered: known[r.ID]})
 	}
 	return reconcile(wanted, have, o.prune)
 }

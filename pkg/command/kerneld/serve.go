@@ -45,9 +45,9 @@ func (o *serveOptions) flags(cmd *cobra.Command) {
 	f.StringVar(&o.gpu, "gpu", "", "GPUs to use, like 0,1, or sim (default those that CUDA_VISIBLE_DEVICES names, else 0; sim where there is no NVIDIA driver)")
 	cli.Words(cmd, "gpu", "sim")
 	o.gpuMem, o.hostMem, o.reqMem = 0, 4*gpu.GiB, kernel.DefaultRequestMem
-	f.TextVar(&o.gpuMem, "gpu-mem", o.gpuMem, "memory of each GPU for buffers, like `8GiB` (0: 8GiB, or nine tenths of what it has)")
-	f.TextVar(&o.hostMem, "host-mem", o.hostMem, "memory of the host for objects")
-	f.TextVar(&o.reqMem, "request-mem", o.reqMem, "memory of the host for requests that are not over; a client has at most what is left for others")
+	cli.Memory(f, &o.gpuMem, "gpu-mem", "memory of each GPU for buffers, like `8GiB` (0: 8GiB, or nine tenths of what it has)")
+	cli.Memory(f, &o.hostMem, "host-mem", "memory of the host for objects")
+	cli.Memory(f, &o.reqMem, "request-mem", "memory of the host for requests that are not over; a client has at most what is left for others")
 	cli.Choice(cmd, &o.policy, "policy", "which client goes next, and where", kernel.Policies()...)
 	cli.Choice(cmd, &o.isolation, "isolation", "what clients share: a process on each GPU (keys), or none (process)", "keys", "process")
 	f.StringArrayVar(&o.clients, "client", nil, "a client with a socket of its own, kernel-NAME.sock: `NAME[:WEIGHT]`")

@@ -49,7 +49,7 @@ func (o *serveOptions) flags(cmd *cobra.Command) {
 	o.capacity, o.staging = 8*gpu.GiB, 64*gpu.MiB
 	f.StringVar(&o.gpu, "gpu", "", "the GPU that models are held on: a number, a UUID, or sim for the simulated one (default the one that CUDA_VISIBLE_DEVICES names, else 0; sim where there is no NVIDIA driver)")
 	cli.Words(cmd, "gpu", "0", "sim")
-	f.TextVar(&o.capacity, "capacity", o.capacity, "most GPU memory of all models together")
+	cli.Memory(f, &o.capacity, "capacity", "most GPU memory of all models together")
 	f.TextVar(&o.staging, "staging", o.staging, "most host memory that models are loaded through")
 	f.StringVar(&o.models, "models", "", "folder of models that nobody has put: NAME is NAME.safetensors there")
 	_ = cmd.MarkFlagDirname("models")

@@ -141,6 +141,9 @@ func (o *planOptions) input(cmd *cobra.Command) (in policy.Input, err error) {
 		in.Devices = append(in.Devices, plan.Device{Node: "node0", Index: i, MemMiB: in.MemMiB})
 	}
 	if o.files.inventory != "" && in.MemMiB > 0 {
+		if !slices.ContainsFunc(in.Devices, func(d plan.Device) bool { return d.MemMiB >= in.MemMiB }) {
+			o.env.Notef("note: --gpu-mem %s is more than any GPU of %s has: it limits nothing", o.mem, o.files.inventory)
+		}
 		useAtMost(in.Devices, in.MemMiB)
 	}
 	return in, o.nameModels(&in)

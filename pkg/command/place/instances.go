@@ -22,7 +22,7 @@ type instanceOptions struct {
 func (i *instanceOptions) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.IntVar(&i.most, "max-instances", 0, "most instances on one GPU, like `48` (default no limit)")
-	f.TextVar(&i.context, "context-mem", gpu.Bytes(0), "memory of each instance's context, where the profile's does not hold it, like `300MiB`")
+	cli.Memory(f, &i.context, "context-mem", "memory of each instance's context, where the profile's does not hold it, like `300MiB`")
 }
 
 func (i *instanceOptions) check(cmd *cobra.Command) error {

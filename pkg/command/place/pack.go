@@ -64,7 +64,7 @@ that late.`,
 	f.StringVar(&o.items, "items", "", "what to pack (CSV: id,quota,sm_pct,mem_mib,count)")
 	cli.Files(cmd, "csv", "items")
 	f.StringVar(&o.bin, "bin", "1x100", "the size of every bin, `QUOTAxSM`")
-	f.TextVar(&o.mem, "bin-mem", gpu.Bytes(0), "memory of every bin, like `16GiB` (default no limit)")
+	cli.Memory(f, &o.mem, "bin-mem", "memory of every bin, like `16GiB` (default no limit)")
 	f.DurationVar(&o.limit, "time-limit", 100*time.Millisecond, "how long to improve the packing")
 	f.IntVar(&o.steps, "steps", pack.DefaultSteps, "how often to try to improve the packing")
 	f.Uint64Var(&o.seed, "seed", 1, "what the search draws by")

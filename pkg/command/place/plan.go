@@ -151,7 +151,7 @@ func newPlan(env *cli.Env) *cobra.Command {
 	o.files.flags(cmd)
 	o.files.functionsFlag(cmd, "their objectives, how many GPUs an instance spans, what its weights are called")
 	f.IntVar(&o.gpus, "gpus", 0, "how many GPUs there are (default as many as it takes)")
-	f.TextVar(&o.mem, "gpu-mem", gpu.Bytes(0), "memory of each GPU, or the most to use of it, like `16GiB` (default no limit)")
+	cli.Memory(f, &o.mem, "gpu-mem", "memory of each GPU, or the most to use of it, like `16GiB` (default no limit)")
 	cli.Choice(cmd, &o.algorithm, "algorithm", "how to plan", algorithmNames()...)
 	cli.Choice(cmd, &o.model, "model", "what a GPU can host side by side", plan.ModelRect, plan.ModelTokens)
 	f.BoolVar(&o.share, "share-models", false, "keep the weights of a tenant's model once on a GPU")

@@ -53,7 +53,7 @@ func (o *outlookOptions) flags(cmd *cobra.Command) {
 	f.Var(floats(&o.rps), "rps", "plan for these requests a second of each function (default 1, 10 and 100 times what the chosen configuration sustains)")
 	f.StringVar(&o.demand, "demand", "", "plan for this instead: a file (CSV: function,rps,slo_ms) or a list like resnet=250,bert=40")
 	f.StringVar(&o.functions, "functions", "", "the functions (YAML): their objectives, how many GPUs an instance spans, how many calls it takes at once")
-	f.TextVar(&o.mem, "gpu-mem", gpu.Bytes(0), "memory of each GPU that is planned with, like `16GiB` (default no limit)")
+	cli.Memory(f, &o.mem, "gpu-mem", "memory of each GPU that is planned with, like `16GiB` (default no limit)")
 	cli.Choice(cmd, &o.model, "model", "what a GPU can host side by side", plan.ModelRect, plan.ModelTokens)
 	o.arrivals.Flags(cmd)
 	f.DurationVar(&o.limit, "time-limit", 20*time.Second, "how long to plan; when it is over, no other plan is begun, and functions are left out")

@@ -13,6 +13,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 )
 
@@ -35,7 +36,7 @@ var Policy = Parameters[queue.Options]{
 	"utilization":  func(o *queue.Options, v string) (err error) { o.Utilization, err = Share(v); return err },
 	"tenant-slots": func(o *queue.Options, v string) (err error) { o.Limits.Slots, err = whole(v); return err },
 	"tenant-mem": func(o *queue.Options, v string) error {
-		b, err := gpu.ParseBytes(v)
+		b, err := gpu.ParseMemory(v)
 		o.Limits.Mem = int64(b)
 		return err
 	},
@@ -91,7 +92,7 @@ func (p Parameters[T]) Set(to *T, text string) error {
 // duration reads a duration that is not negative.
 func duration(value string) (time.Duration, error) {
 	d, err := time.ParseDuration(value)
-	if err != nil || d < 0 {
+	if err != nil || d < 0 || number.Vanished(value, float64(d)) {
 		return 0, fmt.Errorf("%s is not a duration, expected one like 10s", csvfile.Quote(value))
 	}
 	return d, nil

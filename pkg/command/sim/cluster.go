@@ -75,7 +75,7 @@ whole cluster that was requested at once.`,
 	f.StringVar(&o.inventory, "inventory", "", "the GPUs there are (CSV: node,gpu,mem_mib)")
 	f.IntVar(&o.nodes, "nodes", 1000, "how many nodes there are, without --inventory")
 	f.IntVar(&o.perNode, "gpus-per-node", 4, "how many GPUs each has")
-	f.TextVar(&o.mem, "gpu-mem", o.mem, "memory of each GPU")
+	cli.Memory(f, &o.mem, "gpu-mem", "memory of each GPU")
 	f.Float64Var(&o.dilu.Omega, "omega", o.dilu.Omega, "dilu: most that SM requests on a GPU sum to")
 	f.Float64Var(&o.dilu.Gamma, "gamma", o.dilu.Gamma, "dilu: most that SM limits on a GPU sum to")
 	f.Float64Var(&o.dilu.Alpha, "alpha", o.dilu.Alpha, "dilu: weight of SMs left over, 0 to 1")

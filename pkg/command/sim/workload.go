@@ -44,7 +44,7 @@ func (o *workload) flags(cmd *cobra.Command) {
 	f.StringVar(&o.model, gpumodel.Flag, "", "GPU model whose rows count, where --functions is a profile (default the only one of each function)")
 	f.StringVar(&o.trace, "trace", "", "the invocations (CSV: function,invoke_time_ms, or counts a minute)")
 	f.IntVar(&o.gpus, "gpus", 1, "how many GPUs there are")
-	f.TextVar(&o.mem, "gpu-mem", gpu.Bytes(0), "memory of each GPU, like `16GiB` (default no limit)")
+	cli.Memory(f, &o.mem, "gpu-mem", "memory of each GPU, like `16GiB` (default no limit)")
 	f.IntVar(&o.concurrency, "concurrency", 1, "invocations that a GPU runs at once (D); lb, lalb and lalb-o3 run one")
 	f.IntVar(&o.pool, "pool", residency.Unlimited, "containers that exist on each GPU, running ones included; -1 is no limit")
 	f.StringArrayVar(&o.set, "set", nil, "a parameter of the policy or the model, like `t=10s`")

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/gfaas/gfaas/pkg/command/cli"
+)
+
+// What is not 0 is not read as 0, which for many flags is no limit, and memory has a
+// unit.
+func TestNoFlagReadsNoneForLittle(t *testing.T) {
+	seen := map[string]int{}
+	for name, build := range trees {
+		root := (&cli.Env{Prog: name, Out: t.Output(), Err: t.Output()}).Tree(build)
+		walk(root, func(cmd *cobra.Command) {
+			cmd.Flags().VisitAll(func(f *pflag.Flag) {
+				kind, little := f.Value.Type(), ""
+				switch {
+				case f.Name == "mem" || strings.HasSuffix(f.Name, "-mem") || f.Name == "capacity":
+					kind, little = "memory", "5 16 1e-9 0.4 1e-12GiB 1023KiB -1 1e30"
+				case kind == "duration":
+					little = "0.1ns -0.4ns 0.0000001ms"
+				case kind == "float64":
+					little = "1e-400 -1e-999"
+				}
+				for text := range strings.FieldsSeq(little) {
+					seen[kind]++
+					before := f.Value.String()
+					if err := f.Value.Set(text); err == nil {
+						t.Errorf("%s --%s %s is read as %s", cmd.CommandPath(), f.Name, text, f.Value)
+					} else if kind != "memory" && f.Value.String() != before {
+						t.Errorf("%s --%s %s is refused, and leaves %s of %s", cmd.CommandPath(), f.Name, text, f.Value, before)
+					}
+				}
+			})
+		})
+	}
+	for _, kind := range []string{"memory", "duration", "float64"} {
+		if seen[kind] == 0 {
+			t.Errorf("no flag is a %s", kind)
+		}
+	}
+}
