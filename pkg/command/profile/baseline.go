@@ -54,7 +54,8 @@ func (o *runOptions) loadBaseline() error {
 
 // judge compares a row with the older one, if there is one. It is worse when it is
 // so by more than is allowed, whatever the noise of the two, as far as that is
-// known, may have added; in doubt when that noise may be why.
+// known, may have added; in doubt when that noise may be why, or one of the two is
+// unstable.
 func (b *baseline) judge(row profile.Row) []finding {
 	old, ok := b.rows[pointOf(row)]
 	if !ok {
@@ -62,16 +63,16 @@ func (b *baseline) judge(row profile.Row) []finding {
 	}
 	out := []finding{b.errors(row, old)}
 	if old.ThroughputRPS > 0 {
-		out = append(out, b.metric("throughput_rps", row, -1, old.ThroughputRPS, row.ThroughputRPS, old.ThroughputCIRPS, row.ThroughputCIRPS))
+		out = append(out, b.metric("throughput_rps", row, old, -1, old.ThroughputRPS, row.ThroughputRPS, old.ThroughputCIRPS, row.ThroughputCIRPS))
 	}
 	if old.P95MS > 0 {
-		out = append(out, b.metric("p95_ms", row, +1, old.P95MS, row.P95MS, old.P95CIMS, row.P95CIMS))
+		out = append(out, b.metric("p95_ms", row, old, +1, old.P95MS, row.P95MS, old.P95CIMS, row.P95CIMS))
 	}
 	return out
 }
 
 // metric compares one figure; worse is +1 where more is worse, else -1.
-func (b *baseline) metric(name string, row profile.Row, worse, before, after, ciBefore, ciAfter float64) finding {
+func (b *baseline) metric(name string, row, old profile.Row, worse, before, after, ciBefore, ciAfter float64) finding {
 	f := finding{about: aboutBaseline, name: name + " for " + pointOf(row).String()}
 	by := worse * (after - before) / before
 	noise, known := math.Hypot(ciBefore, ciAfter)/before, ciBefore > 0 && ciAfter > 0
@@ -83,7 +84,12 @@ func (b *baseline) metric(name string, row profile.Row, worse, before, after, ci
 	if known {
 		margin = fmt.Sprintf(", its noise is ±%s%%", percent(noise))
 	}
-	if known && by-noise <= b.most {
+	switch {
+	case row.Unstable > 0:
+		f.verdict, margin = doubtful, "; this run is unstable: measure for longer"
+	case old.Unstable > 0:
+		f.verdict, margin = doubtful, "; the baseline is unstable: measure it for longer"
+	case known && by-noise <= b.most:
 		f.verdict = doubtful
 		margin += ": measure for longer"
 	}

@@ -18,6 +18,10 @@ func TestBaselineJudge(t *testing.T) {
 	row := func(rps, rpsCI, p95, p95CI float64, errors int64) profile.Row {
 		return profile.Row{Function: "f", Config: at, ThroughputRPS: rps, ThroughputCIRPS: rpsCI, P95MS: p95, P95CIMS: p95CI, Errors: errors, Samples: 100 - errors}
 	}
+	unstable := func(r profile.Row) profile.Row {
+		r.Unstable = 1
+		return r
+	}
 	for what, c := range map[string]struct {
 		old, now profile.Row
 		want     string // what trips; empty for nothing
@@ -30,6 +34,11 @@ func TestBaselineJudge(t *testing.T) {
 		"slower, but noisy":           {row(100, 9, 10, 1, 0), row(90, 9, 10, 1, 0), "", "90, was 100: more than 5%, its noise is ±12.7%: measure for longer"},
 		"slower, about as noisy":      {row(100, 5, 10, 1, 0), row(90, 5, 10, 1, 0), "", "its noise is ±7.07%: measure"},
 		"slower, noise unknown":       {row(100, 9, 10, 1, 0), row(90, 0, 10, 1, 0), "more than 5%; its noise is not known", ""},
+		"slower, unstable":            {row(100, 1, 10, 1, 0), unstable(row(50, 1, 10, 1, 0)), "", "50, was 100: more than 5%; this run is unstable: measure for longer"},
+		"slower than unstable":        {unstable(row(100, 0, 10, 0, 0)), row(50, 0, 10, 0, 0), "", "; the baseline is unstable: measure it for longer"},
+		"later, unstable":             {row(100, 1, 10, 1, 0), unstable(row(100, 1, 90, 1, 0)), "", "p95_ms is 800% worse"},
+		"failing, unstable":           {row(100, 1, 10, 0.1, 1), unstable(row(100, 1, 10, 0.1, 9)), "errors are 9%", ""},
+		"unstable, no worse":          {unstable(row(100, 1, 10, 1, 0)), unstable(row(100, 1, 10, 1, 0)), "", ""},
 		"later":                       {row(100, 1, 10, 0.1, 0), row(100, 1, 12, 0.1, 0), "p95_ms is 20% worse", ""},
 		"failing":                     {row(100, 1, 10, 0.1, 1), row(100, 1, 10, 0.1, 9), "errors are 9% of the requests for f at sm_pct 24, quota 0.4, batch 1, were 1%: 8 points more than 5", ""},
 		"what sustained nothing once": {row(0, 0, 0, 0, 100), row(1, 0, 10, 0, 0), "", ""},

@@ -207,9 +207,14 @@ func (g gate) matchesAny(fns []function.Function, space search.Space) bool {
 	return false
 }
 
+// whateverTheLoad are the metrics of which an unstable measurement says as much as any:
+// counts, and the memory in use.
+var whateverTheLoad = []string{"error_pct", "errors", "gpu_mem_mib", "samples", "unstable"}
+
 // judge looks at what was measured of something with that objective (ms, 0 is
 // none), if the gate is of it. It trips when it holds in all of the 95% confidence interval, where
-// one is known; what holds only in a part of it is in doubt.
+// one is known; what holds only in a part of it is in doubt, and so is what holds for
+// figures that are unstable, or is about a goodput that did not settle.
 func (g gate) judge(of string, seen figures, sloMS float64) finding {
 	f := finding{about: aboutGates, name: g.String() + " for " + of}
 	bound := g.bound
@@ -222,6 +227,8 @@ func (g gate) judge(of string, seen figures, sloMS float64) finding {
 	}
 	holds := func(v float64) bool { return comparisons[g.op](v, bound) }
 	low, high := holds(value-half), holds(value+half)
+	shaky, _, _ := seen("unstable")
+	unstable := shaky > 0 && !slices.Contains(whateverTheLoad, g.metric)
 	is := number.Plain(value)
 	if half > 0 {
 		is += " ± " + number.Plain(half)
@@ -230,10 +237,14 @@ func (g gate) judge(of string, seen figures, sloMS float64) finding {
 		is += ", slo " + number.Plain(bound)
 	}
 	switch {
+	case !measured && unstable && strings.HasPrefix(g.metric, "goodput_"):
+		f.verdict, f.text = doubtful, fmt.Sprintf("%s: the goodput did not settle for %s, so it may hold or not: measure for longer", g, of)
 	case !measured:
 		f.verdict, f.text = unknown, fmt.Sprintf("%s: %s was not measured for %s", g, g.metric, of)
 	case g.slo && sloMS <= 0:
 		f.verdict, f.text = unknown, fmt.Sprintf("%s: there is no slo for %s", g, of)
+	case low && high && unstable:
+		f.verdict, f.text = doubtful, fmt.Sprintf("%s: it is %s for %s, which is unstable, so it may hold or not: measure for longer", g, is, of)
 	case low && high:
 		f.verdict, f.text = tripped, fmt.Sprintf("%s: it is %s for %s", g, is, of)
 	case low || high:

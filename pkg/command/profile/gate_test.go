@@ -56,11 +56,27 @@ func TestGateJudges(t *testing.T) {
 	}
 	known := row
 	known.P95CIMS, known.ThroughputCIRPS = 4, 3
+	unstable := known
+	unstable.Unstable, unstable.Errors, unstable.GPUMemMiB, unstable.SLOMS = 1, 2, 100, 69
 	for _, tc := range []struct {
 		row  profile.Row
 		gate string
 		want verdict
 	}{
+		{unstable, "p95_ms > 64.9", doubtful},
+		{unstable, "p95_ms > 69", doubtful},
+		{unstable, "p95_ms > 80", passed},
+		{unstable, "p95_ms >= slo", doubtful},
+		{unstable, "throughput_rps < 60", doubtful},
+		{unstable, "efficacy < 10000", doubtful},
+		{unstable, "p95_ms != 1", doubtful},
+		{unstable, "goodput_rps < 10", doubtful},
+		{unstable, "goodput_ci_rps > 10", doubtful},
+		{unstable, "cold_ms > 1", unknown},
+		{row, "goodput_rps < 10", unknown},
+		{unstable, "unstable > 0", tripped},
+		{unstable, "errors > 0", tripped},
+		{unstable, "gpu_mem_mib > 99", tripped},
 		{row, "p95_ms > 69", passed},
 		{row, "p95_ms >= 69", tripped},
 		{row, "p95_ms == 69", tripped},

@@ -117,7 +117,9 @@ than --max-regression fails; the status is 3.
 Figures are compared with their 95% confidence intervals (throughput_ci_rps,
 p95_ci_ms), where these are known: a condition holds, or a row is worse, when all
 of the interval says so. Where a part of it does, or a row that is worse as measured
-may be so by chance, there is a warning and the status is 0, or 3 with --strict. One
+may be so by chance, there is a warning and the status is 0, or 3 with --strict. The
+same goes for a row that is unstable, on either side, but for its errors and its
+memory; --fail-if 'unstable > 0' fails such rows. One
 that is no worse as measured than --max-regression allows passes, whatever its noise.
 
 --junit writes a test case for each configuration (an error when it could not
