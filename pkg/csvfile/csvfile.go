@@ -47,6 +47,16 @@ type Row[T any] struct {
 // call the file. A cell that may be empty or absent, and is, leaves the row as
 // blank made it.
 func Read[T any](r io.Reader, name string, columns []Column[T], blank func() T) ([]Row[T], error) {
+	return readRows(r, name, columns, blank, false)
+}
+
+// ReadWritten reads a file that people write, as Read does, with a note about each
+// column that is ignored.
+func ReadWritten[T any](r io.Reader, name string, columns []Column[T], blank func() T) ([]Row[T], error) {
+	return readRows(r, name, columns, blank, true)
+}
+
+func readRows[T any](r io.Reader, name string, columns []Column[T], blank func() T, noteAll bool) ([]Row[T], error) {
 	data, err := ReadAll(r, name)
 	if err != nil {
 		return nil, err
@@ -69,7 +79,7 @@ func Read[T any](r io.Reader, name string, columns []Column[T], blank func() T) 
 	if err != nil {
 		return nil, err
 	}
-	noteSlips(r, header, columns, name)
+	noteIgnored(r, header, columns, name, noteAll)
 	var rows []Row[T]
 	for {
 		record, err := in.Read()
@@ -127,10 +137,10 @@ func Lacks(header []string, column string, called ...string) string {
 	return what
 }
 
-// noteSlips tells of each column that is none and looks like one that is not there,
+// noteIgnored tells of each column that is none and looks like one that is not there,
 // or begins like one: it is ignored, as every unknown column is, and perhaps should
-// not be.
-func noteSlips[T any](file io.Reader, header []string, columns []Column[T], name string) {
+// not be. With all it tells of every one that has a name.
+func noteIgnored[T any](file io.Reader, header []string, columns []Column[T], name string, all bool) {
 	var known []string
 	for _, c := range columns {
 		known = append(known, c.Name)
@@ -153,7 +163,7 @@ func noteSlips[T any](file io.Reader, header []string, columns []Column[T], name
 		switch {
 		case meant != "":
 			textfile.Notef(file, what+": %s?", name, Quote(cell), meant)
-		case textfile.Begins(cell, known) != "":
+		case all && cell != "", textfile.Begins(cell, known) != "":
 			textfile.Notef(file, what, name, Quote(cell))
 		}
 	}

@@ -54,7 +54,7 @@ const MaxGPUs = 1024
 // time. A start of what runs and a stop of what does not are faults. Name is
 // what messages call the file.
 func Read(r io.Reader, name string) (Log, error) {
-	rows, err := csvfile.Read(r, name, columns(), func() Event { return Event{} })
+	rows, err := csvfile.ReadWritten(r, name, columns(), func() Event { return Event{} })
 	if err != nil {
 		return Log{}, err
 	}

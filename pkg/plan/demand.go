@@ -19,7 +19,7 @@ type Demand struct {
 // ReadDemand reads a demand (CSV: function, rps, optionally slo_ms); name is
 // what messages call it.
 func ReadDemand(r io.Reader, name string) ([]Demand, error) {
-	rows, err := csvfile.Read(r, name, []csvfile.Column[Demand]{
+	rows, err := csvfile.ReadWritten(r, name, []csvfile.Column[Demand]{
 		{Name: "function", Required: true, Set: func(d *Demand, cell string) (err error) {
 			d.Function, err = csvfile.Name(cell)
 			return err

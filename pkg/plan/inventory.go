@@ -24,7 +24,7 @@ type Device struct {
 // model, sms, used_mem_mib); gpu is the device's number on its node. Name is
 // what messages call the file.
 func ReadInventory(r io.Reader, name string) ([]Device, error) {
-	rows, err := csvfile.Read(r, name, deviceColumns(), func() Device { return Device{} })
+	rows, err := csvfile.ReadWritten(r, name, deviceColumns(), func() Device { return Device{} })
 	if err != nil {
 		return nil, err
 	}

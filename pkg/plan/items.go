@@ -28,7 +28,7 @@ const maxItems = 5_000_000
 // ReadItems reads items (CSV: id, quota, sm_pct, optionally mem_mib, count);
 // name is what messages call the file.
 func ReadItems(r io.Reader, name string) ([]Item, error) {
-	rows, err := csvfile.Read(r, name, itemColumns(), func() Item { return Item{Count: 1} })
+	rows, err := csvfile.ReadWritten(r, name, itemColumns(), func() Item { return Item{Count: 1} })
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/csv"
 	"fmt"
+	"io"
 	"reflect"
 	"slices"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
 const example = `{"version":1,"algorithm":"joint","model":"rect",
@@ -288,4 +290,24 @@ func FuzzParseDemand(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestUnknownColumns: files that people write may have columns that are none, and each
+// gets a note.
+func TestUnknownColumns(t *testing.T) {
+	read := map[string]func(io.Reader) error{
+		"function,rps,%s\na,1,2\n":          func(r io.Reader) error { _, err := ReadDemand(r, "f.csv"); return err },
+		"node,gpu,mem_mib,%s\nn,0,1024,2\n": func(r io.Reader) error { _, err := ReadInventory(r, "f.csv"); return err },
+		"id,quota,sm_pct,%s\na,1,1,2\n":     func(r io.Reader) error { _, err := ReadItems(r, "f.csv"); return err },
+	}
+	for text, of := range read {
+		for _, column := range []string{"rate", "owner", "qps"} {
+			var notes []string
+			file := textfile.Noting(strings.NewReader(fmt.Sprintf(text, column)), func(text string) { notes = append(notes, text) })
+			want := fmt.Sprintf("f.csv:1: %q: not a column of this file, so it is ignored", column)
+			if err := of(file); err != nil || !slices.Equal(notes, []string{want}) {
+				t.Errorf("%q: %q, %v; want %q", fmt.Sprintf(text, column), notes, err, want)
+			}
+		}
+	}
 }

@@ -31,7 +31,7 @@ type point struct {
 // ReadSeries reads a series (CSV: second,rps); name is what messages call it.
 // Seconds are whole, in any order; one that is not there had no requests.
 func ReadSeries(r io.Reader, name string) (Series, error) {
-	rows, err := csvfile.Read(r, name, []csvfile.Column[point]{
+	rows, err := csvfile.ReadWritten(r, name, []csvfile.Column[point]{
 		{Name: "second", Required: true, Set: func(p *point, cell string) (err error) {
 			p.second, err = csvfile.Count(cell, 0)
 			return err
