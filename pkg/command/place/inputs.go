@@ -129,6 +129,9 @@ func (o *planOptions) input(cmd *cobra.Command) (in policy.Input, err error) {
 	}
 	planning.Objectives(in.Demand, in.Functions, o.files.slo)
 	planning.Weights(in.Profile, in.Functions)
+	if raised := planning.Limits(in.Profile, in.Functions, o.share); len(raised) > 0 && (o.files.inventory != "" || o.mem > 0) {
+		o.env.Notef("note: gpu_mem of %s is more than was measured: its instances are planned with it, since gfaas up gives it to them", planning.List(raised))
+	}
 	o.arrivals.Apply(&in)
 	for _, note := range o.arrivals.Notes(in) {
 		o.env.Notef("note: %s", note)

@@ -60,8 +60,9 @@ it, the exit status is 2. The plan names the model of each GPU. Memory is limite
 counted once on each GPU that hosts its function, for each tenant and in units of 2 MiB,
 as gfaas-modeld takes memory. A function's objective is the demand's slo_ms, else the slo of
 --functions, else --slo. With --functions an instance of a function with more gpus than 1 is on
-so many GPUs of one node, and functions whose model has the same name share its
-weights. What cannot be placed is listed with the reason, and the exit status
+so many GPUs of one node, functions whose model has the same name share its
+weights, and an instance counts with the larger of its gpu_mem, which is the limit
+that gfaas up gives it, and what was measured. What cannot be placed is listed with the reason, and the exit status
 is 3; the rest is planned all the same.
 
 The algorithm joint chooses configurations and packs them together: a linear
@@ -149,7 +150,7 @@ func newPlan(env *cli.Env) *cobra.Command {
 	}
 	f := cmd.Flags()
 	o.files.flags(cmd)
-	o.files.functionsFlag(cmd, "their objectives, how many GPUs an instance spans, what its weights are called")
+	o.files.functionsFlag(cmd, "their objectives, how many GPUs and how much memory an instance takes, what its weights are called")
 	f.IntVar(&o.gpus, "gpus", 0, "how many GPUs there are (default as many as it takes)")
 	cli.Memory(f, &o.mem, "gpu-mem", "memory of each GPU, or the most to use of it, like `16GiB` (default no limit)")
 	cli.Choice(cmd, &o.algorithm, "algorithm", "how to plan", algorithmNames()...)

@@ -42,7 +42,7 @@ the exit status is 3.`,
 		ValidArgsFunction: cli.FileArgs("json"),
 	}
 	files.flags(cmd)
-	files.functionsFlag(cmd, "their objectives, how many GPUs an instance spans, what its weights are called")
+	files.functionsFlag(cmd, "their objectives, how many GPUs and how much memory an instance takes, what its weights are called")
 	env.Outputs(cmd, "table", "json")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := files.checkSLO(cmd); err != nil {

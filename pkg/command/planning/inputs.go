@@ -2,6 +2,7 @@ package planning
 
 import (
 	"cmp"
+	"slices"
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/function"
@@ -41,4 +42,31 @@ func Weights(rows []profile.Row, functions []function.Function) {
 			r.ModelMemMiB = min(sizes[r.Function], r.GPUMemMiB)
 		}
 	}
+}
+
+// Limits raises the memory of rows to what gfaas up gives an instance of their function,
+// its gpu_mem, where that is more than was measured. It returns the functions for which
+// it is. With shared weights, those of a model with a file are on top of gpu_mem, since
+// the model daemon holds them. Weights comes before.
+func Limits(rows []profile.Row, functions []function.Function, share bool) (raised []string) {
+	byName := map[string]function.Function{}
+	for _, fn := range functions {
+		byName[fn.Name] = fn
+	}
+	for i := range rows {
+		r := &rows[i]
+		fn := byName[r.Function]
+		limit := fn.GPUMem.MiB()
+		if share && limit > 0 && fn.Model != nil && fn.Model.File != "" {
+			limit += r.ModelMemMiB
+		}
+		if limit <= r.GPUMemMiB {
+			continue
+		}
+		r.GPUMemMiB = limit
+		if !slices.Contains(raised, r.Function) {
+			raised = append(raised, r.Function)
+		}
+	}
+	return raised
 }

@@ -263,6 +263,7 @@ func (p *planner) plan(sections []*report.Section) (out report.Outlook, err erro
 		for _, s := range sections {
 			d = append(d, plan.Demand{Function: s.Function, RPS: p.rates(*s)[i], SLOMS: s.Goal.SLOMS})
 		}
+		planning.Limits(rows, p.loaded, false)
 		in := place.Input{Profile: rows, Demand: d, Functions: p.loaded, MemMiB: p.mem.MiB(), Model: sections[0].GPU}
 		p.arrivals.Apply(&in)
 		until := time.Now().Add(planning.TimeLimit)

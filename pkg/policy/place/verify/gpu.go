@@ -142,13 +142,24 @@ func (c *checker) room(g plan.GPU) (mib float64, limited bool) {
 	return g.MemMiB, g.MemMiB > 0
 }
 
+// limit is what an instance may use: what the plan gives it, or gpu_mem of its function
+// where that is more, less weights that the plan keeps for it.
+func (c *checker) limit(g plan.GPU, in plan.Instance) float64 {
+	fn := c.functions[in.Function]
+	stated := fn.GPUMem.MiB()
+	if m, shared := g.Shared(plan.WeightsOf(fn)); shared && fn.Model != nil && fn.Model.File == "" {
+		stated -= m.MemMiB
+	}
+	return max(in.MemMiB, stated)
+}
+
 // memory checks that what runs on a GPU, and the models kept for it, fit. Each
 // model counts once for each tenant whose instances share it, however many these are,
 // in whole granules of the model daemon.
 func (c *checker) memory(g plan.GPU) {
 	sum, models := 0.0, map[plan.Model]bool{}
 	for _, in := range g.Instances {
-		sum += wholeBytes(in.MemMiB)
+		sum += wholeBytes(c.limit(g, in))
 	}
 	for _, m := range g.Models {
 		named := plan.Model{Name: m.Name, Tenant: m.Tenant}

@@ -21,8 +21,8 @@ type Inputs struct {
 	Profile   []profile.Row
 	Demand    []plan.Demand
 	Inventory []plan.Device
-	// Functions say how many GPUs an instance spans and what its weights are
-	// called. Of a function that is not among them the weights, where shared,
+	// Functions say how many GPUs an instance spans, how much memory it may use and
+	// what its weights are called. Of a function that is not among them the weights, where shared,
 	// bear the function's name. Their objectives count where the demand has none.
 	Functions []function.Function
 	// SLOMS is the objective for the p95 latency of functions that have none by the

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
@@ -49,19 +51,22 @@ func TestEveryRule(t *testing.T) {
 		rule  string
 		ids   []string
 	}{
-		"window":              {func(p *plan.Plan, _ *Inputs) { p.GPUs[0].Instances[1].X = at(0.7) }, RuleInside, []string{"a-1"}},
-		"negative x":          {func(p *plan.Plan, _ *Inputs) { p.GPUs[0].Instances[0].X = at(-0.1) }, RuleInside, []string{"a-0"}},
-		"above":               {func(p *plan.Plan, _ *Inputs) { p.GPUs[0].Instances[2].Y = at(51) }, RuleInside, []string{"b-0"}},
-		"SM":                  {func(p *plan.Plan, _ *Inputs) { p.GPUs[0].Instances[0].SMPct = 120 }, RuleInside, []string{"a-0"}},
-		"quota 0":             {func(p *plan.Plan, _ *Inputs) { p.GPUs[0].Instances[0].QuotaRequest = 0 }, RuleInside, []string{"a-0"}},
-		"limit":               {func(p *plan.Plan, _ *Inputs) { p.GPUs[0].Instances[1].QuotaLimit = 0.3 }, RuleInside, []string{"a-1"}},
-		"limit above 1":       {func(p *plan.Plan, _ *Inputs) { p.GPUs[0].Instances[1].QuotaLimit = 1.1 }, RuleInside, []string{"a-1"}},
-		"negative rps":        {func(p *plan.Plan, _ *Inputs) { p.GPUs[0].Instances[1].RPS = -1 }, RuleInside, []string{"a-1"}},
-		"overlap in x":        {func(p *plan.Plan, _ *Inputs) { p.GPUs[0].Instances[1].X = at(0.399) }, RuleOverlap, []string{"a-0", "a-1"}},
-		"overlap in y":        {func(p *plan.Plan, _ *Inputs) { p.GPUs[0].Instances[2].Y = at(49.9) }, RuleOverlap, []string{"a-0", "b-0"}},
-		"memory":              {func(p *plan.Plan, _ *Inputs) { p.GPUs[0].Instances[2].MemMiB = 2100 }, RuleMemory, []string{"a-0", "a-1", "b-0"}},
-		"less memory":         {func(_ *plan.Plan, in *Inputs) { in.Inventory[0].MemMiB = 4500 }, RuleMemory, nil},
-		"memory in use":       {func(_ *plan.Plan, in *Inputs) { in.Inventory[0].UsedMemMiB = 1500 }, RuleMemory, []string{"a-0", "a-1", "b-0"}},
+		"window":        {func(p *plan.Plan, _ *Inputs) { p.GPUs[0].Instances[1].X = at(0.7) }, RuleInside, []string{"a-1"}},
+		"negative x":    {func(p *plan.Plan, _ *Inputs) { p.GPUs[0].Instances[0].X = at(-0.1) }, RuleInside, []string{"a-0"}},
+		"above":         {func(p *plan.Plan, _ *Inputs) { p.GPUs[0].Instances[2].Y = at(51) }, RuleInside, []string{"b-0"}},
+		"SM":            {func(p *plan.Plan, _ *Inputs) { p.GPUs[0].Instances[0].SMPct = 120 }, RuleInside, []string{"a-0"}},
+		"quota 0":       {func(p *plan.Plan, _ *Inputs) { p.GPUs[0].Instances[0].QuotaRequest = 0 }, RuleInside, []string{"a-0"}},
+		"limit":         {func(p *plan.Plan, _ *Inputs) { p.GPUs[0].Instances[1].QuotaLimit = 0.3 }, RuleInside, []string{"a-1"}},
+		"limit above 1": {func(p *plan.Plan, _ *Inputs) { p.GPUs[0].Instances[1].QuotaLimit = 1.1 }, RuleInside, []string{"a-1"}},
+		"negative rps":  {func(p *plan.Plan, _ *Inputs) { p.GPUs[0].Instances[1].RPS = -1 }, RuleInside, []string{"a-1"}},
+		"overlap in x":  {func(p *plan.Plan, _ *Inputs) { p.GPUs[0].Instances[1].X = at(0.399) }, RuleOverlap, []string{"a-0", "a-1"}},
+		"overlap in y":  {func(p *plan.Plan, _ *Inputs) { p.GPUs[0].Instances[2].Y = at(49.9) }, RuleOverlap, []string{"a-0", "b-0"}},
+		"memory":        {func(p *plan.Plan, _ *Inputs) { p.GPUs[0].Instances[2].MemMiB = 2100 }, RuleMemory, []string{"a-0", "a-1", "b-0"}},
+		"less memory":   {func(_ *plan.Plan, in *Inputs) { in.Inventory[0].MemMiB = 4500 }, RuleMemory, nil},
+		"memory in use": {func(_ *plan.Plan, in *Inputs) { in.Inventory[0].UsedMemMiB = 1500 }, RuleMemory, []string{"a-0", "a-1", "b-0"}},
+		"memory of gpu_mem": {func(_ *plan.Plan, in *Inputs) {
+			in.Functions = []function.Function{{Name: "b", GPUMem: 2100 * gpu.MiB}}
+		}, RuleMemory, []string{"a-0", "a-1", "b-0"}},
 		"memory of a row":     {func(p *plan.Plan, _ *Inputs) { p.GPUs[0].Instances[2].MemMiB = 1900 }, RuleMemory, []string{"b-0"}},
 		"models":              {func(p *plan.Plan, _ *Inputs) { p.GPUs[0].Models = []plan.Model{{Name: "m", MemMiB: 98}} }, RuleMemory, []string{"a-0", "a-1", "b-0"}},
 		"model twice":         {func(p *plan.Plan, _ *Inputs) { p.GPUs[0].Models = []plan.Model{{Name: "m"}, {Name: "m"}} }, RuleMemory, nil},
