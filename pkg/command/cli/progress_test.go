@@ -2,10 +2,18 @@ package cli
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestDeadline(t *testing.T) {
@@ -83,5 +91,104 @@ func TestBarReckonsFromWhatIsDone(t *testing.T) {
 	text := shown(bar.Begin)
 	if left.MatchString(text) || !strings.Contains(text, "measuring, trials") || !strings.Contains(text, "1/-") {
 		t.Errorf("without a total: %q", text)
+	}
+}
+
+// TestProgressInALog: where standard error is no terminal, a line a minute or more often
+// says how far the work is, until it is done, and none under --quiet.
+func TestProgressInALog(t *testing.T) {
+	for _, end := range map[string]func(*Bar) error{"finish": (*Bar).Finish, "close": (*Bar).Close} {
+		synctest.Test(t, func(t *testing.T) {
+			var errs bytes.Buffer
+			env := &Env{Prog: "tool", Err: &errs}
+			bar := env.Progress(10, "measuring", "trials")
+			quiet := (&Env{Prog: "quiet", Err: &errs, Quiet: true}).Progress(-1, "measuring", "trials")
+			open := (&Env{Prog: "open", Err: &errs}).Progress(-1, "", "calls")
+			passed := func(d time.Duration) string {
+				errs.Reset()
+				time.Sleep(d)
+				synctest.Wait()
+				return errs.String()
+			}
+			if text := passed(logPeriod - time.Second); text != "" {
+				t.Errorf("at once: %q", text)
+			}
+			if text := passed(2 * time.Second); !strings.Contains(text, "tool: measuring: 0 of 10 trials after 30s\n") || !strings.Contains(text, "open: 0 calls after 30s\n") || strings.Contains(text, "quiet") {
+				t.Errorf("at first: %q", text)
+			}
+			bar.Describe("f at sm_pct 24")
+			_ = bar.Add(1)
+			_ = bar.Add(1)
+			_ = quiet.Add(1)
+			_ = open.Set(7)
+			if text := passed(time.Minute); !strings.Contains(text, "tool: f at sm_pct 24: 2 of 10 trials after 1m0s, about 4m0s left\n") || !strings.Contains(text, "open: 7 calls after 1m0s\n") || strings.Contains(text, "quiet") {
+				t.Errorf("after two: %q", text)
+			}
+			_ = end(bar)
+			_, _ = end(quiet), end(open)
+			if text := passed(time.Hour); text != "" {
+				t.Errorf("at the end: %q", text)
+			}
+		})
+	}
+}
+
+// pseudo opens a terminal of so many columns.
+func pseudo(t *testing.T, columns uint16) (master, slave *os.File) {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = master.Close() })
+	fd := int(master.Fd())
+	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	if err := errors.Join(err, unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0), unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: columns})); err != nil {
+		t.Fatal(err)
+	}
+	if slave, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0); err != nil {
+		t.Fatal(err)
+	}
+	return master, slave
+}
+
+// TestBarFitsItsTerminal: each frame has room on one line, or else the next one could not
+// take its place, and it ends with what is done and the time.
+func TestBarFitsItsTerminal(t *testing.T) {
+	for _, columns := range []uint16{20, 40, 60, 80, 100, 120, 160, 200, 250} {
+		master, slave := pseudo(t, columns)
+		read := make(chan []byte)
+		go func() {
+			text, _ := io.ReadAll(master) // ends with EIO
+			read <- text
+		}()
+		env := &Env{Prog: "tool", Err: slave, ErrTerminal: true}
+		bar := env.Progress(35, "measuring", "configurations")
+		for n := range 35 {
+			bar.Describe(fmt.Sprintf("resnet50 at sm_pct 24, quota 0.4, batch 16 (last %d rps, p95 69.123 ms): goodput, trial 3 at 100 rps – größer", 1000*n))
+			if err := errors.Join(bar.Begin(), bar.Add(1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_ = bar.Clear()
+		env.Notef("note: the end")
+		_ = slave.Close()
+		text := <-read
+		frames := strings.Split(string(text), "\r")
+		longest := ""
+		for _, frame := range frames {
+			if frame = strings.Trim(frame, "\n"); utf8.RuneCountInString(frame) > utf8.RuneCountInString(longest) && strings.TrimSpace(frame) != "" {
+				longest = frame
+			}
+			if utf8.RuneCountInString(frame) >= int(columns) {
+				t.Errorf("%d columns: a frame of %d: %q", columns, utf8.RuneCountInString(frame), frame)
+			}
+		}
+		if strings.Count(string(text), "\n") != 1 {
+			t.Errorf("%d columns: more than the note begins a line: %q", columns, text)
+		}
+		if columns >= 80 && (!strings.Contains(longest, "/35)") || !strings.Contains(longest, "resnet50") || !strings.HasSuffix(strings.TrimSpace(longest), "]")) {
+			t.Errorf("%d columns: %q, want what is measured, how many of 35, and the time", columns, longest)
+		}
 	}
 }

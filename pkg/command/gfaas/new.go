@@ -147,7 +147,7 @@ func (tm template) next(name string) (commands []string) {
 	}
 	commands = append(commands,
 		"gfaas apply -f my-function/function.yaml",
-		"gfaas-profile run my-function/function.yaml --body my-function/"+tm.request+" -o table",
+		"gfaas-profile run my-function/function.yaml --search fast --goodput=false --body my-function/"+tm.request+" -o table",
 		"gfaas run --sm 24 --quota 0.5 -- "+tm.run,
 		"gfaas serve &",
 		"gfaas invoke my-function <my-function/"+tm.request,

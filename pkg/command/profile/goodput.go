@@ -36,14 +36,6 @@ func (j job) form() profile.Form {
 	return profile.Form{}
 }
 
-// usualTrials is how many trials a goodput takes, about.
-func (j job) usualTrials() int {
-	if j.form().Goodput {
-		return 5
-	}
-	return 0
-}
-
 // atRest sends single requests with gaps between them, and returns what they
 // saw. The gaps are as long as the requests or longer, so that a quota has paid
 // for one before the next comes, and random, so that these come at any time of a

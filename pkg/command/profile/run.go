@@ -66,7 +66,8 @@ the width of the 95% confidence interval, is within --precision of the goodput, 
 of a fifth of the throughput where that is more. What is not known to twice that
 after the last trial is left empty, with 1 in unstable; 0 says that no rate keeps to
 the objective, which slo_ms has. idle_p95_ms is the p95 of 20 single requests with
-gaps between them. --goodput=false does without these columns. --trials-out keeps
+gaps between them. A run takes 8 to 11 times as long with it; --goodput=false does
+without these columns. --trials-out keeps
 the trials, what p95 was at which rate, for gfaas-profile report --trials to draw.
 
 load_ms is what a request takes longer when the memory of its instance waits on
@@ -97,6 +98,10 @@ torn by a crash is dropped. A FILE that another run writes to is refused (status
 A configuration that cannot be measured is reported, has no row, and is tried
 again by --resume; the exit status is 1. Interrupted with rows in a file, the
 status is 7.
+
+Before the first trial a line on standard error says how many configurations there
+are and how long they take, about, if that is 10 s or more. A terminal shows how far the
+run is; elsewhere there is a line every 30 s.
 
 --search grid measures every configuration. The others look for one to run the
 function in, the best efficacy within --slo, and say at the end which: binary
@@ -411,6 +416,7 @@ func (o *runOptions) run(ctx context.Context) error {
 		return err
 	}
 	defer release()
+	o.announce(len(groups), len(old))
 	machines, err := o.platform.open(ctx, groups, o.functions, o.startTimeout)
 	if err != nil {
 		return err
@@ -418,7 +424,6 @@ func (o *runOptions) run(ctx context.Context) error {
 	if err := o.refuseOthers(ctx, machines); err != nil {
 		return err
 	}
-	o.announce(len(machines), len(old))
 	r := &runner{job: o.job, machines: machines, journal: out, old: old, log: trials, progress: newProgress(o.env, o.left(len(old)))}
 	err = r.run(ctx)
 	r.progress.close()
@@ -490,30 +495,65 @@ func (o *runOptions) refuseOthers(ctx context.Context, machines []machine) error
 	return cli.Fail(cli.ExitUnavailable, "stop them, choose another GPU with --gpu, or measure beside them with --share-gpu", errors.New(text))
 }
 
-// announce says what the run is about to do.
+// startTime is about how long an instance takes to start and stop.
+const startTime = 3 * time.Second
+
+// worthTelling is how long a run must be under load for the estimate to be printed
+// without --verbose.
+const worthTelling = 10 * time.Second
+
+// With the goodput a run takes so many times as long as without, about.
+const (
+	leastTimes = 8
+	mostTimes  = 11
+)
+
+// announce says what the run is about to do and how long it will take, about.
 func (o *runOptions) announce(machines, old int) {
 	left := o.points() - old
+	turns := time.Duration((left + machines - 1) / machines)
+	least, most := turns*(o.each()+startTime), turns*(o.each()+startTime)
+	loaded := turns * o.each()
+	text := fmt.Sprintf("configurations: %d to measure, %d measured before; %v and a start each", left, old, o.each())
+	if o.choosing() {
+		text = fmt.Sprintf("configurations: at most %d to measure, %d measured before; %v and a start each", left, old, o.each())
+	}
+	if machines > 1 {
+		text += fmt.Sprintf(", %d at a time", machines)
+	}
 	about := "about"
-	if o.load.Spec.Kind == load.Max {
+	switch {
+	case o.choosing():
+		about = "at most about"
+	case o.load.Spec.Kind == load.Max:
 		about = "at least"
 	}
-	most := ""
-	if o.choosing() {
-		most, about = "at most ", "at most about"
-	}
-	at := ""
-	if machines > 1 {
-		at = fmt.Sprintf(", %d at a time", machines)
-	}
-	each := o.each() * time.Duration(1+o.usualTrials())
 	if o.form().Goodput {
-		at += ", the goodput among it"
-		if !o.choosing() {
-			about = "at least" // its trials may be longer
-		}
+		least, most, loaded = leastTimes*least, mostTimes*most, leastTimes*loaded
+		text += fmt.Sprintf("; with the goodput %d to %d times as long as without it (--goodput=false)", leastTimes, mostTimes)
 	}
-	o.env.Debugf("configurations: %s%d to measure, %d measured before; %v and a start each%s: %s %v",
-		most, left, old, each, at, about, time.Duration((left+machines-1)/machines)*each)
+	took := roughly(least)
+	if roughly(most) != took {
+		took += " to " + roughly(most)
+	}
+	text = fmt.Sprintf("%s: %s %s", text, about, took)
+	if loaded >= worthTelling {
+		o.env.Notef("%s", text)
+	} else {
+		o.env.Debugf("%s", text)
+	}
+}
+
+// roughly prints a duration that is an estimate: 12s, 8m, 1h40m.
+func roughly(d time.Duration) string {
+	switch {
+	case d < time.Minute:
+		return d.Round(time.Second).String()
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", int(d.Round(time.Minute)/time.Minute))
+	}
+	d = d.Round(5 * time.Minute)
+	return fmt.Sprintf("%dh%02dm", int(d/time.Hour), int(d%time.Hour/time.Minute))
 }
 
 // conclude prints what is printed at the end and turns the outcome into an

@@ -303,5 +303,5 @@ func (p *progress) step(last string) {
 func (p *progress) close() {
 	close(p.stop)
 	p.ended.Wait()
-	_ = p.bar.Clear()
+	_ = p.bar.Close()
 }
