@@ -31,7 +31,7 @@ type program struct {
 func (p *program) build(env *Env) *cobra.Command {
 	p.seen = env
 	root := &cobra.Command{Use: "tool", Short: "A tool"}
-	work := &cobra.Command{Use: "work [FILE]", Args: cobra.MaximumNArgs(1), RunE: func(*cobra.Command, []string) error {
+	work := &cobra.Command{Use: "work [FILE]", SuggestFor: []string{"shov"}, Args: cobra.MaximumNArgs(1), RunE: func(*cobra.Command, []string) error {
 		p.ran, p.form = "work", env.Output
 		return p.fail
 	}}
@@ -85,6 +85,12 @@ func (b *below) Locked() bool      { return b.locked }
 func (b *below) Unavailable() bool { return b.missing }
 func (b *below) Hint() string      { return "do this" }
 
+// coded is an error that names its code.
+type coded struct{ error }
+
+func (coded) JSONCode() string { return "busy" }
+func (c coded) Unwrap() error  { return c.error }
+
 // refused is an error as a daemon's client makes it.
 type refused struct{ error }
 
@@ -136,6 +142,7 @@ func TestUsage(t *testing.T) {
 		{"frob", `unknown command "frob"`},
 		{"frob --fast 3", `unknown command "frob"`},
 		{"wokr", `unknown command "wokr" for "tool": work?`},
+		{"shov", `unknown command "shov" for "tool": work?`}, // and not show, which is nearer
 		{"help frob", `unknown command "frob" for "tool"`},
 		{"help wokr", `unknown command "wokr" for "tool": work?`},
 		{"help work frob", `unknown command "frob" for "tool work"`},
@@ -219,6 +226,8 @@ func TestErrorsInJSON(t *testing.T) {
 			map[string]string{"code": "too-large", "message": "run: no room", "hint": "", "where": "/buffers/x"}},
 		{"work -o json", Fail(ExitTimeout, "", refused{errors.New("late")}),
 			map[string]string{"code": "timeout", "message": "late", "hint": "", "where": "/buffers/x"}},
+		{"work -o json", Fail(ExitTimeout, "wait", coded{refused{errors.New("full")}}),
+			map[string]string{"code": "busy", "message": "full", "hint": "wait", "where": "/buffers/x"}},
 		{"work -o json a b", nil, map[string]string{"code": "usage", "message": "accepts at most 1 arg(s), received 2: expected [FILE]", "hint": "see 'tool work --help'"}},
 		{"work --frob -o json", nil, map[string]string{"code": "usage", "message": "unknown flag: --frob", "hint": "see 'tool work --help'"}},
 		{"frob --output=json", nil, map[string]string{"code": "usage", "message": "unknown command \"frob\" for \"tool\"", "hint": "see 'tool --help'"}},

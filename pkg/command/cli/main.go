@@ -197,6 +197,11 @@ func (env *Env) report(e *Error) {
 	if e.Err == nil {
 		return
 	}
+	if env.flags != nil && e.Exit == ExitUsage {
+		if from := settingsIn(env.flags, e.Err.Error()); from != "" {
+			e = &Error{Exit: e.Exit, Err: fmt.Errorf("%w (%s)", e.Err, from), Hint: e.Hint}
+		}
+	}
 	fmt.Fprintf(env.Err, "%s: error: %v\n", env.Prog, e.Err)
 	if e.Hint != "" {
 		fmt.Fprintf(env.Err, "%s: hint: %s\n", env.Prog, e.Hint)
@@ -206,6 +211,10 @@ func (env *Env) report(e *Error) {
 		var code string
 		if code, text.Where = refusal(e.Err); code != "" && e.Exit == ExitFailure {
 			text.Code = code
+		}
+		var named interface{ JSONCode() string }
+		if errors.As(e.Err, &named) {
+			text.Code = named.JSONCode()
 		}
 		enc := json.NewEncoder(env.Err)
 		enc.SetEscapeHTML(false)

@@ -161,18 +161,18 @@ func applySettings(flags *pflag.FlagSet, config string) error {
 			first = Usagef("%s: setting %s: expected one value", places[f.Name], f.Name)
 			return
 		}
+		place := places[f.Name]
+		if name := "GFAAS_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_")); os.Getenv(name) != "" {
+			place = name
+		}
 		if err := flags.Set(f.Name, v.GetString(f.Name)); err != nil {
-			place := places[f.Name]
-			if name := "GFAAS_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_")); os.Getenv(name) != "" {
-				place = name
-			}
 			first = Usagef("%s: setting %s: %w", place, f.Name, flagFault(err))
 			return
 		}
 		if f.Annotations == nil {
 			f.Annotations = map[string][]string{}
 		}
-		f.Annotations[settingKey] = nil
+		f.Annotations[settingKey] = []string{place}
 	})
 	return first
 }
@@ -180,6 +180,19 @@ func applySettings(flags *pflag.FlagSet, config string) error {
 func isSetting(f *pflag.Flag) bool {
 	_, ok := f.Annotations[settingKey]
 	return ok
+}
+
+// settingsIn names the settings, as --FLAG, which a message is about: where they come from,
+// since the flag itself is not on the command line.
+func settingsIn(flags *pflag.FlagSet, message string) string {
+	var from []string
+	flags.VisitAll(func(f *pflag.Flag) {
+		at := regexp.MustCompile(`(^|[^-\w])--` + regexp.QuoteMeta(f.Name) + `($|[^-\w])`)
+		if place := f.Annotations[settingKey]; len(place) > 0 && f.Changed && at.MatchString(message) {
+			from = append(from, fmt.Sprintf("--%s is set by %s", f.Name, place[0]))
+		}
+	})
+	return strings.Join(from, ", ")
 }
 
 // dropSetting gives a flag its default again, as if there were no setting for it.

@@ -157,3 +157,26 @@ func TestDirectories(t *testing.T) {
 		}
 	}
 }
+
+// TestUsageNamesSettings: an error about a flag that a setting gave names the setting.
+func TestUsageNamesSettings(t *testing.T) {
+	path := filepath.Join(isolate(t), "c.yaml")
+	write(t, path, "label: a\n")
+	t.Setenv("GFAAS_MAX_RPS", "3")
+	for args, want := range map[string]string{
+		"work --config " + path:               "--max-rps 3: expected less (--max-rps is set by GFAAS_MAX_RPS)",
+		"work --max-rps 4 --config " + path:   "--max-rps 3: expected less\n",
+		"work --label x --config " + path:     "--label: odd\n",
+		"work --max-rps 1 --config " + path:   "--label: odd (--label is set by " + path + ":1)",
+		"work --max-rps 9 -o json --label=x ": `"message":"--max-rps 3: expected less"`,
+		"work -o json --label=x ":             `"message":"--max-rps 3: expected less (--max-rps is set by GFAAS_MAX_RPS)"`,
+	} {
+		p := program{fail: Usagef("--max-rps 3: expected less")}
+		if strings.Contains(want, "--label") {
+			p.fail = Usagef("--label: odd")
+		}
+		if status, _, stderr := p.execute(t, 0, strings.Fields(args)...); status != ExitUsage || !strings.Contains(stderr, want) {
+			t.Errorf("%s: status %d, %q; want %q", args, status, stderr, want)
+		}
+	}
+}

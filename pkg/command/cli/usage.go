@@ -81,7 +81,7 @@ func argsFault(cmd *cobra.Command, args []string, err error) error {
 	case some:
 		return fmt.Errorf("%w: expected %s", err, expected)
 	case len(args) > 0:
-		return fmt.Errorf("%w%s", err, suggestion(args[0], subcommands(cmd)))
+		return fmt.Errorf("%w%s", err, suggestedCommand(cmd, args[0]))
 	}
 	return err
 }
@@ -147,7 +147,18 @@ func refuseShells(root *cobra.Command, args []string) {
 }
 
 func unknownCommand(parent *cobra.Command, name string) error {
-	return fmt.Errorf("unknown command %q for %q%s", name, parent.CommandPath(), suggestion(name, subcommands(parent)))
+	return fmt.Errorf("unknown command %q for %q%s", name, parent.CommandPath(), suggestedCommand(parent, name))
+}
+
+// suggestedCommand is ": COMMAND?" with the command that says it is meant by that name,
+// else the one whose name is nearest.
+func suggestedCommand(parent *cobra.Command, name string) string {
+	for _, sub := range parent.Commands() {
+		if slices.Contains(sub.SuggestFor, name) {
+			return ": " + sub.Name() + "?"
+		}
+	}
+	return suggestion(name, subcommands(parent))
 }
 
 func seeHelp(cmd *cobra.Command) string { return fmt.Sprintf("see '%s --help'", cmd.CommandPath()) }

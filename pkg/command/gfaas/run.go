@@ -122,7 +122,7 @@ again after 10 s.`,
 	}
 	f := cmd.Flags()
 	f.SetInterspersed(false)
-	f.StringVar(&o.gpu, "gpu", "", "GPU: a number, a UUID or its beginning, MIG-UUID, or sim (default the one that CUDA_VISIBLE_DEVICES names, else 0; sim where there is no NVIDIA driver)")
+	f.StringVar(&o.gpu, "gpu", "", "GPU: a number, a UUID or its beginning, MIG-UUID, sim, or sim:1 for the second simulated one (default the one that CUDA_VISIBLE_DEVICES names, else 0; sim where there is no NVIDIA driver)")
 	cli.Words(cmd, "gpu", "sim")
 	f.Float64Var(&o.sm, "sm", 100, "share of the streaming multiprocessors, in percent")
 	f.StringVar(&o.quota, "quota", "1", "REQUEST[:LIMIT]: guaranteed and largest fraction of each window")
@@ -266,6 +266,9 @@ func (o *runOptions) slice() (gpu.Slice, error) {
 	s := gpu.Slice{SMPct: o.sm, Mem: o.mem}
 	var err error
 	if s.QuotaRequest, s.QuotaLimit, err = gpu.ParseQuota(o.quota); err != nil {
+		return s, cli.Usagef("--quota: %w", err)
+	}
+	if err := (gpu.Slice{SMPct: 100, QuotaRequest: s.QuotaRequest, QuotaLimit: s.QuotaLimit}).Validate(); err != nil {
 		return s, cli.Usagef("--quota: %w", err)
 	}
 	if o.over && s.Mem == 0 {
