@@ -83,7 +83,7 @@ func explain(err error) error {
 	case wire.CodeUsage:
 		return cli.Usagef("%w", err)
 	case wire.CodeBusy:
-		return cli.Fail(cli.ExitTimeout, "stop what holds models, wait with --timeout, or give the daemon more --capacity", err)
+		return cli.Fail(cli.ExitTimeout, "stop what holds models, wait with --timeout, or give the daemon more --capacity", busyError{err})
 	case wire.CodeCapacity:
 		return cli.Fail(cli.ExitFailure, "give the daemon more --capacity, or the tenant more by --tenant TENANT=SIZE", err)
 	case wire.CodeChanged:
@@ -91,6 +91,15 @@ func explain(err error) error {
 	}
 	return err
 }
+
+// busyError is that there was no room: with -o json its code is busy, not that of the
+// exit status.
+type busyError struct{ error }
+
+func (e busyError) Unwrap() error { return e.error }
+
+// JSONCode returns the code of the error under -o json.
+func (busyError) JSONCode() string { return wire.CodeBusy }
 
 // checkModel says what is wrong with a model's and a tenant's name, if anything.
 func checkModel(name, tenant string) error {
