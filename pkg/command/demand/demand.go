@@ -28,5 +28,8 @@ func Load(env *cli.Env, arg string) ([]plan.Demand, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, cli.Fail(cli.ExitFailure, "a demand can also be a list like resnet=250,bert=40", err)
 	}
+	if err == nil && len(d) == 0 {
+		env.Notef("note: %s has no demand: there is nothing to plan", arg)
+	}
 	return d, err
 }

@@ -1,7 +1,10 @@
 package demand
 
 import (
+	"bytes"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -17,5 +20,20 @@ func TestLongList(t *testing.T) {
 	d, err := Load(&cli.Env{}, strings.Join(parts, ","))
 	if err != nil || len(d) != 100 || d[99].RPS != 100 {
 		t.Errorf("%d demands, %v", len(d), err)
+	}
+}
+
+// TestEmptyDemand: a demand of nothing gets a note.
+func TestEmptyDemand(t *testing.T) {
+	for text, noted := range map[string]bool{"function,rps\n": true, "function,rps\n,\n": true, "function,rps\na,1\n": false} {
+		path := filepath.Join(t.TempDir(), "d.csv")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var errs bytes.Buffer
+		_, err := Load(&cli.Env{Err: &errs}, path)
+		if err != nil || strings.Contains(errs.String(), "note: "+path+" has no demand: there is nothing to plan") != noted {
+			t.Errorf("%q: %q, %v", text, errs.String(), err)
+		}
 	}
 }
