@@ -19,8 +19,9 @@ type applyOptions struct{ files []string }
 func newApply(t *tool) *cobra.Command {
 	var o applyOptions
 	cmd := &cobra.Command{
-		Use:   "apply -f FILE",
-		Short: "Add functions, or change them",
+		Use:        "apply -f FILE",
+		SuggestFor: []string{"deploy", "create"},
+		Short:      "Add functions, or change them",
 		Long: `Reads function files and keeps what they describe, in place of functions of
 the same names. All files are applied, or none.
 
