@@ -61,7 +61,7 @@ rate=$(awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == "throughput_rps") 
 plan() { gfaas-place plan -q --profile profile.csv --demand "saxpy=$rate" --slo 400ms --gpus 1 --gpu-mem 16GiB "$@"; }
 plan -o json --out-file plan.json
 plan -o svg --out-file "$pages/plan.svg"
-show gfaas-place plan --profile profile.csv --demand "saxpy=$rate" --slo 400ms --gpus 1 --gpu-mem 16GiB |
+show gfaas-place plan -q --profile profile.csv --demand "saxpy=$rate" --slo 400ms --gpus 1 --gpu-mem 16GiB |
 	sed -n '1,/^$/p;$p' # in between, how full each GPU is and what each function gets
 
 say "Start what the plan says, invoke it, stop it"
@@ -113,7 +113,7 @@ gateway=
 
 say "The same policies on a virtual clock"
 gfaas-sim generate mqfq -q --costs-out costs.csv --out-file trace.csv
-show gfaas-sim compare --functions costs.csv --trace trace.csv --pool 8 --policy fcfs,gfaas | cut -c1-100
+show gfaas-sim compare -q --functions costs.csv --trace trace.csv --pool 8 --policy fcfs,gfaas
 gfaas-sim compare -q --functions costs.csv --trace trace.csv --pool 8 --policy fcfs,mqfq,mqfq-sticky,gfaas -o html --out-file "$pages/compare.html"
 gfaas-profile report -q profile.csv -o html --out-file "$pages/profile.html"
 
