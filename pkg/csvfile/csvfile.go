@@ -33,7 +33,11 @@ const MaxRows = 4_000_000
 // ReadAll reads a file whole, and refuses while it does what cannot be a CSV file
 // or is too long. Its byte-order mark is left out.
 func ReadAll(r io.Reader, name string) ([]byte, error) {
-	return textfile.ReadAll(r, &textfile.Checker{Name: name, Is: "CSV", Line: textfile.MaxLine, Total: textfile.MaxFile})
+	data, err := textfile.ReadAll(r, &textfile.Checker{Name: name, Is: "CSV", Line: textfile.MaxLine, Total: textfile.MaxFile})
+	if start := bytes.TrimSpace(data); err == nil && len(start) > 0 && (start[0] == '{' || start[0] == '[') {
+		return nil, &textfile.Fault{File: name, Line: 1, What: "the file is JSON, expected CSV: a line of column names, then a line for each row"}
+	}
+	return data, err
 }
 
 // Row is one line of a file as a T. Line is where the line begins; the header
