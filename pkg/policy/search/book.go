@@ -263,8 +263,9 @@ func (b *book) none() Choice {
 	if b.goal.byGoodput() {
 		return Choice{Reason: fmt.Sprintf("none of the %d configurations measured (of %d) has a goodput for %s ms that is known and above 0", len(b.rows), b.size, num(b.goal.SLOMS))}
 	}
+	bound, least := distinct(b.goal.SLOMS, fastest.P95MS)
 	why := fmt.Sprintf("none of the %d configurations measured (of %d) has p95_ms <= %s: the least is %s at %s",
-		len(b.rows), b.size, num(b.goal.SLOMS), num(fastest.P95MS), name(fastest.Config))
+		len(b.rows), b.size, bound, least, name(fastest.Config))
 	if fastest.P95MS <= b.goal.SLOMS || b.goal.SLOMS <= 0 {
 		why = fmt.Sprintf("at each of the %d configurations measured (of %d) more than %s%% of the requests failed, or all",
 			len(b.rows), b.size, num(100*maxErrorShare))
@@ -283,6 +284,15 @@ func num(v float64) string {
 		return strconv.FormatInt(int64(v), 10)
 	}
 	return number.Significant(v, 4)
+}
+
+// distinct prints two numbers as num does, with more digits if those print as one.
+func distinct(a, b float64) (string, string) {
+	x, y := num(a), num(b)
+	for digits := 5; x == y && digits <= 17; digits++ {
+		x, y = number.Significant(a, digits), number.Significant(b, digits)
+	}
+	return x, y
 }
 
 // uncertainty is half the width of the rows' confidence intervals of p95 as a

@@ -1,0 +1,21 @@
+package search
+
+import "testing"
+
+// TestDistinct: two numbers that differ do not print as one.
+func TestDistinct(t *testing.T) {
+	for _, c := range []struct {
+		a, b float64
+		x, y string
+	}{
+		{69, 71.5, "69", "71.5"},
+		{69, 69.004, "69", "69.004"},
+		{69, 69.0000001, "69", "69.0000001"},
+		{11.30001, 11.30002, "11.30001", "11.30002"},
+		{5, 5, "5", "5"},
+	} {
+		if x, y := distinct(c.a, c.b); x != c.x || y != c.y {
+			t.Errorf("%v and %v print as %s and %s, want %s and %s", c.a, c.b, x, y, c.x, c.y)
+		}
+	}
+}
