@@ -59,6 +59,20 @@ class Model:
                 yield " " + drawn if n else drawn.capitalize()
 
 
+def text_of(content, where):
+    """The text of a message's content: a text, parts of the type text, or null, as beside tool calls."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    texts = []
+    for part in content if isinstance(content, list) else [content]:
+        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            raise Fault(400, f"{where}: expected a text, or parts of the type text", "messages")
+        texts.append(part["text"])
+    return "".join(texts)
+
+
 class Fault(Exception):
     """What is wrong with a request."""
 
@@ -83,8 +97,9 @@ class Request:
         if not isinstance(messages, list) or not messages:
             raise Fault(400, "messages: expected a list with at least one", "messages")
         for n, message in enumerate(messages):
-            if not isinstance(message, dict) or not isinstance(message.get("role"), str) or not isinstance(message.get("content"), str):
-                raise Fault(400, f"messages[{n}]: expected a role and a content, both text", "messages")
+            if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+                raise Fault(400, f"messages[{n}]: expected a role and a content", "messages")
+            messages[n] = {**message, "content": text_of(message.get("content"), f"messages[{n}].content")}
         self.messages = messages
         self.stream = asked.get("stream") or False
         if not isinstance(self.stream, bool):
