@@ -34,10 +34,19 @@ const MaxRows = 4_000_000
 // or is too long. Its byte-order mark is left out.
 func ReadAll(r io.Reader, name string) ([]byte, error) {
 	data, err := textfile.ReadAll(r, &textfile.Checker{Name: name, Is: "CSV", Line: textfile.MaxLine, Total: textfile.MaxFile})
-	if start := bytes.TrimSpace(data); err == nil && len(start) > 0 && (start[0] == '{' || start[0] == '[') {
-		return nil, &textfile.Fault{File: name, Line: 1, What: "the file is JSON, expected CSV: a line of column names, then a line for each row"}
+	if err == nil {
+		err = RefuseJSON(data, name)
 	}
 	return data, err
+}
+
+// RefuseJSON fails if a file begins as JSON does.
+func RefuseJSON(start []byte, name string) error {
+	start = bytes.TrimSpace(bytes.TrimPrefix(start, []byte("\uFEFF")))
+	if len(start) > 0 && (start[0] == '{' || start[0] == '[') {
+		return &textfile.Fault{File: name, Line: 1, What: "the file is JSON, expected CSV: a line of column names, then a line for each row"}
+	}
+	return nil
 }
 
 // Row is one line of a file as a T. Line is where the line begins; the header

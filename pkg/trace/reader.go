@@ -35,6 +35,10 @@ type Reader struct {
 // the seed.
 func open(r io.Reader, name string, names *Names, seed uint64) (*Reader, error) {
 	in := &Reader{lines: newLines(r, name), names: names}
+	start, _ := in.lines.in.Peek(256) // as much as there is; an error comes again
+	if err := csvfile.RefuseJSON(start, name); err != nil {
+		return nil, err
+	}
 	first, err := in.lines.next()
 	if errors.Is(err, io.EOF) {
 		return nil, fault(name, 1, "", "the file is empty, expected the header function,invoke_time_ms")

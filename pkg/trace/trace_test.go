@@ -65,6 +65,7 @@ func TestReadFaults(t *testing.T) {
 	const head = "function,invoke_time_ms\n"
 	for what, c := range map[string]struct{ text, want string }{
 		"empty":        {"", "t.csv:1: the file is empty, expected the header function,invoke_time_ms"},
+		"JSON lines":   {"{\"function\":\"a\",\"invoke_time_ms\":1}\n", "t.csv:1: the file is JSON, expected CSV"},
 		"old Mac":      {"function,invoke_time_ms,note\ra,1,x\r", "t.csv:1: lines end in a carriage return alone"},
 		"no column":    {"function,time\na,1\n", "t.csv:1: invoke_time_ms: the header has no such column"},
 		"column twice": {"function,invoke_time_ms,function\n", "t.csv:1: function: the header has this column twice"},
