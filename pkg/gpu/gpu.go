@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/gfaas/gfaas/pkg/number"
 )
 
 // Bytes is an amount of memory.
@@ -54,7 +52,8 @@ func ParseBytes(s string) (Bytes, error) {
 		return 0, fmt.Errorf("%q is not a size: expected bytes or a number with KiB, MiB or GiB, like 1427MiB", s)
 	}
 	b := whole(n * float64(unit))
-	if number.Vanished(last, float64(b)) {
+	mantissa, _, _ := strings.Cut(last, "e")
+	if b == 0 && strings.ContainsAny(mantissa, "123456789") {
 		return 0, fmt.Errorf("%q is less than a byte: expected 0 or more than that", s)
 	}
 	return b, nil
