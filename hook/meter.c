@@ -31,6 +31,7 @@
 #define MAX_STRIDE 1024 /* pieces of work between marks, as the next may take longer */
 #define MAX_AHEAD 1536 /* pieces of work queued before the program waits, likewise */
 #define BEHIND_NS 1000000000u /* a mark that takes longer may wait for the program */
+#define WAITS_BEHIND_NS 50000000u /* and sooner so where the stream is seen to wait: a host function may be late by less */
 #define LOOK_NS 50000         /* between two looks at what is in flight: oftener, and each wake-up after them takes longer */
 #define MAX_WEIGHT (1 << 20)
 #define CAPTURED_NS 50000000 /* for work before a capture: several times what is ever in flight */
@@ -136,19 +137,20 @@ static bool is_lost(const struct gf_stream *entry)
     return entry->dead || gf_context_leaves(entry->device, entry->context);
 }
 
-/* Waits for a mark, unless the stream is gone, that takes too long, or the stream waits
- * for what is not on the GPU. Locked, but not while it sleeps. */
+/* Waits for a mark, unless the stream is gone or that takes too long, which is sooner where
+ * the stream waits for something outside the GPU. Locked, but not while it sleeps. */
 static bool await(struct gf_stream *entry, CUevent event, uint64_t patience_ns)
 {
-    uint64_t until = gf_now_ns() + patience_ns;
+    uint64_t since = gf_now_ns(), now = since;
     while (gf_real.cuEventQuery(event) == CUDA_ERROR_NOT_READY) {
-        if (gf_now_ns() >= until || gf_wait_stands(entry))
+        if (now - since >= patience_ns || (now - since >= WAITS_BEHIND_NS && gf_wait_stands(entry)))
             return false;
         pthread_mutex_unlock(&entry->device->lock);
         gf_pause_ns(LOOK_NS);
         pthread_mutex_lock(&entry->device->lock);
         if (is_lost(entry))
             return false;
+        now = gf_now_ns();
     }
     return true;
 }
