@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -196,6 +197,15 @@ func sizeFault(mib float64) string {
 	return ""
 }
 
+// readable raises what is left of a subtraction, and is less than a byte, to what a plan
+// can have.
+func readable(mib float64) float64 {
+	if mib > 0 && mib < smallestMem {
+		return smallestMem
+	}
+	return mib
+}
+
 // nameFault is what is wrong with a name.
 func nameFault(name string) string {
 	if name == "" {
@@ -326,6 +336,13 @@ func (p Plan) WriteJSON(w io.Writer) error {
 }
 
 func (g GPU) write(b *bytes.Buffer) error {
+	g.Instances, g.Models = slices.Clone(g.Instances), slices.Clone(g.Models)
+	for i := range g.Instances {
+		g.Instances[i].MemMiB = readable(g.Instances[i].MemMiB)
+	}
+	for i := range g.Models {
+		g.Models[i].MemMiB = readable(g.Models[i].MemMiB)
+	}
 	mem, err := compact(g.MemMiB)
 	if err != nil {
 		return err
