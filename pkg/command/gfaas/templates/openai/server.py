@@ -99,6 +99,8 @@ class Request:
         for n, message in enumerate(messages):
             if not isinstance(message, dict) or not isinstance(message.get("role"), str):
                 raise Fault(400, f"messages[{n}]: expected a role and a content", "messages")
+            if "content" not in message and message["role"] != "assistant":
+                raise Fault(400, f"messages[{n}].content: expected a text, parts or null", "messages")
             messages[n] = {**message, "content": text_of(message.get("content"), f"messages[{n}].content")}
         self.messages = messages
         self.stream = asked.get("stream") or False
