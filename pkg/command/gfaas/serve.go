@@ -139,7 +139,7 @@ folder async beside the state file until they have ended.`,
 	f.TextVar(&o.maxBody, "max-body", o.maxBody, "largest body of a request")
 	f.TextVar(&o.buffer, "buffer", o.buffer, "how much of a body is kept: a call joins the queue when it, or so much of it, has come")
 	f.TextVar(&o.bufferMemory, "buffer-memory", o.bufferMemory, "memory for the bodies of all calls, at least 4 times --buffer by default; beyond it bodies wait unread")
-	f.TextVar(&o.spill, "spill", o.spill, "disk space for the bodies of calls to /v1/ that are longer than --buffer, in the folder spill beside the state file; 0 refuses them")
+	f.TextVar(&o.spill, "spill", o.spill, "disk space for the bodies of calls to /v1/ that are longer than --buffer, beside the state; 0 refuses them")
 	f.DurationVar(&o.limits.HeaderTimeout, "header-timeout", 10*time.Second, "how long the head of a request may take")
 	f.DurationVar(&o.limits.BodyTimeout, "body-timeout", 30*time.Second, "longest pause within a request's body")
 	f.TextVar(&o.bodyRate, "body-rate", o.bodyRate, "least rate of a request's body after the first --body-timeout, in bytes a second; 0 is no bound")
