@@ -144,7 +144,11 @@ func TestProfileOfTheExample(t *testing.T) {
 	var best []profile.Row
 	var wrong []string
 	for range 5 {
-		rows := r.profileExample()
+		rows, failed := r.profileExample()
+		if failed != "" { // a busy host left a point without an answer
+			wrong = []string{failed}
+			continue
+		}
 		if best == nil {
 			best = rows
 		}
@@ -166,8 +170,8 @@ func TestProfileOfTheExample(t *testing.T) {
 }
 
 // profileExample measures the example at four points and checks what must hold
-// of each row.
-func (r *real) profileExample() []profile.Row {
+// of each row. A point that no request finished at is returned as a failure.
+func (r *real) profileExample() (rows []profile.Row, failed string) {
 	r.t.Helper()
 	cmd := r.command("--sm", "24,50", "--quota", "0.4,1", "--duration", "2s", "--warmup", "500ms", "--out-file", "p.csv", "-v")
 	var stderr bytes.Buffer
@@ -176,13 +180,16 @@ func (r *real) profileExample() []profile.Row {
 	if err == nil {
 		err = cmd.Wait()
 	}
+	if err != nil && strings.Contains(stderr.String(), "no request finished") {
+		return nil, stderr.String()
+	}
 	if err != nil {
 		r.t.Fatalf("%v\n%s", err, &stderr)
 	}
 	if !strings.Contains(stderr.String(), "simulated") {
 		r.t.Errorf("nothing says that the GPU is simulated:\n%s", &stderr)
 	}
-	rows, err := cli.Load(&cli.Env{}, filepath.Join(r.work, "p.csv"), profile.Read)
+	rows, err = cli.Load(&cli.Env{}, filepath.Join(r.work, "p.csv"), profile.Read)
 	if err != nil || len(rows) != 4 {
 		r.t.Fatalf("%d rows, %v", len(rows), err)
 	}
@@ -194,7 +201,7 @@ func (r *real) profileExample() []profile.Row {
 			r.t.Errorf("row %+v", row)
 		}
 	}
-	return rows
+	return rows, ""
 }
 
 // gpuMS is what the blocks of a request of the example take: 5 kernels of 320
