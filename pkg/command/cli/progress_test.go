@@ -8,6 +8,7 @@ import (
 	"os"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -99,16 +100,16 @@ func TestBarReckonsFromWhatIsDone(t *testing.T) {
 func TestProgressInALog(t *testing.T) {
 	for _, end := range map[string]func(*Bar) error{"finish": (*Bar).Finish, "close": (*Bar).Close} {
 		synctest.Test(t, func(t *testing.T) {
-			var errs bytes.Buffer
+			var errs shared
 			env := &Env{Prog: "tool", Err: &errs}
 			bar := env.Progress(10, "measuring", "trials")
 			quiet := (&Env{Prog: "quiet", Err: &errs, Quiet: true}).Progress(-1, "measuring", "trials")
 			open := (&Env{Prog: "open", Err: &errs}).Progress(-1, "", "calls")
 			passed := func(d time.Duration) string {
-				errs.Reset()
+				errs.take()
 				time.Sleep(d)
 				synctest.Wait()
-				return errs.String()
+				return errs.take()
 			}
 			if text := passed(logPeriod - time.Second); text != "" {
 				t.Errorf("at once: %q", text)
@@ -131,6 +132,26 @@ func TestProgressInALog(t *testing.T) {
 			}
 		})
 	}
+}
+
+// shared is a buffer that several goroutines write to.
+type shared struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (s *shared) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.Write(p)
+}
+
+// take returns what was written since it was last called.
+func (s *shared) take() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer s.text.Reset()
+	return s.text.String()
 }
 
 // pseudo opens a terminal of so many columns.
