@@ -6,8 +6,10 @@
 
 #if defined(__x86_64__)
 #define GF_OLD "GLIBC_2.2.5"
+#define GF_OLD_LATER "GLIBC_2.3.3"
 #elif defined(__aarch64__)
 #define GF_OLD "GLIBC_2.17"
+#define GF_OLD_LATER GF_OLD
 #else
 #error "libgfaas.so is built for x86-64 and arm64"
 #endif
@@ -16,6 +18,7 @@
 GF_OLD_VERSION(dlvsym);
 GF_OLD_VERSION(dladdr);
 GF_OLD_VERSION(dlerror);
+__asm__(".symver dladdr1,dladdr1@" GF_OLD_LATER);
 GF_OLD_VERSION(pthread_create);
 GF_OLD_VERSION(pthread_detach);
 GF_OLD_VERSION(pthread_once);
