@@ -59,10 +59,6 @@ func share(t *testing.T, p *program, us float64) float64 {
 	return said.Launches * us / 1e6 / said.S
 }
 
-// quiet is how much of the time a host may have taken whose figures are final; of a
-// busier one the witness is no exact measure, and it is measured again.
-const quiet = 0.02
-
 // rounds is how often in a window budgets are raised, every 5 ms.
 const rounds = 20
 
@@ -86,6 +82,8 @@ func TestIntrospectiveAlone(t *testing.T) {
 	}{{"1000", "7", 1000}, {"20", "800", 200}} {
 		t.Run(fmt.Sprintf("kernels of %v us", tt.kernelUS), func(t *testing.T) {
 			t.Parallel()
+			// The witness does not see all of the program's life, so too little is measured
+			// again; too much is final.
 			for end := time.Now().Add(time.Minute); ; {
 				free, _ := alone(t, 1, tt.us, tt.blocks, tt.kernelUS)
 				limited, stalled := alone(t, 0.8, tt.us, tt.blocks, tt.kernelUS)
@@ -94,7 +92,7 @@ func TestIntrospectiveAlone(t *testing.T) {
 				if limited <= 0.82 && limited > least {
 					return
 				}
-				if limited > 0.82 || stalled < quiet || time.Now().After(end) {
+				if limited > 0.82 || time.Now().After(end) {
 					t.Fatalf("it had %.4f of the GPU, expected %.4f to 0.82", limited, least)
 				}
 			}
