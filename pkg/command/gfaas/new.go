@@ -27,19 +27,40 @@ var templates embed.FS
 
 const placeholder = "my-function"
 
-// template is a function to start from.
+// template is a function to start from. A new one is an entry of templateList and a folder
+// of its name.
 type template struct {
+	name    string
+	help    string   // what it needs, without a full stop
 	shared  []string // files of templates/shared
 	build   string   // what has to be done first, if anything
 	run     string   // its program, from the folder that the function's is in
 	request string
 }
 
-// templatesOf are all of them; their names are those of the folders.
-var templatesOf = map[string]template{
-	"python": {shared: []string{"gpu.py", "saxpy.ptx"}, run: "python3 my-function/server.py", request: "request.json"},
-	"c":      {shared: []string{"saxpy.ptx"}, build: "make -C my-function", run: "my-function/server", request: "request.txt"},
-	"openai": {shared: []string{"gpu.py", "saxpy.ptx"}, run: "python3 my-function/server.py", request: "request.json"},
+// templateList has the default first.
+var templateList = []template{
+	{name: "python", help: "Python, with its standard library alone", shared: []string{"gpu.py", "saxpy.ptx"}, run: "python3 my-function/server.py", request: "request.json"},
+	{name: "c", help: "C; needs a compiler and make, but no CUDA toolkit", shared: []string{"saxpy.ptx"}, build: "make -C my-function", run: "my-function/server", request: "request.txt"},
+	{
+		name: "openai", help: "Python that answers POST /v1/chat/completions, whole or as a stream",
+		shared: []string{"gpu.py", "saxpy.ptx"}, run: "python3 my-function/server.py", request: "request.json",
+	},
+}
+
+func templateNames() (names []string) {
+	for _, t := range templateList {
+		names = append(names, t.name)
+	}
+	return names
+}
+
+func templateHelp() string {
+	var all []cli.Entry
+	for _, t := range templateList {
+		all = append(all, cli.Entry{Name: t.name, Help: t.help})
+	}
+	return cli.Entries(all)
 }
 
 type newOptions struct{ template string }
@@ -54,10 +75,9 @@ a request to try it with. NAME is the function's name too. A folder of that name
 be empty, if it is there.
 
 The templates are HTTP servers that compute on the device through the CUDA driver, on
-a GPU or on the simulated one, with gfaas or without it: python needs Python's standard
-library alone, c a C compiler and make, but no CUDA toolkit, and openai is Python that
-answers POST /v1/chat/completions, whole or as a stream.
+a GPU or on the simulated one, with gfaas or without it:
 
+` + templateHelp() + `
 What was written is printed on standard output, and what may be done with it next on
 standard error; -o json has both.`,
 		Example: `  gfaas new hello
@@ -67,7 +87,7 @@ standard error; -o json has both.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error { return o.run(t, args[0]) },
 	}
-	cli.Choice(cmd, &o.template, "template", "what to start from", "python", "c", "openai")
+	cli.Choice(cmd, &o.template, "template", "what to start from", templateNames()...)
 	t.env.Outputs(cmd, "table", "json", "yaml")
 	return cmd
 }
@@ -84,8 +104,8 @@ func (o *newOptions) run(t *tool, name string) error {
 	if err := function.CheckName(name); err != nil {
 		return cli.Usagef("%w", err)
 	}
-	from := templatesOf[o.template]
-	files, err := from.files(o.template, name)
+	from := templateList[slices.IndexFunc(templateList, func(t template) bool { return t.name == o.template })]
+	files, err := from.files(name)
 	if err != nil {
 		return err
 	}
@@ -115,15 +135,15 @@ type file struct {
 	text []byte
 }
 
-// files are those of a template, for a function of that name.
-func (tm template) files(folder, name string) ([]file, error) {
+// files returns those of the template, for a function of that name.
+func (tm template) files(name string) ([]file, error) {
 	var paths []string
-	own, err := fs.ReadDir(templates, path.Join("templates", folder))
+	own, err := fs.ReadDir(templates, path.Join("templates", tm.name))
 	if err != nil {
 		return nil, err
 	}
 	for _, entry := range own {
-		paths = append(paths, path.Join("templates", folder, entry.Name()))
+		paths = append(paths, path.Join("templates", tm.name, entry.Name()))
 	}
 	for _, shared := range tm.shared {
 		paths = append(paths, path.Join("templates/shared", shared))

@@ -18,6 +18,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/gpumodel"
 	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/number"
+	"github.com/gfaas/gfaas/pkg/policy"
 	"github.com/gfaas/gfaas/pkg/policy/scale"
 	"github.com/gfaas/gfaas/pkg/profile"
 	"github.com/gfaas/gfaas/pkg/sim/scaling"
@@ -37,14 +38,12 @@ type scaleOptions struct {
 	traceOut  string
 	set       []string
 
-	lazy     scale.LazyOptions
-	estimate scale.EstimatorOptions
-	bounds   scale.Bounds
-	idle     int // seconds
+	kind     scale.Kind
+	settings scale.Options
 }
 
 func newScale(env *cli.Env) *cobra.Command {
-	o := scaleOptions{env: env, lazy: scale.DefaultLazy(), estimate: scale.DefaultEstimator()}
+	o := scaleOptions{env: env, settings: scale.DefaultOptions()}
 	cmd := &cobra.Command{
 		Use:   "scale",
 		Short: "Try a scaler on a series of loads",
@@ -52,21 +51,7 @@ func newScale(env *cli.Env) *cobra.Command {
 starts, requests for which nothing served, and the seconds instances were
 deployed.
 
-  lazy       the number of instances changes only when the load was out of what
-             they sustain for most of a window; until then they rise from the
-             smallest quota of the profile to the largest of the same sm_pct
-             (Dilu). Parameters: window=40 (seconds kept), out=20 (at least so
-             many above), in=30 (more than so many below), surge=1 (so many in
-             a row beyond what even the largest quota sustains scale out at
-             once; 0 waits as the paper does)
-  eager      as many instances of the smallest quota as each second needs
-  heuristic  the most efficient configurations that cover the load, the least
-             efficient stopped first (FaST-GShare)
-
-eager and heuristic follow an estimate of the load: the last second (last), the
-largest of the last seconds (window; window=10), a moving average (ewma;
-alpha=0.3) or a Kalman filter (kalman; process=1, noise=10).
-
+` + scalerHelp() + `
 Whatever the load, min=0 instances are kept and max=0 (no bound) are not exceeded.
 With idle=N seconds the last instance stays while anything came within that time,
 and all beyond min stop when nothing did; without (idle=0) lazy keeps one for ever,
@@ -81,7 +66,7 @@ cold_ms. A second that the series does not have had no requests.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.rps, "rps", "", "the series of loads (CSV: second,rps)")
-	cli.Choice(cmd, &o.scaler, "scaler", "how the number of instances follows the load", "lazy", "eager", "heuristic")
+	cli.Choice(cmd, &o.scaler, "scaler", "how the number of instances follows the load", scale.Names()...)
 	f.StringVar(&o.profile, "profile", "", "what instances sustain (CSV)")
 	f.StringVar(&o.function, "function", "", "the function of the profile that is scaled")
 	f.StringVar(&o.model, gpumodel.Flag, "", "GPU model whose rows count (default the only one of the function)")
@@ -160,8 +145,10 @@ func (o *scaleOptions) check() error {
 		return cli.Usagef("--function is missing: expected a function of the profile")
 	case o.rps == "-" && o.profile == "-":
 		return cli.Usagef("standard input (-) can be only one of the files")
-	case o.scaler == "lazy" && o.estimator != "last":
-		return cli.Usagef("--estimator %s: lazy scaling looks at each load, expected eager or heuristic with it", o.estimator)
+	}
+	o.kind, _ = scale.KindOf(o.scaler)
+	if !o.kind.Estimates && o.estimator != "last" {
+		return cli.Usagef("--estimator %s: %s scaling looks at each load, expected %s with it", o.estimator, o.scaler, strings.Join(estimating(), " or "))
 	}
 	for _, text := range o.set {
 		if err := o.parameter(text); err != nil {
@@ -171,14 +158,10 @@ func (o *scaleOptions) check() error {
 	if err := o.env.CheckOutput("trace-out", o.traceOut); err != nil {
 		return err
 	}
-	if err := o.lazy.Check(); err != nil {
+	if err := o.settings.Check(); err != nil {
 		return cli.Usagef("--set %w", err)
 	}
-	o.bounds.Idle = time.Duration(min(o.idle, math.MaxInt32)) * time.Second
-	if err := o.bounds.Check(); err != nil {
-		return cli.Usagef("--set %w", err)
-	}
-	if _, err := scale.NewEstimator(o.estimator, o.estimate); err != nil {
+	if _, err := scale.NewEstimator(o.estimator, o.settings.Estimate); err != nil {
 		return cli.Usagef("--set %w", err)
 	}
 	return nil
@@ -190,34 +173,18 @@ func (o *scaleOptions) parameter(text string) error {
 	if !ok {
 		return cli.Usagef("--set %s: expected KEY=VALUE", csvfile.Quote(text))
 	}
-	counts := map[string]*int{"min": &o.bounds.Min, "max": &o.bounds.Max, "idle": &o.idle}
-	reals := map[string]*float64{}
-	switch {
-	case o.scaler == "lazy":
-		counts["window"], counts["out"], counts["in"], counts["surge"] = &o.lazy.Window, &o.lazy.Out, &o.lazy.In, &o.lazy.Surge
-	case o.estimator == "window":
-		counts["window"] = &o.estimate.Window
-	case o.estimator == "ewma":
-		reals["alpha"] = &o.estimate.Alpha
-	case o.estimator == "kalman":
-		reals = map[string]*float64{"process": &o.estimate.Process, "noise": &o.estimate.Noise}
-	}
-	var err error
-	if at := counts[key]; at != nil {
-		*at, err = strconv.Atoi(value)
-	} else if at := reals[key]; at != nil {
-		*at, err = csvfile.Positive(value)
-	} else {
+	parameter := policy.Find(scale.ParametersOf(o.scaler, o.estimator), key)
+	if parameter == nil {
 		return cli.Usagef("--set %s: %s has no such parameter", csvfile.Quote(text), o.who())
 	}
-	if err != nil {
-		return cli.Usagef("--set %s: expected a number", csvfile.Quote(text))
+	if err := parameter.Set(&o.settings, value); err != nil {
+		return cli.Usagef("--set %s: %v", csvfile.Quote(text), err)
 	}
 	return nil
 }
 
 func (o *scaleOptions) who() string {
-	if o.scaler == "lazy" {
+	if !o.kind.Estimates {
 		return o.scaler
 	}
 	return fmt.Sprintf("%s with the estimator %s", o.scaler, o.estimator)
@@ -254,7 +221,7 @@ func (o *scaleOptions) simulation(rows []profile.Row, first float64) (scaling.Op
 	if err != nil {
 		return scaling.Options{}, err
 	}
-	load, err := scale.NewEstimator(o.estimator, o.estimate)
+	load, err := scale.NewEstimator(o.estimator, o.settings.Estimate)
 	if err != nil {
 		return scaling.Options{}, err
 	}
@@ -267,13 +234,29 @@ func (o *scaleOptions) simulation(rows []profile.Row, first float64) (scaling.Op
 
 // make makes the scaler.
 func (o *scaleOptions) make(unit scale.Instance, rows []profile.Row, load scale.Estimator) *scale.Scaler {
-	switch o.scaler {
-	case "lazy":
-		return scale.NewLazy(unit, o.lazy, o.bounds)
-	case "eager":
-		return scale.NewEager(unit, load, o.bounds)
+	return o.kind.New(scale.Setup{Rows: rows, Unit: unit, Load: load, Options: o.settings})
+}
+
+// estimating returns the scalers that follow an estimate of the load.
+func estimating() (names []string) {
+	for _, k := range scale.Kinds() {
+		if k.Estimates {
+			names = append(names, k.Name)
+		}
 	}
-	return scale.NewHeuristic(rows, load, o.bounds)
+	return names
+}
+
+// scalerHelp returns the part of the help that lists scalers and estimators.
+func scalerHelp() string {
+	var scalers, estimators []cli.Entry
+	for _, k := range scale.Kinds() {
+		scalers = append(scalers, cli.Entry{Name: k.Name, Help: k.Help + cli.Parameters(k.Parameters)})
+	}
+	for _, k := range scale.EstimatorKinds() {
+		estimators = append(estimators, cli.Entry{Name: k.Name, Help: k.Help + "." + cli.Parameters(k.Parameters)})
+	}
+	return cli.Entries(scalers) + "\n" + strings.Join(estimating(), " and ") + " follow an estimate of the load, --estimator:\n\n" + cli.Entries(estimators)
 }
 
 // cold is how long an instance takes until it serves: its row's cold_ms, or

@@ -15,8 +15,9 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// Scalers are how the number of a function's instances may follow its load.
-func Scalers() []string { return []string{"none", "lazy", "eager", "heuristic"} }
+// Scalers returns the names of the ways in which the number of a function's instances may
+// follow its load.
+func Scalers() []string { return append([]string{"none"}, scale.Names()...) }
 
 // autoscaling is a function's scaler, and what it knows. The engine's, under its lock.
 // What the scaler wants is the least number of instances that the policy keeps;
@@ -36,16 +37,17 @@ const (
 	beyondIdle = 2 * scaleEvery
 )
 
-// rowOf is the configuration that a function's instances have: lazy and eager
-// scaling's unit, or else the most efficient that is within its objective. Nil where
-// the profile has none.
+// rowOf returns the configuration that a function's instances have: the unit of a scaler
+// whose instances are all alike, or else the most efficient that is within its objective.
+// It returns nil where the profile has none.
 func rowOf(fn function.Function, rows []profile.Row, scaler string) *scale.Instance {
-	if scaler == "lazy" || scaler == "eager" {
+	kind, scales := scale.KindOf(scaler)
+	if kind.Uniform {
 		unit, err := scale.Unit(rows)
 		if err != nil {
 			return nil
 		}
-		if scaler == "eager" {
+		if !kind.Rises {
 			unit.Limit = unit.Request
 		}
 		return &unit
@@ -53,7 +55,7 @@ func rowOf(fn function.Function, rows []profile.Row, scaler string) *scale.Insta
 	able := slices.DeleteFunc(slices.Clone(rows), func(r profile.Row) bool {
 		return r.ThroughputRPS <= 0 || fn.SLO > 0 && r.P95MS > float64(fn.SLO)/float64(time.Millisecond)
 	})
-	if len(able) == 0 || fn.SLO == 0 && scaler != "heuristic" {
+	if len(able) == 0 || fn.SLO == 0 && !scales {
 		return nil
 	}
 	best := slices.MaxFunc(able, func(a, b profile.Row) int { return cmp.Compare(a.Efficacy(), b.Efficacy()) })
@@ -97,18 +99,14 @@ func (e *engine) newScaling(t *target) *autoscaling {
 	if unit == nil {
 		return nil
 	}
-	s := &autoscaling{known: map[residency.ID]bool{}}
-	switch b := bounds(t.function); e.g.cfg.Scaler {
-	case "lazy":
-		s.scaler = scale.NewLazy(*unit, scale.DefaultLazy(), b)
-	case "eager":
-		s.scaler = scale.NewEager(*unit, scale.Last{}, b)
-	case "heuristic":
-		s.scaler = scale.NewHeuristic([]profile.Row{unit.Request}, scale.Last{}, b)
-	default:
+	kind, scales := scale.KindOf(e.g.cfg.Scaler)
+	if !scales {
 		return nil
 	}
-	return s
+	o := scale.DefaultOptions()
+	o.Bounds = bounds(t.function)
+	made := kind.New(scale.Setup{Rows: []profile.Row{unit.Request}, Unit: *unit, Load: scale.Last{}, Options: o})
+	return &autoscaling{scaler: made, known: map[residency.ID]bool{}}
 }
 
 func bounds(fn function.Function) scale.Bounds {

@@ -70,8 +70,13 @@ func (k *kalman) Observe(rps float64) float64 {
 	return max(0, k.mean)
 }
 
-// Estimators are the names that NewEstimator knows.
-func Estimators() []string { return []string{"last", "window", "ewma", "kalman"} }
+// Estimators returns the names that NewEstimator knows.
+func Estimators() (names []string) {
+	for _, k := range EstimatorKinds() {
+		names = append(names, k.Name)
+	}
+	return names
+}
 
 // EstimatorOptions are the parameters of all estimators.
 type EstimatorOptions struct {
@@ -85,23 +90,32 @@ func DefaultEstimator() EstimatorOptions {
 	return EstimatorOptions{Window: 10, Alpha: 0.3, Process: 1, Noise: 10}
 }
 
-// NewEstimator makes an estimator by name.
+// NewEstimator makes an estimator by name. The error names a setting that is out of range.
 func NewEstimator(name string, o EstimatorOptions) (Estimator, error) {
-	switch {
-	case name == "last":
-		return Last{}, nil
-	case name == "window" && (o.Window < 1 || o.Window > 1e6):
-		return nil, fmt.Errorf("window %d: expected a number from 1 to 1000000", o.Window)
-	case name == "window":
-		return &window{size: o.Window}, nil
-	case name == "ewma" && !(o.Alpha > 0 && o.Alpha <= 1):
-		return nil, fmt.Errorf("alpha %g: expected more than 0 and at most 1", o.Alpha)
-	case name == "ewma":
-		return &ewma{alpha: o.Alpha}, nil
-	case name == "kalman" && !(o.Process > 0 && o.Noise > 0 && o.Process <= 1e12 && o.Noise <= 1e12):
-		return nil, fmt.Errorf("process %g, noise %g: expected variances more than 0", o.Process, o.Noise)
-	case name == "kalman":
-		return &kalman{process: o.Process, noise: o.Noise}, nil
+	kind, err := estimatorKind(name)
+	if err != nil {
+		return nil, err
 	}
-	return nil, fmt.Errorf("no estimator %q", name)
+	return kind.New(o)
+}
+
+func newWindow(o EstimatorOptions) (Estimator, error) {
+	if o.Window < 1 || o.Window > 1e6 {
+		return nil, fmt.Errorf("window %d: expected a number from 1 to 1000000", o.Window)
+	}
+	return &window{size: o.Window}, nil
+}
+
+func newEWMA(o EstimatorOptions) (Estimator, error) {
+	if !(o.Alpha > 0 && o.Alpha <= 1) {
+		return nil, fmt.Errorf("alpha %g: expected more than 0 and at most 1", o.Alpha)
+	}
+	return &ewma{alpha: o.Alpha}, nil
+}
+
+func newKalman(o EstimatorOptions) (Estimator, error) {
+	if !(o.Process > 0 && o.Noise > 0 && o.Process <= 1e12 && o.Noise <= 1e12) {
+		return nil, fmt.Errorf("process %g, noise %g: expected variances more than 0", o.Process, o.Noise)
+	}
+	return &kalman{process: o.Process, noise: o.Noise}, nil
 }

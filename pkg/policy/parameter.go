@@ -1,0 +1,20 @@
+package policy
+
+// Parameter is a setting of a policy, as users give it: KEY=VALUE.
+type Parameter[T any] struct {
+	Key     string
+	Default string // as users would give it; empty if the setting is off
+	Help    string // a few words, without a full stop
+	// Set parses the value and stores it. Its error does not repeat the key.
+	Set func(to *T, value string) error
+}
+
+// Find returns the parameter with that key, or nil.
+func Find[T any](all []Parameter[T], key string) *Parameter[T] {
+	for i := range all {
+		if all[i].Key == key {
+			return &all[i]
+		}
+	}
+	return nil
+}

@@ -1,0 +1,195 @@
+package scale
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/policy"
+	"github.com/gfaas/gfaas/pkg/profile"
+)
+
+// Kind is a kind of scaler that users can choose. A new one is an entry of Kinds and a
+// file with its rule.
+type Kind struct {
+	Name       string
+	Help       string // one sentence
+	Parameters []policy.Parameter[Options]
+	// Uniform reports whether all instances are like Unit. Otherwise New chooses among the
+	// profile's rows.
+	Uniform bool
+	// Rises reports whether instances may rise to their limit.
+	Rises bool
+	// Estimates reports whether it follows an estimate of the load.
+	Estimates bool
+	New       func(Setup) *Scaler
+}
+
+// Setup is what a scaler is made of.
+type Setup struct {
+	Rows []profile.Row // of the function, each with a throughput
+	Unit Instance      // for kinds that are Uniform
+	Load Estimator     // for kinds that follow an estimate
+	Options
+}
+
+// Options are the settings of all scalers and estimators.
+type Options struct {
+	Bounds   Bounds
+	Lazy     LazyOptions
+	Estimate EstimatorOptions
+}
+
+// DefaultOptions returns the settings that hold where users give none.
+func DefaultOptions() Options {
+	return Options{Lazy: DefaultLazy(), Estimate: DefaultEstimator()}
+}
+
+// Kinds returns the kinds of scaler in the order of the manual.
+func Kinds() []Kind {
+	return []Kind{
+		{
+			Name: "lazy", Uniform: true, Rises: true,
+			Help: "the number of instances changes only when the load was out of what they sustain for most of a window; until then they rise from the smallest quota of the profile to the largest of the same sm_pct (Dilu).",
+			Parameters: []policy.Parameter[Options]{
+				wholeNumber("window", "40", "seconds kept", func(o *Options) *int { return &o.Lazy.Window }),
+				wholeNumber("out", "20", "at least so many above", func(o *Options) *int { return &o.Lazy.Out }),
+				wholeNumber("in", "30", "more than so many below", func(o *Options) *int { return &o.Lazy.In }),
+				wholeNumber("surge", "1", "so many in a row beyond what even the largest quota sustains scale out at once; 0 waits as the paper does", func(o *Options) *int { return &o.Lazy.Surge }),
+			},
+			New: func(s Setup) *Scaler { return NewLazy(s.Unit, s.Lazy, s.Bounds) },
+		},
+		{
+			Name: "eager", Uniform: true, Estimates: true,
+			Help: "as many instances of the smallest quota as each second needs.",
+			New:  func(s Setup) *Scaler { return NewEager(s.Unit, s.Load, s.Bounds) },
+		},
+		{
+			Name: "heuristic", Estimates: true,
+			Help: "the most efficient configurations that cover the load, the least efficient stopped first (FaST-GShare).",
+			New:  func(s Setup) *Scaler { return NewHeuristic(s.Rows, s.Load, s.Bounds) },
+		},
+	}
+}
+
+// KindOf returns the kind of scaler with that name, and whether there is one.
+func KindOf(name string) (Kind, bool) {
+	for _, k := range Kinds() {
+		if k.Name == name {
+			return k, true
+		}
+	}
+	return Kind{}, false
+}
+
+// Names returns the names of Kinds.
+func Names() (names []string) {
+	for _, k := range Kinds() {
+		names = append(names, k.Name)
+	}
+	return names
+}
+
+// ForBounds are the parameters of every scaler.
+var ForBounds = []policy.Parameter[Options]{
+	wholeNumber("min", "0", "instances that are kept", func(o *Options) *int { return &o.Bounds.Min }),
+	wholeNumber("max", "0", "most instances; 0 is no bound", func(o *Options) *int { return &o.Bounds.Max }),
+	{Key: "idle", Default: "0", Help: "seconds without load after which all beyond min stop", Set: func(o *Options, value string) error {
+		seconds, err := strconv.Atoi(value)
+		const most = 1<<31 - 1
+		o.Bounds.Idle = time.Duration(min(seconds, most)) * time.Second
+		return asNumber(err)
+	}},
+}
+
+// Check returns an error that names the setting that is out of range.
+func (o Options) Check() error {
+	if err := o.Lazy.Check(); err != nil {
+		return err
+	}
+	return o.Bounds.Check()
+}
+
+var errNumber = errors.New("expected a number")
+
+func asNumber(err error) error {
+	if err != nil {
+		return errNumber
+	}
+	return nil
+}
+
+// wholeNumber makes a parameter that is a whole number.
+func wholeNumber(key, byDefault, help string, at func(*Options) *int) policy.Parameter[Options] {
+	return policy.Parameter[Options]{Key: key, Default: byDefault, Help: help, Set: func(o *Options, value string) error {
+		n, err := strconv.Atoi(value)
+		*at(o) = n
+		return asNumber(err)
+	}}
+}
+
+// positive makes a parameter that is a number above 0.
+func positive(key, byDefault, help string, at func(*Options) *float64) policy.Parameter[Options] {
+	return policy.Parameter[Options]{Key: key, Default: byDefault, Help: help, Set: func(o *Options, value string) error {
+		v, err := csvfile.Positive(value)
+		*at(o) = v
+		return asNumber(err)
+	}}
+}
+
+// EstimatorKind is a kind of Estimator that users can choose. A new one is an entry of
+// EstimatorKinds and its type.
+type EstimatorKind struct {
+	Name       string
+	Help       string // a noun phrase
+	Parameters []policy.Parameter[Options]
+	New        func(EstimatorOptions) (Estimator, error)
+}
+
+// EstimatorKinds returns the kinds of estimator in the order of the manual.
+func EstimatorKinds() []EstimatorKind {
+	return []EstimatorKind{
+		{Name: "last", Help: "the last second", New: func(EstimatorOptions) (Estimator, error) { return Last{}, nil }},
+		{
+			Name: "window", Help: "the largest of the last seconds", New: newWindow,
+			Parameters: []policy.Parameter[Options]{wholeNumber("window", "10", "seconds", func(o *Options) *int { return &o.Estimate.Window })},
+		},
+		{
+			Name: "ewma", Help: "a moving average", New: newEWMA,
+			Parameters: []policy.Parameter[Options]{positive("alpha", "0.3", "weight of the newest load", func(o *Options) *float64 { return &o.Estimate.Alpha })},
+		},
+		{
+			Name: "kalman", Help: "a Kalman filter", New: newKalman,
+			Parameters: []policy.Parameter[Options]{
+				positive("process", "1", "variance of its steps", func(o *Options) *float64 { return &o.Estimate.Process }),
+				positive("noise", "10", "variance of what is seen", func(o *Options) *float64 { return &o.Estimate.Noise }),
+			},
+		},
+	}
+}
+
+// estimatorKind returns the kind of estimator with that name. The error lists the names.
+func estimatorKind(name string) (EstimatorKind, error) {
+	for _, k := range EstimatorKinds() {
+		if k.Name == name {
+			return k, nil
+		}
+	}
+	return EstimatorKind{}, fmt.Errorf("no estimator %q, expected one of %s", name, strings.Join(Estimators(), ", "))
+}
+
+// ParametersOf returns the parameters of a scaler with an estimator.
+func ParametersOf(scaler, estimator string) (all []policy.Parameter[Options]) {
+	all = append(all, ForBounds...)
+	kind, _ := KindOf(scaler)
+	all = append(all, kind.Parameters...)
+	if kind.Estimates {
+		if e, err := estimatorKind(estimator); err == nil {
+			all = append(all, e.Parameters...)
+		}
+	}
+	return all
+}
