@@ -760,6 +760,32 @@ func TestStorePauses(t *testing.T) {
 	c.call("", wire.Request{Op: wire.OpStat, Name: "", Tenant: "blue"})
 }
 
+// TestStoreEndsAtOnce: the answer to a store that ends while it is sent has descriptors of
+// its memory, or says that it has ended.
+func TestStoreEndsAtOnce(t *testing.T) {
+	w := serve(t, func(c *model.Config) { c.StorePause = 1 })
+	f, err := os.Open(w.write("manifest", []byte(`{"tensors":{}}`)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for range 200 {
+		c := w.client("blue")
+		_, files, err := c.Call(t.Context(), wire.Request{Op: wire.OpStore, Name: "s", Size: 1 << 10}, f)
+		var refused *wire.Error
+		if err == nil && len(files) != 2 || err != nil && (!errors.As(err, &refused) || refused.Code != wire.CodeAbsent) {
+			t.Fatalf("%v, %d descriptors", err, len(files))
+		}
+		for _, f := range files {
+			if info, err := f.Stat(); err != nil || info.Size() == 0 {
+				t.Errorf("%v: %v", info, err)
+			}
+			_ = f.Close()
+		}
+		_ = c.Close()
+	}
+}
+
 // TestHold: a process holds a model for as long as it lives.
 func TestHold(t *testing.T) {
 	w := serve(t)

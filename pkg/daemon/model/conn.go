@@ -245,9 +245,7 @@ func (c *conn) handle(r wire.Request, files []*os.File) {
 	}
 	c.answer(r.ID, a, err, rights...)
 	for _, f := range rights {
-		if f != call.kept {
-			_ = f.Close()
-		}
+		_ = f.Close()
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/gpu"
 	policy "github.com/gfaas/gfaas/pkg/policy/model"
+	"github.com/gfaas/gfaas/pkg/procfs"
 	wire "github.com/gfaas/gfaas/pkg/wire/model"
 )
 
@@ -24,7 +25,6 @@ type call struct {
 	wire.Request
 	conn *conn
 	file *os.File // that came with it; closed at its end, unless it is taken
-	kept *os.File // of the answer's, that is not the answer's alone
 	as   string   // the tenant it is of
 }
 
@@ -282,17 +282,44 @@ func (c *call) granted(id policy.RequestID, r *request, out result, store policy
 	a := wire.Answer{
 		Name: copied.key.Name, Generation: out.generation, SHA256: copied.record.SHA256, GPU: d.cfg.GPU.UUID(), Size: int64(copied.size()),
 	}
-	memory, manifest := copied.export, copied.manifest
-	c.conn.took(hold{request: id, as: c.as, key: copied.key, generation: out.generation, store: store})
-	d.mu.Unlock()
-	// The request holds the copy, so neither is closed. Each client reads the
-	// manifest from a place of its own.
-	own, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", manifest.Fd()))
-	if err != nil {
-		return a, nil, fmt.Errorf("manifest: %w", err)
+	// Descriptors of the answer's own: a store can end, and its memory go, before it is sent.
+	// Each client reads the manifest from a place of its own.
+	var memory, manifest *os.File
+	var err error
+	if copied.freed {
+		err = c.paused()
+	} else {
+		memory, err = duplicate(copied.export)
 	}
-	c.kept = memory
-	return a, []*os.File{memory, own}, nil
+	if err == nil {
+		manifest, err = os.Open(procfs.OpenFile(copied.manifest.Fd()))
+	}
+	if err == nil {
+		c.conn.took(hold{request: id, as: c.as, key: copied.key, generation: out.generation, store: store})
+	}
+	d.mu.Unlock()
+	if err != nil {
+		if memory != nil {
+			_ = memory.Close()
+		}
+		c.over(id, r)
+		return a, nil, fmt.Errorf("model %s: %w", copied.key.Name, err)
+	}
+	return a, []*os.File{memory, manifest}, nil
+}
+
+// paused is the error of a store that has ended by itself.
+func (c *call) paused() error {
+	return wire.Errorf(wire.CodeAbsent, "the store of model %s has ended: nothing was heard from this connection for %v", c.Name, c.conn.d.policy.StorePause)
+}
+
+// duplicate returns another descriptor of what a file is of.
+func duplicate(f *os.File) (*os.File, error) {
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), f.Name()), nil
 }
 
 func (c *call) put() (wire.Answer, []*os.File, error) {
@@ -417,7 +444,7 @@ func (c *call) commit() (wire.Answer, []*os.File, error) {
 		copied := d.copies[h.store]
 		if copied == nil {
 			conn.holds = slices.Delete(conn.holds, i, i+1)
-			return wire.Answer{}, nil, wire.Errorf(wire.CodeAbsent, "the store of model %s has ended: nothing was heard from this connection for %v", c.Name, d.policy.StorePause)
+			return wire.Answer{}, nil, c.paused()
 		}
 		conn.holds[i].store = 0
 		d.stepLocked(policy.Loaded{Copy: h.store, Content: copied.record.Content})
