@@ -582,6 +582,8 @@ void gf_graph_fork_child(void);
 
 /* Bytes that an instance's processes hold together, by their page. */
 uint64_t gf_mem_on_page(struct gf_page *page);
+/* What counts towards the limit of one slot. */
+uint64_t gf_mem_in_slot(struct gf_slot *slot);
 /* Bytes this process has allocated on the device. */
 uint64_t gf_mem_used(struct gf_device *device);
 /* Returns the driver's answer to a request for memory, or for what takes memory, and

@@ -39,6 +39,11 @@ static uint64_t plus(uint64_t a, uint64_t b) { return b > UINT64_MAX - a ? UINT6
 
 uint64_t gf_mem_used_by_all(struct gf_device *d) { return gf_mem_on_page(gf_load(&d->page)); }
 
+uint64_t gf_mem_in_slot(struct gf_slot *slot)
+{
+    return plus(__atomic_load_n(&slot->mem_used, __ATOMIC_SEQ_CST), gf_load(&slot->mem_foreign));
+}
+
 uint64_t gf_mem_on_page(struct gf_page *page)
 {
     uint64_t sum = 0;
@@ -46,11 +51,8 @@ uint64_t gf_mem_on_page(struct gf_page *page)
      * meanwhile sees it. */
     unsigned used = __atomic_load_n(&page->used, __ATOMIC_SEQ_CST);
     used = used ? used : GF_PAGE_SLOTS;
-    for (unsigned i = 0; i < used && i < GF_PAGE_SLOTS_MOST; i++) {
-        struct gf_slot *slot = &page->slots[i];
-        sum = plus(sum, __atomic_load_n(&slot->mem_used, __ATOMIC_SEQ_CST));
-        sum = plus(sum, gf_load(&slot->mem_foreign));
-    }
+    for (unsigned i = 0; i < used && i < GF_PAGE_SLOTS_MOST; i++)
+        sum = plus(sum, gf_mem_in_slot(&page->slots[i]));
     return sum;
 }
 

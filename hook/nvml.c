@@ -1,7 +1,9 @@
 /* nvml.c: what NVIDIA's management library says within a slice. Programs read it to
  * learn how much memory there is (vLLM, Ray, monitors), and would take the whole
  * GPU's for theirs: here the limit is the total, what the slice uses is what is
- * used, and the processes are its own. GFAAS_NO_NVML=1 leaves all as it is.
+ * used, and the processes are its own. Memory is always what counts towards the limit:
+ * what is used is the sum of what the listed processes have, and what cuMemGetInfo
+ * has as total less free. GFAAS_NO_NVML=1 leaves all as it is.
  *
  * The library is opened by the program, if at all. What it tells of a GPU that is
  * none of the slice's is left alone. */
@@ -133,7 +135,8 @@ static bool ask(unsigned place, uint64_t *limit, uint64_t *used)
     return true;
 }
 
-static nvmlReturn_t own_memory(nvmlDevice_t device, unsigned long long *total, unsigned long long *free_bytes, unsigned long long *used)
+static nvmlReturn_t own_memory(nvmlDevice_t device, unsigned long long *total, unsigned long long *reserved,
+                               unsigned long long *free_bytes, unsigned long long *used)
 {
     uint64_t limit, held;
     int saved = errno, place = in_slice() ? place_of(device) : -1;
@@ -143,8 +146,10 @@ static nvmlReturn_t own_memory(nvmlDevice_t device, unsigned long long *total, u
         return NVML_SUCCESS;
     if (!known)
         return NVML_ERROR_TIMEOUT; /* nor does cuMemGetInfo answer then */
-    if (limit && limit < *total)
+    if (limit && limit < *total) {
         *total = limit;
+        *reserved = 0; /* that is the GPU's */
+    }
     *used = held; /* more than there is, where the limit was lowered */
     uint64_t left = held < *total ? *total - held : 0;
     if (*free_bytes > left)
@@ -152,16 +157,18 @@ static nvmlReturn_t own_memory(nvmlDevice_t device, unsigned long long *total, u
     return NVML_SUCCESS;
 }
 
-#define MEMORY(name, type) \
+#define MEMORY(name, type, reserved_of) \
     GF_EXPORT nvmlReturn_t name(nvmlDevice_t device, type *memory) \
     { \
+        unsigned long long none; \
+        (void)none; \
         if (!find() || !real.name) \
             return NVML_ERROR_FUNCTION_NOT_FOUND; \
         nvmlReturn_t r = real.name(device, memory); \
-        return r == NVML_SUCCESS ? own_memory(device, &memory->total, &memory->free, &memory->used) : r; \
+        return r == NVML_SUCCESS ? own_memory(device, &memory->total, reserved_of, &memory->free, &memory->used) : r; \
     }
-MEMORY(nvmlDeviceGetMemoryInfo, nvmlMemory_t)
-MEMORY(nvmlDeviceGetMemoryInfo_v2, nvmlMemory_v2_t)
+MEMORY(nvmlDeviceGetMemoryInfo, nvmlMemory_t, &none)
+MEMORY(nvmlDeviceGetMemoryInfo_v2, nvmlMemory_v2_t, &memory->reserved)
 
 /* ---- processes ---- */
 
@@ -199,44 +206,129 @@ static bool own(unsigned pid)
 /* Asks the library for a list; `asked` is what else its function is called with. */
 typedef nvmlReturn_t lister(nvmlDevice_t device, unsigned int *count, void *infos, const void *asked);
 
-/* The entries of a list, of that size each and with the process's number there, that
- * are of the slice's processes. */
-static nvmlReturn_t own_list(lister *list, const void *asked, nvmlDevice_t device, unsigned int *count, void *infos,
-                             size_t size, size_t pid_at)
+/* What an entry of a list is: its size, and where in it the process's number is. Where
+ * `memory` is not 0, what the process has of the GPU is there. A process without an entry
+ * gets one, begun with `blank`, if that is not NULL. */
+struct entry {
+    size_t size, pid, memory;
+    const void *blank;
+};
+
+static unsigned pid_of(const struct entry *e, const char *at)
 {
-    if (!count || !in_slice())
-        return list(device, count, infos, asked);
-    unsigned n = 64, room = infos ? *count : 0, kept = 0;
+    unsigned pid;
+    memcpy(&pid, at + e->pid, sizeof pid);
+    return pid;
+}
+
+static void set_memory(const struct entry *e, char *at, uint64_t bytes)
+{
+    unsigned long long n = bytes;
+    memcpy(at + e->memory, &n, sizeof n);
+}
+
+/* Gives each entry what counts towards the limit of its process: the sum of all is what
+ * own_memory says is used. NULL: there is no memory. */
+static char *own_entries(const struct entry *e, char *list, unsigned *n, struct gf_page *page)
+{
+    for (unsigned i = 0; i < *n; i++)
+        set_memory(e, list + i * e->size, 0);
+    for (unsigned i = 0; i < page->used && i < GF_PAGE_SLOTS_MOST; i++) {
+        uint64_t bytes = gf_mem_in_slot(&page->slots[i]);
+        unsigned pid = gf_load(&page->slots[i].pid), at = 0;
+        if (!pid)
+            pid = (unsigned)getpid(); /* the daemon does not see which it is */
+        while (at < *n && pid_of(e, list + at * e->size) != pid)
+            at++;
+        if (!bytes || (at == *n && !e->blank))
+            continue;
+        if (at == *n) {
+            char *more = realloc(list, (*n + 1) * e->size);
+            if (!more) {
+                free(list);
+                return NULL;
+            }
+            list = more;
+            memcpy(list + at * e->size, e->blank, e->size);
+            memcpy(list + at * e->size + e->pid, &pid, sizeof pid);
+            ++*n;
+        }
+        unsigned long long has;
+        memcpy(&has, list + at * e->size + e->memory, sizeof has);
+        set_memory(e, list + at * e->size, has + bytes);
+    }
+    return list;
+}
+
+static bool on_page(struct gf_page *page, unsigned pid)
+{
+    for (unsigned i = 0; pid && i < page->used && i < GF_PAGE_SLOTS_MOST; i++)
+        if (gf_load(&page->slots[i].pid) == pid)
+            return true;
+    return false;
+}
+
+/* The whole list, and in *n how many it has. */
+static char *list_all(lister *list, const void *asked, nvmlDevice_t device, const struct entry *e, unsigned *n, nvmlReturn_t *r)
+{
     char *all = NULL;
-    nvmlReturn_t r = NVML_ERROR_MEMORY;
-    int saved = errno;
-    for (unsigned have = n; have <= LIST_MOST; have = n + 64) {
-        char *more = realloc(all, have * size);
+    *r = NVML_ERROR_MEMORY;
+    for (unsigned have = 64; have <= LIST_MOST; have = *n + 64) {
+        char *more = realloc(all, have * e->size);
         if (!more)
             break;
         all = more;
-        n = have;
-        r = list(device, &n, all, asked);
-        if (r != NVML_ERROR_INSUFFICIENT_SIZE)
+        *n = have;
+        *r = list(device, n, all, asked);
+        if (*r != NVML_ERROR_INSUFFICIENT_SIZE)
             break;
     }
+    return all;
+}
+
+/* The entries of a list that are of the slice's processes. */
+static nvmlReturn_t own_list(lister *list, const void *asked, nvmlDevice_t device, unsigned int *count, void *infos,
+                             const struct entry *e)
+{
+    if (!count || !in_slice())
+        return list(device, count, infos, asked);
+    unsigned n = 0, room = infos ? *count : 0, kept = 0;
+    int saved = errno, place = e->memory ? place_of(device) : -1;
+    struct gf_page *page = place < 0 ? NULL : gf_peek((unsigned)place, &identity);
+    nvmlReturn_t r = place < 0 || page ? NVML_SUCCESS : NVML_ERROR_TIMEOUT;
+    char *all = r == NVML_SUCCESS ? list_all(list, asked, device, e, &n, &r) : NULL;
+    bool known = page && gf_load(&page->flags) & GF_PAGE_PIDS;
     for (unsigned i = 0; r == NVML_SUCCESS && i < n; i++) {
-        unsigned pid;
-        memcpy(&pid, all + i * size + pid_at, sizeof pid);
-        if (!own(pid))
-            continue;
-        if (kept < room)
-            memcpy((char *)infos + kept * size, all + i * size, size);
-        kept++;
+        unsigned pid = pid_of(e, all + i * e->size);
+        if ((known && on_page(page, pid)) || own(pid))
+            memmove(all + kept++ * e->size, all + i * e->size, e->size);
+    }
+    if (r == NVML_SUCCESS && known && !(all = own_entries(e, all, &kept, page)))
+        r = NVML_ERROR_MEMORY;
+    if (page)
+        munmap(page, GF_PAGE_SIZE_MOST);
+    if (r == NVML_SUCCESS) {
+        *count = kept;
+        if (room)
+            memcpy(infos, all, (kept < room ? kept : room) * e->size);
+        r = kept > room ? NVML_ERROR_INSUFFICIENT_SIZE : r;
     }
     free(all);
     errno = saved;
-    if (r == NVML_SUCCESS)
-        *count = kept;
-    return r == NVML_SUCCESS && kept > room ? NVML_ERROR_INSUFFICIENT_SIZE : r;
+    return r;
 }
 
-#define LIST(name, type) \
+/* Processes that compute have an entry each, also one that the library does not list: its
+ * number may be another there, or its memory may be on the host. */
+#define BLANK_Compute(type) (&(const type)blank_##type)
+#define BLANK_Graphics(type) NULL
+#define BLANK_MPSCompute(type) NULL
+#define blank_nvmlProcessInfo_v1_t {0}
+#define blank_nvmlProcessInfo_t {.gpuInstanceId = NVML_NO_INSTANCE, .computeInstanceId = NVML_NO_INSTANCE}
+#define blank_nvmlProcessDetail_v1_t {.gpuInstanceId = NVML_NO_INSTANCE, .computeInstanceId = NVML_NO_INSTANCE}
+#define ENTRY(type, blank_of) {sizeof(type), offsetof(type, pid), offsetof(type, usedGpuMemory), blank_of}
+
+#define LIST(name, type, kind) \
     static nvmlReturn_t list_##name(nvmlDevice_t device, unsigned int *count, void *infos, const void *asked) \
     { \
         (void)asked; \
@@ -246,12 +338,14 @@ static nvmlReturn_t own_list(lister *list, const void *asked, nvmlDevice_t devic
     { \
         if (!find() || !real.name) \
             return NVML_ERROR_FUNCTION_NOT_FOUND; \
-        return own_list(list_##name, NULL, device, infoCount, infos, sizeof *infos, offsetof(type, pid)); \
+        const struct entry e = ENTRY(type, BLANK_##kind(type)); \
+        return own_list(list_##name, NULL, device, infoCount, infos, &e); \
     }
-#define LISTS(name) LIST(name, nvmlProcessInfo_v1_t) LIST(name##_v2, nvmlProcessInfo_t) LIST(name##_v3, nvmlProcessInfo_t)
-LISTS(nvmlDeviceGetComputeRunningProcesses)
-LISTS(nvmlDeviceGetGraphicsRunningProcesses)
-LISTS(nvmlDeviceGetMPSComputeRunningProcesses)
+#define LISTS(name, kind) \
+    LIST(name, nvmlProcessInfo_v1_t, kind) LIST(name##_v2, nvmlProcessInfo_t, kind) LIST(name##_v3, nvmlProcessInfo_t, kind)
+LISTS(nvmlDeviceGetComputeRunningProcesses, Compute)
+LISTS(nvmlDeviceGetGraphicsRunningProcesses, Graphics)
+LISTS(nvmlDeviceGetMPSComputeRunningProcesses, MPSCompute)
 
 static nvmlReturn_t list_details(nvmlDevice_t device, unsigned int *count, void *infos, const void *asked)
 {
@@ -269,8 +363,8 @@ GF_EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device
         return NVML_ERROR_FUNCTION_NOT_FOUND;
     if (!plist)
         return real.nvmlDeviceGetRunningProcessDetailList(device, plist);
-    return own_list(list_details, plist, device, &plist->numProcArrayEntries, plist->procArray, sizeof *plist->procArray,
-                    offsetof(nvmlProcessDetail_v1_t, pid));
+    const struct entry e = ENTRY(nvmlProcessDetail_v1_t, plist->mode ? NULL : BLANK_Compute(nvmlProcessDetail_v1_t));
+    return own_list(list_details, plist, device, &plist->numProcArrayEntries, plist->procArray, &e);
 }
 
 /* ---- what each process does ---- */
@@ -293,8 +387,8 @@ GF_EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvml
         return NVML_ERROR_FUNCTION_NOT_FOUND;
     if (!processSamplesCount)
         return real.nvmlDeviceGetProcessUtilization(device, utilization, processSamplesCount, lastSeenTimeStamp);
-    nvmlReturn_t r = own_list(list_samples, &lastSeenTimeStamp, device, processSamplesCount, utilization, sizeof *utilization,
-                              offsetof(nvmlProcessUtilizationSample_t, pid));
+    static const struct entry e = {sizeof *utilization, offsetof(nvmlProcessUtilizationSample_t, pid), 0, NULL};
+    nvmlReturn_t r = own_list(list_samples, &lastSeenTimeStamp, device, processSamplesCount, utilization, &e);
     return none_found(r, processSamplesCount);
 }
 
@@ -314,9 +408,9 @@ GF_EXPORT nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device
         return NVML_ERROR_FUNCTION_NOT_FOUND;
     if (!procesesUtilInfo)
         return real.nvmlDeviceGetProcessesUtilizationInfo(device, procesesUtilInfo);
+    static const struct entry e = {sizeof *procesesUtilInfo->procUtilArray, offsetof(nvmlProcessUtilizationInfo_v1_t, pid), 0, NULL};
     nvmlReturn_t r = own_list(list_utilization, procesesUtilInfo, device, &procesesUtilInfo->processSamplesCount,
-                              procesesUtilInfo->procUtilArray, sizeof *procesesUtilInfo->procUtilArray,
-                              offsetof(nvmlProcessUtilizationInfo_v1_t, pid));
+                              procesesUtilInfo->procUtilArray, &e);
     return none_found(r, &procesesUtilInfo->processSamplesCount);
 }
 

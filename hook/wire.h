@@ -41,6 +41,7 @@
 #define GF_PAGE_METERED 1
 #define GF_PAGE_ENDINGS 2
 #define GF_PAGE_FAULTS 4
+#define GF_PAGE_PIDS 8
 
 /* begins every message */
 struct gf_header {
@@ -181,7 +182,9 @@ struct gf_slot {
 	uint64_t turn_ns;
 	uint64_t mem_foreign;
 	uint64_t lead_ns;
-	uint8_t pad[24];
+	uint32_t pid;
+	uint32_t reserved;
+	uint8_t pad[16];
 	uint64_t mem_used;
 	uint64_t launches;
 	uint64_t blocked_ns;
@@ -198,7 +201,9 @@ _Static_assert(offsetof(struct gf_slot, budget) == 8, "layout of gf_slot");
 _Static_assert(offsetof(struct gf_slot, turn_ns) == 16, "layout of gf_slot");
 _Static_assert(offsetof(struct gf_slot, mem_foreign) == 24, "layout of gf_slot");
 _Static_assert(offsetof(struct gf_slot, lead_ns) == 32, "layout of gf_slot");
-_Static_assert(offsetof(struct gf_slot, pad) == 40, "layout of gf_slot");
+_Static_assert(offsetof(struct gf_slot, pid) == 40, "layout of gf_slot");
+_Static_assert(offsetof(struct gf_slot, reserved) == 44, "layout of gf_slot");
+_Static_assert(offsetof(struct gf_slot, pad) == 48, "layout of gf_slot");
 _Static_assert(offsetof(struct gf_slot, mem_used) == 64, "layout of gf_slot");
 _Static_assert(offsetof(struct gf_slot, launches) == 72, "layout of gf_slot");
 _Static_assert(offsetof(struct gf_slot, blocked_ns) == 80, "layout of gf_slot");

@@ -2,12 +2,15 @@ package hooktest
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/gfaas/gfaas/pkg/adapter/tokend"
+	"github.com/gfaas/gfaas/pkg/daemon/token/tokentest"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
@@ -97,26 +100,32 @@ var summing = strings.Replace(python, `print("total"`, `print("used", memory.use
 print("total"`, 1)
 
 // TestNVMLUsedIsListed: what is used is the sum of what the listed processes have, also
-// with contexts, where they count, and below a limit that was lowered.
+// with contexts, whether they count or not, and below a limit that was lowered.
 func TestNVMLUsedIsListed(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name           string
+		counted        bool // contexts count
 		context        gpu.Bytes
 		limit, lowered gpu.Bytes
 		used, free     gpu.Bytes
 	}{
-		{"no contexts", 0, 256 * gpu.MiB, 256 * gpu.MiB, 128 * gpu.MiB, 128 * gpu.MiB},
-		{"contexts", 32 * gpu.MiB, 256 * gpu.MiB, 256 * gpu.MiB, 192 * gpu.MiB, 64 * gpu.MiB},
-		{"lowered", 0, 256 * gpu.MiB, 96 * gpu.MiB, 128 * gpu.MiB, 0},
-		{"lowered, with contexts", 32 * gpu.MiB, 256 * gpu.MiB, 96 * gpu.MiB, 192 * gpu.MiB, 0},
-		{"lowered to what is used", 0, 256 * gpu.MiB, 128 * gpu.MiB, 128 * gpu.MiB, 0},
-		{"no limit", 32 * gpu.MiB, 0, 0, 192 * gpu.MiB, 832 * gpu.MiB},
+		{"no contexts", true, 0, 256 * gpu.MiB, 256 * gpu.MiB, 128 * gpu.MiB, 128 * gpu.MiB},
+		{"contexts", true, 32 * gpu.MiB, 256 * gpu.MiB, 256 * gpu.MiB, 192 * gpu.MiB, 64 * gpu.MiB},
+		{"contexts that do not count", false, 32 * gpu.MiB, 256 * gpu.MiB, 256 * gpu.MiB, 128 * gpu.MiB, 128 * gpu.MiB},
+		{"lowered", true, 0, 256 * gpu.MiB, 96 * gpu.MiB, 128 * gpu.MiB, 0},
+		{"lowered, with contexts", true, 32 * gpu.MiB, 256 * gpu.MiB, 96 * gpu.MiB, 192 * gpu.MiB, 0},
+		{"lowered, with contexts that do not count", false, 32 * gpu.MiB, 256 * gpu.MiB, 96 * gpu.MiB, 128 * gpu.MiB, 0},
+		{"lowered to what is used", true, 0, 256 * gpu.MiB, 128 * gpu.MiB, 128 * gpu.MiB, 0},
+		{"no limit", true, 32 * gpu.MiB, 0, 0, 192 * gpu.MiB, 832 * gpu.MiB},
+		{"no limit, contexts that do not count", false, 32 * gpu.MiB, 0, 0, 128 * gpu.MiB, 832 * gpu.MiB},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			h := newHost(t)
-			h.flags = []string{"--count-context"}
+			if tt.counted {
+				h.flags = []string{"--count-context"}
+			}
 			h.settings = []string{
 				fmt.Sprintf("GFAAS_SIM_GPU=mem=1GiB,context=%d", int64(tt.context)), "GFAAS_SIM_DIR=" + filepath.Join(h.runDir, "sim"),
 			}
@@ -134,13 +143,51 @@ func TestNVMLUsedIsListed(t *testing.T) {
 				reader := h.launch(exec.Command("python3", "-c", summing), env)
 				h.eventually("it says what it sees", func() bool { return strings.Contains(reader.out.String(), "total") })
 				line, _, _ = strings.Cut(reader.out.String(), "\n")
-				return line == want || tt.context == 0
+				return line == want || tt.context == 0 || !tt.counted
 			})
 			if line != want {
 				t.Errorf("it sees %q, want %q", line, want)
 			}
 		})
 	}
+}
+
+// TestNVMLListsWhatCounts: a process that counts is listed, and a listed one has what
+// counts, whatever the management library says of it.
+func TestNVMLListsWhatCounts(t *testing.T) {
+	h := newHost(t)
+	h.settings = []string{"GFAAS_SIM_GPU=mem=1GiB,context=32MiB"}
+	h.start()
+	env := h.limited("mine", 256*gpu.MiB)
+	sees := func(want string, pids ...int) {
+		t.Helper()
+		reader := h.launch(exec.Command("python3", "-c", summing), env)
+		h.eventually("it says what it sees", func() bool { return strings.Contains(reader.out.String(), "total") })
+		var wanted []string
+		for _, pid := range pids {
+			wanted = append(wanted, fmt.Sprint(pid))
+		}
+		slices.Sort(wanted)
+		want += " " + strings.Join(wanted, " ")
+		sums, list, _ := strings.Cut(reader.out.String(), "\n")
+		_, list, _ = strings.Cut(strings.TrimSpace(list), "processes")
+		listed := strings.Fields(list)
+		slices.Sort(listed)
+		if got := sums + " " + strings.Join(listed, " "); strings.TrimSpace(got) != want {
+			t.Errorf("it sees %q, want %q", got, want)
+		}
+	}
+	// A process with a context and no memory of its own is not connected yet.
+	idle := h.run(env, "check/nvml", "handle", "0")
+	h.eventually("it has a context", func() bool { return strings.Contains(idle.out.String(), "processes") })
+	sees("used 0 listed 0 free 268435456", idle.cmd.Process.Pid)
+	// The library does not list this process, which has no context.
+	other, err := tokentest.Dial(filepath.Join(tokend.ClientSocketDir(h.runDir), "token.sock"), "mine", value(env, "GFAAS_SECRET"), 64<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	sees("used 67108864 listed 67108864 free 201326592", idle.cmd.Process.Pid, os.Getpid())
 }
 
 // TestNVMLSpelling: a GPU is the slice's however the slice's list names it.

@@ -26,7 +26,7 @@ type PageHeader struct {
 	Magic    uint32
 	NSlots   uint32 // PageSlots, which older libraries insist on
 	MemLimit uint64 // bytes for all slots together; 0 is no limit
-	Flags    uint32 // PageMetered, PageEndings, PageFaults
+	Flags    uint32 // PageMetered, PageEndings, PageFaults, PagePIDs
 	Renewals uint32 // counts; each renews the leases of all slots
 	LeaseNS  uint64 // a lease ends by itself when so long after its grant or the last renewal there was none; 0 is never
 	Used     uint32 // slots from the first on that may have a process; 0: the page is an older daemon's, and has PageSlots
@@ -44,6 +44,9 @@ const PageEndings uint32 = 1 << 1
 // PageFaults in PageHeader.Flags says that the daemon accepts Fault.
 const PageFaults uint32 = 1 << 2
 
+// PagePIDs in PageHeader.Flags says that the daemon writes PageSlot.PID.
+const PagePIDs uint32 = 1 << 3
+
 // PageSlot is one process's part of the instance page.
 type PageSlot struct {
 	Gate       uint32 // futex: 0 is closed, else the number of the lease that is held
@@ -52,7 +55,9 @@ type PageSlot struct {
 	TurnNS     uint64 // of the lease: after so long it is asked back where others wait; 0: nobody else is there who would
 	MemForeign uint64 // bytes beyond MemUsed that count towards the limit: the driver's own, for contexts
 	LeadNS     uint64 // of the lease: so long before what is in flight is over Ending says so (PageEndings)
-	Pad        [24]byte
+	PID        uint32 // of the process, as the daemon sees it; 0: it does not see it, or without PagePIDs
+	Reserved   uint32
+	Pad        [16]byte
 	MemUsed    uint64 // bytes; written by the process
 	Launches   uint64 // written by the process
 	BlockedNS  uint64 // time spent at a closed gate; written by the process

@@ -99,19 +99,10 @@ func (a *allocation) admit(d *Daemon, conn *net.UnixConn, memUsed uint64, older 
 	if err != nil {
 		return err
 	}
-	if a.page == nil {
-		p, err := newPage(a.inst.reg.Instance, a.MemLimit)
-		if err != nil {
-			return err
-		}
-		if a.page = p; d.metered() {
-			p.rules(wire.PageMetered | wire.PageFaults)
-		} else {
-			p.rules(wire.PageEndings | wire.PageFaults)
-		}
+	if err := a.openSlot(d, slot); err != nil {
+		return err
 	}
-	a.page.use(slot + 1)
-	a.page.clear(slot)
+	atomic.StoreUint32(&a.page.slot(slot).PID, uint32(cred.Pid))
 	atomic.StoreUint64(&a.page.slot(slot).MemUsed, memUsed)
 	welcome := wire.Welcome{
 		Slot: uint32(slot), NSlots: wire.PageSlotsMost, MemLimit: uint64(a.MemLimit), WindowNS: uint64(d.window()),
@@ -134,6 +125,24 @@ func (a *allocation) admit(d *Daemon, conn *net.UnixConn, memUsed uint64, older 
 	d.clients[c.id] = c
 	a.gpu.step(policy.AddClient{Client: c.id, Instance: a.inst.reg.Instance})
 	d.joins.info("client joined", "instance", a.inst.reg.Instance, "gpu", a.GPU, "pid", cred.Pid, "slot", slot, "mem_used", memUsed)
+	return nil
+}
+
+// openSlot clears a slot that was free, and makes the page if there is none.
+func (a *allocation) openSlot(d *Daemon, slot int) error {
+	if a.page == nil {
+		p, err := newPage(a.inst.reg.Instance, a.MemLimit)
+		if err != nil {
+			return err
+		}
+		if a.page = p; d.metered() {
+			p.rules(wire.PageMetered | wire.PageFaults | wire.PagePIDs)
+		} else {
+			p.rules(wire.PageEndings | wire.PageFaults | wire.PagePIDs)
+		}
+	}
+	a.page.use(slot + 1)
+	a.page.clear(slot)
 	return nil
 }
 

@@ -276,7 +276,7 @@ func TestTwoThatDoNotFitTakeTurns(t *testing.T) {
 func TestToldEnd(t *testing.T) {
 	s := serve(t, Config{})
 	a, b := s.join(reg("a", 100, 0.5, 0.5)), s.join(reg("b", 100, 0.5, 1)) // b's lease does not end before it is seen
-	if flags := a.Header().Flags; flags != wire.PageEndings|wire.PageFaults {
+	if flags := a.Header().Flags; flags != wire.PageEndings|wire.PageFaults|wire.PagePIDs {
 		t.Errorf("the page's flags are %d", flags)
 	}
 	lease := s.lease(a)

@@ -112,6 +112,7 @@ func (p *page) clear(n int) {
 	atomic.StoreUint64(&s.Blocks, 0)
 	atomic.StoreUint64(&s.UnleasedNS, 0)
 	atomic.StoreUint64(&s.Budget, 0)
+	atomic.StoreUint32(&s.PID, 0)
 }
 
 // counters is what a process wrote into its slot.

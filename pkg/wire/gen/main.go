@@ -63,6 +63,7 @@ var cConstants = []struct {
 	{"GF_PAGE_SLOTS_OFFSET", wire.PageSlotsOffset}, {"GF_PAGE_SLOT_SIZE", wire.PageSlotSize},
 	{"GF_PAGE_SIZE", wire.PageSize}, {"GF_PAGE_SIZE_MOST", wire.PageSizeMost}, {"GF_PAGE_METERED", wire.PageMetered},
 	{"GF_PAGE_ENDINGS", wire.PageEndings}, {"GF_PAGE_FAULTS", wire.PageFaults},
+	{"GF_PAGE_PIDS", wire.PagePIDs},
 }
 
 // header is the text of hook/wire.h: the client protocol and the instance
