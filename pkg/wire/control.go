@@ -156,6 +156,27 @@ type Registered struct {
 	IdleExit   bool   `json:"idle_exit,omitempty"`    // the daemon leaves when it is idle: nobody looks after it but its clients
 }
 
+// Stored asks the token daemon to count the memory of a model that a process stores in
+// gfaas-modeld against the memory limit of the process's slice. It is the body of POST
+// /v1/stored. The memory counts from the answer until the connection ends.
+type Stored struct {
+	PID   int       `json:"pid"`   // of the process that stores, as the sender sees it
+	Start uint64    `json:"start"` // when it began (procfs.Stat), which tells it from a later process with its number
+	GPU   string    `json:"gpu"`   // as in an Allocation
+	Bytes gpu.Bytes `json:"bytes"`
+
+	// Held says that the memory is allocated already: it counts whatever the limit is.
+	Held bool `json:"held,omitempty"`
+	// Sender is the sender's own process, as it sees itself. If the daemon sees another
+	// number there, the two do not number processes alike, and it refuses.
+	Sender int `json:"sender"`
+}
+
+// StoredIn answers a Stored that counts. Without a slice the answer has no body (204).
+type StoredIn struct {
+	Instance string `json:"instance"`
+}
+
 // Status is what gfaas-tokend status prints.
 type Status struct {
 	WindowMS float64     `json:"window_ms"`
@@ -188,6 +209,9 @@ type ClientStatus struct {
 	MemParkedMiB float64 `json:"mem_parked_mib"` // of mem_used_mib, what waits on the host for the next work
 	// What it has mapped of other processes' memory, a model's weights; not in mem_used_mib, nor limited.
 	MemImportedMiB float64 `json:"mem_imported_mib"`
+	// What the whole instance stores in gfaas-modeld on this GPU and has not committed. It
+	// counts against the limit, and is not in mem_used_mib.
+	MemStoredMiB float64 `json:"mem_stored_mib"`
 	// Allocations and contexts that the driver refused for want of memory, to this process
 	// and to those of the instance that have ended; not those above its limit.
 	MemRefused uint64  `json:"mem_refused"`

@@ -47,7 +47,9 @@ const PageFaults uint32 = 1 << 2
 // PagePIDs in PageHeader.Flags says that the daemon writes PageSlot.PID.
 const PagePIDs uint32 = 1 << 3
 
-// PageSlot is one process's part of the instance page.
+// PageSlot is one process's part of the instance page. A slot can also stand for a
+// model that a process stores in gfaas-modeld: it then has no process, and the daemon
+// writes MemUsed and, in PID, the process that stores.
 type PageSlot struct {
 	Gate       uint32 // futex: 0 is closed, else the number of the lease that is held
 	Refill     uint32 // futex: counts the changes of Budget

@@ -313,12 +313,7 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) error
 		return c.unreachable(ctx, err)
 	}
 	if answer.StatusCode/100 != 2 {
-		problem := wire.Problem{}
-		if json.Unmarshal(text, &problem) != nil || problem.Message == "" {
-			problem.Message = answer.Status
-		}
-		leaving := answer.StatusCode == http.StatusServiceUnavailable
-		return &Error{Err: errors.New(problem.Message), Status: answer.StatusCode, Missing: leaving}
+		return refusal(answer, text)
 	}
 	if out == nil {
 		return nil
@@ -327,6 +322,16 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) error
 		return fmt.Errorf("answer of the token daemon at %s: %w", c.socket, err)
 	}
 	return nil
+}
+
+// refusal is the error of an answer that is not 2xx.
+func refusal(answer *http.Response, text []byte) *Error {
+	problem := wire.Problem{}
+	if json.Unmarshal(text, &problem) != nil || problem.Message == "" {
+		problem.Message = answer.Status
+	}
+	leaving := answer.StatusCode == http.StatusServiceUnavailable
+	return &Error{Err: errors.New(problem.Message), Status: answer.StatusCode, Missing: leaving}
 }
 
 // ask sends one request over a connection of its own and reads the answer. An

@@ -59,10 +59,11 @@ since it connected, left out while it is not metered.
 JSON: {"window_ms","policy","gpus":[{"gpu","sm_running_pct","clients":[{"instance",
 "function","pid","sm_pct","quota_request","quota_limit","used","debt_ms","owed_ms",
 "state","mem_used_mib","mem_limit_mib","launches","blocked_ms","context_mib",
-"mem_parked_mib","mem_imported_mib","mem_refused","why","strays","fault"}]}],"models":[{"gpu",
-"name","tenant","state","mem_mib","refs"}]}. The field mem_refused
+"mem_parked_mib","mem_imported_mib","mem_stored_mib","mem_refused","why","strays","fault"}]}],
+"models":[{"gpu","name","tenant","state","mem_mib","refs"}]}. The field mem_refused
 counts allocations within the instance's limit that the driver refused because the GPU
-was full. Models are those that gfaas-modeld has on the GPUs: one
+was full. The field mem_stored_mib is the memory that all processes of the instance store
+in gfaas-modeld and have not committed, which counts against the limit. Models are those that gfaas-modeld has on the GPUs: one
 copy each, whose memory is in no process's. CSV has the keys of processes as columns, a
 row a process.`,
 		Example: `  gfaas-tokend status
@@ -175,6 +176,7 @@ func csvRows(s wire.Status) [][]string {
 	if faulted(s) {
 		rows[0] = append(rows[0], "fault")
 	}
+	rows[0] = append(rows[0], "mem_stored_mib")
 	for _, g := range s.GPUs {
 		for _, c := range g.Clients {
 			row := []string{
@@ -189,6 +191,7 @@ func csvRows(s wire.Status) [][]string {
 			if faulted(s) {
 				row = append(row, c.Fault)
 			}
+			row = append(row, number.Plain(c.MemStoredMiB))
 			rows = append(rows, row)
 		}
 	}

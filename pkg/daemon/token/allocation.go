@@ -3,7 +3,6 @@ package token
 import (
 	"fmt"
 	"net"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -24,9 +23,10 @@ type allocation struct {
 	next      int       // slot to try first: a freed one rests as long as possible
 	older     int       // clients whose library knows PageSlots slots only
 	connected int
-	left      totals    // of processes that have left
-	period    time.Time // of pace
-	messages  int       // read in it
+	stores    map[int]*store // by slot
+	left      totals         // of processes that have left
+	period    time.Time      // of pace
+	messages  int            // read in it
 }
 
 // allocate makes an instance's allocations, or brings those it has up to date.
@@ -56,6 +56,7 @@ func (d *Daemon) allocate(i *instance) {
 // deallocate takes an instance off its GPUs.
 func (d *Daemon) deallocate(i *instance) {
 	for _, a := range i.allocations {
+		a.endStores()
 		a.dropPage()
 		a.gpu.step(policy.RemoveInstance{Instance: i.reg.Instance})
 	}
@@ -152,19 +153,25 @@ type errFull struct{ why string }
 // Error is the reason.
 func (e errFull) Error() string { return e.why }
 
-// freeSlot returns a slot that no process has. The library of an older process adds up
+// taken reports whether a process or a store has a slot.
+func (a *allocation) taken(slot int) bool { return a.clients[slot] != nil || a.stores[slot] != nil }
+
+// freeSlot returns a slot that no process or store has. The library of an older process adds up
 // the memory of the first PageSlots only, so while there is one no process is beyond them.
 func (a *allocation) freeSlot(older bool) (int, error) {
 	id, most := a.inst.reg.Instance, wire.PageSlotsMost
 	if older || a.older > 0 {
 		most = wire.PageSlots
 	}
-	if older && slices.ContainsFunc(a.clients[most:], func(c *client) bool { return c != nil }) {
+	for slot := most; older && slot < len(a.clients); slot++ {
+		if !a.taken(slot) {
+			continue
+		}
 		return 0, errFull{fmt.Sprintf("its library knows of %d processes, and %s has more: start the program again", most, id)}
 	}
 	had := min(len(a.clients), most)
 	for n := range had {
-		if slot := (a.next + n) % had; a.clients[slot] == nil {
+		if slot := (a.next + n) % had; !a.taken(slot) {
 			return slot, nil
 		}
 	}

@@ -23,6 +23,7 @@ func (d *Daemon) controlHandler() http.Handler {
 	mux.HandleFunc("DELETE /v1/instances/{id}", d.fromOutside(d.deleteInstance))
 	mux.HandleFunc("DELETE /v1/instances/{id}/owner", d.fromOutside(d.deleteOwner))
 	mux.HandleFunc("GET /v1/instances/{id}/unmanaged", d.getUnmanaged)
+	mux.HandleFunc("POST /v1/stored", d.fromOutside(d.postStored))
 	mux.HandleFunc("GET /v1/parking", d.getParking)
 	mux.HandleFunc("PUT /v1/instances/{id}/parked", d.fromOutside(d.putParked))
 	mux.HandleFunc("DELETE /v1/instances/{id}/parked", d.fromOutside(d.deleteParked))

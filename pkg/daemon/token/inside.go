@@ -1,6 +1,7 @@
 package token
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,9 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gfaas/gfaas/pkg/daemon/chassis"
 	"github.com/gfaas/gfaas/pkg/procfs"
@@ -48,7 +52,7 @@ func (d *Daemon) ancestors(pid int) (out []ancestor, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("look at process %d: %w", pid, err)
 		}
-		out = append(out, ancestor{s, d.beganIn(env)})
+		out = append(out, ancestor{s, cmp.Or(d.beganIn(env), d.beganInContainer(pid, env))})
 		pid = s.Parent
 	}
 	return out, nil
@@ -64,9 +68,32 @@ func (d *Daemon) beganIn(env map[string]string) string {
 	return id
 }
 
+// beganInContainer is beganIn for a process in a container, where the socket has another
+// path than here.
+func (d *Daemon) beganInContainer(pid int, env map[string]string) string {
+	id := env["GFAAS_INSTANCE"]
+	if id == "" || !sameFileOf(pid, env["GFAAS_SOCKET"], filepath.Join(d.clientDir(), id, "token.sock")) {
+		return ""
+	}
+	return id
+}
+
 func sameFile(a, b string) bool {
 	one, err1 := os.Stat(a)
 	two, err2 := os.Stat(b)
+	return err1 == nil && err2 == nil && os.SameFile(one, two)
+}
+
+// sameFileOf is sameFile for a path as a process sees it. No link in the path leads out
+// of the process's root.
+func sameFileOf(pid int, path, own string) bool {
+	root, err := os.OpenRoot(fmt.Sprintf("/proc/%d/root", pid))
+	if err != nil {
+		return false
+	}
+	defer root.Close()
+	one, err1 := root.Stat(strings.TrimPrefix(path, "/"))
+	two, err2 := os.Stat(own)
 	return err1 == nil && err2 == nil && os.SameFile(one, two)
 }
 
@@ -113,12 +140,17 @@ func (d *Daemon) fromOutside(next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-func (d *Daemon) outsider(r *http.Request) error {
+// peerOf returns the process at the other end of a request's connection.
+func peerOf(r *http.Request) (unix.Ucred, error) {
 	conn, ok := r.Context().Value(connKey{}).(*net.UnixConn)
 	if !ok {
-		return errors.New("it is not known who asks")
+		return unix.Ucred{}, errors.New("cannot determine the process at the other end of the connection")
 	}
-	cred, err := chassis.Peer(conn)
+	return chassis.Peer(conn)
+}
+
+func (d *Daemon) outsider(r *http.Request) error {
+	cred, err := peerOf(r)
 	if err != nil {
 		return err
 	}

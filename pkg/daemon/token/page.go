@@ -115,6 +115,21 @@ func (p *page) clear(n int) {
 	atomic.StoreUint32(&s.PID, 0)
 }
 
+// held returns the memory that counts towards the limit, as the preload library sums it.
+func (p *page) held() (sum gpu.Bytes) {
+	header := (*wire.PageHeader)(unsafe.Pointer(&p.mem[0]))
+	for n := range int(atomic.LoadUint32(&header.Used)) {
+		s := p.slot(n)
+		for _, bytes := range []uint64{atomic.LoadUint64(&s.MemUsed), atomic.LoadUint64(&s.MemForeign)} {
+			sum = min(sum+gpu.Bytes(min(bytes, mostBytes)), mostBytes)
+		}
+	}
+	return sum
+}
+
+// mostBytes bounds sums of what processes write into their slots.
+const mostBytes = 1 << 62
+
 // counters is what a process wrote into its slot.
 type counters struct{ memUsed, memParked, memImported, memRefused, launches, blockedNS, blocks uint64 }
 

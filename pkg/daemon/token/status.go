@@ -79,7 +79,7 @@ func (a *allocation) row(i policy.InstanceStatus) wire.ClientStatus {
 	return wire.ClientStatus{
 		Instance: a.inst.reg.Instance, Function: a.inst.reg.Function, State: "absent", Why: "none of its processes is connected",
 		SMPct: a.SMPct, QuotaRequest: a.QuotaRequest, QuotaLimit: a.QuotaLimit,
-		DebtMS: millis(i.Debt), OwedMS: millis(i.Owed), MemLimitMiB: a.MemLimit.MiB(), MemRefused: a.left.memRefused, Strays: a.inst.straysText(),
+		DebtMS: millis(i.Debt), OwedMS: millis(i.Owed), MemLimitMiB: a.MemLimit.MiB(), MemStoredMiB: a.stored().MiB(), MemRefused: a.left.memRefused, Strays: a.inst.straysText(),
 		Fault: a.inst.faultOf(0),
 	}
 }

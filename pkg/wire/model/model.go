@@ -132,6 +132,7 @@ const (
 	CodeCapacity    = "capacity"
 	CodeBusy        = "busy"
 	CodeGPUMemory   = "gpu-memory"
+	CodeSliceMemory = "slice-memory" // a store beyond the memory limit of its client's slice
 	CodeDenied      = "denied"
 	CodeUsage       = "usage"
 	CodeInternal    = "internal"

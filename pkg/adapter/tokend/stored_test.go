@@ -1,0 +1,80 @@
+package tokend
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/wire"
+)
+
+// TestCountStored: memory counts until either side ends that, and refusals have a status.
+func TestCountStored(t *testing.T) {
+	counting, stop := make(chan bool, 1), make(chan bool)
+	c := fake(t, func(w http.ResponseWriter, r *http.Request) {
+		var s wire.Stored
+		if err := json.NewDecoder(r.Body).Decode(&s); err != nil || r.Method != "POST" || r.URL.Path != "/v1/stored" {
+			t.Errorf("%s %s: %v", r.Method, r.URL.Path, err)
+		}
+		if s.PID != http.StatusOK {
+			w.WriteHeader(s.PID)
+			if s.PID != http.StatusNoContent {
+				fmt.Fprint(w, `{"message":"no"}`)
+			}
+			return
+		}
+		_, _ = r.Body.Read(make([]byte, 1)) // its end
+		fmt.Fprintln(w, `{"instance":"a"}`)
+		_ = http.NewResponseController(w).Flush()
+		counting <- true
+		select {
+		case <-r.Context().Done():
+		case <-stop:
+		}
+		<-counting
+	})
+	ask := func(status int) (*Count, error) {
+		return c.CountStored(t.Context(), wire.Stored{PID: status, GPU: "sim", Bytes: 1})
+	}
+	if count, err := ask(http.StatusNoContent); count != nil || err != nil {
+		t.Errorf("in no instance: %v, %v", count, err)
+	}
+	for _, status := range []int{http.StatusConflict, http.StatusGone, http.StatusServiceUnavailable} {
+		var e *Error
+		if count, err := ask(status); count != nil || !errors.As(err, &e) || e.Status != status || err.Error() != "no" ||
+			e.Unavailable() != (status == http.StatusServiceUnavailable) {
+			t.Errorf("%d: %v, %v", status, count, err)
+		}
+	}
+	count, err := ask(http.StatusOK)
+	if err != nil || count.Instance != "a" {
+		t.Fatal(count, err)
+	}
+	select {
+	case <-count.Ended():
+		t.Error("it has ended")
+	default:
+	}
+	if count.Close(); len(counting) != 0 {
+		t.Error("it is closed, and counts")
+	}
+	if count, err = ask(http.StatusOK); err != nil {
+		t.Fatal(err)
+	}
+	stop <- true
+	<-count.Ended()
+	count.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
+	defer cancel()
+	if count, err := c.CountStored(ctx, wire.Stored{PID: http.StatusOK}); count != nil || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("without time: %v, %v", count, err)
+	}
+	var e *Error
+	if count, err := Dial(t.TempDir()).CountStored(t.Context(), wire.Stored{}); count != nil || !errors.As(err, &e) || !e.Unavailable() {
+		t.Errorf("without a daemon: %v, %v", count, err)
+	}
+}

@@ -1,0 +1,233 @@
+package token
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/procfs"
+	"github.com/gfaas/gfaas/pkg/wire"
+)
+
+// stores is a request for memory of a store by that process.
+func stores(pid int, bytes gpu.Bytes) wire.Stored {
+	s, _ := procfs.Read(pid)
+	return wire.Stored{PID: pid, Start: s.Start, GPU: "sim", Bytes: bytes, Sender: os.Getpid()}
+}
+
+// ask sends a request, and returns the status, what was answered and, with 200, the end of
+// the count: wait returns when the daemon has ended it, and stop ends it.
+func (s *server) ask(req wire.Stored) (code int, text string, wait, stop func()) {
+	s.t.Helper()
+	body, err := json.Marshal(req)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s.t.Cleanup(cancel)
+	r, err := http.NewRequestWithContext(ctx, "POST", "http://tokend/v1/stored", strings.NewReader(string(body)))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	answer, err := s.http().Do(r)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	in := bufio.NewReader(answer.Body)
+	if answer.StatusCode != http.StatusOK {
+		text, err := io.ReadAll(in)
+		cancel()
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		return answer.StatusCode, string(text), nil, nil
+	}
+	text, err = in.ReadString('\n')
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return answer.StatusCode, text, func() { _, _ = io.Copy(io.Discard, in) }, cancel
+}
+
+// counted returns what counts towards the limit of the instance, by its page.
+func (s *server) counted(id string) (bytes gpu.Bytes) {
+	_ = s.d.locked(func() { bytes = s.d.instances[id].allocations[0].page.held() })
+	return bytes
+}
+
+func TestStoredCounts(t *testing.T) {
+	s := serve(t, Config{})
+	s.register(reg("a", 10, 0.1, 0.1)) // 1 GiB
+	s.register(reg("b", 10, 0.1, 0.1))
+	pid := role(t, roleIdler, s.clientSocket(), "idles").Process.Pid
+	code, text, _, stop := s.ask(stores(pid, 300*gpu.MiB))
+	if code != 200 || !strings.Contains(text, `"instance":"a"`) {
+		t.Fatalf("%d %s", code, text)
+	}
+	code, _, _, second := s.ask(stores(pid, 200*gpu.MiB))
+	if got := s.counted("a"); code != 200 || got != 500*gpu.MiB {
+		t.Errorf("two stores: %d, %v count, want 500 MiB", code, got)
+	}
+	// What its processes have counts with them.
+	for _, c := range s.d.clients {
+		atomic.StoreUint64(&c.alloc.page.slot(c.slot).MemUsed, uint64(400*gpu.MiB))
+	}
+	code, text, _, _ = s.ask(stores(pid, 125*gpu.MiB))
+	if want := "out of memory: the store takes 125MiB, and of the 1GiB that instance a may have, 900MiB are in use"; code != 409 || !strings.Contains(text, want) {
+		t.Errorf("beyond the limit: %d %s, want 409 and %q", code, text, want)
+	}
+	if got := s.counted("a"); got != 900*gpu.MiB {
+		t.Errorf("after a refusal: %v count, want 900 MiB", got)
+	}
+	st := s.status().GPUs[0].Clients
+	if a := st[0]; a.PID != pid || a.MemStoredMiB != 500 || a.MemUsedMiB != 400 || st[1].MemStoredMiB != 0 {
+		t.Errorf("status: %+v", st)
+	}
+	code, _, _, fits := s.ask(stores(pid, 124*gpu.MiB))
+	if code != 200 {
+		t.Errorf("what just fits: %d", code)
+	}
+	// Memory that is there counts whatever the limit is.
+	there := stores(pid, gpu.GiB)
+	there.Held = true
+	code, _, _, held := s.ask(there)
+	if got := s.counted("a"); code != 200 || got != 2*gpu.GiB {
+		t.Errorf("memory that is there: %d, %v count, want 2 GiB", code, got)
+	}
+	for _, end := range []func(){stop, second, fits, held} {
+		end()
+	}
+	eventually(t, "no store counts", func() bool { return s.counted("a") == 400*gpu.MiB })
+	if code, _, _, _ = s.ask(stores(pid, 600*gpu.MiB)); code != 200 {
+		t.Errorf("once the others have ended: %d", code)
+	}
+}
+
+// TestStoredOfNobody: what does not count, and who is refused.
+func TestStoredOfNobody(t *testing.T) {
+	s := serve(t, Config{})
+	s.register(reg("a", 10, 0.1, 0.1))
+	pid := role(t, roleIdler, s.clientSocket(), "idles").Process.Pid
+	ended := stores(pid, gpu.MiB)
+	ended.Start--
+	foreign := stores(pid, gpu.MiB)
+	foreign.Sender++
+	elsewhere := stores(pid, gpu.MiB)
+	elsewhere.GPU = "sim:1"
+	for _, c := range []struct {
+		name string
+		req  wire.Stored
+		code int
+		says string
+	}{
+		{"in no slice", stores(os.Getpid(), gpu.GiB), 204, ""},
+		{"no part of that GPU", elsewhere, 204, ""},
+		{"a later process of that number", ended, 410, "has ended"},
+		{"no such process", wire.Stored{PID: 1 << 30, GPU: "sim", Bytes: 1, Sender: os.Getpid()}, 410, "has ended"},
+		{"other numbers", foreign, 403, "in its own PID namespace"},
+		{"no bytes", stores(pid, 0), 400, "expected more than 0"},
+		{"below 0", stores(pid, -1), 400, "is not a size"},
+		{"far beyond the limit", stores(pid, mostBytes), 409, "out of memory"},
+		{"no process", wire.Stored{GPU: "sim", Bytes: 1, Sender: os.Getpid()}, 400, "expected more than 0"},
+		{"no GPU", wire.Stored{PID: pid, Bytes: 1, Sender: os.Getpid()}, 400, "is not a GPU"},
+	} {
+		if code, text, _, _ := s.ask(c.req); code != c.code || !strings.Contains(text, c.says) {
+			t.Errorf("%s: %d %s, want %d and %q", c.name, code, text, c.code, c.says)
+		}
+	}
+	for range maxStores {
+		if code, text, _, _ := s.ask(stores(pid, 1)); code != 200 {
+			t.Fatalf("%d %s", code, text)
+		}
+	}
+	if code, text, _, _ := s.ask(stores(pid, 1)); code != 409 || !strings.Contains(text, "the most there can be") {
+		t.Errorf("one more than there can be: %d %s", code, text)
+	}
+}
+
+// TestStoredWithoutProcess: a process that does not use the driver yet, a child of one that
+// does, and one in a container, where the socket has another path, are in the slice.
+func TestStoredWithoutProcess(t *testing.T) {
+	s := serve(t, Config{})
+	s.register(reg("a", 10, 0.1, 0.1))
+	s.register(reg("b", 10, 0.1, 0.1))
+	inside := func(socket, id string, command ...string) int {
+		cmd := exec.Command(command[0], command[1:]...)
+		cmd.Env = append(os.Environ(), "GFAAS_INSTANCE="+id, "GFAAS_SOCKET="+socket)
+		return start(t, cmd, "ready").Process.Pid
+	}
+	idle := []string{"sh", "-c", "echo ready; read end"}
+	cases := map[int]string{inside(s.clientSocket(), "a", idle...): "a"}
+	if os.Geteuid() == 0 {
+		own := filepath.Join(filepath.Dir(s.clientSocket()), "a")
+		mount := []string{"unshare", "-m", "sh", "-c", "mount --bind " + own + " /mnt && echo ready; read end"}
+		cases[inside("/mnt/token.sock", "a", mount...)] = "a"
+		cases[inside("/mnt/token.sock", "b", mount...)] = "" // it names an instance whose socket it has not
+	}
+	for pid, id := range cases {
+		code, text, _, _ := s.ask(stores(pid, 700*gpu.MiB/gpu.Bytes(len(cases))))
+		if want := fmt.Sprintf(`"instance":%q`, id); id == "" && code != 204 || id != "" && (code != 200 || !strings.Contains(text, want)) {
+			t.Errorf("process %d: %d %s, want instance %q", pid, code, text, id)
+		}
+	}
+	if st := s.status().GPUs[0].Clients[0]; st.State != "absent" || st.MemStoredMiB == 0 {
+		t.Errorf("status: %+v", st)
+	}
+}
+
+// TestStoredEnds: the count ends with the instance and with the daemon; the next daemon is
+// asked again.
+func TestStoredEnds(t *testing.T) {
+	socket := filepath.Join(runDir(t), "token.sock")
+	s := serve(t, Config{Socket: socket})
+	s.register(reg("a", 10, 0.1, 0.1))
+	cmd := exec.Command("sleep", "1000")
+	cmd.Env = []string{"GFAAS_INSTANCE=a", "GFAAS_SOCKET=" + s.clientSocket()}
+	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	eventually(t, "it runs its program", func() bool { s, err := procfs.Read(cmd.Process.Pid); return err == nil && s.Name == "sleep" })
+	code, _, wait, _ := s.ask(stores(cmd.Process.Pid, gpu.MiB))
+	if code != 200 {
+		t.Fatal(code)
+	}
+	if code, text := s.do("DELETE", "/v1/instances/a", ""); code != 204 {
+		t.Fatal(code, text)
+	}
+	wait()
+	if code, _, _, _ := s.ask(stores(cmd.Process.Pid, gpu.MiB)); code != 204 {
+		t.Errorf("without the instance: %d", code)
+	}
+	s.register(reg("a", 10, 0.1, 0.1))
+	code, _, wait, _ = s.ask(stores(cmd.Process.Pid, 1000*gpu.MiB))
+	if code != 200 {
+		t.Fatal(code)
+	}
+	if err := s.stop(); err != nil {
+		t.Fatal(err)
+	}
+	wait()
+	s = serve(t, Config{Socket: socket})
+	held := stores(cmd.Process.Pid, 1000*gpu.MiB)
+	held.Held = true
+	if code, _, _, _ = s.ask(held); code != 200 || s.counted("a") != 1000*gpu.MiB {
+		t.Errorf("after a restart: %d, %v count", code, s.counted("a"))
+	}
+	if code, text, _, _ := s.ask(stores(cmd.Process.Pid, 100*gpu.MiB)); code != 409 {
+		t.Errorf("beside it: %d %s", code, text)
+	}
+}
