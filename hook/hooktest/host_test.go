@@ -63,7 +63,7 @@ func newHost(t testing.TB) *host {
 func (h *host) start() {
 	h.t.Helper()
 	h.daemon = exec.Command(filepath.Join(build, "bin/gfaas-tokend"), h.flags...)
-	h.daemon.Env = append(append(os.Environ(), "GFAAS_RUN_DIR="+h.runDir), h.settings...)
+	h.daemon.Env = h.daemonEnv()
 	if _, benchmark := h.t.(*testing.B); !benchmark {
 		h.daemon.Stderr = &logged{h.t, "tokend"}
 	}
@@ -74,6 +74,11 @@ func (h *host) start() {
 		_, err := h.client.Status(context.Background())
 		return err == nil
 	})
+}
+
+// daemonEnv is the environment of daemons.
+func (h *host) daemonEnv() []string {
+	return append(append(os.Environ(), "GFAAS_RUN_DIR="+h.runDir), h.settings...)
 }
 
 func (h *host) begin(cmd *exec.Cmd) error {

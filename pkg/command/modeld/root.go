@@ -51,6 +51,11 @@ model-TENANT.sock, which speaks for it alone. The models of a tenant have at mos
 SIZE of --tenant TENANT=SIZE together, else an equal part of what the sizes leave
 of --capacity. The tenant default has no such bound unless --tenant names it.
 
+Memory that a process stores and has not committed counts against the memory limit
+of the process's slice: the daemon tells gfaas-tokend in the run directory. A store
+beyond the limit is refused with slice-memory. Without a token daemon, and for a
+process in no slice, only the bounds above apply.
+
 The daemon keeps its models' names and files in the state file, and knows them
 when it is started again. Programs that have mapped a model keep it when the
 daemon ends. SIGHUP reads the settings again: --capacity, of a smaller one what

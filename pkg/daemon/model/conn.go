@@ -17,6 +17,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/daemon/chassis"
 	policy "github.com/gfaas/gfaas/pkg/policy/model"
+	"github.com/gfaas/gfaas/pkg/procfs"
 	wire "github.com/gfaas/gfaas/pkg/wire/model"
 )
 
@@ -34,6 +35,9 @@ type conn struct {
 	tenant string // it speaks for; empty: default, and any that it names
 	ctx    context.Context
 	cancel context.CancelFunc
+
+	pid   int    // of the process that connected; 0: it has no number here
+	start uint64 // when it began; 0: it had ended
 
 	sending sync.Mutex
 
@@ -154,6 +158,11 @@ func (c *conn) close() {
 
 // run reads requests until the connection ends, and then gives up what it holds.
 func (c *conn) run() {
+	if cred, err := chassis.Peer(c.socket); err == nil {
+		c.pid = int(cred.Pid)
+		s, _ := procfs.Read(c.pid)
+		c.start = s.Start
+	}
 	var answering sync.WaitGroup
 	buf, oob := make([]byte, wire.MaxRequest+1), make([]byte, unix.CmsgSpace(4*mostRights))
 	for {

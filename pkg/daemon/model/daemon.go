@@ -70,6 +70,11 @@ type Config struct {
 	// Reload reads the settings again, at SIGHUP; nil: there is nothing to read.
 	Reload func() (Settings, error)
 
+	// Slices counts what is stored and not committed against the slices of those who
+	// store; nil: it counts against none. GPUName is the GPU's name there.
+	Slices  Slices
+	GPUName string
+
 	GPU       device.Device
 	Catalogue Catalogue
 	Log       *slog.Logger

@@ -40,7 +40,8 @@ type copied struct {
 	memory     device.Memory
 	export     *os.File // by which clients map it
 	manifest   *os.File
-	header     []byte // of the file; empty: it is of several, or of none
+	header     []byte  // of the file; empty: it is of several, or of none
+	charge     *charge // of a store that is not committed; nil: it counts against no slice
 
 	need   gpu.Bytes    // memory, rounded up
 	bytes  atomic.Int64 // of the files; 0 until they are looked at
@@ -64,6 +65,7 @@ func (c *copied) size() gpu.Bytes {
 
 // free gives up all that belongs to it. Locked.
 func (c *copied) free() error {
+	defer c.charge.stop() // then its memory is free
 	c.cancel()
 	c.freed = true
 	if c.source != nil {
@@ -105,7 +107,7 @@ func (d *Daemon) begin(a policy.Begin) {
 	r := d.requests[a.Request]
 	if r.store {
 		c = d.newCopy(a.Copy, a.Key)
-		c.store, c.public, c.need, c.record, c.source = true, r.public, r.size, r.record, r.source
+		c.store, c.public, c.need, c.record, c.source, c.charge = true, r.public, r.size, r.record, r.source, r.charge
 		c.record.Content = fmt.Sprint("store:", a.Copy)
 		return
 	}

@@ -39,6 +39,7 @@ type request struct {
 	done   chan result
 	size   gpu.Bytes // of a store
 	source *source   // of a store: its manifest
+	charge *charge   // of a store: against its client's slice
 	record wire.Record
 }
 
@@ -375,10 +376,15 @@ func (c *call) storeModel() (wire.Answer, []*os.File, error) {
 	r.source.host = manifest.size
 	r.record = wire.Record{Tenant: c.as, Name: c.Name, Public: c.Public, Tensors: manifest.tensors, Bytes: manifest.bytes}
 	d.reap()
+	if r.charge, err = d.chargeStore(c, r.size); err != nil {
+		r.source.close()
+		return wire.Answer{}, nil, err
+	}
 	id, out := c.ask(r, func(id policy.RequestID) policy.Event {
 		return policy.Store{Request: id, Key: policy.Key{Tenant: c.as, Name: c.Name}, Bytes: r.size, Host: r.source.host, Until: c.until()}
 	})
 	if out.err != nil {
+		r.charge.end()
 		return wire.Answer{}, nil, out.err
 	}
 	return c.granted(id, r, out, out.copy.id)
@@ -431,6 +437,13 @@ func (d *Daemon) manifest(ctx context.Context, tenant string, s *source) (manife
 }
 
 func (c *call) commit() (wire.Answer, []*os.File, error) {
+	a, charge, err := c.publish()
+	charge.end() // before the client hears of it and allocates what it may have again
+	return a, nil, err
+}
+
+// publish commits a store, and returns its charge, which is to be ended.
+func (c *call) publish() (wire.Answer, *charge, error) {
 	d, conn := c.conn.d, c.conn
 	key := policy.Key{Tenant: c.as, Name: c.Name}
 	d.mu.Lock()
@@ -449,7 +462,9 @@ func (c *call) commit() (wire.Answer, []*os.File, error) {
 		conn.holds[i].store = 0
 		d.stepLocked(policy.Loaded{Copy: h.store, Content: copied.record.Content})
 		conn.holds[i].generation = copied.generation
-		return wire.Answer{Name: c.Name, Generation: copied.generation, GPU: d.cfg.GPU.UUID(), Size: int64(copied.size())}, nil, nil
+		charge := copied.charge
+		copied.charge = nil
+		return wire.Answer{Name: c.Name, Generation: copied.generation, GPU: d.cfg.GPU.UUID(), Size: int64(copied.size())}, charge, nil
 	}
 	return wire.Answer{}, nil, wire.Errorf(wire.CodeAbsent, "this connection stores no model %s", c.Name)
 }

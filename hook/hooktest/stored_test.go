@@ -1,0 +1,160 @@
+package hooktest
+
+import (
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gfaas/gfaas/pkg/gpu"
+)
+
+// storer does what it is told, a line each: "store NAME MIB", "commit NAME", "drop NAME" or
+// "alloc MIB" of the GPU, and "free" of that. It prints the code of the error, or "ok". With
+// "sees" it prints what NVML says is used, what it lists, and what cuMemGetInfo has as total
+// less free, in MiB.
+const storer = `import array, ctypes, json, os, socket, sys
+def connect():
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    s.connect(os.environ["GFAAS_RUN_DIR"] + "/model-a.sock")
+    return s
+def ask(s, request, *fds):
+    s.sendmsg([json.dumps(request).encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else [])
+    data, rights, _, _ = s.recvmsg(65536, 1024)
+    for r in rights:
+        got = array.array("i", r[2])
+        for fd in got: os.close(fd)
+    answer = json.loads(data)
+    return "ok" if answer.get("ok") else answer["error"]["code"]
+class Memory(ctypes.Structure):
+    _fields_ = [(n, ctypes.c_ulonglong) for n in ("total", "free", "used")]
+class Process(ctypes.Structure):
+    _fields_ = [("pid", ctypes.c_uint), ("used", ctypes.c_ulonglong), ("gi", ctypes.c_uint), ("ci", ctypes.c_uint)]
+def sees():
+    global nvml
+    nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    device, memory, count, list, free, total = ctypes.c_void_p(), Memory(), ctypes.c_uint(64), (Process * 64)(), ctypes.c_size_t(), ctypes.c_size_t()
+    for r in (nvml.nvmlInit_v2(), nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device)), nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory)),
+              nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, ctypes.byref(count), list), cuda().cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))):
+        assert r == 0, r
+    return "used %d listed %d taken %d" % tuple(n >> 20 for n in (memory.used, sum(p.used for p in list[:count.value]), total.value - free.value))
+driver = None
+def cuda():
+    global driver
+    if not driver:
+        driver, device, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_void_p()
+        for r in (driver.cuInit(0), driver.cuDeviceGet(ctypes.byref(device), 0), driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device), driver.cuCtxSetCurrent(context)):
+            assert r == 0, r
+    return driver
+stores, held = {}, []
+def do(op, *args):
+    if op == "store":
+        size, m = int(args[1]) << 20, os.memfd_create("manifest")
+        os.write(m, b'{"tensors":{}}')
+        s = stores[args[0]] = connect()
+        answer = ask(s, {"op": "store", "name": args[0], "size": size}, m)
+        os.close(m)
+        return answer
+    if op == "commit":
+        return ask(stores[args[0]], {"op": "commit", "name": args[0]})
+    if op == "drop":
+        stores.pop(args[0]).close()
+        return "ok"
+    if op == "alloc":
+        at = ctypes.c_uint64()
+        r = cuda().cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(int(args[0]) << 20))
+        if r == 0: held.append(at)
+        return "ok" if r == 0 else str(r)
+    if op == "free":
+        return "ok" if cuda().cuMemFree_v2(held.pop()) == 0 else "failed"
+    return sees()
+for line in sys.stdin: print(do(*line.split()), flush=True)
+`
+
+// TestStoredInSlice: what a process stores in gfaas-modeld and what it allocates never
+// exceed its slice's limit together, until it is committed, with daemons that come and go.
+func TestStoredInSlice(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.settings = []string{"GFAAS_SIM_GPU=mem=1GiB,context=0", "GFAAS_SIM_DIR=" + filepath.Join(h.runDir, "sim"), "GFAAS_RUN_DIR=" + h.runDir, "GFAAS_STATE=" + filepath.Join(h.runDir, "state.db")}
+	models := func() *program {
+		p := h.launch(exec.Command(filepath.Join(build, "bin/gfaas-modeld"), "--gpu", "sim", "--capacity", "512MiB", "--tenant", "a"), h.daemonEnv())
+		h.eventually("gfaas-modeld serves", func() bool { h.alive(p, "modeld"); return strings.Contains(p.errout.String(), "serving") })
+		return p
+	}
+	modeld := models()
+	h.start()
+	env := h.limited("mine", 64*gpu.MiB)
+	c := &talk{h: h, p: h.launch(exec.Command("python3", "-c", storer), env)}
+	does := func(what, want string) {
+		t.Helper()
+		if _, err := fmt.Fprintln(c.p.in, what); err != nil {
+			t.Fatal(err)
+		}
+		if got := c.next(); got != want {
+			t.Errorf("%s: %q, want %q", what, got, want)
+		}
+	}
+	eventually := func(what, want string) {
+		t.Helper()
+		h.eventually(what+" is "+want, func() bool {
+			fmt.Fprintln(c.p.in, what)
+			return c.next() == want
+		})
+	}
+	// Before the process uses the driver.
+	does("store one 100", "slice-memory")
+	does("store one 20", "ok")
+	does("store two 20", "ok")
+	does("store three 32", "slice-memory")
+	does("sees", "used 40 listed 40 taken 40")
+	does("alloc 32", "2")
+	does("alloc 16", "ok")
+	does("sees", "used 56 listed 56 taken 56")
+	if row, there := h.row("mine"); !there || row.MemStoredMiB != 40 || row.MemUsedMiB != 16 {
+		t.Errorf("status: %+v", row)
+	}
+	does("commit one", "ok")
+	does("sees", "used 36 listed 36 taken 36")
+	does("alloc 28", "ok")
+	does("store four 2", "slice-memory")
+	does("free", "ok")
+	does("drop two", "ok")
+	eventually("sees", "used 16 listed 16 taken 16")
+	// The token daemon ends and comes back: it counts again.
+	does("store five 40", "ok")
+	h.kill()
+	h.start()
+	eventually("sees", "used 56 listed 56 taken 56")
+	does("alloc 16", "2")
+	does("store six 16", "slice-memory")
+	// So does what is stored while there is none, even beyond the limit.
+	h.kill()
+	does("store six 40", "ok")
+	h.start()
+	eventually("sees", "used 96 listed 96 taken 64")
+	does("alloc 1", "2")
+	// The stores end with the model daemon.
+	modeld.kill()
+	eventually("sees", "used 16 listed 16 taken 16")
+	does("alloc 48", "ok")
+	does("free", "ok")
+	models()
+	does("store seven 48", "ok")
+	// And with the process.
+	c.p.kill()
+	h.eventually("nothing is stored", func() bool {
+		for _, g := range h.status().GPUs {
+			for _, row := range g.Clients {
+				if row.Instance == "mine" && row.MemStoredMiB == 0 {
+					return true
+				}
+			}
+		}
+		return false
+	})
+	// A process in no slice stores as before.
+	c = &talk{h: h, p: h.launch(exec.Command("python3", "-c", storer), h.daemonEnv())}
+	does("store eight 400", "ok")
+}
