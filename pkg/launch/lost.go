@@ -28,7 +28,7 @@ func (l *Launcher) Lost(ctx context.Context, known []instance.Record, everywhere
 	}
 	for _, r := range registered {
 		if !isKnown(r.Instance) {
-			lost[r.Instance] = registeredRecord(r)
+			lost[r.Instance] = RegisteredRecord(r)
 		}
 	}
 	for _, name := range runtimeNames {
@@ -81,8 +81,8 @@ func findLost(ctx context.Context, rt ports.Runtime, lost map[string]instance.Re
 	return nil
 }
 
-// registeredRecord is what a registration says of an instance.
-func registeredRecord(r wire.Registration) instance.Record {
+// RegisteredRecord returns what a registration says of an instance.
+func RegisteredRecord(r wire.Registration) instance.Record {
 	out := instance.Record{
 		ID: r.Instance, Function: r.Function, State: instance.Starting, Registered: []string{r.Instance},
 		Slice: gpu.Slice{SMPct: r.SMPct, QuotaRequest: r.QuotaRequest, QuotaLimit: r.QuotaLimit, Mem: r.MemLimit},

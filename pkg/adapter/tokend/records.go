@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/gfaas/gfaas/pkg/instance"
@@ -17,11 +18,35 @@ import (
 // less.
 const maxRecord = 1 << 20
 
-// Registrations are the instances that the daemon of a run directory keeps, or the
-// next one will, by their ids: whether one runs is no matter. Of a file that
-// cannot be read there is the id. What gfaas run has registered, and ends itself,
-// is left out.
+// Owned is the registration of an instance that a process has registered for itself and
+// ends itself, such as the command of gfaas run.
+type Owned struct {
+	wire.Registration
+	OwnerStart uint64 `json:"owner_start"` // tells the owner from a later process with its number
+}
+
+// Registrations returns the instances that the daemon of a run directory has registered,
+// or will have once it starts, by their ids, whether they run or not. Of a file that
+// cannot be read it returns the id. It leaves out those of Jobs.
 func Registrations(runDir string) ([]wire.Registration, error) {
+	all, err := registered(runDir)
+	var out []wire.Registration
+	for _, r := range all {
+		if r.OwnerPID == 0 {
+			out = append(out, r.Registration)
+		}
+	}
+	return out, err
+}
+
+// Jobs returns the registered instances that belong to a process, by their ids: commands
+// of gfaas run and executors of gfaas-kerneld. The owner of one may have ended.
+func Jobs(runDir string) ([]Owned, error) {
+	all, err := registered(runDir)
+	return slices.DeleteFunc(all, func(r Owned) bool { return r.OwnerPID == 0 }), err
+}
+
+func registered(runDir string) ([]Owned, error) {
 	if err := CheckOwner(runDir); err != nil { // they could be anybody's
 		return nil, err
 	}
@@ -37,7 +62,7 @@ func Registrations(runDir string) ([]wire.Registration, error) {
 	if err != nil {
 		return nil, err
 	}
-	var out []wire.Registration
+	var out []Owned
 	for _, file := range files {
 		id := strings.TrimSuffix(strings.TrimPrefix(file, "instances/"), ".json")
 		if !instance.ValidID(id) {
@@ -48,11 +73,9 @@ func Registrations(runDir string) ([]wire.Registration, error) {
 			continue
 		}
 		if err != nil || r.Instance != id {
-			r = wire.Registration{Instance: id}
+			r = Owned{Registration: wire.Registration{Instance: id}}
 		}
-		if r.OwnerPID == 0 {
-			out = append(out, r)
-		}
+		out = append(out, r)
 	}
 	return out, nil
 }
@@ -84,7 +107,7 @@ func Registered(runDir, id string) (r wire.Registration, hash string, err error)
 	return kept.Registration, kept.Hash, err
 }
 
-func readRecord(root *os.Root, file string) (r wire.Registration, err error) {
+func readRecord(root *os.Root, file string) (r Owned, err error) {
 	f, err := root.Open(file)
 	if err != nil {
 		return r, err

@@ -19,7 +19,7 @@ func TestRegistrations(t *testing.T) {
 		"f-0.json":       `{"instance":"f-0","function":"f","gpu":"sim","sm_pct":12,"more":[{"gpu":"sim:1"}],"secret_sha256":"00"}`,
 		"other.json":     `{"instance":"f-1"}`,
 		"cut.json":       `{"instance":"cut","func`,
-		"run.json":       `{"instance":"run","owner_pid":7}`,
+		"run.json":       `{"instance":"run","function":"sleep","gpu":"sim","owner_pid":7,"owner_start":9}`,
 		"note.txt":       "x",
 		".hidden.json":   `{"instance":".hidden"}`,
 		"f-0.json.12345": "{",
@@ -41,6 +41,9 @@ func TestRegistrations(t *testing.T) {
 	f := list[1]
 	if f.Function != "f" || len(f.Allocations()) != 2 || f.Allocations()[1].GPU != "sim:1" || f.SMPct != 12 {
 		t.Errorf("%+v", f)
+	}
+	if jobs, err := Jobs(run); err != nil || len(jobs) != 1 || jobs[0].Instance != "run" || jobs[0].OwnerPID != 7 || jobs[0].OwnerStart != 9 {
+		t.Errorf("jobs: %+v, %v; want run of process 7, started at 9", jobs, err)
 	}
 	if err := os.Chmod(run, 0o777); err != nil {
 		t.Fatal(err)

@@ -25,6 +25,7 @@ func newDown(t *tool) *cobra.Command {
 		Long: `Stops instances and leaves nothing of them: no process or container, no
 registration, no log, no shared memory. A NAME is a function, and stands for
 all its instances, or an instance's id. Without names all instances are stopped.
+Jobs of gfaas run are not: they end with their command.
 
 What an interrupted gfaas up left behind is stopped too and, without names, what
 a gfaas-profile that was killed did; and what runs though the state file does not
@@ -74,7 +75,7 @@ func runDown(ctx context.Context, t *tool, names []string) error {
 			return all.applied(name) || slices.ContainsFunc(failed, func(f host.FailedStart) bool { return f.ID == name || f.Function == name })
 		}
 		if records, err = pick(records, names, applied); err != nil {
-			return err
+			return explainJob(t.runDir, err)
 		}
 	}
 	gone, err := t.stopAll(ctx, launcher, records)

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/gfaas/gfaas/pkg/adapter/bolt"
+	"github.com/gfaas/gfaas/pkg/adapter/tokend"
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/host"
 	"github.com/gfaas/gfaas/pkg/function"
@@ -75,9 +76,11 @@ func (v inventory) applied(name string) bool {
 	return err == nil
 }
 
-// keep leaves only what the names stand for.
-func (v *inventory) keep(names []string) error {
-	picked, err := pick(v.records(), names, v.applied)
+// keep leaves only what the names stand for. A name may also be that of a job.
+func (v *inventory) keep(names []string, jobs []tokend.Owned) error {
+	picked, err := pick(v.records(), names, func(name string) bool {
+		return v.applied(name) || slices.ContainsFunc(jobs, func(j tokend.Owned) bool { return j.Instance == name || j.Function == name })
+	})
 	if err != nil {
 		return err
 	}

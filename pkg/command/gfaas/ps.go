@@ -24,8 +24,8 @@ import (
 // looksAtOnce bounds how many runtimes' answers are awaited at a time.
 const looksAtOnce = 16
 
-// unmanagedTimeout is how long the token daemon may take to name unmanaged processes.
-const unmanagedTimeout = 2 * time.Second
+// statusTimeout is how long the token daemon may take to list its clients.
+const statusTimeout = 2 * time.Second
 
 // States of an instance that the state file does not know of itself.
 const (
@@ -35,20 +35,20 @@ const (
 	stateFaulted = "faulted" // it runs, and cannot use CUDA any more
 )
 
-// psEntry is one instance as ps -o json prints it.
+// psEntry is one instance or job as ps -o json prints it.
 type psEntry struct {
 	ID           string  `json:"id"`
 	Function     string  `json:"function"`
 	Runtime      string  `json:"runtime"`
-	GPU          string  `json:"gpu"` // several are joined by commas
-	PID          int     `json:"pid,omitempty"`
+	GPU          string  `json:"gpu"`           // several are joined by commas
+	PID          int     `json:"pid,omitempty"` // of a job: its owner's
 	Container    string  `json:"container,omitempty"`
 	SMPct        float64 `json:"sm_pct"`
 	QuotaRequest float64 `json:"quota_request"`
 	QuotaLimit   float64 `json:"quota_limit"`
 	MemLimitMiB  float64 `json:"mem_limit_mib"` // 0 is no limit
 	Address      string  `json:"address"`
-	State        string  `json:"state"`               // starting, ready, exited, unknown, lost or faulted
+	State        string  `json:"state"`               // starting, ready, exited, unknown, lost or faulted; running of a job
 	Started      string  `json:"started"`             // RFC 3339; empty while it is only intended
 	Restarts     int     `json:"restarts"`            // how often a gateway, or its engine, has started it again
 	Model        string  `json:"model,omitempty"`     // whose weights it shares; they are not in its memory
@@ -62,18 +62,27 @@ type psEntry struct {
 }
 
 func newPs(t *tool) *cobra.Command {
+	var jobs bool
 	cmd := &cobra.Command{
 		Use:   "ps [NAME…]",
-		Short: "List the instances",
-		Long: `Lists the instances that gfaas up started, or those of them that are meant: a NAME is
-a function, and stands for all its instances, or an instance's id. STATE is starting
-until the instance has answered for the first time, then ready; exited when its
-process or container is gone; unknown when its runtime does not answer; faulted when
-its process has got a CUDA error after which all its calls fail: FAULT names the call and
-the error, and gfaas serve replaces the instance unless restart: of its function is no and
-gfaas up started it; lost when it
-runs and the state file does not know it: gfaas down ends it, gfaas doctor --repair
-takes it back. Of a state file that cannot be read all that runs is lost (exit 1).
+		Short: "List instances and jobs",
+		Long: `Lists the instances that gfaas up and gfaas serve started, and the jobs. With NAMEs it
+lists only those: a NAME is an id, or a function and stands for all its instances.
+
+STATE of an instance is starting until it answers for the first time, then ready. It
+is exited if the process or container of the instance has ended, and unknown if its
+runtime does not answer. It is faulted if a process of the instance has got a CUDA error
+after which all its calls fail; FAULT then names the call and the error. gfaas serve
+replaces a faulted instance, unless gfaas up started it and restart: of its function is
+no. An instance that runs and that the state file does not know is lost: gfaas down stops
+it, and gfaas doctor --repair takes it back. If the state file cannot be read, all
+instances that run are lost, and the exit status is 1.
+
+A job is a slice that belongs to the process that started it: a command of gfaas run, or
+an executor of gfaas-kerneld. FUNCTION is the name of its program, and STATE is running,
+or faulted. gfaas set changes a job; gfaas down does not stop one. The table and wide
+always list jobs. The other forms list them only with --jobs, so that a script which
+expects instances gets nothing else.
 
 RESTARTS, of -o wide, csv and json, is how often an instance that ended was started
 again, as restart: of its function says: a container by its engine, a process by
@@ -84,29 +93,44 @@ has the last line of those that have exited.
 
 JSON is a list of {"id", "function", "runtime", "gpu", "pid" or "container",
 "sm_pct", "quota_request", "quota_limit", "mem_limit_mib", "address", "state",
-"started", "restarts", "model", "unmanaged", "fault"}. The weights of the model are in gfaas-modeld's one copy, and
-not in the memory of the instance (gfaas top shows them). Unmanaged, also a column where there are any,
-lists the instance's processes that use the GPU without the preload library: nothing limits those.`,
-		Example:           "  gfaas ps\n  gfaas ps resnet -o json",
+"started", "restarts", "model", "unmanaged", "fault"}. The runtime is process or docker, or
+job for a job, whose pid is that of the process it belongs to, and which has no address. The
+weights of the model are in gfaas-modeld's one copy, and not in the memory of the instance
+(gfaas top shows them). Unmanaged, also a column where there are any, lists the instance's
+processes that use the GPU without the preload library: nothing limits those.`,
+		Example:           "  gfaas ps\n  gfaas ps resnet -o json\n  gfaas ps --jobs -o csv",
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: t.completeFunctions,
-		RunE:              func(cmd *cobra.Command, names []string) error { return runPs(cmd.Context(), t, names) },
+		RunE: func(cmd *cobra.Command, names []string) error {
+			return runPs(cmd.Context(), t, names, jobs || t.env.Output == "table" || t.env.Output == "wide")
+		},
 	}
+	cmd.Flags().BoolVar(&jobs, "jobs", false, "list jobs in every form of the output")
 	t.env.Outputs(cmd, "table", "wide", "json", "jsonl", "csv", "yaml")
 	return cmd
 }
 
-func runPs(ctx context.Context, t *tool, names []string) error {
+func runPs(ctx context.Context, t *tool, names []string, withJobs bool) error {
 	launcher := host.Launcher(t.env, t.runDir, 0)
 	defer launcher.Close()
 	all, err := t.inventory(ctx, launcher)
 	if err != nil {
 		return err
 	}
-	if len(names) > 0 {
-		if err := all.keep(names); err != nil {
+	clients := t.clients(ctx)
+	var jobs []tokend.Owned
+	if withJobs {
+		if jobs, err = runningJobs(t.runDir, clients); err != nil {
 			return err
 		}
+	}
+	if len(names) > 0 {
+		if err := all.keep(names, jobs); err != nil {
+			return err
+		}
+		jobs = slices.DeleteFunc(jobs, func(j tokend.Owned) bool {
+			return !slices.Contains(names, j.Instance) && !slices.Contains(names, j.Function)
+		})
 	}
 	states, restarts, err := t.look(ctx, launcher, all.state.Instances)
 	if err != nil {
@@ -136,10 +160,13 @@ func runPs(ctx context.Context, t *tool, names []string) error {
 		}
 		entries = append(entries, entry(r, stateLost))
 	}
-	t.addUnmanaged(ctx, entries)
 	if t.env.Output == "wide" {
 		t.addLast(ctx, all.records(), entries)
 	}
+	for _, j := range jobs {
+		entries = append(entries, jobEntry(j, faults))
+	}
+	addUnmanaged(clients, entries)
 	err = t.env.Show(entries, func() [][]string {
 		if t.env.Output == "csv" {
 			return psRecords(entries)
@@ -180,20 +207,25 @@ func (t *tool) look(ctx context.Context, launcher *launch.Launcher, records []in
 	return states, restarts, ctx.Err()
 }
 
-// addUnmanaged adds the unmanaged processes that the token daemon shows; without a daemon
-// there are none to be known.
-func (t *tool) addUnmanaged(ctx context.Context, entries []psEntry) {
-	ctx, cancel := context.WithTimeout(ctx, unmanagedTimeout)
+// clients returns the processes that the token daemon shows; none without a daemon.
+func (t *tool) clients(ctx context.Context) (out []wire.ClientStatus) {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	s, err := tokend.Dial(t.runDir).Status(ctx)
 	if err != nil {
-		return
+		return nil
 	}
 	for _, g := range s.GPUs {
-		for _, c := range g.Clients {
-			if i := slices.IndexFunc(entries, func(e psEntry) bool { return e.ID == c.Instance }); i >= 0 && c.State == wire.StateUnmanaged {
-				entries[i].Unmanaged = append(entries[i].Unmanaged, c.PID)
-			}
+		out = append(out, g.Clients...)
+	}
+	return out
+}
+
+// addUnmanaged adds the unmanaged processes of instances and jobs.
+func addUnmanaged(clients []wire.ClientStatus, entries []psEntry) {
+	for _, c := range clients {
+		if i := slices.IndexFunc(entries, func(e psEntry) bool { return e.ID == c.Instance }); i >= 0 && c.State == wire.StateUnmanaged {
+			entries[i].Unmanaged = append(entries[i].Unmanaged, c.PID)
 		}
 	}
 }

@@ -42,7 +42,12 @@ where it is as it was. Instances of the gateway are its own to change.`,
 		Example: "  gfaas set resnet --quota 0.3:0.6\n  gfaas set train --mem 2GiB",
 		Args:    cobra.MinimumNArgs(1),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-			return without(t.instanceNames(cmd.Context()), args), cobra.ShellCompDirectiveNoFileComp
+			names := t.instanceNames(cmd.Context())
+			jobs, _ := tokend.Jobs(t.runDir) // completion offers what can be read
+			for _, j := range jobs {
+				names = append(names, j.Instance)
+			}
+			return without(names, args), cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd, t, args) },
 	}
