@@ -401,6 +401,7 @@ func (e *engine) notStarted(s *server, cause error) bool {
 		return false
 	}
 	now := e.now()
+	s.busy = now // what failed is no use of the GPU
 	e.gone(s)
 	var starved *shortError
 	short := errors.As(cause, &starved)

@@ -58,7 +58,7 @@ func newMetrics(g *Gateway) (*prometheus.Registry, *metrics) {
 		waiting:    desc("queue_length", "Calls that wait.", "function"),
 		inFlight:   desc("in_flight", "Calls that run.", "function"),
 		instances:  desc("instances", "Instances, by state.", "function", "state"),
-		gpuSeconds: desc("gpu_seconds_total", "Time that a function's instances were busy.", "function"),
+		gpuSeconds: desc("gpu_seconds_total", "Time that a function's instances were busy, without starts that failed.", "function"),
 		slots:      desc("gpu_slots", "Calls that a GPU runs at once.", "gpu"),
 		running:    desc("gpu_running", "Calls that a GPU runs now.", "gpu"),
 	}

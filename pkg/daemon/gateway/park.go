@@ -128,6 +128,7 @@ func (e *engine) came(s *server, err error) {
 		return
 	}
 	now := e.now()
+	s.busy = now // what failed is no use of the GPU
 	if err == nil {
 		err = errDied
 	}

@@ -362,6 +362,78 @@ func TestFailingStarts(t *testing.T) {
 	}
 }
 
+// gpuSeconds returns what the status says of a function's use of the GPU.
+func (l *lab) gpuSeconds(name string) float64 {
+	l.t.Helper()
+	for _, f := range l.Status().Functions {
+		if f.Function == name {
+			return *f.GPUSeconds
+		}
+	}
+	l.t.Fatalf("no function %s", name)
+	return 0
+}
+
+// TestGPUSecondsWithoutFailedStarts: a start that fails is no use of the GPU, however
+// long it took; one that succeeds and the call that waited for it are.
+func TestGPUSecondsWithoutFailedStarts(t *testing.T) {
+	inVirtualTime(t, "", func(t *testing.T) {
+		l := newLab(t, map[string]behavior{"f 1": {takes: 5 * time.Second, fails: true}}, nil)
+		l.apply(ver("f", "1"))
+		first := l.call("f", time.Second)
+		l.calls.Wait()
+		if first.text != codeStartFailed {
+			t.Fatalf("%v, want %s", first, codeStartFailed)
+		}
+		if starts := l.starter.started("f 1"); len(starts) < 2 {
+			t.Fatalf("%d starts", len(starts))
+		}
+		if got := l.gpuSeconds("f"); got != 0 {
+			t.Errorf("%g s after starts that failed, want 0", got)
+		}
+		l.starter.become("f 1", behavior{takes: 2 * time.Second})
+		time.Sleep(time.Minute)
+		second := l.call("f", 3*time.Second)
+		l.calls.Wait()
+		l.want(second, "f 1", 5*time.Second)
+		if got := l.gpuSeconds("f"); got != 5 {
+			t.Errorf("%g s, want 2 s of the start and 3 s of the call", got)
+		}
+	})
+}
+
+// slowParker is a Parker that fails after a while to bring memory back.
+type slowParker struct{ takes time.Duration }
+
+func (slowParker) Park(context.Context, string) error { return nil }
+
+func (p slowParker) Unpark(context.Context, string) error {
+	time.Sleep(p.takes)
+	return errors.New("out of memory")
+}
+
+// TestGPUSecondsWithoutFailedUnparks: so is memory that does not come back.
+func TestGPUSecondsWithoutFailedUnparks(t *testing.T) {
+	inVirtualTime(t, "", func(t *testing.T) {
+		l := newLab(t, map[string]behavior{}, func(cfg *Config) { cfg.Parker = slowParker{5 * time.Second} })
+		l.apply(ver("f", "1"))
+		first := l.call("f", time.Second)
+		l.calls.Wait()
+		l.want(first, "f 1", time.Second)
+		l.engine.mu.Lock()
+		for _, s := range l.engine.servers {
+			s.out = true
+		}
+		l.engine.mu.Unlock()
+		second := l.call("f", 2*time.Second) // on another instance, after 5 s
+		l.calls.Wait()
+		l.want(second, "f 1", 7*time.Second)
+		if got := l.gpuSeconds("f"); second.took != 7*time.Second || got != 3 {
+			t.Errorf("%g s, with a second call that took %v; want 3 s and 7s", got, second.took)
+		}
+	})
+}
+
 // become has the starts of a version go another way from now on.
 func (f *fakeStarter) become(what string, b behavior) {
 	f.mu.Lock()

@@ -15,7 +15,7 @@ type tally struct {
 
 	// The engine's, under its lock.
 	found  [3]int64      // dispatches, by what they found
-	served time.Duration // time that instances were busy
+	served time.Duration // time that instances were busy, without starts that failed
 
 	mu       sync.Mutex
 	rejected int64
