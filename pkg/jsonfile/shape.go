@@ -160,12 +160,13 @@ func fieldNamed(t reflect.Type, key string) (reflect.StructField, bool) {
 	return reflect.StructField{}, false
 }
 
-// keys are the keys of a struct, all of them or the required ones.
+// keys returns the keys of a struct, all of them or the required ones: those with neither
+// omitempty nor the tag optional.
 func keys(t reflect.Type, required bool) []string {
 	var out []string
 	for i := range t.NumField() {
 		tag := strings.Split(t.Field(i).Tag.Get("json"), ",")
-		if tag[0] != "" && tag[0] != "-" && !(required && slices.Contains(tag[1:], "omitempty")) {
+		if tag[0] != "" && tag[0] != "-" && !(required && (slices.Contains(tag[1:], "omitempty") || t.Field(i).Tag.Get("optional") != "")) {
 			out = append(out, tag[0])
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 	"unicode"
@@ -17,46 +18,121 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// Plan says what runs where.
+// Plan says what runs where. A file needs the keys whose fields have neither omitempty nor
+// the tag optional: those without which gfaas up could not start an instance. UnmarshalJSON
+// gives the others their meaning.
 type Plan struct {
 	Version     int        `json:"version"`
-	Algorithm   string     `json:"algorithm"`
-	Model       string     `json:"model"`              // rect or tokens
-	Arrivals    string     `json:"arrivals,omitempty"` // of requests to functions with an objective; steady if empty
-	Headroom    float64    `json:"headroom,omitempty"` // part of what instances are worth that is not counted on
-	GPUsUsed    int        `json:"gpus_used"`
-	Bound       int        `json:"bound"` // proven lower bound on GPUs for this demand
-	BoundMethod string     `json:"bound_method"`
+	Algorithm   string     `json:"algorithm" optional:"yes"`
+	Model       string     `json:"model" optional:"yes"` // rect, tokens or none
+	Arrivals    string     `json:"arrivals,omitempty"`   // of requests to functions with an objective; steady if empty
+	Headroom    float64    `json:"headroom,omitempty"`   // part of what instances are worth that is not counted on
+	GPUsUsed    int        `json:"gpus_used" optional:"yes"`
+	Bound       int        `json:"bound" optional:"yes"` // proven lower bound on GPUs for this demand
+	BoundMethod string     `json:"bound_method" optional:"yes"`
 	GPUs        []GPU      `json:"gpus"`
-	Demand      []Served   `json:"demand"`
-	Unplaced    []Unplaced `json:"unplaced"`
+	Demand      []Served   `json:"demand" optional:"yes"`
+	Unplaced    []Unplaced `json:"unplaced" optional:"yes"`
+}
+
+// UnmarshalJSON reads a plan. Without gpus_used it counts the GPUs with instances. Without a
+// model it is tokens if there is a schedule, rect if all instances have x and y, else none.
+func (p *Plan) UnmarshalJSON(data []byte) error {
+	type plain Plan
+	v := struct {
+		*plain
+		Model    *string `json:"model"`
+		GPUsUsed *int    `json:"gpus_used"`
+	}{plain: (*plain)(p)}
+	if err := json.Unmarshal(data, &v); err != nil {
+		return err
+	}
+	used, scheduled, instances, cornered := 0, false, 0, 0
+	for _, g := range p.GPUs {
+		used += min(len(g.Instances), 1)
+		scheduled = scheduled || len(g.Schedule) > 0
+		for _, in := range g.Instances {
+			instances++
+			if in.X != nil && in.Y != nil {
+				cornered++
+			}
+		}
+	}
+	switch {
+	case v.Model != nil:
+		p.Model = *v.Model
+	case scheduled:
+		p.Model = ModelTokens
+	case instances > 0 && cornered == instances:
+		p.Model = ModelRect
+	default:
+		p.Model = ModelNone
+	}
+	p.GPUsUsed = used
+	if v.GPUsUsed != nil {
+		p.GPUsUsed = *v.GPUsUsed
+	}
+	return nil
 }
 
 // GPU is one GPU of a plan and what it hosts.
 type GPU struct {
-	Node      string     `json:"node"`
+	Node      string     `json:"node" optional:"yes"` // DefaultNode if missing
 	Index     int        `json:"index"`
-	MemMiB    float64    `json:"mem_mib"`
-	Model     string     `json:"model,omitempty"` // of the GPU, as in a profile and an inventory; empty if not known
+	MemMiB    float64    `json:"mem_mib" optional:"yes"` // 0 if not known
+	Model     string     `json:"model,omitempty"`        // of the GPU, as in a profile and an inventory; empty if not known
 	Instances []Instance `json:"instances"`
 	Models    []Model    `json:"models,omitempty"`   // with shared weights
 	Schedule  []Interval `json:"schedule,omitempty"` // with model "tokens"
 }
 
+// DefaultNode is the node of a plan for one machine.
+const DefaultNode = "node0"
+
+// UnmarshalJSON reads a GPU. Without a node it is one of DefaultNode.
+func (g *GPU) UnmarshalJSON(data []byte) error {
+	type plain GPU
+	v := plain{Node: DefaultNode}
+	err := json.Unmarshal(data, &v)
+	*g = GPU(v)
+	return err
+}
+
 // Instance is one instance on one GPU. X is where its share of the window
-// starts (fraction) and Y its lowest SM percentage; both are absent under the
-// model "tokens".
+// starts (fraction) and Y its lowest SM percentage; both are absent unless the
+// model is "rect".
 type Instance struct {
 	ID           string   `json:"id"`
 	Function     string   `json:"function"`
-	SMPct        float64  `json:"sm_pct"`
-	QuotaRequest float64  `json:"quota_request"`
-	QuotaLimit   float64  `json:"quota_limit"`
-	Batch        int      `json:"batch"`
-	RPS          float64  `json:"rps"`
-	MemMiB       float64  `json:"mem_mib"`
+	SMPct        float64  `json:"sm_pct" optional:"yes"`
+	QuotaRequest float64  `json:"quota_request" optional:"yes"`
+	QuotaLimit   float64  `json:"quota_limit" optional:"yes"`
+	Batch        int      `json:"batch" optional:"yes"`
+	RPS          float64  `json:"rps" optional:"yes"`
+	MemMiB       float64  `json:"mem_mib" optional:"yes"`
 	X            *float64 `json:"x,omitempty"`
 	Y            *float64 `json:"y,omitempty"`
+}
+
+// UnmarshalJSON reads an instance. Without a share of the SMs, a quota or a batch it has
+// those of gfaas run: all SMs, all of the window, and one request a batch. One of
+// the two quotas stands for both.
+func (in *Instance) UnmarshalJSON(data []byte) error {
+	type plain Instance
+	missing := math.NaN()
+	v := plain{SMPct: 100, QuotaRequest: missing, QuotaLimit: missing, Batch: 1}
+	err := json.Unmarshal(data, &v)
+	if math.IsNaN(v.QuotaLimit) {
+		v.QuotaLimit = v.QuotaRequest
+	}
+	if math.IsNaN(v.QuotaLimit) {
+		v.QuotaLimit = 1
+	}
+	if math.IsNaN(v.QuotaRequest) {
+		v.QuotaRequest = v.QuotaLimit
+	}
+	*in = Instance(v)
+	return err
 }
 
 // Config returns the configuration that the instance runs in, as rows of a profile
@@ -75,8 +151,8 @@ type Interval struct {
 // Served is a function's demand and what the plan gives it.
 type Served struct {
 	Function  string  `json:"function"`
-	RPS       float64 `json:"rps"`
-	ServedRPS float64 `json:"served_rps"`
+	RPS       float64 `json:"rps" optional:"yes"`
+	ServedRPS float64 `json:"served_rps" optional:"yes"`
 	// HandOverMS is for how long an instance has nothing to do between two calls, where
 	// that is known. It was counted on where calls come at random to functions with an
 	// objective.
@@ -86,8 +162,8 @@ type Served struct {
 // Unplaced is demand the plan could not serve, and why.
 type Unplaced struct {
 	Function string  `json:"function"`
-	RPS      float64 `json:"rps"`
-	Reason   string  `json:"reason"`
+	RPS      float64 `json:"rps" optional:"yes"`
+	Reason   string  `json:"reason" optional:"yes"`
 }
 
 // HandOverMS is that of a function's demand; 0 where it has none.
@@ -107,6 +183,7 @@ const Version = 1
 const (
 	ModelRect   = "rect"   // each instance has a fixed rectangle of window × SMs
 	ModelTokens = "tokens" // a timetable says which instances may run together
+	ModelNone   = "none"   // no timetable: quotas alone decide
 )
 
 // How requests arrive (docs/placement.md).
@@ -141,8 +218,8 @@ func (p Plan) fault() (path, what string) {
 	switch {
 	case p.Version != Version:
 		return "version", fmt.Sprintf("%d, expected %d", p.Version, Version)
-	case p.Model != ModelRect && p.Model != ModelTokens:
-		return "model", fmt.Sprintf("%s, expected %s or %s", csvfile.Quote(p.Model), ModelRect, ModelTokens)
+	case p.Model != ModelRect && p.Model != ModelTokens && p.Model != ModelNone:
+		return "model", fmt.Sprintf("%s, expected %s, %s or %s", csvfile.Quote(p.Model), ModelRect, ModelTokens, ModelNone)
 	}
 	if p.Arrivals != "" && p.Arrivals != ArrivalsSteady && p.Arrivals != ArrivalsPoisson {
 		return "arrivals", fmt.Sprintf("%s, expected %s or %s", csvfile.Quote(p.Arrivals), ArrivalsPoisson, ArrivalsSteady)
@@ -280,6 +357,10 @@ func (g GPU) fault(model string) (key, what string) {
 			return at("x"), "the key is missing, expected a fraction with the model rect"
 		case model == ModelRect && in.Y == nil:
 			return at("y"), "the key is missing, expected a percentage with the model rect"
+		case model == ModelNone && in.X != nil:
+			return at("x"), "not all instances have x and y, expected both of all, or of none"
+		case model == ModelNone && in.Y != nil:
+			return at("y"), "not all instances have x and y, expected both of all, or of none"
 		}
 	}
 	for i, m := range g.Models {

@@ -74,10 +74,16 @@ func TestReadFaults(t *testing.T) {
 	for what, c := range map[string]struct{ old, new, want string }{
 		"version":         {`"version":1`, `"version":2`, "p.json:1: version: 2, expected 1"},
 		"later version":   {`"version":1,`, `"version":2,"colours":[],`, "p.json:1: version: 2, expected 1"},
-		"model":           {`"rect"`, `"grid"`, `p.json:1: model: "grid", expected rect or tokens`},
+		"model":           {`"rect"`, `"grid"`, `p.json:1: model: "grid", expected rect, tokens or none`},
 		"unknown key":     {`"sm_pct":12`, `"sm_pct":12,"colour":1`, "p.json:4: gpus[0].instances[0].colour: unknown key"},
 		"misspelt key":    {`"x":0,`, `"x":0,"quota_limits":1,`, "x, y: quota_limit?"},
-		"missing key":     {`"sm_pct":12,`, ``, "p.json:4: gpus[0].instances[0].sm_pct: the key is missing"},
+		"no model":        {`"rect"`, `""`, `p.json:1: model: "", expected rect, tokens or none`},
+		"missing version": {`"version":1,`, ``, "p.json:1: version: the key is missing"},
+		"missing GPUs":    {`"gpus"`, `"models"`, "p.json:3: models: unknown key"},
+		"missing key":     {`"function":"resnet","sm_pct":12,`, ``, "p.json:4: gpus[0].instances[0].function: the key is missing"},
+		"missing id":      {`"id":"resnet-0",`, ``, "p.json:4: gpus[0].instances[0].id: the key is missing"},
+		"missing index":   {`"index":0,`, ``, "p.json:3: gpus[0].index: the key is missing"},
+		"half a corner":   {`"model":"rect",`, `"model":"none",`, "p.json:5: gpus[0].instances[0].x: not all instances have x and y"},
 		"no x":            {`"x":0,`, ``, "p.json:4: gpus[0].instances[0].x: the key is missing"},
 		"batch":           {`"batch":1`, `"batch":0`, "p.json:5: gpus[0].instances[0].batch: 0, expected 1 or more"},
 		"no id":           {`"id":"resnet-0"`, `"id":""`, "p.json:4: gpus[0].instances[0].id: empty"},
@@ -101,6 +107,44 @@ func TestReadFaults(t *testing.T) {
 				t.Errorf("got %v, want %s", err, c.want)
 			}
 		})
+	}
+}
+
+// TestReadMinimal: a plan that people write needs no more than gfaas up does, and what is
+// left out means something.
+func TestReadMinimal(t *testing.T) {
+	one := func(in string) string {
+		return `{"version":1,"gpus":[{"index":2,"instances":[{"id":"f-0","function":"f"` + in + `}]}]}`
+	}
+	zero := 0.0
+	whole := Instance{ID: "f-0", Function: "f", SMPct: 100, QuotaRequest: 1, QuotaLimit: 1, Batch: 1}
+	with := func(change func(*Instance)) Instance {
+		in := whole
+		change(&in)
+		return in
+	}
+	for what, c := range map[string]struct {
+		text, model string
+		want        Instance
+	}{
+		"minimal":         {one(""), ModelNone, whole},
+		"request":         {one(`,"quota_request":0.3`), ModelNone, with(func(in *Instance) { in.QuotaRequest, in.QuotaLimit = 0.3, 0.3 })},
+		"limit":           {one(`,"quota_limit":0.8`), ModelNone, with(func(in *Instance) { in.QuotaRequest, in.QuotaLimit = 0.8, 0.8 })},
+		"both":            {one(`,"quota_limit":0.8,"quota_request":0.3`), ModelNone, with(func(in *Instance) { in.QuotaRequest, in.QuotaLimit = 0.3, 0.8 })},
+		"zero stays":      {one(`,"sm_pct":0,"quota_request":0,"quota_limit":0`), ModelNone, with(func(in *Instance) { in.SMPct, in.QuotaRequest, in.QuotaLimit = 0, 0, 0 })},
+		"the rest":        {one(`,"sm_pct":12,"batch":4,"rps":30,"mem_mib":100`), ModelNone, with(func(in *Instance) { in.SMPct, in.Batch, in.RPS, in.MemMiB = 12, 4, 30, 100 })},
+		"with a corner":   {one(`,"x":0,"y":0`), ModelRect, with(func(in *Instance) { in.X, in.Y = &zero, &zero })},
+		"with a schedule": {strings.Replace(one(""), `"index":2,`, `"index":2,"schedule":[{"duration":1,"instances":["f-0"]}],`, 1), ModelTokens, whole},
+	} {
+		p, err := Read(strings.NewReader(c.text), "p.json")
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+			continue
+		}
+		if g := p.GPUs[0]; p.Model != c.model || !reflect.DeepEqual(g.Instances[0], c.want) || g.Node != "node0" || g.Index != 2 || g.MemMiB != 0 || p.GPUsUsed != 1 || p.Bound != 0 {
+			t.Errorf("%s: got %+v\nwant model %s and %+v", what, p, c.model, c.want)
+		}
+		checkRoundTrip(t, p)
 	}
 }
 

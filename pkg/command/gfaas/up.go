@@ -55,6 +55,10 @@ share of the SMs, its function applied anew) is stopped and started again, and t
 of. What has exited is started again. --prune stops what the plan does not name, but
 for the gateway's instances; --dry-run prints what would be done, and does nothing.
 
+A plan written by hand needs only {"version": 1, "gpus": [{"index": 0, "instances":
+[{"id": "resnet-0", "function": "resnet"}]}]}: this instance has the whole GPU 0. See
+docs/files.md for the other keys.
+
 The token daemon keeps the plan's timetable: in each window an instance has the
 part that the plan gives it, and what it leaves idle is lent to who waits.
 
@@ -205,7 +209,7 @@ func warn(env *cli.Env, p plan.Plan) (unsound []string) {
 	for _, v := range wrong {
 		switch v.Rule {
 		case verify.RuleInside, verify.RuleOverlap, verify.RuleSchedule, verify.RuleID, verify.RuleGPU:
-			if v.GPU != "" && !slices.Contains(unsound, v.GPU) {
+			if v.GPU != "" && p.Model != plan.ModelNone && !slices.Contains(unsound, v.GPU) {
 				unsound = append(unsound, v.GPU)
 			}
 		}

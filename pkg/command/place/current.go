@@ -1,6 +1,7 @@
 package place
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -89,6 +90,10 @@ func (o *planOptions) make(cmd *cobra.Command, in policy.Input) (plan.Plan, []di
 
 // adopt takes the current plan's model.
 func (o *planOptions) adopt(cmd *cobra.Command, current plan.Plan) error {
+	if current.Model == plan.ModelNone {
+		return cli.Fail(cli.ExitFailure, "plan without --current; gfaas up changes what runs into the new plan",
+			errors.New("the model of the current plan is none: it has no places that could be kept"))
+	}
 	if cmd.Flags().Changed("model") && o.model != current.Model {
 		return cli.Usagef("--model %s: the current plan's is %s", o.model, current.Model)
 	}

@@ -141,7 +141,7 @@ func (o *planOptions) input(cmd *cobra.Command) (in policy.Input, err error) {
 	}
 	in.MemMiB = o.mem.MiB()
 	for i := range o.gpus {
-		in.Devices = append(in.Devices, plan.Device{Node: "node0", Index: i, MemMiB: in.MemMiB})
+		in.Devices = append(in.Devices, plan.Device{Node: plan.DefaultNode, Index: i, MemMiB: in.MemMiB})
 	}
 	if o.files.inventory != "" && in.MemMiB > 0 {
 		if !slices.ContainsFunc(in.Devices, func(d plan.Device) bool { return d.MemMiB >= in.MemMiB }) {

@@ -319,7 +319,7 @@ func (v *revision) openGPUs(current plan.Plan) {
 		was[[2]any{g.Node, g.Index}] = g
 		if v.elastic() {
 			v.open(plan.Device{Node: g.Node, Index: g.Index, MemMiB: v.in.MemMiB, Model: cmp.Or(g.Model, v.in.Model)})
-			if g.Node == "node0" {
+			if g.Node == plan.DefaultNode {
 				v.next = max(v.next, g.Index+1)
 			}
 		}

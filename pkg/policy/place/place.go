@@ -129,7 +129,7 @@ const unlimited gpu.Bytes = math.MaxInt64
 
 // more returns the device of the GPU with that index, where GPUs come as they are needed.
 func (in Input) more(index int) plan.Device {
-	return plan.Device{Node: "node0", Index: index, MemMiB: in.MemMiB, Model: in.Model}
+	return plan.Device{Node: plan.DefaultNode, Index: index, MemMiB: in.MemMiB, Model: in.Model}
 }
 
 // apart returns the input with rows of which at most one of a configuration holds for a

@@ -129,6 +129,21 @@ func (c *checker) schedule(g plan.GPU) {
 	}
 }
 
+// requests checks the model "none": the shares of the SMs that the instances request, each
+// for its part of the window, are no more than the GPU has.
+func (c *checker) requests(g plan.GPU) {
+	if len(g.Schedule) > 0 {
+		c.add(onGPU(RuleSchedule, g), "the GPU has a schedule although the plan's model is none")
+	}
+	sum := 0.0
+	for _, in := range g.Instances {
+		sum += in.SMPct / 100 * in.QuotaRequest
+	}
+	if sum > 1+shareEps {
+		c.add(onGPU(RuleInside, g), "the instances on GPU %s request %.4g%% of its time and SMs, expected at most 100%%", name(g.Node, g.Index), 100*sum)
+	}
+}
+
 // room is what a GPU has for instances and models, in MiB; not limited when
 // neither the plan nor the inventory limits it.
 func (c *checker) room(g plan.GPU) (mib float64, limited bool) {

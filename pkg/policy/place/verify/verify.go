@@ -80,6 +80,8 @@ func Plan(p plan.Plan, in Inputs) []Violation {
 		switch p.Model {
 		case plan.ModelTokens:
 			c.schedule(g)
+		case plan.ModelNone:
+			c.requests(g)
 		default:
 			c.rectangles(g)
 		}

@@ -45,6 +45,28 @@ func TestAGoodPlanHasNoViolation(t *testing.T) {
 	}
 }
 
+// TestPlanWithoutTimetable: with the model none there are no rectangles, and the requests on
+// a GPU sum to at most all of it.
+func TestPlanWithoutTimetable(t *testing.T) {
+	p, in := good()
+	p.Model = plan.ModelNone
+	for i := range p.GPUs[0].Instances {
+		p.GPUs[0].Instances[i].X, p.GPUs[0].Instances[i].Y = nil, nil
+	}
+	if got := Plan(p, in); len(got) > 0 {
+		t.Errorf("90%% requested: %v", got)
+	}
+	p.GPUs[0].Instances[1].QuotaRequest = 0.7
+	if got := Plan(p, Inputs{}); len(got) != 1 || got[0].Rule != RuleInside || got[0].GPU != "n/0" {
+		t.Errorf("105%% requested: %v", got)
+	}
+	p, in = good()
+	p.Model, p.GPUs[0].Schedule = plan.ModelNone, []plan.Interval{{Duration: 1, Instances: []string{"a-0"}}}
+	if got := Plan(p, in); len(got) != 1 || got[0].Rule != RuleSchedule {
+		t.Errorf("with a schedule: %v", got)
+	}
+}
+
 func TestEveryRule(t *testing.T) {
 	for what, c := range map[string]struct {
 		spoil func(*plan.Plan, *Inputs)
