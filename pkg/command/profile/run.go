@@ -100,7 +100,8 @@ again by --resume; the exit status is 1. Interrupted with rows in a file, the
 status is 7.
 
 Before the first trial a line on standard error says how many configurations there
-are and how long they take, about, if that is 10 s or more. A terminal shows how far the
+are and how long they take, about, if that is 10 s or more. Both are
+upper bounds for a search, which may end sooner. A terminal shows how far the
 run is; elsewhere there is a line every 30 s.
 
 --search grid measures every configuration. The others look for one to run the
@@ -510,16 +511,10 @@ const (
 
 // announce says what the run is about to do and how long it will take, about.
 func (o *runOptions) announce(machines, old int) {
-	left := o.points() - old
-	turns := time.Duration((left + machines - 1) / machines)
-	least, most := turns*(o.each()+startTime), turns*(o.each()+startTime)
-	loaded := turns * o.each()
-	text := fmt.Sprintf("configurations: %d to measure, %d measured before; %v and a start each", left, old, o.each())
-	if o.choosing() {
-		text = fmt.Sprintf("configurations: at most %d to measure, %d measured before; %v and a start each", left, old, o.each())
-	}
-	if machines > 1 {
-		text += fmt.Sprintf(", %d at a time", machines)
+	w := o.work(machines, old)
+	text := fmt.Sprintf("configurations: %s, %d measured before; %v and a start each", w.count, old, o.each())
+	if w.beside > 1 {
+		text += fmt.Sprintf(", %d at a time", w.beside)
 	}
 	about := "about"
 	switch {
@@ -528,21 +523,59 @@ func (o *runOptions) announce(machines, old int) {
 	case o.load.Spec.Kind == load.Max:
 		about = "at least"
 	}
+	fewest, most := 1, 1 // times
 	if o.form().Goodput {
-		least, most, loaded = leastTimes*least, mostTimes*most, leastTimes*loaded
+		fewest, most = leastTimes, mostTimes
 		text += fmt.Sprintf("; with the goodput %d to %d times as long as without it (--goodput=false)", leastTimes, mostTimes)
 	}
-	took := roughly(least)
-	if roughly(most) != took {
-		took += " to " + roughly(most)
+	var took []string
+	for _, turns := range w.turns {
+		least, longest := roughly(time.Duration(fewest*turns)*(o.each()+startTime)), roughly(time.Duration(most*turns)*(o.each()+startTime))
+		if longest != least {
+			least += " to " + longest
+		}
+		took = append(took, least)
 	}
-	text = fmt.Sprintf("%s: %s %s", text, about, took)
-	if loaded >= worthTelling {
+	text = fmt.Sprintf("%s: %s %s", text, about, strings.Join(slices.Compact(took), ", else "))
+	if time.Duration(fewest*w.turns[0])*o.each() >= worthTelling {
 		o.env.Notef("%s", text)
 	} else {
 		o.env.Debugf("%s", text)
 	}
 }
+
+// work is how much a run has to measure.
+type work struct {
+	count  string // of configurations, for people
+	turns  []int  // configurations one after the other; of a search if it ends soon, and if not
+	beside int    // at a time
+}
+
+// work returns what there is to measure on so many machines. A search of one function
+// stays on one machine.
+func (o *runOptions) work(machines, old int) work {
+	left := o.points() - old
+	if !o.choosing() {
+		return work{fmt.Sprintf("%d to measure", left), []int{divideUp(left, machines)}, machines}
+	}
+	functions := len(o.functions)
+	soon, surely, _ := search.Most(o.search, o.space, o.goal) // run knows its name
+	turns := func(each int) int { return min(left, each*divideUp(functions, machines)) }
+	w := work{
+		count: fmt.Sprintf("at most %d to measure", min(left, functions*surely)), turns: []int{turns(surely)}, beside: min(machines, functions),
+	}
+	if most := min(left, functions*soon); most < min(left, functions*surely) {
+		meets := "answers"
+		if slices.ContainsFunc(o.functions, func(fn function.Function) bool { return o.objective(fn.Name) > 0 }) {
+			meets = "meets the objective"
+		}
+		w.count = fmt.Sprintf("at most %d to measure if one of the first %s, else at most %d", most, meets, min(left, functions*surely))
+		w.turns = []int{turns(soon), turns(surely)}
+	}
+	return w
+}
+
+func divideUp(n, by int) int { return (n + by - 1) / by }
 
 // roughly prints a duration that is an estimate: 12s, 8m, 1h40m.
 func roughly(d time.Duration) string {
