@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -32,7 +33,10 @@ func newGet(t *tool) *cobra.Command {
 		Short: "Load a model that is known, and write it to a file",
 		Long: `Loads a model if it is not on the GPU. With FILE, or - for standard output, it
 is written back from the GPU: byte for byte the file that was put, and one file
-where a model was put from several.`,
+where a model was put from several.
+
+A terminal shows how much of the model is loaded or written; elsewhere a line on
+standard error does, every 30 s.`,
 		Example: `  gfaas-modeld get resnet50
   gfaas-modeld get resnet50 - | sha256sum`,
 		Args: cobra.RangeArgs(1, 2),
@@ -72,9 +76,9 @@ func (o *getOptions) run(ctx context.Context, t *tool, name, path string) (err e
 	if path != "" {
 		return o.write(ctx, t, client, r, path)
 	}
-	done := t.follow(ctx, name, o.tenant)
+	end := t.follow(ctx, name, o.tenant, nil)
 	_, files, err := client.Call(ctx, r)
-	done()
+	end()
 	for _, f := range files {
 		_ = f.Close()
 	}
@@ -82,6 +86,14 @@ func (o *getOptions) run(ctx context.Context, t *tool, name, path string) (err e
 		return explain(fmt.Errorf("get %s: %w", name, err))
 	}
 	return nil
+}
+
+// counter is a writer that counts bytes.
+type counter struct{ atomic.Int64 }
+
+func (c *counter) Write(p []byte) (int, error) {
+	c.Add(int64(len(p)))
+	return len(p), nil
 }
 
 // write has the daemon write the file into a pipe, and what comes out of that into
@@ -102,15 +114,16 @@ func (o *getOptions) write(ctx context.Context, t *tool, client *modeld.Client, 
 	defer from.Close()
 	defer to.Close()
 	sum := sha256.New()
+	var written counter
 	copying := make(chan error, 1)
 	go func() {
-		_, err := io.Copy(io.MultiWriter(out, sum), from)
+		_, err := io.Copy(io.MultiWriter(out, sum, &written), from)
 		copying <- err
 	}()
 	r.Op = wire.OpRead
-	done := t.follow(ctx, r.Name, o.tenant)
+	end := t.follow(ctx, r.Name, o.tenant, &written.Int64)
 	a, _, err := client.Call(ctx, r, to)
-	done()
+	end()
 	_ = to.Close()
 	if err != nil {
 		_ = from.Close()

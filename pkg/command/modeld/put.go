@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -35,7 +36,10 @@ room: it must stay as it is.
 Where the name has the same content already, nothing happens. With other content
 it becomes the model's next generation: who asks from now on gets that, and who
 holds the one before keeps it. Other content is for all tenants only if --public is
-said of it, too.`,
+said of it, too.
+
+A terminal shows how much of the model is loaded; elsewhere a line on standard error
+does, every 30 s.`,
 		Example: `  gfaas-modeld put resnet50 resnet50.safetensors
   gfaas-modeld put llama/8b model.safetensors.index.json --timeout 1m`,
 		Args: cobra.ExactArgs(2),
@@ -80,33 +84,52 @@ func (o *putOptions) run(ctx context.Context, t *tool, name, path string) error 
 		return err
 	}
 	defer file.Close()
-	done := t.follow(ctx, name, o.tenant)
+	end := t.follow(ctx, name, o.tenant, nil)
 	_, _, err = client.Call(ctx, wire.Request{
 		Op: wire.OpPut, Name: name, Tenant: o.tenant, Source: source, SHA256: o.sha256, Public: o.public,
 		TimeoutMS: o.timeout.Milliseconds(),
 	}, file)
-	done()
+	end()
 	if err != nil {
 		return explain(fmt.Errorf("put %s: %w", name, err))
 	}
 	return nil
 }
 
-// follow shows on a terminal how a model is loaded, until it is told to stop.
-func (t *tool) follow(ctx context.Context, name, tenant string) (done func()) {
-	if !t.env.ErrTerminal || t.env.Quiet {
+// follow is follow with the daemon's answers, over a connection of its own.
+func (t *tool) follow(ctx context.Context, name, tenant string, written *atomic.Int64) (end func()) {
+	return follow(ctx, t.env, name, written, func(ctx context.Context) (look func() (*wire.Status, error), done func(), err error) {
+		client, err := t.dial(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		return func() (*wire.Status, error) {
+			a, _, err := client.Call(ctx, wire.Request{Op: wire.OpStat, Name: name, Tenant: tenant})
+			return a.Model, err
+		}, func() { client.Close() }, nil
+	})
+}
+
+// looker opens what look asks for a model's status. The caller calls done at the end.
+type looker func(context.Context) (look func() (*wire.Status, error), done func(), err error)
+
+// follow shows how much of a model is loaded, until end is called: by a bar on a terminal,
+// by a line every half minute elsewhere, and not at all under --quiet. Of a model that is on
+// the GPU it shows how many bytes were written, unless that is nil.
+func follow(ctx context.Context, env *cli.Env, name string, written *atomic.Int64, open looker) (end func()) {
+	if env.Quiet {
 		return func() {}
 	}
 	ctx, stop := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		client, err := t.dial(ctx)
+		look, done, err := open(ctx)
 		if err != nil {
 			return
 		}
-		defer client.Close()
-		bar := t.env.Progress(100, "loading "+name, "percent")
+		defer done()
+		bar := env.Progress(100, "loading "+name, "percent")
 		defer func() { _ = bar.Finish() }()
 		tick := time.NewTicker(200 * time.Millisecond)
 		defer tick.Stop()
@@ -116,9 +139,14 @@ func (t *tool) follow(ctx context.Context, name, tenant string) (done func()) {
 				return
 			case <-tick.C:
 			}
-			a, _, err := client.Call(ctx, wire.Request{Op: wire.OpStat, Name: name, Tenant: tenant})
-			if err == nil && a.Model.State == wire.StateLoading && a.Model.Bytes > 0 {
-				_ = bar.Set(int(min(100, 100*a.Model.Loaded/a.Model.Bytes)))
+			m, err := look()
+			switch {
+			case err != nil || m.Bytes <= 0:
+			case m.State == wire.StateLoading:
+				_ = bar.Set(int(min(100, 100*m.Loaded/m.Bytes)))
+			case m.State == wire.StateGPU && written != nil:
+				bar.Describe("writing " + name)
+				_ = bar.Set(int(min(100, 100*written.Load()/m.Bytes)))
 			}
 		}
 	}()

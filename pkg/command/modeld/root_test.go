@@ -1,9 +1,14 @@
 package modeld
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	wire "github.com/gfaas/gfaas/pkg/wire/model"
@@ -20,5 +25,53 @@ func TestNoRoomIsBusy(t *testing.T) {
 	}
 	if err := explain(&wire.Error{Code: wire.CodeCapacity}); errors.As(err, &named) && named.JSONCode() == "busy" {
 		t.Errorf("too large a model is %#v", err)
+	}
+}
+
+// TestPutInALog: where standard error is no terminal, a line twice a minute says how much
+// of a model is loaded, or written to a file, and none under --quiet.
+func TestPutInALog(t *testing.T) {
+	for _, quiet := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			var log bytes.Buffer
+			began := time.Now()
+			var written atomic.Int64
+			// It waits for room, is loaded, and is written to a file then.
+			look := func() (*wire.Status, error) {
+				m := &wire.Status{State: wire.StateFile, Bytes: 1000}
+				switch passed := time.Since(began); { // never when a line is due
+				case passed > 135*time.Second:
+					m.State = wire.StateGPU
+					written.Store(250)
+				case passed > 105*time.Second:
+					m.State, m.Loaded = wire.StateLoading, 800
+				case passed > 75*time.Second:
+					m.State, m.Loaded = wire.StateLoading, 500
+				case passed > 45*time.Second:
+					m.State, m.Loaded = wire.StateLoading, 200
+				}
+				return m, nil
+			}
+			closed := false
+			end := follow(t.Context(), &cli.Env{Prog: "gfaas-modeld", Err: &log, Quiet: quiet}, "llama/8b", &written,
+				func(context.Context) (func() (*wire.Status, error), func(), error) {
+					return look, func() { closed = true }, nil
+				})
+			time.Sleep(151*time.Second + time.Millisecond)
+			synctest.Wait()
+			end()
+			want := `gfaas-modeld: loading llama/8b: 0 of 100 percent after 30s
+gfaas-modeld: loading llama/8b: 20 of 100 percent after 1m0s, about 4m0s left
+gfaas-modeld: loading llama/8b: 50 of 100 percent after 1m30s, about 1m30s left
+gfaas-modeld: loading llama/8b: 80 of 100 percent after 2m0s, about 30s left
+gfaas-modeld: writing llama/8b: 25 of 100 percent after 2m30s, about 7m30s left
+`
+			if quiet {
+				want = ""
+			}
+			if got := log.String(); got != want || closed == quiet {
+				t.Errorf("quiet %v: got\n%swant\n%s; connection closed: %v", quiet, got, want, closed)
+			}
+		})
 	}
 }
