@@ -114,6 +114,33 @@ func TestFillsItsLog(t *testing.T) {
 	s.ends()
 }
 
+// What an instance printed whose start failed is in the gateway's logs, as it is in gfaas
+// logs, and no file of it is left when its function is gone.
+func TestLogsOfAFailedStart(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	p.write("f.yaml", `{name: f, command: [sh, -c, "echo no such model >&2; exit 3"]}`+"\n")
+	s := p.serve()
+	s.applied("f.yaml", "f")
+	if r := s.must("f", "x"); r.status != 502 || r.code != "start-failed" {
+		t.Fatalf("%+v", r)
+	}
+	answer, err := s.Send(t.Context(), http.MethodGet, "/system/logs?name=f", nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil || strings.Count(string(text), `"text":"no such model"`) != 1 || !strings.Contains(string(text), `"instance":"f.`) {
+		t.Errorf("%v, %s", err, text)
+	}
+	if left, err := filepath.Glob(filepath.Join(s.dir, "failed-*", ".*")); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+	s.output("rm", "f")
+	s.ends()
+}
+
 // The token daemon dies under the gateway: what is to start finds another one.
 func TestTokenDaemonDies(t *testing.T) {
 	t.Parallel()

@@ -17,6 +17,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/host"
+	"github.com/gfaas/gfaas/pkg/daemon/gateway"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/launch"
@@ -118,6 +119,16 @@ func failedOf(runDir string, names []string, instances []instance.Record) []host
 		return len(names) > 0 && !slices.Contains(names, f.ID) && !slices.Contains(names, f.Function) ||
 			slices.ContainsFunc(instances, func(r instance.Record) bool { return r.ID == f.ID })
 	})
+}
+
+// failedStarts returns the failed starts of a function, for the gateway to show.
+func failedStarts(runDir, function string) (out []gateway.FailedStart) {
+	for _, f := range host.FailedStarts(runDir) {
+		if f.Function == function {
+			out = append(out, gateway.FailedStart{ID: f.ID, Logs: f.Logs})
+		}
+	}
+	return out
 }
 
 // options reads the flags at that time.

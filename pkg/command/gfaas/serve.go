@@ -468,9 +468,10 @@ func (o *serveOptions) run(cmd *cobra.Command, t *tool) error {
 	}
 	cfg := gateway.Config{
 		Socket: socket, Listen: o.listen, UIListen: o.uiListen, Private: filepath.Dir(socket) == t.runDir, Log: log,
-		Alone:   func(ctx context.Context) (func(), error) { return host.Exclusive(ctx, t.env, filepath.Dir(socket)) },
-		AtWork:  func() bool { return host.AtWork(filepath.Dir(socket)) },
-		Starter: launcher, Invoker: client, Catalog: t.store, Usage: daemon.Status, Faults: daemon.Faults,
+		Alone:        func(ctx context.Context) (func(), error) { return host.Exclusive(ctx, t.env, filepath.Dir(socket)) },
+		AtWork:       func() bool { return host.AtWork(filepath.Dir(socket)) },
+		FailedStarts: func(function string) []gateway.FailedStart { return failedStarts(filepath.Dir(socket), function) },
+		Starter:      launcher, Invoker: client, Catalog: t.store, Usage: daemon.Status, Faults: daemon.Faults,
 		Policy: queue.Config{Policy: o.policy, Pool: o.pool, Options: options}, Concurrency: o.concurrency,
 		Settings: settings, Limits: o.limits, Keep: o.keep, Scaler: o.scaler, Park: string(o.park), Parker: daemon, Async: o.async, Version: cli.Version,
 	}

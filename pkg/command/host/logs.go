@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
+	"io/fs"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -32,6 +34,9 @@ func besideState(what, runDir string) string {
 	if path, err := filepath.Abs(state); err == nil {
 		state = path
 	}
+	if path, err := filepath.Abs(runDir); err == nil {
+		runDir = path
+	}
 	name := sha256.Sum256([]byte(runDir))
 	return filepath.Join(filepath.Dir(state), what+"-"+hex.EncodeToString(name[:4]))
 }
@@ -46,12 +51,15 @@ type FailedStart struct {
 // neither.
 const between = "@"
 
+// unfinished begins the names of folders of logs that are being saved.
+const unfinished = "."
+
 // FailedStarts returns those of a run directory whose logs are kept, by function.
 func FailedStarts(runDir string) (out []FailedStart) {
 	dir := besideState("failed", runDir)
 	entries, _ := os.ReadDir(dir) // without it there are none
 	for _, e := range entries {
-		if function, id, ok := strings.Cut(e.Name(), between); ok {
+		if function, id, ok := strings.Cut(e.Name(), between); ok && !strings.HasPrefix(function, unfinished) {
 			out = append(out, FailedStart{function, id, filepath.Join(dir, e.Name())})
 		}
 	}
@@ -68,19 +76,27 @@ func (f FailedStart) Logs(ctx context.Context, o ports.LogOptions) ports.LogLine
 func (f FailedStart) Remove() error { return logs.Remove(f.dir) }
 
 // keepFailed keeps the log of an instance in place of the one of its function that is kept.
+// The log appears as a whole.
 func keepFailed(runDir string) func(function, id string, lines ports.LogLines) error {
 	var mu sync.Mutex
 	return func(function, id string, lines ports.LogLines) error {
 		mu.Lock()
 		defer mu.Unlock()
+		dir := besideState("failed", runDir)
+		saved := filepath.Join(dir, unfinished+function)
+		failed := logs.Save(saved, lines)
 		for _, f := range FailedStarts(runDir) {
-			if f.Function == function && f.ID != id {
+			if f.Function == function {
 				if err := f.Remove(); err != nil {
 					return err
 				}
 			}
 		}
-		return logs.Save(filepath.Join(besideState("failed", runDir), function+between+id), lines)
+		err := os.Rename(saved, filepath.Join(dir, function+between+id))
+		if errors.Is(err, fs.ErrNotExist) { // it printed nothing
+			err = nil
+		}
+		return errors.Join(failed, err)
 	}
 }
 

@@ -55,6 +55,9 @@ type Config struct {
 	// AtWork, if set, reports whether another process starts or stops instances of plans.
 	AtWork func() bool
 
+	// FailedStarts, if set, returns the logs that are kept of starts of a function that failed.
+	FailedStarts func(function string) []FailedStart
+
 	// Usage, if set, asks the token daemon what its instances use.
 	Usage func(context.Context) (wire.Status, error)
 
@@ -89,6 +92,12 @@ type Config struct {
 
 	peerUser func(context.Context) (uid int, err error) // of a request's connection; nil asks the kernel
 	files    int                                        // descriptors that there are; 0 asks the kernel
+}
+
+// FailedStart is what an instance printed whose start failed.
+type FailedStart struct {
+	ID   string
+	Logs func(context.Context, ports.LogOptions) ports.LogLines
 }
 
 // How memory waits on the host, if it does.

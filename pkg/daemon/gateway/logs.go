@@ -22,30 +22,57 @@ type logLine struct {
 	Text      string    `json:"text"`
 }
 
-// logs yields what the instances of a function printed, in order of time; of one
-// instance if id is not empty. Followed, those that start later are among them, and
-// it ends when ctx does.
+// logs yields what the instances of a function printed, and those whose starts failed, in
+// order of time; of one instance if id is not empty. Followed, it goes on with instances
+// that start or fail to start later, until ctx ends.
 func (g *Gateway) logs(ctx context.Context, t *target, id string, o ports.LogOptions) iter.Seq[logLine] {
 	return func(yield func(logLine) bool) {
 		if o.Follow {
 			g.followLogs(ctx, t, id, o, yield)
 			return
 		}
-		records := g.recordsOf(t, id)
+		sources := g.sourcesOf(t, id)
 		var logs []ports.LogLines
-		for _, r := range records {
-			logs = append(logs, g.cfg.Starter.Logs(ctx, r, o))
+		for _, s := range sources {
+			logs = append(logs, s.lines(ctx, o))
 		}
 		for p, err := range launch.Merged(logs) {
 			if err != nil {
-				g.log.Warn("log not read", "instance", records[p.From].ID, "err", err)
+				g.log.Warn("log not read", "instance", sources[p.From].id, "err", err)
 				continue
 			}
-			if !yield(lineOf(records[p.From], p.Line)) {
+			if !yield(sources[p.From].line(t.name, p.Line)) {
 				return
 			}
 		}
 	}
+}
+
+// source is where an instance's log comes from.
+type source struct {
+	id    string
+	lines func(context.Context, ports.LogOptions) ports.LogLines
+}
+
+// sourcesOf returns the logs of a function's instances, and of its starts that failed, less
+// those of ids that have an instance now.
+func (g *Gateway) sourcesOf(t *target, id string) (out []source) {
+	for _, r := range g.recordsOf(t, id) {
+		out = append(out, source{r.ID, func(ctx context.Context, o ports.LogOptions) ports.LogLines { return g.cfg.Starter.Logs(ctx, r, o) }})
+	}
+	if g.cfg.FailedStarts == nil {
+		return out
+	}
+	for _, f := range g.cfg.FailedStarts(t.name) {
+		if (id == "" || f.ID == id) && !slices.ContainsFunc(out, func(s source) bool { return s.id == f.ID }) {
+			out = append(out, source{f.ID, f.Logs})
+		}
+	}
+	return out
+}
+
+func (s source) line(function string, l ports.LogLine) logLine {
+	return logLine{Name: function, Namespace: namespace, Instance: s.id, Timestamp: l.Time, Text: l.Text}
 }
 
 // newInstances is how often it is looked for instances whose logs are to be
@@ -62,18 +89,18 @@ func (g *Gateway) followLogs(ctx context.Context, t *target, id string, o ports.
 	tick := time.NewTicker(newInstances)
 	defer tick.Stop()
 	for {
-		for _, r := range g.recordsOf(t, id) {
-			if followed[r.ID] {
+		for _, s := range g.sourcesOf(t, id) {
+			if followed[s.id] {
 				continue
 			}
-			followed[r.ID] = true
+			followed[s.id] = true
 			reading.Go(func() {
-				for line, err := range g.cfg.Starter.Logs(ctx, r, o) {
+				for line, err := range s.lines(ctx, o) {
 					if err != nil {
 						return // most likely that it is over
 					}
 					select {
-					case lines <- lineOf(r, line):
+					case lines <- s.line(t.name, line):
 					case <-ctx.Done():
 						return
 					}
@@ -92,10 +119,6 @@ func (g *Gateway) followLogs(ctx context.Context, t *target, id string, o ports.
 			}
 		}
 	}
-}
-
-func lineOf(r instance.Record, l ports.LogLine) logLine {
-	return logLine{Name: r.Function, Namespace: namespace, Instance: r.ID, Timestamp: l.Time, Text: l.Text}
 }
 
 // recordsOf are the instances of a function that run, by id; the one of that id if

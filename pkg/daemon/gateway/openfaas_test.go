@@ -7,13 +7,16 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
 )
 
 // TestFaasCLI sends what faas-cli sends, in its order.
@@ -278,5 +281,67 @@ func TestSystemLogs(t *testing.T) {
 	}
 	if a := w.do("GET", "/system/logs?name=f&instance=f.2", ""); a.body != "" {
 		t.Errorf("%+v", a)
+	}
+}
+
+// TestLogsOfFailedStarts: what an instance printed whose start failed is shown, unless its id
+// is a running instance's, and followed if the start fails later.
+func TestLogsOfFailedStarts(t *testing.T) {
+	var mu sync.Mutex
+	var failed []FailedStart
+	fail := func(id, text string) {
+		mu.Lock()
+		defer mu.Unlock()
+		failed = append(failed, FailedStart{ID: id, Logs: func(context.Context, ports.LogOptions) ports.LogLines {
+			return func(yield func(ports.LogLine, error) bool) { yield(ports.LogLine{Text: text}, nil) }
+		}})
+	}
+	w := newWorld(t, http.HandlerFunc(echo), func(c *Config) {
+		c.FailedStarts = func(function string) []FailedStart {
+			mu.Lock()
+			defer mu.Unlock()
+			if function != "f" {
+				return nil
+			}
+			return slices.Clone(failed)
+		}
+	})
+	w.apply(fn("f"), fn("g"))
+	w.answers("f")
+	fail("f.7", "no such model")
+	fail("f.1", "of an instance that runs now")
+	ofLog := func(query string) string {
+		a := w.do("GET", "/system/logs?name="+query, "")
+		if a.status != 200 {
+			t.Fatalf("%s: %+v", query, a)
+		}
+		return a.body
+	}
+	if text := ofLog("f"); strings.Count(text, `"instance":"f.7"`) != 1 || !strings.Contains(text, `"name":"f"`) || !strings.Contains(text, "no such model") || strings.Contains(text, "runs now") {
+		t.Errorf("f: %s", text)
+	}
+	if text := ofLog("f&instance=f.7"); strings.Count(text, "\n") != 1 || !strings.Contains(text, "no such model") {
+		t.Errorf("f.7: %s", text)
+	}
+	if text := ofLog("g") + ofLog("f&instance=f.8"); text != "" {
+		t.Errorf("others: %s", text)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, "GET", w.url("/system/logs?name=f&instance=f.9&follow=true"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	stream, err := transport.RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Body.Close()
+	fail("f.9", "too late")
+	lines := bufio.NewScanner(stream.Body)
+	if !lines.Scan() || !strings.Contains(lines.Text(), `"instance":"f.9"`) || !strings.Contains(lines.Text(), "too late") {
+		t.Errorf("followed: %q, %v", lines.Text(), lines.Err())
 	}
 }
