@@ -60,7 +60,7 @@ type Function struct {
 	Rejected       *int64   `json:"rejected"`
 	Errors         *int64   `json:"errors"` // 5xx, the gateway's own too
 	Instances      int      `json:"instances"`
-	GPUSeconds     *float64 `json:"gpu_seconds"` // time that its instances were busy, starts that failed left out
+	GPUSeconds     *float64 `json:"gpu_seconds"`   // time that its instances were busy, starts that failed left out
 	Why            string   `json:"why,omitempty"` // why what waits does
 }
 
