@@ -136,13 +136,11 @@ func RuntimeOf(fn function.Function) string {
 	return instance.Process
 }
 
-// definition tells apart what instances would have to be started anew for: what only
-// a gateway or a plan goes by is left out. Functions of different folders are
-// different. Empty is not known.
+// definition identifies a version of a function: instances of another version have to be
+// started anew. Functions of different folders are different. Empty means not known.
 func definition(fn function.Function) string {
-	fn.Scale, fn.Inflight, fn.Timeout, fn.Queue, fn.Weight = function.Scale{}, 0, 0, 0, 0
-	fn.Labels, fn.Annotations, fn.GPUMem = nil, nil, 0
-	fn.Probes, fn.KeepUpgraded = function.Probes{}, false
+	fn = fn.Versioned()
+	fn.GPUMem = 0 // is in the slice
 	text, err := function.Format([]function.Function{fn})
 	if err != nil {
 		return ""
@@ -261,11 +259,16 @@ func simulated(gpus []string) bool {
 	return err == nil && d.Simulated
 }
 
-func registration(fn function.Function, p instance.Placement, secret string) wire.Registration {
-	r := wire.Registration{Instance: p.ID, Function: fn.Name, Secret: secret, StopUnmanaged: fn.Unmanaged == function.StopUnmanaged}
-	if fn.Kind != "training" { // which has no latency
-		r.SLOMS = float64(fn.SLO) / float64(time.Millisecond)
+// SLOMS returns the latency objective of a function's instances for the token daemon.
+func SLOMS(fn function.Function) float64 {
+	if fn.Kind == "training" { // which has no latency
+		return 0
 	}
+	return float64(fn.SLO) / float64(time.Millisecond)
+}
+
+func registration(fn function.Function, p instance.Placement, secret string) wire.Registration {
+	r := wire.Registration{Instance: p.ID, Function: fn.Name, Secret: secret, SLOMS: SLOMS(fn), StopUnmanaged: fn.Unmanaged == function.StopUnmanaged}
 	for n, name := range p.GPUs {
 		alloc := wire.Allocation{
 			GPU: name, SMPct: p.Slice.SMPct, QuotaRequest: p.Slice.QuotaRequest, QuotaLimit: p.Slice.QuotaLimit, MemLimit: p.Slice.Mem,

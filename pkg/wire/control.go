@@ -118,6 +118,7 @@ type Change struct {
 	QuotaLimit   *float64     `json:"quota_limit,omitempty"`
 	MemLimit     *gpu.Bytes   `json:"mem_limit,omitempty"` // 0 is no limit
 	Turns        [][]gpu.Turn `json:"turns,omitempty"`     // of each GPU; without them another quota takes the turns away
+	SLOMS        *float64     `json:"slo_ms,omitempty"`    // 0 is best effort
 }
 
 // Apply makes the change in a registration.
@@ -140,6 +141,9 @@ func (c Change) Apply(r Registration) (Registration, error) {
 		if c.Turns != nil {
 			a.Turns = c.Turns[i]
 		}
+	}
+	if c.SLOMS != nil {
+		r.SLOMS = *c.SLOMS
 	}
 	r.Allocation, r.More = all[0], all[1:]
 	if len(r.More) == 0 {

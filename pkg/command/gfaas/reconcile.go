@@ -7,6 +7,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/launch"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
@@ -15,7 +16,7 @@ import (
 const (
 	actionStart   = "start"   // there is none, or what there was has ended
 	actionReplace = "replace" // it runs, but as what the plan does not say
-	actionChange  = "change"  // its quota, memory limit or turns, while it runs
+	actionChange  = "change"  // its quota, memory limit, turns or objective, while it runs
 	actionStop    = "stop"    // the plan does not name it (--prune)
 	actionKeep    = "keep"
 )
@@ -28,8 +29,9 @@ type step struct {
 	GPU      string `json:"gpu"` // several are joined by commas
 	Why      string `json:"why"`
 
-	wanted assignment      // of start, replace, change and keep
-	old    instance.Record // of all but the start of what was not there
+	wanted     assignment         // of start, replace, change and keep
+	old        instance.Record    // of all but the start of what was not there
+	registered *wire.Registration // of change and keep
 }
 
 // running is an instance of the state, with what its runtime says became of it and
@@ -53,7 +55,7 @@ func reconcile(wanted []assignment, have []running, prune bool) ([]step, error) 
 		named[a.placement.ID] = true
 		s := step{Action: actionStart, ID: a.placement.ID, Function: a.function.Name, GPU: strings.Join(a.placement.GPUs, ","), wanted: a}
 		if i, runs := at[s.ID]; runs {
-			s.old = have[i].record
+			s.old, s.registered = have[i].record, have[i].registered
 			if s.old.Owner == instance.Gateway {
 				return nil, fmt.Errorf("instance %s is the gateway's: 'gfaas scale %s=0' has it stop it", s.ID, s.old.Function)
 			}
@@ -118,6 +120,9 @@ func (r running) changes(a assignment) string {
 			out = append(out, "it has other turns")
 		}
 	}
+	if want := launch.SLOMS(a.function); r.registered.SLOMS != want {
+		out = append(out, fmt.Sprintf("its objective is %s, not %s", objectiveText(r.registered.SLOMS), objectiveText(want)))
+	}
 	if len(out) == 0 && r.record.Slice != a.placement.Slice {
 		out = append(out, "its slice was changed")
 	}
@@ -135,10 +140,23 @@ func limitText(b gpu.Bytes) string {
 	return b.String()
 }
 
-// change is what the token daemon is told for the instance to have its slice.
-func (a assignment) change() wire.Change {
+// change returns what the token daemon is to change in a registration for the instance to be
+// as it is wanted.
+func (a assignment) change(is wire.Registration) wire.Change {
 	s := a.placement.Slice
-	return wire.Change{QuotaRequest: &s.QuotaRequest, QuotaLimit: &s.QuotaLimit, MemLimit: &s.Mem, Turns: a.placement.Turns}
+	c := wire.Change{QuotaRequest: &s.QuotaRequest, QuotaLimit: &s.QuotaLimit, MemLimit: &s.Mem, Turns: a.placement.Turns}
+	if slo := launch.SLOMS(a.function); slo != is.SLOMS { // which older daemons do not know
+		c.SLOMS = &slo
+	}
+	return c
+}
+
+// objectiveText is an objective for people; none is best effort.
+func objectiveText(ms float64) string {
+	if ms == 0 {
+		return "best effort"
+	}
+	return number.Plain(ms) + " ms"
 }
 
 // difference is the steps for people; what is kept is left out.

@@ -49,10 +49,10 @@ each under its slice of its GPU, and returns when all are ready to answer. They 
 on until gfaas down. Functions with an image run as containers, the others as
 processes; they must have been applied.
 
-What runs already and is as the plan says is left alone. Another quota, memory limit
-or timetable is changed while an instance runs; what differs otherwise (its GPU, its
-share of the SMs, its function applied anew) is stopped and started again, and told
-of. What has exited is started again. --prune stops what the plan does not name, but
+What runs already and is as the plan says is left alone. The quota, the memory limit, the
+timetable and the objective (slo) of an instance are changed while it runs. An instance
+that differs otherwise (its GPU, its share of the SMs, a new version of its function) is
+stopped and started again, with a note. What has exited is started again. --prune stops what the plan does not name, but
 for the gateway's instances; --dry-run prints what would be done, and does nothing.
 
 A plan written by hand needs only {"version": 1, "gpus": [{"index": 0, "instances":
@@ -374,7 +374,7 @@ func (u *rollout) changeAll(ctx context.Context) error {
 	})
 	for _, s := range changes {
 		u.tool.env.Notef("changing %s: %s", s.ID, s.Why)
-		if err := u.launcher.Change(ctx, s.ID, s.wanted.change()); err != nil {
+		if err := u.launcher.Change(ctx, s.ID, s.wanted.change(*s.registered)); err != nil {
 			return err
 		}
 		p := s.wanted.placement

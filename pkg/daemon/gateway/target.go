@@ -82,15 +82,8 @@ func isOf(r instance.Record, fn function.Function) bool {
 // pause is how long an answer may take to begin, and then to go on.
 func (t *target) pause() time.Duration { return time.Duration(t.timeout.Load()) }
 
-// same says whether instances of two versions of a function are the same.
-func same(a, b function.Function) bool {
-	for _, f := range []*function.Function{&a, &b} {
-		f.SLO, f.Weight, f.Tenant, f.Scale, f.Inflight, f.Timeout, f.Queue, f.Kind = 0, 0, "", function.Scale{}, 0, 0, 0, ""
-		f.Probes, f.KeepUpgraded = function.Probes{}, false
-		f.Labels, f.Annotations = nil, nil
-	}
-	return reflect.DeepEqual(a, b)
-}
+// same reports whether a change of a function makes no new version of it.
+func same(a, b function.Function) bool { return reflect.DeepEqual(a.Versioned(), b.Versioned()) }
 
 // refusal is the answer to a call that the policy rejected. Locked.
 func (e *engine) refusal(t *target, rule string) *Error {
