@@ -117,7 +117,10 @@ func runPs(ctx context.Context, t *tool, names []string, withJobs bool) error {
 	if err != nil {
 		return err
 	}
-	clients := t.clients(ctx)
+	var clients []wire.ClientStatus
+	for _, g := range t.gpus(ctx) {
+		clients = append(clients, g.Clients...)
+	}
 	var jobs []tokend.Owned
 	if withJobs {
 		if jobs, err = runningJobs(t.runDir, clients); err != nil {
@@ -207,18 +210,15 @@ func (t *tool) look(ctx context.Context, launcher *launch.Launcher, records []in
 	return states, restarts, ctx.Err()
 }
 
-// clients returns the processes that the token daemon shows; none without a daemon.
-func (t *tool) clients(ctx context.Context) (out []wire.ClientStatus) {
+// gpus returns what the token daemon shows of each GPU; nothing without a daemon.
+func (t *tool) gpus(ctx context.Context) []wire.GPUStatus {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	s, err := tokend.Dial(t.runDir).Status(ctx)
 	if err != nil {
 		return nil
 	}
-	for _, g := range s.GPUs {
-		out = append(out, g.Clients...)
-	}
-	return out
+	return s.GPUs
 }
 
 // addUnmanaged adds the unmanaged processes of instances and jobs.

@@ -63,7 +63,10 @@ The token daemon keeps the plan's timetable: in each window an instance has the
 part that the plan gives it, and what it leaves idle is lent to who waits.
 
 Memory limits that sum to more than a GPU has are refused, since instances that use
-what they may would fail; --overcommit starts them all the same.
+what they may would fail; --overcommit starts them all the same. If the limits only sum
+to more together with those of other slices on the GPU, such as instances of gfaas serve
+and jobs of gfaas run, a note says so: the gateway stops idle instances to make room for a
+plan's.
 
 When one instance fails to start, on ^C, or when the terminal is closed, all
 that this call started are stopped again; what it stopped stays so. While another
@@ -129,6 +132,9 @@ func (o *upOptions) run(ctx context.Context, t *tool, path string) error {
 		}
 	}
 	noteBeyond(t.env, largest)
+	if err := o.noteBeside(ctx, t, list); err != nil {
+		return err
+	}
 	launcher, err := o.launcher(ctx, t, len(list) > 0)
 	if err != nil {
 		return err
@@ -144,6 +150,58 @@ func (o *upOptions) run(ctx context.Context, t *tool, path string) error {
 	}
 	up := &rollout{tool: t, launcher: launcher, steps: steps}
 	return up.run(ctx, o.parallel)
+}
+
+// noteBeside tells of GPUs whose memory is less than the limits of the plan's instances and
+// of the other slices on it, such as instances of the gateway and jobs. It is no error:
+// the gateway stops idle instances to make room for those of a plan.
+func (o *upOptions) noteBeside(ctx context.Context, t *tool, list []assignment) error {
+	state, err := t.store.Look(ctx)
+	if err != nil {
+		return err
+	}
+	stays := func(id string) bool {
+		return !slices.ContainsFunc(list, func(a assignment) bool { return a.placement.ID == id }) &&
+			!(o.prune && slices.ContainsFunc(state.Instances, func(r instance.Record) bool { return r.ID == id && r.Owner != instance.Gateway }))
+	}
+	occupancy := devices.NewOccupancy()
+	defer occupancy.Close()
+	for _, g := range t.gpus(ctx) {
+		var planned gpu.Bytes
+		for _, a := range list {
+			if slices.Contains(a.placement.GPUs, g.GPU) {
+				planned += a.placement.Slice.Mem
+			}
+		}
+		others, ids := besideOn(g, stays)
+		if planned == 0 || others == 0 {
+			continue
+		}
+		if _, total, err := occupancy.Free(g.GPU); err == nil && total > 0 && planned+others > total {
+			t.env.Notef("note: on GPU %s the plan's memory limits sum to %v, and other slices (%s) have %v: the GPU has %v",
+				g.GPU, planned, strings.Join(ids, ", "), others, total)
+		}
+	}
+	return nil
+}
+
+// besideOn returns the memory of the instances on a GPU that stay, and their ids: the limit
+// of each, or what it uses if it has none.
+func besideOn(g wire.GPUStatus, stays func(id string) bool) (sum gpu.Bytes, ids []string) {
+	for _, c := range g.Clients { // by instance
+		if !stays(c.Instance) {
+			continue
+		}
+		first := len(ids) == 0 || ids[len(ids)-1] != c.Instance
+		if first {
+			ids = append(ids, c.Instance)
+			sum += gpu.FromMiB(c.MemLimitMiB)
+		}
+		if c.MemLimitMiB == 0 {
+			sum += gpu.FromMiB(c.MemUsedMiB)
+		}
+	}
+	return sum, ids
 }
 
 // hasty are the functions of which an instance is to answer so many calls a second,
