@@ -57,12 +57,13 @@ take so long that the objective is in danger. The policy multi-token ignores it.
 
 The exit status is the command's, or 128+n when signal n ended it. If gfaas run itself
 fails, the status is that of env and docker run (see below). Signals are
-passed on; the standard streams are the command's own. When gfaas run itself is
-killed (SIGKILL) the command ends with it at once, and what it has started within
-about a second, as far as the token daemon still runs and finds it; with
---detach-on-kill they go on, in the slice. Under MPS the command too ends within about a
-second: its work on the GPU has to end before it is killed. A program that the preload library
+passed on; the standard streams are the command's own. A program that the preload library
 cannot be loaded into (static, musl, setuid) is refused with exit 126.
+
+When gfaas run itself is killed (SIGKILL), the kernel kills the command at once, and the
+token daemon, if it runs, kills the processes that the command has started within about a
+second. Under MPS the token daemon kills the command too, after it has ended the command's
+work on the GPU. With --detach-on-kill all of them go on, in the slice.
 
 When one of the command's processes gets a CUDA error after which all its calls fail,
 such as an illegal address, a line on standard error names the call and the error.

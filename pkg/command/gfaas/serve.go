@@ -95,9 +95,9 @@ only the user of gfaas serve and root can use /system/ and /ui/. Web
 pages cannot use /system/, except for the page at /ui/. With --ui-listen the page
 is also served at an address without functions (docs/security.md).
 
-Instances that gfaas up started are used first, and stopped only after a sticky CUDA
-error if their restart says so; its own have
-all SMs of their GPU and at least 1/D of its time.
+The gateway uses instances that gfaas up started first. It stops one only after a sticky
+CUDA error, if restart: of its function says so. The gateway's own instances have all SMs
+of their GPU and at least 1/D of its time.
 
 gfaas apply and gfaas rm take effect within a second. SIGHUP reads the settings,
 --auth and --costs again. SIGTERM lets what is under way end within --drain,

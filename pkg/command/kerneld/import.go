@@ -85,12 +85,12 @@ The graph's arguments become inputs under --prefix and their names, its heads
 outputs likewise; what shares a storage id shares a temporary buffer. --params
 stores the parameters of a file as objects, for which the daemon has to run.
 
-Nothing is guessed. What a request cannot do ends it with exit 3, all of it named:
-functions that --launch does not name, outputs that none of their kernels has as an
-argument, two outputs in the same memory, results in an input's memory, and memory
-of several types of devices or of another scope than global. A null node that is
-none of arg_nodes, a type whose size is not known, and files that contradict
-themselves or each other end it with exit 1 and their line.`,
+Nothing is guessed. If a request cannot express the graph, the exit status is 3, and the
+error lists all reasons: functions that --launch does not name, outputs that no kernel of
+theirs has as an argument, two outputs in the same memory, results in an input's memory,
+and memory of several device types or of a scope other than global. The exit status is 1,
+with the line, for a null node that is not in arg_nodes, a type of unknown size, and files
+that contradict themselves or each other.`,
 		Example:           `  gfaas-kerneld import tvm graph.json --launch launch.json --module k.ptx --params m.params --prefix m/ --out-file request.json`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cli.FileArgs("json"),

@@ -47,9 +47,9 @@ its own folder.
 
 Models are a tenant's, and no other's unless they were put with --public.
 model.sock speaks for every tenant. A tenant's containers are given the socket
-model-TENANT.sock, which speaks for it alone. The models of a tenant have at most
-SIZE of --tenant TENANT=SIZE together, else an equal part of what the sizes leave
-of --capacity. The tenant default has no such bound unless --tenant names it.
+model-TENANT.sock, which speaks for it alone. All models of a tenant together
+have at most SIZE (--tenant TENANT=SIZE). Tenants without a size share the rest of
+--capacity equally. The tenant default has no such bound unless --tenant names it.
 
 Memory that a process stores and has not committed counts against the memory limit
 of the process's slice: the daemon tells gfaas-tokend in the run directory. A store
@@ -58,8 +58,8 @@ process in no slice, only the bounds above apply.
 
 The daemon keeps its models' names and files in the state file, and knows them
 when it is started again. Programs that have mapped a model keep it when the
-daemon ends. SIGHUP reads the settings again: --capacity, of a smaller one what
-is held stays, tenants that are new, and the sizes of tenants; others count after a
+daemon ends. SIGHUP reads the settings again. It applies --capacity (models in use stay
+even if it is smaller), new tenants and the sizes of tenants; all other settings need a
 restart.`,
 		Example: `  gfaas-modeld --capacity 8GiB --models /srv/models
   gfaas-modeld put resnet50 resnet50.safetensors

@@ -55,15 +55,16 @@ some moments of the window, as the plan's timetable says.
 Without --inventory or --gpus as many GPUs are taken as needed. A row of the profile
 holds for GPUs of its model alone. Where the profile has rows of several models and
 the inventory does not name the models of all GPUs, --gpu-model chooses one; without
-it, the exit status is 2. The plan names the model of each GPU. Memory is limited only by --inventory or --gpu-mem; with --share-models a model's weights
-(model_mem_mib of the profile, else the size of the model in --functions) are
-counted once on each GPU that hosts its function, for each tenant and in units of 2 MiB,
-as gfaas-modeld takes memory. A function's objective is the demand's slo_ms, else the slo of
---functions, else --slo. With --functions an instance of a function with more gpus than 1 is on
-so many GPUs of one node, functions whose model has the same name share its
-weights, and an instance counts with the larger of its gpu_mem, which is the limit
-that gfaas up gives it, and what was measured. What cannot be placed is listed with the reason, and the exit status
-is 3; the rest is planned all the same.
+it, the exit status is 2. The plan names the model of each GPU. Memory is limited only
+by --inventory or --gpu-mem. With --share-models, the weights of a model (model_mem_mib of
+the profile, else the size of the model in --functions) count once for each tenant on each
+GPU that hosts a function with this model, in units of 2 MiB, as gfaas-modeld allocates
+memory. A function's objective is the demand's slo_ms, else the slo of --functions, else
+--slo. --functions also has these effects: an instance of a function with several gpus is
+on as many GPUs of one node; functions whose models have the same name share the weights;
+the memory of an instance is its gpu_mem, the limit that gfaas up gives it, or what was
+measured if that is more. What cannot be placed is listed with the reason, and the exit
+status is 3; the rest is planned all the same.
 
 The algorithm joint chooses configurations and packs them together: a linear
 program over all that one GPU can host (column generation), rounded, and a

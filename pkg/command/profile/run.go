@@ -99,10 +99,10 @@ A configuration that cannot be measured is reported, has no row, and is tried
 again by --resume; the exit status is 1. Interrupted with rows in a file, the
 status is 7.
 
-Before the first trial a line on standard error says how many configurations there
-are and how long they take, about, if that is 10 s or more. Both are
-upper bounds for a search, which may end sooner. A terminal shows how far the
-run is; elsewhere there is a line every 30 s.
+If the run will take 10 s or more, a line on standard error gives the number of
+configurations and about how long they take, before the first trial. For a search, which
+may end sooner, both are upper bounds. A terminal shows how far the run is; elsewhere
+there is a line every 30 s.
 
 --search grid measures every configuration. The others look for one to run the
 function in, the best efficacy within --slo, and say at the end which: binary
@@ -120,13 +120,13 @@ be slo where METRIC is a latency. When one holds at any row, the status is 3.
 the same configurations on the same model of GPU. A row that is worse by more
 than --max-regression fails; the status is 3.
 
-Figures are compared with their 95% confidence intervals (throughput_ci_rps,
-p95_ci_ms), where these are known: a condition holds, or a row is worse, when all
-of the interval says so. Where a part of it does, or a row that is worse as measured
-may be so by chance, there is a warning and the status is 0, or 3 with --strict. The
-same goes for a row that is unstable, on either side, but for its errors and its
-memory; --fail-if 'unstable > 0' fails such rows. One
-that is no worse as measured than --max-regression allows passes, whatever its noise.
+Comparisons use the 95% confidence intervals (throughput_ci_rps, p95_ci_ms) where they are
+known. A condition holds, or a row is worse, only if this is so in the whole interval. If
+it is so in a part of the interval, or if a row that was measured as worse may be so by
+chance, there is a warning, and the status is 0, or 3 with --strict. The same applies if
+one of the compared rows is unstable, except for its errors and memory; --fail-if
+'unstable > 0' fails such rows. A row whose measured figures are within --max-regression
+passes, whatever its noise.
 
 --junit writes a test case for each configuration (an error when it could not
 be measured), each --fail-if, each comparison and each search.`
