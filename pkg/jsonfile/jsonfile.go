@@ -22,7 +22,7 @@ type File struct {
 }
 
 // Read reads one JSON value into v, a pointer to a struct. A key is required
-// unless its field is tagged omitempty; null stands for an empty list only. A
+// unless its field is tagged omitempty or optional; null stands for an empty list only. A
 // file whose keys or values are not v's is returned beside the error.
 func Read(r io.Reader, name string, v any) (*File, error) {
 	// Lines mean nothing to JSON: a plan for many GPUs may be one.
