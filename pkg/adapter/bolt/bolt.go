@@ -1,6 +1,19 @@
-// Package bolt keeps gfaas's state, the applied functions and the instances
-// that were started, in one bbolt file that nobody holds open between
-// operations.
+// Package bolt keeps gfaas's state in a file: the applied functions, the instances
+// that were started, and the models that the model daemon knows.
+//
+// The file is one line with a checksum, followed by a bbolt database. It is never
+// changed in place. A writer changes a copy of the database in memory, writes it to
+// a new file, and renames that:
+//
+//	state.db             the current generation
+//	state.db.previous    the generation before it
+//	state.db.new         a generation that is being written
+//	state.db.damaged-…   a file that turned out to be damaged
+//
+// A reader compares the checksum before bbolt sees the database, and falls back to
+// the previous generation if it does not match. bbolt works on a copy in memory: it
+// maps its file, and a process that reads a part of a mapped file that the disk
+// cannot deliver, or that was cut off, is killed (SIGBUS).
 package bolt
 
 import (
@@ -15,119 +28,82 @@ import (
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/instance/ports"
+	wire "github.com/gfaas/gfaas/pkg/wire/model"
 )
-
-// schema is the version of what the file holds.
-const schema = "2"
 
 var (
 	functionsBucket = []byte("functions")
 	instancesBucket = []byte("instances")
-	metaBucket      = []byte("meta")
-	schemaKey       = []byte("schema")
-
-	buckets = [][]byte{functionsBucket, instancesBucket, metaBucket}
+	modelsBucket    = []byte("models")
 )
 
-// DB is the Catalog in a bbolt file.
+// DB is the Catalog in a state file.
 type DB struct {
-	path string
-	// Operations of this process queue here: polling for the file's lock, as
+	path  string
+	notef func(format string, args ...any)
+
+	// mu queues the operations of this process: polling for the file's lock, as
 	// other processes do, is not fair and could outlast lockWait.
-	mu   sync.RWMutex
+	mu    sync.Mutex
+	last  *state // the generation that was read last
+	noted string // the last note, which is not repeated
+
 	seen seen
 }
 
 var _ ports.Catalog = (*DB)(nil)
 
-// Open names the state file. The file and its folders are made by the first
-// operation that writes.
-func Open(path string) *DB { return &DB{path: path, seen: seen{written: make(chan struct{})}} }
-
-// view runs one reading transaction. Readers share the file's lock. Where
-// nothing has been written yet, f is not called.
-func (d *DB) view(ctx context.Context, f func(*bbolt.Tx) error) error {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	if err := ctx.Err(); err != nil {
-		return err
+// Open names the state file. The first operation that writes creates the file and
+// its folders. If the file is damaged and its previous generation is used, notef
+// gets a note for the user; it may be nil.
+func Open(path string, notef func(format string, args ...any)) *DB {
+	if notef == nil {
+		notef = func(string, ...any) {}
 	}
-	if empty, err := d.empty(); err != nil || empty {
-		return err
-	}
-	return d.using(true, func(db *bbolt.DB) error {
-		return db.View(func(tx *bbolt.Tx) error {
-			if written, err := d.check(tx); err != nil || !written {
-				return err
-			}
-			return f(tx)
-		})
-	})
+	return &DB{path: path, notef: notef}
 }
 
-// update runs one writing transaction.
-func (d *DB) update(ctx context.Context, f func(*bbolt.Tx) error) error {
+// view returns the current state.
+func (d *DB) view(ctx context.Context) (*state, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	f, err := d.lock(false)
+	if err != nil || f == nil {
+		return &state{}, err
+	}
+	defer f.Close()
+	return d.load(f)
+}
+
+// update replaces the current state s with what change makes of it in tx. If change
+// fails, nothing is written.
+func (d *DB) update(ctx context.Context, change func(tx *bbolt.Tx, s *state) error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := d.create(); err != nil {
+	f, err := d.lock(true)
+	if err != nil {
 		return err
 	}
-	defer d.seen.tell()
-	return d.using(false, func(db *bbolt.DB) error {
-		var refused error
-		err := db.Update(func(tx *bbolt.Tx) error {
-			if _, refused = d.check(tx); refused == nil {
-				refused = layOut(tx)
-			}
-			if refused == nil {
-				refused = f(tx)
-			}
-			if refused == nil {
-				refused = settle(tx)
-			}
-			return refused
-		})
-		if err != nil && refused == nil {
-			err = &FileError{Path: d.path, Err: err}
-		}
+	defer f.Close()
+	s, err := d.load(f)
+	if err != nil {
 		return err
-	})
+	}
+	_, err = d.write(f, s, func(tx *bbolt.Tx) error { return change(tx, s) })
+	return err
 }
 
-// check refuses a file that lacks a part, and one that a later version of the
-// program wrote. In one that has no part nothing was written so far.
-func (d *DB) check(tx *bbolt.Tx) (written bool, err error) {
-	there := 0
-	for _, name := range buckets {
-		if tx.Bucket(name) != nil {
-			there++
-		}
-	}
-	switch there {
-	case 0:
-		return false, nil
-	case len(buckets):
-	default:
-		return false, d.damaged(fmt.Errorf("it has %d of its %d parts", there, len(buckets)))
-	}
-	if got := tx.Bucket(metaBucket).Get(schemaKey); string(got) != schema && string(got) != oldSchema {
-		return false, &FileError{Path: d.path, Err: fmt.Errorf("schema %q, expected %q: it belongs to another version of gfaas", got, schema)}
-	}
-	return true, nil
-}
-
-// Apply adds the functions, in place of those of the same names.
+// Apply adds the functions, or replaces those with the same names.
 func (d *DB) Apply(ctx context.Context, functions ...function.Function) error {
-	return d.update(ctx, func(tx *bbolt.Tx) error {
+	return d.update(ctx, func(tx *bbolt.Tx, _ *state) error {
 		for _, f := range functions {
-			data, err := encodeFunction(f)
-			if err != nil {
-				return err
-			}
-			if err := put(tx, functionsBucket, []byte(f.Name), data); err != nil {
+			if err := putFunction(tx, f); err != nil {
 				return err
 			}
 		}
@@ -135,145 +111,172 @@ func (d *DB) Apply(ctx context.Context, functions ...function.Function) error {
 	})
 }
 
-// Change makes a function what change makes of it.
+// Change applies change to the function with this name.
 func (d *DB) Change(ctx context.Context, name string, change func(*function.Function) error) error {
-	return d.update(ctx, func(tx *bbolt.Tx) error {
+	return d.update(ctx, func(tx *bbolt.Tx, _ *state) error {
 		text := tx.Bucket(functionsBucket).Get([]byte(name))
 		if text == nil {
 			return &ports.NotFoundError{Kind: "function", Names: []string{name}}
 		}
-		f, err := decodeFunction(name, text)
-		if err != nil {
-			return d.damaged(err)
+		f, err := decodeFunction(text)
+		if err == nil {
+			err = change(&f)
 		}
-		if err := change(&f); err != nil {
-			return err
-		}
-		data, err := encodeFunction(f)
 		if err != nil {
 			return err
 		}
-		return put(tx, functionsBucket, []byte(name), data)
+		return putFunction(tx, f)
 	})
 }
 
 // Remove removes the functions.
 func (d *DB) Remove(ctx context.Context, names ...string) error {
-	return d.update(ctx, func(tx *bbolt.Tx) error {
-		var records []instance.Record
-		err := tx.Bucket(instancesBucket).ForEach(func(k, v []byte) error {
-			r, err := decodeRecord(string(k), v)
-			records = append(records, r)
-			return err
-		})
-		if err != nil {
-			return d.damaged(err)
-		}
+	return d.update(ctx, func(tx *bbolt.Tx, s *state) error {
 		bucket := tx.Bucket(functionsBucket)
-		if err := ports.CheckRemove(names, has(bucket), records); err != nil {
+		if err := ports.CheckRemove(names, has(bucket), s.instances); err != nil {
 			return err
 		}
-		for _, name := range names {
-			if err := bucket.Delete([]byte(name)); err != nil {
-				return err
-			}
-		}
-		return nil
+		return remove(bucket, names)
 	})
-}
-
-func has(bucket *bbolt.Bucket) func(string) bool {
-	return func(key string) bool { return bucket.Get([]byte(key)) != nil }
 }
 
 // Reserve adds records of instances that are about to start.
 func (d *DB) Reserve(ctx context.Context, records ...instance.Record) error {
-	return d.update(ctx, func(tx *bbolt.Tx) error {
+	return d.update(ctx, func(tx *bbolt.Tx, _ *state) error {
 		if err := ports.CheckReserve(records, has(tx.Bucket(instancesBucket)), has(tx.Bucket(functionsBucket))); err != nil {
 			return err
 		}
-		for _, r := range records {
-			if err := putRecord(tx, r); err != nil {
-				return err
-			}
-		}
-		return nil
+		return putRecords(tx, records)
 	})
 }
 
 // Update replaces a record.
 func (d *DB) Update(ctx context.Context, record instance.Record) error {
-	return d.update(ctx, func(tx *bbolt.Tx) error {
+	return d.update(ctx, func(tx *bbolt.Tx, _ *state) error {
 		if !has(tx.Bucket(instancesBucket))(record.ID) {
 			return &ports.NotFoundError{Kind: "instance", Names: []string{record.ID}}
 		}
-		return putRecord(tx, record)
+		return putRecords(tx, []instance.Record{record})
 	})
 }
 
-// Forget removes the records with these ids.
+// Forget removes the records with these IDs.
 func (d *DB) Forget(ctx context.Context, ids ...string) error {
-	return d.update(ctx, func(tx *bbolt.Tx) error {
-		for _, id := range ids {
-			if err := tx.Bucket(instancesBucket).Delete([]byte(id)); err != nil {
-				return err
-			}
-		}
-		return nil
+	return d.update(ctx, func(tx *bbolt.Tx, _ *state) error { return remove(tx.Bucket(instancesBucket), ids) })
+}
+
+// Repair adds the records to the state, or replaces those with the same IDs. A
+// damaged file is put aside under the name that Repair returns; the new one begins
+// with its previous generation, or if that is damaged too, with nothing.
+func (d *DB) Repair(ctx context.Context, records ...instance.Record) (aside string, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return "", err
+	}
+	f, err := d.lock(true)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	s, err := d.load(f)
+	if isDamaged(err) {
+		s, err = &state{damaged: true}, nil
+	}
+	if err != nil || !s.damaged && len(records) == 0 {
+		return "", err
+	}
+	return d.write(f, s, func(tx *bbolt.Tx) error { return putRecords(tx, records) })
+}
+
+// modelKey returns the key of a model. A tenant's name has no zero byte.
+func modelKey(tenant, name string) string { return tenant + "\x00" + name }
+
+// Models returns the models, by tenant and name.
+func (d *DB) Models(ctx context.Context) ([]wire.Record, error) {
+	s, err := d.view(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.models, nil
+}
+
+// PutModel adds a model, or replaces it.
+func (d *DB) PutModel(ctx context.Context, r wire.Record) error {
+	return d.update(ctx, func(tx *bbolt.Tx, _ *state) error {
+		return put(tx.Bucket(modelsBucket), modelKey(r.Tenant, r.Name), r)
 	})
 }
 
-// storedFunction is a function as the file keeps it: its document, which is a
-// public format, and the folder that its relative command starts in.
+// DeleteModel removes a model, if it is there.
+func (d *DB) DeleteModel(ctx context.Context, tenant, name string) error {
+	return d.update(ctx, func(tx *bbolt.Tx, _ *state) error {
+		return remove(tx.Bucket(modelsBucket), []string{modelKey(tenant, name)})
+	})
+}
+
+// storedFunction is the stored form of a function: its document, which is a public
+// format, and the folder in which its relative command starts.
 type storedFunction struct {
 	Dir  string `json:"dir"`
 	YAML string `json:"yaml"`
 }
 
-func encodeFunction(f function.Function) ([]byte, error) {
+func putFunction(tx *bbolt.Tx, f function.Function) error {
 	text, err := function.Format([]function.Function{f})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return json.Marshal(storedFunction{Dir: f.Dir, YAML: string(text)})
+	return put(tx.Bucket(functionsBucket), f.Name, storedFunction{Dir: f.Dir, YAML: string(text)})
 }
 
-func decodeFunction(key string, value []byte) (function.Function, error) {
-	var s storedFunction
-	data, err := text(functionsBucket, []byte(key), value)
+func decodeFunction(text []byte) (f function.Function, err error) {
+	s, err := decodeJSON[storedFunction](text)
 	if err != nil {
-		return function.Function{}, err
+		return f, err
 	}
-	if err := json.Unmarshal(data, &s); err != nil {
-		return function.Function{}, fmt.Errorf("state of function %s: %w", key, err)
-	}
-	list, err := function.Parse(strings.NewReader(s.YAML), "state of function "+key)
+	list, err := function.Parse(strings.NewReader(s.YAML), "its document")
 	if err != nil {
-		return function.Function{}, err
+		return f, err
 	}
 	if len(list) != 1 {
-		return function.Function{}, fmt.Errorf("state of function %s: %d documents, expected 1", key, len(list))
+		return f, fmt.Errorf("%d documents, want 1", len(list))
 	}
 	list[0].Dir = s.Dir
 	return list[0], nil
 }
 
-func decodeRecord(key string, value []byte) (instance.Record, error) {
-	var r instance.Record
-	data, err := text(instancesBucket, []byte(key), value)
-	if err != nil {
-		return r, err
-	}
-	if err := json.Unmarshal(data, &r); err != nil {
-		return r, fmt.Errorf("state of instance %s: %w", key, err)
-	}
-	return r, nil
+func decodeJSON[T any](text []byte) (v T, err error) {
+	err = json.Unmarshal(text, &v)
+	return v, err
 }
 
-func putRecord(tx *bbolt.Tx, r instance.Record) error {
-	data, err := json.Marshal(r)
+func putRecords(tx *bbolt.Tx, records []instance.Record) error {
+	for _, r := range records {
+		if err := put(tx.Bucket(instancesBucket), r.ID, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func put(bucket *bbolt.Bucket, key string, value any) error {
+	text, err := json.Marshal(value)
 	if err != nil {
 		return err
 	}
-	return put(tx, instancesBucket, []byte(r.ID), data)
+	return bucket.Put([]byte(key), text)
+}
+
+func remove(bucket *bbolt.Bucket, keys []string) error {
+	for _, key := range keys {
+		if err := bucket.Delete([]byte(key)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func has(bucket *bbolt.Bucket) func(string) bool {
+	return func(key string) bool { return bucket.Get([]byte(key)) != nil }
 }

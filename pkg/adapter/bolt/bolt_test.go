@@ -1,6 +1,7 @@
 package bolt_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -9,8 +10,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"go.etcd.io/bbolt"
 
 	"github.com/gfaas/gfaas/pkg/adapter/bolt"
 	"github.com/gfaas/gfaas/pkg/function"
@@ -21,13 +20,13 @@ import (
 func TestDB(t *testing.T) {
 	instancetest.RunCatalog(t, func(t *testing.T) (one, other ports.Catalog) {
 		path := filepath.Join(t.TempDir(), "a", "b", "state.db")
-		return bolt.Open(path), bolt.Open(path)
+		return bolt.Open(path, nil), bolt.Open(path, nil)
 	})
 }
 
 func apply(t *testing.T, path string) {
 	t.Helper()
-	err := bolt.Open(path).Apply(t.Context(), function.Function{Name: "f", Command: []string{"x"}})
+	err := bolt.Open(path, nil).Apply(t.Context(), function.Function{Name: "f", Command: []string{"x"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,19 +35,29 @@ func apply(t *testing.T, path string) {
 func TestFileModes(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new")
 	path := filepath.Join(dir, "state.db")
-	if _, err := bolt.Open(path).Look(t.Context()); err != nil {
+	if _, err := bolt.Open(path, nil).Look(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(dir); err == nil {
 		t.Error("reading made the folder")
 	}
 	apply(t, path)
-	for file, want := range map[string]os.FileMode{dir: 0o700, path: 0o600} {
-		info, err := os.Stat(file)
-		if err != nil || info.Mode().Perm() != want {
-			t.Errorf("%s: mode %v, %v; want %v", file, info.Mode().Perm(), err, want)
+	apply(t, path)
+	modes := func(want map[string]os.FileMode) {
+		t.Helper()
+		for file, want := range want {
+			info, err := os.Stat(file)
+			if err != nil || info.Mode().Perm() != want {
+				t.Errorf("%s: mode %v, %v; want %v", file, info.Mode().Perm(), err, want)
+			}
 		}
 	}
+	modes(map[string]os.FileMode{dir: 0o700, path: 0o600, path + ".previous": 0o600})
+	if err := os.Chmod(path, 0o644); err != nil { // for users who may only read it
+		t.Fatal(err)
+	}
+	apply(t, path)
+	modes(map[string]os.FileMode{path: 0o644, path + ".previous": 0o644})
 }
 
 func TestLocked(t *testing.T) {
@@ -63,23 +72,42 @@ func TestLocked(t *testing.T) {
 		t.Fatal(err)
 	}
 	var locked *bolt.LockedError
-	if _, err := bolt.Open(path).Look(t.Context()); !errors.As(err, &locked) || !locked.Locked() {
+	if _, err := bolt.Open(path, nil).Look(t.Context()); !errors.As(err, &locked) || !locked.Locked() {
 		t.Errorf("read of a locked file: %v", err)
 	}
-	if err := bolt.Open(path).Forget(t.Context(), "x"); !errors.As(err, &locked) {
+	if err := bolt.Open(path, nil).Forget(t.Context(), "x"); !errors.As(err, &locked) {
 		t.Errorf("write to a locked file: %v", err)
+	}
+}
+
+// A lock on a generation that has been replaced since it was opened is of no use: a
+// change of it would undo the newer one.
+func TestLockReplaced(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state.db")
+	apply(t, path)
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	apply(t, path)
+	if held, err := bolt.TryLock(f, syscall.LOCK_EX); held || err != nil {
+		t.Errorf("a replaced generation was locked: %v, %v", held, err)
 	}
 }
 
 func TestReadersShare(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	apply(t, path)
-	held, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true})
+	held, err := os.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer held.Close()
-	if list, err := bolt.Open(path).Look(t.Context()); err != nil || len(list.Functions) != 1 {
+	if err := syscall.Flock(int(held.Fd()), syscall.LOCK_SH); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := bolt.Open(path, nil).Look(t.Context()); err != nil || len(list.Functions) != 1 {
 		t.Errorf("a second reader got %v, %v", list, err)
 	}
 }
@@ -92,26 +120,30 @@ func TestBadFiles(t *testing.T) {
 	}
 	newer := filepath.Join(dir, "newer.db")
 	apply(t, newer)
-	db, err := bbolt.Open(newer, 0o600, nil)
+	data, err := os.ReadFile(newer)
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = db.Update(func(tx *bbolt.Tx) error { return tx.Bucket([]byte("meta")).Put([]byte("schema"), []byte("3")) })
-	if err != nil {
+	_, image, _ := bytes.Cut(data, []byte("\n"))
+	data = append(bolt.Header("4", image), image...)
+	if err := os.WriteFile(newer, data, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
-	for path, want := range map[string]string{text: "no state file", newer: `schema "3"`, dir: ""} {
-		_, err := bolt.Open(path).Look(t.Context())
+	for path, want := range map[string]string{text: "not a state file", newer: "another version of gfaas: its format is 4, want 3", dir: ""} {
+		_, err := bolt.Open(path, nil).Look(t.Context())
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s: got %v, want it to say %s", path, err, want)
 		}
 		var unusable *bolt.FileError
-		if err := bolt.Open(path).Forget(t.Context(), "x"); !errors.As(err, &unusable) || !strings.Contains(unusable.Hint(), "GFAAS_STATE") {
-			t.Errorf("%s: written to, or nothing said to do: %v", path, err)
+		if err := bolt.Open(path, nil).Forget(t.Context(), "x"); !errors.As(err, &unusable) || !strings.Contains(unusable.Hint(), "GFAAS_STATE") {
+			t.Errorf("%s: written to, or no hint: %v", path, err)
 		}
+	}
+	if _, err := bolt.Open(newer, nil).Repair(t.Context()); err == nil {
+		t.Error("Repair replaced the file of a later version")
+	}
+	if now, err := os.ReadFile(newer); err != nil || !bytes.Equal(now, data) {
+		t.Errorf("the file of a later version was changed: %v", err)
 	}
 }
 
@@ -123,7 +155,7 @@ func TestUnchangedIsNotRead(t *testing.T) {
 	if err := os.Chtimes(path, old, old); err != nil {
 		t.Fatal(err)
 	}
-	db := bolt.Open(path)
+	db := bolt.Open(path, nil)
 	first, err := db.Look(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -174,7 +206,7 @@ func TestReplacedIsRead(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := bolt.Open(path).Remove(t.Context(), "f"); err != nil {
+			if err := bolt.Open(path, nil).Remove(t.Context(), "f"); err != nil {
 				t.Fatal(err)
 			}
 			without, err := os.ReadFile(path)
@@ -182,7 +214,7 @@ func TestReplacedIsRead(t *testing.T) {
 				t.Fatalf("%d bytes and %d, %v: the state has another size", len(without), len(text), err)
 			}
 			put(path, without)
-			db := bolt.Open(path)
+			db := bolt.Open(path, nil)
 			first, err := db.Look(t.Context())
 			if err != nil || len(first.Functions) != 0 {
 				t.Fatalf("%+v, %v", first, err)
@@ -206,12 +238,12 @@ func TestReplacedIsRead(t *testing.T) {
 func TestWatchFile(t *testing.T) {
 	dir := t.TempDir()
 	path, other := filepath.Join(dir, "state.db"), filepath.Join(dir, "other.db")
-	db := bolt.Open(path)
+	db := bolt.Open(path, nil)
 	l, err := db.Watch(t.Context(), 0)
 	if err != nil || len(l.Functions) != 0 {
 		t.Fatalf("%+v, %v", l, err)
 	}
-	if err := bolt.Open(other).Apply(t.Context(), function.Function{Name: "g", Command: []string{"x"}}); err != nil {
+	if err := bolt.Open(other, nil).Apply(t.Context(), function.Function{Name: "g", Command: []string{"x"}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
@@ -244,7 +276,7 @@ func BenchmarkLook(b *testing.B) {
 	for i := range 1000 {
 		many = append(many, function.Function{Name: fmt.Sprintf("f%d", i), Command: []string{"x"}})
 	}
-	db := bolt.Open(path)
+	db := bolt.Open(path, nil)
 	if err := db.Apply(b.Context(), many...); err != nil {
 		b.Fatal(err)
 	}
@@ -255,7 +287,7 @@ func BenchmarkLook(b *testing.B) {
 	}
 	b.Run("first", func(b *testing.B) {
 		for b.Loop() {
-			look(b, bolt.Open(path))
+			look(b, bolt.Open(path, nil))
 		}
 	})
 	b.Run("just written", func(b *testing.B) { // read, and nothing parsed

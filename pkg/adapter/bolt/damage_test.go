@@ -2,12 +2,12 @@ package bolt_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -17,174 +17,238 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/adapter/bolt"
 	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
+	wire "github.com/gfaas/gfaas/pkg/wire/model"
 )
 
-const page = 4096
-
-// many makes a state file of so many functions that its tree has branches, and
-// returns what it holds before and after its last transaction.
-func many(t *testing.T) (before, after []byte) {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "state.db")
-	db := bolt.Open(path)
-	var list []function.Function
-	for i := range 200 {
-		list = append(list, function.Function{Name: fmt.Sprintf("f%03d", i), Command: []string{"x", strings.Repeat("y", 50)}})
-	}
-	if err := db.Apply(t.Context(), list...); err != nil {
-		t.Fatal(err)
-	}
-	for i := range 3 { // there are free pages then
-		if err := db.Reserve(t.Context(), instance.Record{ID: fmt.Sprintf("f000-%d", i), Function: "f000"}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var err error
-	if before, err = os.ReadFile(path); err != nil {
-		t.Fatal(err)
-	}
-	if err := db.Apply(t.Context(), function.Function{Name: "f100", Command: []string{"z"}}, function.Function{Name: "last", Command: []string{"z"}}); err != nil {
-		t.Fatal(err)
-	}
-	if after, err = os.ReadFile(path); err != nil {
-		t.Fatal(err)
-	}
-	return before, after
+// contents is all that a state file holds.
+type contents struct {
+	functions []function.Function
+	instances []instance.Record
+	models    []wire.Record
 }
 
-// try uses a file of these bytes: it is read and written to, or refused with what
-// to do; functions are how many it has, -1 when it was refused.
-func try(t *testing.T, path string, data []byte) (functions int) {
+// read returns what a state file holds, and the notes for the user.
+func read(t *testing.T, path string) (c contents, notes []string, err error) {
+	t.Helper()
+	db := bolt.Open(path, func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) })
+	l, err := db.Look(t.Context())
+	if err != nil {
+		return c, notes, err
+	}
+	models, err := db.Models(t.Context())
+	return contents{l.Functions, l.Instances, models}, notes, err
+}
+
+func write(t *testing.T, path string, data []byte) {
 	t.Helper()
 	if err := os.WriteFile(path, data, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l, err := bolt.Open(path).Look(t.Context())
-	written := bolt.Open(path).Apply(t.Context(), function.Function{Name: "new", Command: []string{"x"}})
-	for _, err := range []error{err, written} {
-		var refused *bolt.FileError
-		if err != nil && (!errors.As(err, &refused) || refused.Hint() == "") {
-			t.Fatalf("refused by %v", err)
-		}
+}
+
+// generations makes a state file and returns its last two generations.
+func generations(t *testing.T) (path string, previous, current []byte) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "state.db")
+	db := bolt.Open(path, nil)
+	f := function.Function{Name: "f", Command: []string{"serve", "--model", "resnet"}, Dir: "/srv"}
+	f.GPUMem, f.Env = 2*gpu.GiB, map[string]string{"KEY": "value"}
+	err := db.Apply(t.Context(), f, function.Function{Name: "g", Command: []string{"x"}})
+	if err == nil {
+		err = db.PutModel(t.Context(), wire.Record{Tenant: "default", Name: "m"})
+	}
+	if err == nil {
+		err = db.Reserve(t.Context(), instance.Record{ID: "f-0", Function: "f", Runtime: instance.Process})
 	}
 	if err != nil {
-		return -1
+		t.Fatal(err)
 	}
-	return len(l.Functions)
+	if previous, err = os.ReadFile(path + ".previous"); err != nil {
+		t.Fatal(err)
+	}
+	if current, err = os.ReadFile(path); err != nil {
+		t.Fatal(err)
+	}
+	return path, previous, current
 }
 
-func flip(data []byte, from, to int) []byte {
-	out := bytes.Clone(data)
-	for i := from; i < to; i++ {
-		out[i] ^= 0xff
+// wantRefused checks that a damaged state file is neither read nor written to, and
+// that the error has a hint.
+func wantRefused(t *testing.T, what, path string) {
+	t.Helper()
+	_, notes, err := read(t, path)
+	for _, err := range []error{err, bolt.Open(path, nil).Forget(t.Context(), "x")} {
+		var refused *bolt.FileError
+		if !errors.As(err, &refused) || !strings.Contains(refused.Hint(), "'gfaas doctor --repair' puts the damaged file aside") || notes != nil {
+			t.Errorf("%s: %v, notes %q; want an error with a hint", what, err, notes)
+		}
 	}
-	return out
 }
 
-// A file with any of its pages damaged is refused, or it is as it was after one of
-// the last transactions; it never ends the program, and never hangs it.
-func TestEveryPageDamaged(t *testing.T) {
+// damages calls f with damaged versions of a file: other bytes, and all lengths but
+// those that differ little.
+func damages(data []byte, f func(what string, damaged []byte)) {
+	for at := range data {
+		if data[at] == 0 && at%97 != 0 { // most of the file is zero
+			continue
+		}
+		for _, mask := range []byte{0x01, 0xff} {
+			damaged := bytes.Clone(data)
+			damaged[at] ^= mask
+			f(fmt.Sprintf("byte %d ^ %#x", at, mask), damaged)
+		}
+	}
+	for size := 1; size < len(data); size++ {
+		if size < 200 || len(data)-size < 50 || size%64 == 0 {
+			f(fmt.Sprintf("cut at %d", size), data[:size])
+		}
+	}
+	f("longer by a byte", append(bytes.Clone(data), 0))
+}
+
+// A damaged file is refused, or its previous generation is used, with a note.
+func TestDamaged(t *testing.T) {
 	if testing.Short() {
 		t.Skip("one thing after the other, many times")
 	}
-	_, data := many(t)
-	path := filepath.Join(t.TempDir(), "state.db")
-	random := rand.New(rand.NewPCG(1, 1))
-	refused, pages := 0, len(data)/page
-	for n := range pages {
-		for name, damaged := range map[string][]byte{
-			"flipped": flip(data, n*page, (n+1)*page),
-			"zeroed":  slices.Concat(data[:n*page], make([]byte, page), data[(n+1)*page:]),
-			"another": slices.Concat(data[:n*page], data[(pages-n-1)*page:(pages-n)*page], data[(n+1)*page:]),
-		} {
-			switch got := try(t, path, damaged); got {
-			case -1:
-				refused++
-			case 200, 201:
-			default:
-				t.Errorf("page %d %s: %d functions", n, name, got)
+	path, previous, current := generations(t)
+	alone := filepath.Join(t.TempDir(), "state.db")
+	write(t, path, previous)
+	before, _, err := read(t, path)
+	if err != nil || len(before.functions) != 2 || len(before.models) != 1 {
+		t.Fatalf("%+v, %v", before, err)
+	}
+	tried := 0
+	damages(current, func(what string, damaged []byte) {
+		tried++
+		write(t, alone, damaged)
+		wantRefused(t, what, alone)
+
+		write(t, path, damaged)
+		got, notes, err := read(t, path)
+		if err != nil || !reflect.DeepEqual(got, before) {
+			t.Errorf("%s: %+v, %v; want the previous generation, %+v", what, got, err, before)
+		}
+		for _, want := range []string{"state file " + path, "previous generation, " + path + ".previous", "may lack the last change", "'gfaas doctor --repair'"} {
+			if len(notes) != 1 || !strings.Contains(notes[0], want) {
+				t.Errorf("%s: notes %q; want one that says %q", what, notes, want)
 			}
 		}
-		for range 15 {
-			at := n*page + random.IntN(page)
-			if random.IntN(2) == 0 {
-				at = n*page + random.IntN(256) // where what is on it is said
-			}
-			one := bytes.Clone(data)
-			one[at] = byte(random.Uint32())
-			try(t, path, one)
+	})
+	if tried < 1000 {
+		t.Errorf("%d damaged files were tried", tried)
+	}
+	wantFiles(t, alone, "state.db")
+}
+
+// Reading a damaged file gives the note once. A write continues from the previous
+// generation, and keeps the damaged file.
+func TestWriteToDamaged(t *testing.T) {
+	path, previous, current := generations(t)
+	damaged := current[:len(current)-1]
+	write(t, path, damaged)
+	var notes []string
+	db := bolt.Open(path, func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) })
+	for range 3 {
+		if _, err := db.Look(t.Context()); err != nil {
+			t.Fatal(err)
 		}
 	}
-	if refused < pages/2 {
-		t.Errorf("%d of %d damaged files were refused", refused, 3*pages)
+	if err := db.Apply(t.Context(), function.Function{Name: "h", Command: []string{"x"}}); err != nil {
+		t.Fatal(err)
+	}
+	aside, err := filepath.Glob(path + ".damaged-*")
+	if err != nil || len(aside) != 1 {
+		t.Fatalf("put aside: %v, %v", aside, err)
+	}
+	if len(notes) != 2 || !strings.Contains(notes[1], "the damaged state file is "+aside[0]+" now") {
+		t.Errorf("notes %q; want the second to name %s", notes, aside[0])
+	}
+	for file, want := range map[string][]byte{aside[0]: damaged, path + ".previous": previous} {
+		if got, err := os.ReadFile(file); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s is not as it was: %v", file, err)
+		}
+	}
+	got, notes, err := read(t, path)
+	if err != nil || notes != nil || len(got.functions) != 3 || len(got.instances) != 0 || len(got.models) != 1 {
+		t.Errorf("%+v, notes %q, %v; want 3 functions and no instance", got, notes, err)
 	}
 }
 
-// A file that was cut off anywhere is refused, but where nothing is left.
-func TestCutAnywhere(t *testing.T) {
-	if testing.Short() {
-		t.Skip("one thing after the other, many times")
-	}
-	_, data := many(t)
-	path := filepath.Join(t.TempDir(), "state.db")
-	last := -1
-	for size := 0; size <= len(data); size += 512 {
-		got := try(t, path, data[:size])
-		switch {
-		case size == 0 && got == 0, got == -1 && last == -1, got == 201:
-		default:
-			t.Errorf("cut at %d: %d functions", size, got)
+// A previous generation that another user could have made, that is damaged, or that
+// is from before a reset is not used.
+func TestUnusablePrevious(t *testing.T) {
+	for what, spoil := range map[string]func(path string) error{
+		"writable by other users": func(path string) error { return os.Chmod(path+".previous", 0o666) },
+		"damaged too":             func(path string) error { return os.Truncate(path+".previous", 1000) },
+		"empty":                   func(path string) error { return os.Truncate(path+".previous", 0) },
+		"a pipe": func(path string) error {
+			return errors.Join(os.Remove(path+".previous"), unix.Mkfifo(path+".previous", 0o600))
+		},
+		"from before a reset": func(path string) error {
+			err := os.Remove(path)
+			apply(t, path)
+			return err
+		},
+	} {
+		path, _, _ := generations(t)
+		if err := errors.Join(spoil(path), os.Truncate(path, 1000)); err != nil {
+			t.Fatal(err)
 		}
-		if size > 0 {
-			last = got
-		}
-	}
-	if last != 201 {
-		t.Error("the whole file was refused")
+		wantRefused(t, what, path)
 	}
 }
 
-// When the power fails while a transaction is written, any of its pages may be
-// there and any not, and the meta page, which comes last, may be there in part:
-// the state is the one before or the one after.
-func TestPowerLoss(t *testing.T) {
-	before, after := many(t)
-	path := filepath.Join(t.TempDir(), "state.db")
-	var changed []int
-	for n := range len(after) / page {
-		if n*page >= len(before) || !bytes.Equal(before[n*page:(n+1)*page], after[n*page:(n+1)*page]) {
-			changed = append(changed, n)
+// Repair keeps a damaged file, begins with the best that is left, and adds records.
+func TestRepair(t *testing.T) {
+	record := instance.Record{ID: "g-0", Function: "g", Runtime: instance.Process, GPUs: []string{"sim"}}
+	for _, c := range []struct {
+		what                     string
+		damageCurrent, damagePre bool
+		functions, instances     int
+	}{
+		{"whole", false, false, 2, 2},
+		{"damaged", true, false, 2, 1},
+		{"damaged, the previous generation too", true, true, 0, 1},
+	} {
+		path, previous, current := generations(t)
+		if c.damageCurrent {
+			current = current[:5000]
+			write(t, path, current)
 		}
-	}
-	if changed[0] > 1 || len(changed) < 4 || changed[1] < 2 {
-		t.Fatalf("pages %v differ: expected one meta page and others", changed)
-	}
-	grown := append(bytes.Clone(before), make([]byte, len(after)-len(before))...)
-	random := rand.New(rand.NewPCG(1, 1))
-	for range 50 {
-		data := bytes.Clone(grown)
-		for _, n := range changed[1:] {
-			if random.IntN(2) == 0 {
-				part := random.IntN(page/512+1) * 512
-				copy(data[n*page:], after[n*page:n*page+part])
+		if c.damagePre {
+			write(t, path+".previous", previous[:5000])
+		}
+		db := bolt.Open(path, nil)
+		aside, err := db.Repair(t.Context(), record)
+		if err != nil || (aside != "") != c.damageCurrent {
+			t.Errorf("%s: put aside as %q, %v", c.what, aside, err)
+		}
+		if c.damageCurrent {
+			if old, err := os.ReadFile(aside); err != nil || !bytes.Equal(old, current) {
+				t.Errorf("%s: the damaged file is not kept: %v", c.what, err)
 			}
 		}
-		if got := try(t, path, data); got != 200 {
-			t.Fatalf("without its meta page: %d functions", got)
+		got, notes, err := read(t, path)
+		if err != nil || notes != nil || len(got.functions) != c.functions || len(got.instances) != c.instances || !reflect.DeepEqual(got.instances[len(got.instances)-1], record) {
+			t.Errorf("%s: %+v, notes %q, %v; want %d functions and %d instances", c.what, got, notes, err, c.functions, c.instances)
 		}
-	}
-	meta := changed[0] * page
-	for part := 0; part < 100; part += 7 {
-		data := bytes.Clone(after)
-		copy(data[meta+part:], before[meta+part:meta+page])
-		if got := try(t, path, data); got != 200 && got != 201 {
-			t.Fatalf("with %d bytes of its meta page: %d functions", part, got)
+		whole, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if aside, err := db.Repair(t.Context()); err != nil || aside != "" {
+			t.Errorf("%s: once more: put aside as %q, %v", c.what, aside, err)
+		}
+		if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, whole) {
+			t.Errorf("%s: Repair has changed a file that is whole: %v", c.what, err)
 		}
 	}
 }
 
-// What is no file is refused at once, and not opened.
+// What is not a file is refused at once, and not opened.
 func TestNoFile(t *testing.T) {
 	dir := t.TempDir()
 	pipe, link := filepath.Join(dir, "pipe"), filepath.Join(dir, "link")
@@ -194,9 +258,9 @@ func TestNoFile(t *testing.T) {
 	for path, want := range map[string]string{pipe: "is a pipe", dir: "is a folder", "/dev/zero": "is a device"} {
 		done := make(chan error, 2)
 		go func() {
-			_, err := bolt.Open(path).Look(t.Context())
+			_, err := bolt.Open(path, nil).Look(t.Context())
 			done <- err
-			done <- bolt.Open(path).Forget(t.Context(), "x")
+			done <- bolt.Open(path, nil).Forget(t.Context(), "x")
 		}()
 		for range 2 {
 			select {
@@ -209,25 +273,134 @@ func TestNoFile(t *testing.T) {
 			}
 		}
 	}
-	if err := bolt.Open(link).Forget(t.Context(), "x"); err == nil || !strings.Contains(err.Error(), "link to no file") {
+	if err := bolt.Open(link, nil).Forget(t.Context(), "x"); err == nil || !strings.Contains(err.Error(), "link to no file") {
 		t.Errorf("a link to no file: %v", err)
 	}
 }
 
-// An empty file, as mktemp makes one, is filled, and not in its place.
-func TestEmptyFile(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "state.db")
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
+// A state file behind a symbolic link stays there, with its previous generation.
+func TestSymbolicLink(t *testing.T) {
+	path, link := filepath.Join(t.TempDir(), "state.db"), filepath.Join(t.TempDir(), "link.db")
+	apply(t, path)
+	if err := os.Symlink(path, link); err != nil {
 		t.Fatal(err)
 	}
+	if err := bolt.Open(link, nil).Apply(t.Context(), function.Function{Name: "g", Command: []string{"x"}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{path, link} {
+		if got, _, err := read(t, name); err != nil || len(got.functions) != 2 {
+			t.Errorf("%s: %+v, %v; want 2 functions", name, got, err)
+		}
+	}
+	wantFiles(t, path, "state.db", "state.db.previous")
+	wantFiles(t, link, "link.db")
+}
+
+// An empty file, such as mktemp creates, is a state with nothing in it.
+func TestEmptyFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state.db")
+	write(t, path, nil)
+	if got, notes, err := read(t, path); err != nil || notes != nil || len(got.functions) != 0 {
+		t.Errorf("%+v, notes %q, %v", got, notes, err)
+	}
 	apply(t, path)
-	if l, err := bolt.Open(path).Look(t.Context()); err != nil || len(l.Functions) != 1 {
-		t.Errorf("%+v, %v", l, err)
+	if got, _, err := read(t, path); err != nil || len(got.functions) != 1 {
+		t.Errorf("%+v, %v", got, err)
 	}
 }
 
-// fullDisk is a file system of so many bytes, and the way to give it more.
-func fullDisk(t *testing.T) (dir string, resize func(bytes int)) {
+// Files of formats 1 and 2 are read, and of format 3 from the next write on. The
+// old file remains as the previous generation.
+func TestOldFormats(t *testing.T) {
+	for _, name := range []string{"schema1.db", "schema2.db"} {
+		data, err := os.ReadFile(filepath.Join("testdata", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(t.TempDir(), "state.db")
+		write(t, path, data)
+		old, notes, err := read(t, path)
+		if err != nil || notes != nil || len(old.functions) != 2 || old.functions[0].GPUMem != 2*gpu.GiB || old.functions[0].Dir != "/srv" ||
+			len(old.instances) != 1 || old.instances[0].ID != "f-0" || len(old.models) != 1 || old.models[0].Name != "m" {
+			t.Fatalf("%s: %+v, notes %q, %v", name, old, notes, err)
+		}
+		if err := bolt.Open(path, nil).Forget(t.Context(), "f-0"); err != nil {
+			t.Fatal(err)
+		}
+		want := old
+		want.instances = nil
+		if now, _, err := read(t, path); err != nil || !reflect.DeepEqual(now, want) {
+			t.Errorf("%s: after a write %+v, %v; want %+v", name, now, err, want)
+		}
+		now, err := os.ReadFile(path)
+		if err != nil || !bytes.HasPrefix(now, []byte("gfaas-state 3 ")) {
+			t.Errorf("%s: it begins with %.20q after a write, %v", name, now, err)
+		}
+		write(t, path, now[:100])
+		if got, notes, err := read(t, path); err != nil || len(notes) != 1 || !reflect.DeepEqual(got, old) {
+			t.Errorf("%s: as the previous generation %+v, notes %q, %v; want %+v", name, got, notes, err, old)
+		}
+	}
+}
+
+// A damaged file of format 2 is refused, or it is read as it was after one of its
+// last two transactions.
+func TestOldFormatDamaged(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one thing after the other, many times")
+	}
+	data, err := os.ReadFile(filepath.Join("testdata", "schema2.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "state.db")
+	write(t, path, data)
+	now, _, err := read(t, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := now
+	before.instances = nil
+	refused := 0
+	damages(data, func(what string, damaged []byte) {
+		write(t, path, damaged)
+		got, _, err := read(t, path)
+		var file *bolt.FileError
+		switch {
+		case errors.As(err, &file) && file.Hint() != "":
+			refused++
+		case err != nil:
+			t.Errorf("%s: refused by %v", what, err)
+		case !reflect.DeepEqual(got, now) && !reflect.DeepEqual(got, before):
+			t.Errorf("%s: it is read as %+v", what, got)
+		}
+	})
+	if refused < 500 {
+		t.Errorf("%d were refused", refused)
+	}
+	cycles := 0
+	for n := 2; n < len(data)/page; n++ { // a branch page that leads to itself
+		damaged := bytes.Clone(data)
+		to := damaged[n*page:]
+		binary.NativeEndian.PutUint16(to[8:], 1)
+		binary.NativeEndian.PutUint16(to[10:], 1)
+		binary.NativeEndian.PutUint64(to[16+8:], uint64(n))
+		write(t, path, damaged)
+		if _, _, err := read(t, path); err != nil {
+			cycles++
+		}
+	}
+	if cycles == 0 {
+		t.Error("no page of the tree was made a cycle")
+	}
+}
+
+const page = 4096
+
+// smallDisk mounts a file system in memory, and returns a function that changes its
+// size and its mode.
+func smallDisk(t *testing.T) (dir string, remount func(bytes int, flags uintptr)) {
 	t.Helper()
 	dir = t.TempDir()
 	size := func(n int) string { return fmt.Sprintf("size=%d,mode=700", n) }
@@ -242,84 +415,72 @@ func fullDisk(t *testing.T) (dir string, resize func(bytes int)) {
 			t.Error(err)
 		}
 	})
-	return dir, func(n int) {
+	return dir, func(n int, flags uintptr) {
 		t.Helper()
-		if err := unix.Mount("gfaas-test", dir, "tmpfs", unix.MS_REMOUNT, size(n)); err != nil {
+		if err := unix.Mount("gfaas-test", dir, "tmpfs", unix.MS_REMOUNT|flags, size(n)); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// On a disk that is full at whichever write, what fails leaves the state as it
-// was, says why, and does once there is room.
+// A write that fails on a full disk says why, leaves the state as it was, and
+// succeeds once there is room.
 func TestFullDisk(t *testing.T) {
-	dir, resize := fullDisk(t)
+	dir, remount := smallDisk(t)
 	path := filepath.Join(dir, "state.db")
-	done := 0
-	for room := 1; done < 12 && room < 100; room++ {
-		resize(room * page)
+	done, full := 0, 0
+	for room := 1; done < 12 && room < 200; room++ {
+		remount(room*page, 0)
 		for done < 12 {
-			fn := function.Function{Name: fmt.Sprintf("f%d", done), Command: []string{strings.Repeat("x", page)}}
-			err := bolt.Open(path).Apply(t.Context(), fn)
-			if l, err := bolt.Open(path).Look(t.Context()); err != nil || len(l.Functions) != done && len(l.Functions) != done+1 {
-				t.Fatalf("with %d pages, after %d functions: %d, %v", room, done, len(l.Functions), err)
+			fn := function.Function{Name: fmt.Sprintf("f%02d", done), Command: []string{strings.Repeat("x", page)}}
+			err := bolt.Open(path, nil).Apply(t.Context(), fn)
+			if err == nil {
+				done++
+			}
+			if got, notes, err := read(t, path); err != nil || notes != nil || len(got.functions) != done {
+				t.Fatalf("with %d pages, after %d functions: %d, notes %q, %v", room, done, len(got.functions), notes, err)
 			}
 			if err != nil {
-				var full *bolt.FileError
-				if !errors.Is(err, unix.ENOSPC) || !errors.As(err, &full) || !strings.Contains(full.Hint(), "make room") {
+				var file *bolt.FileError
+				if !errors.Is(err, unix.ENOSPC) || !errors.As(err, &file) || !strings.Contains(file.Hint(), "make room") {
 					t.Fatalf("with %d pages: %v", room, err)
 				}
+				full++
 				break
 			}
-			done++
 		}
 	}
-	if done < 12 {
-		t.Errorf("only %d functions", done)
+	if done < 12 || full < 12 {
+		t.Errorf("%d functions, the disk was full %d times", done, full)
 	}
-	left, err := fs.Glob(os.DirFS(dir), "*")
-	if err != nil || !slices.Equal(left, []string{"state.db"}) {
-		t.Errorf("left are %v, %v", left, err)
-	}
+	wantFiles(t, path, "state.db", "state.db.previous")
 }
 
-// A repair keeps the file, and what can still be read of it.
-func TestRepair(t *testing.T) {
-	_, data := many(t)
-	dir := t.TempDir()
-	path := filepath.Join(dir, "state.db")
-	damaged := 0
-	for n := 2; n < len(data)/page; n++ {
-		bad := flip(data, n*page, (n+1)*page)
-		if try(t, path, bad) != -1 {
-			continue
-		}
-		damaged++
-		db := bolt.Open(path)
-		kept, err := db.Salvage(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		aside, err := db.Replace(t.Context(), kept.Functions, kept.Instances)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if old, err := os.ReadFile(aside); err != nil || !bytes.Equal(old, bad) {
-			t.Errorf("page %d: what was put aside in %s is not what was there: %v", n, aside, err)
-		}
-		l, err := db.Look(t.Context())
-		if err != nil || len(l.Functions) != len(kept.Functions) || len(l.Instances) != len(kept.Instances) {
-			t.Errorf("page %d: %d functions and %d instances, %v", n, len(l.Functions), len(l.Instances), err)
-		}
-	}
-	whole, err := bolt.Open(path).Salvage(t.Context())
-	if err != nil || damaged < 5 {
-		t.Errorf("%d damaged files, %v", damaged, err)
-	}
-	if err := os.WriteFile(path, flip(data, page/2, page/2+1), 0o600); err != nil {
+// On a disk that can only be read, the state is read, its previous generation too.
+func TestReadOnlyDisk(t *testing.T) {
+	dir, remount := smallDisk(t)
+	remount(100*page, 0)
+	made, previous, current := generations(t)
+	want, _, err := read(t, made)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if whole, err = bolt.Open(path).Salvage(t.Context()); err != nil || len(whole.Functions) != 201 || len(whole.Instances) != 3 {
-		t.Errorf("of a whole file: %d functions and %d instances, %v", len(whole.Functions), len(whole.Instances), err)
+	path := filepath.Join(dir, "state.db")
+	write(t, path, current)
+	write(t, path+".previous", previous)
+	remount(100*page, unix.MS_RDONLY)
+	if got, notes, err := read(t, path); err != nil || notes != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, notes %q, %v; want %+v", got, notes, err, want)
+	}
+	var file *bolt.FileError
+	if err := bolt.Open(path, nil).Forget(t.Context(), "f-0"); !errors.As(err, &file) || !errors.Is(err, unix.EROFS) {
+		t.Errorf("a write: %v, want EROFS", err)
+	}
+	remount(100*page, 0)
+	write(t, path, slices.Concat(current, current))
+	remount(100*page, unix.MS_RDONLY)
+	want.instances = nil
+	if got, notes, err := read(t, path); err != nil || len(notes) != 1 || !reflect.DeepEqual(got, want) {
+		t.Errorf("damaged: %+v, notes %q, %v; want %+v", got, notes, err, want)
 	}
 }

@@ -3,28 +3,22 @@ package bolt
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"syscall"
 	"time"
 
-	"go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
-
-	"github.com/gfaas/gfaas/pkg/lockfile"
 )
 
 const (
-	// lockWait is how long an operation waits for another process's.
+	// lockWait is how long an operation waits for those of other processes.
 	lockWait  = time.Second
 	lockPause = 5 * time.Millisecond
 )
 
-// LockedError says that another process kept the state file for longer than
-// the time to wait for it.
+// LockedError says that another process held the state file for longer than lockWait.
 type LockedError struct{ Path string }
 
 func (e *LockedError) Error() string {
@@ -34,68 +28,57 @@ func (e *LockedError) Error() string {
 // Locked marks the error for the exit status.
 func (e *LockedError) Locked() bool { return true }
 
-// Hint says what to do about it.
+// Hint returns the next step.
 func (e *LockedError) Hint() string { return "try again; 'fuser " + e.Path + "' tells who holds it" }
 
-// FileError is a state file that cannot be used.
+// FileError says that a state file cannot be used.
 type FileError struct {
 	Path    string
 	Err     error
-	Damaged bool // what is in it is not what was written
+	Damaged bool // its content is not what was written
 }
 
 func (e *FileError) Error() string {
-	if e.Damaged {
+	if e.Damaged && !errors.Is(e.Err, errForeign) {
 		return fmt.Sprintf("state file %s is damaged: %v", e.Path, e.Err)
 	}
 	return fmt.Sprintf("state file %s: %v", e.Path, e.Err)
 }
+
 func (e *FileError) Unwrap() error { return e.Err }
 
-// Hint says what to do about it.
+const (
+	repairHint = "'gfaas doctor --repair' puts the damaged file aside and records what runs"
+	pathHint   = "set GFAAS_STATE to a file of yours"
+)
+
+// Hint returns the next step.
 func (e *FileError) Hint() string {
 	switch {
+	case errors.Is(e.Err, errForeign):
+		return "if it was one, " + repairHint + "; else " + pathHint
 	case e.Damaged:
-		return "'gfaas doctor --repair' puts it aside and makes another of what is left of it and of what runs"
+		return repairHint
 	case errors.Is(e.Err, unix.ENOSPC) || errors.Is(e.Err, unix.EDQUOT):
 		return "make room there, or set GFAAS_STATE to a file elsewhere"
 	}
-	return "set GFAAS_STATE to a file of yours"
+	return pathHint
 }
 
-func (d *DB) damaged(err error) error { return &FileError{Path: d.path, Err: err, Damaged: true} }
-
-// IsDamaged reports whether an error is of a state file that is damaged.
-func IsDamaged(err error) bool {
+func isDamaged(err error) bool {
 	var f *FileError
 	return errors.As(err, &f) && f.Damaged
 }
 
-// empty says whether there is no state yet: no file, or one without anything in
-// it. What is no file is refused before it is opened.
-func (d *DB) empty() (bool, error) {
-	info, err := os.Stat(d.path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return true, nil
-	}
-	if err == nil {
-		err = regular(info)
-	}
-	if err != nil {
-		return false, &FileError{Path: d.path, Err: err}
-	}
-	return info.Size() == 0, nil
-}
-
-// regular says what is wrong with a file, by what it is and by who can write to it:
-// whoever can has the user run what it says.
+// regular returns an error unless the file is a regular one that only the user or
+// root can write to. A state file determines which commands run as the user.
 func regular(info fs.FileInfo) error {
 	owner := int(info.Sys().(*syscall.Stat_t).Uid)
 	switch mode := info.Mode(); {
 	case mode.IsRegular() && owner != os.Geteuid() && owner != 0:
-		return fmt.Errorf("belongs to user %d, not to you", owner)
+		return fmt.Errorf("is owned by uid %d, want %d", owner, os.Geteuid())
 	case mode.IsRegular() && mode.Perm()&0o022 != 0:
-		return fmt.Errorf("can be written to by others (mode %04o)", mode.Perm())
+		return fmt.Errorf("is writable by other users (mode %04o)", mode.Perm())
 	case mode.IsRegular():
 		return nil
 	case mode.IsDir():
@@ -106,109 +89,53 @@ func regular(info fs.FileInfo) error {
 	return errors.New("is a device or a socket, expected a file")
 }
 
-// create makes the file if there is none. It is made whole beside its place and
-// linked there, so that a full disk leaves none rather than a part.
-func (d *DB) create() error {
-	if empty, err := d.empty(); err != nil || !empty {
-		return err
+// openRegular opens a file for which regular returns nil. It does not open others,
+// because opening a pipe or a device can block or have effects.
+func openRegular(path string, flag int) (*os.File, error) {
+	info, err := os.Lstat(path)
+	if err == nil {
+		err = regular(info)
 	}
-	if err := d.createNew(); err != nil {
-		return &FileError{Path: d.path, Err: err}
+	if err != nil && !(errors.Is(err, fs.ErrNotExist) && flag&os.O_CREATE != 0) {
+		return nil, err
 	}
-	return nil
-}
-
-func (d *DB) createNew() error {
-	dir := filepath.Dir(d.path)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	fresh, err := makeFile(dir, func(tx *bbolt.Tx) error { return errors.Join(layOut(tx), settle(tx)) })
+	f, err := os.OpenFile(path, flag|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer os.Remove(fresh)
-	err = os.Link(fresh, d.path)
-	if errors.Is(err, fs.ErrExist) {
-		err = d.fill(fresh)
+	if info, err = f.Stat(); err == nil {
+		err = regular(info)
 	}
 	if err != nil {
-		return err
+		_ = f.Close()
+		return nil, err
 	}
-	return syncDir(dir)
+	return f, nil
 }
 
-// fill puts a file in the place of one that is there and has nothing in it; if
-// somebody has filled it meanwhile, that is as good.
-func (d *DB) fill(fresh string) error {
-	lock, err := lockfile.TakeExisting(d.path)
-	var held *lockfile.HeldError
-	switch {
-	case errors.As(err, &held):
-		return nil // by whoever fills it
-	case errors.Is(err, fs.ErrNotExist):
-		return errors.New("is a link to no file")
-	case err != nil:
-		return err
-	}
-	defer lock.Close()
-	if info, err := os.Stat(d.path); err != nil || info.Size() > 0 {
-		return err
-	}
-	return os.Rename(fresh, d.path)
-}
-
-// makeFile makes a state file of one transaction in a folder, and returns its
-// path; after an error there is none.
-func makeFile(dir string, write func(*bbolt.Tx) error) (path string, err error) {
-	f, err := os.CreateTemp(dir, ".state-*")
-	if err != nil {
-		return "", err
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(f.Name())
-		}
-	}()
-	return f.Name(), guarded(f, func() error {
-		db, err := openHeld(f, false)
-		if err != nil {
-			return err
-		}
-		return errors.Join(db.Update(write), db.Close())
-	})
-}
-
-func layOut(tx *bbolt.Tx) error {
-	for _, name := range buckets {
-		if _, err := tx.CreateBucketIfNotExists(name); err != nil {
-			return err
+// lock opens and locks the current generation, for readers or for one writer. For a
+// writer, it creates an empty file if there is none; for a reader, f is nil then.
+func (d *DB) lock(write bool) (f *os.File, err error) {
+	path, err := resolve(d.path)
+	flag, how := os.O_RDONLY, unix.LOCK_SH
+	if write {
+		flag, how = os.O_RDWR|os.O_CREATE, unix.LOCK_EX
+		if err == nil {
+			err = os.MkdirAll(filepath.Dir(path), 0o700)
 		}
 	}
-	return nil
-}
-
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
 	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
-}
-
-// hold opens the file and locks it, for others to read or not at all. It is the
-// one that has the name once it is locked: Repair replaces it.
-func (d *DB) hold(readOnly bool) (*os.File, error) {
-	flag, how := os.O_RDWR, unix.LOCK_EX
-	if readOnly {
-		flag, how = os.O_RDONLY, unix.LOCK_SH
+		return nil, &FileError{Path: d.path, Err: err}
 	}
 	for late := time.Now().Add(lockWait); ; time.Sleep(lockPause) {
-		f, err := os.OpenFile(d.path, flag|unix.O_NONBLOCK, 0) // a pipe would block
+		f, err := openRegular(path, flag)
+		if errors.Is(err, fs.ErrNotExist) && !write {
+			return nil, nil
+		}
 		if err != nil {
 			return nil, &FileError{Path: d.path, Err: err}
 		}
-		held, err := tryHold(f, how)
+		held, err := tryLock(f, how)
 		if held {
 			return f, nil
 		}
@@ -222,99 +149,32 @@ func (d *DB) hold(readOnly bool) (*os.File, error) {
 	}
 }
 
-// tryHold reports whether the file is locked now, and has its name.
-func tryHold(f *os.File, how int) (bool, error) {
-	info, err := f.Stat()
-	if err == nil {
-		err = regular(info)
-	}
-	if err != nil {
-		return false, err
-	}
+// tryLock reports whether it has locked the file and the file is still the current
+// generation.
+func tryLock(f *os.File, how int) (bool, error) {
 	switch err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB); {
 	case errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR):
 		return false, nil
 	case err != nil:
 		return false, &fs.PathError{Op: "lock", Path: f.Name(), Err: err}
 	}
-	there, err := os.Stat(f.Name())
-	return err == nil && os.SameFile(info, there), nil
+	mine, err := f.Stat()
+	if err != nil {
+		return false, err
+	}
+	current, err := os.Lstat(f.Name())
+	return err == nil && os.SameFile(mine, current), nil
 }
 
-// using opens the file for one transaction of bbolt.
-func (d *DB) using(readOnly bool, do func(*bbolt.DB) error) error {
-	f, err := d.hold(readOnly)
-	if err != nil {
-		return err
-	}
-	defer f.Close() // again, where bbolt has
-	data, err := contents(f)
-	if err != nil {
-		return &FileError{Path: d.path, Err: err}
-	}
-	if err := sound(data); err != nil {
-		return &FileError{Path: d.path, Err: err, Damaged: !errors.Is(err, errNone)}
-	}
-	var failed error // of do
-	err = guarded(f, func() error {
-		db, err := openHeld(f, readOnly)
-		if err != nil {
-			return err
+// resolve follows symbolic links, so that the generations are in the folder of the
+// file and not in that of a link. The file need not exist, unless there is a link to it.
+func resolve(path string) (string, error) {
+	real, err := filepath.EvalSymlinks(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Lstat(path); err == nil {
+			return "", errors.New("is a link to no file")
 		}
-		failed = do(db)
-		return db.Close()
-	})
-	var broke *brokeError
-	switch {
-	case errors.As(err, &broke):
-		return d.damaged(err)
-	case failed != nil:
-		return failed
-	case err != nil:
-		return &FileError{Path: d.path, Err: err}
+		return path, nil
 	}
-	return nil
-}
-
-// contents reads a file that is locked.
-func contents(f *os.File) ([]byte, error) {
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if info.Size() > maxFile {
-		return nil, fmt.Errorf("has %d bytes, expected at most %d", info.Size(), maxFile)
-	}
-	data := make([]byte, info.Size())
-	_, err = io.ReadFull(io.NewSectionReader(f, 0, info.Size()), data)
-	return data, err
-}
-
-// openHeld has bbolt take over a file that is open, and the lock that it may have.
-func openHeld(f *os.File, readOnly bool) (*bbolt.DB, error) {
-	return bbolt.Open(f.Name(), 0o600, &bbolt.Options{
-		Timeout: lockWait, ReadOnly: readOnly,
-		OpenFile: func(string, int, fs.FileMode) (*os.File, error) { return f, nil },
-	})
-}
-
-// brokeError is what bbolt said of a file when it gave up.
-type brokeError struct{ what any }
-
-func (e *brokeError) Error() string { return fmt.Sprint(e.what) }
-
-// guarded makes an error of a panic of bbolt, which reads the file through memory:
-// what the disk does not give, or somebody has cut off meanwhile, is a fault there
-// (SIGBUS). The file is closed then, and nobody waits for its lock.
-func guarded(f *os.File, do func() error) (err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		if what := recover(); what != nil {
-			// The mapping stays, and would keep the lock.
-			_ = unix.Flock(int(f.Fd()), unix.LOCK_UN)
-			_ = f.Close()
-			err = &brokeError{what}
-		}
-	}()
-	return do()
+	return real, err
 }

@@ -1,4 +1,4 @@
-package bolt
+package bolt_test
 
 import (
 	"path/filepath"
@@ -6,11 +6,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gfaas/gfaas/pkg/adapter/bolt"
 	wire "github.com/gfaas/gfaas/pkg/wire/model"
 )
 
 func TestModels(t *testing.T) {
-	db, ctx := Open(filepath.Join(t.TempDir(), "state.db")), t.Context()
+	db, ctx := bolt.Open(filepath.Join(t.TempDir(), "state.db"), nil), t.Context()
 	want := func(want ...wire.Record) {
 		t.Helper()
 		if got, err := db.Models(ctx); err != nil || !reflect.DeepEqual(got, want) {

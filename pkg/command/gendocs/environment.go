@@ -20,7 +20,7 @@ var environment = []struct {
 	{"FILES AND FOLDERS", "Read by all programs. A variable that is empty counts as one that is not set.", []variable{
 		{"GFAAS_CONFIG", "The settings file, as --config. Without it gfaas/config.yaml in XDG_CONFIG_HOME, else in /etc."},
 		{"GFAAS_RUN_DIR", "The run directory: the folder of the daemons' sockets, which must be the user's own. Each run directory has its own daemons. Default: gfaas in XDG_RUNTIME_DIR, if that is not /run/user/UID. Otherwise all programs of a user have the same default, with or without XDG_RUNTIME_DIR. The candidates are, in this order, /run/user/UID/gfaas (if the user has a session), /run/gfaas (for root and its owner) and /tmp/gfaas-UID: the first one in which a daemon is running or, if there is none, the first one."},
-		{"GFAAS_STATE", "The file with the functions and instances. Without it gfaas/state.db in XDG_STATE_HOME."},
+		{"GFAAS_STATE", "The file with the functions and instances. Its previous generation and the logs of instances are beside it. Without it gfaas/state.db in XDG_STATE_HOME."},
 		{"GFAAS_LIB_DIR", "The folder of libgfaas.so, and of the simulated driver in its subfolder sim. Without it the folders lib and lib/gfaas beside that of the program, then those of the system."},
 		{"XDG_CONFIG_HOME", "~/.config where it is not set."},
 		{"XDG_RUNTIME_DIR", "See GFAAS_RUN_DIR."},

@@ -70,10 +70,10 @@ and what to do about it; then which mechanism enforces each part of a slice
 here, and which has the memory of instances without work wait elsewhere, the best
 that was found. It changes nothing.
 
-With --repair it first has the state file know what runs: instances that are not
-in it, since it was damaged or removed, are taken back as the run directory, the
-processes and the containers' labels know them. A file that cannot be read is put
-aside beside its place, and the functions that can still be read of it are kept.
+With --repair it first adds running instances that are not in the state file to it,
+since it was damaged or removed, as the run directory, the processes and the
+containers' labels know them. A damaged file is put aside, beside its place; the new
+one begins with its previous generation, if there is one (docs/sharing.md).
 Models whose files are gone are forgotten, but those that are on a GPU still.
 
 Exit 0 says that functions can run, exit 4 that something needed is missing,
@@ -93,7 +93,7 @@ JSON is {"ok", "simulated", "checks": [{"name", "status": "ok", "missing",
 			return runDoctor(cmd.Context(), t)
 		},
 	}
-	cmd.Flags().BoolVar(&repair, "repair", false, "have the state know what runs; a damaged one is put aside")
+	cmd.Flags().BoolVar(&repair, "repair", false, "record what runs in the state, and put a damaged one aside")
 	t.env.Outputs(cmd, "table", "json", "yaml")
 	return cmd
 }

@@ -18,6 +18,7 @@ import (
 	"testing"
 
 	"github.com/gfaas/gfaas/pkg/adapter/logs"
+	"github.com/gfaas/gfaas/pkg/lockfile"
 )
 
 // newServed is a gateway that serves one function, f, of testdata/function.c.
@@ -207,14 +208,13 @@ func TestStateLocked(t *testing.T) {
 	s.write("g.yaml", "{name: g, command: ["+s.getenv("FUNCTION")+"]}\n")
 	s.applied("g.yaml", "g")
 	s.must("f", "x")
-	file, err := os.OpenFile(filepath.Join(s.dir, "state.db"), os.O_RDWR, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
+	var lock *lockfile.Lock
+	eventually(t, "the state file is locked", func() (locked bool) { // the gateway may be writing
+		var err error
+		lock, err = lockfile.TakeExisting(filepath.Join(s.dir, "state.db"))
+		return err == nil
+	})
+	defer lock.Close()
 	if r := s.must("f", "x"); r.status != 200 || r.start != "gpu-warm" {
 		t.Errorf("what runs: %+v", r)
 	}
@@ -230,7 +230,7 @@ func TestStateLocked(t *testing.T) {
 	if answer.StatusCode != 503 || !strings.Contains(string(text), `"code":"state"`) || answer.Header.Get("Retry-After") == "" {
 		t.Errorf("a change: %d %s", answer.StatusCode, text)
 	}
-	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_UN); err != nil {
+	if err := lock.Close(); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "what starts does again", func() bool { return s.must("g", "x").status == 200 })

@@ -42,7 +42,7 @@ func NewRoot(env *cli.Env) *cobra.Command {
 	if dir, err := filepath.Abs(runDir); err == nil {
 		runDir = dir
 	}
-	return newRoot(&tool{env: env, store: bolt.Open(cli.StatePath()), runDir: runDir})
+	return newRoot(&tool{env: env, store: bolt.Open(cli.StatePath(), env.Notef), runDir: runDir})
 }
 
 func newRoot(t *tool) *cobra.Command {

@@ -95,7 +95,7 @@ func TestUpKilled(t *testing.T) {
 // forget takes the handle out of a record, as if it was never written.
 func forget(t *testing.T, p *place, id string) {
 	t.Helper()
-	store := bolt.Open(filepath.Join(p.dir, "state.db"))
+	store := bolt.Open(filepath.Join(p.dir, "state.db"), nil)
 	state, err := store.Look(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -160,7 +160,7 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 	d, err := model.Open(model.Config{
 		Socket: socket, Tenants: tenants, Bounds: bounds, Capacity: o.capacity, Staging: o.staging, Models: o.models, Listen: o.listen,
 		Slices: slicesFor(socket), GPUName: o.device.String(),
-		Private: isRunDir(filepath.Dir(socket)), ExitWhenIdle: o.exitWhenIdle, GPU: on, Catalogue: bolt.Open(cli.StatePath()), Log: log,
+		Private: isRunDir(filepath.Dir(socket)), ExitWhenIdle: o.exitWhenIdle, GPU: on, Catalogue: bolt.Open(cli.StatePath(), o.env.Notef), Log: log,
 		Reload: func() (model.Settings, error) { return o.reload(cmd.Flags(), log) },
 	})
 	if err != nil {

@@ -108,7 +108,7 @@ func serveGateway(ts *testscript.TestScript, _ bool, _ []string) {
 // instance at each address, which is this process.
 func applied(ts *testscript.TestScript, _ bool, args []string) {
 	ctx := context.Background()
-	state := bolt.Open(filepath.Join(ts.Getenv("WORK"), "state.db"))
+	state := bolt.Open(filepath.Join(ts.Getenv("WORK"), "state.db"), nil)
 	slo, err := time.ParseDuration(args[2])
 	ts.Check(err)
 	fns, err := function.Parse(strings.NewReader(fmt.Sprintf("name: %s\ncommand: [x]\ncontract: %s\n", args[0], args[1])), "-")

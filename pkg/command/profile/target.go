@@ -59,7 +59,7 @@ func completeTarget(cmd *cobra.Command, args []string, _ string) (names []string
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	state, err := bolt.Open(cli.StatePath()).Look(cmd.Context())
+	state, err := bolt.Open(cli.StatePath(), nil).Look(cmd.Context())
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
@@ -141,7 +141,7 @@ func (o *loadOptions) function(ctx context.Context) (to reached, err error) {
 	if err := function.CheckName(name); err != nil {
 		return to, cli.Usagef("%w; a URL begins with http:// or https://", err)
 	}
-	state, err := bolt.Open(cli.StatePath()).Look(ctx)
+	state, err := bolt.Open(cli.StatePath(), o.env.Notef).Look(ctx)
 	if err != nil {
 		return to, err
 	}
