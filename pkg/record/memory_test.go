@@ -15,7 +15,7 @@ import (
 // TestMemory: what a policy is told of memory, and of instances that others start, is
 // recorded: replayed it leads to the same decisions, and without any of it to others.
 func TestMemory(t *testing.T) {
-	policy, err := queue.New(queue.Config{Policy: "gfaas", Pool: residency.Unlimited, Live: true, Options: queue.Defaults()})
+	policy, err := queue.New(queue.Config{Policy: "gfaas", Pool: residency.Unlimited, Options: queue.Defaults()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -169,7 +169,7 @@ type Spec struct {
 	Mem      int64   `json:"mem_bytes"`
 	Need     int64   `json:"need_bytes,omitempty"` // what an instance was measured to take
 	Weight   float64 `json:"weight"`
-	Model    int32   `json:"model"`  // a number
+	Model    int32   `json:"model"`  // a number of older gateways'; each function has instances of its own
 	Tenant   int32   `json:"tenant"` // a number
 	Queue    int32   `json:"queue,omitempty"`
 	Inflight int32   `json:"inflight,omitempty"`
@@ -278,7 +278,7 @@ func (e *Event) event(number func(string) int32) (queue.Event, error) {
 	}
 	if f := e.Spec; f != nil {
 		ev.Spec = &queue.Function{Name: e.Function, Warm: time.Duration(f.WarmMS), Cold: time.Duration(f.ColdMS), Load: time.Duration(f.LoadMS),
-			Mem: f.Mem, Need: f.Need, Weight: f.Weight, Model: f.Model, Tenant: f.Tenant, Queue: f.Queue, Inflight: f.Inflight, Min: f.Min, Max: f.Max,
+			Mem: f.Mem, Need: f.Need, Weight: f.Weight, Tenant: f.Tenant, Queue: f.Queue, Inflight: f.Inflight, Min: f.Min, Max: f.Max,
 			Slice: f.Slice, Idle: time.Duration(f.IdleMS)}
 	}
 	if e.EachMS > 0 && (ev.Kind == queue.Adopted || ev.Kind == queue.Ready) {

@@ -30,7 +30,7 @@ func replay(text string) error {
 	if err != nil {
 		return err
 	}
-	policy, err := queue.New(queue.Config{Policy: r.Policy, Pool: r.Pool, Live: true, Options: queue.Defaults()})
+	policy, err := queue.New(queue.Config{Policy: r.Policy, Pool: r.Pool, Options: queue.Defaults()})
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/policy/queue"
+	"github.com/gfaas/gfaas/pkg/policy/residency"
 	"github.com/gfaas/gfaas/pkg/trace"
 )
 
@@ -104,6 +105,11 @@ func setUp(c Config) []queue.Event {
 	}
 	functions := policyFunctions(c.Functions)
 	for i := range functions {
+		if f := &functions[i]; queue.OneAtATime(c.Policy) {
+			f.Cold = f.Warm + f.Load // there are no containers (R18)
+		}
+	}
+	for i := range functions {
 		events = append(events, queue.Event{Kind: queue.FunctionSet, Function: int32(i), Spec: &functions[i]})
 	}
 	return events
@@ -112,16 +118,16 @@ func setUp(c Config) []queue.Event {
 // policyFunctions are functions as policies know them.
 func policyFunctions(functions []trace.Function) []queue.Function {
 	models, tenants := map[string]int32{}, map[string]int32{}
-	number := func(of map[string]int32, name string) int32 {
+	number := func(of map[string]int32, name string, next int) int32 {
 		if _, known := of[name]; !known {
-			of[name] = int32(len(of))
+			of[name] = int32(next)
 		}
 		return of[name]
 	}
 	out := make([]queue.Function, len(functions))
 	for i, f := range functions {
 		out[i] = queue.Function{Name: f.Name, Warm: f.Warm, Cold: f.Cold, Load: f.Load, Mem: memory(f.MemMiB), Weight: f.Weight,
-			Model: number(models, f.Model), Tenant: number(tenants, f.Tenant)}
+			Model: number(models, f.Model, i+1), Tenant: number(tenants, f.Tenant, len(tenants))}
 	}
 	return out
 }
@@ -158,13 +164,18 @@ func (r *run) step() (done bool, err error) {
 	}
 	r.sample()
 	r.stats.events += int64(len(r.events))
-	r.actions = r.policy.Step(now, r.events, r.actions[:0])
-	for i := range r.actions {
-		if err := r.act(&r.actions[i]); err != nil {
-			return false, err
+	for { // until nothing follows from what instances answer, which they do at once
+		r.actions = r.policy.Step(now, r.events, r.actions[:0])
+		r.events = r.events[:0]
+		for i := range r.actions {
+			if err := r.act(&r.actions[i]); err != nil {
+				return false, err
+			}
+		}
+		if len(r.events) == 0 {
+			return false, nil
 		}
 	}
-	return false, nil
 }
 
 // upcoming is the next instant at which something happens.
@@ -254,6 +265,9 @@ func (r *run) arrive() error {
 func (r *run) act(a *queue.Action) error {
 	switch a.Kind {
 	case queue.Run:
+		if a.Start == residency.Cold && queue.OneAtATime(r.config.Policy) {
+			a.Start = residency.HostWarm // R18
+		}
 		if err := r.start(a); err != nil {
 			return err
 		}
@@ -262,6 +276,9 @@ func (r *run) act(a *queue.Action) error {
 		r.gap.left(a.Function)
 	case queue.Wake:
 		r.wake = a.At
+	}
+	if answer, wanted := a.Answer(); wanted {
+		r.events = append(r.events, answer)
 	}
 	if r.config.Decide != nil {
 		return r.config.Decide(r.now, a)

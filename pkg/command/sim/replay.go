@@ -51,7 +51,7 @@ func replay(in io.Reader, name string) (none struct{}, err error) {
 	if err != nil {
 		return none, err
 	}
-	c := queue.Config{Policy: r.Policy, Pool: r.Pool, Live: true, Options: queue.Defaults()}
+	c := queue.Config{Policy: r.Policy, Pool: r.Pool, Options: queue.Defaults()}
 	for _, key := range slices.Sorted(maps.Keys(r.Set)) {
 		if err := queueset.Policy.Set(&c.Options, key+"="+r.Set[key]); err != nil {
 			return none, cli.Fail(cli.ExitFailure, "", fmt.Errorf("%s:1: set: %w", name, err))

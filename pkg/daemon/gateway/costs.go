@@ -4,7 +4,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 	"github.com/gfaas/gfaas/pkg/policy/residency"
@@ -47,7 +46,7 @@ func (e *engine) spec(t *target) queue.Function {
 	fn := t.function
 	s := queue.Function{
 		Name: fn.Name, Mem: int64(fn.GPUMem), Weight: fn.Weight,
-		Model: e.models.Of(modelOf(fn)), Tenant: e.tenants.Of(fn.Tenant), Queue: int32(t.queue.Load()),
+		Tenant: e.tenants.Of(fn.Tenant), Queue: int32(t.queue.Load()),
 		Inflight: int32(fn.Inflight), Min: int32(fn.Scale.Min), Max: int32(fn.Scale.Max), Idle: fn.Scale.Idle,
 	}
 	if s.Weight <= 0 {
@@ -99,13 +98,6 @@ func (e *engine) expect(t *target) (warm, cold, load time.Duration) {
 		load = t.costs.load.value
 	}
 	return warm, warm + max(start, load), load
-}
-
-func modelOf(fn function.Function) string {
-	if fn.Model != nil {
-		return "model " + fn.Model.Name
-	}
-	return "function " + fn.Name
 }
 
 // learn takes note of how long a call took. Locked.

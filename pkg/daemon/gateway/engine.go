@@ -28,7 +28,6 @@ type engine struct {
 	stepping  bool
 	numbers   queue.Numbers // of functions
 	tenants   queue.Numbers
-	models    queue.Numbers
 	functions map[int32]*target
 	calls     map[int64]*call // that wait or run
 	servers   map[residency.ID]*server
@@ -155,7 +154,10 @@ func (e *engine) do(now time.Duration, a *queue.Action) {
 	case queue.Offload, queue.Prefetch:
 		e.move(a)
 	case queue.Wake:
-		e.wakeAt = a.At
+		if e.wakeAt = a.At; a.At <= now {
+			e.wakeAt = queue.Never
+			e.step(queue.Event{Kind: queue.Woke})
+		}
 		e.setWake(now)
 	case queue.Forget:
 		e.forget(a.Function)

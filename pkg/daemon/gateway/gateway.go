@@ -220,7 +220,6 @@ const idleConnection = 3 * time.Minute
 
 // newGateway is one without sockets.
 func newGateway(cfg Config) (*Gateway, error) {
-	cfg.Policy.Live = true
 	policy, err := queue.New(cfg.Policy)
 	if err != nil {
 		return nil, err

@@ -94,7 +94,7 @@ func replayed(text []byte) error {
 		o.Penalty = 3
 	}
 	o.Prefetch = r.Set["prefetch"] == "true"
-	policy, err := queue.New(queue.Config{Policy: r.Policy, Pool: r.Pool, Live: true, Options: o})
+	policy, err := queue.New(queue.Config{Policy: r.Policy, Pool: r.Pool, Options: o})
 	if err != nil {
 		return err
 	}

@@ -180,7 +180,7 @@ func Open(ctx context.Context, cfg Config) (*Daemon, error) {
 	d := &Daemon{cfg: cfg, log: cfg.Log, epoch: time.Now(), clients: map[string]*client{}, requests: map[int64]*request{}, held: newHeld(cfg.RequestMem)}
 	d.metrics = newMetrics(d)
 	var err error
-	d.policy, err = queue.New(queue.Config{Policy: cfg.Policy, Pool: residency.Unlimited, Live: true, Options: queue.Defaults()})
+	d.policy, err = queue.New(queue.Config{Policy: cfg.Policy, Pool: residency.Unlimited, Options: queue.Defaults()})
 	if err != nil {
 		return nil, err
 	}

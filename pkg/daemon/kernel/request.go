@@ -308,17 +308,10 @@ func (d *Daemon) step(events ...queue.Event) {
 					events = append(events, d.ended(r)...)
 					close(r.turn)
 				}
-			case queue.Remove:
+			case queue.Start, queue.Remove, queue.Offload, queue.Prefetch:
 				// The objects go when the next client's first request comes (plan).
-				events = append(events, queue.Event{Kind: queue.Lost, Instance: a.Instance, Function: a.Function, GPU: a.GPU})
-			case queue.Start:
-				events = append(events, queue.Event{Kind: queue.Ready, Instance: a.Instance, Function: a.Function, GPU: a.GPU})
-			case queue.Offload, queue.Prefetch:
-				to := residency.HostWarm
-				if a.Kind == queue.Prefetch {
-					to = residency.GPUWarm
-				}
-				events = append(events, queue.Event{Kind: queue.Moved, Instance: a.Instance, Function: a.Function, GPU: a.GPU, To: to})
+				answer, _ := a.Answer()
+				events = append(events, answer)
 			case queue.Forget:
 				d.numbers.Forget(a.Function)
 			case queue.Wake:

@@ -61,7 +61,7 @@ type shape struct {
 const crowdPatience = time.Minute // as the gateway's --queue-timeout
 
 func newCrowd(tb testing.TB, name string, s shape) *crowd {
-	policy, err := queue.New(queue.Config{Policy: name, Pool: s.pool, Live: true, Options: queue.Defaults()})
+	policy, err := queue.New(queue.Config{Policy: name, Pool: s.pool, Options: queue.Defaults()})
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -11,10 +11,6 @@ import (
 type Config struct {
 	Policy string
 	Pool   int // instances on each GPU, or residency.Unlimited
-	// Live says that starting, moving and stopping take time and may fail, and
-	// that events will say when they are over; otherwise all is done when it is
-	// decided (R7).
-	Live bool
 	Options
 }
 

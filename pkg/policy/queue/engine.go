@@ -34,6 +34,9 @@ type engine struct {
 	adaptive  *adaptive
 	prefetch  bool
 	changing  bool          // what waits may not fit any GPU any more
+	paused    bool          // the rest of the decisions is left to the next step
+	news      bool          // something happened, other than that instances stopped as they were told to
+	opened    time.Duration // when the order was opened last
 	chosen    choice        // by the order, for step
 	rejects   []Action      // what turned out to have to be rejected
 	woken     time.Duration // the Wake that was asked for last
@@ -79,13 +82,13 @@ func newEngine(c Config) *engine {
 	if c.Policy == "batch" {
 		e.batches = &batches{}
 	}
-	shape := residency.Config{Pool: c.Pool, Live: c.Live, Starting: e.starting}
+	shape := residency.Config{Pool: c.Pool, Starting: e.starting}
 	e.order.shape(&shape)
 	if shape.NoHost {
 		e.evicts = "model used least recently"
 	}
 	e.prefetch = c.Prefetch && shape.Keep != nil
-	if c.Utilization > 0 && !OneAtATime(c.Policy) && !shape.Clears {
+	if c.Utilization > 0 && !OneAtATime(c.Policy) && c.Policy != "exclusive" {
 		e.adaptive = &adaptive{threshold: c.Utilization}
 	}
 	e.pool = residency.New(shape)
@@ -95,7 +98,7 @@ func newEngine(c Config) *engine {
 // Step implements Policy.
 func (e *engine) Step(now time.Duration, events []Event, actions []Action) []Action {
 	actions = e.step(now, events, actions)
-	if at := e.wake(); at != e.woken {
+	if at := e.wake(); at != e.woken || e.paused {
 		e.woken = at
 		actions = append(actions, wakeAt(at, "something is due then"))
 	}
@@ -106,9 +109,11 @@ func wakeAt(at time.Duration, rule string) Action {
 	return Action{Kind: Wake, GPU: none, Instance: residency.None, At: at, Reason: Reason{Rule: rule}}
 }
 
-// step is Step without a Wake.
+// step is Step without a Wake. Once an invocation has to wait for room it leaves the
+// other decisions to the next step, at the same instant: a driver whose instances move
+// and stop in no time has answered by then, so that these are made of what has moved.
 func (e *engine) step(now time.Duration, events []Event, actions []Action) []Action {
-	e.now = now
+	e.now, e.paused = now, false
 	told := len(actions)
 	for i := range events {
 		actions = e.apply(&events[i], actions)
@@ -122,14 +127,20 @@ func (e *engine) step(now time.Duration, events []Event, actions []Action) []Act
 	if len(e.failing) > 0 {
 		e.retry()
 	}
-	e.order.opened(now)
+	if e.news || now != e.opened {
+		e.order.opened(now)
+		e.news, e.opened = false, now
+	}
 	if e.batches != nil {
 		actions = e.goOn(now, actions)
 	}
 	if len(e.planned) > 0 {
 		actions = e.serve(actions)
 	}
-	for e.queues.total > 0 && (e.pool.AnyFree() || e.order.plans()) {
+	for held := len(e.held); e.queues.total > 0 && (e.pool.AnyFree() || e.order.plans()); {
+		if e.paused = len(e.held) > held; e.paused {
+			break
+		}
 		c := &e.chosen
 		if !e.order.next(now, c) {
 			break // all that could go had better wait
@@ -143,7 +154,7 @@ func (e *engine) step(now time.Duration, events []Event, actions []Action) []Act
 		if !ok {
 			at, ok = e.pool.Best(c.function, c.only, c.except)
 		}
-		if e.config.Live && !c.taken && e.yields(c.function, at, ok) {
+		if !c.taken && e.yields(c.function, at, ok) {
 			continue
 		}
 		if !ok {
@@ -151,7 +162,7 @@ func (e *engine) step(now time.Duration, events []Event, actions []Action) []Act
 		}
 		actions = e.start(now, c, at, actions)
 	}
-	if e.config.Live {
+	if !e.paused {
 		actions = e.tend(actions)
 	}
 	if len(e.rejects) > 0 {
@@ -164,6 +175,10 @@ func (e *engine) step(now time.Duration, events []Event, actions []Action) []Act
 
 // apply takes one event in.
 func (e *engine) apply(ev *Event, actions []Action) []Action {
+	if slot := e.pool.Slot(ev.Instance); ev.Kind == Lost && slot >= 0 && e.pool.Stops(slot) {
+		return e.stopped(slot, actions)
+	}
+	e.news = true
 	switch ev.Kind {
 	case Completed, Failed:
 		return e.ended(ev, actions)
@@ -408,7 +423,7 @@ func (e *engine) refuses(f int32) string {
 		return TooLarge
 	case q.most > 0 && q.len >= q.most:
 		return QueueFull
-	case e.config.Live && e.barred(f):
+	case e.barred(f):
 		return StartFailed
 	}
 	return ""
@@ -417,7 +432,7 @@ func (e *engine) refuses(f int32) string {
 // begin puts a function that waits into the order, unless it is blocked.
 func (e *engine) begin(f int32) {
 	q := &e.queues.queues[f]
-	if q.out = e.config.Live && e.blocked(f); !q.out {
+	if q.out = e.blocked(f); !q.out {
 		e.order.began(e.now, f, true)
 	}
 }
@@ -426,12 +441,6 @@ func (e *engine) begin(f int32) {
 // while it has as many instances as it may have, all of them busy, or while
 // enough are starting. It holds up nobody then.
 func (e *engine) review(f int32) {
-	if e.config.Live {
-		e.reviewNow(f)
-	}
-}
-
-func (e *engine) reviewNow(f int32) {
 	q := &e.queues.queues[f]
 	switch blocked := q.len > 0 && e.blocked(f); {
 	case q.len == 0:
@@ -747,6 +756,17 @@ func (e *engine) instance(ev *Event, actions []Action) []Action {
 		e.changing = e.changing || e.states[f].failures >= mostFailures
 	}
 	e.order.moved(f, gpu)
+	actions = e.changed(actions, "")
+	e.review(f)
+	return actions
+}
+
+// stopped frees what an instance had that was told to stop, and is gone. Orders were told
+// of that when it was told to.
+func (e *engine) stopped(slot int32, actions []Action) []Action {
+	f := e.pool.Function(slot)
+	e.changing = e.changing || e.states[f].failures >= mostFailures
+	e.pool.Lost(slot)
 	actions = e.changed(actions, "")
 	e.review(f)
 	return actions

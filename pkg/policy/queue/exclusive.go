@@ -38,7 +38,7 @@ type owned struct {
 
 func newExclusive(e *engine) *exclusive { return &exclusive{ordinary: ordinary{e.queues}, engine: e} }
 
-func (x *exclusive) shape(c *residency.Config) { c.Clears, c.May = true, x.may }
+func (x *exclusive) shape(c *residency.Config) { c.May = x.may }
 
 func (x *exclusive) grow(functions, gpus, _ int) {
 	x.waits.grow(functions)
@@ -159,7 +159,7 @@ func (x *exclusive) may(f, gpu int32) bool {
 // moved has an instance that was found or started on a GPU make that GPU its
 // client's, or go if the GPU is another's.
 func (x *exclusive) moved(f, gpu int32) {
-	if !x.engine.config.Live || x.engine.pool.On(f, gpu).Slot == none {
+	if x.engine.pool.On(f, gpu).Slot == none {
 		return
 	}
 	switch g := &x.gpus[gpu]; {

@@ -76,9 +76,9 @@ func (p *lalb) changed(f int32) {
 	for g := range p.gpus {
 		p.measure(&p.gpus[g])
 	}
-	m := p.engine.functions[f].Model
-	if p.engine.config.Live {
-		m = f // each function has instances of its own
+	m := f
+	if shared := p.engine.functions[f].Model; shared > 0 {
+		m = shared - 1
 	}
 	if m == p.kin[f].model {
 		p.outdated(m)
@@ -371,9 +371,6 @@ func (p *lalb) serve(now time.Duration, g int32, c *choice) bool {
 // can says whether a GPU could run an invocation of the function at once.
 func (p *lalb) can(g, f int32) bool {
 	pool := p.engine.pool
-	if !p.engine.config.Live {
-		return true // it runs alone, and fits
-	}
 	return !p.gpus[g].busy && pool.Room(g, f) && !pool.Blocked(f, p.engine.queues.queues[f].len) &&
 		(pool.On(f, g).Slot != none || !pool.Capped(f))
 }
@@ -539,10 +536,7 @@ func (p *lalb) run(c *choice, g int32, it *request, rule string) bool {
 	p.taken = *it
 	at, cached := p.on(g, it.model)
 	if !cached {
-		at = residency.Place{GPU: g, Start: residency.HostWarm, Slot: none}
-		if p.engine.config.Live {
-			at.Start = residency.Cold
-		}
+		at = residency.Place{GPU: g, Start: residency.Cold, Slot: none}
 	}
 	c.on(it.function, at, rule, 0)
 	c.taken = true
@@ -571,9 +565,7 @@ func (p *lalb) freed(f, g int32) {
 	if w.open {
 		p.free(g)
 	}
-	if p.engine.config.Live { // else it is there, or a change says that it went
-		p.look(g, p.kin[f].model)
-	}
+	p.look(g, p.kin[f].model)
 }
 
 func (p *lalb) moved(f, g int32) { p.look(g, p.kin[f].model) }

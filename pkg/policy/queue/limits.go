@@ -101,7 +101,7 @@ func (l *limits) Step(now time.Duration, events []Event, actions []Action) []Act
 		again = l.rejected(actions[told:])
 		told = len(actions)
 	}
-	if at := l.wake(); at != l.engine.woken {
+	if at := l.wake(); at != l.engine.woken || l.engine.paused {
 		l.engine.woken = at
 		rule := "something is due then"
 		if l.late && at == l.begin+period {

@@ -14,7 +14,7 @@ import (
 func limited(t *testing.T, policy string, slots, gpus int) (step func(...queue.Event) []queue.Action) {
 	options := queue.Defaults()
 	options.Limits.Slots = slots
-	p, err := queue.New(queue.Config{Policy: policy, Pool: residency.Unlimited, Live: true, Options: options})
+	p, err := queue.New(queue.Config{Policy: policy, Pool: residency.Unlimited, Options: options})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -323,10 +323,10 @@ func (e *engine) expire(actions []Action) []Action {
 
 // wake is when to decide again although nothing happens.
 func (e *engine) wake() time.Duration {
-	at := e.order.wake()
-	if !e.config.Live {
-		return at
+	if e.paused {
+		return e.now
 	}
+	at := e.order.wake()
 	if len(e.deadlines) > 0 {
 		at = min(at, e.deadlines[0].at)
 	}

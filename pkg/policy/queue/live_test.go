@@ -452,7 +452,7 @@ func (d *driver) slots(gpu int32) int {
 func (d *driver) function(f int32) queue.Event {
 	warm := d.some(200 * time.Millisecond)
 	spec := &queue.Function{Name: string(rune('a' + f)), Warm: warm, Load: d.some(100 * time.Millisecond), Mem: int64(d.r.IntN(12)),
-		Weight: []float64{1, 2, 0.5, 0.3}[d.r.IntN(4)], Model: f, Tenant: int32(d.r.IntN(2)), Queue: int32(d.r.IntN(3) * 4),
+		Weight: []float64{1, 2, 0.5, 0.3}[d.r.IntN(4)], Tenant: int32(d.r.IntN(2)), Queue: int32(d.r.IntN(3) * 4),
 		Inflight: int32(d.r.IntN(3)), Min: int32(d.r.IntN(4) / 3), Max: int32(d.r.IntN(3)), Slice: []float64{0, 0, 0.25, 0.6}[d.r.IntN(4)],
 		Idle: time.Duration(d.r.IntN(3)) * time.Second}
 	spec.Cold = spec.Warm + spec.Load + d.some(2*time.Second)
@@ -751,7 +751,7 @@ func storm(t *rapid.T, policy string) {
 	d := &driver{t: t, r: rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1)), wake: queue.Never, adopted: residency.None,
 		gpus: map[int32]*queue.GPU{}, occupied: map[int32]int64{}, functions: map[int32]*queue.Function{}, leaving: map[int32]bool{}, closed: map[int32]bool{}, calls: map[int64]*call{}, instances: map[residency.ID]*server{}, dead: map[residency.ID]bool{},
 		starts: map[int32]*starts{}, unlucky: rapid.SampledFrom([]int{20, 70}).Draw(t, "unlucky"), short: rapid.SampledFrom([]int{0, 50}).Draw(t, "short"),
-		config: queue.Config{Policy: policy, Live: true, Options: queue.Defaults(),
+		config: queue.Config{Policy: policy, Options: queue.Defaults(),
 			Pool: rapid.SampledFrom([]int{residency.Unlimited, 2, 5}).Draw(t, "pool")}}
 	d.config.T = time.Duration(rapid.IntRange(0, 3).Draw(t, "T")) * time.Second
 	d.config.Prefetch, d.config.Patient = rapid.Bool().Draw(t, "prefetch"), rapid.Bool().Draw(t, "patient")
@@ -802,7 +802,7 @@ func storm(t *rapid.T, policy string) {
 // would have to look that it is gone.
 func TestNoDeadline(t *testing.T) {
 	for _, policy := range queue.Names() {
-		p, err := queue.New(queue.Config{Policy: policy, Pool: residency.Unlimited, Live: true, Options: queue.Defaults()})
+		p, err := queue.New(queue.Config{Policy: policy, Pool: residency.Unlimited, Options: queue.Defaults()})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -25,7 +25,7 @@ type memory struct {
 func (w *memory) on(call int64) residency.ID { return w.ran[call] }
 
 func newMemory(t *testing.T, policy string, gpu, mem int64) *memory {
-	p, err := queue.New(queue.Config{Policy: policy, Pool: residency.Unlimited, Live: true, Options: queue.Defaults()})
+	p, err := queue.New(queue.Config{Policy: policy, Pool: residency.Unlimited, Options: queue.Defaults()})
 	if err != nil {
 		t.Fatal(err)
 	}

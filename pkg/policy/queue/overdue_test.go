@@ -21,55 +21,53 @@ func TestOverdue(t *testing.T) {
 		{"gfaas", false, time.Minute}, {"gfaas", true, time.Minute},
 		{"lalb", false, time.Minute}, {"lalb-o3", false, time.Minute}, {"lalb", true, 0},
 	} {
-		for _, live := range []bool{false, true} {
-			options := queue.Defaults()
-			options.Patient = c.patient
-			p, err := queue.New(queue.Config{Policy: c.policy, Pool: residency.Unlimited, Live: live, Options: options})
-			if err != nil {
-				t.Fatal(err)
-			}
-			machine := &queue.GPU{Slots: 1, Mem: 100}
-			spec := &queue.Function{Name: "f", Warm: time.Second, Load: 5 * time.Second, Cold: 10 * time.Second, Mem: 10, Weight: 1}
-			actions := p.Step(0, []queue.Event{{Kind: queue.GPUSet, GPU: 0, Machine: machine}, {Kind: queue.GPUSet, GPU: 1, Machine: machine},
-				{Kind: queue.FunctionSet, Spec: spec}, {Kind: queue.Arrived, ID: 1}}, nil)
-			ran := func() queue.Action {
-				for _, a := range actions {
-					if a.Kind == queue.Run {
-						return a
-					}
+		options := queue.Defaults()
+		options.Patient = c.patient
+		p, err := queue.New(queue.Config{Policy: c.policy, Pool: residency.Unlimited, Options: options})
+		if err != nil {
+			t.Fatal(err)
+		}
+		machine := &queue.GPU{Slots: 1, Mem: 100}
+		spec := &queue.Function{Name: "f", Warm: time.Second, Load: 5 * time.Second, Cold: 10 * time.Second, Mem: 10, Weight: 1}
+		actions := p.Step(0, []queue.Event{{Kind: queue.GPUSet, GPU: 0, Machine: machine}, {Kind: queue.GPUSet, GPU: 1, Machine: machine},
+			{Kind: queue.FunctionSet, Spec: spec}, {Kind: queue.Arrived, ID: 1}}, nil)
+		ran := func() queue.Action {
+			for _, a := range actions {
+				if a.Kind == queue.Run {
+					return a
 				}
-				return queue.Action{Kind: queue.Forget}
 			}
-			first := ran()
-			now := 10 * time.Second
-			actions = p.Step(now, []queue.Event{{Kind: queue.Completed, Instance: first.Instance, ID: 1, Executed: time.Second},
-				{Kind: queue.Arrived, ID: 2, At: now}}, nil)
-			if second := ran(); second.ID != 2 || second.GPU != first.GPU {
-				t.Fatalf("%s: %+v runs second", c.policy, second)
-			}
-			now += time.Second / 2
-			wake, started := queue.Never, time.Duration(0)
-			actions = p.Step(now, []queue.Event{{Kind: queue.Arrived, ID: 3, At: now}}, nil)
-			for came := now; ; actions = p.Step(now, []queue.Event{{Kind: queue.Woke}}, nil) {
-				if third := ran(); third.ID == 3 {
-					if started = now - came; third.GPU == first.GPU {
-						t.Fatalf("%s: %+v", c.policy, third)
-					}
-					break
+			return queue.Action{Kind: queue.Forget}
+		}
+		first := ran()
+		now := 10 * time.Second
+		actions = p.Step(now, []queue.Event{{Kind: queue.Completed, Instance: first.Instance, ID: 1, Executed: time.Second},
+			{Kind: queue.Arrived, ID: 2, At: now}}, nil)
+		if second := ran(); second.ID != 2 || second.GPU != first.GPU {
+			t.Fatalf("%s: %+v runs second", c.policy, second)
+		}
+		now += time.Second / 2
+		wake, started := queue.Never, time.Duration(0)
+		actions = p.Step(now, []queue.Event{{Kind: queue.Arrived, ID: 3, At: now}}, nil)
+		for came := now; ; actions = p.Step(now, []queue.Event{{Kind: queue.Woke}}, nil) {
+			if third := ran(); third.ID == 3 {
+				if started = now - came; third.GPU == first.GPU {
+					t.Fatalf("%s: %+v", c.policy, third)
 				}
-				for _, a := range actions {
-					if a.Kind == queue.Wake {
-						wake = a.At
-					}
-				}
-				if wake > time.Hour {
-					break
-				}
-				now, wake = wake, queue.Never
+				break
 			}
-			if c.want == 0 && started > 0 || c.want > 0 && (started == 0 || started > c.want) {
-				t.Errorf("%s, patient %v, live %v: started after %v, want %v at most", c.policy, c.patient, live, started, c.want)
+			for _, a := range actions {
+				if a.Kind == queue.Wake {
+					wake = a.At
+				}
 			}
+			if wake > time.Hour {
+				break
+			}
+			now, wake = wake, queue.Never
+		}
+		if c.want == 0 && started > 0 || c.want > 0 && (started == 0 || started > c.want) {
+			t.Errorf("%s, patient %v: started after %v, want %v at most", c.policy, c.patient, started, c.want)
 		}
 	}
 }
@@ -78,7 +76,7 @@ func TestOverdue(t *testing.T) {
 // to. Once they have gone the GPU has no more to do than what it runs.
 func TestBacklog(t *testing.T) {
 	const ms = time.Millisecond
-	p, err := queue.New(queue.Config{Policy: "lalb", Pool: residency.Unlimited, Live: true, Options: queue.Defaults()})
+	p, err := queue.New(queue.Config{Policy: "lalb", Pool: residency.Unlimited, Options: queue.Defaults()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/gfaas/gfaas/pkg/policy/residency"
 )
 
 // TestHeap compares the heap with sorting.
@@ -237,7 +239,12 @@ func TestSets(t *testing.T) {
 func TestHits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const models, gpus = 4, 2
-		p := newLALB(&engine{}, 0, true)
+		pool := residency.New(residency.Config{Pool: residency.Unlimited})
+		pool.SetFunction(0, residency.Function{})
+		for g := range int32(gpus) {
+			pool.SetGPU(g, 1, 0)
+		}
+		p := newLALB(&engine{queues: newWaiting(1), pool: pool}, 0, true)
 		p.gpus, p.hits = make([]worker, gpus), make([]heap, gpus)
 		p.size(models)
 		var gone []request

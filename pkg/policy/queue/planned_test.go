@@ -20,7 +20,7 @@ type plans struct {
 }
 
 func newPlans(t *testing.T, policy string) *plans {
-	p, err := queue.New(queue.Config{Policy: policy, Pool: residency.Unlimited, Live: true, Options: queue.Defaults()})
+	p, err := queue.New(queue.Config{Policy: policy, Pool: residency.Unlimited, Options: queue.Defaults()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +131,7 @@ func TestPlannedBeforeRoom(t *testing.T) {
 	waited := false
 	for _, policy := range queue.Names() {
 		t.Run(policy, func(t *testing.T) {
-			p, err := queue.New(queue.Config{Policy: policy, Pool: residency.Unlimited, Live: true, Options: queue.Defaults()})
+			p, err := queue.New(queue.Config{Policy: policy, Pool: residency.Unlimited, Options: queue.Defaults()})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -169,7 +169,7 @@ func TestPlannedBeforeRoom(t *testing.T) {
 // instance has while another could hold the client, and has it swap one that cannot.
 func TestPlannedExclusive(t *testing.T) {
 	const s = time.Second
-	p, err := queue.New(queue.Config{Policy: "exclusive", Pool: residency.Unlimited, Live: true, Options: queue.Defaults()})
+	p, err := queue.New(queue.Config{Policy: "exclusive", Pool: residency.Unlimited, Options: queue.Defaults()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +219,7 @@ func TestPlannedExclusive(t *testing.T) {
 func TestOccupied(t *testing.T) {
 	for _, policy := range queue.Names() {
 		t.Run(policy, func(t *testing.T) {
-			p, err := queue.New(queue.Config{Policy: policy, Pool: residency.Unlimited, Live: true, Options: queue.Defaults()})
+			p, err := queue.New(queue.Config{Policy: policy, Pool: residency.Unlimited, Options: queue.Defaults()})
 			if err != nil {
 				t.Fatal(err)
 			}

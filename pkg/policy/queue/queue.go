@@ -120,6 +120,25 @@ type Action struct {
 	Reason    Reason
 }
 
+// Answer returns the event by which a driver that starts, moves and stops instances in no
+// time answers an action, and reports whether the action wants one.
+func (a *Action) Answer() (e Event, wanted bool) {
+	e = Event{Function: a.Function, GPU: a.GPU, Instance: a.Instance}
+	switch a.Kind {
+	case Start:
+		e.Kind = Ready
+	case Remove:
+		e.Kind = Lost
+	case Offload:
+		e.Kind, e.To = Moved, residency.HostWarm
+	case Prefetch:
+		e.Kind, e.To = Moved, residency.GPUWarm
+	case Run, Reject, Assign, Wake, Forget:
+		return e, false
+	}
+	return e, true
+}
+
 // Reason is why an action is taken: the rule that decided and what it looked
 // at. It is a value, so that nobody pays for text that is not printed.
 type Reason struct {
@@ -144,9 +163,12 @@ type Function struct {
 	Mem              int64 // bytes on the GPU
 	Need             int64 // as in residency.Function
 	Weight           float64
-	Model            int32 // functions of one model share it in the simulator's caches (R18)
-	Tenant           int32
-	Queue            int32 // how many invocations may wait; 0 is no limit
+	// Model is 1 plus the number of the function whose instances an invocation may use
+	// too under lb, lalb and lalb-o3, as in the simulator's caches of models (R18); 0 is
+	// those of its own function alone.
+	Model  int32
+	Tenant int32
+	Queue  int32 // how many invocations may wait; 0 is no limit
 
 	// These are as in residency.Function.
 	Inflight, Min, Max int32

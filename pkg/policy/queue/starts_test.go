@@ -15,7 +15,7 @@ import (
 // 60 bytes whose instances take two invocations at once.
 func newStarts(t *testing.T, change func(*queue.Function)) (step func(now time.Duration, events ...queue.Event) string, set func(renew bool) queue.Event) {
 	t.Helper()
-	p, err := queue.New(queue.Config{Policy: "gfaas", Pool: residency.Unlimited, Live: true, Options: queue.Defaults()})
+	p, err := queue.New(queue.Config{Policy: "gfaas", Pool: residency.Unlimited, Options: queue.Defaults()})
 	if err != nil {
 		t.Fatal(err)
 	}

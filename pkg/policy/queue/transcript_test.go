@@ -53,7 +53,7 @@ func (s *script) line(words []string) (did []string, err error) {
 			"starvation": func(v int64) { s.config.Starvation = float64(v) }, "penalty": func(v int64) { s.config.Penalty = float64(v) },
 		})
 	case "function":
-		f := Function{Weight: 1, Model: int32(len(s.names)), Cold: -1}
+		f := Function{Weight: 1, Cold: -1}
 		err = s.settings(words[2:], map[string]func(int64){
 			"warm": func(v int64) { f.Warm = time.Duration(v) }, "cold": func(v int64) { f.Cold = time.Duration(v) },
 			"load": func(v int64) { f.Load = time.Duration(v) }, "mem": func(v int64) { f.Mem = v },
@@ -129,15 +129,22 @@ func (s *script) play() (did []string, err error) {
 			events = append(events, s.events[n].Event)
 		}
 		s.events = slices.Delete(s.events, 0, n)
-		for _, a := range p.Step(now, events, nil) {
-			if a.Kind == Wake {
-				continue // nothing is late here
-			}
-			did = append(did, fmt.Sprintf("%v %s", now, s.describe(&a)))
-			if a.Kind == Run {
-				s.events = append(s.events, timed{now + a.Expected, starts, Event{Kind: Completed, Function: a.Function, GPU: a.GPU,
-					Instance: a.Instance, ID: a.ID, Executed: min(a.Expected, s.functions[a.Function].Warm)}})
-				starts++
+		for len(events) > 0 {
+			actions := p.Step(now, events, nil)
+			events = nil
+			for _, a := range actions {
+				if answer, wanted := a.Answer(); wanted {
+					events = append(events, answer)
+				}
+				if a.Kind == Wake {
+					continue // nothing is late here
+				}
+				did = append(did, fmt.Sprintf("%v %s", now, s.describe(&a)))
+				if a.Kind == Run {
+					s.events = append(s.events, timed{now + a.Expected, starts, Event{Kind: Completed, Function: a.Function, GPU: a.GPU,
+						Instance: a.Instance, ID: a.ID, Executed: min(a.Expected, s.functions[a.Function].Warm)}})
+					starts++
+				}
 			}
 		}
 	}

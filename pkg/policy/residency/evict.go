@@ -51,10 +51,6 @@ func (p *Pool) depart(c int32, how Verb) {
 		d.memUsed -= it.mem
 	}
 	d.memUsed -= p.more[c].stays
-	if !p.config.Live {
-		p.vacate(c)
-		return
-	}
 	it.stage = stops
 	if it.resident {
 		d.leaving += it.mem
@@ -98,7 +94,7 @@ func (p *Pool) makeRoom(gpu int32, mem int64) bool {
 			p.remove(c)
 			continue
 		}
-		if p.config.NoHost || p.config.Live && p.more[c].stuck {
+		if p.config.NoHost || p.more[c].stuck {
 			p.remove(c)
 		} else {
 			p.offload(c)
@@ -110,7 +106,7 @@ func (p *Pool) makeRoom(gpu int32, mem int64) bool {
 // parked returns the idle instance whose memory is on the host, but for some of it, that
 // finished least recently.
 func (p *Pool) parked(d *device) int32 {
-	if !p.varies || !p.config.removes() {
+	if !p.varies {
 		return none
 	}
 	for c := d.idle.head; c != none; c = p.instances[c].idle.next {
@@ -127,11 +123,6 @@ func (p *Pool) offload(c int32) {
 	d := &p.gpus[it.gpu]
 	p.change(Offloaded, c)
 	d.memUsed -= it.mem
-	if !p.config.Live {
-		p.drop(&d.warm, c, warmOf)
-		it.resident = false
-		return
-	}
 	p.unlink(c)
 	it.stage = offloads
 	d.leaving += it.mem
@@ -229,15 +220,14 @@ func (p *Pool) others(gpu, function int32) (sum float64) {
 }
 
 // Prefetch brings the memory of a function's idle instance back to its GPU, if
-// it is on no other and fits there without what is to be kept; live, without
-// moving anything else. Ready is when it will be there.
+// it is on no other and there is room for it. Ready is when it will be there.
 func (p *Pool) Prefetch(function int32, ready time.Duration) (slot int32, ok bool) {
 	back := none
 	for g := range p.idle(function) {
 		switch start, c := p.lookUp(p.idle(function), g); {
 		case start == GPUWarm:
 			return none, false
-		case start == HostWarm && back == none && p.yields(int32(g), p.instances[c].mem):
+		case start == HostWarm && back == none && p.gpus[g].free() >= p.instances[c].mem:
 			back = c
 		}
 	}
@@ -250,33 +240,16 @@ func (p *Pool) Prefetch(function int32, ready time.Duration) (slot int32, ok boo
 	p.makeRoom(it.gpu, it.mem)
 	it.resident, p.more[back].ready = true, ready
 	p.gpus[it.gpu].memUsed += it.mem
-	if p.config.Live {
-		it.stage = prefetches
-	}
+	it.stage = prefetches
 	p.link(back, p.more[back].idle)
 	return back, true
 }
 
-// yields says whether memory can be made free without what is to be kept.
-func (p *Pool) yields(gpu int32, mem int64) bool {
-	d := &p.gpus[gpu]
-	free := d.mem - d.memUsed
-	if p.config.Live {
-		return free-d.leaving >= mem
-	}
-	for c := d.warm.head; c != none && free < mem; c = p.instances[c].warm.next {
-		if p.config.Keep != nil && !p.config.Keep(p.instances[c].function) {
-			free += p.instances[c].mem
-		}
-	}
-	return free >= mem
-}
+// free returns the bytes of a GPU that nothing has, and nothing waits for.
+func (d *device) free() int64 { return d.mem - d.memUsed - d.leaving }
 
 // Ready is when the memory of an instance is there, if it was prefetched.
 func (p *Pool) Ready(c int32) time.Duration { return p.more[c].ready }
-
-// removes says whether instances are ever removed.
-func (c *Config) removes() bool { return c.Pool != Unlimited || c.Clears || c.Live }
 
 // listed says whether an instance's memory can make room for another's: not while
 // it is on its way. One that is to go takes its turn even if it has none.
@@ -307,9 +280,7 @@ func warmOf(it *instance) *link { return &it.warm }
 func (p *Pool) unlink(c int32) {
 	it := &p.instances[c]
 	d := &p.gpus[it.gpu]
-	if p.config.Live {
-		p.counts[it.function].ready--
-	}
+	p.counts[it.function].ready--
 	if it.mine.next != none {
 		p.instances[it.mine.next].mine.prev = it.mine.prev
 	} else {
@@ -318,9 +289,7 @@ func (p *Pool) unlink(c int32) {
 	if it.mine.prev != none {
 		p.instances[it.mine.prev].mine.next = it.mine.next
 	}
-	if p.config.removes() {
-		p.drop(&d.idle, c, idleOf)
-	}
+	p.drop(&d.idle, c, idleOf)
 	if it.resident && p.listed(d, it) {
 		p.drop(&d.warm, c, warmOf)
 	}

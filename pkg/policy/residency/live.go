@@ -201,7 +201,7 @@ func (p *Pool) Starved(slot int32) bool {
 	if d.mem == 0 {
 		return false
 	}
-	free := d.mem - d.memUsed - d.leaving + it.mem + p.more[slot].stays
+	free := d.free() + it.mem + p.more[slot].stays
 	if p.need(d, f) <= free {
 		n.floor = free + 1
 		f.need = max(f.need, n.floor)

@@ -208,7 +208,7 @@ func (p *Pool) Begin(function int32, at Place) (slot int32, now bool) {
 	}
 	it := &p.instances[c]
 	now = true
-	if at.Slot == none && p.config.Live {
+	if at.Slot == none {
 		it.stage = launching
 	}
 	if !it.resident {
@@ -216,7 +216,7 @@ func (p *Pool) Begin(function int32, at Place) (slot int32, now bool) {
 		p.makeRoom(at.GPU, it.mem)
 		it.resident = true
 		d.memUsed += it.mem
-		if d.mem > 0 && p.config.Live && d.memUsed-d.queued+d.leaving > d.mem {
+		if d.mem > 0 && d.memUsed-d.queued+d.leaving > d.mem {
 			it.stage, now = waits, false
 			d.queued += it.mem
 			d.queue = append(d.queue, c)
@@ -307,11 +307,9 @@ func (p *Pool) link(c int32, now time.Duration) {
 	p.finishes++
 	it := &p.instances[c]
 	it.finished = p.finishes
-	if p.config.Live {
-		p.more[c].idle, p.more[c].stuck = now, false
-		if idle := p.functions[it.function].Idle; idle > 0 {
-			p.expiry = min(p.expiry, now+idle)
-		}
+	p.more[c].idle, p.more[c].stuck = now, false
+	if idle := p.functions[it.function].Idle; idle > 0 {
+		p.expiry = min(p.expiry, now+idle)
 	}
 	p.relink(c)
 }
@@ -326,9 +324,7 @@ func (p *Pool) relink(c int32) {
 		}
 		f.row = int32(len(p.mine))
 	}
-	if p.config.Live {
-		p.counts[it.function].ready++
-	}
+	p.counts[it.function].ready++
 	// The newest of its function's is the list's end; the row has no head.
 	newest := &p.idle(it.function)[it.gpu]
 	after, before := *newest, none
@@ -344,9 +340,7 @@ func (p *Pool) relink(c int32) {
 	} else {
 		*newest = c
 	}
-	if p.config.removes() {
-		p.insert(&d.idle, c, idleOf)
-	}
+	p.insert(&d.idle, c, idleOf)
 	if it.resident && p.listed(d, it) {
 		p.insert(&d.warm, c, warmOf)
 	}

@@ -48,13 +48,6 @@ const Unlimited = -1
 // Config says how a pool behaves.
 type Config struct {
 	Pool int // instances that exist on a GPU, running ones included, or Unlimited
-	// Live says that starting, moving and stopping take time and may fail: memory
-	// is free when Moved or Lost say so. Otherwise all is done when it is decided
-	// (R7).
-	Live bool
-	// Clears says that Clear will be called: idle instances are to be found even
-	// where there is no limit on them.
-	Clears bool
 	// NoHost says that memory does not go to the host: the instance goes.
 	NoHost bool
 	// May says whether an instance of a function may be started on a GPU without an
@@ -88,9 +81,9 @@ const (
 	Removed   Verb = iota // to be stopped
 	Offloaded             // its memory goes to the host
 	Started               // to be started without an invocation
-	Placed                // Live: there is room now for what was to begin on it
-	Bumped                // Live: what was to begin on it has to be placed anew
-	Cancelled             // Live: its start is to be cancelled, and what was to run on it has to be placed anew
+	Placed                // there is room now for what was to begin on it
+	Bumped                // what was to begin on it has to be placed anew
+	Cancelled             // its start is to be cancelled, and what was to run on it has to be placed anew
 )
 
 // Change is something that happens to an instance.
@@ -130,7 +123,7 @@ type more struct {
 	need  int32         // of the GPU's capacity, while it runs, if it is sliced
 	idle  time.Duration // since when
 	ready time.Duration // when memory that was prefetched is there
-	stuck bool          // Live: its memory did not move when it should have
+	stuck bool          // its memory did not move when it should have
 	least int64         // bytes that it counts for at least: those that it was promised
 	stays int64         // bytes beside its mem that stay on the GPU while mem is on the host
 }
@@ -141,12 +134,12 @@ type stage uint8
 const (
 	vacant     stage = iota // no instance
 	ready                   // in lists, unless it runs
-	waits                   // Live: it is to begin when there is room
-	starting                // Live: starts without an invocation
-	launching               // Live: starts with invocations that will run on it
-	offloads                // Live: its memory is on its way to the host
-	prefetches              // Live: its memory is on its way back; else as idle
-	stops                   // Live: is being stopped
+	waits                   // it is to begin when there is room
+	starting                // starts without an invocation
+	launching               // starts with invocations that will run on it
+	offloads                // its memory is on its way to the host
+	prefetches              // its memory is on its way back; else as idle
+	stops                   // is being stopped
 	lost                    // gone, but not yet what ran on it
 )
 
@@ -169,8 +162,8 @@ type device struct {
 	memUsed    int64 // of all whose memory is here, or will be when there is room, and what stays of the others
 	occupied   int64 // by what is no instance here: in both of them
 	pinned     int64 // of pinned instances: in both of them
-	leaving    int64 // Live: of what is on its way out and still here
-	queued     int64 // Live: of what waits for room
+	leaving    int64 // of what is on its way out and still here
+	queued     int64 // of what waits for room
 	queue      []int32
 	idle       list // least recently finished first
 	warm       list // those of idle whose memory is here and not nothing
@@ -204,7 +197,7 @@ type Pool struct {
 	gpus      []device
 	costs     []costs    // by function
 	functions []Function // the same and the rest
-	counts    []count    // by function; not what is ready, unless Live
+	counts    []count    // by function
 	instances []instance
 	more      []more // by slot
 	freed     []int32
@@ -462,9 +455,11 @@ func (p *Pool) SetMem(gpu int32, mem int64) {
 // dropObsolete removes idle instances of a GPU that became obsolete because less of its
 // memory can ever be free.
 func (p *Pool) dropObsolete(gpu int32) {
-	for i := range p.instances {
-		if it := &p.instances[i]; it.gpu == gpu && it.idles() && p.obsolete(it) {
-			p.remove(int32(i))
+	next := none
+	for c := p.gpus[gpu].idle.head; c != none; c = next {
+		it := &p.instances[c]
+		if next = it.idle.next; p.obsolete(it) {
+			p.remove(c)
 		}
 	}
 }
@@ -508,9 +503,7 @@ func (p *Pool) Occupy(gpu int32, mem int64) {
 	d.occupied += more
 	d.memRunning += more
 	d.memUsed += more
-	if p.config.Live {
-		p.dropObsolete(gpu)
-	}
+	p.dropObsolete(gpu)
 	p.settle(gpu)
 }
 
@@ -682,6 +675,9 @@ func (p *Pool) Starts(slot int32) bool {
 	stage := p.instances[slot].stage
 	return stage == starting || stage == launching
 }
+
+// Stops reports whether the instance in a slot has been told to stop, and runs nothing.
+func (p *Pool) Stops(slot int32) bool { return p.instances[slot].stage == stops }
 
 // Dead says whether the instance in a slot is gone, though not yet what ran on it.
 func (p *Pool) Dead(slot int32) bool { return p.instances[slot].stage == lost }
