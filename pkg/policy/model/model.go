@@ -258,7 +258,7 @@ type Policy struct {
 	actions  []Action
 }
 
-var _ policy.Live[Event, Action, Snapshot] = (*Policy)(nil)
+var _ policy.Stepper[Event, Action, Snapshot] = (*Policy)(nil)
 
 // New is the policy of a GPU on which models may have so much memory.
 func New(capacity gpu.Bytes) *Policy {

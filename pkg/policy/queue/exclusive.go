@@ -13,7 +13,7 @@ import (
 // one that is busy when what runs there has ended. A GPU that changes hands
 // loses all containers, so that its new client begins with a cold start.
 //
-// Live, a plan's instances and others may have a GPU's memory: a client takes none
+// A plan's instances and others may have a GPU's memory: a client takes none
 // that could not hold it beside those, and swaps one of its own that cannot.
 type exclusive struct {
 	ordinary

@@ -19,7 +19,7 @@ import (
 )
 
 // Policy decides. Completions come before arrivals of the same instant (R1).
-type Policy = policy.Live[Event, Action, Snapshot]
+type Policy = policy.Stepper[Event, Action, Snapshot]
 
 // EventKind says what happened.
 type EventKind uint8

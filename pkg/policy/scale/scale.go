@@ -157,7 +157,7 @@ type Scaler struct {
 	why      string
 }
 
-var _ policy.Live[Event, Action, Snapshot] = (*Scaler)(nil)
+var _ policy.Stepper[Event, Action, Snapshot] = (*Scaler)(nil)
 
 func newScaler(r rule, b Bounds) *Scaler {
 	return &Scaler{rule: r, bounds: b, ready: map[string]bool{}, why: "no load has been told"}

@@ -18,7 +18,7 @@ import (
 
 // Policy decides who may use one GPU now. Its Step decides once, after all of
 // the events; a Snapshot is as of the last Step.
-type Policy = policy.Live[Event, Action, Snapshot]
+type Policy = policy.Stepper[Event, Action, Snapshot]
 
 // The names of the policies.
 const (

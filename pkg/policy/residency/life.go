@@ -2,8 +2,8 @@ package residency
 
 import "time"
 
-// What follows is of pools whose instances start, move, stop and die in a time
-// of their own.
+// Instances start, move, stop and die in a time of their own: whoever drives a policy
+// says when.
 
 // Found describes an instance that another process started.
 type Found struct {

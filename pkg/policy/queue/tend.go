@@ -7,8 +7,6 @@ import (
 	"github.com/gfaas/gfaas/pkg/policy/residency"
 )
 
-// What follows is of policies that are driven by what really happens.
-
 // yields sets a function aside for the rest of a step, so that others may go:
 // one that may have no more instances than it has, or one whose running instance
 // has room for more as soon as nobody else wants the GPU.

@@ -735,10 +735,10 @@ func (d *driver) next() bool {
 	return true
 }
 
-// TestLive drives every policy through all that can go wrong: no invocation is
+// TestStorm drives every policy through all that can go wrong: no invocation is
 // stuck, none runs twice, slots and memory are never exceeded, and what was
 // recorded replays to the same decisions.
-func TestLive(t *testing.T) {
+func TestStorm(t *testing.T) {
 	for _, policy := range queue.Names() {
 		t.Run(policy, func(t *testing.T) {
 			t.Parallel()
