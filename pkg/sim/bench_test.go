@@ -52,7 +52,7 @@ func BenchmarkQueue(b *testing.B) {
 			b.ReportAllocs()
 			for done := 0; done < b.N; done += len(rows) {
 				c := Config{Functions: functions, GPUs: 8, Concurrency: 2,
-					Config: queue.Config{Policy: policy, Pool: residency.Unlimited, Options: Defaults()}}
+					Config: queue.Config{Policy: policy, Pool: residency.Unlimited, Options: queue.Defaults()}}
 				if _, err := Run(c, trace.NewList(rows[:min(b.N-done, len(rows))])); err != nil {
 					b.Fatal(err)
 				}

@@ -27,7 +27,7 @@ type world struct {
 func draw(t *rapid.T, policy string) world {
 	w := world{config: Config{
 		GPUs: rapid.IntRange(1, 3).Draw(t, "gpus"), Concurrency: rapid.IntRange(1, 3).Draw(t, "concurrency"),
-		Config: queue.Config{Policy: policy, Options: Defaults(), Pool: rapid.SampledFrom([]int{residency.Unlimited, 0, 1, 2, 4}).Draw(t, "pool")},
+		Config: queue.Config{Policy: policy, Options: queue.Defaults(), Pool: rapid.SampledFrom([]int{residency.Unlimited, 0, 1, 2, 4}).Draw(t, "pool")},
 		Mem:    int64(rapid.SampledFrom([]int{0, 40, 100}).Draw(t, "memory")) << 20}}
 	w.config.T = time.Duration(rapid.IntRange(0, 300).Draw(t, "T")) * milli
 	w.config.Limit = rapid.IntRange(0, 4).Draw(t, "limit")
@@ -282,7 +282,7 @@ func TestNoStarvation(t *testing.T) {
 	for _, policy := range queue.Names() {
 		waited := time.Duration(-1)
 		c := Config{Functions: functions, GPUs: 1, Concurrency: 1,
-			Config: queue.Config{Policy: policy, Pool: residency.Unlimited, Options: Defaults()}}
+			Config: queue.Config{Policy: policy, Pool: residency.Unlimited, Options: queue.Defaults()}}
 		c.T = time.Second
 		c.Decide = func(now time.Duration, a *queue.Action) error {
 			if a.Kind == queue.Run && a.Function == 1 {
@@ -377,7 +377,7 @@ func TestOptions(t *testing.T) {
 
 // However long it lasts, GPUs are busy for no more than all of the time.
 func TestUtilizationIsAtMostOne(t *testing.T) {
-	c := Config{GPUs: 1, Concurrency: 1, Config: queue.Config{Policy: "fcfs", Options: Defaults(), Pool: residency.Unlimited}}
+	c := Config{GPUs: 1, Concurrency: 1, Config: queue.Config{Policy: "fcfs", Options: queue.Defaults(), Pool: residency.Unlimited}}
 	var rows []trace.Row
 	for i := range int32(20) {
 		warm := time.Duration(1e15 + splitmix.Mix(uint64(i))%7e15)

@@ -1,6 +1,6 @@
 // Package sim runs queueing policies on a virtual clock: a trace comes in, the
 // policy says what runs where, and a model of GPUs says how long it takes
-// (docs/simulation.md). Policies know of no clock: what runs live would be these.
+// (docs/simulation.md). Policies know of no clock: the gateway runs the same.
 package sim
 
 import (
@@ -38,14 +38,6 @@ type Config struct {
 	// Progress, unless nil, is told now and then how many invocations have
 	// arrived; its error ends the run.
 	Progress func(arrived int64) error
-}
-
-// Defaults are the parameters as published, with nothing corrected: the papers'
-// simulators charge what they expect, and so do others that ours is compared with.
-func Defaults() queue.Options {
-	o := queue.Defaults()
-	o.Uncorrected, o.Patient = true, true
-	return o
 }
 
 // run is one simulation under way.

@@ -32,6 +32,7 @@ var Policy = Parameters[queue.Options]{
 		o.Uncorrected = !correct
 		return err
 	},
+	"patient":      func(o *queue.Options, v string) (err error) { o.Patient, err = strconv.ParseBool(v); return err },
 	"prefetch":     func(o *queue.Options, v string) (err error) { o.Prefetch, err = strconv.ParseBool(v); return err },
 	"utilization":  func(o *queue.Options, v string) (err error) { o.Utilization, err = Share(v); return err },
 	"tenant-slots": func(o *queue.Options, v string) (err error) { o.Limits.Slots, err = whole(v); return err },
@@ -51,6 +52,7 @@ var heeds = map[string]func(policy string) bool{
 	"starvation":  oneOf("sjf"),
 	"penalty":     oneOf("cfs-affinity"),
 	"correct":     oneOf("mqfq", "mqfq-sticky", "gfaas", "cfs-affinity"),
+	"patient":     oneOf("lalb", "lalb-o3"),
 	"prefetch":    oneOf("mqfq-sticky"),
 	"utilization": func(policy string) bool { return !queue.OneAtATime(policy) && policy != "exclusive" },
 }

@@ -62,9 +62,11 @@ load_ms more, without a container cold_ms. --pool bounds the containers on a GPU
 lb, lalb and lalb-o3 run one invocation at a time on a GPU and keep models there
 in place of containers: without the model an invocation takes load_ms more.
 More for --set: interference=X (an invocation that starts beside n others takes
-1 + X n times as long), correct=true (mqfq and cfs-affinity charge what was
-executed, not warm_ms), prefetch=true (mqfq-sticky brings memory back when invocations come to
-an idle function), utilization=90 (fewer than --concurrency at once while a GPU
+1 + X n times as long), correct=false (mqfq and cfs-affinity charge warm_ms, as in
+their papers, not what was executed), patient=true (lalb waits for a busy GPU
+however long its work takes, as in its paper: in gfaas serve work can be overdue),
+prefetch=true (mqfq-sticky brings memory back when invocations come to an idle
+function), utilization=90 (fewer than --concurrency at once while a GPU
 is busier than that, each invocation keeping it busy by demand=100 percent), and
 of each tenant at most tenant-slots=N invocations at once, of tenant-mem=8GiB,
 and tenant-time=50 percent of the GPUs' time in every 10 s.

@@ -121,7 +121,7 @@ func (o *workload) noteIgnored(policies ...string) {
 // load reads the functions and opens the trace.
 func (o *workload) load() (sim.Config, *trace.Source, error) {
 	c := sim.Config{GPUs: o.gpus, Mem: int64(o.mem), Concurrency: o.concurrency,
-		Config: queue.Config{Pool: o.pool, Options: sim.Defaults()}}
+		Config: queue.Config{Pool: o.pool, Options: queue.Defaults()}}
 	if err := o.check(); err != nil {
 		return c, nil, err
 	}

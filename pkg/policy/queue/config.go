@@ -21,12 +21,13 @@ type Options struct {
 	Limit      int           // lalb-o3: how often an invocation may be passed over
 	Starvation float64       // sjf: the deficit from which a function goes first
 	Penalty    float64       // cfs-affinity: mean durations that leaving a GPU costs
-	// Uncorrected leaves charges as they were expected at dispatch, as the papers
-	// have it. Otherwise they become what was executed: a wrong estimate would be
-	// unfair for ever.
+	// Uncorrected leaves charges as they were expected at dispatch, as in the papers
+	// of MQFQ-Sticky and KaaS. Otherwise they become what was executed: a wrong
+	// estimate would be unfair for ever.
 	Uncorrected bool
-	// Patient has lalb wait for a busy GPU however long its work takes, as the
-	// paper has it. Otherwise what waits for work that is overdue is decided again.
+	// Patient makes an invocation that lalb or lalb-o3 sent to a busy GPU wait for it
+	// however long its work takes, as in LALB's paper. Otherwise the place of what
+	// waits for overdue work is decided again.
 	Patient  bool
 	Prefetch bool // mqfq-sticky: an invocation at an idle queue brings its memory back
 	// Utilization, unless 0, is how busy a GPU may be, 0 to 1: Used events then

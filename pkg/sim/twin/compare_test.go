@@ -63,6 +63,7 @@ func drawSettings(t *rapid.T, policy string) settings {
 		penalty:      rapid.SampledFrom([]float64{0, 1, 10}).Draw(t, "penalty"),
 		interference: rapid.SampledFrom([]float64{0, 0, 0.5, 2}).Draw(t, "interference"),
 		correct:      rapid.Bool().Draw(t, "correct"),
+		patient:      rapid.Bool().Draw(t, "patient"),
 	}
 	if policy == "fcfs-naive" {
 		s.pool = 0
@@ -79,9 +80,9 @@ type decision struct {
 }
 
 func (s settings) config(functions []trace.Function) sim.Config {
-	o := sim.Defaults()
+	o := queue.Defaults()
 	o.T, o.Alpha, o.Limit, o.Starvation, o.Penalty = s.t, s.alpha, s.limit, s.starvation, s.penalty
-	o.Uncorrected = !s.correct
+	o.Uncorrected, o.Patient = !s.correct, s.patient
 	return sim.Config{Functions: functions, Interference: s.interference,
 		GPUs: s.gpus, Mem: int64(s.memory * (1 << 20)), Concurrency: s.d,
 		Config: queue.Config{Policy: s.policy, Pool: s.pool, Options: o}}

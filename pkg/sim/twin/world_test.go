@@ -58,6 +58,7 @@ type settings struct {
 	starvation, penalty float64
 	interference        float64
 	correct             bool // charge what was executed
+	patient             bool // of lalb: work that is overdue is waited for; none ever is here
 }
 
 // more is how much longer an invocation executed than was charged, if that is
