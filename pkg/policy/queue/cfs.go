@@ -238,11 +238,11 @@ func (o *cfs) ended(_ time.Duration, f int32, r *run, executed time.Duration) {
 	if o.engine.config.Uncorrected {
 		return
 	}
-	took := float64(executed + r.expected() - r.warm)
-	c := &o.clients[f]
+	took, c := float64(executed+r.expected()-r.warm), &o.clients[f]
+	before := *c
 	c.runtime += o.unit.over(took, o.engine.functions[f].Weight) - r.charge
 	c.spent = max(c.spent+took-float64(r.expected()), 0)
-	if o.least.has(f) {
+	if *c != before && o.least.has(f) {
 		o.grew(f)
 	}
 }

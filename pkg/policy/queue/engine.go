@@ -88,7 +88,7 @@ func newEngine(c Config) *engine {
 		e.evicts = "model used least recently"
 	}
 	e.prefetch = c.Prefetch && shape.Keep != nil
-	if c.Utilization > 0 && !OneAtATime(c.Policy) && c.Policy != "exclusive" {
+	if c.Utilization > 0 && !OneAtATime(c.Policy) && !shape.Clears {
 		e.adaptive = &adaptive{threshold: c.Utilization}
 	}
 	e.pool = residency.New(shape)

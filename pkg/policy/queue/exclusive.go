@@ -38,7 +38,7 @@ type owned struct {
 
 func newExclusive(e *engine) *exclusive { return &exclusive{ordinary: ordinary{e.queues}, engine: e} }
 
-func (x *exclusive) shape(c *residency.Config) { c.May = x.may }
+func (x *exclusive) shape(c *residency.Config) { c.Clears, c.May = true, x.may }
 
 func (x *exclusive) grow(functions, gpus, _ int) {
 	x.waits.grow(functions)

@@ -21,7 +21,7 @@ type mqfq struct {
 	spread   bool // fewest in flight first: more than one invocation can run
 	t        float64
 	global   float64 // Global_VT: the least VT of queues that wait, never decreasing
-	least    heap    // queues that wait, by VT as it was at some time: it only rises, or else is kept up
+	least    heap    // queues that wait, by their floor or less: what it was before it rose
 	ready    heap    // of those the ones not throttled, in the order of dispatch
 	held     heap    // the throttled ones, by VT
 	rank     func(f int32) key
@@ -149,9 +149,7 @@ func (o *mqfq) opened(time.Duration) {
 
 // place puts a queue that waits where its virtual time says.
 func (o *mqfq) place(f int32) {
-	if !o.least.has(f) || !o.engine.config.Uncorrected {
-		o.least.set(f, key{b: o.floor(f)})
-	}
+	o.least.lower(f, key{b: o.floor(f)}) // raise follows where it rose
 	o.raise()
 	if o.flows[f].vt-o.global > o.ahead() {
 		o.ready.remove(f)
@@ -162,7 +160,7 @@ func (o *mqfq) place(f int32) {
 	}
 }
 
-// floor is what a queue that waits holds Global_VT down to. It only rises.
+// floor is what a queue that waits holds Global_VT down to.
 func (o *mqfq) floor(f int32) float64 {
 	w := &o.flows[f]
 	if o.executed {
@@ -238,17 +236,27 @@ func (o *mqfq) ended(now time.Duration, f int32, r *run, executed time.Duration)
 	if w.runs -= r.charge; q.inFlight == 0 {
 		w.runs = 0
 	}
+	before := w.vt
 	if !o.engine.config.Uncorrected {
-		w.vt += o.unit.over(float64(executed), o.engine.functions[f].Weight) - r.charge
+		w.vt += o.cost(f, executed) - r.charge
 	}
 	o.idles(f)
 	switch {
 	case !o.least.has(f):
-	case o.executed || !o.engine.config.Uncorrected:
+	case o.executed || w.vt != before:
 		o.place(f)
 	case o.sticky && o.spread:
 		o.again(f)
 	}
+}
+
+// cost is what executing for so long adds to a virtual time.
+func (o *mqfq) cost(f int32, executed time.Duration) float64 {
+	spec := &o.engine.functions[f]
+	if executed == spec.Warm {
+		return o.flows[f].charge
+	}
+	return o.unit.over(float64(executed), spec.Weight)
 }
 
 // idles notes since when a queue is empty with nothing in flight.

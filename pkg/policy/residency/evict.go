@@ -88,7 +88,7 @@ func (p *Pool) makeRoom(gpu int32, mem int64) bool {
 			c = d.warm.head // more are kept than there is room for
 		}
 		if c == none {
-			if c = p.parked(d); c == none {
+			if c = p.parked(gpu); c == none {
 				return false
 			}
 			p.remove(c)
@@ -105,16 +105,18 @@ func (p *Pool) makeRoom(gpu int32, mem int64) bool {
 
 // parked returns the idle instance whose memory is on the host, but for some of it, that
 // finished least recently.
-func (p *Pool) parked(d *device) int32 {
-	if !p.varies {
-		return none
-	}
-	for c := d.idle.head; c != none; c = p.instances[c].idle.next {
-		if !p.instances[c].resident && p.more[c].stays > 0 {
-			return c
+func (p *Pool) parked(gpu int32) int32 {
+	first := none
+	for i := range p.instances {
+		if !p.varies {
+			break
+		}
+		it := &p.instances[i]
+		if it.gpu == gpu && it.idles() && !it.resident && p.more[i].stays > 0 && (first == none || it.finished < p.instances[first].finished) {
+			first = int32(i)
 		}
 	}
-	return none
+	return first
 }
 
 // offload moves the memory of an idle instance to the host.
@@ -251,6 +253,10 @@ func (d *device) free() int64 { return d.mem - d.memUsed - d.leaving }
 // Ready is when the memory of an instance is there, if it was prefetched.
 func (p *Pool) Ready(c int32) time.Duration { return p.more[c].ready }
 
+// lists reports whether the idle instances of a GPU are listed: without a limit on them
+// nothing looks for one.
+func (c *Config) lists() bool { return c.Pool != Unlimited || c.Clears }
+
 // listed says whether an instance's memory can make room for another's: not while
 // it is on its way. One that is to go takes its turn even if it has none.
 func (p *Pool) listed(d *device, it *instance) bool {
@@ -289,7 +295,9 @@ func (p *Pool) unlink(c int32) {
 	if it.mine.prev != none {
 		p.instances[it.mine.prev].mine.next = it.mine.next
 	}
-	p.drop(&d.idle, c, idleOf)
+	if p.config.lists() {
+		p.drop(&d.idle, c, idleOf)
+	}
 	if it.resident && p.listed(d, it) {
 		p.drop(&d.warm, c, warmOf)
 	}

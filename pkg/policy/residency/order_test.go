@@ -34,7 +34,7 @@ func TestOrder(t *testing.T) {
 		{"prefetching moves nothing away", shape{Config: Config{Pool: Unlimited, Keep: onlyA}, Mem: 10}, "a+ a- b+ b- a^", "~a"},
 		{"the least worth goes first", shape{Config: Config{Pool: 2, Worth: worthOf(3, 1, 2)}}, "a+ b+ a- b- c+", "-b"},
 		{"worth of the memory that it frees", shape{Config: Config{Pool: Unlimited, Worth: worthOf(1, 3, 2)}, Mem: 20}, "b+ a+ b- a- c+", "~a"},
-		{"clearing begins with the oldest", shape{Config: Config{Pool: Unlimited}}, "a+ b+ b- a- clear", "-b -a"},
+		{"clearing begins with the oldest", shape{Config: Config{Pool: Unlimited, Clears: true}}, "a+ b+ b- a- clear", "-b -a"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.shape.GPUs, c.shape.Slots = 1, 3

@@ -340,7 +340,9 @@ func (p *Pool) relink(c int32) {
 	} else {
 		*newest = c
 	}
-	p.insert(&d.idle, c, idleOf)
+	if p.config.lists() {
+		p.insert(&d.idle, c, idleOf)
+	}
 	if it.resident && p.listed(d, it) {
 		p.insert(&d.warm, c, warmOf)
 	}

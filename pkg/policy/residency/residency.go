@@ -9,7 +9,9 @@
 package residency
 
 import (
+	"cmp"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -48,6 +50,9 @@ const Unlimited = -1
 // Config says how a pool behaves.
 type Config struct {
 	Pool int // instances that exist on a GPU, running ones included, or Unlimited
+	// Clears says that Clear will be called: idle instances are listed even where
+	// there is no limit on them.
+	Clears bool
 	// NoHost says that memory does not go to the host: the instance goes.
 	NoHost bool
 	// May says whether an instance of a function may be started on a GPU without an
@@ -453,14 +458,17 @@ func (p *Pool) SetMem(gpu int32, mem int64) {
 }
 
 // dropObsolete removes idle instances of a GPU that became obsolete because less of its
-// memory can ever be free.
+// memory can ever be free, least recently finished first.
 func (p *Pool) dropObsolete(gpu int32) {
-	next := none
-	for c := p.gpus[gpu].idle.head; c != none; c = next {
-		it := &p.instances[c]
-		if next = it.idle.next; p.obsolete(it) {
-			p.remove(c)
+	var obsolete []int32
+	for i := range p.instances {
+		if it := &p.instances[i]; it.gpu == gpu && it.idles() && p.obsolete(it) {
+			obsolete = append(obsolete, int32(i))
 		}
+	}
+	slices.SortFunc(obsolete, func(a, b int32) int { return cmp.Compare(p.instances[a].finished, p.instances[b].finished) })
+	for _, c := range obsolete {
+		p.remove(c)
 	}
 }
 
