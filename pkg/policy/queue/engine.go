@@ -175,8 +175,10 @@ func (e *engine) step(now time.Duration, events []Event, actions []Action) []Act
 
 // apply takes one event in.
 func (e *engine) apply(ev *Event, actions []Action) []Action {
-	if slot := e.pool.Slot(ev.Instance); ev.Kind == Lost && slot >= 0 && e.pool.Stops(slot) {
-		return e.stopped(slot, actions)
+	if ev.Kind == Lost {
+		if slot := e.pool.Slot(ev.Instance); slot >= 0 && e.pool.Stops(slot) {
+			return e.stopped(slot, actions)
+		}
 	}
 	e.news = true
 	switch ev.Kind {
@@ -396,11 +398,11 @@ func (e *engine) arrived(ev *Event, actions []Action) []Action {
 	if rule := e.refuses(f); rule != "" {
 		return append(actions, reject(f, m, rule))
 	}
-	switch d := e.deadline(ev.Deadline, f, m); {
-	case d.at > e.now:
-		e.fresh = append(e.fresh, d)
-	case d.at > 0:
-		e.deadlines.add(d)
+	switch {
+	case ev.Deadline > e.now:
+		e.fresh = append(e.fresh, e.deadline(ev.Deadline, f, m))
+	case ev.Deadline > 0:
+		e.deadlines.add(e.deadline(ev.Deadline, f, m))
 	}
 	e.order.push(e.now, f, m)
 	if q := &e.queues.queues[f]; q.len == 1 || q.out {

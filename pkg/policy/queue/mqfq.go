@@ -33,9 +33,10 @@ type mqfq struct {
 
 // flow is the state of one function's queue.
 type flow struct {
-	vt          float64 // execution over weight
-	charge      float64 // what an invocation adds to vt
-	runs        float64 // what those in flight added
+	vt          float64       // execution over weight
+	charge      float64       // what an invocation adds to vt
+	warm        time.Duration // which that is for
+	runs        float64       // what those in flight added
 	first, last time.Duration
 	arrivals    int64
 	idle        time.Duration // since when it is empty with nothing in flight
@@ -82,11 +83,11 @@ func (o *mqfq) changed(f int32) {
 		o.t = u.of(float64(o.engine.config.T))
 		for i := range o.engine.functions {
 			if s := &o.engine.functions[i]; s.Weight > 0 {
-				o.flows[i].charge = u.over(float64(s.Warm), s.Weight)
+				o.flows[i].charge, o.flows[i].warm = u.over(float64(s.Warm), s.Weight), s.Warm
 			}
 		}
 	}
-	o.flows[f].charge = o.unit.over(float64(spec.Warm), spec.Weight)
+	o.flows[f].charge, o.flows[f].warm = o.unit.over(float64(spec.Warm), spec.Weight), spec.Warm
 	o.again(f)
 }
 
@@ -252,11 +253,10 @@ func (o *mqfq) ended(now time.Duration, f int32, r *run, executed time.Duration)
 
 // cost is what executing for so long adds to a virtual time.
 func (o *mqfq) cost(f int32, executed time.Duration) float64 {
-	spec := &o.engine.functions[f]
-	if executed == spec.Warm {
-		return o.flows[f].charge
+	if w := &o.flows[f]; executed == w.warm {
+		return w.charge
 	}
-	return o.unit.over(float64(executed), spec.Weight)
+	return o.unit.over(float64(executed), o.engine.functions[f].Weight)
 }
 
 // idles notes since when a queue is empty with nothing in flight.

@@ -165,7 +165,7 @@ func (e *engine) unplan(f, slot int32) {
 // blocked says whether a function has to wait for instances of its own, or for
 // those of a plan, whatever else is free.
 func (e *engine) blocked(f int32) bool {
-	return e.pool.Blocked(f, e.queues.queues[f].len) || len(e.states[f].plans) > 0 && e.soon(f)
+	return e.pool.Blocked(f, e.queues.queues[f].len) || len(e.planned) > 0 && len(e.states[f].plans) > 0 && e.soon(f)
 }
 
 // running is how many invocations of a function run.

@@ -170,6 +170,9 @@ func (e *engine) retry() {
 // barred reports whether invocations of a function are rejected because its starts
 // failed: it has no instance that could take them, and none is started for a while.
 func (e *engine) barred(f int32) bool {
+	if len(e.failing) == 0 {
+		return false
+	}
 	s := &e.states[f]
 	return s.failures >= mostFailures && e.now < s.barred && !e.pool.Usable(f) && !e.pool.Pending(f)
 }

@@ -286,7 +286,6 @@ func warmOf(it *instance) *link { return &it.warm }
 func (p *Pool) unlink(c int32) {
 	it := &p.instances[c]
 	d := &p.gpus[it.gpu]
-	p.counts[it.function].ready--
 	if it.mine.next != none {
 		p.instances[it.mine.next].mine.prev = it.mine.prev
 	} else {

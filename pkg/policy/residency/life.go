@@ -45,6 +45,7 @@ func (p *Pool) Adopt(id ID, function, gpu int32, found Found, now time.Duration)
 		it.stage = starting
 		p.counts[function].starting++
 		p.counts[function].pending++
+		p.guard(function)
 		p.starts(function, 1)
 	case it.pinned:
 		p.more[c].idle = now
@@ -92,6 +93,7 @@ func (p *Pool) Start(function int32) (slot int32, ok bool) {
 	d.memUsed += it.mem
 	d.memRunning += it.mem
 	p.counts[function].starting++
+	p.guard(function)
 	p.starts(function, 1)
 	p.change(Started, c)
 	return c, true
@@ -132,6 +134,7 @@ func (p *Pool) begun(it *instance) {
 	if it.pinned {
 		n.pending--
 	}
+	p.guard(it.function)
 	p.starts(it.function, -1)
 }
 

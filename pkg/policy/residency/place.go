@@ -2,6 +2,7 @@ package residency
 
 import (
 	"math"
+	"slices"
 	"time"
 )
 
@@ -174,16 +175,24 @@ func (p *Pool) lookUp(mine []int32, gpu int) (Start, int32) {
 
 // Capped says whether a function may have no more instances.
 func (p *Pool) Capped(function int32) bool {
-	most := p.costs[function].max
-	return p.counts[function].barred || most > 0 && p.counts[function].all >= most
+	f := &p.costs[function]
+	return f.guarded && (p.counts[function].barred || f.max > 0 && p.counts[function].all >= f.max)
 }
 
 // Blocked says whether a function has to wait for instances of its own,
 // whatever else is free: it may have no more of them, a pinned one is starting, or as
 // many are starting as invocations of it wait.
 func (p *Pool) Blocked(function int32, waiting int32) bool {
+	if !p.costs[function].guarded {
+		return false
+	}
 	n := &p.counts[function]
-	return n.ready == 0 && (p.Capped(function) || n.pending > 0 || n.starting > 0 && n.starting >= waiting)
+	return (p.Capped(function) || n.pending > 0 || n.starting > 0 && n.starting >= waiting) && !p.idles(function)
+}
+
+// idles reports whether an instance of the function is idle.
+func (p *Pool) idles(function int32) bool {
+	return slices.ContainsFunc(p.idle(function), func(c int32) bool { return c != none })
 }
 
 // Count is how many instances of a function there are, and how many of those
@@ -308,8 +317,10 @@ func (p *Pool) link(c int32, now time.Duration) {
 	it := &p.instances[c]
 	it.finished = p.finishes
 	p.more[c].idle, p.more[c].stuck = now, false
-	if idle := p.functions[it.function].Idle; idle > 0 {
-		p.expiry = min(p.expiry, now+idle)
+	if p.expires {
+		if idle := p.functions[it.function].Idle; idle > 0 {
+			p.expiry = min(p.expiry, now+idle)
+		}
 	}
 	p.relink(c)
 }
@@ -324,7 +335,6 @@ func (p *Pool) relink(c int32) {
 		}
 		f.row = int32(len(p.mine))
 	}
-	p.counts[it.function].ready++
 	// The newest of its function's is the list's end; the row has no head.
 	newest := &p.idle(it.function)[it.gpu]
 	after, before := *newest, none

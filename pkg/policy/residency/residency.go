@@ -176,13 +176,13 @@ type device struct {
 
 // count is how many instances of a function there are.
 type count struct {
-	all, starting, ready int32 // starting and idle ones count in all, stale ones do not
-	starts               int32 // starts in progress, with invocations or without
-	held                 int32 // places in the table, those on their way out too
-	gone                 bool
-	barred               bool  // no instance is to be started
-	pending              int32 // pinned ones that are starting, which all and starting include
-	floor                int64 // bytes that an instance needs at least: with less, its last start failed
+	all, starting int32 // starting and idle ones count in all, stale ones do not
+	starts        int32 // starts in progress, with invocations or without
+	held          int32 // places in the table, those on their way out too
+	gone          bool
+	barred        bool  // no instance is to be started
+	pending       int32 // pinned ones that are starting, which all and starting include
+	floor         int64 // bytes that an instance needs at least: with less, its last start failed
 }
 
 // costs is what of a function every dispatch looks at.
@@ -193,6 +193,7 @@ type costs struct {
 	slice    float64
 	max      int32
 	row      int32 // where its row ends in Pool.mine; 0 for none
+	guarded  bool  // see Pool.guard
 }
 
 // Pool is the instances on a machine's GPUs. Functions and GPUs are numbers
@@ -218,6 +219,7 @@ type Pool struct {
 	varies   bool  // instances may count for other bytes than their functions ask for
 	free     int64 // capacity left on all GPUs
 	finishes int64
+	expires  bool          // some function's idle instances stop after a time
 	expiry   time.Duration // no idle instance is to stop before
 	changes  []Change
 	told     []Change // what Changes gave last
@@ -244,9 +246,10 @@ func (p *Pool) SetFunction(function int32, f Function) {
 	p.counts[function].gone = false
 	need := max(f.Mem, f.Need, p.counts[function].floor)
 	p.varies = p.varies || need > f.Mem
-	p.costs[function] = costs{f.Duration, f.Mem, need, f.Slice, int32(f.Max), p.costs[function].row}
+	p.costs[function] = costs{duration: f.Duration, mem: f.Mem, need: need, slice: f.Slice, max: int32(f.Max), row: p.costs[function].row}
+	p.guard(function)
 	if f.Idle > 0 {
-		p.expiry = 0
+		p.expiry, p.expires = 0, true
 	}
 	if renew {
 		p.Renew(function)
@@ -326,7 +329,18 @@ func (p *Pool) bumpHeld(which func(*instance) bool) {
 }
 
 // Bar says whether no instance of a function is to be started.
-func (p *Pool) Bar(function int32, barred bool) { p.counts[function].barred = barred }
+func (p *Pool) Bar(function int32, barred bool) {
+	p.counts[function].barred = barred
+	p.guard(function)
+}
+
+// guard notes whether a function's counts may keep an instance of it from being started,
+// or an invocation from starting one. Of most functions nothing does, and their counts
+// need not be looked at.
+func (p *Pool) guard(function int32) {
+	n, f := &p.counts[function], &p.costs[function]
+	f.guarded = f.max > 0 || n.barred || n.pending > 0 || n.starting > 0
+}
 
 // BumpStarts has invocations of a function that wait for room to start an instance be
 // placed anew.
