@@ -29,7 +29,6 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/devices"
 	"github.com/gfaas/gfaas/pkg/command/gpumodel"
 	"github.com/gfaas/gfaas/pkg/command/host"
-	"github.com/gfaas/gfaas/pkg/command/queueset"
 	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/daemon/async"
 	"github.com/gfaas/gfaas/pkg/daemon/chassis"
@@ -159,7 +158,7 @@ folder async beside the state file until they have ended.`,
 	cli.Files(cmd, "csv", "costs", "profile")
 	cli.Files(cmd, "jsonl", "record")
 	cli.Words(cmd, "gpu", "sim")
-	cli.Keys(cmd, "set", queueset.Policy.Keys()...)
+	cli.Keys(cmd, "set", cli.ParameterKeys(queue.Parameters())...)
 	return cmd
 }
 
@@ -427,13 +426,13 @@ func (o *serveOptions) run(cmd *cobra.Command, t *tool) error {
 	t.env.Reloads()
 	options, set := queue.Defaults(), map[string]string{}
 	for _, text := range o.set {
-		if err := queueset.Policy.Set(&options, text); err != nil {
+		if err := cli.SetParameter(queue.Parameters(), &options, text); err != nil {
 			return err
 		}
 		key, value, _ := strings.Cut(text, "=")
 		set[key] = value
 	}
-	for _, key := range queueset.Ignored(slices.Sorted(maps.Keys(set)), o.policy) {
+	for _, key := range queue.Ignored(slices.Sorted(maps.Keys(set)), o.policy) {
 		t.env.Notef("note: --set %s: %s does not use it", key, o.policy)
 	}
 	ctx := cmd.Context()

@@ -13,6 +13,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/number"
+	"github.com/gfaas/gfaas/pkg/policy"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 	"github.com/gfaas/gfaas/pkg/sim"
 	"github.com/gfaas/gfaas/pkg/trace"
@@ -38,38 +39,16 @@ its function on that GPU: gpu-warm it takes warm_ms, with its memory on the host
 load_ms more, without a container cold_ms. --pool bounds the containers on a GPU,
 --gpu-mem the memory; what is least recently used goes first.
 
-  fcfs          the oldest invocation
-  fcfs-naive    the same without a pool: every start is cold
-  batch         all that waits for the function whose invocation is the oldest
-  sjf           the shortest function; one passed over too often before it
-                (starvation=25)
-  eevdf         the earliest deadline: arrival plus the duration to expect
-  mqfq          fair queueing: the function that executed least so far
-  mqfq-sticky   the same, but of the functions within t=10s of it the one with
-                fewest in flight, then the most waiting (alpha=2: how many mean
-                inter-arrival times an idle function keeps its containers)
-  lb            the oldest invocation on any idle GPU
-  lalb          on a GPU that has its model, even a busy one if that is faster
-  lalb-o3       the same, passing over invocations whose model the idle GPU does
-                not have, each at most limit=25 times
-  cfs-affinity  the function with the least GPU time; leaving a GPU costs
-                penalty=10 mean durations
-  exclusive     each GPU belongs to one function at a time
-  gfaas         ours: as fair as mqfq at the same t, but of the functions allowed
-                the one that takes least time an invocation; waits for a busy GPU
-                rather than start anew, and evicts what is missed least
-
+` + policyHelp() + `
 lb, lalb and lalb-o3 run one invocation at a time on a GPU and keep models there
 in place of containers: without the model an invocation takes load_ms more.
-More for --set: interference=X (an invocation that starts beside n others takes
-1 + X n times as long), correct=false (mqfq and cfs-affinity charge warm_ms, as in
-their papers, not what was executed), patient=true (lalb waits for a busy GPU
-however long its work takes, as in its paper: in gfaas serve work can be overdue),
-prefetch=true (mqfq-sticky brings memory back when invocations come to an idle
-function), utilization=90 (fewer than --concurrency at once while a GPU
-is busier than that, each invocation keeping it busy by demand=100 percent), and
-of each tenant at most tenant-slots=N invocations at once, of tenant-mem=8GiB,
-and tenant-time=50 percent of the GPUs' time in every 10 s.
+
+Parameters of the policies, for --set:
+
+` + parameterHelp() + `
+Every policy has those of tenants, and the simulator interference=X (an invocation
+that starts beside n others takes 1 + X n times as long) and demand=100 (percent of a
+GPU that an invocation keeps busy).
 
 A function larger than a GPU has its invocations rejected and counted; the rest
 runs, and the exit status is 3. A trace that is not in order of time is sorted.
@@ -86,6 +65,38 @@ one function), within half a percent beyond.`,
 	cli.Files(cmd, "jsonl", "trace-out")
 	env.Outputs(cmd, "table", "json", "jsonl", "csv", "yaml")
 	return cmd
+}
+
+// policyHelp returns the list of policies for the help.
+func policyHelp() string {
+	var all []cli.Entry
+	for _, k := range queue.Kinds() {
+		all = append(all, cli.Entry{Name: k.Name, Help: k.Help})
+	}
+	return cli.Entries(all)
+}
+
+// parameterHelp returns the list of the policies' parameters for the help, each with the
+// policies that use it.
+func parameterHelp() string {
+	var all []cli.Entry
+	for _, p := range queue.Parameters() {
+		var users []string
+		for _, k := range queue.Kinds() {
+			if policy.Find(k.Parameters, p.Key) != nil {
+				users = append(users, k.Name)
+			}
+		}
+		name, help := p.Key, p.Help
+		if p.Default != "" {
+			name += "=" + p.Default
+		}
+		if len(users) > 0 {
+			help += " (" + strings.Join(users, ", ") + ")"
+		}
+		all = append(all, cli.Entry{Name: name, Help: help})
+	}
+	return cli.Entries(all)
 }
 
 func (o *queueOptions) run(ctx context.Context) error {

@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
-	"github.com/gfaas/gfaas/pkg/command/queueset"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 	"github.com/gfaas/gfaas/pkg/record"
 	"github.com/gfaas/gfaas/pkg/trace"
@@ -53,7 +52,7 @@ func replay(in io.Reader, name string) (none struct{}, err error) {
 	}
 	c := queue.Config{Policy: r.Policy, Pool: r.Pool, Options: queue.Defaults()}
 	for _, key := range slices.Sorted(maps.Keys(r.Set)) {
-		if err := queueset.Policy.Set(&c.Options, key+"="+r.Set[key]); err != nil {
+		if err := cli.SetParameter(queue.Parameters(), &c.Options, key+"="+r.Set[key]); err != nil {
 			return none, cli.Fail(cli.ExitFailure, "", fmt.Errorf("%s:1: set: %w", name, err))
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gfaas/gfaas/pkg/command/queueset"
+	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 	"github.com/gfaas/gfaas/pkg/policy/residency"
 	"github.com/gfaas/gfaas/pkg/sim"
@@ -34,7 +34,7 @@ func TestIgnored(t *testing.T) {
 		c := sim.Config{GPUs: 2, Mem: 4 << 30, Concurrency: concurrency, Functions: functions,
 			Config: queue.Config{Policy: policy, Pool: pool, Options: queue.Defaults()}}
 		for _, text := range set {
-			if err := parameters.Set(&c, text); err != nil {
+			if err := cli.SetParameter(parameters, &c, text); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -64,7 +64,7 @@ func TestIgnored(t *testing.T) {
 			// A limit on time may be no limit, mqfq seldom has a queue ahead that could go, and
 			// work of lalb takes what was expected.
 			may := key == "tenant-time" || key == "t" && policy == "mqfq" || key == "patient"
-			if ignored := len(queueset.Ignored([]string{key}, policy)) > 0; ignored != same && !may {
+			if ignored := len(queue.Ignored([]string{key}, policy)) > 0; ignored != same && !may {
 				t.Errorf("%s under %s: ignored: %v, and all is the same: %v", key, policy, ignored, same)
 			}
 		}

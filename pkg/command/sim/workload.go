@@ -11,7 +11,6 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/gpumodel"
-	"github.com/gfaas/gfaas/pkg/command/queueset"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/policy/queue"
 	"github.com/gfaas/gfaas/pkg/policy/residency"
@@ -50,7 +49,7 @@ func (o *workload) flags(cmd *cobra.Command) {
 	f.StringArrayVar(&o.set, "set", nil, "a parameter of the policy or the model, like `t=10s`")
 	f.Uint64Var(&o.seed, "seed", 1, "what invocations that a trace counts by the minute are spread by")
 	cli.Files(cmd, "csv", "functions", "trace")
-	cli.Keys(cmd, "set", parameters.Keys()...)
+	cli.Keys(cmd, "set", cli.ParameterKeys(parameters)...)
 }
 
 // most are limits that keep a slip of the finger from taking all memory.
@@ -97,7 +96,7 @@ func (o *workload) ignored(policies []string) (out []string) {
 		key, _, _ := strings.Cut(text, "=")
 		keys = append(keys, key)
 	}
-	none := queueset.Ignored(keys, policies...)
+	none := queue.Ignored(keys, policies...)
 	adapts := several && slices.Contains(keys, "utilization") && !slices.Contains(none, "utilization")
 	for _, key := range keys {
 		if slices.Contains(none, key) || key == "interference" && !several || (key == "demand" || key == "utilization") && !adapts {
@@ -126,7 +125,7 @@ func (o *workload) load() (sim.Config, *trace.Source, error) {
 		return c, nil, err
 	}
 	for _, text := range o.set {
-		if err := parameters.Set(&c, text); err != nil {
+		if err := cli.SetParameter(parameters, &c, text); err != nil {
 			return c, nil, err
 		}
 	}

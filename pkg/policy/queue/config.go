@@ -36,38 +36,11 @@ type Options struct {
 	Limits
 }
 
-// Defaults are the parameters as published.
-func Defaults() Options {
-	return Options{T: 10 * time.Second, Alpha: 2, Limit: 25, Starvation: 25, Penalty: 10}
-}
-
-// Names are the policies there are, in the order of the manual.
-func Names() []string {
-	return []string{"fcfs", "fcfs-naive", "batch", "sjf", "eevdf", "mqfq", "mqfq-sticky", "lb", "lalb", "lalb-o3",
-		"cfs-affinity", "exclusive", "gfaas"}
-}
-
-// orders makes the order of each policy.
-var orders = map[string]func(*engine) order{
-	"fcfs":         func(e *engine) order { return newFCFS(e) },
-	"fcfs-naive":   func(e *engine) order { return naive{newFCFS(e)} },
-	"batch":        func(e *engine) order { return newFCFS(e) },
-	"sjf":          func(e *engine) order { return newSJF(e) },
-	"eevdf":        func(e *engine) order { return newEEVDF(e) },
-	"mqfq":         func(e *engine) order { return newMQFQ(e, false) },
-	"mqfq-sticky":  func(e *engine) order { return newMQFQ(e, true) },
-	"lb":           func(e *engine) order { return newLALB(e, 0, false) },
-	"lalb":         func(e *engine) order { return newLALB(e, 0, true) },
-	"lalb-o3":      func(e *engine) order { return newLALB(e, e.config.Limit, true) },
-	"cfs-affinity": func(e *engine) order { return newCFS(e) },
-	"exclusive":    func(e *engine) order { return newExclusive(e) },
-	"gfaas":        func(e *engine) order { return newGfaas(e) },
-}
-
 // New makes a policy, without functions and GPUs. The error names a policy that
 // does not exist.
 func New(c Config) (Policy, error) {
-	if orders[c.Policy] == nil {
+	kind := kindOf(c.Policy)
+	if kind == nil {
 		return nil, fmt.Errorf("there is no policy %q, expected one of %s", c.Policy, strings.Join(Names(), ", "))
 	}
 	e := newEngine(c)
@@ -76,7 +49,3 @@ func New(c Config) (Policy, error) {
 	}
 	return e, nil
 }
-
-// OneAtATime says whether a policy runs one invocation at a time on a GPU
-// whatever the concurrency (R18).
-func OneAtATime(policy string) bool { return policy == "lb" || policy == "lalb" || policy == "lalb-o3" }

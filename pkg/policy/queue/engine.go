@@ -78,7 +78,7 @@ func (r *run) expected() time.Duration { return r.until - r.begin }
 
 func newEngine(c Config) *engine {
 	e := &engine{config: c, queues: newWaiting(0), woken: Never, evicts: "first in eviction order"}
-	e.order = orders[c.Policy](e)
+	e.order = kindOf(c.Policy).order(e)
 	if c.Policy == "batch" {
 		e.batches = &batches{}
 	}
