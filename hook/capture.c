@@ -8,7 +8,7 @@
 #include "hook.h"
 
 #define GF_BEGIN(symbol, params, args) \
-    GF_EXPORT CUresult symbol params \
+    CUresult symbol params \
     { \
         if (!gf_boot()) \
             return CUDA_ERROR_NOT_INITIALIZED; \
@@ -33,7 +33,7 @@ GF_BEGIN_TWINS(cuStreamBeginRecaptureToGraph,
 GF_BEGIN_TWINS(cuStreamBeginCaptureToCig, (CUstream stream, CUstreamCigCaptureParams *params), (stream, params))
 
 #define GF_WAIT(symbol, zero) \
-    GF_EXPORT CUresult symbol(CUstream stream, CUevent event, unsigned int flags) \
+    CUresult symbol(CUstream stream, CUevent event, unsigned int flags) \
     { \
         if (!gf_boot()) \
             return CUDA_ERROR_NOT_INITIALIZED; \

@@ -1,7 +1,7 @@
 /* context.c: the beginning of GPU use, and contexts and streams that go away. */
 #include "hook.h"
 
-GF_EXPORT CUresult cuInit(unsigned int flags)
+CUresult cuInit(unsigned int flags)
 {
     if (!gf_boot())
         return CUDA_ERROR_SHARED_OBJECT_INIT_FAILED;
@@ -26,7 +26,7 @@ static void leaves(struct gf_leaving *l, bool gone)
 }
 
 #define GF_DESTROY(symbol) \
-    GF_EXPORT CUresult symbol(CUcontext ctx) \
+    CUresult symbol(CUcontext ctx) \
     { \
         if (!gf_boot()) \
             return CUDA_ERROR_NOT_INITIALIZED; \
@@ -41,7 +41,7 @@ GF_DESTROY(cuCtxDestroy_v2)
 
 /* Destroys a context that was attached as often as it is detached; it was
  * current, and stays so while it lives. */
-GF_EXPORT CUresult cuCtxDetach(CUcontext ctx)
+CUresult cuCtxDetach(CUcontext ctx)
 {
     if (!gf_boot())
         return CUDA_ERROR_NOT_INITIALIZED;
@@ -78,7 +78,7 @@ static CUresult created(CUdevice dev, CUresult result)
     return gf_mem_answer_on(dev, result);
 }
 
-GF_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
+CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 {
     if (!gf_boot())
         return CUDA_ERROR_NOT_INITIALIZED;
@@ -91,7 +91,7 @@ GF_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 }
 
 #define GF_CREATE(symbol, params, args) \
-    GF_EXPORT CUresult symbol params \
+    CUresult symbol params \
     { \
         if (!gf_boot()) \
             return CUDA_ERROR_NOT_INITIALIZED; \
@@ -111,7 +111,7 @@ GF_CREATE(cuCtxCreate_v4, (CUcontext *pctx, CUctxCreateParams *ctxCreateParams, 
 /* Others may still hold the primary context when it is released, some of them by
  * calls that this library does not see: it is gone when it is no longer active. */
 #define GF_PRIMARY(symbol, gone) \
-    GF_EXPORT CUresult symbol(CUdevice dev) \
+    CUresult symbol(CUdevice dev) \
     { \
         if (!gf_boot()) \
             return CUDA_ERROR_NOT_INITIALIZED; \
@@ -130,7 +130,7 @@ GF_PRIMARY(cuDevicePrimaryCtxReset, UINT32_MAX)
 GF_PRIMARY(cuDevicePrimaryCtxReset_v2, UINT32_MAX)
 
 #define GF_STREAM_DESTROY(symbol) \
-    GF_EXPORT CUresult symbol(CUstream stream) \
+    CUresult symbol(CUstream stream) \
     { \
         if (!gf_boot()) \
             return CUDA_ERROR_NOT_INITIALIZED; \
@@ -140,7 +140,7 @@ GF_PRIMARY(cuDevicePrimaryCtxReset_v2, UINT32_MAX)
 GF_STREAM_DESTROY(cuStreamDestroy)
 GF_STREAM_DESTROY(cuStreamDestroy_v2)
 
-GF_EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned int flags)
+CUresult cuStreamCreate(CUstream *stream, unsigned int flags)
 {
     if (!gf_boot())
         return CUDA_ERROR_NOT_INITIALIZED;
@@ -150,7 +150,7 @@ GF_EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned int flags)
     return result;
 }
 
-GF_EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority)
+CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority)
 {
     if (!gf_boot())
         return CUDA_ERROR_NOT_INITIALIZED;
@@ -161,7 +161,7 @@ GF_EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int fla
 }
 
 /* Green contexts are parts of a primary one, and hold it. */
-GF_EXPORT CUresult cuGreenCtxStreamCreate(CUstream *stream, CUgreenCtx green, unsigned int flags, int priority)
+CUresult cuGreenCtxStreamCreate(CUstream *stream, CUgreenCtx green, unsigned int flags, int priority)
 {
     if (!gf_boot())
         return CUDA_ERROR_NOT_INITIALIZED;
@@ -173,7 +173,7 @@ GF_EXPORT CUresult cuGreenCtxStreamCreate(CUstream *stream, CUgreenCtx green, un
 
 /* The primary context may go with it. Streams of the green context stay, but
  * answer with an error: nothing more can be recorded there. */
-GF_EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
+CUresult cuGreenCtxDestroy(CUgreenCtx green)
 {
     if (!gf_boot())
         return CUDA_ERROR_NOT_INITIALIZED;

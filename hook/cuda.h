@@ -5,7 +5,8 @@
  * An ordinary program includes it as it would NVIDIA's: unversioned names
  * (cuMemAlloc) stand for the current symbols (cuMemAlloc_v2). Code that defines
  * or lists the symbols themselves defines CUDA_EXACT_NAMES first and gets none
- * of those macros. CUDA_EXPORT, empty by default, is put before every prototype.
+ * of those macros. CUDA_EXPORT, empty by default, is put before every prototype, and
+ * CUDA_LABEL(name) behind it.
  */
 #ifndef GFAAS_CUDA_H
 #define GFAAS_CUDA_H
@@ -22,6 +23,9 @@ extern "C" {
 #define CUDA_CB
 #ifndef CUDA_EXPORT
 #define CUDA_EXPORT
+#endif
+#ifndef CUDA_LABEL
+#define CUDA_LABEL(name)
 #endif
 
 /* ---- results: code, and what it means in a few words ---- */
@@ -1254,10 +1258,10 @@ typedef enum CUdevice_attribute_enum {
 /* ---- prototypes, from the list of symbols ---- */
 
 #define CU_TWIN_NONE(name, params)
-#define CU_TWIN_PTSZ(name, params) CUDA_EXPORT CUresult CUDAAPI name##_ptsz params;
-#define CU_TWIN_PTDS(name, params) CUDA_EXPORT CUresult CUDAAPI name##_ptds params;
+#define CU_TWIN_PTSZ(name, params) CUDA_EXPORT CUresult CUDAAPI name##_ptsz params CUDA_LABEL(name##_ptsz);
+#define CU_TWIN_PTDS(name, params) CUDA_EXPORT CUresult CUDAAPI name##_ptds params CUDA_LABEL(name##_ptds);
 #define CU(name, since, variant, hook, sim, stream, params, args) \
-    CUDA_EXPORT CUresult CUDAAPI name params;                     \
+    CUDA_EXPORT CUresult CUDAAPI name params CUDA_LABEL(name); \
     CU_TWIN_##variant(name, params)
 #include "symbols.def"
 #undef CU_TWIN_NONE

@@ -92,7 +92,7 @@ static void keep(struct exec *e, CUgraphExec handle)
 /* ---- instances ---- */
 
 #define GF_INSTANTIATE(symbol, params, args) \
-    GF_EXPORT CUresult symbol params \
+    CUresult symbol params \
     { \
         if (!gf_boot()) \
             return CUDA_ERROR_NOT_INITIALIZED; \
@@ -142,14 +142,14 @@ static CUresult instantiate(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANT
 }
 
 #define GF_INSTANTIATE_WITH(symbol, zero) \
-    GF_EXPORT CUresult symbol(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params) \
+    CUresult symbol(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params) \
     { \
         return instantiate(exec, graph, params, zero, &gf_real.symbol); \
     }
 GF_INSTANTIATE_WITH(cuGraphInstantiateWithParams, CU_STREAM_LEGACY)
 GF_INSTANTIATE_WITH(cuGraphInstantiateWithParams_ptsz, CU_STREAM_PER_THREAD)
 
-GF_EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec)
+CUresult cuGraphExecDestroy(CUgraphExec exec)
 {
     if (!gf_boot())
         return CUDA_ERROR_NOT_INITIALIZED;
@@ -188,7 +188,7 @@ static void updated(CUgraphExec exec, CUgraph graph)
 }
 
 #define GF_CHANGE(symbol, params, args, then) \
-    GF_EXPORT CUresult symbol params \
+    CUresult symbol params \
     { \
         if (!gf_boot()) \
             return CUDA_ERROR_NOT_INITIALIZED; \
@@ -286,7 +286,7 @@ static CUresult send(CUgraphExec exec, CUstream stream, CUstream zero, sends **r
 }
 
 #define GF_SEND(symbol, zero, launch) \
-    GF_EXPORT CUresult symbol(CUgraphExec exec, CUstream stream) { return send(exec, stream, zero, &gf_real.symbol, launch); }
+    CUresult symbol(CUgraphExec exec, CUstream stream) { return send(exec, stream, zero, &gf_real.symbol, launch); }
 GF_SEND(cuGraphLaunch, CU_STREAM_LEGACY, true)
 GF_SEND(cuGraphLaunch_ptsz, CU_STREAM_PER_THREAD, true)
 GF_SEND(cuGraphUpload, CU_STREAM_LEGACY, false)

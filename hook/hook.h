@@ -3,6 +3,7 @@
  *
  *   real.c    finds the driver and the addresses of its functions
  *   lookup.c  answers dlsym and cuGetProcAddress with wrappers; dlopen, dlmopen
+ *   next.c    the program's own wrappers of the same functions
  *   wrap.c    the generated wrappers
  *   device.c  the devices, each with a gate, a page and a connection of its own
  *   multi.c   the one call that launches on several devices
@@ -31,6 +32,9 @@
 
 #define _GNU_SOURCE
 #define CUDA_EXACT_NAMES
+#define GF_LABEL(name) __asm__("gf_" #name) /* of the gated functions: next.c */
+#define CUDA_LABEL GF_LABEL
+#define NVML_LABEL GF_LABEL
 #include "cuda.h"
 #include "compat.h"
 #include "descriptor.h"
@@ -95,16 +99,40 @@ typedef void *gf_dlopen_function(const char *file, int mode);
 extern gf_dlopen_function *gf_real_dlopen;
 void gf_lookup_init(void);
 
-/* Reports whether the library that the address is in has an SONAME that begins so. */
-bool gf_is_of(void *address, const char *soname);
 /* The wrapper of the driver's function at that address, or the address. */
 void *gf_wrapper_of(void *address);
+
+/* ---- next.c ---- */
+
+void gf_next_init(void);
+/* Reports whether the library that the address is in has an SONAME that begins so. */
+bool gf_is_of(void *address, const char *soname);
+/* Returns the program's own function of that name that is next after the caller's library
+ * (NULL: after this one), as RTLD_NEXT finds it; NULL if the next is in a library whose
+ * SONAME begins so, or there is none. */
+void *gf_next(const void *caller, const char *name, const char *soname);
+
+/* Defines the exported name of a gated function; here it is named_NAME. */
+#define GF_NAME(result, name, soname, params, args) \
+    static result first_##name params; \
+    static result(*to_##name) params = first_##name; \
+    static result named_##name params { return gf_load(&to_##name) args; } \
+    extern result exported_##name params __asm__(#name) __attribute__((alias("named_" #name), visibility("default"))); \
+    static result first_##name params \
+    { \
+        void *own = gf_next(NULL, #name, soname); \
+        gf_store(&to_##name, own ? (result(*) params)own : name); \
+        return named_##name args; \
+    }
+/* What dlsym answers for a function that is wrapped: `wrapper` where the real answer would
+ * be the driver's own function (`real`, if that is known); NULL to let the real dlsym answer. */
+void *gf_stand_in(void *handle, const char *name, const void *caller, const char *soname, void *real, void *wrapper);
 
 /* ---- nvml.c ---- */
 
 /* The wrapper of a function of the management library, where `handle` has that
  * function; NULL: it is not wrapped. */
-void *gf_nvml_pick(void *handle, const char *name);
+void *gf_nvml_pick(void *handle, const char *name, const void *caller);
 
 #define GF_UUID 64 /* room for the text of a UUID, without its GPU- or MIG- */
 /* Writes down the UUIDs of n GPUs by their numbers. That of a GPU that is not there, and

@@ -15,7 +15,7 @@ $(BUILD)/lib/libgfaas.so: $(HOOK_SRC) $(wildcard hook/*.h) hook/symbols.def hook
 # Programs that check the library and the driver under it.
 HOOK_CHECKS := $(patsubst hook/check/%.c,$(BUILD)/check/%,$(wildcard hook/check/*.c))
 HOOK_PLUGINS := $(patsubst hook/check/plugin/%.c,$(BUILD)/check/plugin/%.so,$(wildcard hook/check/plugin/*.c))
-checks: $(HOOK_CHECKS) $(HOOK_PLUGINS)
+checks: $(HOOK_CHECKS) $(HOOK_PLUGINS) $(BUILD)/check/route_wrapped
 .PHONY: checks c-check
 
 # One of them has to start where there is no driver.
@@ -24,6 +24,11 @@ $(BUILD)/check/lookup: CHECK_DRIVER =
 $(BUILD)/check/%: hook/check/%.c $(wildcard hook/check/*.h) hook/cuda.h hook/symbols.def hook/nvml.h hook/nvml.def $(BUILD)/lib/sim/libcuda.so.1
 	@mkdir -p $(@D)
 	$(CC) -std=gnu11 -O2 -g -Wall -Wextra -Werror $(CFLAGS) -Ihook -o $@ $< -Wl,--no-as-needed $(CHECK_DRIVER) -lpthread -ldl
+
+# The same program as route, with a wrapper of its own of every function.
+$(BUILD)/check/route_wrapped: hook/check/route.c hook/check/plugin/wrapper.c $(BUILD)/check/route
+	$(CC) -std=gnu11 -O2 -g -Wall -Wextra -Werror $(CFLAGS) -Ihook -o $@ hook/check/route.c hook/check/plugin/wrapper.c -rdynamic \
+	  -Wl,--no-as-needed $(CHECK_DRIVER) -lpthread -ldl
 
 $(BUILD)/check/plugin/%.so: hook/check/plugin/%.c hook/cuda.h hook/symbols.def $(BUILD)/lib/sim/libcuda.so.1
 	@mkdir -p $(@D)

@@ -13,28 +13,36 @@
 #include <string.h>
 
 /* The wrappers, which the program may call by name too. */
-#define GF_HAS_LAUNCH(name, variant) GF_ENTRY(name, variant)
-#define GF_HAS_COPY(name, variant) GF_ENTRY(name, variant)
-#define GF_HAS_SYNC(name, variant) GF_ENTRY(name, variant)
-#define GF_HAS_SWITCH(name, variant) GF_ENTRY(name, variant)
-#define GF_HAS_WATCH(name, variant) GF_ENTRY(name, variant)
-#define GF_HAS_WAIT(name, variant) GF_ENTRY(name, variant)
-#define GF_HAS_HAND(name, variant) GF_ENTRY(name, variant)
-#define GF_HAS_PASS(name, variant)
-#define GF_ENTRY(name, variant) GF_ROW(name) GF_ENTRY_##variant(name)
-#define GF_ENTRY_NONE(name)
-#define GF_ENTRY_PTSZ(name) GF_ROW(name##_ptsz)
-#define GF_ENTRY_PTDS(name) GF_ROW(name##_ptds)
+#define GF_HAS_LAUNCH GF_ENTRY
+#define GF_HAS_COPY GF_ENTRY
+#define GF_HAS_SYNC GF_ENTRY
+#define GF_HAS_SWITCH GF_ENTRY
+#define GF_HAS_WATCH GF_ENTRY
+#define GF_HAS_WAIT GF_ENTRY
+#define GF_HAS_HAND GF_ENTRY
+#define GF_HAS_PASS(...)
+#define GF_ENTRY(name, variant, params, args) GF_ROW(name, params, args) GF_ENTRY_##variant(name, params, args)
+#define GF_ENTRY_NONE(...)
+#define GF_ENTRY_PTSZ(name, params, args) GF_ROW(name##_ptsz, params, args)
+#define GF_ENTRY_PTDS(name, params, args) GF_ROW(name##_ptds, params, args)
+
+#define DRIVER "libcuda.so"
+#define GF_ROW(symbol, params, args) GF_NAME(CUresult, symbol, DRIVER, params, args)
+#define CU(name, since, variant, hook, sim, stream, params, args) GF_HAS_##hook(name, variant, params, args)
+#include "symbols.def"
 
 struct wrapped {
     const char *name;
-    void *wrapper;
-    void *real;
+    void *exported; /* what the name is bound to */
+    void *gated;    /* next.c */
+    void *real;     /* the driver's */
+    void *wrapper;  /* which of the two stands in for that */
 };
 
 static struct wrapped table[] = {
-#define GF_ROW(symbol) {#symbol, (void *)symbol, NULL},
-#define CU(name, since, variant, hook, sim, stream, params, args) GF_HAS_##hook(name, variant)
+#undef GF_ROW
+#define GF_ROW(symbol, params, args) {#symbol, (void *)named_##symbol, (void *)symbol, NULL, NULL},
+#define CU(name, since, variant, hook, sim, stream, params, args) GF_HAS_##hook(name, variant, params, args)
 #include "symbols.def"
 };
 enum { ROWS = sizeof table / sizeof *table };
@@ -72,6 +80,7 @@ GF_EARLY void gf_lookup_init(void)
 {
     if (__atomic_load_n(&gf_real_dlsym, __ATOMIC_ACQUIRE))
         return;
+    gf_next_init();
     gf_store(&gf_real_dlopen, (gf_dlopen_function *)libc_function("dlopen"));
     __atomic_store_n(&gf_real_dlsym, (gf_dlsym_function *)libc_function("dlsym"), __ATOMIC_RELEASE);
 }
@@ -102,8 +111,10 @@ static bool ready(void)
         return false;
     pthread_once(&by_name_once, sort_by_name);
     if (!__atomic_load_n(&found, __ATOMIC_ACQUIRE)) {
-        for (unsigned i = 0; i < ROWS; i++)
+        for (unsigned i = 0; i < ROWS; i++) {
             gf_store(&table[i].real, gf_real_find(table[i].name));
+            gf_store(&table[i].wrapper, gf_next(NULL, table[i].name, DRIVER) ? table[i].gated : table[i].exported);
+        }
         dlerror();
         __atomic_store_n(&found, true, __ATOMIC_RELEASE);
     }
@@ -120,46 +131,19 @@ void *gf_wrapper_of(void *address)
     return row ? (*row)->wrapper : address;
 }
 
-bool gf_is_of(void *address, const char *soname)
-{
-    Dl_info info;
-    struct link_map *map = NULL;
-    const char *strings = NULL;
-    size_t length = strlen(soname);
-    if (!dladdr1(address, &info, (void **)&map, RTLD_DL_LINKMAP) || !map || !map->l_ld)
-        return false;
-    for (const ElfW(Dyn) *d = map->l_ld; d->d_tag != DT_NULL; d++)
-        if (d->d_tag == DT_STRTAB)
-            strings = (const char *)d->d_un.d_ptr;
-    for (const ElfW(Dyn) *d = map->l_ld; strings && d->d_tag != DT_NULL; d++)
-        if (d->d_tag == DT_SONAME)
-            return strncmp(strings + d->d_un.d_val, soname, length) == 0;
-    return false;
-}
-
 /* Called by dlsym below: the answer, or NULL to let the real dlsym answer. */
-GF_EARLY __attribute__((used)) void *gf_dlsym_pick(void *handle, const char *name)
+GF_EARLY __attribute__((used)) void *gf_dlsym_pick(void *handle, const char *name, const void *caller)
 {
     gf_lookup_init();
     if (name && strncmp(name, "nvml", 4) == 0)
-        return gf_nvml_pick(handle, name);
+        return gf_nvml_pick(handle, name, caller);
     /* While the driver is being opened it may look for functions itself. */
     if (!name || name[0] != 'c' || name[1] != 'u' || gf_booting)
         return NULL;
     struct wrapped *row = row_named(name);
     if (!row || !ready() || !row->real)
         return NULL;
-    /* A library without the function must still be said to have none, and one with a
-     * function of its own of that name to have that. A second copy of the driver counts
-     * as the driver. The two pseudo-handles search by the caller's place; both find a
-     * wrapper first. */
-    if (handle != RTLD_DEFAULT && handle != RTLD_NEXT) {
-        void *found = gf_real_dlsym(handle, name);
-        if (!found || (found != row->real && found != row->wrapper && !gf_is_of(found, "libcuda.so")))
-            return NULL;
-    }
-    dlerror(); /* a dlsym that found something leaves no error */
-    return row->wrapper;
+    return gf_stand_in(handle, name, caller, DRIVER, row->real, row->wrapper);
 }
 
 /* Called by dlopen below: how the library is to be opened. RTLD_DEEPBIND has it
@@ -187,9 +171,10 @@ __attribute__((used)) int gf_dlmopen_mode(Lmid_t namespace, const char *file, in
 /* The real functions look at who called them, dlsym for RTLD_NEXT and dlopen for
  * where it searches, so they are jumped to, not called. */
 #if defined(__x86_64__)
-#define GF_CALL(function) \
+#define GF_CALL(function, before) \
     "  .cfi_startproc\n" \
     "  endbr64\n" \
+    before \
     "  pushq %rdi\n" \
     "  .cfi_adjust_cfa_offset 8\n" \
     "  pushq %rsi\n" \
@@ -208,27 +193,28 @@ __asm__(".text\n"
         ".type dlsym, @function\n"
         ".type dlopen, @function\n"
         ".type dlmopen, @function\n"
-        "dlsym:\n" GF_CALL(gf_dlsym_pick)
+        "dlsym:\n" GF_CALL(gf_dlsym_pick, "  movq (%rsp), %rdx\n")
         "  testq %rax, %rax\n"
         "  jne 1f\n"
         "  jmp *gf_real_dlsym(%rip)\n"
         "1: ret\n"
         "  .cfi_endproc\n"
         ".size dlsym, .-dlsym\n"
-        "dlopen:\n" GF_CALL(gf_dlopen_mode)
+        "dlopen:\n" GF_CALL(gf_dlopen_mode, "")
         "  movl %eax, %esi\n"
         "  jmp *gf_real_dlopen(%rip)\n"
         "  .cfi_endproc\n"
         ".size dlopen, .-dlopen\n"
-        "dlmopen:\n" GF_CALL(gf_dlmopen_mode)
+        "dlmopen:\n" GF_CALL(gf_dlmopen_mode, "")
         "  movq %rsi, %rdi\n"
         "  movl %eax, %esi\n"
         "  jmp *gf_real_dlopen(%rip)\n"
         "  .cfi_endproc\n"
         ".size dlmopen, .-dlmopen\n");
 #elif defined(__aarch64__)
-#define GF_CALL(function, pointer) \
+#define GF_CALL(function, pointer, before) \
     "  .cfi_startproc\n" \
+    before \
     "  stp x29, x30, [sp, #-32]!\n" \
     "  .cfi_adjust_cfa_offset 32\n" \
     "  stp x0, x1, [sp, #16]\n" \
@@ -244,19 +230,19 @@ __asm__(".text\n"
         ".type dlsym, %function\n"
         ".type dlopen, %function\n"
         ".type dlmopen, %function\n"
-        "dlsym:\n" GF_CALL(gf_dlsym_pick, gf_real_dlsym)
+        "dlsym:\n" GF_CALL(gf_dlsym_pick, gf_real_dlsym, "  mov x2, x30\n")
         "  cbnz x2, 1f\n"
         "  br x3\n"
         "1: mov x0, x2\n"
         "  ret\n"
         "  .cfi_endproc\n"
         ".size dlsym, .-dlsym\n"
-        "dlopen:\n" GF_CALL(gf_dlopen_mode, gf_real_dlopen)
+        "dlopen:\n" GF_CALL(gf_dlopen_mode, gf_real_dlopen, "")
         "  mov w1, w2\n"
         "  br x3\n"
         "  .cfi_endproc\n"
         ".size dlopen, .-dlopen\n"
-        "dlmopen:\n" GF_CALL(gf_dlmopen_mode, gf_real_dlopen)
+        "dlmopen:\n" GF_CALL(gf_dlmopen_mode, gf_real_dlopen, "")
         "  mov x0, x1\n"
         "  mov w1, w2\n"
         "  br x3\n"
@@ -350,7 +336,7 @@ static void exchange(const char *symbol, void **pfn, int version, cuuint64_t fla
     *pfn = wrapper;
 }
 
-GF_EXPORT CUresult cuGetProcAddress(const char *symbol, void **pfn, int version, cuuint64_t flags)
+CUresult cuGetProcAddress(const char *symbol, void **pfn, int version, cuuint64_t flags)
 {
     if (!ready())
         return CUDA_ERROR_NOT_INITIALIZED;
@@ -360,7 +346,7 @@ GF_EXPORT CUresult cuGetProcAddress(const char *symbol, void **pfn, int version,
     return result;
 }
 
-GF_EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, cuuint64_t flags,
+CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, cuuint64_t flags,
                                        CUdriverProcAddressQueryResult *status)
 {
     if (!ready())

@@ -129,7 +129,7 @@ static CUresult end(struct gf_block *b, CUresult result, uint64_t handle)
 
 /* desc gives the descriptor in its widest form. */
 #define GF_CREATE(symbol, kind, type, params, desc, levels, args) \
-    GF_EXPORT CUresult symbol params \
+    CUresult symbol params \
     { \
         if (!gf_boot()) \
             return CUDA_ERROR_NOT_INITIALIZED; \
@@ -153,7 +153,7 @@ GF_CREATE(cuMipmappedArrayCreate, GF_MIPMAP, CUmipmappedArray,
           (CUmipmappedArray *handle, const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned int levels), *d, levels, (out, d, levels))
 
 #define GF_ARRAY_DESTROY(symbol, kind, type) \
-    GF_EXPORT CUresult symbol(type array) \
+    CUresult symbol(type array) \
     { \
         if (!gf_boot()) \
             return CUDA_ERROR_NOT_INITIALIZED; \

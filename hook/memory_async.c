@@ -103,7 +103,7 @@ static CUresult allocate(struct request r)
 
 #define GF_ALLOC_ASYNC(symbol, own_stream) \
     static CUresult call_##symbol(struct request *r) { return gf_real.symbol(r->to, r->bytes, r->stream); } \
-    GF_EXPORT CUresult symbol(CUdeviceptr *dptr, size_t bytes, CUstream stream) \
+    CUresult symbol(CUdeviceptr *dptr, size_t bytes, CUstream stream) \
     { \
         if (!gf_boot()) \
             return CUDA_ERROR_NOT_INITIALIZED; \
@@ -115,7 +115,7 @@ GF_ALLOC_ASYNC(cuMemAllocAsync_ptsz, CU_STREAM_PER_THREAD)
 
 #define GF_ALLOC_FROM(symbol, own_stream) \
     static CUresult call_##symbol(struct request *r) { return gf_real.symbol(r->to, r->bytes, r->pool, r->stream); } \
-    GF_EXPORT CUresult symbol(CUdeviceptr *dptr, size_t bytes, CUmemoryPool pool, CUstream stream) \
+    CUresult symbol(CUdeviceptr *dptr, size_t bytes, CUmemoryPool pool, CUstream stream) \
     { \
         if (!gf_boot()) \
             return CUDA_ERROR_NOT_INITIALIZED; \
@@ -130,7 +130,7 @@ GF_ALLOC_FROM(cuMemAllocFromPoolAsync_ptsz, CU_STREAM_PER_THREAD)
 
 /* What cuMemAlloc gave may be freed so too. The pool keeps its size for now. */
 #define GF_FREE_ASYNC(symbol) \
-    GF_EXPORT CUresult symbol(CUdeviceptr dptr, CUstream stream) \
+    CUresult symbol(CUdeviceptr dptr, CUstream stream) \
     { \
         if (!gf_boot()) \
             return CUDA_ERROR_NOT_INITIALIZED; \
@@ -150,7 +150,7 @@ static struct gf_device *device_for(const CUmemLocation *where, CUmemAllocationT
     return type == CU_MEM_ALLOCATION_TYPE_MANAGED ? gf_mem_here() : NULL;
 }
 
-GF_EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
+CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
 {
     if (!gf_boot())
         return CUDA_ERROR_NOT_INITIALIZED;
@@ -161,7 +161,7 @@ GF_EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *pro
 }
 
 /* What another process exports counts there. */
-GF_EXPORT CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, CUmemAllocationHandleType type,
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, CUmemAllocationHandleType type,
                                                       unsigned long long flags)
 {
     if (!gf_boot())
@@ -174,7 +174,7 @@ GF_EXPORT CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *
 
 /* Default pools exist for host memory too: these name them. */
 #define GF_GET_POOL(symbol) \
-    GF_EXPORT CUresult symbol(CUmemoryPool *pool, CUmemLocation *where, CUmemAllocationType type) \
+    CUresult symbol(CUmemoryPool *pool, CUmemLocation *where, CUmemAllocationType type) \
     { \
         if (!gf_boot()) \
             return CUDA_ERROR_NOT_INITIALIZED; \
@@ -187,7 +187,7 @@ GF_GET_POOL(cuMemGetDefaultMemPool)
 GF_GET_POOL(cuMemGetMemPool)
 
 /* A pool that is destroyed lives on until its last block is freed. */
-GF_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool)
+CUresult cuMemPoolDestroy(CUmemoryPool pool)
 {
     if (!gf_boot())
         return CUDA_ERROR_NOT_INITIALIZED;
@@ -205,14 +205,14 @@ static CUresult settled(CUmemoryPool pool, CUresult result)
     return result;
 }
 
-GF_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
 {
     if (!gf_boot())
         return CUDA_ERROR_NOT_INITIALIZED;
     return settled(pool, gf_real.cuMemPoolTrimTo(pool, keep));
 }
 
-GF_EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value)
+CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value)
 {
     if (!gf_boot())
         return CUDA_ERROR_NOT_INITIALIZED;

@@ -104,7 +104,7 @@ void gf_graph_memory_known(const struct gf_graph_memory *m, bool gone)
     }
 }
 
-GF_EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device)
+CUresult cuDeviceGraphMemTrim(CUdevice device)
 {
     if (!gf_boot())
         return CUDA_ERROR_NOT_INITIALIZED;

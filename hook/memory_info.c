@@ -28,7 +28,7 @@ static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 /* The driver's answer first, so that what it refuses is refused in its words. */
 #define GF_INFO(symbol, type) \
-    GF_EXPORT CUresult symbol(type *free_bytes, type *total_bytes) \
+    CUresult symbol(type *free_bytes, type *total_bytes) \
     { \
         if (!gf_boot()) \
             return CUDA_ERROR_NOT_INITIALIZED; \
@@ -47,7 +47,7 @@ GF_INFO(cuMemGetInfo_v2, size_t)
 GF_INFO(cuMemGetInfo, unsigned int) /* up to 4 GiB */
 
 #define GF_TOTAL(symbol, type) \
-    GF_EXPORT CUresult symbol(type *bytes, CUdevice dev) \
+    CUresult symbol(type *bytes, CUdevice dev) \
     { \
         if (!gf_boot()) \
             return CUDA_ERROR_NOT_INITIALIZED; \

@@ -28,7 +28,7 @@ static CUresult allocate(CUdeviceptr *dptr, size_t bytes)
 }
 
 #define GF_ALLOC(symbol, params, args, call, is_managed) \
-    GF_EXPORT CUresult symbol params \
+    CUresult symbol params \
     { \
         if (!gf_boot()) \
             return CUDA_ERROR_NOT_INITIALIZED; \
@@ -68,7 +68,7 @@ static CUresult allocate_rows(CUdeviceptr *dptr, size_t *pitch, size_t width, si
 /* The pitch is the driver's choice: what it adds to the width is known only
  * afterwards. The program sees nothing of an allocation that is too much. */
 #define GF_ALLOC_PITCH(symbol, address, size, call, free, is_managed) \
-    GF_EXPORT CUresult symbol(address *dptr, size *pitch, size width, size height, unsigned int element) \
+    CUresult symbol(address *dptr, size *pitch, size width, size height, unsigned int element) \
     { \
         if (!gf_boot()) \
             return CUDA_ERROR_NOT_INITIALIZED; \
@@ -96,7 +96,7 @@ GF_ALLOC_PITCH(cuMemAllocPitch, CUdeviceptr_v1, unsigned int, gf_real.cuMemAlloc
 GF_ALLOC_PITCH(cuMemAllocPitch_v2, CUdeviceptr, size_t, allocate_rows, cuMemFree_v2, gf_oversubscribed())
 
 #define GF_FREE(symbol, address) \
-    GF_EXPORT CUresult symbol(address dptr) \
+    CUresult symbol(address dptr) \
     { \
         if (!gf_boot()) \
             return CUDA_ERROR_NOT_INITIALIZED; \

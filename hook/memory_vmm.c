@@ -17,7 +17,7 @@
 
 #include <stdlib.h>
 
-GF_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
+CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
                                unsigned long long flags)
 {
     if (!gf_boot())
@@ -58,7 +58,7 @@ static void unrefer(struct gf_block *b)
 /* Whether nothing is left of it. */
 static bool is_over(const struct gf_block *b) { return b && !b->refs && !b->maps; }
 
-GF_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
     if (!gf_boot())
         return CUDA_ERROR_NOT_INITIALIZED;
@@ -96,7 +96,7 @@ static void again(CUmemGenericAllocationHandle handle, const void *address)
     pthread_mutex_unlock(&gf_blocks_lock);
 }
 
-GF_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
 {
     if (!gf_boot())
         return CUDA_ERROR_NOT_INITIALIZED;
@@ -145,7 +145,7 @@ static void show(struct gf_block *b, uint64_t bytes)
     pthread_mutex_unlock(&gf_blocks_lock);
 }
 
-GF_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shared,
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shared,
                                                   CUmemAllocationHandleType type)
 {
     if (!gf_boot())
@@ -156,7 +156,7 @@ GF_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *
     return result;
 }
 
-GF_EXPORT CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                             unsigned long long flags)
 {
     if (!gf_boot())
@@ -189,7 +189,7 @@ void gf_mapping_gone(struct gf_block *of)
         gf_block_drop(of);
 }
 
-GF_EXPORT CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
+CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
     if (!gf_boot())
         return CUDA_ERROR_NOT_INITIALIZED;

@@ -24,7 +24,7 @@ static struct gf_line note(const struct gf_line *line, uint64_t spent)
 
 /* All devices' gates must be open at once. While a thread waits at one it is
  * not inside of another: else each device could wait for the next. */
-GF_EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launchParamsList, unsigned int numDevices,
+CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launchParamsList, unsigned int numDevices,
                                                         unsigned int flags)
 {
     if (!gf_boot())

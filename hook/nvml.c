@@ -9,7 +9,6 @@
  * none of the slice's is left alone. */
 #include "hook.h"
 
-#define NVML_EXPORT GF_EXPORT
 #include "nvml.h"
 
 #include <dlfcn.h>
@@ -158,7 +157,7 @@ static nvmlReturn_t own_memory(nvmlDevice_t device, unsigned long long *total, u
 }
 
 #define MEMORY(name, type, reserved_of) \
-    GF_EXPORT nvmlReturn_t name(nvmlDevice_t device, type *memory) \
+    nvmlReturn_t name(nvmlDevice_t device, type *memory) \
     { \
         unsigned long long none; \
         (void)none; \
@@ -334,7 +333,7 @@ static nvmlReturn_t own_list(lister *list, const void *asked, nvmlDevice_t devic
         (void)asked; \
         return real.name(device, count, infos); \
     } \
-    GF_EXPORT nvmlReturn_t name(nvmlDevice_t device, unsigned int *infoCount, type *infos) \
+    nvmlReturn_t name(nvmlDevice_t device, unsigned int *infoCount, type *infos) \
     { \
         if (!find() || !real.name) \
             return NVML_ERROR_FUNCTION_NOT_FOUND; \
@@ -357,7 +356,7 @@ static nvmlReturn_t list_details(nvmlDevice_t device, unsigned int *count, void 
     return r;
 }
 
-GF_EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *plist)
+nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *plist)
 {
     if (!find() || !real.nvmlDeviceGetRunningProcessDetailList)
         return NVML_ERROR_FUNCTION_NOT_FOUND;
@@ -380,7 +379,7 @@ static nvmlReturn_t list_samples(nvmlDevice_t device, unsigned int *count, void 
     return real.nvmlDeviceGetProcessUtilization(device, infos, count, *(const unsigned long long *)asked);
 }
 
-GF_EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *utilization,
+nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *utilization,
                                                        unsigned int *processSamplesCount, unsigned long long lastSeenTimeStamp)
 {
     if (!find() || !real.nvmlDeviceGetProcessUtilization)
@@ -402,7 +401,7 @@ static nvmlReturn_t list_utilization(nvmlDevice_t device, unsigned int *count, v
     return r;
 }
 
-GF_EXPORT nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcessesUtilizationInfo_t *procesesUtilInfo)
+nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcessesUtilizationInfo_t *procesesUtilInfo)
 {
     if (!find() || !real.nvmlDeviceGetProcessesUtilizationInfo)
         return NVML_ERROR_FUNCTION_NOT_FOUND;
@@ -415,14 +414,14 @@ GF_EXPORT nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device
 }
 
 /* What ended processes did is accounted for by number, which says nothing of whose it was. */
-GF_EXPORT nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned int *count, unsigned int *pids)
+nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned int *count, unsigned int *pids)
 {
     if (!find() || !real.nvmlDeviceGetAccountingPids)
         return NVML_ERROR_FUNCTION_NOT_FOUND;
     return in_slice() ? NVML_ERROR_NOT_SUPPORTED : real.nvmlDeviceGetAccountingPids(device, count, pids);
 }
 
-GF_EXPORT nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned int pid, nvmlAccountingStats_t *stats)
+nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned int pid, nvmlAccountingStats_t *stats)
 {
     if (!find() || !real.nvmlDeviceGetAccountingStats)
         return NVML_ERROR_FUNCTION_NOT_FOUND;
@@ -431,27 +430,21 @@ GF_EXPORT nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigne
 
 /* ---- lookup ---- */
 
-void *gf_nvml_pick(void *handle, const char *name)
+#define LIBRARY "libnvidia-ml.so"
+#define NV(name, sim, hook, params, args) NV_IF_##hook(GF_NAME(nvmlReturn_t, name, LIBRARY, params, args))
+#include "nvml.def"
+
+void *gf_nvml_pick(void *handle, const char *name, const void *caller)
 {
-    static const struct { const char *name; void *wrapper; } rows[] = {
-#define NV(name, sim, hook, params, args) NV_IF_##hook({#name, (void *)name},)
+    static const struct { const char *name; void *exported, *gated; } rows[] = {
+#define NV(name, sim, hook, params, args) NV_IF_##hook({#name, (void *)named_##name, (void *)name},)
 #include "nvml.def"
     };
     if (gf_booting)
         return NULL;
     for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++)
-        if (strcmp(rows[i].name, name) == 0) {
-            if (!find())
-                return NULL;
-            /* A library without the function must still be said to have none, and one with
-             * a function of its own of that name to have that. */
-            if (handle != RTLD_DEFAULT && handle != RTLD_NEXT) {
-                void *found = gf_real_dlsym(handle, name);
-                if (!found || (found != rows[i].wrapper && !gf_is_of(found, "libnvidia-ml.so")))
-                    return NULL;
-            }
-            dlerror(); /* a dlsym that found something leaves no error */
-            return rows[i].wrapper;
-        }
+        if (strcmp(rows[i].name, name) == 0)
+            return find() ? gf_stand_in(handle, name, caller, LIBRARY, NULL, gf_next(NULL, name, LIBRARY) ? rows[i].gated : rows[i].exported)
+                          : NULL;
     return NULL;
 }

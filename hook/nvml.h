@@ -117,9 +117,12 @@ typedef struct {
 #ifndef NVML_EXPORT
 #define NVML_EXPORT
 #endif
+#ifndef NVML_LABEL
+#define NVML_LABEL(name)
+#endif
 
 NVML_EXPORT const char *nvmlErrorString(nvmlReturn_t result);
-#define NV(name, sim, hook, params, args) NVML_EXPORT nvmlReturn_t name params;
+#define NV(name, sim, hook, params, args) NVML_EXPORT nvmlReturn_t name params NVML_LABEL(name);
 #define NV_VALUE(name, constant) NVML_EXPORT nvmlReturn_t name(nvmlDevice_t device, unsigned int *value);
 #define NV_NAME(name) NVML_EXPORT nvmlReturn_t name(void);
 #include "nvml.def"

@@ -63,7 +63,7 @@ static void added(CUgraphNode node, CUgraph graph, const CUgraphNodeParams *p)
 }
 
 #define GF_ADD(symbol, params, args) \
-    GF_EXPORT CUresult symbol params \
+    CUresult symbol params \
     { \
         if (!gf_boot()) \
             return CUDA_ERROR_NOT_INITIALIZED; \
@@ -83,7 +83,7 @@ GF_ADD(cuGraphAddNode_v3,
         CUgraphNodeParams *p),
        (node, graph, after, edges, count, p))
 
-GF_EXPORT CUresult cuGraphDestroy(CUgraph graph)
+CUresult cuGraphDestroy(CUgraph graph)
 {
     if (!gf_boot())
         return CUDA_ERROR_NOT_INITIALIZED;

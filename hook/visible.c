@@ -228,7 +228,7 @@ unsigned gf_visible_place(unsigned ordinal)
 
 /* ---- wrappers ---- */
 
-GF_EXPORT CUresult cuDeviceGetCount(int *count)
+CUresult cuDeviceGetCount(int *count)
 {
     if (!gf_boot())
         return CUDA_ERROR_NOT_INITIALIZED;
@@ -239,7 +239,7 @@ GF_EXPORT CUresult cuDeviceGetCount(int *count)
     return result;
 }
 
-GF_EXPORT CUresult cuDeviceGet(CUdevice *device, int ordinal)
+CUresult cuDeviceGet(CUdevice *device, int ordinal)
 {
     if (!gf_boot())
         return CUDA_ERROR_NOT_INITIALIZED;

@@ -171,7 +171,7 @@ void gf_wait_end(struct gf_waiting waiting, CUresult result)
 
 /* Another process's events are waited for by cuStreamWaitEvent (capture.c). */
 #define GF_SHARED_EVENT(symbol, params, args) \
-    GF_EXPORT CUresult symbol params \
+    CUresult symbol params \
     { \
         if (!gf_boot()) \
             return CUDA_ERROR_NOT_INITIALIZED; \

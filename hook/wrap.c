@@ -37,7 +37,7 @@ static inline CUstream per_thread(CUstream stream)
         gf_leave(entered, kernels, result, #symbol); \
         return result; \
     } \
-    GF_EXPORT CUresult symbol params \
+    CUresult symbol params \
     { \
         struct gf_line *entered = gf_enter_fast(flavour(stream)); \
         CUresult(*go) params = gf_likely(entered) ? gf_real.real : symbol##_slow; \
@@ -49,7 +49,7 @@ static inline CUstream per_thread(CUstream stream)
     }
 
 #define GF_BRIEF(symbol, params, args) \
-    GF_EXPORT CUresult symbol params \
+    CUresult symbol params \
     { \
         struct gf_line *entered = gf_enter_sync(); \
         if (gf_unlikely(!entered)) \
@@ -60,7 +60,7 @@ static inline CUstream per_thread(CUstream stream)
     }
 
 #define GF_TURN(symbol, params, args) \
-    GF_EXPORT CUresult symbol params \
+    CUresult symbol params \
     { \
         if (!gf_boot()) \
             return CUDA_ERROR_NOT_INITIALIZED; \
@@ -72,7 +72,7 @@ static inline CUstream per_thread(CUstream stream)
 
 /* Waits for work or asks about it. */
 #define GF_LOOK(symbol, real, flavour, params, args) \
-    GF_EXPORT CUresult symbol params \
+    CUresult symbol params \
     { \
         if (!gf_boot()) \
             return CUDA_ERROR_NOT_INITIALIZED; \
@@ -83,7 +83,7 @@ static inline CUstream per_thread(CUstream stream)
 
 /* Makes a stream wait. */
 #define GF_STAND(symbol, real, flavour, stream, params, args) \
-    GF_EXPORT CUresult symbol params \
+    CUresult symbol params \
     { \
         if (!gf_boot()) \
             return CUDA_ERROR_NOT_INITIALIZED; \

@@ -10,9 +10,9 @@ newest=$(objdump -T "$lib" | grep -o 'GLIBC_[0-9.]*' | sed 's/GLIBC_//' | sort -
 alien=$(nm -D --defined-only "$lib" | awk '{print $3}' | grep -vE '^(cu[A-Z].*|nvmlDeviceGet(MemoryInfo|[A-Za-z]*RunningProcess|Process(es)?Utilization|Accounting(Pids|Stats)).*|dlsym|dlm?open|f?exec(ve|v|vp|vpe|l|le|lp|veat)|(posix|pidfd)_spawnp?|system|popen)$' || true)
 [ -z "$alien" ] || fail "exports $alien"
 [ "$(LD_PRELOAD=$lib sh -c 'echo works')" = works ] || fail "a shell does not run under it"
-for launch in cuLaunchKernel cuLaunchKernel_ptsz cuLaunchKernelEx cuMemcpyHtoDAsync_v2; do
+for name in cuLaunchKernel cuLaunchKernel_ptsz cuLaunchKernelEx cuMemcpyHtoDAsync_v2; do for launch in $name gf_$name; do
 	code=$(objdump -d --no-show-raw-insn --disassemble="$launch" "$lib")
 	echo "$code" | grep -q "<$launch>:" || fail "has no $launch"
 	if echo "$code" | grep -qE 'stack_chk|%fs:0x28'; then fail "$launch has a guard on the stack: nothing on it wants one, and every launch would pay"; fi
-done
+done; done
 echo "$lib: ok (glibc $newest)"

@@ -1,0 +1,148 @@
+/* next.c: the program's own wrappers of the functions that this library wraps.
+ *
+ * Profilers and tracers define cuMemAlloc_v2 themselves, in a library that is linked or
+ * preloaded, count the call and pass it on. Without libgfaas.so the dynamic linker binds
+ * the name to such a wrapper. Under libgfaas.so it binds the name to this library, unless
+ * the wrapper is in the executable or in a library preloaded before it. So each wrapped
+ * function has two addresses here:
+ *
+ *   cuMemAlloc_v2     the exported name. Passes the call on to the program's own wrapper,
+ *                     if one comes between this library and the driver, else to the gate.
+ *   gf_cuMemAlloc_v2  the gated function (cuMemAlloc_v2 in the sources), which calls the
+ *                     driver. dlsym and cuGetProcAddress return it in place of the driver's.
+ *
+ * A call thus reaches each of the program's wrappers as often as it would without this
+ * library, and the gate once: the search only ever goes forward in the order of the
+ * libraries, and ends at the driver. Only the libraries that the program started with
+ * are searched. They are never unloaded, and no lock is needed. */
+#include "hook.h"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <string.h>
+
+static const struct link_map *ours, *last; /* this library, and the last one that the program started with */
+
+GF_EARLY static const struct link_map *map_of(const void *address)
+{
+    Dl_info info;
+    struct link_map *map = NULL;
+    return dladdr1(address, &info, (void **)&map, RTLD_DL_LINKMAP) ? map : NULL;
+}
+
+/* Called before the first dlopen. */
+GF_EARLY void gf_next_init(void)
+{
+    const struct link_map *map = map_of((void *)gf_next_init), *end = map;
+    while (end && end->l_next)
+        end = end->l_next;
+    gf_store(&last, end);
+    gf_store(&ours, map);
+}
+
+/* Returns the table of a library that the tag names, or NULL. The loader leaves the
+ * offsets in a dynamic section that it cannot write to, as the kernel's is. */
+static const void *section(const struct link_map *map, ElfW(Sxword) tag)
+{
+    for (const ElfW(Dyn) *d = map->l_ld; d && d->d_tag != DT_NULL; d++)
+        if (d->d_tag == tag)
+            return (const void *)(d->d_un.d_ptr < map->l_addr ? map->l_addr + d->d_un.d_ptr : d->d_un.d_ptr);
+    return NULL;
+}
+
+/* Reports whether the SONAME of a library, or its file's name, begins so. */
+static bool named(const struct link_map *map, const char *soname)
+{
+    size_t length = strlen(soname);
+    const char *strings = section(map, DT_STRTAB), *file = map->l_name ? strrchr(map->l_name, '/') : NULL;
+    for (const ElfW(Dyn) *d = map->l_ld; d && strings && d->d_tag != DT_NULL; d++)
+        if (d->d_tag == DT_SONAME)
+            return strncmp(strings + d->d_un.d_val, soname, length) == 0;
+    return file && strncmp(file + 1, soname, length) == 0;
+}
+
+bool gf_is_of(void *address, const char *soname)
+{
+    const struct link_map *map = map_of(address);
+    return map && named(map, soname);
+}
+
+static bool defines(const ElfW(Sym) *symbol, const char *strings, const char *name)
+{
+    unsigned type = ELF64_ST_TYPE(symbol->st_info);
+    return symbol->st_shndx != SHN_UNDEF && symbol->st_value && (type == STT_FUNC || type == STT_NOTYPE) &&
+           ELF64_ST_BIND(symbol->st_info) != STB_LOCAL && strcmp(strings + symbol->st_name, name) == 0;
+}
+
+/* Returns a library's own function of that name, or NULL. */
+static void *defined(const struct link_map *map, const char *name)
+{
+    const char *strings = section(map, DT_STRTAB);
+    const ElfW(Sym) *symbols = section(map, DT_SYMTAB);
+    const uint32_t *gnu = section(map, DT_GNU_HASH), *sysv = section(map, DT_HASH);
+    uint32_t hash = 5381, i = 0, count = sysv ? sysv[1] : 0;
+    if (!strings || !symbols)
+        return NULL;
+    if (gnu && gnu[0]) { /* buckets, the first symbol of them, words of a filter, its shift; the filter, the buckets, the chains */
+        for (const char *c = name; *c; c++)
+            hash = hash * 33 + (unsigned char)*c;
+        const uint32_t *buckets = gnu + 4 + gnu[2] * (sizeof(ElfW(Addr)) / sizeof *gnu), *chains = buckets + gnu[0];
+        count = buckets[hash % gnu[0]];
+        for (i = count; count; i++) {
+            if ((chains[i - gnu[1]] | 1) == (hash | 1) && defines(&symbols[i], strings, name))
+                return (void *)(map->l_addr + symbols[i].st_value);
+            if (chains[i - gnu[1]] & 1)
+                return NULL;
+        }
+        return NULL;
+    }
+    for (; i < count; i++)
+        if (defines(&symbols[i], strings, name))
+            return (void *)(map->l_addr + symbols[i].st_value);
+    return NULL;
+}
+
+void *gf_next(const void *caller, const char *name, const char *soname)
+{
+    gf_lookup_init();
+    const struct link_map *map = caller ? map_of(caller) : gf_load(&ours), *end = gf_load(&last);
+    bool behind = false;
+    for (const struct link_map *m = gf_load(&ours); m; m = m == end ? NULL : m->l_next) {
+        void *found = behind ? defined(m, name) : NULL;
+        if (found)
+            return named(m, soname) ? NULL : found;
+        behind |= m == map;
+    }
+    return NULL;
+}
+
+/* Reports whether the caller's library comes after this one in the order in which names
+ * are searched. */
+static bool comes_after(const void *caller)
+{
+    const struct link_map *map = map_of(caller), *m = gf_load(&ours);
+    while (m && m != map)
+        m = m->l_prev;
+    return !m;
+}
+
+void *gf_stand_in(void *handle, const char *name, const void *caller, const char *soname, void *real, void *wrapper)
+{
+    void *found;
+    /* A search from the front ends at this library's exported name at the latest. */
+    if (handle == RTLD_DEFAULT || (handle == RTLD_NEXT && !comes_after(caller)))
+        return NULL;
+    if (handle == RTLD_NEXT) {
+        if ((found = gf_next(caller, name, soname)))
+            wrapper = found;
+    } else {
+        /* A library without the function must still be said to have none, and one with a
+         * function of its own of that name to have that. A second copy of the driver
+         * counts as the driver. */
+        found = gf_real_dlsym(handle, name);
+        if (!found || (found != real && !gf_is_of(found, soname)))
+            return NULL;
+    }
+    dlerror(); /* a dlsym that found something leaves no error */
+    return wrapper;
+}
