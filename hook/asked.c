@@ -6,22 +6,31 @@
  * has run in a thread that waits, or runs there still, no call waits for more than
  * a second: it fails, and nothing was sent. A gate that opens ends that.
  *
- * Nobody's handler is touched. That one has run is told by the sleep's end, and
- * that it was one of the two by having the others that the program handles, faults
- * apart, wait for the end of the sleep. A signal of the moment before a sleep is
- * not seen; the next one is, also where it has to wait for the handler of the first,
- * which waits here. */
+ * No handler is touched. Instead:
+ *
+ *   - While a thread waits, it blocks both signals, except in gf_sleep, which unblocks them,
+ *     sleeps and blocks them again. The other signals that the program handles, faults apart,
+ *     are blocked there and let in after each sleep.
+ *   - gf_sleep fills the stack below its own frame with a pattern. A handler that runs
+ *     anywhere between the two changes of the mask finds its frame, which the kernel
+ *     writes, in that place. Where handlers have a stack of their own (SA_ONSTACK), the top
+ *     of that is filled as well.
+ *
+ * So every run of a handler in the waiting thread is noticed, whenever the signal arrives.
+ * The result of the system call would not do: a futex that times out while a signal is
+ * pending does not say that it was interrupted, and on a busy host a thread often stands
+ * there. A signal that was handled before the wait is not noticed. */
 #include "hook.h"
 
-#include <errno.h>
-#include <linux/futex.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
+#ifndef SLEEP_MS /* check/noticed.c has its own */
 #define SLEEP_MS 100  /* between two looks at a gate */
 #define DELAY_MS 20   /* the same, while it delays other signals */
+#endif
 #define YIELD_NS 1000000000u
 #define FULL_NS 10000000000u /* after which work fails for which there is no place */
 #define SIGNALS 64    /* of the kernel: the C library keeps some to itself */
@@ -29,43 +38,209 @@
 static uint64_t asked_at;            /* gf_now_ns; 0: not since a gate last opened */
 static uint64_t full_since[GF_DEVICES + 1]; /* by device: since when there has been no place for the process; 0: there is */
 static __thread bool asleep GF_TLS;  /* and what runs in this thread is a handler of the two */
+static __thread uint64_t blocked GF_TLS; /* signals that the thread would not block if it did not wait */
+
+static const uint64_t ends = 1u << (SIGTERM - 1) | 1u << (SIGINT - 1);
 
 static uint64_t bit(int signal) { return (uint64_t)1 << (signal - 1); }
 
-/* Of the signals of a set, those for which there are handlers. The kernel is asked,
- * since the C library does not speak of its own. */
-static uint64_t handled(uint64_t of)
+static void set_mask(int how, uint64_t mask, uint64_t *before) { syscall(SYS_rt_sigprocmask, how, &mask, before, sizeof mask); }
+
+/* Of the signals of a set, those for which there are handlers, and whether one of these runs
+ * on a stack of its own. The kernel is asked, since the C library does not speak of its own. */
+static uint64_t handled(uint64_t of, bool *on_stack)
 {
     uint64_t set = 0;
     for (int s = 1; s <= SIGNALS; s++) {
-        struct { uintptr_t handler; unsigned long rest[16]; } action;
+        struct { uintptr_t handler; unsigned long flags, rest[15]; } action;
         if (of & bit(s) && syscall(SYS_rt_sigaction, s, NULL, &action, sizeof set) == 0 &&
-            action.handler > 1) /* SIG_DFL, SIG_IGN */
+            action.handler > 1) { /* SIG_DFL, SIG_IGN */
             set |= bit(s);
+            *on_stack |= action.flags & SA_ONSTACK;
+        }
     }
     return set;
 }
 
-/* Sleeps until the word is no longer as expected, or a while. True: a handler has
- * run that asks the program to end. */
-static bool sleep_on(uint32_t *word, uint32_t expected)
+/* long gf_sleep(uint32_t *word, uint32_t expected, const struct timespec *most,
+ *               const uint64_t *asleep, const uint64_t *awake)
+ *
+ * Sleeps until the word is no longer as expected, or for that long, with one mask of
+ * signals, and returns with the other. Returns whether a handler has run meanwhile. The
+ * handler's frame is below the red zone, and the kernel writes its highest bytes on every
+ * processor: the end of the registers' values on x86-64, a record of the frame on arm64. */
+#define PATTERN 0x5ac3a53c
+#define NUMBER_(n) #n
+#define NUMBER(n) NUMBER_(n)
+#if defined(__x86_64__)
+__asm__(".text\n"
+        ".p2align 6\n"
+        ".type gf_sleep, @function\n"
+        "gf_sleep:\n"
+        "  .cfi_startproc\n"
+        "  endbr64\n"
+        "  pushq %rbx\n"
+        "  .cfi_adjust_cfa_offset 8\n"
+        "  .cfi_rel_offset rbx, 0\n"
+        "  pushq %rbp\n"
+        "  .cfi_adjust_cfa_offset 8\n"
+        "  .cfi_rel_offset rbp, 0\n"
+        "  pushq %r12\n"
+        "  .cfi_adjust_cfa_offset 8\n"
+        "  .cfi_rel_offset r12, 0\n"
+        "  pushq %r13\n"
+        "  .cfi_adjust_cfa_offset 8\n"
+        "  .cfi_rel_offset r13, 0\n"
+        "  movq %rdi, %rbx\n"
+        "  movl %esi, %ebp\n"
+        "  movq %rdx, %r12\n"
+        "  movq %r8, %r13\n"
+        "  movq %rcx, %rsi\n"
+        "  leaq -640(%rsp), %rdi\n"
+        "  movl $" NUMBER(PATTERN) ", %eax\n"
+        "  movl $128, %ecx\n"
+        "  rep stosl\n"
+        "  movl $" NUMBER(__NR_rt_sigprocmask) ", %eax\n"
+        "  movl $" NUMBER(SIG_SETMASK) ", %edi\n"
+        "  xorl %edx, %edx\n"
+        "  movl $8, %r10d\n"
+        "  syscall\n"
+        "  movl $" NUMBER(__NR_futex) ", %eax\n"
+        "  movq %rbx, %rdi\n"
+        "  xorl %esi, %esi\n" /* FUTEX_WAIT */
+        "  movl %ebp, %edx\n"
+        "  movq %r12, %r10\n"
+        "  syscall\n"
+        "  movl $" NUMBER(__NR_rt_sigprocmask) ", %eax\n"
+        "  movl $" NUMBER(SIG_SETMASK) ", %edi\n"
+        "  movq %r13, %rsi\n"
+        "  xorl %edx, %edx\n"
+        "  movl $8, %r10d\n"
+        "  syscall\n"
+        "  leaq -640(%rsp), %rdi\n"
+        "  movl $" NUMBER(PATTERN) ", %eax\n"
+        "  movl $128, %ecx\n"
+        "  repe scasl\n"
+        "  setne %al\n"
+        "  movzbl %al, %eax\n"
+        "  popq %r13\n"
+        "  .cfi_adjust_cfa_offset -8\n"
+        "  .cfi_restore r13\n"
+        "  popq %r12\n"
+        "  .cfi_adjust_cfa_offset -8\n"
+        "  .cfi_restore r12\n"
+        "  popq %rbp\n"
+        "  .cfi_adjust_cfa_offset -8\n"
+        "  .cfi_restore rbp\n"
+        "  popq %rbx\n"
+        "  .cfi_adjust_cfa_offset -8\n"
+        "  .cfi_restore rbx\n"
+        "  ret\n"
+        "  .cfi_endproc\n"
+        ".size gf_sleep, .-gf_sleep\n");
+#elif defined(__aarch64__)
+__asm__(".text\n"
+        ".p2align 6\n"
+        ".type gf_sleep, %function\n"
+        "gf_sleep:\n"
+        "  .cfi_startproc\n"
+        "  mov x9, x0\n"
+        "  mov w10, w1\n"
+        "  mov x11, x2\n"
+        "  mov x12, x4\n"
+        "  mov x1, x3\n"
+        "  movz w13, #" NUMBER(PATTERN) " & 0xffff\n"
+        "  movk w13, #" NUMBER(PATTERN) " >> 16, lsl #16\n"
+        "  mov x14, sp\n"
+        "  sub x15, x14, #512\n"
+        "1: str w13, [x14, #-4]!\n"
+        "  cmp x14, x15\n"
+        "  b.ne 1b\n"
+        "  mov x8, #" NUMBER(__NR_rt_sigprocmask) "\n"
+        "  mov x0, #" NUMBER(SIG_SETMASK) "\n"
+        "  mov x2, #0\n"
+        "  mov x3, #8\n"
+        "  svc #0\n"
+        "  mov x8, #" NUMBER(__NR_futex) "\n"
+        "  mov x0, x9\n"
+        "  mov x1, #0\n" /* FUTEX_WAIT */
+        "  mov w2, w10\n"
+        "  mov x3, x11\n"
+        "  svc #0\n"
+        "  mov x8, #" NUMBER(__NR_rt_sigprocmask) "\n"
+        "  mov x0, #" NUMBER(SIG_SETMASK) "\n"
+        "  mov x1, x12\n"
+        "  mov x2, #0\n"
+        "  mov x3, #8\n"
+        "  svc #0\n"
+        "  mov x0, #0\n"
+        "  mov x14, sp\n"
+        "2: ldr w1, [x14, #-4]!\n"
+        "  cmp w1, w13\n"
+        "  csinc x0, x0, xzr, eq\n"
+        "  cmp x14, x15\n"
+        "  b.ne 2b\n"
+        "  ret\n"
+        "  .cfi_endproc\n"
+        ".size gf_sleep, .-gf_sleep\n");
+#endif
+long gf_sleep(uint32_t *word, uint32_t expected, const struct timespec *most, const uint64_t *asleep, const uint64_t *awake);
+
+/* Fills the top of the handlers' own stack with the pattern, unless the thread runs on it,
+ * or reports whether it is there no longer. */
+static bool own_stack(bool fill)
 {
-    const uint64_t ends = bit(SIGTERM) | bit(SIGINT);
+    stack_t stack;
+    uint32_t pattern = PATTERN, *top;
+    bool changed = false;
+    if (syscall(SYS_sigaltstack, NULL, &stack) != 0 || stack.ss_flags & (SS_ONSTACK | SS_DISABLE))
+        return false;
+    top = (uint32_t *)(((uintptr_t)stack.ss_sp + stack.ss_size) & -sizeof *top);
+    for (unsigned i = 1; i <= 128; i++)
+        if (fill)
+            top[-(int)i] = pattern;
+        else
+            changed |= top[-(int)i] != pattern;
+    return changed;
+}
+
+static void hold(struct gf_patience *p)
+{
+    if (p->holds)
+        return;
+    set_mask(SIG_BLOCK, ends, &p->mask);
+    p->holds = true;
+    p->outer = gf_load(&blocked);
+    gf_store(&blocked, p->outer | (ends & ~p->mask));
+}
+
+/* Sleeps until the word is no longer as expected, or a while. True: a handler has
+ * run that asks the program to end, or is to run when the wait is over. */
+static bool sleep_on(struct gf_patience *p, uint32_t *word, uint32_t expected)
+{
     const uint64_t faults = bit(SIGSEGV) | bit(SIGBUS) | bit(SIGFPE) | bit(SIGILL) | bit(SIGTRAP) | bit(SIGSYS) | bit(SIGABRT);
-    uint64_t set = handled(ends), before, pending = 0;
-    if (!set) {
+    bool on_stack = false, never = false;
+    uint64_t set = handled(ends, &on_stack), pending = 0;
+    if (!p->holds && !set) {
         gf_futex_wait(word, expected, SLEEP_MS);
         return false;
     }
-    uint64_t others = handled(~(ends | faults));
-    if (others)
-        syscall(SYS_rt_sigprocmask, SIG_BLOCK, &others, &before, sizeof others);
+    hold(p);
+    uint64_t others = handled(~(ends | faults), &never), while_asleep = p->mask | others, awake = while_asleep | ends;
     const struct timespec most = {0, (others ? DELAY_MS : SLEEP_MS) * 1000000};
-    gf_store(&asleep, true);
-    bool asked = syscall(SYS_futex, word, FUTEX_WAIT, expected, &most, NULL, 0) != 0 && errno == EINTR;
-    gf_store(&asleep, false);
     if (others)
-        syscall(SYS_rt_sigprocmask, SIG_SETMASK, &before, NULL, sizeof before);
+        set_mask(SIG_SETMASK, awake, NULL);
+    if (on_stack)
+        own_stack(true);
+    gf_store(&asleep, true);
+    gf_store(&blocked, 0);
+    bool asked = gf_sleep(word, expected, &most, &while_asleep, &awake);
+    gf_store(&asleep, false);
+    if (on_stack)
+        asked |= own_stack(false);
+    gf_store(&blocked, p->outer | (ends & ~p->mask));
+    if (others)
+        set_mask(SIG_SETMASK, p->mask | ends, NULL);
     syscall(SYS_rt_sigpending, &pending, sizeof pending);
     return asked || (pending & set);
 }
@@ -83,8 +258,9 @@ void gf_full(struct gf_device *device, bool full)
         gf_store(since, full ? gf_now_ns() : 0);
 }
 
-bool gf_wait(struct gf_device *device, uint64_t began, uint32_t *word, uint32_t expected)
+bool gf_wait(struct gf_device *device, struct gf_patience *p, uint32_t *word, uint32_t expected)
 {
+    gf_patience_begin(p);
     uint64_t full = gf_load(&full_since[gf_ordinal(device)]);
     if (full && gf_now_ns() - full >= FULL_NS)
         return false; /* that was said */
@@ -93,13 +269,32 @@ bool gf_wait(struct gf_device *device, uint64_t began, uint32_t *word, uint32_t 
         note();
     }
     uint64_t asked = gf_load(&asked_at);
-    if (asked && gf_now_ns() - (asked > began ? asked : began) >= YIELD_NS) {
+    if (asked && gf_now_ns() - (asked > p->began ? asked : p->began) >= YIELD_NS) {
         gf_say(GF_SAY_ASKED, "this program was asked to end while its GPU work waits: that fails (error %d)", GF_NOT_SENT);
         return false;
     }
-    if (sleep_on(word, expected))
+    if (sleep_on(p, word, expected))
         note();
     return true;
+}
+
+void gf_patience_begin(struct gf_patience *p)
+{
+    bool on_stack = false;
+    if (p->began)
+        return;
+    p->began = gf_now_ns();
+    if (handled(ends, &on_stack))
+        hold(p);
+}
+
+void gf_patience_end(struct gf_patience *p)
+{
+    if (!p->holds)
+        return;
+    p->holds = false;
+    set_mask(SIG_SETMASK, p->mask, NULL);
+    gf_store(&blocked, p->outer);
 }
 
 void gf_waited(void)
@@ -114,4 +309,6 @@ void gf_asked_fork_child(void)
     for (gf_each_device(d))
         gf_full(d, false);
     gf_store(&asleep, false); /* a handler may have forked */
+    set_mask(SIG_UNBLOCK, gf_load(&blocked), NULL); /* so may one of another signal, between two sleeps */
+    gf_store(&blocked, 0);
 }

@@ -197,7 +197,7 @@ void gf_gate_init(void)
 static uint32_t pass(struct gf_line *line, uint64_t blocks)
 {
     struct gf_device *device = line->device;
-    uint64_t began = 0;
+    struct gf_patience patience = {0};
     bool closed = false;
     uint32_t lease;
     if (gf_visible_outside((CUdevice)gf_ordinal(device)))
@@ -215,26 +215,27 @@ static uint32_t pass(struct gf_line *line, uint64_t blocks)
                 break;
         }
         __atomic_store_n(&line->busy, 0, __ATOMIC_RELEASE);
-        if (!began) {
-            began = gf_now_ns();
+        if (!patience.began) {
+            gf_patience_begin(&patience);
             __atomic_add_fetch(&device->waiting, 1, __ATOMIC_SEQ_CST);
         }
         closed |= !lease;
         if (!lease)
             gf_link_request(device);
-        if (!gf_wait(device, began, word, seen)) {
+        if (!gf_wait(device, &patience, word, seen)) {
             lease = 0;
             break;
         }
     }
     if (lease)
         gf_waited();
-    if (began) {
+    if (patience.began) {
         __atomic_sub_fetch(&device->waiting, 1, __ATOMIC_SEQ_CST);
-        __atomic_add_fetch(&gf_load(&device->slot)->blocked_ns, gf_now_ns() - began, __ATOMIC_RELAXED);
+        __atomic_add_fetch(&gf_load(&device->slot)->blocked_ns, gf_now_ns() - patience.began, __ATOMIC_RELAXED);
     }
     if (closed)
         gf_link_kick(device);
+    gf_patience_end(&patience);
     return lease;
 }
 

@@ -401,9 +401,21 @@ static inline void gf_leave(struct gf_line *line, uint64_t kernels, CUresult res
 
 /* What a call answers whose work was not sent because the program is to end. */
 #define GF_NOT_SENT CUDA_ERROR_DEVICE_UNAVAILABLE
+/* A wait for a device; zero before it begins. */
+struct gf_patience {
+    uint64_t began; /* ns; 0: it has not */
+    bool holds;     /* SIGTERM and SIGINT are blocked meanwhile */
+    uint64_t mask;  /* the thread's signals before */
+    uint64_t outer; /* of them, what a wait blocks in whose midst this one is, in a handler */
+};
+/* Begins a wait unless it has begun: from now on it notices that the program is asked to
+ * end. Call it before others can see that the thread waits. */
+void gf_patience_begin(struct gf_patience *p);
+/* Ends a wait, also one that has not begun. */
+void gf_patience_end(struct gf_patience *p);
 /* Sleeps until the word is no longer as expected, or for 100 ms at most, as part of
- * a wait for the device that began then. False: it is to end in vain. */
-bool gf_wait(struct gf_device *device, uint64_t began, uint32_t *word, uint32_t expected);
+ * a wait. False: it is to end in vain. */
+bool gf_wait(struct gf_device *device, struct gf_patience *p, uint32_t *word, uint32_t expected);
 /* Notes whether the instance has as many processes on the device as it can, so that
  * this one has no place. */
 void gf_full(struct gf_device *device, bool full);

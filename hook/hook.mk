@@ -25,6 +25,8 @@ $(BUILD)/check/%: hook/check/%.c $(wildcard hook/check/*.h) hook/cuda.h hook/sym
 	@mkdir -p $(@D)
 	$(CC) -std=gnu11 -O2 -g -Wall -Wextra -Werror $(CFLAGS) -Ihook -o $@ $< -Wl,--no-as-needed $(CHECK_DRIVER) -lpthread -ldl
 
+$(BUILD)/check/noticed: hook/asked.c hook/hook.h
+
 # The same program as route, with a wrapper of its own of every function.
 $(BUILD)/check/route_wrapped: hook/check/route.c hook/check/plugin/wrapper.c $(BUILD)/check/route
 	$(CC) -std=gnu11 -O2 -g -Wall -Wextra -Werror $(CFLAGS) -Ihook -o $@ hook/check/route.c hook/check/plugin/wrapper.c -rdynamic \

@@ -103,15 +103,13 @@ void gf_link_wait_page(struct gf_device *device)
 {
     int saved = errno;
     uint32_t *let_in = &device->link.let_in;
-    uint64_t began = 0;
+    struct gf_patience patience = {0};
     if (gf_visible_outside((CUdevice)gf_ordinal(device)))
         return;
-    for (gf_link_start(device); !__atomic_load_n(let_in, __ATOMIC_ACQUIRE); gf_link_start(device)) {
-        if (!began)
-            began = gf_now_ns();
-        if (!gf_wait(device, began, let_in, 0))
+    for (gf_link_start(device); !__atomic_load_n(let_in, __ATOMIC_ACQUIRE); gf_link_start(device))
+        if (!gf_wait(device, &patience, let_in, 0))
             break;
-    }
+    gf_patience_end(&patience);
     errno = saved;
 }
 
