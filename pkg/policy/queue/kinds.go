@@ -23,7 +23,9 @@ type Kind struct {
 	// OneAtATime reports whether it runs one invocation at a time on a GPU, whatever the
 	// concurrency (R18).
 	OneAtATime bool
-	order      func(*engine) order
+	// Starves reports whether an invocation may wait for as long as others come.
+	Starves bool
+	order   func(*engine) order
 }
 
 // kinds are the policies in the order of the manual.
