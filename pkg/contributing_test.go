@@ -1,0 +1,92 @@
+package pkg_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// scratch returns a copy of the tree, as git has it or will have it, with the changes that
+// CONTRIBUTING.md shows under a heading.
+func scratch(t *testing.T, heading string) (dir string) {
+	t.Helper()
+	page, err := os.ReadFile("../CONTRIBUTING.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, found := strings.Cut(string(page), "\n## "+heading+"\n")
+	change := regexp.MustCompile("(?ms)^```diff\n(.*?)^```$").FindStringSubmatch(section)
+	if !found || change == nil {
+		t.Fatalf("CONTRIBUTING.md shows no change under %q", heading)
+	}
+	dir = t.TempDir()
+	list := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+	list.Dir = ".."
+	files, err := list.Output()
+	if err != nil {
+		t.Skipf("git does not list the tree: %v", err)
+	}
+	for name := range strings.SplitSeq(strings.TrimSuffix(string(files), "\x00"), "\x00") {
+		from, to := filepath.Join("..", name), filepath.Join(dir, name)
+		info, err := os.Stat(from)
+		if err != nil || !info.Mode().IsRegular() {
+			continue // deleted, or a link to a folder
+		}
+		text, err := os.ReadFile(from)
+		if err == nil {
+			err = os.MkdirAll(filepath.Dir(to), 0o755)
+		}
+		if err == nil {
+			err = os.WriteFile(to, text, info.Mode().Perm())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	apply := exec.Command("git", "apply", "-")
+	apply.Dir, apply.Stdin = dir, strings.NewReader(change[1])
+	if text, err := apply.CombinedOutput(); err != nil {
+		t.Fatalf("the change under %q does not apply: %v\n%s", heading, err, text)
+	}
+	return dir
+}
+
+// in runs a command in a folder and returns what it printed.
+func in(t *testing.T, dir string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Dir = dir
+	text, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", strings.Join(args, " "), err, text)
+	}
+	return string(text)
+}
+
+// TestContributingPolicy: the policy that CONTRIBUTING.md adds holds what every policy
+// holds, in the simulator and in the gateway, and the commands offer it.
+func TestContributingPolicy(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it builds programs")
+	}
+	dir := scratch(t, "Add a queueing policy")
+	ran := in(t, dir, "go", "test", "-vet=off", "-ldflags=-w", "-v", "./pkg/policy/queue", "./pkg/sim", "./pkg/daemon/gateway", "-run", "/srpt$")
+	for _, test := range []string{"TestRecordReplays/srpt"} {
+		if !strings.Contains(ran, "--- PASS: "+test) {
+			t.Errorf("%s did not run:\n%s", test, ran)
+		}
+	}
+	sim := filepath.Join(t.TempDir(), "gfaas-sim")
+	in(t, dir, "go", "build", "-ldflags=-w", "-o", sim, "./cmd/gfaas-sim")
+	in(t, dir, sim, "generate", "mqfq", "-q", "--costs-out", "costs.csv", "--out-file", "trace.csv")
+	table := in(t, dir, sim, "compare", "-q", "--functions", "costs.csv", "--trace", "trace.csv", "--pool", "8", "--policy", "sjf,srpt", "-o", "csv")
+	if lines := strings.Split(strings.TrimSpace(table), "\n"); len(lines) != 3 || !strings.HasPrefix(lines[2], "srpt,") {
+		t.Errorf("compare printed\n%s", table)
+	}
+	if help := in(t, dir, sim, "queue", "--help"); !strings.Contains(help, "srpt          the shortest invocation, its start included") {
+		t.Errorf("the help does not list it:\n%s", help)
+	}
+}
