@@ -35,6 +35,7 @@ var (
 		"procfs":     {},
 		"lockfile":   {},
 		"owndir":     {},
+		"outfile":    {},
 		"transcript": {},
 		"policy":     append([]string{"policy"}, formats...),
 		"record":     append([]string{"policy"}, formats...),
@@ -42,7 +43,7 @@ var (
 		"daemon":     slices.Concat([]string{"daemon", "launch", "policy", "record"}, formats, machine),
 		"sim":        append([]string{"sim", "policy", "record"}, formats...),
 		"adapter":    slices.Concat([]string{"adapter"}, formats, machine),
-		"command":    slices.Concat([]string{"command", "adapter", "daemon", "launch", "policy", "record", "sim", "load"}, formats, machine),
+		"command":    slices.Concat([]string{"command", "adapter", "daemon", "launch", "policy", "record", "sim", "load", "outfile"}, formats, machine),
 	}
 )
 

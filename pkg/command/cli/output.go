@@ -2,15 +2,13 @@ package cli
 
 import (
 	"bytes"
-	"errors"
-	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/google/renameio/v2"
+
+	"github.com/gfaas/gfaas/pkg/outfile"
 )
 
 // Write sends a command's output to standard output or, whole or not at all,
@@ -23,11 +21,11 @@ func (env *Env) WriteTo(path string, data []byte) error {
 		_, err := env.Out.Write(data)
 		return err
 	}
-	target, replace := Target(path)
+	target, replace := outfile.Target(path)
 	if !replace {
 		return os.WriteFile(target, data, 0o644)
 	}
-	return WithPath(path, renameio.WriteFile(target, data, 0o644))
+	return outfile.WithPath(path, renameio.WriteFile(target, data, 0o644))
 }
 
 // Emit writes what print prints, as Write does.
@@ -37,29 +35,6 @@ func (env *Env) Emit(print func(io.Writer) error) error {
 		return err
 	}
 	return env.Write(buf.Bytes())
-}
-
-// Target follows links to the file that is to be written and says whether it
-// can be replaced: renaming over a device, a pipe, or what the system shows
-// under /dev and /proc would destroy it.
-func Target(path string) (target string, replace bool) {
-	const mostLinks = 40
-	for range mostLinks {
-		full, err := filepath.Abs(path)
-		if err != nil || strings.HasPrefix(full, "/dev/") || strings.HasPrefix(full, "/proc/") {
-			return path, false
-		}
-		next, err := os.Readlink(path)
-		if err != nil {
-			there, err := os.Stat(path)
-			return path, err != nil || there.Mode().IsRegular()
-		}
-		if !filepath.IsAbs(next) {
-			next = filepath.Join(filepath.Dir(path), next)
-		}
-		path = next
-	}
-	return path, false // a loop: writing says so
 }
 
 // CheckOutput refuses a second output that would go where the result goes:
@@ -73,8 +48,8 @@ func (env *Env) CheckOutput(flag, path string) error {
 	case path == "" || path == "-" || own == "" || own == "-":
 		return nil
 	}
-	first, replace := Target(own)
-	second, _ := Target(path)
+	first, replace := outfile.Target(own)
+	second, _ := outfile.Target(path)
 	if replace && sameFile(first, second) {
 		return Usagef("--%s %s: the result goes to that file, expected another", flag, path)
 	}
@@ -92,40 +67,6 @@ func sameFile(a, b string) bool {
 	absA, _ := filepath.Abs(a)
 	absB, _ := filepath.Abs(b)
 	return errA != nil && errB != nil && absA == absB
-}
-
-// Creatable says whether a file that is written at the end can be: better before the
-// work than after it.
-func Creatable(path string) error {
-	if path == "" || path == "-" {
-		return nil
-	}
-	target, replace := Target(path)
-	if there, err := os.Stat(target); err == nil && there.IsDir() {
-		return fmt.Errorf("%s is a folder, expected a file", path)
-	}
-	if !replace {
-		return nil
-	}
-	f, err := os.CreateTemp(filepath.Dir(target), "."+filepath.Base(target)+".*")
-	if err != nil {
-		return WithPath(path, err)
-	}
-	return errors.Join(f.Close(), os.Remove(f.Name()))
-}
-
-// WithPath gives the error of a write the path that the user gave: it names a
-// temporary file, which is gone.
-func WithPath(path string, err error) error {
-	var at *fs.PathError
-	var link *os.LinkError
-	switch {
-	case errors.As(err, &at):
-		return &fs.PathError{Op: "write", Path: path, Err: at.Err}
-	case errors.As(err, &link):
-		return &fs.PathError{Op: "write", Path: path, Err: link.Err}
-	}
-	return err
 }
 
 // Pending is a second output too large for memory. Nothing is at its path
@@ -156,12 +97,12 @@ func Scratch() (*os.File, error) {
 func (env *Env) Create(path string) (*Pending, error) {
 	target, replace := "", false
 	if path != "-" {
-		target, replace = Target(path)
+		target, replace = outfile.Target(path)
 	}
 	if replace {
 		file, err := renameio.NewPendingFile(target, renameio.WithPermissions(0o644))
 		if err != nil {
-			return nil, WithPath(path, err)
+			return nil, outfile.WithPath(path, err)
 		}
 		return &Pending{File: file.File, Remains: true, commit: file.CloseAtomicallyReplace, cleanup: file.Cleanup}, nil
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/renameio/v2"
 
-	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/outfile"
 	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
@@ -90,10 +90,10 @@ func (f envFile) write(settings map[string]string) error {
 		}
 		lines = append(lines, name+"="+value)
 	}
-	target, replace := cli.Target(f.path)
+	target, replace := outfile.Target(f.path)
 	text := []byte(strings.Join(lines, "\n") + "\n")
 	if !replace {
 		return os.WriteFile(target, text, 0o600)
 	}
-	return cli.WithPath(f.path, renameio.WriteFile(target, text, 0o600))
+	return outfile.WithPath(f.path, renameio.WriteFile(target, text, 0o600))
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
 	"github.com/gfaas/gfaas/pkg/launch"
+	"github.com/gfaas/gfaas/pkg/outfile"
 	"github.com/gfaas/gfaas/pkg/plan"
 )
 
@@ -108,7 +109,7 @@ func (o *registerOptions) run(ctx context.Context, t *tool, path string) error {
 	if err != nil {
 		return err
 	}
-	if err := cli.Creatable(o.envFile); err != nil { // before anything is registered that its manifest would not find
+	if err := outfile.CheckCreatable(o.envFile); err != nil { // before anything is registered that its manifest would not find
 		return err
 	}
 	launcher, err := host.Starter(ctx, t.env, t.runDir, 0)

@@ -17,6 +17,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/lockfile"
+	"github.com/gfaas/gfaas/pkg/outfile"
 	"github.com/gfaas/gfaas/pkg/profile"
 	"github.com/gfaas/gfaas/pkg/textfile"
 )
@@ -25,7 +26,7 @@ import (
 func (o *runOptions) openOutput() (journal, map[point]profile.Row, error) {
 	path := o.file()
 	for _, file := range []string{path, o.junit, o.env.OutFile} {
-		if err := cli.Creatable(file); err != nil {
+		if err := outfile.CheckCreatable(file); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -153,7 +154,7 @@ func (j *fileJournal) Append(row profile.Row) error {
 
 // create writes the first lines beside the file and moves them into place.
 func (j *fileJournal) create(text []byte) (err error) {
-	path, replace := cli.Target(j.path)
+	path, replace := outfile.Target(j.path)
 	if !replace {
 		j.raw = true
 		if j.file, err = os.OpenFile(path, os.O_WRONLY, 0); err == nil {

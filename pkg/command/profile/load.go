@@ -16,6 +16,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/load"
 	"github.com/gfaas/gfaas/pkg/number"
+	"github.com/gfaas/gfaas/pkg/outfile"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
@@ -153,7 +154,7 @@ func (o *loadOptions) run(ctx context.Context) error {
 		return err
 	}
 	for _, file := range []string{o.junit, o.env.OutFile} {
-		if err := cli.Creatable(file); err != nil {
+		if err := outfile.CheckCreatable(file); err != nil {
 			return err
 		}
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/google/renameio/v2"
 
-	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/outfile"
 	"github.com/gfaas/gfaas/pkg/profile"
 	"github.com/gfaas/gfaas/pkg/profile/goodput"
 )
@@ -33,7 +33,7 @@ type trialLog struct {
 
 // check says what is wrong with the file before anything is measured.
 func (l *trialLog) check() error {
-	if err := cli.Creatable(l.path); err != nil || !l.resume {
+	if err := outfile.CheckCreatable(l.path); err != nil || !l.resume {
 		return err
 	}
 	data, err := readBack(l.path)
@@ -130,7 +130,7 @@ func (l *trialLog) earlier() (int64, error) {
 		return int64(len(whole)), nil
 	}
 	whole = bytes.Join(lines, nil)
-	path, _ := cli.Target(l.path)
+	path, _ := outfile.Target(l.path)
 	return int64(len(whole)), renameio.WriteFile(path, whole, 0o644, renameio.WithExistingPermissions())
 }
 
