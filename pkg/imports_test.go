@@ -24,9 +24,9 @@ import (
 const module = "github.com/gfaas/gfaas/pkg/"
 
 // layers says, for each folder of pkg, which others its packages may import:
-// gpu ← formats ← policy ← {daemon, sim} ← command, and adapters on gpu,
-// formats and wire alone, as is launch. Daemons, adapters and commands also see
-// the machine.
+// gpu ← formats ← policy ← {daemon, sim, measure} ← command, and adapters on gpu,
+// formats and wire alone, as is launch. Daemons, use cases (measure), adapters and
+// commands also see the machine. Use cases may load what they measure.
 var (
 	machine = []string{"procfs", "lockfile", "owndir"} // what Linux shows and keeps
 	formats = []string{"gpu", "function", "profile", "plan", "trace", "kgraph", "events", "instance", "wire", "csvfile", "jsonfile", "textfile", "yamlfile", "safetensors", "splitmix", "number", "status"}
@@ -41,9 +41,10 @@ var (
 		"record":     append([]string{"policy"}, formats...),
 		"load":       {"gpu", "load", "number", "splitmix"},
 		"daemon":     slices.Concat([]string{"daemon", "launch", "policy", "record"}, formats, machine),
+		"measure":    slices.Concat([]string{"measure", "launch", "load", "policy", "record", "outfile"}, formats, machine),
 		"sim":        append([]string{"sim", "policy", "record"}, formats...),
 		"adapter":    slices.Concat([]string{"adapter"}, formats, machine),
-		"command":    slices.Concat([]string{"command", "adapter", "daemon", "launch", "policy", "record", "sim", "load", "outfile"}, formats, machine),
+		"command":    slices.Concat([]string{"command", "adapter", "daemon", "launch", "policy", "record", "sim", "load", "measure", "outfile"}, formats, machine),
 	}
 )
 

@@ -25,6 +25,19 @@ import (
 // many goroutines at once and returns soon after its context is done.
 type Target func(ctx context.Context) error
 
+// WithTimeout returns a target that fails if send does not return within limit.
+func WithTimeout(limit time.Duration, send Target) Target {
+	return func(ctx context.Context) error {
+		limited, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		err := send(limited)
+		if err != nil && ctx.Err() == nil && limited.Err() != nil {
+			return fmt.Errorf("no whole answer within %v", limit)
+		}
+		return err
+	}
+}
+
 // defaultOutstanding bounds the requests under way at once where Options does
 // not.
 const defaultOutstanding = 512

@@ -393,3 +393,18 @@ func TestPersist(t *testing.T) {
 		}
 	})
 }
+
+func TestWithTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hangs := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+		begun := time.Now()
+		if err := WithTimeout(time.Second, hangs)(t.Context()); err == nil || errors.Is(err, context.DeadlineExceeded) || time.Since(begun) != time.Second {
+			t.Errorf("%v after %v", err, time.Since(begun))
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := WithTimeout(time.Second, hangs)(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("context cancelled by the caller: %v", err)
+		}
+	})
+}

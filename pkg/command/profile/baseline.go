@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/measure"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
@@ -14,7 +15,7 @@ import (
 // baseline is an older profile that a run must not be worse than.
 type baseline struct {
 	path string
-	rows map[point]profile.Row
+	rows map[measure.Point]profile.Row
 	most float64 // worse by so much is allowed, as a fraction
 }
 
@@ -28,13 +29,13 @@ func (o *runOptions) loadBaseline() error {
 	if err != nil {
 		return err
 	}
-	wanted := o.wanted()
-	o.baseline = &baseline{path: o.baselinePath, most: o.regression, rows: map[point]profile.Row{}}
+	wanted := o.Wants()
+	o.baseline = &baseline{path: o.baselinePath, most: o.regression, rows: map[measure.Point]profile.Row{}}
 	var others []string
 	for _, row := range rows {
-		switch at := pointOf(row); {
+		switch at := measure.PointOf(row); {
 		case !wanted[at]:
-		case row.GPU != "" && row.GPU != o.model:
+		case row.GPU != "" && row.GPU != o.GPU:
 			others = append(others, row.GPU)
 		case row.GPU == "" && o.baseline.rows[at].GPU != "": // that of the model counts
 		default:
@@ -47,7 +48,7 @@ func (o *runOptions) loadBaseline() error {
 	if len(others) > 0 {
 		slices.Sort(others)
 		return fmt.Errorf("--baseline %s is of %s, this run of %s: expected the same model of GPU",
-			o.baselinePath, strings.Join(slices.Compact(others), ", "), o.model)
+			o.baselinePath, strings.Join(slices.Compact(others), ", "), o.GPU)
 	}
 	return fmt.Errorf("--baseline %s has none of the configurations to be measured", o.baselinePath)
 }
@@ -57,7 +58,7 @@ func (o *runOptions) loadBaseline() error {
 // known, may have added; in doubt when that noise may be why, or one of the two is
 // unstable.
 func (b *baseline) judge(row profile.Row) []finding {
-	old, ok := b.rows[pointOf(row)]
+	old, ok := b.rows[measure.PointOf(row)]
 	if !ok {
 		return nil
 	}
@@ -73,7 +74,7 @@ func (b *baseline) judge(row profile.Row) []finding {
 
 // metric compares one figure; worse is +1 where more is worse, else -1.
 func (b *baseline) metric(name string, row, old profile.Row, worse, before, after, ciBefore, ciAfter float64) finding {
-	f := finding{about: aboutBaseline, name: name + " for " + pointOf(row).String()}
+	f := finding{about: aboutBaseline, name: name + " for " + measure.PointOf(row).String()}
 	by := worse * (after - before) / before
 	noise, known := math.Hypot(ciBefore, ciAfter)/before, ciBefore > 0 && ciAfter > 0
 	if by <= b.most {
@@ -94,18 +95,18 @@ func (b *baseline) metric(name string, row, old profile.Row, worse, before, afte
 		margin += ": measure for longer"
 	}
 	f.text = fmt.Sprintf("%s is %s%% worse for %s: %s, was %s: more than %s%%%s", name, percent(by),
-		pointOf(row), number.Plain(after), number.Plain(before), percent(b.most), margin)
+		measure.PointOf(row), number.Plain(after), number.Plain(before), percent(b.most), margin)
 	return f
 }
 
 // errors compares the shares of requests that failed, in percentage points.
 func (b *baseline) errors(row, old profile.Row) finding {
-	f := finding{about: aboutBaseline, name: "errors for " + pointOf(row).String()}
+	f := finding{about: aboutBaseline, name: "errors for " + measure.PointOf(row).String()}
 	share := func(r profile.Row) float64 { return float64(r.Errors) / math.Max(1, float64(r.Errors+r.Samples)) }
 	if share(row)-share(old) > b.most {
 		f.verdict = tripped
 		f.text = fmt.Sprintf("errors are %s%% of the requests for %s, were %s%%: %s points more than %s",
-			percent(share(row)), pointOf(row), percent(share(old)), percent(share(row)-share(old)), percent(b.most))
+			percent(share(row)), measure.PointOf(row), percent(share(old)), percent(share(row)-share(old)), percent(b.most))
 	}
 	return f
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/measure"
 	"github.com/gfaas/gfaas/pkg/policy/search"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
@@ -43,7 +44,7 @@ func TestBaselineJudge(t *testing.T) {
 		"failing":                     {row(100, 1, 10, 0.1, 1), row(100, 1, 10, 0.1, 9), "errors are 9% of the requests for f at sm_pct 24, quota 0.4, batch 1, were 1%: 8 points more than 5", ""},
 		"what sustained nothing once": {row(0, 0, 0, 0, 100), row(1, 0, 10, 0, 0), "", ""},
 	} {
-		b := &baseline{most: 0.05, rows: map[point]profile.Row{{"f", at}: c.old}}
+		b := &baseline{most: 0.05, rows: map[measure.Point]profile.Row{{Function: "f", Config: at}: c.old}}
 		got := strings.Join(texts(b.judge(c.now), aboutBaseline, tripped), "; ")
 		if c.want == "" && got != "" || !strings.Contains(got, c.want) {
 			t.Errorf("%s: %q, want %q", what, got, c.want)
@@ -84,13 +85,13 @@ func TestBaselineModel(t *testing.T) {
 		}
 		for model, want := range map[string]float64{"V100": 10, "A100": 100, "T4": 20} {
 			o := runOptions{}
-			o.env, o.baselinePath, o.model = &cli.Env{Err: io.Discard}, path, model
-			o.functions = []function.Function{{Name: "f"}}
-			o.space = search.Space{SMPct: []float64{50}, Quota: []float64{1}, Batch: []int{1}}
+			o.env, o.baselinePath, o.GPU = &cli.Env{Err: io.Discard}, path, model
+			o.Functions = []function.Function{{Name: "f"}}
+			o.Space = search.Space{SMPct: []float64{50}, Quota: []float64{1}, Batch: []int{1}}
 			if err := o.loadBaseline(); err != nil {
 				t.Fatal(err)
 			}
-			if got := o.baseline.rows[point{"f", profile.Config{SMPct: 50, Quota: 1, Batch: 1}}]; got.ThroughputRPS != want {
+			if got := o.baseline.rows[measure.Point{Function: "f", Config: profile.Config{SMPct: 50, Quota: 1, Batch: 1}}]; got.ThroughputRPS != want {
 				t.Errorf("%s, %v: %v requests a second, want %v", model, lines, got.ThroughputRPS, want)
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/measure"
 )
 
 // finding is the verdict on one thing that a run is judged by.
@@ -36,15 +37,9 @@ const (
 	aboutSearch   = "--search"
 )
 
-// failure is a configuration that could not be measured.
-type failure struct {
-	at  point
-	err error
-}
-
 // findings are what the run is judged by, in a fixed order.
-func (r *runner) findings() []finding {
-	return doubts(slices.Concat(r.trials(), r.gates(), r.compare(), r.searches()), r.strict)
+func (o *runOptions) findings(res measure.Result) []finding {
+	return doubts(slices.Concat(trialFindings(res), o.gateFindings(res), o.compare(res), o.searches(res)), o.strict)
 }
 
 // doubts are findings of which, if strict, those in doubt are no.
@@ -57,27 +52,27 @@ func doubts(all []finding, strict bool) []finding {
 	return all
 }
 
-func (r *runner) trials() (out []finding) {
-	for _, row := range r.rows {
-		out = append(out, finding{about: aboutTrials, name: pointOf(row).String()})
+func trialFindings(res measure.Result) (out []finding) {
+	for _, row := range res.Rows {
+		out = append(out, finding{about: aboutTrials, name: measure.PointOf(row).String()})
 	}
-	for _, f := range r.failures {
-		out = append(out, finding{aboutTrials, f.at.String(), failed, f.err.Error()})
+	for _, f := range res.Failures {
+		out = append(out, finding{aboutTrials, f.At.String(), failed, f.Err.Error()})
 	}
 	return out
 }
 
 // gates judges every row by every gate. A gate for a configuration that was
 // not measured cannot be judged.
-func (r *runner) gates() (out []finding) {
-	for _, g := range r.job.gates {
+func (o *runOptions) gateFindings(res measure.Result) (out []finding) {
+	for _, g := range o.gates {
 		matched := false
-		for _, row := range r.rows {
+		for _, row := range res.Rows {
 			if !g.matches(row.Function, row.Config) {
 				continue
 			}
 			matched = true
-			out = append(out, g.judge(pointOf(row).String(), figuresOf(row), r.objective(row.Function)))
+			out = append(out, g.judge(measure.PointOf(row).String(), figuresOf(row), o.Objective(row.Function)))
 		}
 		if !matched {
 			out = append(out, finding{aboutGates, g.String(), unknown, fmt.Sprintf("%s: no such configuration was measured", g)})
@@ -87,28 +82,28 @@ func (r *runner) gates() (out []finding) {
 }
 
 // compare judges every row by the baseline.
-func (r *runner) compare() (out []finding) {
-	if r.job.baseline == nil {
+func (o *runOptions) compare(res measure.Result) (out []finding) {
+	if o.baseline == nil {
 		return nil
 	}
-	for _, row := range r.rows {
-		out = append(out, r.job.baseline.judge(row)...)
+	for _, row := range res.Rows {
+		out = append(out, o.baseline.judge(row)...)
 	}
 	if len(out) == 0 {
-		out = append(out, finding{aboutBaseline, r.job.baseline.path, unknown, "it has none of the configurations that were measured"})
+		out = append(out, finding{aboutBaseline, o.baseline.path, unknown, "it has none of the configurations that were measured"})
 	}
 	return out
 }
 
 // searches tells of the searches for one configuration.
-func (r *runner) searches() (out []finding) {
-	for _, o := range r.selections {
-		if !r.choosing() || o.function.Name == "" { // not searched to the end
+func (o *runOptions) searches(res measure.Result) (out []finding) {
+	for _, s := range res.Selections {
+		if !o.Chooses() || s.Function.Name == "" { // not searched to the end
 			continue
 		}
-		one := finding{about: aboutSearch, name: o.function.Name}
-		if !o.choice.OK {
-			one.verdict, one.text = tripped, o.function.Name+": "+o.choice.Reason
+		one := finding{about: aboutSearch, name: s.Function.Name}
+		if !s.Choice.OK {
+			one.verdict, one.text = tripped, s.Function.Name+": "+s.Choice.Reason
 		}
 		out = append(out, one)
 	}
@@ -127,16 +122,16 @@ func texts(all []finding, about string, want verdict) (out []string) {
 
 // judge turns the findings into an error. That something could not be measured
 // outweighs what judge says: a run of which a part is missing has no answer.
-func (r *runner) judge(env *cli.Env, all []finding, again string) error {
-	err := judge(env, all)
-	if len(r.failures) == 0 {
+func (o *runOptions) judge(res measure.Result, all []finding, again string) error {
+	err := judge(o.env, all)
+	if len(res.Failures) == 0 {
 		return err
 	}
 	if err != nil {
-		env.Notef("%v", err)
+		o.env.Notef("%v", err)
 	}
 	return cli.Fail(cli.ExitFailure, again, fmt.Errorf("%d of %d configurations could not be measured",
-		len(r.failures), len(r.rows)+len(r.failures)))
+		len(res.Failures), len(res.Rows)+len(res.Failures)))
 }
 
 // judge turns the findings of gates, baselines and searches into an error, and

@@ -65,12 +65,12 @@ var halfWidths = map[string]func(profile.Row) float64{
 	"efficacy":       func(r profile.Row) float64 { return r.ThroughputCIRPS / (r.SMPct / 100 * r.Quota) },
 }
 
-// figures tell a metric of what was measured and half the width of its 95%
+// Figures tell a metric of what was measured and half the width of its 95%
 // confidence interval, 0 where that is not known; false when it was not measured.
-type figures func(metric string) (value, half float64, measured bool)
+type Figures func(metric string) (value, half float64, measured bool)
 
 // figuresOf are those of a row.
-func figuresOf(r profile.Row) figures {
+func figuresOf(r profile.Row) Figures {
 	return func(metric string) (value, half float64, measured bool) {
 		value, measured = metrics[metric](r)
 		if of := halfWidths[metric]; of != nil {
@@ -215,7 +215,7 @@ var whateverTheLoad = []string{"error_pct", "errors", "gpu_mem_mib", "samples", 
 // none), if the gate is of it. It trips when it holds in all of the 95% confidence interval, where
 // one is known; what holds only in a part of it is in doubt, and so is what holds for
 // figures that are unstable, or is about a goodput that did not settle.
-func (g gate) judge(of string, seen figures, sloMS float64) finding {
+func (g gate) judge(of string, seen Figures, sloMS float64) finding {
 	f := finding{about: aboutGates, name: g.String() + " for " + of}
 	bound := g.bound
 	if g.slo {

@@ -14,6 +14,8 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/csvfile"
+	"github.com/gfaas/gfaas/pkg/measure"
+	"github.com/gfaas/gfaas/pkg/measure/figures"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
@@ -133,7 +135,7 @@ func (o *importOptions) row(path string, report []profile.Measurement) (profile.
 		return row, fmt.Errorf("%s:1: no line under the header, expected one for each load", path)
 	}
 	quickest := slices.MinFunc(report, func(a, b profile.Measurement) int { return cmp.Compare(a.P95MS, b.P95MS) })
-	if slo := millis(o.slo); slo > 0 {
+	if slo := figures.Millis(o.slo); slo > 0 {
 		report = slices.DeleteFunc(slices.Clone(report), func(m profile.Measurement) bool { return m.P95MS > slo })
 	}
 	if len(report) == 0 {
@@ -157,7 +159,7 @@ func (o *importOptions) appendRow(env *cli.Env, row profile.Row) (err error) {
 	defer func() { err = errors.Join(err, j.Close()) }()
 	for _, old := range p.rows {
 		if old.Function == row.Function && old.GPU == row.GPU && old.Config == row.Config {
-			return fmt.Errorf("%s:%d: the profile has this configuration already, for %s", o.append, old.Line, pointOf(row))
+			return fmt.Errorf("%s:%d: the profile has this configuration already, for %s", o.append, old.Line, measure.PointOf(row))
 		}
 	}
 	if p.torn {

@@ -15,15 +15,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
-	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/lockfile"
+	"github.com/gfaas/gfaas/pkg/measure"
 	"github.com/gfaas/gfaas/pkg/outfile"
 	"github.com/gfaas/gfaas/pkg/profile"
 	"github.com/gfaas/gfaas/pkg/textfile"
 )
 
 // openOutput opens the journal and returns what it already has of the job.
-func (o *runOptions) openOutput() (journal, map[point]profile.Row, error) {
+func (o *runOptions) openOutput() (journal, map[measure.Point]profile.Row, error) {
 	path := o.file()
 	for _, file := range []string{path, o.junit, o.env.OutFile} {
 		if err := outfile.CheckCreatable(file); err != nil {
@@ -32,54 +32,25 @@ func (o *runOptions) openOutput() (journal, map[point]profile.Row, error) {
 	}
 	switch {
 	case o.resume != "":
-		p, out, err := resume(path, o.form())
+		p, out, err := resume(path, o.Form())
 		if err != nil {
 			return nil, nil, err
 		}
 		if p.torn {
 			o.env.Notef("%s ends in a part of a line: it is dropped", path)
 		}
-		old, err := o.rowsOf(p.rows, path)
-		if n := o.withoutGoodput(old); n > 0 {
+		old, err := o.EarlierRows(p.rows, path)
+		if n := o.CountWithoutGoodput(old); n > 0 {
 			o.env.Notef("%d rows of %s have no goodput for the objective of this run, and stay as they are", n, path)
 		}
 		return out, old, err
 	case path != "":
-		out, err := begin(path, o.form())
+		out, err := begin(path, o.Form())
 		return out, nil, err
 	case o.env.Output == "csv":
-		return &stream{out: o.env.Out, form: o.form()}, nil, nil
+		return &stream{out: o.env.Out, form: o.Form()}, nil, nil
 	}
 	return discard{}, nil, nil
-}
-
-// rowsOf checks that the rows of an earlier run are of this job's functions and
-// GPU, and returns those of its configurations.
-func (j job) rowsOf(rows []profile.Row, path string) (map[point]profile.Row, error) {
-	wanted, old := j.wanted(), map[point]profile.Row{}
-	for _, row := range rows {
-		if !slices.ContainsFunc(j.functions, func(fn function.Function) bool { return fn.Name == row.Function }) {
-			return nil, fmt.Errorf("%s:%d: function: %q, expected a function of this run", path, row.Line, row.Function)
-		}
-		if row.GPU != j.model {
-			return nil, fmt.Errorf("%s:%d: gpu: %q, expected %q, on which this run measures", path, row.Line, row.GPU, j.model)
-		}
-		if at := pointOf(row); wanted[at] {
-			old[at] = row
-		}
-	}
-	return old, nil
-}
-
-// withoutGoodput is how many of the rows this run would have measured a goodput of
-// that they have not.
-func (j job) withoutGoodput(old map[point]profile.Row) (n int) {
-	for at, row := range old {
-		if j.wantsGoodput(at.function) && row.SLOMS != j.objective(at.function) {
-			n++
-		}
-	}
-	return n
 }
 
 // journal takes each row as soon as it is measured.

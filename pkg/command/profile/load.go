@@ -15,6 +15,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/load"
+	"github.com/gfaas/gfaas/pkg/measure/figures"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/outfile"
 	"github.com/gfaas/gfaas/pkg/profile"
@@ -166,7 +167,7 @@ func (o *loadOptions) run(ctx context.Context) error {
 	o.env.CleansUp() // waits for what is under way
 	o.load.Until, o.load.Objective, o.load.Persist = ctx, o.slo, true
 	done := o.env.Lasting(o.load.Warmup+o.load.Duration, to.name)
-	res, err := load.Run(context.WithoutCancel(ctx), within(o.timeout, to.send), o.load)
+	res, err := load.Run(context.WithoutCancel(ctx), load.WithTimeout(o.timeout, to.send), o.load)
 	done()
 	if err != nil {
 		return err
@@ -190,7 +191,7 @@ func (o *loadOptions) conclude(l loaded, res load.Result, ended error) error {
 			env.Notef("%s had no answer yet", cli.Count(int(n), "request"))
 		}
 	} else {
-		for _, text := range remarks(res) {
+		for _, text := range figures.Remarks(res) {
 			env.Notef("%s", text)
 		}
 	}
@@ -198,13 +199,13 @@ func (o *loadOptions) conclude(l loaded, res load.Result, ended error) error {
 		env.Notef("%d of %d requests were sent more than 10 ms after they were due: this machine was busy, or 512 were under way",
 			res.Late, res.Due)
 	}
-	if ended == nil && (res.Completed == 0 || res.Samples == 0) {
-		ended = nothingFinished(res)
+	if ended == nil {
+		ended = figures.CheckAnswered(res)
 	}
 	all := []finding{{about: aboutTrials, name: l.Target}}
 	for _, g := range o.gates {
 		if ended == nil {
-			all = append(all, g.judge(l.Target, l.figures, millis(o.slo)))
+			all = append(all, g.judge(l.Target, l.figures, figures.Millis(o.slo)))
 		}
 	}
 	all = doubts(all, o.strict)
@@ -245,21 +246,21 @@ type loaded struct {
 
 func newLoaded(name string, o load.Options, res load.Result) loaded {
 	row := profile.Row{Config: profile.Config{Batch: 1}}
-	fill(&row, res)
+	figures.Fill(&row, res)
 	if res.Completed == 0 {
 		row.ThroughputCIRPS = 0 // not known
 	}
 	l := loaded{
 		Target: name, Load: o.Spec.String(), ThroughputRPS: row.ThroughputRPS, ThroughputCIRPS: row.ThroughputCIRPS,
 		P50MS: row.P50MS, P95MS: row.P95MS, P95CIMS: row.P95CIMS, P99MS: row.P99MS, Errors: row.Errors, Samples: row.Samples,
-		TrialS: row.TrialS, Unstable: row.Unstable, SLOMS: millis(o.Objective), Histogram: histogram(res.Latencies), row: row,
+		TrialS: row.TrialS, Unstable: row.Unstable, SLOMS: figures.Millis(o.Objective), Histogram: histogram(res.Latencies), row: row,
 	}
 	if n := len(res.Latencies); n > 0 {
 		var sum time.Duration
 		for _, took := range res.Latencies {
 			sum += took
 		}
-		l.MeanMS, l.MaxMS = millis(sum/time.Duration(n)), millis(res.Latencies[n-1])
+		l.MeanMS, l.MaxMS = figures.Millis(sum/time.Duration(n)), figures.Millis(res.Latencies[n-1])
 	}
 	if res.Due > 0 {
 		l.ErrorPct = new(100 * float64(res.Errors) / float64(res.Due))

@@ -3,7 +3,6 @@ package profile
 import (
 	"context"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -16,7 +15,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -169,22 +167,6 @@ func TestHistogramHasAll(t *testing.T) {
 		}
 		if at != len(latencies) {
 			t.Fatalf("%d of %d are counted", at, len(latencies))
-		}
-	})
-}
-
-// A server that answers nothing costs what it was waited for, and no more.
-func TestWithin(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		hangs := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
-		begun := time.Now()
-		if err := within(time.Second, hangs)(t.Context()); err == nil || errors.Is(err, context.DeadlineExceeded) || time.Since(begun) != time.Second {
-			t.Errorf("%v after %v", err, time.Since(begun))
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		if err := within(time.Second, hangs)(ctx); !errors.Is(err, context.Canceled) {
-			t.Errorf("given up by its caller: %v", err)
 		}
 	})
 }

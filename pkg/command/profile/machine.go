@@ -24,6 +24,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/launch"
 	"github.com/gfaas/gfaas/pkg/load"
+	"github.com/gfaas/gfaas/pkg/measure/testbed"
 	"github.com/gfaas/gfaas/pkg/procfs"
 	"github.com/gfaas/gfaas/pkg/wire"
 )
@@ -36,66 +37,10 @@ type platform struct {
 	gpus func(list string) (string, error)
 	// runDir holds the locks of GPUs under measurement.
 	runDir func() string
-	// open makes a machine of each group of GPUs, which this run has locked, to
+	// open makes a testbed of each group of GPUs, which this run has locked, to
 	// measure those functions on. An instance may take startTimeout to be ready.
-	open func(ctx context.Context, groups [][]string, functions []function.Function, startTimeout time.Duration) ([]machine, error)
+	open func(ctx context.Context, groups [][]string, functions []function.Function, startTimeout time.Duration) ([]testbed.GPUs, error)
 }
-
-// machine is a group of GPUs and starts instances to measure on them, one at a
-// time.
-type machine interface {
-	// Start starts an instance and returns when it is ready; the one before
-	// must have been stopped. A failed Start leaves nothing behind, and its
-	// error shows the last log lines.
-	Start(ctx context.Context, fn function.Function, how start) (subject, error)
-	// Others are what else runs on the machine's GPUs now, sorted.
-	Others(ctx context.Context) []string
-	// Meter begins to measure what the GPUs do.
-	Meter() meter
-}
-
-// meter measures GPUs until it is closed.
-type meter interface {
-	Look() // adds what they do now
-	Close() nvml.Figures
-}
-
-// subject is an instance under measurement.
-type subject interface {
-	// Target readies what every request of a trial carries and returns what
-	// sends one and reads the whole answer; anything but success is an error.
-	// A *bodyError says that no instance would take it.
-	Target(ctx context.Context, r request) (load.Target, error)
-	// GPUMemMiB is the memory the instance holds now, on the GPU where it
-	// holds most; 0 when nobody knows.
-	GPUMemMiB(ctx context.Context) float64
-	// ImportedMiB is the memory of others that it has mapped, there: weights that
-	// the model daemon holds.
-	ImportedMiB(ctx context.Context) float64
-	// Parked is the memory the instance holds, on all its GPUs together, and
-	// what of it waits on the host, in MiB; 0 when nobody knows.
-	Parked(ctx context.Context) (used, parked float64)
-	// Ended is nil while the instance runs, and says how it ended when it has.
-	Ended(ctx context.Context) error
-	// LastLines are the last lines the instance printed.
-	LastLines(ctx context.Context) string
-	// Stop ends the instance and leaves nothing of it behind.
-	Stop(ctx context.Context) error
-}
-
-// request is what every request of a trial carries.
-type request struct {
-	batch int    // put where the function's contract wants it
-	body  []byte // of one request; empty is one that the contract allows to make up
-}
-
-// bodyError says that requests cannot carry what they should: the whole run
-// would fail.
-type bodyError struct{ err error }
-
-func (e *bodyError) Error() string { return e.err.Error() }
-func (e *bodyError) Unwrap() error { return e.err }
-func (e *bodyError) Hint() string  { return "--body names a file with the body of one request" }
 
 // lastLines is how much of an instance's output an error shows.
 const lastLines = 10
@@ -119,7 +64,7 @@ func realPlatform(env *cli.Env) platform {
 	return platform{
 		gpus:   chooseGPUs,
 		runDir: cli.RunDir,
-		open: func(ctx context.Context, groups [][]string, functions []function.Function, startTimeout time.Duration) ([]machine, error) {
+		open: func(ctx context.Context, groups [][]string, functions []function.Function, startTimeout time.Duration) ([]testbed.GPUs, error) {
 			for _, name := range slices.Concat(groups...) {
 				if err := devices.Check(name); err != nil {
 					return nil, err
@@ -134,7 +79,7 @@ func realPlatform(env *cli.Env) platform {
 				return nil, err
 			}
 			daemon := newKernels(cli.RunDir(), functions)
-			var machines []machine
+			var machines []testbed.GPUs
 			for _, gpus := range groups {
 				m := &local{launcher: l, tokens: tokend.Dial(cli.RunDir()), kernels: daemon, client: fnhttp.NewClient(), gpus: gpus, id: host.MeasuredID(gpus[0])}
 				// The GPU is locked by this run, so an instance of that name
@@ -160,9 +105,9 @@ type local struct {
 	busy     bool // an instance was started
 }
 
-func (m *local) Start(ctx context.Context, fn function.Function, how start) (subject, error) {
+func (m *local) Start(ctx context.Context, fn function.Function, options testbed.Options) (testbed.Instance, error) {
 	m.busy = true
-	started, err := m.launcher.Start(ctx, fn, instance.Placement{ID: m.id, GPUs: m.gpus[:max(fn.GPUs, 1)], Slice: how.slice, Oversubscribe: how.parks})
+	started, err := m.launcher.Start(ctx, fn, instance.Placement{ID: m.id, GPUs: m.gpus[:max(fn.GPUs, 1)], Slice: options.Slice, Oversubscribe: options.Parks})
 	if err != nil {
 		return nil, err
 	}
@@ -205,14 +150,14 @@ type running struct {
 	client  *fnhttp.Client
 }
 
-func (r *running) Target(ctx context.Context, q request) (load.Target, error) {
-	body, err := bodyFor(ctx, r.client, r.started, q.body)
+func (r *running) Target(ctx context.Context, q testbed.Request) (load.Target, error) {
+	body, err := bodyFor(ctx, r.client, r.started, q.Body)
 	if err != nil {
 		return nil, err
 	}
-	header, body, err := fnhttp.Batched(r.started.Contract, body, q.batch)
+	header, body, err := fnhttp.Batched(r.started.Contract, body, q.Batch)
 	if err != nil {
-		return nil, &bodyError{err}
+		return nil, &testbed.BodyError{Err: err}
 	}
 	return func(ctx context.Context) error {
 		answer, err := r.client.Invoke(ctx, &r.started, ports.Call{Header: header, Body: bytes.NewReader(body)})
@@ -231,7 +176,7 @@ func bodyFor(ctx context.Context, client *fnhttp.Client, r instance.Record, give
 	}
 	body, err := client.DefaultBody(ctx, r)
 	if err != nil {
-		return nil, &bodyError{fmt.Errorf("no body was given, and under the contract %s none can be made up: %w", r.Contract, err)}
+		return nil, &testbed.BodyError{Err: fmt.Errorf("no body was given, and under the contract %s none can be made up: %w", r.Contract, err)}
 	}
 	return body, nil
 }
@@ -307,7 +252,7 @@ func (r *running) Stop(ctx context.Context) error { return r.machine.launcher.St
 // meters measures several GPUs; none when nothing can be asked.
 type meters []*nvml.Meter
 
-func (m *local) Meter() meter {
+func (m *local) Meter() testbed.Meter {
 	var all meters
 	for _, name := range m.gpus {
 		d, err := gpu.ParseDevice(name)
@@ -326,14 +271,14 @@ func (m *local) Meter() meter {
 	return all
 }
 
-func (m meters) Look() {
+func (m meters) Sample() {
 	for _, one := range m {
 		one.Look()
 	}
 }
 
 // Close returns the mean over the GPUs.
-func (m meters) Close() (mean nvml.Figures) {
+func (m meters) Close() (mean testbed.Activity) {
 	for _, one := range m {
 		f, n := one.Close(), float64(len(m))
 		mean.UtilPct += f.UtilPct / n

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/adapter/fnhttp"
 	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/measure/testbed"
 )
 
 // Requests have their batch where the contract wants it, and a body of its own
@@ -38,7 +39,7 @@ func TestRequestsByContract(t *testing.T) {
 		{fnhttp.OpenAI, `{"messages":["a"]}`, `/v1/chat/completions 3 {"messages":["a"],"n":3}`, ""},
 	} {
 		r := &running{client: fnhttp.NewClient(), started: instance.Record{Function: "f", Contract: c.contract, Handle: instance.Handle{Address: s.Listener.Addr().String()}}}
-		send, err := r.Target(t.Context(), request{batch: 3, body: []byte(c.body)})
+		send, err := r.Target(t.Context(), testbed.Request{Batch: 3, Body: []byte(c.body)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -46,8 +47,8 @@ func TestRequestsByContract(t *testing.T) {
 		if got := errorText(err); got != c.err || seen != c.want {
 			t.Errorf("%s %q: %s, %q; want %s, %q", c.contract, c.body, seen, got, c.want, c.err)
 		}
-		var bad *bodyError
-		if _, err := r.Target(t.Context(), request{batch: 3, body: []byte("[")}); c.contract == fnhttp.OpenAI && !errors.As(err, &bad) {
+		var bad *testbed.BodyError
+		if _, err := r.Target(t.Context(), testbed.Request{Batch: 3, Body: []byte("[")}); c.contract == fnhttp.OpenAI && !errors.As(err, &bad) {
 			t.Errorf("%s took a body that is no JSON: %v", c.contract, err)
 		}
 	}
@@ -76,7 +77,7 @@ func TestFailuresKeepTheirConnections(t *testing.T) {
 	s.Start()
 	defer s.Close()
 	r := &running{client: fnhttp.NewClient(), started: instance.Record{Function: "f", Contract: fnhttp.HTTP, Handle: instance.Handle{Address: s.Listener.Addr().String()}}}
-	send, err := r.Target(t.Context(), request{batch: 1, body: []byte("in")})
+	send, err := r.Target(t.Context(), testbed.Request{Batch: 1, Body: []byte("in")})
 	if err != nil {
 		t.Fatal(err)
 	}

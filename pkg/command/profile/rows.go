@@ -1,7 +1,6 @@
 package profile
 
 import (
-	"fmt"
 	"strconv"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
@@ -109,16 +108,4 @@ func spread(r profile.Row) string {
 		text += " unstable"
 	}
 	return text
-}
-
-// point is a configuration of a function: what one trial measures.
-type point struct {
-	function string
-	config   profile.Config
-}
-
-func pointOf(r profile.Row) point { return point{r.Function, r.Config} }
-
-func (p point) String() string {
-	return fmt.Sprintf("%s at sm_pct %s, quota %s, batch %d", p.function, number.Plain(p.config.SMPct), number.Plain(p.config.Quota), p.config.Batch)
 }

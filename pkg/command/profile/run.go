@@ -1,7 +1,6 @@
 package profile
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +16,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/load"
+	"github.com/gfaas/gfaas/pkg/measure"
+	"github.com/gfaas/gfaas/pkg/measure/testbed"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/policy/search"
 )
@@ -139,32 +140,16 @@ const runExample = `  gfaas-profile run function.yaml --out-file profile.csv
   gfaas-profile run function.yaml --load poisson:40 --sm 24 --quota 0.4 \
       --fail-if 'p95_ms > 69' --fail-if 'errors > 0 at sm_pct=24,quota=0.4'`
 
-// job is what a run is asked to do. Its flags are put in it as they are given;
-// check and run add the rest.
-type job struct {
-	functions    []function.Function
-	space        search.Space
-	search       string
-	slo          time.Duration // for every function; 0: each function's own
-	goal         search.Goal   // without the objective of latency, which is a function's
-	load         load.Options
-	startTimeout time.Duration
-	share        bool // others may run on the GPUs
-	park         bool // measure load_ms too
-	goodput      bool // measure goodput_rps too, where there is an objective
-	strict       bool // what is in doubt counts as no
-	gates        []gate
-	baseline     *baseline // nil without
-	body         []byte    // of one request; empty is what the contract allows
-	model        string    // of the GPUs, for the rows
-}
-
-// runOptions are the flags of run that a job is made of, and where it runs.
+// runOptions are the flags of run. Those that describe the job are parsed into it.
 type runOptions struct {
-	job
+	measure.Job
 	env      *cli.Env
 	platform platform
 	path     string // of the function file
+
+	gates    []gate
+	baseline *baseline // nil without
+	strict   bool      // a doubtful finding counts as no
 
 	loadSpec      string
 	failIf        []string
@@ -195,15 +180,15 @@ func newRun(env *cli.Env, p platform) *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.Var(floats(&o.space.SMPct, 6, 12, 24, 50, 60, 80, 100), "sm", "SM shares to measure, in percent")
-	f.Var(fractions(&o.space.Quota, 0.2, 0.4, 0.6, 0.8, 1), "quota", "quotas to measure, as fractions of a window")
-	f.Var(ints(&o.space.Batch, 1), "batch", "batch sizes to measure")
-	loadFlags(cmd, &o.load, &o.loadSpec, 0.05)
-	f.DurationVar(&o.startTimeout, "start-timeout", 2*time.Minute, "how long an instance may take to its first answer")
-	f.StringVar(&o.search, "search", "grid", "which configurations to measure: "+strings.Join(search.Names(), ", "))
-	f.DurationVar(&o.slo, "slo", 0, "p95 latency that the goodput and the search keep to (default the function's slo)")
-	f.Float64Var(&o.goal.Error, "error", search.DefaultError, "how far below the best efficacy --search fast may end, as a fraction")
-	f.BoolVar(&o.goal.CheckQuota, "check-quota", true, "have --search fast try at the end whether a smaller quota costs throughput in proportion")
+	f.Var(floats(&o.Space.SMPct, 6, 12, 24, 50, 60, 80, 100), "sm", "SM shares to measure, in percent")
+	f.Var(fractions(&o.Space.Quota, 0.2, 0.4, 0.6, 0.8, 1), "quota", "quotas to measure, as fractions of a window")
+	f.Var(ints(&o.Space.Batch, 1), "batch", "batch sizes to measure")
+	loadFlags(cmd, &o.Load, &o.loadSpec, 0.05)
+	f.DurationVar(&o.StartTimeout, "start-timeout", 2*time.Minute, "how long an instance may take to its first answer")
+	f.StringVar(&o.Search, "search", "grid", "which configurations to measure: "+strings.Join(search.Names(), ", "))
+	f.DurationVar(&o.SLO, "slo", 0, "p95 latency that the goodput and the search keep to (default the function's slo)")
+	f.Float64Var(&o.Goal.Error, "error", search.DefaultError, "how far below the best efficacy --search fast may end, as a fraction")
+	f.BoolVar(&o.Goal.CheckQuota, "check-quota", true, "have --search fast try at the end whether a smaller quota costs throughput in proportion")
 	f.StringVar(&o.resume, "resume", "", "go on with this profile: skip what it has, append the rest")
 	f.StringVar(&o.trialsOut, "trials-out", "", "write each trial for the goodput to this file (CSV), for gfaas-profile report --trials")
 	f.StringArrayVar(&o.failIf, "fail-if", nil, "exit with 3 when this holds at any row, like 'p95_ms > 69'")
@@ -213,9 +198,9 @@ func newRun(env *cli.Env, p platform) *cobra.Command {
 	f.Var(percentage{&o.regression, &o.regressionSet}, "max-regression", "how much worse than --baseline a row may be")
 	f.StringVar(&o.junit, "junit", "", "write what passed and what did not to this file, as JUnit XML")
 	f.StringVar(&o.gpu, "gpu", "", "GPU to measure on, a number, a UUID or sim, or several like 0,1 (default those that CUDA_VISIBLE_DEVICES names, else 0, without an NVIDIA driver sim)")
-	f.BoolVar(&o.share, "share-gpu", false, "measure although others run on the GPU")
-	f.BoolVar(&o.park, "park", true, "measure load_ms too, on one more instance of each function")
-	f.BoolVar(&o.goodput, "goodput", true, "measure goodput_rps and idle_p95_ms too, of functions with an objective for p95")
+	f.BoolVar(&o.ShareGPU, "share-gpu", false, "measure although others run on the GPU")
+	f.BoolVar(&o.Park, "park", true, "measure load_ms too, on one more instance of each function")
+	f.BoolVar(&o.Goodput, "goodput", true, "measure goodput_rps and idle_p95_ms too, of functions with an objective for p95")
 	f.StringVar(&o.bodyPath, "body", "", "file that a request of one carries, - for standard input (default what the contract allows)")
 	f.StringVar(&o.function, "function", "", "the one function to measure of a file with several")
 	cli.Words(cmd, "search", search.Names()...)
@@ -236,10 +221,10 @@ func (o *runOptions) check() error {
 	if err := o.checkFiles(); err != nil {
 		return err
 	}
-	if _, err := search.New(o.search, o.space, search.Goal{}); err != nil {
+	if _, err := search.New(o.Search, o.Space, search.Goal{}); err != nil {
 		return cli.Fail(cli.ExitUsage, "", err)
 	}
-	err := checkLoad(&o.load, o.loadSpec, o.slo)
+	err := checkLoad(&o.Load, o.loadSpec, o.SLO)
 	if err != nil {
 		return err
 	}
@@ -250,38 +235,38 @@ func (o *runOptions) check() error {
 		return err
 	}
 	for _, g := range o.gates {
-		if !g.matchesAny(o.functions, o.space) {
+		if !g.matchesAny(o.Functions, o.Space) {
 			return cli.Usagef("--fail-if %q: no configuration to be measured is at %s", g, g.selectors())
 		}
-		for _, fn := range o.functions {
-			if g.slo && g.matchesAny([]function.Function{fn}, o.space) && o.objective(fn.Name) == 0 {
+		for _, fn := range o.Functions {
+			if g.slo && g.matchesAny([]function.Function{fn}, o.Space) && o.Objective(fn.Name) == 0 {
 				return cli.Usagef("--fail-if %q: %s has no slo: expected one in %s, or --slo", g, fn.Name, o.path)
 			}
 		}
 	}
-	o.body, err = readBody(o.env, o.bodyPath)
+	o.Body, err = readBody(o.env, o.bodyPath)
 	return err
 }
 
 // checkSpace checks the lists and durations.
 func (o *runOptions) checkSpace() error {
-	if err := checkList("sm", o.space.SMPct, number.Plain, func(v float64) bool { return v > 0 && v <= 100 },
+	if err := checkList("sm", o.Space.SMPct, number.Plain, func(v float64) bool { return v > 0 && v <= 100 },
 		"percentages above 0 and at most 100"); err != nil {
 		return err
 	}
-	if err := checkList("quota", o.space.Quota, number.Plain, func(v float64) bool { return v > 0 && v <= 1 },
+	if err := checkList("quota", o.Space.Quota, number.Plain, func(v float64) bool { return v > 0 && v <= 1 },
 		"fractions above 0 and at most 1"); err != nil {
 		return err
 	}
-	if err := checkList("batch", o.space.Batch, strconv.Itoa, func(v int) bool { return v >= 1 && v <= maxBatch },
+	if err := checkList("batch", o.Space.Batch, strconv.Itoa, func(v int) bool { return v >= 1 && v <= maxBatch },
 		"whole numbers from 1 to "+strconv.Itoa(maxBatch)); err != nil {
 		return err
 	}
 	switch {
-	case !(o.goal.Error > 0 && o.goal.Error < 1):
-		return cli.Usagef("--error %s: expected a fraction above 0 and below 1", number.Plain(o.goal.Error))
-	case o.startTimeout <= 0:
-		return cli.Usagef("--start-timeout %v: expected more than 0", o.startTimeout)
+	case !(o.Goal.Error > 0 && o.Goal.Error < 1):
+		return cli.Usagef("--error %s: expected a fraction above 0 and below 1", number.Plain(o.Goal.Error))
+	case o.StartTimeout <= 0:
+		return cli.Usagef("--start-timeout %v: expected more than 0", o.StartTimeout)
 	}
 	return nil
 }
@@ -304,7 +289,7 @@ func (o *runOptions) checkFiles() error {
 		return cli.Usagef("--trials-out -: expected a file, since trials are kept as they are made")
 	case o.trialsOut != "" && (o.trialsOut == o.resume || o.trialsOut == o.junit):
 		return cli.Usagef("--trials-out %s: something else goes to that file, expected another", o.trialsOut)
-	case o.trialsOut != "" && !o.goodput:
+	case o.trialsOut != "" && !o.Goodput:
 		return cli.Usagef("--trials-out: without the goodput there are no trials: expected no --goodput=false")
 	case o.path == "-" && o.bodyPath == "-":
 		return cli.Usagef("the function file and --body cannot both be standard input")
@@ -326,14 +311,14 @@ func (o *runOptions) chooseFunctions() error {
 	if err != nil {
 		return err
 	}
-	o.functions = all
+	o.Functions = all
 	if o.function == "" {
 		return nil
 	}
 	names := make([]string, len(all))
 	for i, fn := range all {
 		if fn.Name == o.function {
-			o.functions = all[i : i+1]
+			o.Functions = all[i : i+1]
 			return nil
 		}
 		names[i] = fn.Name
@@ -385,11 +370,11 @@ func (o *runOptions) run(ctx context.Context) error {
 	if o.gpu, err = o.platform.gpus(o.gpu); err != nil {
 		return err
 	}
-	groups, err := gpuGroups(o.gpu, o.functions)
+	groups, err := gpuGroups(o.gpu, o.Functions)
 	if err != nil {
 		return err
 	}
-	if o.model, err = modelOf(groups); err != nil {
+	if o.GPU, err = modelOf(groups); err != nil {
 		return err
 	}
 	if err := o.loadBaseline(); err != nil {
@@ -402,7 +387,7 @@ func (o *runOptions) run(ctx context.Context) error {
 	defer func() { _ = out.Close() }()
 	var trials *trialLog
 	if o.trialsOut != "" {
-		trials = &trialLog{path: o.trialsOut, resume: o.resume != "", gpu: o.model, again: o.wanted()}
+		trials = &trialLog{path: o.trialsOut, resume: o.resume != "", gpu: o.GPU, again: o.Wants()}
 		for at := range old {
 			delete(trials.again, at)
 		}
@@ -418,69 +403,37 @@ func (o *runOptions) run(ctx context.Context) error {
 	}
 	defer release()
 	o.announce(len(groups), len(old))
-	machines, err := o.platform.open(ctx, groups, o.functions, o.startTimeout)
+	testbeds, err := o.platform.open(ctx, groups, o.Functions, o.StartTimeout)
 	if err != nil {
 		return err
 	}
-	if err := o.refuseOthers(ctx, machines); err != nil {
+	if err := o.refuseOthers(ctx, testbeds); err != nil {
 		return err
 	}
-	r := &runner{job: o.job, machines: machines, journal: out, old: old, log: trials, progress: newProgress(o.env, o.left(len(old)))}
-	err = r.run(ctx)
-	r.progress.close()
-	return o.conclude(r, ctx.Err() != nil, err)
-}
-
-// objective is the p95 latency that a function must keep, in ms; 0 is none.
-func (j job) objective(name string) float64 {
-	for _, fn := range j.functions {
-		if fn.Name == name {
-			return millis(cmp.Or(j.slo, fn.SLO))
-		}
+	shown := newProgress(o.env, o.remaining(len(old)))
+	request := measure.Request{Job: o.Job, Testbeds: testbeds, Earlier: old, Journal: out, Progress: shown}
+	if trials != nil {
+		request.TrialLog = trials
 	}
-	return 0
+	res, err := measure.Run(ctx, request)
+	shown.close()
+	return o.conclude(res, ctx.Err() != nil, err)
 }
 
-// goalOf is what configurations of the function must meet.
-func (j job) goalOf(fn function.Function) search.Goal {
-	g := j.goal
-	g.SLOMS, g.Goodput = j.objective(fn.Name), j.search == "fast" && j.wantsGoodput(fn.Name)
-	return g
-}
-
-// choosing tells whether the search is for one configuration, not for all.
-func (j job) choosing() bool { return j.search != "grid" }
-
-// wanted are all that the job may measure.
-func (j job) wanted() map[point]bool {
-	all := map[point]bool{}
-	for _, fn := range j.functions {
-		for _, c := range j.space.Configs() {
-			all[point{fn.Name, c}] = true
-		}
-	}
-	return all
-}
-
-// points is how many configurations the job has at most.
-func (j job) points() int { return len(j.functions) * j.space.Size() }
-
-// left is how many configurations are to be measured; -1 where the search will tell.
-func (j job) left(old int) int {
-	if j.choosing() {
+// remaining returns how many configurations are left to measure; -1 if the search
+// decides.
+func (o *runOptions) remaining(measured int) int {
+	if o.Chooses() {
 		return -1
 	}
-	return j.points() - old
+	return o.Size() - measured
 }
 
-// each is how long one configuration is under load, at least.
-func (j job) each() time.Duration { return j.load.Warmup + j.load.Duration }
-
 // refuseOthers refuses to measure beside others, unless it was asked to.
-func (o *runOptions) refuseOthers(ctx context.Context, machines []machine) error {
+func (o *runOptions) refuseOthers(ctx context.Context, testbeds []testbed.GPUs) error {
 	var others []string
-	for _, m := range machines {
-		others = append(others, m.Others(ctx)...)
+	for _, on := range testbeds {
+		others = append(others, on.Others(ctx)...)
 	}
 	if len(others) == 0 {
 		return nil
@@ -489,55 +442,44 @@ func (o *runOptions) refuseOthers(ctx context.Context, machines []machine) error
 	if len(others) > 1 {
 		text = strings.Join(others, ", ") + " run on this GPU too: the figures would show their load"
 	}
-	if o.share {
+	if o.ShareGPU {
 		o.env.Notef("%s", text)
 		return nil
 	}
 	return cli.Fail(cli.ExitUnavailable, "stop them, choose another GPU with --gpu, or measure beside them with --share-gpu", errors.New(text))
 }
 
-// startTime is about how long an instance takes to start and stop.
-const startTime = 3 * time.Second
-
-// worthTelling is how long a run must be under load for the estimate to be printed
+// minAnnounced is how long a run must be under load for its estimate to be printed
 // without --verbose.
-const worthTelling = 10 * time.Second
+const minAnnounced = 10 * time.Second
 
-// With the goodput a run takes so many times as long as without, about.
-const (
-	leastTimes = 8
-	mostTimes  = 11
-)
-
-// announce says what the run is about to do and how long it will take, about.
-func (o *runOptions) announce(machines, old int) {
-	w := o.work(machines, old)
-	text := fmt.Sprintf("configurations: %s, %d measured before; %v and a start each", w.count, old, o.each())
-	if w.beside > 1 {
-		text += fmt.Sprintf(", %d at a time", w.beside)
+// announce prints what the run is about to measure and roughly how long it takes.
+func (o *runOptions) announce(testbeds, measured int) {
+	left := o.Size() - measured
+	text := fmt.Sprintf("configurations: %d to measure, %d measured before; %v and a start each", left, measured, o.TimePerPoint())
+	if o.Chooses() {
+		text = fmt.Sprintf("configurations: at most %d to measure, %d measured before; %v and a start each", left, measured, o.TimePerPoint())
+	}
+	if testbeds > 1 {
+		text += fmt.Sprintf(", %d at a time", testbeds)
 	}
 	about := "about"
 	switch {
-	case o.choosing():
+	case o.Chooses():
 		about = "at most about"
-	case o.load.Spec.Kind == load.Max:
+	case o.Load.Spec.Kind == load.Max:
 		about = "at least"
 	}
-	fewest, most := 1, 1 // times
-	if o.form().Goodput {
-		fewest, most = leastTimes, mostTimes
-		text += fmt.Sprintf("; with the goodput %d to %d times as long as without it (--goodput=false)", leastTimes, mostTimes)
+	if o.Form().Goodput {
+		text += fmt.Sprintf("; with the goodput %d to %d times as long as without it (--goodput=false)", measure.LeastGoodputFactor, measure.MostGoodputFactor)
 	}
-	var took []string
-	for _, turns := range w.turns {
-		least, longest := roughly(time.Duration(fewest*turns)*(o.each()+startTime)), roughly(time.Duration(most*turns)*(o.each()+startTime))
-		if longest != least {
-			least += " to " + longest
-		}
-		took = append(took, least)
+	e := o.Estimate(left, testbeds)
+	took := roughly(e.Least)
+	if roughly(e.Most) != took {
+		took += " to " + roughly(e.Most)
 	}
-	text = fmt.Sprintf("%s: %s %s", text, about, strings.Join(slices.Compact(took), ", else "))
-	if time.Duration(fewest*w.turns[0])*o.each() >= worthTelling {
+	text = fmt.Sprintf("%s: %s %s", text, about, took)
+	if e.Loaded >= minAnnounced {
 		o.env.Notef("%s", text)
 	} else {
 		o.env.Debugf("%s", text)
@@ -591,17 +533,17 @@ func roughly(d time.Duration) string {
 
 // conclude prints what is printed at the end and turns the outcome into an
 // exit status.
-func (o *runOptions) conclude(r *runner, interrupted bool, ended error) error {
+func (o *runOptions) conclude(res measure.Result, interrupted bool, ended error) error {
 	env := o.env
 	if env.Output == "table" {
 		env.OutFile = "" // the rows went there
 	}
 	if env.Output != "csv" {
-		if err := show(env, r.rows); err != nil {
+		if err := show(env, res.Rows); err != nil {
 			return errors.Join(ended, err)
 		}
 	}
-	all := r.findings()
+	all := o.findings(res)
 	if o.junit != "" {
 		if err := writeJUnit(env, o.junit, all, ended); err != nil {
 			return errors.Join(ended, err)
@@ -613,28 +555,28 @@ func (o *runOptions) conclude(r *runner, interrupted bool, ended error) error {
 		again = "go on with: --resume " + file
 	}
 	switch {
-	case ended != nil && interrupted && file != "" && len(r.rows) > 0:
-		var stuck *stopError
+	case ended != nil && interrupted && file != "" && len(res.Rows) > 0:
+		var stuck *measure.StopError
 		if errors.As(ended, &stuck) {
 			env.Notef("%v", stuck)
 		}
 		return cli.Fail(cli.ExitPartial, again, fmt.Errorf("interrupted: %d of %d configurations are in %s",
-			len(r.rows), r.points(), file))
-	case ended != nil && len(r.rows) > 0:
+			len(res.Rows), o.Size(), file))
+	case ended != nil && len(res.Rows) > 0:
 		return withHint(ended, again)
 	case ended != nil:
 		return ended
 	}
-	r.announceChoice(env)
-	return r.judge(env, all, again)
+	o.announceChoice(res.Selections)
+	return o.judge(res, all, again)
 }
 
-// announceChoice says what the search has chosen.
-func (r *runner) announceChoice(env *cli.Env) {
-	for _, s := range r.selections {
-		if r.choosing() && s.choice.OK {
-			env.Notef("%s: chosen after %d trials: %s; limit sm_pct %s: %s", s.function.Name, s.trials,
-				trialLine(s.choice.Row, r.goalOf(s.function)), number.Plain(s.choice.LimitSMPct), s.choice.Reason)
+// announceChoice prints the choices of the search.
+func (o *runOptions) announceChoice(selections []measure.Selection) {
+	for _, s := range selections {
+		if o.Chooses() && s.Choice.OK {
+			o.env.Notef("%s: chosen after %d trials: %s; limit sm_pct %s: %s", s.Function.Name, s.Trials,
+				trialLine(s.Choice.Row, o.GoalOf(s.Function)), number.Plain(s.Choice.LimitSMPct), s.Choice.Reason)
 		}
 	}
 }

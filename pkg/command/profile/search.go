@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/measure/figures"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/policy/search"
 	"github.com/gfaas/gfaas/pkg/profile"
@@ -98,7 +99,7 @@ func (o *searchOptions) run(env *cli.Env, cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	o.goal.SLOMS = millis(o.slo)
+	o.goal.SLOMS = figures.Millis(o.slo)
 	o.goal.Goodput = o.search == "fast" && slices.ContainsFunc(rows, func(r profile.Row) bool {
 		_, _, known := r.Goodput(o.goal.SLOMS)
 		return known
@@ -281,7 +282,7 @@ func newSearchResult(fn, how string, trials int, c search.Choice) searchResult {
 	if !c.OK {
 		return f
 	}
-	efficacy := round(c.Row.Efficacy(), 6)
+	efficacy := figures.Round(c.Row.Efficacy(), 6)
 	f.SMPct, f.Quota, f.Batch = &c.Row.SMPct, &c.Row.Quota, &c.Row.Batch
 	f.ThroughputRPS, f.P95MS, f.Efficacy, f.SMLimitPct = &c.Row.ThroughputRPS, &c.Row.P95MS, &efficacy, &c.LimitSMPct
 	return f

@@ -25,6 +25,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/launch"
 	"github.com/gfaas/gfaas/pkg/load"
+	"github.com/gfaas/gfaas/pkg/measure/testbed"
 	"github.com/gfaas/gfaas/pkg/splitmix"
 )
 
@@ -67,19 +68,6 @@ func completeTarget(cmd *cobra.Command, args []string, _ string) (names []string
 		names = append(names, fn.Name)
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp
-}
-
-// within is a target that gives up on an answer after a while.
-func within(limit time.Duration, send load.Target) load.Target {
-	return func(ctx context.Context) error {
-		limited, cancel := context.WithTimeout(ctx, limit)
-		defer cancel()
-		err := send(limited)
-		if err != nil && ctx.Err() == nil && limited.Err() != nil {
-			return fmt.Errorf("no whole answer within %v", limit)
-		}
-		return err
-	}
 }
 
 // dialTimeout is how long it may take to connect.
@@ -218,7 +206,7 @@ func defaultBody(ctx context.Context, client *fnhttp.Client, fn function.Functio
 		return bodyFor(ctx, client, ready[0].Record, nil)
 	}
 	if fn.Contract == fnhttp.KServeV2 || fn.Contract == fnhttp.OpenAI {
-		return nil, &bodyError{fmt.Errorf("no body was given, and under the contract %s none can be made up without an instance", fn.Contract)}
+		return nil, &testbed.BodyError{Err: fmt.Errorf("no body was given, and under the contract %s none can be made up without an instance", fn.Contract)}
 	}
 	return nil, nil
 }

@@ -7,15 +7,14 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"math"
 	"os"
 	"sync"
 
 	"github.com/google/renameio/v2"
 
+	"github.com/gfaas/gfaas/pkg/measure"
 	"github.com/gfaas/gfaas/pkg/outfile"
 	"github.com/gfaas/gfaas/pkg/profile"
-	"github.com/gfaas/gfaas/pkg/profile/goodput"
 )
 
 // trialLog keeps the trials for goodputs in a file, each as soon as it is made. A
@@ -24,8 +23,8 @@ import (
 type trialLog struct {
 	path   string
 	resume bool
-	again  map[point]bool // configurations that are to be measured; may be nil
-	gpu    string         // on this model of GPU
+	again  map[measure.Point]bool // configurations that are to be measured; may be nil
+	gpu    string                 // on this model of GPU
 
 	mu   sync.Mutex
 	file *os.File // nil until the first trial
@@ -122,7 +121,7 @@ func (l *trialLog) earlier() (int64, error) {
 	lines := bytes.SplitAfter(whole, []byte("\n"))
 	dropped := false
 	for _, t := range trials {
-		if t.GPU == l.gpu && l.again[point{t.Function, t.Config}] {
+		if t.GPU == l.gpu && l.again[measure.Point{Function: t.Function, Config: t.Config}] {
 			lines[t.Line-1], dropped = nil, true
 		}
 	}
@@ -139,18 +138,4 @@ func (l *trialLog) Close() error {
 		return nil
 	}
 	return l.file.Close()
-}
-
-// asTrial is what was seen, of invocations of a batch, as the trial of a
-// configuration.
-func (t trial) asTrial(at point, seen goodput.Trial) profile.Trial {
-	batch := float64(at.config.Batch)
-	out := profile.Trial{
-		Function: at.function, GPU: t.model, Config: at.config, OfferedRPS: round(batch*seen.RPS, 4), AnsweredRPS: round(batch*seen.Answered, 4),
-		SLOMS: t.objective(at.function), Misses: seen.Misses, Samples: seen.Count,
-	}
-	if !math.IsInf(seen.P95, 1) {
-		out.P95MS, out.P95CIMS = seen.P95, seen.P95CI
-	}
-	return out
 }

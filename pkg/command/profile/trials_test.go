@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/measure"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
@@ -72,9 +73,9 @@ func TestTrialLogHasNothingTwice(t *testing.T) {
 		return profile.Trial{Function: name, GPU: gpu, Config: at, OfferedRPS: rps, SLOMS: 5}
 	}
 	path := filepath.Join(t.TempDir(), "trials.csv")
-	again := map[point]bool{{"b", at}: true}
+	again := map[measure.Point]bool{{Function: "b", Config: at}: true}
 	for _, run := range []struct {
-		again  map[point]bool
+		again  map[measure.Point]bool
 		trials []profile.Trial
 		want   []float64
 	}{

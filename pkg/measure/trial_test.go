@@ -1,4 +1,4 @@
-package profile
+package measure
 
 import (
 	"context"
@@ -12,15 +12,37 @@ import (
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/load"
+	"github.com/gfaas/gfaas/pkg/measure/testbed/testbedtest"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-func aTrial(f *fake, fault string) trial {
+// recorder is a Progress that passes notes and trials for the goodput to functions.
+type recorder struct{ note, tried func(text string) }
+
+func (*recorder) Next(Point, string)   {}
+func (*recorder) Measuring(Point)      {}
+func (*recorder) Trying(Point, string) {}
+func (*recorder) Measured(profile.Row) {}
+func (*recorder) Failed(Point, error)  {}
+
+func (r *recorder) Note(text string) {
+	if r.note != nil {
+		r.note(text)
+	}
+}
+
+func (r *recorder) Tried(_ Point, text string) {
+	if r.tried != nil {
+		r.tried(text)
+	}
+}
+
+func aTrial(f *testbedtest.GPUs, fault string) trial {
 	return trial{
-		job: job{model: "sim", body: []byte("in"), startTimeout: time.Minute, load: load.Options{
+		Job: Job{GPU: "sim", Body: []byte("in"), StartTimeout: time.Minute, Load: load.Options{
 			Spec: load.Spec{Kind: load.Closed, Workers: 8}, Warmup: 2 * time.Second, Duration: 10 * time.Second,
 		}},
-		machine: f, note: func(string) {},
+		testbed: f, progress: &recorder{},
 		fn: function.Function{Name: "f", GPUMem: gpu.GiB, Env: map[string]string{"FAKE_MS": "4", "FAKE_FAULT": fault}},
 	}
 }
@@ -30,7 +52,7 @@ func TestTrialMeasuresTheSlice(t *testing.T) {
 		{SMPct: 12, Quota: 0.2, Batch: 1}, {SMPct: 12, Quota: 1, Batch: 4}, {SMPct: 50, Quota: 0.6, Batch: 1},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			f := &fake{}
+			f := &testbedtest.GPUs{}
 			row, err := aTrial(f, "").measure(t.Context(), c)
 			if err != nil {
 				t.Fatal(err)
@@ -46,8 +68,8 @@ func TestTrialMeasuresTheSlice(t *testing.T) {
 				}
 			}
 			want := gpu.Slice{SMPct: c.SMPct, QuotaRequest: c.Quota, QuotaLimit: c.Quota, Mem: gpu.GiB}
-			if len(f.started) != 1 || f.started[0] != want || f.running != 0 {
-				t.Errorf("started %v, %d run", f.started, f.running)
+			if len(f.Started) != 1 || f.Started[0] != want || f.Running != 0 {
+				t.Errorf("started %v, %d run", f.Started, f.Running)
 			}
 			if row.PowerW < 13 { // a look a second, says the fake
 				t.Errorf("%v: %v looks at the GPU in 12 s", c, row.PowerW)
@@ -55,8 +77,8 @@ func TestTrialMeasuresTheSlice(t *testing.T) {
 			if row.Function != "f" || row.GPU != "sim" || row.Config != c || row.Samples == 0 || row.Errors != 0 {
 				t.Errorf("row %+v", row)
 			}
-			if len(f.bodies) != 1 {
-				t.Errorf("requests %v, expected one kind", f.bodies)
+			if len(f.Requests) != 1 {
+				t.Errorf("requests %v, expected one kind", f.Requests)
 			}
 		})
 	}
@@ -66,18 +88,18 @@ func TestInterruptedTrialStopsItsInstance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
-		f := &fake{}
+		f := &testbedtest.GPUs{}
 		_, err := aTrial(f, "").measure(ctx, profile.Config{SMPct: 12, Quota: 0.2, Batch: 1})
-		if !errors.Is(err, context.DeadlineExceeded) || f.running != 0 {
-			t.Errorf("%v, %d run", err, f.running)
+		if !errors.Is(err, context.DeadlineExceeded) || f.Running != 0 {
+			t.Errorf("%v, %d run", err, f.Running)
 		}
 	})
 }
 
 func TestTrialThatCannotStopKeepsItsRow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		row, err := aTrial(&fake{}, "stop").measure(t.Context(), profile.Config{SMPct: 50, Quota: 1, Batch: 1})
-		var stuck *stopError
+		row, err := aTrial(&testbedtest.GPUs{}, "stop").measure(t.Context(), profile.Config{SMPct: 50, Quota: 1, Batch: 1})
+		var stuck *StopError
 		if !errors.As(err, &stuck) || row.ThroughputRPS == 0 {
 			t.Errorf("%+v, %v", row, err)
 		}
@@ -87,8 +109,8 @@ func TestTrialThatCannotStopKeepsItsRow(t *testing.T) {
 func TestSmallSliceIsAnErrorNotARow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// 4 ms on the whole GPU are 80 s here.
-		tr := aTrial(&fake{}, "")
-		tr.startTimeout = 5 * time.Minute
+		tr := aTrial(&testbedtest.GPUs{}, "")
+		tr.StartTimeout = 5 * time.Minute
 		_, err := tr.measure(t.Context(), profile.Config{SMPct: 0.1, Quota: 0.05, Batch: 1})
 		if err == nil || err.Error() != "no request finished in 10s\nit printed last:\n  line one\n  line two" {
 			t.Error(err)
@@ -106,9 +128,9 @@ func TestStalledInstanceIsGivenUpOn(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 			defer cancel()
-			tr := aTrial(&fake{}, fault)
-			tr.goodput, tr.slo = true, 50*time.Millisecond
-			tr.functions = []function.Function{tr.fn}
+			tr := aTrial(&testbedtest.GPUs{}, fault)
+			tr.Goodput, tr.SLO = true, 50*time.Millisecond
+			tr.Functions = []function.Function{tr.fn}
 			_, err := tr.measure(ctx, profile.Config{SMPct: 50, Quota: 1, Batch: 1})
 			if err == nil || !strings.HasPrefix(err.Error(), want) {
 				t.Errorf("%s: %v", fault, err)
@@ -136,10 +158,10 @@ func TestModelIsPartOfTheMemory(t *testing.T) {
 // be unstable.
 func TestUnstableTrialIsMarked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tr := aTrial(&fake{}, "tires")
-		tr.load.Precision = 0.05
+		tr := aTrial(&testbedtest.GPUs{}, "tires")
+		tr.Load.Precision = 0.05
 		var notes []string
-		tr.note = func(text string) { notes = append(notes, text) }
+		tr.progress = &recorder{note: func(text string) { notes = append(notes, text) }}
 		row, err := tr.measure(t.Context(), profile.Config{SMPct: 50, Quota: 1, Batch: 1})
 		if err != nil || row.Unstable != 1 || row.TrialS < 10 || row.ThroughputCIRPS <= 0 {
 			t.Errorf("%+v, %v", row, err)
@@ -152,11 +174,11 @@ func TestUnstableTrialIsMarked(t *testing.T) {
 
 func TestInstanceThatEndsHasNoRow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{}
+		f := &testbedtest.GPUs{}
 		_, err := aTrial(f, "ends").measure(t.Context(), profile.Config{SMPct: 50, Quota: 1, Batch: 1})
 		want := "the instance ended during the trial: signal: segmentation fault\nit printed last:\n  line one\n  line two"
-		if err == nil || err.Error() != want || f.running != 0 {
-			t.Errorf("%v; %d run", err, f.running)
+		if err == nil || err.Error() != want || f.Running != 0 {
+			t.Errorf("%v; %d run", err, f.Running)
 		}
 	})
 }
@@ -164,11 +186,11 @@ func TestInstanceThatEndsHasNoRow(t *testing.T) {
 func TestSharedGPUIsNoMeasurement(t *testing.T) {
 	for _, share := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			f := &fake{}
+			f := &testbedtest.GPUs{}
 			tr := aTrial(f, "")
-			tr.share = share
-			time.AfterFunc(5*time.Second, func() { f.meet("resnet-0") })
-			time.AfterFunc(8*time.Second, func() { f.meet() })
+			tr.ShareGPU = share
+			time.AfterFunc(5*time.Second, func() { f.SetOthers("resnet-0") })
+			time.AfterFunc(8*time.Second, func() { f.SetOthers() })
 			_, err := tr.measure(t.Context(), profile.Config{SMPct: 50, Quota: 1, Batch: 1})
 			if refused := err != nil && strings.HasPrefix(err.Error(), "resnet-0 ran on the GPU too during the trial"); refused == share {
 				t.Errorf("share %v: %v", share, err)
@@ -179,9 +201,9 @@ func TestSharedGPUIsNoMeasurement(t *testing.T) {
 
 func TestLeakIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tr := aTrial(&fake{}, "leaks")
+		tr := aTrial(&testbedtest.GPUs{}, "leaks")
 		var notes []string
-		tr.note = func(text string) { notes = append(notes, text) }
+		tr.progress = &recorder{note: func(text string) { notes = append(notes, text) }}
 		row, err := tr.measure(t.Context(), profile.Config{SMPct: 50, Quota: 1, Batch: 1})
 		if err != nil || row.GPUMemMiB < 1300 || len(notes) != 1 || !strings.Contains(notes[0], "it may leak") {
 			t.Errorf("%+v, %v, notes %q", row, err, notes)
@@ -196,24 +218,11 @@ func TestLeakIsTold(t *testing.T) {
 	}
 }
 
-func TestRemarkNamesTheReason(t *testing.T) {
-	for want, res := range map[string]load.Result{
-		"":              {Samples: 10},
-		"unstable: why": {Unstable: "why"},
-		"3 requests had no answer when the trial ended, 2 of them not sent yet: the load is more than is sustained": {Errors: 4, Cut: 1, Unsent: 2},
-		"4 requests failed, the last with: status 500":                                                              {Errors: 4, LastFailed: errors.New("status 500")},
-	} {
-		if got := strings.Join(remarks(res), "; "); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
-	}
-}
-
 // Weights that the model daemon holds are part of what an instance takes alone, and
 // the part that sharing saves.
 func TestSharedWeights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tr := aTrial(&fake{imported: 70}, "")
+		tr := aTrial(&testbedtest.GPUs{Imported: 70}, "")
 		tr.fn.Model = &function.Model{Name: "m", File: "m.safetensors"}
 		row, err := tr.measure(t.Context(), profile.Config{SMPct: 50, Quota: 1, Batch: 1})
 		if err != nil || row.ModelMemMiB != 70 || math.Abs(row.GPUMemMiB-(100+50+70)) > 2 {

@@ -1,4 +1,4 @@
-package profile
+package measure
 
 import (
 	"errors"
@@ -6,29 +6,34 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/measure/testbed/testbedtest"
 	"github.com/gfaas/gfaas/pkg/policy/search"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// aRunner measures functions on fake machines.
-func aRunner(t *testing.T, how string, fakes []*fake, fns ...function.Function) *runner {
-	j := aTrial(nil, "").job
-	j.functions, j.search, j.load.Warmup, j.load.Duration = fns, how, 0, time.Second
-	j.space = search.Space{SMPct: []float64{10, 20, 50}, Quota: []float64{0.5, 1}, Batch: []int{1}}
-	r := &runner{job: j, journal: discard{}, progress: newProgress(&cli.Env{Err: t.Output(), Quiet: true}, j.points())}
+// aRunner returns a runner of the functions on simulated GPUs.
+func aRunner(t *testing.T, how string, fakes []*testbedtest.GPUs, fns ...function.Function) *runner {
+	j := aTrial(nil, "").Job
+	j.Functions, j.Search, j.Load.Warmup, j.Load.Duration = fns, how, 0, time.Second
+	j.Space = search.Space{SMPct: []float64{10, 20, 50}, Quota: []float64{0.5, 1}, Batch: []int{1}}
+	r := &runner{Request: Request{Job: j, Journal: discard{}, Progress: &recorder{note: func(text string) { t.Log(text) }}}}
 	for _, f := range fakes {
-		r.machines = append(r.machines, f)
+		r.Testbeds = append(r.Testbeds, f)
 	}
 	return r
 }
+
+// discard is a RowWriter.
+type discard struct{}
+
+func (discard) Append(profile.Row) error { return nil }
 
 func named(name, fault string) function.Function {
 	return function.Function{Name: name, Env: map[string]string{"FAKE_MS": "4", "FAKE_FAULT": fault}}
 }
 
-// On several machines everything is measured once, one instance on each at a time,
+// On several testbeds everything is measured once, one instance on each at a time,
 // in a part of the time, and told in the order of the job.
 func TestMachinesShareTheWork(t *testing.T) {
 	for _, how := range []string{"grid", "hybrid"} {
@@ -36,22 +41,21 @@ func TestMachinesShareTheWork(t *testing.T) {
 		var first, rows []profile.Row
 		for _, n := range []int{1, 3} {
 			synctest.Test(t, func(t *testing.T) {
-				machines := make([]*fake, n)
+				machines := make([]*testbedtest.GPUs, n)
 				for i := range machines {
-					machines[i] = &fake{}
+					machines[i] = &testbedtest.GPUs{}
 				}
 				r := aRunner(t, how, machines, named("b", ""), named("a", ""), named("c", ""))
 				begun := time.Now()
 				err := r.run(t.Context())
-				r.progress.close()
 				alone, took = took, time.Since(begun)
-				first, rows = rows, r.rows
-				if err != nil || len(r.selections) != 3 || !r.selections[2].choice.OK || r.selections[0].function.Name != "b" {
-					t.Errorf("%v, found %+v", err, r.selections)
+				first, rows = rows, r.Rows
+				if err != nil || len(r.Selections) != 3 || !r.Selections[2].Choice.OK || r.Selections[0].Function.Name != "b" {
+					t.Errorf("%v, found %+v", err, r.Selections)
 				}
 				for _, f := range machines {
-					if f.most != 1 || f.running != 0 {
-						t.Errorf("%d instances at once, %d left", f.most, f.running)
+					if f.MostRunning != 1 || f.Running != 0 {
+						t.Errorf("%d instances at once, %d left", f.MostRunning, f.Running)
 					}
 				}
 			})
@@ -70,16 +74,15 @@ func TestMachinesShareTheWork(t *testing.T) {
 	}
 }
 
-// What ends one machine's trials ends all, and nothing is left on any.
+// What ends the trials of one testbed ends all, and nothing is left on any.
 func TestMachinesEndTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		machines := []*fake{{}, {}}
+		machines := []*testbedtest.GPUs{{}, {}}
 		r := aRunner(t, "hybrid", machines, named("slow", ""), named("stuck", "stop"))
 		err := r.run(t.Context())
-		r.progress.close()
-		var stuck *stopError
-		if !errors.As(err, &stuck) || machines[0].running+machines[1].running != 0 {
-			t.Errorf("%v; %d and %d run", err, machines[0].running, machines[1].running)
+		var stuck *StopError
+		if !errors.As(err, &stuck) || machines[0].Running+machines[1].Running != 0 {
+			t.Errorf("%v; %d and %d run", err, machines[0].Running, machines[1].Running)
 		}
 	})
 }

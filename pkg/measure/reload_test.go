@@ -1,4 +1,4 @@
-package profile
+package measure
 
 import (
 	"context"
@@ -10,20 +10,22 @@ import (
 	"time"
 
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/measure/figures"
+	"github.com/gfaas/gfaas/pkg/measure/testbed/testbedtest"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
 func TestLoadTimeIsThatOfParkedMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{}
+		f := &testbedtest.GPUs{}
 		tr := aTrial(f, "")
-		tr.note = func(text string) { t.Errorf("note %q", text) }
+		tr.progress = &recorder{note: func(text string) { t.Errorf("note %q", text) }}
 		ms, err := tr.loadMS(t.Context(), 1)
-		if err != nil || ms != millis(reloadTime) {
-			t.Errorf("%v ms, %v; want %v", ms, err, reloadTime)
+		if err != nil || ms != figures.Millis(testbedtest.ReloadTime) {
+			t.Errorf("%v ms, %v; want %v", ms, err, testbedtest.ReloadTime)
 		}
-		if f.parking != 1 || f.running != 0 || f.bodies["1 in"] != 1+warmRequests+parkRounds {
-			t.Errorf("%d instances, %d run, requests %v", f.parking, f.running, f.bodies)
+		if f.Parking != 1 || f.Running != 0 || f.Requests["1 in"] != 1+maxWarmRequests+parkRounds {
+			t.Errorf("%d instances, %d run, requests %v", f.Parking, f.Running, f.Requests)
 		}
 	})
 }
@@ -43,17 +45,17 @@ func TestNoLoadTimeHasAReason(t *testing.T) {
 		{"ends", gpu.GiB, "load_ms of f is not measured: the instance ended during the trial: signal: segmentation fault"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			f := &fake{}
+			f := &testbedtest.GPUs{}
 			tr := aTrial(f, c.fault)
 			tr.fn.GPUMem = c.mem
 			if c.fault == "ends" {
 				tr.fn.Env["FAKE_MS"] = "3000"
 			}
 			var notes []string
-			tr.note = func(text string) { notes = append(notes, text) }
+			tr.progress = &recorder{note: func(text string) { notes = append(notes, text) }}
 			ms, err := tr.loadMS(t.Context(), 1)
-			if ms != 0 || err != nil || f.running != 0 || len(notes) != 1 || !strings.HasPrefix(notes[0], c.want) {
-				t.Errorf("%s: %v ms, %v, %d run, notes %q", c.fault, ms, err, f.running, notes)
+			if ms != 0 || err != nil || f.Running != 0 || len(notes) != 1 || !strings.HasPrefix(notes[0], c.want) {
+				t.Errorf("%s: %v ms, %v, %d run, notes %q", c.fault, ms, err, f.Running, notes)
 			}
 		})
 	}
@@ -61,16 +63,16 @@ func TestNoLoadTimeHasAReason(t *testing.T) {
 
 func TestOthersSpoilTheLoadTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{}
-		f.meet("resnet-0")
+		f := &testbedtest.GPUs{}
+		f.SetOthers("resnet-0")
 		tr := aTrial(f, "")
 		var notes []string
-		tr.note = func(text string) { notes = append(notes, text) }
+		tr.progress = &recorder{note: func(text string) { notes = append(notes, text) }}
 		if ms, err := tr.loadMS(t.Context(), 1); ms != 0 || err != nil || len(notes) != 1 || !strings.Contains(notes[0], "resnet-0 ran on the GPU too") {
 			t.Errorf("%v ms, %v, notes %q", ms, err, notes)
 		}
-		tr.share = true
-		if ms, err := tr.loadMS(t.Context(), 1); ms != millis(reloadTime) || err != nil {
+		tr.ShareGPU = true
+		if ms, err := tr.loadMS(t.Context(), 1); ms != figures.Millis(testbedtest.ReloadTime) || err != nil {
 			t.Errorf("%v ms, %v", ms, err)
 		}
 	})
@@ -80,20 +82,19 @@ func TestOthersSpoilTheLoadTime(t *testing.T) {
 // its rows; what an earlier run measured is taken.
 func TestLoadTimeIsMeasuredOnceAFunction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		machines := []*fake{{}, {}}
+		machines := []*testbedtest.GPUs{{}, {}}
 		a, b := named("a", ""), named("b", "")
 		a.GPUMem, b.GPUMem = gpu.GiB, gpu.GiB
 		r := aRunner(t, "grid", machines, a, b)
-		r.park = true
+		r.Park = true
 		old := profile.Row{Function: "b", Config: profile.Config{SMPct: 10, Quota: 1, Batch: 1}, LoadMS: 7}
-		r.old = map[point]profile.Row{{"b", old.Config}: old}
+		r.Earlier = map[Point]profile.Row{{"b", old.Config}: old}
 		err := r.run(t.Context())
-		r.progress.close()
-		if err != nil || machines[0].parking+machines[1].parking != 1 {
-			t.Errorf("%v, %d and %d instances", err, machines[0].parking, machines[1].parking)
+		if err != nil || machines[0].Parking+machines[1].Parking != 1 {
+			t.Errorf("%v, %d and %d instances", err, machines[0].Parking, machines[1].Parking)
 		}
-		want := map[string]float64{"a": millis(reloadTime), "b": 7}
-		for _, row := range r.rows {
+		want := map[string]float64{"a": figures.Millis(testbedtest.ReloadTime), "b": 7}
+		for _, row := range r.Rows {
 			if row.LoadMS != want[row.Function] {
 				t.Errorf("row %+v", row)
 			}
@@ -104,35 +105,32 @@ func TestLoadTimeIsMeasuredOnceAFunction(t *testing.T) {
 // prompt is a journal of rows that must be as old as the stop of an instance.
 type prompt struct {
 	*testing.T
-	machines []*fake
+	machines []*testbedtest.GPUs
 	rows     int
 }
 
 func (p *prompt) Append(row profile.Row) error {
 	p.rows++
-	if row.LoadMS == 0 || !slices.ContainsFunc(p.machines, (*fake).justMeasured) {
+	if row.LoadMS == 0 || !slices.ContainsFunc(p.machines, (*testbedtest.GPUs).JustStopped) {
 		p.Errorf("row %+v is written at %v", row, time.Now())
 	}
 	return nil
 }
-
-func (p *prompt) Close() error { return nil }
 
 // A row is whole and written the moment it is measured: a kill while load_ms is
 // measured loses none.
 func TestNoRowWaitsForTheLoadTime(t *testing.T) {
 	for n := range 2 {
 		synctest.Test(t, func(t *testing.T) {
-			machines := []*fake{{}, {}}[:n+1]
+			machines := []*testbedtest.GPUs{{}, {}}[:n+1]
 			a, b := named("a", ""), named("b", "")
 			a.GPUMem, b.GPUMem = gpu.GiB, gpu.GiB
 			r := aRunner(t, "grid", machines, a, b)
-			r.park = true
+			r.Park = true
 			rows := &prompt{T: t, machines: machines}
-			r.journal = rows
+			r.Journal = rows
 			err := r.run(t.Context())
-			r.progress.close()
-			if err != nil || rows.rows != r.points() {
+			if err != nil || rows.rows != r.Size() {
 				t.Errorf("%d machines: %v, %d rows", len(machines), err, rows.rows)
 			}
 		})
@@ -145,14 +143,13 @@ func TestLoadTimeThatCannotStopEndsTheRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := named("f", "lingers")
 		f.GPUMem = gpu.GiB
-		machine := &fake{}
-		r := aRunner(t, "grid", []*fake{machine}, f)
-		r.park = true
+		machine := &testbedtest.GPUs{}
+		r := aRunner(t, "grid", []*testbedtest.GPUs{machine}, f)
+		r.Park = true
 		err := r.run(t.Context())
-		r.progress.close()
-		var stuck *stopError
-		if !errors.As(err, &stuck) || len(machine.started) != 0 || len(r.rows)+len(r.failures) != 0 {
-			t.Errorf("%v, rows %+v, started %v", err, r.rows, machine.started)
+		var stuck *StopError
+		if !errors.As(err, &stuck) || len(machine.Started) != 0 || len(r.Rows)+len(r.Failures) != 0 {
+			t.Errorf("%v, rows %+v, started %v", err, r.Rows, machine.Started)
 		}
 	})
 }
@@ -162,15 +159,14 @@ func TestInterruptedLoadTimeEndsTheRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := named("f", "")
 		f.GPUMem = gpu.GiB
-		machine := &fake{}
-		r := aRunner(t, "grid", []*fake{machine}, f)
-		r.park = true
-		ctx, cancel := contextUntil(t, func() bool { return machine.parks() > 0 })
+		machine := &testbedtest.GPUs{}
+		r := aRunner(t, "grid", []*testbedtest.GPUs{machine}, f)
+		r.Park = true
+		ctx, cancel := contextUntil(t, func() bool { return machine.HasParked() })
 		defer cancel()
 		err := r.run(ctx)
-		r.progress.close()
-		if err == nil || len(r.rows) != 0 || machine.running != 0 {
-			t.Errorf("%v, rows %+v, %d run", err, r.rows, machine.running)
+		if err == nil || len(r.Rows) != 0 || machine.Running != 0 {
+			t.Errorf("%v, rows %+v, %d run", err, r.Rows, machine.Running)
 		}
 	})
 }
@@ -178,8 +174,8 @@ func TestInterruptedLoadTimeEndsTheRun(t *testing.T) {
 // What every instance needs and is not there is told once, as the run's error.
 func TestNothingToMeasureTheLoadTimeOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tr := aTrial(&fake{}, "engine")
-		tr.note = func(text string) { t.Errorf("note %q", text) }
+		tr := aTrial(&testbedtest.GPUs{}, "engine")
+		tr.progress = &recorder{note: func(text string) { t.Errorf("note %q", text) }}
 		if ms, err := tr.loadMS(t.Context(), 1); ms != 0 || err != nil {
 			t.Errorf("%v ms, %v", ms, err)
 		}

@@ -1,28 +1,33 @@
-package profile
+package measure
 
 import (
 	"math"
-	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/measure/testbed/testbedtest"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// withObjective is a trial that measures the goodput for an objective, and tells
-// what it tried.
-func withObjective(f *fake, fault string, slo time.Duration, told *[]string) trial {
+// trials is a TrialWriter.
+type trials struct{ all []profile.Trial }
+
+func (l *trials) Append(t profile.Trial) error {
+	l.all = append(l.all, t)
+	return nil
+}
+
+// withObjective returns a trial that measures the goodput for an objective and
+// appends descriptions of its trials to told.
+func withObjective(f *testbedtest.GPUs, fault string, slo time.Duration, told *[]string) trial {
 	tr := aTrial(f, fault)
-	tr.goodput, tr.load.Precision = true, 0.05
+	tr.Goodput, tr.Load.Precision = true, 0.05
 	tr.fn.SLO = slo
-	tr.functions = []function.Function{tr.fn}
-	tr.trying = func(point, string) {}
-	tr.tried = func(_ point, text string) { *told = append(*told, text) }
-	tr.keep = func(profile.Trial) error { return nil }
+	tr.Functions = []function.Function{tr.fn}
+	tr.progress = &recorder{tried: func(text string) { *told = append(*told, text) }}
 	return tr
 }
 
@@ -34,19 +39,18 @@ func TestGoodputOfASlice(t *testing.T) {
 			service := 4 / (c.SMPct / 100 * c.Quota) // of one invocation, in ms
 			var told []string
 			slo := time.Duration(5 * service * float64(time.Millisecond))
-			f := &fake{}
+			f := &testbedtest.GPUs{}
 			tr := withObjective(f, "", slo, &told)
-			log := trialLog{path: filepath.Join(t.TempDir(), "trials.csv")}
-			tr.keep = log.Append
+			log := &trials{}
+			tr.log = log
 			row, err := tr.measure(t.Context(), c)
 			if err != nil {
 				t.Fatal(err)
 			}
-			kept, err := cli.Load(&cli.Env{}, log.path, profile.ReadTrials)
-			if err != nil || len(kept) != len(told) {
-				t.Errorf("%d trials are kept, want %d: %v", len(kept), len(told), err)
+			if len(log.all) != len(told) {
+				t.Errorf("%d trials are kept, want %d", len(log.all), len(told))
 			}
-			for _, k := range kept {
+			for _, k := range log.all {
 				within := k.P95MS <= k.SLOMS
 				if k.Config != c || k.SLOMS != row.SLOMS || k.Samples < 100 || within != (k.OfferedRPS < row.GoodputRPS) && math.Abs(k.OfferedRPS/row.GoodputRPS-1) > 0.08 {
 					t.Errorf("goodput %v, kept %+v", row.GoodputRPS, k)
@@ -62,8 +66,8 @@ func TestGoodputOfASlice(t *testing.T) {
 			if len(told) < 2 || len(told) > 8 || !strings.HasPrefix(told[0], "goodput trial 1 at ") {
 				t.Errorf("%q", told)
 			}
-			if math.Abs(row.ThroughputRPS-float64(c.Batch)*1000/service) > 0.02*row.ThroughputRPS || len(f.started) != 1 {
-				t.Errorf("%v: throughput %v on %d instances", c, row.ThroughputRPS, len(f.started))
+			if math.Abs(row.ThroughputRPS-float64(c.Batch)*1000/service) > 0.02*row.ThroughputRPS || len(f.Started) != 1 {
+				t.Errorf("%v: throughput %v on %d instances", c, row.ThroughputRPS, len(f.Started))
 			}
 			if rps, _, ok := row.Goodput(row.SLOMS); !ok || rps != row.GoodputRPS {
 				t.Errorf("%v, %v", rps, ok)
@@ -75,7 +79,7 @@ func TestGoodputOfASlice(t *testing.T) {
 func TestNoGoodputWithoutObjective(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told []string
-		row, err := withObjective(&fake{}, "", 0, &told).measure(t.Context(), profile.Config{SMPct: 50, Quota: 1, Batch: 1})
+		row, err := withObjective(&testbedtest.GPUs{}, "", 0, &told).measure(t.Context(), profile.Config{SMPct: 50, Quota: 1, Batch: 1})
 		if err != nil || row.GoodputKnown || row.SLOMS != 0 || row.IdleP95MS != 0 || len(told) != 0 {
 			t.Errorf("%+v, %v, %q", row, err, told)
 		}
@@ -87,10 +91,10 @@ func TestNoGoodputWithoutObjective(t *testing.T) {
 func TestGoodputThatIsNotKnownIsUnstable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told, notes []string
-		tr := withObjective(&fake{}, "", 5*time.Second, &told)
+		tr := withObjective(&testbedtest.GPUs{}, "", 5*time.Second, &told)
 		tr.fn.Env["FAKE_MS"] = "1000"
-		tr.load.Precision = 0.05
-		tr.note = func(text string) { notes = append(notes, text) }
+		tr.Load.Precision = 0.05
+		tr.progress = &recorder{note: func(text string) { notes = append(notes, text) }}
 		row, err := tr.measure(t.Context(), profile.Config{SMPct: 50, Quota: 1, Batch: 1})
 		if err != nil || row.GoodputKnown || row.GoodputRPS != 0 || row.Unstable != 1 || row.SLOMS != 5000 {
 			t.Errorf("%+v, %v, %q", row, err, told)
@@ -105,9 +109,9 @@ func TestGoodputThatIsNotKnownIsUnstable(t *testing.T) {
 func TestOthersDuringTheGoodput(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told []string
-		f := &fake{}
+		f := &testbedtest.GPUs{}
 		tr := withObjective(f, "", 40*time.Millisecond, &told)
-		time.AfterFunc(20*time.Second, func() { f.meet("resnet-0") })
+		time.AfterFunc(20*time.Second, func() { f.SetOthers("resnet-0") })
 		_, err := tr.measure(t.Context(), profile.Config{SMPct: 50, Quota: 1, Batch: 1})
 		if err == nil || !strings.HasPrefix(err.Error(), "resnet-0 ran on the GPU too during the trials for its goodput") {
 			t.Error(err)

@@ -1,0 +1,168 @@
+package measure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/load"
+	"github.com/gfaas/gfaas/pkg/measure/figures"
+	"github.com/gfaas/gfaas/pkg/measure/testbed"
+)
+
+const (
+	parkRounds       = 3                     // requests that find the memory parked
+	parkPollInterval = 10 * time.Millisecond // between queries of the parked memory
+	parkStallTimeout = 5 * time.Second       // without progress of parking
+)
+
+// reload is the time to bring the memory of a function back from the host,
+// measured once for all of its configurations.
+type reload struct {
+	done chan struct{} // closed when the rest is set
+	ms   float64       // 0: not measured
+	err  error
+}
+
+// loadMS returns the load_ms of the trial's function: the figure of an earlier run,
+// else the one that the first caller measures while the others wait; 0 if it cannot
+// be measured. An error ends the run.
+func (r *runner) loadMS(ctx context.Context, t trial, batch int) (float64, error) {
+	if !r.Park {
+		return 0, nil
+	}
+	r.mu.Lock()
+	p, started := r.reloads[t.fn.Name]
+	if !started {
+		p = &reload{done: make(chan struct{})}
+		r.reloads[t.fn.Name] = p
+	}
+	r.mu.Unlock()
+	if started {
+		<-p.done
+		return p.ms, p.err
+	}
+	defer close(p.done)
+	for at, row := range r.Earlier {
+		if at.Function == t.fn.Name {
+			p.ms = max(p.ms, row.LoadMS)
+		}
+	}
+	if p.ms == 0 {
+		p.ms, p.err = t.loadMS(ctx, batch)
+	}
+	return p.ms, p.err
+}
+
+// loadMS measures how much longer a request takes if the memory of its instance is
+// parked on the host (a host-warm start, in the terms of MQFQ-Sticky), in ms. The
+// instance has the whole GPU: the amount of memory does not depend on the slice,
+// and with a quota the figure would depend on its windows. If it cannot be
+// measured, loadMS notes the reason and returns 0. The error is a *StopError.
+func (t trial) loadMS(ctx context.Context, batch int) (ms float64, err error) {
+	if t.fn.GPUMem == 0 {
+		t.progress.Note(fmt.Sprintf("load_ms of %s is not measured: its file sets no gpu_mem, without which it could take all of the host's memory", t.fn.Name))
+		return 0, nil
+	}
+	whole := gpu.Slice{SMPct: 100, QuotaRequest: 1, QuotaLimit: 1, Mem: t.fn.GPUMem}
+	err = t.onInstance(ctx, testbed.Options{Slice: whole, Parks: true}, func(s testbed.Instance) (err error) {
+		limited, cancel := context.WithTimeout(ctx, t.StartTimeout)
+		defer cancel()
+		ms, err = t.reloadMS(limited, s, batch)
+		if ctx.Err() == nil {
+			err = checkAlive(ctx, s, err)
+		}
+		if err != nil {
+			ms = 0
+		}
+		return err
+	})
+	var stuck *StopError
+	switch {
+	case errors.As(err, &stuck):
+		return ms, err
+	case err != nil && ctx.Err() == nil && !endsRun(err): // else the next trial reports it
+		t.progress.Note(fmt.Sprintf("load_ms of %s is not measured: %v", t.fn.Name, err))
+	}
+	return ms, nil
+}
+
+// reloadMS returns the median duration of requests that find the memory parked,
+// minus that of requests that find it on the GPU, in ms.
+func (t trial) reloadMS(ctx context.Context, s testbed.Instance, batch int) (float64, error) {
+	send, err := t.target(ctx, s, batch)
+	if err != nil {
+		return 0, err
+	}
+	if err := t.firstAnswer(ctx, send); err != nil {
+		return 0, err
+	}
+	warm, err := t.warm(ctx, send)
+	if err != nil {
+		return 0, err
+	}
+	if warm == 0 {
+		return 0, fmt.Errorf("fewer than %d single requests were answered in %v", minWarmRequests, t.Load.Duration)
+	}
+	took, err := parkedDuration(ctx, s, send)
+	if err != nil {
+		return 0, err
+	}
+	if others := t.testbed.Others(ctx); len(others) > 0 && !t.ShareGPU {
+		return 0, fmt.Errorf("%s ran on the GPU too", strings.Join(others, ", "))
+	}
+	ms := figures.Millis(took - warm)
+	if ms <= 0 {
+		return 0, fmt.Errorf("with its memory parked a request took %v ms, without %v: too little is moved to tell", figures.Millis(took), figures.Millis(warm))
+	}
+	return ms, nil
+}
+
+// parkedDuration returns the median duration of requests that find the memory
+// parked.
+func parkedDuration(ctx context.Context, s testbed.Instance, send load.Target) (time.Duration, error) {
+	var took []time.Duration
+	for range parkRounds {
+		if err := awaitParked(ctx, s); err != nil {
+			return 0, err
+		}
+		begun := time.Now()
+		if err := send(ctx); err != nil {
+			return 0, err
+		}
+		took = append(took, time.Since(begun))
+	}
+	slices.Sort(took)
+	return took[len(took)/2], nil
+}
+
+// awaitParked returns when all memory of the instance is parked. It fails if
+// parking makes no progress for parkStallTimeout.
+func awaitParked(ctx context.Context, s testbed.Instance) error {
+	most, since := 0.0, time.Now()
+	poll := time.NewTicker(parkPollInterval)
+	defer poll.Stop()
+	for {
+		used, parked := s.Parked(ctx)
+		switch {
+		case used > 0 && parked >= used:
+			return nil
+		case parked > most:
+			most, since = parked, time.Now()
+		case time.Since(since) < parkStallTimeout:
+		case used == 0:
+			return errors.New("it holds no GPU memory between requests")
+		default:
+			return fmt.Errorf("of its %.4g MiB only %.4g went to the host while it had no work", used, parked)
+		}
+		select {
+		case <-poll.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}

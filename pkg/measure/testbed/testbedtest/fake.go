@@ -1,0 +1,237 @@
+// Package testbedtest has simulated GPUs for tests that measure.
+package testbedtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/load"
+	"github.com/gfaas/gfaas/pkg/measure/testbed"
+)
+
+// GPUs is a testbed whose instances answer one request at a time. The slice sets
+// the duration of a request: the function's FAKE_MS, in ms on a whole GPU, divided
+// by SM share and quota. The function's FAKE_FAULT selects a fault (see the code).
+// A test reads the counters when no instance runs.
+type GPUs struct {
+	Imported float64 // MiB of the model daemon's that instances have mapped
+
+	mu          sync.Mutex
+	Started     []gpu.Slice    // of instances that do not park
+	Parking     int            // number of instances that park
+	Running     int            // instances now
+	MostRunning int            // at the same time
+	Requests    map[string]int // number of requests by "batch body"
+	others      []string
+	stopped     time.Time // last stop of an instance that does not park
+}
+
+// errNoEngine is an error that every start meets.
+type errNoEngine struct{}
+
+func (errNoEngine) Error() string     { return "no container engine answers" }
+func (errNoEngine) Unavailable() bool { return true }
+func (errNoEngine) Hint() string      { return "start it" }
+
+// Others returns the names that SetOthers set.
+func (f *GPUs) Others(context.Context) []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.others
+}
+
+// SetOthers sets the other users of the GPUs.
+func (f *GPUs) SetOthers(names ...string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.others = names
+}
+
+// HasParked reports whether an instance that parks was started.
+func (f *GPUs) HasParked() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.Parking > 0
+}
+
+// JustStopped reports whether an instance that does not park stopped at this
+// moment of virtual time.
+func (f *GPUs) JustStopped() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.stopped.Equal(time.Now())
+}
+
+// Meter returns a meter that reports the number of its samples as the power.
+func (f *GPUs) Meter() testbed.Meter { return &meter{} }
+
+type meter struct{ samples int }
+
+func (m *meter) Sample()                 { m.samples++ }
+func (m *meter) Close() testbed.Activity { return testbed.Activity{PowerW: float64(m.samples)} }
+
+// Start starts an instance, unless the function's fault forbids it.
+func (f *GPUs) Start(ctx context.Context, fn function.Function, options testbed.Options) (testbed.Instance, error) {
+	s := options.Slice
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := s.Validate(); err != nil {
+		return nil, err
+	}
+	full, err := time.ParseDuration(fn.Env["FAKE_MS"] + "ms")
+	if err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if options.Parks {
+		f.Parking++
+	} else {
+		f.Started = append(f.Started, s)
+	}
+	switch fn.Env["FAKE_FAULT"] {
+	case "engine":
+		return nil, fmt.Errorf("start: %w", errNoEngine{})
+	case "start":
+		if s.SMPct < 20 {
+			return nil, errors.New("ended before it was ready: exit status 3\nit printed last:\n  out of memory")
+		}
+	}
+	if fault := fn.Env["FAKE_FAULT"]; options.Parks && fault == "parkless" {
+		return nil, errors.New("ended before it was ready: managed memory is not supported")
+	}
+	f.Running++
+	f.MostRunning = max(f.MostRunning, f.Running)
+	return &instance{
+		gpus: f, fault: fn.Env["FAKE_FAULT"], slice: s, parks: options.Parks, one: make(chan struct{}, 1),
+		service: time.Duration(float64(full) / (s.SMPct / 100) / s.QuotaLimit), began: time.Now(), worked: time.Now(),
+	}, nil
+}
+
+type instance struct {
+	gpus    *GPUs
+	fault   string
+	slice   gpu.Slice
+	one     chan struct{}
+	service time.Duration
+	began   time.Time
+	parks   bool
+	worked  time.Time // when the last request ended
+	answers int       // requests begun
+}
+
+// An instance that parks does so 500 ms after its last request. The next request
+// takes ReloadTime longer.
+const (
+	parkAfter  = 500 * time.Millisecond
+	ReloadTime = 30 * time.Millisecond
+)
+
+func (s *instance) Parked(ctx context.Context) (used, parked float64) {
+	used = s.GPUMemMiB(ctx)
+	switch {
+	case s.parks && s.fault != "pools" && time.Since(s.worked) >= parkAfter:
+		return used, used
+	case s.parks && time.Since(s.worked) >= parkAfter:
+		return used, used / 4
+	}
+	return used, 0
+}
+
+func (s *instance) Target(ctx context.Context, r testbed.Request) (load.Target, error) {
+	if s.fault == "mute" {
+		<-ctx.Done()
+		return nil, &testbed.BodyError{Err: ctx.Err()}
+	}
+	if s.fault == "batch" && r.Batch > 1 {
+		return nil, &testbed.BodyError{Err: errors.New("it takes one at a time")}
+	}
+	return func(ctx context.Context) error { return s.invoke(ctx, r) }, nil
+}
+
+func (s *instance) invoke(ctx context.Context, r testbed.Request) error {
+	select {
+	case s.one <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-s.one }()
+	s.gpus.mu.Lock()
+	if s.gpus.Requests == nil {
+		s.gpus.Requests = map[string]int{}
+	}
+	s.gpus.Requests[fmt.Sprintf("%d %s", r.Batch, r.Body)]++
+	s.gpus.mu.Unlock()
+	if s.answers++; s.fault == "stalls" && s.answers > 1 {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	if s.fault == "waits" && s.slice.SMPct > 25 {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	service := s.service
+	if s.fault == "tires" {
+		service += time.Since(s.began) / 1000
+	}
+	if _, parked := s.Parked(ctx); parked > 0 && s.fault != "quick" {
+		service += ReloadTime
+	}
+	defer func() { s.worked = time.Now() }()
+	timer := time.NewTimer(service)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if s.fault == "answer" && s.slice.SMPct < 20 {
+		return errors.New("status 500")
+	}
+	return nil
+}
+
+func (s *instance) ImportedMiB(context.Context) float64 { return s.gpus.Imported }
+
+func (s *instance) GPUMemMiB(context.Context) float64 {
+	switch s.fault {
+	case "memory":
+		return 0
+	case "leaks":
+		return 100 * (1 + time.Since(s.began).Seconds())
+	}
+	return 100 + s.slice.SMPct
+}
+
+func (s *instance) Ended(context.Context) error {
+	if s.fault == "ends" && time.Since(s.began) > 5*time.Second {
+		return errors.New("signal: segmentation fault")
+	}
+	return nil
+}
+
+func (s *instance) LastLines(context.Context) string { return "line one\nline two\n" }
+
+func (s *instance) Stop(ctx context.Context) error {
+	s.gpus.mu.Lock()
+	defer s.gpus.mu.Unlock()
+	s.gpus.Running--
+	if !s.parks {
+		s.gpus.stopped = time.Now()
+	}
+	if s.fault == "stop" || s.fault == "lingers" && s.parks {
+		return errors.New("it does not end")
+	}
+	// For tests that run the command in another process.
+	if path := os.Getenv("FAKE_STOPPED"); path != "" {
+		return os.WriteFile(path, []byte("stopped\n"), 0o644)
+	}
+	return ctx.Err()
+}
