@@ -47,3 +47,20 @@ func FuzzListFlag(f *testing.F) {
 		}
 	})
 }
+
+func TestPercentage(t *testing.T) {
+	for text, want := range map[string]float64{"5%": 0.05, "5": 0.05, "0": 0, "12.5%": 0.125} {
+		var v float64
+		var set bool
+		if err := (percentage{&v, &set}).Set(text); err != nil || v != want || !set {
+			t.Errorf("%s: %v, %v", text, v, err)
+		}
+	}
+	for _, text := range []string{"", "%", "-1%", "five", "NaN", "1001"} {
+		var v float64
+		var set bool
+		if err := (percentage{&v, &set}).Set(text); err == nil || set {
+			t.Errorf("%q is taken as %v", text, v)
+		}
+	}
+}

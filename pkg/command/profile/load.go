@@ -16,6 +16,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/load"
 	"github.com/gfaas/gfaas/pkg/measure/figures"
+	"github.com/gfaas/gfaas/pkg/measure/gate"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/outfile"
 	"github.com/gfaas/gfaas/pkg/profile"
@@ -68,7 +69,6 @@ type loadOptions struct {
 	loadSpec string
 	slo      time.Duration
 	failIf   []string
-	strict   bool
 	junit    string
 	hist     bool
 	method   string
@@ -76,9 +76,9 @@ type loadOptions struct {
 	bodyPath string
 	timeout  time.Duration
 
-	gates  []gate
-	header http.Header
-	body   []byte
+	criteria gate.Criteria
+	header   http.Header
+	body     []byte
 }
 
 // newLoad is gfaas-profile load.
@@ -103,7 +103,7 @@ func newLoad(env *cli.Env) *cobra.Command {
 	loadFlags(cmd, &o.load, &o.loadSpec, 0)
 	f.DurationVar(&o.slo, "slo", 0, "latency that requests are to keep to (default the function's slo)")
 	f.StringArrayVar(&o.failIf, "fail-if", nil, "exit with 3 when this holds, like 'p95_ms > 69'")
-	f.BoolVar(&o.strict, "strict", false, "with --fail-if: exit with 3 also when the answer is in doubt")
+	f.BoolVar(&o.criteria.Strict, "strict", false, "with --fail-if: exit with 3 also when the answer is in doubt")
 	f.StringVar(&o.junit, "junit", "", "write what passed and what did not to this file, as JUnit XML")
 	f.BoolVar(&o.hist, "hist", false, "with -o table: show the histogram of the latencies too")
 	f.StringVar(&o.method, "method", http.MethodPost, "method of the requests")
@@ -138,11 +138,11 @@ func (o *loadOptions) check() (err error) {
 	if o.header, err = fnhttp.ParseHeaders(o.headers); err != nil {
 		return cli.Usagef("--header %w", err)
 	}
-	if o.gates, err = parseGates(o.failIf, ofLoads); err != nil {
+	if o.criteria.Gates, err = parseGates(o.failIf, ofLoads); err != nil {
 		return err
 	}
-	for _, g := range o.gates {
-		if len(g.where) > 0 {
+	for _, g := range o.criteria.Gates {
+		if g.Selectors() != "" {
 			return cli.Usagef("--fail-if %q: a load has no configurations to choose from", g)
 		}
 	}
@@ -202,22 +202,17 @@ func (o *loadOptions) conclude(l loaded, res load.Result, ended error) error {
 	if ended == nil {
 		ended = figures.CheckAnswered(res)
 	}
-	all := []finding{{about: aboutTrials, name: l.Target}}
-	for _, g := range o.gates {
-		if ended == nil {
-			all = append(all, g.judge(l.Target, l.figures, figures.Millis(o.slo)))
-		}
+	all := []gate.Finding{gate.Measured(l.Target)}
+	if ended == nil {
+		all = append(all, o.criteria.JudgeFigures(l.Target, l.figures, figures.Millis(o.slo))...)
 	}
-	all = doubts(all, o.strict)
-	if o.junit != "" {
-		if err := writeJUnit(env, o.junit, all, ended); err != nil {
-			return errors.Join(ended, err)
-		}
+	if err := writeJUnit(env, o.junit, all, ended); err != nil {
+		return errors.Join(ended, err)
 	}
 	if ended != nil {
 		return ended
 	}
-	return judge(env, all)
+	return conclude(env, all)
 }
 
 // loaded is what came of a load. Times are in milliseconds.
@@ -295,7 +290,7 @@ func (l loaded) figures(metric string) (value, half float64, measured bool) {
 	case "within_pct":
 		return share(l.WithinPct)
 	}
-	return figuresOf(l.row)(metric)
+	return gate.FiguresOf(l.row)(metric)
 }
 
 // csv is the header and the line that follows it.

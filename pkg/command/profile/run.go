@@ -17,9 +17,11 @@ import (
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/load"
 	"github.com/gfaas/gfaas/pkg/measure"
+	"github.com/gfaas/gfaas/pkg/measure/gate"
 	"github.com/gfaas/gfaas/pkg/measure/testbed"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/policy/search"
+	"github.com/gfaas/gfaas/pkg/profile"
 )
 
 const runLong = `Starts one instance of the function under each SM share and quota (request and
@@ -147,9 +149,7 @@ type runOptions struct {
 	platform platform
 	path     string // of the function file
 
-	gates    []gate
-	baseline *baseline // nil without
-	strict   bool      // a doubtful finding counts as no
+	criteria gate.Criteria
 
 	loadSpec      string
 	failIf        []string
@@ -192,7 +192,7 @@ func newRun(env *cli.Env, p platform) *cobra.Command {
 	f.StringVar(&o.resume, "resume", "", "go on with this profile: skip what it has, append the rest")
 	f.StringVar(&o.trialsOut, "trials-out", "", "write each trial for the goodput to this file (CSV), for gfaas-profile report --trials")
 	f.StringArrayVar(&o.failIf, "fail-if", nil, "exit with 3 when this holds at any row, like 'p95_ms > 69'")
-	f.BoolVar(&o.strict, "strict", false, "with --fail-if and --baseline: exit with 3 also when the answer is in doubt")
+	f.BoolVar(&o.criteria.Strict, "strict", false, "with --fail-if and --baseline: exit with 3 also when the answer is in doubt")
 	f.StringVar(&o.baselinePath, "baseline", "", "exit with 3 when a row is worse than that of this older profile")
 	o.regression = 0.05
 	f.Var(percentage{&o.regression, &o.regressionSet}, "max-regression", "how much worse than --baseline a row may be")
@@ -228,18 +228,18 @@ func (o *runOptions) check() error {
 	if err != nil {
 		return err
 	}
-	if o.gates, err = parseGates(o.failIf, ofRows); err != nil {
+	if o.criteria.Gates, err = parseGates(o.failIf, gate.RowMetrics()); err != nil {
 		return err
 	}
 	if err := o.chooseFunctions(); err != nil {
 		return err
 	}
-	for _, g := range o.gates {
-		if !g.matchesAny(o.Functions, o.Space) {
-			return cli.Usagef("--fail-if %q: no configuration to be measured is at %s", g, g.selectors())
+	for _, g := range o.criteria.Gates {
+		if !g.MatchesAny(o.Functions, o.Space) {
+			return cli.Usagef("--fail-if %q: no configuration to be measured is at %s", g, g.Selectors())
 		}
 		for _, fn := range o.Functions {
-			if g.slo && g.matchesAny([]function.Function{fn}, o.Space) && o.Objective(fn.Name) == 0 {
+			if g.UsesSLO() && g.MatchesAny([]function.Function{fn}, o.Space) && o.Objective(fn.Name) == 0 {
 				return cli.Usagef("--fail-if %q: %s has no slo: expected one in %s, or --slo", g, fn.Name, o.path)
 			}
 		}
@@ -543,11 +543,9 @@ func (o *runOptions) conclude(res measure.Result, interrupted bool, ended error)
 			return errors.Join(ended, err)
 		}
 	}
-	all := o.findings(res)
-	if o.junit != "" {
-		if err := writeJUnit(env, o.junit, all, ended); err != nil {
-			return errors.Join(ended, err)
-		}
+	all := o.criteria.Judge(o.Job, res)
+	if err := writeJUnit(env, o.junit, all, ended); err != nil {
+		return errors.Join(ended, err)
 	}
 	file := o.file()
 	again := ""
@@ -569,6 +567,35 @@ func (o *runOptions) conclude(res measure.Result, interrupted bool, ended error)
 	}
 	o.announceChoice(res.Selections)
 	return o.judge(res, all, again)
+}
+
+// judge returns the error that the findings amount to. It outweighs all findings that
+// a configuration could not be measured: such a run has no answer.
+func (o *runOptions) judge(res measure.Result, all []gate.Finding, again string) error {
+	err := conclude(o.env, all)
+	if len(res.Failures) == 0 {
+		return err
+	}
+	if err != nil {
+		o.env.Notef("%v", err)
+	}
+	return cli.Fail(cli.ExitFailure, again, fmt.Errorf("%d of %d configurations could not be measured",
+		len(res.Failures), len(res.Rows)+len(res.Failures)))
+}
+
+// loadBaseline reads the profile of --baseline, if there is one.
+func (o *runOptions) loadBaseline() error {
+	if o.baselinePath == "" {
+		return nil
+	}
+	rows, err := cli.Load(o.env, o.baselinePath, profile.Read)
+	if err != nil {
+		return err
+	}
+	if o.criteria.Baseline, err = gate.NewBaseline(o.baselinePath, rows, o.Job, o.regression); err != nil {
+		return fmt.Errorf("--baseline %w", err)
+	}
+	return nil
 }
 
 // announceChoice prints the choices of the search.

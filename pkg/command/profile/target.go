@@ -39,8 +39,8 @@ type reached struct {
 // keepTo is told the objective that the target has of its own; 0 is none.
 func (o *loadOptions) keepTo(name string, own time.Duration) error {
 	o.slo = cmp.Or(o.slo, own)
-	for _, g := range o.gates {
-		if g.slo && o.slo == 0 {
+	for _, g := range o.criteria.Gates {
+		if g.UsesSLO() && o.slo == 0 {
 			return cli.Usagef("--fail-if %q: %s has no slo: expected --slo", g, name)
 		}
 	}

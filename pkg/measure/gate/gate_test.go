@@ -1,4 +1,4 @@
-package profile
+package gate
 
 import (
 	"reflect"
@@ -10,7 +10,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-func TestParseGate(t *testing.T) {
+func TestParse(t *testing.T) {
 	for text, want := range map[string]string{
 		"p95_ms > 69":                           "p95_ms > 69",
 		"p95_ms>69":                             "p95_ms > 69",
@@ -21,7 +21,7 @@ func TestParseGate(t *testing.T) {
 		"cold_ms >= 5 at function=a,batch=4":    "cold_ms >= 5 at function=a,batch=4",
 		"p95_ms>slo":                            "p95_ms > slo",
 	} {
-		g, err := parseGate(text, ofRows)
+		g, err := parse(text, RowMetrics())
 		if err != nil || g.String() != want {
 			t.Errorf("%q: %q, %v", text, g, err)
 		}
@@ -43,7 +43,7 @@ func TestParseGate(t *testing.T) {
 		"p95_ms > 69 or errors > 0":        "is no condition",
 		"throughput_rps < slo":             "slo is a latency, throughput_rps is none",
 	} {
-		if g, err := parseGate(text, ofRows); err == nil || !strings.Contains(err.Error(), why) {
+		if g, err := parse(text, RowMetrics()); err == nil || !strings.Contains(err.Error(), why) {
 			t.Errorf("%q: %+v, %v, want %q", text, g, err, why)
 		}
 	}
@@ -61,61 +61,61 @@ func TestGateJudges(t *testing.T) {
 	for _, tc := range []struct {
 		row  profile.Row
 		gate string
-		want verdict
+		want Verdict
 	}{
-		{unstable, "p95_ms > 64.9", doubtful},
-		{unstable, "p95_ms > 69", doubtful},
-		{unstable, "p95_ms > 80", passed},
-		{unstable, "p95_ms >= slo", doubtful},
-		{unstable, "throughput_rps < 60", doubtful},
-		{unstable, "efficacy < 10000", doubtful},
-		{unstable, "p95_ms != 1", doubtful},
-		{unstable, "goodput_rps < 10", doubtful},
-		{unstable, "goodput_ci_rps > 10", doubtful},
-		{unstable, "cold_ms > 1", unknown},
-		{row, "goodput_rps < 10", unknown},
-		{unstable, "unstable > 0", tripped},
-		{unstable, "errors > 0", tripped},
-		{unstable, "gpu_mem_mib > 99", tripped},
-		{row, "p95_ms > 69", passed},
-		{row, "p95_ms >= 69", tripped},
-		{row, "p95_ms == 69", tripped},
-		{row, "p95_ms < 70 at function=f", tripped},
-		{row, "p95_ms < 70 at sm_pct=24,quota=0.4,batch=1", tripped},
-		{row, "efficacy > 499", tripped},
-		{row, "efficacy > 501", passed},
-		{row, "cold_ms > 0", unknown},
-		{row, "errors > 0", passed},
-		{row, "p95_ms > slo", passed},
-		{row, "p95_ms >= slo", tripped},
+		{unstable, "p95_ms > 64.9", Doubtful},
+		{unstable, "p95_ms > 69", Doubtful},
+		{unstable, "p95_ms > 80", Passed},
+		{unstable, "p95_ms >= slo", Doubtful},
+		{unstable, "throughput_rps < 60", Doubtful},
+		{unstable, "efficacy < 10000", Doubtful},
+		{unstable, "p95_ms != 1", Doubtful},
+		{unstable, "goodput_rps < 10", Doubtful},
+		{unstable, "goodput_ci_rps > 10", Doubtful},
+		{unstable, "cold_ms > 1", Unknown},
+		{row, "goodput_rps < 10", Unknown},
+		{unstable, "unstable > 0", Tripped},
+		{unstable, "errors > 0", Tripped},
+		{unstable, "gpu_mem_mib > 99", Tripped},
+		{row, "p95_ms > 69", Passed},
+		{row, "p95_ms >= 69", Tripped},
+		{row, "p95_ms == 69", Tripped},
+		{row, "p95_ms < 70 at function=f", Tripped},
+		{row, "p95_ms < 70 at sm_pct=24,quota=0.4,batch=1", Tripped},
+		{row, "efficacy > 499", Tripped},
+		{row, "efficacy > 501", Passed},
+		{row, "cold_ms > 0", Unknown},
+		{row, "errors > 0", Passed},
+		{row, "p95_ms > slo", Passed},
+		{row, "p95_ms >= slo", Tripped},
 		// 65 to 73 ms, 45 to 51 requests a second.
-		{known, "p95_ms > 64.9", tripped},
-		{known, "p95_ms > 65.1", doubtful},
-		{known, "p95_ms > 72.9", doubtful},
-		{known, "p95_ms > 73.1", passed},
-		{known, "p95_ms > slo", doubtful},
-		{known, "p95_ms < 73.1", tripped},
-		{known, "p95_ms <= 66", doubtful},
-		{known, "p95_ms != 69", passed},
-		{known, "throughput_rps < 52", tripped},
-		{known, "throughput_rps < 48", doubtful},
-		{known, "throughput_rps < 45", passed},
-		{known, "efficacy < 500", doubtful},
+		{known, "p95_ms > 64.9", Tripped},
+		{known, "p95_ms > 65.1", Doubtful},
+		{known, "p95_ms > 72.9", Doubtful},
+		{known, "p95_ms > 73.1", Passed},
+		{known, "p95_ms > slo", Doubtful},
+		{known, "p95_ms < 73.1", Tripped},
+		{known, "p95_ms <= 66", Doubtful},
+		{known, "p95_ms != 69", Passed},
+		{known, "throughput_rps < 52", Tripped},
+		{known, "throughput_rps < 48", Doubtful},
+		{known, "throughput_rps < 45", Passed},
+		{known, "efficacy < 500", Doubtful},
 	} {
-		g, err := parseGate(tc.gate, ofRows)
+		g, err := parse(tc.gate, RowMetrics())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if f := g.judge("f", figuresOf(tc.row), 69); f.verdict != tc.want || (f.text == "") != (tc.want == passed) {
+		if f := g.Judge("f", FiguresOf(tc.row), 69); f.Verdict != tc.want || (f.Text == "") != (tc.want == Passed) {
 			t.Errorf("%s: %+v, want verdict %d", tc.gate, f, tc.want)
 		}
 	}
-	if g, _ := parseGate("p95_ms > slo", ofRows); g.judge("f", figuresOf(row), 0).verdict != unknown {
+	if g, _ := parse("p95_ms > slo", RowMetrics()); g.Judge("f", FiguresOf(row), 0).Verdict != Unknown {
 		t.Error("a function without an slo was judged by it")
 	}
 }
 
-func TestGateReaches(t *testing.T) {
+func TestMatchesAny(t *testing.T) {
 	fns := []function.Function{{Name: "f"}}
 	space := search.Space{SMPct: []float64{12, 24}, Quota: []float64{0.2, 1}, Batch: []int{1}}
 	for text, want := range map[string]bool{
@@ -125,23 +125,23 @@ func TestGateReaches(t *testing.T) {
 		"p95_ms > 1 at function=g":          false,
 		"p95_ms > 1 at batch=2":             false,
 	} {
-		g, err := parseGate(text, ofRows)
-		if err != nil || g.matchesAny(fns, space) != want {
-			t.Errorf("%s: reaches is not %v (%v)", text, want, err)
+		g, err := parse(text, RowMetrics())
+		if err != nil || g.MatchesAny(fns, space) != want {
+			t.Errorf("%s: got %v, want %v (%v)", text, !want, want, err)
 		}
 	}
 }
 
-func FuzzParseGate(f *testing.F) {
+func FuzzParse(f *testing.F) {
 	for _, s := range []string{"p95_ms > 69", "p95_ms>69 at sm_pct=24,quota=0.4", "errors != 0 at function=f", "x", "p95_ms > 1e300"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		g, err := parseGate(text, ofRows)
+		g, err := parse(text, RowMetrics())
 		if err != nil {
 			return
 		}
-		again, err := parseGate(g.String(), ofRows)
+		again, err := parse(g.String(), RowMetrics())
 		if err != nil || !reflect.DeepEqual(again, g) {
 			t.Fatalf("%q parsed to %+v, printed %q, parsed to %+v, %v", text, g, g, again, err)
 		}

@@ -1,13 +1,9 @@
-package profile
+package gate
 
 import (
-	"io"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/measure"
 	"github.com/gfaas/gfaas/pkg/policy/search"
@@ -44,55 +40,37 @@ func TestBaselineJudge(t *testing.T) {
 		"failing":                     {row(100, 1, 10, 0.1, 1), row(100, 1, 10, 0.1, 9), "errors are 9% of the requests for f at sm_pct 24, quota 0.4, batch 1, were 1%: 8 points more than 5", ""},
 		"what sustained nothing once": {row(0, 0, 0, 0, 100), row(1, 0, 10, 0, 0), "", ""},
 	} {
-		b := &baseline{most: 0.05, rows: map[measure.Point]profile.Row{{Function: "f", Config: at}: c.old}}
-		got := strings.Join(texts(b.judge(c.now), aboutBaseline, tripped), "; ")
+		b := &Baseline{allowed: 0.05, rows: map[measure.Point]profile.Row{{Function: "f", Config: at}: c.old}}
+		got := strings.Join(Texts(b.judge(c.now), BaselineSubject, Tripped), "; ")
 		if c.want == "" && got != "" || !strings.Contains(got, c.want) {
 			t.Errorf("%s: %q, want %q", what, got, c.want)
 		}
-		got = strings.Join(texts(b.judge(c.now), aboutBaseline, doubtful), "; ")
+		got = strings.Join(Texts(b.judge(c.now), BaselineSubject, Doubtful), "; ")
 		if c.doubt == "" && got != "" || !strings.Contains(got, c.doubt) {
 			t.Errorf("%s: in doubt %q, want %q", what, got, c.doubt)
 		}
 	}
 }
 
-func TestPercentage(t *testing.T) {
-	for text, want := range map[string]float64{"5%": 0.05, "5": 0.05, "0": 0, "12.5%": 0.125} {
-		var v float64
-		var set bool
-		if err := (percentage{&v, &set}).Set(text); err != nil || v != want || !set {
-			t.Errorf("%s: %v, %v", text, v, err)
-		}
-	}
-	for _, text := range []string{"", "%", "-1%", "five", "NaN", "1001"} {
-		var v float64
-		var set bool
-		if err := (percentage{&v, &set}).Set(text); err == nil || set {
-			t.Errorf("%q is taken as %v", text, v)
-		}
-	}
-}
-
-// TestBaselineModel: of a baseline of several GPU models the rows of the run's count.
+// Of a baseline with several GPU models, the rows of the run's model count.
 func TestBaselineModel(t *testing.T) {
-	lines := []string{"f,V100,50,1,10,100", "f,A100,50,1,100,10", "f,,50,1,20,50"}
-	for range lines {
-		lines = append(lines[1:], lines[0]) // whatever the order
-		path := filepath.Join(t.TempDir(), "old.csv")
-		text := "function,gpu,sm_pct,quota,throughput_rps,p95_ms\n" + strings.Join(lines, "\n") + "\n"
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+	at := profile.Config{SMPct: 50, Quota: 1, Batch: 1}
+	rows := []profile.Row{
+		{Function: "f", GPU: "V100", Config: at, ThroughputRPS: 10, P95MS: 100},
+		{Function: "f", GPU: "A100", Config: at, ThroughputRPS: 100, P95MS: 10},
+		{Function: "f", Config: at, ThroughputRPS: 20, P95MS: 50},
+	}
+	for range rows {
+		rows = append(rows[1:], rows[0]) // in any order
 		for model, want := range map[string]float64{"V100": 10, "A100": 100, "T4": 20} {
-			o := runOptions{}
-			o.env, o.baselinePath, o.GPU = &cli.Env{Err: io.Discard}, path, model
-			o.Functions = []function.Function{{Name: "f"}}
-			o.Space = search.Space{SMPct: []float64{50}, Quota: []float64{1}, Batch: []int{1}}
-			if err := o.loadBaseline(); err != nil {
+			job := measure.Job{Functions: []function.Function{{Name: "f"}}, GPU: model,
+				Space: search.Space{SMPct: []float64{50}, Quota: []float64{1}, Batch: []int{1}}}
+			b, err := NewBaseline("old.csv", rows, job, 0.05)
+			if err != nil {
 				t.Fatal(err)
 			}
-			if got := o.baseline.rows[measure.Point{Function: "f", Config: profile.Config{SMPct: 50, Quota: 1, Batch: 1}}]; got.ThroughputRPS != want {
-				t.Errorf("%s, %v: %v requests a second, want %v", model, lines, got.ThroughputRPS, want)
+			if got := b.rows[measure.Point{Function: "f", Config: at}].ThroughputRPS; got != want {
+				t.Errorf("%s, %+v: %v requests per second, want %v", model, rows, got, want)
 			}
 		}
 	}

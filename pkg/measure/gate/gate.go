@@ -1,4 +1,4 @@
-package profile
+package gate
 
 import (
 	"fmt"
@@ -9,31 +9,31 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/policy/search"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// gate is a condition of --fail-if: it trips at a row where the condition
-// holds.
-type gate struct {
+// Gate is a condition on a metric, like "p95_ms > 69 at sm_pct=24". A row for which
+// it holds does not pass.
+type Gate struct {
 	metric string
 	op     string
 	bound  float64
-	slo    bool       // the bound is each function's objective
-	where  []selector // looks at rows that match all of these
+	slo    bool       // the bound is the objective of the row's function
+	where  []selector // a row must match all of them
 }
 
-// selector is KEY=VALUE after "at": the rows that a gate looks at have it.
+// selector is a KEY=VALUE after "at".
 type selector struct {
 	key   string
 	value string
 }
 
-// metrics are what a gate may look at. The flag tells whether the row has it.
-var metrics = map[string]func(profile.Row) (float64, bool){
+// rowMetrics are the metrics of rows. The bool reports whether the row has the
+// metric.
+var rowMetrics = map[string]func(profile.Row) (float64, bool){
 	"throughput_rps":    func(r profile.Row) (float64, bool) { return r.ThroughputRPS, true },
 	"p50_ms":            func(r profile.Row) (float64, bool) { return r.P50MS, true },
 	"p95_ms":            func(r profile.Row) (float64, bool) { return r.P95MS, true },
@@ -56,8 +56,8 @@ var metrics = map[string]func(profile.Row) (float64, bool){
 	"load_ms":           func(r profile.Row) (float64, bool) { return r.LoadMS, r.LoadMS > 0 },
 }
 
-// halfWidths are half the widths of the 95% confidence intervals of the metrics
-// that have one; 0 is not known.
+// halfWidths has half the width of the 95% confidence interval of each metric that
+// has one; 0 is unknown.
 var halfWidths = map[string]func(profile.Row) float64{
 	"throughput_rps": func(r profile.Row) float64 { return r.ThroughputCIRPS },
 	"p95_ms":         func(r profile.Row) float64 { return r.P95CIMS },
@@ -65,18 +65,18 @@ var halfWidths = map[string]func(profile.Row) float64{
 	"efficacy":       func(r profile.Row) float64 { return r.ThroughputCIRPS / (r.SMPct / 100 * r.Quota) },
 }
 
-// Figures tell a metric of what was measured and half the width of its 95%
-// confidence interval, 0 where that is not known; false when it was not measured.
-type Figures func(metric string) (value, half float64, measured bool)
+// Figures returns a metric of a measurement and half the width of its 95% confidence
+// interval, 0 if that is unknown. Measured is false if there is no such figure.
+type Figures func(metric string) (value, halfWidth float64, measured bool)
 
-// figuresOf are those of a row.
-func figuresOf(r profile.Row) Figures {
-	return func(metric string) (value, half float64, measured bool) {
-		value, measured = metrics[metric](r)
+// FiguresOf returns the figures of a row. They accept the metrics of RowMetrics.
+func FiguresOf(r profile.Row) Figures {
+	return func(metric string) (value, halfWidth float64, measured bool) {
+		value, measured = rowMetrics[metric](r)
 		if of := halfWidths[metric]; of != nil {
-			half = of(r)
+			halfWidth = of(r)
 		}
-		return value, half, measured
+		return value, halfWidth, measured
 	}
 }
 
@@ -93,31 +93,31 @@ var selectorKeys = []string{"function", "sm_pct", "quota", "batch"}
 
 var gateSyntax = regexp.MustCompile(`^\s*([A-Za-z0-9_]+)\s*(>=|<=|==|!=|>|<)\s*(\S+)(?:\s+at\s+(\S.*?))?\s*$`)
 
-// parseGates reads the conditions of --fail-if, which are of the metrics known.
-func parseGates(texts, known []string) (gates []gate, err error) {
+// RowMetrics returns the names of the metrics that a row may have, sorted.
+func RowMetrics() []string { return slices.Sorted(maps.Keys(rowMetrics)) }
+
+// Parse parses conditions on the given metrics. An error quotes the condition.
+func Parse(texts, metrics []string) (gates []Gate, err error) {
 	for _, text := range texts {
-		g, err := parseGate(text, known)
+		g, err := parse(text, metrics)
 		if err != nil {
-			return nil, cli.Usagef("--fail-if: %w", err)
+			return nil, err
 		}
 		gates = append(gates, g)
 	}
 	return gates, nil
 }
 
-// ofRows are the metrics that a row may have.
-var ofRows = slices.Sorted(maps.Keys(metrics))
-
-// parseGate reads METRIC OP NUMBER [at KEY=VALUE[,KEY=VALUE]…], the metric one of
-// those known; of a latency NUMBER may be slo.
-func parseGate(text string, known []string) (gate, error) {
+// parse parses METRIC OP NUMBER [at KEY=VALUE[,KEY=VALUE]...]. For a latency, NUMBER
+// may be "slo".
+func parse(text string, metrics []string) (Gate, error) {
 	parts := gateSyntax.FindStringSubmatch(text)
 	if parts == nil {
-		return gate{}, fmt.Errorf("%q is no condition: expected one like 'p95_ms > 69' or 'p95_ms > 69 at sm_pct=24,quota=0.4'", text)
+		return Gate{}, fmt.Errorf("%q is no condition: expected one like 'p95_ms > 69' or 'p95_ms > 69 at sm_pct=24,quota=0.4'", text)
 	}
-	g := gate{metric: parts[1], op: parts[2]}
-	if !slices.Contains(known, g.metric) {
-		return gate{}, fmt.Errorf("%q: %s is not measured: expected one of %s", text, g.metric, strings.Join(known, ", "))
+	g := Gate{metric: parts[1], op: parts[2]}
+	if !slices.Contains(metrics, g.metric) {
+		return Gate{}, fmt.Errorf("%q: %s is not measured: expected one of %s", text, g.metric, strings.Join(metrics, ", "))
 	}
 	var err error
 	if g.slo = parts[3] == "slo"; !g.slo {
@@ -126,7 +126,7 @@ func parseGate(text string, known []string) (gate, error) {
 		err = fmt.Errorf("slo is a latency, %s is none", g.metric)
 	}
 	if err != nil {
-		return gate{}, fmt.Errorf("%q: %w", text, err)
+		return Gate{}, fmt.Errorf("%q: %w", text, err)
 	}
 	if parts[4] == "" {
 		return g, nil
@@ -134,10 +134,10 @@ func parseGate(text string, known []string) (gate, error) {
 	for one := range strings.SplitSeq(parts[4], ",") {
 		s, err := parseSelector(one)
 		if err != nil {
-			return gate{}, fmt.Errorf("%q: %w", text, err)
+			return Gate{}, fmt.Errorf("%q: %w", text, err)
 		}
 		if slices.ContainsFunc(g.where, func(q selector) bool { return q.key == s.key }) {
-			return gate{}, fmt.Errorf("%q: %s is given twice", text, s.key)
+			return Gate{}, fmt.Errorf("%q: %s is given twice", text, s.key)
 		}
 		g.where = append(g.where, s)
 	}
@@ -166,8 +166,12 @@ func parseNumber(text string) (float64, error) {
 	return n, nil
 }
 
-// selectors prints them: sm_pct=24,quota=0.4.
-func (g gate) selectors() string {
+// UsesSLO reports whether the bound is the objective of the row's function.
+func (g Gate) UsesSLO() bool { return g.slo }
+
+// Selectors returns the condition after "at", like "sm_pct=24,quota=0.4"; empty if
+// the gate applies to all rows.
+func (g Gate) Selectors() string {
 	texts := make([]string, len(g.where))
 	for i, s := range g.where {
 		texts[i] = s.key + "=" + s.value
@@ -175,30 +179,30 @@ func (g gate) selectors() string {
 	return strings.Join(texts, ",")
 }
 
-// String prints the gate as parseGate reads it.
-func (g gate) String() string {
+// String returns the gate in the form that Parse accepts.
+func (g Gate) String() string {
 	bound := number.Plain(g.bound)
 	if g.slo {
 		bound = "slo"
 	}
 	s := fmt.Sprintf("%s %s %s", g.metric, g.op, bound)
 	if len(g.where) > 0 {
-		s += " at " + g.selectors()
+		s += " at " + g.Selectors()
 	}
 	return s
 }
 
-// matches says whether the gate looks at a configuration of a function.
-func (g gate) matches(name string, c profile.Config) bool {
+// matches reports whether the gate applies to a configuration of a function.
+func (g Gate) matches(name string, c profile.Config) bool {
 	have := map[string]string{
 		"function": name, "sm_pct": number.Plain(c.SMPct), "quota": number.Plain(c.Quota), "batch": strconv.Itoa(c.Batch),
 	}
 	return !slices.ContainsFunc(g.where, func(s selector) bool { return have[s.key] != s.value })
 }
 
-// matchesAny says whether the gate looks at anything that will be measured. One
-// that does not can never trip, so it must be a mistake.
-func (g gate) matchesAny(fns []function.Function, space search.Space) bool {
+// MatchesAny reports whether the gate applies to any configuration of the functions.
+// A gate that does not is a mistake, since it can never trip.
+func (g Gate) MatchesAny(fns []function.Function, space search.Space) bool {
 	for _, fn := range fns {
 		if slices.ContainsFunc(space.Configs(), func(c profile.Config) bool { return g.matches(fn.Name, c) }) {
 			return true
@@ -207,48 +211,49 @@ func (g gate) matchesAny(fns []function.Function, space search.Space) bool {
 	return false
 }
 
-// whateverTheLoad are the metrics of which an unstable measurement says as much as any:
-// counts, and the memory in use.
-var whateverTheLoad = []string{"error_pct", "errors", "gpu_mem_mib", "samples", "unstable"}
+// stableMetrics are the metrics that an unstable measurement still determines: counts,
+// and memory in use.
+var stableMetrics = []string{"error_pct", "errors", "gpu_mem_mib", "samples", "unstable"}
 
-// judge looks at what was measured of something with that objective (ms, 0 is
-// none), if the gate is of it. It trips when it holds in all of the 95% confidence interval, where
-// one is known; what holds only in a part of it is in doubt, and so is what holds for
-// figures that are unstable, or is about a goodput that did not settle.
-func (g gate) judge(of string, seen Figures, sloMS float64) finding {
-	f := finding{about: aboutGates, name: g.String() + " for " + of}
+// Judge applies the gate to the figures of a subject whose objective is sloMS (in ms,
+// 0 is none). The gate trips if the condition holds for the whole 95% confidence
+// interval of the metric, where that is known. The finding is doubtful if the
+// condition holds for a part of the interval only, if it holds for figures that are
+// unstable, or if it is about a goodput that did not settle.
+func (g Gate) Judge(subject string, figures Figures, sloMS float64) Finding {
+	f := Finding{Subject: FailIf, Name: g.String() + " for " + subject}
 	bound := g.bound
 	if g.slo {
 		bound = sloMS
 	}
-	value, half, measured := seen(g.metric)
+	value, halfWidth, measured := figures(g.metric)
 	if g.op == "==" || g.op == "!=" {
-		half = 0
+		halfWidth = 0
 	}
 	holds := func(v float64) bool { return comparisons[g.op](v, bound) }
-	low, high := holds(value-half), holds(value+half)
-	shaky, _, _ := seen("unstable")
-	unstable := shaky > 0 && !slices.Contains(whateverTheLoad, g.metric)
+	low, high := holds(value-halfWidth), holds(value+halfWidth)
+	instability, _, _ := figures("unstable")
+	unstable := instability > 0 && !slices.Contains(stableMetrics, g.metric)
 	is := number.Plain(value)
-	if half > 0 {
-		is += " ± " + number.Plain(half)
+	if halfWidth > 0 {
+		is += " ± " + number.Plain(halfWidth)
 	}
 	if g.slo {
 		is += ", slo " + number.Plain(bound)
 	}
 	switch {
 	case !measured && unstable && strings.HasPrefix(g.metric, "goodput_"):
-		f.verdict, f.text = doubtful, fmt.Sprintf("%s: the goodput did not settle for %s, so it may hold or not: measure for longer", g, of)
+		f.Verdict, f.Text = Doubtful, fmt.Sprintf("%s: the goodput did not settle for %s, so it may hold or not: measure for longer", g, subject)
 	case !measured:
-		f.verdict, f.text = unknown, fmt.Sprintf("%s: %s was not measured for %s", g, g.metric, of)
+		f.Verdict, f.Text = Unknown, fmt.Sprintf("%s: %s was not measured for %s", g, g.metric, subject)
 	case g.slo && sloMS <= 0:
-		f.verdict, f.text = unknown, fmt.Sprintf("%s: there is no slo for %s", g, of)
+		f.Verdict, f.Text = Unknown, fmt.Sprintf("%s: there is no slo for %s", g, subject)
 	case low && high && unstable:
-		f.verdict, f.text = doubtful, fmt.Sprintf("%s: it is %s for %s, which is unstable, so it may hold or not: measure for longer", g, is, of)
+		f.Verdict, f.Text = Doubtful, fmt.Sprintf("%s: it is %s for %s, which is unstable, so it may hold or not: measure for longer", g, is, subject)
 	case low && high:
-		f.verdict, f.text = tripped, fmt.Sprintf("%s: it is %s for %s", g, is, of)
+		f.Verdict, f.Text = Tripped, fmt.Sprintf("%s: it is %s for %s", g, is, subject)
 	case low || high:
-		f.verdict, f.text = doubtful, fmt.Sprintf("%s: it is %s for %s, so it may hold or not: measure for longer", g, is, of)
+		f.Verdict, f.Text = Doubtful, fmt.Sprintf("%s: it is %s for %s, so it may hold or not: measure for longer", g, is, subject)
 	}
 	return f
 }

@@ -1,0 +1,67 @@
+package profile
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/measure/gate"
+)
+
+// parseGates parses the conditions of --fail-if.
+func parseGates(texts, metrics []string) ([]gate.Gate, error) {
+	gates, err := gate.Parse(texts, metrics)
+	if err != nil {
+		return nil, cli.Usagef("--fail-if: %w", err)
+	}
+	return gates, nil
+}
+
+// conclude prints warnings about doubtful findings and returns the error that the
+// others amount to. A finding that could not be judged outweighs the answer no.
+func conclude(env *cli.Env, all []gate.Finding) error {
+	formats := map[gate.Verdict]string{
+		gate.Unknown: "--%s cannot be judged:\n  %s",
+		gate.Tripped: "--%s tripped:\n  %s",
+	}
+	messages := map[gate.Verdict][]string{}
+	for _, v := range []gate.Verdict{gate.Unknown, gate.Tripped} {
+		for _, subject := range []gate.Subject{gate.FailIf, gate.BaselineSubject, gate.Search} {
+			lines := gate.Texts(all, subject, v)
+			switch {
+			case len(lines) == 0:
+			case subject == gate.Search:
+				messages[v] = append(messages[v], strings.Join(lines, "\n"))
+			default:
+				messages[v] = append(messages[v], fmt.Sprintf(formats[v], subject, strings.Join(lines, "\n  ")))
+			}
+		}
+	}
+	for _, subject := range []gate.Subject{gate.FailIf, gate.BaselineSubject} {
+		for _, text := range gate.Texts(all, subject, gate.Doubtful) {
+			env.Notef("warning: --%s %s", subject, text)
+		}
+	}
+	lines := slices.Concat(messages[gate.Unknown], messages[gate.Tripped])
+	switch {
+	case len(messages[gate.Unknown]) > 0:
+		return errors.New(strings.Join(lines, "\n"))
+	case len(lines) > 0:
+		return cli.Fail(cli.ExitNo, "", errors.New(strings.Join(lines, "\n")))
+	}
+	return nil
+}
+
+// writeJUnit writes the findings to the file of --junit, if there is one.
+func writeJUnit(env *cli.Env, path string, all []gate.Finding, ended error) error {
+	if path == "" {
+		return nil
+	}
+	text, err := gate.JUnit(all, ended)
+	if err != nil {
+		return err
+	}
+	return env.WriteTo(path, text)
+}

@@ -1,0 +1,109 @@
+package gate
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/gfaas/gfaas/pkg/measure"
+	"github.com/gfaas/gfaas/pkg/number"
+	"github.com/gfaas/gfaas/pkg/profile"
+)
+
+// Baseline is an older profile that a run must not be worse than.
+type Baseline struct {
+	path    string
+	rows    map[measure.Point]profile.Row
+	allowed float64 // by this much worse passes, as a fraction
+}
+
+// NewBaseline returns the rows of the profile at path that the job measures again, on
+// the same model of GPU. If rows with and without a model are of the same point, those
+// with the job's model count. It fails if there are no such rows, since such a
+// baseline could never trip. A figure may be worse by the fraction allowed.
+func NewBaseline(path string, rows []profile.Row, job measure.Job, allowed float64) (*Baseline, error) {
+	wanted := job.Wants()
+	b := &Baseline{path: path, rows: map[measure.Point]profile.Row{}, allowed: allowed}
+	var others []string
+	for _, row := range rows {
+		switch at := measure.PointOf(row); {
+		case !wanted[at]:
+		case row.GPU != "" && row.GPU != job.GPU:
+			others = append(others, row.GPU)
+		case row.GPU == "" && b.rows[at].GPU != "": // the row of the model counts
+		default:
+			b.rows[at] = row
+		}
+	}
+	if len(b.rows) > 0 {
+		return b, nil
+	}
+	if len(others) > 0 {
+		slices.Sort(others)
+		return nil, fmt.Errorf("%s is of %s, this run of %s: expected the same model of GPU",
+			path, strings.Join(slices.Compact(others), ", "), job.GPU)
+	}
+	return nil, fmt.Errorf("%s has none of the configurations to be measured", path)
+}
+
+// judge compares a row with the older one; it returns nil if there is none. The row is
+// worse if a figure is worse by more than the allowed fraction and the confidence
+// intervals of both, where they are known, do not explain the rest. It is doubtful if
+// they do, or if one of the rows is unstable.
+func (b *Baseline) judge(row profile.Row) []Finding {
+	old, ok := b.rows[measure.PointOf(row)]
+	if !ok {
+		return nil
+	}
+	out := []Finding{b.errors(row, old)}
+	if old.ThroughputRPS > 0 {
+		out = append(out, b.metric("throughput_rps", row, old, -1, old.ThroughputRPS, row.ThroughputRPS, old.ThroughputCIRPS, row.ThroughputCIRPS))
+	}
+	if old.P95MS > 0 {
+		out = append(out, b.metric("p95_ms", row, old, +1, old.P95MS, row.P95MS, old.P95CIMS, row.P95CIMS))
+	}
+	return out
+}
+
+// metric compares one figure; worse is +1 if more is worse, else -1.
+func (b *Baseline) metric(name string, row, old profile.Row, worse, before, after, ciBefore, ciAfter float64) Finding {
+	f := Finding{Subject: BaselineSubject, Name: name + " for " + measure.PointOf(row).String()}
+	by := worse * (after - before) / before
+	noise, known := math.Hypot(ciBefore, ciAfter)/before, ciBefore > 0 && ciAfter > 0
+	if by <= b.allowed {
+		return f
+	}
+	f.Verdict = Tripped
+	margin := "; its noise is not known"
+	if known {
+		margin = fmt.Sprintf(", its noise is ±%s%%", percent(noise))
+	}
+	switch {
+	case row.Unstable > 0:
+		f.Verdict, margin = Doubtful, "; this run is unstable: measure for longer"
+	case old.Unstable > 0:
+		f.Verdict, margin = Doubtful, "; the baseline is unstable: measure it for longer"
+	case known && by-noise <= b.allowed:
+		f.Verdict = Doubtful
+		margin += ": measure for longer"
+	}
+	f.Text = fmt.Sprintf("%s is %s%% worse for %s: %s, was %s: more than %s%%%s", name, percent(by),
+		measure.PointOf(row), number.Plain(after), number.Plain(before), percent(b.allowed), margin)
+	return f
+}
+
+// errors compares the fractions of failed requests.
+func (b *Baseline) errors(row, old profile.Row) Finding {
+	f := Finding{Subject: BaselineSubject, Name: "errors for " + measure.PointOf(row).String()}
+	share := func(r profile.Row) float64 { return float64(r.Errors) / math.Max(1, float64(r.Errors+r.Samples)) }
+	if share(row)-share(old) > b.allowed {
+		f.Verdict = Tripped
+		f.Text = fmt.Sprintf("errors are %s%% of the requests for %s, were %s%%: %s points more than %s",
+			percent(share(row)), measure.PointOf(row), percent(share(old)), percent(share(row)-share(old)), percent(b.allowed))
+	}
+	return f
+}
+
+// percent formats a fraction as a percentage with three digits, without its sign.
+func percent(v float64) string { return number.Significant(100*v, 3) }

@@ -1,0 +1,142 @@
+package gate
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/gfaas/gfaas/pkg/measure"
+)
+
+// Finding is the verdict on one aspect of a run.
+type Finding struct {
+	Subject Subject
+	Name    string // of the aspect
+	Verdict Verdict
+	Text    string // the reason; empty if it passed
+}
+
+// Verdict is the answer to the question of a finding.
+type Verdict int
+
+// Verdicts.
+const (
+	Passed   Verdict = iota
+	Tripped          // the answer is no
+	Doubtful         // the answer may be no: the figures are not precise enough
+	Unknown          // there are no figures to judge
+	Failed           // it could not be measured
+)
+
+// Subject is the kind of a finding.
+type Subject string
+
+// Subjects, in the order in which they are reported.
+const (
+	Trial           Subject = "trial"
+	FailIf          Subject = "fail-if"
+	BaselineSubject Subject = "baseline"
+	Search          Subject = "search"
+)
+
+// Measured returns the finding that a subject could be measured.
+func Measured(name string) Finding { return Finding{Subject: Trial, Name: name} }
+
+// Criteria decide whether results pass.
+type Criteria struct {
+	Gates    []Gate
+	Baseline *Baseline // nil without
+	Strict   bool      // a doubtful finding counts as tripped
+}
+
+// Judge returns the findings about the result of a job, in a fixed order: trials,
+// gates, baseline, search.
+func (c Criteria) Judge(job measure.Job, res measure.Result) []Finding {
+	return c.decide(slices.Concat(trials(res), c.gates(job, res), c.compare(res), searches(job, res)))
+}
+
+// JudgeFigures returns the findings of the gates about the figures of one subject,
+// whose objective is sloMS (in ms, 0 is none).
+func (c Criteria) JudgeFigures(subject string, figures Figures, sloMS float64) (out []Finding) {
+	for _, g := range c.Gates {
+		out = append(out, g.Judge(subject, figures, sloMS))
+	}
+	return c.decide(out)
+}
+
+// decide turns doubtful findings into tripped ones if the criteria are strict.
+func (c Criteria) decide(all []Finding) []Finding {
+	for i := range all {
+		if c.Strict && all[i].Verdict == Doubtful {
+			all[i].Verdict = Tripped
+		}
+	}
+	return all
+}
+
+func trials(res measure.Result) (out []Finding) {
+	for _, row := range res.Rows {
+		out = append(out, Measured(measure.PointOf(row).String()))
+	}
+	for _, f := range res.Failures {
+		out = append(out, Finding{Trial, f.At.String(), Failed, f.Err.Error()})
+	}
+	return out
+}
+
+// gates applies each gate to each row. The finding about a gate is unknown if none of
+// its configurations was measured.
+func (c Criteria) gates(job measure.Job, res measure.Result) (out []Finding) {
+	for _, g := range c.Gates {
+		matched := false
+		for _, row := range res.Rows {
+			if !g.matches(row.Function, row.Config) {
+				continue
+			}
+			matched = true
+			out = append(out, g.Judge(measure.PointOf(row).String(), FiguresOf(row), job.Objective(row.Function)))
+		}
+		if !matched {
+			out = append(out, Finding{FailIf, g.String(), Unknown, fmt.Sprintf("%s: no such configuration was measured", g)})
+		}
+	}
+	return out
+}
+
+// compare compares each row with the baseline.
+func (c Criteria) compare(res measure.Result) (out []Finding) {
+	if c.Baseline == nil {
+		return nil
+	}
+	for _, row := range res.Rows {
+		out = append(out, c.Baseline.judge(row)...)
+	}
+	if len(out) == 0 {
+		out = append(out, Finding{BaselineSubject, c.Baseline.path, Unknown, "it has none of the configurations that were measured"})
+	}
+	return out
+}
+
+// searches returns a finding for each search that ended.
+func searches(job measure.Job, res measure.Result) (out []Finding) {
+	for _, s := range res.Selections {
+		if !job.Chooses() || s.Function.Name == "" {
+			continue
+		}
+		f := Finding{Subject: Search, Name: s.Function.Name}
+		if !s.Choice.OK {
+			f.Verdict, f.Text = Tripped, s.Function.Name+": "+s.Choice.Reason
+		}
+		out = append(out, f)
+	}
+	return out
+}
+
+// Texts returns the texts of the findings with that subject and verdict.
+func Texts(all []Finding, subject Subject, verdict Verdict) (out []string) {
+	for _, f := range all {
+		if f.Subject == subject && f.Verdict == verdict {
+			out = append(out, f.Text)
+		}
+	}
+	return out
+}
