@@ -16,6 +16,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/measure"
 	"github.com/gfaas/gfaas/pkg/measure/figures"
+	"github.com/gfaas/gfaas/pkg/measure/journal"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
@@ -152,17 +153,17 @@ func (o *importOptions) row(path string, report []profile.Measurement) (profile.
 
 // appendRow adds the row to a profile.
 func (o *importOptions) appendRow(env *cli.Env, row profile.Row) (err error) {
-	p, j, err := resume(o.append, profile.Form{})
+	p, j, err := journal.Resume(o.append, profile.Form{})
 	if err != nil {
-		return err
+		return asUsage(err)
 	}
 	defer func() { err = errors.Join(err, j.Close()) }()
-	for _, old := range p.rows {
+	for _, old := range p.Rows {
 		if old.Function == row.Function && old.GPU == row.GPU && old.Config == row.Config {
 			return fmt.Errorf("%s:%d: the profile has this configuration already, for %s", o.append, old.Line, measure.PointOf(row))
 		}
 	}
-	if p.torn {
+	if p.Torn {
 		env.Notef("%s ends in a part of a line: it is dropped", o.append)
 	}
 	return j.Append(row)

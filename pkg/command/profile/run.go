@@ -18,8 +18,10 @@ import (
 	"github.com/gfaas/gfaas/pkg/load"
 	"github.com/gfaas/gfaas/pkg/measure"
 	"github.com/gfaas/gfaas/pkg/measure/gate"
+	"github.com/gfaas/gfaas/pkg/measure/journal"
 	"github.com/gfaas/gfaas/pkg/measure/testbed"
 	"github.com/gfaas/gfaas/pkg/number"
+	"github.com/gfaas/gfaas/pkg/outfile"
 	"github.com/gfaas/gfaas/pkg/policy/search"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
@@ -361,6 +363,61 @@ func (o *runOptions) file() string {
 	return ""
 }
 
+// openOutput opens the writer of rows. It returns the rows that a file to resume has of
+// the job.
+func (o *runOptions) openOutput() (journal.Writer, map[measure.Point]profile.Row, error) {
+	path := o.file()
+	for _, file := range []string{path, o.junit, o.env.OutFile} {
+		if err := outfile.CheckCreatable(file); err != nil {
+			return nil, nil, err
+		}
+	}
+	switch {
+	case o.resume != "":
+		p, out, err := journal.Resume(path, o.Form())
+		if err != nil {
+			return nil, nil, asUsage(err)
+		}
+		if p.Torn {
+			o.env.Notef("%s ends in a part of a line: it is dropped", path)
+		}
+		old, err := o.EarlierRows(p.Rows, path)
+		if n := o.CountWithoutGoodput(old); n > 0 {
+			o.env.Notef("%d rows of %s have no goodput for the objective of this run, and stay as they are", n, path)
+		}
+		return out, old, err
+	case path != "":
+		out, err := journal.Create(path, o.Form())
+		return out, nil, err
+	case o.env.Output == "csv":
+		return journal.NewStream(o.env.Out, o.Form()), nil, nil
+	}
+	return journal.Discard{}, nil, nil
+}
+
+// openTrials opens the writer of trials. Those of the points that old lacks are about to
+// be made again.
+func (o *runOptions) openTrials(old map[measure.Point]profile.Row) (*journal.Trials, error) {
+	if o.resume == "" {
+		return journal.CreateTrials(o.trialsOut)
+	}
+	again := o.Wants()
+	for at := range old {
+		delete(again, at)
+	}
+	trials, err := journal.ResumeTrials(o.trialsOut, again, o.GPU)
+	return trials, asUsage(err)
+}
+
+// asUsage makes an error about a file that is not regular one of usage.
+func asUsage(err error) error {
+	var kind *journal.NotRegularError
+	if errors.As(err, &kind) {
+		return cli.Fail(cli.ExitUsage, "", err)
+	}
+	return err
+}
+
 // run does what the flags ask for.
 func (o *runOptions) run(ctx context.Context) error {
 	if err := o.check(); err != nil {
@@ -385,16 +442,14 @@ func (o *runOptions) run(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = out.Close() }()
-	var trials *trialLog
+	request := measure.Request{Job: o.Job, Earlier: old, Journal: out}
 	if o.trialsOut != "" {
-		trials = &trialLog{path: o.trialsOut, resume: o.resume != "", gpu: o.GPU, again: o.Wants()}
-		for at := range old {
-			delete(trials.again, at)
-		}
-		if err := trials.check(); err != nil {
+		trials, err := o.openTrials(old)
+		if err != nil {
 			return err
 		}
 		defer func() { _ = trials.Close() }()
+		request.TrialLog = trials
 	}
 	o.env.CleansUp()
 	release, err := lockGPUs(o.platform.runDir(), slices.Concat(groups...))
@@ -403,18 +458,15 @@ func (o *runOptions) run(ctx context.Context) error {
 	}
 	defer release()
 	o.announce(len(groups), len(old))
-	testbeds, err := o.platform.open(ctx, groups, o.Functions, o.StartTimeout)
+	request.Testbeds, err = o.platform.open(ctx, groups, o.Functions, o.StartTimeout)
 	if err != nil {
 		return err
 	}
-	if err := o.refuseOthers(ctx, testbeds); err != nil {
+	if err := o.refuseOthers(ctx, request.Testbeds); err != nil {
 		return err
 	}
 	shown := newProgress(o.env, o.remaining(len(old)))
-	request := measure.Request{Job: o.Job, Testbeds: testbeds, Earlier: old, Journal: out, Progress: shown}
-	if trials != nil {
-		request.TrialLog = trials
-	}
+	request.Progress = shown
 	res, err := measure.Run(ctx, request)
 	shown.close()
 	return o.conclude(res, ctx.Err() != nil, err)

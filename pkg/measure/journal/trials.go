@@ -1,4 +1,4 @@
-package profile
+package journal
 
 import (
 	"bytes"
@@ -17,21 +17,36 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// trialLog keeps the trials for goodputs in a file, each as soon as it is made. A
-// file that there is is replaced by the first, or, when a profile is resumed, gone
-// on with: without the trials of configurations that are measured again.
-type trialLog struct {
+// Trials is a measure.TrialWriter that appends trials for the goodput to a CSV file. It
+// creates the file, or replaces an older one, with the first trial.
+type Trials struct {
 	path   string
 	resume bool
-	again  map[measure.Point]bool // configurations that are to be measured; may be nil
-	gpu    string                 // on this model of GPU
+	again  map[measure.Point]bool // may be nil
+	gpu    string
 
 	mu   sync.Mutex
 	file *os.File // nil until the first trial
 }
 
-// check says what is wrong with the file before anything is measured.
-func (l *trialLog) check() error {
+// CreateTrials returns the writer of a new file. It fails if the file cannot be
+// created.
+func CreateTrials(path string) (*Trials, error) {
+	l := &Trials{path: path}
+	return l, l.check()
+}
+
+// ResumeTrials returns a writer that continues the file of an earlier run. From that
+// file it removes the trials of the points in again on the GPU model, which are about
+// to be repeated. It fails if the file has other content; the error is a
+// *NotRegularError if it cannot be read back.
+func ResumeTrials(path string, again map[measure.Point]bool, gpu string) (*Trials, error) {
+	l := &Trials{path: path, resume: true, again: again, gpu: gpu}
+	return l, l.check()
+}
+
+// check returns an error if the file cannot be created or resumed.
+func (l *Trials) check() error {
 	if err := outfile.CheckCreatable(l.path); err != nil || !l.resume {
 		return err
 	}
@@ -45,14 +60,8 @@ func (l *trialLog) check() error {
 	return err
 }
 
-// wholeLines is what a crash did not tear.
-func wholeLines(data []byte) []byte { return data[:bytes.LastIndexByte(data, '\n')+1] }
-
-// Append keeps a trial; no log keeps none.
-func (l *trialLog) Append(t profile.Trial) error {
-	if l == nil {
-		return nil
-	}
+// Append writes a trial.
+func (l *Trials) Append(t profile.Trial) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var text bytes.Buffer
@@ -74,9 +83,9 @@ func (l *trialLog) Append(t profile.Trial) error {
 	return nil
 }
 
-// open opens the file behind its last whole line, if that is kept, and tells
-// whether nothing is.
-func (l *trialLog) open() (empty bool, err error) {
+// open opens the file after its last whole line, or truncates it if it is not resumed.
+// It reports whether the file is empty.
+func (l *Trials) open() (empty bool, err error) {
 	size := int64(0)
 	if l.resume {
 		if size, err = l.earlier(); err != nil {
@@ -99,10 +108,10 @@ func (l *trialLog) open() (empty bool, err error) {
 	return size == 0, nil
 }
 
-// earlier is how many bytes of the file are kept: its whole lines. Where an earlier
-// run was ended while it measured a configuration the file is written anew first,
-// without that one's.
-func (l *trialLog) earlier() (int64, error) {
+// earlier returns the size of the part to keep: the whole lines. If an earlier run ended
+// while it measured a point that is measured again, earlier first rewrites the file
+// without the trials of that point.
+func (l *Trials) earlier() (int64, error) {
 	data, err := readBack(l.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
@@ -133,8 +142,9 @@ func (l *trialLog) earlier() (int64, error) {
 	return int64(len(whole)), renameio.WriteFile(path, whole, 0o644, renameio.WithExistingPermissions())
 }
 
-func (l *trialLog) Close() error {
-	if l == nil || l.file == nil {
+// Close closes the file.
+func (l *Trials) Close() error {
+	if l.file == nil {
 		return nil
 	}
 	return l.file.Close()

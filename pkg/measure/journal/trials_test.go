@@ -1,4 +1,4 @@
-package profile
+package journal
 
 import (
 	"os"
@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/measure"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
@@ -33,7 +32,7 @@ func TestTrialLog(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		log := &trialLog{path: path, resume: c.resume}
+		log := &Trials{path: path, resume: c.resume}
 		if err := log.check(); err != nil {
 			t.Fatal(err)
 		}
@@ -45,7 +44,7 @@ func TestTrialLog(t *testing.T) {
 		if err := log.Close(); err != nil {
 			t.Fatal(err)
 		}
-		kept, err := cli.Load(&cli.Env{}, path, profile.ReadTrials)
+		kept, err := read(path, profile.ReadTrials)
 		var got []string
 		for _, k := range kept {
 			got = append(got, k.Function)
@@ -57,10 +56,10 @@ func TestTrialLog(t *testing.T) {
 	if err := os.WriteFile(path, []byte("not,trials\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := (&trialLog{path: path, resume: true}).check(); err == nil {
+	if err := (&Trials{path: path, resume: true}).check(); err == nil {
 		t.Error("another file is gone on with")
 	}
-	if err := (&trialLog{path: "/dev/zero", resume: true}).check(); err == nil || !strings.Contains(err.Error(), "is not a regular file") {
+	if err := (&Trials{path: "/dev/zero", resume: true}).check(); err == nil || !strings.Contains(err.Error(), "is not a regular file") {
 		t.Errorf("a device: %v", err)
 	}
 }
@@ -83,7 +82,7 @@ func TestTrialLogHasNothingTwice(t *testing.T) {
 		{again, nil, []float64{1, 2, 3, 4}}, // measured nothing, destroyed nothing
 		{again, []profile.Trial{trial("b", "V100", 5), trial("b", "V100", 6)}, []float64{1, 3, 4, 5, 6}},
 	} {
-		log := &trialLog{path: path, resume: true, again: run.again, gpu: "V100"}
+		log := &Trials{path: path, resume: true, again: run.again, gpu: "V100"}
 		for _, one := range run.trials {
 			if err := log.Append(one); err != nil {
 				t.Fatal(err)
@@ -92,7 +91,7 @@ func TestTrialLogHasNothingTwice(t *testing.T) {
 		if err := log.Close(); err != nil {
 			t.Fatal(err)
 		}
-		kept, err := cli.Load(&cli.Env{}, path, profile.ReadTrials)
+		kept, err := read(path, profile.ReadTrials)
 		var got []float64
 		for _, k := range kept {
 			got = append(got, k.OfferedRPS)

@@ -1,7 +1,8 @@
-package profile
+package journal
 
 import (
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,9 +13,19 @@ import (
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
-	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
+
+// read reads a file.
+func read[T any](path string, parse func(io.Reader, string) (T, error)) (T, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		var none T
+		return none, err
+	}
+	defer f.Close()
+	return parse(f, path)
+}
 
 func aRow(t *rapid.T, sm float64) profile.Row {
 	return profile.Row{
@@ -34,7 +45,7 @@ func TestJournalSurvivesATearAnywhere(t *testing.T) {
 		path := filepath.Join(dir, "p.csv")
 		_ = os.Remove(path)
 		var rows []profile.Row
-		first := &fileJournal{path: path}
+		first := &File{path: path}
 		for i := range rapid.IntRange(1, 5).Draw(rt, "rows") {
 			rows = append(rows, aRow(rt, float64(i+1)))
 			if err := first.Append(rows[i]); err != nil {
@@ -56,11 +67,11 @@ func TestJournalSurvivesATearAnywhere(t *testing.T) {
 		if err != nil {
 			rt.Fatal(err)
 		}
-		if p.torn != (cut > 0 && data[cut-1] != '\n') {
-			rt.Fatalf("cut at %d of %d: torn %v", cut, len(data), p.torn)
+		if p.Torn != (cut > 0 && data[cut-1] != '\n') {
+			rt.Fatalf("cut at %d of %d: torn %v", cut, len(data), p.Torn)
 		}
-		second := &fileJournal{path: path, size: p.size, keep: p.size > 0}
-		for _, row := range rows[len(p.rows):] {
+		second := &File{path: path, size: p.size, keep: p.size > 0}
+		for _, row := range rows[len(p.Rows):] {
 			if err := second.Append(row); err != nil {
 				rt.Fatal(err)
 			}
@@ -69,10 +80,10 @@ func TestJournalSurvivesATearAnywhere(t *testing.T) {
 			rt.Fatal(err)
 		}
 		again, err := os.ReadFile(path)
-		if err != nil || len(p.rows) < len(rows) && string(again) != string(data) {
+		if err != nil || len(p.Rows) < len(rows) && string(again) != string(data) {
 			rt.Fatalf("cut at %d:\n%s\nwant\n%s (%v)", cut, again, data, err)
 		}
-		back, err := cli.Load(&cli.Env{}, path, profile.Read)
+		back, err := read(path, profile.Read)
 		if err != nil || len(back) != len(rows) {
 			rt.Fatalf("%d rows of %d, %v", len(back), len(rows), err)
 		}
@@ -89,7 +100,7 @@ func TestJournalSurvivesATearAnywhere(t *testing.T) {
 }
 
 func TestJournalThatCannotBeWrittenSaysSo(t *testing.T) {
-	j := &fileJournal{path: filepath.Join(t.TempDir(), "absent", "p.csv")}
+	j := &File{path: filepath.Join(t.TempDir(), "absent", "p.csv")}
 	if err := j.Append(profile.Row{Function: "f"}); !errors.Is(err, os.ErrNotExist) {
 		t.Error(err)
 	}
@@ -125,7 +136,7 @@ func TestResumeWithMarkAndCRLF(t *testing.T) {
 		t.Fatal(err)
 	}
 	p, err := readEarlier(path, profile.Form{})
-	if err != nil || len(p.rows) != 1 || !p.same {
+	if err != nil || len(p.Rows) != 1 || !p.same {
 		t.Fatalf("%+v, %v", p, err)
 	}
 	j := p.journal(path)
@@ -133,7 +144,7 @@ func TestResumeWithMarkAndCRLF(t *testing.T) {
 	if err := errors.Join(j.Append(row), j.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if rows, err := cli.Load(&cli.Env{}, path, profile.Read); err != nil || len(rows) != 2 || rows[1].SMPct != 20 {
+	if rows, err := read(path, profile.Read); err != nil || len(rows) != 2 || rows[1].SMPct != 20 {
 		t.Errorf("%+v, %v", rows, err)
 	}
 }
@@ -153,11 +164,11 @@ func TestResultsAreOneRunsAtATime(t *testing.T) {
 				}
 			}
 			row := profile.Row{Function: "f", GPU: "sim", Config: profile.Config{SMPct: 10, Quota: 1, Batch: 1}, ThroughputRPS: 5, P95MS: 9, Samples: 10, TrialS: 1}
-			_, first, err := resume(path, profile.Form{})
+			_, first, err := Resume(path, profile.Form{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, early, refused := resume(path, profile.Form{})
+			_, early, refused := Resume(path, profile.Form{})
 			if err := first.Append(row); err != nil {
 				t.Fatal(err)
 			}
@@ -165,18 +176,18 @@ func TestResultsAreOneRunsAtATime(t *testing.T) {
 				refused = early.Append(row)
 				_ = early.Close()
 			}
-			_, _, late := resume(path, profile.Form{})
+			_, _, late := Resume(path, profile.Form{})
 			for when, err := range map[string]error{"before a row": refused, "after it": late} {
-				var e *cli.Error
-				if !errors.As(err, &e) || e.Exit != cli.ExitLocked || !strings.Contains(err.Error(), path) {
+				var e *InUseError
+				if !errors.As(err, &e) || !e.Locked() || e.Hint() == "" || !strings.Contains(err.Error(), path) {
 					t.Errorf("the second, %s: %v", when, err)
 				}
 			}
 			if err := first.Close(); err != nil {
 				t.Fatal(err)
 			}
-			p, again, err := resume(path, profile.Form{})
-			if err != nil || len(p.rows) != 1 {
+			p, again, err := Resume(path, profile.Form{})
+			if err != nil || len(p.Rows) != 1 {
 				t.Fatalf("%+v, %v; want the row of the first", p, err)
 			}
 			_ = again.Close()
@@ -199,11 +210,11 @@ func TestOutFileIsOneRunsAtATime(t *testing.T) {
 				}
 			}
 			row := profile.Row{Function: "f", GPU: "sim", Config: profile.Config{SMPct: 10, Quota: 1, Batch: 1}, ThroughputRPS: 5, P95MS: 9, Samples: 10, TrialS: 1}
-			first, err := begin(path, profile.Form{})
+			first, err := Create(path, profile.Form{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			early, refused := begin(path, profile.Form{})
+			early, refused := Create(path, profile.Form{})
 			if err := first.Append(row); err != nil {
 				t.Fatal(err)
 			}
@@ -211,21 +222,21 @@ func TestOutFileIsOneRunsAtATime(t *testing.T) {
 				refused = early.Append(row)
 				_ = early.Close()
 			}
-			_, late := begin(path, profile.Form{})
+			_, late := Create(path, profile.Form{})
 			row.SMPct = 20
 			if err := errors.Join(first.Append(row), first.Close()); err != nil {
 				t.Fatal(err)
 			}
 			for when, err := range map[string]error{"before a row": refused, "after it": late} {
-				var e *cli.Error
-				if !errors.As(err, &e) || e.Exit != cli.ExitLocked || !strings.Contains(err.Error(), path) {
+				var e *InUseError
+				if !errors.As(err, &e) || !e.Locked() || e.Hint() == "" || !strings.Contains(err.Error(), path) {
 					t.Errorf("the second, %s: %v", when, err)
 				}
 			}
-			if rows, err := cli.Load(&cli.Env{}, path, profile.Read); err != nil || len(rows) != 2 {
+			if rows, err := read(path, profile.Read); err != nil || len(rows) != 2 {
 				t.Errorf("%+v, %v; want the rows of the first", rows, err)
 			}
-			again, err := begin(path, profile.Form{})
+			again, err := Create(path, profile.Form{})
 			if err != nil {
 				t.Fatal(err)
 			}
