@@ -1,7 +1,9 @@
 package profile
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/gfaas/gfaas/pkg/number"
@@ -61,6 +63,22 @@ func TestPercentage(t *testing.T) {
 		var set bool
 		if err := (percentage{&v, &set}).Set(text); err == nil || set {
 			t.Errorf("%q is taken as %v", text, v)
+		}
+	}
+}
+
+func TestParseGPUs(t *testing.T) {
+	for list, want := range map[string]string{
+		"0": "[0]", "0, 2": "[0 2]", "sim:1": "[sim:1]",
+		"0,00": "--gpu 0,00: 0 is given twice", "0,,1": "--gpu: ",
+	} {
+		names, err := parseGPUs(list)
+		got := fmt.Sprint(names)
+		if err != nil {
+			got = err.Error()
+		}
+		if !strings.HasPrefix(got, want) {
+			t.Errorf("%s: %s, want %s", list, got, want)
 		}
 	}
 }

@@ -14,10 +14,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/command/host"
 	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/load"
 	"github.com/gfaas/gfaas/pkg/measure"
 	"github.com/gfaas/gfaas/pkg/measure/gate"
+	"github.com/gfaas/gfaas/pkg/measure/gpus"
 	"github.com/gfaas/gfaas/pkg/measure/journal"
 	"github.com/gfaas/gfaas/pkg/measure/testbed"
 	"github.com/gfaas/gfaas/pkg/number"
@@ -418,6 +421,26 @@ func asUsage(err error) error {
 	return err
 }
 
+// parseGPUs parses --gpu. It returns the names in their usual form.
+func parseGPUs(list string) ([]string, error) {
+	names := strings.Split(list, ",")
+	for i, name := range names {
+		d, err := gpu.ParseDevice(strings.TrimSpace(name))
+		if err != nil {
+			return nil, cli.Usagef("--gpu: %w", err)
+		}
+		if names[i] = d.String(); slices.Contains(names[:i], names[i]) {
+			return nil, cli.Usagef("--gpu %s: %s is given twice", list, names[i])
+		}
+	}
+	return names, nil
+}
+
+// lockGPUs locks GPUs for this run.
+func lockGPUs(runDir string, names []string) (release func(), err error) {
+	return gpus.Lock(runDir, names, func(gpu string) string { return host.MeasuredLock(runDir, gpu) })
+}
+
 // run does what the flags ask for.
 func (o *runOptions) run(ctx context.Context) error {
 	if err := o.check(); err != nil {
@@ -427,12 +450,16 @@ func (o *runOptions) run(ctx context.Context) error {
 	if o.gpu, err = o.platform.gpus(o.gpu); err != nil {
 		return err
 	}
-	groups, err := gpuGroups(o.gpu, o.Functions)
+	names, err := parseGPUs(o.gpu)
 	if err != nil {
 		return err
 	}
-	if o.GPU, err = modelOf(groups); err != nil {
-		return err
+	groups, err := gpus.Groups(names, o.Functions)
+	if err != nil {
+		return cli.Usagef("--gpu %s: %w", o.gpu, err)
+	}
+	if o.GPU, err = gpus.Model(groups); err != nil {
+		return cli.Usagef("--gpu: %w", err)
 	}
 	if err := o.loadBaseline(); err != nil {
 		return err

@@ -1,4 +1,4 @@
-package profile
+package gpus
 
 import (
 	"errors"
@@ -9,22 +9,26 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/function"
 )
 
+// lockAll locks GPUs with files in the run directory.
+func lockAll(dir string, names []string) (release func(), err error) {
+	return Lock(dir, names, func(gpu string) string { return filepath.Join(dir, gpu+".lock") })
+}
+
 func TestGPUIsMeasuredByOneRunAtATime(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
-	release, err := lockGPUs(dir, []string{"sim", "sim:1"})
+	release, err := lockAll(dir, []string{"sim", "sim:1"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = lockGPUs(dir, []string{"0", "sim:1"})
-	var e *cli.Error
-	if !errors.As(err, &e) || e.Exit != cli.ExitUnavailable || e.Hint == "" || !strings.Contains(err.Error(), "GPU sim:1") {
+	_, err = lockAll(dir, []string{"0", "sim:1"})
+	var e *BusyError
+	if !errors.As(err, &e) || !e.Unavailable() || e.Hint() == "" || e.PID != os.Getpid() || !strings.Contains(err.Error(), "GPU sim:1") {
 		t.Errorf("second lock: %v", err)
 	}
-	again, err := lockGPUs(dir, []string{"0"})
+	again, err := lockAll(dir, []string{"0"})
 	if err != nil {
 		t.Errorf("the refused run kept GPU 0: %v", err)
 	} else {
@@ -41,12 +45,12 @@ func TestGPUsAreNotTakenWhereOthersWrite(t *testing.T) {
 	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	release, err := lockGPUs(dir, []string{"sim"})
+	release, err := lockAll(dir, []string{"sim"})
 	if err == nil {
 		release()
 	}
-	var e *cli.Error
-	if !errors.As(err, &e) || e.Exit != cli.ExitUnavailable || !strings.Contains(e.Hint, "GFAAS_RUN_DIR") || !strings.Contains(err.Error(), dir) {
+	var e *RunDirError
+	if !errors.As(err, &e) || !e.Unavailable() || !strings.Contains(e.Hint(), "GFAAS_RUN_DIR") || !strings.Contains(err.Error(), dir) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -88,34 +92,32 @@ func TestGPUNames(t *testing.T) {
 		{"sim", 1, []string{"sim"}}, {"sim", 0, []string{"sim"}}, {"sim", 3, []string{"sim", "sim:1", "sim:2"}},
 		{"sim:2", 2, []string{"sim:2", "sim:3"}}, {"4", 2, []string{"4", "5"}},
 	} {
-		if got := gpuNames(tc.first, tc.n); !slices.Equal(got, tc.want) {
+		if got := consecutive(tc.first, tc.n); !slices.Equal(got, tc.want) {
 			t.Errorf("%d from %s: %v", tc.n, tc.first, got)
 		}
 	}
 }
 
-func TestGPUGroups(t *testing.T) {
+func TestGroups(t *testing.T) {
 	pair := []function.Function{{Name: "a", GPUs: 1}, {Name: "b", GPUs: 2}}
 	for _, tc := range []struct {
-		list string
-		fns  []function.Function
-		want string
+		names string
+		fns   []function.Function
+		want  string
 	}{
 		{"0", nil, "[[0]]"},
 		{"sim:1", pair, "[[sim:1 sim:2]]"},
-		{"0, 2", pair[:1], "[[0] [2]]"},
-		{"0,1,2,3", pair, "[[0 1] [2 3]]"},
-		{"0,1,2", pair, "--gpu 0,1,2: 3 GPUs, expected a multiple of the 2 that an instance spans"},
-		{"0,00", nil, "--gpu 0,00: 0 is given twice"},
-		{"0,,1", nil, "--gpu: "},
+		{"0 2", pair[:1], "[[0] [2]]"},
+		{"0 1 2 3", pair, "[[0 1] [2 3]]"},
+		{"0 1 2", pair, "3 GPUs, expected a multiple of the 2 that an instance spans"},
 	} {
-		got, err := gpuGroups(tc.list, tc.fns)
+		got, err := Groups(strings.Fields(tc.names), tc.fns)
 		text := fmt.Sprint(got)
 		if err != nil {
 			text = err.Error()
 		}
-		if !strings.HasPrefix(text, tc.want) {
-			t.Errorf("%s: %s, want %s", tc.list, text, tc.want)
+		if text != tc.want {
+			t.Errorf("%s: %s, want %s", tc.names, text, tc.want)
 		}
 	}
 }
