@@ -3,23 +3,18 @@ package profile
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gfaas/gfaas/pkg/adapter/fnhttp"
 	"github.com/gfaas/gfaas/pkg/command/cli"
-	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/load"
 	"github.com/gfaas/gfaas/pkg/measure/figures"
 	"github.com/gfaas/gfaas/pkg/measure/gate"
-	"github.com/gfaas/gfaas/pkg/number"
+	"github.com/gfaas/gfaas/pkg/measure/loadtest"
 	"github.com/gfaas/gfaas/pkg/outfile"
-	"github.com/gfaas/gfaas/pkg/profile"
 )
 
 const loadLong = `Sends requests to a function that is applied, or to any HTTP server, and says
@@ -138,7 +133,7 @@ func (o *loadOptions) check() (err error) {
 	if o.header, err = fnhttp.ParseHeaders(o.headers); err != nil {
 		return cli.Usagef("--header %w", err)
 	}
-	if o.criteria.Gates, err = parseGates(o.failIf, ofLoads); err != nil {
+	if o.criteria.Gates, err = parseGates(o.failIf, loadtest.Metrics()); err != nil {
 		return err
 	}
 	for _, g := range o.criteria.Gates {
@@ -172,17 +167,17 @@ func (o *loadOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return o.conclude(newLoaded(to.name, o.load, res), res, ctx.Err())
+	return o.conclude(loadtest.New(to.name, o.load, res), res, ctx.Err())
 }
 
-// lateMatters: where more than one request in so many was sent late, it is said.
-const lateMatters = 100
+// One request in lateRatio may be sent late without a note.
+const lateRatio = 100
 
-// conclude prints what was measured and turns it into an exit status. Ended is why
-// it was before its time, if it was.
-func (o *loadOptions) conclude(l loaded, res load.Result, ended error) error {
+// conclude prints the result and returns the error that it amounts to. Ended is not nil
+// if the load was interrupted.
+func (o *loadOptions) conclude(l loadtest.Result, res load.Result, ended error) error {
 	env := o.env
-	if err := l.show(env, o.hist); err != nil {
+	if err := showLoad(env, l, o.hist); err != nil {
 		return err
 	}
 	if ended != nil {
@@ -195,7 +190,7 @@ func (o *loadOptions) conclude(l loaded, res load.Result, ended error) error {
 			env.Notef("%s", text)
 		}
 	}
-	if lateMatters*float64(res.Late) > float64(res.Due) {
+	if lateRatio*float64(res.Late) > float64(res.Due) {
 		env.Notef("%d of %d requests were sent more than 10 ms after they were due: this machine was busy, or 512 were under way",
 			res.Late, res.Due)
 	}
@@ -204,7 +199,7 @@ func (o *loadOptions) conclude(l loaded, res load.Result, ended error) error {
 	}
 	all := []gate.Finding{gate.Measured(l.Target)}
 	if ended == nil {
-		all = append(all, o.criteria.JudgeFigures(l.Target, l.figures, figures.Millis(o.slo))...)
+		all = append(all, o.criteria.JudgeFigures(l.Target, l.Figures, figures.Millis(o.slo))...)
 	}
 	if err := writeJUnit(env, o.junit, all, ended); err != nil {
 		return errors.Join(ended, err)
@@ -213,140 +208,4 @@ func (o *loadOptions) conclude(l loaded, res load.Result, ended error) error {
 		return ended
 	}
 	return conclude(env, all)
-}
-
-// loaded is what came of a load. Times are in milliseconds.
-type loaded struct {
-	Target          string   `json:"target"`
-	Load            string   `json:"load"`
-	ThroughputRPS   float64  `json:"throughput_rps"`
-	ThroughputCIRPS float64  `json:"throughput_ci_rps,omitempty"`
-	MeanMS          float64  `json:"mean_ms,omitempty"`
-	P50MS           float64  `json:"p50_ms,omitempty"`
-	P95MS           float64  `json:"p95_ms,omitempty"`
-	P95CIMS         float64  `json:"p95_ci_ms,omitempty"`
-	P99MS           float64  `json:"p99_ms,omitempty"`
-	MaxMS           float64  `json:"max_ms,omitempty"`
-	Errors          int64    `json:"errors"`
-	ErrorPct        *float64 `json:"error_pct,omitempty"`
-	Samples         int64    `json:"samples"`
-	TrialS          float64  `json:"trial_s"`
-	Unstable        int64    `json:"unstable"`
-	SLOMS           float64  `json:"slo_ms,omitempty"`
-	WithinPct       *float64 `json:"within_pct,omitempty"`
-	Histogram       []bucket `json:"histogram"`
-
-	row profile.Row // what a row has of it
-}
-
-func newLoaded(name string, o load.Options, res load.Result) loaded {
-	row := profile.Row{Config: profile.Config{Batch: 1}}
-	figures.Fill(&row, res)
-	if res.Completed == 0 {
-		row.ThroughputCIRPS = 0 // not known
-	}
-	l := loaded{
-		Target: name, Load: o.Spec.String(), ThroughputRPS: row.ThroughputRPS, ThroughputCIRPS: row.ThroughputCIRPS,
-		P50MS: row.P50MS, P95MS: row.P95MS, P95CIMS: row.P95CIMS, P99MS: row.P99MS, Errors: row.Errors, Samples: row.Samples,
-		TrialS: row.TrialS, Unstable: row.Unstable, SLOMS: figures.Millis(o.Objective), Histogram: histogram(res.Latencies), row: row,
-	}
-	if n := len(res.Latencies); n > 0 {
-		var sum time.Duration
-		for _, took := range res.Latencies {
-			sum += took
-		}
-		l.MeanMS, l.MaxMS = figures.Millis(sum/time.Duration(n)), figures.Millis(res.Latencies[n-1])
-	}
-	if res.Due > 0 {
-		l.ErrorPct = new(100 * float64(res.Errors) / float64(res.Due))
-		if o.Objective > 0 {
-			l.WithinPct = new(100 * float64(res.Due-res.Misses) / float64(res.Due))
-		}
-	}
-	return l
-}
-
-// ofLoads are the metrics that a load may have.
-var ofLoads = []string{
-	"error_pct", "errors", "max_ms", "mean_ms", "p50_ms", "p95_ci_ms", "p95_ms", "p99_ms", "samples",
-	"throughput_ci_rps", "throughput_rps", "unstable", "within_pct",
-}
-
-// figures are what gates look at.
-func (l loaded) figures(metric string) (value, half float64, measured bool) {
-	share := func(pct *float64) (float64, float64, bool) {
-		if pct == nil {
-			return 0, 0, false
-		}
-		return *pct, 0, true
-	}
-	switch metric {
-	case "mean_ms":
-		return l.MeanMS, 0, true
-	case "max_ms":
-		return l.MaxMS, 0, true
-	case "error_pct":
-		return share(l.ErrorPct)
-	case "within_pct":
-		return share(l.WithinPct)
-	}
-	return gate.FiguresOf(l.row)(metric)
-}
-
-// csv is the header and the line that follows it.
-func (l loaded) csv() [][]string {
-	measured := func(v float64) string {
-		if v == 0 {
-			return ""
-		}
-		return csvfile.Format(v)
-	}
-	share := func(pct *float64) string {
-		if pct == nil {
-			return ""
-		}
-		return csvfile.Format(*pct)
-	}
-	count := func(n int64) string { return strconv.FormatInt(n, 10) }
-	return [][]string{
-		{"target", "load", "throughput_rps", "throughput_ci_rps", "mean_ms", "p50_ms", "p95_ms", "p95_ci_ms", "p99_ms", "max_ms",
-			"errors", "error_pct", "samples", "trial_s", "unstable", "slo_ms", "within_pct"},
-		{l.Target, l.Load, csvfile.Format(l.ThroughputRPS), measured(l.ThroughputCIRPS), measured(l.MeanMS), measured(l.P50MS),
-			measured(l.P95MS), measured(l.P95CIMS), measured(l.P99MS), measured(l.MaxMS),
-			count(l.Errors), share(l.ErrorPct), count(l.Samples), csvfile.Format(l.TrialS), count(l.Unstable), measured(l.SLOMS), share(l.WithinPct)},
-	}
-}
-
-// table is it for a person.
-func (l loaded) table() [][]string {
-	ms := func(v float64) string {
-		if l.Samples == 0 {
-			return "-"
-		}
-		return number.Fixed(v, 1)
-	}
-	rows := [][]string{
-		{"TARGET", "LOAD", "RPS", "±95%", "MEAN MS", "P50 MS", "P95 MS", "P99 MS", "MAX MS", "SAMPLES", "ERRORS"},
-		{l.Target, l.Load, number.Fixed(l.ThroughputRPS, 1), spread(l.row), ms(l.MeanMS), ms(l.P50MS), ms(l.P95MS), ms(l.P99MS), ms(l.MaxMS),
-			strconv.FormatInt(l.Samples, 10), strconv.FormatInt(l.Errors, 10)},
-	}
-	if l.WithinPct != nil {
-		rows[0] = append(rows[0], "WITHIN "+number.Plain(l.SLOMS)+" MS")
-		rows[1] = append(rows[1], number.Significant(*l.WithinPct, 5)+"%")
-	}
-	return rows
-}
-
-// show prints it in the form that -o chose.
-func (l loaded) show(env *cli.Env, hist bool) error {
-	if env.Output != "table" {
-		return env.Show(l, l.csv)
-	}
-	return env.Emit(func(w io.Writer) error {
-		if err := cli.Table(w, l.table()); err != nil || !hist {
-			return err
-		}
-		_, err := fmt.Fprintln(w)
-		return errors.Join(err, cli.Table(w, pictured(l.Histogram)))
-	})
 }

@@ -18,14 +18,13 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
-	"pgregory.net/rapid"
 
 	"github.com/gfaas/gfaas/pkg/adapter/bolt"
 	"github.com/gfaas/gfaas/pkg/adapter/gateway"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
 	"github.com/gfaas/gfaas/pkg/instance"
-	"github.com/gfaas/gfaas/pkg/load"
+	"github.com/gfaas/gfaas/pkg/measure/loadtest"
 	"github.com/gfaas/gfaas/pkg/owndir"
 	"github.com/gfaas/gfaas/pkg/procfs"
 )
@@ -130,74 +129,15 @@ func applied(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-func TestHistogram(t *testing.T) {
-	ms := func(v float64) time.Duration { return time.Duration(v * float64(time.Millisecond)) }
-	for _, c := range []struct {
-		latencies []time.Duration
-		want      string
-	}{
-		{nil, "[]"},
-		{[]time.Duration{0, ms(0.01), ms(0.0125)}, "[{0.01 2} {0.0125 1}]"},
-		{[]time.Duration{ms(1), ms(1), ms(1.01), ms(1.25), ms(2)}, "[{1 2} {1.25 2} {1.6 0} {2 1}]"},
-		{[]time.Duration{ms(801), ms(1000)}, "[{1000 2}]"},
-	} {
-		if got := fmt.Sprint(histogram(c.latencies)); got != c.want {
-			t.Errorf("%v: %s, want %s", c.latencies, got, c.want)
-		}
-	}
-}
-
-// Every latency is in one bucket, which it fits into and the one before it does not.
-func TestHistogramHasAll(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		latencies := rapid.SliceOf(rapid.Custom(func(t *rapid.T) time.Duration {
-			return time.Duration(rapid.Int64Range(0, int64(24*time.Hour)).Draw(t, "latency"))
-		})).Draw(t, "latencies")
-		slices.Sort(latencies)
-		at, below := 0, time.Duration(-1)
-		for _, b := range histogram(latencies) {
-			bound := time.Duration(b.UpToMS * float64(time.Millisecond))
-			for range b.Count {
-				if latencies[at] > bound || latencies[at] <= below {
-					t.Fatalf("%v is between %v and %v", latencies[at], below, bound)
-				}
-				at++
-			}
-			below = bound
-		}
-		if at != len(latencies) {
-			t.Fatalf("%d of %d are counted", at, len(latencies))
-		}
-	})
-}
-
-func TestLoadedFigures(t *testing.T) {
-	res := load.Result{Duration: time.Second, Completed: 99, Samples: 99, Errors: 1, Due: 100, Misses: 10,
-		P95: 20 * time.Millisecond, P95CI: time.Millisecond, Latencies: []time.Duration{10 * time.Millisecond, 30 * time.Millisecond}}
-	o := load.Options{Spec: load.Spec{Kind: load.Poisson, RPS: 100}, Objective: 15 * time.Millisecond}
-	l := newLoaded("f", o, res)
-	for metric, want := range map[string]float64{
-		"throughput_rps": 99, "mean_ms": 20, "max_ms": 30, "p95_ms": 20, "errors": 1, "error_pct": 1, "within_pct": 90, "samples": 99,
-	} {
-		if got, _, ok := l.figures(metric); !ok || got != want {
-			t.Errorf("%s is %v, %v, want %v", metric, got, ok, want)
-		}
-	}
-	o.Objective = 0
-	l = newLoaded("f", o, load.Result{Duration: time.Second})
-	for metric, want := range map[string]bool{"within_pct": false, "error_pct": false, "throughput_ci_rps": false, "p95_ci_ms": false, "errors": true} {
-		if _, _, ok := l.figures(metric); ok != want {
-			t.Errorf("of nothing %s is measured: %v", metric, ok)
-		}
-	}
-	header := l.csv()[0]
-	for _, metric := range ofLoads {
-		if !slices.Contains(header, metric) {
+// Every metric of a condition is a column.
+func TestLoadColumns(t *testing.T) {
+	text := loadCSV(loadtest.Result{})
+	for _, metric := range loadtest.Metrics() {
+		if !slices.Contains(text[0], metric) {
 			t.Errorf("%s is no column", metric)
 		}
-		l.figures(metric) // knows it
 	}
-	if len(header) != len(l.csv()[1]) {
-		t.Errorf("%d columns, %d cells", len(header), len(l.csv()[1]))
+	if len(text[0]) != len(text[1]) {
+		t.Errorf("%d columns, %d cells", len(text[0]), len(text[1]))
 	}
 }

@@ -6,8 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -24,6 +22,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/launch"
 	"github.com/gfaas/gfaas/pkg/load"
+	"github.com/gfaas/gfaas/pkg/measure/loadtest"
 	"github.com/gfaas/gfaas/pkg/measure/testbed"
 	"github.com/gfaas/gfaas/pkg/procfs"
 	"github.com/gfaas/gfaas/pkg/wire"
@@ -164,7 +163,7 @@ func (r *running) Target(ctx context.Context, q testbed.Request) (load.Target, e
 		if err != nil {
 			return err
 		}
-		return wholeAnswer(answer)
+		return loadtest.ReadAnswer(answer)
 	}, nil
 }
 
@@ -179,23 +178,6 @@ func bodyFor(ctx context.Context, client *fnhttp.Client, r instance.Record, give
 		return nil, &testbed.BodyError{Err: fmt.Errorf("no body was given, and under the contract %s none can be made up: %w", r.Contract, err)}
 	}
 	return body, nil
-}
-
-// mostOfFailure is how much of the answer to a request that failed is read, in bytes.
-const mostOfFailure = 1 << 20
-
-// wholeAnswer reads an answer to its end; anything but a success is an error. That too
-// is read, as clients do: left half read its connection would have to be closed, and the
-// next request would make another.
-func wholeAnswer(answer *http.Response) error {
-	defer answer.Body.Close()
-	if answer.StatusCode/100 != 2 {
-		text, _ := io.ReadAll(io.LimitReader(answer.Body, 200))
-		_, _ = io.CopyN(io.Discard, answer.Body, mostOfFailure)
-		return fmt.Errorf("status %s: %s", answer.Status, strings.TrimSpace(string(text)))
-	}
-	_, err := io.Copy(io.Discard, answer.Body)
-	return err
 }
 
 func (r *running) GPUMemMiB(ctx context.Context) float64 {

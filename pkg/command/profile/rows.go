@@ -75,7 +75,7 @@ func table(rows []profile.Row) [][]string {
 		}
 		line := []string{
 			r.Function, r.GPU, number.Short(r.SMPct), number.Short(r.Quota), strconv.Itoa(r.Batch),
-			number.Fixed(r.ThroughputRPS, 1), spread(r), number.Fixed(r.P50MS, 1), number.Fixed(r.P95MS, 1),
+			number.Fixed(r.ThroughputRPS, 1), spread(r.ThroughputRPS, r.ThroughputCIRPS, r.Unstable), number.Fixed(r.P50MS, 1), number.Fixed(r.P95MS, 1),
 			number.Fixed(r.P99MS, 1), mem, strconv.FormatInt(r.Errors, 10), number.Fixed(r.Efficacy(), 1),
 		}
 		if form.Goodput {
@@ -98,13 +98,14 @@ func goodputCells(r profile.Row) []string {
 	return []string{rps, slo}
 }
 
-// spread is how well the throughput is known.
-func spread(r profile.Row) string {
+// spread formats half the width of the confidence interval of a throughput, relative to
+// it.
+func spread(rps, ci float64, unstable int64) string {
 	text := "-"
-	if r.ThroughputCIRPS > 0 && r.ThroughputRPS > 0 {
-		text = number.Percent(r.ThroughputCIRPS/r.ThroughputRPS, 1)
+	if ci > 0 && rps > 0 {
+		text = number.Percent(ci/rps, 1)
 	}
-	if r.Unstable > 0 {
+	if unstable > 0 {
 		text += " unstable"
 	}
 	return text

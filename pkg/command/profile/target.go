@@ -6,12 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,8 +22,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/instance/ports"
 	"github.com/gfaas/gfaas/pkg/launch"
 	"github.com/gfaas/gfaas/pkg/load"
+	"github.com/gfaas/gfaas/pkg/measure/loadtest"
 	"github.com/gfaas/gfaas/pkg/measure/testbed"
-	"github.com/gfaas/gfaas/pkg/splitmix"
 )
 
 // reached is what is to be loaded.
@@ -70,57 +67,21 @@ func completeTarget(cmd *cobra.Command, args []string, _ string) (names []string
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// dialTimeout is how long it may take to connect.
-const dialTimeout = 10 * time.Second
-
-// listens says why nobody can be reached at an address (host:port).
-func listens(ctx context.Context, address string) error {
-	conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "tcp", address)
-	if err == nil {
-		_ = conn.Close()
-	}
-	return err
-}
-
 // url is a server of which nothing is known but its address.
 func (o *loadOptions) url(ctx context.Context) (to reached, err error) {
 	u, err := url.Parse(o.target)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
 		return to, cli.Usagef("expected a URL like http://127.0.0.1:8080/path, or the name of a function")
 	}
-	header := o.header.Clone()
-	if u.User != nil && header.Get("Authorization") == "" {
-		password, _ := u.User.Password()
-		r := http.Request{Header: header}
-		r.SetBasicAuth(u.User.Username(), password)
-	}
 	name := u.Redacted()
 	if err := o.keepTo(name, 0); err != nil {
 		return to, err
 	}
-	u.User, u.Fragment = nil, ""
-	standard := map[string]string{"http": "80", "https": "443"}
-	if err := listens(ctx, net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), standard[u.Scheme]))); err != nil {
+	if err := loadtest.CheckListens(ctx, loadtest.Address(u)); err != nil {
 		return to, cli.Fail(cli.ExitUnavailable, "", err)
 	}
-	const many = 1 << 12 // under way at once keep a connection each
-	transport := &http.Transport{
-		DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext, ForceAttemptHTTP2: true,
-		MaxIdleConnsPerHost: many, DisableCompression: true,
-	}
-	send := func(ctx context.Context) error {
-		r, err := http.NewRequestWithContext(ctx, o.method, u.String(), bytes.NewReader(o.body))
-		if err != nil {
-			return err
-		}
-		r.Header, r.Host = header, cmp.Or(header.Get("Host"), u.Host)
-		answer, err := transport.RoundTrip(r)
-		if err != nil {
-			return err
-		}
-		return wholeAnswer(answer)
-	}
-	return reached{name: name, send: send, done: transport.CloseIdleConnections}, nil
+	send, done := loadtest.ToURL(u, loadtest.Request{Method: o.method, Header: o.header, Body: o.body})
+	return reached{name: name, send: send, done: done}, nil
 }
 
 // function is one that is applied.
@@ -158,7 +119,7 @@ func (o *loadOptions) function(ctx context.Context) (to reached, err error) {
 			if err != nil {
 				return err
 			}
-			return wholeAnswer(answer)
+			return loadtest.ReadAnswer(answer)
 		}
 		return to, nil
 	}
@@ -167,7 +128,7 @@ func (o *loadOptions) function(ctx context.Context) (to reached, err error) {
 	}
 	o.env.Debugf("to %s", cli.Count(len(ready), "instance"))
 	to.done = client.Close
-	to.send = o.spread(client, ready)
+	to.send = loadtest.ToInstances(client, ready, loadtest.Request{Method: o.method, Header: o.header, Body: o.body}, o.load.Seed)
 	return to, nil
 }
 
@@ -185,7 +146,7 @@ func (o *loadOptions) ready(ctx context.Context, state ports.Listing) (there []l
 		if e == nil && !now.Running {
 			e = errors.New(now.Detail)
 		} else {
-			e = listens(ctx, c.Record.Handle.Address)
+			e = loadtest.CheckListens(ctx, c.Record.Handle.Address)
 		}
 		if e != nil {
 			err = fmt.Errorf("instance %s: %w", c.Record.ID, e)
@@ -209,24 +170,4 @@ func defaultBody(ctx context.Context, client *fnhttp.Client, fn function.Functio
 		return nil, &testbed.BodyError{Err: fmt.Errorf("no body was given, and under the contract %s none can be made up without an instance", fn.Contract)}
 	}
 	return nil, nil
-}
-
-// spread sends requests to the instances as gfaas invoke does: to any of them, in
-// proportion to what plans count on them for, and what none has seen to another.
-func (o *loadOptions) spread(client *fnhttp.Client, ready []launch.Candidate) load.Target {
-	var mu sync.Mutex
-	random := splitmix.Source(o.load.Seed)
-	caller := &launch.Caller{Invoker: client, Random: func() float64 {
-		mu.Lock()
-		defer mu.Unlock()
-		return random.Unit()
-	}}
-	again := func() io.Reader { return bytes.NewReader(o.body) }
-	return func(ctx context.Context) error {
-		answer, err := caller.Call(ctx, ready, ports.Call{Method: o.method, Header: o.header}, again)
-		if err != nil {
-			return err
-		}
-		return wholeAnswer(answer.Response)
-	}
 }
