@@ -1,17 +1,18 @@
 package profile
 
 import (
+	"bytes"
 	"errors"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync/atomic"
 	"testing"
 
 	"github.com/gfaas/gfaas/pkg/adapter/fnhttp"
 	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/instance/ports"
+	"github.com/gfaas/gfaas/pkg/measure/loadtest"
 	"github.com/gfaas/gfaas/pkg/measure/testbed"
 )
 
@@ -38,17 +39,22 @@ func TestRequestsByContract(t *testing.T) {
 		{fnhttp.KServeV2, "", `/v2/models/f/infer 3 {"inputs":[{"data":[0,0,0,0,0,0],"datatype":"FP32","name":"x","shape":[3,2]}]}`, ""},
 		{fnhttp.OpenAI, `{"messages":["a"]}`, `/v1/chat/completions 3 {"messages":["a"],"n":3}`, ""},
 	} {
-		r := &running{client: fnhttp.NewClient(), started: instance.Record{Function: "f", Contract: c.contract, Handle: instance.Handle{Address: s.Listener.Addr().String()}}}
-		send, err := r.Target(t.Context(), testbed.Request{Batch: 3, Body: []byte(c.body)})
+		client := fnhttp.NewClient()
+		r := instance.Record{Function: "f", Contract: c.contract, Handle: instance.Handle{Address: s.Listener.Addr().String()}}
+		header, body, err := encoder(client)(t.Context(), r, testbed.Request{Batch: 3, Body: []byte(c.body)})
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = send(t.Context())
+		answer, err := client.Invoke(t.Context(), &r, ports.Call{Header: header, Body: bytes.NewReader(body)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = loadtest.ReadAnswer(answer)
 		if got := errorText(err); got != c.err || seen != c.want {
 			t.Errorf("%s %q: %s, %q; want %s, %q", c.contract, c.body, seen, got, c.want, c.err)
 		}
 		var bad *testbed.BodyError
-		if _, err := r.Target(t.Context(), testbed.Request{Batch: 3, Body: []byte("[")}); c.contract == fnhttp.OpenAI && !errors.As(err, &bad) {
+		if _, _, err := encoder(client)(t.Context(), r, testbed.Request{Batch: 3, Body: []byte("[")}); c.contract == fnhttp.OpenAI && !errors.As(err, &bad) {
 			t.Errorf("%s took a body that is no JSON: %v", c.contract, err)
 		}
 	}
@@ -59,34 +65,4 @@ func errorText(err error) string {
 		return ""
 	}
 	return err.Error()
-}
-
-// Requests that fail use their connections again, however long the answers are: a
-// client that made new ones would measure that.
-func TestFailuresKeepTheirConnections(t *testing.T) {
-	var made atomic.Int32
-	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.WriteHeader(http.StatusInternalServerError)
-		_, _ = io.WriteString(w, strings.Repeat("a long story ", 4000))
-	}))
-	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
-		if state == http.StateNew {
-			made.Add(1)
-		}
-	}
-	s.Start()
-	defer s.Close()
-	r := &running{client: fnhttp.NewClient(), started: instance.Record{Function: "f", Contract: fnhttp.HTTP, Handle: instance.Handle{Address: s.Listener.Addr().String()}}}
-	send, err := r.Target(t.Context(), testbed.Request{Batch: 1, Body: []byte("in")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 20 {
-		if err := send(t.Context()); err == nil || !strings.HasPrefix(err.Error(), "status 500 Internal Server Error: a long story") || len(err.Error()) > 300 {
-			t.Fatal(err)
-		}
-	}
-	if n := made.Load(); n != 1 {
-		t.Errorf("%d connections for 20 requests, one after another", n)
-	}
 }

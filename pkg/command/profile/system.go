@@ -1,0 +1,180 @@
+package profile
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/adapter/fnhttp"
+	"github.com/gfaas/gfaas/pkg/adapter/nvml"
+	"github.com/gfaas/gfaas/pkg/adapter/tokend"
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/command/devices"
+	"github.com/gfaas/gfaas/pkg/command/host"
+	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/instance"
+	"github.com/gfaas/gfaas/pkg/measure/local"
+	"github.com/gfaas/gfaas/pkg/measure/testbed"
+)
+
+// platform is the part of the system that the command uses. Tests replace it.
+type platform struct {
+	// gpus returns the usual names of the GPUs in a list; of an empty list, those to
+	// measure on.
+	gpus func(list string) (string, error)
+	// runDir returns the directory of the locks of GPUs.
+	runDir func() string
+	// open returns a testbed for each group of GPUs, which this run has locked. An instance
+	// may take startTimeout to become ready.
+	open func(ctx context.Context, groups [][]string, functions []function.Function, startTimeout time.Duration) ([]testbed.GPUs, error)
+}
+
+// realPlatform returns the platform of this system.
+func realPlatform(env *cli.Env) platform {
+	return platform{gpus: chooseGPUs, runDir: cli.RunDir,
+		open: func(ctx context.Context, groups [][]string, functions []function.Function, startTimeout time.Duration) ([]testbed.GPUs, error) {
+			return openTestbeds(ctx, env, groups, functions, startTimeout)
+		},
+	}
+}
+
+// chooseGPUs returns the names of the GPUs in a list; of an empty one, those in
+// CUDA_VISIBLE_DEVICES, or the first GPU.
+func chooseGPUs(list string) (string, error) {
+	chosen, err := devices.Choose(list)
+	if err != nil {
+		return "", err
+	}
+	var names []string
+	for _, d := range chosen {
+		names = append(names, d.String())
+	}
+	return cmp.Or(strings.Join(names, ","), devices.Default()), nil
+}
+
+// openTestbeds checks the GPUs and returns a testbed for each group.
+func openTestbeds(ctx context.Context, env *cli.Env, groups [][]string, functions []function.Function, startTimeout time.Duration) ([]testbed.GPUs, error) {
+	for _, name := range slices.Concat(groups...) {
+		if err := devices.Check(name); err != nil {
+			return nil, err
+		}
+	}
+	// An instance that spans GPUs has those after the one that the user named.
+	if err := devices.Permitted("an instance would be on", slices.Concat(groups...)); err != nil {
+		return nil, err
+	}
+	launcher, err := host.Starter(ctx, env, cli.RunDir(), startTimeout)
+	if err != nil {
+		return nil, err
+	}
+	client := fnhttp.NewClient()
+	config := local.Config{
+		Launcher: launcher, Invoker: client, Encode: encoder(client), Status: tokend.Dial(cli.RunDir()).Status,
+		Kernels: kernelUsers(cli.RunDir(), functions), Processes: processes, Meter: newMeter,
+	}
+	var testbeds []testbed.GPUs
+	for _, names := range groups {
+		t, err := local.New(ctx, config, names, host.MeasuredID(names[0]))
+		if err != nil {
+			return nil, err
+		}
+		testbeds = append(testbeds, t)
+	}
+	return testbeds, nil
+}
+
+// encoder returns a function that encodes requests by the instance's contract.
+func encoder(client *fnhttp.Client) func(context.Context, instance.Record, testbed.Request) (http.Header, []byte, error) {
+	return func(ctx context.Context, r instance.Record, q testbed.Request) (http.Header, []byte, error) {
+		body, err := bodyFor(ctx, client, r, q.Body)
+		if err != nil {
+			return nil, nil, err
+		}
+		header, body, err := fnhttp.Batched(r.Contract, body, q.Batch)
+		if err != nil {
+			return nil, nil, &testbed.BodyError{Err: err}
+		}
+		return header, body, nil
+	}
+}
+
+// bodyFor returns the given body; if it is empty, a default body for the instance.
+func bodyFor(ctx context.Context, client *fnhttp.Client, r instance.Record, given []byte) ([]byte, error) {
+	if len(given) > 0 {
+		return given, nil
+	}
+	body, err := client.DefaultBody(ctx, r)
+	if err != nil {
+		return nil, &testbed.BodyError{Err: fmt.Errorf("no body was given, and under the contract %s none can be made up: %w", r.Contract, err)}
+	}
+	return body, nil
+}
+
+// meters measures several GPUs; GPUs without counters are left out.
+type meters []*nvml.Meter
+
+func newMeter(names []string) testbed.Meter {
+	var all meters
+	for _, name := range names {
+		d, err := gpu.ParseDevice(name)
+		if err != nil {
+			continue
+		}
+		library := nvml.NVML{}
+		if d.Simulated {
+			library.Simulated = devices.SimulatedNVML()
+		}
+		if one, err := library.NewMeter(d); err == nil {
+			all = append(all, one)
+		}
+	}
+	return all
+}
+
+func (m meters) Sample() {
+	for _, one := range m {
+		one.Look()
+	}
+}
+
+// Close returns the mean over the GPUs.
+func (m meters) Close() (mean testbed.Activity) {
+	for _, one := range m {
+		f, n := one.Close(), float64(len(m))
+		mean.UtilPct += f.UtilPct / n
+		mean.OccupancyPct += f.OccupancyPct / n
+		mean.PowerW += f.PowerW / n
+	}
+	return mean
+}
+
+// processes returns the processes on the GPUs, as far as NVML tells them.
+func processes(names []string) (pids []int) {
+	var library nvml.Processes
+	defer library.Close()
+	for _, name := range names {
+		d, err := gpu.ParseDevice(name)
+		if err != nil {
+			continue
+		}
+		if d.Simulated { // all are, or none
+			library.Simulated = devices.SimulatedNVML()
+			if library.Simulated == "" {
+				continue
+			}
+		}
+		used, err := library.Memory(d)
+		if err != nil {
+			continue
+		}
+		for pid := range used {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
