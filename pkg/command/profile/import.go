@@ -1,7 +1,6 @@
 package profile
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +16,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/measure"
 	"github.com/gfaas/gfaas/pkg/measure/figures"
 	"github.com/gfaas/gfaas/pkg/measure/journal"
+	"github.com/gfaas/gfaas/pkg/measure/recorded"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
@@ -127,7 +127,7 @@ func (o *importOptions) run(env *cli.Env, path string) error {
 	return show(env, []profile.Row{row})
 }
 
-// row is the best of the report.
+// row returns the row of the best measurement in the report.
 func (o *importOptions) row(path string, report []profile.Measurement) (profile.Row, error) {
 	row := profile.Row{
 		Function: o.function, GPU: o.gpu, Config: profile.Config{SMPct: o.sm, Quota: o.quota, Batch: o.batch},
@@ -135,15 +135,11 @@ func (o *importOptions) row(path string, report []profile.Measurement) (profile.
 	if len(report) == 0 {
 		return row, fmt.Errorf("%s:1: no line under the header, expected one for each load", path)
 	}
-	quickest := slices.MinFunc(report, func(a, b profile.Measurement) int { return cmp.Compare(a.P95MS, b.P95MS) })
-	if slo := figures.Millis(o.slo); slo > 0 {
-		report = slices.DeleteFunc(slices.Clone(report), func(m profile.Measurement) bool { return m.P95MS > slo })
-	}
-	if len(report) == 0 {
+	best, ok := recorded.Highest(report, figures.Millis(o.slo))
+	if !ok {
 		return row, cli.Fail(cli.ExitNo, "", fmt.Errorf("%s: no load has a p95 latency within %v: the best is %s ms, on line %d",
-			path, o.slo, number.Plain(quickest.P95MS), quickest.Line))
+			path, o.slo, number.Plain(best.P95MS), best.Line))
 	}
-	best := slices.MaxFunc(report, func(a, b profile.Measurement) int { return cmp.Compare(a.ThroughputRPS, b.ThroughputRPS) })
 	if best.ThroughputRPS == 0 {
 		return row, fmt.Errorf("%s:%d: Inferences/Second: 0 at the best load, expected more", path, best.Line)
 	}
@@ -151,7 +147,7 @@ func (o *importOptions) row(path string, report []profile.Measurement) (profile.
 	return row, nil
 }
 
-// appendRow adds the row to a profile.
+// appendRow appends the row to the profile of --append.
 func (o *importOptions) appendRow(env *cli.Env, row profile.Row) (err error) {
 	p, j, err := journal.Resume(o.append, profile.Form{})
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/profile/report"
+	"github.com/gfaas/gfaas/pkg/measure/recorded"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/place"
 	"github.com/gfaas/gfaas/pkg/policy/search"
@@ -164,37 +165,20 @@ func (o *reportOptions) notes(rows []profile.Row) (out []string) {
 	return out
 }
 
-// sections are the rows by function and GPU, in the order of the file, each
-// with the best choice there is.
+// sections returns a section for each function and model of GPU, with its best
+// configuration.
 func (o *reportOptions) sections(rows []profile.Row) ([]report.Section, error) {
-	type key struct{ function, gpu string }
-	var keys []key
-	groups := map[key][]profile.Row{}
-	for _, r := range rows {
-		k := key{r.Function, r.GPU}
-		if groups[k] == nil {
-			keys = append(keys, k)
-		}
-		groups[k] = append(groups[k], r)
-	}
 	var out []report.Section
-	for _, k := range keys {
-		goal := search.Goal{SLOMS: o.outlook.objective(k.function, o.slo)}
-		s, err := search.New("grid", allOf(groups[k]), goal)
+	for _, g := range recorded.Groups(rows) {
+		goal := search.Goal{SLOMS: o.outlook.objective(g.Function, o.slo)}
+		choice, err := recorded.Best(g.Rows, goal)
 		if err != nil {
 			return nil, err
 		}
-		table := map[profile.Config]profile.Row{}
-		for _, r := range groups[k] {
-			table[r.Config] = r
-		}
-		for c, ok := s.Next(); ok; c, ok = s.Next() {
-			s.Tell(c, table[c], true)
-		}
-		one := report.Section{Function: k.function, GPU: k.gpu, Rows: groups[k], Goal: goal, Choice: s.Choice(), MemMiB: o.outlook.mem.MiB()}
+		one := report.Section{Function: g.Function, GPU: g.GPU, Rows: g.Rows, Goal: goal, Choice: choice, MemMiB: o.outlook.mem.MiB()}
 		in := place.Input{Functions: o.outlook.loaded}
 		if o.outlook.arrivals.Apply(&in); in.Poisson && goal.SLOMS > 0 {
-			one.AtRandom, one.Worth = true, in.Worth(one.Choice.Row, plan.Demand{Function: k.function, SLOMS: goal.SLOMS})
+			one.AtRandom, one.Worth = true, in.Worth(one.Choice.Row, plan.Demand{Function: g.Function, SLOMS: goal.SLOMS})
 		}
 		out = append(out, one)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/measure/figures"
+	"github.com/gfaas/gfaas/pkg/measure/recorded"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/policy/search"
 	"github.com/gfaas/gfaas/pkg/profile"
@@ -185,7 +186,7 @@ func only(flag, file, want string, rows []profile.Row, key func(profile.Row) str
 
 // space is what there is to look at: the rows, as far as the lists allow.
 func (o *searchOptions) space(rows []profile.Row) (search.Space, error) {
-	s := allOf(rows)
+	s := recorded.Space(rows)
 	var err error
 	if s.SMPct, err = restrict("sm", s.SMPct, o.only.SMPct, number.Plain); err != nil {
 		return s, err
@@ -200,16 +201,6 @@ func (o *searchOptions) space(rows []profile.Row) (search.Space, error) {
 		return s, cli.Usagef("the table has no row with such --sm, --quota and --batch together")
 	}
 	return s, nil
-}
-
-// allOf is the space of the rows' configurations.
-func allOf(rows []profile.Row) search.Space {
-	s := search.Space{Only: []profile.Config{}}
-	for _, r := range rows {
-		s.Only = append(s.Only, r.Config)
-		s.SMPct, s.Quota, s.Batch = append(s.SMPct, r.SMPct), append(s.Quota, r.Quota), append(s.Batch, r.Batch)
-	}
-	return s
 }
 
 // restrict is what of the table's values is wanted: all unless some are named.
@@ -232,19 +223,9 @@ func restrict[T int | float64](flag string, has, want []T, show func(T) string) 
 
 // try runs the strategy on the rows.
 func (o *searchOptions) try(env *cli.Env, s search.Strategy, rows []profile.Row) searchResult {
-	table := map[profile.Config]profile.Row{}
-	for _, r := range rows {
-		table[r.Config] = r
-	}
-	trials := 0
-	for c, ok := s.Next(); ok; c, ok = s.Next() {
-		row, there := table[c]
-		if there {
-			trials++
-			env.Debugf("trial %d %s: %s", trials, trialLine(row, o.goal), s.Why())
-		}
-		s.Tell(c, row, there)
-	}
+	trials := recorded.Replay(s, rows, func(trial int, row profile.Row) {
+		env.Debugf("trial %d %s: %s", trial, trialLine(row, o.goal), s.Why())
+	})
 	return newSearchResult(o.function, o.search, trials, s.Choice())
 }
 
