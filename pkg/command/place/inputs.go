@@ -15,6 +15,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/plan"
 	policy "github.com/gfaas/gfaas/pkg/policy/place"
+	"github.com/gfaas/gfaas/pkg/policy/place/prepare"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
@@ -127,9 +128,9 @@ func (o *planOptions) input(cmd *cobra.Command) (in policy.Input, err error) {
 			return in, err
 		}
 	}
-	planning.Objectives(in.Demand, in.Functions, o.files.slo)
-	planning.Weights(in.Profile, in.Functions)
-	if raised := planning.Limits(in.Profile, in.Functions, o.share); len(raised) > 0 && (o.files.inventory != "" || o.mem > 0) {
+	prepare.Objectives(in.Demand, in.Functions, o.files.slo)
+	prepare.Weights(in.Profile, in.Functions)
+	if raised := prepare.Limits(in.Profile, in.Functions, o.share); len(raised) > 0 && (o.files.inventory != "" || o.mem > 0) {
 		o.env.Notef("note: gpu_mem of %s is more than was measured: its instances are planned with it, since gfaas up gives it to them", planning.List(raised))
 	}
 	o.arrivals.Apply(&in)

@@ -19,6 +19,7 @@ import (
 	policy "github.com/gfaas/gfaas/pkg/policy/place"
 	"github.com/gfaas/gfaas/pkg/policy/place/diff"
 	"github.com/gfaas/gfaas/pkg/policy/place/online"
+	"github.com/gfaas/gfaas/pkg/policy/place/prepare"
 	"github.com/gfaas/gfaas/pkg/profile"
 	"github.com/gfaas/gfaas/pkg/textfile"
 )
@@ -158,7 +159,7 @@ func newPlan(env *cli.Env) *cobra.Command {
 	cli.Choice(cmd, &o.model, "model", "what a GPU can host side by side", plan.ModelRect, plan.ModelTokens)
 	f.BoolVar(&o.share, "share-models", false, "keep the weights of a tenant's model once on a GPU")
 	f.Uint64Var(&o.seed, "seed", 0, "another seed may give another plan as good")
-	f.DurationVar(&o.limit, "time-limit", planning.TimeLimit, "how long to improve the plan")
+	f.DurationVar(&o.limit, "time-limit", prepare.TimeLimit, "how long to improve the plan")
 	cli.Choice(cmd, &o.tieBreak, "tie-break", "which of equally efficient configurations to take",
 		string(policy.LargerQuota), string(policy.SmallerQuota))
 	cli.Choice(cmd, &o.order, "order", "pack the largest rectangles first, or as they arrive by the demand",

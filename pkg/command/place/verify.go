@@ -10,8 +10,8 @@ import (
 
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/gpumodel"
-	"github.com/gfaas/gfaas/pkg/command/planning"
 	"github.com/gfaas/gfaas/pkg/plan"
+	"github.com/gfaas/gfaas/pkg/policy/place/prepare"
 	"github.com/gfaas/gfaas/pkg/policy/place/verify"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
@@ -74,7 +74,7 @@ func runVerify(env *cli.Env, files inputs, path string) error {
 	if in.Functions, err = files.loadFunctions(env); err != nil {
 		return err
 	}
-	planning.Weights(in.Profile, in.Functions)
+	prepare.Weights(in.Profile, in.Functions)
 	if err := knownModels(p, in, path); err != nil {
 		return err
 	}

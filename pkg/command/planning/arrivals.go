@@ -1,6 +1,5 @@
-// Package planning holds the input that all commands that plan for a demand share: how
-// requests come, the objectives of functions and the memory of weights. So the same files
-// and flags give the same plan.
+// Package planning has the flags about the arrivals of requests that all commands share
+// that plan for a demand, so that the same flags give the same plan.
 package planning
 
 import (

@@ -20,6 +20,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/place"
 	"github.com/gfaas/gfaas/pkg/policy/place/arrivals"
+	"github.com/gfaas/gfaas/pkg/policy/place/prepare"
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
@@ -102,7 +103,7 @@ func (o *outlookOptions) objective(function string, slo time.Duration) float64 {
 			one[0] = d
 		}
 	}
-	planning.Objectives(one, o.loaded, slo)
+	prepare.Objectives(one, o.loaded, slo)
 	return one[0].SLOMS
 }
 
@@ -263,10 +264,10 @@ func (p *planner) plan(sections []*report.Section) (out report.Outlook, err erro
 		for _, s := range sections {
 			d = append(d, plan.Demand{Function: s.Function, RPS: p.rates(*s)[i], SLOMS: s.Goal.SLOMS})
 		}
-		planning.Limits(rows, p.loaded, false)
+		prepare.Limits(rows, p.loaded, false)
 		in := place.Input{Profile: rows, Demand: d, Functions: p.loaded, MemMiB: p.mem.MiB(), Model: sections[0].GPU}
 		p.arrivals.Apply(&in)
-		until := time.Now().Add(planning.TimeLimit)
+		until := time.Now().Add(prepare.TimeLimit)
 		made, _, err := place.Joint(in, place.JointOptions{
 			Model: p.model, Expired: func() bool { return time.Now().After(until) },
 		})

@@ -1,4 +1,7 @@
-package planning
+// Package prepare completes the input of the planner from function files: the objectives
+// of functions, the memory of their weights and their limits. All commands and use cases
+// that plan use it, so the same files give the same plan.
+package prepare
 
 import (
 	"cmp"
@@ -10,12 +13,12 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// TimeLimit is how long a plan is improved at most, unless a flag says otherwise: the
-// search ends before, after a fixed amount of work, on any but slow machines.
+// TimeLimit is the default limit on the time to improve a plan. Except on slow machines,
+// the search ends earlier, after a fixed amount of work.
 const TimeLimit = 2 * time.Second
 
-// Objectives gives each function that has none by its demand the objective of its
-// own slo, else that of --slo. Functions that the demand does not name are left out.
+// Objectives sets the objective of each demand that has none: to the function's own, else
+// to slo.
 func Objectives(demand []plan.Demand, functions []function.Function, slo time.Duration) {
 	own := map[string]time.Duration{}
 	for _, fn := range functions {
@@ -28,8 +31,8 @@ func Objectives(demand []plan.Demand, functions []function.Function, slo time.Du
 	}
 }
 
-// Weights gives rows whose weights were not measured the size of their function's
-// model, as far as it is known.
+// Weights sets the memory of the model in rows where it was not measured, to the size of
+// the function's model, if that is known.
 func Weights(rows []profile.Row, functions []function.Function) {
 	sizes := map[string]float64{}
 	for _, fn := range functions {
@@ -44,10 +47,10 @@ func Weights(rows []profile.Row, functions []function.Function) {
 	}
 }
 
-// Limits raises the memory of rows to what gfaas up gives an instance of their function,
-// its gpu_mem, where that is more than was measured. It returns the functions for which
-// it is. With shared weights, those of a model with a file are on top of gpu_mem, since
-// the model daemon holds them. Weights comes before.
+// Limits raises the memory of rows to what gfaas up gives an instance, the function's
+// gpu_mem, and returns the functions whose rows it raised. If share is true, the weights
+// of a model with a file come on top of gpu_mem, since the model daemon holds them; call
+// Weights before in that case.
 func Limits(rows []profile.Row, functions []function.Function, share bool) (raised []string) {
 	byName := map[string]function.Function{}
 	for _, fn := range functions {
