@@ -16,22 +16,17 @@ import (
 	"github.com/gfaas/gfaas/pkg/csvfile"
 	"github.com/gfaas/gfaas/pkg/function"
 	"github.com/gfaas/gfaas/pkg/gpu"
+	"github.com/gfaas/gfaas/pkg/measure/outlook"
 	"github.com/gfaas/gfaas/pkg/number"
 	"github.com/gfaas/gfaas/pkg/plan"
 	"github.com/gfaas/gfaas/pkg/policy/place"
 	"github.com/gfaas/gfaas/pkg/policy/place/arrivals"
-	"github.com/gfaas/gfaas/pkg/policy/place/prepare"
-	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// steps are how often the throughput of the chosen configuration is asked for
-// when nobody says what is.
-var steps = []float64{1, 10, 100}
-
-// maxRates is how many rates --rps may name.
+// maxRates is the largest number of rates of --rps.
 const maxRates = 10
 
-// outlookOptions are the flags that say what is planned, as given.
+// outlookOptions are the flags about what to plan for.
 type outlookOptions struct {
 	env  *cli.Env
 	path string // of the profile
@@ -60,8 +55,8 @@ func (o *outlookOptions) flags(cmd *cobra.Command) {
 	f.DurationVar(&o.limit, "time-limit", 20*time.Second, "how long to plan; when it is over, no other plan is begun, and functions are left out")
 }
 
-// check says what is wrong with the flags, and reads the demand and the functions. Beside
-// is another file that is read.
+// check validates the flags and reads the demand and the functions. Beside is the path of
+// another input file.
 func (o *outlookOptions) check(cmd *cobra.Command, beside string) (err error) {
 	f := cmd.Flags()
 	if f.Changed("rps") {
@@ -95,95 +90,46 @@ func (o *outlookOptions) check(cmd *cobra.Command, beside string) (err error) {
 	return err
 }
 
-// objective is a function's objective in ms: that of the demand, else its own, else slo.
+// objective returns a function's objective in ms: that of the demand, else its own, else
+// slo.
 func (o *outlookOptions) objective(function string, slo time.Duration) float64 {
-	one := []plan.Demand{{Function: function}}
-	for _, d := range o.wanted {
-		if d.Function == function {
-			one[0] = d
-		}
-	}
-	prepare.Objectives(one, o.loaded, slo)
-	return one[0].SLOMS
+	return outlook.Objective(function, o.wanted, o.loaded, slo)
 }
 
-// rates are what of a section is planned for; none when there is no telling.
-func (o *outlookOptions) rates(s report.Section) (out []float64) {
-	switch {
-	case o.demand != "":
-		for _, d := range o.wanted {
-			if d.Function == s.Function {
-				out = append(out, d.RPS)
-			}
-		}
-	case len(o.rps) > 0:
-		return o.rps
-	case s.Choice.OK:
-		for _, k := range steps {
-			out = append(out, k*s.Choice.Row.ThroughputRPS)
-		}
-	}
-	return out
-}
-
-// outlook plans for the sections of each model of GPU together, then for each
-// section alone. When the time is over, what is left is not planned, and named.
+// outlook plans for the sections of the page and adds the plans to it, with notes about
+// what they assume and lack.
 func (o *outlookOptions) outlook(page *report.Page) error {
-	p := planner{outlookOptions: o, until: time.Now().Add(o.limit)}
-	page.Notes = append(page.Notes, p.assumed(page.Sections)...)
-	var models []string
-	fleets := map[string][]*report.Section{}
-	for i := range page.Sections {
-		s := &page.Sections[i]
-		if fleets[s.GPU] == nil {
-			models = append(models, s.GPU)
-		}
-		fleets[s.GPU] = append(fleets[s.GPU], s)
+	request := outlook.Request{RPS: o.rps, Functions: o.loaded, MemMiB: o.mem.MiB(), Model: o.model, Arrivals: &o.arrivals, TimeLimit: o.limit}
+	if o.demand != "" {
+		request.Demand = append([]plan.Demand{}, o.wanted...) // not nil, even if the file is empty
 	}
-	bar := o.env.Progress(len(page.Sections)+len(models), "planning", "plans")
-	for _, model := range models {
-		f, err := p.together(model, fleets[model])
-		if err != nil {
-			return err
-		}
-		_ = bar.Add(1)
-		for _, s := range fleets[model] {
-			if s.Outlook, err = p.alone(s); err != nil {
-				return err
-			}
-			_ = bar.Add(1)
-		}
-		if len(f.Plans) > 0 {
-			f.Alone = p.apart(fleets[model], len(f.Plans))
-			page.Fleets = append(page.Fleets, f)
-		}
+	for _, s := range page.Sections {
+		request.Sections = append(request.Sections, outlook.Section{Function: s.Function, GPU: s.GPU, Rows: s.Rows, Goal: s.Goal, Choice: s.Choice})
+	}
+	page.Notes = append(page.Notes, o.assumed(request.Input())...)
+	bar := o.env.Progress(request.Steps(), "planning", "plans")
+	request.Planned = func() { _ = bar.Add(1) }
+	res, err := outlook.Plan(request)
+	if err != nil {
+		return err
 	}
 	_ = bar.Finish()
-	late := 0
-	for _, s := range page.Sections {
-		if len(s.Plans) < len(o.rates(s)) {
-			late++
-		}
+	for i, made := range res.Sections {
+		page.Sections[i].Outlook = report.Outlook{Plans: made.Plans, Again: o.again(made.Demand, page.Sections[i].GPU)}
 	}
-	if late > 0 {
-		page.Notes = append(page.Notes, fmt.Sprintf("%d of %d functions are not planned for all demands: the time was over (--time-limit %s).", late, len(page.Sections), o.limit))
+	for _, f := range res.Fleets {
+		page.Fleets = append(page.Fleets, report.Fleet{GPU: f.GPU, Without: f.Without,
+			Outlook: report.Outlook{Plans: f.Plans, Alone: f.Alone, Again: o.again(f.Demand, f.GPU)}})
+	}
+	if res.Unplanned > 0 {
+		page.Notes = append(page.Notes, fmt.Sprintf("%d of %d functions are not planned for all demands: the time was over (--time-limit %s).", res.Unplanned, len(page.Sections), o.limit))
 	}
 	return nil
 }
 
-// assumed returns notes about how requests are taken to come, in sentences.
-func (p *planner) assumed(sections []report.Section) (out []string) {
-	var in place.Input
-	for i := range sections {
-		s := &sections[i]
-		in.Profile = append(in.Profile, s.Rows...)
-		known := slices.ContainsFunc(in.Demand, func(d plan.Demand) bool { return d.Function == s.Function })
-		if !known && len(p.rates(*s)) > 0 {
-			in.Demand = append(in.Demand, plan.Demand{Function: s.Function, SLOMS: s.Goal.SLOMS})
-		}
-	}
-	p.arrivals.Apply(&in)
-	for _, note := range p.arrivals.Notes(in) {
+// assumed returns notes about the assumed arrivals of requests, in sentences.
+func (o *outlookOptions) assumed(in place.Input) (out []string) {
+	for _, note := range o.arrivals.Notes(in) {
 		first, rest := note[:1], note[1:]
 		if strings.HasPrefix(note, "requests ") || strings.HasPrefix(note, "the ") {
 			first = strings.ToUpper(first)
@@ -197,99 +143,11 @@ func (p *planner) assumed(sections []report.Section) (out []string) {
 	return out
 }
 
-// planner makes plans until its time is over.
-type planner struct {
-	*outlookOptions
-	until time.Time
-}
-
-func (p *planner) over() bool { return time.Now().After(p.until) }
-
-// together plans the sections as one fleet; nothing when it is of fewer than
-// two.
-func (p *planner) together(model string, all []*report.Section) (report.Fleet, error) {
-	f := report.Fleet{GPU: model}
-	var planned []*report.Section
-	for _, s := range all {
-		if len(p.rates(*s)) > 0 {
-			planned = append(planned, s)
-		} else if !s.Choice.OK {
-			f.Without = append(f.Without, s.Function)
-		}
-	}
-	if len(planned) < 2 {
-		return f, nil
-	}
-	var err error
-	f.Outlook, err = p.plan(planned)
-	return f, err
-}
-
-// alone plans one section, if there is time.
-func (p *planner) alone(s *report.Section) (report.Outlook, error) {
-	if p.over() {
-		return report.Outlook{}, nil
-	}
-	return p.plan([]*report.Section{s})
-}
-
-// apart sums the GPUs that the sections take alone, for each of n demands; nil
-// when they are not all planned.
-func (p *planner) apart(all []*report.Section, n int) []int {
-	out := make([]int, n)
-	for _, s := range all {
-		if len(p.rates(*s)) == 0 {
-			continue
-		}
-		if len(s.Plans) < n {
-			return nil
-		}
-		for i := range out {
-			out[i] += s.Plans[i].GPUsUsed
-		}
-	}
-	return out
-}
-
-// plan plans for the sections' rates, at least the first of them, as gfaas-place plan
-// does for the same demand: a plan that is begun is searched for as long, even if
-// --time-limit ends meanwhile.
-func (p *planner) plan(sections []*report.Section) (out report.Outlook, err error) {
-	var rows []profile.Row
-	for _, s := range sections {
-		rows = append(rows, s.Rows...)
-	}
-	for i := range p.rates(*sections[0]) {
-		var d []plan.Demand
-		for _, s := range sections {
-			d = append(d, plan.Demand{Function: s.Function, RPS: p.rates(*s)[i], SLOMS: s.Goal.SLOMS})
-		}
-		prepare.Limits(rows, p.loaded, false)
-		in := place.Input{Profile: rows, Demand: d, Functions: p.loaded, MemMiB: p.mem.MiB(), Model: sections[0].GPU}
-		p.arrivals.Apply(&in)
-		until := time.Now().Add(prepare.TimeLimit)
-		made, _, err := place.Joint(in, place.JointOptions{
-			Model: p.model, Expired: func() bool { return time.Now().After(until) },
-		})
-		if err != nil {
-			return out, err
-		}
-		if i == 0 {
-			out.Again = p.again(d, sections[0].GPU)
-		}
-		out.Plans = append(out.Plans, made)
-		if p.over() {
-			break
-		}
-	}
-	return out, nil
-}
-
-// again is the shell command that plans for a demand on a model of GPU; empty
-// when the rows of a mixed profile do not say of which they are, which no flag
-// of gfaas-place can ask for.
-func (p *planner) again(wanted []plan.Demand, gpu string) string {
-	if p.mixed && gpu == "" {
+// again returns the shell command that plans for a demand on a model of GPU. It is empty
+// without a demand, and if the rows of a mixed profile do not tell their model, since no
+// flag of gfaas-place can select them.
+func (o *outlookOptions) again(wanted []plan.Demand, gpu string) string {
+	if len(wanted) == 0 || o.mixed && gpu == "" {
 		return ""
 	}
 	var file strings.Builder
@@ -303,40 +161,40 @@ func (p *planner) again(wanted []plan.Demand, gpu string) string {
 		rows = append(rows, []string{d.Function, csvfile.Format(d.RPS), slo})
 	}
 	_ = w.WriteAll(rows) // to memory
-	path := p.path
+	path := o.path
 	if path == "-" {
 		path = "PROFILE.csv" // the command's standard input is the demand
 	}
 	command := "gfaas-place plan --profile " + quote(path)
-	if p.mixed {
+	if o.mixed {
 		command += " --gpu-model " + quote(gpu)
 	}
-	if p.functions != "" {
-		functions := p.functions
+	if o.functions != "" {
+		functions := o.functions
 		if functions == "-" {
 			functions = "FUNCTIONS.yaml" // as above
 		}
 		command += " --functions " + quote(functions)
 	}
-	if p.model != plan.ModelRect {
-		command += " --model " + p.model
+	if o.model != plan.ModelRect {
+		command += " --model " + o.model
 	}
-	if p.mem > 0 {
-		command += " --gpu-mem " + p.mem.String()
+	if o.mem > 0 {
+		command += " --gpu-mem " + o.mem.String()
 	}
-	if p.arrivals.Pattern != plan.ArrivalsPoisson {
-		command += " --arrivals " + p.arrivals.Pattern
+	if o.arrivals.Pattern != plan.ArrivalsPoisson {
+		command += " --arrivals " + o.arrivals.Pattern
 	}
-	if p.arrivals.Headroom > 0 {
-		command += " --headroom " + csvfile.Format(p.arrivals.Headroom)
+	if o.arrivals.Headroom > 0 {
+		command += " --headroom " + csvfile.Format(o.arrivals.Headroom)
 	}
-	if p.arrivals.HandOver != arrivals.HandOver {
-		command += " --hand-over " + p.arrivals.HandOver.String()
+	if o.arrivals.HandOver != arrivals.HandOver {
+		command += " --hand-over " + o.arrivals.HandOver.String()
 	}
 	return fmt.Sprintf("%s --demand - <<'END'\n%sEND\n", command, file.String())
 }
 
-// quote has a shell read a word as it is.
+// quote returns a word quoted for a shell.
 func quote(word string) string {
 	if strings.Trim(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._/+-") == "" && word != "" {
 		return word

@@ -1,0 +1,259 @@
+// Package outlook plans from a profile: how many GPUs the functions of a profile take for
+// some demands, each alone and all together.
+//
+// Plan makes the same plans as gfaas-place plan does for the same demand (place.Joint). It
+// makes no further plan when its time is over. The command gfaas-profile report calls the
+// package.
+package outlook
+
+import (
+	"slices"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/function"
+	"github.com/gfaas/gfaas/pkg/plan"
+	"github.com/gfaas/gfaas/pkg/policy/place"
+	"github.com/gfaas/gfaas/pkg/policy/place/prepare"
+	"github.com/gfaas/gfaas/pkg/policy/search"
+	"github.com/gfaas/gfaas/pkg/profile"
+)
+
+// steps are the multiples of the throughput of the chosen configuration that are planned
+// without another demand.
+var steps = []float64{1, 10, 100}
+
+// Section is one function on one model of GPU.
+type Section struct {
+	Function string
+	GPU      string
+	Rows     []profile.Row
+	Goal     search.Goal
+	Choice   search.Choice
+}
+
+// Arrivals describes how requests arrive.
+type Arrivals interface {
+	// Apply sets the assumptions about arrivals in the input of the planner.
+	Apply(in *place.Input)
+}
+
+// Request describes what to plan for.
+type Request struct {
+	Sections []Section
+	// RPS are the rates of each function. Without them and Demand, the rates are 1, 10 and
+	// 100 times the throughput of the chosen configuration.
+	RPS       []float64
+	Demand    []plan.Demand // in place of RPS, even if empty; nil without
+	Functions []function.Function
+	MemMiB    float64 // of each GPU; 0 is without limit
+	Model     string  // plan.ModelRect or plan.ModelTokens
+	Arrivals  Arrivals
+	TimeLimit time.Duration
+	Planned   func() // is called after each of Steps
+}
+
+// Outlook is the plans for one section or several.
+type Outlook struct {
+	Plans  []plan.Plan   // for each demand, while there is time
+	Demand []plan.Demand // of the first plan
+}
+
+// Fleet is the plans for all sections of one model of GPU, at least two.
+type Fleet struct {
+	GPU     string
+	Without []string // functions without a configuration that meets the goal
+	// Alone are the GPUs that the functions take for each demand if they share none with
+	// each other; nil if unknown.
+	Alone []int
+	Outlook
+}
+
+// Result is the plans for a request.
+type Result struct {
+	Sections  []Outlook // in the order of the request
+	Fleets    []Fleet
+	Unplanned int // sections that lack a plan because the time was over
+}
+
+// Objective returns the p95 objective of a function in ms, 0 without one: that of the
+// demand, else the function's own, else slo.
+func Objective(name string, demand []plan.Demand, loaded []function.Function, slo time.Duration) float64 {
+	one := []plan.Demand{{Function: name}}
+	for _, d := range demand {
+		if d.Function == name {
+			one[0] = d
+		}
+	}
+	prepare.Objectives(one, loaded, slo)
+	return one[0].SLOMS
+}
+
+// rates returns the rates to plan for; nil if the section has no demand and no choice.
+func (p *Request) rates(s Section) (out []float64) {
+	switch {
+	case p.Demand != nil:
+		for _, d := range p.Demand {
+			if d.Function == s.Function {
+				out = append(out, d.RPS)
+			}
+		}
+	case len(p.RPS) > 0:
+		return p.RPS
+	case s.Choice.OK:
+		for _, k := range steps {
+			out = append(out, k*s.Choice.Row.ThroughputRPS)
+		}
+	}
+	return out
+}
+
+// Steps returns how often Plan calls Planned.
+func (p *Request) Steps() int { return len(p.Sections) + len(p.models()) }
+
+// models returns the models of GPU, in the order of the sections.
+func (p *Request) models() (models []string) {
+	for _, s := range p.Sections {
+		if !slices.Contains(models, s.GPU) {
+			models = append(models, s.GPU)
+		}
+	}
+	return models
+}
+
+// Input returns the input of the planner without rates: the rows of all sections, the
+// demand of each that is planned, and the assumptions about arrivals.
+func (p *Request) Input() place.Input {
+	var in place.Input
+	for _, s := range p.Sections {
+		in.Profile = append(in.Profile, s.Rows...)
+		known := slices.ContainsFunc(in.Demand, func(d plan.Demand) bool { return d.Function == s.Function })
+		if !known && len(p.rates(s)) > 0 {
+			in.Demand = append(in.Demand, plan.Demand{Function: s.Function, SLOMS: s.Goal.SLOMS})
+		}
+	}
+	p.Arrivals.Apply(&in)
+	return in
+}
+
+// Plan plans the sections of each model of GPU together, then each section alone.
+func Plan(request Request) (Result, error) {
+	p := planner{Request: &request, until: time.Now().Add(request.TimeLimit)}
+	res := Result{Sections: make([]Outlook, len(p.Sections))}
+	for _, model := range p.models() {
+		var fleet []int // indexes of its sections
+		for i, s := range p.Sections {
+			if s.GPU == model {
+				fleet = append(fleet, i)
+			}
+		}
+		f, err := p.together(model, fleet)
+		if err != nil {
+			return res, err
+		}
+		p.Planned()
+		for _, i := range fleet {
+			if res.Sections[i], err = p.alone(p.Sections[i]); err != nil {
+				return res, err
+			}
+			p.Planned()
+		}
+		if len(f.Plans) > 0 {
+			f.Alone = p.apart(fleet, res.Sections, len(f.Plans))
+			res.Fleets = append(res.Fleets, f)
+		}
+	}
+	for i, s := range p.Sections {
+		if len(res.Sections[i].Plans) < len(p.rates(s)) {
+			res.Unplanned++
+		}
+	}
+	return res, nil
+}
+
+// planner makes plans until its time is over.
+type planner struct {
+	*Request
+	until time.Time
+}
+
+// over reports whether no further plan may be started.
+func (p *planner) over() bool { return time.Now().After(p.until) }
+
+// together plans the sections with those indexes as one fleet. Without two that have a
+// demand, the fleet has no plans.
+func (p *planner) together(model string, sections []int) (Fleet, error) {
+	f := Fleet{GPU: model}
+	var planned []Section
+	for _, i := range sections {
+		if s := p.Sections[i]; len(p.rates(s)) > 0 {
+			planned = append(planned, s)
+		} else if !s.Choice.OK {
+			f.Without = append(f.Without, s.Function)
+		}
+	}
+	if len(planned) < 2 {
+		return f, nil
+	}
+	var err error
+	f.Outlook, err = p.plan(planned)
+	return f, err
+}
+
+// alone plans one section, if there is time.
+func (p *planner) alone(s Section) (Outlook, error) {
+	if p.over() {
+		return Outlook{}, nil
+	}
+	return p.plan([]Section{s})
+}
+
+// apart returns the GPUs that the sections with those indexes take alone, summed, for each
+// of n demands; nil if not all are planned.
+func (p *planner) apart(sections []int, outlooks []Outlook, n int) []int {
+	out := make([]int, n)
+	for _, k := range sections {
+		if len(p.rates(p.Sections[k])) == 0 {
+			continue
+		}
+		if len(outlooks[k].Plans) < n {
+			return nil
+		}
+		for i := range out {
+			out[i] += outlooks[k].Plans[i].GPUsUsed
+		}
+	}
+	return out
+}
+
+// plan plans for the sections' rates, at least the first. A plan that was started is
+// searched for as long as gfaas-place plan does, even if the time ends meanwhile.
+func (p *planner) plan(sections []Section) (out Outlook, err error) {
+	var rows []profile.Row
+	for _, s := range sections {
+		rows = append(rows, s.Rows...)
+	}
+	for i := range p.rates(sections[0]) {
+		var d []plan.Demand
+		for _, s := range sections {
+			d = append(d, plan.Demand{Function: s.Function, RPS: p.rates(s)[i], SLOMS: s.Goal.SLOMS})
+		}
+		prepare.Limits(rows, p.Functions, false)
+		in := place.Input{Profile: rows, Demand: d, Functions: p.Functions, MemMiB: p.MemMiB, Model: sections[0].GPU}
+		p.Arrivals.Apply(&in)
+		until := time.Now().Add(prepare.TimeLimit)
+		made, _, err := place.Joint(in, place.JointOptions{
+			Model: p.Model, Expired: func() bool { return time.Now().After(until) },
+		})
+		if err != nil {
+			return out, err
+		}
+		if i == 0 {
+			out.Demand = d
+		}
+		out.Plans = append(out.Plans, made)
+		if p.over() {
+			break
+		}
+	}
+	return out, nil
+}
