@@ -15,9 +15,9 @@
 //   - With one testbed, rows come in the order in which the search asked for them.
 //     With several, Result has them in the order of the job.
 //
-// Subpackages: testbed is the port to GPUs and instances, journal writes rows and
-// trials to files, gate judges results, gpus chooses and locks GPUs, figures
-// derives figures from loads, loadtest measures running servers, recorded
-// searches recorded profiles, and outlook plans from them. The commands call
-// these packages; none of them prints.
+// Subpackages: testbed is the port to GPUs and instances, and local implements it for
+// this system; journal writes rows and trials to files; gate judges results; gpus
+// chooses and locks GPUs; figures derives figures from loads; loadtest measures running
+// servers; recorded searches recorded profiles; and outlook plans from them. The
+// commands call these packages; none of them prints.
 package measure

@@ -31,9 +31,9 @@ func withObjective(f *testbedtest.GPUs, fault string, slo time.Duration, told *[
 	return tr
 }
 
-// The fake is a queue with one server and constant service times, of which the
-// largest rate within 5 service times is 71% of what it sustains.
-func TestGoodputOfASlice(t *testing.T) {
+// The simulated instance is a queue with one server and constant service times, for which
+// the largest rate with p95 within 5 service times is 71% of its throughput.
+func TestGoodput(t *testing.T) {
 	for _, c := range []profile.Config{{SMPct: 50, Quota: 1, Batch: 1}, {SMPct: 25, Quota: 0.8, Batch: 4}} {
 		synctest.Test(t, func(t *testing.T) {
 			service := 4 / (c.SMPct / 100 * c.Quota) // of one invocation, in ms
@@ -86,9 +86,8 @@ func TestNoGoodputWithoutObjective(t *testing.T) {
 	})
 }
 
-// Where a trial has a dozen requests p95 is not known, nor is the goodput: the row
-// says so, and has no number.
-func TestGoodputThatIsNotKnownIsUnstable(t *testing.T) {
+// With a dozen requests per trial, p95 and with it the goodput is unknown.
+func TestUnknownGoodputIsUnstable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told, notes []string
 		tr := withObjective(&testbedtest.GPUs{}, "", 5*time.Second, &told)
@@ -105,8 +104,7 @@ func TestGoodputThatIsNotKnownIsUnstable(t *testing.T) {
 	})
 }
 
-// Others that come while the goodput is tried spoil it.
-func TestOthersDuringTheGoodput(t *testing.T) {
+func TestGoodputWithOthersOnTheGPU(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told []string
 		f := &testbedtest.GPUs{}

@@ -61,12 +61,12 @@ func (j Job) Objective(name string) float64 {
 // GoalOf returns the goal of the search for a configuration of the function.
 func (j Job) GoalOf(fn function.Function) search.Goal {
 	g := j.Goal
-	g.SLOMS, g.Goodput = j.Objective(fn.Name), j.Search == "fast" && j.MeasuresGoodput(fn.Name)
+	g.SLOMS, g.Goodput = j.Objective(fn.Name), j.Search == "fast" && j.measuresGoodput(fn.Name)
 	return g
 }
 
-// MeasuresGoodput reports whether the goodput of the function is measured.
-func (j Job) MeasuresGoodput(name string) bool { return j.Goodput && j.Objective(name) > 0 }
+// measuresGoodput reports whether the goodput of the function is measured.
+func (j Job) measuresGoodput(name string) bool { return j.Goodput && j.Objective(name) > 0 }
 
 // Chooses reports whether the search ends with one configuration of each
 // function, instead of measuring all.
@@ -88,7 +88,7 @@ func (j Job) Size() int { return len(j.Functions) * j.Space.Size() }
 
 // Form returns the columns of the job's rows.
 func (j Job) Form() profile.Form {
-	return profile.Form{Goodput: slices.ContainsFunc(j.Functions, func(fn function.Function) bool { return j.MeasuresGoodput(fn.Name) })}
+	return profile.Form{Goodput: slices.ContainsFunc(j.Functions, func(fn function.Function) bool { return j.measuresGoodput(fn.Name) })}
 }
 
 // EarlierRows returns the rows of an earlier run that the job needs no trial for. It
@@ -114,7 +114,7 @@ func (j Job) EarlierRows(rows []profile.Row, path string) (map[Point]profile.Row
 // that the job measures.
 func (j Job) CountWithoutGoodput(old map[Point]profile.Row) (n int) {
 	for at, row := range old {
-		if j.MeasuresGoodput(at.Function) && row.SLOMS != j.Objective(at.Function) {
+		if j.measuresGoodput(at.Function) && row.SLOMS != j.Objective(at.Function) {
 			n++
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-func TestLoadTimeIsThatOfParkedMemory(t *testing.T) {
+func TestLoadMSIsTheReloadTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &testbedtest.GPUs{}
 		tr := aTrial(f, "")
@@ -30,8 +30,7 @@ func TestLoadTimeIsThatOfParkedMemory(t *testing.T) {
 	})
 }
 
-// What cannot be measured has no figure but a reason.
-func TestNoLoadTimeHasAReason(t *testing.T) {
+func TestNoteOnUnknownLoadMS(t *testing.T) {
 	for _, c := range []struct {
 		fault string
 		mem   gpu.Bytes
@@ -61,7 +60,7 @@ func TestNoLoadTimeHasAReason(t *testing.T) {
 	}
 }
 
-func TestOthersSpoilTheLoadTime(t *testing.T) {
+func TestLoadMSWithOthersOnTheGPU(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &testbedtest.GPUs{}
 		f.SetOthers("resnet-0")
@@ -78,9 +77,9 @@ func TestOthersSpoilTheLoadTime(t *testing.T) {
 	})
 }
 
-// It is measured once a function, whichever machine is first, and stands in all of
-// its rows; what an earlier run measured is taken.
-func TestLoadTimeIsMeasuredOnceAFunction(t *testing.T) {
+// All rows of a function have the same load_ms: that of an earlier run, else the one that
+// the first testbed measures.
+func TestLoadMSIsMeasuredOncePerFunction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		machines := []*testbedtest.GPUs{{}, {}}
 		a, b := named("a", ""), named("b", "")
@@ -102,7 +101,7 @@ func TestLoadTimeIsMeasuredOnceAFunction(t *testing.T) {
 	})
 }
 
-// prompt is a journal of rows that must be as old as the stop of an instance.
+// prompt is a RowWriter that expects each row at the moment at which an instance stops.
 type prompt struct {
 	*testing.T
 	machines []*testbedtest.GPUs
@@ -117,9 +116,9 @@ func (p *prompt) Append(row profile.Row) error {
 	return nil
 }
 
-// A row is whole and written the moment it is measured: a kill while load_ms is
-// measured loses none.
-func TestNoRowWaitsForTheLoadTime(t *testing.T) {
+// A row is complete and written when it is measured, so that a kill during the measurement
+// of load_ms loses no row.
+func TestRowsDoNotWaitForLoadMS(t *testing.T) {
 	for n := range 2 {
 		synctest.Test(t, func(t *testing.T) {
 			machines := []*testbedtest.GPUs{{}, {}}[:n+1]
@@ -137,9 +136,8 @@ func TestNoRowWaitsForTheLoadTime(t *testing.T) {
 	}
 }
 
-// An instance that cannot be stopped ends the run before anything is measured
-// beside it.
-func TestLoadTimeThatCannotStopEndsTheRun(t *testing.T) {
+// No trial runs beside an instance that could not be stopped.
+func TestUnstoppableInstanceOfLoadMSEndsRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := named("f", "lingers")
 		f.GPUMem = gpu.GiB
@@ -154,8 +152,8 @@ func TestLoadTimeThatCannotStopEndsTheRun(t *testing.T) {
 	})
 }
 
-// An interrupt while it is measured leaves nothing behind and no row without it.
-func TestInterruptedLoadTimeEndsTheRun(t *testing.T) {
+// After an interrupt no instance runs, and no row lacks load_ms.
+func TestInterruptDuringLoadMS(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := named("f", "")
 		f.GPUMem = gpu.GiB
@@ -171,8 +169,8 @@ func TestInterruptedLoadTimeEndsTheRun(t *testing.T) {
 	})
 }
 
-// What every instance needs and is not there is told once, as the run's error.
-func TestNothingToMeasureTheLoadTimeOn(t *testing.T) {
+// A missing container engine is reported once, by the trial that follows.
+func TestLoadMSWithoutEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr := aTrial(&testbedtest.GPUs{}, "engine")
 		tr.progress = &recorder{note: func(text string) { t.Errorf("note %q", text) }}
@@ -182,7 +180,7 @@ func TestNothingToMeasureTheLoadTimeOn(t *testing.T) {
 	})
 }
 
-// contextUntil ends when something holds.
+// contextUntil returns a context that ends when the condition holds.
 func contextUntil(t *testing.T, holds func() bool) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {

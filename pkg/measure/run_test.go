@@ -33,9 +33,9 @@ func named(name, fault string) function.Function {
 	return function.Function{Name: name, Env: map[string]string{"FAKE_MS": "4", "FAKE_FAULT": fault}}
 }
 
-// On several testbeds everything is measured once, one instance on each at a time,
-// in a part of the time, and told in the order of the job.
-func TestMachinesShareTheWork(t *testing.T) {
+// Several testbeds measure each point once, with one instance on each at a time, in less
+// time, and the result is in the order of the job.
+func TestTestbedsShareTheWork(t *testing.T) {
 	for _, how := range []string{"grid", "hybrid"} {
 		var alone, took time.Duration
 		var first, rows []profile.Row
@@ -74,8 +74,8 @@ func TestMachinesShareTheWork(t *testing.T) {
 	}
 }
 
-// What ends the trials of one testbed ends all, and nothing is left on any.
-func TestMachinesEndTogether(t *testing.T) {
+// An error on one testbed ends the trials on all, and no instance keeps running.
+func TestTestbedsEndTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		machines := []*testbedtest.GPUs{{}, {}}
 		r := aRunner(t, "hybrid", machines, named("slow", ""), named("stuck", "stop"))

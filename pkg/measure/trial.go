@@ -111,7 +111,7 @@ func (t trial) observe(ctx context.Context, s testbed.Instance, c profile.Config
 	}
 	row.WarmMS = figures.Millis(warm)
 	var rest goodput.Trial
-	if t.MeasuresGoodput(t.fn.Name) {
+	if t.measuresGoodput(t.fn.Name) {
 		if rest, err = t.atRest(ctx, single, c.Quota); err != nil {
 			return row, err
 		}
@@ -141,7 +141,7 @@ func (t trial) observe(ctx context.Context, s testbed.Instance, c profile.Config
 	figures.Fill(&row, res)
 	row.GPUUtilPct, row.SMOccupancyPct = figures.Round(activity.UtilPct, 2), figures.Round(activity.OccupancyPct, 2)
 	row.PowerW = figures.Round(activity.PowerW, 1)
-	if t.MeasuresGoodput(t.fn.Name) {
+	if t.measuresGoodput(t.fn.Name) {
 		err = t.findGoodput(ctx, send, &row, res.Throughput(), rest)
 	}
 	return row, err

@@ -47,7 +47,7 @@ func aTrial(f *testbedtest.GPUs, fault string) trial {
 	}
 }
 
-func TestTrialMeasuresTheSlice(t *testing.T) {
+func TestTrialFigures(t *testing.T) {
 	for _, c := range []profile.Config{
 		{SMPct: 12, Quota: 0.2, Batch: 1}, {SMPct: 12, Quota: 1, Batch: 4}, {SMPct: 50, Quota: 0.6, Batch: 1},
 	} {
@@ -84,7 +84,7 @@ func TestTrialMeasuresTheSlice(t *testing.T) {
 	}
 }
 
-func TestInterruptedTrialStopsItsInstance(t *testing.T) {
+func TestInterruptStopsInstance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
@@ -96,7 +96,7 @@ func TestInterruptedTrialStopsItsInstance(t *testing.T) {
 	})
 }
 
-func TestTrialThatCannotStopKeepsItsRow(t *testing.T) {
+func TestUnstoppableInstanceKeepsRow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		row, err := aTrial(&testbedtest.GPUs{}, "stop").measure(t.Context(), profile.Config{SMPct: 50, Quota: 1, Batch: 1})
 		var stuck *StopError
@@ -106,7 +106,7 @@ func TestTrialThatCannotStopKeepsItsRow(t *testing.T) {
 	})
 }
 
-func TestSmallSliceIsAnErrorNotARow(t *testing.T) {
+func TestNoAnswerIsAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// 4 ms on the whole GPU are 80 s here.
 		tr := aTrial(&testbedtest.GPUs{}, "")
@@ -118,9 +118,8 @@ func TestSmallSliceIsAnErrorNotARow(t *testing.T) {
 	})
 }
 
-// An instance that answers its first request and then none is given up on, before its
-// load as under it: nobody may watch.
-func TestStalledInstanceIsGivenUpOn(t *testing.T) {
+// An instance that stops answering must not block an unattended run.
+func TestTrialOfStalledInstanceEnds(t *testing.T) {
 	for fault, want := range map[string]string{
 		"stalls": "no request finished in 10s",
 		"mute":   "the instance is ready but has not told what a request is like after 1m0s",
@@ -139,7 +138,7 @@ func TestStalledInstanceIsGivenUpOn(t *testing.T) {
 	}
 }
 
-func TestModelIsPartOfTheMemory(t *testing.T) {
+func TestModelMem(t *testing.T) {
 	model, file := &function.Model{Name: "m", Size: 98 * gpu.MiB}, &function.Model{Name: "m", File: "m.safetensors"}
 	for _, c := range []struct {
 		model                *function.Model
@@ -154,9 +153,8 @@ func TestModelIsPartOfTheMemory(t *testing.T) {
 	}
 }
 
-// A slice that slows down while it is measured is measured longer, and said to
-// be unstable.
-func TestUnstableTrialIsMarked(t *testing.T) {
+// A slice that becomes slower during its trial is measured for longer, and is unstable.
+func TestUnstableTrial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr := aTrial(&testbedtest.GPUs{}, "tires")
 		tr.Load.Precision = 0.05
@@ -172,7 +170,7 @@ func TestUnstableTrialIsMarked(t *testing.T) {
 	})
 }
 
-func TestInstanceThatEndsHasNoRow(t *testing.T) {
+func TestEndedInstanceHasNoRow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &testbedtest.GPUs{}
 		_, err := aTrial(f, "ends").measure(t.Context(), profile.Config{SMPct: 50, Quota: 1, Batch: 1})
@@ -183,7 +181,7 @@ func TestInstanceThatEndsHasNoRow(t *testing.T) {
 	})
 }
 
-func TestSharedGPUIsNoMeasurement(t *testing.T) {
+func TestTrialWithOthersOnTheGPU(t *testing.T) {
 	for _, share := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			f := &testbedtest.GPUs{}
@@ -199,7 +197,7 @@ func TestSharedGPUIsNoMeasurement(t *testing.T) {
 	}
 }
 
-func TestLeakIsTold(t *testing.T) {
+func TestLeakRemark(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr := aTrial(&testbedtest.GPUs{}, "leaks")
 		var notes []string
@@ -218,9 +216,8 @@ func TestLeakIsTold(t *testing.T) {
 	}
 }
 
-// Weights that the model daemon holds are part of what an instance takes alone, and
-// the part that sharing saves.
-func TestSharedWeights(t *testing.T) {
+// Weights of the model daemon count as memory of the instance and as memory of the model.
+func TestImportedWeights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr := aTrial(&testbedtest.GPUs{Imported: 70}, "")
 		tr.fn.Model = &function.Model{Name: "m", File: "m.safetensors"}

@@ -2,6 +2,8 @@ package profile
 
 import (
 	"fmt"
+	"io"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,8 +17,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/number"
 )
 
-// list is a flag that takes numbers separated by commas. Given again, it is
-// set anew.
+// list is a flag that takes numbers separated by commas. If it is given again, the last
+// list counts.
 type list[T int | float64] struct {
 	values *[]T
 	parse  func(string) (T, error)
@@ -28,7 +30,7 @@ func floats(values *[]float64, standard ...float64) *list[float64] {
 	return &list[float64]{values, func(s string) (float64, error) { return strconv.ParseFloat(s, 64) }, number.Plain}
 }
 
-// fractions is a list of fractions, like 0.2 or 20%.
+// fractions returns a flag that takes a list of fractions, like 0.2 or 20%.
 func fractions(values *[]float64, standard ...float64) *list[float64] {
 	*values = standard
 	return &list[float64]{values, gpu.ParseFraction, number.Plain}
@@ -39,7 +41,7 @@ func ints(values *[]int, standard ...int) *list[int] {
 	return &list[int]{values, strconv.Atoi, strconv.Itoa}
 }
 
-// Set reads 6,12,24.
+// Set parses a list like 6,12,24.
 func (l *list[T]) Set(text string) error {
 	*l.values = nil
 	if strings.TrimSpace(text) == "" {
@@ -55,7 +57,7 @@ func (l *list[T]) Set(text string) error {
 	return nil
 }
 
-// String prints the numbers as Set reads them.
+// String returns the numbers in the form that Set accepts.
 func (l *list[T]) String() string {
 	if l.values == nil {
 		return ""
@@ -67,10 +69,11 @@ func (l *list[T]) String() string {
 	return strings.Join(texts, ",")
 }
 
-// Type is how the help calls the value.
+// Type returns the name of the value in the help text.
 func (l *list[T]) Type() string { return "list" }
 
-// checkList checks the values of a flag that takes a list.
+// checkList returns an error of usage if the list of a flag is empty, has a value that is
+// not ok, or has a value twice.
 func checkList[T int | float64](flag string, values []T, show func(T) string, ok func(T) bool, want string) error {
 	if len(values) == 0 {
 		return cli.Usagef("--%s is empty: expected %s", flag, want)
@@ -86,7 +89,7 @@ func checkList[T int | float64](flag string, values []T, show func(T) string, ok
 	return nil
 }
 
-// loadFlags are the flags of a command that say how something is loaded.
+// loadFlags adds the flags about the load of a trial.
 func loadFlags(cmd *cobra.Command, o *load.Options, spec *string, precision float64) {
 	f := cmd.Flags()
 	f.DurationVar(&o.Duration, "duration", 10*time.Second, "length of the measured period of a trial, at least")
@@ -97,7 +100,7 @@ func loadFlags(cmd *cobra.Command, o *load.Options, spec *string, precision floa
 	cli.Words(cmd, "load", "closed:", "poisson:", "max")
 }
 
-// checkLoad checks those and --slo, and reads the load.
+// checkLoad validates those flags and --slo, and parses the load into the options.
 func checkLoad(o *load.Options, spec string, slo time.Duration) (err error) {
 	switch {
 	case o.Duration <= 0:
@@ -115,11 +118,11 @@ func checkLoad(o *load.Options, spec string, slo time.Duration) (err error) {
 	return nil
 }
 
-// maxBatch is the largest batch size that a profile may hold.
+// maxBatch is the largest batch size of a profile.
 const maxBatch = 1 << 20
 
-// percentage is a flag that takes a percentage, with or without its sign, and
-// keeps it as a fraction.
+// percentage is a flag that takes a percentage, with or without its sign, and stores it as
+// a fraction.
 type percentage struct {
 	value *float64
 	set   *bool
@@ -145,3 +148,42 @@ func (p percentage) Type() string { return "percentage" }
 
 // percent prints a fraction as a percentage, with three digits.
 func percent(v float64) string { return number.Significant(100*v, 3) }
+
+// maxBody is the largest body of a request, in bytes. Each request in flight
+// holds one.
+const maxBody = 256 << 20
+
+// readBody reads the file of --body; an empty path is no body, and "-" is standard input.
+func readBody(env *cli.Env, path string) (body []byte, err error) {
+	if path == "" {
+		return nil, nil
+	}
+	in := env.In
+	if path != "-" {
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		in = f
+	}
+	if body, err = io.ReadAll(io.LimitReader(in, maxBody+1)); err == nil && len(body) > maxBody {
+		err = fmt.Errorf("the body in %s has more than %d bytes, expected at most that", path, maxBody)
+	}
+	return body, err
+}
+
+// parseGPUs parses --gpu. It returns the names in their usual form.
+func parseGPUs(list string) ([]string, error) {
+	names := strings.Split(list, ",")
+	for i, name := range names {
+		d, err := gpu.ParseDevice(strings.TrimSpace(name))
+		if err != nil {
+			return nil, cli.Usagef("--gpu: %w", err)
+		}
+		if names[i] = d.String(); slices.Contains(names[:i], names[i]) {
+			return nil, cli.Usagef("--gpu %s: %s is given twice", list, names[i])
+		}
+	}
+	return names, nil
+}

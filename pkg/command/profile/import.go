@@ -33,7 +33,7 @@ throughput_rps. What the report does not tell is left empty.
 With --append the row goes to the end of that profile, which must not have the
 configuration yet, and nothing is printed.`
 
-// sources are the forms that can be imported.
+// sources has the parsers of reports, by the name of the form.
 var sources = map[string]func(r io.Reader, name string) ([]profile.Measurement, error){
 	"perf-analyzer": profile.ReadPerfAnalyzer,
 }
@@ -50,7 +50,7 @@ type importOptions struct {
 	append   string
 }
 
-// newImport is gfaas-profile import.
+// newImport returns the command gfaas-profile import.
 func newImport(env *cli.Env) *cobra.Command {
 	o := &importOptions{}
 	names := slices.Sorted(maps.Keys(sources))

@@ -56,7 +56,7 @@ where it may hold or not there is a warning, or status 3 with --strict. Where
 nothing was answered the status is 1. Interrupted, it prints what was measured
 so far, and judges nothing.`
 
-// loadOptions are the flags of load.
+// loadOptions are the flags of load, as given; check adds the parsed values.
 type loadOptions struct {
 	env      *cli.Env
 	target   string // URL or name
@@ -76,7 +76,7 @@ type loadOptions struct {
 	body     []byte
 }
 
-// newLoad is gfaas-profile load.
+// newLoad returns the command gfaas-profile load.
 func newLoad(env *cli.Env) *cobra.Command {
 	o := &loadOptions{env: env}
 	cmd := &cobra.Command{
@@ -112,8 +112,7 @@ func newLoad(env *cli.Env) *cobra.Command {
 	return cmd
 }
 
-// check completes the options. Everything that can be wrong about the flags is
-// said before anything is sent.
+// check validates and parses the flags, before anything is sent.
 func (o *loadOptions) check() (err error) {
 	if err := checkLoad(&o.load, o.loadSpec, o.slo); err != nil {
 		return err

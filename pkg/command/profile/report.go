@@ -48,7 +48,7 @@ type reportOptions struct {
 	outlook  outlookOptions
 }
 
-// newReport is gfaas-profile report.
+// newReport returns the command gfaas-profile report.
 func newReport(env *cli.Env) *cobra.Command {
 	o := &reportOptions{outlook: outlookOptions{env: env}}
 	cmd := &cobra.Command{
@@ -124,7 +124,7 @@ func (o *reportOptions) run(env *cli.Env, cmd *cobra.Command) error {
 	})
 }
 
-// loadTrials gives each section its trials.
+// loadTrials reads the file of --trials, if there is one, into the sections.
 func (o *reportOptions) loadTrials(env *cli.Env, sections []report.Section) error {
 	if o.trials == "" {
 		return nil
@@ -144,7 +144,7 @@ func (o *reportOptions) loadTrials(env *cli.Env, sections []report.Section) erro
 	return nil
 }
 
-// notes are what the reader of the plans should know.
+// notes returns notes about the plans, in sentences.
 func (o *reportOptions) notes(rows []profile.Row) (out []string) {
 	needs := slices.ContainsFunc(rows, func(r profile.Row) bool { return r.GPUMemMiB > 0 })
 	switch {

@@ -1,5 +1,6 @@
-// Package profile is the command tree of gfaas-profile, which measures what
-// one instance of a function sustains under each slice of a GPU.
+// Package profile is the command tree of gfaas-profile, which measures what one instance
+// of a function sustains under each slice of a GPU. It has the flags, the validation and
+// the output of each command and wires adapters; the use cases are in package measure.
 package profile
 
 import (
@@ -11,7 +12,7 @@ import (
 // Main runs gfaas-profile and returns its exit status.
 func Main() int { return cli.Main("gfaas-profile", NewRoot) }
 
-// NewRoot is the command tree.
+// NewRoot returns the command tree.
 func NewRoot(env *cli.Env) *cobra.Command { return newRoot(env, realPlatform(env)) }
 
 func newRoot(env *cli.Env, p platform) *cobra.Command {

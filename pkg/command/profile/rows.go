@@ -8,8 +8,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// jsonRow is a row under -o json: the columns of the profile by name, without
-// those that were not measured.
+// jsonRow is the form of a row under -o json: its columns by name, without those that were
+// not measured.
 type jsonRow struct {
 	Function        string  `json:"function"`
 	GPU             string  `json:"gpu,omitempty"`
@@ -41,7 +41,7 @@ type jsonRow struct {
 	IdleP95MS    float64  `json:"idle_p95_ms,omitempty"`
 }
 
-// show prints all rows, for -o json and -o table.
+// show prints rows under -o json and -o table.
 func show(env *cli.Env, rows []profile.Row) error {
 	list := make([]jsonRow, len(rows))
 	for i, r := range rows {
@@ -61,7 +61,7 @@ func show(env *cli.Env, rows []profile.Row) error {
 	return env.Show(list, func() [][]string { return table(rows) })
 }
 
-// table is the rows for a person.
+// table returns rows as a table.
 func table(rows []profile.Row) [][]string {
 	lines := [][]string{{"FUNCTION", "GPU", "SM%", "QUOTA", "BATCH", "RPS", "±95%", "P50 MS", "P95 MS", "P99 MS", "MEM MIB", "ERRORS", "RPS/GPU"}}
 	form := profile.FormOf(rows)
@@ -86,7 +86,7 @@ func table(rows []profile.Row) [][]string {
 	return lines
 }
 
-// goodputCells are the goodput and what it is for.
+// goodputCells returns the cells of the goodput and its objective.
 func goodputCells(r profile.Row) []string {
 	rps, slo := "-", "-"
 	if r.GoodputKnown {

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,8 +14,6 @@ import (
 	"github.com/gfaas/gfaas/pkg/command/cli"
 	"github.com/gfaas/gfaas/pkg/command/host"
 	"github.com/gfaas/gfaas/pkg/function"
-	"github.com/gfaas/gfaas/pkg/gpu"
-	"github.com/gfaas/gfaas/pkg/load"
 	"github.com/gfaas/gfaas/pkg/measure"
 	"github.com/gfaas/gfaas/pkg/measure/gate"
 	"github.com/gfaas/gfaas/pkg/measure/gpus"
@@ -169,7 +165,7 @@ type runOptions struct {
 	function      string
 }
 
-// newRun is gfaas-profile run.
+// newRun returns the command gfaas-profile run.
 func newRun(env *cli.Env, p platform) *cobra.Command {
 	o := &runOptions{env: env, platform: p}
 	cmd := &cobra.Command{
@@ -217,8 +213,7 @@ func newRun(env *cli.Env, p platform) *cobra.Command {
 	return cmd
 }
 
-// check completes the job. Everything that can be wrong about the flags is said
-// before anything is started.
+// check validates the flags and completes the job, before anything is started.
 func (o *runOptions) check() error {
 	if err := o.checkSpace(); err != nil {
 		return err
@@ -253,7 +248,7 @@ func (o *runOptions) check() error {
 	return err
 }
 
-// checkSpace checks the lists and durations.
+// checkSpace validates the configurations to measure and the durations.
 func (o *runOptions) checkSpace() error {
 	if err := checkList("sm", o.Space.SMPct, number.Plain, func(v float64) bool { return v > 0 && v <= 100 },
 		"percentages above 0 and at most 100"); err != nil {
@@ -276,10 +271,10 @@ func (o *runOptions) checkSpace() error {
 	return nil
 }
 
-// checkFiles checks where rows go and which GPU is meant.
+// checkFiles validates the input and output files.
 func (o *runOptions) checkFiles() error {
 	env := o.env
-	if env.Output != "csv" || o.resume == "" { // or else the rows are in that file
+	if env.Output != "csv" || o.resume == "" { // else the rows go to the file of --resume
 		if err := env.CheckOutput("junit", o.junit); err != nil {
 			return err
 		}
@@ -310,7 +305,7 @@ func (o *runOptions) checkFiles() error {
 	return nil
 }
 
-// chooseFunctions reads the functions to measure.
+// chooseFunctions loads the function file and selects the function of --function.
 func (o *runOptions) chooseFunctions() error {
 	all, err := cli.LoadFunctions(o.env, o.path)
 	if err != nil {
@@ -331,31 +326,8 @@ func (o *runOptions) chooseFunctions() error {
 	return cli.Usagef("--function %s: %s has %s", o.function, o.path, strings.Join(names, ", "))
 }
 
-// maxBody is the largest body of a request, in bytes: each request under way holds
-// it.
-const maxBody = 256 << 20
-
-// readBody reads what every request carries.
-func readBody(env *cli.Env, path string) (body []byte, err error) {
-	if path == "" {
-		return nil, nil
-	}
-	in := env.In
-	if path != "-" {
-		f, err := os.Open(path)
-		if err != nil {
-			return nil, err
-		}
-		defer f.Close()
-		in = f
-	}
-	if body, err = io.ReadAll(io.LimitReader(in, maxBody+1)); err == nil && len(body) > maxBody {
-		err = fmt.Errorf("the body in %s has more than %d bytes, expected at most that", path, maxBody)
-	}
-	return body, err
-}
-
-// file is where rows are written as they are measured; empty if not to a file.
+// file returns the path to which rows are written as they are measured; empty if they are
+// not written to a file.
 func (o *runOptions) file() string {
 	if o.resume != "" {
 		return o.resume
@@ -421,27 +393,12 @@ func asUsage(err error) error {
 	return err
 }
 
-// parseGPUs parses --gpu. It returns the names in their usual form.
-func parseGPUs(list string) ([]string, error) {
-	names := strings.Split(list, ",")
-	for i, name := range names {
-		d, err := gpu.ParseDevice(strings.TrimSpace(name))
-		if err != nil {
-			return nil, cli.Usagef("--gpu: %w", err)
-		}
-		if names[i] = d.String(); slices.Contains(names[:i], names[i]) {
-			return nil, cli.Usagef("--gpu %s: %s is given twice", list, names[i])
-		}
-	}
-	return names, nil
-}
-
 // lockGPUs locks GPUs for this run.
 func lockGPUs(runDir string, names []string) (release func(), err error) {
 	return gpus.Lock(runDir, names, func(gpu string) string { return host.MeasuredLock(runDir, gpu) })
 }
 
-// run does what the flags ask for.
+// run validates the flags, measures the job and prints the result.
 func (o *runOptions) run(ctx context.Context) error {
 	if err := o.check(); err != nil {
 		return err
@@ -508,7 +465,22 @@ func (o *runOptions) remaining(measured int) int {
 	return o.Size() - measured
 }
 
-// refuseOthers refuses to measure beside others, unless it was asked to.
+// loadBaseline reads the profile of --baseline, if there is one.
+func (o *runOptions) loadBaseline() error {
+	if o.baselinePath == "" {
+		return nil
+	}
+	rows, err := cli.Load(o.env, o.baselinePath, profile.Read)
+	if err != nil {
+		return err
+	}
+	if o.criteria.Baseline, err = gate.NewBaseline(o.baselinePath, rows, o.Job, o.regression); err != nil {
+		return fmt.Errorf("--baseline %w", err)
+	}
+	return nil
+}
+
+// refuseOthers returns an error if the GPUs have other users, unless --share-gpu is set.
 func (o *runOptions) refuseOthers(ctx context.Context, testbeds []testbed.GPUs) error {
 	var others []string
 	for _, on := range testbeds {
@@ -526,182 +498,4 @@ func (o *runOptions) refuseOthers(ctx context.Context, testbeds []testbed.GPUs) 
 		return nil
 	}
 	return cli.Fail(cli.ExitUnavailable, "stop them, choose another GPU with --gpu, or measure beside them with --share-gpu", errors.New(text))
-}
-
-// minAnnounced is how long a run must be under load for its estimate to be printed
-// without --verbose.
-const minAnnounced = 10 * time.Second
-
-// announce prints what the run is about to measure and roughly how long it takes.
-func (o *runOptions) announce(testbeds, measured int) {
-	left := o.Size() - measured
-	text := fmt.Sprintf("configurations: %d to measure, %d measured before; %v and a start each", left, measured, o.TimePerPoint())
-	if o.Chooses() {
-		text = fmt.Sprintf("configurations: at most %d to measure, %d measured before; %v and a start each", left, measured, o.TimePerPoint())
-	}
-	if testbeds > 1 {
-		text += fmt.Sprintf(", %d at a time", testbeds)
-	}
-	about := "about"
-	switch {
-	case o.Chooses():
-		about = "at most about"
-	case o.Load.Spec.Kind == load.Max:
-		about = "at least"
-	}
-	if o.Form().Goodput {
-		text += fmt.Sprintf("; with the goodput %d to %d times as long as without it (--goodput=false)", measure.LeastGoodputFactor, measure.MostGoodputFactor)
-	}
-	e := o.Estimate(left, testbeds)
-	took := roughly(e.Least)
-	if roughly(e.Most) != took {
-		took += " to " + roughly(e.Most)
-	}
-	text = fmt.Sprintf("%s: %s %s", text, about, took)
-	if e.Loaded >= minAnnounced {
-		o.env.Notef("%s", text)
-	} else {
-		o.env.Debugf("%s", text)
-	}
-}
-
-// work is how much a run has to measure.
-type work struct {
-	count  string // of configurations, for people
-	turns  []int  // configurations one after the other; of a search if it ends soon, and if not
-	beside int    // at a time
-}
-
-// work returns what there is to measure on so many machines. A search of one function
-// stays on one machine.
-func (o *runOptions) work(machines, old int) work {
-	left := o.points() - old
-	if !o.choosing() {
-		return work{fmt.Sprintf("%d to measure", left), []int{divideUp(left, machines)}, machines}
-	}
-	functions := len(o.functions)
-	soon, surely, _ := search.Most(o.search, o.space, o.goal) // run knows its name
-	turns := func(each int) int { return min(left, each*divideUp(functions, machines)) }
-	w := work{
-		count: fmt.Sprintf("at most %d to measure", min(left, functions*surely)), turns: []int{turns(surely)}, beside: min(machines, functions),
-	}
-	if most := min(left, functions*soon); most < min(left, functions*surely) {
-		meets := "answers"
-		if slices.ContainsFunc(o.functions, func(fn function.Function) bool { return o.objective(fn.Name) > 0 }) {
-			meets = "meets the objective"
-		}
-		w.count = fmt.Sprintf("at most %d to measure if one of the first %s, else at most %d", most, meets, min(left, functions*surely))
-		w.turns = []int{turns(soon), turns(surely)}
-	}
-	return w
-}
-
-func divideUp(n, by int) int { return (n + by - 1) / by }
-
-// roughly prints a duration that is an estimate: 12s, 8m, 1h40m.
-func roughly(d time.Duration) string {
-	switch {
-	case d < time.Minute:
-		return d.Round(time.Second).String()
-	case d < time.Hour:
-		return fmt.Sprintf("%dm", int(d.Round(time.Minute)/time.Minute))
-	}
-	d = d.Round(5 * time.Minute)
-	return fmt.Sprintf("%dh%02dm", int(d/time.Hour), int(d%time.Hour/time.Minute))
-}
-
-// conclude prints what is printed at the end and turns the outcome into an
-// exit status.
-func (o *runOptions) conclude(res measure.Result, interrupted bool, ended error) error {
-	env := o.env
-	if env.Output == "table" {
-		env.OutFile = "" // the rows went there
-	}
-	if env.Output != "csv" {
-		if err := show(env, res.Rows); err != nil {
-			return errors.Join(ended, err)
-		}
-	}
-	all := o.criteria.Judge(o.Job, res)
-	if err := writeJUnit(env, o.junit, all, ended); err != nil {
-		return errors.Join(ended, err)
-	}
-	file := o.file()
-	again := ""
-	if file != "" {
-		again = "go on with: --resume " + file
-	}
-	switch {
-	case ended != nil && interrupted && file != "" && len(res.Rows) > 0:
-		var stuck *measure.StopError
-		if errors.As(ended, &stuck) {
-			env.Notef("%v", stuck)
-		}
-		return cli.Fail(cli.ExitPartial, again, fmt.Errorf("interrupted: %d of %d configurations are in %s",
-			len(res.Rows), o.Size(), file))
-	case ended != nil && len(res.Rows) > 0:
-		return withHint(ended, again)
-	case ended != nil:
-		return ended
-	}
-	o.announceChoice(res.Selections)
-	return o.judge(res, all, again)
-}
-
-// judge returns the error that the findings amount to. It outweighs all findings that
-// a configuration could not be measured: such a run has no answer.
-func (o *runOptions) judge(res measure.Result, all []gate.Finding, again string) error {
-	err := conclude(o.env, all)
-	if len(res.Failures) == 0 {
-		return err
-	}
-	if err != nil {
-		o.env.Notef("%v", err)
-	}
-	return cli.Fail(cli.ExitFailure, again, fmt.Errorf("%d of %d configurations could not be measured",
-		len(res.Failures), len(res.Rows)+len(res.Failures)))
-}
-
-// loadBaseline reads the profile of --baseline, if there is one.
-func (o *runOptions) loadBaseline() error {
-	if o.baselinePath == "" {
-		return nil
-	}
-	rows, err := cli.Load(o.env, o.baselinePath, profile.Read)
-	if err != nil {
-		return err
-	}
-	if o.criteria.Baseline, err = gate.NewBaseline(o.baselinePath, rows, o.Job, o.regression); err != nil {
-		return fmt.Errorf("--baseline %w", err)
-	}
-	return nil
-}
-
-// announceChoice prints the choices of the search.
-func (o *runOptions) announceChoice(selections []measure.Selection) {
-	for _, s := range selections {
-		if o.Chooses() && s.Choice.OK {
-			o.env.Notef("%s: chosen after %d trials: %s; limit sm_pct %s: %s", s.Function.Name, s.Trials,
-				trialLine(s.Choice.Row, o.GoalOf(s.Function)), number.Plain(s.Choice.LimitSMPct), s.Choice.Reason)
-		}
-	}
-}
-
-// hinted is an error with a hint, whose exit status stays its own.
-type hinted struct {
-	error
-	hint string
-}
-
-func (h hinted) Hint() string  { return h.hint }
-func (h hinted) Unwrap() error { return h.error }
-
-// withHint adds a hint to an error that has none.
-func withHint(err error, hint string) error {
-	var known interface{ Hint() string }
-	var chosen *cli.Error
-	if hint == "" || errors.As(err, &known) || errors.As(err, &chosen) {
-		return err
-	}
-	return hinted{err, hint}
 }

@@ -26,14 +26,15 @@ import (
 	"github.com/gfaas/gfaas/pkg/measure/testbed"
 )
 
-// reached is what is to be loaded.
+// reached is a target that can be loaded.
 type reached struct {
 	name string // for people
 	send load.Target
 	done func() // closes its connections
 }
 
-// keepTo is told the objective that the target has of its own; 0 is none.
+// keepTo sets the objective: --slo, else the target's own, which is 0 if it has none. It
+// fails if a condition of --fail-if needs an objective and there is none.
 func (o *loadOptions) keepTo(name string, own time.Duration) error {
 	o.slo = cmp.Or(o.slo, own)
 	for _, g := range o.criteria.Gates {
@@ -44,7 +45,7 @@ func (o *loadOptions) keepTo(name string, own time.Duration) error {
 	return nil
 }
 
-// reach finds what the argument names.
+// reach returns the target that the argument names.
 func (o *loadOptions) reach(ctx context.Context) (reached, error) {
 	if strings.Contains(o.target, "://") {
 		return o.url(ctx)
@@ -52,7 +53,7 @@ func (o *loadOptions) reach(ctx context.Context) (reached, error) {
 	return o.function(ctx)
 }
 
-// completeTarget offers the applied functions' names to a shell.
+// completeTarget returns the names of the applied functions, for the completion of a shell.
 func completeTarget(cmd *cobra.Command, args []string, _ string) (names []string, then cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -67,7 +68,7 @@ func completeTarget(cmd *cobra.Command, args []string, _ string) (names []string
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// url is a server of which nothing is known but its address.
+// url returns the target of a URL.
 func (o *loadOptions) url(ctx context.Context) (to reached, err error) {
 	u, err := url.Parse(o.target)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
@@ -84,7 +85,8 @@ func (o *loadOptions) url(ctx context.Context) (to reached, err error) {
 	return reached{name: name, send: send, done: done}, nil
 }
 
-// function is one that is applied.
+// function returns the target of an applied function: its gateway if that runs, else its
+// ready instances.
 func (o *loadOptions) function(ctx context.Context) (to reached, err error) {
 	name := o.target
 	if err := function.CheckName(name); err != nil {
@@ -132,7 +134,7 @@ func (o *loadOptions) function(ctx context.Context) (to reached, err error) {
 	return to, nil
 }
 
-// ready are the instances of the function that can be reached.
+// ready returns the instances of the function that accept connections; at least one.
 func (o *loadOptions) ready(ctx context.Context, state ports.Listing) (there []launch.Candidate, err error) {
 	all, err := host.Ready(state, o.target)
 	if err != nil {
@@ -141,7 +143,7 @@ func (o *loadOptions) ready(ctx context.Context, state ports.Listing) (there []l
 	launcher := host.Launcher(o.env, cli.RunDir(), 0)
 	defer launcher.Close()
 	for _, c := range all {
-		// Another can have the port of one that has ended.
+		// Another process may listen on the port of an instance that ended.
 		now, e := launcher.State(ctx, c.Record.Handle)
 		if e == nil && !now.Running {
 			e = errors.New(now.Detail)
@@ -160,8 +162,8 @@ func (o *loadOptions) ready(ctx context.Context, state ports.Listing) (there []l
 	return there, nil
 }
 
-// defaultBody stands for a request to the function; what a server's models need to
-// be asked is known of an instance alone.
+// defaultBody returns a default body for the function. Under kserve-v2 and openai it needs
+// a ready instance, which describes its models.
 func defaultBody(ctx context.Context, client *fnhttp.Client, fn function.Function, ready []launch.Candidate) ([]byte, error) {
 	if len(ready) > 0 {
 		return bodyFor(ctx, client, ready[0].Record, nil)

@@ -8,7 +8,7 @@ import (
 	"github.com/gfaas/gfaas/pkg/load"
 )
 
-func TestRemarkNamesTheReason(t *testing.T) {
+func TestRemarks(t *testing.T) {
 	for want, res := range map[string]load.Result{
 		"":              {Samples: 10},
 		"unstable: why": {Unstable: "why"},

@@ -49,7 +49,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-func TestGateJudges(t *testing.T) {
+func TestJudgeUsesConfidenceIntervals(t *testing.T) {
 	row := profile.Row{
 		Function: "f", Config: profile.Config{SMPct: 24, Quota: 0.4, Batch: 1},
 		ThroughputRPS: 48, P95MS: 69,

@@ -17,7 +17,7 @@ func lockAll(dir string, names []string) (release func(), err error) {
 	return Lock(dir, names, func(gpu string) string { return filepath.Join(dir, gpu+".lock") })
 }
 
-func TestGPUIsMeasuredByOneRunAtATime(t *testing.T) {
+func TestLockRefusesGPUInUse(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	release, err := lockAll(dir, []string{"sim", "sim:1"})
 	if err != nil {
@@ -40,7 +40,7 @@ func TestGPUIsMeasuredByOneRunAtATime(t *testing.T) {
 	}
 }
 
-func TestGPUsAreNotTakenWhereOthersWrite(t *testing.T) {
+func TestLockRefusesDirectoryOfOthers(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
@@ -55,7 +55,7 @@ func TestGPUsAreNotTakenWhereOthersWrite(t *testing.T) {
 	}
 }
 
-func TestModelOfTheDevice(t *testing.T) {
+func TestModelAt(t *testing.T) {
 	dir := t.TempDir()
 	if got := modelAt(dir, 0); got != "" {
 		t.Errorf("without devices: %q", got)
@@ -83,7 +83,7 @@ func TestModelOfTheDevice(t *testing.T) {
 	}
 }
 
-func TestGPUNames(t *testing.T) {
+func TestConsecutive(t *testing.T) {
 	for _, tc := range []struct {
 		first string
 		n     int

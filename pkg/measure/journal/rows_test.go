@@ -37,9 +37,9 @@ func aRow(t *rapid.T, sm float64) profile.Row {
 	}
 }
 
-// Whatever byte a crash stops the file at, going on keeps every whole row,
-// none twice, and what is appended reads back.
-func TestJournalSurvivesATearAnywhere(t *testing.T) {
+// A crash may tear the file at any byte: resuming keeps every whole row once, and appended
+// rows can be read back.
+func TestResumeAfterTearAtAnyByte(t *testing.T) {
 	dir := t.TempDir()
 	rapid.Check(t, func(rt *rapid.T) {
 		path := filepath.Join(dir, "p.csv")
@@ -99,15 +99,15 @@ func TestJournalSurvivesATearAnywhere(t *testing.T) {
 	}
 }
 
-func TestJournalThatCannotBeWrittenSaysSo(t *testing.T) {
+func TestAppendReportsMissingFolder(t *testing.T) {
 	j := &File{path: filepath.Join(t.TempDir(), "absent", "p.csv")}
 	if err := j.Append(profile.Row{Function: "f"}); !errors.Is(err, os.ErrNotExist) {
 		t.Error(err)
 	}
 }
 
-// A pipe or a device is refused unread: it may have no end.
-func TestResumeOfNoFile(t *testing.T) {
+// Resume does not read from a pipe, which may have no end.
+func TestResumeRefusesPipe(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pipe")
 	if err := unix.Mkfifo(path, 0o600); err != nil {
 		t.Fatal(err)
@@ -124,7 +124,7 @@ func TestResumeOfNoFile(t *testing.T) {
 	}
 }
 
-// What a spreadsheet makes of a profile can be gone on with.
+// Spreadsheets write a byte order mark and CRLF.
 func TestResumeWithMarkAndCRLF(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "p.csv")
 	row := profile.Row{Function: "f", GPU: "sim", Config: profile.Config{SMPct: 10, Quota: 1, Batch: 1}, ThroughputRPS: 5, P95MS: 9, Samples: 10, TrialS: 1}
@@ -149,9 +149,8 @@ func TestResumeWithMarkAndCRLF(t *testing.T) {
 	}
 }
 
-// Of two runs that go on with one file, or begin it, one is refused: neither
-// would see the rows of the other.
-func TestResultsAreOneRunsAtATime(t *testing.T) {
+// Two runs that resume the same file would not see each other's rows.
+func TestResumeRefusesFileInUse(t *testing.T) {
 	for name, before := range map[string]string{
 		"new": "", "whole": strings.Join(profile.Form{}.Header(), ",") + "\n",
 		"other columns": "function,sm_pct,quota,throughput_rps,p95_ms\n",
@@ -198,9 +197,8 @@ func TestResultsAreOneRunsAtATime(t *testing.T) {
 	}
 }
 
-// Nor does one replace the file that another writes to, whose rows would go where
-// nobody finds them.
-func TestOutFileIsOneRunsAtATime(t *testing.T) {
+// The rows of the first run would be lost if a second one replaced its file.
+func TestCreateRefusesFileInUse(t *testing.T) {
 	for name, before := range map[string]string{"new": "", "there": "anything\n"} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "p.csv")

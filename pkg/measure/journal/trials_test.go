@@ -11,9 +11,8 @@ import (
 	"github.com/gfaas/gfaas/pkg/profile"
 )
 
-// Trials that there are stay when a profile is resumed, without what a crash tore,
-// and are replaced otherwise.
-func TestTrialLog(t *testing.T) {
+// A resumed file keeps its whole lines; otherwise the file is replaced.
+func TestTrialsOfAnEarlierRun(t *testing.T) {
 	trial := func(name string) profile.Trial {
 		return profile.Trial{Function: name, Config: profile.Config{SMPct: 50, Quota: 1, Batch: 1}, OfferedRPS: 1, SLOMS: 5}
 	}
@@ -64,9 +63,9 @@ func TestTrialLog(t *testing.T) {
 	}
 }
 
-// Of a configuration that is measured again, since a run was ended before its row was
-// there, no trials stay from before: it would have found its goodput twice.
-func TestTrialLogHasNothingTwice(t *testing.T) {
+// If a run ended before the row of a configuration was complete, its trials are made again
+// and replace the old ones.
+func TestRepeatedTrialsReplaceOldOnes(t *testing.T) {
 	at := profile.Config{SMPct: 50, Quota: 1, Batch: 1}
 	trial := func(name, gpu string, rps float64) profile.Trial {
 		return profile.Trial{Function: name, GPU: gpu, Config: at, OfferedRPS: rps, SLOMS: 5}

@@ -26,8 +26,8 @@ func TestHistogram(t *testing.T) {
 	}
 }
 
-// Every latency is in one bucket, which it fits into and the one before it does not.
-func TestHistogramHasAll(t *testing.T) {
+// Each latency is counted once, in the first bucket whose bound it does not exceed.
+func TestHistogramCountsEachLatencyOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		latencies := rapid.SliceOf(rapid.Custom(func(t *rapid.T) time.Duration {
 			return time.Duration(rapid.Int64Range(0, int64(24*time.Hour)).Draw(t, "latency"))

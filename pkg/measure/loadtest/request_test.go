@@ -11,9 +11,8 @@ import (
 	"testing"
 )
 
-// Requests that fail use their connections again, however long the answers are: a
-// client that made new ones would measure that.
-func TestFailuresKeepTheirConnections(t *testing.T) {
+// A new connection for each failed request would add to the latencies.
+func TestFailedRequestsReuseConnections(t *testing.T) {
 	var made atomic.Int32
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusInternalServerError)

@@ -1,0 +1,143 @@
+package profile
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/gfaas/gfaas/pkg/command/cli"
+	"github.com/gfaas/gfaas/pkg/load"
+	"github.com/gfaas/gfaas/pkg/measure"
+	"github.com/gfaas/gfaas/pkg/measure/gate"
+	"github.com/gfaas/gfaas/pkg/number"
+)
+
+// minAnnounced is how long a run must be under load for its estimate to be printed
+// without --verbose.
+const minAnnounced = 10 * time.Second
+
+// announce prints what the run is about to measure and roughly how long it takes.
+func (o *runOptions) announce(testbeds, measured int) {
+	left := o.Size() - measured
+	text := fmt.Sprintf("configurations: %d to measure, %d measured before; %v and a start each", left, measured, o.TimePerPoint())
+	if o.Chooses() {
+		text = fmt.Sprintf("configurations: at most %d to measure, %d measured before; %v and a start each", left, measured, o.TimePerPoint())
+	}
+	if testbeds > 1 {
+		text += fmt.Sprintf(", %d at a time", testbeds)
+	}
+	about := "about"
+	switch {
+	case o.Chooses():
+		about = "at most about"
+	case o.Load.Spec.Kind == load.Max:
+		about = "at least"
+	}
+	if o.Form().Goodput {
+		text += fmt.Sprintf("; with the goodput %d to %d times as long as without it (--goodput=false)", measure.LeastGoodputFactor, measure.MostGoodputFactor)
+	}
+	e := o.Estimate(left, testbeds)
+	took := roughly(e.Least)
+	if roughly(e.Most) != took {
+		took += " to " + roughly(e.Most)
+	}
+	text = fmt.Sprintf("%s: %s %s", text, about, took)
+	if e.Loaded >= minAnnounced {
+		o.env.Notef("%s", text)
+	} else {
+		o.env.Debugf("%s", text)
+	}
+}
+
+// roughly formats an estimate of a duration, like 12s, 8m or 1h40m.
+func roughly(d time.Duration) string {
+	switch {
+	case d < time.Minute:
+		return d.Round(time.Second).String()
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", int(d.Round(time.Minute)/time.Minute))
+	}
+	d = d.Round(5 * time.Minute)
+	return fmt.Sprintf("%dh%02dm", int(d/time.Hour), int(d%time.Hour/time.Minute))
+}
+
+// conclude prints the result and returns the error that it amounts to. Ended is the error
+// of the run; interrupted reports whether a signal caused it.
+func (o *runOptions) conclude(res measure.Result, interrupted bool, ended error) error {
+	env := o.env
+	if env.Output == "table" {
+		env.OutFile = "" // it has the rows
+	}
+	if env.Output != "csv" {
+		if err := show(env, res.Rows); err != nil {
+			return errors.Join(ended, err)
+		}
+	}
+	all := o.criteria.Judge(o.Job, res)
+	if err := writeJUnit(env, o.junit, all, ended); err != nil {
+		return errors.Join(ended, err)
+	}
+	file := o.file()
+	again := ""
+	if file != "" {
+		again = "go on with: --resume " + file
+	}
+	switch {
+	case ended != nil && interrupted && file != "" && len(res.Rows) > 0:
+		var stuck *measure.StopError
+		if errors.As(ended, &stuck) {
+			env.Notef("%v", stuck)
+		}
+		return cli.Fail(cli.ExitPartial, again, fmt.Errorf("interrupted: %d of %d configurations are in %s",
+			len(res.Rows), o.Size(), file))
+	case ended != nil && len(res.Rows) > 0:
+		return withHint(ended, again)
+	case ended != nil:
+		return ended
+	}
+	o.announceChoice(res.Selections)
+	return o.judge(res, all, again)
+}
+
+// judge returns the error that the findings amount to. A configuration that could not be
+// measured outweighs all findings, since such a run has no answer.
+func (o *runOptions) judge(res measure.Result, all []gate.Finding, again string) error {
+	err := conclude(o.env, all)
+	if len(res.Failures) == 0 {
+		return err
+	}
+	if err != nil {
+		o.env.Notef("%v", err)
+	}
+	return cli.Fail(cli.ExitFailure, again, fmt.Errorf("%d of %d configurations could not be measured",
+		len(res.Failures), len(res.Rows)+len(res.Failures)))
+}
+
+// announceChoice prints the choices of the search.
+func (o *runOptions) announceChoice(selections []measure.Selection) {
+	for _, s := range selections {
+		if o.Chooses() && s.Choice.OK {
+			o.env.Notef("%s: chosen after %d trials: %s; limit sm_pct %s: %s", s.Function.Name, s.Trials,
+				trialLine(s.Choice.Row, o.GoalOf(s.Function)), number.Plain(s.Choice.LimitSMPct), s.Choice.Reason)
+		}
+	}
+}
+
+// hinted is an error with a hint. It keeps the exit status of the error.
+type hinted struct {
+	error
+	hint string
+}
+
+func (h hinted) Hint() string  { return h.hint }
+func (h hinted) Unwrap() error { return h.error }
+
+// withHint adds a hint to an error that has neither a hint nor a chosen exit status.
+func withHint(err error, hint string) error {
+	var known interface{ Hint() string }
+	var chosen *cli.Error
+	if hint == "" || errors.As(err, &known) || errors.As(err, &chosen) {
+		return err
+	}
+	return hinted{err, hint}
+}
