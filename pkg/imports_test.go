@@ -84,6 +84,22 @@ func TestImportDirection(t *testing.T) {
 	}
 }
 
+// TestOnlyCommandsKnowFlags: the libraries of the command line stay in the commands, so that
+// a use case can be called from anywhere and prints nothing by itself.
+func TestOnlyCommandsKnowFlags(t *testing.T) {
+	commandLine := regexp.MustCompile(`^github\.com/(spf13/|olekukonko/tablewriter|schollz/progressbar)`)
+	for _, p := range list(t) {
+		if from := layer(p.ImportPath); from == "" || from == "command" {
+			continue
+		}
+		for _, imported := range p.Imports {
+			if commandLine.MatchString(imported) {
+				t.Errorf("%s imports %s: only commands may", p.ImportPath, imported)
+			}
+		}
+	}
+}
+
 // The standard library as far as rule 1 of the design lets policies use it. What
 // is on no list is refused.
 var (
