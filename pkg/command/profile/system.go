@@ -72,14 +72,14 @@ func openTestbeds(ctx context.Context, env *cli.Env, groups [][]string, function
 	if err != nil {
 		return nil, err
 	}
-	client := fnhttp.NewClient()
-	config := local.Config{
-		Launcher: launcher, Invoker: client, Encode: encoder(client), Status: tokend.Dial(cli.RunDir()).Status,
-		Kernels: kernelUsers(cli.RunDir(), functions), Processes: processes, Meter: newMeter,
-	}
+	kernels := kernelUsers(cli.RunDir(), functions)
 	var testbeds []testbed.GPUs
 	for _, names := range groups {
-		t, err := local.New(ctx, config, names, host.MeasuredID(names[0]))
+		client := fnhttp.NewClient()
+		t, err := local.New(ctx, local.Config{
+			Launcher: launcher, Invoker: client, Encode: encoder(client), Status: tokend.Dial(cli.RunDir()).Status,
+			Kernels: kernels, Processes: processes, Meter: newMeter,
+		}, names, host.MeasuredID(names[0]))
 		if err != nil {
 			return nil, err
 		}
